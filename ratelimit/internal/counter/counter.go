@@ -1,0 +1,73 @@
+// Package counter counts hits in fixed windows: in process, or in a key-value store.
+//
+// It knows keys, hits and windows; it never knows rules, gRPC or HTTP. Every Store passes the one
+// conformance test of this package.
+package counter
+
+import (
+	"context"
+	"errors"
+)
+
+// Store counts hits. Implementations are safe for concurrent use.
+type Store interface {
+	// Add carries out all hits of one request in order and fills in their After and Spared
+	// fields. It returns by ctx's deadline. After an error no field means anything, and
+	// hits may or may not have been counted. The keys belong to the caller again when Add
+	// returns; a store that still needs one then has made a copy.
+	Add(ctx context.Context, req *Request) error
+	// Peek reads the present total of one key without counting; 0 for a key that does not exist.
+	Peek(ctx context.Context, key []byte, window int64) (int64, error)
+	// Close ends what the store started. No call may be in flight.
+	Close()
+}
+
+// Request is the hits of one rate limit request.
+type Request struct {
+	Hits []Hit
+	// Now is the time of the request, Unix seconds.
+	Now int64
+	// Stop asks that nothing be written if one of the hits without Shadow would go over its
+	// Limit (STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, RULINGS "Stop-increment option").
+	Stop bool
+}
+
+// Hit is one increment of one counter.
+type Hit struct {
+	Key []byte
+	// N is how many hits to add, at most 2^63-1; 0 only looks and creates nothing.
+	N uint64
+	// Refund subtracts N instead, never below 0.
+	Refund bool
+	// Shadow hits stop nobody under Request.Stop.
+	Shadow bool
+	// PerSecond routes the hit to the per-second instance where one is configured: the unit is second.
+	PerSecond bool
+	// Limit is the number the counter is judged against. The in-process store uses it when it
+	// must drop a counter; Stop uses it to decide.
+	Limit uint64
+	// Window is the length of the window and End its last instant (exclusive), both in seconds.
+	Window, End int64
+
+	// After is the total after this hit. Sums saturate at 2^63-1. Under Stop, a hit that would go
+	// over its limit is not written and After is what the total would have been.
+	After int64
+	// Spared says that Stop kept this hit from being written because another one is over;
+	// After is then the total without it.
+	Spared bool
+}
+
+// Errors of a Store. Everything else it returns wraps one of these; none names a host or a key
+// in a way that callers of the daemon get to see.
+var (
+	// ErrUnavailable: the store cannot be reached, refused, or answered nonsense.
+	ErrUnavailable = errors.New("counter: store unavailable")
+	// ErrTimeout: no answer within the caller's deadline or the store's time-out.
+	ErrTimeout = errors.New("counter: store timed out")
+	// ErrBusy: no slot for a batch (KVSTORE_POOL_ON_EMPTY_BEHAVIOR).
+	ErrBusy = errors.New("counter: no free slot to the store")
+	// ErrFull: the in-process store is full of counters that are at or over their limits.
+	ErrFull = errors.New("counter: in-process store is full")
+	// ErrOpen: the breaker is open; nothing was sent.
+	ErrOpen = errors.New("counter: breaker is open")
+)

@@ -1,0 +1,125 @@
+// Package rls holds the two hot messages of Envoy's v3 rate limit service as plain structs,
+// with a decoder and an encoder for their protobuf wire form.
+//
+// It is the ground floor: it knows neither rules nor stores nor listeners. Messages and field
+// numbers follow envoy.service.ratelimit.v3 and envoy.extensions.common.ratelimit.v3.
+package rls
+
+import "google.golang.org/protobuf/types/known/structpb"
+
+// Request is one ShouldRateLimit call. After Unmarshal its strings alias the wire bytes and
+// live only as long as those; the slices are reused by the next Unmarshal into the same Request.
+type Request struct {
+	Domain      string
+	Descriptors []Descriptor
+	// HitsAddend applies to every descriptor without its own; 0 means 1.
+	HitsAddend uint32
+
+	entries []Entry // backs all Descriptors[i].Entries
+}
+
+// Descriptor is an ordered list of entries, counted as one.
+type Descriptor struct {
+	Entries []Entry
+	// Limit overrides the configured rule when HasLimit is set.
+	Limit    Override
+	HasLimit bool
+	// Hits replaces the request's HitsAddend when HasHits is set; 0 only looks.
+	Hits    uint64
+	HasHits bool
+	// Negative gives hits back instead of taking them (is_negative_hits).
+	Negative bool
+}
+
+// Entry is one key/value pair of a descriptor. Case-sensitive bytes.
+type Entry struct{ Key, Value string }
+
+// Override is a limit that the caller brings along.
+type Override struct {
+	PerUnit uint32
+	Unit    Unit
+}
+
+// Unit is a rate limit unit, numbered as in RateLimitResponse.RateLimit.Unit. The numbers are
+// not in size order: never compare them.
+type Unit int32
+
+// The units of the v3 API. Override requests know no Week by name; wire value 7 is passed through.
+const (
+	UnknownUnit Unit = 0
+	Second      Unit = 1
+	Minute      Unit = 2
+	Hour        Unit = 3
+	Day         Unit = 4
+	Month       Unit = 5
+	Year        Unit = 6
+	Week        Unit = 7
+)
+
+var unitNames = [...]string{"UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"}
+
+var unitSeconds = [...]int64{0, 1, 60, 3600, 86400, 2592000, 31536000, 604800}
+
+// Seconds is the length of the unit, 0 for an unknown one. Months have 30 days, years 365 (spec 5.2).
+func (u Unit) Seconds() int64 {
+	if u < 0 || int(u) >= len(unitSeconds) {
+		return 0
+	}
+	return unitSeconds[u]
+}
+
+// String is the enum's name, upper case, "UNKNOWN" for numbers it does not have.
+func (u Unit) String() string {
+	if u < 0 || int(u) >= len(unitNames) {
+		return unitNames[0]
+	}
+	return unitNames[u]
+}
+
+// Code is the verdict on one descriptor or on the whole request.
+type Code int32
+
+// Verdicts. UnknownCode is never sent.
+const (
+	UnknownCode Code = 0
+	OK          Code = 1
+	OverLimit   Code = 2
+)
+
+// String is the enum's name.
+func (c Code) String() string {
+	switch c {
+	case OK:
+		return "OK"
+	case OverLimit:
+		return "OVER_LIMIT"
+	}
+	return "UNKNOWN"
+}
+
+// Response is the answer to one call: one Status per request descriptor, in order.
+type Response struct {
+	Overall  Code
+	Statuses []Status
+	// Headers become response_headers_to_add.
+	Headers []Header
+	// Metadata becomes dynamic_metadata; nil leaves it out.
+	Metadata *structpb.Struct
+}
+
+// Status is the verdict on one descriptor.
+type Status struct {
+	Code Code
+	// HasLimit says that current_limit and duration_until_reset are sent.
+	HasLimit bool
+	PerUnit  uint32
+	Unit     Unit
+	Name     string
+	// Remaining is limit_remaining; 4294967295 for an unlimited rule.
+	Remaining uint32
+	// Reset is the time to the end of the window, whole seconds.
+	Reset int64
+}
+
+// Header is one header for Envoy to add to the response.
+type Header struct{ Key, Value string }
