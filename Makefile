@@ -1,0 +1,51 @@
+# What a person or CI does with this repository. `make` alone builds.
+
+# A missing Redis fails tests instead of skipping them.
+export REQUIRE_SERVERS ?= 1
+# How long `make fuzz` spends on each target.
+FUZZTIME ?= 20s
+# Flags of the bench program, for example BENCHFLAGS=-short; `.run/bench -h` lists them.
+BENCHFLAGS ?=
+
+daemons := $(patsubst %/main.go,%,$(wildcard auth/main.go ratelimit/main.go))
+# Without net/trace the linker drops 6 MB of templates that nobody looks at.
+tags := -tags grpcnotrace
+# git may refuse to answer (no git, a checkout of another user): then the build info has no commit.
+buildvcs := $(shell git status >/dev/null 2>&1 && echo auto || echo false)
+# Modules linked into a daemon, one a line, without our own.
+linked = CGO_ENABLED=0 go list $(tags) -deps -f '{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}' ./$(1) | LC_ALL=C sort -u
+
+.PHONY: build run test test-short check deps bench fuzz
+
+build: # static and stripped bin/<daemon>; version and commit come from the build info
+	CGO_ENABLED=0 go build -buildvcs=$(buildvcs) $(tags) -trimpath -ldflags='-s -w' -o bin/ $(addprefix ./,$(daemons))
+
+run: build # everything from nothing; Ctrl-C stops all of it
+	@go build -o .run/devstack ./shared/devstack
+	@exec .run/devstack
+
+test: build check # exactly what CI runs
+	@.ci/need redis-server gcc libc
+	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./...
+	go test -run 'Alloc|Statements|Commands' ./... # built without race, where sync.Pool drops items on purpose
+
+test-short: # whatever needs no server
+	REQUIRE_SERVERS= go test -short -shuffle=on ./...
+
+check:
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:" $$unformatted; exit 1; }
+	go vet ./...
+	@for d in $(daemons); do \
+		$(call linked,$$d) | diff $$d/deps.txt - || { echo "$$d links other modules than $$d/deps.txt says; make deps writes it anew"; exit 1; }; \
+	done
+
+deps: # rewrites the lists that check compares
+	@for d in $(daemons); do $(call linked,$$d) > $$d/deps.txt; done
+
+bench: build # Go benchmarks, then whole daemons against their budgets; under 10 minutes
+	@.ci/need redis-server redis-benchmark
+	@go build -o .run/bench ./bench
+	@exec .run/bench $(BENCHFLAGS)
+
+fuzz: # each fuzz target for FUZZTIME
+	@.ci/fuzz $(FUZZTIME)
