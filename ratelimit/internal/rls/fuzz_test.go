@@ -1,0 +1,40 @@
+package rls
+
+import (
+	"testing"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+)
+
+// FuzzUnmarshal holds the decoder against the generated code: same verdict on every input, same content.
+func FuzzUnmarshal(f *testing.F) {
+	b, err := proto.Marshal(sample())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add([]byte{})
+	f.Add([]byte("\x0a\x01\xff"))                             // domain that is not UTF-8
+	f.Add([]byte("\x12\x0a\x12\x02\x08\x01\x12\x02\x10\x02")) // an override in two halves merges
+	f.Add([]byte("\x0b\x12\x00\x0c"))                         // a group where the domain should be
+	f.Add([]byte("\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))
+	f.Add([]byte("\x00\x00"))
+	f.Add([]byte("\x80\x80\x80\x80\x80\x01\x00")) // a field number beyond 2^29
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var want pb.RateLimitRequest
+		wantErr := proto.Unmarshal(b, &want)
+		var got Request
+		err := got.Unmarshal(b)
+		if (err != nil) != (wantErr != nil) {
+			t.Fatalf("generated code: %v, Unmarshal: %v", wantErr, err)
+		}
+		if err != nil {
+			return
+		}
+		if d := cmp.Diff(fromGenerated(&want), got, requestDiff...); d != "" {
+			t.Errorf("generated code (-) and Unmarshal (+) differ:\n%s", d)
+		}
+	})
+}
