@@ -1,0 +1,59 @@
+package counter
+
+import (
+	"strings"
+	"testing"
+)
+
+type fakeClock uint32
+
+func (c *fakeClock) Now() uint32 { return uint32(*c) }
+
+func TestOverLimit(t *testing.T) {
+	clock := fakeClock(noon)
+	o := newOverLimit(0, &clock)
+	f := func(key string, want int64, wantOK bool) {
+		t.Helper()
+		if got, ok := o.Get([]byte(key)); got != want || ok != wantOK {
+			t.Errorf("Get %.20q = %d %v, want %d %v", key, got, ok, want, wantOK)
+		}
+	}
+	long := strings.Repeat("x", 70_000)
+	f("a", 0, false)
+	o.Set([]byte("a"), 11, 40)
+	o.Set([]byte(long), 12, 40)
+	o.Set([]byte(long+"y"), 13, 40)
+	o.Set([]byte("never"), 1, 0)
+	f("a", 11, true)
+	f(long, 12, true)
+	f(long+"y", 13, true)
+	f("never", 0, false)
+	o.Set([]byte("a"), 14, 40)
+	f("a", 14, true)
+	o.Delete([]byte("a"))
+	f("a", 0, false)
+	o.Delete([]byte(long))
+	f(long, 0, false)
+	clock = noon + 39
+	f(long+"y", 13, true)
+	clock = noon + 40 // the window ends
+	f(long+"y", 0, false)
+	o.Set([]byte("a"), 11, 40)
+	if s := o.Stats(); s.HitCount != 5 || s.MissCount != 5 || s.LookupCount != 10 || s.ExpiredCount != 1 || s.EntryCount != 1 {
+		t.Errorf("statistics %+v", s)
+	}
+	o.Clear()
+	f("a", 0, false)
+}
+
+func BenchmarkOverLimit(b *testing.B) {
+	o := NewOverLimit(1 << 20)
+	key := []byte("bench_user_000001_1700000000")
+	o.Set(key, 11, 1<<20)
+	b.ReportAllocs()
+	for b.Loop() {
+		if v, ok := o.Get(key); v != 11 || !ok {
+			b.Fatal("not found")
+		}
+	}
+}
