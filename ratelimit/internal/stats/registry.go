@@ -1,12 +1,33 @@
-// Package stats counts what the daemon does and hands the figures to sinks.
+// Package stats counts what the daemon does and hands the figures to a sink: statsd over UDP or
+// TCP, JSON lines, or nothing.
 //
 // It stands on the ground floor beside rls, since the rules resolve their counters when they are
 // compiled; it never knows requests, rules or listeners. Names follow spec/ratelimit.md section 7.
+// A counter is one atomic number; nothing on the request path waits for a sink.
 package stats
 
 import (
+	"cmp"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
+	"time"
 )
+
+// Kind tells counters from gauges and timers.
+type Kind uint8
+
+// The kinds of a series.
+const (
+	KindCounter Kind = iota
+	KindGauge
+	KindTimer
+)
+
+// String is the word that the stdout sink writes.
+func (k Kind) String() string { return [...]string{"counter", "gauge", "timer"}[k] }
 
 // Counter only grows. The zero value is ready.
 type Counter struct{ n atomic.Uint64 }
@@ -24,7 +45,216 @@ func (c *Counter) Inc() { c.n.Add(1) }
 // Value is the total since the program started.
 func (c *Counter) Value() uint64 { return c.n.Load() }
 
-// Rule is the counters of one rule (or of one runtime value of it): spec 7.2, 5.5.
-type Rule struct {
-	TotalHits, OverLimit, NearLimit, WithinLimit, ShadowMode, OverLimitWithLocalCache Counter
+// Options of a Registry. The zero value is ready.
+type Options struct {
+	// MaxDynamicKeys bounds the series whose names hold runtime values; what comes beyond is
+	// counted in one overflow series. 0 means DefaultMaxDynamicKeys.
+	MaxDynamicKeys int
+	// DynamicIdle is how long such a series may stay unchanged before it is forgotten.
+	// 0 means DefaultDynamicIdle.
+	DynamicIdle time.Duration
+	// ExtraTags go on every metric (EXTRA_TAGS, spec 7.5).
+	ExtraTags map[string]string
+	// Log takes what an operator should know about the sink; nil means slog.Default().
+	Log *slog.Logger
+}
+
+// Defaults of Options.
+const (
+	DefaultMaxDynamicKeys = 10000
+	DefaultDynamicIdle    = 10 * time.Minute
+)
+
+// Registry holds every series of the program. All methods are safe for concurrent use.
+type Registry struct {
+	extra []Tag // sorted, clean; never changes
+	idle  time.Duration
+	log   *slog.Logger
+
+	// timing says that the sink takes samples now; all timers look at it.
+	timing atomic.Bool
+	dyn    dynamic
+
+	// mu guards the maps and lists below. It is never held while a sink or a gauge function
+	// runs. Lists only grow in place or are replaced, so that a copy of the slice header is a
+	// consistent view.
+	mu     sync.Mutex
+	named  map[string]*series
+	list   []*series
+	timers []*Timer
+	rules  map[string]*ruleSeries // by clean key
+	ruling []*ruleSeries
+	before []func() // run ahead of each flush and each Each
+}
+
+// series is one counter or gauge that has a name of its own.
+type series struct {
+	Series
+	kind    Kind
+	counter *Counter      // counters that are counted here
+	total   func() uint64 // counters that are counted elsewhere
+	gauge   func() int64
+	last    uint64 // flushed so far; the flusher's own
+
+	holders
+}
+
+// claim makes the series the program's own, once: two sources of one name are a bug of ours.
+func (s *series) claim() {
+	if s.fixed {
+		panic("stats: " + s.Name + " registered twice")
+	}
+	s.fixed = true
+}
+
+func (s *series) value() uint64 {
+	if s.total != nil {
+		return s.total()
+	}
+	return s.counter.Value()
+}
+
+// NewRegistry makes an empty registry with the counters of its own.
+func NewRegistry(o Options) *Registry {
+	if o.MaxDynamicKeys <= 0 {
+		o.MaxDynamicKeys = DefaultMaxDynamicKeys
+	}
+	if o.DynamicIdle <= 0 {
+		o.DynamicIdle = DefaultDynamicIdle
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	r := &Registry{
+		extra: cleanTags(o.ExtraTags),
+		idle:  o.DynamicIdle,
+		log:   o.Log,
+		named: map[string]*series{},
+		rules: map[string]*ruleSeries{},
+	}
+	reserved := r.Counter("reserved_tag")
+	for _, t := range r.extra {
+		if reservedTags[t.Name] {
+			reserved.Inc()
+		}
+	}
+	r.dyn.open(r, o.MaxDynamicKeys)
+	return r
+}
+
+// Counter returns the counter of that name and these tags of its own, made at the first call.
+func (r *Registry) Counter(name string, tags ...Tag) *Counter {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.counterLocked(name, tags)
+}
+
+func (r *Registry) counterLocked(name string, tags []Tag) *Counter {
+	s := r.addLocked(name, tags, KindCounter)
+	if s.counter == nil {
+		s.claim()
+		s.counter = new(Counter)
+	}
+	s.fixed = true
+	return s.counter
+}
+
+// CounterFunc has the registry read a counter that is kept elsewhere. f must be quick, safe for
+// concurrent use, and never fall. A name can be given once.
+func (r *Registry) CounterFunc(name string, f func() uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.addLocked(name, nil, KindCounter)
+	s.claim()
+	s.total = f
+}
+
+// GaugeFunc has the registry read a gauge at each flush. f must be quick and safe for concurrent
+// use. A name can be given once.
+func (r *Registry) GaugeFunc(name string, f func() int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.addLocked(name, nil, KindGauge)
+	s.claim()
+	s.gauge = f
+}
+
+// Timer returns the timer of that name, made at the first call.
+func (r *Registry) Timer(name string) *Timer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range r.timers {
+		if t.Name == name {
+			return t
+		}
+	}
+	t := newTimer(r.seriesOf(name, nil), &r.timing)
+	r.timers = append(r.timers, t)
+	return t
+}
+
+// addLocked finds or makes the series. r.mu is held.
+func (r *Registry) addLocked(name string, own []Tag, k Kind) *series {
+	made := r.seriesOf(name, own)
+	id := plainOwn(name, own)
+	if s, ok := r.named[id]; ok {
+		return s
+	}
+	s := &series{Series: made, kind: k}
+	r.named[id] = s
+	r.list = append(r.list, s)
+	return s
+}
+
+// Each calls f with every counter and gauge, sorted by name, zero ones included. A name shows
+// the series' own tags, not EXTRA_TAGS. The values are read one after the other.
+func (r *Registry) Each(f func(name string, kind Kind, value int64)) {
+	type row struct {
+		name  string
+		kind  Kind
+		value int64
+	}
+	r.runBefore()
+	r.mu.Lock()
+	rows := make([]row, 0, len(r.named)+len(r.ruling)*len(ruleStats))
+	named := make([]*series, 0, len(r.named))
+	for id, s := range r.named {
+		rows = append(rows, row{name: id, kind: s.kind})
+		named = append(named, s)
+	}
+	ruling := r.ruling
+	r.mu.Unlock()
+	for i, s := range named {
+		if s.kind == KindGauge {
+			rows[i].value = s.gauge()
+		} else {
+			rows[i].value = int64(s.value())
+		}
+	}
+	for _, s := range ruling {
+		for i, stat := range ruleStats {
+			rows = append(rows, row{rulePrefix + s.key + stat, KindCounter, int64(s.counter(i).Value())})
+		}
+	}
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.name, b.name) })
+	for _, w := range rows {
+		f(w.name, w.kind, w.value)
+	}
+}
+
+func (r *Registry) runBefore() {
+	r.mu.Lock()
+	before := r.before
+	r.mu.Unlock()
+	for _, f := range before {
+		f()
+	}
+}
+
+// plainOwn is the name with the tags of its own only: what /stats shows.
+func plainOwn(name string, own []Tag) string {
+	if len(own) == 0 {
+		return name
+	}
+	return name + suffixOf(slices.SortedFunc(slices.Values(own), func(a, b Tag) int { return strings.Compare(a.Name, b.Name) }))
 }

@@ -1,0 +1,194 @@
+package stats
+
+import (
+	"hash/maphash"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Bounds of the dynamic table.
+const (
+	dynamicShards = 64
+	// maxDynamicKey is the longest name with runtime values, in bytes: a longer one would not
+	// fit a statsd datagram, and a hostile one would fill the memory. It counts as overflow.
+	maxDynamicKey = 512
+)
+
+// dynamic leads from keys that hold runtime values to counters. It is bounded by the number of
+// keys. A request looks up under a shard's read lock; only a new key takes Registry.mu. Where
+// both locks are needed the shard's comes first.
+type dynamic struct {
+	r      *Registry
+	max    int64
+	n      atomic.Int64
+	seed   maphash.Seed
+	shards [dynamicShards]shard
+
+	overflow        *Counter // look-ups that found the table full or brought too long a key
+	overflowRule    *Rule
+	overflowUnknown *Counter
+}
+
+type shard struct {
+	sync.RWMutex
+	rules   map[string]*dynamicRule
+	domains map[string]*dynamicDomain
+}
+
+type dynamicRule struct {
+	*ruleSeries
+	idleness
+}
+
+type dynamicDomain struct {
+	*series
+	idleness
+}
+
+// idleness remembers when a sum last changed; the flusher's own.
+type idleness struct {
+	was   uint64
+	since time.Time
+}
+
+// over says whether the sum has stood still for longer than idle.
+func (i *idleness) over(sum uint64, now time.Time, idle time.Duration) bool {
+	if sum != i.was || i.since.IsZero() {
+		i.was, i.since = sum, now
+		return false
+	}
+	return now.Sub(i.since) > idle
+}
+
+func (d *dynamic) open(r *Registry, limit int) {
+	d.r, d.max, d.seed = r, int64(limit), maphash.MakeSeed()
+	for i := range d.shards {
+		d.shards[i].rules = map[string]*dynamicRule{}
+		d.shards[i].domains = map[string]*dynamicDomain{}
+	}
+	d.overflow = r.Counter("ratelimit.stats.dynamic_keys_overflow")
+	r.mu.Lock()
+	s := r.ruleLocked("_overflow")
+	s.refs++ // for ever
+	r.mu.Unlock()
+	d.overflowRule = &s.Rule
+	d.overflowUnknown = r.Counter(rulePrefix + "_overflow.domain_not_found")
+	r.GaugeFunc("ratelimit.stats.dynamic_keys", d.n.Load)
+}
+
+// DynamicRule returns the counters of a rule key with runtime values. Known keys cost a look-up
+// and no allocation; the key stays the caller's. When the table is full, all new keys share one
+// Rule named "_overflow", and ratelimit.stats.dynamic_keys_overflow counts them. A handle is for
+// the request at hand: it is forgotten some flushes after its last use.
+func (r *Registry) DynamicRule(key []byte) *Rule {
+	d := &r.dyn
+	sh := &d.shards[maphash.Bytes(d.seed, key)%dynamicShards]
+	sh.RLock()
+	s := sh.rules[string(key)]
+	sh.RUnlock()
+	if s != nil {
+		return &s.Rule
+	}
+	if len(key) > maxDynamicKey || d.n.Load() >= d.max {
+		d.overflow.Inc()
+		return d.overflowRule
+	}
+	return d.addRule(sh, key)
+}
+
+func (d *dynamic) addRule(sh *shard, key []byte) *Rule {
+	sh.Lock()
+	defer sh.Unlock()
+	if s := sh.rules[string(key)]; s != nil {
+		return &s.Rule
+	}
+	if !d.take() {
+		return d.overflowRule
+	}
+	// Two keys may be one name once cleaned, or the name of a rule without runtime values.
+	d.r.mu.Lock()
+	s := d.r.ruleLocked(string(appendKey(nil, key)))
+	s.refs++
+	d.r.mu.Unlock()
+	sh.rules[string(key)] = &dynamicRule{ruleSeries: s}
+	return &s.Rule
+}
+
+// DomainNotFound returns the counter of descriptors in a domain that no file has. It is bounded
+// together with DynamicRule; domain stays the caller's.
+func (r *Registry) DomainNotFound(domain string) *Counter {
+	d := &r.dyn
+	sh := &d.shards[maphash.String(d.seed, domain)%dynamicShards]
+	sh.RLock()
+	s := sh.domains[domain]
+	sh.RUnlock()
+	if s != nil {
+		return s.series.counter
+	}
+	if len(domain) > maxDynamicKey || d.n.Load() >= d.max {
+		d.overflow.Inc()
+		return d.overflowUnknown
+	}
+	return d.addDomain(sh, domain)
+}
+
+func (d *dynamic) addDomain(sh *shard, domain string) *Counter {
+	sh.Lock()
+	defer sh.Unlock()
+	if s := sh.domains[domain]; s != nil {
+		return s.series.counter
+	}
+	if !d.take() {
+		return d.overflowUnknown
+	}
+	d.r.mu.Lock()
+	s := d.r.addLocked(rulePrefix+string(appendKey(nil, []byte(domain)))+".domain_not_found", nil, KindCounter)
+	if s.counter == nil {
+		s.counter = new(Counter)
+	}
+	s.refs++
+	d.r.mu.Unlock()
+	sh.domains[strings.Clone(domain)] = &dynamicDomain{series: s}
+	return s.counter
+}
+
+// take reserves room for one more key.
+func (d *dynamic) take() bool {
+	if d.n.Add(1) <= d.max {
+		return true
+	}
+	d.n.Add(-1)
+	d.overflow.Inc()
+	return false
+}
+
+// expire lets go of the keys that have not counted for longer than Options.DynamicIdle. The
+// flusher calls it after each flush, one shard after the other.
+func (d *dynamic) expire(now time.Time, idle time.Duration) {
+	for i := range d.shards {
+		sh := &d.shards[i]
+		sh.Lock()
+		for k, s := range sh.rules {
+			if s.over(s.sum(), now, idle) {
+				delete(sh.rules, k)
+				d.release(&s.holders)
+			}
+		}
+		for k, s := range sh.domains {
+			if s.over(s.series.counter.Value(), now, idle) {
+				delete(sh.domains, k)
+				d.release(&s.holders)
+			}
+		}
+		sh.Unlock()
+	}
+}
+
+func (d *dynamic) release(h *holders) {
+	d.n.Add(-1)
+	d.r.mu.Lock()
+	h.refs--
+	d.r.mu.Unlock()
+}

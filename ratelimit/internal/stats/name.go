@@ -1,0 +1,141 @@
+package stats
+
+import (
+	"slices"
+	"strings"
+)
+
+// Tag is a name and a value that travel with a metric.
+type Tag struct{ Name, Value string }
+
+// Series is how one metric is called.
+type Series struct {
+	// Name is dotted and holds no tags.
+	Name string
+	// Tags are the metric's own and EXTRA_TAGS, sorted by name and clean. Shared: not to be changed.
+	Tags []Tag
+
+	suffix string // Tags as plain statsd writes them
+}
+
+// Plain is the name with its tags in plain statsd's form, `name.__k=v` (spec 7.5).
+func (s Series) Plain() string {
+	if s.suffix == "" {
+		return s.Name
+	}
+	return s.Name + s.suffix
+}
+
+// reservedTags are names that a statsd relay of the replaced service's makers fills in itself.
+var reservedTags = map[string]bool{
+	"asg": true, "az": true, "backend": true, "canary": true, "host": true, "period": true,
+	"region": true, "shard": true, "window": true, "source": true, "project": true,
+	"facet": true, "envoyservice": true,
+}
+
+// seriesOf joins a name with its own tags and the extra ones; its own win.
+func (r *Registry) seriesOf(name string, own []Tag) Series {
+	tags := r.extra
+	if len(own) > 0 {
+		all := make(map[string]string, len(own)+len(r.extra))
+		for _, t := range r.extra {
+			all[t.Name] = t.Value
+		}
+		for _, t := range own {
+			all[t.Name] = t.Value
+		}
+		tags = cleanTags(all)
+	}
+	return Series{Name: name, Tags: tags, suffix: suffixOf(tags)}
+}
+
+func suffixOf(tags []Tag) string {
+	var b strings.Builder
+	for _, t := range tags {
+		b.WriteString(".__")
+		b.WriteString(t.Name)
+		b.WriteByte('=')
+		b.WriteString(t.Value)
+	}
+	return b.String()
+}
+
+// cleanTags sorts by name, drops what is empty, and puts `_` for what would end a name or a line.
+func cleanTags(m map[string]string) []Tag {
+	var tags []Tag
+	for k, v := range m {
+		k, v = cleanTag(k), cleanTag(v)
+		if k != "" && v != "" {
+			tags = append(tags, Tag{k, v})
+		}
+	}
+	slices.SortFunc(tags, func(a, b Tag) int { return strings.Compare(a.Name, b.Name) })
+	return tags
+}
+
+func cleanTag(s string) string {
+	return strings.Map(func(c rune) rune {
+		if c == '.' || c == ':' || c == '|' || c < 0x20 || c == 0x7f {
+			return '_'
+		}
+		return c
+	}, s)
+}
+
+// appendKey appends a rule key as it stands in a metric name (spec 7.3): `:`, `|` and control
+// bytes become `_`, and so do the dots of what looks like an IPv4 address. Other dots stay and
+// make further path parts. The result is as long as key.
+func appendKey(dst, key []byte) []byte {
+	start := len(dst)
+	dst = append(dst, key...)
+	out := dst[start:]
+	for i := 0; i < len(out); i++ {
+		switch c := out[i]; {
+		case c == ':' || c == '|' || c < 0x20 || c == 0x7f:
+			out[i] = '_'
+		case isDigit(c):
+			// The first of four groups may start inside a longer run of digits, as a
+			// regular expression would find it: 1234.5.6.7 holds 234.5.6.7.
+			run := digits(out, i)
+			i += max(0, run-3)
+			run = min(run, 3)
+			if dots, end := ipv4(out, i, run); end > 0 {
+				for _, d := range dots {
+					out[d] = '_'
+				}
+				i = end - 1
+			} else {
+				i += run - 1
+			}
+		}
+	}
+	return dst
+}
+
+// ipv4 tells where the three dots are of an address whose first group is b[i:i+run], and where
+// it ends; end 0 when there is none.
+func ipv4(b []byte, i, run int) (dots [3]int, end int) {
+	i += run
+	for g := range dots {
+		if i >= len(b) || b[i] != '.' {
+			return dots, 0
+		}
+		dots[g] = i
+		n := digits(b, i+1)
+		if n == 0 || (n > 3 && g < 2) {
+			return dots, 0
+		}
+		i += 1 + min(n, 3)
+	}
+	return dots, i
+}
+
+func digits(b []byte, i int) int {
+	n := 0
+	for i+n < len(b) && isDigit(b[i+n]) {
+		n++
+	}
+	return n
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }

@@ -1,0 +1,129 @@
+package stats
+
+import "slices"
+
+// Rule is the counters of one rule, or of one runtime value of it (spec 5.5, 7.2).
+type Rule struct {
+	TotalHits, OverLimit, NearLimit, WithinLimit, ShadowMode, OverLimitWithLocalCache Counter
+}
+
+const rulePrefix = "ratelimit.service.rate_limit."
+
+// ruleStats are the last parts of a rule's names, in the order of Rule's fields.
+var ruleStats = [...]string{
+	".total_hits", ".over_limit", ".near_limit", ".within_limit", ".shadow_mode", ".over_limit_with_local_cache",
+}
+
+func (r *Rule) counter(i int) *Counter {
+	switch i {
+	case 0:
+		return &r.TotalHits
+	case 1:
+		return &r.OverLimit
+	case 2:
+		return &r.NearLimit
+	case 3:
+		return &r.WithinLimit
+	case 4:
+		return &r.ShadowMode
+	}
+	return &r.OverLimitWithLocalCache
+}
+
+// holders say who still needs a series. Guarded by Registry.mu.
+type holders struct {
+	fixed bool // rules in force, or being compiled, or the program itself
+	refs  int  // dynamic keys that lead here
+	free  int  // flushes since neither held
+}
+
+// sum changes whenever one of the counters does.
+func (r *Rule) sum() uint64 {
+	var n uint64
+	for i := range ruleStats {
+		n += r.counter(i).Value()
+	}
+	return n
+}
+
+// ruleSeries is a Rule with its place in the registry.
+type ruleSeries struct {
+	Rule
+	key  string // clean
+	last [len(ruleStats)]uint64
+
+	holders
+}
+
+// Rule returns the counters of a rule key, "domain.key_value.key2", cleaned here (spec 7.3).
+// Equal keys give equal handles, across reloads too, until Retain leaves one out.
+func (r *Registry) Rule(key string) *Rule {
+	clean := string(appendKey(nil, []byte(key)))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.ruleLocked(clean)
+	s.fixed = true
+	return &s.Rule
+}
+
+func (r *Registry) ruleLocked(clean string) *ruleSeries {
+	s, ok := r.rules[clean]
+	if !ok {
+		s = &ruleSeries{key: clean}
+		r.rules[clean] = s
+		r.ruling = append(r.ruling, s)
+	}
+	s.free = 0
+	return s
+}
+
+// Retain says which handles of Rule the rules in force hold, after a reload. The others are
+// flushed for as long as a running request may still add to them, and then forgotten.
+func (r *Registry) Retain(inUse []*Rule) {
+	held := make(map[*Rule]struct{}, len(inUse))
+	for _, h := range inUse {
+		held[h] = struct{}{}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.ruling {
+		_, s.fixed = held[&s.Rule]
+	}
+}
+
+// forgetFlushes is how many flushes a series nobody needs is kept: a request that runs on may
+// hold it that long.
+const forgetFlushes = 3
+
+// gone counts one more flush and says whether the series may be dropped.
+func (h *holders) gone() bool {
+	if h.fixed || h.refs > 0 {
+		h.free = 0
+		return false
+	}
+	h.free++
+	return h.free > forgetFlushes
+}
+
+// forget drops what nobody needs any more. The flusher calls it after each flush. The lists are
+// replaced, not changed: somebody may be reading them.
+func (r *Registry) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := len(r.rules) + len(r.named)
+	for _, s := range r.ruling {
+		if s.gone() {
+			delete(r.rules, s.key)
+		}
+	}
+	for id, s := range r.named {
+		if s.gone() {
+			delete(r.named, id)
+		}
+	}
+	if len(r.rules)+len(r.named) == before {
+		return
+	}
+	r.ruling = slices.DeleteFunc(slices.Clone(r.ruling), func(s *ruleSeries) bool { return s.free > forgetFlushes })
+	r.list = slices.DeleteFunc(slices.Clone(r.list), func(s *series) bool { return s.free > forgetFlushes })
+}
