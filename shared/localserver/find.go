@@ -1,0 +1,43 @@
+package localserver
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+)
+
+// packages names the Debian package of each program, for the line to type when it is missing.
+var packages = map[string]string{
+	"redis-server":   "redis-server",
+	"redis-sentinel": "redis-sentinel",
+	"memcached":      "memcached",
+	"initdb":         "postgresql",
+	"postgres":       "postgresql",
+}
+
+// Find is the path of a server program: from PATH, else from the folders where Debian puts servers,
+// which are not on every user's PATH. Of several PostgreSQL versions the newest counts.
+func Find(program string) (string, error) {
+	if path, err := exec.LookPath(program); err == nil {
+		return path, nil
+	}
+	dirs := []string{"/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"}
+	versions, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // the pattern is well-formed
+	slices.SortFunc(versions, func(a, b string) int { return version(b) - version(a) })
+	for _, dir := range append(dirs, versions...) {
+		path := filepath.Join(dir, program)
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%w: %s; apt-get install -y %s", ErrMissing, program, packages[program])
+}
+
+// version is 15 for /usr/lib/postgresql/15/bin.
+func version(dir string) int {
+	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(dir))) // 0 for what is no number: last
+	return n
+}

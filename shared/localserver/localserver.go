@@ -1,0 +1,255 @@
+// Package localserver starts private real servers for tests, measurements and make run: on a free
+// loopback port or a unix socket, with a folder of their own, gone when their owner is gone.
+//
+// It installs nothing and knows no test framework (see testdb). Redis is the only kind so far; a
+// kind is one file with a plan. Outside Linux a server outlives a program that is killed.
+package localserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ErrMissing: the server's program is not on this machine.
+var ErrMissing = errors.New("localserver: program not found")
+
+const (
+	// startTimeout is how long a server may take until it answers.
+	startTimeout = 10 * time.Second
+	// stopTimeout is how long it may take to end by itself.
+	stopTimeout = 5 * time.Second
+)
+
+// plan says how to run one kind of server.
+type plan struct {
+	program string
+	// prepare writes what the program needs into dir and returns its arguments. port is 0 when the
+	// server listens on a unix socket only.
+	prepare func(dir string, port int) (args []string, err error)
+	// socket is the unix socket's name in dir; empty for TCP.
+	socket string
+	// ready asks the server once whether it works.
+	ready func(ctx context.Context, network, addr string) error
+}
+
+// Server is one running program. Its methods may be called from any goroutine.
+type Server struct {
+	plan          plan
+	dir           string
+	network, addr string
+	port          int
+
+	mu   sync.Mutex // guards cmd and done while the server is started anew
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the present process has ended
+	log  *os.File
+}
+
+// start runs a plan in a fresh folder. A port taken between our look and the server's is tried again
+// with another one.
+func start(ctx context.Context, p plan) (*Server, error) {
+	dir, err := os.MkdirTemp("", "gatehouse-"+p.program+"-")
+	if err != nil {
+		return nil, fmt.Errorf("localserver: %w", err)
+	}
+	for range 5 {
+		s := &Server{plan: p, dir: dir, network: "unix", addr: filepath.Join(dir, p.socket)}
+		if p.socket == "" {
+			if s.port, err = freePort(); err != nil {
+				break
+			}
+			s.network, s.addr = "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))
+		}
+		if err = s.run(ctx); err == nil {
+			return s, nil
+		}
+		if errors.Is(err, ErrMissing) || ctx.Err() != nil {
+			break
+		}
+	}
+	os.RemoveAll(dir)
+	return nil, err
+}
+
+// freePort is a TCP port that nobody listened on a moment ago.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("localserver: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// run starts the process and waits until it answers.
+func (s *Server) run(ctx context.Context) error {
+	path, err := Find(s.plan.program)
+	if err != nil {
+		return err
+	}
+	args, err := s.plan.prepare(s.dir, s.port)
+	if err != nil {
+		return fmt.Errorf("localserver: %w", err)
+	}
+	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("localserver: %w", err)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8"}
+	// A process group of its own: Ctrl-C reaches us, and we decide the order of ending.
+	cmd.SysProcAttr = dieWithParent(&syscall.SysProcAttr{Setpgid: true})
+	done := make(chan struct{})
+	started := make(chan error, 1)
+	go watch(cmd, started, done)
+	if err := <-started; err != nil {
+		log.Close()
+		return fmt.Errorf("localserver: %w", err)
+	}
+	s.mu.Lock()
+	if s.log != nil {
+		s.log.Close()
+	}
+	s.cmd, s.done, s.log = cmd, done, log
+	s.mu.Unlock()
+	if err := s.await(ctx, done); err != nil {
+		s.Kill()
+		err = fmt.Errorf("localserver: %s: %w; its last words: %s", s.plan.program, err, s.lastWords())
+		log.Close()
+		return err
+	}
+	return nil
+}
+
+// watch starts the program and waits for its end on one thread. The kernel sends the parent-death
+// signal when the thread that forked ends, not the process, so that thread must live as long as the
+// child; being locked, it ends together with this function.
+func watch(cmd *exec.Cmd, started chan<- error, done chan<- struct{}) {
+	runtime.LockOSThread()
+	err := cmd.Start()
+	started <- err
+	if err == nil {
+		cmd.Wait() // how it ended is in its log
+	}
+	close(done)
+}
+
+// await asks for readiness until the server answers, ends, or the time is up.
+func (s *Server) await(ctx context.Context, done <-chan struct{}) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		err := s.plan.ready(ctx, s.network, s.addr)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-done:
+			return errors.New("ended while starting")
+		case <-ctx.Done():
+			return fmt.Errorf("not ready in time: %w", err)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// lastWords is the end of the server's output.
+func (s *Server) lastWords() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info, err := s.log.Stat()
+	if err != nil {
+		return err.Error()
+	}
+	text, err := io.ReadAll(io.NewSectionReader(s.log, max(0, info.Size()-2000), 2000))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// Network is "tcp" or "unix".
+func (s *Server) Network() string { return s.network }
+
+// Addr is host:port, or the unix socket's path. It stays the same over Restart.
+func (s *Server) Addr() string { return s.addr }
+
+// Dir is the server's folder.
+func (s *Server) Dir() string { return s.dir }
+
+// PID is the process last started.
+func (s *Server) PID() int {
+	cmd, _ := s.process()
+	return cmd.Process.Pid
+}
+
+// Ended is closed when the process last started has ended.
+func (s *Server) Ended() <-chan struct{} {
+	_, done := s.process()
+	return done
+}
+
+func (s *Server) process() (*exec.Cmd, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cmd, s.done
+}
+
+// Kill ends the server as kill -9 does and waits until it is gone. Without effect on a dead one.
+func (s *Server) Kill() {
+	cmd, done := s.process()
+	cmd.Process.Kill() // fails only when it has ended already
+	<-done
+}
+
+// Stop freezes the server (SIGSTOP): connections stay open, nothing is answered.
+func (s *Server) Stop() error { return s.signal(syscall.SIGSTOP) }
+
+// Cont lets a stopped server go on (SIGCONT).
+func (s *Server) Cont() error { return s.signal(syscall.SIGCONT) }
+
+func (s *Server) signal(sig syscall.Signal) error {
+	cmd, _ := s.process()
+	if err := cmd.Process.Signal(sig); err != nil {
+		return fmt.Errorf("localserver: %s: %w", s.plan.program, err)
+	}
+	return nil
+}
+
+// Restart kills the server if it still runs and starts it again at the same address.
+func (s *Server) Restart(ctx context.Context) error {
+	s.Kill()
+	return s.run(ctx)
+}
+
+// Close ends the server in order, by force after five seconds, and removes its folder.
+func (s *Server) Close() {
+	cmd, done := s.process()
+	cmd.Process.Signal(syscall.SIGTERM)
+	cmd.Process.Signal(syscall.SIGCONT) // a stopped one would never hear of it
+	select {
+	case <-done:
+	case <-time.After(stopTimeout):
+		s.Kill()
+	}
+	s.mu.Lock()
+	s.log.Close()
+	s.mu.Unlock()
+	os.RemoveAll(s.dir)
+}
+
+// Forget removes the server's folder while it runs: for servers that nobody closes because they end
+// with the program. Only for kinds that need no files, and not for unix sockets.
+func (s *Server) Forget() { os.RemoveAll(s.dir) }

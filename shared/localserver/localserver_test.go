@@ -1,0 +1,184 @@
+package localserver
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func redis(t *testing.T, o RedisOptions) *Server {
+	t.Helper()
+	s, err := Redis(t.Context(), o)
+	if errors.Is(err, ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// ask sends inline commands and returns the first line of each answer.
+func ask(t *testing.T, s *Server, commands ...string) (lines []string) {
+	t.Helper()
+	c, err := net.Dial(s.Network(), s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r := bufio.NewReader(c)
+	for _, command := range commands {
+		fmt.Fprintf(c, "%s\r\n", command)
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, strings.TrimSpace(line))
+	}
+	return lines
+}
+
+func TestRedis(t *testing.T) {
+	f := func(o RedisOptions, talk ...string) {
+		t.Helper()
+		s := redis(t, o)
+		for i := 0; i < len(talk); i += 2 {
+			if got := ask(t, s, strings.Split(talk[i], "\n")...); got[len(got)-1] != talk[i+1] {
+				t.Errorf("%q answers %q, want %q", talk[i], got, talk[i+1])
+			}
+		}
+	}
+	f(RedisOptions{}, "PING", "+PONG")
+	f(RedisOptions{Socket: true}, "PING", "+PONG")
+	f(RedisOptions{Password: "secret"},
+		"PING", "-NOAUTH Authentication required.",
+		"AUTH secret\nPING", "+PONG")
+	f(RedisOptions{Password: "secret", Users: map[string]string{"alice": "a:b"}},
+		"AUTH alice a:b\nPING", "+PONG",
+		"AUTH alice secret", "-WRONGPASS invalid username-password pair or user is disabled.")
+	f(RedisOptions{Config: []string{"maxmemory 5mb"}}, "CONFIG GET maxmemory", "*2")
+}
+
+func TestServer_signals(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	s, err := Redis(t.Context(), RedisOptions{})
+	if errors.Is(err, ErrMissing) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	addr, pid := s.Addr(), s.PID()
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if state := procState(t, pid); state != "T" {
+		t.Errorf("state %s after Stop, want T", state)
+	}
+	if err := s.Cont(); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, s, "PING")
+	s.Kill()
+	select {
+	case <-s.Ended():
+	default:
+		t.Error("still running after Kill")
+	}
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s.Addr() != addr || s.PID() == pid {
+		t.Errorf("restarted at %s as %d; was at %s as %d", s.Addr(), s.PID(), addr, pid)
+	}
+	ask(t, s, "PING")
+	s.Stop()
+	s.Close()
+	if _, err := os.Stat(s.Dir()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder is still there: %v", err)
+	}
+}
+
+func procState(t *testing.T, pid int) string {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, os.ErrNotExist) {
+		return ""
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(stat[strings.LastIndex(string(stat), ")")+1:]))[0]
+}
+
+func TestStart_failure(t *testing.T) {
+	_, err := Redis(t.Context(), RedisOptions{Config: []string{"no such directive"}})
+	if errors.Is(err, ErrMissing) {
+		t.Skip(err)
+	}
+	if err == nil || !strings.Contains(err.Error(), "no such directive") {
+		t.Errorf("error %v, want the server's own words", err)
+	}
+}
+
+func TestFind(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	if path, err := Find("sh"); err != nil || !strings.HasPrefix(path, "/usr/") {
+		t.Errorf("Find outside of PATH: %q %v", path, err)
+	}
+	if _, err := Find("no-such-server"); !errors.Is(err, ErrMissing) {
+		t.Errorf("Find of nothing: %v", err)
+	}
+	if v := version("/usr/lib/postgresql/15/bin"); v != 15 {
+		t.Errorf("version %d", v)
+	}
+}
+
+// A server must die with a program that panics. The test runs itself as that program.
+func TestServer_parentPanics(t *testing.T) {
+	if os.Getenv("LOCALSERVER_PANIC") != "" {
+		s := redis(t, RedisOptions{})
+		s.Forget()
+		fmt.Println("pid", s.PID())
+		s.Stop() // even a stopped one
+		go panic("as tests do")
+		select {}
+	}
+	if _, err := Find("redis-server"); err != nil {
+		t.Skip(err)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestServer_parentPanics$", "-test.v")
+	cmd.Env = append(os.Environ(), "LOCALSERVER_PANIC=1")
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Fatalf("the child did not panic: %s", out)
+	}
+	_, after, ok := strings.Cut(string(out), "pid ")
+	if !ok {
+		t.Fatalf("the child said no pid: %s", out)
+	}
+	pid, err := strconv.Atoi(strings.Fields(after)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(5 * time.Second)
+	for state := procState(t, pid); state != "" && state != "Z"; state = procState(t, pid) {
+		if time.Now().After(deadline) {
+			syscall.Kill(pid, syscall.SIGKILL)
+			t.Fatal("the server outlived its program")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

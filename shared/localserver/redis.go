@@ -1,0 +1,78 @@
+package localserver
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// RedisOptions configures Redis.
+type RedisOptions struct {
+	// Password is requirepass: the password of the user named default.
+	Password string
+	// Users maps further user names to their passwords; they may do everything.
+	Users map[string]string
+	// Socket listens on a unix socket instead of a port.
+	Socket bool
+	// Config is further lines of redis.conf.
+	Config []string
+}
+
+// Redis starts a Redis that keeps nothing on disk and has 4096 databases.
+func Redis(ctx context.Context, o RedisOptions) (*Server, error) {
+	p := plan{program: "redis-server", ready: redisReady}
+	if o.Socket {
+		p.socket = "redis.sock"
+	}
+	p.prepare = func(dir string, port int) ([]string, error) {
+		// In a file and not in the arguments: passwords would show in the process list.
+		conf := filepath.Join(dir, "redis.conf")
+		return []string{conf}, os.WriteFile(conf, []byte(o.conf(dir, port)), 0o600)
+	}
+	return start(ctx, p)
+}
+
+func (o RedisOptions) conf(dir string, port int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "bind 127.0.0.1\nport %d\ndir %s\n", port, dir)
+	b.WriteString("daemonize no\nsave \"\"\nappendonly no\ndatabases 4096\nenable-debug-command yes\n")
+	if o.Socket {
+		fmt.Fprintf(&b, "unixsocket %s\nunixsocketperm 700\n", filepath.Join(dir, "redis.sock"))
+	}
+	if o.Password != "" {
+		fmt.Fprintf(&b, "requirepass %s\n", o.Password)
+	}
+	for user, password := range o.Users {
+		fmt.Fprintf(&b, "user %s on >%s ~* &* +@all\n", user, password)
+	}
+	for _, line := range o.Config {
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}
+
+// redisReady sends one PING. A demand for a password is an answer too.
+func redisReady(ctx context.Context, network, addr string) error {
+	c, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(time.Second)) // cannot fail on an open connection
+	if _, err := c.Write([]byte("PING\r\n")); err != nil {
+		return err
+	}
+	line, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(line, "+PONG") || strings.HasPrefix(line, "-NOAUTH") {
+		return nil
+	}
+	return fmt.Errorf("answered %q", line)
+}

@@ -1,0 +1,74 @@
+// Package testdb gives a test its own key space on a real server: one server for each test binary,
+// one database of it for each test.
+//
+// Where the server's program is missing the test is skipped, or fails with REQUIRE_SERVERS=1. Tests
+// that count a server's commands, or stop or kill it, take one of their own from Private.
+package testdb
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"gatehouse/shared/localserver"
+)
+
+// KV is one test's database on the Redis that this test binary shares.
+type KV struct {
+	// Addr is host:port.
+	Addr string
+	// DB is the database's number; no other test has it.
+	DB int
+}
+
+// URL is the form of KVSTORE_URL.
+func (kv KV) URL() string { return "redis://" + kv.Addr + "/" + strconv.Itoa(kv.DB) }
+
+// shared is started by the first test that asks and ends with the test binary, even if that panics.
+var shared = sync.OnceValues(func() (*localserver.Server, error) {
+	s, err := localserver.Redis(context.Background(), localserver.RedisOptions{})
+	if err == nil {
+		s.Forget() // nobody will close it
+	}
+	return s, err
+})
+
+var databases atomic.Int64
+
+// Redis returns an empty database for t.
+func Redis(t testing.TB) KV {
+	t.Helper()
+	s, err := shared()
+	check(t, err)
+	return KV{Addr: s.Addr(), DB: int(databases.Add(1))}
+}
+
+// Private starts a Redis for t alone, closed when t ends.
+func Private(t testing.TB, o localserver.RedisOptions) *localserver.Server {
+	t.Helper()
+	s, err := localserver.Redis(context.Background(), o)
+	check(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if errors.Is(err, localserver.ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// IgnoreServers is for goleak: the goroutines that wait for servers' ends are no leak.
+func IgnoreServers() goleak.Option {
+	return goleak.IgnoreAnyFunction("gatehouse/shared/localserver.watch")
+}
