@@ -1,0 +1,316 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/net/http2/hpack"
+	"golang.org/x/sys/unix"
+)
+
+// client is one HTTP/2 connection that makes one kind of gRPC call. It does what Envoy's side of the
+// protocol does and no more, because it shares the machine with the server it measures: ready-made
+// header blocks, no goroutines, no locks, one write for all calls begun since the last.
+//
+// It is not a general client: responses must come in single, unpadded frames, and it gives up where
+// another would reconnect. One goroutine owns it.
+type client struct {
+	fd  int
+	out []byte // frames not yet written
+	in  []byte // bytes not yet understood
+	buf []byte
+
+	nextID     uint32
+	headers    []byte     // the block of the next call
+	laterBlock []byte     // of all calls after the first
+	window     int64      // bytes the server lets us send
+	waiting    []int64    // times of calls that wait for window
+	unreported int64      // response bytes for which the server has not got window back
+	calls      [4096]call // by stream id; far more than are ever in flight
+
+	decoder     *hpack.Decoder
+	status      string
+	okHead      []byte // blocks that were decoded before and still mean the same
+	okTrailer   []byte
+	inFlight    int
+	lastRefused string
+}
+
+// call is one call in flight.
+type call struct {
+	id      uint32 // 0: free
+	begun   int64  // ns on the load's clock
+	overall byte   // RateLimitResponse.overall_code
+	bad     bool
+}
+
+const (
+	preface  = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	ourWin   = 1 << 30 // we take what comes
+	fullPath = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+
+	frameData, frameHeaders, frameReset, frameSettings  = 0, 1, 3, 4
+	framePing, frameGoAway, frameWindow, frameContinued = 6, 7, 8, 9
+	flagEndStream, flagAck, flagEndHeaders, flagPadded  = 1, 1, 4, 8
+)
+
+// dial connects to an IPv4 address on this machine. timeout becomes the calls' grpc-timeout, "" is none.
+func dial(addr, timeout string) (*client, error) {
+	to, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	if !to.Addr().Is4() {
+		return nil, fmt.Errorf("dial %s: not an IPv4 address", addr)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	c := &client{fd: fd, buf: make([]byte, 256<<10), nextID: 1, window: 65535}
+	if err := errors.Join(
+		unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}),
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
+		unix.SetNonblock(fd, true),
+	); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("dial %s: %w", addr, err)
+	}
+	c.decoder = hpack.NewDecoder(4096, func(f hpack.HeaderField) {
+		switch f.Name {
+		case "grpc-status":
+			c.status = f.Value
+		case "grpc-message":
+			c.lastRefused = f.Value
+		}
+	})
+	c.headers, c.laterBlock = headerBlocks(addr, timeout)
+	c.out = append(c.out, preface...)
+	c.out = appendFrame(c.out, frameSettings, 0, 0, nil)
+	c.out = appendFrame(c.out, frameWindow, 0, 0, binary.BigEndian.AppendUint32(nil, ourWin))
+	return c, nil
+}
+
+// headerBlocks are the request headers, once filling the server's table and ever after by number.
+func headerBlocks(authority, timeout string) (first, later []byte) {
+	fields := []hpack.HeaderField{
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"},
+		{Name: ":path", Value: fullPath}, {Name: ":authority", Value: authority},
+		{Name: "te", Value: "trailers"}, {Name: "content-type", Value: "application/grpc"},
+		{Name: "user-agent", Value: "gatehouse-bench"},
+	}
+	if timeout != "" {
+		fields = append(fields, hpack.HeaderField{Name: "grpc-timeout", Value: timeout})
+	}
+	var b bytes.Buffer
+	encoder := hpack.NewEncoder(&b)
+	for _, block := range []*[]byte{&first, &later} {
+		b.Reset()
+		for _, f := range fields {
+			encoder.WriteField(f) // a bytes.Buffer takes everything
+		}
+		*block = bytes.Clone(b.Bytes())
+	}
+	return first, later
+}
+
+func appendFrame(to []byte, kind, flags byte, stream uint32, payload []byte) []byte {
+	n := len(payload)
+	to = append(to, byte(n>>16), byte(n>>8), byte(n), kind, flags)
+	to = binary.BigEndian.AppendUint32(to, stream)
+	return append(to, payload...)
+}
+
+// begin adds a call to what flush will write. It reports false, and remembers the call's time in
+// c.waiting, when the server's window is too small for it.
+func (c *client) begin(message []byte, now int64) bool {
+	size := int64(len(message) + 5)
+	if c.window < size {
+		c.waiting = append(c.waiting, now)
+		return false
+	}
+	c.window -= size
+	slot := c.slot(c.nextID)
+	for slot.id != 0 { // an older call holds this place: numbers may be skipped
+		c.nextID += 2
+		slot = c.slot(c.nextID)
+	}
+	*slot = call{id: c.nextID, begun: now}
+	c.inFlight++
+	c.out = appendFrame(c.out, frameHeaders, flagEndHeaders, c.nextID, c.headers)
+	c.headers = c.laterBlock
+	n := len(message)
+	c.out = append(c.out, byte((n+5)>>16), byte((n+5)>>8), byte(n+5), frameData, flagEndStream)
+	c.out = binary.BigEndian.AppendUint32(c.out, c.nextID)
+	c.out = append(c.out, 0, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
+	c.out = append(c.out, message...)
+	c.nextID += 2
+	return true
+}
+
+func (c *client) slot(id uint32) *call { return &c.calls[id>>1%uint32(len(c.calls))] }
+
+// full says that begin might find no free number.
+func (c *client) full() bool { return c.inFlight+len(c.waiting) >= len(c.calls)/2 }
+
+// flush writes what the kernel takes; the rest stays for later.
+func (c *client) flush() error {
+	for len(c.out) > 0 {
+		n, err := unix.Write(c.fd, c.out)
+		if errors.Is(err, unix.EAGAIN) {
+			return nil
+		}
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+		c.out = c.out[:copy(c.out, c.out[n:])]
+	}
+	return nil
+}
+
+// receive reads what has come and hands each finished call to done, which may begin others.
+func (c *client) receive(done func(*call)) error {
+	for {
+		n, err := unix.Read(c.fd, c.buf)
+		if errors.Is(err, unix.EAGAIN) {
+			return nil
+		}
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read: %w", err)
+		}
+		if n == 0 {
+			return errors.New("the server closed the connection")
+		}
+		data := c.buf[:n]
+		if len(c.in) > 0 {
+			c.in = append(c.in, data...)
+			data = c.in
+		}
+		rest, err := c.frames(data, done)
+		if err != nil {
+			return err
+		}
+		c.in = append(c.in[:0], rest...)
+		if n < len(c.buf) {
+			return nil
+		}
+	}
+}
+
+// frames handles all whole frames and returns the bytes of the last, broken one.
+func (c *client) frames(data []byte, done func(*call)) ([]byte, error) {
+	for len(data) >= 9 {
+		size := int(data[0])<<16 | int(data[1])<<8 | int(data[2])
+		if len(data) < 9+size {
+			break
+		}
+		kind, flags, id := data[3], data[4], binary.BigEndian.Uint32(data[5:])&(1<<31-1)
+		if err := c.frame(kind, flags, id, data[9:9+size], done); err != nil {
+			return nil, err
+		}
+		data = data[9+size:]
+	}
+	return data, nil
+}
+
+func (c *client) frame(kind, flags byte, id uint32, payload []byte, done func(*call)) error {
+	switch kind {
+	case frameData, frameHeaders, frameReset:
+		slot := c.slot(id)
+		if slot.id != id {
+			return fmt.Errorf("frame %d for stream %d, which is not open", kind, id)
+		}
+		if kind != frameReset && flags&flagPadded != 0 {
+			return errors.New("padded frames are beyond this client")
+		}
+		if err := c.streamFrame(slot, kind, flags, payload); err != nil {
+			return err
+		}
+		if kind == frameReset || flags&flagEndStream != 0 {
+			c.inFlight--
+			finished := *slot
+			slot.id = 0
+			done(&finished)
+		}
+	case frameSettings:
+		if flags&flagAck == 0 {
+			c.out = appendFrame(c.out, frameSettings, flagAck, 0, nil)
+		}
+	case framePing:
+		if flags&flagAck == 0 {
+			c.out = appendFrame(c.out, framePing, flagAck, 0, payload)
+		}
+	case frameWindow:
+		if id == 0 { // a request is far smaller than its stream's own window
+			c.window += int64(binary.BigEndian.Uint32(payload) & (1<<31 - 1))
+		}
+	case frameGoAway:
+		return fmt.Errorf("the server sent GOAWAY: %q", payload[min(8, len(payload)):])
+	case frameContinued:
+		return errors.New("continued header blocks are beyond this client")
+	}
+	return nil
+}
+
+// streamFrame takes a part of a response into its call.
+func (c *client) streamFrame(to *call, kind, flags byte, payload []byte) error {
+	switch kind {
+	case frameReset:
+		to.bad = true
+		c.lastRefused = "RST_STREAM"
+	case frameData:
+		c.unreported += int64(len(payload))
+		if c.unreported > ourWin/2 {
+			c.out = appendFrame(c.out, frameWindow, 0, 0, binary.BigEndian.AppendUint32(nil, uint32(c.unreported)))
+			c.unreported = 0
+		}
+		// Five bytes of gRPC, then overall_code, field 1, which all known encoders write first.
+		if to.overall == 0 && len(payload) >= 7 && payload[5] == 8 {
+			to.overall = payload[6]
+		}
+	case frameHeaders:
+		ok, err := c.headersOK(payload, flags&flagEndStream != 0)
+		if err != nil {
+			return err
+		}
+		to.bad = to.bad || !ok
+	}
+	return nil
+}
+
+// headersOK understands a header block. The same block means the same again as long as no block has
+// changed the table meanwhile, and a server that answers well sends the same two for ever.
+func (c *client) headersOK(block []byte, trailer bool) (bool, error) {
+	known := &c.okHead
+	if trailer {
+		known = &c.okTrailer
+	}
+	if len(block) > 0 && bytes.Equal(block, *known) {
+		return true, nil
+	}
+	if slices.ContainsFunc(block, func(b byte) bool { return b < 0x80 || b == 0xff }) {
+		c.okHead, c.okTrailer = c.okHead[:0], c.okTrailer[:0] // something is added to the table
+	}
+	c.status = ""
+	_, err := c.decoder.Write(block)
+	if err := errors.Join(err, c.decoder.Close()); err != nil {
+		return false, fmt.Errorf("header block: %w", err)
+	}
+	ok := !trailer || c.status == "0"
+	if ok && !slices.ContainsFunc(block, func(b byte) bool { return b < 0x80 || b == 0xff }) {
+		*known = append((*known)[:0], block...)
+	}
+	return ok, nil
+}
+
+func (c *client) close() { unix.Close(c.fd) }

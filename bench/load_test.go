@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
+)
+
+// startYardstick runs one and returns its address.
+func startYardstick(t *testing.T, kind, answer string) string {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	in, out := io.Pipe()
+	ended := make(chan error)
+	go func() { ended <- runYardstick(ctx, []string{"-kind", kind, "-answer", answer}, out) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	line, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(line)
+}
+
+func TestYardsticks(t *testing.T) {
+	f := func(kind, answer string) {
+		t.Helper()
+		connection, err := grpc.NewClient(startYardstick(t, kind, answer), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer connection.Close()
+		got, err := ratelimitv3.NewRateLimitServiceClient(connection).ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{Domain: "d"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(answers[answer], got, protocmp.Transform()); diff != "" {
+			t.Errorf("%s yardstick, %s: (-want +got)\n%s", kind, answer, diff)
+		}
+	}
+	for answer := range answers {
+		f("plain", answer)
+		f("tuned", answer)
+	}
+	for _, args := range [][]string{{"-kind", "x"}, {"-answer", "x"}, {"-listen", "x"}} {
+		if err := runYardstick(t.Context(), args, io.Discard); err == nil {
+			t.Errorf("yardstick %v started", args)
+		}
+	}
+}
+
+// shortLoad is enough to meet every path and short enough for a test.
+func shortLoad(addr string) load {
+	return load{addr: addr, scenario: scenarios["single"], conns: 2, streams: 8, run: time.Minute, calls: 5_000}
+}
+
+func TestClosedLoop(t *testing.T) {
+	f := func(l load) {
+		t.Helper()
+		marks := 0
+		l.mark = func() { marks++ }
+		r, err := l.drive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.ok != l.calls || r.over+r.failed != 0 || r.latency.n != uint64(l.calls) || marks != 2 {
+			t.Errorf("%d OK, %d over, %d failed (%s), %d latencies, %d marks; want %d OK and 2 marks",
+				r.ok, r.over, r.failed, r.refusal, r.latency.n, marks, l.calls)
+		}
+	}
+	l := shortLoad(startYardstick(t, "tuned", "multi"))
+	f(l)
+	l.timeout = "1S"
+	f(l)
+	// Default windows: the server measures the line with PINGs and gives window back in small pieces.
+	l = shortLoad(startYardstick(t, "plain", "single"))
+	l.scenario, l.streams = scenarios["multi"], 512
+	f(l)
+}
+
+func TestOpenLoop(t *testing.T) {
+	l := shortLoad(startYardstick(t, "tuned", "single"))
+	l.rate, l.calls, l.run = 2_000, 0, 500*time.Millisecond
+	r, err := l.drive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A Poisson count of 1,000 lies within 4 standard deviations, 126, practically always. Answers
+	// that a slow machine still owes at the end are missing, hence only an upper bound is strict.
+	if r.ok == 0 || r.ok > 1_130 || r.failed != 0 {
+		t.Errorf("%d OK, %d failed (%s) in half a second at 2,000 a second", r.ok, r.failed, r.refusal)
+	}
+}
+
+// moody answers OVER_LIMIT and an error in turns.
+type moody struct {
+	ratelimitv3.UnimplementedRateLimitServiceServer
+	turn chan bool
+}
+
+func (m moody) ShouldRateLimit(context.Context, *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+	fail := <-m.turn
+	m.turn <- !fail
+	if fail {
+		return nil, status.Error(codes.Unavailable, "not today")
+	}
+	return &ratelimitv3.RateLimitResponse{OverallCode: ratelimitv3.RateLimitResponse_OVER_LIMIT}, nil
+}
+
+// TestVerdicts proves that the generator notices answers that are not OK, also between others.
+func TestVerdicts(t *testing.T) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	m := moody{turn: make(chan bool, 1)}
+	m.turn <- false
+	ratelimitv3.RegisterRateLimitServiceServer(server, m)
+	go server.Serve(listener)
+	defer server.Stop()
+
+	l := shortLoad(listener.Addr().String())
+	l.calls, l.rate, l.run = 0, 2_000, 300*time.Millisecond
+	r, err := l.drive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.ok != 0 || r.over == 0 || r.failed == 0 || max(r.over, r.failed)-min(r.over, r.failed) > 16 || r.refusal != "not today" {
+		t.Errorf("%d OK, %d over, %d failed (%q); want over and failed in turns", r.ok, r.over, r.failed, r.refusal)
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.Close()
+	for _, addr := range []string{listener.Addr().String(), "localhost:1", "[::1]:1"} {
+		if _, err := shortLoad(addr).drive(); err == nil {
+			t.Errorf("%s answered", addr)
+		}
+	}
+}

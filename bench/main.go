@@ -1,0 +1,82 @@
+// Command bench measures the daemons as they run, from outside, against their budgets.
+//
+// Its yardsticks are processes of its own program that do the same protocol and nothing else. Both
+// sides are measured in turns in one run, and the budget is the ratio: machines are noisy.
+//
+// It needs Linux (/proc, ppoll) and measures on this machine only, so the load it makes takes part
+// of the same cores. CPU per request is what to compare; a rate says which side ran out first.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) > 0 {
+		switch args[0] {
+		case "yardstick":
+			return runYardstick(ctx, args[1:], os.Stdout)
+		case "load":
+			return runLoad(args[1:])
+		}
+	}
+	return fmt.Errorf("suite")
+}
+
+// runLoad sends one load to a server that somebody else has started and prints what came back.
+func runLoad(args []string) error {
+	flags := flag.NewFlagSet("load", flag.ContinueOnError)
+	addr := flags.String("addr", "127.0.0.1:8081", "`address` of the gRPC listener, IPv4")
+	name := flags.String("scenario", "single", "single, multi, hot, overlimit, unmatched, nested, zipf or fill")
+	l := load{}
+	flags.IntVar(&l.conns, "conns", 4, "connections")
+	flags.IntVar(&l.streams, "streams", 64, "calls in flight on each connection (closed loop)")
+	flags.Float64Var(&l.rate, "rate", 0, "calls a second at Poisson distributed times (open loop)")
+	flags.StringVar(&l.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
+	flags.DurationVar(&l.warm, "warm", 500*time.Millisecond, "time before measuring")
+	flags.DurationVar(&l.run, "time", 3*time.Second, "measured time")
+	pid := flags.Int("pid", 0, "process whose CPU time is measured")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	s, ok := scenarios[*name]
+	if !ok {
+		return fmt.Errorf("no scenario %q", *name)
+	}
+	l.addr, l.scenario = *addr, s
+	var marks []usage
+	var failed error
+	l.mark = func() {
+		u, err := readUsage(*pid)
+		marks, failed = append(marks, u), err
+	}
+	r, err := l.drive()
+	if err != nil {
+		return err
+	}
+	if failed != nil {
+		return failed
+	}
+	cpu := marks[1].cpu - marks[0].cpu
+	fmt.Printf("%.0f/s: %d OK, %d OVER_LIMIT, %d failed %s\n", r.perSecond(), r.ok, r.over, r.failed, r.refusal)
+	fmt.Printf("p50 %v p99 %v max %v\n", r.latency.quantile(.5), r.latency.quantile(.99), r.latency.max)
+	if *pid != 0 {
+		fmt.Printf("CPU %.2f µs a call\n", float64(cpu.Nanoseconds())/1e3/float64(r.answered()))
+	}
+	return nil
+}

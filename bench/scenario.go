@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// scenario is one shape of traffic: a request as text and the numbers that are put into it.
+//
+// The text is a list of descriptors separated by "|", each a run of "(key,value)". Every "#" is
+// replaced by the number of this request in seven digits, so all requests of a scenario are equally
+// long and are made by overwriting digits in a ready message.
+type scenario struct {
+	name    string
+	request string
+	keys    int  // how many different numbers
+	zipf    bool // a few numbers often, most of them seldom; otherwise all are equally likely
+	over    bool // all but the first few answers are OVER_LIMIT
+}
+
+const (
+	domain = "bench"
+	digits = 7
+)
+
+// scenarios are in force with the rules of ruleText.
+var scenarios = map[string]scenario{}
+
+func init() {
+	for _, s := range []scenario{
+		{name: "single", request: "(api_key,key-#)", keys: 10_000},
+		{name: "multi", keys: 10_000, request: "(tenant,t-#)(route,/v1/orders)|" +
+			"(tenant,t-#)(route,/v1/orders)(method,POST)|" +
+			"(remote_address,10.#)(route,/v1/orders)|" +
+			"(user,u-#)(plan,gold)(region,eu-west)"},
+		{name: "hot", request: "(hot,one)", keys: 1},
+		{name: "overlimit", request: "(spent,one)", keys: 1, over: true},
+		{name: "unmatched", request: "(nobody,key-#)", keys: 10_000},
+		{name: "nested", request: "(n1,a)(n2,b)(n3,c)(n4,d)(n5,key-#)", keys: 10_000},
+		{name: "zipf", request: "(account,acc-#)", keys: 1_000_000, zipf: true},
+		{name: "fill", request: "(account,acc-#)", keys: 1_000_000},
+	} {
+		scenarios[s.name] = s
+	}
+}
+
+// plenty is a limit that no run reaches.
+const plenty = "{unit: day, requests_per_unit: 4000000000}"
+
+// ruleText is the domain's rules, with extra further rules for values that no scenario sends. The
+// limit of those is given, so that a caller can see from an answer which generation decided.
+func ruleText(extra int, extraLimit uint32) []byte {
+	var b strings.Builder
+	fmt.Fprintf(&b, `domain: %[1]s
+descriptors:
+  - key: api_key
+    rate_limit: %[2]s
+  - key: tenant
+    descriptors:
+      - key: route
+        rate_limit: %[2]s
+        descriptors:
+          - key: method
+            rate_limit: %[2]s
+  - key: remote_address
+    descriptors:
+      - key: route
+        rate_limit: %[2]s
+  - key: user
+    descriptors:
+      - key: plan
+        value: gold
+        descriptors:
+          - key: region
+            rate_limit: %[2]s
+  - key: hot
+    rate_limit: %[2]s
+  - key: spent
+    rate_limit: {unit: year, requests_per_unit: 10}
+  - key: n1
+    descriptors:
+      - key: n2
+        descriptors:
+          - key: n3
+            descriptors:
+              - key: n4
+                descriptors:
+                  - key: n5
+                    rate_limit: %[2]s
+  - key: account
+    rate_limit: %[2]s
+  - key: generation
+    rate_limit: {unit: day, requests_per_unit: %[3]d}
+`, domain, plenty, extraLimit)
+	for i := range extra {
+		fmt.Fprintf(&b, "  - key: path\n    value: /v1/items/%07d\n    rate_limit: {unit: hour, requests_per_unit: %d}\n", i, extraLimit)
+	}
+	return []byte(b.String())
+}
+
+// encoder makes the requests of one scenario, one after the other, in the same memory.
+type encoder struct {
+	message []byte // a whole RateLimitRequest
+	slots   []int  // where the digits of the number begin
+	numbers func() uint32
+}
+
+// newEncoder draws its numbers from a fixed seed: two targets are asked for the same keys.
+func newEncoder(s scenario, seed uint64) *encoder {
+	e := &encoder{numbers: numbers(s, seed)}
+	e.message = protowire.AppendTag(e.message, 1, protowire.BytesType)
+	e.message = protowire.AppendString(e.message, domain)
+	for descriptor := range strings.SplitSeq(s.request, "|") {
+		var entries []byte
+		for pair := range strings.SplitSeq(strings.Trim(descriptor, "()"), ")(") {
+			key, value, _ := strings.Cut(pair, ",")
+			var entry []byte
+			entry = protowire.AppendTag(entry, 1, protowire.BytesType)
+			entry = protowire.AppendString(entry, key)
+			entry = protowire.AppendTag(entry, 2, protowire.BytesType)
+			entry = protowire.AppendString(entry, strings.ReplaceAll(value, "#", strings.Repeat("#", digits)))
+			entries = protowire.AppendTag(entries, 1, protowire.BytesType)
+			entries = protowire.AppendBytes(entries, entry)
+		}
+		e.message = protowire.AppendTag(e.message, 2, protowire.BytesType)
+		e.message = protowire.AppendBytes(e.message, entries)
+	}
+	// A length may happen to be the byte '#' too, but not seven times in a row.
+	mark := []byte(strings.Repeat("#", digits))
+	for at := 0; ; at += digits {
+		i := bytes.Index(e.message[at:], mark)
+		if i < 0 {
+			return e
+		}
+		at += i
+		e.slots = append(e.slots, at)
+	}
+}
+
+// next is the next request. It is overwritten by the one after it.
+func (e *encoder) next() []byte {
+	n := e.numbers()
+	var text [digits]byte
+	for i := digits - 1; i >= 0; i-- {
+		text[i] = byte('0' + n%10)
+		n /= 10
+	}
+	for _, at := range e.slots {
+		copy(e.message[at:], text[:])
+	}
+	return e.message
+}
+
+// numbers draws from [0, s.keys). "fill" counts up instead: it is there to meet every key once.
+func numbers(s scenario, seed uint64) func() uint32 {
+	if s.name == "fill" {
+		n := uint32(0)
+		return func() uint32 { n++; return (n - 1) % uint32(s.keys) }
+	}
+	random := rand.New(rand.NewPCG(seed, 1))
+	if !s.zipf {
+		return func() uint32 { return uint32(random.Uint64() >> 32 * uint64(s.keys) >> 32) }
+	}
+	// Drawing costs a logarithm or two: done beforehand, so that the generator stays cheap.
+	zipf := rand.NewZipf(random, 1.1, 1, uint64(s.keys-1))
+	drawn := make([]uint32, 1<<20)
+	for i := range drawn {
+		drawn[i] = uint32(zipf.Uint64())
+	}
+	i := 0
+	return func() uint32 { i++; return drawn[i&(len(drawn)-1)] }
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// TestRequests reads the requests with the generated types and writes them down as a scenario does.
+func TestRequests(t *testing.T) {
+	number := regexp.MustCompile(`\d{7}`)
+	for name, s := range scenarios {
+		e := newEncoder(s, 1)
+		seen := map[string]bool{}
+		for range 2_000 {
+			var m ratelimitv3.RateLimitRequest
+			if err := proto.Unmarshal(e.next(), &m); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if m.Domain != domain {
+				t.Fatalf("%s: domain %q, want %q", name, m.Domain, domain)
+			}
+			var b strings.Builder
+			for i, d := range m.Descriptors {
+				if i > 0 {
+					b.WriteByte('|')
+				}
+				for _, entry := range d.Entries {
+					b.WriteString("(" + entry.Key + "," + entry.Value + ")")
+				}
+			}
+			got := b.String()
+			if asWritten := number.ReplaceAllString(got, "#"); asWritten != s.request {
+				t.Fatalf("%s: request %s, want %s", name, asWritten, s.request)
+			}
+			seen[number.FindString(got)] = true
+		}
+		// 2,000 draws of 10,000 numbers meet some 1,800 different ones.
+		if want := min(s.keys, 1_000); len(seen) < want && !s.zipf {
+			t.Errorf("%s: %d different numbers in 2,000 requests, want at least %d", name, len(seen), want)
+		}
+	}
+}
+
+func TestZipf(t *testing.T) {
+	next := numbers(scenarios["zipf"], 1)
+	counts := map[uint32]int{}
+	for range 100_000 {
+		n := next()
+		if n >= 1_000_000 {
+			t.Fatalf("number %d, want less than a million", n)
+		}
+		counts[n]++
+	}
+	if counts[0] < 5_000 || len(counts) < 10_000 {
+		t.Errorf("the most frequent number came %d times, %d different ones: not a Zipf distribution", counts[0], len(counts))
+	}
+}

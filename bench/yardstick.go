@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"runtime/debug"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// runYardstick is a rate limit service that decides nothing: what any server in Go pays for the
+// protocol alone. plain is grpc-go as its documentation shows it. tuned is as fast as grpc-go was
+// made to go: requests are not parsed and the answer lies ready. It serves until ctx ends, having
+// written its address as the first line.
+func runYardstick(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("yardstick", flag.ContinueOnError)
+	kind := flags.String("kind", "tuned", "`plain` or tuned")
+	answer := flags.String("answer", "single", "constant answer: that of the `scenario` single, multi or unmatched")
+	listen := flags.String("listen", "127.0.0.1:0", "`address`")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	response, ok := answers[*answer]
+	if !ok {
+		return fmt.Errorf("yardstick: no answer for scenario %q", *answer)
+	}
+	var server *grpc.Server
+	switch *kind {
+	case "plain":
+		server = plainServer(response)
+	case "tuned":
+		// No collection below 128 MiB, which this program never reaches: it allocates next to nothing.
+		debug.SetGCPercent(-1)
+		debug.SetMemoryLimit(128 << 20)
+		server = tunedServer(response)
+	default:
+		return fmt.Errorf("yardstick: no kind %q", *kind)
+	}
+	listener, err := net.Listen("tcp4", *listen)
+	if err != nil {
+		return fmt.Errorf("yardstick: %w", err)
+	}
+	fmt.Fprintln(out, listener.Addr())
+	stop := context.AfterFunc(ctx, server.Stop)
+	defer stop()
+	if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("yardstick: %w", err)
+	}
+	return nil
+}
+
+// answers are what the daemon says to the scenarios' requests, so that both sides send as much.
+var answers = map[string]*ratelimitv3.RateLimitResponse{
+	"single":    {OverallCode: okCode, Statuses: []*ratelimitv3.RateLimitResponse_DescriptorStatus{limited}},
+	"multi":     {OverallCode: okCode, Statuses: []*ratelimitv3.RateLimitResponse_DescriptorStatus{limited, limited, limited, limited}},
+	"unmatched": {OverallCode: okCode, Statuses: []*ratelimitv3.RateLimitResponse_DescriptorStatus{{Code: okCode}}},
+}
+
+const okCode = ratelimitv3.RateLimitResponse_OK
+
+var limited = &ratelimitv3.RateLimitResponse_DescriptorStatus{
+	Code: okCode,
+	CurrentLimit: &ratelimitv3.RateLimitResponse_RateLimit{
+		RequestsPerUnit: 4_000_000_000, Unit: ratelimitv3.RateLimitResponse_RateLimit_DAY,
+	},
+	LimitRemaining:     3_999_999_990,
+	DurationUntilReset: durationpb.New(11 * time.Hour),
+}
+
+type plain struct {
+	ratelimitv3.UnimplementedRateLimitServiceServer
+	answer *ratelimitv3.RateLimitResponse
+}
+
+func (p plain) ShouldRateLimit(context.Context, *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+	return p.answer, nil
+}
+
+func plainServer(answer *ratelimitv3.RateLimitResponse) *grpc.Server {
+	server := grpc.NewServer()
+	ratelimitv3.RegisterRateLimitServiceServer(server, plain{answer: answer})
+	return server
+}
+
+// ready is a codec that reads nothing and always writes the same bytes.
+type ready struct{ bytes mem.BufferSlice }
+
+func (ready) Name() string                           { return "proto" }
+func (ready) Unmarshal(mem.BufferSlice, any) error   { return nil }
+func (r ready) Marshal(any) (mem.BufferSlice, error) { return r.bytes, nil }
+
+func tunedServer(answer *ratelimitv3.RateLimitResponse) *grpc.Server {
+	bytes, err := proto.Marshal(answer)
+	if err != nil {
+		panic(err) // a constant of this file
+	}
+	server := grpc.NewServer(
+		grpc.ForceServerCodecV2(ready{bytes: mem.BufferSlice{mem.SliceBuffer(bytes)}}),
+		grpc.NumStreamWorkers(512),
+		grpc.ReadBufferSize(64<<10), grpc.WriteBufferSize(64<<10),
+		grpc.StaticConnWindowSize(1<<20), grpc.StaticStreamWindowSize(64<<10),
+	)
+	var request, response struct{}
+	server.RegisterService(&grpc.ServiceDesc{
+		ServiceName: ratelimitv3.RateLimitService_ServiceDesc.ServiceName,
+		HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{
+			MethodName: "ShouldRateLimit",
+			Handler: func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+				return &response, decode(&request)
+			},
+		}},
+	}, nil)
+	return server
+}
