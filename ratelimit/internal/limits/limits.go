@@ -1,0 +1,89 @@
+// Package limits turns rate limit configuration into rules and finds the rule for a request's
+// descriptor. Files are parsed into nodes (yaml.go), read into a tree with positions (read.go),
+// judged (check.go) and compiled into an immutable trie (compile.go, trie.go), from which Find
+// answers without allocating. It also lays out counter keys (key.go) and metric keys (metric.go).
+//
+// It knows neither stores nor gRPC, reads no file itself and keeps no clock: callers hand in texts
+// and window starts. Behaviour follows spec/ratelimit.md sections 3, 4, 5.1 and 7.3.
+package limits
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// FailureMode is what a domain answers when its counters can't be reached (RULINGS "Store failure").
+type FailureMode uint8
+
+// Failure modes. FailureUnset leaves it to STORE_FAILURE_MODE.
+const (
+	FailureUnset FailureMode = iota
+	FailureError
+	FailureAllow
+	FailureDeny
+)
+
+var failureNames = []string{"", "error", "allow", "deny"}
+
+// String is the mode as configurations write it, empty for FailureUnset.
+func (m FailureMode) String() string {
+	if int(m) < len(failureNames) {
+		return failureNames[m]
+	}
+	return ""
+}
+
+// ParseFailureMode reads error, allow or deny; the empty text is FailureUnset.
+func ParseFailureMode(s string) (FailureMode, error) {
+	if i := slices.Index(failureNames, s); i >= 0 {
+		return FailureMode(i), nil
+	}
+	return FailureUnset, fmt.Errorf("limits: failure mode %q is not one of error, allow, deny", s)
+}
+
+// Options are the settings that rules are compiled with.
+type Options struct {
+	KeyPrefix    string  // CACHE_KEY_PREFIX, put before every counter key as it is
+	EscapedKeys  bool    // CACHE_KEY_FORMAT=escaped
+	NearRatio    float32 // NEAR_LIMIT_RATIO, 0 to 1
+	MergeDomains bool    // MERGE_DOMAIN_CONFIG
+	// Stats resolves the counters of rules. Without it (check, explain) every rule gets
+	// counters of its own that nobody reads.
+	Stats *stats.Registry
+}
+
+// File is one configuration file. Name is what messages call it.
+type File struct {
+	Name string
+	Text []byte
+}
+
+// Load compiles a whole configuration. The warnings name what is legal but surely not meant. The
+// error is a *Rejection with every problem of every file; nothing is loaded then. No files at all
+// are a valid configuration without domains.
+//
+// The rules keep parts of the texts, so the memory they take includes the files.
+func Load(files []File, o Options) (*Rules, []Problem, error) {
+	files = slices.Clone(files)
+	slices.SortStableFunc(files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
+	rep := &report{}
+	docs := make([]document, 0, len(files))
+	for _, f := range files {
+		root, bad := parseYAML(string(f.Text))
+		if bad != nil {
+			rep.problem(place{file: f.Name, pos: bad.pos}, "", "%s", bad.message)
+			continue
+		}
+		docs = append(docs, readDocument(f.Name, root, rep))
+	}
+	domains := check(docs, o.MergeDomains, rep)
+	sortProblems(rep.warnings)
+	if len(rep.problems) > 0 {
+		sortProblems(rep.problems)
+		return nil, rep.warnings, &Rejection{rep.problems}
+	}
+	return compile(domains, o), rep.warnings, nil
+}

@@ -1,0 +1,83 @@
+package limits
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// metadata converts a free-form map to the Struct that dynamic metadata carries (row 18). Every
+// mistake in it is reported, not only the first.
+func (r *reader) metadata(n *node) *structpb.Struct {
+	if n.isNull() {
+		return nil
+	}
+	if n.kind != mapNode {
+		r.report.problem(r.at(n.pos), n.shown(), "metadata must be a map, not %s", n.what())
+		return nil
+	}
+	return r.object(n, "metadata")
+}
+
+func (r *reader) object(n *node, path string) *structpb.Struct {
+	out := &structpb.Struct{Fields: make(map[string]*structpb.Value, len(n.pairs))}
+	for _, p := range n.pairs {
+		k := p.key
+		// Words such as on and yes are taken for the text they are, as JSON would show them.
+		if s := k.scalar(); k.kind != textNode || s != stringScalar && s != boolScalar {
+			r.report.problem(r.at(k.pos), k.shown(), "a key of %s must be a text, not %s (%s); put it in quotes", path, k.what(), k.shown())
+			continue
+		}
+		if _, twice := out.Fields[k.text]; twice {
+			r.report.problem(r.at(k.pos), k.text, "key %s stands twice in %s", quote(k.text), path)
+			continue
+		}
+		if !utf8.ValidString(k.text) {
+			r.report.problem(r.at(k.pos), k.text, "a key of %s is not UTF-8: %s", path, quote(k.text))
+			continue
+		}
+		out.Fields[k.text] = r.value(p.value, path+"."+k.text)
+	}
+	return out
+}
+
+func (r *reader) value(n *node, path string) *structpb.Value {
+	switch n.kind {
+	case mapNode:
+		return structpb.NewStructValue(r.object(n, path))
+	case listNode:
+		list := &structpb.ListValue{Values: make([]*structpb.Value, len(n.items))}
+		for i, item := range n.items {
+			list.Values[i] = r.value(item, fmt.Sprintf("%s[%d]", path, i))
+		}
+		return structpb.NewListValue(list)
+	}
+	switch n.scalar() {
+	case nullScalar:
+		return structpb.NewNullValue()
+	case boolScalar:
+		b, _ := yamlBool(n.text)
+		return structpb.NewBoolValue(b)
+	case intScalar:
+		i, negative, _ := yamlInt(n.text)
+		f := float64(i)
+		if negative {
+			f = -f
+		}
+		return structpb.NewNumberValue(f)
+	case floatScalar:
+		f, _ := yamlFloat(n.text)
+		if math.IsInf(f, 0) || math.IsNaN(f) {
+			r.report.problem(r.at(n.pos), n.text, "%s is %s, which JSON can't hold", path, n.text)
+		}
+		return structpb.NewNumberValue(f)
+	}
+	if !utf8.ValidString(n.text) {
+		r.report.problem(r.at(n.pos), n.text, "%s is not UTF-8: %s", path, quote(n.text))
+		return structpb.NewStringValue(strings.ToValidUTF8(n.text, "?"))
+	}
+	return structpb.NewStringValue(n.text)
+}

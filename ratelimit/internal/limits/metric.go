@@ -1,0 +1,93 @@
+package limits
+
+import (
+	"strings"
+
+	"gatehouse/ratelimit/internal/rls"
+)
+
+// metricPart is what one level adds to a rule's metric key (spec 7.3).
+type metricPart struct {
+	text string // ".key", ".key_value" or ".key_prefix"
+	with runtimeValue
+}
+
+// runtimeValue says whether the request's value follows the text of a part.
+type runtimeValue uint8
+
+const (
+	noValue     runtimeValue = iota
+	valueIfAny               // _value, or nothing when it is empty
+	valueAlways              // _value, also when it is empty
+)
+
+// AppendMetricKey appends the metric key of a rule whose Stats is nil, before sanitising. For an
+// override that is the domain and every entry as key or key_value.
+func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []rls.Entry) []byte {
+	dst = append(dst, domain...)
+	for i := range entries {
+		e := &entries[i]
+		with := valueIfAny
+		if r.override {
+			dst = append(dst, '.')
+			dst = append(dst, e.Key...)
+		} else {
+			if i >= len(r.metric) {
+				break // not a descriptor that Find gave this rule for
+			}
+			dst = append(dst, r.metric[i].text...)
+			with = r.metric[i].with
+		}
+		if with == valueAlways || with == valueIfAny && e.Value != "" {
+			dst = append(dst, '_')
+			dst = append(dst, e.Value...)
+		}
+	}
+	return dst
+}
+
+// metricParts lays out the metric key of a rule at the end of path. fixed is the whole key when no
+// part depends on the request.
+func metricParts(domain string, path []*step, detailed bool) (parts []metricPart, fixed string) {
+	shared := false
+	for _, s := range path {
+		shared = shared || s.share
+	}
+	parts = make([]metricPart, len(path))
+	runtime := false
+	for i, s := range path {
+		parts[i] = s.metricPart(detailed, shared)
+		runtime = runtime || parts[i].with != noValue
+	}
+	if runtime {
+		return parts, ""
+	}
+	var b strings.Builder
+	b.WriteString(domain)
+	for _, p := range parts {
+		b.WriteString(p.text)
+	}
+	return nil, b.String()
+}
+
+func (s *step) metricPart(detailed, someShared bool) metricPart {
+	key := "." + s.key
+	switch {
+	case s.share:
+		return metricPart{key + "_" + s.pattern.prefix, noValue}
+	case s.value != "" && s.pattern == nil:
+		// An exact entry is only reached with its own value.
+		return metricPart{key + "_" + s.literal(), noValue}
+	case detailed && someShared:
+		return metricPart{key, valueIfAny}
+	case detailed:
+		return metricPart{key, valueAlways}
+	case s.pattern != nil && s.valueToMetric:
+		return metricPart{key, valueAlways}
+	case s.pattern != nil:
+		return metricPart{key + "_" + s.value, noValue}
+	case s.valueToMetric:
+		return metricPart{key, valueIfAny}
+	}
+	return metricPart{key, noValue}
+}

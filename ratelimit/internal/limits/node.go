@@ -1,0 +1,183 @@
+package limits
+
+import (
+	"math"
+	"strconv"
+	"strings"
+)
+
+// pos is a place in a file; line 0 means none.
+type pos struct{ line, column int32 }
+
+// kind is what a YAML node is, before anyone asks what it means.
+type kind uint8
+
+const (
+	textNode kind = iota
+	mapNode
+	listNode
+)
+
+// node is one YAML value with its position. Aliases are resolved: the same node may hang in
+// several places, so the tree is never written to once built.
+type node struct {
+	kind kind
+	// plain is set for a scalar without quotes, whose type follows from its text.
+	plain bool
+	pos   pos
+	text  string
+	pairs []pair
+	items []*node
+	// weight is the number of values below and including this one with aliases written out,
+	// depth the number of levels.
+	weight int64
+	depth  int32
+}
+
+// pair is one key of a map with its value.
+type pair struct{ key, value *node }
+
+// scalar is what YAML 1.1 takes a plain text for (spec 3.2).
+type scalar uint8
+
+const (
+	stringScalar scalar = iota
+	nullScalar
+	boolScalar
+	intScalar
+	floatScalar
+)
+
+// what names the node's kind in a message.
+func (n *node) what() string {
+	switch n.kind {
+	case mapNode:
+		return "a map"
+	case listNode:
+		return "a list"
+	}
+	switch n.scalar() {
+	case nullScalar:
+		return "null"
+	case boolScalar:
+		return "a boolean"
+	case intScalar:
+		return "a number"
+	case floatScalar:
+		return "a number with a fraction"
+	}
+	return "a text"
+}
+
+// shown is the node as a message repeats it.
+func (n *node) shown() string {
+	switch n.kind {
+	case mapNode:
+		return "{…}"
+	case listNode:
+		return "[…]"
+	}
+	if n.plain {
+		return n.text
+	}
+	return quote(n.text)
+}
+
+func (n *node) scalar() scalar {
+	if !n.plain {
+		return stringScalar
+	}
+	return scalarOf(n.text)
+}
+
+func (n *node) isNull() bool { return n.kind == textNode && n.scalar() == nullScalar }
+
+func scalarOf(s string) scalar {
+	switch s {
+	case "", "~", "null", "Null", "NULL":
+		return nullScalar
+	}
+	if _, ok := yamlBool(s); ok {
+		return boolScalar
+	}
+	if c := s[0]; c != '+' && c != '-' && c != '.' && (c < '0' || c > '9') {
+		return stringScalar
+	}
+	if _, neg, ok := yamlInt(s); ok {
+		if neg {
+			return intScalar
+		}
+		return intScalar
+	}
+	if _, ok := yamlFloat(s); ok {
+		return floatScalar
+	}
+	return stringScalar
+}
+
+// yamlBool reads the booleans of YAML 1.1 that spec 3.2 lists.
+func yamlBool(s string) (value, ok bool) {
+	switch s {
+	case "true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON":
+		return true, true
+	case "false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF":
+		return false, true
+	}
+	return false, false
+}
+
+// yamlInt reads an integer of YAML 1.1: decimal, 0x, 0b, 0o or a leading 0 for octal, underscores
+// between digits. A number beyond 64 bits is still an integer: its value is then the largest.
+func yamlInt(s string) (value uint64, negative, ok bool) {
+	digits := s
+	if digits[0] == '+' || digits[0] == '-' {
+		negative = digits[0] == '-'
+		digits = digits[1:]
+	}
+	base := 10
+	switch {
+	case strings.HasPrefix(digits, "0x"):
+		base, digits = 16, digits[2:]
+	case strings.HasPrefix(digits, "0b"):
+		base, digits = 2, digits[2:]
+	case strings.HasPrefix(digits, "0o"):
+		base, digits = 8, digits[2:]
+	case len(digits) > 1 && digits[0] == '0':
+		base, digits = 8, digits[1:]
+	}
+	if strings.Contains(digits, "_") {
+		digits = strings.ReplaceAll(digits, "_", "")
+	}
+	if digits == "" || digits[0] == '+' || digits[0] == '-' {
+		return 0, false, false
+	}
+	value, err := strconv.ParseUint(digits, base, 64)
+	if err != nil {
+		if value != math.MaxUint64 {
+			return 0, false, false
+		}
+	}
+	return value, negative, true
+}
+
+// yamlFloat reads a floating-point number: digits with a point or an exponent, .inf or .nan.
+func yamlFloat(s string) (float64, bool) {
+	unsigned := strings.TrimLeft(s, "+-")
+	if len(s)-len(unsigned) > 1 || unsigned == "" {
+		return 0, false
+	}
+	switch unsigned {
+	case ".inf", ".Inf", ".INF":
+		if s[0] == '-' {
+			return math.Inf(-1), true
+		}
+		return math.Inf(1), true
+	case ".nan", ".NaN", ".NAN":
+		return math.NaN(), true
+	}
+	if strings.Trim(unsigned, "0123456789.eE+-_") != "" || !strings.ContainsAny(unsigned, "0123456789") {
+		return 0, false
+	}
+	f, err := strconv.ParseFloat(strings.ReplaceAll(s, "_", ""), 64)
+	return f, err == nil
+}

@@ -1,0 +1,155 @@
+package limits
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Problem is one thing wrong with, or odd about, the configuration: where it is, what stands there
+// and what may stand there instead (spec 3.3).
+type Problem struct {
+	File string `json:"file"`
+	// Line and Column count from 1; 0 where the source has no lines (an xDS resource).
+	Line   int    `json:"line,omitempty"`
+	Column int    `json:"column,omitempty"`
+	Domain string `json:"domain,omitempty"`
+	// Path is the descriptor, dotted: key_value.key. A descriptor without a key shows as
+	// descriptors[i], counted from 0.
+	Path string `json:"path,omitempty"`
+	// Text is the offending key or value as it stands in the source.
+	Text    string `json:"text,omitempty"`
+	Message string `json:"message"`
+}
+
+// String is one line: file:line:column: domain "d", descriptor a_b.c: message.
+func (p Problem) String() string {
+	var b strings.Builder
+	b.WriteString(p.File)
+	if p.Line > 0 {
+		fmt.Fprintf(&b, ":%d:%d", p.Line, p.Column)
+	}
+	if p.Domain != "" {
+		fmt.Fprintf(&b, ": domain %s", quote(p.Domain))
+		if p.Path != "" {
+			b.WriteString(", descriptor ")
+			b.WriteString(p.Path)
+		}
+	} else if p.Path != "" {
+		b.WriteString(": descriptor ")
+		b.WriteString(p.Path)
+	}
+	b.WriteString(": ")
+	b.WriteString(p.Message)
+	return b.String()
+}
+
+// Rejection is the error of a set of files that was refused: every problem of every file.
+type Rejection struct{ Problems []Problem }
+
+// Error is all problems, one a line.
+func (r *Rejection) Error() string {
+	lines := make([]string, len(r.Problems))
+	for i, p := range r.Problems {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// report gathers the problems and warnings of one load.
+type report struct {
+	problems, warnings []Problem
+}
+
+// maxProblems bounds a report: a file of another kind could fill it without end.
+const maxProblems = 1000
+
+// place says where in the configuration a problem is.
+type place struct {
+	file   string
+	pos    pos
+	domain string
+	path   string
+}
+
+func (r *report) problem(at place, text, format string, args ...any) {
+	if len(r.problems) < maxProblems {
+		r.problems = append(r.problems, at.say(text, format, args))
+	}
+}
+
+func (r *report) warning(at place, text, format string, args ...any) {
+	if len(r.warnings) < maxProblems {
+		r.warnings = append(r.warnings, at.say(text, format, args))
+	}
+}
+
+func (at place) say(text, format string, args []any) Problem {
+	return Problem{
+		File: at.file, Line: int(at.pos.line), Column: int(at.pos.column),
+		Domain: at.domain, Path: at.path, Text: text, Message: fmt.Sprintf(format, args...),
+	}
+}
+
+func sortProblems(ps []Problem) {
+	slices.SortStableFunc(ps, func(a, b Problem) int {
+		return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+}
+
+// maxQuoted is how many bytes of a text a message repeats.
+const maxQuoted = 80
+
+// quote shows a text of the configuration in a message: on one line and of bounded length.
+func quote(s string) string {
+	if len(s) > maxQuoted {
+		return strconv.Quote(s[:maxQuoted]) + "…"
+	}
+	return strconv.Quote(s)
+}
+
+// didYouMean is the tail of a message about an unknown word: the nearest known one, or nothing
+// when none is near.
+func didYouMean(word string, known []string) string {
+	best, bestDistance := "", 1+min(len(word)/2, 3)
+	if len(word) > 40 {
+		return ""
+	}
+	for _, k := range known {
+		if d := distance(strings.ToLower(word), k); d < bestDistance {
+			best, bestDistance = k, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %s?", best)
+}
+
+// distance is how many bytes must be added, removed, changed or swapped with their neighbour to
+// turn a into b.
+func distance(a, b string) int {
+	var before []int // the row before the last one
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		next := make([]int, len(b)+1)
+		next[0] = i
+		for j := 1; j <= len(b); j++ {
+			change := row[j-1]
+			if a[i-1] != b[j-1] {
+				change++
+			}
+			next[j] = min(change, row[j]+1, next[j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				next[j] = min(next[j], before[j-2]+1)
+			}
+		}
+		before, row = row, next
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,337 @@
+package limits
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// The keys of each level (spec 3.2). knownKeys is all of them, for "did you mean" and for the
+// difference between an unknown key and one in the wrong place.
+var (
+	rootKeys     = []string{"domain", "descriptors", "on_store_failure"}
+	entryKeys    = []string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata"}
+	limitKeys    = []string{"unit", "requests_per_unit", "unit_multiplier", "unlimited", "name", "replaces"}
+	replacesKeys = []string{"name"}
+	knownKeys    = append(append(append([]string{}, rootKeys...), entryKeys...), limitKeys...)
+)
+
+// reader turns the nodes of one file into a document and reports what does not fit (rows 1 to 7
+// and 18 of spec 3.3).
+type reader struct {
+	file   string
+	domain string
+	path   []string // the entries above, as labels
+	report *report
+}
+
+func (r *reader) at(p pos) place {
+	return place{r.file, p, r.domain, strings.Join(r.path, ".")}
+}
+
+// readDocument reads the root of a file.
+func readDocument(file string, root *node, rep *report) document {
+	r := &reader{file: file, report: rep}
+	doc := document{file: file, pos: root.pos}
+	if root.isNull() {
+		return doc // an empty file: the missing domain is reported
+	}
+	if root.kind != mapNode {
+		r.report.problem(r.at(root.pos), root.shown(), "the file must be a map with %s, not %s", orList(rootKeys), root.what())
+		doc.unreadable = true
+		return doc
+	}
+	for _, p := range root.pairs { // first, so that every other message can name it
+		if p.key.text == "domain" && p.value.kind == textNode && !p.value.isNull() {
+			r.domain = p.value.text
+		}
+	}
+	r.eachKey(root, "the file", rootKeys, func(key string, v *node) {
+		switch key {
+		case "domain":
+			var ok bool
+			doc.domain, ok = r.text(key, v)
+			doc.pos, doc.unreadable = v.pos, doc.unreadable || !ok
+		case "on_store_failure":
+			doc.failurePos = v.pos
+			doc.failure = r.failureMode(v)
+		case "descriptors":
+			doc.entries = r.entries(v)
+		}
+	})
+	return doc
+}
+
+func (r *reader) failureMode(v *node) FailureMode {
+	if v.isNull() {
+		return FailureUnset
+	}
+	s, ok := r.text("on_store_failure", v)
+	if !ok {
+		return FailureUnset
+	}
+	mode, err := ParseFailureMode(s)
+	if err != nil || mode == FailureUnset {
+		r.report.problem(r.at(v.pos), s, "on_store_failure %s is unknown; allowed are %s%s", quote(s), orList(failureNames[1:]), didYouMean(s, failureNames[1:]))
+	}
+	return mode
+}
+
+// entries reads a descriptors list.
+func (r *reader) entries(list *node) []entry {
+	if list.isNull() {
+		return nil
+	}
+	if list.kind != listNode {
+		r.report.problem(r.at(list.pos), list.shown(), "descriptors must be a list, not %s", list.what())
+		return nil
+	}
+	out := make([]entry, 0, len(list.items))
+	for i, item := range list.items {
+		if item.kind != mapNode {
+			r.report.problem(r.at(item.pos), item.shown(), "descriptors[%d] must be a map with a key, not %s", i, item.what())
+			continue
+		}
+		out = append(out, r.entry(i, item))
+	}
+	return out
+}
+
+func (r *reader) entry(index int, n *node) entry {
+	e := entry{file: r.file, pos: n.pos}
+	r.path = append(r.path, entryLabel(index, n))
+	r.eachKey(n, "a descriptor", entryKeys, func(key string, v *node) {
+		switch key {
+		case "key":
+			s, ok := r.text(key, v)
+			e.key, e.keyUnreadable = s, !ok
+		case "value":
+			e.value, _ = r.text(key, v)
+			e.valuePos = v.pos
+		case "rate_limit":
+			e.limit = r.limit(v)
+		case "descriptors":
+			e.children = r.entries(v)
+		case "shadow_mode":
+			e.shadow, e.shadowPos = r.boolean(key, v), v.pos
+		case "quota_mode":
+			e.quota, e.quotaPos = r.boolean(key, v), v.pos
+		case "detailed_metric":
+			e.detailed, e.detailedPos = r.boolean(key, v), v.pos
+		case "value_to_metric":
+			e.valueToMetric = r.boolean(key, v)
+		case "share_threshold":
+			e.share, e.sharePos = r.boolean(key, v), v.pos
+		case "metadata":
+			e.metadata = r.metadata(v)
+		}
+	})
+	r.path = r.path[:len(r.path)-1]
+	return e
+}
+
+// entryLabel names an entry in messages before it is read: key_value, or its index without a key.
+func entryLabel(index int, n *node) string {
+	var key, value string
+	for _, p := range n.pairs {
+		if p.value.kind != textNode || p.value.isNull() {
+			continue
+		}
+		switch p.key.text {
+		case "key":
+			key = p.value.text
+		case "value":
+			value = p.value.text
+		}
+	}
+	switch {
+	case key == "":
+		return fmt.Sprintf("descriptors[%d]", index)
+	case value == "":
+		return key
+	}
+	return key + "_" + value
+}
+
+func (r *reader) limit(n *node) *limit {
+	if n.isNull() {
+		return nil
+	}
+	l := &limit{pos: n.pos}
+	if n.kind != mapNode {
+		r.report.problem(r.at(n.pos), n.shown(), "rate_limit must be a map with %s, not %s", orList(limitKeys), n.what())
+		l.unreadable = true
+		return l
+	}
+	ok := r.eachKey(n, "rate_limit", limitKeys, func(key string, v *node) {
+		var ok bool
+		switch key {
+		case "unit":
+			l.unit, ok = r.text(key, v)
+			l.hasUnit, l.unitPos = !v.isNull(), v.pos
+		case "requests_per_unit":
+			l.perUnit, ok = r.uint32(key, v, 0)
+			l.hasPerUnit, l.perUnitPos = !v.isNull(), v.pos
+		case "unit_multiplier":
+			l.multiplier, ok = r.uint32(key, v, 1)
+			l.multiplierPos = v.pos
+		case "unlimited":
+			l.unlimited, ok = r.boolean(key, v), true
+		case "name":
+			l.name, ok = r.text(key, v)
+			l.namePos = v.pos
+		case "replaces":
+			l.replaces, ok = r.replaces(v), true
+		}
+		l.unreadable = l.unreadable || !ok
+	})
+	l.unreadable = l.unreadable || !ok
+	return l
+}
+
+func (r *reader) replaces(list *node) []replaced {
+	if list.isNull() {
+		return nil
+	}
+	if list.kind != listNode {
+		r.report.problem(r.at(list.pos), list.shown(), "replaces must be a list of {name: …}, not %s", list.what())
+		return nil
+	}
+	var out []replaced
+	for i, item := range list.items {
+		if item.kind != mapNode {
+			r.report.problem(r.at(item.pos), item.shown(), "replaces[%d] must be a map {name: …}, not %s", i, item.what())
+			continue
+		}
+		x := replaced{pos: item.pos}
+		ok := r.eachKey(item, "an item of replaces", replacesKeys, func(_ string, v *node) {
+			x.name, _ = r.text("name", v)
+			x.pos = v.pos
+		})
+		if ok && x.name == "" {
+			r.report.problem(r.at(x.pos), "", "replaces[%d] needs the name of a rule", i)
+			continue
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// eachKey calls f for every known key of a map. Keys that are not texts, unknown ones, known ones
+// at the wrong level and repeated ones are reported; it then returns false.
+func (r *reader) eachKey(n *node, where string, allowed []string, f func(key string, v *node)) (ok bool) {
+	ok = true
+	for i, p := range n.pairs {
+		k := p.key
+		switch {
+		case k.kind != textNode || k.scalar() != stringScalar:
+			r.report.problem(r.at(k.pos), k.shown(), "a key of %s must be a text, not %s (%s)", where, k.what(), k.shown())
+			ok = false
+		case !contains(allowed, k.text):
+			r.wrongKey(k, where, allowed)
+			ok = false
+		case firstOf(n.pairs, k.text) != i:
+			first := n.pairs[firstOf(n.pairs, k.text)].key.pos
+			r.report.problem(r.at(k.pos), k.text, "key %s stands twice in %s; the first is at line %d, column %d", k.text, where, first.line, first.column)
+			ok = false
+		default:
+			f(k.text, p.value)
+		}
+	}
+	return ok
+}
+
+func (r *reader) wrongKey(k *node, where string, allowed []string) {
+	if contains(knownKeys, k.text) {
+		r.report.problem(r.at(k.pos), k.text, "key %s has no meaning in %s; allowed are %s", k.text, where, orList(allowed))
+		return
+	}
+	hint := didYouMean(k.text, allowed)
+	if hint == "" {
+		hint = didYouMean(k.text, knownKeys)
+	}
+	r.report.problem(r.at(k.pos), k.text, "unknown key %s in %s; allowed are %s%s", quote(k.text), where, orList(allowed), hint)
+}
+
+func firstOf(pairs []pair, key string) int {
+	for i, p := range pairs {
+		if p.key.text == key {
+			return i
+		}
+	}
+	return -1
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+// text reads a field of type string. Plain numbers and booleans keep their source text, null is
+// the empty text (spec 3.2).
+func (r *reader) text(field string, v *node) (string, bool) {
+	if v.kind != textNode {
+		r.report.problem(r.at(v.pos), v.shown(), "%s must be a text, not %s", field, v.what())
+		return "", false
+	}
+	if v.isNull() {
+		return "", true
+	}
+	return v.text, true
+}
+
+func (r *reader) boolean(field string, v *node) bool {
+	if v.isNull() {
+		return false
+	}
+	if v.kind == textNode {
+		b, ok := yamlBool(v.text)
+		if ok && v.plain {
+			return b
+		}
+		if ok {
+			r.report.problem(r.at(v.pos), v.text, "%s must be true or false without quotes, not the text %s", field, v.shown())
+			return false
+		}
+	}
+	r.report.problem(r.at(v.pos), v.shown(), "%s must be true or false, not %s (%s)", field, v.what(), v.shown())
+	return false
+}
+
+// uint32 reads a whole number from lowest to 4294967295.
+func (r *reader) uint32(field string, v *node, lowest uint32) (uint32, bool) {
+	if v.isNull() {
+		return 0, true
+	}
+	if v.kind == textNode {
+		n, negative, ok := uint64(0), false, false
+		if s := strings.TrimSpace(v.text); s != "" {
+			n, negative, ok = yamlInt(s)
+		}
+		switch {
+		case !ok:
+		case !v.plain:
+			r.report.problem(r.at(v.pos), v.text, "%s must be a number without quotes, not the text %s", field, v.shown())
+			return 0, false
+		case negative && n != 0, n > math.MaxUint32, uint32(n) < lowest:
+			r.report.problem(r.at(v.pos), v.text, "%s is %s; allowed are whole numbers from %d to 4294967295", field, v.text, lowest)
+			return 0, false
+		default:
+			return uint32(n), true
+		}
+	}
+	r.report.problem(r.at(v.pos), v.shown(), "%s must be a whole number from %d to 4294967295, not %s (%s)", field, lowest, v.what(), v.shown())
+	return 0, false
+}
+
+// orList is "a, b or c".
+func orList(words []string) string {
+	if len(words) == 1 {
+		return words[0]
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
+}

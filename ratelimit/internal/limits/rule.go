@@ -1,0 +1,67 @@
+package limits
+
+import (
+	"math"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// Rule is one rate_limit with the attributes of its entry, or a caller's own limit. Compiled rules
+// are read by many requests at once and never written to.
+type Rule struct {
+	PerUnit    uint32
+	Unit       rls.Unit
+	Multiplier uint32 // 1 unless unit_multiplier says otherwise
+	// Near is the number of hits up to which statistics call a counter far from its limit: T of
+	// spec 5.5.
+	Near uint32
+	// Window is unit times multiplier in seconds; 0 only for an override with an unknown unit.
+	Window int64
+	Name   string
+	// Unlimited rules count nothing (spec 4.5); PerUnit, Unit and Window are 0.
+	Unlimited, Shadow, Quota bool
+
+	// Metadata goes into dynamic metadata; nil when none is configured. Never write to it.
+	Metadata *structpb.Struct
+	// Stats is nil when the metric key holds values of the request: AppendMetricKey names it.
+	Stats *stats.Rule
+
+	// ID numbers the Name within the domain, 0 without one; rules of one name share it. Replaces
+	// are the numbers of the names whose rules this one replaces (spec 4.8).
+	ID       uint32
+	Replaces []uint32
+
+	override bool
+	step     *step
+	metric   []metricPart // what each level adds to the metric key
+	shared   []string     // the pattern of each level with share_threshold; nil when no level has it
+}
+
+// Override fills dst, a scratch rule, for a limit that the caller brings along (spec 4.6). All
+// other attributes are off. dst.Window is 0 when the unit is not one.
+func (r *Rules) Override(dst *Rule, o rls.Override) {
+	*dst = Rule{
+		PerUnit:    o.PerUnit,
+		Unit:       o.Unit,
+		Multiplier: 1,
+		Near:       near(o.PerUnit, r.o.NearRatio),
+		Window:     o.Unit.Seconds(),
+		override:   true,
+	}
+}
+
+// near is floor(limit × ratio) in single precision, as the replaced service computed it: double
+// precision differs for some pairs (spec 5.5).
+func near(limit uint32, ratio float32) uint32 {
+	t := float32(limit) * ratio
+	switch {
+	case !(t > 0):
+		return 0
+	case t >= math.MaxUint32:
+		return math.MaxUint32
+	}
+	return uint32(t)
+}

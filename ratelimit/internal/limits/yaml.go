@@ -1,0 +1,308 @@
+package limits
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+const (
+	// maxDepth bounds the nesting of a file. Requests have at most 64 entries by default, which
+	// needs 130; the bound keeps recursion off the end of the stack.
+	maxDepth = 1000
+	// maxExpansion bounds how many values aliases may add to those written in the file: ten
+	// lines of aliases of aliases can stand for more values than memory holds.
+	maxExpansion = 1_000_000
+	// maxFileBytes bounds one file: 100,000 rules are about 10 MB.
+	maxFileBytes = 64 << 20
+)
+
+// syntax is a text that is not the YAML that rules are written in.
+type syntax struct {
+	pos     pos
+	message string
+}
+
+// parseYAML turns the text of one file into nodes. It never panics; the time it takes is in
+// proportion to the text.
+func parseYAML(text string) (root *node, bad *syntax) {
+	if len(text) > maxFileBytes {
+		return nil, &syntax{pos{1, 1}, fmt.Sprintf("the file has %d bytes, at most %d are read", len(text), maxFileBytes)}
+	}
+	defer func() {
+		// A fault in the YAML library must not end a daemon that has good rules in force.
+		if r := recover(); r != nil {
+			root, bad = nil, &syntax{pos{1, 1}, fmt.Sprintf("this text can't be read as YAML (%v)", r)}
+		}
+	}()
+	tokens := lexer.Tokenize(text)
+	if bad := tooDeep(tokens); bad != nil {
+		return nil, bad
+	}
+	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		return nil, syntaxOf(err)
+	}
+	return builder{anchors: map[string]*node{}}.file(file)
+}
+
+// syntaxOf takes position and reason from an error of the parser.
+func syntaxOf(err error) *syntax {
+	s := &syntax{pos{1, 1}, "not YAML: " + firstLine(err.Error())}
+	if e, ok := err.(interface {
+		GetMessage() string
+		GetToken() *token.Token
+	}); ok {
+		s.message = "not YAML: " + firstLine(e.GetMessage())
+		if t := e.GetToken(); t != nil && t.Position != nil {
+			s.pos = positionOf(t)
+		}
+	}
+	return s
+}
+
+func firstLine(s string) string {
+	s, _, _ = strings.Cut(s, "\n")
+	return s
+}
+
+// tooDeep refuses nesting that would take the parser's recursion too far, before it runs.
+func tooDeep(tokens token.Tokens) *syntax {
+	var flow, dashes, lastLine int
+	for _, t := range tokens {
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			flow++
+		case token.SequenceEndType, token.MappingEndType:
+			flow--
+		case token.SequenceEntryType, token.MappingKeyType, token.TagType, token.AnchorType:
+			if t.Position.Line != lastLine {
+				lastLine, dashes = t.Position.Line, 0
+			}
+			dashes++
+		}
+		if flow > maxDepth || dashes > maxDepth || t.Position.Column > 1 && t.Position.IndentNum > 8*maxDepth {
+			return &syntax{positionOf(t), fmt.Sprintf("nested deeper than %d levels", maxDepth)}
+		}
+	}
+	return nil
+}
+
+func positionOf(t *token.Token) pos {
+	if t == nil || t.Position == nil {
+		return pos{1, 1}
+	}
+	return pos{int32(max(t.Position.Line, 1)), int32(max(t.Position.Column, 1))}
+}
+
+// builder turns the syntax tree of one file into nodes, resolving aliases and merge keys.
+type builder struct {
+	anchors map[string]*node // nil value: the anchor is still being read
+	err     *syntax
+	extra   int64 // values added by aliases so far
+}
+
+func (b builder) file(f *ast.File) (*node, *syntax) {
+	var docs []*ast.DocumentNode
+	for _, d := range f.Docs {
+		if _, directive := d.Body.(*ast.DirectiveNode); directive || d.Body == nil && d.Start == nil {
+			continue
+		}
+		docs = append(docs, d)
+	}
+	if len(docs) > 1 {
+		at := pos{1, 1}
+		if docs[1].Start != nil {
+			at = positionOf(docs[1].Start)
+		} else if docs[1].Body != nil {
+			at = positionOf(docs[1].Body.GetToken())
+		}
+		return nil, &syntax{at, "a second YAML document begins here; a file holds one domain, so put each document into a file of its own"}
+	}
+	if len(docs) == 0 || docs[0].Body == nil {
+		return &node{plain: true, pos: pos{1, 1}, weight: 1, depth: 1}, nil
+	}
+	n := b.node(docs[0].Body, pos{1, 1})
+	return n, b.err
+}
+
+func (b *builder) fail(p pos, format string, args ...any) *node {
+	if b.err == nil {
+		b.err = &syntax{p, fmt.Sprintf(format, args...)}
+	}
+	return &node{plain: true, pos: p, weight: 1, depth: 1}
+}
+
+// node converts one value. at is where it would stand if it has no place of its own (a null that
+// is not written out).
+func (b *builder) node(n ast.Node, at pos) *node {
+	if b.err != nil || n == nil {
+		return &node{plain: true, pos: at, weight: 1, depth: 1}
+	}
+	switch n := n.(type) {
+	case *ast.StringNode:
+		plain := n.Token.Type != token.SingleQuoteType && n.Token.Type != token.DoubleQuoteType
+		return leaf(n.Value, plain, positionOf(n.Token))
+	case *ast.NullNode:
+		if strings.TrimSpace(n.Token.Origin) == "" {
+			return leaf("", true, at)
+		}
+		return leaf(n.Token.Value, true, positionOf(n.Token))
+	case *ast.IntegerNode:
+		return leaf(n.Token.Value, true, positionOf(n.Token))
+	case *ast.FloatNode:
+		return leaf(n.Token.Value, true, positionOf(n.Token))
+	case *ast.BoolNode:
+		return leaf(n.Token.Value, true, positionOf(n.Token))
+	case *ast.InfinityNode:
+		return leaf(n.Token.Value, true, positionOf(n.Token))
+	case *ast.NanNode:
+		return leaf(n.Token.Value, true, positionOf(n.Token))
+	case *ast.LiteralNode:
+		return leaf(n.Value.Value, false, positionOf(n.Start))
+	case *ast.SequenceNode:
+		return b.list(n)
+	case *ast.MappingNode:
+		return b.pairs(n.Values, positionOf(n.GetToken()))
+	case *ast.MappingValueNode:
+		return b.pairs([]*ast.MappingValueNode{n}, positionOf(n.Key.GetToken()))
+	case *ast.MappingKeyNode:
+		return b.node(n.Value, positionOf(n.Start))
+	case *ast.AnchorNode:
+		name := n.Name.GetToken().Value
+		b.anchors[name] = nil
+		v := b.node(n.Value, positionOf(n.Start))
+		b.anchors[name] = v
+		return v
+	case *ast.AliasNode:
+		return b.alias(n)
+	case *ast.TagNode:
+		return b.tagged(n)
+	}
+	return b.fail(positionOf(n.GetToken()), "%s has no meaning here", n.Type())
+}
+
+func leaf(text string, plain bool, p pos) *node {
+	return &node{plain: plain, pos: p, text: text, weight: 1, depth: 1}
+}
+
+func (b *builder) list(n *ast.SequenceNode) *node {
+	out := &node{kind: listNode, pos: positionOf(n.Start), items: make([]*node, len(n.Values))}
+	for i, v := range n.Values {
+		out.items[i] = b.node(v, out.pos)
+	}
+	return b.weigh(out)
+}
+
+func (b *builder) pairs(values []*ast.MappingValueNode, p pos) *node {
+	out := &node{kind: mapNode, pos: p, pairs: make([]pair, 0, len(values))}
+	if len(values) > 0 {
+		out.pos = positionOf(values[0].Key.GetToken())
+	}
+	var merged []*node
+	for _, v := range values {
+		if _, ok := v.Key.(*ast.MergeKeyNode); ok {
+			merged = append(merged, b.node(v.Value, positionOf(v.Start)))
+			continue
+		}
+		key := b.node(v.Key, positionOf(v.Start))
+		out.pairs = append(out.pairs, pair{key, b.node(v.Value, key.pos)})
+	}
+	if len(merged) > 0 {
+		have := make(map[string]bool, len(out.pairs))
+		for _, p := range out.pairs {
+			have[p.key.text] = true
+		}
+		for _, m := range merged {
+			b.merge(out, m, have)
+		}
+	}
+	return b.weigh(out)
+}
+
+// merge adds the pairs of a `<<` value that the map does not have itself; earlier ones win.
+func (b *builder) merge(into, from *node, have map[string]bool) {
+	switch from.kind {
+	case mapNode:
+		if b.extra += int64(len(from.pairs)); b.extra > maxExpansion {
+			b.fail(from.pos, "aliases stand for more than %d values", maxExpansion)
+			return
+		}
+		for _, p := range from.pairs {
+			if !have[p.key.text] {
+				have[p.key.text] = true
+				into.pairs = append(into.pairs, p)
+			}
+		}
+	case listNode:
+		for _, item := range from.items {
+			if item.kind != mapNode {
+				b.fail(item.pos, "<< takes a map or a list of maps, not %s", item.what())
+				return
+			}
+			b.merge(into, item, have)
+		}
+	default:
+		b.fail(from.pos, "<< takes a map or a list of maps, not %s", from.what())
+	}
+}
+
+func (b *builder) alias(n *ast.AliasNode) *node {
+	at := positionOf(n.Start)
+	name := n.Value.GetToken().Value
+	target, ok := b.anchors[name]
+	switch {
+	case !ok:
+		return b.fail(at, "alias *%s has no anchor &%s before it", name, name)
+	case target == nil:
+		return b.fail(at, "alias *%s stands inside its own anchor", name)
+	}
+	if b.extra += target.weight; b.extra > maxExpansion {
+		return b.fail(at, "aliases stand for more than %d values", maxExpansion)
+	}
+	return target
+}
+
+// tagged reads the core tags; !!str makes a text of anything plain.
+func (b *builder) tagged(n *ast.TagNode) *node {
+	at := positionOf(n.Start)
+	v := b.node(n.Value, at)
+	switch tag := n.Start.Value; tag {
+	case "!!str", "!":
+		if v.kind == textNode && v.plain {
+			v = leaf(v.text, false, v.pos)
+		}
+	case "!!int", "!!bool", "!!float", "!!null":
+		if v.kind == textNode && !v.plain {
+			v = leaf(v.text, true, v.pos)
+		}
+	case "!!map", "!!seq":
+	default:
+		return b.fail(at, "tag %s is not known", tag)
+	}
+	return v
+}
+
+// weigh fills in weight and depth from the children.
+func (b *builder) weigh(n *node) *node {
+	n.weight, n.depth = 1, 1
+	add := func(c *node) {
+		n.weight += c.weight
+		n.depth = max(n.depth, c.depth+1)
+	}
+	for _, p := range n.pairs {
+		add(p.key)
+		add(p.value)
+	}
+	for _, i := range n.items {
+		add(i)
+	}
+	if n.depth > maxDepth {
+		b.fail(n.pos, "nested deeper than %d levels", maxDepth)
+	}
+	return n
+}
