@@ -1,0 +1,123 @@
+// Package decide turns limits and totals into verdicts, headers and statistics deltas.
+//
+// It is pure: no clock, no I/O, no state. What a request asked and what the store answered come in
+// as values, what to say and what to count go out.
+package decide
+
+import (
+	"math"
+
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// Outcome is what became of one descriptor's hits.
+type Outcome struct {
+	// Rule is the limit in force; never nil, never unlimited.
+	Rule *limits.Rule
+	// Hits were asked for; Refund says they were given back instead.
+	Hits   uint64
+	Refund bool
+	// After is the counter after the hits. With Known it is not used.
+	After uint64
+	// Known says that the over-limit cache answered: over, and nothing was counted.
+	Known bool
+	// Spared says that the hits were not written because another descriptor is over.
+	Spared bool
+	// Reset is the time to the end of the window in seconds.
+	Reset int64
+}
+
+// Delta is what one descriptor adds to the statistics of its rule (spec 5.5).
+type Delta struct{ Total, Over, Near, Within, Shadow, OverCached uint64 }
+
+// Judge decides one limited descriptor (spec 5.4, 5.5). globalShadow is SHADOW_MODE: it leaves the
+// descriptor's code alone (Overall turns the answer) but counts as a shadow hit.
+func Judge(o Outcome, globalShadow bool, st *rls.Status) Delta {
+	limit := uint64(o.Rule.PerUnit)
+	*st = limited(o.Rule, o.Reset)
+	var d Delta
+	if !o.Refund {
+		d.Total = o.Hits
+	}
+	switch {
+	case o.Known:
+		d.Over, d.OverCached = o.Hits, o.Hits
+	case o.After <= limit:
+		st.Code, st.Remaining = rls.OK, uint32(limit-o.After)
+		if !o.Refund {
+			d.Within = o.Hits
+		}
+		if !o.Refund && !o.Spared {
+			d.Near = nearHits(o, uint64(o.Rule.Near))
+		}
+		return d
+	case !o.Refund:
+		before := o.After - min(o.Hits, o.After)
+		if before >= limit {
+			d.Over = o.Hits
+		} else {
+			d.Over = o.After - limit
+			d.Near = limit - max(uint64(o.Rule.Near), before)
+		}
+	}
+	st.Code = rls.OverLimit
+	if o.Rule.Shadow || globalShadow {
+		d.Shadow = d.Over
+	}
+	if o.Rule.Shadow {
+		st.Code = rls.OK
+	}
+	return d
+}
+
+// nearHits is how many of the hits of a passed descriptor lie above the near threshold.
+func nearHits(o Outcome, near uint64) uint64 {
+	if o.After <= near {
+		return 0
+	}
+	return min(o.Hits, o.After-near)
+}
+
+// AddTo counts d.
+func (d *Delta) AddTo(r *stats.Rule) {
+	r.TotalHits.Add(d.Total)
+	r.WithinLimit.Add(d.Within)
+	r.NearLimit.Add(d.Near)
+	if d.Over|d.Shadow|d.OverCached == 0 {
+		return
+	}
+	r.OverLimit.Add(d.Over)
+	r.ShadowMode.Add(d.Shadow)
+	r.OverLimitWithLocalCache.Add(d.OverCached)
+}
+
+// Unlimited is the status of a descriptor whose rule is unlimited (spec 4.5).
+func Unlimited() rls.Status { return rls.Status{Code: rls.OK, Remaining: math.MaxUint32} }
+
+// Failed decides a limited descriptor when the store gave no answer: the limit and its reset,
+// nothing remaining, OK or OVER_LIMIT by mode. A shadow rule never blocks; a limit of 0 always does,
+// since no store is needed to know it (RULINGS).
+func Failed(o Outcome, mode limits.FailureMode, globalShadow bool, st *rls.Status) Delta {
+	*st = limited(o.Rule, o.Reset)
+	st.Code = rls.OK
+	var d Delta
+	if !o.Refund {
+		d.Total = o.Hits
+	}
+	if o.Rule.PerUnit == 0 {
+		d.Over = d.Total
+		if o.Rule.Shadow || globalShadow {
+			d.Shadow = d.Over
+		}
+	}
+	if !o.Rule.Shadow && (mode == limits.FailureDeny || o.Rule.PerUnit == 0) {
+		st.Code = rls.OverLimit
+	}
+	return d
+}
+
+func limited(rule *limits.Rule, reset int64) rls.Status {
+	return rls.Status{HasLimit: true, PerUnit: rule.PerUnit, Unit: rule.Unit, Name: rule.Name, Reset: reset}
+}

@@ -1,0 +1,106 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// Component is one part that must be well for the daemon to be healthy (spec 1.5).
+type Component uint8
+
+// The components. A component that was never set does not count.
+const (
+	// StoreLink is the key-value store's connections, with KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION.
+	StoreLink Component = iota
+	// Rules is having at least one domain, with HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED.
+	Rules
+	// Running is false until the listeners are open and from the moment the daemon was told to stop.
+	Running
+	components
+)
+
+// Health is the daemon's state as balancers see it, over gRPC and HTTP alike.
+type Health struct {
+	grpc *health.Server
+	// draining ends the health streams, which would otherwise hold up a graceful stop for ever.
+	draining context.Context
+	drain    context.CancelFunc
+
+	mu      sync.Mutex
+	enabled [components]bool
+	well    [components]bool
+}
+
+// NewHealth starts unhealthy: Running is false.
+func NewHealth() *Health {
+	h := &Health{grpc: health.NewServer()}
+	h.draining, h.drain = context.WithCancel(context.Background())
+	h.Set(Running, false)
+	return h
+}
+
+// Set enables a component and says how it is.
+func (h *Health) Set(c Component, well bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.enabled[c], h.well[c] = true, well
+	state := healthpb.HealthCheckResponse_NOT_SERVING
+	if h.healthy() {
+		state = healthpb.HealthCheckResponse_SERVING
+	}
+	for _, name := range []string{"", "ratelimit", serviceName} {
+		h.grpc.SetServingStatus(name, state)
+	}
+}
+
+// Healthy says that every enabled component is well.
+func (h *Health) Healthy() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.healthy()
+}
+
+func (h *Health) healthy() bool {
+	for c := range components {
+		if h.enabled[c] && !h.well[c] {
+			return false
+		}
+	}
+	return true
+}
+
+// EndWatches ends the health streams that clients keep open, and refuses new ones.
+func (h *Health) EndWatches() { h.drain() }
+
+// endWatches gives every health stream a context that EndWatches ends.
+func (h *Health) endWatches(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if info.FullMethod != healthWatching {
+		return handler(srv, ss)
+	}
+	ctx, cancel := context.WithCancel(ss.Context())
+	defer cancel()
+	defer context.AfterFunc(h.draining, cancel)()
+	return handler(srv, endable{ss, ctx})
+}
+
+type endable struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (e endable) Context() context.Context { return e.ctx }
+
+// ServeHTTP is /healthcheck: 200 and OK, or 500 and nothing (spec 6.6). Any method.
+func (h *Health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	if !h.Healthy() {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Write([]byte("OK"))
+}

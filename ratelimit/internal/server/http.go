@@ -1,0 +1,145 @@
+// Package server is the daemon's listeners: gRPC, HTTP /json, the debug port, health and drain.
+//
+// It turns wire messages into service.Call and back. It knows nothing of how counting works.
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/ratelimit/internal/service"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// HTTPOptions shape the HTTP listener.
+type HTTPOptions struct {
+	Service *service.Service
+	Health  *Health
+	Stats   *stats.Registry
+	Log     *slog.Logger
+	// BodyBytes is the longest body of /json.
+	BodyBytes int64
+}
+
+// NewHTTP is the handler of the HTTP listener: /json and /healthcheck, all else 404.
+func NewHTTP(o HTTPOptions) http.Handler {
+	j := &jsonHandler{
+		HTTPOptions: o,
+		requests:    o.Stats.Counter("ratelimit_server.json.total_requests"),
+		took:        o.Stats.Timer("ratelimit_server.json.response_time"),
+		panics:      o.Stats.Counter(panicStat),
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST /json", j)
+	mux.Handle("/healthcheck", o.Health)
+	return recovered(mux, j.Log, j.panics)
+}
+
+type jsonHandler struct {
+	HTTPOptions
+	requests *stats.Counter
+	took     *stats.Timer
+	panics   *stats.Counter
+}
+
+// ServeHTTP is POST /json (spec 6.5): 200 within the limits, 429 over them.
+func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	h.requests.Inc()
+	defer func() { h.took.Observe(time.Since(start)) }()
+
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.BodyBytes))
+	if err != nil {
+		writeReadError(w, err)
+		return
+	}
+	var in pb.RateLimitRequest
+	if err := protojson.Unmarshal(body, &in); err != nil {
+		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", err.Error())
+		return
+	}
+	var c service.Call
+	fromProto(&c.Request, &in)
+	if err := h.Service.Decide(r.Context(), &c); err != nil {
+		writeRefusal(w, err)
+		return
+	}
+	out, err := protojson.Marshal(toProto(&c.Response))
+	if err != nil {
+		h.Log.Error("encoding an answer of /json", "error", err)
+		writeError(w, http.StatusInternalServerError, "INTERNAL", "internal error")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if c.Response.Overall == rls.OverLimit {
+		w.WriteHeader(http.StatusTooManyRequests)
+	}
+	w.Write(out)
+}
+
+func writeReadError(w http.ResponseWriter, err error) {
+	if tooLong, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		writeError(w, http.StatusRequestEntityTooLarge, "RESOURCE_EXHAUSTED", "the body is longer than "+byteCount(tooLong.Limit))
+		return
+	}
+	writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", "the body could not be read")
+}
+
+func writeRefusal(w http.ResponseWriter, err error) {
+	refusal, ok := errors.AsType[*service.Refusal](err)
+	switch {
+	case !ok:
+		writeError(w, http.StatusInternalServerError, "INTERNAL", "internal error")
+	case refusal == service.ErrNoRules: // 400 in the replaced service; nothing the caller can mend, but its code is relied on
+		writeError(w, http.StatusBadRequest, "UNAVAILABLE", refusal.Msg)
+	case refusal.Kind == service.Invalid:
+		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", refusal.Msg)
+	case refusal.Kind == service.TimedOut:
+		writeError(w, http.StatusServiceUnavailable, "DEADLINE_EXCEEDED", refusal.Msg)
+	default:
+		writeError(w, http.StatusServiceUnavailable, "UNAVAILABLE", refusal.Msg)
+	}
+}
+
+// writeError answers with a reason: {"code":"INVALID_ARGUMENT","message":"…"}, codes as gRPC names them.
+func writeError(w http.ResponseWriter, status int, code, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	}{code, message})
+}
+
+// recovered answers a panic with 500 and counts it; the connection lives on.
+func recovered(h http.Handler, log *slog.Logger, panics *stats.Counter) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			switch p := recover(); p {
+			case nil:
+			case http.ErrAbortHandler:
+				panic(p)
+			default:
+				reportPanic(log, panics, p)
+				writeError(w, http.StatusInternalServerError, "INTERNAL", "internal error")
+			}
+		}()
+		h.ServeHTTP(w, r)
+	})
+}
+
+func reportPanic(log *slog.Logger, panics *stats.Counter, p any) {
+	panics.Inc()
+	log.Error("a request panicked; this is a bug", "panic", p, "stack", string(debug.Stack()))
+}

@@ -1,0 +1,283 @@
+package service
+
+import (
+	"context"
+	"math"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/decide"
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/rls"
+)
+
+// Call is one request with its answer and everything in between, reused from call to call.
+// A zero Call is ready. It may be used for one request at a time.
+type Call struct {
+	Request  rls.Request
+	Response rls.Response
+
+	rules     []*limits.Rule // per descriptor: the rule in force, nil for none
+	plan      []step         // per limited descriptor
+	overrides []limits.Rule  // backs rules of descriptors with a limit of their own
+	keys      []byte         // all counter keys, back to back
+	batch     counter.Request
+	metric    []byte
+}
+
+// step is one limited descriptor on its way.
+type step struct {
+	descriptor int
+	hit        int // index into batch.Hits, or fromCache
+	end        int64
+	hits       uint64
+}
+
+const fromCache = -1
+
+// Decide fills c.Response for c.Request. Its error is a *Refusal, and then nothing was answered.
+func (s *Service) Decide(ctx context.Context, c *Call) error {
+	rules := s.rules.Load()
+	if err := s.check(rules, &c.Request); err != nil {
+		s.serviceError.Inc()
+		return err
+	}
+	domain := rules.Domain(c.Request.Domain)
+	if domain == nil && s.o.DenyUnknown {
+		s.denyAll(c)
+		return nil
+	}
+	s.match(c, rules, domain)
+	now := s.clock().Unix()
+	s.planHits(c, rules, now)
+	if len(c.batch.Hits) > 0 {
+		c.batch.Now = now
+		if err := s.o.Store.Add(ctx, &c.batch); err != nil {
+			return s.storeFailed(c, domain, now, err)
+		}
+	}
+	s.judge(c, s.resetClock(now))
+	s.finish(c)
+	return nil
+}
+
+// match finds the rule of each descriptor (spec 4.1, 4.6) and drops the replaced ones (4.8).
+func (s *Service) match(c *Call, rules *limits.Rules, domain *limits.Domain) {
+	c.rules, c.overrides = c.rules[:0], c.overrides[:0]
+	replaces := false
+	for i := range c.Request.Descriptors {
+		d := &c.Request.Descriptors[i]
+		var rule *limits.Rule
+		switch {
+		case d.HasLimit:
+			rule = c.override(rules, d.Limit)
+		case domain == nil:
+			s.o.Stats.DomainNotFound(c.Request.Domain).Inc()
+		default:
+			rule = domain.Find(d.Entries)
+			replaces = replaces || rule != nil && len(rule.Replaces) > 0
+		}
+		c.rules = append(c.rules, rule)
+	}
+	if replaces {
+		dropReplaced(c.rules)
+	}
+}
+
+// override makes the rule of a descriptor that brings its own limit. Rules point into c.overrides,
+// so it never grows beneath them.
+func (c *Call) override(rules *limits.Rules, o rls.Override) *limits.Rule {
+	if cap(c.overrides) == len(c.overrides) {
+		c.overrides = make([]limits.Rule, 0, max(4, 2*cap(c.overrides), len(c.Request.Descriptors)))
+	}
+	c.overrides = c.overrides[:len(c.overrides)+1]
+	rule := &c.overrides[len(c.overrides)-1]
+	rules.Override(rule, o)
+	return rule
+}
+
+// dropReplaced takes the limit from every rule that another matched rule replaces, whether or not
+// that one is itself replaced. Unlimited rules replace but are not replaced.
+func dropReplaced(rules []*limits.Rule) {
+	var few [16]uint32
+	replaced := few[:0]
+	for _, r := range rules {
+		if r != nil {
+			replaced = append(replaced, r.Replaces...)
+		}
+	}
+	for i, r := range rules {
+		if r == nil || r.Unlimited || r.ID == 0 {
+			continue
+		}
+		for _, id := range replaced {
+			if id == r.ID {
+				rules[i] = nil
+				break
+			}
+		}
+	}
+}
+
+// planHits builds the counter keys and sorts the limited descriptors into those that the over-limit
+// cache answers and those that go to the store.
+func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
+	c.plan, c.keys, c.batch.Hits, c.batch.Stop = c.plan[:0], c.keys[:0], c.batch.Hits[:0], s.o.StopWhenOver
+	stopped := false
+	for i, rule := range c.rules {
+		if rule == nil || rule.Unlimited {
+			continue
+		}
+		d := &c.Request.Descriptors[i]
+		start := now - now%rule.Window
+		p := step{descriptor: i, hit: fromCache, end: start + rule.Window, hits: hitsOf(&c.Request, d)}
+		from := len(c.keys)
+		c.keys = rules.AppendKey(c.keys, rule, c.Request.Domain, d.Entries, start)
+		key := c.keys[from:len(c.keys):len(c.keys)] // growing c.keys later leaves it on the older array
+		if s.o.OverLimit != nil && s.knownOver(key, rule, p.hits, d.Negative) {
+			stopped = stopped || s.o.StopWhenOver && !rule.Shadow
+		} else {
+			p.hit = len(c.batch.Hits)
+			c.batch.Hits = append(c.batch.Hits, counter.Hit{
+				Key: key, N: p.hits, Refund: d.Negative, Shadow: rule.Shadow, PerSecond: rule.Unit == rls.Second,
+				Limit: uint64(rule.PerUnit), Window: rule.Window, End: p.end,
+			})
+		}
+		c.plan = append(c.plan, p)
+	}
+	if stopped { // the others are only looked at (spec 5.7, point 1)
+		c.batch.Stop = false
+		for i := range c.batch.Hits {
+			if !c.batch.Hits[i].Refund {
+				c.batch.Hits[i].N = 0
+			}
+		}
+	}
+}
+
+// hitsOf is how many hits a descriptor takes (spec 4.7).
+func hitsOf(r *rls.Request, d *rls.Descriptor) uint64 {
+	if d.HasHits {
+		return d.Hits
+	}
+	return uint64(max(r.HitsAddend, 1))
+}
+
+// knownOver asks the over-limit cache. It judges the counter last seen against the limit in force,
+// since overrides share counters; a refund drops what is known.
+func (s *Service) knownOver(key []byte, rule *limits.Rule, hits uint64, refund bool) bool {
+	if refund {
+		s.o.OverLimit.Delete(key)
+		return false
+	}
+	seen, ok := s.o.OverLimit.Get(key)
+	return ok && addSaturating(uint64(seen), hits) > uint64(rule.PerUnit)
+}
+
+// judge turns totals into statuses and statistics.
+func (s *Service) judge(c *Call, now int64) {
+	s.judgeUnlimited(c)
+	for i := range c.plan {
+		p := &c.plan[i]
+		rule := c.rules[p.descriptor]
+		o := decide.Outcome{Rule: rule, Hits: p.hits, Known: p.hit == fromCache, Reset: max(1, p.end-now)}
+		if p.hit != fromCache {
+			s.outcome(&o, &c.batch.Hits[p.hit], p, now)
+		}
+		delta := decide.Judge(o, s.o.GlobalShadow, &c.Response.Statuses[p.descriptor])
+		s.count(c, p.descriptor, &delta)
+	}
+}
+
+// judgeUnlimited fills in the statuses of the descriptors that no counter decides.
+func (s *Service) judgeUnlimited(c *Call) {
+	c.Response.Statuses = growStatuses(c.Response.Statuses, len(c.rules))
+	for i, rule := range c.rules {
+		c.Response.Statuses[i] = rls.Status{Code: rls.OK}
+		if rule == nil || !rule.Unlimited {
+			continue
+		}
+		c.Response.Statuses[i] = decide.Unlimited()
+		if d := &c.Request.Descriptors[i]; !d.Negative {
+			hits := hitsOf(&c.Request, d)
+			s.count(c, i, &decide.Delta{Total: hits, Within: hits})
+		}
+	}
+}
+
+// outcome reads the store's answer, and remembers a counter that is over its limit.
+func (s *Service) outcome(o *decide.Outcome, h *counter.Hit, p *step, now int64) {
+	o.Refund, o.Spared, o.After = h.Refund, h.Spared, uint64(h.After)
+	limit := uint64(o.Rule.PerUnit)
+	if !h.Refund && h.N != p.hits { // stopped by the over-limit cache: After was only looked at
+		o.Spared = true
+		if would := addSaturating(o.After, p.hits); would > limit {
+			o.Spared, o.After = false, would
+		}
+		return
+	}
+	if s.o.OverLimit == nil || o.After <= limit || o.Spared || h.Refund || p.end <= now {
+		return
+	}
+	seen := h.After
+	if s.o.StopWhenOver { // the refused hits were not written
+		seen -= int64(min(p.hits, uint64(seen)))
+	}
+	s.o.OverLimit.Set(h.Key, seen, int(p.end-now))
+}
+
+// count adds a descriptor's statistics to its rule, or to the runtime value's own series.
+func (s *Service) count(c *Call, descriptor int, d *decide.Delta) {
+	rule := c.rules[descriptor]
+	handle := rule.Stats
+	if handle == nil {
+		c.metric = rule.AppendMetricKey(c.metric[:0], c.Request.Domain, c.Request.Descriptors[descriptor].Entries)
+		handle = s.o.Stats.DynamicRule(c.metric)
+	}
+	d.AddTo(handle)
+}
+
+// finish joins the statuses and adds what surrounds them.
+func (s *Service) finish(c *Call) {
+	c.Response.Overall = decide.Overall(c.Response.Statuses, c.rules, s.o.GlobalQuota)
+	if s.o.GlobalShadow && c.Response.Overall == rls.OverLimit {
+		c.Response.Overall = rls.OK
+		s.globalShadow.Inc()
+	}
+	c.Response.Headers, c.Response.Metadata = c.Response.Headers[:0], nil
+	if s.o.Headers != nil {
+		c.Response.Headers = decide.Headers(c.Response.Headers, *s.o.Headers, c.Response.Statuses, c.rules, s.o.GlobalQuota)
+	}
+	if s.o.DynamicMetadata {
+		c.Response.Metadata = metadata(c)
+	}
+}
+
+// denyAll answers for an unknown domain under UNKNOWN_DOMAIN=deny.
+func (s *Service) denyAll(c *Call) {
+	c.Response.Statuses, c.rules = growStatuses(c.Response.Statuses, len(c.Request.Descriptors)), c.rules[:0]
+	for i := range c.Request.Descriptors {
+		if !c.Request.Descriptors[i].HasLimit {
+			s.o.Stats.DomainNotFound(c.Request.Domain).Inc()
+		}
+		c.Response.Statuses[i] = rls.Status{Code: rls.OverLimit}
+		c.rules = append(c.rules, nil)
+	}
+	s.finish(c)
+}
+
+// resetClock is the time that resets are told from: a store that took its time must not make them late.
+func (s *Service) resetClock(before int64) int64 { return max(before, s.clock().Unix()) }
+
+func growStatuses(st []rls.Status, n int) []rls.Status {
+	if cap(st) < n {
+		return make([]rls.Status, n)
+	}
+	return st[:n]
+}
+
+func addSaturating(a, b uint64) uint64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}

@@ -1,0 +1,78 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// Kind says whose fault a refusal is; each listener has its own code for it.
+type Kind uint8
+
+// The kinds of refusals.
+const (
+	// Invalid: the request itself; never reaches a store.
+	Invalid Kind = iota + 1
+	// Unavailable: no rules yet, or the store gave no answer.
+	Unavailable
+	// TimedOut: the store did not answer in time.
+	TimedOut
+)
+
+// Refusal is the only error of Decide. Its text goes to the caller: it names no host and no key.
+type Refusal struct {
+	Kind Kind
+	Msg  string
+	// Err is the cause, for the log.
+	Err error
+}
+
+func (r *Refusal) Error() string { return r.Msg }
+
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// Refusals whose texts clients of the replaced service may rely on (spec 6.4).
+var (
+	errNoDomain      = &Refusal{Kind: Invalid, Msg: "rate limit domain must not be empty"}
+	errNoDescriptors = &Refusal{Kind: Invalid, Msg: "rate limit descriptor list must not be empty"}
+	// ErrNoRules is the answer before the first valid configuration.
+	ErrNoRules = &Refusal{Kind: Unavailable, Msg: "no rate limit configuration loaded"}
+)
+
+func invalid(format string, args ...any) *Refusal {
+	return &Refusal{Kind: Invalid, Msg: fmt.Sprintf(format, args...)}
+}
+
+// storeRefusal is what a caller hears of a store's error.
+func storeRefusal(err error) *Refusal {
+	if errors.Is(err, counter.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+		return &Refusal{Kind: TimedOut, Msg: "rate limit store did not answer in time", Err: err}
+	}
+	return &Refusal{Kind: Unavailable, Msg: "rate limit store is unavailable", Err: err}
+}
+
+// troubles counts store failures by their cause.
+type troubles struct{ timeout, busy, full, open, unavailable *stats.Counter }
+
+func newTroubles(r *stats.Registry) troubles {
+	c := func(name string) *stats.Counter { return r.Counter("ratelimit.service.store_error." + name) }
+	return troubles{c("timeout"), c("pool_empty"), c("full"), c("breaker_open"), c("unavailable")}
+}
+
+func (t *troubles) count(err error) {
+	switch {
+	case errors.Is(err, counter.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+		t.timeout.Inc()
+	case errors.Is(err, counter.ErrBusy):
+		t.busy.Inc()
+	case errors.Is(err, counter.ErrFull):
+		t.full.Inc()
+	case errors.Is(err, counter.ErrOpen):
+		t.open.Inc()
+	default:
+		t.unavailable.Inc()
+	}
+}

@@ -1,0 +1,73 @@
+package service
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"gatehouse/ratelimit/internal/rls"
+)
+
+// metadata builds dynamic_metadata (spec 6.3): what was asked, and the merged metadata of the rules
+// that let the request pass. Rules belong to everybody, so what is merged is copied first.
+func metadata(c *Call) *structpb.Struct {
+	fields := map[string]*structpb.Value{
+		"domain":      structpb.NewStringValue(c.Request.Domain),
+		"descriptors": structpb.NewListValue(&structpb.ListValue{Values: describe(c.Request.Descriptors)}),
+	}
+	if c.Request.HitsAddend != 0 {
+		fields["hitsAddend"] = structpb.NewNumberValue(float64(c.Request.HitsAddend))
+	}
+	var merged *structpb.Struct
+	for i, rule := range c.rules {
+		if rule == nil || rule.Metadata == nil || rule.Unlimited || c.Response.Statuses[i].Code == rls.OverLimit {
+			continue
+		}
+		if merged == nil {
+			merged = &structpb.Struct{Fields: map[string]*structpb.Value{}}
+		}
+		mergeStruct(merged, rule.Metadata)
+	}
+	if merged != nil && len(merged.Fields) > 0 {
+		fields["metadata"] = structpb.NewStructValue(merged)
+	}
+	return &structpb.Struct{Fields: fields}
+}
+
+func describe(descriptors []rls.Descriptor) []*structpb.Value {
+	list := make([]*structpb.Value, 0, len(descriptors))
+	for i := range descriptors {
+		d := &descriptors[i]
+		entries := make([]*structpb.Value, 0, len(d.Entries))
+		for _, e := range d.Entries {
+			entries = append(entries, structpb.NewStringValue(e.Key+"="+e.Value))
+		}
+		fields := map[string]*structpb.Value{"entries": structpb.NewListValue(&structpb.ListValue{Values: entries})}
+		if d.HasLimit {
+			fields["limit"] = structpb.NewStringValue(fmt.Sprintf("requests_per_unit:%d unit:%s", d.Limit.PerUnit, d.Limit.Unit))
+		}
+		if d.HasHits {
+			fields["hitsAddend"] = structpb.NewNumberValue(float64(d.Hits))
+		}
+		list = append(list, structpb.NewStructValue(&structpb.Struct{Fields: fields}))
+	}
+	return list
+}
+
+// mergeStruct adds src to dst. Where both have a key, two maps merge and anything else keeps what
+// came first. dst takes nothing of src's memory that a later merge would write to.
+func mergeStruct(dst, src *structpb.Struct) {
+	for key, value := range src.GetFields() {
+		have, ok := dst.Fields[key]
+		switch {
+		case !ok && value.GetStructValue() != nil:
+			fresh := &structpb.Struct{Fields: map[string]*structpb.Value{}}
+			mergeStruct(fresh, value.GetStructValue())
+			dst.Fields[key] = structpb.NewStructValue(fresh)
+		case !ok:
+			dst.Fields[key] = value // only maps are ever written to
+		case have.GetStructValue() != nil && value.GetStructValue() != nil:
+			mergeStruct(have.GetStructValue(), value.GetStructValue())
+		}
+	}
+}

@@ -1,0 +1,88 @@
+// Package service is the way of one request: rules, match, over-limit cache, store, verdict.
+//
+// Everything a request needs lies in a Call that its listener reuses; the straight line is in
+// decide.go. The package knows rules and stores, never sockets: gRPC and /json both end here.
+package service
+
+import (
+	"sync/atomic"
+	"time"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/decide"
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// Options are the settings that shape a decision. Every field is used as it is: defaults are config's.
+type Options struct {
+	// Store counts; required.
+	Store counter.Store
+	// OverLimit remembers counters that are over their limit; nil is off.
+	OverLimit *counter.OverLimit
+	// Stats receives the service's counters; required.
+	Stats *stats.Registry
+
+	GlobalShadow    bool // SHADOW_MODE
+	GlobalQuota     bool // QUOTA_MODE
+	StopWhenOver    bool // STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
+	DenyUnknown     bool // UNKNOWN_DOMAIN=deny
+	DynamicMetadata bool // RESPONSE_DYNAMIC_METADATA
+
+	// OnStoreFailure is STORE_FAILURE_MODE, for domains that do not say otherwise.
+	OnStoreFailure limits.FailureMode
+	// Headers are the names of the limit headers; nil leaves headers out.
+	Headers *decide.HeaderNames
+
+	// Caps refuse oversized requests.
+	Caps Caps
+
+	// Clock tells the time; nil is time.Now.
+	Clock func() time.Time
+}
+
+// Caps bound what one request may hold: MAX_DESCRIPTORS, MAX_ENTRIES (of a descriptor) and
+// MAX_TEXT_BYTES (of a domain, key or value).
+type Caps struct{ Descriptors, Entries, TextBytes int }
+
+// Service decides. It is safe for concurrent use.
+type Service struct {
+	o     Options
+	rules atomic.Pointer[limits.Rules] // nil until the first valid set
+	clock func() time.Time
+
+	globalShadow, serviceError, storeError *stats.Counter
+	failure                                [4]*stats.Counter // by limits.FailureMode
+	trouble                                troubles
+}
+
+// New makes a Service without rules: until SetRules it answers ErrNoRules.
+func New(o Options) *Service {
+	if o.OnStoreFailure == limits.FailureUnset {
+		o.OnStoreFailure = limits.FailureError
+	}
+	s := &Service{o: o, clock: o.Clock}
+	if s.clock == nil {
+		s.clock = time.Now
+	}
+	s.globalShadow = o.Stats.Counter("ratelimit.service.global_shadow_mode")
+	s.serviceError = o.Stats.Counter("ratelimit.service.call.should_rate_limit.service_error")
+	s.storeError = o.Stats.Counter("ratelimit.service.call.should_rate_limit.redis_error")
+	for mode, name := range map[limits.FailureMode]string{limits.FailureError: "error", limits.FailureAllow: "allow", limits.FailureDeny: "deny"} {
+		s.failure[mode] = o.Stats.Counter("ratelimit.service.store_failure." + name)
+	}
+	s.trouble = newTroubles(o.Stats)
+	return s
+}
+
+// SetRules puts a new set in force, for requests that begin from now on, and empties the
+// over-limit cache, since a raised limit must show at once.
+func (s *Service) SetRules(r *limits.Rules) {
+	s.rules.Store(r)
+	if s.o.OverLimit != nil {
+		s.o.OverLimit.Clear()
+	}
+}
+
+// Rules is the set in force, nil before the first.
+func (s *Service) Rules() *limits.Rules { return s.rules.Load() }

@@ -1,0 +1,87 @@
+// Package httpx is what both daemons do alike around net/http: binding listeners, bounding
+// connections, ending them.
+//
+// It knows no route and no daemon.
+package httpx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"syscall"
+	"time"
+)
+
+// Listen binds a TCP address exclusively, or a unix socket. A socket file that nobody listens on is
+// left over from an unclean exit and is removed first; one that answers is an error, as a busy port is.
+func Listen(ctx context.Context, network, address string) (net.Listener, error) {
+	if network == "unix" {
+		if err := removeStale(address); err != nil {
+			return nil, err
+		}
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, network, address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	return l, nil
+}
+
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", path, err)
+	}
+	if info.Mode()&fs.ModeSocket == 0 {
+		return fmt.Errorf("listen on %s: it exists and is no socket", path)
+	}
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		conn.Close()
+		return fmt.Errorf("listen on %s: another process listens there", path)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("listen on %s: %w", path, err)
+	}
+	return os.Remove(path)
+}
+
+// Timeouts bound what one connection may cost. Zero fields mean no bound.
+type Timeouts struct {
+	// Header is how long a client may take to send a request's header, Read the whole request.
+	Header, Read time.Duration
+	// Write is how long an answer may take, Idle how long a kept-alive connection may rest.
+	Write, Idle time.Duration
+}
+
+// NewServer is an http.Server with the bounds that the zero one lacks. Its own complaints
+// (broken connections, mostly) go to the log at debug level.
+func NewServer(h http.Handler, t Timeouts, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: t.Header,
+		ReadTimeout:       t.Read,
+		WriteTimeout:      t.Write,
+		IdleTimeout:       t.Idle,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// Stop ends srv: new connections are refused at once, running requests may finish until ctx ends
+// and are cut then.
+func Stop(ctx context.Context, srv *http.Server) error {
+	if err := srv.Shutdown(ctx); err != nil {
+		return errors.Join(err, srv.Close())
+	}
+	return nil
+}
