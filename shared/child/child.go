@@ -1,0 +1,74 @@
+// Package child runs programs of this repository beside the one that needs them (make run, bench,
+// tests): a child is stopped by its process id, in order, and ends with its owner however that ends.
+//
+// It doesn't know when a program is ready, and doesn't start it again. Outside Linux a child
+// outlives an owner that is killed.
+package child
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// Process is one running child. Its methods may be called from any goroutine.
+type Process struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error // how it ended; written before done is closed
+}
+
+// Start starts cmd in a process group of its own, so that Ctrl-C reaches the owner alone and the
+// owner decides the order of ending.
+func Start(cmd *exec.Cmd) (*Process, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	endWithParent(cmd.SysProcAttr)
+	p := &Process{cmd: cmd, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		// The kernel tells a child of its parent's death when the thread that forked ends. This one
+		// is kept for as long as the child lives.
+		runtime.LockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = cmd.Wait()
+		}
+		close(p.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("child: %w", err)
+	}
+	return p, nil
+}
+
+// PID is the child's process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Ended is closed when the child has ended.
+func (p *Process) Ended() <-chan struct{} { return p.done }
+
+// Signal sends a signal. An error means that the child has ended already.
+func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
+
+// Stop sends SIGTERM, after grace SIGKILL, and waits. It returns how the child ended: nil for exit
+// status 0. A child that had ended before is reported the same way.
+func (p *Process) Stop(grace time.Duration) error {
+	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("child: %w", err)
+	}
+	select {
+	case <-p.done:
+	case <-time.After(grace):
+		p.cmd.Process.Kill() // fails only when it has just ended
+		<-p.done
+	}
+	if p.err != nil {
+		return fmt.Errorf("child: %s: %w", p.cmd.Path, p.err)
+	}
+	return nil
+}
