@@ -67,9 +67,11 @@ const (
 
 // Registry holds every series of the program. All methods are safe for concurrent use.
 type Registry struct {
-	extra []Tag // sorted, clean; never changes
-	idle  time.Duration
-	log   *slog.Logger
+	extra       []Tag // sorted, clean; never changes
+	extraSuffix string
+	idle        time.Duration
+	log         *slog.Logger
+	dropped     *Counter // timer values that the sink had no room for
 
 	// timing says that the sink takes samples now; all timers look at it.
 	timing atomic.Bool
@@ -132,6 +134,8 @@ func NewRegistry(o Options) *Registry {
 		named: map[string]*series{},
 		rules: map[string]*ruleSeries{},
 	}
+	r.extraSuffix = suffixOf(r.extra)
+	r.dropped = r.Counter("ratelimit.stats.timers_dropped")
 	reserved := r.Counter("reserved_tag")
 	for _, t := range r.extra {
 		if reservedTags[t.Name] {

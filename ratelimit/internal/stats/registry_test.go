@@ -40,6 +40,7 @@ counter ratelimit.service.rate_limit.d.k_v.shadow_mode 0
 counter ratelimit.service.rate_limit.d.k_v.total_hits 0
 counter ratelimit.service.rate_limit.d.k_v.within_limit 0
 gauge ratelimit.stats.dynamic_keys 1
+counter ratelimit.stats.timers_dropped 0
 counter ratelimit.x.__code=success 3
 `
 	if d := cmp.Diff(want, dump(r, "ratelimit.")); d != "" {

@@ -1,0 +1,105 @@
+package stats
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"strconv"
+	"time"
+)
+
+// Lines writes one JSON object per line (spec 7.4): what USE_STATSD=false asks for.
+type Lines struct {
+	now    func() time.Time
+	buf    []byte      // the flusher's own
+	full   chan []byte // to the writer
+	empty  chan []byte // back from it
+	closed chan struct{}
+}
+
+// lineBuffers is how many flushes may wait for the writer.
+const lineBuffers = 4
+
+// NewLines writes to w from a goroutine of its own, so that a pipe nobody reads holds up neither
+// flusher nor shutdown. While w has not taken the last few flushes, Ready is false.
+func NewLines(w io.Writer) *Lines {
+	l := &Lines{now: time.Now, full: make(chan []byte, lineBuffers), empty: make(chan []byte, lineBuffers), closed: make(chan struct{})}
+	for range lineBuffers {
+		l.empty <- nil
+	}
+	go func() {
+		defer close(l.closed)
+		for b := range l.full {
+			w.Write(b)
+			l.empty <- b[:0]
+		}
+	}()
+	return l
+}
+
+// Ready implements Sink.
+func (l *Lines) Ready() bool { return l.buf != nil || len(l.empty) > 0 }
+
+// Count implements Sink.
+func (l *Lines) Count(s Series, delta uint64) bool {
+	return l.line(KindCounter, s, strconv.FormatUint(delta, 10)+".000000", 1)
+}
+
+// Gauge implements Sink.
+func (l *Lines) Gauge(s Series, value int64) bool {
+	return l.line(KindGauge, s, strconv.FormatInt(value, 10)+".000000", 1)
+}
+
+// Time implements Sink. A sampled value carries its rate as one more member.
+func (l *Lines) Time(s Series, d time.Duration, rate float64) bool {
+	return l.line(KindTimer, s, strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 6, 64), rate)
+}
+
+func (l *Lines) line(k Kind, s Series, value string, rate float64) bool {
+	if l.buf == nil {
+		select {
+		case b := <-l.empty:
+			l.buf = b
+		default:
+			return false
+		}
+	}
+	now := l.now()
+	b := append(l.buf, `{"level":"debug","ts":`...)
+	b = strconv.AppendFloat(b, float64(now.UnixMicro())/1e6, 'f', 6, 64)
+	b = append(b, `,"logger":"stats","msg":"flushing `+k.String()+`","json":{"name":`...)
+	name, err := json.Marshal(s.Plain())
+	if err != nil {
+		return true // cannot be: any string has a JSON form
+	}
+	b = append(b, name...)
+	b = append(b, `,"type":"`+k.String()+`","value":"`+value...)
+	b = append(b, '"')
+	if rate < 1 {
+		b = append(b, `,"rate":"`...)
+		b = strconv.AppendFloat(b, rate, 'f', 6, 64)
+		b = append(b, '"')
+	}
+	l.buf = append(b, "}}\n"...)
+	return true
+}
+
+// Flush implements Sink.
+func (l *Lines) Flush() {
+	if len(l.buf) > 0 {
+		l.full <- l.buf // has room: the buffer came from empty
+		l.buf = nil
+	}
+}
+
+// Close implements Sink. A writer that still blocks when ctx ends is left behind.
+func (l *Lines) Close(ctx context.Context) error {
+	l.Flush()
+	close(l.full)
+	select {
+	case <-l.closed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
