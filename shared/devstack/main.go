@@ -1,0 +1,71 @@
+// Command devstack is behind make run: it starts the daemons from nothing, says what to try, and
+// stops everything it started when it is told to (Ctrl-C) or when one of them ends.
+//
+// It is for one person at one machine: listeners are on loopback only, and counts are lost at the
+// end. What it writes lies in .run/.
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	bin := flag.String("bin", "bin", "`folder` of the built daemons")
+	dir := flag.String("dir", ".run", "`folder` for rules and logs")
+	flag.Parse()
+	if err := run(ctx, *bin, *dir, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "devstack:", err)
+		os.Exit(1)
+	}
+}
+
+// run returns nil when ctx has ended and everything was stopped.
+func run(ctx context.Context, bin, dir string, out io.Writer) error {
+	limits, err := startRatelimit(ctx, bin, dir, out)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // stopped while starting
+		}
+		return err
+	}
+	limits.introduce(out)
+	fmt.Fprintln(out, "\nCtrl-C stops everything.")
+
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(out, "\nstopping")
+		return limits.stop()
+	case <-limits.process.Ended():
+		return errors.Join(errors.New("ratelimit ended by itself"), limits.stop())
+	}
+}
+
+//go:embed rules.yaml
+var exampleRules []byte
+
+// writeRules makes the rules file, unless there is one: then somebody has edited it.
+func writeRules(path string) (kept bool, err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return false, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if errors.Is(err, os.ErrExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	_, err = f.Write(exampleRules)
+	return false, errors.Join(err, f.Close())
+}
