@@ -1,0 +1,137 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/service"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// exampleNow is the clock of the spec's examples.
+const exampleNow = 1700000000
+
+// rig is the daemon's inside behind real listeners, with a clock that a test sets.
+type rig struct {
+	service *service.Service
+	stats   *stats.Registry
+	health  *Health
+	client  pb.RateLimitServiceClient
+	conn    *grpc.ClientConn
+	http    *httptest.Server
+}
+
+// newRig serves rules (YAML files, the part after "domain: d" if they don't name one) over gRPC and HTTP.
+func newRig(t testing.TB, o service.Options, lo limits.Options, files ...string) *rig {
+	t.Helper()
+	r := &rig{stats: stats.NewRegistry(stats.Options{}), health: NewHealth()}
+	if o.Store == nil {
+		o.Store = counter.NewMemory(counter.MemoryOptions{})
+	}
+	if o.Clock == nil {
+		o.Clock = func() time.Time { return time.Unix(exampleNow, 0) }
+	}
+	if o.Caps == (service.Caps{}) {
+		o.Caps = service.Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10}
+	}
+	o.Stats = r.stats
+	r.service = service.New(o)
+	r.health.Set(Running, true)
+	if files != nil {
+		r.load(t, lo, files...)
+	}
+
+	log := slog.New(slog.DiscardHandler)
+	g := NewGRPC(GRPCOptions{Service: r.service, Health: r.health, Stats: r.stats, Log: log, MinPing: 5 * time.Second, Reflection: true})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(l) }()
+	t.Cleanup(func() {
+		g.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	r.http = httptest.NewServer(NewHTTP(HTTPOptions{Service: r.service, Health: r.health, Stats: r.stats, Log: log, BodyBytes: 1 << 20}))
+	t.Cleanup(r.http.Close)
+	r.conn, err = grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.conn.Close() })
+	r.client = pb.NewRateLimitServiceClient(r.conn)
+	return r
+}
+
+func (r *rig) load(t testing.TB, lo limits.Options, files ...string) {
+	t.Helper()
+	if lo.NearRatio == 0 {
+		lo.NearRatio = 0.8
+	}
+	lo.Stats = r.stats
+	var set []limits.File
+	for i, text := range files {
+		if !strings.Contains(text, "domain:") {
+			text = "domain: d\ndescriptors:\n" + text
+		}
+		set = append(set, limits.File{Name: "rules" + string(rune('0'+i)) + ".yaml", Text: []byte(text)})
+	}
+	rules, _, err := limits.Load(set, lo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.service.SetRules(rules)
+	r.stats.Retain(rules.StatsHandles())
+}
+
+func (r *rig) ask(t testing.TB, req *pb.RateLimitRequest) *pb.RateLimitResponse {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	resp, err := r.client.ShouldRateLimit(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+// counters is every non-zero statistic whose name begins with prefix, by the rest of its name.
+func (r *rig) counters(prefix string) map[string]int64 {
+	m := map[string]int64{}
+	r.stats.Each(func(name string, kind stats.Kind, value int64) {
+		if rest, ok := strings.CutPrefix(name, prefix); ok && value != 0 && kind == stats.KindCounter {
+			m[rest] = value
+		}
+	})
+	return m
+}
+
+// req writes a request as the spec's examples do: "(k,v)(j,w)|(k,x)".
+func req(domain, descriptors string) *pb.RateLimitRequest {
+	r := &pb.RateLimitRequest{Domain: domain}
+	for d := range strings.SplitSeq(descriptors, "|") {
+		out := &ratelimitpb.RateLimitDescriptor{}
+		for e := range strings.SplitSeq(strings.Trim(d, "()"), ")(") {
+			key, value, _ := strings.Cut(e, ",")
+			out.Entries = append(out.Entries, &ratelimitpb.RateLimitDescriptor_Entry{Key: key, Value: value})
+		}
+		r.Descriptors = append(r.Descriptors, out)
+	}
+	return r
+}
