@@ -36,7 +36,9 @@ func compile(domains []domainTree, o Options) *Rules {
 	for _, t := range domains {
 		c := compiler{rules: r, ids: map[string]uint32{}, d: &Domain{Name: t.name, OnStoreFailure: t.failure, Files: t.files}}
 		c.names(t.entries)
-		c.children(&c.d.root, t.entries, nil)
+		if len(t.entries) > 0 {
+			c.children(&c.d.root, t.entries, nil)
+		}
 		r.domains[t.name] = c.d
 		r.sorted = append(r.sorted, c.d)
 	}
@@ -69,7 +71,7 @@ func (c *compiler) children(parent *step, entries []entry, path []*step) {
 		e, s := &entries[i], &steps[i]
 		*s = step{
 			key: e.key, value: e.value, file: e.file, pos: e.pos, parent: parent,
-			entryFlags: entryFlags{e.shadow, e.quota, e.detailed, e.valueToMetric, e.share},
+			shadow: e.shadow, quota: e.quota, detailed: e.detailed, valueToMetric: e.valueToMetric, share: e.share,
 		}
 		_, s.pattern = parseValue(e.value)
 		path := append(path, s)
@@ -80,7 +82,7 @@ func (c *compiler) children(parent *step, entries []entry, path []*step) {
 			c.children(s, e.children, path)
 		}
 	}
-	parent.levels(steps)
+	parent.below = branchOf(steps)
 }
 
 func (c *compiler) rule(e *entry, s *step, path []*step) *Rule {
@@ -124,18 +126,19 @@ func (c *compiler) handle(key string) *stats.Rule {
 	return h
 }
 
-// levels sorts the entries below a step into one level per key.
-func (s *step) levels(steps []step) {
+// branchOf sorts the entries below a step into one level per key.
+func branchOf(steps []step) *branch {
+	b := &branch{steps: steps}
 	index := make(map[string]int)
 	for i := range steps {
 		child := &steps[i]
 		at, ok := index[child.key]
 		if !ok {
-			at = len(s.children)
+			at = len(b.levels)
 			index[child.key] = at
-			s.children = append(s.children, level{key: child.key})
+			b.levels = append(b.levels, level{key: child.key})
 		}
-		l := &s.children[at]
+		l := &b.levels[at]
 		switch {
 		case child.value == "":
 			l.anyVal = child
@@ -145,15 +148,17 @@ func (s *step) levels(steps []step) {
 			l.few = append(l.few, choice{child.literal(), child})
 		}
 	}
-	for i := range s.children {
-		s.children[i].finish()
+	b.levels = slices.Clip(b.levels)
+	for i := range b.levels {
+		b.levels[i].finish()
 	}
-	if len(s.children) > scanKeys {
-		s.byKey = make(map[string]*level, len(s.children))
-		for i := range s.children {
-			s.byKey[s.children[i].key] = &s.children[i]
+	if len(b.levels) > scanKeys {
+		b.byKey = make(map[string]*level, len(b.levels))
+		for i := range b.levels {
+			b.byKey[b.levels[i].key] = &b.levels[i]
 		}
 	}
+	return b
 }
 
 // finish adds the texts of patterns to the exact values, since a value that is literally the
@@ -170,6 +175,14 @@ func (l *level) finish() {
 		if !w.pattern.escaped && l.exact(w.value) == nil {
 			l.addExact(w.value, w)
 		}
+	}
+	if len(l.wild) > 0 {
+		all := make([]*pattern, len(l.wild))
+		for i, w := range l.wild {
+			all[i] = w.pattern
+		}
+		ix := indexPatterns(all)
+		l.index = &ix
 	}
 }
 

@@ -16,7 +16,7 @@ func (r *reader) metadata(n *node) *structpb.Struct {
 		return nil
 	}
 	if n.kind != mapNode {
-		r.report.problem(r.at(n.pos), n.shown(), "metadata must be a map, not %s", n.what())
+		r.problem(n.pos, n.shown(), "metadata must be a map, not %s", n.what())
 		return nil
 	}
 	return r.object(n, "metadata")
@@ -28,15 +28,15 @@ func (r *reader) object(n *node, path string) *structpb.Struct {
 		k := p.key
 		// Words such as on and yes are taken for the text they are, as JSON would show them.
 		if s := k.scalar(); k.kind != textNode || s != stringScalar && s != boolScalar {
-			r.report.problem(r.at(k.pos), k.shown(), "a key of %s must be a text, not %s (%s); put it in quotes", path, k.what(), k.shown())
+			r.problem(k.pos, k.shown(), "a key of %s must be a text, not %s (%s); put it in quotes", path, k.what(), k.shown())
 			continue
 		}
 		if _, twice := out.Fields[k.text]; twice {
-			r.report.problem(r.at(k.pos), k.text, "key %s stands twice in %s", quote(k.text), path)
+			r.problem(k.pos, k.text, "key %s stands twice in %s", quote(k.text), path)
 			continue
 		}
 		if !utf8.ValidString(k.text) {
-			r.report.problem(r.at(k.pos), k.text, "a key of %s is not UTF-8: %s", path, quote(k.text))
+			r.problem(k.pos, k.text, "a key of %s is not UTF-8: %s", path, quote(k.text))
 			continue
 		}
 		out.Fields[k.text] = r.value(p.value, path+"."+k.text)
@@ -71,12 +71,12 @@ func (r *reader) value(n *node, path string) *structpb.Value {
 	case floatScalar:
 		f, _ := yamlFloat(n.text)
 		if math.IsInf(f, 0) || math.IsNaN(f) {
-			r.report.problem(r.at(n.pos), n.text, "%s is %s, which JSON can't hold", path, n.text)
+			r.problem(n.pos, n.text, "%s is %s, which JSON can't hold", path, n.text)
 		}
 		return structpb.NewNumberValue(f)
 	}
 	if !utf8.ValidString(n.text) {
-		r.report.problem(r.at(n.pos), n.text, "%s is not UTF-8: %s", path, quote(n.text))
+		r.problem(n.pos, n.text, "%s is not UTF-8: %s", path, quote(n.text))
 		return structpb.NewStringValue(strings.ToValidUTF8(n.text, "?"))
 	}
 	return structpb.NewStringValue(n.text)

@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"fmt"
 	"math"
 	"strings"
 )
@@ -22,11 +21,13 @@ type reader struct {
 	file   string
 	domain string
 	path   []string // the entries above, as labels
+	wrong  int      // problems so far
 	report *report
 }
 
-func (r *reader) at(p pos) place {
-	return place{r.file, p, r.domain, strings.Join(r.path, ".")}
+func (r *reader) problem(p pos, text, format string, args ...any) {
+	r.wrong++
+	r.report.problem(place{r.file, p, r.domain, strings.Join(r.path, ".")}, text, format, args...)
 }
 
 // readDocument reads the root of a file.
@@ -37,7 +38,7 @@ func readDocument(file string, root *node, rep *report) document {
 		return doc // an empty file: the missing domain is reported
 	}
 	if root.kind != mapNode {
-		r.report.problem(r.at(root.pos), root.shown(), "the file must be a map with %s, not %s", orList(rootKeys), root.what())
+		r.problem(root.pos, root.shown(), "the file must be a map with %s, not %s", orList(rootKeys), root.what())
 		doc.unreadable = true
 		return doc
 	}
@@ -72,7 +73,7 @@ func (r *reader) failureMode(v *node) FailureMode {
 	}
 	mode, err := ParseFailureMode(s)
 	if err != nil || mode == FailureUnset {
-		r.report.problem(r.at(v.pos), s, "on_store_failure %s is unknown; allowed are %s%s", quote(s), orList(failureNames[1:]), didYouMean(s, failureNames[1:]))
+		r.problem(v.pos, s, "on_store_failure %s is unknown; allowed are %s%s", quote(s), orList(failureNames[1:]), didYouMean(s, failureNames[1:]))
 	}
 	return mode
 }
@@ -83,13 +84,13 @@ func (r *reader) entries(list *node) []entry {
 		return nil
 	}
 	if list.kind != listNode {
-		r.report.problem(r.at(list.pos), list.shown(), "descriptors must be a list, not %s", list.what())
+		r.problem(list.pos, list.shown(), "descriptors must be a list, not %s", list.what())
 		return nil
 	}
 	out := make([]entry, 0, len(list.items))
 	for i, item := range list.items {
 		if item.kind != mapNode {
-			r.report.problem(r.at(item.pos), item.shown(), "descriptors[%d] must be a map with a key, not %s", i, item.what())
+			r.problem(item.pos, item.shown(), "descriptors[%d] must be a map with a key, not %s", i, item.what())
 			continue
 		}
 		out = append(out, r.entry(i, item))
@@ -98,7 +99,7 @@ func (r *reader) entries(list *node) []entry {
 }
 
 func (r *reader) entry(index int, n *node) entry {
-	e := entry{file: r.file, pos: n.pos}
+	e := entry{file: r.file, index: index, pos: n.pos}
 	r.path = append(r.path, entryLabel(index, n))
 	r.eachKey(n, "a descriptor", entryKeys, func(key string, v *node) {
 		switch key {
@@ -113,15 +114,19 @@ func (r *reader) entry(index int, n *node) entry {
 		case "descriptors":
 			e.children = r.entries(v)
 		case "shadow_mode":
-			e.shadow, e.shadowPos = r.boolean(key, v), v.pos
+			e.shadow, _ = r.boolean(key, v)
+			e.shadowPos = v.pos
 		case "quota_mode":
-			e.quota, e.quotaPos = r.boolean(key, v), v.pos
+			e.quota, _ = r.boolean(key, v)
+			e.quotaPos = v.pos
 		case "detailed_metric":
-			e.detailed, e.detailedPos = r.boolean(key, v), v.pos
+			e.detailed, _ = r.boolean(key, v)
+			e.detailedPos = v.pos
 		case "value_to_metric":
-			e.valueToMetric = r.boolean(key, v)
+			e.valueToMetric, _ = r.boolean(key, v)
 		case "share_threshold":
-			e.share, e.sharePos = r.boolean(key, v), v.pos
+			e.share, _ = r.boolean(key, v)
+			e.sharePos = v.pos
 		case "metadata":
 			e.metadata = r.metadata(v)
 		}
@@ -144,13 +149,7 @@ func entryLabel(index int, n *node) string {
 			value = p.value.text
 		}
 	}
-	switch {
-	case key == "":
-		return fmt.Sprintf("descriptors[%d]", index)
-	case value == "":
-		return key
-	}
-	return key + "_" + value
+	return label(index, key, value)
 }
 
 func (r *reader) limit(n *node) *limit {
@@ -159,7 +158,7 @@ func (r *reader) limit(n *node) *limit {
 	}
 	l := &limit{pos: n.pos}
 	if n.kind != mapNode {
-		r.report.problem(r.at(n.pos), n.shown(), "rate_limit must be a map with %s, not %s", orList(limitKeys), n.what())
+		r.problem(n.pos, n.shown(), "rate_limit must be a map with %s, not %s", orList(limitKeys), n.what())
 		l.unreadable = true
 		return l
 	}
@@ -168,15 +167,15 @@ func (r *reader) limit(n *node) *limit {
 		switch key {
 		case "unit":
 			l.unit, ok = r.text(key, v)
-			l.hasUnit, l.unitPos = !v.isNull(), v.pos
+			l.hasUnit, l.unitPos = ok && !v.isNull(), v.pos
 		case "requests_per_unit":
 			l.perUnit, ok = r.uint32(key, v, 0)
-			l.hasPerUnit, l.perUnitPos = !v.isNull(), v.pos
+			l.hasPerUnit, l.perUnitPos = ok && !v.isNull(), v.pos
 		case "unit_multiplier":
 			l.multiplier, ok = r.uint32(key, v, 1)
 			l.multiplierPos = v.pos
 		case "unlimited":
-			l.unlimited, ok = r.boolean(key, v), true
+			l.unlimited, ok = r.boolean(key, v)
 		case "name":
 			l.name, ok = r.text(key, v)
 			l.namePos = v.pos
@@ -194,25 +193,23 @@ func (r *reader) replaces(list *node) []replaced {
 		return nil
 	}
 	if list.kind != listNode {
-		r.report.problem(r.at(list.pos), list.shown(), "replaces must be a list of {name: …}, not %s", list.what())
+		r.problem(list.pos, list.shown(), "replaces must be a list of {name: …}, not %s", list.what())
 		return nil
 	}
 	var out []replaced
 	for i, item := range list.items {
 		if item.kind != mapNode {
-			r.report.problem(r.at(item.pos), item.shown(), "replaces[%d] must be a map {name: …}, not %s", i, item.what())
+			r.problem(item.pos, item.shown(), "replaces[%d] must be a map {name: …}, not %s", i, item.what())
 			continue
 		}
-		x := replaced{pos: item.pos}
+		x, before := replaced{pos: item.pos}, r.wrong
 		ok := r.eachKey(item, "an item of replaces", replacesKeys, func(_ string, v *node) {
 			x.name, _ = r.text("name", v)
 			x.pos = v.pos
 		})
-		if ok && x.name == "" {
-			r.report.problem(r.at(x.pos), "", "replaces[%d] needs the name of a rule", i)
-			continue
+		if ok && r.wrong == before { // else it has been reported
+			out = append(out, x)
 		}
-		out = append(out, x)
 	}
 	return out
 }
@@ -225,14 +222,14 @@ func (r *reader) eachKey(n *node, where string, allowed []string, f func(key str
 		k := p.key
 		switch {
 		case k.kind != textNode || k.scalar() != stringScalar:
-			r.report.problem(r.at(k.pos), k.shown(), "a key of %s must be a text, not %s (%s)", where, k.what(), k.shown())
+			r.problem(k.pos, k.shown(), "a key of %s must be a text, not %s (%s)", where, k.what(), k.shown())
 			ok = false
 		case !contains(allowed, k.text):
 			r.wrongKey(k, where, allowed)
 			ok = false
 		case firstOf(n.pairs, k.text) != i:
 			first := n.pairs[firstOf(n.pairs, k.text)].key.pos
-			r.report.problem(r.at(k.pos), k.text, "key %s stands twice in %s; the first is at line %d, column %d", k.text, where, first.line, first.column)
+			r.problem(k.pos, k.text, "key %s stands twice in %s; the first is at line %d, column %d", k.text, where, first.line, first.column)
 			ok = false
 		default:
 			f(k.text, p.value)
@@ -243,14 +240,14 @@ func (r *reader) eachKey(n *node, where string, allowed []string, f func(key str
 
 func (r *reader) wrongKey(k *node, where string, allowed []string) {
 	if contains(knownKeys, k.text) {
-		r.report.problem(r.at(k.pos), k.text, "key %s has no meaning in %s; allowed are %s", k.text, where, orList(allowed))
+		r.problem(k.pos, k.text, "key %s has no meaning in %s; allowed are %s", k.text, where, orList(allowed))
 		return
 	}
 	hint := didYouMean(k.text, allowed)
 	if hint == "" {
 		hint = didYouMean(k.text, knownKeys)
 	}
-	r.report.problem(r.at(k.pos), k.text, "unknown key %s in %s; allowed are %s%s", quote(k.text), where, orList(allowed), hint)
+	r.problem(k.pos, k.text, "unknown key %s in %s; allowed are %s%s", quote(k.text), where, orList(allowed), hint)
 }
 
 func firstOf(pairs []pair, key string) int {
@@ -275,7 +272,7 @@ func contains(list []string, s string) bool {
 // the empty text (spec 3.2).
 func (r *reader) text(field string, v *node) (string, bool) {
 	if v.kind != textNode {
-		r.report.problem(r.at(v.pos), v.shown(), "%s must be a text, not %s", field, v.what())
+		r.problem(v.pos, v.shown(), "%s must be a text, not %s", field, v.what())
 		return "", false
 	}
 	if v.isNull() {
@@ -284,22 +281,22 @@ func (r *reader) text(field string, v *node) (string, bool) {
 	return v.text, true
 }
 
-func (r *reader) boolean(field string, v *node) bool {
+// boolean reads true, false and the YAML 1.1 words for them, unquoted.
+func (r *reader) boolean(field string, v *node) (value, ok bool) {
 	if v.isNull() {
-		return false
+		return false, true
 	}
 	if v.kind == textNode {
-		b, ok := yamlBool(v.text)
-		if ok && v.plain {
-			return b
-		}
-		if ok {
-			r.report.problem(r.at(v.pos), v.text, "%s must be true or false without quotes, not the text %s", field, v.shown())
-			return false
+		switch b, ok := yamlBool(v.text); {
+		case ok && v.plain:
+			return b, true
+		case ok:
+			r.problem(v.pos, v.text, "%s must be true or false without quotes, not the text %s", field, v.shown())
+			return false, false
 		}
 	}
-	r.report.problem(r.at(v.pos), v.shown(), "%s must be true or false, not %s (%s)", field, v.what(), v.shown())
-	return false
+	r.problem(v.pos, v.shown(), "%s must be true or false, not %s (%s)", field, v.what(), v.shown())
+	return false, false
 }
 
 // uint32 reads a whole number from lowest to 4294967295.
@@ -315,16 +312,16 @@ func (r *reader) uint32(field string, v *node, lowest uint32) (uint32, bool) {
 		switch {
 		case !ok:
 		case !v.plain:
-			r.report.problem(r.at(v.pos), v.text, "%s must be a number without quotes, not the text %s", field, v.shown())
+			r.problem(v.pos, v.text, "%s must be a number without quotes, not the text %s", field, v.shown())
 			return 0, false
 		case negative && n != 0, n > math.MaxUint32, uint32(n) < lowest:
-			r.report.problem(r.at(v.pos), v.text, "%s is %s; allowed are whole numbers from %d to 4294967295", field, v.text, lowest)
+			r.problem(v.pos, v.text, "%s is %s; allowed are whole numbers from %d to 4294967295", field, v.text, lowest)
 			return 0, false
 		default:
 			return uint32(n), true
 		}
 	}
-	r.report.problem(r.at(v.pos), v.shown(), "%s must be a whole number from %d to 4294967295, not %s (%s)", field, lowest, v.what(), v.shown())
+	r.problem(v.pos, v.shown(), "%s must be a whole number from %d to 4294967295, not %s (%s)", field, lowest, v.what(), v.shown())
 	return 0, false
 }
 

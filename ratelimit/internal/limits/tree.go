@@ -1,6 +1,10 @@
 package limits
 
-import "google.golang.org/protobuf/types/known/structpb"
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/types/known/structpb"
+)
 
 // The tree that sources produce and check.go judges. YAML files come to it through read.go; an
 // xDS resource needs only to fill it in. Texts are as written, defaults are not applied.
@@ -32,6 +36,7 @@ type entry struct {
 
 	// keyUnreadable is set when a key stands there but could not be read; it has been reported.
 	keyUnreadable bool
+	index         int    // in its list, from 0
 	file          string // where it stands, which differs between merged files
 }
 
@@ -60,9 +65,14 @@ type replaced struct {
 }
 
 // label is the part of a dotted path that stands for the entry.
-func (e *entry) label() string {
-	if e.value == "" {
-		return e.key
+func (e *entry) label() string { return label(e.index, e.key, e.value) }
+
+func label(index int, key, value string) string {
+	switch {
+	case key == "":
+		return fmt.Sprintf("descriptors[%d]", index)
+	case value == "":
+		return key
 	}
-	return e.key + "_" + e.value
+	return key + "_" + value
 }

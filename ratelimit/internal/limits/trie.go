@@ -39,19 +39,23 @@ type Domain struct {
 // step is one compiled entry: a place in the trie that a request's entry leads to. It also keeps
 // what the configuration said, for /rlconfig and explain.
 type step struct {
-	children []level
-	byKey    map[string]*level // instead of children when there are many keys
-	rule     *Rule
+	below *branch // nil without nested descriptors
+	rule  *Rule   // nil without rate_limit
 
-	parent     *step // nil below the root
-	key, value string
-	file       string
-	pos        pos
-	pattern *pattern // nil unless value has a wildcard
-	entryFlags
+	parent                                        *step // nil only for a domain's root
+	key, value                                    string
+	pattern                                       *pattern // nil unless value has a wildcard
+	file                                          string
+	pos                                           pos
+	shadow, quota, detailed, valueToMetric, share bool
 }
 
-type entryFlags struct{ shadow, quota, detailed, valueToMetric, share bool }
+// branch is the entries below one step.
+type branch struct {
+	levels []level
+	byKey  map[string]*level // nil when a scan of levels is faster
+	steps  []step            // all entries in configuration order
+}
 
 // level is the entries of one step that share a key.
 type level struct {
@@ -59,6 +63,7 @@ type level struct {
 	few    []choice         // exact values, scanned
 	many   map[string]*step // exact values, when there are many
 	wild   []*step          // wildcards in configuration order
+	index  *patterns        // of wild, nil without
 	anyVal *step
 }
 
@@ -85,12 +90,16 @@ func (d *Domain) Find(entries []rls.Entry) *Rule {
 }
 
 func (s *step) level(key string) *level {
-	if s.byKey != nil {
-		return s.byKey[key]
+	b := s.below
+	if b == nil {
+		return nil
 	}
-	for i := range s.children {
-		if s.children[i].key == key {
-			return &s.children[i]
+	if b.byKey != nil {
+		return b.byKey[key]
+	}
+	for i := range b.levels {
+		if b.levels[i].key == key {
+			return &b.levels[i]
 		}
 	}
 	return nil
@@ -102,9 +111,9 @@ func (l *level) choose(value string) *step {
 	if s := l.exact(value); s != nil {
 		return s
 	}
-	for _, s := range l.wild {
-		if s.pattern.match(value) {
-			return s
+	if l.index != nil {
+		if i := l.index.first(value); i < len(l.wild) {
+			return l.wild[i]
 		}
 	}
 	return l.anyVal

@@ -1,0 +1,159 @@
+package limits
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strconv"
+
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// WriteText writes one line per rule: domains sorted, rules in configuration order (spec 6.7).
+// The line is the replaced service's, with unit_multiplier added where it is not 1.
+func (r *Rules) WriteText(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	var line []byte
+	for _, d := range r.sorted {
+		d.root.each(func(s *step) {
+			rule := s.rule
+			if rule == nil {
+				return
+			}
+			line = s.appendKey(line[:0], d.Name)
+			line = append(line, ": unit="...)
+			line = append(line, rule.Unit.String()...)
+			line = append(line, " requests_per_unit="...)
+			line = strconv.AppendUint(line, uint64(rule.PerUnit), 10)
+			line = append(line, ", shadow_mode: "...)
+			line = strconv.AppendBool(line, rule.Shadow)
+			line = append(line, ", quota_mode: "...)
+			line = strconv.AppendBool(line, rule.Quota)
+			if rule.Multiplier > 1 {
+				line = append(line, ", unit_multiplier: "...)
+				line = strconv.AppendUint(line, uint64(rule.Multiplier), 10)
+			}
+			line = append(line, '\n')
+			b.Write(line)
+		})
+	}
+	return b.Flush()
+}
+
+// each calls f for every entry below s, in configuration order, parents before children.
+func (s *step) each(f func(*step)) {
+	if s.below == nil {
+		return
+	}
+	for i := range s.below.steps {
+		f(&s.below.steps[i])
+		s.below.steps[i].each(f)
+	}
+}
+
+// appendKey appends the full key of an entry: domain.key_value.key, as configured.
+func (s *step) appendKey(dst []byte, domain string) []byte {
+	if s.parent == nil {
+		return append(dst, domain...)
+	}
+	dst = s.parent.appendKey(dst, domain)
+	dst = append(dst, '.')
+	dst = append(dst, s.key...)
+	if s.value != "" {
+		dst = append(dst, '_')
+		dst = append(dst, s.value...)
+	}
+	return dst
+}
+
+// at is file:line:column of the entry.
+func (s *step) at() string { return where(place{file: s.file, pos: s.pos}) }
+
+// DomainView is a domain as /rlconfig?format=json shows it.
+type DomainView struct {
+	Domain         string     `json:"domain"`
+	OnStoreFailure string     `json:"on_store_failure,omitempty"`
+	Files          []string   `json:"files"`
+	Rules          []RuleView `json:"rules"`
+}
+
+// RuleView is one rule, or one whitelist entry, with all its attributes.
+type RuleView struct {
+	Key             string           `json:"key"`
+	Descriptors     []DescriptorView `json:"descriptors"`
+	Whitelist       bool             `json:"whitelist,omitempty"`
+	Unlimited       bool             `json:"unlimited,omitempty"`
+	Unit            string           `json:"unit,omitempty"`
+	UnitMultiplier  uint32           `json:"unit_multiplier,omitempty"`
+	RequestsPerUnit uint32           `json:"requests_per_unit"`
+	WindowSeconds   int64            `json:"window_seconds,omitempty"`
+	Name            string           `json:"name,omitempty"`
+	Replaces        []string         `json:"replaces,omitempty"`
+	ShadowMode      bool             `json:"shadow_mode,omitempty"`
+	QuotaMode       bool             `json:"quota_mode,omitempty"`
+	DetailedMetric  bool             `json:"detailed_metric,omitempty"`
+	Metadata        *structpb.Struct `json:"metadata,omitempty"`
+	File            string           `json:"file"`
+	Line            int              `json:"line,omitempty"`
+	Column          int              `json:"column,omitempty"`
+}
+
+// DescriptorView is one level of a rule's path, with the attributes that count on each level.
+type DescriptorView struct {
+	Key            string `json:"key"`
+	Value          string `json:"value,omitempty"`
+	ValueToMetric  bool   `json:"value_to_metric,omitempty"`
+	ShareThreshold bool   `json:"share_threshold,omitempty"`
+}
+
+// View is the whole configuration for JSON: rules and whitelist entries, domains sorted.
+func (r *Rules) View() []DomainView {
+	out := make([]DomainView, 0, len(r.sorted))
+	for _, d := range r.sorted {
+		v := DomainView{Domain: d.Name, OnStoreFailure: d.OnStoreFailure.String(), Files: d.Files, Rules: []RuleView{}}
+		d.root.each(func(s *step) {
+			if s.rule != nil || s.below == nil {
+				v.Rules = append(v.Rules, s.view(d))
+			}
+		})
+		out = append(out, v)
+	}
+	return out
+}
+
+func (s *step) view(d *Domain) RuleView {
+	v := RuleView{
+		Key:  string(s.appendKey(nil, d.Name)),
+		File: s.file, Line: int(s.pos.line), Column: int(s.pos.column),
+		ShadowMode: s.shadow, QuotaMode: s.quota, DetailedMetric: s.detailed,
+		Whitelist: s.rule == nil && s.below == nil,
+	}
+	for up := s; up.parent != nil; up = up.parent {
+		v.Descriptors = append(v.Descriptors, DescriptorView{up.key, up.value, up.valueToMetric, up.share})
+	}
+	for i, j := 0, len(v.Descriptors)-1; i < j; i, j = i+1, j-1 {
+		v.Descriptors[i], v.Descriptors[j] = v.Descriptors[j], v.Descriptors[i]
+	}
+	if r := s.rule; r != nil {
+		v.Unlimited, v.RequestsPerUnit, v.WindowSeconds = r.Unlimited, r.PerUnit, r.Window
+		v.Name, v.Metadata = r.Name, r.Metadata
+		if !r.Unlimited {
+			v.Unit, v.UnitMultiplier = r.Unit.String(), r.Multiplier
+		}
+		for _, id := range r.Replaces {
+			v.Replaces = append(v.Replaces, d.names[id-1])
+		}
+	}
+	return v
+}
+
+// limitText is the limit in words: 5 per MINUTE, 5 per 10 × MINUTE, unlimited.
+func (r *Rule) limitText() string {
+	switch {
+	case r.Unlimited:
+		return "unlimited"
+	case r.Multiplier > 1:
+		return fmt.Sprintf("%d per %d × %s", r.PerUnit, r.Multiplier, r.Unit)
+	}
+	return fmt.Sprintf("%d per %s", r.PerUnit, r.Unit)
+}

@@ -1,0 +1,78 @@
+package limits
+
+import (
+	"slices"
+	"strings"
+)
+
+// scanPatterns is how many wildcards of one key are tried one after another; more are indexed
+// (BenchmarkPatterns).
+const scanPatterns = 16
+
+// patterns finds the first wildcard, in configuration order, that matches a value. Many are
+// indexed by their literal prefix: a value is looked up once per length of prefix that occurs, so
+// hundreds of wildcards cost as much as the few that can match.
+type patterns struct {
+	all      []*pattern
+	byPrefix []prefixes // nil when all are scanned
+}
+
+// prefixes is the patterns whose prefix has one length.
+type prefixes struct {
+	length  int
+	numbers map[string][]int32 // prefix -> numbers in all, ascending
+}
+
+func indexPatterns(all []*pattern) patterns {
+	ps := patterns{all: all}
+	if len(all) <= scanPatterns {
+		return ps
+	}
+	for i, p := range all {
+		n := len(p.prefix)
+		at := slices.IndexFunc(ps.byPrefix, func(x prefixes) bool { return x.length == n })
+		if at < 0 {
+			at = len(ps.byPrefix)
+			ps.byPrefix = append(ps.byPrefix, prefixes{n, map[string][]int32{}})
+		}
+		m := ps.byPrefix[at].numbers
+		m[p.prefix] = append(m[p.prefix], int32(i))
+	}
+	slices.SortFunc(ps.byPrefix, func(a, b prefixes) int { return a.length - b.length })
+	return ps
+}
+
+// first is the number of the first pattern that matches, len(ps.all) when none does.
+func (ps *patterns) first(value string) int {
+	if ps.byPrefix == nil {
+		for i, p := range ps.all {
+			if p.match(value) {
+				return i
+			}
+		}
+		return len(ps.all)
+	}
+	best := len(ps.all)
+	for i := range ps.byPrefix {
+		x := &ps.byPrefix[i]
+		if x.length > len(value) {
+			break
+		}
+		for _, n := range x.numbers[value[:x.length]] {
+			if int(n) >= best {
+				break
+			}
+			if ps.all[n].match(value) {
+				best = int(n)
+				break
+			}
+		}
+	}
+	return best
+}
+
+// joined is the pattern's pieces with star between them; adjacent stars are one.
+func (p *pattern) joined(star string) string {
+	pieces := append([]string{p.prefix}, p.middle...)
+	return strings.Join(append(pieces, p.suffix), star)
+}
