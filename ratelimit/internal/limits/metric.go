@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"slices"
 	"strings"
 
 	"gatehouse/ratelimit/internal/rls"
@@ -44,6 +45,20 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []rls.Entry) [
 		}
 	}
 	return dst
+}
+
+// appendAnyMetricKey is AppendMetricKey for rules with a fixed key too.
+func (r *Rule) appendAnyMetricKey(dst []byte, domain string, entries []rls.Entry) []byte {
+	if r.metric == nil && r.step != nil {
+		var path []*step
+		for s := r.step; s.parent != nil; s = s.parent {
+			path = append(path, s)
+		}
+		slices.Reverse(path)
+		_, fixed := metricParts(domain, path, r.step.detailed)
+		return append(dst, fixed...)
+	}
+	return r.AppendMetricKey(dst, domain, entries)
 }
 
 // metricParts lays out the metric key of a rule at the end of path. fixed is the whole key when no

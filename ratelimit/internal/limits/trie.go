@@ -76,7 +76,10 @@ type choice struct {
 // to. It is nil when the walk ends early, when that step has no rate_limit, and for a descriptor
 // without entries (spec 4.1).
 func (d *Domain) Find(entries []rls.Entry) *Rule {
-	s := &d.root
+	return d.root.find(entries)
+}
+
+func (s *step) find(entries []rls.Entry) *Rule {
 	for i := range entries {
 		l := s.level(entries[i].Key)
 		if l == nil {

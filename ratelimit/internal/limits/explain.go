@@ -1,0 +1,368 @@
+package limits
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"gatehouse/ratelimit/internal/rls"
+)
+
+// Explanation is the walk of one descriptor through the rules: what was asked at each level, what
+// was tried, what was chosen and why, and what that led to (issue item 10).
+type Explanation struct {
+	Domain  string      `json:"domain"`
+	Entries []EntryView `json:"entries"`
+	// Outcome is one word for programs: see the constants.
+	Outcome Outcome `json:"outcome"`
+	// Reason is a sentence for people.
+	Reason string `json:"reason"`
+	Steps  []Step `json:"steps,omitempty"`
+	// Rule is the rule that decides, nil when there is no limit.
+	Rule *RuleView `json:"rule,omitempty"`
+	// CounterKey holds the window's start when ExplainAt was asked, else <window start>.
+	CounterKey string `json:"counter_key,omitempty"`
+	MetricKey  string `json:"metric_key,omitempty"`
+	// Notes say what else matters: limits that were passed by, rules that replace this one.
+	Notes []string `json:"notes,omitempty"`
+
+	// Decides is Rule as Find returned it, for callers that look up the counter.
+	Decides *Rule `json:"-"`
+}
+
+// Outcome says how a walk ended.
+type Outcome string
+
+// Outcomes. All but Limited and Unlimited mean status OK without a limit.
+const (
+	Limited       Outcome = "limited"
+	Unlimited     Outcome = "unlimited"
+	Whitelisted   Outcome = "whitelisted"    // the entry has neither rate_limit nor children
+	TooShallow    Outcome = "too_shallow"    // limits are only deeper
+	TooDeep       Outcome = "too_deep"       // nothing is configured below the last entry that matched
+	NoMatch       Outcome = "no_match"       // no entry of the level takes this key and value
+	NoEntries     Outcome = "no_entries"     // the descriptor is empty
+	UnknownDomain Outcome = "unknown_domain" // nothing is configured for the domain
+)
+
+// EntryView is one entry of the request.
+type EntryView struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// Step is what happened at one level.
+type Step struct {
+	Entry EntryView `json:"entry"`
+	// Tried are the entries looked at, in the order of precedence, up to the one chosen.
+	Tried []Try `json:"tried,omitempty"`
+	// Chosen is the dotted path of the entry that was chosen, empty when none was.
+	Chosen string `json:"chosen,omitempty"`
+	At     string `json:"at,omitempty"` // file:line:column of the chosen entry
+	Why    string `json:"why"`
+}
+
+// Try is one candidate of a level.
+type Try struct {
+	Kind    string `json:"kind"` // exact, wildcard or any value
+	Value   string `json:"value,omitempty"`
+	At      string `json:"at,omitempty"`
+	Matched bool   `json:"matched"`
+}
+
+// Kinds of candidates, in the order of precedence.
+const (
+	kindExact    = "exact"
+	kindWildcard = "wildcard"
+	kindAny      = "any value"
+)
+
+// maxShown bounds the wildcards and keys that an explanation lists.
+const maxShown = 20
+
+// Explain walks like Find and says what it sees. It counts and changes nothing.
+func (r *Rules) Explain(domain string, entries []rls.Entry) Explanation {
+	x := Explanation{Domain: domain}
+	for _, e := range entries {
+		x.Entries = append(x.Entries, EntryView(e))
+	}
+	d := r.Domain(domain)
+	switch {
+	case d == nil:
+		x.Outcome = UnknownDomain
+		x.Reason = fmt.Sprintf("no rules are configured for domain %s%s", quote(domain), nearMiss(domain, slices.Sorted(maps.Keys(r.domains))))
+		return x
+	case len(entries) == 0:
+		x.Outcome, x.Reason = NoEntries, "a descriptor without entries matches nothing"
+		return x
+	}
+	s := x.walk(d, entries)
+	if s == nil {
+		return x
+	}
+	x.end(r, d, s, entries)
+	return x
+}
+
+// ExplainAt is Explain with the counter key of the window that now, in Unix seconds, lies in.
+func (r *Rules) ExplainAt(domain string, entries []rls.Entry, now int64) Explanation {
+	x := r.Explain(domain, entries)
+	if rule := x.Decides; rule != nil && rule.Window > 0 {
+		x.CounterKey = string(r.AppendKey(nil, rule, domain, entries, now-now%rule.Window))
+	}
+	return x
+}
+
+// walk fills in the steps. It returns the step that the last entry leads to, or nil after saying
+// why the walk ended before.
+func (x *Explanation) walk(d *Domain, entries []rls.Entry) *step {
+	s := &d.root
+	var path []*step // chosen so far
+	for i, e := range entries {
+		next := x.level(s, d, e)
+		if next == nil {
+			x.fail(s, i, entries)
+			x.backtracking(d, path, entries)
+			return nil
+		}
+		if s.rule != nil {
+			x.note("the rate_limit of %s (%s) is passed by: the descriptor goes deeper", s.path(), s.at())
+		}
+		s = next
+		path = append(path, s)
+	}
+	if s.rule == nil {
+		x.backtracking(d, path, entries)
+	}
+	return s
+}
+
+// level records one level and returns what was chosen there.
+func (x *Explanation) level(s *step, d *Domain, e rls.Entry) *step {
+	st := Step{Entry: EntryView(e)}
+	defer func() { x.Steps = append(x.Steps, st) }()
+	l := s.level(e.Key)
+	if l == nil {
+		st.Why = "no entry here has the key " + quote(e.Key) + nearMiss(e.Key, s.keys())
+		return nil
+	}
+	chosen := l.choose(e.Value)
+	st.Tried = l.tried(e.Value, chosen)
+	if chosen == nil {
+		st.Why = fmt.Sprintf("no entry with key %s takes the value %s%s", quote(e.Key), quote(e.Value), nearMiss(e.Value, l.values()))
+		return nil
+	}
+	st.Chosen, st.At = chosen.path(), chosen.at()
+	switch {
+	case l.exact(e.Value) == chosen && chosen.pattern != nil:
+		st.Why = "the value is the very text of the pattern, which counts as exact"
+	case l.exact(e.Value) == chosen:
+		st.Why = "exact value"
+	case chosen.pattern != nil && len(l.wild) > 1:
+		st.Why = "first wildcard in configuration order that matches; no exact value does"
+	case chosen.pattern != nil:
+		st.Why = "wildcard matches; no exact value does"
+	default:
+		st.Why = "entry for any value; no exact value or wildcard matches"
+	}
+	return chosen
+}
+
+// tried lists the candidates of a level in the order they are looked at, up to the chosen one.
+func (l *level) tried(value string, chosen *step) []Try {
+	if exact := l.exact(value); exact != nil {
+		return []Try{{kindExact, exact.value, exact.at(), true}}
+	}
+	var out []Try
+	if n := l.exactCount(); n > 0 {
+		out = append(out, Try{Kind: fmt.Sprintf("%s (%d values)", kindExact, n)})
+	}
+	for i, w := range l.wild {
+		if i == maxShown && w != chosen {
+			out = append(out, Try{Kind: fmt.Sprintf("%s (%d more)", kindWildcard, len(l.wild)-i)})
+			if chosen != nil && chosen.pattern != nil {
+				out = append(out, Try{kindWildcard, chosen.value, chosen.at(), true})
+			}
+			break
+		}
+		out = append(out, Try{kindWildcard, w.value, w.at(), w == chosen})
+		if w == chosen {
+			return out
+		}
+	}
+	if chosen != nil && chosen == l.anyVal {
+		out = append(out, Try{kindAny, "", chosen.at(), true})
+	}
+	return out
+}
+
+// exactCount is how many exact values the level has, texts of patterns not counted.
+func (l *level) exactCount() (n int) {
+	for _, c := range l.few {
+		if c.step.pattern == nil {
+			n++
+		}
+	}
+	for _, s := range l.many {
+		if s.pattern == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// fail says why nothing takes entry i below s.
+func (x *Explanation) fail(s *step, i int, entries []rls.Entry) {
+	if s.below == nil {
+		x.Outcome = TooDeep
+		x.Reason = fmt.Sprintf("too deep: %s (%s) has no nested descriptors, and the request goes on with %s", s.path(), s.at(), entryText(entries[i]))
+		return
+	}
+	x.Outcome = NoMatch
+	x.Reason = fmt.Sprintf("entry %d, %s: %s", i+1, entryText(entries[i]), x.Steps[i].Why)
+	if l := s.level(entries[i].Key); l == nil {
+		keys := s.keys()
+		more := ""
+		if len(keys) > maxShown {
+			keys, more = keys[:maxShown], ", …"
+		}
+		x.note("the keys at this level are: %s%s", strings.Join(keys, ", "), more)
+		// A frequent mistake: the rule is there, but the entries come in another order.
+		if s.parent == nil && i == 0 && len(entries) > 1 && s.level(entries[len(entries)-1].Key) != nil {
+			x.note("the order of entries matters, and key %s stands at this level", quote(entries[len(entries)-1].Key))
+		}
+	}
+}
+
+// end says what the step means that the last entry led to.
+func (x *Explanation) end(r *Rules, d *Domain, s *step, entries []rls.Entry) {
+	rule := s.rule
+	switch {
+	case rule == nil && s.below == nil:
+		x.Outcome = Whitelisted
+		x.Reason = fmt.Sprintf("whitelisted: %s (%s) has neither rate_limit nor nested descriptors", s.path(), s.at())
+		return
+	case rule == nil:
+		x.Outcome = TooShallow
+		x.Reason = fmt.Sprintf("too shallow: %s (%s) has no rate_limit of its own, its limits are deeper (next key: %s)", s.path(), s.at(), orList(firstWords(s.keys())))
+		return
+	}
+	x.Outcome = Limited
+	if rule.Unlimited {
+		x.Outcome = Unlimited
+	}
+	x.Decides = rule
+	v := s.view(d)
+	x.Rule = &v
+	x.Reason = fmt.Sprintf("%s (%s) decides: %s", s.path(), s.at(), rule.limitText())
+	if !rule.Unlimited {
+		x.CounterKey = string(r.AppendKey(nil, rule, d.Name, entries, 0))
+		x.CounterKey = x.CounterKey[:len(x.CounterKey)-1] + "<window start>"
+		x.MetricKey = string(rule.appendAnyMetricKey(nil, d.Name, entries))
+	}
+	x.attributes(d, rule)
+}
+
+// attributes notes what changes the meaning of a rule.
+func (x *Explanation) attributes(d *Domain, rule *Rule) {
+	if rule.Shadow && !rule.Unlimited {
+		x.note("shadow_mode: over the limit is counted but answered OK")
+	}
+	if rule.Quota && !rule.Unlimited {
+		x.note("quota_mode: the request is over only when all its quota descriptors are")
+	}
+	for i, pattern := range rule.shared {
+		if pattern != "" {
+			x.note("share_threshold: all values that match %s at entry %d share one counter", quote(pattern), i+1)
+		}
+	}
+	for _, id := range rule.Replaces {
+		x.note("replaces the rules named %s when they match another descriptor of the same request", quote(d.names[id-1]))
+	}
+	if rule.ID == 0 || rule.Unlimited {
+		return
+	}
+	d.root.each(func(s *step) {
+		if s.rule != nil && slices.Contains(s.rule.Replaces, rule.ID) {
+			x.note("dropped when another descriptor of the same request matches %s (%s), which replaces %s", s.path(), s.at(), quote(rule.Name))
+		}
+	})
+}
+
+// backtracking notes that an entry passed over would have led to a rule (spec 4.1, 6).
+func (x *Explanation) backtracking(d *Domain, path []*step, entries []rls.Entry) {
+	s := &d.root
+	for i, chosen := range path {
+		l := s.level(entries[i].Key)
+		for _, other := range append(slices.Clone(l.wild), l.anyVal) {
+			if other == nil || other == chosen || other.pattern != nil && !other.pattern.match(entries[i].Value) {
+				continue
+			}
+			if rule := other.find(entries[i+1:]); rule != nil {
+				x.note("%s (%s) would lead to a rate_limit in %s, but %s was chosen at entry %d and stays chosen: there is no backtracking", other.path(), other.at(), rule.step.at(), chosen.path(), i+1)
+				return
+			}
+		}
+		s = chosen
+	}
+}
+
+func (x *Explanation) note(format string, args ...any) {
+	if len(x.Notes) < maxShown {
+		x.Notes = append(x.Notes, fmt.Sprintf(format, args...))
+	}
+}
+
+// path is the dotted path of an entry within its domain.
+func (s *step) path() string {
+	return strings.TrimPrefix(string(s.appendKey(nil, "")), ".")
+}
+
+// keys are the different keys below a step, in configuration order.
+func (s *step) keys() []string {
+	if s.below == nil {
+		return nil
+	}
+	out := make([]string, len(s.below.levels))
+	for i := range s.below.levels {
+		out[i] = s.below.levels[i].key
+	}
+	return out
+}
+
+// values are the exact values of a level, sorted.
+func (l *level) values() []string {
+	out := slices.Collect(maps.Keys(l.many))
+	for _, c := range l.few {
+		out = append(out, c.value)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func firstWords(words []string) []string {
+	if len(words) > maxShown {
+		words = append(slices.Clone(words[:maxShown]), "…")
+	}
+	return words
+}
+
+// nearMiss names a configured text that differs from word by case or surrounding space only, else
+// the nearest by spelling.
+func nearMiss(word string, known []string) string {
+	if len(known) > 10_000 {
+		known = known[:10_000]
+	}
+	for _, k := range known {
+		if strings.EqualFold(strings.TrimSpace(k), strings.TrimSpace(word)) {
+			if strings.EqualFold(k, word) {
+				return fmt.Sprintf("; %s differs only in case", quote(k))
+			}
+			return fmt.Sprintf("; %s differs in space around it", quote(k))
+		}
+	}
+	return didYouMean(word, known)
+}
+
+func entryText(e rls.Entry) string { return fmt.Sprintf("(%s, %s)", quote(e.Key), quote(e.Value)) }

@@ -1,0 +1,71 @@
+package limits
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Text is the explanation for people, several lines, each ended by a newline.
+func (x *Explanation) Text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "domain      %s\n", x.Domain)
+	b.WriteString("descriptor ")
+	for _, e := range x.Entries {
+		fmt.Fprintf(&b, " (%s, %s)", e.Key, e.Value)
+	}
+	b.WriteString("\n")
+	for i, s := range x.Steps {
+		fmt.Fprintf(&b, "\n%d. %s = %s\n", i+1, s.Entry.Key, quote(s.Entry.Value))
+		for _, t := range s.Tried {
+			mark := "-"
+			if t.Matched {
+				mark = "+"
+			}
+			line := "   " + mark + " " + t.Kind
+			if t.Value != "" {
+				line += " " + quote(t.Value)
+			}
+			if t.At != "" {
+				line += "  " + t.At
+			}
+			b.WriteString(line + "\n")
+		}
+		if s.Chosen != "" {
+			fmt.Fprintf(&b, "   => %s: %s\n", s.Chosen, s.Why)
+		} else {
+			fmt.Fprintf(&b, "   => nothing: %s\n", s.Why)
+		}
+	}
+	fmt.Fprintf(&b, "\n%-11s %s\n", "result", x.summary())
+	fmt.Fprintf(&b, "%-11s %s\n", "reason", x.Reason)
+	if x.CounterKey != "" {
+		fmt.Fprintf(&b, "%-11s %s\n", "counter key", printable(x.CounterKey))
+	}
+	if x.MetricKey != "" {
+		fmt.Fprintf(&b, "%-11s %s\n", "metric key", printable(x.MetricKey))
+	}
+	for _, n := range x.Notes {
+		fmt.Fprintf(&b, "%-11s %s\n", "note", n)
+	}
+	return b.String()
+}
+
+func (x *Explanation) summary() string {
+	switch x.Outcome {
+	case Limited:
+		return x.Decides.limitText()
+	case Unlimited:
+		return "unlimited: always OK, nothing is counted"
+	}
+	return "no limit (" + strings.ReplaceAll(string(x.Outcome), "_", " ") + ")"
+}
+
+// printable keeps control bytes of a request's values off the terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '·'
+		}
+		return r
+	}, s)
+}
