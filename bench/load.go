@@ -29,8 +29,8 @@ type load struct {
 	calls   int // ends the run after so many calls, if not 0
 	// mark is called at the beginning and at the end of the measured time.
 	mark func()
-	// each, when set, sees the time of every answer, ns since the run began, and its latency.
-	each func(at int64, latency time.Duration)
+	// each, when set, sees when every answer came and its latency.
+	each func(at time.Time, latency time.Duration)
 }
 
 // result is what the measured part of a load came to.
@@ -222,7 +222,7 @@ func (r *runner) ended(c *client, done *call, now int64) {
 		}
 		r.result.latency.record(time.Duration(now - done.begun))
 		if r.each != nil {
-			r.each(now, time.Duration(now-done.begun))
+			r.each(r.began.Add(time.Duration(now)), time.Duration(now-done.begun))
 		}
 	}
 	if r.rate == 0 {

@@ -35,7 +35,7 @@ func run(ctx context.Context, args []string) error {
 			return runLoad(args[1:])
 		}
 	}
-	return fmt.Errorf("suite")
+	return runSuite(ctx, args, os.Stdout)
 }
 
 // runLoad sends one load to a server that somebody else has started and prints what came back.

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"debug/buildinfo"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+const mib = 1 << 20
+
+// extras measures the budgets that aren't about a call: start, memory, reload, the binary.
+func (s *suite) extras(ctx context.Context) error {
+	fmt.Fprintln(os.Stderr, "start, memory, reload")
+	for _, f := range []func(context.Context) error{s.startTime, s.memory, s.reload, s.binary} {
+		if err := f(ctx); err != nil {
+			return err
+		}
+	}
+	s.report.printBudgets("other budgets")
+	return nil
+}
+
+// fresh starts a daemon on its in-process store, hands it to use after its first decision, and ends it.
+func (s *suite) fresh(ctx context.Context, name string, rules []byte, use func(t *target, took time.Duration) error, settings ...string) error {
+	began := time.Now()
+	t, err := s.lab.ratelimit(name, rules, nil, settings...)
+	if err != nil {
+		return err
+	}
+	if err := s.lab.await(ctx, t); err != nil {
+		return err
+	}
+	if err := use(t, time.Since(began)); err != nil {
+		return err
+	}
+	return s.lab.stop(t)
+}
+
+// startTime is from before the fork to the first decision on a socket.
+func (s *suite) startTime(ctx context.Context) error {
+	var took []float64
+	for range 2*s.rounds + 1 {
+		err := s.fresh(ctx, "start", ruleText(0, 1), func(_ *target, d time.Duration) error {
+			took = append(took, float64(d.Microseconds())/1000)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	s.report.atMost(40, " ms", "start to first decision, memory", took)
+	return nil
+}
+
+// memory is the daemon's RSS in four situations, each in a process of its own.
+func (s *suite) memory(ctx context.Context) error {
+	single := load{scenario: scenarios["single"], conns: 4, streams: 64, run: 2 * s.time}
+	rss := func(name string, limit float64, rules []byte, l load, settings ...string) error {
+		return s.fresh(ctx, strings.ReplaceAll(name, " ", "-"), rules, func(t *target, _ time.Duration) error {
+			time.Sleep(500 * time.Millisecond) // what start-up left behind is collected
+			if l.run > 0 {
+				if _, err := measure(t, l); err != nil {
+					return err
+				}
+			}
+			u, err := readUsage(t.process.PID())
+			if err != nil {
+				return err
+			}
+			peak, err := peakRSS(t.process.PID())
+			s.report.atMost(limit, " MiB", "RSS, "+name, []float64{float64(u.rss) / mib}, fmt.Sprintf("peak %.1f", float64(peak)/mib))
+			return err
+		}, settings...)
+	}
+	if err := rss("idle", 25, ruleText(0, 1), load{}); err != nil {
+		return err
+	}
+	if err := rss("full load", 96, ruleText(0, 1), single); err != nil {
+		return err
+	}
+	if err := rss("100k rules", 150, ruleText(100_000, 1), single); err != nil {
+		return err
+	}
+	keys := single
+	keys.scenario, keys.calls, keys.run = scenarios["fill"], scenarios["fill"].keys, time.Minute
+	return rss("1M live keys", 200, ruleText(0, 1), keys, "MEMORY_MAX_KEYS=2000000")
+}
+
+// binary looks at the program itself.
+func (s *suite) binary(context.Context) error {
+	file, err := os.Stat(s.lab.daemon)
+	if err != nil {
+		return err
+	}
+	info, err := buildinfo.ReadFile(s.lab.daemon)
+	if err != nil {
+		return err
+	}
+	s.report.atMost(25, " MB", "binary", []float64{float64(file.Size()) / 1e6})
+	s.report.atMost(45, "", "modules linked", []float64{float64(len(info.Deps))})
+	return nil
+}
+
+// peakRSS is the most memory a process ever held, bytes.
+func peakRSS(pid int) (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	var kb int64
+	_, after, found := bytes.Cut(status, []byte("VmHWM:"))
+	if _, err := fmt.Sscan(string(after), &kb); !found || err != nil {
+		return 0, fmt.Errorf("process %d has no VmHWM", pid)
+	}
+	return kb << 10, nil
+}
+
+// goBenchmarks runs those beside the code, briefly, and passes their lines on.
+func (s *suite) goBenchmarks(ctx context.Context) error {
+	fmt.Fprintln(os.Stderr, "Go benchmarks")
+	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "100ms", "./ratelimit/...", "./shared/...")
+	var failed bytes.Buffer
+	cmd.Stderr = &failed
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	s.report.linef("")
+	var last bytes.Buffer
+	for lines := bufio.NewScanner(io.TeeReader(out, &last)); lines.Scan(); {
+		name, figures, ok := strings.Cut(lines.Text(), "\t")
+		switch {
+		case ok && strings.HasPrefix(name, "Benchmark"):
+			s.report.linef("  %-50s %s", strings.TrimSpace(name), figures)
+		case strings.HasPrefix(name, "pkg: "):
+			s.report.linef("%s", name)
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("go benchmarks: %w\n%s%s", err, last.Bytes(), failed.Bytes())
+	}
+	return nil
+}

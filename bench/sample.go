@@ -1,0 +1,103 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// sample is one round's measurement of one target under one load.
+type sample struct {
+	cpu      float64 // µs of the target for each call
+	store    float64 // µs of the store behind it for each call
+	rate     float64 // answered calls a second
+	p50, p99 time.Duration
+	max      time.Duration
+	commands float64 // of the store for each call
+}
+
+// measure runs a load against a target and reads both processes' CPU time around it. It refuses a
+// run in which other answers came than the scenario asks for: its figures would mean nothing.
+func measure(t *target, l load) (sample, error) {
+	l.addr = t.addr
+	var own, store []usage
+	var commands []int
+	var failed error
+	l.mark = func() {
+		u, err := readUsage(t.process.PID())
+		own, failed = append(own, u), errors.Join(failed, err)
+		if t.store == nil {
+			return
+		}
+		u, err = readUsage(t.store.PID())
+		n, err2 := processed(t.store)
+		store, commands, failed = append(store, u), append(commands, n), errors.Join(failed, err, err2)
+	}
+	r, err := l.drive()
+	if err = errors.Join(err, failed); err != nil {
+		return sample{}, fmt.Errorf("%s: %w", t.name, err)
+	}
+	// A few calls may be over while the counter gets there, and in an open loop a standstill of the
+	// machine may cost some.
+	unexpected := r.over
+	if l.scenario.over && t.debug != "" {
+		unexpected = r.ok
+	}
+	if unexpected > 100 || r.failed*100 > r.answered() {
+		return sample{}, fmt.Errorf("%s, %s: %d OK, %d OVER_LIMIT, %d failed (%s)",
+			t.name, l.scenario.name, r.ok, r.over, r.failed, r.refusal)
+	}
+	answered := float64(r.answered())
+	perCall := func(marks []usage) float64 {
+		return float64((marks[1].cpu - marks[0].cpu).Microseconds()) / answered
+	}
+	measured := sample{
+		cpu: perCall(own), rate: r.perSecond(),
+		p50: r.latency.quantile(.5), p99: r.latency.quantile(.99), max: r.latency.max,
+	}
+	if t.store != nil {
+		measured.store, measured.commands = perCall(store), float64(commands[1]-commands[0])/answered
+	}
+	return measured, nil
+}
+
+// spread is what several rounds came to.
+type spread struct{ median, low, high float64 }
+
+func spreadOf(values []float64) spread {
+	if len(values) == 0 {
+		return spread{}
+	}
+	v := slices.Sorted(slices.Values(values))
+	return spread{median: (v[(len(v)-1)/2] + v[len(v)/2]) / 2, low: v[0], high: v[len(v)-1]}
+}
+
+// of picks one figure of each sample.
+func of(samples []sample, figure func(sample) float64) []float64 {
+	var values []float64
+	for _, s := range samples {
+		values = append(values, figure(s))
+	}
+	return values
+}
+
+// ratios divides round by round: what disturbs the machine for a while disturbs both sides.
+func ratios(of, by []float64) []float64 {
+	var values []float64
+	for i := range min(len(of), len(by)) {
+		if by[i] > 0 {
+			values = append(values, of[i]/by[i])
+		}
+	}
+	return values
+}
+
+// The figures that budgets are about.
+func cpuOf(s sample) float64      { return s.cpu }
+func storeOf(s sample) float64    { return s.store }
+func rateOf(s sample) float64     { return s.rate }
+func p50Of(s sample) float64      { return float64(s.p50.Microseconds()) }
+func p99Of(s sample) float64      { return float64(s.p99.Microseconds()) }
+func maxOf(s sample) float64      { return float64(s.max.Microseconds()) }
+func commandsOf(s sample) float64 { return s.commands }

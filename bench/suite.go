@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/shared/localserver"
+)
+
+// suite is the whole measurement.
+type suite struct {
+	rounds    int
+	time      time.Duration // of each measurement, without warm-up
+	timeout   string        // grpc-timeout of all calls
+	rate      float64       // of the open loop
+	only      string        // scenarios, comma separated; "" is all
+	noGoBench bool
+	short     bool
+
+	lab     *lab
+	redis   *localserver.Server
+	targets map[string]*target
+	samples map[line][]sample
+	incrby  []float64 // µs of Redis' CPU for each command of redis-benchmark
+	report  *report
+}
+
+// line names one line of the suite: who is asked what, and how.
+type line struct {
+	scenario, target string
+	open             bool
+}
+
+// group is measured target by target within each round, so that all of them meet the same weather.
+type group []line
+
+func groups() []group {
+	closed := func(scenario string, targets ...string) (g group) {
+		for _, t := range targets {
+			g = append(g, line{scenario: scenario, target: t})
+		}
+		return g
+	}
+	return []group{
+		closed("single", "plain", "tuned", "memory", "redis"),
+		closed("multi", "tuned", "memory", "redis"),
+		append(closed("unmatched", "tuned", "memory", "redis"), closed("overlimit", "memory+cache", "redis+cache")...),
+		closed("hot", "memory", "redis"),
+		closed("nested", "memory", "redis"),
+		closed("zipf", "memory", "redis"),
+		{
+			{scenario: "single", target: "plain", open: true},
+			{scenario: "single", target: "tuned", open: true},
+			{scenario: "single", target: "memory", open: true},
+			{scenario: "single", target: "redis", open: true},
+		},
+	}
+}
+
+// runSuite measures everything and prints what it came to.
+func runSuite(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	s := &suite{samples: map[line][]sample{}, targets: map[string]*target{}}
+	flags.IntVar(&s.rounds, "rounds", 5, "rounds; medians of fewer than 5 are no basis for a claim")
+	flags.DurationVar(&s.time, "time", 2*time.Second, "measured time of each load in each round")
+	flags.StringVar(&s.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
+	flags.Float64Var(&s.rate, "rate", 10_000, "calls a second in the open loop")
+	flags.StringVar(&s.only, "only", "", "`scenarios` to measure, comma separated, and nothing else")
+	flags.BoolVar(&s.noGoBench, "no-go-bench", false, "leave the Go benchmarks out")
+	flags.BoolVar(&s.short, "short", false, "everything once and briefly, in about a minute")
+	daemon := flags.String("daemon", "bin/ratelimit", "`program` to measure")
+	statsOff := flags.Bool("stats-off", false, "DISABLE_STATS=true instead of statsd over TCP to a local sink, the daemon's default")
+	settings := flags.String("env", "", "further settings of the daemons, `NAME=value` separated by spaces")
+	write := flags.Bool("write", false, "also write the report to bench/results/<date>.txt")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if s.short {
+		s.rounds, s.time, s.noGoBench = 1, min(s.time, 700*time.Millisecond), true
+	}
+
+	dir, err := os.MkdirTemp("", "gatehouse-bench-")
+	if err != nil {
+		return err
+	}
+	s.lab = &lab{dir: dir, daemon: *daemon, extra: strings.Fields(*settings)}
+	if !*statsOff {
+		if s.lab.sink, err = startSink(); err != nil {
+			return err
+		}
+		s.lab.statsd = s.lab.sink.addr()
+	}
+	s.report = &report{out: out}
+	if *write {
+		file, err := createResult(time.Now())
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		s.report.out = io.MultiWriter(out, file)
+	}
+	// A daemon that cannot end in order is a finding too, but the table is printed first.
+	err = s.run(ctx)
+	if failed := s.lab.close(); err == nil {
+		err = failed
+	}
+	if s.redis != nil {
+		s.redis.Close()
+	}
+	return err
+}
+
+func (s *suite) run(ctx context.Context) error {
+	began := time.Now()
+	if err := s.header(); err != nil {
+		return err
+	}
+	if !s.noGoBench {
+		if err := s.goBenchmarks(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.start(ctx); err != nil {
+		return err
+	}
+	for round := range s.rounds {
+		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, s.rounds)
+		for _, g := range groups() {
+			if err := s.measureGroup(ctx, g, round); err != nil {
+				return err
+			}
+		}
+		if err := s.measureRedis(ctx); err != nil {
+			return err
+		}
+	}
+	s.tables()
+	if s.only == "" {
+		if err := s.extras(ctx); err != nil {
+			return err
+		}
+	}
+	s.report.linef("\nmeasured in %v", time.Since(began).Round(time.Second))
+	return nil
+}
+
+// start brings up all targets. They stay for the whole run: an idle one costs next to nothing.
+func (s *suite) start(ctx context.Context) error {
+	var err error
+	if s.redis, err = localserver.Redis(ctx, localserver.RedisOptions{}); err != nil {
+		return err
+	}
+	for _, y := range []struct{ kind, answer string }{
+		{"plain", "single"}, {"tuned", "single"}, {"tuned", "multi"}, {"tuned", "unmatched"},
+	} {
+		t, err := s.lab.yardstick(y.kind, y.answer)
+		if err != nil {
+			return err
+		}
+		s.targets[y.kind+" "+y.answer] = t
+	}
+	const cache = "LOCAL_CACHE_SIZE_IN_BYTES=16777216"
+	for _, d := range []struct {
+		name     string
+		store    *localserver.Server
+		settings []string
+	}{
+		{"memory", nil, nil}, {"redis", s.redis, nil},
+		{"memory+cache", nil, []string{cache}}, {"redis+cache", s.redis, []string{cache}},
+	} {
+		t, err := s.lab.ratelimit(d.name, ruleText(0, 1), d.store, d.settings...)
+		if err != nil {
+			return err
+		}
+		if err := s.lab.await(ctx, t); err != nil {
+			return err
+		}
+		s.targets[d.name] = t
+	}
+	return nil
+}
+
+// target finds the process for a line; a yardstick is there once for each answer.
+func (s *suite) target(l line) *target {
+	if t := s.targets[l.target]; t != nil {
+		return t
+	}
+	return s.targets[l.target+" "+l.scenario]
+}
+
+func (s *suite) wanted(scenario string) bool {
+	return s.only == "" || slices.Contains(strings.Split(s.only, ","), scenario)
+}
+
+// measureGroup measures each line once, forwards and backwards in turns.
+func (s *suite) measureGroup(ctx context.Context, g group, round int) error {
+	g = slices.Clone(g)
+	if round%2 == 1 {
+		slices.Reverse(g)
+	}
+	for _, of := range g {
+		if !s.wanted(of.scenario) {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		l := load{
+			scenario: scenarios[of.scenario], conns: 4, streams: 64, timeout: s.timeout,
+			warm: 300 * time.Millisecond, run: s.time,
+		}
+		if of.open {
+			l.rate = s.rate
+		}
+		measured, err := measure(s.target(of), l)
+		if err != nil {
+			return err
+		}
+		s.samples[of] = append(s.samples[of], measured)
+	}
+	return nil
+}
