@@ -1,0 +1,87 @@
+package settings
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// Field is one variable of a settings struct.
+type Field struct {
+	Name, Default string
+	// Secret values are never shown and may come from NAME_FILE; of URL ones only the
+	// credentials are hidden.
+	Secret, URL bool
+
+	failed bool
+}
+
+// Fields lists the variables of a pointer to a struct, in the order of the struct: for README
+// tables and for tests of them.
+func Fields(of any) ([]Field, error) {
+	v := reflect.ValueOf(of)
+	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
+		return nil, fmt.Errorf("settings: %T is not a pointer to a struct", of)
+	}
+	var all []Field
+	seen := map[string]bool{}
+	var err error
+	walk(v.Elem(), "", func(f Field, _ reflect.StructTag, _ reflect.Value) {
+		if seen[f.Name] {
+			err = fmt.Errorf("settings: two fields are named %s", f.Name)
+		}
+		seen[f.Name] = true
+		all = append(all, f)
+	})
+	return all, err
+}
+
+// walk visits every field that has a variable, nested structs with their envPrefix.
+func walk(v reflect.Value, prefix string, visit func(Field, reflect.StructTag, reflect.Value)) {
+	for i := range v.NumField() {
+		sf := v.Type().Field(i)
+		name, _, _ := strings.Cut(sf.Tag.Get("env"), ",")
+		switch {
+		case sf.Type.Kind() == reflect.Struct:
+			walk(v.Field(i), prefix+sf.Tag.Get("envPrefix"), visit)
+		case name != "" && name != "-":
+			secret := sf.Tag.Get("secret")
+			visit(Field{
+				Name: prefix + name, Default: sf.Tag.Get("envDefault"),
+				Secret: secret != "", URL: secret == "url",
+			}, sf.Tag, v.Field(i))
+		}
+	}
+}
+
+// hidden stands for what may not be shown.
+const hidden = "***"
+
+// MaskURL hides the user information of a URL, and the values of its query's username and
+// password: a store's address in a form for logs. Where it cannot tell what is a secret it hides
+// more: up to the last @ when a password holds one, all when that stands behind a question mark.
+func MaskURL(s string) string {
+	scheme, rest, ok := strings.Cut(s, "://")
+	if ok {
+		scheme += "://"
+	} else {
+		scheme, rest = "", s
+	}
+	rest, query, _ := strings.Cut(rest, "?")
+	if strings.Contains(query, "@") {
+		return scheme + hidden
+	}
+	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+		rest = hidden + rest[at:]
+	}
+	if query == "" {
+		return scheme + rest
+	}
+	pairs := strings.Split(query, "&")
+	for i, p := range pairs {
+		if k, _, _ := strings.Cut(p, "="); k != "db" {
+			pairs[i] = k + "=" + hidden
+		}
+	}
+	return scheme + rest + "?" + strings.Join(pairs, "&")
+}

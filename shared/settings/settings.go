@@ -1,0 +1,224 @@
+// Package settings reads a daemon's configuration from the environment into a struct and tells
+// ALL mistakes at once: the variable, its value (never a secret's), and what would be right.
+//
+// The struct is parsed by caarlos0/env; this package is what happens before (old names, secrets
+// from files, empty means unset, misspelt names) and the value parsers. It reads no file but
+// those that a NAME_FILE variable names, keeps nothing, and knows no daemon.
+package settings
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/caarlos0/env/v11"
+)
+
+// Options say what a daemon's environment may look like.
+//
+// Fields of the struct carry these tags: `env` and `envDefault` (`envPrefix` on nested structs);
+// `secret:"true"` for values that are never shown and may come from NAME_FILE instead;
+// `secret:"url"` for the same where only the credentials inside are secret; `min` and `max` in
+// the field's own notation; `oneof:"a b"` for the allowed words, with `fold:"true"` in any case.
+type Options struct {
+	// Aliases are old names. One that ends in * stands for all names with that beginning.
+	Aliases []Alias
+	// Known are names that are ours without being a field. One may end in *.
+	Known []string
+	// Prefixes begin our names: others that begin so are probably misspelt.
+	Prefixes []string
+	// Foreign begin names that are somebody else's although Prefixes says otherwise.
+	Foreign []string
+}
+
+// Alias is an old name and what it is called today.
+type Alias struct{ Old, New string }
+
+// Report is what there is to say about an environment.
+type Report struct {
+	// Warnings are for the log, one line each.
+	Warnings []string
+	// Mistakes keep the daemon from starting, one line each.
+	Mistakes []string
+
+	env    map[string]string // without empty ones, by new name
+	origin map[string]string // how the operator spelled a variable
+	fields map[string]Field
+}
+
+// Load fills into, a pointer to a struct, from environ ("NAME=value" as os.Environ gives it).
+// Fields of wrong variables are left at zero; see Report.Err before using any.
+func Load(into any, environ []string, o Options) *Report {
+	r := &Report{env: map[string]string{}, origin: map[string]string{}, fields: map[string]Field{}}
+	fields, err := Fields(into)
+	if err != nil {
+		panic(err) // a bug in the struct
+	}
+	for _, f := range fields {
+		r.fields[f.Name] = f
+	}
+	for _, e := range environ {
+		if name, value, ok := strings.Cut(e, "="); ok && name != "" && value != "" {
+			r.env[name] = value
+			r.origin[name] = name
+		}
+	}
+	for _, a := range o.Aliases {
+		r.rename(a)
+	}
+	for _, f := range fields {
+		if f.Secret {
+			r.readFile(f.Name)
+		}
+	}
+	r.unknown(fields, o)
+	r.parse(into)
+	return r
+}
+
+// Err is nil, or an error that lists every mistake on a line of its own.
+func (r *Report) Err() error {
+	switch len(r.Mistakes) {
+	case 0:
+		return nil
+	case 1:
+		return fmt.Errorf("settings: %s", r.Mistakes[0])
+	}
+	return fmt.Errorf("settings: %d mistakes:\n  %s", len(r.Mistakes), strings.Join(r.Mistakes, "\n  "))
+}
+
+// IsSet says whether the operator gave the variable a value, by whatever name.
+func (r *Report) IsSet(name string) bool { return r.env[name] != "" }
+
+// Text is the value as the operator gave it; "" when unset.
+func (r *Report) Text(name string) string { return r.env[name] }
+
+// Names are the variables that are set, sorted.
+func (r *Report) Names() []string {
+	var names []string
+	for n := range r.env {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Wrong adds a mistake about one variable: `NAME="value": text`.
+func (r *Report) Wrong(name, format string, args ...any) {
+	r.Mistakes = append(r.Mistakes, r.shown(name)+": "+fmt.Sprintf(format, args...))
+}
+
+// Clash adds a mistake that is no single variable's; the text names all of them.
+func (r *Report) Clash(format string, args ...any) {
+	r.Mistakes = append(r.Mistakes, fmt.Sprintf(format, args...))
+}
+
+// Warn adds a warning.
+func (r *Report) Warn(format string, args ...any) {
+	r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...))
+}
+
+// shown is the variable with its value as it may appear in a log.
+func (r *Report) shown(name string) string {
+	spelled, f := r.origin[name], r.fields[name]
+	if spelled == "" {
+		spelled = name
+	}
+	value, set := r.env[name]
+	if !set {
+		value = f.Default
+	}
+	switch {
+	case f.Secret && !f.URL:
+		return spelled
+	case f.Secret:
+		value = MaskURL(value)
+	case value == "":
+		return spelled
+	}
+	return fmt.Sprintf("%s=%q", spelled, short(value))
+}
+
+func short(v string) string {
+	if len(v) > 120 {
+		return v[:120] + "…"
+	}
+	return v
+}
+
+// rename moves the value of an old name to the new one.
+func (r *Report) rename(a Alias) {
+	if prefix, ok := strings.CutSuffix(a.Old, "*"); ok {
+		for _, name := range r.Names() {
+			if rest, ok := strings.CutPrefix(name, prefix); ok && r.origin[name] == name {
+				r.rename(Alias{name, strings.TrimSuffix(a.New, "*") + rest})
+			}
+		}
+		return
+	}
+	if r.fields[a.New].Secret && !strings.HasSuffix(a.New, fileSuffix) {
+		r.rename(Alias{a.Old + fileSuffix, a.New + fileSuffix})
+	}
+	old, ok := r.env[a.Old]
+	if !ok {
+		return
+	}
+	if now, both := r.env[a.New]; both && now != old {
+		r.Clash("%s and %s are both set and differ: %s is the old name of %s, remove it", a.Old, r.origin[a.New], a.Old, a.New)
+		delete(r.env, a.Old)
+		return
+	} else if !both {
+		r.env[a.New], r.origin[a.New] = old, a.Old
+	}
+	delete(r.env, a.Old)
+	r.Warn("%s is an old name; it is called %s now", a.Old, a.New)
+}
+
+// fileSuffix names the file that holds a secret.
+const fileSuffix = "_FILE"
+
+// secretBytes bounds what is read from such a file.
+const secretBytes = 64 << 10
+
+// readFile takes a secret from the file that NAME_FILE names, without its last newline.
+func (r *Report) readFile(name string) {
+	path, ok := r.env[name+fileSuffix]
+	if !ok {
+		return
+	}
+	spelled := r.origin[name+fileSuffix]
+	if r.IsSet(name) {
+		r.Clash("%s and %s are both set: keep one", r.origin[name], spelled)
+		return
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		r.Clash("%s: %v", spelled, err)
+		return
+	}
+	text := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
+	switch {
+	case text == "":
+		r.Clash("%s: %s is empty", spelled, path)
+	case len(text) > secretBytes:
+		r.Clash("%s: %s is larger than %d bytes", spelled, path, secretBytes)
+	default:
+		r.env[name], r.origin[name] = text, spelled
+	}
+}
+
+// parse hands the cleaned environment to the library. OnSet runs before each field's parser and
+// tells which variable it is about, which the library's own errors do not.
+func (r *Report) parse(into any) {
+	p := &parsers{report: r}
+	err := env.ParseWithOptions(into, env.Options{
+		Environment: r.env,
+		OnSet:       func(name string, _ any, _ bool) { p.name = name },
+		FuncMap:     p.byType(),
+	})
+	if err != nil {
+		panic(err) // a type without a parser: a bug in the struct
+	}
+	r.check(into)
+}

@@ -1,0 +1,235 @@
+package settings
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+type store struct {
+	URL  string `env:"URL" secret:"url"`
+	Auth string `env:"AUTH" secret:"true"`
+	Size int    `env:"POOL_SIZE" envDefault:"10" min:"1"`
+}
+
+type sample struct {
+	Mode    string            `env:"MODE_OF_USE" envDefault:"one" oneof:"one two" fold:"true"`
+	Exact   string            `env:"EXACT" envDefault:"FILE" oneof:"FILE XDS"`
+	Flag    bool              `env:"FLAG" envDefault:"true"`
+	Count   int64             `env:"COUNT" envDefault:"300"`
+	Small   uint32            `env:"SMALL"`
+	Ratio   float32           `env:"RATIO" envDefault:"0.8" min:"0" max:"1"`
+	Rate    float64           `env:"RATE"`
+	Wait    time.Duration     `env:"WAIT" envDefault:"10s" min:"1us"`
+	Hosts   []string          `env:"HOSTS"`
+	Tags    map[string]string `env:"TAGS"`
+	Store   store             `envPrefix:"STORE_"`
+	Twin    store             `envPrefix:"STORE_TWIN_"`
+	notOurs int
+}
+
+var options = Options{
+	Aliases: []Alias{
+		{"OLD_MODE", "MODE_OF_USE"}, {"OLDER_MODE", "MODE_OF_USE"},
+		{"REDIS_*", "STORE_"}, {"OLD_AUTH", "STORE_AUTH"},
+	},
+	Known:    []string{"STORE_LATER", "STORE_NAMED_*"},
+	Prefixes: []string{"STORE_"},
+	Foreign:  []string{"STORE_FOREIGN_"},
+}
+
+func TestLoad(t *testing.T) {
+	f := func(environ string, want func(*sample)) {
+		t.Helper()
+		var got sample
+		if err := Load(&got, strings.Fields(environ), options).Err(); err != nil {
+			t.Errorf("%s: %v", environ, err)
+		}
+		expected := sample{
+			Mode: "one", Exact: "FILE", Flag: true, Count: 300, Ratio: 0.8, Wait: 10 * time.Second,
+			Store: store{Size: 10}, Twin: store{Size: 10},
+		}
+		want(&expected)
+		if d := cmp.Diff(expected, got, cmp.AllowUnexported(sample{})); d != "" {
+			t.Errorf("%s: %s", environ, d)
+		}
+	}
+	f("", func(*sample) {})
+	f("MODE_OF_USE= COUNT= FLAG= WAIT= RATIO= TAGS=", func(*sample) {}) // empty is unset
+	f("MODE_OF_USE=TWO", func(s *sample) { s.Mode = "two" })
+	f("FLAG=F", func(s *sample) { s.Flag = false })
+	f("COUNT=0x10 SMALL=010 STORE_POOL_SIZE=4_000", func(s *sample) { s.Count, s.Small, s.Store.Size = 16, 8, 4000 })
+	f("COUNT=-1 SMALL=4294967295", func(s *sample) { s.Count, s.Small = -1, 4294967295 })
+	f("WAIT=150us RATIO=1 RATE=1e3", func(s *sample) { s.Wait, s.Ratio, s.Rate = 150*time.Microsecond, 1, 1000 })
+	f("HOSTS=a:1,,b:2, TAGS=k:v:w,l:,m:x", func(s *sample) {
+		s.Hosts, s.Tags = []string{"a:1", "b:2"}, map[string]string{"k": "v:w", "l": "", "m": "x"}
+	})
+	f("STORE_URL=h:1 STORE_TWIN_URL=h:2 STORE_AUTH=a=b", func(s *sample) {
+		s.Store.URL, s.Twin.URL, s.Store.Auth = "h:1", "h:2", "a=b"
+	})
+	f("OLD_MODE=two REDIS_TWIN_POOL_SIZE=3", func(s *sample) { s.Mode, s.Twin.Size = "two", 3 })
+	f("OLD_MODE=two MODE_OF_USE=two OLDER_MODE=two", func(s *sample) { s.Mode = "two" })
+}
+
+// TestLoad_mistakes holds the text of every mistake that one environment can have.
+func TestLoad_mistakes(t *testing.T) {
+	f := func(environ string, want ...string) {
+		t.Helper()
+		r := Load(new(sample), strings.Fields(environ), options)
+		if d := cmp.Diff(want, r.Mistakes); d != "" {
+			t.Errorf("%s: %s", environ, d)
+		}
+	}
+	f("FLAG=yes", `FLAG="yes": not a yes or no: true, false, 1, 0`)
+	f("COUNT=ten", `COUNT="ten": not a whole number, such as 10 or 0x10`)
+	f("COUNT=tcp://10.0.0.1:80", `COUNT="tcp://10.0.0.1:80": not a whole number, such as 10 or 0x10 (Kubernetes sets such variables for each service: enableServiceLinks: false)`)
+	f("COUNT=9223372036854775808", `COUNT="9223372036854775808": out of range`)
+	f("SMALL=-1", `SMALL="-1": not a whole number, such as 10 or 0x10`)
+	f("RATIO=half", `RATIO="half": not a number, such as 0.8`)
+	f("RATIO=1.5", `RATIO="1.5": must be at most 1`)
+	f("RATIO=NaN", `RATIO="NaN": must be at least 0`, `RATIO="NaN": must be at most 1`)
+	f("WAIT=10", `WAIT="10": not a duration, such as 10s, 150us, 1h30m: a number needs its unit`)
+	f("WAIT=0", `WAIT="0": must be at least 1us`)
+	f("TAGS=a:b,c", `TAGS="a:b,c": item "c" is not name:value`)
+	f("TAGS=a:b,a:c", `TAGS="a:b,a:c": "a" is given twice`)
+	f("MODE_OF_USE=three", `MODE_OF_USE="three": must be one or two`)
+	f("EXACT=file", `EXACT="file": must be FILE or XDS`)
+	f("STORE_TWIN_POOL_SIZE=0", `STORE_TWIN_POOL_SIZE="0": must be at least 1`)
+	f("REDIS_POOL_SIZE=x", `REDIS_POOL_SIZE="x": not a whole number, such as 10 or 0x10`)
+	f("OLD_MODE=one MODE_OF_USE=two", `OLD_MODE and MODE_OF_USE are both set and differ: OLD_MODE is the old name of MODE_OF_USE, remove it`)
+	f("OLD_MODE=one OLDER_MODE=two", `OLDER_MODE and OLD_MODE are both set and differ: OLDER_MODE is the old name of MODE_OF_USE, remove it`)
+	f("REDIS_URL=redis://u:one@h STORE_URL=redis://u:two@h", `REDIS_URL and STORE_URL are both set and differ: REDIS_URL is the old name of STORE_URL, remove it`)
+	f("STORE_AUTH=x STORE_AUTH_FILE=/y", `STORE_AUTH and STORE_AUTH_FILE are both set: keep one`)
+	f("STORE_AUTH_FILE=/does/not/exist", `STORE_AUTH_FILE: open /does/not/exist: no such file or directory`)
+	f("FLAG=2 COUNT=x WAIT=1", // all at once
+		`FLAG="2": not a yes or no: true, false, 1, 0`,
+		`COUNT="x": not a whole number, such as 10 or 0x10`,
+		`WAIT="1": not a duration, such as 10s, 150us, 1h30m: a number needs its unit`)
+}
+
+func TestReport_hidesSecrets(t *testing.T) {
+	r := Load(new(sample), []string{"STORE_AUTH=hunter2", "STORE_URL=redis://u:hunter2@h:1/0"}, options)
+	r.Wrong("STORE_AUTH", "no good")
+	r.Wrong("STORE_URL", "no good")
+	want := []string{`STORE_AUTH: no good`, `STORE_URL="redis://***@h:1/0": no good`}
+	if d := cmp.Diff(want, r.Mistakes); d != "" {
+		t.Error(d)
+	}
+	text := r.Err().Error()
+	if want := "settings: 2 mistakes:\n  STORE_AUTH: no good\n  STORE_URL=\"redis://***@h:1/0\": no good"; text != want {
+		t.Errorf("got %q", text)
+	}
+}
+
+func TestSecretFiles(t *testing.T) {
+	dir := t.TempDir()
+	f := func(content, want string) {
+		t.Helper()
+		path := filepath.Join(dir, "secret")
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"STORE_AUTH_FILE", "OLD_AUTH_FILE", "REDIS_AUTH_FILE"} {
+			var s sample
+			r := Load(&s, []string{name + "=" + path}, options)
+			got := s.Store.Auth
+			if err := r.Err(); err != nil {
+				got = err.Error()
+			}
+			if want := strings.ReplaceAll(want, "NAME", name); got != strings.ReplaceAll(want, "PATH", path) {
+				t.Errorf("%s with %q: got %q, want %q", name, content, got, want)
+			}
+		}
+	}
+	f("secret", "secret")
+	f("secret\n", "secret")
+	f("secret\r\n", "secret")
+	f("secret\n\n", "secret\n")
+	f(" se cret ", " se cret ")
+	f("", "settings: NAME: PATH is empty")
+	f("\n", "settings: NAME: PATH is empty")
+	f(strings.Repeat("x", secretBytes+1), "settings: NAME: PATH is larger than 65536 bytes")
+}
+
+func TestWarnings(t *testing.T) {
+	f := func(environ string, want ...string) {
+		t.Helper()
+		r := Load(new(sample), strings.Fields(environ), options)
+		if d := cmp.Diff(want, r.Warnings); d != "" {
+			t.Errorf("%s: %s", environ, d)
+		}
+	}
+	f("STORE_POOL_SIZES=1", "STORE_POOL_SIZES is no setting of this program and has no effect; did you mean STORE_POOL_SIZE?")
+	f("STORE_COMPLETELY_DIFFERENT=1", "STORE_COMPLETELY_DIFFERENT is no setting of this program and has no effect")
+	f("MODE_OFF_USE=1", "MODE_OFF_USE is no setting of this program and has no effect; did you mean MODE_OF_USE?")
+	f("FLAGS=1 PATH=/bin HOME=/root COUNTRY=x")
+	f("STORE_LATER=1 STORE_NAMED_A=2 STORE_FOREIGN_X=1")
+	f("STORE_SERVICE_HOST=1.2.3.4 STORE_PORT_6379_TCP_ADDR=1.2.3.4 STORE_PORT=tcp://1.2.3.4:6379 STORE_SERVICE_PORT_MAIN=1")
+	f("OLD_MODE=two", "OLD_MODE is an old name; it is called MODE_OF_USE now")
+	f("REDIS_TYPO=1",
+		"REDIS_TYPO is an old name; it is called STORE_TYPO now",
+		"STORE_TYPO is no setting of this program and has no effect")
+}
+
+func TestMaskURL(t *testing.T) {
+	f := func(in, want string) {
+		t.Helper()
+		if got := MaskURL(in); got != want {
+			t.Errorf("%q became %q, want %q", in, got, want)
+		}
+	}
+	f("host:6379", "host:6379")
+	f("/run/redis.sock", "/run/redis.sock")
+	f("master,h:1,h:2", "master,h:1,h:2")
+	f("redis://h:1/0", "redis://h:1/0")
+	f("redis://u:p@h:1/0", "redis://***@h:1/0")
+	f("redis://u:p@ss,w/ord@h:1/0", "redis://***@h:1/0")
+	f("redis://h:1?password=x&db=2&username=y", "redis://h:1?password=***&db=2&username=***")
+	f("redis://h:1?password=x@y", "redis://***")
+	f("u:p@h:1", "***@h:1")
+}
+
+func TestFields(t *testing.T) {
+	fields, err := Fields(new(sample))
+	if err != nil || len(fields) != 16 || fields[15].Name != "STORE_TWIN_POOL_SIZE" || fields[15].Default != "10" {
+		t.Errorf("%v, %v", fields, err)
+	}
+	if _, err := Fields(sample{}); err == nil {
+		t.Error("a struct that is no pointer passed")
+	}
+	if _, err := Fields(&struct {
+		A int `env:"A"`
+		B int `env:"A"`
+	}{}); err == nil {
+		t.Error("two fields of one name passed")
+	}
+}
+
+// FuzzMap: whatever comes, the parser ends, items have trimmed, non-empty names, and writing
+// the result out and reading it again gives the same.
+func FuzzMap(f *testing.F) {
+	for _, s := range []string{"", "a:b", "a:b:c, d : e ,", ":", ",,", "a", "a:b,a:b"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, in string) {
+		m, err := Map(in)
+		if err != nil {
+			return
+		}
+		var items []string
+		for k, v := range m {
+			if k == "" || strings.TrimSpace(k) != k || strings.TrimSpace(v) != v {
+				t.Fatalf("%q gave %q:%q", in, k, v)
+			}
+			items = append(items, k+":"+v)
+		}
+		again, err := Map(strings.Join(items, ","))
+		if d := cmp.Diff(m, again); d != "" || err != nil {
+			t.Fatalf("%q: %v %s", in, err, d)
+		}
+	})
+}

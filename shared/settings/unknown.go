@@ -1,0 +1,83 @@
+package settings
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// serviceLink is what Kubernetes puts into every container for each service of its namespace.
+var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?)$`)
+
+// unknown warns about variables that look like ours and are none: those with our prefixes, and
+// those that are within two letters of a longer name.
+func (r *Report) unknown(fields []Field, o Options) {
+	var known []string
+	for _, f := range fields {
+		known = append(known, f.Name)
+		if f.Secret {
+			known = append(known, f.Name+fileSuffix)
+		}
+	}
+	for _, name := range o.Known {
+		known = append(known, name)
+	}
+	for _, name := range r.Names() {
+		if matches(name, known) || hasPrefix(name, o.Foreign) || serviceLink.MatchString(name) {
+			continue
+		}
+		near, distance := nearest(name, known)
+		switch {
+		case distance <= 2 && len(name) >= 8, hasPrefix(name, o.Prefixes) && distance <= max(3, len(name)/4):
+			r.Warn("%s is no setting of this program and has no effect; did you mean %s?", name, near)
+		case hasPrefix(name, o.Prefixes):
+			r.Warn("%s is no setting of this program and has no effect", name)
+		}
+	}
+}
+
+func matches(name string, known []string) bool {
+	return slices.ContainsFunc(known, func(k string) bool {
+		prefix, open := strings.CutSuffix(k, "*")
+		return name == k || open && strings.HasPrefix(name, prefix)
+	})
+}
+
+func hasPrefix(name string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// nearest is the known name with the fewest letters to change, the first of equals.
+func nearest(name string, known []string) (string, int) {
+	best, fewest := "", len(name)
+	for _, k := range known {
+		if strings.HasSuffix(k, "*") {
+			continue
+		}
+		if d := distance(name, k); d < fewest {
+			best, fewest = k, d
+		}
+	}
+	return best, fewest
+}
+
+// distance is how many letters must be inserted, deleted or replaced to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replace := diagonal
+			if a[i] != b[j] {
+				replace++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replace, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
