@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+
+	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// client asks a running daemon once (spec 1.7): exit 0 with an answer, whatever it says, 1 without
+// one, 2 on bad flags.
+func client(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("ratelimit client", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	address := flags.String("dial_string", "localhost:8081", "server to ask, host:port")
+	domain := flags.String("domain", "", "rate limit `domain`")
+	var descriptors descriptorsFlag
+	flags.Var(&descriptors, "descriptors", "one descriptor, `key=value,key=value`; repeat for more")
+	if err := flags.Parse(args); err != nil {
+		return flagExit(err)
+	}
+	if flags.NArg() > 0 {
+		fmt.Fprintf(stderr, "ratelimit client: %q is no flag\n", flags.Arg(0))
+		return exitUsage
+	}
+	flags.VisitAll(func(f *flag.Flag) { fmt.Fprintf(stdout, "Flag: --%s=%q\n", f.Name, f.Value) })
+
+	conn, err := grpc.NewClient(*address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		fmt.Fprintf(stdout, "request error: %v\n", err)
+		return exitFailed
+	}
+	defer conn.Close()
+	answer, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &pb.RateLimitRequest{
+		Domain: *domain, Descriptors: descriptors, HitsAddend: 1,
+	})
+	if err != nil {
+		fmt.Fprintf(stdout, "request error: %v\n", err)
+		return exitFailed
+	}
+	fmt.Fprintf(stdout, "response: %v\n", answer)
+	return exitOK
+}
+
+// descriptorsFlag collects -descriptors.
+type descriptorsFlag []*ratelimitpb.RateLimitDescriptor
+
+// String is the form that the replaced service's client prints.
+func (d *descriptorsFlag) String() string {
+	var b strings.Builder
+	for _, descriptor := range *d {
+		entries := make([]string, 0, len(descriptor.Entries))
+		for _, e := range descriptor.Entries {
+			entries = append(entries, fmt.Sprintf("<key=%s, value=%s>", e.Key, e.Value))
+		}
+		fmt.Fprintf(&b, "[ %s ] ", strings.Join(entries, "  "))
+	}
+	return b.String()
+}
+
+func (d *descriptorsFlag) Set(text string) error {
+	descriptor := &ratelimitpb.RateLimitDescriptor{}
+	for pair := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok || key == "" {
+			return fmt.Errorf("%q is no key=value pair", pair)
+		}
+		descriptor.Entries = append(descriptor.Entries, &ratelimitpb.RateLimitDescriptor_Entry{Key: key, Value: value})
+	}
+	*d = append(*d, descriptor)
+	return nil
+}
+
+// flagExit is the exit status after FlagSet.Parse has failed and said why.
+func flagExit(err error) int {
+	if errors.Is(err, flag.ErrHelp) {
+		return exitOK
+	}
+	return exitUsage
+}

@@ -1,0 +1,118 @@
+//go:build !race
+
+package service
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/proto"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/rls"
+)
+
+// manyRules is n rules of two levels, one of them for (tenant,t<n/2>)(path,*).
+func manyRules(n int) string {
+	var b strings.Builder
+	b.WriteString("[")
+	for i := range n / 2 {
+		fmt.Fprintf(&b, "{key: tenant, value: t%d, descriptors: [{key: path, @1000000}, {key: path, value: /admin, @10}]},", i)
+	}
+	return b.String() + "{key: k, @0}, {key: detailed, detailed_metric: true, @1000000}]"
+}
+
+func wire(t testing.TB, entries ...string) []byte {
+	d := &ratelimitpb.RateLimitDescriptor{}
+	for i := 0; i < len(entries); i += 2 {
+		d.Entries = append(d.Entries, &ratelimitpb.RateLimitDescriptor_Entry{Key: entries[i], Value: entries[i+1]})
+	}
+	b, err := proto.Marshal(&pb.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitpb.RateLimitDescriptor{d, d}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestAllocations: a decoded request to its encoded response allocates nothing once everything is warm.
+func TestAllocations(t *testing.T) {
+	r := newRig(t, manyRules(1000), Options{OverLimit: counter.NewOverLimit(1 << 20)})
+	r.Service.clock = New(Options{Stats: r.stats}).clock // the real one: the rig's allocates
+	var c Call
+	out := make([]byte, 0, 1024)
+	for name, b := range map[string][]byte{
+		"counted":       wire(t, "tenant", "t250", "path", "/x"),
+		"unmatched":     wire(t, "nothing", "here"),
+		"known over":    wire(t, "k", "v"),
+		"runtime value": wire(t, "detailed", "ann"),
+	} {
+		n := testing.AllocsPerRun(1000, func() {
+			if err := c.Request.Unmarshal(b); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Decide(t.Context(), &c); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			if out, err = c.Response.Append(out[:0]); err != nil || len(out) == 0 {
+				t.Fatal(err)
+			}
+		})
+		if n != 0 {
+			t.Errorf("%s: %v allocations, want 0", name, n)
+		}
+	}
+}
+
+// BenchmarkMatchKeyDecide is the budget's "match + key + decide": two entries, no store, no decoding.
+func BenchmarkMatchKeyDecide(b *testing.B) {
+	for _, n := range []int{2, 10_000, 100_000} {
+		b.Run(fmt.Sprint(n, " rules"), func(b *testing.B) {
+			r := newRig(b, manyRules(n), Options{})
+			r.o.Store = answers{}
+			var c Call
+			if err := c.Request.Unmarshal(wire(b, "tenant", fmt.Sprint("t", n/4), "path", "/x")); err != nil {
+				b.Fatal(err)
+			}
+			c.Request.Descriptors = c.Request.Descriptors[:1]
+			rules := r.Rules()
+			b.ReportAllocs()
+			for b.Loop() {
+				domain := rules.Domain("d")
+				r.match(&c, rules, domain)
+				r.planHits(&c, rules, testNow)
+				r.judge(&c, testNow)
+				r.finish(&c)
+				if c.Response.Overall != rls.OK || !c.Response.Statuses[0].HasLimit {
+					b.Fatalf("%+v", c.Response)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkDecide is a request from the wire to the wire over the in-process store.
+func BenchmarkDecide(b *testing.B) {
+	r := newRig(b, manyRules(10_000), Options{OnStoreFailure: limits.FailureError})
+	r.Service.clock = New(Options{Stats: r.stats}).clock
+	in := wire(b, "tenant", "t250", "path", "/x")
+	var c Call
+	out := make([]byte, 0, 1024)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := c.Request.Unmarshal(in); err != nil {
+			b.Fatal(err)
+		}
+		if err := r.Decide(b.Context(), &c); err != nil || len(c.Response.Statuses) != 2 {
+			b.Fatal(err)
+		}
+		out, _ = c.Response.Append(out[:0])
+	}
+}
+
+// answers is a store that is not there: what it would cost is not what is measured.
+type answers struct{ counter.Store }

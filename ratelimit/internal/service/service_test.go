@@ -1,0 +1,420 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+const testNow = 1700000000
+
+// rig is a service over an in-process store, with its statistics.
+type rig struct {
+	*Service
+	stats *stats.Registry
+	store *failing
+	now   int64
+}
+
+// failing is the in-process store until err is set.
+type failing struct {
+	*counter.Memory
+	err   error
+	calls int
+}
+
+func (f *failing) Add(ctx context.Context, r *counter.Request) error {
+	f.calls++
+	if f.err != nil {
+		return f.err
+	}
+	return f.Memory.Add(ctx, r)
+}
+
+var rateLimit = regexp.MustCompile(`@(\d+)`)
+
+// newRig loads one domain named d from flow YAML, in which @5 is a limit of 5 per minute.
+func newRig(t testing.TB, yaml string, o Options) *rig {
+	t.Helper()
+	r := &rig{stats: stats.NewRegistry(stats.Options{}), store: &failing{Memory: counter.NewMemory(counter.MemoryOptions{})}, now: testNow}
+	o.Stats, o.Store = r.stats, r.store
+	o.Clock = func() time.Time { return time.Unix(r.now, 0) }
+	o.Caps = Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10}
+	r.Service = New(o)
+	r.load(t, yaml)
+	return r
+}
+
+func (r *rig) load(t testing.TB, yaml string) {
+	t.Helper()
+	yaml = rateLimit.ReplaceAllString(yaml, "rate_limit: {requests_per_unit: $1, unit: minute}")
+	if !strings.Contains(yaml, "domain:") {
+		yaml = "domain: d\ndescriptors: " + yaml
+	}
+	rules, _, err := limits.Load([]limits.File{{Name: "rules.yaml", Text: []byte(yaml)}}, limits.Options{NearRatio: 0.8, Stats: r.stats})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.SetRules(rules)
+}
+
+// call writes a request as the spec does: "(k,v)(j,w)|(k,x)".
+func call(domain, descriptors string) *Call {
+	c := &Call{}
+	c.Request.Domain = domain
+	for d := range strings.SplitSeq(descriptors, "|") {
+		var out rls.Descriptor
+		for e := range strings.SplitSeq(strings.Trim(d, "()"), ")(") {
+			key, value, _ := strings.Cut(e, ",")
+			out.Entries = append(out.Entries, rls.Entry{Key: key, Value: value})
+		}
+		c.Request.Descriptors = append(c.Request.Descriptors, out)
+	}
+	return c
+}
+
+// decide asks and renders the answer: the overall code, then each descriptor's code and what remains.
+func (r *rig) decide(t testing.TB, c *Call) string {
+	t.Helper()
+	if err := r.Decide(t.Context(), c); err != nil {
+		return err.Error()
+	}
+	out := c.Response.Overall.String() + ":"
+	for _, s := range c.Response.Statuses {
+		out += " " + s.Code.String()
+		if s.HasLimit {
+			out += fmt.Sprintf(" %d/%d", s.Remaining, s.PerUnit)
+		}
+	}
+	return out
+}
+
+func (r *rig) expect(t testing.TB, c *Call, want string) {
+	t.Helper()
+	if got := r.decide(t, c); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func (r *rig) counters(prefix string) map[string]int64 {
+	m := map[string]int64{}
+	r.stats.Each(func(name string, kind stats.Kind, value int64) {
+		if rest, ok := strings.CutPrefix(name, prefix); ok && value != 0 && kind == stats.KindCounter {
+			m[rest] = value
+		}
+	})
+	return m
+}
+
+func (r *rig) wantCounters(t testing.TB, prefix string, want map[string]int64) {
+	t.Helper()
+	if d := cmp.Diff(want, r.counters(prefix)); d != "" {
+		t.Errorf("statistics below %s: want (-), got (+):\n%s", prefix, d)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	r := newRig(t, `[{key: k, @1}]`, Options{})
+	r.o.Caps = Caps{Descriptors: 2, Entries: 2, TextBytes: 4}
+	f := func(change func(*rls.Request), want string) {
+		t.Helper()
+		c := call("d", "(k,v)")
+		change(&c.Request)
+		err := r.Decide(t.Context(), c)
+		refusal, ok := errors.AsType[*Refusal](err)
+		if !ok || refusal.Kind != Invalid || refusal.Msg != want {
+			t.Errorf("%v, want an Invalid refusal %q", err, want)
+		}
+	}
+	f(func(r *rls.Request) { r.Domain = "" }, "rate limit domain must not be empty")
+	f(func(r *rls.Request) { r.Domain, r.Descriptors = "", nil }, "rate limit domain must not be empty")
+	f(func(r *rls.Request) { r.Descriptors = nil }, "rate limit descriptor list must not be empty")
+	f(func(r *rls.Request) { r.Domain = "12345" }, "rate limit domain has 5 bytes, at most 4 are allowed")
+	f(func(r *rls.Request) { r.Descriptors = make([]rls.Descriptor, 3) }, "rate limit request has 3 descriptors, at most 2 are allowed")
+	f(func(r *rls.Request) { r.Descriptors[0].Entries = make([]rls.Entry, 3) }, "rate limit descriptor 0 has 3 entries, at most 2 are allowed")
+	f(func(r *rls.Request) { r.Descriptors[0].Entries[0].Value = "12345" },
+		"rate limit descriptor 0: entry 0 has a key of 1 and a value of 5 bytes, at most 4 each are allowed")
+	f(func(r *rls.Request) { r.Descriptors[0].HasLimit = true }, "rate limit descriptor 0: limit has unit 0, want 1 (SECOND) to 7 (WEEK)")
+	f(func(r *rls.Request) { r.Descriptors[0].HasLimit, r.Descriptors[0].Limit.Unit = true, 8 },
+		"rate limit descriptor 0: limit has unit 8, want 1 (SECOND) to 7 (WEEK)")
+	f(func(r *rls.Request) { r.Descriptors[0].HasHits, r.Descriptors[0].Hits = true, 1<<63 },
+		"rate limit descriptor 0: hits_addend is 9223372036854775808, at most 9223372036854775807 is allowed")
+	if r.store.calls != 0 {
+		t.Error("a refused request reached the store")
+	}
+	r.wantCounters(t, "ratelimit.service.call.should_rate_limit.", map[string]int64{"service_error": 10})
+}
+
+func TestDecide_withoutRules(t *testing.T) {
+	s := New(Options{Store: counter.NewMemory(counter.MemoryOptions{}), Stats: stats.NewRegistry(stats.Options{})})
+	if err := s.Decide(t.Context(), call("d", "(k,v)")); err != ErrNoRules {
+		t.Errorf("%v, want ErrNoRules", err)
+	}
+}
+
+func TestDecide_hits(t *testing.T) {
+	r := newRig(t, `[{key: k, @3}]`, Options{})
+	huge := call("d", "(k,huge)")
+	huge.Request.Descriptors[0].HasHits, huge.Request.Descriptors[0].Hits = true, math.MaxInt64
+	r.expect(t, huge, "OVER_LIMIT: OVER_LIMIT 0/3")
+	r.expect(t, huge, "OVER_LIMIT: OVER_LIMIT 0/3") // saturates, does not wrap
+
+	r = newRig(t, `[{key: k, @3}]`, Options{})
+	refund := call("d", "(k,v)")
+	refund.Request.Descriptors[0].Negative = true
+	r.expect(t, refund, "OK: OK 3/3") // floor 0
+	for range 4 {
+		r.decide(t, call("d", "(k,v)"))
+	}
+	r.expect(t, refund, "OK: OK 0/3")
+	refund.Request.HitsAddend = 2
+	r.expect(t, refund, "OK: OK 2/3")
+	r.wantCounters(t, "ratelimit.service.rate_limit.d.k.total", map[string]int64{"_hits": 4}) // refunds are no hits
+}
+
+func TestDecide_windowAndMultiplier(t *testing.T) {
+	r := newRig(t, `[{key: k, rate_limit: {requests_per_unit: 2, unit: minute, unit_multiplier: 5}}]`, Options{})
+	c := call("d", "(k,v)")
+	r.expect(t, c, "OK: OK 1/2")
+	if st := c.Response.Statuses[0]; st.Reset != 300-testNow%300 || st.Unit != rls.Minute {
+		t.Errorf("reset %d, unit %s", st.Reset, st.Unit)
+	}
+	r.expect(t, c, "OK: OK 0/2")
+	r.now += 300 - testNow%300 - 1 // the window's last second
+	r.expect(t, c, "OVER_LIMIT: OVER_LIMIT 0/2")
+	if got := c.Response.Statuses[0].Reset; got != 1 {
+		t.Errorf("reset %d in the last second, want 1", got)
+	}
+	r.now++
+	r.expect(t, c, "OK: OK 1/2")
+}
+
+func TestDecide_unknownDomain(t *testing.T) {
+	r := newRig(t, `[{key: k, @3}]`, Options{})
+	r.expect(t, call("nobody", "(k,v)|(k,w)"), "OK: OK OK")
+	r.wantCounters(t, "ratelimit.service.rate_limit.", map[string]int64{"nobody.domain_not_found": 2})
+
+	r = newRig(t, `[{key: k, @3}]`, Options{DenyUnknown: true})
+	c := call("nobody", "(k,v)|(k,w)")
+	c.Request.Descriptors[1].HasLimit, c.Request.Descriptors[1].Limit = true, rls.Override{PerUnit: 5, Unit: rls.Day}
+	r.expect(t, c, "OVER_LIMIT: OVER_LIMIT OVER_LIMIT")
+	r.expect(t, call("d", "(x,v)"), "OK: OK") // a known domain without a matching rule stays open
+	r.wantCounters(t, "ratelimit.service.rate_limit.", map[string]int64{"nobody.domain_not_found": 1})
+}
+
+func TestOverLimitCache(t *testing.T) {
+	r := newRig(t, `[{key: k, @2}, {key: s, @0, shadow_mode: true}]`, Options{OverLimit: counter.NewOverLimit(1 << 20)})
+	for range 3 {
+		r.decide(t, call("d", "(k,v)"))
+	}
+	calls := r.store.calls
+	r.expect(t, call("d", "(k,v)"), "OVER_LIMIT: OVER_LIMIT 0/2")
+	if r.store.calls != calls {
+		t.Error("the store was asked about a counter known to be over its limit")
+	}
+	r.wantCounters(t, "ratelimit.service.rate_limit.d.k.", map[string]int64{
+		"total_hits": 4, "within_limit": 2, "near_limit": 1, "over_limit": 2, "over_limit_with_local_cache": 1})
+
+	look := call("d", "(k,v)")
+	look.Request.Descriptors[0].HasHits = true
+	r.expect(t, look, "OVER_LIMIT: OVER_LIMIT 0/2") // 3 > 2, known
+
+	// An override shares the counter; what is known is judged against the limit it brings.
+	wide := call("d", "(k,v)")
+	wide.Request.Descriptors[0].HasLimit, wide.Request.Descriptors[0].Limit = true, rls.Override{PerUnit: 10, Unit: rls.Minute}
+	r.expect(t, wide, "OK: OK 6/10")
+
+	// A refund forgets.
+	refund := call("d", "(k,v)")
+	refund.Request.Descriptors[0].Negative, refund.Request.HitsAddend = true, 4
+	r.expect(t, refund, "OK: OK 2/2")
+	r.expect(t, call("d", "(k,v)"), "OK: OK 1/2")
+
+	// A shadow rule enters it and stays OK.
+	r.expect(t, call("d", "(s,v)"), "OK: OK 0/0")
+	calls = r.store.calls
+	r.expect(t, call("d", "(s,v)"), "OK: OK 0/0")
+	if r.store.calls != calls {
+		t.Error("the shadow rule's counter was not known")
+	}
+
+	// A reload with a higher limit shows at once.
+	for range 3 {
+		r.decide(t, call("d", "(k,v)"))
+	}
+	r.load(t, `[{key: k, @100}]`)
+	r.expect(t, call("d", "(k,v)"), "OK: OK 96/100")
+}
+
+func TestOverLimitCache_endsWithTheWindow(t *testing.T) {
+	r := newRig(t, `[{key: k, @0}]`, Options{OverLimit: counter.NewOverLimit(1 << 20)})
+	r.expect(t, call("d", "(k,v)"), "OVER_LIMIT: OVER_LIMIT 0/0")
+	r.now += 60
+	calls := r.store.calls
+	r.expect(t, call("d", "(k,v)"), "OVER_LIMIT: OVER_LIMIT 0/0")
+	if r.store.calls == calls {
+		t.Error("a new window was answered from the old one's counter")
+	}
+}
+
+// The spec's example of 5.7: h is limited to 2 an hour, n=v s to 1 a day.
+const stopRules = `
+- {key: h, rate_limit: {requests_per_unit: 2, unit: hour}}
+- {key: n, value: v, descriptors: [{key: s, rate_limit: {requests_per_unit: 1, unit: day}}]}`
+
+func TestStop(t *testing.T) {
+	for _, cache := range []bool{false, true} {
+		t.Run(fmt.Sprint("cache ", cache), func(t *testing.T) {
+			o := Options{StopWhenOver: true}
+			if cache {
+				o.OverLimit = counter.NewOverLimit(1 << 20)
+			}
+			r := newRig(t, "\n"+stopRules, o)
+			const both = "(h,1)|(n,v)(s,1)"
+			r.expect(t, call("d", both), "OK: OK 1/2 OK 0/1")
+			for range 3 { // s is over; h is spared, and s itself does not grow
+				r.expect(t, call("d", both), "OVER_LIMIT: OK 1/2 OVER_LIMIT 0/1")
+			}
+			for key, want := range map[string]int64{"d_h_1_1699999200": 1, "d_n_v_s_1_1699920000": 1} {
+				if got, _ := r.store.Peek(t.Context(), []byte(key), 0); got != want {
+					t.Errorf("%s = %d, want %d", key, got, want)
+				}
+			}
+			want := map[string]int64{"h.total_hits": 4, "h.within_limit": 4,
+				"n_v.s.total_hits": 4, "n_v.s.within_limit": 1, "n_v.s.near_limit": 1, "n_v.s.over_limit": 3}
+			if cache {
+				want["n_v.s.over_limit_with_local_cache"] = 2
+			}
+			r.wantCounters(t, "ratelimit.service.rate_limit.d.", want)
+		})
+	}
+}
+
+func TestStop_cacheKnowsWhatIsStored(t *testing.T) {
+	r := newRig(t, `[{key: k, @10}]`, Options{StopWhenOver: true, OverLimit: counter.NewOverLimit(1 << 20)})
+	many := call("d", "(k,v)")
+	many.Request.HitsAddend = 8
+	r.expect(t, many, "OK: OK 2/10")
+	r.expect(t, many, "OVER_LIMIT: OVER_LIMIT 0/10") // 8 + 8: refused and not written
+	r.expect(t, call("d", "(k,v)"), "OK: OK 1/10")   // so one more hit still fits
+}
+
+func TestStop_shadowStopsNobody(t *testing.T) {
+	r := newRig(t, `[{key: s, @0, shadow_mode: true}, {key: k, @5}]`, Options{StopWhenOver: true, OverLimit: counter.NewOverLimit(1 << 20)})
+	r.expect(t, call("d", "(s,1)|(k,1)"), "OK: OK 0/0 OK 4/5")
+	r.expect(t, call("d", "(s,1)|(k,1)"), "OK: OK 0/0 OK 3/5") // known to be over by now
+}
+
+func TestStoreFailure(t *testing.T) {
+	down := fmt.Errorf("dial tcp 10.1.2.3: %w", counter.ErrUnavailable)
+	const rules = `[{key: k, @5}, {key: z, @0}, {key: sh, @5, shadow_mode: true}, {key: u, rate_limit: {unlimited: true}}, {key: q, @0, quota_mode: true}]`
+	f := func(mode limits.FailureMode, domain limits.FailureMode, err error, descriptors, want string) {
+		t.Helper()
+		yaml := rules
+		if domain != limits.FailureUnset {
+			yaml = "domain: d\non_store_failure: " + domain.String() + "\ndescriptors: " + rules
+		}
+		r := newRig(t, yaml, Options{OnStoreFailure: mode})
+		r.store.err = err
+		r.expect(t, call("d", descriptors), want)
+	}
+	const all = "(k,1)|(sh,1)|(u,1)|(x,1)"
+	f(limits.FailureUnset, limits.FailureUnset, down, all, "rate limit store is unavailable")
+	f(limits.FailureError, limits.FailureUnset, counter.ErrTimeout, all, "rate limit store did not answer in time")
+	f(limits.FailureAllow, limits.FailureUnset, down, all, "OK: OK 0/5 OK 0/5 OK OK")
+	f(limits.FailureDeny, limits.FailureUnset, down, all, "OVER_LIMIT: OVER_LIMIT 0/5 OK 0/5 OK OK")
+	// The domain's own word wins.
+	f(limits.FailureDeny, limits.FailureAllow, down, all, "OK: OK 0/5 OK 0/5 OK OK")
+	f(limits.FailureAllow, limits.FailureError, down, all, "rate limit store is unavailable")
+	// What needs no store is never an error.
+	f(limits.FailureError, limits.FailureUnset, down, "(u,1)|(x,1)", "OK: OK OK")
+	f(limits.FailureError, limits.FailureUnset, down, "(z,1)", "OVER_LIMIT: OVER_LIMIT 0/0")
+	f(limits.FailureAllow, limits.FailureUnset, down, "(z,1)|(k,1)", "OVER_LIMIT: OVER_LIMIT 0/0 OK 0/5")
+	// A quota rule at 0 settles nothing while another alternative is unknown.
+	f(limits.FailureError, limits.FailureUnset, down, "(q,1)|(x,1)", "OVER_LIMIT: OVER_LIMIT 0/0 OK")
+}
+
+func TestStoreFailure_statistics(t *testing.T) {
+	r := newRig(t, `[{key: k, @1}]`, Options{OnStoreFailure: limits.FailureAllow, OverLimit: counter.NewOverLimit(1 << 20)})
+	for range 2 {
+		r.decide(t, call("d", "(k,known)"))
+	}
+	for _, err := range []error{counter.ErrUnavailable, counter.ErrTimeout, counter.ErrBusy, counter.ErrFull, counter.ErrOpen, errors.New("anything")} {
+		r.store.err = fmt.Errorf("kvstore: %w", err)
+		// What the over-limit cache knows stays over, in every mode.
+		r.expect(t, call("d", "(k,new)|(k,known)"), "OVER_LIMIT: OK 0/1 OVER_LIMIT 0/1")
+	}
+	r.wantCounters(t, "ratelimit.service.store_error.", map[string]int64{"unavailable": 2, "timeout": 1, "pool_empty": 1, "full": 1, "breaker_open": 1})
+	r.wantCounters(t, "ratelimit.service.store_failure.", map[string]int64{"allow": 6})
+	r.wantCounters(t, "ratelimit.service.call.should_rate_limit.", map[string]int64{"redis_error": 6})
+	r.wantCounters(t, "ratelimit.service.rate_limit.d.k.", map[string]int64{
+		"total_hits": 2 + 12, "within_limit": 1, "near_limit": 1, "over_limit": 1 + 6, "over_limit_with_local_cache": 6})
+}
+
+func TestGlobalShadow(t *testing.T) {
+	r := newRig(t, `[{key: k, @0}]`, Options{GlobalShadow: true})
+	r.expect(t, call("d", "(k,v)"), "OK: OVER_LIMIT 0/0")
+	r.wantCounters(t, "ratelimit.service.global_shadow", map[string]int64{"_mode": 1})
+	r.wantCounters(t, "ratelimit.service.rate_limit.d.k.", map[string]int64{"total_hits": 1, "over_limit": 1, "shadow_mode": 1})
+}
+
+func TestRuntimeValuedStatistics(t *testing.T) {
+	r := newRig(t, `[{key: k, detailed_metric: true, @5}]`, Options{})
+	r.decide(t, call("d", "(k,10.0.0.1)"))
+	override := call("d", "(who,ann)")
+	override.Request.Descriptors[0].HasLimit, override.Request.Descriptors[0].Limit = true, rls.Override{PerUnit: 5, Unit: rls.Day}
+	r.decide(t, override)
+	r.wantCounters(t, "ratelimit.service.rate_limit.", map[string]int64{
+		"d.k_10_0_0_1.total_hits": 1, "d.k_10_0_0_1.within_limit": 1,
+		"d.who_ann.total_hits": 1, "d.who_ann.within_limit": 1})
+}
+
+func TestMetadata(t *testing.T) {
+	r := newRig(t, `
+- {key: a, @1, metadata: {team: one, tags: {x: 1}, list: [1]}}
+- {key: b, @5, metadata: {team: two, tags: {x: 2, y: 3}, list: [2]}}`, Options{DynamicMetadata: true})
+	c := call("d", "(a,1)|(b,1)")
+	c.Request.HitsAddend = 1
+	c.Request.Descriptors[1].HasHits, c.Request.Descriptors[1].Hits = true, 0
+	for range 2 { // the second time shows that the first merge left the rules alone
+		r.decide(t, c)
+	}
+	merged := map[string]any{"team": "two", "tags": map[string]any{"x": 2.0, "y": 3.0}, "list": []any{2.0}} // a is over by now
+	want := map[string]any{
+		"domain": "d", "hitsAddend": 1.0,
+		"descriptors": []any{
+			map[string]any{"entries": []any{"a=1"}},
+			map[string]any{"entries": []any{"b=1"}, "hitsAddend": 0.0},
+		},
+		"metadata": merged,
+	}
+	if d := cmp.Diff(want, c.Response.Metadata.AsMap()); d != "" {
+		t.Errorf("want (-), got (+):\n%s", d)
+	}
+	r.now += 60
+	r.decide(t, c)
+	merged["team"], merged["tags"], merged["list"] = "one", map[string]any{"x": 1.0, "y": 3.0}, []any{1.0}
+	if d := cmp.Diff(want, c.Response.Metadata.AsMap()); d != "" {
+		t.Errorf("both pass: want (-), got (+):\n%s", d)
+	}
+
+	o := call("elsewhere", "(a,1)")
+	o.Request.Descriptors[0].HasLimit, o.Request.Descriptors[0].Limit = true, rls.Override{PerUnit: 5, Unit: rls.Day}
+	r.decide(t, o)
+	want = map[string]any{"domain": "elsewhere", "descriptors": []any{map[string]any{"entries": []any{"a=1"}, "limit": "requests_per_unit:5 unit:DAY"}}}
+	if d := cmp.Diff(want, o.Response.Metadata.AsMap()); d != "" {
+		t.Errorf("override: want (-), got (+):\n%s", d)
+	}
+}
