@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command bench measures the daemons as they run, from outside, against their budgets.
 //
 // Its yardsticks are processes of its own program that do the same protocol and nothing else. Both
