@@ -49,9 +49,9 @@ func (r *reader) value(n *node, path string) *structpb.Value {
 	case mapNode:
 		return structpb.NewStructValue(r.object(n, path))
 	case listNode:
-		list := &structpb.ListValue{Values: make([]*structpb.Value, len(n.items))}
-		for i, item := range n.items {
-			list.Values[i] = r.value(item, fmt.Sprintf("%s[%d]", path, i))
+		list := &structpb.ListValue{Values: make([]*structpb.Value, len(n.pairs))}
+		for i, item := range n.pairs {
+			list.Values[i] = r.value(item.value, fmt.Sprintf("%s[%d]", path, i))
 		}
 		return structpb.NewListValue(list)
 	}

@@ -19,22 +19,22 @@ const (
 )
 
 // node is one YAML value with its position. Aliases are resolved: the same node may hang in
-// several places, so the tree is never written to once built.
+// several places, so the tree is never written to once built. A file of 100,000 rules has more
+// than a million of them, so they are small.
 type node struct {
-	kind kind
-	// plain is set for a scalar without quotes, whose type follows from its text.
-	plain bool
-	pos   pos
 	text  string
 	pairs []pair
-	items []*node
-	// weight is the number of values below and including this one with aliases written out,
-	// depth the number of levels.
-	weight int64
-	depth  int32
+	pos   pos
+	// weight is the number of values below and including this one with aliases written out, at
+	// most maxExpansion more than stand in the file; depth is the number of levels.
+	weight int32
+	depth  int16
+	kind   kind
+	// plain is set for a scalar without quotes, whose type follows from its text.
+	plain bool
 }
 
-// pair is one key of a map with its value.
+// pair is one key of a map with its value, or an item of a list, which has no key.
 type pair struct{ key, value *node }
 
 // scalar is what YAML 1.1 takes a plain text for (spec 3.2).
@@ -103,10 +103,7 @@ func scalarOf(s string) scalar {
 	if c := s[0]; c != '+' && c != '-' && c != '.' && (c < '0' || c > '9') {
 		return stringScalar
 	}
-	if _, neg, ok := yamlInt(s); ok {
-		if neg {
-			return intScalar
-		}
+	if _, _, ok := yamlInt(s); ok {
 		return intScalar
 	}
 	if _, ok := yamlFloat(s); ok {

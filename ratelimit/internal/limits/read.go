@@ -87,8 +87,9 @@ func (r *reader) entries(list *node) []entry {
 		r.problem(list.pos, list.shown(), "descriptors must be a list, not %s", list.what())
 		return nil
 	}
-	out := make([]entry, 0, len(list.items))
-	for i, item := range list.items {
+	out := make([]entry, 0, len(list.pairs))
+	for i, p := range list.pairs {
+		item := p.value
 		if item.kind != mapNode {
 			r.problem(item.pos, item.shown(), "descriptors[%d] must be a map with a key, not %s", i, item.what())
 			continue
@@ -197,7 +198,8 @@ func (r *reader) replaces(list *node) []replaced {
 		return nil
 	}
 	var out []replaced
-	for i, item := range list.items {
+	for i, p := range list.pairs {
+		item := p.value
 		if item.kind != mapNode {
 			r.problem(item.pos, item.shown(), "replaces[%d] must be a map {name: …}, not %s", i, item.what())
 			continue

@@ -33,6 +33,15 @@ func parseYAML(text string) (root *node, bad *syntax) {
 	if len(text) > maxFileBytes {
 		return nil, &syntax{pos{1, 1}, fmt.Sprintf("the file has %d bytes, at most %d are read", len(text), maxFileBytes)}
 	}
+	text = strings.TrimPrefix(text, "\ufeff") // a byte order mark
+	if root := readPlain(text); root != nil {
+		return root, nil
+	}
+	return parseAnyYAML(text)
+}
+
+// parseAnyYAML reads all of YAML with goccy/go-yaml.
+func parseAnyYAML(text string) (root *node, bad *syntax) {
 	defer func() {
 		// A fault in the YAML library must not end a daemon that has good rules in force.
 		if r := recover(); r != nil {
@@ -191,9 +200,9 @@ func leaf(text string, plain bool, p pos) *node {
 }
 
 func (b *builder) list(n *ast.SequenceNode) *node {
-	out := &node{kind: listNode, pos: positionOf(n.Start), items: make([]*node, len(n.Values))}
+	out := &node{kind: listNode, pos: positionOf(n.Start), pairs: make([]pair, len(n.Values))}
 	for i, v := range n.Values {
-		out.items[i] = b.node(v, out.pos)
+		out.pairs[i].value = b.node(v, out.pos)
 	}
 	return b.weigh(out)
 }
@@ -239,12 +248,12 @@ func (b *builder) merge(into, from *node, have map[string]bool) {
 			}
 		}
 	case listNode:
-		for _, item := range from.items {
-			if item.kind != mapNode {
+		for _, p := range from.pairs {
+			if item := p.value; item.kind != mapNode {
 				b.fail(item.pos, "<< takes a map or a list of maps, not %s", item.what())
 				return
 			}
-			b.merge(into, item, have)
+			b.merge(into, p.value, have)
 		}
 	default:
 		b.fail(from.pos, "<< takes a map or a list of maps, not %s", from.what())
@@ -261,7 +270,7 @@ func (b *builder) alias(n *ast.AliasNode) *node {
 	case target == nil:
 		return b.fail(at, "alias *%s stands inside its own anchor", name)
 	}
-	if b.extra += target.weight; b.extra > maxExpansion {
+	if b.extra += int64(target.weight); b.extra > maxExpansion {
 		return b.fail(at, "aliases stand for more than %d values", maxExpansion)
 	}
 	return target
@@ -290,16 +299,13 @@ func (b *builder) tagged(n *ast.TagNode) *node {
 // weigh fills in weight and depth from the children.
 func (b *builder) weigh(n *node) *node {
 	n.weight, n.depth = 1, 1
-	add := func(c *node) {
-		n.weight += c.weight
-		n.depth = max(n.depth, c.depth+1)
-	}
 	for _, p := range n.pairs {
-		add(p.key)
-		add(p.value)
-	}
-	for _, i := range n.items {
-		add(i)
+		if p.key != nil {
+			n.weight += p.key.weight
+			n.depth = max(n.depth, p.key.depth+1)
+		}
+		n.weight += p.value.weight
+		n.depth = max(n.depth, p.value.depth+1)
 	}
 	if n.depth > maxDepth {
 		b.fail(n.pos, "nested deeper than %d levels", maxDepth)

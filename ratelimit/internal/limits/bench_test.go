@@ -1,0 +1,97 @@
+package limits
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"testing"
+
+	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// manyRules is a configuration of n rules as people write them: one per user, two levels deep.
+func manyRules(n int) File {
+	var b strings.Builder
+	b.WriteString("domain: edge\ndescriptors:\n")
+	for i := range n / 2 {
+		fmt.Fprintf(&b, "  - key: user\n    value: u%d\n    rate_limit:\n      unit: minute\n      requests_per_unit: %d\n", i, 10+i)
+		fmt.Fprintf(&b, "    descriptors:\n      - key: path\n        rate_limit:\n          unit: second\n          requests_per_unit: %d\n", 1+i)
+	}
+	return File{"edge.yaml", []byte(b.String())}
+}
+
+func mustLoad(tb testing.TB, o Options, files ...File) *Rules {
+	tb.Helper()
+	r, _, err := Load(files, o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return r
+}
+
+func BenchmarkLoad(b *testing.B) {
+	for _, n := range []int{100, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			f := manyRules(n)
+			reg := stats.NewRegistry(stats.Options{})
+			b.SetBytes(int64(len(f.Text)))
+			b.ReportAllocs()
+			for b.Loop() {
+				mustLoad(b, Options{NearRatio: 0.8, Stats: reg}, f)
+			}
+		})
+	}
+}
+
+// BenchmarkMemory reports the heap that 100,000 rules hold once loaded.
+func BenchmarkMemory(b *testing.B) {
+	f := manyRules(100_000)
+	for b.Loop() {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		reg := stats.NewRegistry(stats.Options{})
+		r := mustLoad(b, Options{NearRatio: 0.8, Stats: reg}, f)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(int64(after.HeapAlloc)-int64(before.HeapAlloc))/(1<<20), "MiB")
+		runtime.KeepAlive(r)
+		runtime.KeepAlive(reg)
+	}
+}
+
+var twoEntries = []rls.Entry{{Key: "user", Value: "u7"}, {Key: "path", Value: "/a"}}
+
+func BenchmarkFind(b *testing.B) {
+	for _, n := range []int{2, 10_000, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			r := mustLoad(b, Options{NearRatio: 0.8}, manyRules(max(n, 16)))
+			// Many users, so that the trie does not sit in the processor's cache by itself.
+			asked := make([][]rls.Entry, 1<<12)
+			for i := range asked {
+				asked[i] = []rls.Entry{{Key: "user", Value: fmt.Sprintf("u%d", rand.IntN(max(n, 16)/2))}, {Key: "path", Value: "/a"}}
+			}
+			for i := 0; b.Loop(); i++ {
+				d := r.Domain("edge")
+				if d.Find(asked[i&(len(asked)-1)]) == nil {
+					b.Fatal("no rule found")
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkAppendKey(b *testing.B) {
+	for _, escaped := range []bool{false, true} {
+		b.Run(map[bool]string{false: "default", true: "escaped"}[escaped], func(b *testing.B) {
+			r := mustLoad(b, Options{NearRatio: 0.8, EscapedKeys: escaped}, manyRules(100))
+			rule := r.Domain("edge").Find(twoEntries)
+			var key []byte
+			for b.Loop() {
+				key = r.AppendKey(key[:0], rule, "edge", twoEntries, 1699999980)
+			}
+		})
+	}
+}
