@@ -1,0 +1,96 @@
+package counter
+
+import (
+	"math"
+	"sync/atomic"
+)
+
+// call is one Add on its way through the batcher. Everything in it is its own: the caller may leave,
+// and use its keys and hits for something else, while the batch is in the store.
+type call struct {
+	now  int64
+	stop bool
+	hits []callHit
+	keys []byte // all keys, one after another
+
+	arrived int64 // on the store's clock
+	state   atomic.Int32
+	err     error         // set between claim and ready
+	ready   chan struct{} // holds one
+}
+
+// callHit is what the batcher needs of a Hit, and its answer.
+type callHit struct {
+	key         []byte
+	hash        uint64
+	n           int64
+	limit       uint64
+	window, end int64
+	refund      bool
+	shadow      bool
+
+	op     int32 // the batch's command that carries it
+	prefix int64 // the command's hits up to and including this one
+	after  int64
+	spared bool
+}
+
+// States of a call. Whoever moves it out of waiting decides how it ends; nobody touches it after
+// its last owner has given it back to the pool.
+const (
+	waiting   = iota
+	answered  // by its batch: the caller owns it
+	left      // the caller has gone: the batcher owns it
+	dismissed // answered by the breaker while its batch is still out: the batcher owns it
+)
+
+func newCall() *call { return &call{ready: make(chan struct{}, 1)} }
+
+// fill copies a request; hash is of the key and never 0.
+func (c *call) fill(req *Request, hash func([]byte) uint64) {
+	c.now, c.stop, c.err = req.Now, req.Stop, nil
+	c.hits, c.keys = c.hits[:0], c.keys[:0]
+	size := 0
+	for i := range req.Hits {
+		size += len(req.Hits[i].Key)
+	}
+	if cap(c.keys) < size { // at once, since the hits point into it
+		c.keys = make([]byte, 0, max(size, 256))
+	}
+	for i := range req.Hits {
+		h := &req.Hits[i]
+		start := len(c.keys)
+		c.keys = append(c.keys, h.Key...)
+		c.hits = append(c.hits, callHit{
+			key: c.keys[start:], hash: hash(h.Key), n: int64(min(h.N, math.MaxInt64)), limit: h.Limit,
+			window: h.Window, end: h.End, refund: h.Refund, shadow: h.Shadow,
+		})
+	}
+	c.state.Store(waiting)
+}
+
+// deliver hands the answers over to the request.
+func (c *call) deliver(req *Request) {
+	for i := range req.Hits {
+		req.Hits[i].After, req.Hits[i].Spared = c.hits[i].after, c.hits[i].spared
+	}
+}
+
+// claim moves the call out of waiting; false if somebody else has.
+func (c *call) claim(to int32) bool { return c.state.CompareAndSwap(waiting, to) }
+
+// dismiss answers a call whose batch is not back yet.
+func (c *call) dismiss(err error) {
+	if c.claim(dismissed) {
+		c.err = err
+		c.ready <- struct{}{}
+	}
+}
+
+// saturate is a + b, at most 2^63-1. Neither is negative.
+func saturate(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}

@@ -1,0 +1,148 @@
+package counter
+
+import (
+	"log/slog"
+	"time"
+)
+
+const (
+	// keeperTick is how often the keeper looks while anything is under way.
+	keeperTick = 5 * time.Millisecond
+	// pingIdle is how long a connection rests before it is asked whether it lives.
+	pingIdle = time.Second
+	// overflowIdle is how long an overflow connection rests before it is closed (RULINGS).
+	overflowIdle = 30 * time.Second
+	// probeTimeout bounds one probe of an open breaker.
+	probeTimeout = probeEvery
+)
+
+// keep watches over what no caller and no lane can see: batches that do not come back, hits that
+// no lane takes, connections that rest, an open breaker. It sleeps while there is nothing to watch.
+func (s *KVStore) keep() {
+	timer := time.NewTimer(keeperTick)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.wake:
+		case <-timer.C:
+		}
+		now := s.clock()
+		if s.breaker.aged(s.oldest(now), time.Duration(now)) {
+			s.opened("a batch has been out for " + s.o.Stall.String())
+		}
+		if s.breaker.open.Load() {
+			s.breakOff()
+		}
+		if s.breaker.probeDue(time.Duration(now)) {
+			s.startProbe()
+		}
+		s.mu.Lock()
+		s.relieve(now)
+		s.rest(now)
+		pause := keeperTick
+		if s.asleep = s.busy == 0 && len(s.queue) == 0; s.asleep {
+			pause = pingIdle / 4
+		}
+		s.mu.Unlock()
+		timer.Reset(pause)
+	}
+}
+
+// oldest is the age of the oldest batch that is out.
+func (s *KVStore) oldest(now int64) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	oldest := now
+	for _, l := range s.lanes {
+		l.mu.Lock()
+		if l.out != nil {
+			oldest = min(oldest, l.since)
+		}
+		l.mu.Unlock()
+	}
+	return time.Duration(now - oldest)
+}
+
+// relieve looks after hits that have waited too long for a batch; s.mu is held.
+func (s *KVStore) relieve(now int64) {
+	if len(s.queue) == 0 {
+		return
+	}
+	age := now - s.queue[0].arrived
+	if age < spread+int64(s.o.PipelineWindow) || s.launch(now) || age < int64(s.o.OnEmptyWait) {
+		return
+	}
+	switch s.o.OnEmpty {
+	case Create:
+		if len(s.lanes) < 2*s.o.PoolSize {
+			s.send(s.newLane(s.newLink(s.o.Timeout), true), true, now)
+		}
+	case Refuse:
+		n := 0
+		for n < len(s.queue) && now-s.queue[n].arrived >= int64(s.o.OnEmptyWait) {
+			s.queue[n].dismiss(ErrBusy)
+			n++
+		}
+		rest := copy(s.queue, s.queue[n:])
+		clear(s.queue[rest:])
+		s.queue = s.queue[:rest]
+	case Wait:
+	}
+}
+
+// rest pings idle connections and ends overflow ones; s.mu is held.
+func (s *KVStore) rest(now int64) {
+	if s.breaker.open.Load() {
+		return // the probe asks for all
+	}
+	kept := s.idle[:0]
+	for _, l := range s.idle {
+		switch age := time.Duration(now - l.used); {
+		case l.overflow && age >= overflowIdle:
+			close(l.work)
+			s.forget(l)
+		case age >= pingIdle && !s.closed:
+			s.busy++
+			l.work <- false
+		default:
+			kept = append(kept, l)
+		}
+	}
+	clear(s.idle[len(kept):])
+	s.idle = kept
+}
+
+// forget takes a lane off the list; s.mu is held.
+func (s *KVStore) forget(gone *lane) {
+	for i, l := range s.lanes {
+		if l == gone {
+			s.lanes = append(s.lanes[:i], s.lanes[i+1:]...)
+			return
+		}
+	}
+}
+
+// startProbe asks a store that was lost whether it is back, on a connection of its own with a short
+// time-out.
+func (s *KVStore) startProbe() {
+	l := s.newLink(min(probeTimeout, s.o.Timeout))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.probe = l
+	s.wg.Go(func() {
+		err := l.ping()
+		l.close()
+		s.mu.Lock()
+		s.probe = nil
+		s.mu.Unlock()
+		s.breaker.probed(err == nil)
+		if err == nil {
+			s.log(slog.LevelWarn, "the key-value store answers again")
+		}
+	})
+}

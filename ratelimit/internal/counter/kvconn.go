@@ -1,0 +1,35 @@
+package counter
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// countedConn is a connection that shows in the pool's figures.
+type countedConn struct {
+	net.Conn
+	stats  *poolStats
+	once   sync.Once
+	remote atomic.Bool // the other side ended it, or the network
+}
+
+func (c *countedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		if e, ok := err.(net.Error); !ok || !e.Timeout() {
+			c.remote.Store(true)
+		}
+	}
+	return n, err
+}
+
+func (c *countedConn) Close() error {
+	c.once.Do(func() {
+		c.stats.active.Add(-1)
+		if !c.remote.Load() {
+			c.stats.localClose.Add(1)
+		}
+	})
+	return c.Conn.Close()
+}

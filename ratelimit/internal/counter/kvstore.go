@@ -1,0 +1,225 @@
+package counter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// leaveBefore is how long before its deadline a caller leaves, so that the failure mode can still be
+// answered. Callers with less than four times that left stay for three quarters of it.
+const leaveBefore = 2 * time.Millisecond
+
+// KVStore counts in a key-value store that many processes share (Redis and what speaks like it).
+//
+// Hits are collected while a batch is in the store and go together in the next: one command for each
+// key, whoever hit it, with the answers handed out in the order of arrival. So a lone caller waits
+// for nobody, and many pay for one write and one read together. See batch, lane and keep.
+type KVStore struct {
+	o       KVStoreOptions
+	newLink func(timeout time.Duration) link
+	stats   poolStats
+	breaker breaker
+	met     metSet
+	seed    maphash.Seed
+	calls   sync.Pool // *call
+	begun   time.Time // the clock counts from here
+
+	mu       sync.Mutex
+	queue    []*call // waiting for a batch, in the order of arrival
+	idle     []*lane // the one used last at the end
+	lanes    []*lane // all, overflow included
+	busy     int     // lanes with a batch, or about to take one
+	launched int64   // when the last batch set out
+	asleep   bool    // the keeper sleeps until it is called
+	closed   bool
+	probe    link // of an open breaker, to be dropped by Close
+
+	wake chan struct{}   // calls the keeper
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+var errCanceled = fmt.Errorf("%w: the caller has gone", ErrTimeout)
+var errClosed = fmt.Errorf("%w: closed", ErrUnavailable)
+
+// NewKVStore connects to the store and returns when it has answered a PING. Until then it tries again
+// with exponential backoff, until ctx ends or StartMaxElapsed is over.
+func NewKVStore(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
+	t, err := o.target()
+	if err != nil {
+		return nil, err
+	}
+	s := newKVStore(o)
+	s.newLink = func(timeout time.Duration) link { return newRedisLink(s.ctx, t, timeout, &s.stats) }
+	first := s.newLink(s.o.Timeout)
+	if err := s.reach(ctx, first); err != nil {
+		s.stop()
+		first.close()
+		return nil, err
+	}
+	s.run(first)
+	return s, nil
+}
+
+func newKVStore(o KVStoreOptions) *KVStore {
+	o = o.withDefaults()
+	ctx, stop := context.WithCancel(context.Background())
+	return &KVStore{
+		o:       o,
+		breaker: breaker{stall: o.Stall},
+		met:     metSet{generation: metGeneration},
+		seed:    maphash.MakeSeed(),
+		calls:   sync.Pool{New: func() any { return newCall() }},
+		begun:   time.Now(),
+		wake:    make(chan struct{}, 1),
+		ctx:     ctx,
+		stop:    stop,
+	}
+}
+
+// run starts the keeper and the first lane.
+func (s *KVStore) run(first link) {
+	s.mu.Lock()
+	s.idle = append(s.idle, s.newLane(first, false))
+	s.mu.Unlock()
+	s.wg.Go(s.keep)
+}
+
+// reach asks the link for a sign of life until there is one. The pause is a random one between
+// StartInitial and a step that doubles up to StartMax (spec 1.2).
+func (s *KVStore) reach(ctx context.Context, l link) error {
+	step := s.o.StartInitial
+	for begun := time.Now(); ; step = min(2*step, s.o.StartMax) {
+		stop := context.AfterFunc(ctx, l.drop)
+		err := l.ping()
+		stop()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		pause := s.o.StartInitial + rand.N(step-s.o.StartInitial+1)
+		if s.o.StartMaxElapsed > 0 && time.Since(begun)+pause > s.o.StartMaxElapsed {
+			return fmt.Errorf("%w: gave up after %s: %w", ErrUnavailable, s.o.StartMaxElapsed, err)
+		}
+		s.o.Log.Warn("the key-value store does not answer yet", "error", err, "next try in", pause.Round(time.Millisecond))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Add implements Store.
+func (s *KVStore) Add(ctx context.Context, req *Request) error {
+	if s.breaker.open.Load() {
+		return ErrOpen
+	}
+	if len(req.Hits) == 0 {
+		return nil
+	}
+	now := time.Now()
+	stay := s.o.Timeout
+	if deadline, ok := ctx.Deadline(); ok {
+		remaining := deadline.Sub(now)
+		stay = min(stay, remaining-min(leaveBefore, remaining/4))
+	}
+	if stay <= 0 {
+		return ErrTimeout
+	}
+	c := s.calls.Get().(*call)
+	c.fill(req, s.hash)
+	if err := s.enqueue(c, int64(now.Sub(s.begun))); err != nil {
+		s.calls.Put(c)
+		return err
+	}
+	return s.wait(ctx, c, req, stay)
+}
+
+func (s *KVStore) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) | 1 }
+
+// wait blocks until the call is answered or the caller must leave.
+func (s *KVStore) wait(ctx context.Context, c *call, req *Request, stay time.Duration) error {
+	timer := time.NewTimer(stay)
+	defer timer.Stop()
+	var gone error
+	select {
+	case <-c.ready:
+	case <-timer.C:
+		gone = ErrTimeout
+	case <-ctx.Done():
+		if gone = ErrTimeout; errors.Is(ctx.Err(), context.Canceled) {
+			gone = errCanceled
+		}
+	}
+	if gone != nil {
+		if c.claim(left) {
+			return gone // c belongs to the batcher
+		}
+		<-c.ready // it was answered in this instant
+	}
+	err := c.err
+	if c.state.Load() == answered {
+		if err == nil {
+			c.deliver(req)
+		}
+		s.calls.Put(c)
+	}
+	return err
+}
+
+// Peek implements Store.
+func (s *KVStore) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
+	req := Request{Hits: []Hit{{Key: key, Window: window}}}
+	if err := s.Add(ctx, &req); err != nil {
+		return 0, err
+	}
+	return req.Hits[0].After, nil
+}
+
+// Close implements Store. Connections are broken off; no call may be in flight.
+func (s *KVStore) Close() {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.closed = true
+	s.stop()
+	for _, l := range s.lanes {
+		l.link.drop()
+	}
+	if s.probe != nil {
+		s.probe.drop()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+}
+
+// ActiveConns is the number of connections open to the store now (cx_active).
+func (s *KVStore) ActiveConns() int64 { return s.stats.active.Load() }
+
+// TotalConns is how many were ever opened (cx_total).
+func (s *KVStore) TotalConns() int64 { return s.stats.total.Load() }
+
+// LocalCloses is how many of them were closed from our side (cx_local_close).
+func (s *KVStore) LocalCloses() int64 { return s.stats.localClose.Load() }
+
+// Open reports whether the breaker is open: hits are refused without asking the store.
+func (s *KVStore) Open() bool { return s.breaker.open.Load() }
+
+// clock is the time since the store was made, monotonic, in nanoseconds.
+func (s *KVStore) clock() int64 { return int64(time.Since(s.begun)) }
+
+func (s *KVStore) log(level slog.Level, msg string, args ...any) {
+	s.o.Log.Log(context.Background(), level, msg, args...)
+}

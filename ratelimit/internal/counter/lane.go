@@ -1,0 +1,292 @@
+package counter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+)
+
+// spread is how far apart two batches set out while one of them is still under way. A store nearby has
+// answered before; one further away gets several batches under way, which saves their hits up to one
+// round trip, and at most 4,000 a second, which bounds what the smaller batches cost.
+const spread = int64(250 * time.Microsecond)
+
+func (s *KVStore) spread() int64 { return max(spread, 2*int64(s.o.PipelineWindow)) }
+
+// lane is one connection and the goroutine that flushes over it, one batch at a time.
+type lane struct {
+	store    *KVStore
+	link     link
+	overflow bool // opened by Create; ends when idle
+	batch    batch
+
+	work chan bool // true: a batch may be waiting; false: PING
+	used int64     // when it went idle; guarded by store.mu
+
+	mu    sync.Mutex
+	out   []*call // in the store now, for the breaker; nil when their answers are being handed out
+	since int64   // when they set out
+}
+
+// newLane starts a lane; s.mu is held.
+func (s *KVStore) newLane(via link, overflow bool) *lane {
+	l := &lane{store: s, link: via, overflow: overflow, work: make(chan bool, 1), used: s.clock()}
+	s.lanes = append(s.lanes, l)
+	s.wg.Go(l.run)
+	return l
+}
+
+// enqueue puts a call into the queue and sees to it that a lane will take it.
+func (s *KVStore) enqueue(c *call, now int64) error {
+	c.arrived = now
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return errClosed
+	}
+	if s.breaker.open.Load() { // since the caller looked; opened answers only what it finds
+		s.mu.Unlock()
+		return ErrOpen
+	}
+	s.queue = append(s.queue, c)
+	if s.busy == 0 || now-s.launched >= s.spread() || len(s.queue) >= maxBatchHits {
+		s.launch(now)
+	}
+	s.mu.Unlock()
+	return nil
+}
+
+// launch sends an idle lane for the queue, or a new one below PoolSize; s.mu is held. False: all are
+// in the store.
+func (s *KVStore) launch(now int64) bool {
+	var l *lane
+	switch n := len(s.idle); {
+	case n > 0:
+		l = s.idle[n-1]
+		s.idle = s.idle[:n-1]
+	case len(s.lanes) < s.o.PoolSize:
+		l = s.newLane(s.newLink(s.o.Timeout), false)
+	default:
+		return false
+	}
+	s.send(l, true, now)
+	return true
+}
+
+// send gives an idle lane something to do; s.mu is held.
+func (s *KVStore) send(l *lane, batch bool, now int64) {
+	s.busy++
+	s.launched = now
+	l.work <- batch
+	if s.asleep {
+		s.asleep = false
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// run flushes whenever there is something to flush.
+func (l *lane) run() {
+	s := l.store
+	defer l.link.close()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case batch, ok := <-l.work:
+			if !ok {
+				return // an overflow lane that nobody needs
+			}
+			if !batch {
+				l.ping()
+			}
+		}
+		for l.take() {
+			l.flush()
+		}
+	}
+}
+
+// take moves calls from the queue into the batch. False: there is none; the lane is idle.
+func (l *lane) take() bool {
+	s := l.store
+	if s.o.PipelineWindow > 0 {
+		l.gather()
+	}
+	now := s.clock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	hits, n := 0, 0
+	for n < len(s.queue) && (n == 0 || hits+len(s.queue[n].hits) <= maxBatchHits) {
+		hits += len(s.queue[n].hits)
+		n++
+	}
+	if n == 0 || s.closed {
+		for _, c := range s.queue {
+			c.dismiss(errClosed)
+		}
+		s.queue = s.queue[:0]
+		s.busy--
+		l.used = now
+		s.idle = append(s.idle, l)
+		return false
+	}
+	l.batch.calls = append(l.batch.calls[:0], s.queue[:n]...)
+	rest := copy(s.queue, s.queue[n:])
+	clear(s.queue[rest:])
+	s.queue = s.queue[:rest]
+	s.launched = now
+	l.mu.Lock()
+	l.out, l.since = l.batch.calls, now
+	l.mu.Unlock()
+	return true
+}
+
+// gather waits until the first call in the queue is PipelineWindow old.
+func (l *lane) gather() {
+	s := l.store
+	s.mu.Lock()
+	first := int64(-1)
+	if len(s.queue) > 0 {
+		first = s.queue[0].arrived
+	}
+	s.mu.Unlock()
+	if first < 0 {
+		return
+	}
+	select {
+	case <-time.After(s.o.PipelineWindow - time.Duration(s.clock()-first)):
+	case <-s.ctx.Done():
+	}
+}
+
+// flush sends the batch and hands out its answers.
+func (l *lane) flush() {
+	s, b := l.store, &l.batch
+	l.mu.Lock() // build drops calls from the list that the breaker reads
+	b.build(&s.met, s.o.JitterMax, s.free)
+	l.out = b.calls
+	l.mu.Unlock()
+
+	err := l.link.send(b)
+	if err == nil {
+		s.breaker.answered()
+		s.remember(b)
+	} else {
+		l.lost(err)
+		err = linkError(err)
+	}
+
+	l.mu.Lock()
+	l.out = nil
+	l.mu.Unlock()
+	for i, c := range b.calls {
+		b.calls[i] = nil
+		if !c.claim(answered) {
+			s.free(c)
+			continue
+		}
+		if c.err = err; err == nil {
+			b.settle(c)
+		}
+		c.ready <- struct{}{}
+	}
+}
+
+// free takes back a call that its caller no longer waits for. A dismissed one holds a token in ready
+// until its caller has woken up, so it is left to the collector.
+func (s *KVStore) free(c *call) {
+	if c.state.Load() == left {
+		s.calls.Put(c)
+	}
+}
+
+// remember notes the keys that are now known to have an expiry.
+func (s *KVStore) remember(b *batch) {
+	s.met.mu.Lock()
+	defer s.met.mu.Unlock()
+	for i := range b.ops {
+		if o := &b.ops[i]; o.kind == opCount && o.n > 0 && o.err == nil {
+			s.met.add(o.hash)
+		}
+	}
+}
+
+// pinging stands for a PING among what is out.
+var pinging = []*call{}
+
+// ping keeps an idle connection honest: a store that has gone is noticed before somebody needs it.
+func (l *lane) ping() {
+	l.mu.Lock()
+	l.since, l.out = l.store.clock(), pinging
+	l.mu.Unlock()
+	err := l.link.ping()
+	l.mu.Lock()
+	l.out = nil
+	l.mu.Unlock()
+	if err == nil {
+		l.store.breaker.answered()
+		return
+	}
+	l.lost(err)
+}
+
+// lost notes a failure of the link.
+func (l *lane) lost(err error) {
+	s := l.store
+	select {
+	case <-s.ctx.Done():
+		return // it was us
+	default:
+	}
+	s.met.mu.Lock()
+	s.met.forget() // the store may come back empty
+	s.met.mu.Unlock()
+	if s.breaker.failed(time.Duration(s.clock())) {
+		s.opened(fmt.Sprintf("%d failures in a row, the last: %v", breakerFailures, err))
+	}
+}
+
+// opened answers everybody who waits, now that the breaker is open.
+func (s *KVStore) opened(why string) {
+	s.log(slog.LevelError, "the key-value store is lost; hits are refused until it answers", "why", why)
+	s.mu.Lock()
+	for _, c := range s.queue {
+		c.dismiss(ErrOpen)
+	}
+	clear(s.queue)
+	s.queue = s.queue[:0]
+	s.mu.Unlock()
+	s.breakOff()
+}
+
+// breakOff answers the callers whose batches are out and ends the connections these are on. It is
+// repeated while the breaker is open, since a lane may have been about to dial.
+func (s *KVStore) breakOff() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.lanes {
+		l.mu.Lock()
+		for _, c := range l.out {
+			c.dismiss(ErrOpen)
+		}
+		if l.out != nil {
+			l.link.drop()
+		}
+		l.mu.Unlock()
+	}
+}
+
+// linkError puts a failure of the link into the package's words.
+func linkError(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: %w", ErrTimeout, err)
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
