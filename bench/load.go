@@ -29,6 +29,8 @@ type load struct {
 	warm    time.Duration // not measured
 	run     time.Duration
 	calls   int // ends the run after so many calls, if not 0
+	// stop, when set and closed, ends the run too.
+	stop <-chan struct{}
 	// mark is called at the beginning and at the end of the measured time.
 	mark func()
 	// each, when set, sees when every answer came and its latency.
@@ -114,7 +116,7 @@ func (r *runner) loop() error {
 		case !r.measuring && now >= int64(r.warm):
 			r.measuring, r.from = true, now
 			r.tell()
-		case r.measuring && (now >= r.from+int64(r.run) || r.calls > 0 && r.result.answered() >= r.calls):
+		case r.measuring && r.over(now):
 			r.result.elapsed = time.Duration(now - r.from)
 			r.tell()
 			return r.verdict()
@@ -124,6 +126,16 @@ func (r *runner) loop() error {
 			return err
 		}
 	}
+}
+
+// over says that the measured time has come to its end.
+func (r *runner) over(now int64) bool {
+	select {
+	case <-r.stop: // never for nil
+		return true
+	default:
+	}
+	return now >= r.from+int64(r.run) || r.calls > 0 && r.result.answered() >= r.calls
 }
 
 func (r *runner) tell() {

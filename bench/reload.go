@@ -36,17 +36,18 @@ func (s *suite) reload(ctx context.Context) error {
 	return s.fresh(ctx, "reload", ruleText(reloadRules, 1), func(t *target, _ time.Duration) error {
 		var answers []answer
 		ended := make(chan error, 1)
-		rounds := 2*s.rounds + 1
+		enough := make(chan struct{})
 		go func() {
 			l := load{
 				addr: t.addr, scenario: scenarios["single"], conns: 4, rate: reloadRate, timeout: s.timeout,
-				warm: 300 * time.Millisecond, run: time.Duration(rounds) * 800 * time.Millisecond,
+				warm: 300 * time.Millisecond, run: time.Minute, stop: enough,
 				each: func(at time.Time, latency time.Duration) { answers = append(answers, answer{at, latency}) },
 			}
 			_, err := l.drive()
 			ended <- err
 		}()
-		spans, err := s.reloads(ctx, t, rounds)
+		spans, err := s.reloads(ctx, t, 2*s.rounds+1)
+		close(enough)
 		if err := errors.Join(err, <-ended); err != nil {
 			return err
 		}

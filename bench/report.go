@@ -106,6 +106,11 @@ func (s *suite) header() error {
 	}
 	s.report.linef("gatehouse bench, %s", time.Now().UTC().Format("2006-01-02 15:04 MST"))
 	s.report.linef("daemon     %s, %s, %s/%s, %d cores", info.Main.Version, info.GoVersion, runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+	busy, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return err
+	}
+	s.report.linef("load       %s (average of 1, 5 and 15 minutes before; above 0.5 somebody else works here too)", strings.Join(strings.Fields(string(busy))[:3], " "))
 	s.report.linef("statistics %s", stats)
 	s.report.linef("settings   %s", strings.Join(append(s.lab.extra, "grpc-timeout="+orNone(s.timeout)), " "))
 	s.report.linef("rounds     %d of %v each; closed loop: 4 connections × 64 streams; open loop: Poisson, %.0f calls a second on 4 connections", s.rounds, s.time, s.rate)
