@@ -1,6 +1,7 @@
 package counter
 
 import (
+	"context"
 	"math"
 	"sync/atomic"
 )
@@ -13,7 +14,9 @@ type call struct {
 	hits []callHit
 	keys []byte // all keys, one after another
 
-	arrived int64 // on the store's clock
+	arrived int64           // on the store's clock
+	leave   int64           // when the keeper sends the caller away, on that clock
+	ctx     context.Context // of the caller, for the keeper; nil: the caller watches it itself
 	state   atomic.Int32
 	err     error         // set between claim and ready
 	ready   chan struct{} // holds one
@@ -41,7 +44,7 @@ const (
 	waiting   = iota
 	answered  // by its batch: the caller owns it
 	left      // the caller has gone: the batcher owns it
-	dismissed // answered by the breaker while its batch is still out: the batcher owns it
+	dismissed // answered by the breaker or the keeper, not by its batch: the batcher owns it
 )
 
 func newCall() *call { return &call{ready: make(chan struct{}, 1)} }

@@ -6,8 +6,10 @@ import (
 )
 
 const (
-	// keeperTick is how often the keeper looks while anything is under way.
-	keeperTick = 5 * time.Millisecond
+	// keeperTick is how often the keeper looks while hits come in.
+	keeperTick = 2 * time.Millisecond
+	// keeperRests after this long without any.
+	keeperRests = 100 * time.Millisecond
 	// pingIdle is how long a connection rests before it is asked whether it lives.
 	pingIdle = time.Second
 	// overflowIdle is how long an overflow connection rests before it is closed (RULINGS).
@@ -39,10 +41,11 @@ func (s *KVStore) keep() {
 			s.startProbe()
 		}
 		s.mu.Lock()
+		s.sendAway(now)
 		s.relieve(now)
 		s.rest(now)
 		pause := keeperTick
-		if s.asleep = s.busy == 0 && len(s.queue) == 0; s.asleep {
+		if s.asleep = s.busy == 0 && len(s.queue) == 0 && now-s.launched > int64(keeperRests); s.asleep {
 			pause = pingIdle / 4
 		}
 		s.mu.Unlock()
@@ -63,6 +66,30 @@ func (s *KVStore) oldest(now int64) time.Duration {
 		l.mu.Unlock()
 	}
 	return time.Duration(now - oldest)
+}
+
+// sendAway answers the callers whose time is up, wherever their hits are; s.mu is held.
+func (s *KVStore) sendAway(now int64) {
+	for _, c := range s.queue {
+		c.expire(now)
+	}
+	for _, l := range s.lanes {
+		l.mu.Lock()
+		for _, c := range l.out {
+			c.expire(now)
+		}
+		l.mu.Unlock()
+	}
+}
+
+func (c *call) expire(now int64) {
+	switch {
+	case c.ctx == nil:
+	case c.leave <= now:
+		c.dismiss(ErrTimeout)
+	case c.ctx.Err() != nil:
+		c.dismiss(leaving(c.ctx))
+	}
 }
 
 // relieve looks after hits that have waited too long for a batch; s.mu is held.

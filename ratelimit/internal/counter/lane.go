@@ -41,8 +41,8 @@ func (s *KVStore) newLane(via link, overflow bool) *lane {
 }
 
 // enqueue puts a call into the queue and sees to it that a lane will take it.
-func (s *KVStore) enqueue(c *call, now int64) error {
-	c.arrived = now
+func (s *KVStore) enqueue(c *call) error {
+	now := c.arrived
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -199,11 +199,11 @@ func (l *lane) flush() {
 	}
 }
 
-// free takes back a call that its caller no longer waits for. A dismissed one holds a token in ready
-// until its caller has woken up, so it is left to the collector.
+// free takes back a call that its caller no longer waits for. A dismissed one is left to the collector:
+// its caller may still be about to read why.
 func (s *KVStore) free(c *call) {
 	if c.state.Load() == left {
-		s.calls.Put(c)
+		s.recycle(c)
 	}
 }
 
