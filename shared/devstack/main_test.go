@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// screen is what the stack prints, read while it is written.
+type screen struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// eventually asks until f is true: starting and reloading take their time on a busy machine.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !f(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// TestStack types the lines that make run prints.
+func TestStack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds and starts the daemon")
+	}
+	dir := t.TempDir()
+	bin, home := filepath.Join(dir, "bin"), filepath.Join(dir, "run")
+	if out, err := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", bin+"/", "../../ratelimit").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	var shown screen
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, bin, home, &shown) }()
+	eventually(t, "it says how to stop it", func() bool {
+		select {
+		case err := <-ended:
+			t.Fatalf("ended: %v\n%s", err, shown.String())
+		default:
+		}
+		return strings.Contains(shown.String(), "Ctrl-C stops everything.")
+	})
+	typed := func(start string) string {
+		t.Helper()
+		line := regexp.MustCompile(`(?m)^  (` + start + `.*)$`).FindStringSubmatch(shown.String())
+		if line == nil {
+			t.Fatalf("no line %q in\n%s", start, shown.String())
+		}
+		out, _ := exec.Command("sh", "-c", line[1]).CombinedOutput() // its text says what went wrong
+		return string(out)
+	}
+
+	client := regexp.QuoteMeta(filepath.Join(bin, "ratelimit")) + " client"
+	if got := typed(client); !strings.Contains(got, "overall_code:OK") && !strings.Contains(got, "overall_code: OK") {
+		t.Errorf("the client line's first answer: %s", got)
+	}
+	// At most 3 pass in one minute and 3 in the next.
+	eventually(t, "the client line is over its limit", func() bool { return strings.Contains(typed(client), "OVER_LIMIT") })
+
+	request := regexp.MustCompile(`curl -i (\S+) -d '(.*)'`).FindStringSubmatch(shown.String())
+	if request == nil {
+		t.Fatalf("no curl line in\n%s", shown.String())
+	}
+	post := func() int {
+		answer, err := http.Post(request[1], "application/json", strings.NewReader(request[2]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		return answer.StatusCode
+	}
+	if got := post(); got != http.StatusOK {
+		t.Errorf("the curl line's first answer is %d, want 200", got)
+	}
+	eventually(t, "the curl line answers 429", func() bool { return post() == http.StatusTooManyRequests })
+
+	explain := regexp.QuoteMeta(filepath.Join(bin, "ratelimit")) + " explain"
+	if got := typed(explain); !strings.Contains(got, "rules.yaml") || !strings.Contains(got, "2") {
+		t.Errorf("the explain line names neither file nor limit: %s", got)
+	}
+	url := regexp.MustCompile(`curl '(\S+/explain\S+)'`).FindStringSubmatch(shown.String())
+	answer, err := http.Get(url[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		t.Errorf("%s answers %s", url[1], answer.Status)
+	}
+
+	rules := filepath.Join(home, "ratelimit", "config", "rules.yaml")
+	edited := bytes.ReplaceAll(exampleRules, []byte("requests_per_unit: 3"), []byte("requests_per_unit: 1000"))
+	if err := os.WriteFile(rules, edited, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the next answer obeys the edited rules", func() bool {
+		got := typed(client)
+		return strings.Contains(got, "1000") && !strings.Contains(got, "OVER_LIMIT")
+	})
+
+	interrupt()
+	if err := <-ended; err != nil {
+		t.Errorf("stopped by Ctrl-C it says %v\n%s", err, shown.String())
+	}
+	if c, err := net.Dial("tcp", strings.TrimPrefix(strings.Split(request[1], "/json")[0], "http://")); err == nil {
+		c.Close()
+		t.Error("somebody still listens")
+	}
+	if kept, err := writeRules(rules); err != nil || !kept {
+		t.Errorf("the edited rules would be written over (%v)", err)
+	}
+}
+
+func TestBusyPort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	got, err := freeAddr(port)
+	if err != nil && port < 1<<16-10_000 {
+		t.Fatal(err)
+	}
+	if got == l.Addr().String() {
+		t.Errorf("the busy %s is taken for free", got)
+	}
+}
+
+func TestNoDaemon(t *testing.T) {
+	var shown screen
+	if err := run(t.Context(), t.TempDir(), t.TempDir(), &shown); err == nil || !strings.Contains(err.Error(), "make build") {
+		t.Errorf("without a built daemon: %v", err)
+	}
+}
