@@ -12,6 +12,8 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"gatehouse/ratelimit/internal/server"
 )
 
 // client asks a running daemon once (spec 1.7): exit 0 with an answer, whatever it says, 1 without
@@ -66,13 +68,13 @@ func (d *descriptorsFlag) String() string {
 }
 
 func (d *descriptorsFlag) Set(text string) error {
+	entries, err := server.ParseDescriptor(text)
+	if err != nil {
+		return err
+	}
 	descriptor := &ratelimitpb.RateLimitDescriptor{}
-	for pair := range strings.SplitSeq(text, ",") {
-		key, value, ok := strings.Cut(pair, "=")
-		if !ok || key == "" {
-			return fmt.Errorf("%q is no key=value pair", pair)
-		}
-		descriptor.Entries = append(descriptor.Entries, &ratelimitpb.RateLimitDescriptor_Entry{Key: key, Value: value})
+	for _, e := range entries {
+		descriptor.Entries = append(descriptor.Entries, &ratelimitpb.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value})
 	}
 	*d = append(*d, descriptor)
 	return nil

@@ -21,6 +21,8 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
+var discard = slog.New(slog.DiscardHandler)
+
 // exampleNow is the clock of the spec's examples.
 const exampleNow = 1700000000
 
@@ -54,8 +56,7 @@ func newRig(t testing.TB, o service.Options, lo limits.Options, files ...string)
 		r.load(t, lo, files...)
 	}
 
-	log := slog.New(slog.DiscardHandler)
-	g := NewGRPC(GRPCOptions{Service: r.service, Health: r.health, Stats: r.stats, Log: log, MinPing: 5 * time.Second, Reflection: true})
+	g := NewGRPC(GRPCOptions{Service: r.service, Health: r.health, Stats: r.stats, Log: discard, MinPing: 5 * time.Second, Reflection: true})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +69,7 @@ func newRig(t testing.TB, o service.Options, lo limits.Options, files ...string)
 			t.Error(err)
 		}
 	})
-	r.http = httptest.NewServer(NewHTTP(HTTPOptions{Service: r.service, Health: r.health, Stats: r.stats, Log: log, BodyBytes: 1 << 20}))
+	r.http = httptest.NewServer(NewHTTP(HTTPOptions{Service: r.service, Health: r.health, Stats: r.stats, Log: discard, BodyBytes: 1 << 20}))
 	t.Cleanup(r.http.Close)
 	r.conn, err = grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -26,6 +26,9 @@ type GRPCOptions struct {
 	// MaxAge is the age at which a connection is told to go away (±10 %), MaxAgeGrace what it gets
 	// to finish its calls; 0 means never.
 	MaxAge, MaxAgeGrace time.Duration
+	// KeepaliveTime is how long a connection may be silent before the server pings it, KeepaliveTimeout
+	// how long the peer has to answer; 0 leaves grpc-go's 2 h and 20 s.
+	KeepaliveTime, KeepaliveTimeout time.Duration
 	// MinPing is the shortest time between keepalive pings that a client may send, streams or none.
 	MinPing time.Duration
 	// Reflection serves the reflection service too.
@@ -55,8 +58,10 @@ func NewGRPC(o GRPCOptions) *grpc.Server {
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.ReadBufferSize(bufferBytes), grpc.WriteBufferSize(bufferBytes),
 		grpc.StaticConnWindowSize(connWindow), grpc.StaticStreamWindowSize(streamWindow),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: o.MaxAge, MaxConnectionAgeGrace: o.MaxAgeGrace}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: max(0, o.MinPing-minPingSlack), PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge: o.MaxAge, MaxConnectionAgeGrace: o.MaxAgeGrace, Time: o.KeepaliveTime, Timeout: o.KeepaliveTimeout,
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: max(1, o.MinPing-minPingSlack), PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(countMethods(o.Stats)),
 		grpc.StreamInterceptor(o.Health.endWatches),
 	)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -56,6 +57,27 @@ func (h *Health) Set(c Component, well bool) {
 	for _, name := range []string{"", "ratelimit", serviceName} {
 		h.grpc.SetServingStatus(name, state)
 	}
+}
+
+// Watch asks f about a component four times a second, for as long as the daemon runs.
+func (h *Health) Watch(c Component, f func() bool) {
+	h.Set(c, true)
+	go func() {
+		tick := time.NewTicker(250 * time.Millisecond)
+		defer tick.Stop()
+		last := true
+		for {
+			select {
+			case <-h.draining.Done():
+				return
+			case <-tick.C:
+			}
+			if now := f(); now != last {
+				h.Set(c, now)
+				last = now
+			}
+		}
+	}()
 }
 
 // Healthy says that every enabled component is well.

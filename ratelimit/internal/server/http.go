@@ -4,6 +4,7 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -29,6 +30,8 @@ type HTTPOptions struct {
 	Log     *slog.Logger
 	// BodyBytes is the longest body of /json.
 	BodyBytes int64
+	// Timeout bounds a decision, since HTTP callers bring no deadline; 0 leaves it to the store.
+	Timeout time.Duration
 }
 
 // NewHTTP is the handler of the HTTP listener: /json and /healthcheck, all else 404.
@@ -70,7 +73,13 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var c service.Call
 	fromProto(&c.Request, &in)
-	if err := h.Service.Decide(r.Context(), &c); err != nil {
+	ctx := r.Context()
+	if h.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, h.Timeout)
+		defer cancel()
+	}
+	if err := h.Service.Decide(ctx, &c); err != nil {
 		writeRefusal(w, err)
 		return
 	}

@@ -73,7 +73,7 @@ func BenchmarkMatchKeyDecide(b *testing.B) {
 	for _, n := range []int{2, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n, " rules"), func(b *testing.B) {
 			r := newRig(b, manyRules(n), Options{})
-			r.o.Store = answers{}
+			r.SetStore(answers{})
 			var c Call
 			if err := c.Request.Unmarshal(wire(b, "tenant", fmt.Sprint("t", n/4), "path", "/x")); err != nil {
 				b.Fatal(err)

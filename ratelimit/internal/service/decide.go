@@ -51,7 +51,7 @@ func (s *Service) Decide(ctx context.Context, c *Call) error {
 	s.planHits(c, rules, now)
 	if len(c.batch.Hits) > 0 {
 		c.batch.Now = now
-		if err := s.o.Store.Add(ctx, &c.batch); err != nil {
+		if err := (*s.store.Load()).Add(ctx, &c.batch); err != nil {
 			return s.storeFailed(c, domain, now, err)
 		}
 	}

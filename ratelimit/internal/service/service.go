@@ -16,7 +16,7 @@ import (
 
 // Options are the settings that shape a decision. Every field is used as it is: defaults are config's.
 type Options struct {
-	// Store counts; required.
+	// Store counts. It may come later, by SetStore, but before the first Decide.
 	Store counter.Store
 	// OverLimit remembers counters that are over their limit; nil is off.
 	OverLimit *counter.OverLimit
@@ -48,13 +48,17 @@ type Caps struct{ Descriptors, Entries, TextBytes int }
 // Service decides. It is safe for concurrent use.
 type Service struct {
 	o     Options
-	rules atomic.Pointer[limits.Rules] // nil until the first valid set
+	rules atomic.Pointer[limits.Rules]  // nil until the first valid set
+	store atomic.Pointer[counter.Store] // nil until the store was reached
 	clock func() time.Time
 
 	globalShadow, serviceError, storeError *stats.Counter
 	failure                                [4]*stats.Counter // by limits.FailureMode
 	trouble                                troubles
 }
+
+// SetStore gives the service its store. The debug port may explain rules before that.
+func (s *Service) SetStore(store counter.Store) { s.store.Store(&store) }
 
 // New makes a Service without rules: until SetRules it answers ErrNoRules.
 func New(o Options) *Service {
@@ -64,6 +68,9 @@ func New(o Options) *Service {
 	s := &Service{o: o, clock: o.Clock}
 	if s.clock == nil {
 		s.clock = time.Now
+	}
+	if o.Store != nil {
+		s.SetStore(o.Store)
 	}
 	s.globalShadow = o.Stats.Counter("ratelimit.service.global_shadow_mode")
 	s.serviceError = o.Stats.Counter("ratelimit.service.call.should_rate_limit.service_error")

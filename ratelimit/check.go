@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/source"
+)
+
+// check loads the configuration files of a folder as the daemon would and reports every problem of
+// every file (spec 1.7): exit 0 when all is well, 1 when not. It ignores the daemon's environment.
+func check(_ context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("ratelimit check", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "usage: ratelimit check [-merge_domain_configs] DIR")
+		flags.PrintDefaults()
+	}
+	dir := flags.String("config_dir", "", "the folder, instead of `DIR`")
+	merge := flags.Bool("merge_domain_configs", false, "allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
+	if err := flags.Parse(args); err != nil {
+		return flagExit(err)
+	}
+	if *dir == "" && flags.NArg() == 1 {
+		*dir = flags.Arg(0)
+	} else if *dir == "" || flags.NArg() > 0 {
+		flags.Usage()
+		return exitUsage
+	}
+
+	fmt.Fprintln(stdout, "checking rate limit configs...")
+	fmt.Fprintf(stdout, "loading config directory: %s\n", *dir)
+	files, err := source.ReadDir(*dir, false)
+	if err != nil {
+		fmt.Fprintf(stdout, "error loading rate limit configs: %v\n", err)
+		return exitFailed
+	}
+	for _, f := range files {
+		fmt.Fprintf(stdout, "opening config file: %s\n", f.Name)
+	}
+	_, warnings, err := limits.Load(files, limits.Options{NearRatio: 0.8, MergeDomains: *merge})
+	for _, w := range warnings {
+		fmt.Fprintf(stdout, "warning: %s\n", w)
+	}
+	if err != nil {
+		reportProblems(stdout, err)
+		return exitFailed
+	}
+	fmt.Fprintln(stdout, "all rate limit configs ok")
+	return exitOK
+}
+
+// reportProblems writes each problem of a refused set on a line of its own.
+func reportProblems(w io.Writer, err error) {
+	rejection, ok := errors.AsType[*limits.Rejection](err)
+	if !ok {
+		fmt.Fprintf(w, "error loading rate limit configs: %v\n", err)
+		return
+	}
+	for _, p := range rejection.Problems {
+		fmt.Fprintf(w, "error loading rate limit configs: %s\n", p)
+	}
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"net"
+	"strconv"
+	"strings"
+
+	"gatehouse/shared/settings"
+)
+
+// settingNames is what package settings must know about our variables: old names (spec 2.9),
+// prefixes, and names that are ours without being a field.
+var settingNames = settings.Options{
+	Aliases: append(oldNames(), []settings.Alias{
+		{Old: "USE_PROMETHEUS", New: "USE_PULLMETRICS"},
+		{Old: "USE_DOG_STATSD", New: "USE_TAGGED_STATSD"},
+		{Old: "USE_DOG_STATSD_MOGRIFIERS", New: "TAGGED_STATSD_MOGRIFIERS"},
+		{Old: "DOG_STATSD_MOGRIFIERS", New: "TAGGED_STATSD_MOGRIFIERS"},
+		{Old: "DOG_STATSD_MOGRIFIER_*", New: "TAGGED_STATSD_MOGRIFIER_"},
+		{Old: "DOG_STATSD_MOGRIFIERS_*", New: "TAGGED_STATSD_MOGRIFIER_"},
+	}...),
+	Known: laterNames,
+	Prefixes: []string{
+		"KVSTORE_", "MCACHE_", "RUNTIME_", "GRPC_", "DEBUG_", "LIMIT_", "STATSD_", "STATS_", "TAGGED_STATSD_", "PULLMETRICS_",
+		"CONFIG_GRPC_XDS_", "XDS_CLIENT_", "TRACING_", "MEMORY_", "STORE_", "CACHE_KEY_", "LOCAL_CACHE_", "DRAIN_", "BACKEND_", "NEAR_LIMIT_",
+	},
+	// Variables of the gRPC library itself.
+	Foreign: []string{"GRPC_GO_", "GRPC_XDS_", "GRPC_EXPERIMENTAL_", "GRPC_ENFORCE_", "GRPC_VERBOSITY", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "GRPC_TRACE", "GRPC_DNS_", "GRPC_CLIENT_CHANNEL_"},
+}
+
+// oldNames are the aliases that differ in their prefix only. They are listed one by one: a
+// Kubernetes service named redis sets REDIS_PORT, REDIS_SERVICE_HOST and more.
+func oldNames() (all []settings.Alias) {
+	add := func(before, now, suffixes string) {
+		for s := range strings.FieldsSeq(suffixes) {
+			all = append(all, settings.Alias{Old: before + s, New: now + s})
+		}
+	}
+	const each = `SOCKET_TYPE TYPE URL POOL_SIZE AUTH TLS TIMEOUT SENTINEL_AUTH PIPELINE_WINDOW PIPELINE_LIMIT
+		CLUSTER_PIPELINE_PARALLELISM POOL_ON_EMPTY_BEHAVIOR POOL_ON_EMPTY_WAIT_DURATION`
+	const tls = `TLS TLS_CLIENT_CERT TLS_CLIENT_KEY TLS_CACERT TLS_SKIP_HOSTNAME_VERIFICATION`
+	add("REDIS_", "KVSTORE_", each+" "+strings.TrimPrefix(tls, "TLS ")+` PERSECOND HEALTH_CHECK_ACTIVE_CONNECTION
+		STARTUP_INITIAL_INTERVAL STARTUP_MAX_INTERVAL STARTUP_MAX_ELAPSED_TIME`)
+	add("REDIS_PERSECOND_", "KVSTORE_PERSECOND_", each)
+	add("MEMCACHE_", "MCACHE_", "HOST_PORT SRV SRV_REFRESH MAX_IDLE_CONNS "+tls)
+	add("PROMETHEUS_", "PULLMETRICS_", "ADDR PATH MAPPER_YAML RESPONSE_TIME_AS_MILLISECONDS")
+	return all
+}
+
+// check is what no single field's tag can say. Texts name every setting that is involved.
+func (c *config) check(r *settings.Report) {
+	c.refuse(r)
+	c.checkBackend(r)
+	c.checkListeners(r)
+	c.checkHeaders(r)
+	if k := c.KVShared; k.StartInitial > k.StartMax {
+		r.Clash("KVSTORE_STARTUP_INITIAL_INTERVAL=%s is longer than KVSTORE_STARTUP_MAX_INTERVAL=%s", k.StartInitial, k.StartMax)
+	}
+	if c.KVStore.PipelineLimit > 0 || c.PerSecond.PipelineLimit > 0 {
+		r.Warn("KVSTORE_PIPELINE_LIMIT has no effect and will go; KVSTORE_PIPELINE_WINDOW is what gathers hits")
+	}
+}
+
+// checkBackend settles BACKEND_TYPE: afterwards it is backendKVStore or backendMemory.
+func (c *config) checkBackend(r *settings.Report) {
+	url := r.IsSet("KVSTORE_URL")
+	switch b := &c.Counting.Backend; *b {
+	case "":
+		if url {
+			*b = backendKVStore
+			break
+		}
+		*b = backendMemory
+		if !r.IsSet("BACKEND_TYPE") {
+			r.Warn("neither BACKEND_TYPE nor KVSTORE_URL is set: counting in this process; counts are per process and end with it")
+		}
+	case "redis", "kvstore":
+		if *b = backendKVStore; !url {
+			r.Wrong("BACKEND_TYPE", "needs KVSTORE_URL, which is not set")
+		}
+	case backendMemory:
+		if url {
+			r.Warn("KVSTORE_URL has no effect with BACKEND_TYPE=memory")
+		}
+	}
+	if !url || c.Counting.Backend != backendKVStore || c.KVStore.Type != "single" {
+		return
+	}
+	if err := c.kvstore().Check(); err != nil {
+		r.Clash("%v", err)
+	}
+	if k := c.KVStore; r.IsSet("KVSTORE_POOL_ON_EMPTY_WAIT_DURATION") && k.OnEmpty != "WAIT" && k.OnEmptyWait >= k.Timeout {
+		r.Warn("KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=%s is not shorter than KVSTORE_TIMEOUT=%s: calls end before %s acts", k.OnEmptyWait, k.Timeout, k.OnEmpty)
+	}
+}
+
+// checkListeners finds two listeners on one address.
+func (c *config) checkListeners(r *settings.Report) {
+	l := c.Listen
+	type listener struct {
+		name, host string
+		port       int
+	}
+	all := []listener{{"PORT", l.Host, l.Port}, {"DEBUG_PORT", l.DebugHost, l.DebugPort}}
+	if l.GRPCUDS == "" {
+		all = append(all, listener{"GRPC_PORT", l.GRPCHost, l.GRPCPort})
+	} else if r.IsSet("GRPC_PORT") || r.IsSet("GRPC_HOST") {
+		r.Warn("GRPC_HOST and GRPC_PORT have no effect: GRPC_UDS is set")
+	}
+	for i, a := range all {
+		for _, b := range all[i+1:] {
+			if a.port == b.port && a.port != 0 && (a.host == b.host || anyHost(a.host) || anyHost(b.host)) {
+				r.Clash("%s and %s are both %s", a.name, b.name, strconv.Itoa(a.port))
+			}
+		}
+	}
+	if l.HTTPWriteTimeout <= l.HTTPRequestTimeout {
+		r.Clash("HTTP_WRITE_TIMEOUT=%s must be longer than HTTP_REQUEST_TIMEOUT=%s, or late answers are cut", l.HTTPWriteTimeout, l.HTTPRequestTimeout)
+	}
+}
+
+func anyHost(h string) bool {
+	ip := net.ParseIP(h)
+	return h == "" || ip != nil && ip.IsUnspecified()
+}
+
+// checkHeaders holds the header names against RFC 9110: Envoy would refuse the whole answer.
+func (c *config) checkHeaders(r *settings.Report) {
+	names := map[string]string{}
+	for _, h := range []struct{ setting, name string }{
+		{"LIMIT_LIMIT_HEADER", c.Answer.LimitHeader},
+		{"LIMIT_REMAINING_HEADER", c.Answer.RemainingHeader},
+		{"LIMIT_RESET_HEADER", c.Answer.ResetHeader},
+	} {
+		if strings.ContainsFunc(h.name, func(c rune) bool {
+			return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", c))
+		}) {
+			r.Wrong(h.setting, "not a header name: letters, digits and - are")
+		}
+		lower := strings.ToLower(h.name)
+		if other, twice := names[lower]; twice {
+			r.Clash("%s and %s are both %s", other, h.setting, h.name)
+		}
+		names[lower] = h.setting
+	}
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"strings"
+
+	"gatehouse/shared/settings"
+)
+
+// laterConfig switches on what this version does not have. Each is refused when true, so that
+// nobody runs without a protection that the environment asks for.
+type laterConfig struct {
+	// Refused when true: TLS on the gRPC listener is not in this version.
+	GRPCTLS bool `env:"GRPC_SERVER_USE_TLS" envDefault:"false"`
+	// Refused when true: TLS to the store is not in this version.
+	KVStoreTLS   bool `env:"KVSTORE_TLS" envDefault:"false"`
+	PerSecondTLS bool `env:"KVSTORE_PERSECOND_TLS" envDefault:"false"`
+	// Refused when true: a second store for limits per second is not in this version.
+	PerSecond bool `env:"KVSTORE_PERSECOND" envDefault:"false"`
+	// Refused when true: tagged statsd is not in this version.
+	TaggedStatsd bool `env:"USE_TAGGED_STATSD" envDefault:"false"`
+	// Refused when true: pull metrics are not in this version.
+	PullMetrics bool `env:"USE_PULLMETRICS" envDefault:"false"`
+	// Refused when true: tracing is not in this version.
+	Tracing bool `env:"TRACING_ENABLED" envDefault:"false"`
+}
+
+// refuse says which settings ask for what is not there.
+func (c *config) refuse(r *settings.Report) {
+	f := func(name string, on bool, what string) {
+		if on {
+			r.Wrong(name, "%s not in this version", what)
+		}
+	}
+	f("CONFIG_TYPE", c.Rules.Type == "GRPC_XDS_SOTW", "rules from a control plane (xDS) are")
+	f("BACKEND_TYPE", c.Counting.Backend == "memcache", "the memcache backend is")
+	f("KVSTORE_TYPE", c.KVStore.Type == "sentinel" || c.KVStore.Type == "cluster", c.KVStore.Type+" is")
+	f("GRPC_SERVER_USE_TLS", c.Later.GRPCTLS, "TLS on the gRPC listener is")
+	f("KVSTORE_TLS", c.Later.KVStoreTLS, "TLS to the store is")
+	f("KVSTORE_PERSECOND", c.Later.PerSecond, "a second store for limits per second is")
+	f("USE_TAGGED_STATSD", c.Later.TaggedStatsd, "tagged statsd is")
+	f("USE_PULLMETRICS", c.Later.PullMetrics, "pull metrics are")
+	f("TRACING_ENABLED", c.Later.Tracing, "tracing is")
+	f("GRPC_CLIENT_TLS_CACERT", r.IsSet("GRPC_CLIENT_TLS_CACERT"), "client certificates are")
+	f("GRPC_CLIENT_TLS_SAN", r.IsSet("GRPC_CLIENT_TLS_SAN"), "client certificates are")
+
+	for _, name := range r.Names() {
+		if isLater(name) && !strings.HasPrefix(name, "GRPC_CLIENT_TLS_") {
+			r.Warn("%s has no effect: what it configures is not in this version", name)
+		}
+	}
+}
+
+// laterNames are variables of the features above; they are ours, and have no effect alone.
+var laterNames = []string{
+	"GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN",
+	"KVSTORE_TLS_CLIENT_CERT", "KVSTORE_TLS_CLIENT_KEY", "KVSTORE_TLS_CACERT", "KVSTORE_TLS_SKIP_HOSTNAME_VERIFICATION",
+	"KVSTORE_SENTINEL_AUTH", "KVSTORE_SENTINEL_AUTH_FILE", "KVSTORE_PERSECOND_SENTINEL_AUTH", "KVSTORE_PERSECOND_SENTINEL_AUTH_FILE",
+	"MCACHE_HOST_PORT", "MCACHE_SRV", "MCACHE_SRV_REFRESH", "MCACHE_MAX_IDLE_CONNS",
+	"MCACHE_TLS", "MCACHE_TLS_CLIENT_CERT", "MCACHE_TLS_CLIENT_KEY", "MCACHE_TLS_CACERT", "MCACHE_TLS_SKIP_HOSTNAME_VERIFICATION",
+	"TAGGED_STATSD_MOGRIFIERS", "TAGGED_STATSD_MOGRIFIER_*",
+	"PULLMETRICS_ADDR", "PULLMETRICS_PATH", "PULLMETRICS_MAPPER_YAML", "PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS",
+	"CONFIG_GRPC_XDS_NODE_ID", "CONFIG_GRPC_XDS_NODE_METADATA", "CONFIG_GRPC_XDS_SERVER_URL", "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+	"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "CONFIG_GRPC_XDS_SERVER_USE_TLS", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+	"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+	"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
+	"XDS_CLIENT_BACKOFF_JITTER", "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+	"TRACING_EXPORTER_PROTOCOL", "TRACING_SERVICE_NAME", "TRACING_SERVICE_NAMESPACE", "TRACING_SERVICE_INSTANCE_ID", "TRACING_SAMPLING_RATE",
+}
+
+func isLater(name string) bool {
+	for _, n := range laterNames {
+		if prefix, open := strings.CutSuffix(n, "*"); n == name || open && strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}

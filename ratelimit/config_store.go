@@ -1,0 +1,95 @@
+package main
+
+import (
+	"time"
+
+	"gatehouse/ratelimit/internal/counter"
+)
+
+// countingConfig is how hits are counted, on every backend (spec 2.4).
+type countingConfig struct {
+	// redis (or kvstore), or memory: counts of this process only. Unset: redis with KVSTORE_URL, memory without. memcache is not in this version.
+	Backend string `env:"BACKEND_TYPE" oneof:"redis kvstore memory memcache" fold:"true"`
+	// Counters that the memory backend holds at most; then those least used against their limits are dropped, never one at its limit.
+	MemoryMaxKeys int `env:"MEMORY_MAX_KEYS" envDefault:"1000000" min:"1"`
+	// Bytes for the cache of counters that are over their limit, which spares the store their hits; 0: off; less than 524288 counts as that.
+	LocalCache int `env:"LOCAL_CACHE_SIZE_IN_BYTES" envDefault:"0" min:"0"`
+	// A random number of seconds below this, and below a tenth of the window, is added to each key's time to live; 0 or less: none.
+	JitterMax int64 `env:"EXPIRATION_JITTER_MAX_SECONDS" envDefault:"300"`
+	// Share of a limit from which on hits count as near_limit.
+	NearRatio float32 `env:"NEAR_LIMIT_RATIO" envDefault:"0.8" min:"0" max:"1"`
+	// Put before every key, verbatim: keeps deployments apart that share a store.
+	KeyPrefix string `env:"CACHE_KEY_PREFIX"`
+	// plain: keys as the replaced service writes them, so that both can share a store; escaped: unambiguous ones.
+	KeyFormat string `env:"CACHE_KEY_FORMAT" envDefault:"plain" oneof:"plain escaped" fold:"true"`
+	// true: when one descriptor of a request is over its limit, no counter of that request grows.
+	StopWhenOver bool `env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" envDefault:"false"`
+	// Answer while the store fails: error (Envoy's failure_mode_deny decides), allow or deny. A domain's on_store_failure wins.
+	FailureMode string `env:"STORE_FAILURE_MODE" envDefault:"error" oneof:"error allow deny" fold:"true"`
+	// Age of an unanswered batch at which the store counts as dead and callers are answered at once; 0: only KVSTORE_TIMEOUT counts.
+	Stall time.Duration `env:"STORE_STALL" envDefault:"250ms" min:"0s"`
+}
+
+// kvstoreConfig is one key-value store; KVSTORE_PERSECOND_ is its twin for limits per second (spec 2.5).
+type kvstoreConfig struct {
+	// host:port, the path of a unix socket, or redis://[user:password@]host:port[/db].
+	URL string `env:"URL" secret:"url"`
+	// tcp or unix; unset: what the URL looks like.
+	SocketType string `env:"SOCKET_TYPE" oneof:"tcp unix" fold:"true"`
+	// single. sentinel and cluster are not in this version.
+	Type string `env:"TYPE" envDefault:"single" oneof:"single sentinel cluster" fold:"true"`
+	// password or user:password; wins over credentials in the URL. _AUTH_FILE reads it from a file.
+	Auth string `env:"AUTH" secret:"true"`
+	// Batches that may be in the store at once, each on a connection of its own. A further one is used only when the others are busy.
+	PoolSize int `env:"POOL_SIZE" envDefault:"10" min:"1"`
+	// Bounds connecting, writing, reading, and calls without a deadline.
+	Timeout time.Duration `env:"TIMEOUT" envDefault:"10s" min:"1ms"`
+	// When all of POOL_SIZE are taken for ON_EMPTY_WAIT_DURATION: CREATE opens up to as many more, ERROR fails the call, WAIT goes on waiting.
+	OnEmpty     string        `env:"POOL_ON_EMPTY_BEHAVIOR" envDefault:"CREATE" oneof:"CREATE ERROR WAIT" fold:"true"`
+	OnEmptyWait time.Duration `env:"POOL_ON_EMPTY_WAIT_DURATION" envDefault:"1s" min:"0s"`
+	// How long the first hits of a batch wait for others; 0: not at all, yet what arrives while a batch is under way goes together in the next.
+	PipelineWindow time.Duration `env:"PIPELINE_WINDOW" envDefault:"0s" min:"0s"`
+	// No effect; kept so that old environments start.
+	PipelineLimit int `env:"PIPELINE_LIMIT" envDefault:"0"`
+	// Cluster only: 1: groups of keys one after another; 0: all at once; n: at most n.
+	Parallelism int `env:"CLUSTER_PIPELINE_PARALLELISM" envDefault:"1" min:"0"`
+}
+
+// kvsharedConfig is what both stores share.
+type kvsharedConfig struct {
+	// true: unhealthy while no connection to the store is up.
+	HealthByConnection bool `env:"KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION" envDefault:"false"`
+	// First pause between tries to reach the store at start; doubles up to the next setting.
+	StartInitial time.Duration `env:"KVSTORE_STARTUP_INITIAL_INTERVAL" envDefault:"1s" min:"1ms"`
+	StartMax     time.Duration `env:"KVSTORE_STARTUP_MAX_INTERVAL" envDefault:"30s" min:"1ms"`
+	// Give up and exit after this; 0: never.
+	StartMaxElapsed time.Duration `env:"KVSTORE_STARTUP_MAX_ELAPSED_TIME" envDefault:"0s" min:"0s"`
+}
+
+// backends that Counting.Backend names after check.
+const (
+	backendKVStore = "redis"
+	backendMemory  = "memory"
+)
+
+// kvstore is the main store's settings in the counter package's words.
+func (c *config) kvstore() counter.KVStoreOptions {
+	onEmpty, _ := counter.ParseOnEmpty(c.KVStore.OnEmpty) // one of the three, as its tag says
+	o := counter.KVStoreOptions{
+		URL: c.KVStore.URL, SocketType: c.KVStore.SocketType, Auth: c.KVStore.Auth,
+		PoolSize: c.KVStore.PoolSize, Timeout: c.KVStore.Timeout,
+		OnEmpty: onEmpty, OnEmptyWait: never(c.KVStore.OnEmptyWait, time.Nanosecond),
+		PipelineWindow: c.KVStore.PipelineWindow, JitterMax: c.Counting.JitterMax,
+		Stall:        never(c.Counting.Stall, -1),
+		StartInitial: c.KVShared.StartInitial, StartMax: c.KVShared.StartMax, StartMaxElapsed: c.KVShared.StartMaxElapsed,
+	}
+	return o
+}
+
+// never puts what a package understands for the operator's 0, where its own 0 means the default.
+func never(d, zero time.Duration) time.Duration {
+	if d == 0 {
+		return zero
+	}
+	return d
+}

@@ -1,0 +1,142 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/pprof"
+	"strings"
+
+	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/ratelimit/internal/service"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// DebugOptions shape the debug listener.
+type DebugOptions struct {
+	Service *service.Service
+	Loader  *service.Loader
+	Stats   *stats.Registry
+	Log     *slog.Logger
+	// Version is the line that ratelimit version prints.
+	Version string
+}
+
+// page is one line of the debug index.
+type page struct {
+	Path string `json:"path"`
+	Help string `json:"help"`
+}
+
+var debugPages = []page{
+	{"/debug/pprof/", "profiles of the running program: heap, goroutine, ..."},
+	{"/debug/pprof/profile", "CPU profile, ?seconds=30"},
+	{"/debug/pprof/trace", "execution trace, ?seconds=1"},
+	{"/explain", "which rule decides: ?domain=D&descriptor=k=v,k2=v2, without counting"},
+	{"/rlconfig", "the rules in force; when they were loaded and what was refused since with ?format=json"},
+	{"/stats", "every counter and gauge"},
+}
+
+// NewDebug is the handler of the debug listener (spec 6.7). Every page but the profiles answers as
+// JSON too, with ?format=json. There is no authentication: bind it where only operators come.
+func NewDebug(o DebugOptions) http.Handler {
+	d := &debugPort{o}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("/explain", d.explain)
+	mux.HandleFunc("/rlconfig", d.rlconfig)
+	mux.HandleFunc("/stats", d.stats)
+	mux.HandleFunc("/", d.index)
+	return recovered(mux, o.Log, o.Stats.Counter(panicStat))
+}
+
+type debugPort struct{ DebugOptions }
+
+func (d *debugPort) index(w http.ResponseWriter, r *http.Request) {
+	var b bytes.Buffer
+	for _, p := range debugPages {
+		fmt.Fprintf(&b, "%s: %s\n", p.Path, p.Help)
+	}
+	respond(w, r, b.String(), struct {
+		Version string `json:"version"`
+		Pages   []page `json:"pages"`
+	}{d.Version, debugPages})
+}
+
+func (d *debugPort) rlconfig(w http.ResponseWriter, r *http.Request) {
+	rules, state := d.Service.Rules(), d.Loader.State()
+	var b bytes.Buffer
+	view := struct {
+		Version string `json:"version"`
+		service.LoadState
+		Rules any `json:"rules"`
+	}{Version: d.Version, LoadState: state, Rules: []any{}}
+	if rules != nil {
+		rules.WriteText(&b) // a Buffer never fails
+		view.Rules = rules.View()
+	}
+	respond(w, r, b.String(), view)
+}
+
+func (d *debugPort) stats(w http.ResponseWriter, r *http.Request) {
+	var b bytes.Buffer
+	values := map[string]int64{}
+	d.Stats.Each(func(name string, _ stats.Kind, value int64) {
+		fmt.Fprintf(&b, "%s: %d\n", name, value)
+		values[name] = value
+	})
+	respond(w, r, b.String(), values)
+}
+
+func (d *debugPort) explain(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	if q.Get("domain") == "" {
+		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", "domain is missing: /explain?domain=D&descriptor=k=v,k2=v2")
+		return
+	}
+	entries, err := ParseDescriptor(q.Get("descriptor"))
+	if err != nil {
+		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", "descriptor: "+err.Error())
+		return
+	}
+	x, err := d.Service.Explain(r.Context(), q.Get("domain"), entries)
+	if err != nil {
+		writeError(w, http.StatusServiceUnavailable, "UNAVAILABLE", err.Error())
+		return
+	}
+	respond(w, r, x.Text(), x)
+}
+
+// ParseDescriptor reads k=v,k2=v2, split at the first = of each pair: the form of the client's
+// -descriptors. An empty text is a descriptor without entries.
+func ParseDescriptor(text string) ([]rls.Entry, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var entries []rls.Entry
+	for pair := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok || key == "" {
+			return nil, fmt.Errorf("%q is no key=value pair", pair)
+		}
+		entries = append(entries, rls.Entry{Key: key, Value: value})
+	}
+	return entries, nil
+}
+
+// respond writes text, or v as JSON where ?format=json asks for it.
+func respond(w http.ResponseWriter, r *http.Request, text string, v any) {
+	if r.URL.Query().Get("format") != "json" {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Write([]byte(text))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.Encode(v)
+}

@@ -1,0 +1,68 @@
+package service
+
+import (
+	"context"
+	"fmt"
+
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/rls"
+)
+
+// Explanation is a descriptor's walk through the rules in force, with its counter as it stands.
+type Explanation struct {
+	limits.Explanation
+	// Counter is nil where no counter decides.
+	Counter *CounterView `json:"counter,omitempty"`
+}
+
+// CounterView is the present state of one counter.
+type CounterView struct {
+	// Value is nil when the store gave no answer; Error says why.
+	Value *int64 `json:"value,omitempty"`
+	Limit uint32 `json:"limit"`
+	// Reset is how long the window still lasts, in seconds.
+	Reset int64  `json:"reset"`
+	Error string `json:"error,omitempty"`
+}
+
+// Explain says which rule decides a descriptor and how its counter stands, without counting.
+// The error is ErrNoRules.
+func (s *Service) Explain(ctx context.Context, domain string, entries []rls.Entry) (*Explanation, error) {
+	rules := s.rules.Load()
+	if rules == nil {
+		return nil, ErrNoRules
+	}
+	now := s.clock().Unix()
+	x := &Explanation{Explanation: rules.ExplainAt(domain, entries, now)}
+	rule := x.Decides
+	if rule == nil || rule.Unlimited {
+		return x, nil
+	}
+	start := now - now%rule.Window
+	x.Counter = &CounterView{Limit: rule.PerUnit, Reset: start + rule.Window - now}
+	store := s.store.Load()
+	if store == nil {
+		x.Counter.Error = "the store has not been reached yet"
+		return x, nil
+	}
+	key := rules.AppendKey(nil, rule, domain, entries, start)
+	if value, err := (*store).Peek(ctx, key, rule.Window); err != nil {
+		x.Counter.Error = storeRefusal(err).Msg
+	} else {
+		x.Counter.Value = &value
+	}
+	return x, nil
+}
+
+// Text is the explanation for people.
+func (x *Explanation) Text() string {
+	text := x.Explanation.Text()
+	switch c := x.Counter; {
+	case c == nil:
+	case c.Value == nil:
+		text += fmt.Sprintf("counter now: %s\n", c.Error)
+	default:
+		text += fmt.Sprintf("counter now: %d of %d, window ends in %d s\n", *c.Value, c.Limit, c.Reset)
+	}
+	return text
+}

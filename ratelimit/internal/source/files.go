@@ -1,0 +1,235 @@
+// Package source brings configuration from where it is kept: whole sets of files, one after the
+// other, each handed to one function.
+//
+// It knows directories, symlinks and when they change. It does not know what the files mean,
+// whether a set was any good, or who uses it.
+package source
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// Set is one whole configuration as it lay there at one time.
+type Set struct {
+	// Files in order of their names; none is a valid set.
+	Files []limits.File
+	// Err says why the files could not be read; Files means nothing then.
+	Err error
+}
+
+// FilesOptions say where the files are and what makes them be read again (spec 3.1).
+type FilesOptions struct {
+	// Files are Root/Subdirectory/AppDirectory/*.yaml and *.yml.
+	Root, Subdirectory, AppDirectory string
+	// IgnoreDotFiles leaves out names that begin with a dot.
+	IgnoreDotFiles bool
+	// WatchRoot: a swap of the symlink Root reloads, and a Kubernetes swap inside the directory.
+	// Otherwise any change in the directory does.
+	WatchRoot bool
+	// RefuseEmpty makes a set without files an error when there were some before.
+	RefuseEmpty bool
+	Stats       *stats.Registry
+	// Log may be nil.
+	Log *slog.Logger
+
+	poll time.Duration // 0 means pollEvery
+}
+
+const (
+	// settle is how long nothing may change before the files are read, settleMax how long that
+	// may be put off by ever more changes.
+	settle    = 100 * time.Millisecond
+	settleMax = time.Second
+	// retryAfter is what a writer gets to finish a file that looks unfinished.
+	retryAfter = 200 * time.Millisecond
+	// pollEvery is how often the directory is looked at without a notification: file systems
+	// that give none, targets of symlinks, directories that do not exist yet.
+	pollEvery = 2 * time.Second
+)
+
+// Files watches a directory of YAML files.
+type Files struct {
+	o        FilesOptions
+	dir      string // what is read
+	reload   chan struct{}
+	attempts *stats.Counter // runtime.load_attempts: times the directory was read
+	failures *stats.Counter // runtime.load_failures: entries, or directories, that could not be
+	values   atomic.Int64   // runtime.num_values: files read
+
+	// Run's own.
+	last    Set
+	applied bool   // something was handed over
+	told    string // what tell said last
+}
+
+// NewFiles reads nothing yet.
+func NewFiles(o FilesOptions) *Files {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Stats == nil {
+		o.Stats = stats.NewRegistry(stats.Options{})
+	}
+	if o.poll == 0 {
+		o.poll = pollEvery
+	}
+	if abs, err := filepath.Abs(o.Root); err == nil {
+		o.Root = abs // and clean: a trailing slash would hide the symlink
+	}
+	f := &Files{
+		o:        o,
+		dir:      filepath.Join(o.Root, o.Subdirectory, o.AppDirectory),
+		reload:   make(chan struct{}, 1),
+		attempts: o.Stats.Counter("runtime.load_attempts"),
+		failures: o.Stats.Counter("runtime.load_failures"),
+	}
+	o.Stats.GaugeFunc("runtime.num_values", f.values.Load)
+	return f
+}
+
+// Dir is the directory whose files are read.
+func (f *Files) Dir() string { return f.dir }
+
+// Reload has the files read and applied even if nothing seems to have changed (SIGHUP). It does
+// not wait.
+func (f *Files) Reload() {
+	select {
+	case f.reload <- struct{}{}:
+	default: // one is due already
+	}
+}
+
+// Run hands the present set to apply, and then each new one, until ctx ends; it then returns nil.
+// apply runs in this goroutine, one call after the other. Its error is its own business: a set it
+// refused is handed over again only when it has changed, or after Reload.
+func (f *Files) Run(ctx context.Context, apply func(Set) error) error {
+	w := f.newWatch()
+	defer w.close()
+	f.hand(f.read(), apply, true)
+	for {
+		forced, ok := w.wait(ctx, f.reload)
+		if !ok {
+			return nil
+		}
+		w.refresh() // before reading: what changes from here on is noticed
+		set := f.read()
+		if !forced && unfinished(set) {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(retryAfter):
+			}
+			w.refresh()
+			set = f.read()
+		}
+		f.hand(set, apply, forced)
+	}
+}
+
+// read takes the whole directory and counts.
+func (f *Files) read() Set {
+	f.attempts.Inc()
+	files, skipped, errs := readDir(f.dir, f.o.IgnoreDotFiles)
+	if len(errs) > 0 {
+		f.failures.Add(uint64(len(errs)))
+		return Set{Err: errors.Join(errs...)}
+	}
+	f.tell(strings.Join(skipped, " "))
+	for i := range files {
+		files[i].Name = f.shown(files[i].Name)
+	}
+	f.values.Store(int64(len(files)))
+	return Set{Files: files}
+}
+
+// tell logs, once, what lies in the directory and is not read. Sub-directories are worth a warning:
+// the replaced service reads them.
+func (f *Files) tell(skipped string) {
+	if skipped == f.told {
+		return
+	}
+	if f.told = skipped; skipped == "" {
+		return
+	}
+	level := slog.LevelInfo
+	if strings.Contains(skipped, "/") {
+		level = slog.LevelWarn
+	}
+	f.o.Log.Log(context.Background(), level, "source: not read: only files named *.yaml or *.yml in the directory itself are", "directory", f.dir, "names", skipped)
+}
+
+// shown is the name by which messages call a file: with WatchRoot its path below Subdirectory, `/`
+// turned into `.`.
+func (f *Files) shown(base string) string {
+	app := strings.Trim(filepath.ToSlash(filepath.Clean(f.o.AppDirectory)), "/")
+	if !f.o.WatchRoot || app == "." || app == "" {
+		return base
+	}
+	return strings.ReplaceAll(app, "/", ".") + "." + base
+}
+
+// unfinished says that somebody may still be writing: a file that is missing or blank, or whose
+// last line has no end. Taking such a one for finished costs an error that goes away by itself.
+func unfinished(s Set) bool {
+	if s.Err != nil {
+		return true
+	}
+	for _, file := range s.Files {
+		if len(bytes.TrimSpace(file.Text)) == 0 || file.Text[len(file.Text)-1] != '\n' {
+			return true
+		}
+	}
+	return false
+}
+
+// hand applies set unless it is what was handed over last.
+func (f *Files) hand(set Set, apply func(Set) error, forced bool) {
+	if set.Err == nil && len(set.Files) == 0 {
+		had := len(f.last.Files) > 0
+		switch {
+		case had && f.o.RefuseEmpty:
+			set = Set{Err: fmt.Errorf("source: %s holds no configuration files any more; the rules already loaded stay (RUNTIME_REFUSE_EMPTY)", f.dir)}
+		case had:
+			f.o.Log.Warn("source: NO CONFIGURATION FILES ANY MORE: every limit is gone", "directory", f.dir)
+		case !f.applied:
+			f.o.Log.Warn("source: no configuration files: nothing is limited", "directory", f.dir)
+		}
+	}
+	if !forced && f.applied && same(set, f.last) {
+		return
+	}
+	f.applied = true
+	if set.Err != nil {
+		f.last.Err = set.Err // the files of before are still what a good set is compared with
+	} else {
+		f.last = set
+	}
+	apply(set) // its error is counted and shown by who gave it
+}
+
+// same says that b would change nothing after a.
+func same(a, b Set) bool {
+	if a.Err != nil || b.Err != nil {
+		return a.Err != nil && b.Err != nil && a.Err.Error() == b.Err.Error()
+	}
+	if len(a.Files) != len(b.Files) {
+		return false
+	}
+	for i := range a.Files {
+		if a.Files[i].Name != b.Files[i].Name || !bytes.Equal(a.Files[i].Text, b.Files[i].Text) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,373 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"gatehouse/ratelimit/internal/stats"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a directory that a Files watches, and what it handed over.
+type world struct {
+	t    *testing.T
+	root string // RUNTIME_ROOT
+	f    *Files
+	log  lockedBuffer
+
+	mu   sync.Mutex
+	sets []string
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+func (l *lockedBuffer) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.b.String() }
+
+// start runs a Files on root/config. It looks by itself only once an hour unless o says otherwise,
+// so that what a test sees came by a notification.
+func start(t *testing.T, root string, o FilesOptions) *world {
+	t.Helper()
+	w := &world{t: t, root: root}
+	o.Root, o.AppDirectory, o.Log = root, "config", slog.New(slog.NewTextHandler(&w.log, nil))
+	o.Stats = stats.NewRegistry(stats.Options{})
+	if o.poll == 0 {
+		o.poll = time.Hour
+	}
+	w.f = NewFiles(o)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := w.f.Run(ctx, w.apply); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return w
+}
+
+func (w *world) apply(s Set) error {
+	text := ""
+	if s.Err != nil {
+		text = "error: " + s.Err.Error()
+	}
+	for _, f := range s.Files {
+		text += f.Name + "=" + strings.TrimSpace(string(f.Text)) + " "
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sets = append(w.sets, strings.TrimSpace(text))
+	return s.Err
+}
+
+func (w *world) last() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.sets) == 0 {
+		return "nothing yet"
+	}
+	return w.sets[len(w.sets)-1]
+}
+
+func (w *world) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.sets)
+}
+
+// until waits for the set that want describes.
+func (w *world) until(want string) {
+	w.t.Helper()
+	w.eventually(func() bool { return w.last() == want }, func() string { return "last set is " + w.last() + ", want " + want })
+}
+
+func (w *world) eventually(ok func() bool, what func() string) {
+	w.t.Helper()
+	for end := time.Now().Add(15 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			w.t.Fatal(what())
+		}
+	}
+}
+
+func mkdir(t *testing.T, dir string) string {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	mkdir(t, filepath.Dir(path))
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDirectory goes through every kind of change in the directory itself.
+func TestDirectory(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	dir := filepath.Join(root, "config")
+	write(t, dir+"/b.yaml", "1\n")
+	w := start(t, root, FilesOptions{})
+	w.until("b.yaml=1")
+	write(t, dir+"/b.yaml", "2\n")
+	w.until("b.yaml=2")
+	write(t, dir+"/a.yml", "1\n")
+	w.until("a.yml=1 b.yaml=2")
+	write(t, dir+"/new", "3\n")
+	must(t, os.Rename(dir+"/new", dir+"/a.yml"))
+	w.until("a.yml=3 b.yaml=2")
+	must(t, os.Rename(dir+"/b.yaml", root+"/b.yaml")) // renamed away
+	w.until("a.yml=3")
+	must(t, os.Rename(root+"/b.yaml", dir+"/b.yaml"))
+	w.until("a.yml=3 b.yaml=2")
+	must(t, os.Remove(dir+"/b.yaml"))
+	w.until("a.yml=3")
+	must(t, os.Remove(dir+"/a.yml"))
+	w.until("")
+	if !strings.Contains(w.log.String(), "NO CONFIGURATION FILES ANY MORE") {
+		t.Errorf("no warning: %s", &w.log)
+	}
+}
+
+func TestDirectory_replaced(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	write(t, root+"/config/a.yaml", "1\n")
+	w := start(t, root, FilesOptions{poll: 20 * time.Millisecond})
+	w.until("a.yaml=1")
+	must(t, os.Rename(root+"/config", root+"/old"))
+	w.until("error: source: read the configuration directory: open " + root + "/config: no such file or directory")
+	write(t, root+"/next/a.yaml", "2\n")
+	must(t, os.Rename(root+"/next", root+"/config"))
+	w.until("a.yaml=2")
+	write(t, root+"/config/a.yaml", "3\n") // the new directory is the one watched
+	w.until("a.yaml=3")
+}
+
+func TestDirectory_appearsLater(t *testing.T) {
+	t.Parallel()
+	for _, watchRoot := range []bool{false, true} {
+		parent := t.TempDir()
+		w := start(t, parent+"/some/root", FilesOptions{WatchRoot: watchRoot, poll: 20 * time.Millisecond})
+		w.until("error: source: read the configuration directory: open " + parent + "/some/root/config: no such file or directory")
+		write(t, parent+"/some/root/config/a.yaml", "1\n")
+		w.until(w.f.shown("a.yaml") + "=1")
+	}
+}
+
+// TestKubernetes: a ConfigMap volume changes by one rename of ..data.
+func TestKubernetes(t *testing.T) {
+	t.Parallel()
+	for _, watchRoot := range []bool{false, true} {
+		root := t.TempDir()
+		dir := mkdir(t, root+"/config")
+		swap := func(version, text string) {
+			write(t, dir+"/.."+version+"/a.yaml", text)
+			must(t, os.Symlink(".."+version, dir+"/..tmp"))
+			must(t, os.Rename(dir+"/..tmp", dir+"/..data"))
+		}
+		swap("1", "1\n")
+		must(t, os.Symlink("..data/a.yaml", dir+"/a.yaml"))
+		w := start(t, root, FilesOptions{WatchRoot: watchRoot})
+		w.until(w.f.shown("a.yaml") + "=1")
+		swap("2", "2\n")
+		w.until(w.f.shown("a.yaml") + "=2")
+		swap("3", "3\n")
+		w.until(w.f.shown("a.yaml") + "=3")
+	}
+}
+
+// TestRootSwap: RUNTIME_ROOT is a symlink that is renamed into place, or made anew.
+func TestRootSwap(t *testing.T) {
+	t.Parallel()
+	for _, slash := range []string{"", "/"} {
+		parent := t.TempDir()
+		for _, v := range []string{"1", "2", "3"} {
+			write(t, parent+"/v"+v+"/config/a.yaml", v+"\n")
+		}
+		must(t, os.Symlink("v1", parent+"/current"))
+		w := start(t, parent+"/current"+slash, FilesOptions{WatchRoot: true})
+		w.until("config.a.yaml=1")
+		must(t, os.Symlink("v2", parent+"/next"))
+		must(t, os.Rename(parent+"/next", parent+"/current"))
+		w.until("config.a.yaml=2")
+		must(t, os.Remove(parent+"/current"))
+		must(t, os.Symlink("v3", parent+"/current"))
+		w.until("config.a.yaml=3")
+	}
+}
+
+// TestRootSwap_changesInsideWait: with RUNTIME_WATCH_ROOT only a swap, or SIGHUP, counts.
+func TestRootSwap_changesInsideWait(t *testing.T) {
+	t.Parallel()
+	parent := t.TempDir()
+	write(t, parent+"/current/config/a.yaml", "1\n")
+	w := start(t, parent+"/current", FilesOptions{WatchRoot: true})
+	w.until("config.a.yaml=1")
+	write(t, parent+"/current/config/a.yaml", "2\n")
+	w.f.Reload()
+	w.until("config.a.yaml=2")
+	if n := w.count(); n != 2 {
+		t.Errorf("%d sets, want 2", n)
+	}
+}
+
+func TestReload_appliesTheSameAgain(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	write(t, root+"/config/a.yaml", "1\n")
+	w := start(t, root, FilesOptions{})
+	w.until("a.yaml=1")
+	w.f.Reload()
+	w.eventually(func() bool { return w.count() == 2 }, func() string { return "SIGHUP did not apply" })
+	// The same bytes written again are read and not applied.
+	write(t, root+"/config/a.yaml", "1\n")
+	w.eventually(func() bool { return w.f.attempts.Value() >= 3 }, func() string { return "not read again" })
+	write(t, root+"/config/a.yaml", "2\n")
+	w.until("a.yaml=2")
+	if n := w.count(); n != 3 {
+		t.Errorf("%d sets, want 3", n)
+	}
+}
+
+// TestUnfinished: a file that is caught empty or half written is given time.
+func TestUnfinished(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	path := root + "/config/a.yaml"
+	write(t, path, "1\n")
+	w := start(t, root, FilesOptions{})
+	w.until("a.yaml=1")
+	for _, half := range []string{"", "  \n", "dom"} {
+		reads := w.f.attempts.Value()
+		write(t, path, half)
+		w.eventually(func() bool { return w.f.attempts.Value() > reads }, func() string { return "not read" })
+		write(t, path, "domain"+half+"\n")
+		w.until("a.yaml=domain" + strings.TrimSpace(half))
+	}
+	w.mu.Lock()
+	sets := slices.Clone(w.sets)
+	w.mu.Unlock()
+	for _, set := range sets {
+		if set == "a.yaml=" || set == "a.yaml=dom" {
+			t.Errorf("handed over unfinished: %q", set)
+		}
+	}
+	// What stays empty is handed over in the end.
+	write(t, path, "")
+	w.until("a.yaml=")
+}
+
+func TestRefuseEmpty(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	write(t, root+"/config/a.yaml", "1\n")
+	w := start(t, root, FilesOptions{RefuseEmpty: true})
+	w.until("a.yaml=1")
+	must(t, os.Remove(root+"/config/a.yaml"))
+	w.until("error: source: " + root + "/config holds no configuration files any more; the rules already loaded stay (RUNTIME_REFUSE_EMPTY)")
+	write(t, root+"/config/a.yaml", "1\n")
+	w.until("a.yaml=1")
+}
+
+// TestLooking: without notifications, and behind a symlink that leads elsewhere, looking finds it.
+func TestLooking(t *testing.T) {
+	t.Parallel()
+	root, elsewhere := t.TempDir(), t.TempDir()
+	write(t, elsewhere+"/real", "1\n")
+	mkdir(t, root+"/config")
+	must(t, os.Symlink(elsewhere+"/real", root+"/config/a.yaml"))
+	w := start(t, root, FilesOptions{poll: 20 * time.Millisecond})
+	w.until("a.yaml=1")
+	write(t, elsewhere+"/real", "22\n")
+	w.until("a.yaml=22")
+}
+
+func TestStatistics(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	write(t, root+"/config/a.yaml", "1\n")
+	write(t, root+"/config/b.yml", "1\n")
+	w := start(t, root, FilesOptions{})
+	w.until("a.yaml=1 b.yml=1")
+	must(t, os.Symlink("nowhere", root+"/config/c.yaml"))
+	must(t, os.Symlink("nowhere", root+"/config/d.yaml"))
+	w.until("error: source: read " + root + "/config/c.yaml: lstat " + root + "/config/nowhere: no such file or directory\n" +
+		"source: read " + root + "/config/d.yaml: lstat " + root + "/config/nowhere: no such file or directory")
+	got := map[string]int64{}
+	w.f.o.Stats.Each(func(name string, _ stats.Kind, v int64) { got[name] = v })
+	if got["runtime.num_values"] != 2 || got["runtime.load_attempts"] < 2 || got["runtime.load_failures"] < 2 {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestReadDir(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"b.yaml", "a.yml", ".hidden.yaml", "notes.txt", "c.yaml.bak", "sub/d.yaml", "dir.yaml/e.yaml"} {
+		write(t, filepath.Join(dir, name), name)
+	}
+	must(t, os.Symlink("b.yaml", dir+"/z.yaml"))
+	must(t, syscall.Mkfifo(dir+"/pipe.yaml", 0o600))
+	f := func(ignoreDot bool, wantFiles, wantSkipped string) {
+		t.Helper()
+		files, skipped, errs := readDir(dir, ignoreDot)
+		names := ""
+		for _, f := range files {
+			names += f.Name + " "
+		}
+		if names != wantFiles || strings.Join(skipped, " ") != wantSkipped || len(errs) > 0 {
+			t.Errorf("read %q, skipped %q, errors %v", names, skipped, errs)
+		}
+	}
+	f(false, ".hidden.yaml a.yml b.yaml ", "c.yaml.bak dir.yaml notes.txt pipe.yaml sub/ z.yaml")
+	f(true, "a.yml b.yaml ", "c.yaml.bak dir.yaml notes.txt pipe.yaml sub/ z.yaml")
+	if _, err := ReadDir(dir+"/none", false); err == nil || !strings.Contains(err.Error(), dir+"/none") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestShown(t *testing.T) {
+	f := func(o FilesOptions, want, wantDir string) {
+		t.Helper()
+		x := NewFiles(o)
+		if got := x.shown("basic.yaml"); got != want || x.Dir() != wantDir {
+			t.Errorf("%q in %q, want %q in %q", got, x.Dir(), want, wantDir)
+		}
+	}
+	f(FilesOptions{Root: "/srv", AppDirectory: "config", WatchRoot: true}, "config.basic.yaml", "/srv/config")
+	f(FilesOptions{Root: "/srv/", Subdirectory: "rl", AppDirectory: "a/b/", WatchRoot: true}, "a.b.basic.yaml", "/srv/rl/a/b")
+	f(FilesOptions{Root: "/srv", Subdirectory: "rl", AppDirectory: "config"}, "basic.yaml", "/srv/rl/config")
+	f(FilesOptions{Root: "/srv", WatchRoot: true}, "basic.yaml", "/srv")
+}

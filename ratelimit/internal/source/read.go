@@ -1,0 +1,76 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"gatehouse/ratelimit/internal/limits"
+)
+
+// ReadDir reads dir/*.yaml and *.yml, sorted by name, as Files does; a file is called by its base
+// name. Symlinks are followed, and what two of them lead to is read once.
+func ReadDir(dir string, ignoreDotFiles bool) ([]limits.File, error) {
+	files, _, errs := readDir(dir, ignoreDotFiles)
+	return files, errors.Join(errs...)
+}
+
+// readDir also tells the names that it passed over, sub-directories with a slash, but not those
+// that begin with a dot: a Kubernetes volume is full of them. Every entry that cannot be read is
+// an error of its own.
+func readDir(dir string, ignoreDotFiles bool) (files []limits.File, skipped []string, errs []error) {
+	entries, err := os.ReadDir(dir) // sorted by name
+	if err != nil {
+		return nil, nil, []error{fmt.Errorf("source: read the configuration directory: %w", err)}
+	}
+	seen := map[string]bool{}
+	for _, e := range entries {
+		name := e.Name()
+		dot := strings.HasPrefix(name, ".")
+		if dot && ignoreDotFiles {
+			continue
+		}
+		if !isYAML(name) {
+			if e.IsDir() {
+				name += "/"
+			}
+			if !dot {
+				skipped = append(skipped, name)
+			}
+			continue
+		}
+		path := filepath.Join(dir, name)
+		file, real, err := readFile(path)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("source: read %s: %w", path, err))
+		case real == "" || seen[real]:
+			skipped = append(skipped, name)
+		default:
+			seen[real] = true
+			files = append(files, limits.File{Name: name, Text: file})
+		}
+	}
+	return files, skipped, errs
+}
+
+// readFile tells what is in a regular file and what its path leads to; "" when it is no regular
+// file: a directory, or a pipe that would never end.
+func readFile(path string) (text []byte, real string, err error) {
+	if real, err = filepath.EvalSymlinks(path); err != nil {
+		return nil, "", err
+	}
+	info, err := os.Stat(real)
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, "", err
+	}
+	text, err = os.ReadFile(real)
+	return text, real, err
+}
+
+func isYAML(name string) bool {
+	ext := filepath.Ext(name)
+	return ext == ".yaml" || ext == ".yml"
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"gatehouse/ratelimit/internal/server"
+	"gatehouse/shared/httpx"
+)
+
+// listeners are the open ports of the daemon.
+type listeners struct {
+	log    *slog.Logger
+	failed chan error // a listener ended without being told to
+	wg     sync.WaitGroup
+
+	grpc                    *grpc.Server
+	http, debug             *http.Server
+	grpcAt, httpAt, debugAt net.Listener
+}
+
+func (d *daemon) openDebug(ctx context.Context, l *listeners) (err error) {
+	c := d.config.Listen
+	l.failed = make(chan error, 3)
+	if l.debugAt, err = httpx.Listen(ctx, "tcp", address(c.DebugHost, c.DebugPort)); err != nil {
+		return err
+	}
+	l.debug = httpx.NewServer(server.NewDebug(server.DebugOptions{
+		Service: d.service, Loader: d.loader, Stats: d.stats, Log: d.log, Version: version(),
+	}), httpx.Timeouts{Header: c.HTTPHeaderTimeout, Read: c.HTTPReadTimeout, Idle: c.HTTPIdleTimeout}, d.log) // no write bound: a profile takes as long as it was asked for
+	l.serve(func() error { return l.debug.Serve(l.debugAt) })
+	return nil
+}
+
+func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
+	c := d.config.Listen
+	network, at := "tcp", address(c.GRPCHost, c.GRPCPort)
+	if c.GRPCUDS != "" {
+		network, at = "unix", c.GRPCUDS
+	}
+	if l.grpcAt, err = httpx.Listen(ctx, network, at); err != nil {
+		return err
+	}
+	if l.httpAt, err = httpx.Listen(ctx, "tcp", address(c.Host, c.Port)); err != nil {
+		l.grpcAt.Close()
+		return err
+	}
+	l.grpc = server.NewGRPC(server.GRPCOptions{
+		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log,
+		MaxAge: c.GRPCMaxAge, MaxAgeGrace: c.GRPCMaxAgeGrace, Reflection: c.GRPCReflection,
+		KeepaliveTime: c.GRPCKeepaliveTime, KeepaliveTimeout: c.GRPCKeepaliveTimeout, MinPing: c.GRPCMinPing,
+	})
+	l.http = httpx.NewServer(server.NewHTTP(server.HTTPOptions{
+		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log, BodyBytes: c.HTTPMaxBody, Timeout: c.HTTPRequestTimeout,
+	}), httpx.Timeouts{Header: c.HTTPHeaderTimeout, Read: c.HTTPReadTimeout, Write: c.HTTPWriteTimeout, Idle: c.HTTPIdleTimeout}, d.log)
+	l.serve(func() error { return l.grpc.Serve(l.grpcAt) })
+	l.serve(func() error { return l.http.Serve(l.httpAt) })
+	return nil
+}
+
+func (l *listeners) serve(f func() error) {
+	l.wg.Go(func() {
+		if err := f(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
+			l.failed <- err
+		}
+	})
+}
+
+// stop ends gRPC and HTTP side by side: GOAWAY and no new connections at once, what is in flight may
+// finish until the time is up. It says whether something was cut.
+func (l *listeners) stop(patience time.Duration) (cut bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var wg sync.WaitGroup
+	var grpcCut, httpCut bool
+	wg.Go(func() {
+		done := make(chan struct{})
+		go func() { l.grpc.GracefulStop(); close(done) }()
+		select {
+		case <-done:
+		case <-ctx.Done():
+			grpcCut = true
+			l.grpc.Stop()
+			<-done
+		}
+	})
+	wg.Go(func() { httpCut = httpx.Stop(ctx, l.http) != nil })
+	wg.Wait()
+	return grpcCut || httpCut
+}
+
+// stopDebug ends the debug port, the last to go, and waits until no listener serves any more.
+func (l *listeners) stopDebug(patience time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), min(patience, time.Second)) // a profile may be running
+	defer cancel()
+	httpx.Stop(ctx, l.debug)
+	l.wg.Wait()
+}
+
+func (l *listeners) grpcAddr() string  { return l.grpcAt.Addr().String() }
+func (l *listeners) httpAddr() string  { return l.httpAt.Addr().String() }
+func (l *listeners) debugAddr() string { return l.debugAt.Addr().String() }
+
+func address(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

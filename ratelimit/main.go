@@ -1,0 +1,70 @@
+// Command ratelimit decides whether a request is within its limit: Envoy's v3 RateLimitService over
+// gRPC, and the same over HTTP /json. README.md beside this file lists its settings.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+)
+
+// Exit statuses. Bad usage has its own, so that scripts can tell it from a bad answer.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	status := run(ctx, os.Args, os.Environ(), os.Stdout, os.Stderr)
+	os.Exit(status) // the only exit in the program
+}
+
+const usage = `usage: ratelimit [serve]         run the daemon; settings come from the environment
+       ratelimit client ...      ask a running daemon once (-h for flags)
+       ratelimit check DIR       check configuration files
+       ratelimit explain ...     show which rule decides a descriptor (-h for flags)
+       ratelimit version
+`
+
+// run is the whole program. It returns the exit status when ctx has ended or the command is done.
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	command, rest := "serve", args[1:]
+	if len(rest) > 0 {
+		command, rest = rest[0], rest[1:]
+	}
+	switch filepath.Base(args[0]) { // the replaced service's three programs, as links to this one
+	case "ratelimit_client":
+		command, rest = "client", args[1:]
+	case "ratelimit_config_check":
+		command, rest = "check", args[1:]
+	}
+	switch command {
+	case "serve":
+		if err := serve(ctx, rest, environ, stdout, stderr); err != nil {
+			fmt.Fprintln(stderr, "ratelimit:", err)
+			return exitFailed
+		}
+		return exitOK
+	case "client":
+		return client(ctx, rest, stdout, stderr)
+	case "check":
+		return check(ctx, rest, stdout, stderr)
+	case "explain":
+		return explain(ctx, rest, stdout, stderr)
+	case "version", "-version", "--version":
+		fmt.Fprintln(stdout, version())
+		return exitOK
+	case "help", "-h", "-help", "--help":
+		fmt.Fprint(stdout, usage)
+		return exitOK
+	}
+	fmt.Fprintf(stderr, "ratelimit: there is no command %q\n%s", command, usage)
+	return exitUsage
+}

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/decide"
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/server"
+	"gatehouse/ratelimit/internal/service"
+	"gatehouse/ratelimit/internal/source"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// serve is the whole daemon: a straight line from settings to open listeners, a wait, and the same
+// line back. Ending ctx stops it in any phase; a stop in order returns nil.
+func serve(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 {
+		return fmt.Errorf("serve takes no arguments, only settings from the environment; got %q", args)
+	}
+	c, warnings, err := loadConfig(environ)
+	if err != nil {
+		return err
+	}
+	log := newLogger(stderr, c.Process.LogLevel, c.Process.LogFormat)
+	for _, w := range warnings {
+		log.Warn(w)
+	}
+	keepHeapFloor(c.Process.HeapFloor)
+
+	d := &daemon{config: c, log: log, health: server.NewHealth()}
+	d.stats = stats.NewRegistry(stats.Options{
+		MaxDynamicKeys: c.Stats.MaxDynamicKeys, DynamicIdle: c.Stats.DynamicIdle, ExtraTags: c.Stats.ExtraTags, Log: log,
+	})
+	d.stats.GoRuntime()
+	stopStats := d.flushStats(stdout)
+	defer stopStats() // last of all, so that the final flush has everything
+
+	d.makeService()
+
+	var store counter.Store
+	defer func() {
+		if store != nil { // the debug port, which reads counters, ends before it
+			store.Close()
+		}
+	}()
+
+	// The debug port opens first, so that a store that does not answer and rules that are refused can be seen.
+	listeners := &listeners{log: log}
+	if err := d.openDebug(ctx, listeners); err != nil {
+		return err
+	}
+	defer listeners.stopDebug(c.Process.DrainTimeout)
+
+	stopSource, loaded := d.watchRules(ctx)
+	defer stopSource()
+
+	if store, err = d.openStore(ctx); err != nil {
+		return stopped(ctx, err)
+	}
+	d.service.SetStore(store)
+	if !c.Rules.ForceStart {
+		select {
+		case <-loaded:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+
+	if err := d.openListeners(ctx, listeners); err != nil {
+		return err
+	}
+	d.health.Set(server.Running, true)
+	log.Info("ready", "version", version(), "grpc", listeners.grpcAddr(), "http", listeners.httpAddr(), "debug", listeners.debugAddr())
+
+	select {
+	case <-ctx.Done():
+		d.drain(listeners)
+		return nil
+	case err := <-listeners.failed:
+		d.drain(listeners)
+		return err
+	}
+}
+
+// stopped is nil when err only says that the daemon was told to stop.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// daemon is what the steps of serve share.
+type daemon struct {
+	config  config
+	log     *slog.Logger
+	stats   *stats.Registry
+	health  *server.Health
+	service *service.Service
+	loader  *service.Loader
+}
+
+// flushStats starts the flush loop. The function it returns flushes once more and waits for that,
+// for a bounded time.
+func (d *daemon) flushStats(stdout io.Writer) (stop func()) {
+	c := d.config.Stats
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { d.stats.Run(ctx, d.sink(stdout), c.FlushInterval) })
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+func (d *daemon) sink(stdout io.Writer) stats.Sink {
+	c := d.config.Stats
+	address := net.JoinHostPort(c.Host, strconv.Itoa(c.Port))
+	switch {
+	case c.Disable:
+		return nil
+	case !c.Statsd:
+		return stats.NewLines(stdout)
+	case c.Protocol == "udp":
+		return stats.NewStatsdUDP(address, d.log)
+	default:
+		return stats.NewStatsdTCP(address, d.log)
+	}
+}
+
+func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
+	if d.config.Counting.Backend == backendMemory {
+		evicted := d.stats.Counter("ratelimit.memory.evicted")
+		m := counter.NewMemory(counter.MemoryOptions{MaxKeys: d.config.Counting.MemoryMaxKeys, Evicted: evicted.Inc})
+		d.stats.GaugeFunc("ratelimit.memory.keys", func() int64 { return int64(m.Len()) })
+		return m, nil
+	}
+	o := d.config.kvstore()
+	o.Log = d.log
+	kv, err := counter.NewKVStore(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("KVSTORE_URL=%s: %w", counter.MaskURL(d.config.KVStore.URL), err)
+	}
+	d.stats.GaugeFunc("ratelimit.redis_pool.cx_active", kv.ActiveConns)
+	d.stats.CounterFunc("ratelimit.redis_pool.cx_total", func() uint64 { return uint64(kv.TotalConns()) })
+	d.stats.CounterFunc("ratelimit.redis_pool.cx_local_close", func() uint64 { return uint64(kv.LocalCloses()) })
+	d.stats.GaugeFunc("ratelimit.redis_pool.breaker_open", func() int64 {
+		if kv.Open() {
+			return 1
+		}
+		return 0
+	})
+	if d.config.KVShared.HealthByConnection {
+		d.health.Watch(server.StoreLink, func() bool { return kv.ActiveConns() > 0 })
+	}
+	return kv, nil
+}
+
+func (d *daemon) makeService() {
+	c := d.config
+	mode, _ := limits.ParseFailureMode(c.Counting.FailureMode) // one of the three, as its tag says
+	o := service.Options{
+		Stats:        d.stats,
+		GlobalShadow: c.Answer.Shadow, GlobalQuota: c.Answer.Quota, StopWhenOver: c.Counting.StopWhenOver,
+		DenyUnknown: c.Answer.UnknownDomain == "deny", DynamicMetadata: c.Answer.DynamicMetadata, OnStoreFailure: mode,
+		Caps: service.Caps{Descriptors: c.Listen.MaxDescriptors, Entries: c.Listen.MaxEntries, TextBytes: c.Listen.MaxTextBytes},
+	}
+	if c.Answer.Headers {
+		o.Headers = &decide.HeaderNames{Limit: c.Answer.LimitHeader, Remaining: c.Answer.RemainingHeader, Reset: c.Answer.ResetHeader}
+	}
+	if c.Counting.LocalCache > 0 {
+		o.OverLimit = counter.NewOverLimit(c.Counting.LocalCache)
+		d.localCacheGauges(o.OverLimit)
+	}
+	d.service = service.New(o)
+
+	if c.Process.HealthyWithConfig {
+		d.health.Set(server.Rules, false)
+	}
+	d.loader = service.NewLoader(d.service, limits.Options{
+		KeyPrefix: c.Counting.KeyPrefix, EscapedKeys: c.Counting.KeyFormat == "escaped",
+		NearRatio: c.Counting.NearRatio, MergeDomains: c.Rules.MergeDomains,
+	}, d.log, func(domains int) {
+		if c.Process.HealthyWithConfig {
+			d.health.Set(server.Rules, domains > 0)
+		}
+	})
+}
+
+func (d *daemon) localCacheGauges(o *counter.OverLimit) {
+	for name, read := range map[string]func(counter.OverLimitStats) int64{
+		"evacuateCount":     func(s counter.OverLimitStats) int64 { return s.EvacuateCount },
+		"expiredCount":      func(s counter.OverLimitStats) int64 { return s.ExpiredCount },
+		"entryCount":        func(s counter.OverLimitStats) int64 { return s.EntryCount },
+		"averageAccessTime": func(s counter.OverLimitStats) int64 { return s.AverageAccessTime },
+		"hitCount":          func(s counter.OverLimitStats) int64 { return s.HitCount },
+		"missCount":         func(s counter.OverLimitStats) int64 { return s.MissCount },
+		"lookupCount":       func(s counter.OverLimitStats) int64 { return s.LookupCount },
+		"overwriteCount":    func(s counter.OverLimitStats) int64 { return s.OverwriteCount },
+	} {
+		d.stats.GaugeFunc("ratelimit.localcache."+name, func() int64 { return read(o.Stats()) })
+	}
+}
+
+// watchRules follows the configuration files until stop is called. loaded is closed with the first
+// valid set; SIGHUP reads the files again.
+func (d *daemon) watchRules(ctx context.Context) (stop func(), loaded <-chan struct{}) {
+	c := d.config.Rules
+	files := source.NewFiles(source.FilesOptions{
+		Root: c.Root, Subdirectory: c.Subdirectory, AppDirectory: c.AppDirectory,
+		WatchRoot: c.WatchRoot, IgnoreDotFiles: c.IgnoreDotFiles, RefuseEmpty: c.RefuseEmpty, Stats: d.stats, Log: d.log,
+	})
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	wg.Go(func() {
+		for {
+			select {
+			case <-hup:
+				d.log.Info("SIGHUP: reading the rules again")
+				files.Reload()
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	first := make(chan struct{})
+	once := sync.OnceFunc(func() { close(first) })
+	wg.Go(func() {
+		files.Run(ctx, func(set source.Set) error {
+			if set.Err != nil {
+				d.loader.Refuse(set.Err)
+				return set.Err
+			}
+			if err := d.loader.Load(set.Files); err != nil {
+				return err
+			}
+			once()
+			return nil
+		})
+	})
+	return func() {
+		signal.Stop(hup)
+		cancel()
+		wg.Wait()
+	}, first
+}
+
+// drain stops taking work in the order that balancers need: unhealthy first, then a pause for them to
+// notice, then GOAWAY and a bounded wait for what is in flight.
+func (d *daemon) drain(l *listeners) {
+	start := time.Now()
+	d.health.Set(server.Running, false)
+	d.log.Info("stopping", "delay", d.config.Process.DrainDelay, "timeout", d.config.Process.DrainTimeout)
+	time.Sleep(d.config.Process.DrainDelay)
+	d.health.EndWatches()
+	if cut := l.stop(d.config.Process.DrainTimeout); cut {
+		d.log.Warn("calls were cut: they took longer than DRAIN_TIMEOUT", "timeout", d.config.Process.DrainTimeout)
+	}
+	d.log.Info("stopped", "took", time.Since(start))
+}
