@@ -95,3 +95,61 @@ func BenchmarkAppendKey(b *testing.B) {
 		})
 	}
 }
+
+// manyWildcards is a domain whose only key has n wildcards.
+func manyWildcards(n int) File {
+	var b strings.Builder
+	b.WriteString("domain: wild\ndescriptors:\n")
+	for i := range n {
+		fmt.Fprintf(&b, "- key: w\n  value: /api/v%d/*\n  rate_limit:\n    unit: minute\n    requests_per_unit: %d\n", i, i)
+	}
+	return File{"wild.yaml", []byte(b.String())}
+}
+
+// BenchmarkPatterns is the measurement behind scanPatterns: the last wildcard matches.
+func BenchmarkPatterns(b *testing.B) {
+	for _, n := range []int{4, 8, 16, 32, 300} {
+		var all []*pattern
+		for i := range n {
+			_, p := parseValue(fmt.Sprintf("/api/v%d/*", i))
+			all = append(all, p)
+		}
+		value := fmt.Sprintf("/api/v%d/x", n-1)
+		scan := patterns{all: all}
+		for name, ps := range map[string]*patterns{"scan": &scan, "index": new(buildIndex(all))} {
+			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
+				for b.Loop() {
+					if ps.first(value) != n-1 {
+						b.Fatal("not found")
+					}
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkLevel is the measurement behind scanValues.
+func BenchmarkLevel(b *testing.B) {
+	for _, n := range []int{2, 4, 8, 12, 16} {
+		l := level{}
+		many := map[string]*step{}
+		var values []string
+		for i := range n {
+			v := fmt.Sprintf("value-%d", i)
+			values = append(values, v)
+			s := &step{value: v}
+			l.few = append(l.few, choice{v, s})
+			many[v] = s
+		}
+		mapped := level{many: many}
+		for name, l := range map[string]*level{"scan": &l, "map": &mapped} {
+			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
+				for i := 0; b.Loop(); i++ {
+					if l.exact(values[i%n]) == nil {
+						b.Fatal("not found")
+					}
+				}
+			})
+		}
+	}
+}

@@ -175,7 +175,7 @@ func (c *checker) limit(e *entry) {
 	} else {
 		switch {
 		case l.hasUnit && unitOf(l.unit) == 0:
-			c.report.problem(c.at(e, l.unitPos), l.unit, "unit %s is unknown; allowed are %s%s", quote(l.unit), orList(unitNames), didYouMean(l.unit, unitNames))
+			c.report.problem(c.at(e, l.unitPos), l.unit, "unit %s is unknown; %s%s", quote(l.unit), allow(unitNames), didYouMean(l.unit, unitNames))
 		case !l.hasUnit && !l.unreadable:
 			c.report.problem(c.at(e, l.pos), "", "rate_limit needs a unit (%s) or unlimited: true", orList(unitNames))
 		}

@@ -24,10 +24,14 @@ type prefixes struct {
 }
 
 func indexPatterns(all []*pattern) patterns {
-	ps := patterns{all: all}
 	if len(all) <= scanPatterns {
-		return ps
+		return patterns{all: all}
 	}
+	return buildIndex(all)
+}
+
+func buildIndex(all []*pattern) patterns {
+	ps := patterns{all: all}
 	for i, p := range all {
 		n := len(p.prefix)
 		at := slices.IndexFunc(ps.byPrefix, func(x prefixes) bool { return x.length == n })

@@ -73,7 +73,7 @@ func (r *reader) failureMode(v *node) FailureMode {
 	}
 	mode, err := ParseFailureMode(s)
 	if err != nil || mode == FailureUnset {
-		r.problem(v.pos, s, "on_store_failure %s is unknown; allowed are %s%s", quote(s), orList(failureNames[1:]), didYouMean(s, failureNames[1:]))
+		r.problem(v.pos, s, "on_store_failure %s is unknown; %s%s", quote(s), allow(failureNames[1:]), didYouMean(s, failureNames[1:]))
 	}
 	return mode
 }
@@ -242,14 +242,14 @@ func (r *reader) eachKey(n *node, where string, allowed []string, f func(key str
 
 func (r *reader) wrongKey(k *node, where string, allowed []string) {
 	if contains(knownKeys, k.text) {
-		r.problem(k.pos, k.text, "key %s has no meaning in %s; allowed are %s", k.text, where, orList(allowed))
+		r.problem(k.pos, k.text, "key %s has no meaning in %s; %s", k.text, where, allow(allowed))
 		return
 	}
 	hint := didYouMean(k.text, allowed)
 	if hint == "" {
 		hint = didYouMean(k.text, knownKeys)
 	}
-	r.problem(k.pos, k.text, "unknown key %s in %s; allowed are %s%s", quote(k.text), where, orList(allowed), hint)
+	r.problem(k.pos, k.text, "unknown key %s in %s; %s%s", quote(k.text), where, allow(allowed), hint)
 }
 
 func firstOf(pairs []pair, key string) int {
@@ -327,10 +327,18 @@ func (r *reader) uint32(field string, v *node, lowest uint32) (uint32, bool) {
 	return 0, false
 }
 
+// allow says which words may stand somewhere.
+func allow(words []string) string {
+	if len(words) == 1 {
+		return "only " + words[0] + " is allowed"
+	}
+	return "allowed are " + orList(words)
+}
+
 // orList is "a, b or c".
 func orList(words []string) string {
-	if len(words) == 1 {
-		return words[0]
+	if len(words) < 2 {
+		return strings.Join(words, "")
 	}
 	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }

@@ -1,0 +1,51 @@
+//go:build !race
+
+package limits
+
+import (
+	"testing"
+
+	"gatehouse/ratelimit/internal/rls"
+)
+
+// What runs per descriptor allocates nothing: finding the rule, whichever way it is found, both
+// layouts of the counter key, and the metric key.
+func TestFindAndKeys_Alloc(t *testing.T) {
+	l := perMinute("1")
+	list := "{key: user, value: u1, " + l + ", descriptors: [{key: path, detailed_metric: true, " + l + "}]}, " +
+		"{key: p, value: /a/*/b*c, value_to_metric: true, " + l + "}, {key: s, value: s/*, share_threshold: true, " + l + "}, {key: any, " + l + "}"
+	for _, escaped := range []bool{false, true} {
+		r := mustLoad(t, Options{NearRatio: 0.8, KeyPrefix: "x:", EscapedKeys: escaped}, inDomain(list), manyWildcards(200))
+		buf := make([]byte, 0, 512)
+		for _, descriptor := range []string{"(user,u1)(path,/a b)", "(p,/a/x/bxc)", "(s,s/1)", "(any,thing)", "(w,/api/v77/x)"} {
+			entries := entriesOf(t, descriptor)
+			domain := "d"
+			if descriptor[1] == 'w' {
+				domain = "wild"
+			}
+			if n := testing.AllocsPerRun(100, func() {
+				rule := r.Domain(domain).Find(entries)
+				buf = r.AppendKey(buf[:0], rule, domain, entries, 1699999980)
+				buf = rule.AppendMetricKey(buf[:0], domain, entries)
+			}); n != 0 {
+				t.Errorf("%s allocates %v times, want 0", descriptor, n)
+			}
+		}
+		var rule Rule
+		entries := entriesOf(t, "(a,b)(c,d)")
+		if n := testing.AllocsPerRun(100, func() {
+			r.Override(&rule, rls.Override{PerUnit: 5, Unit: rls.Hour})
+			buf = r.AppendKey(buf[:0], &rule, "d", entries, 1699999980)
+			buf = rule.AppendMetricKey(buf[:0], "d", entries)
+		}); n != 0 {
+			t.Errorf("an override allocates %v times, want 0", n)
+		}
+		if n := testing.AllocsPerRun(100, func() {
+			if r.Domain("nobody") != nil || r.Domain("d").Find(entries) != nil {
+				t.Error("found")
+			}
+		}); n != 0 {
+			t.Errorf("finding nothing allocates %v times, want 0", n)
+		}
+	}
+}
