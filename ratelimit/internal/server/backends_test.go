@@ -2,10 +2,13 @@ package server
 
 import (
 	"testing"
+	"time"
 
 	typepb "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/redis/rueidis"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/shared/testdb"
 )
 
 // backend is one kind of store that every example runs on.
@@ -16,7 +19,7 @@ type backend struct {
 	open func(t testing.TB) (counter.Store, func(t testing.TB, wanted []string) map[string]int64)
 }
 
-var backends = []backend{{"memory", openMemory}}
+var backends = []backend{{"memory", openMemory}, {"redis", openRedis}}
 
 func openMemory(testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
 	m := counter.NewMemory(counter.MemoryOptions{})
@@ -34,6 +37,40 @@ func openMemory(testing.TB) (counter.Store, func(testing.TB, []string) map[strin
 		}
 		if m.Len() != len(got) {
 			t.Errorf("the store holds %d counters, %d of them expected", m.Len(), len(got))
+		}
+		return got
+	}
+}
+
+func openRedis(t testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
+	db := testdb.Redis(t)
+	kv, err := counter.NewKVStore(t.Context(), counter.KVStoreOptions{URL: db.URL(), Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(kv.Close)
+	return kv, func(t testing.TB, _ []string) map[string]int64 {
+		t.Helper()
+		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{db.Addr}, SelectDB: db.DB, DisableCache: true, ForceSingleClient: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		keys, err := client.Do(t.Context(), client.B().Keys().Pattern("*").Build()).AsStrSlice()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]int64{}
+		for _, key := range keys {
+			n, err := client.Do(t.Context(), client.B().Get().Key(key).Build()).AsInt64()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[key] = n
+			ttl, err := client.Do(t.Context(), client.B().Ttl().Key(key).Build()).AsInt64()
+			if err != nil || ttl <= 0 {
+				t.Errorf("key %s has a TTL of %d s, %v", key, ttl, err)
+			}
 		}
 		return got
 	}
