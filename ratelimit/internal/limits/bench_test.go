@@ -132,20 +132,20 @@ func BenchmarkPatterns(b *testing.B) {
 func BenchmarkLevel(b *testing.B) {
 	for _, n := range []int{2, 4, 8, 12, 16} {
 		l := level{}
-		many := map[string]*step{}
+		many := map[string]target{}
 		var values []string
 		for i := range n {
 			v := fmt.Sprintf("value-%d", i)
 			values = append(values, v)
 			s := &step{value: v}
-			l.few = append(l.few, choice{v, s})
-			many[v] = s
+			l.few = append(l.few, choice{v, s.target()})
+			many[v] = s.target()
 		}
 		mapped := level{many: many}
 		for name, l := range map[string]*level{"scan": &l, "map": &mapped} {
 			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
 				for i := 0; b.Loop(); i++ {
-					if l.exact(values[i%n]) == nil {
+					if l.exact(values[i%n]).step == nil {
 						b.Fatal("not found")
 					}
 				}

@@ -142,12 +142,12 @@ func (x *Explanation) walk(d *Domain, entries []rls.Entry) *step {
 func (x *Explanation) level(s *step, d *Domain, e rls.Entry) *step {
 	st := Step{Entry: EntryView(e)}
 	defer func() { x.Steps = append(x.Steps, st) }()
-	l := s.level(e.Key)
+	l := s.below.level(e.Key)
 	if l == nil {
 		st.Why = "no entry here has the key " + quote(e.Key) + nearMiss(e.Key, s.keys())
 		return nil
 	}
-	chosen := l.choose(e.Value)
+	chosen := l.choose(e.Value).step
 	st.Tried = l.tried(e.Value, chosen)
 	if chosen == nil {
 		st.Why = fmt.Sprintf("no entry with key %s takes the value %s%s", quote(e.Key), quote(e.Value), nearMiss(e.Value, l.values()))
@@ -155,11 +155,11 @@ func (x *Explanation) level(s *step, d *Domain, e rls.Entry) *step {
 	}
 	st.Chosen, st.At = chosen.path(), chosen.at()
 	switch {
-	case l.exact(e.Value) == chosen && chosen.pattern != nil:
+	case l.exact(e.Value).step == chosen && chosen.pattern != nil:
 		st.Why = "the value is the very text of the pattern, which counts as exact"
-	case l.exact(e.Value) == chosen:
+	case l.exact(e.Value).step == chosen:
 		st.Why = "exact value"
-	case chosen.pattern != nil && len(l.wild) > 1:
+	case chosen.pattern != nil && len(l.wild.targets) > 1:
 		st.Why = "first wildcard in configuration order that matches; no exact value does"
 	case chosen.pattern != nil:
 		st.Why = "wildcard matches; no exact value does"
@@ -171,16 +171,17 @@ func (x *Explanation) level(s *step, d *Domain, e rls.Entry) *step {
 
 // tried lists the candidates of a level in the order they are looked at, up to the chosen one.
 func (l *level) tried(value string, chosen *step) []Try {
-	if exact := l.exact(value); exact != nil {
+	if exact := l.exact(value).step; exact != nil {
 		return []Try{{kindExact, exact.value, exact.at(), true}}
 	}
 	var out []Try
 	if n := l.exactCount(); n > 0 {
 		out = append(out, Try{Kind: fmt.Sprintf("%s (%d values)", kindExact, n)})
 	}
-	for i, w := range l.wild {
+	wild := l.wildSteps()
+	for i, w := range wild {
 		if i == maxShown && w != chosen {
-			out = append(out, Try{Kind: fmt.Sprintf("%s (%d more)", kindWildcard, len(l.wild)-i)})
+			out = append(out, Try{Kind: fmt.Sprintf("%s (%d more)", kindWildcard, len(wild)-i)})
 			if chosen != nil && chosen.pattern != nil {
 				out = append(out, Try{kindWildcard, chosen.value, chosen.at(), true})
 			}
@@ -191,7 +192,7 @@ func (l *level) tried(value string, chosen *step) []Try {
 			return out
 		}
 	}
-	if chosen != nil && chosen == l.anyVal {
+	if chosen != nil && chosen == l.anyVal.step {
 		out = append(out, Try{kindAny, "", chosen.at(), true})
 	}
 	return out
@@ -200,16 +201,27 @@ func (l *level) tried(value string, chosen *step) []Try {
 // exactCount is how many exact values the level has, texts of patterns not counted.
 func (l *level) exactCount() (n int) {
 	for _, c := range l.few {
-		if c.step.pattern == nil {
+		if c.target.step.pattern == nil {
 			n++
 		}
 	}
-	for _, s := range l.many {
-		if s.pattern == nil {
+	for _, to := range l.many {
+		if to.step.pattern == nil {
 			n++
 		}
 	}
 	return n
+}
+
+func (l *level) wildSteps() []*step {
+	if l.wild == nil {
+		return nil
+	}
+	out := make([]*step, len(l.wild.targets))
+	for i, to := range l.wild.targets {
+		out[i] = to.step
+	}
+	return out
 }
 
 // fail says why nothing takes entry i below s.
@@ -221,7 +233,7 @@ func (x *Explanation) fail(s *step, i int, entries []rls.Entry) {
 	}
 	x.Outcome = NoMatch
 	x.Reason = fmt.Sprintf("entry %d, %s: %s", i+1, entryText(entries[i]), x.Steps[i].Why)
-	if l := s.level(entries[i].Key); l == nil {
+	if s.below.level(entries[i].Key) == nil {
 		keys := s.keys()
 		more := ""
 		if len(keys) > maxShown {
@@ -229,7 +241,7 @@ func (x *Explanation) fail(s *step, i int, entries []rls.Entry) {
 		}
 		x.note("the keys at this level are: %s%s", strings.Join(keys, ", "), more)
 		// A frequent mistake: the rule is there, but the entries come in another order.
-		if s.parent == nil && i == 0 && len(entries) > 1 && s.level(entries[len(entries)-1].Key) != nil {
+		if s.parent == nil && i == 0 && len(entries) > 1 && s.below.level(entries[len(entries)-1].Key) != nil {
 			x.note("the order of entries matters, and key %s stands at this level", quote(entries[len(entries)-1].Key))
 		}
 	}
@@ -294,12 +306,12 @@ func (x *Explanation) attributes(d *Domain, rule *Rule) {
 func (x *Explanation) backtracking(d *Domain, path []*step, entries []rls.Entry) {
 	s := &d.root
 	for i, chosen := range path {
-		l := s.level(entries[i].Key)
-		for _, other := range append(slices.Clone(l.wild), l.anyVal) {
+		l := s.below.level(entries[i].Key)
+		for _, other := range append(l.wildSteps(), l.anyVal.step) {
 			if other == nil || other == chosen || other.pattern != nil && !other.pattern.match(entries[i].Value) {
 				continue
 			}
-			if rule := other.find(entries[i+1:]); rule != nil {
+			if rule := find(other.below, entries[i+1:]); rule != nil {
 				x.note("%s (%s) would lead to a rate_limit in %s, but %s was chosen at entry %d and stays chosen: there is no backtracking", other.path(), other.at(), rule.step.at(), chosen.path(), i+1)
 				return
 			}
@@ -324,9 +336,11 @@ func (s *step) keys() []string {
 	if s.below == nil {
 		return nil
 	}
-	out := make([]string, len(s.below.levels))
-	for i := range s.below.levels {
-		out[i] = s.below.levels[i].key
+	out := []string{s.below.first.key}
+	if s.below.more != nil {
+		for i := range s.below.more.list {
+			out = append(out, s.below.more.list[i].key)
+		}
 	}
 	return out
 }

@@ -5,9 +5,13 @@ import (
 	"strings"
 )
 
-// scanPatterns is how many wildcards of one key are tried one after another; more are indexed
-// (BenchmarkPatterns).
-const scanPatterns = 16
+// A scan costs 5 ns a wildcard, the index 12 ns for each length of prefix that occurs
+// (BenchmarkPatterns), so wildcards are indexed when they are more than scanPatterns and more than
+// perLength for each length.
+const (
+	scanPatterns = 6
+	perLength    = 3
+)
 
 // patterns finds the first wildcard, in configuration order, that matches a value. Many are
 // indexed by their literal prefix: a value is looked up once per length of prefix that occurs, so
@@ -24,10 +28,12 @@ type prefixes struct {
 }
 
 func indexPatterns(all []*pattern) patterns {
-	if len(all) <= scanPatterns {
-		return patterns{all: all}
+	if len(all) > scanPatterns {
+		if ix := buildIndex(all); len(all) > perLength*len(ix.byPrefix) {
+			return ix
+		}
 	}
-	return buildIndex(all)
+	return patterns{all: all}
 }
 
 func buildIndex(all []*pattern) patterns {

@@ -36,73 +36,99 @@ type Domain struct {
 	names []string // names[id-1] is the rule name with that number
 }
 
-// step is one compiled entry: a place in the trie that a request's entry leads to. It also keeps
-// what the configuration said, for /rlconfig and explain.
+// step is one configured entry, as compiled. Find does not touch it: its part is in place.
 type step struct {
-	below *branch // nil without nested descriptors
 	rule  *Rule   // nil without rate_limit
+	below *branch // nil without nested descriptors
 
-	parent                                        *step // nil only for a domain's root
-	key, value                                    string
-	pattern                                       *pattern // nil unless value has a wildcard
-	file                                          string
-	pos                                           pos
+	parent     *step // nil only for a domain's root
+	key, value string
+	pattern    *pattern // nil unless value has a wildcard
+	file       string
+	pos        pos
+
 	shadow, quota, detailed, valueToMetric, share bool
 }
 
-// branch is the entries below one step.
-type branch struct {
-	levels []level
-	byKey  map[string]*level // nil when a scan of levels is faster
-	steps  []step            // all entries in configuration order
-}
-
-// level is the entries of one step that share a key.
-type level struct {
-	key    string
-	few    []choice         // exact values, scanned
-	many   map[string]*step // exact values, when there are many
-	wild   []*step          // wildcards in configuration order
-	index  *patterns        // of wild, nil without
-	anyVal *step
-}
-
-type choice struct {
-	value string
+// target is where an entry of a request leads. It holds what Find needs next, so that a level costs
+// one look into its table and no further pointers: in a large configuration each is a miss of the
+// processor's cache (Find, 100,000 rules: 400 ns through steps, BenchmarkFind).
+type target struct {
+	below *branch
+	rule  *Rule
 	step  *step
 }
 
-// Find returns the rule that decides a descriptor: the one of the step that its last entry leads
-// to. It is nil when the walk ends early, when that step has no rate_limit, and for a descriptor
-// without entries (spec 4.1).
-func (d *Domain) Find(entries []rls.Entry) *Rule {
-	return d.root.find(entries)
+// branch is the entries below one step, one level per key. Most have a single key.
+type branch struct {
+	first level
+	more  *moreLevels // the levels of further keys
+	steps []step      // all entries in configuration order
 }
 
-func (s *step) find(entries []rls.Entry) *Rule {
+type moreLevels struct {
+	list  []level
+	byKey map[string]*level // of all levels; nil when a scan is faster
+}
+
+// level is the entries of one branch that share a key.
+type level struct {
+	key    string
+	anyVal target
+	many   map[string]target // exact values, when there are many
+	few    []choice          // exact values, scanned
+	wild   *wildcards        // nil without
+}
+
+type choice struct {
+	value  string
+	target target
+}
+
+// wildcards is the patterns of a level in configuration order.
+type wildcards struct {
+	patterns
+	targets []target
+}
+
+// Find returns the rule that decides a descriptor: the one of the entry that its last entry leads
+// to. It is nil when the walk ends early, when that entry has no rate_limit, and for a descriptor
+// without entries (spec 4.1).
+func (d *Domain) Find(entries []rls.Entry) *Rule {
+	return find(d.root.below, entries)
+}
+
+func find(b *branch, entries []rls.Entry) *Rule {
+	var to target
 	for i := range entries {
-		l := s.level(entries[i].Key)
+		l := b.level(entries[i].Key)
 		if l == nil {
 			return nil
 		}
-		if s = l.choose(entries[i].Value); s == nil {
+		if to = l.choose(entries[i].Value); to.step == nil {
 			return nil
 		}
+		b = to.below
 	}
-	return s.rule
+	return to.rule
 }
 
-func (s *step) level(key string) *level {
-	b := s.below
+func (b *branch) level(key string) *level {
 	if b == nil {
 		return nil
 	}
-	if b.byKey != nil {
-		return b.byKey[key]
+	if b.first.key == key {
+		return &b.first
 	}
-	for i := range b.levels {
-		if b.levels[i].key == key {
-			return &b.levels[i]
+	if b.more == nil {
+		return nil
+	}
+	if b.more.byKey != nil {
+		return b.more.byKey[key]
+	}
+	for i := range b.more.list {
+		if b.more.list[i].key == key {
+			return &b.more.list[i]
 		}
 	}
 	return nil
@@ -110,26 +136,26 @@ func (s *step) level(key string) *level {
 
 // choose picks the entry for a value: exact, else the first wildcard that matches, else the entry
 // for any value. What is chosen stays chosen, wherever it leads (spec 4.1, 6).
-func (l *level) choose(value string) *step {
-	if s := l.exact(value); s != nil {
-		return s
+func (l *level) choose(value string) target {
+	if to := l.exact(value); to.step != nil {
+		return to
 	}
-	if l.index != nil {
-		if i := l.index.first(value); i < len(l.wild) {
-			return l.wild[i]
+	if l.wild != nil {
+		if i := l.wild.first(value); i < len(l.wild.targets) {
+			return l.wild.targets[i]
 		}
 	}
 	return l.anyVal
 }
 
-func (l *level) exact(value string) *step {
+func (l *level) exact(value string) target {
 	if l.many != nil {
 		return l.many[value]
 	}
 	for i := range l.few {
 		if l.few[i].value == value {
-			return l.few[i].step
+			return l.few[i].target
 		}
 	}
-	return nil
+	return target{}
 }
