@@ -3,6 +3,7 @@ package source
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -270,12 +271,13 @@ func TestUnfinished(t *testing.T) {
 	write(t, path, "1\n")
 	w := start(t, root, FilesOptions{})
 	w.until("a.yaml=1")
-	for _, half := range []string{"", "  \n", "dom"} {
+	for i, half := range []string{"", "  \n", "dom"} {
 		reads := w.f.attempts.Value()
 		write(t, path, half)
 		w.eventually(func() bool { return w.f.attempts.Value() > reads }, func() string { return "not read" })
-		write(t, path, "domain"+half+"\n")
-		w.until("a.yaml=domain" + strings.TrimSpace(half))
+		whole := fmt.Sprint("domain", i)
+		write(t, path, whole+"\n")
+		w.until("a.yaml=" + whole)
 	}
 	w.mu.Lock()
 	sets := slices.Clone(w.sets)
