@@ -1,11 +1,12 @@
 // Package localserver starts private real servers for tests, measurements and make run: on a free
 // loopback port or a unix socket, with a folder of their own, gone when their owner is gone.
 //
-// It installs nothing and knows no test framework (see testdb). Redis is the only kind so far; a
-// kind is one file with a plan. Outside Linux a server outlives a program that is killed.
+// It installs nothing and knows no test framework (see testdb). A kind of server is one file with a
+// plan. Outside Linux a server outlives a program that is killed.
 package localserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -41,6 +43,14 @@ type plan struct {
 	socket string
 	// ready asks the server once whether it works.
 	ready func(ctx context.Context, network, addr string) error
+	// credential is who runs the program; nil: ourselves.
+	credential *syscall.Credential
+	// quit asks for an end in order; 0: SIGTERM.
+	quit syscall.Signal
+	// family finds the processes that belong to the server in dir beside its first one; nil: none.
+	family func(dir string) []int
+	// files says that the running server needs its folder.
+	files bool
 }
 
 // Server is one running program. Its methods may be called from any goroutine.
@@ -54,6 +64,8 @@ type Server struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the present process has ended
 	log  *os.File
+
+	hold *os.File // see Forget; never closed, or the folder would go
 }
 
 // start runs a plan in a fresh folder. A port taken between our look and the server's is tried again
@@ -110,7 +122,7 @@ func (s *Server) run(ctx context.Context) error {
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8"}
 	// A process group of its own: Ctrl-C reaches us, and we decide the order of ending.
-	cmd.SysProcAttr = dieWithParent(&syscall.SysProcAttr{Setpgid: true})
+	cmd.SysProcAttr = dieWithParent(&syscall.SysProcAttr{Setpgid: true, Credential: s.plan.credential})
 	done := make(chan struct{})
 	started := make(chan error, 1)
 	go watch(cmd, started, done)
@@ -212,6 +224,22 @@ func (s *Server) Kill() {
 	cmd, done := s.process()
 	cmd.Process.Kill() // fails only when it has ended already
 	<-done
+	// They would notice by themselves, but not at once, and a stopped one never.
+	for pids := s.family(); len(pids) > 0; pids = s.family() {
+		for _, pid := range pids {
+			syscall.Kill(pid, syscall.SIGKILL) // it may have ended already
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// family is every process of the server but the first.
+func (s *Server) family() []int {
+	if s.plan.family == nil {
+		return nil
+	}
+	first := s.PID()
+	return slices.DeleteFunc(s.plan.family(s.dir), func(pid int) bool { return pid == first })
 }
 
 // Stop freezes the server (SIGSTOP): connections stay open, nothing is answered.
@@ -225,6 +253,9 @@ func (s *Server) signal(sig syscall.Signal) error {
 	if err := cmd.Process.Signal(sig); err != nil {
 		return fmt.Errorf("localserver: %s: %w", s.plan.program, err)
 	}
+	for _, pid := range s.family() {
+		syscall.Kill(pid, sig) // it may have ended meanwhile
+	}
 	return nil
 }
 
@@ -237,8 +268,8 @@ func (s *Server) Restart(ctx context.Context) error {
 // Close ends the server in order, by force after five seconds, and removes its folder.
 func (s *Server) Close() {
 	cmd, done := s.process()
-	cmd.Process.Signal(syscall.SIGTERM)
-	cmd.Process.Signal(syscall.SIGCONT) // a stopped one would never hear of it
+	cmd.Process.Signal(cmp.Or(s.plan.quit, syscall.SIGTERM))
+	s.Cont() // a stopped one would never hear of it
 	select {
 	case <-done:
 	case <-time.After(stopTimeout):
@@ -250,6 +281,26 @@ func (s *Server) Close() {
 	os.RemoveAll(s.dir)
 }
 
-// Forget removes the server's folder while it runs: for servers that nobody closes because they end
-// with the program. Only for kinds that need no files, and not for unix sockets.
-func (s *Server) Forget() { os.RemoveAll(s.dir) }
+// Forget gives up the server's folder of a server that nobody closes because it ends with the
+// program: it is removed at once, or, where the server needs its files, when this process has
+// ended in whatever way. Not for Redis on a unix socket.
+func (s *Server) Forget() error {
+	if !s.plan.files {
+		return os.RemoveAll(s.dir)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("localserver: %w", err)
+	}
+	defer r.Close()
+	// Our end of the pipe closes with us, then cat ends. The pause is for the server's last children.
+	cmd := exec.Command("/bin/sh", "-c", `cat; sleep 1; rm -rf "$0" || { sleep 5; rm -rf "$0"; }`, s.dir)
+	cmd.Dir, cmd.Stdin = "/", r
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		w.Close()
+		return fmt.Errorf("localserver: %w", err)
+	}
+	s.hold = w
+	return nil
+}

@@ -33,10 +33,10 @@ func (kv KV) URL() string { return "redis://" + kv.Addr + "/" + strconv.Itoa(kv.
 // shared is started by the first test that asks and ends with the test binary, even if that panics.
 var shared = sync.OnceValues(func() (*localserver.Server, error) {
 	s, err := localserver.Redis(context.Background(), localserver.RedisOptions{})
-	if err == nil {
-		s.Forget() // nobody will close it
+	if err != nil {
+		return nil, err
 	}
-	return s, err
+	return s, s.Forget() // nobody will close it
 })
 
 var databases atomic.Int64

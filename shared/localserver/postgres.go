@@ -1,0 +1,169 @@
+package localserver
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// PostgresOptions configures Postgres.
+type PostgresOptions struct {
+	// Durable keeps fsync and full page writes on, as an installation has them: for measurements.
+	// Without it a commit survives the end of every process, but not of the machine.
+	Durable bool
+	// Config is further lines of postgresql.conf.
+	Config []string
+}
+
+// socketName is what PostgreSQL calls its socket for port 5432.
+const socketName = ".s.PGSQL.5432"
+
+// Postgres starts an empty PostgreSQL on a unix socket; its superuser is postgres, without password.
+// PostgreSQL refuses to run as root: then it runs as the user postgres, else nobody, who owns its
+// folder below os.TempDir.
+func Postgres(ctx context.Context, o PostgresOptions) (*Server, error) {
+	credential, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	return start(ctx, plan{
+		program: "postgres", socket: socketName, ready: postgresReady,
+		credential: credential,
+		// SIGTERM would wait for all clients to leave.
+		quit:   syscall.SIGINT,
+		files:  true,
+		family: func(dir string) []int { return workingIn(filepath.Join(dir, "data")) },
+		prepare: func(dir string, _ int) ([]string, error) {
+			data := filepath.Join(dir, "data")
+			if err := initdb(dir, data, credential); err != nil {
+				return nil, err
+			}
+			args := []string{"-D", data, "-k", dir, "-c", "listen_addresses="}
+			if !o.Durable {
+				args = append(args, "-c", "fsync=off", "-c", "full_page_writes=off")
+			}
+			for _, line := range o.Config {
+				args = append(args, "-c", line)
+			}
+			return args, nil
+		},
+	})
+}
+
+// PostgresURL is DATABASE_URL for one database of a server that Postgres started.
+func (s *Server) PostgresURL(database string) string {
+	u := url.URL{Scheme: "postgres", User: url.User("postgres"), Path: "/" + database}
+	u.RawQuery = url.Values{"host": {s.dir}}.Encode()
+	return u.String()
+}
+
+// unprivileged is who runs PostgreSQL when we are root; nil: ourselves.
+func unprivileged() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err := strconv.ParseUint(u.Uid, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("localserver: user %s: %w", name, err)
+		}
+		gid, err := strconv.ParseUint(u.Gid, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("localserver: user %s: %w", name, err)
+		}
+		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+	}
+	return nil, errors.New("localserver: PostgreSQL refuses root, and there is neither a user postgres nor nobody")
+}
+
+// initdb makes the data folder unless it is there already: the server may be starting again.
+func initdb(dir, data string, credential *syscall.Credential) error {
+	if _, err := os.Stat(data); err == nil {
+		return nil
+	}
+	path, err := Find("initdb")
+	if err != nil {
+		return err
+	}
+	if credential != nil {
+		if err := os.Chown(dir, int(credential.Uid), int(credential.Gid)); err != nil {
+			return err
+		}
+	}
+	cmd := exec.Command(path, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
+		"--locale=C", "--no-sync", "--no-instructions")
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	return nil
+}
+
+// workingIn are the processes whose working directory is dir: the server and its backends, which
+// each have a process group of their own. Empty where there is no /proc.
+func workingIn(dir string) (pids []int) {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil
+	}
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is well-formed
+	for _, link := range links {
+		if target, err := os.Readlink(link); err == nil && target == dir {
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// postgresReady sends a start-up message and waits for ReadyForQuery: the socket accepts a little
+// earlier than the server answers.
+func postgresReady(ctx context.Context, network, addr string) error {
+	c, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(time.Second)) // cannot fail on an open connection
+	body := "\x00\x03\x00\x00user\x00postgres\x00database\x00postgres\x00\x00"
+	hello := append(binary.BigEndian.AppendUint32(nil, uint32(4+len(body))), body...)
+	if _, err := c.Write(hello); err != nil {
+		return err
+	}
+	var head [5]byte
+	for {
+		if _, err := io.ReadFull(c, head[:]); err != nil {
+			return err
+		}
+		rest := make([]byte, min(binary.BigEndian.Uint32(head[1:])-4, 1<<16))
+		if _, err := io.ReadFull(c, rest); err != nil {
+			return err
+		}
+		switch head[0] {
+		case 'Z':
+			c.Write([]byte("X\x00\x00\x00\x04")) // a polite end, so that the server logs nothing
+			return nil
+		case 'E':
+			return fmt.Errorf("answered %q", strings.ReplaceAll(string(rest), "\x00", " "))
+		}
+	}
+}

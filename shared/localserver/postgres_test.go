@@ -1,0 +1,111 @@
+package localserver
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func postgres(t *testing.T, o PostgresOptions) *Server {
+	t.Helper()
+	s, err := Postgres(t.Context(), o)
+	if errors.Is(err, ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// It answers, freezes as a whole, dies as a whole and comes back at the same address.
+func TestPostgres(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	s := postgres(t, PostgresOptions{})
+	defer s.Close()
+	if url := s.PostgresURL("x y"); !strings.HasPrefix(url, "postgres://postgres@/x%20y?host=%2F") {
+		t.Errorf("URL %s", url)
+	}
+	// A connection whose backend is a process of its own.
+	c, err := net.Dial(s.Network(), s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range append(s.family(), s.PID()) {
+		// The kernel stops a process when it next runs.
+		for deadline := time.Now().Add(5 * time.Second); procState(t, pid) != "T"; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Errorf("process %d is in state %s after Stop", pid, procState(t, pid))
+				break
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := postgresReady(ctx, s.Network(), s.Addr()); err == nil {
+		t.Error("a frozen server answers")
+	}
+	if err := s.Cont(); err != nil {
+		t.Fatal(err)
+	}
+	if err := postgresReady(t.Context(), s.Network(), s.Addr()); err != nil {
+		t.Error(err)
+	}
+	for range 3 {
+		s.Kill()
+		if pids := workingIn(s.Dir() + "/data"); len(pids) > 0 {
+			t.Errorf("processes %v are left", pids)
+		}
+		if err := s.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Close()
+	if _, err := os.Stat(s.Dir()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder is still there: %v", err)
+	}
+}
+
+// A forgotten server's files go when its program is killed. The test runs itself as that program.
+func TestPostgres_forgotten(t *testing.T) {
+	if os.Getenv("LOCALSERVER_FORGET") != "" {
+		s := postgres(t, PostgresOptions{})
+		if err := s.Forget(); err != nil {
+			t.Fatal(err)
+		}
+		os.Stdout.WriteString("dir " + s.Dir() + "\n")
+		syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
+	if _, err := Find("postgres"); err != nil {
+		t.Skip(err)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestPostgres_forgotten$", "-test.v")
+	cmd.Env = append(os.Environ(), "LOCALSERVER_FORGET=1")
+	out, _ := cmd.Output() // killed
+	_, after, ok := strings.Cut(string(out), "dir ")
+	if !ok {
+		t.Fatalf("the child said no folder: %s", out)
+	}
+	dir := strings.Fields(after)[0]
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s is still there", dir)
+		}
+	}
+}

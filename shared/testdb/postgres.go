@@ -1,0 +1,101 @@
+package testdb
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"gatehouse/shared/localserver"
+)
+
+// sharedPostgres is started by the first test that asks and ends with the test binary.
+var sharedPostgres = sync.OnceValues(func() (*localserver.Server, error) {
+	s, err := localserver.Postgres(context.Background(), localserver.PostgresOptions{
+		// Parallel tests each have a pool of their own.
+		Config: []string{"max_connections=300"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, s.Forget() // nobody will close it
+})
+
+var pgDatabases atomic.Int64
+
+// Postgres creates an empty database for t and returns its DATABASE_URL. The database stays until
+// the test binary ends.
+func Postgres(t testing.TB) string {
+	t.Helper()
+	s, err := sharedPostgres()
+	check(t, err)
+	url, err := createFrom(s, "template0")
+	check(t, err)
+	return url
+}
+
+// PrivatePostgres starts a PostgreSQL for t alone, closed when t ends: for tests that stop or kill
+// it, or look at its statistics.
+func PrivatePostgres(t testing.TB, o localserver.PostgresOptions) *localserver.Server {
+	t.Helper()
+	s, err := localserver.Postgres(context.Background(), o)
+	check(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// Template is a database that is prepared once in each test binary and copied for each test, which
+// takes some 50 ms.
+type Template struct {
+	prepare func(url string) error
+	once    sync.Once
+	name    string
+	err     error
+}
+
+// NewTemplate is a Template that prepare fills. It must leave no connection open.
+func NewTemplate(prepare func(url string) error) *Template { return &Template{prepare: prepare} }
+
+// New creates a copy for t and returns its DATABASE_URL.
+func (p *Template) New(t testing.TB) string {
+	t.Helper()
+	s, err := sharedPostgres()
+	check(t, err)
+	p.once.Do(func() {
+		p.name = "template_" + strconv.FormatInt(pgDatabases.Add(1), 10)
+		if p.err = create(s, p.name, "template0"); p.err == nil {
+			p.err = p.prepare(s.PostgresURL(p.name))
+		}
+	})
+	check(t, p.err)
+	url, err := createFrom(s, p.name)
+	check(t, err)
+	return url
+}
+
+func createFrom(s *localserver.Server, template string) (url string, err error) {
+	name := "test_" + strconv.FormatInt(pgDatabases.Add(1), 10)
+	return s.PostgresURL(name), create(s, name, template)
+}
+
+// creating: PostgreSQL refuses to copy one template twice at once.
+var creating sync.Mutex
+
+func create(s *localserver.Server, name, template string) error {
+	creating.Lock()
+	defer creating.Unlock()
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, s.PostgresURL("postgres"))
+	if err != nil {
+		return fmt.Errorf("testdb: %w", err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, "create database "+name+" template "+template); err != nil {
+		return fmt.Errorf("testdb: %w", err)
+	}
+	return nil
+}
