@@ -29,8 +29,10 @@ type rulesConfig struct {
 	// true: listeners open before the first valid rules; until then decisions are refused.
 	ForceStart bool `env:"FORCE_START_WITHOUT_INITIAL_CONFIG" envDefault:"false"`
 	// Rules are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY/*.yaml and *.yml.
-	Root         string `env:"RUNTIME_ROOT" envDefault:"/srv/runtime_data/current"`
+	Root string `env:"RUNTIME_ROOT" envDefault:"/srv/runtime_data/current"`
+	// Directory below RUNTIME_ROOT; may be empty.
 	Subdirectory string `env:"RUNTIME_SUBDIRECTORY"`
+	// Directory below that.
 	AppDirectory string `env:"RUNTIME_APPDIRECTORY" envDefault:"config"`
 	// true: files and directories whose names begin with a dot are not read.
 	IgnoreDotFiles bool `env:"RUNTIME_IGNOREDOTFILES" envDefault:"false"`
@@ -44,17 +46,20 @@ type rulesConfig struct {
 
 // listenConfig is the three listeners and their bounds (spec 1.1, 2.3).
 type listenConfig struct {
-	// HTTP listener: /json and /healthcheck. Port 0 takes a free one.
+	// Address of the HTTP listener: /json and /healthcheck.
 	Host string `env:"HOST" envDefault:"0.0.0.0"`
-	Port int    `env:"PORT" envDefault:"8080" min:"0" max:"65535"`
-	// gRPC listener.
+	// Its port; 0 takes a free one.
+	Port int `env:"PORT" envDefault:"8080" min:"0" max:"65535"`
+	// Address of the gRPC listener.
 	GRPCHost string `env:"GRPC_HOST" envDefault:"0.0.0.0"`
-	GRPCPort int    `env:"GRPC_PORT" envDefault:"8081" min:"0" max:"65535"`
+	// Its port; 0 takes a free one.
+	GRPCPort int `env:"GRPC_PORT" envDefault:"8081" min:"0" max:"65535"`
 	// Path of a unix socket for gRPC; when set, GRPC_HOST and GRPC_PORT are ignored.
 	GRPCUDS string `env:"GRPC_UDS"`
-	// Debug listener: profiles, rules, statistics, unauthenticated. Give 127.0.0.1 where the network is not trusted.
+	// Address of the debug listener: profiles, rules, statistics, unauthenticated. Give 127.0.0.1 where the network is not trusted.
 	DebugHost string `env:"DEBUG_HOST" envDefault:"0.0.0.0"`
-	DebugPort int    `env:"DEBUG_PORT" envDefault:"6070" min:"0" max:"65535"`
+	// Its port; 0 takes a free one.
+	DebugPort int `env:"DEBUG_PORT" envDefault:"6070" min:"0" max:"65535"`
 	// Age at which a gRPC connection is told to go away, plus or minus 10 %, so that balancing evens out; 0: never.
 	GRPCMaxAge time.Duration `env:"GRPC_MAX_CONNECTION_AGE" envDefault:"24h" min:"0s"`
 	// What such a connection gets to finish its calls before it is cut; 0: for ever.
@@ -114,10 +119,13 @@ type answerConfig struct {
 	// Requests for a domain without rules: allow, or deny (every status OVER_LIMIT).
 	UnknownDomain string `env:"UNKNOWN_DOMAIN" envDefault:"allow" oneof:"allow deny" fold:"true"`
 	// true: answers ask Envoy to add the three headers named below.
-	Headers         bool   `env:"LIMIT_RESPONSE_HEADERS_ENABLED" envDefault:"false"`
-	LimitHeader     string `env:"LIMIT_LIMIT_HEADER" envDefault:"RateLimit-Limit"`
+	Headers bool `env:"LIMIT_RESPONSE_HEADERS_ENABLED" envDefault:"false"`
+	// Header with the limit.
+	LimitHeader string `env:"LIMIT_LIMIT_HEADER" envDefault:"RateLimit-Limit"`
+	// Header with the hits that remain.
 	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" envDefault:"RateLimit-Remaining"`
-	ResetHeader     string `env:"LIMIT_RESET_HEADER" envDefault:"RateLimit-Reset"`
+	// Header with the seconds to the end of the window.
+	ResetHeader string `env:"LIMIT_RESET_HEADER" envDefault:"RateLimit-Reset"`
 }
 
 // loadConfig reads the environment. The warnings are for the log, one line each; the error lists

@@ -12,7 +12,8 @@ type laterConfig struct {
 	// Refused when true: TLS on the gRPC listener is not in this version.
 	GRPCTLS bool `env:"GRPC_SERVER_USE_TLS" envDefault:"false"`
 	// Refused when true: TLS to the store is not in this version.
-	KVStoreTLS   bool `env:"KVSTORE_TLS" envDefault:"false"`
+	KVStoreTLS bool `env:"KVSTORE_TLS" envDefault:"false"`
+	// Refused when true, like KVSTORE_TLS.
 	PerSecondTLS bool `env:"KVSTORE_PERSECOND_TLS" envDefault:"false"`
 	// Refused when true: a second store for limits per second is not in this version.
 	PerSecond bool `env:"KVSTORE_PERSECOND" envDefault:"false"`
@@ -36,6 +37,7 @@ func (c *config) refuse(r *settings.Report) {
 	f("KVSTORE_TYPE", c.KVStore.Type == "sentinel" || c.KVStore.Type == "cluster", c.KVStore.Type+" is")
 	f("GRPC_SERVER_USE_TLS", c.Later.GRPCTLS, "TLS on the gRPC listener is")
 	f("KVSTORE_TLS", c.Later.KVStoreTLS, "TLS to the store is")
+	f("KVSTORE_PERSECOND_TLS", c.Later.PerSecondTLS, "TLS to the store is")
 	f("KVSTORE_PERSECOND", c.Later.PerSecond, "a second store for limits per second is")
 	f("USE_TAGGED_STATSD", c.Later.TaggedStatsd, "tagged statsd is")
 	f("USE_PULLMETRICS", c.Later.PullMetrics, "pull metrics are")

@@ -10,8 +10,9 @@ type statsConfig struct {
 	Statsd bool `env:"USE_STATSD" envDefault:"true"`
 	// The statsd server. While it is away counts are kept and nothing waits for it.
 	Host string `env:"STATSD_HOST" envDefault:"localhost"`
-	Port int    `env:"STATSD_PORT" envDefault:"8125" min:"1" max:"65535"`
-	// tcp or udp.
+	// Its port.
+	Port int `env:"STATSD_PORT" envDefault:"8125" min:"1" max:"65535"`
+	// tcp or udp, to the statsd server.
 	Protocol string `env:"STATSD_PROTOCOL" envDefault:"tcp" oneof:"tcp udp" fold:"true"`
 	// Pause between flushes of counters and gauges; times go out within a second.
 	FlushInterval time.Duration `env:"STATS_FLUSH_INTERVAL" envDefault:"10s" min:"1ms"`

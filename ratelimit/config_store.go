@@ -45,7 +45,8 @@ type kvstoreConfig struct {
 	// Bounds connecting, writing, reading, and calls without a deadline.
 	Timeout time.Duration `env:"TIMEOUT" envDefault:"10s" min:"1ms"`
 	// When all of POOL_SIZE are taken for ON_EMPTY_WAIT_DURATION: CREATE opens up to as many more, ERROR fails the call, WAIT goes on waiting.
-	OnEmpty     string        `env:"POOL_ON_EMPTY_BEHAVIOR" envDefault:"CREATE" oneof:"CREATE ERROR WAIT" fold:"true"`
+	OnEmpty string `env:"POOL_ON_EMPTY_BEHAVIOR" envDefault:"CREATE" oneof:"CREATE ERROR WAIT" fold:"true"`
+	// How long CREATE and ERROR wait for a free one first.
 	OnEmptyWait time.Duration `env:"POOL_ON_EMPTY_WAIT_DURATION" envDefault:"1s" min:"0s"`
 	// How long the first hits of a batch wait for others; 0: not at all, yet what arrives while a batch is under way goes together in the next.
 	PipelineWindow time.Duration `env:"PIPELINE_WINDOW" envDefault:"0s" min:"0s"`
@@ -59,9 +60,10 @@ type kvstoreConfig struct {
 type kvsharedConfig struct {
 	// true: unhealthy while no connection to the store is up.
 	HealthByConnection bool `env:"KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION" envDefault:"false"`
-	// First pause between tries to reach the store at start; doubles up to the next setting.
+	// First pause between tries to reach the store at start; it doubles.
 	StartInitial time.Duration `env:"KVSTORE_STARTUP_INITIAL_INTERVAL" envDefault:"1s" min:"1ms"`
-	StartMax     time.Duration `env:"KVSTORE_STARTUP_MAX_INTERVAL" envDefault:"30s" min:"1ms"`
+	// Longest such pause.
+	StartMax time.Duration `env:"KVSTORE_STARTUP_MAX_INTERVAL" envDefault:"30s" min:"1ms"`
 	// Give up and exit after this; 0: never.
 	StartMaxElapsed time.Duration `env:"KVSTORE_STARTUP_MAX_ELAPSED_TIME" envDefault:"0s" min:"0s"`
 }

@@ -21,8 +21,8 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	status := run(ctx, os.Args, os.Environ(), os.Stdout, os.Stderr)
+	stop()
 	os.Exit(status) // the only exit in the program
 }
 

@@ -1,0 +1,324 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/shared/settings"
+)
+
+// memory is the least environment that starts without a warning.
+const memory = "BACKEND_TYPE=memory "
+
+func loadSettings(t *testing.T, environ string) (config, []string, []string) {
+	t.Helper()
+	var c config
+	r := settings.Load(&c, strings.Fields(environ), settingNames)
+	c.check(r)
+	return c, r.Warnings, r.Mistakes
+}
+
+// TestConfig_everyVariable sets each variable and holds that exactly its field changes.
+func TestConfig_everyVariable(t *testing.T) {
+	defaults, _, mistakes := loadSettings(t, memory)
+	if len(mistakes) > 0 {
+		t.Fatal(mistakes)
+	}
+	seen := map[string]bool{}
+	f := func(environ string, want func(*config)) {
+		t.Helper()
+		got, _, mistakes := loadSettings(t, memory+environ)
+		expected := defaults
+		want(&expected)
+		if d := cmp.Diff(expected, got); d != "" || len(mistakes) > 0 {
+			t.Errorf("%s: %v %s", environ, mistakes, d)
+		}
+		if cmp.Equal(defaults, got) && !strings.Contains(environ, "=FILE") && !strings.Contains(environ, "TYPE=single") {
+			t.Errorf("%s changes nothing", environ)
+		}
+		name, _, _ := strings.Cut(environ, "=")
+		seen[name] = true
+	}
+	// 2.2
+	f("CONFIG_TYPE=FILE", func(c *config) {})
+	f("FORCE_START_WITHOUT_INITIAL_CONFIG=1", func(c *config) { c.Rules.ForceStart = true })
+	f("RUNTIME_ROOT=/r", func(c *config) { c.Rules.Root = "/r" })
+	f("RUNTIME_SUBDIRECTORY=s", func(c *config) { c.Rules.Subdirectory = "s" })
+	f("RUNTIME_APPDIRECTORY=a", func(c *config) { c.Rules.AppDirectory = "a" })
+	f("RUNTIME_IGNOREDOTFILES=t", func(c *config) { c.Rules.IgnoreDotFiles = true })
+	f("RUNTIME_WATCH_ROOT=F", func(c *config) { c.Rules.WatchRoot = false })
+	f("RUNTIME_REFUSE_EMPTY=true", func(c *config) { c.Rules.RefuseEmpty = true })
+	f("MERGE_DOMAIN_CONFIG=TRUE", func(c *config) { c.Rules.MergeDomains = true })
+	f("LOG_LEVEL=debug", func(c *config) { c.Process.LogLevel = "DEBUG" })
+	f("LOG_FORMAT=json", func(c *config) { c.Process.LogFormat = "json" })
+	f("SHADOW_MODE=true", func(c *config) { c.Answer.Shadow = true })
+	f("QUOTA_MODE=true", func(c *config) { c.Answer.Quota = true })
+	f("RESPONSE_DYNAMIC_METADATA=true", func(c *config) { c.Answer.DynamicMetadata = true })
+	f("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true", func(c *config) { c.Process.HealthyWithConfig = true })
+	f("LIMIT_RESPONSE_HEADERS_ENABLED=true", func(c *config) { c.Answer.Headers = true })
+	f("LIMIT_LIMIT_HEADER=X-A", func(c *config) { c.Answer.LimitHeader = "X-A" })
+	f("LIMIT_REMAINING_HEADER=X-B", func(c *config) { c.Answer.RemainingHeader = "X-B" })
+	f("LIMIT_RESET_HEADER=X-C", func(c *config) { c.Answer.ResetHeader = "X-C" })
+	f("UNKNOWN_DOMAIN=deny", func(c *config) { c.Answer.UnknownDomain = "deny" })
+	// 2.3
+	f("HOST=h", func(c *config) { c.Listen.Host = "h" })
+	f("PORT=0x10", func(c *config) { c.Listen.Port = 16 })
+	f("GRPC_HOST=h", func(c *config) { c.Listen.GRPCHost = "h" })
+	f("GRPC_PORT=010", func(c *config) { c.Listen.GRPCPort = 8 })
+	f("GRPC_UDS=/s", func(c *config) { c.Listen.GRPCUDS = "/s" })
+	f("DEBUG_HOST=h", func(c *config) { c.Listen.DebugHost = "h" })
+	f("DEBUG_PORT=0", func(c *config) { c.Listen.DebugPort = 0 })
+	f("GRPC_MAX_CONNECTION_AGE=1h30m", func(c *config) { c.Listen.GRPCMaxAge = 90 * time.Minute })
+	f("GRPC_MAX_CONNECTION_AGE_GRACE=0", func(c *config) { c.Listen.GRPCMaxAgeGrace = 0 })
+	f("GRPC_KEEPALIVE_TIME=1h", func(c *config) { c.Listen.GRPCKeepaliveTime = time.Hour })
+	f("GRPC_KEEPALIVE_TIMEOUT=1s", func(c *config) { c.Listen.GRPCKeepaliveTimeout = time.Second })
+	f("GRPC_KEEPALIVE_MIN_TIME=1s", func(c *config) { c.Listen.GRPCMinPing = time.Second })
+	f("GRPC_REFLECTION=true", func(c *config) { c.Listen.GRPCReflection = true })
+	f("HTTP_MAX_BODY_BYTES=7", func(c *config) { c.Listen.HTTPMaxBody = 7 })
+	f("HTTP_READ_HEADER_TIMEOUT=1s", func(c *config) { c.Listen.HTTPHeaderTimeout = time.Second })
+	f("HTTP_READ_TIMEOUT=1s", func(c *config) { c.Listen.HTTPReadTimeout = time.Second })
+	f("HTTP_REQUEST_TIMEOUT=1s", func(c *config) { c.Listen.HTTPRequestTimeout = time.Second })
+	f("HTTP_WRITE_TIMEOUT=1m", func(c *config) { c.Listen.HTTPWriteTimeout = time.Minute })
+	f("HTTP_IDLE_TIMEOUT=1s", func(c *config) { c.Listen.HTTPIdleTimeout = time.Second })
+	f("MAX_DESCRIPTORS=1", func(c *config) { c.Listen.MaxDescriptors = 1 })
+	f("MAX_ENTRIES=1", func(c *config) { c.Listen.MaxEntries = 1 })
+	f("MAX_TEXT_BYTES=1", func(c *config) { c.Listen.MaxTextBytes = 1 })
+	f("DRAIN_DELAY=5s", func(c *config) { c.Process.DrainDelay = 5 * time.Second })
+	f("DRAIN_TIMEOUT=0", func(c *config) { c.Process.DrainTimeout = 0 })
+	f("HEAP_FLOOR_BYTES=0", func(c *config) { c.Process.HeapFloor = 0 })
+	// 2.4
+	f("BACKEND_TYPE=kvstore KVSTORE_URL=h:1", func(c *config) { c.Counting.Backend, c.KVStore.URL = backendKVStore, "h:1" })
+	f("MEMORY_MAX_KEYS=5", func(c *config) { c.Counting.MemoryMaxKeys = 5 })
+	f("LOCAL_CACHE_SIZE_IN_BYTES=1", func(c *config) { c.Counting.LocalCache = 1 })
+	f("EXPIRATION_JITTER_MAX_SECONDS=-1", func(c *config) { c.Counting.JitterMax = -1 })
+	f("NEAR_LIMIT_RATIO=0.57", func(c *config) { c.Counting.NearRatio = 0.57 })
+	f("CACHE_KEY_PREFIX=p", func(c *config) { c.Counting.KeyPrefix = "p" })
+	f("CACHE_KEY_FORMAT=Escaped", func(c *config) { c.Counting.KeyFormat = "escaped" })
+	f("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true", func(c *config) { c.Counting.StopWhenOver = true })
+	f("STORE_FAILURE_MODE=deny", func(c *config) { c.Counting.FailureMode = "deny" })
+	f("STORE_STALL=0", func(c *config) { c.Counting.Stall = 0 })
+	// 2.5, both stores
+	for _, s := range []struct {
+		prefix string
+		of     func(*config) *kvstoreConfig
+	}{
+		{"KVSTORE_", func(c *config) *kvstoreConfig { return &c.KVStore }},
+		{"KVSTORE_PERSECOND_", func(c *config) *kvstoreConfig { return &c.PerSecond }},
+	} {
+		g := func(environ string, want func(*kvstoreConfig)) {
+			t.Helper()
+			f(s.prefix+environ, func(c *config) { want(s.of(c)) })
+		}
+		g("URL=h:2", func(k *kvstoreConfig) { k.URL = "h:2" })
+		g("SOCKET_TYPE=TCP", func(k *kvstoreConfig) { k.SocketType = "tcp" })
+		g("TYPE=single", func(k *kvstoreConfig) {})
+		g("AUTH=u:p", func(k *kvstoreConfig) { k.Auth = "u:p" })
+		g("POOL_SIZE=3", func(k *kvstoreConfig) { k.PoolSize = 3 })
+		g("TIMEOUT=1s", func(k *kvstoreConfig) { k.Timeout = time.Second })
+		g("POOL_ON_EMPTY_BEHAVIOR=wait", func(k *kvstoreConfig) { k.OnEmpty = "WAIT" })
+		g("POOL_ON_EMPTY_WAIT_DURATION=2s", func(k *kvstoreConfig) { k.OnEmptyWait = 2 * time.Second })
+		g("PIPELINE_WINDOW=150us", func(k *kvstoreConfig) { k.PipelineWindow = 150 * time.Microsecond })
+		g("PIPELINE_LIMIT=8", func(k *kvstoreConfig) { k.PipelineLimit = 8 })
+		g("CLUSTER_PIPELINE_PARALLELISM=0", func(k *kvstoreConfig) { k.Parallelism = 0 })
+	}
+	f("KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION=true", func(c *config) { c.KVShared.HealthByConnection = true })
+	f("KVSTORE_STARTUP_INITIAL_INTERVAL=2s", func(c *config) { c.KVShared.StartInitial = 2 * time.Second })
+	f("KVSTORE_STARTUP_MAX_INTERVAL=3s", func(c *config) { c.KVShared.StartMax = 3 * time.Second })
+	f("KVSTORE_STARTUP_MAX_ELAPSED_TIME=4s", func(c *config) { c.KVShared.StartMaxElapsed = 4 * time.Second })
+	// 2.7
+	f("DISABLE_STATS=true", func(c *config) { c.Stats.Disable = true })
+	f("USE_STATSD=false", func(c *config) { c.Stats.Statsd = false })
+	f("STATSD_HOST=h", func(c *config) { c.Stats.Host = "h" })
+	f("STATSD_PORT=1", func(c *config) { c.Stats.Port = 1 })
+	f("STATSD_PROTOCOL=UDP", func(c *config) { c.Stats.Protocol = "udp" })
+	f("STATS_FLUSH_INTERVAL=1s", func(c *config) { c.Stats.FlushInterval = time.Second })
+	f("EXTRA_TAGS=a:b,c:d:e", func(c *config) { c.Stats.ExtraTags = map[string]string{"a": "b", "c": "d:e"} })
+	f("STATS_MAX_DYNAMIC_KEYS=1", func(c *config) { c.Stats.MaxDynamicKeys = 1 })
+	f("STATS_DYNAMIC_IDLE=1h", func(c *config) { c.Stats.DynamicIdle = time.Hour })
+
+	fields, err := settings.Fields(new(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range fields {
+		if !seen[field.Name] && !isRefused(field.Name) {
+			t.Errorf("%s is not tested", field.Name)
+		}
+	}
+}
+
+// isRefused says that a variable has no value but its default: laterConfig.
+func isRefused(name string) bool {
+	fields, _ := settings.Fields(new(laterConfig))
+	return slices.ContainsFunc(fields, func(f settings.Field) bool { return f.Name == name })
+}
+
+func TestConfig_mistakes(t *testing.T) {
+	f := func(environ string, want ...string) {
+		t.Helper()
+		_, _, got := loadSettings(t, environ)
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: %s", environ, d)
+		}
+	}
+	f("CONFIG_TYPE=file", `CONFIG_TYPE="file": must be FILE or GRPC_XDS_SOTW`)
+	f("LOG_LEVEL=loud", `LOG_LEVEL="loud": must be PANIC, FATAL, ERROR, WARN, WARNING, INFO, DEBUG or TRACE`)
+	f("BACKEND_TYPE=mysql", `BACKEND_TYPE="mysql": must be redis, kvstore, memory or memcache`)
+	f("BACKEND_TYPE=redis", `BACKEND_TYPE="redis": needs KVSTORE_URL, which is not set`)
+	f("BACKEND_TYPE=kvstore", `BACKEND_TYPE="kvstore": needs KVSTORE_URL, which is not set`)
+	f("KVSTORE_URL=nowhere", `KVSTORE_URL: neither host:port nor a path nor redis://host:port`)
+	f("KVSTORE_URL=/path KVSTORE_SOCKET_TYPE=tcp", `KVSTORE_SOCKET_TYPE: tcp needs host:port in KVSTORE_URL, not a path`)
+	f("KVSTORE_POOL_ON_EMPTY_BEHAVIOR=PANIC", `KVSTORE_POOL_ON_EMPTY_BEHAVIOR="PANIC": must be CREATE, ERROR or WAIT`)
+	f("KVSTORE_STARTUP_INITIAL_INTERVAL=1m", `KVSTORE_STARTUP_INITIAL_INTERVAL=1m0s is longer than KVSTORE_STARTUP_MAX_INTERVAL=30s`)
+	f("NEAR_LIMIT_RATIO=1.01", `NEAR_LIMIT_RATIO="1.01": must be at most 1`)
+	f("STATS_FLUSH_INTERVAL=0", `STATS_FLUSH_INTERVAL="0": must be at least 1ms`)
+	f("STATS_FLUSH_INTERVAL=-1s", `STATS_FLUSH_INTERVAL="-1s": must be at least 1ms`)
+	f("PORT=70000", `PORT="70000": must be at most 65535`)
+	f("PORT=8081", `PORT and GRPC_PORT are both 8081`)
+	f("PORT=8081 GRPC_UDS=/s")
+	f("PORT=8081 HOST=127.0.0.1 GRPC_HOST=127.0.0.2")
+	f("DEBUG_PORT=8080 DEBUG_HOST=127.0.0.1", `PORT and DEBUG_PORT are both 8080`)
+	f("HTTP_REQUEST_TIMEOUT=1m", `HTTP_WRITE_TIMEOUT=30s must be longer than HTTP_REQUEST_TIMEOUT=1m0s, or late answers are cut`)
+	f("LIMIT_RESET_HEADER=X:Reset", `LIMIT_RESET_HEADER="X:Reset": not a header name: letters, digits and - are`)
+	f("LIMIT_LIMIT_HEADER=ratelimit-reset", `LIMIT_LIMIT_HEADER and LIMIT_RESET_HEADER are both RateLimit-Reset`)
+	f("EXTRA_TAGS=a", `EXTRA_TAGS="a": item "a" is not name:value`)
+	f("REDIS_URL=h:1 KVSTORE_URL=h:2", `REDIS_URL and KVSTORE_URL are both set and differ: REDIS_URL is the old name of KVSTORE_URL, remove it`)
+	f("KVSTORE_AUTH=hunter2 KVSTORE_AUTH_FILE=/x", `KVSTORE_AUTH and KVSTORE_AUTH_FILE are both set: keep one`)
+	// What is not in this version.
+	f("CONFIG_TYPE=GRPC_XDS_SOTW", `CONFIG_TYPE="GRPC_XDS_SOTW": rules from a control plane (xDS) are not in this version`)
+	f("BACKEND_TYPE=memcache", `BACKEND_TYPE="memcache": the memcache backend is not in this version`)
+	f("KVSTORE_URL=a:1,b:2 KVSTORE_TYPE=CLUSTER", `KVSTORE_TYPE="CLUSTER": cluster is not in this version`)
+	f("KVSTORE_URL=m,b:2 KVSTORE_TYPE=sentinel", `KVSTORE_TYPE="sentinel": sentinel is not in this version`)
+	f("GRPC_SERVER_USE_TLS=true", `GRPC_SERVER_USE_TLS="true": TLS on the gRPC listener is not in this version`)
+	f("KVSTORE_TLS=true", `KVSTORE_TLS="true": TLS to the store is not in this version`)
+	f("KVSTORE_PERSECOND_TLS=true", `KVSTORE_PERSECOND_TLS="true": TLS to the store is not in this version`)
+	f("KVSTORE_PERSECOND=true", `KVSTORE_PERSECOND="true": a second store for limits per second is not in this version`)
+	f("USE_TAGGED_STATSD=true", `USE_TAGGED_STATSD="true": tagged statsd is not in this version`)
+	f("USE_PROMETHEUS=true", `USE_PROMETHEUS="true": pull metrics are not in this version`)
+	f("TRACING_ENABLED=true", `TRACING_ENABLED="true": tracing is not in this version`)
+	f("GRPC_CLIENT_TLS_CACERT=/ca", `GRPC_CLIENT_TLS_CACERT="/ca": client certificates are not in this version`)
+}
+
+// TestConfig_everyWrongValue: each variable that is not free text says its name when it is wrong.
+func TestConfig_everyWrongValue(t *testing.T) {
+	free := map[string]bool{}
+	for name := range strings.FieldsSeq(`RUNTIME_ROOT RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY HOST GRPC_HOST GRPC_UDS DEBUG_HOST LOG_FORMAT
+		CACHE_KEY_PREFIX KVSTORE_AUTH KVSTORE_PERSECOND_AUTH KVSTORE_PERSECOND_URL STATSD_HOST`) {
+		free[name] = true
+	}
+	fields, err := settings.Fields(new(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fields {
+		_, _, mistakes := loadSettings(t, f.Name+"=(wrong)")
+		if free[f.Name] != (len(mistakes) == 0) || len(mistakes) > 0 && !strings.HasPrefix(mistakes[0], f.Name) {
+			t.Errorf("%s=(wrong): %q", f.Name, mistakes)
+		}
+	}
+}
+
+func TestConfig_warnings(t *testing.T) {
+	f := func(environ string, want ...string) {
+		t.Helper()
+		_, got, mistakes := loadSettings(t, environ)
+		if d := cmp.Diff(want, got); d != "" || len(mistakes) > 0 {
+			t.Errorf("%s: %v %s", environ, mistakes, d)
+		}
+	}
+	f("", "neither BACKEND_TYPE nor KVSTORE_URL is set: counting in this process; counts are per process and end with it")
+	f(memory)
+	f("KVSTORE_URL=h:1")
+	f("BACKEND_TYPE=memory KVSTORE_URL=h:1", "KVSTORE_URL has no effect with BACKEND_TYPE=memory")
+	f(memory+"GRPC_UDS=/s GRPC_PORT=1", "GRPC_HOST and GRPC_PORT have no effect: GRPC_UDS is set")
+	f(memory+"KVSTORE_PIPELINE_LIMIT=8", "KVSTORE_PIPELINE_LIMIT has no effect and will go; KVSTORE_PIPELINE_WINDOW is what gathers hits")
+	f("KVSTORE_URL=h:1 KVSTORE_TIMEOUT=1s KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s",
+		"KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s is not shorter than KVSTORE_TIMEOUT=1s: calls end before CREATE acts")
+	f(memory+"TRACING_SERVICE_NAME=x", "TRACING_SERVICE_NAME has no effect: what it configures is not in this version")
+	f(memory+"DOG_STATSD_MOGRIFIERS_A_PATTERN=x",
+		"DOG_STATSD_MOGRIFIERS_A_PATTERN is an old name; it is called TAGGED_STATSD_MOGRIFIER_A_PATTERN now",
+		"TAGGED_STATSD_MOGRIFIER_A_PATTERN has no effect: what it configures is not in this version")
+	f(memory+"LOG_LEVELL=x", "LOG_LEVELL is no setting of this program and has no effect; did you mean LOG_LEVEL?")
+	f(memory + "GRPC_GO_LOG_SEVERITY_LEVEL=info HTTP_PROXY=x REDIS_PORT=tcp://1:2 REDIS_SERVICE_HOST=1")
+}
+
+// TestConfig_oldNames goes through table 2.9 of the spec.
+func TestConfig_oldNames(t *testing.T) {
+	f := func(olds, now string) {
+		t.Helper()
+		prefix := ""
+		for old := range strings.FieldsSeq(olds) {
+			if prefix == "" {
+				prefix, _, _ = strings.Cut(old, "_")
+			}
+			to := now
+			if strings.HasSuffix(now, "_") {
+				to = now + strings.TrimPrefix(old, prefix+"_")
+			}
+			_, warnings, _ := loadSettings(t, memory+old+"=1")
+			if want := old + " is an old name; it is called " + to + " now"; !slices.Contains(warnings, want) {
+				t.Errorf("%s: %q", old, warnings)
+			}
+		}
+	}
+	f("REDIS_SOCKET_TYPE REDIS_TYPE REDIS_URL REDIS_POOL_SIZE REDIS_AUTH REDIS_TLS REDIS_TIMEOUT REDIS_SENTINEL_AUTH", "KVSTORE_")
+	f("REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY REDIS_TLS_CACERT REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "KVSTORE_")
+	f("REDIS_PIPELINE_WINDOW REDIS_PIPELINE_LIMIT REDIS_CLUSTER_PIPELINE_PARALLELISM", "KVSTORE_")
+	f("REDIS_POOL_ON_EMPTY_BEHAVIOR REDIS_POOL_ON_EMPTY_WAIT_DURATION REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "KVSTORE_")
+	f("REDIS_STARTUP_INITIAL_INTERVAL REDIS_STARTUP_MAX_INTERVAL REDIS_STARTUP_MAX_ELAPSED_TIME REDIS_PERSECOND", "KVSTORE_")
+	f(`REDIS_PERSECOND_SOCKET_TYPE REDIS_PERSECOND_TYPE REDIS_PERSECOND_URL REDIS_PERSECOND_POOL_SIZE REDIS_PERSECOND_AUTH
+		REDIS_PERSECOND_TLS REDIS_PERSECOND_TIMEOUT REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_PIPELINE_WINDOW
+		REDIS_PERSECOND_PIPELINE_LIMIT REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR
+		REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION`, "KVSTORE_")
+	f(`MEMCACHE_HOST_PORT MEMCACHE_SRV MEMCACHE_SRV_REFRESH MEMCACHE_MAX_IDLE_CONNS MEMCACHE_TLS MEMCACHE_TLS_CLIENT_CERT
+		MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_CACERT MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION`, "MCACHE_")
+	f("USE_PROMETHEUS", "USE_PULLMETRICS")
+	f("PROMETHEUS_ADDR PROMETHEUS_PATH PROMETHEUS_MAPPER_YAML PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "PULLMETRICS_")
+	f("USE_DOG_STATSD", "USE_TAGGED_STATSD")
+	f("USE_DOG_STATSD_MOGRIFIERS DOG_STATSD_MOGRIFIERS", "TAGGED_STATSD_MOGRIFIERS")
+	f("DOG_STATSD_MOGRIFIER_N_PATTERN DOG_STATSD_MOGRIFIERS_N_PATTERN", "TAGGED_STATSD_MOGRIFIER_N_PATTERN")
+	f("DOG_STATSD_MOGRIFIER_N_NAME DOG_STATSD_MOGRIFIERS_N_NAME", "TAGGED_STATSD_MOGRIFIER_N_NAME")
+	f("DOG_STATSD_MOGRIFIER_N_TAGS DOG_STATSD_MOGRIFIERS_N_TAGS", "TAGGED_STATSD_MOGRIFIER_N_TAGS")
+}
+
+// TestConfig_kvstore: an operator's 0 is not the counter package's "default".
+func TestConfig_kvstore(t *testing.T) {
+	c, _, _ := loadSettings(t, "KVSTORE_URL=h:1 STORE_STALL=0 KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=0 KVSTORE_POOL_ON_EMPTY_BEHAVIOR=error")
+	if o := c.kvstore(); o.Stall >= 0 || o.OnEmptyWait != time.Nanosecond || o.OnEmpty != 1 || o.URL != "h:1" {
+		t.Errorf("%+v", o)
+	}
+}
+
+// TestREADME compares the settings table with the struct: names and defaults, nothing missing,
+// nothing invented. The twins of the per-second store are one row.
+func TestREADME(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Settings\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	got := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| (?:`([^`]*)`|) *\\|").FindAllStringSubmatch(section, -1) {
+		got[m[1]] = m[2]
+	}
+	want := map[string]string{}
+	fields, err := settings.Fields(new(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fields {
+		if !strings.HasPrefix(f.Name, "KVSTORE_PERSECOND_") {
+			want[f.Name] = f.Default
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
