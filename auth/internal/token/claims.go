@@ -1,0 +1,211 @@
+package token
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+)
+
+// Claims are those of an access token (spec core-state 5.1). The fields stand in the order they are
+// written; what the comment does not call optional is always written, empty or not.
+type Claims struct {
+	Issuer    string // iss; optional
+	Subject   string // sub, the user's id
+	Audience  string // aud; a string, never an array. Read from an array it is the first element
+	ExpiresAt int64  // exp, Unix seconds; 0 when a token read has none
+	NotBefore int64  // nbf, read only
+	IssuedAt  int64  // iat, Unix seconds
+	ID        string // jti; optional
+	Email     string
+	Phone     string
+	// AppMetadata and UserMetadata are written as they are, less white space; nil is {}. Verify leaves
+	// them nil: nobody may decide on what a user can write, and Payload has them.
+	AppMetadata  json.RawMessage
+	UserMetadata json.RawMessage
+	Role         string
+	AAL          string // authenticator assurance level, "aal1" or "aal2"
+	AMR          []AMR  // newest first; optional
+	SessionID    string
+	IsAnonymous  bool
+
+	Payload string // the whole claims object as it was signed; set by Verify
+}
+
+// AMR is one authentication method of a session. Provider is only written when set.
+type AMR struct {
+	Method    string `json:"method"`
+	Timestamp int64  `json:"timestamp"`
+	Provider  string `json:"provider,omitempty"`
+}
+
+// appendTo appends the claims as JSON. It fails only when a metadata field is not a JSON object.
+func (c *Claims) appendTo(dst []byte) ([]byte, error) {
+	dst = append(dst, '{')
+	if c.Issuer != "" {
+		dst = append(appendString(append(dst, `"iss":`...), c.Issuer), ',')
+	}
+	dst = appendString(append(dst, `"sub":`...), c.Subject)
+	dst = appendString(append(dst, `,"aud":`...), c.Audience)
+	dst = strconv.AppendInt(append(dst, `,"exp":`...), c.ExpiresAt, 10)
+	dst = strconv.AppendInt(append(dst, `,"iat":`...), c.IssuedAt, 10)
+	if c.ID != "" {
+		dst = appendString(append(dst, `,"jti":`...), c.ID)
+	}
+	dst = appendString(append(dst, `,"email":`...), c.Email)
+	dst = appendString(append(dst, `,"phone":`...), c.Phone)
+	dst, err := appendObject(append(dst, `,"app_metadata":`...), c.AppMetadata)
+	if err != nil {
+		return dst, fmt.Errorf("app_metadata: %w", err)
+	}
+	if dst, err = appendObject(append(dst, `,"user_metadata":`...), c.UserMetadata); err != nil {
+		return dst, fmt.Errorf("user_metadata: %w", err)
+	}
+	dst = appendString(append(dst, `,"role":`...), c.Role)
+	dst = appendString(append(dst, `,"aal":`...), c.AAL)
+	for i := range c.AMR {
+		if i == 0 {
+			dst = append(dst, `,"amr":[`...)
+		} else {
+			dst = append(dst, ',')
+		}
+		dst = c.AMR[i].appendTo(dst)
+	}
+	if len(c.AMR) > 0 {
+		dst = append(dst, ']')
+	}
+	dst = appendString(append(dst, `,"session_id":`...), c.SessionID)
+	dst = strconv.AppendBool(append(dst, `,"is_anonymous":`...), c.IsAnonymous)
+	return append(dst, '}'), nil
+}
+
+func (a *AMR) appendTo(dst []byte) []byte {
+	dst = appendString(append(dst, `{"method":`...), a.Method)
+	dst = strconv.AppendInt(append(dst, `,"timestamp":`...), a.Timestamp, 10)
+	if a.Provider != "" {
+		dst = appendString(append(dst, `,"provider":`...), a.Provider)
+	}
+	return append(dst, '}')
+}
+
+// maxTime is the last second of the year 9999; later times are mistakes or traps for 32-bit readers.
+const maxTime = 253402300799
+
+// parse reads a claims object. A claim that this type knows must have its JSON type (null is none of
+// them); others are ignored.
+func (c *Claims) parse(payload string) error {
+	*c = Claims{AMR: c.AMR[:0], Payload: payload}
+	err := eachMember(payload, func(name, value string) error {
+		var err error
+		switch name {
+		case "iss":
+			c.Issuer, err = unquote(value)
+		case "sub":
+			c.Subject, err = unquote(value)
+		case "aud":
+			c.Audience, err = parseAudience(value)
+		case "exp":
+			c.ExpiresAt, err = parseTime(value)
+		case "nbf":
+			c.NotBefore, err = parseTime(value)
+		case "iat":
+			c.IssuedAt, err = parseTime(value)
+		case "jti":
+			c.ID, err = unquote(value)
+		case "email":
+			c.Email, err = unquote(value)
+		case "phone":
+			c.Phone, err = unquote(value)
+		case "app_metadata", "user_metadata":
+			if value[0] != '{' {
+				err = errJSON
+			}
+		case "role":
+			c.Role, err = unquote(value)
+		case "aal":
+			c.AAL, err = unquote(value)
+		case "amr":
+			err = c.parseAMR(value)
+		case "session_id":
+			c.SessionID, err = unquote(value)
+		case "is_anonymous":
+			c.IsAnonymous = value == "true"
+			if !c.IsAnonymous && value != "false" {
+				err = errJSON
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %s has the wrong type or value", ErrClaims, name)
+		}
+		return nil
+	})
+	switch err {
+	case errJSON, errDepth, errDuplicate, errMembers:
+		return fmt.Errorf("%w: %w", ErrClaims, err)
+	}
+	return err
+}
+
+// parseTime reads a NumericDate (RFC 7519 section 2): seconds, a fraction cut off. Signs, exponents, 0
+// (no time at all here) and what lies beyond the year 9999 are refused.
+func parseTime(value string) (int64, error) {
+	var n int64
+	i := 0
+	for ; i < len(value) && '0' <= value[i] && value[i] <= '9'; i++ {
+		if n = n*10 + int64(value[i]-'0'); n > maxTime {
+			return 0, errJSON
+		}
+	}
+	if i == 0 || n == 0 {
+		return 0, errJSON
+	}
+	if i < len(value) && value[i] == '.' {
+		for i++; i < len(value) && '0' <= value[i] && value[i] <= '9'; i++ {
+		}
+	}
+	if i != len(value) {
+		return 0, errJSON
+	}
+	return n, nil
+}
+
+func parseAudience(value string) (string, error) {
+	if value[0] != '[' {
+		return unquote(value)
+	}
+	first, n := "", 0
+	err := eachElement(value, func(value string) error {
+		s, err := unquote(value)
+		if n == 0 {
+			first = s
+		}
+		n++
+		return err
+	})
+	return first, err
+}
+
+// parseAMR takes the objects we write and the plain strings of RFC 8176, which a claims hook may write.
+func (c *Claims) parseAMR(value string) error {
+	return eachElement(value, func(value string) error {
+		var a AMR
+		var err error
+		if value[0] == '"' {
+			a.Method, err = unquote(value)
+		} else {
+			err = eachMember(value, func(name, value string) error {
+				var err error
+				switch name {
+				case "method":
+					a.Method, err = unquote(value)
+				case "timestamp":
+					a.Timestamp, err = parseTime(value)
+				case "provider":
+					a.Provider, err = unquote(value)
+				}
+				return err
+			})
+		}
+		c.AMR = append(c.AMR, a)
+		return err
+	})
+}

@@ -1,0 +1,332 @@
+package token
+
+import (
+	"errors"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// JSON as tokens and keys need it: one pass over the text, nothing accepted that RFC 8259 does not
+// allow, member names unique after unescaping (RFC 7515 section 4 leaves a choice; two readers of one
+// token must never disagree), and no value built that nobody reads. encoding/json takes the last of two
+// equal names, matches names without regard to case and repairs broken UTF-8.
+
+const (
+	maxDepth   = 32  // nested arrays and objects
+	maxMembers = 256 // of the outermost object
+)
+
+var (
+	errJSON      = errors.New("not valid JSON")
+	errDepth     = errors.New("JSON nested too deeply")
+	errDuplicate = errors.New("JSON member given twice")
+	errMembers   = errors.New("too many JSON members")
+)
+
+// eachMember calls f with every member of the object that text must be. The value is the member's raw
+// JSON. It stops at f's first error.
+func eachMember(text string, f func(name, value string) error) error {
+	if !utf8.ValidString(text) {
+		return errJSON
+	}
+	var few [24]string
+	seen := few[:0]
+	i := skipSpace(text, 0)
+	if i >= len(text) || text[i] != '{' {
+		return errJSON
+	}
+	i = skipSpace(text, i+1)
+	if i < len(text) && text[i] == '}' {
+		return atEnd(text, i+1)
+	}
+	for {
+		if len(seen) == maxMembers {
+			return errMembers
+		}
+		end, err := skipString(text, i)
+		if err != nil {
+			return err
+		}
+		name, err := unquote(text[i:end])
+		if err != nil {
+			return err
+		}
+		for _, s := range seen {
+			if s == name {
+				return errDuplicate
+			}
+		}
+		seen = append(seen, name)
+		i = skipSpace(text, end)
+		if i >= len(text) || text[i] != ':' {
+			return errJSON
+		}
+		i = skipSpace(text, i+1)
+		end, err = skipValue(text, i, 1)
+		if err != nil {
+			return err
+		}
+		if err := f(name, text[i:end]); err != nil {
+			return err
+		}
+		i = skipSpace(text, end)
+		if i >= len(text) {
+			return errJSON
+		}
+		switch text[i] {
+		case ',':
+			i = skipSpace(text, i+1)
+		case '}':
+			return atEnd(text, i+1)
+		default:
+			return errJSON
+		}
+	}
+}
+
+// eachElement calls f with every element of the array that text, already checked, must be.
+func eachElement(text string, f func(value string) error) error {
+	if text == "" || text[0] != '[' {
+		return errJSON
+	}
+	i := skipSpace(text, 1)
+	if i < len(text) && text[i] == ']' {
+		return atEnd(text, i+1)
+	}
+	for {
+		end, err := skipValue(text, i, 1)
+		if err != nil {
+			return err
+		}
+		if err := f(text[i:end]); err != nil {
+			return err
+		}
+		i = skipSpace(text, end)
+		if i >= len(text) {
+			return errJSON
+		}
+		switch text[i] {
+		case ',':
+			i = skipSpace(text, i+1)
+		case ']':
+			return atEnd(text, i+1)
+		default:
+			return errJSON
+		}
+	}
+}
+
+func atEnd(text string, i int) error {
+	if skipSpace(text, i) != len(text) {
+		return errJSON
+	}
+	return nil
+}
+
+func skipSpace(text string, i int) int {
+	for i < len(text) && (text[i] == ' ' || text[i] == '\t' || text[i] == '\n' || text[i] == '\r') {
+		i++
+	}
+	return i
+}
+
+// skipValue returns the index behind the value that starts at i.
+func skipValue(text string, i, depth int) (int, error) {
+	if i >= len(text) {
+		return 0, errJSON
+	}
+	switch c := text[i]; {
+	case c == '"':
+		return skipString(text, i)
+	case c == '-' || '0' <= c && c <= '9':
+		return skipNumber(text, i)
+	case c == '{' || c == '[':
+		return skipNested(text, i, depth)
+	}
+	for _, word := range [...]string{"true", "false", "null"} {
+		if len(text)-i >= len(word) && text[i:i+len(word)] == word {
+			return i + len(word), nil
+		}
+	}
+	return 0, errJSON
+}
+
+func skipNested(text string, i, depth int) (int, error) {
+	if depth >= maxDepth {
+		return 0, errDepth
+	}
+	object := text[i] == '{'
+	last := byte(']')
+	if object {
+		last = '}'
+	}
+	i = skipSpace(text, i+1)
+	if i < len(text) && text[i] == last {
+		return i + 1, nil
+	}
+	for {
+		var err error
+		if object {
+			if i, err = skipString(text, i); err != nil {
+				return 0, err
+			}
+			i = skipSpace(text, i)
+			if i >= len(text) || text[i] != ':' {
+				return 0, errJSON
+			}
+			i = skipSpace(text, i+1)
+		}
+		if i, err = skipValue(text, i, depth+1); err != nil {
+			return 0, err
+		}
+		i = skipSpace(text, i)
+		if i >= len(text) {
+			return 0, errJSON
+		}
+		switch text[i] {
+		case ',':
+			i = skipSpace(text, i+1)
+		case last:
+			return i + 1, nil
+		default:
+			return 0, errJSON
+		}
+	}
+}
+
+func skipString(text string, i int) (int, error) {
+	if i >= len(text) || text[i] != '"' {
+		return 0, errJSON
+	}
+	for i++; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			return i + 1, nil
+		case c < 0x20:
+			return 0, errJSON
+		case c == '\\':
+			i++
+			if i >= len(text) {
+				return 0, errJSON
+			}
+			switch text[i] {
+			case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+			case 'u':
+				if _, ok := hex4(text, i+1); !ok {
+					return 0, errJSON
+				}
+				i += 4
+			default:
+				return 0, errJSON
+			}
+		}
+	}
+	return 0, errJSON
+}
+
+func skipNumber(text string, i int) (int, error) {
+	digits := func() bool {
+		start := i
+		for i < len(text) && '0' <= text[i] && text[i] <= '9' {
+			i++
+		}
+		return i > start
+	}
+	if text[i] == '-' {
+		i++
+	}
+	start := i
+	if !digits() || text[start] == '0' && i > start+1 {
+		return 0, errJSON
+	}
+	if i < len(text) && text[i] == '.' {
+		i++
+		if !digits() {
+			return 0, errJSON
+		}
+	}
+	if i < len(text) && (text[i] == 'e' || text[i] == 'E') {
+		i++
+		if i < len(text) && (text[i] == '+' || text[i] == '-') {
+			i++
+		}
+		if !digits() {
+			return 0, errJSON
+		}
+	}
+	return i, nil
+}
+
+func hex4(text string, i int) (rune, bool) {
+	if i+4 > len(text) {
+		return 0, false
+	}
+	var r rune
+	for _, c := range []byte(text[i : i+4]) {
+		switch {
+		case '0' <= c && c <= '9':
+			r = r<<4 | rune(c-'0')
+		case 'a' <= c && c <= 'f':
+			r = r<<4 | rune(c-'a'+10)
+		case 'A' <= c && c <= 'F':
+			r = r<<4 | rune(c-'A'+10)
+		default:
+			return 0, false
+		}
+	}
+	return r, true
+}
+
+// unquote is the text of a JSON string that skipString has accepted. Half a surrogate pair is refused:
+// it has no UTF-8 form.
+func unquote(value string) (string, error) {
+	if len(value) < 2 || value[0] != '"' {
+		return "", errJSON
+	}
+	in := value[1 : len(value)-1]
+	for i := 0; ; i++ {
+		if i == len(in) {
+			return in, nil
+		}
+		if in[i] == '\\' {
+			break
+		}
+	}
+	out := make([]byte, 0, len(in))
+	for i := 0; i < len(in); i++ {
+		if in[i] != '\\' {
+			out = append(out, in[i])
+			continue
+		}
+		i++
+		switch c := in[i]; c {
+		case 'b':
+			out = append(out, '\b')
+		case 'f':
+			out = append(out, '\f')
+		case 'n':
+			out = append(out, '\n')
+		case 'r':
+			out = append(out, '\r')
+		case 't':
+			out = append(out, '\t')
+		case 'u':
+			r, _ := hex4(in, i+1)
+			i += 4
+			if utf16.IsSurrogate(r) {
+				if i+2 >= len(in) || in[i+1] != '\\' || in[i+2] != 'u' {
+					return "", errJSON
+				}
+				low, _ := hex4(in, i+3)
+				if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
+					return "", errJSON
+				}
+				i += 6
+			}
+			out = utf8.AppendRune(out, r)
+		default:
+			out = append(out, c)
+		}
+	}
+	return string(out), nil
+}

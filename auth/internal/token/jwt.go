@@ -1,0 +1,195 @@
+package token
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// leeway is how far ahead of ours another clock may be when it stamps iat or nbf. For exp there is
+// none: a client refreshes in time (spec core-state 5.4).
+const leeway = 30 * time.Second
+
+// maxHeader is the longest encoded header that is parsed. Ours have 60 to 130 bytes.
+const maxHeader = 2048
+
+// scratch is a buffer for one call.
+type scratch struct{ b []byte }
+
+var scratches = sync.Pool{New: func() any { return &scratch{b: make([]byte, 0, 2048)} }}
+
+func (s *scratch) free() {
+	if cap(s.b) <= 32<<10 { // one giant token must not pin memory for good
+		scratches.Put(s)
+	}
+}
+
+// Sign appends a token with the claims to dst, signed with the current key. It fails when a metadata
+// field is not a JSON object. Claims larger than what Verify takes (MaxSize) are signed all the same:
+// who has that much metadata could otherwise not even sign in to remove it.
+func (s *Set) Sign(dst []byte, c *Claims) ([]byte, error) {
+	buf := scratches.Get().(*scratch)
+	defer buf.free()
+	var err error
+	if buf.b, err = c.appendTo(buf.b[:0]); err != nil {
+		return dst, fmt.Errorf("sign: %w", err)
+	}
+	return s.signer.signPayload(dst, buf.b)
+}
+
+// SignPayload appends a token over any claims object, for example what a claims hook made.
+func (s *Set) SignPayload(dst, payload []byte) ([]byte, error) {
+	return s.signer.signPayload(dst, payload)
+}
+
+// SignService appends a token for a service: no user, no session, only a role (spec core-state 5.4). It
+// is signed with the shared secret when that is believed, as installations expect, else with the current
+// key. The audience is left out: the role decides.
+func (s *Set) SignService(dst []byte, role, issuer string, issued, expires time.Time) ([]byte, error) {
+	k := s.signer
+	if s.secret != nil {
+		k = s.secret
+	}
+	payload := []byte{'{'}
+	if issuer != "" {
+		payload = append(appendString(append(payload, `"iss":`...), issuer), ',')
+	}
+	payload = appendString(append(payload, `"role":`...), role)
+	payload = strconv.AppendInt(append(payload, `,"iat":`...), issued.Unix(), 10)
+	payload = strconv.AppendInt(append(payload, `,"exp":`...), expires.Unix(), 10)
+	return k.signPayload(dst, append(payload, '}'))
+}
+
+func (k *Key) signPayload(dst, payload []byte) ([]byte, error) {
+	start := len(dst)
+	dst = append(dst, k.header...)
+	dst = b64.AppendEncode(dst, payload)
+	var room [1024]byte // RSA of 8192 bits
+	sig, err := k.sign(room[:0], dst[start:])
+	if err != nil {
+		return dst[:start], fmt.Errorf("sign with %s: %w", k, err)
+	}
+	return b64.AppendEncode(append(dst, '.'), sig), nil
+}
+
+// Verify checks text at the time now and reads its claims into c, whose AMR slice is reused. The key is
+// found by the header's kid, or is the shared secret when there is no kid; the algorithm is the key's.
+// Nothing of the claims is looked at before the signature is good. What the ids mean, whether the
+// session lives and what the role may do is for the caller.
+//
+// exp is demanded of every token with a sub. A token with an unknown kid is refused even when the
+// shared secret has signed it.
+func (s *Set) Verify(c *Claims, text string, now time.Time) (*Key, error) {
+	if len(text) > MaxSize {
+		return nil, ErrTooLarge
+	}
+	head := strings.IndexByte(text, '.')
+	last := strings.LastIndexByte(text, '.')
+	if head <= 0 || last <= head+1 || strings.IndexByte(text[head+1:last], '.') >= 0 {
+		return nil, malformed("it has not three parts")
+	}
+	if breaksLine(text) {
+		return nil, malformed("it holds a line break")
+	}
+	k := s.header[text[:head+1]]
+	if k == nil {
+		var err error
+		if k, err = s.keyFor(text[:head]); err != nil {
+			return nil, err
+		}
+	}
+	if b64.EncodedLen(k.size) != len(text)-last-1 {
+		return nil, ErrSignature
+	}
+	buf := scratches.Get().(*scratch)
+	defer buf.free()
+	buf.b = append(buf.b[:0], text...)
+	var room [1024]byte
+	sig, err := b64.AppendDecode(room[:0], buf.b[last+1:])
+	if err != nil {
+		return nil, malformed("the signature is not base64url")
+	}
+	if !k.verify(buf.b[:last], sig) {
+		return nil, ErrSignature
+	}
+	buf.b, err = b64.AppendDecode(buf.b, buf.b[head+1:last])
+	if err != nil {
+		return nil, malformed("the claims are not base64url")
+	}
+	if err := c.parse(string(buf.b[len(text):])); err != nil {
+		return nil, err
+	}
+	return k, c.check(k, s.issuer, now)
+}
+
+// check judges the times and the issuer. iss is compared on tokens of our asymmetric keys only: who
+// knows JWT_SECRET may be any service.
+func (c *Claims) check(k *Key, issuer string, now time.Time) error {
+	late := now.Add(leeway).Unix()
+	switch {
+	case c.ExpiresAt == 0 && c.Subject != "":
+		return ErrNoExpiry
+	case c.ExpiresAt != 0 && now.Unix() >= c.ExpiresAt:
+		return ErrExpired
+	case c.NotBefore > late || c.IssuedAt > late:
+		return ErrNotYetValid
+	case c.Issuer != "" && issuer != "" && !k.Symmetric() && c.Issuer != issuer:
+		return ErrIssuer
+	}
+	return nil
+}
+
+// keyFor parses a header that is not, byte for byte, one of ours. Only alg, kid and typ may stand in it:
+// everything else that RFC 7515 section 4.1 defines would have the token choose its own key or ask for
+// understanding that we lack (crit, b64), and members nobody defined are not worth a risk.
+func (s *Set) keyFor(encoded string) (*Key, error) {
+	if len(encoded) > maxHeader {
+		return nil, malformed("the header is too long")
+	}
+	raw, err := b64.DecodeString(encoded)
+	if err != nil {
+		return nil, malformed("the header is not base64url")
+	}
+	var alg, kid string
+	hasKid := false
+	err = eachMember(string(raw), func(name, value string) error {
+		var err error
+		switch name {
+		case "alg":
+			alg, err = unquote(value)
+		case "kid":
+			hasKid = true
+			kid, err = unquote(value)
+		case "typ":
+			var typ string
+			if typ, err = unquote(value); err == nil && !strings.EqualFold(typ, "JWT") {
+				err = errors.New("is not JWT")
+			}
+		default:
+			return fmt.Errorf("member %.20q is not allowed", name)
+		}
+		if err != nil {
+			return fmt.Errorf("%s is wrong: %w", name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, malformed("header: %v", err)
+	}
+	k := s.secret
+	if hasKid {
+		if k = s.byID[kid]; k == nil && s.revoked[kid] {
+			return nil, ErrRevokedKey
+		}
+	}
+	if k == nil {
+		return nil, ErrUnknownKey
+	}
+	if alg != k.alg.String() {
+		return nil, ErrAlgorithm
+	}
+	return k, nil
+}

@@ -1,0 +1,202 @@
+package token
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"log/slog"
+	"math/big"
+	"sync"
+)
+
+// minSecret is the least bytes of an HS256 secret that RFC 7518 section 3.2 allows.
+const minSecret = 32
+
+// Key is a key of one algorithm. It never changes and may be used by many goroutines. Printing it
+// shows its id and algorithm only.
+type Key struct {
+	id     string
+	alg    Algorithm
+	header string // the encoded header of tokens it signs, with the dot behind
+
+	rsa  *rsa.PublicKey
+	ec   *ecdsa.PublicKey
+	ed   ed25519.PublicKey
+	macs *macPool
+
+	private any // *rsa.PrivateKey, *ecdsa.PrivateKey, ed25519.PrivateKey, []byte, or nil
+	size    int // of a signature, in bytes
+}
+
+// Generate makes a signing key for RS256 (2048 bits), ES256 or EdDSA. Its id is its thumbprint
+// (RFC 7638). An RSA key takes a few hundred milliseconds.
+func Generate(alg Algorithm) (*Key, error) {
+	var private any
+	var err error
+	switch alg {
+	case RS256:
+		private, err = rsa.GenerateKey(rand.Reader, 2048)
+	case ES256:
+		private, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	case EdDSA:
+		_, private, err = ed25519.GenerateKey(rand.Reader)
+	default:
+		return nil, fmt.Errorf("no key is generated for algorithm %s", alg)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("generate %s key: %w", alg, err)
+	}
+	k := newPrivate("", private)
+	k.setID(k.Thumbprint())
+	return k, nil
+}
+
+// NewSecret is an HS256 key of the bytes of secret, for example JWT_SECRET. Tokens signed with it name
+// the key only when id is not empty.
+func NewSecret(id string, secret []byte) (*Key, error) {
+	if len(secret) == 0 {
+		return nil, errors.New("the HS256 secret is empty")
+	}
+	return newPrivate(id, append([]byte(nil), secret...)), nil
+}
+
+// newPrivate wraps a checked private key; newPublic does the same for one that only verifies.
+func newPrivate(id string, private any) *Key {
+	var k *Key
+	switch p := private.(type) {
+	case *rsa.PrivateKey:
+		k = newPublic(id, &p.PublicKey)
+	case *ecdsa.PrivateKey:
+		k = newPublic(id, &p.PublicKey)
+	case ed25519.PrivateKey:
+		k = newPublic(id, p.Public())
+	case []byte:
+		k = &Key{alg: HS256, macs: newMACPool(p), size: sha256.Size}
+		k.setID(id)
+	}
+	k.private = private
+	return k
+}
+
+func newPublic(id string, public any) *Key {
+	var k *Key
+	switch p := public.(type) {
+	case *rsa.PublicKey:
+		k = &Key{alg: RS256, rsa: p, size: p.Size()}
+	case *ecdsa.PublicKey:
+		k = &Key{alg: ES256, ec: p, size: 64}
+	case ed25519.PublicKey:
+		k = &Key{alg: EdDSA, ed: p, size: ed25519.SignatureSize}
+	}
+	k.setID(id)
+	return k
+}
+
+func (k *Key) setID(id string) {
+	k.id = id
+	header := append([]byte(`{"alg":"`), k.alg.String()...)
+	header = append(header, '"')
+	if id != "" {
+		header = appendString(append(header, `,"kid":`...), id)
+	}
+	header = append(header, `,"typ":"JWT"}`...)
+	k.header = b64.EncodeToString(header) + "."
+}
+
+// ID is the key's kid, "" for a secret without one.
+func (k *Key) ID() string { return k.id }
+
+// Algorithm is the only algorithm the key signs and verifies.
+func (k *Key) Algorithm() Algorithm { return k.alg }
+
+// CanSign says whether the private half is known.
+func (k *Key) CanSign() bool { return k.private != nil }
+
+// Symmetric says whether the key is a shared secret, which is never published.
+func (k *Key) Symmetric() bool { return k.alg == HS256 }
+
+// Weak says whether the key is a secret of fewer than 32 bytes, which RFC 7518 section 3.2 forbids and
+// existing installations have.
+func (k *Key) Weak() bool {
+	secret, ok := k.private.([]byte)
+	return ok && len(secret) < minSecret
+}
+
+// String names the key, never its secret.
+func (k *Key) String() string { return fmt.Sprintf("%s key %q", k.alg, k.id) }
+
+// GoString keeps %#v from printing the secret.
+func (k *Key) GoString() string { return k.String() }
+
+// LogValue keeps a logger from printing the secret.
+func (k *Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
+
+// sign appends the signature over input.
+func (k *Key) sign(dst, input []byte) ([]byte, error) {
+	switch p := k.private.(type) {
+	case *rsa.PrivateKey:
+		sum := sha256.Sum256(input)
+		sig, err := rsa.SignPKCS1v15(nil, p, crypto.SHA256, sum[:])
+		return append(dst, sig...), err
+	case *ecdsa.PrivateKey:
+		sum := sha256.Sum256(input)
+		r, s, err := ecdsa.Sign(rand.Reader, p, sum[:])
+		if err != nil {
+			return dst, err
+		}
+		var sig [64]byte // r and s side by side (RFC 7518 section 3.4), not ASN.1
+		r.FillBytes(sig[:32])
+		s.FillBytes(sig[32:])
+		return append(dst, sig[:]...), nil
+	case ed25519.PrivateKey:
+		return append(dst, ed25519.Sign(p, input)...), nil
+	case []byte:
+		return k.macs.sum(dst, input), nil
+	}
+	return dst, fmt.Errorf("%s has no private half", k)
+}
+
+// verify says whether sig, already of the right length, is the key's signature over input.
+func (k *Key) verify(input, sig []byte) bool {
+	switch k.alg {
+	case RS256:
+		sum := sha256.Sum256(input)
+		return rsa.VerifyPKCS1v15(k.rsa, crypto.SHA256, sum[:], sig) == nil
+	case ES256:
+		sum := sha256.Sum256(input)
+		var r, s big.Int
+		return ecdsa.Verify(k.ec, sum[:], r.SetBytes(sig[:32]), s.SetBytes(sig[32:]))
+	case EdDSA:
+		return ed25519.Verify(k.ed, input, sig)
+	case HS256:
+		var sum [sha256.Size]byte
+		return hmac.Equal(k.macs.sum(sum[:0], input), sig)
+	}
+	return false
+}
+
+// macPool keeps HMAC-SHA256 states of one key: a used state restarts from its stored pads, which saves
+// two of the four blocks and all allocations.
+type macPool struct{ states sync.Pool }
+
+func newMACPool(key []byte) *macPool {
+	key = append([]byte(nil), key...)
+	return &macPool{states: sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}
+}
+
+func (p *macPool) sum(dst, input []byte) []byte {
+	h := p.states.Get().(hash.Hash)
+	h.Reset()
+	h.Write(input)
+	dst = h.Sum(dst)
+	p.states.Put(h)
+	return dst
+}

@@ -1,0 +1,55 @@
+package token
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math/big"
+)
+
+// NewCode is a one-time code of n decimal digits, 6 to 10, uniformly random, with leading zeros.
+func NewCode(n int) (string, error) {
+	if n < 6 || n > 10 {
+		return "", fmt.Errorf("a code of %d digits is not offered, only 6 to 10", n)
+	}
+	limit := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil)
+	code, err := rand.Int(rand.Reader, limit)
+	if err != nil {
+		return "", fmt.Errorf("code: %w", err)
+	}
+	return fmt.Sprintf("%0*d", n, code), nil
+}
+
+// NewLinkToken is the secret in a mailed link: 32 random bytes in lower-case hex, and the SHA-256 that the
+// store keeps of it. It has nothing to do with the code in the same mail.
+func NewLinkToken() (text string, hash [sha256.Size]byte) {
+	var raw [32]byte
+	rand.Read(raw[:]) // never fails (crypto/rand)
+	return hex.EncodeToString(raw[:]), sha256.Sum256(raw[:])
+}
+
+// LinkTokenHash is the SHA-256 under which the store knows a link token. ok is false for what NewLinkToken
+// never makes, upper-case digits among them.
+func LinkTokenHash(text string) (hash [sha256.Size]byte, ok bool) {
+	var raw [32]byte
+	if len(text) != 2*len(raw) {
+		return hash, false
+	}
+	for _, c := range []byte(text) {
+		if 'A' <= c && c <= 'F' {
+			return hash, false
+		}
+	}
+	if _, err := hex.Decode(raw[:], []byte(text)); err != nil {
+		return hash, false
+	}
+	return sha256.Sum256(raw[:]), true
+}
+
+// NewID is a fresh jti: 16 random bytes in base64url.
+func NewID() string {
+	var raw [16]byte
+	rand.Read(raw[:]) // never fails (crypto/rand)
+	return b64.EncodeToString(raw[:])
+}

@@ -1,0 +1,109 @@
+package token
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+)
+
+// A refresh token is, in base64url (DESIGN, "Refresh tokens"):
+//
+//	byte  0      version, 1
+//	bytes 1-16   session id
+//	bytes 17-32  the session's secret, of which the store keeps the SHA-256
+//	bytes 33-40  counter, big endian
+//	bytes 41-56  HMAC-SHA256 over bytes 0-40, the first 16 bytes
+//
+// 57 bytes make 76 characters exactly: there is one spelling per token. Whoever has the database lacks
+// the MAC key and the secrets; whoever has the root key lacks the secrets.
+const (
+	refreshVersion = 1
+	refreshBody    = 1 + 16 + 16 + 8
+	refreshMAC     = 16
+	refreshSize    = refreshBody + refreshMAC
+	// RefreshSize is the length of a refresh token in characters.
+	RefreshSize = refreshSize * 4 / 3
+)
+
+// Why a refresh token is refused before the store is asked.
+var (
+	// ErrRefreshForm: not of the form that this daemon gives out.
+	ErrRefreshForm = errors.New("refresh token is not valid")
+	// ErrRefreshForged: of the right form, with a MAC that no root key of ours made.
+	ErrRefreshForged = errors.New("refresh token was not issued by this server")
+)
+
+// Refresh is the content of a refresh token.
+type Refresh struct {
+	Session [16]byte
+	Secret  [16]byte // random, made with the session, the same in all its tokens
+	Counter int64    // rotations before this token was made; never negative
+}
+
+// NewRefreshSecret is the secret of a new session.
+func NewRefreshSecret() (secret [16]byte) {
+	rand.Read(secret[:]) // never fails (crypto/rand)
+	return secret
+}
+
+// SecretHash is what the store keeps of the secret.
+func (r *Refresh) SecretHash() [sha256.Size]byte { return sha256.Sum256(r.Secret[:]) }
+
+// Next is the token that follows when this one is rotated.
+func (r Refresh) Next() Refresh {
+	r.Counter++
+	return r
+}
+
+// RefreshCodec makes and checks refresh tokens.
+type RefreshCodec struct{ mac *MAC }
+
+// RefreshCodec derives its MAC keys from the root key.
+func (r *Root) RefreshCodec() *RefreshCodec { return &RefreshCodec{mac: r.MAC(RefreshTokens)} }
+
+// Append appends the token to dst. The same content always gives the same text under one root key: a
+// child that was lost on its way is made again, not stored.
+func (c *RefreshCodec) Append(dst []byte, r *Refresh) []byte {
+	var raw [refreshSize]byte
+	raw[0] = refreshVersion
+	copy(raw[1:], r.Session[:])
+	copy(raw[17:], r.Secret[:])
+	binary.BigEndian.PutUint64(raw[33:], uint64(r.Counter))
+	sum := c.mac.keys[0].sumFixed(raw[:refreshBody])
+	copy(raw[refreshBody:], sum[:refreshMAC])
+	return b64.AppendEncode(dst, raw[:])
+}
+
+// Parse checks the form and the MAC of a token. The error is ErrRefreshForm or ErrRefreshForged.
+func (c *RefreshCodec) Parse(text string) (Refresh, error) {
+	var r Refresh
+	if len(text) != RefreshSize || breaksLine(text) {
+		return r, ErrRefreshForm
+	}
+	var raw [refreshSize]byte
+	if _, err := b64.Decode(raw[:], []byte(text)); err != nil || raw[0] != refreshVersion || raw[33] >= 0x80 {
+		return r, ErrRefreshForm
+	}
+	for _, key := range c.mac.keys {
+		sum := key.sumFixed(raw[:refreshBody])
+		if hmac.Equal(sum[:refreshMAC], raw[refreshBody:]) {
+			copy(r.Session[:], raw[1:])
+			copy(r.Secret[:], raw[17:])
+			r.Counter = int64(binary.BigEndian.Uint64(raw[33:]))
+			return r, nil
+		}
+	}
+	return r, ErrRefreshForged
+}
+
+// sumFixed is sum over an input that may live on the stack.
+func (p *macPool) sumFixed(input []byte) (sum [sha256.Size]byte) {
+	buf := scratches.Get().(*scratch)
+	defer buf.free()
+	buf.b = append(buf.b[:0], input...)
+	buf.b = p.sum(buf.b, buf.b)
+	copy(sum[:], buf.b[len(input):])
+	return sum
+}

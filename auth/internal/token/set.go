@@ -1,0 +1,180 @@
+package token
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync/atomic"
+)
+
+// State is where a key stands in its life: next, current, previous, then gone; or revoked at any time.
+type State uint8
+
+const (
+	// Next is published and verifies but does not sign yet. A replica whose clock or poll is ahead may
+	// already sign with it.
+	Next State = iota + 1
+	// Current signs. A set has exactly one, unless it signs with the shared secret.
+	Current
+	// Previous no longer signs and verifies what it signed.
+	Previous
+	// Revoked is neither published nor believed. Its id stays known, so that the refusal says why.
+	Revoked
+)
+
+var stateNames = [...]string{Next: "next", Current: "current", Previous: "previous", Revoked: "revoked"}
+
+// String is the state's name, as auth keys list shows it.
+func (s State) String() string {
+	if s == 0 || int(s) >= len(stateNames) {
+		return "unknown"
+	}
+	return stateNames[s]
+}
+
+// Entry is a key and its state in a set.
+type Entry struct {
+	Key   *Key
+	State State
+}
+
+// SetConfig is what a Set is made of.
+type SetConfig struct {
+	Keys []Entry
+	// Secret is the HS256 key made from JWT_SECRET, with the id JWT_KEY_ID or none. Nil: no shared secret.
+	Secret *Key
+	// AcceptSecret: tokens signed with Secret are believed (AUTH_JWT_ACCEPT_HS256).
+	AcceptSecret bool
+	// SignWithSecret: Secret signs (AUTH_JWT_ALGORITHM=HS256). Then no key may be current and
+	// AcceptSecret must be set.
+	SignWithSecret bool
+	// Issuer is what tokens of the asymmetric keys must carry when they carry iss at all.
+	Issuer string
+}
+
+// Set is all keys in force at one instant. It never changes.
+type Set struct {
+	issuer  string
+	signer  *Key
+	secret  *Key            // when accepted
+	byID    map[string]*Key // all that verify, by kid; the secret too when it has one
+	header  map[string]*Key // the same by the encoded header our own tokens have, dot included
+	revoked map[string]bool
+	entries []Entry
+	jwks    []byte
+	etag    string
+}
+
+// NewSet checks and indexes the keys.
+func NewSet(c SetConfig) (*Set, error) {
+	s := &Set{
+		issuer: c.Issuer, entries: append([]Entry(nil), c.Keys...),
+		byID: map[string]*Key{}, header: map[string]*Key{}, revoked: map[string]bool{},
+	}
+	for _, e := range c.Keys {
+		if err := s.add(e); err != nil {
+			return nil, err
+		}
+	}
+	if c.Secret != nil && c.AcceptSecret {
+		if !c.Secret.Symmetric() {
+			return nil, errors.New("the shared secret is not an HS256 key")
+		}
+		if id := c.Secret.ID(); s.byID[id] != nil || s.revoked[id] {
+			return nil, fmt.Errorf("the shared secret and a key both have the kid %q", id)
+		}
+		s.secret = c.Secret
+		s.accept(c.Secret)
+	}
+	if c.SignWithSecret {
+		switch {
+		case s.secret == nil:
+			return nil, errors.New("signing with the shared secret needs it to be accepted, too")
+		case s.signer != nil:
+			return nil, fmt.Errorf("%s is current although the shared secret signs", s.signer)
+		}
+		s.signer = s.secret
+	}
+	if s.signer == nil {
+		return nil, errors.New("no key is current")
+	}
+	s.publish()
+	return s, nil
+}
+
+func (s *Set) add(e Entry) error {
+	id := e.Key.ID()
+	switch {
+	case id == "":
+		return fmt.Errorf("a %s key has no kid", e.Key.Algorithm())
+	case s.byID[id] != nil || s.revoked[id]:
+		return fmt.Errorf("two keys have the kid %q", id)
+	}
+	switch e.State {
+	case Revoked:
+		s.revoked[id] = true
+		return nil
+	case Current:
+		if s.signer != nil {
+			return fmt.Errorf("%s and %s are both current", s.signer, e.Key)
+		}
+		if !e.Key.CanSign() {
+			return fmt.Errorf("%s is current but has no private half", e.Key)
+		}
+		s.signer = e.Key
+	case Next, Previous:
+	default:
+		return fmt.Errorf("%s has no state", e.Key)
+	}
+	s.accept(e.Key)
+	return nil
+}
+
+func (s *Set) accept(k *Key) {
+	if k.ID() != "" {
+		s.byID[k.ID()] = k
+	}
+	s.header[k.header] = k
+}
+
+// publish builds the body of /.well-known/jwks.json: the public halves, the current key first.
+func (s *Set) publish() {
+	body := []byte(`{"keys":[`)
+	n := 0
+	for _, state := range []State{Current, Next, Previous} {
+		for _, e := range s.entries {
+			if e.State != state || e.Key.Symmetric() {
+				continue
+			}
+			if n++; n > 1 {
+				body = append(body, ',')
+			}
+			body = append(body, e.Key.PublicJWK()...)
+		}
+	}
+	s.jwks = append(body, "]}"...)
+	sum := sha256.Sum256(s.jwks)
+	s.etag = `"` + hex.EncodeToString(sum[:8]) + `"`
+}
+
+// JWKS is the published key set, the same bytes for as long as the set lives; nobody may write to them.
+func (s *Set) JWKS() []byte { return s.jwks }
+
+// ETag is the quoted entity tag of JWKS.
+func (s *Set) ETag() string { return s.etag }
+
+// Signer is the key that signs.
+func (s *Set) Signer() *Key { return s.signer }
+
+// Entries are the keys and states, as they were given; nobody may write to them.
+func (s *Set) Entries() []Entry { return s.entries }
+
+// Live holds the set in force. A request calls Load once and keeps the result, so that it never sees two.
+type Live struct{ p atomic.Pointer[Set] }
+
+// Load is the set in force, nil before the first Store.
+func (l *Live) Load() *Set { return l.p.Load() }
+
+// Store puts another set in force, at one instant.
+func (l *Live) Store(s *Set) { l.p.Store(s) }

@@ -1,0 +1,70 @@
+// Package token makes and checks everything the auth daemon signs, seals or authenticates: access
+// tokens (JWT, RFC 7519), the keys behind them (JWK, RFC 7517) with their states and the published
+// key set, refresh tokens, one-time codes and link tokens, and the sealing of secrets at rest.
+//
+// It knows neither HTTP nor SQL and reads no clock: callers pass the time. It uses the standard
+// library's cryptography only. Four algorithms are spoken, RS256, ES256, EdDSA (Ed25519) and HS256;
+// encrypted tokens, certificates (x5c), key references (jku, x5u, jwk) and critical extensions are
+// refused. A key belongs to one algorithm for life, and a token's header never chooses another.
+package token
+
+import (
+	"errors"
+	"fmt"
+)
+
+// MaxSize is the longest token, in bytes, that Verify looks at. Envoy passes 60 KiB of headers by
+// default, so a longer one could not arrive through it anyway.
+const MaxSize = 64 << 10
+
+// Algorithm is a signature algorithm of RFC 7518 or RFC 8037. The zero value is none of them.
+type Algorithm uint8
+
+// The algorithms a key can have.
+const (
+	RS256 Algorithm = iota + 1 // RSASSA-PKCS1-v1_5 with SHA-256, the default
+	ES256                      // ECDSA on P-256 with SHA-256
+	EdDSA                      // Ed25519
+	HS256                      // HMAC with SHA-256
+)
+
+var algorithmNames = [...]string{RS256: "RS256", ES256: "ES256", EdDSA: "EdDSA", HS256: "HS256"}
+
+// String is the name in a token's header, or "none" for no algorithm.
+func (a Algorithm) String() string {
+	if a == 0 || int(a) >= len(algorithmNames) {
+		return "none"
+	}
+	return algorithmNames[a]
+}
+
+// ParseAlgorithm reads a header's or setting's name. Names are case-sensitive (RFC 7515 section 4.1.1).
+func ParseAlgorithm(name string) (Algorithm, error) {
+	for a := RS256; a <= HS256; a++ {
+		if algorithmNames[a] == name {
+			return a, nil
+		}
+	}
+	return 0, fmt.Errorf("algorithm %.20q is not one of RS256, ES256, EdDSA, HS256", name)
+}
+
+// Why a token is refused. The texts are safe to show to whoever sent the token: they follow "invalid
+// JWT: unable to parse or verify signature, " in the answer (spec core-state 5.4). Those of an expired
+// and a not yet valid token are the replaced service's, since applications look for them.
+var (
+	ErrMalformed   = errors.New("token is malformed")
+	ErrTooLarge    = errors.New("token is too large")
+	ErrAlgorithm   = errors.New("token algorithm is not the key's")
+	ErrUnknownKey  = errors.New("token was signed with an unknown key")
+	ErrRevokedKey  = errors.New("token was signed with a revoked key")
+	ErrSignature   = errors.New("token signature is invalid")
+	ErrClaims      = errors.New("token has invalid claims")
+	ErrExpired     = errors.New("token has invalid claims: token is expired")
+	ErrNotYetValid = errors.New("token has invalid claims: token is not valid yet")
+	ErrNoExpiry    = errors.New("token has invalid claims: exp is missing")
+	ErrIssuer      = errors.New("token has invalid claims: token has another issuer")
+)
+
+func malformed(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrMalformed, fmt.Sprintf(format, args...))
+}
