@@ -70,6 +70,9 @@ func FuzzKey(f *testing.F) {
 				b[i] = '_'
 			}
 		}
+		if tag := cleanTag(in); strings.ContainsAny(tag, ".:|\n\r") {
+			t.Fatalf("tag %q became %q", in, tag)
+		}
 		if !bytes.Equal(got, b) {
 			t.Fatalf("%q became %q, want %q", in, got, b)
 		}

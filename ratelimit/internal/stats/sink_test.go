@@ -60,6 +60,7 @@ var filled = []string{
 }
 
 func TestStatsdTCP(t *testing.T) {
+	t.Parallel()
 	ln := listen(t, "127.0.0.1:0")
 	s := NewStatsdTCP(ln.Addr().String(), quiet())
 	conn, err := ln.Accept()
@@ -92,6 +93,7 @@ func TestStatsdTCP_nobodyThere(t *testing.T) {
 
 // TestStatsdTCP_restart: the server goes and comes back; nothing counted meanwhile is lost.
 func TestStatsdTCP_restart(t *testing.T) {
+	t.Parallel()
 	ln := listen(t, "127.0.0.1:0")
 	r := NewRegistry(Options{Log: quiet()})
 	c := r.Counter("n")
@@ -134,6 +136,7 @@ func TestStatsdTCP_restart(t *testing.T) {
 // TestStatsdTCP_stalled: a server that accepts and never reads. Send never waits, the queue is
 // bounded, and the shutdown too.
 func TestStatsdTCP_stalled(t *testing.T) {
+	t.Parallel()
 	ln := listen(t, "127.0.0.1:0")
 	s := NewStatsdTCP(ln.Addr().String(), quiet())
 	conn, err := ln.Accept()
@@ -186,6 +189,7 @@ func (c *cutConn) SetWriteDeadline(time.Time) error { return nil }
 func (c *cutConn) Write(b []byte) (int, error)      { return min(c.room, len(b)), io.ErrClosedPipe }
 
 func TestStatsdUDP(t *testing.T) {
+	t.Parallel()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
