@@ -162,6 +162,19 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
+// TestDirectory_replacedInRootMode: so is a directory below the root that only SIGHUP would look into.
+func TestDirectory_replacedInRootMode(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	write(t, root+"/config/a.yaml", "1\n")
+	write(t, root+"/next/a.yaml", "2\n")
+	w := start(t, root, FilesOptions{WatchRoot: true, poll: 20 * time.Millisecond})
+	w.until("config.a.yaml=1")
+	must(t, os.Rename(root+"/config", root+"/old"))
+	must(t, os.Rename(root+"/next", root+"/config"))
+	w.until("config.a.yaml=2")
+}
+
 func TestDirectory_replaced(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

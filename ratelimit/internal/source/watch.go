@@ -121,10 +121,7 @@ func (w *watch) signature() string {
 	var b strings.Builder
 	if w.f.o.WatchRoot {
 		to, err := filepath.EvalSymlinks(w.f.o.Root)
-		fmt.Fprint(&b, to, err != nil, identity(w.f.o.Root))
-		if _, err := os.Stat(w.f.dir); err != nil {
-			b.WriteString(" missing")
-		}
+		fmt.Fprint(&b, to, err != nil, identity(w.f.o.Root), identity(w.f.dir))
 		return b.String()
 	}
 	b.WriteString(identity(w.f.dir))
