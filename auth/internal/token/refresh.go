@@ -39,7 +39,7 @@ var (
 type Refresh struct {
 	Session [16]byte
 	Secret  [16]byte // random, made with the session, the same in all its tokens
-	Counter int64    // rotations before this token was made; never negative
+	Counter uint64   // rotations before this token was made; below 2^63, so that a bigint holds it
 }
 
 // NewRefreshSecret is the secret of a new session.
@@ -58,22 +58,32 @@ func (r Refresh) Next() Refresh {
 }
 
 // RefreshCodec makes and checks refresh tokens.
-type RefreshCodec struct{ mac *MAC }
+type RefreshCodec struct{ keys []*macPool }
 
-// RefreshCodec derives its MAC keys from the root key.
-func (r *Root) RefreshCodec() *RefreshCodec { return &RefreshCodec{mac: r.MAC(RefreshTokens)} }
+// NewRefreshCodec takes the MAC keys, the current one first, then those that still verify.
+func NewRefreshCodec(keys [][]byte) *RefreshCodec {
+	if len(keys) == 0 {
+		panic("token: no key for refresh tokens")
+	}
+	c := &RefreshCodec{}
+	for _, key := range keys {
+		c.keys = append(c.keys, newMACPool(key))
+	}
+	return c
+}
 
-// Append appends the token to dst. The same content always gives the same text under one root key: a
-// child that was lost on its way is made again, not stored.
+// Append appends the token to dst. The same content always gives the same text under one key: a child
+// that was lost on its way is made again, not stored.
 func (c *RefreshCodec) Append(dst []byte, r *Refresh) []byte {
-	var raw [refreshSize]byte
-	raw[0] = refreshVersion
-	copy(raw[1:], r.Session[:])
-	copy(raw[17:], r.Secret[:])
-	binary.BigEndian.PutUint64(raw[33:], uint64(r.Counter))
-	sum := c.mac.keys[0].sumFixed(raw[:refreshBody])
-	copy(raw[refreshBody:], sum[:refreshMAC])
-	return b64.AppendEncode(dst, raw[:])
+	buf := scratches.Get().(*scratch)
+	defer buf.free()
+	raw := append(buf.b[:0], refreshVersion)
+	raw = append(raw, r.Session[:]...)
+	raw = append(raw, r.Secret[:]...)
+	raw = binary.BigEndian.AppendUint64(raw, r.Counter)
+	raw = c.keys[0].sum(raw, raw)
+	buf.b = raw
+	return b64.AppendEncode(dst, raw[:refreshSize])
 }
 
 // Parse checks the form and the MAC of a token. The error is ErrRefreshForm or ErrRefreshForged.
@@ -82,28 +92,25 @@ func (c *RefreshCodec) Parse(text string) (Refresh, error) {
 	if len(text) != RefreshSize || breaksLine(text) {
 		return r, ErrRefreshForm
 	}
-	var raw [refreshSize]byte
-	if _, err := b64.Decode(raw[:], []byte(text)); err != nil || raw[0] != refreshVersion || raw[33] >= 0x80 {
+	buf := scratches.Get().(*scratch)
+	defer buf.free()
+	var err error
+	buf.b = append(buf.b[:0], text...)
+	if buf.b, err = b64.AppendDecode(buf.b, buf.b); err != nil {
 		return r, ErrRefreshForm
 	}
-	for _, key := range c.mac.keys {
-		sum := key.sumFixed(raw[:refreshBody])
-		if hmac.Equal(sum[:refreshMAC], raw[refreshBody:]) {
+	raw := buf.b[RefreshSize:]
+	if raw[0] != refreshVersion || raw[33] >= 0x80 {
+		return r, ErrRefreshForm
+	}
+	for _, key := range c.keys {
+		buf.b = key.sum(buf.b[:RefreshSize+refreshSize], raw[:refreshBody])
+		if hmac.Equal(buf.b[RefreshSize+refreshSize:][:refreshMAC], raw[refreshBody:refreshSize]) {
 			copy(r.Session[:], raw[1:])
 			copy(r.Secret[:], raw[17:])
-			r.Counter = int64(binary.BigEndian.Uint64(raw[33:]))
+			r.Counter = binary.BigEndian.Uint64(raw[33:])
 			return r, nil
 		}
 	}
 	return r, ErrRefreshForged
-}
-
-// sumFixed is sum over an input that may live on the stack.
-func (p *macPool) sumFixed(input []byte) (sum [sha256.Size]byte) {
-	buf := scratches.Get().(*scratch)
-	defer buf.free()
-	buf.b = append(buf.b[:0], input...)
-	buf.b = p.sum(buf.b, buf.b)
-	copy(sum[:], buf.b[len(input):])
-	return sum
 }

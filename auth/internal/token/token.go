@@ -1,6 +1,6 @@
-// Package token makes and checks everything the auth daemon signs, seals or authenticates: access
-// tokens (JWT, RFC 7519), the keys behind them (JWK, RFC 7517) with their states and the published
-// key set, refresh tokens, one-time codes and link tokens, and the sealing of secrets at rest.
+// Package token makes and checks what the auth daemon hands out: access tokens (JWT, RFC 7519), the
+// keys behind them (JWK, RFC 7517) with their states and the published key set, refresh tokens, one-time
+// codes and link tokens.
 //
 // It knows neither HTTP nor SQL and reads no clock: callers pass the time. It uses the standard
 // library's cryptography only. Four algorithms are spoken, RS256, ES256, EdDSA (Ed25519) and HS256;

@@ -1,0 +1,109 @@
+// Package secret derives every symmetric key of the auth daemon from its root key and uses them: to
+// authenticate texts, to blind addresses, and to seal what must not lie in the database in clear.
+//
+// The root key is AUTH_SECRET_KEY (default JWT_SECRET); AUTH_SECRET_KEYS_PREVIOUS still opens and
+// verifies. The package stores nothing, knows nobody who calls it and reads no setting. A lost root key
+// makes everything sealed unreadable: there is no second way in.
+package secret
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"fmt"
+	"sync"
+)
+
+// Purpose separates what the root key is used for: each has keys of its own, so that a sealed mail can
+// never be passed off as a signing key. The texts are part of what is stored and never change.
+type Purpose string
+
+// The purposes of the daemon.
+const (
+	SigningKeys    Purpose = "signing keys"    // seals private JWKs
+	Outbox         Purpose = "outbox"          // seals mails and SMS that wait
+	ProviderTokens Purpose = "provider tokens" // seals tokens of external providers
+	Refresh        Purpose = "refresh tokens"  // MAC keys of refresh tokens
+	OTP            Purpose = "one-time codes"  // MAC of kind, address and digits
+	Limits         Purpose = "limits"          // MAC of addresses: keys of buckets
+	FauxUser       Purpose = "faux users"      // MAC of addresses: ids of invented users
+)
+
+var purposes = [...]Purpose{SigningKeys, Outbox, ProviderTokens, Refresh, OTP, Limits, FauxUser}
+
+// Root is the current and the previous root keys. It never changes and may be used by many goroutines.
+type Root struct {
+	derived map[Purpose][]keys // the current root key's first
+}
+
+// keys are those of one purpose under one root key.
+type keys struct {
+	raw  []byte     // what Keys hands out; also the MAC key
+	macs *sync.Pool // HMAC states of raw: a used one restarts from its stored pads and allocates nothing
+	aead cipher.AEAD
+	name [sealName]byte // names the root key in what it has sealed
+}
+
+// NewRoot derives the keys of all purposes. An empty secret is our own bug, since the settings demand
+// one, and panics.
+func NewRoot(current string, previous ...string) *Root {
+	r := &Root{derived: map[Purpose][]keys{}}
+	for _, root := range append([]string{current}, previous...) {
+		if root == "" {
+			panic("secret: a root key is empty")
+		}
+		for _, p := range purposes {
+			r.derived[p] = append(r.derived[p], deriveAll(root, p))
+		}
+	}
+	return r
+}
+
+func deriveAll(root string, p Purpose) keys {
+	block, err := aes.NewCipher(derive(root, p, "seal"))
+	if err != nil {
+		panic(err) // the key has 32 bytes
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		panic(err) // AES has blocks of 16 bytes
+	}
+	raw := derive(root, p, "mac")
+	k := keys{raw: raw, aead: aead, macs: &sync.Pool{New: func() any { return hmac.New(sha256.New, raw) }}}
+	copy(k.name[:], derive(root, p, "name"))
+	return k
+}
+
+// derive is HKDF-SHA256 (RFC 5869); the label holds the use and the purpose.
+func derive(root string, p Purpose, use string) []byte {
+	key, err := hkdf.Key(sha256.New, []byte(root), []byte("gatehouse auth"), use+": "+string(p), 32)
+	if err != nil {
+		panic(err) // only for more than 8160 bytes
+	}
+	return key
+}
+
+func (r *Root) of(p Purpose) []keys {
+	k := r.derived[p]
+	if k == nil {
+		panic(fmt.Sprintf("secret: unknown purpose %q", string(p)))
+	}
+	return k
+}
+
+// String hides the secrets from every way of printing.
+func (r *Root) String() string { return fmt.Sprintf("root key and %d previous", len(r.of(Refresh))-1) }
+
+// GoString is String.
+func (r *Root) GoString() string { return r.String() }
+
+// Keys are the 32-byte MAC keys of a purpose, the current root key's first. Nobody may write to them.
+func (r *Root) Keys(p Purpose) [][]byte {
+	var out [][]byte
+	for _, k := range r.of(p) {
+		out = append(out, k.raw)
+	}
+	return out
+}
