@@ -126,11 +126,11 @@ func (s *KVStore) rest(now int64) {
 	}
 	kept := s.idle[:0]
 	for _, l := range s.idle {
-		switch age := time.Duration(now - l.used); {
-		case l.overflow && age >= overflowIdle:
+		switch {
+		case l.overflow && now-l.used >= int64(overflowIdle):
 			close(l.work)
 			s.forget(l)
-		case age >= pingIdle && !s.closed:
+		case now-l.rested >= int64(pingIdle) && !s.closed:
 			s.busy++
 			l.work <- false
 		default:

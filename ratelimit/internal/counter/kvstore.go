@@ -41,6 +41,7 @@ type KVStore struct {
 	lanes    []*lane // all, overflow included
 	busy     int     // lanes with a batch, or about to take one
 	launched int64   // when the last batch set out
+	trip     int64   // a moving average of how long batches are out
 	asleep   bool    // the keeper sleeps until it is called
 	closed   bool
 	probe    link // of an open breaker, to be dropped by Close

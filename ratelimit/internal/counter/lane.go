@@ -10,12 +10,14 @@ import (
 	"time"
 )
 
-// spread is how far apart two batches set out while one of them is still under way. A store nearby has
-// answered before; one further away gets several batches under way, which saves their hits up to one
-// round trip, and at most 4,000 a second, which bounds what the smaller batches cost.
+// spread is the least time between two batches that set out while one of them is still under way, so
+// that smaller batches cost no throughput. A store nearby has answered before.
 const spread = int64(250 * time.Microsecond)
 
-func (s *KVStore) spread() int64 { return max(spread, 2*int64(s.o.PipelineWindow)) }
+// apart is how long after the last batch another one sets out beside it: half a round trip, so that
+// usually two are under way and hits wait for half of one at most. A store that slows down suddenly
+// gets more of them, up to PoolSize. s.mu is held.
+func (s *KVStore) apart() int64 { return max(spread, s.trip/2, 2*int64(s.o.PipelineWindow)) }
 
 // lane is one connection and the goroutine that flushes over it, one batch at a time.
 type lane struct {
@@ -25,7 +27,9 @@ type lane struct {
 	batch    batch
 
 	work chan bool // true: a batch may be waiting; false: PING
-	used int64     // when it went idle; guarded by store.mu
+	// When it last took a batch, and when it last went idle; guarded by store.mu.
+	used, rested int64
+	took         int64 // how long the last batch was out, until take has noted it; of the goroutine
 
 	mu    sync.Mutex
 	out   []*call // in the store now, for the breaker; nil when their answers are being handed out
@@ -53,7 +57,7 @@ func (s *KVStore) enqueue(c *call) error {
 		return ErrOpen
 	}
 	s.queue = append(s.queue, c)
-	if s.busy == 0 || now-s.launched >= s.spread() || len(s.queue) >= maxBatchHits {
+	if s.busy == 0 || now-s.launched >= s.apart() || len(s.queue) >= maxBatchHits {
 		s.launch(now)
 	}
 	s.mu.Unlock()
@@ -122,6 +126,10 @@ func (l *lane) take() bool {
 	now := s.clock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if took := l.took; took > 0 {
+		s.trip += (took - s.trip) / 8
+		l.took = 0
+	}
 	hits, n := 0, 0
 	for n < len(s.queue) && (n == 0 || hits+len(s.queue[n].hits) <= maxBatchHits) {
 		hits += len(s.queue[n].hits)
@@ -133,7 +141,7 @@ func (l *lane) take() bool {
 		}
 		s.queue = s.queue[:0]
 		s.busy--
-		l.used = now
+		l.rested = now
 		s.idle = append(s.idle, l)
 		return false
 	}
@@ -141,7 +149,7 @@ func (l *lane) take() bool {
 	rest := copy(s.queue, s.queue[n:])
 	clear(s.queue[rest:])
 	s.queue = s.queue[:rest]
-	s.launched = now
+	s.launched, l.used = now, now
 	l.mu.Lock()
 	l.out, l.since = l.batch.calls, now
 	l.mu.Unlock()
@@ -176,6 +184,7 @@ func (l *lane) flush() {
 
 	err := l.link.send(b)
 	if err == nil {
+		l.took = s.clock() - l.since // only this goroutine writes since
 		s.breaker.answered()
 		s.remember(b)
 	} else {

@@ -1,0 +1,140 @@
+//go:build !race
+
+package counter
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"gatehouse/shared/localserver"
+	"gatehouse/shared/testdb"
+)
+
+// commandCounts asks a server how often each command was called since the last time.
+func commandCounts(t *testing.T, peer rueidis.Client) map[string]int {
+	t.Helper()
+	info, err := peer.Do(t.Context(), peer.B().Info().Section("commandstats").Build()).ToString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := peer.Do(t.Context(), peer.B().ConfigResetstat().Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{}
+	for line := range strings.Lines(info) {
+		name, rest, _ := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
+		calls, _, _ := strings.Cut(rest, ",")
+		switch n, _ := strconv.Atoi(calls); name {
+		case "set", "get", "incrby", "expire", "evalsha", "eval", "del", "decrby", "pttl", "setrange":
+			counts[name] = n
+		}
+	}
+	return counts
+}
+
+// Commands per request are a budget (BUDGETS "Redis commands per request").
+func TestCommands(t *testing.T) {
+	server := testdb.Private(t, localserver.RedisOptions{})
+	peer := redisClient(t, server.Addr(), 0)
+	s := newTestStore(t, KVStoreOptions{URL: server.Addr()})
+	// f carries out the requests one after another and compares the commands they cost.
+	f := func(want string, requests ...Request) {
+		t.Helper()
+		commandCounts(t, peer)
+		for _, req := range requests {
+			req.Now = now()
+			if err := s.Add(t.Context(), &req); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := commandCounts(t, peer); fmt.Sprint(got) != "map["+want+"]" {
+			t.Errorf("commands %v, want %s", got, want)
+		}
+	}
+	one := func(hits ...Hit) Request { return Request{Hits: hits} }
+	f("incrby:1 set:1", one(h("a", 1)))
+	f("incrby:1", one(h("a", 1)))
+	f("incrby:1", one(h("a", 1), h("a", 3)))
+	f("incrby:4 set:3", one(h("a", 1), h("b", 1), h("c", 1), h("d", 1)))
+	f("incrby:4", one(h("a", 1), h("b", 1), h("c", 1), h("d", 1)))
+	f("get:1", one(h("a", 0)))
+	f("incrby:1", one(h("a", 0), h("a", 1), h("a", 0)))
+	f("", one())
+	f("decrby:1 eval:1 evalsha:1 get:2", one(refund(h("a", 1)))) // the script is new to the server
+	f("decrby:1 evalsha:1 get:2", one(refund(h("a", 1))))
+	if err := peer.Do(t.Context(), peer.B().Flushall().Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	f("expire:1 incrby:1", one(h("a", 1)))
+	f("incrby:1", one(h("a", 1)))
+
+	// A hot key that 64 callers hit at once, while the store is held up by a batch of its own.
+	hot := func() int {
+		commandCounts(t, peer)
+		var wg sync.WaitGroup
+		for range 64 {
+			wg.Go(func() {
+				if err := s.Add(context.Background(), &Request{Hits: []Hit{h("hot", 1)}, Now: now()}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		counts := commandCounts(t, peer)
+		return counts["incrby"] + counts["set"]
+	}
+	hot()
+	var worst, sum int
+	for range 20 {
+		n := hot()
+		worst, sum = max(worst, n), sum+n
+	}
+	t.Logf("64 hits on one key at once: %d commands at worst, %.1f on average", worst, float64(sum)/20)
+	if sum > 4*20 {
+		t.Errorf("%.1f commands for 64 hits on one key at once, want at most 4", float64(sum)/20)
+	}
+}
+
+// Allocations of ours, with a stub below the batcher: none in steady state, 2 are allowed.
+func TestKVStoreAlloc(t *testing.T) {
+	s := newStubStore(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	req := &Request{Hits: []Hit{h("a", 1), h("b", 1), refund(h("c", 1)), h("d", 0)}, Now: noon}
+	if n := testing.AllocsPerRun(2000, func() {
+		if err := s.Add(ctx, req); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations for one request, want 0", n)
+	}
+}
+
+// A whole batch through rueidis: at most 5.
+func TestKVStoreAlloc_batch(t *testing.T) {
+	s := newTestStore(t, KVStoreOptions{URL: testdb.Redis(t).URL()})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, hits := range []int{1, 10, 200} {
+		req := &Request{Now: now()}
+		for i := range hits {
+			req.Hits = append(req.Hits, h(fmt.Sprint("alloc", i), 150))
+		}
+		n := testing.AllocsPerRun(500, func() {
+			if err := s.Add(ctx, req); err != nil {
+				t.Fatal(err)
+			}
+		})
+		t.Logf("a batch of %d: %v allocations", hits, n)
+		if n > 5 {
+			t.Errorf("a batch of %d: %v allocations, want at most 5", hits, n)
+		}
+	}
+}
