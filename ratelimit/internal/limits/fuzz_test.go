@@ -1,10 +1,133 @@
 package limits
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
+
+	"gatehouse/ratelimit/internal/rls"
 )
+
+// FuzzLoad gives the loader any text. A refusal names at least one problem and where it is; what
+// is accepted can be searched, explained and shown.
+func FuzzLoad(f *testing.F) {
+	for _, s := range yamlSeeds {
+		f.Add(s)
+	}
+	for _, s := range ruleSeeds {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 1<<14 {
+			return
+		}
+		r, _, err := Load([]File{{"f.yaml", []byte(text)}}, Options{NearRatio: 0.8})
+		if err != nil {
+			refusal, ok := errors.AsType[*Rejection](err)
+			if !ok || r != nil || len(refusal.Problems) == 0 {
+				t.Fatalf("refused with %v and rules %v", err, r)
+			}
+			for _, p := range refusal.Problems {
+				if p.Line < 1 || p.Column < 1 || p.Message == "" || strings.Contains(p.String(), "\n") {
+					t.Fatalf("bad problem %+v", p)
+				}
+			}
+			return
+		}
+		if err := r.WriteText(io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := json.Marshal(r.View()); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range r.Domains() {
+			d.root.each(func(s *step) { checkReachable(t, r, d, s) })
+		}
+	})
+}
+
+// checkReachable asks for an entry by its own texts. It is found unless an entry above it is not
+// chosen for its text, as with two ways to write one pattern.
+func checkReachable(t *testing.T, r *Rules, d *Domain, s *step) {
+	var entries []rls.Entry
+	for up := s; up.parent != nil; up = up.parent {
+		value := up.value
+		if up.pattern == nil {
+			value = up.literal()
+		} else if up.pattern.escaped {
+			return
+		}
+		entries = append([]rls.Entry{{Key: up.key, Value: value}}, entries...)
+	}
+	rule := d.Find(entries)
+	x := r.ExplainAt(d.Name, entries, 1700000000)
+	if x.Decides != rule || x.Reason == "" || x.Text() == "" {
+		t.Fatalf("explain and find differ for %v: %s", entries, x.Text())
+	}
+	if rule != nil {
+		r.AppendKey(nil, rule, d.Name, entries, 0)
+		rule.AppendMetricKey(nil, d.Name, entries)
+	}
+	if rule != s.rule && !strings.Contains(s.path(), "*") {
+		t.Fatalf("%s is not found by its own texts", s.path())
+	}
+}
+
+// FuzzPattern holds the matcher to a regular expression, and the warning about covered wildcards
+// to its word.
+func FuzzPattern(f *testing.F) {
+	f.Add("a*b*a", "a1b2a", "a*")
+	f.Add("aa*aa", "aaa", "**")
+	f.Add(`a\*b*`, `a*bc`, `*\\*`)
+	f.Fuzz(func(t *testing.T, value, text, other string) {
+		if !utf8.ValidString(value) {
+			return // regexp takes UTF-8 only
+		}
+		literal, p := parseValue(value)
+		if p == nil {
+			if want := unescapeStars(value); literal != want {
+				t.Fatalf("%q is %q, want %q", value, literal, want)
+			}
+			return
+		}
+		match := p.match(text)
+		if want := patternRegexp(value).MatchString(text); match != want {
+			t.Fatalf("%q matches %q: %v, want %v", value, text, match, want)
+		}
+		if _, q := parseValue(other); q != nil && match && !strings.Contains(other, "\xff") && q.match(p.joined("\xff")) && !q.match(text) {
+			t.Fatalf("%q is said to cover %q but does not match %q", other, value, text)
+		}
+	})
+}
+
+var escapedStar = regexp.MustCompile(`(?s)\\*\*`)
+
+// patternRegexp writes a pattern as a regular expression, piece by piece.
+func patternRegexp(value string) *regexp.Regexp {
+	var b strings.Builder
+	last := 0
+	for _, at := range escapedStar.FindAllStringIndex(value, -1) {
+		b.WriteString(regexp.QuoteMeta(value[last:at[0]]))
+		slashes := at[1] - at[0] - 1
+		b.WriteString(regexp.QuoteMeta(strings.Repeat(`\`, slashes/2)))
+		if slashes%2 == 1 {
+			b.WriteString(`\*`)
+		} else {
+			b.WriteString(".*")
+		}
+		last = at[1]
+	}
+	return regexp.MustCompile("(?s)^" + b.String() + regexp.QuoteMeta(value[last:]) + "$")
+}
+
+func unescapeStars(value string) string {
+	return escapedStar.ReplaceAllStringFunc(value, func(m string) string { return m[:(len(m)-1)/2] + "*" })
+}
 
 // FuzzPlain holds readPlain to the library: what it reads, the library reads as the same tree.
 // Columns are compared only where no space ends the line, after which the library's are off by one.
@@ -29,6 +152,13 @@ func FuzzPlain(f *testing.F) {
 			t.Fatalf("readPlain reads\n%s\nthe library\n%s", a, b)
 		}
 	})
+}
+
+var ruleSeeds = []string{
+	"domain: d\ndescriptors: [{key: a, value: 'x*', share_threshold: yes, rate_limit: {unit: day, requests_per_unit: 1, unit_multiplier: 3, name: n, replaces: [{name: m}]}}]\n",
+	"domain: d\non_store_failure: deny\ndescriptors:\n- key: a\n  metadata: {x: [1, 2.5, null, yes, {y: z}]}\n  rate_limit: {unlimited: true}\n  descriptors:\n  - {key: b, detailed_metric: true, rate_limit: {unit: Week, requests_per_unit: 0x10}}\n",
+	"domain: d\ndescriptors:\n- &x {key: a, value: b, rate_limit: {unit: hour, requests_per_unit: 1_000}}\n- <<: *x\n  key: c\n- {key: 'a\\*', quota_mode: true}\n",
+	"domain: d\ndescriptors:\n- key: a\n  value: 'b\\**'\n- key: a\n  value: 'b\\*'\n- key: a\n  value: '*'\n- key: a\n",
 }
 
 var yamlSeeds = []string{

@@ -11,15 +11,14 @@ import (
 )
 
 const (
-	// maxDepth bounds the nesting of a file. Requests have at most 64 entries by default, which
-	// needs 130; the bound keeps recursion off the end of the stack.
-	maxDepth = 1000
 	// maxExpansion bounds how many values aliases may add to those written in the file: ten
 	// lines of aliases of aliases can stand for more values than memory holds.
 	maxExpansion = 1_000_000
 	// maxFileBytes bounds one file: 100,000 rules are about 10 MB.
 	maxFileBytes = 64 << 20
 )
+
+const secondDocument = "a second YAML document begins here; a file holds one domain, so put each document into a file of its own"
 
 // syntax is a text that is not the YAML that rules are written in.
 type syntax struct {
@@ -49,7 +48,7 @@ func parseAnyYAML(text string) (root *node, bad *syntax) {
 		}
 	}()
 	tokens := lexer.Tokenize(text)
-	if bad := tooDeep(tokens); bad != nil {
+	if bad := guard(tokens); bad != nil {
 		return nil, bad
 	}
 	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
@@ -77,28 +76,6 @@ func syntaxOf(err error) *syntax {
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(s, "\n")
 	return s
-}
-
-// tooDeep refuses nesting that would take the parser's recursion too far, before it runs.
-func tooDeep(tokens token.Tokens) *syntax {
-	var flow, dashes, lastLine int
-	for _, t := range tokens {
-		switch t.Type {
-		case token.SequenceStartType, token.MappingStartType:
-			flow++
-		case token.SequenceEndType, token.MappingEndType:
-			flow--
-		case token.SequenceEntryType, token.MappingKeyType, token.TagType, token.AnchorType:
-			if t.Position.Line != lastLine {
-				lastLine, dashes = t.Position.Line, 0
-			}
-			dashes++
-		}
-		if flow > maxDepth || dashes > maxDepth || t.Position.Column > 1 && t.Position.IndentNum > 8*maxDepth {
-			return &syntax{positionOf(t), fmt.Sprintf("nested deeper than %d levels", maxDepth)}
-		}
-	}
-	return nil
 }
 
 func positionOf(t *token.Token) pos {
@@ -130,7 +107,7 @@ func (b builder) file(f *ast.File) (*node, *syntax) {
 		} else if docs[1].Body != nil {
 			at = positionOf(docs[1].Body.GetToken())
 		}
-		return nil, &syntax{at, "a second YAML document begins here; a file holds one domain, so put each document into a file of its own"}
+		return nil, &syntax{at, secondDocument}
 	}
 	if len(docs) == 0 || docs[0].Body == nil {
 		return &node{plain: true, pos: pos{1, 1}, weight: 1, depth: 1}, nil

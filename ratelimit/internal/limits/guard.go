@@ -1,0 +1,120 @@
+package limits
+
+import (
+	"fmt"
+
+	"github.com/goccy/go-yaml/token"
+)
+
+// The library's parser recurses once per level of nesting and once per key of a block map, without
+// a bound, and takes time in the square of the keys of one map or of the mistakes on one line. A
+// stack that overflows can't be recovered from, so guard looks at the tokens first. No rule file
+// comes near these numbers.
+const (
+	// maxDepth bounds the nesting of a file. Requests have at most 64 entries by default, which
+	// needs 130.
+	maxDepth = 1000
+	// maxKeys bounds the keys of one block map; metadata is the only map without fixed keys.
+	maxKeys = 1000
+	// maxMarks bounds colons on one line outside flow style, and directives.
+	maxMarks = 100
+)
+
+// guard refuses what would take the parser too deep or too long.
+func guard(tokens token.Tokens) *syntax {
+	var g guardian
+	for _, t := range tokens {
+		if t.Position == nil {
+			continue
+		}
+		if message := g.see(t); message != "" {
+			return &syntax{positionOf(t), message}
+		}
+	}
+	return nil
+}
+
+type guardian struct {
+	flow       int // brackets and braces that are open
+	line       int
+	marks      int // of this line
+	colons     int // of this line
+	directives int
+	content    bool     // something stands before this token
+	maps       []keyRun // block maps that are open
+}
+
+// keyRun is a block map whose keys begin at a column.
+type keyRun struct{ column, keys int }
+
+func (g *guardian) see(t *token.Token) string {
+	if t.Position.Line != g.line {
+		g.line, g.marks, g.colons = t.Position.Line, 0, 0
+	}
+	switch t.Type {
+	case token.DocumentHeaderType:
+		if g.content {
+			return secondDocument
+		}
+		g.content = true
+		return ""
+	case token.DirectiveType:
+		if g.directives++; g.directives > maxMarks {
+			return fmt.Sprintf("more than %d directives", maxMarks)
+		}
+		return ""
+	case token.SequenceStartType, token.MappingStartType:
+		g.flow++
+	case token.SequenceEndType, token.MappingEndType:
+		if g.flow--; g.flow < 0 {
+			return fmt.Sprintf("not YAML: %s closes nothing", t.Value)
+		}
+	case token.SequenceEntryType, token.MappingKeyType, token.TagType, token.AnchorType:
+		g.marks++
+		if t.Type == token.SequenceEntryType {
+			g.end(t.Position.Column)
+		}
+	case token.CollectEntryType:
+		if p := t.Prev; p != nil && (p.Type == token.CollectEntryType || p.Type == token.SequenceStartType || p.Type == token.MappingStartType) {
+			return "not YAML: nothing stands before the comma"
+		}
+	case token.MappingValueType:
+		if g.flow == 0 {
+			if g.colons++; g.colons > maxMarks {
+				return fmt.Sprintf("more than %d colons on one line", maxMarks)
+			}
+			if g.key(t) > maxKeys {
+				return fmt.Sprintf("a map with more than %d keys", maxKeys)
+			}
+		}
+	}
+	if g.flow > maxDepth || g.marks > maxDepth || len(g.maps) > maxDepth {
+		return fmt.Sprintf("nested deeper than %d levels", maxDepth)
+	}
+	if t.Type != token.CommentType {
+		g.content = g.content || t.Type != token.DocumentEndType
+	}
+	return ""
+}
+
+// end closes the maps right of a column.
+func (g *guardian) end(column int) {
+	for len(g.maps) > 0 && g.maps[len(g.maps)-1].column > column {
+		g.maps = g.maps[:len(g.maps)-1]
+	}
+}
+
+// key counts the key before a colon and returns how many its map has so far.
+func (g *guardian) key(colon *token.Token) int {
+	column := colon.Position.Column
+	if k := colon.Prev; k != nil && k.Position != nil && k.Position.Line == colon.Position.Line {
+		column = k.Position.Column
+	}
+	g.end(column)
+	if n := len(g.maps); n > 0 && g.maps[n-1].column == column {
+		g.maps[n-1].keys++
+		return g.maps[n-1].keys
+	}
+	g.maps = append(g.maps, keyRun{column, 1})
+	return 1
+}

@@ -1,0 +1,72 @@
+package limits
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Files made to overflow the stack, to fill memory or to keep a reload busy come to a verdict at
+// once. Unguarded, the parser takes minutes for some of these at ten times the size, and ends the
+// process for others.
+func TestLoad_hostile(t *testing.T) {
+	const n = 20_000
+	f := func(text, want string) {
+		t.Helper()
+		_, _, err := Load([]File{{"f.yaml", []byte(text)}}, Options{})
+		if err == nil || !strings.HasPrefix(err.Error(), "f.yaml:"+want) {
+			t.Errorf("%.20q: %.200v\nwant f.yaml:%s", text, err, want)
+		}
+	}
+	rep := strings.Repeat
+	f(rep("[", n), "1:1001: nested deeper than 1000 levels")
+	f(rep("{a: ", n), "1:4001: nested deeper than 1000 levels")
+	f(rep("[{", n), "1:1001: nested deeper than 1000 levels")
+	f(rep("- ", n), "1:2001: nested deeper than 1000 levels")
+	f(rep("? ", n), "1:2001: nested deeper than 1000 levels")
+	f(rep("!!str ", n), "1:5001: nested deeper than 1000 levels")
+	f(rep("&a ", n), "1:3001: nested deeper than 1000 levels")
+	f(rep("]", n), "1:1: not YAML: ] closes nothing")
+	f("["+rep(",", n), "1:2: not YAML: nothing stands before the comma")
+	f(rep("a: ", n), "1:302: more than 100 colons on one line")
+	f(rep("%", n), "1:101: more than 100 directives")
+	f(rep("---\na: b\n", n), "3:1: a second YAML document")
+	f(rep("a: >\n", n), "1001:2: a map with more than 1000 keys")
+	f(rep("\"a\": b\n", n), "1001:4: a map with more than 1000 keys")
+	f(strings.Repeat(" ", maxFileBytes+1), "1:1: the file has 67108865 bytes, at most 67108864 are read")
+
+	var deep strings.Builder
+	for i := range 1500 {
+		deep.WriteString(rep(" ", i) + "\"a\":\n")
+	}
+	f(deep.String(), "1001:1004: nested deeper than 1000 levels")
+
+	var bomb strings.Builder
+	bomb.WriteString("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n")
+	for i := range 30 {
+		fmt.Fprintf(&bomb, "a%d: &a%d [%s*a%d]\n", i+1, i+1, rep(fmt.Sprintf("*a%d, ", i), 9), i)
+	}
+	f(bomb.String(), "6:45: aliases stand for more than 1000000 values")
+
+	bomb.Reset()
+	bomb.WriteString("a: &a {" + rep("x: y, ", 2000) + "}\nb:\n")
+	for range n {
+		bomb.WriteString("- {<<: *a}\n")
+	}
+	f(bomb.String(), "169:8: aliases stand for more than 1000000 values")
+}
+
+// What is deep but within bounds loads.
+func TestLoad_deep(t *testing.T) {
+	const levels = 400
+	var b strings.Builder
+	b.WriteString("domain: d\ndescriptors: ")
+	for range levels {
+		b.WriteString("[{key: k, descriptors: ")
+	}
+	b.WriteString("[{key: k, " + perMinute("1") + "}]" + strings.Repeat("}]", levels))
+	r := mustLoad(t, Options{}, File{"f.yaml", []byte(b.String())})
+	if r.Domain("d").Find(entriesOf(t, strings.Repeat("(k,v)", levels+1))) == nil {
+		t.Error("no rule")
+	}
+}
