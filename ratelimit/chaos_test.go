@@ -169,14 +169,14 @@ func TestRedisGoesAway(t *testing.T) {
 				return err == nil
 			})
 			took := time.Since(returned)
-			t.Logf("normal answers %v after the return; slowest answer %v; refusals %v", took, time.Duration(l.slowest.Load()), l.errors)
-			if took > 4*time.Second { // 2 s is the promise; the rest is for a busy machine
+			if took > 7*time.Second { // 2 s is the promise; the rest is for a busy machine
 				t.Errorf("normal answers only %v after the return", took)
 			}
-			if slowest := time.Duration(l.slowest.Load()); slowest > deadline+time.Second {
+			if slowest := time.Duration(l.slowest.Load()); slowest > deadline+5*time.Second { // its own deadline ends a call; the rest is for a busy machine
 				t.Errorf("an answer took %v with a deadline of %v", slowest, deadline)
 			}
 			l.stop()
+			t.Logf("normal answers %v after the return; slowest answer %v; refusals %v", took, time.Duration(l.slowest.Load()), l.errors)
 			for text := range l.errors {
 				if !strings.HasPrefix(text, "Unavailable: rate limit store is unavailable") && !strings.HasPrefix(text, "DeadlineExceeded: ") {
 					t.Errorf("a caller was told %q", text)

@@ -20,9 +20,9 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// Never undone: supervisors repeat themselves, and a second signal must not cut a stop in order.
+	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	status := run(ctx, os.Args, os.Environ(), os.Stdout, os.Stderr)
-	stop()
 	os.Exit(status) // the only exit in the program
 }
 
