@@ -71,7 +71,11 @@ func TestExactUnderConcurrency(t *testing.T) {
 			}
 		})
 	}
-	redis := func(t *testing.T) map[string]string { return onRedis(testdb.Redis(t).URL()) }
+	redis := func(t *testing.T) map[string]string {
+		e := onRedis(testdb.Redis(t).URL())
+		e["STORE_STALL"] = "10s" // a machine busy with other tests is not a dead store
+		return e
+	}
 	f("memory", 1, func(*testing.T) map[string]string { return nil })
 	f("redis", 1, redis)
 	f("three daemons on one redis", 3, redis)
@@ -221,9 +225,11 @@ func TestFailureModes(t *testing.T) {
 func TestKilledDaemonLeavesNoImmortalKey(t *testing.T) {
 	t.Parallel()
 	redis := testdb.Redis(t)
+	e := onRedis(redis.URL())
+	e["STORE_STALL"] = "10s"
 	kills, end := 0, time.Now().Add(chaosTime(t, 0))
 	for kills < 30 || time.Now().Before(end) {
-		p := start(t, `[{key: k, @1000000/m}]`, onRedis(redis.URL()))
+		p := start(t, `[{key: k, @1000000/m}]`, e)
 		c := p.dial(t)
 		l := &traffic{errors: map[string]int{}}
 		ctx, cancel := context.WithCancel(t.Context())

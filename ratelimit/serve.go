@@ -31,6 +31,9 @@ func serve(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	}
 	c, warnings, err := loadConfig(environ)
 	if err != nil {
+		for _, w := range warnings { // a misspelled name is often why another setting is missing
+			fmt.Fprintln(stderr, "ratelimit: warning:", w)
+		}
 		return err
 	}
 	log := newLogger(stderr, c.Process.LogLevel, c.Process.LogFormat)
