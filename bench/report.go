@@ -152,6 +152,9 @@ func (s *suite) tables() {
 	}
 	s.report.linef("\nmedian [min–max] of the rounds")
 	s.report.table(rows)
+	for _, why := range s.refused {
+		s.report.linef("no figures of %s", why)
+	}
 	s.report.linef("redis-benchmark -P 64 INCRBY: %v µs of Redis' CPU a command", spreadOf(s.incrby))
 	s.compare()
 	s.report.printBudgets("ratios, round by round")

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,6 +21,8 @@ func TestSpread(t *testing.T) {
 	f([]float64{3}, spread{3, 3, 3})
 	f([]float64{3, 1, 2}, spread{2, 1, 3})
 	f([]float64{4, 1, 2, 3}, spread{2.5, 1, 4})
+	f([]float64{math.NaN(), 1, 2, 3}, spread{2, 1, 3})
+	f([]float64{math.NaN()}, spread{})
 }
 
 func TestRatios(t *testing.T) {
@@ -33,6 +36,8 @@ func TestRatios(t *testing.T) {
 	f([]float64{2, 9}, []float64{1}, []float64{2}) // a round that was cut short
 	f([]float64{2, 9}, []float64{0, 3}, []float64{3})
 	f(nil, []float64{1}, nil)
+	f([]float64{math.NaN(), 9}, []float64{1, 3}, []float64{3}) // a run that was refused
+	f([]float64{2, 9}, []float64{math.NaN(), 3}, []float64{3})
 }
 
 func TestBudgets(t *testing.T) {

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -64,22 +65,29 @@ func measure(t *target, l load) (sample, error) {
 	return measured, nil
 }
 
+// none is the sample of a run that was refused: it has its place in the rounds but no figures.
+var none = sample{cpu: math.NaN()}
+
 // spread is what several rounds came to.
 type spread struct{ median, low, high float64 }
 
 func spreadOf(values []float64) spread {
-	if len(values) == 0 {
+	v := slices.DeleteFunc(slices.Sorted(slices.Values(values)), math.IsNaN)
+	if len(v) == 0 {
 		return spread{}
 	}
-	v := slices.Sorted(slices.Values(values))
 	return spread{median: (v[(len(v)-1)/2] + v[len(v)/2]) / 2, low: v[0], high: v[len(v)-1]}
 }
 
-// of picks one figure of each sample.
+// of picks one figure of each round's sample; NaN where there is none.
 func of(samples []sample, figure func(sample) float64) []float64 {
 	var values []float64
 	for _, s := range samples {
-		values = append(values, figure(s))
+		value := figure(s)
+		if math.IsNaN(s.cpu) {
+			value = math.NaN()
+		}
+		values = append(values, value)
 	}
 	return values
 }
@@ -88,7 +96,7 @@ func of(samples []sample, figure func(sample) float64) []float64 {
 func ratios(of, by []float64) []float64 {
 	var values []float64
 	for i := range min(len(of), len(by)) {
-		if by[i] > 0 {
+		if by[i] > 0 && !math.IsNaN(of[i]) {
 			values = append(values, of[i]/by[i])
 		}
 	}
