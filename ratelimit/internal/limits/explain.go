@@ -65,7 +65,9 @@ type Step struct {
 
 // Try is one candidate of a level.
 type Try struct {
-	Kind    string `json:"kind"` // exact, wildcard or any value
+	Kind string `json:"kind"` // exact, wildcard or any value
+	// Count is set where this stands for so many that do not match.
+	Count   int    `json:"count,omitempty"`
 	Value   string `json:"value,omitempty"`
 	At      string `json:"at,omitempty"`
 	Matched bool   `json:"matched"`
@@ -172,28 +174,28 @@ func (x *Explanation) level(s *step, d *Domain, e rls.Entry) *step {
 // tried lists the candidates of a level in the order they are looked at, up to the chosen one.
 func (l *level) tried(value string, chosen *step) []Try {
 	if exact := l.exact(value).step; exact != nil {
-		return []Try{{kindExact, exact.value, exact.at(), true}}
+		return []Try{{Kind: kindExact, Value: exact.value, At: exact.at(), Matched: true}}
 	}
 	var out []Try
 	if n := l.exactCount(); n > 0 {
-		out = append(out, Try{Kind: fmt.Sprintf("%s (%d values)", kindExact, n)})
+		out = append(out, Try{Kind: kindExact, Count: n})
 	}
 	wild := l.wildSteps()
 	for i, w := range wild {
 		if i == maxShown && w != chosen {
-			out = append(out, Try{Kind: fmt.Sprintf("%s (%d more)", kindWildcard, len(wild)-i)})
+			out = append(out, Try{Kind: kindWildcard, Count: len(wild) - i})
 			if chosen != nil && chosen.pattern != nil {
-				out = append(out, Try{kindWildcard, chosen.value, chosen.at(), true})
+				out = append(out, Try{Kind: kindWildcard, Value: chosen.value, At: chosen.at(), Matched: true})
 			}
 			break
 		}
-		out = append(out, Try{kindWildcard, w.value, w.at(), w == chosen})
+		out = append(out, Try{Kind: kindWildcard, Value: w.value, At: w.at(), Matched: w == chosen})
 		if w == chosen {
 			return out
 		}
 	}
 	if chosen != nil && chosen == l.anyVal.step {
-		out = append(out, Try{kindAny, "", chosen.at(), true})
+		out = append(out, Try{Kind: kindAny, At: chosen.at(), Matched: true})
 	}
 	return out
 }

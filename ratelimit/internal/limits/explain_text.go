@@ -22,6 +22,9 @@ func (x *Explanation) Text() string {
 				mark = "+"
 			}
 			line := "   " + mark + " " + t.Kind
+			if t.Count > 0 {
+				line += fmt.Sprintf(" (%d with other values)", t.Count)
+			}
 			if t.Value != "" {
 				line += " " + quote(t.Value)
 			}
