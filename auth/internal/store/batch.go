@@ -1,0 +1,143 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Batch gathers statements that go to the server together and cost one round trip. Outside of a Tx
+// they are one transaction: the first that fails undoes all, and Send's success is the commit.
+//
+// A read fills its destination in Send; one that finds nothing leaves it zero and is no error. To
+// keep transactions from waiting for each other crosswise, statements that change rows come in the
+// order limits, users, identities, sessions, tokens, flows, outbox, audit.
+type Batch struct {
+	db    *DB
+	tx    pgx.Tx // nil: a transaction of its own
+	queue pgx.Batch
+	steps []step
+}
+
+// step takes one statement's answer.
+type step struct {
+	doing string
+	take  func(pgx.BatchResults) error
+}
+
+// Batch starts an empty one.
+func (db *DB) Batch() *Batch { return &Batch{db: db} }
+
+func (b *Batch) add(doing string, take func(pgx.BatchResults) error, s statement, args ...any) {
+	b.queue.Queue(b.db.sql[s], args...)
+	b.steps = append(b.steps, step{doing, take})
+}
+
+// exec adds a statement whose answer says nothing.
+func (b *Batch) exec(doing string, s statement, args ...any) {
+	b.add(doing, run, s, args...)
+}
+
+func run(r pgx.BatchResults) error {
+	_, err := r.Exec()
+	return err
+}
+
+// rows adds a statement whose rows one function reads.
+func (b *Batch) rows(doing string, each func(pgx.Rows) error, s statement, args ...any) {
+	b.add(doing, func(r pgx.BatchResults) error {
+		rows, err := r.Query()
+		if err != nil {
+			return err
+		}
+		return eachRow(rows, each)
+	}, s, args...)
+}
+
+// eachRow reads all rows and closes them.
+func eachRow(rows pgx.Rows, each func(pgx.Rows) error) error {
+	defer rows.Close()
+	for rows.Next() {
+		if err := each(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// Send sends the statements and takes their answers. An empty batch costs nothing.
+func (b *Batch) Send(ctx context.Context) error {
+	if len(b.steps) == 0 {
+		return nil
+	}
+	if b.tx != nil {
+		return b.db.failure("batch", b.answers(b.tx.SendBatch(ctx, &b.queue)))
+	}
+	return b.db.on(ctx, "batch", func(c *pgx.Conn) error {
+		return b.answers(c.SendBatch(ctx, &b.queue))
+	})
+}
+
+func (b *Batch) answers(r pgx.BatchResults) error {
+	for _, s := range b.steps {
+		if err := s.take(r); err != nil {
+			r.Close() // says the same again
+			return fmt.Errorf("%s: %w", s.doing, err)
+		}
+	}
+	return r.Close()
+}
+
+// Tx is a transaction whose later statements depend on the answers of earlier ones.
+type Tx struct {
+	db *DB
+	tx pgx.Tx
+}
+
+// Batch starts an empty batch within the transaction.
+func (t *Tx) Batch() *Batch { return &Batch{db: t.db, tx: t.tx} }
+
+// InTx runs f in a transaction (READ COMMITTED), which commits when f returns nil. After a deadlock
+// f is run once more, so it must not change anything but the database and variables it sets anew.
+// It must not hash or talk to anybody: it holds a connection.
+func (db *DB) InTx(ctx context.Context, f func(*Tx) error) error {
+	once := func() error {
+		return db.on(ctx, "transaction", func(c *pgx.Conn) error {
+			return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error { return f(&Tx{db: db, tx: tx}) })
+		})
+	}
+	err := once()
+	if contended(err) {
+		err = once()
+	}
+	return err
+}
+
+// one runs a statement of one row.
+func (db *DB) one(ctx context.Context, doing string, scan func(pgx.Row) error, s statement, args ...any) error {
+	return db.on(ctx, doing, func(c *pgx.Conn) error {
+		return scan(c.QueryRow(ctx, db.sql[s], args...))
+	})
+}
+
+// each runs a statement of any number of rows.
+func (db *DB) each(ctx context.Context, doing string, each func(pgx.Rows) error, s statement, args ...any) error {
+	return db.on(ctx, doing, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, db.sql[s], args...)
+		if err != nil {
+			return err
+		}
+		return eachRow(rows, each)
+	})
+}
+
+// run runs a statement and says how many rows it changed.
+func (db *DB) run(ctx context.Context, doing string, s statement, args ...any) (n int64, err error) {
+	err = db.on(ctx, doing, func(c *pgx.Conn) error {
+		tag, err := c.Exec(ctx, db.sql[s], args...)
+		n = tag.RowsAffected()
+		return err
+	})
+	return n, err
+}

@@ -1,0 +1,34 @@
+package store
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// One statement for every request with a user's token. The user comes once for each identity: with
+// one or two of them that costs PostgreSQL less than gathering them as JSON, and us no decoding.
+var selectCaller = define(`
+select ` + userColumns + `,` + identityColumns + `,` + sessionColumns + `
+from {users} u
+left join {sessions} s on s.id = $2 and s.user_id = u.id
+left join {identities} i on i.user_id = u.id
+where u.id = $1
+order by i.created_at, i.id`)
+
+// Caller reads the user and the session that an access token names. ErrNotFound: no such user. A
+// session that isn't there, or not his, has a Nil ID.
+func (db *DB) Caller(ctx context.Context, user, session uuid.UUID) (u User, s Session, err error) {
+	err = db.each(ctx, "caller", func(r pgx.Rows) error {
+		var i Identity
+		if err := r.Scan(append(append(userTargets(&u), identityTargets(&i)...), sessionTargets(&s)...)...); err != nil {
+			return err
+		}
+		if i.ID != uuid.Nil {
+			u.Identities = append(u.Identities, i)
+		}
+		return nil
+	}, selectCaller, user, session)
+	return u, s, found(err, u)
+}

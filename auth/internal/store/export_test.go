@@ -1,0 +1,30 @@
+package store
+
+import (
+	"context"
+	"io/fs"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// MigrateFS applies other files than ours.
+func (db *DB) MigrateFS(ctx context.Context, fsys fs.FS) (int, error) {
+	files, err := readMigrations(fsys)
+	if err != nil {
+		return 0, err
+	}
+	return db.migrate(ctx, files)
+}
+
+// Pool is for tests that look at the database itself.
+func (db *DB) Pool() *pgxpool.Pool { return db.pool }
+
+// Texts are all statements as they are sent.
+func (db *DB) Texts() []string { return db.sql }
+
+// With lends a connection of the pool.
+func (db *DB) With(ctx context.Context, f func(*pgx.Conn) error) error { return db.on(ctx, "test", f) }
+
+// Fill puts names into a text.
+func (db *DB) Fill(sql string) string { return db.fill(sql) }

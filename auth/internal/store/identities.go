@@ -1,0 +1,89 @@
+package store
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Identity is one way into an account: provider "email" and "phone" with the user's id as
+// ProviderID, or an external provider.
+type Identity struct {
+	ID, UserID           uuid.UUID
+	Provider, ProviderID string
+	// Email is lower-cased; "" when the provider gave none.
+	Email                              string
+	Data                               json.RawMessage
+	LastSignInAt, CreatedAt, UpdatedAt time.Time
+}
+
+// identityColumns are read in this order by identityTargets, as nulls where there is none.
+const identityColumns = `
+    i.id, i.user_id, i.provider, i.provider_id, i.email, i.identity_data, i.last_sign_in_at, i.created_at, i.updated_at`
+
+func identityTargets(i *Identity) []any {
+	return []any{
+		(*id)(&i.ID), (*id)(&i.UserID), (*text)(&i.Provider), (*text)(&i.ProviderID), (*text)(&i.Email), (*raw)(&i.Data),
+		(*at)(&i.LastSignInAt), (*at)(&i.CreatedAt), (*at)(&i.UpdatedAt),
+	}
+}
+
+var selectIdentities = define(`
+select ` + identityColumns + `
+from {identities} i
+where i.user_id = $1
+order by i.created_at, i.id`)
+
+// Identities reads a user's identities by age.
+func (b *Batch) Identities(dst *[]Identity, user uuid.UUID) {
+	*dst = nil
+	b.rows("identities", func(r pgx.Rows) error {
+		var i Identity
+		err := r.Scan(identityTargets(&i)...)
+		*dst = append(*dst, i)
+		return err
+	}, selectIdentities, user)
+}
+
+var insertIdentity = define(`
+insert into {identities} (id, user_id, provider, provider_id, email, identity_data, last_sign_in_at, created_at, updated_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9)`)
+
+// InsertIdentity adds an identity; ErrIdentityTaken when the provider's id belongs to somebody.
+func (b *Batch) InsertIdentity(i Identity) {
+	b.exec("insert identity", insertIdentity, identityArgs(i)...)
+}
+
+func identityArgs(i Identity) []any {
+	return []any{i.ID, i.UserID, i.Provider, i.ProviderID, i.Email, []byte(i.Data), null(i.LastSignInAt), i.CreatedAt, i.UpdatedAt}
+}
+
+// The owner's row alone is brought up to date; another user's stays as it is.
+var putIdentity = define(`
+insert into {identities} as i (id, user_id, provider, provider_id, email, identity_data, last_sign_in_at, created_at, updated_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+on conflict (provider, provider_id) do update set
+    email = excluded.email, identity_data = i.identity_data || excluded.identity_data, updated_at = excluded.updated_at
+where i.user_id = excluded.user_id`)
+
+// PutIdentity adds an identity, or merges e-mail and data into the one that this user has. What
+// belongs to another user is left alone: look first.
+func (b *Batch) PutIdentity(i Identity) { b.exec("put identity", putIdentity, identityArgs(i)...) }
+
+var verifyIdentities = define(`
+update {identities} set
+    identity_data = identity_data || jsonb_build_object('email_verified', true), updated_at = $3
+where user_id = $1 and email = $2 and email <> ''`)
+
+// VerifyIdentities sets email_verified on a user's identities that have this address.
+func (b *Batch) VerifyIdentities(user uuid.UUID, email string, now time.Time) {
+	b.exec("verify identities", verifyIdentities, user, email, now)
+}
+
+var deleteIdentity = define(`
+delete from {identities} where id = $1`)
+
+// DeleteIdentity removes an identity.
+func (b *Batch) DeleteIdentity(id uuid.UUID) { b.exec("delete identity", deleteIdentity, id) }

@@ -1,0 +1,116 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Limit is a token bucket that holds over all replicas.
+type Limit struct {
+	// Key names the bucket: a MAC, never an address itself.
+	Key []byte
+	// Size is how much a full bucket holds; with 0 everything is refused.
+	Size float64
+	// Refill is how long an empty bucket takes to become full.
+	Refill time.Duration
+}
+
+// NewInterval is the pause between two acts: a bucket of one.
+func NewInterval(key []byte, pause time.Duration) Limit {
+	return Limit{Key: key, Size: 1, Refill: pause}
+}
+
+// Level is what a bucket held at a time. The zero Level is one never used: full.
+type Level struct {
+	Tokens float64
+	At     time.Time
+}
+
+// Left is what the bucket holds now.
+func (l Limit) Left(v Level, now time.Time) float64 {
+	if v.At.IsZero() || l.Refill <= 0 {
+		return l.Size
+	}
+	return min(l.Size, v.Tokens+max(0, now.Sub(v.At).Seconds())*l.rate())
+}
+
+// Wait is how long it takes until n can be taken; 0: at once. A bucket too small for n takes for
+// ever, which is the longest Duration.
+func (l Limit) Wait(v Level, now time.Time, n float64) time.Duration {
+	lacking := n - l.Left(v, now)
+	if lacking <= 0 {
+		return 0
+	}
+	if n > l.Size {
+		return math.MaxInt64
+	}
+	return time.Duration(math.Ceil(lacking / l.rate() * 1e9))
+}
+
+// rate is tokens per second.
+func (l Limit) rate() float64 {
+	if l.Refill <= 0 {
+		return math.MaxFloat32
+	}
+	return l.Size / l.Refill.Seconds()
+}
+
+// LimitError says which bucket held too little.
+type LimitError struct{ Limit Limit }
+
+func (e *LimitError) Error() string { return fmt.Sprintf("limit %x is used up", e.Limit.Key) }
+
+var selectLevels = define(`
+select n.i, l.tokens, l.at
+from unnest($1::bytea[]) with ordinality n (key, i) join {limits} l on l.key = n.key`)
+
+// Levels looks at buckets; dst gets one Level for each limit.
+func (b *Batch) Levels(dst *[]Level, limits ...Limit) {
+	keys := make([][]byte, len(limits))
+	for i, l := range limits {
+		keys[i] = l.Key
+	}
+	*dst = make([]Level, len(limits))
+	b.rows("levels", func(r pgx.Rows) error {
+		var i int
+		var v Level
+		if err := r.Scan(&i, &v.Tokens, (*at)(&v.At)); err != nil {
+			return err
+		}
+		(*dst)[i-1] = v
+		return nil
+	}, selectLevels, keys)
+}
+
+// The new level is computed in one place, on the row as it is when we hold its lock. Less than
+// nothing violates {limits_floor}.
+var takeLimit = define(`
+insert into {limits} as l (key, tokens, at, full_at)
+values ($1, $2::float8 - $4::float8, $5::timestamptz, $5::timestamptz + $6::float8 * interval '1 second')
+on conflict (key) do update set
+    tokens = least($2::float8, l.tokens + greatest(0, extract(epoch from $5::timestamptz - l.at)::float8) * $3::float8) - $4::float8,
+    at = greatest(l.at, $5::timestamptz),
+    full_at = greatest(l.full_at, $5::timestamptz + $6::float8 * interval '1 second')`)
+
+// Take takes n from a bucket. If there is less, Send fails with a LimitError and nothing of the
+// batch happens. Taking 0 costs what taking costs, and always succeeds.
+func (b *Batch) Take(l Limit, n float64, now time.Time) {
+	b.add("take", func(r pgx.BatchResults) error {
+		_, err := r.Exec()
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "23514" { // check_violation
+			return &LimitError{l}
+		}
+		return err
+	}, takeLimit, l.Key, l.Size, l.rate(), n, now, l.Refill.Seconds())
+}
+
+var deleteLimits = define(`
+delete from {limits} where key = any($1::bytea[])`)
+
+// ForgetLimits fills buckets up.
+func (b *Batch) ForgetLimits(keys ...[]byte) { b.exec("forget limits", deleteLimits, keys) }

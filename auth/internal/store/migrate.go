@@ -1,0 +1,269 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"gatehouse/migrations"
+)
+
+// migration is one file of the schema.
+type migration struct {
+	version int
+	name    string
+	sql     string // as written: the checksum doesn't depend on the namespace
+	sum     [32]byte
+	// outside: not in a transaction. Its statements end with a semicolon and a newline, and each
+	// may run again after a kill.
+	outside bool
+	// breaks: a program that doesn't know this file must not run on the schema.
+	breaks bool
+}
+
+// applied is one row of schema_migrations.
+type applied struct {
+	name   string
+	sum    []byte
+	breaks bool
+}
+
+const createVersions = `
+create table if not exists {schema_migrations} (
+    version integer primary key,
+    name text not null,
+    checksum bytea not null,
+    breaks boolean not null,
+    applied_at timestamptz not null default now()
+)`
+
+const selectVersions = `
+select version, name, checksum, breaks from {schema_migrations}`
+
+const insertVersion = `
+insert into {schema_migrations} (version, name, checksum, breaks) values ($1, $2, $3, $4)
+on conflict (version) do nothing`
+
+// Migrate brings the schema up to what this program knows and says how many files that took. Any
+// number of programs may do it at once, and a killed one can be followed by another. It refuses a
+// schema on which a file was changed after it was applied, and one made by a newer program that
+// says that older ones can't work with it.
+func (db *DB) Migrate(ctx context.Context) (int, error) {
+	files, err := readMigrations(migrations.FS)
+	if err != nil {
+		return 0, err
+	}
+	return db.migrate(ctx, files)
+}
+
+func (db *DB) migrate(ctx context.Context, files []migration) (done int, err error) {
+	for _, m := range files {
+		ran, err := db.applyPatiently(ctx, files, m)
+		if err != nil {
+			return done, fmt.Errorf("store: migration %s: %w", m.name, db.failure("migrate", err))
+		}
+		if ran {
+			done++
+		}
+	}
+	return done, nil
+}
+
+// applyPatiently tries again when somebody else holds a lock for longer than a second: rather than
+// queue behind it, with all traffic queueing behind us.
+func (db *DB) applyPatiently(ctx context.Context, files []migration, m migration) (ran bool, err error) {
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		err = db.on(ctx, "apply", func(c *pgx.Conn) error {
+			ran, err = db.apply(ctx, c, files, m)
+			return err
+		})
+		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "55P03" && !contended(err) {
+			return ran, err
+		}
+		db.log.Info("a migration waits for a lock", "file", m.name)
+		select {
+		case <-ctx.Done():
+			return false, err
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (db *DB) apply(ctx context.Context, c *pgx.Conn, files []migration, m migration) (ran bool, err error) {
+	if m.outside {
+		if ran, err = db.applyOutside(ctx, c, files, m); err != nil {
+			return false, err
+		}
+	}
+	err = db.locked(ctx, c, func(tx pgx.Tx) error {
+		there, err := db.versions(ctx, tx, files)
+		if err != nil {
+			return err
+		}
+		if _, ok := there[m.version]; ok {
+			return nil
+		}
+		if !m.outside {
+			ran = true
+			// Without arguments it goes as one simple query, which may hold many statements.
+			if _, err := tx.Exec(ctx, db.fill(m.sql), pgx.QueryExecModeSimpleProtocol); err != nil {
+				return err
+			}
+		}
+		_, err = tx.Exec(ctx, db.fill(insertVersion), m.version, m.name, m.sum[:], m.breaks)
+		return err
+	})
+	return ran, err
+}
+
+// applyOutside runs a file statement by statement, unless it has been applied.
+func (db *DB) applyOutside(ctx context.Context, c *pgx.Conn, files []migration, m migration) (ran bool, err error) {
+	var there map[int]applied
+	if err := db.locked(ctx, c, func(tx pgx.Tx) error {
+		there, err = db.versions(ctx, tx, files)
+		return err
+	}); err != nil {
+		return false, err
+	}
+	if _, ok := there[m.version]; ok {
+		return false, nil
+	}
+	for one := range strings.SplitSeq(db.fill(m.sql), ";\n") {
+		if _, err := c.Exec(ctx, one, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// locked runs f in a transaction that no other program's migration runs beside. The lock is the
+// transaction's, since a session's means nothing behind PgBouncer.
+func (db *DB) locked(ctx context.Context, c *pgx.Conn, f func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+		h := fnv.New64a()
+		h.Write([]byte("gatehouse auth migrations " + db.ns))
+		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(h.Sum64())); err != nil {
+			return err
+		}
+		// After waiting for our own kind, which may take long.
+		if _, err := tx.Exec(ctx, "set local lock_timeout = '1s'"); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, db.fill(createVersions)); err != nil {
+			return err
+		}
+		return f(tx)
+	})
+}
+
+// versions reads what has been applied and compares it with the files that we know.
+func (db *DB) versions(ctx context.Context, tx pgx.Tx, files []migration) (map[int]applied, error) {
+	there, err := db.readVersions(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	return there, judge(there, files)
+}
+
+func judge(there map[int]applied, files []migration) error {
+	known := map[int]migration{}
+	for _, m := range files {
+		known[m.version] = m
+	}
+	for v, a := range there {
+		m, ok := known[v]
+		switch {
+		case ok && !bytes.Equal(m.sum[:], a.sum):
+			return fmt.Errorf("%s was applied with other content than this program has; an applied file must never change", a.name)
+		case !ok && a.breaks:
+			return fmt.Errorf("the schema is newer than this program and %s says that older ones can't work with it", a.name)
+		}
+	}
+	return nil
+}
+
+func (db *DB) readVersions(ctx context.Context, q interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}) (map[int]applied, error) {
+	rows, err := q.Query(ctx, db.fill(selectVersions))
+	if err != nil {
+		return nil, err
+	}
+	there := map[int]applied{}
+	var v int
+	var a applied
+	_, err = pgx.ForEachRow(rows, []any{&v, &a.name, &a.sum, &a.breaks}, func() error {
+		a.sum = bytes.Clone(a.sum)
+		there[v] = a
+		return nil
+	})
+	return there, err
+}
+
+// Pending is how many files are still to be applied; an error when the schema isn't for us at all.
+func (db *DB) Pending(ctx context.Context) (n int, err error) {
+	files, err := readMigrations(migrations.FS)
+	if err != nil {
+		return 0, err
+	}
+	err = db.on(ctx, "pending migrations", func(c *pgx.Conn) error {
+		there, err := db.readVersions(ctx, c)
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P01" { // no such table
+			there, err = nil, nil
+		}
+		n = 0
+		for _, m := range files {
+			if _, ok := there[m.version]; !ok {
+				n++
+			}
+		}
+		if err != nil {
+			return err
+		}
+		return judge(there, files)
+	})
+	return n, err
+}
+
+// readMigrations reads NNNNN_subject.sql in order.
+func readMigrations(fsys fs.FS) ([]migration, error) {
+	names, err := fs.Glob(fsys, "*.sql")
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	slices.Sort(names)
+	var files []migration
+	for _, name := range names {
+		text, err := fs.ReadFile(fsys, name)
+		if err != nil {
+			return nil, fmt.Errorf("store: %w", err)
+		}
+		number, _, _ := strings.Cut(name, "_")
+		version, err := strconv.Atoi(number)
+		if err != nil || len(number) != 5 || len(files) > 0 && files[len(files)-1].version >= version {
+			return nil, fmt.Errorf("store: migration %s: its number is missing, malformed or there twice", name)
+		}
+		m := migration{version: version, name: name, sql: string(text), sum: sha256.Sum256(text)}
+		for line := range strings.Lines(m.sql) {
+			switch strings.TrimSpace(line) {
+			case "-- outside":
+				m.outside = true
+			case "-- breaks older programs":
+				m.breaks = true
+			}
+		}
+		files = append(files, m)
+	}
+	return files, nil
+}

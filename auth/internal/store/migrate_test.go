@@ -1,0 +1,229 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/migrations"
+	"gatehouse/shared/testdb"
+)
+
+func open(t *testing.T, url, namespace string) *store.DB {
+	t.Helper()
+	db, err := store.Open(t.Context(), store.Options{URL: url, Namespace: namespace, MaxConns: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	url := testdb.Postgres(t)
+	db := open(t, url, "")
+	files, err := migrations.FS.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := db.Pending(t.Context()); n != len(files) || err != nil {
+		t.Errorf("%d pending on an empty database, %v; want %d", n, err, len(files))
+	}
+	// Ten replicas start at once.
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	sum := 0
+	for range 10 {
+		wg.Go(func() {
+			other := open(t, url, "")
+			n, err := other.Migrate(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			sum += n
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	if sum != len(files) {
+		t.Errorf("%d files applied by ten at once, want %d", sum, len(files))
+	}
+	if n, err := db.Pending(t.Context()); n != 0 || err != nil {
+		t.Errorf("%d pending afterwards, %v", n, err)
+	}
+}
+
+// Two namespaces live in one database, with the longest possible prefix, and nothing lies outside of them.
+func TestMigrate_namespace(t *testing.T) {
+	t.Parallel()
+	url := testdb.Postgres(t)
+	long := strings.Repeat("n", 30)
+	for _, ns := range []string{"auth_", long} {
+		if _, err := open(t, url, ns).Migrate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db := open(t, url, long)
+	err := db.With(t.Context(), func(c *pgx.Conn) error {
+		rows, _ := c.Query(t.Context(), `select relname::text from pg_class where relnamespace = 'public'::regnamespace
+			union select conname::text from pg_constraint where connamespace = 'public'::regnamespace`)
+		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		seen := map[string]int{}
+		for _, name := range names {
+			after, ok := strings.CutPrefix(name, "auth_")
+			if !ok {
+				after, ok = strings.CutPrefix(name, long)
+			}
+			if !ok {
+				t.Errorf("%s has no prefix", name)
+			}
+			seen[after]++
+		}
+		for name, n := range seen {
+			if n != 2 {
+				t.Errorf("%s exists %d times, want once in each namespace", name, n)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMigrate_refuses(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	url := testdb.Postgres(t)
+	db := open(t, url, "")
+	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
+	apply := func(files fstest.MapFS, want int, wantErr string) {
+		t.Helper()
+		n, err := db.MigrateFS(ctx, files)
+		if n != want || (err == nil) != (wantErr == "") || err != nil && !strings.Contains(err.Error(), wantErr) {
+			t.Errorf("%d applied, %v; want %d and %q", n, err, want, wantErr)
+		}
+	}
+	first := file("create table {users} (id int); insert into {users} values (1);")
+	apply(fstest.MapFS{"00001_a.sql": first}, 1, "")
+	apply(fstest.MapFS{"00001_a.sql": first}, 0, "")
+	apply(fstest.MapFS{"00001_a.sql": file("create table {users} (id bigint)")}, 0, "00001_a.sql was applied with other content")
+	// A file that fails leaves nothing behind.
+	apply(fstest.MapFS{"00001_a.sql": first, "00002_b.sql": file("alter table {users} add n int; select nonsense;")}, 0, `migration 00002_b.sql`)
+	// Outside of a transaction, statement by statement, and again after a kill between the two.
+	index := file("-- outside\ndrop index concurrently if exists {users_newest};\ncreate index concurrently {users_newest} on {users} (id);\n")
+	apply(fstest.MapFS{"00001_a.sql": first, "00002_b.sql": index}, 1, "")
+	// A rollback: the newer schema is fine unless it says otherwise.
+	apply(fstest.MapFS{"00001_a.sql": first}, 0, "")
+	breaking := file("-- breaks older programs\nalter table {users} add n int;")
+	apply(fstest.MapFS{"00001_a.sql": first, "00002_b.sql": index, "00003_c.sql": breaking}, 1, "")
+	apply(fstest.MapFS{"00001_a.sql": first}, 0, "00003_c.sql says that older ones can't work with it")
+	apply(fstest.MapFS{"1_a.sql": first}, 0, "its number")
+}
+
+// A migration that meets a lock doesn't queue behind it, and goes on when it is gone.
+func TestMigrate_lock(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	db := open(t, testdb.Postgres(t), "")
+	files := fstest.MapFS{"00001_a.sql": {Data: []byte("create table {users} (id int)")}}
+	if _, err := db.MigrateFS(ctx, files); err != nil {
+		t.Fatal(err)
+	}
+	files["00002_b.sql"] = &fstest.MapFile{Data: []byte("alter table {users} add n int")}
+	held := make(chan struct{})
+	release := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		err := db.With(ctx, func(c *pgx.Conn) error {
+			return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, "lock table users")
+				close(held)
+				<-release
+				return err
+			})
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	<-held
+	short, cancel := context.WithTimeout(ctx, 1500*time.Millisecond)
+	defer cancel()
+	if _, err := db.MigrateFS(short, files); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("while the table is locked: %v", err)
+	}
+	close(release)
+	wg.Wait()
+	if n, err := db.MigrateFS(ctx, files); n != 1 || err != nil {
+		t.Errorf("afterwards: %d, %v", n, err)
+	}
+}
+
+// Every name in braces is known, every known name is used, and none is too long for a prefix.
+func TestNames(t *testing.T) {
+	var text strings.Builder
+	files, err := migrations.FS.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		b, err := migrations.FS.ReadFile(f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.Write(b)
+	}
+	db := storetest.Open(t)
+	for _, sql := range db.Texts() {
+		if regexp.MustCompile(`\{[a-z_]+\}`).MatchString(sql) {
+			t.Errorf("an unknown name is left in %s", sql)
+		}
+	}
+	for _, m := range regexp.MustCompile(`\{([a-z_]+)\}`).FindAllStringSubmatch(text.String(), -1) {
+		if !slices.Contains(migrations.Names, m[1]) {
+			t.Errorf("%s is not in migrations.Names", m[1])
+		}
+	}
+	for _, name := range migrations.Names {
+		if len(name) > migrations.MaxName {
+			t.Errorf("%s has %d bytes", name, len(name))
+		}
+		if name != "schema_migrations" && !strings.Contains(text.String(), "{"+name+"}") {
+			t.Errorf("%s is in no file", name)
+		}
+	}
+}
+
+// PostgreSQL understands every statement, with and without a namespace.
+func TestStatements_parse(t *testing.T) {
+	t.Parallel()
+	url := storetest.URL(t)
+	if _, err := open(t, url, "x_").Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, ns := range []string{"", "x_"} {
+		db := open(t, url, ns)
+		for _, sql := range db.Texts() {
+			err := db.With(t.Context(), func(c *pgx.Conn) error {
+				_, err := c.Prepare(t.Context(), sql, sql)
+				return err
+			})
+			if err != nil {
+				t.Errorf("%v in\n%s", err, sql)
+			}
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Message is a mail or an SMS on its way.
+type Message struct {
+	ID uuid.UUID
+	// Channel is "email" or "sms"; Kind is the mail's or SMS's.
+	Channel, Kind string
+	User          uuid.UUID
+	// Payload is sealed; nil once the message is done.
+	Payload []byte
+	// State is pending, sent, failed or expired.
+	State string
+	// Attempts counts claims, this one included.
+	Attempts                            int
+	CreatedAt, DueAt, ExpiresAt, DoneAt time.Time
+	Error                               string
+}
+
+const messageColumns = `o.id, o.channel, o.kind, o.user_id, o.payload, o.state, o.attempts, o.created_at, o.due_at, o.expires_at, o.done_at, o.error`
+
+func messageTargets(m *Message) []any {
+	return []any{&m.ID, &m.Channel, &m.Kind, (*id)(&m.User), (*raw)(&m.Payload), &m.State, &m.Attempts,
+		(*at)(&m.CreatedAt), (*at)(&m.DueAt), (*at)(&m.ExpiresAt), (*at)(&m.DoneAt), &m.Error}
+}
+
+func messagesInto(list *[]Message) func(pgx.Rows) error {
+	*list = nil
+	return func(r pgx.Rows) error {
+		var m Message
+		err := r.Scan(messageTargets(&m)...)
+		*list = append(*list, m)
+		return err
+	}
+}
+
+// NewMessage is a message to be sent.
+type NewMessage struct {
+	ID, User      uuid.UUID
+	Channel, Kind string
+	Payload       []byte
+	At, ExpiresAt time.Time
+}
+
+var insertMessage = define(`
+insert into {outbox} (id, channel, kind, user_id, payload, due_at, expires_at, created_at)
+select $1, $2, $3, $4, $5, $6, $7, $6
+where $4::uuid is null or exists (select from {users} where id = $4)`)
+
+// InsertMessage puts a message into the outbox; without effect when its user doesn't exist.
+func (b *Batch) InsertMessage(m NewMessage) {
+	b.exec("insert message", insertMessage, m.ID, m.Channel, m.Kind, nullID(m.User), m.Payload, m.At, m.ExpiresAt)
+}
+
+var cancelMessages = define(`
+update {outbox} set state = 'expired', payload = null, done_at = $2, error = 'no longer wanted'
+where user_id = $1 and state = 'pending'`)
+
+// CancelMessages drops what a user has not been sent yet: when he is deleted, or his tokens are void.
+func (b *Batch) CancelMessages(user uuid.UUID, now time.Time) {
+	b.exec("cancel messages", cancelMessages, user, now)
+}
+
+var claimMessages = define(`
+update {outbox} o set due_at = $2, attempts = attempts + 1
+where o.id in (
+    select id from {outbox}
+    where state = 'pending' and due_at <= $1 and expires_at > $1
+    order by due_at limit $3
+    for update skip locked)
+returning ` + messageColumns)
+
+// ClaimMessages takes up to so many messages that are due. Nobody else gets them before the lease is
+// over; after it they are due again, if neither Finish, Retry nor Fail was called.
+func (db *DB) ClaimMessages(ctx context.Context, now time.Time, lease time.Duration, most int) ([]Message, error) {
+	var claimed []Message
+	err := db.each(ctx, "claim messages", messagesInto(&claimed), claimMessages, now, now.Add(lease), most)
+	return claimed, err
+}
+
+var finishMessage = define(`
+update {outbox} set state = $2, payload = null, done_at = $3, error = $4
+where id = $1 and state = 'pending'`)
+
+// FinishMessage: it was sent.
+func (db *DB) FinishMessage(ctx context.Context, id uuid.UUID, now time.Time) error {
+	_, err := db.run(ctx, "finish message", finishMessage, id, "sent", now, "")
+	return err
+}
+
+// FailMessage: it will never be sent; why is for an operator.
+func (db *DB) FailMessage(ctx context.Context, id uuid.UUID, now time.Time, why string) error {
+	_, err := db.run(ctx, "fail message", finishMessage, id, "failed", now, why)
+	return err
+}
+
+var retryMessage = define(`
+update {outbox} set due_at = $2, error = $3
+where id = $1 and state = 'pending'`)
+
+// RetryMessage: it could not be sent and is due again then.
+func (db *DB) RetryMessage(ctx context.Context, id uuid.UUID, due time.Time, why string) error {
+	_, err := db.run(ctx, "retry message", retryMessage, id, due, why)
+	return err
+}
+
+var releaseMessages = define(`
+update {outbox} set due_at = $2, attempts = attempts - 1
+where id = any($1) and state = 'pending'`)
+
+// ReleaseMessages gives claimed messages back untried: a process that ends lets another take them.
+func (db *DB) ReleaseMessages(ctx context.Context, ids []uuid.UUID, now time.Time) error {
+	_, err := db.run(ctx, "release messages", releaseMessages, ids, now)
+	return err
+}
+
+var expireMessages = define(`
+update {outbox} set state = 'expired', payload = null, done_at = $1
+where state = 'pending' and expires_at <= $1`)
+
+// ExpireMessages ends what may not be sent any more and says how many they were.
+func (db *DB) ExpireMessages(ctx context.Context, now time.Time) (int64, error) {
+	return db.run(ctx, "expire messages", expireMessages, now)
+}
+
+var selectMessages = define(`
+select o.id, o.channel, o.kind, o.user_id, null::bytea, o.state, o.attempts, o.created_at, o.due_at, o.expires_at, o.done_at, o.error
+from {outbox} o
+where $1 = '' or o.state = $1
+order by o.created_at desc, o.id
+limit $2`)
+
+// Messages lists the outbox, newest first, without payloads. state "" means any.
+func (db *DB) Messages(ctx context.Context, state string, limit int) ([]Message, error) {
+	var list []Message
+	err := db.each(ctx, "messages", messagesInto(&list), selectMessages, state, limit)
+	return list, err
+}
+
+var resendMessage = define(`
+update {outbox} set due_at = $2, error = ''
+where id = $1 and state = 'pending' and expires_at > $2`)
+
+// ResendMessage makes a message that waits due now. ErrNotFound: there is none that can still be sent.
+func (db *DB) ResendMessage(ctx context.Context, id uuid.UUID, now time.Time) error {
+	n, err := db.run(ctx, "resend message", resendMessage, id, now)
+	if err == nil && n == 0 {
+		return failure("resend message", ErrNotFound)
+	}
+	return err
+}
+
+var oldestDue = define(`
+select min(due_at) from {outbox} where state = 'pending' and due_at <= $1 and expires_at > $1`)
+
+// OldestDue is for how long the message that waits longest has been due; 0 when none is.
+func (db *DB) OldestDue(ctx context.Context, now time.Time) (time.Duration, error) {
+	var since time.Time
+	err := db.one(ctx, "oldest due", func(r pgx.Row) error { return r.Scan((*at)(&since)) }, oldestDue, now)
+	if err != nil || since.IsZero() {
+		return 0, err
+	}
+	return now.Sub(since), nil
+}

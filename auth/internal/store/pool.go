@@ -1,0 +1,84 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// noGrowth is how long no connection is added after the server said that it has none left.
+const noGrowth = 30 * time.Second
+
+var (
+	// errFull ends an attempt to connect within noGrowth.
+	errFull = errors.New("the server has no connection left")
+	// errNotAsked ends the pool's attempts to connect without a caller.
+	errNotAsked = errors.New("nobody waits for this connection")
+)
+
+// asked marks the context of a caller who waits for a connection.
+type asked struct{}
+
+// mostConns is how large the pool may grow.
+func mostConns(ctx context.Context, config *pgx.ConnConfig, wanted int) (int, error) {
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close(ctx)
+	if wanted > 0 {
+		return wanted, nil
+	}
+	// Our own connection of this moment is among the taken ones.
+	const freeConnections = `
+select current_setting('max_connections')::int
+     - current_setting('superuser_reserved_connections')::int
+     - (select coalesce(sum(numbackends), 0) from pg_stat_database)::int + 1`
+	var free int
+	if err := conn.QueryRow(ctx, freeConnections).Scan(&free); err != nil {
+		return 0, err
+	}
+	return max(free-5, 4), nil
+}
+
+// mayConnect is asked before each new connection. The pool likes to fill itself up to MinConns,
+// which would cost each replica 4 connections for each core from the start; refused, it leaves
+// these few alone and closes what rests beyond them, which is all that MinConns is set for.
+func (db *DB) mayConnect(ctx context.Context, _ *pgx.ConnConfig) error {
+	if ctx.Value(asked{}) == nil {
+		return errNotAsked
+	}
+	if time.Now().UnixNano() < db.full.Load() && db.pool.Stat().TotalConns() > db.pool.Stat().ConstructingConns() {
+		return errFull
+	}
+	return nil
+}
+
+// acquire takes a connection. When the server has none left for the pool to grow, the caller waits
+// for one that is in use, until his context ends.
+func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	waiting := context.WithValue(ctx, asked{}, true)
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		c, err := db.pool.Acquire(waiting)
+		if err == nil {
+			return c, nil
+		}
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "53300" {
+			db.full.Store(time.Now().Add(noGrowth).UnixNano())
+			db.log.Warn("the database has no connection left; the pool stays as it is for a while",
+				"connections", db.pool.Stat().TotalConns(), "for", noGrowth)
+		} else if !errors.Is(err, errFull) {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, errFull)
+		case <-time.After(pause):
+		}
+	}
+}

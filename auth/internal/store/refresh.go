@@ -1,0 +1,107 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Refresh is a refresh token whose MAC was good, and the rules of the moment.
+type Refresh struct {
+	Session       uuid.UUID
+	SecretHash    [32]byte
+	Counter       uint64
+	Now           time.Time
+	UserAgent, IP string
+	// CreatedAfter and ActiveAfter are how old a session and its last refresh may be: the time box
+	// and the inactivity limit, counted back from Now. Zero: any age.
+	CreatedAfter, ActiveAfter time.Time
+	// SinglePerUser ends what a newer sign-in of the same tag has followed.
+	SinglePerUser bool
+}
+
+// Refreshed is what became of it.
+type Refreshed struct {
+	// Rotated: the token was the live one and all conditions held. The new one has Session.Counter.
+	Rotated bool
+	// User has identities.
+	User User
+	// Session is as it is now, rotated or not.
+	Session Session
+	// NewerLogin: SinglePerUser, and there is one.
+	NewerLogin bool
+}
+
+// The row is locked first, so that of many calls with one token the first rotates and the others,
+// when it has committed, see the new counter (READ COMMITTED reads the locked row anew). The update
+// then tests what the lock showed.
+var refreshSession = define(`
+with old as (
+    select * from {sessions} where id = $1 and secret_hash = $2 for no key update
+), newer as (
+    select exists (
+        select from {sessions} o, old
+        where $9 and o.user_id = old.user_id and o.id <> old.id and o.tag = old.tag and o.ended_at is null
+          and o.refreshed_at > old.refreshed_at
+    ) as login
+), rotated as (
+    update {sessions} s set counter = s.counter + 1, refreshed_at = $4, user_agent = $5, ip = $6
+    from old, newer, {users} u
+    where s.id = old.id and u.id = old.user_id and old.counter = $3
+      and old.ended_at is null and not newer.login
+      and (u.banned_until is null or u.banned_until <= $4) and u.deleted_at is null
+      and (old.not_after is null or old.not_after > $4)
+      and ($7::timestamptz is null or old.created_at >= $7)
+      and ($8::timestamptz is null or old.refreshed_at >= $8)
+    returning s.id, s.counter, s.refreshed_at, s.user_id
+), noted as (
+    insert into {audit} (at, action, actor_id, session_id, ip)
+    select $4, $10::smallint, user_id, id, $6 from rotated
+)
+select ` + userColumns + `,` + identityColumns + `,
+    s.id, s.user_id, s.created_at, coalesce(r.counter, s.counter), coalesce(r.refreshed_at, s.refreshed_at),
+    s.user_agent, s.ip, s.aal, s.amr, s.tag, s.factor_id, s.not_after, s.ended_at, s.ended_reason,
+    r.id is not null, newer.login
+from old s
+join {users} u on u.id = s.user_id
+cross join newer
+left join rotated r on true
+left join {identities} i on i.user_id = u.id
+order by i.created_at, i.id`)
+
+// Refresh rotates a session's refresh token if that is allowed, notes it, and says what the session
+// is now, all in one statement that commits. ErrNotFound: no such session, or its secret is another.
+// When nothing was rotated the caller tells from the fields why.
+func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
+	var out Refreshed
+	err := db.each(ctx, "refresh", func(r pgx.Rows) error {
+		var i Identity
+		targets := append(append(userTargets(&out.User), identityTargets(&i)...), sessionTargets(&out.Session)...)
+		if err := r.Scan(append(targets, &out.Rotated, &out.NewerLogin)...); err != nil {
+			return err
+		}
+		if i.ID != uuid.Nil {
+			out.User.Identities = append(out.User.Identities, i)
+		}
+		return nil
+	}, refreshSession, p.Session, p.SecretHash[:], int64(p.Counter), p.Now, p.UserAgent, p.IP,
+		null(p.CreatedAfter), null(p.ActiveAfter), p.SinglePerUser, ActionTokenRefreshed)
+	return out, found(err, out.User)
+}
+
+var endByReuse = define(`
+with ended as (
+    update {sessions} set ended_at = $2, ended_reason = 'reuse'
+    where id = $1 and ended_at is null
+    returning id, user_id
+)
+insert into {audit} (at, action, actor_id, session_id, ip, traits)
+select $2, $3::smallint, user_id, id, $4, '{"reason":"reuse"}' from ended`)
+
+// EndByReuse ends a session one of whose old refresh tokens came back, and notes it.
+func (db *DB) EndByReuse(ctx context.Context, session uuid.UUID, now time.Time, ip string) error {
+	_, err := db.run(ctx, "end by reuse", endByReuse, session, now, ActionTokenRevoked, ip)
+	return err
+}

@@ -1,0 +1,164 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Session is one sign-in.
+type Session struct {
+	ID, UserID uuid.UUID
+	CreatedAt  time.Time
+	// Counter is the number of the refresh token issued last, 0 before the first refresh; RefreshedAt
+	// is when, CreatedAt before.
+	Counter     uint64
+	RefreshedAt time.Time
+	UserAgent   string
+	IP          string
+	// AAL is 1 or 2. AMR is the claim: [{"method","timestamp","provider"?}], newest first.
+	AAL      int
+	AMR      json.RawMessage
+	Tag      string
+	FactorID uuid.UUID
+	NotAfter time.Time
+	// EndedAt is zero while it lives.
+	EndedAt     time.Time
+	EndedReason string
+}
+
+// sessionColumns are read in this order by sessionTargets, as nulls where there is none.
+const sessionColumns = `
+    s.id, s.user_id, s.created_at, s.counter, s.refreshed_at, s.user_agent, s.ip, s.aal, s.amr, s.tag, s.factor_id,
+    s.not_after, s.ended_at, s.ended_reason`
+
+func sessionTargets(s *Session) []any {
+	return []any{
+		(*id)(&s.ID), (*id)(&s.UserID), (*at)(&s.CreatedAt), (*number)(&s.Counter), (*at)(&s.RefreshedAt), (*text)(&s.UserAgent), (*text)(&s.IP),
+		(*small)(&s.AAL), (*raw)(&s.AMR), (*text)(&s.Tag), (*id)(&s.FactorID),
+		(*at)(&s.NotAfter), (*at)(&s.EndedAt), (*text)(&s.EndedReason),
+	}
+}
+
+// NewSession is a sign-in.
+type NewSession struct {
+	ID, User uuid.UUID
+	// SecretHash is SHA-256 of the random bytes in its refresh tokens.
+	SecretHash         [32]byte
+	At                 time.Time
+	UserAgent, IP, Tag string
+	AAL                int
+	AMR                json.RawMessage
+	NotAfter           time.Time
+}
+
+var insertSession = define(`
+insert into {sessions} (id, user_id, created_at, secret_hash, refreshed_at, user_agent, ip, aal, amr, tag, not_after)
+values ($1, $2, $3, $4, $3, $5, $6, $7, $8, $9, $10)`)
+
+// InsertSession opens a session; ErrUserGone when its user doesn't exist.
+func (b *Batch) InsertSession(s NewSession) {
+	b.exec("insert session", insertSession, s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag, null(s.NotAfter))
+}
+
+// Why a session ended. A sign-out without scope takes the refresh token only: see Session.Readable.
+const (
+	EndedLogout          = "logout"
+	EndedLogoutTokens    = "logout_tokens"
+	EndedByUser          = "user"
+	EndedByAdmin         = "admin"
+	EndedPasswordChanged = "password_changed"
+	EndedEmailChanged    = "email_changed"
+	EndedReuse           = "reuse"
+	EndedNewerLogin      = "newer_login"
+	EndedExpired         = "expired"
+	EndedDeleted         = "deleted"
+)
+
+// Ended says that no refresh is possible any more.
+func (s Session) Ended() bool { return !s.EndedAt.IsZero() }
+
+// Readable says that GET /user goes on accepting the session's access tokens (RULINGS "POST /logout").
+func (s Session) Readable() bool { return !s.Ended() || s.EndedReason == EndedLogoutTokens }
+
+// EndSessions says which of a user's sessions end.
+type EndSessions struct {
+	User uuid.UUID
+	// Only ends this one; Except spares it. Nil: all.
+	Only, Except uuid.UUID
+	Reason       string
+	At           time.Time
+}
+
+// A session that only lost its refresh token can still be ended for good.
+var endSessions = define(`
+update {sessions} set ended_at = $4, ended_reason = $5
+where user_id = $1 and ($2::uuid is null or id = $2) and ($3::uuid is null or id <> $3)
+  and (ended_at is null or ended_reason = 'logout_tokens' and $5 <> 'logout_tokens')`)
+
+// EndSessions ends sessions at once.
+func (b *Batch) EndSessions(e EndSessions) {
+	b.exec("end sessions", endSessions, e.User, nullID(e.Only), nullID(e.Except), e.At, e.Reason)
+}
+
+var deleteSessions = define(`
+delete from {sessions} where user_id = $1`)
+
+// DeleteSessions removes a user's sessions, ended ones too.
+func (b *Batch) DeleteSessions(user uuid.UUID) { b.exec("delete sessions", deleteSessions, user) }
+
+var touchSignIn = define(`
+update {users} set last_sign_in_at = $2, updated_at = $2 where id = $1`)
+
+// TouchSignIn notes the time of a sign-in.
+func (b *Batch) TouchSignIn(user uuid.UUID, now time.Time) {
+	b.exec("touch sign-in", touchSignIn, user, now)
+}
+
+var selectSessions = define(`
+select ` + sessionColumns + `
+from {sessions} s
+where s.user_id = $1
+order by s.created_at desc, s.id
+limit 1000`)
+
+// Sessions are a user's, newest first, with the ended ones that are still kept; at most 1000.
+func (db *DB) Sessions(ctx context.Context, user uuid.UUID) ([]Session, error) {
+	var all []Session
+	err := db.each(ctx, "sessions", func(r pgx.Rows) error {
+		var s Session
+		err := r.Scan(sessionTargets(&s)...)
+		all = append(all, s)
+		return err
+	}, selectSessions, user)
+	return all, err
+}
+
+// EndSession ends one session of a user by his own or an administrator's wish.
+type EndSession struct {
+	User, Session uuid.UUID
+	Reason        string
+	Audit         Audit
+}
+
+var endSession = define(`
+with ended as (
+    update {sessions} set ended_at = $3, ended_reason = $4
+    where id = $1 and user_id = $2 and (ended_at is null or ended_reason = 'logout_tokens')
+    returning id
+), noted as (
+    insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
+    select $3, $5::smallint, $6::uuid, $7::text, $8::uuid, $9::text, $10::jsonb from ended
+)
+select id from {sessions} where id = $1 and user_id = $2`)
+
+// EndSession ends a session; ErrNotFound when it is not that user's. Ending an ended one is fine.
+func (db *DB) EndSession(ctx context.Context, e EndSession) error {
+	args := append([]any{e.Session, e.User, e.Audit.At, e.Reason}, e.Audit.args()[1:]...)
+	return db.one(ctx, "end session", func(r pgx.Row) error {
+		return r.Scan(new(uuid.UUID))
+	}, endSession, args...)
+}

@@ -1,0 +1,135 @@
+// Package store holds every SQL statement of the auth daemon, one file for each subject, and the
+// schema's migrations.
+//
+// It knows rows and nothing of what they mean: no rule, no refusal, no HTTP. Every time comes from
+// the caller; a zero time is null. pgx's types stay inside. It takes no lock that outlives a
+// transaction, sets no session variable and listens to nothing, so that PgBouncer may stand between.
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"regexp"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Options say where the database is.
+type Options struct {
+	// URL is DATABASE_URL: a URL or a list of key=value.
+	URL string
+	// Namespace is put before every table's name (DB_NAMESPACE).
+	Namespace string
+	// MaxConns bounds the pool; 0: what the server has free when we start, less 5.
+	MaxConns int
+	// MaxConnLifetime and MaxConnIdleTime close connections by age and by rest; HealthCheckPeriod is
+	// how often they are looked at. 0: no age; 10 s of rest, and only beyond 4 for each core; 5 s.
+	MaxConnLifetime, MaxConnIdleTime, HealthCheckPeriod time.Duration
+	// Dial replaces the connecting of sockets; tests count with it what goes over them.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Log gets what no caller is told. nil: nowhere.
+	Log *slog.Logger
+}
+
+// DB is an open database. Its methods may be called from any goroutine.
+type DB struct {
+	pool *pgxpool.Pool
+	sql  []string // by statement: with the namespace filled in
+	fill func(string) string
+	ns   string
+	log  *slog.Logger
+	// full is until when no connection is added because the server had none left, Unix nanoseconds.
+	full atomic.Int64
+}
+
+var validNamespace = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,29}$`)
+
+// CheckNamespace says what is wrong with a DB_NAMESPACE; nil for a good or an empty one.
+func CheckNamespace(ns string) error {
+	if ns != "" && !validNamespace.MatchString(ns) {
+		return errors.New("must be 1 to 30 of a-z, 0-9 and _, not beginning with a digit")
+	}
+	return nil
+}
+
+// Open connects once, to see that the database answers and how many connections it has to give.
+// While the database is away the error is ErrUnavailable, and trying again makes sense.
+func Open(ctx context.Context, o Options) (*DB, error) {
+	if err := CheckNamespace(o.Namespace); err != nil {
+		return nil, fmt.Errorf("store: namespace %q: %w", o.Namespace, err)
+	}
+	config, err := pgxpool.ParseConfig(o.URL)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err) // pgx hides the password
+	}
+	if o.Dial != nil {
+		config.ConnConfig.DialFunc = o.Dial
+	}
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = 5 * time.Second
+	}
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = "auth"
+	}
+	db := &DB{ns: o.Namespace, fill: filler(o.Namespace), log: o.Log}
+	if db.log == nil {
+		db.log = slog.New(slog.DiscardHandler)
+	}
+	db.sql = make([]string, len(statements))
+	for i, text := range statements {
+		db.sql[i] = db.fill(text)
+	}
+	most, err := mostConns(ctx, config.ConnConfig, o.MaxConns)
+	if err != nil {
+		return nil, failure("open", err)
+	}
+	config.MaxConns = int32(most)
+	// See pool.go: the pool may not make these by itself, so they are only a floor for closing.
+	config.MinConns = int32(min(most, 4*runtime.GOMAXPROCS(0)))
+	config.MinIdleConns = 0
+	config.MaxConnLifetime = cmp.Or(o.MaxConnLifetime, 100*365*24*time.Hour)
+	config.MaxConnIdleTime = cmp.Or(o.MaxConnIdleTime, 10*time.Second)
+	config.HealthCheckPeriod = cmp.Or(o.HealthCheckPeriod, 5*time.Second)
+	config.BeforeConnect = db.mayConnect
+	db.pool, err = pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	return db, nil
+}
+
+// Close waits until every connection is back and closes them.
+func (db *DB) Close() { db.pool.Close() }
+
+// Ping asks whether the database answers.
+func (db *DB) Ping(ctx context.Context) error {
+	return db.on(ctx, "ping", func(c *pgx.Conn) error { return c.Ping(ctx) })
+}
+
+// on runs f with a connection of its own and tells its error in our terms.
+func (db *DB) on(ctx context.Context, doing string, f func(*pgx.Conn) error) error {
+	c, err := db.acquire(ctx)
+	if err == nil {
+		err = f(c.Conn())
+		c.Release()
+	}
+	return db.failure(doing, err)
+}
+
+// failure is the package's failure with a word in the log for what an operator must change.
+func (db *DB) failure(doing string, err error) error {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (pg.Code == "42P05" || pg.Code == "26000") {
+		db.log.Error("prepared statements get lost between us and PostgreSQL: behind PgBouncer in transaction mode DATABASE_URL needs default_query_exec_mode=cache_describe",
+			"sqlstate", pg.Code)
+	}
+	return failure(doing, err)
+}

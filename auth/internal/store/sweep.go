@@ -1,0 +1,139 @@
+package store
+
+import (
+	"context"
+	"hash/fnv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Sweep says what has expired. A zero time keeps everything of its kind.
+type Sweep struct {
+	Now time.Time
+	// Tokens, flows and limits go when they have been worthless since before Now. Messages go when
+	// they were done before Messages, audit rows when they are older than Audit.
+	Messages, Audit time.Time
+	// Sessions go when they ended before EndedBefore, or are past their end by the rules: not_after,
+	// created or last refreshed before these times.
+	EndedBefore, CreatedBefore, ActiveBefore time.Time
+	// Anonymous users go when they were last active before.
+	Anonymous time.Time
+	// Batch is how many rows of each kind one step may look at or remove.
+	Batch int
+	// Cursor is where the last step's walk through sessions ended; Nil: at the beginning.
+	Cursor uuid.UUID
+}
+
+// Swept is what one step did.
+type Swept struct {
+	// Removed is how many rows went.
+	Removed int64
+	// Cursor is for the next step. Nil: the walk is complete.
+	Cursor uuid.UUID
+	// Busy: another replica was at it, and nothing was done.
+	Busy bool
+}
+
+var trySweepLock = define(`
+select pg_try_advisory_xact_lock($1)`)
+
+var sweepTokens = define(`
+delete from {one_time_tokens} where id in (
+    select id from {one_time_tokens} where expires_at < $1 limit $2 for update skip locked)`)
+
+var sweepFlows = define(`
+delete from {flows} where id in (
+    select id from {flows} where expires_at < $1 limit $2 for update skip locked)`)
+
+// The two tables below have no index on the time: a step reads them whole. They stay small, since
+// what is full or long done is worth no row.
+var sweepLimits = define(`
+delete from {limits} where key in (
+    select key from {limits} where full_at < $1 limit $2 for update skip locked)`)
+
+var sweepMessages = define(`
+delete from {outbox} where id in (
+    select id from {outbox} where created_at < $1 and state <> 'pending' and done_at < $1
+    order by created_at limit $2 for update skip locked)`)
+
+// Numbers grow with time, so the oldest rows are found by the key.
+var sweepAudit = define(`
+delete from {audit} where id in (
+    select id from (select id, at from {audit} order by id limit $2) oldest where at < $1)`)
+
+// An index on ended_at or refreshed_at would cost every refresh; a walk by the key costs nobody.
+var sweepSessions = define(`
+with part as (
+    select id, created_at, refreshed_at, not_after, ended_at from {sessions}
+    where id > $1 order by id limit $2
+), gone as (
+    delete from {sessions} s using part p
+    where s.id = p.id and (
+        p.ended_at < $3::timestamptz or p.not_after < $3::timestamptz
+        or p.created_at < $4::timestamptz or p.refreshed_at < $5::timestamptz)
+    returning s.id
+)
+select (select count(*) from part), (select count(*) from gone), (select id from part order by id desc limit 1)`)
+
+var sweepAnonymous = define(`
+delete from {users} where id in (
+    select u.id from {users} u
+    where u.is_anonymous and u.created_at < $1 and u.updated_at < $1
+      and not exists (select from {sessions} s where s.user_id = u.id and s.refreshed_at >= $1)
+    limit $2 for update skip locked)`)
+
+// Sweep does one bounded step, unless another replica is at it.
+func (db *DB) Sweep(ctx context.Context, s Sweep) (out Swept, err error) {
+	h := fnv.New64a()
+	h.Write([]byte("gatehouse auth sweep " + db.ns))
+	err = db.InTx(ctx, func(t *Tx) error {
+		out = Swept{}
+		var mine bool
+		if err := t.tx.QueryRow(ctx, db.sql[trySweepLock], int64(h.Sum64())).Scan(&mine); err != nil {
+			return err
+		}
+		if !mine {
+			out = Swept{Busy: true, Cursor: s.Cursor}
+			return nil
+		}
+		if err := t.sweepByTime(ctx, s, &out); err != nil {
+			return err
+		}
+		return t.sweepSessions(ctx, s, &out)
+	})
+	return out, err
+}
+
+func (t *Tx) sweepByTime(ctx context.Context, s Sweep, out *Swept) error {
+	b := t.Batch()
+	kind := func(doing string, what statement, before time.Time) {
+		if before.IsZero() {
+			return
+		}
+		b.add(doing, func(r pgx.BatchResults) error {
+			tag, err := r.Exec()
+			out.Removed += tag.RowsAffected()
+			return err
+		}, what, before, s.Batch)
+	}
+	kind("sweep tokens", sweepTokens, s.Now)
+	kind("sweep flows", sweepFlows, s.Now)
+	kind("sweep limits", sweepLimits, s.Now)
+	kind("sweep messages", sweepMessages, s.Messages)
+	kind("sweep audit", sweepAudit, s.Audit)
+	kind("sweep anonymous", sweepAnonymous, s.Anonymous)
+	return b.Send(ctx)
+}
+
+func (t *Tx) sweepSessions(ctx context.Context, s Sweep, out *Swept) error {
+	var seen, gone int64
+	var last uuid.UUID
+	err := t.tx.QueryRow(ctx, t.db.sql[sweepSessions], s.Cursor, s.Batch, null(s.EndedBefore), null(s.CreatedBefore), null(s.ActiveBefore)).
+		Scan(&seen, &gone, (*id)(&last))
+	if out.Removed += gone; seen == int64(s.Batch) {
+		out.Cursor = last
+	}
+	return t.db.failure("sweep sessions", err)
+}

@@ -1,0 +1,78 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// UsersFilter chooses a page of users of one audience, soft-deleted ones too.
+type UsersFilter struct {
+	Aud string
+	// Text is part of the e-mail address, the phone number or user_metadata.full_name, in any case,
+	// or the whole id. "" for any. It reads all users of the audience.
+	Text string
+	// Email, Phone and ID are exact, and cheap; zero for any.
+	Email, Phone string
+	ID           uuid.UUID
+	// OldestFirst sorts by created_at and id from the old end.
+	OldestFirst bool
+	// Offset skips rows; After continues behind a row instead, at any depth for the same cost.
+	Offset, Limit int
+	After         UsersCursor
+	// Count asks for the total, which reads every row that the filter finds.
+	Count bool
+}
+
+// UsersCursor is the place of the last user of a page; zero: the beginning.
+type UsersCursor struct {
+	CreatedAt time.Time
+	ID        uuid.UUID
+}
+
+const usersWhere = `
+where u.aud = $1
+  and ($2 = '' or u.email ilike $2 or u.phone ilike $2 or u.user_metadata->>'full_name' ilike $2 or u.id::text = $3)
+  and ($4 = '' or u.email = $4 and u.email <> '')
+  and ($5 = '' or u.phone = $5 and u.phone <> '')
+  and ($6::uuid is null or u.id = $6)`
+
+var selectUsersNewest = define(`
+select ` + userColumns + `
+from {users} u` + usersWhere + `
+  and ($7::timestamptz is null or (u.created_at, u.id) < ($7, $8::uuid))
+order by u.created_at desc, u.id desc
+offset $9 limit $10`)
+
+var selectUsersOldest = define(`
+select ` + userColumns + `
+from {users} u` + usersWhere + `
+  and ($7::timestamptz is null or (u.created_at, u.id) > ($7, $8::uuid))
+order by u.created_at, u.id
+offset $9 limit $10`)
+
+var countUsers = define(`
+select count(*) from {users} u` + usersWhere)
+
+// Users is one page, and the total if the filter asks for it; no identities.
+func (db *DB) Users(ctx context.Context, f UsersFilter) (page []User, total int, err error) {
+	where := []any{f.Aud, contains(f.Text), f.Text, f.Email, f.Phone, nullID(f.ID)}
+	order := selectUsersNewest
+	if f.OldestFirst {
+		order = selectUsersOldest
+	}
+	b := db.Batch()
+	b.rows("users", func(r pgx.Rows) error {
+		var u User
+		err := r.Scan(userTargets(&u)...)
+		page = append(page, u)
+		return err
+	}, order, append(where, null(f.After.CreatedAt), nullID(f.After.ID), f.Offset, f.Limit)...)
+	if f.Count {
+		b.rows("count users", func(r pgx.Rows) error { return r.Scan(&total) }, countUsers, where...)
+	}
+	err = b.Send(ctx)
+	return page, total, err
+}

@@ -1,0 +1,150 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// User is one account.
+type User struct {
+	ID        uuid.UUID
+	Aud, Role string
+	// Email is lower-cased, Phone without its plus; "" when there is none.
+	Email, Phone string
+	// PasswordHash is "" when no password can be right.
+	PasswordHash              string
+	IsAnonymous               bool
+	AppMetadata, UserMetadata json.RawMessage
+
+	CreatedAt, UpdatedAt, LastSignInAt   time.Time
+	EmailConfirmedAt, PhoneConfirmedAt   time.Time
+	InvitedAt, BannedUntil, DeletedAt    time.Time
+	ConfirmationSentAt, RecoverySentAt   time.Time
+	EmailChangeSentAt, PhoneChangeSentAt time.Time
+	ReauthenticationSentAt               time.Time
+	// NewEmail and NewPhone are a change that waits for its proofs.
+	NewEmail, NewPhone                 string
+	CurrentEmailProven, NewEmailProven bool
+
+	// Identities are sorted by age. Only methods that say so fill them.
+	Identities []Identity
+}
+
+// userColumns are read in this order by userTargets.
+const userColumns = `
+    u.id, u.aud, u.role, u.email, u.phone, u.password_hash, u.is_anonymous, u.app_metadata, u.user_metadata,
+    u.created_at, u.updated_at, u.last_sign_in_at, u.email_confirmed_at, u.phone_confirmed_at,
+    u.invited_at, u.banned_until, u.deleted_at, u.confirmation_sent_at, u.recovery_sent_at,
+    u.email_change_sent_at, u.phone_change_sent_at, u.reauthentication_sent_at,
+    u.new_email, u.new_phone, u.current_email_proven, u.new_email_proven`
+
+func userTargets(u *User) []any {
+	return []any{
+		&u.ID, &u.Aud, &u.Role, &u.Email, &u.Phone, &u.PasswordHash, &u.IsAnonymous, (*raw)(&u.AppMetadata), (*raw)(&u.UserMetadata),
+		(*at)(&u.CreatedAt), (*at)(&u.UpdatedAt), (*at)(&u.LastSignInAt), (*at)(&u.EmailConfirmedAt), (*at)(&u.PhoneConfirmedAt),
+		(*at)(&u.InvitedAt), (*at)(&u.BannedUntil), (*at)(&u.DeletedAt), (*at)(&u.ConfirmationSentAt), (*at)(&u.RecoverySentAt),
+		(*at)(&u.EmailChangeSentAt), (*at)(&u.PhoneChangeSentAt), (*at)(&u.ReauthenticationSentAt),
+		&u.NewEmail, &u.NewPhone, &u.CurrentEmailProven, &u.NewEmailProven,
+	}
+}
+
+// into reads one user of any number of rows that repeat him for each identity.
+func into(u *User) func(pgx.Rows) error {
+	*u = User{}
+	return func(r pgx.Rows) error {
+		var i Identity
+		if err := r.Scan(append(userTargets(u), identityTargets(&i)...)...); err != nil {
+			return err
+		}
+		if i.ID != uuid.Nil {
+			u.Identities = append(u.Identities, i)
+		}
+		return nil
+	}
+}
+
+// alone reads one user of at most one row.
+func alone(u *User) func(pgx.Rows) error {
+	*u = User{}
+	return func(r pgx.Rows) error { return r.Scan(userTargets(u)...) }
+}
+
+var selectUser = define(`
+select ` + userColumns + `,` + identityColumns + `
+from {users} u left join {identities} i on i.user_id = u.id
+where u.id = $1
+order by i.created_at, i.id`)
+
+// User reads a user with identities, a deleted one too, or returns ErrNotFound.
+func (db *DB) User(ctx context.Context, id uuid.UUID) (User, error) {
+	var u User
+	err := db.each(ctx, "user", into(&u), selectUser, id)
+	return u, found(err, u)
+}
+
+func found(err error, u User) error {
+	if err == nil && u.ID == uuid.Nil {
+		return failure("user", ErrNotFound)
+	}
+	return err
+}
+
+// User reads a user with identities.
+func (b *Batch) User(dst *User, id uuid.UUID) { b.rows("user", into(dst), selectUser, id) }
+
+var lockUser = define(`
+select ` + userColumns + `,` + identityColumns + `
+from {users} u left join {identities} i on i.user_id = u.id
+where u.id = $1
+order by i.created_at, i.id
+for no key update of u`)
+
+// LockUser reads a user with identities and keeps others from changing him until the transaction
+// ends: the first step of every change that depends on what he is now. ErrNotFound when gone.
+func (t *Tx) LockUser(ctx context.Context, id uuid.UUID) (User, error) {
+	var u User
+	rows, err := t.tx.Query(ctx, t.db.sql[lockUser], id)
+	if err == nil {
+		err = eachRow(rows, into(&u))
+	}
+	return u, found(t.db.failure("lock user", err), u)
+}
+
+var selectUserByEmail = define(`
+select ` + userColumns + `
+from {users} u
+where u.aud = $1 and u.email = $2 and u.email <> ''`)
+
+// UserByEmail reads the user with that address, without identities.
+func (b *Batch) UserByEmail(dst *User, aud, email string) {
+	b.rows("user by e-mail", alone(dst), selectUserByEmail, aud, email)
+}
+
+var selectUserByPhone = define(`
+select ` + userColumns + `
+from {users} u
+where u.aud = $1 and u.phone = $2 and u.phone <> ''`)
+
+// UserByPhone reads the user with that number, without identities.
+func (b *Batch) UserByPhone(dst *User, aud, phone string) {
+	b.rows("user by phone", alone(dst), selectUserByPhone, aud, phone)
+}
+
+// An address known only from a provider's identity is taken too, and comes first (spec 1.4, 9).
+var selectAccount = define(`
+select ` + userColumns + `
+from {users} u
+where u.id = coalesce(
+    (select o.id from {identities} i join {users} o on o.id = i.user_id
+     where i.email = $2 and i.email <> '' and o.aud = $1 and o.deleted_at is null
+     order by i.created_at limit 1),
+    (select o.id from {users} o where o.aud = $1 and o.email = $2 and o.email <> ''))`)
+
+// Account reads the user to whom an address belongs by an identity or by the account itself.
+func (b *Batch) Account(dst *User, aud, email string) {
+	b.rows("account", alone(dst), selectAccount, aud, email)
+}

@@ -1,0 +1,203 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+var insertUser = define(`
+insert into {users} (
+    id, aud, role, email, phone, password_hash, is_anonymous, app_metadata, user_metadata,
+    created_at, updated_at, last_sign_in_at, email_confirmed_at, phone_confirmed_at, invited_at, banned_until,
+    confirmation_sent_at, recovery_sent_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`)
+
+// InsertUser adds a user without his identities. ErrEmailTaken, ErrPhoneTaken and ErrIDTaken are
+// how somebody else's sign-up of the same moment shows.
+func (b *Batch) InsertUser(u User) {
+	b.exec("insert user", insertUser,
+		u.ID, u.Aud, u.Role, u.Email, u.Phone, u.PasswordHash, u.IsAnonymous, object(u.AppMetadata), object(u.UserMetadata),
+		u.CreatedAt, u.UpdatedAt, null(u.LastSignInAt), null(u.EmailConfirmedAt), null(u.PhoneConfirmedAt), null(u.InvitedAt), null(u.BannedUntil),
+		null(u.ConfirmationSentAt), null(u.RecoverySentAt))
+}
+
+// object is JSON text as an argument; {} for none.
+func object(m json.RawMessage) []byte {
+	if len(m) == 0 {
+		return []byte("{}")
+	}
+	return m
+}
+
+// UserPatch changes a user. What is nil stays as it is; a pointer to the zero time means null.
+type UserPatch struct {
+	ID  uuid.UUID
+	Now time.Time
+
+	Role, Email, Phone, PasswordHash   *string
+	NewEmail, NewPhone                 *string
+	CurrentEmailProven, NewEmailProven *bool
+	IsAnonymous                        *bool
+
+	EmailConfirmedAt, PhoneConfirmedAt   *time.Time
+	InvitedAt, BannedUntil, LastSignInAt *time.Time
+	ConfirmationSentAt, RecoverySentAt   *time.Time
+	EmailChangeSentAt, PhoneChangeSentAt *time.Time
+	ReauthenticationSentAt               *time.Time
+
+	AppMetadata, UserMetadata MetadataPatch
+	// ProvidersFromIdentities sets app_metadata.provider and .providers to what the identities say
+	// after the batch's earlier statements, oldest first; before AppMetadata is merged in.
+	ProvidersFromIdentities bool
+}
+
+// MetadataPatch changes an object at its top level.
+type MetadataPatch struct {
+	// Set is an object whose members replace those of the same name; nil: none.
+	Set json.RawMessage
+	// Delete are names of members to remove.
+	Delete []string
+	// Replace starts from an empty object.
+	Replace bool
+}
+
+// ParseMetadataPatch reads an object in which null asks for a member's removal.
+func ParseMetadataPatch(text json.RawMessage) (MetadataPatch, error) {
+	var p MetadataPatch
+	if len(text) == 0 || string(text) == "null" {
+		return p, nil
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(text, &members); err != nil {
+		return p, errors.New("store: metadata is not an object")
+	}
+	for name, value := range members {
+		if bytes.Equal(value, []byte("null")) {
+			p.Delete = append(p.Delete, name)
+			delete(members, name)
+		}
+	}
+	if len(members) > 0 {
+		p.Set, _ = json.Marshal(members) // what was just parsed
+	}
+	return p, nil
+}
+
+// A time that is to be null comes as -infinity: null already says that it stays.
+var updateUser = define(`
+update {users} u set
+    updated_at = $2,
+    role = coalesce($3, role), email = coalesce($4, email), phone = coalesce($5, phone),
+    password_hash = coalesce($6, password_hash),
+    new_email = coalesce($7, new_email), new_phone = coalesce($8, new_phone),
+    current_email_proven = coalesce($9, current_email_proven), new_email_proven = coalesce($10, new_email_proven),
+    is_anonymous = coalesce($11, is_anonymous),
+    email_confirmed_at = nullif(coalesce($12, email_confirmed_at), '-infinity'),
+    phone_confirmed_at = nullif(coalesce($13, phone_confirmed_at), '-infinity'),
+    invited_at = nullif(coalesce($14, invited_at), '-infinity'),
+    banned_until = nullif(coalesce($15, banned_until), '-infinity'),
+    last_sign_in_at = nullif(coalesce($16, last_sign_in_at), '-infinity'),
+    confirmation_sent_at = nullif(coalesce($17, confirmation_sent_at), '-infinity'),
+    recovery_sent_at = nullif(coalesce($18, recovery_sent_at), '-infinity'),
+    email_change_sent_at = nullif(coalesce($19, email_change_sent_at), '-infinity'),
+    phone_change_sent_at = nullif(coalesce($20, phone_change_sent_at), '-infinity'),
+    reauthentication_sent_at = nullif(coalesce($21, reauthentication_sent_at), '-infinity'),
+    app_metadata = (case when $22 then '{}' else app_metadata end
+        || case when $23 then
+            (select coalesce(jsonb_build_object(
+                'provider', (array_agg(p.provider order by p.since, p.provider))[1],
+                'providers', jsonb_agg(p.provider order by p.since, p.provider)) , '{}')
+             from (select provider, min(created_at) as since from {identities} where user_id = $1 group by provider) p
+             having count(*) > 0)
+           end
+        || coalesce($24, '{}'::jsonb)) - $25::text[],
+    user_metadata = (case when $26 then '{}' else user_metadata end || coalesce($27, '{}'::jsonb)) - $28::text[]
+where u.id = $1`)
+
+// UpdateUser applies a patch; without effect on a user who is gone.
+func (b *Batch) UpdateUser(p UserPatch) {
+	b.exec("update user", updateUser, p.ID, p.Now, p.Role, p.Email, p.Phone, p.PasswordHash, p.NewEmail, p.NewPhone,
+		p.CurrentEmailProven, p.NewEmailProven, p.IsAnonymous,
+		orInfinity(p.EmailConfirmedAt), orInfinity(p.PhoneConfirmedAt), orInfinity(p.InvitedAt), orInfinity(p.BannedUntil),
+		orInfinity(p.LastSignInAt), orInfinity(p.ConfirmationSentAt), orInfinity(p.RecoverySentAt),
+		orInfinity(p.EmailChangeSentAt), orInfinity(p.PhoneChangeSentAt), orInfinity(p.ReauthenticationSentAt),
+		p.AppMetadata.Replace, p.ProvidersFromIdentities, nullBytes(p.AppMetadata.Set), names(p.AppMetadata.Delete),
+		p.UserMetadata.Replace, nullBytes(p.UserMetadata.Set), names(p.UserMetadata.Delete))
+}
+
+// names is a list as an argument that is never null.
+func names(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
+}
+
+// SentColumn is one of the times at which a user was last written to.
+type SentColumn string
+
+// The columns that MarkSent knows.
+const (
+	ConfirmationSent     SentColumn = "confirmation_sent_at"
+	RecoverySent         SentColumn = "recovery_sent_at"
+	EmailChangeSent      SentColumn = "email_change_sent_at"
+	PhoneChangeSent      SentColumn = "phone_change_sent_at"
+	ReauthenticationSent SentColumn = "reauthentication_sent_at"
+)
+
+var markSent = define(`
+update {users} set
+    updated_at = $2,
+    confirmation_sent_at = case $3 when 'confirmation_sent_at' then $2 else confirmation_sent_at end,
+    recovery_sent_at = case $3 when 'recovery_sent_at' then $2 else recovery_sent_at end,
+    email_change_sent_at = case $3 when 'email_change_sent_at' then $2 else email_change_sent_at end,
+    phone_change_sent_at = case $3 when 'phone_change_sent_at' then $2 else phone_change_sent_at end,
+    reauthentication_sent_at = case $3 when 'reauthentication_sent_at' then $2 else reauthentication_sent_at end
+where id = $1`)
+
+// MarkSent notes that something was sent; without effect on a user who doesn't exist.
+func (b *Batch) MarkSent(user uuid.UUID, column SentColumn, now time.Time) {
+	b.exec("mark sent", markSent, user, now, string(column))
+}
+
+var deleteUser = define(`
+delete from {users} where id = $1`)
+
+// DeleteUser removes a user with all that refers to him. Audit rows stay; messages see CancelMessages.
+func (b *Batch) DeleteUser(id uuid.UUID) { b.exec("delete user", deleteUser, id) }
+
+// EraseUser takes everything personal out of a user whose id must stay.
+type EraseUser struct {
+	ID  uuid.UUID
+	Now time.Time
+	// Email and Phone stand for the addresses from now on; "" leaves "" where there was none.
+	Email, Phone string
+}
+
+var eraseUser = define(`
+update {users} set
+    deleted_at = coalesce(deleted_at, $2), updated_at = $2,
+    email = case when email = '' then '' else $3 end, phone = case when phone = '' then '' else $4 end,
+    new_email = '', new_phone = '', current_email_proven = false, new_email_proven = false,
+    password_hash = '', app_metadata = '{}', user_metadata = '{}',
+    last_sign_in_at = null, invited_at = null, confirmation_sent_at = null, recovery_sent_at = null,
+    email_change_sent_at = null, phone_change_sent_at = null, reauthentication_sent_at = null
+where id = $1`)
+
+// The provider's id is hashed with the user's, so that the same account elsewhere can sign up again.
+var eraseIdentities = define(`
+update {identities} set
+    provider_id = encode(sha256(convert_to(user_id::text || ' ' || provider || ':' || provider_id, 'UTF8')), 'hex'),
+    email = '', identity_data = '{}', last_sign_in_at = null, updated_at = $2
+where user_id = $1 and identity_data <> '{}'`)
+
+// EraseUser empties the user and his identities. Sessions, tokens and flows are deleted with the
+// statements for them.
+func (b *Batch) EraseUser(e EraseUser) {
+	b.exec("erase user", eraseUser, e.ID, e.Now, e.Email, e.Phone)
+	b.exec("erase identities", eraseIdentities, e.ID, e.Now)
+}

@@ -1,0 +1,31 @@
+// Package migrations holds the auth daemon's database schema as numbered SQL files, forward only.
+//
+// It is a Go package only because go:embed cannot reach a sibling folder; auth/internal/store
+// applies the files. A file that was released never changes: another one follows it. A name in
+// braces is one of Names and gets DB_NAMESPACE as its prefix. First-line comments with a meaning:
+// "-- outside" (runs outside of a transaction, alone, and may run twice) and "-- breaks older
+// programs" (one that doesn't know the file refuses to start).
+package migrations
+
+import "embed"
+
+//go:embed *.sql
+var FS embed.FS
+
+// MaxName is how long a name may be, in bytes: PostgreSQL keeps 63, a prefix may have 30.
+const MaxName = 33
+
+// Names are all tables, indexes and constraints that the files and the store's statements name.
+var Names = []string{
+	"schema_migrations",
+	"users", "users_email_key", "users_phone_key", "users_newest", "users_anonymous",
+	"identities", "identities_provider_key", "identities_user", "identities_email",
+	"sessions", "sessions_user",
+	"one_time_tokens", "one_time_tokens_link_key", "one_time_tokens_address",
+	"one_time_tokens_user", "one_time_tokens_expires",
+	"flows", "flows_code_key", "flows_user", "flows_expires",
+	"outbox", "outbox_due", "outbox_newest", "outbox_user",
+	"audit", "audit_at",
+	"limits", "limits_floor",
+	"signing_keys",
+}
