@@ -22,6 +22,23 @@ func manyRules(n int) File {
 	return File{"edge.yaml", []byte(b.String())}
 }
 
+// flowRules is manyRules as people write them by hand, which readPlain reads too.
+func flowRules(n int) File {
+	var b strings.Builder
+	b.WriteString("domain: edge # der Rand, für alle\ndescriptors:\n")
+	for i := range n {
+		fmt.Fprintf(&b, "  - key: user\n    value: 'u%d'\n    rate_limit: {unit: minute, requests_per_unit: %d}\n", i, 10+i)
+	}
+	return File{"edge.yaml", []byte(b.String())}
+}
+
+// richRules is written so that the library must read it.
+func richRules(n int) File {
+	f := manyRules(n)
+	f.Text = append(f.Text, "  - key: \"\\x61\"\n"...)
+	return f
+}
+
 func mustLoad(tb testing.TB, o Options, files ...File) *Rules {
 	tb.Helper()
 	r, _, err := Load(files, o)
@@ -32,9 +49,8 @@ func mustLoad(tb testing.TB, o Options, files ...File) *Rules {
 }
 
 func BenchmarkLoad(b *testing.B) {
-	for _, n := range []int{100, 10_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			f := manyRules(n)
+	for name, f := range map[string]File{"100": manyRules(100), "10000": manyRules(10_000), "10000braces": flowRules(10_000), "10000library": richRules(10_000)} {
+		b.Run(name, func(b *testing.B) {
 			reg := stats.NewRegistry(stats.Options{})
 			b.SetBytes(int64(len(f.Text)))
 			b.ReportAllocs()

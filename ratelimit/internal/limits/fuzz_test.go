@@ -147,7 +147,7 @@ func FuzzPlain(f *testing.F) {
 		if bad != nil {
 			t.Fatalf("the library refuses it: %v %s", bad.pos, bad.message)
 		}
-		columns := !strings.Contains(text, " \n") && !strings.HasSuffix(text, " ")
+		columns := !strings.Contains(text, " \n") && !strings.Contains(text, " \r") && !strings.HasSuffix(text, " ")
 		if a, b := outline(mine, columns), outline(theirs, columns); a != b {
 			t.Fatalf("readPlain reads\n%s\nthe library\n%s", a, b)
 		}
@@ -162,6 +162,8 @@ var ruleSeeds = []string{
 }
 
 var yamlSeeds = []string{
+	"a: {b: c}\n", "a: { b: c, d: 'e' , f: \"g\" } # h\n", "a:\n- {b: c, d: 5}\n- {b: x}\n", "a: {b: c d}\n", "a: {b: c,}\n", "a: {b: , c: d}\n", "a: {b}\n", "a: {b: {c: d}}\n", "a: {b: c} d\n", "a: {b: c}#\n",
+	"a: b\r\nc:\r\n  d: e\r\n", "a: b # \u00e9\u2028\n# \u00e9\nc: d\n",
 	"domain: d\ndescriptors:\n  - key: a\n    value: b\n    rate_limit:\n      unit: minute\n      requests_per_unit: 3\n",
 	"---\ndomain: d # x\n# y\n\ndescriptors:\n- key: 'a b'\n  value: \"c\" # z\n-\n  key: /api/*/x\n- key: a:b#c\n  value:\n  descriptors:\n  - key: x\n",
 	"a: yes\nb: 0x1F\nc: 1.50\nd: ~\ne: null\nf: -1\ng: .5\nh: +5\n",

@@ -1,13 +1,16 @@
 package limits
 
-import "strings"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
 // The way through goccy/go-yaml takes 250 ms for 10,000 rules, of which the lexer alone is a fifth,
 // and a reload has 100 ms (BenchmarkLoad). So the part of YAML that nearly all rule files are
-// written in is read here, 15 times as fast: blocks of maps and lists, plain and simply quoted
-// scalars on one line, comments. Anything else (flow style, anchors, tags, block scalars, escapes,
-// tabs, text outside ASCII, every mistake) is left to the library, so that it alone decides what is
-// valid. FuzzPlain holds the two to the same tree.
+// written in is read here, ten times as fast: blocks of maps and lists, plain and simply quoted
+// scalars on one line, maps of such scalars in braces, comments. Anything else (other flow style,
+// anchors, tags, block scalars, escapes, tabs, text outside ASCII, every mistake) is left to the
+// library, so that it alone decides what is valid. FuzzPlain holds the two to the same tree.
 
 // maxPlainDepth is where readPlain leaves nesting to the library and its bounds.
 const maxPlainDepth = 100
@@ -15,10 +18,11 @@ const maxPlainDepth = 100
 // readPlain reads text if it is written in the plain part of YAML, else it returns nil. Texts of
 // nodes are parts of the file's.
 func readPlain(text string) *node {
-	for i := range len(text) {
-		if c := text[i]; (c < ' ' && c != '\n') || c >= 0x7f {
-			return nil
-		}
+	if strings.Contains(text, "\r\n") {
+		text = strings.ReplaceAll(text, "\r\n", "\n")
+	}
+	if !plainText(text) {
+		return nil
 	}
 	p := plainReader{src: text, seen: map[string]string{}}
 	p.next()
@@ -33,6 +37,22 @@ func readPlain(text string) *node {
 		return nil
 	}
 	return root
+}
+
+// plainText says whether text is printable ASCII; comments may hold any UTF-8.
+func plainText(text string) bool {
+	comment := false
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c == '\n':
+			comment = false
+		case c == '#' && (i == 0 || text[i-1] == '\n' || text[i-1] == ' '):
+			comment = true
+		case c < ' ' || c == 0x7f || c > 0x7f && !comment:
+			return false
+		}
+	}
+	return utf8.ValidString(text)
 }
 
 // plainReader stands on one line that holds something.
@@ -192,83 +212,6 @@ func (p *plainReader) keyEnd() int {
 	}
 	return -1
 }
-
-// scalar reads the text from at to the end of the line, then goes to the next line, which must not
-// continue it.
-func (p *plainReader) scalar(at, indent int) *node {
-	n := p.node(textNode, at)
-	if c := p.src[at]; c == '"' || c == '\'' {
-		end := strings.IndexByte(p.src[at+1:p.to], c)
-		if end < 0 {
-			return p.fail()
-		}
-		end += at + 1
-		n.text = p.src[at+1 : end]
-		if after := p.skipSpaces(end + 1); after < p.to && (after == end+1 || p.src[after] != '#') {
-			return p.fail()
-		}
-		if strings.IndexByte(n.text, '\\') >= 0 {
-			return p.fail()
-		}
-	} else {
-		end := p.plainEnd(at)
-		if end <= at {
-			return p.fail()
-		}
-		n.plain, n.text = true, p.src[at:end]
-	}
-	p.next()
-	if !p.eof && p.indent() > indent {
-		return p.fail()
-	}
-	return n
-}
-
-// plainEnd finds the end of a plain scalar, -1 if it is not an easy one.
-func (p *plainReader) plainEnd(at int) int {
-	if plainChars[p.src[at]]&beginsPlain == 0 {
-		return -1
-	}
-	end := at // behind the last byte that is no space
-	for i := at; i < p.to; i++ {
-		switch c := p.src[i]; {
-		case plainChars[c]&insidePlain != 0:
-			end = i + 1
-		case c == ' ':
-		case c == ':' && i+1 < p.to && p.src[i+1] != ' ':
-			end = i + 1
-		case c == '#' && p.src[i-1] != ' ':
-			end = i + 1
-		case c == '#':
-			return end
-		default:
-			return -1
-		}
-	}
-	return end
-}
-
-const (
-	beginsPlain = 1 << iota
-	insidePlain
-)
-
-// plainChars says which bytes a plain scalar may begin with and hold without a look at their
-// neighbours. It is narrower than YAML.
-var plainChars = func() (t [256]uint8) {
-	for c := '0'; c <= 'z'; c++ {
-		if c <= '9' || 'A' <= c && c <= 'Z' || c >= 'a' {
-			t[c] = beginsPlain | insidePlain
-		}
-	}
-	for _, c := range "_/.$^+(;\\" {
-		t[c] = beginsPlain | insidePlain
-	}
-	for _, c := range "-*@,=~%&)<>?!|[]{}\"'`" {
-		t[c] = insidePlain
-	}
-	return t
-}()
 
 func (p *plainReader) skipSpaces(i int) int {
 	for i < p.to && p.src[i] == ' ' {
