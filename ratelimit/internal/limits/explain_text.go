@@ -8,14 +8,14 @@ import (
 // Text is the explanation for people, several lines, each ended by a newline.
 func (x *Explanation) Text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "domain      %s\n", x.Domain)
+	fmt.Fprintf(&b, "domain      %s\n", printable(x.Domain))
 	b.WriteString("descriptor ")
 	for _, e := range x.Entries {
-		fmt.Fprintf(&b, " (%s, %s)", e.Key, e.Value)
+		fmt.Fprintf(&b, " (%s, %s)", printable(e.Key), printable(e.Value))
 	}
 	b.WriteString("\n")
 	for i, s := range x.Steps {
-		fmt.Fprintf(&b, "\n%d. %s = %s\n", i+1, s.Entry.Key, quote(s.Entry.Value))
+		fmt.Fprintf(&b, "\n%d. %s = %s\n", i+1, printable(s.Entry.Key), quote(s.Entry.Value))
 		for _, t := range s.Tried {
 			mark := "-"
 			if t.Matched {
@@ -34,13 +34,13 @@ func (x *Explanation) Text() string {
 			b.WriteString(line + "\n")
 		}
 		if s.Chosen != "" {
-			fmt.Fprintf(&b, "   => %s: %s\n", s.Chosen, s.Why)
+			fmt.Fprintf(&b, "   => %s: %s\n", printable(s.Chosen), s.Why)
 		} else {
 			fmt.Fprintf(&b, "   => nothing: %s\n", s.Why)
 		}
 	}
 	fmt.Fprintf(&b, "\n%-11s %s\n", "result", x.summary())
-	fmt.Fprintf(&b, "%-11s %s\n", "reason", x.Reason)
+	fmt.Fprintf(&b, "%-11s %s\n", "reason", printable(x.Reason))
 	if x.CounterKey != "" {
 		fmt.Fprintf(&b, "%-11s %s\n", "counter key", printable(x.CounterKey))
 	}
@@ -48,7 +48,7 @@ func (x *Explanation) Text() string {
 		fmt.Fprintf(&b, "%-11s %s\n", "metric key", printable(x.MetricKey))
 	}
 	for _, n := range x.Notes {
-		fmt.Fprintf(&b, "%-11s %s\n", "note", n)
+		fmt.Fprintf(&b, "%-11s %s\n", "note", printable(n))
 	}
 	return b.String()
 }

@@ -64,8 +64,6 @@ type File struct {
 // Load compiles a whole configuration. The warnings name what is legal but surely not meant. The
 // error is a *Rejection with every problem of every file; nothing is loaded then. No files at all
 // are a valid configuration without domains.
-//
-// The rules keep parts of the texts, so the memory they take includes the files.
 func Load(files []File, o Options) (*Rules, []Problem, error) {
 	files = slices.Clone(files)
 	slices.SortStableFunc(files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
@@ -81,9 +79,8 @@ func Load(files []File, o Options) (*Rules, []Problem, error) {
 	}
 	domains := check(docs, o.MergeDomains, rep)
 	sortProblems(rep.warnings)
-	if len(rep.problems) > 0 {
-		sortProblems(rep.problems)
-		return nil, rep.warnings, &Rejection{rep.problems}
+	if err := rep.rejection(); err != nil {
+		return nil, rep.warnings, err
 	}
 	return compile(domains, o), rep.warnings, nil
 }

@@ -39,7 +39,7 @@ func (r *reader) object(n *node, path string) *structpb.Struct {
 			r.problem(k.pos, k.text, "a key of %s is not UTF-8: %s", path, quote(k.text))
 			continue
 		}
-		out.Fields[k.text] = r.value(p.value, path+"."+k.text)
+		out.Fields[k.text] = r.value(p.value, path+"."+oneLine(k.text))
 	}
 	return out
 }
@@ -71,7 +71,7 @@ func (r *reader) value(n *node, path string) *structpb.Value {
 	case floatScalar:
 		f, _ := yamlFloat(n.text)
 		if math.IsInf(f, 0) || math.IsNaN(f) {
-			r.problem(n.pos, n.text, "%s is %s, which JSON can't hold", path, n.text)
+			r.problem(n.pos, n.text, "%s is %s, which JSON can't hold", path, oneLine(n.text))
 		}
 		return structpb.NewNumberValue(f)
 	}

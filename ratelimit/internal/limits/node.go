@@ -78,7 +78,7 @@ func (n *node) shown() string {
 		return "[…]"
 	}
 	if n.plain {
-		return n.text
+		return oneLine(n.text)
 	}
 	return quote(n.text)
 }

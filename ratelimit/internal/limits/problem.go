@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Problem is one thing wrong with, or odd about, the configuration: where it is, what stands there
@@ -61,10 +62,15 @@ func (r *Rejection) Error() string {
 // report gathers the problems and warnings of one load.
 type report struct {
 	problems, warnings []Problem
+	unlisted           int // problems beyond maxProblems
 }
 
-// maxProblems bounds a report: a file of another kind could fill it without end.
-const maxProblems = 1000
+const (
+	// maxProblems bounds a report: a file of another kind could fill it without end.
+	maxProblems = 1000
+	// maxText bounds what Problem.Text keeps of an offending text.
+	maxText = 256
+)
 
 // place says where in the configuration a problem is.
 type place struct {
@@ -75,9 +81,11 @@ type place struct {
 }
 
 func (r *report) problem(at place, text, format string, args ...any) {
-	if len(r.problems) < maxProblems {
-		r.problems = append(r.problems, at.say(text, format, args))
+	if len(r.problems) == maxProblems {
+		r.unlisted++
+		return
 	}
+	r.problems = append(r.problems, at.say(text, format, args))
 }
 
 func (r *report) warning(at place, text, format string, args ...any) {
@@ -89,8 +97,20 @@ func (r *report) warning(at place, text, format string, args ...any) {
 func (at place) say(text, format string, args []any) Problem {
 	return Problem{
 		File: at.file, Line: int(at.pos.line), Column: int(at.pos.column),
-		Domain: at.domain, Path: at.path, Text: text, Message: fmt.Sprintf(format, args...),
+		Domain: at.domain, Path: at.path, Text: text[:min(len(text), maxText)], Message: fmt.Sprintf(format, args...),
 	}
+}
+
+// rejection is the error of the problems found, nil if there are none.
+func (r *report) rejection() error {
+	if len(r.problems) == 0 {
+		return nil
+	}
+	sortProblems(r.problems)
+	if r.unlisted > 0 {
+		r.problems = append(r.problems, Problem{File: r.problems[0].File, Message: fmt.Sprintf("%d further problems are not listed", r.unlisted)})
+	}
+	return &Rejection{r.problems}
 }
 
 func sortProblems(ps []Problem) {
@@ -108,6 +128,14 @@ func quote(s string) string {
 		return strconv.Quote(s[:maxQuoted]) + "…"
 	}
 	return strconv.Quote(s)
+}
+
+// oneLine is a text as it stands, or quoted if it is long or would spoil the line.
+func oneLine(s string) string {
+	if len(s) > maxQuoted || strings.ContainsFunc(s, unicode.IsControl) {
+		return quote(s)
+	}
+	return s
 }
 
 // didYouMean is the tail of a message about an unknown word: the nearest known one, or nothing

@@ -317,7 +317,7 @@ func (r *reader) uint32(field string, v *node, lowest uint32) (uint32, bool) {
 			r.problem(v.pos, v.text, "%s must be a number without quotes, not the text %s", field, v.shown())
 			return 0, false
 		case negative && n != 0, n > math.MaxUint32, uint32(n) < lowest:
-			r.problem(v.pos, v.text, "%s is %s; allowed are whole numbers from %d to 4294967295", field, v.text, lowest)
+			r.problem(v.pos, v.text, "%s is %s; allowed are whole numbers from %d to 4294967295", field, oneLine(v.text), lowest)
 			return 0, false
 		default:
 			return uint32(n), true

@@ -26,6 +26,9 @@ func TestLoad_rejections(t *testing.T) {
 	f("- a\n- b\n", `f.yaml:1:1: the file must be a map with domain, descriptors or on_store_failure, not a list`)
 	f("hello\n", `f.yaml:1:1: the file must be a map with domain, descriptors or on_store_failure, not a text`)
 	f("domain: d\n---\ndomain: e\n", `f.yaml:2:1: a second YAML document begins here; a file holds one domain, so put each document into a file of its own`)
+	f("domain: d\ndescriptors: # caf\xe9\n", `f.yaml:2:19: byte 0xe9 is not UTF-8`)
+	f("domain: d\n\x00", `f.yaml:2:1: control character 0x00 must be written as an escape in double quotes`)
+	f("\ufeffdomain: d\r\n")
 
 	// 2: a key that is not a text.
 	f("domain: d\n1: x\n", `f.yaml:2:1: domain "d": a key of the file must be a text, not a number (1)`)
@@ -243,4 +246,20 @@ func TestLoad_warnings(t *testing.T) {
 		`f.yaml:10:10: domain "d", descriptor a_x\**: "x\\**" never matches: "x*" in f.yaml:4:10 takes everything before it`)
 	f("- key: e*\n"+limit(""),
 		`f.yaml:3:3: domain "d", descriptor e*: the star in key "e*" is an ordinary character; wildcards work in values only`)
+}
+
+// Messages stay on one line of bounded length, and a report of bounded size.
+func TestLoad_longTexts(t *testing.T) {
+	long := strings.Repeat("x", 10_000)
+	_, _, err := Load([]File{{"f.yaml", []byte("domain: d\ndescriptors:\n- key: \"a\\nb\"\n  value: " + long + "\n  unit: 1\n- key: a\n  " + long + ": 1\n  shadow_mode: " + long + "\n  quota_mode: x\n\n    y\n")}}, Options{})
+	for _, line := range strings.Split(err.Error(), "\n") {
+		if !strings.HasPrefix(line, "f.yaml:") || len(line) > 500 {
+			t.Errorf("%d bytes: %.200s", len(line), line)
+		}
+	}
+	_, _, err = Load([]File{{"f.yaml", []byte("domain: d\ndescriptors:\n" + strings.Repeat("- value: x\n", 1500))}}, Options{})
+	refusal, _ := errors.AsType[*Rejection](err)
+	if n := len(refusal.Problems); n != 1001 || refusal.Problems[1000].Message != "500 further problems are not listed" {
+		t.Errorf("%d problems, the last: %v", n, refusal.Problems[n-1])
+	}
 }

@@ -72,7 +72,7 @@ func label(index int, key, value string) string {
 	case key == "":
 		return fmt.Sprintf("descriptors[%d]", index)
 	case value == "":
-		return key
+		return oneLine(key)
 	}
-	return key + "_" + value
+	return oneLine(key + "_" + value)
 }

@@ -3,6 +3,7 @@ package limits
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/lexer"
@@ -36,7 +37,28 @@ func parseYAML(text string) (root *node, bad *syntax) {
 	if root := readPlain(text); root != nil {
 		return root, nil
 	}
+	if bad := badByte(text); bad != nil {
+		return nil, bad
+	}
 	return parseAnyYAML(text)
+}
+
+// badByte finds the first byte that YAML does not allow. The library would read on with another.
+func badByte(text string) *syntax {
+	at := pos{1, 1}
+	for i, r := range text {
+		switch {
+		case r == '\n':
+			at = pos{at.line + 1, 1}
+			continue
+		case r == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd"):
+			return &syntax{at, fmt.Sprintf("byte 0x%02x is not UTF-8", text[i])}
+		case r < ' ' && r != '\t' && r != '\r' || r == 0x7f:
+			return &syntax{at, fmt.Sprintf("control character 0x%02x must be written as an escape in double quotes", r)}
+		}
+		at.column++
+	}
+	return nil
 }
 
 // parseAnyYAML reads all of YAML with goccy/go-yaml.
@@ -73,8 +95,12 @@ func syntaxOf(err error) *syntax {
 	return s
 }
 
+// firstLine is what a message repeats of the library's.
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(s, "\n")
+	if len(s) > 2*maxQuoted {
+		return s[:2*maxQuoted] + "…"
+	}
 	return s
 }
 
@@ -243,9 +269,9 @@ func (b *builder) alias(n *ast.AliasNode) *node {
 	target, ok := b.anchors[name]
 	switch {
 	case !ok:
-		return b.fail(at, "alias *%s has no anchor &%s before it", name, name)
+		return b.fail(at, "alias *%s has no anchor &%s before it", oneLine(name), oneLine(name))
 	case target == nil:
-		return b.fail(at, "alias *%s stands inside its own anchor", name)
+		return b.fail(at, "alias *%s stands inside its own anchor", oneLine(name))
 	}
 	if b.extra += int64(target.weight); b.extra > maxExpansion {
 		return b.fail(at, "aliases stand for more than %d values", maxExpansion)
@@ -268,7 +294,7 @@ func (b *builder) tagged(n *ast.TagNode) *node {
 		}
 	case "!!map", "!!seq":
 	default:
-		return b.fail(at, "tag %s is not known", tag)
+		return b.fail(at, "tag %s is not known", oneLine(tag))
 	}
 	return v
 }
