@@ -59,7 +59,9 @@ func (s *KVStore) oldest(now int64) time.Duration {
 	defer s.mu.Unlock()
 	oldest := now
 	for _, l := range s.lanes {
-		l.mu.Lock()
+		if !l.mu.TryLock() {
+			continue // it is on the move
+		}
 		if l.out != nil {
 			oldest = min(oldest, l.since)
 		}
@@ -74,7 +76,9 @@ func (s *KVStore) sendAway(now int64) {
 		c.expire(now)
 	}
 	for _, l := range s.lanes {
-		l.mu.Lock()
+		if !l.mu.TryLock() {
+			continue // a batch is being built: the next tick is soon enough
+		}
 		for _, c := range l.out {
 			c.expire(now)
 		}

@@ -197,9 +197,11 @@ func leaving(ctx context.Context) error {
 	return ErrTimeout
 }
 
-// recycle keeps a call for the next Add.
+// recycle keeps a call for the next Add, unless its keys were unusually long.
 func (s *KVStore) recycle(c *call) {
-	c.ctx = nil
+	if c.ctx = nil; cap(c.keys) > 16<<10 {
+		return
+	}
 	s.calls.Put(c)
 }
 
