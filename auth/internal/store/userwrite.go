@@ -107,13 +107,12 @@ update {users} u set
     phone_change_sent_at = nullif(coalesce($20, phone_change_sent_at), '-infinity'),
     reauthentication_sent_at = nullif(coalesce($21, reauthentication_sent_at), '-infinity'),
     app_metadata = (case when $22 then '{}' else app_metadata end
-        || case when $23 then
-            (select coalesce(jsonb_build_object(
+        || coalesce((
+            select jsonb_build_object(
                 'provider', (array_agg(p.provider order by p.since, p.provider))[1],
-                'providers', jsonb_agg(p.provider order by p.since, p.provider)) , '{}')
-             from (select provider, min(created_at) as since from {identities} where user_id = $1 group by provider) p
-             having count(*) > 0)
-           end
+                'providers', jsonb_agg(p.provider order by p.since, p.provider))
+            from (select provider, min(created_at) as since from {identities} where $23 and user_id = $1 group by provider) p
+            having count(*) > 0), '{}')
         || coalesce($24, '{}'::jsonb)) - $25::text[],
     user_metadata = (case when $26 then '{}' else user_metadata end || coalesce($27, '{}'::jsonb)) - $28::text[]
 where u.id = $1`)
