@@ -10,6 +10,10 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/protobuf/testing/protocmp"
+
 	"gatehouse/ratelimit/internal/rls"
 )
 
@@ -139,10 +143,11 @@ func FuzzPlain(f *testing.F) {
 		if len(text) > 4096 {
 			return
 		}
-		mine := readPlain(text)
+		mine := readPlain(text, nil)
 		if mine == nil {
 			return
 		}
+		sameEntries(t, text, mine)
 		theirs, bad := parseAnyYAML(text)
 		if bad != nil {
 			t.Fatalf("the library refuses it: %v %s", bad.pos, bad.message)
@@ -159,6 +164,21 @@ var ruleSeeds = []string{
 	"domain: d\non_store_failure: deny\ndescriptors:\n- key: a\n  metadata: {x: [1, 2.5, null, yes, {y: z}]}\n  rate_limit: {unlimited: true}\n  descriptors:\n  - {key: b, detailed_metric: true, rate_limit: {unit: Week, requests_per_unit: 0x10}}\n",
 	"domain: d\ndescriptors:\n- &x {key: a, value: b, rate_limit: {unit: hour, requests_per_unit: 1_000}}\n- <<: *x\n  key: c\n- {key: 'a\\*', quota_mode: true}\n",
 	"domain: d\ndescriptors:\n- key: a\n  value: 'b\\**'\n- key: a\n  value: 'b\\*'\n- key: a\n  value: '*'\n- key: a\n",
+}
+
+// sameEntries compares a document read item by item with one read from the whole tree.
+func sameEntries(t *testing.T, text string, root *node) {
+	rep := &report{}
+	whole := readDocument("f.yaml", root, rep)
+	streamed, ok := streamDocument("f.yaml", text)
+	if ok != (len(rep.problems) == 0) {
+		t.Fatalf("read item by item: %v, problems of the whole: %v", ok, rep.problems)
+	}
+	if ok {
+		if d := cmp.Diff(whole, streamed, cmp.AllowUnexported(document{}, entry{}, limit{}, replaced{}, pos{}), protocmp.Transform(), cmpopts.EquateEmpty()); d != "" {
+			t.Fatalf("(-whole +streamed):\n%s", d)
+		}
+	}
 }
 
 var yamlSeeds = []string{

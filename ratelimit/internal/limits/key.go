@@ -64,8 +64,8 @@ func appendEscapedKey(dst []byte, rule *Rule, domain string, entries []rls.Entry
 	return strconv.AppendInt(dst, windowStart, 10)
 }
 
-// unsafe marks the bytes that escaped keys write in hexadecimal.
-var unsafe = func() (t [256]bool) {
+// escapes marks the bytes that escaped keys write in hexadecimal.
+var escapes = func() (t [256]bool) {
 	for c := range 0x21 {
 		t[c] = true
 	}
@@ -79,7 +79,7 @@ func appendEscaped(dst []byte, s string) []byte {
 	const hex = "0123456789ABCDEF"
 	from := 0
 	for i := 0; i < len(s); i++ {
-		if c := s[i]; unsafe[c] {
+		if c := s[i]; escapes[c] {
 			dst = append(dst, s[from:i]...)
 			dst = append(dst, '%', hex[c>>4], hex[c&15])
 			from = i + 1

@@ -70,12 +70,9 @@ func Load(files []File, o Options) (*Rules, []Problem, error) {
 	rep := &report{}
 	docs := make([]document, 0, len(files))
 	for _, f := range files {
-		root, bad := parseYAML(string(f.Text))
-		if bad != nil {
-			rep.problem(place{file: f.Name, pos: bad.pos}, "", "%s", bad.message)
-			continue
+		if doc, ok := readFile(f, rep); ok {
+			docs = append(docs, doc)
 		}
-		docs = append(docs, readDocument(f.Name, root, rep))
 	}
 	domains := check(docs, o.MergeDomains, rep)
 	sortProblems(rep.warnings)
@@ -83,4 +80,20 @@ func Load(files []File, o Options) (*Rules, []Problem, error) {
 		return nil, rep.warnings, err
 	}
 	return compile(domains, o), rep.warnings, nil
+}
+
+// readFile reads one file into a document, in pieces if there is nothing to report.
+func readFile(f File, rep *report) (document, bool) {
+	text := strings.TrimPrefix(string(f.Text), "\ufeff") // a byte order mark
+	if len(text) <= maxFileBytes {
+		if doc, ok := streamDocument(f.Name, text); ok {
+			return doc, true
+		}
+	}
+	root, bad := parseYAML(text)
+	if bad != nil {
+		rep.problem(place{file: f.Name, pos: bad.pos}, "", "%s", bad.message)
+		return document{}, false
+	}
+	return readDocument(f.Name, root, rep), true
 }

@@ -33,7 +33,29 @@ func (r *reader) problem(p pos, text, format string, args ...any) {
 // readDocument reads the root of a file.
 func readDocument(file string, root *node, rep *report) document {
 	r := &reader{file: file, report: rep}
-	doc := document{file: file, pos: root.pos}
+	return r.document(root)
+}
+
+// streamDocument reads a file of plain YAML without holding all its nodes at once. It gives up on
+// any other file and on the first problem, which readDocument can describe better.
+func streamDocument(file, text string) (doc document, ok bool) {
+	r := &reader{file: file, report: &report{}}
+	entries := make([]entry, 0, 16+strings.Count(text, "\n")/16)
+	index := 0
+	root := readPlain(text, func(item *node) {
+		entries = r.item(entries, index, item)
+		index++
+	})
+	if root == nil || r.wrong > 0 {
+		return document{}, false
+	}
+	doc = r.document(root)
+	doc.entries = entries
+	return doc, r.wrong == 0
+}
+
+func (r *reader) document(root *node) document {
+	doc := document{file: r.file, pos: root.pos}
 	if root.isNull() {
 		return doc // an empty file: the missing domain is reported
 	}
@@ -89,14 +111,18 @@ func (r *reader) entries(list *node) []entry {
 	}
 	out := make([]entry, 0, len(list.pairs))
 	for i, p := range list.pairs {
-		item := p.value
-		if item.kind != mapNode {
-			r.problem(item.pos, item.shown(), "descriptors[%d] must be a map with a key, not %s", i, item.what())
-			continue
-		}
-		out = append(out, r.entry(i, item))
+		out = r.item(out, i, p.value)
 	}
 	return out
+}
+
+// item reads one item of a descriptors list.
+func (r *reader) item(list []entry, index int, item *node) []entry {
+	if item.kind != mapNode {
+		r.problem(item.pos, item.shown(), "descriptors[%d] must be a map with a key, not %s", index, item.what())
+		return list
+	}
+	return append(list, r.entry(index, item))
 }
 
 func (r *reader) entry(index int, n *node) entry {

@@ -33,8 +33,7 @@ func parseYAML(text string) (root *node, bad *syntax) {
 	if len(text) > maxFileBytes {
 		return nil, &syntax{pos{1, 1}, fmt.Sprintf("the file has %d bytes, at most %d are read", len(text), maxFileBytes)}
 	}
-	text = strings.TrimPrefix(text, "\ufeff") // a byte order mark
-	if root := readPlain(text); root != nil {
+	if root := readPlain(text, nil); root != nil {
 		return root, nil
 	}
 	if bad := badByte(text); bad != nil {
