@@ -1,7 +1,8 @@
 // Package counter counts hits in fixed windows: in process, or in a key-value store.
 //
 // It knows keys, hits and windows; it never knows rules, gRPC or HTTP. Every Store passes the one
-// conformance test of this package.
+// conformance test of this package. A window is part of its key, so no store looks at the clock to
+// begin one; Request.Now only says which counters are over and how long new ones live.
 package counter
 
 import (
@@ -49,8 +50,9 @@ type Hit struct {
 	// Window is the length of the window and End its last instant (exclusive), both in seconds.
 	Window, End int64
 
-	// After is the total after this hit. Sums saturate at 2^63-1. Under Stop, a hit that would go
-	// over its limit is not written and After is what the total would have been.
+	// After is the total after this hit; hits on the same key in one request count one after another.
+	// Sums saturate at 2^63-1. Under Stop, a hit that would go over its limit is not written, a
+	// Shadow one neither, and After is what the total would have been.
 	After int64
 	// Spared says that Stop kept this hit from being written because another one is over;
 	// After is then the total without it.

@@ -127,11 +127,11 @@ func (s *KVStore) reach(ctx context.Context, l link) error {
 
 // Add implements Store.
 func (s *KVStore) Add(ctx context.Context, req *Request) error {
-	if s.breaker.open.Load() {
-		return ErrOpen
-	}
 	if len(req.Hits) == 0 {
 		return nil
+	}
+	if s.breaker.open.Load() {
+		return ErrOpen
 	}
 	now := time.Now()
 	stay := s.o.Timeout

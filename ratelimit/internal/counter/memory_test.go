@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"unsafe"
 )
 
 const noon = 1_700_000_000 // the spec's example clock: a second window starts here
@@ -126,6 +127,15 @@ func TestMemory_full(t *testing.T) {
 	req.Now = end
 	if err := m.Add(t.Context(), req); err != nil {
 		t.Errorf("Add after the windows' end: %v", err)
+	}
+}
+
+func TestShard_size(t *testing.T) {
+	if n := unsafe.Sizeof(shard{}); n != 64 {
+		t.Errorf("a shard has %d bytes, not those of a cache line", n)
+	}
+	if n := unsafe.Sizeof(slot{}); n != 32 {
+		t.Errorf("a slot has %d bytes, want 32", n)
 	}
 }
 

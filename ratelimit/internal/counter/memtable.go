@@ -38,7 +38,7 @@ func (s *slot) expired(now int64) bool { return int64(s.end) <= now }
 // full says that evicting this counter would grant its key what the limit has already refused.
 func (s *slot) full() bool { return s.count >= int64(s.limit) }
 
-// shard is one part of the table: open addressing with linear probing over an array that grows by
+// shard is one part of the table, exactly a cache line: open addressing with linear probing over an array that grows by
 // half when four fifths are taken. Deleting shifts the followers back, so there are no tombstones.
 type shard struct {
 	mu     sync.Mutex
@@ -46,7 +46,7 @@ type shard struct {
 	n      int // slots in use
 	cursor int // where the next sweep goes on
 	lap    int // most slots in use seen during the present round of the sweep
-	_      [64]byte
+	_      [8]byte
 }
 
 // home is where an id would like to be: the high bits of a, scaled to the table's size.
