@@ -49,7 +49,8 @@ func (l Limit) Wait(v Level, now time.Time, n float64) time.Duration {
 	if n > l.Size {
 		return math.MaxInt64
 	}
-	return time.Duration(math.Ceil(lacking / l.rate() * 1e9))
+	// Whole microseconds, upwards, but not for what is only rounding.
+	return time.Duration(math.Ceil(lacking/l.rate()*1e6-1e-3)) * time.Microsecond
 }
 
 // rate is tokens per second.

@@ -1,0 +1,65 @@
+package store_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
+)
+
+// Ten replicas start on an empty database: all work with one key.
+func TestFirstSigningKey(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	kept := make([]string, 10)
+	var wg sync.WaitGroup
+	for i := range kept {
+		wg.Go(func() {
+			list, err := db.FirstSigningKey(t.Context(), store.SigningKey{KID: fmt.Sprint(i), Algorithm: "RS256", Sealed: []byte("sealed"), CreatedAt: noon, SignsAt: noon})
+			if err != nil || len(list) != 1 {
+				t.Errorf("%d keys, %v", len(list), err)
+				return
+			}
+			kept[i] = list[0].KID
+		})
+	}
+	wg.Wait()
+	for _, k := range kept {
+		if k != kept[0] {
+			t.Errorf("keys %v", kept)
+		}
+	}
+}
+
+func TestSigningKeys(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	db := storetest.Open(t)
+	a := store.SigningKey{KID: "a", Algorithm: "RS256", Sealed: []byte("sealed"), CreatedAt: noon, SignsAt: noon}
+	b := store.SigningKey{KID: "b", Algorithm: "ES256", Sealed: []byte("sealed"), CreatedAt: noon, SignsAt: noon.Add(20 * time.Minute)}
+	send(t, db, func(batch *store.Batch) {
+		batch.InsertSigningKey(a)
+		batch.InsertSigningKey(b)
+		batch.RevokeSigningKey("a", noon.Add(time.Hour))
+		batch.RevokeSigningKey("a", noon.Add(2*time.Hour))
+	})
+	if err := db.ResealSigningKey(ctx, "b", []byte("anew")); err != nil {
+		t.Fatal(err)
+	}
+	a.RevokedAt, b.Sealed = noon.Add(time.Hour), []byte("anew")
+	got, err := db.SigningKeys(ctx)
+	if diff := cmp.Diff([]store.SigningKey{b, a}, got); diff != "" || err != nil {
+		t.Errorf("(-want +got): %v\n%s", err, diff)
+	}
+	if err := db.DeleteSigningKey(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := db.SigningKeys(ctx); len(got) != 1 || err != nil {
+		t.Errorf("left: %v, %v", got, err)
+	}
+}
