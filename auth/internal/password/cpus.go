@@ -1,0 +1,101 @@
+package password
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+)
+
+// DefaultWorkers is the number of processors this process may use, rounded down, at least one: the cores,
+// or the CPU quota of its control group where that is less. GOMAXPROCS is no measure: it is rounded up,
+// and the daemon may double it.
+func DefaultWorkers() int {
+	cpus := float64(runtime.NumCPU())
+	if quota, ok := CPUQuota(); ok {
+		cpus = min(cpus, quota)
+	}
+	return max(1, int(cpus))
+}
+
+// CPUQuota is the number of processors, a fraction maybe, that the control groups of this process allow,
+// if any does.
+func CPUQuota() (float64, bool) { return cpuQuota("/") }
+
+// cpuQuota reads cgroup v2 (cpu.max), else v1 (cpu.cfs_*_us), of this process and of all groups above it:
+// the least counts. root is the file system's root.
+func cpuQuota(root string) (quota float64, ok bool) {
+	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	if err != nil {
+		return 0, false
+	}
+	quota = math.Inf(1)
+	for line := range strings.Lines(string(text)) {
+		// ID:controllers:path, with 0 and no controllers for v2
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		read, mount := quotaV1, "sys/fs/cgroup/cpu"
+		switch {
+		case parts[0] == "0" && parts[1] == "":
+			read, mount = quotaV2, "sys/fs/cgroup"
+		case !hasController(parts[1], "cpu"):
+			continue
+		}
+		for path := filepath.Clean("/" + parts[2]); ; path = filepath.Dir(path) {
+			if q, ok := read(filepath.Join(root, mount, path)); ok {
+				quota = min(quota, q)
+			}
+			if path == "/" {
+				break
+			}
+		}
+	}
+	return quota, !math.IsInf(quota, 1)
+}
+
+func hasController(list, name string) bool {
+	for c := range strings.SplitSeq(list, ",") {
+		if c == name {
+			return true
+		}
+	}
+	return false
+}
+
+func quotaV2(dir string) (float64, bool) {
+	text, err := os.ReadFile(filepath.Join(dir, "cpu.max"))
+	fields := strings.Fields(string(text))
+	if err != nil || len(fields) != 2 {
+		return 0, false
+	}
+	return ratio(fields[0], fields[1])
+}
+
+func quotaV1(dir string) (float64, bool) {
+	quota, err := os.ReadFile(filepath.Join(dir, "cpu.cfs_quota_us"))
+	if err != nil {
+		return 0, false
+	}
+	period, err := os.ReadFile(filepath.Join(dir, "cpu.cfs_period_us"))
+	if err != nil {
+		return 0, false
+	}
+	return ratio(strings.TrimSpace(string(quota)), strings.TrimSpace(string(period)))
+}
+
+// ratio is quota / period; "max" and -1 stand for no quota.
+func ratio(quota, period string) (float64, bool) {
+	q, err := strconv.ParseFloat(quota, 64)
+	if err != nil || q <= 0 {
+		return 0, false
+	}
+	p, err := strconv.ParseFloat(period, 64)
+	if err != nil || p <= 0 {
+		return 0, false
+	}
+	return q / p, true
+}

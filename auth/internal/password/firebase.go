@@ -1,0 +1,91 @@
+package password
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/crypto/scrypt"
+)
+
+// Bounds of scrypt's costs; the largest takes 256 MiB.
+const (
+	maxScryptN = 17 // exponent of 2
+	maxScryptR = 16
+	maxScryptP = 4
+)
+
+// firebaseHash is "$fbscrypt$v=1,n=LOG2N,r=R,p=P,ss=SEPARATOR,sk=KEY$salt$hash", base64 with padding; ss may
+// be left out. The hash is the signer key sk, encrypted with AES-256-CTR under what scrypt makes of the
+// password and of salt and separator.
+type firebaseHash struct {
+	n, r, p                   int
+	separator, key, salt, mac []byte
+}
+
+func parseFirebase(rest string) (hashed, error) {
+	parts := strings.Split(rest, "$")
+	if len(parts) != 3 {
+		return nil, errors.New("password hash: fbscrypt has the form $fbscrypt$v=1,n=,r=,p=,ss=,sk=$salt$hash")
+	}
+	fields := strings.Split(parts[0], ",")
+	next := func(name string) string { // the value of the first field, if it has that name
+		if len(fields) > 0 {
+			if value, ok := strings.CutPrefix(fields[0], name+"="); ok {
+				fields = fields[1:]
+				return value
+			}
+		}
+		return ""
+	}
+	h := firebaseHash{}
+	if next("v") != "1" {
+		return nil, errors.New("password hash: fbscrypt's version v is not 1")
+	}
+	for _, cost := range []struct {
+		name  string
+		max   int
+		value *int
+	}{{"n", maxScryptN, &h.n}, {"r", maxScryptR, &h.r}, {"p", maxScryptP, &h.p}} {
+		n, ok := decimal(next(cost.name), cost.max)
+		if !ok || n < 1 {
+			return nil, fmt.Errorf("password hash: fbscrypt's %s is not 1 to %d", cost.name, cost.max)
+		}
+		*cost.value = n
+	}
+	var ok [4]bool
+	h.separator, ok[0] = strict64(base64.StdEncoding, next("ss"), 0, 64)
+	h.key, ok[1] = strict64(base64.StdEncoding, next("sk"), 16, 128)
+	h.salt, ok[2] = strict64(base64.StdEncoding, parts[1], 1, 128)
+	h.mac, ok[3] = strict64(base64.StdEncoding, parts[2], 16, 128)
+	switch {
+	case len(fields) > 0:
+		return nil, errors.New("password hash: fbscrypt's fields are not v, n, r, p, ss, sk in this order")
+	case ok != [4]bool{true, true, true, true}:
+		return nil, errors.New("password hash: fbscrypt's ss, sk, salt or hash is missing or not base64 with padding")
+	case len(h.mac) != len(h.key):
+		return nil, errors.New("password hash: fbscrypt's hash is not as long as the signer key")
+	}
+	return h, nil
+}
+
+func (h firebaseHash) check(password string) (bool, error) {
+	key, err := scrypt.Key([]byte(password), slices.Concat(h.salt, h.separator), 1<<h.n, h.r, h.p, 32)
+	if err != nil {
+		return false, fmt.Errorf("password: %w", err)
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return false, fmt.Errorf("password: %w", err)
+	}
+	have := make([]byte, len(h.key))
+	cipher.NewCTR(block, make([]byte, aes.BlockSize)).XORKeyStream(have, h.key)
+	return subtle.ConstantTimeCompare(have, h.mac) == 1, nil
+}
+
+func (firebaseHash) madeBy(Params) bool { return false }

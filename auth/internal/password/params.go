@@ -1,0 +1,131 @@
+package password
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/crypto/argon2"
+	"golang.org/x/crypto/bcrypt"
+)
+
+// Bounds of costs, for the setting and for imported hashes alike: beyond them one sign-in would hold a
+// worker for many seconds, or take the memory of the machine.
+const (
+	maxBcryptCost   = 15
+	maxArgonMemory  = 256 << 10 // KiB
+	maxArgonTime    = 20
+	maxArgonThreads = 16
+)
+
+const (
+	argonSaltBytes = 16
+	argonHashBytes = 32
+)
+
+// Params is how new passwords are hashed. The zero value is bcrypt with cost 10.
+type Params struct {
+	argon   bool
+	cost    int    // bcrypt; 0 is 10
+	memory  uint32 // argon2id, KiB
+	time    uint32
+	threads uint8
+}
+
+// ParseParams reads AUTH_PASSWORD_HASH: "bcrypt:12" (cost 4 to 15), "argon2id:19456,2,1" (memory in KiB,
+// passes, lanes), or either name alone for the default costs, bcrypt:10 and argon2id:19456,2,1. Nothing
+// is bcrypt:10.
+func ParseParams(text string) (Params, error) {
+	name, costs, given := strings.Cut(text, ":")
+	switch {
+	case text == "":
+		return Params{}, nil
+	case name == "bcrypt":
+		cost := 10
+		if given {
+			var ok bool
+			if cost, ok = decimal(costs, maxBcryptCost); !ok || cost < bcrypt.MinCost {
+				return Params{}, fmt.Errorf("bcrypt's cost is a number from %d to %d", bcrypt.MinCost, maxBcryptCost)
+			}
+		}
+		return Params{cost: cost}, nil
+	case name == "argon2id":
+		if !given {
+			costs = "19456,2,1"
+		}
+		parts := strings.Split(costs, ",")
+		if len(parts) != 3 {
+			return Params{}, errors.New("argon2id has three costs: memory in KiB, passes, lanes")
+		}
+		a, err := parseArgonCosts(parts[0], parts[1], parts[2])
+		if err != nil {
+			return Params{}, err
+		}
+		return Params{argon: true, memory: a.memory, time: a.time, threads: a.threads}, nil
+	}
+	return Params{}, errors.New("a password hash is bcrypt:COST or argon2id:MEMORY,PASSES,LANES")
+}
+
+// String is the setting that gives these parameters.
+func (p Params) String() string {
+	if p.argon {
+		return fmt.Sprintf("argon2id:%d,%d,%d", p.memory, p.time, p.threads)
+	}
+	return "bcrypt:" + strconv.Itoa(p.bcryptCost())
+}
+
+func (p Params) bcryptCost() int {
+	if p.cost == 0 {
+		return 10
+	}
+	return p.cost
+}
+
+// hash does the work; it is called on a worker.
+func (p Params) hash(password string) (string, error) {
+	if len(password) > MaxBytes {
+		return "", ErrTooLong
+	}
+	if !p.argon {
+		out, err := bcrypt.GenerateFromPassword([]byte(password), p.bcryptCost())
+		return string(out), err
+	}
+	salt := make([]byte, argonSaltBytes)
+	rand.Read(salt) // never fails (crypto/rand)
+	return p.argonText(salt, argon2.IDKey([]byte(password), salt, p.time, p.memory, p.threads, argonHashBytes)), nil
+}
+
+func (p Params) argonText(salt, hash []byte) string {
+	return fmt.Sprintf("$argon2id$v=19$m=%d,t=%d,p=%d$%s$%s", p.memory, p.time, p.threads,
+		base64.RawStdEncoding.EncodeToString(salt), base64.RawStdEncoding.EncodeToString(hash))
+}
+
+// dummy is a well-formed hash with random salt and result, which no password has and which costs as much
+// to check as any: for accounts that don't exist or have no password. Making it costs nothing.
+func (p Params) dummy() string {
+	var raw [argonSaltBytes + argonHashBytes]byte
+	rand.Read(raw[:])
+	if p.argon {
+		return p.argonText(raw[:argonSaltBytes], raw[argonSaltBytes:])
+	}
+	return fmt.Sprintf("$2a$%02d$%s%s", p.bcryptCost(), bcrypt64.EncodeToString(raw[:16]), bcrypt64.EncodeToString(raw[16:39]))
+}
+
+// NeedsRehash says whether a hash was made otherwise than these parameters make it. What it cannot read
+// needs no rehash: it cannot be checked either.
+func (p Params) NeedsRehash(hash string) bool {
+	h, err := parse(hash)
+	return err == nil && !h.madeBy(p)
+}
+
+// decimal reads a number without sign or leading zeros, at most limit.
+func decimal(text string, limit int) (int, bool) {
+	if text == "" || len(text) > 9 || text[0] == '0' && len(text) > 1 || strings.Trim(text, "0123456789") != "" {
+		return 0, false
+	}
+	n, err := strconv.Atoi(text)
+	return n, err == nil && n <= limit
+}

@@ -1,0 +1,103 @@
+package password
+
+import (
+	_ "embed" // for the list of common passwords
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// minLength is the least minimum that a setting can ask for; lower ones count as this.
+const minLength = 6
+
+// Reasons of a weak password, in the order they are told (spec core-http 2.9).
+const (
+	ReasonLength     = "length"
+	ReasonCharacters = "characters"
+	ReasonPwned      = "pwned"
+)
+
+// Policy is what a new password must be like. It never changes.
+type Policy struct {
+	min    int
+	sets   []string
+	common bool
+}
+
+// NewPolicy takes PASSWORD_MIN_LENGTH (characters, at least 6), PASSWORD_REQUIRED_CHARACTERS (sets
+// separated by ':'; "\:" is a colon and "\\" a backslash inside a set; empty sets are ignored) and
+// AUTH_PASSWORD_COMMON_REFUSED.
+func NewPolicy(min int, required string, refuseCommon bool) *Policy {
+	return &Policy{min: max(min, minLength), sets: parseSets(required), common: refuseCommon}
+}
+
+func parseSets(text string) []string {
+	var sets []string
+	var set strings.Builder
+	end := func() {
+		if set.Len() > 0 {
+			sets = append(sets, set.String())
+		}
+		set.Reset()
+	}
+	for i := 0; i < len(text); i++ {
+		switch {
+		case text[i] == '\\' && i+1 < len(text) && (text[i+1] == ':' || text[i+1] == '\\'):
+			i++
+			set.WriteByte(text[i])
+		case text[i] == ':':
+			end()
+		default:
+			set.WriteByte(text[i])
+		}
+	}
+	end()
+	return sets
+}
+
+// Weak says why a password is weak, to programs and to people.
+type Weak struct {
+	Reasons []string
+	Message string
+}
+
+// Check judges a password; nil is good. That it has at most MaxBytes bytes is another rule with another
+// answer.
+func (p *Policy) Check(password string) *Weak {
+	var w Weak
+	var texts []string
+	add := func(reason, text string) {
+		w.Reasons = append(w.Reasons, reason)
+		texts = append(texts, text)
+	}
+	if utf8.RuneCountInString(password) < p.min {
+		add(ReasonLength, fmt.Sprintf("Password should be at least %d characters.", p.min))
+	}
+	for _, set := range p.sets {
+		if !strings.ContainsAny(password, set) {
+			add(ReasonCharacters, "Password should contain at least one character of each: "+strings.Join(p.sets, ", ")+".")
+			break
+		}
+	}
+	if p.common && isCommon(password) {
+		add(ReasonPwned, "Password is known to be weak and easy to guess, please choose a different one.")
+	}
+	if w.Reasons == nil {
+		return nil
+	}
+	w.Message = strings.Join(texts, " ")
+	return &w
+}
+
+//go:embed common.txt
+var common string // one a line, lower case; see NOTICE
+
+// isCommon looks the password up without regard to case. Scanning all 196 KB takes about as long as a
+// thousandth of a hash, so there is no index (BenchmarkCommon).
+func isCommon(password string) bool {
+	if password == "" || len(password) > MaxBytes || strings.Contains(password, "\n") {
+		return false
+	}
+	line := strings.ToLower(password) + "\n"
+	return strings.HasPrefix(common, line) || strings.Contains(common, "\n"+line)
+}

@@ -1,0 +1,10 @@
+//go:build !linux
+
+package password
+
+import "errors"
+
+// lowPriority is not to be had where a priority belongs to the whole process.
+func lowPriority() error { return errors.New("threads have no priority of their own on this system") }
+
+func onFirstThread() bool { return false }

@@ -1,0 +1,255 @@
+package password
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// queuePerWorker is the default length of the queue for each worker. At bcrypt's cost 10 its last place
+// waits for a second and a half.
+const queuePerWorker = 32
+
+// Options are those of NewWorkers.
+type Options struct {
+	// Workers is the number of threads that hash (AUTH_PASSWORD_WORKERS); 0 is DefaultWorkers().
+	Workers int
+	// Queue is how many calls may wait for a worker; 0 is 32 for each.
+	Queue int
+	// Params is how new passwords are hashed.
+	Params Params
+	// Log hears, once, when a thread may not lower its priority. Nil: slog.Default().
+	Log *slog.Logger
+}
+
+// Workers hash and check on a fixed number of OS threads of the lowest priority, so that a flood of
+// sign-ins takes only the processor time that nobody else wants. A thread serves nothing else and ends
+// with Close. argon2 computes in goroutines of its own, at normal priority; their number stays bounded
+// by workers times lanes.
+type Workers struct {
+	jobs    chan *job
+	workers int
+	current atomic.Pointer[settings]
+
+	mu     sync.RWMutex // held for reading while a job is put into the queue
+	closed bool
+
+	wg      sync.WaitGroup
+	running atomic.Int64
+	mean    atomic.Int64 // nanoseconds of a job, exponentially smoothed
+	refused atomic.Uint64
+	done    atomic.Uint64
+}
+
+// settings are what Use exchanges.
+type settings struct {
+	params Params
+	dummy  string
+}
+
+// job is one call. A worker runs it unless its caller has left before.
+type job struct {
+	run    func()
+	failed error // a panic of run; a request must not end the daemon
+	state  atomic.Int32
+	done   chan struct{}
+}
+
+func (j *job) runSafely() {
+	defer func() {
+		if r := recover(); r != nil {
+			j.failed = fmt.Errorf("password: panic: %v", r)
+		}
+	}()
+	j.run()
+}
+
+const (
+	jobWaiting int32 = iota
+	jobRunning
+	jobAbandoned
+)
+
+// Busy is ErrBusy with the time after which a try is worth while.
+type Busy struct {
+	RetryAfter time.Duration // whole seconds, at least one: until the queue is worked off
+}
+
+func (b *Busy) Error() string { return fmt.Sprintf("%v, retry after %v", ErrBusy, b.RetryAfter) }
+
+// Is says that a *Busy is ErrBusy.
+func (b *Busy) Is(target error) bool { return target == ErrBusy }
+
+// Stats are figures of the workers: now, and since the start.
+type Stats struct {
+	Running, Waiting int
+	Done, Refused    uint64
+}
+
+// NewWorkers starts the threads.
+func NewWorkers(o Options) *Workers {
+	if o.Workers <= 0 {
+		o.Workers = DefaultWorkers()
+	}
+	if o.Queue <= 0 {
+		o.Queue = queuePerWorker * o.Workers
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	w := &Workers{jobs: make(chan *job, o.Queue), workers: o.Workers}
+	w.Use(o.Params)
+	var refusal sync.Once
+	for range o.Workers {
+		w.start(func() { w.work(o.Log, &refusal) })
+	}
+	return w
+}
+
+// Use changes how new passwords are hashed, and with it what a check of nobody's password costs.
+func (w *Workers) Use(p Params) { w.current.Store(&settings{params: p, dummy: p.dummy()}) }
+
+// Hash makes the hash of a new password. It fails with ErrTooLong, a *Busy, ErrClosed, or ctx's error.
+func (w *Workers) Hash(ctx context.Context, password string) (string, error) {
+	if len(password) > MaxBytes {
+		return "", ErrTooLong
+	}
+	var hash string
+	var failed error
+	p := w.current.Load().params
+	err := w.do(ctx, func() { hash, failed = p.hash(password) })
+	if err != nil {
+		return "", err
+	}
+	return hash, failed
+}
+
+// Check says whether password has that hash, and whether a right one wants to be hashed anew because the
+// parameters have changed or it was imported. An empty hash stands for an account that doesn't exist or
+// has no password: nothing is right, at the cost of a check with the current parameters. The error is that
+// of an unreadable hash, a *Busy, ErrClosed, or ctx's.
+func (w *Workers) Check(ctx context.Context, hash, password string) (ok, rehash bool, err error) {
+	now := w.current.Load()
+	nobody := hash == ""
+	if nobody {
+		hash = now.dummy
+	}
+	h, err := parse(hash)
+	if err != nil {
+		return false, false, err
+	}
+	var right bool // not ok itself: after ctx has ended, the worker may still write to it
+	var failed error
+	if err := w.do(ctx, func() { right, failed = h.check(password) }); err != nil {
+		return false, false, err
+	}
+	if failed != nil || !right || nobody {
+		return false, false, failed
+	}
+	return true, !h.madeBy(now.params), nil
+}
+
+// do waits until a worker has run f, or ctx ends. What has begun is not stopped: the result is thrown
+// away then, and f's variables must not be read.
+func (w *Workers) do(ctx context.Context, f func()) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	j := &job{run: f, done: make(chan struct{})}
+	if err := w.enqueue(j); err != nil {
+		return err
+	}
+	select {
+	case <-j.done:
+		return j.failed
+	case <-ctx.Done():
+		j.state.CompareAndSwap(jobWaiting, jobAbandoned)
+		return ctx.Err()
+	}
+}
+
+func (w *Workers) enqueue(j *job) error {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if w.closed {
+		return ErrClosed
+	}
+	select {
+	case w.jobs <- j:
+		return nil
+	default:
+		w.refused.Add(1)
+		return &Busy{RetryAfter: w.retryAfter()}
+	}
+}
+
+// retryAfter estimates how long the jobs in hand take.
+func (w *Workers) retryAfter() time.Duration {
+	jobs := float64(len(w.jobs)) + float64(w.running.Load())
+	seconds := math.Ceil(jobs * float64(w.mean.Load()) / float64(w.workers) / float64(time.Second))
+	return time.Duration(max(seconds, 1)) * time.Second
+}
+
+// start runs work on a thread of its own, which is never unlocked: the runtime ends it with the goroutine
+// instead of giving its low priority to others. Threads that the runtime starts meanwhile do not inherit
+// it: they are cloned from a thread that is nobody's own. The process's first thread is passed over, since
+// it cannot end and its priority is the one that ps shows for the whole process.
+func (w *Workers) start(work func()) {
+	locked := make(chan struct{})
+	w.wg.Go(func() {
+		runtime.LockOSThread()
+		if onFirstThread() {
+			w.start(work) // elsewhere: we hold this thread until that one is locked, too
+			runtime.UnlockOSThread()
+			close(locked)
+			return
+		}
+		close(locked)
+		work()
+	})
+	<-locked
+}
+
+// work is the life of one worker.
+func (w *Workers) work(log *slog.Logger, refusal *sync.Once) {
+	if err := lowPriority(); err != nil {
+		refusal.Do(func() { log.Warn("password: hashing runs at normal priority", "err", err) })
+	}
+	for j := range w.jobs {
+		if !j.state.CompareAndSwap(jobWaiting, jobRunning) {
+			continue
+		}
+		w.running.Add(1)
+		start := time.Now()
+		j.runSafely()
+		took := int64(time.Since(start))
+		w.running.Add(-1)
+		if old := w.mean.Load(); old > 0 {
+			took = old + (took-old)/8
+		}
+		w.mean.Store(took) // a lost update of another worker does not matter to an estimate
+		w.done.Add(1)
+		close(j.done)
+	}
+}
+
+// Stats are the workers' figures.
+func (w *Workers) Stats() Stats {
+	return Stats{Running: int(w.running.Load()), Waiting: len(w.jobs), Done: w.done.Load(), Refused: w.refused.Load()}
+}
+
+// Close refuses new calls, lets those in the queue end, and ends the threads.
+func (w *Workers) Close() {
+	w.mu.Lock()
+	if !w.closed {
+		w.closed = true
+		close(w.jobs)
+	}
+	w.mu.Unlock()
+	w.wg.Wait()
+}
