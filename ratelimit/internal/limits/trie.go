@@ -52,7 +52,7 @@ type step struct {
 
 // target is where an entry of a request leads. It holds what Find needs next, so that a level costs
 // one look into its table and no further pointers: in a large configuration each is a miss of the
-// processor's cache (Find, 100,000 rules: 400 ns through steps, BenchmarkFind).
+// processor's cache (BenchmarkFind with 100,000 rules: 400 ns through steps, 90 to 140 so).
 type target struct {
 	below *branch
 	rule  *Rule
