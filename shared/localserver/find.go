@@ -16,6 +16,7 @@ var packages = map[string]string{
 	"memcached":      "memcached",
 	"initdb":         "postgresql",
 	"postgres":       "postgresql",
+	"pgbouncer":      "pgbouncer",
 }
 
 // Find is the path of a server program: from PATH, else from the folders where Debian puts servers,

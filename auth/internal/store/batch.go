@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -98,20 +100,27 @@ type Tx struct {
 // Batch starts an empty batch within the transaction.
 func (t *Tx) Batch() *Batch { return &Batch{db: t.db, tx: t.tx} }
 
+// deadlockTries is how often a transaction is begun that ends in a deadlock.
+const deadlockTries = 3
+
 // InTx runs f in a transaction (READ COMMITTED), which commits when f returns nil. After a deadlock
-// f is run once more, so it must not change anything but the database and variables it sets anew.
-// It must not hash or talk to anybody: it holds a connection.
+// f is run again, so it must not change anything but the database and variables it sets anew. It
+// must not hash or talk to anybody: it holds a connection.
 func (db *DB) InTx(ctx context.Context, f func(*Tx) error) error {
-	once := func() error {
-		return db.on(ctx, "transaction", func(c *pgx.Conn) error {
+	for try := 1; ; try++ {
+		err := db.on(ctx, "transaction", func(c *pgx.Conn) error {
 			return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error { return f(&Tx{db: db, tx: tx}) })
 		})
+		if try == deadlockTries || !contended(err) {
+			return err
+		}
+		// The other one must get the lock before we ask again: it has to be woken for it.
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(time.Duration(try) * (10*time.Millisecond + rand.N(20*time.Millisecond))):
+		}
 	}
-	err := once()
-	if contended(err) {
-		err = once()
-	}
-	return err
 }
 
 // one runs a statement of one row.

@@ -15,6 +15,7 @@ import (
 	"net"
 	"regexp"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,6 +50,8 @@ type DB struct {
 	log  *slog.Logger
 	// full is until when no connection is added because the server had none left, Unix nanoseconds.
 	full atomic.Int64
+	// bouncer guards the one line about PgBouncer.
+	bouncer sync.Once
 }
 
 var validNamespace = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,29}$`)
@@ -128,8 +131,10 @@ func (db *DB) on(ctx context.Context, doing string, f func(*pgx.Conn) error) err
 // failure is the package's failure with a word in the log for what an operator must change.
 func (db *DB) failure(doing string, err error) error {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (pg.Code == "42P05" || pg.Code == "26000") {
-		db.log.Error("prepared statements get lost between us and PostgreSQL: behind PgBouncer in transaction mode DATABASE_URL needs default_query_exec_mode=cache_describe",
-			"sqlstate", pg.Code)
+		db.bouncer.Do(func() {
+			db.log.Error("prepared statements get lost between us and PostgreSQL: behind PgBouncer in transaction mode DATABASE_URL needs default_query_exec_mode=cache_describe",
+				"sqlstate", pg.Code)
+		})
 	}
 	return failure(doing, err)
 }

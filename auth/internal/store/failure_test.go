@@ -1,0 +1,231 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"gatehouse/auth/internal/store"
+	"gatehouse/shared/localserver"
+	"gatehouse/shared/testdb"
+)
+
+// The database is killed, frozen and away: every call says so in time, and works afterwards.
+func TestUnavailable(t *testing.T) {
+	t.Parallel()
+	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
+	db := open(t, server.PostgresURL("postgres"), "")
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	u := addUser(t, db, "mia@example.org")
+	s := addSession(t, db, u, noon)
+	calls := map[string]func(context.Context) error{
+		"caller": func(ctx context.Context) error { _, _, err := db.Caller(ctx, u.ID, s); return err },
+		"refresh": func(ctx context.Context) error {
+			_, err := db.Refresh(ctx, store.Refresh{Session: s, SecretHash: secretOf, Counter: 1 << 40, Now: noon})
+			return err
+		},
+		"batch": func(ctx context.Context) error {
+			b := db.Batch()
+			b.Audit(store.Audit{At: noon, Action: store.ActionLogin})
+			return b.Send(ctx)
+		},
+		"transaction": func(ctx context.Context) error {
+			return db.InTx(ctx, func(tx *store.Tx) error { _, err := tx.LockUser(ctx, u.ID); return err })
+		},
+		"ping": db.Ping,
+	}
+	all := func(doing string, want error) {
+		t.Helper()
+		for name, call := range calls {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			began := time.Now()
+			if err := call(ctx); !errors.Is(err, want) {
+				t.Errorf("%s, %s: %v, want %v", doing, name, err, want)
+			}
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("%s, %s took %v", doing, name, took)
+			}
+			cancel()
+		}
+	}
+	// works makes calls until one succeeds: connections that died with the server are found one by one.
+	works := func() {
+		t.Helper()
+		for name, call := range calls {
+			var err error
+			for range 50 {
+				if err = call(t.Context()); err == nil {
+					break
+				}
+				if !errors.Is(err, store.ErrUnavailable) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			if err != nil {
+				t.Errorf("%s doesn't recover: %v", name, err)
+			}
+		}
+	}
+	all("running", nil)
+	server.Kill()
+	all("killed", store.ErrUnavailable)
+	if _, err := store.Open(t.Context(), store.Options{URL: server.PostgresURL("postgres")}); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("opening: %v", err)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	works()
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	all("frozen", store.ErrUnavailable)
+	if err := server.Cont(); err != nil {
+		t.Fatal(err)
+	}
+	works()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := calls["caller"](gone); !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller who left: %v", err)
+	}
+}
+
+// With the server's connections used up callers wait for those that there are, and nobody fails.
+func TestPool_full(t *testing.T) {
+	t.Parallel()
+	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{Config: []string{"max_connections=9", "superuser_reserved_connections=3"}})
+	url := server.PostgresURL("postgres")
+	setup, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Reserved connections are for superusers: be none.
+	if _, err := setup.Exec(t.Context(), "create role plain login; grant all on schema public to plain"); err != nil {
+		t.Fatal(err)
+	}
+	setup.Close(t.Context())
+	plain := "user=plain dbname=postgres host=" + server.Dir()
+	db, err := store.Open(t.Context(), store.Options{URL: plain, MaxConns: 50})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	u := addUser(t, db, "mia@example.org")
+	var wg sync.WaitGroup
+	for range 40 {
+		wg.Go(func() {
+			for range 5 {
+				err := db.InTx(t.Context(), func(tx *store.Tx) error { _, err := tx.LockUser(t.Context(), u.ID); return err })
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := db.Pool().Stat().TotalConns(); n > 6 {
+		t.Errorf("%d connections on a server that gives 6", n)
+	}
+	db.Close()
+	// A pool without a size takes what is free, less 5.
+	small, err := store.Open(t.Context(), store.Options{URL: plain})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer small.Close()
+	if n := small.Pool().Config().MaxConns; n != 4 {
+		t.Errorf("the pool may grow to %d", n)
+	}
+}
+
+// Nobody's need makes connections, and beyond 4 for each core they close when they rest.
+func TestPool_rest(t *testing.T) {
+	t.Parallel()
+	url := testdb.Postgres(t)
+	db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 100, MaxConnIdleTime: time.Millisecond, HealthCheckPeriod: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if n := db.Pool().Stat().TotalConns(); n != 0 {
+		t.Errorf("%d connections that nobody asked for", n)
+	}
+	floor := db.Pool().Config().MinConns
+	busy := floor + 10
+	var wg, ready sync.WaitGroup
+	ready.Add(int(busy))
+	for range busy {
+		wg.Go(func() {
+			if err := db.With(t.Context(), func(*pgx.Conn) error { ready.Done(); ready.Wait(); return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := db.Pool().Stat().TotalConns(); n < busy {
+		t.Errorf("%d connections, want %d", n, busy)
+	}
+	for deadline := time.Now().Add(20 * time.Second); db.Pool().Stat().TotalConns() != floor; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections rest, want %d", db.Pool().Stat().TotalConns(), floor)
+		}
+	}
+}
+
+func TestOpen_refuses(t *testing.T) {
+	t.Parallel()
+	f := func(o store.Options) {
+		t.Helper()
+		if _, err := store.Open(t.Context(), o); err == nil || errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	f(store.Options{URL: "postgres://%zz"})
+	for _, ns := range []string{"Auth", "1a", "a-b", "ä", "a b", `a"`, "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"} {
+		f(store.Options{URL: "host=/nowhere", Namespace: ns})
+	}
+}
+
+// Two transactions that wait for each other: one is run again, and both succeed.
+func TestInTx_deadlock(t *testing.T) {
+	t.Parallel()
+	db := open(t, testdb.Postgres(t), "")
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	users := []uuid.UUID{addUser(t, db, "a@example.org").ID, addUser(t, db, "b@example.org").ID}
+	var wg, both sync.WaitGroup
+	both.Add(2)
+	for i := range 2 {
+		wg.Go(func() {
+			first := true
+			err := db.InTx(t.Context(), func(tx *store.Tx) error {
+				if _, err := tx.LockUser(t.Context(), users[i]); err != nil {
+					return err
+				}
+				if first {
+					first = false
+					both.Done()
+					both.Wait()
+				}
+				_, err := tx.LockUser(t.Context(), users[1-i])
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,100 @@
+package store_test
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/store"
+	"gatehouse/shared/localserver"
+	"gatehouse/shared/testdb"
+)
+
+// Two connections to the server for many clients: every transaction may meet another one's
+// statements. With the documented DATABASE_URL everything works; without it the log says what to do.
+func TestPgBouncer(t *testing.T) {
+	t.Parallel()
+	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
+	bouncer := testdb.PgBouncer(t, server, "default_pool_size = 2")
+	url := bouncer.PostgresURL("postgres")
+	var log bytes.Buffer
+	var mu sync.Mutex
+	// load is how many of 80 lives failed.
+	load := func(url string) (failed int) {
+		db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 8, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		if _, err := db.Migrate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 10 {
+					if err := life(t, db); err != nil {
+						mu.Lock()
+						failed++
+						mu.Unlock()
+					}
+				}
+			})
+		}
+		wg.Wait()
+		return failed
+	}
+	if n := load(url + "&default_query_exec_mode=cache_describe"); n > 0 {
+		t.Errorf("%d of 80 lives failed", n)
+	}
+	if load(url) == 0 {
+		t.Log("prepared statements survive this PgBouncer")
+	} else if n := strings.Count(log.String(), "default_query_exec_mode=cache_describe"); n != 1 {
+		t.Errorf("the log says %d times what to do: %s", n, log.String())
+	}
+}
+
+// life signs a user up, in, refreshes, redeems a token and signs out.
+func life(t *testing.T, db *store.DB) error {
+	ctx := t.Context()
+	u := newUser(uuid.NewString() + "@example.org")
+	n := newToken(u, store.KindRecovery, noon)
+	b := db.Batch()
+	b.Take(store.Limit{Key: []byte("mail"), Size: 1e6, Refill: time.Hour}, 1, noon)
+	b.InsertUser(u)
+	b.InsertIdentity(emailIdentity(u))
+	b.InsertToken(n)
+	b.Audit(store.Audit{At: noon, Action: store.ActionUserSignedUp, Actor: u.ID})
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	s := newSession(u, noon)
+	if _, err := db.OpenSession(ctx, store.OpenSession{Session: s, IfPassword: "hash", Audit: store.Audit{At: noon, Action: store.ActionLogin}}); err != nil {
+		return err
+	}
+	if _, err := db.Refresh(ctx, store.Refresh{Session: s.ID, SecretHash: secretOf, Now: noon}); err != nil {
+		return err
+	}
+	err := db.InTx(ctx, func(tx *store.Tx) error {
+		if _, err := tx.RedeemLink(ctx, n.LinkHash, []store.Kind{n.Kind}, noon); err != nil {
+			return err
+		}
+		b := tx.Batch()
+		b.UpdateUser(store.UserPatch{ID: u.ID, Now: noon, ProvidersFromIdentities: true})
+		b.DeleteTokens(u.ID)
+		return b.Send(ctx)
+	})
+	if err != nil {
+		return err
+	}
+	if _, _, err := db.Caller(ctx, u.ID, s.ID); err != nil {
+		return err
+	}
+	_, err = db.SignOut(ctx, store.SignOut{User: u.ID, Session: s.ID, Scope: store.ScopeGlobal, Now: noon})
+	return err
+}
