@@ -1,0 +1,215 @@
+package redirect
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// maxPattern bounds a pattern, and with it what one match can cost: pattern length × target length.
+const maxPattern = 512
+
+// rule is one compiled item of the list. Scheme, host, port and the rest are matched apart, so that a
+// wildcard of one part never eats into another.
+type rule struct {
+	text    string
+	scheme  string
+	slashes bool
+	host    glob
+	// literalHost: no wildcard. Only such a rule reaches an IP address that isn't loopback.
+	literalHost bool
+	// wide: the pattern ends in ** within the host, and takes any port, path and query.
+	wide    bool
+	hasPort bool
+	port    glob
+	rest    glob
+}
+
+// compile reads one pattern.
+func compile(text string) (r rule, err error) {
+	r.text = text
+	if len(text) > maxPattern {
+		return r, fmt.Errorf("longer than %d bytes", maxPattern)
+	}
+	for i := range len(text) {
+		if text[i] < ' ' || text[i] == 0x7f {
+			return r, errors.New("contains a control character")
+		}
+	}
+	scheme, rest, ok := strings.Cut(text, ":")
+	if !ok || !isScheme(scheme) {
+		return r, errors.New("must begin with a scheme written out, such as https://")
+	}
+	if strings.IndexByte(rest, '#') >= 0 {
+		return r, errors.New("contains a fragment, which is never compared")
+	}
+	t := target{scheme: scheme}
+	if _, why := parse(scheme + "://a"); why != good {
+		return r, errors.New(why.String())
+	}
+	r.scheme = scheme
+	authority, slashes := strings.CutPrefix(rest, "//")
+	if !slashes {
+		if t.special() {
+			return r, errors.New("must have // and a host after the scheme")
+		}
+		if rest == "" || strings.Trim(rest, "*") == "" {
+			return r, errors.New("must say something after the scheme")
+		}
+		r.rest, err = compileText(rest)
+		return r, err
+	}
+	r.slashes = true
+	rest = ""
+	if end := strings.IndexAny(authority, "/?"); end >= 0 {
+		authority, rest = authority[:end], authority[end:]
+	}
+	if err := r.compileAuthority(authority, t.special(), rest == ""); err != nil {
+		return r, err
+	}
+	r.rest, err = compileText(rest)
+	return r, err
+}
+
+func (r *rule) compileAuthority(authority string, special, end bool) (err error) {
+	host, port := authority, ""
+	if strings.HasPrefix(authority, "[") {
+		i := strings.IndexByte(authority, ']')
+		if i < 0 {
+			return errors.New("the [ of an IPv6 address is not closed")
+		}
+		if ip, err := netip.ParseAddr(authority[1:i]); err != nil || !ip.Is6() || ip.Zone() != "" {
+			return errors.New("the brackets at the host hold no IPv6 address")
+		}
+		host, port = authority[:i+1], authority[i+1:]
+		if port != "" && port[0] != ':' {
+			return errors.New("something other than a port follows the IPv6 address")
+		}
+		r.host, r.literalHost = literal(strings.ToLower(host)), true
+	} else {
+		if i := strings.IndexByte(authority, ':'); i >= 0 {
+			host, port = authority[:i], authority[i:]
+		}
+		if host == "" && (special || port != "") {
+			return errors.New("has no host")
+		}
+		if host != "" && !plainHost(strings.ReplaceAll(host, "*", "a"), !special) {
+			return errors.New("the host may hold letters, digits, dots, hyphens, * and **")
+		}
+		if special {
+			host = strings.ToLower(host)
+		}
+		r.literalHost = strings.IndexByte(host, '*') < 0
+		r.host = stars(host, hostLabel, hostRun)
+	}
+	r.wide = end && port == "" && strings.HasSuffix(host, "**")
+	if port == "" {
+		return nil
+	}
+	r.hasPort = true
+	port = port[1:]
+	if port == "" || strings.Trim(port, "0123456789*") != "" {
+		return errors.New("the port may hold digits and *")
+	}
+	if t := (target{scheme: r.scheme}); port == t.effectivePort() {
+		r.hasPort = false // the default, which targets may leave out
+		return nil
+	}
+	r.port = stars(port, digits, digits)
+	return nil
+}
+
+// match judges a target whose form is good.
+func (r *rule) match(t *target) bool {
+	if t.scheme != r.scheme && !(t.special() && t.is(r.scheme)) || t.slashes != r.slashes {
+		return false
+	}
+	if t.slashes {
+		if t.ip.IsValid() && !r.literalHost && !t.ip.IsLoopback() {
+			return false
+		}
+		host := t.host
+		if t.special() || t.ip.IsValid() {
+			host = strings.ToLower(host)
+		}
+		if !r.host.match(host) {
+			return false
+		}
+		if r.wide {
+			return true
+		}
+		if !r.matchPort(t) {
+			return false
+		}
+	}
+	if !r.rest.match(t.rest) {
+		return false
+	}
+	// https://one.test/app/** must not lead to /admin by way of /app/../admin: where dots take a path
+	// elsewhere, that place must be allowed too.
+	plain, changed := withoutDots(t.rest)
+	return !changed || r.rest.match(plain)
+}
+
+func (r *rule) matchPort(t *target) bool {
+	if !r.hasPort {
+		return t.port == "" || t.port == (&target{scheme: t.scheme}).effectivePort()
+	}
+	return t.port != "" && r.port.match(t.port)
+}
+
+// withoutDots resolves . and .. in the path as browsers do, their percent-encoded spellings included.
+func withoutDots(rest string) (plain string, changed bool) {
+	path, query := rest, ""
+	if q := strings.IndexByte(rest, '?'); q >= 0 {
+		path, query = rest[:q], rest[q:]
+	}
+	if strings.IndexByte(path, '.') < 0 && strings.IndexByte(path, '%') < 0 {
+		return rest, false
+	}
+	segments := strings.Split(path, "/")
+	out := segments[:0:0]
+	for i, s := range segments {
+		last := i == len(segments)-1
+		switch dots(s) {
+		case 1:
+			changed = true
+			if last {
+				out = append(out, "")
+			}
+		case 2:
+			changed = true
+			if len(out) > 1 {
+				out = out[:len(out)-1]
+			}
+			if last {
+				out = append(out, "")
+			}
+		default:
+			out = append(out, s)
+		}
+	}
+	if !changed {
+		return rest, false
+	}
+	return strings.Join(out, "/") + query, true
+}
+
+// dots is how many dots a segment consists of, %2e counting as one; 0 for all other segments.
+func dots(s string) (n int) {
+	for s != "" {
+		switch {
+		case s[0] == '.':
+			s = s[1:]
+		case len(s) >= 3 && s[0] == '%' && s[1] == '2' && s[2]|0x20 == 'e':
+			s = s[3:]
+		default:
+			return 0
+		}
+		if n++; n > 2 {
+			return 0
+		}
+	}
+	return n
+}

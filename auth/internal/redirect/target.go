@@ -1,0 +1,270 @@
+package redirect
+
+import (
+	"net/netip"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// target is a redirect target in parts, each a piece of the text as it was sent.
+type target struct {
+	scheme string // without ":", in the case it was sent
+	// slashes: an authority follows the scheme. Without it, rest is all after the colon.
+	slashes bool
+	host    string // brackets included
+	port    string // "" when there is none
+	rest    string // path and query, without the fragment
+	ip      netip.Addr
+}
+
+// reason is why a target is refused.
+type reason uint8
+
+const (
+	good reason = iota
+	empty
+	tooLong
+	badBytes
+	noScheme
+	scriptScheme
+	noHost
+	userInfo
+	badHost
+	badNumber
+	badPort
+	foreignIP
+	unlisted
+)
+
+var words = [...]string{
+	good:         "allowed",
+	empty:        "it is empty",
+	tooLong:      "it is longer than 8 KiB",
+	badBytes:     "it contains a backslash, a control character or bytes that are not UTF-8, or begins or ends with a blank",
+	noScheme:     "it has no scheme: only absolute URLs are allowed",
+	scriptScheme: "its scheme runs a script or reads local data; it is never allowed, listed or not",
+	noHost:       "it has no host",
+	userInfo:     "it contains a user name or password before the host",
+	badHost:      "its host contains something other than letters, digits, dots and hyphens",
+	badNumber:    "its host is a number that browsers read as an address",
+	badPort:      "its port is not a number from 1 to 65535",
+	foreignIP:    "its host is an IP address that is neither the site's nor written out in the redirect list",
+	unlisted:     "it is not on the host, scheme and port of the site URL, and no item of the redirect list matches",
+}
+
+func (r reason) String() string { return words[r] }
+
+// parse takes a target apart, or says why browsers and we might not agree on where it leads.
+func parse(text string) (t target, why reason) {
+	if text == "" {
+		return t, empty
+	}
+	if len(text) > maxTarget {
+		return t, tooLong
+	}
+	if !cleanBytes(text) {
+		return t, badBytes
+	}
+	colon := strings.IndexByte(text, ':')
+	if colon <= 0 || !isScheme(text[:colon]) {
+		return t, noScheme
+	}
+	t.scheme, t.rest = text[:colon], text[colon+1:]
+	for _, s := range [...]string{"javascript", "data", "vbscript", "blob", "filesystem", "file", "about", "view-source"} {
+		if t.is(s) {
+			return t, scriptScheme
+		}
+	}
+	if hash := strings.IndexByte(t.rest, '#'); hash >= 0 {
+		t.rest = t.rest[:hash]
+	}
+	authority, slashes := strings.CutPrefix(t.rest, "//")
+	if !slashes {
+		// Browsers read https:evil.test and https:/evil.test as https://evil.test.
+		if t.special() {
+			return t, noHost
+		}
+		if t.rest == "" {
+			return t, noHost
+		}
+		return t, good
+	}
+	t.slashes = true
+	t.rest = ""
+	if end := strings.IndexAny(authority, "/?"); end >= 0 {
+		authority, t.rest = authority[:end], authority[end:]
+	}
+	return t, t.split(authority)
+}
+
+// split takes host and port from an authority.
+func (t *target) split(authority string) reason {
+	if strings.IndexByte(authority, '@') >= 0 {
+		return userInfo
+	}
+	if strings.HasPrefix(authority, "[") {
+		end := strings.IndexByte(authority, ']')
+		if end < 0 {
+			return badHost
+		}
+		ip, err := netip.ParseAddr(authority[1:end])
+		if err != nil || !ip.Is6() || ip.Zone() != "" {
+			return badHost
+		}
+		t.ip = ip.Unmap()
+		t.host, authority = authority[:end+1], authority[end+1:]
+		if authority == "" {
+			return good
+		}
+		if authority[0] != ':' {
+			return badHost
+		}
+		return t.setPort(authority[1:])
+	}
+	t.host = authority
+	colon := strings.IndexByte(authority, ':')
+	if colon >= 0 {
+		t.host = authority[:colon]
+	}
+	if t.host == "" {
+		if t.special() || colon >= 0 {
+			return noHost
+		}
+		return good // myapp:///callback
+	}
+	if !plainHost(t.host, !t.special()) {
+		return badHost
+	}
+	if endsInNumber(t.host) {
+		ip, err := netip.ParseAddr(t.host)
+		if err != nil {
+			return badNumber // 2130706433, 127.1, 0x7f.0.0.1, 010.0.0.1: all of them are addresses
+		}
+		t.ip = ip
+	}
+	if colon < 0 {
+		return good
+	}
+	return t.setPort(authority[colon+1:])
+}
+
+func (t *target) setPort(port string) reason {
+	if port == "" || len(port) > 5 || port[0] == '0' || len(port) == 5 && port > "65535" {
+		return badPort
+	}
+	for i := range len(port) {
+		if port[i] < '0' || port[i] > '9' {
+			return badPort
+		}
+	}
+	t.port = port
+	return good
+}
+
+func (t *target) is(scheme string) bool { return strings.EqualFold(t.scheme, scheme) }
+
+func (t *target) web() bool { return t.slashes && (t.is("http") || t.is("https")) }
+
+// special: the schemes for which browsers repair an authority instead of taking it as it is.
+func (t *target) special() bool {
+	return t.is("http") || t.is("https") || t.is("ws") || t.is("wss") || t.is("ftp")
+}
+
+// effectivePort is the port with the scheme's default filled in, "" for other schemes.
+func (t *target) effectivePort() string {
+	switch {
+	case t.port != "":
+		return t.port
+	case t.is("https"), t.is("wss"):
+		return "443"
+	case t.is("http"), t.is("ws"):
+		return "80"
+	case t.is("ftp"):
+		return "21"
+	}
+	return ""
+}
+
+// cleanBytes refuses what browsers drop or turn into something else before they parse.
+func cleanBytes(text string) bool {
+	if text[0] == ' ' || text[len(text)-1] == ' ' {
+		return false
+	}
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if c < ' ' || c == '\\' || c == 0x7f {
+			return false
+		}
+		if c >= utf8.RuneSelf {
+			return cleanRunes(text)
+		}
+	}
+	return true
+}
+
+func cleanRunes(text string) bool {
+	if !utf8.ValidString(text) {
+		return false
+	}
+	for _, r := range text {
+		if r < ' ' || r == '\\' || r == 0x7f || r > 0x7f && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Z, r)) {
+			return false
+		}
+	}
+	return true
+}
+
+func isScheme(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if isLetter(c) || i > 0 && (isDigit(c) || c == '+' || c == '-' || c == '.') {
+			continue
+		}
+		return false
+	}
+	return s != ""
+}
+
+// plainHost: labels of letters, digits and hyphens, none of them empty; elsewhere than on the web an
+// underscore too.
+func plainHost(host string, underscore bool) bool {
+	label := 0
+	for i := range len(host) {
+		switch c := host[i]; {
+		case c == '.':
+			if label == 0 {
+				return false
+			}
+			label = 0
+			continue
+		case isLetter(c), isDigit(c), c == '-', c == '_' && underscore:
+			label++
+		default:
+			return false
+		}
+	}
+	return label > 0
+}
+
+// endsInNumber is the WHATWG test for a host that is an IPv4 address or nothing.
+func endsInNumber(host string) bool {
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	if len(last) >= 2 && last[0] == '0' && last[1]|0x20 == 'x' {
+		for i := 2; i < len(last); i++ {
+			if c := last[i] | 0x20; !isDigit(last[i]) && (c < 'a' || c > 'f') {
+				return false
+			}
+		}
+		return true
+	}
+	for i := range len(last) {
+		if !isDigit(last[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
+func isDigit(c byte) bool  { return c >= '0' && c <= '9' }
