@@ -1,0 +1,73 @@
+// Package mail turns what happened to an account into a mail: the payload that waits in the outbox, the
+// subjects and bodies of all kinds with the operator's templates, the link in them, and SMTP.
+//
+// It decides nothing: not who gets a mail, not when, not how often; it reads no setting and knows no
+// database. Callers of the flows need only Payload, SMS and Links; the rest belongs to the sender.
+package mail
+
+import "encoding/json"
+
+// Kind is which mail it is. The texts are in the database and in SMTP_HEADERS' $messageType.
+type Kind string
+
+// The kinds of mails (seed, "Email kinds").
+const (
+	Invite           Kind = "invite"
+	Confirmation     Kind = "confirmation"
+	Recovery         Kind = "recovery"
+	MagicLink        Kind = "magic_link"
+	EmailChange      Kind = "email_change"
+	Reauthentication Kind = "reauthenticate"
+	PasswordChanged  Kind = "password_changed_notification"
+	EmailChanged     Kind = "email_changed_notification"
+	PhoneChanged     Kind = "phone_changed_notification"
+	IdentityLinked   Kind = "identity_linked_notification"
+	IdentityUnlinked Kind = "identity_unlinked_notification"
+	FactorEnrolled   Kind = "mfa_factor_enrolled_notification"
+	FactorUnenrolled Kind = "mfa_factor_unenrolled_notification"
+)
+
+// The channels of the outbox.
+const (
+	ChannelEmail = "email"
+	ChannelSMS   = "sms"
+)
+
+// Payload is what is known of a mail when it is ordered. It waits as JSON, sealed under the root key and
+// bound to the outbox row's id; subject and body are made when it is sent, by the templates of then.
+type Payload struct {
+	To   string `json:"to"`
+	Kind Kind   `json:"kind"`
+	Vars Vars   `json:"vars"`
+}
+
+// Vars are what templates may name (http 4.2). What a kind doesn't have is empty.
+type Vars struct {
+	SiteURL         string `json:"SiteURL,omitempty"`
+	Email           string `json:"Email,omitempty"`
+	NewEmail        string `json:"NewEmail,omitempty"`
+	OldEmail        string `json:"OldEmail,omitempty"`
+	Phone           string `json:"Phone,omitempty"`
+	OldPhone        string `json:"OldPhone,omitempty"`
+	SendingTo       string `json:"SendingTo,omitempty"`
+	Token           string `json:"Token,omitempty"`     // the digits
+	TokenHash       string `json:"TokenHash,omitempty"` // the link's secret, with its pkce_ if any
+	RedirectTo      string `json:"RedirectTo,omitempty"`
+	ConfirmationURL string `json:"ConfirmationURL,omitempty"`
+	Provider        string `json:"Provider,omitempty"`
+	FactorType      string `json:"FactorType,omitempty"`
+	// Data is user_metadata as it was: an object, written by the user himself.
+	Data json.RawMessage `json:"Data,omitempty"`
+}
+
+// SMS is a text message; its words are chosen when it is ordered.
+type SMS struct {
+	// To is E.164 without the plus.
+	To   string `json:"to"`
+	Text string `json:"text"`
+	// Token are the digits in Text, for the dev mailbox.
+	Token string `json:"token,omitempty"`
+	Kind  string `json:"kind"`
+	// Channel is "sms" or "whatsapp".
+	Channel string `json:"channel"`
+}
