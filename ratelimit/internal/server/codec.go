@@ -71,11 +71,11 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return x.Request.Unmarshal(x.wire[0].ReadOnlyData())
 }
 
-// answerPool recycles encoded answers. Buffers start at 1 KiB because grpc-go pools none below.
+// answerPool recycles encoded answers. grpc-go gives back no buffer of 1 KiB or less, so they start above.
 type answerPool struct{ p sync.Pool }
 
 var answers = &answerPool{sync.Pool{New: func() any {
-	b := make([]byte, 0, 1<<10)
+	b := make([]byte, 0, 1152) // the next size class
 	return &b
 }}}
 

@@ -101,24 +101,23 @@ type decisions struct {
 // shouldRateLimit answers one call. The interceptor is for the other services; what it does is done here.
 func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 	d := srv.(*decisions)
-	start := time.Now()
 	x := exchanges.Get().(*exchange)
 	if err := decode(x); err != nil {
 		x.release()
 		return nil, err
 	}
-	err := d.decide(ctx, x)
+	took, err := d.decide(ctx, x)
 	d.requests.Inc()
-	d.took.Observe(time.Since(start))
+	d.took.Observe(took)
 	if err != nil {
 		return nil, err
 	}
 	return x, nil // the codec releases it
 }
 
-// decide turns refusals into gRPC statuses and a panic into INTERNAL. After a panic the exchange is
-// left to the collector: nobody knows its state.
-func (d *decisions) decide(ctx context.Context, x *exchange) (err error) {
+// decide turns refusals into gRPC statuses and a panic into INTERNAL, and says how long it took.
+// After a panic the exchange is left to the collector: nobody knows its state.
+func (d *decisions) decide(ctx context.Context, x *exchange) (took time.Duration, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = status.Error(codes.Internal, "internal error")
@@ -126,10 +125,11 @@ func (d *decisions) decide(ctx context.Context, x *exchange) (err error) {
 		}
 	}()
 	if err := d.service.Decide(ctx, &x.Call); err != nil {
+		took = x.Done.Sub(x.At)
 		x.release()
-		return grpcStatus(err)
+		return took, grpcStatus(err)
 	}
-	return nil
+	return x.Done.Sub(x.At), nil
 }
 
 func grpcStatus(err error) error {

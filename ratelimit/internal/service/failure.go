@@ -9,7 +9,7 @@ import (
 // storeFailed answers when the store did not: by the domain's on_store_failure, else by
 // STORE_FAILURE_MODE. The default is an error, so that Envoy's failure_mode_deny decides. Where a
 // limit of 0 or the over-limit cache settles the request all the same, that is the answer in every mode.
-func (s *Service) storeFailed(c *Call, domain *limits.Domain, now int64, err error) error {
+func (s *Service) storeFailed(c *Call, domain *limits.Domain, err error) error {
 	s.storeError.Inc()
 	s.trouble.count(err)
 	mode := s.o.OnStoreFailure
@@ -17,7 +17,8 @@ func (s *Service) storeFailed(c *Call, domain *limits.Domain, now int64, err err
 		mode = domain.OnStoreFailure
 	}
 	s.failure[mode].Inc()
-	s.judgeWithoutStore(c, s.resetClock(now), mode)
+	c.Done = s.clock()
+	s.judgeWithoutStore(c, c.Done.Unix(), mode)
 	if mode == limits.FailureError && decide.Overall(c.Response.Statuses, c.rules, s.o.GlobalQuota) != rls.OverLimit {
 		return storeRefusal(err)
 	}
