@@ -64,15 +64,16 @@ func (s *Set) SignService(dst []byte, role, issuer string, issued, expires time.
 }
 
 func (k *Key) signPayload(dst, payload []byte) ([]byte, error) {
+	buf := scratches.Get().(*scratch)
+	defer buf.free()
 	start := len(dst)
 	dst = append(dst, k.header...)
 	dst = b64.AppendEncode(dst, payload)
-	var room [1024]byte // RSA of 8192 bits
-	sig, err := k.sign(room[:0], dst[start:])
-	if err != nil {
+	var err error
+	if buf.b, err = k.sign(buf.b[:0], dst[start:]); err != nil {
 		return dst[:start], fmt.Errorf("sign with %s: %w", k, err)
 	}
-	return b64.AppendEncode(append(dst, '.'), sig), nil
+	return b64.AppendEncode(append(dst, '.'), buf.b), nil
 }
 
 // Verify checks text at the time now and reads its claims into c, whose AMR slice is reused. The key is
@@ -106,17 +107,15 @@ func (s *Set) Verify(c *Claims, text string, now time.Time) (*Key, error) {
 	}
 	buf := scratches.Get().(*scratch)
 	defer buf.free()
+	var err error
 	buf.b = append(buf.b[:0], text...)
-	var room [1024]byte
-	sig, err := b64.AppendDecode(room[:0], buf.b[last+1:])
-	if err != nil {
+	if buf.b, err = b64.AppendDecode(buf.b, buf.b[last+1:]); err != nil {
 		return nil, malformed("the signature is not base64url")
 	}
-	if !k.verify(buf.b[:last], sig) {
+	if !k.verify(buf.b[:last], buf.b[len(text):]) {
 		return nil, ErrSignature
 	}
-	buf.b, err = b64.AppendDecode(buf.b, buf.b[head+1:last])
-	if err != nil {
+	if buf.b, err = b64.AppendDecode(buf.b[:len(text)], buf.b[head+1:last]); err != nil {
 		return nil, malformed("the claims are not base64url")
 	}
 	if err := c.parse(string(buf.b[len(text):])); err != nil {

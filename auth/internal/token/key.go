@@ -177,8 +177,7 @@ func (k *Key) verify(input, sig []byte) bool {
 	case EdDSA:
 		return ed25519.Verify(k.ed, input, sig)
 	case HS256:
-		var sum [sha256.Size]byte
-		return hmac.Equal(k.macs.sum(sum[:0], input), sig)
+		return k.macs.is(sig, input)
 	}
 	return false
 }
@@ -187,16 +186,32 @@ func (k *Key) verify(input, sig []byte) bool {
 // two of the four blocks and all allocations.
 type macPool struct{ states sync.Pool }
 
-func newMACPool(key []byte) *macPool {
-	key = append([]byte(nil), key...)
-	return &macPool{states: sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}
+type macState struct {
+	hash.Hash
+	sum [sha256.Size]byte // not on the stack, since Sum is called through an interface
 }
 
+func newMACPool(key []byte) *macPool {
+	key = append([]byte(nil), key...)
+	return &macPool{states: sync.Pool{New: func() any { return &macState{Hash: hmac.New(sha256.New, key)} }}}
+}
+
+// sum appends the MAC of input to dst.
 func (p *macPool) sum(dst, input []byte) []byte {
-	h := p.states.Get().(hash.Hash)
-	h.Reset()
-	h.Write(input)
-	dst = h.Sum(dst)
-	p.states.Put(h)
+	s := p.states.Get().(*macState)
+	s.Reset()
+	s.Write(input)
+	dst = s.Sum(dst)
+	p.states.Put(s)
 	return dst
+}
+
+// is says whether the MAC of input begins with all of mac, which has at least 16 bytes.
+func (p *macPool) is(mac, input []byte) bool {
+	s := p.states.Get().(*macState)
+	s.Reset()
+	s.Write(input)
+	same := hmac.Equal(s.Sum(s.sum[:0])[:len(mac)], mac)
+	p.states.Put(s)
+	return same
 }
