@@ -1,0 +1,89 @@
+// Package address says what an e-mail address and a phone number may look like, and what form of
+// them is stored and compared (spec core-http 4.4, core-state 7.2).
+//
+// It judges text only: nothing is trimmed, no plus-label or dot is folded, no name is looked up, and
+// an address that passes may belong to nobody.
+package address
+
+import (
+	"errors"
+	"strings"
+)
+
+// Why an address is refused. The texts are sentences because the client is shown them.
+var (
+	ErrNoEmail     = errors.New("An email address is required")
+	ErrLongEmail   = errors.New("An email address is too long")
+	ErrEmailFormat = errors.New("Unable to validate email address: invalid format")
+	ErrPhoneFormat = errors.New("Invalid phone number format (E.164 required)")
+)
+
+// Lengths in bytes, which are characters where the form is right.
+const (
+	maxEmail = 255
+	maxLabel = 63 // RFC 1035 section 2.3.4
+	minPhone = 2
+	maxPhone = 15 // E.164
+)
+
+// Email is the stored form of an address: all of it lower-cased.
+func Email(text string) (string, error) {
+	switch {
+	case text == "":
+		return "", ErrNoEmail
+	case len(text) > maxEmail:
+		return "", ErrLongEmail
+	}
+	local, domain, ok := strings.Cut(text, "@")
+	if !ok || local == "" || !all(local, isLocal) || !isDomain(domain) {
+		return "", ErrEmailFormat
+	}
+	return strings.ToLower(text), nil
+}
+
+// Fold is the form in which an address is looked up that nobody has judged: at password sign-in a
+// malformed one is simply unknown.
+func Fold(email string) string { return strings.ToLower(email) }
+
+// isDomain: labels of letters, digits and inner hyphens. A single label will do.
+func isDomain(text string) bool {
+	for label := range strings.SplitSeq(text, ".") {
+		if label == "" || len(label) > maxLabel || !all(label, isLabel) || label[0] == '-' || label[len(label)-1] == '-' {
+			return false
+		}
+	}
+	return true
+}
+
+func all(text string, ok func(byte) bool) bool {
+	for i := range len(text) {
+		if !ok(text[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func isLocal(c byte) bool {
+	return isLabel(c) && c != '-' || strings.IndexByte(".!#$%&'*+/=?^_`{|}~-", c) >= 0
+}
+
+func isLabel(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || isDigit(c) || c == '-'
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// Phone is the stored form of a number: the digits of E.164 without the plus.
+func Phone(text string) (string, error) {
+	number := FoldPhone(text)
+	if len(number) < minPhone || len(number) > maxPhone || number[0] == '0' || !all(number, isDigit) {
+		return "", ErrPhoneFormat
+	}
+	return number, nil
+}
+
+// FoldPhone takes the leading plus and all blanks away, and judges nothing.
+func FoldPhone(text string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(text, "+"), " ", "")
+}
