@@ -1,0 +1,118 @@
+// Package account holds the flows of the auth daemon: sign up, sign in, refresh, verify, recover,
+// change, sign out, and what an administrator does. Each is one business transaction in as few round
+// trips as it allows, and refuses with a Refusal whose code is stable.
+//
+// It knows no HTTP and no SQL text, renders and sends nothing (mails and SMS go into the outbox), and
+// judges no redirect: what a Client carries has been judged. Known and unknown addresses take the same
+// statements, one hash where there is one, and one commit, unless the spec wants a different answer.
+package account
+
+import (
+	"encoding/json"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// Options are what the flows work with.
+type Options struct {
+	DB        *store.DB
+	Keys      *token.Live
+	Refresh   *token.RefreshCodec
+	Root      *secret.Root
+	Passwords *password.Workers
+	// Wake tells the outbox that something was committed to it. nil: nobody listens.
+	Wake func()
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+	// Log hears what no client is told. nil: nowhere.
+	Log *slog.Logger
+}
+
+// Accounts are the flows. Their methods may be called from any goroutine.
+type Accounts struct {
+	db        *store.DB
+	keys      *token.Live
+	codec     *token.RefreshCodec
+	root      *secret.Root
+	passwords *password.Workers
+	wake      func()
+	clock     func() time.Time
+	log       *slog.Logger
+	live      atomic.Pointer[Settings] // replaced as a whole, never changed
+	rotations buckets
+}
+
+// New makes the flows.
+func New(o Options, s Settings) *Accounts {
+	a := &Accounts{db: o.DB, keys: o.Keys, codec: o.Refresh, root: o.Root, passwords: o.Passwords, wake: o.Wake, clock: o.Now, log: o.Log}
+	if a.wake == nil {
+		a.wake = func() {}
+	}
+	if a.clock == nil {
+		a.clock = time.Now
+	}
+	if a.log == nil {
+		a.log = slog.New(slog.DiscardHandler)
+	}
+	a.Apply(s)
+	return a
+}
+
+// Apply puts other settings in force. A flow that is under way ends with those it began with.
+func (a *Accounts) Apply(s Settings) { a.live.Store(&s) }
+
+// now is the time as PostgreSQL keeps it.
+func (a *Accounts) now() time.Time { return a.clock().UTC().Truncate(time.Microsecond) }
+
+// Client is who calls and what for.
+type Client struct {
+	IP, UserAgent string
+	// RedirectTo is where a link is to lead in the end; it has been judged.
+	RedirectTo string
+	// BaseURL is what links begin with (spec core-http 4.7); "" is API_EXTERNAL_URL.
+	BaseURL string
+	// Aud is the audience that the request works in; "" is JWT_AUD.
+	Aud string
+}
+
+func (s *Settings) aud(c Client) string {
+	if c.Aud != "" {
+		return c.Aud
+	}
+	return s.Audience
+}
+
+// Challenge is a client's half of PKCE; empty: none.
+type Challenge struct{ Challenge, Method string }
+
+// Grant is a session that was opened or refreshed.
+type Grant struct {
+	AccessToken, RefreshToken string
+	ExpiresAt                 time.Time
+	ExpiresIn                 int // seconds
+	User                      store.User
+	Session                   uuid.UUID
+	// Type is what was verified, after a verification by mail or SMS.
+	Type string
+	// Weak: the password was right and would be refused today.
+	Weak *password.Weak
+}
+
+// object is v as JSON text. v is made of strings, bools and maps of them.
+func object(v any) json.RawMessage {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
+
+func ptr[T any](v T) *T { return &v }

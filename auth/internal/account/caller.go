@@ -1,0 +1,177 @@
+package account
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// Access is what a bearer's token is used for.
+type Access uint8
+
+// Full access needs a living session. To read his user a session that only lost its refresh token will
+// do (RULINGS "POST /logout").
+const (
+	Full Access = iota
+	ReadUser
+)
+
+// Caller is the user behind a request.
+type Caller struct {
+	User store.User // with identities
+	// Session has a Nil ID when the token names none.
+	Session store.Session
+	Claims  token.Claims
+}
+
+// Actor is who administers: a service, with a role and no ID, or a user with such a role.
+type Actor struct {
+	ID      uuid.UUID
+	Session uuid.UUID
+	Role    string
+}
+
+// Authenticate checks an access token and what it names, in one statement (spec core-http 0.1). bearer
+// is the token alone, "" when there was none; aud is the request's X-JWT-AUD, which reading a user
+// compares with the token's.
+func (a *Accounts) Authenticate(ctx context.Context, bearer, aud string, access Access) (Caller, error) {
+	s, now := a.live.Load(), a.now()
+	var c Caller
+	user, session, err := a.ids(&c.Claims, bearer, now)
+	if err != nil && user == uuid.Nil {
+		return Caller{}, err
+	}
+	c.User, c.Session, err = a.caller(ctx, user, session, err)
+	if err != nil {
+		return Caller{}, err
+	}
+	if session != uuid.Nil {
+		if c.Session.Ended() && (access == Full || !c.Session.Readable()) {
+			return Caller{}, sessionNotFound()
+		}
+		if s.expired(c.Session, now) {
+			return Caller{}, denied(CodeSessionExpired, "Session is no longer valid")
+		}
+	}
+	if c.User.BannedUntil.After(now) {
+		return Caller{}, denied(CodeUserBanned, "User is banned")
+	}
+	if access == ReadUser && s.working(aud, &c.Claims) != c.Claims.Audience {
+		return Caller{}, notValid("Token audience doesn't match request audience")
+	}
+	return c, nil
+}
+
+// working is the audience that a request with a token works in: the one it asks for, else the token's,
+// else the default. Admin roles' tokens don't speak for an audience.
+func (s *Settings) working(asked string, c *token.Claims) string {
+	if asked == "" && !slices.Contains(s.AdminRoles, c.Role) {
+		asked = c.Audience
+	}
+	if asked == "" {
+		asked = s.Audience
+	}
+	return asked
+}
+
+// ids checks the token and reads whom it names. When only the session's id is malformed, the user is
+// returned beside the error: that he exists is checked first.
+func (a *Accounts) ids(c *token.Claims, bearer string, now time.Time) (user, session uuid.UUID, err error) {
+	if err := a.verify(c, bearer, now); err != nil {
+		return user, session, err
+	}
+	if c.Subject == "" {
+		return user, session, denied(CodeBadJWT, "invalid claim: missing sub claim")
+	}
+	if user, err = uuid.Parse(c.Subject); err != nil || len(c.Subject) != 36 || user == uuid.Nil {
+		return uuid.Nil, session, invalid(CodeBadJWT, "invalid claim: sub claim must be a UUID")
+	}
+	if c.SessionID != "" {
+		if session, err = uuid.Parse(c.SessionID); err != nil || len(c.SessionID) != 36 {
+			return user, uuid.Nil, denied(CodeBadJWT, "invalid claim: session_id claim must be a UUID")
+		}
+	}
+	return user, session, nil
+}
+
+func (a *Accounts) verify(c *token.Claims, bearer string, now time.Time) error {
+	if bearer == "" {
+		return &Refusal{Kind: Unauthenticated, Code: CodeNoAuthorization, Msg: "This endpoint requires a valid Bearer token"}
+	}
+	if _, err := a.keys.Load().Verify(c, bearer, now); err != nil {
+		return denied(CodeBadJWT, "invalid JWT: unable to parse or verify signature, "+err.Error())
+	}
+	return nil
+}
+
+// caller reads user and session; malformed is what is wrong with the session's id.
+func (a *Accounts) caller(ctx context.Context, user, session uuid.UUID, malformed error) (store.User, store.Session, error) {
+	u, sess, err := a.db.Caller(ctx, user, session)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return u, sess, denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
+	case err != nil:
+		return u, sess, failure("caller", err)
+	case malformed != nil:
+		return u, sess, malformed
+	case session != uuid.Nil && sess.ID == uuid.Nil:
+		return u, sess, sessionNotFound()
+	case !u.DeletedAt.IsZero():
+		return u, sess, denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
+	}
+	return u, sess, nil
+}
+
+func sessionNotFound() *Refusal {
+	return denied(CodeSessionNotFound, "Session from session_id claim in JWT does not exist")
+}
+
+// expired says that a session is past its end by the rules: not_after, time box, inactivity.
+func (s *Settings) expired(v store.Session, now time.Time) bool {
+	return s.outlived(v, now) || s.Sessions.Inactivity > 0 && now.After(v.RefreshedAt.Add(s.Sessions.Inactivity))
+}
+
+// outlived is expired without the inactivity.
+func (s *Settings) outlived(v store.Session, now time.Time) bool {
+	return !v.NotAfter.IsZero() && !now.Before(v.NotAfter) ||
+		s.Sessions.Timebox > 0 && now.After(v.CreatedAt.Add(s.Sessions.Timebox))
+}
+
+// AuthenticateAdmin checks a token whose role may administer. A service's token names nobody; one with
+// a session is only as good as its user and session.
+func (a *Accounts) AuthenticateAdmin(ctx context.Context, bearer string) (Actor, error) {
+	s, now := a.live.Load(), a.now()
+	var c token.Claims
+	if err := a.verify(&c, bearer, now); err != nil {
+		return Actor{}, err
+	}
+	actor := Actor{Role: c.Role}
+	if c.SessionID != "" && c.SessionID != uuid.Nil.String() {
+		user, session, err := a.ids(&c, bearer, now)
+		if err != nil && user == uuid.Nil {
+			return Actor{}, err
+		}
+		u, v, err := a.caller(ctx, user, session, err)
+		switch {
+		case err != nil:
+			return Actor{}, err
+		case v.Ended():
+			return Actor{}, sessionNotFound()
+		case s.expired(v, now):
+			return Actor{}, denied(CodeSessionExpired, "Session is no longer valid")
+		case u.BannedUntil.After(now):
+			return Actor{}, denied(CodeUserBanned, "User is banned")
+		}
+		actor.ID, actor.Session = user, session
+	}
+	if !slices.Contains(s.AdminRoles, c.Role) {
+		return Actor{}, denied(CodeNotAdmin, "User not allowed")
+	}
+	return actor, nil
+}

@@ -1,0 +1,78 @@
+package account
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// The amr methods of a session.
+const (
+	methodPassword  = "password"
+	methodOTP       = "otp"
+	methodAnonymous = "anonymous"
+)
+
+// opening is a session that is about to be stored, and the first refresh token of it.
+type opening struct {
+	store.NewSession
+	first token.Refresh
+}
+
+// open prepares a session. Nothing is stored yet.
+func (s *Settings) open(c Client, user uuid.UUID, method string, now time.Time) opening {
+	o := opening{first: token.Refresh{Session: uuid.New(), Secret: token.NewRefreshSecret()}}
+	o.NewSession = store.NewSession{
+		ID: o.first.Session, User: user, SecretHash: o.first.SecretHash(), At: now,
+		UserAgent: c.UserAgent, IP: c.IP, Tag: s.tag(), AAL: 1,
+		AMR: object([]token.AMR{{Method: method, Timestamp: now.Unix()}}),
+	}
+	return o
+}
+
+func (s *Settings) tag() string {
+	if len(s.Sessions.Tags) == 0 {
+		return ""
+	}
+	return s.Sessions.Tags[0]
+}
+
+// stored is the session as it will be read back.
+func (o *opening) stored() store.Session {
+	return store.Session{ID: o.ID, UserID: o.User, CreatedAt: o.At, RefreshedAt: o.At, AAL: o.AAL, AMR: o.AMR, NotAfter: o.NotAfter}
+}
+
+// grant signs the access token of a session and writes down the refresh token. All claims come from
+// what the database says now.
+func (a *Accounts) grant(s *Settings, u store.User, v store.Session, r *token.Refresh, now time.Time) (Grant, error) {
+	expires := now.Add(s.AccessLife)
+	if box := v.CreatedAt.Add(s.Sessions.Timebox); s.Sessions.Timebox > 0 && box.Before(expires) {
+		expires = box
+	}
+	if !v.NotAfter.IsZero() && v.NotAfter.Before(expires) {
+		expires = v.NotAfter
+	}
+	// A client takes 0 for no session at all.
+	seconds := max(1, expires.Unix()-now.Unix())
+	claims := token.Claims{
+		Issuer: s.Issuer, Subject: u.ID.String(), Audience: u.Aud, ExpiresAt: now.Unix() + seconds, IssuedAt: now.Unix(), ID: token.NewID(),
+		Email: u.Email, Phone: u.Phone, AppMetadata: u.AppMetadata, UserMetadata: u.UserMetadata, Role: u.Role,
+		AAL: fmt.Sprintf("aal%d", v.AAL), SessionID: v.ID.String(), IsAnonymous: u.IsAnonymous,
+	}
+	if err := json.Unmarshal(v.AMR, &claims.AMR); err != nil {
+		return Grant{}, fmt.Errorf("account: amr of session %s: %w", v.ID, err)
+	}
+	access, err := a.keys.Load().Sign(nil, &claims)
+	if err != nil {
+		return Grant{}, fmt.Errorf("account: sign: %w", err)
+	}
+	return Grant{
+		AccessToken: string(access), RefreshToken: string(a.codec.Append(nil, r)),
+		ExpiresAt: time.Unix(claims.ExpiresAt, 0).UTC(), ExpiresIn: int(seconds), User: u, Session: v.ID,
+	}, nil
+}

@@ -1,0 +1,97 @@
+package account
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// refreshRetry is after how long a client may try again: the library waits 200 ms and more by itself.
+const refreshRetry = time.Second
+
+// Refresh rotates a refresh token, in one statement (spec core-state 4.3 and 4.6, RULINGS "Reuse").
+// Every answer that isn't about the token itself is a 503: any other makes the client library drop its
+// session (spec core-http 6.4.1).
+func (a *Accounts) Refresh(ctx context.Context, c Client, text string) (Grant, error) {
+	s, now := a.live.Load(), a.now()
+	r, err := a.codec.Parse(text)
+	switch {
+	case errors.Is(err, token.ErrRefreshForm):
+		return Grant{}, notValid("Refresh token is not valid")
+	case err != nil:
+		return Grant{}, errRefreshNotFound
+	}
+	if !a.rotations.allow(r.Session, s.Sessions.RefreshBurst, now) {
+		return Grant{}, unavailable(errors.New("account: refresh: too many rotations of one session"), refreshRetry)
+	}
+	out, err := a.db.Refresh(ctx, store.Refresh{
+		Session: r.Session, SecretHash: r.SecretHash(), Counter: r.Counter, Now: now, UserAgent: c.UserAgent, IP: c.IP,
+		CreatedAfter: ago(now, s.Sessions.Timebox), ActiveAfter: ago(now, s.Sessions.Inactivity), SinglePerUser: s.Sessions.SinglePerUser,
+	})
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return Grant{}, errRefreshNotFound
+	case err != nil:
+		return Grant{}, unavailable(err, refreshRetry)
+	}
+	if !out.Rotated {
+		err = s.whyNot(out, r.Counter, now)
+	}
+	if errors.Is(err, errReused) && s.Sessions.Rotation {
+		if err := a.db.EndByReuse(ctx, r.Session, now, c.IP); err != nil {
+			return Grant{}, unavailable(err, refreshRetry)
+		}
+	}
+	if err != nil {
+		return Grant{}, err
+	}
+	if out.Rotated {
+		a.rotations.take(r.Session, s.Sessions.RefreshBurst, now)
+	}
+	r.Counter = out.Session.Counter
+	g, err := a.grant(s, out.User, out.Session, &r, now)
+	if err != nil {
+		return Grant{}, unavailable(err, refreshRetry)
+	}
+	return g, nil
+}
+
+// ago is the earliest time within a limit; zero without one.
+func ago(now time.Time, limit time.Duration) time.Time {
+	if limit <= 0 {
+		return time.Time{}
+	}
+	return now.Add(-limit)
+}
+
+var (
+	errRefreshNotFound = invalid(CodeRefreshTokenNotFound, "Invalid Refresh Token: Refresh Token Not Found")
+	errReused          = invalid(CodeRefreshTokenAlreadyUsed, "Invalid Refresh Token: Already Used")
+)
+
+// whyNot says why nothing was rotated; nil means that the child is handed out once more.
+func (s *Settings) whyNot(out store.Refreshed, counter uint64, now time.Time) error {
+	const expired = "Invalid Refresh Token: Session Expired"
+	v := out.Session
+	switch {
+	case out.User.BannedUntil.After(now):
+		return invalid(CodeUserBanned, "Invalid Refresh Token: User Banned")
+	case v.Ended() || !out.User.DeletedAt.IsZero():
+		return errRefreshNotFound
+	case s.outlived(v, now):
+		return invalid(CodeSessionExpired, expired)
+	case s.expired(v, now):
+		return invalid(CodeSessionExpired, expired+" (Inactivity)")
+	case out.NewerLogin:
+		return invalid(CodeSessionExpired, expired+" (Revoked by Newer Login)")
+	case counter >= v.Counter:
+		// Ours by its MAC and never issued: the database was put back to an older state.
+		return errRefreshNotFound
+	case counter+1 == v.Counter && (!s.Sessions.Rotation || !now.After(v.RefreshedAt.Add(s.Sessions.ReuseInterval))):
+		return nil
+	}
+	return errReused
+}

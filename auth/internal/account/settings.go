@@ -1,0 +1,114 @@
+package account
+
+import (
+	"time"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/store"
+)
+
+// Settings are all that an operator may change while the daemon runs. A flow loads them once.
+type Settings struct {
+	SiteURL string // SITE_URL: what mails call the site
+	BaseURL string // API_EXTERNAL_URL: of links, where the request gives no other
+
+	Audience      string        // JWT_AUD: of users and requests that name none
+	Role          string        // JWT_DEFAULT_GROUP_NAME: of new users
+	Issuer        string        // JWT_ISSUER
+	AccessLife    time.Duration // JWT_EXP
+	AdminRoles    []string      // JWT_ADMIN_ROLES
+	DisableSignup bool          // only invitations make users
+	Anonymous     bool          // EXTERNAL_ANONYMOUS_USERS_ENABLED
+	// RevealExisting shows a repeated sign-up by an empty list of identities; HideUnknownOnOTP answers
+	// an unknown address with create_user false as a known one.
+	RevealExisting, HideUnknownOnOTP bool
+	// MetadataMaxBytes bounds each metadata object that a user sends; 0: the body's limit alone.
+	MetadataMaxBytes int
+	// FlowLife is how long a PKCE code lives after it was given out (EXTERNAL_FLOW_STATE_EXPIRY_DURATION).
+	FlowLife time.Duration
+
+	Email     EmailSettings
+	Phone     PhoneSettings
+	Passwords PasswordSettings
+	Sessions  SessionSettings
+}
+
+// EmailSettings are those of mail and of sign-in by e-mail address.
+type EmailSettings struct {
+	Enabled   bool // EXTERNAL_EMAIL_ENABLED
+	MagicLink bool // EXTERNAL_EMAIL_MAGIC_LINK_ENABLED
+	// Configured: something is there that sends mails, be it the dev mailbox.
+	Configured   bool
+	Autoconfirm  bool // MAILER_AUTOCONFIRM
+	SecureChange bool // MAILER_SECURE_EMAIL_CHANGE_ENABLED
+	// ChangeEndsSessions: AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS.
+	ChangeEndsSessions bool
+	OTPLife            time.Duration // MAILER_OTP_EXP
+	OTPLength          int           // MAILER_OTP_LENGTH, 6 to 10
+	// ConfirmationInterval is the pause between two sign-up confirmations to one address, Interval
+	// between two other mails of a kind (SMTP_MAX_FREQUENCY); 0: none.
+	ConfirmationInterval, Interval time.Duration
+	Sent                           Rate     // RATE_LIMIT_EMAIL_SENT
+	Authorized                     []string // EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES; empty: all
+	Links                          *mail.Links
+	// The notifications that are on (MAILER_NOTIFICATIONS_*).
+	NotifyPasswordChanged, NotifyEmailChanged, NotifyPhoneChanged bool
+	NotifyIdentityLinked, NotifyIdentityUnlinked                  bool
+}
+
+// PhoneSettings are those of SMS and of sign-in by phone number.
+type PhoneSettings struct {
+	Enabled bool // EXTERNAL_PHONE_ENABLED
+	// Configured: SMS_PROVIDER is set, or the dev mailbox is there.
+	Configured  bool
+	WhatsApp    bool // the provider knows that channel
+	Autoconfirm bool // SMS_AUTOCONFIRM
+	OTPLife     time.Duration
+	OTPLength   int           // 6 to 10
+	Interval    time.Duration // SMS_MAX_FREQUENCY; 0: none
+	Sent        Rate          // RATE_LIMIT_SMS_SENT
+	// PerNumber and PerPrefix are AUTH_RATE_LIMIT_SMS_PER_NUMBER and _PREFIX; N 0: off.
+	PerNumber, PerPrefix Rate
+	// Text is SMS_TEMPLATE with a code; nil: "Your code is …".
+	Text func(code string) string
+	// TestCodes are SMS_TEST_OTP by number (without plus), until TestUntil; zero: for ever.
+	TestCodes map[string]string
+	TestUntil time.Time
+}
+
+// PasswordSettings are the rules for passwords.
+type PasswordSettings struct {
+	Policy          *password.Policy // nil: anything goes
+	PolicyForAdmin  bool             // AUTH_PASSWORD_POLICY_FOR_ADMIN
+	TriesPerAccount int              // AUTH_RATE_LIMIT_PASSWORD_PER_ACCOUNT; one comes back each minute; 0: off
+	RequireCurrent  bool             // SECURITY_UPDATE_PASSWORD_REQUIRE_CURRENT_PASSWORD
+	// RequireNonce is SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION; sessions younger than
+	// NonceMaxAge are exempt (AUTH_SECURITY_REAUTHENTICATION_MAX_AGE; 0: none is).
+	RequireNonce bool
+	NonceMaxAge  time.Duration
+	// ChangeEndsSessions: AUTH_SECURITY_PASSWORD_CHANGE_ENDS_SESSIONS.
+	ChangeEndsSessions bool
+}
+
+// SessionSettings are the rules for sessions and refresh tokens. A zero duration is no limit.
+type SessionSettings struct {
+	Timebox, Inactivity time.Duration
+	SinglePerUser       bool
+	Tags                []string // the first is the default
+	// Rotation is SECURITY_REFRESH_TOKEN_ROTATION_ENABLED: reuse ends the session.
+	Rotation      bool
+	ReuseInterval time.Duration
+	// RefreshBurst is how many rotations a session may make at once, one more each second; 0: any.
+	RefreshBurst int
+}
+
+// Rate is so many in a time, refilled evenly.
+type Rate struct {
+	N   float64
+	Per time.Duration
+}
+
+func (r Rate) limit(key []byte) store.Limit {
+	return store.Limit{Key: key, Size: r.N, Refill: r.Per}
+}

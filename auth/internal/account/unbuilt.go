@@ -1,0 +1,74 @@
+package account
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/store"
+)
+
+var errUnbuilt = errors.New("account: not built yet")
+
+func (a *Accounts) SignUp(ctx context.Context, c Client, p SignUp) (SignedUp, error) {
+	return SignedUp{}, errUnbuilt
+}
+func (a *Accounts) SignUpAnonymous(ctx context.Context, c Client, data json.RawMessage) (Grant, error) {
+	return Grant{}, errUnbuilt
+}
+func (a *Accounts) ExchangeCode(ctx context.Context, c Client, code, verifier string) (Grant, error) {
+	return Grant{}, errUnbuilt
+}
+func (a *Accounts) Verify(ctx context.Context, c Client, p Verify) (Verified, error) {
+	return Verified{}, errUnbuilt
+}
+func (a *Accounts) SendOTP(ctx context.Context, c Client, p OTP) error         { return errUnbuilt }
+func (a *Accounts) MagicLink(ctx context.Context, c Client, p MagicLink) error { return errUnbuilt }
+func (a *Accounts) Recover(ctx context.Context, c Client, p Recover) error     { return errUnbuilt }
+func (a *Accounts) Resend(ctx context.Context, c Client, p Resend) (uuid.UUID, error) {
+	return uuid.Nil, errUnbuilt
+}
+func (a *Accounts) UpdateUser(ctx context.Context, c Client, caller Caller, p UserUpdate) (store.User, error) {
+	return store.User{}, errUnbuilt
+}
+func (a *Accounts) Reauthenticate(ctx context.Context, c Client, caller Caller) error {
+	return errUnbuilt
+}
+func (a *Accounts) SignOut(ctx context.Context, c Client, bearer, scope string, given bool) error {
+	return errUnbuilt
+}
+func (a *Accounts) Sessions(ctx context.Context, caller Caller) ([]store.Session, error) {
+	return nil, errUnbuilt
+}
+func (a *Accounts) EndSession(ctx context.Context, c Client, caller Caller, session uuid.UUID) error {
+	return errUnbuilt
+}
+func (a *Accounts) Invite(ctx context.Context, c Client, by Actor, p Invitation) (store.User, error) {
+	return store.User{}, errUnbuilt
+}
+func (a *Accounts) AdminUsers(ctx context.Context, f store.UsersFilter) ([]store.User, int, error) {
+	return nil, 0, errUnbuilt
+}
+func (a *Accounts) AdminUser(ctx context.Context, id uuid.UUID) (store.User, error) {
+	return store.User{}, errUnbuilt
+}
+func (a *Accounts) AdminCreate(ctx context.Context, c Client, by Actor, p Attributes) (store.User, error) {
+	return store.User{}, errUnbuilt
+}
+func (a *Accounts) AdminUpdate(ctx context.Context, c Client, by Actor, id uuid.UUID, p Attributes) (store.User, error) {
+	return store.User{}, errUnbuilt
+}
+func (a *Accounts) AdminDelete(ctx context.Context, c Client, by Actor, id uuid.UUID, soft bool) error {
+	return errUnbuilt
+}
+func (a *Accounts) GenerateLink(ctx context.Context, c Client, by Actor, p LinkRequest) (Link, error) {
+	return Link{}, errUnbuilt
+}
+func (a *Accounts) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, int, error) {
+	return nil, 0, errUnbuilt
+}
+func (a *Accounts) UserSessions(ctx context.Context, id uuid.UUID) ([]store.Session, error) {
+	return nil, errUnbuilt
+}
