@@ -14,10 +14,10 @@ func FuzzVerify(f *testing.F) {
 	secret, _ := NewSecret("", testSecret)
 	set := mustSet(f, SetConfig{Keys: []Entry{{rs, Current}, {es, Next}, {ed, Previous}, {oct, Previous}}, Secret: secret, AcceptSecret: true})
 	payload, _ := testClaims().appendTo(nil)
-	good := map[string]bool{}
+	good := map[string]bool{} // without signature: ES256 has as many good ones as one likes
 	for _, k := range []*Key{rs, es, ed, oct, secret} {
 		text, _ := k.signPayload(nil, payload)
-		good[string(text)] = true
+		good[unsigned(string(text))] = true
 		f.Add(string(text))
 	}
 	f.Add(rfcHS256)
@@ -25,11 +25,13 @@ func FuzzVerify(f *testing.F) {
 	f.Add("eyJhbGciOiJub25lIn0.e30.")
 	f.Fuzz(func(t *testing.T, text string) {
 		var c Claims
-		if _, err := set.Verify(&c, text, testNow); err == nil && !good[text] {
+		if _, err := set.Verify(&c, text, testNow); err == nil && !good[unsigned(text)] {
 			t.Errorf("accepted: %q", text)
 		}
 	})
 }
+
+func unsigned(text string) string { return text[:max(0, strings.LastIndexByte(text, '.'))] }
 
 // FuzzClaims compares our reader with encoding/json: what we take, it takes, with the same values.
 func FuzzClaims(f *testing.F) {
