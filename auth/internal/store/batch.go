@@ -32,7 +32,7 @@ type step struct {
 func (db *DB) Batch() *Batch { return &Batch{db: db} }
 
 func (b *Batch) add(doing string, take func(pgx.BatchResults) error, s statement, args ...any) {
-	b.queue.Queue(b.db.sql[s], args...)
+	b.queue.Queue(b.db.sql[s], plain(args)...)
 	b.steps = append(b.steps, step{doing, take})
 }
 
@@ -126,14 +126,14 @@ func (db *DB) InTx(ctx context.Context, f func(*Tx) error) error {
 // one runs a statement of one row.
 func (db *DB) one(ctx context.Context, doing string, scan func(pgx.Row) error, s statement, args ...any) error {
 	return db.on(ctx, doing, func(c *pgx.Conn) error {
-		return scan(c.QueryRow(ctx, db.sql[s], args...))
+		return scan(c.QueryRow(ctx, db.sql[s], plain(args)...))
 	})
 }
 
 // each runs a statement of any number of rows.
 func (db *DB) each(ctx context.Context, doing string, each func(pgx.Rows) error, s statement, args ...any) error {
 	return db.on(ctx, doing, func(c *pgx.Conn) error {
-		rows, err := c.Query(ctx, db.sql[s], args...)
+		rows, err := c.Query(ctx, db.sql[s], plain(args)...)
 		if err != nil {
 			return err
 		}
@@ -144,7 +144,7 @@ func (db *DB) each(ctx context.Context, doing string, each func(pgx.Rows) error,
 // run runs a statement and says how many rows it changed.
 func (db *DB) run(ctx context.Context, doing string, s statement, args ...any) (n int64, err error) {
 	err = db.on(ctx, doing, func(c *pgx.Conn) error {
-		tag, err := c.Exec(ctx, db.sql[s], args...)
+		tag, err := c.Exec(ctx, db.sql[s], plain(args)...)
 		n = tag.RowsAffected()
 		return err
 	})

@@ -42,7 +42,7 @@ func (b *Batch) Flow(dst *Flow, id uuid.UUID) {
 }
 
 func flowTargets(f *Flow) []any {
-	return []any{&f.ID, (*id)(&f.User), &f.Method, &f.Challenge, &f.ChallengeMethod, (*at)(&f.IssuedAt), (*at)(&f.CreatedAt), (*at)(&f.ExpiresAt)}
+	return []any{(*id)(&f.ID), (*id)(&f.User), &f.Method, &f.Challenge, &f.ChallengeMethod, (*at)(&f.IssuedAt), (*at)(&f.CreatedAt), (*at)(&f.ExpiresAt)}
 }
 
 var issueCode = define(`

@@ -27,7 +27,7 @@ type Message struct {
 const messageColumns = `o.id, o.channel, o.kind, o.user_id, o.payload, o.state, o.attempts, o.created_at, o.due_at, o.expires_at, o.done_at, o.error`
 
 func messageTargets(m *Message) []any {
-	return []any{&m.ID, &m.Channel, &m.Kind, (*id)(&m.User), (*raw)(&m.Payload), &m.State, &m.Attempts,
+	return []any{(*id)(&m.ID), &m.Channel, &m.Kind, (*id)(&m.User), (*raw)(&m.Payload), &m.State, &m.Attempts,
 		(*at)(&m.CreatedAt), (*at)(&m.DueAt), (*at)(&m.ExpiresAt), (*at)(&m.DoneAt), &m.Error}
 }
 

@@ -68,8 +68,7 @@ from old s
 join {users} u on u.id = s.user_id
 cross join newer
 left join rotated r on true
-left join {identities} i on i.user_id = u.id
-order by i.created_at, i.id`)
+left join {identities} i on i.user_id = u.id`)
 
 // Refresh rotates a session's refresh token if that is allowed, notes it, and says what the session
 // is now, all in one statement that commits. ErrNotFound: no such session, or its secret is another.
@@ -88,6 +87,7 @@ func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 		return nil
 	}, refreshSession, p.Session, p.SecretHash[:], int64(p.Counter), p.Now, p.UserAgent, p.IP,
 		null(p.CreatedAfter), null(p.ActiveAfter), p.SinglePerUser, ActionTokenRefreshed)
+	out.User.sortIdentities()
 	return out, found(err, out.User)
 }
 

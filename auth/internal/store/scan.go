@@ -65,12 +65,23 @@ func null(t time.Time) any {
 	return t
 }
 
+// plain puts ids into pgx's own form. It would turn uuid.UUID into text and back, since that
+// implements driver.Valuer.
+func plain(args []any) []any {
+	for i, a := range args {
+		if u, ok := a.(uuid.UUID); ok {
+			args[i] = pgtype.UUID{Bytes: u, Valid: true}
+		}
+	}
+	return args
+}
+
 // nullID is an id as an argument: nil for the zero one.
 func nullID(u uuid.UUID) any {
 	if u == uuid.Nil {
 		return nil
 	}
-	return u
+	return pgtype.UUID{Bytes: u, Valid: true}
 }
 
 // nullBytes is bytes, or JSON text, as an argument: nil for none.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -63,8 +62,6 @@ func nullable(u *User) []any {
 	targets := userTargets(u)
 	for i, t := range targets {
 		switch t := t.(type) {
-		case *uuid.UUID:
-			targets[i] = (*id)(t)
 		case *string:
 			targets[i] = (*text)(t)
 		case *bool:
@@ -102,8 +99,7 @@ with person as (
     select $13::timestamptz, $14::smallint, $15::uuid, $16::text, $17::uuid, $18::text, $19::jsonb from person
 )
 select ` + userColumns + `,` + identityColumns + `
-from person u left join {identities} i on i.user_id = u.id
-order by i.created_at, i.id`)
+from person u left join {identities} i on i.user_id = u.id`)
 
 // OpenSession opens it, in one statement, and returns the user with identities as he is now.
 // ErrNotFound: he was banned, deleted or given another password meanwhile.
@@ -112,6 +108,7 @@ func (db *DB) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	s := o.Session
 	args := []any{s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag, null(s.NotAfter), o.IfPassword, o.Rehash}
 	err := db.each(ctx, "open session", into(&u), openSession, append(args, o.Audit.args()...)...)
+	u.sortIdentities()
 	return u, found(err, u)
 }
 

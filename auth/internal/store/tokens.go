@@ -51,7 +51,7 @@ type NewToken struct {
 const tokenColumns = `t.id, t.user_id, t.kind, t.address, t.flow_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at`
 
 func tokenTargets(t *Token) []any {
-	return []any{&t.ID, &t.User, &t.Kind, &t.Address, (*id)(&t.Flow), &t.PasswordHash, (*raw)(&t.UserMetadata), (*at)(&t.CreatedAt), (*at)(&t.ExpiresAt)}
+	return []any{(*id)(&t.ID), (*id)(&t.User), (*text)(&t.Kind), &t.Address, (*id)(&t.Flow), &t.PasswordHash, (*raw)(&t.UserMetadata), (*at)(&t.CreatedAt), (*at)(&t.ExpiresAt)}
 }
 
 var insertToken = define(`
@@ -198,6 +198,6 @@ func (t *Tx) RedeemNonce(ctx context.Context, user uuid.UUID, macs [][]byte, now
 
 func (t *Tx) redeem(ctx context.Context, s statement, args ...any) (Token, error) {
 	var token Token
-	err := t.tx.QueryRow(ctx, t.db.sql[s], args...).Scan(tokenTargets(&token)...)
+	err := t.tx.QueryRow(ctx, t.db.sql[s], plain(args)...).Scan(tokenTargets(&token)...)
 	return token, t.db.failure("redeem token", err)
 }

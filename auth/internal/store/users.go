@@ -1,8 +1,11 @@
 package store
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -44,7 +47,7 @@ const userColumns = `
 
 func userTargets(u *User) []any {
 	return []any{
-		&u.ID, &u.Aud, &u.Role, &u.Email, &u.Phone, &u.PasswordHash, &u.IsAnonymous, (*raw)(&u.AppMetadata), (*raw)(&u.UserMetadata),
+		(*id)(&u.ID), &u.Aud, &u.Role, &u.Email, &u.Phone, &u.PasswordHash, &u.IsAnonymous, (*raw)(&u.AppMetadata), (*raw)(&u.UserMetadata),
 		(*at)(&u.CreatedAt), (*at)(&u.UpdatedAt), (*at)(&u.LastSignInAt), (*at)(&u.EmailConfirmedAt), (*at)(&u.PhoneConfirmedAt),
 		(*at)(&u.InvitedAt), (*at)(&u.BannedUntil), (*at)(&u.DeletedAt), (*at)(&u.ConfirmationSentAt), (*at)(&u.RecoverySentAt),
 		(*at)(&u.EmailChangeSentAt), (*at)(&u.PhoneChangeSentAt), (*at)(&u.ReauthenticationSentAt),
@@ -71,6 +74,15 @@ func into(u *User) func(pgx.Rows) error {
 func alone(u *User) func(pgx.Rows) error {
 	*u = User{}
 	return func(r pgx.Rows) error { return r.Scan(userTargets(u)...) }
+}
+
+// sortIdentities puts the oldest first.
+func (u *User) sortIdentities() {
+	if len(u.Identities) > 1 {
+		slices.SortFunc(u.Identities, func(a, b Identity) int {
+			return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), bytes.Compare(a.ID[:], b.ID[:]))
+		})
+	}
 }
 
 var selectUser = define(`
