@@ -63,6 +63,9 @@ func TestCommon(t *testing.T) {
 		t.Error("the list is not sorted, or has repetitions")
 	}
 	for _, l := range lines {
+		if !isCommon(l) || isCommon(l+"x\x00") {
+			t.Errorf("%q is judged wrongly", l)
+		}
 		if len(l) < minLength || l != strings.ToLower(l) {
 			t.Errorf("the list holds %q", l)
 		}
