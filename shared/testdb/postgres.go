@@ -32,6 +32,7 @@ var pgDatabases atomic.Int64
 // the test binary ends.
 func Postgres(t testing.TB) string {
 	t.Helper()
+	skipShort(t)
 	s, err := sharedPostgres()
 	check(t, err)
 	url, err := createFrom(s, "template0")
@@ -43,6 +44,7 @@ func Postgres(t testing.TB) string {
 // it, or look at its statistics.
 func PrivatePostgres(t testing.TB, o localserver.PostgresOptions) *localserver.Server {
 	t.Helper()
+	skipShort(t)
 	s, err := localserver.Postgres(context.Background(), o)
 	check(t, err)
 	t.Cleanup(s.Close)
@@ -64,6 +66,7 @@ func NewTemplate(prepare func(url string) error) *Template { return &Template{pr
 // New creates a copy for t and returns its DATABASE_URL.
 func (p *Template) New(t testing.TB) string {
 	t.Helper()
+	skipShort(t)
 	s, err := sharedPostgres()
 	check(t, err)
 	p.once.Do(func() {

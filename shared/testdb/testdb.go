@@ -44,6 +44,7 @@ var databases atomic.Int64
 // Redis returns an empty database for t.
 func Redis(t testing.TB) KV {
 	t.Helper()
+	skipShort(t)
 	s, err := shared()
 	check(t, err)
 	return KV{Addr: s.Addr(), DB: int(databases.Add(1))}
@@ -52,10 +53,19 @@ func Redis(t testing.TB) KV {
 // Private starts a Redis for t alone, closed when t ends.
 func Private(t testing.TB, o localserver.RedisOptions) *localserver.Server {
 	t.Helper()
+	skipShort(t)
 	s, err := localserver.Redis(context.Background(), o)
 	check(t, err)
 	t.Cleanup(s.Close)
 	return s
+}
+
+// skipShort skips a test that needs a server under -short (make test-short).
+func skipShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a server")
+	}
 }
 
 func check(t testing.TB, err error) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -87,7 +88,21 @@ func (l *Loader) Load(files []limits.File) error {
 	}
 	l.log.Info("configuration loaded", "domains", l.state.Domains, "files", len(files), "took", time.Since(start))
 	l.onLoaded(l.state.Domains)
+	if size(files) >= muchText {
+		debug.FreeOSMemory()
+	}
 	return nil
+}
+
+// muchText is how many bytes of rules leave so much behind when they have been read that the memory
+// is given back at once: 100,000 rules are 6 MB of text, and 50 MB of what was read along the way.
+const muchText = 1 << 20
+
+func size(files []limits.File) (n int) {
+	for _, f := range files {
+		n += len(f.Text)
+	}
+	return n
 }
 
 // Refuse records that no set could be had from the source at all.
