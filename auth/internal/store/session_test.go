@@ -244,3 +244,26 @@ func TestEndSessions(t *testing.T) {
 		t.Errorf("another's session: %v", err)
 	}
 }
+
+func TestEndOldestSessions(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	u := addUser(t, db, "mia@example.org")
+	for i := range 5 {
+		addSession(t, db, u, noon.Add(time.Duration(i)*time.Second))
+	}
+	send(t, db, func(b *store.Batch) { b.EndOldestSessions(u.ID, 2, store.EndedNewerLogin, noon) })
+	all, err := db.Sessions(t.Context(), u.ID)
+	for i, s := range all {
+		if s.Ended() != (i >= 2) {
+			t.Errorf("session %d ended: %v", i, s.Ended())
+		}
+	}
+	if err != nil || len(all) != 5 {
+		t.Errorf("%d sessions, %v", len(all), err)
+	}
+	send(t, db, func(b *store.Batch) { b.DeleteSessions(u.ID) })
+	if all, err := db.Sessions(t.Context(), u.ID); err != nil || len(all) != 0 {
+		t.Errorf("%d sessions after deleting, %v", len(all), err)
+	}
+}

@@ -104,6 +104,17 @@ func (b *Batch) EndSessions(e EndSessions) {
 	b.exec("end sessions", endSessions, e.User, nullID(e.Only), nullID(e.Except), e.At, e.Reason)
 }
 
+var endOldestSessions = define(`
+update {sessions} set ended_at = $3, ended_reason = $4
+where id in (
+    select id from {sessions} where user_id = $1 and ended_at is null
+    order by refreshed_at desc, id offset $2)`)
+
+// EndOldestSessions ends a user's sessions that were not refreshed for longest, but for so many.
+func (b *Batch) EndOldestSessions(user uuid.UUID, keep int, reason string, now time.Time) {
+	b.exec("end oldest sessions", endOldestSessions, user, keep, now, reason)
+}
+
 var deleteSessions = define(`
 delete from {sessions} where user_id = $1`)
 

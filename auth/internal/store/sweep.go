@@ -60,8 +60,8 @@ delete from {outbox} where id in (
 
 // Numbers grow with time, so the oldest rows are found by the key.
 var sweepAudit = define(`
-delete from {audit} where id in (
-    select id from (select id, at from {audit} order by id limit $2) oldest where at < $1)`)
+delete from {audit} where at < $1 and id <= (
+    select max(id) from (select id, at from {audit} order by id limit $2) oldest where at < $1)`)
 
 // An index on ended_at or refreshed_at would cost every refresh; a walk by the key costs nobody.
 var sweepSessions = define(`

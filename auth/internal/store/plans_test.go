@@ -1,0 +1,123 @@
+package store_test
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/localserver"
+	"gatehouse/shared/testdb"
+)
+
+// On large tables no statement of a request reads one from end to end. The exceptions are lists with
+// filters, and what the sweeper does.
+func TestStatements_plans(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	db := storetest.Open(t)
+	fill := []string{
+		`insert into users (id, aud, role, email, created_at, updated_at)
+			select gen_random_uuid(), 'authenticated', 'authenticated', 'u' || n || '@example.org', now() + n * interval '1 s', now() from generate_series(1, 20000) n`,
+		`insert into identities (id, user_id, provider, provider_id, email, identity_data, created_at, updated_at)
+			select gen_random_uuid(), id, 'email', id::text, email, '{}', now(), now() from users`,
+		`insert into sessions (id, user_id, created_at, secret_hash, refreshed_at, amr)
+			select gen_random_uuid(), id, now(), '', now(), '[]' from users`,
+		`insert into one_time_tokens (id, user_id, kind, address, link_hash, created_at, expires_at)
+			select gen_random_uuid(), id, 'signup', email, sha256(id::text::bytea), now(), now() from users`,
+		`insert into flows (id, user_id, method, challenge, challenge_method, code_hash, created_at, expires_at)
+			select gen_random_uuid(), id, 'recovery', '', 'plain', sha256(id::text::bytea), now(), now() from users`,
+		`insert into outbox (id, channel, kind, user_id, due_at, expires_at, created_at, state)
+			select gen_random_uuid(), 'email', 'recovery', id, now(), now(), now(), case when random() < 0.01 then 'pending' else 'sent' end from users`,
+		`insert into audit (at, action) select now(), 1 from users`,
+		`insert into limits (key, tokens, at, full_at) select sha256(id::text::bytea), 0, now(), now() from users`,
+		`analyze`,
+		`set plan_cache_mode = force_generic_plan`,
+	}
+	mayScan := regexp.MustCompile(`count\(\*\)|ilike|full_at <|skip locked|order by o.created_at desc, o.id|has_table_privilege|from signing_keys|update signing_keys|delete from signing_keys`)
+	err := db.With(ctx, func(c *pgx.Conn) error {
+		for _, sql := range fill {
+			if _, err := c.Exec(ctx, sql); err != nil {
+				return fmt.Errorf("%s: %w", sql, err)
+			}
+		}
+		for i, sql := range db.Texts() {
+			if strings.HasPrefix(sql, "lock ") || mayScan.MatchString(sql) {
+				continue
+			}
+			name := fmt.Sprintf("plan%d", i)
+			d, err := c.Prepare(ctx, name, sql)
+			if err != nil {
+				return err
+			}
+			nulls := ""
+			if n := len(d.ParamOIDs); n > 0 {
+				nulls = "(" + strings.TrimSuffix(strings.Repeat("null,", n), ",") + ")"
+			}
+			rows, err := c.Query(ctx, "explain execute "+name+nulls, pgx.QueryExecModeSimpleProtocol)
+			if err != nil {
+				return err
+			}
+			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				return err
+			}
+			if plan := strings.Join(lines, "\n"); strings.Contains(plan, "Seq Scan on") {
+				t.Errorf("a whole table is read by\n%s\n%s", sql, plan)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMissingRights(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
+	super := open(t, server.PostgresURL("postgres"), "x_")
+	if _, err := super.Migrate(ctx); err != nil {
+		t.Fatal(err)
+	}
+	exec := func(sql string) {
+		t.Helper()
+		if err := super.With(ctx, func(c *pgx.Conn) error { _, err := c.Exec(ctx, sql); return err }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("create role plain login")
+	as := func(ns string, want ...string) {
+		t.Helper()
+		db, err := store.Open(ctx, store.Options{URL: "user=plain dbname=postgres host=" + server.Dir(), Namespace: ns, MaxConns: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		got, err := db.MissingRights(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.Join(got, "\n")
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("%q is not among\n%s", w, text)
+			}
+		}
+		if len(want) == 0 && len(got) > 0 {
+			t.Errorf("missing: %s", text)
+		}
+	}
+	as("x_", "CREATE on schema public", "SELECT on table x_users", "DELETE on table x_audit", "ownership of table x_sessions")
+	as("y_", "CREATE on schema public")
+	exec("grant all on schema public to plain")
+	as("y_")
+	if got, err := super.MissingRights(ctx); len(got) > 0 || err != nil {
+		t.Errorf("the superuser misses %v, %v", got, err)
+	}
+}
