@@ -16,6 +16,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/migrations"
+	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
 
@@ -225,5 +226,56 @@ func TestStatements_parse(t *testing.T) {
 				t.Errorf("%v in\n%s", err, sql)
 			}
 		}
+	}
+}
+
+// schemaOf lists every column, index and constraint.
+func schemaOf(t *testing.T, db *store.DB) (lines []string) {
+	t.Helper()
+	err := db.With(t.Context(), func(c *pgx.Conn) error {
+		rows, _ := c.Query(t.Context(), `
+			select table_name || '.' || column_name || ' ' || data_type || ' ' || is_nullable || ' ' || coalesce(column_default, '')
+			from information_schema.columns where table_schema = 'public'
+			union all select indexdef from pg_indexes where schemaname = 'public'
+			union all select conname || ' ' || pg_get_constraintdef(oid) from pg_constraint where connamespace = 'public'::regnamespace
+			order by 1`)
+		var err error
+		lines, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+// However often the migrating program or the server is killed, the next one completes the work.
+func TestMigrate_killed(t *testing.T) {
+	t.Parallel()
+	clean := open(t, testdb.Postgres(t), "")
+	if _, err := clean.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
+	db := open(t, server.PostgresURL("postgres"), "")
+	kills := 0
+	for wait := time.Millisecond; ; wait += time.Millisecond {
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		_, err := db.Migrate(ctx)
+		cancel()
+		if err == nil {
+			break
+		}
+		if kills++; kills%4 == 0 {
+			if err := server.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if kills > 1000 {
+			t.Fatal(err)
+		}
+	}
+	if want, got := schemaOf(t, clean), schemaOf(t, db); !slices.Equal(want, got) {
+		t.Errorf("after %d kills the schema is\n%s\nwant\n%s", kills, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
