@@ -30,6 +30,8 @@ type Options struct {
 	Prefixes []string
 	// Foreign begin names that are somebody else's although Prefixes says otherwise.
 	Foreign []string
+	// Seconds: a duration may also be a bare number, of seconds.
+	Seconds bool
 }
 
 // Alias is an old name and what it is called today.
@@ -73,7 +75,7 @@ func Load(into any, environ []string, o Options) *Report {
 		}
 	}
 	r.unknown(fields, o)
-	r.parse(into)
+	r.parse(into, o.Seconds)
 	return r
 }
 
@@ -210,8 +212,8 @@ func (r *Report) readFile(name string) {
 
 // parse hands the cleaned environment to the library. OnSet runs before each field's parser and
 // tells which variable it is about, which the library's own errors do not.
-func (r *Report) parse(into any) {
-	p := &parsers{report: r}
+func (r *Report) parse(into any, seconds bool) {
+	p := &parsers{report: r, seconds: seconds}
 	err := env.ParseWithOptions(into, env.Options{
 		Environment: r.env,
 		OnSet:       func(name string, _ any, _ bool) { p.name = name },

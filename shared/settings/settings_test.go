@@ -111,6 +111,28 @@ func TestLoad_mistakes(t *testing.T) {
 		`WAIT="1": not a duration, such as 10s, 150us, 1h30m: a number needs its unit`)
 }
 
+func TestSeconds(t *testing.T) {
+	f := func(text string, want time.Duration, mistakes ...string) {
+		t.Helper()
+		o := options
+		o.Seconds = true
+		var s sample
+		r := Load(&s, []string{"WAIT=" + text}, o)
+		if d := cmp.Diff(mistakes, r.Mistakes); d != "" || s.Wait != want {
+			t.Errorf("%s: %v %s", text, s.Wait, d)
+		}
+	}
+	f("90", 90*time.Second)
+	f("1h30m", 90*time.Minute)
+	f("150us", 150*time.Microsecond)
+	f("9223372036", 9223372036*time.Second)
+	f("9223372037", 0, `WAIT="9223372037": out of range`)
+	f("99999999999999999999", 0, `WAIT="99999999999999999999": out of range`)
+	f("1.5", 0, `WAIT="1.5": not a duration: a number of seconds, or 10s, 150us, 1h30m`)
+	f("ten", 0, `WAIT="ten": not a duration: a number of seconds, or 10s, 150us, 1h30m`)
+	f("0", 0, `WAIT="0": must be at least 1us`)
+}
+
 func TestReport_hidesSecrets(t *testing.T) {
 	r := Load(new(sample), []string{"STORE_AUTH=hunter2", "STORE_URL=redis://u:hunter2@h:1/0"}, options)
 	r.Wrong("STORE_AUTH", "no good")

@@ -14,8 +14,9 @@ import (
 // parsers turn texts into values. A mistake goes to the report and leaves zero, so that the
 // library goes on to the next field.
 type parsers struct {
-	report *Report
-	name   string // the variable at hand
+	report  *Report
+	name    string // the variable at hand
+	seconds bool   // bare numbers are durations too
 }
 
 func (p *parsers) byType() map[reflect.Type]env.ParserFunc {
@@ -26,7 +27,11 @@ func (p *parsers) byType() map[reflect.Type]env.ParserFunc {
 	add(m, p, func(s string) (uint32, error) { n, err := strconv.ParseUint(s, 0, 32); return uint32(n), err }, integer)
 	add(m, p, func(s string) (float32, error) { n, err := strconv.ParseFloat(s, 32); return float32(n), err }, "not a number, such as 0.8")
 	add(m, p, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }, "not a number, such as 0.8")
-	add(m, p, time.ParseDuration, "not a duration, such as 10s, 150us, 1h30m: a number needs its unit")
+	if p.seconds {
+		add(m, p, Seconds, "not a duration: a number of seconds, or 10s, 150us, 1h30m")
+	} else {
+		add(m, p, time.ParseDuration, "not a duration, such as 10s, 150us, 1h30m: a number needs its unit")
+	}
 	add(m, p, func(s string) ([]string, error) { return List(s), nil }, "")
 	add(m, p, Map, "")
 	return m
@@ -63,6 +68,22 @@ func add[T any](m map[reflect.Type]env.ParserFunc, p *parsers, parse func(string
 func failed(f Field) Field {
 	f.failed = true
 	return f
+}
+
+// Seconds reads a whole number of seconds or a Go duration.
+func Seconds(s string) (time.Duration, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		if errors.Is(err, strconv.ErrRange) {
+			return 0, err
+		}
+		return time.ParseDuration(s)
+	}
+	d := time.Duration(n) * time.Second
+	if d/time.Second != time.Duration(n) {
+		return 0, strconv.ErrRange
+	}
+	return d, nil
 }
 
 // List splits at commas, trims each item and drops blank ones.
