@@ -104,7 +104,9 @@ func (c *Claims) parse(payload string) error {
 		case "aud":
 			c.Audience, err = parseAudience(value)
 		case "exp":
-			c.ExpiresAt, err = parseTime(value)
+			if c.ExpiresAt, err = parseTime(value); c.ExpiresAt == 0 {
+				err = errJSON // 0 stands for no exp at all
+			}
 		case "nbf":
 			c.NotBefore, err = parseTime(value)
 		case "iat":
@@ -145,8 +147,8 @@ func (c *Claims) parse(payload string) error {
 	return err
 }
 
-// parseTime reads a NumericDate (RFC 7519 section 2): seconds, a fraction cut off. Signs, exponents, 0
-// (no time at all here) and what lies beyond the year 9999 are refused.
+// parseTime reads a NumericDate (RFC 7519 section 2): seconds, a fraction cut off. Signs, exponents and
+// what lies beyond the year 9999 are refused.
 func parseTime(value string) (int64, error) {
 	var n int64
 	i := 0
@@ -155,7 +157,7 @@ func parseTime(value string) (int64, error) {
 			return 0, errJSON
 		}
 	}
-	if i == 0 || n == 0 {
+	if i == 0 {
 		return 0, errJSON
 	}
 	if i < len(value) && value[i] == '.' {

@@ -68,6 +68,9 @@ func NewSecret(id string, secret []byte) (*Key, error) {
 	return newPrivate(id, append([]byte(nil), secret...)), nil
 }
 
+// RevokedKey stands for a key that is not believed any more, of which a set only knows the id.
+func RevokedKey(id string) *Key { return &Key{id: id} }
+
 // newPrivate wraps a checked private key; newPublic does the same for one that only verifies.
 func newPrivate(id string, private any) *Key {
 	var k *Key

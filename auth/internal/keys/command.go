@@ -1,0 +1,163 @@
+package keys
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// ErrGiven: the keys are the operator's, in AUTH_JWT_KEYS; they are rotated and revoked there.
+var ErrGiven = errors.New("keys: AUTH_JWT_KEYS holds the keys; change them there")
+
+// ErrSecret: JWT_SECRET signs, there is no key to rotate.
+var ErrSecret = errors.New("keys: with AUTH_JWT_ALGORITHM=HS256 JWT_SECRET signs; there is nothing to rotate")
+
+// ErrNoKey: there is no such key, or it is revoked already.
+var ErrNoKey = errors.New("keys: no such key")
+
+// Listed is a key as auth keys list shows it.
+type Listed struct {
+	KID, Algorithm string
+	// State is next, current, previous or revoked, or expired: nothing it signed is still alive.
+	State                         string
+	CreatedAt, SignsAt, RevokedAt time.Time // zero for given keys
+}
+
+// List reads all keys, the one that signs last first. No key is opened.
+func (k *Keeper) List(ctx context.Context) ([]Listed, error) {
+	if err := k.read(ctx); err != nil {
+		return nil, err
+	}
+	s, rows := k.snapshot()
+	var out []Listed
+	for _, e := range s.Given {
+		out = append(out, Listed{KID: e.Key.ID(), Algorithm: e.Key.Algorithm().String(), State: e.State.String()})
+	}
+	if len(out) > 0 {
+		return out, nil
+	}
+	states := k.states(s, rows)
+	for _, row := range rows {
+		l := Listed{KID: row.KID, Algorithm: row.Algorithm, State: "expired", CreatedAt: row.CreatedAt, SignsAt: row.SignsAt, RevokedAt: row.RevokedAt}
+		if state := states[row.KID]; state != 0 {
+			l.State = state.String()
+		}
+		if s.Algorithm == token.HS256 && (l.State == token.Current.String() || l.State == token.Next.String()) {
+			l.State = token.Previous.String()
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+// states derives the keys' states from their times alone; expired keys have none.
+func (k *Keeper) states(s Settings, rows []store.SigningKey) map[string]token.State {
+	var stored []token.Stored
+	for _, row := range rows {
+		stored = append(stored, token.Stored{Key: token.RevokedKey(row.KID), SignsAt: row.SignsAt, RevokedAt: row.RevokedAt})
+	}
+	out := map[string]token.State{}
+	entries, err := token.StatesAt(stored, k.time(), s.AccessLife+margin)
+	for _, e := range entries {
+		out[e.Key.ID()] = e.State
+	}
+	if err != nil { // all revoked, or none there
+		for _, row := range rows {
+			out[row.KID] = token.Revoked
+		}
+	}
+	return out
+}
+
+// Rotate makes a key of the configured kind, publishes it now and has it sign in 20 minutes, when every
+// cache has it; or at once, when there is no key that could sign until then. Keys that verify nothing any
+// more are removed. It is refused while another key is waiting to sign.
+func (k *Keeper) Rotate(ctx context.Context) (Listed, error) {
+	s, rows, err := k.changeable(ctx)
+	if err != nil {
+		return Listed{}, err
+	}
+	if s.Algorithm == token.HS256 {
+		return Listed{}, ErrSecret
+	}
+	states := k.states(s, rows)
+	signsAt := k.time()
+	for _, row := range rows {
+		switch states[row.KID] {
+		case token.Next:
+			return Listed{}, fmt.Errorf("keys: key %q is published already and signs from %s", row.KID, row.SignsAt.UTC().Format(time.RFC3339))
+		case token.Current:
+			signsAt = k.time().Add(token.PublishAhead)
+		}
+	}
+	fresh, err := k.generate(s.Algorithm, signsAt)
+	if err != nil {
+		return Listed{}, err
+	}
+	batch := k.db.Batch()
+	batch.InsertSigningKey(fresh)
+	if err := batch.Send(ctx); err != nil {
+		return Listed{}, fmt.Errorf("keys: rotate: %w", err)
+	}
+	for _, row := range rows {
+		if states[row.KID] == 0 {
+			if err := k.db.DeleteSigningKey(ctx, row.KID); err != nil {
+				return Listed{}, fmt.Errorf("keys: remove expired key: %w", err)
+			}
+		}
+	}
+	state := token.Next
+	if !signsAt.After(k.time()) {
+		state = token.Current
+	}
+	return Listed{KID: fresh.KID, Algorithm: fresh.Algorithm, State: state.String(), CreatedAt: fresh.CreatedAt, SignsAt: fresh.SignsAt}, nil
+}
+
+// Revoke makes everything that a key signed worthless, within ten seconds on every replica. If it is the
+// current key, a fresh one signs at once; caches that don't know that one yet refuse its tokens for up to
+// 20 minutes. The fresh key is returned, or nil.
+func (k *Keeper) Revoke(ctx context.Context, kid string) (fresh *Listed, err error) {
+	s, rows, err := k.changeable(ctx)
+	if err != nil {
+		return nil, err
+	}
+	state := k.states(s, rows)[kid]
+	found := false
+	for _, row := range rows {
+		found = found || row.KID == kid && row.RevokedAt.IsZero()
+	}
+	if !found {
+		return nil, fmt.Errorf("%w: %q", ErrNoKey, kid)
+	}
+	batch := k.db.Batch()
+	batch.RevokeSigningKey(kid, k.time())
+	if state == token.Current && s.Algorithm != token.HS256 {
+		row, err := k.generate(s.Algorithm, k.time())
+		if err != nil {
+			return nil, err
+		}
+		batch.InsertSigningKey(row)
+		fresh = &Listed{KID: row.KID, Algorithm: row.Algorithm, State: token.Current.String(), CreatedAt: row.CreatedAt, SignsAt: row.SignsAt}
+	}
+	if err := batch.Send(ctx); err != nil {
+		return nil, fmt.Errorf("keys: revoke: %w", err)
+	}
+	return fresh, nil
+}
+
+// changeable reads the store's keys for a command that changes them.
+func (k *Keeper) changeable(ctx context.Context) (Settings, []store.SigningKey, error) {
+	s, _ := k.snapshot()
+	if len(s.Given) > 0 {
+		return s, nil, ErrGiven
+	}
+	if err := k.read(ctx); err != nil {
+		return s, nil, err
+	}
+	_, rows := k.snapshot()
+	return s, rows, nil
+}

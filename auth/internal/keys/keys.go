@@ -1,0 +1,290 @@
+// Package keys keeps the set of signing keys in force: read from the store and opened with the root key,
+// or given by the operator; the first key made when there is none; rotated and revoked by command, on
+// every replica within seconds and without a restart.
+//
+// It decides nothing about tokens. A replica that cannot reach the store goes on with what it read last
+// and hears of a revocation when the store is back.
+package keys
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+const (
+	// pollEvery is how often the store is asked. A revocation reaches a replica in that time and one
+	// query's (issue: 10 s).
+	pollEvery = 5 * time.Second
+	// pollTimeout bounds one query.
+	pollTimeout = 3 * time.Second
+	// margin is how much longer than an access token lives its key verifies.
+	margin = 10 * time.Minute
+)
+
+// Options are what a Keeper works with.
+type Options struct {
+	DB   *store.DB
+	Root *secret.Root
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+	// Log hears of changes and failures; nil: nobody.
+	Log *slog.Logger
+}
+
+// Settings are what an operator may change while the daemon runs.
+type Settings struct {
+	// Given are the keys of AUTH_JWT_KEYS. If there are any, the store's are not looked at.
+	Given []token.Entry
+	// Algorithm is AUTH_JWT_ALGORITHM: the kind of the keys that are made, or HS256: Secret signs.
+	Algorithm token.Algorithm
+	// Secret is JWT_SECRET as a key, with JWT_KEY_ID if set.
+	Secret *token.Key
+	// AcceptSecret is AUTH_JWT_ACCEPT_HS256.
+	AcceptSecret bool
+	// Issuer is JWT_ISSUER.
+	Issuer string
+	// AccessLife is JWT_EXP: what a key has signed lives no longer.
+	AccessLife time.Duration
+}
+
+// Keeper holds the set in force. Its methods may be called from any goroutine.
+type Keeper struct {
+	db   *store.DB
+	root *secret.Root
+	now  func() time.Time
+	log  *slog.Logger
+	live token.Live
+
+	mu       sync.Mutex // for what follows; never held during a query
+	settings Settings
+	rows     []store.SigningKey    // as last read
+	opened   map[string]*token.Key // by kid
+	troubled map[string]bool       // kids whose trouble was logged
+	inForce  string                // what the live set was made of
+	failing  bool                  // the last poll failed
+}
+
+// New makes a Keeper that holds nothing yet.
+func New(o Options, s Settings) *Keeper {
+	k := &Keeper{db: o.DB, root: o.Root, now: o.Now, log: o.Log, settings: s, opened: map[string]*token.Key{}, troubled: map[string]bool{}}
+	if k.now == nil {
+		k.now = time.Now
+	}
+	if k.log == nil {
+		k.log = slog.New(slog.DiscardHandler)
+	}
+	return k
+}
+
+// Live is where the set in force is found, for those who sign and verify.
+func (k *Keeper) Live() *token.Live { return &k.live }
+
+// Start reads the keys, makes the first one when there is none and one is needed, and puts the set in
+// force. A stored key that cannot be opened is an error that names the settings at fault: no other key is
+// ever made in its place.
+func (k *Keeper) Start(ctx context.Context) error {
+	if err := k.read(ctx); err != nil {
+		return err
+	}
+	s, rows := k.snapshot()
+	if len(rows) == 0 && len(s.Given) == 0 && s.Algorithm != token.HS256 {
+		row, err := k.generate(s.Algorithm, k.time())
+		if err != nil {
+			return err
+		}
+		list, err := k.db.FirstSigningKey(ctx, row)
+		if err != nil {
+			return fmt.Errorf("keys: first key: %w", err)
+		}
+		k.keep(list)
+		if list[0].KID == row.KID {
+			k.log.Info("made the first signing key", "kid", row.KID, "algorithm", row.Algorithm)
+		}
+	}
+	if err := k.build(true); err != nil {
+		return err
+	}
+	if signer := k.live.Load().Signer(); len(s.Given) == 0 && signer.Algorithm() != s.Algorithm {
+		k.log.Warn("the current signing key is of another kind than AUTH_JWT_ALGORITHM; auth keys rotate makes one of that kind",
+			"kid", signer.ID(), "current", signer.Algorithm().String(), "setting", s.Algorithm.String())
+	}
+	return k.reseal(ctx)
+}
+
+// Check is Start for auth check: nothing is made, written or logged. Having no key yet is no fault.
+func (k *Keeper) Check(ctx context.Context) error {
+	if err := k.read(ctx); err != nil {
+		return err
+	}
+	if s, rows := k.snapshot(); len(rows) == 0 && len(s.Given) == 0 && s.Algorithm != token.HS256 {
+		return nil
+	}
+	return k.build(true)
+}
+
+// Run reads the keys again every five seconds until ctx ends.
+func (k *Keeper) Run(ctx context.Context) {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			k.Poll(ctx)
+		}
+	}
+}
+
+// Poll reads the keys once and puts a changed set in force. What fails is logged; then the keys read last
+// stay, and still change their states when their time comes.
+func (k *Keeper) Poll(ctx context.Context) {
+	query, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	err := k.read(query)
+	if ctx.Err() != nil {
+		return
+	}
+	k.mu.Lock()
+	changed := k.failing != (err != nil)
+	k.failing = err != nil
+	k.mu.Unlock()
+	if changed && err != nil {
+		k.log.Error("cannot read the signing keys; going on with those read last", "err", err)
+	} else if changed {
+		k.log.Info("can read the signing keys again")
+	}
+	if err := k.build(false); err != nil {
+		k.log.Error("keeping the signing keys already in force", "err", err)
+	}
+	if err == nil {
+		if err := k.reseal(query); err != nil {
+			k.log.Warn("cannot seal a signing key anew", "err", err)
+		}
+	}
+}
+
+// Apply puts other settings in force, or changes nothing and says why.
+func (k *Keeper) Apply(s Settings) error {
+	k.mu.Lock()
+	old := k.settings
+	k.settings, k.inForce = s, ""
+	k.mu.Unlock()
+	if err := k.build(true); err != nil {
+		k.mu.Lock()
+		k.settings = old
+		k.mu.Unlock()
+		return err
+	}
+	return nil
+}
+
+func (k *Keeper) snapshot() (Settings, []store.SigningKey) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.settings, k.rows
+}
+
+// read fetches the rows, unless the operator's keys are used.
+func (k *Keeper) read(ctx context.Context) error {
+	if s, _ := k.snapshot(); len(s.Given) > 0 {
+		return nil
+	}
+	rows, err := k.db.SigningKeys(ctx)
+	if err != nil {
+		return fmt.Errorf("keys: %w", err)
+	}
+	k.keep(rows)
+	return nil
+}
+
+func (k *Keeper) keep(rows []store.SigningKey) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.rows = rows
+}
+
+// time is the clock as PostgreSQL keeps it.
+func (k *Keeper) time() time.Time { return k.now().UTC().Truncate(time.Microsecond) }
+
+// build makes the set of what is known and puts it in force if it is another one. strict: a key that
+// cannot be opened is an error; else it is logged once and left out.
+func (k *Keeper) build(strict bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.settings
+	entries := s.Given
+	if len(entries) == 0 {
+		stored, err := k.open(strict)
+		if err != nil {
+			return err
+		}
+		entries, err = token.StatesAt(stored, k.time(), s.AccessLife+margin)
+		if err != nil && s.Algorithm != token.HS256 {
+			return fmt.Errorf("keys: %w; auth keys rotate makes a new one", err)
+		}
+		if s.Algorithm == token.HS256 {
+			for i := range entries { // what they signed before the switch
+				if entries[i].State != token.Revoked {
+					entries[i].State = token.Previous
+				}
+			}
+		}
+	}
+	made := "keys:" // never empty
+	for _, e := range entries {
+		made += e.Key.ID() + "\x00" + e.State.String() + "\x00"
+	}
+	if k.live.Load() != nil && k.inForce == made {
+		return nil
+	}
+	set, err := token.NewSet(token.SetConfig{
+		Keys: entries, Secret: s.Secret, AcceptSecret: s.AcceptSecret, SignWithSecret: s.Algorithm == token.HS256, Issuer: s.Issuer,
+	})
+	if err != nil {
+		return fmt.Errorf("keys: %w", err)
+	}
+	if old := k.live.Load(); old != nil && old.Signer().ID() != set.Signer().ID() {
+		k.log.Info("another key signs", "kid", set.Signer().ID(), "algorithm", set.Signer().Algorithm().String())
+	}
+	k.inForce = made
+	k.live.Store(set)
+	return nil
+}
+
+// open opens the rows, each once. Revoked keys are not opened: only their ids matter.
+func (k *Keeper) open(strict bool) ([]token.Stored, error) {
+	var stored []token.Stored
+	var problems []error
+	for _, row := range k.rows {
+		key := k.opened[row.KID]
+		switch {
+		case !row.RevokedAt.IsZero():
+			key = token.RevokedKey(row.KID)
+		case key == nil:
+			var err error
+			if key, _, err = openRow(k.root, row); err != nil {
+				problems = append(problems, err)
+				if !strict && !k.troubled[row.KID] {
+					k.troubled[row.KID] = true
+					k.log.Error("a signing key cannot be used here", "err", err)
+				}
+				continue
+			}
+			k.opened[row.KID] = key
+		}
+		stored = append(stored, token.Stored{Key: key, SignsAt: row.SignsAt, RevokedAt: row.RevokedAt})
+	}
+	if strict {
+		return stored, errors.Join(problems...)
+	}
+	return stored, nil
+}
