@@ -25,6 +25,8 @@ type Options struct {
 	Params Params
 	// Log hears, once, when a thread may not lower its priority. Nil: slog.Default().
 	Log *slog.Logger
+
+	lower func() error // for tests; nil: lowPriority
 }
 
 // Workers hash and check on a fixed number of OS threads of the lowest priority, so that a flood of
@@ -102,11 +104,14 @@ func NewWorkers(o Options) *Workers {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
+	if o.lower == nil {
+		o.lower = lowPriority
+	}
 	w := &Workers{jobs: make(chan *job, o.Queue), workers: o.Workers}
 	w.Use(o.Params)
 	var refusal sync.Once
 	for range o.Workers {
-		w.start(func() { w.work(o.Log, &refusal) })
+		w.start(func() { w.work(o, &refusal) })
 	}
 	return w
 }
@@ -216,9 +221,9 @@ func (w *Workers) start(work func()) {
 }
 
 // work is the life of one worker.
-func (w *Workers) work(log *slog.Logger, refusal *sync.Once) {
-	if err := lowPriority(); err != nil {
-		refusal.Do(func() { log.Warn("password: hashing runs at normal priority", "err", err) })
+func (w *Workers) work(o Options, refusal *sync.Once) {
+	if err := o.lower(); err != nil {
+		refusal.Do(func() { o.Log.Warn("password: hashing runs at normal priority", "err", err) })
 	}
 	for j := range w.jobs {
 		if !j.state.CompareAndSwap(jobWaiting, jobRunning) {
