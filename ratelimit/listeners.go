@@ -14,6 +14,7 @@ import (
 
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/shared/httpx"
+	"gatehouse/shared/self"
 )
 
 // listeners are the open ports of the daemon.
@@ -34,7 +35,7 @@ func (d *daemon) openDebug(ctx context.Context, l *listeners) (err error) {
 		return err
 	}
 	l.debug = httpx.NewServer(server.NewDebug(server.DebugOptions{
-		Service: d.service, Loader: d.loader, Stats: d.stats, Log: d.log, Version: version(),
+		Service: d.service, Loader: d.loader, Stats: d.stats, Log: d.log, Version: self.Version("ratelimit"),
 	}), httpx.Timeouts{Header: c.HTTPHeaderTimeout, Read: c.HTTPReadTimeout, Idle: c.HTTPIdleTimeout}, d.log) // no write bound: a profile takes as long as it was asked for
 	l.serve(func() error { return l.debug.Serve(l.debugAt) })
 	return nil

@@ -10,6 +10,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+
+	"gatehouse/shared/self"
 )
 
 // Exit statuses. Bad usage has its own, so that scripts can tell it from a bad answer.
@@ -59,7 +61,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	case "explain":
 		return explain(ctx, rest, stdout, stderr)
 	case "version", "-version", "--version":
-		fmt.Fprintln(stdout, version())
+		fmt.Fprintln(stdout, self.Version("ratelimit"))
 		return exitOK
 	case "help", "-h", "-help", "--help":
 		fmt.Fprint(stdout, usage)

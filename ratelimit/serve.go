@@ -21,6 +21,7 @@ import (
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/source"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/self"
 )
 
 // serve is the whole daemon: a straight line from settings to open listeners, a wait, and the same
@@ -40,7 +41,7 @@ func serve(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	for _, w := range warnings {
 		log.Warn(w)
 	}
-	keepHeapFloor(c.Process.HeapFloor)
+	self.KeepHeapFloor(c.Process.HeapFloor)
 
 	d := &daemon{config: c, log: log, health: server.NewHealth()}
 	d.stats = stats.NewRegistry(stats.Options{
@@ -85,7 +86,7 @@ func serve(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 		return err
 	}
 	d.health.Set(server.Running, true)
-	log.Info("ready", "version", version(), "grpc", listeners.grpcAddr(), "http", listeners.httpAddr(), "debug", listeners.debugAddr())
+	log.Info("ready", "version", self.Version("ratelimit"), "grpc", listeners.grpcAddr(), "http", listeners.httpAddr(), "debug", listeners.debugAddr())
 
 	select {
 	case <-ctx.Done():

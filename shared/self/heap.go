@@ -1,4 +1,8 @@
-package main
+// Package self is what both daemons do alike with themselves as a process: how much memory they
+// may leave to garbage, and which version they say they are.
+//
+// It knows no daemon and reads no setting.
+package self
 
 import (
 	"math"
@@ -10,13 +14,13 @@ import (
 	"strings"
 )
 
-// keepHeapFloor lets the heap rest: the collector does not run before the heap has floor bytes. A
+// KeepHeapFloor lets the heap rest: the collector does not run before the heap has floor bytes. A
 // daemon whose live heap is 4 MB would otherwise collect many times a second under load (13 % of the
 // replaced service's CPU). Above the floor it is Go's usual doubling.
 //
 // The pacing is set again after each collection, from a cleanup of an object that dies in every one.
 // The floor never exceeds half of the memory the process may use: GOMEMLIMIT, else the container's.
-func keepHeapFloor(floor int64) {
+func KeepHeapFloor(floor int64) {
 	floor = min(floor, memoryLimit()/2)
 	if floor <= 0 {
 		return

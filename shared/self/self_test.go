@@ -1,0 +1,46 @@
+package self
+
+import (
+	"math"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestVersion(t *testing.T) {
+	got := Version("daemon")
+	if !strings.HasPrefix(got, "daemon ") || !strings.HasSuffix(got, runtime.Version()+")") {
+		t.Error(got)
+	}
+	if r := Release(); r == "" || strings.HasPrefix(r, "v") {
+		t.Error(r)
+	}
+}
+
+// The pace outlives collections, and a floor of nothing changes nothing.
+func TestKeepHeapFloor(t *testing.T) {
+	before := debug.SetGCPercent(100)
+	limit := debug.SetMemoryLimit(-1)
+	t.Cleanup(func() { debug.SetGCPercent(before); debug.SetMemoryLimit(limit) })
+	percent := func() int { p := debug.SetGCPercent(100); debug.SetGCPercent(p); return p }
+	KeepHeapFloor(0)
+	if p := percent(); p != 100 {
+		t.Errorf("no floor: %d %%", p)
+	}
+	KeepHeapFloor(64 << 20)
+	if limit == math.MaxInt64 && percent() <= 100 {
+		t.Errorf("floor of 64 MiB: %d %%", percent())
+	}
+	runtime.GC()
+	deadline := time.Now().Add(5 * time.Second)
+	debug.SetGCPercent(100)
+	for percent() == 100 && time.Now().Before(deadline) {
+		runtime.GC()
+		time.Sleep(time.Millisecond)
+	}
+	if percent() == 100 {
+		t.Error("the floor did not outlive a collection")
+	}
+}
