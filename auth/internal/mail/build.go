@@ -1,0 +1,76 @@
+package mail
+
+import (
+	"encoding/json"
+	"fmt"
+	netmail "net/mail"
+	"slices"
+	"strings"
+
+	gomail "github.com/wneessen/go-mail"
+)
+
+// Headers are further headers of every mail (SMTP_HEADERS), in the order of their names.
+type Headers []Header
+
+// Header is one of them. Values may hold $messageType, which becomes the mail's kind.
+type Header struct {
+	Name   string
+	Values []string
+}
+
+// ours are the headers that make a mail what it is. (Reply-To and List-Unsubscribe, say, are not.)
+var ours = []string{"from", "to", "cc", "bcc", "subject", "date", "message-id", "mime-version", "sender", "return-path", "received", "auto-submitted"}
+
+// ParseHeaders reads SMTP_HEADERS: a JSON object of names and lists of values. Whoever gets an error
+// warns and goes on without them (http 4.8).
+func ParseHeaders(text string) (Headers, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, nil
+	}
+	var object map[string][]string
+	if err := json.Unmarshal([]byte(text), &object); err != nil {
+		return nil, fmt.Errorf("AUTH_SMTP_HEADERS: not a JSON object of lists: %w", err)
+	}
+	var list Headers
+	for name, values := range object {
+		lower := strings.ToLower(name)
+		if name == "" || strings.Trim(lower, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" || len(name) > 70 {
+			return nil, fmt.Errorf("AUTH_SMTP_HEADERS: %q is no header's name", name)
+		}
+		if slices.Contains(ours, lower) || strings.HasPrefix(lower, "content-") {
+			return nil, fmt.Errorf("AUTH_SMTP_HEADERS: %s is written by the service itself", name)
+		}
+		for i, v := range values {
+			values[i] = oneLine(v)
+		}
+		list = append(list, Header{Name: name, Values: values})
+	}
+	slices.SortFunc(list, func(a, b Header) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// bracketed is an address as commands write it. A local part that is no dot-atom (a..b is a good address
+// by http 4.4) is quoted.
+func bracketed(address string) string { return (&netmail.Address{Address: address}).String() }
+
+// build is the whole mail: plain text first, HTML as its better alternative.
+func (s *SMTP) build(m Message) *gomail.Msg {
+	msg := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
+	for _, h := range s.o.Headers {
+		var values []string
+		for _, v := range h.Values {
+			values = append(values, strings.ReplaceAll(v, "$messageType", string(m.Kind)))
+		}
+		msg.SetGenHeader(gomail.Header(h.Name), values...)
+	}
+	msg.FromMailAddress(&netmail.Address{Name: s.o.SenderName, Address: s.o.From})
+	msg.ToMailAddress(&netmail.Address{Address: m.To})
+	msg.Subject(oneLine(m.Subject))
+	msg.SetMessageIDWithValue(m.ID.String() + "@" + s.helo)
+	msg.SetDateWithValue(m.At.UTC())
+	msg.SetGenHeader("Auto-Submitted", "auto-generated")
+	msg.SetBodyString(gomail.TypeTextPlain, m.Text)
+	msg.AddAlternativeString(gomail.TypeTextHTML, m.HTML)
+	return msg
+}

@@ -1,0 +1,192 @@
+package mail
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"text/template"
+	"time"
+	"unicode/utf8"
+)
+
+// fetchTimeout is how long one template may take to arrive.
+const fetchTimeout = 10 * time.Second
+
+// fetchLimits are comparable: a template loaded under other limits is loaded again.
+type fetchLimits struct {
+	size       int64
+	age, retry time.Duration
+}
+
+func (l fetchLimits) withDefaults() fetchLimits {
+	if l.size <= 0 {
+		l.size = 1_000_000
+	}
+	if l.age <= 0 {
+		l.age = 10 * time.Minute
+	}
+	if l.retry <= 0 {
+		l.retry = 10 * time.Second
+	}
+	return l
+}
+
+// remote is a body under a URL. The last one that could be read stays in use for ever.
+type remote struct {
+	url    string
+	limits fetchLimits
+
+	mu      sync.Mutex
+	good    *body
+	next    time.Time     // not loaded again before
+	loading chan struct{} // closed when the load that is under way has ended
+}
+
+// get is the body, nil when it never could be loaded. One caller loads; others take the last good one
+// meanwhile, or wait when there is none.
+func (b *remote) get(ctx context.Context, r *Renderer) *body {
+	b.mu.Lock()
+	if r.now().Before(b.next) || b.loading != nil && b.good != nil {
+		defer b.mu.Unlock()
+		return b.good
+	}
+	if wait := b.loading; wait != nil {
+		b.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.good
+	}
+	done := make(chan struct{})
+	b.loading = done
+	b.mu.Unlock()
+
+	loaded, err := r.fetch.load(ctx, b.url, b.limits.size)
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.loading = nil
+	close(done)
+	now := r.now()
+	if err != nil {
+		b.next = now.Add(b.limits.retry)
+		r.log.Error("a mail template can't be loaded", "template", b.shown(), "error", err, "last_good_used", b.good != nil)
+		return b.good
+	}
+	b.good, b.next = loaded, now.Add(b.limits.age)
+	return b.good
+}
+
+// shown is the URL for logs: without user, password and query, where keys may stand.
+func (b *remote) shown() string {
+	u, err := url.Parse(b.url)
+	if err != nil {
+		return "(no URL)"
+	}
+	return u.Scheme + "://" + u.Host + u.Path
+}
+
+// fetcher loads templates.
+type fetcher struct {
+	client *http.Client
+	public func(netip.Addr) bool // replaced by tests
+}
+
+// origin travels with a request: whether a public address answered.
+type origin struct{ public atomic.Bool }
+
+type originKey struct{}
+
+func newFetcher() *fetcher {
+	f := &fetcher{public: isPublic}
+	dialer := &net.Dialer{Timeout: fetchTimeout, ControlContext: f.control}
+	f.client = &http.Client{Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext,
+		TLSHandshakeTimeout: fetchTimeout,
+		// Loads are rare, and each dial has to be seen by control.
+		DisableKeepAlives: true,
+	}}
+	return f
+}
+
+// control looks at the address that is really dialled: what a public server names never leads to an
+// address that only we can reach (RULINGS "Outward URLs").
+func (f *fetcher) control(ctx context.Context, _, address string, _ syscall.RawConn) error {
+	from, ok := ctx.Value(originKey{}).(*origin)
+	if !ok {
+		return nil
+	}
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	if f.public(to.Addr().Unmap()) {
+		from.public.Store(true)
+		return nil
+	}
+	if from.public.Load() {
+		return errors.New("a public address leads to one that is not")
+	}
+	return nil
+}
+
+func isPublic(a netip.Addr) bool {
+	return a.IsGlobalUnicast() && !a.IsPrivate() && !netip.MustParsePrefix("100.64.0.0/10").Contains(a)
+}
+
+// load is one GET: only status 200 and a body of at most size bytes count.
+func (f *fetcher) load(ctx context.Context, location string, size int64) (*body, error) {
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, originKey{}, new(origin)), fetchTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, location, nil)
+	if err != nil {
+		return nil, errors.New("it is no URL")
+	}
+	resp, err := f.client.Do(req)
+	if err != nil {
+		if e, ok := errors.AsType[*url.Error](err); ok {
+			err = e.Err // without the URL, which may hold a key
+		}
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the answer is status %d, not 200", resp.StatusCode)
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, size+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(text)) > size {
+		return nil, fmt.Errorf("it has more than %d bytes (AUTH_MAILER_TEMPLATE_MAX_SIZE)", size)
+	}
+	text = bytes.TrimPrefix(text, []byte("\uFEFF"))
+	if len(bytes.TrimSpace(text)) == 0 || !utf8.Valid(text) {
+		return nil, errors.New("it is empty or not UTF-8")
+	}
+	return parseBody(string(text))
+}
+
+// templateMistake is an error of a rendering without the values that were rendered, which don't belong
+// in a log: where the template was, and no more if it was a value that it couldn't use.
+func templateMistake(err error) string {
+	if errors.Is(err, errTooLong) {
+		return errTooLong.Error()
+	}
+	if e, ok := errors.AsType[template.ExecError](err); ok {
+		return "in template " + e.Name + ": a value isn't of the kind that the template needs"
+	}
+	return "it is no template for HTML"
+}

@@ -1,0 +1,278 @@
+package mail
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/textproto"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/wneessen/go-mail/smtp"
+)
+
+// SMTPOptions are the AUTH_SMTP_* settings.
+type SMTPOptions struct {
+	Host string
+	// Port 465 speaks TLS from the first byte; on others STARTTLS is used when offered. 0: 587.
+	Port int
+	// User "" signs in to nothing.
+	User, Pass string
+	// From is SMTP_ADMIN_EMAIL; SenderName its display name, "" for none.
+	From, SenderName string
+	// Hostname is API_EXTERNAL_URL's: EHLO's name and the Message-ID's right side.
+	Hostname string
+	Headers  Headers
+	// Timeout bounds one whole conversation (0: 40 s). The outbox's lease must be longer.
+	Timeout time.Duration
+	// TLS is for tests; nil checks certificates against the system's roots.
+	TLS *tls.Config
+}
+
+// SMTP sends mails, each over a connection of its own. It never changes.
+type SMTP struct {
+	o    SMTPOptions
+	helo string
+	// implicitTLS: port 465. Tests can't bind it and set this instead.
+	implicitTLS bool
+}
+
+// NewSMTP says what is wrong with the options, by the settings' names.
+func NewSMTP(o SMTPOptions) (*SMTP, error) {
+	if o.Port == 0 {
+		o.Port = 587
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 40 * time.Second
+	}
+	if o.TLS == nil {
+		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	o.TLS = o.TLS.Clone()
+	if o.TLS.ServerName == "" {
+		o.TLS.ServerName = o.Host
+	}
+	o.SenderName = oneLine(o.SenderName)
+	if o.Host == "" {
+		return nil, errors.New("AUTH_SMTP_HOST is missing")
+	}
+	if !sendable(o.From) {
+		return nil, fmt.Errorf("AUTH_SMTP_ADMIN_EMAIL: %q is no e-mail address", o.From)
+	}
+	return &SMTP{o: o, helo: domainOrLiteral(o.Hostname), implicitTLS: o.Port == 465}, nil
+}
+
+// domainOrLiteral is the host as EHLO and Message-ID write it: an address stands in brackets (RFC 5321 4.1.3).
+func domainOrLiteral(host string) string {
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	switch {
+	case ip != nil && ip.To4() == nil:
+		return "[IPv6:" + ip.String() + "]"
+	case ip != nil:
+		return "[" + ip.String() + "]"
+	case host == "" || strings.Trim(host, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_") != "":
+		return "localhost"
+	}
+	return host
+}
+
+// sendable is a last look at an address on its way into a command: nothing that could end the line or
+// the brackets. Whether it is a good address was decided when it was given.
+func sendable(address string) bool {
+	local, domain, ok := strings.Cut(address, "@")
+	if !ok || local == "" || domain == "" || len(address) > 320 {
+		return false
+	}
+	for i := range len(address) {
+		if c := address[i]; c <= ' ' || c >= 0x7f || strings.IndexByte(`<>"(),:;\[]`, c) >= 0 {
+			return false
+		}
+	}
+	return !strings.Contains(domain, "@")
+}
+
+// Send delivers m to the server. Once the server has taken the mail nothing that follows is an error.
+func (s *SMTP) Send(ctx context.Context, m Message) error {
+	if !sendable(m.To) {
+		return &Refused{Err: errors.New("smtp: the recipient is no address that can be written in a mail")}
+	}
+	msg := s.build(m)
+	return s.converse(ctx, func(c *smtp.Client) error {
+		if err := c.Mail(bracketed(s.o.From)); err != nil {
+			return s.failure("MAIL FROM", err, m)
+		}
+		if err := c.Rcpt(bracketed(m.To)); err != nil {
+			return final(err, s.failure("RCPT TO", err, m))
+		}
+		w, err := c.Data()
+		if err != nil {
+			return final(err, s.failure("DATA", err, m))
+		}
+		// After an error here the connection is cut without the final dot, so the server throws away
+		// what it has.
+		if _, err := msg.WriteTo(w); err != nil {
+			return s.failure("text", err, m)
+		}
+		if err := w.Close(); err != nil {
+			return final(err, s.failure("end of text", err, m))
+		}
+		return nil
+	})
+}
+
+// Check connects, signs in and leaves: what `auth check` asks.
+func (s *SMTP) Check(ctx context.Context) error {
+	return s.converse(ctx, func(c *smtp.Client) error {
+		if err := c.Noop(); err != nil {
+			return s.failure("NOOP", err, Message{})
+		}
+		return nil
+	})
+}
+
+// converse opens a connection, does what f says and closes it. ctx and the time-out cut it anywhere.
+func (s *SMTP) converse(ctx context.Context, f func(*smtp.Client) error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
+	defer cancel()
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	c, err := s.greet(conn)
+	if err == nil {
+		err = f(c)
+	}
+	if err != nil {
+		if cause := ctx.Err(); cause != nil && !isRefused(err) {
+			return fmt.Errorf("%w (%w)", err, cause)
+		}
+		return err
+	}
+	// The mail is delivered. A server that has no good-bye changes nothing, and none is waited for long.
+	conn.SetDeadline(time.Now().Add(2 * time.Second))
+	c.Quit()
+	return nil
+}
+
+func isRefused(err error) bool {
+	_, ok := errors.AsType[*Refused](err)
+	return ok
+}
+
+// connect dials.
+func (s *SMTP) connect(ctx context.Context) (net.Conn, error) {
+	dialer := &net.Dialer{Timeout: 15 * time.Second}
+	address := net.JoinHostPort(s.o.Host, strconv.Itoa(s.o.Port))
+	var conn net.Conn
+	var err error
+	if s.implicitTLS {
+		conn, err = (&tls.Dialer{NetDialer: dialer, Config: s.o.TLS}).DialContext(ctx, "tcp", address)
+	} else {
+		conn, err = dialer.DialContext(ctx, "tcp", address)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("smtp: connect: %w", err)
+	}
+	return conn, nil
+}
+
+// greet is the conversation up to the first mail.
+func (s *SMTP) greet(conn net.Conn) (*smtp.Client, error) {
+	c, err := smtp.NewClient(conn, s.o.Host)
+	if err != nil {
+		return nil, s.failure("greeting", err, Message{})
+	}
+	// Our addresses are ASCII. Asking for SMTPUTF8 would make relays without it refuse the mail.
+	c.SkipSMTPUTF8(true)
+	if err := c.Hello(s.helo); err != nil {
+		return nil, s.failure("EHLO", err, Message{})
+	}
+	_, encrypted := c.TLSConnectionState()
+	if offered, _ := c.Extension("STARTTLS"); offered && !encrypted {
+		if err := c.StartTLS(s.o.TLS); err != nil {
+			return nil, s.failure("STARTTLS", err, Message{})
+		}
+		encrypted = true
+	}
+	if s.o.User == "" {
+		return c, nil
+	}
+	// A server that knows no AUTH isn't told the password; whether it takes the mail is its decision.
+	offered, mechanisms := c.Extension("AUTH")
+	if !offered {
+		return c, nil
+	}
+	auth, err := s.auth(strings.Fields(strings.ToUpper(mechanisms)), encrypted)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Auth(auth); err != nil {
+		return nil, s.failure("AUTH", err, Message{})
+	}
+	return c, nil
+}
+
+// auth chooses a mechanism. The password itself goes over TLS only, or to this machine.
+func (s *SMTP) auth(offered []string, encrypted bool) (smtp.Auth, error) {
+	has := func(name string) bool {
+		for _, o := range offered {
+			if o == name {
+				return true
+			}
+		}
+		return false
+	}
+	secure := encrypted || s.o.Host == "localhost" || net.ParseIP(s.o.Host).IsLoopback()
+	switch {
+	case has("SCRAM-SHA-256"):
+		return smtp.ScramSHA256Auth(s.o.User, s.o.Pass), nil
+	case has("PLAIN") && secure:
+		return smtp.PlainAuth("", s.o.User, s.o.Pass, s.o.Host, true), nil
+	case has("LOGIN") && secure:
+		return smtp.LoginAuth(s.o.User, s.o.Pass, s.o.Host, true), nil
+	case has("SCRAM-SHA-1"):
+		return smtp.ScramSHA1Auth(s.o.User, s.o.Pass), nil
+	case has("CRAM-MD5"):
+		return smtp.CRAMMD5Auth(s.o.User, s.o.Pass), nil
+	case !secure && (has("PLAIN") || has("LOGIN")):
+		return nil, errors.New("smtp: AUTH: the server wants the password in clear; it offers no STARTTLS")
+	}
+	return nil, fmt.Errorf("smtp: AUTH: the server offers no mechanism that is known here: %s", oneLine(strings.Join(offered, " ")))
+}
+
+// final makes a Refused of a 5xx answer about this recipient or this text. One to the sender's address
+// or the sign-in is the operator's to mend, and the mail waits for it.
+func final(err, wrapped error) error {
+	if e, ok := errors.AsType[*textproto.Error](err); ok && e.Code >= 500 && e.Code <= 599 {
+		return &Refused{Err: wrapped}
+	}
+	return wrapped
+}
+
+// links finds what a server may quote from the text of a mail.
+var links = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://\S+`)
+
+// failure says where the conversation failed, with the server's own words: one line, without the
+// recipient, the code or a link, since it is kept in the outbox and the log.
+func (s *SMTP) failure(step string, err error, m Message) error {
+	e, ok := errors.AsType[*textproto.Error](err)
+	if !ok {
+		return fmt.Errorf("smtp: %s: %w", step, err)
+	}
+	words := links.ReplaceAllString(e.Msg, "<link>")
+	for _, secret := range []struct{ value, instead string }{{m.To, "<recipient>"}, {m.Code, "<code>"}} {
+		if secret.value != "" {
+			words = regexp.MustCompile("(?i)"+regexp.QuoteMeta(secret.value)).ReplaceAllLiteralString(words, secret.instead)
+		}
+	}
+	if words = oneLine(words); len(words) > 200 {
+		words = strings.ToValidUTF8(words[:200], "") + "…"
+	}
+	return fmt.Errorf("smtp: %s: %d %s", step, e.Code, words)
+}
