@@ -2,7 +2,6 @@ package account
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
 	"github.com/google/uuid"
@@ -12,18 +11,6 @@ import (
 
 var errUnbuilt = errors.New("account: not built yet")
 
-func (a *Accounts) SignUp(ctx context.Context, c Client, p SignUp) (SignedUp, error) {
-	return SignedUp{}, errUnbuilt
-}
-func (a *Accounts) SignUpAnonymous(ctx context.Context, c Client, data json.RawMessage) (Grant, error) {
-	return Grant{}, errUnbuilt
-}
-func (a *Accounts) ExchangeCode(ctx context.Context, c Client, code, verifier string) (Grant, error) {
-	return Grant{}, errUnbuilt
-}
-func (a *Accounts) Verify(ctx context.Context, c Client, p Verify) (Verified, error) {
-	return Verified{}, errUnbuilt
-}
 func (a *Accounts) SendOTP(ctx context.Context, c Client, p OTP) error         { return errUnbuilt }
 func (a *Accounts) MagicLink(ctx context.Context, c Client, p MagicLink) error { return errUnbuilt }
 func (a *Accounts) Recover(ctx context.Context, c Client, p Recover) error     { return errUnbuilt }

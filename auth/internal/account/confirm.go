@@ -1,0 +1,219 @@
+package account
+
+import (
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+)
+
+// work is what a redeemed token does to its user, gathered into one batch.
+type work struct {
+	*verification
+	b     *store.Batch
+	u     store.User // as locked
+	t     store.Token
+	patch store.UserPatch
+	// identity is to be put, with the address that it proves.
+	identity *store.Identity
+	// endSessions is the reason for which all older ones end; "" leaves them.
+	endSessions string
+	// issue is the hash of the code for the token's PKCE flow.
+	issue  []byte
+	action store.Action
+	trait  string // provider, of a sign-up
+	notice []store.NewMessage
+}
+
+// apply decides what happens. half: it was the first half of an e-mail change.
+func (w *work) apply() (half bool, err error) {
+	switch w.t.Kind {
+	case store.KindSignup, store.KindInvite, store.KindMagicLink, store.KindRecovery, store.KindSMS:
+		w.confirm()
+		return false, nil
+	case store.KindEmailChangeCurrent, store.KindEmailChangeNew:
+		return w.changeEmail()
+	case store.KindPhoneChange:
+		return false, w.changePhone()
+	}
+	return false, errTokenExpired
+}
+
+// confirm makes the address that the token went to a proven one, if it isn't yet, and signs in.
+func (w *work) confirm() {
+	w.action = store.ActionLogin
+	provider, at, sent := "email", w.u.EmailConfirmedAt, w.u.Email
+	if !isEmail(w.t.Address) {
+		provider, at, sent = "phone", w.u.PhoneConfirmedAt, w.u.Phone
+	}
+	w.trait = provider
+	if !at.IsZero() || sent != w.t.Address {
+		return
+	}
+	w.action = store.ActionUserSignedUp
+	if provider == "email" {
+		w.patch.EmailConfirmedAt = &w.now
+	} else {
+		w.patch.PhoneConfirmedAt = &w.now
+	}
+	// Password and data are those of the sign-up whose token this is; whoever asks for recovery or a
+	// magic link instead confirms with none (RULINGS). What others have set before stays.
+	var data json.RawMessage
+	first := w.u.EmailConfirmedAt.IsZero() && w.u.PhoneConfirmedAt.IsZero()
+	if w.t.Kind == store.KindSignup && first {
+		data = w.t.UserMetadata
+		if w.u.PasswordHash == "" && w.t.PasswordHash != "" {
+			w.patch.PasswordHash = &w.t.PasswordHash
+		}
+	}
+	if w.hash != "" && w.u.PasswordHash == "" && (w.t.Kind == store.KindSignup || w.t.Kind == store.KindInvite) {
+		w.patch.PasswordHash = &w.hash // the choice of who has the mailbox
+	}
+	if !first {
+		data = nil
+	}
+	w.prove(provider, w.t.Address, data)
+	w.patch.UserMetadata.Set = w.identity.Data
+	if !first {
+		w.patch.UserMetadata.Set = object(map[string]bool{provider + "_verified": true})
+	}
+}
+
+// prove puts the identity of an address that is the user's own.
+func (w *work) prove(provider, who string, data json.RawMessage) {
+	w.identity = ownIdentity(w.u.ID, provider, who, data, w.patch)
+	w.patch.ProvidersFromIdentities = true
+}
+
+func ownIdentity(user uuid.UUID, provider, who string, data json.RawMessage, p store.UserPatch) *store.Identity {
+	i := &store.Identity{
+		ID: uuid.New(), UserID: user, Provider: provider, ProviderID: user.String(), Data: profile(user, provider, who, true, data),
+		LastSignInAt: p.Now, CreatedAt: p.Now, UpdatedAt: p.Now,
+	}
+	if provider == "email" {
+		i.Email = who
+	}
+	return i
+}
+
+// changeEmail is one proof of an e-mail change (spec core-state 3.6). Each address has a flag of its
+// own that only its own token sets, and the new one must always be proven.
+func (w *work) changeEmail() (half bool, err error) {
+	current := w.t.Kind == store.KindEmailChangeCurrent
+	if w.u.NewEmail == "" || current && w.t.Address != w.u.Email || !current && w.t.Address != w.u.NewEmail {
+		return false, errTokenExpired
+	}
+	both := w.s.Email.SecureChange && w.u.Email != "" && !w.s.Email.Autoconfirm
+	currentProven, newProven := w.u.CurrentEmailProven || current, w.u.NewEmailProven || !current
+	if !newProven || both && !currentProven {
+		w.patch.CurrentEmailProven, w.patch.NewEmailProven = &currentProven, &newProven
+		return true, nil
+	}
+	w.action = store.ActionUserModified
+	w.patch.Email = &w.u.NewEmail
+	w.patch.NewEmail, w.patch.CurrentEmailProven, w.patch.NewEmailProven = ptr(""), ptr(false), ptr(false)
+	w.patch.IsAnonymous = ptr(false)
+	if w.u.EmailConfirmedAt.IsZero() {
+		w.patch.EmailConfirmedAt = &w.now
+	}
+	w.prove("email", w.u.NewEmail, nil)
+	w.patch.UserMetadata.Set = object(map[string]any{"email": w.u.NewEmail, "email_verified": true})
+	if w.u.Email != "" && w.s.Email.ChangeEndsSessions {
+		w.endSessions = store.EndedEmailChanged
+	}
+	if w.u.Email != "" && w.s.Email.NotifyEmailChanged {
+		w.notify(mail.EmailChanged, w.u.Email, mail.Vars{Email: w.u.NewEmail, OldEmail: w.u.Email})
+	}
+	return false, nil
+}
+
+func (w *work) changePhone() error {
+	if w.u.NewPhone == "" || subtle.ConstantTimeCompare([]byte(w.t.Address), []byte(w.u.NewPhone)) == 0 {
+		return errTokenExpired
+	}
+	w.action = store.ActionUserModified
+	w.patch.Phone, w.patch.NewPhone, w.patch.IsAnonymous, w.patch.PhoneConfirmedAt = &w.u.NewPhone, ptr(""), ptr(false), &w.now
+	w.prove("phone", w.u.NewPhone, nil)
+	w.patch.UserMetadata.Set = object(map[string]any{"phone": w.u.NewPhone, "phone_verified": true})
+	if w.u.Email == "" {
+		return nil
+	}
+	if w.u.Phone != "" && w.s.Email.NotifyPhoneChanged {
+		w.notify(mail.PhoneChanged, w.u.Email, mail.Vars{Email: w.u.Email, Phone: w.u.NewPhone, OldPhone: w.u.Phone})
+	}
+	linked := slices.ContainsFunc(w.u.Identities, func(i store.Identity) bool { return i.Provider == "phone" })
+	if !linked && w.s.Email.NotifyIdentityLinked {
+		w.notify(mail.IdentityLinked, w.u.Email, mail.Vars{Email: w.u.Email, Provider: "phone"})
+	}
+	return nil
+}
+
+func (w *work) notify(kind mail.Kind, to string, v mail.Vars) {
+	if w.notices {
+		v.Data = w.u.UserMetadata
+		w.notice = append(w.notice, w.notification(w.s, kind, to, v, w.now))
+	}
+}
+
+// fill adds all of it, in the order in which everybody locks.
+func (w *work) fill(out Verified) {
+	w.takeNotices(w.b, w.s, len(w.notice), w.now)
+	if w.patch.ProvidersFromIdentities {
+		w.b.PutIdentity(*w.identity)
+	}
+	w.b.UpdateUser(w.patch)
+	if w.patch.EmailConfirmedAt != nil {
+		w.b.VerifyIdentities(w.u.ID, w.t.Address, w.now)
+	}
+	if w.endSessions != "" {
+		w.b.EndSessions(store.EndSessions{User: w.u.ID, Reason: w.endSessions, At: w.now})
+	}
+	if out.Half {
+		return
+	}
+	if out.Code == "" {
+		w.b.InsertSession(w.open.NewSession)
+	}
+	w.b.DeleteTokens(w.u.ID)
+	if out.Code != "" {
+		w.b.IssueCode(w.t.Flow, w.issue, w.now, w.u.ID)
+	}
+	for _, m := range w.notice {
+		m.User = w.u.ID
+		w.b.InsertMessage(m)
+	}
+	w.b.Audit(store.Audit{At: w.now, Action: w.action, Actor: w.u.ID, Session: w.open.ID, IP: w.c.IP, Traits: traits("provider", w.trait)})
+}
+
+// noticeLife is for how long a notification is worth sending.
+const noticeLife = 24 * time.Hour
+
+// notification is a mail that only tells.
+func (a *Accounts) notification(s *Settings, kind mail.Kind, to string, v mail.Vars, now time.Time) store.NewMessage {
+	v.SiteURL = s.SiteURL
+	return a.message(mail.ChannelEmail, string(kind), mail.Payload{To: to, Kind: kind, Vars: v}, now, now.Add(noticeLife))
+}
+
+// takeNotices takes n mails from the budget. They count like all others.
+func (a *Accounts) takeNotices(b *store.Batch, s *Settings, n int, now time.Time) {
+	if n > 0 {
+		b.Take(s.Email.Sent.limit(a.limitKey("mail")), float64(n), now)
+	}
+}
+
+// withNotices runs a transaction that may tell the user of something by mail. When the budget for mails
+// is used up he isn't told, and the log is: what he wanted happens all the same.
+func (a *Accounts) withNotices(f func(notices bool) error) error {
+	err := f(true)
+	if _, ok := errors.AsType[*store.LimitError](err); ok {
+		a.log.Warn("a notification was not sent: the hourly limit for mails is used up")
+		err = f(false)
+	}
+	return err
+}

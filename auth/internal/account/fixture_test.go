@@ -1,0 +1,275 @@
+package account_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/goleak"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/auth/internal/token"
+	"gatehouse/shared/testdb"
+)
+
+func TestMain(m *testing.M) {
+	workers()
+	goleak.VerifyTestMain(m, testdb.IgnoreServers(), goleak.IgnoreCurrent())
+}
+
+// noon is the time at which every test begins.
+var noon = time.Date(2031, 3, 4, 12, 0, 0, 123456000, time.UTC)
+
+// house is the flows over a database of their own, with a clock that stands still.
+type house struct {
+	*account.Accounts
+	t    *testing.T
+	db   *store.DB
+	root *secret.Root
+	keys *token.Live
+	mu   sync.Mutex
+	now  time.Time
+	s    account.Settings
+}
+
+var browser = account.Client{IP: "192.0.2.7", UserAgent: "browser", RedirectTo: "https://app.example.org/home", BaseURL: "https://auth.example.org"}
+
+// settings are the daemon's defaults, with everything switched on that can be signed in with, and no
+// pauses between mails.
+func settings() account.Settings {
+	links, err := mail.NewLinks(mail.Paths{})
+	if err != nil {
+		panic(err)
+	}
+	return account.Settings{
+		SiteURL: "https://app.example.org", BaseURL: "https://auth.example.org",
+		Audience: "authenticated", Role: "authenticated", Issuer: "https://auth.example.org", AccessLife: time.Hour,
+		AdminRoles: []string{"service_role", "supabase_admin"}, Anonymous: true, FlowLife: 5 * time.Minute,
+		Email: account.EmailSettings{
+			Enabled: true, MagicLink: true, Configured: true, SecureChange: true, ChangeEndsSessions: true,
+			OTPLife: time.Hour, OTPLength: 6, Sent: account.Rate{N: 1000, Per: time.Hour}, Links: links,
+		},
+		Phone: account.PhoneSettings{
+			Enabled: true, Configured: true, OTPLife: 5 * time.Minute, OTPLength: 6, Sent: account.Rate{N: 1000, Per: time.Hour},
+		},
+		Passwords: account.PasswordSettings{
+			Policy: password.NewPolicy(6, "", false), PolicyForAdmin: true, TriesPerAccount: 20, ChangeEndsSessions: true,
+		},
+		Sessions: account.SessionSettings{Rotation: true, ReuseInterval: 10 * time.Second, RefreshBurst: 60},
+	}
+}
+
+// workers are shared: every test binary hashes on two threads, as cheaply as bcrypt allows.
+var workers = sync.OnceValue(func() *password.Workers {
+	params, err := password.ParseParams("bcrypt:4")
+	if err != nil {
+		panic(err)
+	}
+	return password.NewWorkers(password.Options{Workers: 2, Queue: 1000, Params: params})
+})
+
+func open(t *testing.T, change ...func(*account.Settings)) *house {
+	t.Helper()
+	return openOn(t, storetest.Open(t), change...)
+}
+
+func openOn(t *testing.T, db *store.DB, change ...func(*account.Settings)) *house {
+	t.Helper()
+	h := &house{t: t, db: db, root: secret.NewRoot("root key"), now: noon, s: settings(), keys: new(token.Live)}
+	for _, f := range change {
+		f(&h.s)
+	}
+	shared, err := token.NewSecret("", []byte("a shared secret of at least 32 bytes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := token.NewSet(token.SetConfig{Secret: shared, AcceptSecret: true, SignWithSecret: true, Issuer: h.s.Issuer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.keys.Store(set)
+	h.Accounts = account.New(account.Options{
+		DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root, Passwords: workers(), Now: h.clock,
+	}, h.s)
+	return h
+}
+
+func (h *house) clock() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.now
+}
+
+func (h *house) pass(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.now = h.now.Add(d)
+}
+
+// set changes the settings in force.
+func (h *house) set(f func(*account.Settings)) {
+	f(&h.s)
+	h.Apply(h.s)
+}
+
+// refused compares an error with "code: message"; "" is none.
+func refused(t *testing.T, err error, want string) {
+	t.Helper()
+	got := ""
+	if r, ok := errors.AsType[*account.Refusal](err); ok {
+		got = r.Code + ": " + r.Msg
+	} else if err != nil {
+		got = "(no refusal) " + err.Error()
+	}
+	if got != want {
+		t.Errorf("refused with\n%s, want\n%s", got, want)
+	}
+}
+
+func kindOf(err error) account.Kind {
+	if r, ok := errors.AsType[*account.Refusal](err); ok {
+		return r.Kind
+	}
+	return 0
+}
+
+// letter is what somebody found in his mailbox, or on his phone.
+type letter struct {
+	To, Kind, Code, Link, Hash, Text string
+	mail.Payload
+}
+
+// letters are all that wait in the outbox, oldest first.
+func (h *house) letters() []letter {
+	h.t.Helper()
+	list, err := h.db.ClaimMessages(h.t.Context(), h.clock(), 0, 1000)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	slices.SortStableFunc(list, func(x, y store.Message) int { return x.CreatedAt.Compare(y.CreatedAt) })
+	var out []letter
+	for _, m := range list {
+		text, _, err := h.root.Open(secret.Outbox, m.Payload, m.ID[:])
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		l := letter{Kind: m.Kind}
+		if m.Channel == mail.ChannelSMS {
+			var v mail.SMS
+			h.decode(text, &v)
+			l.To, l.Code, l.Text = v.To, v.Token, v.Text
+		} else {
+			h.decode(text, &l.Payload)
+			l.To, l.Code, l.Link, l.Hash = l.Payload.To, l.Vars.Token, l.Vars.ConfirmationURL, l.Vars.TokenHash
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+func (h *house) decode(text []byte, v any) {
+	h.t.Helper()
+	if err := json.Unmarshal(text, v); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// newest is the letter of that kind that was written last.
+func (h *house) newest(kind, to string) letter {
+	h.t.Helper()
+	all := h.letters()
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].Kind == kind && all[i].To == to {
+			return all[i]
+		}
+	}
+	h.t.Fatalf("no %s to %s among %d letters", kind, to, len(all))
+	return letter{}
+}
+
+// trail is the audit log's actions, oldest first.
+func (h *house) trail() string {
+	h.t.Helper()
+	rows, _, err := h.db.AuditLog(h.t.Context(), store.AuditFilter{Limit: 1000})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var actions []string
+	for _, r := range rows {
+		actions = append([]string{r.Action.String()}, actions...)
+	}
+	return strings.Join(actions, " ")
+}
+
+func (h *house) user(id uuid.UUID) store.User {
+	h.t.Helper()
+	u, err := h.db.User(h.t.Context(), id)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return u
+}
+
+// confirmed makes a user with a confirmed address and the password "sesame".
+func (h *house) confirmed(email string) account.Grant {
+	h.t.Helper()
+	_, err := h.SignUp(h.t.Context(), browser, account.SignUp{Email: email, Password: "sesame"})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return h.redeem("signup", h.newest("confirmation", email).Hash)
+}
+
+func (h *house) redeem(kind, hash string) account.Grant {
+	h.t.Helper()
+	v, err := h.Verify(h.t.Context(), browser, account.Verify{Type: kind, TokenHash: hash})
+	if err != nil || v.Grant == nil {
+		h.t.Fatalf("verify %s: %+v, %v", kind, v, err)
+	}
+	return *v.Grant
+}
+
+// signIn is the error of a sign-in by e-mail and password.
+func (h *house) signIn(email, pass string) error {
+	_, err := h.SignInPassword(h.t.Context(), browser, account.Password{Email: email, Password: pass})
+	return err
+}
+
+func (h *house) caller(g account.Grant) account.Caller {
+	h.t.Helper()
+	c, err := h.Authenticate(h.t.Context(), g.AccessToken, "", account.Full)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return c
+}
+
+// serviceToken is one with an admin role.
+func (h *house) serviceToken(role string) string {
+	h.t.Helper()
+	text, err := h.keys.Load().SignService(nil, role, "", h.clock(), h.clock().Add(time.Hour))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return string(text)
+}
+
+var digitsOnly = regexp.MustCompile(`^[0-9]{6}$`)
+
+// wrong is a code that is not that one.
+func wrong(code string) string {
+	last := code[len(code)-1]
+	return code[:len(code)-1] + fmt.Sprint((last-'0'+1)%10)
+}

@@ -1,0 +1,163 @@
+package account
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// pkcePrefix marks the link of a PKCE flow: opening it gives a code, not a session.
+const pkcePrefix = "pkce_"
+
+// maxMisses is how many wrong tries void a token's digits. Its link stays.
+const maxMisses = 5
+
+// letter is a one-time token and the message that carries it. Every one is made here.
+type letter struct {
+	token   store.NewToken
+	message store.NewMessage // without payload: nothing is sent
+	// code and link are what the addressee will see.
+	code, tokenHash, url string
+}
+
+// mailed is a token that goes by mail. Whose it is is said when it is written.
+type mailed struct {
+	kind store.Kind
+	mail mail.Kind
+	link string // its type; "" for digits alone
+	to   string
+	vars mail.Vars // Email, NewEmail, Data
+	// flow is the PKCE flow that the link continues.
+	flow uuid.UUID
+	keep int
+}
+
+func (a *Accounts) mail(s *Settings, c Client, m mailed, now time.Time) (letter, error) {
+	code, err := token.NewCode(s.Email.OTPLength)
+	if err != nil {
+		return letter{}, fmt.Errorf("account: %w", err)
+	}
+	l := letter{code: code, token: a.newToken(m.kind, m.to, code, now, s.Email.OTPLife)}
+	l.token.Flow, l.token.Keep = m.flow, m.keep
+	v := m.vars
+	v.SiteURL, v.Token, v.RedirectTo = s.SiteURL, code, c.RedirectTo
+	if m.link != "" {
+		text, hash := token.NewLinkToken()
+		l.token.LinkHash, l.tokenHash = hash[:], text
+		if m.flow != uuid.Nil {
+			l.tokenHash = pkcePrefix + text
+		}
+		base := c.BaseURL
+		if base == "" {
+			base = s.BaseURL
+		}
+		l.url = s.Email.Links.URL(base, m.link, l.tokenHash, c.RedirectTo)
+		v.TokenHash, v.ConfirmationURL = l.tokenHash, l.url
+	}
+	l.message = a.message(mail.ChannelEmail, string(m.mail), mail.Payload{To: m.to, Kind: m.mail, Vars: v}, now, l.token.ExpiresAt)
+	return l, nil
+}
+
+// sms is a token that goes by SMS. A test number gets its fixed code, and no message.
+func (a *Accounts) sms(s *Settings, kind store.Kind, number, channel string, now time.Time) (letter, error) {
+	if code, test := s.Phone.testCode(number, now); test {
+		return letter{code: code, token: a.newToken(kind, number, code, now, 365*24*time.Hour)}, nil
+	}
+	code, err := token.NewCode(s.Phone.OTPLength)
+	if err != nil {
+		return letter{}, fmt.Errorf("account: %w", err)
+	}
+	text := "Your code is " + code
+	if s.Phone.Text != nil {
+		text = s.Phone.Text(code)
+	}
+	if channel == "" {
+		channel = "sms"
+	}
+	l := letter{code: code, token: a.newToken(kind, number, code, now, s.Phone.OTPLife)}
+	l.message = a.message(mail.ChannelSMS, string(kind),
+		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: channel}, now, l.token.ExpiresAt)
+	return l, nil
+}
+
+func (a *Accounts) newToken(kind store.Kind, to, code string, now time.Time, life time.Duration) store.NewToken {
+	return store.NewToken{
+		Token:  store.Token{ID: uuid.New(), Kind: kind, Address: to, CreatedAt: now, ExpiresAt: now.Add(life)},
+		OTPMAC: a.root.MAC(secret.OTP, string(kind), to, code),
+	}
+}
+
+// message seals a payload for the outbox.
+func (a *Accounts) message(channel, kind string, payload any, now, expires time.Time) store.NewMessage {
+	m := store.NewMessage{ID: uuid.New(), Channel: channel, Kind: kind, At: now, ExpiresAt: expires}
+	text, err := json.Marshal(payload)
+	if err != nil {
+		panic(err) // strings, and metadata that came out of PostgreSQL
+	}
+	m.Payload = a.root.Seal(secret.Outbox, text, m.ID[:])
+	return m
+}
+
+// write adds token, flow and message, in the order in which everybody locks. user may be nobody: then
+// the same statements do nothing.
+func (l *letter) write(b *store.Batch, user uuid.UUID, flow *store.Flow) {
+	l.token.User = user
+	b.InsertToken(l.token)
+	if flow != nil {
+		flow.User = user
+		b.InsertFlow(*flow)
+	}
+	if l.message.Payload != nil {
+		l.message.User = user
+		b.InsertMessage(l.message)
+	}
+}
+
+// linkHash is under which hash the store knows a link's token, and whether it is one of a PKCE flow.
+func linkHash(text string) (hash []byte, pkce, ok bool) {
+	if len(text) > len(pkcePrefix) && text[:len(pkcePrefix)] == pkcePrefix {
+		pkce, text = true, text[len(pkcePrefix):]
+	}
+	sum, ok := token.LinkTokenHash(text)
+	return sum[:], pkce, ok
+}
+
+// digits are the MACs of typed digits as each kind of token that may be meant.
+func (a *Accounts) digits(kinds []store.Kind, to, code string) [][]byte {
+	var macs [][]byte
+	for _, k := range kinds {
+		macs = append(macs, a.root.MACs(secret.OTP, string(k), to, code)...)
+	}
+	return macs
+}
+
+// fauxID is the id that a stranger is told for an address that has an account (RULINGS "Duplicate
+// sign-up otherwise"). It looks like any other.
+func (a *Accounts) fauxID(aud, who string) uuid.UUID {
+	var id uuid.UUID
+	copy(id[:], a.root.MAC(secret.FauxUser, aud, who))
+	id[6] = id[6]&0x0f | 0x40 // version 4
+	id[8] = id[8]&0x3f | 0x80 // RFC 9562 variant
+	return id
+}
+
+// codeHash is under which hash the store knows a PKCE code.
+func codeHash(code string) []byte {
+	var raw [32]byte
+	if len(code) != 2*len(raw) {
+		return nil
+	}
+	if _, err := hex.Decode(raw[:], []byte(code)); err != nil {
+		return nil
+	}
+	sum, _ := token.LinkTokenHash(code)
+	return sum[:]
+}

@@ -1,0 +1,144 @@
+package account
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+)
+
+// keepPending is how many older sign-ups of an address stay open beside a new one (RULINGS "First
+// sign-up's password").
+const keepPending = 4
+
+// newcomer is somebody who asks for an account with an address. What he brings along, password and
+// data, hangs on the token that is sent to the address, and only what is confirmed becomes the account's.
+type newcomer struct {
+	aud, provider, who string // provider: email or phone
+	hash               string // "" without a password
+	data               json.RawMessage
+	challenge          Challenge
+	channel            string
+}
+
+// standing is what an address is to a newcomer.
+type standing uint8
+
+const (
+	fresh   standing = iota // nobody's
+	pending                 // an account that nobody has confirmed
+	taken                   // somebody's
+)
+
+func (n *newcomer) standing(u store.User) standing {
+	switch {
+	case u.ID == uuid.Nil:
+		return fresh
+	case n.provider == "email" && u.Email == n.who && u.EmailConfirmedAt.IsZero():
+		return pending
+	case n.provider == "phone" && u.PhoneConfirmedAt.IsZero():
+		return pending
+	}
+	return taken // confirmed, or the address of another provider's identity
+}
+
+// find adds the look-up of who has the address.
+func (n *newcomer) find(b *store.Batch, dst *store.User) {
+	if n.provider == "email" {
+		b.Account(dst, n.aud, n.who)
+	} else {
+		b.UserByPhone(dst, n.aud, n.who)
+	}
+}
+
+// profile is identity_data, and user_metadata when verified: our own members win over the data's.
+func (n *newcomer) profile(id uuid.UUID, verified bool, data json.RawMessage) json.RawMessage {
+	return profile(id, n.provider, n.who, verified, data)
+}
+
+func profile(id uuid.UUID, provider, who string, verified bool, data json.RawMessage) json.RawMessage {
+	members := map[string]json.RawMessage{}
+	if len(data) > 0 {
+		_ = json.Unmarshal(data, &members) // it was checked when it came
+	}
+	ours := map[string]any{"sub": id.String(), provider: who, "email_verified": false, "phone_verified": false}
+	ours[provider+"_verified"] = verified
+	for name, value := range ours {
+		members[name] = object(value)
+	}
+	return object(members)
+}
+
+// user is the account as a new one is stored, or shown.
+func (n *newcomer) user(s *Settings, id uuid.UUID, confirmed bool, data json.RawMessage, now time.Time) store.User {
+	u := store.User{
+		ID: id, Aud: n.aud, Role: s.Role, CreatedAt: now, UpdatedAt: now,
+		AppMetadata:  object(map[string]any{"provider": n.provider, "providers": []string{n.provider}}),
+		UserMetadata: n.profile(id, confirmed, data),
+	}
+	i := store.Identity{
+		ID: uuid.New(), UserID: id, Provider: n.provider, ProviderID: id.String(), Data: u.UserMetadata,
+		LastSignInAt: now, CreatedAt: now, UpdatedAt: now,
+	}
+	if n.provider == "email" {
+		u.Email, i.Email = n.who, n.who
+	} else {
+		u.Phone = n.who
+	}
+	switch {
+	case !confirmed:
+		u.ConfirmationSentAt = now
+	case n.provider == "email":
+		u.EmailConfirmedAt = now
+	default:
+		u.PhoneConfirmedAt = now
+	}
+	u.Identities = []store.Identity{i}
+	return u
+}
+
+// letter is the confirmation that the newcomer gets; flow is nil without PKCE.
+func (a *Accounts) confirmation(s *Settings, c Client, n *newcomer, flow *store.Flow, now time.Time) (letter, error) {
+	var l letter
+	var err error
+	if n.provider == "email" {
+		l, err = a.mail(s, c, mailed{
+			kind: store.KindSignup, mail: mail.Confirmation, link: mail.LinkSignup, to: n.who, flow: idOf(flow), keep: keepPending,
+			vars: mail.Vars{Email: n.who, Data: n.data},
+		}, now)
+	} else {
+		l, err = a.sms(s, store.KindSignup, n.who, n.channel, now)
+		l.token.Keep = keepPending
+	}
+	l.token.PasswordHash, l.token.UserMetadata = n.hash, n.data
+	return l, err
+}
+
+// enlist adds what a sign-up writes: for a fresh address the account, for a pending one another
+// confirmation, for one that is taken as many statements that do nothing. It returns the user's id,
+// and for a taken address one that nobody has.
+func (n *newcomer) enlist(b *store.Batch, s *Settings, st standing, known store.User, now time.Time) uuid.UUID {
+	switch st {
+	case fresh:
+		u := n.user(s, uuid.New(), false, nil, now)
+		b.InsertUser(u)
+		b.InsertIdentity(u.Identities[0])
+		return u.ID
+	case pending:
+		b.MarkSent(known.ID, store.ConfirmationSent, now)
+		b.VerifyIdentities(uuid.New(), n.who, now)
+		return known.ID
+	}
+	return idle(b, now)
+}
+
+// idle adds statements like those of enlist that change nothing, and is the id of nobody.
+func idle(b *store.Batch, now time.Time) uuid.UUID {
+	nobody := uuid.New()
+	b.MarkSent(nobody, store.ConfirmationSent, now)
+	b.VerifyIdentities(nobody, "nobody", now)
+	return nobody
+}

@@ -1,0 +1,156 @@
+package account
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"gatehouse/auth/internal/store"
+)
+
+// quota is what a mail or SMS is under: pauses between two to the same address, which an unknown one
+// has too, and budgets of the whole service. They are looked at first, so that nothing is hashed or
+// built in vain, and taken with the commit, which decides.
+type quota struct {
+	sms     bool
+	pauses  []store.Limit
+	budgets []store.Limit
+	// barred is what is answered between the two, when the address may not be written to.
+	barred *Refusal
+	levels []store.Level
+}
+
+// mailQuota is that of a mail about these addresses. name is one of the pauses' names, that keep one
+// sort of mail from delaying another.
+func (a *Accounts) mailQuota(s *Settings, name string, pause time.Duration, aud string, addresses ...string) *quota {
+	q := &quota{}
+	if pause > 0 {
+		for _, to := range addresses {
+			q.pauses = append(q.pauses, store.NewInterval(a.limitKey(name, aud, to), pause))
+		}
+	}
+	for _, to := range addresses {
+		if !s.Email.mayReceive(to) {
+			q.barred = invalid(CodeEmailNotAuthorized, fmt.Sprintf("Email address %q cannot be used as it is not authorized", to))
+		}
+	}
+	q.budgets = []store.Limit{s.Email.Sent.limit(a.limitKey("mail"))}
+	return q
+}
+
+// mayReceive knows the allow list, in which labels behind a plus don't count.
+func (e *EmailSettings) mayReceive(to string) bool {
+	if len(e.Authorized) == 0 {
+		return true
+	}
+	for _, listed := range e.Authorized {
+		if strings.EqualFold(withoutLabel(listed), withoutLabel(to)) {
+			return true
+		}
+	}
+	return false
+}
+
+func withoutLabel(email string) string {
+	local, domain, _ := strings.Cut(email, "@")
+	local, _, _ = strings.Cut(local, "+")
+	return local + "@" + domain
+}
+
+// smsQuota is that of an SMS. A test number gets none, so only the pause holds for it.
+func (a *Accounts) smsQuota(s *Settings, aud, number string, now time.Time) *quota {
+	q := &quota{sms: true}
+	if s.Phone.Interval > 0 {
+		q.pauses = []store.Limit{store.NewInterval(a.limitKey("phone", aud, number), s.Phone.Interval)}
+	}
+	if _, test := s.Phone.testCode(number, now); test {
+		return q
+	}
+	q.budgets = []store.Limit{s.Phone.Sent.limit(a.limitKey("sms"))}
+	if s.Phone.PerNumber.N > 0 {
+		q.budgets = append(q.budgets, s.Phone.PerNumber.limit(a.limitKey("sms number", number)))
+	}
+	if s.Phone.PerPrefix.N > 0 {
+		// Numbers are rented in blocks: those that differ in their last four digits share a bucket.
+		q.budgets = append(q.budgets, s.Phone.PerPrefix.limit(a.limitKey("sms prefix", number[:max(0, len(number)-4)])))
+	}
+	return q
+}
+
+// testCode is the fixed code of a test number.
+func (p *PhoneSettings) testCode(number string, now time.Time) (string, bool) {
+	code, ok := p.TestCodes[number]
+	return code, ok && (p.TestUntil.IsZero() || now.Before(p.TestUntil))
+}
+
+func (q *quota) all() []store.Limit {
+	return append(q.pauses[:len(q.pauses):len(q.pauses)], q.budgets...)
+}
+
+// look adds the reading of the levels.
+func (q *quota) look(b *store.Batch) { b.Levels(&q.levels, q.all()...) }
+
+// judge refuses what look has found used up: pauses first, then the address, then budgets.
+func (q *quota) judge(now time.Time) error {
+	for i, l := range q.all() {
+		if i == len(q.pauses) && q.barred != nil {
+			return q.barred
+		}
+		if wait := l.Wait(q.levels[i], now, 1); wait > 0 {
+			return q.refuse(i < len(q.pauses), wait)
+		}
+	}
+	if q.barred != nil {
+		return q.barred
+	}
+	return nil
+}
+
+// take adds the taking. When nothing will be sent, because nobody has the address, the pause begins all
+// the same and the budgets are only touched.
+func (q *quota) take(b *store.Batch, now time.Time, sends bool) {
+	for _, l := range q.pauses {
+		b.Take(l, 1, now)
+	}
+	n := 0.0
+	if sends {
+		n = 1
+	}
+	for _, l := range q.budgets {
+		b.Take(l, n, now)
+	}
+}
+
+// refused is the error of a batch that take was part of: somebody else was faster than we since look.
+func (q *quota) refused(err error) error {
+	over, ok := errors.AsType[*store.LimitError](err)
+	if !ok {
+		return err
+	}
+	for _, l := range q.pauses {
+		if bytes.Equal(l.Key, over.Limit.Key) {
+			return q.refuse(true, l.Refill)
+		}
+	}
+	for _, l := range q.budgets {
+		if bytes.Equal(l.Key, over.Limit.Key) {
+			return q.refuse(false, l.Wait(store.Level{At: time.Unix(1, 0)}, time.Unix(1, 0), 1))
+		}
+	}
+	return err
+}
+
+// refuse says it in the words that applications read the number out of (spec core-http 5.4).
+func (q *quota) refuse(pause bool, wait time.Duration) *Refusal {
+	code, what := CodeOverEmailSendRate, "email rate limit exceeded"
+	if q.sms {
+		code, what = CodeOverSMSSendRate, "SMS rate limit exceeded"
+	}
+	r := limited(code, what, wait)
+	if pause {
+		r.Msg = fmt.Sprintf("For security purposes, you can only request this after %d seconds.", int(r.RetryAfter.Seconds()))
+	}
+	return r
+}

@@ -1,0 +1,263 @@
+package account_test
+
+import (
+	"encoding/json"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
+)
+
+func TestSignUp_refusals(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	challenge := account.Challenge{Challenge: strings.Repeat("c", 43), Method: "s256"}
+	f := func(p account.SignUp, want string, change ...func(*account.Settings)) {
+		t.Helper()
+		old := h.s
+		h.set(func(s *account.Settings) {
+			for _, c := range change {
+				c(s)
+			}
+		})
+		_, err := h.SignUp(t.Context(), browser, p)
+		refused(t, err, want)
+		h.s = old
+		h.Apply(old)
+	}
+	ok := account.SignUp{Email: "a@b", Password: "sesame"}
+	with := func(change func(*account.SignUp)) account.SignUp { p := ok; change(&p); return p }
+	f(ok, "signup_disabled: Signups not allowed for this instance", func(s *account.Settings) { s.DisableSignup = true })
+	f(account.SignUp{Email: "a@b"}, "validation_failed: Signup requires a valid password")
+	f(with(func(p *account.SignUp) { p.Password = strings.Repeat("x", 73) }), "validation_failed: Password cannot be longer than 72 characters")
+	f(with(func(p *account.SignUp) { p.Password = "short" }), "weak_password: Password should be at least 6 characters.")
+	f(with(func(p *account.SignUp) { p.Phone = "4915112345678" }), "validation_failed: Only an email address or phone number should be provided on signup.")
+	f(account.SignUp{Phone: "12345", Password: "sesame", Channel: "fax"}, "validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider.")
+	f(account.SignUp{Phone: "12345", Password: "sesame", Challenge: challenge}, "validation_failed: PKCE not supported for phone signups")
+	f(with(func(p *account.SignUp) { p.Challenge.Method = "s256" }), "validation_failed: PKCE flow requires code_challenge_method and code_challenge")
+	f(with(func(p *account.SignUp) { p.Challenge.Challenge = "c" }), "validation_failed: PKCE flow requires code_challenge_method and code_challenge")
+	f(with(func(p *account.SignUp) { p.Challenge = account.Challenge{Challenge: "c", Method: "s256"} }), "validation_failed: code challenge has to be between 43 and 128 characters")
+	f(with(func(p *account.SignUp) {
+		p.Challenge = account.Challenge{Challenge: strings.Repeat("c", 43) + "!", Method: "S256"}
+	}), "validation_failed: code challenge can only contain alphanumeric characters, hyphens, periods, underscores and tildes")
+	f(with(func(p *account.SignUp) { p.Challenge = challenge; p.Challenge.Method = "md5" }), "validation_failed: code challenge method not supported")
+	f(ok, "email_provider_disabled: Email signups are disabled", func(s *account.Settings) { s.Email.Enabled = false })
+	f(account.SignUp{Email: "a", Password: "sesame"}, "validation_failed: Unable to validate email address: invalid format")
+	f(account.SignUp{Password: "sesame"}, "validation_failed: An email address is required")
+	f(account.SignUp{Phone: "12345", Password: "sesame"}, "phone_provider_disabled: Phone signups are disabled", func(s *account.Settings) { s.Phone.Enabled = false })
+	f(account.SignUp{Phone: "0", Password: "sesame"}, "validation_failed: Invalid phone number format (E.164 required)")
+	f(with(func(p *account.SignUp) { p.Data = []byte(`[]`) }), "bad_json: Could not parse request body as JSON: metadata is not an object")
+	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":"\u0000"}`) }), "validation_failed: Metadata cannot be stored: a text holds the character U+0000")
+	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":1e999999}`) }), "validation_failed: Metadata cannot be stored: a number is too large")
+	f(with(func(p *account.SignUp) {
+		p.Data = []byte(`{"a":` + strings.Repeat("[", 30) + strings.Repeat("]", 30) + `}`)
+	}), "validation_failed: Metadata cannot be stored: it is nested deeper than 24 levels")
+	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":"bcdef"}`) }), "validation_failed: Metadata cannot be larger than 8 bytes", func(s *account.Settings) { s.MetadataMaxBytes = 8 })
+	f(ok, "unexpected_failure: Error sending confirmation email", func(s *account.Settings) { s.Email.Configured = false })
+	f(account.SignUp{Phone: "12345", Password: "sesame"}, "sms_send_failed: Error sending confirmation OTP to provider: no SMS provider is configured", func(s *account.Settings) { s.Phone.Configured = false })
+	f(ok, `email_address_not_authorized: Email address "a@b" cannot be used as it is not authorized`, func(s *account.Settings) { s.Email.Authorized = []string{"c@d"} })
+	f(ok, "over_email_send_rate_limit: email rate limit exceeded", func(s *account.Settings) { s.Email.Sent.N = 0 })
+	if got := h.trail() + " " + strings.Repeat("x", len(h.letters())); got != " " {
+		t.Errorf("a refused sign-up left %q", got)
+	}
+	f(ok, "", func(s *account.Settings) { s.Email.Authorized = []string{"c@d", "A+x@b"} })
+	_, err := h.SignUp(t.Context(), account.Client{Aud: "other"}, ok)
+	refused(t, err, "validation_failed: Users cannot sign up for this audience")
+}
+
+// Whoever asks can't tell a new, a pending and a confirmed address apart.
+func TestSignUp_faux(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.confirmed("mia@example.org")
+	first := func(email string) store.User {
+		t.Helper()
+		got, err := h.SignUp(t.Context(), browser, account.SignUp{Email: email, Password: "another", Data: []byte(`{"nick":"x","email":"mine"}`)})
+		if err != nil || got.Grant != nil {
+			t.Fatal(got, err)
+		}
+		return got.User
+	}
+	fresh, pending, taken := first("new@example.org"), first("new@example.org"), first("mia@example.org")
+	ids := cmp.Options{
+		cmpopts.IgnoreFields(store.User{}, "ID", "Email", "UserMetadata"),
+		cmpopts.IgnoreFields(store.Identity{}, "ID", "UserID", "ProviderID", "Email", "Data"),
+	}
+	if diff := cmp.Diff(fresh, pending, ids); diff != "" || fresh.ID != pending.ID {
+		t.Errorf("new and pending: %s", diff)
+	}
+	if diff := cmp.Diff(fresh, taken, ids); diff != "" {
+		t.Errorf("new and taken: %s", diff)
+	}
+	if again := first("mia@example.org"); again.ID != taken.ID || taken.ID.Version() != 4 || taken.ID == h.user(fresh.ID).ID {
+		t.Errorf("faux ids %s and %s", taken.ID, again.ID)
+	}
+	var shown map[string]any
+	h.decode(taken.UserMetadata, &shown)
+	want := map[string]any{"sub": taken.ID.String(), "email": "mia@example.org", "email_verified": false, "phone_verified": false, "nick": "x"}
+	if diff := cmp.Diff(want, shown); diff != "" {
+		t.Error(diff)
+	}
+	if string(taken.Identities[0].Data) != string(taken.UserMetadata) || taken.Identities[0].UserID != taken.ID || taken.Identities[0].ProviderID != taken.ID.String() {
+		t.Errorf("the invented identity: %+v", taken.Identities[0])
+	}
+	h.set(func(s *account.Settings) { s.RevealExisting = true })
+	if u := first("mia@example.org"); u.Identities != nil {
+		t.Errorf("identities %v", u.Identities)
+	}
+	if u := first("new@example.org"); len(u.Identities) != 1 {
+		t.Errorf("identities %v", u.Identities)
+	}
+}
+
+// The same round trips for a new, a pending and a confirmed address, by mail and phone.
+func TestSignUp_Statements(t *testing.T) {
+	db, trips := storetest.Counting(t)
+	h := openOn(t, db, func(s *account.Settings) { s.Email.ConfirmationInterval = time.Minute })
+	up := func(p account.SignUp) func() {
+		return func() {
+			t.Helper()
+			h.pass(time.Hour)
+			p.Password = "sesame"
+			if _, err := h.SignUp(t.Context(), browser, p); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	h.confirmed("mia@example.org")
+	for range 2 { // so that all is prepared
+		up(account.SignUp{Phone: "4915112345678"})()
+		up(account.SignUp{Email: "other@example.org"})()
+	}
+	for _, p := range []account.SignUp{{Email: "new@example.org"}, {Email: "new@example.org"}, {Email: "mia@example.org"}, {Phone: "4915112345679"}, {Phone: "4915112345679"}} {
+		if n := trips.During(up(p)); n != 2 {
+			t.Errorf("sign-up of %s%s takes %d round trips, want 2", p.Email, p.Phone, n)
+		}
+	}
+	h.set(func(s *account.Settings) { s.Email.Autoconfirm = true })
+	up(account.SignUp{Email: "auto@example.org"})()
+	if n := trips.During(up(account.SignUp{Email: "auto2@example.org"})); n != 2 {
+		t.Errorf("sign-up with autoconfirm takes %d round trips, want 2", n)
+	}
+}
+
+func TestSignUp_limits(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) {
+		s.Email.ConfirmationInterval, s.Email.Sent = 15*time.Minute, account.Rate{N: 3, Per: time.Hour}
+	})
+	h.confirmed("mia@example.org")
+	h.pass(time.Hour)
+	up := func(email string) error {
+		_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: email, Password: "sesame"})
+		return err
+	}
+	const wait = "over_email_send_rate_limit: For security purposes, you can only request this after 900 seconds."
+	for _, email := range []string{"mia@example.org", "new@example.org"} {
+		refused(t, up(email), "")
+		refused(t, up(email), wait)
+	}
+	h.pass(899*time.Second + time.Millisecond)
+	refused(t, up("mia@example.org"), "over_email_send_rate_limit: For security purposes, you can only request this after 1 seconds.")
+	h.pass(time.Second)
+	// The known address looked at the budget only: two of three are left, and a bit.
+	refused(t, up("new@example.org"), "")
+	refused(t, up("other@example.org"), "")
+	const over = "over_email_send_rate_limit: email rate limit exceeded"
+	refused(t, up("third@example.org"), over)
+	refused(t, up("mia@example.org"), over)
+}
+
+// A hundred at once make one user, and the others are told to wait.
+func TestSignUp_parallel(t *testing.T) {
+	t.Parallel()
+	f := func(want string, change func(*account.Settings)) {
+		t.Helper()
+		h := open(t, change)
+		var ok, told atomic.Int64
+		var wg sync.WaitGroup
+		for range 100 {
+			wg.Go(func() {
+				_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame"})
+				if err == nil {
+					ok.Add(1)
+					return
+				}
+				told.Add(1)
+				refused(t, err, want)
+			})
+		}
+		wg.Wait()
+		users, _, err := h.db.Users(t.Context(), store.UsersFilter{Aud: "authenticated", Limit: 10})
+		if len(users) != 1 || err != nil || ok.Load() != 1 {
+			t.Errorf("%d users, %d times ok, %v", len(users), ok.Load(), err)
+		}
+	}
+	f("over_email_send_rate_limit: For security purposes, you can only request this after 900 seconds.",
+		func(s *account.Settings) { s.Email.ConfirmationInterval = 15 * time.Minute })
+	f("user_already_exists: User already registered", func(s *account.Settings) { s.Email.Autoconfirm = true })
+}
+
+func TestSignUp_autoconfirm(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) { s.Email.Autoconfirm, s.Email.Configured = true, false })
+	got, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "Mia@Example.org", Password: "sesame", Data: []byte(`{"nick":"mi"}`)})
+	if err != nil || got.Grant == nil {
+		t.Fatal(got, err)
+	}
+	stored := h.user(got.User.ID)
+	stored.PasswordHash = got.User.PasswordHash
+	same := cmp.Transformer("json", func(m json.RawMessage) (v any) { json.Unmarshal(m, &v); return v })
+	if diff := cmp.Diff(stored, got.User, same); diff != "" {
+		t.Errorf("answered is not what is stored: %s", diff)
+	}
+	c := h.caller(*got.Grant)
+	if c.Session.ID != got.Grant.Session || c.Claims.Email != "mia@example.org" || c.Claims.AMR[0].Method != "password" {
+		t.Errorf("%+v", c)
+	}
+	refused(t, h.signIn("mia@example.org", "sesame"), "")
+	_, err = h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame"})
+	refused(t, err, "user_already_exists: User already registered")
+	if want := "user_signedup login login user_repeated_signup"; h.trail() != want {
+		t.Errorf("trail %s, want %s", h.trail(), want)
+	}
+	// What lay unconfirmed from before becomes the newcomer's, unless somebody had set a password.
+	h.set(func(s *account.Settings) { s.Email.Autoconfirm, s.Email.Configured = false, true })
+	_, err = h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "first one"})
+	refused(t, err, "")
+	h.set(func(s *account.Settings) { s.Email.Autoconfirm = true })
+	got, err = h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "second one"})
+	refused(t, err, "")
+	if len(got.User.Identities) != 1 || got.User.EmailConfirmedAt.IsZero() {
+		t.Errorf("%+v", got.User)
+	}
+	refused(t, h.signIn("tom@example.org", "second one"), "")
+	refused(t, h.signIn("tom@example.org", "first one"), "invalid_credentials: Invalid login credentials")
+}
+
+func TestSignUpAnonymous(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	g, err := h.SignUpAnonymous(t.Context(), browser, []byte(`{"a":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := h.caller(g)
+	if !c.User.IsAnonymous || !c.Claims.IsAnonymous || c.Claims.AMR[0].Method != "anonymous" || len(c.User.Identities) != 0 || string(c.User.UserMetadata) != `{"a": 1}` {
+		t.Errorf("%+v", c)
+	}
+	h.set(func(s *account.Settings) { s.DisableSignup = true })
+	_, err = h.SignUpAnonymous(t.Context(), browser, nil)
+	refused(t, err, "signup_disabled: Signups not allowed for this instance")
+	h.set(func(s *account.Settings) { s.Anonymous = false })
+	_, err = h.SignUpAnonymous(t.Context(), browser, nil)
+	refused(t, err, "anonymous_provider_disabled: Anonymous sign-ins are disabled")
+}

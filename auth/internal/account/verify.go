@@ -1,0 +1,253 @@
+package account
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/address"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// The types of a verification that are not the name of a token's kind.
+const (
+	typeEmail       = "email"
+	typeEmailChange = "email_change"
+)
+
+// byLink is which tokens a link's type finds; byDigits which are found by digits and an e-mail address
+// or a phone number (RULINGS "Tokens by kind"). Of several, the earlier one is preferred.
+var (
+	byLink = map[string][]store.Kind{
+		typeEmail:       {store.KindSignup, store.KindInvite, store.KindMagicLink},
+		"signup":        {store.KindSignup},
+		"invite":        {store.KindInvite},
+		"recovery":      {store.KindRecovery},
+		"magiclink":     {store.KindMagicLink},
+		typeEmailChange: {store.KindEmailChangeCurrent, store.KindEmailChangeNew},
+	}
+	byPhone = map[string][]store.Kind{
+		"sms":          {store.KindSignup, store.KindSMS},
+		"phone_change": {store.KindPhoneChange},
+	}
+)
+
+// typeOf is the type that is told of a redeemed token.
+func typeOf(t store.Token) string {
+	switch {
+	case t.Kind == store.KindEmailChangeCurrent || t.Kind == store.KindEmailChangeNew:
+		return typeEmailChange
+	case t.Kind == store.KindSMS || t.Kind == store.KindSignup && !isEmail(t.Address):
+		return "sms"
+	}
+	return string(t.Kind)
+}
+
+func isEmail(who string) bool { _, err := address.Phone(who); return err != nil }
+
+var (
+	errLinkExpired  = denied(CodeOTPExpired, "Email link is invalid or has expired")
+	errTokenExpired = denied(CodeOTPExpired, "Token has expired or is invalid")
+)
+
+// proof is what somebody presents: a link's hash, or digits with the address that they went to.
+type proof struct {
+	kinds  []store.Kind
+	link   []byte
+	pkce   bool
+	who    string
+	digits string
+	missed *Refusal
+}
+
+// proof judges a verification before anything is looked up (spec core-http 1.8).
+func (s *Settings) proof(p Verify) (proof, error) {
+	if p.Type == "" {
+		return proof{}, notValid("Verify requires a verification type")
+	}
+	if (p.Token == "") == (p.TokenHash == "") {
+		return proof{}, notValid("Verify requires either a token or a token hash")
+	}
+	if p.TokenHash != "" {
+		if p.Email != "" || p.Phone != "" || p.RedirectTo != "" {
+			return proof{}, notValid("Only the token_hash and type should be provided")
+		}
+		return linkProof(p.Type, p.TokenHash)
+	}
+	switch {
+	case p.Email != "" && p.Phone != "":
+		return proof{}, notValid("Only an email address or phone number should be provided on verify")
+	case p.Phone != "":
+		who, err := goodPhone(p.Phone)
+		return proof{kinds: byPhone[p.Type], who: who, digits: p.Token, missed: errTokenExpired}, err
+	case p.Email != "":
+		who, err := address.Email(p.Email)
+		if err != nil {
+			return proof{}, unprocessable(CodeValidationFailed, "Invalid email format")
+		}
+		return proof{kinds: byLink[p.Type], who: who, digits: p.Token, missed: errTokenExpired}, nil
+	}
+	return linkProof(p.Type, p.Token)
+}
+
+func linkProof(typ, text string) (proof, error) {
+	kinds := byLink[typ]
+	if kinds == nil {
+		return proof{}, notValid("Invalid email verification type")
+	}
+	hash, pkce, ok := linkHash(text)
+	if !ok {
+		hash = nil
+	}
+	return proof{kinds: kinds, link: hash, pkce: pkce, missed: errLinkExpired}, nil
+}
+
+// Verify redeems a link or digits. In one transaction it consumes the token and does what the token was
+// for; parallel calls with one token do it once.
+func (a *Accounts) Verify(ctx context.Context, c Client, p Verify) (Verified, error) {
+	s, now := a.live.Load(), a.now()
+	pf, err := s.proof(p)
+	if err != nil {
+		return Verified{}, err
+	}
+	v := verification{Accounts: a, s: s, c: c, p: p, now: now}
+	if p.Password != "" {
+		if err := s.goodPassword(p.Password); err != nil {
+			return Verified{}, err
+		}
+		if v.hash, err = a.passwords.Hash(ctx, p.Password); err != nil {
+			return Verified{}, failure("hash password", err)
+		}
+	}
+	var out Verified
+	var missed bool
+	err = a.withNotices(func(notices bool) error {
+		return a.db.InTx(ctx, func(tx *store.Tx) (err error) {
+			v.notices, missed = notices, false
+			out, err = v.redeem(ctx, tx, pf)
+			if errors.Is(err, store.ErrNotFound) {
+				missed = true
+				return v.noteMiss(ctx, tx) // a miss counts, so it is committed
+			}
+			return err
+		})
+	})
+	switch {
+	case err != nil:
+		return Verified{}, failure("verify", v.taken(err))
+	case missed:
+		return Verified{}, pf.missed
+	}
+	a.wake()
+	if out.Half || out.Code != "" {
+		return out, nil
+	}
+	g, err := a.grant(s, out.User, v.open.stored(), &v.open.first, now)
+	g.Type = out.Type
+	out.Grant = &g
+	return out, err
+}
+
+// taken tells an address that somebody took between the request for it and its proof.
+func (v *verification) taken(err error) error {
+	switch {
+	case errors.Is(err, store.ErrEmailTaken):
+		return errEmailExists
+	case errors.Is(err, store.ErrPhoneTaken):
+		return errPhoneExists
+	}
+	return err
+}
+
+var (
+	errEmailExists = unprocessable(CodeEmailExists, "A user with this email address has already been registered")
+	errPhoneExists = unprocessable(CodePhoneExists, "A user with this phone number has already been registered")
+)
+
+// verification is one call of Verify.
+type verification struct {
+	*Accounts
+	s       *Settings
+	c       Client
+	p       Verify
+	now     time.Time
+	hash    string // of p.Password
+	notices bool
+	open    opening
+}
+
+// redeem consumes the token. ErrNotFound: there is none such.
+func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verified, error) {
+	var t store.Token
+	var err error
+	switch {
+	case pf.digits != "":
+		misses := maxMisses
+		if _, test := v.s.Phone.testCode(pf.who, v.now); test {
+			misses = 0
+		}
+		t, err = tx.RedeemDigits(ctx, store.Digits{
+			Aud: v.s.aud(v.c), Address: pf.who, Kinds: pf.kinds, MACs: v.digits(pf.kinds, pf.who, pf.digits), Now: v.now, MaxMisses: misses,
+		})
+	case pf.link == nil:
+		err = store.ErrNotFound
+	default:
+		t, err = tx.RedeemLink(ctx, pf.link, pf.kinds, v.now)
+	}
+	if err != nil {
+		return Verified{}, err
+	}
+	if pf.link != nil && pf.pkce != (t.Flow != uuid.Nil) {
+		return Verified{}, pf.missed // not the text that was sent; undone, the link stays
+	}
+	u, err := tx.LockUser(ctx, t.User)
+	if err != nil {
+		return Verified{}, err
+	}
+	if u.BannedUntil.After(v.now) {
+		return Verified{}, denied(CodeUserBanned, "User is banned")
+	}
+	w := work{verification: v, b: tx.Batch(), u: u, t: t, patch: store.UserPatch{ID: u.ID, Now: v.now}}
+	out := Verified{Type: typeOf(t)}
+	if out.Half, err = w.apply(); err != nil {
+		return Verified{}, err
+	}
+	if v.p.Link && pf.pkce && !out.Half {
+		if out.Code, err = w.code(ctx, tx); err != nil {
+			return Verified{}, err
+		}
+	} else if !out.Half {
+		method := methodOTP
+		v.open = v.s.open(v.c, u.ID, method, v.now)
+		w.patch.LastSignInAt = &v.now
+	}
+	w.fill(out)
+	w.b.User(&out.User, u.ID)
+	return out, w.b.Send(ctx)
+}
+
+// noteMiss notes a failed verification.
+func (v *verification) noteMiss(ctx context.Context, tx *store.Tx) error {
+	b := tx.Batch()
+	b.Audit(store.Audit{At: v.now, Action: store.ActionVerificationFailed, IP: v.c.IP, Traits: traits("type", v.p.Type)})
+	return b.Send(ctx)
+}
+
+// code gives the flow its code. A link whose flow has gone is refused, and stays.
+func (w *work) code(ctx context.Context, tx *store.Tx) (string, error) {
+	var f store.Flow
+	b := tx.Batch()
+	b.Flow(&f, w.t.Flow)
+	if err := b.Send(ctx); err != nil {
+		return "", err
+	}
+	if f.ID == uuid.Nil || !w.now.Before(f.ExpiresAt) || !f.IssuedAt.IsZero() {
+		return "", invalid(CodeFlowStateNotFound, "No associated flow state found.")
+	}
+	text, hash := token.NewLinkToken()
+	w.issue = hash[:]
+	return text, nil
+}
