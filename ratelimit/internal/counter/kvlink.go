@@ -160,7 +160,11 @@ func (l *redisLink) send(b *batch) error {
 			if err := replies[next].NonRedisError(); err != nil {
 				return err
 			}
-			next++ // its answer is whether the key was new: either will do
+			// Whether the key was new does not matter, but a refusal does: a user may have no right to SET.
+			if _, refused := rueidis.IsRedisErr(replies[next].Error()); refused {
+				o.fresh = false
+			}
+			next++
 		}
 		again, err := o.read(replies[next])
 		if err != nil {

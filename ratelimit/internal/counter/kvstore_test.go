@@ -187,6 +187,22 @@ func TestKVStore_ttl(t *testing.T) {
 	}
 }
 
+// A user who may not SET, as the replaced service needed none, still leaves no key without an expiry.
+func TestKVStore_ttlWithoutSET(t *testing.T) {
+	redis := testdb.Private(t, localserver.RedisOptions{})
+	peer := redisClient(t, redis.Addr(), 0)
+	if err := peer.Do(t.Context(), peer.B().Arbitrary("ACL", "SETUSER", "few", "on", ">pw", "~*", "-@all", "+ping", "+incrby", "+expire").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	s := newTestStore(t, KVStoreOptions{URL: redis.Addr(), Auth: "few:pw"})
+	for range 2 {
+		add(t, s, now(), Hit{Key: []byte("key"), N: 1, Limit: 10, Window: 60, End: now() + 40})
+	}
+	if ttl, err := peer.Do(t.Context(), peer.B().Ttl().Key("key").Build()).AsInt64(); err != nil || ttl < 40 {
+		t.Errorf("TTL %d s (%v), want at least 40", ttl, err)
+	}
+}
+
 // A counter that is no number fails those who ask for it, and nobody else.
 func TestKVStore_foreignValue(t *testing.T) {
 	kv := testdb.Redis(t)
