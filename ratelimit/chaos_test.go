@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -306,6 +307,31 @@ func TestSIGTERM_waitsForRequestsInFlight(t *testing.T) {
 	}
 	if err := p.Stop(10 * time.Second); err != nil {
 		t.Errorf("stopping: %v", err)
+	}
+}
+
+// Connections that never say what they want, or only half of it, hold up nobody's GOAWAY: neither
+// port scanners nor probes that keep their connection open.
+func TestSIGTERM_silentConnections(t *testing.T) {
+	t.Parallel()
+	p := start(t, `[{key: k, @5/m}]`, map[string]string{"DRAIN_TIMEOUT": "5s"})
+	for _, say := range []string{"", "PRI * HTTP/2.0", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00"} {
+		conn, err := net.Dial("tcp", p.grpc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte(say)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	decide1(t, p.dial(t), "k", "v") // the others have been accepted before
+	begun := time.Now()
+	if err := p.Stop(20 * time.Second); err != nil {
+		t.Errorf("stopping: %v", err)
+	}
+	if took := time.Since(begun); took > 4*time.Second {
+		t.Errorf("stopping took %s", took)
 	}
 }
 

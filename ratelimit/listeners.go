@@ -62,7 +62,7 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 	l.http = httpx.NewServer(server.NewHTTP(server.HTTPOptions{
 		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log, BodyBytes: c.HTTPMaxBody, Timeout: c.HTTPRequestTimeout,
 	}), httpx.Timeouts{Header: c.HTTPHeaderTimeout, Read: c.HTTPReadTimeout, Write: c.HTTPWriteTimeout, Idle: c.HTTPIdleTimeout}, d.log)
-	l.serve(func() error { return l.grpc.Serve(l.grpcAt) })
+	l.serve(func() error { return l.grpc.Serve(server.Listener(l.grpcAt)) })
 	l.serve(func() error { return l.http.Serve(l.httpAt) })
 	return nil
 }

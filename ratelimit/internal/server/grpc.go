@@ -55,6 +55,7 @@ const (
 func NewGRPC(o GRPCOptions) *grpc.Server {
 	s := grpc.NewServer(
 		grpc.ForceServerCodecV2(newCodec()),
+		grpc.ConnectionTimeout(greeting),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.ReadBufferSize(bufferBytes), grpc.WriteBufferSize(bufferBytes),
 		grpc.StaticConnWindowSize(connWindow), grpc.StaticStreamWindowSize(streamWindow),

@@ -1,0 +1,81 @@
+package server
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// Listener is for grpc.Server.Serve. Closing it ends the connections that have not said yet that they
+// speak HTTP/2. grpc-go waits for those before it sends any GOAWAY, in Stop too, and a client that
+// says nothing would hold up a stop for as long as greeting.
+func Listener(l net.Listener) net.Listener {
+	return &listener{Listener: l, silent: map[*silentConn]struct{}{}}
+}
+
+// greeting is how long a client may take for the beginning of HTTP/2.
+const greeting = 10 * time.Second
+
+type listener struct {
+	net.Listener
+	mu     sync.Mutex
+	silent map[*silentConn]struct{}
+	closed bool
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &silentConn{Conn: conn, l: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		conn.Close() // whoever reads from it finds out
+		return c, nil
+	}
+	l.silent[c] = struct{}{}
+	return c, nil
+}
+
+// Close implements net.Listener.
+func (l *listener) Close() error {
+	err := l.Listener.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for c := range l.silent {
+		c.Conn.Close()
+	}
+	clear(l.silent)
+	return err
+}
+
+func (l *listener) spoke(c *silentConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.silent, c)
+}
+
+// silentConn is on its listener's list until grpc-go has what it waits for, which it shows by taking
+// the deadline off, or has given up.
+type silentConn struct {
+	net.Conn
+	l *listener
+}
+
+// SetDeadline implements net.Conn.
+func (c *silentConn) SetDeadline(t time.Time) error {
+	if t.IsZero() {
+		c.l.spoke(c)
+	}
+	return c.Conn.SetDeadline(t)
+}
+
+// Close implements net.Conn.
+func (c *silentConn) Close() error {
+	c.l.spoke(c)
+	return c.Conn.Close()
+}
