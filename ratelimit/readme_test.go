@@ -288,12 +288,17 @@ func TestREADME_links(t *testing.T) {
 			t.Errorf("README.md: %s declares no %s", m[2], m[1])
 		}
 	}
-	anchors := map[string]bool{}
+	anchors := map[string]int{} // how often; the second of a name is name-1
 	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
-		anchors[strings.ReplaceAll(regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")] = true
+		name := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		name = strings.ReplaceAll(name, " ", "-")
+		if n := anchors[name]; n > 0 {
+			anchors[fmt.Sprint(name, "-", n)]++
+		}
+		anchors[name]++
 	}
 	for _, m := range regexp.MustCompile(`\]\(#([^)]+)\)`).FindAllStringSubmatch(string(text), -1) {
-		if !anchors[m[1]] {
+		if anchors[m[1]] == 0 {
 			t.Errorf("README.md: no heading gives #%s", m[1])
 		}
 	}
