@@ -106,18 +106,22 @@ func (a *Accounts) message(channel, kind string, payload any, now, expires time.
 	return m
 }
 
-// write adds token, flow and message, in the order in which everybody locks. user may be nobody: then
-// the same statements do nothing.
-func (l *letter) write(b *store.Batch, user uuid.UUID, flow *store.Flow) {
-	l.token.User = user
-	b.InsertToken(l.token)
+// write adds tokens, their flow and messages, in the order in which everybody locks. user may be nobody:
+// then the same statements do nothing.
+func write(b *store.Batch, user uuid.UUID, flow *store.Flow, letters ...letter) {
+	for _, l := range letters {
+		l.token.User = user
+		b.InsertToken(l.token)
+	}
 	if flow != nil {
 		flow.User = user
 		b.InsertFlow(*flow)
 	}
-	if l.message.Payload != nil {
-		l.message.User = user
-		b.InsertMessage(l.message)
+	for _, l := range letters {
+		if m := l.message; m.Payload != nil {
+			m.User = user
+			b.InsertMessage(m)
+		}
 	}
 }
 

@@ -184,7 +184,7 @@ func (a *Accounts) signUpPending(ctx context.Context, s *Settings, c Client, n *
 		b := a.db.Batch()
 		q.take(b, now, st != taken)
 		id := n.enlist(b, s, st, known, now)
-		l.write(b, id, flow)
+		write(b, id, flow, l)
 		b.Audit(n.note(c, st, known, id, now))
 		err = b.Send(ctx)
 		if isTaken(err) && !again {

@@ -11,27 +11,6 @@ import (
 
 var errUnbuilt = errors.New("account: not built yet")
 
-func (a *Accounts) SendOTP(ctx context.Context, c Client, p OTP) error         { return errUnbuilt }
-func (a *Accounts) MagicLink(ctx context.Context, c Client, p MagicLink) error { return errUnbuilt }
-func (a *Accounts) Recover(ctx context.Context, c Client, p Recover) error     { return errUnbuilt }
-func (a *Accounts) Resend(ctx context.Context, c Client, p Resend) (uuid.UUID, error) {
-	return uuid.Nil, errUnbuilt
-}
-func (a *Accounts) UpdateUser(ctx context.Context, c Client, caller Caller, p UserUpdate) (store.User, error) {
-	return store.User{}, errUnbuilt
-}
-func (a *Accounts) Reauthenticate(ctx context.Context, c Client, caller Caller) error {
-	return errUnbuilt
-}
-func (a *Accounts) SignOut(ctx context.Context, c Client, bearer, scope string, given bool) error {
-	return errUnbuilt
-}
-func (a *Accounts) Sessions(ctx context.Context, caller Caller) ([]store.Session, error) {
-	return nil, errUnbuilt
-}
-func (a *Accounts) EndSession(ctx context.Context, c Client, caller Caller, session uuid.UUID) error {
-	return errUnbuilt
-}
 func (a *Accounts) Invite(ctx context.Context, c Client, by Actor, p Invitation) (store.User, error) {
 	return store.User{}, errUnbuilt
 }

@@ -1,0 +1,152 @@
+package account
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// change is what an update does to its user, gathered into one batch.
+type change struct {
+	*update
+	b     *store.Batch
+	old   store.User // as locked
+	patch store.UserPatch
+
+	identities []store.Identity // to be put
+	void       []store.Kind     // tokens that die; all when voidAll
+	voidAll    bool
+	forget     [][]byte // pauses that end
+	letters    []letter
+	flow       *store.Flow
+	notice     []store.NewMessage
+}
+
+// password sets it. Whatever somebody else may have asked for dies: tokens, changes that wait, and other
+// sessions (spec core-state 8, 17 and 18).
+func (ch *change) password() {
+	p := &ch.patch
+	p.PasswordHash = &ch.hash
+	ch.voidAll = true
+	none := time.Time{}
+	p.ConfirmationSentAt, p.RecoverySentAt, p.ReauthenticationSentAt = &none, &none, &none
+	p.EmailChangeSentAt, p.PhoneChangeSentAt = &none, &none
+	p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(""), ptr(false), ptr(false)
+	for _, who := range []string{ch.old.Email, ch.old.NewEmail} {
+		if who != "" {
+			for _, name := range []string{"confirmation", "recovery", "email_change", "reauthentication"} {
+				ch.forget = append(ch.forget, ch.limitKey(name, ch.old.Aud, who))
+			}
+		}
+	}
+	if ch.old.Phone != "" {
+		ch.forget = append(ch.forget, ch.limitKey("phone", ch.old.Aud, ch.old.Phone))
+	}
+	// A password makes the address a way in of its own.
+	if !ch.old.EmailConfirmedAt.IsZero() && !hasIdentity(ch.old, "email") && ch.old.Email != "" {
+		ch.identities = append(ch.identities, *ownIdentity(ch.old.ID, "email", ch.old.Email, nil, *p))
+		p.ProvidersFromIdentities = true
+	}
+	ch.notify(ch.s.Email.NotifyPasswordChanged, mail.PasswordChanged, mail.Vars{})
+}
+
+func hasIdentity(u store.User, provider string) bool {
+	return slices.ContainsFunc(u.Identities, func(i store.Identity) bool { return i.Provider == provider })
+}
+
+// email lets the new address wait for its proofs, or sets an anonymous user's at once.
+func (ch *change) email() error {
+	p := &ch.patch
+	if ch.emailAtOnce() {
+		p.Email, p.EmailConfirmedAt, p.IsAnonymous = &ch.update.email, &ch.now, ptr(false)
+		ch.proven("email", ch.update.email)
+		return nil
+	}
+	wanted := ch.old
+	wanted.NewEmail = ch.update.email
+	ch.flow = ch.p.Challenge.flow("email_change", ch.now, ch.s.Email.OTPLife)
+	letters, err := ch.emailChange(ch.s, ch.c, wanted, ch.flow, ch.now)
+	ch.letters = append(ch.letters, letters...)
+	ch.void = append(ch.void, store.KindEmailChangeCurrent, store.KindEmailChangeNew)
+	p.NewEmail, p.EmailChangeSentAt, p.CurrentEmailProven, p.NewEmailProven = &ch.update.email, &ch.now, ptr(false), ptr(false)
+	return err
+}
+
+func (ch *change) phone() error {
+	p := &ch.patch
+	if ch.s.Phone.Autoconfirm {
+		p.Phone, p.PhoneConfirmedAt, p.IsAnonymous = &ch.update.phone, &ch.now, ptr(false)
+		ch.proven("phone", ch.update.phone)
+		ch.notify(ch.s.Email.NotifyPhoneChanged && ch.old.Phone != "", mail.PhoneChanged, mail.Vars{Phone: ch.update.phone, OldPhone: ch.old.Phone})
+		return nil
+	}
+	l, err := ch.sms(ch.s, store.KindPhoneChange, ch.update.phone, ch.p.Channel, ch.now)
+	ch.letters = append(ch.letters, l)
+	p.NewPhone, p.PhoneChangeSentAt = &ch.update.phone, &ch.now
+	return err
+}
+
+// proven makes an address one of the user's ways in.
+func (ch *change) proven(provider, who string) {
+	ch.identities = append(ch.identities, *ownIdentity(ch.old.ID, provider, who, nil, ch.patch))
+	ch.patch.ProvidersFromIdentities = true
+	ch.voidAll = true
+}
+
+// fill adds all of it, in the order in which everybody locks.
+func (ch *change) fill() {
+	b, id := ch.b, ch.old.ID
+	ch.takeNotices(b, ch.s, len(ch.notice), ch.now)
+	if len(ch.forget) > 0 && ch.mails == nil && ch.texts == nil {
+		b.ForgetLimits(ch.forget...)
+	}
+	for _, i := range ch.identities {
+		b.PutIdentity(i)
+	}
+	b.UpdateUser(ch.patch)
+	if ch.hash != "" && ch.s.Passwords.ChangeEndsSessions {
+		b.EndSessions(store.EndSessions{User: id, Except: ch.caller.Session.ID, Reason: store.EndedPasswordChanged, At: ch.now})
+	}
+	if ch.voidAll {
+		b.DeleteTokens(id)
+	} else if len(ch.void) > 0 {
+		b.DeleteTokens(id, ch.void...)
+	}
+	write(b, id, ch.flow, ch.letters...)
+	for _, m := range ch.notice {
+		m.User = id
+		b.InsertMessage(m)
+	}
+	for _, done := range []struct {
+		it     bool
+		action store.Action
+	}{
+		{ch.hash != "", store.ActionUserUpdatedPassword},
+		{ch.mails != nil, store.ActionEmailChangeRequested},
+		{ch.texts != nil, store.ActionPhoneChangeRequested},
+		{true, store.ActionUserModified},
+	} {
+		if done.it {
+			b.Audit(store.Audit{At: ch.now, Action: done.action, Actor: id, Session: ch.caller.Session.ID, IP: ch.c.IP})
+		}
+	}
+}
+
+// amr are the methods of a session.
+func amr(v store.Session) []string {
+	var list []token.AMR
+	if v.ID == uuid.Nil || json.Unmarshal(v.AMR, &list) != nil {
+		return nil
+	}
+	methods := make([]string, len(list))
+	for i, m := range list {
+		methods[i] = m.Method
+	}
+	return methods
+}

@@ -1,0 +1,204 @@
+package account
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+)
+
+// resendable is what each type of a resend looks for.
+var resendable = map[string]struct {
+	phone bool
+	name  string // in errors
+	kinds []store.Kind
+}{
+	"signup":        {false, "confirmation", []store.Kind{store.KindSignup}},
+	typeEmailChange: {false, "email change", []store.Kind{store.KindEmailChangeCurrent, store.KindEmailChangeNew}},
+	"sms":           {true, "confirmation", []store.Kind{store.KindSignup}},
+	"phone_change":  {true, "phone_change", []store.Kind{store.KindPhoneChange}},
+}
+
+// flowMethods are the amr methods of what a mail's PKCE flow opens.
+var flowMethods = map[string]string{"signup": "email/signup", typeEmailChange: "email_change"}
+
+// Resend sends another mail or SMS of what waits for an address (spec core-http 1.6). The answer is the
+// id of the message, or of one that was never written: nobody is told whether anything waits.
+func (a *Accounts) Resend(ctx context.Context, c Client, p Resend) (uuid.UUID, error) {
+	s, now := a.live.Load(), a.now()
+	who, err := s.resendTo(p)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	what, aud := resendable[p.Type], s.aud(c)
+	var q *quota
+	if what.phone {
+		err = a.canSendSMS(s, what.name, who)
+		q = a.smsQuota(s, aud, who, now)
+	} else if p.Type == "signup" {
+		err = s.canSendMail(what.name)
+		q = a.mailQuota(s, "confirmation", s.Email.ConfirmationInterval, aud, who)
+	} else {
+		err = s.canSendMail(what.name)
+		q = a.mailQuota(s, "email_change", s.Email.Interval, aud, who)
+	}
+	if err != nil {
+		return uuid.Nil, err
+	}
+	var pending store.Pending
+	b := a.db.Batch()
+	b.Pending(&pending, aud, who, what.kinds...)
+	q.look(b)
+	if err := b.Send(ctx); err != nil {
+		return uuid.Nil, failure("look up", err)
+	}
+	if err := q.judge(now); err != nil {
+		return uuid.Nil, err
+	}
+	return a.resend(ctx, s, c, p, who, &pending, q, now)
+}
+
+// resendTo judges the request and is the address.
+func (s *Settings) resendTo(p Resend) (who string, err error) {
+	what, known := resendable[p.Type]
+	if !what.phone {
+		if err := p.Challenge.check(); err != nil {
+			return "", err
+		}
+	}
+	switch {
+	case !known:
+		return "", notValid("Missing one of these types: signup, email_change, sms, phone_change")
+	case p.Type == "signup" && p.Email == "":
+		return "", notValid("Type provided requires an email address")
+	case p.Type == "sms" && p.Phone == "":
+		return "", notValid("Type provided requires a phone number")
+	case p.Email != "" && p.Phone != "":
+		return "", notValid("Only an email address or phone number should be provided.")
+	case p.Email != "" && !s.Email.Enabled:
+		return "", invalid(CodeEmailProviderDisabled, "Email logins are disabled")
+	case p.Phone != "" && !s.Phone.Enabled:
+		return "", invalid(CodePhoneProviderDisabled, "Phone logins are disabled")
+	case p.Email == "" && p.Phone == "":
+		return "", notValid("Missing email address or phone number")
+	}
+	if p.Email != "" {
+		who, err = goodEmail(p.Email)
+	} else {
+		who, err = goodPhone(p.Phone)
+	}
+	if err == nil && (p.Phone != "") != what.phone {
+		err = notValid("Missing email address or phone number")
+	}
+	return who, err
+}
+
+// waits says whether there is anything of that type to be sent to the address.
+func waits(typ, who string, p *store.Pending) bool {
+	u := &p.User
+	switch typ {
+	case "signup":
+		return p.Known() && u.Email == who && u.EmailConfirmedAt.IsZero()
+	case typeEmailChange:
+		return p.Known() && u.NewEmail != "" && (u.Email == who || u.NewEmail == who)
+	case "sms":
+		return p.Known() && u.Phone == who && u.PhoneConfirmedAt.IsZero()
+	}
+	return p.Known() && u.NewPhone != "" && (u.Phone == who || u.NewPhone == who)
+}
+
+func (a *Accounts) resend(ctx context.Context, s *Settings, c Client, r Resend, who string, p *store.Pending, q *quota, now time.Time) (uuid.UUID, error) {
+	found := waits(r.Type, who, p)
+	id := p.User.ID
+	if !found {
+		id = uuid.New()
+	}
+	flow := r.Challenge.again(p.Flow, flowMethods[r.Type], now, s.Email.OTPLife)
+	var letters []letter
+	var err error
+	sent, note := store.ConfirmationSent, store.Audit{Action: store.ActionUserConfirmationRequested, Traits: traits("provider", "email")}
+	switch r.Type {
+	case "signup":
+		letters, err = a.again(s, c, "email", who, p, found, flow, now)
+	case "sms":
+		letters, err = a.again(s, c, "phone", who, p, found, nil, now)
+		note.Action, note.Traits = store.ActionUserRecoveryRequested, traits("channel", "sms")
+	case typeEmailChange:
+		sent, note.Action, note.Traits = store.EmailChangeSent, store.ActionEmailChangeRequested, nil
+		u := p.User
+		if !found { // as many mails as for somebody
+			u.Email, u.NewEmail = who, who
+		}
+		letters, err = a.emailChange(s, c, u, flow, now)
+	default:
+		sent, note.Action, note.Traits = store.PhoneChangeSent, store.ActionPhoneChangeRequested, nil
+		number := p.User.NewPhone
+		if !found {
+			number = who
+		}
+		letters = make([]letter, 1)
+		letters[0], err = a.sms(s, store.KindPhoneChange, number, "", now)
+	}
+	if err != nil {
+		return uuid.Nil, err
+	}
+	b := a.db.Batch()
+	q.take(b, now, found)
+	b.MarkSent(id, sent, now)
+	write(b, id, flow, letters...)
+	note.At, note.Actor, note.OnlyFor, note.IP = now, id, id, c.IP
+	b.Audit(note)
+	if err := b.Send(ctx); err != nil {
+		return uuid.Nil, failure("resend", q.refused(err))
+	}
+	a.wake()
+	if last := letters[len(letters)-1].message.ID; last != uuid.Nil {
+		return last, nil
+	}
+	return uuid.New(), nil // a test number
+}
+
+// again renews a pending sign-up: the same password and data hang on the new confirmation.
+func (a *Accounts) again(s *Settings, c Client, provider, who string, p *store.Pending, found bool, flow *store.Flow, now time.Time) ([]letter, error) {
+	n := &newcomer{provider: provider, who: who}
+	if found && p.Token.Kind == store.KindSignup && p.Token.Address == who {
+		n.hash, n.data = p.Token.PasswordHash, p.Token.UserMetadata
+	}
+	l, err := a.confirmation(s, c, n, flow, now)
+	return []letter{l}, err
+}
+
+// again is the flow of a mail that is sent once more: the client's, or one like that of the mail before.
+// The library sends no challenge here, and refuses a link that isn't of its flow (spec core-http 6.4.3).
+func (c Challenge) again(old store.Flow, method string, now time.Time, life time.Duration) *store.Flow {
+	if c.given() || old.ID == uuid.Nil {
+		return c.flow(method, now, life)
+	}
+	f := old
+	f.ID, f.IssuedAt, f.CreatedAt, f.ExpiresAt = uuid.New(), time.Time{}, now, now.Add(life)
+	return &f
+}
+
+// emailChange are the mails of a change of address: to the new one, and to the current one if that has
+// to agree (spec core-http 4.1).
+func (a *Accounts) emailChange(s *Settings, c Client, u store.User, flow *store.Flow, now time.Time) ([]letter, error) {
+	var letters []letter
+	add := func(kind store.Kind, to string) error {
+		l, err := a.mail(s, c, mailed{
+			kind: kind, mail: mail.EmailChange, link: mail.LinkEmailChange, to: to, flow: idOf(flow),
+			vars: mail.Vars{Email: u.Email, NewEmail: u.NewEmail, SendingTo: to, Data: u.UserMetadata},
+		}, now)
+		letters = append(letters, l)
+		return err
+	}
+	if s.Email.SecureChange && u.Email != "" && !s.Email.Autoconfirm {
+		if err := add(store.KindEmailChangeCurrent, u.Email); err != nil {
+			return nil, err
+		}
+	}
+	err := add(store.KindEmailChangeNew, u.NewEmail)
+	return letters, err
+}

@@ -1,0 +1,339 @@
+package account
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+)
+
+// update is one call of UpdateUser.
+type update struct {
+	*Accounts
+	s      *Settings
+	c      Client
+	caller Caller
+	p      UserUpdate
+	now    time.Time
+
+	email, phone string // wanted, and other than the present ones; "" for no change
+	data         store.MetadataPatch
+	compared     // what hashing found out before the transaction
+	mails        *quota
+	texts        *quota
+	notices      bool
+}
+
+// compared is what the hash workers said of the passwords given.
+type compared struct {
+	hash string // of the new one; "" for no change
+	// against is the hash that was compared: who has another by now is asked to try again.
+	against string
+	// same: the new one is the old one. current: the current one was given, and right.
+	same, current bool
+}
+
+// UpdateUser changes the caller's password, metadata, e-mail address or phone number (spec core-http
+// 1.15). Addresses change when they are proven. Everything, the mails included, is one transaction; the
+// passwords are hashed before it.
+func (a *Accounts) UpdateUser(ctx context.Context, c Client, caller Caller, p UserUpdate) (store.User, error) {
+	u := update{Accounts: a, s: a.live.Load(), c: c, caller: caller, p: p, now: a.now()}
+	if err := u.judge(); err != nil {
+		return store.User{}, err
+	}
+	if err := u.look(ctx); err != nil {
+		return store.User{}, err
+	}
+	if err := u.hashing(ctx); err != nil {
+		return store.User{}, err
+	}
+	var out store.User
+	var refusal error
+	err := a.withNotices(func(notices bool) error {
+		return a.db.InTx(ctx, func(tx *store.Tx) (err error) {
+			u.notices, refusal = notices, nil
+			out, err = u.write(ctx, tx)
+			if r, ok := errors.AsType[*Refusal](err); ok && r == errNonce {
+				refusal = err // the miss counts, so it is committed
+				return nil
+			}
+			return err
+		})
+	})
+	if err == nil {
+		err = refusal
+	}
+	switch {
+	case errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUserGone):
+		return store.User{}, denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
+	case errors.Is(err, store.ErrEmailTaken):
+		return store.User{}, errEmailExists
+	case errors.Is(err, store.ErrPhoneTaken):
+		return store.User{}, errPhoneExists
+	case err != nil:
+		for _, q := range []*quota{u.mails, u.texts} {
+			if q != nil {
+				err = q.refused(err)
+			}
+		}
+		return store.User{}, failure("update user", err)
+	}
+	a.wake()
+	return out, nil
+}
+
+// judge is what can be said from the request and the caller alone.
+func (u *update) judge() (err error) {
+	p, old := &u.p, &u.caller.User
+	if p.Email != "" {
+		if p.Email, err = goodEmail(p.Email); err != nil {
+			return err
+		}
+	}
+	if p.Phone != "" {
+		if p.Phone, err = goodPhone(p.Phone); err != nil {
+			return err
+		}
+		if err := u.s.Phone.goodChannel(p.Channel); err != nil {
+			return err
+		}
+	}
+	if err := p.Challenge.check(); err != nil {
+		return err
+	}
+	if p.Password != nil {
+		if err := u.s.goodPassword(*p.Password); err != nil {
+			return err
+		}
+		if *p.Password == "" { // without a policy
+			return unprocessable(CodeWeakPassword, "Password should not be empty.")
+		}
+	}
+	if len(p.AppMetadata) > 0 && string(p.AppMetadata) != "null" {
+		return denied(CodeNotAdmin, "Updating app_metadata requires admin privileges")
+	}
+	if p.Password != nil && old.IsAnonymous && p.Email == "" && p.Phone == "" {
+		return unprocessable(CodeValidationFailed, "Updating password of an anonymous user without an email or phone is not allowed")
+	}
+	if u.data, err = u.s.metadataPatch(p.Data); err != nil {
+		return err
+	}
+	if p.Email != old.Email {
+		u.email = p.Email
+	}
+	if p.Phone != old.Phone {
+		u.phone = p.Phone
+	}
+	return nil
+}
+
+// metadataPatch is a change of metadata, in which null removes a member.
+func (s *Settings) metadataPatch(data json.RawMessage) (store.MetadataPatch, error) {
+	good, err := s.metadata(data)
+	if err != nil {
+		return store.MetadataPatch{}, err
+	}
+	patch, err := store.ParseMetadataPatch(good)
+	return patch, failure("metadata", err)
+}
+
+// emailAtOnce: an anonymous user's first address is confirmed by the setting alone.
+func (u *update) emailAtOnce() bool { return u.caller.User.IsAnonymous && u.s.Email.Autoconfirm }
+
+// look reads who has the wanted addresses, and judges what the sending is under.
+func (u *update) look(ctx context.Context) error {
+	if u.email == "" && u.phone == "" {
+		return nil
+	}
+	aud := u.caller.User.Aud
+	var byEmail, byPhone store.User
+	b := u.db.Batch()
+	if u.email != "" {
+		b.Account(&byEmail, aud, u.email)
+		if !u.emailAtOnce() {
+			about := []string{u.email}
+			if u.caller.User.Email != "" {
+				about = append(about, u.caller.User.Email)
+			}
+			u.mails = u.mailQuota(u.s, "email_change", u.s.Email.Interval, aud, about...)
+			u.mails.look(b)
+		}
+	}
+	if u.phone != "" {
+		b.UserByPhone(&byPhone, aud, u.phone)
+		if !u.s.Phone.Autoconfirm {
+			u.texts = u.smsQuota(u.s, aud, u.phone, u.now)
+			u.texts.look(b)
+		}
+	}
+	if err := b.Send(ctx); err != nil {
+		return failure("look up", err)
+	}
+	me := u.caller.User.ID
+	if byEmail.ID != uuid.Nil && byEmail.ID != me {
+		return errEmailExists
+	}
+	if byPhone.ID != uuid.Nil && byPhone.ID != me {
+		return errPhoneExists
+	}
+	return nil
+}
+
+// judgeSending comes last among the checks: what it refuses is only a matter of time.
+func (u *update) judgeSending() error {
+	if u.mails != nil {
+		if err := u.s.canSendMail("email change"); err != nil {
+			return err
+		}
+		if err := u.mails.judge(u.now); err != nil {
+			return err
+		}
+	}
+	if u.texts != nil {
+		if err := u.canSendSMS(u.s, "phone_change", u.phone); err != nil {
+			return err
+		}
+		return u.texts.judge(u.now)
+	}
+	return nil
+}
+
+// hashing compares and hashes, outside of the transaction.
+func (u *update) hashing(ctx context.Context) (err error) {
+	if u.p.Password == nil {
+		return nil
+	}
+	if u.needsNonce() && u.p.Nonce == "" {
+		return invalid(CodeReauthenticationNeeded, "Password update requires reauthentication")
+	}
+	u.against = u.caller.User.PasswordHash
+	if u.p.CurrentPassword != nil && u.needsCurrent() {
+		if u.current, _, err = u.passwords.Check(ctx, u.against, *u.p.CurrentPassword); err != nil {
+			return failure("check password", err)
+		}
+	}
+	if u.against != "" {
+		if u.same, _, err = u.passwords.Check(ctx, u.against, *u.p.Password); err != nil {
+			return failure("check password", err)
+		}
+	}
+	if u.hash, err = u.passwords.Hash(ctx, *u.p.Password); err != nil {
+		return failure("hash password", err)
+	}
+	return nil
+}
+
+// needsNonce: a new password wants a fresh proof of the address, except from young sessions.
+func (u *update) needsNonce() bool {
+	v := u.caller.Session
+	young := u.s.Passwords.NonceMaxAge > 0 && v.ID != uuid.Nil && u.now.Sub(v.CreatedAt) < u.s.Passwords.NonceMaxAge
+	return u.s.Passwords.RequireNonce && !young
+}
+
+// needsCurrent: a new password wants the old one, unless there is none or the session came by mail.
+func (u *update) needsCurrent() bool {
+	if !u.s.Passwords.RequireCurrent || u.caller.User.PasswordHash == "" {
+		return false
+	}
+	return !slices.ContainsFunc(amr(u.caller.Session), func(method string) bool {
+		return method == methodOTP || method == "magiclink" || method == "recovery"
+	})
+}
+
+var errNonce = unprocessable(CodeReauthenticationNotValid, "Nonce has expired or is invalid")
+
+// mayChangePassword are the checks that need the user as he is now, nonce first.
+func (u *update) mayChangePassword(ctx context.Context, tx *store.Tx, now store.User) error {
+	if u.needsNonce() {
+		var macs [][]byte
+		for _, who := range []string{now.Email, now.Phone} {
+			if who != "" {
+				macs = append(macs, u.digits([]store.Kind{store.KindReauthentication}, who, u.p.Nonce)...)
+			}
+		}
+		_, err := tx.RedeemNonce(ctx, now.ID, macs, u.now, maxMisses)
+		if errors.Is(err, store.ErrNotFound) {
+			return errNonce
+		}
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case subtle.ConstantTimeCompare([]byte(now.PasswordHash), []byte(u.against)) == 0:
+		return unavailable(errors.New("account: the password was changed meanwhile"), time.Second)
+	case u.needsCurrent() && u.p.CurrentPassword == nil:
+		return invalid(CodeCurrentPasswordRequired, "Current password required when setting new password.")
+	case u.needsCurrent() && !u.current:
+		return invalid(CodeCurrentPasswordInvalid, "Current password required when setting new password.")
+	case u.same:
+		return unprocessable(CodeSamePassword, "New password should be different from the old password.")
+	}
+	return nil
+}
+
+// write is the transaction.
+func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err error) {
+	sendable := u.judgeSending()
+	if sendable == nil {
+		if err := u.takeFirst(ctx, tx); err != nil {
+			return out, err
+		}
+	}
+	old, err := tx.LockUser(ctx, u.caller.User.ID)
+	if err != nil {
+		return out, err
+	}
+	if u.p.Password != nil {
+		if err := u.mayChangePassword(ctx, tx, old); err != nil {
+			return out, err
+		}
+	}
+	if sendable != nil {
+		return out, sendable
+	}
+	ch := change{update: u, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: u.now, UserMetadata: u.data}}
+	if u.hash != "" {
+		ch.password()
+	}
+	if u.email != "" {
+		if err := ch.email(); err != nil {
+			return out, err
+		}
+	}
+	if u.phone != "" {
+		if err := ch.phone(); err != nil {
+			return out, err
+		}
+	}
+	ch.fill()
+	ch.b.User(&out, old.ID)
+	return out, ch.b.Send(ctx)
+}
+
+// takeFirst takes what the sending costs before the user is locked: everybody takes limits first, or
+// two would wait for each other.
+func (u *update) takeFirst(ctx context.Context, tx *store.Tx) error {
+	b := tx.Batch()
+	for _, q := range []*quota{u.mails, u.texts} {
+		if q != nil {
+			q.take(b, u.now, true)
+		}
+	}
+	return b.Send(ctx)
+}
+
+// notify adds a notification, if it is on and there is somebody to tell.
+func (ch *change) notify(on bool, kind mail.Kind, v mail.Vars) {
+	if on && ch.notices && ch.old.Email != "" {
+		v.Email, v.Data = ch.old.Email, ch.old.UserMetadata
+		ch.notice = append(ch.notice, ch.notification(ch.s, kind, ch.old.Email, v, ch.now))
+	}
+}

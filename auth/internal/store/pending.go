@@ -1,0 +1,48 @@
+package store
+
+import (
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Pending is what waits for somebody to prove an address: whose, the newest token, its flow.
+type Pending struct {
+	User  User  // without identities; Nil ID: nobody has the address, or is about to
+	Token Token // Nil ID: none
+	Flow  Flow  // Nil ID: none
+}
+
+// An address that somebody has comes before one that somebody wants; who wants it is found by the
+// token that was sent there. Tokens that have expired count until they are swept.
+var selectPending = define(`
+select ` + userColumns + `,
+    t.id, t.user_id, t.kind, t.address, t.flow_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at,
+    f.id, f.user_id, f.method, f.challenge, f.challenge_method, f.issued_at, f.created_at, f.expires_at
+from {users} u
+left join lateral (
+    select * from {one_time_tokens} where user_id = u.id and kind = any($3) order by created_at desc, id desc limit 1
+) t on true
+left join {flows} f on f.id = t.flow_id
+where u.deleted_at is null and u.id = coalesce(
+    (select id from {users} where aud = $1 and email = $2 and email <> ''),
+    (select id from {users} where aud = $1 and phone = $2 and phone <> ''),
+    (select w.user_id from {one_time_tokens} w join {users} o on o.id = w.user_id
+     where w.address = $2 and w.kind = any($3) and o.aud = $1
+     order by w.created_at desc limit 1))`)
+
+// Pending reads what waits for the proof of an address, among tokens of these kinds.
+func (b *Batch) Pending(dst *Pending, aud, address string, kinds ...Kind) {
+	*dst = Pending{}
+	b.rows("pending", func(r pgx.Rows) error {
+		t, f := &dst.Token, &dst.Flow
+		targets := append(userTargets(&dst.User),
+			(*id)(&t.ID), (*id)(&t.User), (*text)(&t.Kind), (*text)(&t.Address), (*id)(&t.Flow), (*text)(&t.PasswordHash),
+			(*raw)(&t.UserMetadata), (*at)(&t.CreatedAt), (*at)(&t.ExpiresAt),
+			(*id)(&f.ID), (*id)(&f.User), (*text)(&f.Method), (*text)(&f.Challenge), (*text)(&f.ChallengeMethod),
+			(*at)(&f.IssuedAt), (*at)(&f.CreatedAt), (*at)(&f.ExpiresAt))
+		return r.Scan(targets...)
+	}, selectPending, aud, address, texts(kinds))
+}
+
+// Known says that somebody was found.
+func (p *Pending) Known() bool { return p.User.ID != uuid.Nil }
