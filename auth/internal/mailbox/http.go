@@ -1,0 +1,195 @@
+package mailbox
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"html/template"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/shared/httpx"
+)
+
+//go:embed page.html
+var pageSource string
+
+var page = template.Must(template.New("page").Parse(pageSource))
+
+// mostWait bounds a caller's wait for a message.
+const mostWait = 30 * time.Second
+
+// Handler serves the box:
+//
+//	GET /                      the page
+//	GET /messages              JSON, newest first; ?to= ?kind= ?channel= choose, ?wait=10 waits so many seconds for one
+//	GET /messages/{id}         one, as JSON
+//	GET /messages/{id}/html    its body alone, without scripts
+//	GET /latest/{field}        one field of the newest (link, code, subject, text, html, to, kind) as text; same choices
+//	DELETE /messages           forgets all
+func (b *Box) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", b.getPage)
+	mux.HandleFunc("GET /messages", b.getMessages)
+	mux.HandleFunc("GET /messages/{id}", b.getMessage)
+	mux.HandleFunc("GET /messages/{id}/html", b.getBody)
+	mux.HandleFunc("GET /latest/{field}", b.getLatest)
+	mux.HandleFunc("DELETE /messages", func(w http.ResponseWriter, _ *http.Request) {
+		b.Clear()
+		w.WriteHeader(http.StatusNoContent)
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
+		if !loopbackName(r.Host) {
+			http.Error(w, "the dev mailbox answers under loopback names only", http.StatusForbidden)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// loopbackName says whether a Host header names this machine: what a browser sends after a name that an
+// attacker made resolve to 127.0.0.1 does not.
+func loopbackName(host string) bool {
+	if name, port, err := net.SplitHostPort(host); err == nil {
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+			return false
+		}
+		host = name
+	} else {
+		host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	}
+	host = strings.ToLower(host)
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// chosen are the messages that the request asks for.
+func (b *Box) chosen(r *http.Request) []Message {
+	q := r.URL.Query()
+	f := Filter{To: q.Get("to"), Kind: q.Get("kind"), Channel: q.Get("channel")}
+	if strings.HasPrefix(f.To, " ") {
+		f.To = "+" + f.To[1:] // ?to=+1555… as people write it
+	}
+	seconds, err := strconv.ParseFloat(strings.TrimSuffix(q.Get("wait"), "s"), 64)
+	if err != nil || !(seconds > 0) {
+		return b.Messages(f)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), min(time.Duration(min(seconds, 3600)*float64(time.Second)), mostWait))
+	defer cancel()
+	return b.Wait(ctx, f)
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false) // links can be copied as they are
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		panic(err) // strings and times
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Write(out.Bytes())
+}
+
+func (b *Box) getMessages(w http.ResponseWriter, r *http.Request) { writeJSON(w, b.chosen(r)) }
+
+// one is the message of the path, nil after the answer that there is none.
+func (b *Box) one(w http.ResponseWriter, r *http.Request) *Message {
+	id, err := uuid.Parse(r.PathValue("id"))
+	if err == nil {
+		for _, m := range b.Messages(Filter{}) {
+			if m.ID == id {
+				return &m
+			}
+		}
+	}
+	http.Error(w, "no such message", http.StatusNotFound)
+	return nil
+}
+
+func (b *Box) getMessage(w http.ResponseWriter, r *http.Request) {
+	if m := b.one(w, r); m != nil {
+		writeJSON(w, m)
+	}
+}
+
+// getBody shows a mail as a mail program would, in a frame of its own: no scripts, no access to the page
+// around it, links open elsewhere.
+func (b *Box) getBody(w http.ResponseWriter, r *http.Request) {
+	m := b.one(w, r)
+	if m == nil {
+		return
+	}
+	w.Header().Set("Content-Security-Policy", "sandbox allow-popups allow-popups-to-escape-sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src http: https: data:; frame-ancestors 'self'")
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	io.WriteString(w, `<base target="_blank">`+m.HTML)
+}
+
+func (b *Box) getLatest(w http.ResponseWriter, r *http.Request) {
+	list := b.chosen(r)
+	if len(list) == 0 {
+		http.Error(w, "no such message", http.StatusNotFound)
+		return
+	}
+	m := list[0]
+	value, ok := map[string]string{
+		"link": m.Link, "code": m.Code, "subject": m.Subject, "text": m.Text, "html": m.HTML, "to": m.To, "kind": m.Kind,
+	}[r.PathValue("field")]
+	if !ok {
+		http.Error(w, "no such field", http.StatusNotFound)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	io.WriteString(w, value+"\n")
+}
+
+func (b *Box) getPage(w http.ResponseWriter, r *http.Request) {
+	var out bytes.Buffer
+	if err := page.Execute(&out, b.chosen(r)); err != nil {
+		panic(err) // the template is ours
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Write(out.Bytes())
+}
+
+// Serve serves the box on l until ctx ends. l must listen on a loopback address; anything else is an
+// error before the first answer.
+func (b *Box) Serve(ctx context.Context, l net.Listener, log *slog.Logger) error {
+	defer l.Close()
+	if a, ok := l.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {
+		return errors.New("the dev mailbox listens on loopback addresses only")
+	}
+	srv := httpx.NewServer(b.Handler(), httpx.Timeouts{Header: 10 * time.Second, Read: 30 * time.Second, Write: mostWait + 30*time.Second, Idle: time.Minute}, log)
+	srv.BaseContext = func(net.Listener) context.Context { return ctx } // ends the waits
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	err := httpx.Stop(within, srv)
+	<-served
+	return err
+}

@@ -1,0 +1,150 @@
+// Package mailbox takes the place of SMTP and of SMS gateways while one develops: it keeps what would
+// have been sent and shows it as a page, with links and codes to click and copy, and as JSON.
+//
+// It holds everybody's sign-in links in clear: it belongs on a loopback listener of its own (issue 4,
+// item 8), answers under loopback names only, so that no web page can read it by naming a host that
+// resolves to 127.0.0.1, and forgets everything when the process ends.
+package mailbox
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+)
+
+// What is kept at most; the oldest goes first.
+const (
+	mostMessages = 500
+	mostBytes    = 32 << 20
+)
+
+// Message is a mail or an SMS as JSON shows it.
+type Message struct {
+	ID      uuid.UUID `json:"id"`
+	At      time.Time `json:"at"`
+	Channel string    `json:"channel"` // "email" or "sms"
+	Kind    string    `json:"kind"`
+	To      string    `json:"to"`
+	Subject string    `json:"subject"`
+	Text    string    `json:"text"`
+	HTML    string    `json:"html"`
+	// Link is the mail's ConfirmationURL, Code its digits; "" where there is none.
+	Link string `json:"link"`
+	Code string `json:"code"`
+}
+
+func (m *Message) size() int {
+	return len(m.Kind) + len(m.To) + len(m.Subject) + len(m.Text) + len(m.HTML) + len(m.Link) + len(m.Code)
+}
+
+// Box keeps messages. It may be used by many goroutines.
+type Box struct {
+	now func() time.Time
+
+	mu      sync.Mutex
+	list    []Message // oldest first
+	bytes   int
+	arrived chan struct{} // closed and replaced at each arrival
+}
+
+// New is an empty Box.
+func New(now func() time.Time) *Box {
+	return &Box{now: now, arrived: make(chan struct{})}
+}
+
+// Send keeps a mail; it is a mail.Sender.
+func (b *Box) Send(_ context.Context, m mail.Message) error {
+	b.add(Message{
+		ID: m.ID, Channel: mail.ChannelEmail, Kind: string(m.Kind), To: m.To, Subject: m.Subject,
+		Text: m.Text, HTML: m.HTML, Link: m.Link, Code: m.Code,
+	})
+	return nil
+}
+
+// SendText keeps an SMS; it is an outbox.Texter.
+func (b *Box) SendText(_ context.Context, id uuid.UUID, m mail.SMS) error {
+	b.add(Message{ID: id, Channel: mail.ChannelSMS, Kind: m.Kind, To: m.To, Text: m.Text, Code: m.Token})
+	return nil
+}
+
+// add replaces a message that comes again.
+func (b *Box) add(m Message) {
+	m.At = b.now().UTC()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.remove(func(o *Message) bool { return o.ID == m.ID })
+	b.list = append(b.list, m)
+	b.bytes += m.size()
+	for len(b.list) > mostMessages || b.bytes > mostBytes && len(b.list) > 1 {
+		b.bytes -= b.list[0].size()
+		b.list[0] = Message{}
+		b.list = b.list[1:]
+	}
+	close(b.arrived)
+	b.arrived = make(chan struct{})
+}
+
+// remove runs under the lock.
+func (b *Box) remove(which func(*Message) bool) {
+	b.list = slices.DeleteFunc(b.list, func(m Message) bool {
+		if !which(&m) {
+			return false
+		}
+		b.bytes -= m.size()
+		return true
+	})
+}
+
+// Clear forgets everything.
+func (b *Box) Clear() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.list, b.bytes = nil, 0
+}
+
+// Filter chooses messages; "" is any.
+type Filter struct{ To, Kind, Channel string }
+
+func (f Filter) takes(m *Message) bool {
+	return (f.To == "" || strings.EqualFold(f.To, m.To) || "+"+m.To == f.To) &&
+		(f.Kind == "" || f.Kind == m.Kind) && (f.Channel == "" || f.Channel == m.Channel)
+}
+
+// Messages are those that the filter takes, newest first.
+func (b *Box) Messages(f Filter) []Message {
+	list, _ := b.look(f)
+	return list
+}
+
+// Wait is Messages; if there is none it waits until one arrives or ctx ends.
+func (b *Box) Wait(ctx context.Context, f Filter) []Message {
+	for {
+		list, arrived := b.look(f)
+		if len(list) > 0 {
+			return list
+		}
+		select {
+		case <-arrived:
+		case <-ctx.Done():
+			return list
+		}
+	}
+}
+
+func (b *Box) look(f Filter) ([]Message, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	list := []Message{} // [] in JSON, never null
+	for i := len(b.list) - 1; i >= 0; i-- {
+		if f.takes(&b.list[i]) {
+			list = append(list, b.list[i])
+		}
+	}
+	return list, b.arrived
+}
