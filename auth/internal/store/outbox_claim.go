@@ -1,0 +1,23 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+var claimMessagesOf = define(`
+update {outbox} o set due_at = $2, attempts = attempts + 1
+where o.id in (
+    select id from {outbox}
+    where state = 'pending' and due_at <= $1 and expires_at > $1 and channel = $4
+    order by due_at limit $3
+    for update skip locked)
+returning ` + messageColumns)
+
+// ClaimMessagesOf is ClaimMessages for one channel. What no sender of this process can send waits for
+// one that can, without its attempts being counted.
+func (db *DB) ClaimMessagesOf(ctx context.Context, channel string, now time.Time, lease time.Duration, most int) ([]Message, error) {
+	var claimed []Message
+	err := db.each(ctx, "claim messages", messagesInto(&claimed), claimMessagesOf, now, now.Add(lease), most, channel)
+	return claimed, err
+}
