@@ -1,0 +1,71 @@
+package httpapi
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+)
+
+// getAudit shows the audit log, newest first (auth-core-http.md 1.24).
+func (s *Server) getAudit(c *call, _ account.Actor) error {
+	p, err := c.page()
+	if err != nil {
+		return err
+	}
+	f := store.AuditFilter{Offset: p.offset(), Limit: p.size}
+	if query := c.param("query"); query != "" {
+		scope, text, ok := strings.Cut(query, ":")
+		switch {
+		case ok && scope == "author":
+			f.Author = text
+		case ok && scope == "action":
+			f.Action = text
+		case ok && scope == "type":
+			f.LogType = text
+		default:
+			return notValid(fmt.Sprintf("Invalid query scope: %s", scope))
+		}
+	}
+	rows, total, err := s.accounts.AuditLog(c.ctx(), f)
+	if err != nil {
+		return err
+	}
+	c.links(p, total)
+	b := append(make([]byte, 0, 64+len(rows)*320), '[')
+	for i := range rows {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendAudit(b, &rows[i])
+	}
+	return c.json(200, append(b, ']'))
+}
+
+// appendAudit appends a row. A service has no id and goes by its role; an actor who is gone keeps his id.
+func appendAudit(b []byte, r *store.AuditRow) []byte {
+	name := r.ActorPhone
+	if name == "" {
+		name = r.ActorEmail
+	}
+	if name == "" && r.Actor == uuid.Nil {
+		name = r.ActorRole
+	}
+	b = append(strconv.AppendInt(append(b, `{"id":"`...), r.ID, 10), '"')
+	b = appendID(append(b, `,"payload":{"actor_id":`...), r.Actor)
+	b = appendString(append(b, `,"actor_username":`...), name)
+	b = append(b, `,"actor_via_sso":false`...)
+	b = fieldString(b, `,"actor_name":`, r.ActorFullName)
+	b = appendString(append(b, `,"action":`...), r.Action.String())
+	b = appendString(append(b, `,"log_type":`...), r.Action.LogType())
+	if len(r.Traits) > 0 && string(r.Traits) != "null" {
+		b = append(append(b, `,"traits":`...), r.Traits...)
+	}
+	b = appendTime(append(b, `},"created_at":`...), r.At)
+	b = appendString(append(b, `,"ip_address":`...), r.IP)
+	return append(b, '}')
+}

@@ -1,0 +1,50 @@
+package httpapi
+
+import "gatehouse/auth/internal/account"
+
+// postInvite mails an invitation (auth-core-http.md 1.7).
+func (s *Server) postInvite(c *call, by account.Actor) error {
+	var in struct {
+		Email string `json:"email"`
+		Data  object `json:"data"`
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	u, err := s.accounts.Invite(c.ctx(), c.client(), by, account.Invitation{Email: in.Email, Data: in.Data.raw()})
+	if err != nil {
+		return err
+	}
+	return c.userView(&u)
+}
+
+// postGenerateLink makes a link without sending it (auth-core-http.md 1.23, 2.6): the user's fields and
+// the link's beside each other.
+func (s *Server) postGenerateLink(c *call, by account.Actor) error {
+	var in struct {
+		Type       string `json:"type"`
+		Email      string `json:"email"`
+		NewEmail   string `json:"new_email"`
+		Password   string `json:"password"`
+		Data       object `json:"data"`
+		RedirectTo string `json:"redirect_to"`
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	client := c.client()
+	client.RedirectTo = c.target(in.RedirectTo)
+	l, err := s.accounts.GenerateLink(c.ctx(), client, by, account.LinkRequest{
+		Type: in.Type, Email: in.Email, NewEmail: in.NewEmail, Password: in.Password, Data: in.Data.raw(),
+	})
+	if err != nil {
+		return err
+	}
+	b := appendUser(make([]byte, 0, 2048), &l.User)
+	b = appendString(append(b[:len(b)-1], `,"action_link":`...), l.ActionLink)
+	b = appendString(append(b, `,"email_otp":`...), l.EmailOTP)
+	b = appendString(append(b, `,"hashed_token":`...), l.HashedToken)
+	b = appendString(append(b, `,"verification_type":`...), l.VerificationType)
+	b = appendString(append(b, `,"redirect_to":`...), l.RedirectTo)
+	return c.json(200, append(b, '}'))
+}

@@ -1,0 +1,229 @@
+package httpapi
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+)
+
+// getUsers lists the users of an audience, in pages with a total or behind a cursor at constant cost
+// (auth-core-http.md 1.18).
+func (s *Server) getUsers(c *call, _ account.Actor) error {
+	f := store.UsersFilter{Aud: c.aud(), Text: c.param("filter"), Email: strings.ToLower(c.param("email")),
+		Phone: strings.TrimPrefix(c.param("phone"), "+")}
+	if f.Aud == "" {
+		f.Aud = c.live.Audience
+	}
+	if id := c.param("id"); id != "" {
+		var err error
+		if f.ID, err = uuid.Parse(id); err != nil || len(id) != 36 {
+			return notValid("id must be an UUID")
+		}
+	}
+	var err error
+	if f.OldestFirst, err = c.sort(); err != nil {
+		return err
+	}
+	if c.param("limit") != "" || c.param("cursor") != "" {
+		return s.usersBehind(c, f)
+	}
+	p, err := c.page()
+	if err != nil {
+		return err
+	}
+	f.Offset, f.Limit, f.Count = p.offset(), p.size, true
+	users, total, err := s.accounts.AdminUsers(c.ctx(), f)
+	if err != nil {
+		return err
+	}
+	c.links(p, total)
+	return c.json(200, append(appendUsers(users, f.Aud), '}'))
+}
+
+// usersBehind is a page behind a cursor. One more user is asked for, to know whether there are more.
+func (s *Server) usersBehind(c *call, f store.UsersFilter) error {
+	limit, err := c.count("limit", defaultPerPage, maxPerPage)
+	if err != nil {
+		return err
+	}
+	if text := c.param("cursor"); text != "" {
+		if f.After, err = parseCursor(text); err != nil {
+			return notValid("Bad Pagination Parameters: " + err.Error())
+		}
+	}
+	f.Limit = limit + 1
+	users, _, err := s.accounts.AdminUsers(c.ctx(), f)
+	if err != nil {
+		return err
+	}
+	more := len(users) > limit
+	if more {
+		users = users[:limit]
+	}
+	b := append(appendUsers(users, f.Aud), `,"pagination":{`...)
+	if more {
+		last := &users[limit-1]
+		b = append(appendString(append(b, `"next_cursor":`...), cursor(last)), ',')
+	}
+	b = strconv.AppendBool(append(b, `"has_more":`...), more)
+	return c.json(200, append(b, '}', '}'))
+}
+
+func appendUsers(users []store.User, aud string) []byte {
+	b := append(make([]byte, 0, 64+len(users)*768), `{"users":[`...)
+	for i := range users {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendUser(b, &users[i])
+	}
+	return appendString(append(b, `],"aud":`...), aud)
+}
+
+// cursor is the place behind a user: his time in microseconds and his id.
+func cursor(u *store.User) string {
+	b := binary.BigEndian.AppendUint64(nil, uint64(u.CreatedAt.UnixMicro()))
+	return base64.RawURLEncoding.EncodeToString(append(b, u.ID[:]...))
+}
+
+func parseCursor(text string) (at store.UsersCursor, err error) {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(b) != 24 {
+		return at, fmt.Errorf("cursor is not one that this service gave out")
+	}
+	at.CreatedAt = time.UnixMicro(int64(binary.BigEndian.Uint64(b))).UTC()
+	copy(at.ID[:], b[8:])
+	if y := at.CreatedAt.Year(); y < 1 || y > 9999 {
+		return at, fmt.Errorf("cursor is not one that this service gave out")
+	}
+	return at, nil
+}
+
+// sort reads "created_at", "created_at asc" or "created_at desc"; the first of several counts.
+func (c *call) sort() (oldestFirst bool, err error) {
+	c.param("sort") // parses the query
+	first := true
+	for _, text := range c.query["sort"] {
+		if text == "" {
+			continue
+		}
+		field, direction, _ := strings.Cut(text, " ")
+		if field != "created_at" {
+			return false, notValid(fmt.Sprintf("Bad Sort Parameters: bad field for sort '%s'", cleanText(field, 100)))
+		}
+		switch direction {
+		case "", "desc":
+		case "asc":
+			oldestFirst = oldestFirst || first
+		default:
+			return false, notValid(fmt.Sprintf("Bad Sort Parameters: bad direction for sort '%s', only 'asc' and 'desc' allowed", cleanText(direction, 100)))
+		}
+		first = false
+	}
+	return oldestFirst, nil
+}
+
+// attributes are what an administrator writes of a user.
+type attributes struct {
+	ID           string  `json:"id"`
+	Aud          string  `json:"aud"`
+	Email        *string `json:"email"`
+	Phone        *string `json:"phone"`
+	Password     *string `json:"password"`
+	PasswordHash *string `json:"password_hash"`
+	EmailConfirm *bool   `json:"email_confirm"`
+	PhoneConfirm *bool   `json:"phone_confirm"`
+	UserMetadata object  `json:"user_metadata"`
+	AppMetadata  object  `json:"app_metadata"`
+	Role         *string `json:"role"`
+	BanDuration  *string `json:"ban_duration"`
+}
+
+func (a *attributes) forAccount() account.Attributes {
+	return account.Attributes{
+		ID: a.ID, Aud: a.Aud, Email: a.Email, Phone: a.Phone, Password: a.Password, PasswordHash: a.PasswordHash,
+		EmailConfirm: a.EmailConfirm, PhoneConfirm: a.PhoneConfirm, UserMetadata: a.UserMetadata.raw(),
+		AppMetadata: a.AppMetadata.raw(), Role: a.Role, BanDuration: a.BanDuration,
+	}
+}
+
+// postUser creates a user; an id may stand in the path too (auth-core-http.md 1.19).
+func (s *Server) postUser(c *call, by account.Actor) error {
+	var in attributes
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	if c.r.PathValue("user_id") != "" {
+		id, err := c.pathID("user_id")
+		if err != nil {
+			return err
+		}
+		in.ID = id.String()
+	}
+	u, err := s.accounts.AdminCreate(c.ctx(), c.client(), by, in.forAccount())
+	if err != nil {
+		return err
+	}
+	return c.userView(&u)
+}
+
+func (s *Server) getAdminUser(c *call, _ account.Actor) error {
+	id, err := c.pathID("user_id")
+	if err != nil {
+		return err
+	}
+	u, err := s.accounts.AdminUser(c.ctx(), id)
+	if err != nil {
+		return err
+	}
+	return c.userView(&u)
+}
+
+// putAdminUser changes a user (auth-core-http.md 1.21).
+func (s *Server) putAdminUser(c *call, by account.Actor) error {
+	id, err := c.pathID("user_id")
+	if err != nil {
+		return err
+	}
+	var in attributes
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	u, err := s.accounts.AdminUpdate(c.ctx(), c.client(), by, id, in.forAccount())
+	if err != nil {
+		return err
+	}
+	return c.userView(&u)
+}
+
+// deleteUser removes a user, or what is personal of him (auth-core-http.md 1.22). The body may be empty.
+func (s *Server) deleteUser(c *call, by account.Actor) error {
+	id, err := c.pathID("user_id")
+	if err != nil {
+		return err
+	}
+	text, err := c.body()
+	if err != nil {
+		return err
+	}
+	var in struct {
+		Soft bool `json:"should_soft_delete"`
+	}
+	if len(text) > 0 {
+		if err := decodeJSON(text, &in); err != nil {
+			return err
+		}
+	}
+	if err := s.accounts.AdminDelete(c.ctx(), c.client(), by, id, in.Soft); err != nil {
+		return err
+	}
+	return c.empty()
+}

@@ -1,0 +1,273 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+)
+
+// call is one request on its way: what the guards found out, and what the log will say. It is the
+// ResponseWriter that ServeMux gets, so that an answer of ServeMux's own (404, 405) becomes ours.
+type call struct {
+	http.ResponseWriter
+	r    *http.Request
+	live *live
+	id   string // the request's
+	ip   string // the client's, "" when nobody knows
+
+	query url.Values // parsed on first use
+
+	routed  bool // a route of ours has the request
+	status  int
+	refused int // the status of ServeMux's own answer
+
+	// For the log.
+	user uuid.UUID
+	code string
+	err  error
+}
+
+func (s *Server) serve(l *live, w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	c := &call{ResponseWriter: w, live: l}
+	c.id = requestID(l, r)
+	w.Header()[l.idHeader] = []string{c.id}
+	c.ip = clientIP(&l.Settings, r)
+	if l.MaxDuration > 0 {
+		ctx, cancel := context.WithTimeout(r.Context(), l.MaxDuration)
+		defer cancel()
+		r = r.WithContext(ctx)
+	}
+	if p := r.URL.Path; len(p) > 1 && p[len(p)-1] == '/' {
+		u := *r.URL // the caller's stays as it is
+		u.Path, u.RawPath = p[:len(p)-1], strings.TrimSuffix(u.RawPath, "/")
+		if r.URL = &u; l.MaxDuration <= 0 {
+			r = r.WithContext(r.Context())
+		}
+	}
+	c.r = r
+	defer s.done(c, began)
+	s.mux.ServeHTTP(c, r)
+	if c.refused != 0 {
+		c.unrouted()
+	}
+}
+
+// done writes the log line, and an answer when a handler panicked.
+func (s *Server) done(c *call, began time.Time) {
+	level := slog.LevelInfo
+	if p := recover(); p != nil {
+		if p == http.ErrAbortHandler {
+			panic(p)
+		}
+		c.err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		if c.status != 0 {
+			panic(http.ErrAbortHandler) // half an answer is out: let the client see that it is half
+		}
+		c.fail(&problem{status: 500, code: account.CodeUnexpectedFailure, msg: "Internal Server Error", err: c.err})
+	}
+	if quiet[c.r.Pattern] && c.status < 400 {
+		return
+	}
+	switch {
+	case c.status >= 500:
+		level = slog.LevelError
+	case c.status >= 400:
+		level = slog.LevelWarn
+	}
+	ctx := c.r.Context()
+	if !s.log.Enabled(ctx, level) {
+		return
+	}
+	attrs := make([]slog.Attr, 0, 12)
+	attrs = append(attrs, slog.String("method", c.r.Method), slog.String("route", route(c.r.Pattern)), slog.Int("status", c.status),
+		slog.Duration("duration", time.Since(began)), slog.String("request_id", c.id), slog.String("ip", c.ip))
+	if c.user != uuid.Nil {
+		attrs = append(attrs, slog.String("user", c.user.String()))
+	}
+	if c.code != "" {
+		attrs = append(attrs, slog.String("error_code", c.code))
+	}
+	if c.err != nil {
+		attrs = append(attrs, slog.String("error", c.err.Error()))
+	}
+	s.log.LogAttrs(ctx, level, "request", attrs...)
+}
+
+// quiet routes are asked all the time by machines; only their failures are logged.
+var quiet = map[string]bool{"GET /health": true, "GET /livez": true, "GET /readyz": true}
+
+// route is a pattern without its method: the path of a request may hold anything, this never does.
+func route(pattern string) string {
+	_, path, _ := strings.Cut(pattern, " ")
+	return path
+}
+
+// requestID is the id that came with the request if it is decent, else a new one.
+func requestID(l *live, r *http.Request) string {
+	if l.RequestIDHeader != "" {
+		if v := r.Header[l.idHeader]; len(v) > 0 && printable(v[0]) {
+			return v[0]
+		}
+	}
+	var id uuid.UUID
+	rand.Read(id[:]) // never fails
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
+	return id.String()
+}
+
+func printable(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 128
+}
+
+// WriteHeader lets answers of ours through. Before a route has the request it is ServeMux that says no:
+// in plain text, which the client library can't read.
+func (c *call) WriteHeader(status int) {
+	if !c.routed {
+		c.refused = status
+		return
+	}
+	if c.status == 0 {
+		c.status = status
+	}
+	c.ResponseWriter.WriteHeader(status)
+}
+
+func (c *call) Write(b []byte) (int, error) {
+	if !c.routed {
+		return len(b), nil
+	}
+	return c.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+// unrouted answers for ServeMux: 405 where the path has other methods, else 404, also where ServeMux
+// would like to redirect to a cleaner path.
+func (c *call) unrouted() {
+	h := c.Header()
+	delete(h, "Location")
+	delete(h, "X-Content-Type-Options")
+	p := &problem{status: 404, code: account.CodeNotFound, msg: "There is nothing at this path"}
+	if c.refused == http.StatusMethodNotAllowed {
+		p = &problem{status: 405, code: account.CodeMethodNotAllowed, msg: "This path does not know the method " + c.r.Method}
+	}
+	c.routed = true
+	c.fail(p)
+}
+
+// ctx is the request's, with its deadline.
+func (c *call) ctx() context.Context { return c.r.Context() }
+
+// param is a query parameter without what no text column takes.
+func (c *call) param(name string) string {
+	if c.r.URL.RawQuery == "" {
+		return ""
+	}
+	if c.query == nil {
+		c.query = c.r.URL.Query()
+	}
+	return cleanText(c.query.Get(name), 8<<10)
+}
+
+// cleanText makes a text from outside fit for a database: UTF-8, no NUL, at most so many bytes.
+func cleanText(s string, most int) string {
+	if len(s) > most {
+		s = s[:most]
+	}
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, "\uFFFD")
+	}
+	if strings.IndexByte(s, 0) >= 0 {
+		s = strings.ReplaceAll(s, "\x00", "")
+	}
+	return s
+}
+
+// client is what flows want to know of who calls.
+func (c *call) client() account.Client {
+	return account.Client{
+		IP: c.ip, UserAgent: cleanText(c.r.Header.Get("User-Agent"), 1024), Aud: c.aud(),
+		BaseURL: baseURL(&c.live.Settings, c.r), RedirectTo: c.target(""),
+	}
+}
+
+// aud is the audience that the request asks for by header, "" when it doesn't.
+func (c *call) aud() string { return cleanText(c.r.Header.Get("X-Jwt-Aud"), 255) }
+
+// target is where a link may lead in the end: what the body or the query asks for, else the page that
+// sent the request, else the site; the first that is allowed (auth-core-http.md 4.5).
+func (c *call) target(body string) string {
+	l := c.live
+	for _, t := range [...]string{body, c.param("redirect_to"), c.r.Header.Get("Referer")} {
+		if t != "" && l.Redirects.Allowed(t) {
+			return t
+		}
+	}
+	return l.SiteURL
+}
+
+// bearer is the token of the Authorization header, "" when there is none of that form.
+func (c *call) bearer() string {
+	h := c.r.Header["Authorization"]
+	if len(h) == 0 {
+		return ""
+	}
+	const scheme = "bearer "
+	if len(h[0]) <= len(scheme) || !strings.EqualFold(h[0][:len(scheme)], scheme) {
+		return ""
+	}
+	token := h[0][len(scheme):]
+	if strings.ContainsAny(token, " \t") {
+		return ""
+	}
+	return token
+}
+
+var jsonType, noStore = []string{"application/json"}, []string{"no-store"}
+
+// json answers with a body that is JSON already. What accounts answer is nobody else's business:
+// nothing on the way may keep it.
+func (c *call) json(status int, body []byte) error {
+	h := c.Header()
+	h["Content-Type"] = jsonType
+	if h["Cache-Control"] == nil {
+		h["Cache-Control"] = noStore
+	}
+	c.WriteHeader(status)
+	c.ResponseWriter.Write(body) // an error means that nobody is there any more
+	return nil
+}
+
+// empty answers 200 {}.
+func (c *call) empty() error { return c.json(http.StatusOK, emptyObject) }
+
+var emptyObject = []byte("{}")
+
+// nothing answers 204.
+func (c *call) nothing() error {
+	c.Header()["Cache-Control"] = noStore
+	c.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// late says that the request's time is up.
+func (c *call) late() bool { return errors.Is(c.ctx().Err(), context.DeadlineExceeded) }

@@ -1,0 +1,134 @@
+package httpapi
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// clientIP is the address that audit rows and sessions show (auth-core-http.md 5.1, RULINGS "Limits
+// without a client header"): Auth-Forwarded-For where it is believed, else X-Forwarded-For from a
+// trusted proxy, else the connection's.
+func clientIP(s *Settings, r *http.Request) string {
+	if ip, ok := forwardedIP(s, r); ok {
+		return ip
+	}
+	if ip := peer(r); ip.IsValid() {
+		return ip.String()
+	}
+	return ""
+}
+
+// forwardedIP is an address that a header told and somebody trusted vouches for.
+func forwardedIP(s *Settings, r *http.Request) (string, bool) {
+	if ip, ok := authForwardedFor(s, r); ok {
+		return ip.String(), true
+	}
+	if len(s.TrustedProxies) == 0 || !trusted(s, peer(r)) {
+		return "", false
+	}
+	// Each proxy adds whom it heard from at the right end; what stands left of the first address that
+	// is no proxy of ours, anybody may have written.
+	list := strings.Join(r.Header["X-Forwarded-For"], ",")
+	for list != "" {
+		text := list
+		if i := strings.LastIndexByte(list, ','); i >= 0 {
+			list, text = list[:i], list[i+1:]
+		} else {
+			list = ""
+		}
+		ip := parseIP(text)
+		if !ip.IsValid() {
+			return "", false
+		}
+		if !trusted(s, ip) {
+			return ip.String(), true
+		}
+	}
+	return "", false
+}
+
+func authForwardedFor(s *Settings, r *http.Request) (netip.Addr, bool) {
+	if !s.ForwardedFor {
+		return netip.Addr{}, false
+	}
+	v := r.Header["Auth-Forwarded-For"]
+	if len(v) == 0 {
+		return netip.Addr{}, false
+	}
+	first, _, _ := strings.Cut(v[0], ",")
+	ip := parseIP(first)
+	return ip, ip.IsValid()
+}
+
+// parseIP reads an address, with the port that some proxies add; invalid if it is none.
+func parseIP(text string) netip.Addr {
+	text = strings.TrimSpace(text)
+	if ip, err := netip.ParseAddr(text); err == nil {
+		return ip.Unmap().WithZone("")
+	}
+	if at, err := netip.ParseAddrPort(text); err == nil {
+		return at.Addr().Unmap().WithZone("")
+	}
+	return netip.Addr{}
+}
+
+func peer(r *http.Request) netip.Addr {
+	if at, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		return at.Addr().Unmap().WithZone("")
+	}
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	return parseIP(host)
+}
+
+func trusted(s *Settings, ip netip.Addr) bool {
+	for _, p := range s.TrustedProxies {
+		if p.Contains(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// limitKey is what a client's requests are counted under, "" when they are not.
+func (s *Server) limitKey(c *call) string {
+	l := &c.live.Settings
+	if ip, ok := authForwardedFor(l, c.r); ok {
+		return ip.String()
+	}
+	if l.LimitHeader != "" {
+		first, _, _ := strings.Cut(c.r.Header.Get(l.LimitHeader), ",")
+		if first = strings.TrimSpace(first); first != "" {
+			return first
+		}
+		s.warnMissing(l.LimitHeader)
+	}
+	if ip, ok := forwardedIP(l, c.r); ok {
+		return ip
+	}
+	if ip := peer(c.r); l.LimitByPeer && ip.IsValid() {
+		return ip.String()
+	}
+	return ""
+}
+
+// baseURL is what links begin with: API_EXTERNAL_URL, unless a proxy names a host that is listed. An
+// unlisted header never gets into a mail.
+func baseURL(s *Settings, r *http.Request) string {
+	host := r.Header.Get("X-Forwarded-Host")
+	if host == "" {
+		return s.ExternalURL
+	}
+	for _, listed := range s.ExternalHosts {
+		if listed != host {
+			continue
+		}
+		name, _, _ := strings.Cut(host, ":")
+		if name == "localhost" && r.Header.Get("X-Forwarded-Proto") == "http" {
+			return "http://" + host
+		}
+		return "https://" + host
+	}
+	return s.ExternalURL
+}

@@ -1,0 +1,250 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"gatehouse/auth/internal/account"
+)
+
+// maxBody is the longest request body in bytes.
+const maxBody = 1 << 20
+
+// body reads the whole request body within the request's time.
+func (c *call) body() ([]byte, error) {
+	tooLarge := bad(413, account.CodeRequestEntityTooLarge, fmt.Sprintf("Request body too large (max %d bytes)", maxBody))
+	if c.r.ContentLength > maxBody {
+		c.Header()["Connection"] = []string{"close"} // rather than read what nobody wants
+		return nil, tooLarge
+	}
+	if c.r.Body == nil || c.r.Body == http.NoBody {
+		return nil, nil
+	}
+	if deadline, ok := c.ctx().Deadline(); ok {
+		http.NewResponseController(c.ResponseWriter).SetReadDeadline(deadline) // tests' recorders can't
+	}
+	var buf []byte
+	if n := c.r.ContentLength; n > 0 {
+		buf = make([]byte, 0, n+1)
+	} else {
+		buf = make([]byte, 0, 512)
+	}
+	in := http.MaxBytesReader(c.ResponseWriter, c.r.Body, maxBody)
+	for {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := in.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if err == io.EOF {
+			return buf, nil
+		}
+		if err == nil {
+			continue
+		}
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return nil, tooLarge
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) || c.late() {
+			p := timedOut
+			p.err = err
+			return nil, &p
+		}
+		return nil, &problem{status: 400, code: account.CodeBadJSON, msg: "Could not read the request body", err: err}
+	}
+}
+
+// decode reads the body, which must be a JSON object, into a struct. Unknown members are ignored, null
+// is the zero value (auth-core-http.md 0.1).
+func (c *call) decode(into any) error {
+	text, err := c.body()
+	if err != nil {
+		return err
+	}
+	return decodeJSON(text, into)
+}
+
+func decodeJSON(text []byte, into any) error {
+	if err := checkJSON(text); err != nil {
+		return badJSON(err.Error())
+	}
+	err := json.Unmarshal(text, into)
+	if err == nil {
+		return nil
+	}
+	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return badJSON(fmt.Sprintf("%s is not of the right type", cmpField(t.Field)))
+	}
+	if errors.Is(err, errNoObject) {
+		return badJSON(errNoObject.Error())
+	}
+	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return badJSON(fmt.Sprintf("%s at byte %d", s.Error(), s.Offset))
+	}
+	return badJSON("it does not have the expected form")
+}
+
+func cmpField(name string) string {
+	if name == "" {
+		return "the body"
+	}
+	return "member " + name
+}
+
+func badJSON(why string) *problem {
+	return bad(400, account.CodeBadJSON, "Could not parse request body as JSON: "+why)
+}
+
+// Bounds of what PostgreSQL's jsonb takes; beyond them it fails only when the row is written.
+const (
+	maxDepth    = 100
+	maxDigits   = 1000
+	maxExponent = 3 // digits
+)
+
+// checkJSON refuses what encoding/json reads and the database doesn't: U+0000, half surrogates, huge
+// numbers, deep nesting. Syntax is encoding/json's to check.
+func checkJSON(text []byte) error {
+	trimmed := bytes.TrimLeft(text, " \t\r\n")
+	if len(trimmed) == 0 {
+		return errors.New("unexpected end of JSON input")
+	}
+	if trimmed[0] != '{' {
+		return errors.New("it is not an object")
+	}
+	if !utf8.Valid(text) {
+		return errors.New("it is not UTF-8")
+	}
+	depth, number := 0, 0
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if c >= '0' && c <= '9' || number > 0 && (c == '.' || c == '-' || c == '+') {
+			if number++; number > maxDigits {
+				return errors.New("a number has too many digits")
+			}
+			continue
+		}
+		if number > 0 && (c == 'e' || c == 'E') {
+			from := i + 1
+			for from < len(text) && (text[from] == '+' || text[from] == '-' || text[from] == '0') {
+				from++
+			}
+			to := from
+			for to < len(text) && text[to] >= '0' && text[to] <= '9' {
+				to++
+			}
+			if to-from > maxExponent {
+				return errors.New("a number is too large")
+			}
+		}
+		number = 0
+		switch c {
+		case '{', '[':
+			if depth++; depth > maxDepth {
+				return errors.New("it is nested too deeply")
+			}
+		case '}', ']':
+			depth--
+		case '"':
+			end, err := checkString(text, i+1)
+			if err != nil {
+				return err
+			}
+			i = end
+		}
+	}
+	return nil
+}
+
+// checkString looks at the escapes of a string that begins at from, and returns where it ends.
+func checkString(text []byte, from int) (end int, err error) {
+	high := false // a high surrogate came just before
+	for i := from; i < len(text); i++ {
+		if text[i] != '\\' {
+			if high {
+				return 0, errHalf
+			}
+			if text[i] == '"' {
+				return i, nil
+			}
+			continue
+		}
+		if i++; i >= len(text) || text[i] != 'u' || i+4 >= len(text) {
+			if high {
+				return 0, errHalf
+			}
+			continue
+		}
+		r := hex4(text[i+1 : i+5])
+		switch {
+		case r == 0:
+			return 0, errors.New(`a text contains \u0000`)
+		case r >= 0xdc00 && r <= 0xdfff:
+			if !high {
+				return 0, errHalf
+			}
+			high = false
+		case high:
+			return 0, errHalf
+		case r >= 0xd800 && r <= 0xdbff:
+			high = true
+		}
+		i += 4
+	}
+	return len(text), nil // not closed: a syntax error
+}
+
+var errHalf = errors.New("a text contains half of a surrogate pair")
+
+func hex4(text []byte) (r int) {
+	for _, c := range text {
+		n := strings.IndexByte(hex, c|0x20) // digits have that bit already
+		if n < 0 {
+			return -1
+		}
+		r = r<<4 | n
+	}
+	return r
+}
+
+// object is a member that must be an object; null is none.
+type object json.RawMessage
+
+var errNoObject = errors.New("a member that must be an object is something else")
+
+func (o *object) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*o = nil
+		return nil
+	}
+	if text[0] != '{' {
+		return errNoObject
+	}
+	*o = append((*o)[:0], text...)
+	return nil
+}
+
+func (o object) raw() json.RawMessage { return json.RawMessage(o) }
+
+// pkce is the pair that begins a flow; the client sends null where it has none.
+type pkce struct {
+	CodeChallenge       string `json:"code_challenge"`
+	CodeChallengeMethod string `json:"code_challenge_method"`
+}
+
+func (p pkce) challenge() account.Challenge {
+	return account.Challenge{Challenge: p.CodeChallenge, Method: p.CodeChallengeMethod}
+}
+
+// retryIn is a whole number of seconds, one at least.
+func retryIn(d time.Duration) time.Duration {
+	return max(time.Second, (d + time.Second - 1).Truncate(time.Second))
+}

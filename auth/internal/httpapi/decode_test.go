@@ -1,0 +1,128 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+)
+
+func TestDecode(t *testing.T) {
+	type body struct {
+		Email string `json:"email"`
+		Data  object `json:"data"`
+		Flag  *bool  `json:"flag"`
+		pkce
+	}
+	f := func(text, want string) {
+		t.Helper()
+		var in body
+		err := decodeJSON([]byte(text), &in)
+		got := ""
+		if err != nil {
+			p := err.(*problem)
+			got = strings.TrimPrefix(p.msg, "Could not parse request body as JSON: ")
+			if p.status != 400 || p.code != "bad_json" || strings.Contains(got, "httpapi") || strings.Contains(got, "struct") {
+				t.Errorf("%s: %+v", text, p)
+			}
+		}
+		if !like(got, want) {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+	f(`{}`, "")
+	f(` {"email":null,"data":null,"flag":null,"code_challenge":null,"unknown":[1]} `, "")
+	f(`{"email":"\u00e4\ud83d\ude00\"\\u0000"}`, "")
+	f(`{"data":{"a":{"b":[1,2.5e10,-1e-300]}}}`, "")
+	f(``, "unexpected end of JSON input")
+	f("  \n", "unexpected end of JSON input")
+	f(`null`, "it is not an object")
+	f(`[]`, "it is not an object")
+	f(`"x"`, "it is not an object")
+	f(`{`, "unexpected end of JSON input at byte 1")
+	f(`{} {}`, "invalid character*")
+	f(`{"email":1}`, "member email is not of the right type")
+	f(`{"email":{}}`, "member email is not of the right type")
+	f(`{"code_challenge":1}`, "member *code_challenge is not of the right type")
+	f(`{"flag":"yes"}`, "member flag is not of the right type")
+	f(`{"data":[]}`, errNoObject.Error())
+	f(`{"data":"x"}`, errNoObject.Error())
+	f(`{"data":1}`, errNoObject.Error())
+	f(`{"email":"\u0000"}`, `a text contains \u0000`)
+	f(`{"email":"\\\u0000"}`, `a text contains \u0000`)
+	f(`{"\u0000":1}`, `a text contains \u0000`)
+	f(`{"email":"\ud800"}`, errHalf.Error())
+	f(`{"email":"\ud800x"}`, errHalf.Error())
+	f(`{"email":"\ud800\n"}`, errHalf.Error())
+	f(`{"email":"\ud800\ud800"}`, errHalf.Error())
+	f(`{"email":"\udc00"}`, errHalf.Error())
+	f("{\"email\":\"\xff\"}", "it is not UTF-8")
+	f(`{"data":{"a":1e9999}}`, "a number is too large")
+	f(`{"data":{"a":1e-99999}}`, "a number is too large")
+	f(`{"data":{"a":`+strings.Repeat("9", 1001)+`}}`, "a number has too many digits")
+	f(`{"data":`+strings.Repeat(`{"a":`, 101)+`1`+strings.Repeat(`}`, 102), "it is nested too deeply")
+}
+
+// Whatever passes the checks must be JSON that PostgreSQL's jsonb takes too; here: no panic, and text
+// that was accepted decodes the same a second time.
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{`{}`, `{"data":{"a":[1e9,"\u00e4\ud83d\ude00"]}}`, `{"data":"\u0000"}`, `{"email":"\ud800"}`, `[`, "\xff", `{"data":{"a":1e99999}}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var in, again struct {
+			Email string `json:"email"`
+			Data  object `json:"data"`
+		}
+		if decodeJSON(text, &in) != nil {
+			return
+		}
+		out, err := json.Marshal(map[string]any{"email": in.Email, "data": json.RawMessage(orNull(in.Data))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := decodeJSON(out, &again); err != nil && len(out) < 4*len(text) {
+			t.Errorf("%q was accepted, %q is not: %v", text, out, err)
+		}
+	})
+}
+
+func orNull(o object) []byte {
+	if len(o) == 0 {
+		return []byte("null")
+	}
+	return o
+}
+
+func TestBody_limits(t *testing.T) {
+	a := open(t)
+	fits := `{"email":"` + strings.Repeat("x", maxBody-12) + `"}`
+	if len(fits) != maxBody {
+		t.Fatal(len(fits))
+	}
+	a.do("POST /recover", fits).refused(400, "validation_failed", "*")
+	a.do("POST /recover", fits+" ").is(413, `{"code":413,"error_code":"request_entity_too_large","msg":"Request body too large (max 1048576 bytes)"}`)
+	a.do("POST /recover", struct{ Email string }{strings.Repeat("x", 2*maxBody)}).refused(413, "request_entity_too_large", "*")
+	a.do("GET /settings", fits+" ").is(200, "*") // nobody reads it
+	a.do("POST /recover", nil).refused(400, "bad_json", "*unexpected end of JSON input")
+}
+
+// A body that dribbles in ends with the request's time.
+func TestBody_slow(t *testing.T) {
+	a := open(t, func(_ *account.Settings, s *Settings) { s.MaxDuration = 50 * time.Millisecond })
+	conn, err := net.Dial("tcp", a.http.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.Write([]byte("POST /recover HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"))
+	conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	buf := make([]byte, 1024)
+	n, _ := conn.Read(buf)
+	if !strings.HasPrefix(string(buf[:n]), "HTTP/1.1 504 ") {
+		t.Errorf("answer %q", buf[:n])
+	}
+}

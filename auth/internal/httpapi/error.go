@@ -1,0 +1,139 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"gatehouse/auth/internal/account"
+)
+
+// apiVersion is the version of the API since which errors have another form. Whoever asks for it or a
+// later one gets that form, with this date echoed (auth-core-http.md 3.1).
+const apiVersion = "2024-01-01"
+
+// problem is a failure in the words of HTTP.
+type problem struct {
+	status     int
+	code, msg  string
+	retryAfter time.Duration
+	weak       []string // reasons of a weak password
+	// oauth: the body has the form of RFC 6749, as the endpoints of that standard answer.
+	oauth bool
+	err   error // for the log
+}
+
+func (p *problem) Error() string {
+	if p.err != nil {
+		return p.code + ": " + p.msg + ": " + p.err.Error()
+	}
+	return p.code + ": " + p.msg
+}
+
+func (p *problem) Unwrap() error { return p.err }
+
+func bad(status int, code, msg string) *problem {
+	return &problem{status: status, code: code, msg: msg}
+}
+
+func notValid(msg string) *problem { return bad(400, account.CodeValidationFailed, msg) }
+
+// statusOf is what each kind of refusal is on the wire.
+var statusOf = [...]int{
+	account.Invalid: 400, account.Unauthenticated: 401, account.Denied: 403, account.Missing: 404,
+	account.Unprocessable: 422, account.Limited: 429, account.Failed: 500, account.Unavailable: 503,
+}
+
+var timedOut = problem{status: http.StatusGatewayTimeout, code: account.CodeRequestTimeout,
+	msg: "Processing this request timed out, please retry after a moment."}
+
+// problemOf says an error in the words of HTTP. What isn't meant for the client becomes one sentence.
+func (c *call) problemOf(err error) *problem {
+	if p, ok := errors.AsType[*problem](err); ok {
+		return p
+	}
+	if r, ok := errors.AsType[*account.Refusal](err); ok {
+		p := &problem{status: 500, code: r.Code, msg: r.Msg, retryAfter: r.RetryAfter, err: err}
+		if int(r.Kind) < len(statusOf) && statusOf[r.Kind] != 0 {
+			p.status = statusOf[r.Kind]
+		}
+		if r.Weak != nil {
+			p.weak = r.Weak.Reasons
+		}
+		// A refresh is told 503 whatever it waited for (RULINGS "Refresh under trouble").
+		if r.Kind == account.Unavailable && c.late() && c.r.Pattern != "POST /token" {
+			p.status, p.code, p.msg = timedOut.status, timedOut.code, timedOut.msg
+		}
+		return p
+	}
+	if c.late() {
+		p := timedOut
+		p.err = err
+		return &p
+	}
+	return &problem{status: 500, code: account.CodeUnexpectedFailure, err: err,
+		msg: "Unexpected failure, please check server logs for more information"}
+}
+
+// fail is where every failed request ends.
+func (c *call) fail(err error) {
+	p := c.problemOf(err)
+	c.code = p.code
+	if c.err == nil && (p.status >= 500 || p.err != nil) {
+		c.err = p.err
+	}
+	if errors.Is(c.r.Context().Err(), context.Canceled) {
+		c.code = "client_gone"
+	}
+	h := c.Header()
+	h["X-Sb-Error-Code"] = []string{p.code}
+	if p.retryAfter > 0 {
+		h["Retry-After"] = []string{strconv.Itoa(int(math.Ceil(p.retryAfter.Seconds())))}
+	}
+	status := p.status
+	var b []byte
+	switch {
+	case p.oauth:
+		status = http.StatusBadRequest
+		b = append(appendString(append(b, `{"error":`...), p.code), `,"error_description":`...)
+		b = append(appendString(b, p.msg), '}')
+	case newForm(c.r):
+		h["X-Supabase-Api-Version"] = []string{apiVersion}
+		b = append(appendString(append(b, `{"code":`...), p.code), `,"message":`...)
+		b = appendReasons(appendString(b, p.msg), p.weak)
+		b = append(b, '}')
+	default:
+		b = append(strconv.AppendInt(append(b, `{"code":`...), int64(status), 10), `,"error_code":`...)
+		b = append(appendString(b, p.code), `,"msg":`...)
+		b = appendString(b, p.msg)
+		if status >= 500 {
+			b = appendString(append(b, `,"error_id":`...), c.id)
+		}
+		b = append(appendReasons(b, p.weak), '}')
+	}
+	c.json(status, b)
+}
+
+func appendReasons(b []byte, reasons []string) []byte {
+	if len(reasons) == 0 {
+		return b
+	}
+	b = append(b, `,"weak_password":{"reasons":`...)
+	return append(appendStrings(b, reasons), '}')
+}
+
+// newForm: the client speaks the version of 2024 or a later one. What is no date counts as absent.
+func newForm(r *http.Request) bool {
+	v := r.Header["X-Supabase-Api-Version"]
+	if len(v) == 0 {
+		return false
+	}
+	if v[0] == apiVersion {
+		return true
+	}
+	day, err := time.Parse(time.DateOnly, v[0])
+	return err == nil && day.Format(time.DateOnly) >= apiVersion
+}

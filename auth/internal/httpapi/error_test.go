@@ -1,0 +1,209 @@
+package httpapi
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+)
+
+func TestErrors_forms(t *testing.T) {
+	a := open(t)
+	old := `{"code":401,"error_code":"no_authorization","msg":"This endpoint requires a valid Bearer token"}`
+	dated := `{"code":"no_authorization","message":"This endpoint requires a valid Bearer token"}`
+	f := func(version, body, echo string) {
+		t.Helper()
+		got := a.do("GET /user", nil, header{"X-Supabase-Api-Version", version}).is(401, body)
+		if e := got.Header.Get("X-Supabase-Api-Version"); e != echo {
+			t.Errorf("version %q is echoed as %q, want %q", version, e, echo)
+		}
+		if got.Header.Get("X-Sb-Error-Code") != "no_authorization" || got.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("headers %v", got.Header)
+		}
+	}
+	f("", old, "")
+	f("2024-01-01", dated, "2024-01-01")
+	f("2031-12-31", dated, "2024-01-01")
+	f("2023-12-31", old, "")
+	f("2024-13-01", old, "")
+	f("latest", old, "")
+	f("9999", old, "")
+
+	// 5xx carry the request's id in the old form, so that it can be found in the log.
+	a.db.Close()
+	in := map[string]any{"email": "mia@example.org", "password": "x"}
+	got := a.do("POST /token?grant_type=password", in).is(503, `{"code":503,"error_code":"unexpected_failure","msg":"*","error_id":"*"}`)
+	if got.Header.Get("Retry-After") != "1" {
+		t.Errorf("headers %v", got.Header)
+	}
+	a.do("POST /token?grant_type=password", in, header{"X-Supabase-Api-Version", "2024-01-01"}).is(503, `{"code":"unexpected_failure","message":"*"}`)
+}
+
+func TestErrors_ofTheRouter(t *testing.T) {
+	a := open(t)
+	a.do("GET /nothing", nil).refused(404, "not_found", "*")
+	a.do("GET /", nil).refused(404, "not_found", "*")
+	a.do("GET /admin//users", nil).refused(404, "not_found", "*")
+	a.do("GET /user/../health", nil).refused(404, "not_found", "*")
+	a.do("GET /settings/x", nil, header{"X-Supabase-Api-Version", "2024-01-01"}).is(404, `{"code":"not_found","message":"*"}`)
+	got := a.do("DELETE /settings", nil).refused(405, "method_not_allowed", "*DELETE*")
+	if allow := got.Header.Get("Allow"); allow != "GET, HEAD" {
+		t.Errorf("Allow: %q", allow)
+	}
+	got = a.do("PUT /signup", "{}", header{"X-Supabase-Api-Version", "2024-01-01"}).is(405, `{"code":"method_not_allowed",*`)
+	if allow := got.Header.Get("Allow"); allow != "POST" {
+		t.Errorf("Allow: %q", allow)
+	}
+	a.do("OPTIONS /settings", nil).refused(405, "method_not_allowed", "*")
+
+	// One slash at the end is tolerated, everywhere.
+	a.do("GET /settings/", nil).is(200, "*")
+	a.do("POST /signup/", "{").refused(400, "bad_json", "*")
+	a.do("GET /admin/users/", nil).refused(401, "no_authorization", "*")
+	a.do("GET /settings//", nil).refused(404, "not_found", "*")
+	// HEAD is GET without a body.
+	a.do("HEAD /settings", nil).is(200, "")
+	a.do("HEAD /user", nil).is(401, "")
+	a.do("HEAD /nothing", nil).is(404, "")
+}
+
+func TestErrors_panicAndTimeout(t *testing.T) {
+	a := open(t)
+	a.server.mux.Handle("GET /panic", a.server.open(func(*call) error { panic("at the disco") }))
+	a.server.mux.Handle("GET /half", a.server.open(func(c *call) error { c.json(200, []byte(`{"a`)); panic("late") }))
+	a.server.mux.Handle("GET /abort", a.server.open(func(*call) error { panic(http.ErrAbortHandler) }))
+	a.server.mux.Handle("GET /slow", a.server.open(func(c *call) error { <-c.ctx().Done(); return c.ctx().Err() }))
+	a.server.mux.Handle("GET /slowdb", a.server.open(func(c *call) error {
+		<-c.ctx().Done()
+		return &account.Refusal{Kind: account.Unavailable, Code: account.CodeUnexpectedFailure, Msg: "away", RetryAfter: time.Second}
+	}))
+	a.do("GET /panic", nil).is(500, `{"code":500,"error_code":"unexpected_failure","msg":"Internal Server Error","error_id":"*"}`)
+	a.do("GET /panic", nil, header{"X-Supabase-Api-Version", "2024-01-01"}).is(500, `{"code":"unexpected_failure","message":"Internal Server Error"}`)
+	if log := a.log.String(); !strings.Contains(log, "at the disco") || !strings.Contains(log, "error_test.go") {
+		t.Errorf("no stack in the log: %s", log)
+	}
+	for _, path := range []string{"/half", "/abort"} {
+		resp, err := a.http.Client().Get(a.http.URL + path)
+		if err == nil {
+			resp.Body.Close()
+			if path == "/abort" {
+				t.Errorf("%s: %s", path, resp.Status)
+			}
+		}
+	}
+
+	a.apply(func(_ *account.Settings, s *Settings) { s.MaxDuration = 20 * time.Millisecond })
+	a.do("GET /slow", nil).is(504, `{"code":504,"error_code":"request_timeout","msg":"Processing this request timed out, please retry after a moment.","error_id":"*"}`)
+	a.do("GET /slowdb", nil).refused(504, "request_timeout", "*")
+	a.apply(func(_ *account.Settings, s *Settings) { s.MaxDuration = 0 })
+	a.do("GET /settings", nil).is(200, "*")
+	a.do("GET /settings/", nil).is(200, "*")
+}
+
+func TestProblem_oauthForm(t *testing.T) {
+	a := open(t)
+	a.server.mux.Handle("GET /oauth", a.server.open(func(*call) error {
+		return &problem{status: 500, code: "invalid_request", msg: `say "please"`, oauth: true}
+	}))
+	a.do("GET /oauth", nil, header{"X-Supabase-Api-Version", "2024-01-01"}).is(400, `{"error":"invalid_request","error_description":"say \"please\""}`)
+}
+
+// Each code of the API can be written, and kinds have the statuses that the contract gives them.
+func TestErrors_kinds(t *testing.T) {
+	a := open(t)
+	var refusal *account.Refusal
+	a.server.mux.Handle("GET /refuse", a.server.open(func(*call) error { return refusal }))
+	f := func(kind account.Kind, status int) {
+		t.Helper()
+		refusal = &account.Refusal{Kind: kind, Code: "some_code", Msg: "Some words", RetryAfter: 1500 * time.Millisecond}
+		got := a.do("GET /refuse", nil).refused(status, "some_code", "Some words")
+		if after := got.Header.Get("Retry-After"); after != "2" {
+			t.Errorf("Retry-After: %q", after)
+		}
+	}
+	f(account.Invalid, 400)
+	f(account.Unauthenticated, 401)
+	f(account.Denied, 403)
+	f(account.Missing, 404)
+	f(account.Unprocessable, 422)
+	f(account.Limited, 429)
+	f(account.Failed, 500)
+	f(account.Unavailable, 503)
+	f(0, 500)
+	f(99, 500)
+}
+
+func TestLog_oneLineWithoutSecrets(t *testing.T) {
+	a := open(t, func(_ *account.Settings, s *Settings) { s.RequestIDHeader = "X-Trace" })
+	g := a.member("mia@example.org")
+	before := a.log.String()
+	got := a.do("GET /user?password=hunter2", nil, bearer(g.AccessToken), header{"X-Trace", "trace-1"}).is(200, "*")
+	if id := got.Header.Get("X-Trace"); id != "trace-1" {
+		t.Errorf("the request id comes back as %q", id)
+	}
+	line := strings.TrimPrefix(a.log.String(), before)
+	if strings.Count(line, "\n") != 1 {
+		t.Errorf("not one line: %q", line)
+	}
+	for _, want := range []string{"method=GET", "route=/user", "status=200", "request_id=trace-1", "ip=127.0.0.1", "user=" + g.User.ID, "duration="} {
+		if !strings.Contains(line, want) {
+			t.Errorf("%q is missing in %q", want, line)
+		}
+	}
+	a.do("POST /token?grant_type=password", map[string]any{"email": "mia@example.org", "password": "wrong guess"}).refused(400, "invalid_credentials", "*")
+	a.do("POST /token?grant_type=refresh_token", map[string]any{"refresh_token": g.RefreshToken}).is(200, "*")
+	for _, secret := range []string{"hunter2", "wrong guess", sesame, g.AccessToken, g.RefreshToken, "mia@example.org"} {
+		if strings.Contains(a.log.String(), secret) {
+			t.Errorf("the log holds %q", secret)
+		}
+	}
+	before = a.log.String()
+	a.do("GET /health", nil).is(200, "*")
+	a.do("GET /livez", nil).is(200, "*")
+	if log := a.log.String(); log != before {
+		t.Errorf("health is logged: %s", log)
+	}
+
+	f := func(sent string, kept bool) {
+		t.Helper()
+		id := a.do("GET /settings", nil, header{"X-Trace", sent}).Header.Get("X-Trace")
+		if (id == sent) != kept || id == "" {
+			t.Errorf("request id %q comes back as %q", sent, id)
+		}
+	}
+	f("a b/c:~", true)
+	f(strings.Repeat("x", 128), true)
+	f(strings.Repeat("x", 129), false)
+	f("ümlaut", false)
+	f("", false)
+}
+
+func TestCORS(t *testing.T) {
+	a := open(t, func(_ *account.Settings, s *Settings) { s.CORSHeaders = []string{"X-Own"} })
+	preflight := func(method, headers string) http.Header {
+		t.Helper()
+		h := []header{{"Origin", "https://evil.example"}, {"Access-Control-Request-Method", method}}
+		if headers != "" {
+			h = append(h, header{"Access-Control-Request-Headers", headers})
+		}
+		return a.do("OPTIONS /user", nil, h...).is(204, "").Header
+	}
+	for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
+		h := preflight(method, "apikey,authorization,content-type,x-client-info,x-own,x-supabase-api-version")
+		if h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Allow-Methods") != method || h.Get("Access-Control-Allow-Headers") == "" {
+			t.Errorf("preflight %s: %v", method, h)
+		}
+		if h.Get("Access-Control-Allow-Credentials") != "" {
+			t.Error("credentials are allowed")
+		}
+	}
+	if h := preflight("GET", "x-foreign"); h.Get("Access-Control-Allow-Headers") != "" {
+		t.Errorf("a foreign header is allowed: %v", h)
+	}
+	h := a.do("GET /user", nil, header{"Origin", "https://app.example.org"}).is(401, "*").Header
+	if h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Expose-Headers") != "X-Total-Count, Link, X-Supabase-Api-Version" {
+		t.Errorf("headers %v", h)
+	}
+}

@@ -1,0 +1,77 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+)
+
+// handler answers a call or says why not.
+type handler func(c *call) error
+
+// ServeHTTP takes the call over from ServeMux.
+func (h handler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	c := w.(*call) // serve hands nothing else to ServeMux
+	c.routed = true
+	if err := h(c); err != nil {
+		c.fail(err)
+	}
+}
+
+// open guards nothing.
+func (s *Server) open(h handler) http.Handler { return h }
+
+// limited counts the request against its address before anything of it is read.
+func (s *Server) limited(by limited, h handler) http.Handler {
+	return handler(func(c *call) error {
+		if err := s.limit(c, by); err != nil {
+			return err
+		}
+		return h(c)
+	})
+}
+
+// user lets in whoever has a user's token.
+func (s *Server) user(access account.Access, h func(*call, account.Caller) error) http.Handler {
+	return handler(func(c *call) error {
+		caller, err := s.accounts.Authenticate(c.ctx(), c.bearer(), c.aud(), access)
+		if err != nil {
+			return err
+		}
+		c.user = caller.User.ID
+		return h(c, caller)
+	})
+}
+
+// admin lets in whoever has a token with an administrator's role.
+func (s *Server) admin(h func(*call, account.Actor) error) http.Handler {
+	return handler(func(c *call) error {
+		actor, err := s.accounts.AuthenticateAdmin(c.ctx(), c.bearer())
+		if err != nil {
+			return err
+		}
+		c.user = actor.ID
+		return h(c, actor)
+	})
+}
+
+// pathID reads a UUID of the path. Other spellings than the canonical one are no ids of ours.
+func (c *call) pathID(name string) (uuid.UUID, error) {
+	text := c.r.PathValue(name)
+	id, err := uuid.Parse(text)
+	if err != nil || len(text) != 36 {
+		return uuid.Nil, bad(404, account.CodeValidationFailed, name+" must be an UUID")
+	}
+	return id, nil
+}
+
+// knownAud refuses an audience that nobody configured where an account may be made in it: else a client
+// would choose the aud claim of its own tokens (auth-core-state.md 8, 12).
+func (c *call) knownAud() error {
+	if aud := c.aud(); aud != "" && aud != c.live.Audience {
+		return notValid("The audience of the X-JWT-AUD header is not one of this service")
+	}
+	return nil
+}

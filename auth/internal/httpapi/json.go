@@ -1,0 +1,104 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+)
+
+// Answers are built by appending: their keys stand in the order of the specification's examples, and
+// GET /user has 1.9 times the cost of a bare SELECT to spend (BUDGETS).
+
+const hex = "0123456789abcdef"
+
+// appendString appends s as a JSON string.
+func appendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	from := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= utf8.RuneSelf {
+			r, n := utf8.DecodeRuneInString(s[i:])
+			if r == utf8.RuneError && n == 1 {
+				b = append(append(b, s[from:i]...), `\ufffd`...)
+				from = i + 1
+			}
+			i += n
+			continue
+		}
+		if c >= ' ' && c != '"' && c != '\\' {
+			i++
+			continue
+		}
+		b = append(b, s[from:i]...)
+		switch c {
+		case '"', '\\':
+			b = append(b, '\\', c)
+		case '\n':
+			b = append(b, '\\', 'n')
+		case '\r':
+			b = append(b, '\\', 'r')
+		case '\t':
+			b = append(b, '\\', 't')
+		default:
+			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		}
+		i++
+		from = i
+	}
+	return append(append(b, s[from:]...), '"')
+}
+
+func appendStrings(b []byte, list []string) []byte {
+	b = append(b, '[')
+	for i, s := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, s)
+	}
+	return append(b, ']')
+}
+
+// appendTime appends a time as every answer shows it: six digits and Z (RULINGS "Timestamps").
+func appendTime(b []byte, t time.Time) []byte {
+	return t.UTC().AppendFormat(b, `"2006-01-02T15:04:05.000000Z"`)
+}
+
+// appendID appends a UUID as a JSON string, in lower case.
+func appendID(b []byte, id uuid.UUID) []byte {
+	b = append(b, '"')
+	for i, c := range id {
+		if i == 4 || i == 6 || i == 8 || i == 10 {
+			b = append(b, '-')
+		}
+		b = append(b, hex[c>>4], hex[c&15])
+	}
+	return append(b, '"')
+}
+
+// appendRaw appends what is JSON already, instead where there is none.
+func appendRaw(b []byte, raw json.RawMessage, instead string) []byte {
+	if len(raw) == 0 || string(raw) == "null" {
+		return append(b, instead...)
+	}
+	return append(b, raw...)
+}
+
+// The field functions append ,"key":value and nothing for what is absent.
+
+func fieldTime(b []byte, key string, t time.Time) []byte {
+	if t.IsZero() {
+		return b
+	}
+	return appendTime(append(b, key...), t)
+}
+
+func fieldString(b []byte, key, s string) []byte {
+	if s == "" {
+		return b
+	}
+	return appendString(append(b, key...), s)
+}

@@ -1,0 +1,157 @@
+package httpapi
+
+import (
+	"crypto/sha256"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"gatehouse/auth/internal/account"
+)
+
+// limited is one of the per-address limiters; each counts apart (auth-core-http.md 5.2).
+type limited uint8
+
+const (
+	bySignup limited = iota
+	byRecover
+	byResend
+	byMagicLink
+	byOTP
+	byUser
+	byAnonymous
+	byToken
+	byVerify
+	limiterCount
+)
+
+// rate is how many requests one address has at once, and the time in which that many come back.
+type rate struct {
+	burst float64
+	n     float64
+	per   time.Duration
+}
+
+func (l Limits) rate(by limited) rate {
+	switch by {
+	case byAnonymous:
+		return rate{burst: float64(l.Anonymous), n: float64(l.Anonymous), per: time.Hour}
+	case byToken:
+		return bounded(l.Token)
+	case byVerify:
+		return bounded(l.Verify)
+	}
+	return bounded(l.OTP)
+}
+
+// bounded: at most 30 at once, however many may come in 5 minutes.
+func bounded(n int) rate {
+	return rate{burst: float64(min(30, n)), n: float64(n), per: 5 * time.Minute}
+}
+
+const (
+	shards = 16
+	// maxKeys is how many addresses a shard holds. Beyond them it forgets some: better than growing
+	// without end when somebody has a whole network to send from.
+	maxKeys = 1 << 15
+	// sweepEvery is how often buckets that are full again are dropped: a new one would be the same.
+	sweepEvery = time.Minute
+)
+
+// limiter holds one token bucket for each address, in this process.
+type limiter struct {
+	seed  maphash.Seed
+	shard [shards]shard
+}
+
+type shard struct {
+	mu      sync.Mutex
+	buckets map[string]bucket
+	swept   time.Time
+}
+
+type bucket struct {
+	left float64
+	at   time.Time
+}
+
+func (l *limiter) init() {
+	l.seed = maphash.MakeSeed()
+	for i := range l.shard {
+		l.shard[i].buckets = map[string]bucket{}
+	}
+}
+
+// take takes one from the key's bucket; if there is none, wait says when there will be.
+func (l *limiter) take(key string, r rate, now time.Time) (wait time.Duration, ok bool) {
+	if len(key) > 64 {
+		sum := sha256.Sum256([]byte(key))
+		key = string(sum[:])
+	}
+	s := &l.shard[maphash.String(l.seed, key)%shards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Sub(s.swept) >= sweepEvery {
+		s.sweep(r, now)
+	}
+	b, known := s.buckets[key]
+	if !known {
+		s.makeRoom()
+		b = bucket{left: r.burst, at: now}
+	}
+	b.left = r.leftOf(b, now)
+	b.at = now
+	if b.left >= 1 {
+		b.left--
+		s.buckets[key] = b
+		return 0, true
+	}
+	s.buckets[key] = b
+	if r.n <= 0 {
+		return time.Hour, false
+	}
+	return time.Duration((1 - b.left) / r.n * float64(r.per)), false
+}
+
+func (r rate) leftOf(b bucket, now time.Time) float64 {
+	return min(r.burst, b.left+max(0, now.Sub(b.at).Seconds())/r.per.Seconds()*r.n)
+}
+
+func (s *shard) sweep(r rate, now time.Time) {
+	s.swept = now
+	for key, b := range s.buckets {
+		if r.leftOf(b, now) >= r.burst {
+			delete(s.buckets, key)
+		}
+	}
+}
+
+func (s *shard) makeRoom() {
+	for key := range s.buckets {
+		if len(s.buckets) < maxKeys {
+			return
+		}
+		delete(s.buckets, key)
+	}
+}
+
+// limit takes one request from the client's allowance. Without a key there is no limit.
+func (s *Server) limit(c *call, by limited) error {
+	key := s.limitKey(c)
+	if key == "" {
+		return nil
+	}
+	wait, ok := s.limiters[by].take(key, c.live.Limits.rate(by), s.now())
+	if ok {
+		return nil
+	}
+	return &problem{status: 429, code: account.CodeOverRequestRate, msg: "Request rate limit reached", retryAfter: retryIn(wait)}
+}
+
+// warnMissing says, once a minute, that requests come without the header that they are counted by.
+func (s *Server) warnMissing(header string) {
+	now, last := s.now().Unix(), s.missing.Load()
+	if now-last >= 60 && s.missing.CompareAndSwap(last, now) {
+		s.log.Warn("a request came without the header that limits count by", "header", header)
+	}
+}

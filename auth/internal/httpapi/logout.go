@@ -1,0 +1,12 @@
+package httpapi
+
+// postLogout ends sessions (auth-core-http.md 1.17, RULINGS "POST /logout"). Whether scope was given at
+// all makes a difference, so that the flow is told.
+func (s *Server) postLogout(c *call) error {
+	scope := c.param("scope")
+	given := c.query.Has("scope")
+	if err := s.accounts.SignOut(c.ctx(), c.client(), c.bearer(), scope, given); err != nil {
+		return err
+	}
+	return c.nothing()
+}

@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"gatehouse/auth/internal/account"
+)
+
+// postOTP sends a link or digits to sign in with (auth-core-http.md 1.10).
+func (s *Server) postOTP(c *call) error {
+	var in struct {
+		Email      string `json:"email"`
+		Phone      string `json:"phone"`
+		CreateUser *bool  `json:"create_user"`
+		Data       object `json:"data"`
+		Channel    string `json:"channel"`
+		pkce
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	create := in.CreateUser == nil || *in.CreateUser
+	if create {
+		if err := c.knownAud(); err != nil {
+			return err
+		}
+	}
+	err := s.accounts.SendOTP(c.ctx(), c.client(), account.OTP{
+		Email: in.Email, Phone: in.Phone, CreateUser: create, Data: in.Data.raw(), Channel: in.Channel, Challenge: in.challenge(),
+	})
+	if err != nil {
+		return err
+	}
+	return c.empty()
+}
+
+// postMagicLink is /otp of former times (auth-core-http.md 1.11).
+func (s *Server) postMagicLink(c *call) error {
+	var in struct {
+		Email string `json:"email"`
+		Data  object `json:"data"`
+		pkce
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	if err := c.knownAud(); err != nil {
+		return err
+	}
+	if err := s.accounts.MagicLink(c.ctx(), c.client(), account.MagicLink{Email: in.Email, Data: in.Data.raw(), Challenge: in.challenge()}); err != nil {
+		return err
+	}
+	return c.empty()
+}
+
+// postRecover sends a link to set a new password (auth-core-http.md 1.12).
+func (s *Server) postRecover(c *call) error {
+	var in struct {
+		Email string `json:"email"`
+		pkce
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	if err := s.accounts.Recover(c.ctx(), c.client(), account.Recover{Email: in.Email, Challenge: in.challenge()}); err != nil {
+		return err
+	}
+	return c.empty()
+}
+
+// postResend sends once more what is pending (auth-core-http.md 1.6).
+func (s *Server) postResend(c *call) error {
+	var in struct {
+		Type  string `json:"type"`
+		Email string `json:"email"`
+		Phone string `json:"phone"`
+		pkce
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	id, err := s.accounts.Resend(c.ctx(), c.client(), account.Resend{Type: in.Type, Email: in.Email, Phone: in.Phone, Challenge: in.challenge()})
+	if err != nil {
+		return err
+	}
+	return c.json(200, append(appendID([]byte(`{"message_id":`), id), '}'))
+}

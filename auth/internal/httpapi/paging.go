@@ -1,0 +1,67 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+const (
+	defaultPerPage = 50
+	maxPerPage     = 1000
+)
+
+// page is which part of a list an administrator asks for, from 1.
+type page struct{ number, size int }
+
+// page reads page and per_page. The client library always sends both, often empty.
+func (c *call) page() (p page, err error) {
+	if p.number, err = c.count("page", 1, 1<<31-1); err != nil {
+		return p, err
+	}
+	p.size, err = c.count("per_page", defaultPerPage, maxPerPage)
+	return p, err
+}
+
+// count reads a positive number of the query and cuts it to most.
+func (c *call) count(name string, absent, most int) (int, error) {
+	text := c.param(name)
+	if text == "" {
+		return absent, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil || n == 0 {
+		return 0, notValid(fmt.Sprintf("Bad Pagination Parameters: %s must be a number from 1 on", name))
+	}
+	return min(int(n), most), nil
+}
+
+func (p page) offset() int { return (p.number - 1) * p.size }
+
+// links writes X-Total-Count and Link. The client library reads only the first character after the
+// first "=" of the address as the page, hence page stands first; and it wants the quotes around rel.
+func (c *call) links(p page, total int) {
+	last := (total + p.size - 1) / p.size
+	rest := url.Values{}
+	for key, v := range c.r.URL.Query() {
+		if key != "page" {
+			rest[key] = v
+		}
+	}
+	tail := ""
+	if len(rest) > 0 {
+		tail = "&" + rest.Encode()
+	}
+	var links []string
+	link := func(n int, rel string) {
+		links = append(links, fmt.Sprintf("<%s?page=%d%s>; rel=%q", c.r.URL.EscapedPath(), n, tail, rel))
+	}
+	if p.number < last {
+		link(p.number+1, "next")
+	}
+	link(last, "last")
+	h := c.Header()
+	h.Set("X-Total-Count", strconv.Itoa(total))
+	h.Set("Link", strings.Join(links, ", "))
+}

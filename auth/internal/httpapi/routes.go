@@ -1,0 +1,47 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"gatehouse/auth/internal/account"
+)
+
+// routes is every endpoint of the daemon's port. guards.go has what stands before the handlers.
+func (s *Server) routes() *http.ServeMux {
+	mux := http.NewServeMux()
+
+	mux.Handle("GET /health", s.open(s.getHealth)) // health.go
+	mux.Handle("GET /livez", s.open(s.getLivez))
+	mux.Handle("GET /readyz", s.open(s.getReadyz))
+	mux.Handle("GET /settings", s.open(s.getSettings)) // settings.go
+	mux.Handle("GET /.well-known/jwks.json", s.open(s.getJWKS))
+	mux.Handle("GET /openapi.json", s.open(s.getOpenAPI)) // openapi.go
+
+	mux.Handle("POST /signup", s.open(s.postSignup)) // signup.go
+	mux.Handle("POST /token", s.open(s.postToken))   // token.go
+	mux.Handle("POST /verify", s.limited(byVerify, s.postVerify))
+	mux.Handle("GET /verify", s.open(s.getVerify)) // verify.go
+	mux.Handle("POST /otp", s.limited(byOTP, s.postOTP))
+	mux.Handle("POST /magiclink", s.limited(byMagicLink, s.postMagicLink)) // otp.go
+	mux.Handle("POST /recover", s.limited(byRecover, s.postRecover))
+	mux.Handle("POST /resend", s.limited(byResend, s.postResend))
+
+	mux.Handle("GET /user", s.user(account.ReadUser, s.getUser)) // user.go
+	mux.Handle("PUT /user", s.user(account.Full, s.putUser))
+	mux.Handle("GET /reauthenticate", s.user(account.Full, s.getReauthenticate))
+	mux.Handle("GET /user/sessions", s.user(account.Full, s.getSessions)) // sessions.go
+	mux.Handle("DELETE /user/sessions/{id}", s.user(account.Full, s.deleteSession))
+	mux.Handle("POST /logout", s.open(s.postLogout)) // logout.go: it also takes tokens whose session is gone
+
+	mux.Handle("POST /invite", s.admin(s.postInvite)) // admin_link.go
+	mux.Handle("POST /admin/generate_link", s.admin(s.postGenerateLink))
+	mux.Handle("GET /admin/audit", s.admin(s.getAudit)) // admin_audit.go
+	mux.Handle("GET /admin/users", s.admin(s.getUsers)) // admin_users.go
+	mux.Handle("POST /admin/users", s.admin(s.postUser))
+	mux.Handle("GET /admin/users/{user_id}", s.admin(s.getAdminUser))
+	mux.Handle("POST /admin/users/{user_id}", s.admin(s.postUser))
+	mux.Handle("PUT /admin/users/{user_id}", s.admin(s.putAdminUser))
+	mux.Handle("DELETE /admin/users/{user_id}", s.admin(s.deleteUser))
+	mux.Handle("GET /admin/users/{user_id}/sessions", s.admin(s.getUserSessions))
+	return mux
+}

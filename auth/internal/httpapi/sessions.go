@@ -1,0 +1,41 @@
+package httpapi
+
+import (
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+)
+
+// getSessions shows a user where he is and was signed in.
+func (s *Server) getSessions(c *call, caller account.Caller) error {
+	list, err := s.accounts.Sessions(c.ctx(), caller)
+	if err != nil {
+		return err
+	}
+	return c.sessionsView(list, caller.Session.ID)
+}
+
+// deleteSession ends one of the user's own sessions; another's is not found.
+func (s *Server) deleteSession(c *call, caller account.Caller) error {
+	id, err := c.pathID("id")
+	if err != nil {
+		return err
+	}
+	if err := s.accounts.EndSession(c.ctx(), c.client(), caller, id); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+// getUserSessions shows them to an administrator.
+func (s *Server) getUserSessions(c *call, _ account.Actor) error {
+	id, err := c.pathID("user_id")
+	if err != nil {
+		return err
+	}
+	list, err := s.accounts.UserSessions(c.ctx(), id)
+	if err != nil {
+		return err
+	}
+	return c.sessionsView(list, uuid.Nil)
+}

@@ -1,0 +1,55 @@
+package httpapi
+
+import "net/http"
+
+// providers are the names that "external" lists from the first version on (RULINGS "/settings").
+var providers = []string{"apple", "azure", "bitbucket", "discord", "facebook", "figma", "github", "gitlab", "google",
+	"keycloak", "linkedin", "notion", "slack", "snapchat", "spotify", "twitch", "twitter", "workos"}
+
+// settingsBody is the answer of GET /settings, made once for as long as the settings hold.
+func settingsBody(s Shown) []byte {
+	b := []byte(`{"external":{`)
+	flag := func(key string, v bool) {
+		b = append(appendString(b, key), ':')
+		if v {
+			b = append(b, "true,"...)
+		} else {
+			b = append(b, "false,"...)
+		}
+	}
+	for _, p := range providers {
+		flag(p, false)
+	}
+	flag("email", s.Email)
+	flag("phone", s.Phone)
+	flag("anonymous_users", s.Anonymous)
+	b = append(b[:len(b)-1], "},"...)
+	flag("disable_signup", s.DisableSignup)
+	flag("autoconfirm", s.MailerAutoconfirm)
+	flag("mailer_autoconfirm", s.MailerAutoconfirm)
+	flag("phone_autoconfirm", s.PhoneAutoconfirm)
+	b = append(appendString(append(b, `"sms_provider":`...), s.SMSProvider), ',')
+	flag("saml_enabled", false)
+	flag("passkeys_enabled", false)
+	b[len(b)-1] = '}'
+	return b
+}
+
+// getSettings answers what anybody may know of the configuration.
+func (s *Server) getSettings(c *call) error { return c.json(200, c.live.settings) }
+
+var jwksCache = []string{"public, max-age=600"}
+
+// getJWKS publishes the keys. Ten minutes of caching are part of the schedule by which keys change
+// (token.PublishAhead).
+func (s *Server) getJWKS(c *call) error {
+	set := s.keys.Load()
+	h := c.Header()
+	h["Cache-Control"] = jwksCache
+	h["Etag"] = []string{set.ETag()}
+	if c.r.Header.Get("If-None-Match") == set.ETag() {
+		c.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	return c.json(200, set.JWKS())
+}

@@ -1,0 +1,45 @@
+package httpapi
+
+import "gatehouse/auth/internal/account"
+
+// postSignup opens an account, with an address or without (auth-core-http.md 1.4 and 1.5).
+func (s *Server) postSignup(c *call) error {
+	var in struct {
+		Email    string `json:"email"`
+		Phone    string `json:"phone"`
+		Password string `json:"password"`
+		Data     object `json:"data"`
+		Channel  string `json:"channel"`
+		pkce
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	by := bySignup
+	if in.Email == "" && in.Phone == "" {
+		by = byAnonymous
+	}
+	if err := s.limit(c, by); err != nil {
+		return err
+	}
+	if err := c.knownAud(); err != nil {
+		return err
+	}
+	if by == byAnonymous {
+		g, err := s.accounts.SignUpAnonymous(c.ctx(), c.client(), in.Data.raw())
+		if err != nil {
+			return err
+		}
+		return c.grantView(&g)
+	}
+	out, err := s.accounts.SignUp(c.ctx(), c.client(), account.SignUp{
+		Email: in.Email, Phone: in.Phone, Password: in.Password, Data: in.Data.raw(), Channel: in.Channel, Challenge: in.challenge(),
+	})
+	if err != nil {
+		return err
+	}
+	if out.Grant != nil {
+		return c.grantView(out.Grant)
+	}
+	return c.userView(&out.User)
+}

@@ -1,0 +1,80 @@
+package httpapi
+
+import (
+	"gatehouse/auth/internal/account"
+)
+
+// postToken gives out tokens, by the grant that the query names (auth-core-http.md 1.13).
+func (s *Server) postToken(c *call) error {
+	switch c.param("grant_type") {
+	case "password":
+		return s.passwordGrant(c)
+	case "refresh_token":
+		return s.refreshGrant(c)
+	case "pkce":
+		return s.pkceGrant(c)
+	}
+	return bad(400, account.CodeInvalidCredentials, "unsupported_grant_type")
+}
+
+func (s *Server) passwordGrant(c *call) error {
+	if err := s.limit(c, byToken); err != nil {
+		return err
+	}
+	var in struct {
+		Email    string `json:"email"`
+		Phone    string `json:"phone"`
+		Password string `json:"password"`
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	g, err := s.accounts.SignInPassword(c.ctx(), c.client(), account.Password(in))
+	if err != nil {
+		return err
+	}
+	return c.grantView(&g)
+}
+
+// refreshGrant counts only tokens that are not ours against the address: a refresh that is refused for
+// its neighbours' sake would sign the user out (RULINGS "Refresh under trouble").
+func (s *Server) refreshGrant(c *call) error {
+	var in struct {
+		RefreshToken string `json:"refresh_token"`
+	}
+	err := c.decode(&in)
+	if err == nil {
+		_, err = s.refresh.Parse(in.RefreshToken)
+	}
+	if err != nil {
+		if err := s.limit(c, byToken); err != nil {
+			return err
+		}
+	}
+	if _, ok := err.(*problem); ok {
+		return err // the body's; what is wrong with a token the flow says
+	}
+	g, err := s.accounts.Refresh(c.ctx(), c.client(), in.RefreshToken)
+	if err != nil {
+		return err
+	}
+	return c.grantView(&g)
+}
+
+func (s *Server) pkceGrant(c *call) error {
+	if err := s.limit(c, byToken); err != nil {
+		return err
+	}
+	var in struct {
+		AuthCode     string `json:"auth_code"`
+		CodeVerifier string `json:"code_verifier"`
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	g, err := s.accounts.ExchangeCode(c.ctx(), c.client(), in.AuthCode, in.CodeVerifier)
+	if err != nil {
+		return err
+	}
+	return c.grantView(&g)
+}

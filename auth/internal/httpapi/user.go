@@ -1,0 +1,51 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"gatehouse/auth/internal/account"
+)
+
+// getUser shows a user to himself.
+func (s *Server) getUser(c *call, caller account.Caller) error { return c.userView(&caller.User) }
+
+// putUser changes a user by his own wish (auth-core-http.md 1.15).
+func (s *Server) putUser(c *call, caller account.Caller) error {
+	if err := s.limit(c, byUser); err != nil {
+		return err
+	}
+	var in struct {
+		Email           string  `json:"email"`
+		Phone           string  `json:"phone"`
+		Password        *string `json:"password"`
+		CurrentPassword *string `json:"current_password"`
+		Nonce           string  `json:"nonce"`
+		Data            object  `json:"data"`
+		AppMetadata     object  `json:"app_metadata"`
+		Channel         string  `json:"channel"`
+		pkce
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	u, err := s.accounts.UpdateUser(c.ctx(), c.client(), caller, account.UserUpdate{
+		Email: in.Email, Phone: in.Phone, Password: in.Password, CurrentPassword: in.CurrentPassword, Nonce: in.Nonce,
+		Data: in.Data.raw(), AppMetadata: in.AppMetadata.raw(), Channel: in.Channel, Challenge: in.challenge(),
+	})
+	if err != nil {
+		return err
+	}
+	return c.userView(&u)
+}
+
+// getReauthenticate sends a nonce. It is a GET with an effect, which a HEAD must not have.
+func (s *Server) getReauthenticate(c *call, caller account.Caller) error {
+	if c.r.Method == http.MethodHead {
+		c.Header()["Allow"] = []string{http.MethodGet}
+		return bad(405, account.CodeMethodNotAllowed, "This path does not know the method HEAD")
+	}
+	if err := s.accounts.Reauthenticate(c.ctx(), c.client(), caller); err != nil {
+		return err
+	}
+	return c.empty()
+}

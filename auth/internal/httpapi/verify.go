@@ -1,0 +1,192 @@
+package httpapi
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"gatehouse/auth/internal/account"
+)
+
+// postVerify redeems what was typed in, or a link's token (auth-core-http.md 1.8).
+func (s *Server) postVerify(c *call) error {
+	var in struct {
+		Type       string `json:"type"`
+		Token      string `json:"token"`
+		TokenHash  string `json:"token_hash"`
+		Email      string `json:"email"`
+		Phone      string `json:"phone"`
+		RedirectTo string `json:"redirect_to"`
+		Password   string `json:"password"`
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	v, err := s.accounts.Verify(c.ctx(), c.client(), account.Verify{
+		Type: in.Type, Token: in.Token, TokenHash: in.TokenHash, Email: in.Email, Phone: in.Phone,
+		RedirectTo: in.RedirectTo, Password: in.Password,
+	})
+	if err != nil {
+		return err
+	}
+	if v.Half || v.Grant == nil {
+		return c.json(200, append(appendString([]byte(`{"code":"200","msg":`), account.HalfMessage), '}'))
+	}
+	if v.Grant.Type == "" {
+		v.Grant.Type = v.Type
+	}
+	return c.grantView(v.Grant)
+}
+
+// getVerify is the link in a mail: whatever becomes of it, the browser is sent on (1.9, 3.4). Who only
+// looks (HEAD, a prefetch or preview) consumes nothing.
+func (s *Server) getVerify(c *call) error {
+	if c.r.Method == http.MethodHead || looksAhead(c.r) {
+		return c.nothing()
+	}
+	if err := s.limit(c, byVerify); err != nil {
+		return err
+	}
+	kind, token := c.param("type"), c.param("token")
+	if kind == "" {
+		return notValid("Verify requires a verification type")
+	}
+	if token == "" {
+		return notValid("Verify requires a token or a token hash")
+	}
+	client := c.client()
+	flow := strings.HasPrefix(token, "pkce_")
+	v, err := s.accounts.Verify(c.ctx(), client, account.Verify{Type: kind, TokenHash: token, Link: true})
+	switch {
+	case err != nil:
+		return c.redirect(failed(client.RedirectTo, c.learn(err), flow))
+	case v.Half:
+		return c.redirect(half(client.RedirectTo, flow))
+	case v.Code != "":
+		c.user = v.User.ID
+		return c.redirect(withQuery(client.RedirectTo, url.Values{"code": {v.Code}}))
+	}
+	c.user = v.Grant.User.ID
+	if v.Grant.Type == "" {
+		v.Grant.Type = v.Type
+	}
+	return c.redirect(granted(client.RedirectTo, v.Grant))
+}
+
+// looksAhead: a browser or scanner that says that nobody has clicked yet.
+func looksAhead(r *http.Request) bool {
+	for _, name := range [...]string{"Purpose", "X-Purpose", "Sec-Purpose"} {
+		for _, v := range r.Header[name] {
+			v = strings.ToLower(v)
+			if strings.Contains(v, "prefetch") || strings.Contains(v, "preview") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// learn notes for the log what a redirect tells the browser.
+func (c *call) learn(err error) *problem {
+	p := c.problemOf(err)
+	c.code = p.code
+	if p.status >= 500 {
+		c.err = err
+	}
+	return p
+}
+
+// granted is the target with the session in its fragment, which no server ever sees.
+func granted(to string, g *account.Grant) string {
+	return withFragment(to, url.Values{
+		"access_token": {g.AccessToken}, "token_type": {"bearer"}, "refresh_token": {g.RefreshToken}, "type": {g.Type},
+		"expires_in": {strconv.Itoa(g.ExpiresIn)}, "expires_at": {strconv.FormatInt(g.ExpiresAt.Unix(), 10)}, "sb": {""},
+	})
+}
+
+// errorOf is the "error" of a redirect by status. Others have none.
+var errorOf = map[int]string{400: "invalid_request", 401: "unauthorized_client", 403: "access_denied",
+	500: "server_error", 503: "temporarily_unavailable", 504: "temporarily_unavailable"}
+
+// failed is the target with what went wrong: in the fragment, and in a PKCE flow in the query too.
+func failed(to string, p *problem, flow bool) string {
+	v := url.Values{"error_code": {p.code}, "error_description": {p.msg}}
+	if p.msg == "" {
+		v.Set("error_description", p.code) // by this key the client knows that something failed
+	}
+	if e := errorOf[p.status]; e != "" {
+		v.Set("error", e)
+	}
+	if flow {
+		to = withQuery(to, v)
+	}
+	v.Set("sb", "")
+	return withFragment(to, v)
+}
+
+// half is the target after one of two confirmations.
+func half(to string, flow bool) string {
+	v := url.Values{"message": {account.HalfMessage}}
+	if flow {
+		to = withQuery(to, v)
+	}
+	v.Set("sb", "")
+	return withFragment(to, v)
+}
+
+// withFragment replaces the fragment.
+func withFragment(to string, v url.Values) string {
+	to, _, _ = strings.Cut(to, "#")
+	return to + "#" + v.Encode()
+}
+
+// withQuery sets keys in the query and keeps the rest and the fragment.
+func withQuery(to string, v url.Values) string {
+	before, fragment, hashed := strings.Cut(to, "#")
+	path, query, _ := strings.Cut(before, "?")
+	old, _ := url.ParseQuery(query) // what it can't read is left out
+	for key := range v {
+		old[key] = v[key]
+	}
+	to = path + "?" + old.Encode()
+	if hashed {
+		to += "#" + fragment
+	}
+	return to
+}
+
+// redirect sends the browser on, and leaves no trace of the link in caches or in the next page's
+// Referer. The target was judged; what a header can't carry is percent-encoded.
+func (c *call) redirect(to string) error {
+	h := c.Header()
+	h["Location"] = []string{encodeHeader(to)}
+	h["Cache-Control"] = noStore
+	h["Referrer-Policy"] = []string{"no-referrer"}
+	h["Content-Type"] = []string{"text/html; charset=utf-8"}
+	c.WriteHeader(http.StatusSeeOther)
+	c.ResponseWriter.Write([]byte("<!doctype html><title>See other</title><p>Please go on to the application.</p>"))
+	return nil
+}
+
+// encodeHeader percent-encodes blanks, control characters and what is not ASCII.
+func encodeHeader(s string) string {
+	clean := true
+	for i := range len(s) {
+		clean = clean && s[i] > ' ' && s[i] < 0x7f
+	}
+	if clean {
+		return s
+	}
+	var b strings.Builder
+	for i := range len(s) {
+		if c := s[i]; c > ' ' && c < 0x7f {
+			b.WriteByte(c)
+		} else {
+			b.WriteByte('%')
+			b.WriteByte("0123456789ABCDEF"[c>>4])
+			b.WriteByte("0123456789ABCDEF"[c&15])
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,56 @@
+package httpapi
+
+import (
+	"strconv"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+)
+
+// grantView answers 200 with a session (auth-core-http.md 2.5).
+func (c *call) grantView(g *account.Grant) error {
+	c.user = g.User.ID
+	return c.json(200, appendGrant(make([]byte, 0, 1024+len(g.AccessToken)+len(g.RefreshToken)), g))
+}
+
+func appendGrant(b []byte, g *account.Grant) []byte {
+	b = appendString(append(b, `{"access_token":`...), g.AccessToken)
+	b = strconv.AppendInt(append(b, `,"token_type":"bearer","expires_in":`...), int64(g.ExpiresIn), 10)
+	b = strconv.AppendInt(append(b, `,"expires_at":`...), g.ExpiresAt.Unix(), 10)
+	b = appendString(append(b, `,"refresh_token":`...), g.RefreshToken)
+	b = appendUser(append(b, `,"user":`...), &g.User)
+	b = fieldString(b, `,"type":`, g.Type)
+	if g.Weak != nil {
+		b = appendString(append(b, `,"weak_password":{"message":`...), g.Weak.Message)
+		b = append(appendStrings(append(b, `,"reasons":`...), g.Weak.Reasons), '}')
+	}
+	return append(b, '}')
+}
+
+// sessionsView answers 200 with a list of sessions, newest first as the store sorts them.
+func (c *call) sessionsView(list []store.Session, current uuid.UUID) error {
+	b := append(make([]byte, 0, 64+len(list)*384), '[')
+	for i := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendSession(b, &list[i], current)
+	}
+	return c.json(200, append(b, ']'))
+}
+
+func appendSession(b []byte, s *store.Session, current uuid.UUID) []byte {
+	b = appendID(append(b, `{"id":`...), s.ID)
+	b = appendTime(append(b, `,"created_at":`...), s.CreatedAt)
+	b = appendTime(append(b, `,"refreshed_at":`...), s.RefreshedAt)
+	b = appendString(append(b, `,"user_agent":`...), s.UserAgent)
+	b = appendString(append(b, `,"ip":`...), s.IP)
+	b = append(strconv.AppendInt(append(b, `,"aal":"aal`...), int64(s.AAL), 10), '"')
+	b = appendRaw(append(b, `,"amr":`...), s.AMR, "[]")
+	b = strconv.AppendBool(append(b, `,"current":`...), s.ID == current)
+	b = fieldTime(b, `,"ended_at":`, s.EndedAt)
+	b = fieldString(b, `,"ended_reason":`, s.EndedReason)
+	return append(b, '}')
+}

@@ -1,0 +1,80 @@
+package httpapi
+
+import (
+	"time"
+
+	"gatehouse/auth/internal/store"
+)
+
+// appendUser appends a user as every answer shows him (auth-core-http.md 2.1): no secret, nothing of
+// the account's inner state, and the same keys in the same order each time.
+func appendUser(b []byte, u *store.User) []byte {
+	b = appendID(append(b, `{"id":`...), u.ID)
+	return append(appendUserRest(b, u), '}')
+}
+
+// appendUserRest appends what follows the id, without the closing brace: other keys may follow.
+func appendUserRest(b []byte, u *store.User) []byte {
+	b = appendString(append(b, `,"aud":`...), u.Aud)
+	b = appendString(append(b, `,"role":`...), u.Role)
+	b = appendString(append(b, `,"email":`...), u.Email)
+	b = fieldTime(b, `,"email_confirmed_at":`, u.EmailConfirmedAt)
+	b = fieldTime(b, `,"invited_at":`, u.InvitedAt)
+	b = appendString(append(b, `,"phone":`...), u.Phone)
+	b = fieldTime(b, `,"phone_confirmed_at":`, u.PhoneConfirmedAt)
+	b = fieldTime(b, `,"confirmation_sent_at":`, u.ConfirmationSentAt)
+	b = fieldTime(b, `,"confirmed_at":`, confirmedAt(u))
+	b = fieldTime(b, `,"recovery_sent_at":`, u.RecoverySentAt)
+	b = fieldString(b, `,"new_email":`, u.NewEmail)
+	b = fieldTime(b, `,"email_change_sent_at":`, u.EmailChangeSentAt)
+	b = fieldString(b, `,"new_phone":`, u.NewPhone)
+	b = fieldTime(b, `,"phone_change_sent_at":`, u.PhoneChangeSentAt)
+	b = fieldTime(b, `,"reauthentication_sent_at":`, u.ReauthenticationSentAt)
+	b = fieldTime(b, `,"last_sign_in_at":`, u.LastSignInAt)
+	b = appendRaw(append(b, `,"app_metadata":`...), u.AppMetadata, "{}")
+	b = appendRaw(append(b, `,"user_metadata":`...), u.UserMetadata, "{}")
+	b = append(b, `,"identities":[`...)
+	for i := range u.Identities {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendIdentity(b, &u.Identities[i])
+	}
+	b = appendTime(append(b, `],"created_at":`...), u.CreatedAt)
+	b = appendTime(append(b, `,"updated_at":`...), u.UpdatedAt)
+	b = fieldTime(b, `,"banned_until":`, u.BannedUntil)
+	b = fieldTime(b, `,"deleted_at":`, u.DeletedAt)
+	if u.IsAnonymous {
+		return append(b, `,"is_anonymous":true`...)
+	}
+	return append(b, `,"is_anonymous":false`...)
+}
+
+// confirmedAt is the earlier of the two confirmations.
+func confirmedAt(u *store.User) time.Time {
+	if u.EmailConfirmedAt.IsZero() || !u.PhoneConfirmedAt.IsZero() && u.PhoneConfirmedAt.Before(u.EmailConfirmedAt) {
+		return u.PhoneConfirmedAt
+	}
+	return u.EmailConfirmedAt
+}
+
+// appendIdentity appends an identity: identity_id is its own id, id the one at the provider.
+func appendIdentity(b []byte, i *store.Identity) []byte {
+	b = appendID(append(b, `{"identity_id":`...), i.ID)
+	b = appendString(append(b, `,"id":`...), i.ProviderID)
+	b = appendID(append(b, `,"user_id":`...), i.UserID)
+	if len(i.Data) > 2 && string(i.Data) != "null" {
+		b = append(append(b, `,"identity_data":`...), i.Data...)
+	}
+	b = appendString(append(b, `,"provider":`...), i.Provider)
+	b = fieldTime(b, `,"last_sign_in_at":`, i.LastSignInAt)
+	b = appendTime(append(b, `,"created_at":`...), i.CreatedAt)
+	b = appendTime(append(b, `,"updated_at":`...), i.UpdatedAt)
+	b = fieldString(b, `,"email":`, i.Email)
+	return append(b, '}')
+}
+
+// userView answers 200 with a user.
+func (c *call) userView(u *store.User) error {
+	return c.json(200, appendUser(make([]byte, 0, 1024), u))
+}
