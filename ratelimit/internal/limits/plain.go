@@ -21,9 +21,7 @@ const maxPlainDepth = 100
 // With each, the items of the descriptors at the root are handed to it one by one instead, and their
 // nodes are used again: 100,000 rules need 80 MB of nodes otherwise.
 func readPlain(text string, each func(item *node)) *node {
-	if strings.Contains(text, "\r\n") {
-		text = strings.ReplaceAll(text, "\r\n", "\n")
-	}
+	text = unixLines(text)
 	if !plainText(text) {
 		return nil
 	}

@@ -42,6 +42,14 @@ func parseYAML(text string) (root *node, bad *syntax) {
 	return parseAnyYAML(text)
 }
 
+// unixLines ends lines as YAML's model of a text does, whatever the file's own way is.
+func unixLines(text string) string {
+	if !strings.Contains(text, "\r\n") {
+		return text
+	}
+	return strings.ReplaceAll(text, "\r\n", "\n")
+}
+
 // badByte finds the first byte that YAML does not allow. The library would read on with another.
 func badByte(text string) *syntax {
 	at := pos{1, 1}
@@ -68,7 +76,7 @@ func parseAnyYAML(text string) (root *node, bad *syntax) {
 			root, bad = nil, &syntax{pos{1, 1}, fmt.Sprintf("this text can't be read as YAML (%v)", r)}
 		}
 	}()
-	tokens := lexer.Tokenize(text)
+	tokens := lexer.Tokenize(unixLines(text)) // it counts a line twice where CR LF follows a comment
 	if bad := guard(tokens); bad != nil {
 		return nil, bad
 	}
