@@ -1,0 +1,216 @@
+package account
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/store"
+)
+
+// set is the text of an attribute, "" when it wasn't given: an empty one changes nothing.
+func set(text *string) string {
+	if text == nil {
+		return ""
+	}
+	return *text
+}
+
+func yes(flag *bool) bool { return flag != nil && *flag }
+
+// AdminCreate makes a user as an administrator wants him (spec core-http 1.19): no mail is sent, and
+// whether sign-ups are open does not matter.
+func (a *Accounts) AdminCreate(ctx context.Context, c Client, by Actor, p Attributes) (store.User, error) {
+	s, now := a.live.Load(), a.now()
+	u := store.User{Aud: p.Aud, Role: s.Role, CreatedAt: now, UpdatedAt: now}
+	if u.Aud == "" {
+		u.Aud = s.aud(c)
+	}
+	if role := set(p.Role); role != "" {
+		u.Role = role
+	}
+	if err := a.freeAddresses(ctx, &u, p); err != nil {
+		return store.User{}, err
+	}
+	if err := s.adminPassword(p); err != nil {
+		return store.User{}, err
+	}
+	var err error
+	if u.ID, err = newID(p.ID); err != nil {
+		return store.User{}, err
+	}
+	if u.BannedUntil, _, err = banned(p.BanDuration, now); err != nil {
+		return store.User{}, err
+	}
+	if u.UserMetadata, err = s.metadata(p.UserMetadata); err != nil {
+		return store.User{}, err
+	}
+	app, err := s.metadata(p.AppMetadata)
+	if err != nil {
+		return store.User{}, err
+	}
+	if u.PasswordHash = set(p.PasswordHash); set(p.Password) != "" {
+		if u.PasswordHash, err = a.passwords.Hash(ctx, *p.Password); err != nil {
+			return store.User{}, failure("hash password", err)
+		}
+	}
+	furnish(&u, p, app, now)
+	b := a.db.Batch()
+	b.InsertUser(u)
+	for _, i := range u.Identities {
+		b.InsertIdentity(i)
+	}
+	b.Audit(by.audit(c, store.ActionUserSignedUp, now, "user_id", u.ID.String(), "user_email", u.Email, "user_phone", u.Phone, "provider", u.Identities[0].Provider))
+	if u.BannedUntil.After(now) {
+		b.Audit(by.audit(c, store.ActionUserBanned, now, "user_id", u.ID.String()))
+	}
+	err = b.Send(ctx)
+	switch {
+	case errors.Is(err, store.ErrIDTaken) || errors.Is(err, store.ErrIdentityTaken):
+		return store.User{}, unprocessable(CodeValidationFailed, "A user with this ID already exists")
+	case errors.Is(err, store.ErrEmailTaken):
+		return store.User{}, errEmailExists
+	case errors.Is(err, store.ErrPhoneTaken):
+		return store.User{}, errNumberTaken
+	case err != nil:
+		return store.User{}, failure("create user", err)
+	}
+	return u, nil
+}
+
+var errNumberTaken = unprocessable(CodePhoneExists, "Phone number already registered by another user")
+
+// freeAddresses judges and sets the addresses of a new user, in the order of the spec.
+func (a *Accounts) freeAddresses(ctx context.Context, u *store.User, p Attributes) (err error) {
+	if set(p.Email) == "" && set(p.Phone) == "" {
+		return notValid("Cannot create a user without either an email or phone")
+	}
+	if set(p.Email) != "" {
+		if u.Email, err = goodEmail(*p.Email); err != nil {
+			return err
+		}
+	}
+	var badPhone error
+	if set(p.Phone) != "" {
+		u.Phone, badPhone = goodPhone(*p.Phone)
+	}
+	var byEmail, byPhone store.User
+	b := a.db.Batch()
+	if u.Email != "" {
+		b.Account(&byEmail, u.Aud, u.Email)
+	}
+	if u.Phone != "" {
+		b.UserByPhone(&byPhone, u.Aud, u.Phone)
+	}
+	if err := b.Send(ctx); err != nil {
+		return failure("look up", err)
+	}
+	switch {
+	case byEmail.ID != uuid.Nil:
+		return errEmailExists
+	case badPhone != nil:
+		return badPhone
+	case byPhone.ID != uuid.Nil:
+		return errNumberTaken
+	}
+	return nil
+}
+
+// adminPassword judges what an administrator gives as a password, or as the hash of one.
+func (s *Settings) adminPassword(p Attributes) error {
+	text, hash := set(p.Password), set(p.PasswordHash)
+	switch {
+	case text != "" && hash != "":
+		return notValid("Only a password or a password hash should be provided")
+	case hash != "":
+		if err := password.ValidImport(hash); err != nil {
+			return &Refusal{Kind: Invalid, Code: CodeValidationFailed, Msg: "The password hash cannot be used: " + err.Error(), Err: err}
+		}
+		return nil
+	case text == "":
+		return nil
+	case len(text) > password.MaxBytes || s.Passwords.PolicyForAdmin:
+		return s.goodPassword(text)
+	}
+	return nil
+}
+
+func newID(text string) (uuid.UUID, error) {
+	if text == "" {
+		return uuid.New(), nil
+	}
+	id, err := uuid.Parse(text)
+	switch {
+	case err != nil || len(text) != 36:
+		return id, notValid("ID must conform to the uuid v4 format")
+	case id == uuid.Nil:
+		return id, notValid("ID cannot be a nil uuid")
+	}
+	return id, nil
+}
+
+// banned reads a ban_duration: until when, and whether it was given. "none" and 0 end a ban, which is
+// the zero time.
+func banned(text *string, now time.Time) (until time.Time, given bool, err error) {
+	if set(text) == "" {
+		return until, false, nil
+	}
+	if *text == "none" {
+		return until, true, nil
+	}
+	d, err := time.ParseDuration(*text)
+	if err == nil && d < 0 {
+		err = errors.New("it is negative")
+	}
+	if err != nil {
+		return until, false, notValid("invalid format for ban duration: " + err.Error())
+	}
+	if d == 0 {
+		return until, true, nil
+	}
+	return now.Add(d).Truncate(time.Microsecond), true, nil
+}
+
+// furnish gives a new user his identities and what follows from them.
+func furnish(u *store.User, p Attributes, app json.RawMessage, now time.Time) {
+	confirmed := map[string]bool{}
+	var providers []string
+	for _, way := range []struct {
+		provider, who string
+		confirm       bool
+		at            *time.Time
+	}{
+		{"email", u.Email, yes(p.EmailConfirm), &u.EmailConfirmedAt},
+		{"phone", u.Phone, yes(p.PhoneConfirm), &u.PhoneConfirmedAt},
+	} {
+		if way.who == "" {
+			continue
+		}
+		i := ownIdentity(u.ID, way.provider, way.who, nil, store.UserPatch{Now: now})
+		i.Data = profile(u.ID, way.provider, way.who, way.confirm, nil)
+		i.LastSignInAt = time.Time{}
+		u.Identities = append(u.Identities, *i)
+		providers = append(providers, way.provider)
+		if way.confirm {
+			*way.at = now
+			confirmed[way.provider+"_verified"] = true
+		}
+	}
+	u.AppMetadata = merge(object(map[string]any{"provider": providers[0], "providers": providers}), app)
+	u.UserMetadata = merge(u.UserMetadata, object(confirmed))
+}
+
+// merge is an object with the members of a second one put over it. Either may be nil.
+func merge(under, over json.RawMessage) json.RawMessage {
+	members := map[string]json.RawMessage{}
+	for _, o := range []json.RawMessage{under, over} {
+		if len(o) > 0 {
+			_ = json.Unmarshal(o, &members) // both were checked
+		}
+	}
+	return object(members)
+}
