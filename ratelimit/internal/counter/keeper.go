@@ -53,7 +53,8 @@ func (s *KVStore) keep() {
 	}
 }
 
-// oldest is the age of the oldest batch that is out.
+// oldest is the age of the oldest batch that is out. A PING counts from when hits began to wait behind
+// it: alone, a late answer to it says more about this machine than about the store.
 func (s *KVStore) oldest(now int64) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,8 +63,11 @@ func (s *KVStore) oldest(now int64) time.Duration {
 		if !l.mu.TryLock() {
 			continue // it is on the move
 		}
-		if l.out != nil {
+		switch {
+		case len(l.out) > 0:
 			oldest = min(oldest, l.since)
+		case l.out != nil && len(s.queue) > 0:
+			oldest = min(oldest, max(l.since, s.queue[0].arrived))
 		}
 		l.mu.Unlock()
 	}

@@ -270,7 +270,7 @@ func (l *lane) lost(err error) {
 
 // opened answers everybody who waits, now that the breaker is open.
 func (s *KVStore) opened(why string) {
-	s.log(slog.LevelError, "the key-value store is lost; hits are refused until it answers", "why", why)
+	s.log(slog.LevelError, "the key-value store is lost; the failure mode answers until it is back", "why", why)
 	s.mu.Lock()
 	for _, c := range s.queue {
 		c.dismiss(ErrOpen)

@@ -20,6 +20,7 @@ type slowPool struct {
 	mu               sync.Mutex
 	out, most, links int
 	takes            time.Duration // how long a batch is in the store
+	pings            time.Duration // how long a PING is
 	fail             error
 	sent             int
 	hits             int64
@@ -65,9 +66,14 @@ func (l *slowLink) send(b *batch) error {
 
 func (l *slowLink) ping() error {
 	l.pool.mu.Lock()
-	fail := l.pool.fail
+	fail, pings := l.pool.fail, l.pool.pings
 	l.pool.mu.Unlock()
-	return fail
+	select {
+	case <-time.After(pings):
+		return fail
+	case <-l.broken:
+		return errors.New("broken off")
+	}
 }
 
 func (l *slowLink) drop() {
@@ -295,4 +301,31 @@ func TestKVStore_leave(t *testing.T) {
 	f(9*ms, 7*ms, 7*ms)
 	f(4*ms, 3*ms, 3*ms)
 	f(100*time.Microsecond, 75*time.Microsecond, 75*time.Microsecond)
+}
+
+// A slow PING of an idle connection is no dead store: on a busy machine the daemon itself may be what
+// was slow. Hits that wait behind it are.
+func TestBreaker_slowPing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p := newSlowStore(t, KVStoreOptions{PoolSize: 1, Stall: 250 * time.Millisecond}, time.Millisecond)
+		defer s.Close()
+		p.mu.Lock()
+		p.pings = 400 * time.Millisecond
+		p.mu.Unlock()
+		for range 100 { // ten seconds, with a few PINGs
+			time.Sleep(100 * time.Millisecond)
+			if s.Open() {
+				t.Fatal("a PING of 400 ms opened the breaker, and nobody was waiting")
+			}
+		}
+		p.mu.Lock()
+		p.pings = time.Hour
+		p.mu.Unlock()
+		time.Sleep(3 * time.Second) // one is under way by now
+		begun := time.Now()
+		errs := arrive(s, 1, 0, 5*time.Second)
+		if took := time.Since(begun); !errors.Is(errs[0], ErrOpen) || took < 250*time.Millisecond || took > 300*time.Millisecond {
+			t.Errorf("%v after %v, want ErrOpen after 250 ms", errs[0], took)
+		}
+	})
 }
