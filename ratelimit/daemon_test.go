@@ -414,5 +414,5 @@ func TestPrograms(t *testing.T) {
 	f(0, []string{"version"}, "ratelimit ", "go1.")
 	f(0, []string{"help"}, "usage: ratelimit")
 	f(2, []string{"sevre"}, `no command "sevre"`)
-	f(1, []string{"serve", "now"}, "takes no arguments")
+	f(2, []string{"serve", "now"}, "takes no arguments")
 }

@@ -49,7 +49,11 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	}
 	switch command {
 	case "serve":
-		if err := serve(ctx, rest, environ, stdout, stderr); err != nil {
+		if len(rest) > 0 {
+			fmt.Fprintf(stderr, "ratelimit: serve takes no arguments, only settings from the environment; got %q\n%s", rest, usage)
+			return exitUsage
+		}
+		if err := serve(ctx, environ, stdout, stderr); err != nil {
 			fmt.Fprintln(stderr, "ratelimit:", err)
 			return exitFailed
 		}

@@ -26,10 +26,7 @@ import (
 
 // serve is the whole daemon: a straight line from settings to open listeners, a wait, and the same
 // line back. Ending ctx stops it in any phase; a stop in order returns nil.
-func serve(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
-	if len(args) > 0 {
-		return fmt.Errorf("serve takes no arguments, only settings from the environment; got %q", args)
-	}
+func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) error {
 	c, warnings, err := loadConfig(environ)
 	if err != nil {
 		for _, w := range warnings { // a misspelled name is often why another setting is missing

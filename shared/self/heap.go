@@ -20,16 +20,15 @@ import (
 //
 // The pacing is set again after each collection, from a cleanup of an object that dies in every one.
 // The floor never exceeds half of the memory the process may use: GOMEMLIMIT, else the container's.
+// Without GOMEMLIMIT nine tenths of the container's limit become Go's, with or without a floor.
 func KeepHeapFloor(floor int64) {
 	floor = min(floor, memoryLimit()/2)
-	if floor <= 0 {
-		return
+	if debug.SetMemoryLimit(-1) == math.MaxInt64 && memoryLimit() < math.MaxInt64 {
+		debug.SetMemoryLimit(memoryLimit() / 10 * 9) // at its own limit a container is killed
 	}
-	limit := debug.SetMemoryLimit(-1)
-	if limit == math.MaxInt64 && memoryLimit() < math.MaxInt64 {
-		debug.SetMemoryLimit(memoryLimit() / 10 * 9) // without GOMEMLIMIT a container's limit ends in a kill
+	if floor > 0 {
+		pace(floor)
 	}
-	pace(floor)
 }
 
 func pace(floor int64) {

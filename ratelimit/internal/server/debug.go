@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"strings"
+	"time"
 
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/service"
@@ -35,7 +36,7 @@ var debugPages = []page{
 	{"/debug/pprof/profile", "CPU profile, ?seconds=30"},
 	{"/debug/pprof/trace", "execution trace, ?seconds=1"},
 	{"/explain", "which rule decides: ?domain=D&descriptor=k=v,k2=v2, without counting"},
-	{"/rlconfig", "the rules in force; when they were loaded and what was refused since with ?format=json"},
+	{"/rlconfig", "the rules in force, and what was refused since; more with ?format=json"},
 	{"/stats", "every counter and gauge"},
 }
 
@@ -75,6 +76,12 @@ func (d *debugPort) rlconfig(w http.ResponseWriter, r *http.Request) {
 		service.LoadState
 		Rules any `json:"rules"`
 	}{Version: d.Version, LoadState: state, Rules: []any{}}
+	if state.Error != "" {
+		fmt.Fprintf(&b, "# refused at %s, and not in force:\n", state.ErrorAt.Format(time.RFC3339))
+		for line := range strings.SplitSeq(state.Error, "\n") {
+			fmt.Fprintf(&b, "# %s\n", line)
+		}
+	}
 	if rules != nil {
 		rules.WriteText(&b) // a Buffer never fails
 		view.Rules = rules.View()

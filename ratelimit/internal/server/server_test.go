@@ -372,7 +372,7 @@ func TestDebug(t *testing.T) {
 		get(path, 200, "/debug/pprof/: ", "/debug/pprof/profile: ", "/debug/pprof/trace: ", "/explain: ", "/rlconfig: ", "/stats: ")
 	}
 	get("/?format=json", 200, `"ratelimit v9"`, `"/stats"`)
-	get("/rlconfig", 200, "d.k: unit=MINUTE requests_per_unit=2, shadow_mode: false, quota_mode: false\n")
+	get("/rlconfig", 200, "# refused at 20", "and not in force:\n# shop.yaml:1:1: ", "\nd.k: unit=MINUTE requests_per_unit=2, shadow_mode: false, quota_mode: false\n")
 	get("/rlconfig?format=json", 200, `"generation": 1`, `"shop.yaml"`, `"error": "`, `domian`, `"error_at": "`, `"loaded_at": "`, `"rules": [`)
 	get("/stats", 200, "ratelimit.service.rate_limit.d.k.total_hits: 1\n", "ratelimit.service.config_load_error: 1\n",
 		"ratelimit.service.config_rejected: 1\n", "ratelimit.service.rate_limit.d.k.over_limit: 0\n")

@@ -34,6 +34,7 @@ func (s *Service) Explain(ctx context.Context, domain string, entries []rls.Entr
 	}
 	now := s.clock().Unix()
 	x := &Explanation{Explanation: rules.ExplainAt(domain, entries, now)}
+	s.noteModes(x)
 	rule := x.Decides
 	if rule == nil || rule.Unlimited {
 		return x, nil
@@ -52,6 +53,19 @@ func (s *Service) Explain(ctx context.Context, domain string, entries []rls.Entr
 		x.Counter.Value = &value
 	}
 	return x, nil
+}
+
+// noteModes adds what the daemon's settings make of the verdict, which the rules know nothing of.
+func (s *Service) noteModes(x *Explanation) {
+	if x.Outcome == limits.UnknownDomain && s.o.DenyUnknown {
+		x.Notes = append(x.Notes, "UNKNOWN_DOMAIN=deny: every descriptor of this domain is answered OVER_LIMIT")
+	}
+	if s.o.GlobalShadow {
+		x.Notes = append(x.Notes, "SHADOW_MODE: the overall answer is OK whatever the descriptors' are")
+	}
+	if s.o.GlobalQuota {
+		x.Notes = append(x.Notes, "QUOTA_MODE: the overall answer is OVER_LIMIT only when all descriptors are over")
+	}
 }
 
 // Text is the explanation for people.

@@ -214,6 +214,20 @@ func TestDecide_unknownDomain(t *testing.T) {
 	r.wantCounters(t, "ratelimit.service.rate_limit.", map[string]int64{"nobody.domain_not_found": 1})
 }
 
+// What the daemon's settings make of a verdict is said beside it.
+func TestExplain_modes(t *testing.T) {
+	r := newRig(t, `[{key: k, @3}]`, Options{DenyUnknown: true, GlobalShadow: true, GlobalQuota: true})
+	x, err := r.Explain(t.Context(), "nobody", []rls.Entry{{Key: "k", Value: "v"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"UNKNOWN_DOMAIN=deny", "SHADOW_MODE", "QUOTA_MODE"} {
+		if !strings.Contains(x.Text(), part) {
+			t.Errorf("no %s in\n%s", part, x.Text())
+		}
+	}
+}
+
 func TestOverLimitCache(t *testing.T) {
 	r := newRig(t, `[{key: k, @2}, {key: s, @0, shadow_mode: true}]`, Options{OverLimit: counter.NewOverLimit(1 << 20)})
 	for range 3 {
