@@ -1,5 +1,232 @@
 package httpapi
 
-import "testing"
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
 
-func conforms(t *testing.T, method, path string, a answer) {}
+	"github.com/google/go-cmp/cmp"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// document is openapi.json as far as tests look into it.
+type document struct {
+	Paths map[string]map[string]struct {
+		OperationID string `json:"operationId"`
+		Security    []map[string][]string
+		Responses   map[string]struct {
+			Description string
+			Content     map[string]json.RawMessage
+			Codes       []string `json:"x-error-codes"`
+		}
+	}
+	Components struct {
+		Schemas map[string]struct{ Enum []string }
+	}
+}
+
+// spec is the document, compiled once.
+var spec = sync.OnceValue(func() (s struct {
+	doc      document
+	compiler *jsonschema.Compiler
+}) {
+	if err := json.Unmarshal(openAPI, &s.doc); err != nil {
+		panic(err)
+	}
+	raw, err := jsonschema.UnmarshalJSON(bytes.NewReader(openAPI))
+	if err != nil {
+		panic(err)
+	}
+	s.compiler = jsonschema.NewCompiler()
+	s.compiler.AssertFormat()
+	if err := s.compiler.AddResource("openapi.json", raw); err != nil {
+		panic(err)
+	}
+	return s
+})
+
+var (
+	schemas   = map[string]*jsonschema.Schema{}
+	schemasMu sync.Mutex
+)
+
+func schemaAt(t *testing.T, pointer string) *jsonschema.Schema {
+	t.Helper()
+	schemasMu.Lock()
+	defer schemasMu.Unlock()
+	if s := schemas[pointer]; s != nil {
+		return s
+	}
+	s, err := spec().compiler.Compile("openapi.json#" + pointer)
+	if err != nil {
+		t.Fatalf("openapi.json%s: %v", pointer, err)
+	}
+	schemas[pointer] = s
+	return s
+}
+
+var pathParameter = regexp.MustCompile(`\{[a-z_]+\}`)
+
+// pathOf is the document's path that a request's path belongs to.
+func pathOf(path string) string {
+	doc := spec().doc
+	if _, ok := doc.Paths[path]; ok {
+		return path
+	}
+	for template := range doc.Paths {
+		pattern := pathParameter.ReplaceAllString(template, "[^/]+")
+		if regexp.MustCompile("^" + pattern + "$").MatchString(path) {
+			return template
+		}
+	}
+	return ""
+}
+
+// conforms checks an answer against openapi.json: that its status is foreseen, that its body has the
+// described form and that a failure's code is one of those listed for it.
+func conforms(t *testing.T, method, path string, a answer) {
+	t.Helper()
+	path = strings.TrimSuffix(path, "/")
+	if method == "HEAD" || a.StatusCode == 405 || pathOf(path) == "" {
+		return
+	}
+	template := pathOf(path)
+	op, ok := spec().doc.Paths[template][strings.ToLower(method)]
+	if !ok {
+		return
+	}
+	status := strconv.Itoa(a.StatusCode)
+	answer, ok := op.Responses[status]
+	if !ok {
+		t.Errorf("openapi.json: %s %s has no answer %s: %s", method, template, status, a.body)
+		return
+	}
+	if answer.Content == nil {
+		if a.body != "" {
+			t.Errorf("openapi.json: %s %s %s has no body, got %s", method, template, status, a.body)
+		}
+		return
+	}
+	kind, _, _ := strings.Cut(a.Header.Get("Content-Type"), ";")
+	if answer.Content[kind] == nil {
+		t.Errorf("openapi.json: %s %s %s as %q", method, template, status, kind)
+		return
+	}
+	if kind != "application/json" {
+		return
+	}
+	body, err := jsonschema.UnmarshalJSON(strings.NewReader(a.body))
+	if err != nil {
+		t.Errorf("%s %s %s: %v in %s", method, template, status, err, a.body)
+		return
+	}
+	pointer := fmt.Sprintf("/paths/%s/%s/responses/%s/content/application~1json/schema",
+		strings.NewReplacer("~", "~0", "/", "~1", "{", "%7B", "}", "%7D").Replace(template), strings.ToLower(method), status)
+	if err := schemaAt(t, pointer).Validate(body); err != nil {
+		t.Errorf("openapi.json: %s %s %s: %v\nin %s", method, template, status, err, a.body)
+	}
+	if code := a.Header.Get("X-Sb-Error-Code"); answer.Codes != nil && !slices.Contains(answer.Codes, code) {
+		t.Errorf("openapi.json: %s %s %s does not list the code %q: %s", method, template, status, code, a.body)
+	}
+}
+
+// served are the routes as routes.go lists them.
+func served(t testing.TB) []string {
+	t.Helper()
+	text, err := os.ReadFile("routes.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, m := range regexp.MustCompile(`mux\.Handle\("([A-Z]+ /[^"]*)"`).FindAllStringSubmatch(string(text), -1) {
+		list = append(list, m[1])
+	}
+	slices.Sort(list)
+	return list
+}
+
+func TestOpenAPI_listsTheRoutes(t *testing.T) {
+	var listed []string
+	ids := map[string]bool{}
+	for path, methods := range spec().doc.Paths {
+		for method, op := range methods {
+			listed = append(listed, strings.ToUpper(method)+" "+path)
+			if ids[op.OperationID] || op.OperationID == "" {
+				t.Errorf("%s %s: operationId %q", method, path, op.OperationID)
+			}
+			ids[op.OperationID] = true
+			for status, answer := range op.Responses {
+				if answer.Description == "" {
+					t.Errorf("%s %s %s is not described", method, path, status)
+				}
+				for _, code := range answer.Codes {
+					if !slices.Contains(spec().doc.Components.Schemas["ErrorCode"].Enum, code) {
+						t.Errorf("%s %s %s: code %q is none", method, path, status, code)
+					}
+				}
+			}
+		}
+	}
+	slices.Sort(listed)
+	if d := cmp.Diff(served(t), listed); d != "" {
+		t.Errorf("routes.go (-) and openapi.json (+):\n%s", d)
+	}
+}
+
+// Every code that the flows can refuse with is in the document, and the other way round; those that are
+// not made by the router belong to some operation.
+func TestOpenAPI_listsTheCodes(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "../account/codes.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var codes []string
+	ast.Inspect(file, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			code, _ := strconv.Unquote(lit.Value)
+			codes = append(codes, code)
+		}
+		return true
+	})
+	slices.Sort(codes)
+	enum := slices.Sorted(slices.Values(spec().doc.Components.Schemas["ErrorCode"].Enum))
+	if d := cmp.Diff(codes, enum); d != "" {
+		t.Errorf("codes.go (-) and openapi.json (+):\n%s", d)
+	}
+	used := map[string]bool{"not_found": true, "method_not_allowed": true}
+	for _, methods := range spec().doc.Paths {
+		for _, op := range methods {
+			for _, answer := range op.Responses {
+				for _, code := range answer.Codes {
+					used[code] = true
+				}
+			}
+		}
+	}
+	if d := cmp.Diff(codes, slices.Sorted(maps.Keys(used))); d != "" {
+		t.Errorf("codes (-) and those that an operation lists (+):\n%s", d)
+	}
+}
+
+func TestOpenAPI_isServed(t *testing.T) {
+	a := open(t)
+	got := a.do("GET /openapi.json", nil).is(200, string(openAPI))
+	if got.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("headers %v", got.Header)
+	}
+	// All schemas compile, used by a test or not.
+	for name := range spec().doc.Components.Schemas {
+		schemaAt(t, "/components/schemas/"+name)
+	}
+}
