@@ -44,6 +44,7 @@ func (l fetchLimits) withDefaults() fetchLimits {
 type remote struct {
 	url    string
 	limits fetchLimits
+	used   atomic.Int64 // when a mail last wanted it, in ns
 
 	mu      sync.Mutex
 	good    *body

@@ -260,3 +260,58 @@ func TestSettings_check(t *testing.T) {
 		t.Errorf("subject %q", m.Subject)
 	}
 }
+
+// TestTemplates_reloading: what mails use is kept fresh without them, until none has used it for long.
+func TestTemplates_reloading(t *testing.T) {
+	s, c := newSite(t), new(clock)
+	r := NewRenderer(RendererOptions{Now: c.Now, Log: quiet()})
+	settings := Settings{SiteURL: s.URL, Templates: map[Kind]string{Invite: "t"}, Reloading: true}
+	r.Apply(settings)
+	f := func(what string, gets int64) {
+		t.Helper()
+		before := s.gets.Load()
+		r.refresh(t.Context())
+		if n := s.gets.Load() - before; n != gets {
+			t.Errorf("%s: %d GETs, want %d", what, n, gets)
+		}
+	}
+	f("never used", 0)
+	rendered(t, r, Invite, everything())
+	f("fresh", 0)
+	c.Advance(10 * time.Minute)
+	f("old", 1)
+	c.Advance(10 * time.Minute)
+	f("old, but nobody used it for 20 minutes", 0)
+	rendered(t, r, Invite, everything())
+	c.Advance(10 * time.Minute)
+	settings.Reloading = false
+	r.Apply(settings)
+	f("switched off", 0)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan bool)
+	go func() { r.Run(ctx); close(done) }()
+	cancel()
+	<-done
+}
+
+func TestTemplates_load(t *testing.T) {
+	s := newSite(t)
+	r := NewRenderer(RendererOptions{Now: time.Now, Log: quiet()})
+	if err := r.Load(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.Apply(Settings{SiteURL: s.URL, Templates: map[Kind]string{Invite: "t?key=geheim", Recovery: "u"}})
+	if err := r.Load(t.Context()); err != nil {
+		t.Error(err)
+	}
+	s.fail(500)
+	err := r.Load(t.Context())
+	if text := fmt.Sprint(err); !strings.Contains(text, "AUTH_MAILER_TEMPLATES_INVITE: "+s.URL+"/t: the answer is status 500") ||
+		!strings.Contains(text, "AUTH_MAILER_TEMPLATES_RECOVERY") || strings.Contains(text, "geheim") {
+		t.Error(text)
+	}
+	if m := rendered(t, r, Invite, everything()); !strings.Contains(m.HTML, "<p>one") {
+		t.Errorf("the last good one is gone: %s", m.HTML)
+	}
+}

@@ -1,6 +1,7 @@
 package mail
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,10 @@ type Settings struct {
 	// (0: 10 min), Retry the pause after a failed load (0: 10 s).
 	MaxSize       int64
 	MaxAge, Retry time.Duration
+	// Reloading has Run load templates before a mail needs them, unless none needed them for MaxIdle
+	// (0: 20 min).
+	Reloading bool
+	MaxIdle   time.Duration
 }
 
 // Check says which subjects are no templates and which template URLs are none, by the settings' names.
@@ -89,6 +94,8 @@ type Renderer struct {
 type texts struct {
 	subjects map[Kind]*subject
 	bodies   map[Kind]*remote
+	// reload is how long after its last use a template is still kept fresh; 0: not at all.
+	reload time.Duration
 }
 
 // NewRenderer renders with the built-in texts until Apply.
@@ -126,6 +133,9 @@ func (r *Renderer) Apply(s Settings) {
 			}
 			next.bodies[kind] = b
 		}
+	}
+	if s.Reloading {
+		next.reload = cmp.Or(s.MaxIdle, 20*time.Minute)
 	}
 	r.texts.Store(next)
 }
@@ -167,6 +177,7 @@ func (r *Renderer) subject(t *texts, kind Kind, variables map[string]any) string
 
 func (r *Renderer) body(ctx context.Context, t *texts, kind Kind, variables map[string]any) string {
 	if remote := t.bodies[kind]; remote != nil {
+		remote.used.Store(r.now().UnixNano())
 		if b := remote.get(ctx, r); b != nil {
 			text, err := b.render(variables)
 			if err == nil {

@@ -1,0 +1,58 @@
+package mail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// refreshEvery is how often Run looks for templates that are no longer fresh.
+const refreshEvery = 5 * time.Second
+
+// Run keeps the templates fresh that mails use, if Settings.Reloading asks for it, until ctx ends. Without
+// it the first mail after MaxAge loads its own.
+func (r *Renderer) Run(ctx context.Context) {
+	tick := time.NewTicker(refreshEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			r.refresh(ctx)
+		}
+	}
+}
+
+// refresh loads what is in use and no longer fresh.
+func (r *Renderer) refresh(ctx context.Context) {
+	t, now := r.texts.Load(), r.now()
+	for _, b := range t.bodies {
+		if now.Sub(time.Unix(0, b.used.Load())) < t.reload {
+			b.get(ctx, r)
+		}
+	}
+}
+
+// Load loads every template now, fresh or not, and says which could not be: for `auth check`, and to
+// have them when the first mail is due.
+func (r *Renderer) Load(ctx context.Context) error {
+	var bad []error
+	t := r.texts.Load()
+	for _, kind := range Kinds {
+		b := t.bodies[kind]
+		if b == nil {
+			continue
+		}
+		loaded, err := r.fetch.load(ctx, b.url, b.limits.size)
+		if err != nil {
+			bad = append(bad, fmt.Errorf("AUTH_MAILER_TEMPLATES_%s: %s: %w", kind.Setting(), b.shown(), err))
+			continue
+		}
+		b.mu.Lock()
+		b.good, b.next = loaded, r.now().Add(b.limits.age)
+		b.mu.Unlock()
+	}
+	return errors.Join(bad...)
+}

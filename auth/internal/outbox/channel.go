@@ -1,0 +1,115 @@
+package outbox
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/store"
+)
+
+// channel sends one channel's messages.
+type channel struct {
+	o      *Options
+	name   string
+	sender Sender
+	wake   chan struct{}
+	// freed says that a place has become free.
+	freed chan struct{}
+
+	mu      sync.Mutex
+	running int // places taken
+	// held are the messages that are being sent, or were sent and not yet noted: when the database was
+	// away for longer than a lease, our own claim may bring them again. A message whose failure is about
+	// to be noted is not held: from that moment on anybody may claim it.
+	held map[uuid.UUID]bool
+	away bool // the last claim failed
+	wg   sync.WaitGroup
+}
+
+func (c *channel) run(ctx context.Context) {
+	sending, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		var freed chan struct{}
+		if c.claim(ctx, sending) {
+			freed = c.freed // there may be more than we had places for
+		}
+		select {
+		case <-ctx.Done():
+		case <-c.wake:
+		case <-tick.C:
+		case <-freed:
+		}
+	}
+	defer time.AfterFunc(c.o.Grace, cut).Stop()
+	c.wg.Wait()
+}
+
+// claim takes as many messages as there are places and begins to send them. It is true when there may
+// be more. Nothing waits with a claim in its hands: a lease begins with the attempt.
+func (c *channel) claim(ctx, sending context.Context) (more bool) {
+	c.mu.Lock()
+	free := c.o.Parallel - c.running
+	c.mu.Unlock()
+	if free <= 0 {
+		return true
+	}
+	within, cancel := context.WithTimeout(ctx, noteTimeout)
+	defer cancel()
+	list, err := c.o.DB.ClaimMessagesOf(within, c.name, c.o.now(), lease, free)
+	if err != nil {
+		if ctx.Err() == nil && !c.away {
+			c.o.Log.Warn("outbox: can't look for messages; trying on", "channel", c.name, "error", err)
+		}
+		c.away = true
+		return false
+	}
+	c.away = false
+	for _, m := range list {
+		if !c.hold(m.ID) {
+			continue
+		}
+		c.wg.Go(func() {
+			c.deliver(sending, m)
+			c.mu.Lock()
+			c.running--
+			c.mu.Unlock()
+			signal(c.freed)
+		})
+	}
+	return len(list) == free
+}
+
+// hold takes a place for a message; false when it is held already.
+func (c *channel) hold(id uuid.UUID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held[id] {
+		return false
+	}
+	c.held[id] = true
+	c.running++
+	return true
+}
+
+func (c *channel) letGo(id uuid.UUID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.held, id)
+}
+
+// note writes down what became of a message, under a context of its own: also when sending was cut.
+func (c *channel) note(ctx context.Context, m store.Message, write func(context.Context) error) error {
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
+	defer cancel()
+	err := write(within)
+	if err != nil {
+		c.o.Log.Warn("outbox: can't note what became of a message", "message", m.ID, "kind", m.Kind, "error", err)
+	}
+	return err
+}

@@ -1,0 +1,186 @@
+package outbox_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/mail/smtptest"
+	"gatehouse/auth/internal/outbox"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/localserver"
+	"gatehouse/shared/testdb"
+)
+
+// What makes this test binary a sender that is there to be killed.
+const (
+	childURL  = "OUTBOX_TEST_URL"
+	childSMTP = "OUTBOX_TEST_SMTP"
+)
+
+// child runs an outbox as the daemon does, at the fixed time noon.
+func child() {
+	db, err := store.Open(context.Background(), store.Options{URL: os.Getenv(childURL), MaxConns: 4})
+	if err != nil {
+		panic(err)
+	}
+	host, port, err := net.SplitHostPort(os.Getenv(childSMTP))
+	if err != nil {
+		panic(err)
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		panic(err)
+	}
+	out, err := mail.NewSMTP(mail.SMTPOptions{Host: host, Port: number, From: "auth@acme.test", Hostname: "auth.acme.test"})
+	if err != nil {
+		panic(err)
+	}
+	renderer := mail.NewRenderer(mail.RendererOptions{Now: time.Now, Log: quiet()})
+	outbox.New(outbox.Options{
+		DB: db, Root: root, Log: quiet(), Now: func() time.Time { return noon },
+		Senders: map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(renderer, out)},
+	}).Run(context.Background())
+}
+
+// TestOutage: the SMTP server is away and comes back; each mail is taken exactly once.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	db, c, s := storetest.Open(t), new(clock), smtptest.Start(t, smtptest.Options{})
+	s.Down()
+	var ids []uuid.UUID
+	for range 40 {
+		ids = append(ids, order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test")))
+	}
+	out, _ := start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
+	failed := func(times int) {
+		eventually(t, "all have failed", func() bool {
+			list, err := db.Messages(t.Context(), "pending", 1000)
+			n := 0
+			for _, m := range list {
+				if m.Attempts == times && m.Error != "" && m.DueAt.Sub(c.Now()) != lease {
+					n++
+				}
+			}
+			return err == nil && n == len(ids)
+		})
+	}
+	out.Wake()
+	failed(1)
+	c.Advance(10 * time.Second)
+	out.Wake()
+	failed(2)
+
+	// It is back, but not well: it refuses, and breaks off in the middle.
+	s.Up()
+	s.Behave(smtptest.At(smtptest.Connect, smtptest.Action{Reply: "421 warming up"}))
+	c.Advance(20 * time.Second)
+	out.Wake()
+	failed(3)
+	s.Behave(smtptest.At(smtptest.Text, smtptest.Action{Drop: true}))
+	c.Advance(30 * time.Second)
+	out.Wake()
+	failed(4)
+	s.Behave(nil)
+	c.Advance(time.Minute)
+	out.Wake()
+	eventually(t, "all sent", func() bool {
+		list, err := db.Messages(t.Context(), "sent", 1000)
+		return err == nil && len(list) == len(ids)
+	})
+	got := counts(t, s)
+	for _, id := range ids {
+		if got[messageID(id)] != 1 {
+			t.Errorf("%s was taken %d times", id, got[messageID(id)])
+		}
+	}
+}
+
+// TestKilledSender: the process dies after the server took the mail and before it could note that. The
+// mail is sent again when the lease is over, under the same Message-ID.
+func TestKilledSender(t *testing.T) {
+	t.Parallel()
+	url := storetest.URL(t)
+	db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	s := smtptest.Start(t, smtptest.Options{})
+	s.Behave(smtptest.At(smtptest.Taken, smtptest.Action{Hang: true}))
+	id := order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test"))
+
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), childURL+"="+url, childSMTP+"="+net.JoinHostPort(s.Host(), strconv.Itoa(s.Port())))
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the server has it", func() bool { return len(s.Mails()) == 1 })
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	s.Behave(nil)
+
+	c := new(clock)
+	c.Advance(59 * time.Second)
+	out, _ := start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
+	if m := row(t, db, id); m.State != "pending" || m.Attempts != 1 {
+		t.Errorf("within the lease: %+v", m)
+	}
+	c.Advance(2 * time.Second)
+	out.Wake()
+	eventually(t, "sent again", func() bool { return row(t, db, id).State == "sent" })
+	if n := counts(t, s); len(n) != 1 || n[messageID(id)] != 2 {
+		t.Errorf("taken: %v", n)
+	}
+}
+
+// TestDatabaseAway: the database dies between the sending and the note of it, for longer than a lease.
+// The mail is not sent again.
+func TestDatabaseAway(t *testing.T) {
+	t.Parallel()
+	p := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
+	db, err := store.Open(t.Context(), store.Options{URL: p.PostgresURL("postgres"), MaxConns: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s, c := smtptest.Start(t, smtptest.Options{}), new(clock)
+	sender := smtpSender(t, s, 0)
+	id := order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test"))
+	killed := make(chan bool)
+	out, _ := start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{
+		mail.ChannelEmail: senderFunc(func(ctx context.Context, m outbox.Item) error {
+			err := sender.Send(ctx, m)
+			p.Kill()
+			close(killed)
+			return err
+		}),
+	}})
+	<-killed
+	c.Advance(2 * time.Minute)
+	out.Wake()
+	if err := p.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "noted", func() bool {
+		list, err := db.Messages(t.Context(), "sent", 10)
+		return err == nil && len(list) == 1 && list[0].ID == id
+	})
+	if n := counts(t, s); len(n) != 1 || n[messageID(id)] != 1 {
+		t.Errorf("taken: %v", n)
+	}
+}

@@ -1,0 +1,106 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+)
+
+// deliver makes one attempt and notes how it ended. The log gets the message's id and kind, never the
+// recipient or what is in it.
+func (c *channel) deliver(sending context.Context, m store.Message) {
+	err := c.attempt(sending, m)
+	if err == nil {
+		c.finish(sending, m)
+		c.letGo(m.ID)
+		return
+	}
+	c.letGo(m.ID)
+	now := c.o.now()
+	_, refused := errors.AsType[*mail.Refused](err)
+	switch {
+	case sending.Err() != nil && !refused:
+		// Cut off by our own end: not its fault, so the attempt doesn't count.
+		c.note(sending, m, func(ctx context.Context) error {
+			return c.o.DB.ReleaseMessages(ctx, []uuid.UUID{m.ID}, now)
+		})
+	case refused || m.Attempts >= mostTries:
+		c.o.Log.Error("outbox: a message is given up", "message", m.ID, "channel", c.name, "kind", m.Kind, "attempts", m.Attempts, "error", err)
+		c.note(sending, m, func(ctx context.Context) error { return c.o.DB.FailMessage(ctx, m.ID, now, words(err)) })
+	default:
+		due := now.Add(pause(m.Attempts))
+		c.o.Log.Warn("outbox: a message could not be sent", "message", m.ID, "channel", c.name, "kind", m.Kind,
+			"attempts", m.Attempts, "next", due, "expires", m.ExpiresAt, "error", err)
+		c.note(sending, m, func(ctx context.Context) error { return c.o.DB.RetryMessage(ctx, m.ID, due, words(err)) })
+	}
+}
+
+// attempt opens the payload and hands it to the sender.
+func (c *channel) attempt(ctx context.Context, m store.Message) (err error) {
+	defer func() {
+		// A message that makes a sender panic must not end the daemon each time that it is due.
+		if p := recover(); p != nil {
+			c.o.Log.Error("outbox: a sender panicked", "message", m.ID, "kind", m.Kind, "stack", string(debug.Stack()))
+			err = errors.New("a fault in the service; see its log")
+		}
+	}()
+	plain, _, err := c.o.Root.Open(secret.Outbox, m.Payload, m.ID[:])
+	if errors.Is(err, secret.ErrOtherRoot) {
+		return fmt.Errorf("%w (AUTH_SECRET_KEYS_PREVIOUS)", err) // can be mended while it waits
+	}
+	if err != nil {
+		return &mail.Refused{Err: err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
+	defer cancel()
+	return c.sender.Send(ctx, Item{ID: m.ID, CreatedAt: m.CreatedAt, Payload: plain})
+}
+
+// finish notes that the receiver has the message, and tries until the database is back: else the end of
+// the lease would send it again. A process that has to end meanwhile leaves just that to happen.
+func (c *channel) finish(sending context.Context, m store.Message) {
+	for {
+		err := c.note(sending, m, func(ctx context.Context) error { return c.o.DB.FinishMessage(ctx, m.ID, c.o.now()) })
+		if err == nil {
+			return
+		}
+		select {
+		case <-sending.Done():
+			c.o.Log.Error("outbox: a message was sent but this can't be noted; it will be sent again", "message", m.ID, "kind", m.Kind)
+			return
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// pause grows from 5 s to 10 min, and a little at random so that those who failed together don't all
+// come back together.
+func pause(attempts int) time.Duration {
+	d := longPause
+	if attempts < 8 {
+		d = min(firstPause<<max(attempts-1, 0), longPause)
+	}
+	return d + rand.N(d/10)
+}
+
+// words are an error's for the operator's list: one line of moderate length.
+func words(err error) string {
+	text := strings.Join(strings.FieldsFunc(strings.ToValidUTF8(err.Error(), "?"), func(r rune) bool {
+		return unicode.IsSpace(r) || unicode.IsControl(r)
+	}), " ")
+	if r := []rune(text); len(r) > 300 {
+		text = string(r[:299]) + "…"
+	}
+	return text
+}

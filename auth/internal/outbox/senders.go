@@ -1,0 +1,52 @@
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+)
+
+// Mails is the sender of the channel "email": it renders with the texts of now and passes the mail on,
+// to SMTP or to the dev mailbox.
+func Mails(r *mail.Renderer, to mail.Sender) Sender { return mails{r, to} }
+
+type mails struct {
+	renderer *mail.Renderer
+	to       mail.Sender
+}
+
+func (s mails) Send(ctx context.Context, m Item) error {
+	var p mail.Payload
+	if json.Unmarshal(m.Payload, &p) != nil { // the parser's text may quote the payload
+		return &mail.Refused{Err: errors.New("the payload is no mail")}
+	}
+	rendered, err := s.renderer.Render(ctx, p)
+	if err != nil {
+		return err
+	}
+	rendered.ID, rendered.At = m.ID, m.CreatedAt
+	return s.to.Send(ctx, rendered)
+}
+
+// Texter takes an SMS: the dev mailbox, or a gateway. The id is the same at every attempt, for receivers
+// that can drop what they have already.
+type Texter interface {
+	SendText(ctx context.Context, id uuid.UUID, m mail.SMS) error
+}
+
+// Texts is the sender of the channel "sms".
+func Texts(to Texter) Sender { return texts{to} }
+
+type texts struct{ to Texter }
+
+func (s texts) Send(ctx context.Context, m Item) error {
+	var p mail.SMS
+	if json.Unmarshal(m.Payload, &p) != nil {
+		return &mail.Refused{Err: errors.New("the payload is no SMS")}
+	}
+	return s.to.SendText(ctx, m.ID, p)
+}
