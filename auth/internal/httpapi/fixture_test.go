@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -352,4 +353,21 @@ func (a *api) serviceToken(role string, life time.Duration) string {
 		a.t.Fatal(err)
 	}
 	return string(text)
+}
+
+// claimsOf reads a token without checking it.
+func claimsOf(t testing.TB, text string) (claims map[string]any) {
+	t.Helper()
+	parts := strings.Split(text, ".")
+	if len(parts) != 3 {
+		t.Fatalf("%q is no token", text)
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(payload, &claims); err != nil {
+		t.Fatal(err)
+	}
+	return claims
 }

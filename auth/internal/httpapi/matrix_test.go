@@ -1,0 +1,190 @@
+package httpapi
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/auth/internal/token"
+)
+
+// The callers of the matrix, in the order of its columns.
+var callers = []string{"nobody", "anon key", "anonymous", "user", "other user", "banned", "session ended", "expired", "foreign key", "service_role"}
+
+// everybody, users and admins are rows of statuses with the code of a failure.
+func everybody(answer string) []string { return slices.Repeat([]string{answer}, len(callers)) }
+
+func users(answer string) []string {
+	return []string{"401 no_authorization", "403 bad_jwt", answer, answer, answer, "403 user_banned", "403 session_not_found", "403 bad_jwt", "403 bad_jwt", "403 bad_jwt"}
+}
+
+func admins(answer string) []string {
+	return []string{"401 no_authorization", "403 not_admin", "403 not_admin", "403 not_admin", "403 not_admin", "403 user_banned", "403 session_not_found", "403 bad_jwt", "403 bad_jwt", answer}
+}
+
+// but replaces the answer for some callers.
+func but(row []string, changes ...string) []string {
+	for _, change := range changes {
+		caller, answer, _ := strings.Cut(change, ": ")
+		row[slices.Index(callers, caller)] = answer
+	}
+	return row
+}
+
+// cell is one caller at one route.
+type cell struct {
+	a                        *api
+	user, other              grantJSON // whoever these routes are about
+	token, address, userMail string
+}
+
+type row struct {
+	// send makes the request. {me} in the path is the user's id, {mine} his session's.
+	query string
+	body  func(c *cell) any
+	want  []string
+}
+
+func fixed(body any) func(*cell) any { return func(*cell) any { return body } }
+
+// A route that is not in this table fails the test.
+var matrix = map[string]row{
+	"GET /health":                         {want: everybody("200")},
+	"GET /livez":                          {want: everybody("200")},
+	"GET /readyz":                         {want: everybody("200")},
+	"GET /settings":                       {want: everybody("200")},
+	"GET /.well-known/jwks.json":          {want: everybody("200")},
+	"GET /openapi.json":                   {want: everybody("200")},
+	"POST /signup":                        {body: func(c *cell) any { return map[string]any{"email": c.address, "password": sesame} }, want: everybody("200")},
+	"POST /token":                         {query: "grant_type=password", body: func(c *cell) any { return map[string]any{"email": c.userMail, "password": sesame} }, want: everybody("200")},
+	"POST /verify":                        {body: fixed(map[string]any{"type": "signup", "token_hash": strings.Repeat("0", 64)}), want: everybody("403 otp_expired")},
+	"GET /verify":                         {query: "type=signup&token=" + strings.Repeat("0", 64), want: everybody("303")},
+	"POST /otp":                           {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: everybody("200")},
+	"POST /magiclink":                     {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: everybody("200")},
+	"POST /recover":                       {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: everybody("200")},
+	"POST /resend":                        {body: func(c *cell) any { return map[string]any{"email": c.address, "type": "signup"} }, want: everybody("200")},
+	"GET /user":                           {want: users("200")},
+	"PUT /user":                           {body: fixed(map[string]any{"data": map[string]any{"a": 1}}), want: users("200")},
+	"GET /reauthenticate":                 {want: but(users("200"), "anonymous: 400 validation_failed")},
+	"GET /user/sessions":                  {want: users("200")},
+	"DELETE /user/sessions/{id}":          {want: but(users("404 session_not_found"), "user: 204")},
+	"POST /logout":                        {query: "scope=local", want: but(users("204"), "banned: 204", "session ended: 204")},
+	"POST /invite":                        {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("200")},
+	"POST /admin/generate_link":           {body: func(c *cell) any { return map[string]any{"type": "magiclink", "email": c.userMail} }, want: admins("200")},
+	"GET /admin/audit":                    {want: admins("200")},
+	"GET /admin/users":                    {want: admins("200")},
+	"POST /admin/users":                   {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("200")},
+	"GET /admin/users/{user_id}":          {want: admins("200")},
+	"POST /admin/users/{user_id}":         {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("422 validation_failed")},
+	"PUT /admin/users/{user_id}":          {body: fixed(map[string]any{"role": "editor"}), want: admins("200")},
+	"DELETE /admin/users/{user_id}":       {want: admins("200")},
+	"GET /admin/users/{user_id}/sessions": {want: admins("200")},
+}
+
+// Every route, asked by everybody.
+func TestMatrix(t *testing.T) {
+	var rows []string
+	for route := range matrix {
+		rows = append(rows, route)
+	}
+	slices.Sort(rows)
+	if d := cmp.Diff(served(t), rows); d != "" {
+		t.Fatalf("routes.go (-) and the matrix (+):\n%s", d)
+	}
+	a := open(t)
+	foreign, err := token.Generate(token.ES256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreignSet, err := token.NewSet(token.SetConfig{Keys: []token.Entry{{Key: foreign, State: token.Current}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, route := range rows {
+		for i, caller := range callers {
+			name := fmt.Sprintf("u%d-%d", n, i)
+			c := &cell{a: a, address: name + "new@example.org", userMail: name + "@example.org"}
+			c.user = a.member(c.userMail)
+			c.token = c.tokenOf(caller, name, foreignSet)
+			r := matrix[route]
+			path := strings.NewReplacer("{user_id}", c.user.User.ID, "{id}", sessionOf(t, c.user.AccessToken)).Replace(route)
+			if r.query != "" {
+				path += "?" + r.query
+			}
+			var body any
+			if r.body != nil {
+				body = r.body(c)
+			}
+			var headers []header
+			if c.token != "" {
+				headers = append(headers, bearer(c.token))
+			}
+			got := a.do(path, body, headers...)
+			if have := strings.TrimSpace(fmt.Sprint(got.StatusCode, " ", got.Header.Get("X-Sb-Error-Code"))); have != r.want[i] {
+				t.Errorf("%s by %s: %s, want %s: %s", route, caller, have, r.want[i], got.body)
+			}
+		}
+	}
+}
+
+// tokenOf makes the caller and his token.
+func (c *cell) tokenOf(caller, name string, foreign *token.Set) string {
+	a := c.a
+	a.t.Helper()
+	switch caller {
+	case "anon key":
+		return a.serviceToken("anon", time.Hour)
+	case "anonymous":
+		var g grantJSON
+		a.do("POST /signup", map[string]any{}).json(&g)
+		return g.AccessToken
+	case "user":
+		return c.user.AccessToken
+	case "other user":
+		return a.member(name + "other@example.org").AccessToken
+	case "banned":
+		g := a.member(name + "banned@example.org")
+		a.do("PUT /admin/users/"+g.User.ID, map[string]any{"ban_duration": "1h"}, a.service()).is(200, "*")
+		return g.AccessToken
+	case "session ended":
+		g := a.member(name + "gone@example.org")
+		a.do("POST /logout?scope=global", nil, bearer(g.AccessToken)).is(204, "")
+		return g.AccessToken
+	case "expired":
+		var claims token.Claims
+		if _, err := a.keys.Load().Verify(&claims, c.user.AccessToken, a.clock()); err != nil {
+			a.t.Fatal(err)
+		}
+		claims.ExpiresAt = a.clock().Add(-time.Second).Unix()
+		text, err := a.keys.Load().Sign(nil, &claims)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		return string(text)
+	case "foreign key":
+		var claims token.Claims
+		if _, err := a.keys.Load().Verify(&claims, c.user.AccessToken, a.clock()); err != nil {
+			a.t.Fatal(err)
+		}
+		claims.Role = "service_role"
+		text, err := foreign.Sign(nil, &claims)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		return string(text)
+	case "service_role":
+		return a.serviceToken("service_role", time.Hour)
+	}
+	return ""
+}
+
+// sessionOf is the session that an access token names.
+func sessionOf(t *testing.T, text string) string {
+	t.Helper()
+	claims := claimsOf(t, text)
+	return claims["session_id"].(string)
+}
