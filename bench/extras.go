@@ -127,7 +127,13 @@ func peakRSS(pid int) (int64, error) {
 // goBenchmarks runs those beside the code, briefly, and passes their lines on.
 func (s *suite) goBenchmarks(ctx context.Context) error {
 	fmt.Fprintln(os.Stderr, "Go benchmarks")
-	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "100ms", "./ratelimit/...", "./shared/...")
+	args := []string{"test", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "100ms", "./shared/..."}
+	for _, daemon := range []string{"ratelimit", "auth"} {
+		if s.asked(daemon) {
+			args = append(args, "./"+daemon+"/...")
+		}
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
 	var failed bytes.Buffer
 	cmd.Stderr = &failed
 	out, err := cmd.StdoutPipe()

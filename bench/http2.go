@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"golang.org/x/net/http2/hpack"
@@ -62,26 +61,11 @@ const (
 
 // dial connects to an IPv4 address on this machine. timeout becomes the calls' grpc-timeout, "" is none.
 func dial(addr, timeout string) (*client, error) {
-	to, err := netip.ParseAddrPort(addr)
+	fd, err := connect(addr)
 	if err != nil {
-		return nil, fmt.Errorf("dial: %w", err)
-	}
-	if !to.Addr().Is4() {
-		return nil, fmt.Errorf("dial %s: not an IPv4 address", addr)
-	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("dial: %w", err)
+		return nil, err
 	}
 	c := &client{fd: fd, buf: make([]byte, 256<<10), nextID: 1, window: 65535}
-	if err := errors.Join(
-		unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}),
-		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
-		unix.SetNonblock(fd, true),
-	); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("dial %s: %w", addr, err)
-	}
 	c.decoder = hpack.NewDecoder(4096, func(f hpack.HeaderField) {
 		switch f.Name {
 		case "grpc-status":

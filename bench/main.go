@@ -33,6 +33,8 @@ func run(ctx context.Context, args []string) error {
 		switch args[0] {
 		case "yardstick":
 			return runYardstick(ctx, args[1:], os.Stdout)
+		case "http-yardstick":
+			return runHTTPYardstick(ctx, args[1:], os.Stdout)
 		case "load":
 			return runLoad(args[1:])
 		}

@@ -94,8 +94,19 @@ func createResult(now time.Time) (*os.File, error) {
 	return os.OpenFile(filepath.Join(dir, now.UTC().Format("2006-01-02T1504")+".txt"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 }
 
-// header says what was measured where: figures without it can't be compared.
+// header says where it was measured: figures without it can't be compared.
 func (s *suite) header() error {
+	s.report.linef("gatehouse bench, %s, %s/%s, %d cores", time.Now().UTC().Format("2006-01-02 15:04 MST"), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+	busy, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return err
+	}
+	s.report.linef("load       %s (average of 1, 5 and 15 minutes before; above 0.5 somebody else works here too)", strings.Join(strings.Fields(string(busy))[:3], " "))
+	return nil
+}
+
+// ratelimitHeader says what was measured.
+func (s *suite) ratelimitHeader() error {
 	info, err := buildinfo.ReadFile(s.lab.daemon)
 	if err != nil {
 		return fmt.Errorf("%w (make build makes it)", err)
@@ -104,13 +115,7 @@ func (s *suite) header() error {
 	if s.lab.statsd == "" {
 		stats = "DISABLE_STATS=true"
 	}
-	s.report.linef("gatehouse bench, %s", time.Now().UTC().Format("2006-01-02 15:04 MST"))
-	s.report.linef("daemon     %s, %s, %s/%s, %d cores", info.Main.Version, info.GoVersion, runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
-	busy, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return err
-	}
-	s.report.linef("load       %s (average of 1, 5 and 15 minutes before; above 0.5 somebody else works here too)", strings.Join(strings.Fields(string(busy))[:3], " "))
+	s.report.linef("\nratelimit  %s, %s", info.Main.Version, info.GoVersion)
 	s.report.linef("statistics %s", stats)
 	s.report.linef("settings   %s", strings.Join(append(s.lab.extra, "grpc-timeout="+orNone(s.timeout)), " "))
 	s.report.linef("rounds     %d of %v each; closed loop: 4 connections × 64 streams; open loop: Poisson, %.0f calls a second on 4 connections", s.rounds, s.time, s.rate)

@@ -18,6 +18,7 @@ type sample struct {
 	p50, p99 time.Duration
 	max      time.Duration
 	commands float64 // of the store for each call
+	wal      float64 // bytes of PostgreSQL for each call
 }
 
 // measure runs a load against a target and reads both processes' CPU time around it. It refuses a
@@ -111,3 +112,4 @@ func p50Of(s sample) float64      { return float64(s.p50.Microseconds()) }
 func p99Of(s sample) float64      { return float64(s.p99.Microseconds()) }
 func maxOf(s sample) float64      { return float64(s.max.Microseconds()) }
 func commandsOf(s sample) float64 { return s.commands }
+func walOf(s sample) float64      { return s.wal }

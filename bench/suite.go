@@ -21,7 +21,7 @@ type suite struct {
 	time      time.Duration // of each measurement, without warm-up
 	timeout   string        // grpc-timeout of all calls
 	rate      float64       // of the open loop
-	only      string        // scenarios, comma separated; "" is all
+	only      string        // daemons or scenarios, comma separated; "" is all
 	noGoBench bool
 	short     bool
 
@@ -74,12 +74,13 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	flags.DurationVar(&s.time, "time", 2*time.Second, "measured time of each load in each round")
 	flags.StringVar(&s.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
 	flags.Float64Var(&s.rate, "rate", 10_000, "calls a second in the open loop")
-	flags.StringVar(&s.only, "only", "", "`scenarios` to measure, comma separated, and nothing else")
+	flags.StringVar(&s.only, "only", "", "ratelimit, auth, or `scenarios` to measure, comma separated, and nothing else")
 	flags.BoolVar(&s.noGoBench, "no-go-bench", false, "leave the Go benchmarks out")
 	flags.BoolVar(&s.short, "short", false, "everything once and briefly, in about a minute")
 	daemon := flags.String("daemon", "bin/ratelimit", "`program` to measure")
+	authDaemon := flags.String("auth-daemon", "bin/auth", "`program` to measure")
 	statsOff := flags.Bool("stats-off", false, "DISABLE_STATS=true instead of statsd over TCP to a local sink, the daemon's default")
-	settings := flags.String("env", "", "further settings of the daemons, `NAME=value` separated by spaces")
+	settings := flags.String("env", "", "further settings of the daemons, `NAME=value` separated by spaces; AUTH_… are auth's, others ratelimit's")
 	write := flags.Bool("write", false, "also write the report to bench/results/<date>.txt")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -92,7 +93,14 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s.lab = &lab{dir: dir, daemon: *daemon, extra: strings.Fields(*settings)}
+	s.lab = &lab{dir: dir, daemon: *daemon, authDaemon: *authDaemon}
+	for _, setting := range strings.Fields(*settings) {
+		if strings.HasPrefix(setting, "AUTH_") {
+			s.lab.authExtra = append(s.lab.authExtra, setting)
+		} else {
+			s.lab.extra = append(s.lab.extra, setting)
+		}
+	}
 	if !*statsOff {
 		if s.lab.sink, err = startSink(); err != nil {
 			return err
@@ -129,6 +137,29 @@ func (s *suite) run(ctx context.Context) error {
 			return err
 		}
 	}
+	if s.wantsAny("ratelimit", ratelimitScenarios()) {
+		if err := s.ratelimit(ctx); err != nil {
+			return err
+		}
+	}
+	if s.wantsAny("auth", authScenarios) {
+		a := &authSuite{
+			rounds: s.rounds, time: s.time * 7 / 20, whole: s.asked("auth"), lab: s.lab, report: s.report,
+			wanted: func(scenario string) bool { return s.wanted("auth", scenario) },
+		}
+		if err := a.run(ctx); err != nil {
+			return err
+		}
+	}
+	s.report.linef("\nmeasured in %v", time.Since(began).Round(time.Second))
+	return nil
+}
+
+// ratelimit measures that daemon and prints it.
+func (s *suite) ratelimit(ctx context.Context) error {
+	if err := s.ratelimitHeader(); err != nil {
+		return err
+	}
 	if err := s.start(ctx); err != nil {
 		return err
 	}
@@ -144,12 +175,17 @@ func (s *suite) run(ctx context.Context) error {
 		}
 	}
 	s.tables()
-	if s.only == "" {
+	if s.asked("ratelimit") {
 		if err := s.extras(ctx); err != nil {
 			return err
 		}
 	}
-	s.report.linef("\nmeasured in %v", time.Since(began).Round(time.Second))
+	// Idle ones would wake up now and then beside what is measured next.
+	for _, t := range s.targets {
+		if err := s.lab.stop(t); err != nil {
+			return fmt.Errorf("%s: %w", t.name, err)
+		}
+	}
 	return nil
 }
 
@@ -197,8 +233,24 @@ func (s *suite) target(l line) *target {
 	return s.targets[l.target+" "+l.scenario]
 }
 
-func (s *suite) wanted(scenario string) bool {
-	return s.only == "" || slices.Contains(strings.Split(s.only, ","), scenario)
+// asked says that -only leaves a daemon or a scenario in by its own name.
+func (s *suite) asked(name string) bool {
+	return s.only == "" || slices.Contains(strings.Split(s.only, ","), name)
+}
+
+// wanted says whether a daemon's scenario is to be measured.
+func (s *suite) wanted(daemon, scenario string) bool { return s.asked(daemon) || s.asked(scenario) }
+
+// wantsAny says whether something of a daemon is.
+func (s *suite) wantsAny(daemon string, scenarios []string) bool {
+	return s.asked(daemon) || slices.ContainsFunc(scenarios, s.asked)
+}
+
+func ratelimitScenarios() (names []string) {
+	for name := range scenarios {
+		names = append(names, name)
+	}
+	return names
 }
 
 // measureGroup measures each line once, forwards and backwards in turns.
@@ -208,7 +260,7 @@ func (s *suite) measureGroup(ctx context.Context, g group, round int) error {
 		slices.Reverse(g)
 	}
 	for _, of := range g {
-		if !s.wanted(of.scenario) {
+		if !s.wanted("ratelimit", of.scenario) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {

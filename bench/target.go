@@ -35,9 +35,12 @@ type lab struct {
 	dir     string
 	daemon  string   // path of bin/ratelimit
 	statsd  string   // host:port of our sink, "" for DISABLE_STATS
-	extra   []string // further settings of every daemon, NAME=value
+	extra   []string // further settings of ratelimit, NAME=value
 	started []*target
 	sink    *sink
+
+	authDaemon string   // path of bin/auth
+	authExtra  []string // further settings of auth
 }
 
 // grace is how long a target may take to end by itself: longer than the daemon's drain deadline.
@@ -73,11 +76,16 @@ func remove(from []*target, t *target) []*target {
 
 // yardstick starts one that answers like the daemon does to a scenario.
 func (l *lab) yardstick(kind, answer string) (*target, error) {
+	return l.self(kind, "yardstick", "-kind", kind, "-answer", answer)
+}
+
+// self starts this program once more, as a server that writes its address as the first line.
+func (l *lab) self(name string, args ...string) (*target, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("yardstick: %w", err)
 	}
-	cmd := exec.Command(self, "yardstick", "-kind", kind, "-answer", answer)
+	cmd := exec.Command(self, args...)
 	cmd.Stderr = os.Stderr
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -90,7 +98,7 @@ func (l *lab) yardstick(kind, answer string) (*target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("yardstick: %w", err)
 	}
-	t := &target{name: kind, process: process}
+	t := &target{name: name, process: process}
 	l.started = append(l.started, t)
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {

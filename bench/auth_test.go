@@ -1,0 +1,173 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"gatehouse/shared/localserver"
+)
+
+// startTestDatabase skips without PostgreSQL, unless the environment says that it must be there.
+func startTestDatabase(t *testing.T) *database {
+	t.Helper()
+	d, err := startDatabase(t.Context())
+	if errors.Is(err, localserver.ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.close)
+	return d
+}
+
+func TestDatabase(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts PostgreSQL")
+	}
+	d := startTestDatabase(t)
+	url, err := d.createYardstick(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.checkpoint(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before, err := d.meter(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := yardstickPool(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for range 300 {
+		if err := errors.Join(selectYardstick(t.Context(), pool), updateYardstick(t.Context(), pool)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after, err := d.meter(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// An update is a hundred bytes and more, the first on a page some thousands.
+	if cpu, wal := after.cpu-before.cpu, after.wal-before.wal; cpu <= 0 || wal < 300*100 || wal > 300*10_000 {
+		t.Errorf("300 updates took %v of CPU and %d bytes of WAL", cpu, wal)
+	}
+
+	counter, err := countTripsTo(d.server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer counter.close()
+	conn, err := pgx.Connect(t.Context(), counter.url("yardstick"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	f := func(want int64, ask func() error) {
+		t.Helper()
+		before := counter.trips.Load()
+		if err := ask(); err != nil {
+			t.Fatal(err)
+		}
+		if got := counter.trips.Load() - before; got != want {
+			t.Errorf("%d round trips, want %d", got, want)
+		}
+	}
+	var text string
+	const long = "select repeat('Z', 100000)"
+	ask := func() error { return conn.QueryRow(t.Context(), long).Scan(&text) }
+	f(2, ask) // prepared first
+	f(1, ask)
+	f(1, func() error {
+		var b pgx.Batch
+		b.Queue(long)
+		b.Queue(long)
+		return conn.SendBatch(t.Context(), &b).Close()
+	})
+}
+
+func TestMessages(t *testing.T) {
+	f := func(want int, parts ...string) {
+		t.Helper()
+		var m messages
+		got := 0
+		for _, part := range parts {
+			got += m.ready([]byte(part))
+		}
+		if got != want {
+			t.Errorf("%q holds %d ReadyForQuery, want %d", parts, got, want)
+		}
+	}
+	ready := "Z\x00\x00\x00\x05I"
+	row := "D\x00\x00\x00\x0bZ\x00\x00\x00\x05IZ"
+	f(0)
+	f(1, ready)
+	f(2, row+ready+row+ready)
+	f(2, row[:3], row[3:9], row[9:]+ready[:1], ready[1:4], ready[4:5], ready[5:]+row, ready)
+	f(0, row+row)
+}
+
+// TestReadFamily has a child work and end: its time stays with the family.
+func TestReadFamily(t *testing.T) {
+	before, err := readFamily(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := exec.Command("sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done").Run(); err != nil {
+		t.Fatal(err)
+	}
+	after, err := readFamily(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.cpu <= before.cpu || after.rss == 0 {
+		t.Errorf("a child's work took %v of CPU; %d bytes", after.cpu-before.cpu, after.rss)
+	}
+	if _, err := readFamily(1 << 30); err == nil {
+		t.Error("a process that is not there has a family")
+	}
+}
+
+func TestOnly(t *testing.T) {
+	f := func(only, want string) {
+		t.Helper()
+		s := &suite{only: only}
+		a := &authSuite{wanted: func(scenario string) bool { return s.wanted("auth", scenario) }}
+		got := ""
+		if s.wantsAny("ratelimit", ratelimitScenarios()) {
+			got += "ratelimit"
+		}
+		for _, scenario := range []string{"single", "hot"} {
+			if s.wanted("ratelimit", scenario) {
+				got += " " + scenario
+			}
+		}
+		if s.wantsAny("auth", authScenarios) {
+			got += " auth"
+		}
+		for _, l := range []authLine{bareLine, selectLine, updateLine, {"signup", "HS256"}, {"logout", "HS256"}} {
+			if a.asked(l) {
+				got += " " + l.scenario
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("-only %q: (-want +got)\n%s", only, diff)
+		}
+	}
+	f("", "ratelimit single hot auth handler select update signup logout")
+	f("ratelimit", "ratelimit single hot")
+	f("auth", " auth handler select update signup logout")
+	f("hot", "ratelimit hot")
+	f("logout", " auth update signup logout")
+	f("single,health", "ratelimit single auth handler")
+}

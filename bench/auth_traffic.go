@@ -1,0 +1,208 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+)
+
+// account is a user with a password and one session.
+type account struct{ email, access, refresh string }
+
+// authConns is how many connections the scenarios are asked over, each with one request in flight.
+const authConns = 16
+
+// clientHeaders are what the client library sends with everything.
+const clientHeaders = "User-Agent: gatehouse-bench\r\nX-Client-Info: gotrue-js/2.0.0\r\nX-Supabase-Api-Version: 2024-01-01\r\n"
+
+// appendRequest writes one request. The Host is nobody's: the daemon's links come from its settings.
+func appendRequest(b []byte, method, path, bearer string, body []byte) []byte {
+	b = append(b, method...)
+	b = append(b, ' ')
+	b = append(b, path...)
+	b = append(b, " HTTP/1.1\r\nHost: bench.example\r\n"+clientHeaders...)
+	if bearer != "" {
+		b = append(b, "Authorization: Bearer "...)
+		b = append(b, bearer...)
+		b = append(b, "\r\n"...)
+	}
+	if method != "GET" {
+		b = append(b, "Content-Type: application/json;charset=UTF-8\r\nContent-Length: "...)
+		b = strconv.AppendInt(b, int64(len(body)), 10)
+		b = append(b, "\r\n"...)
+	}
+	return append(append(b, "\r\n"...), body...)
+}
+
+// walk deals accounts out to connections: each goes round its own, so that none is used twice at once.
+type walk struct {
+	n  int
+	at []int
+}
+
+func newWalk(n int) *walk {
+	w := &walk{n: n}
+	for conn := range 256 { // more than any load's connections
+		w.at = append(w.at, conn)
+	}
+	return w
+}
+
+// next is a connection's next account of a load with so many connections; once gives each only once.
+func (w *walk) next(conn, conns int, once bool) (int, bool) {
+	i := w.at[conn]
+	if i >= w.n {
+		if once || conn >= w.n {
+			return 0, false
+		}
+		i = conn
+	}
+	w.at[conn] = i + conns
+	return i, true
+}
+
+// getting asks for one path again and again.
+func getting(path string) traffic {
+	request := appendRequest(nil, "GET", path, "", nil)
+	return traffic{
+		next:  func(b []byte, _ int) ([]byte, bool) { return append(b, request...), true },
+		judge: func(_, status int, _ []byte) bool { return status == 200 },
+	}
+}
+
+// asUser asks for GET /user as one account after the other.
+func asUser(accounts []account) traffic {
+	w, mail := newWalk(len(accounts)), []byte(`"email":"`)
+	return traffic{
+		next: func(b []byte, conn int) ([]byte, bool) {
+			i, ok := w.next(conn, authConns, false)
+			if !ok {
+				return nil, false
+			}
+			return appendRequest(b, "GET", "/user", accounts[i].access, nil), true
+		},
+		judge: func(_, status int, body []byte) bool { return status == 200 && bytes.Contains(body, mail) },
+	}
+}
+
+// refreshing gives each account's refresh token for a new one, which it keeps.
+func refreshing(accounts []account) traffic {
+	w := newWalk(len(accounts))
+	current := make([]int, authConns)
+	var body []byte
+	return traffic{
+		next: func(b []byte, conn int) ([]byte, bool) {
+			i, ok := w.next(conn, authConns, false)
+			if !ok {
+				return nil, false
+			}
+			current[conn] = i
+			body = append(append(append(body[:0], `{"refresh_token":"`...), accounts[i].refresh...), `"}`...)
+			return appendRequest(b, "POST", "/token?grant_type=refresh_token", "", body), true
+		},
+		judge: func(conn, status int, answer []byte) bool {
+			if status != 200 {
+				return false
+			}
+			a := &accounts[current[conn]]
+			before := a.refresh
+			return a.take(answer) && a.refresh != before
+		},
+	}
+}
+
+// take keeps the tokens of an answer.
+func (a *account) take(answer []byte) bool {
+	a.access, a.refresh = field(answer, "access_token"), field(answer, "refresh_token")
+	return a.access != "" && a.refresh != ""
+}
+
+// field finds a string of a JSON object whose name occurs once; "" if there is none. Tokens need no unescaping.
+func field(answer []byte, name string) string {
+	_, rest, ok := bytes.Cut(answer, []byte(`"`+name+`":"`))
+	value, _, closed := bytes.Cut(rest, []byte(`"`))
+	if !ok || !closed {
+		return ""
+	}
+	return string(value)
+}
+
+// password signs accounts in over so many connections. Known ones succeed; a wrong password or an address
+// that nobody has must be refused.
+func password(conns int, address func(i int) string, n int, password string, status int) traffic {
+	w := newWalk(n)
+	return traffic{
+		next: func(b []byte, conn int) ([]byte, bool) {
+			i, ok := w.next(conn, conns, false)
+			if !ok {
+				return nil, false
+			}
+			body := fmt.Appendf(nil, `{"email":%q,"password":%q,"gotrue_meta_security":{}}`, address(i), password)
+			return appendRequest(b, "POST", "/token?grant_type=password", "", body), true
+		},
+		judge: func(_, got int, _ []byte) bool { return got == status },
+	}
+}
+
+// signingIn signs accounts in with their passwords.
+func signingIn(conns int, accounts []account) traffic {
+	return password(conns, func(i int) string { return accounts[i].email }, len(accounts), benchPassword, 200)
+}
+
+// signingUp makes new accounts, which kept gets; their addresses begin with prefix.
+func signingUp(prefix string, kept *[]account) traffic {
+	n := 0
+	pending := make([]string, authConns)
+	return traffic{
+		next: func(b []byte, conn int) ([]byte, bool) {
+			n++
+			pending[conn] = fmt.Sprintf("%s-%07d@bench.example", prefix, n)
+			body := fmt.Appendf(nil, `{"email":%q,"password":%q,"data":{},"gotrue_meta_security":{},"code_challenge":null,"code_challenge_method":null}`,
+				pending[conn], benchPassword)
+			return appendRequest(b, "POST", "/signup", "", body), true
+		},
+		judge: func(conn, status int, answer []byte) bool {
+			a := account{email: pending[conn]}
+			if status != 200 || !a.take(answer) {
+				return false
+			}
+			*kept = append(*kept, a)
+			return true
+		},
+	}
+}
+
+// signingOut ends each account's session, once.
+func signingOut(conns int, accounts []account) traffic {
+	w := newWalk(len(accounts))
+	return traffic{
+		next: func(b []byte, conn int) ([]byte, bool) {
+			i, ok := w.next(conn, conns, true)
+			if !ok {
+				return nil, false
+			}
+			return appendRequest(b, "POST", "/logout", accounts[i].access, nil), true
+		},
+		judge: func(_, status int, _ []byte) bool { return status == 204 },
+	}
+}
+
+// enlist signs up n accounts, in the order of nothing in particular: neighbours in the table aren't asked
+// for one after the other.
+func enlist(t *target, prefix string, n int) ([]account, error) {
+	var accounts []account
+	l := httpLoad{addr: t.addr, traffic: signingUp(prefix, &accounts), conns: authConns, run: 5 * time.Minute, calls: n}
+	r, err := l.drive()
+	if err == nil && r.failed > 0 {
+		err = fmt.Errorf("%d sign-ups failed: %s", r.failed, r.refusal)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: sign up %d accounts: %w", t.name, n, err)
+	}
+	rand.Shuffle(len(accounts), func(i, j int) { accounts[i], accounts[j] = accounts[j], accounts[i] })
+	return accounts, nil
+}

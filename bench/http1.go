@@ -1,0 +1,186 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// httpClient is one HTTP/1.1 connection with at most one request in flight. Like client, its sister for
+// gRPC, it does little and costs little: net/http's would take as much CPU time as the daemon, on the
+// same cores.
+//
+// It is not a general client: it understands Content-Length and whole chunked answers, nothing else, and
+// it gives up where another would reconnect. One goroutine owns it.
+type httpClient struct {
+	fd    int
+	out   []byte // of the request, not yet written
+	in    []byte // of the answer, not yet complete
+	body  []byte // scratch for chunked answers
+	busy  bool
+	begun int64 // when the request in flight was due, ns on the load's clock
+}
+
+// dialHTTP connects to an IPv4 address on this machine.
+func dialHTTP(addr string) (*httpClient, error) {
+	fd, err := connect(addr)
+	if err != nil {
+		return nil, err
+	}
+	return &httpClient{fd: fd}, nil
+}
+
+// connect opens a TCP connection whose reads and writes don't wait.
+func connect(addr string) (fd int, err error) {
+	to, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return 0, fmt.Errorf("dial: %w", err)
+	}
+	if !to.Addr().Is4() {
+		return 0, fmt.Errorf("dial %s: not an IPv4 address", addr)
+	}
+	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("dial: %w", err)
+	}
+	if err := errors.Join(
+		unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}),
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
+		unix.SetNonblock(fd, true),
+	); err != nil {
+		unix.Close(fd)
+		return 0, fmt.Errorf("dial %s: %w", addr, err)
+	}
+	return fd, nil
+}
+
+// flush writes what the kernel takes; the rest stays for later.
+func (c *httpClient) flush() error {
+	for len(c.out) > 0 {
+		n, err := unix.Write(c.fd, c.out)
+		if errors.Is(err, unix.EAGAIN) {
+			return nil
+		}
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+		c.out = c.out[:copy(c.out, c.out[n:])]
+	}
+	return nil
+}
+
+// receive reads what has come. done tells a whole answer from a part; body is valid until the next call.
+func (c *httpClient) receive() (status int, body []byte, done bool, err error) {
+	for {
+		c.in = append(c.in, make([]byte, 4096)...) // no allocation once the buffer has grown
+		at := len(c.in) - 4096
+		n, err := unix.Read(c.fd, c.in[at:])
+		c.in = c.in[:at+max(n, 0)]
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return 0, nil, false, nil
+		case err != nil:
+			return 0, nil, false, fmt.Errorf("read: %w", err)
+		case n == 0:
+			return 0, nil, false, errors.New("the server closed the connection")
+		}
+		if !c.busy {
+			return 0, nil, false, fmt.Errorf("an answer that nobody asked for: %q", c.in)
+		}
+		var size int
+		status, body, size, err = c.parse(c.in)
+		if err != nil {
+			return 0, nil, false, err
+		}
+		if size == 0 {
+			continue
+		}
+		if size != len(c.in) {
+			return 0, nil, false, fmt.Errorf("%d bytes follow the answer", len(c.in)-size)
+		}
+		c.in, c.busy = c.in[:0], false
+		return status, body, true, nil
+	}
+}
+
+var (
+	endOfHead   = []byte("\r\n\r\n")
+	lengthField = []byte("\r\nContent-Length: ")
+	chunkField  = []byte("\r\nTransfer-Encoding: chunked\r\n")
+)
+
+// parse reads one answer. size is how long it is, 0 while something of it is missing.
+func (c *httpClient) parse(in []byte) (status int, body []byte, size int, err error) {
+	end := bytes.Index(in, endOfHead)
+	if end < 0 {
+		return 0, nil, 0, nil
+	}
+	head, rest := in[:end+2], in[end+4:]
+	if len(head) < 14 || !bytes.HasPrefix(head, []byte("HTTP/1.1 ")) {
+		return 0, nil, 0, fmt.Errorf("no HTTP/1.1 answer: %q", head)
+	}
+	if status, err = strconv.Atoi(string(head[9:12])); err != nil {
+		return 0, nil, 0, fmt.Errorf("status of %q: %w", head, err)
+	}
+	if status == 204 || status == 304 {
+		return status, nil, end + 4, nil
+	}
+	if at := bytes.Index(head, lengthField); at >= 0 {
+		text, _, _ := bytes.Cut(head[at+len(lengthField):], []byte("\r\n"))
+		n, err := strconv.Atoi(string(text))
+		if err != nil || n < 0 {
+			return 0, nil, 0, fmt.Errorf("length of %q", head)
+		}
+		if len(rest) < n {
+			return 0, nil, 0, nil
+		}
+		return status, rest[:n], end + 4 + n, nil
+	}
+	if !bytes.Contains(head, chunkField) {
+		return 0, nil, 0, fmt.Errorf("an answer without end: %q", head)
+	}
+	size, err = c.dechunk(rest)
+	if err != nil || size == 0 {
+		return 0, nil, 0, err
+	}
+	return status, c.body, end + 4 + size, nil
+}
+
+// dechunk gathers a chunked body in c.body and returns its length on the wire, 0 while it isn't complete.
+func (c *httpClient) dechunk(in []byte) (int, error) {
+	c.body = c.body[:0]
+	for at := 0; ; {
+		line, rest, ok := bytes.Cut(in[at:], []byte("\r\n"))
+		if !ok {
+			return 0, nil
+		}
+		n, err := strconv.ParseUint(string(line), 16, 24)
+		if err != nil {
+			return 0, fmt.Errorf("chunk: %w", err)
+		}
+		if len(rest) < int(n)+2 {
+			return 0, nil
+		}
+		if rest[n] != '\r' || rest[n+1] != '\n' {
+			return 0, errors.New("a chunk without end")
+		}
+		c.body = append(c.body, rest[:n]...)
+		at += len(line) + 2 + int(n) + 2
+		if n == 0 {
+			return at, nil
+		}
+	}
+}
+
+func (c *httpClient) close() { unix.Close(c.fd) }

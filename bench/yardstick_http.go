@@ -1,0 +1,154 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/crypto/bcrypt"
+)
+
+const (
+	yardstickRows = 10_000
+	// yardstickAnswer is as long as GET /health's.
+	yardstickAnswer = `{"version":"0.0.0","name":"Yardstick","description":"answers the same few words to everybody, at once"}`
+	// yardstickTable has the columns that a session's refresh reads and writes, and room on its pages
+	// for the new version of a row.
+	yardstickTable = `create table yardstick (
+		id integer primary key, counter bigint not null, at timestamptz not null, agent text not null, ip text not null
+	) with (fillfactor = 70)`
+)
+
+// runHTTPYardstick serves HTTP until ctx ends and does one thing for each request: nothing ("handler"),
+// one prepared SELECT, one UPDATE … RETURNING, one bcrypt comparison, or one signature. It writes its
+// address as the first line.
+func runHTTPYardstick(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("http-yardstick", flag.ContinueOnError)
+	kind := flags.String("kind", "handler", "handler, select, update, hash:COST, sign:RS256 or sign:ES256")
+	database := flags.String("database", "", "`URL` of a PostgreSQL database with the yardstick's table (select, update)")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	handler, closed, err := yardstickHandler(ctx, *kind, *database)
+	if err != nil {
+		return fmt.Errorf("yardstick: %w", err)
+	}
+	defer closed()
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("yardstick: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /yardstick", handler)
+	server := &http.Server{Handler: mux}
+	fmt.Fprintln(out, listener.Addr())
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.Serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("yardstick: %w", err)
+	}
+	return nil
+}
+
+// yardstickHandler makes the handler of a kind; closed gives back what it holds.
+func yardstickHandler(ctx context.Context, kind, database string) (h http.Handler, closed func(), err error) {
+	nothing := func() {}
+	switch kind, detail, _ := strings.Cut(kind, ":"); kind {
+	case "handler":
+		return working(func(context.Context) error { return nil }), nothing, nil
+	case "select", "update":
+		pool, err := yardstickPool(ctx, database)
+		if err != nil {
+			return nil, nil, err
+		}
+		query := selectYardstick
+		if kind == "update" {
+			query = updateYardstick
+		}
+		return working(func(ctx context.Context) error { return query(ctx, pool) }), pool.Close, nil
+	case "hash":
+		cost, err := strconv.Atoi(detail)
+		if err != nil {
+			return nil, nil, fmt.Errorf("cost of %q: %w", kind, err)
+		}
+		hash, err := bcrypt.GenerateFromPassword([]byte(benchPassword), cost)
+		return working(func(context.Context) error { return bcrypt.CompareHashAndPassword(hash, []byte(benchPassword)) }), nothing, err
+	case "sign":
+		sign, err := signer(detail)
+		return working(sign), nothing, err
+	}
+	return nil, nil, fmt.Errorf("no kind %q", kind)
+}
+
+// working answers when work is done.
+func working(work func(context.Context) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := work(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, yardstickAnswer)
+	})
+}
+
+// yardstickPool has as many connections as the daemon it is compared with.
+func yardstickPool(ctx context.Context, database string) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(database)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = authPool
+	return pgxpool.NewWithConfig(ctx, config)
+}
+
+func selectYardstick(ctx context.Context, pool *pgxpool.Pool) error {
+	var counter int64
+	var at time.Time
+	var agent, ip string
+	return pool.QueryRow(ctx, `select counter, at, agent, ip from yardstick where id = $1`, mathrand.IntN(yardstickRows)).
+		Scan(&counter, &at, &agent, &ip)
+}
+
+func updateYardstick(ctx context.Context, pool *pgxpool.Pool) error {
+	var counter int64
+	return pool.QueryRow(ctx, `update yardstick set counter = counter + 1, at = $2 where id = $1 returning counter`,
+		mathrand.IntN(yardstickRows), time.Now()).Scan(&counter)
+}
+
+// signer signs as a token of that algorithm is signed.
+func signer(algorithm string) (func(context.Context) error, error) {
+	digest := sha256.Sum256([]byte(yardstickAnswer))
+	switch algorithm {
+	case "RS256":
+		key, err := rsa.GenerateKey(rand.Reader, 2048)
+		return func(context.Context) error {
+			_, err := rsa.SignPKCS1v15(nil, key, crypto.SHA256, digest[:])
+			return err
+		}, err
+	case "ES256":
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		return func(context.Context) error {
+			_, _, err := ecdsa.Sign(rand.Reader, key, digest[:])
+			return err
+		}, err
+	}
+	return nil, fmt.Errorf("no algorithm %q", algorithm)
+}
