@@ -34,7 +34,7 @@ func (a *Accounts) SignInPassword(ctx context.Context, c Client, p Password) (Gr
 	if err != nil {
 		return Grant{}, failure("credentials", err)
 	}
-	if wait := look.Tries.Wait(known.Tries, now, 1); wait > 0 {
+	if wait := look.Tries.Wait(known.Tries, now, 1); wait > 0 && s.Passwords.TriesPerAccount > 0 {
 		return Grant{}, limited(CodeOverRequestRate, "Request rate limit reached", wait)
 	}
 	u, hash, pending := known.User, known.User.PasswordHash, false
@@ -108,7 +108,7 @@ func mayEnter(provider string, u store.User, pending bool, now time.Time) error 
 func (a *Accounts) tries(s *Settings, aud, who string) store.Limit {
 	n := s.Passwords.TriesPerAccount
 	if n <= 0 {
-		n = 1 << 30 // off: the statements stay the same
+		n = 1 // off: counted by the same statements, and not judged
 	}
 	return store.Limit{Key: a.limitKey("password", aud, who), Size: float64(n), Refill: time.Duration(n) * time.Minute}
 }

@@ -1,0 +1,245 @@
+package account_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
+)
+
+func TestSendOTP_refusals(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	f := func(p account.OTP, kind account.Kind, want string, change ...func(*account.Settings)) {
+		t.Helper()
+		old := h.s
+		for _, c := range change {
+			h.set(c)
+		}
+		err := h.SendOTP(t.Context(), browser, p)
+		refused(t, err, want)
+		if kindOf(err) != kind {
+			t.Errorf("%v is of kind %d, want %d", err, kindOf(err), kind)
+		}
+		h.set(func(s *account.Settings) { *s = old })
+	}
+	mail := account.OTP{Email: "a@b", CreateUser: true}
+	f(account.OTP{Email: "a@b", Phone: "12"}, account.Invalid, "validation_failed: Only an email address or phone number should be provided")
+	f(account.OTP{Email: "a@b", Channel: "sms"}, account.Invalid, "validation_failed: Channel should only be specified with Phone OTP")
+	f(account.OTP{Email: "a@b", Challenge: account.Challenge{Method: "s256"}}, account.Invalid, "validation_failed: PKCE flow requires code_challenge_method and code_challenge")
+	f(account.OTP{}, account.Invalid, "validation_failed: One of email or phone must be set")
+	f(account.OTP{Email: "a"}, account.Invalid, "validation_failed: Unable to validate email address: invalid format")
+	f(account.OTP{Email: "a@b"}, account.Unprocessable, "otp_disabled: Signups not allowed for otp")
+	f(account.OTP{Phone: "12"}, account.Unprocessable, "otp_disabled: Signups not allowed for otp")
+	f(account.OTP{Email: "a@b"}, 0, "", func(s *account.Settings) { s.HideUnknownOnOTP = true })
+	f(mail, account.Unprocessable, "signup_disabled: Signups not allowed for this instance", func(s *account.Settings) { s.DisableSignup = true })
+	f(mail, account.Unprocessable, "email_provider_disabled: Email logins are disabled", func(s *account.Settings) { s.Email.Enabled = false })
+	f(mail, account.Unprocessable, "email_provider_disabled: Login with magic link is disabled", func(s *account.Settings) { s.Email.MagicLink = false })
+	f(mail, account.Failed, "unexpected_failure: Error sending magic link email", func(s *account.Settings) { s.Email.Configured = false })
+	f(account.OTP{Phone: "12"}, account.Invalid, "phone_provider_disabled: Unsupported phone provider", func(s *account.Settings) { s.Phone.Enabled = false })
+	f(account.OTP{Phone: "0"}, account.Invalid, "validation_failed: Invalid phone number format (E.164 required)")
+	f(account.OTP{Phone: "12", Channel: "whatsapp"}, account.Invalid, "validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider.")
+	f(account.OTP{Phone: "12", CreateUser: true}, account.Limited, "over_sms_send_rate_limit: SMS rate limit exceeded", func(s *account.Settings) { s.Phone.Sent.N = 0 })
+	refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{}), "validation_failed: Password recovery requires an email")
+	if h.trail() != "" || len(h.letters()) != 0 {
+		t.Errorf("refusals left %s", h.trail())
+	}
+}
+
+func TestSendOTP(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	mia := h.confirmed("mia@example.org").User
+	send := func(p account.OTP) {
+		t.Helper()
+		h.pass(time.Second)
+		refused(t, h.SendOTP(t.Context(), browser, p), "")
+	}
+	send(account.OTP{Email: "MIA@example.org"})
+	if u := h.redeem("magiclink", h.newest("magic_link", "mia@example.org").Hash).User; u.ID != mia.ID || u.RecoverySentAt.IsZero() {
+		t.Errorf("%+v", u)
+	}
+	// A new address becomes an account, without password, by a confirmation.
+	send(account.OTP{Email: "new@example.org", CreateUser: true, Data: []byte(`{"nick":"x"}`)})
+	u := h.redeem("signup", h.newest("confirmation", "new@example.org").Hash).User
+	if u.PasswordHash != "" || !strings.Contains(string(u.UserMetadata), `"nick": "x"`) {
+		t.Errorf("%+v", u)
+	}
+	// So does somebody unconfirmed, although sign-ups are closed.
+	h.signUp("tom@example.org", "sesame", `{}`)
+	h.set(func(s *account.Settings) { s.DisableSignup = true })
+	send(account.OTP{Email: "tom@example.org"})
+	h.redeem("email", h.newest("confirmation", "tom@example.org").Hash)
+	h.set(func(s *account.Settings) { s.DisableSignup, s.Email.Autoconfirm = false, true })
+	send(account.OTP{Email: "auto@example.org", CreateUser: true})
+	l := h.newest("magic_link", "auto@example.org")
+	if g := h.redeem("magiclink", l.Hash); g.User.EmailConfirmedAt.IsZero() || len(g.User.Identities) != 1 {
+		t.Errorf("%+v", g.User)
+	}
+	if list, err := h.UserSessions(t.Context(), u.ID); len(list) != 1 || err != nil {
+		t.Errorf("%d sessions of one sign-in", len(list))
+	}
+	send(account.OTP{Phone: "491511", CreateUser: true})
+	_, err := h.verify(account.Verify{Type: "sms", Phone: "491511", Token: h.newest("signup", "491511").Code})
+	refused(t, err, "")
+	h.set(func(s *account.Settings) { s.Phone.Autoconfirm = true })
+	send(account.OTP{Phone: "491512", CreateUser: true})
+	_, err = h.verify(account.Verify{Type: "sms", Phone: "491512", Token: h.newest("sms", "491512").Code})
+	refused(t, err, "")
+	// The address of another provider's identity is not to be signed up with, and nobody is written to.
+	b := h.db.Batch()
+	b.PutIdentity(store.Identity{ID: uuid.New(), UserID: mia.ID, Provider: "github", ProviderID: "7", Email: "mia@work.example", Data: []byte(`{}`), CreatedAt: noon, UpdatedAt: noon})
+	if err := b.Send(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n := len(h.letters())
+	send(account.OTP{Email: "mia@work.example", CreateUser: true})
+	if len(h.letters()) != n {
+		t.Error("a letter was sent")
+	}
+}
+
+// The pauses and round trips of /recover, /otp and /resend are the same for known and unknown addresses.
+func TestUnknown_Statements(t *testing.T) {
+	db, trips := storetest.Counting(t)
+	h := openOn(t, db, func(s *account.Settings) { s.Email.Interval, s.HideUnknownOnOTP = time.Minute, true })
+	h.confirmed("mia@example.org")
+	h.pass(time.Hour)
+	const wait = "over_email_send_rate_limit: For security purposes, you can only request this after 60 seconds."
+	f := func(name string, call func(email string) error, emails ...string) {
+		t.Helper()
+		for _, email := range emails { // so that all is prepared
+			refused(t, call(email), "")
+		}
+		h.pass(time.Hour)
+		for _, email := range emails {
+			if n := trips.During(func() { refused(t, call(email), "") }); n != 2 {
+				t.Errorf("%s for %s takes %d round trips, want 2", name, email, n)
+			}
+			if n := trips.During(func() { refused(t, call(email), wait) }); n != 1 {
+				t.Errorf("%s for %s takes %d round trips to be refused, want 1", name, email, n)
+			}
+		}
+	}
+	f("recover", func(email string) error { return h.Recover(t.Context(), browser, account.Recover{Email: email}) },
+		"mia@example.org", "nobody@example.org")
+	h.pass(time.Hour)
+	f("otp", func(email string) error { return h.SendOTP(t.Context(), browser, account.OTP{Email: email}) },
+		"mia@example.org", "nobody@example.org")
+	h.pass(time.Hour)
+	h.set(func(s *account.Settings) { s.Email.ConfirmationInterval = time.Minute })
+	h.signUp("tom@example.org", "sesame", "{}")
+	h.pass(time.Hour)
+	for _, typ := range []string{"signup", "email_change"} {
+		f("resend "+typ, func(email string) error {
+			id, err := h.Resend(t.Context(), browser, account.Resend{Type: typ, Email: email})
+			if err == nil && id == uuid.Nil {
+				t.Errorf("no message id for %s", email)
+			}
+			return err
+		}, "tom@example.org", "mia@example.org", "nobody@example.org")
+		h.pass(time.Hour)
+	}
+}
+
+func TestRecover(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	f := func(p account.Recover, want string, change ...func(*account.Settings)) {
+		t.Helper()
+		old := h.s
+		for _, c := range change {
+			h.set(c)
+		}
+		refused(t, h.Recover(t.Context(), browser, p), want)
+		h.set(func(s *account.Settings) { *s = old })
+	}
+	f(account.Recover{}, "validation_failed: Password recovery requires an email")
+	f(account.Recover{Email: "a"}, "validation_failed: Unable to validate email address: invalid format")
+	f(account.Recover{Email: "a@b", Challenge: account.Challenge{Method: "plain"}}, "validation_failed: PKCE flow requires code_challenge_method and code_challenge")
+	f(account.Recover{Email: "a@b"}, "email_provider_disabled: Email logins are disabled", func(s *account.Settings) { s.Email.Enabled = false })
+	f(account.Recover{Email: "a@b"}, "unexpected_failure: Error sending recovery email", func(s *account.Settings) { s.Email.Configured = false })
+	f(account.Recover{Email: "a@b"}, "")
+	if len(h.letters()) != 0 || h.trail() != "" {
+		t.Error("something was written for nobody")
+	}
+	mia := h.confirmed("mia@example.org")
+	f(account.Recover{Email: "mia@example.org"}, "")
+	older := h.newest("recovery", "mia@example.org")
+	h.pass(time.Second)
+	f(account.Recover{Email: "mia@example.org"}, "")
+	_, err := h.verify(account.Verify{Type: "recovery", TokenHash: older.Hash})
+	refused(t, err, linkExpired)
+	if g := h.redeem("recovery", h.newest("recovery", "mia@example.org").Hash); g.User.ID != mia.User.ID || g.Type != "recovery" {
+		t.Errorf("%+v", g)
+	}
+}
+
+func TestResend(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	f := func(p account.Resend, want string, change ...func(*account.Settings)) {
+		t.Helper()
+		old := h.s
+		for _, c := range change {
+			h.set(c)
+		}
+		_, err := h.Resend(t.Context(), browser, p)
+		refused(t, err, want)
+		h.set(func(s *account.Settings) { *s = old })
+	}
+	const types = "validation_failed: Missing one of these types: signup, email_change, sms, phone_change"
+	f(account.Resend{}, types)
+	f(account.Resend{Type: "recovery", Email: "a@b"}, types)
+	f(account.Resend{Type: "signup", Challenge: account.Challenge{Method: "s256"}}, "validation_failed: PKCE flow requires code_challenge_method and code_challenge")
+	f(account.Resend{Type: "signup", Phone: "12"}, "validation_failed: Type provided requires an email address")
+	f(account.Resend{Type: "sms", Email: "a@b"}, "validation_failed: Type provided requires a phone number")
+	f(account.Resend{Type: "signup", Email: "a@b", Phone: "12"}, "validation_failed: Only an email address or phone number should be provided.")
+	f(account.Resend{Type: "email_change"}, "validation_failed: Missing email address or phone number")
+	f(account.Resend{Type: "email_change", Phone: "12"}, "validation_failed: Missing email address or phone number")
+	f(account.Resend{Type: "signup", Email: "a@b"}, "email_provider_disabled: Email logins are disabled", func(s *account.Settings) { s.Email.Enabled = false })
+	f(account.Resend{Type: "sms", Phone: "12"}, "phone_provider_disabled: Phone logins are disabled", func(s *account.Settings) { s.Phone.Enabled = false })
+	f(account.Resend{Type: "signup", Email: "a"}, "validation_failed: Unable to validate email address: invalid format")
+	f(account.Resend{Type: "sms", Phone: "0"}, "validation_failed: Invalid phone number format (E.164 required)")
+	f(account.Resend{Type: "signup", Email: "nobody@example.org"}, "")
+	h.confirmed("mia@example.org")
+	before := len(h.letters())
+	f(account.Resend{Type: "signup", Email: "mia@example.org"}, "")
+	f(account.Resend{Type: "email_change", Email: "mia@example.org"}, "")
+	if len(h.letters()) != before {
+		t.Error("a letter was sent although nothing waits")
+	}
+	// A pending sign-up is renewed with its password, data and PKCE flow.
+	_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "sesame", Data: []byte(`{"nick":"x"}`), Challenge: s256(verifier)})
+	refused(t, err, "")
+	h.pass(2 * time.Minute)
+	id, err := h.Resend(t.Context(), browser, account.Resend{Type: "signup", Email: "tom@example.org"})
+	refused(t, err, "")
+	l := h.newest("confirmation", "tom@example.org")
+	list, err := h.db.Messages(t.Context(), "", 1)
+	if err != nil || list[0].ID != id {
+		t.Errorf("message %v, want %v, %v", list[0].ID, id, err)
+	}
+	v, err := h.follow("signup", l)
+	if err != nil || v.Code == "" {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	g, err := h.exchange(v.Code, verifier)
+	if err != nil || !strings.Contains(string(g.User.UserMetadata), `"nick": "x"`) {
+		t.Errorf("%+v, %v", g, err)
+	}
+	refused(t, h.signIn("tom@example.org", "sesame"), "")
+	_, err = h.SignUp(t.Context(), browser, account.SignUp{Phone: "491511", Password: "sesame"})
+	refused(t, err, "")
+	h.pass(time.Second)
+	f(account.Resend{Type: "sms", Phone: "+491511"}, "")
+	_, err = h.verify(account.Verify{Type: "sms", Phone: "491511", Token: h.newest("signup", "491511").Code})
+	refused(t, err, "")
+	_, err = h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511", Password: "sesame"})
+	refused(t, err, "")
+}

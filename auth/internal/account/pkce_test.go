@@ -1,0 +1,146 @@
+package account_test
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+)
+
+const verifier = "a-verifier-of-at-least-forty-three-characters"
+
+func s256(text string) account.Challenge {
+	sum := sha256.Sum256([]byte(text))
+	return account.Challenge{Challenge: base64.RawURLEncoding.EncodeToString(sum[:]), Method: "S256"}
+}
+
+// follow opens a link of a PKCE flow.
+func (h *house) follow(typ string, l letter) (account.Verified, error) {
+	return h.verify(account.Verify{Type: typ, TokenHash: l.Hash, Link: true})
+}
+
+func (h *house) exchange(code, verifier string) (account.Grant, error) {
+	return h.ExchangeCode(h.t.Context(), browser, code, verifier)
+}
+
+func TestExchangeCode(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame", Challenge: s256(verifier)})
+	refused(t, err, "")
+	l := h.newest("confirmation", "mia@example.org")
+	if !strings.HasPrefix(l.Hash, "pkce_") {
+		t.Errorf("%+v", l)
+	}
+	// Without its prefix it is another text, and an ordinary one with it as well.
+	_, err = h.verify(account.Verify{Type: "signup", TokenHash: strings.TrimPrefix(l.Hash, "pkce_"), Link: true})
+	refused(t, err, linkExpired)
+	plain := h.signUp("tom@example.org", "sesame", `{}`)
+	_, err = h.verify(account.Verify{Type: "signup", TokenHash: "pkce_" + plain.Hash, Link: true})
+	refused(t, err, linkExpired)
+	h.redeem("signup", plain.Hash)
+
+	h.pass(50 * time.Minute) // the flow lives as long as the link
+	v, err := h.follow("signup", l)
+	if err != nil || v.Grant != nil || v.Code == "" || v.Type != "signup" {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	_, err = h.exchange("", verifier)
+	refused(t, err, "validation_failed: invalid request: both auth code and code verifier should be non-empty")
+	const none = "flow_state_not_found: invalid flow state, no valid flow state found"
+	_, err = h.exchange("no code", verifier)
+	refused(t, err, none)
+	_, err = h.exchange(strings.Repeat("0", 64), verifier)
+	refused(t, err, none)
+	h.pass(5 * time.Minute)
+	g, err := h.exchange(v.Code, verifier)
+	if err != nil || h.caller(g).Claims.AMR[0].Method != "email/signup" {
+		t.Fatalf("%+v, %v", g, err)
+	}
+	_, err = h.exchange(v.Code, verifier)
+	refused(t, err, none)
+	if !strings.HasSuffix(h.trail(), "user_signedup login") {
+		t.Errorf("trail %s", h.trail())
+	}
+
+	// A wrong verifier uses the code up, too old a code is told so, and a banned user gets nothing.
+	again := func(challenge account.Challenge) string {
+		t.Helper()
+		h.pass(time.Hour)
+		refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org", Challenge: challenge}), "")
+		v, err := h.follow("recovery", h.newest("recovery", "mia@example.org"))
+		refused(t, err, "")
+		return v.Code
+	}
+	code := again(s256(verifier))
+	_, err = h.exchange(code, verifier+"x")
+	refused(t, err, "bad_code_verifier: code challenge does not match previously saved code verifier")
+	_, err = h.exchange(code, verifier)
+	refused(t, err, none)
+	code = again(s256(verifier))
+	h.pass(5*time.Minute + time.Millisecond)
+	_, err = h.exchange(code, verifier)
+	refused(t, err, "flow_state_expired: invalid flow state, flow state has expired")
+	code = again(account.Challenge{Challenge: verifier, Method: "plain"})
+	g, err = h.exchange(code, verifier)
+	if err != nil || h.caller(g).Claims.AMR[0].Method != "recovery" {
+		t.Fatalf("%+v, %v", g, err)
+	}
+	code = again(s256(verifier))
+	h.ban(g.User, "1h")
+	_, err = h.exchange(code, verifier)
+	refused(t, err, "user_banned: User is banned")
+	h.ban(g.User, "none")
+	code = again(s256(verifier))
+	refused(t, h.AdminDelete(t.Context(), browser, service, g.User.ID, false), "")
+	_, err = h.exchange(code, verifier)
+	refused(t, err, none)
+}
+
+// Digits and a posted link of a PKCE mail give the session at once.
+func TestVerify_pkceDirectly(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.confirmed("mia@example.org")
+	send := func() letter {
+		h.pass(time.Second)
+		refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{Email: "mia@example.org", Challenge: s256(verifier)}), "")
+		return h.newest("magic_link", "mia@example.org")
+	}
+	v, err := h.verify(account.Verify{Type: "email", Token: send().Code, Email: "mia@example.org"})
+	if err != nil || v.Grant == nil {
+		t.Fatal(v, err)
+	}
+	v, err = h.verify(account.Verify{Type: "magiclink", TokenHash: send().Hash})
+	if err != nil || v.Grant == nil {
+		t.Fatal(v, err)
+	}
+}
+
+// One of many exchanges of one code gets the session.
+func TestExchangeCode_parallel(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.confirmed("mia@example.org")
+	refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{Email: "mia@example.org", Challenge: s256(verifier)}), "")
+	v, err := h.follow("magiclink", h.newest("magic_link", "mia@example.org"))
+	refused(t, err, "")
+	var got atomic.Int64
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if _, err := h.exchange(v.Code, verifier); err == nil {
+				got.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if got.Load() != 1 {
+		t.Errorf("%d sessions", got.Load())
+	}
+}

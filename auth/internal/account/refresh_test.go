@@ -1,0 +1,270 @@
+package account_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/auth/internal/token"
+)
+
+func (h *house) refresh(text string) (account.Grant, error) {
+	return h.Refresh(h.t.Context(), browser, text)
+}
+
+const (
+	notFound = "refresh_token_not_found: Invalid Refresh Token: Refresh Token Not Found"
+	used     = "refresh_token_already_used: Invalid Refresh Token: Already Used"
+	expired  = "session_expired: Invalid Refresh Token: Session Expired"
+)
+
+func TestRefresh(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	g := h.confirmed("mia@example.org")
+	h.pass(time.Minute)
+	first, err := h.Refresh(t.Context(), account.Client{IP: "198.51.100.1", UserAgent: "other"}, g.RefreshToken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := h.caller(first)
+	if first.RefreshToken == g.RefreshToken || c.Session.ID != g.Session || c.Session.RefreshedAt != h.now || c.Session.UserAgent != "other" || c.Session.IP != "198.51.100.1" || len(first.User.Identities) != 1 {
+		t.Errorf("%+v", c.Session)
+	}
+	// The parent gives the child again, for 10 s from the rotation, however often.
+	for range 3 {
+		h.pass(10 * time.Second / 3)
+		again, err := h.refresh(g.RefreshToken)
+		if err != nil || again.RefreshToken != first.RefreshToken {
+			t.Errorf("%v, %v", again.RefreshToken, err)
+		}
+	}
+	h.pass(time.Second)
+	_, err = h.refresh(g.RefreshToken)
+	refused(t, err, used)
+	// That ended the session, for everybody.
+	_, err = h.refresh(first.RefreshToken)
+	refused(t, err, notFound)
+	_, err = h.refresh(g.RefreshToken)
+	refused(t, err, notFound)
+	_, err = h.Authenticate(t.Context(), first.AccessToken, "", account.ReadUser)
+	refused(t, err, "session_not_found: Session from session_id claim in JWT does not exist")
+	if want := "user_confirmation_requested user_signedup token_refreshed token_revoked"; h.trail() != want {
+		t.Errorf("trail %s", h.trail())
+	}
+}
+
+// A grandparent is reuse even within the interval.
+func TestRefresh_grandparent(t *testing.T) {
+	t.Parallel()
+	f := func(rotation bool, wantOld, wantLive string) {
+		t.Helper()
+		h := open(t, func(s *account.Settings) { s.Sessions.Rotation = rotation })
+		g := h.confirmed("mia@example.org")
+		child, err := h.refresh(g.RefreshToken)
+		refused(t, err, "")
+		live, err := h.refresh(child.RefreshToken)
+		refused(t, err, "")
+		_, err = h.refresh(g.RefreshToken)
+		refused(t, err, wantOld)
+		_, err = h.refresh(live.RefreshToken)
+		refused(t, err, wantLive)
+	}
+	f(true, used, notFound)
+	f(false, used, "")
+	// Without rotation's punishment the parent gives the child at any age.
+	h := open(t, func(s *account.Settings) { s.Sessions.Rotation = false })
+	g := h.confirmed("mia@example.org")
+	child, err := h.refresh(g.RefreshToken)
+	refused(t, err, "")
+	h.pass(100 * time.Hour)
+	again, err := h.refresh(g.RefreshToken)
+	refused(t, err, "")
+	if again.RefreshToken != child.RefreshToken {
+		t.Error("another child")
+	}
+}
+
+func TestRefresh_refusals(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	g := h.confirmed("mia@example.org")
+	f := func(text, want string) {
+		t.Helper()
+		_, err := h.refresh(text)
+		refused(t, err, want)
+	}
+	const malformed = "validation_failed: Refresh token is not valid"
+	for _, text := range []string{"", "x", g.RefreshToken + "A", g.RefreshToken[1:], strings.Replace(g.RefreshToken, g.RefreshToken[5:6], "!", 1), "abcdefghijkl"} {
+		f(text, malformed)
+	}
+	codec := token.NewRefreshCodec(h.root.Keys(secret.Refresh))
+	forged := token.NewRefreshCodec([][]byte{[]byte("another key of thirty-two bytes!")})
+	good, err := codec.Parse(g.RefreshToken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(c *token.RefreshCodec, change func(*token.Refresh)) string {
+		r := good
+		change(&r)
+		return string(c.Append(nil, &r))
+	}
+	f(write(forged, func(*token.Refresh) {}), notFound)
+	f(write(codec, func(r *token.Refresh) { r.Session = uuid.New() }), notFound)
+	f(write(codec, func(r *token.Refresh) { r.Secret[0]++ }), notFound)
+	f(write(codec, func(r *token.Refresh) { r.Counter = 7 }), notFound)
+	h.ban(g.User, "1h")
+	f(g.RefreshToken, "user_banned: Invalid Refresh Token: User Banned")
+	h.ban(g.User, "none")
+	f(g.RefreshToken, "")
+
+	g = h.again("mia@example.org")
+	refused(t, h.SignOut(t.Context(), browser, g.AccessToken, "", false), "")
+	f(g.RefreshToken, notFound)
+
+	g = h.again("mia@example.org")
+	h.pass(61 * time.Minute)
+	h.set(func(s *account.Settings) { s.Sessions.Inactivity = time.Hour })
+	f(g.RefreshToken, expired+" (Inactivity)")
+	h.set(func(s *account.Settings) { s.Sessions.Timebox = time.Hour })
+	f(g.RefreshToken, expired)
+	h.set(func(s *account.Settings) { s.Sessions.Timebox, s.Sessions.Inactivity = 0, 0 })
+	f(g.RefreshToken, "")
+
+	h.set(func(s *account.Settings) { s.Sessions.SinglePerUser = true })
+	older := h.again("mia@example.org")
+	h.pass(time.Second)
+	newer := h.again("mia@example.org")
+	f(older.RefreshToken, expired+" (Revoked by Newer Login)")
+	f(newer.RefreshToken, "")
+
+	if err := h.AdminDelete(t.Context(), browser, service, g.User.ID, true); err != nil {
+		t.Fatal(err)
+	}
+	f(newer.RefreshToken, notFound)
+}
+
+// again signs in once more.
+func (h *house) again(email string) account.Grant {
+	h.t.Helper()
+	g, err := h.SignInPassword(h.t.Context(), browser, account.Password{Email: email, Password: "sesame"})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return g
+}
+
+// Twenty at once with one token: one rotation, and all have the same child.
+func TestRefresh_parallel(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	g := h.confirmed("mia@example.org")
+	for range 3 {
+		var mu sync.Mutex
+		children := map[string]int{}
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				child, err := h.refresh(g.RefreshToken)
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				children[child.RefreshToken]++
+				g.AccessToken = child.AccessToken
+			})
+		}
+		wg.Wait()
+		if len(children) != 1 {
+			t.Fatalf("children %v", children)
+		}
+		for text := range children {
+			g.RefreshToken = text
+		}
+	}
+	if c := h.caller(g); c.Session.Counter != 3 {
+		t.Errorf("rotated %d times, want 3", c.Session.Counter)
+	}
+}
+
+// A session that rotates without pause is told to wait; handing out the child again is free.
+func TestRefresh_burst(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) { s.Sessions.RefreshBurst = 3 })
+	g := h.confirmed("mia@example.org")
+	parent := g.RefreshToken
+	for range 3 {
+		parent = g.RefreshToken
+		var err error
+		g, err = h.refresh(g.RefreshToken)
+		refused(t, err, "")
+		if _, err := h.refresh(parent); len(parent) == 0 || err != nil && kindOf(err) != account.Unavailable {
+			t.Error(err)
+		}
+	}
+	_, err := h.refresh(g.RefreshToken)
+	if kindOf(err) != account.Unavailable {
+		t.Errorf("the fourth: %v", err)
+	}
+	h.pass(time.Second)
+	_, err = h.refresh(g.RefreshToken)
+	refused(t, err, "")
+}
+
+// Whatever happens to the database, the client keeps its session.
+func TestRefresh_trouble(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	h := openOn(t, db)
+	g := h.confirmed("mia@example.org")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := h.Refresh(ctx, browser, g.RefreshToken); kindOf(err) != account.Unavailable {
+		t.Errorf("cancelled: %v", err)
+	}
+	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	if _, err := h.Refresh(late, browser, g.RefreshToken); kindOf(err) != account.Unavailable {
+		t.Errorf("too late: %v", err)
+	}
+	_, err := h.refresh(g.RefreshToken)
+	refused(t, err, "")
+}
+
+func TestRefresh_Statements(t *testing.T) {
+	db, trips := storetest.Counting(t)
+	h := openOn(t, db)
+	g := h.confirmed("mia@example.org")
+	next := func() {
+		var err error
+		if g, err = h.refresh(g.RefreshToken); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next()
+	if n := trips.During(next); n != 1 {
+		t.Errorf("refresh takes %d round trips, want 1", n)
+	}
+	read := func() { h.caller(g) }
+	read()
+	if n := trips.During(read); n != 1 {
+		t.Errorf("a caller takes %d round trips, want 1", n)
+	}
+	out := func() {
+		if err := h.SignOut(t.Context(), browser, g.AccessToken, "", false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out()
+	if n := trips.During(out); n != 1 {
+		t.Errorf("sign-out takes %d round trips, want 1", n)
+	}
+}

@@ -1,0 +1,162 @@
+package account_test
+
+import (
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
+)
+
+func TestSignInPassword(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	mia := h.confirmed("mia@example.org").User
+	f := func(p account.Password, want string) {
+		t.Helper()
+		_, err := h.SignInPassword(t.Context(), browser, p)
+		refused(t, err, want)
+	}
+	const wrong = "invalid_credentials: Invalid login credentials"
+	f(account.Password{Email: "mia@example.org", Phone: "1", Password: "sesame"}, "validation_failed: Only an email address or phone number should be provided on login.")
+	f(account.Password{Password: "sesame"}, "validation_failed: missing email or phone")
+	f(account.Password{Email: "nobody@example.org", Password: "sesame"}, wrong)
+	f(account.Password{Email: "no address", Password: "sesame"}, wrong)
+	f(account.Password{Phone: "no number", Password: "sesame"}, wrong)
+	f(account.Password{Email: "mia@example.org", Password: "wrong"}, wrong)
+	f(account.Password{Email: "mia@example.org"}, wrong)
+	_, err := h.SignInPassword(t.Context(), account.Client{Aud: "other"}, account.Password{Email: "mia@example.org", Password: "sesame"})
+	refused(t, err, wrong)
+
+	h.pass(time.Minute)
+	g, err := h.SignInPassword(t.Context(), browser, account.Password{Email: "MIA@example.org", Password: "sesame"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g.User.ID != mia.ID || g.User.LastSignInAt != h.now || len(g.User.Identities) != 1 || g.ExpiresIn != 3600 || g.ExpiresAt != h.now.Add(time.Hour).Truncate(time.Second) || g.Weak != nil {
+		t.Errorf("%+v", g)
+	}
+	c := h.caller(g)
+	if c.Session.UserAgent != "browser" || c.Session.IP != browser.IP || c.Claims.AAL != "aal1" || c.Claims.Role != "authenticated" || c.Claims.Issuer != h.s.Issuer || c.Claims.ID == "" {
+		t.Errorf("%+v", c)
+	}
+
+	// What is wrong with an account is told to the owner of its password only.
+	h.ban(mia, "1h")
+	f(account.Password{Email: "mia@example.org", Password: "sesame"}, "user_banned: User is banned")
+	f(account.Password{Email: "mia@example.org", Password: "wrong"}, wrong)
+	h.ban(mia, "none")
+	_, err = h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "sesame"})
+	refused(t, err, "")
+	f(account.Password{Email: "tom@example.org", Password: "sesame"}, "email_not_confirmed: Email not confirmed")
+	f(account.Password{Email: "tom@example.org", Password: "wrong"}, wrong)
+	_, err = h.SignUp(t.Context(), browser, account.SignUp{Phone: "+49 151 1", Password: "sesame"})
+	refused(t, err, "")
+	f(account.Password{Phone: "+491511", Password: "sesame"}, "phone_not_confirmed: Phone not confirmed")
+
+	h.set(func(s *account.Settings) { s.Passwords.Policy = password.NewPolicy(10, "", false) })
+	g, err = h.SignInPassword(t.Context(), browser, account.Password{Email: "mia@example.org", Password: "sesame"})
+	if err != nil || g.Weak == nil || g.Weak.Reasons[0] != "length" {
+		t.Errorf("%+v, %v", g.Weak, err)
+	}
+	h.set(func(s *account.Settings) { s.Email.Enabled, s.Phone.Enabled = false, false })
+	f(account.Password{Email: "mia@example.org", Password: "sesame"}, "email_provider_disabled: Email logins are disabled")
+	f(account.Password{Phone: "1", Password: "sesame"}, "phone_provider_disabled: Phone logins are disabled")
+}
+
+// An imported hash, or one of other costs, is replaced at the next sign-in.
+func TestSignInPassword_rehash(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	// bcrypt with cost 5 of "sesame"
+	params, _ := password.ParseParams("bcrypt:5")
+	other := password.NewWorkers(password.Options{Workers: 1, Params: params})
+	defer other.Close()
+	hash, err := other.Hash(t.Context(), "sesame")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := h.create(account.Attributes{Email: ptr("mia@example.org"), PasswordHash: &hash, EmailConfirm: ptr(true)})
+	refused(t, h.signIn("mia@example.org", "wrong"), "invalid_credentials: Invalid login credentials")
+	if h.user(u.ID).PasswordHash != hash {
+		t.Error("a wrong password replaced the hash")
+	}
+	refused(t, h.signIn("mia@example.org", "sesame"), "")
+	if got := h.user(u.ID).PasswordHash; got == hash || got[:7] != "$2a$04$" {
+		t.Errorf("the hash is %s", got)
+	}
+	refused(t, h.signIn("mia@example.org", "sesame"), "")
+}
+
+// Twenty wrong ones, then one each minute, whether or not there is such an account; the log is not flooded.
+func TestSignInPassword_tries(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.confirmed("mia@example.org")
+	for _, email := range []string{"mia@example.org", "nobody@example.org"} {
+		for range 20 {
+			refused(t, h.signIn(email, "wrong"), "invalid_credentials: Invalid login credentials")
+		}
+		err := h.signIn(email, "sesame")
+		refused(t, err, "over_request_rate_limit: Request rate limit reached")
+		if r := err.(*account.Refusal); r.RetryAfter != time.Minute || r.Kind != account.Limited {
+			t.Errorf("%+v", r)
+		}
+	}
+	if want := "user_confirmation_requested user_signedup login_failed login_failed"; h.trail() != want {
+		t.Errorf("trail %s", h.trail())
+	}
+	h.pass(time.Minute)
+	refused(t, h.signIn("mia@example.org", "sesame"), "")
+	refused(t, h.signIn("mia@example.org", "wrong"), "invalid_credentials: Invalid login credentials")
+	refused(t, h.signIn("mia@example.org", "sesame"), "over_request_rate_limit: Request rate limit reached")
+	h.set(func(s *account.Settings) { s.Passwords.TriesPerAccount = 0 })
+	refused(t, h.signIn("mia@example.org", "sesame"), "")
+}
+
+func TestSignInPassword_Statements(t *testing.T) {
+	db, trips := storetest.Counting(t)
+	h := openOn(t, db)
+	mia := h.confirmed("mia@example.org").User
+	_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "sesame"})
+	refused(t, err, "")
+	try := func(email, pass string) func() { return func() { h.signIn(email, pass) } }
+	f := func(email, pass string) {
+		t.Helper()
+		try(email, pass)()
+		if n := trips.During(try(email, pass)); n != 2 {
+			t.Errorf("%s with %q takes %d round trips, want 2", email, pass, n)
+		}
+	}
+	f("mia@example.org", "sesame")
+	f("mia@example.org", "wrong")
+	f("nobody@example.org", "sesame")
+	f("tom@example.org", "sesame")
+	f("tom@example.org", "wrong")
+	h.ban(mia, "1h")
+	f("mia@example.org", "sesame")
+}
+
+// ban bans a user, or lets him in again.
+func (h *house) ban(u store.User, duration string) {
+	h.t.Helper()
+	if _, err := h.AdminUpdate(h.t.Context(), browser, service, u.ID, account.Attributes{BanDuration: &duration}); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// service is an administrator that is a service.
+var service = account.Actor{Role: "service_role"}
+
+func (h *house) create(p account.Attributes) store.User {
+	h.t.Helper()
+	u, err := h.AdminCreate(h.t.Context(), browser, service, p)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return u
+}
+
+func ptr[T any](v T) *T { return &v }

@@ -1,0 +1,82 @@
+package account_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/token"
+)
+
+func TestSignOut(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	const gone = "session_not_found: Session from session_id claim in JWT does not exist"
+	h.confirmed("mia@example.org")
+	// two sessions; the first signs out; who can still read, act and refresh?
+	f := func(scope string, given bool, first, second [3]string) {
+		t.Helper()
+		one, two := h.again("mia@example.org"), h.again("mia@example.org")
+		refused(t, h.SignOut(t.Context(), browser, one.AccessToken, scope, given), "")
+		for i, g := range []account.Grant{one, two} {
+			want := [][3]string{first, second}[i]
+			_, err := h.Authenticate(t.Context(), g.AccessToken, "", account.ReadUser)
+			refused(t, err, want[0])
+			_, err = h.Authenticate(t.Context(), g.AccessToken, "", account.Full)
+			refused(t, err, want[1])
+			_, err = h.refresh(g.RefreshToken)
+			refused(t, err, want[2])
+		}
+		// Again is fine, and so is a banned user.
+		h.ban(one.User, "1h")
+		refused(t, h.SignOut(t.Context(), browser, one.AccessToken, "", true), "")
+		refused(t, h.SignOut(t.Context(), browser, two.AccessToken, "", true), "")
+		h.ban(one.User, "none")
+	}
+	out, alive := [3]string{gone, gone, notFound}, [3]string{}
+	f("", false, [3]string{"", gone, notFound}, [3]string{"", gone, notFound})
+	f("", true, out, out)
+	f("global", true, out, out)
+	f("local", true, out, alive)
+	f("others", true, alive, out)
+
+	g := h.again("mia@example.org")
+	refused(t, h.SignOut(t.Context(), browser, g.AccessToken, "all", true), `validation_failed: Unsupported logout scope "all"`)
+	refused(t, h.SignOut(t.Context(), browser, "", "", true), "no_authorization: This endpoint requires a valid Bearer token")
+	loose := h.sign(h.caller(g), func(c *token.Claims) { c.SessionID = "" })
+	refused(t, h.SignOut(t.Context(), browser, loose, "local", true), `validation_failed: Logout scope "local" needs a token with a session`)
+	refused(t, h.SignOut(t.Context(), browser, loose, "", true), "")
+	_, err := h.Authenticate(t.Context(), g.AccessToken, "", account.ReadUser)
+	refused(t, err, gone)
+	h.pass(2 * time.Hour)
+	if err := h.SignOut(t.Context(), browser, g.AccessToken, "", true); kindOf(err) != account.Denied {
+		t.Errorf("an expired token: %v", err)
+	}
+}
+
+func TestSessions(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	first := h.confirmed("mia@example.org")
+	h.pass(time.Minute)
+	second := h.again("mia@example.org")
+	tom := h.confirmed("tom@example.org")
+	me := h.caller(second)
+	refused(t, h.EndSession(t.Context(), browser, me, tom.Session), "session_not_found: Session not found")
+	refused(t, h.EndSession(t.Context(), browser, me, uuid.New()), "session_not_found: Session not found")
+	refused(t, h.EndSession(t.Context(), browser, me, first.Session), "")
+	list, err := h.Sessions(t.Context(), me)
+	if err != nil || len(list) != 2 || list[0].ID != second.Session || list[1].EndedReason != "user" || list[0].Ended() {
+		t.Errorf("%+v, %v", list, err)
+	}
+	_, err = h.refresh(first.RefreshToken)
+	refused(t, err, notFound)
+	all, err := h.UserSessions(t.Context(), me.User.ID)
+	if err != nil || len(all) != 2 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	_, err = h.UserSessions(t.Context(), uuid.New())
+	refused(t, err, "user_not_found: User not found")
+}

@@ -1,0 +1,335 @@
+package account_test
+
+import (
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+)
+
+const (
+	linkExpired  = "otp_expired: Email link is invalid or has expired"
+	tokenExpired = "otp_expired: Token has expired or is invalid"
+)
+
+func (h *house) verify(p account.Verify) (account.Verified, error) {
+	return h.Verify(h.t.Context(), browser, p)
+}
+
+// signUp asks for an account and is the letter that comes.
+func (h *house) signUp(email, pass, data string) letter {
+	h.t.Helper()
+	h.pass(time.Second)
+	_, err := h.SignUp(h.t.Context(), browser, account.SignUp{Email: email, Password: pass, Data: []byte(data)})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return h.newest("confirmation", email)
+}
+
+func TestVerify_refusals(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	f := func(p account.Verify, kind account.Kind, want string) {
+		t.Helper()
+		_, err := h.verify(p)
+		refused(t, err, want)
+		if kindOf(err) != kind {
+			t.Errorf("%v is of kind %d, want %d", err, kindOf(err), kind)
+		}
+	}
+	hash := strings.Repeat("0", 64)
+	either := "validation_failed: Verify requires either a token or a token hash"
+	only := "validation_failed: Only the token_hash and type should be provided"
+	f(account.Verify{Token: "123456"}, account.Invalid, "validation_failed: Verify requires a verification type")
+	f(account.Verify{Type: "signup"}, account.Invalid, either)
+	f(account.Verify{Type: "signup", Token: "1", TokenHash: "2"}, account.Invalid, either)
+	f(account.Verify{Type: "signup", Token: "1", Email: "a@b", Phone: "12"}, account.Invalid, "validation_failed: Only an email address or phone number should be provided on verify")
+	f(account.Verify{Type: "signup", Token: "1", Email: "a"}, account.Unprocessable, "validation_failed: Invalid email format")
+	f(account.Verify{Type: "sms", Token: "1", Phone: "0"}, account.Invalid, "validation_failed: Invalid phone number format (E.164 required)")
+	f(account.Verify{Type: "signup", TokenHash: hash, Email: "a@b"}, account.Invalid, only)
+	f(account.Verify{Type: "signup", TokenHash: hash, Phone: "12"}, account.Invalid, only)
+	f(account.Verify{Type: "signup", TokenHash: hash, RedirectTo: "x"}, account.Invalid, only)
+	f(account.Verify{Type: "sms", TokenHash: hash}, account.Invalid, "validation_failed: Invalid email verification type")
+	f(account.Verify{Type: "x", Token: hash}, account.Invalid, "validation_failed: Invalid email verification type")
+	for _, typ := range []string{"email", "signup", "invite", "recovery", "magiclink", "email_change"} {
+		f(account.Verify{Type: typ, TokenHash: hash}, account.Denied, linkExpired)
+		f(account.Verify{Type: typ, TokenHash: "pkce_" + hash, Link: true}, account.Denied, linkExpired)
+		f(account.Verify{Type: typ, TokenHash: "short"}, account.Denied, linkExpired)
+		f(account.Verify{Type: typ, Token: "123456", Email: "a@b"}, account.Denied, tokenExpired)
+	}
+	f(account.Verify{Type: "sms", Token: "123456", Phone: "12"}, account.Denied, tokenExpired)
+	f(account.Verify{Type: "phone_change", Token: "123456", Phone: "12"}, account.Denied, tokenExpired)
+	f(account.Verify{Type: "x", Token: "123456", Email: "a@b"}, account.Denied, tokenExpired)
+	f(account.Verify{Type: "signup", Token: "123456", Email: "a@b", Password: "short"}, account.Unprocessable, "weak_password: Password should be at least 6 characters.")
+	if !strings.HasPrefix(h.trail(), "verification_failed verification_failed") {
+		t.Errorf("trail %s", h.trail())
+	}
+}
+
+// The sign-up whose link is used decides about password and data; the others die.
+func TestVerify_signup(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	first := h.signUp("mia@example.org", "first password", `{"nick":"one","a":1}`)
+	second := h.signUp("mia@example.org", "second password", `{"nick":"two"}`)
+	// Until then the newest one's password is compared, and nothing can be entered.
+	refused(t, h.signIn("mia@example.org", "first password"), "invalid_credentials: Invalid login credentials")
+	refused(t, h.signIn("mia@example.org", "second password"), "email_not_confirmed: Email not confirmed")
+	if !digitsOnly.MatchString(first.Code) || !strings.HasPrefix(first.Link, "https://auth.example.org/verify?token="+first.Hash+"&type=signup&redirect_to=https://app.example.org/home") {
+		t.Errorf("%+v", first)
+	}
+	v, err := h.verify(account.Verify{Type: "signup", Token: first.Code, Email: "MIA@example.org"})
+	if err != nil || v.Type != "signup" || v.Grant.Type != "signup" || v.Grant.User.LastSignInAt != h.now {
+		t.Fatal(v, err)
+	}
+	var meta map[string]any
+	h.decode(v.Grant.User.UserMetadata, &meta)
+	if meta["nick"] != "one" || meta["email_verified"] != true || meta["email"] != "mia@example.org" || meta["sub"] != v.User.ID.String() {
+		t.Errorf("metadata %v", meta)
+	}
+	if i := v.Grant.User.Identities; len(i) != 1 || !strings.Contains(string(i[0].Data), `"email_verified": true`) || !strings.Contains(string(i[0].Data), `"nick": "one"`) {
+		t.Errorf("identities %s", i[0].Data)
+	}
+	if c := h.caller(*v.Grant); c.Claims.AMR[0].Method != "otp" {
+		t.Errorf("%+v", c.Claims)
+	}
+	refused(t, h.signIn("mia@example.org", "first password"), "")
+	refused(t, h.signIn("mia@example.org", "second password"), "invalid_credentials: Invalid login credentials")
+	for _, l := range []letter{first, second} {
+		_, err = h.verify(account.Verify{Type: "signup", TokenHash: l.Hash})
+		refused(t, err, linkExpired)
+		_, err = h.verify(account.Verify{Type: "email", Token: l.Code, Email: "mia@example.org"})
+		refused(t, err, tokenExpired)
+	}
+}
+
+// Five side by side, a sixth drops the oldest.
+func TestVerify_sixSignups(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	var all []letter
+	for range 6 {
+		all = append(all, h.signUp("mia@example.org", "sesame", `{}`))
+	}
+	_, err := h.verify(account.Verify{Type: "email", TokenHash: all[0].Hash})
+	refused(t, err, linkExpired)
+	_, err = h.verify(account.Verify{Type: "email", TokenHash: all[1].Hash})
+	refused(t, err, "")
+}
+
+// A token is redeemed as what it was sent for; email finds sign-ups, invitations and magic links.
+func TestVerify_kinds(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.confirmed("mia@example.org")
+	send := map[string]func() letter{
+		"signup": func() letter { return h.signUp("tom@example.org", "sesame", `{}`) },
+		"invite": func() letter {
+			_, err := h.Invite(t.Context(), browser, service, account.Invitation{Email: "ann@example.org"})
+			refused(t, err, "")
+			return h.newest("invite", "ann@example.org")
+		},
+		"recovery": func() letter {
+			refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
+			return h.newest("recovery", "mia@example.org")
+		},
+		"magiclink": func() letter {
+			refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{Email: "mia@example.org"}), "")
+			return h.newest("magic_link", "mia@example.org")
+		},
+	}
+	for sent, f := range send {
+		h.pass(time.Second)
+		l := f()
+		for _, typ := range []string{"signup", "invite", "recovery", "magiclink", "email_change"} {
+			if typ == sent {
+				continue
+			}
+			_, err := h.verify(account.Verify{Type: typ, TokenHash: l.Hash})
+			refused(t, err, linkExpired)
+		}
+		as := sent
+		if sent != "recovery" {
+			as = "email"
+		} else {
+			_, err := h.verify(account.Verify{Type: "email", Token: l.Hash})
+			refused(t, err, linkExpired)
+		}
+		v, err := h.verify(account.Verify{Type: as, Token: l.Hash}) // a token alone is the link's
+		if err != nil || v.Type != sent {
+			t.Errorf("%s: %+v, %v", sent, v, err)
+		}
+	}
+}
+
+func TestVerify_misses(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	l := h.signUp("mia@example.org", "sesame", `{}`)
+	p := account.Verify{Type: "signup", Email: "mia@example.org"}
+	for range 5 {
+		p.Token = wrong(l.Code)
+		_, err := h.verify(p)
+		refused(t, err, tokenExpired)
+	}
+	p.Token = l.Code
+	_, err := h.verify(p)
+	refused(t, err, tokenExpired)
+	h.redeem("signup", l.Hash)
+	// And after an hour even the link is dead.
+	l = h.signUp("tom@example.org", "sesame", `{}`)
+	h.pass(time.Hour)
+	_, err = h.verify(account.Verify{Type: "signup", TokenHash: l.Hash})
+	refused(t, err, linkExpired)
+}
+
+// Two hundred at once, by link and by digits: one session.
+func TestVerify_parallel(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	l := h.signUp("mia@example.org", "sesame", `{}`)
+	var got atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			p, want := account.Verify{Type: "signup", TokenHash: l.Hash}, linkExpired
+			if i%2 == 0 {
+				p, want = account.Verify{Type: "email", Token: l.Code, Email: "mia@example.org"}, tokenExpired
+			}
+			v, err := h.verify(p)
+			if err != nil {
+				refused(t, err, want)
+				return
+			}
+			if got.Add(1); v.Grant == nil {
+				t.Errorf("%+v", v)
+			}
+		})
+	}
+	wg.Wait()
+	page, _, err := h.AdminUsers(t.Context(), store.UsersFilter{Email: "mia@example.org", Limit: 2})
+	if err != nil || len(page) != 1 || got.Load() != 1 {
+		t.Fatalf("%d users, redeemed %d times, %v", len(page), got.Load(), err)
+	}
+	all, err := h.UserSessions(t.Context(), page[0].ID)
+	if err != nil || len(all) != 1 {
+		t.Errorf("%d sessions, %v", len(all), err)
+	}
+}
+
+// Whoever is confirmed by recovery or a magic link has no password: who signed up is not known to him.
+func TestVerify_confirmsWithout(t *testing.T) {
+	t.Parallel()
+	f := func(typ string, send func(*house) (hash string)) {
+		t.Helper()
+		h := open(t)
+		l := h.signUp("mia@example.org", "sesame", `{"nick":"x"}`)
+		g := h.redeem(typ, send(h))
+		if u := h.user(g.User.ID); u.PasswordHash != "" || u.EmailConfirmedAt.IsZero() || strings.Contains(string(u.UserMetadata), "nick") {
+			t.Errorf("%+v", u)
+		}
+		refused(t, h.signIn("mia@example.org", "sesame"), "invalid_credentials: Invalid login credentials")
+		_, err := h.verify(account.Verify{Type: "signup", TokenHash: l.Hash})
+		refused(t, err, linkExpired)
+		if want := "user_confirmation_requested user_recovery_requested user_signedup login_failed verification_failed"; h.trail() != want {
+			t.Errorf("trail %s", h.trail())
+		}
+	}
+	f("recovery", func(h *house) string {
+		refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "nobody@example.org"}), "")
+		refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
+		return h.newest("recovery", "mia@example.org").Hash
+	})
+	f("magiclink", func(h *house) string {
+		l, err := h.GenerateLink(t.Context(), browser, service, account.LinkRequest{Type: "magiclink", Email: "mia@example.org"})
+		refused(t, err, "")
+		return l.HashedToken
+	})
+}
+
+// A password may come with the verification of somebody who has none; his choice beats that of whoever
+// signed up.
+func TestVerify_password(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	_, err := h.Invite(t.Context(), browser, service, account.Invitation{Email: "ann@example.org"})
+	refused(t, err, "")
+	_, err = h.verify(account.Verify{Type: "invite", TokenHash: h.newest("invite", "ann@example.org").Hash, Password: "sesame"})
+	refused(t, err, "")
+	refused(t, h.signIn("ann@example.org", "sesame"), "")
+	l := h.signUp("mia@example.org", "stranger", `{}`)
+	_, err = h.verify(account.Verify{Type: "signup", TokenHash: l.Hash, Password: "sesame"})
+	refused(t, err, "")
+	refused(t, h.signIn("mia@example.org", "sesame"), "")
+	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
+	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: h.newest("recovery", "mia@example.org").Hash, Password: "another"})
+	refused(t, err, "")
+	refused(t, h.signIn("mia@example.org", "another"), "invalid_credentials: Invalid login credentials")
+}
+
+func TestVerify_banned(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	g := h.confirmed("mia@example.org")
+	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
+	l := h.newest("recovery", "mia@example.org")
+	h.ban(g.User, "10m")
+	_, err := h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
+	refused(t, err, "user_banned: User is banned")
+	h.pass(10 * time.Minute)
+	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
+	refused(t, err, "")
+}
+
+func TestVerify_sms(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	_, err := h.SignUp(t.Context(), browser, account.SignUp{Phone: "+49 151 1234", Password: "sesame", Data: []byte(`{"nick":"x"}`)})
+	refused(t, err, "")
+	l := h.newest("signup", "491511234")
+	if l.Text != "Your code is "+l.Code {
+		t.Errorf("%+v", l)
+	}
+	v, err := h.verify(account.Verify{Type: "sms", Token: l.Code, Phone: "+491511234"})
+	if err != nil || v.Type != "sms" || v.User.PhoneConfirmedAt.IsZero() || !strings.Contains(string(v.User.UserMetadata), `"phone_verified": true`) {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	_, err = h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511234", Password: "sesame"})
+	refused(t, err, "")
+	h.pass(time.Second)
+	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "491511234"}), "")
+	v, err = h.verify(account.Verify{Type: "sms", Token: h.newest("sms", "491511234").Code, Phone: "491511234"})
+	if err != nil || v.Type != "sms" {
+		t.Fatal(v, err)
+	}
+	if want := "user_confirmation_requested user_signedup login user_recovery_requested login"; h.trail() != want {
+		t.Errorf("trail %s", h.trail())
+	}
+}
+
+// Test numbers: a fixed code, no message, no caps, no five tries; the pause holds.
+func TestVerify_testNumber(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) {
+		s.Phone.TestCodes, s.Phone.Configured, s.Phone.Sent.N, s.Phone.Interval = map[string]string{"491511234": "424242"}, false, 0, time.Minute
+		s.Phone.TestUntil = noon.Add(48 * time.Hour)
+	})
+	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "+491511234", CreateUser: true}), "")
+	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "+491511234", CreateUser: true}), "over_sms_send_rate_limit: For security purposes, you can only request this after 60 seconds.")
+	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "+491511235", CreateUser: true}), "sms_send_failed: Error sending confirmation OTP to provider: no SMS provider is configured")
+	for range 7 {
+		_, err := h.verify(account.Verify{Type: "sms", Token: "000000", Phone: "491511234"})
+		refused(t, err, tokenExpired)
+	}
+	h.pass(24 * time.Hour)
+	_, err := h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511234"})
+	refused(t, err, "")
+	if n := len(h.letters()); n != 0 {
+		t.Errorf("%d messages", n)
+	}
+}
