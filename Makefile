@@ -6,6 +6,8 @@ export REQUIRE_SERVERS ?= 1
 FUZZTIME ?= 20s
 # Flags of the bench program, for example BENCHFLAGS=-short; `.run/bench -h` lists them.
 BENCHFLAGS ?=
+# Flags of the program that starts the daemon for `make load`; LOADFLAGS='-delay 100ms' must fail.
+LOADFLAGS ?=
 
 daemons := $(patsubst %/main.go,%,$(wildcard auth/main.go ratelimit/main.go))
 # Without net/trace the linker drops 6 MB of templates that nobody looks at.
@@ -15,7 +17,7 @@ buildvcs := $(shell git status >/dev/null 2>&1 && echo auto || echo false)
 # Modules linked into a daemon, one a line, without our own.
 linked = CGO_ENABLED=0 go list $(tags) -deps -f '{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}' ./$(1) | LC_ALL=C sort -u
 
-.PHONY: build run test test-short check deps bench fuzz
+.PHONY: build run test test-short check deps bench load fuzz
 
 build: # static and stripped bin/<daemon>; version and commit come from the build info
 	CGO_ENABLED=0 go build -buildvcs=$(buildvcs) $(tags) -trimpath -ldflags='-s -w' -o bin/ $(addprefix ./,$(daemons))
@@ -43,9 +45,14 @@ deps: # rewrites the lists that check compares
 	@for d in $(daemons); do $(call linked,$$d) > $$d/deps.txt; done
 
 bench: build # Go benchmarks, then whole daemons against their budgets; under 10 minutes
-	@.ci/need redis-server redis-benchmark
+	@.ci/need redis-server redis-benchmark initdb
 	@go build -o .run/bench ./bench
 	@exec .run/bench $(BENCHFLAGS)
+
+load: build # k6 scripts against a daemon of their own; under two minutes once k6 is compiled
+	@.ci/need initdb
+	@go build -o .run/bench ./bench
+	@exec .run/bench with-auth $(LOADFLAGS) loadtest/run auth
 
 fuzz: # each fuzz target for FUZZTIME
 	@.ci/fuzz $(FUZZTIME)

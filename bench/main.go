@@ -37,6 +37,8 @@ func run(ctx context.Context, args []string) error {
 			return runHTTPYardstick(ctx, args[1:], os.Stdout)
 		case "load":
 			return runLoad(args[1:])
+		case "with-auth":
+			return runWithAuth(ctx, args[1:])
 		}
 	}
 	return runSuite(ctx, args, os.Stdout)

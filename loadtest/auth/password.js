@@ -1,0 +1,13 @@
+// POST /token?grant_type=password: one hash each, on threads that leave everything else its time.
+import { load, judge } from '../lib/load.js';
+import { hash, password, post, signUp } from '../lib/auth.js';
+
+export const options = load({ rate: 20, p95: 75 + hash });
+
+export const setup = () => signUp(20);
+
+export default function (accounts) {
+  const { email } = accounts[__ITER % accounts.length];
+  const answer = post('/token?grant_type=password', { email, password, gotrue_meta_security: {} });
+  judge(answer, 'opens a session', (r) => r.status === 200 && !!r.json('access_token'));
+}

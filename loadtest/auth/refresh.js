@@ -1,0 +1,22 @@
+// POST /token?grant_type=refresh_token: each virtual user keeps one session alive, as a browser tab does.
+import exec from 'k6/execution';
+import { load, judge } from '../lib/load.js';
+import { post, signUp } from '../lib/auth.js';
+
+const sessions = 50;
+
+export const options = load({ rate: 50, p95: 75, vus: sessions });
+
+export const setup = () => signUp(sessions);
+
+// The token of the last answer; every virtual user has its own copy of this variable.
+let token = '';
+
+export default function (accounts) {
+  token = token || accounts[(exec.vu.idInTest - 1) % accounts.length].refresh;
+  const answer = post('/token?grant_type=refresh_token', { refresh_token: token });
+  const rotated = judge(answer, 'gives another token', (r) => r.status === 200 && !!r.json('refresh_token') && r.json('refresh_token') !== token);
+  if (rotated) {
+    token = answer.json('refresh_token');
+  }
+}
