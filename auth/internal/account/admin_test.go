@@ -1,0 +1,266 @@
+package account_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+)
+
+func TestAdminCreate_refusals(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	mia := h.create(account.Attributes{Email: ptr("mia@example.org"), Phone: ptr("491511")})
+	f := func(p account.Attributes, kind account.Kind, want string, change ...func(*account.Settings)) {
+		t.Helper()
+		old := h.s
+		for _, c := range change {
+			h.set(c)
+		}
+		_, err := h.AdminCreate(t.Context(), browser, service, p)
+		refused(t, err, want)
+		if kindOf(err) != kind {
+			t.Errorf("%v is of kind %d, want %d", err, kindOf(err), kind)
+		}
+		h.set(func(s *account.Settings) { *s = old })
+	}
+	with := func(change func(*account.Attributes)) account.Attributes {
+		p := account.Attributes{Email: ptr("new@example.org")}
+		change(&p)
+		return p
+	}
+	f(account.Attributes{}, account.Invalid, "validation_failed: Cannot create a user without either an email or phone")
+	f(account.Attributes{Email: ptr("a")}, account.Invalid, "validation_failed: Unable to validate email address: invalid format")
+	f(account.Attributes{Email: ptr("MIA@example.org"), Phone: ptr("0")}, account.Unprocessable, "email_exists: A user with this email address has already been registered")
+	f(account.Attributes{Phone: ptr("0")}, account.Invalid, "validation_failed: Invalid phone number format (E.164 required)")
+	f(account.Attributes{Phone: ptr("+49 1511")}, account.Unprocessable, "phone_exists: Phone number already registered by another user")
+	f(with(func(p *account.Attributes) { p.Password, p.PasswordHash = ptr("sesame"), ptr("x") }), account.Invalid, "validation_failed: Only a password or a password hash should be provided")
+	_, err := h.AdminCreate(t.Context(), browser, service, with(func(p *account.Attributes) {
+		p.PasswordHash = ptr("$argon2id$v=19$m=8,t=0,p=1$c2FsdHNhbHQ$aGFzaGhhc2g")
+	}))
+	if kindOf(err) != account.Invalid || !strings.HasPrefix(err.Error(), "validation_failed: The password hash cannot be used: ") {
+		t.Error(err)
+	}
+	long, short := strings.Repeat("x", 73), "short"
+	f(with(func(p *account.Attributes) { p.Password = &long }), account.Invalid, "validation_failed: Password cannot be longer than 72 characters", func(s *account.Settings) { s.Passwords.PolicyForAdmin = false })
+	f(with(func(p *account.Attributes) { p.Password = &short }), account.Unprocessable, "weak_password: Password should be at least 6 characters.")
+	f(with(func(p *account.Attributes) { p.ID = "x" }), account.Invalid, "validation_failed: ID must conform to the uuid v4 format")
+	f(with(func(p *account.Attributes) { p.ID = uuid.Nil.String() }), account.Invalid, "validation_failed: ID cannot be a nil uuid")
+	f(with(func(p *account.Attributes) { p.ID = mia.ID.String() }), account.Unprocessable, "validation_failed: A user with this ID already exists")
+	f(with(func(p *account.Attributes) { p.BanDuration = ptr("1d") }), account.Invalid, `validation_failed: invalid format for ban duration: time: unknown unit "d" in duration "1d"`)
+	f(with(func(p *account.Attributes) { p.BanDuration = ptr("-1h") }), account.Invalid, "validation_failed: invalid format for ban duration: it is negative")
+	f(with(func(p *account.Attributes) { p.AppMetadata = []byte(`1`) }), account.Invalid, "bad_json: Could not parse request body as JSON: metadata is not an object")
+	f(with(func(p *account.Attributes) { p.Password = &short }), 0, "", func(s *account.Settings) { s.Passwords.PolicyForAdmin = false })
+	f(account.Attributes{Email: ptr("mia@example.org"), Aud: "other"}, 0, "")
+}
+
+func TestAdminCreate(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) { s.DisableSignup, s.Email.Enabled = true, true })
+	id := uuid.NewString()
+	u := h.create(account.Attributes{
+		ID: id, Email: ptr("Mia@example.org"), Phone: ptr("+491511"), Password: ptr("sesame"), EmailConfirm: ptr(true), PhoneConfirm: ptr(false),
+		UserMetadata: []byte(`{"nick":"x"}`), AppMetadata: []byte(`{"plan":"gold","provider":"ours"}`), Role: ptr("editor"), BanDuration: ptr("1h"),
+	})
+	got := h.user(u.ID)
+	if got.ID.String() != id || got.Role != "editor" || got.Email != "mia@example.org" || got.Phone != "491511" || got.EmailConfirmedAt != h.now || !got.PhoneConfirmedAt.IsZero() || got.BannedUntil != h.now.Add(time.Hour) || len(got.Identities) != 2 {
+		t.Errorf("%+v", got)
+	}
+	if string(got.UserMetadata) != `{"nick": "x", "email_verified": true}` || string(got.AppMetadata) != `{"plan": "gold", "provider": "ours", "providers": ["email", "phone"]}` {
+		t.Errorf("%s, %s", got.UserMetadata, got.AppMetadata)
+	}
+	for _, i := range got.Identities {
+		if want := i.Provider == "email"; strings.Contains(string(i.Data), `_verified": true`) != want {
+			t.Errorf("%s", i.Data)
+		}
+	}
+	refused(t, h.signIn("mia@example.org", "sesame"), "user_banned: User is banned")
+	h.pass(time.Hour)
+	refused(t, h.signIn("mia@example.org", "sesame"), "")
+	_, err := h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511", Password: "sesame"})
+	refused(t, err, "phone_not_confirmed: Phone not confirmed")
+	none := h.create(account.Attributes{Email: ptr("tom@example.org"), EmailConfirm: ptr(true)})
+	if h.user(none.ID).PasswordHash != "" {
+		t.Error("a password out of nowhere")
+	}
+	rows, _, err := h.AuditLog(t.Context(), store.AuditFilter{Action: "user_signedup", Limit: 10})
+	if err != nil || len(rows) != 2 || rows[1].ActorRole != "service_role" || rows[1].Actor != uuid.Nil || rows[1].IP != browser.IP || !strings.Contains(string(rows[1].Traits), id) {
+		t.Errorf("%+v, %v", rows, err)
+	}
+}
+
+func TestAdminUpdate(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.confirmed("tom@example.org")
+	g := h.confirmed("mia@example.org")
+	f := func(p account.Attributes, want string) store.User {
+		t.Helper()
+		u, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID, p)
+		refused(t, err, want)
+		return u
+	}
+	f(account.Attributes{Email: ptr("a")}, "validation_failed: Unable to validate email address: invalid format")
+	f(account.Attributes{Phone: ptr("0")}, "validation_failed: Invalid phone number format (E.164 required)")
+	f(account.Attributes{BanDuration: ptr("soon")}, `validation_failed: invalid format for ban duration: time: invalid duration "soon"`)
+	f(account.Attributes{Password: ptr(strings.Repeat("x", 73))}, "validation_failed: Password cannot be longer than 72 characters")
+	f(account.Attributes{Password: ptr("short")}, "weak_password: Password should be at least 6 characters.")
+	f(account.Attributes{Email: ptr("tom@example.org")}, "email_exists: A user with this email address has already been registered")
+	h.create(account.Attributes{Phone: ptr("491511")})
+	f(account.Attributes{Phone: ptr("491511")}, "phone_exists: Phone number already registered by another user")
+	_, err := h.AdminUpdate(t.Context(), browser, service, uuid.New(), account.Attributes{})
+	refused(t, err, "user_not_found: User not found")
+
+	u := f(account.Attributes{Role: ptr("editor"), UserMetadata: []byte(`{"nick":"x","sub":null}`), AppMetadata: []byte(`{"plan":"gold"}`)}, "")
+	if u.Role != "editor" || strings.Contains(string(u.UserMetadata), "sub") || !strings.Contains(string(u.AppMetadata), "gold") || !strings.Contains(string(u.AppMetadata), "providers") {
+		t.Errorf("%+v", u)
+	}
+	u = f(account.Attributes{BanDuration: ptr("24h")}, "")
+	if u.BannedUntil != h.now.Add(24*time.Hour) {
+		t.Errorf("banned until %v", u.BannedUntil)
+	}
+	f(account.Attributes{BanDuration: ptr("0s")}, "")
+	_, err = h.Authenticate(t.Context(), g.AccessToken, "", account.Full)
+	refused(t, err, "")
+
+	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
+	l := h.newest("recovery", "mia@example.org")
+	u = f(account.Attributes{Email: ptr("new@example.org")}, "")
+	if u.Email != "new@example.org" || u.EmailConfirmedAt != g.User.EmailConfirmedAt || len(u.Identities) != 1 || u.Identities[0].Email != "new@example.org" || !strings.Contains(string(u.Identities[0].Data), `"email_verified": false`) {
+		t.Errorf("%+v", u)
+	}
+	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
+	refused(t, err, linkExpired)
+	h.pass(time.Second)
+	u = f(account.Attributes{Phone: ptr("491512"), PhoneConfirm: ptr(true), EmailConfirm: ptr(true)}, "")
+	if u.PhoneConfirmedAt != h.now || len(u.Identities) != 2 || !strings.Contains(string(u.Identities[0].Data), `"email_verified": true`) {
+		t.Errorf("%+v", u)
+	}
+	f(account.Attributes{Password: ptr("another")}, "")
+	_, err = h.refresh(g.RefreshToken)
+	refused(t, err, notFound)
+	refused(t, h.signIn("new@example.org", "another"), "")
+	for _, want := range []string{"user_banned", "user_unbanned", "user_updated_password"} {
+		if !strings.Contains(h.trail(), want) {
+			t.Errorf("no %s in %s", want, h.trail())
+		}
+	}
+}
+
+// A confirmation by an administrator takes the newest sign-up's password and data.
+func TestAdminUpdate_confirms(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.signUp("mia@example.org", "first one", `{"nick":"one"}`)
+	l := h.signUp("mia@example.org", "second one", `{"nick":"two"}`)
+	page, total, err := h.AdminUsers(t.Context(), store.UsersFilter{Email: "mia@example.org", Limit: 5, Count: true})
+	if err != nil || total != 1 {
+		t.Fatal(total, err)
+	}
+	id := page[0].ID
+	u, err := h.AdminUpdate(t.Context(), browser, service, id, account.Attributes{EmailConfirm: ptr(true)})
+	if err != nil || u.EmailConfirmedAt.IsZero() || !strings.Contains(string(u.UserMetadata), `"nick": "two"`) || !strings.Contains(string(u.UserMetadata), `"email_verified": true`) {
+		t.Fatalf("%+v, %v", u, err)
+	}
+	refused(t, h.signIn("mia@example.org", "second one"), "")
+	_, err = h.verify(account.Verify{Type: "signup", TokenHash: l.Hash})
+	refused(t, err, linkExpired)
+
+	g, err := h.SignUpAnonymous(t.Context(), browser, nil)
+	refused(t, err, "")
+	u, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{Email: ptr("ann@example.org")})
+	if err != nil || !u.IsAnonymous {
+		t.Errorf("%+v, %v", u, err)
+	}
+	u, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{EmailConfirm: ptr(true)})
+	if err != nil || u.IsAnonymous || u.EmailConfirmedAt.IsZero() {
+		t.Errorf("%+v, %v", u, err)
+	}
+}
+
+func TestAdminDelete(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	g := h.confirmed("mia@example.org")
+	u, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{Phone: ptr("491511"), UserMetadata: []byte(`{"full_name":"Mia"}`)})
+	refused(t, err, "")
+	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
+	l := h.newest("recovery", "mia@example.org")
+	for range 2 {
+		refused(t, h.AdminDelete(t.Context(), browser, service, u.ID, true), "")
+		got, err := h.AdminUser(t.Context(), u.ID)
+		if err != nil || got.DeletedAt != h.now || strings.Contains(got.Email, "mia") || got.Email == "" || len(got.Phone) != 15 || got.PasswordHash != "" || string(got.UserMetadata) != "{}" || string(got.AppMetadata) != "{}" || got.Identities[0].Email != "" {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	for _, m := range h.letters() {
+		if m.To == "mia@example.org" {
+			t.Errorf("a %s still waits", m.Kind)
+		}
+	}
+	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
+	refused(t, err, linkExpired)
+	refused(t, h.signIn("mia@example.org", "sesame"), "invalid_credentials: Invalid login credentials")
+	_, err = h.AdminUpdate(t.Context(), browser, service, u.ID, account.Attributes{Email: ptr("back@example.org")})
+	refused(t, err, "user_not_found: User not found")
+	again := h.confirmed("mia@example.org")
+	if again.User.ID == u.ID {
+		t.Error("the erased account came back")
+	}
+	refused(t, h.AdminDelete(t.Context(), browser, service, u.ID, false), "")
+	_, err = h.AdminUser(t.Context(), u.ID)
+	refused(t, err, "user_not_found: User not found")
+	refused(t, h.AdminDelete(t.Context(), browser, service, u.ID, false), "user_not_found: User not found")
+	rows, _, err := h.AuditLog(t.Context(), store.AuditFilter{Action: "user_deleted", Limit: 10})
+	if err != nil || len(rows) != 3 || strings.Contains(string(rows[0].Traits), "@") {
+		t.Errorf("%+v, %v", rows, err)
+	}
+}
+
+func TestInvite(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) {
+		s.DisableSignup = true
+		s.Email.Interval = time.Hour
+		s.Email.ConfirmationInterval = time.Hour
+	})
+	invite := func(email, data, want string) store.User {
+		t.Helper()
+		u, err := h.Invite(t.Context(), browser, service, account.Invitation{Email: email, Data: []byte(data)})
+		refused(t, err, want)
+		return u
+	}
+	invite("a", "", "validation_failed: Unable to validate email address: invalid format")
+	u := invite("Ann@example.org", `{"nick":"x"}`, "")
+	if u.InvitedAt != h.now || u.ConfirmationSentAt != h.now || string(u.UserMetadata) != `{"nick": "x"}` || len(u.Identities) != 1 || u.PasswordHash != "" {
+		t.Errorf("%+v", u)
+	}
+	first := h.newest("invite", "ann@example.org")
+	h.pass(time.Second)
+	again := invite("ann@example.org", `{"nick":"y"}`, "")
+	if again.ID != u.ID || string(again.UserMetadata) != `{"nick": "x"}` || again.InvitedAt != h.now {
+		t.Errorf("%+v", again)
+	}
+	_, err := h.verify(account.Verify{Type: "invite", TokenHash: first.Hash})
+	refused(t, err, linkExpired)
+	l := h.newest("invite", "ann@example.org")
+	if !strings.Contains(l.Link, "&type=invite&") {
+		t.Errorf("%+v", l)
+	}
+	g := h.redeem("invite", l.Hash)
+	if string(g.User.UserMetadata) == "" || !strings.Contains(string(g.User.UserMetadata), `"nick": "x"`) || !strings.Contains(string(g.User.UserMetadata), `"email_verified": true`) {
+		t.Errorf("%s", g.User.UserMetadata)
+	}
+	invite("ann@example.org", "", "email_exists: A user with this email address has already been registered")
+	if want := "user_invited user_invited verification_failed user_signedup"; h.trail() != want {
+		t.Errorf("trail %s", h.trail())
+	}
+	h.set(func(s *account.Settings) { s.Email.Sent.N = 0 })
+	invite("tom@example.org", "", "over_email_send_rate_limit: email rate limit exceeded")
+	h.set(func(s *account.Settings) { s.Email.Configured = false })
+	invite("tom@example.org", "", "unexpected_failure: Error sending invite email")
+}

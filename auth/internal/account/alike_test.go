@@ -1,0 +1,137 @@
+package account_test
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
+)
+
+// spied counts the statements that go to the server: the Bind messages of a connection.
+type spied struct {
+	net.Conn
+	mu      *sync.Mutex
+	n       *int
+	started bool // the start-up message, which has no type, has gone
+	rest    []byte
+}
+
+func (c *spied) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	c.rest = append(c.rest, p...)
+	for {
+		head := 1
+		if !c.started {
+			head = 0
+		}
+		if len(c.rest) < head+4 {
+			break
+		}
+		size := head + int(binary.BigEndian.Uint32(c.rest[head:]))
+		if len(c.rest) < size {
+			break
+		}
+		if c.started && c.rest[0] == 'B' {
+			*c.n++
+		}
+		c.started, c.rest = true, c.rest[size:]
+	}
+	c.mu.Unlock()
+	return c.Conn.Write(p)
+}
+
+// Whether anybody has an address does not show in what is done: as many statements, and as many rows
+// of the log of which nobody hears, for each of the public endpoints.
+func TestKnownAndUnknown_Statements(t *testing.T) {
+	var mu sync.Mutex
+	n := 0
+	db, err := store.Open(t.Context(), store.Options{URL: storetest.URL(t), MaxConns: 1, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return &spied{Conn: c, mu: &mu, n: &n}, err
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	h := openOn(t, db, func(s *account.Settings) {
+		s.Email.Interval, s.Email.ConfirmationInterval, s.Phone.Interval, s.HideUnknownOnOTP = time.Minute, time.Minute, time.Minute, true
+	})
+	h.confirmed("confirmed@example.org")
+	h.create(account.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true)})
+	count := func(f func()) int {
+		h.pass(time.Hour)
+		mu.Lock()
+		before := n
+		mu.Unlock()
+		f()
+		mu.Lock()
+		defer mu.Unlock()
+		return n - before
+	}
+	f := func(name string, call func(who string) error, who ...string) {
+		t.Helper()
+		for range 2 { // the second time the addresses are what the first made of them
+			want := 0
+			for i, w := range who {
+				got := count(func() { refused(t, call(w), "") })
+				if i == 0 {
+					want = got
+				}
+				if got != want || got == 0 {
+					t.Errorf("%s takes %d statements for %s, %d for %s", name, got, w, want, who[0])
+				}
+			}
+		}
+	}
+	ctx := t.Context()
+	f("sign-up", func(who string) error {
+		_, err := h.SignUp(ctx, browser, account.SignUp{Email: who, Password: "sesame", Challenge: s256(verifier)})
+		return err
+	}, "confirmed@example.org", "pending@example.org", "new-"+uuid.NewString()+"@example.org")
+	f("sign-up by phone", func(who string) error {
+		_, err := h.SignUp(ctx, browser, account.SignUp{Phone: who, Password: "sesame"})
+		return err
+	}, "491511", "491512", "491513")
+	f("recover", func(who string) error { return h.Recover(ctx, browser, account.Recover{Email: who, Challenge: s256(verifier)}) },
+		"confirmed@example.org", "pending@example.org", "nobody@example.org")
+	f("otp", func(who string) error { return h.SendOTP(ctx, browser, account.OTP{Email: who, Challenge: s256(verifier)}) },
+		"confirmed@example.org", "pending@example.org", "nobody@example.org")
+	f("otp by phone", func(who string) error { return h.SendOTP(ctx, browser, account.OTP{Phone: who}) }, "491511", "491512", "491599")
+	f("magic link", func(who string) error { return h.MagicLink(ctx, browser, account.MagicLink{Email: who}) },
+		"confirmed@example.org", "pending@example.org", "new2@example.org")
+	for _, typ := range []string{"signup", "email_change"} {
+		f("resend "+typ, func(who string) error {
+			_, err := h.Resend(ctx, browser, account.Resend{Type: typ, Email: who, Challenge: s256(verifier)})
+			return err
+		}, "confirmed@example.org", "pending@example.org", "nobody@example.org")
+	}
+	for _, typ := range []string{"sms", "phone_change"} {
+		f("resend "+typ, func(who string) error {
+			_, err := h.Resend(ctx, browser, account.Resend{Type: typ, Phone: who})
+			return err
+		}, "491511", "491512", "491599")
+	}
+	f("password", func(who string) error {
+		err := h.signIn(who, "wrong")
+		if err == nil || !strings.Contains(err.Error(), "invalid_credentials") {
+			return err
+		}
+		return nil
+	}, "confirmed@example.org", "pending@example.org", "nobody@example.org")
+	f("verify", func(who string) error {
+		_, err := h.verify(account.Verify{Type: "email", Email: who, Token: "000000"})
+		if err == nil || !strings.Contains(err.Error(), "otp_expired") {
+			return err
+		}
+		return nil
+	}, "confirmed@example.org", "pending@example.org", "nobody@example.org")
+}

@@ -1,0 +1,109 @@
+package account_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+)
+
+func (h *house) generate(p account.LinkRequest) (account.Link, error) {
+	return h.GenerateLink(h.t.Context(), browser, service, p)
+}
+
+func TestGenerateLink_refusals(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.confirmed("mia@example.org")
+	h.confirmed("tom@example.org")
+	f := func(p account.LinkRequest, kind account.Kind, want string) {
+		t.Helper()
+		_, err := h.generate(p)
+		refused(t, err, want)
+		if kindOf(err) != kind {
+			t.Errorf("%v is of kind %d, want %d", err, kindOf(err), kind)
+		}
+	}
+	const exists = "email_exists: A user with this email address has already been registered"
+	f(account.LinkRequest{Type: "signup", Email: "a"}, account.Invalid, "validation_failed: Unable to validate email address: invalid format")
+	for _, typ := range []string{"recovery", "email_change_current", "email_change_new"} {
+		f(account.LinkRequest{Type: typ, Email: "new@example.org"}, account.Missing, "user_not_found: User with this email not found")
+	}
+	f(account.LinkRequest{Type: "signup", Email: "new@example.org"}, account.Invalid, "validation_failed: Signup requires a valid password")
+	f(account.LinkRequest{Type: "signup", Email: "new@example.org", Password: "short"}, account.Unprocessable, "weak_password: Password should be at least 6 characters.")
+	f(account.LinkRequest{Type: "x", Email: "mia@example.org"}, account.Invalid, "validation_failed: Invalid email action link type requested: x")
+	f(account.LinkRequest{Type: "x", Email: "new@example.org"}, account.Invalid, "validation_failed: Invalid email action link type requested: x")
+	f(account.LinkRequest{Type: "signup", Email: "mia@example.org", Password: "sesame"}, account.Unprocessable, exists)
+	f(account.LinkRequest{Type: "invite", Email: "mia@example.org"}, account.Unprocessable, exists)
+	f(account.LinkRequest{Type: "email_change_new", Email: "mia@example.org"}, account.Invalid, "validation_failed: An email address is required")
+	f(account.LinkRequest{Type: "email_change_new", Email: "mia@example.org", NewEmail: "tom@example.org"}, account.Unprocessable, exists)
+	h.set(func(s *account.Settings) { s.Email.SecureChange = false })
+	f(account.LinkRequest{Type: "email_change_current", Email: "mia@example.org", NewEmail: "x@example.org"}, account.Invalid, "validation_failed: Enable secure email change to generate link for current email")
+}
+
+func TestGenerateLink(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) {
+		s.DisableSignup, s.Email.Sent.N, s.Email.Configured = true, 0, false
+		s.Email.Interval, s.Email.ConfirmationInterval = time.Minute, time.Minute
+	})
+	ok := func(p account.LinkRequest, typ string) account.Link {
+		t.Helper()
+		h.pass(time.Second)
+		l, err := h.generate(p)
+		if err != nil || l.VerificationType != typ || !digitsOnly.MatchString(l.EmailOTP) || l.RedirectTo != browser.RedirectTo || l.User.Email != p.Email || len(l.User.Identities) != 1 ||
+			!strings.HasPrefix(l.ActionLink, "https://auth.example.org/verify?token="+l.HashedToken+"&type=") {
+			t.Fatalf("%+v, %v", l, err)
+		}
+		return l
+	}
+	type req = account.LinkRequest
+	l := ok(req{Type: "signup", Email: "mia@example.org", Password: "sesame", Data: []byte(`{"nick":"x"}`)}, "signup")
+	if l.User.ConfirmationSentAt != h.now {
+		t.Errorf("%+v", l.User)
+	}
+	// For somebody unconfirmed the data is merged and the password is not taken.
+	l = ok(req{Type: "signup", Email: "mia@example.org", Password: "another", Data: []byte(`{"a":1}`)}, "signup")
+	g := h.redeem("signup", l.HashedToken)
+	if m := string(g.User.UserMetadata); !strings.Contains(m, `"nick": "x"`) || !strings.Contains(m, `"a": 1`) {
+		t.Error(m)
+	}
+	refused(t, h.signIn("mia@example.org", "sesame"), "")
+
+	l = ok(req{Type: "invite", Email: "ann@example.org", Data: []byte(`{"nick":"y"}`)}, "invite")
+	if l.User.InvitedAt != h.now {
+		t.Errorf("%+v", l.User)
+	}
+	h.redeem("invite", l.HashedToken)
+	l = ok(req{Type: "magiclink", Email: "tom@example.org"}, "signup")
+	h.redeem("signup", l.HashedToken)
+	l = ok(req{Type: "magiclink", Email: "mia@example.org"}, "magiclink")
+	_, err := h.verify(account.Verify{Type: "magiclink", Token: l.EmailOTP, Email: "mia@example.org"})
+	refused(t, err, "")
+	l = ok(req{Type: "recovery", Email: "mia@example.org"}, "recovery")
+	h.redeem("recovery", l.HashedToken)
+	// The user's own next request meets the pause.
+	h.set(func(s *account.Settings) { s.Email.Configured = true })
+	if err := h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}); kindOf(err) != account.Limited || !strings.Contains(err.Error(), "For security purposes") {
+		t.Error(err)
+	}
+
+	// Both links of a change; hashed_token is that of the link.
+	current := ok(req{Type: "email_change_current", Email: "mia@example.org", NewEmail: "new@example.org"}, "email_change_current")
+	next := ok(req{Type: "email_change_new", Email: "mia@example.org", NewEmail: "new@example.org"}, "email_change_new")
+	if next.User.NewEmail != "new@example.org" || !strings.Contains(next.ActionLink, "&type=email_change&") {
+		t.Errorf("%+v", next)
+	}
+	v, err := h.verify(account.Verify{Type: "email_change", TokenHash: current.HashedToken})
+	if err != nil || !v.Half {
+		t.Fatal(v, err)
+	}
+	v, err = h.verify(account.Verify{Type: "email_change", Token: next.EmailOTP, Email: "new@example.org"})
+	if err != nil || v.Grant == nil || v.Grant.User.Email != "new@example.org" {
+		t.Fatal(v, err)
+	}
+	if n := len(h.letters()); n != 0 {
+		t.Errorf("%d letters", n)
+	}
+}

@@ -1,0 +1,425 @@
+package account_test
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+)
+
+func (h *house) update(g account.Grant, p account.UserUpdate) (store.User, error) {
+	return h.UpdateUser(h.t.Context(), browser, h.caller(g), p)
+}
+
+func TestUpdateUser_refusals(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	g := h.confirmed("mia@example.org")
+	tom := h.confirmed("tom@example.org").User
+	h.create(account.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true)})
+	b := h.db.Batch()
+	b.PutIdentity(store.Identity{ID: uuid.New(), UserID: tom.ID, Provider: "github", ProviderID: "7", Email: "tom@work.example", Data: []byte(`{}`), CreatedAt: noon, UpdatedAt: noon})
+	if err := b.Send(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	anonymous, err := h.SignUpAnonymous(t.Context(), browser, nil)
+	refused(t, err, "")
+	f := func(g account.Grant, p account.UserUpdate, kind account.Kind, want string, change ...func(*account.Settings)) {
+		t.Helper()
+		old := h.s
+		for _, c := range change {
+			h.set(c)
+		}
+		_, err := h.update(g, p)
+		refused(t, err, want)
+		if kindOf(err) != kind {
+			t.Errorf("%v is of kind %d, want %d", err, kindOf(err), kind)
+		}
+		h.set(func(s *account.Settings) { *s = old })
+	}
+	nonce := func(s *account.Settings) { s.Passwords.RequireNonce = true }
+	current := func(s *account.Settings) { s.Passwords.RequireCurrent = true }
+	f(g, account.UserUpdate{Email: "a"}, account.Invalid, "validation_failed: Unable to validate email address: invalid format")
+	f(g, account.UserUpdate{Phone: "0"}, account.Invalid, "validation_failed: Invalid phone number format (E.164 required)")
+	f(g, account.UserUpdate{Phone: "12", Channel: "fax"}, account.Invalid, "validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider.")
+	f(g, account.UserUpdate{Email: "a@b", Challenge: account.Challenge{Method: "s256"}}, account.Invalid, "validation_failed: PKCE flow requires code_challenge_method and code_challenge")
+	f(g, account.UserUpdate{Password: ptr(strings.Repeat("x", 73))}, account.Invalid, "validation_failed: Password cannot be longer than 72 characters")
+	f(g, account.UserUpdate{Password: ptr("")}, account.Unprocessable, "weak_password: Password should be at least 6 characters.")
+	f(g, account.UserUpdate{AppMetadata: []byte(`{"role":"admin"}`)}, account.Denied, "not_admin: Updating app_metadata requires admin privileges")
+	f(anonymous, account.UserUpdate{Password: ptr("sesame")}, account.Unprocessable, "validation_failed: Updating password of an anonymous user without an email or phone is not allowed")
+	exists := "email_exists: A user with this email address has already been registered"
+	f(g, account.UserUpdate{Email: "TOM@example.org"}, account.Unprocessable, exists)
+	f(g, account.UserUpdate{Email: "tom@work.example"}, account.Unprocessable, exists)
+	f(g, account.UserUpdate{Phone: "491511"}, account.Unprocessable, "phone_exists: A user with this phone number has already been registered")
+	f(g, account.UserUpdate{Password: ptr("another")}, account.Invalid, "reauthentication_needed: Password update requires reauthentication", nonce)
+	f(g, account.UserUpdate{Password: ptr("another"), Nonce: "123456"}, account.Unprocessable, "reauthentication_not_valid: Nonce has expired or is invalid", nonce, current)
+	f(g, account.UserUpdate{Data: []byte(`[]`)}, account.Invalid, "bad_json: Could not parse request body as JSON: metadata is not an object")
+	f(g, account.UserUpdate{Email: "new@example.org"}, account.Failed, "unexpected_failure: Error sending email change email", func(s *account.Settings) { s.Email.Configured = false })
+	f(g, account.UserUpdate{Phone: "491512"}, account.Unprocessable, "sms_send_failed: Error sending phone_change OTP to provider: no SMS provider is configured", func(s *account.Settings) { s.Phone.Configured = false })
+	f(g, account.UserUpdate{Password: ptr("sesame")}, account.Unprocessable, "same_password: New password should be different from the old password.")
+	// The session came by mail: the current password is not asked for. It is after a sign-in with it.
+	f(g, account.UserUpdate{Password: ptr("sesame")}, account.Unprocessable, "same_password: New password should be different from the old password.", current)
+	g = h.again("mia@example.org")
+	f(g, account.UserUpdate{Password: ptr("another")}, account.Invalid, "current_password_required: Current password required when setting new password.", current)
+	f(g, account.UserUpdate{Password: ptr("another"), CurrentPassword: ptr("wrong")}, account.Invalid, "current_password_invalid: Current password required when setting new password.", current)
+	f(g, account.UserUpdate{Email: "new@example.org", Password: ptr("another")}, account.Limited, "over_email_send_rate_limit: email rate limit exceeded", func(s *account.Settings) { s.Email.Sent.N = 0 })
+	refused(t, h.signIn("mia@example.org", "sesame"), "") // nothing of the last one happened
+	f(g, account.UserUpdate{Password: ptr("another"), CurrentPassword: ptr("sesame")}, 0, "", current)
+	refused(t, h.signIn("mia@example.org", "another"), "")
+}
+
+// A new password voids what was sent, what waits, and other sessions.
+func TestUpdateUser_password(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) {
+		s.Email.NotifyPasswordChanged, s.Email.Interval = true, time.Minute
+	})
+	h.confirmed("mia@example.org")
+	mine, other := h.again("mia@example.org"), h.again("mia@example.org")
+	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
+	l := h.newest("recovery", "mia@example.org")
+	_, err := h.update(mine, account.UserUpdate{Email: "new@example.org"})
+	refused(t, err, "")
+	change := h.newest("email_change", "new@example.org")
+	u, err := h.update(mine, account.UserUpdate{Password: ptr("another"), Data: []byte(`{"nick":"x"}`)})
+	if err != nil || u.NewEmail != "" || !u.RecoverySentAt.IsZero() || !u.EmailChangeSentAt.IsZero() || !strings.Contains(string(u.UserMetadata), `"nick": "x"`) || len(u.Identities) != 1 {
+		t.Errorf("%+v, %v", u, err)
+	}
+	for _, p := range []account.Verify{{Type: "recovery", TokenHash: l.Hash}, {Type: "email_change", TokenHash: change.Hash}} {
+		_, err = h.verify(p)
+		refused(t, err, linkExpired)
+	}
+	_, err = h.refresh(other.RefreshToken)
+	refused(t, err, notFound)
+	mine, err = h.refresh(mine.RefreshToken)
+	refused(t, err, "")
+	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "") // the pause is over
+	if m := h.newest("password_changed_notification", "mia@example.org"); m.Vars.Email != "mia@example.org" || m.Vars.SiteURL != h.s.SiteURL {
+		t.Errorf("%+v", m)
+	}
+	// Without budget nobody is told, and the password changes all the same.
+	h.set(func(s *account.Settings) { s.Email.Sent.N = 0 })
+	_, err = h.update(mine, account.UserUpdate{Password: ptr("a third one")})
+	refused(t, err, "")
+	refused(t, h.signIn("mia@example.org", "a third one"), "")
+	h.set(func(s *account.Settings) { s.Passwords.ChangeEndsSessions = false })
+	other = h.confirmedAgain("mia@example.org", "a third one")
+	_, err = h.update(mine, account.UserUpdate{Password: ptr("the fourth")})
+	refused(t, err, "")
+	_, err = h.refresh(other.RefreshToken)
+	refused(t, err, "")
+	if !strings.HasSuffix(h.trail(), "user_updated_password user_modified token_refreshed") {
+		t.Errorf("trail %s", h.trail())
+	}
+}
+
+func (h *house) confirmedAgain(email, pass string) account.Grant {
+	h.t.Helper()
+	g, err := h.SignInPassword(h.t.Context(), browser, account.Password{Email: email, Password: pass})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return g
+}
+
+func TestUpdateUser_data(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	g := h.confirmed("mia@example.org")
+	u, err := h.update(g, account.UserUpdate{Data: []byte(`{"a":{"b":1},"c":2}`)})
+	refused(t, err, "")
+	u, err = h.update(g, account.UserUpdate{Data: []byte(`{"a":null,"sub":null,"d":[]}`), Email: "MIA@example.org"})
+	if want := `{"c": 2, "d": [], "email": "mia@example.org", "email_verified": true, "phone_verified": false}`; err != nil || string(u.UserMetadata) != want || u.NewEmail != "" {
+		t.Errorf("%s, %v", u.UserMetadata, err)
+	}
+	_, err = h.update(g, account.UserUpdate{})
+	refused(t, err, "")
+	if want := "user_confirmation_requested user_signedup user_modified user_modified user_modified"; h.trail() != want {
+		t.Errorf("trail %s", h.trail())
+	}
+	h.pass(time.Second)
+	g, err = h.refresh(g.RefreshToken)
+	if err != nil || !strings.Contains(h.caller(g).Claims.Payload, `"user_metadata":{"c":2,`) {
+		t.Errorf("%s, %v", h.caller(g).Claims.Payload, err)
+	}
+}
+
+func TestReauthenticate(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) { s.Passwords.RequireNonce, s.Email.Interval = true, time.Minute })
+	g := h.confirmed("mia@example.org")
+	ask := func(g account.Grant) error { return h.Reauthenticate(t.Context(), browser, h.caller(g)) }
+	refused(t, ask(g), "")
+	refused(t, ask(g), "over_email_send_rate_limit: For security purposes, you can only request this after 60 seconds.")
+	l := h.newest("reauthenticate", "mia@example.org")
+	if l.Link != "" || l.Hash != "" || !digitsOnly.MatchString(l.Code) {
+		t.Errorf("%+v", l)
+	}
+	f := func(pass, nonce, want string) {
+		t.Helper()
+		_, err := h.update(g, account.UserUpdate{Password: &pass, Nonce: nonce})
+		refused(t, err, want)
+	}
+	const bad = "reauthentication_not_valid: Nonce has expired or is invalid"
+	f("another", wrong(l.Code), bad)
+	// A refused update does not use the nonce up.
+	f("sesame", l.Code, "same_password: New password should be different from the old password.")
+	f("another", l.Code, "")
+	f("a third one", l.Code, bad)
+	h.pass(time.Minute)
+	refused(t, ask(g), "")
+	l = h.newest("reauthenticate", "mia@example.org")
+	for range 5 {
+		f("a third one", wrong(l.Code), bad)
+	}
+	f("a third one", l.Code, bad)
+	// Young sessions may be exempt.
+	h.set(func(s *account.Settings) { s.Passwords.NonceMaxAge = time.Hour })
+	f("a third one", "", "")
+	h.pass(time.Hour)
+	g, _ = h.refresh(g.RefreshToken)
+	f("the fourth", "", "reauthentication_needed: Password update requires reauthentication")
+
+	anonymous, err := h.SignUpAnonymous(t.Context(), browser, nil)
+	refused(t, err, "")
+	refused(t, ask(anonymous), "validation_failed: Reauthentication requires the user to have an email or a phone number")
+	c := h.caller(g)
+	c.User.EmailConfirmedAt = time.Time{}
+	refused(t, h.Reauthenticate(t.Context(), browser, c), "email_not_confirmed: Please verify your email first.")
+	c.User.Email, c.User.Phone = "", "491511"
+	refused(t, h.Reauthenticate(t.Context(), browser, c), "phone_not_confirmed: Please verify your phone first.")
+	h.create(account.Attributes{Phone: ptr("491511"), Password: ptr("sesame"), PhoneConfirm: ptr(true)})
+	p, err := h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511", Password: "sesame"})
+	refused(t, err, "")
+	refused(t, ask(p), "")
+	_, err = h.update(p, account.UserUpdate{Password: ptr("another"), Nonce: h.newest("reauthentication", "491511").Code})
+	refused(t, err, "")
+}
+
+func TestEmailChange(t *testing.T) {
+	t.Parallel()
+	f := func(order []string, secure bool, pkce account.Challenge) {
+		t.Helper()
+		h := open(t, func(s *account.Settings) { s.Email.SecureChange, s.Email.NotifyEmailChanged = secure, true })
+		g := h.confirmed("mia@example.org")
+		other := h.again("mia@example.org")
+		u, err := h.update(g, account.UserUpdate{Email: "New@Example.org", Challenge: pkce})
+		if err != nil || u.Email != "mia@example.org" || u.NewEmail != "new@example.org" || u.EmailChangeSentAt != h.now {
+			t.Fatalf("%+v, %v", u, err)
+		}
+		for i, to := range order {
+			l := h.newest("email_change", to)
+			if l.Vars.Email != "mia@example.org" || l.Vars.NewEmail != "new@example.org" || l.Vars.SendingTo != to {
+				t.Errorf("%+v", l.Vars)
+			}
+			p := account.Verify{Type: "email_change", TokenHash: l.Hash, Link: true}
+			if pkce.Challenge == "" && i == 0 {
+				p = account.Verify{Type: "email_change", Token: l.Code, Email: to}
+			}
+			v, err := h.verify(p)
+			if err != nil || v.Type != "email_change" {
+				t.Fatalf("%+v, %v", v, err)
+			}
+			if i < len(order)-1 {
+				if !v.Half || v.Grant != nil || v.Code != "" {
+					t.Errorf("first half: %+v", v)
+				}
+				_, err := h.verify(p) // the same mailbox once more proves nothing
+				if err == nil {
+					t.Error("the same token twice")
+				}
+				continue
+			}
+			if pkce.Challenge != "" {
+				g, err := h.exchange(v.Code, verifier)
+				if err != nil {
+					t.Fatal(err)
+				}
+				v.Grant = &g
+			}
+			u := v.Grant.User
+			if v.Half || u.Email != "new@example.org" || u.NewEmail != "" || u.CurrentEmailProven || u.NewEmailProven || len(u.Identities) != 1 || u.Identities[0].Email != "new@example.org" {
+				t.Errorf("%+v", v)
+			}
+		}
+		_, err = h.refresh(other.RefreshToken)
+		refused(t, err, notFound)
+		if m := h.newest("email_changed_notification", "mia@example.org"); m.Vars.OldEmail != "mia@example.org" || m.Vars.Email != "new@example.org" {
+			t.Errorf("%+v", m)
+		}
+		refused(t, h.signIn("new@example.org", "sesame"), "")
+	}
+	none := account.Challenge{}
+	f([]string{"mia@example.org", "new@example.org"}, true, none)
+	f([]string{"new@example.org", "mia@example.org"}, true, none)
+	f([]string{"new@example.org", "mia@example.org"}, true, s256(verifier))
+	f([]string{"new@example.org"}, false, none)
+	f([]string{"new@example.org"}, false, s256(verifier))
+}
+
+func TestEmailChange_rules(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	g := h.confirmed("mia@example.org")
+	change := func(to string) (current, next letter) {
+		t.Helper()
+		h.pass(2 * time.Minute)
+		_, err := h.update(g, account.UserUpdate{Email: to})
+		refused(t, err, "")
+		return h.newest("email_change", "mia@example.org"), h.newest("email_change", to)
+	}
+	redeem := func(l letter) (account.Verified, error) {
+		return h.verify(account.Verify{Type: "email_change", TokenHash: l.Hash})
+	}
+	// A second request starts over.
+	current, _ := change("one@example.org")
+	v, err := redeem(current)
+	if err != nil || !v.Half {
+		t.Fatal(v, err)
+	}
+	_, next := change("two@example.org")
+	// Sent again, by either address, with tokens of their own.
+	h.pass(time.Second)
+	_, err = h.Resend(t.Context(), browser, account.Resend{Type: "email_change", Email: "two@example.org"})
+	refused(t, err, "")
+	_, err = redeem(next)
+	refused(t, err, linkExpired)
+	v, err = redeem(h.newest("email_change", "two@example.org"))
+	if err != nil || !v.Half {
+		t.Fatal(v, err)
+	}
+	h.pass(time.Second)
+	_, err = h.Resend(t.Context(), browser, account.Resend{Type: "email_change", Email: "mia@example.org"})
+	refused(t, err, "")
+	// Somebody takes the address meanwhile.
+	h.create(account.Attributes{Email: ptr("two@example.org")})
+	_, err = redeem(h.newest("email_change", "mia@example.org"))
+	refused(t, err, "email_exists: A user with this email address has already been registered")
+
+	// Under autoconfirm only the new address counts, and the old one alone never does.
+	current, _ = change("three@example.org")
+	h.set(func(s *account.Settings) { s.Email.Autoconfirm = true })
+	v, err = redeem(current)
+	if err != nil || !v.Half {
+		t.Fatal(v, err)
+	}
+	before := len(h.letters())
+	_, next = change("four@example.org")
+	if n := len(h.letters()) - before; n != 1 {
+		t.Errorf("%d letters", n)
+	}
+	v, err = redeem(next)
+	if err != nil || v.Grant == nil || v.Grant.User.Email != "four@example.org" {
+		t.Fatal(v, err)
+	}
+}
+
+// Many proofs at once, of both sides: one change.
+func TestEmailChange_parallel(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	g := h.confirmed("mia@example.org")
+	_, err := h.update(g, account.UserUpdate{Email: "new@example.org"})
+	refused(t, err, "")
+	letters := []letter{h.newest("email_change", "mia@example.org"), h.newest("email_change", "new@example.org")}
+	var mu sync.Mutex
+	halves, wholes := 0, 0
+	var wg sync.WaitGroup
+	for i := range 40 {
+		wg.Go(func() {
+			v, err := h.verify(account.Verify{Type: "email_change", TokenHash: letters[i%2].Hash})
+			if err != nil {
+				refused(t, err, linkExpired)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if v.Half {
+				halves++
+			} else {
+				wholes++
+			}
+		})
+	}
+	wg.Wait()
+	if u := h.user(g.User.ID); halves != 1 || wholes != 1 || u.Email != "new@example.org" {
+		t.Errorf("%d halves, %d wholes, %s", halves, wholes, u.Email)
+	}
+}
+
+func TestAnonymous_becomesPermanent(t *testing.T) {
+	t.Parallel()
+	f := func(p account.UserUpdate, change func(*account.Settings), prove func(*house)) {
+		t.Helper()
+		h := open(t, change)
+		g, err := h.SignUpAnonymous(t.Context(), browser, nil)
+		refused(t, err, "")
+		_, err = h.update(g, p)
+		refused(t, err, "")
+		prove(h)
+		u := h.user(g.User.ID)
+		if u.IsAnonymous || len(u.Identities) != 1 || !strings.Contains(string(u.AppMetadata), u.Identities[0].Provider) || u.NewEmail+u.NewPhone != "" {
+			t.Errorf("%+v", u)
+		}
+		h.pass(time.Minute)
+		g, err = h.refresh(g.RefreshToken) // his session stays
+		if err != nil || h.caller(g).Claims.IsAnonymous {
+			t.Errorf("%+v, %v", g, err)
+		}
+		if p.Password != nil {
+			refused(t, h.signIn(p.Email, *p.Password), "")
+		}
+	}
+	email := account.UserUpdate{Email: "mia@example.org", Password: ptr("sesame")}
+	f(email, func(*account.Settings) {}, func(h *house) { h.redeem("email_change", h.newest("email_change", "mia@example.org").Hash) })
+	f(email, func(s *account.Settings) { s.Email.Autoconfirm, s.Email.Configured = true, false }, func(*house) {})
+	phone := account.UserUpdate{Phone: "491511"}
+	f(phone, func(*account.Settings) {}, func(h *house) {
+		_, err := h.verify(account.Verify{Type: "phone_change", Phone: "491511", Token: h.newest("phone_change", "491511").Code})
+		refused(h.t, err, "")
+	})
+	f(phone, func(s *account.Settings) { s.Phone.Autoconfirm, s.Phone.Configured = true, false }, func(*house) {})
+}
+
+func TestPhoneChange(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) {
+		s.Email.NotifyPhoneChanged, s.Email.NotifyIdentityLinked, s.Phone.Interval = true, true, time.Minute
+	})
+	g := h.confirmed("mia@example.org")
+	change := func(to string) account.Verified {
+		t.Helper()
+		u, err := h.update(g, account.UserUpdate{Phone: "+" + to})
+		if err != nil || u.NewPhone != to || u.PhoneChangeSentAt != h.now {
+			t.Fatalf("%+v, %v", u, err)
+		}
+		_, err = h.update(g, account.UserUpdate{Phone: to})
+		refused(t, err, "over_sms_send_rate_limit: For security purposes, you can only request this after 60 seconds.")
+		h.pass(time.Minute)
+		_, err = h.Resend(t.Context(), browser, account.Resend{Type: "phone_change", Phone: to})
+		refused(t, err, "")
+		l := h.newest("phone_change", to)
+		v, err := h.verify(account.Verify{Type: "phone_change", Phone: to, Token: l.Code})
+		if err != nil || v.Type != "phone_change" || v.User.Phone != to || v.User.NewPhone != "" || v.User.PhoneConfirmedAt.IsZero() || len(v.User.Identities) != 2 {
+			t.Fatalf("%+v, %v", v, err)
+		}
+		return v
+	}
+	change("491511")
+	if m := h.newest("identity_linked_notification", "mia@example.org"); m.Vars.Provider != "phone" {
+		t.Errorf("%+v", m)
+	}
+	v := change("491512")
+	if m := h.newest("phone_changed_notification", "mia@example.org"); m.Vars.Phone != "491512" || m.Vars.OldPhone != "491511" || m.Kind != string(mail.PhoneChanged) {
+		t.Errorf("%+v", m)
+	}
+	if !strings.Contains(string(v.User.AppMetadata), `["email", "phone"]`) {
+		t.Errorf("%s", v.User.AppMetadata)
+	}
+}
