@@ -39,6 +39,7 @@ const (
 // network's hands when a connection broke, a datagram nobody received, and what could not be
 // delivered before the program's end.
 func (r *Registry) Run(ctx context.Context, sink Sink, every time.Duration) {
+	r.delivered = time.Now()
 	flush := time.NewTicker(every)
 	defer flush.Stop()
 	var drain <-chan time.Time
@@ -62,9 +63,12 @@ func (r *Registry) Run(ctx context.Context, sink Sink, every time.Duration) {
 }
 
 // flush hands everything to sink and then lets go of what is idle, unless the sink refused
-// something: what still has a difference must stay, and cannot grow beyond the table's bound.
+// something: what still has a difference stays. After Options.DynamicIdle without a sink it goes all
+// the same, or a statsd that never comes would fill the table, and memory with each reload.
 func (r *Registry) flush(sink Sink, now time.Time) {
-	if sink != nil && !(sink.Ready() && r.emit(sink)) {
+	if sink == nil || sink.Ready() && r.emit(sink) {
+		r.delivered = now
+	} else if now.Sub(r.delivered) <= r.idle {
 		return
 	}
 	r.dyn.expire(now, r.idle)

@@ -151,6 +151,45 @@ func TestRun_withoutSinkKeysExpire(t *testing.T) {
 	})
 }
 
+// A sink that never comes (no statsd at the default address) must not keep for ever what nobody needs.
+func TestRun_whileTheSinkIsAwayKeysExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRegistry(Options{DynamicIdle: time.Minute, Log: quiet()})
+		sink := &recorder{}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { r.Run(ctx, sink, 10*time.Second) })
+		r.DynamicRule([]byte("d.idle")).TotalHits.Inc()
+		r.Rule("d.old").TotalHits.Inc()
+		kept := r.Rule("d.kept")
+		kept.TotalHits.Inc()
+		r.Retain([]*Rule{kept})
+		series := func() (n int) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return len(r.ruling)
+		}
+		all := series()
+		time.Sleep(50 * time.Second)
+		if n := r.dyn.n.Load(); n != 1 || series() != all {
+			t.Errorf("%d keys, %d of %d series after 50 s: a short outage must lose nothing", n, series(), all)
+		}
+		time.Sleep(4 * time.Minute)
+		if n := r.dyn.n.Load(); n != 0 || series() != all-2 {
+			t.Errorf("%d keys, %d of %d series left", n, series(), all)
+		}
+		sink.mu.Lock()
+		sink.on = true
+		sink.mu.Unlock()
+		time.Sleep(15 * time.Second)
+		if got := sink.take(); !strings.Contains(got, "d.kept.total_hits:1|c") {
+			t.Errorf("the rule in force has lost its count: %s", got)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
 func TestTimer_samples(t *testing.T) {
 	r := NewRegistry(Options{})
 	r.timing.Store(true)

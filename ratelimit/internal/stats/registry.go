@@ -70,6 +70,7 @@ type Registry struct {
 	extra       []Tag // sorted, clean; never changes
 	extraSuffix string
 	idle        time.Duration
+	delivered   time.Time // when the sink last took everything; the flusher's own
 	log         *slog.Logger
 	dropped     *Counter // timer values that the sink had no room for
 
