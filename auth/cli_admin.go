@@ -1,0 +1,213 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+)
+
+const adminUsage = `usage: auth admin create [-confirm] [-role ROLE] [-aud AUD] EMAIL [PASSWORD|-]   - reads the password from standard input
+       auth admin get EMAIL|ID
+       auth admin ban EMAIL|ID DURATION      such as 24h
+       auth admin unban EMAIL|ID
+       auth admin delete [-soft] EMAIL|ID
+`
+
+// operator is who acts in the audit log.
+var operator = account.Actor{Role: "auth admin"}
+
+// admin is the command of that name. createuser and deleteuser are the replaced service's words.
+func (p *program) admin(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		fmt.Fprint(p.stderr, adminUsage)
+		return errUsage
+	}
+	what, args := args[0], args[1:]
+	f := flag.NewFlagSet("admin "+what, flag.ContinueOnError)
+	aud := f.String("aud", "", "audience; empty: JWT_AUD")
+	f.StringVar(aud, "a", "", "the same")
+	var err error
+	switch what {
+	case "create", "createuser":
+		return p.adminCreate(ctx, f, aud, args)
+	case "get", "unban":
+		args, err = p.parse(f, args, "EMAIL|ID", 1, 1)
+	case "ban":
+		args, err = p.parse(f, args, "EMAIL|ID DURATION", 2, 2)
+	case "delete", "deleteuser":
+		soft := f.Bool("soft", false, "keep the id, remove everything personal")
+		if args, err = p.parse(f, args, "[-soft] EMAIL|ID", 1, 1); err == nil && *soft {
+			what = "soft delete"
+		}
+	default:
+		fmt.Fprint(p.stderr, adminUsage)
+		return errUsage
+	}
+	if err != nil {
+		return err
+	}
+	r, err := p.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	u, err := r.find(ctx, *aud, args[0])
+	if err != nil {
+		return err
+	}
+	switch what {
+	case "get":
+		return p.show(u)
+	case "delete", "deleteuser", "soft delete":
+		if err := r.accounts.AdminDelete(ctx, account.Client{}, operator, u.ID, what == "soft delete"); err != nil {
+			return plain(err)
+		}
+		_, err = fmt.Fprintf(p.stdout, "deleted %s\n", u.ID)
+		return err
+	}
+	duration := "none"
+	if what == "ban" {
+		duration = args[1]
+	}
+	u, err = r.accounts.AdminUpdate(ctx, account.Client{}, operator, u.ID, account.Attributes{BanDuration: &duration})
+	if err != nil {
+		return plain(err)
+	}
+	return p.show(u)
+}
+
+func (p *program) adminCreate(ctx context.Context, f *flag.FlagSet, aud *string, args []string) error {
+	confirm := f.Bool("confirm", false, "the address counts as confirmed")
+	admin := f.Bool("admin", false, "the role is the first of JWT_ADMIN_ROLES")
+	role := f.String("role", "", "role; empty: JWT_DEFAULT_GROUP_NAME")
+	args, err := p.parse(f, args, "[-confirm] [-role ROLE] EMAIL [PASSWORD|-] [ROLE]", 1, 3)
+	if err != nil {
+		return err
+	}
+	a := account.Attributes{Aud: *aud, Email: &args[0], EmailConfirm: confirm}
+	if len(args) > 1 {
+		if a.Password, err = p.password(args[1]); err != nil {
+			return err
+		}
+	}
+	if len(args) > 2 {
+		*role = args[2]
+	}
+	r, err := p.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if *admin && *role == "" && len(r.config.JWT.AdminRoles) > 0 {
+		*role = r.config.JWT.AdminRoles[0]
+	}
+	if *role != "" {
+		a.Role = role
+	}
+	u, err := r.accounts.AdminCreate(ctx, account.Client{}, operator, a)
+	if err != nil {
+		return plain(err)
+	}
+	return p.show(u)
+}
+
+// password is the argument, or for - the first line of standard input, which no list of processes shows.
+func (p *program) password(arg string) (*string, error) {
+	if arg != "-" {
+		return &arg, nil
+	}
+	line, err := bufio.NewReader(p.stdin).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read password: %w", err)
+	}
+	if line = strings.TrimRight(line, "\r\n"); line == "" {
+		return nil, errors.New("there is no password on standard input")
+	}
+	return &line, nil
+}
+
+// find is the user with that address or id.
+func (r *rooms) find(ctx context.Context, aud, who string) (store.User, error) {
+	if id, err := uuid.Parse(who); err == nil {
+		u, err := r.accounts.AdminUser(ctx, id)
+		return u, plain(err)
+	}
+	if !strings.Contains(who, "@") {
+		return store.User{}, fmt.Errorf("%q is neither an e-mail address nor an id", who)
+	}
+	if aud == "" {
+		aud = r.config.JWT.Audience
+	}
+	list, _, err := r.accounts.AdminUsers(ctx, store.UsersFilter{Aud: aud, Email: strings.ToLower(who), Limit: 1})
+	if err != nil {
+		return store.User{}, plain(err)
+	}
+	if len(list) == 0 {
+		return store.User{}, fmt.Errorf("no user %s in audience %s", who, aud)
+	}
+	u, err := r.accounts.AdminUser(ctx, list[0].ID)
+	return u, plain(err)
+}
+
+// plain is what a refusal says to people: the codes are for programs.
+func plain(err error) error {
+	if refusal, ok := errors.AsType[*account.Refusal](err); ok {
+		if refusal.Err != nil {
+			return fmt.Errorf("%s (%w)", refusal.Msg, refusal.Err)
+		}
+		return errors.New(refusal.Msg)
+	}
+	return err
+}
+
+// show prints a user, without hashes.
+func (p *program) show(u store.User) error {
+	at := func(t time.Time) string {
+		if t.IsZero() {
+			return ""
+		}
+		return clock(t)
+	}
+	var providers []string
+	for _, i := range u.Identities {
+		providers = append(providers, i.Provider)
+	}
+	b, err := json.MarshalIndent(struct {
+		ID               uuid.UUID       `json:"id"`
+		Aud              string          `json:"aud"`
+		Role             string          `json:"role"`
+		Email            string          `json:"email,omitempty"`
+		Phone            string          `json:"phone,omitempty"`
+		EmailConfirmedAt string          `json:"email_confirmed_at,omitempty"`
+		PhoneConfirmedAt string          `json:"phone_confirmed_at,omitempty"`
+		InvitedAt        string          `json:"invited_at,omitempty"`
+		BannedUntil      string          `json:"banned_until,omitempty"`
+		DeletedAt        string          `json:"deleted_at,omitempty"`
+		CreatedAt        string          `json:"created_at"`
+		LastSignInAt     string          `json:"last_sign_in_at,omitempty"`
+		Anonymous        bool            `json:"is_anonymous"`
+		HasPassword      bool            `json:"has_password"`
+		Providers        []string        `json:"providers,omitempty"`
+		AppMetadata      json.RawMessage `json:"app_metadata,omitempty"`
+		UserMetadata     json.RawMessage `json:"user_metadata,omitempty"`
+	}{
+		u.ID, u.Aud, u.Role, u.Email, u.Phone, at(u.EmailConfirmedAt), at(u.PhoneConfirmedAt), at(u.InvitedAt), at(u.BannedUntil), at(u.DeletedAt),
+		at(u.CreatedAt), at(u.LastSignInAt), u.IsAnonymous, u.PasswordHash != "", providers, u.AppMetadata, u.UserMetadata,
+	}, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s\n", b)
+	return err
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"gatehouse/auth/internal/keys"
+	"gatehouse/auth/internal/store"
+)
+
+// checkPatience bounds each question of auth check.
+const checkPatience = 15 * time.Second
+
+// report prints what auth check finds.
+type report struct {
+	p      *program
+	failed int
+}
+
+func (r *report) say(what string, err error) bool {
+	if err != nil {
+		r.failed++
+		fmt.Fprintf(r.p.stdout, "FAIL  %s: %s\n", what, mask(err.Error()))
+		return false
+	}
+	fmt.Fprintf(r.p.stdout, "ok    %s\n", what)
+	return true
+}
+
+// check is the command of that name: everything that a start would find out, and what it would not. It
+// changes nothing.
+func (p *program) check(ctx context.Context, args []string) error {
+	if _, err := p.parse(flag.NewFlagSet("check", flag.ContinueOnError), args, "", 0, 0); err != nil {
+		return err
+	}
+	r := &report{p: p}
+	c, l, warnings, err := p.load()
+	for _, w := range warnings {
+		fmt.Fprintln(p.stdout, "warn ", w)
+	}
+	if r.say("settings", err) {
+		r.say(fmt.Sprintf("redirects: %s and %d patterns", c.General.SiteURL, len(c.General.AllowList)), nil)
+		if db := r.database(ctx, &c); db != nil {
+			defer db.Close()
+			r.keys(ctx, db, &c, l)
+		}
+		r.smtp(ctx, l)
+	}
+	if r.failed > 0 {
+		return fmt.Errorf("%d of the checks failed", r.failed)
+	}
+	return nil
+}
+
+func (r *report) database(ctx context.Context, c *config) *store.DB {
+	ctx, cancel := context.WithTimeout(ctx, checkPatience)
+	defer cancel()
+	db, err := openStore(ctx, c, 0, slog.New(slog.DiscardHandler))
+	if !r.say("database answers", err) {
+		return nil
+	}
+	missing, err := db.MissingRights(ctx)
+	if err == nil && len(missing) > 0 {
+		err = errors.New(strings.Join(missing, "; "))
+	}
+	r.say("database rights", err)
+	n, err := db.Pending(ctx)
+	r.say("database schema", err)
+	if err == nil && n > 0 {
+		fmt.Fprintf(r.p.stdout, "warn  %d migrations are still to be applied: a start does that, or auth migrate\n", n)
+		db.Close()
+		return nil
+	}
+	return db
+}
+
+func (r *report) keys(ctx context.Context, db *store.DB, c *config, l live) {
+	ctx, cancel := context.WithTimeout(ctx, checkPatience)
+	defer cancel()
+	keeper := keys.New(keys.Options{DB: db, Root: c.root()}, l.keys)
+	r.say("signing keys", keeper.Check(ctx))
+}
+
+func (r *report) smtp(ctx context.Context, l live) {
+	if l.smtp == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkPatience)
+	defer cancel()
+	r.say("SMTP server", l.smtp.Check(ctx))
+}
+
+// redirect is the command of that name.
+func (p *program) redirect(args []string) error {
+	if len(args) == 0 || args[0] != "test" {
+		fmt.Fprintln(p.stderr, "usage: auth redirect test URL...")
+		return errUsage
+	}
+	urls, err := p.parse(flag.NewFlagSet("redirect test", flag.ContinueOnError), args[1:], "URL...", 1, -1)
+	if err != nil {
+		return err
+	}
+	_, l, _, err := p.load()
+	if err != nil {
+		return err
+	}
+	refused := 0
+	for _, u := range urls {
+		allowed, why := l.api.Redirects.Explain(u)
+		verdict := "allowed"
+		if !allowed {
+			verdict, refused = "refused", refused+1
+		}
+		fmt.Fprintf(p.stdout, "%s  %s  %s\n", verdict, u, why)
+	}
+	if refused > 0 {
+		return fmt.Errorf("%d of %d are refused; a request with such a redirect_to leads to %s", refused, len(urls), l.api.SiteURL)
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"gatehouse/auth/internal/token"
+)
+
+const keysUsage = `usage: auth keys list
+       auth keys rotate         a new key is published now and signs in 20 minutes
+       auth keys revoke KID     what it signed is refused everywhere within 10 seconds
+       auth keys service [-role service_role|anon] [-exp 10y]   print a service token
+`
+
+// keys is the command of that name.
+func (p *program) keys(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		fmt.Fprint(p.stderr, keysUsage)
+		return errUsage
+	}
+	what, args := args[0], args[1:]
+	f := flag.NewFlagSet("keys "+what, flag.ContinueOnError)
+	switch what {
+	case "service":
+		return p.keysService(ctx, f, args)
+	case "list", "rotate":
+		if _, err := p.parse(f, args, "", 0, 0); err != nil {
+			return err
+		}
+		args = nil
+	case "revoke":
+		var err error
+		if args, err = p.parse(f, args, "KID", 1, 1); err != nil {
+			return err
+		}
+	default:
+		fmt.Fprint(p.stderr, keysUsage)
+		return errUsage
+	}
+	r, err := p.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	switch what {
+	case "rotate":
+		k, err := r.keeper.Rotate(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(p.stdout, "%s (%s) is published and signs from %s\n", k.KID, k.Algorithm, clock(k.SignsAt))
+		return nil
+	case "revoke":
+		fresh, err := r.keeper.Revoke(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(p.stdout, "%s is revoked\n", args[0])
+		if fresh != nil {
+			fmt.Fprintf(p.stdout, "%s (%s) signs now; who caches keys may refuse its tokens for up to 20 minutes\n", fresh.KID, fresh.Algorithm)
+		}
+		return nil
+	}
+	list, err := r.keeper.List(ctx)
+	if err != nil {
+		return err
+	}
+	t := table(p.stdout, "KID", "ALGORITHM", "STATE", "CREATED", "SIGNS FROM", "REVOKED")
+	for _, k := range list {
+		t.row(k.KID, k.Algorithm, k.State, clock(k.CreatedAt), clock(k.SignsAt), clock(k.RevokedAt))
+	}
+	return t.Flush()
+}
+
+// keysService signs a token without a user. With JWT_SECRET it needs no database.
+func (p *program) keysService(ctx context.Context, f *flag.FlagSet, args []string) error {
+	role := f.String("role", "service_role", "`role` claim: service_role for administrators' programs, anon for browsers")
+	life := f.String("exp", "10y", "life: y, d, or a Go `duration`")
+	if _, err := p.parse(f, args, "[-role ROLE] [-exp LIFE]", 0, 0); err != nil {
+		return err
+	}
+	exp, err := parseLife(*life)
+	if err != nil {
+		return fmt.Errorf("-exp %s: %w", *life, err)
+	}
+	c, l, _, err := p.load()
+	if err != nil {
+		return err
+	}
+	var set *token.Set
+	if c.JWT.AcceptHS256 {
+		set, err = token.NewSet(token.SetConfig{Secret: l.keys.Secret, AcceptSecret: true, SignWithSecret: true, Issuer: c.JWT.Issuer})
+	} else {
+		var r *rooms
+		if r, err = p.open(ctx); err != nil {
+			return err
+		}
+		defer r.close()
+		err = r.keeper.Start(ctx)
+		set = r.keeper.Live().Load()
+	}
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	text, err := set.SignService(nil, *role, c.JWT.Issuer, now, now.Add(exp))
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s\n", text)
+	return err
+}
+
+// parseLife reads 10y, 90d or a Go duration. A year has 365 days.
+func parseLife(text string) (time.Duration, error) {
+	unit := time.Duration(0)
+	switch {
+	case strings.HasSuffix(text, "y"):
+		unit = 365 * day
+	case strings.HasSuffix(text, "d"):
+		unit = day
+	}
+	if unit == 0 {
+		d, err := time.ParseDuration(text)
+		if err == nil && d <= 0 {
+			err = fmt.Errorf("must be more than 0")
+		}
+		return d, err
+	}
+	n, err := strconv.Atoi(text[:len(text)-1])
+	if err != nil || n <= 0 || n > 36500 {
+		return 0, fmt.Errorf("not a life such as 10y, 90d or 12h")
+	}
+	if unit > day && n > 100 {
+		return 0, fmt.Errorf("at most 100y")
+	}
+	return time.Duration(n) * unit, nil
+}
+
+// clock is a time for people; "-" for none.
+func clock(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// columns is a table whose columns are as wide as they must be.
+type columns struct{ *tabwriter.Writer }
+
+func table(w io.Writer, heads ...string) columns {
+	t := columns{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+	t.row(heads...)
+	return t
+}
+
+func (t columns) row(cells ...string) {
+	for i, c := range cells {
+		cells[i] = cmp.Or(c, "-")
+	}
+	fmt.Fprintln(t, strings.Join(cells, "\t"))
+}

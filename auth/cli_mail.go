@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/store"
+)
+
+const mailUsage = `usage: auth mail list [-state pending|sent|failed|expired] [-n 50]   newest first
+       auth mail resend ID      try a waiting message again now
+`
+
+// mail is the command of that name. What a message says stays sealed.
+func (p *program) mail(ctx context.Context, args []string) error {
+	if len(args) == 0 || args[0] != "list" && args[0] != "resend" {
+		fmt.Fprint(p.stderr, mailUsage)
+		return errUsage
+	}
+	f := flag.NewFlagSet("mail "+args[0], flag.ContinueOnError)
+	if args[0] == "resend" {
+		return p.mailResend(ctx, f, args[1:])
+	}
+	state := f.String("state", "", "only these: pending, sent, failed or expired")
+	n := f.Int("n", 50, "how many")
+	if _, err := p.parse(f, args[1:], "", 0, 0); err != nil {
+		return err
+	}
+	r, err := p.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	list, err := r.db.Messages(ctx, *state, *n)
+	if err != nil {
+		return err
+	}
+	t := table(p.stdout, "ID", "CHANNEL", "KIND", "STATE", "TRIES", "CREATED", "DUE OR DONE", "USER", "ERROR")
+	for _, m := range list {
+		when := m.DueAt
+		if !m.DoneAt.IsZero() {
+			when = m.DoneAt
+		}
+		user := ""
+		if m.User != uuid.Nil {
+			user = m.User.String()
+		}
+		t.row(m.ID.String(), m.Channel, m.Kind, m.State, strconv.Itoa(m.Attempts), clock(m.CreatedAt), clock(when), user, m.Error)
+	}
+	return t.Flush()
+}
+
+func (p *program) mailResend(ctx context.Context, f *flag.FlagSet, args []string) error {
+	args, err := p.parse(f, args, "ID", 1, 1)
+	if err != nil {
+		return err
+	}
+	id, err := uuid.Parse(args[0])
+	if err != nil {
+		return fmt.Errorf("%q is no id; auth mail list shows them", args[0])
+	}
+	r, err := p.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if err := r.db.ResendMessage(ctx, id, time.Now().UTC()); errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("no message %s waits: what was sent, failed or expired is wiped; the user must ask again", id)
+	} else if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s is due now; a running daemon sends it\n", id)
+	return err
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/auth/internal/store"
+	"gatehouse/shared/settings"
+)
+
+// check is what no single field's tag can say, and settles what has two names or a lower bound.
+func (c *config) check(r *settings.Report) {
+	c.settle(r)
+	c.checkRequired(r)
+	checkURL(r, "AUTH_SITE_URL", c.General.SiteURL)
+	checkURL(r, "AUTH_API_EXTERNAL_URL", c.API.ExternalURL)
+	if err := store.CheckNamespace(c.DB.Namespace); err != nil {
+		r.Wrong("AUTH_DB_NAMESPACE", "%v", err)
+	}
+	for _, name := range []string{"AUTH_SESSIONS_TIMEBOX", "AUTH_SESSIONS_INACTIVITY_TIMEOUT"} {
+		if d, err := settings.Seconds(r.Text(name)); r.IsSet(name) && err == nil && d == 0 {
+			r.Wrong(name, "must be more than 0")
+		}
+	}
+	checkHeader(r, "AUTH_REQUEST_ID_HEADER", c.API.RequestID)
+	checkHeader(r, "AUTH_RATE_LIMIT_HEADER", c.Limits.Header)
+	for _, h := range c.API.CORSHeaders {
+		checkHeader(r, "AUTH_CORS_ALLOWED_HEADERS", h)
+	}
+	c.checkMail(r)
+	c.checkSMS(r)
+	c.checkDev(r)
+	c.checkLater(r)
+	if !r.IsSet("AUTH_SECRET_KEY") && r.IsSet("AUTH_JWT_SECRET") {
+		r.Warn("AUTH_SECRET_KEY is not set: AUTH_JWT_SECRET is the root key too, so that changing it means naming the old one in AUTH_SECRET_KEYS_PREVIOUS")
+	}
+	if s := c.JWT.Secret; s != "" && len(s) < 32 {
+		r.Warn("AUTH_JWT_SECRET has fewer than 32 bytes: such a secret can be guessed from one token")
+	}
+	if c.JWT.Algorithm == "EdDSA" && !r.IsSet("AUTH_JWT_KEYS") {
+		r.Warn("AUTH_JWT_ALGORITHM=EdDSA: the client library's getClaims cannot check such tokens in a browser")
+	}
+	if c.Limits.Header == "" && !c.Limits.ByPeer && !c.Security.ForwardedFor {
+		r.Warn("no limits by client address: AUTH_RATE_LIMIT_HEADER names the header in which your proxy gives it; AUTH_RATE_LIMIT_BY_PEER=true takes the connection's")
+	}
+}
+
+// settle decides between two names of one setting and raises what is below its bound.
+func (c *config) settle(r *settings.Report) {
+	if r.IsSet("AUTH_API_PORT") {
+		c.API.Port = c.API.APIPort
+	}
+	if r.IsSet("AUTH_LOG_LEVEL") {
+		c.Log.Level = c.Log.AuthLevel
+	}
+	if c.DB.DatabaseURL != "" {
+		c.DB.URL = c.DB.DatabaseURL
+	}
+	c.API.ExternalURL = strings.TrimRight(c.API.ExternalURL, "/")
+	c.General.FlowLife = max(c.General.FlowLife, 300*time.Second)
+	if c.JWT.Life == 0 {
+		c.JWT.Life = time.Hour
+	}
+	if c.JWT.Issuer == "" {
+		c.JWT.Issuer = c.API.ExternalURL
+	}
+	if c.JWT.Root == "" {
+		c.JWT.Root = c.JWT.Secret
+	}
+	for _, digits := range []*int{&c.Mailer.OTPLength, &c.SMS.OTPLength} {
+		if *digits < 6 || *digits > 10 {
+			*digits = 6
+		}
+	}
+}
+
+func (c *config) checkRequired(r *settings.Report) {
+	for _, name := range []string{"AUTH_SITE_URL", "AUTH_API_EXTERNAL_URL", "AUTH_DB_DRIVER", "AUTH_JWT_SECRET"} {
+		if !r.IsSet(name) && !r.IsSet(name+"_FILE") {
+			r.Wrong(name, "is required")
+		}
+	}
+	if c.DB.URL == "" && !r.IsSet("DATABASE_URL_FILE") && !r.IsSet("AUTH_DB_DATABASE_URL_FILE") {
+		r.Clash("DATABASE_URL: is required")
+	}
+}
+
+// checkURL wants an absolute http or https URL that something can be put behind.
+func checkURL(r *settings.Report, name, text string) {
+	if text == "" {
+		return // said already
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery {
+		r.Wrong(name, "must be http:// or https:// with a host, without user, query and fragment")
+	}
+}
+
+func checkHeader(r *settings.Report, setting, name string) {
+	if strings.ContainsFunc(name, func(c rune) bool {
+		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", c))
+	}) {
+		r.Wrong(setting, "not a header name: letters, digits and - are")
+	}
+}
+
+// mailed says whether something sends mails.
+func (c *config) mailed() bool { return c.Dev.Mailbox || c.SMTP.Host != "" && c.SMTP.AdminEmail != "" }
+
+func (c *config) checkMail(r *settings.Report) {
+	switch {
+	case c.Dev.Mailbox:
+		if c.SMTP.Host != "" {
+			r.Warn("AUTH_SMTP_HOST has no effect with AUTH_DEV_MAILBOX=true: nothing is sent")
+		}
+	case c.mailed():
+	case c.General.Email && !c.Mailer.Autoconfirm:
+		for _, name := range []string{"AUTH_SMTP_HOST", "AUTH_SMTP_ADMIN_EMAIL"} {
+			if !r.IsSet(name) {
+				r.Wrong(name, "is required, unless AUTH_EXTERNAL_EMAIL_ENABLED=false, AUTH_MAILER_AUTOCONFIRM=true or AUTH_DEV_MAILBOX=true")
+			}
+		}
+	case c.General.Email:
+		r.Warn("AUTH_SMTP_HOST and AUTH_SMTP_ADMIN_EMAIL are not both set: recovery, sign-in links and every other mail are refused")
+	}
+}
+
+func (c *config) checkSMS(r *settings.Report) {
+	if c.SMS.Provider != "" && !c.Dev.Mailbox {
+		r.Warn("AUTH_SMS_PROVIDER: SMS gateways are not in this version; SMS wait in the outbox until they expire")
+	}
+	if len(c.SMS.TestOTP) > 0 && !r.IsSet("AUTH_SMS_TEST_OTP_VALID_UNTIL") {
+		r.Warn("AUTH_SMS_TEST_OTP works for ever: anybody who knows a test number's code can sign in with it; set AUTH_SMS_TEST_OTP_VALID_UNTIL")
+	}
+}
+
+// checkDev keeps the mailbox, which shows everybody's codes, off anything but a developer's machine.
+func (c *config) checkDev(r *settings.Report) {
+	if !c.Dev.Mailbox {
+		return
+	}
+	if u, err := url.Parse(c.API.ExternalURL); err == nil && c.API.ExternalURL != "" && !loopbackHost(u.Hostname()) {
+		r.Clash("AUTH_DEV_MAILBOX=true shows every mail to everybody on this machine: it needs a loopback address in AUTH_API_EXTERNAL_URL, not %s", u.Hostname())
+	}
+	if c.Dev.MailboxPort != 0 && c.Dev.MailboxPort == c.API.Port {
+		r.Clash("AUTH_DEV_MAILBOX_PORT and PORT are both %d", c.API.Port)
+	}
+}
+
+func loopbackHost(host string) bool {
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") || ip != nil && ip.IsLoopback()
+}
+
+// previousRoots are the items of AUTH_SECRET_KEYS_PREVIOUS.
+func (c *config) previousRoots() []string {
+	text, sep := c.JWT.PreviousRoots, ","
+	if strings.Contains(text, "\n") {
+		sep = "\n"
+	}
+	var all []string
+	for item := range strings.SplitSeq(text, sep) {
+		if item = strings.Trim(item, " \t\r"); item != "" && !slices.Contains(all, item) {
+			all = append(all, item)
+		}
+	}
+	return all
+}
+
+// parseProxies reads networks and single addresses.
+func parseProxies(r *settings.Report, items []string) (all []netip.Prefix) {
+	for _, item := range items {
+		p, err := netip.ParsePrefix(item)
+		if err != nil {
+			var a netip.Addr
+			if a, err = netip.ParseAddr(item); err == nil {
+				p = netip.PrefixFrom(a, a.BitLen())
+			}
+		}
+		if err != nil {
+			r.Wrong("AUTH_TRUSTED_PROXIES", "%q is neither a network such as 10.0.0.0/8 nor an address", item)
+			continue
+		}
+		all = append(all, p.Masked())
+	}
+	return all
+}

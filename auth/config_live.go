@@ -1,0 +1,252 @@
+package main
+
+import (
+	"errors"
+	"math"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+	"text/template"
+	"time"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/address"
+	"gatehouse/auth/internal/httpapi"
+	"gatehouse/auth/internal/keys"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/redirect"
+	"gatehouse/auth/internal/token"
+	"gatehouse/shared/settings"
+)
+
+// live is what is made of the settings for the rooms below: all of it may be replaced by a SIGHUP.
+type live struct {
+	accounts account.Settings
+	api      httpapi.Settings
+	keys     keys.Settings
+	mail     mail.Settings
+	smtp     *mail.SMTP // nil: nothing is mailed
+	hash     password.Params
+}
+
+// live makes it, and reports what only the making shows to be wrong.
+func (c *config) live(r *settings.Report) (l live) {
+	var err error
+	if l.hash, err = password.ParseParams(c.Password.Hash); err != nil {
+		r.Wrong("AUTH_PASSWORD_HASH", "%v", err)
+	}
+	l.accounts = c.accountSettings(r)
+	l.api = c.apiSettings(r)
+	l.keys = c.keySettings(r)
+	l.mail = mail.Settings{
+		SiteURL: c.General.SiteURL, Subjects: c.Mailer.Subjects.byKind(), Templates: c.Mailer.Templates.byKind(),
+		MaxSize: c.Mailer.TemplateSize, MaxAge: c.Mailer.TemplateAge, Retry: c.Mailer.TemplateRetry,
+	}
+	if err := l.mail.Check(); err != nil {
+		r.Warn("%v: the default is used", err)
+	}
+	if c.mailed() && !c.Dev.Mailbox {
+		l.smtp = c.makeSMTP(r)
+	}
+	return l
+}
+
+func (c *config) accountSettings(r *settings.Report) account.Settings {
+	links, err := mail.NewLinks(mail.Paths{
+		Invite: c.Mailer.PathInvite, Confirmation: c.Mailer.PathConfirmation, Recovery: c.Mailer.PathRecovery, EmailChange: c.Mailer.PathEmailChange,
+	})
+	if err != nil {
+		r.Clash("%v", err)
+	}
+	confirmation, interval := 900*time.Second, 60*time.Second
+	if r.IsSet("AUTH_SMTP_MAX_FREQUENCY") {
+		confirmation, interval = c.SMTP.MaxFrequency, c.SMTP.MaxFrequency
+	}
+	return account.Settings{
+		SiteURL: c.General.SiteURL, BaseURL: c.API.ExternalURL,
+		Audience: c.JWT.Audience, Role: c.JWT.DefaultRole, Issuer: c.JWT.Issuer, AccessLife: c.JWT.Life, AdminRoles: c.JWT.AdminRoles,
+		DisableSignup: c.General.DisableSignup, Anonymous: c.General.Anonymous,
+		RevealExisting: c.Security.RevealExisting, HideUnknownOnOTP: c.Security.HideUnknown,
+		MetadataMaxBytes: c.Security.MetadataBytes, FlowLife: c.General.FlowLife,
+		Email: account.EmailSettings{
+			Enabled: c.General.Email, MagicLink: c.General.MagicLink, Configured: c.mailed(), Autoconfirm: c.Mailer.Autoconfirm,
+			SecureChange: c.Mailer.SecureChange, ChangeEndsSessions: c.Security.EmailEnds,
+			OTPLife: c.Mailer.OTPLife, OTPLength: c.Mailer.OTPLength, ConfirmationInterval: confirmation, Interval: interval,
+			Sent: parseRate(r, "AUTH_RATE_LIMIT_EMAIL_SENT", c.Limits.Emails), Authorized: c.General.Authorized, Links: links,
+			NotifyPasswordChanged: c.Mailer.Notify.PasswordChanged, NotifyEmailChanged: c.Mailer.Notify.EmailChanged,
+			NotifyPhoneChanged:   c.Mailer.Notify.PhoneChanged,
+			NotifyIdentityLinked: c.Mailer.Notify.IdentityLinked, NotifyIdentityUnlinked: c.Mailer.Notify.IdentityUnlinked,
+		},
+		Phone: c.phoneSettings(r),
+		Passwords: account.PasswordSettings{
+			Policy:         password.NewPolicy(c.Password.MinLength, c.Password.Required, c.Password.RefuseCommon),
+			PolicyForAdmin: c.Password.PolicyForAdmin, TriesPerAccount: c.Limits.Passwords,
+			RequireCurrent: c.Security.RequireCurrent, RequireNonce: c.Security.RequireNonce, NonceMaxAge: c.Security.NonceMaxAge,
+			ChangeEndsSessions: c.Security.PasswordEnds,
+		},
+		Sessions: account.SessionSettings{
+			Timebox: c.Sessions.Timebox, Inactivity: c.Sessions.Inactivity, SinglePerUser: c.Sessions.SinglePerUser, Tags: c.Sessions.Tags,
+			Rotation: c.Sessions.Rotation, ReuseInterval: c.Sessions.ReuseInterval, RefreshBurst: c.Limits.Refreshes,
+		},
+	}
+}
+
+func (c *config) phoneSettings(r *settings.Report) account.PhoneSettings {
+	p := account.PhoneSettings{
+		Enabled: c.General.Phone, Configured: c.SMS.Provider != "" || c.Dev.Mailbox,
+		WhatsApp: c.Dev.Mailbox || strings.HasPrefix(c.SMS.Provider, "twilio"), Autoconfirm: c.SMS.Autoconfirm,
+		OTPLife: c.SMS.OTPLife, OTPLength: c.SMS.OTPLength, Interval: c.SMS.MaxFrequency,
+		Sent:      parseRate(r, "AUTH_RATE_LIMIT_SMS_SENT", c.Limits.SMS),
+		PerNumber: parseRate(r, "AUTH_RATE_LIMIT_SMS_PER_NUMBER", c.Limits.SMSPerNumber),
+		PerPrefix: parseRate(r, "AUTH_RATE_LIMIT_SMS_PER_PREFIX", c.Limits.SMSPerPrefix),
+		TestCodes: map[string]string{},
+	}
+	for number, code := range c.SMS.TestOTP {
+		normal, err := address.Phone(number)
+		if err != nil || code == "" || strings.Trim(code, "0123456789") != "" {
+			r.Wrong("AUTH_SMS_TEST_OTP", "wants number:code, the number with its country code, the code in digits")
+			break // the others' places say nothing to anybody
+		}
+		p.TestCodes[normal] = code
+	}
+	if t := c.SMS.TestOTPUntil; t != "" {
+		var err error
+		if p.TestUntil, err = time.Parse(time.RFC3339, t); err != nil {
+			r.Wrong("AUTH_SMS_TEST_OTP_VALID_UNTIL", "not a time such as 2031-03-05T07:00:00Z")
+		}
+	}
+	text, err := template.New("sms").Option("missingkey=error").Parse(c.SMS.Template)
+	write := func(code string) (string, error) {
+		var b strings.Builder
+		err := text.Execute(&b, struct{ Code string }{code})
+		return b.String(), err
+	}
+	if err == nil {
+		_, err = write("123456")
+	}
+	if err != nil {
+		r.Wrong("AUTH_SMS_TEMPLATE", "%v", err)
+		return p
+	}
+	p.Text = func(code string) string {
+		s, _ := write(code) // tried above
+		return s
+	}
+	return p
+}
+
+func (c *config) apiSettings(r *settings.Report) httpapi.Settings {
+	var list *redirect.List
+	if u, err := url.Parse(c.General.SiteURL); err == nil && u.Host != "" { // else it was said already
+		if list, err = redirect.New(c.General.SiteURL, c.General.AllowList, c.General.AnyPort); err != nil {
+			for _, e := range parts(err) {
+				r.Clash("AUTH_URI_ALLOW_LIST: %v", e)
+			}
+		}
+	}
+	return httpapi.Settings{
+		SiteURL: c.General.SiteURL, Redirects: list, ExternalURL: c.API.ExternalURL, ExternalHosts: c.Mailer.Hosts,
+		Audience: c.JWT.Audience, RequestIDHeader: c.API.RequestID, CORSHeaders: c.API.CORSHeaders, MaxDuration: c.API.MaxDuration,
+		ForwardedFor: c.Security.ForwardedFor, TrustedProxies: parseProxies(r, c.API.Proxies),
+		LimitHeader: c.Limits.Header, LimitByPeer: c.Limits.ByPeer,
+		Limits: httpapi.Limits{OTP: c.Limits.OTP, Verify: c.Limits.Verify, Token: c.Limits.Token, Anonymous: c.Limits.Anonymous},
+		Shown: httpapi.Shown{
+			DisableSignup: c.General.DisableSignup, Email: c.General.Email, Phone: c.General.Phone, Anonymous: c.General.Anonymous,
+			MailerAutoconfirm: c.Mailer.Autoconfirm, PhoneAutoconfirm: c.SMS.Autoconfirm, SMSProvider: c.SMS.Provider,
+		},
+	}
+}
+
+func (c *config) keySettings(r *settings.Report) keys.Settings {
+	s := keys.Settings{AcceptSecret: c.JWT.AcceptHS256, Issuer: c.JWT.Issuer, AccessLife: c.JWT.Life}
+	s.Algorithm, _ = token.ParseAlgorithm(c.JWT.Algorithm) // one of the four, as its tag says
+	if c.JWT.Secret != "" {
+		s.Secret, _ = token.NewSecret(c.JWT.KeyID, []byte(c.JWT.Secret)) // fails only when empty
+	}
+	if c.JWT.Keys != "" {
+		given, err := token.ParseKeys(c.JWT.Keys)
+		for _, e := range parts(err) {
+			r.Wrong("AUTH_JWT_KEYS", "%v", e)
+		}
+		s.Given = given
+	}
+	if s.Algorithm == token.HS256 {
+		if !s.AcceptSecret {
+			r.Clash("AUTH_JWT_ALGORITHM=HS256 signs with AUTH_JWT_SECRET, whose tokens AUTH_JWT_ACCEPT_HS256=false refuses")
+		}
+		if c.JWT.Keys != "" {
+			r.Clash("AUTH_JWT_ALGORITHM=HS256 and AUTH_JWT_KEYS, one of whose keys signs, cannot both be set")
+		}
+	}
+	return s
+}
+
+func (c *config) makeSMTP(r *settings.Report) *mail.SMTP {
+	headers, err := mail.ParseHeaders(c.SMTP.Headers)
+	if err != nil {
+		r.Warn("AUTH_SMTP_HEADERS: %v: mails go without them", err)
+	}
+	u, err := url.Parse(c.API.ExternalURL)
+	if err != nil || u.Hostname() == "" {
+		return nil // said already
+	}
+	s, err := mail.NewSMTP(mail.SMTPOptions{
+		Host: c.SMTP.Host, Port: c.SMTP.Port, User: c.SMTP.User, Pass: c.SMTP.Pass, From: c.SMTP.AdminEmail, SenderName: c.SMTP.SenderName,
+		Hostname: u.Hostname(), Headers: headers,
+	})
+	for _, e := range parts(err) {
+		r.Clash("%v", e)
+	}
+	return s
+}
+
+// parseRate reads "30", so many an hour, or "30/10m".
+func parseRate(r *settings.Report, name, text string) account.Rate {
+	number, per, given := strings.Cut(text, "/")
+	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	rate := account.Rate{N: n, Per: time.Hour}
+	if given && err == nil {
+		rate.Per, err = settings.Seconds(strings.TrimSpace(per))
+	}
+	if err != nil || math.IsNaN(n) || n < 0 || n > 1e9 || rate.Per <= 0 {
+		r.Wrong(name, "wants a number, so many an hour, or 30/10m")
+		return account.Rate{}
+	}
+	return rate
+}
+
+// parts are the errors that were joined into one, or the one itself.
+func parts(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := errors.AsType[interface {
+		error
+		Unwrap() []error
+	}](err); ok {
+		return joined.Unwrap()
+	}
+	return []error{err}
+}
+
+// keepUntilRestart puts the running values back where only a restart changes them, and names the
+// settings in which the two differed.
+func keepUntilRestart(running, c *config) (names []string) {
+	var walk func(old, fresh reflect.Value)
+	walk = func(old, fresh reflect.Value) {
+		for i := range old.NumField() {
+			f := old.Type().Field(i)
+			switch {
+			case f.Type.Kind() == reflect.Struct:
+				walk(old.Field(i), fresh.Field(i))
+			case f.Tag.Get("restart") != "" && !reflect.DeepEqual(old.Field(i).Interface(), fresh.Field(i).Interface()):
+				names = append(names, f.Tag.Get("env"))
+				fresh.Field(i).Set(old.Field(i))
+			}
+		}
+	}
+	walk(reflect.ValueOf(running).Elem(), reflect.ValueOf(c).Elem())
+	return names
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"gatehouse/shared/settings"
+)
+
+// settingNames is what package settings must know about our variables: old names (spec 2.9), prefixes,
+// and names that are ours without being a field.
+var settingNames = settings.Options{
+	// What is renamed by more than its prefix comes first.
+	Aliases: []settings.Alias{
+		{Old: "GOTRUE_API_API_EXTERNAL_URL", New: "AUTH_API_EXTERNAL_URL"},
+		{Old: "API_EXTERNAL_URL", New: "AUTH_API_EXTERNAL_URL"},
+		{Old: "GOTRUE_API_REQUEST_ID_HEADER", New: "AUTH_REQUEST_ID_HEADER"},
+		{Old: "REQUEST_ID_HEADER", New: "AUTH_REQUEST_ID_HEADER"},
+		{Old: "GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED", New: "AUTH_SECURITY_FORWARDED_FOR_ENABLED"},
+		{Old: "GOTRUE_PASSWORD_HIBP_ENABLED", New: "AUTH_PASSWORD_COMMON_REFUSED"},
+		{Old: "AUTH_PASSWORD_HIBP_ENABLED", New: "AUTH_PASSWORD_COMMON_REFUSED"},
+		{Old: "OTEL_EXPORTER_PROMETHEUS_HOST", New: "OTEL_EXPORTER_PULL_HOST"},
+		{Old: "OTEL_EXPORTER_PROMETHEUS_PORT", New: "OTEL_EXPORTER_PULL_PORT"},
+		{Old: "GOTRUE_*", New: "AUTH_"},
+	},
+	Known:    slices.Concat(laterNames(), ignoredNames, []string{"DEBUG"}),
+	Prefixes: []string{"AUTH_"},
+	Seconds:  true,
+}
+
+// schemaNames meant a schema in the replaced service; nothing here does.
+var schemaNames = []string{"DB_NAMESPACE", "GOTRUE_DB_NAMESPACE", "GOTRUE_DB_DB_NAMESPACE"}
+
+// takeSchema removes them from the environment and says which were set.
+func takeSchema(environ []string) (rest, found []string) {
+	for _, e := range environ {
+		name, value, _ := strings.Cut(e, "=")
+		if !slices.Contains(schemaNames, name) {
+			rest = append(rest, e)
+		} else if value != "" && !slices.Contains(found, name) {
+			found = append(found, name)
+		}
+	}
+	return rest, found
+}
+
+// ignoredNames are settings of the replaced service that mean nothing here: what they configured is done
+// otherwise, or not at all (spec 2, RULINGS). One may end in *.
+var ignoredNames = []string{
+	"AUTH_API_ENDPOINT", "AUTH_OPERATOR_TOKEN", "AUTH_MULTI_INSTANCE_MODE", "AUTH_DB_AUTOMIGRATE", "AUTH_DB_MIGRATIONS_PATH",
+	"AUTH_DB_MAX_IDLE_POOL_SIZE", "AUTH_DB_CONN_PERCENTAGE", "AUTH_DB_ADVISOR_*", "AUTH_SECURITY_DB_ENCRYPTION_*",
+	"AUTH_JWT_ADMIN_GROUP_NAME", "AUTH_JWT_VALID_METHODS", "AUTH_RELOADING_*", "AUTH_EXPERIMENTAL_*", "AUTH_INDEX_WORKER_*",
+	"AUTH_SECURITY_REFRESH_TOKEN_ALGORITHM_VERSION", "AUTH_SECURITY_REFRESH_TOKEN_UPGRADE_PERCENTAGE", "AUTH_SECURITY_REFRESH_TOKEN_ALLOW_REUSE",
+	"AUTH_PASSWORD_HIBP_*", "AUTH_MAILER_TEMPLATE_RELOADING_*", "AUTH_MAILER_EMAIL_BACKGROUND_SENDING", "AUTH_MAILER_EMAIL_VALIDATION_*",
+	"AUTH_SMTP_LOGGING_ENABLED", "AUTH_LOG_SQL", "AUTH_LOG_DISABLE_COLORS", "AUTH_LOG_QUOTE_EMPTY_FIELDS", "AUTH_LOG_TSFORMAT", "AUTH_LOG_FIELDS",
+	"AUTH_AUDIT_LOG_DISABLE_POSTGRES", "AUTH_PROFILER_*", "AUTH_RATE_LIMIT_SSO", "AUTH_RATE_LIMIT_WEB3", "AUTH_RATE_LIMIT_PASSKEY",
+	"AUTH_SAML_*", "AUTH_SCIM_*", "AUTH_OAUTH_SERVER_*", "AUTH_CUSTOM_OAUTH_*", "AUTH_PASSKEY_*", "AUTH_EXTERNAL_WEB3_*",
+}
+
+// named says whether the name is in the list, or begins as one of its items with a * does.
+func named(list []string, name string) bool {
+	return slices.ContainsFunc(list, func(n string) bool {
+		prefix, open := strings.CutSuffix(n, "*")
+		return n == name || open && strings.HasPrefix(name, prefix)
+	})
+}

@@ -1,0 +1,437 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/token"
+	"gatehouse/shared/settings"
+)
+
+// least is the least environment that starts without a warning.
+const least = `AUTH_SITE_URL=https://app.test AUTH_API_EXTERNAL_URL=https://auth.test AUTH_DB_DRIVER=postgres DATABASE_URL=postgres://u:hunter2@h/d
+	AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef AUTH_SECRET_KEY=0123456789abcdef0123456789abcdef
+	AUTH_SMTP_HOST=mail.test AUTH_SMTP_ADMIN_EMAIL=auth@app.test AUTH_RATE_LIMIT_HEADER=X-Real-Ip `
+
+func loadSettings(t *testing.T, environ ...string) (c config, l live, warnings, mistakes []string) {
+	t.Helper()
+	rest, _ := takeSchema(environ)
+	r := settings.Load(&c, rest, settingNames)
+	c.check(r)
+	l = c.live(r)
+	return c, l, r.Warnings, r.Mistakes
+}
+
+func leastBut(name, value string) []string {
+	all := slices.DeleteFunc(strings.Fields(least), func(e string) bool { return strings.HasPrefix(e, name+"=") })
+	return append(all, name+"="+value)
+}
+
+// TestConfig_everyVariable sets each variable and holds that exactly its field changes.
+func TestConfig_everyVariable(t *testing.T) {
+	defaults, _, warnings, mistakes := loadSettings(t, strings.Fields(least)...)
+	if len(mistakes) > 0 || len(warnings) > 0 {
+		t.Fatal(mistakes, warnings)
+	}
+	seen := map[string]bool{}
+	f := func(name, value string, want func(*config)) {
+		t.Helper()
+		got, _, _, mistakes := loadSettings(t, leastBut(name, value)...)
+		expected := defaults
+		want(&expected)
+		if d := cmp.Diff(expected, got); d != "" || len(mistakes) > 0 {
+			t.Errorf("%s=%s: %v %s", name, value, mistakes, d)
+		}
+		if cmp.Equal(defaults, got) && value != "postgres" {
+			t.Errorf("%s=%s changes nothing", name, value)
+		}
+		seen[name] = true
+	}
+	f("AUTH_SITE_URL", "http://x.test/p", func(c *config) { c.General.SiteURL = "http://x.test/p" })
+	f("AUTH_URI_ALLOW_LIST", "https://a.test/*, https://b.test/x", func(c *config) { c.General.AllowList = []string{"https://a.test/*", "https://b.test/x"} })
+	f("AUTH_REDIRECT_ANY_PORT_AND_SCHEME", "true", func(c *config) { c.General.AnyPort = true })
+	f("AUTH_DISABLE_SIGNUP", "T", func(c *config) { c.General.DisableSignup = true })
+	f("AUTH_EXTERNAL_EMAIL_ENABLED", "0", func(c *config) { c.General.Email = false })
+	f("AUTH_EXTERNAL_EMAIL_MAGIC_LINK_ENABLED", "false", func(c *config) { c.General.MagicLink = false })
+	f("AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES", "a@b.test", func(c *config) { c.General.Authorized = []string{"a@b.test"} })
+	f("AUTH_EXTERNAL_PHONE_ENABLED", "1", func(c *config) { c.General.Phone = true })
+	f("AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED", "true", func(c *config) { c.General.Anonymous = true })
+	f("AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION", "10m", func(c *config) { c.General.FlowLife = 10 * time.Minute })
+	f("AUTH_API_HOST", "127.0.0.1", func(c *config) { c.API.Host = "127.0.0.1" })
+	f("PORT", "9", func(c *config) { c.API.Port = 9 })
+	f("AUTH_API_PORT", "0", func(c *config) { c.API.Port = 0 })
+	f("AUTH_API_EXTERNAL_URL", "https://x.test/auth/v1/", func(c *config) {
+		c.API.ExternalURL, c.JWT.Issuer = "https://x.test/auth/v1", "https://x.test/auth/v1"
+	})
+	f("AUTH_API_MAX_REQUEST_DURATION", "0", func(c *config) { c.API.MaxDuration = 0 })
+	f("AUTH_REQUEST_ID_HEADER", "X-Id", func(c *config) { c.API.RequestID = "X-Id" })
+	f("AUTH_CORS_ALLOWED_HEADERS", "x-a,x-b", func(c *config) { c.API.CORSHeaders = []string{"x-a", "x-b"} })
+	f("AUTH_TRUSTED_PROXIES", "10.0.0.0/8,::1", func(c *config) { c.API.Proxies = []string{"10.0.0.0/8", "::1"} })
+	f("AUTH_DRAIN_DELAY", "5", func(c *config) { c.API.DrainDelay = 5 * time.Second })
+	f("AUTH_DRAIN_TIMEOUT", "1m", func(c *config) { c.API.DrainTimeout = time.Minute })
+	f("AUTH_READY_OUTBOX_AGE", "0", func(c *config) { c.API.OutboxAge = 0 })
+	f("AUTH_HEAP_FLOOR_BYTES", "0", func(c *config) { c.API.HeapFloor = 0 })
+	f("AUTH_DB_DRIVER", "postgres", func(c *config) {})
+	f("DATABASE_URL", "host=h", func(c *config) { c.DB.URL = "host=h" })
+	f("AUTH_DB_DATABASE_URL", "host=h2", func(c *config) { c.DB.URL, c.DB.DatabaseURL = "host=h2", "host=h2" })
+	f("AUTH_DB_NAMESPACE", "auth_", func(c *config) { c.DB.Namespace = "auth_" })
+	f("AUTH_DB_MAX_POOL_SIZE", "7", func(c *config) { c.DB.MaxPool = 7 })
+	f("AUTH_DB_CONN_MAX_LIFETIME", "1h", func(c *config) { c.DB.ConnLife = time.Hour })
+	f("AUTH_DB_CONN_MAX_IDLE_TIME", "60", func(c *config) { c.DB.ConnIdle = time.Minute })
+	f("AUTH_DB_HEALTH_CHECK_PERIOD", "1s", func(c *config) { c.DB.HealthCheck = time.Second })
+	f("AUTH_DB_CLEANUP_ENABLED", "false", func(c *config) { c.DB.Cleanup = false })
+	f("AUTH_AUDIT_RETENTION", "720h", func(c *config) { c.DB.AuditRetention = 720 * time.Hour })
+	f("AUTH_JWT_SECRET", "another secret that is long enough", func(c *config) { c.JWT.Secret = "another secret that is long enough" })
+	f("AUTH_JWT_EXP", "60", func(c *config) { c.JWT.Life = time.Minute })
+	f("AUTH_JWT_AUD", "a", func(c *config) { c.JWT.Audience = "a" })
+	f("AUTH_JWT_ISSUER", "i", func(c *config) { c.JWT.Issuer = "i" })
+	key, err := token.Generate(token.ES256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jwk, err := key.PrivateJWK()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := "[" + string(jwk) + "]"
+	f("AUTH_JWT_KEYS", set, func(c *config) { c.JWT.Keys = set })
+	f("AUTH_JWT_KEY_ID", "k", func(c *config) { c.JWT.KeyID = "k" })
+	f("AUTH_JWT_ALGORITHM", "es256", func(c *config) { c.JWT.Algorithm = "ES256" })
+	f("AUTH_JWT_ACCEPT_HS256", "false", func(c *config) { c.JWT.AcceptHS256 = false })
+	f("AUTH_JWT_ADMIN_ROLES", "root", func(c *config) { c.JWT.AdminRoles = []string{"root"} })
+	f("AUTH_JWT_DEFAULT_GROUP_NAME", "member", func(c *config) { c.JWT.DefaultRole = "member" })
+	f("AUTH_SECRET_KEY", "root", func(c *config) { c.JWT.Root = "root" })
+	f("AUTH_SECRET_KEYS_PREVIOUS", "a,b", func(c *config) { c.JWT.PreviousRoots = "a,b" })
+	f("AUTH_SECURITY_REFRESH_TOKEN_ROTATION_ENABLED", "false", func(c *config) { c.Sessions.Rotation = false })
+	f("AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL", "0", func(c *config) { c.Sessions.ReuseInterval = 0 })
+	f("AUTH_SESSIONS_TIMEBOX", "24h", func(c *config) { c.Sessions.Timebox = 24 * time.Hour })
+	f("AUTH_SESSIONS_INACTIVITY_TIMEOUT", "3600", func(c *config) { c.Sessions.Inactivity = time.Hour })
+	f("AUTH_SESSIONS_SINGLE_PER_USER", "true", func(c *config) { c.Sessions.SinglePerUser = true })
+	f("AUTH_SESSIONS_TAGS", "web,app", func(c *config) { c.Sessions.Tags = []string{"web", "app"} })
+	f("AUTH_SESSIONS_MAX_PER_USER", "3", func(c *config) { c.Sessions.MaxPerUser = 3 })
+	f("AUTH_PASSWORD_MIN_LENGTH", "8", func(c *config) { c.Password.MinLength = 8 })
+	f("AUTH_PASSWORD_REQUIRED_CHARACTERS", `abc:0123`, func(c *config) { c.Password.Required = "abc:0123" })
+	f("AUTH_PASSWORD_COMMON_REFUSED", "true", func(c *config) { c.Password.RefuseCommon = true })
+	f("AUTH_PASSWORD_HASH", "argon2id", func(c *config) { c.Password.Hash = "argon2id" })
+	f("AUTH_PASSWORD_WORKERS", "3", func(c *config) { c.Password.Workers = 3 })
+	f("AUTH_PASSWORD_POLICY_FOR_ADMIN", "false", func(c *config) { c.Password.PolicyForAdmin = false })
+	f("AUTH_SECURITY_FORWARDED_FOR_ENABLED", "true", func(c *config) { c.Security.ForwardedFor = true })
+	f("AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION", "true", func(c *config) { c.Security.RequireNonce = true })
+	f("AUTH_SECURITY_REAUTHENTICATION_MAX_AGE", "24h", func(c *config) { c.Security.NonceMaxAge = 24 * time.Hour })
+	f("AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_CURRENT_PASSWORD", "true", func(c *config) { c.Security.RequireCurrent = true })
+	f("AUTH_SECURITY_REVEAL_EXISTING_USERS", "true", func(c *config) { c.Security.RevealExisting = true })
+	f("AUTH_SECURITY_HIDE_UNKNOWN_ON_OTP", "true", func(c *config) { c.Security.HideUnknown = true })
+	f("AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS", "false", func(c *config) { c.Security.EmailEnds = false })
+	f("AUTH_SECURITY_PASSWORD_CHANGE_ENDS_SESSIONS", "false", func(c *config) { c.Security.PasswordEnds = false })
+	f("AUTH_METADATA_MAX_BYTES", "0x1000", func(c *config) { c.Security.MetadataBytes = 4096 })
+	f("AUTH_MAILER_AUTOCONFIRM", "true", func(c *config) { c.Mailer.Autoconfirm = true })
+	f("AUTH_MAILER_SECURE_EMAIL_CHANGE_ENABLED", "false", func(c *config) { c.Mailer.SecureChange = false })
+	f("AUTH_MAILER_OTP_EXP", "600", func(c *config) { c.Mailer.OTPLife = 10 * time.Minute })
+	f("AUTH_MAILER_OTP_LENGTH", "8", func(c *config) { c.Mailer.OTPLength = 8 })
+	f("AUTH_MAILER_EXTERNAL_HOSTS", "a.test,b.test", func(c *config) { c.Mailer.Hosts = []string{"a.test", "b.test"} })
+	f("AUTH_MAILER_URLPATHS_INVITE", "/a", func(c *config) { c.Mailer.PathInvite = "/a" })
+	f("AUTH_MAILER_URLPATHS_CONFIRMATION", "/a", func(c *config) { c.Mailer.PathConfirmation = "/a" })
+	f("AUTH_MAILER_URLPATHS_RECOVERY", "/a", func(c *config) { c.Mailer.PathRecovery = "/a" })
+	f("AUTH_MAILER_URLPATHS_EMAIL_CHANGE", "/a", func(c *config) { c.Mailer.PathEmailChange = "/a" })
+	for _, kind := range mail.Kinds {
+		for group, of := range map[string]func(*config) *kindTexts{
+			"SUBJECTS":  func(c *config) *kindTexts { return &c.Mailer.Subjects },
+			"TEMPLATES": func(c *config) *kindTexts { return &c.Mailer.Templates },
+		} {
+			name := "AUTH_MAILER_" + group + "_" + kind.Setting()
+			got, l, _, _ := loadSettings(t, leastBut(name, "https://x.test/t")...)
+			texts := of(&got).byKind()
+			made := l.mail.Subjects
+			if group == "TEMPLATES" {
+				made = l.mail.Templates
+			}
+			if d := cmp.Diff(map[mail.Kind]string{kind: "https://x.test/t"}, texts); d != "" || len(made) != 1 {
+				t.Errorf("%s: %s", name, d)
+			}
+			seen[name] = true
+		}
+	}
+	notify := func(name string, want func(*notifyConfig)) {
+		t.Helper()
+		f("AUTH_MAILER_NOTIFICATIONS_"+name+"_ENABLED", "true", func(c *config) { want(&c.Mailer.Notify) })
+	}
+	notify("PASSWORD_CHANGED", func(n *notifyConfig) { n.PasswordChanged = true })
+	notify("EMAIL_CHANGED", func(n *notifyConfig) { n.EmailChanged = true })
+	notify("PHONE_CHANGED", func(n *notifyConfig) { n.PhoneChanged = true })
+	notify("IDENTITY_LINKED", func(n *notifyConfig) { n.IdentityLinked = true })
+	notify("IDENTITY_UNLINKED", func(n *notifyConfig) { n.IdentityUnlinked = true })
+	notify("MFA_FACTOR_ENROLLED", func(n *notifyConfig) { n.FactorEnrolled = true })
+	notify("MFA_FACTOR_UNENROLLED", func(n *notifyConfig) { n.FactorUnenrolled = true })
+	f("AUTH_MAILER_TEMPLATE_MAX_SIZE", "5", func(c *config) { c.Mailer.TemplateSize = 5 })
+	f("AUTH_MAILER_TEMPLATE_MAX_AGE", "5", func(c *config) { c.Mailer.TemplateAge = 5 * time.Second })
+	f("AUTH_MAILER_TEMPLATE_RETRY_INTERVAL", "1m", func(c *config) { c.Mailer.TemplateRetry = time.Minute })
+	f("AUTH_SMTP_ADMIN_EMAIL", "x@y.test", func(c *config) { c.SMTP.AdminEmail = "x@y.test" })
+	f("AUTH_SMTP_HOST", "h", func(c *config) { c.SMTP.Host = "h" })
+	f("AUTH_SMTP_PORT", "465", func(c *config) { c.SMTP.Port = 465 })
+	f("AUTH_SMTP_USER", "u", func(c *config) { c.SMTP.User = "u" })
+	f("AUTH_SMTP_PASS", "p", func(c *config) { c.SMTP.Pass = "p" })
+	f("AUTH_SMTP_SENDER_NAME", "n", func(c *config) { c.SMTP.SenderName = "n" })
+	f("AUTH_SMTP_MAX_FREQUENCY", "5", func(c *config) { c.SMTP.MaxFrequency = 5 * time.Second })
+	f("AUTH_SMTP_HEADERS", `{"X-A":["b"]}`, func(c *config) { c.SMTP.Headers = `{"X-A":["b"]}` })
+	f("AUTH_SMS_AUTOCONFIRM", "true", func(c *config) { c.SMS.Autoconfirm = true })
+	f("AUTH_SMS_MAX_FREQUENCY", "5s", func(c *config) { c.SMS.MaxFrequency = 5 * time.Second })
+	f("AUTH_SMS_OTP_EXP", "60", func(c *config) { c.SMS.OTPLife = time.Minute })
+	f("AUTH_SMS_OTP_LENGTH", "10", func(c *config) { c.SMS.OTPLength = 10 })
+	f("AUTH_SMS_PROVIDER", "twilio", func(c *config) { c.SMS.Provider = "twilio" })
+	f("AUTH_SMS_TEMPLATE", "{{.Code}}!", func(c *config) { c.SMS.Template = "{{.Code}}!" })
+	f("AUTH_SMS_TEST_OTP", "+4912:123456", func(c *config) { c.SMS.TestOTP = map[string]string{"+4912": "123456"} })
+	f("AUTH_SMS_TEST_OTP_VALID_UNTIL", "2031-03-05T07:00:00Z", func(c *config) { c.SMS.TestOTPUntil = "2031-03-05T07:00:00Z" })
+	f("AUTH_RATE_LIMIT_HEADER", "X-B", func(c *config) { c.Limits.Header = "X-B" })
+	f("AUTH_RATE_LIMIT_BY_PEER", "true", func(c *config) { c.Limits.ByPeer = true })
+	f("AUTH_RATE_LIMIT_EMAIL_SENT", "100/1h", func(c *config) { c.Limits.Emails = "100/1h" })
+	f("AUTH_RATE_LIMIT_SMS_SENT", "0", func(c *config) { c.Limits.SMS = "0" })
+	f("AUTH_RATE_LIMIT_SMS_PER_NUMBER", "1", func(c *config) { c.Limits.SMSPerNumber = "1" })
+	f("AUTH_RATE_LIMIT_SMS_PER_PREFIX", "1", func(c *config) { c.Limits.SMSPerPrefix = "1" })
+	f("AUTH_RATE_LIMIT_VERIFY", "1", func(c *config) { c.Limits.Verify = 1 })
+	f("AUTH_RATE_LIMIT_TOKEN_REFRESH", "1", func(c *config) { c.Limits.Token = 1 })
+	f("AUTH_RATE_LIMIT_OTP", "1", func(c *config) { c.Limits.OTP = 1 })
+	f("AUTH_RATE_LIMIT_ANONYMOUS_USERS", "1", func(c *config) { c.Limits.Anonymous = 1 })
+	f("AUTH_RATE_LIMIT_PASSWORD_PER_ACCOUNT", "0", func(c *config) { c.Limits.Passwords = 0 })
+	f("AUTH_RATE_LIMIT_REFRESH_PER_SESSION", "0", func(c *config) { c.Limits.Refreshes = 0 })
+	f("LOG_LEVEL", "DEBUG", func(c *config) { c.Log.Level = "debug" })
+	f("AUTH_LOG_LEVEL", "warn", func(c *config) { c.Log.Level, c.Log.AuthLevel = "warn", "warn" })
+	f("AUTH_LOG_FORMAT", "text", func(c *config) { c.Log.Format = "text" })
+	f("AUTH_LOG_FILE", "/l", func(c *config) { c.Log.File = "/l" })
+	f("AUTH_DEV_MAILBOX_PORT", "0", func(c *config) { c.Dev.MailboxPort = 0 })
+	f("AUTH_TRACING_ENABLED", "true", func(c *config) { c.Later.Tracing = true })
+	f("AUTH_METRICS_ENABLED", "true", func(c *config) { c.Later.Metrics = true })
+	f("AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS", "true", func(c *config) { c.Later.AllowUnverified = true })
+	seen["AUTH_DEV_MAILBOX"], seen["AUTH_SECURITY_CAPTCHA_ENABLED"] = true, true // among the mistakes
+
+	fields, err := settings.Fields(new(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range fields {
+		if !seen[field.Name] {
+			t.Errorf("%s is not tested", field.Name)
+		}
+	}
+}
+
+func TestConfig_mistakes(t *testing.T) {
+	f := func(name, value string, want ...string) {
+		t.Helper()
+		_, _, _, got := loadSettings(t, leastBut(name, value)...)
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s=%s: %s", name, value, d)
+		}
+	}
+	_, _, _, got := loadSettings(t)
+	const smtp = ": is required, unless AUTH_EXTERNAL_EMAIL_ENABLED=false, AUTH_MAILER_AUTOCONFIRM=true or AUTH_DEV_MAILBOX=true"
+	if d := cmp.Diff([]string{
+		"AUTH_SITE_URL: is required", "AUTH_API_EXTERNAL_URL: is required", "AUTH_DB_DRIVER: is required", "AUTH_JWT_SECRET: is required",
+		"DATABASE_URL: is required", "AUTH_SMTP_HOST" + smtp, "AUTH_SMTP_ADMIN_EMAIL" + smtp,
+	}, got); d != "" {
+		t.Error(d)
+	}
+	const badURL = ": must be http:// or https:// with a host, without user, query and fragment"
+	f("AUTH_SITE_URL", "", "AUTH_SITE_URL: is required")
+	f("AUTH_SITE_URL", "app.test", `AUTH_SITE_URL="app.test"`+badURL)
+	f("AUTH_API_EXTERNAL_URL", "/path", `AUTH_API_EXTERNAL_URL="/path"`+badURL)
+	f("AUTH_API_EXTERNAL_URL", "https://a.test/?x", `AUTH_API_EXTERNAL_URL="https://a.test/?x"`+badURL)
+	f("AUTH_DB_DRIVER", "mysql", `AUTH_DB_DRIVER="mysql": must be postgres`)
+	f("AUTH_DB_NAMESPACE", "1x", `AUTH_DB_NAMESPACE="1x": must be 1 to 30 of a-z, 0-9 and _, not beginning with a digit`)
+	f("AUTH_DB_MAX_POOL_SIZE", "-1", `AUTH_DB_MAX_POOL_SIZE="-1": must be at least 0`)
+	f("AUTH_JWT_EXP", "-1", `AUTH_JWT_EXP="-1": must be at least 0s`)
+	f("AUTH_JWT_EXP", "soon", `AUTH_JWT_EXP="soon": not a duration: a number of seconds, or 10s, 150us, 1h30m`)
+	f("AUTH_JWT_ALGORITHM", "none", `AUTH_JWT_ALGORITHM="none": must be RS256, ES256, EdDSA or HS256`)
+	f("AUTH_SESSIONS_TIMEBOX", "0", `AUTH_SESSIONS_TIMEBOX="0": must be more than 0`)
+	f("AUTH_SESSIONS_INACTIVITY_TIMEOUT", "-1h", `AUTH_SESSIONS_INACTIVITY_TIMEOUT="-1h": must be at least 0s`)
+	f("AUTH_RATE_LIMIT_EMAIL_SENT", "many", `AUTH_RATE_LIMIT_EMAIL_SENT="many": wants a number, so many an hour, or 30/10m`)
+	f("AUTH_RATE_LIMIT_SMS_SENT", "30/0", `AUTH_RATE_LIMIT_SMS_SENT="30/0": wants a number, so many an hour, or 30/10m`)
+	f("AUTH_RATE_LIMIT_HEADER", "X:Y", `AUTH_RATE_LIMIT_HEADER="X:Y": not a header name: letters, digits and - are`)
+	f("AUTH_TRUSTED_PROXIES", "10.0.0.0/33", `AUTH_TRUSTED_PROXIES="10.0.0.0/33": "10.0.0.0/33" is neither a network such as 10.0.0.0/8 nor an address`)
+	f("LOG_LEVEL", "loud", `LOG_LEVEL="loud": must be panic, fatal, error, warn, warning, info, debug or trace`)
+	f("AUTH_SMS_PROVIDER", "pigeon", `AUTH_SMS_PROVIDER="pigeon": must be twilio, twilio_verify, messagebird, textlocal or vonage`)
+	f("AUTH_SMS_TEMPLATE", "{{.Cod}}", `AUTH_SMS_TEMPLATE="{{.Cod}}": template: sms:1:2: executing "sms" at <.Cod>: can't evaluate field Cod in type struct { Code string }`)
+	f("AUTH_SMS_TEST_OTP", "+4912:abc", `AUTH_SMS_TEST_OTP: wants number:code, the number with its country code, the code in digits`)
+	f("AUTH_SMS_TEST_OTP", "+4912", `AUTH_SMS_TEST_OTP: not a list of name:value`)
+	f("AUTH_SMS_TEST_OTP_VALID_UNTIL", "tomorrow", `AUTH_SMS_TEST_OTP_VALID_UNTIL="tomorrow": not a time such as 2031-03-05T07:00:00Z`)
+	f("AUTH_DEV_MAILBOX", "true", "AUTH_DEV_MAILBOX=true shows every mail to everybody on this machine: it needs a loopback address in AUTH_API_EXTERNAL_URL, not auth.test")
+	f("GOTRUE_JWT_SECRET", "hunter2", "GOTRUE_JWT_SECRET and AUTH_JWT_SECRET are both set and differ: GOTRUE_JWT_SECRET is the old name of AUTH_JWT_SECRET, remove it")
+	f("AUTH_JWT_SECRET_FILE", "/does/not/exist", "AUTH_JWT_SECRET and AUTH_JWT_SECRET_FILE are both set: keep one")
+	f("AUTH_SMTP_PASS_FILE", "/does/not/exist", "AUTH_SMTP_PASS_FILE: open /does/not/exist: no such file or directory")
+	f("AUTH_DISABLE_SIGNUP", "yes", `AUTH_DISABLE_SIGNUP="yes": not a yes or no: true, false, 1, 0`)
+	// What is not in this version.
+	f("AUTH_SECURITY_CAPTCHA_ENABLED", "true", `AUTH_SECURITY_CAPTCHA_ENABLED="true": captchas are not in this version`)
+	f("AUTH_HOOK_SEND_EMAIL_ENABLED", "true", `AUTH_HOOK_SEND_EMAIL_ENABLED="true": hooks are not in this version`)
+	f("GOTRUE_HOOK_CUSTOM_ACCESS_TOKEN_ENABLED", "1", `GOTRUE_HOOK_CUSTOM_ACCESS_TOKEN_ENABLED="1": hooks are not in this version`)
+	f("AUTH_EXTERNAL_GITHUB_ENABLED", "on", `AUTH_EXTERNAL_GITHUB_ENABLED="on": not a yes or no: true, false, 1, 0`)
+
+	// Combinations.
+	g := func(environ string, want ...string) {
+		t.Helper()
+		_, _, _, got := loadSettings(t, strings.Fields(least+environ)...)
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: %s", environ, d)
+		}
+	}
+	g("AUTH_JWT_ALGORITHM=HS256 AUTH_JWT_ACCEPT_HS256=false", "AUTH_JWT_ALGORITHM=HS256 signs with AUTH_JWT_SECRET, whose tokens AUTH_JWT_ACCEPT_HS256=false refuses")
+	g("AUTH_MAILER_AUTOCONFIRM=1 AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS=1", "AUTH_MAILER_AUTOCONFIRM and AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS cannot both be true")
+	_, _, _, got = loadSettings(t, leastBut("AUTH_JWT_KEYS", `[{"kty":"oct"}]`)...)
+	if len(got) == 0 || !strings.HasPrefix(got[0], "AUTH_JWT_KEYS: ") {
+		t.Errorf("AUTH_JWT_KEYS: %q", got)
+	}
+	_, _, _, got = loadSettings(t, leastBut("AUTH_URI_ALLOW_LIST", "https://[a.test,https://b.test/[")...)
+	if len(got) != 2 || !strings.Contains(got[0], "https://[a.test") || !strings.Contains(got[1], "https://b.test/[") {
+		t.Errorf("AUTH_URI_ALLOW_LIST: %q", got)
+	}
+	_, _, _, _, err := loadConfig(strings.Fields(least+"GOTRUE_DB_NAMESPACE=auth DB_NAMESPACE=x PORT=x"), os.DevNull, nil)
+	if err == nil || strings.Count(err.Error(), "AUTH_DB_NAMESPACE is put before every table's name") != 2 || !strings.Contains(err.Error(), "PORT=") {
+		t.Error(err)
+	}
+}
+
+func TestConfig_warnings(t *testing.T) {
+	f := func(environ string, want ...string) {
+		t.Helper()
+		_, _, got, mistakes := loadSettings(t, strings.Fields(least+environ)...)
+		if d := cmp.Diff(want, got); d != "" || len(mistakes) > 0 {
+			t.Errorf("%s: %v %s", environ, mistakes, d)
+		}
+	}
+	f("AUTH_EXTERNAL_GITHUB_ENABLED=true AUTH_EXTERNAL_GITHUB_CLIENT_ID=x AUTH_EXTERNAL_APPLE_ENABLED=false",
+		"AUTH_EXTERNAL_GITHUB_ENABLED: external providers are not in this version; it stays off",
+		"no effect, since what they configure is not in this version: AUTH_EXTERNAL_GITHUB_CLIENT_ID")
+	f("AUTH_TRACING_ENABLED=true", "AUTH_TRACING_ENABLED: tracing is not in this version and stays off")
+	f("AUTH_METRICS_ENABLED=true", "AUTH_METRICS_ENABLED: metrics are not in this version and stay off")
+	f("AUTH_HOOK_SEND_SMS_ENABLED=false DEBUG=true OTEL_RESOURCE_ATTRIBUTES=a")
+	f("AUTH_OPERATOR_TOKEN=x AUTH_RELOADING_POLLER_ENABLED=1 AUTH_JWT_ADMIN_GROUP_NAME=admin",
+		"no effect, settings of the replaced service that are not needed here: AUTH_JWT_ADMIN_GROUP_NAME, AUTH_OPERATOR_TOKEN, AUTH_RELOADING_POLLER_ENABLED")
+	f("AUTH_JWT_EXPP=1", "AUTH_JWT_EXPP is no setting of this program and has no effect; did you mean AUTH_JWT_EXP?")
+	f("AUTH_COMPLETELY_DIFFERENT=1", "AUTH_COMPLETELY_DIFFERENT is no setting of this program and has no effect")
+	f("AUTH_SMS_TEST_OTP=4912:123456", "AUTH_SMS_TEST_OTP works for ever: anybody who knows a test number's code can sign in with it; set AUTH_SMS_TEST_OTP_VALID_UNTIL")
+	f("AUTH_JWT_ALGORITHM=EdDSA", "AUTH_JWT_ALGORITHM=EdDSA: the client library's getClaims cannot check such tokens in a browser")
+	f("GOTRUE_JWT_EXP=60", "GOTRUE_JWT_EXP is an old name; it is called AUTH_JWT_EXP now")
+	f("REQUEST_ID_HEADER=X-Id", "REQUEST_ID_HEADER is an old name; it is called AUTH_REQUEST_ID_HEADER now")
+	f("GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED=true", "GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED is an old name; it is called AUTH_SECURITY_FORWARDED_FOR_ENABLED now")
+	f("AUTH_PASSWORD_HIBP_ENABLED=true", "AUTH_PASSWORD_HIBP_ENABLED is an old name; it is called AUTH_PASSWORD_COMMON_REFUSED now")
+	_, _, got, _ := loadSettings(t, leastBut("AUTH_JWT_SECRET", "short")...)
+	if d := cmp.Diff([]string{"AUTH_JWT_SECRET has fewer than 32 bytes: such a secret can be guessed from one token"}, got); d != "" {
+		t.Error(d)
+	}
+	_, _, got, mistakes := loadSettings(t, leastBut("AUTH_SMTP_HEADERS", "{")...)
+	if len(got) != 1 || len(mistakes) > 0 || !strings.HasPrefix(got[0], "AUTH_SMTP_HEADERS: ") {
+		t.Errorf("%q %q", got, mistakes)
+	}
+	_, l, got, mistakes := loadSettings(t, leastBut("AUTH_MAILER_SUBJECTS_INVITE", "{{")...)
+	if len(got) != 1 || len(mistakes) > 0 || !strings.Contains(got[0], "INVITE") || l.smtp == nil {
+		t.Errorf("%q %q", got, mistakes)
+	}
+}
+
+// What the rooms below get.
+func TestConfig_live(t *testing.T) {
+	f := func(environ string, want func(account.Settings) bool) {
+		t.Helper()
+		_, l, _, mistakes := loadSettings(t, strings.Fields(least+environ)...)
+		if len(mistakes) > 0 || !want(l.accounts) {
+			t.Errorf("%s: %v %+v", environ, mistakes, l.accounts)
+		}
+	}
+	f("", func(s account.Settings) bool {
+		return s.Email.ConfirmationInterval == 15*time.Minute && s.Email.Interval == time.Minute && s.Email.Configured &&
+			s.Email.Sent == account.Rate{N: 30, Per: time.Hour} && s.Issuer == "https://auth.test" && !s.Phone.Configured && s.FlowLife == 5*time.Minute
+	})
+	f("AUTH_SMTP_MAX_FREQUENCY=0s AUTH_RATE_LIMIT_EMAIL_SENT=10/60", func(s account.Settings) bool {
+		return s.Email.ConfirmationInterval == 0 && s.Email.Interval == 0 && s.Email.Sent == account.Rate{N: 10, Per: time.Minute}
+	})
+	f("AUTH_JWT_EXP=0 AUTH_MAILER_OTP_LENGTH=99 AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION=1", func(s account.Settings) bool {
+		return s.AccessLife == time.Hour && s.Email.OTPLength == 6 && s.FlowLife == 5*time.Minute
+	})
+	f("AUTH_SMS_PROVIDER=vonage AUTH_SMS_TEMPLATE=<{{.Code}}> AUTH_SMS_TEST_OTP=+4912345:000123", func(s account.Settings) bool {
+		return s.Phone.Configured && !s.Phone.WhatsApp && s.Phone.Text("7") == "<7>" && s.Phone.TestCodes["4912345"] == "000123"
+	})
+	c, l, _, mistakes := loadSettings(t, append(leastBut("AUTH_API_EXTERNAL_URL", "http://localhost:9999"), "AUTH_DEV_MAILBOX=true", "AUTH_TRUSTED_PROXIES=10.1.2.3/8")...)
+	if len(mistakes) > 0 || l.smtp != nil || !l.accounts.Email.Configured || !l.accounts.Phone.Configured || l.api.TrustedProxies[0].String() != "10.0.0.0/8" {
+		t.Errorf("%v %+v", mistakes, l)
+	}
+	c.JWT.PreviousRoots = "one, two"
+	if d := cmp.Diff([]string{"one", "two"}, c.previousRoots()); d != "" {
+		t.Error(d)
+	}
+	c.JWT.PreviousRoots = "one, with comma\r\ntwo\n"
+	if d := cmp.Diff([]string{"one, with comma", "two"}, c.previousRoots()); d != "" {
+		t.Error(d)
+	}
+}
+
+// No secret is in any text, whatever is wrong with it.
+func TestConfig_hidesSecrets(t *testing.T) {
+	fields, err := settings.Fields(new(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fields {
+		if !f.Secret {
+			continue
+		}
+		_, _, warnings, mistakes := loadSettings(t, append(leastBut(f.Name, "x:hunter2\n["), "PORT=x", "GOTRUE_"+strings.TrimPrefix(f.Name, "AUTH_")+"=hunter3")...)
+		if text := strings.Join(append(warnings, mistakes...), "\n"); strings.Contains(text, "hunter") {
+			t.Errorf("%s:\n%s", f.Name, text)
+		}
+	}
+}
+
+func TestConfig_file(t *testing.T) {
+	dir := t.TempDir()
+	secret := filepath.Join(dir, "secret")
+	file := filepath.Join(dir, "settings")
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(secret, "from the file\n")
+	write(file, strings.Join(strings.Fields(least), "\n")+"\nAUTH_JWT_AUD='from .env'\nAUTH_JWT_EXP=60\nAUTH_SMTP_PASS_FILE="+secret)
+	c, _, _, _, err := loadConfig([]string{"AUTH_JWT_EXP=70", "AUTH_JWT_AUD="}, file, nil)
+	if err != nil || c.JWT.Audience != "from .env" || c.JWT.Life != 70*time.Second || c.SMTP.Pass != "from the file" {
+		t.Errorf("%v %+v", err, c)
+	}
+	d, _, stale, _, err := loadConfig([]string{"PORT=1", "AUTH_SECRET_KEY=x", "AUTH_JWT_AUD=x"}, file, &c)
+	if diff := cmp.Diff([]string{"PORT", "AUTH_SECRET_KEY"}, stale); err != nil || diff != "" || d.API.Port != 8081 || d.JWT.Audience != "x" {
+		t.Error(err, diff, d)
+	}
+}
+
+// TestREADME compares the settings table with the struct: names and defaults, nothing missing, nothing
+// invented.
+func TestREADME(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Settings\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	got := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\| (?:`([^`]*)`|) *\\|").FindAllStringSubmatch(section, -1) {
+		got[m[1]] = m[2]
+	}
+	want := map[string]string{}
+	fields, err := settings.Fields(new(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fields {
+		want[f.Name] = f.Default
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// dotenvFile is read from the working directory unless another file is named.
+const dotenvFile = ".env"
+
+// withFile adds to environ what the settings file has and environ has not: the environment wins. An
+// empty variable counts as none. Without a name the file may be missing.
+func withFile(environ []string, name string) ([]string, error) {
+	path := name
+	if path == "" {
+		path = dotenvFile
+	}
+	text, err := os.ReadFile(path)
+	if name == "" && errors.Is(err, fs.ErrNotExist) {
+		return environ, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("settings file: %w", err)
+	}
+	vars, err := parseDotenv(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("settings file %s: %w", path, err)
+	}
+	taken := map[string]bool{}
+	for _, e := range environ {
+		if k, v, _ := strings.Cut(e, "="); v != "" {
+			taken[k] = true
+		}
+	}
+	all := slices.Clone(environ)
+	for _, v := range vars {
+		if !taken[v[0]] {
+			all = append(all, v[0]+"="+v[1])
+		}
+	}
+	return all, nil
+}
+
+// parseDotenv reads the grammar of spec 1.2: KEY=value or KEY: value, comments, quotes, no expansion.
+// The last of equal keys wins. Errors name the line and never show a value.
+func parseDotenv(text string) (vars [][2]string, err error) {
+	text = strings.TrimPrefix(text, "\ufeff")
+	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+		return nil, errors.New("is not text")
+	}
+	p := &dotenv{rest: strings.ReplaceAll(text, "\r\n", "\n"), line: 1}
+	for p.rest != "" {
+		began := p.line
+		key, value, ok, err := p.next()
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", began, err)
+		}
+		if ok {
+			vars = append(vars, [2]string{key, value})
+		}
+	}
+	return vars, nil
+}
+
+// dotenv is the text that is still to be read.
+type dotenv struct {
+	rest string
+	line int
+}
+
+// next reads one line, more when a quoted value goes on over them. ok is false for blanks and comments.
+func (p *dotenv) next() (key, value string, ok bool, err error) {
+	line, _, _ := strings.Cut(p.rest, "\n")
+	trimmed := strings.TrimLeft(line, " \t")
+	if strings.TrimSpace(trimmed) == "" || trimmed[0] == '#' {
+		p.skip(len(line))
+		return "", "", false, nil
+	}
+	p.rest = p.rest[len(line)-len(trimmed):]
+	if after, found := strings.CutPrefix(trimmed, "export"); found && after != "" && (after[0] == ' ' || after[0] == '\t') {
+		after = strings.TrimLeft(after, " \t")
+		p.rest = p.rest[len(trimmed)-len(after):]
+		trimmed = after
+	}
+	n := strings.IndexFunc(trimmed, func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '_' || r == '.')
+	})
+	if n <= 0 {
+		return "", "", false, errors.New("is not NAME=value")
+	}
+	key = trimmed[:n]
+	after := strings.TrimLeft(trimmed[n:], " \t")
+	if after == "" || after[0] != '=' && after[0] != ':' {
+		return "", "", false, fmt.Errorf("no = behind %s", key)
+	}
+	after = strings.TrimLeft(after[1:], " \t")
+	p.rest = p.rest[len(trimmed)-len(after):]
+	if after != "" && (after[0] == '"' || after[0] == '\'') {
+		if value, err = p.quoted(after[0]); err != nil {
+			return "", "", false, fmt.Errorf("%s: %w", key, err)
+		}
+		tail, _, _ := strings.Cut(p.rest, "\n")
+		if t := strings.TrimSpace(tail); t != "" && t[0] != '#' {
+			return "", "", false, fmt.Errorf("%s: something follows the closing quote", key)
+		}
+		p.skip(len(tail))
+		return key, value, true, nil
+	}
+	p.skip(len(after))
+	for i := range len(after) { // a#b keeps its hash
+		if after[i] == '#' && (i == 0 || after[i-1] == ' ' || after[i-1] == '\t') {
+			after = after[:i]
+			break
+		}
+	}
+	return key, strings.TrimSpace(after), true, nil
+}
+
+// skip drops n bytes and the line break behind them.
+func (p *dotenv) skip(n int) {
+	p.rest = strings.TrimPrefix(p.rest[n:], "\n")
+	p.line++
+}
+
+// quoted reads a value up to its closing quote. Single quotes hold everything as it is; in double ones
+// a backslash writes a line break, a carriage return, a quote, a dollar or itself, and stays before
+// anything else.
+func (p *dotenv) quoted(quote byte) (string, error) {
+	var b strings.Builder
+	for i := 1; i < len(p.rest); i++ {
+		c := p.rest[i]
+		switch {
+		case c == quote:
+			p.rest = p.rest[i+1:]
+			return b.String(), nil
+		case c == '\\' && quote == '"' && i+1 < len(p.rest):
+			i++
+			switch e := p.rest[i]; e {
+			case 'n':
+				b.WriteByte('\n')
+			case 'r':
+				b.WriteByte('\r')
+			case '"', '\\', '$':
+				b.WriteByte(e)
+			default:
+				b.WriteByte('\\')
+				i--
+			}
+		default:
+			if c == '\n' {
+				p.line++
+			}
+			b.WriteByte(c)
+		}
+	}
+	return "", errors.New("the quote is not closed")
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+)
+
+// Levels beyond slog's own, as LOG_LEVEL names them.
+var logLevels = map[string]slog.Level{
+	"panic": 16, "fatal": 12, "error": slog.LevelError, "warn": slog.LevelWarn, "warning": slog.LevelWarn,
+	"info": slog.LevelInfo, "debug": slog.LevelDebug, "trace": -8,
+}
+
+// logger is the daemon's log: its level and its file can change while it is used.
+type logger struct {
+	*slog.Logger
+	level slog.LevelVar
+	out   logOut
+}
+
+// newLogger writes to stderr, or appends to the file. A file that can't be opened is complained of, and
+// stderr takes its place: a full disk must not keep people from signing in.
+func newLogger(stderr io.Writer, c logConfig) *logger {
+	l := &logger{out: logOut{path: c.File, w: stderr, stderr: stderr}}
+	l.level.Set(logLevels[c.Level])
+	o := &slog.HandlerOptions{Level: &l.level, ReplaceAttr: cleanAttr}
+	if c.Format == "text" {
+		l.Logger = slog.New(slog.NewTextHandler(&l.out, o))
+	} else {
+		l.Logger = slog.New(slog.NewJSONHandler(&l.out, o))
+	}
+	l.reopen()
+	return l
+}
+
+// reopen opens the file again, which may have been moved away.
+func (l *logger) reopen() {
+	if err := l.out.reopen(); err != nil {
+		l.Error("AUTH_LOG_FILE cannot be opened; the log goes to standard error", "error", err)
+	}
+}
+
+// cleanAttr gives times in UTC and levels in lower case, and hides who signs in to a URL, whoever wrote it.
+func cleanAttr(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) == 0 {
+		switch a.Key {
+		case slog.TimeKey:
+			return slog.Time(a.Key, a.Value.Time().UTC())
+		case slog.LevelKey:
+			if level, ok := a.Value.Any().(slog.Level); ok {
+				return slog.String(a.Key, strings.ToLower(level.String()))
+			}
+		}
+	}
+	switch v := a.Value.Any().(type) {
+	case string:
+		a.Value = slog.StringValue(mask(v))
+	case error:
+		a.Value = slog.StringValue(mask(v.Error()))
+	}
+	return a
+}
+
+var userInfo = regexp.MustCompile(`://[^/\s"]*@`)
+
+func mask(s string) string {
+	if !strings.Contains(s, "://") {
+		return s
+	}
+	return userInfo.ReplaceAllLiteralString(s, "://***@")
+}
+
+// logOut is where lines go. Its file stays open until the process ends.
+type logOut struct {
+	mu        sync.Mutex
+	path      string // "": stderr
+	w, stderr io.Writer
+}
+
+func (o *logOut) reopen() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.path == "" {
+		return nil
+	}
+	f, err := os.OpenFile(o.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o660)
+	if err != nil {
+		o.w = o.stderr
+		return err
+	}
+	if old, ok := o.w.(*os.File); ok && o.w != o.stderr {
+		old.Close()
+	}
+	o.w = f
+	return nil
+}
+
+// Write implements io.Writer.
+func (o *logOut) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.w.Write(p)
+}

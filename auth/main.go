@@ -1,0 +1,152 @@
+// Command auth manages user accounts and issues signed tokens: sign-up, sign-in, verification, recovery
+// and administration over HTTP, on PostgreSQL. README.md beside this file lists its settings.
+//
+// This package is the program: settings, wiring, sub-commands, signals. What an account may do is in
+// internal/account, what a request looks like in internal/httpapi.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"gatehouse/shared/self"
+)
+
+// Exit statuses. Bad usage has its own, so that scripts can tell it from a bad answer.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		cancel()
+		<-signals
+		os.Exit(exitFailed) // a second one means now
+	}()
+	os.Exit(run(ctx, program{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}))
+}
+
+// program is what a run of the program is given.
+type program struct {
+	args, environ  []string
+	file           string // -config
+	stdin          io.Reader
+	stdout, stderr io.Writer
+}
+
+const usage = `usage: auth [-config FILE] [COMMAND]
+       auth [serve [-skip-migrations]]     run the daemon
+       auth migrate                        bring the database up to this version
+       auth check                          settings, database rights, keys, SMTP
+       auth keys list|rotate|revoke KID    the signing keys
+       auth keys service [-role ROLE] [-exp 10y]
+       auth admin create|get|ban|unban|delete   users (-h for more)
+       auth mail list|resend ID            the outbox
+       auth redirect test URL...           whether redirect_to may lead there, and why
+       auth version
+Settings come from the environment and from .env or FILE; the environment wins.
+`
+
+// errUsage ends a command with exit status 2; its text was written already.
+var errUsage = errors.New("usage")
+
+// run is the whole program. It returns the exit status when ctx has ended or the command is done.
+func run(ctx context.Context, p program) int {
+	for len(p.args) > 0 && strings.HasPrefix(p.args[0], "-") {
+		name, value, given := strings.Cut(strings.TrimLeft(p.args[0], "-"), "=")
+		switch name {
+		case "config", "c":
+			p.args = p.args[1:]
+			if !given {
+				if len(p.args) == 0 {
+					fmt.Fprint(p.stderr, "auth: -config needs a file\n", usage)
+					return exitUsage
+				}
+				value, p.args = p.args[0], p.args[1:]
+			}
+			p.file = value
+			continue
+		case "version":
+			p.args = []string{"version"}
+		case "h", "help":
+			p.args = []string{"help"}
+		}
+		break
+	}
+	command, rest := "serve", p.args
+	if len(rest) > 0 {
+		command, rest = rest[0], rest[1:]
+	}
+	var err error
+	switch command {
+	case "serve":
+		err = p.serve(ctx, rest)
+	case "migrate":
+		err = p.migrate(ctx, rest)
+	case "check":
+		err = p.check(ctx, rest)
+	case "keys":
+		err = p.keys(ctx, rest)
+	case "admin":
+		err = p.admin(ctx, rest)
+	case "mail":
+		err = p.mail(ctx, rest)
+	case "redirect":
+		err = p.redirect(rest)
+	case "version":
+		fmt.Fprintln(p.stdout, self.Version("auth"))
+	case "help":
+		fmt.Fprint(p.stdout, usage)
+	default:
+		fmt.Fprintf(p.stderr, "auth: there is no command %q\n%s", command, usage)
+		err = errUsage
+	}
+	switch {
+	case err == nil || errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case errors.Is(err, errUsage):
+		return exitUsage
+	}
+	fmt.Fprintln(p.stderr, "auth:", mask(err.Error()))
+	return exitFailed
+}
+
+// parse reads a command's flags, which may stand before, behind and between its arguments. least and
+// most say how many arguments there are; most < 0: any number.
+func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least, most int) ([]string, error) {
+	f.SetOutput(p.stderr)
+	f.Usage = func() {
+		fmt.Fprintf(p.stderr, "usage: auth %s %s\n", f.Name(), arguments)
+		f.PrintDefaults()
+	}
+	var rest []string
+	for {
+		if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+			return nil, err
+		} else if err != nil {
+			return nil, errUsage
+		}
+		if f.NArg() == 0 {
+			break
+		}
+		rest, args = append(rest, f.Arg(0)), f.Args()[1:]
+	}
+	if len(rest) < least || most >= 0 && len(rest) > most {
+		f.Usage()
+		return nil, errUsage
+	}
+	return rest, nil
+}

@@ -1,0 +1,513 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"gatehouse/shared/child"
+	"gatehouse/shared/localserver"
+	"gatehouse/shared/testdb"
+)
+
+// asProgram makes this test binary the program itself, so that tests run real processes of it, with the
+// race detector where the tests have it.
+const asProgram = "GATEHOUSE_TEST_AS_AUTH"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// instance is one daemon of a test: a real process on free ports.
+type instance struct {
+	*child.Process
+	http, mailbox string // addresses
+	log           *lines
+	dir           string // its working directory, where .env is
+	env           []string
+}
+
+// environment is what a daemon of a test needs: the dev mailbox, cheap hashes, no pauses between mails.
+func environment(url string, more ...string) []string {
+	return append([]string{
+		asProgram + "=1", "PATH=" + os.Getenv("PATH"),
+		"DATABASE_URL=" + url, "AUTH_DB_DRIVER=postgres", "AUTH_SITE_URL=http://localhost:3000", "AUTH_API_EXTERNAL_URL=http://localhost:9999",
+		"AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef", "AUTH_JWT_ALGORITHM=ES256", "AUTH_API_HOST=127.0.0.1", "PORT=0",
+		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=0", "AUTH_PASSWORD_HASH=bcrypt:4", "AUTH_SMTP_MAX_FREQUENCY=0", "AUTH_RATE_LIMIT_EMAIL_SENT=1000",
+	}, more...)
+}
+
+// launch starts a daemon and does not wait for it. Later settings of one name win.
+func launch(t testing.TB, dir string, env []string, args ...string) *instance {
+	t.Helper()
+	d := &instance{log: newLines(), dir: dir, env: env}
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Dir, cmd.Env = dir, env
+	cmd.Stdout, cmd.Stderr = d.log, d.log
+	var err error
+	if d.Process, err = child.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	d.log.ended = d.Ended()
+	t.Cleanup(func() {
+		d.Stop(20 * time.Second)
+		if t.Failed() {
+			text := regexp.MustCompile(`(?m)^.*"msg":"request".*"status":2.*\n`).ReplaceAllString(d.log.text(), "")
+			t.Logf("log of the daemon:\n%s", text[max(0, len(text)-8000):])
+		}
+	})
+	return d
+}
+
+// start is launch, and waits until the daemon serves.
+func start(t testing.TB, env []string, args ...string) *instance {
+	t.Helper()
+	d := launch(t, t.TempDir(), env, args...)
+	d.awaitReady(t)
+	return d
+}
+
+func (d *instance) awaitReady(t testing.TB) {
+	t.Helper()
+	var ready struct{ HTTP, Mailbox string }
+	d.log.await(t, `"msg":"ready"`, &ready)
+	d.http, d.mailbox = "http://"+ready.HTTP, "http://"+ready.Mailbox
+}
+
+// answer is what came back.
+type answer struct {
+	status int
+	body   map[string]any
+	text   string
+}
+
+// call sends a request with an optional bearer and body.
+func call(method, url, bearer, body string) (answer, error) {
+	r, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	if bearer != "" {
+		r.Header.Set("Authorization", "Bearer "+bearer)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	client := http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(r)
+	if err != nil {
+		return answer{}, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	a := answer{status: resp.StatusCode, text: string(b)}
+	json.Unmarshal(b, &a.body) // not all bodies are objects
+	return a, err
+}
+
+// want is call, and fails the test when the status is another.
+func (d *instance) want(t testing.TB, status int, method, path, bearer, body string) answer {
+	t.Helper()
+	a, err := call(method, d.http+path, bearer, body)
+	if err != nil || a.status != status {
+		t.Fatalf("%s %s: %v, %d %s; want %d", method, path, err, a.status, a.text, status)
+	}
+	return a
+}
+
+func (a answer) str(name string) string { s, _ := a.body[name].(string); return s }
+
+// mail waits for the newest mail to an address.
+func (d *instance) mail(t testing.TB, to string) (link, code string) {
+	t.Helper()
+	a, err := call("GET", d.mailbox+"/messages?wait=20&to="+to, "", "")
+	var list []struct{ Link, Code string }
+	if err != nil || json.Unmarshal([]byte(a.text), &list) != nil || len(list) == 0 {
+		t.Fatalf("no mail to %s: %v %s", to, err, a.text)
+	}
+	return list[0].Link, list[0].Code
+}
+
+// signUp makes a confirmed user and returns his session.
+func (d *instance) signUp(t testing.TB, email string) answer {
+	t.Helper()
+	d.want(t, 200, "POST", "/signup", "", `{"email":"`+email+`","password":"correct horse"}`)
+	_, code := d.mail(t, email)
+	return d.want(t, 200, "POST", "/verify", "", `{"type":"signup","email":"`+email+`","token":"`+code+`"}`)
+}
+
+// lines collects what a process writes, line by line.
+type lines struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	more chan struct{} // closed and replaced whenever something came
+	// ended is closed when nothing more comes.
+	ended <-chan struct{}
+}
+
+func newLines() *lines { return &lines{more: make(chan struct{})} }
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.more)
+	l.more = make(chan struct{})
+	return l.buf.Write(p)
+}
+
+func (l *lines) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// await waits for a line that contains part and decodes its JSON into v, if v is not nil.
+func (l *lines) await(t testing.TB, part string, v any) {
+	t.Helper()
+	timeout := time.After(60 * time.Second)
+	for {
+		over := false
+		select {
+		case <-l.ended:
+			over = true
+		default:
+		}
+		l.mu.Lock()
+		text, more := l.buf.String(), l.more
+		l.mu.Unlock()
+		s := bufio.NewScanner(strings.NewReader(text))
+		for s.Scan() {
+			if strings.Contains(s.Text(), part) && (v == nil || json.Unmarshal(s.Bytes(), v) == nil) {
+				return
+			}
+		}
+		if over {
+			t.Fatalf("the daemon ended without a line with %s", part)
+		}
+		select {
+		case <-more:
+		case <-l.ended:
+		case <-timeout:
+			t.Fatalf("no line with %s within 60 s", part)
+		}
+	}
+}
+
+// The whole way of a newcomer: sign up, mail, verify, user, refresh, restart, log out.
+func TestDaemon(t *testing.T) {
+	t.Parallel()
+	url := testdb.Postgres(t) // empty: the daemon migrates
+	d := start(t, environment(url))
+	d.want(t, 200, "GET", "/health", "", "")
+	d.want(t, 200, "GET", "/readyz", "", "")
+	d.want(t, 200, "POST", "/signup", "", `{"email":"ann@example.org","password":"correct horse"}`)
+	if a := d.want(t, 400, "POST", "/token?grant_type=password", "", `{"email":"ann@example.org","password":"correct horse"}`); a.str("error_code") != "email_not_confirmed" {
+		t.Error(a.text)
+	}
+	link, code := d.mail(t, "ann@example.org")
+	if !strings.HasPrefix(link, "http://localhost:9999/verify?token=") || !regexp.MustCompile(`^\d{6}$`).MatchString(code) {
+		t.Errorf("link %s, code %s", link, code)
+	}
+	a := d.want(t, 303, "GET", strings.TrimPrefix(link, "http://localhost:9999"), "", "")
+	_ = a
+	session := d.want(t, 200, "POST", "/token?grant_type=password", "", `{"email":"ann@example.org","password":"correct horse"}`)
+	if u := d.want(t, 200, "GET", "/user", session.str("access_token"), ""); u.str("email") != "ann@example.org" {
+		t.Error(u.text)
+	}
+
+	// A restart keeps keys, sessions and everything; another replica shares them.
+	if err := d.Stop(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	d = start(t, environment(url), "serve", "--skip-migrations")
+	replica := start(t, environment(url))
+	replica.want(t, 200, "GET", "/user", session.str("access_token"), "")
+	session = d.want(t, 200, "POST", "/token?grant_type=refresh_token", "", `{"refresh_token":"`+session.str("refresh_token")+`"}`)
+	session = replica.want(t, 200, "POST", "/token?grant_type=refresh_token", "", `{"refresh_token":"`+session.str("refresh_token")+`"}`)
+	d.want(t, 204, "POST", "/logout?scope=global", session.str("access_token"), "")
+	if a := replica.want(t, 403, "GET", "/user", session.str("access_token"), ""); a.str("error_code") != "session_not_found" {
+		t.Error(a.text)
+	}
+	for _, secret := range []string{"correct horse", session.str("access_token"), session.str("refresh_token"), code, "0123456789abcdef"} {
+		if strings.Contains(d.log.text()+replica.log.text(), secret) {
+			t.Errorf("a log holds %q", secret)
+		}
+	}
+}
+
+// SIGHUP reads .env again: what can change does, what cannot is named, a mistake changes nothing.
+func TestReload(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, ".env"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("")
+	d := launch(t, dir, environment(testdb.Postgres(t), "AUTH_MAILER_AUTOCONFIRM=true"))
+	d.awaitReady(t)
+	if a := d.want(t, 200, "GET", "/settings", "", ""); a.body["disable_signup"] != false {
+		t.Error(a.text)
+	}
+	hup := func(text, logged string) {
+		t.Helper()
+		write(text)
+		if err := d.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		d.log.await(t, logged, nil)
+	}
+	hup("AUTH_DISABLE_SIGNUP=perhaps\nAUTH_JWT_AUD=other", "SIGHUP: keeping the settings in force")
+	if a := d.want(t, 200, "GET", "/settings", "", ""); a.body["disable_signup"] != false {
+		t.Error(a.text)
+	}
+	hup("AUTH_DISABLE_SIGNUP=true\nAUTH_DB_MAX_POOL_SIZE=3\nLOG_LEVEL=debug\nAUTH_JWT_EXP=77", "SIGHUP: read the settings again")
+	d.log.await(t, `"name":"AUTH_DB_MAX_POOL_SIZE"`, nil)
+	if a := d.want(t, 200, "GET", "/settings", "", ""); a.body["disable_signup"] != true {
+		t.Error(a.text)
+	}
+	if a := d.want(t, 422, "POST", "/signup", "", `{"email":"ann@example.org","password":"correct horse"}`); a.str("error_code") != "signup_disabled" {
+		t.Error(a.text)
+	}
+}
+
+// SIGTERM under load: readiness flips first, every request is answered, the process ends in order.
+func TestStopUnderLoad(t *testing.T) {
+	t.Parallel()
+	d := start(t, environment(testdb.Postgres(t), "AUTH_DRAIN_DELAY=1s"))
+	token := d.signUp(t, "ann@example.org").str("access_token")
+	var wg sync.WaitGroup
+	var served, cut atomic.Int64
+	stop := make(chan struct{})
+	for range 8 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				a, err := call("GET", d.http+"/user", token, "")
+				switch {
+				case err == nil && a.status == 200:
+					served.Add(1)
+				case err != nil && !strings.Contains(err.Error(), "connection refused"):
+					cut.Add(1)
+					t.Errorf("cut: %v", err)
+					return
+				case err != nil:
+					return
+				default:
+					t.Errorf("%d %s", a.status, a.text)
+					return
+				}
+			}
+		})
+	}
+	if err := d.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	d.log.await(t, `"msg":"stopping"`, nil)
+	time.Sleep(600 * time.Millisecond) // readiness is remembered for half a second
+	d.want(t, 503, "GET", "/readyz", "", "")
+	select {
+	case <-d.Ended(): // a second signal would end it at once
+	case <-time.After(20 * time.Second):
+		t.Error("still there after 20 s")
+	}
+	if err := d.Stop(0); err != nil {
+		t.Errorf("stopping: %v", err)
+	}
+	close(stop)
+	wg.Wait()
+	if served.Load() == 0 || cut.Load() > 0 {
+		t.Errorf("served %d, cut %d", served.Load(), cut.Load())
+	}
+	if strings.Contains(d.log.text(), "were cut") {
+		t.Error("requests were cut")
+	}
+}
+
+// A start waits for a database that comes late, and a stop while it waits is a stop in order.
+func TestDatabaseAway(t *testing.T) {
+	t.Parallel()
+	pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
+	if err := pg.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	d := launch(t, t.TempDir(), environment(pg.PostgresURL("postgres")))
+	waiting := launch(t, t.TempDir(), environment(pg.PostgresURL("postgres")))
+	d.log.await(t, "waiting for the database", nil)
+	waiting.log.await(t, "waiting for the database", nil)
+	if err := waiting.Stop(20 * time.Second); err != nil {
+		t.Errorf("stopping: %v", err)
+	}
+	if err := pg.Cont(); err != nil {
+		t.Fatal(err)
+	}
+	d.awaitReady(t)
+	d.want(t, 200, "GET", "/readyz", "", "")
+}
+
+// command runs a sub-command to its end.
+func command(t testing.TB, env []string, stdin string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Dir, cmd.Env, cmd.Stdin = t.TempDir(), env, strings.NewReader(stdin)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if _, ok := err.(*exec.ExitError); err != nil && !ok {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	env := environment(testdb.Postgres(t))
+	f := func(status int, wantOut, wantErr string, args ...string) string {
+		t.Helper()
+		got, out, errs := command(t, env, "correct horse\n", args...)
+		if got != status || !regexp.MustCompile(wantOut).MatchString(out) || !regexp.MustCompile(wantErr).MatchString(errs) {
+			t.Errorf("%q: %d\n%s\n%s\nwant %d, %s, %s", args, got, out, errs, status, wantOut, wantErr)
+		}
+		return out
+	}
+	f(0, `^auth .*go1`, `^$`, "version")
+	f(0, `^usage: auth `, `^$`, "help")
+	f(2, `^$`, `there is no command "nothing"`, "nothing")
+	f(2, `^$`, `takes -skip-migrations`, "serve", "now")
+	f(2, `^$`, `usage: auth check`, "check", "-config=/dev/null") // -config stands before the command
+	f(1, ``, `the database lacks \d+ migrations: auth migrate`, "keys", "list")
+	f(0, `warn .*\d+ migrations are still to be applied`, `^$`, "check")
+	f(0, `^applied [1-9]\d* migrations\n$`, `^$`, "migrate")
+	f(0, `^applied 0 migrations\n$`, `^$`, "-config", "/dev/null", "migrate")
+	f(0, `(?s)ok    settings.*ok    database answers.*ok    database rights.*ok    database schema.*ok    signing keys`, `^$`, "check")
+
+	f(0, `^KID +ALGORITHM +STATE`, `^$`, "keys", "list")
+	f(0, `\(ES256\) is published and signs from`, `^$`, "keys", "rotate")
+	out := f(0, `(?m) ES256 +current `, `^$`, "keys", "list")
+	kid := strings.Fields(strings.Split(out, "\n")[1])[0]
+	f(0, `(?s)is revoked\n.*ES256\) signs now`, `^$`, "keys", "revoke", kid)
+	f(1, `^$`, `no such key`, "keys", "revoke", kid)
+	f(2, `^$`, `usage: auth keys revoke KID`, "keys", "revoke")
+	f(0, `^[\w-]+\.[\w-]+\.[\w-]+\n$`, `^$`, "keys", "service", "-role", "anon", "-exp", "1y")
+	f(1, `^$`, `-exp 1x`, "keys", "service", "-exp", "1x")
+
+	f(0, `"role": "authenticated"`, `^$`, "admin", "create", "-confirm", "Ann@Example.org", "-")
+	f(0, `(?s)"email": "ann@example.org".*"has_password": true`, `^$`, "admin", "get", "ann@example.org")
+	f(1, `^$`, `already been registered`, "admin", "createuser", "ann@example.org", "correct horse")
+	f(1, `^$`, `Password should be`, "admin", "create", "bob@example.org", "x")
+	f(0, `"banned_until": "2`, `^$`, "admin", "ban", "ann@example.org", "24h")
+	f(0, `"created_at"`, `^$`, "admin", "unban", "ann@example.org")
+	f(1, `^$`, `ban duration`, "admin", "ban", "ann@example.org", "long")
+	f(0, `^deleted `, `^$`, "admin", "delete", "ann@example.org")
+	f(1, `^$`, `no user ann@example.org`, "admin", "get", "ann@example.org")
+	f(1, `^$`, `neither an e-mail address nor an id`, "admin", "get", "ann")
+	f(0, `^ID +CHANNEL`, `^$`, "mail", "list", "-state", "pending", "-n", "3")
+	f(1, `^$`, `is no id`, "mail", "resend", "x")
+	f(1, `^$`, `no message 00000000-0000-4000-8000-000000000000 waits`, "mail", "resend", "00000000-0000-4000-8000-000000000000")
+	f(0, `^allowed  http://localhost:3000/x`, `^$`, "redirect", "test", "http://localhost:3000/x")
+	f(1, `^refused  https://evil.test/ `, `1 of 1 are refused`, "redirect", "test", "https://evil.test/")
+}
+
+// What is wrong with settings is told all at once, with exit status 1, whatever the command.
+func TestWrongSettings(t *testing.T) {
+	t.Parallel()
+	env := append(environment("postgres://localhost/none"), "PORT=many", "AUTH_JWT_EXP=-1", "AUTH_SITE_URL=", "AUTH_JWT_ALGORITM=RS256", "AUTH_SECRET_KEY=hunter2")
+	for _, args := range [][]string{nil, {"serve"}, {"migrate"}, {"keys", "list"}} {
+		status, _, errs := command(t, env, "", args...)
+		for _, want := range []string{`3 mistakes`, `PORT="many"`, `AUTH_JWT_EXP="-1"`, `AUTH_SITE_URL: is required`, `did you mean AUTH_JWT_ALGORITHM?`} {
+			if status != 1 || !strings.Contains(errs, want) {
+				t.Errorf("%q: %d\n%s", args, status, errs)
+			}
+		}
+	}
+	status, out, _ := command(t, env, "", "check")
+	if status != 1 || !strings.Contains(out, `FAIL  settings: settings: 3 mistakes`) || strings.Contains(out, "hunter2") {
+		t.Errorf("%d %s", status, out)
+	}
+}
+
+// A start with another root key stops and names both settings.
+func TestOtherRootKey(t *testing.T) {
+	t.Parallel()
+	url := testdb.Postgres(t)
+	d := start(t, environment(url))
+	d.Stop(20 * time.Second)
+	status, _, errs := command(t, append(environment(url), "AUTH_SECRET_KEY=another"), "", "serve")
+	if status != 1 || !strings.Contains(errs, "AUTH_SECRET_KEY ") || !strings.Contains(errs, "AUTH_SECRET_KEYS_PREVIOUS") {
+		t.Errorf("%d %s", status, errs)
+	}
+	d = start(t, append(environment(url), "AUTH_SECRET_KEY=another", "AUTH_SECRET_KEYS_PREVIOUS=0123456789abcdef0123456789abcdef"))
+	d.want(t, 200, "GET", "/.well-known/jwks.json", "", "")
+}
+
+// A service token of the command is an administrator's.
+func TestServiceToken(t *testing.T) {
+	t.Parallel()
+	for _, hs256 := range []string{"true", "false"} {
+		env := append(environment(testdb.Postgres(t)), "AUTH_JWT_ACCEPT_HS256="+hs256)
+		d := start(t, env)
+		f := func(status int, args ...string) {
+			t.Helper()
+			_, out, errs := command(t, env, "", append([]string{"keys", "service"}, args...)...)
+			a, err := call("GET", d.http+"/admin/users", strings.TrimSpace(out), "")
+			if err != nil || a.status != status {
+				t.Errorf("%q: %v %d %s %s", args, err, a.status, a.text, errs)
+			}
+		}
+		f(200)
+		f(200, "-exp", "1h")
+		f(403, "-role", "anon")
+	}
+}
+
+func TestLogFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "log")
+	env := append(environment(testdb.Postgres(t)), "AUTH_LOG_FILE="+path)
+	d := launch(t, dir, env)
+	read := func(part string) {
+		t.Helper()
+		deadline := time.Now().Add(30 * time.Second)
+		for {
+			b, _ := os.ReadFile(path)
+			if strings.Contains(string(b), part) {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("no %s in %s", part, b)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	read(`"msg":"ready"`)
+	if err := os.Rename(path, path+".1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	read("SIGHUP: read the settings again")
+	d.Stop(20 * time.Second)
+	bad := start(t, append(env, "AUTH_LOG_FILE="+dir)) // a folder
+	bad.log.await(t, "AUTH_LOG_FILE cannot be opened", nil)
+}

@@ -1,0 +1,298 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/httpapi"
+	"gatehouse/auth/internal/keys"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/mailbox"
+	"gatehouse/auth/internal/outbox"
+	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+	"gatehouse/shared/httpx"
+	"gatehouse/shared/self"
+)
+
+// daemon is what the steps of serve share.
+type daemon struct {
+	log       *logger
+	config    atomic.Pointer[config] // replaced as a whole by a SIGHUP
+	root      *secret.Root
+	db        *store.DB
+	keeper    *keys.Keeper
+	passwords *password.Workers
+	renderer  *mail.Renderer
+	smtp      smtpInForce
+	box       *mailbox.Box // nil without AUTH_DEV_MAILBOX
+	outbox    *outbox.Outbox
+	channels  []string // that this process sends
+	accounts  *account.Accounts
+	api       *httpapi.Server
+	draining  atomic.Bool
+	migrated  atomic.Bool
+}
+
+// serve is the whole daemon: a straight line from settings to an open listener, a wait, and the same line
+// back. Ending ctx stops it in any phase; a stop in order returns nil.
+func (p *program) serve(ctx context.Context, args []string) error {
+	skip := false
+	for _, a := range args {
+		if strings.TrimLeft(a, "-") != "skip-migrations" {
+			fmt.Fprintf(p.stderr, "auth: serve takes -skip-migrations and nothing else; got %q\n", a)
+			return errUsage
+		}
+		skip = true
+	}
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP) // before anything is read: it must never end the process
+	defer signal.Stop(hup)
+
+	c, l, warnings, err := p.load()
+	if err != nil {
+		return err
+	}
+	d := &daemon{log: newLogger(p.stderr, c.Log), root: c.root()}
+	for _, w := range warnings {
+		d.log.Warn(w)
+	}
+	d.config.Store(&c)
+	self.KeepHeapFloor(c.API.HeapFloor)
+	moreProcs(p.environ)
+
+	if err := d.openDatabase(ctx, skip); err != nil {
+		return stopped(ctx, err)
+	}
+	defer d.db.Close()
+	d.keeper = keys.New(keys.Options{DB: d.db, Root: d.root, Log: d.log.Logger}, l.keys)
+	if err := d.keeper.Start(ctx); err != nil {
+		return stopped(ctx, err)
+	}
+	d.passwords = password.NewWorkers(password.Options{Workers: c.Password.Workers, Params: l.hash, Log: d.log.Logger})
+	defer d.passwords.Close()
+	d.makeMail(l)
+	if err := d.makeAPI(l); err != nil {
+		return err
+	}
+
+	// Requests in flight still need what runs in the background, so that ends after them.
+	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer endBackground()
+
+	failed := make(chan error, 2)
+	at, err := d.openMailbox(background, &wg, failed)
+	if err != nil {
+		return err
+	}
+	listener, err := httpx.Listen(ctx, "tcp", hostPort(c.API.Host, c.API.Port))
+	if err != nil {
+		return stopped(ctx, err)
+	}
+	server := httpx.NewServer(d.api, timeouts(c.API.MaxDuration), d.log.Logger)
+	wg.Go(func() {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			failed <- err
+		}
+	})
+	wg.Go(func() { d.outbox.Run(background) })
+	wg.Go(func() { d.keeper.Run(background) })
+	wg.Go(func() { d.sweep(background) })
+	wg.Go(func() {
+		for {
+			select {
+			case <-hup:
+				d.reload(p.environ, p.file)
+			case <-background.Done():
+				return
+			}
+		}
+	})
+	d.log.Info("ready", "version", self.Version("auth"), "http", listener.Addr().String(), "mailbox", at)
+
+	select {
+	case <-ctx.Done():
+		err = nil
+	case err = <-failed:
+	}
+	d.drain(server)
+	return err
+}
+
+// stopped is nil when err only says that the daemon was told to stop.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// moreProcs lets twice as many goroutines run as there are processors: while low-priority threads hash,
+// the kernel gives the others their turn at once, where the Go scheduler would have them wait.
+// GOMAXPROCS and a CPU quota are the operator's word and stay.
+func moreProcs(environ []string) {
+	_, quota := password.CPUQuota()
+	if !quota && !slices.ContainsFunc(environ, func(e string) bool { return strings.HasPrefix(e, "GOMAXPROCS=") }) {
+		runtime.GOMAXPROCS(2 * runtime.NumCPU())
+	}
+}
+
+func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err error) {
+	if d.db, err = openStore(ctx, d.config.Load(), databasePatience, d.log.Logger); err != nil {
+		return err
+	}
+	if !skipMigrations {
+		n, err := d.db.Migrate(ctx)
+		if err != nil {
+			d.db.Close()
+			return err
+		}
+		if n > 0 {
+			d.log.Info("migrated the database", "migrations", n, "namespace", d.config.Load().DB.Namespace)
+		}
+	}
+	return nil
+}
+
+// smtpInForce is the mail server of now.
+type smtpInForce struct{ p atomic.Pointer[mail.SMTP] }
+
+// Send implements mail.Sender.
+func (s *smtpInForce) Send(ctx context.Context, m mail.Message) error {
+	if to := s.p.Load(); to != nil {
+		return to.Send(ctx, m)
+	}
+	return errors.New("no SMTP server is configured")
+}
+
+// makeMail makes the sending side. SMS have a sender only where the dev mailbox is; else they wait in
+// the outbox until they expire.
+func (d *daemon) makeMail(l live) {
+	d.renderer = mail.NewRenderer(mail.RendererOptions{Log: d.log.Logger})
+	d.renderer.Apply(l.mail)
+	d.smtp.p.Store(l.smtp)
+	senders := map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, &d.smtp)}
+	d.channels = []string{mail.ChannelEmail}
+	if d.config.Load().Dev.Mailbox {
+		d.box = mailbox.New(time.Now)
+		senders = map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, d.box), mail.ChannelSMS: outbox.Texts(d.box)}
+		d.channels = append(d.channels, mail.ChannelSMS)
+	}
+	d.outbox = outbox.New(outbox.Options{DB: d.db, Root: d.root, Senders: senders, Now: time.Now, Log: d.log.Logger})
+}
+
+func (d *daemon) makeAPI(l live) (err error) {
+	codec := token.NewRefreshCodec(d.root.Keys(secret.Refresh))
+	d.accounts = account.New(account.Options{
+		DB: d.db, Keys: d.keeper.Live(), Refresh: codec, Root: d.root, Passwords: d.passwords, Wake: d.outbox.Wake, Log: d.log.Logger,
+	}, l.accounts)
+	d.api, err = httpapi.New(httpapi.Options{
+		Accounts: d.accounts, Keys: d.keeper.Live(), Refresh: codec, Version: self.Release(), Log: d.log.Logger,
+		Checks: []httpapi.Check{
+			{Name: "stopping", Check: d.checkDraining}, {Name: "database", Check: d.db.Ping},
+			{Name: "migrations", Check: d.checkMigrations}, {Name: "keys", Check: d.checkKeys}, {Name: "outbox", Check: d.checkOutbox},
+		},
+	}, l.api)
+	return err
+}
+
+func (d *daemon) checkDraining(context.Context) error {
+	if d.draining.Load() {
+		return errors.New("the daemon is stopping")
+	}
+	return nil
+}
+
+func (d *daemon) checkMigrations(ctx context.Context) error {
+	if d.migrated.Load() {
+		return nil
+	}
+	n, err := d.db.Pending(ctx)
+	if err == nil && n > 0 {
+		err = fmt.Errorf("%d migrations are not applied", n)
+	}
+	d.migrated.Store(err == nil)
+	return err
+}
+
+func (d *daemon) checkKeys(context.Context) error {
+	if d.keeper.Live().Load() == nil {
+		return errors.New("no signing keys")
+	}
+	return nil
+}
+
+// checkOutbox: a message that fails is due again later, so one that stays due means that nobody sends.
+func (d *daemon) checkOutbox(ctx context.Context) error {
+	most := d.config.Load().API.OutboxAge
+	if most == 0 {
+		return nil
+	}
+	age, err := d.db.OldestDueOn(ctx, d.channels, time.Now())
+	if err == nil && age > most {
+		err = fmt.Errorf("a message has been due for %s", age.Round(time.Second))
+	}
+	return err
+}
+
+// openMailbox serves the dev mailbox and returns its address, "" without one.
+func (d *daemon) openMailbox(ctx context.Context, wg *sync.WaitGroup, failed chan<- error) (string, error) {
+	if d.box == nil {
+		return "", nil
+	}
+	l, err := httpx.Listen(ctx, "tcp", hostPort("127.0.0.1", d.config.Load().Dev.MailboxPort))
+	if err != nil {
+		return "", fmt.Errorf("AUTH_DEV_MAILBOX_PORT: %w", err)
+	}
+	wg.Go(func() {
+		if err := d.box.Serve(ctx, l, d.log.Logger); err != nil && ctx.Err() == nil {
+			failed <- err
+		}
+	})
+	return l.Addr().String(), nil
+}
+
+// timeouts bound a connection (spec 1.5); a request that may take longer has longer to be answered.
+func timeouts(request time.Duration) httpx.Timeouts {
+	t := httpx.Timeouts{Header: 2 * time.Second, Read: 30 * time.Second, Write: max(time.Minute, request+30*time.Second), Idle: 2 * time.Minute}
+	if request == 0 {
+		t.Write = 0
+	}
+	return t
+}
+
+// drain stops taking work in the order that balancers need: unready first, then a pause for them to
+// notice, then no new connections and a bounded wait for the requests in flight. The outbox gives back
+// what it could not send when the background ends.
+func (d *daemon) drain(server *http.Server) {
+	began, c := time.Now(), d.config.Load().API
+	d.draining.Store(true)
+	d.log.Info("stopping", "delay", c.DrainDelay, "timeout", c.DrainTimeout)
+	time.Sleep(c.DrainDelay)
+	ctx, cancel := context.WithTimeout(context.Background(), c.DrainTimeout)
+	defer cancel()
+	if err := httpx.Stop(ctx, server); err != nil {
+		d.log.Warn("requests were cut: they took longer than AUTH_DRAIN_TIMEOUT", "timeout", c.DrainTimeout)
+	}
+	d.log.Info("stopped", "took", time.Since(began))
+}
+
+func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

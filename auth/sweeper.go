@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/store"
+)
+
+const (
+	// sweepEvery is the pause between two sweeps of one replica, give or take a half: of many replicas
+	// one is usually at it.
+	sweepEvery = 5 * time.Minute
+	// sweepBatch is how many rows of a kind one transaction removes.
+	sweepBatch = 500
+	// sweepPause lies between two of them, so that a backlog takes no more than a share of the database.
+	sweepPause = 50 * time.Millisecond
+
+	day = 24 * time.Hour
+	// messagesKept is for how long auth mail list shows what became of a message.
+	messagesKept = 7 * day
+	// anonymousKept is for how long an anonymous user who does nothing is kept.
+	anonymousKept = 30 * day
+)
+
+// sweep removes what has expired until ctx ends.
+func (d *daemon) sweep(ctx context.Context) {
+	pause := rand.N(time.Minute)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		if c := d.config.Load(); c.DB.Cleanup {
+			d.sweepOnce(ctx, c)
+		}
+		pause = sweepEvery/2 + rand.N(sweepEvery)
+	}
+}
+
+func (d *daemon) sweepOnce(ctx context.Context, c *config) {
+	s := c.sweep(time.Now().UTC())
+	var removed int64
+	for {
+		done, err := d.db.Sweep(ctx, s)
+		removed += done.Removed
+		if err != nil {
+			if ctx.Err() == nil {
+				d.log.Warn("removing what has expired", "error", err)
+			}
+			break
+		}
+		if done.Busy || done.Cursor == uuid.Nil && done.Removed < sweepBatch {
+			break
+		}
+		s.Cursor = done.Cursor
+		select {
+		case <-ctx.Done():
+		case <-time.After(sweepPause):
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if removed > 0 {
+		d.log.Info("removed what has expired", "rows", removed)
+	}
+}
+
+// sweep says what has expired at now (spec 4.9). An ended session is kept until its last access token has
+// expired, and a day.
+func (c *config) sweep(now time.Time) store.Sweep {
+	s := store.Sweep{Now: now, Messages: now.Add(-messagesKept), EndedBefore: now.Add(-max(day, c.JWT.Life)), Batch: sweepBatch}
+	before := func(d time.Duration) time.Time {
+		if d == 0 {
+			return time.Time{}
+		}
+		return now.Add(-d - day)
+	}
+	s.CreatedBefore, s.ActiveBefore = before(c.Sessions.Timebox), before(c.Sessions.Inactivity)
+	if c.DB.AuditRetention > 0 {
+		s.Audit = now.Add(-c.DB.AuditRetention)
+	}
+	if c.General.Anonymous {
+		s.Anonymous = now.Add(-anonymousKept)
+	}
+	return s
+}
