@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -332,6 +333,24 @@ func TestSIGTERM_silentConnections(t *testing.T) {
 	}
 	if took := time.Since(begun); took > 4*time.Second {
 		t.Errorf("stopping took %s", took)
+	}
+}
+
+// A SIGHUP never ends the daemon, not even while it is about to stop. The profile keeps its last
+// phase going for a second.
+func TestSIGHUP_whileStopping(t *testing.T) {
+	t.Parallel()
+	p := start(t, `[{key: k, @5/m}]`, nil)
+	go http.Get("http://" + p.debug + "/debug/pprof/profile?seconds=5") // it is cut
+	time.Sleep(100 * time.Millisecond)
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for p.Signal(syscall.SIGHUP) == nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := p.Stop(0); err != nil {
+		t.Error(err)
 	}
 }
 

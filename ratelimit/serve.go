@@ -27,6 +27,8 @@ import (
 // serve is the whole daemon: a straight line from settings to open listeners, a wait, and the same
 // line back. Ending ctx stops it in any phase; a stop in order returns nil.
 func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) error {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP) // never undone: it ends the daemon in no phase
 	c, warnings, err := loadConfig(environ)
 	if err != nil {
 		for _, w := range warnings { // a misspelled name is often why another setting is missing
@@ -40,7 +42,7 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 	}
 	self.KeepHeapFloor(c.Process.HeapFloor)
 
-	d := &daemon{config: c, log: log, health: server.NewHealth()}
+	d := &daemon{config: c, log: log, health: server.NewHealth(), hup: hup}
 	d.stats = stats.NewRegistry(stats.Options{
 		MaxDynamicKeys: c.Stats.MaxDynamicKeys, DynamicIdle: c.Stats.DynamicIdle, ExtraTags: c.Stats.ExtraTags, Log: log,
 	})
@@ -109,6 +111,7 @@ type daemon struct {
 	log     *slog.Logger
 	stats   *stats.Registry
 	health  *server.Health
+	hup     <-chan os.Signal
 	service *service.Service
 	loader  *service.Loader
 }
@@ -225,12 +228,10 @@ func (d *daemon) watchRules(ctx context.Context) (stop func(), loaded <-chan str
 	})
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
 	wg.Go(func() {
 		for {
 			select {
-			case <-hup:
+			case <-d.hup:
 				d.log.Info("SIGHUP: reading the rules again")
 				files.Reload()
 			case <-ctx.Done():
@@ -254,7 +255,6 @@ func (d *daemon) watchRules(ctx context.Context) (stop func(), loaded <-chan str
 		})
 	})
 	return func() {
-		signal.Stop(hup)
 		cancel()
 		wg.Wait()
 	}, first
