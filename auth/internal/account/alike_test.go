@@ -101,9 +101,13 @@ func TestKnownAndUnknown_Statements(t *testing.T) {
 		_, err := h.SignUp(ctx, browser, account.SignUp{Phone: who, Password: "sesame"})
 		return err
 	}, "491511", "491512", "491513")
-	f("recover", func(who string) error { return h.Recover(ctx, browser, account.Recover{Email: who, Challenge: s256(verifier)}) },
+	f("recover", func(who string) error {
+		return h.Recover(ctx, browser, account.Recover{Email: who, Challenge: s256(verifier)})
+	},
 		"confirmed@example.org", "pending@example.org", "nobody@example.org")
-	f("otp", func(who string) error { return h.SendOTP(ctx, browser, account.OTP{Email: who, Challenge: s256(verifier)}) },
+	f("otp", func(who string) error {
+		return h.SendOTP(ctx, browser, account.OTP{Email: who, Challenge: s256(verifier)})
+	},
 		"confirmed@example.org", "pending@example.org", "nobody@example.org")
 	f("otp by phone", func(who string) error { return h.SendOTP(ctx, browser, account.OTP{Phone: who}) }, "491511", "491512", "491599")
 	f("magic link", func(who string) error { return h.MagicLink(ctx, browser, account.MagicLink{Email: who}) },

@@ -1,6 +1,7 @@
 package account
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -40,6 +41,19 @@ func (s *Settings) tag() string {
 		return ""
 	}
 	return s.Sessions.Tags[0]
+}
+
+// crowdOut ends what a new session makes too many. That it fails keeps nobody from signing in: the next
+// session does it again.
+func (a *Accounts) crowdOut(ctx context.Context, s *Settings, user uuid.UUID, now time.Time) {
+	if s.Sessions.MaxPerUser <= 0 {
+		return
+	}
+	b := a.db.Batch()
+	b.EndSurplus(user, s.Sessions.MaxPerUser, now)
+	if err := b.Send(ctx); err != nil {
+		a.log.Warn("surplus sessions were not ended", "user", user, "err", err)
+	}
 }
 
 // stored is the session as it will be read back.

@@ -88,6 +88,7 @@ func (a *Accounts) ExchangeCode(ctx context.Context, c Client, code, verifier st
 	if err != nil {
 		return Grant{}, failure("open session", err)
 	}
+	a.crowdOut(ctx, s, u.ID, now)
 	return a.grant(s, u, open.stored(), &open.first, now)
 }
 

@@ -101,6 +101,9 @@ type SessionSettings struct {
 	ReuseInterval time.Duration
 	// RefreshBurst is how many rotations a session may make at once, one more each second; 0: any.
 	RefreshBurst int
+	// MaxPerUser ends the sessions longest unused when a new one makes more (AUTH_SESSIONS_MAX_PER_USER);
+	// 0: any number.
+	MaxPerUser int
 }
 
 // Rate is so many in a time, refilled evenly.

@@ -67,6 +67,7 @@ func (a *Accounts) SignInPassword(ctx context.Context, c Client, p Password) (Gr
 	if err != nil {
 		return Grant{}, failure("open session", err)
 	}
+	a.crowdOut(ctx, s, u.ID, now)
 	g, err := a.grant(s, u, open.stored(), &open.first, now)
 	if s.Passwords.Policy != nil {
 		g.Weak = s.Passwords.Policy.Check(p.Password)

@@ -80,3 +80,22 @@ func TestSessions(t *testing.T) {
 	_, err = h.UserSessions(t.Context(), uuid.New())
 	refused(t, err, "user_not_found: User not found")
 }
+
+func TestSessions_most(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) { s.Sessions.MaxPerUser = 2 })
+	first := h.confirmed("mia@example.org")
+	h.pass(time.Second)
+	second := h.again("mia@example.org")
+	h.pass(time.Second)
+	first, err := h.refresh(first.RefreshToken)
+	refused(t, err, "")
+	h.pass(time.Second)
+	third := h.again("mia@example.org")
+	_, err = h.refresh(second.RefreshToken) // used longest ago
+	refused(t, err, notFound)
+	for _, g := range []account.Grant{first, third} {
+		_, err = h.refresh(g.RefreshToken)
+		refused(t, err, "")
+	}
+}

@@ -78,11 +78,6 @@ func (a *Accounts) UpdateUser(ctx context.Context, c Client, caller Caller, p Us
 	case errors.Is(err, store.ErrPhoneTaken):
 		return store.User{}, errPhoneExists
 	case err != nil:
-		for _, q := range []*quota{u.mails, u.texts} {
-			if q != nil {
-				err = q.refused(err)
-			}
-		}
 		return store.User{}, failure("update user", err)
 	}
 	a.wake()
@@ -327,7 +322,13 @@ func (u *update) takeFirst(ctx context.Context, tx *store.Tx) error {
 			q.take(b, u.now, true)
 		}
 	}
-	return b.Send(ctx)
+	err := b.Send(ctx)
+	for _, q := range []*quota{u.mails, u.texts} {
+		if q != nil {
+			err = q.refused(err)
+		}
+	}
+	return err
 }
 
 // notify adds a notification, if it is on and there is somebody to tell.

@@ -145,6 +145,7 @@ func (a *Accounts) Verify(ctx context.Context, c Client, p Verify) (Verified, er
 	if out.Half || out.Code != "" {
 		return out, nil
 	}
+	a.crowdOut(ctx, s, out.User.ID, now)
 	g, err := a.grant(s, out.User, v.open.stored(), &v.open.first, now)
 	g.Type = out.Type
 	out.Grant = &g

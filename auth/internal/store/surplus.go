@@ -1,0 +1,21 @@
+package store
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// EndedSurplus is the reason of sessions that newer ones have crowded out.
+const EndedSurplus = "session_limit"
+
+var endSurplus = define(`
+update {sessions} set ended_at = $3, ended_reason = '` + EndedSurplus + `'
+where id in (
+    select id from {sessions} where user_id = $1 and ended_at is null
+    order by refreshed_at desc, created_at desc, id offset $2)`)
+
+// EndSurplus ends all but so many of a user's sessions; those used last stay.
+func (b *Batch) EndSurplus(user uuid.UUID, keep int, now time.Time) {
+	b.exec("end surplus", endSurplus, user, keep, now)
+}
