@@ -145,7 +145,8 @@ func (l *lab) auth(name, database string, settings ...string) (*target, error) {
 	cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"),
 		"AUTH_API_HOST=127.0.0.1", "AUTH_API_PORT=" + ports[0],
-		"AUTH_API_EXTERNAL_URL=http://" + t.addr, "AUTH_SITE_URL=http://localhost:3000",
+		// The same for all: it is in the tokens.
+		"AUTH_API_EXTERNAL_URL=http://auth.bench.example", "AUTH_SITE_URL=http://bench.example",
 		"AUTH_DB_DRIVER=postgres", "DATABASE_URL=" + database,
 		"AUTH_JWT_SECRET=" + benchSecret, "AUTH_MAILER_AUTOCONFIRM=true",
 	}, settings...)

@@ -216,22 +216,37 @@ func (r *httpRunner) exchange() error {
 	if n <= 0 {
 		return nil
 	}
-	for i, c := range r.clients {
+	for i := range r.clients {
 		if r.polled[i].Revents == 0 {
 			continue
 		}
-		if err := c.flush(); err != nil {
+		if err := r.serve(i); err != nil {
 			return err
 		}
-		status, body, done, err := c.receive()
-		if err != nil {
-			return err
+	}
+	return nil
+}
+
+// serve writes and reads what a connection is ready for. One that breaks is a failed request, and another
+// takes its place.
+func (r *httpRunner) serve(conn int) error {
+	c := r.clients[conn]
+	err := c.flush()
+	status, body, done := 0, []byte(nil), false
+	if err == nil {
+		status, body, done, err = c.receive()
+	}
+	if err != nil {
+		next, redialed := dialHTTP(r.addr)
+		if redialed != nil {
+			return errors.Join(err, redialed)
 		}
-		if done {
-			if err := r.ended(i, status, body); err != nil {
-				return err
-			}
-		}
+		next.begun, status, body, done = c.begun, 0, []byte(err.Error()), c.busy
+		c.close()
+		r.clients[conn], r.polled[conn].Fd = next, int32(next.fd)
+	}
+	if done {
+		return r.ended(conn, status, body)
 	}
 	return nil
 }
