@@ -8,6 +8,7 @@ package settings
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -194,7 +195,7 @@ func (r *Report) readFile(name string) {
 		r.Clash("%s and %s are both set: keep one", r.origin[name], spelled)
 		return
 	}
-	b, err := os.ReadFile(path)
+	b, err := readSecret(path)
 	if err != nil {
 		r.Clash("%s: %v", spelled, err)
 		return
@@ -208,6 +209,16 @@ func (r *Report) readFile(name string) {
 	default:
 		r.env[name], r.origin[name] = text, spelled
 	}
+}
+
+// readSecret reads a little more than secretBytes at most: the path may lead to something endless.
+func readSecret(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, secretBytes+3)) // a line's end is cut off
 }
 
 // parse hands the cleaned environment to the library. OnSet runs before each field's parser and

@@ -104,6 +104,7 @@ func TestLoad_mistakes(t *testing.T) {
 	f("OLD_MODE=one OLDER_MODE=two", `OLDER_MODE and OLD_MODE are both set and differ: OLDER_MODE is the old name of MODE_OF_USE, remove it`)
 	f("REDIS_URL=redis://u:one@h STORE_URL=redis://u:two@h", `REDIS_URL and STORE_URL are both set and differ: REDIS_URL is the old name of STORE_URL, remove it`)
 	f("STORE_AUTH=x STORE_AUTH_FILE=/y", `STORE_AUTH and STORE_AUTH_FILE are both set: keep one`)
+	f("STORE_AUTH_FILE=/dev/zero", `STORE_AUTH_FILE: /dev/zero is larger than 65536 bytes`)
 	f("STORE_AUTH_FILE=/does/not/exist", `STORE_AUTH_FILE: open /does/not/exist: no such file or directory`)
 	f("FLAG=2 COUNT=x WAIT=1", // all at once
 		`FLAG="2": not a yes or no: true, false, 1, 0`,
