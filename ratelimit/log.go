@@ -70,6 +70,9 @@ func jsonAttr(groups []string, a slog.Attr) slog.Attr {
 			}
 		}
 	}
+	if d, ok := a.Value.Any().(time.Duration); ok { // slog's own form is nanoseconds without saying so
+		return slog.String(a.Key, d.String())
+	}
 	return maskAttr(a)
 }
 

@@ -38,7 +38,7 @@ time=T level=error msg="e"
 
 func TestLogger_json(t *testing.T) {
 	var b strings.Builder
-	newLogger(&b, "info", "JSON").Warn("to redis://u:p@h", "error", errors.New("x"), "url", "redis://u:p@h")
+	newLogger(&b, "info", "JSON").Warn("to redis://u:p@h", "error", errors.New("x"), "url", "redis://u:p@h", "took", 1500*time.Microsecond)
 	var got map[string]any
 	if err := json.Unmarshal([]byte(b.String()), &got); err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestLogger_json(t *testing.T) {
 		t.Error(err)
 	}
 	delete(got, "@timestamp")
-	if d := cmp.Diff(map[string]any{"level": "warning", "@message": "to redis://***@h", "error": "x", "url": "redis://***@h"}, got); d != "" {
+	if d := cmp.Diff(map[string]any{"level": "warning", "@message": "to redis://***@h", "error": "x", "url": "redis://***@h", "took": "1.5ms"}, got); d != "" {
 		t.Error(d)
 	}
 }
