@@ -2,10 +2,12 @@ package outbox_test
 
 import (
 	"context"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -101,6 +103,75 @@ func TestOutage(t *testing.T) {
 		if got[messageID(id)] != 1 {
 			t.Errorf("%s was taken %d times", id, got[messageID(id)])
 		}
+	}
+}
+
+// TestChaos: a server that fails at random in every way, and two replicas that share the work: no mail is
+// lost, and only one whose taking was never answered comes twice.
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	var mu sync.Mutex
+	dice := rand.New(rand.NewPCG(seed, 0))
+	unanswered := 0
+	db, c, s := storetest.Open(t), new(clock), smtptest.Start(t, smtptest.Options{StartTLS: true})
+	s.Behave(func(at smtptest.Step) smtptest.Action {
+		mu.Lock()
+		defer mu.Unlock()
+		if dice.IntN(16) > 0 {
+			return smtptest.Action{}
+		}
+		if drop := dice.IntN(2) == 0; drop || at == smtptest.Taken {
+			if at == smtptest.Taken {
+				unanswered++
+			}
+			return smtptest.Action{Drop: true}
+		}
+		return smtptest.Action{Reply: "451 4.0.0 at random"}
+	})
+	var ids []uuid.UUID
+	for range 80 {
+		ids = append(ids, order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test")))
+	}
+	var replicas []*outbox.Outbox
+	for range 2 {
+		out, _ := start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
+		replicas = append(replicas, out)
+	}
+	// The clock moves to the next try when nothing is being sent: no lease ends by itself.
+	eventually(t, "all sent", func() bool {
+		list, err := db.Messages(t.Context(), "pending", 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := time.Hour
+		for _, m := range list {
+			wait := m.DueAt.Sub(c.Now())
+			if wait <= 0 || wait == lease {
+				return false
+			}
+			next = min(next, wait)
+		}
+		if len(list) > 0 {
+			c.Advance(next)
+		}
+		for _, out := range replicas {
+			out.Wake()
+		}
+		return len(list) == 0
+	})
+	got, twice := counts(t, s), 0
+	for _, id := range ids {
+		if m := row(t, db, id); m.State != "sent" && m.State != "failed" || m.State == "sent" && got[messageID(id)] == 0 {
+			t.Errorf("taken %d times: %+v", got[messageID(id)], m)
+		}
+		twice += max(got[messageID(id)]-1, 0)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if twice > unanswered {
+		t.Errorf("%d mails came again, %d were not answered", twice, unanswered)
 	}
 }
 
