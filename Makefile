@@ -23,6 +23,7 @@ build: # static and stripped bin/<daemon>; version and commit come from the buil
 	CGO_ENABLED=0 go build -buildvcs=$(buildvcs) $(tags) -trimpath -ldflags='-s -w' -o bin/ $(addprefix ./,$(daemons))
 
 run: build # everything from nothing; Ctrl-C stops all of it
+	@.ci/need initdb
 	@go build -o .run/devstack ./shared/devstack
 	@exec .run/devstack
 

@@ -1,8 +1,8 @@
 // Command devstack is behind make run: it starts the daemons from nothing, says what to try, and
 // stops everything it started when it is told to (Ctrl-C) or when one of them ends.
 //
-// It is for one person at one machine: listeners are on loopback only, and counts are lost at the
-// end. What it writes lies in .run/.
+// It is for one person at one machine: listeners are on loopback only, and users and counts are lost at
+// the end. What it writes lies in .run/, but for PostgreSQL's data, which it links to.
 package main
 
 import (
@@ -22,7 +22,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	bin := flag.String("bin", "bin", "`folder` of the built daemons")
-	dir := flag.String("dir", ".run", "`folder` for rules and logs")
+	dir := flag.String("dir", ".run", "`folder` for rules, secrets and logs")
 	flag.Parse()
 	if err := run(ctx, *bin, *dir, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "devstack:", err)
@@ -34,21 +34,35 @@ func main() {
 func run(ctx context.Context, bin, dir string, out io.Writer) error {
 	limits, err := startRatelimit(ctx, bin, dir, out)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil // stopped while starting
-		}
-		return err
+		return orStopped(ctx, err)
+	}
+	users, err := startAuth(ctx, bin, dir, out)
+	if err != nil {
+		return errors.Join(orStopped(ctx, err), limits.stop())
 	}
 	limits.introduce(out)
+	users.introduce(out, dir)
 	fmt.Fprintln(out, "\nCtrl-C stops everything.")
 
 	select {
 	case <-ctx.Done():
 		fmt.Fprintln(out, "\nstopping")
-		return limits.stop()
 	case <-limits.process.Ended():
-		return errors.Join(errors.New("ratelimit ended by itself"), limits.stop())
+		err = errors.New("ratelimit ended by itself")
+	case <-users.process.Ended():
+		err = errors.New("auth ended by itself")
+	case <-users.postgres.Ended():
+		err = errors.New("PostgreSQL ended by itself")
 	}
+	return errors.Join(err, users.stop(), limits.stop())
+}
+
+// orStopped is nil where the stack was told to stop while it started.
+func orStopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 //go:embed rules.yaml

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"gatehouse/shared/localserver"
 )
 
 // screen is what the stack prints, read while it is written.
@@ -46,11 +48,18 @@ func eventually(t *testing.T, what string, f func() bool) {
 // TestStack types the lines that make run prints.
 func TestStack(t *testing.T) {
 	if testing.Short() {
-		t.Skip("builds and starts the daemon")
+		t.Skip("builds and starts the daemons")
+	}
+	for _, program := range []string{"initdb", "curl"} {
+		if _, err := localserver.Find(program); err != nil && os.Getenv("REQUIRE_SERVERS") != "" {
+			t.Fatal(err)
+		} else if err != nil {
+			t.Skip(err)
+		}
 	}
 	dir := t.TempDir()
 	bin, home := filepath.Join(dir, "bin"), filepath.Join(dir, "run")
-	if out, err := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", bin+"/", "../../ratelimit").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", bin+"/", "../../ratelimit", "../../auth").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -123,6 +132,8 @@ func TestStack(t *testing.T) {
 		return strings.Contains(got, "1000") && !strings.Contains(got, "OVER_LIMIT")
 	})
 
+	typeAuth(t, typed)
+
 	interrupt()
 	if err := <-ended; err != nil {
 		t.Errorf("stopped by Ctrl-C it says %v\n%s", err, shown.String())
@@ -134,6 +145,29 @@ func TestStack(t *testing.T) {
 	if kept, err := writeRules(rules); err != nil || !kept {
 		t.Errorf("the edited rules would be written over (%v)", err)
 	}
+}
+
+// typeAuth types auth's lines in their order.
+func typeAuth(t *testing.T, typed func(string) string) {
+	t.Helper()
+	f := func(start string, want ...string) {
+		t.Helper()
+		got := typed(start)
+		for _, w := range want {
+			if !strings.Contains(got, w) {
+				t.Errorf("%s…: no %s in %s", start, w, got)
+			}
+		}
+	}
+	f(`curl -s http://\S+/signup `, `"email":"ann@example.org"`, `"confirmation_sent_at"`)
+	f(`curl -s 'http://\S+/messages`, `"kind": "confirmation"`, `/verify?token=`)
+	f(`curl -s http://\S+/verify `, `"access_token":"`, `"type":"signup"`)
+	f(`curl -s http://\S+/user `, `"email":"ann@example.org"`)
+	f(`curl -s 'http://\S+/token`, `"refresh_token":"`)
+	f(`curl -s http://\S+/user `, `"email":"ann@example.org"`)
+	f(`curl -i -X POST 'http://\S+/logout`, "204 No Content")
+	f(`curl -s http://\S+/user `, `session_not_found`)
+	f(`curl -s http://\S+/admin/users `, `"ann@example.org"`)
 }
 
 func TestBusyPort(t *testing.T) {

@@ -25,9 +25,9 @@ type ratelimit struct {
 
 const (
 	// startTime is how long a daemon may take until it is healthy, also on a busy machine.
-	startTime = 10 * time.Second
-	// stopTime is more than the daemon's own drain deadline.
-	stopTime = 15 * time.Second
+	startTime = 20 * time.Second
+	// stopTime is more than the daemons' own drain deadline.
+	stopTime = 20 * time.Second
 )
 
 // startRatelimit returns when the daemon is healthy.
@@ -67,7 +67,7 @@ func startRatelimit(ctx context.Context, bin, dir string, out io.Writer) (*ratel
 	if r.process, err = child.Start(cmd); err != nil {
 		return nil, fmt.Errorf("ratelimit: %w (make build makes it)", err)
 	}
-	if err := r.await(ctx); err != nil {
+	if err := await(ctx, r.process, "http://"+r.http+"/healthcheck"); err != nil {
 		return nil, errors.Join(fmt.Errorf("ratelimit: %w", err), r.stop())
 	}
 	return r, nil
@@ -110,12 +110,12 @@ func freeAddr(port int) (string, error) {
 	return "", fmt.Errorf("port %d and those 10,000, 20,000, … above it are busy", port)
 }
 
-// await returns when the daemon says that it is healthy.
-func (r *ratelimit) await(ctx context.Context) error {
+// await returns when the daemon answers its health URL with 200.
+func await(ctx context.Context, p *child.Process, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.http+"/healthcheck", nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
 			return err
 		}
@@ -128,7 +128,7 @@ func (r *ratelimit) await(ctx context.Context) error {
 			err = errors.New(answer.Status)
 		}
 		select {
-		case <-r.process.Ended():
+		case <-p.Ended():
 			return errors.New("ended while starting; its lines above say why")
 		case <-ctx.Done():
 			return fmt.Errorf("not healthy after %v: %w", startTime, err)

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"gatehouse/shared/child"
+	"gatehouse/shared/localserver"
+)
+
+// auth is the running auth daemon on a PostgreSQL of its own, which is empty at each start.
+type auth struct {
+	process       *child.Process
+	postgres      *localserver.Server
+	program       string
+	home          string // its working directory: log, secret, the person's .env
+	http, mailbox string // host:port
+	env           []string
+	admin, anon   string // service tokens
+}
+
+// startAuth returns when the daemon is ready.
+func startAuth(ctx context.Context, bin, dir string, out io.Writer) (a *auth, err error) {
+	a = &auth{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("auth: %w", err), a.stop())
+		}
+	}()
+	if a.program, err = filepath.Abs(filepath.Join(bin, "auth")); err != nil {
+		return a, err
+	}
+	if _, err = os.Stat(a.program); err != nil { // before PostgreSQL takes its second
+		return a, fmt.Errorf("%w (make build makes it)", err)
+	}
+	if a.home, err = filepath.Abs(filepath.Join(dir, "auth")); err != nil {
+		return a, err
+	}
+	if err = os.MkdirAll(a.home, 0o755); err != nil {
+		return a, err
+	}
+	for _, l := range []struct {
+		name string
+		port int
+		addr *string
+	}{{"auth", 8082, &a.http}, {"the mailbox", 8083, &a.mailbox}} {
+		if *l.addr, err = freeAddr(l.port); err != nil {
+			return a, fmt.Errorf("%s: %w", l.name, err)
+		}
+		if want := loopback(l.port); *l.addr != want {
+			fmt.Fprintf(out, "%s is busy: %s listens on %s\n", want, l.name, *l.addr)
+		}
+	}
+	if a.postgres, err = localserver.Postgres(ctx, localserver.PostgresOptions{}); err != nil {
+		return a, fmt.Errorf("PostgreSQL: %w", err)
+	}
+	link := filepath.Join(dir, "postgres")
+	if err = errors.Join(os.RemoveAll(link), os.Symlink(a.postgres.Dir(), link)); err != nil {
+		return a, err
+	}
+	if err = a.environment(); err != nil {
+		return a, err
+	}
+	return a, a.launch(ctx, out)
+}
+
+// launch starts the program and asks it for both service tokens. Its lines go to a file: it writes one
+// for each request.
+func (a *auth) launch(ctx context.Context, out io.Writer) error {
+	path := filepath.Join(a.home, "log")
+	log, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(a.program, "serve")
+	cmd.Dir, cmd.Env = a.home, a.env
+	cmd.Stdout, cmd.Stderr = log, log
+	if a.process, err = child.Start(cmd); err != nil {
+		return err
+	}
+	if err := await(ctx, a.process, "http://"+a.http+"/readyz"); err != nil {
+		text, _ := os.ReadFile(path) // to say more than err does
+		fmt.Fprintf(out, "%s", text)
+		return err
+	}
+	for role, into := range map[string]*string{"service_role": &a.admin, "anon": &a.anon} {
+		cmd := exec.CommandContext(ctx, a.program, "keys", "service", "-role", role)
+		cmd.Dir, cmd.Env = a.home, a.env
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		text, err := cmd.Output()
+		if err != nil {
+			return fmt.Errorf("keys service: %w: %s", err, errs.Bytes())
+		}
+		*into = strings.TrimSpace(string(text))
+	}
+	return nil
+}
+
+// environment is all settings that the stack decides; others can stand in .env in the daemon's folder.
+// The limits on mails are lifted: the mailbox sends nothing.
+func (a *auth) environment() error {
+	secret := filepath.Join(a.home, "secret")
+	if err := makeSecret(secret); err != nil {
+		return err
+	}
+	host, port, _ := net.SplitHostPort(a.http) // made by loopback
+	_, mailboxPort, _ := net.SplitHostPort(a.mailbox)
+	a.env = append([]string{
+		"AUTH_API_HOST=" + host, "AUTH_API_PORT=" + port, "AUTH_API_EXTERNAL_URL=http://" + a.http, "AUTH_SITE_URL=http://localhost:3000",
+		"AUTH_DB_DRIVER=postgres", "DATABASE_URL=" + a.postgres.PostgresURL("postgres"),
+		"AUTH_JWT_SECRET_FILE=" + secret, "AUTH_SECRET_KEY_FILE=" + secret,
+		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=" + mailboxPort, "AUTH_SMTP_MAX_FREQUENCY=0", "AUTH_SMS_MAX_FREQUENCY=0",
+		"AUTH_RATE_LIMIT_EMAIL_SENT=1000000", "AUTH_RATE_LIMIT_SMS_SENT=1000000", "AUTH_RATE_LIMIT_SMS_PER_NUMBER=0",
+		"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_LOG_FORMAT=text",
+	}, passedOn("PATH", "HOME", "LOG_LEVEL")...)
+	return nil
+}
+
+// makeSecret writes a secret once: with the same one the service tokens of yesterday are good today.
+func makeSecret(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(rand.Text() + rand.Text() + "\n")
+	return errors.Join(err, f.Close())
+}
+
+func (a *auth) stop() error {
+	var err error
+	if a.process != nil {
+		if err = a.process.Stop(stopTime); err != nil {
+			err = fmt.Errorf("auth: %w", err)
+		}
+	}
+	if a.postgres != nil {
+		a.postgres.Close()
+	}
+	return err
+}
+
+// introduce says where it listens and what to try. Every line can be typed as it stands, in this order.
+func (a *auth) introduce(out io.Writer, dir string) {
+	session := filepath.Join(dir, "auth", "session.json")
+	field := func(name string) string {
+		return `$(sed 's/.*"` + name + `":"\([^"]*\)".*/\1/' ` + session + `)`
+	}
+	bearer := `-H "Authorization: Bearer ` + field("access_token") + `"`
+	const ann = "ann@example.org"
+	fmt.Fprintf(out, `
+auth        http://%[1]s   mailbox http://%[2]s   PostgreSQL, empty at each start: psql '%[3]s'
+
+Sign up, and look at the mail (the page at http://%[2]s shows it too):
+  curl -s http://%[1]s/signup -d '{"email":"%[4]s","password":"correct horse"}'
+  curl -s 'http://%[2]s/messages?to=%[4]s&wait=10'
+Confirm the address with the code in it, and keep the session:
+  curl -s http://%[1]s/verify -d "{\"type\":\"signup\",\"email\":\"%[4]s\",\"token\":\"$(curl -s 'http://%[2]s/latest/code?to=%[4]s')\"}" -o %[5]s; cat %[5]s
+Who is it:
+  curl -s http://%[1]s/user %[6]s
+Refresh, and keep the new session:
+  curl -s 'http://%[1]s/token?grant_type=refresh_token' -d "{\"refresh_token\":\"%[7]s\"}" -o %[5]s; cat %[5]s
+Sign out everywhere:
+  curl -i -X POST 'http://%[1]s/logout?scope=global' %[6]s
+
+Service tokens (role service_role for administrators' programs, anon for browsers):
+  SERVICE_ROLE_KEY=%[8]s
+  ANON_KEY=%[9]s
+An administrator's list of users:
+  curl -s http://%[1]s/admin/users -H 'Authorization: Bearer %[8]s'
+
+The limits on mails and SMS are lifted here. Log: %[10]s. Further settings: %[11]s.
+`, a.http, a.mailbox, a.postgres.PostgresURL("postgres"), ann, session, bearer, field("refresh_token"), a.admin, a.anon,
+		filepath.Join(dir, "auth", "log"), filepath.Join(dir, "auth", ".env"))
+}
