@@ -305,6 +305,11 @@ func TestTemplates_load(t *testing.T) {
 	if err := r.Load(t.Context()); err != nil {
 		t.Error(err)
 	}
+	bare := NewRenderer(RendererOptions{})
+	bare.Apply(Settings{SiteURL: s.URL, Templates: map[Kind]string{Invite: "t"}})
+	if m := rendered(t, bare, Invite, everything()); !strings.Contains(m.HTML, "<p>one") {
+		t.Errorf("without options: %s", m.HTML)
+	}
 	s.fail(500)
 	err := r.Load(t.Context())
 	if text := fmt.Sprint(err); !strings.Contains(text, "AUTH_MAILER_TEMPLATES_INVITE: "+s.URL+"/t: the answer is status 500") ||

@@ -78,7 +78,9 @@ func (s Settings) absolute(location string) string {
 
 // RendererOptions are what a Renderer works with.
 type RendererOptions struct {
+	// Now says how old templates are; nil: the time.
 	Now func() time.Time
+	// Log gets what is wrong with the operator's texts; nil: nowhere.
 	Log *slog.Logger
 }
 
@@ -101,6 +103,12 @@ type texts struct {
 // NewRenderer renders with the built-in texts until Apply.
 func NewRenderer(o RendererOptions) *Renderer {
 	r := &Renderer{now: o.Now, log: o.Log, fetch: newFetcher()}
+	if r.now == nil {
+		r.now = time.Now
+	}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
 	r.texts.Store(&texts{})
 	return r
 }

@@ -57,11 +57,15 @@ func NewSMTP(o SMTPOptions) (*SMTP, error) {
 		o.TLS.ServerName = o.Host
 	}
 	o.SenderName = oneLine(o.SenderName)
+	var bad []error
 	if o.Host == "" {
-		return nil, errors.New("AUTH_SMTP_HOST is missing")
+		bad = append(bad, errors.New("AUTH_SMTP_HOST is missing"))
 	}
 	if !sendable(o.From) {
-		return nil, fmt.Errorf("AUTH_SMTP_ADMIN_EMAIL: %q is no e-mail address", o.From)
+		bad = append(bad, fmt.Errorf("AUTH_SMTP_ADMIN_EMAIL: %q is no e-mail address", o.From))
+	}
+	if err := errors.Join(bad...); err != nil {
+		return nil, err
 	}
 	return &SMTP{o: o, helo: domainOrLiteral(o.Hostname), implicitTLS: o.Port == 465}, nil
 }

@@ -312,6 +312,7 @@ func TestSMTP_options(t *testing.T) {
 		}
 	}
 	f(SMTPOptions{From: "a@b.test"}, "AUTH_SMTP_HOST")
+	f(SMTPOptions{}, "AUTH_SMTP_HOST is missing\nAUTH_SMTP_ADMIN_EMAIL")
 	f(SMTPOptions{Host: "x"}, "AUTH_SMTP_ADMIN_EMAIL")
 	f(SMTPOptions{Host: "x", From: "Acme <a@b.test>"}, "AUTH_SMTP_ADMIN_EMAIL")
 
