@@ -26,11 +26,11 @@ func yes(flag *bool) bool { return flag != nil && *flag }
 // whether sign-ups are open does not matter.
 func (a *Accounts) AdminCreate(ctx context.Context, c Client, by Actor, p Attributes) (store.User, error) {
 	s, now := a.live.Load(), a.now()
-	u := store.User{Aud: p.Aud, Role: s.Role, CreatedAt: now, UpdatedAt: now}
+	u := store.User{Aud: plain(p.Aud), Role: s.Role, CreatedAt: now, UpdatedAt: now}
 	if u.Aud == "" {
 		u.Aud = s.aud(c)
 	}
-	if role := set(p.Role); role != "" {
+	if role := plain(set(p.Role)); role != "" {
 		u.Role = role
 	}
 	if err := a.freeAddresses(ctx, &u, p); err != nil {

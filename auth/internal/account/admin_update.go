@@ -116,7 +116,7 @@ func (e *edit) look(ctx context.Context, tx *store.Tx, old store.User) (pending 
 
 func (e *edit) fill(b *store.Batch, c Client, by Actor, old store.User, pending store.Token) {
 	p := store.UserPatch{ID: old.ID, Now: e.now, UserMetadata: e.user, AppMetadata: e.app}
-	if role := set(e.p.Role); role != "" {
+	if role := plain(set(e.p.Role)); role != "" {
 		p.Role = &role
 	}
 	if e.bans {

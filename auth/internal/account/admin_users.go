@@ -19,6 +19,7 @@ func (a *Accounts) AdminUsers(ctx context.Context, f store.UsersFilter) ([]store
 	if f.Aud == "" {
 		f.Aud = a.live.Load().Audience
 	}
+	f.Text, f.Email, f.Phone = plain(f.Text), plain(f.Email), plain(f.Phone)
 	page, total, err := a.db.Users(ctx, f)
 	return page, total, failure("users", err)
 }
@@ -43,6 +44,7 @@ func (a *Accounts) UserSessions(ctx context.Context, id uuid.UUID) ([]store.Sess
 
 // AuditLog is one page of the log, newest first, and how many rows the filter finds.
 func (a *Accounts) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, int, error) {
+	f.Author = plain(f.Author)
 	page, total, err := a.db.AuditLog(ctx, f)
 	return page, total, failure("audit log", err)
 }

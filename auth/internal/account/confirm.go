@@ -35,8 +35,7 @@ type work struct {
 func (w *work) apply() (half bool, err error) {
 	switch w.t.Kind {
 	case store.KindSignup, store.KindInvite, store.KindMagicLink, store.KindRecovery, store.KindSMS:
-		w.confirm()
-		return false, nil
+		return false, w.confirm()
 	case store.KindEmailChangeCurrent, store.KindEmailChangeNew:
 		return w.changeEmail()
 	case store.KindPhoneChange:
@@ -45,16 +44,20 @@ func (w *work) apply() (half bool, err error) {
 	return false, errTokenExpired
 }
 
-// confirm makes the address that the token went to a proven one, if it isn't yet, and signs in.
-func (w *work) confirm() {
+// confirm makes the address that the token went to a proven one, if it isn't yet, and signs in. A token
+// that was sent to an address which the user has no more, because both happened at once, is worth nothing.
+func (w *work) confirm() error {
 	w.action = store.ActionLogin
 	provider, at, sent := "email", w.u.EmailConfirmedAt, w.u.Email
 	if !isEmail(w.t.Address) {
 		provider, at, sent = "phone", w.u.PhoneConfirmedAt, w.u.Phone
 	}
 	w.trait = provider
-	if !at.IsZero() || sent != w.t.Address {
-		return
+	if sent != w.t.Address {
+		return errTokenExpired
+	}
+	if !at.IsZero() {
+		return nil
 	}
 	w.action = store.ActionUserSignedUp
 	if provider == "email" {
@@ -75,14 +78,12 @@ func (w *work) confirm() {
 	if w.hash != "" && w.u.PasswordHash == "" && (w.t.Kind == store.KindSignup || w.t.Kind == store.KindInvite) {
 		w.patch.PasswordHash = &w.hash // the choice of who has the mailbox
 	}
-	if !first {
-		data = nil
-	}
 	w.prove(provider, w.t.Address, data)
 	w.patch.UserMetadata.Set = w.identity.Data
 	if !first {
 		w.patch.UserMetadata.Set = object(map[string]bool{provider + "_verified": true})
 	}
+	return nil
 }
 
 // prove puts the identity of an address that is the user's own.

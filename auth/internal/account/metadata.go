@@ -39,6 +39,11 @@ func (s *Settings) metadata(data json.RawMessage) (json.RawMessage, error) {
 	return object(members), nil
 }
 
+// plain is text without what PostgreSQL refuses in any text. Nobody's address has it.
+func plain(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+}
+
 func storable(v any, depth int) error {
 	if depth > maxNesting {
 		return fmt.Errorf("it is nested deeper than %d levels", maxNesting)

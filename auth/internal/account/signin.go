@@ -85,9 +85,9 @@ func (s *Settings) identifier(p Password) (provider, who string, err error) {
 	case p.Phone != "" && !s.Phone.Enabled:
 		return "", "", unprocessable(CodePhoneProviderDisabled, "Phone logins are disabled")
 	case p.Email != "":
-		return "email", address.Fold(p.Email), nil
+		return "email", plain(address.Fold(p.Email)), nil
 	case p.Phone != "":
-		return "phone", address.FoldPhone(p.Phone), nil
+		return "phone", plain(address.FoldPhone(p.Phone)), nil
 	}
 	return "", "", notValid("missing email or phone")
 }

@@ -1,6 +1,7 @@
 package account_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +28,10 @@ func TestSignInPassword(t *testing.T) {
 	f(account.Password{Phone: "no number", Password: "sesame"}, wrong)
 	f(account.Password{Email: "mia@example.org", Password: "wrong"}, wrong)
 	f(account.Password{Email: "mia@example.org"}, wrong)
+	f(account.Password{Email: "mia@example.org", Password: strings.Repeat("sesame", 20)}, wrong)
+	f(account.Password{Email: "nobody@example.org", Password: strings.Repeat("\x00", 200)}, wrong)
+	f(account.Password{Email: "mia@example.org\x00", Password: "sesame"}, wrong)
+	f(account.Password{Email: "mia\xff@example.org", Password: "sesame"}, wrong)
 	_, err := h.SignInPassword(t.Context(), account.Client{Aud: "other"}, account.Password{Email: "mia@example.org", Password: "sesame"})
 	refused(t, err, wrong)
 

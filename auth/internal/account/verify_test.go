@@ -333,3 +333,19 @@ func TestVerify_testNumber(t *testing.T) {
 		t.Errorf("%d messages", n)
 	}
 }
+
+// A token that was sent to an address at the moment when the user lost it opens nothing.
+func TestVerify_lostAddress(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	g := h.confirmed("mia@example.org")
+	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
+	l := h.newest("recovery", "mia@example.org")
+	b := h.db.Batch()
+	b.UpdateUser(store.UserPatch{ID: g.User.ID, Now: h.now, Email: ptr("new@example.org")})
+	if err := b.Send(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
+	refused(t, err, tokenExpired)
+}
