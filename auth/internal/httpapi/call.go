@@ -25,7 +25,10 @@ type call struct {
 	r    *http.Request
 	live *live
 	id   string // the request's
-	ip   string // the client's, "" when nobody knows
+
+	ipText  string
+	ipKnown bool
+	cancel  context.CancelFunc // of the request's time, nil without a bound
 
 	query url.Values // parsed on first use
 
@@ -41,28 +44,43 @@ type call struct {
 
 func (s *Server) serve(l *live, w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
-	c := &call{ResponseWriter: w, live: l}
-	c.id = requestID(l, r)
-	w.Header()[l.idHeader] = []string{c.id}
-	c.ip = clientIP(&l.Settings, r)
-	if l.MaxDuration > 0 {
-		ctx, cancel := context.WithTimeout(r.Context(), l.MaxDuration)
-		defer cancel()
-		r = r.WithContext(ctx)
-	}
-	if p := r.URL.Path; len(p) > 1 && p[len(p)-1] == '/' {
-		u := *r.URL // the caller's stays as it is
+	if p := r.URL.Path; len(p) > 1 && p[len(p)-1] == '/' { // one is tolerated
+		u := *r.URL
 		u.Path, u.RawPath = p[:len(p)-1], strings.TrimSuffix(u.RawPath, "/")
-		if r.URL = &u; l.MaxDuration <= 0 {
-			r = r.WithContext(r.Context())
-		}
+		r = r.WithContext(r.Context()) // a copy: the request is the caller's
+		r.URL = &u
 	}
-	c.r = r
+	c := &call{ResponseWriter: w, r: r, live: l, id: requestID(l, r)}
+	w.Header()[l.idHeader] = []string{c.id}
+	defer c.release()
 	defer s.done(c, began)
 	s.mux.ServeHTTP(c, r)
 	if c.refused != 0 {
 		c.unrouted()
 	}
+}
+
+// bound gives the request its time, from when a route has it.
+func (c *call) bound() {
+	if d := c.live.MaxDuration; d > 0 {
+		var ctx context.Context
+		ctx, c.cancel = context.WithTimeout(c.r.Context(), d)
+		c.r = c.r.WithContext(ctx)
+	}
+}
+
+func (c *call) release() {
+	if c.cancel != nil {
+		c.cancel()
+	}
+}
+
+// ip is the client's address, "" when nobody knows.
+func (c *call) ip() string {
+	if !c.ipKnown {
+		c.ipText, c.ipKnown = clientIP(&c.live.Settings, c.r), true
+	}
+	return c.ipText
 }
 
 // done writes the log line, and an answer when a handler panicked.
@@ -82,6 +100,7 @@ func (s *Server) done(c *call, began time.Time) {
 		return
 	}
 	switch {
+	case c.code == clientGone: // whatever failed then, failed because nobody waited for it
 	case c.status >= 500:
 		level = slog.LevelError
 	case c.status >= 400:
@@ -93,7 +112,7 @@ func (s *Server) done(c *call, began time.Time) {
 	}
 	attrs := make([]slog.Attr, 0, 12)
 	attrs = append(attrs, slog.String("method", c.r.Method), slog.String("route", route(c.r.Pattern)), slog.Int("status", c.status),
-		slog.Duration("duration", time.Since(began)), slog.String("request_id", c.id), slog.String("ip", c.ip))
+		slog.Duration("duration", time.Since(began)), slog.String("request_id", c.id), slog.String("ip", c.ip()))
 	if c.user != uuid.Nil {
 		attrs = append(attrs, slog.String("user", c.user.String()))
 	}
@@ -105,6 +124,9 @@ func (s *Server) done(c *call, began time.Time) {
 	}
 	s.log.LogAttrs(ctx, level, "request", attrs...)
 }
+
+// clientGone is the log's code for a request whose sender hung up.
+const clientGone = "client_gone"
 
 // quiet routes are asked all the time by machines; only their failures are logged.
 var quiet = map[string]bool{"GET /health": true, "GET /livez": true, "GET /readyz": true}
@@ -205,7 +227,7 @@ func cleanText(s string, most int) string {
 // client is what flows want to know of who calls.
 func (c *call) client() account.Client {
 	return account.Client{
-		IP: c.ip, UserAgent: cleanText(c.r.Header.Get("User-Agent"), 1024), Aud: c.aud(),
+		IP: c.ip(), UserAgent: cleanText(c.r.Header.Get("User-Agent"), 1024), Aud: c.aud(),
 		BaseURL: baseURL(&c.live.Settings, c.r), RedirectTo: c.target(""),
 	}
 }

@@ -86,7 +86,7 @@ func (c *call) fail(err error) {
 		c.err = p.err
 	}
 	if errors.Is(c.r.Context().Err(), context.Canceled) {
-		c.code = "client_gone"
+		c.code = clientGone
 	}
 	h := c.Header()
 	h["X-Sb-Error-Code"] = []string{p.code}

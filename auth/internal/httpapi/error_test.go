@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -100,6 +101,33 @@ func TestErrors_panicAndTimeout(t *testing.T) {
 	a.apply(func(_ *account.Settings, s *Settings) { s.MaxDuration = 0 })
 	a.do("GET /settings", nil).is(200, "*")
 	a.do("GET /settings/", nil).is(200, "*")
+}
+
+// Who hangs up gets no answer, and causes no alarm.
+func TestErrors_clientGone(t *testing.T) {
+	a := open(t)
+	arrived, gone := make(chan bool), make(chan bool)
+	a.server.mux.Handle("GET /wait", a.server.open(func(c *call) error {
+		close(arrived)
+		<-c.ctx().Done()
+		defer close(gone)
+		return c.ctx().Err()
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	r, _ := http.NewRequestWithContext(ctx, "GET", a.http.URL+"/wait", nil)
+	go func() {
+		<-arrived
+		cancel()
+	}()
+	if resp, err := a.http.Client().Do(r); err == nil {
+		resp.Body.Close()
+		t.Error("an answer came")
+	}
+	<-gone
+	a.http.Close() // waits for the handler
+	if log := a.log.String(); !strings.Contains(log, "level=INFO") || !strings.Contains(log, "error_code=client_gone") || strings.Contains(log, "level=ERROR") {
+		t.Errorf("log %s", log)
+	}
 }
 
 func TestProblem_oauthForm(t *testing.T) {

@@ -93,31 +93,16 @@ func openOn(t *testing.T, db *store.DB, changes ...change) *api {
 	t.Helper()
 	a := &api{t: t, db: db, root: secret.NewRoot("root key"), keys: new(token.Live), log: new(lockedBuffer),
 		now: time.Now().UTC().Truncate(time.Second)}
-	list, err := redirect.New(siteURL, []string{"https://other.example.org/**", "myapp://callback"}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
 	a.account = accountSettings()
-	a.set = Settings{SiteURL: siteURL, Redirects: list, ExternalURL: externalURL, Audience: "authenticated",
+	a.set = Settings{SiteURL: siteURL, Redirects: testRedirects(t), ExternalURL: externalURL, Audience: "authenticated",
 		MaxDuration: 10 * time.Second, Limits: DefaultLimits, Shown: Shown{Email: true}}
 	for _, f := range changes {
 		f(&a.account, &a.set)
 	}
-	shared, err := token.NewSecret("", []byte("a shared secret of at least 32 bytes"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ec, err := token.Generate(token.ES256)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keySet, err := token.NewSet(token.SetConfig{Keys: []token.Entry{{Key: ec, State: token.Current}}, Secret: shared, AcceptSecret: true, Issuer: externalURL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.keys.Store(keySet)
+	a.keys.Store(testKeys(t))
 	codec := token.NewRefreshCodec(a.root.Keys(secret.Refresh))
 	a.flows = account.New(account.Options{DB: a.db, Keys: a.keys, Refresh: codec, Root: a.root, Passwords: workers(), Now: a.clock}, a.account)
+	var err error
 	a.server, err = New(Options{Accounts: a.flows, Keys: a.keys, Refresh: codec, Version: "1.2.3", Now: a.clock,
 		Log: slog.New(slog.NewTextHandler(a.log, nil))}, a.set)
 	if err != nil {
@@ -127,6 +112,48 @@ func openOn(t *testing.T, db *store.DB, changes ...change) *api {
 	a.http.Client().CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	t.Cleanup(a.http.Close)
 	return a
+}
+
+// testKeys sign with ES256 and accept the shared secret, with which services' tokens are signed.
+func testKeys(t testing.TB) *token.Set {
+	t.Helper()
+	shared, err := token.NewSecret("", []byte("a shared secret of at least 32 bytes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ec, err := token.Generate(token.ES256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := token.NewSet(token.SetConfig{Keys: []token.Entry{{Key: ec, State: token.Current}}, Secret: shared, AcceptSecret: true, Issuer: externalURL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func testRedirects(t testing.TB) *redirect.List {
+	t.Helper()
+	list, err := redirect.New(siteURL, []string{"https://other.example.org/**", "myapp://callback"}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// offline is a server whose database nobody may need.
+func offline(t testing.TB) *Server {
+	t.Helper()
+	root, keys := secret.NewRoot("root key"), new(token.Live)
+	keys.Store(testKeys(t))
+	codec := token.NewRefreshCodec(root.Keys(secret.Refresh))
+	flows := account.New(account.Options{Keys: keys, Refresh: codec, Root: root, Passwords: workers()}, accountSettings())
+	srv, err := New(Options{Accounts: flows, Keys: keys, Refresh: codec}, Settings{SiteURL: siteURL, Redirects: testRedirects(t),
+		ExternalURL: externalURL, Audience: "authenticated", MaxDuration: 10 * time.Second, Limits: DefaultLimits})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return srv
 }
 
 // apply changes the settings in force.

@@ -15,6 +15,18 @@ type handler func(c *call) error
 func (h handler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	c := w.(*call) // serve hands nothing else to ServeMux
 	c.routed = true
+	c.bound()
+	if err := h(c); err != nil {
+		c.fail(err)
+	}
+}
+
+// instant answers from what is ready made: it cannot be late, and no time is kept for it.
+type instant func(c *call) error
+
+func (h instant) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	c := w.(*call)
+	c.routed = true
 	if err := h(c); err != nil {
 		c.fail(err)
 	}
