@@ -2,6 +2,7 @@ package keys
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -100,6 +101,7 @@ func (k *Keeper) Rotate(ctx context.Context) (Listed, error) {
 	}
 	batch := k.db.Batch()
 	batch.InsertSigningKey(fresh)
+	batch.Audit(k.note(store.ActionKeyRotated, fresh.KID))
 	if err := batch.Send(ctx); err != nil {
 		return Listed{}, fmt.Errorf("keys: rotate: %w", err)
 	}
@@ -143,6 +145,7 @@ func (k *Keeper) Revoke(ctx context.Context, kid string) (fresh *Listed, err err
 		batch.InsertSigningKey(row)
 		fresh = &Listed{KID: row.KID, Algorithm: row.Algorithm, State: token.Current.String(), CreatedAt: row.CreatedAt, SignsAt: row.SignsAt}
 	}
+	batch.Audit(k.note(store.ActionKeyRevoked, kid))
 	if err := batch.Send(ctx); err != nil {
 		return nil, fmt.Errorf("keys: revoke: %w", err)
 	}
@@ -160,4 +163,10 @@ func (k *Keeper) changeable(ctx context.Context) (Settings, []store.SigningKey, 
 	}
 	_, rows := k.snapshot()
 	return s, rows, nil
+}
+
+// note is the audit row of an act on a key. Who may run the commands is the operator.
+func (k *Keeper) note(action store.Action, kid string) store.Audit {
+	traits, _ := json.Marshal(map[string]string{"kid": kid}) // a string is always JSON
+	return store.Audit{At: k.time(), Action: action, ActorRole: "auth keys", Traits: traits}
 }

@@ -192,6 +192,10 @@ func TestRevoke(t *testing.T) {
 		t.Errorf("revoking a next key: %v, %v", fresh, err)
 	}
 	w.states(a, "ES256 revoked", "ES256 current", "ES256 revoked")
+	log, _, err := w.db.AuditLog(ctx, store.AuditFilter{Limit: 10})
+	if err != nil || len(log) != 3 || log[0].Action != store.ActionKeyRevoked || log[1].Action != store.ActionKeyRotated || !strings.Contains(string(log[0].Traits), next.KID) {
+		t.Errorf("audit log: %v %+v", err, log)
+	}
 	for _, kid := range []string{next.KID, "unknown", ""} {
 		if _, err := a.Revoke(ctx, kid); !errors.Is(err, ErrNoKey) {
 			t.Errorf("revoking %q: %v", kid, err)
