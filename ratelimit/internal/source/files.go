@@ -70,6 +70,7 @@ type Files struct {
 	// Run's own.
 	last    Set
 	applied bool   // something was handed over
+	refused bool   // the set handed over last was not taken
 	told    string // what tell said last
 }
 
@@ -179,6 +180,10 @@ func (f *Files) shown(base string) string {
 	return strings.ReplaceAll(app, "/", ".") + "." + base
 }
 
+// anyChange says that changes in the directory itself are a reason to reload, not only a swap of the
+// root: without WatchRoot, and after a refused set, which people mend where it lies.
+func (f *Files) anyChange() bool { return !f.o.WatchRoot || f.refused }
+
 // unfinished says that somebody may still be writing: a file that is missing or blank, or whose
 // last line has no end. Taking such a one for finished costs an error that goes away by itself.
 func unfinished(s Set) bool {
@@ -215,7 +220,7 @@ func (f *Files) hand(set Set, apply func(Set) error, forced bool) {
 	} else {
 		f.last = set
 	}
-	apply(set) // its error is counted and shown by who gave it
+	f.refused = apply(set) != nil || set.Err != nil // the error is counted and shown by who gave it
 }
 
 // same says that b would change nothing after a.

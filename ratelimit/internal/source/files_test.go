@@ -3,6 +3,7 @@ package source
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -78,6 +79,9 @@ func (w *world) apply(s Set) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sets = append(w.sets, strings.TrimSpace(text))
+	if strings.Contains(text, "mistake") {
+		return errors.New("refused")
+	}
 	return s.Err
 }
 
@@ -385,4 +389,25 @@ func TestShown(t *testing.T) {
 	f(FilesOptions{Root: "/srv/", Subdirectory: "rl", AppDirectory: "a/b/", WatchRoot: true}, "a.b.basic.yaml", "/srv/rl/a/b")
 	f(FilesOptions{Root: "/srv", Subdirectory: "rl", AppDirectory: "config"}, "basic.yaml", "/srv/rl/config")
 	f(FilesOptions{Root: "/srv", WatchRoot: true}, "basic.yaml", "/srv")
+}
+
+// TestRootMode_correctedInPlace: whoever mends a refused set where it lies need not know about roots.
+// Once a set is in force, edits in place count for nothing again.
+func TestRootMode_correctedInPlace(t *testing.T) {
+	t.Parallel()
+	parent := t.TempDir()
+	write(t, parent+"/v1/config/a.yaml", "mistake\n")
+	must(t, os.Symlink("v1", parent+"/current"))
+	w := start(t, parent+"/current", FilesOptions{WatchRoot: true})
+	w.until("config.a.yaml=mistake")
+	write(t, parent+"/v1/config/a.yaml", "good\n")
+	w.until("config.a.yaml=good")
+	write(t, parent+"/v1/config/a.yaml", "edited in place\n")
+	write(t, parent+"/v2/config/a.yaml", "swapped\n")
+	must(t, os.Symlink("v2", parent+"/next"))
+	must(t, os.Rename(parent+"/next", parent+"/current"))
+	w.until("config.a.yaml=swapped")
+	if w.count() != 3 {
+		t.Errorf("sets handed over: %q", w.sets)
+	}
 }

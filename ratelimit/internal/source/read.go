@@ -56,6 +56,9 @@ func readDir(dir string, ignoreDotFiles bool) (files []limits.File, skipped []st
 	return files, skipped, errs
 }
 
+// maxFileBytes is far above any set of rules that people maintain.
+const maxFileBytes = 64 << 20
+
 // readFile tells what is in a regular file and what its path leads to; "" when it is no regular
 // file: a directory, or a pipe that would never end.
 func readFile(path string) (text []byte, real string, err error) {
@@ -65,6 +68,9 @@ func readFile(path string) (text []byte, real string, err error) {
 	info, err := os.Stat(real)
 	if err != nil || !info.Mode().IsRegular() {
 		return nil, "", err
+	}
+	if info.Size() > maxFileBytes {
+		return nil, "", fmt.Errorf("the file has %d bytes, at most %d are read", info.Size(), maxFileBytes)
 	}
 	text, err = os.ReadFile(real)
 	return text, real, err

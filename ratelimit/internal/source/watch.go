@@ -106,8 +106,11 @@ func (w *watch) wait(ctx context.Context, reload <-chan struct{}) (forced, ok bo
 
 // concerns says whether an event is a reason to reload (spec 3.1).
 func (w *watch) concerns(e fsnotify.Event) bool {
+	if w.f.anyChange() && (filepath.Dir(e.Name) == w.f.dir || e.Name == w.f.dir) {
+		return true
+	}
 	if !w.f.o.WatchRoot {
-		return filepath.Dir(e.Name) == w.f.dir || e.Name == w.f.dir
+		return false
 	}
 	if !e.Has(fsnotify.Create) && !e.Has(fsnotify.Write) {
 		return false
@@ -122,6 +125,8 @@ func (w *watch) signature() string {
 	if w.f.o.WatchRoot {
 		to, err := filepath.EvalSymlinks(w.f.o.Root)
 		fmt.Fprint(&b, to, err != nil, identity(w.f.o.Root), identity(w.f.dir))
+	}
+	if !w.f.anyChange() {
 		return b.String()
 	}
 	b.WriteString(identity(w.f.dir))
