@@ -39,6 +39,9 @@ func check(_ context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stdout, "error loading rate limit configs: %v\n", err)
 		return exitFailed
 	}
+	if len(files) == 0 {
+		fmt.Fprintf(stdout, "warning: no *.yaml or *.yml file in %s: nothing would be limited\n", *dir)
+	}
 	for _, f := range files {
 		fmt.Fprintf(stdout, "opening config file: %s\n", f.Name)
 	}

@@ -32,7 +32,7 @@ type rulesConfig struct {
 	Root string `env:"RUNTIME_ROOT" envDefault:"/srv/runtime_data/current"`
 	// Directory below RUNTIME_ROOT; may be empty.
 	Subdirectory string `env:"RUNTIME_SUBDIRECTORY"`
-	// Directory below that.
+	// Directory below that; `.` for that itself.
 	AppDirectory string `env:"RUNTIME_APPDIRECTORY" envDefault:"config"`
 	// true: files and directories whose names begin with a dot are not read.
 	IgnoreDotFiles bool `env:"RUNTIME_IGNOREDOTFILES" envDefault:"false"`

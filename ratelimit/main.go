@@ -49,6 +49,10 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	}
 	switch command {
 	case "serve":
+		if len(rest) == 1 && (rest[0] == "-h" || rest[0] == "-help" || rest[0] == "--help") {
+			fmt.Fprint(stdout, usage)
+			return exitOK
+		}
 		if len(rest) > 0 {
 			fmt.Fprintf(stderr, "ratelimit: serve takes no arguments, only settings from the environment; got %q\n%s", rest, usage)
 			return exitUsage

@@ -76,9 +76,17 @@ func (s *KVStore) oldest(now int64) time.Duration {
 
 // sendAway answers the callers whose time is up, wherever their hits are; s.mu is held.
 func (s *KVStore) sendAway(now int64) {
+	waits := s.queue[:0]
 	for _, c := range s.queue {
 		c.expire(now)
+		if c.state.Load() == waiting {
+			waits = append(waits, c)
+		} else {
+			s.free(c)
+		}
 	}
+	clear(s.queue[len(waits):]) // while a store stands still the queue holds no more than those who wait
+	s.queue = waits
 	for _, l := range s.lanes {
 		if !l.mu.TryLock() {
 			continue // a batch is being built: the next tick is soon enough

@@ -329,3 +329,20 @@ func TestBreaker_slowPing(t *testing.T) {
 		}
 	})
 }
+
+// A store that stands still, with no stall that opens the breaker: who has left is not kept in the queue.
+func TestQueue_forgetsWhoLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newSlowStore(t, KVStoreOptions{PoolSize: 1, OnEmpty: Wait, Stall: -1}, time.Minute)
+		defer s.Close()
+		if errs := arrive(s, 1000, 0, 100*time.Millisecond); count(errs, ErrTimeout) != 1000 {
+			t.Fatalf("%d timed out", count(errs, ErrTimeout))
+		}
+		time.Sleep(10 * time.Millisecond)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.queue) != 0 {
+			t.Errorf("%d calls wait in the queue though nobody waits for them", len(s.queue))
+		}
+	})
+}

@@ -120,7 +120,7 @@ func (l *Loader) refused(err error) {
 		keeping = "there are no rules yet"
 	}
 	if rejection, ok := errors.AsType[*limits.Rejection](err); ok {
-		err = fmt.Errorf("%d problems: %w", len(rejection.Problems), err)
+		err = fmt.Errorf("%d problem(s): %w", len(rejection.Problems), err)
 	}
 	l.log.Error("configuration refused, "+keeping, "error", err)
 }
