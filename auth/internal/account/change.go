@@ -70,7 +70,7 @@ func (ch *change) email() error {
 	}
 	wanted := ch.old
 	wanted.NewEmail = ch.update.email
-	ch.flow = ch.p.Challenge.flow("email_change", ch.now, ch.s.Email.OTPLife)
+	ch.flow = ch.s.flow(ch.p.Challenge, "email_change", ch.now)
 	letters, err := ch.emailChange(ch.s, ch.c, wanted, ch.flow, ch.now)
 	ch.letters = append(ch.letters, letters...)
 	ch.void = append(ch.void, store.KindEmailChangeCurrent, store.KindEmailChangeNew)

@@ -39,6 +39,11 @@ func (s *Settings) metadata(data json.RawMessage) (json.RawMessage, error) {
 	return object(members), nil
 }
 
+func mantissa(number string) string {
+	digits, _, _ := strings.Cut(strings.ToLower(number), "e")
+	return digits
+}
+
 // plain is text without what PostgreSQL refuses in any text. Nobody's address has it.
 func plain(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
@@ -66,8 +71,9 @@ func storable(v any, depth int) error {
 			return errors.New("a text holds the character U+0000")
 		}
 	case json.Number:
-		if _, err := strconv.ParseFloat(v.String(), 64); err != nil || len(v) > 1000 {
-			return errors.New("a number is too large")
+		f, err := strconv.ParseFloat(v.String(), 64)
+		if err != nil || len(v) > 1000 || f == 0 && strings.ContainsAny(mantissa(v.String()), "123456789") {
+			return errors.New("a number is too large or too small")
 		}
 	}
 	return nil

@@ -152,7 +152,7 @@ func (a *Accounts) writeOTP(ctx context.Context, s *Settings, c Client, n *newco
 	if signsUp {
 		method = "email/signup"
 	}
-	flow := n.challenge.flow(method, now, s.Email.OTPLife)
+	flow := s.flow(n.challenge, method, now)
 	l, err := a.entry(s, c, n, known, signsUp, flow, now)
 	if err != nil {
 		return err

@@ -237,7 +237,7 @@ func TestResend(t *testing.T) {
 	_, err = h.SignUp(t.Context(), browser, account.SignUp{Phone: "491511", Password: "sesame"})
 	refused(t, err, "")
 	h.pass(time.Second)
-	f(account.Resend{Type: "sms", Phone: "+491511"}, "")
+	f(account.Resend{Type: "sms", Phone: "+491511", Challenge: account.Challenge{Challenge: "x", Method: "y"}}, "")
 	_, err = h.verify(account.Verify{Type: "sms", Phone: "491511", Token: h.newest("signup", "491511").Code})
 	refused(t, err, "")
 	_, err = h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511", Password: "sesame"})

@@ -35,14 +35,15 @@ func (c Challenge) check() error {
 	return notValid("code challenge method not supported")
 }
 
-// flow begins one for a mail, or is nil without a challenge. It lives as long as the mail's token.
-func (c Challenge) flow(method string, now time.Time, life time.Duration) *store.Flow {
+// flow begins one for a mail, or is nil without a challenge. It outlives the mail's token by as long as
+// a code may wait, so that the last moment's link still leads to a session.
+func (s *Settings) flow(c Challenge, method string, now time.Time) *store.Flow {
 	if !c.given() {
 		return nil
 	}
 	return &store.Flow{
 		ID: uuid.New(), Method: method, Challenge: c.Challenge, ChallengeMethod: strings.ToLower(c.Method),
-		CreatedAt: now, ExpiresAt: now.Add(life),
+		CreatedAt: now, ExpiresAt: now.Add(s.Email.OTPLife + s.FlowLife),
 	}
 }
 

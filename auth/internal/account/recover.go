@@ -46,7 +46,7 @@ func (a *Accounts) Recover(ctx context.Context, c Client, p Recover) error {
 	if !found {
 		id = uuid.New()
 	}
-	flow := p.Challenge.flow("recovery", now, s.Email.OTPLife)
+	flow := s.flow(p.Challenge, "recovery", now)
 	l, err := a.mail(s, c, mailed{
 		kind: store.KindRecovery, mail: mail.Recovery, link: mail.LinkRecovery, to: who, flow: idOf(flow),
 		vars: mail.Vars{Email: who, Data: u.UserMetadata},

@@ -116,7 +116,10 @@ func (a *Accounts) resend(ctx context.Context, s *Settings, c Client, r Resend, 
 	if !found {
 		id = uuid.New()
 	}
-	flow := r.Challenge.again(p.Flow, flowMethods[r.Type], now, s.Email.OTPLife)
+	var flow *store.Flow
+	if !resendable[r.Type].phone {
+		flow = s.flowAgain(r.Challenge, p.Flow, flowMethods[r.Type], now)
+	}
 	var letters []letter
 	var err error
 	sent, note := store.ConfirmationSent, store.Audit{Action: store.ActionUserConfirmationRequested, Traits: traits("provider", "email")}
@@ -171,15 +174,13 @@ func (a *Accounts) again(s *Settings, c Client, provider, who string, p *store.P
 	return []letter{l}, err
 }
 
-// again is the flow of a mail that is sent once more: the client's, or one like that of the mail before.
+// flowAgain is the flow of a mail that is sent once more: the client's, or one like that of the mail before.
 // The library sends no challenge here, and refuses a link that isn't of its flow (spec core-http 6.4.3).
-func (c Challenge) again(old store.Flow, method string, now time.Time, life time.Duration) *store.Flow {
-	if c.given() || old.ID == uuid.Nil {
-		return c.flow(method, now, life)
+func (s *Settings) flowAgain(c Challenge, old store.Flow, method string, now time.Time) *store.Flow {
+	if !c.given() && old.ID != uuid.Nil {
+		c, method = Challenge{Challenge: old.Challenge, Method: old.ChallengeMethod}, old.Method
 	}
-	f := old
-	f.ID, f.IssuedAt, f.CreatedAt, f.ExpiresAt = uuid.New(), time.Time{}, now, now.Add(life)
-	return &f
+	return s.flow(c, method, now)
 }
 
 // emailChange are the mails of a change of address: to the new one, and to the current one if that has

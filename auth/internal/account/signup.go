@@ -175,7 +175,7 @@ func (a *Accounts) signUpPending(ctx context.Context, s *Settings, c Client, n *
 			}
 		}
 		now = a.now()
-		flow := n.challenge.flow("email/signup", now, s.Email.OTPLife)
+		flow := s.flow(n.challenge, "email/signup", now)
 		l, err := a.confirmation(s, c, n, flow, now)
 		if err != nil {
 			return store.User{}, err

@@ -56,7 +56,7 @@ func TestSignUp_refusals(t *testing.T) {
 	f(account.SignUp{Phone: "0", Password: "sesame"}, "validation_failed: Invalid phone number format (E.164 required)")
 	f(with(func(p *account.SignUp) { p.Data = []byte(`[]`) }), "bad_json: Could not parse request body as JSON: metadata is not an object")
 	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":"\u0000"}`) }), "validation_failed: Metadata cannot be stored: a text holds the character U+0000")
-	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":1e999999}`) }), "validation_failed: Metadata cannot be stored: a number is too large")
+	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":1e999999}`) }), "validation_failed: Metadata cannot be stored: a number is too large or too small")
 	f(with(func(p *account.SignUp) {
 		p.Data = []byte(`{"a":` + strings.Repeat("[", 30) + strings.Repeat("]", 30) + `}`)
 	}), "validation_failed: Metadata cannot be stored: it is nested deeper than 24 levels")
@@ -260,4 +260,34 @@ func TestSignUpAnonymous(t *testing.T) {
 	h.set(func(s *account.Settings) { s.Anonymous = false })
 	_, err = h.SignUpAnonymous(t.Context(), browser, nil)
 	refused(t, err, "anonymous_provider_disabled: Anonymous sign-ins are disabled")
+}
+
+// Whatever a client sends as metadata is stored or refused, and is in a token that others can read.
+func TestMetadata(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	f := func(data string, stored bool) {
+		t.Helper()
+		g, err := h.SignUpAnonymous(t.Context(), browser, []byte(data))
+		if !stored {
+			if kindOf(err) != account.Invalid {
+				t.Errorf("%.80s: %v", data, err)
+			}
+			return
+		}
+		if err != nil {
+			t.Errorf("%.80s: %v", data, err)
+			return
+		}
+		h.caller(g)
+	}
+	for _, data := range []string{"", "null", "{}", `{"a":"\ud800"}`, `{"\udc00":1}`, `{"a":1e308,"b":-1e308,"c":1e-300,"d":-0,"e":0e999999}`, `{"a":1,"a":2}`,
+		`{"":""}`, "{\"a\":\"\xff\"}", `{"a":` + strings.Repeat("9", 300) + `}`, `{"a":` + strings.Repeat(`{"a":`, 22) + "1" + strings.Repeat("}", 23),
+		`{"a":"` + strings.Repeat("x", 1<<14) + `"}`, `{"a":"<script>&\u2028"}`} {
+		f(data, true)
+	}
+	for _, data := range []string{"[]", "1", `"x"`, "{", "{}{}", `{"a":"\u0000"}`, `{"\u0000":1}`, `{"a":[{"b":"\u0000"}]}`, `{"a":1e309}`, `{"a":1e-999999}`, `{"a":1E+99999999999999999999}`,
+		`{"a":` + strings.Repeat("9", 1001) + `}`, `{"a":` + strings.Repeat(`[`, 24) + strings.Repeat("]", 24) + "}"} {
+		f(data, false)
+	}
 }

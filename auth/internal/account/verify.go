@@ -3,6 +3,7 @@ package account
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -46,7 +47,7 @@ func typeOf(t store.Token) string {
 	return string(t.Kind)
 }
 
-func isEmail(who string) bool { _, err := address.Phone(who); return err != nil }
+func isEmail(who string) bool { return strings.Contains(who, "@") }
 
 var (
 	errLinkExpired  = denied(CodeOTPExpired, "Email link is invalid or has expired")

@@ -1,0 +1,40 @@
+package account
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+func TestBuckets(t *testing.T) {
+	now := time.Date(2031, 3, 4, 12, 0, 0, 0, time.UTC)
+	var b buckets
+	id := uuid.New()
+	f := func(want bool) {
+		t.Helper()
+		if got := b.allow(id, 2, now); got != want {
+			t.Errorf("allowed %v, want %v", got, want)
+		}
+	}
+	f(true)
+	b.take(id, 2, now)
+	f(true)
+	b.take(id, 2, now)
+	f(false)
+	now = now.Add(999 * time.Millisecond)
+	f(false)
+	now = now.Add(time.Millisecond)
+	f(true)
+	if b.take(id, 0, now); !b.allow(id, 0, now) {
+		t.Error("switched off, and refused")
+	}
+	// Sessions that have rested are forgotten, those that have not are kept.
+	for range sweepFirst {
+		b.take(uuid.New(), 2, now)
+		now = now.Add(10 * time.Millisecond)
+	}
+	if n := len(b.levels); n > 200 || b.sweepAt != sweepFirst {
+		t.Errorf("%d levels are kept, the next sweep is at %d", n, b.sweepAt)
+	}
+}

@@ -1,0 +1,90 @@
+package account_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+	"gatehouse/shared/localserver"
+	"gatehouse/shared/testdb"
+)
+
+// While the database is dead or frozen everything answers that it will be back, and afterwards the
+// same refresh token works.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
+	db, err := store.Open(t.Context(), store.Options{URL: server.PostgresURL("postgres"), MaxConns: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h := openOn(t, db)
+	g := h.confirmed("mia@example.org")
+	away := func(patience time.Duration) {
+		t.Helper()
+		for name, call := range map[string]func(context.Context) error{
+			"refresh": func(ctx context.Context) error { _, err := h.Refresh(ctx, browser, g.RefreshToken); return err },
+			"password": func(ctx context.Context) error {
+				_, err := h.SignInPassword(ctx, browser, account.Password{Email: "mia@example.org", Password: "sesame"})
+				return err
+			},
+			"sign-up": func(ctx context.Context) error {
+				_, err := h.SignUp(ctx, browser, account.SignUp{Email: "new@example.org", Password: "sesame"})
+				return err
+			},
+			"caller": func(ctx context.Context) error {
+				_, err := h.Authenticate(ctx, g.AccessToken, "", account.Full)
+				return err
+			},
+			"verify": func(ctx context.Context) error {
+				_, err := h.Verify(ctx, browser, account.Verify{Type: "email", Token: "123456", Email: "mia@example.org"})
+				return err
+			},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			err := call(ctx)
+			cancel()
+			r, ok := errors.AsType[*account.Refusal](err)
+			if !ok || r.Kind != account.Unavailable || r.RetryAfter <= 0 {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	back := func() {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		for {
+			got, err := h.Refresh(ctx, browser, g.RefreshToken)
+			if err == nil {
+				g = got
+				return
+			}
+			if kindOf(err) != account.Unavailable || ctx.Err() != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	server.Kill()
+	away(5 * time.Second)
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	back()
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	away(200 * time.Millisecond)
+	if err := server.Cont(); err != nil {
+		t.Fatal(err)
+	}
+	back()
+	refused(t, h.signIn("mia@example.org", "sesame"), "")
+}
