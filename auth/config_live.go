@@ -88,7 +88,7 @@ func (c *config) accountSettings(r *settings.Report) account.Settings {
 		},
 		Sessions: account.SessionSettings{
 			Timebox: c.Sessions.Timebox, Inactivity: c.Sessions.Inactivity, SinglePerUser: c.Sessions.SinglePerUser, Tags: c.Sessions.Tags,
-			Rotation: c.Sessions.Rotation, ReuseInterval: c.Sessions.ReuseInterval, RefreshBurst: c.Limits.Refreshes,
+			Rotation: c.Sessions.Rotation, ReuseInterval: c.Sessions.ReuseInterval, RefreshBurst: c.Limits.Refreshes, MaxPerUser: c.Sessions.MaxPerUser,
 		},
 	}
 }

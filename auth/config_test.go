@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -369,6 +370,41 @@ func TestConfig_live(t *testing.T) {
 	if d := cmp.Diff([]string{"one, with comma", "two"}, c.previousRoots()); d != "" {
 		t.Error(d)
 	}
+}
+
+// Whatever the rooms can be told, some setting tells them.
+func TestConfig_liveIsComplete(t *testing.T) {
+	environ := strings.Fields(`AUTH_SITE_URL=http://localhost:1 AUTH_API_EXTERNAL_URL=http://localhost:2 AUTH_DB_DRIVER=postgres DATABASE_URL=x
+		AUTH_JWT_SECRET=x AUTH_DEV_MAILBOX=true AUTH_SESSIONS_TIMEBOX=1 AUTH_SESSIONS_INACTIVITY_TIMEOUT=1 AUTH_SESSIONS_MAX_PER_USER=1 AUTH_SESSIONS_TAGS=a
+		AUTH_METADATA_MAX_BYTES=1 AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES=a@b.test AUTH_RATE_LIMIT_SMS_PER_PREFIX=1 AUTH_SECURITY_REAUTHENTICATION_MAX_AGE=1
+		AUTH_SMS_TEST_OTP=4912345:1 AUTH_SMS_TEST_OTP_VALID_UNTIL=2031-03-05T07:00:00Z AUTH_SMS_PROVIDER=vonage AUTH_MAILER_EXTERNAL_HOSTS=a.test
+		AUTH_REQUEST_ID_HEADER=a AUTH_CORS_ALLOWED_HEADERS=a AUTH_TRUSTED_PROXIES=::1 AUTH_RATE_LIMIT_HEADER=a`)
+	fields, err := settings.Fields(new(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fields {
+		if f.Default == "false" && f.Name != "AUTH_SECURITY_CAPTCHA_ENABLED" && f.Name != "AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS" {
+			environ = append(environ, f.Name+"=true")
+		}
+	}
+	_, l, _, mistakes := loadSettings(t, environ...)
+	if len(mistakes) > 0 {
+		t.Fatal(mistakes)
+	}
+	var walk func(string, reflect.Value)
+	walk = func(path string, v reflect.Value) {
+		if v.Kind() == reflect.Struct && v.NumField() > 0 && v.Type().Field(0).IsExported() {
+			for i := range v.NumField() {
+				walk(path+"."+v.Type().Field(i).Name, v.Field(i))
+			}
+		} else if v.IsZero() {
+			t.Errorf("%s is never set", path)
+		}
+	}
+	walk("account", reflect.ValueOf(l.accounts))
+	walk("httpapi", reflect.ValueOf(l.api))
+	walk("mail", reflect.ValueOf(l.mail.MaxSize))
 }
 
 // No secret is in any text, whatever is wrong with it.

@@ -396,6 +396,7 @@ func TestCommands(t *testing.T) {
 	f(2, `^$`, `usage: auth check`, "check", "-config=/dev/null") // -config stands before the command
 	f(1, ``, `the database lacks \d+ migrations: auth migrate`, "keys", "list")
 	f(0, `warn .*\d+ migrations are still to be applied`, `^$`, "check")
+	f(1, `^$`, `the database lacks`, "serve", "-skip-migrations")
 	f(0, `^applied [1-9]\d* migrations\n$`, `^$`, "migrate")
 	f(0, `^applied 0 migrations\n$`, `^$`, "-config", "/dev/null", "migrate")
 	f(0, `(?s)ok    settings.*ok    database answers.*ok    database rights.*ok    database schema.*ok    signing keys`, `^$`, "check")

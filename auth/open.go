@@ -76,6 +76,15 @@ func openStore(ctx context.Context, c *config, patience time.Duration, log *slog
 	}
 }
 
+// allMigrated is an error when this program needs a newer schema.
+func allMigrated(ctx context.Context, db *store.DB) error {
+	n, err := db.Pending(ctx)
+	if err == nil && n > 0 {
+		err = fmt.Errorf("the database lacks %d migrations: auth migrate applies them", n)
+	}
+	return err
+}
+
 // rooms are what a command on accounts works with.
 type rooms struct {
 	config   config
@@ -98,11 +107,7 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 	if err != nil {
 		return nil, err
 	}
-	pending, err := db.Pending(ctx)
-	if err == nil && pending > 0 {
-		err = fmt.Errorf("the database lacks %d migrations: auth migrate applies them", pending)
-	}
-	if err != nil {
+	if err := allMigrated(ctx, db); err != nil {
 		db.Close()
 		return nil, err
 	}

@@ -159,17 +159,18 @@ func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err err
 	if d.db, err = openStore(ctx, d.config.Load(), databasePatience, d.log.Logger); err != nil {
 		return err
 	}
-	if !skipMigrations {
-		n, err := d.db.Migrate(ctx)
-		if err != nil {
-			d.db.Close()
-			return err
-		}
-		if n > 0 {
+	if skipMigrations {
+		err = allMigrated(ctx, d.db)
+	} else {
+		var n int
+		if n, err = d.db.Migrate(ctx); n > 0 {
 			d.log.Info("migrated the database", "migrations", n, "namespace", d.config.Load().DB.Namespace)
 		}
 	}
-	return nil
+	if err != nil {
+		d.db.Close()
+	}
+	return err
 }
 
 // smtpInForce is the mail server of now.
@@ -225,10 +226,7 @@ func (d *daemon) checkMigrations(ctx context.Context) error {
 	if d.migrated.Load() {
 		return nil
 	}
-	n, err := d.db.Pending(ctx)
-	if err == nil && n > 0 {
-		err = fmt.Errorf("%d migrations are not applied", n)
-	}
+	err := allMigrated(ctx, d.db)
 	d.migrated.Store(err == nil)
 	return err
 }

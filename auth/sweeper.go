@@ -54,7 +54,7 @@ func (d *daemon) sweepOnce(ctx context.Context, c *config) {
 			}
 			break
 		}
-		if done.Busy || done.Cursor == uuid.Nil && done.Removed < sweepBatch {
+		if done.Busy || done.Cursor == uuid.Nil && done.Removed < sweepBatch/2 {
 			break
 		}
 		s.Cursor = done.Cursor

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
+)
+
+// What is kept for how long (spec 4.9).
+func TestSweepTimes(t *testing.T) {
+	now := time.Date(2031, 3, 5, 7, 0, 0, 0, time.UTC)
+	f := func(environ string, change func(*store.Sweep)) {
+		t.Helper()
+		c, _, _, _ := loadSettings(t, strings.Fields(least+environ)...)
+		want := store.Sweep{Now: now, Messages: now.Add(-7 * day), EndedBefore: now.Add(-day), Batch: sweepBatch}
+		change(&want)
+		if d := cmp.Diff(want, c.sweep(now)); d != "" {
+			t.Errorf("%s: %s", environ, d)
+		}
+	}
+	f("", func(*store.Sweep) {})
+	f("AUTH_JWT_EXP=48h", func(s *store.Sweep) { s.EndedBefore = now.Add(-2 * day) })
+	f("AUTH_SESSIONS_TIMEBOX=2h", func(s *store.Sweep) { s.CreatedBefore = now.Add(-26 * time.Hour) })
+	f("AUTH_SESSIONS_INACTIVITY_TIMEOUT=1h", func(s *store.Sweep) { s.ActiveBefore = now.Add(-25 * time.Hour) })
+	f("AUTH_AUDIT_RETENTION=720h", func(s *store.Sweep) { s.Audit = now.Add(-30 * day) })
+	f("AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", func(s *store.Sweep) { s.Anonymous = now.Add(-30 * day) })
+}
+
+// One sweep works off a backlog of several batches, and ends when it is told to.
+func TestSweepOnce(t *testing.T) {
+	t.Parallel()
+	c, _, _, _ := loadSettings(t, strings.Fields(least+"AUTH_AUDIT_RETENTION=1h")...)
+	var text bytes.Buffer
+	d := &daemon{db: storetest.Open(t), log: newLogger(&text, c.Log)}
+	old := time.Now().UTC().Add(-48 * time.Hour).Truncate(time.Microsecond)
+	b := d.db.Batch()
+	b.Audit(store.Audit{At: old.Add(47*time.Hour + 59*time.Minute), Action: store.ActionLogin, Actor: uuid.New()}) // kept
+	for range 2*sweepBatch + 1 {
+		b.Audit(store.Audit{At: old, Action: store.ActionLogin, Actor: uuid.New()})
+	}
+	if err := b.Send(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	d.sweepOnce(ctx, &c)
+	if _, n, _ := d.db.AuditLog(t.Context(), store.AuditFilter{Limit: 1}); n != 2*sweepBatch+2 {
+		t.Errorf("a sweep that may not begin left %d rows", n)
+	}
+	d.sweepOnce(t.Context(), &c)
+	if _, n, err := d.db.AuditLog(t.Context(), store.AuditFilter{Limit: 1}); n > 2 || err != nil {
+		t.Errorf("%d rows are left, %v", n, err)
+	}
+	if !strings.Contains(text.String(), "removed what has expired") {
+		t.Error(text.String())
+	}
+}
+
+func TestLogHidesCredentials(t *testing.T) {
+	f := func(format, want string) {
+		t.Helper()
+		var text bytes.Buffer
+		l := newLogger(&text, logConfig{Level: "warn", Format: format})
+		l.Info("not shown")
+		l.Warn("m", "url", "postgres://u:hunter2@h/d", "error", errors.New("dial smtp://a:hunter3@h: refused"), slog.Group("g", "at", "x://y@z"))
+		l.level.Set(slog.LevelDebug)
+		l.Debug("shown")
+		if got := text.String(); strings.Contains(got, "hunter") || strings.Contains(got, "not shown") || !strings.Contains(got, "shown") || !strings.Contains(got, want) {
+			t.Error(got)
+		}
+	}
+	f("json", `"level":"warn","msg":"m","url":"postgres://***@h/d"`)
+	f("text", `level=warn msg=m url=postgres://***@h/d error="dial smtp://***@h: refused" g.at=x://***@z`)
+}
