@@ -11,15 +11,17 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"sync"
 	"time"
 )
 
-// runWithAuth starts PostgreSQL and auth, runs a command with BASE_URL in its environment, and ends both.
-// The k6 scripts are run so; a delay shows that they notice.
+// runWithAuth starts PostgreSQL and auth, runs a command with BASE_URL, ADDR and PID in its environment,
+// and ends both. The k6 scripts are run so; a delay shows that they notice.
 func runWithAuth(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("with-auth", flag.ContinueOnError)
 	program := flags.String("auth-daemon", "bin/auth", "`program` to start")
+	settings := flags.String("env", "", "further settings of the daemon, `NAME=value` separated by spaces")
 	delay := flags.Duration("delay", 0, "how much later than it was made each answer arrives")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -32,6 +34,7 @@ func runWithAuth(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	l := &lab{dir: dir, authDaemon: *program}
+	l.settings(*settings)
 	db, err := startDatabase(ctx)
 	if err != nil {
 		return errors.Join(err, l.close())
@@ -61,7 +64,7 @@ func runWithAuth(ctx context.Context, args []string) (err error) {
 	}
 	cmd := exec.CommandContext(ctx, flags.Arg(0), flags.Args()[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), "BASE_URL=http://"+addr)
+	cmd.Env = append(os.Environ(), "BASE_URL=http://"+addr, "ADDR="+addr, "PID="+strconv.Itoa(t.process.PID()))
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = grace
 	if err := cmd.Run(); err != nil {

@@ -37,6 +37,8 @@ func run(ctx context.Context, args []string) error {
 			return runHTTPYardstick(ctx, args[1:], os.Stdout)
 		case "load":
 			return runLoad(args[1:])
+		case "http-load":
+			return runHTTPLoad(args[1:])
 		case "with-auth":
 			return runWithAuth(ctx, args[1:])
 		}
@@ -83,6 +85,64 @@ func runLoad(args []string) error {
 	fmt.Printf("p50 %v p99 %v max %v\n", r.latency.quantile(.5), r.latency.quantile(.99), r.latency.max)
 	if *pid != 0 {
 		fmt.Printf("CPU %.2f µs a call\n", float64(cpu.Nanoseconds())/1e3/float64(r.answered()))
+	}
+	return nil
+}
+
+// runHTTPLoad sends one scenario to an auth daemon, or to a yardstick, that somebody else has started, and
+// prints what came back. It signs up the accounts that it needs.
+func runHTTPLoad(args []string) error {
+	flags := flag.NewFlagSet("http-load", flag.ContinueOnError)
+	addr := flags.String("addr", "127.0.0.1:8082", "`address` of the HTTP listener, IPv4")
+	name := flags.String("scenario", "user", "user, refresh, password, signup, or a path to GET")
+	l := httpLoad{}
+	flags.IntVar(&l.conns, "conns", authConns, "connections, at most 16")
+	flags.Float64Var(&l.rate, "rate", 0, "requests a second at Poisson distributed times (open loop)")
+	flags.DurationVar(&l.warm, "warm", 500*time.Millisecond, "time before measuring")
+	flags.DurationVar(&l.run, "time", 3*time.Second, "measured time")
+	accounts := flags.Int("accounts", 1_000, "accounts to sign up for user, refresh and password")
+	pid := flags.Int("pid", 0, "process whose CPU time is measured")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	l.addr, l.conns = *addr, min(l.conns, authConns)
+	var crowd []account
+	var err error
+	prefix := fmt.Sprintf("load%d", time.Now().UnixNano())
+	if *name == "user" || *name == "refresh" || *name == "password" {
+		if crowd, err = enlist(&target{name: *addr, addr: *addr}, prefix, *accounts); err != nil {
+			return err
+		}
+	}
+	switch *name {
+	case "user":
+		l.traffic = asUser(crowd)
+	case "refresh":
+		l.traffic = refreshing(crowd)
+	case "password":
+		l.traffic = signingIn(l.conns, crowd)
+	case "signup":
+		l.traffic = signingUp(prefix, &crowd)
+	default:
+		l.traffic = getting(*name)
+	}
+	var cpu []time.Duration
+	l.mark = func() error {
+		u, err := readUsage(*pid)
+		if *pid != 0 {
+			u.cpu = exactCPU(*pid, u.cpu)
+		}
+		cpu = append(cpu, u.cpu)
+		return err
+	}
+	r, err := l.drive()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%.0f/s: %d as wanted, %d not %s\n", r.perSecond(), r.ok, r.failed, r.refusal)
+	fmt.Printf("p50 %v p99 %v max %v\n", r.latency.quantile(.5), r.latency.quantile(.99), r.latency.max)
+	if *pid != 0 {
+		fmt.Printf("CPU %.2f µs a request\n", float64((cpu[1]-cpu[0]).Nanoseconds())/1e3/float64(r.answered()))
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	daemon := flags.String("daemon", "bin/ratelimit", "`program` to measure")
 	authDaemon := flags.String("auth-daemon", "bin/auth", "`program` to measure")
 	statsOff := flags.Bool("stats-off", false, "DISABLE_STATS=true instead of statsd over TCP to a local sink, the daemon's default")
-	settings := flags.String("env", "", "further settings of the daemons, `NAME=value` separated by spaces; AUTH_… are auth's, others ratelimit's")
+	settings := flags.String("env", "", "further settings of the daemons, `NAME=value` separated by spaces; AUTH_… are auth's, GO… both's, others ratelimit's")
 	write := flags.Bool("write", false, "also write the report to bench/results/<date>.txt")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -94,13 +94,7 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	s.lab = &lab{dir: dir, daemon: *daemon, authDaemon: *authDaemon}
-	for _, setting := range strings.Fields(*settings) {
-		if strings.HasPrefix(setting, "AUTH_") {
-			s.lab.authExtra = append(s.lab.authExtra, setting)
-		} else {
-			s.lab.extra = append(s.lab.extra, setting)
-		}
-	}
+	s.lab.settings(*settings)
 	if !*statsOff {
 		if s.lab.sink, err = startSink(); err != nil {
 			return err

@@ -58,6 +58,20 @@ func (l *lab) close() error {
 	return errors.Join(err, os.RemoveAll(l.dir))
 }
 
+// settings takes further settings of the daemons, NAME=value separated by spaces: AUTH_… are auth's, GO…
+// (those of the Go runtime) both's, the others ratelimit's.
+func (l *lab) settings(text string) {
+	for _, setting := range strings.Fields(text) {
+		auth, runtime := strings.HasPrefix(setting, "AUTH_"), strings.HasPrefix(setting, "GO")
+		if auth || runtime {
+			l.authExtra = append(l.authExtra, setting)
+		}
+		if !auth {
+			l.extra = append(l.extra, setting)
+		}
+	}
+}
+
 // stop ends one target before the others.
 func (l *lab) stop(t *target) error {
 	l.started = remove(l.started, t)
