@@ -200,14 +200,17 @@ func (c *call) unrouted() {
 func (c *call) ctx() context.Context { return c.r.Context() }
 
 // param is a query parameter without what no text column takes.
-func (c *call) param(name string) string {
+func (c *call) param(name string) string { return cleanText(c.rawParam(name), 8<<10) }
+
+// rawParam is a query parameter as it was sent.
+func (c *call) rawParam(name string) string {
 	if c.r.URL.RawQuery == "" {
 		return ""
 	}
 	if c.query == nil {
 		c.query = c.r.URL.Query()
 	}
-	return cleanText(c.query.Get(name), 8<<10)
+	return c.query.Get(name)
 }
 
 // cleanText makes a text from outside fit for a database: UTF-8, no NUL, at most so many bytes.
@@ -239,7 +242,7 @@ func (c *call) aud() string { return cleanText(c.r.Header.Get("X-Jwt-Aud"), 255)
 // sent the request, else the site; the first that is allowed (auth-core-http.md 4.5).
 func (c *call) target(body string) string {
 	l := c.live
-	for _, t := range [...]string{body, c.param("redirect_to"), c.r.Header.Get("Referer")} {
+	for _, t := range [...]string{body, c.rawParam("redirect_to"), c.r.Header.Get("Referer")} {
 		if t != "" && l.Redirects.Allowed(t) {
 			return t
 		}

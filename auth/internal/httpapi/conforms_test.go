@@ -61,7 +61,7 @@ var (
 	schemasMu sync.Mutex
 )
 
-func schemaAt(t *testing.T, pointer string) *jsonschema.Schema {
+func schemaAt(t testing.TB, pointer string) *jsonschema.Schema {
 	t.Helper()
 	schemasMu.Lock()
 	defer schemasMu.Unlock()
@@ -95,7 +95,7 @@ func pathOf(path string) string {
 
 // conforms checks an answer against openapi.json: that its status is foreseen, that its body has the
 // described form and that a failure's code is one of those listed for it.
-func conforms(t *testing.T, method, path string, a answer) {
+func conforms(t testing.TB, method, path string, a answer) {
 	t.Helper()
 	path = strings.TrimSuffix(path, "/")
 	if method == "HEAD" || a.StatusCode == 405 || pathOf(path) == "" {

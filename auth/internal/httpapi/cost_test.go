@@ -52,11 +52,14 @@ func TestStatements_perRequest(t *testing.T) {
 }
 
 // nowhere is a connection that nobody reads.
-type nowhere struct{ h http.Header }
+type nowhere struct {
+	h      http.Header
+	status int
+}
 
 func (n *nowhere) Header() http.Header         { return n.h }
 func (n *nowhere) Write(b []byte) (int, error) { return len(b), nil }
-func (n *nowhere) WriteHeader(int)             {}
+func (n *nowhere) WriteHeader(status int)      { n.status = status }
 
 // What a request costs apart from net/http's own reading and writing.
 func BenchmarkServe(b *testing.B) {
@@ -83,4 +86,21 @@ func benchServer(b *testing.B) *Server {
 	a := offline(b)
 	a.log = slog.New(slog.NewJSONHandler(io.Discard, nil))
 	return a
+}
+
+// GET /user with its statement, on a real PostgreSQL.
+func BenchmarkGetUser(b *testing.B) {
+	a := openOn(b, storetest.Open(b))
+	g := a.member("mia@example.org")
+	r := httptest.NewRequest("GET", "/user", nil)
+	r.Header.Set("Authorization", "Bearer "+g.AccessToken)
+	b.ReportAllocs()
+	for b.Loop() {
+		w := &nowhere{h: make(http.Header, 8)}
+		req := *r
+		a.server.ServeHTTP(w, &req)
+		if w.status != 200 {
+			b.Fatal(w.status)
+		}
+	}
 }

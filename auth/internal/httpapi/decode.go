@@ -19,7 +19,7 @@ import (
 const maxBody = 1 << 20
 
 // body reads the whole request body within the request's time.
-func (c *call) body() ([]byte, error) {
+func (c *call) body() (text []byte, err error) {
 	tooLarge := bad(413, account.CodeRequestEntityTooLarge, fmt.Sprintf("Request body too large (max %d bytes)", maxBody))
 	if c.r.ContentLength > maxBody {
 		c.Header()["Connection"] = []string{"close"} // rather than read what nobody wants
@@ -29,11 +29,19 @@ func (c *call) body() ([]byte, error) {
 		return nil, nil
 	}
 	if deadline, ok := c.ctx().Deadline(); ok {
-		http.NewResponseController(c.ResponseWriter).SetReadDeadline(deadline) // tests' recorders can't
+		conn := http.NewResponseController(c.ResponseWriter)
+		conn.SetReadDeadline(deadline) // tests' recorders can't
+		// Once the body is in, net/http goes on reading, to notice a client that hangs up; at the deadline
+		// it would take the silence for that. A body that isn't in by then is not waited for.
+		defer func() {
+			if err == nil {
+				conn.SetReadDeadline(time.Time{})
+			}
+		}()
 	}
 	var buf []byte
 	if n := c.r.ContentLength; n > 0 {
-		buf = make([]byte, 0, n+1)
+		buf = make([]byte, 0, min(n+1, 64<<10)) // what was announced need not come
 	} else {
 		buf = make([]byte, 0, 512)
 	}

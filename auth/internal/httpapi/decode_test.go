@@ -126,3 +126,21 @@ func TestBody_slow(t *testing.T) {
 		t.Errorf("answer %q", buf[:n])
 	}
 }
+
+// The bound on reading a body must not be taken for a client that hung up while its request is worked on.
+func TestBody_thenLate(t *testing.T) {
+	a := open(t, func(_ *account.Settings, s *Settings) { s.MaxDuration = 50 * time.Millisecond })
+	a.server.mux.Handle("POST /late", a.server.open(func(c *call) error {
+		if _, err := c.body(); err != nil {
+			return err
+		}
+		<-c.ctx().Done()
+		return c.ctx().Err()
+	}))
+	for range 5 {
+		a.do("POST /late", "{}").is(504, `{"code":504,"error_code":"request_timeout",*`)
+	}
+	if log := a.log.String(); strings.Contains(log, clientGone) {
+		t.Errorf("log %s", log)
+	}
+}

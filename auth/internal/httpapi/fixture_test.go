@@ -48,7 +48,7 @@ const (
 
 // api is the whole API over a database of its own, on a real port.
 type api struct {
-	t       *testing.T
+	t       testing.TB
 	db      *store.DB
 	server  *Server
 	http    *httptest.Server
@@ -89,13 +89,13 @@ func open(t *testing.T, changes ...change) *api {
 	return openOn(t, storetest.Open(t), changes...)
 }
 
-func openOn(t *testing.T, db *store.DB, changes ...change) *api {
+func openOn(t testing.TB, db *store.DB, changes ...change) *api {
 	t.Helper()
 	a := &api{t: t, db: db, root: secret.NewRoot("root key"), keys: new(token.Live), log: new(lockedBuffer),
 		now: time.Now().UTC().Truncate(time.Second)}
 	a.account = accountSettings()
 	a.set = Settings{SiteURL: siteURL, Redirects: testRedirects(t), ExternalURL: externalURL, Audience: "authenticated",
-		MaxDuration: 10 * time.Second, Limits: DefaultLimits, Shown: Shown{Email: true}}
+		MaxDuration: 10 * time.Second, Limits: DefaultLimits, Shown: Shown{Email: true, Anonymous: true}}
 	for _, f := range changes {
 		f(&a.account, &a.set)
 	}
@@ -197,7 +197,7 @@ func (l *lockedBuffer) String() string {
 
 // answer is a response with its body read.
 type answer struct {
-	t *testing.T
+	t testing.TB
 	*http.Response
 	body string
 }

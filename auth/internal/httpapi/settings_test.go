@@ -11,7 +11,7 @@ import (
 
 func TestSettings(t *testing.T) {
 	a := open(t)
-	a.do("GET /settings", nil).is(200, `{"external":{"apple":false,*"email":true,"phone":false,"anonymous_users":false},"disable_signup":false,*}`)
+	a.do("GET /settings", nil).is(200, `{"external":{"apple":false,*"email":true,"phone":false,"anonymous_users":true},"disable_signup":false,*}`)
 	a.apply(func(_ *account.Settings, s *Settings) { s.Shown.DisableSignup = true })
 	a.do("GET /settings", nil).is(200, `*"disable_signup":true,*`)
 }

@@ -19,8 +19,10 @@ func (s *Server) postSignup(c *call) error {
 	if in.Email == "" && in.Phone == "" {
 		by = byAnonymous
 	}
-	if err := s.limit(c, by); err != nil {
-		return err
+	if by == bySignup || c.live.Shown.Anonymous { // where nobody may be anonymous, that is said first
+		if err := s.limit(c, by); err != nil {
+			return err
+		}
 	}
 	if err := c.knownAud(); err != nil {
 		return err
