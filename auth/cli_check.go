@@ -95,10 +95,12 @@ func (r *report) smtp(ctx context.Context, l live) {
 	r.say("SMTP server", l.smtp.Check(ctx))
 }
 
+const redirectUsage = "usage: auth redirect test URL...   whether redirect_to may lead there, and why\n"
+
 // redirect is the command of that name.
 func (p *program) redirect(args []string) error {
 	if len(args) == 0 || args[0] != "test" {
-		fmt.Fprintln(p.stderr, "usage: auth redirect test URL...")
+		fmt.Fprint(p.stderr, redirectUsage)
 		return errUsage
 	}
 	urls, err := p.parse(flag.NewFlagSet("redirect test", flag.ContinueOnError), args[1:], "URL...", 1, -1)

@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -60,6 +61,9 @@ const usage = `usage: auth [-config FILE] [COMMAND]
 Settings come from the environment and from .env or FILE; the environment wins.
 `
 
+// usages are those of commands that are several.
+var usages = map[string]string{"serve": usage, "keys": keysUsage, "admin": adminUsage, "mail": mailUsage, "redirect": redirectUsage}
+
 // errUsage ends a command with exit status 2; its text was written already.
 var errUsage = errors.New("usage")
 
@@ -89,6 +93,10 @@ func run(ctx context.Context, p program) int {
 	command, rest := "serve", p.args
 	if len(rest) > 0 {
 		command, rest = rest[0], rest[1:]
+	}
+	if text, group := usages[command]; group && len(rest) > 0 && slices.Contains([]string{"-h", "-help", "--help", "help"}, rest[0]) {
+		fmt.Fprint(p.stdout, text)
+		return exitOK
 	}
 	var err error
 	switch command {

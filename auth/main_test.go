@@ -391,6 +391,12 @@ func TestCommands(t *testing.T) {
 	}
 	f(0, `^auth .*go1`, `^$`, "version")
 	f(0, `^usage: auth `, `^$`, "help")
+	f(0, `^usage: auth admin create`, `^$`, "admin", "-h")
+	f(0, `^usage: auth keys list`, `^$`, "keys", "help")
+	f(0, `^$`, `-exp duration`, "keys", "service", "-h")
+	f(2, `^$`, `^usage: auth mail list`, "mail")
+	f(2, `^$`, `^usage: auth redirect test`, "redirect", "x")
+	f(2, `^$`, `-config needs a file`, "-config")
 	f(2, `^$`, `there is no command "nothing"`, "nothing")
 	f(2, `^$`, `takes -skip-migrations`, "serve", "now")
 	f(2, `^$`, `usage: auth check`, "check", "-config=/dev/null") // -config stands before the command
