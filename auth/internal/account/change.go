@@ -22,7 +22,6 @@ type change struct {
 	identities []store.Identity // to be put
 	void       []store.Kind     // tokens that die; all when voidAll
 	voidAll    bool
-	forget     [][]byte // pauses that end
 	letters    []letter
 	flow       *store.Flow
 	notice     []store.NewMessage
@@ -102,10 +101,6 @@ func (ch *change) proven(provider, who string) {
 // fill adds all of it, in the order in which everybody locks.
 func (ch *change) fill() {
 	b, id := ch.b, ch.old.ID
-	ch.takeNotices(b, ch.s, len(ch.notice), ch.now)
-	if len(ch.forget) > 0 && ch.mails == nil && ch.texts == nil {
-		b.ForgetLimits(ch.forget...)
-	}
 	for _, i := range ch.identities {
 		b.PutIdentity(i)
 	}
@@ -119,6 +114,7 @@ func (ch *change) fill() {
 		b.DeleteTokens(id, ch.void...)
 	}
 	write(b, id, ch.flow, ch.letters...)
+	ch.told = len(ch.notice)
 	for _, m := range ch.notice {
 		m.User = id
 		b.InsertMessage(m)

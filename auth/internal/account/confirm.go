@@ -3,9 +3,7 @@ package account
 import (
 	"crypto/subtle"
 	"encoding/json"
-	"errors"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -164,7 +162,6 @@ func (w *work) notify(kind mail.Kind, to string, v mail.Vars) {
 
 // fill adds all of it, in the order in which everybody locks.
 func (w *work) fill(out Verified) {
-	w.takeNotices(w.b, w.s, len(w.notice), w.now)
 	if w.patch.ProvidersFromIdentities {
 		w.b.PutIdentity(*w.identity)
 	}
@@ -185,36 +182,10 @@ func (w *work) fill(out Verified) {
 	if out.Code != "" {
 		w.b.IssueCode(w.t.Flow, w.issue, w.now, w.u.ID)
 	}
+	w.told = len(w.notice)
 	for _, m := range w.notice {
 		m.User = w.u.ID
 		w.b.InsertMessage(m)
 	}
 	w.b.Audit(store.Audit{At: w.now, Action: w.action, Actor: w.u.ID, Session: w.open.ID, IP: w.c.IP, Traits: traits("provider", w.trait)})
-}
-
-// noticeLife is for how long a notification is worth sending.
-const noticeLife = 24 * time.Hour
-
-// notification is a mail that only tells.
-func (a *Accounts) notification(s *Settings, kind mail.Kind, to string, v mail.Vars, now time.Time) store.NewMessage {
-	v.SiteURL = s.SiteURL
-	return a.message(mail.ChannelEmail, string(kind), mail.Payload{To: to, Kind: kind, Vars: v}, now, now.Add(noticeLife))
-}
-
-// takeNotices takes n mails from the budget. They count like all others.
-func (a *Accounts) takeNotices(b *store.Batch, s *Settings, n int, now time.Time) {
-	if n > 0 {
-		b.Take(s.Email.Sent.limit(a.limitKey("mail")), float64(n), now)
-	}
-}
-
-// withNotices runs a transaction that may tell the user of something by mail. When the budget for mails
-// is used up he isn't told, and the log is: what he wanted happens all the same.
-func (a *Accounts) withNotices(f func(notices bool) error) error {
-	err := f(true)
-	if _, ok := errors.AsType[*store.LimitError](err); ok {
-		a.log.Warn("a notification was not sent: the hourly limit for mails is used up")
-		err = f(false)
-	}
-	return err
 }

@@ -28,7 +28,9 @@ type update struct {
 	compared     // what hashing found out before the transaction
 	mails        *quota
 	texts        *quota
-	notices      bool
+	notices      bool     // may be written
+	told         int      // were
+	forget       [][]byte // pauses that end
 }
 
 // compared is what the hash workers said of the passwords given.
@@ -56,16 +58,15 @@ func (a *Accounts) UpdateUser(ctx context.Context, c Client, caller Caller, p Us
 	}
 	var out store.User
 	var refusal error
-	err := a.withNotices(func(notices bool) error {
-		return a.db.InTx(ctx, func(tx *store.Tx) (err error) {
-			u.notices, refusal = notices, nil
-			out, err = u.write(ctx, tx)
-			if r, ok := errors.AsType[*Refusal](err); ok && r == errNonce {
-				refusal = err // the miss counts, so it is committed
-				return nil
-			}
-			return err
-		})
+	u.notices = a.mayNotify(ctx, u.s, u.hash != "" && u.s.Email.NotifyPasswordChanged || u.phone != "" && u.s.Email.NotifyPhoneChanged)
+	err := a.db.InTx(ctx, func(tx *store.Tx) (err error) {
+		u.told, u.forget, refusal = 0, nil, nil
+		out, err = u.write(ctx, tx)
+		if r, ok := errors.AsType[*Refusal](err); ok && r == errNonce {
+			refusal = err // the miss counts, so it is committed
+			return nil
+		}
+		return err
 	})
 	if err == nil {
 		err = refusal
@@ -81,7 +82,22 @@ func (a *Accounts) UpdateUser(ctx context.Context, c Client, caller Caller, p Us
 		return store.User{}, failure("update user", err)
 	}
 	a.wake()
+	a.notified(ctx, u.s, u.told)
+	u.endPauses(ctx)
 	return out, nil
+}
+
+// endPauses lets mails be asked for again at once after a new password. It is not part of the
+// transaction, in which it would come after the lock on the user; nothing is lost if it fails.
+func (u *update) endPauses(ctx context.Context) {
+	if len(u.forget) == 0 || u.mails != nil || u.texts != nil {
+		return
+	}
+	b := u.db.Batch()
+	b.ForgetLimits(u.forget...)
+	if err := b.Send(ctx); err != nil {
+		u.log.Warn("the pauses between mails were not ended", "err", err)
+	}
 }
 
 // judge is what can be said from the request and the caller alone.

@@ -125,16 +125,16 @@ func (a *Accounts) Verify(ctx context.Context, c Client, p Verify) (Verified, er
 	}
 	var out Verified
 	var missed bool
-	err = a.withNotices(func(notices bool) error {
-		return a.db.InTx(ctx, func(tx *store.Tx) (err error) {
-			v.notices, missed = notices, false
-			out, err = v.redeem(ctx, tx, pf)
-			if errors.Is(err, store.ErrNotFound) {
-				missed = true
-				return v.noteMiss(ctx, tx) // a miss counts, so it is committed
-			}
-			return err
-		})
+	e := &s.Email
+	v.notices = a.mayNotify(ctx, s, p.Type == typeEmailChange && e.NotifyEmailChanged || p.Type == "phone_change" && (e.NotifyPhoneChanged || e.NotifyIdentityLinked))
+	err = a.db.InTx(ctx, func(tx *store.Tx) (err error) {
+		missed, v.told = false, 0
+		out, err = v.redeem(ctx, tx, pf)
+		if errors.Is(err, store.ErrNotFound) {
+			missed = true
+			return v.noteMiss(ctx, tx) // a miss counts, so it is committed
+		}
+		return err
 	})
 	switch {
 	case err != nil:
@@ -143,6 +143,7 @@ func (a *Accounts) Verify(ctx context.Context, c Client, p Verify) (Verified, er
 		return Verified{}, pf.missed
 	}
 	a.wake()
+	a.notified(ctx, s, v.told)
 	if out.Half || out.Code != "" {
 		return out, nil
 	}
@@ -177,7 +178,8 @@ type verification struct {
 	p       Verify
 	now     time.Time
 	hash    string // of p.Password
-	notices bool
+	notices bool   // may be written
+	told    int    // were
 	open    opening
 }
 

@@ -1,0 +1,70 @@
+package account_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+)
+
+// Everything at once to one user: whoever locks in another order than the rest would wait for the
+// deadlock to be found, and be told to come back.
+func TestMixed_parallel(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) {
+		s.Email.Interval, s.Email.ConfirmationInterval, s.Email.Sent.N = time.Microsecond, time.Microsecond, 1e6
+		s.Email.NotifyPasswordChanged, s.Email.NotifyEmailChanged, s.Passwords.ChangeEndsSessions = true, true, false
+		s.Passwords.TriesPerAccount = 0
+	})
+	g := h.confirmed("mia@example.org")
+	me := h.caller(g)
+	do := []func(i int) error{
+		func(int) error { return h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}) },
+		func(int) error { return h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org"}) },
+		func(i int) error {
+			_, err := h.UpdateUser(t.Context(), browser, me, account.UserUpdate{Email: fmt.Sprintf("new%d@example.org", i)})
+			return err
+		},
+		func(i int) error {
+			c := h.caller(g)
+			_, err := h.UpdateUser(t.Context(), browser, c, account.UserUpdate{Password: ptr(fmt.Sprintf("sesame %d", i))})
+			return err
+		},
+		func(int) error {
+			_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame"})
+			return err
+		},
+		func(int) error {
+			_, err := h.Resend(t.Context(), browser, account.Resend{Type: "email_change", Email: "mia@example.org"})
+			return err
+		},
+		func(int) error { return h.signIn("mia@example.org", "sesame") },
+		func(int) error { _, err := h.refresh(g.RefreshToken); return err },
+		func(int) error {
+			_, err := h.verify(account.Verify{Type: "recovery", Email: "mia@example.org", Token: "000000"})
+			return err
+		},
+		func(i int) error {
+			_, err := h.AdminUpdate(t.Context(), browser, service, me.User.ID, account.Attributes{Role: ptr(fmt.Sprint("role", i))})
+			return err
+		},
+		func(int) error {
+			_, err := h.GenerateLink(t.Context(), browser, service, account.LinkRequest{Type: "recovery", Email: "mia@example.org"})
+			return err
+		},
+	}
+	var wg sync.WaitGroup
+	for i := range 15 * len(do) {
+		wg.Go(func() {
+			h.pass(time.Millisecond)
+			err := do[i%len(do)](i)
+			// A password may have changed between the reading and the writing; nothing else is to wait for.
+			if k := kindOf(err); err != nil && (k == 0 || k == account.Unavailable && i%len(do) != 3) {
+				t.Errorf("%d: %v", i%len(do), err)
+			}
+		})
+	}
+	wg.Wait()
+}
