@@ -1,0 +1,12 @@
+// Every case that both key kinds must pass.
+import './signup.mjs'
+import './signin.mjs'
+import './sessions.mjs'
+import './passwordless.mjs'
+import './pkce.mjs'
+import './user.mjs'
+import './anonymous.mjs'
+import './claims.mjs'
+import './errors.mjs'
+import './admin.mjs'
+import './links.mjs'

@@ -1,0 +1,42 @@
+// A stricter daemon: pauses between mails, a nonce for new passwords, switches off.
+import assert from 'node:assert/strict'
+import { address, bad, check, client, confirmed, good, mail, password, signedIn } from './lib.mjs'
+
+const code = 'over_email_send_rate_limit'
+
+check('pauses between mails', async () => {
+  const c = client()
+  const email = address()
+  await good(c.signUp({ email, password }))
+  const error = await bad(c.resend({ type: 'signup', email }), 'AuthApiError', 429, code)
+  assert.match(error.message, /^For security purposes, you can only request this after \d+ seconds\.$/)
+  await bad(c.signUp({ email, password }), 'AuthApiError', 429, code)
+  for (const to of [(await confirmed()).email, address('nobody')]) { // known and unknown alike
+    await good(c.resetPasswordForEmail(to))
+    await bad(c.resetPasswordForEmail(to), 'AuthApiError', 429, code)
+  }
+})
+
+check('a new password needs a nonce', async () => {
+  const { client: c, email } = await signedIn()
+  const next = 'a quite new password 8'
+  await bad(c.updateUser({ password: next }), 'AuthApiError', 400, 'reauthentication_needed')
+  await good(c.reauthenticate())
+  const { code } = await mail(email, 'reauthenticate')
+  const wrong = code === '000000' ? '000001' : '000000'
+  await bad(c.updateUser({ password: next, nonce: wrong }), 'AuthApiError', 422, 'reauthentication_not_valid')
+  await good(c.updateUser({ password: next, nonce: code }))
+  await good(client().signInWithPassword({ email, password: next }))
+})
+
+check('anonymous users and phones are switched off', async () => {
+  const c = client()
+  await bad(c.signInAnonymously(), 'AuthApiError', 422, 'anonymous_provider_disabled')
+  await bad(c.signUp({ phone: '+15551234567', password }), 'AuthApiError', 400, 'phone_provider_disabled')
+  await bad(c.signInWithPassword({ phone: '+15551234567', password }), 'AuthApiError', 422, 'phone_provider_disabled')
+})
+
+check('a password needs characters of each set', async () => {
+  const { reasons } = await bad(client().signUp({ email: address(), password: 'only letters' }), 'AuthWeakPasswordError', 422, 'weak_password')
+  assert.deepEqual(reasons, ['characters'])
+})
