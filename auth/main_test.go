@@ -378,7 +378,7 @@ func command(t testing.TB, env []string, stdin string, args ...string) (status i
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-func TestCommands(t *testing.T) {
+func TestSubcommands(t *testing.T) {
 	t.Parallel()
 	env := environment(testdb.Postgres(t))
 	f := func(status int, wantOut, wantErr string, args ...string) string {
