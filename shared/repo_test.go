@@ -27,6 +27,14 @@ var floors = map[string]int{
 	"ratelimit/internal/service": 4,
 	"ratelimit/internal/server":  5,
 	"ratelimit":                  6,
+
+	"auth/internal/token": 0, "auth/internal/secret": 0, "auth/internal/password": 0, "auth/internal/redirect": 0, "auth/internal/address": 0,
+	"auth/internal/mail": 0, "auth/internal/store": 1,
+	"auth/internal/keys": 2, "auth/internal/mailbox": 2,
+	"auth/internal/outbox":  3,
+	"auth/internal/account": 3,
+	"auth/internal/httpapi": 4,
+	"auth":                  5,
 }
 
 // goFiles are all Go files of the repository by their path from its root.
