@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -107,6 +108,7 @@ func conforms(t testing.TB, method, path string, a answer) {
 		return
 	}
 	status := strconv.Itoa(a.StatusCode)
+	met.Store(fmt.Sprint(method, " ", template, " ", status, " ", a.Header.Get("X-Sb-Error-Code")), true)
 	answer, ok := op.Responses[status]
 	if !ok {
 		t.Errorf("openapi.json: %s %s has no answer %s: %s", method, template, status, a.body)
@@ -139,6 +141,39 @@ func conforms(t testing.TB, method, path string, a answer) {
 	if code := a.Header.Get("X-Sb-Error-Code"); answer.Codes != nil && !slices.Contains(answer.Codes, code) {
 		t.Errorf("openapi.json: %s %s %s does not list the code %q: %s", method, template, status, code, a.body)
 	}
+}
+
+// met is every route, status and code that some test has seen.
+var met sync.Map
+
+// suite is all tests, and after them the question whether they have met each failure that openapi.json
+// lists.
+type suite struct{ *testing.M }
+
+func (s suite) Run() int {
+	code := s.M.Run()
+	if code != 0 || flag.Lookup("test.run").Value.String() != "" || flag.Lookup("test.skip").Value.String() != "" {
+		return code
+	}
+	if _, any := met.Load("GET /health 200 "); !any {
+		return code // no server to test on
+	}
+	// What any route may answer when something is away or too large is tested for some of them.
+	anywhere := []string{"413 request_entity_too_large", "500 unexpected_failure", "503 unexpected_failure", "504 request_timeout"}
+	for path, methods := range spec().doc.Paths {
+		for method, op := range methods {
+			for status, answer := range op.Responses {
+				for _, name := range answer.Codes {
+					what := status + " " + name
+					if _, ok := met.Load(strings.ToUpper(method) + " " + path + " " + what); !ok && !slices.Contains(anywhere, what) {
+						fmt.Printf("no test has met %s %s: %s\n", strings.ToUpper(method), path, what)
+						code = 1
+					}
+				}
+			}
+		}
+	}
+	return code
 }
 
 // served are the routes as routes.go lists them.

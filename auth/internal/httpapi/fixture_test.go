@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) {
 	workers()
-	goleak.VerifyTestMain(m, testdb.IgnoreServers(), goleak.IgnoreCurrent())
+	goleak.VerifyTestMain(suite{m}, testdb.IgnoreServers(), goleak.IgnoreCurrent())
 }
 
 // workers are shared by all tests and hash as cheaply as bcrypt allows.
