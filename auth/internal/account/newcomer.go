@@ -100,7 +100,7 @@ func (n *newcomer) user(s *Settings, id uuid.UUID, confirmed bool, data json.Raw
 	return u
 }
 
-// letter is the confirmation that the newcomer gets; flow is nil without PKCE.
+// confirmation is the letter that the newcomer gets; flow is nil without PKCE.
 func (a *Accounts) confirmation(s *Settings, c Client, n *newcomer, flow *store.Flow, now time.Time) (letter, error) {
 	var l letter
 	var err error
