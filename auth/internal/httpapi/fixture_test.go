@@ -95,7 +95,7 @@ func openOn(t testing.TB, db *store.DB, changes ...change) *api {
 		now: time.Now().UTC().Truncate(time.Second)}
 	a.account = accountSettings()
 	a.set = Settings{SiteURL: siteURL, Redirects: testRedirects(t), ExternalURL: externalURL, Audience: "authenticated",
-		MaxDuration: 10 * time.Second, Limits: DefaultLimits, Shown: Shown{Email: true, Anonymous: true}}
+		MaxDuration: time.Minute, Limits: DefaultLimits, Shown: Shown{Email: true, Anonymous: true}}
 	for _, f := range changes {
 		f(&a.account, &a.set)
 	}

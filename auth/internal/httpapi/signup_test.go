@@ -154,11 +154,11 @@ func TestSignup_doesNotReveal(t *testing.T) {
 	}
 }
 
-// 40 sign-ups of one address at once make one user, and all get the answer of the first.
+// 100 sign-ups of one address at once make one user, and all get the answer of the first.
 func TestSignup_parallel(t *testing.T) {
 	a := open(t)
 	var wg sync.WaitGroup
-	for range 40 {
+	for range 100 {
 		wg.Go(func() {
 			a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).is(200, "*")
 		})
