@@ -364,6 +364,22 @@ func TestDatabaseAway(t *testing.T) {
 	d.want(t, 200, "GET", "/readyz", "", "")
 }
 
+// A stop at any moment of the start is a stop in order; what it left is completed by the next start.
+func TestStopWhileStarting(t *testing.T) {
+	t.Parallel()
+	url := testdb.Postgres(t)
+	for delay := time.Duration(0); delay < 300*time.Millisecond; delay = 2*delay + 5*time.Millisecond {
+		d := launch(t, t.TempDir(), environment(url))
+		d.log.await(t, "no limits by client address", nil) // settings are read, signals are caught
+		time.Sleep(delay)
+		if err := d.Stop(20 * time.Second); err != nil {
+			t.Errorf("stopped after %v: %v", delay, err)
+		}
+	}
+	d := start(t, environment(url))
+	d.want(t, 200, "GET", "/readyz", "", "")
+}
+
 // command runs a sub-command to its end.
 func command(t testing.TB, env []string, stdin string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()

@@ -137,9 +137,9 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	return err
 }
 
-// stopped is nil when err only says that the daemon was told to stop.
+// stopped is nil when the daemon was told to stop: what fails while it starts then fails because of that.
 func stopped(ctx context.Context, err error) error {
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+	if ctx.Err() != nil {
 		return nil
 	}
 	return err
