@@ -22,38 +22,60 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
 
 // oldestNode is what the client library asks for (engines in its package.json).
 const oldestNode = 22
 
-// The real client library against the real daemon, behind a path as gateways have it: once with the
-// default key, once with HS256, and a few cases against a stricter daemon. The cases are e2e/*.mjs.
+// The real client library against the real daemon, behind a path as gateways have it: all cases with the
+// default key and with HS256, then those that need other settings. The cases are e2e/*.mjs.
 func TestClientLibrary(t *testing.T) {
 	t.Parallel()
 	node, modules := clientLibrary(t)
 	f := func(name, script, algorithm string, settings ...string) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			runClient(t, node, modules, script, algorithm, settings)
+			runClient(t, node, modules, script, algorithm, testdb.Postgres(t), nil, settings)
 		})
 	}
 	open := []string{"AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0"}
 	f("RS256", "all.mjs", "RS256", append(open, "AUTH_JWT_ALGORITHM=")...) // unset: the default
 	f("HS256", "all.mjs", "HS256", append(open, "AUTH_JWT_ALGORITHM=HS256")...)
 	f("strict", "strict.mjs", "RS256", "AUTH_JWT_ALGORITHM=", "AUTH_SMTP_MAX_FREQUENCY=",
-		"AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION=true", "AUTH_PASSWORD_REQUIRED_CHARACTERS=abcdefghijklmnopqrstuvwxyz:0123456789")
+		"AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION=true", "AUTH_PASSWORD_REQUIRED_CHARACTERS=abcdefghijklmnopqrstuvwxyz:0123456789",
+		"AUTH_RATE_LIMIT_HEADER=X-Client", "AUTH_RATE_LIMIT_TOKEN_REFRESH=3")
+	f("autoconfirm", "autoconfirm.mjs", "RS256", append(open, "AUTH_JWT_ALGORITHM=", "AUTH_MAILER_AUTOCONFIRM=true")...)
+	f("ES256", "claims.mjs", "ES256")
+	t.Run("outage", func(t *testing.T) {
+		t.Parallel()
+		pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
+		control := http.NewServeMux()
+		control.HandleFunc("POST /postgres/kill", func(http.ResponseWriter, *http.Request) { pg.Kill() })
+		control.HandleFunc("POST /postgres/restart", func(w http.ResponseWriter, r *http.Request) {
+			if err := pg.Restart(r.Context()); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+			}
+		})
+		runClient(t, node, modules, "outage.mjs", "RS256", pg.PostgresURL("postgres"), control, []string{"AUTH_JWT_ALGORITHM="})
+	})
 }
 
-// runClient starts a daemon, runs a script's cases against it and reports each as a subtest.
-func runClient(t *testing.T, node, modules, script, algorithm string, settings []string) {
+// runClient starts a daemon, runs a script's cases against it and reports each as a subtest. control, if
+// not nil, answers the script's requests that are not for the daemon.
+func runClient(t *testing.T, node, modules, script, algorithm, database string, control http.Handler, settings []string) {
 	var daemon atomic.Pointer[url.URL]
-	gateway := httptest.NewServer(http.StripPrefix("/auth/v1", &httputil.ReverseProxy{
+	routes := http.NewServeMux()
+	routes.Handle("/auth/v1/", http.StripPrefix("/auth/v1", &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(daemon.Load()) },
 	}))
+	if control != nil {
+		routes.Handle("/", control)
+	}
+	gateway := httptest.NewServer(routes)
 	defer gateway.Close()
-	env := append(environment(testdb.Postgres(t), "AUTH_API_EXTERNAL_URL="+gateway.URL+"/auth/v1"), settings...)
+	env := append(environment(database, "AUTH_API_EXTERNAL_URL="+gateway.URL+"/auth/v1"), settings...)
 	d := start(t, env)
 	at, err := url.Parse(d.http)
 	if err != nil {

@@ -25,13 +25,10 @@ check('AuthApiError with codes', async () => {
   await f(c.signUp({ phone: 'abc', password }), 400, 'validation_failed')
   await f(c.signInWithOtp({ email: 'no address' }), 400, 'validation_failed')
   await f(c.resetPasswordForEmail(''), 400, 'validation_failed')
-  await f(c.refreshSession({ refresh_token: 'aaaaaaaaaaaa' }), 400, 'validation_failed').catch(() => f(c.refreshSession({ refresh_token: 'aaaaaaaaaaaa' }), 400, 'refresh_token_not_found'))
+  await f(c.refreshSession({ refresh_token: 'no token' }), 400, 'validation_failed')
   await f(c.verifyOtp({ token_hash: 'ab'.repeat(16), type: 'recovery' }), 403, 'otp_expired')
   await f(c.verifyOtp({ email: address(), token: '123456', type: 'email' }), 403, 'otp_expired')
   await f(c.getUser('a.b.c'), 403, 'bad_jwt')
-  await f(c.signInWithIdToken({ provider: 'google', token: 'x' }), 400, 'provider_disabled').catch(async () => {
-    assert.ok((await c.signInWithIdToken({ provider: 'google', token: 'x' })).error)
-  })
 })
 
 check('AuthApiError for a banned and for a deleted user', async () => {

@@ -1,6 +1,6 @@
 // A stricter daemon: pauses between mails, a nonce for new passwords, switches off.
 import assert from 'node:assert/strict'
-import { address, bad, check, client, confirmed, good, mail, password, signedIn } from './lib.mjs'
+import { address, admin, anonKey, bad, check, client, confirmed, good, mail, password, signedIn } from './lib.mjs'
 
 const code = 'over_email_send_rate_limit'
 
@@ -39,4 +39,24 @@ check('anonymous users and phones are switched off', async () => {
 check('a password needs characters of each set', async () => {
   const { reasons } = await bad(client().signUp({ email: address(), password: 'only letters' }), 'AuthWeakPasswordError', 422, 'weak_password')
   assert.deepEqual(reasons, ['characters'])
+})
+
+check('a password of before the policy signs in, with a warning', async () => {
+  const email = address()
+  const password_hash = '$2a$04$w/5GwXaOinGZfKtpFYtbsOCbCq3gLyWIbknNtqTpyf8.1JIYBEOwC' // of "abc"
+  await good(admin().createUser({ email, password_hash, email_confirm: true }))
+  const { session, weakPassword } = await good(client().signInWithPassword({ email, password: 'abc' }))
+  assert.ok(session)
+  assert.deepEqual(weakPassword.reasons, ['length', 'characters'])
+  assert.match(weakPassword.message, /^Password should be at least 6 characters\. Password should contain/)
+})
+
+check('a client that asks too often, and whose refreshes go on', async () => {
+  const { email } = await confirmed()
+  const c = client({ headers: { Authorization: `Bearer ${anonKey}`, 'X-Client': '192.0.2.7' } })
+  for (let i = 0; i < 3; i++) await good(c.signInWithPassword({ email, password }))
+  const error = await bad(c.signInWithPassword({ email, password }), 'AuthApiError', 429, 'over_request_rate_limit')
+  assert.equal(error.message, 'Request rate limit reached')
+  await good(c.refreshSession())
+  await good(c.getUser())
 })
