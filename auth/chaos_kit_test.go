@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"math/rand/v2"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"gatehouse/auth/internal/mail/smtptest"
+)
+
+// chaosTime is how long a chaos test goes on breaking things: CHAOS=10m for a long night.
+func chaosTime(t testing.TB, short time.Duration) time.Duration {
+	text := os.Getenv("CHAOS")
+	if text == "" {
+		return short
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("CHAOS=%s: %v", text, err)
+	}
+	return d
+}
+
+// chaosRand is chance whose seed is printed; CHAOS_SEED=n takes that of a run before. Goroutines and
+// processes still race as they like, so the same seed gives the same blows, not the same run.
+func chaosRand(t testing.TB) *rand.Rand {
+	seed := rand.Uint64()
+	if text := os.Getenv("CHAOS_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("CHAOS_SEED=%s: %v", text, err)
+		}
+	}
+	t.Logf("CHAOS_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 1))
+}
+
+// eventually waits until f holds, within a minute.
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !f(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+// caller keeps connections open, as a busy client does: call opens one for each request.
+type caller struct{ http.Client }
+
+func newCaller(t testing.TB, timeout time.Duration) *caller {
+	transport := &http.Transport{MaxIdleConnsPerHost: 64}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &caller{http.Client{Timeout: timeout, Transport: transport}}
+}
+
+// reply is an answer with its headers.
+type reply struct {
+	answer
+	header http.Header
+}
+
+// do sends a request. An error means that it is not known whether it was carried out.
+func (c *caller) do(method, url, bearer, body string) (reply, error) {
+	r, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		return reply{}, err
+	}
+	if bearer != "" {
+		r.Header.Set("Authorization", "Bearer "+bearer)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	resp, err := c.Do(r)
+	if err != nil {
+		return reply{}, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	a := reply{answer{status: resp.StatusCode, text: string(b)}, resp.Header}
+	json.Unmarshal(b, &a.body) // not all bodies are objects
+	return a, err
+}
+
+func refreshing(token string) string { return `{"refresh_token":"` + token + `"}` }
+
+const refreshPath = "/token?grant_type=refresh_token"
+
+// onSMTP has the daemon send its mails to a server of the test, which outlives it.
+func onSMTP(s *smtptest.Server) []string {
+	return []string{"AUTH_DEV_MAILBOX=false", "AUTH_SMTP_HOST=" + s.Host(), "AUTH_SMTP_PORT=" + strconv.Itoa(s.Port()), "AUTH_SMTP_ADMIN_EMAIL=auth@example.org"}
+}
+
+// letters sorts what an SMTP server of a test has accepted.
+type letters struct {
+	server *smtptest.Server
+
+	mu   sync.Mutex
+	read int
+	byTo map[string][]chaosMail
+}
+
+// chaosMail is one of them. token is the link's.
+type chaosMail struct{ id, token, subject string }
+
+var tokenInLink = regexp.MustCompile(`/verify\?token=([^&\s]+)`)
+
+func newLetters(s *smtptest.Server) *letters {
+	return &letters{server: s, byTo: map[string][]chaosMail{}}
+}
+
+// to is what an address has got so far, oldest first.
+func (l *letters) to(t testing.TB, address string) []chaosMail {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.server.Mails()
+	for _, m := range all[l.read:] {
+		message := m.Message(t)
+		one := chaosMail{id: message.Header.Get("Message-ID"), subject: message.Header.Get("Subject")}
+		_, params, err := mime.ParseMediaType(message.Header.Get("Content-Type"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		part, err := multipart.NewReader(message.Body, params["boundary"]).NextPart() // the plain text
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		text, _ := io.ReadAll(part)
+		if found := tokenInLink.FindSubmatch(text); found != nil {
+			one.token = string(found[1])
+		}
+		to := strings.Trim(m.To, "<>")
+		l.byTo[to] = append(l.byTo[to], one)
+	}
+	l.read = len(all)
+	return l.byTo[address]
+}
+
+// rows asks the database itself, and waits while it is away.
+func rows[T any](t testing.TB, url, sql string, args ...any) []T {
+	t.Helper()
+	var list []T
+	var err error
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if list, err = rowsOnce[T](url, sql, args...); err == nil {
+			return list
+		}
+	}
+	t.Fatalf("%s: %v", sql, err)
+	return nil
+}
+
+func rowsOnce[T any](url, sql string, args ...any) ([]T, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(ctx)
+	r, err := conn.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(r, pgx.RowTo[T])
+}
+
+// none fails for each row that sql finds: its first column says which.
+func none(t testing.TB, url, what, sql string, args ...any) {
+	t.Helper()
+	if bad := rows[string](t, url, sql, args...); len(bad) > 0 {
+		t.Errorf("%s: %d, such as %s", what, len(bad), bad[0])
+	}
+}
