@@ -2,7 +2,7 @@
 import { load, judge } from '../lib/load.js';
 import { hash, password, post, signUp } from '../lib/auth.js';
 
-export const options = load({ rate: 20, p95: 75 + hash });
+export const options = load({ rate: 20, p95: 90 + hash });
 
 export const setup = () => signUp(20);
 

@@ -5,7 +5,7 @@ import { post, signUp } from '../lib/auth.js';
 
 const sessions = 50;
 
-export const options = load({ rate: 50, p95: 75, vus: sessions });
+export const options = load({ rate: 50, p95: 90, vus: sessions });
 
 export const setup = () => signUp(sessions);
 

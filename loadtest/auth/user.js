@@ -2,7 +2,7 @@
 import { load, judge } from '../lib/load.js';
 import { get, signUp } from '../lib/auth.js';
 
-export const options = load({ rate: 100, p95: 75 });
+export const options = load({ rate: 100, p95: 90 });
 
 export const setup = () => signUp(20);
 
