@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Levels beyond slog's own, as LOG_LEVEL names them.
@@ -44,7 +45,7 @@ func (l *logger) reopen() {
 	}
 }
 
-// cleanAttr gives times in UTC and levels in lower case, and hides who signs in to a URL, whoever wrote it.
+// cleanAttr gives times in UTC, durations with their unit and levels in lower case, and hides who signs in to a URL, whoever wrote it.
 func cleanAttr(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 {
 		switch a.Key {
@@ -57,6 +58,8 @@ func cleanAttr(groups []string, a slog.Attr) slog.Attr {
 		}
 	}
 	switch v := a.Value.Any().(type) {
+	case time.Duration: // slog's own form is nanoseconds without saying so
+		a.Value = slog.StringValue(v.String())
 	case string:
 		a.Value = slog.StringValue(mask(v))
 	case error:

@@ -72,13 +72,13 @@ func TestLogHidesCredentials(t *testing.T) {
 		var text bytes.Buffer
 		l := newLogger(&text, logConfig{Level: "warn", Format: format})
 		l.Info("not shown")
-		l.Warn("m", "url", "postgres://u:hunter2@h/d", "error", errors.New("dial smtp://a:hunter3@h: refused"), slog.Group("g", "at", "x://y@z"))
+		l.Warn("m", "url", "postgres://u:hunter2@h/d", "error", errors.New("dial smtp://a:hunter3@h: refused"), slog.Group("g", "at", "x://y@z"), "took", 1500*time.Microsecond)
 		l.level.Set(slog.LevelDebug)
 		l.Debug("shown")
 		if got := text.String(); strings.Contains(got, "hunter") || strings.Contains(got, "not shown") || !strings.Contains(got, "shown") || !strings.Contains(got, want) {
 			t.Error(got)
 		}
 	}
-	f("json", `"level":"warn","msg":"m","url":"postgres://***@h/d"`)
-	f("text", `level=warn msg=m url=postgres://***@h/d error="dial smtp://***@h: refused" g.at=x://***@z`)
+	f("json", `"level":"warn","msg":"m","url":"postgres://***@h/d","error":"dial smtp://***@h: refused","g":{"at":"x://***@z"},"took":"1.5ms"`)
+	f("text", `level=warn msg=m url=postgres://***@h/d error="dial smtp://***@h: refused" g.at=x://***@z took=1.5ms`)
 }
