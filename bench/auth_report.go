@@ -6,7 +6,6 @@ import (
 	"context"
 	"debug/buildinfo"
 	"fmt"
-	"math"
 	"os"
 	"time"
 )
@@ -62,6 +61,7 @@ func (s *authSuite) tables() {
 		s.report.table(rows)
 	}
 	s.floodTable()
+	s.alikeTable()
 	for _, why := range s.refused {
 		s.report.linef("no figures of %s", why)
 	}
@@ -135,8 +135,6 @@ func (s *authSuite) compare() {
 	}
 	s.report.atMost(1.1, " ×", "refresh, RS256: rate with a pool of 10 ÷ with the default one",
 		ratios(figures(authLine{"refresh", "RS256"}, rateOf), figures(authLine{"refresh", "default"}, rateOf)))
-	s.report.atMost(1.05, " ×", "refused sign-in: p50 of a known and an unknown address, the longer ÷ the shorter",
-		apart(figures(hs("wrong"), p50Of), figures(hs("unknown"), p50Of)))
 	s.compareFlood()
 }
 
@@ -157,15 +155,6 @@ func minus(of, less []float64) []float64 {
 	var values []float64
 	for i := range min(len(of), len(less)) {
 		values = append(values, of[i]-less[i])
-	}
-	return values
-}
-
-// apart is the larger of two figures by the smaller, round by round.
-func apart(a, b []float64) []float64 {
-	values := ratios(a, b)
-	for i, v := range values {
-		values[i] = math.Max(v, 1/v)
 	}
 	return values
 }

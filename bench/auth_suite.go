@@ -27,6 +27,7 @@ type authSuite struct {
 	samples map[authLine][]sample
 	refused []string
 	flood   []floodRound
+	alike   map[string][]alikeRound
 	trips   map[string]float64 // round trips to PostgreSQL for each request
 }
 
@@ -54,13 +55,12 @@ func authGroups() [][]authLine {
 		{es256Line, {"refresh", "ES256"}},
 		{{"refresh", "default"}},
 		{hashLine, {"password", "HS256"}},
-		{{"wrong", "HS256"}, {"unknown", "HS256"}},
 		{{"signup", "HS256"}, {"logout", "HS256"}},
 	}
 }
 
 // authScenarios are what -only may name.
-var authScenarios = []string{"health", "settings", "jwks", "user", "refresh", "password", "signup", "logout", "flood"}
+var authScenarios = []string{"health", "settings", "jwks", "user", "refresh", "password", "signup", "logout", "alike", "flood"}
 
 // needs are the yardsticks that a scenario is compared with.
 var needs = map[string][]string{
@@ -72,8 +72,6 @@ var needs = map[string][]string{
 	"sign:ES256": {"refresh"},
 	// Without newcomers nobody can leave.
 	"signup": {"logout"},
-	// Neither says anything alone.
-	"wrong": {"password"}, "unknown": {"password"},
 }
 
 // asked says whether a line is to be measured.
@@ -138,7 +136,7 @@ func (s *authSuite) stop() error {
 // start brings up the yardsticks and the daemons, and signs their accounts up.
 func (s *authSuite) start(ctx context.Context) error {
 	s.targets, s.crowd = map[string]*target{}, map[string][]account{}
-	s.samples, s.trips = map[authLine][]sample{}, map[string]float64{}
+	s.samples, s.trips, s.alike = map[authLine][]sample{}, map[string]float64{}, map[string][]alikeRound{}
 	yardsticks, err := s.db.createYardstick(ctx)
 	if err != nil {
 		return err
@@ -169,7 +167,7 @@ func (s *authSuite) start(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return s.startAlike(ctx)
 }
 
 // round measures each line once.
@@ -198,6 +196,9 @@ func (s *authSuite) round(ctx context.Context, round int) error {
 			s.samples[l] = append(s.samples[l], measured)
 		}
 	}
+	if s.wanted("alike") {
+		s.measureAlike(round)
+	}
 	if s.wanted("flood") {
 		return s.measureFlood(ctx, round)
 	}
@@ -221,13 +222,6 @@ func (s *authSuite) load(l authLine, round int) httpLoad {
 		load.traffic = refreshing(crowd)
 	case "password":
 		load.traffic = signingIn(authConns, crowd)
-	case "wrong":
-		// The account's tries are limited: few connections, a short time. So is the next one.
-		load.conns, load.run = 2, min(s.time, 700*time.Millisecond)
-		load.traffic = password(2, func(i int) string { return crowd[i].email }, len(crowd), "wrong", 400)
-	case "unknown":
-		load.conns, load.run = 2, min(s.time, 700*time.Millisecond)
-		load.traffic = password(2, func(i int) string { return fmt.Sprintf("crowd-x%06d@bench.example", i) }, len(crowd), "wrong", 400)
 	case "signup":
 		load.traffic = signingUp(fmt.Sprintf("round%d", round), &s.leaving)
 		load.run = 2 * s.time // for enough who sign out afterwards

@@ -37,6 +37,8 @@ type httpLoad struct {
 	calls     int             // ends the run after so many answers, good or bad, if not 0
 	stop      <-chan struct{} // ends it when closed
 	mark      func() error    // called at the beginning and at the end of the measured time
+	// each, when set, sees every measured answer's latency.
+	each func(conn int, latency time.Duration)
 }
 
 // drive runs a load on one OS thread, like load.drive. The run ends early when all connections rest.
@@ -276,7 +278,11 @@ func (r *httpRunner) ended(conn, status int, body []byte) error {
 		r.result.ok++
 	}
 	if r.measuring {
-		r.result.latency.record(time.Duration(now - r.clients[conn].begun))
+		took := time.Duration(now - r.clients[conn].begun)
+		r.result.latency.record(took)
+		if r.each != nil {
+			r.each(conn, took)
+		}
 	} else {
 		r.warmed++
 	}

@@ -1,0 +1,107 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// alike is a request whose answer must not tell whether somebody has an account, by its time either.
+type alike struct {
+	name, path string
+	body       string // %[1]s is the address, %[2]s a password that nobody has
+	status     int
+}
+
+var alikes = []alike{
+	{"refused sign-in", "/token?grant_type=password", `{"email":%[1]q,"password":%[2]q}`, 400},
+	{"sign-up, to be confirmed", "/signup", `{"email":%[1]q,"password":%[2]q}`, 200},
+	{"recovery", "/recover", `{"email":%[1]q}`, 200},
+}
+
+const (
+	alikeCalls = 300 // measured of each side in each round
+	alikeWarm  = 30
+)
+
+// alikeRound is how long both sides took in one round, medians.
+type alikeRound struct{ known, unknown time.Duration }
+
+// startAlike starts a daemon on the accounts of HS256 that confirms by mail. Its mails go to the dev
+// mailbox, and it may send as many as it likes.
+func (s *authSuite) startAlike(ctx context.Context) (err error) {
+	settings := append(cheap("HS256"),
+		"AUTH_MAILER_AUTOCONFIRM=false", "AUTH_API_EXTERNAL_URL=http://127.0.0.1:9", "AUTH_SITE_URL=http://127.0.0.1:9",
+		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=0", "AUTH_RATE_LIMIT_EMAIL_SENT=1000000", "AUTH_SMTP_MAX_FREQUENCY=0",
+	)
+	if s.targets["mailing"], err = s.lab.auth("mailing", s.db.server.PostgresURL("HS256"), settings...); err != nil {
+		return err
+	}
+	return s.lab.awaitHTTP(ctx, s.targets["mailing"], "/health", "")
+}
+
+// measureAlike asks each request for known and unknown addresses at the same time, over a connection each.
+// An address is used once for each, in as many rounds as there are accounts for.
+func (s *authSuite) measureAlike(round int) {
+	known := s.crowd["HS256"]
+	known = known[round*(alikeCalls+alikeWarm)%(len(known)-alikeCalls-alikeWarm):]
+	for n, a := range alikes {
+		var took [2]histogram
+		var asked [2]int
+		l := httpLoad{
+			addr: s.targets["mailing"].addr, conns: 2, warmCalls: 2 * alikeWarm, run: time.Minute,
+			each: func(conn int, latency time.Duration) { took[conn].record(latency) },
+			traffic: traffic{
+				next: func(b []byte, conn int) ([]byte, bool) {
+					i := asked[conn]
+					if i == alikeCalls+alikeWarm {
+						return nil, false
+					}
+					asked[conn]++
+					// As long as those of the crowd.
+					address := fmt.Sprintf("new%02d-%07d@bench.example", n, round*100_000+i)
+					if conn == 0 {
+						address = known[i].email
+					}
+					return appendRequest(b, "POST", a.path, "", fmt.Appendf(nil, a.body, address, "no "+benchPassword)), true
+				},
+				judge: func(_, status int, _ []byte) bool { return status == a.status },
+			},
+		}
+		r, err := l.drive()
+		if err == nil && r.failed > 0 {
+			err = fmt.Errorf("%d as wanted, %d not: %s", r.ok, r.failed, r.refusal)
+		}
+		if err != nil {
+			s.refused = append(s.refused, fmt.Sprintf("round %d, %s: %v", round+1, a.name, err))
+			continue
+		}
+		s.alike[a.name] = append(s.alike[a.name], alikeRound{took[0].quantile(.5), took[1].quantile(.5)})
+	}
+}
+
+// alikeTable compares the medians of both sides.
+func (s *authSuite) alikeTable() {
+	rows := [][]string{{"medians, µs", "known address", "unknown address"}}
+	for _, a := range alikes {
+		var known, unknown []float64
+		for _, r := range s.alike[a.name] {
+			known, unknown = append(known, float64(r.known.Microseconds())), append(unknown, float64(r.unknown.Microseconds()))
+		}
+		if len(known) == 0 {
+			continue
+		}
+		rows = append(rows, []string{a.name, spreadOf(known).String(), spreadOf(unknown).String()})
+		s.report.atMost(1.05, " ×", a.name+": known and unknown address, the longer ÷ the shorter",
+			[]float64{apart(spreadOf(known).median, spreadOf(unknown).median)}, "of the medians above")
+	}
+	if len(rows) > 1 {
+		s.report.linef("")
+		s.report.table(rows)
+	}
+}
+
+// apart is the larger of two figures by the smaller.
+func apart(a, b float64) float64 { return max(a, b) / min(a, b) }
