@@ -116,6 +116,7 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 		}
 		cases++
 		t.Run(c.Name, func(t *testing.T) {
+			t.Logf("%.0f ms", c.MS)
 			if !c.OK {
 				failed++
 				t.Error(c.Error)

@@ -130,3 +130,33 @@ check('admin.mfa.listFactors', async () => {
     assert.deepEqual(data.factors, [])
   }
 })
+
+check('admin.createUser by phone, and an imported password', async () => {
+  const phone = `1888${String(Date.now()).slice(-7)}`
+  const { user } = await good(admin().createUser({ phone: `+${phone}`, password, phone_confirm: true }))
+  assert.deepEqual([user.phone, user.app_metadata.provider], [phone, 'phone'])
+  await good(client().signInWithPassword({ phone, password }))
+  await bad(admin().createUser({ phone, password }), 'AuthApiError', 422, 'phone_exists')
+  await bad(admin().createUser({ email: address(), password_hash: 'no hash' }), 'AuthApiError', 400, 'validation_failed')
+  await bad(admin().createUser({ email: address(), password: '123' }), 'AuthWeakPasswordError', 422, 'weak_password')
+  await bad(admin().createUser({ email: address(), ban_duration: 'long' }), 'AuthApiError', 400, 'validation_failed')
+})
+
+check('admin.createUser without confirmation', async () => {
+  const email = address()
+  const { user } = await good(admin().createUser({ email, password }))
+  assert.equal(user.email_confirmed_at, undefined)
+  await bad(client().signInWithPassword({ email, password }), 'AuthApiError', 400, 'email_not_confirmed')
+  await good(admin().updateUserById(user.id, { email_confirm: true }))
+  await good(client().signInWithPassword({ email, password }))
+})
+
+check('admin.updateUserById, metadata and role reach the next access token', async () => {
+  const { client: c, user } = await signedIn()
+  await good(admin().updateUserById(user.id, { app_metadata: { plan: 'gold' }, role: 'editor' }))
+  const { session } = await good(c.refreshSession())
+  const got = JSON.parse(Buffer.from(session.access_token.split('.')[1], 'base64url'))
+  assert.deepEqual([got.app_metadata.plan, got.app_metadata.provider, got.role], ['gold', 'email', 'editor'])
+  const { user: now } = await good(admin().updateUserById(user.id, { app_metadata: { plan: null } }))
+  assert.equal('plan' in now.app_metadata, false)
+})

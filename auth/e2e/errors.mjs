@@ -1,6 +1,6 @@
 // The library makes its error classes from status, version header and body.
 import assert from 'node:assert/strict'
-import { address, admin, bad, check, client, confirmed, good, password, signedIn, url } from './lib.mjs'
+import { address, admin, bad, check, client, confirmed, good, mail, password, signedIn, url } from './lib.mjs'
 
 check('AuthWeakPasswordError', async () => {
   const error = await bad(client().signUp({ email: address(), password: 'short' }), 'AuthWeakPasswordError', 422, 'weak_password')
@@ -65,4 +65,27 @@ check('a browser of another origin may ask, and read the headers it needs', asyn
   assert.equal(after.headers.get('access-control-allow-origin'), '*')
   const exposed = after.headers.get('access-control-expose-headers').toLowerCase().split(/, */)
   for (const h of ['x-total-count', 'link', 'x-supabase-api-version']) assert.ok(exposed.includes(h), h)
+})
+
+check('keys of a gateway are no bearer for us, and do no harm', async () => {
+  const key = 'sb_publishable_0123456789'
+  const c = client({ headers: { apikey: key, Authorization: `Bearer ${key}` } })
+  const email = address()
+  await good(c.signUp({ email, password }))
+  const { code } = await mail(email, 'confirmation')
+  await good(c.verifyOtp({ email, token: code, type: 'signup' }))
+  await good(c.getUser())
+  await good(c.refreshSession())
+  await good(c.resetPasswordForEmail(email))
+  await good(c.signInWithOtp({ email }))
+  await good(c.resend({ type: 'signup', email }))
+  await good(c.signInWithPassword({ email, password }))
+  await good(c.getClaims())
+  await good(c.signOut())
+  await bad(c.admin.listUsers(), 'AuthApiError', 403, 'bad_jwt')
+})
+
+check('throwOnError', async () => {
+  const c = client({ throwOnError: true })
+  await assert.rejects(c.signInWithPassword({ email: address('nobody'), password }), { name: 'AuthApiError', code: 'invalid_credentials' })
 })

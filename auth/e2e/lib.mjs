@@ -1,5 +1,8 @@
 // What the cases share: clients of the library as an application makes them, a browser that follows a
 // mail's link and loads the page it leads to, and the dev mailbox.
+//
+// go test -run TestClientLibrary/RS256 ./auth starts what they need and runs them; a failure shows the
+// requests of its case. package-lock.json says which version of the library it is.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { beforeEach, afterEach, test } from 'node:test'

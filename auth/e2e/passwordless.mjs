@@ -74,3 +74,29 @@ check('a redirect that is not allowed leads to the site', async () => {
   const target = await follow((await mail(email, 'magic_link')).link)
   assert.equal(new URL(target).origin, 'http://localhost:3000')
 })
+
+check('a redirect with query and fragment', async () => {
+  const browser = new Browser()
+  const { email, id } = await confirmed()
+  const emailRedirectTo = `${page}?next=${encodeURIComponent('/a?b=c&d=ü')}&x=1+2#top`
+  await good(browser.client().signInWithOtp({ email, options: { emailRedirectTo } }))
+  const { link } = await mail(email, 'magic_link')
+  assert.equal(new URL(link).searchParams.get('redirect_to'), emailRedirectTo)
+  const target = await follow(link)
+  assert.equal(target.split('#').length, 2)
+  const { client: c, error, location } = await browser.load(target)
+  assert.equal(error, null)
+  assert.equal(location.search, new URL(emailRedirectTo).search)
+  assert.equal((await good(c.getUser())).user.id, id)
+})
+
+check('a newer link replaces the older', async () => {
+  const { email } = await confirmed()
+  await good(client().signInWithOtp({ email }))
+  const first = await mail(email, 'magic_link')
+  await good(client().signInWithOtp({ email }))
+  const second = await mail(email, 'magic_link')
+  const why = new URLSearchParams(new URL(await follow(first.link)).hash.slice(1))
+  assert.deepEqual([why.get('error'), why.get('error_code')], ['access_denied', 'otp_expired'])
+  assert.ok(new URL(await follow(second.link)).hash.includes('access_token='))
+})

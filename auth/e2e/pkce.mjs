@@ -99,3 +99,27 @@ check('pkce: e-mail change', async () => {
   const { session } = await good(c.exchangeCodeForSession(last.searchParams.get('code')))
   assert.deepEqual([session.user.id, session.user.email], [user.id, next])
 })
+
+check('pkce: two flows of one browser side by side, told apart by their ids', async () => {
+  const browser = new Browser()
+  const options = { ...pkce, experimental: { appendPkceFlowIdToRedirects: true } }
+  const [one, two] = [await confirmed(), await confirmed()]
+  await good(browser.client(options).resetPasswordForEmail(one.email, { redirectTo: `${page}?a=1&b=2` }))
+  await good(browser.client(options).signInWithOtp({ email: two.email, options: { emailRedirectTo: page } }))
+  const recovery = await follow((await mail(one.email, 'recovery')).link)
+  const magic = await follow((await mail(two.email, 'magic_link')).link)
+  for (const [target, search, { id }] of [[recovery, '?a=1&b=2', one], [magic, '', two]]) {
+    const { client: c, error, location } = await browser.load(target, options)
+    assert.equal(error, null)
+    assert.equal(location.search, search)
+    assert.equal((await good(c.getUser())).user.id, id)
+  }
+})
+
+check('pkce: another browser than the one that asked', async () => {
+  const email = address()
+  await good(new Browser().client(pkce).signUp({ email, password, options: { emailRedirectTo: page } }))
+  const { client: c } = await new Browser().load(await follow((await mail(email, 'confirmation')).link), pkce)
+  assert.equal((await good(c.getSession())).session, null)
+  await good(c.signInWithPassword({ email, password })) // the address is confirmed all the same
+})

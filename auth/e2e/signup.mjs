@@ -132,3 +132,40 @@ check('signInWithOtp and resend by phone', async () => {
   await good(c.verifyOtp({ phone: to, token: next.code, type: 'sms' }))
   await bad(c.signInWithOtp({ phone: phone(), options: { shouldCreateUser: false } }), 'AuthApiError', 422, 'otp_disabled')
 })
+
+check('two sign-ups of one address: the link that is used decides about the password', async () => {
+  const c = client()
+  const email = address()
+  await good(c.signUp({ email, password: 'the first password 1', options: { data: { nick: 'first' } } }))
+  const first = await mail(email, 'confirmation')
+  await good(client().signUp({ email, password: 'the second password 2', options: { data: { nick: 'second' } } }))
+  const second = await mail(email, 'confirmation')
+  const hash = (m) => new URL(m.link).searchParams.get('token')
+  const { user } = await good(c.verifyOtp({ token_hash: hash(first), type: 'signup' }))
+  assert.equal(user.user_metadata.nick, 'first')
+  await bad(c.verifyOtp({ token_hash: hash(second), type: 'signup' }), 'AuthApiError', 403, 'otp_expired')
+  await good(c.signInWithPassword({ email, password: 'the first password 1' }))
+  await bad(c.signInWithPassword({ email, password: 'the second password 2' }), 'AuthApiError', 400, 'invalid_credentials')
+})
+
+check('five wrong tries void the digits, the link stays', async () => {
+  const c = client()
+  const email = address()
+  await good(c.signUp({ email, password }))
+  const { code, link } = await mail(email, 'confirmation')
+  for (let i = 1; i <= 5; i++) {
+    const wrong = String((Number(code) + i) % 1_000_000).padStart(6, '0')
+    await bad(c.verifyOtp({ email, token: wrong, type: 'signup' }), 'AuthApiError', 403, 'otp_expired')
+  }
+  await bad(c.verifyOtp({ email, token: code, type: 'signup' }), 'AuthApiError', 403, 'otp_expired')
+  await good(c.verifyOtp({ token_hash: new URL(link).searchParams.get('token'), type: 'signup' }))
+})
+
+check('a code that is sent twenty times at once opens one session', async () => {
+  const email = address()
+  await good(client().signUp({ email, password }))
+  const { code } = await mail(email, 'confirmation')
+  const all = await Promise.all(Array.from({ length: 20 }, () => client().verifyOtp({ email, token: code, type: 'signup' })))
+  assert.equal(all.filter((a) => a.data.session).length, 1)
+  assert.deepEqual([...new Set(all.filter((a) => a.error).map((a) => a.error.code))], ['otp_expired'])
+})

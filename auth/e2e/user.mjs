@@ -99,3 +99,35 @@ check('updateUser, phone', async () => {
   assert.deepEqual(now.app_metadata.providers, ['email', 'phone'])
   await good(new Browser().client().signInWithPassword({ phone, password }))
 })
+
+check('resend of an e-mail change, asked by the new address', async () => {
+  const { client: c, email } = await signedIn()
+  const next = address('next')
+  await good(c.updateUser({ email: next }))
+  await mail(next, 'email_change')
+  await mail(email, 'email_change')
+  await good(client().resend({ type: 'email_change', email: next }))
+  await follow((await mail(email, 'email_change')).link)
+  await follow((await mail(next, 'email_change')).link)
+  await good(client().signInWithPassword({ email: next, password }))
+})
+
+check('updateUser, e-mail and password at once', async () => {
+  const { client: c, email } = await signedIn()
+  const { user } = await good(c.updateUser({ email: address('next'), password: 'a quite new password', data: { nick: 'both' } }))
+  assert.ok(user.new_email)
+  assert.equal(user.user_metadata.nick, 'both')
+  await good(client().signInWithPassword({ email, password: 'a quite new password' }))
+  await bad(c.updateUser({ email: 'no address' }), 'AuthApiError', 400, 'validation_failed')
+})
+
+check('resend of a phone change', async () => {
+  const { client: c } = await signedIn()
+  const phone = `+1999${String(Date.now()).slice(-7)}`
+  await good(c.updateUser({ phone }))
+  await mail(phone, 'phone_change')
+  const { messageId } = await good(c.resend({ type: 'phone_change', phone }))
+  assert.ok(messageId)
+  const { code } = await mail(phone, 'phone_change')
+  assert.equal((await good(c.verifyOtp({ phone, token: code, type: 'phone_change' }))).user.phone, phone.slice(1))
+})
