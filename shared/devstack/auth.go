@@ -45,7 +45,7 @@ func startAuth(ctx context.Context, bin, dir string, out io.Writer) (a *auth, er
 	if a.home, err = filepath.Abs(filepath.Join(dir, "auth")); err != nil {
 		return a, err
 	}
-	if err = os.MkdirAll(a.home, 0o755); err != nil {
+	if err = os.MkdirAll(a.home, 0o700); err != nil {
 		return a, err
 	}
 	for _, l := range []struct {
