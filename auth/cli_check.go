@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/keys"
+	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/store"
 )
 
@@ -50,6 +51,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 			r.keys(ctx, db, &c, l)
 		}
 		r.smtp(ctx, l)
+		r.templates(ctx, l)
 	}
 	if r.failed > 0 {
 		return fmt.Errorf("%d of the checks failed", r.failed)
@@ -93,6 +95,18 @@ func (r *report) smtp(ctx context.Context, l live) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
 	r.say("SMTP server", l.smtp.Check(ctx))
+}
+
+// templates loads the operator's mail templates: a daemon would use the built-in texts in their place.
+func (r *report) templates(ctx context.Context, l live) {
+	if len(l.mail.Templates) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkPatience)
+	defer cancel()
+	m := mail.NewRenderer(mail.RendererOptions{Log: slog.New(slog.DiscardHandler)})
+	m.Apply(l.mail)
+	r.say("mail templates", m.Load(ctx))
 }
 
 const redirectUsage = "usage: auth redirect test URL...   whether redirect_to may lead there, and why\n"

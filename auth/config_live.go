@@ -43,6 +43,7 @@ func (c *config) live(r *settings.Report) (l live) {
 	l.mail = mail.Settings{
 		SiteURL: c.General.SiteURL, Subjects: c.Mailer.Subjects.byKind(), Templates: c.Mailer.Templates.byKind(),
 		MaxSize: c.Mailer.TemplateSize, MaxAge: c.Mailer.TemplateAge, Retry: c.Mailer.TemplateRetry,
+		Reloading: c.Mailer.TemplateReload, MaxIdle: c.Mailer.TemplateIdle,
 	}
 	if err := l.mail.Check(); err != nil {
 		r.Warn("%v: the default is used", err)

@@ -38,6 +38,10 @@ type mailerConfig struct {
 	TemplateAge time.Duration `env:"AUTH_MAILER_TEMPLATE_MAX_AGE" envDefault:"10m" min:"1s"`
 	// Pause after a template could not be loaded.
 	TemplateRetry time.Duration `env:"AUTH_MAILER_TEMPLATE_RETRY_INTERVAL" envDefault:"10s" min:"1s"`
+	// Templates are loaded anew before a mail needs them; false: the first mail after MAX_AGE loads its own.
+	TemplateReload bool `env:"AUTH_MAILER_TEMPLATE_RELOADING_ENABLED" envDefault:"false"`
+	// Not those that no mail needed for so long.
+	TemplateIdle time.Duration `env:"AUTH_MAILER_TEMPLATE_RELOADING_MAX_IDLE" envDefault:"20m" min:"1s"`
 }
 
 // kindTexts is one text for each kind of mail.

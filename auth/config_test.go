@@ -175,6 +175,8 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_MAILER_TEMPLATE_MAX_SIZE", "5", func(c *config) { c.Mailer.TemplateSize = 5 })
 	f("AUTH_MAILER_TEMPLATE_MAX_AGE", "5", func(c *config) { c.Mailer.TemplateAge = 5 * time.Second })
 	f("AUTH_MAILER_TEMPLATE_RETRY_INTERVAL", "1m", func(c *config) { c.Mailer.TemplateRetry = time.Minute })
+	f("AUTH_MAILER_TEMPLATE_RELOADING_ENABLED", "true", func(c *config) { c.Mailer.TemplateReload = true })
+	f("AUTH_MAILER_TEMPLATE_RELOADING_MAX_IDLE", "1m", func(c *config) { c.Mailer.TemplateIdle = time.Minute })
 	f("AUTH_SMTP_ADMIN_EMAIL", "x@y.test", func(c *config) { c.SMTP.AdminEmail = "x@y.test" })
 	f("AUTH_SMTP_HOST", "h", func(c *config) { c.SMTP.Host = "h" })
 	f("AUTH_SMTP_PORT", "465", func(c *config) { c.SMTP.Port = 465 })
@@ -404,7 +406,8 @@ func TestConfig_liveIsComplete(t *testing.T) {
 	}
 	walk("account", reflect.ValueOf(l.accounts))
 	walk("httpapi", reflect.ValueOf(l.api))
-	walk("mail", reflect.ValueOf(l.mail.MaxSize))
+	l.mail.Subjects, l.mail.Templates = map[mail.Kind]string{}, map[mail.Kind]string{} // tested above
+	walk("mail", reflect.ValueOf(l.mail))
 }
 
 // No secret is in any text, whatever is wrong with it.

@@ -115,6 +115,7 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	})
 	wg.Go(func() { d.outbox.Run(background) })
 	wg.Go(func() { d.keeper.Run(background) })
+	wg.Go(func() { d.renderer.Run(background) })
 	wg.Go(func() { d.sweep(background) })
 	wg.Go(func() {
 		for {
