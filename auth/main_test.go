@@ -450,6 +450,30 @@ func TestSubcommands(t *testing.T) {
 	f(1, `^refused  https://evil.test/ `, `1 of 1 are refused`, "redirect", "test", "https://evil.test/")
 }
 
+// check goes on after a failure, and names each; a password in a URL is in none of its lines.
+func TestCheckFails(t *testing.T) {
+	t.Parallel()
+	env := append(environment("postgres://someone:hunter2@127.0.0.1:1/none"), "AUTH_DEV_MAILBOX=false", "AUTH_SMTP_HOST=127.0.0.1", "AUTH_SMTP_PORT=1",
+		"AUTH_SMTP_ADMIN_EMAIL=auth@example.org", "AUTH_SMTP_USER=u", "AUTH_SMTP_PASS=hunter2", "AUTH_MAILER_TEMPLATES_INVITE=http://127.0.0.1:1/invite")
+	status, out, errs := command(t, env, "", "check")
+	for _, want := range []string{"ok    settings", "FAIL  database answers: DATABASE_URL: ", "FAIL  SMTP server: ", "FAIL  mail templates: "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %s in\n%s", want, out)
+		}
+	}
+	if status != 1 || !strings.Contains(errs, "3 of the checks failed") || strings.Contains(out+errs, "hunter2") {
+		t.Errorf("%d\n%s\n%s", status, out, errs)
+	}
+	env = append(environment(testdb.Postgres(t)), "AUTH_DB_NAMESPACE=other_")
+	if status, out, errs := command(t, env, "", "migrate"); status != 0 {
+		t.Error(out, errs)
+	}
+	status, out, errs = command(t, append(env, "AUTH_SECRET_KEY=x"), "", "check") // no key yet
+	if status != 0 {
+		t.Errorf("%d\n%s\n%s", status, out, errs)
+	}
+}
+
 // What is wrong with settings is told all at once, with exit status 1, whatever the command.
 func TestWrongSettings(t *testing.T) {
 	t.Parallel()
