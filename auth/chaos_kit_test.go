@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"math/rand/v2"
@@ -185,4 +186,15 @@ func none(t testing.TB, url, what, sql string, args ...any) {
 	if bad := rows[string](t, url, sql, args...); len(bad) > 0 {
 		t.Errorf("%s: %d, such as %s", what, len(bad), bad[0])
 	}
+}
+
+// headerOf is the header of a signed token, as JSON.
+func headerOf(t testing.TB, token string) string {
+	t.Helper()
+	header, _, _ := strings.Cut(token, ".")
+	b, err := base64.RawURLEncoding.DecodeString(header)
+	if err != nil {
+		t.Fatalf("token %q: %v", token, err)
+	}
+	return string(b)
 }
