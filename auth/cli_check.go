@@ -40,7 +40,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 		return err
 	}
 	r := &report{p: p}
-	c, l, warnings, err := p.load()
+	c, l, warnings, err := p.read()
 	for _, w := range warnings {
 		fmt.Fprintln(p.stdout, "warn ", w)
 	}

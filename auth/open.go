@@ -17,16 +17,25 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// load reads the settings for a command. Warnings are the daemon's and check's to tell.
+// load reads the settings for a command. Warnings are the daemon's to tell, but for those beside a mistake:
+// a misspelled name is often why another setting is missing.
 func (p *program) load() (config, live, []string, error) {
-	c, l, _, warnings, err := loadConfig(p.environ, p.file, nil)
+	c, l, warnings, err := p.read()
 	if err != nil {
-		for _, w := range warnings { // a misspelled name is often why another setting is missing
+		for _, w := range warnings {
 			fmt.Fprintln(p.stderr, "auth: warning:", w)
 		}
-		return c, l, warnings, err
 	}
-	return c, l, warnings, p.exportPG()
+	return c, l, warnings, err
+}
+
+// read is load for check, which tells all warnings itself.
+func (p *program) read() (config, live, []string, error) {
+	c, l, _, warnings, err := loadConfig(p.environ, p.file, nil)
+	if err == nil {
+		err = p.exportPG()
+	}
+	return c, l, warnings, err
 }
 
 // exportPG lets the database library see what only the settings file has: it reads PGSSLROOTCERT and the
