@@ -75,7 +75,8 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 	}
 	gateway := httptest.NewServer(routes)
 	defer gateway.Close()
-	env := append(environment(database, "AUTH_API_EXTERNAL_URL="+gateway.URL+"/auth/v1"), settings...)
+	env := append(environment(database, "AUTH_API_EXTERNAL_URL="+gateway.URL+"/auth/v1",
+		"AUTH_API_MAX_REQUEST_DURATION=60s", "AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=5m"), settings...) // slow machines are no failure
 	d := start(t, env)
 	at, err := url.Parse(d.http)
 	if err != nil {
