@@ -16,14 +16,16 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// storm is a daemon and a database that are struck again and again while people use them.
+// storm is two daemons and their database, struck again and again while people use them.
 type storm struct {
-	t    *testing.T
-	pg   *localserver.Server
-	url  string
-	env  []string
-	base atomic.Pointer[string] // where the daemon is now
-	d    *instance
+	t   *testing.T
+	pg  *localserver.Server
+	url string
+	env []string
+	// daemons are the striker's alone; the others know where they are at the moment.
+	daemons [2]*instance
+	at      [2]atomic.Pointer[string]
+	turn    atomic.Int64
 
 	client  *caller
 	letters *letters
@@ -64,7 +66,7 @@ func (s *storm) say(what string, r reply, err error) {
 // then. lost says that an earlier try may have been carried out.
 func (s *storm) ask(ctx context.Context, what, method, path, bearer, body string) (r reply, lost, ok bool) {
 	for ctx.Err() == nil {
-		r, err := s.client.do(method, *s.base.Load()+path, bearer, body)
+		r, err := s.client.do(method, *s.at[s.turn.Add(1)%2].Load()+path, bearer, body)
 		s.say(what, r, err)
 		switch {
 		case err != nil, r.status == 504:
@@ -242,13 +244,26 @@ func (s *storm) refresh(ctx context.Context, p *person, clients int) bool {
 	return true
 }
 
-// startDaemon starts the daemon anew and waits until it serves.
-func (s *storm) startDaemon() {
-	s.d = start(s.t, s.env)
-	s.base.Store(&s.d.http)
+// startDaemons starts these anew and waits until they serve.
+func (s *storm) startDaemons(which ...int) {
+	for _, i := range which {
+		s.daemons[i] = launch(s.t, s.t.TempDir(), s.env)
+	}
+	for _, i := range which {
+		s.daemons[i].awaitReady(s.t)
+		s.at[i].Store(&s.daemons[i].http)
+	}
 }
 
-// strike does one bad thing to one of the two or both, and mends it.
+func (s *storm) stopDaemons() {
+	for _, d := range s.daemons {
+		if err := d.Stop(20 * time.Second); err != nil {
+			s.t.Errorf("stopping: %v", err)
+		}
+	}
+}
+
+// strike does one bad thing to a daemon, the database or all, and mends it.
 func (s *storm) strike(chance *rand.Rand) (what []string) {
 	t := s.t
 	must := func(err error) {
@@ -258,57 +273,65 @@ func (s *storm) strike(chance *rand.Rand) (what []string) {
 		}
 	}
 	moment := func() { time.Sleep(time.Duration(chance.IntN(150)) * time.Millisecond) }
-	killDaemon := func() {
-		must(s.d.Signal(syscall.SIGKILL))
-		<-s.d.Ended()
+	i := chance.IntN(len(s.daemons))
+	d := s.daemons[i]
+	killDaemon := func(d *instance) {
+		must(d.Signal(syscall.SIGKILL))
+		<-d.Ended()
 	}
 	switch n := chance.IntN(20); {
-	case n < 5:
-		killDaemon()
-		s.startDaemon()
+	case n < 3:
+		killDaemon(d)
+		moment()
+		s.startDaemons(i)
 		return []string{"daemon killed"}
-	case n < 10:
+	case n < 9:
 		s.pg.Kill()
 		moment()
 		must(s.pg.Restart(t.Context()))
 		return []string{"database killed"}
-	case n < 15: // a machine with both
+	case n < 13: // a machine with all of them
 		s.pg.Kill()
-		killDaemon()
+		for _, d := range s.daemons {
+			killDaemon(d)
+		}
 		must(s.pg.Restart(t.Context()))
-		s.startDaemon()
-		return []string{"database killed", "daemon killed"}
-	case n < 16:
+		s.startDaemons(0, 1)
+		return []string{"database killed", "daemon killed", "daemon killed"}
+	case n < 14:
 		must(s.pg.Stop())
 		moment()
-		killDaemon()
+		killDaemon(d)
 		must(s.pg.Cont())
-		s.startDaemon()
+		s.startDaemons(i)
 		return []string{"daemon killed"}
-	case n < 17:
-		must(s.d.Signal(syscall.SIGSTOP))
+	case n < 16:
+		must(d.Signal(syscall.SIGSTOP))
 		s.pg.Kill()
 		must(s.pg.Restart(t.Context()))
-		must(s.d.Signal(syscall.SIGCONT))
+		must(d.Signal(syscall.SIGCONT))
 		return []string{"database killed"}
 	case n < 18:
-		must(s.d.Signal(syscall.SIGSTOP))
+		must(d.Signal(syscall.SIGSTOP))
 		moment()
-		must(s.d.Signal(syscall.SIGCONT))
+		must(d.Signal(syscall.SIGCONT))
 		return []string{"daemon frozen"}
 	case n < 19:
 		must(s.pg.Stop())
 		moment()
+		if chance.IntN(4) == 0 {
+			time.Sleep(2500 * time.Millisecond) // longer than a request may take
+		}
 		must(s.pg.Cont())
 		return []string{"database frozen"}
 	default:
-		must(s.d.Stop(20 * time.Second))
-		s.startDaemon()
+		must(d.Stop(20 * time.Second))
+		s.startDaemons(i)
 		return []string{"daemon restarted"}
 	}
 }
 
-// Daemon and database are killed, frozen and restarted at random moments while people sign up, verify,
+// Daemons and database are killed, frozen and restarted at random moments while people sign up, verify,
 // refresh, change passwords and sign out. Whatever was acknowledged holds afterwards, and nothing is
 // half done.
 func TestStorm(t *testing.T) {
@@ -318,7 +341,7 @@ func TestStorm(t *testing.T) {
 	s := &storm{t: t, pg: pg, url: pg.PostgresURL("postgres"), client: newCaller(t, 10*time.Second), letters: newLetters(smtp), count: map[string]int{}}
 	s.env = append(environment(s.url, onSMTP(smtp)...), "AUTH_RATE_LIMIT_EMAIL_SENT=1000000", "AUTH_API_MAX_REQUEST_DURATION=2s",
 		"AUTH_RATE_LIMIT_REFRESH_PER_SESSION=0", "AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=1h", "AUTH_DB_MAX_POOL_SIZE=8")
-	s.startDaemon()
+	s.startDaemons(0, 1)
 
 	ctx, over := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -350,11 +373,9 @@ func TestStorm(t *testing.T) {
 	t.Logf("%v took %v, with %v of work between; answers: %v", strikes, mending, worked, s.count)
 
 	// The leases of the killed run out: to the database a minute has passed.
-	if err := s.d.Stop(20 * time.Second); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	s.stopDaemons()
 	rows[int](t, s.url, `update outbox set due_at = now() where state = 'pending' returning 1`)
-	s.startDaemon()
+	s.startDaemons(0, 1)
 	eventually(t, "nothing is pending", func() bool {
 		return rows[int](t, s.url, `select count(*) from outbox where state = 'pending'`)[0] == 0
 	})
@@ -444,9 +465,10 @@ func (s *storm) checkMails(smtp *smtptest.Server) {
 
 // checkSessions: the newest token acknowledged still works, in one line of descent only.
 func (s *storm) checkSessions() {
-	live, reused, ended := 0, 0, 0
+	live, reused, ended, calls := 0, 0, 0, 0
 	refresh := func(token string) reply {
-		r, err := s.client.do("POST", s.d.http+refreshPath, "", refreshing(token))
+		calls++
+		r, err := s.client.do("POST", s.daemons[calls%2].http+refreshPath, "", refreshing(token))
 		if err != nil {
 			s.t.Error(err)
 		}
