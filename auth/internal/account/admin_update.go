@@ -175,6 +175,7 @@ func (e *edit) fill(b *store.Batch, c Client, by Actor, old store.User, pending 
 	}
 	if voids {
 		b.DeleteTokens(old.ID)
+		b.DeleteFlows(old.ID) // and the codes that were given out
 	}
 	e.note(b, c, by, old)
 }

@@ -37,11 +37,10 @@ func (ch *change) password() {
 	p.ConfirmationSentAt, p.RecoverySentAt, p.ReauthenticationSentAt = &none, &none, &none
 	p.EmailChangeSentAt, p.PhoneChangeSentAt = &none, &none
 	p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(""), ptr(false), ptr(false)
-	for _, who := range []string{ch.old.Email, ch.old.NewEmail} {
-		if who != "" {
-			for _, name := range []string{"confirmation", "recovery", "email_change", "reauthentication"} {
-				ch.forget = append(ch.forget, ch.limitKey(name, ch.old.Aud, who))
-			}
+	// The pause of an address that only waits stays: it may be anybody's.
+	if who := ch.old.Email; who != "" {
+		for _, name := range []string{"confirmation", "recovery", "email_change", "reauthentication"} {
+			ch.forget = append(ch.forget, ch.limitKey(name, ch.old.Aud, who))
 		}
 	}
 	if ch.old.Phone != "" {
@@ -91,8 +90,15 @@ func (ch *change) phone() error {
 	return err
 }
 
-// proven makes an address one of the user's ways in.
+// proven makes an address one of the user's ways in. Changes that wait end, but for one that this call
+// asks for.
 func (ch *change) proven(provider, who string) {
+	if p := &ch.patch; p.NewEmail == nil {
+		p.NewEmail, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(false), ptr(false)
+	}
+	if ch.patch.NewPhone == nil {
+		ch.patch.NewPhone = ptr("")
+	}
 	ch.identities = append(ch.identities, *ownIdentity(ch.old.ID, provider, who, nil, ch.patch))
 	ch.patch.ProvidersFromIdentities = true
 	ch.voidAll = true
@@ -110,6 +116,7 @@ func (ch *change) fill() {
 	}
 	if ch.voidAll {
 		b.DeleteTokens(id)
+		b.DeleteFlows(id) // and the codes that were given out
 	} else if len(ch.void) > 0 {
 		b.DeleteTokens(id, ch.void...)
 	}

@@ -116,7 +116,7 @@ func (w *work) changeEmail() (half bool, err error) {
 	}
 	w.action = store.ActionUserModified
 	w.patch.Email = &w.u.NewEmail
-	w.patch.NewEmail, w.patch.CurrentEmailProven, w.patch.NewEmailProven = ptr(""), ptr(false), ptr(false)
+	w.dropPending()
 	w.patch.IsAnonymous = ptr(false)
 	if w.u.EmailConfirmedAt.IsZero() {
 		w.patch.EmailConfirmedAt = &w.now
@@ -137,7 +137,8 @@ func (w *work) changePhone() error {
 		return errTokenExpired
 	}
 	w.action = store.ActionUserModified
-	w.patch.Phone, w.patch.NewPhone, w.patch.IsAnonymous, w.patch.PhoneConfirmedAt = &w.u.NewPhone, ptr(""), ptr(false), &w.now
+	w.dropPending()
+	w.patch.Phone, w.patch.IsAnonymous, w.patch.PhoneConfirmedAt = &w.u.NewPhone, ptr(false), &w.now
 	w.prove("phone", w.u.NewPhone, nil)
 	w.patch.UserMetadata.Set = object(map[string]any{"phone": w.u.NewPhone, "phone_verified": true})
 	if w.u.Email == "" {
@@ -151,6 +152,13 @@ func (w *work) changePhone() error {
 		w.notify(mail.IdentityLinked, w.u.Email, mail.Vars{Email: w.u.Email, Provider: "phone"})
 	}
 	return nil
+}
+
+// dropPending ends every change that waits. Its tokens die with the one that was redeemed; what stayed
+// here could be sent out again, to an address that somebody else may have named (spec core-state 8, 17).
+func (w *work) dropPending() {
+	w.patch.NewEmail, w.patch.CurrentEmailProven, w.patch.NewEmailProven = ptr(""), ptr(false), ptr(false)
+	w.patch.NewPhone = ptr("")
 }
 
 func (w *work) notify(kind mail.Kind, to string, v mail.Vars) {
