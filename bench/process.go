@@ -38,6 +38,20 @@ func readUsage(pid int) (usage, error) {
 // readFamily is what a process and its children have used, the ended ones included: PostgreSQL has a
 // process for each connection. Memory that they share counts once for each.
 func readFamily(pid int) (usage, error) {
+	// A child that ends while they are read is in neither sum: then they are read again.
+	for try := 1; ; try++ {
+		family, err := sumFamily(pid)
+		if err != nil {
+			return usage{}, err
+		}
+		after, err := readUsage(pid)
+		if err != nil || after.reaped == family.reaped || try == 10 {
+			return family, err
+		}
+	}
+}
+
+func sumFamily(pid int) (usage, error) {
 	family, err := readUsage(pid)
 	if err != nil {
 		return usage{}, err
