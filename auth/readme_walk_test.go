@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -240,4 +241,21 @@ func alike(answer string) *regexp.Regexp {
 		p = regexp.MustCompile(r[0]).ReplaceAllLiteralString(p, r[1])
 	}
 	return regexp.MustCompile(`(?s)^` + p + `$`)
+}
+
+// TestREADME_anchors follows the links within the page, as GitHub names headings.
+func TestREADME_anchors(t *testing.T) {
+	anchors := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^##+ (.+)$`).FindAllStringSubmatch(readme(t), -1) {
+		name := strings.ReplaceAll(regexp.MustCompile(`[^a-z0-9 -]`).ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")
+		for n, base := 1, name; anchors[name]; n++ {
+			name = base + "-" + strconv.Itoa(n)
+		}
+		anchors[name] = true
+	}
+	for _, m := range regexp.MustCompile(`\]\(#([^)]+)\)`).FindAllStringSubmatch(readme(t), -1) {
+		if !anchors[m[1]] {
+			t.Errorf("there is no heading for #%s", m[1])
+		}
+	}
 }
