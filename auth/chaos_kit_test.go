@@ -198,3 +198,16 @@ func headerOf(t testing.TB, token string) string {
 	}
 	return string(b)
 }
+
+// execute runs a statement.
+func execute(url, sql string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, sql)
+	return err
+}
