@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -109,9 +110,12 @@ func (q *quota) judge(now time.Time) error {
 }
 
 // take adds the taking. When nothing will be sent, because nobody has the address, the pause begins all
-// the same and the budgets are only touched.
-func (q *quota) take(b *store.Batch, now time.Time, sends bool) {
-	for _, l := range q.pauses {
+// the same and the budgets are only touched. others are pauses of whoever else is written to. Pauses are
+// taken in the order of their keys, or two calls about the same two addresses would wait for each other.
+func (q *quota) take(b *store.Batch, now time.Time, sends bool, others ...store.Limit) {
+	pauses := slices.Concat(q.pauses, others)
+	slices.SortFunc(pauses, func(x, y store.Limit) int { return bytes.Compare(x.Key, y.Key) })
+	for _, l := range pauses {
 		b.Take(l, 1, now)
 	}
 	n := 0.0
@@ -125,21 +129,25 @@ func (q *quota) take(b *store.Batch, now time.Time, sends bool) {
 
 // refused is the error of a batch that take was part of: somebody else was faster than we since look.
 func (q *quota) refused(err error) error {
-	over, ok := errors.AsType[*store.LimitError](err)
-	if !ok {
-		return err
+	if l, ok := among(q.pauses, err); ok {
+		return q.refuse(true, l.Refill)
 	}
-	for _, l := range q.pauses {
-		if bytes.Equal(l.Key, over.Limit.Key) {
-			return q.refuse(true, l.Refill)
-		}
-	}
-	for _, l := range q.budgets {
-		if bytes.Equal(l.Key, over.Limit.Key) {
-			return q.refuse(false, l.Wait(store.Level{At: time.Unix(1, 0)}, time.Unix(1, 0), 1))
-		}
+	if l, ok := among(q.budgets, err); ok {
+		return q.refuse(false, l.Wait(store.Level{At: time.Unix(1, 0)}, time.Unix(1, 0), 1))
 	}
 	return err
+}
+
+// among finds the limit that a batch failed at in a list.
+func among(list []store.Limit, err error) (store.Limit, bool) {
+	if over, ok := errors.AsType[*store.LimitError](err); ok {
+		for _, l := range list {
+			if bytes.Equal(l.Key, over.Limit.Key) {
+				return l, true
+			}
+		}
+	}
+	return store.Limit{}, false
 }
 
 // refuse says it in the words that applications read the number out of (spec core-http 5.4).

@@ -2,6 +2,7 @@ package account
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -58,7 +59,41 @@ func (a *Accounts) Resend(ctx context.Context, c Client, p Resend) (uuid.UUID, e
 	if err := q.judge(now); err != nil {
 		return uuid.Nil, err
 	}
-	return a.resend(ctx, s, c, p, who, &pending, q, now)
+	found := waits(p.Type, who, &pending)
+	id, err := a.resend(ctx, s, c, p, who, &pending, q, found, now)
+	if errors.Is(err, errElsewhere) { // whoever else it goes to has just had one: to the asker, nothing waits
+		id, err = a.resend(ctx, s, c, p, who, &pending, q, false, now)
+	}
+	return id, err
+}
+
+// errElsewhere: the other address that a change is about may not be written to yet.
+var errElsewhere = errors.New("account: resend: the pause of the other address")
+
+// elsewhere are the pauses and caps of the other address that is written to, beside the one that was
+// asked for: else everybody with a change that waits could have somebody written to once more. Where
+// there is none they are nobody's.
+func (a *Accounts) elsewhere(s *Settings, typ, aud, who string, p *store.Pending, found bool, now time.Time) []store.Limit {
+	u, other := &p.User, uuid.NewString()
+	switch {
+	case typ == typeEmailChange:
+		if found && who != u.NewEmail {
+			other = u.NewEmail
+		} else if found && s.asksCurrent(u) {
+			other = u.Email
+		}
+		return a.mailQuota(s, "email_change", s.Email.Interval, aud, other).pauses
+	case typ == "phone_change":
+		if found && who != u.NewPhone {
+			other = u.NewPhone
+		}
+		q := a.smsQuota(s, aud, other, now)
+		if len(q.budgets) > 0 {
+			q.budgets = q.budgets[1:] // the service's own is taken already
+		}
+		return q.all()
+	}
+	return nil
 }
 
 // resendTo judges the request and is the address.
@@ -110,8 +145,7 @@ func waits(typ, who string, p *store.Pending) bool {
 	return p.Known() && u.NewPhone != "" && (u.Phone == who || u.NewPhone == who)
 }
 
-func (a *Accounts) resend(ctx context.Context, s *Settings, c Client, r Resend, who string, p *store.Pending, q *quota, now time.Time) (uuid.UUID, error) {
-	found := waits(r.Type, who, p)
+func (a *Accounts) resend(ctx context.Context, s *Settings, c Client, r Resend, who string, p *store.Pending, q *quota, found bool, now time.Time) (uuid.UUID, error) {
 	id := p.User.ID
 	if !found {
 		id = uuid.New()
@@ -149,12 +183,16 @@ func (a *Accounts) resend(ctx context.Context, s *Settings, c Client, r Resend, 
 		return uuid.Nil, err
 	}
 	b := a.db.Batch()
-	q.take(b, now, found)
+	others := a.elsewhere(s, r.Type, s.aud(c), who, p, found, now)
+	q.take(b, now, found, others...)
 	b.MarkSent(id, sent, now)
 	write(b, id, flow, letters...)
 	note.At, note.Actor, note.OnlyFor, note.IP = now, id, id, c.IP
 	b.Audit(note)
 	if err := b.Send(ctx); err != nil {
+		if _, over := among(others, err); over && found {
+			return uuid.Nil, errElsewhere
+		}
 		return uuid.Nil, failure("resend", q.refused(err))
 	}
 	a.wake()
@@ -183,6 +221,11 @@ func (s *Settings) flowAgain(c Challenge, old store.Flow, method string, now tim
 	return s.flow(c, method, now)
 }
 
+// asksCurrent: the current address has to agree to a change.
+func (s *Settings) asksCurrent(u *store.User) bool {
+	return s.Email.SecureChange && u.Email != "" && !s.Email.Autoconfirm
+}
+
 // emailChange are the mails of a change of address: to the new one, and to the current one if that has
 // to agree (spec core-http 4.1).
 func (a *Accounts) emailChange(s *Settings, c Client, u store.User, flow *store.Flow, now time.Time) ([]letter, error) {
@@ -195,7 +238,7 @@ func (a *Accounts) emailChange(s *Settings, c Client, u store.User, flow *store.
 		letters = append(letters, l)
 		return err
 	}
-	if s.Email.SecureChange && u.Email != "" && !s.Email.Autoconfirm {
+	if s.asksCurrent(&u) {
 		if err := add(store.KindEmailChangeCurrent, u.Email); err != nil {
 			return nil, err
 		}

@@ -1,0 +1,76 @@
+package account_test
+
+import (
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+)
+
+// An address that several people want for themselves gets one mail in each pause, not one from each of
+// them, and as many tries at the digits less.
+func TestResend_pauseOfTheOther(t *testing.T) {
+	h := open(t, func(s *account.Settings) { s.Email.Interval = time.Minute })
+	names := []string{"eve@example.net", "mallory@example.net"}
+	for _, name := range names {
+		g := h.confirmed(name)
+		if _, err := h.update(g, account.UserUpdate{Email: "mia@example.org"}); err != nil {
+			t.Fatal(err)
+		}
+		h.pass(time.Minute)
+	}
+	count := func(to string) (n int) {
+		t.Helper()
+		for _, l := range h.letters() {
+			if l.Kind == "email_change" && l.To == to {
+				n++
+			}
+		}
+		return n
+	}
+	before := count("mia@example.org")
+	for _, name := range names {
+		if _, err := h.Resend(t.Context(), browser, account.Resend{Type: "email_change", Email: name}); err != nil {
+			t.Error(err) // nothing is told
+		}
+	}
+	if n := count("mia@example.org") - before; n != 1 {
+		t.Errorf("%d mails within the pause", n)
+	}
+	_, err := h.Resend(t.Context(), browser, account.Resend{Type: "email_change", Email: "mallory@example.net"})
+	refused(t, err, "over_email_send_rate_limit: For security purposes, you can only request this after 60 seconds.")
+}
+
+// The cap of a number holds for codes that were asked for by another one.
+func TestResend_capOfTheOther(t *testing.T) {
+	h := open(t, func(s *account.Settings) { s.Phone.PerNumber = account.Rate{N: 3, Per: time.Hour} })
+	const wanted = "4915199999999"
+	own := map[string]string{"eve@example.net": "4915100000001", "mallory@example.net": "4915100000002"}
+	for email, number := range own {
+		g := h.confirmed(email)
+		if _, err := h.update(g, account.UserUpdate{Phone: number}); err != nil {
+			t.Fatal(err)
+		}
+		v, err := h.verify(account.Verify{Type: "phone_change", Phone: number, Token: h.newest("phone_change", number).Code})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.update(*v.Grant, account.UserUpdate{Phone: wanted}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, number := range own {
+		if _, err := h.Resend(t.Context(), browser, account.Resend{Type: "phone_change", Phone: number}); err != nil {
+			t.Error(err) // nothing is told
+		}
+	}
+	n := 0
+	for _, l := range h.letters() {
+		if l.To == wanted {
+			n++
+		}
+	}
+	if n != 3 {
+		t.Errorf("%d codes under a cap of 3", n)
+	}
+}
