@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// runWithAuth starts PostgreSQL and auth, runs a command with BASE_URL, ADDR and PID in its environment,
-// and ends both. The k6 scripts are run so; a delay shows that they notice.
+// runWithAuth starts PostgreSQL and auth, runs a command with BASE_URL, ADDR, PID and DATABASE_URL in its
+// environment, and ends both. The k6 scripts are run so; a delay shows that they notice.
 func runWithAuth(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("with-auth", flag.ContinueOnError)
 	program := flags.String("auth-daemon", "bin/auth", "`program` to start")
@@ -64,7 +64,7 @@ func runWithAuth(ctx context.Context, args []string) (err error) {
 	}
 	cmd := exec.CommandContext(ctx, flags.Arg(0), flags.Args()[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), "BASE_URL=http://"+addr, "ADDR="+addr, "PID="+strconv.Itoa(t.process.PID()))
+	cmd.Env = append(os.Environ(), "BASE_URL=http://"+addr, "ADDR="+addr, "DATABASE_URL="+url, "PID="+strconv.Itoa(t.process.PID()))
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = grace
 	if err := cmd.Run(); err != nil {
