@@ -302,6 +302,9 @@ func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err e
 	if err != nil {
 		return out, err
 	}
+	if err := u.stillIn(ctx, tx, old); err != nil {
+		return out, err
+	}
 	if u.p.Password != nil {
 		if err := u.mayChangePassword(ctx, tx, old); err != nil {
 			return out, err
@@ -327,6 +330,29 @@ func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err e
 	ch.fill()
 	ch.b.User(&out, old.ID)
 	return out, ch.b.Send(ctx)
+}
+
+// stillIn refuses a caller who was let in before somebody put him out: a new password ends his session,
+// and what he asked for while that was written would outlive it.
+func (u *update) stillIn(ctx context.Context, tx *store.Tx, now store.User) error {
+	switch {
+	case !now.DeletedAt.IsZero():
+		return store.ErrNotFound
+	case now.BannedUntil.After(u.now):
+		return denied(CodeUserBanned, "User is banned")
+	case u.caller.Session.ID == uuid.Nil:
+		return nil
+	}
+	var v store.Session
+	b := tx.Batch()
+	b.Session(&v, now.ID, u.caller.Session.ID)
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	if v.ID == uuid.Nil || v.Ended() {
+		return sessionNotFound()
+	}
+	return nil
 }
 
 // takeFirst takes what the sending costs before the user is locked: everybody takes limits first, or

@@ -119,7 +119,7 @@ func TestExchangeCode_newPassword(t *testing.T) {
 	refused(t, err, "flow_state_not_found: invalid flow state, no valid flow state found")
 
 	second := code()
-	if _, err := h.AdminUpdate(t.Context(), browser, account.Actor{Role: "service_role"}, g.User.ID, account.Attributes{Password: ptr("sesame, open")}); err != nil {
+	if _, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{Password: ptr("sesame, open")}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = h.exchange(second, verifier)

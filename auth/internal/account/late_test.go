@@ -1,0 +1,34 @@
+package account_test
+
+import (
+	"testing"
+
+	"gatehouse/auth/internal/account"
+)
+
+// Who was let in, and put out before his change is written, changes nothing: else a stolen session could
+// have a code sent to its own number just behind the new password that ends it.
+func TestUpdateUser_putOutMeanwhile(t *testing.T) {
+	h := open(t)
+	h.confirmed("mia@example.org")
+	stolen := h.caller(h.again("mia@example.org"))
+	late := func(want string) {
+		t.Helper()
+		_, err := h.UpdateUser(t.Context(), browser, stolen, account.UserUpdate{Phone: "4915199999999"})
+		refused(t, err, want)
+		if u := h.user(stolen.User.ID); u.NewPhone != "" {
+			t.Errorf("%q waits", u.NewPhone)
+		}
+	}
+	h.ban(stolen.User, "1h")
+	late("user_banned: User is banned")
+	h.ban(stolen.User, "none")
+	if _, err := h.update(h.again("mia@example.org"), account.UserUpdate{Password: ptr("open sesame")}); err != nil {
+		t.Fatal(err)
+	}
+	late("session_not_found: Session from session_id claim in JWT does not exist")
+	if err := h.AdminDelete(t.Context(), browser, service, stolen.User.ID, true); err != nil {
+		t.Fatal(err)
+	}
+	late("user_not_found: User from sub claim in JWT does not exist")
+}
