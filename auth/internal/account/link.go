@@ -115,7 +115,7 @@ func (g *generation) judge(ctx context.Context, typ string, st standing) error {
 	if st == taken {
 		return errEmailExists
 	}
-	if typ == "signup" && g.p.Type == "signup" && st == fresh {
+	if typ == "signup" && g.p.Type == "signup" && (st == fresh || g.p.Password != "") {
 		if g.p.Password == "" {
 			return notValid("Signup requires a valid password")
 		}
@@ -168,9 +168,12 @@ func (g *generation) write(ctx context.Context, typ string, made generated, st s
 	case typ == "signup" && st == fresh:
 		l.token.PasswordHash, l.token.UserMetadata = g.n.hash, g.n.data
 		id = g.n.enlist(b, g.s, st, u, g.now)
-	case typ == "signup": // a sign-up that waits keeps its password
+	case typ == "signup": // a sign-up that waits keeps its password, unless this one brings its own
 		if waits.Address == g.n.who {
 			l.token.PasswordHash, l.token.UserMetadata = waits.PasswordHash, waits.UserMetadata
+		}
+		if g.n.hash != "" {
+			l.token.PasswordHash = g.n.hash
 		}
 		if len(g.n.data) > 0 {
 			l.token.UserMetadata = merge(l.token.UserMetadata, g.n.data)

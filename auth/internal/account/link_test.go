@@ -63,13 +63,20 @@ func TestGenerateLink(t *testing.T) {
 	if l.User.ConfirmationSentAt != h.now {
 		t.Errorf("%+v", l.User)
 	}
-	// For somebody unconfirmed the data is merged and the password is not taken.
+	// For somebody unconfirmed the data is merged, and the password is that of the link that is used: who
+	// signed the address up before may be anybody (spec core-state 8, 3).
 	l = ok(req{Type: "signup", Email: "mia@example.org", Password: "another", Data: []byte(`{"a":1}`)}, "signup")
 	g := h.redeem("signup", l.HashedToken)
 	if m := string(g.User.UserMetadata); !strings.Contains(m, `"nick": "x"`) || !strings.Contains(m, `"a": 1`) {
 		t.Error(m)
 	}
-	refused(t, h.signIn("mia@example.org", "sesame"), "")
+	refused(t, h.signIn("mia@example.org", "another"), "")
+	refused(t, h.signIn("mia@example.org", "sesame"), "invalid_credentials: Invalid login credentials")
+
+	// Without a password the link renews the sign-up that waits.
+	ok(req{Type: "signup", Email: "eve@example.org", Password: "sesame"}, "signup")
+	h.redeem("signup", ok(req{Type: "signup", Email: "eve@example.org"}, "signup").HashedToken)
+	refused(t, h.signIn("eve@example.org", "sesame"), "")
 
 	l = ok(req{Type: "invite", Email: "ann@example.org", Data: []byte(`{"nick":"y"}`)}, "invite")
 	if l.User.InvitedAt != h.now {
