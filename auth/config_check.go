@@ -35,6 +35,9 @@ func (c *config) check(r *settings.Report) {
 	c.checkSMS(r)
 	c.checkDev(r)
 	c.checkLater(r)
+	if role := c.JWT.DefaultRole; slices.Contains(c.JWT.AdminRoles, role) {
+		r.Clash("AUTH_JWT_DEFAULT_GROUP_NAME=%s is one of AUTH_JWT_ADMIN_ROLES: everybody who signs up would be an administrator", role)
+	}
 	if !r.IsSet("AUTH_SECRET_KEY") && r.IsSet("AUTH_JWT_SECRET") {
 		r.Warn("AUTH_SECRET_KEY is not set: AUTH_JWT_SECRET is the root key too, so that changing it means naming the old one in AUTH_SECRET_KEYS_PREVIOUS")
 	}

@@ -285,6 +285,7 @@ func TestConfig_mistakes(t *testing.T) {
 		}
 	}
 	g("AUTH_JWT_ALGORITHM=HS256 AUTH_JWT_ACCEPT_HS256=false", "AUTH_JWT_ALGORITHM=HS256 signs with AUTH_JWT_SECRET, whose tokens AUTH_JWT_ACCEPT_HS256=false refuses")
+	g("AUTH_JWT_DEFAULT_GROUP_NAME=supabase_admin", "AUTH_JWT_DEFAULT_GROUP_NAME=supabase_admin is one of AUTH_JWT_ADMIN_ROLES: everybody who signs up would be an administrator")
 	g("AUTH_MAILER_AUTOCONFIRM=1 AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS=1", "AUTH_MAILER_AUTOCONFIRM and AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS cannot both be true")
 	_, _, _, got = loadSettings(t, leastBut("AUTH_JWT_KEYS", `[{"kty":"oct"}]`)...)
 	if len(got) == 0 || !strings.HasPrefix(got[0], "AUTH_JWT_KEYS: ") {
