@@ -58,7 +58,8 @@ func idOf(f *store.Flow) uuid.UUID {
 var errNoFlow = missing(CodeFlowStateNotFound, "invalid flow state, no valid flow state found")
 
 // ExchangeCode gives the session of a code to whoever knows the verifier (spec core-http 1.13). The
-// code is used up by the first try, right or wrong.
+// code is used up by the first try, right or wrong; but one that ends in a 503 has changed nothing, and
+// may come again.
 func (a *Accounts) ExchangeCode(ctx context.Context, c Client, code, verifier string) (Grant, error) {
 	s, now := a.live.Load(), a.now()
 	if code == "" || verifier == "" {
@@ -68,26 +69,42 @@ func (a *Accounts) ExchangeCode(ctx context.Context, c Client, code, verifier st
 	if hash == nil {
 		return Grant{}, errNoFlow
 	}
-	f, err := a.db.TakeFlow(ctx, hash)
+	var f store.Flow
+	var open opening
+	var u store.User
+	var refusal error // commits: the code is used up
+	err := a.db.InTx(ctx, func(tx *store.Tx) (err error) {
+		refusal = nil
+		f, err = tx.TakeFlow(ctx, hash)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			refusal = errNoFlow
+			return nil
+		case err != nil:
+			return err
+		case now.After(f.IssuedAt.Add(s.FlowLife)):
+			refusal = unprocessable(CodeFlowStateExpired, "invalid flow state, flow state has expired")
+			return nil
+		case !proves(f, verifier):
+			refusal = invalid(CodeBadCodeVerifier, "code challenge does not match previously saved code verifier")
+			return nil
+		}
+		open = s.open(c, f.User, f.Method, now)
+		u, err = tx.OpenSession(ctx, store.OpenSession{Session: open.NewSession, Audit: store.Audit{
+			At: now, Action: store.ActionLogin, Actor: f.User, Session: open.ID, IP: c.IP, Traits: traits("provider_type", "email"),
+		}})
+		if errors.Is(err, store.ErrNotFound) {
+			refusal, err = store.ErrNotFound, nil
+		}
+		return err
+	})
 	switch {
-	case errors.Is(err, store.ErrNotFound):
-		return Grant{}, errNoFlow
 	case err != nil:
-		return Grant{}, failure("take flow", err)
-	case now.After(f.IssuedAt.Add(s.FlowLife)):
-		return Grant{}, unprocessable(CodeFlowStateExpired, "invalid flow state, flow state has expired")
-	case !proves(f, verifier):
-		return Grant{}, invalid(CodeBadCodeVerifier, "code challenge does not match previously saved code verifier")
-	}
-	open := s.open(c, f.User, f.Method, now)
-	u, err := a.db.OpenSession(ctx, store.OpenSession{Session: open.NewSession, Audit: store.Audit{
-		At: now, Action: store.ActionLogin, Actor: f.User, Session: open.ID, IP: c.IP, Traits: traits("provider_type", "email"),
-	}})
-	if errors.Is(err, store.ErrNotFound) {
+		return Grant{}, failure("exchange a code", err)
+	case errors.Is(refusal, store.ErrNotFound):
 		return Grant{}, a.whyNoSession(ctx, f.User, now)
-	}
-	if err != nil {
-		return Grant{}, failure("open session", err)
+	case refusal != nil:
+		return Grant{}, refusal
 	}
 	a.crowdOut(ctx, s, u.ID, now)
 	return a.grant(s, u, open.stored(), &open.first, now)

@@ -57,12 +57,18 @@ var takeFlow = define(`
 delete from {flows} f where f.code_hash = $1
 returning f.id, f.user_id, f.method, f.challenge, f.challenge_method, f.issued_at, f.created_at, f.expires_at`)
 
-// TakeFlow consumes the flow that a code belongs to, whatever becomes of the exchange. ErrNotFound:
-// no such code, or not any more.
-func (db *DB) TakeFlow(ctx context.Context, codeHash []byte) (Flow, error) {
+// TakeFlow consumes the flow that a code belongs to. ErrNotFound: no such code, or not any more.
+func (t *Tx) TakeFlow(ctx context.Context, codeHash []byte) (Flow, error) {
 	var f Flow
-	err := db.one(ctx, "take flow", func(r pgx.Row) error { return r.Scan(flowTargets(&f)...) }, takeFlow, codeHash)
-	return f, err
+	b := t.Batch()
+	b.rows("take flow", func(r pgx.Rows) error { return r.Scan(flowTargets(&f)...) }, takeFlow, codeHash)
+	if err := b.Send(ctx); err != nil {
+		return f, err
+	}
+	if f.ID == uuid.Nil {
+		return f, t.db.failure("take flow", ErrNotFound)
+	}
+	return f, nil
 }
 
 var deleteFlows = define(`

@@ -105,11 +105,25 @@ from person u left join {identities} i on i.user_id = u.id`)
 // ErrNotFound: he was banned, deleted or given another password meanwhile.
 func (db *DB) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User
-	s := o.Session
-	args := []any{s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag, null(s.NotAfter), o.IfPassword, o.Rehash}
-	err := db.each(ctx, "open session", into(&u), openSession, append(args, o.Audit.args()...)...)
+	err := db.each(ctx, "open session", into(&u), openSession, o.args()...)
 	u.sortIdentities()
 	return u, found(err, u)
+}
+
+// OpenSession is DB's, as a step of a transaction.
+func (t *Tx) OpenSession(ctx context.Context, o OpenSession) (User, error) {
+	var u User
+	b := t.Batch()
+	b.rows("open session", into(&u), openSession, o.args()...)
+	err := b.Send(ctx)
+	u.sortIdentities()
+	return u, found(err, u)
+}
+
+func (o OpenSession) args() []any {
+	s := o.Session
+	args := []any{s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag, null(s.NotAfter), o.IfPassword, o.Rehash}
+	return append(args, o.Audit.args()...)
 }
 
 // FailedPassword is a wrong password, or one for an unknown address.

@@ -256,14 +256,21 @@ func TestFlow(t *testing.T) {
 	if diff := cmp.Diff(want, read); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if _, err := db.TakeFlow(t.Context(), digest("second code")); !errors.Is(err, store.ErrNotFound) {
+	take := func(code string) (f store.Flow, err error) {
+		err = db.InTx(t.Context(), func(tx *store.Tx) error {
+			f, err = tx.TakeFlow(t.Context(), digest(code))
+			return err
+		})
+		return f, err
+	}
+	if _, err := take("second code"); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("a second code: %v", err)
 	}
-	got, err := db.TakeFlow(t.Context(), digest("code"))
+	got, err := take("code")
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("(-want +got): %v\n%s", err, diff)
 	}
-	if _, err := db.TakeFlow(t.Context(), digest("code")); !errors.Is(err, store.ErrNotFound) {
+	if _, err := take("code"); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("a code twice: %v", err)
 	}
 }
