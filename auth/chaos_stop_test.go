@@ -23,7 +23,7 @@ func TestStopWithAllInFlight(t *testing.T) {
 	t.Parallel()
 	pg, smtp := testdb.PrivatePostgres(t, localserver.PostgresOptions{}), smtptest.Start(t, smtptest.Options{})
 	url := pg.PostgresURL("postgres")
-	env := append(environment(url, onSMTP(smtp)...), "AUTH_DRAIN_DELAY=1500ms", "AUTH_DB_MAX_POOL_SIZE=40")
+	env := append(environment(url, onSMTP(smtp)...), "AUTH_DRAIN_DELAY=3s", "AUTH_DRAIN_TIMEOUT=60s", "AUTH_API_MAX_REQUEST_DURATION=60s", "AUTH_DB_MAX_POOL_SIZE=40")
 	d := start(t, env)
 	client := newCaller(t, 60*time.Second)
 
