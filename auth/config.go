@@ -75,7 +75,7 @@ type apiConfig struct {
 	// Age of a due mail from which /readyz says no: nothing sends here. 0: never for that.
 	OutboxAge time.Duration `env:"AUTH_READY_OUTBOX_AGE" envDefault:"10m" min:"0s"`
 	// Heap, in bytes, below which the garbage collector rests. 0: off. GOMEMLIMIT and the container's limit win.
-	HeapFloor int64 `env:"AUTH_HEAP_FLOOR_BYTES" envDefault:"8388608" min:"0" restart:"true"`
+	HeapFloor int64 `env:"AUTH_HEAP_FLOOR_BYTES" envDefault:"33554432" min:"0" restart:"true"`
 }
 
 // dbConfig is PostgreSQL (spec 2.2).
