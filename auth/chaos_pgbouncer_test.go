@@ -115,7 +115,7 @@ func TestThroughPgBouncer(t *testing.T) {
 	}
 	none(t, url, "messages left", `select id::text || ' ' || state || ' ' || error from outbox where state <> 'sent' and error <> 'no longer wanted'`)
 	for _, d := range daemons {
-		for _, sign := range []string{"42P05", "26000", "prepared statement", `"status":500`} {
+		for _, sign := range []string{"SQLSTATE 42P05", "SQLSTATE 26000", "prepared statement", `"status":500`} {
 			if strings.Contains(d.log.text(), sign) {
 				t.Errorf("the log holds %s", sign)
 			}
