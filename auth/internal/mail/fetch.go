@@ -6,16 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"math"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"text/template"
 	"time"
 	"unicode/utf8"
+
+	"gatehouse/auth/internal/outward"
 )
 
 // fetchTimeout is how long one template may take to arrive.
@@ -100,62 +100,24 @@ func (b *remote) shown() string {
 }
 
 // fetcher loads templates.
-type fetcher struct {
-	client *http.Client
-	public func(netip.Addr) bool // replaced by tests
-}
+type fetcher struct{ web outward.Clients }
 
-// origin travels with a request: whether a public address answered.
-type origin struct{ public atomic.Bool }
+// newFetcher's redirects may lead to another host: a site may keep its files elsewhere.
+func newFetcher() *fetcher { return fetcherWith(outward.Options{}) }
 
-type originKey struct{}
-
-func newFetcher() *fetcher {
-	f := &fetcher{public: isPublic}
-	dialer := &net.Dialer{Timeout: fetchTimeout, ControlContext: f.control}
-	f.client = &http.Client{Transport: &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext,
-		TLSHandshakeTimeout: fetchTimeout,
-		// Loads are rare, and each dial has to be seen by control.
-		DisableKeepAlives: true,
-	}}
-	return f
-}
-
-// control looks at the address that is really dialled: what a public server names never leads to an
-// address that only we can reach (RULINGS "Outward URLs").
-func (f *fetcher) control(ctx context.Context, _, address string, _ syscall.RawConn) error {
-	from, ok := ctx.Value(originKey{}).(*origin)
-	if !ok {
-		return nil
-	}
-	to, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return err
-	}
-	if f.public(to.Addr().Unmap()) {
-		from.public.Store(true)
-		return nil
-	}
-	if from.public.Load() {
-		return errors.New("a public address leads to one that is not")
-	}
-	return nil
-}
-
-func isPublic(a netip.Addr) bool {
-	return a.IsGlobalUnicast() && !a.IsPrivate() && !netip.MustParsePrefix("100.64.0.0/10").Contains(a)
+func fetcherWith(o outward.Options) *fetcher {
+	o.Timeout, o.OtherHosts = fetchTimeout, true
+	o.MaxBytes = math.MaxInt64 - 1 // load has a cap that can change
+	return &fetcher{outward.New(o)}
 }
 
 // load is one GET: only status 200 and a body of at most size bytes count.
 func (f *fetcher) load(ctx context.Context, location string, size int64) (*body, error) {
-	ctx, cancel := context.WithTimeout(context.WithValue(ctx, originKey{}, new(origin)), fetchTimeout)
-	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, location, nil)
 	if err != nil {
 		return nil, errors.New("it is no URL")
 	}
-	resp, err := f.client.Do(req)
+	resp, err := f.web.Operator.Do(req)
 	if err != nil {
 		if e, ok := errors.AsType[*url.Error](err); ok {
 			err = e.Err // without the URL, which may hold a key

@@ -1,0 +1,254 @@
+// Package outward makes HTTP clients for calls that leave this service: mail templates, identity
+// providers, key sets, hooks, gateways.
+//
+// There are two kinds of URLs, and a client for each (RULINGS "Outward URLs"):
+//
+//   - Operator: somebody who runs this service wrote it into the settings. It may lead anywhere, to
+//     loopback and private addresses too.
+//   - Answer: an answer that came from a public address named it (a redirect, an endpoint of a discovery
+//     document, a key set). It never leads to a loopback, link-local, private or otherwise reserved
+//     address. That is judged by the address that is really connected to, after name resolution, so that
+//     a name that changes between two looks (DNS rebinding) gains nothing.
+//
+// What an answer from an address that isn't public names is as good as the operator's: a provider inside
+// his network may say where its keys are. NamedBy chooses.
+//
+// Both kinds have a time limit for the whole call with its body, a cap on the body as it is read
+// (unpacked), and follow redirects only within a host, never from https to http. They use the proxy of
+// HTTP_PROXY, HTTPS_PROXY and NO_PROXY. A proxy resolves names itself: through it only literal addresses
+// and localhost are judged here, and what hosts behind it name counts as named by a public address.
+package outward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+var (
+	// ErrInward: an answer from a public address leads to an address that isn't.
+	ErrInward = errors.New("a public address leads to one that is not")
+	// ErrRedirect: a redirect to another host, from https to http, or the sixth in a row.
+	ErrRedirect = errors.New("a redirect that is not followed")
+	// ErrTooLarge comes from RoundTrip when the length is announced, else from reading the body.
+	ErrTooLarge = errors.New("the answer is too large")
+)
+
+// Options are limits; the zero value has sensible ones.
+type Options struct {
+	Timeout    time.Duration // for a whole call with reading its body; 0: 10 s
+	MaxBytes   int64         // of a body, unpacked; 0: 1 MiB
+	OtherHosts bool          // redirects may lead to another host, from a public one to public ones only
+	// Public replaces the function Public in tests, where every address is loopback.
+	Public func(netip.Addr) bool
+}
+
+// Clients are one for each kind of URL. They keep connections and are meant to live long.
+type Clients struct{ Operator, Answer *http.Client }
+
+// New makes both.
+func New(o Options) Clients {
+	if o.Timeout <= 0 {
+		o.Timeout = 10 * time.Second
+	}
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = 1 << 20
+	}
+	if o.Public == nil {
+		o.Public = Public
+	}
+	return newClients(o, http.ProxyFromEnvironment)
+}
+
+func newClients(o Options, proxy func(*http.Request) (*url.URL, error)) Clients {
+	g := &gate{options: o, proxy: proxy}
+	g.open = transport(&net.Dialer{Timeout: o.Timeout})
+	g.open.Proxy = proxy
+	g.guarded = transport(&net.Dialer{Timeout: o.Timeout, Control: g.control})
+	client := func(t http.RoundTripper) *http.Client {
+		return &http.Client{Transport: t, Timeout: o.Timeout, CheckRedirect: o.checkRedirect}
+	}
+	return Clients{Operator: client(operator{g}), Answer: client(answer{g})}
+}
+
+// NamedBy is the client for a URL that stands in an answer which one of both clients got.
+func (c Clients) NamedBy(resp *http.Response) *http.Client {
+	if FromPublic(resp) {
+		return c.Answer
+	}
+	return c.Operator
+}
+
+// CloseIdle closes connections that wait for another call.
+func (c Clients) CloseIdle() { c.Operator.CloseIdleConnections() }
+
+// FromPublic tells whether an answer of one of the clients, or one that redirected to it, came from a
+// public address. Whoever keeps a URL that an answer named keeps this with it. An answer of another
+// client counts as public.
+func FromPublic(resp *http.Response) bool {
+	for ; resp != nil; resp = resp.Request.Response {
+		if resp.Request == nil {
+			return true
+		}
+		if p, ok := resp.Request.Context().Value(peerKey{}).(*peer); !ok || p.public.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// gate is what both clients share. Their connections are apart: one that the operator's URL opened is
+// not there for an answer's.
+type gate struct {
+	options       Options
+	proxy         func(*http.Request) (*url.URL, error)
+	open, guarded *http.Transport
+}
+
+type operator struct{ *gate }
+type answer struct{ *gate }
+
+// RoundTrip of a redirect is the operator's until a public address has answered.
+func (g operator) RoundTrip(r *http.Request) (*http.Response, error) {
+	return g.send(r, r.Response != nil && FromPublic(r.Response))
+}
+
+func (g answer) RoundTrip(r *http.Request) (*http.Response, error) { return g.send(r, true) }
+
+// peer is what is known of whoever answers a request; it travels in the request's context.
+type peer struct{ public atomic.Bool }
+
+type peerKey struct{}
+
+func (g *gate) send(r *http.Request, named bool) (*http.Response, error) {
+	via, err := g.proxy(r)
+	if err != nil {
+		closeBody(r)
+		return nil, err
+	}
+	who := new(peer)
+	by := g.open
+	switch {
+	case via != nil:
+		who.public.Store(!g.inwardName(r.URL.Hostname()))
+		if named && !who.public.Load() {
+			closeBody(r)
+			return nil, ErrInward
+		}
+	case named:
+		by = g.guarded
+	}
+	ctx := context.WithValue(r.Context(), peerKey{}, who)
+	if via == nil {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
+			to, ok := i.Conn.RemoteAddr().(*net.TCPAddr)
+			who.public.Store(!ok || g.options.Public(to.AddrPort().Addr().Unmap()))
+		}})
+	}
+	resp, err := by.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		return nil, err
+	}
+	if resp.ContentLength > g.options.MaxBytes {
+		resp.Body.Close()
+		return nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, g.options.MaxBytes)
+	}
+	resp.Body = &capped{resp.Body, g.options.MaxBytes, g.options.MaxBytes}
+	return resp, nil
+}
+
+func (g *gate) CloseIdleConnections() {
+	g.open.CloseIdleConnections()
+	g.guarded.CloseIdleConnections()
+}
+
+// control looks at the address that is about to be connected to.
+func (g *gate) control(_, address string, _ syscall.RawConn) error {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	if !g.options.Public(to.Addr().Unmap()) {
+		return ErrInward
+	}
+	return nil
+}
+
+// inwardName judges a name that a proxy will resolve.
+func (g *gate) inwardName(host string) bool {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if a, err := netip.ParseAddr(host); err == nil {
+		return !g.options.Public(a)
+	}
+	label := host[strings.LastIndexByte(host, '.')+1:]
+	// Other spellings of an IPv4 address, "0x7f.1", end in a number; names don't (WHATWG URL, host parser).
+	return label == "localhost" || label != "" && label[0] >= '0' && label[0] <= '9'
+}
+
+func (o Options) checkRedirect(to *http.Request, via []*http.Request) error {
+	from := via[len(via)-1].URL
+	switch {
+	case len(via) > 5:
+		return fmt.Errorf("%w: it is the sixth", ErrRedirect)
+	case from.Scheme == "https" && to.URL.Scheme != "https":
+		return fmt.Errorf("%w: from https to %s", ErrRedirect, to.URL.Scheme)
+	case !o.OtherHosts && !sameHost(from, to.URL):
+		return fmt.Errorf("%w: to another host, %s", ErrRedirect, to.URL.Host)
+	}
+	return nil
+}
+
+// sameHost also holds from http to https, each on its own port.
+func sameHost(a, b *url.URL) bool {
+	port := func(u *url.URL) string {
+		if p := u.Port(); p != "" {
+			return p
+		}
+		return map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return strings.EqualFold(a.Hostname(), b.Hostname()) &&
+		(port(a) == port(b) || a.Scheme == "http" && port(a) == "80" && b.Scheme == "https" && port(b) == "443")
+}
+
+func transport(d *net.Dialer) *http.Transport {
+	return &http.Transport{
+		DialContext: d.DialContext, TLSHandshakeTimeout: d.Timeout,
+		MaxIdleConns: 64, MaxIdleConnsPerHost: 4, IdleConnTimeout: 30 * time.Second,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+}
+
+func closeBody(r *http.Request) {
+	if r.Body != nil {
+		r.Body.Close()
+	}
+}
+
+// capped is a body that fails instead of ending early.
+type capped struct {
+	io.ReadCloser
+	left, max int64
+}
+
+func (b *capped) Read(p []byte) (int, error) {
+	if int64(len(p)) > b.left+1 {
+		p = p[:b.left+1]
+	}
+	n, err := b.ReadCloser.Read(p)
+	if int64(n) > b.left {
+		n, b.left = int(b.left), 0
+		return n, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, b.max)
+	}
+	b.left -= int64(n)
+	return n, err
+}
