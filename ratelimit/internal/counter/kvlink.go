@@ -2,14 +2,12 @@ package counter
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"net"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"github.com/redis/rueidis"
@@ -31,15 +29,11 @@ type link interface {
 // poolStats are the connection figures of spec 7.2.
 type poolStats struct{ active, total, localClose atomic.Int64 }
 
-// redisLink speaks to one Redis over one connection of rueidis.
-//
-// Only one batch is under way at a time, so that rueidis writes and reads in our goroutine and needs
-// none of its own; that is also why idle links are pinged by us and not by its timer.
+// redisLink speaks to one Redis over one connection of rueidis. Idle ones are pinged by the keeper.
 type redisLink struct {
-	ctx     context.Context // of the store: ends dials when it closes
-	t       target
-	timeout time.Duration
-	stats   *poolStats
+	ctx    context.Context // of the store: ends dials when it closes
+	dialer *dialer
+	where  func() endpoint // the server, asked before each dial
 
 	client  rueidis.Client // nil until the first use
 	cmds    []rueidis.Completed
@@ -56,63 +50,36 @@ type redisLink struct {
 // script is a Lua script and its SHA-1.
 type script struct{ text, sha string }
 
-func newRedisLink(ctx context.Context, t target, timeout time.Duration, stats *poolStats) *redisLink {
-	return &redisLink{ctx: ctx, t: t, timeout: timeout, stats: stats, refund: refundLua, stopper: stopLua}
+func newRedisLink(ctx context.Context, d *dialer, where func() endpoint) *redisLink {
+	return &redisLink{ctx: ctx, dialer: d, where: where, refund: refundLua, stopper: stopLua}
 }
 
-func (l *redisLink) connect() error {
-	if l.client != nil {
-		return nil
-	}
-	c, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress:         []string{l.t.addr},
-		Username:            l.t.user,
-		Password:            l.t.password,
-		SelectDB:            l.t.db,
-		DialCtxFn:           l.dial,
-		Dialer:              net.Dialer{Timeout: l.timeout, KeepAlive: -1}, // its pings off; dial sets the socket's
-		ConnWriteTimeout:    l.timeout,
-		ForceSingleClient:   true,
-		AlwaysRESP2:         true,
-		DisableCache:        true,
-		DisableRetry:        true,
-		ClientSetInfo:       rueidis.DisableClientSetInfo,
-		PipelineMultiplex:   -1,
-		BlockingPipeline:    1 << 30, // never: it would take another connection
-		BlockingPoolSize:    1,
-		RingScaleEachConn:   4, // a ring of 16: there is one sender
-		ReadBufferEachConn:  64 << 10,
-		WriteBufferEachConn: 64 << 10,
-	})
-	if err != nil {
-		if c != nil {
-			c.Close()
+func (l *redisLink) connect() (err error) {
+	if l.client == nil {
+		l.client, err = l.dialer.client(l.where().addr, l.dial)
+		if err != nil {
+			l.client = nil
 		}
-		return err
 	}
-	l.client = c
-	return nil
+	return err
 }
 
 // dial opens the connection; rueidis asks for it, again after each loss.
-func (l *redisLink) dial(_ context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(l.ctx, l.timeout)
+func (l *redisLink) dial(context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
 	l.mu.Lock()
 	l.cancel = cancel
 	l.mu.Unlock()
-	d := net.Dialer{KeepAlive: 10 * time.Second}
-	conn, err := d.DialContext(ctx, l.t.network, l.t.addr)
+	conn, err := l.dialer.dial(ctx, l.where())
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cancel = nil
 	if err != nil {
 		return nil, err
 	}
-	l.stats.active.Add(1)
-	l.stats.total.Add(1)
-	l.conn = &countedConn{Conn: conn, stats: l.stats}
-	return l.conn, nil
+	l.conn = conn
+	return conn, nil
 }
 
 func (l *redisLink) drop() {

@@ -83,9 +83,14 @@ func (o KVStoreOptions) withDefaults() KVStoreOptions {
 
 // target is where the store is and as whom we come.
 type target struct {
-	network, addr  string
+	endpoint
 	user, password string
 	db             int
+}
+
+// dialer is how connections to a store's servers are opened.
+func (o KVStoreOptions) dialer(t target, timeout time.Duration, stats *poolStats) *dialer {
+	return &dialer{user: t.user, password: t.password, db: t.db, timeout: timeout, stats: stats}
 }
 
 // Check says what is wrong with URL, SocketType and Auth, without credentials; nil if nothing is.
@@ -110,7 +115,7 @@ func (o KVStoreOptions) target() (t target, err error) {
 			return target{}, err
 		}
 	case socket == "unix", socket == "" && strings.HasPrefix(o.URL, "/"):
-		t = target{network: "unix", addr: o.URL}
+		t.endpoint = endpoint{"unix", o.URL}
 	case strings.HasPrefix(o.URL, "/"):
 		return t, errors.New("KVSTORE_SOCKET_TYPE: tcp needs host:port in KVSTORE_URL, not a path")
 	case strings.Contains(o.URL, ","):
@@ -120,7 +125,7 @@ func (o KVStoreOptions) target() (t target, err error) {
 		if err != nil || !isPort(port) {
 			return t, errors.New("KVSTORE_URL: neither host:port nor a path nor redis://host:port")
 		}
-		t = target{network: "tcp", addr: net.JoinHostPort(host, port)}
+		t.endpoint = endpoint{"tcp", net.JoinHostPort(host, port)}
 	}
 	if o.Auth != "" {
 		t.user, t.password = "", o.Auth
@@ -153,7 +158,7 @@ func parseURL(s string) (t target, err error) {
 	if u.Hostname() == "" || !isPort(port) {
 		return t, errors.New("KVSTORE_URL: no host:port behind redis://")
 	}
-	t = target{network: "tcp", addr: net.JoinHostPort(u.Hostname(), port), user: u.User.Username()}
+	t = target{endpoint: endpoint{"tcp", net.JoinHostPort(u.Hostname(), port)}, user: u.User.Username()}
 	t.password, _ = u.User.Password()
 	db := strings.Trim(u.Path, "/")
 	for name, values := range u.Query() {

@@ -63,7 +63,9 @@ func NewKVStore(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
 		return nil, err
 	}
 	s := newKVStore(o)
-	s.newLink = func(timeout time.Duration) link { return newRedisLink(s.ctx, t, timeout, &s.stats) }
+	s.newLink = func(timeout time.Duration) link {
+		return newRedisLink(s.ctx, o.dialer(t, timeout, &s.stats), func() endpoint { return t.endpoint })
+	}
 	first := s.newLink(s.o.Timeout)
 	if err := s.reach(ctx, first); err != nil {
 		s.stop()
