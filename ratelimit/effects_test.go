@@ -1,0 +1,100 @@
+package main
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"gatehouse/shared/settings"
+)
+
+// This file holds that every variable has a test that shows its effect: what the daemon, a real
+// process, does otherwise when the variable is set. TestConfig_everyVariable only shows that it is read.
+//
+// A variable's test lies beside its kind, in effects_*_test.go or any other file of this package:
+//
+//	var _ = effect("DRAIN_DELAY", func(t *testing.T) { ... })
+//
+// and runs as TestEffects/DRAIN_DELAY, beside the others.
+
+// effects are the tests by variable.
+var effects = map[string]func(*testing.T){}
+
+// effect registers the test of one variable, or of several (with a space between) that only work together.
+func effect(names string, test func(*testing.T)) bool {
+	for name := range strings.FieldsSeq(names) {
+		if effects[name] != nil {
+			panic(name + " has two effect tests")
+		}
+		effects[name] = test
+	}
+	return true
+}
+
+// owed are variables from before this rule whose tests are still to be written. It only gets shorter.
+var owed = strings.Fields(`
+	BACKEND_TYPE CACHE_KEY_FORMAT CACHE_KEY_PREFIX CONFIG_TYPE DEBUG_HOST DEBUG_PORT DISABLE_STATS DRAIN_DELAY DRAIN_TIMEOUT
+	EXPIRATION_JITTER_MAX_SECONDS EXTRA_TAGS FORCE_START_WITHOUT_INITIAL_CONFIG GRPC_HOST GRPC_KEEPALIVE_MIN_TIME GRPC_KEEPALIVE_TIME
+	GRPC_KEEPALIVE_TIMEOUT GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE GRPC_PORT GRPC_REFLECTION GRPC_UDS
+	HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED HEAP_FLOOR_BYTES HOST HTTP_IDLE_TIMEOUT HTTP_MAX_BODY_BYTES HTTP_READ_HEADER_TIMEOUT
+	HTTP_READ_TIMEOUT HTTP_REQUEST_TIMEOUT HTTP_WRITE_TIMEOUT KVSTORE_AUTH KVSTORE_CLUSTER_PIPELINE_PARALLELISM
+	KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION KVSTORE_PERSECOND_AUTH KVSTORE_PERSECOND_CLUSTER_PIPELINE_PARALLELISM
+	KVSTORE_PERSECOND_PIPELINE_LIMIT KVSTORE_PERSECOND_PIPELINE_WINDOW KVSTORE_PERSECOND_POOL_ON_EMPTY_BEHAVIOR
+	KVSTORE_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION KVSTORE_PERSECOND_POOL_SIZE KVSTORE_PERSECOND_SOCKET_TYPE KVSTORE_PERSECOND_TIMEOUT
+	KVSTORE_PERSECOND_TYPE KVSTORE_PERSECOND_URL KVSTORE_PIPELINE_LIMIT KVSTORE_PIPELINE_WINDOW KVSTORE_POOL_ON_EMPTY_BEHAVIOR
+	KVSTORE_POOL_ON_EMPTY_WAIT_DURATION KVSTORE_POOL_SIZE KVSTORE_SOCKET_TYPE KVSTORE_STARTUP_INITIAL_INTERVAL
+	KVSTORE_STARTUP_MAX_ELAPSED_TIME KVSTORE_STARTUP_MAX_INTERVAL KVSTORE_TIMEOUT KVSTORE_TYPE KVSTORE_URL LIMIT_LIMIT_HEADER
+	LIMIT_REMAINING_HEADER LIMIT_RESET_HEADER LIMIT_RESPONSE_HEADERS_ENABLED LOCAL_CACHE_SIZE_IN_BYTES LOG_FORMAT LOG_LEVEL
+	MAX_DESCRIPTORS MAX_ENTRIES MAX_TEXT_BYTES MEMORY_MAX_KEYS MERGE_DOMAIN_CONFIG NEAR_LIMIT_RATIO PORT QUOTA_MODE
+	RESPONSE_DYNAMIC_METADATA RUNTIME_APPDIRECTORY RUNTIME_IGNOREDOTFILES RUNTIME_REFUSE_EMPTY RUNTIME_ROOT RUNTIME_SUBDIRECTORY
+	RUNTIME_WATCH_ROOT SHADOW_MODE STATSD_HOST STATSD_PORT STATSD_PROTOCOL STATS_DYNAMIC_IDLE STATS_FLUSH_INTERVAL
+	STATS_MAX_DYNAMIC_KEYS STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT STORE_FAILURE_MODE STORE_STALL UNKNOWN_DOMAIN USE_STATSD`)
+
+// nameless are variables that are no field of config.
+var nameless = strings.Fields(``)
+
+func TestEffects(t *testing.T) {
+	for _, name := range slices.Sorted(maps.Keys(effects)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			effects[name](t)
+		})
+	}
+}
+
+// TestEffects_everyVariable: each variable that README.md lists (TestREADME compares that list with the
+// struct) has an effect test, and each effect test a variable.
+func TestEffects_everyVariable(t *testing.T) {
+	fields, err := settings.Fields(new(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, f := range fields {
+		if !isRefused(f.Name) {
+			names[f.Name] = true
+		}
+	}
+	for _, name := range nameless {
+		names[name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		switch late := slices.Contains(owed, name); {
+		case effects[name] == nil && !late:
+			t.Errorf("%s has no test that shows its effect: see effects_test.go", name)
+		case effects[name] != nil && late:
+			t.Errorf("%s has its test: take it off the list of those owed", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(effects)) {
+		if !names[name] {
+			t.Errorf("%s has an effect test and is no variable", name)
+		}
+	}
+	for _, name := range owed {
+		if !names[name] {
+			t.Errorf("%s is owed a test and is no variable", name)
+		}
+	}
+}
