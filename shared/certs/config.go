@@ -1,0 +1,112 @@
+package certs
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"sync/atomic"
+)
+
+// minVersion is the oldest TLS that either end speaks.
+const minVersion = tls.VersionTLS12
+
+// Server is the config of a listener. Each handshake uses the files as they are then; connections
+// that are up stay as they are. With CA every client must show a certificate that leads to one of
+// its roots and is meant for clients, and with clientName one that is valid for that DNS name,
+// wildcards in the certificate included. Resumed sessions are held to the same. protocols are those
+// of ALPN, best first.
+func (s *Store) Server(clientName string, protocols ...string) *tls.Config {
+	type built struct {
+		from   *material
+		config *tls.Config
+	}
+	var last atomic.Pointer[built]
+	current := func() *tls.Config {
+		m := s.now.Load()
+		if b := last.Load(); b != nil && b.from == m {
+			return b.config
+		}
+		c := &tls.Config{MinVersion: minVersion, NextProtos: protocols, Certificates: []tls.Certificate{*m.pair}}
+		if m.roots != nil {
+			c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, m.roots
+			c.VerifyConnection = func(cs tls.ConnectionState) error { return verifyClient(cs, m.roots, clientName) }
+		}
+		last.Store(&built{m, c})
+		return c
+	}
+	return &tls.Config{
+		MinVersion:         minVersion,
+		NextProtos:         protocols,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return current(), nil },
+		// For those who ask whether a config can serve at all.
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.now.Load().pair, nil },
+	}
+}
+
+// verifyClient holds a client to what tls checked only when the session was new, and to the name.
+func verifyClient(cs tls.ConnectionState, roots *x509.CertPool, name string) error {
+	if len(cs.PeerCertificates) == 0 {
+		return errors.New("certs: the client showed no certificate")
+	}
+	if cs.DidResume {
+		if err := verify(cs, roots, x509.ExtKeyUsageClientAuth); err != nil {
+			return err
+		}
+	}
+	if name == "" {
+		return nil
+	}
+	if err := cs.PeerCertificates[0].VerifyHostname(name); err != nil {
+		return fmt.Errorf("certs: the client's certificate: %w", err)
+	}
+	return nil
+}
+
+func verify(cs tls.ConnectionState, roots *x509.CertPool, usage x509.ExtKeyUsage) error {
+	between := x509.NewCertPool()
+	for _, c := range cs.PeerCertificates[1:] {
+		between.AddCert(c)
+	}
+	_, err := cs.PeerCertificates[0].Verify(x509.VerifyOptions{
+		Roots: roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{usage},
+	})
+	if err != nil {
+		return fmt.Errorf("certs: %w", &tls.CertificateVerificationError{UnverifiedCertificates: cs.PeerCertificates, Err: err})
+	}
+	return nil
+}
+
+// Client is the config of connections to one server. Each handshake shows this end's certificate, if
+// there is one and the server asks, and verifies the server's against the roots as the files are
+// then. serverName is the name or IP address that the server's certificate must be valid for, and
+// what the server is told (SNI). With skipName any name is good; the chain is verified all the same.
+func (s *Store) Client(serverName string, skipName bool) *tls.Config {
+	return &tls.Config{
+		MinVersion: minVersion,
+		ServerName: serverName,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			if pair := s.now.Load().pair; pair != nil {
+				return pair, nil
+			}
+			return &tls.Certificate{}, nil // none; the server decides
+		},
+		// tls itself would hold every connection to the roots of now, for ever.
+		InsecureSkipVerify: true,
+		VerifyConnection: func(cs tls.ConnectionState) error {
+			if len(cs.PeerCertificates) == 0 {
+				return errors.New("certs: the server showed no certificate")
+			}
+			if err := verify(cs, s.now.Load().roots, x509.ExtKeyUsageServerAuth); err != nil || skipName {
+				return err
+			}
+			if serverName == "" {
+				return errors.New("certs: there is no server name to verify")
+			}
+			if err := cs.PeerCertificates[0].VerifyHostname(serverName); err != nil {
+				return fmt.Errorf("certs: the server's certificate: %w", err)
+			}
+			return nil
+		},
+	}
+}
