@@ -178,7 +178,7 @@ type securityConfig struct {
 	RevealExisting bool `env:"AUTH_SECURITY_REVEAL_EXISTING_USERS" envDefault:"false"`
 	// /otp with create_user false answers an unknown address as a known one; false: 422 otp_disabled.
 	HideUnknown bool `env:"AUTH_SECURITY_HIDE_UNKNOWN_ON_OTP" envDefault:"false"`
-	// A changed e-mail address ends the user's other sessions.
+	// A changed e-mail address ends the user's other sessions; an address that an administrator changes, the phone number too, ends all.
 	EmailEnds bool `env:"AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS" envDefault:"true"`
 	// A changed password ends the user's other sessions.
 	PasswordEnds bool `env:"AUTH_SECURITY_PASSWORD_CHANGE_ENDS_SESSIONS" envDefault:"true"`

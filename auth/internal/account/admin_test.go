@@ -151,6 +151,102 @@ func TestAdminUpdate(t *testing.T) {
 	}
 }
 
+// ended are the reasons of a user's sessions, newest first; "" is one that lives.
+func (h *house) ended(id uuid.UUID) string {
+	h.t.Helper()
+	list, err := h.db.Sessions(h.t.Context(), id)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var reasons []string
+	for _, v := range list {
+		reasons = append(reasons, v.EndedReason)
+	}
+	return strings.Join(reasons, " ")
+}
+
+// Another address in the place of one that the user had ends his sessions, all of them and at once.
+func TestAdminUpdate_endsSessions(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	f := func(who string, p account.Attributes, want string, change ...func(*account.Settings)) {
+		t.Helper()
+		g := h.confirmed(who)
+		if p.Phone != nil {
+			_, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{Phone: ptr("4915" + (*p.Phone)[4:])})
+			refused(t, err, "")
+		}
+		if got := h.ended(g.User.ID); got != "" {
+			t.Fatalf("%s: ended as %q before", who, got)
+		}
+		old := h.s
+		for _, c := range change {
+			h.set(c)
+		}
+		_, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID, p)
+		refused(t, err, "")
+		h.set(func(s *account.Settings) { *s = old })
+		if got := h.ended(g.User.ID); got != want {
+			t.Errorf("%s: ended as %q, want %q", who, got, want)
+		}
+		access, refresh := "session_not_found: Session from session_id claim in JWT does not exist", notFound
+		if want == "" {
+			access, refresh = "", ""
+		}
+		_, err = h.Authenticate(t.Context(), g.AccessToken, "", account.Full)
+		refused(t, err, access)
+		_, err = h.refresh(g.RefreshToken)
+		refused(t, err, refresh)
+	}
+	keep := func(s *account.Settings) { s.Email.ChangeEndsSessions = false }
+	f("a@example.org", account.Attributes{Email: ptr("a2@example.org")}, "email_changed")
+	f("b@example.org", account.Attributes{Email: ptr("b2@example.org"), EmailConfirm: ptr(true), Password: ptr("another")}, "password_changed")
+	f("c@example.org", account.Attributes{Email: ptr("C@example.org"), EmailConfirm: ptr(true), UserMetadata: []byte(`{"a":1}`)}, "")
+	f("d@example.org", account.Attributes{Email: ptr("d2@example.org")}, "", keep)
+	f("e@example.org", account.Attributes{Phone: ptr("491611")}, "phone_changed")
+	f("f@example.org", account.Attributes{Phone: ptr("491612")}, "", keep)
+	f("g@example.org", account.Attributes{BanDuration: ptr("0s"), Role: ptr("editor")}, "")
+	// A first address takes the place of none.
+	g, err := h.SignUpAnonymous(t.Context(), browser, nil)
+	refused(t, err, "")
+	_, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{Email: ptr("h@example.org"), Phone: ptr("491613")})
+	refused(t, err, "")
+	if got := h.ended(g.User.ID); got != "" {
+		t.Errorf("a first address ended a session as %q", got)
+	}
+}
+
+// A deleted user's sessions tell why they ended, and nothing of him.
+func TestAdminDelete_endsSessions(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	gone := h.confirmed("mia@example.org")
+	refused(t, h.SignOut(t.Context(), browser, gone.AccessToken, "local", true), "")
+	h.pass(time.Second)
+	g := h.again("mia@example.org")
+	refused(t, h.AdminDelete(t.Context(), browser, service, g.User.ID, true), "")
+	if got := h.ended(g.User.ID); got != "deleted logout" {
+		t.Errorf("ended as %q", got)
+	}
+	list, err := h.UserSessions(t.Context(), g.User.ID)
+	for _, v := range list {
+		if v.UserAgent != "" || v.IP != "" || !v.Ended() {
+			t.Errorf("%+v", v)
+		}
+	}
+	if len(list) != 2 || list[0].EndedAt != h.now || list[1].EndedAt == h.now {
+		t.Errorf("%+v, %v", list, err)
+	}
+	_, err = h.Authenticate(t.Context(), g.AccessToken, "", account.ReadUser)
+	refused(t, err, "session_not_found: Session from session_id claim in JWT does not exist")
+	_, err = h.refresh(g.RefreshToken)
+	refused(t, err, notFound)
+	refused(t, h.AdminDelete(t.Context(), browser, service, g.User.ID, false), "")
+	if got := h.ended(g.User.ID); got != "" {
+		t.Errorf("sessions outlive their user: %q", got)
+	}
+}
+
 // A confirmation by an administrator takes the newest sign-up's password and data.
 func TestAdminUpdate_confirms(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,8 @@ type edit struct {
 }
 
 // AdminUpdate changes a user without asking him (spec core-http 1.21): addresses at once, and nobody is
-// written to. A new password ends all his sessions, as does nothing else here; a ban keeps them.
+// written to. Another password ends all his sessions, and so does another address in the place of one that
+// he had: whoever came in by that one stays no longer (RULINGS "E-mail change"). A ban keeps them.
 func (a *Accounts) AdminUpdate(ctx context.Context, c Client, by Actor, id uuid.UUID, p Attributes) (store.User, error) {
 	s := a.live.Load()
 	e := edit{p: p, now: a.now()}
@@ -50,7 +51,7 @@ func (a *Accounts) AdminUpdate(ctx context.Context, c Client, by Actor, id uuid.
 			return err
 		}
 		b := tx.Batch()
-		e.fill(b, c, by, old, waits)
+		e.fill(b, s, c, by, old, waits)
 		b.User(&out, id)
 		return b.Send(ctx)
 	})
@@ -114,7 +115,7 @@ func (e *edit) look(ctx context.Context, tx *store.Tx, old store.User) (pending 
 	return pending, nil
 }
 
-func (e *edit) fill(b *store.Batch, c Client, by Actor, old store.User, pending store.Token) {
+func (e *edit) fill(b *store.Batch, s *Settings, c Client, by Actor, old store.User, pending store.Token) {
 	p := store.UserPatch{ID: old.ID, Now: e.now, UserMetadata: e.user, AppMetadata: e.app}
 	if role := plain(set(e.p.Role)); role != "" {
 		p.Role = &role
@@ -122,9 +123,9 @@ func (e *edit) fill(b *store.Batch, c Client, by Actor, old store.User, pending 
 	if e.bans {
 		p.BannedUntil = &e.until
 	}
-	voids := e.hash != ""
+	voids, ends := e.hash != "", ""
 	if e.hash != "" {
-		p.PasswordHash = &e.hash
+		p.PasswordHash, ends = &e.hash, store.EndedPasswordChanged
 	}
 	for _, way := range []struct {
 		provider, old, wanted string
@@ -132,14 +133,18 @@ func (e *edit) fill(b *store.Batch, c Client, by Actor, old store.User, pending 
 		set                   **string
 		at                    **time.Time
 		since                 time.Time
+		ended                 string
 	}{
-		{"email", old.Email, e.email, yes(e.p.EmailConfirm), &p.Email, &p.EmailConfirmedAt, old.EmailConfirmedAt},
-		{"phone", old.Phone, e.phone, yes(e.p.PhoneConfirm), &p.Phone, &p.PhoneConfirmedAt, old.PhoneConfirmedAt},
+		{"email", old.Email, e.email, yes(e.p.EmailConfirm), &p.Email, &p.EmailConfirmedAt, old.EmailConfirmedAt, store.EndedEmailChanged},
+		{"phone", old.Phone, e.phone, yes(e.p.PhoneConfirm), &p.Phone, &p.PhoneConfirmedAt, old.PhoneConfirmedAt, store.EndedPhoneChanged},
 	} {
 		who := way.old
 		if way.wanted != "" && way.wanted != way.old {
 			who, voids = way.wanted, true
 			*way.set = &who
+			if way.old != "" && s.Email.ChangeEndsSessions && ends == "" {
+				ends = way.ended
+			}
 		}
 		if who == "" || *way.set == nil && !way.confirm {
 			continue
@@ -170,8 +175,8 @@ func (e *edit) fill(b *store.Batch, c Client, by Actor, old store.User, pending 
 		p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(""), ptr(false), ptr(false)
 	}
 	b.UpdateUser(p)
-	if e.hash != "" {
-		b.EndSessions(store.EndSessions{User: old.ID, Reason: store.EndedPasswordChanged, At: e.now})
+	if ends != "" {
+		b.EndSessions(store.EndSessions{User: old.ID, Reason: ends, At: e.now})
 	}
 	if voids {
 		b.DeleteTokens(old.ID)

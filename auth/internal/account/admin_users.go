@@ -65,7 +65,6 @@ func (a *Accounts) AdminDelete(ctx context.Context, c Client, by Actor, id uuid.
 			b.CancelMessages(id, now)
 		case u.DeletedAt.IsZero():
 			b.EraseUser(store.EraseUser{ID: id, Now: now, Email: a.standIn(id, u.Email), Phone: a.standIn(id, u.Phone)[:15]})
-			b.DeleteSessions(id)
 			b.DeleteTokens(id)
 			b.DeleteFlows(id)
 			b.CancelMessages(id, now)

@@ -120,7 +120,7 @@ func (a *Accounts) caller(ctx context.Context, user, session uuid.UUID, malforme
 		return u, sess, failure("caller", err)
 	case malformed != nil:
 		return u, sess, malformed
-	case session != uuid.Nil && sess.ID == uuid.Nil:
+	case session != uuid.Nil && (sess.ID == uuid.Nil || !u.DeletedAt.IsZero()):
 		return u, sess, sessionNotFound()
 	case !u.DeletedAt.IsZero():
 		return u, sess, denied(CodeUserNotFound, "User from sub claim in JWT does not exist")

@@ -110,7 +110,7 @@ func TestRefresh_refused(t *testing.T) {
 	f("ban over", rotated, func(u store.User, r *store.Refresh, b *store.Batch) {
 		b.UpdateUser(store.UserPatch{ID: u.ID, Now: noon, BannedUntil: ptr(now)})
 	})
-	f("erased", store.Refreshed{}, func(u store.User, r *store.Refresh, b *store.Batch) {
+	f("erased", ended, func(u store.User, r *store.Refresh, b *store.Batch) {
 		b.EraseUser(store.EraseUser{ID: u.ID, Now: noon})
 	})
 	f("ended", ended, func(u store.User, r *store.Refresh, b *store.Batch) {
@@ -225,7 +225,7 @@ func TestEndSessions(t *testing.T) {
 		t.Errorf("ended %v, readable %v", s.Ended(), s.Readable())
 	}
 	end(store.EndSessions{Reason: store.EndedPasswordChanged, Except: b})
-	end(store.EndSessions{Reason: store.EndedByAdmin, Only: a})
+	end(store.EndSessions{Reason: store.EndedDeleted, Only: a})
 	all, err := db.Sessions(t.Context(), u.ID)
 	if err != nil || len(all) != 2 || all[0].ID != b || all[0].Ended() || all[1].EndedReason != store.EndedPasswordChanged {
 		t.Errorf("sessions %+v, %v", all, err)
@@ -242,28 +242,5 @@ func TestEndSessions(t *testing.T) {
 	e.User = addUser(t, db, "tom@example.org").ID
 	if err := db.EndSession(t.Context(), e); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("another's session: %v", err)
-	}
-}
-
-func TestEndOldestSessions(t *testing.T) {
-	t.Parallel()
-	db := storetest.Open(t)
-	u := addUser(t, db, "mia@example.org")
-	for i := range 5 {
-		addSession(t, db, u, noon.Add(time.Duration(i)*time.Second))
-	}
-	send(t, db, func(b *store.Batch) { b.EndOldestSessions(u.ID, 2, store.EndedNewerLogin, noon) })
-	all, err := db.Sessions(t.Context(), u.ID)
-	for i, s := range all {
-		if s.Ended() != (i >= 2) {
-			t.Errorf("session %d ended: %v", i, s.Ended())
-		}
-	}
-	if err != nil || len(all) != 5 {
-		t.Errorf("%d sessions, %v", len(all), err)
-	}
-	send(t, db, func(b *store.Batch) { b.DeleteSessions(u.ID) })
-	if all, err := db.Sessions(t.Context(), u.ID); err != nil || len(all) != 0 {
-		t.Errorf("%d sessions after deleting, %v", len(all), err)
 	}
 }

@@ -69,12 +69,10 @@ const (
 	EndedLogout          = "logout"
 	EndedLogoutTokens    = "logout_tokens"
 	EndedByUser          = "user"
-	EndedByAdmin         = "admin"
 	EndedPasswordChanged = "password_changed"
 	EndedEmailChanged    = "email_changed"
+	EndedPhoneChanged    = "phone_changed"
 	EndedReuse           = "reuse"
-	EndedNewerLogin      = "newer_login"
-	EndedExpired         = "expired"
 	EndedDeleted         = "deleted"
 )
 
@@ -104,22 +102,12 @@ func (b *Batch) EndSessions(e EndSessions) {
 	b.exec("end sessions", endSessions, e.User, nullID(e.Only), nullID(e.Except), e.At, e.Reason)
 }
 
-var endOldestSessions = define(`
-update {sessions} set ended_at = $3, ended_reason = $4
-where id in (
-    select id from {sessions} where user_id = $1 and ended_at is null
-    order by refreshed_at desc, id offset $2)`)
-
-// EndOldestSessions ends a user's sessions that were not refreshed for longest, but for so many.
-func (b *Batch) EndOldestSessions(user uuid.UUID, keep int, reason string, now time.Time) {
-	b.exec("end oldest sessions", endOldestSessions, user, keep, now, reason)
-}
-
-var deleteSessions = define(`
-delete from {sessions} where user_id = $1`)
-
-// DeleteSessions removes a user's sessions, ended ones too.
-func (b *Batch) DeleteSessions(user uuid.UUID) { b.exec("delete sessions", deleteSessions, user) }
+var eraseSessions = define(`
+update {sessions} set
+    ended_at = case when ended_at is null or ended_reason = 'logout_tokens' then $2 else ended_at end,
+    ended_reason = case when ended_at is null or ended_reason = 'logout_tokens' then '` + EndedDeleted + `' else ended_reason end,
+    user_agent = '', ip = ''
+where user_id = $1`)
 
 var touchSignIn = define(`
 update {users} set last_sign_in_at = $2, updated_at = $2 where id = $1`)
