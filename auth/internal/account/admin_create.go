@@ -64,7 +64,7 @@ func (a *Accounts) AdminCreate(ctx context.Context, c Client, by Actor, p Attrib
 	for _, i := range u.Identities {
 		b.InsertIdentity(i)
 	}
-	b.Audit(by.audit(c, store.ActionUserSignedUp, now, "user_id", u.ID.String(), "user_email", u.Email, "user_phone", u.Phone, "provider", u.Identities[0].Provider))
+	b.Audit(by.audit(c, store.ActionUserSignedUp, now, "user_id", u.ID.String(), "provider", u.Identities[0].Provider))
 	if u.BannedUntil.After(now) {
 		b.Audit(by.audit(c, store.ActionUserBanned, now, "user_id", u.ID.String()))
 	}

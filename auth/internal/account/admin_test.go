@@ -1,6 +1,8 @@
 package account_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -214,6 +216,45 @@ func TestAdminUpdate_endsSessions(t *testing.T) {
 	if got := h.ended(g.User.ID); got != "" {
 		t.Errorf("a first address ended a session as %q", got)
 	}
+}
+
+// The log names users by id; their addresses stand beside it while they have them, and nowhere afterwards.
+func TestAuditLog_forgets(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	shown := func(who ...string) {
+		t.Helper()
+		rows, _, err := h.AuditLog(t.Context(), store.AuditFilter{Limit: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all strings.Builder
+		for _, r := range rows {
+			fmt.Fprintln(&all, string(r.Traits))
+		}
+		for _, text := range []string{"mia@example.org", "new@example.org", "491511"} {
+			if strings.Contains(all.String(), text) != slices.Contains(who, text) {
+				t.Errorf("%s is in the log, or isn't:\n%s", text, all.String())
+			}
+		}
+	}
+	ctx := t.Context()
+	made := h.create(account.Attributes{Email: ptr("mia@example.org"), Phone: ptr("491511")}).ID
+	shown("mia@example.org", "491511")
+	_, err := h.AdminUpdate(ctx, browser, service, made, account.Attributes{Email: ptr("new@example.org"), BanDuration: ptr("1h")})
+	refused(t, err, "")
+	shown("new@example.org", "491511")
+	u, err := h.Invite(ctx, browser, service, account.Invitation{Email: "mia@example.org"})
+	refused(t, err, "")
+	for _, typ := range []string{"invite", "magiclink", "recovery"} {
+		_, err = h.GenerateLink(ctx, browser, service, account.LinkRequest{Type: typ, Email: "mia@example.org"})
+		refused(t, err, "")
+	}
+	shown("mia@example.org", "new@example.org", "491511")
+	refused(t, h.AdminDelete(ctx, browser, service, u.ID, false), "")
+	shown("new@example.org", "491511")
+	refused(t, h.AdminDelete(ctx, browser, service, made, true), "")
+	shown()
 }
 
 // A deleted user's sessions tell why they ended, and nothing of him.

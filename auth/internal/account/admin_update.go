@@ -195,7 +195,7 @@ func (e *edit) adopt(p *store.UserPatch, old store.User, pending store.Token) {
 
 func (e *edit) note(b *store.Batch, c Client, by Actor, old store.User) {
 	id := old.ID.String()
-	b.Audit(by.audit(c, store.ActionUserModified, e.now, "user_id", id, "user_email", old.Email, "user_phone", old.Phone))
+	b.Audit(by.audit(c, store.ActionUserModified, e.now, "user_id", id))
 	if e.hash != "" {
 		b.Audit(by.audit(c, store.ActionUserUpdatedPassword, e.now, "user_id", id))
 	}

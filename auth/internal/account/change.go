@@ -141,15 +141,10 @@ func (ch *change) fill() {
 	}
 }
 
-// amr are the methods of a session.
-func amr(v store.Session) []string {
-	var list []token.AMR
+// amr are the methods of a session, newest first.
+func amr(v store.Session) (list []token.AMR) {
 	if v.ID == uuid.Nil || json.Unmarshal(v.AMR, &list) != nil {
 		return nil
 	}
-	methods := make([]string, len(list))
-	for i, m := range list {
-		methods[i] = m.Method
-	}
-	return methods
+	return list
 }

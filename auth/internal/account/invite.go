@@ -53,7 +53,7 @@ func (a *Accounts) Invite(ctx context.Context, c Client, by Actor, p Invitation)
 		q.take(b, now, true)
 		id := n.invited(b, s, st, known, now)
 		write(b, id, nil, l)
-		b.Audit(by.audit(c, store.ActionUserInvited, now, "user_id", id.String(), "user_email", n.who))
+		b.Audit(by.audit(c, store.ActionUserInvited, now, "user_id", id.String()))
 		var u store.User
 		b.User(&u, id)
 		err = b.Send(ctx)

@@ -188,7 +188,7 @@ func (g *generation) write(ctx context.Context, typ string, made generated, st s
 		b.MarkSent(id, made.sent, g.now)
 	}
 	write(b, id, nil, l)
-	b.Audit(g.by.audit(g.c, made.note, g.now, "user_id", id.String(), "user_email", g.n.who))
+	b.Audit(g.by.audit(g.c, made.note, g.now, "user_id", id.String()))
 	var out store.User
 	b.User(&out, id)
 	if err := b.Send(ctx); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
 )
 
 // update is one call of UpdateUser.
@@ -248,13 +249,15 @@ func (u *update) needsNonce() bool {
 	return u.s.Passwords.RequireNonce && !young
 }
 
-// needsCurrent: a new password wants the old one, unless there is none or the session came by mail.
+// needsCurrent: a new password wants the old one, unless there is none or the session came by a mail or an
+// SMS to an address that the user had before. The session of a change of address is only as good as the
+// one that asked for the change.
 func (u *update) needsCurrent() bool {
 	if !u.s.Passwords.RequireCurrent || u.caller.User.PasswordHash == "" {
 		return false
 	}
-	return !slices.ContainsFunc(amr(u.caller.Session), func(method string) bool {
-		return method == methodOTP || method == "magiclink" || method == "recovery"
+	return !slices.ContainsFunc(amr(u.caller.Session), func(m token.AMR) bool {
+		return m.Method == methodOTP && m.Provider == "" || m.Method == "magiclink" || m.Method == "recovery"
 	})
 }
 

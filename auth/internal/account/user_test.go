@@ -74,6 +74,38 @@ func TestUpdateUser_refusals(t *testing.T) {
 	refused(t, h.signIn("mia@example.org", "another"), "")
 }
 
+// Whoever holds a session may add an address of his own; the session that its proof opens does not let him
+// set a password without the present one.
+func TestUpdateUser_currentPasswordAfterChange(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) {
+		s.Passwords.RequireCurrent, s.Email.SecureChange, s.Email.ChangeEndsSessions = true, false, false
+	})
+	h.confirmed("mia@example.org")
+	g := h.again("mia@example.org")
+	f := func(g account.Grant, want string) {
+		t.Helper()
+		_, err := h.update(g, account.UserUpdate{Password: ptr("another")})
+		refused(t, err, want)
+	}
+	const required = "current_password_required: Current password required when setting new password."
+	f(g, required)
+	_, err := h.update(g, account.UserUpdate{Phone: "491511"})
+	refused(t, err, "")
+	v, err := h.verify(account.Verify{Type: "phone_change", Phone: "491511", Token: h.newest("phone_change", "491511").Code})
+	refused(t, err, "")
+	f(*v.Grant, required)
+	_, err = h.update(g, account.UserUpdate{Email: "new@example.org"})
+	refused(t, err, "")
+	changed := h.redeem("email_change", h.newest("email_change", "new@example.org").Hash)
+	f(changed, required)
+	changed, err = h.refresh(changed.RefreshToken)
+	refused(t, err, "")
+	f(changed, required)
+	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "new@example.org"}), "")
+	f(h.redeem("recovery", h.newest("recovery", "new@example.org").Hash), "")
+}
+
 // A new password voids what was sent, what waits, and other sessions.
 func TestUpdateUser_password(t *testing.T) {
 	t.Parallel()

@@ -39,12 +39,16 @@ var (
 // typeOf is the type that is told of a redeemed token.
 func typeOf(t store.Token) string {
 	switch {
-	case t.Kind == store.KindEmailChangeCurrent || t.Kind == store.KindEmailChangeNew:
+	case isChange(t.Kind) && t.Kind != store.KindPhoneChange:
 		return typeEmailChange
 	case t.Kind == store.KindSMS || t.Kind == store.KindSignup && !isEmail(t.Address):
 		return "sms"
 	}
 	return string(t.Kind)
+}
+
+func isChange(k store.Kind) bool {
+	return k == store.KindEmailChangeCurrent || k == store.KindEmailChangeNew || k == store.KindPhoneChange
 }
 
 func isEmail(who string) bool { return strings.Contains(who, "@") }
@@ -224,8 +228,10 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 			return Verified{}, err
 		}
 	} else if !out.Half {
-		method := methodOTP
-		v.open = v.s.open(v.c, u.ID, method, v.now)
+		v.open = v.s.open(v.c, u.ID, methodOTP, v.now)
+		if isChange(t.Kind) { // which proves an address of the caller's choice, and not who he is: see needsCurrent
+			v.open.AMR = object([]token.AMR{{Method: methodOTP, Timestamp: v.now.Unix(), Provider: out.Type}})
+		}
 		w.patch.LastSignInAt = &v.now
 	}
 	w.fill(out)

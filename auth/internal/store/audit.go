@@ -82,7 +82,8 @@ type Audit struct {
 	ActorRole string
 	Session   uuid.UUID
 	IP        string
-	// Traits is an object, or nil. Never a token, and no address of somebody who is being deleted.
+	// Traits is an object, or nil. Never a token, and never an address: "user_id" names the user whom the act
+	// is about, and AuditLog puts his addresses beside it for as long as he has them (spec core-state 8, 43).
 	Traits json.RawMessage
 	// OnlyFor, if not Nil, is a user without whom nothing is noted.
 	OnlyFor uuid.UUID
@@ -115,7 +116,8 @@ type AuditFilter struct {
 	Offset, Limit   int
 }
 
-// AuditRow is one noted act, with the actor as he is now.
+// AuditRow is one noted act, with the actor as he is now. So are user_email and user_phone in its traits;
+// a deleted user has none.
 type AuditRow struct {
 	ID             int64
 	At             time.Time
@@ -129,7 +131,11 @@ type AuditRow struct {
 }
 
 var selectAudit = define(`
-select a.id, a.at, a.action, a.actor_id, a.session_id, a.actor_role, a.ip, a.traits, u.email, u.phone, u.user_metadata->>'full_name'
+select a.id, a.at, a.action, a.actor_id, a.session_id, a.actor_role, a.ip,
+    a.traits || coalesce((
+        select jsonb_strip_nulls(jsonb_build_object('user_email', nullif(o.email, ''), 'user_phone', nullif(o.phone, '')))
+        from {users} o where o.id = (a.traits->>'user_id')::uuid and o.deleted_at is null), '{}'),
+    u.email, u.phone, u.user_metadata->>'full_name'
 from {audit} a left join {users} u on u.id = a.actor_id
 where ($1::smallint[] is null or a.action = any($1))
   and ($2 = '' or u.email ilike $2 or u.phone ilike $2 or a.actor_role ilike $2 or u.user_metadata->>'full_name' ilike $2)
