@@ -172,7 +172,7 @@ type securityConfig struct {
 	RequireNonce bool `env:"AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION" envDefault:"false"`
 	// Sessions younger than this need none; 0: all need one.
 	NonceMaxAge time.Duration `env:"AUTH_SECURITY_REAUTHENTICATION_MAX_AGE" envDefault:"0s" min:"0s"`
-	// A new password needs the present one.
+	// A new password needs the present one, but in a session that a mail or SMS opened; one that a change of address opened is no exception.
 	RequireCurrent bool `env:"AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_CURRENT_PASSWORD" envDefault:"false"`
 	// A repeated sign-up is answered with an empty list of identities, which tells that the account exists.
 	RevealExisting bool `env:"AUTH_SECURITY_REVEAL_EXISTING_USERS" envDefault:"false"`
