@@ -1,0 +1,215 @@
+// Package telemetry sets up the OpenTelemetry SDK as both daemons use it: spans that are sampled,
+// gathered and exported over OTLP, what the SDK has to say about itself in the daemon's log, and an
+// end in bounded time.
+//
+// A daemon with tracing on does this, and holds nil instead of a tracer with tracing off, so that its
+// request path has one comparison and no more:
+//
+//	telemetry.Diagnostics(log, slog.LevelDebug)
+//	tracing, err := telemetry.StartTracing(ctx, telemetry.TracingOptions{
+//		Protocol: "http", SamplingRate: 1, Log: log,
+//		Resource: []attribute.KeyValue{semconv.ServiceName("RateLimit")},
+//	})
+//	...
+//	ctx = tracing.Propagator.Extract(ctx, propagation.HeaderCarrier(r.Header))
+//	ctx, span := tracing.Tracer("ratelimit").Start(ctx, "POST /json", trace.WithSpanKind(trace.SpanKindServer))
+//	defer span.End()
+//	...
+//	tracing.Stop(5 * time.Second) // after the last request
+//
+// The exporter's endpoint, headers, certificates, time-out and compression are the standard variables
+// OTEL_EXPORTER_OTLP_* and OTEL_EXPORTER_OTLP_TRACES_*, the batches' OTEL_BSP_*, limits of one span
+// OTEL_SPAN_*. The SDK reads them from the process's environment and passes over what it does not
+// understand; [CheckEnvironment] says what that would be, so that a daemon can refuse to start.
+//
+// The package sets no global tracer and no global propagator; Diagnostics alone is process-wide.
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/contrib/propagators/b3"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// TracingOptions are a daemon's settings.
+type TracingOptions struct {
+	// Protocol is http (OTLP as protobuf over HTTP) or grpc.
+	Protocol string
+	// SamplingRate is the share of traces that are recorded, 0 to 1, chosen by trace id. It decides
+	// where a trace begins here; a caller's choice is followed.
+	SamplingRate float64
+	// Resource describes the process, service.name above all. It wins over OTEL_SERVICE_NAME and
+	// OTEL_RESOURCE_ATTRIBUTES, and Default yields to them.
+	Resource, Default []attribute.KeyValue
+	// Headers go with each export, in place of OTEL_EXPORTER_OTLP_HEADERS: for secrets that come from
+	// a file. nil leaves the variable alone.
+	Headers map[string]string
+	// Log hears of an outage of the collector: when it begins and when it is over.
+	Log *slog.Logger
+}
+
+// Tracing makes spans and sends them. All methods are safe for concurrent use.
+type Tracing struct {
+	// Propagator reads and writes what callers send along: W3C trace context and baggage, B3 in one
+	// header or several. Where both are there, W3C counts.
+	Propagator propagation.TextMapPropagator
+
+	provider *sdktrace.TracerProvider
+	exporter *exporter
+}
+
+// StartTracing sets the exporter up; it does not wait for a collector. An error means that the
+// environment or o is wrong.
+func StartTracing(ctx context.Context, o TracingOptions) (*Tracing, error) {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	out, err := newExporter(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("tracing: %w", err)
+	}
+	res, err := describe(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("tracing: %w", err)
+	}
+	e := &exporter{out: out, log: o.Log, protocol: o.Protocol}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	return &Tracing{
+		Propagator: Propagator(),
+		exporter:   e,
+		provider: sdktrace.NewTracerProvider(
+			sdktrace.WithBatcher(e),
+			sdktrace.WithResource(res),
+			sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(o.SamplingRate))),
+		),
+	}, nil
+}
+
+// Propagator is what Tracing.Propagator holds.
+func Propagator() propagation.TextMapPropagator {
+	// The last one that finds something wins.
+	return propagation.NewCompositeTextMapPropagator(
+		b3.New(b3.WithInjectEncoding(b3.B3SingleHeader|b3.B3MultipleHeader)),
+		propagation.TraceContext{}, propagation.Baggage{},
+	)
+}
+
+// Tracer makes the spans of one instrumentation scope. Ask once and keep it: the look-up takes a lock.
+func (t *Tracing) Tracer(scope string) trace.Tracer { return t.provider.Tracer(scope) }
+
+// Spans is how many spans the collector took, and how many it did not. Those that found the queue
+// full (OTEL_BSP_MAX_QUEUE_SIZE) are in neither.
+func (t *Tracing) Spans() (sent, lost uint64) { return t.exporter.sent.Load(), t.exporter.lost.Load() }
+
+// Stop sends what was recorded and ends everything within the time given. An error says that spans
+// were lost.
+func (t *Tracing) Stop(patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_, before := t.Spans()
+	err := t.provider.Shutdown(ctx)
+	t.exporter.cancel() // what still waits for the collector
+	_, after := t.Spans()
+	if errors.Is(err, context.DeadlineExceeded) || err == nil && after > before {
+		return errors.New("tracing: the collector did not take the last spans")
+	}
+	return err
+}
+
+// describe merges what is known of the process, the strongest last.
+func describe(ctx context.Context, o TracingOptions) (*resource.Resource, error) {
+	return resource.New(ctx,
+		resource.WithTelemetrySDK(), resource.WithAttributes(o.Default...), resource.WithFromEnv(), resource.WithAttributes(o.Resource...))
+}
+
+func newExporter(ctx context.Context, o TracingOptions) (sdktrace.SpanExporter, error) {
+	local := !anySet("ENDPOINT", "TRACES_ENDPOINT", "INSECURE", "TRACES_INSECURE", "CERTIFICATE", "TRACES_CERTIFICATE")
+	switch o.Protocol {
+	case "http":
+		var with []otlptracehttp.Option
+		if local { // the specification's default; the SDK's own is https
+			with = append(with, otlptracehttp.WithEndpointURL("http://localhost:4318/v1/traces"))
+		}
+		if o.Headers != nil {
+			with = append(with, otlptracehttp.WithHeaders(o.Headers))
+		}
+		return otlptracehttp.New(ctx, with...)
+	case "grpc":
+		var with []otlptracegrpc.Option
+		if local {
+			with = append(with, otlptracegrpc.WithEndpointURL("http://localhost:4317"))
+		}
+		if o.Headers != nil {
+			with = append(with, otlptracegrpc.WithHeaders(o.Headers))
+		}
+		return otlptracegrpc.New(ctx, with...)
+	}
+	return nil, fmt.Errorf("there is no protocol %q, only http and grpc", o.Protocol)
+}
+
+// anySet says whether one of the OTEL_EXPORTER_OTLP_ variables has a value.
+func anySet(names ...string) bool {
+	for _, n := range names {
+		if strings.TrimSpace(os.Getenv(otlpPrefix+n)) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// exporter counts spans, tells of an outage once, and lets go when Tracing stops. The SDK's batcher
+// would report each failed batch on a line of its own.
+type exporter struct {
+	out      sdktrace.SpanExporter
+	log      *slog.Logger
+	protocol string
+	ctx      context.Context // ends what is under way
+	cancel   context.CancelFunc
+
+	sent, lost atomic.Uint64
+
+	mu   sync.Mutex
+	away bool // the last batch was not taken
+}
+
+// ExportSpans implements sdktrace.SpanExporter. It has dealt with every error itself.
+func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.ctx, cancel)()
+	err := e.out.ExportSpans(ctx, spans)
+	if err != nil {
+		e.lost.Add(uint64(len(spans)))
+	} else {
+		e.sent.Add(uint64(len(spans)))
+	}
+	e.mu.Lock()
+	was := e.away
+	e.away = err != nil
+	e.mu.Unlock()
+	switch {
+	case err != nil && !was:
+		e.log.Warn("tracing: the collector takes no spans; they are dropped", "protocol", e.protocol, "error", err)
+	case err == nil && was:
+		e.log.Info("tracing: the collector takes spans again", "lost", e.lost.Load())
+	}
+	return nil
+}
+
+// Shutdown implements sdktrace.SpanExporter.
+func (e *exporter) Shutdown(ctx context.Context) error { return e.out.Shutdown(ctx) }
