@@ -13,7 +13,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"gatehouse/ratelimit/internal/grpctls"
 	"gatehouse/ratelimit/internal/server"
+	"gatehouse/shared/certs"
 )
 
 // client asks a running daemon once (spec 1.7): exit 0 with an answer, whatever it says, 1 without
@@ -25,6 +27,11 @@ func client(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	domain := flags.String("domain", "", "rate limit `domain`")
 	var descriptors descriptorsFlag
 	flags.Var(&descriptors, "descriptors", "one descriptor, `key=value,key=value`; repeat for more")
+	useTLS := flags.Bool("grpc-use-tls", false, "speak TLS")
+	var files certs.Files
+	flags.StringVar(&files.CA, "grpc-server-ca-file", "", "PEM `file` of roots for the server's certificate, beside the system's")
+	flags.StringVar(&files.Cert, "grpc-cert-file", "", "PEM `file` of a client certificate")
+	flags.StringVar(&files.Key, "grpc-key-file", "", "PEM `file` of its key")
 	if err := flags.Parse(args); err != nil {
 		return flagExit(err)
 	}
@@ -34,7 +41,20 @@ func client(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	flags.VisitAll(func(f *flag.Flag) { fmt.Fprintf(stdout, "Flag: --%s=%q\n", f.Name, f.Value) })
 
-	conn, err := grpc.NewClient(*address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	protection := insecure.NewCredentials()
+	if *useTLS {
+		files.SystemRoots = true
+		store, err := certs.Open(files, nil)
+		if err != nil {
+			fmt.Fprintf(stderr, "ratelimit client: %v\n", err)
+			return exitUsage
+		}
+		defer store.Close()
+		protection = grpctls.Client(store)
+	} else if files != (certs.Files{}) {
+		fmt.Fprintln(stderr, "ratelimit client: certificate files have no effect without -grpc-use-tls")
+	}
+	conn, err := grpc.NewClient(*address, grpc.WithTransportCredentials(protection))
 	if err != nil {
 		fmt.Fprintf(stdout, "request error: %v\n", err)
 		return exitFailed

@@ -12,6 +12,7 @@ import (
 type config struct {
 	Rules     rulesConfig
 	Listen    listenConfig
+	TLS       tlsConfig
 	Process   processConfig
 	Answer    answerConfig
 	Counting  countingConfig

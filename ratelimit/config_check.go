@@ -52,6 +52,7 @@ func (c *config) check(r *settings.Report) {
 	c.refuse(r)
 	c.checkBackend(r)
 	c.checkListeners(r)
+	c.checkTLS(r)
 	c.checkHeaders(r)
 	if k := c.KVShared; k.StartInitial > k.StartMax {
 		r.Clash("KVSTORE_STARTUP_INITIAL_INTERVAL=%s is longer than KVSTORE_STARTUP_MAX_INTERVAL=%s", k.StartInitial, k.StartMax)

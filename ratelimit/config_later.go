@@ -9,8 +9,6 @@ import (
 // laterConfig switches on what this version does not have. Each is refused when true, so that
 // nobody runs without a protection that the environment asks for.
 type laterConfig struct {
-	// Refused when true: TLS on the gRPC listener is not in this version.
-	GRPCTLS bool `env:"GRPC_SERVER_USE_TLS" envDefault:"false"`
 	// Refused when true: TLS to the store is not in this version.
 	KVStoreTLS bool `env:"KVSTORE_TLS" envDefault:"false"`
 	// Refused when true, like KVSTORE_TLS.
@@ -35,18 +33,15 @@ func (c *config) refuse(r *settings.Report) {
 	f("CONFIG_TYPE", c.Rules.Type == "GRPC_XDS_SOTW", "rules from a control plane (xDS) are")
 	f("BACKEND_TYPE", c.Counting.Backend == "memcache", "the memcache backend is")
 	f("KVSTORE_TYPE", c.KVStore.Type == "sentinel" || c.KVStore.Type == "cluster", c.KVStore.Type+" is")
-	f("GRPC_SERVER_USE_TLS", c.Later.GRPCTLS, "TLS on the gRPC listener is")
 	f("KVSTORE_TLS", c.Later.KVStoreTLS, "TLS to the store is")
 	f("KVSTORE_PERSECOND_TLS", c.Later.PerSecondTLS, "TLS to the store is")
 	f("KVSTORE_PERSECOND", c.Later.PerSecond, "a second store for limits per second is")
 	f("USE_TAGGED_STATSD", c.Later.TaggedStatsd, "tagged statsd is")
 	f("USE_PULLMETRICS", c.Later.PullMetrics, "pull metrics are")
 	f("TRACING_ENABLED", c.Later.Tracing, "tracing is")
-	f("GRPC_CLIENT_TLS_CACERT", r.IsSet("GRPC_CLIENT_TLS_CACERT"), "client certificates are")
-	f("GRPC_CLIENT_TLS_SAN", r.IsSet("GRPC_CLIENT_TLS_SAN"), "client certificates are")
 
 	for _, name := range r.Names() {
-		if isLater(name) && !strings.HasPrefix(name, "GRPC_CLIENT_TLS_") {
+		if isLater(name) {
 			r.Warn("%s has no effect: what it configures is not in this version", name)
 		}
 	}
@@ -54,7 +49,6 @@ func (c *config) refuse(r *settings.Report) {
 
 // laterNames are variables of the features above; they are ours, and have no effect alone.
 var laterNames = []string{
-	"GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN",
 	"KVSTORE_TLS_CLIENT_CERT", "KVSTORE_TLS_CLIENT_KEY", "KVSTORE_TLS_CACERT", "KVSTORE_TLS_SKIP_HOSTNAME_VERIFICATION",
 	"KVSTORE_SENTINEL_AUTH", "KVSTORE_SENTINEL_AUTH_FILE", "KVSTORE_PERSECOND_SENTINEL_AUTH", "KVSTORE_PERSECOND_SENTINEL_AUTH_FILE",
 	"MCACHE_HOST_PORT", "MCACHE_SRV", "MCACHE_SRV_REFRESH", "MCACHE_MAX_IDLE_CONNS",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gatehouse/shared/certs/certtest"
 	"gatehouse/shared/settings"
 )
 
@@ -86,6 +87,16 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("HTTP_REQUEST_TIMEOUT=1s", func(c *config) { c.Listen.HTTPRequestTimeout = time.Second })
 	f("HTTP_WRITE_TIMEOUT=1m", func(c *config) { c.Listen.HTTPWriteTimeout = time.Minute })
 	f("HTTP_IDLE_TIMEOUT=1s", func(c *config) { c.Listen.HTTPIdleTimeout = time.Second })
+	ca := certtest.NewCA(t, "ca", time.Hour)
+	dir := t.TempDir()
+	cert, key := ca.Issue("a.test").Write(t, dir)
+	tls := "GRPC_SERVER_USE_TLS=1 GRPC_SERVER_TLS_CERT=" + cert + " GRPC_SERVER_TLS_KEY=" + key
+	withTLS := func(c *config) { c.TLS.On, c.TLS.Cert, c.TLS.Key = true, cert, key }
+	f(tls, withTLS)
+	f("GRPC_SERVER_TLS_CERT=/c", func(c *config) { c.TLS.Cert = "/c" })
+	f("GRPC_SERVER_TLS_KEY=/k", func(c *config) { c.TLS.Key = "/k" })
+	f("GRPC_CLIENT_TLS_CACERT="+cert+" "+tls, func(c *config) { withTLS(c); c.TLS.ClientCA = cert })
+	f("GRPC_CLIENT_TLS_SAN=a.b GRPC_CLIENT_TLS_CACERT="+cert+" "+tls, func(c *config) { withTLS(c); c.TLS.ClientCA, c.TLS.ClientSAN = cert, "a.b" })
 	f("MAX_DESCRIPTORS=1", func(c *config) { c.Listen.MaxDescriptors = 1 })
 	f("MAX_ENTRIES=1", func(c *config) { c.Listen.MaxEntries = 1 })
 	f("MAX_TEXT_BYTES=1", func(c *config) { c.Listen.MaxTextBytes = 1 })
@@ -187,6 +198,22 @@ func TestConfig_mistakes(t *testing.T) {
 	f("HTTP_REQUEST_TIMEOUT=1m", `HTTP_WRITE_TIMEOUT=30s must be longer than HTTP_REQUEST_TIMEOUT=1m0s, or late answers are cut`)
 	f("LIMIT_RESET_HEADER=X:Reset", `LIMIT_RESET_HEADER="X:Reset": not a header name: letters, digits and - are`)
 	f("LIMIT_LIMIT_HEADER=ratelimit-reset", `LIMIT_LIMIT_HEADER and LIMIT_RESET_HEADER are both RateLimit-Reset`)
+	f("GRPC_SERVER_USE_TLS=true",
+		`GRPC_SERVER_USE_TLS="true": needs GRPC_SERVER_TLS_CERT, which is not set`,
+		`GRPC_SERVER_USE_TLS="true": needs GRPC_SERVER_TLS_KEY, which is not set`)
+	f("GRPC_CLIENT_TLS_CACERT=/ca", `GRPC_CLIENT_TLS_CACERT="/ca": needs GRPC_SERVER_USE_TLS=true: without TLS no client certificate is asked for`)
+	f("GRPC_CLIENT_TLS_SAN=a.test", `GRPC_CLIENT_TLS_SAN="a.test": needs GRPC_CLIENT_TLS_CACERT: without roots no client certificate is asked for`)
+	ca := certtest.NewCA(t, "ca", time.Hour)
+	dir := t.TempDir()
+	cert, key := ca.Issue("a.test").Write(t, dir)
+	_, other := ca.Issue("a.test").Write(t, t.TempDir())
+	tls := "GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=" + cert + " GRPC_SERVER_TLS_KEY="
+	f(tls + key)
+	f(tls+other, `GRPC_SERVER_TLS_KEY="`+other+`": not the key of `+cert+`: tls: private key does not match public key`)
+	f(tls+key+" GRPC_CLIENT_TLS_CACERT="+key+" GRPC_CLIENT_TLS_SAN=*.test",
+		`GRPC_CLIENT_TLS_SAN="*.test": not a DNS name, such as envoy.example.com; wildcards belong into the certificate`,
+		`GRPC_CLIENT_TLS_CACERT="`+key+`": no PEM certificate in it (-----BEGIN CERTIFICATE-----)`)
+	f(strings.Replace(tls+key, cert, dir+"/none", 1), `GRPC_SERVER_TLS_CERT="`+dir+`/none": open `+dir+`/none: no such file or directory`)
 	f("EXTRA_TAGS=a", `EXTRA_TAGS="a": item "a" is not name:value`)
 	f("REDIS_URL=h:1 KVSTORE_URL=h:2", `REDIS_URL and KVSTORE_URL are both set and differ: REDIS_URL is the old name of KVSTORE_URL, remove it`)
 	f("KVSTORE_AUTH=hunter2 KVSTORE_AUTH_FILE=/x", `KVSTORE_AUTH and KVSTORE_AUTH_FILE are both set: keep one`)
@@ -195,21 +222,19 @@ func TestConfig_mistakes(t *testing.T) {
 	f("BACKEND_TYPE=memcache", `BACKEND_TYPE="memcache": the memcache backend is not in this version`)
 	f("KVSTORE_URL=a:1,b:2 KVSTORE_TYPE=CLUSTER", `KVSTORE_TYPE="CLUSTER": cluster is not in this version`)
 	f("KVSTORE_URL=m,b:2 KVSTORE_TYPE=sentinel", `KVSTORE_TYPE="sentinel": sentinel is not in this version`)
-	f("GRPC_SERVER_USE_TLS=true", `GRPC_SERVER_USE_TLS="true": TLS on the gRPC listener is not in this version`)
 	f("KVSTORE_TLS=true", `KVSTORE_TLS="true": TLS to the store is not in this version`)
 	f("KVSTORE_PERSECOND_TLS=true", `KVSTORE_PERSECOND_TLS="true": TLS to the store is not in this version`)
 	f("KVSTORE_PERSECOND=true", `KVSTORE_PERSECOND="true": a second store for limits per second is not in this version`)
 	f("USE_TAGGED_STATSD=true", `USE_TAGGED_STATSD="true": tagged statsd is not in this version`)
 	f("USE_PROMETHEUS=true", `USE_PROMETHEUS="true": pull metrics are not in this version`)
 	f("TRACING_ENABLED=true", `TRACING_ENABLED="true": tracing is not in this version`)
-	f("GRPC_CLIENT_TLS_CACERT=/ca", `GRPC_CLIENT_TLS_CACERT="/ca": client certificates are not in this version`)
 }
 
 // TestConfig_everyWrongValue: each variable that is not free text says its name when it is wrong.
 func TestConfig_everyWrongValue(t *testing.T) {
 	free := map[string]bool{}
 	for name := range strings.FieldsSeq(`RUNTIME_ROOT RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY HOST GRPC_HOST GRPC_UDS DEBUG_HOST LOG_FORMAT
-		CACHE_KEY_PREFIX KVSTORE_AUTH KVSTORE_PERSECOND_AUTH KVSTORE_PERSECOND_URL STATSD_HOST`) {
+		CACHE_KEY_PREFIX KVSTORE_AUTH KVSTORE_PERSECOND_AUTH KVSTORE_PERSECOND_URL STATSD_HOST GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY`) {
 		free[name] = true
 	}
 	fields, err := settings.Fields(new(config))
@@ -237,6 +262,7 @@ func TestConfig_warnings(t *testing.T) {
 	f("KVSTORE_URL=h:1")
 	f("BACKEND_TYPE=memory KVSTORE_URL=h:1", "KVSTORE_URL has no effect with BACKEND_TYPE=memory")
 	f(memory+"GRPC_UDS=/s GRPC_PORT=1", "GRPC_HOST and GRPC_PORT have no effect: GRPC_UDS is set")
+	f(memory+"GRPC_SERVER_TLS_CERT=/c", "GRPC_SERVER_TLS_CERT has no effect without GRPC_SERVER_USE_TLS=true")
 	f(memory+"KVSTORE_PIPELINE_LIMIT=8", "KVSTORE_PIPELINE_LIMIT has no effect and will go; KVSTORE_PIPELINE_WINDOW is what gathers hits")
 	f("KVSTORE_URL=h:1 KVSTORE_TIMEOUT=1s KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s",
 		"KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s is not shorter than KVSTORE_TIMEOUT=1s: calls end before CREATE acts")

@@ -387,7 +387,7 @@ func TestPrograms(t *testing.T) {
 		}
 	}
 	ask := []string{"client", "-dial_string", p.grpc, "--domain=d", "-descriptors", "k=v", "-descriptors", "k=a=b,x=y"}
-	f(0, ask, "Flag: --descriptors=\"[ <key=k, value=v> ] [ <key=k, value=a=b>  <key=x, value=y> ] \"\nFlag: --dial_string=\""+p.grpc+"\"\nFlag: --domain=\"d\"\nresponse: ", "overall_code:OK")
+	f(0, ask, "Flag: --descriptors=\"[ <key=k, value=v> ] [ <key=k, value=a=b>  <key=x, value=y> ] \"\nFlag: --dial_string=\""+p.grpc+"\"\nFlag: --domain=\"d\"\nFlag: --grpc-cert-file=\"\"\n", "Flag: --grpc-use-tls=\"false\"\nresponse: ", "overall_code:OK")
 	f(0, ask, "overall_code:OVER_LIMIT")
 	f(1, []string{"client", "-dial_string", p.grpc, "-descriptors", "k=v"}, "request error: ", "rate limit domain must not be empty")
 	f(2, []string{"client", "-descriptors", "k"}, `"k" is no key=value pair`, "-dial_string")

@@ -58,6 +58,7 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log,
 		MaxAge: c.GRPCMaxAge, MaxAgeGrace: c.GRPCMaxAgeGrace, Reflection: c.GRPCReflection,
 		KeepaliveTime: c.GRPCKeepaliveTime, KeepaliveTimeout: c.GRPCKeepaliveTimeout, MinPing: c.GRPCMinPing,
+		TLS: d.tls,
 	})
 	l.http = httpx.NewServer(server.NewHTTP(server.HTTPOptions{
 		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log, BodyBytes: c.HTTPMaxBody, Timeout: c.HTTPRequestTimeout,

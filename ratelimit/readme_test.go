@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	httprl "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	"github.com/goccy/go-yaml"
@@ -20,6 +21,7 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/certs/certtest"
 )
 
 // This file and readme_walk_test.go hold README.md to what the program does: its rules load, its tables
@@ -190,13 +192,20 @@ func TestREADME_refusals(t *testing.T) {
 
 // TestREADME_metrics: every name of the registry is listed, and every name listed is there.
 func TestREADME_metrics(t *testing.T) {
-	c, _, err := loadConfig([]string{"BACKEND_TYPE=memory", "LOCAL_CACHE_SIZE_IN_BYTES=1"})
+	cert, key := certtest.NewCA(t, "ca", time.Hour).Issue("localhost").Write(t, t.TempDir())
+	c, _, err := loadConfig([]string{"BACKEND_TYPE=memory", "LOCAL_CACHE_SIZE_IN_BYTES=1",
+		"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + cert, "GRPC_SERVER_TLS_KEY=" + key})
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
 	d := &daemon{config: c, log: log, health: server.NewHealth(), stats: stats.NewRegistry(stats.Options{Log: log})}
 	d.makeService()
+	closeCerts, err := d.openCerts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeCerts()
 	if _, err := d.openStore(t.Context()); err != nil {
 		t.Fatal(err)
 	}

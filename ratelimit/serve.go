@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -16,11 +17,13 @@ import (
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/decide"
+	"gatehouse/ratelimit/internal/grpctls"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/source"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/certs"
 	"gatehouse/shared/self"
 )
 
@@ -51,6 +54,11 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 	defer stopStats() // last of all, so that the final flush has everything
 
 	d.makeService()
+	closeCerts, err := d.openCerts()
+	if err != nil {
+		return err
+	}
+	defer closeCerts()
 
 	var store counter.Store
 	defer func() {
@@ -114,6 +122,7 @@ type daemon struct {
 	hup     <-chan os.Signal
 	service *service.Service
 	loader  *service.Loader
+	tls     *tls.Config // of the gRPC listener; nil: none
 }
 
 // flushStats starts the flush loop. The function it returns flushes once more and waits for that,
@@ -142,6 +151,27 @@ func (d *daemon) sink(stdout io.Writer) stats.Sink {
 	default:
 		return stats.NewStatsdTCP(address, d.log)
 	}
+}
+
+// openCerts reads the files of the gRPC listener's TLS and follows them until closed is called.
+func (d *daemon) openCerts() (closed func(), err error) {
+	c := d.config.TLS
+	if !c.On {
+		return func() {}, nil
+	}
+	store, err := certs.Open(c.files(), d.log)
+	if err != nil {
+		return nil, fmt.Errorf("GRPC_SERVER_USE_TLS: %w", err)
+	}
+	d.tls = store.Server(c.ClientSAN, grpctls.Protocol)
+	d.stats.GaugeFunc("ratelimit_server.tls.certificate_ends_at", func() int64 { return store.State().NotAfter.Unix() })
+	d.stats.GaugeFunc("ratelimit_server.tls.files_rejected", func() int64 {
+		if store.State().Error != "" {
+			return 1
+		}
+		return 0
+	})
+	return store.Close, nil
 }
 
 func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {

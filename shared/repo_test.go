@@ -22,6 +22,7 @@ const module = "gatehouse"
 var floors = map[string]int{
 	"ratelimit/internal/rls": 0, "ratelimit/internal/stats": 0,
 	"ratelimit/internal/limits": 1, "ratelimit/internal/counter": 1,
+	"ratelimit/internal/grpctls": 0,
 	"ratelimit/internal/decide":  2,
 	"ratelimit/internal/source":  3,
 	"ratelimit/internal/service": 4,

@@ -34,8 +34,19 @@ type Files struct {
 	SystemRoots bool
 }
 
+// Role is what a file of Files is for.
+type Role uint8
+
+// The roles, as the fields of Files.
+const (
+	Cert Role = iota
+	Key
+	CA
+)
+
 // Error is what is wrong with one file.
 type Error struct {
+	Role Role
 	Path string
 	Err  error
 }
@@ -62,7 +73,7 @@ const maxBytes = 4 << 20
 
 // material is what the files held at one time. It does not change.
 type material struct {
-	texts [3][]byte // of Cert, Key, CA
+	texts [3][]byte // by Role
 	pair  *tls.Certificate
 	roots *x509.CertPool // nil: the system's
 }
@@ -72,48 +83,49 @@ type material struct {
 func (f Files) load() (*material, []*Error) {
 	m := &material{}
 	var errs []*Error
-	wrong := func(path string, err error) { errs = append(errs, &Error{path, err}) }
-	read := func(i int, path string) bool {
-		if path == "" {
+	paths := [...]string{f.Cert, f.Key, f.CA}
+	wrong := func(role Role, err error) { errs = append(errs, &Error{role, paths[role], err}) }
+	read := func(role Role) bool {
+		if paths[role] == "" {
 			return false
 		}
 		var err error
-		if m.texts[i], err = readFile(path); err != nil {
-			wrong(path, err)
+		if m.texts[role], err = readFile(paths[role]); err != nil {
+			wrong(role, err)
 		}
 		return err == nil
 	}
-	certRead, keyRead := read(0, f.Cert), read(1, f.Key)
+	certRead, keyRead := read(Cert), read(Key)
 	switch {
 	case f.Cert != "" && f.Key == "":
-		wrong(f.Cert, errors.New("a certificate without its key is of no use"))
+		wrong(Cert, errors.New("a certificate without its key is of no use"))
 	case f.Cert == "" && f.Key != "":
-		wrong(f.Key, errors.New("a key without its certificate is of no use"))
+		wrong(Key, errors.New("a key without its certificate is of no use"))
 	}
 	certOK := certRead
 	if certRead {
-		if _, err := parseCertificates(m.texts[0]); err != nil {
-			wrong(f.Cert, err)
+		if _, err := parseCertificates(m.texts[Cert]); err != nil {
+			wrong(Cert, err)
 			certOK = false
 		}
 	}
 	if certOK && keyRead {
-		pair, err := tls.X509KeyPair(m.texts[0], m.texts[1])
+		pair, err := tls.X509KeyPair(m.texts[Cert], m.texts[Key])
 		if err != nil {
-			wrong(f.Key, fmt.Errorf("not the key of %s: %w", f.Cert, err))
+			wrong(Key, fmt.Errorf("not the key of %s: %w", f.Cert, err))
 		}
 		m.pair = &pair
 	}
-	if read(2, f.CA) {
+	if read(CA) {
 		if err := m.readRoots(f.SystemRoots); err != nil {
-			wrong(f.CA, err)
+			wrong(CA, err)
 		}
 	}
 	return m, errs
 }
 
 func (m *material) readRoots(system bool) error {
-	roots, err := parseCertificates(m.texts[2])
+	roots, err := parseCertificates(m.texts[CA])
 	if err != nil {
 		return err
 	}

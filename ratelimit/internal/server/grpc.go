@@ -2,8 +2,10 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -13,6 +15,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
+	"gatehouse/ratelimit/internal/grpctls"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
 )
@@ -33,6 +36,8 @@ type GRPCOptions struct {
 	MinPing time.Duration
 	// Reflection serves the reflection service too.
 	Reflection bool
+	// TLS is the listener's config; nil: plain HTTP/2.
+	TLS *tls.Config
 }
 
 // serviceName is the one service this daemon exists for.
@@ -53,7 +58,8 @@ const (
 
 // NewGRPC builds the server with the decision service, health and, if asked, reflection.
 func NewGRPC(o GRPCOptions) *grpc.Server {
-	s := grpc.NewServer(
+	handshakeFailed := failedHandshakes(o)
+	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.ConnectionTimeout(greeting),
 		grpc.NumStreamWorkers(streamWorkers),
@@ -65,7 +71,11 @@ func NewGRPC(o GRPCOptions) *grpc.Server {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: max(1, o.MinPing-minPingSlack), PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(countMethods(o.Stats)),
 		grpc.StreamInterceptor(o.Health.endWatches),
-	)
+	}
+	if o.TLS != nil {
+		options = append(options, grpc.Creds(grpctls.Server(o.TLS, handshakeFailed)))
+	}
+	s := grpc.NewServer(options...)
 	h := &decisions{
 		service:  o.Service,
 		log:      o.Log,
@@ -79,6 +89,16 @@ func NewGRPC(o GRPCOptions) *grpc.Server {
 		reflection.Register(s)
 	}
 	return s
+}
+
+// failedHandshakes counts clients that are turned away, and says why at debug level: who may connect
+// may also write as many lines as he likes.
+func failedHandshakes(o GRPCOptions) func(net.Addr, error) {
+	count := o.Stats.Counter("ratelimit_server.tls.handshake_error")
+	return func(peer net.Addr, err error) {
+		count.Inc()
+		o.Log.Debug("a TLS handshake failed", "peer", peer.String(), "error", err)
+	}
 }
 
 const panicStat = "ratelimit.service.call.should_rate_limit.panic"

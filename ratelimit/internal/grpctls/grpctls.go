@@ -1,0 +1,74 @@
+// Package grpctls puts the certificates of package certs under gRPC connections, at either end.
+package grpctls
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+
+	"google.golang.org/grpc/credentials"
+
+	"gatehouse/shared/certs"
+)
+
+// Protocol is what ALPN settles on: gRPC is HTTP/2.
+const Protocol = "h2"
+
+// Server serves over a config of certs.Store.Server. failed is told of each handshake that came to
+// nothing: grpc-go itself is silent about them.
+func Server(c *tls.Config, failed func(peer net.Addr, err error)) credentials.TransportCredentials {
+	return &server{credentials.NewTLS(c), failed}
+}
+
+type server struct {
+	credentials.TransportCredentials
+	failed func(net.Addr, error)
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (s *server) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := s.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		s.failed(raw.RemoteAddr(), err)
+	}
+	return conn, info, err
+}
+
+// Clone implements credentials.TransportCredentials.
+func (s *server) Clone() credentials.TransportCredentials {
+	return &server{s.TransportCredentials.Clone(), s.failed}
+}
+
+// Client dials with the certificate and the roots that store holds at each handshake. The server must
+// prove the host part of the connection's authority: of the address dialled, or of grpc.WithAuthority.
+func Client(store *certs.Store) credentials.TransportCredentials { return client{store} }
+
+type client struct{ store *certs.Store }
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (c client) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	name, _, err := net.SplitHostPort(authority)
+	if err != nil {
+		name = authority // there is no port
+	}
+	return credentials.NewTLS(c.store.Client(name, false)).ClientHandshake(ctx, authority, raw)
+}
+
+// ServerHandshake implements credentials.TransportCredentials; a client serves nobody.
+func (c client) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("grpctls: the credentials of a client can't serve")
+}
+
+// Info implements credentials.TransportCredentials.
+func (c client) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c client) Clone() credentials.TransportCredentials { return c }
+
+// OverrideServerName implements credentials.TransportCredentials.
+func (c client) OverrideServerName(string) error {
+	return errors.New("grpctls: use grpc.WithAuthority")
+}
