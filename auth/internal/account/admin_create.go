@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,6 +23,20 @@ func set(text *string) string {
 
 func yes(flag *bool) bool { return flag != nil && *flag }
 
+// maxClaim is how many bytes a role and an audience may have: they stand in every token, which travels in
+// headers.
+const maxClaim = 255
+
+func goodClaims(role, aud string) error {
+	switch {
+	case len(role) > maxClaim:
+		return notValid(fmt.Sprintf("Role cannot be longer than %d bytes", maxClaim))
+	case len(aud) > maxClaim:
+		return notValid(fmt.Sprintf("Audience cannot be longer than %d bytes", maxClaim))
+	}
+	return nil
+}
+
 // AdminCreate makes a user as an administrator wants him (spec core-http 1.19): no mail is sent, and
 // whether sign-ups are open does not matter.
 func (a *Accounts) AdminCreate(ctx context.Context, c Client, by Actor, p Attributes) (store.User, error) {
@@ -32,6 +47,9 @@ func (a *Accounts) AdminCreate(ctx context.Context, c Client, by Actor, p Attrib
 	}
 	if role := plain(set(p.Role)); role != "" {
 		u.Role = role
+	}
+	if err := goodClaims(u.Role, u.Aud); err != nil {
+		return store.User{}, err
 	}
 	if err := a.freeAddresses(ctx, &u, p); err != nil {
 		return store.User{}, err

@@ -58,6 +58,15 @@ func TestAdminCreate_refusals(t *testing.T) {
 	f(with(func(p *account.Attributes) { p.AppMetadata = []byte(`1`) }), account.Invalid, "bad_json: Could not parse request body as JSON: metadata is not an object")
 	f(with(func(p *account.Attributes) { p.Password = &short }), 0, "", func(s *account.Settings) { s.Passwords.PolicyForAdmin = false })
 	f(account.Attributes{Email: ptr("mia@example.org"), Aud: "other"}, 0, "")
+	f(with(func(p *account.Attributes) { p.Role = ptr(strings.Repeat("x", 256)) }), account.Invalid, "validation_failed: Role cannot be longer than 255 bytes")
+	f(with(func(p *account.Attributes) { p.Aud = strings.Repeat("x", 256) }), account.Invalid, "validation_failed: Audience cannot be longer than 255 bytes")
+	f(account.Attributes{Email: ptr("wide@example.org"), Role: ptr(strings.Repeat("x", 255)), Aud: strings.Repeat("y", 255)}, 0, "")
+	stranger := browser
+	stranger.Aud = strings.Repeat("y", 256)
+	_, err = h.Invite(t.Context(), stranger, service, account.Invitation{Email: "far@example.org"})
+	refused(t, err, "validation_failed: Audience cannot be longer than 255 bytes")
+	_, err = h.GenerateLink(t.Context(), stranger, service, account.LinkRequest{Type: "invite", Email: "far@example.org"})
+	refused(t, err, "validation_failed: Audience cannot be longer than 255 bytes")
 }
 
 func TestAdminCreate(t *testing.T) {
@@ -108,6 +117,7 @@ func TestAdminUpdate(t *testing.T) {
 	}
 	f(account.Attributes{Email: ptr("a")}, "validation_failed: Unable to validate email address: invalid format")
 	f(account.Attributes{Phone: ptr("0")}, "validation_failed: Invalid phone number format (E.164 required)")
+	f(account.Attributes{Role: ptr(strings.Repeat("x", 256))}, "validation_failed: Role cannot be longer than 255 bytes")
 	f(account.Attributes{BanDuration: ptr("soon")}, `validation_failed: invalid format for ban duration: time: invalid duration "soon"`)
 	f(account.Attributes{Password: ptr(strings.Repeat("x", 73))}, "validation_failed: Password cannot be longer than 72 characters")
 	f(account.Attributes{Password: ptr("short")}, "weak_password: Password should be at least 6 characters.")

@@ -67,6 +67,9 @@ func (a *Accounts) AdminUpdate(ctx context.Context, c Client, by Actor, id uuid.
 }
 
 func (e *edit) judge(s *Settings) (err error) {
+	if err := goodClaims(set(e.p.Role), ""); err != nil {
+		return err
+	}
 	if text := set(e.p.Email); text != "" {
 		if e.email, err = goodEmail(text); err != nil {
 			return err

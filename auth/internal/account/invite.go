@@ -24,7 +24,10 @@ func (by Actor) audit(c Client, action store.Action, now time.Time, pairs ...str
 func (a *Accounts) Invite(ctx context.Context, c Client, by Actor, p Invitation) (store.User, error) {
 	s := a.live.Load()
 	n := &newcomer{aud: s.aud(c), provider: "email"}
-	var err error
+	err := goodClaims("", n.aud)
+	if err != nil {
+		return store.User{}, err
+	}
 	if n.who, err = goodEmail(p.Email); err != nil {
 		return store.User{}, err
 	}

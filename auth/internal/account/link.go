@@ -18,7 +18,10 @@ func (a *Accounts) GenerateLink(ctx context.Context, c Client, by Actor, p LinkR
 	s := a.live.Load()
 	g := generation{Accounts: a, s: s, c: c, by: by, p: p}
 	g.n = newcomer{aud: s.aud(c), provider: "email"}
-	var err error
+	err := goodClaims("", g.n.aud)
+	if err != nil {
+		return Link{}, err
+	}
 	if g.n.who, err = goodEmail(p.Email); err != nil {
 		return Link{}, err
 	}

@@ -120,7 +120,7 @@ func (a *Accounts) limitKey(parts ...string) []byte { return a.root.MAC(secret.L
 func (a *Accounts) failedPassword(ctx context.Context, c Client, look store.CredentialsFor, now time.Time, u store.User) error {
 	err := a.db.FailedPassword(ctx, store.FailedPassword{
 		Tries: look.Tries, Now: now,
-		Note:  store.NewInterval(a.limitKey("password note", look.Aud, look.Email+look.Phone), time.Minute),
+		Note:  store.NewInterval(a.limitKey("password note", look.Email+look.Phone), time.Minute),
 		Audit: store.Audit{At: now, Action: store.ActionLoginFailed, Actor: u.ID, IP: c.IP, Traits: traits("reason", "password")},
 	})
 	if err != nil {

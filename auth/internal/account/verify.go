@@ -136,7 +136,7 @@ func (a *Accounts) Verify(ctx context.Context, c Client, p Verify) (Verified, er
 		out, err = v.redeem(ctx, tx, pf)
 		if errors.Is(err, store.ErrNotFound) {
 			missed = true
-			return v.noteMiss(ctx, tx) // a miss counts, so it is committed
+			return v.noteMiss(ctx, tx, pf) // a miss counts, so it is committed
 		}
 		return err
 	})
@@ -239,10 +239,16 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 	return out, w.b.Send(ctx)
 }
 
-// noteMiss notes a failed verification.
-func (v *verification) noteMiss(ctx context.Context, tx *store.Tx) error {
+// noteMiss notes a failed verification: at most once a minute for an address, and for all links together
+// that nobody was sent, or whoever guesses would fill the log.
+func (v *verification) noteMiss(ctx context.Context, tx *store.Tx, pf proof) error {
+	typ := v.p.Type
+	if pf.kinds == nil { // anything may stand there
+		typ = ""
+	}
 	b := tx.Batch()
-	b.Audit(store.Audit{At: v.now, Action: store.ActionVerificationFailed, IP: v.c.IP, Traits: traits("type", v.p.Type)})
+	b.AuditSeldom(store.NewInterval(v.limitKey("verify note", pf.who), time.Minute),
+		store.Audit{At: v.now, Action: store.ActionVerificationFailed, IP: v.c.IP, Traits: traits("type", typ)})
 	return b.Send(ctx)
 }
 

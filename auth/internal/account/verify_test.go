@@ -1,6 +1,7 @@
 package account_test
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -68,6 +69,59 @@ func TestVerify_refusals(t *testing.T) {
 	f(account.Verify{Type: "signup", Token: "123456", Email: "a@b", Password: "short"}, account.Unprocessable, "weak_password: Password should be at least 6 characters.")
 	if !strings.HasPrefix(h.trail(), "verification_failed verification_failed") {
 		t.Errorf("trail %s", h.trail())
+	}
+}
+
+// Guessing does not fill the log: one row a minute for an address, one for all links that nobody was sent.
+func TestVerify_notesSeldom(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.confirmed("mia@example.org")
+	noted := func() []store.AuditRow {
+		t.Helper()
+		rows, _, err := h.AuditLog(t.Context(), store.AuditFilter{Action: "verification_failed", Limit: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	guess := func(p account.Verify, aud string) {
+		t.Helper()
+		c := browser
+		c.Aud = aud
+		_, err := h.Verify(t.Context(), c, p)
+		if kindOf(err) != account.Denied {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+	flood := func() {
+		for i := range 10 {
+			guess(account.Verify{Type: "email", Token: fmt.Sprintf("%06d", i), Email: "mia@example.org"}, "")
+			guess(account.Verify{Type: "recovery", Token: "000000", Email: "mia@example.org"}, fmt.Sprint("other", i))
+			guess(account.Verify{Type: "email", Token: "000000", Email: "nobody@example.org"}, "")
+			guess(account.Verify{Type: "recovery", TokenHash: fmt.Sprintf("%064d", i)}, "")
+			guess(account.Verify{Type: strings.Repeat("\x00long", 10000), Token: "1", Phone: "491511"}, "")
+		}
+	}
+	flood()
+	if n := len(noted()); n != 4 {
+		t.Errorf("%d rows, want one for each address and one for links", n)
+	}
+	h.pass(59 * time.Second)
+	flood()
+	if n := len(noted()); n != 4 {
+		t.Errorf("%d rows within a minute", n)
+	}
+	h.pass(time.Second)
+	flood()
+	rows := noted()
+	if len(rows) != 8 {
+		t.Errorf("%d rows in the next minute", len(rows))
+	}
+	for _, r := range rows {
+		if len(r.Traits) > 50 {
+			t.Errorf("%d bytes of traits", len(r.Traits))
+		}
 	}
 }
 

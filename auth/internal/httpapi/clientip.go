@@ -12,7 +12,7 @@ import (
 // trusted proxy, else the connection's.
 func clientIP(s *Settings, r *http.Request) string {
 	if ip, ok := forwardedIP(s, r); ok {
-		return ip
+		return ip.String()
 	}
 	if ip := peer(r); ip.IsValid() {
 		return ip.String()
@@ -21,12 +21,12 @@ func clientIP(s *Settings, r *http.Request) string {
 }
 
 // forwardedIP is an address that a header told and somebody trusted vouches for.
-func forwardedIP(s *Settings, r *http.Request) (string, bool) {
+func forwardedIP(s *Settings, r *http.Request) (netip.Addr, bool) {
 	if ip, ok := authForwardedFor(s, r); ok {
-		return ip.String(), true
+		return ip, true
 	}
 	if len(s.TrustedProxies) == 0 || !trusted(s, peer(r)) {
-		return "", false
+		return netip.Addr{}, false
 	}
 	// Each proxy adds whom it heard from at the right end; what stands left of the first address that
 	// is no proxy of ours, anybody may have written.
@@ -40,13 +40,13 @@ func forwardedIP(s *Settings, r *http.Request) (string, bool) {
 		}
 		ip := parseIP(text)
 		if !ip.IsValid() {
-			return "", false
+			return ip, false
 		}
 		if !trusted(s, ip) {
-			return ip.String(), true
+			return ip, true
 		}
 	}
-	return "", false
+	return netip.Addr{}, false
 }
 
 func authForwardedFor(s *Settings, r *http.Request) (netip.Addr, bool) {
@@ -95,22 +95,34 @@ func trusted(s *Settings, ip netip.Addr) bool {
 func (s *Server) limitKey(c *call) string {
 	l := &c.live.Settings
 	if ip, ok := authForwardedFor(l, c.r); ok {
-		return ip.String()
+		return network(ip)
 	}
 	if l.LimitHeader != "" {
 		first, _, _ := strings.Cut(c.r.Header.Get(l.LimitHeader), ",")
 		if first = strings.TrimSpace(first); first != "" {
+			if ip := parseIP(first); ip.IsValid() {
+				return network(ip)
+			}
 			return first
 		}
 		s.warnMissing(l.LimitHeader)
 	}
 	if ip, ok := forwardedIP(l, c.r); ok {
-		return ip
+		return network(ip)
 	}
 	if ip := peer(c.r); l.LimitByPeer && ip.IsValid() {
-		return ip.String()
+		return network(ip)
 	}
 	return ""
+}
+
+// network is what one subscriber has at least: an IPv4 address, but 2^64 IPv6 addresses to send from (RFC
+// 6177), which count as one.
+func network(ip netip.Addr) string {
+	if ip.Is4() {
+		return ip.String()
+	}
+	return netip.PrefixFrom(ip, 64).Masked().String()
 }
 
 // baseURL is what links begin with: API_EXTERNAL_URL, unless a proxy names a host that is listed. An

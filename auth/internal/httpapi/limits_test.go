@@ -41,7 +41,7 @@ func TestClientIP(t *testing.T) {
 	f(byPeer, "192.0.2.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9"}, "192.0.2.1", "192.0.2.1")
 
 	f(believed, "192.0.2.1:5", map[string]string{"Auth-Forwarded-For": " 198.51.100.8 , 203.0.113.1"}, "198.51.100.8", "198.51.100.8")
-	f(believed, "192.0.2.1:5", map[string]string{"Auth-Forwarded-For": "2001:DB8:0::8"}, "2001:db8::8", "2001:db8::8")
+	f(believed, "192.0.2.1:5", map[string]string{"Auth-Forwarded-For": "2001:DB8:0::8"}, "2001:db8::8", "2001:db8::/64")
 	f(believed, "192.0.2.1:5", map[string]string{"Auth-Forwarded-For": "nonsense"}, "192.0.2.1", "")
 	f(believed, "192.0.2.1:5", nil, "192.0.2.1", "")
 
@@ -51,11 +51,17 @@ func TestClientIP(t *testing.T) {
 	f(behind, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9, garbage"}, "10.1.1.1", "")
 	f(behind, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "10.3.3.3"}, "10.1.1.1", "")
 	f(behind, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9:4711"}, "198.51.100.9", "198.51.100.9")
-	f(behind, "[fd00::1]:5", map[string]string{"X-Forwarded-For": "2001:db8::9"}, "2001:db8::9", "2001:db8::9")
+	f(behind, "[fd00::1]:5", map[string]string{"X-Forwarded-For": "2001:db8::9"}, "2001:db8::9", "2001:db8::/64")
+	f(behind, "[fd00::1]:5", map[string]string{"X-Forwarded-For": "2001:db8:0:0:ffff:1::"}, "2001:db8::ffff:1:0:0", "2001:db8::/64")
+	f(behind, "[fd00::1]:5", map[string]string{"X-Forwarded-For": "2001:db8:0:1::9"}, "2001:db8:0:1::9", "2001:db8:0:1::/64")
+	f(byPeer, "[2001:db8:1:2:3:4:5:6%eth0]:5", nil, "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64")
+	f(byPeer, "[::ffff:192.0.2.1]:5", nil, "192.0.2.1", "192.0.2.1")
 	f(behind, "10.1.1.1:5", nil, "10.1.1.1", "")
 
 	f(named, "192.0.2.1:5", map[string]string{"X-Real-Ip": " any text , more"}, "192.0.2.1", "any text")
 	f(named, "192.0.2.1:5", map[string]string{"X-Real-Ip": "  "}, "192.0.2.1", "")
+	f(named, "192.0.2.1:5", map[string]string{"X-Real-Ip": "2001:db8::9"}, "192.0.2.1", "2001:db8::/64")
+	f(named, "192.0.2.1:5", map[string]string{"X-Real-Ip": "198.51.100.9:4711"}, "192.0.2.1", "198.51.100.9")
 	f(named, "192.0.2.1:5", nil, "192.0.2.1", "")
 	both := Settings{LimitHeader: "X-Real-Ip", LimitByPeer: true, TrustedProxies: proxies, ForwardedFor: true}
 	f(both, "10.1.1.1:5", map[string]string{"Auth-Forwarded-For": "192.0.2.3", "X-Real-Ip": "b", "X-Forwarded-For": "198.51.100.9"}, "192.0.2.3", "192.0.2.3")

@@ -107,6 +107,23 @@ func (b *Batch) Audit(a Audit) {
 	b.exec("audit", insertAudit, append(a.args(), nullID(a.OnlyFor))...)
 }
 
+// The mark is a bucket of one whose refusal is no error: nothing is noted then.
+var insertAuditSeldom = define(`
+with marked as (
+    insert into {limits} as l (key, tokens, at, full_at)
+    values ($8, 0, $1::timestamptz, $1::timestamptz + $9::float8 * interval '1 second')
+    on conflict (key) do update set at = $1, full_at = excluded.full_at
+    where l.full_at <= $1
+    returning 1
+)
+insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
+select $1::timestamptz, $2::smallint, $3::uuid, $4::text, $5::uuid, $6::text, $7::jsonb from marked`)
+
+// AuditSeldom notes an act unless one was noted under that interval before.
+func (b *Batch) AuditSeldom(pause Limit, a Audit) {
+	b.exec("audit seldom", insertAuditSeldom, append(a.args(), pause.Key, pause.Refill.Seconds())...)
+}
+
 // AuditFilter chooses a page of the log.
 type AuditFilter struct {
 	// Author is part of the actor's address or role, in any case; "" for any.
