@@ -31,7 +31,8 @@ var floors = map[string]int{
 
 	"auth/internal/token": 0, "auth/internal/secret": 0, "auth/internal/password": 0, "auth/internal/redirect": 0, "auth/internal/address": 0,
 	"auth/internal/mail": 0, "auth/internal/store": 1,
-	"auth/internal/keys": 2, "auth/internal/mailbox": 2,
+	"auth/internal/provider": 1,
+	"auth/internal/keys":     2, "auth/internal/mailbox": 2,
 	"auth/internal/outbox":  3,
 	"auth/internal/account": 3,
 	"auth/internal/httpapi": 4,

@@ -1,0 +1,113 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+
+	"gatehouse/auth/internal/token"
+)
+
+// Azure's base says whose accounts may sign in (note B): common, organizations or consumers of
+// login.microsoftonline.com; one tenant of it; a tenant of a customer-identity host; or a place of the
+// operator's own.
+const (
+	azureHost      = "https://login.microsoftonline.com/"
+	azureOldHost   = "https://sts.windows.net/" // of tokens in version 1.0
+	azureConsumers = "9188040d-6c67-4c5b-b112-36a304b66dad"
+)
+
+var (
+	azureTenantID = `[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`
+	azureIssuer   = regexp.MustCompile(`^https://login\.microsoftonline\.com/(` + azureTenantID + `)/v2\.0/?$`)
+	azureOld      = regexp.MustCompile(`^https://sts\.windows\.net/(` + azureTenantID + `)/$`)
+	azureCIAMBase = regexp.MustCompile(`^https://[a-z0-9-]+\.ciamlogin\.com/[^/]+$`)
+	azureCIAM     = regexp.MustCompile(`^https://[a-z0-9-]+\.ciamlogin\.com/[^/]+/v2\.0/?$`)
+)
+
+// azureTrust is the one issuer of a base that names one; no issuer at all where every tenant is welcome.
+func azureTrust(p *Provider) trust {
+	tenant, ours := strings.CutPrefix(p.base, azureHost)
+	switch {
+	case ours && tenant == "consumers":
+		tenant = azureConsumers
+	case ours && (tenant == "common" || tenant == "organizations"):
+		return trust{}
+	case !ours:
+		return trust{issuer: p.base + "/v2.0"}
+	}
+	return trust{issuer: azureHost + tenant + "/v2.0"}
+}
+
+// azureTrusts is the trust in an issuer that a token names, if it may be named at all. native tokens may
+// also be of version 1.0. The issuers of a customer-identity host vary with the tenant's two names, so
+// the pattern decides there.
+func azureTrusts(p *Provider, iss string, native bool) (trust, error) {
+	one := p.trust()
+	if one.issuer != "" {
+		if iss == one.issuer {
+			return one, nil
+		}
+		if id, ok := strings.CutPrefix(one.issuer, azureHost); ok && native && iss == azureOldHost+strings.TrimSuffix(id, "v2.0") {
+			return trust{issuer: iss}, nil
+		}
+		return trust{}, errForeignTenant
+	}
+	if azureIssuer.MatchString(iss) || native && azureOld.MatchString(iss) {
+		return trust{issuer: iss}, nil
+	}
+	return trust{}, errForeignTenant
+}
+
+var errForeignTenant = errors.New("the ID token is of a tenant that may not sign in")
+
+func azureProfile(ctx context.Context, s *signIn) (Profile, error) {
+	text := s.extra("id_token")
+	if text == "" {
+		return s.idProfile(ctx, trust{}) // says so
+	}
+	unverified, err := token.ParseForeign(text)
+	if err != nil {
+		return Profile{}, err
+	}
+	t, err := azureTrusts(s.Provider, unverified.Issuer, false)
+	if err != nil {
+		return Profile{}, err
+	}
+	return s.idProfile(ctx, t)
+}
+
+var azureNoClaims = strings.Fields("aud iss iat nbf exp c_hash at_hash aio nonce rh uti jti ver sub name preferred_username")
+
+func azureClaims(p *Provider, t *idToken, d *Profile) {
+	d.set("full_name", t.claims.at("name"))
+	d.set("preferred_username", t.claims.at("preferred_username"))
+	for name, value := range t.claims {
+		if !slices.Contains(azureNoClaims, name) {
+			d.setCustom(name, value)
+		}
+	}
+	email := t.claims.text("email")
+	d.addEmail(email, azureProven(p, t, email), true)
+}
+
+// azureProven: a tenant's administrator can write any address into an account, so only what Microsoft
+// vouches for counts (RULINGS "Azure e-mail"): xms_edov, or the address among those of the tenant's
+// verified domains. The operator of one tenant may list domains that he knows to be his.
+func azureProven(p *Provider, t *idToken, email string) bool {
+	if v := t.claims.at("xms_edov"); v != nil {
+		return v == true || v == "1" || v == "true"
+	}
+	for _, claim := range []string{"verified_primary_email", "verified_secondary_email"} {
+		list, _ := t.claims.at(claim).([]any)
+		for _, v := range list {
+			if s, ok := v.(string); ok && s != "" && strings.EqualFold(s, email) {
+				return true
+			}
+		}
+	}
+	_, domain, _ := strings.Cut(email, "@")
+	return p.trust().issuer != "" && slices.ContainsFunc(p.domains, func(d string) bool { return strings.EqualFold(d, domain) })
+}

@@ -1,0 +1,77 @@
+package provider
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// cached is one value that is looked up again when it has become old. The zero value is empty.
+type cached[V any] struct {
+	mu      sync.Mutex
+	value   V
+	has     bool
+	until   time.Time     // the value is fresh before
+	retry   time.Time     // after a failure, not looked up before
+	err     error         // of the last look-up
+	loading chan struct{} // closed when the look-up under way has ended
+}
+
+// get is the value. Whoever comes first looks it up, in a goroutine that ends with the time limit and not
+// with his request; the others wait for that one. A value that can't be renewed stays in use; a failure
+// without one is remembered for failurePause.
+func (c *cached[V]) get(ctx context.Context, d *directory, what, of string, ttl time.Duration, fetch func(context.Context) (V, error)) (V, error) {
+	for {
+		c.mu.Lock()
+		now := d.now()
+		switch {
+		case c.has && (now.Before(c.until) || now.Before(c.retry)):
+			defer c.mu.Unlock()
+			return c.value, nil
+		case now.Before(c.retry):
+			defer c.mu.Unlock()
+			return c.value, c.err
+		}
+		wait := c.loading
+		if wait == nil {
+			wait = make(chan struct{})
+			c.loading = wait
+			go c.load(context.WithoutCancel(ctx), d, what, of, ttl, fetch)
+		}
+		c.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			var none V
+			return none, ctx.Err()
+		}
+	}
+}
+
+func (c *cached[V]) load(ctx context.Context, d *directory, what, of string, ttl time.Duration, fetch func(context.Context) (V, error)) {
+	ctx, cancel := context.WithTimeout(ctx, d.limit)
+	defer cancel()
+	v, err := fetch(ctx)
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.loading)
+	c.loading = nil
+	now := d.now()
+	c.err = err
+	if err != nil {
+		c.retry = now.Add(failurePause)
+		d.log.Warn("an identity provider's "+what+" can't be fetched", "issuer", of, "error", err, "last_good_used", c.has)
+		return
+	}
+	c.value, c.has, c.until, c.retry = v, true, now.Add(ttl), time.Time{}
+}
+
+// expire has the next get look up again, if is still holds of the value.
+func (c *cached[V]) expire(is func(V) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.has && is(c.value) {
+		c.until = time.Time{}
+	}
+}

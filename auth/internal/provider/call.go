@@ -1,0 +1,82 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// me is the answer to the profile call.
+func (s *signIn) me(ctx context.Context) (object, error) {
+	path, query, _ := strings.Cut(s.row.me, "?")
+	var into object
+	err := s.call(ctx, path, query, &into)
+	if err == nil && into == nil {
+		err = errNoObject
+	}
+	return into, err
+}
+
+// call gets path below the API with the access token and decodes the JSON answer.
+func (s *signIn) call(ctx context.Context, path, query string, into any) error {
+	header := http.Header{"Authorization": {"Bearer " + s.token.AccessToken}}
+	for name, value := range s.header {
+		header[name] = []string{value}
+	}
+	if s.proof != nil {
+		more := map[string]string{}
+		s.proof(s, more, header)
+		for name, value := range more {
+			if query != "" {
+				query += "&"
+			}
+			query += name + "=" + url.QueryEscape(value)
+		}
+	}
+	address := s.apiURL() + path
+	if query != "" {
+		address += "?" + query
+	}
+	return getJSON(ctx, s.http.Operator, address, header, into)
+}
+
+// getJSON gets an answer of status 200 to 299 and decodes it.
+func getJSON(ctx context.Context, c *http.Client, address string, header http.Header, into any) error {
+	resp, err := get(ctx, c, address, header)
+	if err != nil {
+		return quiet(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return fmt.Errorf("reading the answer of %s: %w", resp.Request.URL.Host, err)
+	}
+	if err := decode(body, into); err != nil {
+		return fmt.Errorf("%s: %w", resp.Request.URL.Host, err)
+	}
+	return nil
+}
+
+func get(ctx context.Context, c *http.Client, address string, header http.Header) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, errors.New("the address of a call can't be read")
+	}
+	if header != nil {
+		r.Header = header
+	}
+	r.Header.Set("Accept", "application/json")
+	resp, err := c.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		resp.Body.Close()
+		return nil, fmt.Errorf("%s answers %d", r.URL.Host, resp.StatusCode)
+	}
+	return resp, nil
+}

@@ -1,0 +1,269 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/oauth2"
+
+	"gatehouse/auth/internal/outward"
+	"gatehouse/auth/internal/token"
+)
+
+const (
+	// failurePause is how long a failed look-up is not tried again: whoever asks meanwhile gets the last
+	// good answer, or the failure.
+	failurePause = 10 * time.Second
+	// unknownPause is how often at most a key set is fetched because a token names a key that is not in
+	// it: anybody can write such tokens.
+	unknownPause = 30 * time.Second
+	// maxIssuers bounds the memory: with Azure's "common" every tenant is an issuer.
+	maxIssuers = 500
+)
+
+// trust is whose ID tokens are believed: the issuer whose document is asked for, and further spellings of
+// it in tokens and documents.
+type trust struct {
+	issuer string
+	also   []string
+}
+
+func (t trust) accepts(iss string) bool {
+	return iss != "" && (iss == t.issuer || slices.Contains(t.also, iss))
+}
+
+// document is what is used of a discovery document (OpenID Connect Discovery 1.0, section 3).
+type document struct {
+	authorize, token, userinfo, keys string
+	algs                             []string
+	style                            oauth2.AuthStyle
+	pkce, sendsIssuer                bool
+	public                           bool // it came from a public address: what it names must be one, too
+}
+
+func (d *document) client(c outward.Clients) *http.Client {
+	if d.public {
+		return c.Answer
+	}
+	return c.Operator
+}
+
+// keySet is the keys of an issuer.
+type keySet struct {
+	keys []token.ForeignKey
+	at   time.Time
+}
+
+// directory keeps the documents and keys of issuers. Look-ups of one issuer are merged; a stale answer is
+// used while a new one can't be had.
+type directory struct {
+	clients outward.Clients
+	ttl     time.Duration
+	limit   time.Duration // of one look-up
+	now     func() time.Time
+	log     *slog.Logger
+
+	mu      sync.Mutex
+	issuers map[string]*issuer
+}
+
+// issuer is what is known of one. Its two parts are looked up one after the other.
+type issuer struct {
+	document cached[*document]
+	keys     cached[keySet]
+	used     time.Time // guarded by directory.mu
+}
+
+func newDirectory(c outward.Clients, s Settings) *directory {
+	return &directory{clients: c, ttl: s.DiscoveryTTL, limit: s.Timeout, now: s.Now, log: s.Log, issuers: map[string]*issuer{}}
+}
+
+func (d *directory) of(name string) *issuer {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := d.issuers[name]
+	if i == nil {
+		if len(d.issuers) >= maxIssuers {
+			d.dropOldest()
+		}
+		i = &issuer{}
+		d.issuers[name] = i
+	}
+	i.used = d.now()
+	return i
+}
+
+// dropOldest forgets the issuer that nobody has asked for longest. A look-up of it that is under way ends
+// for those who wait for it.
+func (d *directory) dropOldest() {
+	oldest := ""
+	for name, i := range d.issuers {
+		if oldest == "" || i.used.Before(d.issuers[oldest].used) {
+			oldest = name
+		}
+	}
+	delete(d.issuers, oldest)
+}
+
+// document is the issuer's discovery document.
+func (d *directory) document(ctx context.Context, t trust) (*document, error) {
+	return d.of(t.issuer).document.get(ctx, d, "discovery document", t.issuer, d.ttl, func(ctx context.Context) (*document, error) {
+		return d.fetchDocument(ctx, t)
+	})
+}
+
+// keys are the issuer's keys, at most as old as the document may be; never older than since, if it may be
+// asked again that early.
+func (d *directory) keys(ctx context.Context, t trust) (keySet, error) {
+	doc, err := d.document(ctx, t)
+	if err != nil {
+		return keySet{}, err
+	}
+	return d.of(t.issuer).keys.get(ctx, d, "key set", t.issuer, d.ttl, func(ctx context.Context) (keySet, error) {
+		return d.fetchKeys(ctx, doc)
+	})
+}
+
+// keysAfter looks for keys that are newer than an older set, in which one was missing.
+func (d *directory) keysAfter(ctx context.Context, t trust, older keySet) (keySet, error) {
+	if d.now().Sub(older.at) < unknownPause {
+		return older, nil
+	}
+	d.of(t.issuer).keys.expire(func(k keySet) bool { return k.at.Equal(older.at) })
+	return d.keys(ctx, t)
+}
+
+func (d *directory) fetchDocument(ctx context.Context, t trust) (*document, error) {
+	at := strings.TrimSuffix(t.issuer, "/") + "/.well-known/openid-configuration"
+	resp, err := get(ctx, d.clients.Operator, at, http.Header{})
+	if err != nil {
+		return nil, quiet(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("reading the discovery document: %w", err)
+	}
+	o, err := decodeObject(body)
+	if err != nil {
+		return nil, fmt.Errorf("the discovery document: %w", err)
+	}
+	doc, err := readDocument(o, t)
+	if err != nil {
+		return nil, err
+	}
+	doc.public = outward.FromPublic(resp)
+	return doc, nil
+}
+
+// readDocument takes only what an issuer says of itself.
+func readDocument(o object, t trust) (*document, error) {
+	if !t.accepts(o.text("issuer")) {
+		return nil, fmt.Errorf("the discovery document is of another issuer than %s", t.issuer)
+	}
+	doc := &document{pkce: contains(o, "code_challenge_methods_supported", "S256"), sendsIssuer: o.yes("authorization_response_iss_parameter_supported")}
+	for name, into := range map[string]*string{
+		"authorization_endpoint": &doc.authorize, "token_endpoint": &doc.token, "userinfo_endpoint": &doc.userinfo, "jwks_uri": &doc.keys,
+	} {
+		text := o.text(name)
+		if text == "" {
+			continue
+		}
+		u, err := url.Parse(text)
+		switch {
+		case err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http":
+			return nil, fmt.Errorf("%s of the discovery document is no address", name)
+		case u.Scheme == "http" && strings.HasPrefix(t.issuer, "https:"):
+			return nil, fmt.Errorf("%s of the discovery document is not https", name)
+		}
+		*into = text
+	}
+	list, _ := o.at("id_token_signing_alg_values_supported").([]any)
+	for _, v := range list {
+		if name, ok := v.(string); ok && token.ForeignAlgorithm(name) {
+			doc.algs = append(doc.algs, name)
+		}
+	}
+	if len(list) == 0 {
+		doc.algs = []string{"RS256"}
+	}
+	// client_secret_basic is the default of the specification, and what most understand.
+	doc.style = oauth2.AuthStyleInHeader
+	if _, listed := o.at("token_endpoint_auth_methods_supported").([]any); listed &&
+		!contains(o, "token_endpoint_auth_methods_supported", "client_secret_basic") &&
+		contains(o, "token_endpoint_auth_methods_supported", "client_secret_post") {
+		doc.style = oauth2.AuthStyleInParams
+	}
+	return doc, nil
+}
+
+func contains(o object, path, word string) bool {
+	list, _ := o.at(path).([]any)
+	return slices.Contains(list, any(word))
+}
+
+func (d *directory) fetchKeys(ctx context.Context, doc *document) (keySet, error) {
+	if doc.keys == "" {
+		return keySet{}, errors.New("the discovery document names no jwks_uri")
+	}
+	at := d.now()
+	resp, err := get(ctx, doc.client(d.clients), doc.keys, http.Header{})
+	if err != nil {
+		return keySet{}, quiet(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return keySet{}, fmt.Errorf("reading the key set: %w", err)
+	}
+	keys, err := token.ParseForeignKeys(string(body))
+	return keySet{keys, at}, err
+}
+
+// verified is a token that one of the issuer's keys signed, in time. Nothing else of it was looked at.
+func (d *directory) verified(ctx context.Context, t trust, text string) (*token.Foreign, error) {
+	id, err := token.ParseForeign(text)
+	if err != nil {
+		return nil, err
+	}
+	doc, err := d.document(ctx, t)
+	if err != nil {
+		return nil, &unreachable{err}
+	}
+	if !slices.Contains(doc.algs, id.Alg) {
+		return nil, token.ErrAlgorithm
+	}
+	set, err := d.keys(ctx, t)
+	if err != nil {
+		return nil, &unreachable{err}
+	}
+	err = id.Signed(set.keys, doc.algs)
+	if errors.Is(err, token.ErrUnknownKey) {
+		if set, err = d.keysAfter(ctx, t, set); err != nil {
+			return nil, &unreachable{err}
+		}
+		err = id.Signed(set.keys, doc.algs)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !t.accepts(id.Issuer) {
+		return nil, token.ErrIssuer
+	}
+	return id, id.Timely(d.now())
+}
+
+// unreachable: it is not the token's fault.
+type unreachable struct{ err error }
+
+func (u *unreachable) Error() string { return u.err.Error() }
+func (u *unreachable) Unwrap() error { return u.err }

@@ -1,0 +1,107 @@
+package provider
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"golang.org/x/oauth2"
+)
+
+// Error is why a sign-in in a browser fails. Status, Code and Message are those of spec auth-extended 2.4
+// and may be shown to anybody; Err is for the log and holds no secret either.
+type Error struct {
+	Status  int
+	Code    string // "" when there is none
+	Message string
+	// OAuth is the value of error for the redirect where the provider itself refused; "": Status decides.
+	OAuth string
+	Err   error
+}
+
+func (e *Error) Error() string {
+	if e.Err != nil {
+		return e.Message + ": " + e.Err.Error()
+	}
+	return e.Message
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// IDTokenError is a refused ID token, answered as 400 with error and error_description (spec 3).
+type IDTokenError struct {
+	Code, Description string
+	Err               error // for the log
+}
+
+func (e *IDTokenError) Error() string {
+	if e.Err != nil {
+		return e.Description + ": " + e.Err.Error()
+	}
+	return e.Description
+}
+
+func (e *IDTokenError) Unwrap() error { return e.Err }
+
+// Refused is an ID token request that fails before the token is looked at, or for our own reasons.
+type Refused struct {
+	Status        int
+	Code, Message string
+	Err           error // for the log
+}
+
+func (e *Refused) Error() string {
+	if e.Err != nil {
+		return e.Message + ": " + e.Err.Error()
+	}
+	return e.Message
+}
+
+func (e *Refused) Unwrap() error { return e.Err }
+
+func badCallback(message string) *Error {
+	return &Error{Status: http.StatusBadRequest, Code: "bad_oauth_callback", Message: message}
+}
+
+func noProfile(err error) *Error {
+	return &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure",
+		Message: "Error getting user profile from external provider", Err: err}
+}
+
+// quiet is an error without what a log must not hold: the query of a URL (proofs stand in it), the body
+// of a token endpoint's answer, the code that some of them repeat.
+func quiet(err error) error {
+	var refused *oauth2.RetrieveError
+	if errors.As(err, &refused) {
+		status := 0
+		if refused.Response != nil {
+			status = refused.Response.StatusCode
+		}
+		if refused.ErrorCode != "" {
+			return fmt.Errorf("the token endpoint answers %d, error %q", status, word(refused.ErrorCode))
+		}
+		return fmt.Errorf("the token endpoint answers %d", status)
+	}
+	var call *url.Error
+	if errors.As(err, &call) {
+		host := "?"
+		if u, e := url.Parse(call.URL); e == nil {
+			host = u.Host
+		}
+		return fmt.Errorf("%s %s: %w", call.Op, host, call.Err)
+	}
+	return err
+}
+
+// word is an error code of somebody else's, fit for a log line.
+func word(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r == '_' || r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '?'
+	}, s)
+	return s[:min(len(s), 40)]
+}

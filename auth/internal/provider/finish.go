@@ -1,0 +1,177 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"golang.org/x/oauth2"
+)
+
+// signIn is one sign-in after the code was exchanged.
+type signIn struct {
+	*Provider
+	token    *oauth2.Token
+	keep     private
+	callback url.Values
+}
+
+// Finish turns the callback's parameters (query, or form where FormPost says so) into a profile. keep is
+// what Begin gave. Errors are *Error.
+func (p *Provider) Finish(ctx context.Context, callback url.Values, keep []byte) (Profile, error) {
+	kept, err := openPrivate(keep)
+	if err != nil {
+		return Profile{}, &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure", Message: "Unable to exchange external code", Err: errors.New("what Begin kept can't be read")}
+	}
+	if code := callback.Get("error"); code != "" {
+		return Profile{}, &Error{Status: http.StatusBadRequest, OAuth: code, Message: callback.Get("error_description")}
+	}
+	if p.oauth1 {
+		return p.finishOAuth1(ctx, callback, kept)
+	}
+	code := callback.Get("code")
+	if code == "" {
+		return Profile{}, badCallback("OAuth callback with missing authorization code missing")
+	}
+	at, err := p.endpoints(ctx)
+	if err != nil {
+		return Profile{}, noExchange(err)
+	}
+	if err := p.checkIssuer(callback, at); err != nil {
+		return Profile{}, err
+	}
+	t, err := p.exchange(ctx, at, code, kept)
+	if err != nil {
+		return Profile{}, noExchange(err)
+	}
+	s := &signIn{Provider: p, token: t, keep: kept, callback: callback}
+	read := s.readProfile
+	if p.read != nil {
+		read = func(ctx context.Context) (Profile, error) { return p.read(ctx, s) }
+	}
+	d, err := read(ctx)
+	if err == nil {
+		err = p.complete(&d)
+	}
+	if err != nil {
+		return Profile{}, noProfile(quiet(err))
+	}
+	d.Token, d.RefreshToken = t.AccessToken, t.RefreshToken
+	return d, nil
+}
+
+func noExchange(err error) *Error {
+	return &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure", Message: "Unable to exchange external code", Err: quiet(err)}
+}
+
+// checkIssuer refuses an answer that another provider gave (mix-up, RFC 9207): iss must be right where it
+// is sent, and sent where the provider says that it does.
+func (p *Provider) checkIssuer(callback url.Values, at endpoints) error {
+	issuers := callback["iss"]
+	if len(issuers) == 0 {
+		if at.document != nil && at.document.sendsIssuer {
+			return badCallback("OAuth callback without the issuer that this provider sends")
+		}
+		return nil
+	}
+	t := p.trust()
+	if t.issuer == "" {
+		return nil // no name to compare with
+	}
+	if len(issuers) > 1 || !t.accepts(issuers[0]) {
+		return badCallback("OAuth callback comes from another issuer")
+	}
+	return nil
+}
+
+// exchange hands in the code, once: no other style of authentication is tried, no redirect followed.
+func (p *Provider) exchange(ctx context.Context, at endpoints, code string, kept private) (*oauth2.Token, error) {
+	var options []oauth2.AuthCodeOption
+	if kept.Verifier != "" {
+		options = append(options, oauth2.VerifierOption(kept.Verifier))
+	}
+	if p.extra != nil {
+		for name, value := range p.extra(p) {
+			options = append(options, oauth2.SetAuthURLParam(name, value))
+		}
+	}
+	once := &http.Client{
+		Transport: acceptJSON{at.client.Transport}, Timeout: at.client.Timeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	t, err := p.config(at).Exchange(context.WithValue(ctx, oauth2.HTTPClient, once), code, options...)
+	if err != nil {
+		return nil, err
+	}
+	if ok, isBool := t.Extra("ok").(bool); isBool && !ok { // Slack, should it ever leave error out
+		return nil, errors.New("the token endpoint says that it is not ok")
+	}
+	return t, nil
+}
+
+// acceptJSON asks for JSON, which GitHub answers only then.
+type acceptJSON struct{ next http.RoundTripper }
+
+func (a acceptJSON) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Accept", "application/json")
+	return a.next.RoundTrip(r)
+}
+
+// extra is a string member of the token's answer, "" when there is none.
+func (s *signIn) extra(name string) string {
+	text, _ := s.token.Extra(name).(string)
+	return text
+}
+
+// readProfile makes the profile call and copies what the row says.
+func (s *signIn) readProfile(ctx context.Context) (Profile, error) {
+	me, err := s.me(ctx)
+	if err != nil {
+		return Profile{}, err
+	}
+	return s.copied(ctx, me)
+}
+
+// copied is a profile of what the row takes out of an answer.
+func (s *signIn) copied(ctx context.Context, me object) (Profile, error) {
+	d := Profile{Subject: me.id(s.sub), Data: map[string]any{"iss": s.apiURL()}}
+	for names, path := range s.fields {
+		d.set(names, me.at(path))
+	}
+	for name, path := range s.custom {
+		d.setCustom(name, me.at(path))
+	}
+	if s.email != "" {
+		d.addEmail(me.text(s.email), s.verified == assumed || s.verified != unproven && me.yes(s.verified), true)
+	}
+	if s.more != nil {
+		if err := s.more(ctx, s, me, &d); err != nil {
+			return Profile{}, err
+		}
+	}
+	return d, nil
+}
+
+// complete is what holds for every profile: a subject, no word that PostgreSQL refuses, the operator's
+// distrust.
+func (p *Provider) complete(d *Profile) error {
+	d.Provider = p.name
+	if d.Subject == "" {
+		return errors.New("the provider names no subject")
+	}
+	if len(d.Subject) > maxSubject || hasControl(d.Subject) {
+		return fmt.Errorf("the subject is longer than %d bytes or has control characters", maxSubject)
+	}
+	d.set("sub provider_id", d.Subject)
+	if p.client.DistrustEmail {
+		for i := range d.Emails {
+			d.Emails[i].Verified = false
+		}
+	}
+	d.Emails = slices.Clip(d.Emails)
+	return nil
+}

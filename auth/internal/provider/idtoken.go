@@ -1,0 +1,108 @@
+package provider
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+
+	"gatehouse/auth/internal/token"
+)
+
+// idToken is a verified ID token: signed by its issuer, in time, for us.
+type idToken struct {
+	*token.Foreign
+	claims object
+}
+
+// want is what an ID token must say besides being genuine.
+type want struct {
+	audiences []string // one of them
+	single    bool     // with several audiences, azp must be the one of ours
+	nonce     string   // "": not compared
+	access    string   // the access token that came along; compared where the token has at_hash
+}
+
+// Why an ID token that is genuine is refused all the same.
+var (
+	errSubject  = errors.New("the ID token has no sub")
+	errAudience = errors.New("the ID token is for somebody else")
+	errNonce    = errors.New("the ID token's nonce is not the one that was sent")
+	errHash     = errors.New("the ID token belongs to another access token")
+)
+
+// verify reads and judges an ID token.
+func (p *Provider) verify(ctx context.Context, t trust, text string, w want) (*idToken, error) {
+	id, err := p.issuers.verified(ctx, t, text)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case w.access != "" && id.AccessTokenHash != "" && !id.HashesAccessToken(w.access):
+		return nil, errHash
+	case id.Subject == "":
+		return nil, errSubject
+	case !slices.ContainsFunc(id.Audience, func(aud string) bool { return aud != "" && slices.Contains(w.audiences, aud) }):
+		return nil, errAudience
+	case w.single && len(id.Audience) > 1 && !slices.Contains(w.audiences, id.AuthorizedParty):
+		return nil, errAudience
+	case w.nonce != "" && id.Nonce != w.nonce:
+		return nil, errNonce
+	}
+	claims, err := decodeObject([]byte(id.Payload))
+	return &idToken{id, claims}, err
+}
+
+// trust is whose ID tokens the provider's are. The zero trust believes nobody.
+func (p *Provider) trust() trust {
+	if p.trusts != nil {
+		return p.trusts(p)
+	}
+	if p.client.URL != "" { // the operator's base is the issuer, and nobody else is
+		return trust{issuer: p.at(p.row.issuer)}
+	}
+	return trust{issuer: p.row.issuer, also: p.also}
+}
+
+// fromIDToken is the profile of a provider whose token answer holds an ID token.
+func fromIDToken(ctx context.Context, s *signIn) (Profile, error) {
+	return s.idProfile(ctx, s.trust())
+}
+
+func (s *signIn) idProfile(ctx context.Context, t trust) (Profile, error) {
+	text := s.extra("id_token")
+	if text == "" {
+		return Profile{}, fmt.Errorf("%s: no OIDC ID token present in response", s.name)
+	}
+	id, err := s.verify(ctx, t, text, want{
+		audiences: []string{s.clientID()}, single: true, nonce: s.keep.Nonce, access: s.token.AccessToken,
+	})
+	if err != nil {
+		return Profile{}, fmt.Errorf("ID token: %w", err)
+	}
+	return s.idData(id), nil
+}
+
+// idData is what an ID token says of its subject.
+func (p *Provider) idData(id *idToken) Profile {
+	d := Profile{Subject: id.Subject, Data: map[string]any{}}
+	d.set("iss", id.Issuer)
+	p.claim(p, id, &d)
+	return d
+}
+
+// fingerprint tells one ID token from all others, without keeping any of it.
+func fingerprint(id *idToken) []byte {
+	h := sha256.New()
+	part := id.Signature()
+	kind := "signature"
+	switch {
+	case id.ID != "":
+		kind, part = "jti", []byte(id.ID)
+	case id.Nonce != "":
+		kind, part = "nonce", []byte(id.Nonce)
+	}
+	fmt.Fprintf(h, "%d:%s%s:%s", len(id.Issuer), id.Issuer, kind, part)
+	return h.Sum(nil)
+}

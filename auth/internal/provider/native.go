@@ -1,0 +1,170 @@
+package provider
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/auth/internal/token"
+)
+
+// IDTokenRequest is a sign-in with an ID token that an application got by itself (spec 3.1). ClientID and
+// Issuer name the provider where Provider doesn't.
+type IDTokenRequest struct {
+	IDToken, Provider, AccessToken, Nonce, ClientID, Issuer string
+}
+
+// Accepted tells a token that was accepted from all others until it expires, so that the caller can
+// refuse it the second time.
+type Accepted struct {
+	Key   []byte // a hash of issuer and jti, nonce or signature
+	Until time.Time
+}
+
+// native are those of the eighteen whose ID tokens are taken; free providers' are, too.
+var native = []string{"apple", "google", "azure", "facebook", "keycloak", "snapchat"}
+
+// IDToken verifies a native ID token. Who issued it is decided by the settings; the request only chooses
+// among them. Errors are *IDTokenError and *Refused with the texts of spec 3; an issuer that can't be asked
+// is *Refused with status 500.
+func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted, error) {
+	if r.IDToken == "" {
+		return refuseToken("invalid request", "id_token required", nil)
+	}
+	if r.Provider == "" && (r.ClientID == "" || r.Issuer == "") {
+		return refuseToken("invalid request", "provider or client_id and issuer required", nil)
+	}
+	p := s.nativeProvider(r)
+	if p == nil {
+		name := r.Provider
+		if name == "" {
+			name = r.Issuer
+		}
+		return Profile{}, nil, invalid(fmt.Sprintf("Custom OIDC provider \"%.200s\" not allowed", name))
+	}
+	t, err := p.nativeTrust(r)
+	if err != nil {
+		return Profile{}, nil, err
+	}
+	if !p.client.Enabled {
+		return Profile{}, nil, &Refused{Status: http.StatusBadRequest, Code: "provider_disabled", Message: fmt.Sprintf("Provider (issuer %q) is not enabled", t.issuer)}
+	}
+	audiences := p.client.ClientIDs
+	if p.id == "apple" && s.iosApp != "" {
+		audiences = append(slices.Clone(audiences), s.iosApp)
+	}
+	id, err := p.verify(ctx, t, r.IDToken, want{audiences: audiences, access: r.AccessToken})
+	var away *unreachable
+	switch {
+	case errors.As(err, &away):
+		return Profile{}, nil, &Refused{Status: http.StatusInternalServerError, Code: "unexpected_failure", Message: "Error reaching the external provider", Err: quiet(err)}
+	case errors.Is(err, errSubject):
+		return refuseToken("invalid request", "Missing sub claim in id_token", err)
+	case errors.Is(err, errAudience):
+		return refuseToken("invalid request", "Unacceptable audience in id_token: ["+strings.Join(audiencesOf(r.IDToken), " ")+"]", err)
+	case err != nil:
+		return refuseToken("invalid request", "Bad ID token", err)
+	}
+	if !p.client.SkipNonceCheck && p.id != "facebook" { // its app decides on the nonce, and hashes nothing
+		if err := checkNonce(id.Nonce, r.Nonce); err != nil {
+			return Profile{}, nil, err
+		}
+	}
+	d := p.idData(id)
+	if err := p.complete(&d); err != nil {
+		return refuseToken("invalid request", "Bad ID token", err)
+	}
+	return d, &Accepted{Key: fingerprint(id), Until: time.Unix(id.ExpiresAt, 0)}, nil
+}
+
+func refuseToken(code, description string, err error) (Profile, *Accepted, error) {
+	return Profile{}, nil, &IDTokenError{Code: code, Description: description, Err: err}
+}
+
+func invalid(message string) *Refused {
+	return &Refused{Status: http.StatusBadRequest, Code: "validation_failed", Message: message}
+}
+
+// audiencesOf are what the refused token is for. It was verified.
+func audiencesOf(text string) []string {
+	t, err := token.ParseForeign(text)
+	if err != nil {
+		return nil
+	}
+	return t.Audience[:min(len(t.Audience), 10)]
+}
+
+// checkNonce: the application gave the provider the hash of a nonce that it keeps, and gives us that one.
+func checkNonce(inToken, given string) error {
+	if (inToken == "") != (given == "") {
+		return &IDTokenError{Code: "invalid request", Description: "Passed nonce and nonce in id_token should either both exist or not."}
+	}
+	sum := sha256.Sum256([]byte(given))
+	if inToken != "" && subtle.ConstantTimeCompare([]byte(hex.EncodeToString(sum[:])), []byte(inToken)) != 1 {
+		return &IDTokenError{Code: "invalid nonce", Description: "Nonces mismatch"}
+	}
+	return nil
+}
+
+// nativeProvider is whom a request means by name or issuer (spec 3.2), on or off.
+func (s *Set) nativeProvider(r IDTokenRequest) *Provider {
+	name := strings.ToLower(r.Provider)
+	for _, p := range s.own {
+		free := p.id == ""
+		if !free && !slices.Contains(native, p.id) {
+			continue
+		}
+		if name == p.name || p.isIssuer(r.Provider) || name == "" && p.isIssuer(r.Issuer) {
+			return p
+		}
+	}
+	return nil
+}
+
+// isIssuer says whether somebody who names that issuer means this provider. A keycloak that is off has
+// none.
+func (p *Provider) isIssuer(name string) bool {
+	switch {
+	case name == "":
+		return false
+	case p.id == "azure":
+		return name == p.trust().issuer || azureIssuer.MatchString(name) || azureOld.MatchString(name)
+	case p.id == "keycloak" && !p.client.Enabled:
+		return false
+	}
+	return p.trust().accepts(name)
+}
+
+// nativeTrust is the issuer that a token must be from. Apple and Azure have several: there the token
+// chooses, among those that the settings allow.
+func (p *Provider) nativeTrust(r IDTokenRequest) (trust, error) {
+	t := p.trust()
+	label := map[string]string{"apple": "Apple", "azure": "Azure"}[p.id]
+	if label == "" {
+		return t, nil
+	}
+	unverified, err := token.ParseForeign(r.IDToken)
+	if err != nil || unverified.Issuer == "" {
+		return t, invalid("Unable to detect issuer in ID token for " + label + " provider")
+	}
+	found := unverified.Issuer
+	if p.id == "azure" {
+		var foreign error
+		if t, foreign = azureTrusts(p, found, true); foreign != nil {
+			return t, invalid("Detected ID token issuer is not an Azure ID token issuer")
+		}
+	} else if !t.accepts(found) {
+		return t, invalid("Detected ID token issuer is not an Apple ID token issuer")
+	}
+	if r.Issuer != "" && r.Issuer != found {
+		return t, invalid("Provided issuer does not match ID token issuer")
+	}
+	return t, nil
+}

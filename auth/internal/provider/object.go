@@ -1,0 +1,171 @@
+package provider
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"gatehouse/auth/internal/address"
+)
+
+const (
+	maxSubject = 1024
+	maxDepth   = 32 // of what is kept of an answer
+)
+
+// object is a JSON object that somebody answered; numbers are json.Number. A member that is missing or
+// of another kind than asked for reads as empty, never as a panic.
+type object map[string]any
+
+var errNoObject = errors.New("the answer is no JSON object")
+
+func decode(body []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	if err := d.Decode(into); err != nil {
+		return errNoObject // the decoder's text quotes the answer
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errNoObject
+	}
+	return nil
+}
+
+func decodeObject(body []byte) (object, error) {
+	var o object
+	if err := decode(body, &o); err != nil {
+		return nil, err
+	}
+	if o == nil { // null
+		return nil, errNoObject
+	}
+	return o, nil
+}
+
+// at is the value under names with dots between them; a number is an index into an array. nil when there
+// is none.
+func (o object) at(path string) any {
+	var v any = map[string]any(o)
+	for name := range strings.SplitSeq(path, ".") {
+		switch in := v.(type) {
+		case map[string]any:
+			v = in[name]
+		case []any:
+			i, err := strconv.Atoi(name)
+			if err != nil || i < 0 || i >= len(in) {
+				return nil
+			}
+			v = in[i]
+		default:
+			return nil
+		}
+	}
+	return v
+}
+
+func (o object) text(path string) string {
+	s, _ := o.at(path).(string)
+	return s
+}
+
+// yes is true for the JSON true alone.
+func (o object) yes(path string) bool { return o.at(path) == true }
+
+// lenient also takes the strings of providers that write flags as text.
+func (o object) lenient(path string) bool { v := o.at(path); return v == true || v == "true" }
+
+// id is a string, or a whole number as its digits.
+func (o object) id(path string) string {
+	switch v := o.at(path).(type) {
+	case string:
+		return v
+	case json.Number:
+		if strings.Trim(v.String(), "0123456789") == "" { // no sign, fraction, exponent: one spelling
+			return v.String()
+		}
+	}
+	return ""
+}
+
+// each calls f with every object of an array.
+func (o object) each(path string, f func(object)) {
+	list, _ := o.at(path).([]any)
+	for _, v := range list {
+		if m, ok := v.(map[string]any); ok {
+			f(m)
+		}
+	}
+}
+
+// set keeps a value under each of the names, unless it is empty.
+func (d *Profile) set(names string, v any) {
+	if v = kept(v, 0); v == nil {
+		return
+	}
+	if d.Data == nil {
+		d.Data = map[string]any{}
+	}
+	for name := range strings.FieldsSeq(names) {
+		d.Data[name] = v
+	}
+}
+
+func (d *Profile) setCustom(name string, v any) {
+	if v = kept(v, 0); v == nil {
+		return
+	}
+	custom, ok := d.Data["custom_claims"].(map[string]any)
+	if !ok {
+		custom = map[string]any{}
+		d.Data["custom_claims"] = custom
+	}
+	custom[noNUL(name)] = v
+}
+
+// addEmail adds an address, unless it is none that this service could write to.
+func (d *Profile) addEmail(text string, verified, primary bool) {
+	if a, err := address.Email(text); err == nil {
+		d.Emails = append(d.Emails, Email{Address: a, Verified: verified, Primary: primary})
+	}
+}
+
+// kept is a value as it may be stored: without NUL, which jsonb refuses; nil for null, "" and what is
+// nested too deeply.
+func kept(v any, depth int) any {
+	if depth > maxDepth {
+		return nil
+	}
+	switch v := v.(type) {
+	case string:
+		if v = noNUL(v); v == "" && depth == 0 {
+			return nil
+		}
+		return v
+	case map[string]any:
+		m := make(map[string]any, len(v))
+		for name, value := range v {
+			m[noNUL(name)] = kept(value, depth+1)
+		}
+		return m
+	case []any:
+		list := make([]any, len(v))
+		for i := range v {
+			list[i] = kept(v[i], depth+1)
+		}
+		return list
+	}
+	return v
+}
+
+func noNUL(s string) string { return strings.ReplaceAll(s, "\x00", "") }
+
+func hasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}

@@ -1,0 +1,68 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// standard are the claims of OpenID Connect Core 1.0, section 5.1, that identities hold under their own
+// names.
+var standard = strings.Fields(`name family_name given_name middle_name nickname preferred_username profile picture website
+	gender birthdate zoneinfo locale updated_at`)
+
+// standardClaims: claims under their own names, with aud, iat and exp as they are for native tokens.
+func standardClaims(_ *Provider, t *idToken, d *Profile) {
+	for _, name := range append([]string{"aud", "iat", "exp"}, standard...) {
+		d.set(name, t.claims.at(name))
+	}
+	d.set("full_name", t.claims.at("name"))
+	d.set("avatar_url", t.claims.at("picture"))
+	d.addEmail(t.claims.text("email"), t.claims.yes("email_verified"), true)
+}
+
+// protocol are claims that say something of the token instead of its subject.
+var protocol = strings.Fields(`iss sub aud exp iat nbf jti azp nonce auth_time acr amr at_hash c_hash s_hash sid typ
+	email email_verified phone_number phone_number_verified`)
+
+// freeClaims keeps what a provider says beyond the standard, roles and groups for example, as custom
+// claims.
+func freeClaims(p *Provider, t *idToken, d *Profile) {
+	standardClaims(p, t, d)
+	for name, value := range t.claims {
+		if !slices.Contains(protocol, name) && !slices.Contains(standard, name) {
+			d.setCustom(name, value)
+		}
+	}
+}
+
+// freeProfile is the ID token's. A provider that tells the address at its profile endpoint only is asked
+// there, too.
+func freeProfile(ctx context.Context, s *signIn) (Profile, error) {
+	d, err := fromIDToken(ctx, s)
+	if err != nil || len(d.Emails) > 0 {
+		return d, err
+	}
+	doc, err := s.issuers.document(ctx, s.trust())
+	if err != nil || doc.userinfo == "" {
+		return d, err
+	}
+	var more object
+	if err := getJSON(ctx, doc.client(s.http), doc.userinfo, http.Header{"Authorization": {"Bearer " + s.token.AccessToken}}, &more); err != nil {
+		return Profile{}, err
+	}
+	if more.text("sub") != d.Subject { // OpenID Connect Core 1.0, section 5.3.2
+		return Profile{}, errors.New("the profile endpoint speaks of somebody else")
+	}
+	told := Profile{Data: map[string]any{}}
+	freeClaims(s.Provider, &idToken{claims: more}, &told)
+	d.Emails = told.Emails
+	for name, value := range told.Data {
+		if d.Data[name] == nil {
+			d.Data[name] = value
+		}
+	}
+	return d, nil
+}

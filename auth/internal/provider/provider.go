@@ -1,0 +1,254 @@
+// Package provider speaks the outward protocols of external identity providers: OAuth 2.0, OpenID Connect
+// and Twitter's OAuth 1.0a for sign-ins in a browser, and ID tokens that an application got by itself.
+// table.go has a row for each of the eighteen (spec auth-extended 1.4); what a row cannot say stands in a
+// file with the provider's name. Further OpenID Connect providers need settings only.
+//
+// It knows no accounts, no SQL and no HTTP server. A caller begins a flow, keeps what Begin gives him with
+// the state, and hands the callback's parameters to Finish, which tells who signed in. It decides which
+// addresses a provider has proven (Email.Verified) and leaves to the caller what follows from that.
+// All calls go through package outward. Errors hold no secret, code or token.
+package provider
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/auth/internal/outward"
+)
+
+// Email is an address that a provider told: lower-cased, never empty.
+type Email struct {
+	Address           string
+	Verified, Primary bool
+}
+
+// Profile is who signed in.
+type Profile struct {
+	Provider string // as stored with the identity
+	Subject  string // never empty
+	Emails   []Email
+	// Data is what to keep as the identity's data, without email, email_verified and phone_verified: iss,
+	// sub, provider_id, name, full_name, ... (spec 1.3). Empty fields are left out; custom_claims is an
+	// object. Fit for JSON and PostgreSQL's jsonb.
+	Data map[string]any
+	// Token and RefreshToken are the provider's own, "" where it gave none.
+	Token, RefreshToken string
+}
+
+// Set is every configured provider. It never changes; a reload makes another.
+type Set struct {
+	byName map[string]*Provider // by every name that Lookup takes
+	own    []*Provider          // the eighteen, then the free ones by name
+	iosApp string
+	now    func() time.Time
+}
+
+// Provider is one of them, configured.
+type Provider struct {
+	row
+	name    string // identities.provider
+	client  Client
+	base    string // the override of its base URL, or the default; "" where the row's URLs stand
+	domains []string
+	http    outward.Clients
+	issuers *directory
+	now     func() time.Time
+	log     *slog.Logger
+}
+
+// New takes settings that Check found nothing wrong with. A set keeps connections and caches: Close ends
+// what a replaced set still holds.
+func New(s Settings) (*Set, error) {
+	for _, p := range s.Check() {
+		if !p.Warning {
+			return nil, fmt.Errorf("%s %s", p.Name, p.Text)
+		}
+	}
+	s = s.withDefaults()
+	clients := outward.New(outward.Options{Timeout: s.Timeout, Public: s.Public})
+	issuers := newDirectory(clients, s)
+	set := &Set{byName: map[string]*Provider{}, iosApp: s.IOSBundleID, now: s.Now}
+	add := func(r row, name string, c Client) {
+		p := &Provider{
+			row: r, name: name, client: c, base: strings.TrimSuffix(c.URL, "/"), domains: s.AzureVerifiedDomains,
+			http: clients, issuers: issuers, now: s.Now, log: s.Log,
+		}
+		if p.base == "" {
+			p.base = r.base
+		}
+		set.own = append(set.own, p)
+		set.byName[name] = p
+		for _, alias := range p.Aliases() {
+			set.byName[alias] = p
+		}
+	}
+	for _, id := range Names() {
+		c := s.Clients[id]
+		add(rowOf(id, c.Mode), id, c)
+	}
+	for _, name := range slices.Sorted(mapKeys(s.OIDC)) {
+		add(freeRow(s.OIDC[name]), name, s.OIDC[name])
+	}
+	return set, nil
+}
+
+func mapKeys[V any](m map[string]V) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// Close lets idle connections go.
+func (s *Set) Close() {
+	if len(s.own) > 0 {
+		s.own[0].http.CloseIdle()
+	}
+}
+
+// Enabled says whether a provider is on; an unknown one is not.
+func (s *Set) Enabled(name string) bool {
+	p := s.byName[strings.ToLower(name)]
+	return p != nil && p.client.Enabled
+}
+
+// Names are the enabled ones, the eighteen first, the free ones behind.
+func (s *Set) Names() (names []string) {
+	for _, p := range s.own {
+		if p.client.Enabled {
+			names = append(names, p.name)
+		}
+	}
+	return names
+}
+
+// Lookup finds a provider for a sign-in in a browser, whatever the case of its name. The error says why
+// there is none (spec 1.2).
+func (s *Set) Lookup(name string) (*Provider, error) {
+	unsupported := func(reason string) (*Provider, error) {
+		return nil, &Error{Status: http.StatusBadRequest, Code: "validation_failed", Message: "Unsupported provider: " + reason}
+	}
+	name = strings.ToLower(name)
+	p := s.byName[name]
+	switch {
+	case p == nil:
+		return unsupported(fmt.Sprintf("Provider %.64s could not be found", name))
+	case !p.client.Enabled:
+		return unsupported("provider is not enabled")
+	case p.clientID() == "":
+		return unsupported("missing OAuth client ID")
+	case p.client.Secret == "":
+		return unsupported("missing OAuth secret")
+	case p.client.RedirectURI == "":
+		return unsupported("missing redirect URI")
+	}
+	return p, nil
+}
+
+// Name is what identities of the provider are stored under.
+func (p *Provider) Name() string { return p.name }
+
+// Aliases are further names that it is found by, and that older identities with the same subjects may be
+// stored under.
+func (p *Provider) Aliases() []string { return p.aliases }
+
+// EmailOptional says whether somebody without any address may sign in.
+func (p *Provider) EmailOptional() bool { return p.client.EmailOptional }
+
+// FormPost says whether the callback is a cross-site POST, which only a cookie with SameSite=None survives.
+func (p *Provider) FormPost() bool { return p.formPost }
+
+func (p *Provider) clientID() string {
+	if len(p.client.ClientIDs) == 0 {
+		return ""
+	}
+	return p.client.ClientIDs[0]
+}
+
+// at is a URL of the row, on the base that the operator has set in its stead: the path stays.
+func (p *Provider) at(ref string) string {
+	if strings.HasPrefix(ref, "/") {
+		return p.base + ref
+	}
+	if p.client.URL == "" || ref == "" {
+		return ref
+	}
+	u, err := url.Parse(ref)
+	if err != nil {
+		return ref // the table's are fine, a test says
+	}
+	return p.base + u.Path
+}
+
+// apiURL is the base of the profile calls.
+func (p *Provider) apiURL() string {
+	if p.client.URL != "" && p.apiAt != "" {
+		return strings.TrimSuffix(p.base+p.apiAt, "/")
+	}
+	return p.at(p.api)
+}
+
+// private is what Begin keeps for Finish.
+type private struct {
+	Verifier string `json:"v,omitempty"` // PKCE, RFC 7636
+	Nonce    string `json:"n,omitempty"` // OpenID Connect
+	Token    string `json:"t,omitempty"` // OAuth 1.0a request token
+	Secret   string `json:"s,omitempty"` // and its secret
+}
+
+func (s private) seal() []byte {
+	text, _ := json.Marshal(s) // strings only
+	return text
+}
+
+func openPrivate(text []byte) (s private, err error) {
+	if len(text) > 0 {
+		err = json.Unmarshal(text, &s)
+	}
+	return s, err
+}
+
+// unguessable is 32 random bytes in base64url: 43 characters, as RFC 7636 section 4.1 wants at least.
+func unguessable() string {
+	var b [32]byte
+	rand.Read(b[:])
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// endpoints are where the flow of a browser leads, and the client that may call the second.
+type endpoints struct {
+	authorize, token string
+	client           *http.Client
+	document         *document // where they were looked up, nil where the table has them
+}
+
+func (p *Provider) endpoints(ctx context.Context) (endpoints, error) {
+	if !p.discovers() {
+		return endpoints{authorize: p.at(p.row.authorize), token: p.at(p.row.token), client: p.http.Operator}, nil
+	}
+	d, err := p.issuers.document(ctx, p.trust())
+	if err != nil {
+		return endpoints{}, err
+	}
+	if d.authorize == "" || d.token == "" {
+		return endpoints{}, fmt.Errorf("%s names no authorization_endpoint or no token_endpoint", p.trust().issuer)
+	}
+	return endpoints{d.authorize, d.token, d.client(p.http), d}, nil
+}
+
+// discovers says whether the endpoints are looked up. The table has those of the default base.
+func (p *Provider) discovers() bool {
+	return p.row.authorize == "" || p.discovered && p.client.URL != ""
+}

@@ -1,0 +1,216 @@
+package provider
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Settings are all that concern providers. Zero values are the defaults.
+type Settings struct {
+	Clients map[string]Client // of the eighteen, by Names; AUTH_EXTERNAL_<P>_*
+	// OIDC are the free OpenID Connect providers by lower-case name; AUTH_EXTERNAL_OIDC_<NAME>_*.
+	OIDC map[string]Client
+
+	IOSBundleID string // EXTERNAL_IOS_BUNDLE_ID: a further audience of native Apple ID tokens
+	// AzureVerifiedDomains are mail domains of the one tenant that azure's URL names: addresses there
+	// count as proven without xms_edov. EXTERNAL_AZURE_VERIFIED_DOMAINS.
+	AzureVerifiedDomains []string
+	DiscoveryTTL         time.Duration // EXTERNAL_OIDC_PROVIDER_CACHE_TTL; 0: 1 h
+	Timeout              time.Duration // INTERNAL_HTTP_TIMEOUT, of each call; 0: 10 s
+	AllowInsecure        bool          // EXTERNAL_ALLOW_INSECURE_URLS: http for hosts other than loopback
+
+	Log *slog.Logger // nil: discarded
+
+	// For tests: nil is the real thing.
+	Now    func() time.Time
+	Public func(netip.Addr) bool // of package outward
+}
+
+// Client is what the operator has agreed on with one provider.
+type Client struct {
+	Enabled        bool
+	ClientIDs      []string // the first is ours in a browser; every one is an audience of native ID tokens
+	Secret         string
+	RedirectURI    string
+	URL            string // base URL instead of the provider's own
+	EmailOptional  bool
+	SkipNonceCheck bool   // of native ID tokens
+	IDTokenOnly    bool   // no sign-in in a browser: Secret and RedirectURI may be missing
+	DistrustEmail  bool   // no address of this provider counts as proven
+	Mode           string // linkedin and slack: oidc (default), legacy
+
+	// Of free providers only. Enabled is the operator's word there, too; AUTH_EXTERNAL_OIDC_<NAME>_ENABLED
+	// is true where ISSUER is set.
+	Issuer string
+	Scopes []string // instead of openid, email, profile
+}
+
+// Problem is a setting that is wrong, or questionable. Text goes on after the name of the variable.
+type Problem struct {
+	Name, Text string
+	Warning    bool
+}
+
+func (s Settings) withDefaults() Settings {
+	if s.DiscoveryTTL <= 0 {
+		s.DiscoveryTTL = time.Hour
+	}
+	if s.Timeout <= 0 {
+		s.Timeout = 10 * time.Second
+	}
+	if s.Log == nil {
+		s.Log = slog.New(slog.DiscardHandler)
+	}
+	if s.Now == nil {
+		s.Now = time.Now
+	}
+	return s
+}
+
+// freeName is what a free provider may be called; the environment has it in upper case.
+var freeName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,31}$`)
+
+// Check finds every mistake at once. What is wrong with a provider that is off is not looked at.
+func (s Settings) Check() (found []Problem) {
+	wrong := func(name, format string, args ...any) {
+		found = append(found, Problem{Name: name, Text: fmt.Sprintf(format, args...)})
+	}
+	warn := func(name, format string, args ...any) {
+		found = append(found, Problem{Name: name, Text: fmt.Sprintf(format, args...), Warning: true})
+	}
+	for id := range s.Clients {
+		if !slices.Contains(Names(), id) {
+			wrong("AUTH_EXTERNAL_"+strings.ToUpper(id)+"_ENABLED", "is not one of %s", strings.Join(Names(), ", "))
+		}
+	}
+	for _, id := range Names() {
+		c := s.Clients[id]
+		prefix := "AUTH_EXTERNAL_" + strings.ToUpper(id) + "_"
+		if c.Mode != "" && !slices.Contains(Modes(id), strings.ToLower(c.Mode)) {
+			if modes := Modes(id); len(modes) > 0 {
+				wrong(prefix+"MODE", "is %q, not one of %s", c.Mode, strings.Join(modes, ", "))
+			} else {
+				wrong(prefix+"MODE", "is for linkedin and slack only")
+			}
+		}
+		if !c.Enabled {
+			continue
+		}
+		c.checkClient(prefix, wrong)
+		if c.URL != "" {
+			s.checkURL(prefix+"URL", c.URL, wrong, warn)
+		}
+		switch {
+		case id == "keycloak" && c.URL == "":
+			wrong(prefix+"URL", "is required: the URL of the realm (unable to find URL for the Keycloak provider)")
+		case id == "azure":
+			s.checkAzure(prefix, c, wrong)
+		}
+	}
+	for _, name := range slices.Sorted(mapKeys(s.OIDC)) {
+		c := s.OIDC[name]
+		prefix := "AUTH_EXTERNAL_OIDC_" + strings.ToUpper(name) + "_"
+		if !c.Enabled {
+			continue
+		}
+		if !freeName.MatchString(name) {
+			wrong(prefix+"ISSUER", "has the name %.40q, which is not a letter and up to 31 letters, digits and underscores", name)
+		} else if taken(name) {
+			wrong(prefix+"ISSUER", "has a name that is taken: %s", name)
+		}
+		if c.Issuer == "" {
+			wrong(prefix+"ISSUER", "is required")
+		} else {
+			s.checkURL(prefix+"ISSUER", c.Issuer, wrong, warn)
+		}
+		c.checkClient(prefix, wrong)
+	}
+	if s.DiscoveryTTL < 0 {
+		wrong("AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL", "is %s, not more than nothing", s.DiscoveryTTL)
+	}
+	if s.Timeout < 0 {
+		wrong("AUTH_INTERNAL_HTTP_TIMEOUT", "is %s, not more than nothing", s.Timeout)
+	}
+	return found
+}
+
+// taken says whether a free provider's name means something else in identities.
+func taken(name string) bool {
+	if slices.Contains([]string{"email", "phone", "anonymous", "sso", "web3", "provider"}, name) {
+		return true
+	}
+	return slices.ContainsFunc(table, func(r row) bool { return r.id == name || slices.Contains(r.aliases, name) })
+}
+
+func (c Client) checkClient(prefix string, wrong func(name, format string, args ...any)) {
+	if len(c.ClientIDs) == 0 || c.ClientIDs[0] == "" {
+		wrong(prefix+"CLIENT_ID", "is required, since the provider is enabled")
+	}
+	if c.IDTokenOnly {
+		return
+	}
+	if c.Secret == "" {
+		wrong(prefix+"SECRET", "is required, since the provider is enabled (%sID_TOKEN_ONLY=true: not for sign-ins in a browser)", prefix)
+	}
+	if c.RedirectURI == "" {
+		wrong(prefix+"REDIRECT_URI", "is required, since the provider is enabled (%sID_TOKEN_ONLY=true: not for sign-ins in a browser)", prefix)
+	} else if u, err := url.Parse(c.RedirectURI); err != nil || u.Scheme == "" || u.Host == "" || u.Fragment != "" {
+		wrong(prefix+"REDIRECT_URI", "is not an absolute URL without fragment, for example https://auth.example.com/callback")
+	}
+}
+
+// checkURL: absolute, nothing but scheme, host and path, https unless it stays on this machine (spec 10.1).
+func (s Settings) checkURL(name, text string, wrong, warn func(name, format string, args ...any)) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http":
+		wrong(name, "is not an absolute URL that begins with https://")
+	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.HasSuffix(text, "#"):
+		wrong(name, "has user, query or fragment; it is a base URL that paths are put behind")
+	case u.Scheme == "http" && !loopback(u.Hostname()) && !s.AllowInsecure:
+		wrong(name, "begins with http://, which everybody on the way can read and change; https://, or AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true")
+	case u.Scheme == "http" && !loopback(u.Hostname()):
+		warn(name, "begins with http://: everybody on the way can read and change what the provider says")
+	}
+}
+
+func loopback(host string) bool {
+	if strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// checkAzure: a tenant by its domain name would never match the issuer of its tokens, which has the id.
+func (s Settings) checkAzure(prefix string, c Client, wrong func(name, format string, args ...any)) {
+	base := strings.TrimSuffix(c.URL, "/")
+	tenant, microsoft := strings.CutPrefix(base, azureHost)
+	if base+"/" == azureHost {
+		tenant, microsoft = "", true
+	}
+	many := base == "" || slices.Contains([]string{"common", "organizations", "consumers"}, tenant)
+	if microsoft && !many && !regexp.MustCompile("^"+azureTenantID+"$").MatchString(tenant) {
+		wrong(prefix+"URL", "is of the tenant %.60q: write its id (a UUID in lower case), common, organizations or consumers", tenant)
+	}
+	if len(s.AzureVerifiedDomains) > 0 && many {
+		wrong(prefix+"VERIFIED_DOMAINS", "is only for one tenant: any other could write such addresses into its accounts; %sURL names none", prefix)
+	}
+}
+
+// Overrides are lines for the log at start: whose base URL is not the provider's own.
+func (s Settings) Overrides() (lines []string) {
+	for _, id := range Names() {
+		if c := s.Clients[id]; c.Enabled && c.URL != "" {
+			lines = append(lines, id+" at "+c.URL)
+		}
+	}
+	return lines
+}

@@ -1,0 +1,254 @@
+package provider
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"golang.org/x/oauth2"
+)
+
+// row is what is known of one provider: spec auth-extended 1.4 as data. Paths into answers are names with
+// dots between them.
+type row struct {
+	id, mode string
+	aliases  []string
+
+	// Whole URLs, or paths below base. An override of the base (EXTERNAL_<P>_URL) takes the place of
+	// their scheme and host; their paths stay.
+	base, authorize, token, api string
+	// apiAt is the path of the API below an override where it is not the one in api; "/" is none.
+	apiAt string
+	// issuer of ID tokens, native ones too; also is how it may be spelled besides.
+	issuer string
+	also   []string
+	// discovered: an override of the base is an issuer, whose document names the endpoints.
+	discovered bool
+	oauth1     bool
+
+	scopes   []string
+	style    oauth2.AuthStyle // how the token endpoint gets to know us; fixed, so that no code is sent twice
+	pkce     bool             // RFC 7636, S256, where the provider documents it for clients with a secret
+	nonce    bool             // OpenID Connect: sent, and demanded of the ID token
+	noScopes bool             // the caller's scopes are not added
+	noParams bool             // the caller's other parameters are not passed on
+	formPost bool             // the callback is a POST (response_mode=form_post)
+
+	// me is path and query of the (first) profile call below api; header goes with it.
+	me     string
+	header map[string]string
+	// sub, email and verified are paths in its answer. verified: the flag's, or assumed, or unproven.
+	sub, email, verified string
+	fields               fields // of the identity's data
+	custom               fields // of custom_claims
+
+	begin  func(params map[string]string) error                              // changes or demands parameters
+	extra  func(p *Provider) map[string]string                               // further fields of the code exchange
+	proof  func(s *signIn, query map[string]string, header http.Header)      // what else the profile call carries
+	more   func(ctx context.Context, s *signIn, me object, d *Profile) error // after the fields were copied
+	read   func(ctx context.Context, s *signIn) (Profile, error)             // instead of all of that
+	claim  func(p *Provider, t *idToken, d *Profile)                         // what an ID token's claims mean; nil: none are taken
+	trusts func(p *Provider) trust                                           // whose ID tokens; nil: those of issuer
+}
+
+// fields is where values go (one name or several with spaces between) and the paths they come from.
+type fields map[string]string
+
+const (
+	// assumed: the provider has no flag and is known to give proven addresses only. A policy of this
+	// table, which EXTERNAL_<P>_DISTRUST_EMAIL changes (spec 11.1).
+	assumed = "(assumed)"
+	// unproven: addresses are whatever the user typed.
+	unproven = "(unproven)"
+)
+
+const (
+	basic = oauth2.AuthStyleInHeader
+	form  = oauth2.AuthStyleInParams
+)
+
+// table is the eighteen, and the older mode of two.
+var table = []row{
+	{
+		id: "apple", authorize: "https://appleid.apple.com/auth/authorize", token: "https://appleid.apple.com/auth/token",
+		issuer: "https://appleid.apple.com", also: []string{"https://account.apple.com"}, discovered: true,
+		scopes: []string{"email", "name"}, style: form, nonce: true, noScopes: true, noParams: true, formPost: true,
+		extra: appleExtra, read: appleProfile, claim: appleClaims,
+	},
+	{
+		id: "azure", base: "https://login.microsoftonline.com/common", authorize: "/oauth2/v2.0/authorize", token: "/oauth2/v2.0/token",
+		scopes: []string{"openid"}, style: form, pkce: true, nonce: true,
+		read: azureProfile, claim: azureClaims, trusts: azureTrust,
+	},
+	{
+		id: "bitbucket", authorize: "https://bitbucket.org/site/oauth2/authorize", token: "https://bitbucket.org/site/oauth2/access_token",
+		api: "https://api.bitbucket.org/2.0", me: "/user",
+		scopes: []string{"account", "email"}, style: basic, noScopes: true,
+		sub: "uuid", fields: fields{"name full_name": "display_name", "picture avatar_url": "links.avatar.href"}, more: bitbucketMore,
+	},
+	{
+		id: "discord", authorize: "https://discord.com/api/oauth2/authorize", token: "https://discord.com/api/oauth2/token",
+		api: "https://discord.com/api", me: "/users/@me",
+		scopes: []string{"email", "identify"}, style: form,
+		sub: "id", email: "email", verified: "verified",
+		fields: fields{"full_name": "username"}, custom: fields{"global_name": "global_name"}, more: discordMore,
+	},
+	{
+		id: "facebook", authorize: "https://www.facebook.com/dialog/oauth", token: "https://graph.facebook.com/oauth/access_token",
+		api: "https://graph.facebook.com", me: "/me?fields=email,first_name,last_name,name,picture", issuer: "https://www.facebook.com",
+		scopes: []string{"email"}, style: form,
+		sub: "id", email: "email", verified: assumed, proof: facebookProof,
+		fields: fields{"nickname slug": "name", "picture avatar_url": "picture.data.url"}, more: facebookMore, claim: facebookClaims,
+	},
+	{
+		id: "figma", authorize: "https://www.figma.com/oauth", token: "https://api.figma.com/v1/oauth/token",
+		api: "https://api.figma.com", me: "/v1/me",
+		scopes: []string{"current_user:read"}, style: basic,
+		sub: "id", email: "email", verified: assumed,
+		fields: fields{"name full_name": "handle", "avatar_url": "img_url"},
+	},
+	{
+		id: "github", authorize: "https://github.com/login/oauth/authorize", token: "https://github.com/login/oauth/access_token",
+		api: "https://api.github.com", apiAt: "/api/v3", me: "/user",
+		scopes: []string{"user:email"}, style: form, pkce: true,
+		sub: "id", fields: fields{"name full_name": "name", "preferred_username user_name": "login", "avatar_url": "avatar_url"}, more: githubMore,
+	},
+	{
+		id: "gitlab", base: "https://gitlab.com", authorize: "/oauth/authorize", token: "/oauth/token", api: "/", me: "/api/v4/user",
+		scopes: []string{"read_user"}, style: form, pkce: true,
+		sub: "id", fields: fields{"name full_name": "name", "picture avatar_url": "avatar_url"}, more: gitlabMore,
+	},
+	{
+		id: "google", authorize: "https://accounts.google.com/o/oauth2/v2/auth", token: "https://oauth2.googleapis.com/token",
+		api: "https://www.googleapis.com", me: "/userinfo/v2/me",
+		issuer: "https://accounts.google.com", also: []string{"accounts.google.com"}, discovered: true,
+		scopes: []string{"email", "profile"}, style: form, pkce: true, nonce: true,
+		read: googleProfile, claim: googleClaims,
+		sub: "id", email: "email", verified: "verified_email",
+		fields: fields{"name full_name": "name", "picture avatar_url": "picture"}, custom: fields{"hd": "hd"}, more: issuedByCall,
+	},
+	{
+		id: "keycloak", authorize: "/protocol/openid-connect/auth", token: "/protocol/openid-connect/token",
+		api: "/", me: "/protocol/openid-connect/userinfo",
+		scopes: []string{"openid", "profile", "email"}, style: form, pkce: true,
+		sub: "sub", email: "email", verified: "email_verified",
+		fields: fields{"name full_name": "name"}, more: keycloakMore, claim: standardClaims, trusts: keycloakTrust,
+	},
+	{
+		id: "linkedin", aliases: []string{"linkedin_oidc"},
+		authorize: "https://api.linkedin.com/oauth/v2/authorization", token: "https://api.linkedin.com/oauth/v2/accessToken",
+		issuer: "https://www.linkedin.com/oauth", scopes: []string{"openid", "email", "profile"}, style: form,
+		read: fromIDToken, claim: linkedinClaims,
+	},
+	{
+		id: "linkedin", mode: "legacy",
+		authorize: "https://api.linkedin.com/oauth/v2/authorization", token: "https://api.linkedin.com/oauth/v2/accessToken",
+		api: "https://api.linkedin.com", me: "/v2/me?projection=(id,firstName,lastName,profilePicture(displayImage~:playableStreams))",
+		scopes: []string{"r_emailaddress", "r_liteprofile"}, style: form,
+		sub: "id", more: linkedinMore,
+	},
+	{
+		id: "notion", authorize: "https://api.notion.com/v1/oauth/authorize", token: "https://api.notion.com/v1/oauth/token",
+		api: "https://api.notion.com", me: "/v1/users/me", header: map[string]string{"Notion-Version": "2021-08-16"},
+		style: basic, noScopes: true,
+		sub: "bot.owner.user.id", email: "bot.owner.user.person.email", verified: assumed,
+		fields: fields{"name full_name": "bot.owner.user.name", "picture avatar_url": "bot.owner.user.avatar_url"},
+	},
+	{
+		id: "slack", aliases: []string{"slack_oidc"},
+		authorize: "https://slack.com/openid/connect/authorize", token: "https://slack.com/api/openid.connect.token",
+		api: "https://slack.com/api", me: "/openid.connect.userInfo",
+		scopes: []string{"profile", "email", "openid"}, style: form, more: slackMore,
+		fields: fields{"name full_name": "name", "picture avatar_url": "picture"},
+	},
+	{
+		id: "slack", mode: "legacy",
+		authorize: "https://slack.com/oauth/authorize", token: "https://slack.com/api/oauth.access",
+		api: "https://slack.com/api", me: "/openid.connect.userInfo",
+		scopes: []string{"profile", "email", "openid"}, style: form, more: slackMore,
+		fields: fields{"name full_name": "name", "picture avatar_url": "picture"},
+	},
+	{
+		id: "snapchat", authorize: "https://accounts.snapchat.com/accounts/oauth2/auth", token: "https://accounts.snapchat.com/accounts/oauth2/token",
+		api: "https://kit.snapchat.com", me: "/v1/me?query=" + snapchatQuery, issuer: "https://accounts.snapchat.com/accounts/oauth2/token",
+		scopes: []string{"https://auth.snapchat.com/oauth2/api/user.external_id", "https://auth.snapchat.com/oauth2/api/user.display_name",
+			"https://auth.snapchat.com/oauth2/api/user.bitmoji.avatar"},
+		style: form,
+		sub:   "data.me.externalId", email: "data.me.email", verified: assumed,
+		fields: fields{"name full_name slug": "data.me.displayName", "picture avatar_url": "data.me.bitmoji.avatar"},
+		more:   snapchatMore, claim: snapchatClaims,
+	},
+	{
+		id: "spotify", authorize: "https://accounts.spotify.com/authorize", token: "https://accounts.spotify.com/api/token",
+		api: "https://api.spotify.com/v1", apiAt: "/", me: "/me",
+		scopes: []string{"user-read-email"}, style: basic,
+		sub: "id", email: "email", verified: unproven,
+		fields: fields{"name full_name": "display_name"}, more: spotifyMore,
+	},
+	{
+		id: "twitch", authorize: "https://id.twitch.tv/oauth2/authorize", token: "https://id.twitch.tv/oauth2/token",
+		api: "https://api.twitch.tv", me: "/helix/users", proof: twitchProof,
+		scopes: []string{"user:read:email"}, style: form,
+		sub: "data.0.id", email: "data.0.email", verified: assumed,
+		fields: fields{"name full_name": "data.0.login", "nickname slug": "data.0.display_name", "picture avatar_url": "data.0.profile_image_url"},
+		custom: fields{"broadcaster_type": "data.0.broadcaster_type", "description": "data.0.description", "type": "data.0.type",
+			"offline_image_url": "data.0.offline_image_url", "view_count": "data.0.view_count"},
+	},
+	{
+		id: "twitter", authorize: "https://api.twitter.com/oauth/authenticate", token: "https://api.twitter.com/oauth/access_token",
+		api: "https://api.twitter.com", me: "/1.1/account/verify_credentials.json",
+		oauth1: true, noScopes: true, noParams: true,
+		sub: "id_str", email: "email", verified: assumed,
+		fields: fields{"name full_name": "name", "preferred_username user_name": "screen_name", "picture avatar_url": "profile_image_url_https"}, more: issuedByCall,
+	},
+	{
+		id: "workos", authorize: "https://api.workos.com/sso/authorize", token: "https://api.workos.com/sso/token", api: "https://api.workos.com",
+		style: form, noScopes: true, begin: workosBegin, read: workosProfile,
+		sub: "id", email: "email", verified: assumed,
+		custom: fields{"connection_id": "connection_id", "organization_id": "organization_id"}, more: workosMore,
+	},
+}
+
+// Names are the eighteen, in the alphabet's order.
+func Names() (names []string) {
+	for _, r := range table {
+		if !slices.Contains(names, r.id) {
+			names = append(names, r.id)
+		}
+	}
+	return names
+}
+
+// Modes are the words of AUTH_EXTERNAL_<P>_MODE of a provider that has several, the default first.
+func Modes(id string) (modes []string) {
+	for _, r := range table {
+		switch {
+		case r.id != id:
+		case r.mode != "":
+			modes = append(modes, r.mode)
+		case len(r.aliases) > 0:
+			modes = append(modes, "oidc")
+		}
+	}
+	return modes
+}
+
+func rowOf(id, mode string) row {
+	var found row
+	for _, r := range table {
+		if r.id == id && (found.id == "" || r.mode != "" && strings.EqualFold(r.mode, mode)) {
+			found = r
+		}
+	}
+	return found
+}
+
+// freeRow is a provider that only its settings describe: OpenID Connect with discovery.
+func freeRow(c Client) row {
+	scopes := c.Scopes
+	if len(scopes) == 0 {
+		scopes = []string{"openid", "email", "profile"}
+	}
+	return row{issuer: c.Issuer, scopes: scopes, nonce: true, read: freeProfile, claim: freeClaims}
+}

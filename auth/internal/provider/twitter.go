@@ -1,0 +1,110 @@
+package provider
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"golang.org/x/oauth2"
+)
+
+// beginOAuth1 asks for a request token (note E). state travels in the callback's address.
+func (p *Provider) beginOAuth1(ctx context.Context, r Start) (Begun, error) {
+	back := p.client.RedirectURI + "?state=" + url.QueryEscape(r.State)
+	if strings.Contains(p.client.RedirectURI, "?") {
+		back = p.client.RedirectURI + "&state=" + url.QueryEscape(r.State)
+	}
+	answer, err := p.signedForm(ctx, credentials{key: p.clientID(), secret: p.client.Secret},
+		"https://api.twitter.com/oauth/request_token", map[string]string{"oauth_callback": back})
+	if err == nil && answer.Get("oauth_callback_confirmed") != "true" {
+		err = errors.New("the callback was not confirmed")
+	}
+	if err != nil {
+		return Begun{}, &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure",
+			Message: "Error getting a request token from external provider", Err: quiet(err)}
+	}
+	keep := private{Token: answer.Get("oauth_token"), Secret: answer.Get("oauth_token_secret")}
+	return Begun{URL: p.at(p.row.authorize) + "?oauth_token=" + url.QueryEscape(keep.Token), Private: keep.seal()}, nil
+}
+
+// finishOAuth1 takes only the answer to the request token that this flow was given.
+func (p *Provider) finishOAuth1(ctx context.Context, callback url.Values, kept private) (Profile, error) {
+	if callback.Get("denied") != "" {
+		return Profile{}, &Error{Status: http.StatusForbidden, OAuth: "access_denied", Message: "The sign-in was refused at " + p.name}
+	}
+	verifier := callback.Get("oauth_verifier")
+	if verifier == "" || callback.Get("oauth_token") == "" {
+		return Profile{}, badCallback("OAuth callback with missing authorization code missing")
+	}
+	if kept.Token == "" || subtle.ConstantTimeCompare([]byte(callback.Get("oauth_token")), []byte(kept.Token)) != 1 {
+		return Profile{}, badCallback("OAuth callback with the request token of another sign-in")
+	}
+	c := credentials{key: p.clientID(), secret: p.client.Secret, token: kept.Token, tokenSecret: kept.Secret}
+	answer, err := p.signedForm(ctx, c, p.row.token, map[string]string{"oauth_verifier": verifier})
+	if err != nil {
+		return Profile{}, noExchange(err)
+	}
+	c.token, c.tokenSecret = answer.Get("oauth_token"), answer.Get("oauth_token_secret")
+	var me object
+	body, err := p.signed(ctx, c, p.apiURL()+p.row.me+"?include_email=true&include_entities=false&skip_status=true", nil)
+	if err == nil {
+		me, err = decodeObject(body)
+	}
+	var d Profile
+	if err == nil {
+		s := &signIn{Provider: p, token: &oauth2.Token{AccessToken: c.token}}
+		if d, err = s.copied(ctx, me); err == nil {
+			err = p.complete(&d)
+		}
+	}
+	if err != nil {
+		return Profile{}, noProfile(quiet(err))
+	}
+	d.Token = c.token // its secret stays here
+	return d, nil
+}
+
+// signedForm makes a signed call whose answer is a form with a token in it.
+func (p *Provider) signedForm(ctx context.Context, c credentials, ref string, more map[string]string) (url.Values, error) {
+	body, err := p.signed(ctx, c, p.at(ref), more)
+	if err != nil {
+		return nil, err
+	}
+	return tokenForm(string(body))
+}
+
+func tokenForm(body string) (url.Values, error) {
+	form, err := url.ParseQuery(strings.TrimSpace(body))
+	if err != nil || form.Get("oauth_token") == "" || form.Get("oauth_token_secret") == "" {
+		return nil, errors.New("the answer is no form with a token and its secret")
+	}
+	return form, nil
+}
+
+func (p *Provider) signed(ctx context.Context, c credentials, address string, more map[string]string) ([]byte, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, errors.New("the address of a call can't be read")
+	}
+	header := http.Header{"Authorization": {c.authorization(http.MethodGet, u, more, oauth1Nonce(), p.now())}}
+	// A redirect would carry a signature that is good for this address only.
+	once := &http.Client{
+		Transport: p.http.Operator.Transport, Timeout: p.http.Operator.Timeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	resp, err := get(ctx, once, address, header)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("reading the answer of %s: %w", u.Host, err)
+	}
+	return body, nil
+}
