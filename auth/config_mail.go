@@ -94,8 +94,10 @@ type smtpConfig struct {
 	AdminEmail string `env:"AUTH_SMTP_ADMIN_EMAIL"`
 	// Required likewise. Name or address of the server.
 	Host string `env:"AUTH_SMTP_HOST"`
-	// Its port; on 465 TLS from the first byte, on others STARTTLS where offered.
+	// Its port.
 	Port int `env:"AUTH_SMTP_PORT" envDefault:"587" min:"1" max:"65535"`
+	// required: STARTTLS or nothing; opportunistic: STARTTLS where offered; implicit: TLS from the first byte; none: in clear; auto: implicit on port 465, else opportunistic.
+	TLS string `env:"AUTH_SMTP_TLS" envDefault:"auto" oneof:"auto opportunistic required implicit none" fold:"true"`
 	// User name; unset: no sign-in.
 	User string `env:"AUTH_SMTP_USER"`
 	// Password.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -14,6 +15,7 @@ import (
 
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/mail/smtptest"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/settings"
 )
@@ -180,6 +182,7 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_SMTP_ADMIN_EMAIL", "x@y.test", func(c *config) { c.SMTP.AdminEmail = "x@y.test" })
 	f("AUTH_SMTP_HOST", "h", func(c *config) { c.SMTP.Host = "h" })
 	f("AUTH_SMTP_PORT", "465", func(c *config) { c.SMTP.Port = 465 })
+	f("AUTH_SMTP_TLS", "Required", func(c *config) { c.SMTP.TLS = "required" })
 	f("AUTH_SMTP_USER", "u", func(c *config) { c.SMTP.User = "u" })
 	f("AUTH_SMTP_PASS", "p", func(c *config) { c.SMTP.Pass = "p" })
 	f("AUTH_SMTP_SENDER_NAME", "n", func(c *config) { c.SMTP.SenderName = "n" })
@@ -260,6 +263,7 @@ func TestConfig_mistakes(t *testing.T) {
 	f("AUTH_RATE_LIMIT_HEADER", "X:Y", `AUTH_RATE_LIMIT_HEADER="X:Y": not a header name: letters, digits and - are`)
 	f("AUTH_TRUSTED_PROXIES", "10.0.0.0/33", `AUTH_TRUSTED_PROXIES="10.0.0.0/33": "10.0.0.0/33" is neither a network such as 10.0.0.0/8 nor an address`)
 	f("LOG_LEVEL", "loud", `LOG_LEVEL="loud": must be panic, fatal, error, warn, warning, info, debug or trace`)
+	f("AUTH_SMTP_TLS", "true", `AUTH_SMTP_TLS="true": must be auto, opportunistic, required, implicit or none`)
 	f("AUTH_SMS_PROVIDER", "pigeon", `AUTH_SMS_PROVIDER="pigeon": must be twilio, twilio_verify, messagebird, textlocal or vonage`)
 	f("AUTH_SMS_TEMPLATE", "{{.Cod}}", `AUTH_SMS_TEMPLATE="{{.Cod}}": template: sms:1:2: executing "sms" at <.Cod>: can't evaluate field Cod in type struct { Code string }`)
 	f("AUTH_SMS_TEST_OTP", "+4912:abc", `AUTH_SMS_TEST_OTP: wants number:code, the number with its country code, the code in digits`)
@@ -361,6 +365,14 @@ func TestConfig_live(t *testing.T) {
 	f("AUTH_SMS_PROVIDER=vonage AUTH_SMS_TEMPLATE=<{{.Code}}> AUTH_SMS_TEST_OTP=+4912345:000123", func(s account.Settings) bool {
 		return s.Phone.Configured && !s.Phone.WhatsApp && s.Phone.Text("7") == "<7>" && s.Phone.TestCodes["4912345"] == "000123"
 	})
+	// A server that offers no STARTTLS, or from which somebody hides the offer.
+	clear := smtptest.Start(t, smtptest.Options{})
+	for mode, want := range map[string]string{"auto": "<nil>", "required": "AUTH_SMTP_TLS=required"} {
+		_, l, _, _ := loadSettings(t, append(leastBut("AUTH_SMTP_HOST", clear.Host()), fmt.Sprint("AUTH_SMTP_PORT=", clear.Port()), "AUTH_SMTP_TLS="+mode)...)
+		if err := l.smtp.Check(t.Context()); !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("AUTH_SMTP_TLS=%s: %v", mode, err)
+		}
+	}
 	c, l, _, mistakes := loadSettings(t, append(leastBut("AUTH_API_EXTERNAL_URL", "http://localhost:9999"), "AUTH_DEV_MAILBOX=true", "AUTH_TRUSTED_PROXIES=10.1.2.3/8")...)
 	if len(mistakes) > 0 || l.smtp != nil || !l.accounts.Email.Configured || !l.accounts.Phone.Configured || l.api.TrustedProxies[0].String() != "10.0.0.0/8" {
 		t.Errorf("%v %+v", mistakes, l)

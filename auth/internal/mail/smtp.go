@@ -18,8 +18,9 @@ import (
 // SMTPOptions are the AUTH_SMTP_* settings.
 type SMTPOptions struct {
 	Host string
-	// Port 465 speaks TLS from the first byte; on others STARTTLS is used when offered. 0: 587.
-	Port int
+	Port int // 0: 587
+	// Encryption is AUTH_SMTP_TLS; "" is auto.
+	Encryption Encryption
 	// User "" signs in to nothing.
 	User, Pass string
 	// From is SMTP_ADMIN_EMAIL; SenderName its display name, "" for none.
@@ -33,18 +34,36 @@ type SMTPOptions struct {
 	TLS *tls.Config
 }
 
+// Encryption is how the way to the server is protected.
+type Encryption string
+
+// The ways. Opportunistic uses STARTTLS when it is offered, so that who sits on the wire can hide the offer
+// and read along; Required sends nothing then. Implicit speaks TLS from the first byte (RFC 8314). Auto is
+// Implicit on port 465, Opportunistic on others. A certificate that is not good ends each but Cleartext.
+const (
+	Auto          Encryption = "auto"
+	Opportunistic Encryption = "opportunistic"
+	Required      Encryption = "required"
+	Implicit      Encryption = "implicit"
+	Cleartext     Encryption = "none"
+)
+
 // SMTP sends mails, each over a connection of its own. It never changes.
 type SMTP struct {
-	o    SMTPOptions
+	o    SMTPOptions // with Encryption other than Auto
 	helo string
-	// implicitTLS: port 465. Tests can't bind it and set this instead.
-	implicitTLS bool
 }
 
 // NewSMTP says what is wrong with the options, by the settings' names.
 func NewSMTP(o SMTPOptions) (*SMTP, error) {
 	if o.Port == 0 {
 		o.Port = 587
+	}
+	if o.Encryption == Auto || o.Encryption == "" {
+		o.Encryption = Opportunistic
+		if o.Port == 465 {
+			o.Encryption = Implicit
+		}
 	}
 	if o.Timeout == 0 {
 		o.Timeout = 40 * time.Second
@@ -67,7 +86,7 @@ func NewSMTP(o SMTPOptions) (*SMTP, error) {
 	if err := errors.Join(bad...); err != nil {
 		return nil, err
 	}
-	return &SMTP{o: o, helo: domainOrLiteral(o.Hostname), implicitTLS: o.Port == 465}, nil
+	return &SMTP{o: o, helo: domainOrLiteral(o.Hostname)}, nil
 }
 
 // domainOrLiteral is the host as EHLO and Message-ID write it: an address stands in brackets (RFC 5321 4.1.3).
@@ -175,7 +194,7 @@ func (s *SMTP) connect(ctx context.Context) (net.Conn, error) {
 	address := net.JoinHostPort(s.o.Host, strconv.Itoa(s.o.Port))
 	var conn net.Conn
 	var err error
-	if s.implicitTLS {
+	if s.o.Encryption == Implicit {
 		conn, err = (&tls.Dialer{NetDialer: dialer, Config: s.o.TLS}).DialContext(ctx, "tcp", address)
 	} else {
 		conn, err = dialer.DialContext(ctx, "tcp", address)
@@ -198,11 +217,14 @@ func (s *SMTP) greet(conn net.Conn) (*smtp.Client, error) {
 		return nil, s.failure("EHLO", err, Message{})
 	}
 	_, encrypted := c.TLSConnectionState()
-	if offered, _ := c.Extension("STARTTLS"); offered && !encrypted {
+	if offered, _ := c.Extension("STARTTLS"); offered && !encrypted && s.o.Encryption != Cleartext {
 		if err := c.StartTLS(s.o.TLS); err != nil {
 			return nil, s.failure("STARTTLS", err, Message{})
 		}
 		encrypted = true
+	}
+	if !encrypted && s.o.Encryption == Required {
+		return nil, errors.New("smtp: the server offers no STARTTLS, and AUTH_SMTP_TLS=required sends nothing in clear")
 	}
 	if s.o.User == "" {
 		return c, nil

@@ -112,21 +112,33 @@ func TestSMTP_theMail(t *testing.T) {
 }
 
 func TestSMTP_encryption(t *testing.T) {
-	f := func(o smtptest.Options, encrypted bool) {
+	f := func(e Encryption, o smtptest.Options, encrypted bool) {
 		t.Helper()
 		s := smtptest.Start(t, o)
-		out := sender(t, s, nil)
-		out.implicitTLS = o.ImplicitTLS
+		out := sender(t, s, func(o *SMTPOptions) { o.Encryption = e })
 		if err := out.Send(t.Context(), aMail()); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.Mails(); len(got) != 1 || got[0].Encrypted != encrypted {
-			t.Errorf("%+v: %+v", o, got)
+			t.Errorf("%s, %+v: %+v", e, o, got)
 		}
 	}
-	f(smtptest.Options{}, false)
-	f(smtptest.Options{StartTLS: true}, true)
-	f(smtptest.Options{ImplicitTLS: true}, true)
+	f(Auto, smtptest.Options{}, false)
+	f(Auto, smtptest.Options{StartTLS: true}, true)
+	f(Opportunistic, smtptest.Options{}, false)
+	f(Opportunistic, smtptest.Options{StartTLS: true}, true)
+	f(Required, smtptest.Options{StartTLS: true}, true)
+	f(Implicit, smtptest.Options{ImplicitTLS: true}, true)
+	f(Cleartext, smtptest.Options{StartTLS: true}, false)
+
+	// Whoever hides the offer gets no mail to read, and the mail waits.
+	hidden := smtptest.Start(t, smtptest.Options{})
+	required := sender(t, hidden, func(o *SMTPOptions) { o.Encryption = Required })
+	for what, err := range map[string]error{"mail": required.Send(t.Context(), aMail()), "check": required.Check(t.Context())} {
+		if err == nil || !strings.Contains(err.Error(), "AUTH_SMTP_TLS=required") || isRefused(err) || len(hidden.Mails()) != 0 {
+			t.Errorf("%s: %v, %+v", what, err, hidden.Mails())
+		}
+	}
 
 	// A certificate that nobody vouches for ends it: there is no way back to clear text.
 	s := smtptest.Start(t, smtptest.Options{StartTLS: true})
@@ -134,10 +146,10 @@ func TestSMTP_encryption(t *testing.T) {
 	if err := out.Send(t.Context(), aMail()); err == nil || !strings.Contains(err.Error(), "certificate") || len(s.Mails()) != 0 {
 		t.Errorf("sent over an unknown certificate: %v", err)
 	}
-	if o, err := NewSMTP(SMTPOptions{Host: "x.test", Port: 465, From: "a@b.test"}); err != nil || !o.implicitTLS {
+	if o, err := NewSMTP(SMTPOptions{Host: "x.test", Port: 465, From: "a@b.test"}); err != nil || o.o.Encryption != Implicit {
 		t.Errorf("port 465 without implicit TLS: %v", err)
 	}
-	if o, err := NewSMTP(SMTPOptions{Host: "x.test", From: "a@b.test"}); err != nil || o.implicitTLS || o.o.Port != 587 {
+	if o, err := NewSMTP(SMTPOptions{Host: "x.test", From: "a@b.test"}); err != nil || o.o.Encryption != Opportunistic || o.o.Port != 587 {
 		t.Errorf("the default port: %+v, %v", o, err)
 	}
 }
