@@ -1,4 +1,4 @@
-// Package counter counts hits in fixed windows: in process, or in a key-value store.
+// Package counter counts hits in fixed windows: in process, in a key-value store, or in memcached.
 //
 // It knows keys, hits and windows; it never knows rules, gRPC or HTTP. Every Store passes the one
 // conformance test of this package. A window is part of its key, so no store looks at the clock to
@@ -14,8 +14,9 @@ import (
 type Store interface {
 	// Add carries out all hits of one request in order and fills in their After and Spared
 	// fields. It returns by ctx's deadline. After an error no field means anything, and
-	// hits may or may not have been counted. The keys belong to the caller again when Add
-	// returns; a store that still needs one then has made a copy.
+	// hits may or may not have been counted; ErrPartial alone says that some hits have an answer.
+	// The keys belong to the caller again when Add returns; a store that still needs one then has
+	// made a copy.
 	Add(ctx context.Context, req *Request) error
 	// Peek reads the present total of one key without counting; 0 for a key that does not exist.
 	Peek(ctx context.Context, key []byte, window int64) (int64, error)
@@ -57,6 +58,9 @@ type Hit struct {
 	// Spared says that Stop kept this hit from being written because another one is over;
 	// After is then the total without it.
 	Spared bool
+	// Err is why this hit has no answer. It means something only when Add has returned ErrPartial;
+	// nil is then a hit that was carried out like any other.
+	Err error
 }
 
 // Errors of a Store. Everything else it returns wraps one of these; none names a host or a key
@@ -72,4 +76,14 @@ var (
 	ErrFull = errors.New("counter: in-process store is full")
 	// ErrOpen: the breaker is open; nothing was sent.
 	ErrOpen = errors.New("counter: breaker is open")
+	// ErrPartial: some hits have no answer, and each says why in its Err; the others were carried out.
+	ErrPartial = errors.New("counter: no answer for some of the hits")
 )
+
+// KeyError is the Err of a hit whose key the store cannot hold, whenever it is asked.
+type KeyError struct {
+	// Why completes "the counter key ...". It holds nothing of the key.
+	Why string
+}
+
+func (e *KeyError) Error() string { return "the counter key " + e.Why }

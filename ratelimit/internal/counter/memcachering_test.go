@@ -1,0 +1,237 @@
+package counter
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+// dnsServer answers SRV questions over UDP with what it is told to.
+type dnsServer struct {
+	conn net.PacketConn
+
+	mu     sync.Mutex
+	rcode  dnsmessage.RCode
+	ports  []int // of localhost
+	asked  int
+}
+
+func newDNS(t testing.TB) *dnsServer {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &dnsServer{conn: conn}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.serve()
+	}()
+	t.Cleanup(func() {
+		conn.Close()
+		<-done
+	})
+	return d
+}
+
+func (d *dnsServer) serve() {
+	buf := make([]byte, 1500)
+	for {
+		n, from, err := d.conn.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		var m dnsmessage.Message
+		if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
+			continue
+		}
+		d.mu.Lock()
+		d.asked++
+		m.Header.Response, m.Header.RCode, m.Additionals = true, d.rcode, nil
+		q := m.Questions[0]
+		if q.Type == dnsmessage.TypeSRV && d.rcode == dnsmessage.RCodeSuccess {
+			for i, port := range d.ports {
+				m.Answers = append(m.Answers, dnsmessage.Resource{
+					Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 1},
+					Body:   &dnsmessage.SRVResource{Priority: uint16(i), Weight: 7, Port: uint16(port), Target: dnsmessage.MustNewName("localhost.")},
+				})
+			}
+		}
+		d.mu.Unlock()
+		if answer, err := m.Pack(); err == nil {
+			d.conn.WriteTo(answer, from)
+		}
+	}
+}
+
+// say changes the answers.
+func (d *dnsServer) say(rcode dnsmessage.RCode, addrs ...string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rcode, d.ports = rcode, nil
+	for _, a := range addrs {
+		_, port, _ := net.SplitHostPort(a)
+		n, _ := strconv.Atoi(port)
+		d.ports = append(d.ports, n)
+	}
+}
+
+func (d *dnsServer) resolver() *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", d.conn.LocalAddr().String())
+	}}
+}
+
+// sortedNodes is the list that SRV gives for these addresses.
+func sortedNodes(addrs []string) (nodes []string) {
+	for _, a := range addrs {
+		nodes = append(nodes, strings.Replace(a, "127.0.0.1", "localhost", 1))
+	}
+	slices.Sort(nodes)
+	return nodes
+}
+
+func (s *Memcache) listed() (addrs []string) {
+	for _, n := range s.ring.Load().nodes {
+		addrs = append(addrs, n.addr.text)
+	}
+	return addrs
+}
+
+func TestMemcache_SRV(t *testing.T) {
+	servers, addrs := threeNodes(t)
+	dns := newDNS(t)
+	o := MemcacheOptions{
+		SRV: "_memcache._tcp.nodes.test.", Refresh: 10 * time.Millisecond, Resolver: dns.resolver(), Timeout: patience, Stall: -1,
+	}
+	dns.say(dnsmessage.RCodeServerFailure)
+	if s, err := NewMemcache(t.Context(), o); err == nil {
+		s.Close()
+		t.Fatal("it starts without nodes")
+	}
+	slices.Sort(addrs)
+	slices.Reverse(addrs) // the order of the answer means nothing
+	dns.say(dnsmessage.RCodeSuccess, addrs[:2]...)
+	s := newTestMemcache(t, o)
+	two, three := sortedNodes(addrs[:2]), sortedNodes(addrs)
+	lists := func(want []string) {
+		t.Helper()
+		await(t, fmt.Sprint("the list ", want), func() bool { return slices.Equal(s.listed(), want) })
+	}
+	lists(two)
+	for i := range 20 {
+		add(t, s, now(), h(fmt.Sprint("k", i), 1))
+	}
+	settled(t, s)
+	failures := func() {
+		t.Helper()
+		before := s.Stats().ResolveFailures.Load()
+		await(t, "a failed look-up", func() bool { return s.Stats().ResolveFailures.Load() > before+1 })
+		if d := cmp.Diff(two, s.listed()); d != "" {
+			t.Errorf("the list after a failure: %s", d)
+		}
+		if got := add(t, s, now(), h("k0", 0)); got != 1 {
+			t.Errorf("k0 stands at %d", got)
+		}
+	}
+	dns.say(dnsmessage.RCodeServerFailure)
+	failures()
+	dns.say(dnsmessage.RCodeNameError)
+	failures()
+	dns.say(dnsmessage.RCodeSuccess) // nobody
+	failures()
+
+	dns.say(dnsmessage.RCodeSuccess, addrs...)
+	lists(three)
+	for i := range 60 {
+		add(t, s, now(), h(fmt.Sprint("n", i), 1))
+	}
+	settled(t, s)
+	// A node that leaves is let go of once it has nothing to be told.
+	dns.say(dnsmessage.RCodeSuccess, addrs[:2]...)
+	lists(two)
+	await(t, "the third node to be let go of", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.nodes) == 2
+	})
+	for _, server := range servers {
+		if server.Addr() == addrs[2] {
+			server.Kill()
+		}
+	}
+	for i := range 60 {
+		add(t, s, now(), h(fmt.Sprint("m", i), 1)) // none is on it
+	}
+}
+
+// Without a refresh the list of the start stays.
+func TestMemcache_SRVonce(t *testing.T) {
+	_, addrs := threeNodes(t)
+	dns := newDNS(t)
+	dns.say(dnsmessage.RCodeSuccess, addrs...)
+	s := newTestMemcache(t, MemcacheOptions{SRV: "_memcache._tcp.nodes.test.", Resolver: dns.resolver(), Timeout: patience, Stall: -1})
+	count := func() int {
+		dns.mu.Lock()
+		defer dns.mu.Unlock()
+		return dns.asked
+	}
+	asked := count()
+	add(t, s, now(), h("a", 1))
+	settled(t, s)
+	if n := count(); n != asked {
+		t.Errorf("asked %d times, want %d", n, asked)
+	}
+}
+
+// The order is the replaced service's, which sorts names that end in a dot.
+func TestNodeList(t *testing.T) {
+	got := nodeList([]*net.SRV{
+		{Target: "b.test.", Port: 2, Priority: 1}, {Target: "a.test.", Port: 11211, Priority: 9},
+		{Target: "a.test.", Port: 2}, {Target: "a.", Port: 5}, {Target: "::1.", Port: 1},
+	})
+	if d := cmp.Diff([]string{"[::1]:1", "a:5", "a.test:11211", "a.test:2", "b.test:2"}, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestParseSRV(t *testing.T) {
+	f := func(s string, ok bool) {
+		t.Helper()
+		if err := CheckSRV(s); (err == nil) != ok {
+			t.Errorf("%q: %v", s, err)
+		}
+	}
+	f("_memcache._tcp.example.com", true)
+	f("_m._udp.x", true)
+	f("memcache._tcp.example.com", false)
+	f("_memcache.tcp.example.com", false)
+	f("_._tcp.example.com", false)
+	f("_memcache._tcp.", false)
+	f("_memcache._tcp", false)
+	f("", false)
+
+	g := func(s string, ok bool) {
+		t.Helper()
+		if err := CheckNode(s); (err == nil) != ok {
+			t.Errorf("%q: %v", s, err)
+		}
+	}
+	g("host:11211", true)
+	g("[::1]:11211", true)
+	g("/run/memcached.sock", true)
+	g("host", false)
+	g("host:0", false)
+	g(":11211", false)
+	g("host:http", false)
+}

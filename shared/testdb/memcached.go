@@ -1,0 +1,19 @@
+package testdb
+
+import (
+	"context"
+	"testing"
+
+	"gatehouse/shared/localserver"
+)
+
+// Memcached starts a memcached for t alone, closed when t ends. It has no databases to share, and starts
+// in a few milliseconds.
+func Memcached(t testing.TB, o localserver.MemcachedOptions) *localserver.Server {
+	t.Helper()
+	skipShort(t)
+	s, err := localserver.Memcached(context.Background(), o)
+	check(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
