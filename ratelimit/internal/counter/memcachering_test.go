@@ -19,10 +19,10 @@ import (
 type dnsServer struct {
 	conn net.PacketConn
 
-	mu     sync.Mutex
-	rcode  dnsmessage.RCode
-	ports  []int // of localhost
-	asked  int
+	mu    sync.Mutex
+	rcode dnsmessage.RCode
+	ports []int // of localhost
+	asked int
 }
 
 func newDNS(t testing.TB) *dnsServer {
