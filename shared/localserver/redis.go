@@ -3,6 +3,7 @@ package localserver
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"os"
@@ -19,6 +20,10 @@ type RedisOptions struct {
 	Users map[string]string
 	// Socket listens on a unix socket instead of a port.
 	Socket bool
+	// Cert and Key are PEM files: the server speaks TLS, and nothing else.
+	Cert, Key string
+	// ClientCA is a PEM file: clients must come with a certificate of it.
+	ClientCA string
 	// Config is further lines of redis.conf.
 	Config []string
 }
@@ -26,6 +31,9 @@ type RedisOptions struct {
 // Redis starts a Redis that keeps nothing on disk and has 4096 databases.
 func Redis(ctx context.Context, o RedisOptions) (*Server, error) {
 	p := plan{program: "redis-server", ready: redisReady}
+	if o.Cert != "" {
+		p.ready = o.tlsReady
+	}
 	if o.Socket {
 		p.socket = "redis.sock"
 	}
@@ -39,7 +47,17 @@ func Redis(ctx context.Context, o RedisOptions) (*Server, error) {
 
 func (o RedisOptions) conf(dir string, port int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "bind 127.0.0.1\nport %d\ndir %s\n", port, dir)
+	fmt.Fprintf(&b, "bind 127.0.0.1\ndir %s\n", dir)
+	if o.Cert == "" {
+		fmt.Fprintf(&b, "port %d\n", port)
+	} else {
+		fmt.Fprintf(&b, "port 0\ntls-port %d\ntls-cert-file %s\ntls-key-file %s\n", port, o.Cert, o.Key)
+		if o.ClientCA == "" {
+			b.WriteString("tls-auth-clients no\n")
+		} else {
+			fmt.Fprintf(&b, "tls-auth-clients yes\ntls-ca-cert-file %s\n", o.ClientCA)
+		}
+	}
 	b.WriteString("daemonize no\nsave \"\"\nappendonly no\ndatabases 4096\nenable-debug-command yes\n")
 	if o.Socket {
 		fmt.Fprintf(&b, "unixsocket %s\nunixsocketperm 700\n", filepath.Join(dir, "redis.sock"))
@@ -63,6 +81,26 @@ func redisReady(ctx context.Context, network, addr string) error {
 		return err
 	}
 	defer c.Close()
+	return redisPing(c)
+}
+
+// tlsReady is redisReady over TLS. A server that demands a client's certificate is ready when its
+// handshake is done.
+func (o RedisOptions) tlsReady(ctx context.Context, network, addr string) error {
+	c, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(time.Second)) // cannot fail on an open connection
+	secure := tls.Client(c, &tls.Config{InsecureSkipVerify: true})
+	if err := secure.Handshake(); err != nil || o.ClientCA != "" {
+		return err
+	}
+	return redisPing(secure)
+}
+
+func redisPing(c net.Conn) error {
 	c.SetDeadline(time.Now().Add(time.Second)) // cannot fail on an open connection
 	if _, err := c.Write([]byte("PING\r\n")); err != nil {
 		return err

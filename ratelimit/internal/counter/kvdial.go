@@ -17,7 +17,7 @@ type endpoint struct{ network, addr string }
 type dialer struct {
 	user, password string
 	db             int
-	tls            *tls.Config // nil: none. A name to verify that it lacks is the host dialled.
+	tls            func(host string) *tls.Config // for the host dialled; nil: none
 	timeout        time.Duration
 	stats          *poolStats // nil: not counted
 }
@@ -45,12 +45,8 @@ func (d *dialer) dial(ctx context.Context, to endpoint) (net.Conn, error) {
 }
 
 func (d *dialer) handshake(ctx context.Context, conn net.Conn, to endpoint) (net.Conn, error) {
-	config := d.tls
-	if config.ServerName == "" {
-		config = config.Clone()
-		config.ServerName, _, _ = net.SplitHostPort(to.addr)
-	}
-	secure := tls.Client(conn, config)
+	host, _, _ := net.SplitHostPort(to.addr) // empty for a socket's path
+	secure := tls.Client(conn, d.tls(host))
 	if err := secure.HandshakeContext(ctx); err != nil {
 		conn.Close()
 		return nil, err

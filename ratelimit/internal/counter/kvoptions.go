@@ -2,6 +2,7 @@ package counter
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -40,13 +41,16 @@ func ParseOnEmpty(s string) (OnEmpty, error) {
 
 // KVStoreOptions configures NewKVStore. Zero values mean the defaults given, where there is one.
 type KVStoreOptions struct {
-	// URL is KVSTORE_URL for type single: host:port, a path, or redis://[user[:password]@]host:port[/db]
-	// with the query parameters username, password and db (spec 9.4).
+	// URL is KVSTORE_URL for type single: host:port, a path, or redis://[user[:password]@]host:port[/db],
+	// or rediss:// likewise, with the query parameters username, password and db (spec 9.4).
 	URL string
 	// SocketType is KVSTORE_SOCKET_TYPE: tcp, unix, or empty for what the URL looks like.
 	SocketType string
 	// Auth is KVSTORE_AUTH: password, or user:password. It wins over credentials in the URL.
 	Auth string
+	// TLS makes the config for the host that is dialled, a name or an address; nil: no TLS. It is asked
+	// for each connection, so that certificates may change. rediss:// in URL needs it.
+	TLS func(host string) *tls.Config
 	// PoolSize is how many batches may be in the store at once, each on a connection of its own (10).
 	// A second one is used only when the first is full or slow, so many cost no throughput.
 	PoolSize int
@@ -90,7 +94,7 @@ type target struct {
 
 // dialer is how connections to a store's servers are opened.
 func (o KVStoreOptions) dialer(t target, timeout time.Duration, stats *poolStats) *dialer {
-	return &dialer{user: t.user, password: t.password, db: t.db, timeout: timeout, stats: stats}
+	return &dialer{user: t.user, password: t.password, db: t.db, tls: o.TLS, timeout: timeout, stats: stats}
 }
 
 // Check says what is wrong with URL, SocketType and Auth, without credentials; nil if nothing is.
@@ -141,6 +145,12 @@ func isPort(s string) bool {
 	return err == nil && n > 0
 }
 
+// WantsTLS says whether a KVSTORE_URL asks for TLS by itself: rediss://.
+func WantsTLS(url string) bool {
+	scheme, _, ok := strings.Cut(url, "://")
+	return ok && strings.EqualFold(scheme, "rediss")
+}
+
 // parseURL reads redis://[user[:password]@]host[:port][/db][?username=&password=&db=].
 func parseURL(s string) (t target, err error) {
 	u, err := url.Parse(s)
@@ -148,11 +158,9 @@ func parseURL(s string) (t target, err error) {
 		return t, errors.New("KVSTORE_URL: not a URL; percent-encode special characters of the password")
 	}
 	switch u.Scheme {
-	case "redis":
-	case "rediss":
-		return t, errors.New("KVSTORE_URL: rediss:// (TLS) is not supported yet; use redis://")
+	case "redis", "rediss":
 	default:
-		return t, fmt.Errorf("KVSTORE_URL: scheme %s:// is not redis://", u.Scheme)
+		return t, fmt.Errorf("KVSTORE_URL: scheme %s:// is neither redis:// nor rediss://", u.Scheme)
 	}
 	port := cmp.Or(u.Port(), "6379")
 	if u.Hostname() == "" || !isPort(port) {

@@ -22,6 +22,7 @@ func TestTarget(t *testing.T) {
 	f(KVStoreOptions{URL: "redis://:s%40crt@h:1/3"}, target{endpoint: endpoint{"tcp", "h:1"}, password: "s@crt", db: 3})
 	f(KVStoreOptions{URL: "redis://u:p@h:1"}, target{endpoint: endpoint{"tcp", "h:1"}, user: "u", password: "p"})
 	f(KVStoreOptions{URL: "redis://h:1?username=u&password=p&db=7"}, target{endpoint: endpoint{"tcp", "h:1"}, user: "u", password: "p", db: 7})
+	f(KVStoreOptions{URL: "rediss://u:p@h/2"}, target{endpoint: endpoint{"tcp", "h:6379"}, user: "u", password: "p", db: 2})
 
 	// KVSTORE_AUTH is split at its first colon and wins over the URL.
 	f(KVStoreOptions{URL: "h:1", Auth: "p"}, target{endpoint: endpoint{"tcp", "h:1"}, password: "p"})
@@ -41,8 +42,7 @@ func TestTarget_refused(t *testing.T) {
 		}
 	}
 	f(KVStoreOptions{}, "KVSTORE_URL: missing")
-	f(KVStoreOptions{URL: "rediss://u:secret@h:1"}, "rediss:// (TLS) is not supported yet")
-	f(KVStoreOptions{URL: "http://u:secret@h:1"}, "scheme http:// is not redis://")
+	f(KVStoreOptions{URL: "http://u:secret@h:1"}, "scheme http:// is neither redis:// nor rediss://")
 	f(KVStoreOptions{URL: "redis://u:secret%@h:1"}, "not a URL")
 	f(KVStoreOptions{URL: "redis://u:sec/secret@h:1"}, "KVSTORE_URL")
 	f(KVStoreOptions{URL: "redis://u:secret@"}, "no host:port")

@@ -62,6 +62,9 @@ func NewKVStore(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
 	if err != nil {
 		return nil, err
 	}
+	if WantsTLS(o.URL) && o.TLS == nil {
+		return nil, errors.New("rediss:// needs TLS") // never in clear what was to be protected
+	}
 	s := newKVStore(o)
 	s.newLink = func(timeout time.Duration) link {
 		return newRedisLink(s.ctx, o.dialer(t, timeout, &s.stats), func() endpoint { return t.endpoint })

@@ -28,8 +28,8 @@ type MemcacheOptions struct {
 	// MaxIdleConns is how many connections to a node stay open at rest, and how many look-ups are under
 	// way there at once (2).
 	MaxIdleConns int
-	// TLS is nil for none. A name to verify that it lacks is the host dialled.
-	TLS *tls.Config
+	// TLS is as of KVStoreOptions.
+	TLS func(host string) *tls.Config
 	// Timeout bounds connecting, each operation, and callers without a deadline (500 ms).
 	Timeout time.Duration
 	// QueueSize is how many counters may wait to be told of their hits (10,000). Beyond it hits are
