@@ -38,6 +38,8 @@ type GRPCOptions struct {
 	Reflection bool
 	// TLS is the listener's config; nil: plain HTTP/2.
 	TLS *tls.Config
+	// Tracing records each call; nil is off.
+	Tracing *Tracing
 }
 
 // serviceName is the one service this daemon exists for.
@@ -59,6 +61,11 @@ const (
 // NewGRPC builds the server with the decision service, health and, if asked, reflection.
 func NewGRPC(o GRPCOptions) *grpc.Server {
 	handshakeFailed := failedHandshakes(o)
+	unary, stream, decide := []grpc.UnaryServerInterceptor{countMethods(o.Stats)}, []grpc.StreamServerInterceptor{o.Health.endWatches}, decisionDesc
+	if t := o.Tracing; t != nil {
+		unary, stream = append(unary, t.unary), append(stream, t.stream)
+		decide.Methods = []grpc.MethodDesc{{MethodName: "ShouldRateLimit", Handler: t.handler}}
+	}
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.ConnectionTimeout(greeting),
@@ -69,8 +76,8 @@ func NewGRPC(o GRPCOptions) *grpc.Server {
 			MaxConnectionAge: o.MaxAge, MaxConnectionAgeGrace: o.MaxAgeGrace, Time: o.KeepaliveTime, Timeout: o.KeepaliveTimeout,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: max(1, o.MinPing-minPingSlack), PermitWithoutStream: true}),
-		grpc.UnaryInterceptor(countMethods(o.Stats)),
-		grpc.StreamInterceptor(o.Health.endWatches),
+		grpc.ChainUnaryInterceptor(unary...),
+		grpc.ChainStreamInterceptor(stream...),
 	}
 	if o.TLS != nil {
 		options = append(options, grpc.Creds(grpctls.Server(o.TLS, handshakeFailed)))
@@ -83,7 +90,7 @@ func NewGRPC(o GRPCOptions) *grpc.Server {
 		took:     o.Stats.Timer("ratelimit_server.ShouldRateLimit.response_time"),
 		panics:   o.Stats.Counter(panicStat),
 	}
-	s.RegisterService(&decisionDesc, h)
+	s.RegisterService(&decide, h)
 	healthpb.RegisterHealthServer(s, o.Health.grpc)
 	if o.Reflection {
 		reflection.Register(s)

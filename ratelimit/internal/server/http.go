@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -32,6 +33,8 @@ type HTTPOptions struct {
 	BodyBytes int64
 	// Timeout bounds a decision, since HTTP callers bring no deadline; 0 leaves it to the store.
 	Timeout time.Duration
+	// Tracing records each decision; nil is off.
+	Tracing *Tracing
 }
 
 // NewHTTP is the handler of the HTTP listener: /json and /healthcheck, all else 404.
@@ -43,7 +46,11 @@ func NewHTTP(o HTTPOptions) http.Handler {
 		panics:      o.Stats.Counter(panicStat),
 	}
 	mux := http.NewServeMux()
-	mux.Handle("POST /json", j)
+	if o.Tracing != nil {
+		mux.Handle("POST /json", o.Tracing.http("/json", j))
+	} else {
+		mux.Handle("POST /json", j)
+	}
 	mux.Handle("/healthcheck", o.Health)
 	return recovered(mux, j.Log, j.panics)
 }
@@ -82,6 +89,13 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := h.Service.Decide(ctx, &c); err != nil {
 		writeRefusal(w, err)
 		return
+	}
+	if h.Tracing != nil {
+		_, span := h.Tracing.Tracer.Start(ctx, "NewJsonHandler Remaining Execution")
+		defer span.End()
+		if h.Tracing.Answers && span.IsRecording() {
+			span.SetAttributes(attribute.String("response", protojson.Format(toProto(&c.Response))))
+		}
 	}
 	out, err := protojson.Marshal(toProto(&c.Response))
 	if err != nil {

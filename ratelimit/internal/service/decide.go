@@ -40,6 +40,13 @@ const fromCache = -1
 
 // Decide fills c.Response for c.Request. Its error is a *Refusal, and then nothing was answered.
 func (s *Service) Decide(ctx context.Context, c *Call) error {
+	if s.o.Tracer != nil {
+		return s.traced(ctx, c)
+	}
+	return s.decide(ctx, c)
+}
+
+func (s *Service) decide(ctx context.Context, c *Call) error {
 	c.At = s.clock()
 	c.Done = c.At
 	rules := s.rules.Load()

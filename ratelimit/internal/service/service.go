@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/decide"
 	"gatehouse/ratelimit/internal/limits"
@@ -36,6 +38,11 @@ type Options struct {
 
 	// Caps refuse oversized requests.
 	Caps Caps
+
+	// Tracer records each decision as a span; nil is off, and then nothing asks the context for one.
+	Tracer trace.Tracer
+	// TraceRequests puts the text of whole requests into those spans (TRACING_REQUEST_TEXT).
+	TraceRequests bool
 
 	// Clock tells the time; nil is time.Now.
 	Clock func() time.Time

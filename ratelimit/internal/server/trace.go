@@ -1,0 +1,157 @@
+package server
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	grpccodes "google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// Tracing has the listeners record a span for each request (spec 10). Where it is nil other handlers
+// are registered, so that tracing that is off is not on any request's path.
+type Tracing struct {
+	Tracer     trace.Tracer
+	Propagator propagation.TextMapPropagator
+	// Answers puts the text of /json's answers into spans (TRACING_REQUEST_TEXT).
+	Answers bool
+}
+
+// startGRPC begins the span of a call, below the one that the caller names in its metadata.
+func (t *Tracing) startGRPC(ctx context.Context, fullMethod string) (context.Context, trace.Span) {
+	if md, ok := metadata.FromIncomingContext(ctx); ok {
+		ctx = t.Propagator.Extract(ctx, metadataCarrier(md))
+	}
+	name := strings.TrimPrefix(fullMethod, "/")
+	ctx, span := t.Tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer))
+	if span.IsRecording() {
+		service, method, _ := strings.Cut(name, "/")
+		span.SetAttributes(attribute.String("rpc.system", "grpc"), attribute.String("rpc.service", service), attribute.String("rpc.method", method))
+		if p, ok := peer.FromContext(ctx); ok {
+			span.SetAttributes(peerAttributes(p.Addr.String())...)
+		}
+	}
+	return ctx, span
+}
+
+// endGRPC ends it with the call's status. The caller's own mistakes are no errors of this server.
+func endGRPC(span trace.Span, err error) {
+	if span.IsRecording() {
+		s := status.Convert(err)
+		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(s.Code())))
+		switch s.Code() {
+		case grpccodes.Unknown, grpccodes.DeadlineExceeded, grpccodes.Unimplemented, grpccodes.Internal, grpccodes.Unavailable, grpccodes.DataLoss:
+			span.SetStatus(codes.Error, s.Message())
+		}
+	}
+	span.End()
+}
+
+// handler is shouldRateLimit inside a span.
+func (t *Tracing) handler(srv any, ctx context.Context, decode func(any) error, i grpc.UnaryServerInterceptor) (answer any, err error) {
+	ctx, span := t.startGRPC(ctx, "/"+serviceName+"/ShouldRateLimit")
+	defer func() { endGRPC(span, err) }()
+	return shouldRateLimit(srv, ctx, decode, i)
+}
+
+// unary is for the other services (health checks).
+func (t *Tracing) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (answer any, err error) {
+	ctx, span := t.startGRPC(ctx, info.FullMethod)
+	defer func() { endGRPC(span, err) }()
+	return next(ctx, req)
+}
+
+// stream records how long a health watch or a reflection lasted.
+func (t *Tracing) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+	ctx, span := t.startGRPC(s.Context(), info.FullMethod)
+	defer func() { endGRPC(span, err) }()
+	return next(srv, tracedStream{s, ctx})
+}
+
+type tracedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (s tracedStream) Context() context.Context { return s.ctx }
+
+// http records a span for each request of h, which is mounted at route.
+func (t *Tracing) http(route string, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := t.Propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+		ctx, span := t.Tracer.Start(ctx, r.Method+" "+route, trace.WithSpanKind(trace.SpanKindServer))
+		defer span.End()
+		if !span.IsRecording() {
+			h.ServeHTTP(w, r.WithContext(ctx))
+			return
+		}
+		span.SetAttributes(attribute.String("http.request.method", r.Method), attribute.String("http.route", route))
+		span.SetAttributes(peerAttributes(r.RemoteAddr)...)
+		seen := &statusWriter{ResponseWriter: w, status: http.StatusOK}
+		defer func() {
+			span.SetAttributes(attribute.Int("http.response.status_code", seen.status))
+			if seen.status >= 500 {
+				span.SetStatus(codes.Error, http.StatusText(seen.status))
+			}
+		}()
+		h.ServeHTTP(seen, r.WithContext(ctx))
+	})
+}
+
+// statusWriter remembers the status.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *statusWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func peerAttributes(address string) []attribute.KeyValue {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil { // a unix socket
+		return []attribute.KeyValue{attribute.String("network.peer.address", address)}
+	}
+	n, _ := strconv.Atoi(port)
+	return []attribute.KeyValue{attribute.String("network.peer.address", host), attribute.Int("network.peer.port", n)}
+}
+
+// metadataCarrier lets a propagator read what came with a call. grpc-go keeps names in lower case.
+type metadataCarrier metadata.MD
+
+// Get implements propagation.TextMapCarrier.
+func (c metadataCarrier) Get(name string) string {
+	if v := metadata.MD(c).Get(name); len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+// Set implements propagation.TextMapCarrier.
+func (c metadataCarrier) Set(name, value string) { metadata.MD(c).Set(name, value) }
+
+// Keys implements propagation.TextMapCarrier.
+func (c metadataCarrier) Keys() []string {
+	names := make([]string, 0, len(c))
+	for n := range c {
+		names = append(names, n)
+	}
+	return names
+}

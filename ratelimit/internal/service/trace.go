@@ -1,0 +1,57 @@
+package service
+
+import (
+	"context"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"gatehouse/ratelimit/internal/counter"
+)
+
+// traced is Decide inside a span of its own (spec 10). What it notes down is copied: the strings of a
+// request live no longer than its bytes, a span does.
+func (s *Service) traced(ctx context.Context, c *Call) error {
+	ctx, span := s.o.Tracer.Start(ctx, "ShouldRateLimit Execution")
+	defer span.End()
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("domain", strings.Clone(c.Request.Domain)))
+		if s.o.TraceRequests {
+			span.SetAttributes(attribute.String("request string", string(c.Request.AppendText(nil))))
+		}
+	}
+	err := s.decide(ctx, c)
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	return err
+}
+
+// TraceStore has each call of store recorded as a span that the decision's encloses. name is the
+// span's; count makes its attributes of the hits sent.
+func TraceStore(store counter.Store, tracer trace.Tracer, name string, count func([]counter.Hit) []attribute.KeyValue) counter.Store {
+	return &tracedStore{store, tracer, name, count}
+}
+
+type tracedStore struct {
+	counter.Store
+	tracer trace.Tracer
+	name   string
+	count  func([]counter.Hit) []attribute.KeyValue
+}
+
+// Add implements counter.Store.
+func (t *tracedStore) Add(ctx context.Context, req *counter.Request) error {
+	ctx, span := t.tracer.Start(ctx, t.name)
+	defer span.End()
+	if span.IsRecording() && t.count != nil {
+		span.SetAttributes(t.count(req.Hits)...)
+	}
+	err := t.Store.Add(ctx, req)
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	return err
+}
