@@ -20,6 +20,7 @@ type config struct {
 	KVShared  kvsharedConfig
 	PerSecond kvstoreConfig `envPrefix:"KVSTORE_PERSECOND_"`
 	Stats     statsConfig
+	Tracing   tracingConfig
 	Later     laterConfig
 }
 

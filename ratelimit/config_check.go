@@ -54,6 +54,7 @@ func (c *config) check(r *settings.Report) {
 	c.checkListeners(r)
 	c.checkTLS(r)
 	c.checkHeaders(r)
+	c.checkTracing(r)
 	if k := c.KVShared; k.StartInitial > k.StartMax {
 		r.Clash("KVSTORE_STARTUP_INITIAL_INTERVAL=%s is longer than KVSTORE_STARTUP_MAX_INTERVAL=%s", k.StartInitial, k.StartMax)
 	}

@@ -19,8 +19,6 @@ type laterConfig struct {
 	TaggedStatsd bool `env:"USE_TAGGED_STATSD" envDefault:"false"`
 	// Refused when true: pull metrics are not in this version.
 	PullMetrics bool `env:"USE_PULLMETRICS" envDefault:"false"`
-	// Refused when true: tracing is not in this version.
-	Tracing bool `env:"TRACING_ENABLED" envDefault:"false"`
 }
 
 // refuse says which settings ask for what is not there.
@@ -38,7 +36,6 @@ func (c *config) refuse(r *settings.Report) {
 	f("KVSTORE_PERSECOND", c.Later.PerSecond, "a second store for limits per second is")
 	f("USE_TAGGED_STATSD", c.Later.TaggedStatsd, "tagged statsd is")
 	f("USE_PULLMETRICS", c.Later.PullMetrics, "pull metrics are")
-	f("TRACING_ENABLED", c.Later.Tracing, "tracing is")
 
 	for _, name := range r.Names() {
 		if isLater(name) {
@@ -60,7 +57,6 @@ var laterNames = []string{
 	"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
 	"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
 	"XDS_CLIENT_BACKOFF_JITTER", "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
-	"TRACING_EXPORTER_PROTOCOL", "TRACING_SERVICE_NAME", "TRACING_SERVICE_NAMESPACE", "TRACING_SERVICE_INSTANCE_ID", "TRACING_SAMPLING_RATE",
 }
 
 func isLater(name string) bool {

@@ -153,6 +153,16 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("STATS_MAX_DYNAMIC_KEYS=1", func(c *config) { c.Stats.MaxDynamicKeys = 1 })
 	f("STATS_DYNAMIC_IDLE=1h", func(c *config) { c.Stats.DynamicIdle = time.Hour })
 
+	// 2.8
+	f("TRACING_ENABLED=true", func(c *config) { c.Tracing.Enabled = true })
+	f("TRACING_EXPORTER_PROTOCOL=grpc", func(c *config) { c.Tracing.Protocol = "grpc" })
+	f("TRACING_SERVICE_NAME=n", func(c *config) { c.Tracing.ServiceName = "n" })
+	f("TRACING_SERVICE_NAMESPACE=n", func(c *config) { c.Tracing.ServiceNamespace = "n" })
+	f("TRACING_SERVICE_INSTANCE_ID=n", func(c *config) { c.Tracing.ServiceInstanceID = "n" })
+	f("TRACING_SAMPLING_RATE=0.25", func(c *config) { c.Tracing.SamplingRate = 0.25 })
+	f("TRACING_REQUEST_TEXT=true", func(c *config) { c.Tracing.RequestText = true })
+	f("OTEL_EXPORTER_OTLP_HEADERS=a=b", func(c *config) { c.Tracing.Headers = "a=b" })
+
 	fields, err := settings.Fields(new(config))
 	if err != nil {
 		t.Fatal(err)
@@ -217,6 +227,12 @@ func TestConfig_mistakes(t *testing.T) {
 	f("EXTRA_TAGS=a", `EXTRA_TAGS="a": item "a" is not name:value`)
 	f("REDIS_URL=h:1 KVSTORE_URL=h:2", `REDIS_URL and KVSTORE_URL are both set and differ: REDIS_URL is the old name of KVSTORE_URL, remove it`)
 	f("KVSTORE_AUTH=hunter2 KVSTORE_AUTH_FILE=/x", `KVSTORE_AUTH and KVSTORE_AUTH_FILE are both set: keep one`)
+	f("TRACING_EXPORTER_PROTOCOL=zipkin", `TRACING_EXPORTER_PROTOCOL="zipkin": must be http or grpc`)
+	f("TRACING_SAMPLING_RATE=2", `TRACING_SAMPLING_RATE="2": must be at most 1`)
+	f("OTEL_EXPORTER_OTLP_ENDPOINT=collector")
+	f("TRACING_ENABLED=1 OTEL_EXPORTER_OTLP_ENDPOINT=collector OTEL_EXPORTER_OTLP_TRACES_TIMEOUT=10s OTEL_EXPORTER_OTLP_HEADERS=hunter2",
+		"OTEL_EXPORTER_OTLP_ENDPOINT: not a URL such as http://collector:4318", "OTEL_EXPORTER_OTLP_HEADERS: item 1 is not name=value",
+		`OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: "10s" is not a number of milliseconds, such as 10000`)
 	// What is not in this version.
 	f("CONFIG_TYPE=GRPC_XDS_SOTW", `CONFIG_TYPE="GRPC_XDS_SOTW": rules from a control plane (xDS) are not in this version`)
 	f("BACKEND_TYPE=memcache", `BACKEND_TYPE="memcache": the memcache backend is not in this version`)
@@ -227,14 +243,14 @@ func TestConfig_mistakes(t *testing.T) {
 	f("KVSTORE_PERSECOND=true", `KVSTORE_PERSECOND="true": a second store for limits per second is not in this version`)
 	f("USE_TAGGED_STATSD=true", `USE_TAGGED_STATSD="true": tagged statsd is not in this version`)
 	f("USE_PROMETHEUS=true", `USE_PROMETHEUS="true": pull metrics are not in this version`)
-	f("TRACING_ENABLED=true", `TRACING_ENABLED="true": tracing is not in this version`)
 }
 
 // TestConfig_everyWrongValue: each variable that is not free text says its name when it is wrong.
 func TestConfig_everyWrongValue(t *testing.T) {
 	free := map[string]bool{}
 	for name := range strings.FieldsSeq(`RUNTIME_ROOT RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY HOST GRPC_HOST GRPC_UDS DEBUG_HOST LOG_FORMAT
-		CACHE_KEY_PREFIX KVSTORE_AUTH KVSTORE_PERSECOND_AUTH KVSTORE_PERSECOND_URL STATSD_HOST GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY`) {
+		CACHE_KEY_PREFIX KVSTORE_AUTH KVSTORE_PERSECOND_AUTH KVSTORE_PERSECOND_URL STATSD_HOST GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY
+		TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID OTEL_EXPORTER_OTLP_HEADERS`) {
 		free[name] = true
 	}
 	fields, err := settings.Fields(new(config))
@@ -266,7 +282,6 @@ func TestConfig_warnings(t *testing.T) {
 	f(memory+"KVSTORE_PIPELINE_LIMIT=8", "KVSTORE_PIPELINE_LIMIT has no effect and will go; KVSTORE_PIPELINE_WINDOW is what gathers hits")
 	f("KVSTORE_URL=h:1 KVSTORE_TIMEOUT=1s KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s",
 		"KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s is not shorter than KVSTORE_TIMEOUT=1s: calls end before CREATE acts")
-	f(memory+"TRACING_SERVICE_NAME=x", "TRACING_SERVICE_NAME has no effect: what it configures is not in this version")
 	f(memory+"DOG_STATSD_MOGRIFIERS_A_PATTERN=x",
 		"DOG_STATSD_MOGRIFIERS_A_PATTERN is an old name; it is called TAGGED_STATSD_MOGRIFIER_A_PATTERN now",
 		"TAGGED_STATSD_MOGRIFIER_A_PATTERN has no effect: what it configures is not in this version")

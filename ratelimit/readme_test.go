@@ -200,6 +200,12 @@ func TestREADME_metrics(t *testing.T) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	d := &daemon{config: c, log: log, health: server.NewHealth(), stats: stats.NewRegistry(stats.Options{Log: log})}
+	d.config.Tracing.Enabled = true
+	stopTracing, err := d.startTracing(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopTracing()
 	d.makeService()
 	closeCerts, err := d.openCerts()
 	if err != nil {

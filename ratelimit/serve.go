@@ -25,6 +25,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 	"gatehouse/shared/certs"
 	"gatehouse/shared/self"
+	"gatehouse/shared/telemetry"
 )
 
 // serve is the whole daemon: a straight line from settings to open listeners, a wait, and the same
@@ -52,6 +53,11 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 	d.stats.GoRuntime()
 	stopStats := d.flushStats(stdout)
 	defer stopStats() // last of all, so that the final flush has everything
+	stopTracing, err := d.startTracing(ctx)
+	if err != nil {
+		return err
+	}
+	defer stopTracing()
 
 	d.makeService()
 	closeCerts, err := d.openCerts()
@@ -80,7 +86,7 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 	if store, err = d.openStore(ctx); err != nil {
 		return stopped(ctx, err)
 	}
-	d.service.SetStore(store)
+	d.service.SetStore(d.traceStore(store))
 	if !c.Rules.ForceStart {
 		select {
 		case <-loaded:
@@ -123,6 +129,9 @@ type daemon struct {
 	service *service.Service
 	loader  *service.Loader
 	tls     *tls.Config // of the gRPC listener; nil: none
+
+	tracing        *telemetry.Tracing // nil: off
+	traceListeners *server.Tracing    // the same
 }
 
 // flushStats starts the flush loop. The function it returns flushes once more and waits for that,
@@ -213,6 +222,9 @@ func (d *daemon) makeService() {
 	}
 	if c.Answer.Headers {
 		o.Headers = &decide.HeaderNames{Limit: c.Answer.LimitHeader, Remaining: c.Answer.RemainingHeader, Reset: c.Answer.ResetHeader}
+	}
+	if d.tracing != nil {
+		o.Tracer, o.TraceRequests = d.tracing.Tracer("ratelimit"), c.Tracing.RequestText
 	}
 	if c.Counting.LocalCache > 0 {
 		o.OverLimit = counter.NewOverLimit(c.Counting.LocalCache)

@@ -3,12 +3,16 @@
 package server
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
+	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/ratelimit/internal/service"
 )
 
 // TestAllocations: decoding and encoding through the codec costs one allocation, the slice header
@@ -35,5 +39,44 @@ func TestAllocations(t *testing.T) {
 	})
 	if n > 1 {
 		t.Errorf("%v allocations, want 1", n)
+	}
+}
+
+// mute is a context that nobody may ask for a value.
+type mute struct {
+	context.Context
+	t *testing.T
+}
+
+func (m mute) Value(key any) any {
+	m.t.Errorf("the context was asked for %T", key)
+	return nil
+}
+
+// TestTracingOff_Allocations: without tracing a call's context is asked for nothing, and the call allocates nothing
+// of ours.
+func TestTracingOff_Allocations(t *testing.T) {
+	r := newRig(t, service.Options{Clock: time.Now}, limits.Options{}, "- {key: k, rate_limit: {unit: year, requests_per_unit: 1000000}}")
+	d := &decisions{
+		service: r.service, log: discard, panics: r.stats.Counter("panics"),
+		requests: r.stats.Counter("requests"), took: r.stats.Timer("took"),
+	}
+	wire, err := proto.Marshal(req("d", "(k,v)"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCodec()
+	data := mem.BufferSlice{mem.SliceBuffer(wire)}
+	var ctx context.Context = mute{t.Context(), t}
+	decode := func(x any) error { return c.Unmarshal(data, x) }
+	n := testing.AllocsPerRun(1000, func() {
+		x, err := shouldRateLimit(d, ctx, decode, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.(*exchange).release()
+	})
+	if n != 0 {
+		t.Errorf("%v allocations, want 0", n)
 	}
 }
