@@ -58,7 +58,7 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log,
 		MaxAge: c.GRPCMaxAge, MaxAgeGrace: c.GRPCMaxAgeGrace, Reflection: c.GRPCReflection,
 		KeepaliveTime: c.GRPCKeepaliveTime, KeepaliveTimeout: c.GRPCKeepaliveTimeout, MinPing: c.GRPCMinPing,
-		TLS: d.tls,
+		TLS:     d.tls,
 		Tracing: d.traceListeners,
 	})
 	l.http = httpx.NewServer(server.NewHTTP(server.HTTPOptions{
