@@ -55,11 +55,11 @@ func storeRefusal(err error) *Refusal {
 }
 
 // troubles counts store failures by their cause.
-type troubles struct{ timeout, busy, full, open, unavailable *stats.Counter }
+type troubles struct{ timeout, busy, full, open, badKey, unavailable *stats.Counter }
 
 func newTroubles(r *stats.Registry) troubles {
 	c := func(name string) *stats.Counter { return r.Counter("ratelimit.service.store_error." + name) }
-	return troubles{c("timeout"), c("pool_empty"), c("full"), c("breaker_open"), c("unavailable")}
+	return troubles{c("timeout"), c("pool_empty"), c("full"), c("breaker_open"), c("bad_key"), c("unavailable")}
 }
 
 func (t *troubles) count(err error) {
@@ -72,7 +72,14 @@ func (t *troubles) count(err error) {
 		t.full.Inc()
 	case errors.Is(err, counter.ErrOpen):
 		t.open.Inc()
+	case isBadKey(err):
+		t.badKey.Inc()
 	default:
 		t.unavailable.Inc()
 	}
+}
+
+func isBadKey(err error) bool {
+	_, ok := errors.AsType[*counter.KeyError](err)
+	return ok
 }

@@ -47,7 +47,9 @@ func (s *Service) Explain(ctx context.Context, domain string, entries []rls.Entr
 		return x, nil
 	}
 	key := rules.AppendKey(nil, rule, domain, entries, start)
-	if value, err := (*store).Peek(ctx, key, rule.Window); err != nil {
+	if value, err := (*store).Peek(ctx, key, rule.Window); isBadKey(err) {
+		x.Counter.Error = err.Error()
+	} else if err != nil {
 		x.Counter.Error = storeRefusal(err).Msg
 	} else {
 		x.Counter.Value = &value

@@ -1,6 +1,9 @@
 package service
 
 import (
+	"errors"
+
+	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/decide"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/rls"
@@ -8,9 +11,15 @@ import (
 
 // storeFailed answers when the store did not: by the domain's on_store_failure, else by
 // STORE_FAILURE_MODE. The default is an error, so that Envoy's failure_mode_deny decides. Where a
-// limit of 0 or the over-limit cache settles the request all the same, that is the answer in every mode.
+// limit of 0, the over-limit cache, or a hit that did get an answer settles the request all the same,
+// that is the answer in every mode.
 func (s *Service) storeFailed(c *Call, domain *limits.Domain, err error) error {
 	s.storeError.Inc()
+	partial := errors.Is(err, counter.ErrPartial)
+	descriptor := 0
+	if partial {
+		descriptor, err = c.failedHit()
+	}
 	s.trouble.count(err)
 	mode := s.o.OnStoreFailure
 	if domain != nil && domain.OnStoreFailure != limits.FailureUnset {
@@ -18,17 +27,39 @@ func (s *Service) storeFailed(c *Call, domain *limits.Domain, err error) error {
 	}
 	s.failure[mode].Inc()
 	c.Done = s.clock()
-	s.judgeWithoutStore(c, c.Done.Unix(), mode)
+	s.judgeWithoutStore(c, c.Done.Unix(), mode, partial)
 	if mode == limits.FailureError && decide.Overall(c.Response.Statuses, c.rules, s.o.GlobalQuota) != rls.OverLimit {
+		if key, ok := errors.AsType[*counter.KeyError](err); ok {
+			return invalid("rate limit descriptor %d: %s", descriptor, key)
+		}
 		return storeRefusal(err)
 	}
 	s.finish(c)
 	return nil
 }
 
-// judgeWithoutStore fills in what can be said without totals, and counts the hits: they were asked
-// for, whatever became of them (spec 5.5).
-func (s *Service) judgeWithoutStore(c *Call, now int64, mode limits.FailureMode) {
+// failedHit is the hit that an ErrPartial is told of by: the first whose key no store would take, since
+// asking again does not help it, else the first of all.
+func (c *Call) failedHit() (descriptor int, err error) {
+	for i := range c.plan {
+		p := &c.plan[i]
+		if p.hit == fromCache || c.batch.Hits[p.hit].Err == nil {
+			continue
+		}
+		e := c.batch.Hits[p.hit].Err
+		if _, bad := errors.AsType[*counter.KeyError](e); bad {
+			return p.descriptor, e
+		}
+		if err == nil {
+			descriptor, err = p.descriptor, e
+		}
+	}
+	return descriptor, err
+}
+
+// judgeWithoutStore fills in what can be said without totals, or with some of them (partial), and counts
+// the hits: they were asked for, whatever became of them (spec 5.5).
+func (s *Service) judgeWithoutStore(c *Call, now int64, mode limits.FailureMode, partial bool) {
 	s.judgeUnlimited(c)
 	for i := range c.plan {
 		p := &c.plan[i]
@@ -38,7 +69,11 @@ func (s *Service) judgeWithoutStore(c *Call, now int64, mode limits.FailureMode)
 			Known: p.hit == fromCache, Reset: max(1, p.end-now),
 		}
 		var delta decide.Delta
-		if o.Known {
+		answered := partial && !o.Known && c.batch.Hits[p.hit].Err == nil
+		if answered {
+			s.outcome(&o, &c.batch.Hits[p.hit], p, now)
+		}
+		if answered || o.Known {
 			delta = decide.Judge(o, s.o.GlobalShadow, st)
 		} else {
 			delta = decide.Failed(o, mode, s.o.GlobalShadow, st)
