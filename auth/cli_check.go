@@ -26,7 +26,7 @@ type report struct {
 func (r *report) say(what string, err error) bool {
 	if err != nil {
 		r.failed++
-		fmt.Fprintf(r.p.stdout, "FAIL  %s: %s\n", what, mask(err.Error()))
+		fmt.Fprintf(r.p.stdout, "FAIL  %s: %s\n", what, strings.TrimPrefix(mask(err.Error()), what+": "))
 		return false
 	}
 	fmt.Fprintf(r.p.stdout, "ok    %s\n", what)

@@ -118,7 +118,7 @@ func TestWrongSettings(t *testing.T) {
 		}
 	}
 	status, out, _ := command(t, env, "", "check")
-	if status != 1 || !strings.Contains(out, `FAIL  settings: settings: 3 mistakes`) || strings.Contains(out, "hunter2") {
+	if status != 1 || !strings.Contains(out, `FAIL  settings: 3 mistakes`) || strings.Contains(out, "hunter2") {
 		t.Errorf("%d %s", status, out)
 	}
 }

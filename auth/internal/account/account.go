@@ -42,7 +42,7 @@ type Accounts struct {
 	keys      *token.Live
 	codec     *token.RefreshCodec
 	root      *secret.Root
-	passwords *password.Workers
+	passwords hashing
 	wake      func()
 	clock     func() time.Time
 	log       *slog.Logger
@@ -52,7 +52,7 @@ type Accounts struct {
 
 // New makes the flows.
 func New(o Options, s Settings) *Accounts {
-	a := &Accounts{db: o.DB, keys: o.Keys, codec: o.Refresh, root: o.Root, passwords: o.Passwords, wake: o.Wake, clock: o.Now, log: o.Log}
+	a := &Accounts{db: o.DB, keys: o.Keys, codec: o.Refresh, root: o.Root, passwords: hashing{o.Passwords}, wake: o.Wake, clock: o.Now, log: o.Log}
 	if a.wake == nil {
 		a.wake = func() {}
 	}

@@ -127,6 +127,13 @@ func (q *quota) take(b *store.Batch, now time.Time, sends bool, others ...store.
 	}
 }
 
+// giveBack undoes a take of the same transaction, which commits although nothing is sent.
+func (q *quota) giveBack(b *store.Batch, now time.Time) {
+	for _, l := range q.all() {
+		b.Take(l, -1, now)
+	}
+}
+
 // refused is the error of a batch that take was part of: somebody else was faster than we since look.
 func (q *quota) refused(err error) error {
 	if l, ok := among(q.pauses, err); ok {

@@ -48,6 +48,9 @@ func (r *Refusal) Error() string {
 
 func (r *Refusal) Unwrap() error { return r.Err }
 
+// Busy says that it was a worker for passwords who had no time.
+func (r *Refusal) Busy() bool { return errors.Is(r.Err, password.ErrBusy) }
+
 func invalid(code, msg string) *Refusal { return &Refusal{Kind: Invalid, Code: code, Msg: msg} }
 func denied(code, msg string) *Refusal  { return &Refusal{Kind: Denied, Code: code, Msg: msg} }
 func missing(code, msg string) *Refusal { return &Refusal{Kind: Missing, Code: code, Msg: msg} }

@@ -310,6 +310,11 @@ func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err e
 	}
 	if u.p.Password != nil {
 		if err := u.mayChangePassword(ctx, tx, old); err != nil {
+			if err == error(errNonce) && sendable == nil {
+				if lost := u.giveBack(ctx, tx); lost != nil {
+					return out, lost
+				}
+			}
 			return out, err
 		}
 	}
@@ -356,6 +361,18 @@ func (u *update) stillIn(ctx context.Context, tx *store.Tx, now store.User) erro
 		return sessionNotFound()
 	}
 	return nil
+}
+
+// giveBack returns what takeFirst took: a miss of the nonce commits, and nothing is sent. The rows are locked
+// already.
+func (u *update) giveBack(ctx context.Context, tx *store.Tx) error {
+	b := tx.Batch()
+	for _, q := range []*quota{u.mails, u.texts} {
+		if q != nil {
+			q.giveBack(b, u.now)
+		}
+	}
+	return b.Send(ctx)
 }
 
 // takeFirst takes what the sending costs before the user is locked: everybody takes limits first, or

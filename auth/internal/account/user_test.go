@@ -182,6 +182,47 @@ func TestUpdateUser_data(t *testing.T) {
 	}
 }
 
+// A wrong nonce counts as a miss, and costs neither mails nor pauses of what came along with it.
+func TestUpdateUser_wrongNonceCostsNoMail(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) { s.Passwords.RequireNonce = true })
+	g := h.confirmed("mia@example.org")
+	refused(t, h.Reauthenticate(t.Context(), browser, h.caller(g)), "")
+	code := h.newest("reauthenticate", "mia@example.org").Code
+	h.set(func(s *account.Settings) {
+		s.Email.Interval, s.Phone.Interval = time.Hour, time.Hour
+		s.Email.Sent, s.Phone.Sent, s.Phone.PerNumber = account.Rate{N: 1, Per: time.Hour}, account.Rate{N: 1, Per: time.Hour}, account.Rate{N: 1, Per: time.Hour}
+	})
+	h.pass(time.Minute) // the bucket of before is full again
+	f := func(nonce, want string) {
+		t.Helper()
+		_, err := h.update(g, account.UserUpdate{Password: ptr("another"), Nonce: nonce, Email: "new@example.org", Phone: "491511"})
+		refused(t, err, want)
+	}
+	for range 4 {
+		f(wrong(code), "reauthentication_not_valid: Nonce has expired or is invalid")
+	}
+	f(code, "")
+	for _, l := range []letter{h.newest("email_change", "new@example.org"), h.newest("phone_change", "491511")} {
+		if l.Code == "" {
+			t.Errorf("%+v", l)
+		}
+	}
+	// The fifth miss voids the nonce.
+	h.set(func(s *account.Settings) {
+		s.Email.Interval, s.Email.Sent = 0, account.Rate{N: 100, Per: time.Hour}
+	})
+	h.pass(10 * time.Minute)
+	refused(t, h.Reauthenticate(t.Context(), browser, h.caller(g)), "")
+	code = h.newest("reauthenticate", "mia@example.org").Code
+	for range 5 {
+		_, err := h.update(g, account.UserUpdate{Password: ptr("a third"), Nonce: wrong(code), Email: "newer@example.org"})
+		refused(t, err, "reauthentication_not_valid: Nonce has expired or is invalid")
+	}
+	_, err := h.update(g, account.UserUpdate{Password: ptr("a third"), Nonce: code, Email: "newer@example.org"})
+	refused(t, err, "reauthentication_not_valid: Nonce has expired or is invalid")
+}
+
 func TestReauthenticate(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) { s.Passwords.RequireNonce, s.Email.Interval = true, time.Minute })

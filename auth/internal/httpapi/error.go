@@ -48,7 +48,7 @@ var statusOf = [...]int{
 }
 
 var timedOut = problem{status: http.StatusGatewayTimeout, code: account.CodeRequestTimeout,
-	msg: "Processing this request timed out, please retry after a moment."}
+	msg: "Processing this request timed out, please retry after a moment.", retryAfter: time.Second}
 
 // problemOf says an error in the words of HTTP. What isn't meant for the client becomes one sentence.
 func (c *call) problemOf(err error) *problem {
@@ -63,8 +63,9 @@ func (c *call) problemOf(err error) *problem {
 		if r.Weak != nil {
 			p.weak = r.Weak.Reasons
 		}
-		// A refresh is told 503 whatever it waited for (RULINGS "Refresh under trouble").
-		if r.Kind == account.Unavailable && c.late() && c.r.Pattern != "POST /token" {
+		// A refresh is told 503 whatever it waited for (RULINGS "Refresh under trouble"), and so is who waited for
+		// a worker that hashes.
+		if r.Kind == account.Unavailable && c.late() && c.r.Pattern != "POST /token" && !r.Busy() {
 			p.status, p.code, p.msg = timedOut.status, timedOut.code, timedOut.msg
 		}
 		return p

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/password"
 )
 
 func TestErrors_forms(t *testing.T) {
@@ -80,6 +81,10 @@ func TestErrors_panicAndTimeout(t *testing.T) {
 		<-c.ctx().Done()
 		return &account.Refusal{Kind: account.Unavailable, Code: account.CodeUnexpectedFailure, Msg: "away", RetryAfter: time.Second}
 	}))
+	a.server.mux.Handle("GET /slowhash", a.server.open(func(c *call) error {
+		<-c.ctx().Done()
+		return &account.Refusal{Kind: account.Unavailable, Code: account.CodeUnexpectedFailure, Msg: "busy", RetryAfter: time.Second, Err: &password.Busy{RetryAfter: time.Second}}
+	}))
 	a.do("GET /panic", nil).is(500, `{"code":500,"error_code":"unexpected_failure","msg":"Internal Server Error","error_id":"*"}`)
 	a.do("GET /panic", nil, header{"X-Supabase-Api-Version", "2024-01-01"}).is(500, `{"code":"unexpected_failure","message":"Internal Server Error"}`)
 	if log := a.log.String(); !strings.Contains(log, "at the disco") || !strings.Contains(log, "error_test.go") {
@@ -98,6 +103,13 @@ func TestErrors_panicAndTimeout(t *testing.T) {
 	a.apply(func(_ *account.Settings, s *Settings) { s.MaxDuration = 20 * time.Millisecond })
 	a.do("GET /slow", nil).is(504, `{"code":504,"error_code":"request_timeout","msg":"Processing this request timed out, please retry after a moment.","error_id":"*"}`)
 	a.do("GET /slowdb", nil).refused(504, "request_timeout", "*")
+	// Who waited for a worker that hashes hears what he would have heard from a full queue.
+	a.do("GET /slowhash", nil).refused(503, "unexpected_failure", "busy")
+	for _, path := range []string{"GET /slow", "GET /slowdb", "GET /slowhash"} {
+		if got := a.do(path, nil).Header.Get("Retry-After"); got != "1" {
+			t.Errorf("%s: Retry-After %q", path, got)
+		}
+	}
 	a.apply(func(_ *account.Settings, s *Settings) { s.MaxDuration = 0 })
 	a.do("GET /settings", nil).is(200, "*")
 	a.do("GET /settings/", nil).is(200, "*")
