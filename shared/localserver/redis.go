@@ -29,7 +29,9 @@ type RedisOptions struct {
 }
 
 // Redis starts a Redis that keeps nothing on disk and has 4096 databases.
-func Redis(ctx context.Context, o RedisOptions) (*Server, error) {
+func Redis(ctx context.Context, o RedisOptions) (*Server, error) { return start(ctx, o.plan()) }
+
+func (o RedisOptions) plan() plan {
 	p := plan{program: "redis-server", ready: redisReady}
 	if o.Cert != "" {
 		p.ready = o.tlsReady
@@ -42,7 +44,7 @@ func Redis(ctx context.Context, o RedisOptions) (*Server, error) {
 		conf := filepath.Join(dir, "redis.conf")
 		return []string{conf}, os.WriteFile(conf, []byte(o.conf(dir, port)), 0o600)
 	}
-	return start(ctx, p)
+	return p
 }
 
 func (o RedisOptions) conf(dir string, port int) string {

@@ -1,0 +1,398 @@
+package localserver
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// MasterName is what the sentinels of RedisSentinels call their master.
+const MasterName = "gate"
+
+// SentinelOptions configures RedisSentinels.
+type SentinelOptions struct {
+	// Password is that of the servers, SentinelPassword that of the sentinels.
+	Password, SentinelPassword string
+	// DownAfter is how long a silent master is waited for (default 1 s).
+	DownAfter time.Duration
+}
+
+// SentinelSet is three sentinels and the servers they watch.
+type SentinelSet struct {
+	// Servers are the master of the beginning and its two replicas.
+	Servers   []*Server
+	Sentinels []*Server
+	options   SentinelOptions
+}
+
+// URL is the form of KVSTORE_URL for type sentinel.
+func (s *SentinelSet) URL() string { return MasterName + "," + addresses(s.Sentinels) }
+
+// Close ends all of them.
+func (s *SentinelSet) Close() { closeAll(append(s.Sentinels, s.Servers...)) }
+
+// Forget is Server.Forget for all of them.
+func (s *SentinelSet) Forget() error { return forgetAll(append(s.Sentinels, s.Servers...)) }
+
+// Master is the server that most sentinels call the master.
+func (s *SentinelSet) Master(ctx context.Context) (*Server, error) {
+	votes := map[string]int{}
+	var last error
+	for _, sentinel := range s.Sentinels {
+		got, err := redisCommand(ctx, sentinel.Addr(), s.options.SentinelPassword, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName)
+		if err != nil {
+			last = err
+			continue
+		}
+		votes[strings.Join(strings.Fields(got), ":")]++
+	}
+	for _, server := range s.Servers {
+		if votes[server.Addr()] > len(s.Sentinels)/2 {
+			return server, nil
+		}
+	}
+	return nil, fmt.Errorf("localserver: the sentinels do not agree: %v, %w", votes, last)
+}
+
+// RedisSentinels starts a master with two replicas and three sentinels that watch them, and waits until
+// all know one another.
+func RedisSentinels(ctx context.Context, o SentinelOptions) (_ *SentinelSet, err error) {
+	if o.DownAfter == 0 {
+		o.DownAfter = time.Second
+	}
+	set := &SentinelSet{options: o}
+	defer func() {
+		if err != nil {
+			set.Close()
+		}
+	}()
+	server := RedisOptions{Password: o.Password, Config: []string{
+		"repl-diskless-sync-delay 0", "repl-ping-replica-period 1", "repl-backlog-size 1mb",
+	}}
+	if o.Password != "" {
+		server.Config = append(server.Config, "masterauth "+o.Password)
+	}
+	for i := range 3 {
+		if i == 1 {
+			_, port, _ := net.SplitHostPort(set.Servers[0].Addr())
+			server.Config = append(server.Config, "replicaof 127.0.0.1 "+port)
+		}
+		s, err := start(ctx, keep(server.plan()))
+		if err != nil {
+			return nil, err
+		}
+		set.Servers = append(set.Servers, s)
+	}
+	for _, s := range set.Servers[1:] {
+		if err := awaitInfo(ctx, s.Addr(), o.Password, "replication", "master_link_status:up"); err != nil {
+			return nil, err
+		}
+	}
+	for range 3 {
+		s, err := start(ctx, o.plan(set.Servers[0].Addr()))
+		if err != nil {
+			return nil, err
+		}
+		set.Sentinels = append(set.Sentinels, s)
+	}
+	for _, s := range set.Sentinels {
+		if err := awaitInfo(ctx, s.Addr(), o.SentinelPassword, "sentinel", "status=ok,", "slaves=2,sentinels=3"); err != nil {
+			return nil, err
+		}
+	}
+	return set, nil
+}
+
+// plan is a sentinel's. It keeps what it learns in its configuration file.
+func (o SentinelOptions) plan(master string) plan {
+	p := plan{program: "redis-server", ready: redisReady, files: true}
+	p.prepare = func(dir string, port int) ([]string, error) {
+		host, masterPort, _ := net.SplitHostPort(master)
+		var b strings.Builder
+		fmt.Fprintf(&b, "bind 127.0.0.1\nport %d\ndir %s\nprotected-mode no\n", port, dir)
+		fmt.Fprintf(&b, "sentinel monitor %s %s %s 2\n", MasterName, host, masterPort)
+		fmt.Fprintf(&b, "sentinel down-after-milliseconds %s %d\n", MasterName, o.DownAfter.Milliseconds())
+		fmt.Fprintf(&b, "sentinel failover-timeout %s 5000\nsentinel parallel-syncs %[1]s 2\n", MasterName)
+		if o.Password != "" {
+			fmt.Fprintf(&b, "sentinel auth-pass %s %s\n", MasterName, o.Password)
+		}
+		if o.SentinelPassword != "" {
+			fmt.Fprintf(&b, "requirepass %s\nsentinel sentinel-pass %[1]s\n", o.SentinelPassword)
+		}
+		conf := filepath.Join(dir, "sentinel.conf")
+		return []string{conf, "--sentinel"}, os.WriteFile(conf, []byte(b.String()), 0o600)
+	}
+	return p
+}
+
+// ClusterOptions configures RedisCluster.
+type ClusterOptions struct {
+	Password string
+	// NodeTimeout is after how long a silent node counts as failed (default 15 s).
+	NodeTimeout time.Duration
+	// Masters and Replicas are how many there are (default 3 and 3); replica i is master i's.
+	Masters, Replicas int
+}
+
+// Cluster is a Redis Cluster.
+type Cluster struct {
+	// Nodes are the masters of the beginning, in the order of their slots, then their replicas.
+	Nodes   []*Server
+	options ClusterOptions
+}
+
+// URL is the form of KVSTORE_URL for type cluster.
+func (c *Cluster) URL() string { return addresses(c.Nodes) }
+
+// Close ends all nodes.
+func (c *Cluster) Close() { closeAll(c.Nodes) }
+
+// Forget is Server.Forget for all nodes.
+func (c *Cluster) Forget() error { return forgetAll(c.Nodes) }
+
+// RedisCluster starts a cluster and waits until every node says that all slots are served.
+func RedisCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error) {
+	if o.Masters == 0 {
+		o.Masters, o.Replicas = 3, 3
+	}
+	if o.NodeTimeout == 0 {
+		o.NodeTimeout = 15 * time.Second
+	}
+	c := &Cluster{options: o}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	for range o.Masters + o.Replicas {
+		s, err := start(ctx, o.plan())
+		if err != nil {
+			return nil, err
+		}
+		c.Nodes = append(c.Nodes, s)
+	}
+	for i, s := range c.Nodes {
+		if err := c.do(ctx, s, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
+			return nil, err
+		}
+		if i < o.Masters {
+			first, next := i*16384/o.Masters, (i+1)*16384/o.Masters
+			if err := c.do(ctx, s, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(next-1)); err != nil {
+				return nil, err
+			}
+		}
+		if i > 0 {
+			bus, err := s.busPort()
+			if err != nil {
+				return nil, err
+			}
+			if err := c.do(ctx, c.Nodes[0], "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(s.port), strconv.Itoa(bus)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := c.Await(ctx, fmt.Sprintf("cluster_known_nodes:%d", len(c.Nodes))); err != nil {
+		return nil, err
+	}
+	for i, s := range c.Nodes[o.Masters:] {
+		id, err := redisCommand(ctx, c.Nodes[i%o.Masters].Addr(), o.Password, "CLUSTER", "MYID")
+		if err != nil {
+			return nil, err
+		}
+		if err := c.do(ctx, s, "CLUSTER", "REPLICATE", strings.TrimSpace(id)); err != nil {
+			return nil, err
+		}
+		if err := awaitInfo(ctx, s.Addr(), o.Password, "replication", "master_link_status:up"); err != nil {
+			return nil, err
+		}
+	}
+	return c, c.Await(ctx, "cluster_state:ok", fmt.Sprintf("cluster_size:%d", o.Masters))
+}
+
+// Await waits until CLUSTER INFO of every node that runs holds all the lines.
+func (c *Cluster) Await(ctx context.Context, lines ...string) error {
+	for _, s := range c.Nodes {
+		select {
+		case <-s.Ended():
+			continue
+		default:
+		}
+		if err := await(ctx, lines, func() (string, error) {
+			return redisCommand(ctx, s.Addr(), c.options.Password, "CLUSTER", "INFO")
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) do(ctx context.Context, s *Server, args ...string) error {
+	_, err := redisCommand(ctx, s.Addr(), c.options.Password, args...)
+	return err
+}
+
+// plan is a node's. It keeps its identity and the cluster's shape in nodes.conf.
+func (o ClusterOptions) plan() plan {
+	server := RedisOptions{Password: o.Password}
+	p := keep(server.plan())
+	bus := 0 // by default it has the port 10,000 higher, which there may not be
+	p.prepare = func(dir string, port int) (args []string, err error) {
+		if bus == 0 { // the others know a node that starts again by it
+			if bus, err = freePort(); err != nil {
+				return nil, err
+			}
+		}
+		server := server
+		server.Config = []string{
+			"cluster-enabled yes", "cluster-config-file nodes.conf", fmt.Sprintf("cluster-port %d", bus),
+			fmt.Sprintf("cluster-node-timeout %d", o.NodeTimeout.Milliseconds()),
+			"cluster-replica-validity-factor 0", "cluster-allow-replica-migration no",
+			"repl-diskless-sync-delay 0", "repl-ping-replica-period 1", "repl-backlog-size 1mb",
+		}
+		if o.Password != "" {
+			server.Config = append(server.Config, "masterauth "+o.Password)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "bus"), []byte(strconv.Itoa(bus)), 0o600); err != nil {
+			return nil, err
+		}
+		conf := filepath.Join(dir, "redis.conf")
+		text := strings.Replace(server.conf(dir, port), "databases 4096\n", "", 1) // a cluster has one
+		return []string{conf}, os.WriteFile(conf, []byte(text), 0o600)
+	}
+	return p
+}
+
+// busPort is a cluster node's second port.
+func (s *Server) busPort() (int, error) {
+	text, err := os.ReadFile(filepath.Join(s.dir, "bus"))
+	if err != nil {
+		return 0, fmt.Errorf("localserver: %w", err)
+	}
+	return strconv.Atoi(string(text))
+}
+
+// keep says that the running server needs its folder.
+func keep(p plan) plan {
+	p.files = true
+	return p
+}
+
+func addresses(servers []*Server) string {
+	var all []string
+	for _, s := range servers {
+		all = append(all, s.Addr())
+	}
+	return strings.Join(all, ",")
+}
+
+// closeAll ends the servers at the same time.
+func closeAll(servers []*Server) {
+	var wg sync.WaitGroup
+	for _, s := range servers {
+		wg.Go(s.Close)
+	}
+	wg.Wait()
+}
+
+func forgetAll(servers []*Server) (err error) {
+	for _, s := range servers {
+		err = errors.Join(err, s.Forget())
+	}
+	return err
+}
+
+// awaitInfo waits until a section of INFO holds all the texts.
+func awaitInfo(ctx context.Context, addr, password, section string, texts ...string) error {
+	return await(ctx, texts, func() (string, error) { return redisCommand(ctx, addr, password, "INFO", section) })
+}
+
+// topologyTimeout is how long servers may take to find one another: sentinels speak up every 2 s.
+const topologyTimeout = 60 * time.Second
+
+func await(ctx context.Context, texts []string, ask func() (string, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, topologyTimeout)
+	defer cancel()
+	for {
+		got, err := ask()
+		missing := ""
+		for _, text := range texts {
+			if !strings.Contains(got, text) {
+				missing = text
+			}
+		}
+		if err == nil && missing == "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("localserver: no %q in %q: %w", missing, got, errors.Join(err, ctx.Err()))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// redisCommand sends one command and returns its answer as text, the items of an array on lines of their own.
+func redisCommand(ctx context.Context, addr, password string, args ...string) (string, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(5 * time.Second)) // cannot fail on an open connection
+	r := bufio.NewReader(c)
+	commands := [][]string{args}
+	if password != "" {
+		commands = [][]string{{"AUTH", password}, args}
+	}
+	var answer string
+	for _, words := range commands {
+		line := fmt.Sprintf("*%d\r\n", len(words))
+		for _, w := range words {
+			line += fmt.Sprintf("$%d\r\n%s\r\n", len(w), w)
+		}
+		if _, err := io.WriteString(c, line); err != nil {
+			return "", err
+		}
+		if answer, err = redisAnswer(r); err != nil {
+			return "", fmt.Errorf("localserver: %s: %w", words[0], err)
+		}
+	}
+	return answer, nil
+}
+
+func redisAnswer(r *bufio.Reader) (string, error) {
+	line, err := r.ReadString('\n')
+	if err != nil {
+		return "", err
+	}
+	kind, line := line[0], strings.TrimRight(line[1:], "\r\n")
+	n, _ := strconv.Atoi(line)
+	switch {
+	case kind == '-':
+		return "", errors.New(line)
+	case kind == '$' && n >= 0:
+		text := make([]byte, n+2)
+		_, err := io.ReadFull(r, text)
+		return string(text[:n]), err
+	case kind == '*':
+		var all strings.Builder
+		for range n {
+			item, err := redisAnswer(r)
+			if err != nil {
+				return "", err
+			}
+			all.WriteString(item + "\n")
+		}
+		return all.String(), nil
+	}
+	return line, nil
+}

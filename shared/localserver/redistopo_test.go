@@ -1,0 +1,62 @@
+package localserver
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestRedisSentinels(t *testing.T) {
+	begun := time.Now()
+	s, err := RedisSentinels(t.Context(), SentinelOptions{Password: "pw", SentinelPassword: "spw", DownAfter: 200 * time.Millisecond})
+	skipMissing(t, err)
+	defer s.Close()
+	t.Logf("started in %v", time.Since(begun).Round(time.Millisecond))
+	if master, err := s.Master(t.Context()); err != nil || master != s.Servers[0] {
+		t.Fatalf("the master is %v, %v", master, err)
+	}
+	if n := strings.Count(s.URL(), ","); n != 3 || !strings.HasPrefix(s.URL(), MasterName+",") {
+		t.Errorf("URL %s", s.URL())
+	}
+	s.Servers[0].Kill()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		master, err := s.Master(t.Context())
+		if err == nil && master != s.Servers[0] {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the master is still %v, %v", master, err)
+		}
+	}
+}
+
+func TestRedisCluster(t *testing.T) {
+	begun := time.Now()
+	c, err := RedisCluster(t.Context(), ClusterOptions{Password: "pw"})
+	skipMissing(t, err)
+	defer c.Close()
+	t.Logf("started in %v", time.Since(begun).Round(time.Millisecond))
+	// foo is in slot 12182: the third master's.
+	if _, err := redisCommand(t.Context(), c.Nodes[2].Addr(), "pw", "SET", "foo", "1"); err != nil {
+		t.Error(err)
+	}
+	if _, err := redisCommand(t.Context(), c.Nodes[0].Addr(), "pw", "SET", "foo", "1"); err == nil || !strings.HasPrefix(err.Error(), "localserver: SET: MOVED 12182 "+c.Nodes[2].Addr()) {
+		t.Errorf("%v, want MOVED", err)
+	}
+	got, err := redisCommand(t.Context(), c.Nodes[5].Addr(), "pw", "ROLE")
+	if err != nil || !strings.HasPrefix(got, "slave\n") {
+		t.Errorf("the last node's role: %q, %v", got, err)
+	}
+}
+
+func skipMissing(t *testing.T, err error) {
+	t.Helper()
+	if errors.Is(err, ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
