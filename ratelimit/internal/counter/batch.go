@@ -17,7 +17,7 @@ type opKind uint8
 const (
 	opCount  opKind = iota // INCRBY, or GET when nobody adds anything
 	opRefund               // a script: subtract, not below 0
-	opStop                 // a script: all hits of one call, or none
+	opStop                 // a script: all of some hits of one call, or none
 )
 
 // op is one command of a batch, together with what has to go before it.
@@ -25,16 +25,20 @@ type op struct {
 	kind opKind
 	// fresh: this process has not met the key, so SET NX gives it its expiry first.
 	fresh bool
-	hash  uint64
-	key   string // points into a call of the batch
-	n     int64  // hits to add, saturating; or to refund
-	ttl   int64
-	call  *call // of opStop
+	// asking: ASKING goes before each of its commands.
+	asking bool
+	hash   uint64
+	key    string // points into a call of the batch
+	n      int64  // hits to add, saturating; or to refund
+	ttl    int64
+	hits   []callHit // of opStop
 
 	base int64    // the answer: total before the batch's hits; after a refund
 	was  []string // of opStop: the totals before
 	held bool     // of opStop: nothing was written, since a hit would go over
 	err  error    // the store refused this command
+	redo redo     // it did not carry it out, but may do so later, or elsewhere:
+	to   string   // at the node that it names
 
 	overflowed bool // INCRBY would pass 2^63-1
 }
@@ -44,12 +48,15 @@ type batch struct {
 	calls []*call
 	ops   []op
 	index opIndex
+	// refusal is the first word of an answer that says something about the server and not about the
+	// command, such as LOADING.
+	refusal string
 }
 
 // build turns the calls that are still waited for into commands: one for each key, however many hit it,
 // but hits never pass a script on the same key. Calls whose callers have left are dropped.
 func (b *batch) build(met *metSet, jitter int64, free func(*call)) {
-	b.ops = b.ops[:0]
+	b.ops, b.refusal = b.ops[:0], ""
 	b.index.reset()
 	kept := b.calls[:0]
 	for _, c := range b.calls {
@@ -58,8 +65,14 @@ func (b *batch) build(met *metSet, jitter int64, free func(*call)) {
 			continue
 		}
 		kept = append(kept, c)
-		if c.stop {
-			b.addStop(c, jitter)
+		switch {
+		case c.each:
+			for i := range c.hits {
+				b.addStop(c, c.hits[i:i+1], jitter)
+			}
+			continue
+		case c.stop:
+			b.addStop(c, c.hits, jitter)
 			continue
 		}
 		for i := range c.hits {
@@ -90,18 +103,21 @@ func (b *batch) addHit(c *call, h *callHit, jitter int64) {
 		*at = int32(len(b.ops))
 	}
 	h.op = *at - 1
-	if o := &b.ops[h.op]; !refund {
+	o := &b.ops[h.op]
+	o.asking = o.asking || h.asking
+	if !refund {
 		o.n = saturate(o.n, h.n)
 		h.prefix = o.n
 	}
 }
 
-func (b *batch) addStop(c *call, jitter int64) {
-	b.ops = append(b.ops, op{kind: opStop, call: c})
-	for i := range c.hits {
-		h := &c.hits[i]
+func (b *batch) addStop(c *call, hits []callHit, jitter int64) {
+	b.ops = append(b.ops, op{kind: opStop, hits: hits})
+	for i := range hits {
+		h := &hits[i]
 		h.op = int32(len(b.ops)) - 1
 		h.prefix = h.ttl(c.now, jitter)
+		b.ops[h.op].asking = b.ops[h.op].asking || h.asking
 		// Later hits on this key need a command of their own, behind this one.
 		key := unsafe.String(unsafe.SliceData(h.key), len(h.key))
 		*b.index.find(h.hash, func(op int32) bool { return b.ops[op].holds(key) }) = h.op + 1
@@ -113,8 +129,8 @@ func (o *op) holds(key string) bool {
 	if o.kind != opStop {
 		return o.key == key
 	}
-	for i := range o.call.hits {
-		if string(o.call.hits[i].key) == key {
+	for i := range o.hits {
+		if string(o.hits[i].key) == key {
 			return true
 		}
 	}
@@ -135,23 +151,36 @@ func (h *callHit) ttl(now, jitter int64) int64 {
 
 // settle works out the answers of one call from those of its commands.
 func (b *batch) settle(c *call) {
-	for i := range c.hits {
+	for i := 0; i < len(c.hits); i++ {
 		h := &c.hits[i]
 		o := &b.ops[h.op]
 		if o.err != nil {
 			c.err = o.err
 			return
 		}
-		h.spared = false
+		if h.spared = false; o.redo != redoNot {
+			h.redo, h.to = o.redo, o.to
+			c.undone++
+			continue
+		}
 		switch o.kind {
 		case opCount:
 			h.after = saturate(max(0, o.base), h.prefix)
 		case opRefund:
 			h.after = o.base
 		case opStop:
-			c.err = o.settleStop()
-			return
+			if c.err = o.settleStop(); c.err != nil {
+				return
+			}
+			i += len(o.hits) - 1
 		}
+	}
+}
+
+// unsent says that nothing of the batch has gone out.
+func (b *batch) unsent() {
+	for i := range b.ops {
+		b.ops[i].redo = redoUnsent
 	}
 }
 

@@ -28,7 +28,7 @@ func TestBatch_coalesce(t *testing.T) {
 			case opRefund:
 				got += fmt.Sprintf("%s-%d ", o.key, o.n)
 			case opStop:
-				got += fmt.Sprintf("stop(%d) ", len(o.call.hits))
+				got += fmt.Sprintf("stop(%d) ", len(o.hits))
 			}
 		}
 		if got != want {

@@ -75,6 +75,13 @@ func (b *breaker) probeDue(now time.Duration) bool {
 	return true
 }
 
+// hurry makes the next probe due at once.
+func (b *breaker) hurry() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.probe = 0
+}
+
 // probed notes a probe's outcome; an answer closes the breaker.
 func (b *breaker) probed(ok bool) {
 	b.mu.Lock()

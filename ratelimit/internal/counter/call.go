@@ -4,17 +4,21 @@ import (
 	"context"
 	"math"
 	"sync/atomic"
+	"time"
 )
 
 // call is one Add on its way through the batcher. Everything in it is its own: the caller may leave,
 // and use its keys and hits for something else, while the batch is in the store.
 type call struct {
-	now  int64
-	stop bool
-	hits []callHit
-	keys []byte // all keys, one after another
+	now    int64
+	stop   bool
+	each   bool // of stop
+	hits   []callHit
+	keys   []byte // all keys, one after another
+	undone int    // hits that the server did not carry out; set between claim and ready
 
 	arrived int64           // on the store's clock
+	stay    time.Duration   // how long the caller can wait
 	leave   int64           // when the keeper sends the caller away, on that clock
 	ctx     context.Context // of the caller, for the keeper; nil: the caller watches it itself
 	state   atomic.Int32
@@ -31,11 +35,14 @@ type callHit struct {
 	window, end int64
 	refund      bool
 	shadow      bool
+	asking      bool
 
 	op     int32 // the batch's command that carries it
 	prefix int64 // the command's hits up to and including this one
 	after  int64
 	spared bool
+	redo   redo   // why it was not carried out
+	to     string // of redoMoved and redoAsk: by whom it would be
 }
 
 // States of a call. Whoever moves it out of waiting decides how it ends; nobody touches it after
@@ -51,7 +58,7 @@ func newCall() *call { return &call{ready: make(chan struct{}, 1)} }
 
 // fill copies a request; hash is of the key and never 0.
 func (c *call) fill(req *Request, hash func([]byte) uint64) {
-	c.now, c.stop, c.err = req.Now, req.Stop, nil
+	c.now, c.stop, c.each, c.undone, c.err = req.Now, req.Stop, req.each, 0, nil
 	c.hits, c.keys = c.hits[:0], c.keys[:0]
 	size := 0
 	for i := range req.Hits {
@@ -66,7 +73,7 @@ func (c *call) fill(req *Request, hash func([]byte) uint64) {
 		c.keys = append(c.keys, h.Key...)
 		c.hits = append(c.hits, callHit{
 			key: c.keys[start:], hash: hash(h.Key), n: int64(min(h.N, math.MaxInt64)), limit: h.Limit,
-			window: h.Window, end: h.End, refund: h.Refund, shadow: h.Shadow,
+			window: h.Window, end: h.End, refund: h.Refund, shadow: h.Shadow, asking: h.asking,
 		})
 	}
 	c.state.Store(waiting)

@@ -32,6 +32,8 @@ type Request struct {
 	// Stop asks that nothing be written if one of the hits without Shadow would go over its
 	// Limit (STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, RULINGS "Stop-increment option").
 	Stop bool
+	// each goes with Stop: every hit minds its own limit only (see addApart).
+	each bool
 }
 
 // Hit is one increment of one counter.
@@ -50,6 +52,9 @@ type Hit struct {
 	Limit uint64
 	// Window is the length of the window and End its last instant (exclusive), both in seconds.
 	Window, End int64
+
+	// asking: the slot of the key is on its way to the server of the cluster that gets this hit.
+	asking bool
 
 	// After is the total after this hit; hits on the same key in one request count one after another.
 	// Sums saturate at 2^63-1. Under Stop, a hit that would go over its limit is not written, a

@@ -2,12 +2,14 @@ package counter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/redis/rueidis"
@@ -34,37 +36,78 @@ type redisLink struct {
 	ctx    context.Context // of the store: ends dials when it closes
 	dialer *dialer
 	where  func() endpoint // the server, asked before each dial
+	role   role
 
-	client  rueidis.Client // nil until the first use
+	client  rueidis.Client // nil without a connection
+	used    time.Time      // when something was last sent
 	cmds    []rueidis.Completed
 	numbers []byte // digits of the arguments
 	again   []int  // commands to send once more
 	refund  *script
 	stopper *script
 
-	mu     sync.Mutex // guards what drop needs
-	conn   net.Conn
-	cancel context.CancelFunc // ends a dial under way
+	mu      sync.Mutex // guards what drop needs
+	conn    net.Conn
+	cancel  context.CancelFunc // ends a dial under way
+	dropped bool
 }
+
+// role is what the server must be besides alive.
+type role uint8
+
+const (
+	anyServer     role = iota
+	masterServer       // of sentinels
+	clusterServer      // a node that finds its cluster in order
+)
 
 // script is a Lua script and its SHA-1.
 type script struct{ text, sha string }
 
-func newRedisLink(ctx context.Context, d *dialer, where func() endpoint) *redisLink {
-	return &redisLink{ctx: ctx, dialer: d, where: where, refund: refundLua, stopper: stopLua}
-}
-
-func (l *redisLink) connect() (err error) {
-	if l.client == nil {
-		l.client, err = l.dialer.client(l.where().addr, l.dial)
-		if err != nil {
-			l.client = nil
-		}
+func newRedisLink(ctx context.Context, d *dialer, where func() endpoint, as role) *redisLink {
+	l := &redisLink{ctx: ctx, dialer: d, where: where, role: as, refund: refundLua, stopper: stopLua}
+	if as == clusterServer {
+		l.stopper = stopClusterLua
 	}
-	return err
+	return l
 }
 
-// dial opens the connection; rueidis asks for it, again after each loss.
+// rested connections are looked at before they are used: the server may have ended them.
+const rested = 10 * time.Millisecond
+
+// connect sees to a connection. Its error wraps errUnsent: whatever was to be sent is not.
+func (l *redisLink) connect() error {
+	now := time.Now()
+	l.mu.Lock()
+	gone := l.dropped || l.client != nil && now.Sub(l.used) > rested && !alive(l.conn)
+	l.mu.Unlock()
+	if l.used = now; gone {
+		l.disconnect()
+	}
+	if l.client != nil {
+		return nil
+	}
+	l.mu.Lock()
+	l.dropped = false
+	l.mu.Unlock()
+	client, err := l.dialer.client(l.where().addr, l.dial)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnsent, err)
+	}
+	l.client = client
+	return nil
+}
+
+// disconnect gives up the connection, so that connect makes a new one.
+func (l *redisLink) disconnect() {
+	l.drop() // else rueidis says goodbye to a server that may be silent
+	if l.client != nil {
+		l.client.Close()
+		l.client = nil
+	}
+}
+
+// dial opens the connection; rueidis asks for it.
 func (l *redisLink) dial(context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
@@ -78,6 +121,10 @@ func (l *redisLink) dial(context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	if l.dropped {
+		conn.Close() // it may lead where the server no longer is
+		return nil, net.ErrClosed
+	}
 	l.conn = conn
 	return conn, nil
 }
@@ -85,26 +132,58 @@ func (l *redisLink) dial(context.Context) (net.Conn, error) {
 func (l *redisLink) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.dropped = true
 	if l.cancel != nil {
 		l.cancel()
 	}
 	if l.conn != nil {
 		l.conn.Close()
+		l.conn = nil
 	}
 }
 
-func (l *redisLink) close() {
-	l.drop() // else rueidis says goodbye to a server that may be silent
-	if l.client != nil {
-		l.client.Close()
-	}
-}
+func (l *redisLink) close() { l.disconnect() }
 
 func (l *redisLink) ping() error {
 	if err := l.connect(); err != nil {
 		return err
 	}
-	return l.client.Do(context.Background(), l.client.B().Ping().Build()).Error()
+	build := l.client.B()
+	cmds := append(l.cmds[:0], build.Ping().Build())
+	switch l.role {
+	case masterServer:
+		cmds = append(cmds, build.Role().Build())
+	case clusterServer:
+		cmds = append(cmds, build.ClusterInfo().Build())
+	}
+	replies := l.client.DoMulti(context.Background(), cmds...)
+	for _, r := range replies {
+		if err := r.NonRedisError(); err != nil {
+			l.disconnect()
+			return err
+		}
+	}
+	if err := replies[0].Error(); err != nil {
+		return err
+	}
+	return l.role.check(replies[len(replies)-1])
+}
+
+// check says what is wrong with a server that answers. One that does not let us ask is taken as it is.
+func (as role) check(r rueidis.RedisResult) error {
+	switch as {
+	case masterServer:
+		if fields, err := r.ToArray(); err == nil && len(fields) > 0 {
+			if what, err := fields[0].ToString(); err == nil && what != "master" {
+				return fmt.Errorf("it is a %s, not the master", what)
+			}
+		}
+	case clusterServer:
+		if info, err := r.ToString(); err == nil && strings.Contains(info, "cluster_state:fail") {
+			return errors.New("the cluster is down, the node says")
+		}
+	}
+	return nil
 }
 
 func (l *redisLink) send(b *batch) error {
@@ -120,32 +199,46 @@ func (l *redisLink) send(b *batch) error {
 	}
 	// Without a deadline: it would close the connection under everybody, and the hits count all the same.
 	replies := l.client.DoMulti(context.Background(), l.cmds...)
-	next := 0
+	err := l.readAll(b, replies)
+	if err == nil && len(l.again) > 0 {
+		err = l.sendAgain(b)
+	}
+	if err != nil {
+		// The commands may still be in rueidis' hands; they must not share our memory any more.
+		l.numbers, l.cmds = nil, nil
+		l.disconnect()
+	}
+	return err
+}
+
+// readAll takes the answers to all commands of a batch.
+func (l *redisLink) readAll(b *batch, replies []rueidis.RedisResult) error {
 	for i := range b.ops {
 		o := &b.ops[i]
+		if o.asking {
+			replies = replies[1:]
+		}
 		if o.fresh {
-			if err := replies[next].NonRedisError(); err != nil {
+			if err := replies[0].NonRedisError(); err != nil {
 				return err
 			}
 			// Whether the key was new does not matter, but a refusal does: a user may have no right to SET.
-			if _, refused := rueidis.IsRedisErr(replies[next].Error()); refused {
+			if _, refused := rueidis.IsRedisErr(replies[0].Error()); refused {
 				o.fresh = false
 			}
-			next++
+			replies = replies[1:]
+			if o.asking {
+				replies = replies[1:]
+			}
 		}
-		again, err := o.read(replies[next])
+		again, err := l.read(b, o, replies[0])
 		if err != nil {
-			// The commands may still be in rueidis' hands; they must not share our memory any more.
-			l.numbers, l.cmds = nil, nil
 			return err
 		}
 		if again {
 			l.again = append(l.again, i)
 		}
-		next++
-	}
-	if len(l.again) > 0 {
-		return l.sendAgain(b)
+		replies = replies[1:]
 	}
 	return nil
 }
@@ -154,36 +247,53 @@ func (l *redisLink) send(b *batch) error {
 // or into l.numbers, both of which stay as they are until the answer.
 func (l *redisLink) append(o *op) {
 	build := l.client.B()
+	l.ask(o)
 	switch {
 	case o.kind == opStop:
-		l.cmds = append(l.cmds, o.eval(build, "EVALSHA", l.stopper.sha))
+		l.cmds = append(l.cmds, l.eval(o, "EVALSHA", l.stopper.sha))
 	case o.kind == opRefund:
-		l.cmds = append(l.cmds, o.eval(build, "EVALSHA", l.refund.sha))
+		l.cmds = append(l.cmds, l.eval(o, "EVALSHA", l.refund.sha))
 	case o.n == 0:
 		l.cmds = append(l.cmds, build.Arbitrary("GET").Args(o.key).Build())
 	default:
 		// Args and not Keys: that one also works out the cluster slot.
 		if o.fresh {
 			l.cmds = append(l.cmds, build.Arbitrary("SET").Args(o.key, "0", "EX", l.decimal(o.ttl), "NX").Build())
+			l.ask(o)
 		}
 		l.cmds = append(l.cmds, build.Arbitrary("INCRBY").Args(o.key, l.decimal(o.n)).Build())
 	}
 }
 
+// ask adds ASKING, which holds for one command, where the next one needs it.
+func (l *redisLink) ask(o *op) {
+	if o.asking {
+		l.cmds = append(l.cmds, l.client.B().Asking().Build())
+	}
+}
+
 // eval is the script's call, by its SHA-1 or by its text.
-func (o *op) eval(build rueidis.Builder, how, script string) rueidis.Completed {
+func (l *redisLink) eval(o *op, how, script string) rueidis.Completed {
+	build := l.client.B()
 	if o.kind == opRefund {
 		return build.Arbitrary(how, script, "1", o.key).Args(strconv.FormatInt(o.n, 10)).Build()
 	}
-	c := build.Arbitrary(how, script, strconv.Itoa(len(o.call.hits)))
-	for i := range o.call.hits {
-		c = c.Args(string(o.call.hits[i].key))
+	if l.stopper == stopClusterLua {
+		args := o.stopArgs()
+		for i := range o.hits[1:] {
+			args = append(args, string(o.hits[1+i].key))
+		}
+		return build.Arbitrary(how, script, "1", string(o.hits[0].key)).Args(args...).Build()
+	}
+	c := build.Arbitrary(how, script, strconv.Itoa(len(o.hits)))
+	for i := range o.hits {
+		c = c.Args(string(o.hits[i].key))
 	}
 	return c.Args(o.stopArgs()...).Build()
 }
 
 // read takes one command's answer. again: it must be sent in another form, or is followed by an EXPIRE.
-func (o *op) read(r rueidis.RedisResult) (again bool, err error) {
+func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, err error) {
 	if err := r.NonRedisError(); err != nil {
 		return false, err
 	}
@@ -209,6 +319,9 @@ func (o *op) read(r rueidis.RedisResult) (again bool, err error) {
 		o.overflowed = o.kind == opCount && strings.Contains(e.Error(), "overflow")
 		if o.overflowed || e.IsNoScript() {
 			return true, nil
+		}
+		if l.refusal(b, o, e.Error()); o.redo != redoNot {
+			return false, nil
 		}
 	}
 	// Not the text of the answer: it may name keys or users.
@@ -246,29 +359,34 @@ func (l *redisLink) sendAgain(b *batch) error {
 	l.cmds = l.cmds[:0]
 	build := l.client.B()
 	for _, i := range l.again {
-		switch o := &b.ops[i]; {
+		o := &b.ops[i]
+		l.ask(o)
+		switch {
 		case o.kind == opStop:
-			l.cmds = append(l.cmds, o.eval(build, "EVAL", l.stopper.text))
+			l.cmds = append(l.cmds, l.eval(o, "EVAL", l.stopper.text))
 		case o.kind == opRefund:
-			l.cmds = append(l.cmds, o.eval(build, "EVAL", l.refund.text))
+			l.cmds = append(l.cmds, l.eval(o, "EVAL", l.refund.text))
 		case o.overflowed:
 			// SETRANGE keeps the expiry, unlike SET.
-			l.cmds = append(l.cmds, build.Arbitrary("GET").Args(o.key).Build(),
-				build.Arbitrary("SETRANGE").Args(o.key, "0", maxTotal).Build())
+			l.cmds = append(l.cmds, build.Arbitrary("GET").Args(o.key).Build())
+			l.ask(o)
+			l.cmds = append(l.cmds, build.Arbitrary("SETRANGE").Args(o.key, "0", maxTotal).Build())
 		default:
 			l.cmds = append(l.cmds, build.Arbitrary("EXPIRE").Args(o.key, l.decimal(o.ttl)).Build())
 		}
 	}
 	replies := l.client.DoMulti(context.Background(), l.cmds...)
-	next := 0
 	for _, i := range l.again {
 		o := &b.ops[i]
-		if err := replies[next].NonRedisError(); err != nil {
+		if o.asking {
+			replies = replies[1:]
+		}
+		if err := replies[0].NonRedisError(); err != nil {
 			return err
 		}
 		switch {
 		case o.kind != opCount:
-			again, err := o.read(replies[next])
+			again, err := l.read(b, o, replies[0])
 			if err != nil {
 				return err
 			}
@@ -276,14 +394,17 @@ func (l *redisLink) sendAgain(b *batch) error {
 				o.err = fmt.Errorf("%w: the store knows no scripts", ErrUnavailable)
 			}
 		case o.overflowed:
-			base, err := replies[next].AsInt64()
+			base, err := replies[0].AsInt64()
 			if err != nil {
 				o.err = fmt.Errorf("%w: the store refused a command: %s", ErrUnavailable, errorCode(err))
 			}
 			o.base = base
-			next++
+			replies = replies[1:]
+			if o.asking {
+				replies = replies[1:]
+			}
 		}
-		next++
+		replies = replies[1:]
 	}
 	return nil
 }

@@ -68,11 +68,18 @@ for i, k in ipairs(KEYS) do
 end
 return out`
 
+// stopClusterScript does the same for keys in several slots of one node, which a script may reach but
+// not declare: all keys but the first are at the end of ARGV. A key that is not there, because its
+// slot is moving, fails the script before anything is written. Redis before 7 does not know the flag.
+const stopClusterScript = `#!lua flags=allow-cross-slot-keys
+local KEYS = {KEYS[1]}
+for i = #ARGV - (#ARGV - 4) / 5 + 1, #ARGV do KEYS[#KEYS+1] = ARGV[i] end` + stopScript
+
 // stopArgs is ARGV of stopScript.
 func (o *op) stopArgs() []string {
-	args := make([]string, 0, 4*len(o.call.hits))
-	for i := range o.call.hits {
-		h := &o.call.hits[i]
+	args := make([]string, 0, 5*len(o.hits))
+	for i := range o.hits {
+		h := &o.hits[i]
 		kind := "hit"
 		switch {
 		case h.refund:
@@ -88,7 +95,7 @@ func (o *op) stopArgs() []string {
 
 // settleStop replays the script's decision on the totals it found, as memory's addOrStop does.
 func (o *op) settleStop() error {
-	hits := o.call.hits
+	hits := o.hits
 	if len(o.was) != len(hits) {
 		return fmt.Errorf("%w: the script answered %d totals for %d hits", ErrUnavailable, len(o.was), len(hits))
 	}
@@ -125,8 +132,9 @@ func (o *op) settleStop() error {
 var maxTotal = strconv.FormatInt(math.MaxInt64, 10)
 
 var (
-	refundLua = newScript(refundScript)
-	stopLua   = newScript(stopScript)
+	refundLua      = newScript(refundScript)
+	stopLua        = newScript(stopScript)
+	stopClusterLua = newScript(stopClusterScript)
 )
 
 func newScript(text string) *script {

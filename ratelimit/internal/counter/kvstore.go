@@ -28,7 +28,8 @@ const (
 type KVStore struct {
 	o       KVStoreOptions
 	newLink func(timeout time.Duration) link
-	stats   poolStats
+	stats   *poolStats
+	trouble func() // called when the server fails: the topology may have changed; must not block
 	breaker breaker
 	met     metSet
 	seed    maphash.Seed
@@ -66,17 +67,34 @@ func NewKVStore(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
 		return nil, errors.New("rediss:// needs TLS") // never in clear what was to be protected
 	}
 	s := newKVStore(o)
-	s.newLink = func(timeout time.Duration) link {
-		return newRedisLink(s.ctx, o.dialer(t, timeout, &s.stats), func() endpoint { return t.endpoint })
-	}
-	first := s.newLink(s.o.Timeout)
-	if err := s.reach(ctx, first); err != nil {
-		s.stop()
-		first.close()
+	s.at(t, func() endpoint { return t.endpoint }, anyServer)
+	if err := s.open(ctx); err != nil {
 		return nil, err
 	}
-	s.run(first)
 	return s, nil
+}
+
+// at says where the server is.
+func (s *KVStore) at(t target, where func() endpoint, as role) {
+	s.newLink = func(timeout time.Duration) link {
+		return newRedisLink(s.ctx, s.o.dialer(t, timeout, s.stats), where, as)
+	}
+}
+
+// open waits until the server has given a sign of life, and starts.
+func (s *KVStore) open(ctx context.Context) error {
+	first := s.newLink(s.o.Timeout)
+	err := reach(ctx, s.o, func(ctx context.Context) error {
+		defer context.AfterFunc(ctx, first.drop)()
+		return first.ping()
+	})
+	if err != nil {
+		s.stop()
+		first.close()
+		return err
+	}
+	s.run(first)
+	return nil
 }
 
 func newKVStore(o KVStoreOptions) *KVStore {
@@ -84,6 +102,8 @@ func newKVStore(o KVStoreOptions) *KVStore {
 	ctx, stop := context.WithCancel(context.Background())
 	return &KVStore{
 		o:       o,
+		stats:   new(poolStats),
+		trouble: func() {},
 		breaker: breaker{stall: o.Stall},
 		met:     metSet{generation: metGeneration},
 		seed:    maphash.MakeSeed(),
@@ -103,25 +123,23 @@ func (s *KVStore) run(first link) {
 	s.wg.Go(s.keep)
 }
 
-// reach asks the link for a sign of life until there is one. The pause is a random one between
-// StartInitial and a step that doubles up to StartMax (spec 1.2).
-func (s *KVStore) reach(ctx context.Context, l link) error {
-	step := s.o.StartInitial
-	for begun := time.Now(); ; step = min(2*step, s.o.StartMax) {
-		stop := context.AfterFunc(ctx, l.drop)
-		err := l.ping()
-		stop()
+// reach tries until there is no error. The pause is a random one between StartInitial and a step that
+// doubles up to StartMax (spec 1.2).
+func reach(ctx context.Context, o KVStoreOptions, try func(context.Context) error) error {
+	step := o.StartInitial
+	for begun := time.Now(); ; step = min(2*step, o.StartMax) {
+		err := try(ctx)
 		if err == nil {
 			return nil
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		pause := s.o.StartInitial + rand.N(step-s.o.StartInitial+1)
-		if s.o.StartMaxElapsed > 0 && time.Since(begun)+pause > s.o.StartMaxElapsed {
-			return fmt.Errorf("%w: gave up after %s: %w", ErrUnavailable, s.o.StartMaxElapsed, err)
+		pause := o.StartInitial + rand.N(step-o.StartInitial+1)
+		if o.StartMaxElapsed > 0 && time.Since(begun)+pause > o.StartMaxElapsed {
+			return fmt.Errorf("%w: gave up after %s: %w", ErrUnavailable, o.StartMaxElapsed, err)
 		}
-		s.o.Log.Warn("the key-value store does not answer yet", "error", err, "next try in", pause.Round(time.Millisecond))
+		o.Log.Warn("the key-value store does not answer yet", "error", err, "next try in", pause.Round(time.Millisecond))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -135,8 +153,49 @@ func (s *KVStore) Add(ctx context.Context, req *Request) error {
 	if len(req.Hits) == 0 {
 		return nil
 	}
+	c, err := s.begin(ctx, req)
+	if err != nil {
+		return err
+	}
+	undone, err := s.finish(ctx, c, req)
+	if undone == nil {
+		return err
+	}
+	return s.addLater(ctx, req, undone)
+}
+
+// addLater carries out what the server could not when it was asked, as soon as it can.
+func (s *KVStore) addLater(ctx context.Context, req *Request, undone *call) error {
+	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
+	defer cancel()
+	var left leftover
+	left.take(undone, req, nil)
+	for n := 0; ; n++ {
+		s.recycle(undone)
+		if err := pause(ctx, n); err != nil {
+			return err
+		}
+		c, err := s.begin(ctx, &left.req)
+		if err != nil {
+			return err
+		}
+		if undone, err = s.finish(ctx, c, &left.req); err != nil {
+			return err
+		}
+		left.deliver(req)
+		if undone == nil {
+			return nil
+		}
+		var less leftover
+		less.take(undone, &left.req, left.at)
+		left = less
+	}
+}
+
+// begin puts a request into the queue.
+func (s *KVStore) begin(ctx context.Context, req *Request) (*call, error) {
 	if s.breaker.open.Load() {
-		return ErrOpen
+		return nil, ErrOpen
 	}
 	now := time.Now()
 	stay := s.o.Timeout
@@ -145,31 +204,41 @@ func (s *KVStore) Add(ctx context.Context, req *Request) error {
 		stay = min(stay, remaining-min(leaveBefore, remaining/4))
 	}
 	if stay <= 0 {
-		return ErrTimeout
+		return nil, ErrTimeout
 	}
 	c := s.calls.Get().(*call)
 	c.fill(req, s.hash)
-	c.arrived = int64(now.Sub(s.begun))
+	c.arrived, c.stay = int64(now.Sub(s.begun)), stay
 	if stay > patient {
 		c.ctx, c.leave = ctx, c.arrived+int64(stay-keeperTick)
 	}
 	if err := s.enqueue(c); err != nil {
 		s.free(c)
-		return err
+		return nil, err
 	}
+	return c, nil
+}
+
+// finish waits for a request's batch and takes the answers. undone: the server has not carried out some
+// hits; c says which, and is the caller's to recycle.
+func (s *KVStore) finish(ctx context.Context, c *call, req *Request) (undone *call, err error) {
 	if c.ctx != nil {
 		<-c.ready
-	} else if err := c.wait(ctx, stay); err != nil {
-		return err // c belongs to the batcher
+	} else if err := c.wait(ctx, c.stay); err != nil {
+		return nil, err // c belongs to the batcher
 	}
-	err := c.err
-	if c.state.Load() == answered {
-		if err == nil {
-			c.deliver(req)
+	err = c.err
+	if c.state.Load() != answered {
+		return nil, err
+	}
+	if err == nil {
+		c.deliver(req)
+		if c.undone > 0 {
+			return c, nil
 		}
-		s.recycle(c)
 	}
-	return err
+	s.recycle(c)
+	return nil, err
 }
 
 func (s *KVStore) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) | 1 }

@@ -188,13 +188,21 @@ func (l *lane) flush() {
 	l.out = b.calls
 	l.mu.Unlock()
 
-	err := l.link.send(b)
-	if err == nil {
+	failure := l.link.send(b)
+	err := failure
+	switch {
+	case err == nil && b.refusal == "":
 		l.took = s.clock() - l.since // only this goroutine writes since
 		s.breaker.answered()
 		s.remember(b)
-	} else {
-		l.lost(err)
+	case err == nil:
+		s.remember(b)
+		l.refused(b.refusal)
+	case errors.Is(err, errUnsent):
+		l.failed(err)
+		b.unsent()
+		err = nil
+	default:
 		err = linkError(err)
 	}
 
@@ -212,6 +220,9 @@ func (l *lane) flush() {
 		}
 		c.ready <- struct{}{}
 	}
+	if err != nil {
+		l.lost(failure)
+	}
 }
 
 // free takes back a call that its caller no longer waits for. A dismissed one is left to the collector:
@@ -227,7 +238,7 @@ func (s *KVStore) remember(b *batch) {
 	s.met.mu.Lock()
 	defer s.met.mu.Unlock()
 	for i := range b.ops {
-		if o := &b.ops[i]; o.kind == opCount && o.n > 0 && o.err == nil {
+		if o := &b.ops[i]; o.kind == opCount && o.n > 0 && o.err == nil && o.redo == redoNot {
 			s.met.add(o.hash)
 		}
 	}
@@ -238,6 +249,13 @@ var pinging = []*call{}
 
 // ping keeps an idle connection honest: a store that has gone is noticed before somebody needs it.
 func (l *lane) ping() {
+	if err := l.check(); err != nil {
+		l.lost(err)
+	}
+}
+
+// check asks for a sign of life.
+func (l *lane) check() error {
 	l.mu.Lock()
 	l.since, l.out = l.store.clock(), pinging
 	l.mu.Unlock()
@@ -247,25 +265,49 @@ func (l *lane) ping() {
 	l.mu.Unlock()
 	if err == nil {
 		l.store.breaker.answered()
-		return
 	}
-	l.lost(err)
+	return err
 }
 
-// lost notes a failure of the link.
+// lost notes that a connection has ended. That alone says little about the server, which may have been
+// told to close it: what counts is whether there is another one at once. A time-out is a failure.
 func (l *lane) lost(err error) {
 	s := l.store
-	select {
-	case <-s.ctx.Done():
-		return // it was us
-	default:
+	s.forgetKeys()
+	if !errors.Is(err, errUnsent) && !errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil && !s.breaker.open.Load() {
+		if err = l.check(); err == nil {
+			return
+		}
 	}
-	s.met.mu.Lock()
-	s.met.forget() // the store may come back empty
-	s.met.mu.Unlock()
+	l.failed(err)
+}
+
+// refused notes that the server answers, but cannot count at present.
+func (l *lane) refused(code string) {
+	if code == "READONLY" || code == "MASTERDOWN" {
+		l.link.drop() // the name may lead to another server by now
+	}
+	l.failed(fmt.Errorf("the server answers %s", code))
+}
+
+// failed notes a failure of the server.
+func (l *lane) failed(err error) {
+	s := l.store
+	if s.ctx.Err() != nil {
+		return // it was us
+	}
+	s.forgetKeys()
+	s.trouble()
 	if s.breaker.failed(time.Duration(s.clock())) {
 		s.opened(fmt.Sprintf("%d failures in a row, the last: %v", breakerFailures, err))
 	}
+}
+
+// forgetKeys forgets which keys have an expiry: the store may come back empty.
+func (s *KVStore) forgetKeys() {
+	s.met.mu.Lock()
+	defer s.met.mu.Unlock()
+	s.met.forget()
 }
 
 // opened answers everybody who waits, now that the breaker is open.
@@ -279,6 +321,7 @@ func (s *KVStore) opened(why string) {
 	s.queue = s.queue[:0]
 	s.mu.Unlock()
 	s.breakOff()
+	s.trouble()
 }
 
 // breakOff answers the callers whose batches are out and ends the connections these are on. It is
@@ -304,4 +347,20 @@ func linkError(err error) error {
 		return fmt.Errorf("%w: %w", ErrTimeout, err)
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// relocated breaks off all connections, since the server is elsewhere now, and asks the new one at once
+// if the old one was given up.
+func (s *KVStore) relocated() {
+	s.forgetKeys()
+	s.mu.Lock()
+	for _, l := range s.lanes {
+		l.link.drop()
+	}
+	s.mu.Unlock()
+	s.breaker.hurry()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
 }

@@ -249,8 +249,8 @@ func TestKVStore_breaker(t *testing.T) {
 			p.fail = errors.New("connection refused")
 			p.mu.Unlock()
 			errs := arrive(s, 8, time.Millisecond, time.Second)
-			if count(errs[:4], ErrUnavailable) != 4 || count(errs[4:], ErrOpen) != 4 {
-				t.Errorf("%v; want 4 times unavailable, then open", errs)
+			if count(errs[:5], ErrUnavailable) != 5 || count(errs[5:], ErrOpen) != 3 {
+				t.Errorf("%v; want 5 times unavailable, then open", errs)
 			}
 			time.Sleep(2 * time.Second)
 			if !s.Open() {

@@ -1,0 +1,115 @@
+package counter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// redo is why a server has not carried out a command that is sound. Nothing is counted yet, so that it
+// can go out once more.
+type redo uint8
+
+const (
+	redoNot    redo = iota
+	redoMoved       // another node of the cluster has the slot
+	redoAsk         // another node may have the key, and is to be told ASKING
+	redoLater       // the server cannot at present: it loads, or is no master, or its cluster is down
+	redoApart       // a script cannot reach all its keys here at present
+	redoUnsent      // it never went out: there is no connection
+)
+
+// errUnsent is wrapped by the errors of a link that has sent nothing.
+var errUnsent = errors.New("not connected")
+
+// refusal reads an error of Redis that says something about the server. Others leave o.redo as it is.
+func (l *redisLink) refusal(b *batch, o *op, text string) {
+	code, rest, _ := strings.Cut(text, " ")
+	inCluster := l.role == clusterServer
+	switch code {
+	case "MOVED", "ASK":
+		_, to, ok := strings.Cut(rest, " ")
+		if !inCluster || !ok {
+			return
+		}
+		if o.redo, o.to = redoMoved, strings.TrimSpace(to); code == "ASK" {
+			o.redo = redoAsk
+			if o.kind == opStop && len(o.hits) > 1 {
+				o.redo = redoApart // the other keys may be here
+			}
+		}
+	case "READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN":
+		o.redo, b.refusal = redoLater, code
+	case "TRYAGAIN", "CROSSSLOT":
+		if inCluster {
+			o.redo = redoApart
+		}
+	case "ERR":
+		// The script meets a key whose slot is on its way, or is more than an old Redis understands.
+		if inCluster && o.kind == opStop && (strings.Contains(rest, "non local key") ||
+			strings.Contains(rest, "same slot") || strings.Contains(rest, "compiling script")) {
+			o.redo = redoApart
+		}
+	}
+}
+
+// leftover notes which hits of a request are not carried out yet.
+type leftover struct {
+	req    Request
+	at     []int // the hits' places in the request they come from
+	to     []string
+	reason redo // the gravest
+}
+
+// take moves the hits that c's server has not carried out into a request of their own; at is where in
+// the whole request c's hits are, nil: in their order.
+func (l *leftover) take(c *call, req *Request, at []int) {
+	l.req.Now, l.req.Stop, l.req.each = req.Now, req.Stop, req.each
+	for i := range c.hits {
+		h := &c.hits[i]
+		if h.redo == redoNot {
+			continue
+		}
+		hit := req.Hits[i]
+		hit.asking = h.redo == redoAsk
+		place := i
+		if at != nil {
+			place = at[i]
+		}
+		l.req.Hits = append(l.req.Hits, hit)
+		l.at = append(l.at, place)
+		l.to = append(l.to, h.to)
+		l.reason = max(l.reason, h.redo)
+	}
+}
+
+// deliver hands the answers over to the whole request.
+func (l *leftover) deliver(req *Request) {
+	for i, at := range l.at {
+		req.Hits[at].After, req.Hits[at].Spared = l.req.Hits[i].After, l.req.Hits[i].Spared
+	}
+}
+
+// redoPause is how long to wait before a server that cannot is asked again for the nth time.
+func redoPause(n int) time.Duration { return min(5*time.Millisecond<<min(n, 4), 50*time.Millisecond) }
+
+// errLater is what a caller gets whose time is up while the server still cannot.
+var errLater = fmt.Errorf("%w: it refuses hits at present", ErrUnavailable)
+
+// pause waits before a server is asked again. The error says that the caller's time would be up.
+func pause(ctx context.Context, n int) error {
+	d := redoPause(n)
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d+leaveBefore {
+		return errLater
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return leaving(ctx)
+	}
+}
