@@ -48,7 +48,7 @@ func (s *SentinelSet) Master(ctx context.Context) (*Server, error) {
 	votes := map[string]int{}
 	var last error
 	for _, sentinel := range s.Sentinels {
-		got, err := redisCommand(ctx, sentinel.Addr(), s.options.SentinelPassword, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName)
+		got, err := RedisCommand(ctx, sentinel.Addr(), s.options.SentinelPassword, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName)
 		if err != nil {
 			last = err
 			continue
@@ -61,6 +61,11 @@ func (s *SentinelSet) Master(ctx context.Context) (*Server, error) {
 		}
 	}
 	return nil, fmt.Errorf("localserver: the sentinels do not agree: %v, %w", votes, last)
+}
+
+// Flush empties the master.
+func (s *SentinelSet) Flush(ctx context.Context) error {
+	return flushAll(ctx, s.Servers, s.options.Password)
 }
 
 // RedisSentinels starts a master with two replicas and three sentinels that watch them, and waits until
@@ -181,12 +186,12 @@ func RedisCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 		c.Nodes = append(c.Nodes, s)
 	}
 	for i, s := range c.Nodes {
-		if err := c.do(ctx, s, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
+		if _, err := c.Do(ctx, s, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
 			return nil, err
 		}
 		if i < o.Masters {
 			first, next := i*16384/o.Masters, (i+1)*16384/o.Masters
-			if err := c.do(ctx, s, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(next-1)); err != nil {
+			if _, err := c.Do(ctx, s, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(next-1)); err != nil {
 				return nil, err
 			}
 		}
@@ -195,7 +200,7 @@ func RedisCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 			if err != nil {
 				return nil, err
 			}
-			if err := c.do(ctx, c.Nodes[0], "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(s.port), strconv.Itoa(bus)); err != nil {
+			if _, err := c.Do(ctx, c.Nodes[0], "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(s.port), strconv.Itoa(bus)); err != nil {
 				return nil, err
 			}
 		}
@@ -204,11 +209,11 @@ func RedisCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 		return nil, err
 	}
 	for i, s := range c.Nodes[o.Masters:] {
-		id, err := redisCommand(ctx, c.Nodes[i%o.Masters].Addr(), o.Password, "CLUSTER", "MYID")
+		id, err := c.Do(ctx, c.Nodes[i%o.Masters], "CLUSTER", "MYID")
 		if err != nil {
 			return nil, err
 		}
-		if err := c.do(ctx, s, "CLUSTER", "REPLICATE", strings.TrimSpace(id)); err != nil {
+		if _, err := c.Do(ctx, s, "CLUSTER", "REPLICATE", strings.TrimSpace(id)); err != nil {
 			return nil, err
 		}
 		if err := awaitInfo(ctx, s.Addr(), o.Password, "replication", "master_link_status:up"); err != nil {
@@ -227,7 +232,7 @@ func (c *Cluster) Await(ctx context.Context, lines ...string) error {
 		default:
 		}
 		if err := await(ctx, lines, func() (string, error) {
-			return redisCommand(ctx, s.Addr(), c.options.Password, "CLUSTER", "INFO")
+			return c.Do(ctx, s, "CLUSTER", "INFO")
 		}); err != nil {
 			return err
 		}
@@ -235,9 +240,22 @@ func (c *Cluster) Await(ctx context.Context, lines ...string) error {
 	return nil
 }
 
-func (c *Cluster) do(ctx context.Context, s *Server, args ...string) error {
-	_, err := redisCommand(ctx, s.Addr(), c.options.Password, args...)
-	return err
+// Do sends one command to one node.
+func (c *Cluster) Do(ctx context.Context, s *Server, args ...string) (string, error) {
+	return RedisCommand(ctx, s.Addr(), c.options.Password, args...)
+}
+
+// Flush empties the cluster.
+func (c *Cluster) Flush(ctx context.Context) error { return flushAll(ctx, c.Nodes, c.options.Password) }
+
+// flushAll empties all servers; replicas follow their masters.
+func flushAll(ctx context.Context, servers []*Server, password string) error {
+	for _, s := range servers {
+		if _, err := RedisCommand(ctx, s.Addr(), password, "FLUSHALL"); err != nil && !strings.Contains(err.Error(), "READONLY") {
+			return err
+		}
+	}
+	return nil
 }
 
 // plan is a node's. It keeps its identity and the cluster's shape in nodes.conf.
@@ -312,7 +330,7 @@ func forgetAll(servers []*Server) (err error) {
 
 // awaitInfo waits until a section of INFO holds all the texts.
 func awaitInfo(ctx context.Context, addr, password, section string, texts ...string) error {
-	return await(ctx, texts, func() (string, error) { return redisCommand(ctx, addr, password, "INFO", section) })
+	return await(ctx, texts, func() (string, error) { return RedisCommand(ctx, addr, password, "INFO", section) })
 }
 
 // topologyTimeout is how long servers may take to find one another: sentinels speak up every 2 s.
@@ -340,8 +358,8 @@ func await(ctx context.Context, texts []string, ask func() (string, error)) erro
 	}
 }
 
-// redisCommand sends one command and returns its answer as text, the items of an array on lines of their own.
-func redisCommand(ctx context.Context, addr, password string, args ...string) (string, error) {
+// RedisCommand sends one command and returns its answer as text, the items of an array on lines of their own.
+func RedisCommand(ctx context.Context, addr, password string, args ...string) (string, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return "", err

@@ -39,13 +39,13 @@ func TestRedisCluster(t *testing.T) {
 	defer c.Close()
 	t.Logf("started in %v", time.Since(begun).Round(time.Millisecond))
 	// foo is in slot 12182: the third master's.
-	if _, err := redisCommand(t.Context(), c.Nodes[2].Addr(), "pw", "SET", "foo", "1"); err != nil {
+	if _, err := RedisCommand(t.Context(), c.Nodes[2].Addr(), "pw", "SET", "foo", "1"); err != nil {
 		t.Error(err)
 	}
-	if _, err := redisCommand(t.Context(), c.Nodes[0].Addr(), "pw", "SET", "foo", "1"); err == nil || !strings.HasPrefix(err.Error(), "localserver: SET: MOVED 12182 "+c.Nodes[2].Addr()) {
+	if _, err := RedisCommand(t.Context(), c.Nodes[0].Addr(), "pw", "SET", "foo", "1"); err == nil || !strings.HasPrefix(err.Error(), "localserver: SET: MOVED 12182 "+c.Nodes[2].Addr()) {
 		t.Errorf("%v, want MOVED", err)
 	}
-	got, err := redisCommand(t.Context(), c.Nodes[5].Addr(), "pw", "ROLE")
+	got, err := RedisCommand(t.Context(), c.Nodes[5].Addr(), "pw", "ROLE")
 	if err != nil || !strings.HasPrefix(got, "slave\n") {
 		t.Errorf("the last node's role: %q, %v", got, err)
 	}

@@ -60,6 +60,49 @@ func Private(t testing.TB, o localserver.RedisOptions) *localserver.Server {
 	return s
 }
 
+// Cluster returns a 3+3 Redis Cluster, started by the first test that asks and emptied for each. One
+// test has it at a time, until it ends.
+func Cluster(t testing.TB) *localserver.Cluster {
+	t.Helper()
+	skipShort(t)
+	c, err := sharedCluster()
+	check(t, err)
+	clusterTaken.Lock()
+	t.Cleanup(clusterTaken.Unlock)
+	check(t, c.Flush(t.Context()))
+	return c
+}
+
+// Sentinels is the same for three sentinels with a master and two replicas.
+func Sentinels(t testing.TB) *localserver.SentinelSet {
+	t.Helper()
+	skipShort(t)
+	s, err := sharedSentinels()
+	check(t, err)
+	sentinelsTaken.Lock()
+	t.Cleanup(sentinelsTaken.Unlock)
+	check(t, s.Flush(t.Context()))
+	return s
+}
+
+var clusterTaken, sentinelsTaken sync.Mutex
+
+var sharedCluster = sync.OnceValues(func() (*localserver.Cluster, error) {
+	c, err := localserver.RedisCluster(context.Background(), localserver.ClusterOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return c, c.Forget()
+})
+
+var sharedSentinels = sync.OnceValues(func() (*localserver.SentinelSet, error) {
+	s, err := localserver.RedisSentinels(context.Background(), localserver.SentinelOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return s, s.Forget()
+})
+
 // skipShort skips a test that needs a server under -short (make test-short).
 func skipShort(t testing.TB) {
 	t.Helper()

@@ -43,8 +43,6 @@ type redisLink struct {
 	cmds    []rueidis.Completed
 	numbers []byte // digits of the arguments
 	again   []int  // commands to send once more
-	refund  *script
-	stopper *script
 
 	mu      sync.Mutex // guards what drop needs
 	conn    net.Conn
@@ -65,11 +63,7 @@ const (
 type script struct{ text, sha string }
 
 func newRedisLink(ctx context.Context, d *dialer, where func() endpoint, as role) *redisLink {
-	l := &redisLink{ctx: ctx, dialer: d, where: where, role: as, refund: refundLua, stopper: stopLua}
-	if as == clusterServer {
-		l.stopper = stopClusterLua
-	}
-	return l
+	return &redisLink{ctx: ctx, dialer: d, where: where, role: as}
 }
 
 // rested connections are looked at before they are used: the server may have ended them.
@@ -250,9 +244,9 @@ func (l *redisLink) append(o *op) {
 	l.ask(o)
 	switch {
 	case o.kind == opStop:
-		l.cmds = append(l.cmds, l.eval(o, "EVALSHA", l.stopper.sha))
+		l.cmds = append(l.cmds, l.eval(o, "EVALSHA", l.stopper(o).sha))
 	case o.kind == opRefund:
-		l.cmds = append(l.cmds, l.eval(o, "EVALSHA", l.refund.sha))
+		l.cmds = append(l.cmds, l.eval(o, "EVALSHA", refundLua.sha))
 	case o.n == 0:
 		l.cmds = append(l.cmds, build.Arbitrary("GET").Args(o.key).Build())
 	default:
@@ -272,13 +266,21 @@ func (l *redisLink) ask(o *op) {
 	}
 }
 
+// stopper is the script for an opStop.
+func (l *redisLink) stopper(o *op) *script {
+	if l.role == clusterServer && len(o.hits) > 1 {
+		return stopClusterLua
+	}
+	return stopLua
+}
+
 // eval is the script's call, by its SHA-1 or by its text.
 func (l *redisLink) eval(o *op, how, script string) rueidis.Completed {
 	build := l.client.B()
 	if o.kind == opRefund {
 		return build.Arbitrary(how, script, "1", o.key).Args(strconv.FormatInt(o.n, 10)).Build()
 	}
-	if l.stopper == stopClusterLua {
+	if l.stopper(o) == stopClusterLua {
 		args := o.stopArgs()
 		for i := range o.hits[1:] {
 			args = append(args, string(o.hits[1+i].key))
@@ -363,9 +365,9 @@ func (l *redisLink) sendAgain(b *batch) error {
 		l.ask(o)
 		switch {
 		case o.kind == opStop:
-			l.cmds = append(l.cmds, l.eval(o, "EVAL", l.stopper.text))
+			l.cmds = append(l.cmds, l.eval(o, "EVAL", l.stopper(o).text))
 		case o.kind == opRefund:
-			l.cmds = append(l.cmds, l.eval(o, "EVAL", l.refund.text))
+			l.cmds = append(l.cmds, l.eval(o, "EVAL", refundLua.text))
 		case o.overflowed:
 			// SETRANGE keeps the expiry, unlike SET.
 			l.cmds = append(l.cmds, build.Arbitrary("GET").Args(o.key).Build())

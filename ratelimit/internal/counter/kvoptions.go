@@ -13,6 +13,13 @@ import (
 	"time"
 )
 
+// Types of KVStoreOptions.
+const (
+	Single    = "single"
+	Sentinel  = "sentinel"
+	InCluster = "cluster"
+)
+
 // OnEmpty is KVSTORE_POOL_ON_EMPTY_BEHAVIOR: what happens to hits while KVSTORE_POOL_SIZE batches
 // are in the store and ON_EMPTY_WAIT_DURATION has passed.
 type OnEmpty uint8
@@ -41,11 +48,19 @@ func ParseOnEmpty(s string) (OnEmpty, error) {
 
 // KVStoreOptions configures NewKVStore. Zero values mean the defaults given, where there is one.
 type KVStoreOptions struct {
-	// URL is KVSTORE_URL for type single: host:port, a path, or redis://[user[:password]@]host:port[/db],
-	// or rediss:// likewise, with the query parameters username, password and db (spec 9.4).
+	// URL is KVSTORE_URL (spec 9.4). Type single: host:port, a path, or redis://[user[:password]@]host:port[/db],
+	// or rediss:// likewise, with the query parameters username, password and db. Type sentinel:
+	// master,host:port[,host:port...]. Type cluster: host:port[,host:port...].
 	URL string
 	// SocketType is KVSTORE_SOCKET_TYPE: tcp, unix, or empty for what the URL looks like.
 	SocketType string
+	// Type is KVSTORE_TYPE: single, sentinel or cluster; empty: single.
+	Type string
+	// SentinelAuth is KVSTORE_SENTINEL_AUTH, in the form of Auth, for the sentinels alone.
+	SentinelAuth string
+	// Parallelism is KVSTORE_CLUSTER_PIPELINE_PARALLELISM: how many nodes one request asks at the same
+	// time, at most PoolSize; 0: PoolSize.
+	Parallelism int
 	// Auth is KVSTORE_AUTH: password, or user:password. It wins over credentials in the URL.
 	Auth string
 	// TLS makes the config for the host that is dialled, a name or an address; nil: no TLS. It is asked
@@ -90,6 +105,8 @@ type target struct {
 	endpoint
 	user, password string
 	db             int
+	master         string   // its name, of type sentinel
+	addrs          []string // host:port of the sentinels, or of nodes of the cluster
 }
 
 // dialer is how connections to a store's servers are opened.
@@ -111,6 +128,12 @@ func (o KVStoreOptions) target() (t target, err error) {
 		return t, fmt.Errorf("KVSTORE_SOCKET_TYPE: %q is neither tcp nor unix", o.SocketType)
 	case o.URL == "":
 		return t, errors.New("KVSTORE_URL: missing")
+	case o.Type != "" && !strings.EqualFold(o.Type, Single) && !o.several():
+		return t, fmt.Errorf("KVSTORE_TYPE: %q is none of single, sentinel, cluster", o.Type)
+	case o.several():
+		if t, err = o.list(); err != nil {
+			return target{}, err
+		}
 	case strings.Contains(o.URL, "://"):
 		if socket == "unix" {
 			return t, errors.New("KVSTORE_SOCKET_TYPE: unix needs a path in KVSTORE_URL, not a URL")
@@ -132,10 +155,50 @@ func (o KVStoreOptions) target() (t target, err error) {
 		t.endpoint = endpoint{"tcp", net.JoinHostPort(host, port)}
 	}
 	if o.Auth != "" {
-		t.user, t.password = "", o.Auth
-		if user, password, ok := strings.Cut(o.Auth, ":"); ok {
-			t.user, t.password = user, password
+		t.user, t.password = credentials(o.Auth)
+	}
+	return t, nil
+}
+
+// credentials splits password or user:password.
+func credentials(auth string) (user, password string) {
+	if user, password, ok := strings.Cut(auth, ":"); ok {
+		return user, password
+	}
+	return "", auth
+}
+
+// several says that the URL is a list.
+func (o KVStoreOptions) several() bool {
+	t := strings.ToLower(o.Type)
+	return t == Sentinel || t == InCluster
+}
+
+// list reads the URL of types sentinel and cluster.
+func (o KVStoreOptions) list() (t target, err error) {
+	kind := strings.ToLower(o.Type)
+	switch {
+	case strings.Contains(o.URL, "://"):
+		return t, fmt.Errorf("KVSTORE_URL: KVSTORE_TYPE=%s takes a list of host:port, not a URL; credentials go into KVSTORE_AUTH", kind)
+	case strings.EqualFold(o.SocketType, "unix"):
+		return t, fmt.Errorf("KVSTORE_SOCKET_TYPE: KVSTORE_TYPE=%s always uses tcp", kind)
+	}
+	for item := range strings.SplitSeq(o.URL, ",") {
+		item = strings.TrimSpace(item)
+		if kind == Sentinel && t.master == "" {
+			if t.master = item; item == "" {
+				return t, errors.New("KVSTORE_URL: no name of a master before the first comma")
+			}
+			continue
 		}
+		host, port, err := net.SplitHostPort(item)
+		if err != nil || host == "" || !isPort(port) {
+			return t, fmt.Errorf("KVSTORE_URL: item %d is not host:port", len(t.addrs)+1)
+		}
+		t.addrs = append(t.addrs, net.JoinHostPort(host, port))
+	}
+	if len(t.addrs) == 0 {
+		return t, errors.New("KVSTORE_URL: KVSTORE_TYPE=sentinel takes master,host:port[,host:port...]; there is no sentinel")
 	}
 	return t, nil
 }

@@ -1,6 +1,7 @@
 package counter
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -9,7 +10,7 @@ func TestTarget(t *testing.T) {
 	f := func(o KVStoreOptions, want target) {
 		t.Helper()
 		got, err := o.target()
-		if err != nil || got != want {
+		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v: %+v, %v; want %+v", o, got, err, want)
 		}
 	}

@@ -169,7 +169,7 @@ func (s *KVStore) addLater(ctx context.Context, req *Request, undone *call) erro
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()
 	var left leftover
-	left.take(undone, req, nil)
+	left.take(undone, req, nil, "")
 	for n := 0; ; n++ {
 		s.recycle(undone)
 		if err := pause(ctx, n); err != nil {
@@ -187,7 +187,7 @@ func (s *KVStore) addLater(ctx context.Context, req *Request, undone *call) erro
 			return nil
 		}
 		var less leftover
-		less.take(undone, &left.req, left.at)
+		less.take(undone, &left.req, left.at, "")
 		left = less
 	}
 }
@@ -281,6 +281,10 @@ func (s *KVStore) recycle(c *call) {
 
 // Peek implements Store.
 func (s *KVStore) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
+	return peek(ctx, s, key, window)
+}
+
+func peek(ctx context.Context, s Store, key []byte, window int64) (int64, error) {
 	req := Request{Hits: []Hit{{Key: key, Window: window}}}
 	if err := s.Add(ctx, &req); err != nil {
 		return 0, err

@@ -58,31 +58,41 @@ func (l *redisLink) refusal(b *batch, o *op, text string) {
 // leftover notes which hits of a request are not carried out yet.
 type leftover struct {
 	req    Request
-	at     []int // the hits' places in the request they come from
-	to     []string
+	at     []int    // the hits' places in the request they come from
+	to     []string // where each is to go, as from names it; empty: where its key belongs
+	from   []string
 	reason redo // the gravest
 }
 
-// take moves the hits that c's server has not carried out into a request of their own; at is where in
-// the whole request c's hits are, nil: in their order.
-func (l *leftover) take(c *call, req *Request, at []int) {
-	l.req.Now, l.req.Stop, l.req.each = req.Now, req.Stop, req.each
+// take notes the hits that c's server has not carried out; at is where in the whole request c's hits
+// are, nil: in their order.
+func (l *leftover) take(c *call, req *Request, at []int, from string) {
 	for i := range c.hits {
 		h := &c.hits[i]
 		if h.redo == redoNot {
 			continue
 		}
-		hit := req.Hits[i]
-		hit.asking = h.redo == redoAsk
 		place := i
 		if at != nil {
 			place = at[i]
 		}
-		l.req.Hits = append(l.req.Hits, hit)
-		l.at = append(l.at, place)
-		l.to = append(l.to, h.to)
-		l.reason = max(l.reason, h.redo)
+		l.add(req, &req.Hits[i], place, h.redo)
+		l.req.Hits[len(l.at)-1].asking = h.redo == redoAsk
+		l.to[len(l.at)-1], l.from[len(l.at)-1] = h.to, from
 	}
+}
+
+// later notes a hit of req that nobody can carry out at present.
+func (l *leftover) later(req *Request, h *Hit, at int) {
+	l.add(req, h, at, redoLater)
+	l.req.Hits[len(l.at)-1].asking = false
+}
+
+func (l *leftover) add(req *Request, h *Hit, at int, why redo) {
+	l.req.Now, l.req.Stop, l.req.each = req.Now, req.Stop, req.each
+	l.req.Hits, l.at = append(l.req.Hits, *h), append(l.at, at)
+	l.to, l.from = append(l.to, ""), append(l.from, "")
+	l.reason = max(l.reason, why)
 }
 
 // deliver hands the answers over to the whole request.

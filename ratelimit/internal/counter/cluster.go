@@ -1,0 +1,337 @@
+package counter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// refreshEvery is how often a node is asked which slots are where (spec 5.3).
+	refreshEvery = 5 * time.Second
+	// refreshSoon is how often while a node is lost, and at most.
+	refreshSoon = 100 * time.Millisecond
+	// unwanted nodes, without slots for this long, are given up.
+	unwanted = 30 * time.Second
+)
+
+// Cluster counts in a Redis Cluster: each master is a KVStore of its own, with its own queue,
+// connections and breaker, and a table says which slot is whose.
+//
+// A request's hits are grouped by node, one call of a KVStore each, so that hits of different requests
+// meet in one pipeline for each node and a dead node holds up its own keys only. rueidis' own client
+// for clusters sends a batch for several nodes as one, follows redirections inside, and cannot drop
+// a connection: the slowest node would hold up all, and there would be nothing for a breaker to watch.
+type Cluster struct {
+	o      KVStoreOptions
+	t      target // whose credentials and seeds
+	width  int    // nodes that one request asks at a time
+	stats  *poolStats
+	slots  [slots]atomic.Pointer[clusterNode] // nil: nobody's
+	splits sync.Pool                          // *split
+
+	mu    sync.Mutex
+	nodes map[string]*clusterNode // by address
+	peers []string                // all addresses that the cluster named, and those of the settings
+	next  int                     // the peer to ask next
+
+	kick chan struct{} // asks for a refresh
+	ctx  context.Context
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+// clusterNode is one master.
+type clusterNode struct {
+	*KVStore
+	addr   string
+	wanted time.Time // when it last had slots, or was named; guarded by Cluster.mu
+}
+
+// NewCluster returns when a node has said which slots are where. See NewKVStore.
+func NewCluster(ctx context.Context, o KVStoreOptions) (*Cluster, error) {
+	t, err := o.target()
+	if err != nil {
+		return nil, err
+	}
+	o = o.withDefaults()
+	c := &Cluster{
+		o: o, t: t, stats: new(poolStats), nodes: map[string]*clusterNode{}, peers: t.addrs,
+		width:  min(cmp.Or(o.Parallelism, o.PoolSize), o.PoolSize),
+		splits: sync.Pool{New: func() any { return new(split) }},
+		kick:   make(chan struct{}, 1),
+	}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	if err := reach(ctx, o, c.refresh); err != nil {
+		c.Close()
+		return nil, err
+	}
+	c.wg.Go(c.watch)
+	return c, nil
+}
+
+// node is the store at an address, made when it is first named. c.mu is held.
+func (c *Cluster) node(addr string) *clusterNode {
+	n := c.nodes[addr]
+	if n == nil {
+		o := c.o
+		o.Log = o.Log.With("node", addr)
+		n = &clusterNode{KVStore: newKVStore(o), addr: addr}
+		n.stats, n.trouble = c.stats, c.trouble
+		n.at(c.t, func() endpoint { return endpoint{"tcp", addr} }, clusterServer)
+		n.run(n.newLink(o.Timeout))
+		c.nodes[addr] = n
+	}
+	n.wanted = time.Now()
+	return n
+}
+
+// named is the node that another one has named; from is that other's address.
+func (c *Cluster) named(to, from string) *clusterNode {
+	addr, ok := absolute(to, from)
+	if !ok {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return nil
+	}
+	return c.node(addr)
+}
+
+// absolute is the address of a node as another one gives it. No host is the other's own.
+func absolute(to, from string) (addr string, ok bool) {
+	i := strings.LastIndexByte(to, ':')
+	if i < 0 || !isPort(to[i+1:]) {
+		return "", false
+	}
+	host, port := strings.Trim(to[:i], "[]"), to[i+1:]
+	if host == "" || host == "?" {
+		host, _, _ = net.SplitHostPort(from)
+	}
+	return net.JoinHostPort(host, port), true
+}
+
+// moved notes that a slot is another node's now, and asks for the whole table.
+func (c *Cluster) moved(key []byte, to, from string) {
+	if n := c.named(to, from); n != nil {
+		c.slots[slotOf(key)].Store(n)
+	}
+	c.trouble()
+}
+
+// trouble asks for a refresh.
+func (c *Cluster) trouble() {
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}
+
+// watch keeps the table of slots fresh.
+func (c *Cluster) watch() {
+	timer := time.NewTimer(refreshEvery)
+	defer timer.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-c.kick:
+		case <-timer.C:
+		}
+		next := refreshEvery
+		if err := c.refresh(c.ctx); err != nil || c.Open() {
+			next = refreshSoon
+		}
+		c.retire()
+		timer.Reset(next)
+		select { // many redirections at once are one reason to ask
+		case <-c.ctx.Done():
+			return
+		case <-time.After(refreshSoon):
+		}
+	}
+}
+
+// retire gives up nodes that have had no slot for a while: they have left the cluster, or are replicas now.
+func (c *Cluster) retire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for addr, n := range c.nodes {
+		if time.Since(n.wanted) > unwanted {
+			delete(c.nodes, addr)
+			c.wg.Go(n.Close)
+		}
+	}
+}
+
+// Add implements Store.
+func (c *Cluster) Add(ctx context.Context, req *Request) error {
+	switch {
+	case len(req.Hits) == 0:
+		return nil
+	case req.Stop && !req.each:
+		return c.addStop(ctx, req)
+	}
+	return c.addHits(ctx, req)
+}
+
+// Peek implements Store.
+func (c *Cluster) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
+	return peek(ctx, c, key, window)
+}
+
+// Close implements Store.
+func (c *Cluster) Close() {
+	c.stop()
+	c.wg.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for addr, n := range c.nodes {
+		c.wg.Go(n.Close)
+		delete(c.nodes, addr)
+	}
+	c.wg.Wait()
+}
+
+// ActiveConns is as KVStore's, of all nodes.
+func (c *Cluster) ActiveConns() int64 { return c.stats.active.Load() }
+
+// TotalConns is as KVStore's, of all nodes.
+func (c *Cluster) TotalConns() int64 { return c.stats.total.Load() }
+
+// LocalCloses is as KVStore's, of all nodes.
+func (c *Cluster) LocalCloses() int64 { return c.stats.localClose.Load() }
+
+// Open reports whether the breaker of any node is open.
+func (c *Cluster) Open() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.nodes {
+		if n.breaker.open.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// sole is the node that has all keys of a request; nil: there are several, or none.
+func (c *Cluster) sole(req *Request) *clusterNode {
+	n := c.slots[slotOf(req.Hits[0].Key)].Load()
+	for i := range req.Hits[1:] {
+		if c.slots[slotOf(req.Hits[1+i].Key)].Load() != n {
+			return nil
+		}
+	}
+	return n
+}
+
+// addHits carries out the hits of a request, whatever nodes they belong to.
+func (c *Cluster) addHits(ctx context.Context, req *Request) error {
+	n := c.sole(req)
+	if n == nil {
+		return c.addSpread(ctx, req)
+	}
+	undone, err := n.add(ctx, req)
+	switch {
+	case err == errClosed: // the node has just been given up
+		return c.addSpread(ctx, req)
+	case undone == nil:
+		return err
+	}
+	var left leftover
+	left.take(undone, req, nil, n.addr)
+	n.recycle(undone)
+	return c.addLater(ctx, req, &left)
+}
+
+// add is one request to one node; see finish.
+func (n *clusterNode) add(ctx context.Context, req *Request) (undone *call, err error) {
+	call, err := n.begin(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return n.finish(ctx, call, req)
+}
+
+// addStop lets one script decide where one node has all counters, and else reads before it writes.
+func (c *Cluster) addStop(ctx context.Context, req *Request) error {
+	for tries := 0; ; tries++ {
+		n := c.sole(req)
+		if n == nil || tries > maxRedirects {
+			break
+		}
+		undone, err := n.add(ctx, req)
+		if undone == nil && err != errClosed {
+			return err
+		}
+		why, to := redoLater, ""
+		if undone != nil {
+			why, to = undone.hits[0].redo, undone.hits[0].to // of all, for one script carries them
+			n.recycle(undone)
+		}
+		if why == redoMoved {
+			c.moved(req.Hits[0].Key, to, n.addr)
+			continue
+		}
+		if why == redoAsk || why == redoApart {
+			break
+		}
+		if err := pause(ctx, tries); err != nil {
+			return err
+		}
+	}
+	return addApart(ctx, req, c.addHits)
+}
+
+// maxRedirects is how many redirections in a row are followed without a pause.
+const maxRedirects = 4
+
+// addLater carries out what was redirected, or could not be carried out when it was asked.
+func (c *Cluster) addLater(ctx context.Context, req *Request, left *leftover) error {
+	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	defer cancel()
+	for n := 0; len(left.at) > 0; n++ {
+		if left.reason > redoAsk || n >= maxRedirects {
+			c.trouble()
+			if err := pause(ctx, n); err != nil {
+				return err
+			}
+		}
+		s := c.splits.Get().(*split)
+		s.reset(&left.req)
+		var less leftover
+		for i := range left.req.Hits {
+			h := &left.req.Hits[i]
+			var to *clusterNode
+			if h.asking {
+				to = c.named(left.to[i], left.from[i])
+			} else {
+				if left.to[i] != "" {
+					c.moved(h.Key, left.to[i], left.from[i])
+				}
+				to = c.slots[slotOf(h.Key)].Load()
+			}
+			if to == nil {
+				less.later(&left.req, h, left.at[i])
+				continue
+			}
+			s.add(to, h, left.at[i])
+		}
+		err := c.carry(ctx, s, req, &less)
+		c.splits.Put(s)
+		if err != nil {
+			return err
+		}
+		left = &less
+	}
+	return nil
+}
+
+var errNoNode = errors.New("no node of the cluster answers")
