@@ -4,7 +4,6 @@ import "context"
 
 func bitbucketMore(ctx context.Context, s *signIn, me object, d *Profile) error {
 	d.set("picture avatar_url", me.text("avatar.href")) // where older versions of the API have it
-	d.set("picture avatar_url", me.text("avatar"))
 	var list object
 	if err := s.call(ctx, "/user/emails", "", &list); err != nil {
 		return err

@@ -194,6 +194,9 @@ func (p *Provider) at(ref string) string {
 
 // apiURL is the base of the profile calls.
 func (p *Provider) apiURL() string {
+	if p.api == "" {
+		return p.base
+	}
 	if p.client.URL != "" && p.apiAt != "" {
 		return strings.TrimSuffix(p.base+p.apiAt, "/")
 	}

@@ -115,7 +115,7 @@ var table = []row{
 		sub: "id", fields: fields{"name full_name": "name", "preferred_username user_name": "login", "avatar_url": "avatar_url"}, more: githubMore,
 	},
 	{
-		id: "gitlab", base: "https://gitlab.com", authorize: "/oauth/authorize", token: "/oauth/token", api: "/", me: "/api/v4/user",
+		id: "gitlab", base: "https://gitlab.com", authorize: "/oauth/authorize", token: "/oauth/token", me: "/api/v4/user",
 		scopes: []string{"read_user"}, style: form, pkce: true,
 		sub: "id", fields: fields{"name full_name": "name", "picture avatar_url": "avatar_url"}, more: gitlabMore,
 	},
@@ -130,7 +130,7 @@ var table = []row{
 	},
 	{
 		id: "keycloak", authorize: "/protocol/openid-connect/auth", token: "/protocol/openid-connect/token",
-		api: "/", me: "/protocol/openid-connect/userinfo",
+		me: "/protocol/openid-connect/userinfo",
 		scopes: []string{"openid", "profile", "email"}, style: form, pkce: true,
 		sub: "sub", email: "email", verified: "email_verified",
 		fields: fields{"name full_name": "name"}, more: keycloakMore, claim: standardClaims, trusts: keycloakTrust,
