@@ -130,7 +130,7 @@ var table = []row{
 	},
 	{
 		id: "keycloak", authorize: "/protocol/openid-connect/auth", token: "/protocol/openid-connect/token",
-		me: "/protocol/openid-connect/userinfo",
+		me:     "/protocol/openid-connect/userinfo",
 		scopes: []string{"openid", "profile", "email"}, style: form, pkce: true,
 		sub: "sub", email: "email", verified: "email_verified",
 		fields: fields{"name full_name": "name"}, more: keycloakMore, claim: standardClaims, trusts: keycloakTrust,
