@@ -1,0 +1,233 @@
+package counter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// sentinels find the master of a KVStore. They are listened to, for +switch-master, and all asked every
+// refreshEvery and whenever the server fails.
+//
+// rueidis' own client for sentinels was not taken: it follows one sentinel's word, each of its
+// connections has a subscription of its own, and it cannot say when the master changed, so nobody
+// would break off the batches that are still out at a frozen one.
+type sentinels struct {
+	name  string
+	addrs []string
+	d     *dialer
+	log   *slog.Logger
+
+	master  atomic.Pointer[endpoint]
+	changed func() // called when it has
+	epoch   int64  // of the present master; of ask, which one goroutine calls at a time
+
+	kick chan struct{} // asks for a look
+	wg   sync.WaitGroup
+}
+
+// newSentinel is a KVStore whose server the sentinels name.
+func newSentinel(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
+	t, err := o.target()
+	if err != nil {
+		return nil, err
+	}
+	s := newKVStore(o)
+	as := target{}
+	as.user, as.password = credentials(o.SentinelAuth)
+	find := &sentinels{
+		name: t.master, addrs: t.addrs, log: s.o.Log, kick: make(chan struct{}, 1),
+		d: s.o.dialer(as, min(s.o.Timeout, time.Second), nil),
+	}
+	find.master.Store(&endpoint{}) // nobody, until they have been asked
+	find.changed = s.relocated
+	s.at(t, func() endpoint { return *find.master.Load() }, masterServer)
+	if err := reach(ctx, s.o, find.ask); err != nil {
+		s.stop()
+		return nil, err
+	}
+	s.trouble = find.trouble
+	s.wg.Go(func() { find.watch(s.ctx, s.Open) })
+	s.wg.Go(func() { find.listen(s.ctx) })
+	if err := s.open(ctx); err != nil {
+		s.wg.Wait()
+		return nil, err
+	}
+	return s, nil
+}
+
+// trouble asks for a look.
+func (f *sentinels) trouble() {
+	select {
+	case f.kick <- struct{}{}:
+	default:
+	}
+}
+
+// watch asks the sentinels now and then, and often while the master is lost.
+func (f *sentinels) watch(ctx context.Context, lost func() bool) {
+	defer f.wg.Wait()
+	timer := time.NewTimer(refreshEvery)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.kick:
+		case <-timer.C:
+		}
+		next := refreshEvery
+		if err := f.ask(ctx); err != nil || lost() {
+			next = refreshSoon
+		}
+		timer.Reset(next)
+		select { // many failures at once are one reason to ask
+		case <-ctx.Done():
+			return
+		case <-time.After(refreshSoon):
+		}
+	}
+}
+
+// ask asks all sentinels who the master is. One that was cut off may not have heard of a fail-over: the
+// highest configuration epoch is right. It goes down only when they have all been told to forget.
+func (f *sentinels) ask(ctx context.Context) error {
+	type answer struct {
+		master endpoint
+		epoch  int64
+		err    error
+	}
+	answers := make(chan answer, len(f.addrs))
+	for _, addr := range f.addrs {
+		f.wg.Go(func() {
+			master, epoch, err := f.askOne(ctx, addr)
+			if err != nil {
+				err = fmt.Errorf("sentinel %s: %w", addr, err)
+			}
+			answers <- answer{master, epoch, err}
+		})
+	}
+	best := answer{epoch: -1}
+	var failure error
+	for range f.addrs {
+		a := <-answers
+		if failure = errors.Join(failure, a.err); a.err == nil && a.epoch > best.epoch {
+			best = a
+		}
+	}
+	if best.epoch < 0 {
+		return failure
+	}
+	if best.epoch < f.epoch && failure != nil {
+		return nil // who knows better does not answer
+	}
+	f.epoch = best.epoch
+	f.set(best.master)
+	return nil
+}
+
+// set notes who the master is.
+func (f *sentinels) set(to endpoint) {
+	old := f.master.Swap(&to)
+	if *old == to || *old == (endpoint{}) {
+		return
+	}
+	f.log.Warn("the key-value store has another master", "name", f.name, "address", to.addr)
+	f.changed()
+}
+
+// askOne asks one sentinel, over a connection of its own.
+func (f *sentinels) askOne(ctx context.Context, addr string) (master endpoint, epoch int64, err error) {
+	err = f.connected(ctx, addr, func(c rueidis.Client) error {
+		fields, err := c.Do(context.Background(), c.B().Arbitrary("SENTINEL", "MASTER", f.name).Build()).AsStrMap()
+		if err != nil {
+			return err
+		}
+		if epoch, err = strconv.ParseInt(fields["config-epoch"], 10, 64); err != nil {
+			epoch = 0
+		}
+		if master, err = masterAt(fields["ip"], fields["port"]); err != nil {
+			return err
+		}
+		return nil
+	})
+	return master, epoch, err
+}
+
+func masterAt(host, port string) (endpoint, error) {
+	if host == "" || !isPort(port) {
+		return endpoint{}, errors.New("an answer without the master's address")
+	}
+	return endpoint{"tcp", net.JoinHostPort(host, port)}, nil
+}
+
+// connected calls f with a connection to a sentinel that ends with ctx.
+func (f *sentinels) connected(ctx context.Context, addr string, use func(rueidis.Client) error) error {
+	var mu sync.Mutex
+	var conns []net.Conn
+	client, err := f.d.client(addr, func(context.Context) (net.Conn, error) {
+		conn, err := f.d.dial(ctx, endpoint{"tcp", addr})
+		if err == nil {
+			mu.Lock()
+			conns = append(conns, conn)
+			mu.Unlock()
+		}
+		return conn, err
+	})
+	if err != nil {
+		return err
+	}
+	hangUp := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range conns {
+			c.Close()
+		}
+	}
+	defer client.Close()
+	defer hangUp() // first, else rueidis says goodbye
+	defer context.AfterFunc(ctx, hangUp)()
+	return use(client)
+}
+
+// listen hears of fail-overs from one sentinel, or else from the next.
+func (f *sentinels) listen(ctx context.Context) {
+	for i := 0; ctx.Err() == nil; i = (i + 1) % len(f.addrs) {
+		f.subscribe(ctx, f.addrs[i]) // why it ended does not matter: f.watch asks too
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// subscribe listens to one sentinel until the connection ends.
+func (f *sentinels) subscribe(ctx context.Context, addr string) error {
+	return f.connected(ctx, addr, func(c rueidis.Client) error {
+		return c.Receive(ctx, c.B().Subscribe().Channel("+switch-master").Build(), func(m rueidis.PubSubMessage) {
+			if to, ok := switchedTo(m.Message, f.name); ok {
+				f.set(to)
+				f.trouble() // for the epoch
+			}
+		})
+	})
+}
+
+// switchedTo reads a message of +switch-master: name, old host, old port, new host, new port.
+func switchedTo(message, name string) (endpoint, bool) {
+	words := strings.Fields(message)
+	if len(words) != 5 || words[0] != name {
+		return endpoint{}, false
+	}
+	to, err := masterAt(words[3], words[4])
+	return to, err == nil
+}
