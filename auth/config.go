@@ -178,6 +178,8 @@ type securityConfig struct {
 	RevealExisting bool `env:"AUTH_SECURITY_REVEAL_EXISTING_USERS" envDefault:"false"`
 	// /otp with create_user false answers an unknown address as a known one; false: 422 otp_disabled.
 	HideUnknown bool `env:"AUTH_SECURITY_HIDE_UNKNOWN_ON_OTP" envDefault:"false"`
+	// A right password is answered as a wrong one while its address is unconfirmed; false: email_not_confirmed.
+	HideUnconfirmed bool `env:"AUTH_SECURITY_HIDE_UNCONFIRMED" envDefault:"false"`
 	// A changed e-mail address ends the user's other sessions; an address that an administrator changes, the phone number too, ends all.
 	EmailEnds bool `env:"AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS" envDefault:"true"`
 	// A changed password ends the user's other sessions.

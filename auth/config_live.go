@@ -69,7 +69,7 @@ func (c *config) accountSettings(r *settings.Report) account.Settings {
 		SiteURL: c.General.SiteURL, BaseURL: c.API.ExternalURL,
 		Audience: c.JWT.Audience, Role: c.JWT.DefaultRole, Issuer: c.JWT.Issuer, AccessLife: c.JWT.Life, AdminRoles: c.JWT.AdminRoles,
 		DisableSignup: c.General.DisableSignup, Anonymous: c.General.Anonymous,
-		RevealExisting: c.Security.RevealExisting, HideUnknownOnOTP: c.Security.HideUnknown,
+		RevealExisting: c.Security.RevealExisting, HideUnknownOnOTP: c.Security.HideUnknown, HideUnconfirmed: c.Security.HideUnconfirmed,
 		MetadataMaxBytes: c.Security.MetadataBytes, FlowLife: c.General.FlowLife,
 		Email: account.EmailSettings{
 			Enabled: c.General.Email, MagicLink: c.General.MagicLink, Configured: c.mailed(), Autoconfirm: c.Mailer.Autoconfirm,

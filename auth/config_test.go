@@ -133,6 +133,7 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_CURRENT_PASSWORD", "true", func(c *config) { c.Security.RequireCurrent = true })
 	f("AUTH_SECURITY_REVEAL_EXISTING_USERS", "true", func(c *config) { c.Security.RevealExisting = true })
 	f("AUTH_SECURITY_HIDE_UNKNOWN_ON_OTP", "true", func(c *config) { c.Security.HideUnknown = true })
+	f("AUTH_SECURITY_HIDE_UNCONFIRMED", "true", func(c *config) { c.Security.HideUnconfirmed = true })
 	f("AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS", "false", func(c *config) { c.Security.EmailEnds = false })
 	f("AUTH_SECURITY_PASSWORD_CHANGE_ENDS_SESSIONS", "false", func(c *config) { c.Security.PasswordEnds = false })
 	f("AUTH_METADATA_MAX_BYTES", "0x1000", func(c *config) { c.Security.MetadataBytes = 4096 })

@@ -21,8 +21,9 @@ type Settings struct {
 	DisableSignup bool          // only invitations make users
 	Anonymous     bool          // EXTERNAL_ANONYMOUS_USERS_ENABLED
 	// RevealExisting shows a repeated sign-up by an empty list of identities; HideUnknownOnOTP answers
-	// an unknown address with create_user false as a known one.
-	RevealExisting, HideUnknownOnOTP bool
+	// an unknown address with create_user false as a known one; HideUnconfirmed the right password of an
+	// unconfirmed address as a wrong one.
+	RevealExisting, HideUnknownOnOTP, HideUnconfirmed bool
 	// MetadataMaxBytes bounds each metadata object that a user sends; 0: the body's limit alone.
 	MetadataMaxBytes int
 	// FlowLife is how long a PKCE code lives after it was given out (EXTERNAL_FLOW_STATE_EXPIRY_DURATION).

@@ -46,10 +46,13 @@ func (a *Accounts) SignInPassword(ctx context.Context, c Client, p Password) (Gr
 		return Grant{}, failure("check password", err)
 	}
 	if !right {
-		return Grant{}, a.failedPassword(ctx, c, look, now, u)
+		return Grant{}, a.failedPassword(ctx, c, look, now, u, "password")
 	}
-	if err := mayEnter(provider, u, pending, now); err != nil {
-		return Grant{}, a.rightButRefused(ctx, c, u, err, now)
+	if r := mayEnter(provider, u, pending, now); r != nil {
+		if s.HideUnconfirmed && r.Code != CodeUserBanned {
+			return Grant{}, a.failedPassword(ctx, c, look, now, u, r.Code)
+		}
+		return Grant{}, a.rightButRefused(ctx, c, look, u, r, now)
 	}
 	o := store.OpenSession{IfPassword: hash}
 	if rehash {
@@ -93,7 +96,7 @@ func (s *Settings) identifier(p Password) (provider, who string, err error) {
 }
 
 // mayEnter is what the owner of the right password is told.
-func mayEnter(provider string, u store.User, pending bool, now time.Time) error {
+func mayEnter(provider string, u store.User, pending bool, now time.Time) *Refusal {
 	switch {
 	case u.BannedUntil.After(now):
 		return invalid(CodeUserBanned, "User is banned")
@@ -117,11 +120,11 @@ func (a *Accounts) tries(s *Settings, aud, who string) store.Limit {
 // limitKey names a bucket. The address in it cannot be read back.
 func (a *Accounts) limitKey(parts ...string) []byte { return a.root.MAC(secret.Limits, parts...)[:16] }
 
-func (a *Accounts) failedPassword(ctx context.Context, c Client, look store.CredentialsFor, now time.Time, u store.User) error {
+func (a *Accounts) failedPassword(ctx context.Context, c Client, look store.CredentialsFor, now time.Time, u store.User, reason string) error {
 	err := a.db.FailedPassword(ctx, store.FailedPassword{
 		Tries: look.Tries, Now: now,
-		Note:  store.NewInterval(a.limitKey("password note", look.Email+look.Phone), time.Minute),
-		Audit: store.Audit{At: now, Action: store.ActionLoginFailed, Actor: u.ID, IP: c.IP, Traits: traits("reason", "password")},
+		Note:  a.passwordNote(look),
+		Audit: store.Audit{At: now, Action: store.ActionLoginFailed, Actor: u.ID, IP: c.IP, Traits: traits("reason", reason)},
 	})
 	if err != nil {
 		return failure("failed password", err)
@@ -129,15 +132,19 @@ func (a *Accounts) failedPassword(ctx context.Context, c Client, look store.Cred
 	return errCredentials
 }
 
+// passwordNote is the pause between two audit rows about an address' password, or anybody could fill the log.
+func (a *Accounts) passwordNote(look store.CredentialsFor) store.Limit {
+	return store.NewInterval(a.limitKey("password note", look.Email+look.Phone), time.Minute)
+}
+
 // rightButRefused notes a sign-in that failed although the password was right.
-func (a *Accounts) rightButRefused(ctx context.Context, c Client, u store.User, refusal error, now time.Time) error {
-	r, _ := errors.AsType[*Refusal](refusal)
+func (a *Accounts) rightButRefused(ctx context.Context, c Client, look store.CredentialsFor, u store.User, r *Refusal, now time.Time) error {
 	b := a.db.Batch()
-	b.Audit(store.Audit{At: now, Action: store.ActionLoginFailed, Actor: u.ID, IP: c.IP, Traits: traits("reason", r.Code), OnlyFor: u.ID})
+	b.AuditSeldom(a.passwordNote(look), store.Audit{At: now, Action: store.ActionLoginFailed, Actor: u.ID, IP: c.IP, Traits: traits("reason", r.Code)})
 	if err := b.Send(ctx); err != nil {
 		return failure("refused sign-in", err)
 	}
-	return refusal
+	return r
 }
 
 // traits are an audit row's, as name and value in turns.

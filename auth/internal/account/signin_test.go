@@ -1,6 +1,7 @@
 package account_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -165,3 +166,55 @@ func (h *house) create(p account.Attributes) store.User {
 }
 
 func ptr[T any](v T) *T { return &v }
+
+// With HideUnconfirmed a sign-up followed by a sign-in with the same password tells nobody whether the address
+// was free: the same answers, the same rows, and the same number of tries.
+func TestSignInPassword_hideUnconfirmed(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) { s.HideUnconfirmed, s.Passwords.TriesPerAccount = true, 5 })
+	h.confirmed("taken@example.org")
+	h.create(account.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true), Password: ptr("something else")})
+	f := func(who account.Password) (answers []string) {
+		t.Helper()
+		_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: who.Email, Phone: who.Phone, Password: "another"})
+		refused(t, err, "")
+		who.Password = "another"
+		for range 7 {
+			_, err := h.SignInPassword(t.Context(), browser, who)
+			answers = append(answers, err.Error())
+		}
+		if !strings.HasPrefix(answers[4], "invalid_credentials") || !strings.HasPrefix(answers[5], "over_request_rate_limit") {
+			t.Errorf("%+v: %q", who, answers)
+		}
+		return answers
+	}
+	for _, pair := range [][2]account.Password{
+		{{Email: "taken@example.org"}, {Email: "free@example.org"}}, {{Phone: "491511"}, {Phone: "491512"}},
+	} {
+		if taken, free := f(pair[0]), f(pair[1]); !slices.Equal(taken, free) {
+			t.Errorf("%q\n%q", taken, free)
+		}
+	}
+	if n := strings.Count(h.trail(), "login_failed"); n != 4 {
+		t.Errorf("%d failed sign-ins are noted, want one for each address: %s", n, h.trail())
+	}
+	h.pass(5 * time.Minute)
+	h.redeem("signup", h.newest("confirmation", "free@example.org").Hash)
+	refused(t, h.signIn("free@example.org", "another"), "")
+	// Who has the right password hears of a ban.
+	h.ban(h.confirmedAgain("free@example.org", "another").User, "1h")
+	refused(t, h.signIn("free@example.org", "another"), "user_banned: User is banned")
+}
+
+// Whose password is right, but not his address, cannot fill the log either.
+func TestSignInPassword_refusedSeldomNoted(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.signUp("mia@example.org", "sesame", "")
+	for range 5 {
+		refused(t, h.signIn("mia@example.org", "sesame"), "email_not_confirmed: Email not confirmed")
+	}
+	if n := strings.Count(h.trail(), "login_failed"); n != 1 {
+		t.Errorf("%d rows", n)
+	}
+}

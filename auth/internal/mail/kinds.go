@@ -70,9 +70,13 @@ var builtIns = map[Kind]builtIn{
 	EmailChange: {
 		subject: "Confirm your new email address",
 		heading: "Confirm your new email address",
-		lines:   []string{"Follow the link to confirm that the address of your account changes{{ with .Email }} from {{ . }}{{ end }} to {{ .NewEmail }}."},
-		link:    "Confirm the change",
-		last:    notMe,
+		// Whose address the new one is knows nothing of an account that somebody else asks to give it to: he is
+		// told that it is about one, and shown nothing that was chosen for him to read.
+		lines: []string{"{{ if eq .SendingTo .NewEmail }}Somebody, hopefully you, asked to make {{ .NewEmail }} the address of an account at {{ .SiteURL }}. " +
+			"Follow the link only if that account is yours.{{ else }}" +
+			"Somebody, hopefully you, asked to change the address of your account from {{ .Email }} to {{ .NewEmail }}. Follow the link to agree.{{ end }}"},
+		link: "Confirm the change",
+		last: notMe,
 	},
 	Reauthentication: {
 		subject: "{{ .Token }} is your verification code",

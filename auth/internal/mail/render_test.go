@@ -64,7 +64,16 @@ func TestBuiltIn(t *testing.T) {
 	f(Confirmation, "CONFIRMATION", "Confirm your email address", link, email)
 	f(Recovery, "RECOVERY", "Reset your password", link, email)
 	f(MagicLink, "MAGIC_LINK", "Your sign-in link", link, email)
-	f(EmailChange, "EMAIL_CHANGE", "Confirm your new email address", link, email, "new@acme.test")
+	f(EmailChange, "EMAIL_CHANGE", "Confirm your new email address", link, "new@acme.test", everything().SiteURL, "only if that account is yours", "ignore")
+	// Nobody reads in a mail that he didn't ask for what somebody has chosen for him, but for his own address.
+	if m := rendered(t, r, EmailChange, everything()); strings.Contains(m.HTML+m.Text, email) {
+		t.Errorf("the new address is told of the old one:\n%s", m.Text)
+	}
+	current := everything()
+	current.SendingTo = email
+	if m := rendered(t, r, EmailChange, current); !strings.Contains(m.Text, email) || !strings.Contains(m.Text, "new@acme.test") || !strings.Contains(m.Text, "ignore") {
+		t.Errorf("the current address:\n%s", m.Text)
+	}
 	f(Reauthentication, "REAUTHENTICATION", "123456 is your verification code", "123456")
 	f(PasswordChanged, "PASSWORD_CHANGED_NOTIFICATION", "Your password was changed", email)
 	f(EmailChanged, "EMAIL_CHANGED_NOTIFICATION", "Your email address was changed", email, "old@acme.test")
