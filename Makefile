@@ -1,6 +1,6 @@
 # What a person or CI does with this repository. `make` alone builds.
 
-# A missing Redis fails tests instead of skipping them.
+# A missing server program, or a client library that npm can't fetch, fails tests instead of skipping them.
 export REQUIRE_SERVERS ?= 1
 # How long `make fuzz` spends on each target.
 FUZZTIME ?= 20s
@@ -28,7 +28,7 @@ run: build # everything from nothing; Ctrl-C stops all of it
 	@exec .run/devstack
 
 test: build check # exactly what CI runs
-	@.ci/need redis-server initdb pgbouncer curl gcc libc
+	@.ci/need redis-server initdb pgbouncer curl npm gcc libc
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./...
 	go test -run 'Alloc|Statements|Commands' ./... # built without race, where sync.Pool drops items on purpose
 

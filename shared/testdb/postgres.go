@@ -2,7 +2,6 @@ package testdb
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -105,13 +104,9 @@ func create(s *localserver.Server, name, template string) error {
 }
 
 // PgBouncer starts a PgBouncer in transaction mode before a server of t's own, closed when t ends.
-// Where the program is missing the test is skipped.
 func PgBouncer(t testing.TB, postgres *localserver.Server, lines ...string) *localserver.Server {
 	t.Helper()
 	s, err := localserver.PgBouncer(context.Background(), postgres, lines...)
-	if errors.Is(err, localserver.ErrMissing) {
-		t.Skip(err)
-	}
 	check(t, err)
 	t.Cleanup(s.Close)
 	return s
