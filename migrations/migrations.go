@@ -28,4 +28,5 @@ var Names = []string{
 	"audit", "audit_at",
 	"limits", "limits_floor",
 	"signing_keys",
+	"external_states", "external_states_expires", "spent_id_tokens", "spent_id_tokens_expires",
 }

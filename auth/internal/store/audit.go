@@ -38,6 +38,8 @@ const (
 	ActionUserUnbanned
 	ActionKeyRotated
 	ActionKeyRevoked
+	ActionIdentityLinked
+	ActionIdentityUnlinked
 )
 
 // actions are each action's name and log type.
@@ -65,6 +67,8 @@ var actions = map[Action][2]string{
 	ActionUserUnbanned:                {"user_unbanned", "team"},
 	ActionKeyRotated:                  {"key_rotated", "team"},
 	ActionKeyRevoked:                  {"key_revoked", "team"},
+	ActionIdentityLinked:              {"identity_linked", "user"},
+	ActionIdentityUnlinked:            {"identity_unlinked", "user"},
 }
 
 // String is the action's name in the API.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,6 +19,13 @@ type Flow struct {
 	Challenge, ChallengeMethod string
 	// IssuedAt is when the code was given out; zero: not yet.
 	IssuedAt, CreatedAt, ExpiresAt time.Time
+
+	// Of a flow that came from a provider: its name, and its tokens, sealed.
+	Provider       string
+	ProviderTokens []byte
+	// AAL and AMR are those of a session that goes on in the new one; 0 and nil: none does.
+	AAL int
+	AMR json.RawMessage
 }
 
 var insertFlow = define(`
@@ -30,8 +38,12 @@ func (b *Batch) InsertFlow(f Flow) {
 	b.exec("insert flow", insertFlow, f.ID, nullID(f.User), f.Method, f.Challenge, f.ChallengeMethod, f.CreatedAt, f.ExpiresAt)
 }
 
+const flowColumns = `
+    f.id, f.user_id, f.method, f.challenge, f.challenge_method, f.issued_at, f.created_at, f.expires_at,
+    f.provider, f.provider_tokens, f.aal, f.amr`
+
 var selectFlow = define(`
-select f.id, f.user_id, f.method, f.challenge, f.challenge_method, f.issued_at, f.created_at, f.expires_at
+select ` + flowColumns + `
 from {flows} f
 where f.id = $1`)
 
@@ -42,7 +54,19 @@ func (b *Batch) Flow(dst *Flow, id uuid.UUID) {
 }
 
 func flowTargets(f *Flow) []any {
-	return []any{(*id)(&f.ID), (*id)(&f.User), &f.Method, &f.Challenge, &f.ChallengeMethod, (*at)(&f.IssuedAt), (*at)(&f.CreatedAt), (*at)(&f.ExpiresAt)}
+	return []any{(*id)(&f.ID), (*id)(&f.User), &f.Method, &f.Challenge, &f.ChallengeMethod, (*at)(&f.IssuedAt), (*at)(&f.CreatedAt), (*at)(&f.ExpiresAt),
+		&f.Provider, (*raw)(&f.ProviderTokens), (*small)(&f.AAL), (*raw)(&f.AMR)}
+}
+
+var insertIssuedFlow = define(`
+insert into {flows} (id, user_id, method, challenge, challenge_method, code_hash, issued_at, created_at, expires_at,
+    provider, provider_tokens, aal, amr)
+values ($1, $2, $3, $4, $5, $6, $7, $7, $8, $9, $10, $11, $12)`)
+
+// InsertIssuedFlow adds a flow that came from a provider, with its code.
+func (b *Batch) InsertIssuedFlow(f Flow, codeHash []byte) {
+	b.exec("insert issued flow", insertIssuedFlow, f.ID, f.User, f.Method, f.Challenge, f.ChallengeMethod, codeHash, f.IssuedAt, f.ExpiresAt,
+		f.Provider, nullBytes(f.ProviderTokens), max(1, f.AAL), nullBytes(f.AMR))
 }
 
 var issueCode = define(`
@@ -55,7 +79,7 @@ func (b *Batch) IssueCode(flow uuid.UUID, codeHash []byte, now time.Time, user u
 
 var takeFlow = define(`
 delete from {flows} f where f.code_hash = $1
-returning f.id, f.user_id, f.method, f.challenge, f.challenge_method, f.issued_at, f.created_at, f.expires_at`)
+returning ` + flowColumns)
 
 // TakeFlow consumes the flow that a code belongs to. ErrNotFound: no such code, or not any more.
 func (t *Tx) TakeFlow(ctx context.Context, codeHash []byte) (Flow, error) {

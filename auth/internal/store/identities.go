@@ -87,3 +87,19 @@ delete from {identities} where id = $1`)
 
 // DeleteIdentity removes an identity.
 func (b *Batch) DeleteIdentity(id uuid.UUID) { b.exec("delete identity", deleteIdentity, id) }
+
+var refreshIdentity = define(`
+update {identities} set email = $2, identity_data = $3, last_sign_in_at = $4, updated_at = $4 where id = $1`)
+
+// RefreshIdentity puts what a provider says today in the place of what it said before.
+func (b *Batch) RefreshIdentity(id uuid.UUID, email string, data json.RawMessage, now time.Time) {
+	b.exec("refresh identity", refreshIdentity, id, email, []byte(data), now)
+}
+
+var deleteIdentitiesBut = define(`
+delete from {identities} where user_id = $1 and id <> $2 and ($3 or provider not in ('email', 'phone'))`)
+
+// DeleteIdentitiesBut removes a user's identities but one; with own also those of his own addresses.
+func (b *Batch) DeleteIdentitiesBut(user, keep uuid.UUID, own bool) {
+	b.exec("delete identities", deleteIdentitiesBut, user, keep, own)
+}

@@ -16,7 +16,7 @@ type Pending struct {
 // token that was sent there. Tokens that have expired count until they are swept.
 var selectPending = define(`
 select ` + userColumns + `,
-    t.id, t.user_id, t.kind, t.address, t.flow_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at,
+    t.id, t.user_id, t.kind, t.address, t.flow_id, t.identity_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at,
     f.id, f.user_id, f.method, f.challenge, f.challenge_method, f.issued_at, f.created_at, f.expires_at
 from {users} u
 left join lateral (
@@ -36,7 +36,7 @@ func (b *Batch) Pending(dst *Pending, aud, address string, kinds ...Kind) {
 	b.rows("pending", func(r pgx.Rows) error {
 		t, f := &dst.Token, &dst.Flow
 		targets := append(userTargets(&dst.User),
-			(*id)(&t.ID), (*id)(&t.User), (*text)(&t.Kind), (*text)(&t.Address), (*id)(&t.Flow), (*text)(&t.PasswordHash),
+			(*id)(&t.ID), (*id)(&t.User), (*text)(&t.Kind), (*text)(&t.Address), (*id)(&t.Flow), (*id)(&t.Identity), (*text)(&t.PasswordHash),
 			(*raw)(&t.UserMetadata), (*at)(&t.CreatedAt), (*at)(&t.ExpiresAt),
 			(*id)(&f.ID), (*id)(&f.User), (*text)(&f.Method), (*text)(&f.Challenge), (*text)(&f.ChallengeMethod),
 			(*at)(&f.IssuedAt), (*at)(&f.CreatedAt), (*at)(&f.ExpiresAt))

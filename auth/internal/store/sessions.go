@@ -74,6 +74,8 @@ const (
 	EndedPhoneChanged    = "phone_changed"
 	EndedReuse           = "reuse"
 	EndedDeleted         = "deleted"
+	// EndedClaimed: whoever proved the address of an unconfirmed account got it to himself.
+	EndedClaimed = "claimed"
 )
 
 // Ended says that no refresh is possible any more.

@@ -12,7 +12,7 @@ import (
 // Sweep says what has expired. A zero time keeps everything of its kind.
 type Sweep struct {
 	Now time.Time
-	// Tokens, flows and limits go when they have been worthless since before Now. Messages go when
+	// Tokens, flows, states, spent ID tokens and limits go when they have been worthless since before Now. Messages go when
 	// they were done before Messages, audit rows when they are older than Audit.
 	Messages, Audit time.Time
 	// Sessions go when they ended before EndedBefore, or are past their end by the rules: not_after,
@@ -46,6 +46,14 @@ delete from {one_time_tokens} where id in (
 var sweepFlows = define(`
 delete from {flows} where id in (
     select id from {flows} where expires_at < $1 limit $2 for update skip locked)`)
+
+var sweepExternalStates = define(`
+delete from {external_states} where state_hash in (
+    select state_hash from {external_states} where expires_at < $1 limit $2 for update skip locked)`)
+
+var sweepSpentIDTokens = define(`
+delete from {spent_id_tokens} where key in (
+    select key from {spent_id_tokens} where expires_at < $1 limit $2 for update skip locked)`)
 
 // The two tables below have no index on the time: a step reads them whole. They stay small, since
 // what is full or long done is worth no row.
@@ -120,6 +128,8 @@ func (t *Tx) sweepByTime(ctx context.Context, s Sweep, out *Swept) error {
 	}
 	kind("sweep tokens", sweepTokens, s.Now)
 	kind("sweep flows", sweepFlows, s.Now)
+	kind("sweep external states", sweepExternalStates, s.Now)
+	kind("sweep spent id tokens", sweepSpentIDTokens, s.Now)
 	kind("sweep limits", sweepLimits, s.Now)
 	kind("sweep messages", sweepMessages, s.Messages)
 	kind("sweep audit", sweepAudit, s.Audit)

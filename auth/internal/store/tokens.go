@@ -33,6 +33,8 @@ type Token struct {
 	Address string
 	// Flow is the PKCE flow that its link continues; Nil: none.
 	Flow uuid.UUID
+	// Identity is the one whose sign-in asked for the confirmation; Nil: none.
+	Identity uuid.UUID
 	// PasswordHash and UserMetadata are a pending sign-up's; "" and nil: none.
 	PasswordHash         string
 	UserMetadata         json.RawMessage
@@ -48,10 +50,10 @@ type NewToken struct {
 	Keep int
 }
 
-const tokenColumns = `t.id, t.user_id, t.kind, t.address, t.flow_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at`
+const tokenColumns = `t.id, t.user_id, t.kind, t.address, t.flow_id, t.identity_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at`
 
 func tokenTargets(t *Token) []any {
-	return []any{(*id)(&t.ID), (*id)(&t.User), (*text)(&t.Kind), &t.Address, (*id)(&t.Flow), &t.PasswordHash, (*raw)(&t.UserMetadata), (*at)(&t.CreatedAt), (*at)(&t.ExpiresAt)}
+	return []any{(*id)(&t.ID), (*id)(&t.User), (*text)(&t.Kind), &t.Address, (*id)(&t.Flow), (*id)(&t.Identity), &t.PasswordHash, (*raw)(&t.UserMetadata), (*at)(&t.CreatedAt), (*at)(&t.ExpiresAt)}
 }
 
 var insertToken = define(`
@@ -60,15 +62,15 @@ with replaced as (
         select id from {one_time_tokens} where user_id = $2 and kind = $3
         order by created_at desc, id desc offset $12)
 )
-insert into {one_time_tokens} (id, user_id, kind, address, link_hash, otp_mac, flow_id, password_hash, user_metadata, created_at, expires_at)
-select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11
+insert into {one_time_tokens} (id, user_id, kind, address, link_hash, otp_mac, flow_id, password_hash, user_metadata, created_at, expires_at, identity_id)
+select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $13
 where exists (select from {users} where id = $2)`)
 
 // InsertToken adds a token and drops the older ones of its kind. For a user who doesn't exist it
 // costs the same and does nothing: so the answer to an unknown address takes the same work.
 func (b *Batch) InsertToken(t NewToken) {
 	b.exec("insert token", insertToken, t.ID, t.User, string(t.Kind), t.Address, nullBytes(t.LinkHash), nullBytes(t.OTPMAC), nullID(t.Flow),
-		t.PasswordHash, nullBytes(t.UserMetadata), t.CreatedAt, t.ExpiresAt, t.Keep)
+		t.PasswordHash, nullBytes(t.UserMetadata), t.CreatedAt, t.ExpiresAt, t.Keep, nullID(t.Identity))
 }
 
 var deleteTokens = define(`

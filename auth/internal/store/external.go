@@ -1,0 +1,143 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// ExternalState is what is remembered while a browser is away at a provider.
+type ExternalState struct {
+	// Hash is SHA-256 of the state parameter.
+	Hash          []byte
+	Provider, Aud string
+	RedirectTo    string
+	// Challenge and ChallengeMethod are the client's half of PKCE; "" in the implicit flow.
+	Challenge, ChallengeMethod string
+	// InviteHash is the link_hash of the invitation that is to be accepted; nil: none.
+	InviteHash []byte
+	// LinkingUser gets the identity linked, from LinkingSession; Nil: it is a sign-in.
+	LinkingUser, LinkingSession uuid.UUID
+	// CookieHash is SHA-256 of the cookie that has to come back; nil: none was set.
+	CookieHash []byte
+	// Private is sealed.
+	Private              []byte
+	CreatedAt, ExpiresAt time.Time
+	// UsedAt is when another callback had it; zero for the first.
+	UsedAt time.Time
+}
+
+var insertExternalState = define(`
+insert into {external_states} (
+    state_hash, provider, aud, redirect_to, challenge, challenge_method, invite_hash, linking_user, linking_session,
+    cookie_hash, private, created_at, expires_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`)
+
+// InsertExternalState begins a way to a provider.
+func (b *Batch) InsertExternalState(s ExternalState) {
+	b.exec("insert external state", insertExternalState, s.Hash, s.Provider, s.Aud, s.RedirectTo, s.Challenge, s.ChallengeMethod,
+		nullBytes(s.InviteHash), nullID(s.LinkingUser), nullID(s.LinkingSession), nullBytes(s.CookieHash), nullBytes(s.Private),
+		s.CreatedAt, s.ExpiresAt)
+}
+
+// Of two callbacks at once the second waits for the first and sees it in used_at.
+var useExternalState = define(`
+with found as materialized (
+    select * from {external_states} where state_hash = $1 for update
+), used as (
+    update {external_states} s set used_at = $2, private = null, cookie_hash = null
+    from found f where s.state_hash = f.state_hash and f.used_at is null
+)
+select f.state_hash, f.provider, f.aud, f.redirect_to, f.challenge, f.challenge_method, f.invite_hash, f.linking_user,
+    f.linking_session, f.cookie_hash, f.private, f.created_at, f.expires_at, f.used_at
+from found f`)
+
+// UseExternalState uses a state up, in one statement, and returns it as it was before: a second caller
+// gets it with UsedAt set and without its secrets. ErrNotFound: there is none such, or not any more.
+func (db *DB) UseExternalState(ctx context.Context, hash []byte, now time.Time) (ExternalState, error) {
+	var s ExternalState
+	err := db.one(ctx, "use external state", func(r pgx.Row) error {
+		return r.Scan((*raw)(&s.Hash), &s.Provider, &s.Aud, &s.RedirectTo, &s.Challenge, &s.ChallengeMethod, (*raw)(&s.InviteHash),
+			(*id)(&s.LinkingUser), (*id)(&s.LinkingSession), (*raw)(&s.CookieHash), (*raw)(&s.Private),
+			(*at)(&s.CreatedAt), (*at)(&s.ExpiresAt), (*at)(&s.UsedAt))
+	}, useExternalState, hash, now)
+	return s, err
+}
+
+// How says by what a user was found for somebody whom a provider vouches for.
+type How int
+
+// The ways to be found: by the identity itself; by the address of an account, confirmed or not; by the
+// address of another provider's identity, which is in its column only when that provider has verified it.
+const (
+	BySubject How = iota + 1
+	ByConfirmed
+	ByUnconfirmed
+	ByIdentity
+)
+
+// Match is a user who was found.
+type Match struct {
+	User uuid.UUID
+	How  How
+	// Email is the address that he was found by; not for BySubject.
+	Email string
+}
+
+var selectMatches = define(`
+select i.user_id, 1, '' from {identities} i where i.provider = any($1) and i.provider_id = $2
+union all
+select u.id, case when u.email_confirmed_at is null then 3 else 2 end, u.email
+from {users} u where u.aud = $3 and u.email = any($4) and u.email <> '' and u.deleted_at is null
+union all
+select i.user_id, 4, i.email
+from {identities} i join {users} u on u.id = i.user_id
+where i.email = any($4) and i.email <> '' and i.provider <> 'email' and u.aud = $3 and u.deleted_at is null
+order by 2, 1, 3`)
+
+// Matches reads who has this identity, under any of the provider's names, and who has one of the addresses.
+func (b *Batch) Matches(dst *[]Match, providers []string, subject, aud string, addresses []string) {
+	*dst = nil
+	b.rows("matches", func(r pgx.Rows) error {
+		var m Match
+		err := r.Scan((*id)(&m.User), (*small)(&m.How), &m.Email)
+		*dst = append(*dst, m)
+		return err
+	}, selectMatches, providers, subject, aud, names(addresses))
+}
+
+var selectTaken = define(`
+select u.email from {users} u
+where u.aud = $1 and u.email = any($2) and u.email <> '' and u.id <> $3 and u.deleted_at is null`)
+
+// TakenByOthers reads which of the addresses another user of that audience has.
+func (b *Batch) TakenByOthers(dst *[]string, aud string, addresses []string, user uuid.UUID) {
+	*dst = nil
+	b.rows("taken by others", func(r pgx.Rows) error {
+		var email string
+		err := r.Scan(&email)
+		*dst = append(*dst, email)
+		return err
+	}, selectTaken, aud, names(addresses), user)
+}
+
+var selectInvitation = define(`
+select t.user_id from {one_time_tokens} t where t.link_hash = $1 and t.kind = 'invite' and t.expires_at > $2`)
+
+// Invitation reads whom an invitation is for; Nil: it is none, or none any more.
+func (b *Batch) Invitation(dst *uuid.UUID, linkHash []byte, now time.Time) {
+	*dst = uuid.Nil
+	b.rows("invitation", func(r pgx.Rows) error { return r.Scan((*id)(dst)) }, selectInvitation, linkHash, now)
+}
+
+var spendIDToken = define(`
+insert into {spent_id_tokens} (key, expires_at) values ($1, $2)
+on conflict (key) do nothing`)
+
+// SpendIDToken notes that an ID token signs somebody in. false: it did before.
+func (t *Tx) SpendIDToken(ctx context.Context, key []byte, until time.Time) (bool, error) {
+	tag, err := t.tx.Exec(ctx, t.db.sql[spendIDToken], key, until)
+	return tag.RowsAffected() == 1, t.db.failure("spend id token", err)
+}
