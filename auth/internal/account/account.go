@@ -104,6 +104,8 @@ type Grant struct {
 	Type string
 	// Weak: the password was right and would be refused today.
 	Weak *password.Weak
+	// ProviderToken and ProviderRefreshToken are the external provider's own, for the application to call it.
+	ProviderToken, ProviderRefreshToken string
 }
 
 // object is v as JSON text. v is made of strings, bools and maps of them.

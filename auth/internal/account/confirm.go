@@ -4,6 +4,7 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -22,6 +23,8 @@ type work struct {
 	identity *store.Identity
 	// endSessions is the reason for which all older ones end; "" leaves them.
 	endSessions string
+	// dropForeign: external identities go, but for the one that asked for the token.
+	dropForeign bool
 	// issue is the hash of the code for the token's PKCE flow.
 	issue  []byte
 	action store.Action
@@ -60,28 +63,64 @@ func (w *work) confirm() error {
 	w.action = store.ActionUserSignedUp
 	if provider == "email" {
 		w.patch.EmailConfirmedAt = &w.now
+		w.dropForeign = slices.ContainsFunc(w.u.Identities, func(i store.Identity) bool {
+			return i.Provider != "email" && i.Provider != "phone" && i.ID != w.t.Identity
+		})
 	} else {
 		w.patch.PhoneConfirmedAt = &w.now
 	}
 	// Password and data are those of the sign-up whose token this is; whoever asks for recovery or a
 	// magic link instead confirms with none (RULINGS). What others have set before stays.
 	var data json.RawMessage
-	first := w.u.EmailConfirmedAt.IsZero() && w.u.PhoneConfirmedAt.IsZero()
+	first := w.u.EmailConfirmedAt.IsZero() && w.u.PhoneConfirmedAt.IsZero() || w.dropForeign
+	mayChoose := w.u.PasswordHash == "" || w.dropForeign
 	if w.t.Kind == store.KindSignup && first {
 		data = w.t.UserMetadata
-		if w.u.PasswordHash == "" && w.t.PasswordHash != "" {
+		if mayChoose && w.t.PasswordHash != "" {
 			w.patch.PasswordHash = &w.t.PasswordHash
 		}
 	}
-	if w.hash != "" && w.u.PasswordHash == "" && (w.t.Kind == store.KindSignup || w.t.Kind == store.KindInvite) {
+	if w.hash != "" && mayChoose && (w.t.Kind == store.KindSignup || w.t.Kind == store.KindInvite) {
 		w.patch.PasswordHash = &w.hash // the choice of who has the mailbox
 	}
-	w.prove(provider, w.t.Address, data)
-	w.patch.UserMetadata.Set = w.identity.Data
-	if !first {
+	by := w.asked()
+	if by != nil { // the account is that provider's, and has its data
+		w.trait = by.Provider
+		w.patch.UserMetadata.Set = object(map[string]any{"email": w.t.Address, "email_verified": true})
+	} else {
+		w.prove(provider, w.t.Address, data)
+		w.patch.UserMetadata.Set = w.identity.Data
+	}
+	if w.dropForeign {
+		w.claim()
+	} else if by == nil && !first {
 		w.patch.UserMetadata.Set = object(map[string]bool{provider + "_verified": true})
 	}
 	return nil
+}
+
+// asked is the external identity whose sign-in asked for this confirmation; nil: none did.
+func (w *work) asked() *store.Identity {
+	for i := range w.u.Identities {
+		if w.u.Identities[i].ID == w.t.Identity {
+			return &w.u.Identities[i]
+		}
+	}
+	return nil
+}
+
+// claim: the address had been told by an external provider that did not vouch for it, and the identity
+// stands in the account; but this is the answer to another mail. Whoever reads that mail gets the account
+// without what others may have left in it to come back by (spec auth-extended 11.1).
+func (w *work) claim() {
+	p := &w.patch
+	if p.PasswordHash == nil {
+		p.PasswordHash = ptr("")
+	}
+	p.Phone, p.PhoneConfirmedAt, p.UserMetadata.Replace = ptr(""), &time.Time{}, w.identity != nil
+	p.ProvidersFromIdentities = true
+	w.dropPending()
+	w.endSessions = store.EndedClaimed
 }
 
 // prove puts the identity of an address that is the user's own.
@@ -170,7 +209,10 @@ func (w *work) notify(kind mail.Kind, to string, v mail.Vars) {
 
 // fill adds all of it, in the order in which everybody locks.
 func (w *work) fill(out Verified) {
-	if w.patch.ProvidersFromIdentities {
+	if w.dropForeign {
+		w.b.DeleteIdentitiesBut(w.u.ID, w.t.Identity, true)
+	}
+	if w.identity != nil {
 		w.b.PutIdentity(*w.identity)
 	}
 	w.b.UpdateUser(w.patch)

@@ -22,6 +22,7 @@ type newcomer struct {
 	data               json.RawMessage
 	challenge          Challenge
 	channel            string
+	identity           uuid.UUID // of the provider that told the address; Nil: nobody did
 }
 
 // standing is what an address is to a newcomer.
@@ -113,8 +114,17 @@ func (a *Accounts) confirmation(s *Settings, c Client, n *newcomer, flow *store.
 		l, err = a.sms(s, store.KindSignup, n.who, n.channel, now)
 		l.token.Keep = keepPending
 	}
-	l.token.PasswordHash, l.token.UserMetadata = n.hash, n.data
+	l.token.PasswordHash, l.token.UserMetadata, l.token.Identity = n.hash, n.data, n.identity
 	return l, err
+}
+
+// externalUser is the account of somebody whom a provider vouches for, before anything of it is
+// confirmed; email may be "".
+func (s *Settings) externalUser(aud, provider, email string, data json.RawMessage, now time.Time) store.User {
+	return store.User{
+		ID: uuid.New(), Aud: aud, Role: s.Role, Email: email, CreatedAt: now, UpdatedAt: now, UserMetadata: data,
+		AppMetadata: object(map[string]any{"provider": provider, "providers": []string{provider}}),
+	}
 }
 
 // enlist adds what a sign-up writes: for a fresh address the account, for a pending one another

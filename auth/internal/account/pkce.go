@@ -1,6 +1,7 @@
 package account
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -32,7 +33,7 @@ func (c Challenge) check() error {
 	case "s256", "plain":
 		return nil
 	}
-	return notValid("code challenge method not supported")
+	return notValid("Invalid code_challenge_method")
 }
 
 // flow begins one for a mail, or is nil without a challenge. It outlives the mail's token by as long as
@@ -90,8 +91,11 @@ func (a *Accounts) ExchangeCode(ctx context.Context, c Client, code, verifier st
 			return nil
 		}
 		open = s.open(c, f.User, f.Method, now)
+		if f.AAL > 1 {
+			open.AAL, open.AMR = f.AAL, joinAMR(open.AMR, f.AMR)
+		}
 		u, err = tx.OpenSession(ctx, store.OpenSession{Session: open.NewSession, Audit: store.Audit{
-			At: now, Action: store.ActionLogin, Actor: f.User, Session: open.ID, IP: c.IP, Traits: traits("provider_type", "email"),
+			At: now, Action: store.ActionLogin, Actor: f.User, Session: open.ID, IP: c.IP, Traits: traits("provider_type", cmp.Or(f.Provider, "email")),
 		}})
 		if errors.Is(err, store.ErrNotFound) {
 			refusal, err = store.ErrNotFound, nil
@@ -107,7 +111,9 @@ func (a *Accounts) ExchangeCode(ctx context.Context, c Client, code, verifier st
 		return Grant{}, refusal
 	}
 	a.crowdOut(ctx, s, u.ID, now)
-	return a.grant(s, u, open.stored(), &open.first, now)
+	g, err := a.grant(s, u, open.stored(), &open.first, now)
+	a.giveTokens(&g, f)
+	return g, err
 }
 
 // whyNoSession tells a banned user from one who is gone.

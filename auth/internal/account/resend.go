@@ -202,11 +202,11 @@ func (a *Accounts) resend(ctx context.Context, s *Settings, c Client, r Resend, 
 	return uuid.New(), nil // a test number
 }
 
-// again renews a pending sign-up: the same password and data hang on the new confirmation.
+// again renews a pending sign-up: the same password, data and identity hang on the new confirmation.
 func (a *Accounts) again(s *Settings, c Client, provider, who string, p *store.Pending, found bool, flow *store.Flow, now time.Time) ([]letter, error) {
 	n := &newcomer{provider: provider, who: who}
 	if found && p.Token.Kind == store.KindSignup && p.Token.Address == who {
-		n.hash, n.data = p.Token.PasswordHash, p.Token.UserMetadata
+		n.hash, n.data, n.identity = p.Token.PasswordHash, p.Token.UserMetadata, p.Token.Identity
 	}
 	l, err := a.confirmation(s, c, n, flow, now)
 	return []letter{l}, err

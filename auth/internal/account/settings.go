@@ -5,6 +5,7 @@ import (
 
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store"
 )
 
@@ -31,6 +32,7 @@ type Settings struct {
 
 	Email     EmailSettings
 	Phone     PhoneSettings
+	External  ExternalSettings
 	Passwords PasswordSettings
 	Sessions  SessionSettings
 }
@@ -56,6 +58,18 @@ type EmailSettings struct {
 	// The notifications that are on (MAILER_NOTIFICATIONS_*).
 	NotifyPasswordChanged, NotifyEmailChanged, NotifyPhoneChanged bool
 	NotifyIdentityLinked, NotifyIdentityUnlinked                  bool
+}
+
+// ExternalSettings are those of sign-in by external providers.
+type ExternalSettings struct {
+	Providers *provider.Set // nil: none
+	// StateCookie: a browser that was sent to a provider is known again by a cookie (EXTERNAL_STATE_COOKIE).
+	StateCookie bool
+	// IDTokenOnce: an ID token signs in once (EXTERNAL_ID_TOKEN_SINGLE_USE).
+	IDTokenOnce bool
+	// AllowUnverified lets in whose address nobody has proven yet (MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS).
+	AllowUnverified bool
+	ManualLinking   bool // SECURITY_MANUAL_LINKING_ENABLED
 }
 
 // PhoneSettings are those of SMS and of sign-in by phone number.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -238,7 +239,7 @@ func (a *Accounts) signUpConfirmed(ctx context.Context, s *Settings, c Client, n
 			}
 		}
 		st := n.standing(known)
-		if st == pending && (known.PasswordHash != "" || !known.EmailConfirmedAt.IsZero() || !known.PhoneConfirmedAt.IsZero()) {
+		if st == pending && (known.PasswordHash != "" || external(known) || !known.EmailConfirmedAt.IsZero() || !known.PhoneConfirmedAt.IsZero()) {
 			st = taken // an administrator's, or somebody's by his other address
 		}
 		g, err := a.enter(ctx, s, c, n, st, known)
@@ -247,6 +248,13 @@ func (a *Accounts) signUpConfirmed(ctx context.Context, s *Settings, c Client, n
 		}
 		return g, failure("sign up", err)
 	}
+}
+
+// external says that a provider has brought a user here, or that one was linked.
+func external(u store.User) bool {
+	var app struct{ Providers []string }
+	_ = json.Unmarshal(u.AppMetadata, &app) // what is not of that form is not ours
+	return slices.ContainsFunc(app.Providers, func(p string) bool { return p != "email" && p != "phone" })
 }
 
 // enter makes a confirmed account and its first session, in one batch.

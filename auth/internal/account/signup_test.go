@@ -48,7 +48,7 @@ func TestSignUp_refusals(t *testing.T) {
 	f(with(func(p *account.SignUp) {
 		p.Challenge = account.Challenge{Challenge: strings.Repeat("c", 43) + "!", Method: "S256"}
 	}), "validation_failed: code challenge can only contain alphanumeric characters, hyphens, periods, underscores and tildes")
-	f(with(func(p *account.SignUp) { p.Challenge = challenge; p.Challenge.Method = "md5" }), "validation_failed: code challenge method not supported")
+	f(with(func(p *account.SignUp) { p.Challenge = challenge; p.Challenge.Method = "md5" }), "validation_failed: Invalid code_challenge_method")
 	f(ok, "email_provider_disabled: Email signups are disabled", func(s *account.Settings) { s.Email.Enabled = false })
 	f(account.SignUp{Email: "a", Password: "sesame"}, "validation_failed: Unable to validate email address: invalid format")
 	f(account.SignUp{Password: "sesame"}, "validation_failed: An email address is required")

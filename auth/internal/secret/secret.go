@@ -29,9 +29,10 @@ const (
 	OTP            Purpose = "one-time codes"  // MAC of kind, address and digits
 	Limits         Purpose = "limits"          // MAC of addresses: keys of buckets
 	FauxUser       Purpose = "faux users"      // MAC of addresses: ids of invented users
+	ExternalStates Purpose = "external states" // seals what a provider's callback is checked with
 )
 
-var purposes = [...]Purpose{SigningKeys, Outbox, ProviderTokens, Refresh, OTP, Limits, FauxUser}
+var purposes = [...]Purpose{SigningKeys, Outbox, ProviderTokens, Refresh, OTP, Limits, FauxUser, ExternalStates}
 
 // Root is the current and the previous root keys. It never changes and may be used by many goroutines.
 type Root struct {

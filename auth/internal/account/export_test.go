@@ -1,0 +1,32 @@
+package account
+
+import (
+	"context"
+
+	"gatehouse/auth/internal/provider"
+)
+
+// Arrival is a profile that a provider told, and what for.
+type Arrival struct {
+	provider.Profile
+	Optional  bool // EMAIL_OPTIONAL
+	Native    bool // it came as an ID token
+	Aliases   []string
+	Challenge Challenge
+	Accepted  *provider.Accepted
+	Invite    string // the token of an invitation's link
+	LinkTo    *Caller
+}
+
+// Arrive is what follows when a provider has told who somebody is.
+func (a *Accounts) Arrive(ctx context.Context, c Client, p Arrival) (External, error) {
+	e := entry{Accounts: a, s: a.live.Load(), c: c, profile: p.Profile, names: append([]string{p.Provider}, p.Aliases...), optional: p.Optional,
+		strict: !p.Native, challenge: p.Challenge, accepted: p.Accepted}
+	if p.Invite != "" {
+		e.invite, _, _ = linkHash(p.Invite)
+	}
+	if p.LinkTo != nil {
+		e.linkUser, e.linkSession = p.LinkTo.User.ID, p.LinkTo.Session.ID
+	}
+	return e.finish(ctx, External{Provider: p.Provider})
+}

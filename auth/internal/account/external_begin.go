@@ -1,0 +1,172 @@
+package account
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+)
+
+// ExternalStart asks for the way to a provider (spec auth-extended 2.1).
+type ExternalStart struct {
+	Provider, Scopes string
+	// Params are the request's query; the provider gets those that are not ours.
+	Params    url.Values
+	Challenge Challenge
+	// InviteToken is the token of an invitation's link.
+	InviteToken string
+	// Linking is who wants the identity linked to his account; nil: it is a sign-in.
+	Linking *Caller
+	// Cookie: the browser that begins is the one that has to come back.
+	Cookie bool
+}
+
+// ExternalStarted is that way.
+type ExternalStarted struct {
+	URL string
+	// CookieName and CookieValue are for the browser, for Life; "" when it need not be known again.
+	CookieName, CookieValue string
+	Life                    time.Duration
+	// CrossSite: the browser comes back with a POST from the provider's page.
+	CrossSite bool
+}
+
+// StartExternal begins a sign-in, or the linking of an identity. The state that travels is a random id;
+// all that it stands for stays here.
+func (a *Accounts) StartExternal(ctx context.Context, c Client, p ExternalStart) (ExternalStarted, error) {
+	s, now := a.live.Load(), a.now()
+	if p.Linking != nil {
+		if err := s.mayLink(); err != nil {
+			return ExternalStarted{}, err
+		}
+	}
+	via, err := s.external(p.Provider)
+	if err != nil {
+		return ExternalStarted{}, err
+	}
+	st := store.ExternalState{
+		Provider: via.Name(), Aud: s.aud(c), RedirectTo: c.RedirectTo, Challenge: p.Challenge.Challenge, ChallengeMethod: strings.ToLower(p.Challenge.Method),
+		CreatedAt: now, ExpiresAt: now.Add(s.FlowLife),
+	}
+	if p.Linking != nil {
+		st.LinkingUser, st.LinkingSession, st.Aud = p.Linking.User.ID, p.Linking.Session.ID, p.Linking.User.Aud
+	} else if st.InviteHash, err = a.invited(ctx, p.InviteToken, now); err != nil {
+		return ExternalStarted{}, err
+	}
+	if err := p.Challenge.check(); err != nil {
+		return ExternalStarted{}, err
+	}
+	state := uuid.NewString()
+	st.Hash = stateHash(state)
+	begun, err := via.Begin(ctx, provider.Start{State: state, Scopes: p.Scopes, Params: p.Params})
+	if err != nil {
+		return ExternalStarted{}, outwardError(err)
+	}
+	st.Private = a.root.Seal(secret.ExternalStates, begun.Private, st.Hash)
+	out := ExternalStarted{URL: begun.URL, Life: s.FlowLife, CrossSite: via.FormPost()}
+	if p.Cookie && s.External.StateCookie {
+		var random [32]byte
+		rand.Read(random[:])
+		out.CookieName, out.CookieValue = StateCookie(state), base64.RawURLEncoding.EncodeToString(random[:])
+		st.CookieHash = cookieHash(out.CookieValue)
+	}
+	b := a.db.Batch()
+	b.InsertExternalState(st)
+	return out, failure("external state", b.Send(ctx))
+}
+
+// StateCookie is the name of the cookie that goes with a state; each flow has its own. The state cannot
+// be read back from it.
+func StateCookie(state string) string {
+	return "gatehouse-state-" + hex.EncodeToString(stateHash(strings.ToLower(state))[:8])
+}
+
+func stateHash(state string) []byte {
+	sum := sha256.Sum256([]byte(state))
+	return sum[:]
+}
+
+func cookieHash(value string) []byte {
+	sum := sha256.Sum256([]byte(value))
+	return sum[:]
+}
+
+// external is an enabled provider.
+func (s *Settings) external(name string) (*provider.Provider, error) {
+	if s.External.Providers == nil {
+		return nil, notValid("Unsupported provider: provider is not enabled")
+	}
+	via, err := s.External.Providers.Lookup(name)
+	if err != nil {
+		return nil, outwardError(err)
+	}
+	return via, nil
+}
+
+// invited is the hash of an invitation that is open; nil when there is no token.
+func (a *Accounts) invited(ctx context.Context, inviteToken string, now time.Time) ([]byte, error) {
+	if inviteToken == "" {
+		return nil, nil
+	}
+	hash, _, ok := linkHash(inviteToken)
+	var who uuid.UUID
+	if ok {
+		b := a.db.Batch()
+		b.Invitation(&who, hash, now)
+		if err := b.Send(ctx); err != nil {
+			return nil, failure("invitation", err)
+		}
+	}
+	if who == uuid.Nil {
+		return nil, missing(CodeUserNotFound, "User identified by token not found")
+	}
+	return hash, nil
+}
+
+// ProviderRefused is what a provider said instead of who somebody is; the application is told in the
+// provider's words.
+type ProviderRefused struct{ Code, Description string }
+
+func (e *ProviderRefused) Error() string { return "the provider refused: " + e.Code }
+
+// outwardError tells an error of package provider in our terms.
+func outwardError(err error) error {
+	e, ok := errors.AsType[*provider.Error](err)
+	if !ok {
+		return failure("provider", err)
+	}
+	if e.OAuth != "" {
+		return &ProviderRefused{Code: e.OAuth, Description: e.Message}
+	}
+	return &Refusal{Kind: kindOfStatus(e.Status), Code: e.Code, Msg: e.Message, Err: e.Err}
+}
+
+func kindOfStatus(status int) Kind {
+	switch status {
+	case http.StatusBadRequest:
+		return Invalid
+	case http.StatusUnauthorized:
+		return Unauthenticated
+	case http.StatusForbidden:
+		return Denied
+	case http.StatusNotFound:
+		return Missing
+	case http.StatusUnprocessableEntity:
+		return Unprocessable
+	case http.StatusServiceUnavailable:
+		return Unavailable
+	}
+	return Failed
+}

@@ -1,0 +1,172 @@
+package account
+
+import (
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/store"
+)
+
+// addresses are what a provider told of somebody's e-mail.
+type addresses struct {
+	all      []string // each once
+	verified []string
+	// best is the primary address if it is verified, else the first that is, else the primary, else the
+	// last; "" without any.
+	best string
+}
+
+func (a *addresses) bestVerified() bool { return a.has(a.best) }
+
+// has says that the provider vouches for an address.
+func (a *addresses) has(address string) bool {
+	return address != "" && slices.Contains(a.verified, address)
+}
+
+func judgeAddresses(told []provider.Email) addresses {
+	var a addresses
+	var primary string
+	for _, e := range told {
+		if !storableAddress(e.Address) {
+			continue
+		}
+		if !slices.Contains(a.all, e.Address) {
+			a.all = append(a.all, e.Address)
+		}
+		if e.Verified && !slices.Contains(a.verified, e.Address) {
+			a.verified = append(a.verified, e.Address)
+		}
+		if e.Primary {
+			primary = e.Address
+		}
+	}
+	switch {
+	case a.has(primary):
+		a.best = primary
+	case len(a.verified) > 0:
+		a.best = a.verified[0]
+	case primary != "":
+		a.best = primary
+	case len(a.all) > 0:
+		a.best = a.all[len(a.all)-1]
+	}
+	return a
+}
+
+// outcome is what somebody whom a provider vouches for is to us (spec auth-extended 2.5).
+type outcome uint8
+
+const (
+	exists   outcome = iota + 1 // his identity is known
+	link                        // it is not; a user has an address that he has proven
+	create                      // nobody has
+	multiple                    // several have
+)
+
+// decision says who is signed in. It is comparable: it is made again under the lock, and must come out
+// the same.
+type decision struct {
+	outcome outcome
+	user    uuid.UUID // of exists and link
+	email   string    // of create: the new user's; "" when there is none, or it is not his to take
+	// free: nobody else has the best address.
+	free bool
+}
+
+// decide is the account decision. Only addresses that the provider has verified lead to a user, and only
+// those that are his by proof attract: a confirmed address, or one that another provider has verified.
+// Without such a user, an account that nobody has confirmed is taken over. MAILER_AUTOCONFIRM makes no
+// address a proof.
+func decide(found []store.Match, a addresses) decision {
+	d := decision{outcome: create, email: a.best, free: true}
+	var proven, waiting []uuid.UUID
+	for _, m := range found {
+		if m.How == store.BySubject {
+			if d.outcome != exists {
+				d.outcome, d.user, d.email = exists, m.User, ""
+			}
+			continue
+		}
+		if m.Email == a.best && m.User != d.user {
+			d.free = false
+		}
+		if !a.has(m.Email) {
+			continue
+		}
+		if m.How != store.ByUnconfirmed {
+			if !slices.Contains(proven, m.User) {
+				proven = append(proven, m.User)
+			}
+		} else if m.Email == a.best { // nobody's accounts: the one of the best address will do
+			waiting = slices.Insert(waiting, 0, m.User)
+		} else {
+			waiting = append(waiting, m.User)
+		}
+	}
+	switch {
+	case d.outcome == exists:
+	case len(proven) > 1:
+		return decision{outcome: multiple}
+	case len(proven) == 1:
+		d = decision{outcome: link, user: proven[0]}
+	case len(waiting) > 0:
+		d = decision{outcome: link, user: waiting[0]}
+	case !d.free: // and not proven, or it would have led there
+		d.email = ""
+	}
+	if d.outcome == link {
+		d.free = !slices.ContainsFunc(found, func(m store.Match) bool { return m.Email == a.best && m.User != d.user })
+	}
+	return d
+}
+
+// settlement is what becomes of a user's address when a provider signs him in (spec auth-extended 2.6).
+type settlement struct {
+	// adopt is the proven address that a user without any gets.
+	adopt string
+	// confirm: his address is proven.
+	confirm bool
+	// claim: the account was nobody's until now, so that whatever others may have left in it goes.
+	claim bool
+	// letter: he is asked by mail whether the address is his.
+	letter bool
+	// refuse: he is not let in.
+	refuse bool
+}
+
+// rules are the settings that a settlement depends on.
+type rules struct {
+	optional, autoconfirm, allowUnverified bool
+}
+
+// settle says it of a user as he is, or as he is created. Exactly the address that was proven becomes
+// confirmed, never another one that the account happens to have.
+func settle(d decision, u store.User, a addresses, r rules) settlement {
+	if !u.EmailConfirmedAt.IsZero() {
+		return settlement{}
+	}
+	if u.Email == "" {
+		switch {
+		case a.bestVerified() && d.free:
+			return settlement{adopt: a.best, confirm: true}
+		case r.optional || !u.PhoneConfirmedAt.IsZero():
+			return settlement{}
+		}
+		return settlement{refuse: true}
+	}
+	if a.has(u.Email) || r.autoconfirm && d.outcome != link && u.Email == a.best {
+		return settlement{confirm: true, claim: d.outcome == link || d.outcome == exists && u.PhoneConfirmedAt.IsZero()}
+	}
+	return settlement{letter: true, refuse: !r.allowUnverified}
+}
+
+// confirmation is when the address was confirmed, by a settlement.
+func (v settlement) confirmedAt(now time.Time) time.Time {
+	if v.confirm {
+		return now
+	}
+	return time.Time{}
+}

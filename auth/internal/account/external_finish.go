@@ -1,0 +1,255 @@
+package account
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// External is what became of a callback.
+type External struct {
+	// RedirectTo is where the browser goes, with an error too; "" while nobody knows, because the state
+	// is none of ours.
+	RedirectTo string
+	Provider   string
+	// Grant is the session, or Code what it is exchanged for in a PKCE flow.
+	Grant *Grant
+	Code  string
+	User  uuid.UUID
+}
+
+var errStateUnknown = invalid(CodeBadOAuthState, "OAuth state not found or expired")
+
+// FinishExternal takes a provider's answer from the browser (spec auth-extended 2.4). cookie is the value
+// of the cookie StateCookie(state). A state is good for one callback, whatever becomes of it. The
+// provider is asked before a transaction is begun.
+func (a *Accounts) FinishExternal(ctx context.Context, c Client, callback url.Values, cookie string) (out External, err error) {
+	s := a.live.Load()
+	st, err := a.useState(ctx, callback.Get("state"), cookie)
+	if err != nil {
+		return External{}, err
+	}
+	c.RedirectTo, c.Aud = st.RedirectTo, st.Aud
+	out = External{RedirectTo: st.RedirectTo, Provider: st.Provider}
+	if code := callback.Get("error"); code != "" {
+		return out, &ProviderRefused{Code: code, Description: callback.Get("error_description")}
+	}
+	via, err := s.external(st.Provider)
+	if err != nil {
+		return out, err
+	}
+	private, _, err := a.root.Open(secret.ExternalStates, st.Private, st.Hash)
+	if err != nil {
+		return out, fmt.Errorf("account: external state: %w", err)
+	}
+	profile, err := via.Finish(ctx, callback, private)
+	if err != nil {
+		return out, outwardError(err)
+	}
+	e := entry{Accounts: a, s: s, c: c, profile: profile, names: append([]string{profile.Provider}, via.Aliases()...), optional: via.EmailOptional(), strict: true,
+		linkUser: st.LinkingUser, linkSession: st.LinkingSession, invite: st.InviteHash}
+	if st.Challenge != "" {
+		e.challenge = Challenge{Challenge: st.Challenge, Method: st.ChallengeMethod}
+	}
+	return e.finish(ctx, out)
+}
+
+// finish lets the entry happen and writes down what it gives.
+func (e *entry) finish(ctx context.Context, out External) (External, error) {
+	if err := e.run(ctx); err != nil {
+		return out, err
+	}
+	out.User = e.user.ID
+	if e.code != "" {
+		out.Code = e.code
+		return out, nil
+	}
+	g, err := e.grant(e.s, e.user, e.open.stored(), &e.open.first, e.now)
+	if err != nil {
+		return out, err
+	}
+	g.ProviderToken, g.ProviderRefreshToken = e.profile.Token, e.profile.RefreshToken
+	out.Grant = &g
+	return out, nil
+}
+
+// useState uses a state up and says what is wrong with it. Until here nothing that the request says is
+// believed, so that its errors lead to SITE_URL.
+func (a *Accounts) useState(ctx context.Context, text, cookie string) (store.ExternalState, error) {
+	if text == "" {
+		return store.ExternalState{}, invalid(CodeBadOAuthCallback, "OAuth state parameter missing")
+	}
+	state, err := uuid.Parse(text)
+	if err != nil || len(text) != 36 {
+		return store.ExternalState{}, invalid(CodeBadOAuthState, "OAuth state parameter is invalid")
+	}
+	now := a.now()
+	st, err := a.db.UseExternalState(ctx, stateHash(state.String()), now)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return st, errStateUnknown
+	case err != nil:
+		return st, failure("external state", err)
+	case !st.UsedAt.IsZero() && st.Challenge != "":
+		return st, invalid(CodeFlowStateAlreadyUsed, "State has already been used")
+	case !st.UsedAt.IsZero():
+		return st, errStateUnknown
+	case !now.Before(st.ExpiresAt):
+		return st, invalid(CodeBadOAuthState, "OAuth state has expired")
+	case st.CookieHash != nil && subtle.ConstantTimeCompare(st.CookieHash, cookieHash(cookie)) == 0:
+		// Somebody else's callback: who opens it must not end up in his account.
+		return st, invalid(CodeBadOAuthState, "OAuth state was not issued to this browser")
+	}
+	if st.LinkingUser != uuid.Nil {
+		u, err := a.db.User(ctx, st.LinkingUser)
+		if errors.Is(err, store.ErrNotFound) || err == nil && !u.DeletedAt.IsZero() {
+			return st, errTargetGone
+		}
+		if err != nil {
+			return st, failure("linking target", err)
+		}
+	}
+	return st, nil
+}
+
+var errTargetGone = unprocessable(CodeUserNotFound, "Linking target user not found")
+
+// providerTokens are a provider's own tokens, as they lie sealed in a flow.
+type providerTokens struct {
+	Token   string `json:"t,omitempty"`
+	Refresh string `json:"r,omitempty"`
+}
+
+// issueFlow is the flow of a client that came with a challenge, and the code for it.
+func (e *entry) issueFlow(user uuid.UUID) (store.Flow, []byte) {
+	code, hash := token.NewLinkToken()
+	e.code = code
+	f := store.Flow{
+		ID: uuid.New(), User: user, Method: methodOAuth, Challenge: e.challenge.Challenge, ChallengeMethod: e.challenge.Method,
+		IssuedAt: e.now, ExpiresAt: e.now.Add(e.s.FlowLife), Provider: e.profile.Provider, AAL: e.level, AMR: e.methods,
+	}
+	if e.profile.Token != "" || e.profile.RefreshToken != "" {
+		text := object(providerTokens{e.profile.Token, e.profile.RefreshToken})
+		f.ProviderTokens = e.root.Seal(secret.ProviderTokens, text, f.ID[:])
+	}
+	return f, hash[:]
+}
+
+// giveTokens adds the provider's tokens of a flow to what its code is exchanged for.
+func (a *Accounts) giveTokens(g *Grant, f store.Flow) {
+	if f.ProviderTokens == nil {
+		return
+	}
+	var tokens providerTokens
+	text, _, err := a.root.Open(secret.ProviderTokens, f.ProviderTokens, f.ID[:])
+	if err == nil {
+		err = json.Unmarshal(text, &tokens)
+	}
+	if err != nil {
+		a.log.Warn("a provider's tokens could not be opened", "provider", f.Provider, "err", err)
+	}
+	g.ProviderToken, g.ProviderRefreshToken = tokens.Token, tokens.Refresh
+}
+
+// IDToken is a native sign-in (spec auth-extended 3.1).
+type IDToken struct {
+	provider.IDTokenRequest
+	// Linking is who wants the identity linked to his account; nil: it is a sign-in.
+	Linking *Caller
+}
+
+// OAuthError is a failure in the form of RFC 6749, for the grant that answers so.
+type OAuthError struct {
+	Code, Description string
+	Err               error
+}
+
+func (e *OAuthError) Error() string { return e.Code + ": " + e.Description }
+
+func (e *OAuthError) Unwrap() error { return e.Err }
+
+// SignInIDToken opens a session for whom an ID token names, or links the identity.
+func (a *Accounts) SignInIDToken(ctx context.Context, c Client, p IDToken) (Grant, error) {
+	s := a.live.Load()
+	if p.Linking != nil {
+		if err := s.mayLink(); err != nil {
+			return Grant{}, err
+		}
+	}
+	switch {
+	case p.IDToken == "":
+		return Grant{}, &OAuthError{Code: "invalid request", Description: "id_token required"}
+	case p.Provider == "" && (p.ClientID == "" || p.Issuer == ""):
+		return Grant{}, &OAuthError{Code: "invalid request", Description: "provider or client_id and issuer required"}
+	}
+	if s.External.Providers == nil {
+		return Grant{}, invalid(CodeProviderDisabled, "Provider is not enabled")
+	}
+	profile, accepted, err := s.External.Providers.IDToken(ctx, p.IDTokenRequest)
+	if err != nil {
+		return Grant{}, idTokenError(err)
+	}
+	e := entry{Accounts: a, s: s, c: c, profile: profile, names: []string{profile.Provider}}
+	if via, err := s.External.Providers.Lookup(profile.Provider); err == nil {
+		e.names = append(e.names, via.Aliases()...)
+		e.optional = via.EmailOptional()
+	}
+	if s.External.IDTokenOnce {
+		e.accepted = accepted
+	}
+	if p.Linking != nil {
+		e.linkUser, e.linkSession, e.c.Aud = p.Linking.User.ID, p.Linking.Session.ID, p.Linking.User.Aud
+	}
+	out, err := e.finish(ctx, External{})
+	if err != nil {
+		if r, ok := errors.AsType[*Refusal](err); ok {
+			return Grant{}, r
+		}
+		if _, ok := errors.AsType[*OAuthError](err); ok {
+			return Grant{}, err
+		}
+		return Grant{}, &OAuthError{Code: "server_error", Description: "Internal Server Error", Err: err}
+	}
+	out.Grant.ProviderToken, out.Grant.ProviderRefreshToken = "", ""
+	return *out.Grant, nil
+}
+
+func idTokenError(err error) error {
+	if e, ok := errors.AsType[*provider.IDTokenError](err); ok {
+		return &OAuthError{Code: e.Code, Description: e.Description, Err: e.Err}
+	}
+	if e, ok := errors.AsType[*provider.Refused](err); ok {
+		return &Refusal{Kind: kindOfStatus(e.Status), Code: e.Code, Msg: e.Message, Err: e.Err}
+	}
+	return &OAuthError{Code: "server_error", Description: "Internal Server Error", Err: err}
+}
+
+// errSpent is the answer to an ID token that has signed somebody in before.
+var errSpent = &OAuthError{Code: "invalid request", Description: "Bad ID token", Err: errors.New("account: the ID token was used before")}
+
+// spend notes an ID token in the transaction of its sign-in.
+func (e *entry) spend(ctx context.Context, tx *store.Tx) error {
+	if e.accepted == nil {
+		return nil
+	}
+	until := e.accepted.Until
+	if least := e.now.Add(time.Minute); until.Before(least) {
+		until = least
+	}
+	first, err := tx.SpendIDToken(ctx, e.accepted.Key, until)
+	if err == nil && !first {
+		return errSpent
+	}
+	return err
+}

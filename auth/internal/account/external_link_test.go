@@ -1,0 +1,264 @@
+package account_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+)
+
+func linking(s *account.Settings) { s.External.ManualLinking = true }
+
+func (h *house) tryLink(g account.Grant, p account.Arrival) (account.Grant, error) {
+	h.t.Helper()
+	c := h.caller(g)
+	p.LinkTo = &c
+	return h.arrive(p)
+}
+
+// link links an identity, and must succeed.
+func (h *house) link(g account.Grant, p account.Arrival) account.Grant {
+	h.t.Helper()
+	out, err := h.tryLink(g, p)
+	if err != nil {
+		h.t.Fatalf("link %s by %s: %v", p.Subject, p.Provider, err)
+	}
+	return out
+}
+
+func TestLink(t *testing.T) {
+	t.Parallel()
+	h := open(t, linking, func(s *account.Settings) { s.Email.NotifyIdentityLinked = true; s.DisableSignup = false })
+	mia, tom := h.confirmed("mia@example.org"), h.confirmed("tom@example.org")
+	before := h.user(mia.User.ID)
+	h.set(func(s *account.Settings) { s.DisableSignup = true }) // does not keep from linking
+	g := h.link(mia, person("github", "17", "!else@example.org"))
+	u := h.user(mia.User.ID)
+	if fmt.Sprint(providers(u)) != "[email github]" || u.Email != "mia@example.org" || string(u.UserMetadata) != string(before.UserMetadata) {
+		t.Error(brief(u))
+	}
+	if g.User.ID != u.ID || g.Session == mia.Session || h.caller(g).Claims.AMR[0].Method != "oauth" {
+		t.Errorf("%+v", g)
+	}
+	if l := h.newest("identity_linked_notification", "mia@example.org"); l.Vars.Provider != "github" {
+		t.Errorf("%+v", l)
+	}
+	if !strings.HasSuffix(h.trail(), "identity_linked") {
+		t.Error(h.trail())
+	}
+	_, err := h.tryLink(mia, person("github", "17", "!else@example.org"))
+	refused(t, err, "identity_already_exists: Identity is already linked")
+	_, err = h.tryLink(tom, person("github", "17", "!else@example.org"))
+	refused(t, err, "identity_already_exists: Identity is already linked to another user")
+	// What he signs in with next time.
+	if h.enters(person("github", "17", "!else@example.org")).User.ID != u.ID {
+		t.Error("another user")
+	}
+}
+
+// What the caller was when he asked is looked at again when the browser comes back.
+func TestLink_lookedAtAgain(t *testing.T) {
+	t.Parallel()
+	h := open(t, linking)
+	by := account.Actor{Role: "service_role"}
+	f := func(email string, spoil func(g account.Grant), want string) {
+		t.Helper()
+		g := h.confirmed(email)
+		c := h.caller(g)
+		spoil(g)
+		p := person("github", email, "*"+email)
+		p.LinkTo = &c
+		_, err := h.arrive(p)
+		refused(t, err, want)
+	}
+	f("out@example.org", func(g account.Grant) {
+		refused(t, h.SignOut(t.Context(), browser, g.AccessToken, "local", true), "")
+	}, "session_not_found: Session from session_id claim in JWT does not exist")
+	f("banned@example.org", func(g account.Grant) {
+		_, err := h.AdminUpdate(t.Context(), browser, by, g.User.ID, account.Attributes{BanDuration: new("1h")})
+		refused(t, err, "")
+	}, "user_banned: User is banned")
+	f("soft@example.org", func(g account.Grant) {
+		refused(t, h.AdminDelete(t.Context(), browser, by, g.User.ID, true), "")
+	}, "user_not_found: Linking target user not found")
+	f("gone@example.org", func(g account.Grant) {
+		refused(t, h.AdminDelete(t.Context(), browser, by, g.User.ID, false), "")
+	}, "user_not_found: Linking target user not found")
+}
+
+// An anonymous user becomes a permanent one by the provider's verified address; an unverified one waits
+// for its mail, and is nobody's until then.
+func TestLink_anonymous(t *testing.T) {
+	t.Parallel()
+	h := open(t, linking)
+	guest := func() account.Grant {
+		t.Helper()
+		g, err := h.SignUpAnonymous(t.Context(), browser, nil)
+		refused(t, err, "")
+		return g
+	}
+	g := guest()
+	h.link(g, person("github", "17", "*mia@example.org"))
+	if u := h.user(g.User.ID); u.IsAnonymous || u.Email != "mia@example.org" || u.EmailConfirmedAt.IsZero() || !strings.Contains(string(u.AppMetadata), "github") {
+		t.Error(brief(u))
+	}
+	_, err := h.tryLink(guest(), person("google", "g", "*mia@example.org"))
+	refused(t, err, "email_exists: A user with this email address has already been registered")
+
+	g = guest()
+	_, err = h.tryLink(g, person("github", "18", "!tom@example.org"))
+	refused(t, err, "email_not_confirmed: Unverified email with github. A confirmation email has been sent to your github email")
+	u := h.user(g.User.ID)
+	if !u.IsAnonymous || u.Email != "" || u.NewEmail != "tom@example.org" || len(u.Identities) != 1 {
+		t.Error(brief(u))
+	}
+	l := h.newest("email_change", "tom@example.org")
+	other := h.enters(person("google", "t", "*tom@example.org")) // it keeps nobody from the address
+	if other.User.ID == u.ID {
+		t.Error("the guest attracted somebody")
+	}
+	_, err = h.verify(account.Verify{Type: "email_change", TokenHash: l.Hash})
+	refused(t, err, "email_exists: A user with this email address has already been registered")
+
+	g = guest()
+	_, err = h.tryLink(g, person("github", "19", "!ann@example.org"))
+	if err == nil {
+		t.Error("not asked to confirm")
+	}
+	h.redeem("email_change", h.newest("email_change", "ann@example.org").Hash)
+	if u := h.user(g.User.ID); u.IsAnonymous || u.Email != "ann@example.org" {
+		t.Error(brief(u))
+	}
+	// Without any address the identity is the way back.
+	g = guest()
+	p := person("snapchat", "20")
+	p.Optional = true
+	h.link(g, p)
+	if u := h.user(g.User.ID); u.IsAnonymous || u.Email != "" {
+		t.Error(brief(u))
+	}
+}
+
+func TestLink_atOnce(t *testing.T) {
+	t.Parallel()
+	h := open(t, linking)
+	mia, tom := h.confirmed("mia@example.org"), h.confirmed("tom@example.org")
+	var wg sync.WaitGroup
+	var linked atomic.Int32
+	for i := range 8 {
+		g := []account.Grant{mia, tom}[i%2]
+		c := h.caller(g)
+		wg.Go(func() {
+			p := person("github", "17", "!else@example.org")
+			p.LinkTo = &c
+			if _, err := h.Arrive(t.Context(), browser, p); err == nil {
+				linked.Add(1)
+			} else if !strings.HasPrefix(err.Error(), "identity_already_exists") {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if linked.Load() != 1 {
+		t.Errorf("linked %d times", linked.Load())
+	}
+}
+
+func (h *house) unlink(g account.Grant, provider string) error {
+	h.t.Helper()
+	for _, i := range h.user(g.User.ID).Identities {
+		if i.Provider == provider {
+			return h.UnlinkIdentity(h.t.Context(), browser, h.caller(g), i.ID.String(), "")
+		}
+	}
+	h.t.Fatalf("no identity of %s", provider)
+	return nil
+}
+
+func TestUnlink(t *testing.T) {
+	t.Parallel()
+	h := open(t, linking, func(s *account.Settings) { s.Email.NotifyIdentityUnlinked = true })
+	mia, tom := h.confirmed("mia@example.org"), h.confirmed("tom@example.org")
+	const single = "single_identity_not_deletable: User must have at least 1 identity after unlinking"
+	refused(t, h.unlink(mia, "email"), single)
+	h.link(mia, person("github", "17", "+mia@example.org"))
+	drop := func(g account.Grant, id, aud string) error {
+		return h.UnlinkIdentity(t.Context(), browser, h.caller(g), id, aud)
+	}
+	refused(t, drop(mia, "no id", ""), "validation_failed: identity_id must be an UUID")
+	refused(t, drop(mia, uuid.NewString(), "other"), "unexpected_audience: Token audience doesn't match request audience")
+	refused(t, drop(mia, uuid.NewString(), ""), "identity_not_found: Identity doesn't exist")
+	h.link(tom, person("github", "18", "+tom@example.org"))
+	refused(t, drop(mia, h.user(tom.User.ID).Identities[1].ID.String(), ""), "identity_not_found: Identity doesn't exist")
+
+	// The address stays with an identity that has it, and so does the password.
+	h.pass(time.Second)
+	refused(t, h.unlink(mia, "email"), "")
+	u := h.user(mia.User.ID)
+	if fmt.Sprint(providers(u)) != "[github]" || u.Email != "mia@example.org" || u.EmailConfirmedAt.IsZero() || !strings.Contains(string(u.AppMetadata), `"provider": "github"`) {
+		t.Error(brief(u))
+	}
+	if l := h.newest("identity_unlinked_notification", "mia@example.org"); l.Vars.Provider != "email" {
+		t.Errorf("%+v", l)
+	}
+	if !strings.HasSuffix(h.trail(), "identity_unlinked") {
+		t.Error(h.trail())
+	}
+	h.caller(mia)
+	h.set(func(s *account.Settings) { s.External.ManualLinking = false })
+	refused(t, h.unlink(mia, "github"), "manual_linking_disabled: Manual linking is disabled")
+}
+
+// Whose address goes with the identity gets another identity's; one that nobody has verified makes him
+// unconfirmed and kills what was sent (11.1).
+func TestUnlink_movesTheAddress(t *testing.T) {
+	t.Parallel()
+	h := open(t, linking)
+	h.confirmed("tom@example.org")
+	mia := h.confirmed("mia@example.org")
+	h.link(mia, person("github", "17", "!open@example.org"))
+	h.link(mia, person("gitlab", "18", "*tom2@example.org"))
+	h.link(mia, person("google", "19", "!tom@example.org"))
+	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
+	l := h.newest("recovery", "mia@example.org")
+	refused(t, h.unlink(mia, "email"), "")
+	u := h.user(mia.User.ID)
+	if u.Email != "tom2@example.org" || u.EmailConfirmedAt.IsZero() || u.PasswordHash != "" || metadata(t, u.UserMetadata)["email_verified"] != true {
+		t.Error(brief(u))
+	}
+	_, err := h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
+	refused(t, err, linkExpired)
+	refused(t, h.unlink(mia, "gitlab"), "")
+	u = h.user(mia.User.ID)
+	if u.Email != "open@example.org" || !u.EmailConfirmedAt.IsZero() || metadata(t, u.UserMetadata)["email_verified"] != false {
+		t.Error(brief(u))
+	}
+	// What is left has an address of somebody else's.
+	refused(t, h.unlink(mia, "github"), "email_conflict_identity_not_deletable: Unable to unlink identity due to email conflict")
+	// Nobody who proves that address comes into an account that others still hold a key to.
+	victim := h.enters(person("keycloak", "v", "*open@example.org"))
+	if got := h.user(victim.User.ID); fmt.Sprint(providers(got)) != "[keycloak]" {
+		t.Errorf("%+v", got)
+	}
+	ended(t, h, mia)
+}
+
+func TestUnlink_phone(t *testing.T) {
+	t.Parallel()
+	h := open(t, linking, func(s *account.Settings) { s.Phone.Autoconfirm = true })
+	out, err := h.SignUp(t.Context(), browser, account.SignUp{Phone: "+491701234567", Password: "sesame"})
+	refused(t, err, "")
+	g := *out.Grant
+	h.link(g, person("github", "17", "*mia@example.org"))
+	refused(t, h.unlink(g, "phone"), "")
+	u := h.user(g.User.ID)
+	if u.Phone != "" || !u.PhoneConfirmedAt.IsZero() || u.Email != "mia@example.org" || fmt.Sprint(providers(u)) != "[github]" {
+		t.Error(brief(u))
+	}
+}

@@ -1,0 +1,206 @@
+package account
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+)
+
+// UnlinkIdentity takes one of the caller's identities from his account (spec auth-extended 4.4). text is
+// the identity's id; aud is the request's X-JWT-AUD. Sessions stay.
+func (a *Accounts) UnlinkIdentity(ctx context.Context, c Client, caller Caller, text, aud string) error {
+	s, now := a.live.Load(), a.now()
+	if err := s.mayLink(); err != nil {
+		return err
+	}
+	id, err := uuid.Parse(text)
+	if err != nil || len(text) != 36 {
+		return missing(CodeValidationFailed, "identity_id must be an UUID")
+	}
+	if s.working(aud, &caller.Claims) != caller.Claims.Audience {
+		return denied(CodeUnexpectedAudience, "Token audience doesn't match request audience")
+	}
+	u := unlinking{Accounts: a, s: s, c: c, caller: caller, id: id, now: now}
+	u.notices = a.mayNotify(ctx, s, s.Email.NotifyIdentityUnlinked)
+	err = a.db.InTx(ctx, func(tx *store.Tx) error {
+		u.told = 0
+		return u.write(ctx, tx)
+	})
+	switch {
+	case errors.Is(err, store.ErrEmailTaken): // between our look and the commit
+		return errUnlinkConflict
+	case errors.Is(err, store.ErrNotFound):
+		return denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
+	case err != nil:
+		return failure("unlink", err)
+	}
+	a.wake()
+	a.notified(ctx, s, u.told)
+	return nil
+}
+
+var errUnlinkConflict = unprocessable(CodeEmailConflictIdentity, "Unable to unlink identity due to email conflict")
+
+// unlinking is one call of UnlinkIdentity.
+type unlinking struct {
+	*Accounts
+	s       *Settings
+	c       Client
+	caller  Caller
+	id      uuid.UUID
+	now     time.Time
+	notices bool // may be written
+	told    int  // were
+}
+
+func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
+	old, err := tx.LockUser(ctx, u.caller.User.ID)
+	if err != nil {
+		return err
+	}
+	if old.BannedUntil.After(u.now) {
+		return denied(CodeUserBanned, "User is banned")
+	}
+	b := tx.Batch()
+	b.Identities(&old.Identities, old.ID)
+	var v store.Session
+	if u.caller.Session.ID != uuid.Nil {
+		b.Session(&v, old.ID, u.caller.Session.ID)
+	}
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	if u.caller.Session.ID != uuid.Nil && (v.ID == uuid.Nil || v.Ended()) {
+		return sessionNotFound()
+	}
+	if len(old.Identities) < 2 {
+		return unprocessable(CodeSingleIdentity, "User must have at least 1 identity after unlinking")
+	}
+	at := slices.IndexFunc(old.Identities, func(i store.Identity) bool { return i.ID == u.id })
+	if at < 0 {
+		return unprocessable(CodeIdentityNotFound, "Identity doesn't exist")
+	}
+	gone := old.Identities[at]
+	rest := slices.Delete(slices.Clone(old.Identities), at, at+1)
+	p := store.UserPatch{ID: old.ID, Now: u.now, ProvidersFromIdentities: true}
+	moved := false
+	if gone.Provider == "phone" {
+		p.Phone, p.PhoneConfirmedAt, p.NewPhone = ptr(""), &time.Time{}, ptr("")
+	} else if moved, err = u.moveEmail(ctx, tx, &p, old, rest); err != nil {
+		return err
+	}
+	if gone.Provider == "email" && !slices.ContainsFunc(rest, func(i store.Identity) bool { return old.Email != "" && emailOf(i) == old.Email }) {
+		p.PasswordHash = ptr("") // it went with the address
+	}
+	b = tx.Batch()
+	b.DeleteIdentity(gone.ID)
+	b.UpdateUser(p)
+	if moved {
+		b.DeleteTokens(old.ID)
+		b.DeleteFlows(old.ID)
+	} else if gone.Provider == "phone" {
+		b.DeleteTokens(old.ID, store.KindSMS, store.KindPhoneChange)
+	}
+	if u.notices && old.Email != "" {
+		m := u.notification(u.s, mail.IdentityUnlinked, old.Email, mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata}, u.now)
+		m.User = old.ID
+		b.InsertMessage(m)
+		u.told = 1
+	}
+	b.Audit(store.Audit{At: u.now, Action: store.ActionIdentityUnlinked, Actor: old.ID, Session: u.caller.Session.ID, IP: u.c.IP,
+		Traits: traits("identity_id", gone.ID.String(), "provider", gone.Provider, "provider_id", gone.ProviderID)})
+	return b.Send(ctx)
+}
+
+// moveEmail gives the user the address of an identity that stays, when none of them has his (spec
+// auth-extended 4.5). An address that the identity's provider has not verified makes him unconfirmed.
+func (u *unlinking) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPatch, old store.User, rest []store.Identity) (moved bool, err error) {
+	var wanted []string
+	for _, i := range rest {
+		if e := emailOf(i); e == old.Email && e != "" {
+			return false, nil
+		} else if e != "" {
+			wanted = append(wanted, e)
+		}
+	}
+	if old.Email == "" {
+		return false, nil
+	}
+	var taken []string
+	b := tx.Batch()
+	b.TakenByOthers(&taken, old.Aud, wanted, old.ID)
+	if err := b.Send(ctx); err != nil {
+		return false, err
+	}
+	to, ok := heir(rest, taken)
+	if !ok {
+		return false, errUnlinkConflict
+	}
+	email := emailOf(to)
+	confirmed := email != "" && (verifiedBy(to) || u.s.Email.Autoconfirm)
+	none := time.Time{}
+	p.Email, p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = &email, ptr(""), ptr(""), ptr(false), ptr(false)
+	p.ConfirmationSentAt, p.RecoverySentAt, p.EmailChangeSentAt, p.PhoneChangeSentAt, p.ReauthenticationSentAt = &none, &none, &none, &none, &none
+	members := map[string]any{"email_verified": confirmed}
+	if email != "" {
+		members["email"] = email
+	} else {
+		p.UserMetadata.Delete = []string{"email"}
+	}
+	p.UserMetadata.Set = object(members)
+	if confirmed {
+		p.EmailConfirmedAt = &u.now
+	} else {
+		p.EmailConfirmedAt = &none
+	}
+	return true, nil
+}
+
+// heir is the identity whose address the user gets: a verified one first, then an unverified one, then
+// one without; the oldest of each. Those that somebody else has don't count.
+func heir(rest []store.Identity, taken []string) (store.Identity, bool) {
+	free := slices.DeleteFunc(slices.Clone(rest), func(i store.Identity) bool { return slices.Contains(taken, emailOf(i)) })
+	if len(free) == 0 {
+		return store.Identity{}, false
+	}
+	rank := func(i store.Identity) int {
+		switch {
+		case emailOf(i) == "":
+			return 2
+		case verifiedBy(i):
+			return 0
+		}
+		return 1
+	}
+	return slices.MinFunc(free, func(x, y store.Identity) int {
+		return cmp.Or(cmp.Compare(rank(x), rank(y)), x.CreatedAt.Compare(y.CreatedAt), slices.Compare(x.ID[:], y.ID[:]))
+	}), true
+}
+
+// emailOf is the address that an identity tells, verified or not.
+func emailOf(i store.Identity) string {
+	if i.Email != "" {
+		return i.Email
+	}
+	var data struct {
+		Email string `json:"email"`
+	}
+	_ = json.Unmarshal(i.Data, &data) // it came out of PostgreSQL; an address that is no text is none
+	return data.Email
+}
+
+// verifiedBy says that the identity's provider vouches for its address. Nothing said counts as no.
+func verifiedBy(i store.Identity) bool {
+	var data struct {
+		Verified bool `json:"email_verified"`
+	}
+	return json.Unmarshal(i.Data, &data) == nil && data.Verified
+}
