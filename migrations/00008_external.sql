@@ -42,7 +42,7 @@ create index {spent_id_tokens_expires} on {spent_id_tokens} (expires_at);
 alter table {flows}
     add provider text not null default '',
     add provider_tokens bytea,
-    add aal smallint not null default 1,
+    add aal smallint,
     add amr jsonb;
 
 -- The identity whose sign-in asked for this confirmation: others are not confirmed with it.

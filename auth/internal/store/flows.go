@@ -66,7 +66,7 @@ values ($1, $2, $3, $4, $5, $6, $7, $7, $8, $9, $10, $11, $12)`)
 // InsertIssuedFlow adds a flow that came from a provider, with its code.
 func (b *Batch) InsertIssuedFlow(f Flow, codeHash []byte) {
 	b.exec("insert issued flow", insertIssuedFlow, f.ID, f.User, f.Method, f.Challenge, f.ChallengeMethod, codeHash, f.IssuedAt, f.ExpiresAt,
-		f.Provider, nullBytes(f.ProviderTokens), max(1, f.AAL), nullBytes(f.AMR))
+		f.Provider, nullBytes(f.ProviderTokens), f.AAL, nullBytes(f.AMR))
 }
 
 var issueCode = define(`

@@ -35,6 +35,9 @@ func TestStatements_plans(t *testing.T) {
 			select gen_random_uuid(), 'email', 'recovery', id, now(), now(), now(), case when random() < 0.01 then 'pending' else 'sent' end from users`,
 		`insert into audit (at, action) select now(), 1 from users`,
 		`insert into limits (key, tokens, at, full_at) select sha256(id::text::bytea), 0, now(), now() from users`,
+		`insert into external_states (state_hash, provider, aud, redirect_to, created_at, expires_at)
+			select sha256(id::text::bytea), 'github', 'authenticated', '', now(), now() from users`,
+		`insert into spent_id_tokens (key, expires_at) select sha256(id::text::bytea), now() from users`,
 		`analyze`,
 		`set plan_cache_mode = force_generic_plan`,
 	}
