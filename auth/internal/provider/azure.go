@@ -19,43 +19,45 @@ const (
 	azureConsumers = "9188040d-6c67-4c5b-b112-36a304b66dad"
 )
 
+const tenantID = `[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`
+
 var (
-	azureTenantID = `[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`
-	azureIssuer   = regexp.MustCompile(`^https://login\.microsoftonline\.com/(` + azureTenantID + `)/v2\.0/?$`)
-	azureOld      = regexp.MustCompile(`^https://sts\.windows\.net/(` + azureTenantID + `)/$`)
+	azureTenant   = regexp.MustCompile(`^` + tenantID + `$`)
+	azureIssuer   = regexp.MustCompile(`^https://login\.microsoftonline\.com/` + tenantID + `/v2\.0/?$`)
+	azureOld      = regexp.MustCompile(`^https://sts\.windows\.net/` + tenantID + `/$`)
 	azureCIAMBase = regexp.MustCompile(`^https://[a-z0-9-]+\.ciamlogin\.com/[^/]+$`)
 	azureCIAM     = regexp.MustCompile(`^https://[a-z0-9-]+\.ciamlogin\.com/[^/]+/v2\.0/?$`)
 )
 
 // azureTrust is the one issuer of a base that names one; no issuer at all where every tenant is welcome.
 func azureTrust(p *Provider) trust {
-	tenant, ours := strings.CutPrefix(p.base, azureHost)
+	tenant, microsoft := strings.CutPrefix(p.base, azureHost)
 	switch {
-	case ours && tenant == "consumers":
-		tenant = azureConsumers
-	case ours && (tenant == "common" || tenant == "organizations"):
+	case microsoft && tenant == "consumers":
+		return trust{issuer: azureHost + azureConsumers + "/v2.0"}
+	case microsoft && (tenant == "common" || tenant == "organizations"):
 		return trust{}
-	case !ours:
-		return trust{issuer: p.base + "/v2.0"}
+	case microsoft && !azureTenant.MatchString(tenant):
+		return trust{issuer: p.base + "/v2.0", learn: azureIssuer}
+	case azureCIAMBase.MatchString(p.base):
+		return trust{issuer: p.base + "/v2.0", learn: azureCIAM}
 	}
-	return trust{issuer: azureHost + tenant + "/v2.0"}
+	return trust{issuer: p.base + "/v2.0"}
 }
 
-// azureTrusts is the trust in an issuer that a token names, if it may be named at all. native tokens may
-// also be of version 1.0. The issuers of a customer-identity host vary with the tenant's two names, so
-// the pattern decides there.
+// azureTrusts is the trust in the issuer that a token names, if it may be named at all. Native tokens may
+// also be of version 1.0, where the tenant is known by its id.
 func azureTrusts(p *Provider, iss string, native bool) (trust, error) {
 	one := p.trust()
-	if one.issuer != "" {
-		if iss == one.issuer {
-			return one, nil
-		}
-		if id, ok := strings.CutPrefix(one.issuer, azureHost); ok && native && iss == azureOldHost+strings.TrimSuffix(id, "v2.0") {
-			return trust{issuer: iss}, nil
-		}
-		return trust{}, errForeignTenant
-	}
-	if azureIssuer.MatchString(iss) || native && azureOld.MatchString(iss) {
+	switch {
+	case iss == "":
+	case one.issuer == "" && (azureIssuer.MatchString(iss) || native && azureOld.MatchString(iss)):
+		return trust{issuer: iss}, nil
+	case one.issuer == "":
+	case one.accepts(iss) || one.learn != nil && one.learn.MatchString(iss):
+		return one, nil // verified decides whether it is what the document says
+	case native && strings.HasPrefix(one.issuer, azureHost) && azureOld.MatchString(iss) &&
+		strings.TrimPrefix(one.issuer, azureHost) == strings.TrimPrefix(iss, azureOldHost)+"v2.0":
 		return trust{issuer: iss}, nil
 	}
 	return trust{}, errForeignTenant

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -35,6 +36,9 @@ const (
 type trust struct {
 	issuer string
 	also   []string
+	// learn: the issuer's document may give another spelling of this form, which tokens then have. For
+	// Azure, whose tenants may be configured by name and always sign with their id.
+	learn *regexp.Regexp
 }
 
 func (t trust) accepts(iss string) bool {
@@ -43,6 +47,7 @@ func (t trust) accepts(iss string) bool {
 
 // document is what is used of a discovery document (OpenID Connect Discovery 1.0, section 3).
 type document struct {
+	issuer                           string
 	authorize, token, userinfo, keys string
 	algs                             []string
 	style                            oauth2.AuthStyle
@@ -167,10 +172,14 @@ func (d *directory) fetchDocument(ctx context.Context, t trust) (*document, erro
 
 // readDocument takes only what an issuer says of itself.
 func readDocument(o object, t trust) (*document, error) {
-	if !t.accepts(o.text("issuer")) {
+	issuer := o.text("issuer")
+	if !t.accepts(issuer) && (t.learn == nil || !t.learn.MatchString(issuer)) {
 		return nil, fmt.Errorf("the discovery document is of another issuer than %s", t.issuer)
 	}
-	doc := &document{pkce: contains(o, "code_challenge_methods_supported", "S256"), sendsIssuer: o.yes("authorization_response_iss_parameter_supported")}
+	doc := &document{
+		issuer: issuer,
+		pkce:   contains(o, "code_challenge_methods_supported", "S256"), sendsIssuer: o.yes("authorization_response_iss_parameter_supported"),
+	}
 	for name, into := range map[string]*string{
 		"authorization_endpoint": &doc.authorize, "token_endpoint": &doc.token, "userinfo_endpoint": &doc.userinfo, "jwks_uri": &doc.keys,
 	} {
@@ -256,7 +265,7 @@ func (d *directory) verified(ctx context.Context, t trust, text string) (*token.
 	if err != nil {
 		return nil, err
 	}
-	if !t.accepts(id.Issuer) {
+	if !t.accepts(id.Issuer) && (t.learn == nil || id.Issuer != doc.issuer) {
 		return nil, token.ErrIssuer
 	}
 	return id, id.Timely(d.now())

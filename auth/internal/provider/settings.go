@@ -189,17 +189,10 @@ func loopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// checkAzure: a tenant by its domain name would never match the issuer of its tokens, which has the id.
+// checkAzure: domains belong to somebody only within one tenant.
 func (s Settings) checkAzure(prefix string, c Client, wrong func(name, format string, args ...any)) {
-	base := strings.TrimSuffix(c.URL, "/")
-	tenant, microsoft := strings.CutPrefix(base, azureHost)
-	if base+"/" == azureHost {
-		tenant, microsoft = "", true
-	}
-	many := base == "" || slices.Contains([]string{"common", "organizations", "consumers"}, tenant)
-	if microsoft && !many && !regexp.MustCompile("^"+azureTenantID+"$").MatchString(tenant) {
-		wrong(prefix+"URL", "is of the tenant %.60q: write its id (a UUID in lower case), common, organizations or consumers", tenant)
-	}
+	tenant, _ := strings.CutPrefix(strings.TrimSuffix(c.URL, "/"), azureHost)
+	many := slices.Contains([]string{"", "common", "organizations", "consumers"}, tenant)
 	if len(s.AzureVerifiedDomains) > 0 && many {
 		wrong(prefix+"VERIFIED_DOMAINS", "is only for one tenant: any other could write such addresses into its accounts; %sURL names none", prefix)
 	}
