@@ -26,7 +26,7 @@ var errNoObject = errors.New("the answer is no JSON object")
 func decode(body []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
-	if err := d.Decode(into); err != nil {
+	if err := d.Decode(into); err != nil || string(bytes.TrimSpace(body)) == "null" {
 		return errNoObject // the decoder's text quotes the answer
 	}
 	if _, err := d.Token(); err != io.EOF {
