@@ -229,49 +229,42 @@ func TestMixUp(t *testing.T) {
 	}
 }
 
-// TestPrivateAddresses: what a public provider's document names may not lead inside, a private one's may.
-// 127.0.0.1, where the fake listens, plays the public address; 127.0.0.2 the private one.
+// TestPrivateAddresses: what a public provider's document names may not lead inside; what a private one
+// names may. 127.0.0.1, where the provider listens, plays the public address, 127.0.0.2 the private one.
 func TestPrivateAddresses(t *testing.T) {
 	t.Parallel()
 	f := start(t)
-	inner := strings.Replace(f.Base("oidc"), "127.0.0.1", "127.0.0.2", 1)
-	s := settingsOf(f)
-	s.Public = func(a netip.Addr) bool { return a != netip.MustParseAddr("127.0.0.2") }
-	for _, name := range []string{"jwks_uri", "token_endpoint"} {
-		b := fakeidp.Behaviour{Discovery: func(d map[string]any) {
-			d[name] = strings.Replace(d[name].(string), f.Base("oidc"), inner, 1)
-		}}
-		f.Behave("oidc", b)
-		set := setOf(t, s)
-		want := noMe
-		if name == "token_endpoint" {
-			want = noCode
-		}
-		f.Reset()
-		f.Behave("oidc", b)
-		_, err := flow(t, f, set, "local", nil)
-		wantError(t, err, http.StatusInternalServerError, "unexpected_failure", want, "")
-		path := map[string]string{"jwks_uri": "/keys", "token_endpoint": "/token"}[name]
-		if n := len(f.Requests("oidc", path)); n != 0 {
-			t.Errorf("%s led to a private address", name)
-		}
+	inside, err := fakeidp.Start(fakeidp.Options{Addr: "127.0.0.2:0"})
+	if err != nil {
+		t.Skip(err) // not every system has more than one loopback address
 	}
-	// The same with the userinfo endpoint, which is asked when the ID token has no address.
-	f.Reset()
-	f.Behave("oidc", fakeidp.Behaviour{
-		Claims:    func(c map[string]any) { delete(c, "email") },
-		Discovery: func(d map[string]any) { d["userinfo_endpoint"] = inner + "/userinfo" },
-	})
-	_, err := flow(t, f, setOf(t, s), "local", nil)
-	wantError(t, err, http.StatusInternalServerError, "unexpected_failure", noMe, "")
-
-	// A provider that is inside itself may name what it likes.
-	s.Public = func(netip.Addr) bool { return false }
-	f.Reset()
-	f.Behave("oidc", fakeidp.Behaviour{Discovery: func(d map[string]any) {
-		d["jwks_uri"] = strings.Replace(d["jwks_uri"].(string), "127.0.0.1", "localhost", 1)
-	}})
-	if _, err := flow(t, f, setOf(t, s), "local", nil); err != nil {
-		t.Errorf("a private provider names a private address: %v", err)
+	t.Cleanup(inside.Close)
+	private := netip.MustParseAddr("127.0.0.2")
+	for name, path := range map[string]string{"jwks_uri": "/keys", "token_endpoint": "/token", "userinfo_endpoint": "/userinfo"} {
+		for who, public := range map[string]func(netip.Addr) bool{
+			"public":  func(a netip.Addr) bool { return a != private },
+			"private": func(netip.Addr) bool { return false },
+		} {
+			f.Reset()
+			inside.Reset()
+			f.Behave("oidc", fakeidp.Behaviour{
+				Claims:    func(c map[string]any) { delete(c, "email") }, // so that userinfo is asked
+				Discovery: func(d map[string]any) { d[name] = inside.Base("oidc") + path },
+			})
+			s := settingsOf(f)
+			s.Public = public
+			_, err := flow(t, f, setOf(t, s), "local", nil)
+			arrived := len(inside.Requests("oidc", path)) > 0
+			if arrived != (who == "private") {
+				t.Errorf("%s of a %s provider led inside: %v", name, who, arrived)
+			}
+			if who == "public" {
+				want := noMe
+				if name == "token_endpoint" {
+					want = noCode
+				}
+				wantError(t, err, http.StatusInternalServerError, "unexpected_failure", want, "")
+			}
+		}
 	}
 }

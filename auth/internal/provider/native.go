@@ -49,12 +49,12 @@ func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted
 		}
 		return Profile{}, nil, invalid(fmt.Sprintf("Custom OIDC provider \"%.200s\" not allowed", name))
 	}
-	t, err := p.nativeTrust(r)
+	t, issuer, err := p.nativeTrust(r)
 	if err != nil {
 		return Profile{}, nil, err
 	}
 	if !p.client.Enabled {
-		return Profile{}, nil, &Refused{Status: http.StatusBadRequest, Code: "provider_disabled", Message: fmt.Sprintf("Provider (issuer %q) is not enabled", t.issuer)}
+		return Profile{}, nil, &Refused{Status: http.StatusBadRequest, Code: "provider_disabled", Message: fmt.Sprintf("Provider (issuer %q) is not enabled", issuer)}
 	}
 	audiences := p.client.ClientIDs
 	if p.id == "apple" && s.iosApp != "" {
@@ -142,29 +142,29 @@ func (p *Provider) isIssuer(name string) bool {
 	return p.trust().accepts(name)
 }
 
-// nativeTrust is the issuer that a token must be from. Apple and Azure have several: there the token
-// chooses, among those that the settings allow.
-func (p *Provider) nativeTrust(r IDTokenRequest) (trust, error) {
+// nativeTrust is whom a token must be from, and how that one spells its name. Apple and Azure have several
+// issuers: there the token chooses, among those that the settings allow.
+func (p *Provider) nativeTrust(r IDTokenRequest) (trust, string, error) {
 	t := p.trust()
 	label := map[string]string{"apple": "Apple", "azure": "Azure"}[p.id]
 	if label == "" {
-		return t, nil
+		return t, t.issuer, nil
 	}
 	unverified, err := token.ParseForeign(r.IDToken)
 	if err != nil || unverified.Issuer == "" {
-		return t, invalid("Unable to detect issuer in ID token for " + label + " provider")
+		return t, "", invalid("Unable to detect issuer in ID token for " + label + " provider")
 	}
 	found := unverified.Issuer
 	if p.id == "azure" {
-		var foreign error
-		if t, foreign = azureTrusts(p, found, true); foreign != nil {
-			return t, invalid("Detected ID token issuer is not an Azure ID token issuer")
-		}
+		t, err = azureTrusts(p, found, true)
 	} else if !t.accepts(found) {
-		return t, invalid("Detected ID token issuer is not an Apple ID token issuer")
+		err = errForeignTenant
+	}
+	if err != nil {
+		return t, "", invalid("Detected ID token issuer is not an " + label + " ID token issuer")
 	}
 	if r.Issuer != "" && r.Issuer != found {
-		return t, invalid("Provided issuer does not match ID token issuer")
+		return t, "", invalid("Provided issuer does not match ID token issuer")
 	}
-	return t, nil
+	return t, found, nil
 }
