@@ -19,6 +19,7 @@ type config struct {
 	KVStore   kvstoreConfig `envPrefix:"KVSTORE_"`
 	KVShared  kvsharedConfig
 	PerSecond kvstoreConfig `envPrefix:"KVSTORE_PERSECOND_"`
+	MCache    mcacheConfig  `envPrefix:"MCACHE_"`
 	Stats     statsConfig
 	Tracing   tracingConfig
 	Later     laterConfig

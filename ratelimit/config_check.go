@@ -51,6 +51,7 @@ func oldNames() (all []settings.Alias) {
 func (c *config) check(r *settings.Report) {
 	c.refuse(r)
 	c.checkBackend(r)
+	c.checkMemcache(r)
 	c.checkListeners(r)
 	c.checkTLS(r)
 	c.checkHeaders(r)
@@ -63,7 +64,7 @@ func (c *config) check(r *settings.Report) {
 	}
 }
 
-// checkBackend settles BACKEND_TYPE: afterwards it is backendKVStore or backendMemory.
+// checkBackend settles BACKEND_TYPE: afterwards it is one of the backend constants.
 func (c *config) checkBackend(r *settings.Report) {
 	url := r.IsSet("KVSTORE_URL")
 	switch b := &c.Counting.Backend; *b {
@@ -80,9 +81,9 @@ func (c *config) checkBackend(r *settings.Report) {
 		if *b = backendKVStore; !url {
 			r.Wrong("BACKEND_TYPE", "needs KVSTORE_URL, which is not set")
 		}
-	case backendMemory:
+	case backendMemory, backendMemcache:
 		if url {
-			r.Warn("KVSTORE_URL has no effect with BACKEND_TYPE=memory")
+			r.Warn("KVSTORE_URL has no effect with BACKEND_TYPE=%s", *b)
 		}
 	}
 	if !url || c.Counting.Backend != backendKVStore || c.KVStore.Type != "single" {

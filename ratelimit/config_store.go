@@ -8,7 +8,7 @@ import (
 
 // countingConfig is how hits are counted, on every backend (spec 2.4).
 type countingConfig struct {
-	// redis (or kvstore), or memory: counts of this process only. Unset: redis with KVSTORE_URL, memory without. memcache is not in this version.
+	// redis (or kvstore), memcache, or memory: counts of this process only. Unset: redis with KVSTORE_URL, memory without.
 	Backend string `env:"BACKEND_TYPE" oneof:"redis kvstore memory memcache" fold:"true"`
 	// Counters that the memory backend holds at most; then those least used against their limits are dropped, never one at its limit.
 	MemoryMaxKeys int `env:"MEMORY_MAX_KEYS" envDefault:"1000000" min:"1"`
@@ -70,8 +70,9 @@ type kvsharedConfig struct {
 
 // backends that Counting.Backend names after check.
 const (
-	backendKVStore = "redis"
-	backendMemory  = "memory"
+	backendKVStore  = "redis"
+	backendMemcache = "memcache"
+	backendMemory   = "memory"
 )
 
 // kvstore is the main store's settings in the counter package's words.

@@ -190,6 +190,9 @@ func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
 		d.stats.GaugeFunc("ratelimit.memory.keys", func() int64 { return int64(m.Len()) })
 		return m, nil
 	}
+	if d.config.Counting.Backend == backendMemcache {
+		return d.openMemcache(ctx)
+	}
 	o := d.config.kvstore()
 	o.Log = d.log
 	kv, err := counter.NewKVStore(ctx, o)

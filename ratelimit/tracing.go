@@ -67,7 +67,7 @@ func (d *daemon) traceStore(store counter.Store) counter.Store {
 	switch d.config.Counting.Backend {
 	case backendKVStore:
 		return service.TraceStore(store, d.tracing.Tracer("redis.fixedCacheImpl"), "Redis Pipeline Execution", d.pipelineLengths)
-	case "memcache":
+	case backendMemcache:
 		return service.TraceStore(store, d.tracing.Tracer("memcached.cacheImpl"), "Memcached Fetch Execution", func(hits []counter.Hit) []attribute.KeyValue {
 			return []attribute.KeyValue{attribute.Int("keysToGet length", len(hits))}
 		})
