@@ -142,6 +142,18 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("KVSTORE_STARTUP_INITIAL_INTERVAL=2s", func(c *config) { c.KVShared.StartInitial = 2 * time.Second })
 	f("KVSTORE_STARTUP_MAX_INTERVAL=3s", func(c *config) { c.KVShared.StartMax = 3 * time.Second })
 	f("KVSTORE_STARTUP_MAX_ELAPSED_TIME=4s", func(c *config) { c.KVShared.StartMaxElapsed = 4 * time.Second })
+	// 2.6
+	f("MCACHE_HOST_PORT=a:1,/s", func(c *config) { c.MCache.HostPort = []string{"a:1", "/s"} })
+	f("MCACHE_SRV=_m._tcp.x", func(c *config) { c.MCache.SRV = "_m._tcp.x" })
+	f("MCACHE_SRV_REFRESH=5m", func(c *config) { c.MCache.SRVRefresh = 5 * time.Minute })
+	f("MCACHE_MAX_IDLE_CONNS=-1", func(c *config) { c.MCache.MaxIdleConns = -1 })
+	f("MCACHE_TIMEOUT=1s", func(c *config) { c.MCache.Timeout = time.Second })
+	f("MCACHE_QUEUE_SIZE=1", func(c *config) { c.MCache.QueueSize = 1 })
+	f("MCACHE_TLS=true", func(c *config) { c.MCache.TLS = true })
+	f("MCACHE_TLS_CLIENT_CERT=/c", func(c *config) { c.MCache.Files.Cert = "/c" })
+	f("MCACHE_TLS_CLIENT_KEY=/k", func(c *config) { c.MCache.Files.Key = "/k" })
+	f("MCACHE_TLS_CACERT=/a", func(c *config) { c.MCache.Files.CA = "/a" })
+	f("MCACHE_TLS_SKIP_HOSTNAME_VERIFICATION=true", func(c *config) { c.MCache.Files.SkipName = true })
 	// 2.7
 	f("DISABLE_STATS=true", func(c *config) { c.Stats.Disable = true })
 	f("USE_STATSD=false", func(c *config) { c.Stats.Statsd = false })
@@ -233,9 +245,18 @@ func TestConfig_mistakes(t *testing.T) {
 	f("TRACING_ENABLED=1 OTEL_EXPORTER_OTLP_ENDPOINT=collector OTEL_EXPORTER_OTLP_TRACES_TIMEOUT=10s OTEL_EXPORTER_OTLP_HEADERS=hunter2",
 		"OTEL_EXPORTER_OTLP_ENDPOINT: not a URL such as http://collector:4318", "OTEL_EXPORTER_OTLP_HEADERS: item 1 is not name=value",
 		`OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: "10s" is not a number of milliseconds, such as 10000`)
+	f("BACKEND_TYPE=memcache", `BACKEND_TYPE="memcache": needs MCACHE_HOST_PORT or MCACHE_SRV, and neither is set`)
+	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 MCACHE_SRV=_m._tcp.x", `MCACHE_HOST_PORT and MCACHE_SRV are both set: keep one`)
+	f("MCACHE_HOST_PORT=h:1,h", `MCACHE_HOST_PORT="h:1,h": "h" is neither host:port nor a path`)
+	f("MEMCACHE_SRV=m.tcp.x", `MEMCACHE_SRV="m.tcp.x": not of the form _service._proto.name`)
+	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 CACHE_KEY_PREFIX=a\x7f",
+		"CACHE_KEY_PREFIX=\"a\\x7f\": memcached would take no key: the counter key holds white space or a control character, which memcached does not take; CACHE_KEY_FORMAT=escaped hashes such keys")
+	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 MCACHE_TLS=1 MCACHE_TLS_CACERT=/none MCACHE_TLS_CLIENT_KEY=/none",
+		`MCACHE_TLS_CLIENT_KEY="/none": open /none: no such file or directory`,
+		`MCACHE_TLS_CLIENT_KEY="/none": a key without its certificate is of no use`,
+		`MCACHE_TLS_CACERT="/none": open /none: no such file or directory`)
 	// What is not in this version.
 	f("CONFIG_TYPE=GRPC_XDS_SOTW", `CONFIG_TYPE="GRPC_XDS_SOTW": rules from a control plane (xDS) are not in this version`)
-	f("BACKEND_TYPE=memcache", `BACKEND_TYPE="memcache": the memcache backend is not in this version`)
 	f("KVSTORE_URL=a:1,b:2 KVSTORE_TYPE=CLUSTER", `KVSTORE_TYPE="CLUSTER": cluster is not in this version`)
 	f("KVSTORE_URL=m,b:2 KVSTORE_TYPE=sentinel", `KVSTORE_TYPE="sentinel": sentinel is not in this version`)
 	f("KVSTORE_TLS=true", `KVSTORE_TLS="true": TLS to the store is not in this version`)
@@ -249,7 +270,7 @@ func TestConfig_mistakes(t *testing.T) {
 func TestConfig_everyWrongValue(t *testing.T) {
 	free := map[string]bool{}
 	for name := range strings.FieldsSeq(`RUNTIME_ROOT RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY HOST GRPC_HOST GRPC_UDS DEBUG_HOST LOG_FORMAT
-		CACHE_KEY_PREFIX KVSTORE_AUTH KVSTORE_PERSECOND_AUTH KVSTORE_PERSECOND_URL STATSD_HOST GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY
+		MCACHE_TLS_CLIENT_CERT MCACHE_TLS_CLIENT_KEY MCACHE_TLS_CACERT CACHE_KEY_PREFIX KVSTORE_AUTH KVSTORE_PERSECOND_AUTH KVSTORE_PERSECOND_URL STATSD_HOST GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY
 		TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID OTEL_EXPORTER_OTLP_HEADERS`) {
 		free[name] = true
 	}
@@ -277,6 +298,10 @@ func TestConfig_warnings(t *testing.T) {
 	f(memory)
 	f("KVSTORE_URL=h:1")
 	f("BACKEND_TYPE=memory KVSTORE_URL=h:1", "KVSTORE_URL has no effect with BACKEND_TYPE=memory")
+	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 KVSTORE_URL=h:1 MCACHE_TLS_CACERT=/a MCACHE_SRV_REFRESH=1s",
+		"KVSTORE_URL has no effect with BACKEND_TYPE=memcache", "MCACHE_SRV_REFRESH has no effect without MCACHE_SRV",
+		"MCACHE_TLS_CACERT has no effect without MCACHE_TLS=true")
+	f(memory+"MCACHE_HOST_PORT=h:1", "MCACHE_HOST_PORT has no effect without BACKEND_TYPE=memcache")
 	f(memory+"GRPC_UDS=/s GRPC_PORT=1", "GRPC_HOST and GRPC_PORT have no effect: GRPC_UDS is set")
 	f(memory+"GRPC_SERVER_TLS_CERT=/c", "GRPC_SERVER_TLS_CERT has no effect without GRPC_SERVER_USE_TLS=true")
 	f(memory+"KVSTORE_PIPELINE_LIMIT=8", "KVSTORE_PIPELINE_LIMIT has no effect and will go; KVSTORE_PIPELINE_WINDOW is what gathers hits")

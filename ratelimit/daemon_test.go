@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"gatehouse/ratelimit/internal/dnstest"
 	"gatehouse/shared/child"
 )
 
@@ -28,8 +29,14 @@ import (
 // the race detector where the tests have it.
 const asDaemon = "RATELIMIT_TEST_AS_DAEMON"
 
+// testDNS has that program look names up at a server of the test.
+const testDNS = "RATELIMIT_TEST_DNS"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(asDaemon) != "" {
+		if dns := os.Getenv(testDNS); dns != "" {
+			srvResolver = dnstest.Resolver(dns)
+		}
 		main()
 	}
 	os.Exit(m.Run())

@@ -1,96 +1,18 @@
 package counter
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/dns/dnsmessage"
+
+	"gatehouse/ratelimit/internal/dnstest"
 )
-
-// dnsServer answers SRV questions over UDP with what it is told to.
-type dnsServer struct {
-	conn net.PacketConn
-
-	mu    sync.Mutex
-	rcode dnsmessage.RCode
-	ports []int // of localhost
-	asked int
-}
-
-func newDNS(t testing.TB) *dnsServer {
-	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := &dnsServer{conn: conn}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		d.serve()
-	}()
-	t.Cleanup(func() {
-		conn.Close()
-		<-done
-	})
-	return d
-}
-
-func (d *dnsServer) serve() {
-	buf := make([]byte, 1500)
-	for {
-		n, from, err := d.conn.ReadFrom(buf)
-		if err != nil {
-			return
-		}
-		var m dnsmessage.Message
-		if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
-			continue
-		}
-		d.mu.Lock()
-		d.asked++
-		m.Header.Response, m.Header.RCode, m.Additionals = true, d.rcode, nil
-		q := m.Questions[0]
-		if q.Type == dnsmessage.TypeSRV && d.rcode == dnsmessage.RCodeSuccess {
-			for i, port := range d.ports {
-				m.Answers = append(m.Answers, dnsmessage.Resource{
-					Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 1},
-					Body:   &dnsmessage.SRVResource{Priority: uint16(i), Weight: 7, Port: uint16(port), Target: dnsmessage.MustNewName("localhost.")},
-				})
-			}
-		}
-		d.mu.Unlock()
-		if answer, err := m.Pack(); err == nil {
-			d.conn.WriteTo(answer, from)
-		}
-	}
-}
-
-// say changes the answers.
-func (d *dnsServer) say(rcode dnsmessage.RCode, addrs ...string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.rcode, d.ports = rcode, nil
-	for _, a := range addrs {
-		_, port, _ := net.SplitHostPort(a)
-		n, _ := strconv.Atoi(port)
-		d.ports = append(d.ports, n)
-	}
-}
-
-func (d *dnsServer) resolver() *net.Resolver {
-	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "udp", d.conn.LocalAddr().String())
-	}}
-}
 
 // sortedNodes is the list that SRV gives for these addresses.
 func sortedNodes(addrs []string) (nodes []string) {
@@ -110,18 +32,18 @@ func (s *Memcache) listed() (addrs []string) {
 
 func TestMemcache_SRV(t *testing.T) {
 	servers, addrs := threeNodes(t)
-	dns := newDNS(t)
+	dns := dnstest.Start(t)
 	o := MemcacheOptions{
-		SRV: "_memcache._tcp.nodes.test.", Refresh: 10 * time.Millisecond, Resolver: dns.resolver(), Timeout: patience, Stall: -1,
+		SRV: "_memcache._tcp.nodes.test.", Refresh: 10 * time.Millisecond, Resolver: dnstest.Resolver(dns.Addr), Timeout: patience, Stall: -1,
 	}
-	dns.say(dnsmessage.RCodeServerFailure)
+	dns.Say(dnsmessage.RCodeServerFailure)
 	if s, err := NewMemcache(t.Context(), o); err == nil {
 		s.Close()
 		t.Fatal("it starts without nodes")
 	}
 	slices.Sort(addrs)
 	slices.Reverse(addrs) // the order of the answer means nothing
-	dns.say(dnsmessage.RCodeSuccess, addrs[:2]...)
+	dns.Say(dnsmessage.RCodeSuccess, addrs[:2]...)
 	s := newTestMemcache(t, o)
 	two, three := sortedNodes(addrs[:2]), sortedNodes(addrs)
 	lists := func(want []string) {
@@ -144,21 +66,21 @@ func TestMemcache_SRV(t *testing.T) {
 			t.Errorf("k0 stands at %d", got)
 		}
 	}
-	dns.say(dnsmessage.RCodeServerFailure)
+	dns.Say(dnsmessage.RCodeServerFailure)
 	failures()
-	dns.say(dnsmessage.RCodeNameError)
+	dns.Say(dnsmessage.RCodeNameError)
 	failures()
-	dns.say(dnsmessage.RCodeSuccess) // nobody
+	dns.Say(dnsmessage.RCodeSuccess) // nobody
 	failures()
 
-	dns.say(dnsmessage.RCodeSuccess, addrs...)
+	dns.Say(dnsmessage.RCodeSuccess, addrs...)
 	lists(three)
 	for i := range 60 {
 		add(t, s, now(), h(fmt.Sprint("n", i), 1))
 	}
 	settled(t, s)
 	// A node that leaves is let go of once it has nothing to be told.
-	dns.say(dnsmessage.RCodeSuccess, addrs[:2]...)
+	dns.Say(dnsmessage.RCodeSuccess, addrs[:2]...)
 	lists(two)
 	await(t, "the third node to be let go of", func() bool {
 		s.mu.Lock()
@@ -178,18 +100,13 @@ func TestMemcache_SRV(t *testing.T) {
 // Without a refresh the list of the start stays.
 func TestMemcache_SRVonce(t *testing.T) {
 	_, addrs := threeNodes(t)
-	dns := newDNS(t)
-	dns.say(dnsmessage.RCodeSuccess, addrs...)
-	s := newTestMemcache(t, MemcacheOptions{SRV: "_memcache._tcp.nodes.test.", Resolver: dns.resolver(), Timeout: patience, Stall: -1})
-	count := func() int {
-		dns.mu.Lock()
-		defer dns.mu.Unlock()
-		return dns.asked
-	}
-	asked := count()
+	dns := dnstest.Start(t)
+	dns.Say(dnsmessage.RCodeSuccess, addrs...)
+	s := newTestMemcache(t, MemcacheOptions{SRV: "_memcache._tcp.nodes.test.", Resolver: dnstest.Resolver(dns.Addr), Timeout: patience, Stall: -1})
+	asked := dns.Asked()
 	add(t, s, now(), h("a", 1))
 	settled(t, s)
-	if n := count(); n != asked {
+	if n := dns.Asked(); n != asked {
 		t.Errorf("asked %d times, want %d", n, asked)
 	}
 }
