@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -75,7 +76,11 @@ func post(t testing.TB, p *process, descriptors ...string) (int, string) {
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
 		t.Fatal(err)
 	}
-	return resp.StatusCode, string(answer)
+	var compact bytes.Buffer // protojson puts spaces in at random
+	if err := json.Compact(&compact, answer); err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, compact.String()
 }
 
 // stat reads one number of /stats; -1 if it is not there.

@@ -222,6 +222,12 @@ func TestREADME_metrics(t *testing.T) {
 	cancel()
 	stop()
 	there := map[string]bool{}
+	d.config.MCache.HostPort = []string{"localhost:1"} // memcached is not connected to at start
+	nodes, err := d.openMemcache(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nodes.Close()
 	d.stats.Each(func(name string, _ stats.Kind, _ int64) { there[name] = true })
 	source, err := os.ReadFile("serve.go") // the pool's figures need a store
 	if err != nil {
