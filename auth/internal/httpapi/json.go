@@ -3,9 +3,10 @@ package httpapi
 import (
 	"encoding/json"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/quote"
 )
 
 // Answers are built by appending: their keys stand in the order of the specification's examples, and
@@ -14,42 +15,7 @@ import (
 const hex = "0123456789abcdef"
 
 // appendString appends s as a JSON string.
-func appendString(b []byte, s string) []byte {
-	b = append(b, '"')
-	from := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c >= utf8.RuneSelf {
-			r, n := utf8.DecodeRuneInString(s[i:])
-			if r == utf8.RuneError && n == 1 {
-				b = append(append(b, s[from:i]...), `\ufffd`...)
-				from = i + 1
-			}
-			i += n
-			continue
-		}
-		if c >= ' ' && c != '"' && c != '\\' {
-			i++
-			continue
-		}
-		b = append(b, s[from:i]...)
-		switch c {
-		case '"', '\\':
-			b = append(b, '\\', c)
-		case '\n':
-			b = append(b, '\\', 'n')
-		case '\r':
-			b = append(b, '\\', 'r')
-		case '\t':
-			b = append(b, '\\', 't')
-		default:
-			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-		}
-		i++
-		from = i
-	}
-	return append(append(b, s[from:]...), '"')
-}
+func appendString(b []byte, s string) []byte { return quote.Append(b, s) }
 
 func appendStrings(b []byte, list []string) []byte {
 	b = append(b, '[')

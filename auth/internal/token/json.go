@@ -69,17 +69,12 @@ func eachMember(text string, f func(name, value string) error) error {
 		if err := f(name, text[i:end]); err != nil {
 			return err
 		}
-		i = skipSpace(text, end)
-		if i >= len(text) {
-			return errJSON
-		}
-		switch text[i] {
-		case ',':
-			i = skipSpace(text, i+1)
-		case '}':
-			return atEnd(text, i+1)
-		default:
-			return errJSON
+		var more bool
+		if i, more = comma(text, end); !more {
+			if i, err = behind(text, i, '}'); err != nil {
+				return err
+			}
+			return atEnd(text, i)
 		}
 	}
 }
@@ -101,19 +96,31 @@ func eachElement(text string, f func(value string) error) error {
 		if err := f(text[i:end]); err != nil {
 			return err
 		}
-		i = skipSpace(text, end)
-		if i >= len(text) {
-			return errJSON
-		}
-		switch text[i] {
-		case ',':
-			i = skipSpace(text, i+1)
-		case ']':
-			return atEnd(text, i+1)
-		default:
-			return errJSON
+		var more bool
+		if i, more = comma(text, end); !more {
+			if i, err = behind(text, i, ']'); err != nil {
+				return err
+			}
+			return atEnd(text, i)
 		}
 	}
+}
+
+// comma is where the next member or element begins, if a comma follows at i; else where something else stands.
+func comma(text string, i int) (next int, more bool) {
+	i = skipSpace(text, i)
+	if i < len(text) && text[i] == ',' {
+		return skipSpace(text, i+1), true
+	}
+	return i, false
+}
+
+// behind is the index behind a bracket that must stand at i.
+func behind(text string, i int, bracket byte) (int, error) {
+	if i >= len(text) || text[i] != bracket {
+		return 0, errJSON
+	}
+	return i + 1, nil
 }
 
 func atEnd(text string, i int) error {
@@ -179,17 +186,9 @@ func skipNested(text string, i, depth int) (int, error) {
 		if i, err = skipValue(text, i, depth+1); err != nil {
 			return 0, err
 		}
-		i = skipSpace(text, i)
-		if i >= len(text) {
-			return 0, errJSON
-		}
-		switch text[i] {
-		case ',':
-			i = skipSpace(text, i+1)
-		case last:
-			return i + 1, nil
-		default:
-			return 0, errJSON
+		var more bool
+		if i, more = comma(text, i); !more {
+			return behind(text, i, last)
 		}
 	}
 }

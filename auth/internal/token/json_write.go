@@ -3,50 +3,12 @@ package token
 import (
 	"unicode/utf8"
 	"unsafe"
+
+	"gatehouse/auth/internal/quote"
 )
 
-const hexDigits = "0123456789abcdef"
-
-// appendString appends s as a JSON string. What is not UTF-8 becomes U+FFFD; '<', '>' and '&' stay as
-// they are, since no token is ever part of a page.
-func appendString(dst []byte, s string) []byte {
-	dst = append(dst, '"')
-	done := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c < utf8.RuneSelf {
-			if c >= 0x20 && c != '"' && c != '\\' {
-				i++
-				continue
-			}
-			dst = append(dst, s[done:i]...)
-			switch c {
-			case '"', '\\':
-				dst = append(dst, '\\', c)
-			case '\n':
-				dst = append(dst, '\\', 'n')
-			case '\r':
-				dst = append(dst, '\\', 'r')
-			case '\t':
-				dst = append(dst, '\\', 't')
-			default:
-				dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
-			}
-			i++
-			done = i
-			continue
-		}
-		r, n := utf8.DecodeRuneInString(s[i:])
-		if r == utf8.RuneError && n == 1 {
-			dst = append(dst, s[done:i]...)
-			dst = append(dst, "\uFFFD"...)
-			done = i + 1
-		}
-		i += n
-	}
-	dst = append(dst, s[done:]...)
-	return append(dst, '"')
-}
+// appendString appends s as a JSON string.
+func appendString(dst []byte, s string) []byte { return quote.Append(dst, s) }
 
 // appendObject appends raw, which must be one JSON object, without white space between its parts
 // (PostgreSQL prints jsonb with blanks). Nothing and null become the empty object.

@@ -1,0 +1,45 @@
+package quote
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestAppend(t *testing.T) {
+	f := func(s, want string) {
+		t.Helper()
+		if got := string(Append([]byte("x"), s)); got != "x"+want {
+			t.Errorf("%q: %s, want %s", s, got, want)
+		}
+	}
+	f("", `""`)
+	f("plain", `"plain"`)
+	f("a\"b\\c\n\r\t\x00\x1f\x7f", `"a\"b\\c\n\r\t\u0000\u001f`+"\x7f"+`"`)
+	f("<é> & \u2028\U0001F511", `"<é> & `+"\u2028\U0001F511"+`"`)
+	f("a\xffb\xc3", `"a`+"\uFFFD"+`b`+"\uFFFD"+`"`)
+	f("\uFFFD", `"`+"\uFFFD"+`"`)
+}
+
+// FuzzAppend: whatever it is, a JSON reader finds it again, and each broken byte is one U+FFFD.
+func FuzzAppend(f *testing.F) {
+	f.Add("a\"\\\x01é\xff\U0001F511")
+	f.Fuzz(func(t *testing.T, s string) {
+		text := Append(nil, s)
+		var back string
+		if err := json.Unmarshal(text, &back); err != nil || !utf8.Valid(text) {
+			t.Fatalf("%q: %s: %v", s, text, err)
+		}
+		if want := string([]rune(s)); back != want {
+			t.Errorf("%q came back as %q, want %q", s, back, want)
+		}
+	})
+}
+
+func TestAppend_Alloc(t *testing.T) {
+	b, s := make([]byte, 0, 1024), strings.Repeat("aé\n", 50)
+	if n := testing.AllocsPerRun(100, func() { b = Append(b[:0], s) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
