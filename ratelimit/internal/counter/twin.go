@@ -1,0 +1,144 @@
+package counter
+
+import (
+	"context"
+	"sync"
+)
+
+// Twin sends hits of rules per second to a store of their own and all others to the main one
+// (KVSTORE_PERSECOND). A request with both is one batch to each, at the same time.
+//
+// Under Request.Stop a request with both is read in both stores first and written when nobody is over,
+// each write minding its own limit once more; see addApart. It fails as a whole when either store does.
+// Without, a store that fails fails its own hits alone: Add returns ErrPartial.
+type Twin struct {
+	main, perSecond Store
+	pairs           sync.Pool // *pair
+}
+
+// NewTwin joins two stores and owns them.
+func NewTwin(main, perSecond Store) *Twin {
+	return &Twin{main: main, perSecond: perSecond, pairs: sync.Pool{New: func() any { return &pair{done: make(chan struct{}, 1)} }}}
+}
+
+// pair is one request in two parts.
+type pair struct {
+	main, perSecond side
+	done            chan struct{} // the per-second side is
+}
+
+// side is what one store gets of a request.
+type side struct {
+	req Request
+	at  []int // the hits' places in the request
+	err error
+}
+
+// Add implements Store.
+func (t *Twin) Add(ctx context.Context, req *Request) error {
+	if only := t.only(req); only != nil {
+		return only.Add(ctx, req)
+	}
+	if req.Stop {
+		return addApart(ctx, req, t.whole)
+	}
+	p := t.carry(ctx, req)
+	defer t.put(p)
+	switch {
+	case p.main.err == nil && p.perSecond.err == nil:
+		return nil
+	case p.main.err != nil && p.perSecond.err != nil:
+		return p.main.err
+	}
+	for _, s := range []*side{&p.main, &p.perSecond} {
+		for _, at := range s.at {
+			req.Hits[at].Err = s.err
+		}
+	}
+	return ErrPartial
+}
+
+// only is the store that has all of the request's counters; nil: both have some.
+func (t *Twin) only(req *Request) Store {
+	perSecond := 0
+	for i := range req.Hits {
+		if req.Hits[i].PerSecond {
+			perSecond++
+		}
+	}
+	switch perSecond {
+	case 0:
+		return t.main
+	case len(req.Hits):
+		return t.perSecond
+	}
+	return nil
+}
+
+// whole carries out a request wherever its counters are, or fails.
+func (t *Twin) whole(ctx context.Context, req *Request) error {
+	if only := t.only(req); only != nil {
+		return only.Add(ctx, req)
+	}
+	p := t.carry(ctx, req)
+	defer t.put(p)
+	if p.main.err != nil {
+		return p.main.err
+	}
+	return p.perSecond.err
+}
+
+// carry has both stores carry out their sides and waits for both.
+func (t *Twin) carry(ctx context.Context, req *Request) *pair {
+	p := t.pairs.Get().(*pair)
+	for _, s := range []*side{&p.main, &p.perSecond} {
+		s.req.Now, s.req.Stop, s.req.each = req.Now, req.Stop, req.each
+	}
+	for i := range req.Hits {
+		s := &p.main
+		if req.Hits[i].PerSecond {
+			s = &p.perSecond
+		}
+		s.req.Hits, s.at = append(s.req.Hits, req.Hits[i]), append(s.at, i)
+	}
+	go p.runPerSecond(ctx, t.perSecond)
+	p.main.err = t.main.Add(ctx, &p.main.req)
+	<-p.done
+	for _, s := range []*side{&p.main, &p.perSecond} {
+		for i, at := range s.at {
+			req.Hits[at].After, req.Hits[at].Spared = s.req.Hits[i].After, s.req.Hits[i].Spared
+		}
+	}
+	return p
+}
+
+func (p *pair) runPerSecond(ctx context.Context, s Store) {
+	p.perSecond.err = s.Add(ctx, &p.perSecond.req)
+	p.done <- struct{}{}
+}
+
+// put keeps a pair for the next request.
+func (t *Twin) put(p *pair) {
+	for _, s := range []*side{&p.main, &p.perSecond} {
+		clear(s.req.Hits) // keys of others
+		s.req.Hits, s.at, s.err = s.req.Hits[:0], s.at[:0], nil
+	}
+	t.pairs.Put(p)
+}
+
+// Peek implements Store. A key does not say whose it is, so both are asked, and the larger total is
+// the answer: one of them knows nothing of it.
+func (t *Twin) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
+	a, err := t.main.Peek(ctx, key, window)
+	if err != nil {
+		return 0, err
+	}
+	b, err := t.perSecond.Peek(ctx, key, window)
+	return max(a, b), err
+}
+
+// Close implements Store.
+func (t *Twin) Close() {
+	t.perSecond.Close()
+	t.main.Close()
+}

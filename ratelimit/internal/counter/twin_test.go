@@ -1,0 +1,227 @@
+package counter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"go.uber.org/goleak"
+
+	"gatehouse/shared/localserver"
+	"gatehouse/shared/testdb"
+)
+
+// mixed takes every other key for one of a rule per second.
+type mixed struct{ Store }
+
+func (m mixed) Add(ctx context.Context, req *Request) error {
+	for i := range req.Hits {
+		req.Hits[i].PerSecond = crc32.ChecksumIEEE(req.Hits[i].Key)%2 == 1
+	}
+	return m.Store.Add(ctx, req)
+}
+
+// openTwin joins two stores that are closed when t ends, and must leave no goroutine behind.
+func openTwin(t *testing.T, mainURL, perSecondURL string) (twin *Twin, main, perSecond *KVStore) {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	open := func(url string) *KVStore {
+		s, err := NewKVStore(t.Context(), KVStoreOptions{URL: url, Timeout: patience, Stall: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	main, perSecond = open(mainURL), open(perSecondURL)
+	twin = NewTwin(main, perSecond)
+	t.Cleanup(func() {
+		twin.Close()
+		goleak.VerifyNone(t, before, testdb.IgnoreServers())
+	})
+	return twin, main, perSecond
+}
+
+// newTestTwin is a twin on two databases, and clients of these.
+func newTestTwin(t *testing.T) (twin *Twin, main, perSecond rueidis.Client) {
+	t.Helper()
+	a, b := testdb.Redis(t), testdb.Redis(t)
+	main, perSecond = redisClient(t, a.Addr, a.DB), redisClient(t, b.Addr, b.DB)
+	twin, _, _ = openTwin(t, a.URL(), b.URL())
+	return twin, main, perSecond
+}
+
+func TestTwin(t *testing.T) {
+	twin, _, _ := newTestTwin(t)
+	testStore(t, mixed{twin})
+}
+
+func perSecond(h Hit) Hit { h.PerSecond = true; return h }
+
+// Hits go where their unit belongs, and nowhere else.
+func TestTwin_routes(t *testing.T) {
+	twin, main, second := newTestTwin(t)
+	for _, stop := range []bool{false, true} {
+		keys := []string{"second", "minute", "other"}
+		for i := range keys {
+			keys[i] += fmt.Sprint(stop)
+		}
+		for i := range 3 {
+			req := Request{Hits: []Hit{perSecond(h(keys[0], 1)), h(keys[1], 2), perSecond(h(keys[0], 1)), h(keys[2], 0)}, Now: now(), Stop: stop}
+			if err := twin.Add(t.Context(), &req); err != nil {
+				t.Fatal(err)
+			}
+			want := []int64{int64(2*i + 1), int64(2*i + 2), int64(2*i + 2), 0}
+			for j := range want {
+				if req.Hits[j].After != want[j] || req.Hits[j].Spared {
+					t.Errorf("hit %d: %d %v, want %d", j, req.Hits[j].After, req.Hits[j].Spared, want[j])
+				}
+			}
+		}
+		for _, one := range []Hit{perSecond(h(keys[0], 1)), h(keys[1], 1)} { // alone
+			if got := add(t, twin, now(), one); got != 7 {
+				t.Errorf("%s: %d, want 7", one.Key, got)
+			}
+			if got, err := twin.Peek(t.Context(), one.Key, 60); got != 7 || err != nil {
+				t.Errorf("%s: %d (%v), want 7", one.Key, got, err)
+			}
+		}
+		f := func(c rueidis.Client, key string, want int64) {
+			t.Helper()
+			got, err := c.Do(t.Context(), c.B().Get().Key(key).Build()).AsInt64()
+			if err != nil && !rueidis.IsRedisNil(err) || got != want {
+				t.Errorf("%s: %d (%v), want %d", key, got, err, want)
+			}
+		}
+		f(main, keys[0], 0)
+		f(main, keys[1], 7)
+		f(second, keys[0], 7)
+		f(second, keys[1], 0)
+	}
+}
+
+// Under the stop option a hit that is over in one store keeps the other one's from being written.
+func TestTwin_stop(t *testing.T) {
+	twin, _, _ := newTestTwin(t)
+	f := func(hits []Hit, want ...result) {
+		t.Helper()
+		req := Request{Hits: hits, Now: now(), Stop: true}
+		if err := twin.Add(t.Context(), &req); err != nil {
+			t.Fatal(err)
+		}
+		for i := range want {
+			if got := (result{hits[i].After, hits[i].Spared}); got != want[i] {
+				t.Errorf("hit %d: %v, want %v", i, got, want[i])
+			}
+		}
+	}
+	at := func(n int64) result { return result{After: n} }
+	f([]Hit{perSecond(limit(1, h("s", 1))), limit(3, h("m", 1))}, at(1), at(1))
+	f([]Hit{perSecond(limit(1, h("s", 1))), limit(3, h("m", 1))}, at(2), spared(1))
+	f([]Hit{perSecond(limit(9, h("s", 1))), limit(1, h("m", 1))}, spared(1), at(2))
+	f([]Hit{shadow(perSecond(limit(1, h("s", 1)))), limit(3, h("m", 1))}, at(2), at(2))
+	f([]Hit{perSecond(limit(9, h("s", 0))), limit(3, h("m", 0))}, at(1), at(2))
+}
+
+// A store that is away fails only who needs it.
+func TestTwin_oneFails(t *testing.T) {
+	server := testdb.Private(t, localserver.RedisOptions{})
+	twin, main, second := openTwin(t, testdb.Redis(t).URL(), server.Addr())
+	both := func(stop bool) (*Request, error) {
+		req := &Request{Hits: []Hit{h("m", 1), perSecond(h("s", 1)), h("m", 1)}, Now: now(), Stop: stop}
+		for i := range req.Hits {
+			req.Hits[i].Limit = 1000
+		}
+		return req, twin.Add(t.Context(), req)
+	}
+	if req, err := both(false); err != nil || req.Hits[2].After != 2 {
+		t.Fatalf("%v %+v", err, req.Hits)
+	}
+	server.Kill()
+	for i := range 2 * breakerFailures {
+		if err := twin.Add(t.Context(), &Request{Hits: []Hit{perSecond(h("s", 1))}, Now: now()}); err == nil || errors.Is(err, ErrPartial) {
+			t.Errorf("per second alone: %v", err)
+		}
+		if got := add(t, twin, now(), limit(1000, h("alone", 1))); got != int64(i+1) {
+			t.Errorf("main alone: %d", got)
+		}
+		req, err := both(false)
+		if !errors.Is(err, ErrPartial) || req.Hits[0].Err != nil || req.Hits[1].Err == nil || req.Hits[2].Err != nil {
+			t.Errorf("both: %v: %v %v %v", err, req.Hits[0].Err, req.Hits[1].Err, req.Hits[2].Err)
+		}
+		if got, want := req.Hits[2].After, int64(2*i+4); got != want {
+			t.Errorf("the main store's part: %d, want %d", got, want)
+		}
+		if _, err := both(true); err == nil || errors.Is(err, ErrPartial) {
+			t.Errorf("both under the stop option: %v, want the store's error", err)
+		}
+	}
+	if main.Open() || !second.Open() {
+		t.Errorf("breakers: main %v, per second %v; want the one that is away open", main.Open(), second.Open())
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the store to be found again", func() bool { return !second.Open() })
+	if req, err := both(false); err != nil || req.Hits[1].After != 1 {
+		t.Errorf("%v %+v", err, req.Hits)
+	}
+	main.Close()
+	if _, err := both(false); !errors.Is(err, ErrPartial) {
+		t.Errorf("the main store closed: %v", err)
+	}
+	server.Kill()
+	second.Close()
+	if _, err := both(false); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("both closed: %v", err)
+	}
+}
+
+// A request with both is in both stores at the same time.
+func TestTwin_parallel(t *testing.T) {
+	meet := make(chan struct{})
+	a, b := &meeting{meet: meet}, &meeting{meet: meet}
+	twin := NewTwin(a, b)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := twin.Add(ctx, &Request{Hits: []Hit{h("m", 1), perSecond(h("s", 1))}, Now: now()}); err != nil {
+		t.Errorf("one after the other: %v", err)
+	}
+}
+
+// meeting is a store that answers when another one is asked too.
+type meeting struct {
+	Store
+	meet chan struct{}
+}
+
+func (m *meeting) Add(ctx context.Context, req *Request) error {
+	select {
+	case m.meet <- struct{}{}:
+	case <-m.meet:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for i := range req.Hits {
+		req.Hits[i].After = 1
+	}
+	return nil
+}
+
+func BenchmarkTwin(b *testing.B) {
+	twin := NewTwin(NewMemory(MemoryOptions{}), NewMemory(MemoryOptions{}))
+	for _, hits := range [][]Hit{{h("m", 1)}, {h("m", 1), perSecond(h("s", 1))}} {
+		b.Run(fmt.Sprint(len(hits)), func(b *testing.B) {
+			b.ReportAllocs()
+			req := Request{Hits: hits, Now: time.Now().Unix()}
+			for b.Loop() {
+				if err := twin.Add(b.Context(), &req); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
