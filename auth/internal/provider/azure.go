@@ -60,10 +60,10 @@ func azureTrusts(p *Provider, iss string, native bool) (trust, error) {
 		strings.TrimPrefix(one.issuer, azureHost) == strings.TrimPrefix(iss, azureOldHost)+"v2.0":
 		return trust{issuer: iss}, nil
 	}
-	return trust{}, errForeignTenant
+	return trust{}, errIssuerNotAllowed
 }
 
-var errForeignTenant = errors.New("the ID token is of a tenant that may not sign in")
+var errIssuerNotAllowed = errors.New("the ID token is of an issuer that is not configured")
 
 func azureProfile(ctx context.Context, s *signIn) (Profile, error) {
 	text := s.extra("id_token")

@@ -27,7 +27,7 @@ func discordMore(_ context.Context, _ *signIn, me object, d *Profile) error {
 	which := n % 5
 	if err != nil || n == 0 {
 		snowflake, _ := strconv.ParseUint(id, 10, 64) // 0 has a picture, too
-		which = snowflake >> 22 % 6
+		which = (snowflake >> 22) % 6
 	}
 	d.set("picture avatar_url", cdn+"embed/avatars/"+strconv.FormatUint(which, 10)+".png")
 	return nil

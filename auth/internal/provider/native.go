@@ -158,7 +158,7 @@ func (p *Provider) nativeTrust(r IDTokenRequest) (trust, string, error) {
 	if p.id == "azure" {
 		t, err = azureTrusts(p, found, true)
 	} else if !t.accepts(found) {
-		err = errForeignTenant
+		err = errIssuerNotAllowed
 	}
 	if err != nil {
 		return t, "", invalid("Detected ID token issuer is not an " + label + " ID token issuer")

@@ -1,0 +1,459 @@
+package provider
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"gatehouse/shared/fakeidp"
+)
+
+// signInAs is the profile of somebody at a well-behaved provider.
+func signInAs(t *testing.T, f *fakeidp.Server, set *Set, name string, u fakeidp.User, b fakeidp.Behaviour) Profile {
+	t.Helper()
+	f.Reset()
+	f.SetUser(u)
+	f.Behave(spec{name: name}.dialect(), b)
+	d, err := flow(t, f, set, name, nil)
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+	return d
+}
+
+func with(extra map[string]any) fakeidp.User {
+	u := fakeidp.Ann
+	u.Extra = extra
+	return u
+}
+
+func TestNoEmail(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	set := setOf(t, settingsOf(f))
+	nobody := fakeidp.User{ID: "9", Login: "quiet", Name: "Quiet"}
+	for _, name := range set.Names() {
+		if d := signInAs(t, f, set, name, nobody, fakeidp.Behaviour{}); len(d.Emails) != 0 || strings.Trim(d.Subject, "{}") != "9" {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+	odd := nobody
+	for _, address := range []string{"not an address", "a@b@c", "<script>@x.example", strings.Repeat("a", 300) + "@x.example", "a\x00@x.example"} {
+		odd.Email, odd.Verified = address, true
+		for _, name := range []string{"github", "discord", "google", "local"} {
+			if d := signInAs(t, f, set, name, odd, fakeidp.Behaviour{}); len(d.Emails) != 0 {
+				t.Errorf("%s takes %q for an address", name, address)
+			}
+		}
+	}
+}
+
+// TestUnverified: who says of an address that it isn't proven is believed.
+func TestUnverified(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	set := setOf(t, settingsOf(f))
+	u := fakeidp.Ann
+	u.Verified = false
+	for _, name := range []string{"azure", "bitbucket", "discord", "github", "gitlab", "google", "keycloak", "linkedin", "slack", "spotify", "local"} {
+		if d := signInAs(t, f, set, name, u, fakeidp.Behaviour{}); shown(d.Emails) != "ann@example.org!" {
+			t.Errorf("%s: %s", name, shown(d.Emails))
+		}
+	}
+	// A flag of another type than a JSON boolean proves nothing, except where the provider writes text.
+	for name, flag := range map[string]string{"discord": "verified", "keycloak": "email_verified", "slack": "email_verified", "local": "email_verified"} {
+		for _, v := range []any{"true", 1, "yes", []bool{true}} {
+			if d := signInAs(t, f, set, name, with(map[string]any{flag: v}), fakeidp.Behaviour{}); shown(d.Emails) != "ann@example.org!" {
+				t.Errorf("%s: %s = %v proves an address", name, flag, v)
+			}
+		}
+	}
+	for v, want := range map[string]string{"true": "ann@example.org+!", "false": "ann@example.org!"} {
+		if d := signInAs(t, f, set, "google", with(map[string]any{"email_verified": v}), fakeidp.Behaviour{}); shown(d.Emails) != want {
+			t.Errorf("google: email_verified as text: %s", shown(d.Emails))
+		}
+	}
+}
+
+// TestDistrust: DISTRUST_EMAIL takes the word of every provider away.
+func TestDistrust(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	s := settingsOf(f)
+	for id, c := range s.Clients {
+		c.DistrustEmail = true
+		s.Clients[id] = c
+	}
+	set := setOf(t, s)
+	for _, name := range Names() {
+		if d := signInAs(t, f, set, name, fakeidp.Ann, fakeidp.Behaviour{}); shown(d.Emails) != "ann@example.org!" {
+			t.Errorf("%s: %s", name, shown(d.Emails))
+		}
+	}
+}
+
+func TestSeveralEmails(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	set := setOf(t, settingsOf(f))
+	u := fakeidp.Ann
+	u.Emails = []fakeidp.Email{{Address: "old@example.org", Verified: true}, {Address: "Ann@Example.org", Verified: true, Primary: true}, {Address: "new@example.org"}, {Address: ""}}
+	for name, want := range map[string]string{
+		"github":    "old@example.org+ ann@example.org+! new@example.org",
+		"bitbucket": "old@example.org+ ann@example.org+! new@example.org",
+		"gitlab":    "old@example.org new@example.org ann@example.org+!", // only the first is known to be proven
+	} {
+		if d := signInAs(t, f, set, name, u, fakeidp.Behaviour{}); shown(d.Emails) != want {
+			t.Errorf("%s: %s, want %s", name, shown(d.Emails), want)
+		}
+	}
+}
+
+func TestDiscordPicture(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	set := setOf(t, settingsOf(f))
+	const cdn = "https://cdn.discordapp.com/"
+	check := func(extra map[string]any, name, picture string) {
+		t.Helper()
+		u := with(extra)
+		u.ID = "80351110224678912"
+		d := signInAs(t, f, set, "discord", u, fakeidp.Behaviour{})
+		if d.Data["name"] != name || d.Data["picture"] != picture || d.Data["avatar_url"] != picture {
+			t.Errorf("%v: %v %v", extra, d.Data["name"], d.Data["picture"])
+		}
+	}
+	check(map[string]any{"avatar": "8342729096ea3675442027381ff50dfe"}, "ann#0", cdn+"avatars/80351110224678912/8342729096ea3675442027381ff50dfe.png")
+	check(map[string]any{"avatar": "a_8342"}, "ann#0", cdn+"avatars/80351110224678912/a_8342.gif")
+	check(map[string]any{"avatar": nil, "discriminator": "1337"}, "ann#1337", cdn+"embed/avatars/2.png")
+	check(map[string]any{"avatar": "", "discriminator": "0005"}, "ann#0005", cdn+"embed/avatars/0.png")
+	check(map[string]any{"avatar": nil, "discriminator": "0"}, "ann#0", cdn+"embed/avatars/5.png") // 80351110224678912 >> 22 % 6
+	check(map[string]any{"avatar": nil, "discriminator": nil}, "ann#0", cdn+"embed/avatars/5.png")
+	check(map[string]any{"avatar": nil, "discriminator": "x"}, "ann#x", cdn+"embed/avatars/5.png")
+}
+
+func TestPictures(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	set := setOf(t, settingsOf(f))
+	check := func(name string, extra map[string]any, want any) {
+		t.Helper()
+		if d := signInAs(t, f, set, name, with(extra), fakeidp.Behaviour{}); d.Data["picture"] != want {
+			t.Errorf("%s %v: %v, want %v", name, extra, d.Data["picture"], want)
+		}
+	}
+	old := map[string]any{"href": "https://old.example/1"}
+	check("bitbucket", map[string]any{"links": nil, "avatar": old}, "https://old.example/1")
+	check("bitbucket", map[string]any{"links": nil}, nil)
+	image := func(u string, w, h any) map[string]any { return map[string]any{"url": u, "width": w, "height": h} }
+	check("spotify", map[string]any{"images": []any{image("a", 10, 10), image("b", 20, 5), image("c", 30, 30), image("d", 30, 30)}}, "c")
+	check("spotify", map[string]any{"images": []any{image("a", nil, nil), image("b", "9", 9)}}, "a")
+	check("spotify", map[string]any{"images": []any{"x", 1, nil}}, nil)
+	check("spotify", map[string]any{"images": nil}, nil)
+}
+
+func TestLinkedInLegacy(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	s := settingsOf(f)
+	c := s.Clients["linkedin"]
+	c.Mode = "Legacy"
+	s.Clients["linkedin"] = c
+	set := setOf(t, s)
+	local := func(language, key string) map[string]any {
+		return map[string]any{"localized": map[string]any{key: "Ann"}, "preferredLocale": map[string]any{"language": language, "country": "DE"}}
+	}
+	for _, v := range []struct {
+		extra map[string]any
+		name  any
+	}{
+		{map[string]any{"firstName": local("de", "de_DE")}, "Ann Example"}, {map[string]any{"firstName": local("de", "en_US")}, "Example"},
+		{map[string]any{"firstName": nil, "lastName": nil}, nil}, {map[string]any{"firstName": "Ann", "lastName": []any{}}, nil},
+		{map[string]any{"profilePicture": map[string]any{"displayImage~": map[string]any{"elements": []any{}}}}, "Ann Example"},
+		{map[string]any{"profilePicture": map[string]any{"displayImage~": map[string]any{"elements": []any{map[string]any{"identifiers": nil}}}}}, "Ann Example"},
+	} {
+		d := signInAs(t, f, set, "linkedin", with(v.extra), fakeidp.Behaviour{})
+		if d.Data["name"] != v.name || v.extra["profilePicture"] != nil && d.Data["picture"] != nil {
+			t.Errorf("%v: %v", v.extra, d.Data)
+		}
+	}
+	d := signInAs(t, f, set, "linkedin", fakeidp.Ann, fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"/v2/emailAddress": fakeidp.JSON(`{"elements":[]}`)}})
+	if len(d.Emails) != 0 {
+		t.Errorf("an empty list of addresses: %v", d.Emails)
+	}
+	if _, err := set.Lookup("linkedin_oidc"); err == nil {
+		t.Error("linkedin_oidc is found in the legacy mode, whose subjects are others")
+	}
+}
+
+func TestSlack(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	s := settingsOf(f)
+	oidc := setOf(t, s)
+	c := s.Clients["slack"]
+	c.Mode = "legacy"
+	s.Clients["slack"] = c
+	legacy := setOf(t, s)
+	check := func(set *Set, extra map[string]any, want string) {
+		t.Helper()
+		if d := signInAs(t, f, set, "slack", with(extra), fakeidp.Behaviour{}); shown(d.Emails) != want {
+			t.Errorf("%v: %s, want %s", extra, shown(d.Emails), want)
+		}
+	}
+	check(legacy, nil, "ann@example.org+!")
+	check(legacy, map[string]any{"email_verified": false}, "ann@example.org!")
+	check(oidc, map[string]any{"email_verified": nil}, "ann@example.org!")
+	p, err := oidc.Lookup("Slack_OIDC")
+	if err != nil || p.Name() != "slack" || len(p.Aliases()) != 1 || p.Aliases()[0] != "slack_oidc" {
+		t.Errorf("today's name: %v %v", p, err)
+	}
+}
+
+func TestApple(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	set := setOf(t, settingsOf(f))
+	p, err := set.Lookup("apple")
+	if err != nil || !p.FormPost() {
+		t.Fatal("Apple's callback is a POST", err)
+	}
+	signIn := func(user string) (Profile, error) {
+		t.Helper()
+		b, err := p.Begin(t.Context(), Start{State: "s", Scopes: "more", Params: url.Values{"prompt": {"none"}, "response_mode": {"query"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := f.Visit(t.Context(), b.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back.URL != callback || back.Form == nil {
+			t.Fatalf("the callback is %+v, not a POST", back)
+		}
+		back.Form.Set("user", user)
+		return p.Finish(t.Context(), back.Form, b.Private)
+	}
+	for user, name := range map[string]any{
+		`{"name":{"firstName":"Ann","lastName":"Example"},"email":"victim@example.org"}`: "Ann Example", `{"name":{"firstName":"Ann"}}`: "Ann",
+		`{"name":{"lastName":" Example "}}`: "Example", `{"name":{}}`: nil, `{}`: nil, ``: nil, `{"name":"Ann"}`: nil, `{"name":{"firstName":7}}`: nil,
+	} {
+		d, err := signIn(user)
+		if err != nil || d.Data["name"] != name || d.Data["full_name"] != name || shown(d.Emails) != "ann@example.org+!" {
+			t.Errorf("user %s: %v %v %v", user, d.Data, d.Emails, err)
+		}
+	}
+	for _, user := range []string{`{`, `[]`, `"x"`, `null`, `{} {}`} {
+		_, err := signIn(user)
+		wantError(t, err, http.StatusInternalServerError, "unexpected_failure", noMe, "")
+	}
+	for v, want := range map[any]any{"true": true, "false": false, true: true, false: false, "x": false} {
+		f.Behave("apple", fakeidp.Behaviour{Claims: func(c map[string]any) { c["is_private_email"] = v; c["transfer_sub"] = "t" }})
+		d, err := signIn("")
+		custom, _ := d.Data["custom_claims"].(map[string]any)
+		if err != nil || custom["is_private_email"] != want || custom["transfer_sub"] != "t" {
+			t.Errorf("is_private_email %v: %v %v", v, custom, err)
+		}
+	}
+	// Both of Apple's names, when it is Apple.
+	public := &Provider{row: rowOf("apple", "")}
+	for iss, want := range map[string]bool{"https://appleid.apple.com": true, "https://account.apple.com": true, "https://evil.example": false, "": false} {
+		if public.trust().accepts(iss) != want {
+			t.Errorf("Apple's issuer %q: %v", iss, !want)
+		}
+	}
+	if p.trust().accepts("https://appleid.apple.com") {
+		t.Error("Apple itself is believed although the base is another")
+	}
+	if g := (&Provider{row: rowOf("google", "")}); !g.trust().accepts("accounts.google.com") {
+		t.Error("Google's issuer without scheme")
+	}
+}
+
+func TestAzureEmail(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	s := settingsOf(f)
+	set := setOf(t, s)
+	check := func(claims map[string]any, want string) {
+		t.Helper()
+		if d := signInAs(t, f, set, "azure", with(claims), fakeidp.Behaviour{}); shown(d.Emails) != want {
+			t.Errorf("%v: %s, want %s", claims, shown(d.Emails), want)
+		}
+	}
+	const yes, no = "ann@example.org+!", "ann@example.org!"
+	for _, v := range []any{true, "1", "true"} {
+		check(map[string]any{"xms_edov": v}, yes)
+	}
+	for _, v := range []any{false, 0, 1, "0", "false", "True", []bool{true}} {
+		check(map[string]any{"xms_edov": v, "verified_primary_email": []string{"ann@example.org"}}, no)
+	}
+	check(nil, no)
+	check(map[string]any{"email_verified": true}, no)
+	check(map[string]any{"verified_primary_email": []string{"other@example.org"}, "verified_secondary_email": []string{"ANN@example.org"}}, yes)
+	check(map[string]any{"verified_primary_email": "ann@example.org"}, no)
+	s.AzureVerifiedDomains = []string{"Example.org"}
+	set = setOf(t, s) // the fake is one tenant
+	check(nil, yes)
+	check(map[string]any{"email": "ann@other.example"}, "ann@other.example!")
+	check(map[string]any{"xms_edov": false}, no)
+}
+
+func TestAzureIssuers(t *testing.T) {
+	const mine, other = "11111111-2222-4333-8444-555555555555", "aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee"
+	const ms = "https://login.microsoftonline.com/"
+	f := func(base, iss string, native, want bool) {
+		t.Helper()
+		p := &Provider{row: rowOf("azure", ""), base: strings.TrimSuffix(base, "/"), client: Client{URL: base}}
+		got, err := azureTrusts(p, iss, native)
+		if (err == nil) != want {
+			t.Errorf("%s, issuer %s: %+v %v", base, iss, got, err)
+		}
+	}
+	for _, many := range []string{ms + "common", ms + "organizations"} {
+		f(many, ms+mine+"/v2.0", false, true)
+		f(many, ms+other+"/v2.0", true, true)
+		f(many, "https://sts.windows.net/"+mine+"/", true, true)
+		f(many, "https://sts.windows.net/"+mine+"/", false, false)
+		f(many, ms+"common/v2.0", false, false)
+		f(many, ms+mine+"/v2.0/../x", false, false)
+		f(many, "https://evil.example/"+mine+"/v2.0", false, false)
+		f(many, "https://login.microsoftonline.com.evil.example/"+mine+"/v2.0", false, false)
+		f(many, "https://evil.example/https://login.microsoftonline.com/"+mine+"/v2.0", false, false)
+		f(many, "https://x.ciamlogin.com/"+mine+"/v2.0", false, false)
+		f(many, "", false, false)
+	}
+	f(ms+"consumers", ms+azureConsumers+"/v2.0", false, true)
+	f(ms+"consumers", ms+mine+"/v2.0", false, false)
+	f(ms+mine, ms+mine+"/v2.0", false, true)
+	f(ms+mine+"/", ms+mine+"/v2.0", true, true)
+	f(ms+mine, ms+other+"/v2.0", false, false)
+	f(ms+mine, ms+other+"/v2.0", true, false)
+	f(ms+mine, "https://sts.windows.net/"+mine+"/", true, true)
+	f(ms+mine, "https://sts.windows.net/"+mine+"/", false, false)
+	f(ms+mine, "https://sts.windows.net/"+other+"/", true, false)
+	f("https://shop.ciamlogin.com/"+mine, "https://"+mine+".ciamlogin.com/"+mine+"/v2.0", false, true) // if its document says so
+	f("https://shop.ciamlogin.com/"+mine, ms+mine+"/v2.0", false, false)
+	f("https://login.example.gov/"+mine, "https://login.example.gov/"+mine+"/v2.0", false, true)
+	f("https://login.example.gov/"+mine, ms+mine+"/v2.0", false, false)
+
+	// A tenant that is configured by its name signs with its id, which the document at that name gives.
+	server := start(t)
+	base := server.Base("azure")
+	form := regexp.MustCompile(`^https://login\.test/` + tenantID + `/v2\.0$`)
+	server.Behave("azure", fakeidp.Behaviour{
+		Discovery: func(d map[string]any) { d["issuer"] = "https://login.test/" + mine + "/v2.0" },
+	})
+	s := Settings{}.withDefaults()
+	d := newDirectory(setOf(t, settingsOf(server)).own[0].http, s)
+	named := trust{issuer: base + "/v2.0", learn: form}
+	for iss, want := range map[string]bool{"https://login.test/" + mine + "/v2.0": true, "https://login.test/" + other + "/v2.0": false, "https://evil.example": false} {
+		_, err := d.verified(t.Context(), named, server.IDToken("azure", fakeidp.Ann, map[string]any{"iss": iss}))
+		if (err == nil) != want {
+			t.Errorf("issuer %s: %v", iss, err)
+		}
+	}
+	if _, err := newDirectory(d.clients, s).document(t.Context(), trust{issuer: base + "/v2.0"}); err == nil {
+		t.Error("a document of another issuer is taken")
+	}
+}
+
+func TestGoogleUserinfo(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	set := setOf(t, settingsOf(f))
+	d := signInAs(t, f, set, "google", with(map[string]any{"hd": "example.org"}), fakeidp.Behaviour{NoIDToken: true})
+	custom, _ := d.Data["custom_claims"].(map[string]any)
+	if d.Data["iss"] != f.Base("google")+"/userinfo/v2/me" || d.Data["sub"] != "1234567" || d.Data["avatar_url"] != pic || custom["hd"] != "example.org" || shown(d.Emails) != "ann@example.org+!" {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestKeycloakClaims(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	set := setOf(t, settingsOf(f))
+	d := signInAs(t, f, set, "keycloak", with(map[string]any{"roles": []string{"a"}, "n": json.Number("9007199254740993"), "nul": "a\x00b", "deep": deep(200)}), fakeidp.Behaviour{})
+	text, err := json.Marshal(d.Data["custom_claims"])
+	if err != nil || strings.Contains(string(text), `\u0000`) || !strings.Contains(string(text), `"n":9007199254740993`) || !strings.Contains(string(text), `"nul":"ab"`) || strings.Count(string(text), "[") > 2*maxDepth {
+		t.Errorf("%s %v", text, err)
+	}
+}
+
+func deep(n int) any {
+	var v any = "bottom"
+	for range n {
+		v = []any{v}
+	}
+	return v
+}
+
+// TestFreeUserinfo: who has no address in the ID token is asked at the profile endpoint.
+func TestFreeUserinfo(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	set := setOf(t, settingsOf(f))
+	quiet := func(c map[string]any) { delete(c, "email"); delete(c, "name") }
+	d := signInAs(t, f, set, "local", fakeidp.Ann, fakeidp.Behaviour{Claims: quiet})
+	if shown(d.Emails) != "ann@example.org+!" || d.Data["name"] != "Ann Example" || d.Data["given_name"] != "Ann" {
+		t.Errorf("%+v", d)
+	}
+	f.Behave("oidc", fakeidp.Behaviour{Claims: quiet, Answers: map[string]fakeidp.Answer{"/userinfo": fakeidp.JSON(`{"sub":"other","email":"victim@example.org","email_verified":true}`)}})
+	_, err := flow(t, f, set, "local", nil)
+	wantError(t, err, http.StatusInternalServerError, "unexpected_failure", noMe, "")
+}
+
+// TestFreeStyle: the document says how the client authenticates, and it is tried in no other way.
+func TestFreeStyle(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	for list, basic := range map[string]bool{"": true, "client_secret_basic": true, "client_secret_post": false, "client_secret_post client_secret_basic": true, "private_key_jwt": true} {
+		f.Reset()
+		f.Behave("oidc", fakeidp.Behaviour{Discovery: func(d map[string]any) {
+			if list != "" {
+				d["token_endpoint_auth_methods_supported"] = strings.Fields(list)
+			}
+			delete(d, "code_challenge_methods_supported")
+		}})
+		set := setOf(t, settingsOf(f))
+		p, err := set.Lookup("local")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := p.Begin(t.Context(), Start{State: "s"})
+		if err != nil || strings.Contains(b.URL, "code_challenge") {
+			t.Errorf("PKCE that the provider doesn't offer: %s %v", b.URL, err)
+		}
+		_, _ = p.Finish(t.Context(), url.Values{"code": {"unknown"}, "iss": {f.Base("oidc")}}, b.Private)
+		seen := f.Requests("oidc", "/token")
+		if len(seen) != 1 || (seen[0].Header.Get("Authorization") != "") != basic || seen[0].Form.Has("client_secret") == basic {
+			t.Errorf("%s: %d requests, %v", list, len(seen), seen)
+		}
+	}
+}
+
+func TestTwitchNobody(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	set := setOf(t, settingsOf(f))
+	f.Behave("twitch", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"/helix/users": fakeidp.JSON(`{"data":[]}`)}})
+	_, err := flow(t, f, set, "twitch", nil)
+	wantError(t, err, http.StatusInternalServerError, "unexpected_failure", noMe, "")
+}
+
+func TestGitHubForm(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	set := setOf(t, settingsOf(f))
+	d := signInAs(t, f, set, "github", fakeidp.Ann, fakeidp.Behaviour{FormToken: true})
+	if d.Token == "" || d.RefreshToken == "" || d.Subject != "1234567" {
+		t.Errorf("%+v", d)
+	}
+	d = signInAs(t, f, set, "github", fakeidp.Ann, fakeidp.Behaviour{Token: func(a map[string]any) { a["expires_in"] = "28800" }})
+	if d.Token == "" {
+		t.Error("expires_in as text")
+	}
+}
