@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -150,60 +148,22 @@ func (d *instance) signUp(t testing.TB, email string) answer {
 	return d.want(t, 200, "POST", "/verify", "", `{"type":"signup","email":"`+email+`","token":"`+code+`"}`)
 }
 
-// lines collects what a process writes, line by line.
+// lines are what a process writes.
 type lines struct {
-	mu   sync.Mutex
-	buf  bytes.Buffer
-	more chan struct{} // closed and replaced whenever something came
+	child.Lines
 	// ended is closed when nothing more comes.
 	ended <-chan struct{}
 }
 
-func newLines() *lines { return &lines{more: make(chan struct{})} }
+func newLines() *lines { return new(lines) }
 
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	close(l.more)
-	l.more = make(chan struct{})
-	return l.buf.Write(p)
-}
-
-func (l *lines) text() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
+func (l *lines) text() string { return l.String() }
 
 // await waits for a line that contains part and decodes its JSON into v, if v is not nil.
 func (l *lines) await(t testing.TB, part string, v any) {
 	t.Helper()
-	timeout := time.After(60 * time.Second)
-	for {
-		over := false
-		select {
-		case <-l.ended:
-			over = true
-		default:
-		}
-		l.mu.Lock()
-		text, more := l.buf.String(), l.more
-		l.mu.Unlock()
-		s := bufio.NewScanner(strings.NewReader(text))
-		for s.Scan() {
-			if strings.Contains(s.Text(), part) && (v == nil || json.Unmarshal(s.Bytes(), v) == nil) {
-				return
-			}
-		}
-		if over {
-			t.Fatalf("the daemon ended without a line with %s", part)
-		}
-		select {
-		case <-more:
-		case <-l.ended:
-		case <-timeout:
-			t.Fatalf("no line with %s within 60 s", part)
-		}
+	if err := l.Await(part, v, l.ended, 60*time.Second); err != nil {
+		t.Fatal(err)
 	}
 }
 

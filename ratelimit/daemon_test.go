@@ -1,17 +1,13 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -193,54 +189,18 @@ func eventually(t testing.TB, what string, f func() bool) {
 	}
 }
 
-// lines collects what a process writes, line by line.
-type lines struct {
-	mu   sync.Mutex
-	buf  bytes.Buffer
-	more chan struct{} // closed and replaced whenever something came
-}
+// lines are what a process writes.
+type lines struct{ child.Lines }
 
-func newLines() *lines { return &lines{more: make(chan struct{})} }
+func newLines() *lines { return new(lines) }
 
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	close(l.more)
-	l.more = make(chan struct{})
-	return l.buf.Write(p)
-}
-
-func (l *lines) text() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
+func (l *lines) text() string { return l.String() }
 
 // await waits for a line that contains part and decodes its JSON into v, if v is not nil.
 func (l *lines) await(t testing.TB, part string, v any) {
 	t.Helper()
-	timeout := time.After(20 * time.Second)
-	for {
-		l.mu.Lock()
-		text, more := l.buf.String(), l.more
-		l.mu.Unlock()
-		s := bufio.NewScanner(strings.NewReader(text))
-		for s.Scan() {
-			if !strings.Contains(s.Text(), part) {
-				continue
-			}
-			if v == nil {
-				return
-			}
-			if json.Unmarshal(s.Bytes(), v) == nil {
-				return
-			}
-		}
-		select {
-		case <-more:
-		case <-timeout:
-			t.Fatalf("no line with %s within 20 s in:\n%s", part, text)
-		}
+	if err := l.Await(part, v, nil, 20*time.Second); err != nil {
+		t.Fatalf("%v in:\n%s", err, l)
 	}
 }
 

@@ -23,27 +23,33 @@ type Process struct {
 }
 
 // Start starts cmd in a process group of its own, so that Ctrl-C reaches the owner alone and the
-// owner decides the order of ending.
+// owner decides the order of ending. What else cmd.SysProcAttr says stays.
 func Start(cmd *exec.Cmd) (*Process, error) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = new(syscall.SysProcAttr)
+	}
+	cmd.SysProcAttr.Setpgid = true
 	endWithParent(cmd.SysProcAttr)
 	p := &Process{cmd: cmd, done: make(chan struct{})}
-	started := make(chan error)
-	go func() {
-		// The kernel tells a child of its parent's death when the thread that forked ends. This one
-		// is kept for as long as the child lives.
-		runtime.LockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			p.err = cmd.Wait()
-		}
-		close(p.done)
-	}()
+	started := make(chan error, 1)
+	go p.watch(started)
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("child: %w", err)
 	}
 	return p, nil
+}
+
+// watch starts the program and waits for its end on one thread. The kernel tells a child of its parent's
+// death when the thread that forked ends, not the process, so that thread must live as long as the child;
+// being locked, it ends together with this function.
+func (p *Process) watch(started chan<- error) {
+	runtime.LockOSThread()
+	err := p.cmd.Start()
+	started <- err
+	if err == nil {
+		p.err = p.cmd.Wait()
+	}
+	close(p.done)
 }
 
 // PID is the child's process id.

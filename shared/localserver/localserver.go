@@ -15,12 +15,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
 	"syscall"
 	"time"
+
+	"gatehouse/shared/child"
 )
 
 // ErrMissing: the server's program is not on this machine.
@@ -62,7 +63,7 @@ type Server struct {
 
 	mu   sync.Mutex // guards cmd and done while the server is started anew
 	cmd  *exec.Cmd
-	done chan struct{} // closed when the present process has ended
+	done <-chan struct{} // closed when the present process has ended
 	log  *os.File
 
 	hold *os.File // see Forget; never closed, or the folder would go
@@ -121,15 +122,13 @@ func (s *Server) run(ctx context.Context) error {
 	cmd := exec.Command(path, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8"}
-	// A process group of its own: Ctrl-C reaches us, and we decide the order of ending.
-	cmd.SysProcAttr = dieWithParent(&syscall.SysProcAttr{Setpgid: true, Credential: s.plan.credential})
-	done := make(chan struct{})
-	started := make(chan error, 1)
-	go watch(cmd, started, done)
-	if err := <-started; err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.plan.credential}
+	process, err := child.Start(cmd)
+	if err != nil {
 		log.Close()
 		return fmt.Errorf("localserver: %w", err)
 	}
+	done := process.Ended()
 	s.mu.Lock()
 	if s.log != nil {
 		s.log.Close()
@@ -143,19 +142,6 @@ func (s *Server) run(ctx context.Context) error {
 		return err
 	}
 	return nil
-}
-
-// watch starts the program and waits for its end on one thread. The kernel sends the parent-death
-// signal when the thread that forked ends, not the process, so that thread must live as long as the
-// child; being locked, it ends together with this function.
-func watch(cmd *exec.Cmd, started chan<- error, done chan<- struct{}) {
-	runtime.LockOSThread()
-	err := cmd.Start()
-	started <- err
-	if err == nil {
-		cmd.Wait() // how it ended is in its log
-	}
-	close(done)
 }
 
 // await asks for readiness until the server answers, ends, or the time is up.
