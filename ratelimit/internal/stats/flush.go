@@ -19,6 +19,9 @@ type Sink interface {
 	Time(s Series, d time.Duration, rate float64) bool
 	// Flush sends on what was handed over so far.
 	Flush()
+	// Awake tries once more to find a live way out, until ctx ends, and is Ready: the last counts
+	// of a process would otherwise be lost in the pause between two tries.
+	Awake(ctx context.Context) bool
 	// Close sends what is queued until ctx ends, then frees everything.
 	Close(ctx context.Context) error
 }
@@ -43,11 +46,11 @@ func (r *Registry) Run(ctx context.Context, sink Sink, every time.Duration) {
 	flush := time.NewTicker(every)
 	defer flush.Stop()
 	var drain <-chan time.Time
-	if sink != nil {
+	if sink != nil || r.onTime != nil {
 		t := time.NewTicker(drainEvery)
 		defer t.Stop()
 		drain = t.C
-		r.timing.Store(sink.Ready())
+		r.timing.Store(r.onTime != nil || sink.Ready())
 	}
 	for {
 		select {
@@ -113,11 +116,12 @@ func latch(sink Sink, s Series, last *uint64, v uint64) bool {
 	return true
 }
 
-// drain hands over the timers' samples and has them record only while the sink is ready.
+// drain hands over the timers' samples, to the sink while it is ready and to whoever else takes them,
+// and has timers record only while somebody does.
 func (r *Registry) drain(sink Sink) {
-	ready := sink.Ready()
-	r.timing.Store(ready)
-	if !ready {
+	ready := sink != nil && sink.Ready()
+	r.timing.Store(ready || r.onTime != nil)
+	if !ready && r.onTime == nil {
 		return
 	}
 	r.mu.Lock()
@@ -125,12 +129,17 @@ func (r *Registry) drain(sink Sink) {
 	r.mu.Unlock()
 	for _, t := range timers {
 		t.drain(func(d time.Duration, rate float64) {
-			if !sink.Time(t.Series, d, rate) {
+			if ready && !sink.Time(t.Series, d, rate) {
 				r.dropped.Inc()
+			}
+			if r.onTime != nil {
+				r.onTime(t.Series, d, rate)
 			}
 		})
 	}
-	sink.Flush()
+	if ready {
+		sink.Flush()
+	}
 }
 
 // finish is the final flush: nothing may be counted any more. Two drains empty both buffers of
@@ -139,12 +148,13 @@ func (r *Registry) finish(sink Sink) {
 	if sink == nil {
 		return
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), finalFlush)
+	defer cancel()
+	awake := sink.Awake(ctx)
 	r.drain(sink)
 	r.drain(sink)
 	r.timing.Store(false)
-	delivered := sink.Ready() && r.emit(sink)
-	ctx, cancel := context.WithTimeout(context.Background(), finalFlush)
-	defer cancel()
+	delivered := awake && r.emit(sink)
 	if err := sink.Close(ctx); err != nil {
 		r.log.Warn("stats: the last statistics may be incomplete", "error", err)
 	} else if !delivered {

@@ -31,7 +31,8 @@ func (s *recorder) add(format string, args ...any) bool {
 	return true
 }
 
-func (s *recorder) Ready() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.on }
+func (s *recorder) Ready() bool                { s.mu.Lock(); defer s.mu.Unlock(); return s.on }
+func (s *recorder) Awake(context.Context) bool { return s.Ready() }
 func (s *recorder) Count(m Series, n uint64) bool {
 	if s.room > 0 && len(s.lines) >= s.room {
 		return false

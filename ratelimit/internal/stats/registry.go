@@ -72,7 +72,8 @@ type Registry struct {
 	idle        time.Duration
 	delivered   time.Time // when the sink last took everything; the flusher's own
 	log         *slog.Logger
-	dropped     *Counter // timer values that the sink had no room for
+	dropped     *Counter                             // timer values that the sink had no room for
+	onTime      func(Series, time.Duration, float64) // takes timer values too; never changes after Run
 
 	// timing says that the sink takes samples now; all timers look at it.
 	timing atomic.Bool

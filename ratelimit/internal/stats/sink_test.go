@@ -133,6 +133,38 @@ func TestStatsdTCP_restart(t *testing.T) {
 	}
 }
 
+// TestStatsdTCP_lastTry: a statsd that is back when the process ends gets the last counts, though the
+// next try would come later.
+func TestStatsdTCP_lastTry(t *testing.T) {
+	t.Parallel()
+	ln := listen(t, "127.0.0.1:0")
+	ln.Close()
+	r := NewRegistry(Options{Log: quiet()})
+	r.Counter("n").Add(7)
+	s := NewStatsdTCP(ln.Addr().String(), quiet())
+	tried := make(chan struct{}, 1)
+	s.out.(*tcp).hurry <- tried // it has failed once, and now again
+	<-tried
+	ln = listen(t, ln.Addr().String())
+	got := make(chan string, 1)
+	go func() {
+		conn, err := ln.Accept()
+		if err != nil {
+			got <- err.Error()
+			return
+		}
+		defer conn.Close()
+		b, _ := io.ReadAll(conn)
+		got <- string(b)
+	}()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r.Run(ctx, s, time.Hour)
+	if text := <-got; !strings.Contains(text, "n:7|c\n") {
+		t.Errorf("got %q", text)
+	}
+}
+
 // TestStatsdTCP_stalled: a server that accepts and never reads. Send never waits, the queue is
 // bounded, and the shutdown too.
 func TestStatsdTCP_stalled(t *testing.T) {

@@ -15,6 +15,7 @@ type transport interface {
 	statsd.Sender
 	ready() bool
 	flush()
+	awake(ctx context.Context) bool
 	drain(ctx context.Context) error // sends what is queued, then closes
 }
 
@@ -66,6 +67,9 @@ func (s *Statsd) Time(m Series, d time.Duration, rate float64) bool {
 
 // Flush implements Sink.
 func (s *Statsd) Flush() { s.out.flush() }
+
+// Awake implements Sink.
+func (s *Statsd) Awake(ctx context.Context) bool { return s.out.awake(ctx) }
 
 // Close implements Sink.
 func (s *Statsd) Close(ctx context.Context) error { return s.out.drain(ctx) }

@@ -40,6 +40,9 @@ func NewLines(w io.Writer) *Lines {
 // Ready implements Sink.
 func (l *Lines) Ready() bool { return l.buf != nil || len(l.empty) > 0 }
 
+// Awake implements Sink.
+func (l *Lines) Awake(context.Context) bool { return l.Ready() }
+
 // Count implements Sink.
 func (l *Lines) Count(s Series, delta uint64) bool {
 	return l.line(KindCounter, s, strconv.FormatUint(delta, 10)+".000000", 1)

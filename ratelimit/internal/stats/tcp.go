@@ -34,7 +34,8 @@ type tcp struct {
 	log       *slog.Logger
 	connected atomic.Bool
 	wake      chan struct{}
-	stop      context.CancelFunc // ends dialling and waiting
+	hurry     chan chan<- struct{} // asks for a try now; answered when it has failed or stands
+	stop      context.CancelFunc   // ends dialling and waiting
 	closing   chan struct{}
 	done      chan struct{}
 
@@ -46,7 +47,7 @@ func newTCP(addr string, log *slog.Logger) *tcp {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &tcp{
 		addr: addr, log: log, stop: stop,
-		wake: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}),
+		wake: make(chan struct{}, 1), hurry: make(chan chan<- struct{}), closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.run(ctx)
 	return s
@@ -82,6 +83,26 @@ func (s *tcp) Close() error {
 	return nil
 }
 
+// awake dials at once if the connection is down, instead of at the end of the pause.
+func (s *tcp) awake(ctx context.Context) bool {
+	tried := make(chan struct{}, 1)
+	for !s.ready() {
+		select {
+		case s.hurry <- tried: // run is in its pause
+			select {
+			case <-tried:
+			case <-ctx.Done():
+			}
+			return s.ready()
+		case <-time.After(time.Millisecond): // run is dialling, or has just connected
+			if ctx.Err() != nil {
+				return s.ready()
+			}
+		}
+	}
+	return true
+}
+
 func (s *tcp) drain(ctx context.Context) error {
 	close(s.closing)
 	if !s.connected.Load() {
@@ -109,13 +130,23 @@ func (s *tcp) queued() int {
 func (s *tcp) run(ctx context.Context) {
 	defer close(s.done)
 	told := false
+	var tried chan<- struct{} // of awake
+	answer := func() {
+		if tried != nil {
+			tried <- struct{}{}
+			tried = nil
+		}
+	}
 	for {
 		conn, err := (&net.Dialer{Timeout: tcpDial}).DialContext(ctx, "tcp", s.addr)
 		if err == nil {
 			s.log.Info("stats: connected to statsd", "address", s.addr)
 			told = false
+			s.connected.Store(true)
+			answer()
 			err = s.write(ctx, conn)
 		}
+		answer()
 		if ctx.Err() != nil || err == nil {
 			return
 		}
@@ -128,6 +159,7 @@ func (s *tcp) run(ctx context.Context) {
 			return
 		case <-s.closing:
 			return
+		case tried = <-s.hurry:
 		case <-time.After(tcpReconnect):
 		}
 	}
@@ -156,7 +188,6 @@ func (s *tcp) write(ctx context.Context, conn net.Conn) error {
 		<-broken
 	}()
 
-	s.connected.Store(true)
 	last := false
 	for {
 		if err := s.empty(conn); err != nil {

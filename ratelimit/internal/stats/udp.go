@@ -52,6 +52,9 @@ func newUDP(addr string, log *slog.Logger) *udp {
 
 func (u *udp) ready() bool { return u.sender.Load() != nil }
 
+// awake is ready: a name that does not resolve for minutes does not resolve now.
+func (u *udp) awake(context.Context) bool { return u.ready() }
+
 // Send implements statsd.Sender. An error means that this line was not taken; the lines of a
 // datagram that the kernel refuses are lost.
 func (u *udp) Send(line []byte) (int, error) {

@@ -1,0 +1,93 @@
+package stats
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// RuleSeries is one rule's counters with their key, clean: what stands between
+// "ratelimit.service.rate_limit." and the statistic.
+type RuleSeries struct {
+	Key string
+	*Rule
+}
+
+// RulePrefix begins the names of all statistics of rules.
+const RulePrefix = rulePrefix
+
+// RuleStats are the statistics of a rule by name, in a fixed order.
+var RuleStats = [...]string{"total_hits", "over_limit", "near_limit", "within_limit", "shadow_mode", "over_limit_with_local_cache"}
+
+// Stat is the counter RuleStats[i].
+func (r *Rule) Stat(i int) *Counter { return r.counter(i) }
+
+// Hit says whether anything was ever counted.
+func (r *Rule) Hit() bool {
+	for i := range ruleStats {
+		if r.counter(i).Value() != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Rules are the rules that were hit, in no order: 24 bytes each, and the counters are live.
+func (r *Registry) Rules() []RuleSeries {
+	r.mu.Lock()
+	ruling := r.ruling
+	r.mu.Unlock()
+	n := 0
+	for _, s := range ruling {
+		if s.Hit() {
+			n++
+		}
+	}
+	hit := make([]RuleSeries, 0, n)
+	for _, s := range ruling {
+		if len(hit) < n && s.Hit() {
+			hit = append(hit, RuleSeries{s.key, &s.Rule})
+		}
+	}
+	return hit
+}
+
+// Named calls f with every other counter and gauge and its present value, sorted by name and tags,
+// zero ones included.
+func (r *Registry) Named(f func(s Series, kind Kind, value float64)) {
+	r.runBefore()
+	r.mu.Lock()
+	list := slices.Clone(r.list)
+	r.mu.Unlock()
+	slices.SortFunc(list, func(a, b *series) int {
+		if n := strings.Compare(a.Name, b.Name); n != 0 {
+			return n
+		}
+		return strings.Compare(a.suffix, b.suffix)
+	})
+	for _, s := range list {
+		if s.kind == KindGauge {
+			f(s.Series, KindGauge, float64(s.gauge()))
+		} else {
+			f(s.Series, KindCounter, float64(s.value()))
+		}
+	}
+}
+
+// Timers are the timers made so far.
+func (r *Registry) Timers() []Series {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]Series, 0, len(r.timers))
+	for _, t := range r.timers {
+		all = append(all, t.Series)
+	}
+	return all
+}
+
+// ExtraTags are EXTRA_TAGS, sorted and clean.
+func (r *Registry) ExtraTags() []Tag { return slices.Clone(r.extra) }
+
+// OnTime has f called with every timer value beside the sink, within two tenths of a second, from one
+// goroutine: rate is as in Sink.Time. It must be said before Run begins.
+func (r *Registry) OnTime(f func(s Series, d time.Duration, rate float64)) { r.onTime = f }
