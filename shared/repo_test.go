@@ -21,7 +21,7 @@ const module = "gatehouse"
 // floors is the order of the daemons' rooms: a package imports only what lies on a lower floor.
 var floors = map[string]int{
 	"ratelimit/internal/rls": 0, "ratelimit/internal/stats": 0,
-	"ratelimit/internal/limits": 1, "ratelimit/internal/counter": 1,
+	"ratelimit/internal/limits": 1, "ratelimit/internal/counter": 1, "ratelimit/internal/pull": 1,
 	"ratelimit/internal/grpctls": 0,
 	"ratelimit/internal/decide":  2,
 	"ratelimit/internal/source":  3,

@@ -1,0 +1,322 @@
+package pull
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/statsd_exporter/pkg/mapper"
+
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// Mapping is a mapping file of the statsd exporter's format. It maps the dotted names of the README,
+// without tags; timers come in milliseconds.
+type Mapping struct{ m *mapper.MetricMapper }
+
+// LoadMapping reads the file, old key names (timer_type, buckets, quantiles) too. An error names the
+// file, the line, and what is wrong.
+func LoadMapping(path string) (*Mapping, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	m, err := parseMapping(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return m, nil
+}
+
+func parseMapping(text string) (*Mapping, error) {
+	m := &mapper.MetricMapper{}
+	first := m.InitFromYAMLString(text)
+	if first == nil {
+		return &Mapping{m}, nil
+	}
+	var doc yaml.MapSlice
+	if err := yaml.UnmarshalWithOptions([]byte(text), &doc, yaml.UseOrderedMap()); err != nil {
+		return nil, first // no YAML, or no map: the library says where
+	}
+	if changed, old := modern(doc); old {
+		doc = changed
+		if first = initFrom(m, doc, -1); first == nil {
+			return &Mapping{m}, nil
+		}
+	}
+	return nil, located(text, doc, first)
+}
+
+// initFrom loads doc with no more than n of its mappings; -1: all.
+func initFrom(m *mapper.MetricMapper, doc yaml.MapSlice, n int) error {
+	cut := make(yaml.MapSlice, 0, len(doc))
+	for _, item := range doc {
+		if list, ok := item.Value.([]any); ok && item.Key == "mappings" && n >= 0 {
+			item.Value = list[:n]
+		}
+		cut = append(cut, item)
+	}
+	b, err := yaml.Marshal(cut)
+	if err != nil {
+		return err
+	}
+	return m.InitFromYAMLString(string(b))
+}
+
+// located puts the line before err. The library tells one for YAML's mistakes alone, so the first
+// mapping is looked for that cannot be loaded with those before it.
+func located(text string, doc yaml.MapSlice, err error) error {
+	list := 0
+	for _, item := range doc {
+		if l, ok := item.Value.([]any); ok && item.Key == "mappings" {
+			list = len(l)
+		}
+	}
+	for n := range list + 1 {
+		if bad := initFrom(&mapper.MetricMapper{}, doc, n); bad != nil {
+			what := "defaults"
+			if n > 0 {
+				what = fmt.Sprintf("mapping %d", n)
+			}
+			return fmt.Errorf("line %d: %s: %s", lineOf(text, n), what, reason(bad))
+		}
+	}
+	return err
+}
+
+// reason is the library's text without its own idea of lines, which are those of another text or none.
+func reason(err error) string {
+	s := strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n  ")
+	if rest, ok := strings.CutPrefix(s, "line "); ok {
+		if _, after, ok := strings.Cut(rest, ": "); ok {
+			s = after
+		}
+	}
+	return strings.ReplaceAll(s, "mapper.", "")
+}
+
+// lineOf is where mapping n begins, counted from 1; 0: the defaults.
+func lineOf(text string, n int) int {
+	file, err := parser.ParseBytes([]byte(text), 0)
+	if err != nil || len(file.Docs) == 0 {
+		return 1
+	}
+	root, _ := file.Docs[0].Body.(*ast.MappingNode)
+	if root == nil {
+		return 1
+	}
+	for _, v := range root.Values {
+		switch key := v.Key.String(); {
+		case n == 0 && key != "mappings":
+			return v.Key.GetToken().Position.Line
+		case n > 0 && key == "mappings":
+			if list, ok := v.Value.(*ast.SequenceNode); ok && n <= len(list.Values) {
+				return firstToken(list.Values[n-1])
+			}
+		}
+	}
+	return 1
+}
+
+func firstToken(n ast.Node) int {
+	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
+		return m.Values[0].Key.GetToken().Position.Line
+	}
+	if m, ok := n.(*ast.MappingValueNode); ok {
+		return m.Key.GetToken().Position.Line
+	}
+	return n.GetToken().Position.Line
+}
+
+// modern gives old keys their names of today: timer_type, match_metric_type timer, and buckets and
+// quantiles outside the options that hold them now. It says whether there were any.
+func modern(doc yaml.MapSlice) (yaml.MapSlice, bool) {
+	old := false
+	out := make(yaml.MapSlice, 0, len(doc))
+	for _, item := range doc {
+		switch v := item.Value.(type) {
+		case yaml.MapSlice:
+			if item.Key == "defaults" {
+				m, was := modernEntry(v)
+				item.Value, old = m, old || was
+			}
+		case []any:
+			if item.Key != "mappings" {
+				break
+			}
+			list := make([]any, len(v))
+			for i := range v {
+				list[i] = v[i]
+				if entry, ok := v[i].(yaml.MapSlice); ok {
+					m, was := modernEntry(entry)
+					list[i], old = m, old || was
+				}
+			}
+			item.Value = list
+		}
+		out = append(out, item)
+	}
+	return out, old
+}
+
+func modernEntry(entry yaml.MapSlice) (out yaml.MapSlice, old bool) {
+	for _, item := range entry {
+		switch {
+		case item.Key == "timer_type":
+			item.Key, old = "observer_type", true
+		case item.Key == "match_metric_type" && item.Value == "timer":
+			item.Value, old = "observer", true
+		case item.Key == "buckets":
+			item, old = yaml.MapItem{Key: "histogram_options", Value: yaml.MapSlice{item}}, true
+		case item.Key == "quantiles":
+			item, old = yaml.MapItem{Key: "summary_options", Value: yaml.MapSlice{item}}, true
+		}
+		out = append(out, item)
+	}
+	return out, old
+}
+
+// target is what a mapping makes of one name.
+type target struct {
+	name, help string
+	labels     map[string]string
+	honor      bool
+	scale      float64
+	ttl        time.Duration
+	drop       bool
+	mapping    *mapper.MetricMapping // nil: none matched
+}
+
+func (m *Mapping) of(name string, t mapper.MetricType) target {
+	found, labels, ok := m.m.GetMapping(name, t)
+	if !ok || found == nil {
+		return target{name: clean(name), help: help, scale: 1, ttl: m.m.Defaults.Ttl}
+	}
+	to := target{
+		name: clean(found.Name), help: found.HelpText, labels: labels, honor: found.HonorLabels,
+		scale: 1, ttl: found.Ttl, drop: found.Action == mapper.ActionTypeDrop, mapping: found,
+	}
+	if to.help == "" {
+		to.help = help
+	}
+	if found.Scale.Set {
+		to.scale = found.Scale.Val
+	}
+	return to
+}
+
+// tags joins the mapping's labels with the tags of a series; the mapping's win, unless it honours the
+// tags.
+func (t *target) tags(tags []stats.Tag) []stats.Tag {
+	var own []stats.Tag
+	for name, value := range t.labels {
+		own = append(own, stats.Tag{Name: name, Value: strings.ToValidUTF8(value, "_")})
+	}
+	if t.honor {
+		return with(own, labelsOf(tags)...)
+	}
+	return with(labelsOf(tags), own...)
+}
+
+func (m *Mapping) timer(s stats.Series) (timeMapping, bool) {
+	to := m.of(s.Name, mapper.MetricTypeObserver)
+	if to.drop {
+		return timeMapping{}, false
+	}
+	out := timeMapping{name: to.name, help: to.help, labels: to.tags(s.Tags), scale: to.scale, kind: summary}
+	observer, defaults := m.m.Defaults.ObserverType, m.m.Defaults
+	buckets, quantiles := defaults.HistogramOptions.Buckets, defaults.SummaryOptions
+	if to.mapping != nil {
+		if to.mapping.ObserverType != mapper.ObserverTypeDefault {
+			observer = to.mapping.ObserverType
+		}
+		if o := to.mapping.HistogramOptions; o != nil && len(o.Buckets) > 0 {
+			buckets = o.Buckets
+		}
+		if o := to.mapping.SummaryOptions; o != nil {
+			quantiles = *o
+		}
+	}
+	if observer == mapper.ObserverTypeHistogram {
+		out.kind, out.buckets = histogram, buckets
+		return out, true
+	}
+	out.summary = prometheus.SummaryOpts{
+		Objectives: map[float64]float64{}, MaxAge: quantiles.MaxAge, AgeBuckets: quantiles.AgeBuckets, BufCap: quantiles.BufCap,
+	}
+	for _, q := range quantiles.Quantiles {
+		out.summary.Objectives[q.Quantile] = q.Error
+	}
+	return out, true
+}
+
+// seen is what the file makes of a series, looked up once, and when the series last changed.
+type seen struct {
+	target
+	value float64
+	since time.Time
+	round bool // of the scrape that last met it
+}
+
+// mapped shows everything but times as the file says. A counter that was never touched is not there, as
+// in a statsd exporter; a series with a ttl goes when it has not changed for that long, as far as
+// scrapes can tell.
+func (p *Page) mapped(w *writer) {
+	all, now := families{}, time.Now()
+	var round bool
+	for _, s := range p.seen {
+		round = !s.round
+		break
+	}
+	show := func(name string, tags []stats.Tag, k kind, value float64) {
+		if k == counter && value == 0 {
+			return
+		}
+		id := name
+		if len(tags) > len(p.extra) {
+			id += "\x00" + identity(tags)
+		}
+		s := p.seen[id]
+		if s == nil {
+			t := mapper.MetricTypeCounter
+			if k == gauge {
+				t = mapper.MetricTypeGauge
+			}
+			s = &seen{target: p.Mapping.of(name, t), since: now}
+			p.seen[id] = s
+		}
+		if s.value != value {
+			s.value, s.since = value, now
+		}
+		s.round = round
+		if s.drop || s.ttl > 0 && now.Sub(s.since) > s.ttl {
+			return
+		}
+		all.add(w, s.name, k, s.help, s.tags(tags), value*s.scale)
+	}
+	p.Stats.Named(func(s stats.Series, k stats.Kind, value float64) {
+		kind := counter
+		if k == stats.KindGauge {
+			kind = gauge
+		}
+		show(s.Name, s.Tags, kind, value)
+	})
+	for _, r := range p.Stats.Rules() {
+		for i, stat := range stats.RuleStats {
+			if n := r.Stat(i).Value(); n != 0 {
+				show(stats.RulePrefix+r.Key+"."+stat, p.extra, counter, float64(n))
+			}
+		}
+	}
+	for id, s := range p.seen { // gone from the registry
+		if s.round != round {
+			delete(p.seen, id)
+		}
+	}
+	all.write(w)
+}

@@ -1,0 +1,199 @@
+package pull
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// The default mapping of spec 7.7. Rules are rules below; times are in times.go.
+
+const help = "A statistic of ratelimit; its README says what it counts."
+
+// helps are the texts of the metrics that an operator meets first.
+var helps = map[string]string{
+	"ratelimit_service_should_rate_limit_error":                "Requests that were refused or that the store failed, by err_type.",
+	"ratelimit_service_total_requests":                         "Requests, by method.",
+	"ratelimit_service_config_load_success":                    "Sets of rules that came into force.",
+	"ratelimit_service_config_load_error":                      "Sets of rules that were refused.",
+	"ratelimit_service_config_rejected":                        "1 while the newest set of rules is refused.",
+	"ratelimit_service_config_loaded_at":                       "When the rules in force were loaded, in seconds since 1970; 0 before the first.",
+	"ratelimit_redis_pool_breaker_open":                        "1 while the breaker is open and the store is not asked.",
+	"ratelimit_service_response_time_seconds":                  "Time from a request to its answer, by method.",
+	"ratelimit_service_rate_limit_total_hits":                  "Hits asked for, by rule.",
+	"ratelimit_service_rate_limit_over_limit":                  "Hits beyond the limit, by rule.",
+	"ratelimit_service_rate_limit_near_limit":                  "Hits between NEAR_LIMIT_RATIO times the limit and the limit, by rule.",
+	"ratelimit_service_rate_limit_within_limit":                "Hits of descriptors that passed, by rule.",
+	"ratelimit_service_rate_limit_shadow_mode":                 "Hits beyond the limit that shadow mode let pass, by rule.",
+	"ratelimit_service_rate_limit_over_limit_with_local_cache": "Hits that the over-limit cache refused, by rule; over_limit counts them too.",
+}
+
+func helpOf(name string) string {
+	if h, ok := helps[name]; ok {
+		return h
+	}
+	return help
+}
+
+// native shows everything but rules and times.
+func (p *Page) native(w *writer) {
+	all := families{}
+	p.Stats.Named(func(s stats.Series, k stats.Kind, value float64) {
+		kind := counter
+		if k == stats.KindGauge {
+			kind = gauge
+		}
+		name, own := nativeName(s.Name, kind)
+		all.add(w, name, kind, helpOf(name), p.labels(s, own...), value)
+	})
+	all.write(w)
+}
+
+// labels are the labels of a series: own ones, and its tags.
+func (p *Page) labels(s stats.Series, own ...stats.Tag) []stats.Tag {
+	return with(labelsOf(s.Tags), own...)
+}
+
+// nativeName maps a counter's or gauge's name; what the table of spec 7.7 does not list keeps its name,
+// with `_` for whatever a metric's name may not have.
+func nativeName(name string, k kind) (string, []stats.Tag) {
+	if k == counter {
+		if part, ok := strings.CutPrefix(name, "ratelimit.service.call.should_rate_limit."); ok && part != "" && !strings.Contains(part, ".") {
+			return "ratelimit_service_should_rate_limit_error", []stats.Tag{{Name: "err_type", Value: part}}
+		}
+		if method, ok := methodOf(name, ".total_requests"); ok {
+			return "ratelimit_service_total_requests", []stats.Tag{{Name: "grpc_method", Value: method}}
+		}
+	}
+	return clean(name), nil
+}
+
+// methodOf is the star of ratelimit_server.*<suffix>.
+func methodOf(name, suffix string) (string, bool) {
+	rest, ok := strings.CutPrefix(name, "ratelimit_server.")
+	if !ok {
+		return "", false
+	}
+	method, ok := strings.CutSuffix(rest, suffix)
+	return method, ok && method != "" && !strings.Contains(method, ".")
+}
+
+// ruleKey is the part of a rule's key that becomes labels, and where its labels end.
+type ruleKey struct {
+	text  string // domain, key1 and key2 with the dots between
+	rules *stats.Rule
+}
+
+// rules shows the rules that were hit: domain, key1 and key2 as labels. Deeper ones have the labels of
+// the first three parts and add up (RULINGS). Every series of a rule is shown from its first hit on,
+// but for the two that most rules never need.
+func (p *Page) rules(w *writer) {
+	hit := p.Stats.Rules()
+	keys := make([]ruleKey, len(hit))
+	for i, r := range hit {
+		keys[i] = ruleKey{threeParts(r.Key), r.Rule}
+	}
+	slices.SortFunc(keys, func(a, b ruleKey) int { return cmp.Compare(a.text, b.text) })
+
+	lines := newRuleLines(p.extra)
+	for stat, name := range stats.RuleStats {
+		metric := "ratelimit_service_rate_limit_" + name
+		if !w.claim(metric, counter) {
+			continue
+		}
+		lines.begin(w, metric, helpOf(metric))
+		rare := name == "shadow_mode" || name == "over_limit_with_local_cache"
+		for i := 0; i < len(keys); {
+			text, sum := keys[i].text, uint64(0)
+			for ; i < len(keys) && keys[i].text == text; i++ {
+				sum += keys[i].rules.Stat(stat).Value()
+			}
+			if sum != 0 || !rare {
+				lines.add(w, text, float64(sum))
+			}
+		}
+		lines.end(w)
+	}
+}
+
+// threeParts cuts a rule's key after its third part. An empty label is no label, so dots at the end
+// would tell apart what has the same labels.
+func threeParts(key string) string {
+	dots := 0
+	for i := range len(key) {
+		if key[i] == '.' {
+			if dots++; dots == 3 {
+				key = key[:i]
+				break
+			}
+		}
+	}
+	return strings.TrimRight(key, ".")
+}
+
+// ruleLines turns rules into lines, chunk by chunk in the same memory.
+type ruleLines struct {
+	family dto.MetricFamily
+	slots  [chunk]ruleSlot
+	n      int
+	first  bool
+}
+
+type ruleSlot struct {
+	metric  dto.Metric
+	counter dto.Counter
+	value   float64
+	parts   [3]string
+	own     [3]dto.LabelPair
+	pairs   [3][]*dto.LabelPair // the first one, two or three of own, and the labels that all have
+}
+
+var partNames = [3]string{"domain", "key1", "key2"}
+
+func newRuleLines(extra []stats.Tag) *ruleLines {
+	l := &ruleLines{}
+	common := pairs(extra)
+	for i := range l.slots {
+		s := &l.slots[i]
+		var own []*dto.LabelPair
+		for j := range s.own {
+			s.own[j].Name, s.own[j].Value = &partNames[j], &s.parts[j]
+			own = append(own, &s.own[j])
+			s.pairs[j] = slices.Concat(own, common)
+		}
+		s.counter.Value, s.metric.Counter = &s.value, &s.counter
+	}
+	l.family.Metric = make([]*dto.Metric, 0, chunk)
+	return l
+}
+
+func (l *ruleLines) begin(w *writer, name, help string) {
+	l.family.Name, l.family.Help, l.family.Type = &name, &help, types[counter]
+	l.n, l.first = 0, true
+}
+
+// add shows one series. Labels that are empty are left out: key1 of a key of one part, key2 of two.
+func (l *ruleLines) add(w *writer, key string, value float64) {
+	s := &l.slots[l.n]
+	s.parts[0], key, _ = strings.Cut(key, ".")
+	s.parts[1], s.parts[2], _ = strings.Cut(key, ".")
+	own := 3
+	for own > 1 && s.parts[own-1] == "" {
+		own--
+	}
+	s.metric.Label = s.pairs[own-1]
+	s.value = value
+	l.family.Metric = append(l.family.Metric, &s.metric)
+	if l.n++; l.n == chunk {
+		l.end(w)
+	}
+}
+
+func (l *ruleLines) end(w *writer) {
+	w.encode(&l.family, l.first)
+	l.family.Metric, l.n, l.first = l.family.Metric[:0], 0, false
+}

@@ -1,0 +1,179 @@
+// Package pull shows the statistics to whoever comes for them: Prometheus' text exposition format,
+// read from the live counters at each scrape (spec 7.7).
+//
+// The default mapping gives the series of rules, methods and errors labels instead of names; a mapping
+// file of the statsd exporter's format replaces it. Names and lines are written by Prometheus' own
+// libraries. A scrape of the default mapping needs memory for the list of rules that were hit and for
+// one chunk of lines, whatever the number of series; it takes no lock that a request takes. Only one
+// scrape runs at a time.
+package pull
+
+import (
+	"bufio"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/common/expfmt"
+
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// Options of a Page. Stats is required.
+type Options struct {
+	// Stats is what is shown. New must be called before its Run.
+	Stats *stats.Registry
+	// Mapping replaces the default one; nil leaves that.
+	Mapping *Mapping
+	// Milliseconds leaves response times in milliseconds although their metric is named seconds
+	// (PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS). It has no effect with Mapping.
+	Milliseconds bool
+	Log          *slog.Logger
+}
+
+// Page is the HTTP handler of the exposition.
+type Page struct {
+	Options
+	extra    []stats.Tag // as labels
+	own      *prometheus.Registry
+	times    times
+	conflict *stats.Counter
+
+	turn chan struct{} // who holds it scrapes; guards what follows
+	zip  *gzip.Writer
+	told map[string]bool // names of conflicts that were logged
+	seen map[string]*seen
+}
+
+// New makes the page and has the registry hand it timer values.
+func New(o Options) *Page {
+	p := &Page{
+		Options: o, extra: labelsOf(o.Stats.ExtraTags()), own: prometheus.NewRegistry(),
+		conflict: o.Stats.Counter("ratelimit.stats.scrape_conflicts"),
+		turn:     make(chan struct{}, 1), told: map[string]bool{}, seen: map[string]*seen{},
+	}
+	labels := prometheus.Labels{}
+	for _, t := range p.extra {
+		labels[t.Name] = t.Value
+	}
+	prometheus.WrapRegistererWith(labels, p.own).MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
+	p.times.open(p.timeMapping)
+	o.Stats.OnTime(p.times.observe)
+	return p
+}
+
+// ServeHTTP implements http.Handler.
+func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "GET or HEAD", http.StatusMethodNotAllowed)
+		return
+	}
+	select {
+	case p.turn <- struct{}{}:
+	case <-r.Context().Done():
+		return
+	}
+	defer func() { <-p.turn }()
+	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
+	w.Header().Set("Cache-Control", "no-store")
+	if r.Method == http.MethodHead {
+		return
+	}
+	out := io.Writer(w)
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		w.Header().Set("Content-Encoding", "gzip")
+		if p.zip == nil {
+			p.zip, _ = gzip.NewWriterLevel(nil, gzip.BestSpeed)
+		}
+		p.zip.Reset(w)
+		defer p.zip.Close()
+		out = p.zip
+	}
+	b := bufio.NewWriterSize(out, 32<<10)
+	defer b.Flush() // before the compressor is closed
+	if err := p.write(b); err != nil {
+		p.Log.Debug("pull metrics: a scrape was not written to its end", "error", err)
+	}
+}
+
+// write is one scrape: the daemon's own series, the rules, the times, Go and the process.
+func (p *Page) write(w *bufio.Writer) error {
+	out := &writer{w: w, page: p, kinds: map[string]kind{}}
+	theirs, err := p.own.Gather()
+	if err != nil {
+		return fmt.Errorf("go and process figures: %w", err)
+	}
+	for _, f := range theirs {
+		out.kinds[f.GetName()] = taken
+	}
+	if p.Mapping == nil {
+		p.native(out)
+		p.rules(out)
+	} else {
+		p.mapped(out)
+	}
+	p.times.write(out, p.Stats.Timers())
+	for _, f := range theirs {
+		out.encode(f, true)
+	}
+	return out.err
+}
+
+// labelsOf makes label names of tags' names. Of two that become one name the first stays.
+func labelsOf(tags []stats.Tag) []stats.Tag {
+	var labels []stats.Tag
+	seen := map[string]bool{}
+	for _, t := range tags {
+		t.Name = clean(t.Name)
+		if !seen[t.Name] {
+			seen[t.Name] = true
+			labels = append(labels, t)
+		}
+	}
+	return labels
+}
+
+// LabelClash says why the tags cannot all be labels, "" when they can: a name is one that metrics have
+// themselves or that Prometheus keeps, or two names become the same.
+func LabelClash(tags map[string]string) string {
+	made := map[string]string{}
+	for name := range tags {
+		label := clean(name)
+		switch {
+		case reserved[label]:
+			return fmt.Sprintf("%q is a label that metrics have themselves", name)
+		case strings.HasPrefix(label, "__"):
+			return fmt.Sprintf("%q would be a label that Prometheus keeps to itself: no name may begin with two underscores", name)
+		case made[label] != "":
+			return fmt.Sprintf("%q and %q both become the label %s", min(name, made[label]), max(name, made[label]), label)
+		}
+		made[label] = name
+	}
+	return ""
+}
+
+var reserved = map[string]bool{"domain": true, "key1": true, "key2": true, "err_type": true, "grpc_method": true, "le": true, "quantile": true, "code": true}
+
+// clean puts `_` for every byte that the name of a label or metric may not have, and before a
+// leading digit.
+func clean(s string) string {
+	if s == "" || isDigit(s[0]) {
+		s = "_" + s
+	}
+	b := []byte(s)
+	for i, c := range b {
+		if c != '_' && !isDigit(c) && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') {
+			b[i] = '_'
+		}
+	}
+	return string(b)
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }

@@ -1,0 +1,154 @@
+package pull
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// times turn timer values into histograms and summaries. The registry hands over samples, each for
+// 1/rate events, so that counts and sums are those of all events.
+type times struct {
+	mapping func(stats.Series) (timeMapping, bool)
+
+	mu  sync.Mutex
+	all map[string]*timer // by the timer's name; nil: not shown
+	by  map[string]*timer // by metric and labels
+}
+
+// timeMapping is what becomes of a timer.
+type timeMapping struct {
+	name, help string
+	labels     []stats.Tag
+	kind       kind    // histogram or summary
+	scale      float64 // of milliseconds
+	buckets    []float64
+	summary    prometheus.SummaryOpts
+}
+
+type timer struct {
+	timeMapping
+	counts     []float64 // per bucket, not cumulative; the last is beyond all
+	count, sum float64
+	quantiles  prometheus.Summary
+}
+
+func (t *times) open(mapping func(stats.Series) (timeMapping, bool)) {
+	t.mapping, t.all, t.by = mapping, map[string]*timer{}, map[string]*timer{}
+}
+
+// observe is for stats.Registry.OnTime.
+func (t *times) observe(s stats.Series, d time.Duration, rate float64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if h := t.of(s); h != nil {
+		h.observe(float64(d)/float64(time.Millisecond)*h.scale, 1/rate)
+	}
+}
+
+// of finds or makes the timer's metric. t.mu is held.
+func (t *times) of(s stats.Series) *timer {
+	h, known := t.all[s.Name]
+	if known {
+		return h
+	}
+	if m, shown := t.mapping(s); shown {
+		id := m.name + "\x00" + identity(m.labels)
+		if h = t.by[id]; h == nil {
+			h = &timer{timeMapping: m, counts: make([]float64, len(m.buckets)+1)}
+			if m.kind == summary {
+				h.quantiles = prometheus.NewSummary(m.summary)
+			}
+			t.by[id] = h
+		}
+	}
+	t.all[s.Name] = h
+	return h
+}
+
+func (h *timer) observe(v, events float64) {
+	h.count += events
+	h.sum += v * events
+	if h.quantiles != nil {
+		h.quantiles.Observe(v)
+		return
+	}
+	i, _ := slices.BinarySearch(h.buckets, v) // le: a value on the edge is inside
+	h.counts[i] += events
+}
+
+// write shows every timer there is, those without values too.
+func (t *times) write(w *writer, timers []stats.Series) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range timers {
+		t.of(s)
+	}
+	families := map[string]*dto.MetricFamily{}
+	for _, id := range slices.Sorted(maps.Keys(t.by)) {
+		h := t.by[id]
+		if !w.claim(h.name, h.kind) {
+			continue
+		}
+		f := families[h.name]
+		if f == nil {
+			f = &dto.MetricFamily{Name: &h.name, Help: &h.help, Type: types[h.kind]}
+			families[h.name] = f
+		}
+		f.Metric = append(f.Metric, h.metric())
+	}
+	for _, name := range slices.Sorted(maps.Keys(families)) {
+		w.encode(families[name], true)
+	}
+}
+
+func (h *timer) metric() *dto.Metric {
+	m := &dto.Metric{Label: pairs(h.labels)}
+	count := uint64(math.Round(h.count))
+	if h.quantiles != nil {
+		var q dto.Metric
+		if h.quantiles.Write(&q) == nil {
+			q.Summary.SampleCount, q.Summary.SampleSum = &count, &h.sum
+			m.Summary = q.Summary
+		}
+		return m
+	}
+	m.Histogram = &dto.Histogram{SampleCount: &count, SampleSum: &h.sum}
+	below := 0.0
+	for i := range h.buckets {
+		below += h.counts[i]
+		n := min(uint64(math.Round(below)), count)
+		m.Histogram.Bucket = append(m.Histogram.Bucket, &dto.Bucket{UpperBound: &h.buckets[i], CumulativeCount: &n})
+	}
+	return m
+}
+
+// defaultQuantiles are those of a timer that nothing is said about.
+var defaultQuantiles = map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.99: 0.001}
+
+// timeMapping maps a timer by the default mapping or the file's.
+func (p *Page) timeMapping(s stats.Series) (timeMapping, bool) {
+	if p.Mapping != nil {
+		return p.Mapping.timer(s)
+	}
+	if method, ok := methodOf(s.Name, ".response_time"); ok {
+		const name = "ratelimit_service_response_time_seconds"
+		m := timeMapping{
+			name: name, help: helpOf(name), kind: histogram, scale: 0.001, buckets: prometheus.DefBuckets,
+			labels: p.labels(s, stats.Tag{Name: "grpc_method", Value: method}),
+		}
+		if p.Milliseconds {
+			m.scale = 1
+		}
+		return m, true
+	}
+	name := clean(s.Name)
+	return timeMapping{name: name, help: helpOf(name), kind: summary, scale: 1, labels: p.labels(s), summary: prometheus.SummaryOpts{Objectives: defaultQuantiles}}, true
+}

@@ -1,0 +1,177 @@
+package pull
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"slices"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// kind is a metric's type.
+type kind uint8
+
+const (
+	counter kind = iota + 1
+	gauge
+	histogram
+	summary
+	taken // by Go's or the process's figures
+)
+
+var types = map[kind]*dto.MetricType{
+	counter: dto.MetricType_COUNTER.Enum(), gauge: dto.MetricType_GAUGE.Enum(),
+	histogram: dto.MetricType_HISTOGRAM.Enum(), summary: dto.MetricType_SUMMARY.Enum(),
+}
+
+// writer is one scrape on its way out. It keeps one name to one type: a second type of the same name
+// would make the whole page unreadable.
+type writer struct {
+	w     *bufio.Writer
+	page  *Page
+	kinds map[string]kind
+	buf   bytes.Buffer
+	err   error
+}
+
+// claim says whether the name may be shown as k.
+func (w *writer) claim(name string, k kind) bool {
+	if w.kinds[name] == 0 {
+		w.kinds[name] = k
+	}
+	if w.kinds[name] == k {
+		return true
+	}
+	w.page.conflict.Inc()
+	if !w.page.told[name] && len(w.page.told) < 1000 {
+		w.page.told[name] = true
+		w.page.Log.Warn("pull metrics: two statistics of different types become one metric; only the first is shown", "metric", name)
+	}
+	return false
+}
+
+// encode writes a family, or with first false more of the one before.
+func (w *writer) encode(f *dto.MetricFamily, first bool) {
+	if w.err != nil || len(f.Metric) == 0 {
+		return
+	}
+	w.buf.Reset()
+	if _, w.err = expfmt.MetricFamilyToText(&w.buf, f); w.err != nil {
+		return
+	}
+	text := w.buf.Bytes()
+	for !first && bytes.HasPrefix(text, []byte("# ")) {
+		text = text[bytes.IndexByte(text, '\n')+1:]
+	}
+	_, w.err = w.w.Write(text)
+}
+
+// families gathers samples by metric, adding up those that have the same labels.
+type families map[string]*family
+
+type family struct {
+	kind    kind
+	help    string
+	samples map[string]*sample // by labels
+}
+
+type sample struct {
+	labels []stats.Tag // sorted by name
+	value  float64
+}
+
+// add counts value to a series. labels become the families' own.
+func (fs families) add(w *writer, name string, k kind, help string, labels []stats.Tag, value float64) {
+	if !w.claim(name, k) {
+		return
+	}
+	f := fs[name]
+	if f == nil {
+		f = &family{kind: k, help: help, samples: map[string]*sample{}}
+		fs[name] = f
+	}
+	id := identity(labels)
+	s := f.samples[id]
+	switch {
+	case s == nil:
+		f.samples[id] = &sample{labels, value}
+	case k == gauge: // the newest word
+		s.value = value
+	default:
+		s.value += value
+	}
+}
+
+// write shows the families by name, their series by labels.
+func (fs families) write(w *writer) {
+	names := make([]string, 0, len(fs))
+	for name := range fs {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		f := fs[name]
+		out := &dto.MetricFamily{Name: &name, Type: types[f.kind], Help: &f.help}
+		ids := make([]string, 0, len(f.samples))
+		for id := range f.samples {
+			ids = append(ids, id)
+		}
+		slices.Sort(ids)
+		for i, id := range ids {
+			s := f.samples[id]
+			m := &dto.Metric{Label: pairs(s.labels)}
+			if f.kind == gauge {
+				m.Gauge = &dto.Gauge{Value: &s.value}
+			} else {
+				m.Counter = &dto.Counter{Value: &s.value}
+			}
+			out.Metric = append(out.Metric, m)
+			if len(out.Metric) == chunk {
+				w.encode(out, i < chunk)
+				out.Metric = out.Metric[:0]
+			}
+		}
+		w.encode(out, len(ids) < chunk)
+	}
+}
+
+// chunk is how many series are turned into lines at a time.
+const chunk = 512
+
+// identity is a text that two equal sets of labels share. No label's value holds a zero byte: control
+// bytes are replaced where names are cleaned.
+func identity(labels []stats.Tag) string {
+	var b strings.Builder
+	for _, l := range labels {
+		b.WriteString(l.Name)
+		b.WriteByte(0)
+		b.WriteString(l.Value)
+		b.WriteByte(0)
+	}
+	return b.String()
+}
+
+// with joins labels of a metric's own with those that all have; its own win.
+func with(extra []stats.Tag, own ...stats.Tag) []stats.Tag {
+	all := own
+	for _, t := range extra {
+		if !slices.ContainsFunc(own, func(o stats.Tag) bool { return o.Name == t.Name }) {
+			all = append(all, t)
+		}
+	}
+	slices.SortFunc(all, func(a, b stats.Tag) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+func pairs(labels []stats.Tag) []*dto.LabelPair {
+	all := make([]*dto.LabelPair, len(labels))
+	for i := range labels {
+		all[i] = &dto.LabelPair{Name: &labels[i].Name, Value: &labels[i].Value}
+	}
+	return all
+}

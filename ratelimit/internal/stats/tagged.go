@@ -1,0 +1,139 @@
+package stats
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cactus/go-statsd-client/v5/statsd"
+)
+
+// Tagged writes statsd lines with tags behind the value, as DogStatsD reads them (spec 7.6):
+// `name:1|c|#az:b,ver:1_2`. Mogrifiers turn parts of names into tags.
+type Tagged struct {
+	*Statsd
+	mogrifiers []Mogrifier
+}
+
+// NewTaggedUDP sends datagrams of at most 1432 bytes to addr, as DogStatsD wants them.
+func NewTaggedUDP(addr string, m []Mogrifier, log *slog.Logger) *Tagged {
+	return &Tagged{NewStatsdUDP(addr, log), m}
+}
+
+// NewTaggedTCP sends over one connection, as NewStatsdTCP does.
+func NewTaggedTCP(addr string, m []Mogrifier, log *slog.Logger) *Tagged {
+	return &Tagged{NewStatsdTCP(addr, log), m}
+}
+
+// Count implements Sink.
+func (t *Tagged) Count(m Series, delta uint64) bool {
+	name, tags := t.name(m)
+	return t.lines.Inc(name, int64(min(delta, math.MaxInt64)), 1, tags...) == nil
+}
+
+// Gauge implements Sink. With tags a leading minus is a negative value.
+func (t *Tagged) Gauge(m Series, value int64) bool {
+	name, tags := t.name(m)
+	return t.lines.Gauge(name, value, 1, tags...) == nil
+}
+
+// Time implements Sink.
+func (t *Tagged) Time(m Series, d time.Duration, rate float64) bool {
+	name, tags := t.name(m)
+	return t.lines.Raw(name, strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 6, 64)+"|ms", float32(rate), tags...) == nil
+}
+
+// name is what the first mogrifier that matches makes of a series. Tags of the series come first.
+func (t *Tagged) name(m Series) (string, []statsd.Tag) {
+	tags := make([]statsd.Tag, 0, len(m.Tags)+4)
+	for _, tag := range m.Tags {
+		tags = append(tags, statsd.Tag{tag.Name, tag.Value})
+	}
+	for i := range t.mogrifiers {
+		if name, more, ok := t.mogrifiers[i].apply(m.Name); ok {
+			for _, tag := range more {
+				tags = append(tags, statsd.Tag{tag.Name, tag.Value})
+			}
+			return name, tags
+		}
+	}
+	return m.Name, tags
+}
+
+// Mogrifier renames what its pattern matches and makes tags of its groups.
+type Mogrifier struct {
+	pattern *regexp.Regexp
+	name    string
+	tags    []Tag
+}
+
+// NewMogrifier takes a regular expression, which matches anywhere in a name (use anchors), the new name,
+// and tags "k:v,k2:v2" in the order they will have. $0 in name and values is the whole match, $1 and so
+// on its groups; the number of no group stays as it is.
+func NewMogrifier(pattern, name, tags string) (Mogrifier, error) {
+	p, err := regexp.Compile(pattern)
+	if err != nil {
+		return Mogrifier{}, err
+	}
+	m := Mogrifier{pattern: p, name: name}
+	for item := range strings.SplitSeq(tags, ",") {
+		if strings.TrimSpace(item) == "" {
+			continue
+		}
+		k, v, _ := strings.Cut(item, ":")
+		k, v = strings.TrimSpace(k), strings.TrimSpace(v)
+		if k == "" || v == "" {
+			return Mogrifier{}, fmt.Errorf("item %q is not name:value", strings.TrimSpace(item))
+		}
+		m.tags = append(m.tags, Tag{k, v})
+	}
+	return m, nil
+}
+
+// apply gives the new name and tags, ok when the pattern matches.
+func (m *Mogrifier) apply(name string) (string, []Tag, bool) {
+	at := m.pattern.FindStringSubmatchIndex(name)
+	if at == nil {
+		return "", nil, false
+	}
+	tags := make([]Tag, len(m.tags))
+	for i, t := range m.tags {
+		tags[i] = Tag{t.Name, expand(t.Value, name, at, tagValue)}
+	}
+	return expand(m.name, name, at, nil), tags, true
+}
+
+// tagValue puts `_` for the comma, which would begin another tag. Names hold no `|` and no control byte.
+func tagValue(s string) string { return strings.ReplaceAll(s, ",", "_") }
+
+// expand puts the groups of name at `at` into template.
+func expand(template, name string, at []int, clean func(string) string) string {
+	var b strings.Builder
+	for template != "" {
+		text, rest, found := strings.Cut(template, "$")
+		b.WriteString(text)
+		if !found {
+			break
+		}
+		n := 0
+		for n < len(rest) && isDigit(rest[n]) {
+			n++
+		}
+		group, err := strconv.Atoi(rest[:n])
+		if err != nil || 2*group >= len(at) {
+			b.WriteString("$" + rest[:n])
+		} else if from, to := at[2*group], at[2*group+1]; from >= 0 { // a group that took no part is empty
+			value := name[from:to]
+			if clean != nil {
+				value = clean(value)
+			}
+			b.WriteString(value)
+		}
+		template = rest[n:]
+	}
+	return b.String()
+}
