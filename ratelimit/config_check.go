@@ -19,7 +19,7 @@ var settingNames = settings.Options{
 		{Old: "DOG_STATSD_MOGRIFIER_*", New: "TAGGED_STATSD_MOGRIFIER_"},
 		{Old: "DOG_STATSD_MOGRIFIERS_*", New: "TAGGED_STATSD_MOGRIFIER_"},
 	}...),
-	Known: laterNames,
+	Known: append([]string{mogrifierPrefix + "*"}, laterNames...),
 	Prefixes: []string{
 		"KVSTORE_", "MCACHE_", "RUNTIME_", "GRPC_", "DEBUG_", "LIMIT_", "STATSD_", "STATS_", "TAGGED_STATSD_", "PULLMETRICS_",
 		"CONFIG_GRPC_XDS_", "XDS_CLIENT_", "TRACING_", "MEMORY_", "STORE_", "CACHE_KEY_", "LOCAL_CACHE_", "DRAIN_", "BACKEND_", "NEAR_LIMIT_",
@@ -56,6 +56,7 @@ func (c *config) check(r *settings.Report) {
 	c.checkTLS(r)
 	c.checkHeaders(r)
 	c.checkTracing(r)
+	c.checkStats(r)
 	if k := c.KVShared; k.StartInitial > k.StartMax {
 		r.Clash("KVSTORE_STARTUP_INITIAL_INTERVAL=%s is longer than KVSTORE_STARTUP_MAX_INTERVAL=%s", k.StartInitial, k.StartMax)
 	}
@@ -105,6 +106,10 @@ func (c *config) checkListeners(r *settings.Report) {
 		port       int
 	}
 	all := []listener{{"PORT", l.Host, l.Port}, {"DEBUG_PORT", l.DebugHost, l.DebugPort}}
+	if host, port, err := net.SplitHostPort(c.Stats.PullAddr); c.Stats.Pull && err == nil {
+		n, _ := strconv.Atoi(port)
+		all = append(all, listener{"PULLMETRICS_ADDR", host, n})
+	}
 	if l.GRPCUDS == "" {
 		all = append(all, listener{"GRPC_PORT", l.GRPCHost, l.GRPCPort})
 	} else if r.IsSet("GRPC_PORT") || r.IsSet("GRPC_HOST") {

@@ -15,10 +15,6 @@ type laterConfig struct {
 	PerSecondTLS bool `env:"KVSTORE_PERSECOND_TLS" envDefault:"false"`
 	// Refused when true: a second store for limits per second is not in this version.
 	PerSecond bool `env:"KVSTORE_PERSECOND" envDefault:"false"`
-	// Refused when true: tagged statsd is not in this version.
-	TaggedStatsd bool `env:"USE_TAGGED_STATSD" envDefault:"false"`
-	// Refused when true: pull metrics are not in this version.
-	PullMetrics bool `env:"USE_PULLMETRICS" envDefault:"false"`
 }
 
 // refuse says which settings ask for what is not there.
@@ -33,8 +29,6 @@ func (c *config) refuse(r *settings.Report) {
 	f("KVSTORE_TLS", c.Later.KVStoreTLS, "TLS to the store is")
 	f("KVSTORE_PERSECOND_TLS", c.Later.PerSecondTLS, "TLS to the store is")
 	f("KVSTORE_PERSECOND", c.Later.PerSecond, "a second store for limits per second is")
-	f("USE_TAGGED_STATSD", c.Later.TaggedStatsd, "tagged statsd is")
-	f("USE_PULLMETRICS", c.Later.PullMetrics, "pull metrics are")
 
 	for _, name := range r.Names() {
 		if isLater(name) {
@@ -47,8 +41,6 @@ func (c *config) refuse(r *settings.Report) {
 var laterNames = []string{
 	"KVSTORE_TLS_CLIENT_CERT", "KVSTORE_TLS_CLIENT_KEY", "KVSTORE_TLS_CACERT", "KVSTORE_TLS_SKIP_HOSTNAME_VERIFICATION",
 	"KVSTORE_SENTINEL_AUTH", "KVSTORE_SENTINEL_AUTH_FILE", "KVSTORE_PERSECOND_SENTINEL_AUTH", "KVSTORE_PERSECOND_SENTINEL_AUTH_FILE",
-	"TAGGED_STATSD_MOGRIFIERS", "TAGGED_STATSD_MOGRIFIER_*",
-	"PULLMETRICS_ADDR", "PULLMETRICS_PATH", "PULLMETRICS_MAPPER_YAML", "PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS",
 	"CONFIG_GRPC_XDS_NODE_ID", "CONFIG_GRPC_XDS_NODE_METADATA", "CONFIG_GRPC_XDS_SERVER_URL", "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
 	"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "CONFIG_GRPC_XDS_SERVER_USE_TLS", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
 	"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_TLS_SAN",

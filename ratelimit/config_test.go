@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"gatehouse/shared/certs/certtest"
 	"gatehouse/shared/settings"
@@ -25,6 +26,9 @@ func loadSettings(t *testing.T, environ string) (config, []string, []string) {
 	return c, r.Warnings, r.Mistakes
 }
 
+// made leaves out what check makes of variables.
+var made = cmpopts.IgnoreUnexported(statsConfig{})
+
 // TestConfig_everyVariable sets each variable and holds that exactly its field changes.
 func TestConfig_everyVariable(t *testing.T) {
 	defaults, _, mistakes := loadSettings(t, memory)
@@ -37,10 +41,10 @@ func TestConfig_everyVariable(t *testing.T) {
 		got, _, mistakes := loadSettings(t, memory+environ)
 		expected := defaults
 		want(&expected)
-		if d := cmp.Diff(expected, got); d != "" || len(mistakes) > 0 {
+		if d := cmp.Diff(expected, got, made); d != "" || len(mistakes) > 0 {
 			t.Errorf("%s: %v %s", environ, mistakes, d)
 		}
-		if cmp.Equal(defaults, got) && !strings.Contains(environ, "=FILE") && !strings.Contains(environ, "TYPE=single") {
+		if cmp.Equal(defaults, got, made) && !strings.Contains(environ, "=FILE") && !strings.Contains(environ, "TYPE=single") {
 			t.Errorf("%s changes nothing", environ)
 		}
 		name, _, _ := strings.Cut(environ, "=")
@@ -165,6 +169,14 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("STATS_MAX_DYNAMIC_KEYS=1", func(c *config) { c.Stats.MaxDynamicKeys = 1 })
 	f("STATS_DYNAMIC_IDLE=1h", func(c *config) { c.Stats.DynamicIdle = time.Hour })
 
+	f("USE_TAGGED_STATSD=true", func(c *config) { c.Stats.Tagged, c.Stats.Statsd, c.Stats.Protocol = true, false, "udp" })
+	f("TAGGED_STATSD_MOGRIFIERS=a,b TAGGED_STATSD_MOGRIFIER_A_PATTERN=x TAGGED_STATSD_MOGRIFIER_A_NAME=n TAGGED_STATSD_MOGRIFIER_B_PATTERN=y TAGGED_STATSD_MOGRIFIER_B_NAME=n",
+		func(c *config) { c.Stats.Mogrifiers = []string{"a", "b"} })
+	f("USE_PULLMETRICS=true", func(c *config) { c.Stats.Pull, c.Stats.Statsd = true, false })
+	f("PULLMETRICS_ADDR=127.0.0.1:1", func(c *config) { c.Stats.PullAddr = "127.0.0.1:1" })
+	f("PULLMETRICS_PATH=/m", func(c *config) { c.Stats.PullPath = "/m" })
+	f("PULLMETRICS_MAPPER_YAML=/dev/null", func(c *config) { c.Stats.MapperYAML = "/dev/null" })
+	f("PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS=true", func(c *config) { c.Stats.Milliseconds = true })
 	// 2.8
 	f("TRACING_ENABLED=true", func(c *config) { c.Tracing.Enabled = true })
 	f("TRACING_EXPORTER_PROTOCOL=grpc", func(c *config) { c.Tracing.Protocol = "grpc" })
@@ -255,6 +267,19 @@ func TestConfig_mistakes(t *testing.T) {
 		`MCACHE_TLS_CLIENT_KEY="/none": open /none: no such file or directory`,
 		`MCACHE_TLS_CLIENT_KEY="/none": a key without its certificate is of no use`,
 		`MCACHE_TLS_CACERT="/none": open /none: no such file or directory`)
+	f("USE_STATSD=true USE_DOG_STATSD=true", `USE_STATSD and USE_TAGGED_STATSD are both true, and both go to STATSD_HOST: one of them counts everything a second time there`)
+	f("USE_TAGGED_STATSD=1 TAGGED_STATSD_MOGRIFIERS=a,b TAGGED_STATSD_MOGRIFIER_A_NAME=n TAGGED_STATSD_MOGRIFIER_B_NAME=n TAGGED_STATSD_MOGRIFIER_B_PATTERN=(",
+		`TAGGED_STATSD_MOGRIFIERS="a,b": a needs TAGGED_STATSD_MOGRIFIER_A_PATTERN, which is not set`,
+		"TAGGED_STATSD_MOGRIFIER_B_PATTERN=\"(\": error parsing regexp: missing closing ): `(`")
+	f("USE_TAGGED_STATSD=1 TAGGED_STATSD_MOGRIFIERS=a TAGGED_STATSD_MOGRIFIER_A_NAME=n TAGGED_STATSD_MOGRIFIER_A_PATTERN=x TAGGED_STATSD_MOGRIFIER_A_TAGS=k:",
+		`TAGGED_STATSD_MOGRIFIER_A_TAGS="k:": item "k:" is not name:value`)
+	f("USE_PROMETHEUS=true PROMETHEUS_ADDR=9090", `PROMETHEUS_ADDR="9090": not host:port, such as :9090 or 127.0.0.1:9090`)
+	f("USE_PULLMETRICS=true PULLMETRICS_ADDR=:http", `PULLMETRICS_ADDR=":http": its port must be a number, at most 65535`)
+	f("USE_PULLMETRICS=true PULLMETRICS_ADDR=:8081", `PULLMETRICS_ADDR and GRPC_PORT are both 8081`)
+	f("USE_PULLMETRICS=true PULLMETRICS_PATH=metrics", `PULLMETRICS_PATH="metrics": must begin with /`)
+	f("USE_PULLMETRICS=true EXTRA_TAGS=domain:x", `EXTRA_TAGS="domain:x": "domain" is a label that metrics have themselves`)
+	f("USE_PULLMETRICS=true EXTRA_TAGS=a-b:x,a.b:y", `EXTRA_TAGS="a-b:x,a.b:y": "a-b" and "a.b" both become the label a_b`)
+	f("USE_PULLMETRICS=true PULLMETRICS_MAPPER_YAML=/does/not/exist", `PULLMETRICS_MAPPER_YAML="/does/not/exist": open /does/not/exist: no such file or directory`)
 	// What is not in this version.
 	f("CONFIG_TYPE=GRPC_XDS_SOTW", `CONFIG_TYPE="GRPC_XDS_SOTW": rules from a control plane (xDS) are not in this version`)
 	f("KVSTORE_URL=a:1,b:2 KVSTORE_TYPE=CLUSTER", `KVSTORE_TYPE="CLUSTER": cluster is not in this version`)
@@ -262,8 +287,6 @@ func TestConfig_mistakes(t *testing.T) {
 	f("KVSTORE_TLS=true", `KVSTORE_TLS="true": TLS to the store is not in this version`)
 	f("KVSTORE_PERSECOND_TLS=true", `KVSTORE_PERSECOND_TLS="true": TLS to the store is not in this version`)
 	f("KVSTORE_PERSECOND=true", `KVSTORE_PERSECOND="true": a second store for limits per second is not in this version`)
-	f("USE_TAGGED_STATSD=true", `USE_TAGGED_STATSD="true": tagged statsd is not in this version`)
-	f("USE_PROMETHEUS=true", `USE_PROMETHEUS="true": pull metrics are not in this version`)
 }
 
 // TestConfig_everyWrongValue: each variable that is not free text says its name when it is wrong.
@@ -309,7 +332,11 @@ func TestConfig_warnings(t *testing.T) {
 		"KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s is not shorter than KVSTORE_TIMEOUT=1s: calls end before CREATE acts")
 	f(memory+"DOG_STATSD_MOGRIFIERS_A_PATTERN=x",
 		"DOG_STATSD_MOGRIFIERS_A_PATTERN is an old name; it is called TAGGED_STATSD_MOGRIFIER_A_PATTERN now",
-		"TAGGED_STATSD_MOGRIFIER_A_PATTERN has no effect: what it configures is not in this version")
+		"TAGGED_STATSD_MOGRIFIER_A_PATTERN has no effect: TAGGED_STATSD_MOGRIFIERS names no mogrifier that has it")
+	f(memory+"USE_PULLMETRICS=true DISABLE_STATS=true", "DISABLE_STATS=true wins over the other sinks: none of them gets anything")
+	f(memory+"PULLMETRICS_PATH=/m", "PULLMETRICS_PATH has no effect: USE_PULLMETRICS is not true")
+	f(memory+"USE_PULLMETRICS=1 PULLMETRICS_MAPPER_YAML=/dev/null PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS=1",
+		"PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS has no effect: PULLMETRICS_MAPPER_YAML says what becomes of times")
 	f(memory+"LOG_LEVELL=x", "LOG_LEVELL is no setting of this program and has no effect; did you mean LOG_LEVEL?")
 	f(memory + "GRPC_GO_LOG_SEVERITY_LEVEL=info HTTP_PROXY=x REDIS_PORT=tcp://1:2 REDIS_SERVICE_HOST=1")
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -24,13 +25,14 @@ type listeners struct {
 	wg     sync.WaitGroup
 
 	grpc                    *grpc.Server
-	http, debug             *http.Server
+	http, debug, page       *http.Server
 	grpcAt, httpAt, debugAt net.Listener
+	pageAt                  net.Listener // nil: no pull metrics
 }
 
 func (d *daemon) openDebug(ctx context.Context, l *listeners) (err error) {
 	c := d.config.Listen
-	l.failed = make(chan error, 3)
+	l.failed = make(chan error, 4)
 	if l.debugAt, err = httpx.Listen(ctx, "tcp", address(c.DebugHost, c.DebugPort)); err != nil {
 		return err
 	}
@@ -40,6 +42,31 @@ func (d *daemon) openDebug(ctx context.Context, l *listeners) (err error) {
 	l.serve(func() error { return l.debug.Serve(l.debugAt) })
 	return nil
 }
+
+// openPage opens the listener of the pull metrics, which serves that one page and nothing else.
+func (d *daemon) openPage(ctx context.Context, l *listeners) (err error) {
+	if d.page == nil {
+		return nil
+	}
+	c := d.config
+	if l.pageAt, err = httpx.Listen(ctx, "tcp", c.Stats.PullAddr); err != nil {
+		return fmt.Errorf("PULLMETRICS_ADDR: %w", err)
+	}
+	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != c.Stats.PullPath {
+			http.NotFound(w, r)
+			return
+		}
+		d.page.ServeHTTP(w, r)
+	})
+	l.page = httpx.NewServer(page, httpx.Timeouts{
+		Header: c.Listen.HTTPHeaderTimeout, Read: c.Listen.HTTPReadTimeout, Write: scrapeTimeout, Idle: c.Listen.HTTPIdleTimeout}, d.log)
+	l.serve(func() error { return l.page.Serve(l.pageAt) })
+	return nil
+}
+
+// scrapeTimeout bounds one scrape; Prometheus itself gives up after 10 s unless told otherwise.
+const scrapeTimeout = time.Minute
 
 func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 	c := d.config.Listen
@@ -101,10 +128,14 @@ func (l *listeners) stop(patience time.Duration) (cut bool) {
 	return grpcCut || httpCut
 }
 
-// stopDebug ends the debug port, the last to go, and waits until no listener serves any more.
+// stopDebug ends the debug port and that of the pull metrics, the last to go, and waits until no listener
+// serves any more.
 func (l *listeners) stopDebug(patience time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), min(patience, time.Second)) // a profile may be running
 	defer cancel()
+	if l.page != nil {
+		httpx.Stop(ctx, l.page)
+	}
 	httpx.Stop(ctx, l.debug)
 	l.wg.Wait()
 }
@@ -112,5 +143,13 @@ func (l *listeners) stopDebug(patience time.Duration) {
 func (l *listeners) grpcAddr() string  { return l.grpcAt.Addr().String() }
 func (l *listeners) httpAddr() string  { return l.httpAt.Addr().String() }
 func (l *listeners) debugAddr() string { return l.debugAt.Addr().String() }
+
+// pageAddr is empty without pull metrics.
+func (l *listeners) pageAddr() string {
+	if l.pageAt == nil {
+		return ""
+	}
+	return l.pageAt.Addr().String()
+}
 
 func address(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

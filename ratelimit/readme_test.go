@@ -201,6 +201,8 @@ func TestREADME_metrics(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	d := &daemon{config: c, log: log, health: server.NewHealth(), stats: stats.NewRegistry(stats.Options{Log: log})}
 	d.config.Tracing.Enabled = true
+	d.config.Stats.Pull = true
+	d.makePage()
 	stopTracing, err := d.startTracing(t.Context())
 	if err != nil {
 		t.Fatal(err)

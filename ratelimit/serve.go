@@ -19,6 +19,7 @@ import (
 	"gatehouse/ratelimit/internal/decide"
 	"gatehouse/ratelimit/internal/grpctls"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/pull"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/source"
@@ -51,6 +52,7 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 		MaxDynamicKeys: c.Stats.MaxDynamicKeys, DynamicIdle: c.Stats.DynamicIdle, ExtraTags: c.Stats.ExtraTags, Log: log,
 	})
 	d.stats.GoRuntime()
+	d.makePage()
 	stopStats := d.flushStats(stdout)
 	defer stopStats() // last of all, so that the final flush has everything
 	stopTracing, err := d.startTracing(ctx)
@@ -79,6 +81,9 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 		return err
 	}
 	defer listeners.stopDebug(c.Process.DrainTimeout)
+	if err := d.openPage(ctx, listeners); err != nil {
+		return err
+	}
 
 	stopSource, loaded := d.watchRules(ctx)
 	defer stopSource()
@@ -99,7 +104,7 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 		return err
 	}
 	d.health.Set(server.Running, true)
-	log.Info("ready", "version", self.Version("ratelimit"), "grpc", listeners.grpcAddr(), "http", listeners.httpAddr(), "debug", listeners.debugAddr())
+	log.Info("ready", "version", self.Version("ratelimit"), "grpc", listeners.grpcAddr(), "http", listeners.httpAddr(), "debug", listeners.debugAddr(), "pullmetrics", listeners.pageAddr())
 
 	select {
 	case <-ctx.Done():
@@ -132,6 +137,7 @@ type daemon struct {
 
 	tracing        *telemetry.Tracing // nil: off
 	traceListeners *server.Tracing    // the same
+	page           *pull.Page         // of pull metrics; nil: none
 }
 
 // flushStats starts the flush loop. The function it returns flushes once more and waits for that,
@@ -153,12 +159,27 @@ func (d *daemon) sink(stdout io.Writer) stats.Sink {
 	switch {
 	case c.Disable:
 		return nil
-	case !c.Statsd:
-		return stats.NewLines(stdout)
-	case c.Protocol == "udp":
+	case c.Tagged && c.Protocol == "tcp":
+		return stats.NewTaggedTCP(address, c.mogrifiers, d.log)
+	case c.Tagged:
+		return stats.NewTaggedUDP(address, c.mogrifiers, d.log)
+	case c.Statsd && c.Protocol == "udp":
 		return stats.NewStatsdUDP(address, d.log)
-	default:
+	case c.Statsd:
 		return stats.NewStatsdTCP(address, d.log)
+	case c.Pull:
+		return nil
+	default:
+		return stats.NewLines(stdout)
+	}
+}
+
+// makePage makes the page of pull metrics, if there is to be one. It reads the counters themselves, so
+// it and another sink each get everything.
+func (d *daemon) makePage() {
+	c := d.config.Stats
+	if c.Pull && !c.Disable {
+		d.page = pull.New(pull.Options{Stats: d.stats, Mapping: c.mapping, Milliseconds: c.Milliseconds, Log: d.log})
 	}
 }
 

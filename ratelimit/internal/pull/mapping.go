@@ -1,6 +1,7 @@
 package pull
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -19,18 +20,14 @@ import (
 // without tags; timers come in milliseconds.
 type Mapping struct{ m *mapper.MetricMapper }
 
-// LoadMapping reads the file, old key names (timer_type, buckets, quantiles) too. An error names the
-// file, the line, and what is wrong.
+// LoadMapping reads the file, old key names (timer_type, buckets, quantiles) too. An error says the line
+// and what is wrong there.
 func LoadMapping(path string) (*Mapping, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	m, err := parseMapping(string(text))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return m, nil
+	return parseMapping(string(text))
 }
 
 func parseMapping(text string) (*Mapping, error) {
@@ -43,14 +40,20 @@ func parseMapping(text string) (*Mapping, error) {
 	if err := yaml.UnmarshalWithOptions([]byte(text), &doc, yaml.UseOrderedMap()); err != nil {
 		return nil, first // no YAML, or no map: the library says where
 	}
-	if changed, old := modern(doc); old {
+	changed, old := modern(doc)
+	if old {
 		doc = changed
 		if first = initFrom(m, doc, -1); first == nil {
 			return &Mapping{m}, nil
 		}
+	} else if lines, yes := strings.CutPrefix(first.Error(), unmarshalErrors); yes { // the library's lines are true
+		return nil, errors.New(strings.ReplaceAll(strings.ReplaceAll(lines, "\n ", "\n   "), "mapper.", ""))
 	}
 	return nil, located(text, doc, first)
 }
+
+// unmarshalErrors begins what the YAML library says of values that do not fit, each behind its line.
+const unmarshalErrors = "yaml: unmarshal errors:\n  "
 
 // initFrom loads doc with no more than n of its mappings; -1: all.
 func initFrom(m *mapper.MetricMapper, doc yaml.MapSlice, n int) error {
@@ -91,7 +94,7 @@ func located(text string, doc yaml.MapSlice, err error) error {
 
 // reason is the library's text without its own idea of lines, which are those of another text or none.
 func reason(err error) string {
-	s := strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n  ")
+	s := strings.TrimPrefix(err.Error(), unmarshalErrors)
 	if rest, ok := strings.CutPrefix(s, "line "); ok {
 		if _, after, ok := strings.Cut(rest, ": "); ok {
 			s = after

@@ -90,4 +90,7 @@ func (r *Registry) ExtraTags() []Tag { return slices.Clone(r.extra) }
 
 // OnTime has f called with every timer value beside the sink, within two tenths of a second, from one
 // goroutine: rate is as in Sink.Time. It must be said before Run begins.
-func (r *Registry) OnTime(f func(s Series, d time.Duration, rate float64)) { r.onTime = f }
+func (r *Registry) OnTime(f func(s Series, d time.Duration, rate float64)) {
+	r.onTime = f
+	r.timing.Store(true)
+}
