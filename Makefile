@@ -28,7 +28,7 @@ run: build # everything from nothing; Ctrl-C stops all of it
 	@exec .run/devstack
 
 test: build check # exactly what CI runs
-	@.ci/need redis-server initdb pgbouncer curl npm gcc libc
+	@.ci/need redis-server memcached initdb pgbouncer curl npm gcc libc
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./...
 	go test -run 'Alloc|Statements|Commands' ./... # built without race, where sync.Pool drops items on purpose
 
@@ -46,7 +46,7 @@ deps: # rewrites the lists that check compares
 	@for d in $(daemons); do $(call linked,$$d) > $$d/deps.txt; done
 
 bench: build # Go benchmarks, then whole daemons against their budgets; under 10 minutes
-	@.ci/need redis-server redis-benchmark initdb
+	@.ci/need redis-server memcached redis-benchmark initdb
 	@go build -o .run/bench ./bench
 	@exec .run/bench $(BENCHFLAGS)
 

@@ -27,6 +27,7 @@ type suite struct {
 
 	lab     *lab
 	redis   *localserver.Server
+	nodes   *localserver.Server // a memcached
 	targets map[string]*target
 	samples map[line][]sample
 	refused []string  // runs that measured something else than they were meant to
@@ -51,8 +52,8 @@ func groups() []group {
 		return g
 	}
 	return []group{
-		closed("single", "plain", "tuned", "memory", "redis"),
-		closed("multi", "tuned", "memory", "redis"),
+		closed("single", "plain", "tuned", "memory", "redis", "memcache"),
+		closed("multi", "tuned", "memory", "redis", "memcache"),
 		append(closed("unmatched", "tuned", "memory", "redis"), closed("overlimit", "memory+cache", "redis+cache")...),
 		closed("hot", "memory", "redis"),
 		closed("nested", "memory", "redis"),
@@ -117,6 +118,9 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if s.redis != nil {
 		s.redis.Close()
+	}
+	if s.nodes != nil {
+		s.nodes.Close()
 	}
 	return err
 }
@@ -189,6 +193,9 @@ func (s *suite) start(ctx context.Context) error {
 	if s.redis, err = localserver.Redis(ctx, localserver.RedisOptions{}); err != nil {
 		return err
 	}
+	if s.nodes, err = localserver.Memcached(ctx, localserver.MemcachedOptions{}); err != nil {
+		return err
+	}
 	for _, y := range []struct{ kind, answer string }{
 		{"plain", "single"}, {"tuned", "single"}, {"tuned", "multi"}, {"tuned", "unmatched"},
 	} {
@@ -205,6 +212,7 @@ func (s *suite) start(ctx context.Context) error {
 		settings []string
 	}{
 		{"memory", nil, nil}, {"redis", s.redis, nil},
+		{"memcache", s.nodes, []string{"BACKEND_TYPE=memcache", "MCACHE_HOST_PORT=" + s.nodes.Addr(), "KVSTORE_URL="}},
 		{"memory+cache", nil, []string{cache}}, {"redis+cache", s.redis, []string{cache}},
 	} {
 		t, err := s.lab.ratelimit(d.name, ruleText(0, 1), d.store, d.settings...)

@@ -122,8 +122,8 @@ func (l *lab) self(name string, args ...string) (*target, error) {
 	return t, nil
 }
 
-// ratelimit starts the daemon with rules and settings of its own, on the given Redis or, with nil, on
-// its in-process store. It returns at once; await waits for the first decision.
+// ratelimit starts the daemon with rules and settings of its own, on the given store, a Redis unless the
+// settings say otherwise, or, with nil, on its in-process store. It returns at once; await waits for the first decision.
 func (l *lab) ratelimit(name string, rules []byte, store *localserver.Server, settings ...string) (*target, error) {
 	home := filepath.Join(l.dir, name)
 	t := &target{name: name, store: store, rules: filepath.Join(home, "config", "bench.yaml")}
