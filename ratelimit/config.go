@@ -11,6 +11,7 @@ import (
 // Tags are those of package settings.
 type config struct {
 	Rules     rulesConfig
+	XDS       xdsConfig
 	Listen    listenConfig
 	TLS       tlsConfig
 	Process   processConfig
@@ -27,7 +28,7 @@ type config struct {
 
 // rulesConfig says where the rules come from (spec 2.2, 3.1).
 type rulesConfig struct {
-	// Where rules come from. FILE; GRPC_XDS_SOTW is not in this version.
+	// Where rules come from: FILE, or GRPC_XDS_SOTW: a control plane (xDS).
 	Type string `env:"CONFIG_TYPE" envDefault:"FILE" oneof:"FILE GRPC_XDS_SOTW"`
 	// true: listeners open before the first valid rules; until then decisions are refused.
 	ForceStart bool `env:"FORCE_START_WITHOUT_INITIAL_CONFIG" envDefault:"false"`

@@ -50,6 +50,7 @@ func oldNames() (all []settings.Alias) {
 // check is what no single field's tag can say. Texts name every setting that is involved.
 func (c *config) check(r *settings.Report) {
 	c.refuse(r)
+	c.checkSource(r)
 	c.checkBackend(r)
 	c.checkMemcache(r)
 	c.checkListeners(r)

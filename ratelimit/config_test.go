@@ -52,6 +52,7 @@ func TestConfig_everyVariable(t *testing.T) {
 	}
 	// 2.2
 	f("CONFIG_TYPE=FILE", func(c *config) {})
+	f("CONFIG_TYPE=GRPC_XDS_SOTW", func(c *config) { c.Rules.Type = typeXDS })
 	f("FORCE_START_WITHOUT_INITIAL_CONFIG=1", func(c *config) { c.Rules.ForceStart = true })
 	f("RUNTIME_ROOT=/r", func(c *config) { c.Rules.Root = "/r" })
 	f("RUNTIME_SUBDIRECTORY=s", func(c *config) { c.Rules.Subdirectory = "s" })
@@ -107,6 +108,22 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("DRAIN_DELAY=5s", func(c *config) { c.Process.DrainDelay = 5 * time.Second })
 	f("DRAIN_TIMEOUT=0", func(c *config) { c.Process.DrainTimeout = 0 })
 	f("HEAP_FLOOR_BYTES=0", func(c *config) { c.Process.HeapFloor = 0 })
+	// 2.8
+	f("CONFIG_GRPC_XDS_NODE_ID=n", func(c *config) { c.XDS.NodeID = "n" })
+	f("CONFIG_GRPC_XDS_NODE_METADATA=a=b", func(c *config) { c.XDS.NodeMetadata = "a=b" })
+	f("CONFIG_GRPC_XDS_SERVER_URL=h:1", func(c *config) { c.XDS.Server = "h:1" })
+	f("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL=1s", func(c *config) { c.XDS.ConnectRetry = time.Second })
+	f("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=A:b:c,d:e", func(c *config) { c.XDS.Headers = map[string]string{"A": "b:c", "d": "e"} })
+	f("CONFIG_GRPC_XDS_SERVER_USE_TLS=true", func(c *config) { c.XDS.TLS = true })
+	f("CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/c", func(c *config) { c.XDS.Cert = "/c" })
+	f("CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/k", func(c *config) { c.XDS.Key = "/k" })
+	f("CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/ca", func(c *config) { c.XDS.CA = "/ca" })
+	f("CONFIG_GRPC_XDS_SERVER_TLS_SAN=a.b", func(c *config) { c.XDS.SAN = "a.b" })
+	f("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=1s", func(c *config) { c.XDS.BackoffInitial = time.Second })
+	f("XDS_CLIENT_BACKOFF_MAX_INTERVAL=1h", func(c *config) { c.XDS.BackoffMax = time.Hour })
+	f("XDS_CLIENT_BACKOFF_RANDOM_FACTOR=0.25", func(c *config) { c.XDS.RandomFactor = 0.25 })
+	f("XDS_CLIENT_BACKOFF_JITTER=false", func(c *config) { c.XDS.Jitter = false })
+	f("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=1", func(c *config) { c.XDS.MaxMessage = 1 })
 	// 2.4
 	f("BACKEND_TYPE=kvstore KVSTORE_URL=h:1", func(c *config) { c.Counting.Backend, c.KVStore.URL = backendKVStore, "h:1" })
 	f("MEMORY_MAX_KEYS=5", func(c *config) { c.Counting.MemoryMaxKeys = 5 })
@@ -248,6 +265,18 @@ func TestConfig_mistakes(t *testing.T) {
 		`GRPC_CLIENT_TLS_SAN="*.test": not a DNS name, such as envoy.example.com; wildcards belong into the certificate`,
 		`GRPC_CLIENT_TLS_CACERT="`+key+`": no PEM certificate in it (-----BEGIN CERTIFICATE-----)`)
 	f(strings.Replace(tls+key, cert, dir+"/none", 1), `GRPC_SERVER_TLS_CERT="`+dir+`/none": open `+dir+`/none: no such file or directory`)
+	xds := "CONFIG_TYPE=GRPC_XDS_SOTW "
+	f(xds)
+	f(xds+"CONFIG_GRPC_XDS_SERVER_URL=https://h:1", `CONFIG_GRPC_XDS_SERVER_URL="https://h:1": a gRPC target is host:port without http; CONFIG_GRPC_XDS_SERVER_USE_TLS=true turns TLS on`)
+	f("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=hunter2", `CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: not a list of name:value`)
+	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=grpc-x:hunter2", `CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: "grpc-x" is no name for a header of gRPC: letters, digits, -, _ and . are, unless they begin with grpc-`)
+	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=A:1,a:2", `CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: the header a is given twice`)
+	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a:\x7f", `CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: the value of a holds what no header may: anything but printable ASCII`)
+	f(xds+"CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/ca", `CONFIG_GRPC_XDS_SERVER_TLS_CACERT="/ca": needs CONFIG_GRPC_XDS_SERVER_USE_TLS=true`)
+	f(xds+"CONFIG_GRPC_XDS_SERVER_TLS_SAN=a", `CONFIG_GRPC_XDS_SERVER_TLS_SAN="a": needs CONFIG_GRPC_XDS_SERVER_USE_TLS=true`)
+	f(xds+"CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_CLIENT_TLS_CERT="+cert,
+		`CONFIG_GRPC_XDS_CLIENT_TLS_CERT="`+cert+`": a certificate without its key is of no use`)
+	f(xds+"CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_SERVER_TLS_CACERT="+dir, `CONFIG_GRPC_XDS_SERVER_TLS_CACERT="`+dir+`": not a regular file`)
 	f("EXTRA_TAGS=a", `EXTRA_TAGS="a": item "a" is not name:value`)
 	f("REDIS_URL=h:1 KVSTORE_URL=h:2", `REDIS_URL and KVSTORE_URL are both set and differ: REDIS_URL is the old name of KVSTORE_URL, remove it`)
 	f("KVSTORE_AUTH=hunter2 KVSTORE_AUTH_FILE=/x", `KVSTORE_AUTH and KVSTORE_AUTH_FILE are both set: keep one`)
@@ -281,7 +310,6 @@ func TestConfig_mistakes(t *testing.T) {
 	f("USE_PULLMETRICS=true EXTRA_TAGS=a-b:x,a.b:y", `EXTRA_TAGS="a-b:x,a.b:y": "a-b" and "a.b" both become the label a_b`)
 	f("USE_PULLMETRICS=true PULLMETRICS_MAPPER_YAML=/does/not/exist", `PULLMETRICS_MAPPER_YAML="/does/not/exist": open /does/not/exist: no such file or directory`)
 	// What is not in this version.
-	f("CONFIG_TYPE=GRPC_XDS_SOTW", `CONFIG_TYPE="GRPC_XDS_SOTW": rules from a control plane (xDS) are not in this version`)
 	f("KVSTORE_URL=a:1,b:2 KVSTORE_TYPE=CLUSTER", `KVSTORE_TYPE="CLUSTER": cluster is not in this version`)
 	f("KVSTORE_URL=m,b:2 KVSTORE_TYPE=sentinel", `KVSTORE_TYPE="sentinel": sentinel is not in this version`)
 	f("KVSTORE_TLS=true", `KVSTORE_TLS="true": TLS to the store is not in this version`)
@@ -294,7 +322,9 @@ func TestConfig_everyWrongValue(t *testing.T) {
 	free := map[string]bool{}
 	for name := range strings.FieldsSeq(`RUNTIME_ROOT RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY HOST GRPC_HOST GRPC_UDS DEBUG_HOST LOG_FORMAT
 		MCACHE_TLS_CLIENT_CERT MCACHE_TLS_CLIENT_KEY MCACHE_TLS_CACERT CACHE_KEY_PREFIX KVSTORE_AUTH KVSTORE_PERSECOND_AUTH KVSTORE_PERSECOND_URL STATSD_HOST GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY
-		TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID OTEL_EXPORTER_OTLP_HEADERS`) {
+		TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID OTEL_EXPORTER_OTLP_HEADERS
+		CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL CONFIG_GRPC_XDS_CLIENT_TLS_CERT
+		CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN`) {
 		free[name] = true
 	}
 	fields, err := settings.Fields(new(config))
@@ -326,6 +356,11 @@ func TestConfig_warnings(t *testing.T) {
 		"MCACHE_TLS_CACERT has no effect without MCACHE_TLS=true")
 	f(memory+"MCACHE_HOST_PORT=h:1", "MCACHE_HOST_PORT has no effect without BACKEND_TYPE=memcache")
 	f(memory+"GRPC_UDS=/s GRPC_PORT=1", "GRPC_HOST and GRPC_PORT have no effect: GRPC_UDS is set")
+	f(memory+"XDS_CLIENT_BACKOFF_JITTER=false", "XDS_CLIENT_BACKOFF_JITTER has no effect with CONFIG_TYPE=FILE")
+	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW RUNTIME_ROOT=/r", "RUNTIME_ROOT has no effect with CONFIG_TYPE=GRPC_XDS_SOTW")
+	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_NODE_METADATA=a=b,c", `CONFIG_GRPC_XDS_NODE_METADATA: ["c"] is no key=value and is left out`)
+	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2", "XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2 counts as 1: it is the share of a pause that jitter adds or takes")
+	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s, which counts")
 	f(memory+"GRPC_SERVER_TLS_CERT=/c", "GRPC_SERVER_TLS_CERT has no effect without GRPC_SERVER_USE_TLS=true")
 	f(memory+"KVSTORE_PIPELINE_LIMIT=8", "KVSTORE_PIPELINE_LIMIT has no effect and will go; KVSTORE_PIPELINE_WINDOW is what gathers hits")
 	f("KVSTORE_URL=h:1 KVSTORE_TIMEOUT=1s KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s",

@@ -38,6 +38,7 @@ func (d *daemon) openDebug(ctx context.Context, l *listeners) (err error) {
 	}
 	l.debug = httpx.NewServer(server.NewDebug(server.DebugOptions{
 		Service: d.service, Loader: d.loader, Stats: d.stats, Log: d.log, Version: self.Version("ratelimit"),
+		ControlPlane: d.controlPlaneState(),
 	}), httpx.Timeouts{Header: c.HTTPHeaderTimeout, Read: c.HTTPReadTimeout, Idle: c.HTTPIdleTimeout}, d.log) // no write bound: a profile takes as long as it was asked for
 	l.serve(func() error { return l.debug.Serve(l.debugAt) })
 	return nil

@@ -220,9 +220,15 @@ func TestREADME_metrics(t *testing.T) {
 	server.NewHTTP(server.HTTPOptions{Service: d.service, Health: d.health, Stats: d.stats, Log: log})
 	server.NewGRPC(server.GRPCOptions{Service: d.service, Health: d.health, Stats: d.stats, Log: log})
 	ctx, cancel := context.WithCancel(t.Context())
-	stop, _ := d.watchRules(ctx)
 	cancel()
-	stop()
+	for _, kind := range []string{"FILE", typeXDS} {
+		d.config.Rules.Type = kind
+		stop, _, err := d.watchRules(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop()
+	}
 	there := map[string]bool{}
 	d.config.MCache.HostPort = []string{"localhost:1"} // memcached is not connected to at start
 	nodes, err := d.openMemcache(t.Context())

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 	"gatehouse/ratelimit/internal/pull"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/service"
-	"gatehouse/ratelimit/internal/source"
+	"gatehouse/ratelimit/internal/source/xds"
 	"gatehouse/ratelimit/internal/stats"
 	"gatehouse/shared/certs"
 	"gatehouse/shared/self"
@@ -85,7 +86,10 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 		return err
 	}
 
-	stopSource, loaded := d.watchRules(ctx)
+	stopSource, loaded, err := d.watchRules(ctx)
+	if err != nil {
+		return err
+	}
 	defer stopSource()
 
 	if store, err = d.openStore(ctx); err != nil {
@@ -134,6 +138,7 @@ type daemon struct {
 	service *service.Service
 	loader  *service.Loader
 	tls     *tls.Config // of the gRPC listener; nil: none
+	plane   atomic.Pointer[xds.Client]
 
 	tracing        *telemetry.Tracing // nil: off
 	traceListeners *server.Tracing    // the same
@@ -282,48 +287,6 @@ func (d *daemon) localCacheGauges(o *counter.OverLimit) {
 	} {
 		d.stats.GaugeFunc("ratelimit.localcache."+name, func() int64 { return read(o.Stats()) })
 	}
-}
-
-// watchRules follows the configuration files until stop is called. loaded is closed with the first
-// valid set; SIGHUP reads the files again.
-func (d *daemon) watchRules(ctx context.Context) (stop func(), loaded <-chan struct{}) {
-	c := d.config.Rules
-	files := source.NewFiles(source.FilesOptions{
-		Root: c.Root, Subdirectory: c.Subdirectory, AppDirectory: c.AppDirectory,
-		WatchRoot: c.WatchRoot, IgnoreDotFiles: c.IgnoreDotFiles, RefuseEmpty: c.RefuseEmpty, Stats: d.stats, Log: d.log,
-	})
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			select {
-			case <-d.hup:
-				d.log.Info("SIGHUP: reading the rules again")
-				files.Reload()
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	first := make(chan struct{})
-	once := sync.OnceFunc(func() { close(first) })
-	wg.Go(func() {
-		files.Run(ctx, func(set source.Set) error {
-			if set.Err != nil {
-				d.loader.Refuse(set.Err)
-				return set.Err
-			}
-			if err := d.loader.Load(set.Files); err != nil {
-				return err
-			}
-			once()
-			return nil
-		})
-	})
-	return func() {
-		cancel()
-		wg.Wait()
-	}, first
 }
 
 // drain stops taking work in the order that balancers need: unhealthy first, then a pause for them to

@@ -24,7 +24,7 @@ var floors = map[string]int{
 	"ratelimit/internal/limits": 1, "ratelimit/internal/counter": 1, "ratelimit/internal/pull": 1,
 	"ratelimit/internal/grpctls": 0,
 	"ratelimit/internal/decide":  2,
-	"ratelimit/internal/source":  3,
+	"ratelimit/internal/source":  3, "ratelimit/internal/source/xds": 3,
 	"ratelimit/internal/service": 4,
 	"ratelimit/internal/server":  5,
 	"ratelimit":                  6,

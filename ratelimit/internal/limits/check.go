@@ -84,6 +84,15 @@ func where(p place) string {
 	return fmt.Sprintf("%s:%d:%d", p.file, p.pos.line, p.pos.column)
 }
 
+// whereEntry is where of something in an entry; resources have no lines, so there it is the entry's
+// place in its list.
+func whereEntry(e *entry, p pos) string {
+	if p.line == 0 {
+		return fmt.Sprintf("%s (descriptors[%d])", e.file, e.index)
+	}
+	return where(place{file: e.file, pos: p})
+}
+
 // checker walks the entries of one domain.
 type checker struct {
 	file   string // of the document; entries of merged domains know their own
@@ -234,7 +243,7 @@ func (c *checker) siblings(list []entry) {
 			wild[e.key] = append(wild[e.key], e)
 		}
 		if first := seen[k]; first != nil {
-			c.report.problem(c.at(e, e.pos), e.label(), "this descriptor is already configured in %s; key and value may stand once in a list", where(place{file: first.file, pos: first.pos}))
+			c.report.problem(c.at(e, e.pos), e.label(), "this descriptor is already configured in %s; key and value may stand once in a list", whereEntry(first, first.pos))
 			continue
 		}
 		seen[k] = e
@@ -260,7 +269,7 @@ func (c *checker) covered(group []*entry) {
 			if up.value == e.value {
 				continue // a duplicate, which is an error of its own
 			}
-			c.report.warning(c.at(e, e.valuePos), e.value, "%s never matches: %s in %s takes everything before it", quote(e.value), quote(up.value), where(place{file: up.file, pos: up.valuePos}))
+			c.report.warning(c.at(e, e.valuePos), e.value, "%s never matches: %s in %s takes everything before it", quote(e.value), quote(up.value), whereEntry(up, up.valuePos))
 		}
 	}
 }

@@ -1,10 +1,11 @@
 // Package limits turns rate limit configuration into rules and finds the rule for a request's
-// descriptor. Files are parsed into nodes (yaml.go), read into a tree with positions (read.go),
-// judged (check.go) and compiled into an immutable trie (compile.go, trie.go), from which Find
-// answers without allocating. It also lays out counter keys (key.go) and metric keys (metric.go).
+// descriptor. Files are parsed into nodes (yaml.go) and read into a tree with positions (read.go), xDS
+// resources are decoded into the same tree (resource.go). It is judged (check.go) and compiled into
+// an immutable trie (compile.go, trie.go), from which Find answers without allocating. It also lays
+// out counter keys (key.go) and metric keys (metric.go).
 //
 // It knows neither stores nor gRPC, reads no file itself and keeps no clock: callers hand in texts
-// and window starts. Behaviour follows spec/ratelimit.md sections 3, 4, 5.1 and 7.3.
+// and window starts. Behaviour follows spec/ratelimit.md sections 3, 4, 5.1, 7.3 and 8.3.
 package limits
 
 import (
@@ -74,6 +75,11 @@ func Load(files []File, o Options) (*Rules, []Problem, error) {
 			docs = append(docs, doc)
 		}
 	}
+	return load(docs, o, rep)
+}
+
+// load judges and compiles what was read.
+func load(docs []document, o Options, rep *report) (*Rules, []Problem, error) {
 	domains := check(docs, o.MergeDomains, rep)
 	sortProblems(rep.warnings)
 	if err := rep.rejection(); err != nil {

@@ -26,7 +26,7 @@ func (g *replaceGraph) collect(list []entry) {
 		e := &list[i]
 		if l := e.limit; l != nil {
 			if first := g.rules[l.name]; l.name != "" && first != nil {
-				g.report.warning(g.at(e, l.namePos), l.name, "the rule in %s has the name %s too; what replaces one replaces both", where(place{file: first.file, pos: first.limit.namePos}), quote(l.name))
+				g.report.warning(g.at(e, l.namePos), l.name, "the rule in %s has the name %s too; what replaces one replaces both", whereEntry(first, first.limit.namePos), quote(l.name))
 			} else if l.name != "" {
 				g.rules[l.name] = e
 			}

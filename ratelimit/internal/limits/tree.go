@@ -6,8 +6,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// The tree that sources produce and check.go judges. YAML files come to it through read.go; an
-// xDS resource needs only to fill it in. Texts are as written, defaults are not applied.
+// The tree that sources produce and check.go judges. YAML files come to it through read.go, xDS
+// resources, whose positions are zero, through resource.go. Texts are as written, defaults are not applied.
 
 // document is one file or resource: one domain.
 type document struct {

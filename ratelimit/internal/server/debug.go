@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,8 @@ type DebugOptions struct {
 	Log     *slog.Logger
 	// Version is the line that ratelimit version prints.
 	Version string
+	// ControlPlane is how the connection to it is, for people and for JSON; nil without one.
+	ControlPlane func() (text string, v any)
 }
 
 // page is one line of the debug index.
@@ -40,6 +43,9 @@ var debugPages = []page{
 	{"/stats", "every counter and gauge"},
 }
 
+// xdsPage is there with a control plane only.
+var xdsPage = page{"/xds", "the control plane: connected or not, the version in force, what was refused last"}
+
 // NewDebug is the handler of the debug listener (spec 6.7). Every page but the profiles answers as
 // JSON too, with ?format=json. There is no authentication: bind it where only operators come.
 func NewDebug(o DebugOptions) http.Handler {
@@ -51,6 +57,9 @@ func NewDebug(o DebugOptions) http.Handler {
 	mux.HandleFunc("/explain", d.explain)
 	mux.HandleFunc("/rlconfig", d.rlconfig)
 	mux.HandleFunc("/stats", d.stats)
+	if o.ControlPlane != nil {
+		mux.HandleFunc(xdsPage.Path, d.xds)
+	}
 	mux.HandleFunc("/", d.index)
 	return recovered(mux, o.Log, o.Stats.Counter(panicStat))
 }
@@ -58,14 +67,18 @@ func NewDebug(o DebugOptions) http.Handler {
 type debugPort struct{ DebugOptions }
 
 func (d *debugPort) index(w http.ResponseWriter, r *http.Request) {
+	pages := debugPages
+	if d.ControlPlane != nil {
+		pages = append(slices.Clip(pages), xdsPage)
+	}
 	var b bytes.Buffer
-	for _, p := range debugPages {
+	for _, p := range pages {
 		fmt.Fprintf(&b, "%s: %s\n", p.Path, p.Help)
 	}
 	respond(w, r, b.String(), struct {
 		Version string `json:"version"`
 		Pages   []page `json:"pages"`
-	}{d.Version, debugPages})
+	}{d.Version, pages})
 }
 
 func (d *debugPort) rlconfig(w http.ResponseWriter, r *http.Request) {
@@ -97,6 +110,11 @@ func (d *debugPort) stats(w http.ResponseWriter, r *http.Request) {
 		values[name] = value
 	})
 	respond(w, r, b.String(), values)
+}
+
+func (d *debugPort) xds(w http.ResponseWriter, r *http.Request) {
+	text, v := d.ControlPlane()
+	respond(w, r, text, v)
 }
 
 func (d *debugPort) explain(w http.ResponseWriter, r *http.Request) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Loader turns sets of configuration files into rules in force. All or nothing: a set with one
+// Loader turns sets of configuration files, or of a control plane's resources, into rules in force. All or nothing: a set with one
 // problem changes nothing but the statistics and what LoadState tells.
 type Loader struct {
 	service  *Service
@@ -33,7 +34,7 @@ type LoadState struct {
 	// Generation counts the sets that came into force.
 	Generation int `json:"generation"`
 	Domains    int `json:"domains"`
-	// Files are the names of the set in force.
+	// Files are the names of the files or resources in force.
 	Files    []string `json:"files,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
 	// Error is why the newest set was refused, empty when it was not.
@@ -66,10 +67,28 @@ func NewLoader(s *Service, o limits.Options, log *slog.Logger, onLoaded func(dom
 
 // Load compiles files and puts them in force, or keeps the rules already loaded and says why.
 func (l *Loader) Load(files []limits.File) error {
+	bytes := 0
+	for _, f := range files {
+		bytes += len(f.Text)
+	}
+	return l.load(bytes, func() (*limits.Rules, []limits.Problem, error) { return limits.Load(files, l.options) })
+}
+
+// LoadResources is Load for the resources of a control plane.
+func (l *Loader) LoadResources(resources [][]byte) error {
+	bytes := 0
+	for _, r := range resources {
+		bytes += len(r)
+	}
+	return l.load(bytes, func() (*limits.Rules, []limits.Problem, error) { return limits.LoadResources(resources, l.options) })
+}
+
+// load puts what compile makes in force. bytes is how much there was to read.
+func (l *Loader) load(bytes int, compile func() (*limits.Rules, []limits.Problem, error)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	start := time.Now()
-	rules, warnings, err := limits.Load(files, l.options)
+	rules, warnings, err := compile()
 	if err != nil {
 		l.refused(err)
 		return err
@@ -79,16 +98,17 @@ func (l *Loader) Load(files []limits.File) error {
 	l.good.Inc()
 
 	l.state = LoadState{LoadedAt: time.Now(), Generation: l.state.Generation + 1, Domains: len(rules.Domains())}
-	for _, f := range files {
-		l.state.Files = append(l.state.Files, f.Name)
+	for _, d := range rules.Domains() {
+		l.state.Files = append(l.state.Files, d.Files...)
 	}
+	slices.Sort(l.state.Files)
 	for _, w := range warnings {
 		l.state.Warnings = append(l.state.Warnings, w.String())
 		l.log.Warn("configuration: " + w.String())
 	}
-	l.log.Info("configuration loaded", "domains", l.state.Domains, "files", len(files), "took", time.Since(start))
+	l.log.Info("configuration loaded", "domains", l.state.Domains, "files", len(l.state.Files), "took", time.Since(start))
 	l.onLoaded(l.state.Domains)
-	if size(files) >= muchText {
+	if bytes >= muchText {
 		debug.FreeOSMemory()
 	}
 	return nil
@@ -97,13 +117,6 @@ func (l *Loader) Load(files []limits.File) error {
 // muchText is how many bytes of rules leave so much behind when they have been read that the memory
 // is given back at once: 100,000 rules are 6 MB of text, and 50 MB of what was read along the way.
 const muchText = 1 << 20
-
-func size(files []limits.File) (n int) {
-	for _, f := range files {
-		n += len(f.Text)
-	}
-	return n
-}
 
 // Refuse records that no set could be had from the source at all.
 func (l *Loader) Refuse(err error) {

@@ -1,0 +1,187 @@
+package limits
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// ResourceType is the type URL of the resources that LoadResources reads.
+const ResourceType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
+
+// LoadResources compiles a whole configuration of xDS resources (spec 8.3), each an encoded
+// RateLimitConfig, as Load does with files: what Load says holds here. A resource is called by its
+// name, or resources[i] without one.
+func LoadResources(resources [][]byte, o Options) (*Rules, []Problem, error) {
+	rep := &report{}
+	docs := make([]document, 0, len(resources))
+	for i, b := range resources {
+		if doc, ok := readResource(i, b, rep); ok {
+			docs = append(docs, doc)
+		}
+	}
+	// The order of a response is the server's whim, and merged wildcards go by it.
+	slices.SortStableFunc(docs, func(a, b document) int { return strings.Compare(a.file, b.file) })
+	return load(docs, o, rep)
+}
+
+// readResource decodes one resource into the tree that files are read into.
+func readResource(index int, b []byte, rep *report) (doc document, ok bool) {
+	label := fmt.Sprintf("resources[%d]", index)
+	var config rlsconf.RateLimitConfig
+	if err := (proto.UnmarshalOptions{RecursionLimit: maxDepth}).Unmarshal(b, &config); err != nil {
+		// The library varies its spaces so that nobody relies on its texts.
+		reason := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
+		rep.problem(place{file: label}, "", "not a RateLimitConfig: %s", firstLine(reason))
+		return document{}, false
+	}
+	if config.Name != "" {
+		label = oneLine(config.Name)
+	}
+	r := &resourceReader{file: label, domain: config.Domain, report: rep}
+	return document{file: label, domain: config.Domain, entries: r.entries(config.Descriptors)}, true
+}
+
+// resourceReader turns the messages of one resource into a document. Everything that it finds
+// missing or odd is left to check, which says it of files too.
+type resourceReader struct {
+	file   string
+	domain string
+	path   []string // the entries above, as labels
+	report *report
+}
+
+func (r *resourceReader) entries(list []*rlsconf.RateLimitDescriptor) []entry {
+	if len(list) == 0 {
+		return nil
+	}
+	out := make([]entry, len(list))
+	for i, d := range list {
+		out[i] = r.entry(i, d)
+	}
+	return out
+}
+
+func (r *resourceReader) entry(index int, d *rlsconf.RateLimitDescriptor) entry {
+	e := entry{
+		file: r.file, index: index, key: d.Key, value: d.Value, limit: limitOf(d.RateLimit),
+		shadow: d.ShadowMode, detailed: d.DetailedMetric,
+	}
+	r.path = append(r.path, e.label())
+	r.newerFields(&e, d.ProtoReflect().GetUnknown())
+	e.children = r.entries(d.Descriptors)
+	r.path = r.path[:len(r.path)-1]
+	return e
+}
+
+// Fields of RateLimitDescriptor that newer schemas have and the linked one keeps as unknown bytes.
+const (
+	fieldQuotaMode = 7
+	fieldMetadata  = 8
+)
+
+// newerFields reads quota_mode and metadata. Of a field that is there more than once, the last bool
+// counts and messages merge, as protobuf has it; other types under these numbers are passed over.
+func (r *resourceReader) newerFields(e *entry, unknown []byte) {
+	var metadata []byte
+	found := false
+	for len(unknown) > 0 {
+		number, kind, n := protowire.ConsumeTag(unknown)
+		if n < 0 {
+			return // never: the library has parsed these bytes
+		}
+		value := unknown[n:]
+		length := protowire.ConsumeFieldValue(number, kind, value)
+		if length < 0 {
+			return
+		}
+		switch {
+		case number == fieldQuotaMode && kind == protowire.VarintType:
+			v, _ := protowire.ConsumeVarint(value)
+			e.quota = v != 0
+		case number == fieldMetadata && kind == protowire.BytesType:
+			part, _ := protowire.ConsumeBytes(value)
+			metadata, found = append(metadata, part...), true
+		}
+		unknown = value[length:]
+	}
+	if found {
+		e.metadata = r.metadata(metadata)
+	}
+}
+
+func (r *resourceReader) metadata(b []byte) *structpb.Struct {
+	out := new(structpb.Struct)
+	if err := (proto.UnmarshalOptions{RecursionLimit: maxDepth}).Unmarshal(b, out); err != nil {
+		r.problem("", "metadata is not a google.protobuf.Struct: %s", firstLine(strings.ReplaceAll(err.Error(), "\u00a0", " ")))
+		return nil
+	}
+	r.object(out, "metadata")
+	return out
+}
+
+// object finds what JSON can't hold, and makes null of values that are not set.
+func (r *resourceReader) object(s *structpb.Struct, path string) {
+	for _, key := range slices.Sorted(maps.Keys(s.GetFields())) {
+		v := s.Fields[key]
+		if v.GetKind() == nil {
+			s.Fields[key] = structpb.NewNullValue()
+			continue
+		}
+		r.value(v, path+"."+oneLine(key))
+	}
+}
+
+func (r *resourceReader) value(v *structpb.Value, path string) {
+	switch kind := v.Kind.(type) {
+	case *structpb.Value_NumberValue:
+		if f := kind.NumberValue; math.IsInf(f, 0) || math.IsNaN(f) {
+			r.problem(fmt.Sprint(f), "%s is %v, which JSON can't hold", path, f)
+		}
+	case *structpb.Value_StructValue:
+		r.object(kind.StructValue, path)
+	case *structpb.Value_ListValue:
+		for i, item := range kind.ListValue.GetValues() {
+			if item.GetKind() == nil {
+				kind.ListValue.Values[i] = structpb.NewNullValue()
+				continue
+			}
+			r.value(item, fmt.Sprintf("%s[%d]", path, i))
+		}
+	}
+}
+
+func (r *resourceReader) problem(text, format string, args ...any) {
+	r.report.problem(place{file: r.file, domain: r.domain, path: strings.Join(r.path, ".")}, text, format, args...)
+}
+
+// resourceUnits are the units by their number in a resource (spec 12); 0 is not given.
+var resourceUnits = [...]string{"", "second", "minute", "hour", "day", "month", "year", "week"}
+
+// limitOf is the limit of an entry, nil without one. A number of requests can't be told from none, so
+// that 0 is taken for a limit that blocks everything, but not beside unlimited.
+func limitOf(p *rlsconf.RateLimitPolicy) *limit {
+	if p == nil {
+		return nil
+	}
+	l := &limit{
+		perUnit: p.RequestsPerUnit, hasPerUnit: p.RequestsPerUnit != 0 || !p.Unlimited,
+		unlimited: p.Unlimited, name: p.Name, hasUnit: p.Unit != rlsconf.RateLimitUnit_UNKNOWN,
+	}
+	if u := int(p.Unit); u > 0 && u < len(resourceUnits) {
+		l.unit = resourceUnits[u]
+	} else if l.hasUnit {
+		l.unit = fmt.Sprint(u)
+	}
+	for _, x := range p.Replaces {
+		l.replaces = append(l.replaces, replaced{name: x.GetName()})
+	}
+	return l
+}

@@ -1,0 +1,98 @@
+package xds
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// State is what the debug port shows of a control plane.
+type State struct {
+	Server    string `json:"server"`
+	Connected bool   `json:"connected"`
+	// Since is when the stream began, or when there was none any more.
+	Since time.Time `json:"since"`
+	// Version is the one in force, Resources how many it has, AckedAt when it was acknowledged.
+	Version   string    `json:"version"`
+	Resources int       `json:"resources"`
+	AckedAt   time.Time `json:"acked_at,omitzero"`
+	// NackedVersion was refused last, for NackReason; kept when a later one was accepted.
+	NackedVersion string    `json:"nacked_version,omitempty"`
+	NackReason    string    `json:"nack_reason,omitempty"`
+	NackedAt      time.Time `json:"nacked_at,omitzero"`
+	// Error is why there is no stream; AgainAt is when the next try is due.
+	Error   string    `json:"error,omitempty"`
+	AgainAt time.Time `json:"again_at,omitzero"`
+}
+
+// State is a copy of what is known now.
+func (c *Client) State() State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state
+}
+
+func (c *Client) change(f func(*State)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f(&c.state)
+}
+
+func (c *Client) connected() {
+	c.change(func(s *State) {
+		s.Connected, s.Since, s.Error, s.AgainAt = true, time.Now(), "", time.Time{}
+	})
+}
+
+// disconnected keeps the time at which the stream broke while dials fail.
+func (c *Client) disconnected(err error, pause time.Duration) {
+	c.change(func(s *State) {
+		now := time.Now()
+		if s.Connected {
+			s.Since = now
+		}
+		s.Connected, s.AgainAt = false, now.Add(pause)
+		if s.Error = ""; err != nil {
+			s.Error = err.Error()
+		}
+	})
+}
+
+func (c *Client) acked(version string, resources int) {
+	c.change(func(s *State) { s.Version, s.Resources, s.AckedAt = version, resources, time.Now() })
+}
+
+func (c *Client) nacked(version, reason string) {
+	c.change(func(s *State) { s.NackedVersion, s.NackReason, s.NackedAt = version, reason, time.Now() })
+}
+
+// Text is the state for people.
+func (s State) Text() string {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-10s  %s\n", name, fmt.Sprintf(format, args...))
+	}
+	at := func(t time.Time) string { return t.Format(time.RFC3339) }
+	line("server", "%s", s.Server)
+	if s.Connected {
+		line("connected", "since %s", at(s.Since))
+	} else {
+		line("connected", "no, since %s", at(s.Since))
+	}
+	if s.Error != "" {
+		line("error", "%s", s.Error)
+		line("next try", "%s", at(s.AgainAt))
+	}
+	if s.AckedAt.IsZero() {
+		line("accepted", "nothing yet")
+	} else {
+		line("accepted", "version %q with %d resources at %s", s.Version, s.Resources, at(s.AckedAt))
+	}
+	if !s.NackedAt.IsZero() {
+		line("refused", "version %q at %s:", s.NackedVersion, at(s.NackedAt))
+		for reason := range strings.SplitSeq(s.NackReason, "\n") {
+			fmt.Fprintf(&b, "  %s\n", reason)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,231 @@
+// Package xds brings configuration from a control plane: whole sets of resources over one stream of
+// aggregated discovery, state of the world, each handed to one function whose verdict is the answer
+// that the control plane gets (spec 8).
+//
+// It knows streams, versions and when to try again. It does not know what the resources mean.
+package xds
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/certs"
+)
+
+// Set is one response: all the resources that there are.
+type Set struct {
+	Version string
+	// Resources are encoded messages of the type asked for; none is a valid set.
+	Resources [][]byte
+	// Err says what else the response holds; Resources means nothing then.
+	Err error
+}
+
+// Options say where the control plane is and how to speak to it.
+type Options struct {
+	// Target is what gRPC dials: host:port, or with a scheme that it knows.
+	Target string
+	// Type is the type URL of the resources.
+	Type string
+	// NodeID and NodeMetadata tell the control plane who asks.
+	NodeID       string
+	NodeMetadata map[string]string
+	// Headers go with each stream. Names are lower case.
+	Headers map[string]string
+	// Certs turns TLS on. ServerName is what the server must prove to be, and the authority of the
+	// stream; empty: the host of Target.
+	Certs      *certs.Store
+	ServerName string
+	// MaxMessage is the longest response in bytes; 0 is gRPC's default, 4 MiB.
+	MaxMessage int
+	// DialRetry is the pause after a failed dial, StreamRetry after a broken stream. Each doubles,
+	// up to MaxRetry, until a response was accepted.
+	DialRetry, StreamRetry, MaxRetry time.Duration
+	// Jitter is the share of each pause by which it is made longer or shorter at random, 0 to 1.
+	Jitter float64
+	Stats  *stats.Registry
+	// Log may be nil.
+	Log *slog.Logger
+
+	ping, pingTimeout time.Duration // 0 means pingEvery and pingPatience
+	nackAgain         time.Duration // 0 means nackAgain
+}
+
+const (
+	// pingEvery is how long a stream may be silent before the control plane is asked whether it is
+	// still there, pingPatience how long it has to answer. A server that forbids such pings is asked
+	// half as often from then on, down to pingRarest.
+	pingEvery    = 30 * time.Second
+	pingPatience = 20 * time.Second
+	pingRarest   = 10 * time.Minute
+	// nackAgain is the first pause before a NACK that repeats the last one, nackLongest the longest:
+	// a server that waits for it has nothing new to say until then.
+	nackAgain   = 250 * time.Millisecond
+	nackLongest = 5 * time.Second
+	// connectPatience bounds connecting, TLS included.
+	connectPatience = 10 * time.Second
+)
+
+// Client follows one control plane.
+type Client struct {
+	o       Options
+	node    *corepb.Node
+	headers metadata.MD
+	again   chan struct{}
+	pauses  pauses
+
+	acks, nacks, dialFailures, streamFailures *stats.Counter
+
+	// Run's own.
+	accepted string            // version of the set in force
+	inForce  [sha256.Size]byte // its digest
+	applied  bool              // something was accepted
+	some     bool              // the set in force has resources
+	refused  [sha256.Size]byte // digest of what came last, if it was refused
+	refusal  *statuspb.Status  // why; nil when it was not
+	nagging  pauses            // between NACKs that repeat the last one
+
+	mu    sync.Mutex
+	state State
+}
+
+// NewClient dials nothing yet.
+func NewClient(o Options) *Client {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Stats == nil {
+		o.Stats = stats.NewRegistry(stats.Options{})
+	}
+	if o.ping == 0 {
+		o.ping, o.pingTimeout = pingEvery, pingPatience
+	}
+	if o.nackAgain == 0 {
+		o.nackAgain = nackAgain
+	}
+	c := &Client{
+		nagging: newPauses(0, o.nackAgain, nackLongest, 0),
+		o:       o, headers: metadata.New(o.Headers), again: make(chan struct{}, 1),
+		pauses:         newPauses(o.DialRetry, o.StreamRetry, o.MaxRetry, o.Jitter),
+		node:           &corepb.Node{Id: o.NodeID},
+		acks:           o.Stats.Counter("ratelimit.xds.ack"),
+		nacks:          o.Stats.Counter("ratelimit.xds.nack"),
+		dialFailures:   o.Stats.Counter("ratelimit.xds.connect_failure"),
+		streamFailures: o.Stats.Counter("ratelimit.xds.stream_failure"),
+	}
+	if len(o.NodeMetadata) > 0 {
+		c.node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{}}
+		for k, v := range o.NodeMetadata {
+			c.node.Metadata.Fields[k] = structpb.NewStringValue(v)
+		}
+	}
+	c.state = State{Server: o.Target, Since: time.Now()}
+	o.Stats.GaugeFunc("ratelimit.xds.connected", func() int64 {
+		if c.State().Connected {
+			return 1
+		}
+		return 0
+	})
+	o.Stats.GaugeFunc("ratelimit.xds.acked_at", func() int64 {
+		if at := c.State().AckedAt; !at.IsZero() {
+			return at.Unix()
+		}
+		return 0
+	})
+	return c
+}
+
+// Reconnect leaves the present stream, or pause, and connects anew at once. It does not wait.
+func (c *Client) Reconnect() {
+	select {
+	case c.again <- struct{}{}:
+	default: // it is due already
+	}
+}
+
+// Run hands each set to apply until ctx ends; it then returns nil. apply runs in this goroutine. Its
+// error refuses the set: the control plane is told why, and the next thing it sends is the next set.
+func (c *Client) Run(ctx context.Context, apply func(Set) error) error {
+	for ctx.Err() == nil {
+		reached, asked, err := c.visit(ctx, apply)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case asked:
+			c.disconnected(nil, 0)
+			continue
+		}
+		pause := c.after(reached, err)
+		c.disconnected(err, pause)
+		c.o.Log.Warn("xds: "+c.trouble(reached)+"; the rules already loaded stay", "server", c.o.Target, "again_in", pause.Round(time.Millisecond), "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		case <-c.again:
+		}
+	}
+	return nil
+}
+
+func (c *Client) trouble(reached bool) string {
+	if reached {
+		return "the stream broke"
+	}
+	return "the control plane can't be reached"
+}
+
+// after counts a failure and says how long to wait.
+func (c *Client) after(reached bool, err error) time.Duration {
+	switch {
+	case !reached:
+		c.dialFailures.Inc()
+		return c.pauses.dialFailed()
+	case forbidsPings(err) && c.o.ping < pingRarest:
+		c.o.ping = min(2*c.o.ping, pingRarest)
+		c.o.Log.Info("xds: the server wants fewer pings", "every", c.o.ping)
+	}
+	c.streamFailures.Inc()
+	return c.pauses.streamBroke()
+}
+
+// visit dials, and follows the stream until it breaks or Reconnect asks for another (asked); reached
+// tells whether there was one.
+func (c *Client) visit(ctx context.Context, apply func(Set) error) (reached, asked bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-c.again:
+			asked = true
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	opened, failure := c.stream(ctx, apply)
+	cancel()
+	wg.Wait() // asked is written before
+	return opened, asked, failure
+}
+
+func (c *Client) stream(ctx context.Context, apply func(Set) error) (opened bool, err error) {
+	conn, err := c.dial()
+	if err != nil {
+		return false, fmt.Errorf("xds: %w", err)
+	}
+	defer conn.Close()
+	s, err := c.open(ctx, conn)
+	if err != nil {
+		return false, fmt.Errorf("xds: %w", err)
+	}
+	return true, fmt.Errorf("xds: %w", s.follow(apply))
+}

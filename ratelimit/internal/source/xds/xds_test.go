@@ -1,0 +1,536 @@
+package xds
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"go.uber.org/goleak"
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/source/xds/xdstest"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a Client, and what it handed over. A set that holds a domain "bad" is refused.
+type world struct {
+	t     *testing.T
+	c     *Client
+	stats *stats.Registry
+	log   lockedBuffer
+
+	mu   sync.Mutex
+	sets []string
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+func (l *lockedBuffer) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.b.String() }
+
+// start runs a Client that tries again at once.
+func start(t *testing.T, target string, o Options) *world {
+	t.Helper()
+	w := &world{t: t, stats: stats.NewRegistry(stats.Options{})}
+	o.Target, o.Type, o.Stats, o.Log = target, limits.ResourceType, w.stats, slog.New(slog.NewTextHandler(&w.log, nil))
+	if o.MaxRetry == 0 {
+		o.DialRetry, o.StreamRetry, o.MaxRetry = 5*time.Millisecond, 5*time.Millisecond, 20*time.Millisecond
+	}
+	w.c = NewClient(o)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := w.c.Run(ctx, w.apply); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return w
+}
+
+func (w *world) apply(s Set) error {
+	text := s.Version + ":"
+	var names []string
+	for _, b := range s.Resources {
+		var c rlsconf.RateLimitConfig
+		if err := proto.Unmarshal(b, &c); err != nil {
+			names = append(names, "junk")
+			continue
+		}
+		names = append(names, c.Domain)
+	}
+	slices.Sort(names)
+	for _, n := range names {
+		text += " " + n
+	}
+	if s.Err != nil {
+		text += " error: " + s.Err.Error()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sets = append(w.sets, text)
+	if slices.Contains(names, "bad") {
+		return errors.New("r: domain \"bad\": this is bad\nr: and this too")
+	}
+	return nil
+}
+
+func (w *world) seen() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Join(w.sets, " | ")
+}
+
+func (w *world) eventually(what string, ok func() bool) {
+	w.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			w.t.Fatalf("not within 20 s: %s; sets %s; state %+v; log:\n%s", what, w.seen(), w.c.State(), &w.log)
+		}
+	}
+}
+
+// until waits for the sets handed over so far.
+func (w *world) until(want ...string) {
+	w.t.Helper()
+	w.eventually(strings.Join(want, " | "), func() bool { return w.seen() == strings.Join(want, " | ") })
+}
+
+func (w *world) stat(name string) (value int64) {
+	w.stats.Each(func(n string, _ stats.Kind, v int64) {
+		if n == name {
+			value = v
+		}
+	})
+	return value
+}
+
+func domain(name string) *rlsconf.RateLimitConfig {
+	return &rlsconf.RateLimitConfig{Name: "r-" + name, Domain: name}
+}
+
+// said is what a request says besides who asks.
+func said(r *discoverypb.DiscoveryRequest) string {
+	text := fmt.Sprintf("version %q nonce %q", r.VersionInfo, r.ResponseNonce)
+	if d := r.ErrorDetail; d != nil {
+		text += fmt.Sprintf(" refused %s: %s", codes.Code(d.Code), d.Message)
+	}
+	return text
+}
+
+// TestClient goes through versions, nonces and verdicts (spec 8.1): the first set, an update, one that
+// is refused, the next good one, and none at all.
+func TestClient(t *testing.T) {
+	t.Parallel()
+	p := xdstest.New(t)
+	p.Set("1", domain("a"))
+	w := start(t, p.Addr, Options{NodeID: "n1", NodeMetadata: map[string]string{"zone": "z=1"}, Headers: map[string]string{"x-key": "v:1", "x-bin": "\x00\x01"}, nackAgain: time.Millisecond})
+	steps := []struct {
+		version string
+		set     []*rlsconf.RateLimitConfig
+		applied string
+		said    string // in answer
+	}{
+		{"1", []*rlsconf.RateLimitConfig{domain("a")}, "1: a", `version "1"`},
+		{"2", []*rlsconf.RateLimitConfig{domain("b"), domain("a")}, "2: a b", `version "2"`},
+		{"3", []*rlsconf.RateLimitConfig{domain("bad")}, "3: bad", `version "2" refused InvalidArgument: r: domain "bad": this is bad` + "\nr: and this too"},
+		{"4", []*rlsconf.RateLimitConfig{domain("c")}, "4: c", `version "4"`},
+		{"5", []*rlsconf.RateLimitConfig{domain("c")}, "", `version "5"`}, // the same under another version is not applied again
+		{"6", nil, "6:", `version "6"`},
+	}
+	if got := said(p.Request(0)); got != `version "" nonce ""` {
+		t.Errorf("the first request: %s", got)
+	}
+	var applied []string
+	next := 1
+	for _, s := range steps {
+		p.Set(s.version, s.set...)
+		got := ""
+		for {
+			answer := p.Request(next)
+			next++
+			if answer.ResponseNonce == "" {
+				t.Errorf("the answer to version %s has no nonce", s.version)
+			}
+			before := got
+			got = strings.Replace(said(answer), fmt.Sprintf(" nonce %q", answer.ResponseNonce), "", 1)
+			if got != steps[2].said || s.version == "3" { // else the refusal of version 3 once more
+				break
+			}
+			if before != "" && before != got {
+				t.Errorf("refused for another reason: %s", got)
+			}
+		}
+		if got != s.said {
+			t.Errorf("the answer to version %s: %s, want %s", s.version, got, s.said)
+		}
+		if s.applied != "" {
+			applied = append(applied, s.applied)
+		}
+		w.until(applied...)
+	}
+	for _, r := range p.Requests() {
+		if r.Node.GetId() != "n1" || r.Node.GetMetadata().GetFields()["zone"].GetStringValue() != "z=1" || r.TypeUrl != limits.ResourceType || len(r.ResourceNames) != 0 {
+			t.Errorf("a request says %v", r)
+		}
+	}
+	if h := p.Headers()[0]; h.Get("x-key")[0] != "v:1" || h.Get("x-bin")[0] != "\x00\x01" {
+		t.Errorf("headers: %v", h)
+	}
+	if !strings.Contains(w.log.String(), "NO RESOURCES ANY MORE") {
+		t.Errorf("no warning: %s", &w.log)
+	}
+	s := w.c.State()
+	if !s.Connected || s.Version != "6" || s.Resources != 0 || s.NackedVersion != "3" || !strings.Contains(s.Text(), "this is bad\n  r: and this too") {
+		t.Errorf("state %+v\n%s", s, s.Text())
+	}
+	if n := w.stat("ratelimit.xds.nack"); n < 1 {
+		t.Errorf("%d sets refused", n)
+	}
+	for name, want := range map[string]int64{"ack": 5, "connected": 1, "connect_failure": 0, "stream_failure": 0} {
+		if got := w.stat("ratelimit.xds." + name); got != want {
+			t.Errorf("%s is %d, want %d", name, got, want)
+		}
+	}
+}
+
+// TestClient_returns: the server goes and comes back, once after a good set and once after a refused
+// one. A new stream claims what is in force, never what was refused, and no nonce.
+func TestClient_returns(t *testing.T) {
+	t.Parallel()
+	p := xdstest.New(t)
+	p.Set("1", domain("a"))
+	w := start(t, p.Addr, Options{})
+	w.until("1: a")
+	p.Request(1)
+	for i, refused := range []bool{false, true} {
+		if refused {
+			p.Set("2", domain("bad"))
+			w.until("1: a", "2: bad")
+		}
+		failures := w.stat("ratelimit.xds.connect_failure")
+		p.Kill()
+		w.eventually("the dial fails", func() bool { return w.stat("ratelimit.xds.connect_failure") > failures+1 })
+		if s := w.c.State(); s.Connected || s.Version != "1" || !strings.Contains(s.Text(), "connection refused") {
+			t.Errorf("while the server is away: %s", s.Text())
+		}
+		before := len(p.Requests())
+		p.Serve()
+		if got := said(p.Request(before)); got != `version "1" nonce ""` {
+			t.Errorf("return %d: the first request says %s", i, got)
+		}
+	}
+	p.Set("3", domain("c"))
+	w.eventually("a set from the server that returned", func() bool { return strings.HasSuffix(w.seen(), "| 3: c") })
+	w.eventually("connected", func() bool { return w.c.State().Connected })
+}
+
+// TestClient_nagging: this library's server sends a refused set again whenever it is refused. It is
+// looked at once, and refused ever more slowly.
+func TestClient_nagging(t *testing.T) {
+	t.Parallel()
+	p := xdstest.New(t)
+	p.Set("1", domain("bad"))
+	began := time.Now()
+	w := start(t, p.Addr, Options{nackAgain: 50 * time.Millisecond})
+	p.Request(3)                                      // asked, and refused three times
+	n, most := w.stat("ratelimit.xds.nack"), int64(1) // at 0, 50, 150, 350, 750 ms
+	for at := 50 * time.Millisecond; at < time.Since(began); at = 2*at + 50*time.Millisecond {
+		most++
+	}
+	if n > most {
+		t.Errorf("refused %d times within %v, want at most %d", n, time.Since(began), most)
+	}
+	w.until("1: bad")
+	p.Set("2", domain("a"))
+	w.until("1: bad", "2: a")
+}
+
+// TestClient_oversized: a response that is too long breaks the stream; the log says which setting allows more.
+func TestClient_oversized(t *testing.T) {
+	t.Parallel()
+	p := xdstest.New(t)
+	p.Set("1", domain("a"))
+	w := start(t, p.Addr, Options{MaxMessage: 1000})
+	w.until("1: a")
+	p.Set("2", domain(strings.Repeat("x", 1000)))
+	w.eventually("the stream breaks again and again", func() bool { return w.stat("ratelimit.xds.stream_failure") > 2 })
+	if log := w.log.String(); !strings.Contains(log, "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES allows more") {
+		t.Error(log)
+	}
+	if s := w.c.State(); s.Version != "1" {
+		t.Errorf("%+v", s)
+	}
+	p.Set("3", domain("c"))
+	w.until("1: a", "3: c")
+}
+
+// TestClient_reconnect leaves a pause, or a stream, at once.
+func TestClient_reconnect(t *testing.T) {
+	t.Parallel()
+	p := xdstest.New(t)
+	p.Set("1", domain("a"))
+	p.Kill()
+	w := start(t, p.Addr, Options{DialRetry: time.Hour, StreamRetry: time.Hour, MaxRetry: time.Hour})
+	w.eventually("the dial fails", func() bool { return w.stat("ratelimit.xds.connect_failure") == 1 })
+	p.Serve()
+	w.c.Reconnect()
+	w.until("1: a")
+	w.eventually("connected", func() bool { return w.c.State().Connected })
+	w.c.Reconnect()
+	w.eventually("a second stream", func() bool { return len(p.Streams()) == 2 })
+	if n := w.stat("ratelimit.xds.stream_failure"); n != 0 {
+		t.Errorf("%d failures", n)
+	}
+}
+
+// script is an ADS server that says what the test says.
+type script struct {
+	discoverypb.UnimplementedAggregatedDiscoveryServiceServer
+	said chan *discoverypb.DiscoveryRequest
+	say  chan *discoverypb.DiscoveryResponse
+}
+
+func (s *script) StreamAggregatedResources(stream discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	go func() {
+		for {
+			r, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			s.said <- r
+		}
+	}()
+	for {
+		select {
+		case r := <-s.say:
+			if err := stream.Send(r); err != nil {
+				return err
+			}
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// TestClient_strange: responses of another type are passed over, resources of another type refused.
+func TestClient_strange(t *testing.T) {
+	t.Parallel()
+	s := &script{said: make(chan *discoverypb.DiscoveryRequest, 10), say: make(chan *discoverypb.DiscoveryResponse)}
+	l, srv := listen(t), grpc.NewServer()
+	discoverypb.RegisterAggregatedDiscoveryServiceServer(srv, s)
+	go srv.Serve(l)
+	defer srv.Stop()
+	w := start(t, l.Addr().String(), Options{})
+	<-s.said
+	answer := func(r *discoverypb.DiscoveryResponse) string {
+		s.say <- r
+		select {
+		case r := <-s.said:
+			return said(r)
+		case <-time.After(20 * time.Second):
+			t.Fatal("no answer within 20 s")
+		}
+		return ""
+	}
+	good, err := proto.Marshal(domain("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &anypb.Any{TypeUrl: limits.ResourceType, Value: good}
+	s.say <- &discoverypb.DiscoveryResponse{TypeUrl: "type.googleapis.com/other", VersionInfo: "x", Nonce: "x", Resources: []*anypb.Any{a}}
+	if got := answer(&discoverypb.DiscoveryResponse{TypeUrl: limits.ResourceType, VersionInfo: "1", Nonce: "n1", Resources: []*anypb.Any{a}}); got != `version "1" nonce "n1"` {
+		t.Errorf("a good one: %s", got)
+	}
+	got := answer(&discoverypb.DiscoveryResponse{TypeUrl: limits.ResourceType, VersionInfo: "2", Nonce: "n2", Resources: []*anypb.Any{a, {TypeUrl: "type.googleapis.com/other"}}})
+	if want := `version "1" nonce "n2" refused InvalidArgument: resources[1] is a "type.googleapis.com/other", want a "` + limits.ResourceType + `"`; got != want {
+		t.Errorf("a resource of another type: %s", got)
+	}
+	// What is in force already is applied once more after a refusal, so that everybody knows it is good.
+	if got := answer(&discoverypb.DiscoveryResponse{TypeUrl: limits.ResourceType, VersionInfo: "3", Nonce: "n3", Resources: []*anypb.Any{a}}); got != `version "3" nonce "n3"` {
+		t.Errorf("a good one again: %s", got)
+	}
+	if got, want := w.seen(), `1: a | 2: a error: resources[1] is a "type.googleapis.com/other", want a "`+limits.ResourceType+`" | 3: a`; got != want {
+		t.Errorf("sets %s\nwant %s", got, want)
+	}
+}
+
+// TestClient_refusesPings: a server that is pinged too often for its taste is pinged less often.
+func TestClient_refusesPings(t *testing.T) {
+	t.Parallel()
+	l := listen(t)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if _, err := io.ReadFull(conn, make([]byte, len(http2.ClientPreface))); err == nil {
+				f := http2.NewFramer(conn, conn)
+				f.WriteSettings()
+				for {
+					frame, err := f.ReadFrame()
+					if err != nil {
+						break
+					}
+					if frame.Header().Type == http2.FrameData { // the first request
+						f.WriteGoAway(1, http2.ErrCodeEnhanceYourCalm, []byte("too_many_pings"))
+						break
+					}
+				}
+			}
+			conn.Close()
+		}
+	}()
+	w := start(t, l.Addr().String(), Options{})
+	w.eventually("pings are rarer", func() bool { return strings.Contains(w.log.String(), "every=4m0s") })
+}
+
+// TestClient_halfOpen: a connection over which nothing comes any more, not even an end, is left.
+func TestClient_halfOpen(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("gRPC pings after 10 s at the earliest")
+	}
+	p := xdstest.New(t)
+	p.Set("1", domain("a"))
+	l := listen(t)
+	var mu sync.Mutex
+	var open []net.Conn // two for each connection
+	silent := 0         // how many of them say nothing any more
+	var wg sync.WaitGroup
+	pipe := func(number int, to, from net.Conn) {
+		b := make([]byte, 32<<10)
+		for {
+			n, err := from.Read(b)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			drop := number < silent
+			mu.Unlock()
+			if !drop {
+				to.Write(b[:n])
+			}
+		}
+	}
+	wg.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", p.Addr)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			number := len(open)
+			open = append(open, server, client)
+			mu.Unlock()
+			wg.Go(func() { pipe(number, client, server) })
+			wg.Go(func() { pipe(number, server, client) })
+		}
+	})
+	t.Cleanup(func() { // after the client has ended
+		l.Close()
+		mu.Lock()
+		for _, c := range open {
+			c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	w := start(t, l.Addr().String(), Options{ping: 10 * time.Second, pingTimeout: time.Second})
+	w.until("1: a")
+	mu.Lock()
+	silent = len(open)
+	mu.Unlock()
+	p.Set("2", domain("b"))
+	for end := time.Now().Add(60 * time.Second); w.seen() != "1: a | 2: b"; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("sets %s, state %s", w.seen(), w.c.State().Text())
+		}
+	}
+}
+
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	random := 0.5
+	p := newPauses(3*time.Second, 10*time.Second, time.Minute, 0.5)
+	p.random = func() float64 { return random }
+	f := func(pause func() time.Duration, want ...time.Duration) {
+		t.Helper()
+		for i, w := range want {
+			if got := pause(); got != w {
+				t.Errorf("failure %d: %v, want %v", i+1, got, w)
+			}
+		}
+	}
+	const s = time.Second
+	f(p.dialFailed, 3*s, 6*s, 12*s, 24*s, 48*s, 60*s, 60*s)
+	f(p.streamBroke, 10*s, 20*s, 40*s, 60*s)
+	for range 1000 {
+		p.dialFailed()
+	}
+	f(p.dialFailed, 60*s)
+	p.reset()
+	random = 0
+	f(p.dialFailed, 1500*time.Millisecond, 3*s)
+	f(p.streamBroke, 5*s)
+	p.reset()
+	random = 1
+	f(p.dialFailed, 4500*time.Millisecond)
+	f(p.streamBroke, 15*s, 30*s, 60*s, 60*s) // no longer than the longest
+	p = newPauses(time.Hour, time.Hour, time.Minute, 0)
+	f(p.dialFailed, 60*s)
+}
+
+func TestShorten(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("one line of a reason\n", 2000)
+	got := shorten(long)
+	if len(got) > maxReason+100 || !strings.HasSuffix(got, " more lines)") || strings.Contains(got, "reason\n\n") {
+		t.Errorf("%d bytes, ends %q", len(got), got[len(got)-60:])
+	}
+	if got := shorten("a\xff"); got != "a?" {
+		t.Errorf("%q", got)
+	}
+}
