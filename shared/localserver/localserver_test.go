@@ -185,3 +185,25 @@ func TestServer_parentPanics(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 }
+
+func TestMemcached(t *testing.T) {
+	for _, o := range []MemcachedOptions{{}, {Socket: true}, {Args: []string{"-I", "2m"}}} {
+		s, err := Memcached(t.Context(), o)
+		if errors.Is(err, ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
+			t.Skip(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if got := ask(t, s, "incr k 1", "set k 0 0 1\r\n5", "incr k 2")[2]; got != "7" {
+			t.Errorf("%+v: %q", o, got)
+		}
+		if err := s.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := ask(t, s, "get k")[0]; got != "END" {
+			t.Errorf("%+v: %q after a restart", o, got)
+		}
+	}
+}

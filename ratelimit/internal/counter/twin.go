@@ -126,15 +126,20 @@ func (t *Twin) put(p *pair) {
 	t.pairs.Put(p)
 }
 
-// Peek implements Store. A key does not say whose it is, so both are asked, and the larger total is
-// the answer: one of them knows nothing of it.
+// Peek implements Store. A key does not say whose it is. Windows of whole minutes are the main store's,
+// unless a rule counts 60 seconds as such: then the per-second store knows the key and the main one does not.
 func (t *Twin) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
-	a, err := t.main.Peek(ctx, key, window)
-	if err != nil {
-		return 0, err
+	if window%60 != 0 {
+		return t.perSecond.Peek(ctx, key, window)
 	}
-	b, err := t.perSecond.Peek(ctx, key, window)
-	return max(a, b), err
+	total, err := t.main.Peek(ctx, key, window)
+	if err != nil || total > 0 {
+		return total, err
+	}
+	if total, err := t.perSecond.Peek(ctx, key, window); err == nil {
+		return total, nil
+	}
+	return 0, nil // it is most likely the main store's, and new
 }
 
 // Close implements Store.
