@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -26,6 +27,8 @@ type RedisOptions struct {
 	ClientCA string
 	// Config is further lines of redis.conf.
 	Config []string
+
+	tls TLSFiles // of a topology's server
 }
 
 // Redis starts a Redis that keeps nothing on disk and has 4096 databases.
@@ -42,6 +45,12 @@ func (o RedisOptions) plan() plan {
 	p.prepare = func(dir string, port int) ([]string, error) {
 		// In a file and not in the arguments: passwords would show in the process list.
 		conf := filepath.Join(dir, "redis.conf")
+		o := o
+		lines, err := o.tls.lines(dir)
+		if err != nil {
+			return nil, err
+		}
+		o.Config = append(slices.Clip(o.Config), lines...)
 		return []string{conf}, os.WriteFile(conf, []byte(o.conf(dir, port)), 0o600)
 	}
 	return p

@@ -24,6 +24,8 @@ type SentinelOptions struct {
 	Password, SentinelPassword string
 	// DownAfter is how long a silent master is waited for (default 1 s).
 	DownAfter time.Duration
+	// TLS has all of them speak TLS too; see TLSURL.
+	TLS TLSFiles
 }
 
 // SentinelSet is three sentinels and the servers they watch.
@@ -80,7 +82,7 @@ func RedisSentinels(ctx context.Context, o SentinelOptions) (_ *SentinelSet, err
 			set.Close()
 		}
 	}()
-	server := RedisOptions{Password: o.Password, Config: []string{
+	server := RedisOptions{Password: o.Password, tls: o.TLS, Config: []string{
 		"repl-diskless-sync-delay 0", "repl-ping-replica-period 1", "repl-backlog-size 1mb",
 	}}
 	if o.Password != "" {
@@ -88,7 +90,7 @@ func RedisSentinels(ctx context.Context, o SentinelOptions) (_ *SentinelSet, err
 	}
 	for i := range 3 {
 		if i == 1 {
-			_, port, _ := net.SplitHostPort(set.Servers[0].Addr())
+			_, port, _ := net.SplitHostPort(o.known(set.Servers[0]))
 			server.Config = append(server.Config, "replicaof 127.0.0.1 "+port)
 		}
 		s, err := start(ctx, keep(server.plan()))
@@ -103,7 +105,7 @@ func RedisSentinels(ctx context.Context, o SentinelOptions) (_ *SentinelSet, err
 		}
 	}
 	for range 3 {
-		s, err := start(ctx, o.plan(set.Servers[0].Addr()))
+		s, err := start(ctx, o.plan(o.known(set.Servers[0])))
 		if err != nil {
 			return nil, err
 		}
@@ -115,6 +117,15 @@ func RedisSentinels(ctx context.Context, o SentinelOptions) (_ *SentinelSet, err
 		}
 	}
 	return set, nil
+}
+
+// known is where the others find a server.
+func (o SentinelOptions) known(s *Server) string {
+	if !o.TLS.used() {
+		return s.Addr()
+	}
+	addr, _ := s.TLSAddr() // it has been started with it
+	return addr
 }
 
 // plan is a sentinel's. It keeps what it learns in its configuration file.
@@ -133,6 +144,11 @@ func (o SentinelOptions) plan(master string) plan {
 		if o.SentinelPassword != "" {
 			fmt.Fprintf(&b, "requirepass %s\nsentinel sentinel-pass %[1]s\n", o.SentinelPassword)
 		}
+		lines, err := o.TLS.lines(dir)
+		if err != nil {
+			return nil, err
+		}
+		b.WriteString(strings.Join(append(lines, ""), "\n"))
 		conf := filepath.Join(dir, "sentinel.conf")
 		return []string{conf, "--sentinel"}, os.WriteFile(conf, []byte(b.String()), 0o600)
 	}
@@ -144,6 +160,8 @@ type ClusterOptions struct {
 	Password string
 	// NodeTimeout is after how long a silent node counts as failed (default 15 s).
 	NodeTimeout time.Duration
+	// TLS has all of them speak TLS too; see TLSURL.
+	TLS TLSFiles
 	// Masters and Replicas are how many there are (default 3 and 3); replica i is master i's.
 	Masters, Replicas int
 }
@@ -200,7 +218,15 @@ func RedisCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 			if err != nil {
 				return nil, err
 			}
-			if _, err := c.Do(ctx, c.Nodes[0], "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(s.port), strconv.Itoa(bus)); err != nil {
+			port := strconv.Itoa(s.port)
+			if o.TLS.used() {
+				addr, err := s.TLSAddr()
+				if err != nil {
+					return nil, err
+				}
+				_, port, _ = net.SplitHostPort(addr)
+			}
+			if _, err := c.Do(ctx, c.Nodes[0], "CLUSTER", "MEET", "127.0.0.1", port, strconv.Itoa(bus)); err != nil {
 				return nil, err
 			}
 		}
@@ -278,6 +304,13 @@ func (o ClusterOptions) plan() plan {
 		}
 		if o.Password != "" {
 			server.Config = append(server.Config, "masterauth "+o.Password)
+		}
+		if o.TLS.used() {
+			lines, err := o.TLS.lines(dir)
+			if err != nil {
+				return nil, err
+			}
+			server.Config = append(append(server.Config, "tls-cluster yes"), lines...)
 		}
 		if err := os.WriteFile(filepath.Join(dir, "bus"), []byte(strconv.Itoa(bus)), 0o600); err != nil {
 			return nil, err

@@ -170,3 +170,59 @@ func TestMemcache_TLSnodes(t *testing.T) {
 		}
 	}
 }
+
+// Sentinels, and the master that they name, are both spoken to over TLS, each with its own password.
+func TestSentinel_TLS(t *testing.T) {
+	ca := certtest.NewCA(t, "ca", time.Hour)
+	f := newTLSFiles(t, ca, ca.Issue("127.0.0.1"))
+	set := testdb.PrivateSentinels(t, localserver.SentinelOptions{
+		Password: "servers", SentinelPassword: "watchers", TLS: localserver.TLSFiles{Cert: f.cert, Key: f.key, CA: f.ca},
+	})
+	url, err := set.TLSURL()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testTopologyTLS(t, KVStoreOptions{Type: Sentinel, URL: url, Auth: "servers", SentinelAuth: "watchers"}, f)
+}
+
+func TestCluster_TLS(t *testing.T) {
+	ca := certtest.NewCA(t, "ca", time.Hour)
+	f := newTLSFiles(t, ca, ca.Issue("127.0.0.1"))
+	cluster := testdb.PrivateCluster(t, localserver.ClusterOptions{
+		Password: "nodes", Masters: 3, Replicas: 0, TLS: localserver.TLSFiles{Cert: f.cert, Key: f.key, CA: f.ca},
+	})
+	url, err := cluster.TLSURL()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testTopologyTLS(t, KVStoreOptions{Type: InCluster, URL: url, Auth: "nodes"}, f)
+}
+
+// testTopologyTLS counts over TLS, and holds that nothing does without it or with another authority.
+func testTopologyTLS(t *testing.T, o KVStoreOptions, f tlsFiles) {
+	o.Timeout, o.Stall = patience, -1
+	o.TLS = trusting(t, certs.Files{CA: f.ca}, false)
+	s, err := OpenKV(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for i := range 50 {
+		key := fmt.Sprint("k", i)
+		req := Request{Hits: []Hit{h(key, 1), h(key, 2), h("all", 1)}, Now: now()}
+		if err := s.Add(t.Context(), &req); err != nil || req.Hits[1].After != 3 || req.Hits[2].After != int64(i+1) {
+			t.Fatalf("%s: %v %+v", key, err, req.Hits)
+		}
+	}
+	o.StartInitial, o.StartMaxElapsed, o.Timeout = time.Nanosecond, time.Nanosecond, 5*time.Second
+	o.TLS = trusting(t, certs.Files{CA: certtest.NewCA(t, "other", time.Hour).Write(t, t.TempDir())}, false)
+	if s, err := OpenKV(t.Context(), o); err == nil {
+		s.Close()
+		t.Error("it believes another authority")
+	}
+	o.TLS = nil
+	if s, err := OpenKV(t.Context(), o); err == nil {
+		s.Close()
+		t.Error("it gets by in clear")
+	}
+}

@@ -1,0 +1,28 @@
+package testdb
+
+import (
+	"context"
+	"testing"
+
+	"gatehouse/shared/localserver"
+)
+
+// PrivateSentinels starts sentinels and their servers for t alone, closed when t ends.
+func PrivateSentinels(t testing.TB, o localserver.SentinelOptions) *localserver.SentinelSet {
+	t.Helper()
+	skipShort(t)
+	s, err := localserver.RedisSentinels(context.Background(), o)
+	check(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// PrivateCluster starts a Redis Cluster for t alone, closed when t ends.
+func PrivateCluster(t testing.TB, o localserver.ClusterOptions) *localserver.Cluster {
+	t.Helper()
+	skipShort(t)
+	c, err := localserver.RedisCluster(context.Background(), o)
+	check(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
