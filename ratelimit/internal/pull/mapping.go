@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,7 @@ func LoadMapping(path string) (*Mapping, error) {
 
 func parseMapping(text string) (*Mapping, error) {
 	m := &mapper.MetricMapper{}
-	first := m.InitFromYAMLString(text)
+	first := load(m, text)
 	if first == nil {
 		return &Mapping{m}, nil
 	}
@@ -68,8 +69,35 @@ func initFrom(m *mapper.MetricMapper, doc yaml.MapSlice, n int) error {
 	if err != nil {
 		return err
 	}
-	return m.InitFromYAMLString(string(b))
+	return load(m, string(b))
 }
+
+// load adds to the library's checks what it would panic over later.
+func load(m *mapper.MetricMapper, text string) error {
+	if err := m.InitFromYAMLString(text); err != nil {
+		return err
+	}
+	if m.Defaults.SummaryOptions.MaxAge < 0 {
+		return errMaxAge
+	}
+	for i := range m.Mappings {
+		if o := m.Mappings[i].SummaryOptions; o != nil && o.MaxAge < 0 {
+			return errMaxAge
+		}
+		if o := m.Mappings[i].HistogramOptions; o != nil && !slices.IsSorted(o.Buckets) {
+			return errBuckets
+		}
+	}
+	if !slices.IsSorted(m.Defaults.HistogramOptions.Buckets) {
+		return errBuckets
+	}
+	return nil
+}
+
+var (
+	errMaxAge  = errors.New("max_age must not be negative")
+	errBuckets = errors.New("buckets must rise")
+)
 
 // located puts the line before err. The library tells one for YAML's mistakes alone, so the first
 // mapping is looked for that cannot be loaded with those before it.

@@ -86,6 +86,15 @@ func (h *timer) observe(v, events float64) {
 
 // write shows every timer there is, those without values too.
 func (t *times) write(w *writer, timers []stats.Series) {
+	families := t.families(w, timers)
+	for _, name := range slices.Sorted(maps.Keys(families)) {
+		w.encode(families[name], true)
+	}
+}
+
+// families takes the present values. Nothing is written under the lock, which the flusher needs: whoever
+// reads the page may take his time.
+func (t *times) families(w *writer, timers []stats.Series) map[string]*dto.MetricFamily {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range timers {
@@ -104,9 +113,7 @@ func (t *times) write(w *writer, timers []stats.Series) {
 		}
 		f.Metric = append(f.Metric, h.metric())
 	}
-	for _, name := range slices.Sorted(maps.Keys(families)) {
-		w.encode(families[name], true)
-	}
+	return families
 }
 
 func (h *timer) metric() *dto.Metric {
@@ -115,12 +122,12 @@ func (h *timer) metric() *dto.Metric {
 	if h.quantiles != nil {
 		var q dto.Metric
 		if h.quantiles.Write(&q) == nil {
-			q.Summary.SampleCount, q.Summary.SampleSum = &count, &h.sum
+			q.Summary.SampleCount, q.Summary.SampleSum = &count, new(h.sum)
 			m.Summary = q.Summary
 		}
 		return m
 	}
-	m.Histogram = &dto.Histogram{SampleCount: &count, SampleSum: &h.sum}
+	m.Histogram = &dto.Histogram{SampleCount: &count, SampleSum: new(h.sum)}
 	below := 0.0
 	for i := range h.buckets {
 		below += h.counts[i]
