@@ -6,24 +6,44 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"path/filepath"
 
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/source"
 )
 
 // check loads the configuration files of a folder as the daemon would and reports every problem of
-// every file (spec 1.7): exit 0 when all is well, 1 when not. It ignores the daemon's environment.
-func check(_ context.Context, args []string, stdout, stderr io.Writer) int {
+// every file (spec 1.7): exit 0 when all is well, 1 when not. It ignores the daemon's environment
+// unless -settings asks for that to be checked too.
+func check(_ context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("ratelimit check", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: ratelimit check [-merge_domain_configs] DIR")
+		fmt.Fprintln(stderr, "usage: ratelimit check [-merge_domain_configs] DIR\n       ratelimit check -settings [DIR]")
 		flags.PrintDefaults()
 	}
 	dir := flags.String("config_dir", "", "the folder, instead of `DIR`")
 	merge := flags.Bool("merge_domain_configs", false, "allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
+	withSettings := flags.Bool("settings", false, "check the settings in the environment too, with the certificates that they name, and the folder of theirs")
 	if err := flags.Parse(args); err != nil {
 		return flagExit(err)
+	}
+	var rules rulesConfig
+	if *withSettings {
+		c, ok := checkSettings(environ, stdout)
+		if !ok {
+			return exitFailed
+		}
+		rules = c.Rules
+		*merge = *merge || rules.MergeDomains
+		switch {
+		case *dir != "" || flags.NArg() > 0:
+		case rules.Type == typeXDS:
+			fmt.Fprintf(stdout, "rules come from the control plane at %s and are not checked here\n", c.XDS.Server)
+			return exitOK
+		default:
+			*dir = filepath.Join(rules.Root, rules.Subdirectory, rules.AppDirectory)
+		}
 	}
 	if *dir == "" && flags.NArg() == 1 {
 		*dir = flags.Arg(0)
@@ -34,7 +54,7 @@ func check(_ context.Context, args []string, stdout, stderr io.Writer) int {
 
 	fmt.Fprintln(stdout, "checking rate limit configs...")
 	fmt.Fprintf(stdout, "loading config directory: %s\n", *dir)
-	files, err := source.ReadDir(*dir, false)
+	files, err := source.ReadDir(*dir, rules.IgnoreDotFiles)
 	if err != nil {
 		fmt.Fprintf(stdout, "error loading rate limit configs: %v\n", err)
 		return exitFailed
@@ -55,6 +75,21 @@ func check(_ context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	fmt.Fprintln(stdout, "all rate limit configs ok")
 	return exitOK
+}
+
+// checkSettings tells every mistake of an environment, as a start would.
+func checkSettings(environ []string, w io.Writer) (c config, ok bool) {
+	fmt.Fprintln(w, "checking settings...")
+	c, warnings, err := loadConfig(environ)
+	for _, warning := range warnings {
+		fmt.Fprintf(w, "warning: %s\n", warning)
+	}
+	if err != nil {
+		fmt.Fprintf(w, "error in the settings: %v\n", err)
+		return c, false
+	}
+	fmt.Fprintln(w, "all settings ok")
+	return c, true
 }
 
 // reportProblems writes each problem of a refused set on a line of its own.

@@ -60,6 +60,8 @@ type listenConfig struct {
 	GRPCPort int `env:"GRPC_PORT" envDefault:"8081" min:"0" max:"65535"`
 	// Path of a unix socket for gRPC; when set, GRPC_HOST and GRPC_PORT are ignored.
 	GRPCUDS string `env:"GRPC_UDS"`
+	// Mode of that socket, in octal: 0660 lets owner and group connect; unset: what the umask leaves.
+	GRPCUDSMode string `env:"GRPC_UDS_MODE"`
 	// Address of the debug listener: profiles, rules, statistics, unauthenticated. Give 127.0.0.1 where the network is not trusted.
 	DebugHost string `env:"DEBUG_HOST" envDefault:"0.0.0.0"`
 	// Its port; 0 takes a free one.

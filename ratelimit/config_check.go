@@ -116,6 +116,13 @@ func (c *config) checkListeners(r *settings.Report) {
 	} else if r.IsSet("GRPC_PORT") || r.IsSet("GRPC_HOST") {
 		r.Warn("GRPC_HOST and GRPC_PORT have no effect: GRPC_UDS is set")
 	}
+	if l.GRPCUDSMode != "" {
+		if _, err := fileMode(l.GRPCUDSMode); err != nil {
+			r.Wrong("GRPC_UDS_MODE", "not a file mode in octal, such as 0660")
+		} else if l.GRPCUDS == "" {
+			r.Warn("GRPC_UDS_MODE has no effect without GRPC_UDS")
+		}
+	}
 	for i, a := range all {
 		for _, b := range all[i+1:] {
 			if a.port == b.port && a.port != 0 && (a.host == b.host || anyHost(a.host) || anyHost(b.host)) {
@@ -126,6 +133,12 @@ func (c *config) checkListeners(r *settings.Report) {
 	if l.HTTPWriteTimeout <= l.HTTPRequestTimeout {
 		r.Clash("HTTP_WRITE_TIMEOUT=%s must be longer than HTTP_REQUEST_TIMEOUT=%s, or late answers are cut", l.HTTPWriteTimeout, l.HTTPRequestTimeout)
 	}
+}
+
+// fileMode reads permissions in octal.
+func fileMode(s string) (int, error) {
+	mode, err := strconv.ParseUint(s, 8, 9)
+	return int(mode), err
 }
 
 func anyHost(h string) bool {

@@ -78,6 +78,7 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("GRPC_HOST=h", func(c *config) { c.Listen.GRPCHost = "h" })
 	f("GRPC_PORT=010", func(c *config) { c.Listen.GRPCPort = 8 })
 	f("GRPC_UDS=/s", func(c *config) { c.Listen.GRPCUDS = "/s" })
+	f("GRPC_UDS_MODE=660", func(c *config) { c.Listen.GRPCUDSMode = "660" })
 	f("DEBUG_HOST=h", func(c *config) { c.Listen.DebugHost = "h" })
 	f("DEBUG_PORT=0", func(c *config) { c.Listen.DebugPort = 0 })
 	f("GRPC_MAX_CONNECTION_AGE=1h30m", func(c *config) { c.Listen.GRPCMaxAge = 90 * time.Minute })
@@ -246,6 +247,7 @@ func TestConfig_mistakes(t *testing.T) {
 	f("PORT=8081 GRPC_UDS=/s")
 	f("PORT=8081 HOST=127.0.0.1 GRPC_HOST=127.0.0.2")
 	f("DEBUG_PORT=8080 DEBUG_HOST=127.0.0.1", `PORT and DEBUG_PORT are both 8080`)
+	f("GRPC_UDS=/s GRPC_UDS_MODE=1777", `GRPC_UDS_MODE="1777": not a file mode in octal, such as 0660`)
 	f("HTTP_REQUEST_TIMEOUT=1m", `HTTP_WRITE_TIMEOUT=30s must be longer than HTTP_REQUEST_TIMEOUT=1m0s, or late answers are cut`)
 	f("LIMIT_RESET_HEADER=X:Reset", `LIMIT_RESET_HEADER="X:Reset": not a header name: letters, digits and - are`)
 	f("LIMIT_LIMIT_HEADER=ratelimit-reset", `LIMIT_LIMIT_HEADER and LIMIT_RESET_HEADER are both RateLimit-Reset`)
@@ -355,6 +357,7 @@ func TestConfig_warnings(t *testing.T) {
 		"KVSTORE_URL has no effect with BACKEND_TYPE=memcache", "MCACHE_SRV_REFRESH has no effect without MCACHE_SRV",
 		"MCACHE_TLS_CACERT has no effect without MCACHE_TLS=true")
 	f(memory+"MCACHE_HOST_PORT=h:1", "MCACHE_HOST_PORT has no effect without BACKEND_TYPE=memcache")
+	f(memory+"GRPC_UDS_MODE=0660", "GRPC_UDS_MODE has no effect without GRPC_UDS")
 	f(memory+"GRPC_UDS=/s GRPC_PORT=1", "GRPC_HOST and GRPC_PORT have no effect: GRPC_UDS is set")
 	f(memory+"XDS_CLIENT_BACKOFF_JITTER=false", "XDS_CLIENT_BACKOFF_JITTER has no effect with CONFIG_TYPE=FILE")
 	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW RUNTIME_ROOT=/r", "RUNTIME_ROOT has no effect with CONFIG_TYPE=GRPC_XDS_SOTW")

@@ -332,19 +332,24 @@ func TestFinalFlush(t *testing.T) {
 	}
 }
 
+// exitOf is the exit status of a command that was run; -1 when it was not.
+func exitOf(err error) int {
+	if err == nil {
+		return 0
+	}
+	if e, ok := err.(*exec.ExitError); ok {
+		return e.ExitCode()
+	}
+	return -1
+}
+
 func TestPrograms(t *testing.T) {
 	t.Parallel()
 	p := start(t, `[{key: k, @1/y}]`, nil)
 	f := func(exit int, args []string, parts ...string) {
 		t.Helper()
 		out, err := command(nil, args...).CombinedOutput()
-		code := 0
-		if e, ok := err.(*exec.ExitError); ok {
-			code = e.ExitCode()
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		if code != exit {
+		if code := exitOf(err); code != exit {
 			t.Errorf("%q: exit status %d, want %d", args, code, exit)
 		}
 		for _, part := range parts {
@@ -370,6 +375,23 @@ func TestPrograms(t *testing.T) {
 	f(1, []string{"check", "-config_dir", bad}, "error loading rate limit configs: a.yaml:2:", "rate_limit", "b.yaml:2:", "c.yaml:")
 	f(1, []string{"check", filepath.Join(bad, "none")}, "none")
 	f(2, []string{"check"}, "usage: ratelimit check")
+	g := func(exit int, env map[string]string, parts ...string) {
+		t.Helper()
+		out, err := command(env, "check", "-settings").CombinedOutput()
+		if code := exitOf(err); code != exit {
+			t.Errorf("check -settings with %v: exit status %d, want %d", env, code, exit)
+		}
+		for _, part := range parts {
+			if !strings.Contains(string(out), part) {
+				t.Errorf("check -settings with %v: no %q in:\n%s", env, part, out)
+			}
+		}
+	}
+	at := map[string]string{"RUNTIME_ROOT": filepath.Dir(p.rules), "RUNTIME_APPDIRECTORY": filepath.Base(p.rules)}
+	g(0, at, "all settings ok", "loading config directory: "+p.rules+"\n", "all rate limit configs ok")
+	at["GRPC_SERVER_USE_TLS"], at["GRPC_SERVER_TLS_CERT"], at["GRPC_SERVER_TLS_KEY"] = "true", "/none.crt", "/none.key"
+	g(1, at, `GRPC_SERVER_TLS_CERT="/none.crt": open /none.crt: no such file`, `GRPC_SERVER_TLS_KEY="/none.key": open /none.key: no such file`)
+	g(0, map[string]string{"CONFIG_TYPE": typeXDS}, "the control plane at localhost:18000")
 
 	f(0, []string{"explain", "-domain", "d", "-descriptors", "k=v", p.rules}, "decides: 1 per YEAR", "d_k_v_")
 	f(1, []string{"explain", "-domain", "d", "-descriptors", "x=v", p.rules}, "x")

@@ -266,3 +266,16 @@ var _ = effect("GRPC_CLIENT_TLS_SAN", func(t *testing.T) {
 		}
 	}
 })
+
+var _ = effect("GRPC_UDS_MODE", func(t *testing.T) {
+	for octal, want := range map[string]os.FileMode{"0600": 0o600, "777": 0o777} {
+		path := filepath.Join(t.TempDir(), "gate.sock")
+		p := start(t, `[{key: k, @9/y}]`, map[string]string{"GRPC_UDS": path, "GRPC_UDS_MODE": octal})
+		info, err := os.Stat(path)
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("mode %v, %v, want %v", info.Mode(), err, want)
+		}
+		p.grpc = "unix:" + path
+		decide1(t, p.dial(t), "k", "v")
+	}
+})

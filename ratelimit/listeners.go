@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -75,7 +76,7 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 	if c.GRPCUDS != "" {
 		network, at = "unix", c.GRPCUDS
 	}
-	if l.grpcAt, err = httpx.Listen(ctx, network, at); err != nil {
+	if l.grpcAt, err = withMode(c.GRPCUDSMode, func() (net.Listener, error) { return httpx.Listen(ctx, network, at) }); err != nil {
 		return err
 	}
 	if l.httpAt, err = httpx.Listen(ctx, "tcp", address(c.Host, c.Port)); err != nil {
@@ -96,6 +97,19 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 	l.serve(func() error { return l.grpc.Serve(server.Listener(l.grpcAt)) })
 	l.serve(func() error { return l.http.Serve(l.httpAt) })
 	return nil
+}
+
+// withMode runs listen so that a socket it makes has that mode from its first moment, by the umask,
+// which is the whole process's; nothing else makes files while it starts.
+func withMode(octal string, listen func() (net.Listener, error)) (net.Listener, error) {
+	if octal != "" {
+		mode, err := fileMode(octal)
+		if err != nil {
+			return nil, fmt.Errorf("GRPC_UDS_MODE: %w", err)
+		}
+		defer syscall.Umask(syscall.Umask(0o777 &^ mode))
+	}
+	return listen()
 }
 
 func (l *listeners) serve(f func() error) {

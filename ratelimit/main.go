@@ -65,7 +65,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	case "client":
 		return client(ctx, rest, stdout, stderr)
 	case "check":
-		return check(ctx, rest, stdout, stderr)
+		return check(ctx, rest, environ, stdout, stderr)
 	case "explain":
 		return explain(ctx, rest, stdout, stderr)
 	case "version", "-version", "--version":

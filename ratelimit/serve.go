@@ -296,7 +296,7 @@ func (d *daemon) drain(l *listeners) {
 	d.health.Set(server.Running, false)
 	d.log.Info("stopping", "delay", d.config.Process.DrainDelay, "timeout", d.config.Process.DrainTimeout)
 	time.Sleep(d.config.Process.DrainDelay)
-	d.health.EndWatches()
+	d.health.EndStreams()
 	if cut := l.stop(d.config.Process.DrainTimeout); cut {
 		d.log.Warn("calls were cut: they took longer than DRAIN_TIMEOUT", "timeout", d.config.Process.DrainTimeout)
 	}

@@ -61,7 +61,7 @@ const (
 // NewGRPC builds the server with the decision service, health and, if asked, reflection.
 func NewGRPC(o GRPCOptions) *grpc.Server {
 	handshakeFailed := failedHandshakes(o)
-	unary, stream, decide := []grpc.UnaryServerInterceptor{countMethods(o.Stats)}, []grpc.StreamServerInterceptor{o.Health.endWatches}, decisionDesc
+	unary, stream, decide := []grpc.UnaryServerInterceptor{countMethods(o.Stats)}, []grpc.StreamServerInterceptor{o.Health.endStreams}, decisionDesc
 	if t := o.Tracing; t != nil {
 		unary, stream = append(unary, t.unary), append(stream, t.stream)
 		decide.Methods = []grpc.MethodDesc{{MethodName: "ShouldRateLimit", Handler: t.handler}}

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 )
 
 // Component is one part that must be well for the daemon to be healthy (spec 1.5).
@@ -28,7 +30,7 @@ const (
 // Health is the daemon's state as balancers see it, over gRPC and HTTP alike.
 type Health struct {
 	grpc *health.Server
-	// draining ends the health streams, which would otherwise hold up a graceful stop for ever.
+	// draining ends the streams, which would otherwise hold up a graceful stop for ever.
 	draining context.Context
 	drain    context.CancelFunc
 
@@ -96,18 +98,26 @@ func (h *Health) healthy() bool {
 	return true
 }
 
-// EndWatches ends the health streams that clients keep open, and refuses new ones.
-func (h *Health) EndWatches() { h.drain() }
+// EndStreams ends the health and reflection streams that clients keep open, and refuses new ones.
+func (h *Health) EndStreams() { h.drain() }
 
-// endWatches gives every health stream a context that EndWatches ends.
-func (h *Health) endWatches(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if info.FullMethod != healthWatching {
-		return handler(srv, ss)
+// endStreams ends every stream when EndStreams says so. A health stream minds its context; the handler
+// of another waits for its client, and finds out when its stream has ended.
+func (h *Health) endStreams(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if info.FullMethod == healthWatching {
+		ctx, cancel := context.WithCancel(ss.Context())
+		defer cancel()
+		defer context.AfterFunc(h.draining, cancel)()
+		return handler(srv, endable{ss, ctx})
 	}
-	ctx, cancel := context.WithCancel(ss.Context())
-	defer cancel()
-	defer context.AfterFunc(h.draining, cancel)()
-	return handler(srv, endable{ss, ctx})
+	done := make(chan error, 1)
+	go func() { done <- handler(srv, ss) }()
+	select {
+	case err := <-done:
+		return err
+	case <-h.draining.Done():
+		return status.Error(codes.Unavailable, "the server is stopping")
+	}
 }
 
 type endable struct {

@@ -51,7 +51,14 @@ func NewHTTP(o HTTPOptions) http.Handler {
 	} else {
 		mux.Handle("POST /json", j)
 	}
+	mux.HandleFunc("/json", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Allow", http.MethodPost)
+		writeError(w, http.StatusMethodNotAllowed, "UNIMPLEMENTED", "/json takes POST, not "+r.Method)
+	})
 	mux.Handle("/healthcheck", o.Health)
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		writeError(w, http.StatusNotFound, "NOT_FOUND", "there are /json and /healthcheck here")
+	})
 	return recovered(mux, j.Log, j.panics)
 }
 

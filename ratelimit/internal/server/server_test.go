@@ -137,13 +137,16 @@ func TestJSON_refusals(t *testing.T) {
 	f("POST", `{"domain": "d", "descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}`, 400, "INVALID_ARGUMENT", "FORTNIGHT")
 	f("POST", `{"domain": "d", "descriptors": [{"limit": {"requestsPerUnit": 1}}]}`, 400, "INVALID_ARGUMENT", "limit has unit 0")
 	f("POST", `{"domain": "`+strings.Repeat("x", 1<<20)+`"}`, 413, "RESOURCE_EXHAUSTED", "1048576")
-	f("GET", ``, 405, "", "")
-	f("PUT", `{}`, 405, "", "")
-	if resp, _ := r.post(t, "POST", "/json/", "{}"); resp.StatusCode != 404 {
-		t.Errorf("/json/ answers %d, want 404", resp.StatusCode)
+	f("GET", ``, 405, "UNIMPLEMENTED", "/json takes POST, not GET")
+	f("PUT", `{}`, 405, "UNIMPLEMENTED", "/json takes POST, not PUT")
+	if resp, _ := r.post(t, "GET", "/json", ""); resp.Header.Get("Allow") != "POST" {
+		t.Errorf("Allow: %q", resp.Header.Get("Allow"))
 	}
-	if resp, _ := r.post(t, "GET", "/debug/pprof/", ""); resp.StatusCode != 404 {
-		t.Errorf("profiles on the public port: %d", resp.StatusCode)
+	for path, why := range map[string]string{"/json/": "a trailing slash", "/debug/pprof/": "profiles on the public port", "/": "nothing"} {
+		resp, body := r.post(t, "POST", path, "{}")
+		if resp.StatusCode != 404 || body != `{"code":"NOT_FOUND","message":"there are /json and /healthcheck here"}`+"\n" {
+			t.Errorf("%s (%s) answers %d %q", path, why, resp.StatusCode, body)
+		}
 	}
 	if got := r.counters("ratelimit_server.json.total_requests"); got[""] != 10 {
 		t.Errorf("%v requests counted, want 10", got)
@@ -314,8 +317,31 @@ func TestHealth_watchEnds(t *testing.T) {
 	if got, err := watch.Recv(); err != nil || got.Status != healthpb.HealthCheckResponse_NOT_SERVING {
 		t.Fatal(got, err)
 	}
-	r.health.EndWatches()
+	r.health.EndStreams()
 	if _, err := watch.Recv(); err == nil || errors.Is(err, io.EOF) || ctx.Err() != nil {
+		t.Errorf("the stream ended with %v", err)
+	}
+}
+
+// Nor must one that has a reflection stream open, whatever it waits for.
+func TestReflection_ends(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, service.Options{}, limits.Options{}, short(`[{key: k, @2/m}]`))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	stream, err := reflectionpb.NewServerReflectionClient(r.conn).ServerReflectionInfo(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := &reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}
+	if err := stream.Send(list); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := stream.Recv(); err != nil || len(got.GetListServicesResponse().GetService()) == 0 {
+		t.Fatal(got, err)
+	}
+	r.health.EndStreams()
+	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("the stream ended with %v", err)
 	}
 }
