@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/shared/settings"
 )
 
@@ -88,11 +89,14 @@ func (c *config) checkBackend(r *settings.Report) {
 			r.Warn("KVSTORE_URL has no effect with BACKEND_TYPE=%s", *b)
 		}
 	}
-	if !url || c.Counting.Backend != backendKVStore || c.KVStore.Type != "single" {
+	if !url || c.Counting.Backend != backendKVStore {
 		return
 	}
 	if err := c.kvstore().Check(); err != nil {
 		r.Clash("%v", err)
+	}
+	if k := c.KVStore; k.SentinelAuth != "" && k.Type != counter.Sentinel {
+		r.Warn("KVSTORE_SENTINEL_AUTH has no effect with KVSTORE_TYPE=%s", k.Type)
 	}
 	if k := c.KVStore; r.IsSet("KVSTORE_POOL_ON_EMPTY_WAIT_DURATION") && k.OnEmpty != "WAIT" && k.OnEmptyWait >= k.Timeout {
 		r.Warn("KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=%s is not shorter than KVSTORE_TIMEOUT=%s: calls end before %s acts", k.OnEmptyWait, k.Timeout, k.OnEmpty)

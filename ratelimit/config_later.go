@@ -24,7 +24,6 @@ func (c *config) refuse(r *settings.Report) {
 			r.Wrong(name, "%s not in this version", what)
 		}
 	}
-	f("KVSTORE_TYPE", c.KVStore.Type == "sentinel" || c.KVStore.Type == "cluster", c.KVStore.Type+" is")
 	f("KVSTORE_TLS", c.Later.KVStoreTLS, "TLS to the store is")
 	f("KVSTORE_PERSECOND_TLS", c.Later.PerSecondTLS, "TLS to the store is")
 	f("KVSTORE_PERSECOND", c.Later.PerSecond, "a second store for limits per second is")
@@ -39,7 +38,6 @@ func (c *config) refuse(r *settings.Report) {
 // laterNames are variables of the features above; they are ours, and have no effect alone.
 var laterNames = []string{
 	"KVSTORE_TLS_CLIENT_CERT", "KVSTORE_TLS_CLIENT_KEY", "KVSTORE_TLS_CACERT", "KVSTORE_TLS_SKIP_HOSTNAME_VERIFICATION",
-	"KVSTORE_SENTINEL_AUTH", "KVSTORE_SENTINEL_AUTH_FILE", "KVSTORE_PERSECOND_SENTINEL_AUTH", "KVSTORE_PERSECOND_SENTINEL_AUTH_FILE",
 }
 
 func isLater(name string) bool {

@@ -32,15 +32,17 @@ type countingConfig struct {
 
 // kvstoreConfig is one key-value store; KVSTORE_PERSECOND_ is its twin for limits per second (spec 2.5).
 type kvstoreConfig struct {
-	// host:port, the path of a unix socket, or redis://[user:password@]host:port[/db].
+	// single: host:port, the path of a unix socket, or redis://[user:password@]host:port[/db]. sentinel: master,host:port[,host:port...]. cluster: host:port[,host:port...].
 	URL string `env:"URL" secret:"url"`
-	// tcp or unix; unset: what the URL looks like.
+	// tcp or unix; unset: what the URL looks like. sentinel and cluster are always tcp.
 	SocketType string `env:"SOCKET_TYPE" oneof:"tcp unix" fold:"true"`
-	// single. sentinel and cluster are not in this version.
+	// single: one server. sentinel: the master that sentinels name, followed when it changes. cluster: a Redis Cluster.
 	Type string `env:"TYPE" envDefault:"single" oneof:"single sentinel cluster" fold:"true"`
 	// password or user:password; wins over credentials in the URL. _AUTH_FILE reads it from a file.
 	Auth string `env:"AUTH" secret:"true"`
-	// Batches that may be in the store at once, each on a connection of its own. A further one is used only when the others are busy.
+	// The same for the sentinels, which KVSTORE_AUTH is not for. _FILE reads it from a file.
+	SentinelAuth string `env:"SENTINEL_AUTH" secret:"true"`
+	// Batches that may be in the store, or in one node of a cluster, at once, each on a connection of its own. A further one is used only when the others are busy.
 	PoolSize int `env:"POOL_SIZE" envDefault:"10" min:"1"`
 	// Bounds connecting, writing, reading, and calls without a deadline.
 	Timeout time.Duration `env:"TIMEOUT" envDefault:"10s" min:"1ms"`
@@ -52,7 +54,7 @@ type kvstoreConfig struct {
 	PipelineWindow time.Duration `env:"PIPELINE_WINDOW" envDefault:"0s" min:"0s"`
 	// No effect; kept so that old environments start.
 	PipelineLimit int `env:"PIPELINE_LIMIT" envDefault:"0"`
-	// Cluster only: 1: groups of keys one after another; 0: all at once; n: at most n.
+	// Cluster only: how many nodes one request asks at the same time. 1: one after another; 0: all, as far as POOL_SIZE goes; n: at most n.
 	Parallelism int `env:"CLUSTER_PIPELINE_PARALLELISM" envDefault:"1" min:"0"`
 }
 
@@ -80,6 +82,7 @@ func (c *config) kvstore() counter.KVStoreOptions {
 	onEmpty, _ := counter.ParseOnEmpty(c.KVStore.OnEmpty) // one of the three, as its tag says
 	o := counter.KVStoreOptions{
 		URL: c.KVStore.URL, SocketType: c.KVStore.SocketType, Auth: c.KVStore.Auth,
+		Type: c.KVStore.Type, SentinelAuth: c.KVStore.SentinelAuth, Parallelism: c.KVStore.Parallelism,
 		PoolSize: c.KVStore.PoolSize, Timeout: c.KVStore.Timeout,
 		OnEmpty: onEmpty, OnEmptyWait: never(c.KVStore.OnEmptyWait, time.Nanosecond),
 		PipelineWindow: c.KVStore.PipelineWindow, JitterMax: c.Counting.JitterMax,

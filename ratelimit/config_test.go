@@ -152,6 +152,7 @@ func TestConfig_everyVariable(t *testing.T) {
 		g("SOCKET_TYPE=TCP", func(k *kvstoreConfig) { k.SocketType = "tcp" })
 		g("TYPE=single", func(k *kvstoreConfig) {})
 		g("AUTH=u:p", func(k *kvstoreConfig) { k.Auth = "u:p" })
+		g("SENTINEL_AUTH=u:p", func(k *kvstoreConfig) { k.SentinelAuth = "u:p" })
 		g("POOL_SIZE=3", func(k *kvstoreConfig) { k.PoolSize = 3 })
 		g("TIMEOUT=1s", func(k *kvstoreConfig) { k.Timeout = time.Second })
 		g("POOL_ON_EMPTY_BEHAVIOR=wait", func(k *kvstoreConfig) { k.OnEmpty = "WAIT" })
@@ -281,6 +282,10 @@ func TestConfig_mistakes(t *testing.T) {
 	f(xds+"CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_SERVER_TLS_CACERT="+dir, `CONFIG_GRPC_XDS_SERVER_TLS_CACERT="`+dir+`": not a regular file`)
 	f("EXTRA_TAGS=a", `EXTRA_TAGS="a": item "a" is not name:value`)
 	f("REDIS_URL=h:1 KVSTORE_URL=h:2", `REDIS_URL and KVSTORE_URL are both set and differ: REDIS_URL is the old name of KVSTORE_URL, remove it`)
+	f("KVSTORE_URL=a:1,b KVSTORE_TYPE=CLUSTER", `KVSTORE_URL: item 2 is not host:port`)
+	f("KVSTORE_URL=m KVSTORE_TYPE=sentinel", `KVSTORE_URL: KVSTORE_TYPE=sentinel takes master,host:port[,host:port...]; there is no sentinel`)
+	f("KVSTORE_URL=redis://u:hunter2@a:1 KVSTORE_TYPE=cluster", `KVSTORE_URL: KVSTORE_TYPE=cluster takes a list of host:port, not a URL; credentials go into KVSTORE_AUTH`)
+	f("KVSTORE_URL=m,b:2 KVSTORE_TYPE=sentinel KVSTORE_SOCKET_TYPE=unix", `KVSTORE_SOCKET_TYPE: KVSTORE_TYPE=sentinel always uses tcp`)
 	f("KVSTORE_AUTH=hunter2 KVSTORE_AUTH_FILE=/x", `KVSTORE_AUTH and KVSTORE_AUTH_FILE are both set: keep one`)
 	f("TRACING_EXPORTER_PROTOCOL=zipkin", `TRACING_EXPORTER_PROTOCOL="zipkin": must be http or grpc`)
 	f("TRACING_SAMPLING_RATE=2", `TRACING_SAMPLING_RATE="2": must be at most 1`)
@@ -312,8 +317,6 @@ func TestConfig_mistakes(t *testing.T) {
 	f("USE_PULLMETRICS=true EXTRA_TAGS=a-b:x,a.b:y", `EXTRA_TAGS="a-b:x,a.b:y": "a-b" and "a.b" both become the label a_b`)
 	f("USE_PULLMETRICS=true PULLMETRICS_MAPPER_YAML=/does/not/exist", `PULLMETRICS_MAPPER_YAML="/does/not/exist": open /does/not/exist: no such file or directory`)
 	// What is not in this version.
-	f("KVSTORE_URL=a:1,b:2 KVSTORE_TYPE=CLUSTER", `KVSTORE_TYPE="CLUSTER": cluster is not in this version`)
-	f("KVSTORE_URL=m,b:2 KVSTORE_TYPE=sentinel", `KVSTORE_TYPE="sentinel": sentinel is not in this version`)
 	f("KVSTORE_TLS=true", `KVSTORE_TLS="true": TLS to the store is not in this version`)
 	f("KVSTORE_PERSECOND_TLS=true", `KVSTORE_PERSECOND_TLS="true": TLS to the store is not in this version`)
 	f("KVSTORE_PERSECOND=true", `KVSTORE_PERSECOND="true": a second store for limits per second is not in this version`)
@@ -323,7 +326,7 @@ func TestConfig_mistakes(t *testing.T) {
 func TestConfig_everyWrongValue(t *testing.T) {
 	free := map[string]bool{}
 	for name := range strings.FieldsSeq(`RUNTIME_ROOT RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY HOST GRPC_HOST GRPC_UDS DEBUG_HOST LOG_FORMAT
-		MCACHE_TLS_CLIENT_CERT MCACHE_TLS_CLIENT_KEY MCACHE_TLS_CACERT CACHE_KEY_PREFIX KVSTORE_AUTH KVSTORE_PERSECOND_AUTH KVSTORE_PERSECOND_URL STATSD_HOST GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY
+		MCACHE_TLS_CLIENT_CERT MCACHE_TLS_CLIENT_KEY MCACHE_TLS_CACERT CACHE_KEY_PREFIX KVSTORE_AUTH KVSTORE_SENTINEL_AUTH KVSTORE_PERSECOND_AUTH KVSTORE_PERSECOND_SENTINEL_AUTH KVSTORE_PERSECOND_URL STATSD_HOST GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY
 		TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID OTEL_EXPORTER_OTLP_HEADERS
 		CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL CONFIG_GRPC_XDS_CLIENT_TLS_CERT
 		CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN`) {

@@ -221,7 +221,7 @@ func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
 	}
 	o := d.config.kvstore()
 	o.Log = d.log
-	kv, err := counter.NewKVStore(ctx, o)
+	kv, err := counter.OpenKV(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("KVSTORE_URL=%s: %w", counter.MaskURL(d.config.KVStore.URL), err)
 	}

@@ -111,12 +111,30 @@ func RedisSentinels(ctx context.Context, o SentinelOptions) (_ *SentinelSet, err
 		}
 		set.Sentinels = append(set.Sentinels, s)
 	}
-	for _, s := range set.Sentinels {
-		if err := awaitInfo(ctx, s.Addr(), o.SentinelPassword, "sentinel", "status=ok,", "slaves=2,sentinels=3"); err != nil {
-			return nil, err
+	return set, set.Await(ctx)
+}
+
+// Await waits until all is well: the sentinels agree on a master that has two replicas in step.
+func (s *SentinelSet) Await(ctx context.Context) error {
+	for _, sentinel := range s.Sentinels {
+		if err := awaitInfo(ctx, sentinel.Addr(), s.options.SentinelPassword, "sentinel", "status=ok,", "slaves=2,sentinels=3"); err != nil {
+			return err
 		}
 	}
-	return set, nil
+	master, err := s.Master(ctx)
+	if err != nil {
+		return err
+	}
+	return awaitInfo(ctx, master.Addr(), s.options.Password, "replication", "role:master", "connected_slaves:2", "state=online")
+}
+
+// AwaitReplica waits until the master has a replica in step, so that it may be lost.
+func (s *SentinelSet) AwaitReplica(ctx context.Context) error {
+	master, err := s.Master(ctx)
+	if err != nil {
+		return err
+	}
+	return awaitInfo(ctx, master.Addr(), s.options.Password, "replication", "role:master", "state=online")
 }
 
 // known is where the others find a server.
@@ -264,6 +282,11 @@ func (c *Cluster) Await(ctx context.Context, lines ...string) error {
 		}
 	}
 	return nil
+}
+
+// AwaitReplica waits until a node is a replica in step with its master.
+func (c *Cluster) AwaitReplica(ctx context.Context, s *Server) error {
+	return awaitInfo(ctx, s.Addr(), c.options.Password, "replication", "role:slave", "master_link_status:up")
 }
 
 // Do sends one command to one node.

@@ -81,6 +81,7 @@ func Sentinels(t testing.TB) *localserver.SentinelSet {
 	check(t, err)
 	sentinelsTaken.Lock()
 	t.Cleanup(sentinelsTaken.Unlock)
+	check(t, s.Await(t.Context())) // the test before may have killed a master
 	check(t, s.Flush(t.Context()))
 	return s
 }

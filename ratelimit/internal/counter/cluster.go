@@ -39,6 +39,7 @@ type Cluster struct {
 	nodes map[string]*clusterNode // by address
 	peers []string                // all addresses that the cluster named, and those of the settings
 	next  int                     // the peer to ask next
+	down  bool                    // nobody found the cluster in order when last asked
 
 	kick chan struct{} // asks for a refresh
 	ctx  context.Context

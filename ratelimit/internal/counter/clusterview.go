@@ -38,13 +38,14 @@ func (c *Cluster) refresh(ctx context.Context) error {
 	c.next++
 	c.mu.Unlock()
 	failure := errNoNode
+	defer func() {
+		c.mu.Lock()
+		c.down = failure != nil
+		c.mu.Unlock()
+	}()
 	for len(peers) > 0 {
 		n := min(askAtOnce, len(peers))
-		err := c.refreshFrom(ctx, peers[:n])
-		if err == nil {
-			return nil
-		}
-		if failure = err; ctx.Err() != nil {
+		if failure = c.refreshFrom(ctx, peers[:n]); failure == nil || ctx.Err() != nil {
 			break
 		}
 		peers = peers[n:]
@@ -161,6 +162,11 @@ func (c *Cluster) apply(v view) {
 		n := c.node(r.master)
 		for i := r.first; i <= r.last; i++ {
 			table[i] = n
+		}
+	}
+	if c.down { // until now: nodes that were given up for that are worth asking
+		for _, n := range c.nodes {
+			n.hurry()
 		}
 	}
 	for i := range table {

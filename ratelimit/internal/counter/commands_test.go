@@ -102,6 +102,57 @@ func TestCommands(t *testing.T) {
 	}
 }
 
+// A cluster costs the same: one command for each distinct key, wherever it is.
+func TestCommands_cluster(t *testing.T) {
+	cluster := testdb.Cluster(t)
+	var masters []rueidis.Client
+	for _, n := range cluster.Nodes {
+		role, err := cluster.Do(t.Context(), n, "ROLE")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(role, "master") {
+			masters = append(masters, redisClient(t, n.Addr(), 0))
+		}
+	}
+	s := openTest(t, KVStoreOptions{Type: InCluster, URL: cluster.URL(), Stall: -1})
+	counts := func() map[string]int {
+		sum := map[string]int{}
+		for _, m := range masters {
+			for name, n := range commandCounts(t, m) {
+				sum[name] += n
+			}
+		}
+		return sum
+	}
+	f := func(want string, stop bool, hits ...Hit) {
+		t.Helper()
+		counts()
+		if err := s.Add(t.Context(), &Request{Hits: hits, Now: now(), Stop: stop}); err != nil {
+			t.Fatal(err)
+		}
+		if got := counts(); fmt.Sprint(got) != "map["+want+"]" {
+			t.Errorf("commands %v, want %s", got, want)
+		}
+	}
+	tags := tagsOfNodes()
+	a, b, c := tags[0], tags[1], tags[2]
+	f("incrby:1 set:1", false, h(a, 1))
+	f("incrby:1", false, h(a, 1))
+	f("incrby:3 set:2", false, h(a, 1), h(b, 1), h(c, 1), h(a, 2))
+	f("incrby:3", false, h(a, 1), h(b, 1), h(c, 1), h(b, 2))
+	f("get:1 incrby:2", false, h(a, 0), h(b, 1), h(c, 1))
+	// The stop option, with all counters on one node though in several slots: one script, which looks twice.
+	other := tagIn(moving, slots/3-1, 1)
+	f("eval:1 evalsha:1 get:4 incrby:1 set:1", true, h(a, 1), h(other, 1))
+	f("evalsha:1 get:4 incrby:2", true, h(a, 1), h(other, 1))
+	f("evalsha:1 get:2", true, h(a, 1), limit(0, h(other, 1)))
+	// On two: all are read, and each write looks again; nothing more when one is over.
+	f("eval:2 evalsha:2 get:6 incrby:2", true, h(a, 1), h(b, 1))
+	f("evalsha:2 get:6 incrby:2", true, h(a, 1), h(b, 1))
+	f("get:2", true, h(a, 1), limit(0, h(b, 1)))
+}
+
 // Allocations of ours, with a stub below the batcher: none in steady state, 2 are allowed.
 func TestKVStoreAlloc(t *testing.T) {
 	s := newStubStore(t)

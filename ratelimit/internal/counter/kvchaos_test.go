@@ -130,10 +130,13 @@ type load struct {
 	lastOK           atomic.Int64 // Unix nanoseconds
 	wg               sync.WaitGroup
 	stop             atomic.Bool
+
+	mu     sync.Mutex
+	errors map[string]int
 }
 
-func startLoad(s Store, goroutines int, deadline time.Duration) *load {
-	l := new(load)
+func startLoad(s Store, goroutines int, deadline, pace time.Duration) *load {
+	l := &load{errors: map[string]int{}}
 	for g := range goroutines {
 		l.wg.Go(func() {
 			for i := 0; !l.stop.Load(); i++ {
@@ -148,11 +151,15 @@ func startLoad(s Store, goroutines int, deadline time.Duration) *load {
 				cancel()
 				if err != nil {
 					l.failed.Add(1)
+					l.mu.Lock()
+					l.errors[err.Error()]++
+					l.mu.Unlock()
 					time.Sleep(time.Millisecond) // a refusal costs nothing, and the machine is small
 					continue
 				}
 				l.ok.Add(1)
 				l.lastOK.Store(time.Now().UnixNano())
+				time.Sleep(pace)
 			}
 		})
 	}
@@ -192,7 +199,7 @@ func TestKVStore_chaos(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	s := newTestStore(t, KVStoreOptions{URL: server.Addr(), Timeout: time.Second})
 	const deadline = 400 * time.Millisecond
-	l := startLoad(s, 64, deadline)
+	l := startLoad(s, 64, deadline, 0)
 	l.awaitOK(t, time.Now())
 	rounds := 0
 	for end := time.Now().Add(chaosTime(t, 8*time.Second)); rounds < 4 || time.Now().Before(end); rounds++ {

@@ -358,6 +358,11 @@ func (s *KVStore) relocated() {
 		l.link.drop()
 	}
 	s.mu.Unlock()
+	s.hurry()
+}
+
+// hurry has an open breaker ask at once.
+func (s *KVStore) hurry() {
 	s.breaker.hurry()
 	select {
 	case s.wake <- struct{}{}:

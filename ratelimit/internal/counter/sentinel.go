@@ -145,20 +145,28 @@ func (f *sentinels) set(to endpoint) {
 	f.changed()
 }
 
-// askOne asks one sentinel, over a connection of its own.
+// askOne asks one sentinel, over a connection of its own. The address is not taken from SENTINEL MASTER:
+// the sentinel that leads a fail-over tells the old one there, with the new epoch, until all replicas
+// follow the new master.
 func (f *sentinels) askOne(ctx context.Context, addr string) (master endpoint, epoch int64, err error) {
 	err = f.connected(ctx, addr, func(c rueidis.Client) error {
-		fields, err := c.Do(context.Background(), c.B().Arbitrary("SENTINEL", "MASTER", f.name).Build()).AsStrMap()
-		if err != nil {
+		replies := c.DoMulti(context.Background(),
+			c.B().Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME", f.name).Build(),
+			c.B().Arbitrary("SENTINEL", "MASTER", f.name).Build())
+		address, err := replies[0].AsStrSlice()
+		switch {
+		case rueidis.IsRedisNil(err):
+			return fmt.Errorf("it knows no master named %q", f.name)
+		case err != nil:
 			return err
+		case len(address) != 2:
+			return errors.New("an answer without the master's address")
 		}
-		if epoch, err = strconv.ParseInt(fields["config-epoch"], 10, 64); err != nil {
-			epoch = 0
+		if fields, err := replies[1].AsStrMap(); err == nil { // a user may have no right to it
+			epoch, _ = strconv.ParseInt(fields["config-epoch"], 10, 64)
 		}
-		if master, err = masterAt(fields["ip"], fields["port"]); err != nil {
-			return err
-		}
-		return nil
+		master, err = masterAt(address[0], address[1])
+		return err
 	})
 	return master, epoch, err
 }
