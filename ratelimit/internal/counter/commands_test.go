@@ -111,6 +111,9 @@ func TestCommands_cluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if _, err := cluster.Do(t.Context(), n, "SCRIPT", "FLUSH"); err != nil {
+			t.Fatal(err)
+		}
 		if strings.HasPrefix(role, "master") {
 			masters = append(masters, redisClient(t, n.Addr(), 0))
 		}
