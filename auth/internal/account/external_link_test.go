@@ -17,6 +17,7 @@ func linking(s *account.Settings) { s.External.ManualLinking = true }
 
 func (h *house) tryLink(g account.Grant, p account.Arrival) (account.Grant, error) {
 	h.t.Helper()
+	h.pass(time.Second) // identities are sorted by age
 	c := h.caller(g)
 	p.LinkTo = &c
 	return h.arrive(p)

@@ -97,7 +97,7 @@ func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
 	} else if moved, err = u.moveEmail(ctx, tx, &p, old, rest); err != nil {
 		return err
 	}
-	if gone.Provider == "email" && !slices.ContainsFunc(rest, func(i store.Identity) bool { return old.Email != "" && emailOf(i) == old.Email }) {
+	if gone.Provider == "email" && !slices.ContainsFunc(rest, func(i store.Identity) bool { return old.Email != "" && IdentityEmail(&i) == old.Email }) {
 		p.PasswordHash = ptr("") // it went with the address
 	}
 	b = tx.Batch()
@@ -125,7 +125,7 @@ func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
 func (u *unlinking) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPatch, old store.User, rest []store.Identity) (moved bool, err error) {
 	var wanted []string
 	for _, i := range rest {
-		if e := emailOf(i); e == old.Email && e != "" {
+		if e := IdentityEmail(&i); e == old.Email && e != "" {
 			return false, nil
 		} else if e != "" {
 			wanted = append(wanted, e)
@@ -144,7 +144,7 @@ func (u *unlinking) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPa
 	if !ok {
 		return false, errUnlinkConflict
 	}
-	email := emailOf(to)
+	email := IdentityEmail(&to)
 	confirmed := email != "" && (verifiedBy(to) || u.s.Email.Autoconfirm)
 	none := time.Time{}
 	p.Email, p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = &email, ptr(""), ptr(""), ptr(false), ptr(false)
@@ -167,13 +167,13 @@ func (u *unlinking) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPa
 // heir is the identity whose address the user gets: a verified one first, then an unverified one, then
 // one without; the oldest of each. Those that somebody else has don't count.
 func heir(rest []store.Identity, taken []string) (store.Identity, bool) {
-	free := slices.DeleteFunc(slices.Clone(rest), func(i store.Identity) bool { return slices.Contains(taken, emailOf(i)) })
+	free := slices.DeleteFunc(slices.Clone(rest), func(i store.Identity) bool { return slices.Contains(taken, IdentityEmail(&i)) })
 	if len(free) == 0 {
 		return store.Identity{}, false
 	}
 	rank := func(i store.Identity) int {
 		switch {
-		case emailOf(i) == "":
+		case IdentityEmail(&i) == "":
 			return 2
 		case verifiedBy(i):
 			return 0
@@ -185,9 +185,10 @@ func heir(rest []store.Identity, taken []string) (store.Identity, bool) {
 	}), true
 }
 
-// emailOf is the address that an identity tells, verified or not.
-func emailOf(i store.Identity) string {
-	if i.Email != "" {
+// IdentityEmail is the address that an identity tells, verified or not; the row's own column has those
+// alone by which others may be linked.
+func IdentityEmail(i *store.Identity) string {
+	if i.Email != "" || i.Provider == "email" || i.Provider == "phone" {
 		return i.Email
 	}
 	var data struct {

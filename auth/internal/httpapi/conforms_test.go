@@ -126,6 +126,9 @@ func conforms(t testing.TB, method, path string, a answer) {
 		return
 	}
 	if kind != "application/json" {
+		if code := a.Header.Get("X-Sb-Error-Code"); code != "" && !slices.Contains(answer.Codes, code) {
+			t.Errorf("openapi.json: %s %s %s does not list the code %q", method, template, status, code)
+		}
 		return
 	}
 	body, err := jsonschema.UnmarshalJSON(strings.NewReader(a.body))
@@ -137,6 +140,9 @@ func conforms(t testing.TB, method, path string, a answer) {
 		strings.NewReplacer("~", "~0", "/", "~1", "{", "%7B", "}", "%7D").Replace(template), strings.ToLower(method), status)
 	if err := schemaAt(t, pointer).Validate(body); err != nil {
 		t.Errorf("openapi.json: %s %s %s: %v\nin %s", method, template, status, err, a.body)
+	}
+	if a.StatusCode == 400 && strings.HasPrefix(a.body, `{"error":`) {
+		return // the form of RFC 6749 has no code of ours
 	}
 	if code := a.Header.Get("X-Sb-Error-Code"); answer.Codes != nil && !slices.Contains(answer.Codes, code) {
 		t.Errorf("openapi.json: %s %s %s does not list the code %q: %s", method, template, status, code, a.body)

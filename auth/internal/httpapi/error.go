@@ -90,7 +90,9 @@ func (c *call) fail(err error) {
 		c.code = clientGone
 	}
 	h := c.Header()
-	h["X-Sb-Error-Code"] = []string{p.code}
+	if !p.oauth { // those of RFC 6749 are none of ours
+		h["X-Sb-Error-Code"] = []string{p.code}
+	}
 	if p.retryAfter > 0 {
 		h["Retry-After"] = []string{strconv.Itoa(int(math.Ceil(p.retryAfter.Seconds())))}
 	}

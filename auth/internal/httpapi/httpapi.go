@@ -80,6 +80,7 @@ var DefaultLimits = Limits{OTP: 30, Verify: 30, Token: 150, Anonymous: 30}
 type Shown struct {
 	DisableSignup           bool
 	Email, Phone, Anonymous bool
+	External                []string // the providers that are on
 	MailerAutoconfirm       bool
 	PhoneAutoconfirm        bool
 	SMSProvider             string

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/token"
 )
 
@@ -53,36 +54,41 @@ func fixed(body any) func(*cell) any { return func(*cell) any { return body } }
 
 // A route that is not in this table fails the test.
 var matrix = map[string]row{
-	"GET /health":                         {want: everybody("200")},
-	"GET /livez":                          {want: everybody("200")},
-	"GET /readyz":                         {want: everybody("200")},
-	"GET /settings":                       {want: everybody("200")},
-	"GET /.well-known/jwks.json":          {want: everybody("200")},
-	"GET /openapi.json":                   {want: everybody("200")},
-	"POST /signup":                        {body: func(c *cell) any { return map[string]any{"email": c.address, "password": sesame} }, want: everybody("200")},
-	"POST /token":                         {query: "grant_type=password", body: func(c *cell) any { return map[string]any{"email": c.userMail, "password": sesame} }, want: everybody("200")},
-	"POST /verify":                        {body: fixed(map[string]any{"type": "signup", "token_hash": strings.Repeat("0", 64)}), want: everybody("403 otp_expired")},
-	"GET /verify":                         {query: "type=signup&token=" + strings.Repeat("0", 64), want: everybody("303")},
-	"POST /otp":                           {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: everybody("200")},
-	"POST /magiclink":                     {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: everybody("200")},
-	"POST /recover":                       {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: everybody("200")},
-	"POST /resend":                        {body: func(c *cell) any { return map[string]any{"email": c.address, "type": "signup"} }, want: everybody("200")},
-	"GET /user":                           {want: users("200")},
-	"PUT /user":                           {body: fixed(map[string]any{"data": map[string]any{"a": 1}}), want: users("200")},
-	"GET /reauthenticate":                 {want: but(users("200"), "anonymous: 400 validation_failed")},
-	"GET /user/sessions":                  {want: users("200")},
-	"DELETE /user/sessions/{id}":          {want: but(users("404 session_not_found"), "user: 204")},
-	"POST /logout":                        {query: "scope=local", want: but(users("204"), "banned: 204", "session ended: 204")},
-	"POST /invite":                        {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("200")},
-	"POST /admin/generate_link":           {body: func(c *cell) any { return map[string]any{"type": "magiclink", "email": c.userMail} }, want: admins("200")},
-	"GET /admin/audit":                    {want: admins("200")},
-	"GET /admin/users":                    {want: admins("200")},
-	"POST /admin/users":                   {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("200")},
-	"GET /admin/users/{user_id}":          {want: admins("200")},
-	"POST /admin/users/{user_id}":         {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("422 validation_failed")},
-	"PUT /admin/users/{user_id}":          {body: fixed(map[string]any{"role": "editor"}), want: admins("200")},
-	"DELETE /admin/users/{user_id}":       {want: admins("200")},
-	"GET /admin/users/{user_id}/sessions": {want: admins("200")},
+	"GET /health":                           {want: everybody("200")},
+	"GET /livez":                            {want: everybody("200")},
+	"GET /readyz":                           {want: everybody("200")},
+	"GET /settings":                         {want: everybody("200")},
+	"GET /.well-known/jwks.json":            {want: everybody("200")},
+	"GET /openapi.json":                     {want: everybody("200")},
+	"POST /signup":                          {body: func(c *cell) any { return map[string]any{"email": c.address, "password": sesame} }, want: everybody("200")},
+	"POST /token":                           {query: "grant_type=password", body: func(c *cell) any { return map[string]any{"email": c.userMail, "password": sesame} }, want: everybody("200")},
+	"POST /verify":                          {body: fixed(map[string]any{"type": "signup", "token_hash": strings.Repeat("0", 64)}), want: everybody("403 otp_expired")},
+	"GET /verify":                           {query: "type=signup&token=" + strings.Repeat("0", 64), want: everybody("303")},
+	"POST /otp":                             {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: everybody("200")},
+	"POST /magiclink":                       {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: everybody("200")},
+	"POST /recover":                         {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: everybody("200")},
+	"POST /resend":                          {body: func(c *cell) any { return map[string]any{"email": c.address, "type": "signup"} }, want: everybody("200")},
+	"GET /user":                             {want: users("200")},
+	"PUT /user":                             {body: fixed(map[string]any{"data": map[string]any{"a": 1}}), want: users("200")},
+	"GET /reauthenticate":                   {want: but(users("200"), "anonymous: 400 validation_failed")},
+	"GET /user/sessions":                    {want: users("200")},
+	"DELETE /user/sessions/{id}":            {want: but(users("404 session_not_found"), "user: 204")},
+	"GET /authorize":                        {query: "provider=github", want: everybody("302")},
+	"GET /callback":                         {want: everybody("303 bad_oauth_callback")},
+	"POST /callback":                        {want: everybody("303 bad_oauth_callback")},
+	"GET /user/identities/authorize":        {query: "provider=github&skip_http_redirect=true", want: users("200")},
+	"DELETE /user/identities/{identity_id}": {want: users("422 single_identity_not_deletable")},
+	"POST /logout":                          {query: "scope=local", want: but(users("204"), "banned: 204", "session ended: 204")},
+	"POST /invite":                          {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("200")},
+	"POST /admin/generate_link":             {body: func(c *cell) any { return map[string]any{"type": "magiclink", "email": c.userMail} }, want: admins("200")},
+	"GET /admin/audit":                      {want: admins("200")},
+	"GET /admin/users":                      {want: admins("200")},
+	"POST /admin/users":                     {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("200")},
+	"GET /admin/users/{user_id}":            {want: admins("200")},
+	"POST /admin/users/{user_id}":           {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("422 validation_failed")},
+	"PUT /admin/users/{user_id}":            {body: fixed(map[string]any{"role": "editor"}), want: admins("200")},
+	"DELETE /admin/users/{user_id}":         {want: admins("200")},
+	"GET /admin/users/{user_id}/sessions":   {want: admins("200")},
 }
 
 // destructive routes leave nothing for the next row.
@@ -98,7 +104,9 @@ func TestMatrix(t *testing.T) {
 	if d := cmp.Diff(served(t), rows); d != "" {
 		t.Fatalf("routes.go (-) and the matrix (+):\n%s", d)
 	}
-	a := open(t)
+	a := open(t, func(s *account.Settings, _ *Settings) {
+		s.External = account.ExternalSettings{Providers: githubAlone(t), ManualLinking: true, StateCookie: true}
+	})
 	foreign, err := token.Generate(token.ES256)
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +130,7 @@ func TestMatrix(t *testing.T) {
 			}
 			c.address = name + "new@example.org"
 			r := matrix[route]
-			path := strings.NewReplacer("{user_id}", c.user.User.ID, "{id}", sessionOf(t, c.user.AccessToken)).Replace(route)
+			path := strings.NewReplacer("{user_id}", c.user.User.ID, "{identity_id}", c.user.User.ID, "{id}", sessionOf(t, c.user.AccessToken)).Replace(route)
 			if r.query != "" {
 				path += "?" + r.query
 			}

@@ -76,7 +76,8 @@ func TestTokens_claims(t *testing.T) {
 		}
 		return bearer(string(text))
 	}
-	users := []string{"GET /user", "PUT /user", "GET /reauthenticate", "GET /user/sessions", "DELETE /user/sessions/" + uuid.NewString()}
+	users := []string{"GET /user", "PUT /user", "GET /reauthenticate", "GET /user/sessions", "DELETE /user/sessions/" + uuid.NewString(),
+		"GET /user/identities/authorize", "DELETE /user/identities/" + uuid.NewString()}
 	id := uuid.NewString()
 	admins := []string{"POST /invite", "POST /admin/generate_link", "GET /admin/audit", "GET /admin/users", "POST /admin/users", "GET /admin/users/" + id,
 		"POST /admin/users/" + id, "PUT /admin/users/" + id, "DELETE /admin/users/" + id, "GET /admin/users/" + id + "/sessions"}

@@ -26,12 +26,18 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("POST /recover", s.limited(byRecover, s.postRecover))
 	mux.Handle("POST /resend", s.limited(byResend, s.postResend))
 
+	mux.Handle("GET /authorize", s.open(s.getAuthorize)) // authorize.go
+	mux.Handle("GET /callback", s.open(s.getCallback))   // callback.go
+	mux.Handle("POST /callback", s.open(s.postCallback))
+
 	mux.Handle("GET /user", s.user(account.ReadUser, s.getUser)) // user.go
 	mux.Handle("PUT /user", s.user(account.Full, s.putUser))
 	mux.Handle("GET /reauthenticate", s.user(account.Full, s.getReauthenticate))
 	mux.Handle("GET /user/sessions", s.user(account.Full, s.getSessions)) // sessions.go
 	mux.Handle("DELETE /user/sessions/{id}", s.user(account.Full, s.deleteSession))
-	mux.Handle("POST /logout", s.open(s.postLogout)) // logout.go: it also takes tokens whose session is gone
+	mux.Handle("GET /user/identities/authorize", s.user(account.Full, s.getLinkAuthorize))
+	mux.Handle("DELETE /user/identities/{identity_id}", s.user(account.Full, s.deleteIdentity)) // identities.go
+	mux.Handle("POST /logout", s.open(s.postLogout))                                            // logout.go: it also takes tokens whose session is gone
 
 	mux.Handle("POST /invite", s.admin(s.postInvite)) // admin_link.go
 	mux.Handle("POST /admin/generate_link", s.admin(s.postGenerateLink))

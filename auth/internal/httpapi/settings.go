@@ -1,6 +1,9 @@
 package httpapi
 
-import "net/http"
+import (
+	"net/http"
+	"slices"
+)
 
 // providers are the names that "external" lists from the first version on (RULINGS "/settings").
 var providers = []string{"apple", "azure", "bitbucket", "discord", "facebook", "figma", "github", "gitlab", "google",
@@ -18,7 +21,12 @@ func settingsBody(s Shown) []byte {
 		}
 	}
 	for _, p := range providers {
-		flag(p, false)
+		flag(p, slices.Contains(s.External, p))
+	}
+	for _, p := range s.External { // those that the operator added
+		if !slices.Contains(providers, p) {
+			flag(p, true)
+		}
 	}
 	flag("email", s.Email)
 	flag("phone", s.Phone)

@@ -1,7 +1,10 @@
 package httpapi
 
 import (
+	"errors"
+
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/provider"
 )
 
 // postToken gives out tokens, by the grant that the query names (auth-core-http.md 1.13).
@@ -13,6 +16,8 @@ func (s *Server) postToken(c *call) error {
 		return s.refreshGrant(c)
 	case "pkce":
 		return s.pkceGrant(c)
+	case "id_token":
+		return s.idTokenGrant(c)
 	}
 	return bad(400, account.CodeInvalidCredentials, "unsupported_grant_type")
 }
@@ -73,6 +78,50 @@ func (s *Server) pkceGrant(c *call) error {
 		return err
 	}
 	g, err := s.accounts.ExchangeCode(c.ctx(), c.client(), in.AuthCode, in.CodeVerifier)
+	if err != nil {
+		return err
+	}
+	return c.grantView(&g)
+}
+
+// idTokenGrant is a native sign-in, or with link_identity an identity for the caller (auth-extended.md 3.1
+// and 4.3).
+func (s *Server) idTokenGrant(c *call) error {
+	if err := s.limit(c, byToken); err != nil {
+		return err
+	}
+	var in struct {
+		IDToken      string `json:"id_token"`
+		Provider     string `json:"provider"`
+		AccessToken  string `json:"access_token"`
+		Nonce        string `json:"nonce"`
+		ClientID     string `json:"client_id"`
+		Issuer       string `json:"issuer"`
+		LinkIdentity bool   `json:"link_identity"`
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	if err := c.knownAud(); err != nil {
+		return err
+	}
+	p := account.IDToken{IDTokenRequest: provider.IDTokenRequest{
+		IDToken: in.IDToken, Provider: in.Provider, AccessToken: in.AccessToken, Nonce: in.Nonce, ClientID: in.ClientID, Issuer: in.Issuer,
+	}}
+	if in.LinkIdentity {
+		if len(c.r.Header["Authorization"]) == 0 {
+			return &problem{oauth: true, code: "invalid request", msg: "Linking requires a valid user access token in Authorization"}
+		}
+		caller, err := s.accounts.Authenticate(c.ctx(), c.bearer(), c.aud(), account.Full)
+		if err != nil {
+			return err
+		}
+		p.Linking = &caller
+	}
+	g, err := s.accounts.SignInIDToken(c.ctx(), c.client(), p)
+	if e, ok := errors.AsType[*account.OAuthError](err); ok {
+		return &problem{oauth: true, code: e.Code, msg: e.Description, err: e.Err}
+	}
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func TestToken_password(t *testing.T) {
 	f(422, "phone_provider_disabled", "Phone logins are disabled", "phone", "4915112345678", "password", "x")
 
 	a.do("POST /token", "{}").is(400, `{"code":400,"error_code":"invalid_credentials","msg":"unsupported_grant_type"}`)
-	a.do("POST /token?grant_type=id_token", "{}").refused(400, "invalid_credentials", "unsupported_grant_type")
+	a.do("POST /token?grant_type=device_code", "{}").refused(400, "invalid_credentials", "unsupported_grant_type")
 	a.do("POST /token?grant_type=password", "").refused(400, "bad_json", "*")
 }
 

@@ -1,10 +1,6 @@
 package httpapi
 
-import (
-	"net/http"
-
-	"gatehouse/auth/internal/account"
-)
+import "gatehouse/auth/internal/account"
 
 // getUser shows a user to himself.
 func (s *Server) getUser(c *call, caller account.Caller) error { return c.userView(&caller.User) }
@@ -40,9 +36,8 @@ func (s *Server) putUser(c *call, caller account.Caller) error {
 
 // getReauthenticate sends a nonce. It is a GET with an effect, which a HEAD must not have.
 func (s *Server) getReauthenticate(c *call, caller account.Caller) error {
-	if c.r.Method == http.MethodHead {
-		c.Header()["Allow"] = []string{http.MethodGet}
-		return bad(405, account.CodeMethodNotAllowed, "This path does not know the method HEAD")
+	if err := c.noHead(); err != nil {
+		return err
 	}
 	if err := s.accounts.Reauthenticate(c.ctx(), c.client(), caller); err != nil {
 		return err

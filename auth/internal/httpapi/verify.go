@@ -60,18 +60,18 @@ func (s *Server) getVerify(c *call) error {
 	v, err := s.accounts.Verify(c.ctx(), client, account.Verify{Type: kind, TokenHash: token, Link: true})
 	switch {
 	case err != nil:
-		return c.redirect(failed(client.RedirectTo, c.learn(err), flow))
+		return c.redirect(http.StatusSeeOther, failed(client.RedirectTo, c.learn(err), flow))
 	case v.Half:
-		return c.redirect(half(client.RedirectTo, flow))
+		return c.redirect(http.StatusSeeOther, half(client.RedirectTo, flow))
 	case v.Code != "":
 		c.user = v.User.ID
-		return c.redirect(withQuery(client.RedirectTo, url.Values{"code": {v.Code}}))
+		return c.redirect(http.StatusSeeOther, withQuery(client.RedirectTo, url.Values{"code": {v.Code}}))
 	}
 	c.user = v.Grant.User.ID
 	if v.Grant.Type == "" {
 		v.Grant.Type = v.Type
 	}
-	return c.redirect(granted(client.RedirectTo, v.Grant))
+	return c.redirect(http.StatusSeeOther, granted(client.RedirectTo, v.Grant))
 }
 
 // looksAhead: a browser or scanner that says that nobody has clicked yet.
@@ -158,14 +158,14 @@ func withQuery(to string, v url.Values) string {
 
 // redirect sends the browser on, and leaves no trace of the link in caches or in the next page's
 // Referer. The target was judged; what a header can't carry is percent-encoded.
-func (c *call) redirect(to string) error {
+func (c *call) redirect(status int, to string) error {
 	h := c.Header()
 	h["Location"] = []string{encodeHeader(to)}
 	h["Cache-Control"] = noStore
 	h["Referrer-Policy"] = []string{"no-referrer"}
 	h["Content-Type"] = []string{"text/html; charset=utf-8"}
-	c.WriteHeader(http.StatusSeeOther)
-	c.ResponseWriter.Write([]byte("<!doctype html><title>See other</title><p>Please go on to the application.</p>"))
+	c.WriteHeader(status)
+	c.ResponseWriter.Write([]byte("<!doctype html><title>Elsewhere</title><p>Please go on to the application.</p>"))
 	return nil
 }
 

@@ -22,6 +22,8 @@ func appendGrant(b []byte, g *account.Grant) []byte {
 	b = appendString(append(b, `,"refresh_token":`...), g.RefreshToken)
 	b = appendUser(append(b, `,"user":`...), &g.User)
 	b = fieldString(b, `,"type":`, g.Type)
+	b = fieldString(b, `,"provider_token":`, g.ProviderToken)
+	b = fieldString(b, `,"provider_refresh_token":`, g.ProviderRefreshToken)
 	if g.Weak != nil {
 		b = appendString(append(b, `,"weak_password":{"message":`...), g.Weak.Message)
 		b = append(appendStrings(append(b, `,"reasons":`...), g.Weak.Reasons), '}')

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"time"
 
+	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/store"
 )
 
@@ -70,7 +71,7 @@ func appendIdentity(b []byte, i *store.Identity) []byte {
 	b = fieldTime(b, `,"last_sign_in_at":`, i.LastSignInAt)
 	b = appendTime(append(b, `,"created_at":`...), i.CreatedAt)
 	b = appendTime(append(b, `,"updated_at":`...), i.UpdatedAt)
-	b = fieldString(b, `,"email":`, i.Email)
+	b = fieldString(b, `,"email":`, account.IdentityEmail(i))
 	return append(b, '}')
 }
 

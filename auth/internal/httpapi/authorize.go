@@ -1,0 +1,102 @@
+package httpapi
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"gatehouse/auth/internal/account"
+)
+
+// getAuthorize sends a browser to a provider (auth-extended.md 2.1). Its failures are JSON: nobody has
+// vouched yet for where else they might go.
+func (s *Server) getAuthorize(c *call) error {
+	if err := c.noHead(); err != nil {
+		return err
+	}
+	if err := c.knownAud(); err != nil {
+		return err
+	}
+	return s.startExternal(c, nil)
+}
+
+// getLinkAuthorize begins the linking of an identity to the caller's account (auth-extended.md 4.1). The
+// client library asks by fetch and navigates itself: no cookie of ours would come along.
+func (s *Server) getLinkAuthorize(c *call, caller account.Caller) error {
+	if err := c.noHead(); err != nil {
+		return err
+	}
+	return s.startExternal(c, &caller)
+}
+
+// maxTarget is the longest redirect_to that is remembered, in bytes: nobody is known yet who asks for it.
+const maxTarget = 4 << 10
+
+func (s *Server) startExternal(c *call, linking *account.Caller) error {
+	p := account.ExternalStart{
+		Provider: c.param("provider"), Scopes: c.param("scopes"), InviteToken: c.param("invite_token"),
+		Challenge: account.Challenge{Challenge: c.param("code_challenge"), Method: c.param("code_challenge_method")},
+		Linking:   linking, Cookie: linking == nil,
+	}
+	p.Params = c.query // parsed by param
+	client := c.client()
+	if client.RedirectTo = encodeHeader(client.RedirectTo); len(client.RedirectTo) > maxTarget {
+		client.RedirectTo = c.live.SiteURL
+	}
+	out, err := s.accounts.StartExternal(c.ctx(), client, p)
+	if err != nil {
+		return err
+	}
+	if linking != nil && c.param("skip_http_redirect") == "true" {
+		return c.json(200, append(appendString([]byte(`{"url":`), out.URL), '}'))
+	}
+	if out.CookieName != "" {
+		c.setStateCookie(out)
+	}
+	return c.redirect(http.StatusFound, out.URL)
+}
+
+// noHead refuses a HEAD where a GET has an effect.
+func (c *call) noHead() error {
+	if c.r.Method != http.MethodHead {
+		return nil
+	}
+	c.Header()["Allow"] = []string{http.MethodGet}
+	return bad(405, account.CodeMethodNotAllowed, "This path does not know the method HEAD")
+}
+
+// secure: browsers come here by https.
+func (c *call) secure() bool { return strings.HasPrefix(c.live.ExternalURL, "https://") }
+
+// cookieName: behind https nobody but this host can set a cookie of that name (RFC 6265bis 4.1.3.2).
+func (c *call) cookieName(name string) string {
+	if c.secure() {
+		return "__Host-" + name
+	}
+	return name
+}
+
+// setStateCookie marks the browser that begins, so that nobody else's can be made to finish
+// (auth-extended.md 11.3). A POST from the provider's page brings only a cookie with SameSite=None, which
+// browsers want Secure; they take that from http://localhost too.
+func (c *call) setStateCookie(s account.ExternalStarted) {
+	k := &http.Cookie{
+		Name: c.cookieName(s.CookieName), Value: s.CookieValue, Path: "/", MaxAge: int(s.Life / time.Second),
+		HttpOnly: true, Secure: c.secure(), SameSite: http.SameSiteLaxMode,
+	}
+	if s.CrossSite {
+		k.SameSite, k.Secure = http.SameSiteNoneMode, true
+	}
+	http.SetCookie(c.ResponseWriter, k)
+}
+
+// takeStateCookie is the value of a state's cookie, which is good for one callback.
+func (c *call) takeStateCookie(state string) string {
+	name := c.cookieName(account.StateCookie(state))
+	k, err := c.r.Cookie(name)
+	if err != nil {
+		return ""
+	}
+	http.SetCookie(c.ResponseWriter, &http.Cookie{Name: name, Path: "/", MaxAge: -1, HttpOnly: true, Secure: c.secure()})
+	return k.Value
+}

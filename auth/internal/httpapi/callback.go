@@ -1,0 +1,93 @@
+package httpapi
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"gatehouse/auth/internal/account"
+)
+
+// getCallback is where a provider sends the browser back to (auth-extended.md 2.4). Who only looks uses no
+// state up.
+func (s *Server) getCallback(c *call) error {
+	if c.r.Method == http.MethodHead || looksAhead(c.r) {
+		return c.nothing()
+	}
+	return s.callback(c, c.r.URL.Query())
+}
+
+// postCallback is the same for providers that answer with a form (Apple).
+func (s *Server) postCallback(c *call) error {
+	text, err := c.body()
+	if err != nil {
+		return err
+	}
+	form, _ := url.ParseQuery(string(text)) // what it can't read is missing, and answered as that
+	return s.callback(c, form)
+}
+
+// callback sends the browser on, whatever becomes of it: to the application with a session, a code or an
+// error, and to the site while nobody knows whose flow it is.
+func (s *Server) callback(c *call, params url.Values) error {
+	for _, values := range params {
+		for i := range values {
+			values[i] = cleanText(values[i], 8<<10)
+		}
+	}
+	out, err := s.accounts.FinishExternal(c.ctx(), c.client(), params, c.takeStateCookie(params.Get("state")))
+	if err != nil {
+		return c.externalFailed(out.RedirectTo, err)
+	}
+	c.user = out.User
+	if out.Code != "" {
+		return c.redirect(http.StatusFound, withQuery(out.RedirectTo, url.Values{"code": {out.Code}}))
+	}
+	g := out.Grant
+	v := url.Values{
+		"access_token": {g.AccessToken}, "token_type": {"bearer"}, "refresh_token": {g.RefreshToken},
+		"expires_in": {strconv.Itoa(g.ExpiresIn)}, "expires_at": {strconv.FormatInt(g.ExpiresAt.Unix(), 10)},
+		"provider": {out.Provider}, "provider_token": {g.ProviderToken},
+	}
+	if g.ProviderRefreshToken != "" {
+		v.Set("provider_refresh_token", g.ProviderRefreshToken)
+	}
+	return c.redirect(http.StatusFound, withFragment(out.RedirectTo, v))
+}
+
+// externalFailed tells the application what went wrong, in query and fragment (auth-extended.md 2.9). to
+// is "" while the state is unknown: then the site is told, in the query alone.
+func (c *call) externalFailed(to string, err error) error {
+	v := url.Values{}
+	if refused, ok := errors.AsType[*account.ProviderRefused](err); ok {
+		c.code = "provider_refused"
+		v.Set("error", cleanText(refused.Code, 256))
+		v.Set("error_description", cleanText(refused.Description, 2048))
+		if refused.Description == "" {
+			v.Set("error_description", v.Get("error"))
+		}
+	} else {
+		p := c.learn(err)
+		c.Header()["X-Sb-Error-Code"] = []string{p.code}
+		v.Set("error", externalErrorOf(p))
+		v.Set("error_code", p.code)
+		v.Set("error_description", p.msg)
+	}
+	if to == "" {
+		return c.redirect(http.StatusSeeOther, withQuery(c.live.SiteURL, v))
+	}
+	return c.redirect(http.StatusFound, withFragment(withQuery(to, v), v))
+}
+
+// externalErrorOf is the "error" of a redirect from a provider; there is always one.
+func externalErrorOf(p *problem) string {
+	switch p.code {
+	case account.CodeSignupDisabled, account.CodeUserBanned, account.CodeProviderEmailUnverified:
+		return "access_denied"
+	}
+	if e := errorOf[p.status]; e != "" && p.status != http.StatusGatewayTimeout {
+		return e
+	}
+	return "server_error"
+}
