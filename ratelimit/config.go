@@ -23,7 +23,6 @@ type config struct {
 	MCache    mcacheConfig  `envPrefix:"MCACHE_"`
 	Stats     statsConfig
 	Tracing   tracingConfig
-	Later     laterConfig
 }
 
 // rulesConfig says where the rules come from (spec 2.2, 3.1).

@@ -20,7 +20,7 @@ var settingNames = settings.Options{
 		{Old: "DOG_STATSD_MOGRIFIER_*", New: "TAGGED_STATSD_MOGRIFIER_"},
 		{Old: "DOG_STATSD_MOGRIFIERS_*", New: "TAGGED_STATSD_MOGRIFIER_"},
 	}...),
-	Known: append([]string{mogrifierPrefix + "*"}, laterNames...),
+	Known: []string{mogrifierPrefix + "*"},
 	Prefixes: []string{
 		"KVSTORE_", "MCACHE_", "RUNTIME_", "GRPC_", "DEBUG_", "LIMIT_", "STATSD_", "STATS_", "TAGGED_STATSD_", "PULLMETRICS_",
 		"CONFIG_GRPC_XDS_", "XDS_CLIENT_", "TRACING_", "MEMORY_", "STORE_", "CACHE_KEY_", "LOCAL_CACHE_", "DRAIN_", "BACKEND_", "NEAR_LIMIT_",
@@ -50,7 +50,6 @@ func oldNames() (all []settings.Alias) {
 
 // check is what no single field's tag can say. Texts name every setting that is involved.
 func (c *config) check(r *settings.Report) {
-	c.refuse(r)
 	c.checkSource(r)
 	c.checkBackend(r)
 	c.checkMemcache(r)
@@ -61,9 +60,6 @@ func (c *config) check(r *settings.Report) {
 	c.checkStats(r)
 	if k := c.KVShared; k.StartInitial > k.StartMax {
 		r.Clash("KVSTORE_STARTUP_INITIAL_INTERVAL=%s is longer than KVSTORE_STARTUP_MAX_INTERVAL=%s", k.StartInitial, k.StartMax)
-	}
-	if c.KVStore.PipelineLimit > 0 || c.PerSecond.PipelineLimit > 0 {
-		r.Warn("KVSTORE_PIPELINE_LIMIT has no effect and will go; KVSTORE_PIPELINE_WINDOW is what gathers hits")
 	}
 }
 
@@ -89,17 +85,52 @@ func (c *config) checkBackend(r *settings.Report) {
 			r.Warn("KVSTORE_URL has no effect with BACKEND_TYPE=%s", *b)
 		}
 	}
-	if !url || c.Counting.Backend != backendKVStore {
-		return
+	c.checkKVStores(r)
+}
+
+// checkKVStores judges the main store and, where there is one, that for limits per second.
+func (c *config) checkKVStores(r *settings.Report) {
+	for _, prefix := range []string{"KVSTORE_", "KVSTORE_PERSECOND_"} {
+		if r.IsSet(prefix + "PIPELINE_LIMIT") {
+			r.Warn("%sPIPELINE_LIMIT has no effect and will go; %[1]sPIPELINE_WINDOW is what gathers hits", prefix)
+		}
 	}
-	if err := c.kvstore().Check(); err != nil {
-		r.Clash("%v", err)
+	shared, used := c.KVShared, c.Counting.Backend == backendKVStore
+	if used && r.IsSet("KVSTORE_URL") {
+		c.checkKVStore(r, "KVSTORE_", c.KVStore)
 	}
-	if k := c.KVStore; k.SentinelAuth != "" && k.Type != counter.Sentinel {
-		r.Warn("KVSTORE_SENTINEL_AUTH has no effect with KVSTORE_TYPE=%s", k.Type)
+	switch {
+	case shared.PerSecond && !used:
+		r.Warn("KVSTORE_PERSECOND has no effect with BACKEND_TYPE=%s", c.Counting.Backend)
+	case shared.PerSecond && c.PerSecond.URL == "":
+		r.Wrong("KVSTORE_PERSECOND", "needs KVSTORE_PERSECOND_URL, which is not set")
+	case shared.PerSecond:
+		c.checkKVStore(r, "KVSTORE_PERSECOND_", c.PerSecond)
+	default:
+		for _, name := range r.Names() {
+			if strings.HasPrefix(name, "KVSTORE_PERSECOND_") && name != "KVSTORE_PERSECOND_PIPELINE_LIMIT" {
+				r.Warn("%s has no effect without KVSTORE_PERSECOND=true", name)
+			}
+		}
 	}
-	if k := c.KVStore; r.IsSet("KVSTORE_POOL_ON_EMPTY_WAIT_DURATION") && k.OnEmpty != "WAIT" && k.OnEmptyWait >= k.Timeout {
-		r.Warn("KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=%s is not shorter than KVSTORE_TIMEOUT=%s: calls end before %s acts", k.OnEmptyWait, k.Timeout, k.OnEmpty)
+	if used {
+		shared.Files.check(r, "KVSTORE_", c.KVStore.wantsTLS() || shared.PerSecond && c.PerSecond.wantsTLS(), "KVSTORE_TLS=true")
+	}
+}
+
+// checkKVStore judges one store; prefix is that of its settings.
+func (c *config) checkKVStore(r *settings.Report, prefix string, k kvstoreConfig) {
+	if err := c.kvstore(k).Check(); err != nil {
+		r.Clash("%s", strings.ReplaceAll(err.Error(), "KVSTORE_", prefix))
+	}
+	if k.wantsTLS() && !strings.Contains(k.URL, "://") && (k.SocketType == "unix" || strings.HasPrefix(k.URL, "/")) {
+		r.Clash("%sTLS=true needs host:port in %[1]sURL, not the path of a unix socket", prefix)
+	}
+	if k.SentinelAuth != "" && k.Type != counter.Sentinel {
+		r.Warn("%sSENTINEL_AUTH has no effect with %[1]sTYPE=%s", prefix, k.Type)
+	}
+	if r.IsSet(prefix+"POOL_ON_EMPTY_WAIT_DURATION") && k.OnEmpty != "WAIT" && k.OnEmptyWait >= k.Timeout {
+		r.Warn("%sPOOL_ON_EMPTY_WAIT_DURATION=%s is not shorter than %[1]sTIMEOUT=%[3]s: calls end before %s acts", prefix, k.OnEmptyWait, k.Timeout, k.OnEmpty)
 	}
 }
 

@@ -32,7 +32,7 @@ type countingConfig struct {
 
 // kvstoreConfig is one key-value store; KVSTORE_PERSECOND_ is its twin for limits per second (spec 2.5).
 type kvstoreConfig struct {
-	// single: host:port, the path of a unix socket, or redis://[user:password@]host:port[/db]. sentinel: master,host:port[,host:port...]. cluster: host:port[,host:port...].
+	// single: host:port, the path of a unix socket, or redis://[user:password@]host:port[/db] (rediss:// with TLS). sentinel: master,host:port[,host:port...]. cluster: host:port[,host:port...].
 	URL string `env:"URL" secret:"url"`
 	// tcp or unix; unset: what the URL looks like. sentinel and cluster are always tcp.
 	SocketType string `env:"SOCKET_TYPE" oneof:"tcp unix" fold:"true"`
@@ -40,6 +40,8 @@ type kvstoreConfig struct {
 	Type string `env:"TYPE" envDefault:"single" oneof:"single sentinel cluster" fold:"true"`
 	// password or user:password; wins over credentials in the URL. _AUTH_FILE reads it from a file.
 	Auth string `env:"AUTH" secret:"true"`
+	// true: TLS (1.2 or later) to every server, sentinels too; the KVSTORE_TLS_ files are those of both stores.
+	TLS bool `env:"TLS" envDefault:"false"`
 	// The same for the sentinels, which KVSTORE_AUTH is not for. _FILE reads it from a file.
 	SentinelAuth string `env:"SENTINEL_AUTH" secret:"true"`
 	// Batches that may be in the store, or in one node of a cluster, at once, each on a connection of its own. A further one is used only when the others are busy.
@@ -60,7 +62,10 @@ type kvstoreConfig struct {
 
 // kvsharedConfig is what both stores share.
 type kvsharedConfig struct {
-	// true: unhealthy while no connection to the store is up.
+	// true: limits per second are counted in a store of their own, which the KVSTORE_PERSECOND_ settings describe.
+	PerSecond bool       `env:"KVSTORE_PERSECOND" envDefault:"false"`
+	Files     outwardTLS `envPrefix:"KVSTORE_"`
+	// true: unhealthy while no connection to the store, or to either of two, is up.
 	HealthByConnection bool `env:"KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION" envDefault:"false"`
 	// First pause between tries to reach the store at start; it doubles.
 	StartInitial time.Duration `env:"KVSTORE_STARTUP_INITIAL_INTERVAL" envDefault:"1s" min:"1ms"`
@@ -77,19 +82,21 @@ const (
 	backendMemory   = "memory"
 )
 
-// kvstore is the main store's settings in the counter package's words.
-func (c *config) kvstore() counter.KVStoreOptions {
-	onEmpty, _ := counter.ParseOnEmpty(c.KVStore.OnEmpty) // one of the three, as its tag says
-	o := counter.KVStoreOptions{
-		URL: c.KVStore.URL, SocketType: c.KVStore.SocketType, Auth: c.KVStore.Auth,
-		Type: c.KVStore.Type, SentinelAuth: c.KVStore.SentinelAuth, Parallelism: c.KVStore.Parallelism,
-		PoolSize: c.KVStore.PoolSize, Timeout: c.KVStore.Timeout,
-		OnEmpty: onEmpty, OnEmptyWait: never(c.KVStore.OnEmptyWait, time.Nanosecond),
-		PipelineWindow: c.KVStore.PipelineWindow, JitterMax: c.Counting.JitterMax,
+// wantsTLS says whether the store's servers are spoken to over TLS.
+func (k kvstoreConfig) wantsTLS() bool { return k.TLS || counter.WantsTLS(k.URL) }
+
+// kvstore is one store's settings in the counter package's words.
+func (c *config) kvstore(k kvstoreConfig) counter.KVStoreOptions {
+	onEmpty, _ := counter.ParseOnEmpty(k.OnEmpty) // one of the three, as its tag says
+	return counter.KVStoreOptions{
+		URL: k.URL, SocketType: k.SocketType, Auth: k.Auth,
+		Type: k.Type, SentinelAuth: k.SentinelAuth, Parallelism: k.Parallelism,
+		PoolSize: k.PoolSize, Timeout: k.Timeout,
+		OnEmpty: onEmpty, OnEmptyWait: never(k.OnEmptyWait, time.Nanosecond),
+		PipelineWindow: k.PipelineWindow, JitterMax: c.Counting.JitterMax,
 		Stall:        never(c.Counting.Stall, -1),
 		StartInitial: c.KVShared.StartInitial, StartMax: c.KVShared.StartMax, StartMaxElapsed: c.KVShared.StartMaxElapsed,
 	}
-	return o
 }
 
 // never puts what a package understands for the operator's 0, where its own 0 means the default.

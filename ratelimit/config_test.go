@@ -159,8 +159,14 @@ func TestConfig_everyVariable(t *testing.T) {
 		g("POOL_ON_EMPTY_WAIT_DURATION=2s", func(k *kvstoreConfig) { k.OnEmptyWait = 2 * time.Second })
 		g("PIPELINE_WINDOW=150us", func(k *kvstoreConfig) { k.PipelineWindow = 150 * time.Microsecond })
 		g("PIPELINE_LIMIT=8", func(k *kvstoreConfig) { k.PipelineLimit = 8 })
+		g("TLS=true", func(k *kvstoreConfig) { k.TLS = true })
 		g("CLUSTER_PIPELINE_PARALLELISM=0", func(k *kvstoreConfig) { k.Parallelism = 0 })
 	}
+	f("KVSTORE_PERSECOND=true", func(c *config) { c.KVShared.PerSecond = true })
+	f("KVSTORE_TLS_CLIENT_CERT=/c", func(c *config) { c.KVShared.Files.Cert = "/c" })
+	f("KVSTORE_TLS_CLIENT_KEY=/k", func(c *config) { c.KVShared.Files.Key = "/k" })
+	f("KVSTORE_TLS_CACERT=/a", func(c *config) { c.KVShared.Files.CA = "/a" })
+	f("KVSTORE_TLS_SKIP_HOSTNAME_VERIFICATION=true", func(c *config) { c.KVShared.Files.SkipName = true })
 	f("KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION=true", func(c *config) { c.KVShared.HealthByConnection = true })
 	f("KVSTORE_STARTUP_INITIAL_INTERVAL=2s", func(c *config) { c.KVShared.StartInitial = 2 * time.Second })
 	f("KVSTORE_STARTUP_MAX_INTERVAL=3s", func(c *config) { c.KVShared.StartMax = 3 * time.Second })
@@ -211,16 +217,10 @@ func TestConfig_everyVariable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, field := range fields {
-		if !seen[field.Name] && !isRefused(field.Name) {
+		if !seen[field.Name] {
 			t.Errorf("%s is not tested", field.Name)
 		}
 	}
-}
-
-// isRefused says that a variable has no value but its default: laterConfig.
-func isRefused(name string) bool {
-	fields, _ := settings.Fields(new(laterConfig))
-	return slices.ContainsFunc(fields, func(f settings.Field) bool { return f.Name == name })
 }
 
 func TestConfig_mistakes(t *testing.T) {
@@ -316,17 +316,22 @@ func TestConfig_mistakes(t *testing.T) {
 	f("USE_PULLMETRICS=true EXTRA_TAGS=domain:x", `EXTRA_TAGS="domain:x": "domain" is a label that metrics have themselves`)
 	f("USE_PULLMETRICS=true EXTRA_TAGS=a-b:x,a.b:y", `EXTRA_TAGS="a-b:x,a.b:y": "a-b" and "a.b" both become the label a_b`)
 	f("USE_PULLMETRICS=true PULLMETRICS_MAPPER_YAML=/does/not/exist", `PULLMETRICS_MAPPER_YAML="/does/not/exist": open /does/not/exist: no such file or directory`)
-	// What is not in this version.
-	f("KVSTORE_TLS=true", `KVSTORE_TLS="true": TLS to the store is not in this version`)
-	f("KVSTORE_PERSECOND_TLS=true", `KVSTORE_PERSECOND_TLS="true": TLS to the store is not in this version`)
-	f("KVSTORE_PERSECOND=true", `KVSTORE_PERSECOND="true": a second store for limits per second is not in this version`)
+	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=true", `KVSTORE_PERSECOND="true": needs KVSTORE_PERSECOND_URL, which is not set`)
+	f("KVSTORE_URL=h:1 REDIS_PERSECOND=true REDIS_PERSECOND_URL=h", `KVSTORE_PERSECOND_URL: neither host:port nor a path nor redis://host:port`)
+	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=true KVSTORE_PERSECOND_URL=h KVSTORE_PERSECOND_TYPE=sentinel",
+		`KVSTORE_PERSECOND_URL: KVSTORE_PERSECOND_TYPE=sentinel takes master,host:port[,host:port...]; there is no sentinel`)
+	f("KVSTORE_URL=/s KVSTORE_TLS=true", `KVSTORE_TLS=true needs host:port in KVSTORE_URL, not the path of a unix socket`)
+	f("KVSTORE_URL=rediss://h:1 KVSTORE_TLS_CACERT=/none", `KVSTORE_TLS_CACERT="/none": open /none: no such file or directory`)
+	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=1 KVSTORE_PERSECOND_URL=h:1 KVSTORE_PERSECOND_TLS=1 KVSTORE_TLS_CLIENT_CERT="+cert,
+		`KVSTORE_TLS_CLIENT_CERT="`+cert+`": a certificate without its key is of no use`)
 }
 
 // TestConfig_everyWrongValue: each variable that is not free text says its name when it is wrong.
 func TestConfig_everyWrongValue(t *testing.T) {
 	free := map[string]bool{}
 	for name := range strings.FieldsSeq(`RUNTIME_ROOT RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY HOST GRPC_HOST GRPC_UDS DEBUG_HOST LOG_FORMAT
-		MCACHE_TLS_CLIENT_CERT MCACHE_TLS_CLIENT_KEY MCACHE_TLS_CACERT CACHE_KEY_PREFIX KVSTORE_AUTH KVSTORE_SENTINEL_AUTH KVSTORE_PERSECOND_AUTH KVSTORE_PERSECOND_SENTINEL_AUTH KVSTORE_PERSECOND_URL STATSD_HOST GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY
+		MCACHE_TLS_CLIENT_CERT MCACHE_TLS_CLIENT_KEY MCACHE_TLS_CACERT
+		KVSTORE_TLS_CLIENT_CERT KVSTORE_TLS_CLIENT_KEY KVSTORE_TLS_CACERT CACHE_KEY_PREFIX KVSTORE_AUTH KVSTORE_SENTINEL_AUTH KVSTORE_PERSECOND_AUTH KVSTORE_PERSECOND_SENTINEL_AUTH KVSTORE_PERSECOND_URL STATSD_HOST GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY
 		TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID OTEL_EXPORTER_OTLP_HEADERS
 		CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL CONFIG_GRPC_XDS_CLIENT_TLS_CERT
 		CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN`) {
@@ -359,6 +364,9 @@ func TestConfig_warnings(t *testing.T) {
 	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 KVSTORE_URL=h:1 MCACHE_TLS_CACERT=/a MCACHE_SRV_REFRESH=1s",
 		"KVSTORE_URL has no effect with BACKEND_TYPE=memcache", "MCACHE_SRV_REFRESH has no effect without MCACHE_SRV",
 		"MCACHE_TLS_CACERT has no effect without MCACHE_TLS=true")
+	f(memory+"KVSTORE_PERSECOND=true", "KVSTORE_PERSECOND has no effect with BACKEND_TYPE=memory")
+	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND_URL=h:1 KVSTORE_TLS_CACERT=/a",
+		"KVSTORE_PERSECOND_URL has no effect without KVSTORE_PERSECOND=true", "KVSTORE_TLS_CACERT has no effect without KVSTORE_TLS=true")
 	f(memory+"MCACHE_HOST_PORT=h:1", "MCACHE_HOST_PORT has no effect without BACKEND_TYPE=memcache")
 	f(memory+"GRPC_UDS_MODE=0660", "GRPC_UDS_MODE has no effect without GRPC_UDS")
 	f(memory+"GRPC_UDS=/s GRPC_PORT=1", "GRPC_HOST and GRPC_PORT have no effect: GRPC_UDS is set")
@@ -424,7 +432,7 @@ func TestConfig_oldNames(t *testing.T) {
 // TestConfig_kvstore: an operator's 0 is not the counter package's "default".
 func TestConfig_kvstore(t *testing.T) {
 	c, _, _ := loadSettings(t, "KVSTORE_URL=h:1 STORE_STALL=0 KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=0 KVSTORE_POOL_ON_EMPTY_BEHAVIOR=error")
-	if o := c.kvstore(); o.Stall >= 0 || o.OnEmptyWait != time.Nanosecond || o.OnEmpty != 1 || o.URL != "h:1" {
+	if o := c.kvstore(c.KVStore); o.Stall >= 0 || o.OnEmptyWait != time.Nanosecond || o.OnEmpty != 1 || o.URL != "h:1" {
 		t.Errorf("%+v", o)
 	}
 }
@@ -448,7 +456,7 @@ func TestREADME(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range fields {
-		if !strings.HasPrefix(f.Name, "KVSTORE_PERSECOND_") || isRefused(f.Name) {
+		if !strings.HasPrefix(f.Name, "KVSTORE_PERSECOND_") {
 			want[f.Name] = f.Default
 		}
 	}

@@ -71,9 +71,7 @@ func TestEffects_everyVariable(t *testing.T) {
 	}
 	names := map[string]bool{}
 	for _, f := range fields {
-		if !isRefused(f.Name) {
-			names[f.Name] = true
-		}
+		names[f.Name] = true
 	}
 	for _, name := range nameless {
 		names[name] = true

@@ -219,25 +219,7 @@ func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
 	if d.config.Counting.Backend == backendMemcache {
 		return d.openMemcache(ctx)
 	}
-	o := d.config.kvstore()
-	o.Log = d.log
-	kv, err := counter.OpenKV(ctx, o)
-	if err != nil {
-		return nil, fmt.Errorf("KVSTORE_URL=%s: %w", counter.MaskURL(d.config.KVStore.URL), err)
-	}
-	d.stats.GaugeFunc("ratelimit.redis_pool.cx_active", kv.ActiveConns)
-	d.stats.CounterFunc("ratelimit.redis_pool.cx_total", func() uint64 { return uint64(kv.TotalConns()) })
-	d.stats.CounterFunc("ratelimit.redis_pool.cx_local_close", func() uint64 { return uint64(kv.LocalCloses()) })
-	d.stats.GaugeFunc("ratelimit.redis_pool.breaker_open", func() int64 {
-		if kv.Open() {
-			return 1
-		}
-		return 0
-	})
-	if d.config.KVShared.HealthByConnection {
-		d.health.Watch(server.StoreLink, func() bool { return kv.ActiveConns() > 0 })
-	}
-	return kv, nil
+	return d.openKVStores(ctx)
 }
 
 func (d *daemon) makeService() {

@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"slices"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/server"
 	"gatehouse/shared/certs"
 )
 
@@ -68,6 +70,82 @@ func (d *daemon) memcacheStats(m *counter.Memcache) {
 	} {
 		d.stats.GaugeFunc("ratelimit.memcache."+name, read)
 	}
+}
+
+// openKVStores connects to the store for limits per second, if there is one, and then to the main store
+// (spec 1.2).
+func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) {
+	c := d.config
+	var opened []func()
+	defer func() {
+		if err != nil {
+			for _, undo := range slices.Backward(opened) {
+				undo()
+			}
+		}
+	}()
+	var config func(host string) *tls.Config
+	if c.KVStore.wantsTLS() || c.KVShared.PerSecond && c.PerSecond.wantsTLS() {
+		var closeCerts func()
+		if config, closeCerts, err = d.openClientCerts(c.KVShared.Files); err != nil {
+			return nil, fmt.Errorf("KVSTORE_TLS: %w", err)
+		}
+		opened = append(opened, closeCerts)
+	}
+	var perSecond counter.KV
+	if c.KVShared.PerSecond {
+		if perSecond, err = d.openKV(ctx, "KVSTORE_PERSECOND_URL", c.PerSecond, config); err != nil {
+			return nil, err
+		}
+		opened = append(opened, perSecond.Close)
+		d.poolStats("redis_per_second_pool", perSecond)
+	}
+	main, err := d.openKV(ctx, "KVSTORE_URL", c.KVStore, config)
+	if err != nil {
+		return nil, err
+	}
+	d.poolStats("redis_pool", main)
+	if c.KVShared.HealthByConnection {
+		d.health.Watch(server.StoreLink, func() bool {
+			return main.ActiveConns() > 0 && (perSecond == nil || perSecond.ActiveConns() > 0)
+		})
+	}
+	var store counter.Store = main
+	if perSecond != nil {
+		store = counter.NewTwin(main, perSecond)
+	}
+	if config != nil {
+		store = &storeWithCerts{store, opened[0]}
+	}
+	return store, nil
+}
+
+// openKV connects to one store; setting is where its address comes from.
+func (d *daemon) openKV(ctx context.Context, setting string, k kvstoreConfig, config func(host string) *tls.Config) (counter.KV, error) {
+	o := d.config.kvstore(k)
+	o.Log = d.log
+	if k.wantsTLS() {
+		o.TLS = config
+	}
+	kv, err := counter.OpenKV(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("%s=%s: %w", setting, counter.MaskURL(k.URL), err)
+	}
+	return kv, nil
+}
+
+// poolStats has a store's connections in the statistics, under the replaced service's names.
+func (d *daemon) poolStats(pool string, kv counter.KV) {
+	pool = "ratelimit." + pool
+	d.stats.GaugeFunc(pool+".cx_active", kv.ActiveConns)
+	d.stats.CounterFunc(pool+".cx_total", func() uint64 { return uint64(kv.TotalConns()) })
+	d.stats.CounterFunc(pool+".cx_local_close", func() uint64 { return uint64(kv.LocalCloses()) })
+	d.stats.GaugeFunc(pool+".breaker_open", func() int64 {
+		if kv.Open() {
+			return 1
+		}
+		return 0
+	})
 }
 
 // openClientCerts reads what a store's servers are believed by and shown, and follows the files until

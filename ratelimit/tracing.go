@@ -79,7 +79,7 @@ func (d *daemon) traceStore(store counter.Store) counter.Store {
 func (d *daemon) pipelineLengths(hits []counter.Hit) []attribute.KeyValue {
 	perSecond := 0
 	for i := range hits {
-		if hits[i].PerSecond && d.config.Later.PerSecond {
+		if hits[i].PerSecond && d.config.KVShared.PerSecond {
 			perSecond++
 		}
 	}
