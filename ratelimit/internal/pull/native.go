@@ -24,6 +24,7 @@ var helps = map[string]string{
 	"ratelimit_service_config_loaded_at":                       "When the rules in force were loaded, in seconds since 1970; 0 before the first.",
 	"ratelimit_redis_pool_breaker_open":                        "1 while the breaker is open and the store is not asked.",
 	"ratelimit_service_response_time_seconds":                  "Time from a request to its answer, by method.",
+	"ratelimit_store_response_time_seconds":                    "Time from a decision's begin to the store's answer.",
 	"ratelimit_service_rate_limit_total_hits":                  "Hits asked for, by rule.",
 	"ratelimit_service_rate_limit_over_limit":                  "Hits beyond the limit, by rule.",
 	"ratelimit_service_rate_limit_near_limit":                  "Hits between NEAR_LIMIT_RATIO times the limit and the limit, by rule.",

@@ -140,20 +140,27 @@ func (h *timer) metric() *dto.Metric {
 // defaultQuantiles are those of a timer that nothing is said about.
 var defaultQuantiles = map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.99: 0.001}
 
+// storeBuckets begin where a store nearby answers.
+var storeBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}
+
 // timeMapping maps a timer by the default mapping or the file's.
 func (p *Page) timeMapping(s stats.Series) (timeMapping, bool) {
 	if p.Mapping != nil {
 		return p.Mapping.timer(s)
 	}
-	if method, ok := methodOf(s.Name, ".response_time"); ok {
-		const name = "ratelimit_service_response_time_seconds"
-		m := timeMapping{
-			name: name, help: helpOf(name), kind: histogram, scale: 0.001, buckets: prometheus.DefBuckets,
-			labels: p.labels(s, stats.Tag{Name: "grpc_method", Value: method}),
-		}
+	seconds := func(name string, own ...stats.Tag) (timeMapping, bool) {
+		m := timeMapping{name: name, help: helpOf(name), kind: histogram, scale: 0.001, buckets: prometheus.DefBuckets, labels: p.labels(s, own...)}
 		if p.Milliseconds {
 			m.scale = 1
 		}
+		return m, true
+	}
+	if method, ok := methodOf(s.Name, ".response_time"); ok {
+		return seconds("ratelimit_service_response_time_seconds", stats.Tag{Name: "grpc_method", Value: method})
+	}
+	if s.Name == "ratelimit.store.response_time" { // is not in the table, which is older
+		m, _ := seconds("ratelimit_store_response_time_seconds")
+		m.buckets = storeBuckets
 		return m, true
 	}
 	name := clean(s.Name)

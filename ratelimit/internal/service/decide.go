@@ -65,10 +65,15 @@ func (s *Service) decide(ctx context.Context, c *Call) error {
 	if len(c.batch.Hits) > 0 {
 		c.batch.Now = now
 		if err := (*s.store.Load()).Add(ctx, &c.batch); err != nil {
-			return s.storeFailed(c, domain, err)
+			err = s.storeFailed(c, domain, err)
+			s.storeTook.Observe(c.Done.Sub(c.At))
+			return err
 		}
 	}
 	c.Done = s.clock()
+	if len(c.batch.Hits) > 0 {
+		s.storeTook.Observe(c.Done.Sub(c.At)) // with what came before, which is too little to look at the clock for
+	}
 	s.judge(c, c.Done.Unix())
 	s.finish(c)
 	return nil

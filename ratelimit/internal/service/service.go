@@ -60,6 +60,7 @@ type Service struct {
 	clock func() time.Time
 
 	globalShadow, serviceError, storeError *stats.Counter
+	storeTook                              *stats.Timer
 	failure                                [4]*stats.Counter // by limits.FailureMode
 	trouble                                troubles
 }
@@ -82,6 +83,7 @@ func New(o Options) *Service {
 	s.globalShadow = o.Stats.Counter("ratelimit.service.global_shadow_mode")
 	s.serviceError = o.Stats.Counter("ratelimit.service.call.should_rate_limit.service_error")
 	s.storeError = o.Stats.Counter("ratelimit.service.call.should_rate_limit.redis_error")
+	s.storeTook = o.Stats.Timer("ratelimit.store.response_time")
 	for mode, name := range map[limits.FailureMode]string{limits.FailureError: "error", limits.FailureAllow: "allow", limits.FailureDeny: "deny"} {
 		s.failure[mode] = o.Stats.Counter("ratelimit.service.store_failure." + name)
 	}
