@@ -16,6 +16,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -95,20 +96,10 @@ func New(s Settings) (*Set, error) {
 		c := s.Clients[id]
 		add(rowOf(id, c.Mode), id, c)
 	}
-	for _, name := range slices.Sorted(mapKeys(s.OIDC)) {
+	for _, name := range slices.Sorted(maps.Keys(s.OIDC)) {
 		add(freeRow(s.OIDC[name]), name, s.OIDC[name])
 	}
 	return set, nil
-}
-
-func mapKeys[V any](m map[string]V) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }
 
 // Close lets idle connections go.

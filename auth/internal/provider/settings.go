@@ -3,6 +3,7 @@ package provider
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -114,7 +115,7 @@ func (s Settings) Check() (found []Problem) {
 			s.checkAzure(prefix, c, wrong)
 		}
 	}
-	for _, name := range slices.Sorted(mapKeys(s.OIDC)) {
+	for _, name := range slices.Sorted(maps.Keys(s.OIDC)) {
 		c := s.OIDC[name]
 		prefix := "AUTH_EXTERNAL_OIDC_" + strings.ToUpper(name) + "_"
 		if !c.Enabled {
