@@ -46,7 +46,9 @@ func (s *KVStore) keep() {
 		s.rest(now)
 		pause := keeperTick
 		if s.asleep = s.busy == 0 && len(s.queue) == 0 && now-s.launched > int64(keeperRests); s.asleep {
-			pause = pingIdle / 4
+			if pause = pingIdle / 4; s.breaker.open.Load() {
+				pause = 5 * keeperTick // a probe may be due as soon as the one before is back
+			}
 		}
 		s.mu.Unlock()
 		timer.Reset(pause)

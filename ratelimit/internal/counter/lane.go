@@ -357,6 +357,9 @@ func (s *KVStore) relocated() {
 	for _, l := range s.lanes {
 		l.link.drop()
 	}
+	if s.probe != nil {
+		s.probe.drop() // it asks the old one
+	}
 	s.mu.Unlock()
 	s.hurry()
 }
