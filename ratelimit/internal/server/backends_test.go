@@ -1,6 +1,7 @@
 package server
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ type backend struct {
 	open func(t testing.TB) (counter.Store, func(t testing.TB, wanted []string) map[string]int64)
 }
 
-var backends = []backend{{"memory", openMemory}, {"redis", openRedis}}
+var backends = []backend{{"memory", openMemory}, {"redis", openRedis}, {"sentinel", openSentinel}, {"cluster", openCluster}}
 
 func openMemory(testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
 	m := counter.NewMemory(counter.MemoryOptions{})
@@ -44,36 +45,69 @@ func openMemory(testing.TB) (counter.Store, func(testing.TB, []string) map[strin
 
 func openRedis(t testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
 	db := testdb.Redis(t)
-	kv, err := counter.NewKVStore(t.Context(), counter.KVStoreOptions{URL: db.URL(), Timeout: 5 * time.Second})
+	return openKV(t, counter.KVStoreOptions{URL: db.URL()}), func(t testing.TB, _ []string) map[string]int64 {
+		return readKeys(t, rueidis.ClientOption{InitAddress: []string{db.Addr}, SelectDB: db.DB})
+	}
+}
+
+func openSentinel(t testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
+	set := testdb.Sentinels(t)
+	master, err := set.Master(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return openKV(t, counter.KVStoreOptions{Type: counter.Sentinel, URL: set.URL()}), func(t testing.TB, _ []string) map[string]int64 {
+		return readKeys(t, rueidis.ClientOption{InitAddress: []string{master.Addr()}})
+	}
+}
+
+func openCluster(t testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
+	cluster := testdb.Cluster(t)
+	return openKV(t, counter.KVStoreOptions{Type: counter.InCluster, URL: cluster.URL()}), func(t testing.TB, _ []string) map[string]int64 {
+		all := map[string]int64{}
+		for _, master := range cluster.Nodes[:3] {
+			maps.Copy(all, readKeys(t, rueidis.ClientOption{InitAddress: []string{master.Addr()}}))
+		}
+		return all
+	}
+}
+
+func openKV(t testing.TB, o counter.KVStoreOptions) counter.Store {
+	o.Timeout = 5 * time.Second
+	kv, err := counter.OpenKV(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(kv.Close)
-	return kv, func(t testing.TB, _ []string) map[string]int64 {
-		t.Helper()
-		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{db.Addr}, SelectDB: db.DB, DisableCache: true, ForceSingleClient: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		keys, err := client.Do(t.Context(), client.B().Keys().Pattern("*").Build()).AsStrSlice()
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := map[string]int64{}
-		for _, key := range keys {
-			n, err := client.Do(t.Context(), client.B().Get().Key(key).Build()).AsInt64()
-			if err != nil {
-				t.Fatal(err)
-			}
-			got[key] = n
-			ttl, err := client.Do(t.Context(), client.B().Ttl().Key(key).Build()).AsInt64()
-			if err != nil || ttl <= 0 {
-				t.Errorf("key %s has a TTL of %d s, %v", key, ttl, err)
-			}
-		}
-		return got
+	return kv
+}
+
+// readKeys is every counter on a server, each of which must have an expiry.
+func readKeys(t testing.TB, o rueidis.ClientOption) map[string]int64 {
+	t.Helper()
+	o.DisableCache, o.ForceSingleClient = true, true
+	client, err := rueidis.NewClient(o)
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer client.Close()
+	keys, err := client.Do(t.Context(), client.B().Keys().Pattern("*").Build()).AsStrSlice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]int64{}
+	for _, key := range keys {
+		n, err := client.Do(t.Context(), client.B().Get().Key(key).Build()).AsInt64()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[key] = n
+		ttl, err := client.Do(t.Context(), client.B().Ttl().Key(key).Build()).AsInt64()
+		if err != nil || ttl <= 0 {
+			t.Errorf("key %s has a TTL of %d s, %v", key, ttl, err)
+		}
+	}
+	return got
 }
 
 func ratelimitTypeUnit(n int32) typepb.RateLimitUnit { return typepb.RateLimitUnit(n) }
