@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// stalePatience is how long somebody waits for a new value while there is an old one.
+const stalePatience = 2 * time.Second
+
 // cached is one value that is looked up again when it has become old. The zero value is empty.
 type cached[V any] struct {
 	mu      sync.Mutex
@@ -18,8 +21,8 @@ type cached[V any] struct {
 }
 
 // get is the value. Whoever comes first looks it up, in a goroutine that ends with the time limit and not
-// with his request; the others wait for that one. A value that can't be renewed stays in use; a failure
-// without one is remembered for failurePause.
+// with his request; the others wait for that one. A value that can't be renewed, or not soon, stays in use;
+// a failure without one is remembered for failurePause.
 func (c *cached[V]) get(ctx context.Context, d *directory, what, of string, ttl time.Duration, fetch func(context.Context) (V, error)) (V, error) {
 	for {
 		c.mu.Lock()
@@ -32,15 +35,21 @@ func (c *cached[V]) get(ctx context.Context, d *directory, what, of string, ttl 
 			defer c.mu.Unlock()
 			return c.value, c.err
 		}
-		wait := c.loading
+		old, has, wait := c.value, c.has, c.loading
 		if wait == nil {
 			wait = make(chan struct{})
 			c.loading = wait
 			go c.load(context.WithoutCancel(ctx), d, what, of, ttl, fetch)
 		}
 		c.mu.Unlock()
+		var enough <-chan time.Time
+		if has {
+			enough = time.After(stalePatience)
+		}
 		select {
 		case <-wait:
+		case <-enough:
+			return old, nil
 		case <-ctx.Done():
 			var none V
 			return none, ctx.Err()

@@ -100,6 +100,29 @@ func TestDirectoryCaches(t *testing.T) {
 	asked(f, "5 documents, 5 key sets", t)
 }
 
+// TestDirectoryStalls: a provider that stalls costs little while its last answer is there.
+func TestDirectoryStalls(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	c := newClock()
+	d := directoryAt(t, c)
+	d.limit = time.Minute
+	us := trust{issuer: f.Base("oidc")}
+	text := f.IDToken("oidc", fakeidp.Ann, map[string]any{"exp": time.Now().Add(1000 * time.Hour).Unix()})
+	if _, err := d.verified(t.Context(), us, text); err != nil {
+		t.Fatal(err)
+	}
+	c.advance(2 * time.Hour)
+	f.Behave("oidc", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"discovery": fakeidp.Slow(time.Hour), "keys": fakeidp.Slow(time.Hour)}})
+	began := time.Now()
+	if _, err := d.verified(t.Context(), us, text); err != nil {
+		t.Errorf("while the provider stalls: %v", err)
+	}
+	if took := time.Since(began); took >= d.limit {
+		t.Errorf("it took %s", took)
+	}
+}
+
 // TestDirectoryFailure: a failure without anything to fall back on is remembered, too, and ends.
 func TestDirectoryFailure(t *testing.T) {
 	t.Parallel()

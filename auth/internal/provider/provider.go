@@ -151,6 +151,12 @@ func (s *Set) Lookup(name string) (*Provider, error) {
 // Name is what identities of the provider are stored under.
 func (p *Provider) Name() string { return p.name }
 
+// String is the name; the secret is not printed.
+func (p *Provider) String() string { return p.name }
+
+// GoString is String, for %#v.
+func (p *Provider) GoString() string { return p.name }
+
 // Aliases are further names that it is found by, and that older identities with the same subjects may be
 // stored under.
 func (p *Provider) Aliases() []string { return p.aliases }

@@ -53,6 +53,15 @@ type Client struct {
 	Scopes []string // instead of openid, email, profile
 }
 
+// String keeps a Client that is printed from telling its secret.
+func (c Client) String() string { return "client " + strings.Join(c.ClientIDs, ",") }
+
+// GoString is String, for %#v.
+func (c Client) GoString() string { return c.String() }
+
+// LogValue is String, for loggers.
+func (c Client) LogValue() slog.Value { return slog.StringValue(c.String()) }
+
 // Problem is a setting that is wrong, or questionable. Text goes on after the name of the variable.
 type Problem struct {
 	Name, Text string

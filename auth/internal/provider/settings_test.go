@@ -1,6 +1,8 @@
 package provider
 
 import (
+	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -148,5 +150,24 @@ func TestLookup(t *testing.T) {
 	}
 	if p, err := set.Lookup("corp"); err != nil || p.Name() != "corp" {
 		t.Errorf("a free provider: %v", err)
+	}
+}
+
+// TestSecretIsNotPrinted: nobody who logs settings or a provider logs its secret.
+func TestSecretIsNotPrinted(t *testing.T) {
+	t.Parallel()
+	c := good()
+	c.Secret = "hush"
+	s := Settings{Clients: map[string]Client{"github": c}}
+	p, err := setOf(t, s).Lookup("github")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "client", c, "provider", p, "settings", s)
+	for _, text := range []string{fmt.Sprintf("%v %+v %#v %s", c, c, c, c), fmt.Sprintf("%v %+v %#v %s", p, p, p, p), fmt.Sprintf("%v %+v", s, s), log.String()} {
+		if strings.Contains(text, "hush") {
+			t.Errorf("the secret stands in %s", text)
+		}
 	}
 }
