@@ -46,6 +46,8 @@ func TestSubcommands(t *testing.T) {
 	f(2, `^$`, `-config needs a file`, "-config")
 	f(2, `^$`, `there is no command "nothing"`, "nothing")
 	f(2, `^$`, `takes -skip-migrations`, "serve", "now")
+	f(2, `^$`, `^auth: hashing: this command hashes passwords for a running daemon, which starts it itself\n$`, "hashing")
+	f(2, `^$`, `^auth: hashing: this command`, "hashing", "now")
 	f(2, `^$`, `usage: auth check`, "check", "-config=/dev/null") // -config stands before the command
 	f(1, ``, `the database lacks \d+ migrations: auth migrate`, "keys", "list")
 	f(0, `warn .*\d+ migrations are still to be applied`, `^$`, "check")

@@ -114,6 +114,8 @@ func run(ctx context.Context, p program) int {
 		err = p.mail(ctx, rest)
 	case "redirect":
 		err = p.redirect(rest)
+	case hashing:
+		err = p.hashing(rest)
 	case "version":
 		fmt.Fprintln(p.stdout, self.Version("auth"))
 	case "help":

@@ -26,7 +26,7 @@ import (
 const asProgram = "GATEHOUSE_TEST_AS_AUTH"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" {
+	if os.Getenv(asProgram) != "" || len(os.Args) > 1 && os.Args[1] == hashing { // that one has no environment
 		main()
 	}
 	os.Exit(m.Run())

@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -75,7 +73,6 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	}
 	d.config.Store(&c)
 	self.KeepHeapFloor(c.API.HeapFloor)
-	moreProcs(p.environ)
 
 	if err := d.openDatabase(ctx, skip); err != nil {
 		return stopped(ctx, err)
@@ -85,7 +82,9 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	if err := d.keeper.Start(ctx); err != nil {
 		return stopped(ctx, err)
 	}
-	d.passwords = password.NewWorkers(password.Options{Workers: c.Password.Workers, Params: l.hash, Log: d.log.Logger})
+	d.passwords = password.NewWorkers(password.Options{
+		Workers: c.Password.Workers, Params: l.hash, Child: hashingCommand(), Log: d.log.Logger,
+	})
 	defer d.passwords.Close()
 	d.makeMail(l)
 	if err := d.makeAPI(l); err != nil {
@@ -144,16 +143,6 @@ func stopped(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
-}
-
-// moreProcs lets twice as many goroutines run as there are processors: while low-priority threads hash,
-// the kernel gives the others their turn at once, where the Go scheduler would have them wait.
-// GOMAXPROCS and a CPU quota are the operator's word and stay.
-func moreProcs(environ []string) {
-	_, quota := password.CPUQuota()
-	if !quota && !slices.ContainsFunc(environ, func(e string) bool { return strings.HasPrefix(e, "GOMAXPROCS=") }) {
-		runtime.GOMAXPROCS(2 * runtime.NumCPU())
-	}
 }
 
 func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err error) {

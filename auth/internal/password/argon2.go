@@ -65,12 +65,12 @@ func parseArgonCosts(memory, time, threads string) (argonHash, error) {
 	return argonHash{memory: uint32(m), time: uint32(t), threads: uint8(p)}, nil
 }
 
-func (h argonHash) check(password string) (bool, error) {
+func (h argonHash) check(password []byte) (bool, error) {
 	key := argon2.Key
 	if h.id {
 		key = argon2.IDKey
 	}
-	have := key([]byte(password), h.salt, h.time, h.memory, h.threads, uint32(len(h.hash)))
+	have := key(password, h.salt, h.time, h.memory, h.threads, uint32(len(h.hash)))
 	return subtle.ConstantTimeCompare(have, h.hash) == 1, nil
 }
 

@@ -37,8 +37,8 @@ func parseBcrypt(text string) (hashed, error) {
 
 // check refuses passwords of more than 72 bytes, at full cost: bcrypt would look at 72 of them only, and
 // no such password was ever stored here.
-func (h bcryptHash) check(password string) (bool, error) {
-	err := bcrypt.CompareHashAndPassword([]byte(h.text), []byte(password))
+func (h bcryptHash) check(password []byte) (bool, error) {
+	err := bcrypt.CompareHashAndPassword([]byte(h.text), password)
 	if errors.Is(err, bcrypt.ErrMismatchedHashAndPassword) {
 		return false, nil
 	}

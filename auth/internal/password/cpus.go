@@ -10,22 +10,19 @@ import (
 )
 
 // DefaultWorkers is the number of processors this process may use, rounded down, at least one: the cores,
-// or the CPU quota of its control group where that is less. GOMAXPROCS is no measure: it is rounded up,
-// and the daemon may double it.
+// or the CPU quota of its control group where that is less. GOMAXPROCS is no measure: it is rounded
+// up.
 func DefaultWorkers() int {
 	cpus := float64(runtime.NumCPU())
-	if quota, ok := CPUQuota(); ok {
+	if quota, ok := cpuQuota("/"); ok {
 		cpus = min(cpus, quota)
 	}
 	return max(1, int(cpus))
 }
 
-// CPUQuota is the number of processors, a fraction maybe, that the control groups of this process allow,
-// if any does.
-func CPUQuota() (float64, bool) { return cpuQuota("/") }
-
-// cpuQuota reads cgroup v2 (cpu.max), else v1 (cpu.cfs_*_us), of this process and of all groups above it:
-// the least counts. root is the file system's root.
+// cpuQuota is the number of processors, a fraction maybe, that the control groups of this process allow, if
+// any does. It reads cgroup v2 (cpu.max), else v1 (cpu.cfs_*_us), of this process and of all groups above
+// it: the least counts. root is the file system's root.
 func cpuQuota(root string) (quota float64, ok bool) {
 	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {

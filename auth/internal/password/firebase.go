@@ -74,8 +74,8 @@ func parseFirebase(rest string) (hashed, error) {
 	return h, nil
 }
 
-func (h firebaseHash) check(password string) (bool, error) {
-	key, err := scrypt.Key([]byte(password), slices.Concat(h.salt, h.separator), 1<<h.n, h.r, h.p, 32)
+func (h firebaseHash) check(password []byte) (bool, error) {
+	key, err := scrypt.Key(password, slices.Concat(h.salt, h.separator), 1<<h.n, h.r, h.p, 32)
 	if err != nil {
 		return false, fmt.Errorf("password: %w", err)
 	}

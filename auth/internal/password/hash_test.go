@@ -22,7 +22,7 @@ func TestVectors(t *testing.T) {
 			t.Fatalf("%s: %v", hash, err)
 		}
 		for _, try := range []string{password, password + "x", ""} {
-			ok, err := h.check(try)
+			ok, err := h.check([]byte(try))
 			if err != nil || ok != (try == password) {
 				t.Errorf("%s with %q: %v, %v", hash, try, ok, err)
 			}
@@ -46,7 +46,7 @@ func TestHashOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		hash, err := p.hash("correct horse")
+		hash, err := p.hash([]byte("correct horse"))
 		if err != nil || !strings.HasPrefix(hash, prefix) {
 			t.Fatalf("%s makes %s, %v", setting, hash, err)
 		}
@@ -54,23 +54,23 @@ func TestHashOf(t *testing.T) {
 			t.Errorf("%s: valid %v, needs rehash %v", setting, err, p.NeedsRehash(hash))
 		}
 		h, _ := parse(hash)
-		if ok, err := h.check("correct horse"); !ok || err != nil {
+		if ok, err := h.check([]byte("correct horse")); !ok || err != nil {
 			t.Errorf("%s: own hash refused, %v", setting, err)
 		}
-		if ok, _ := h.check("Correct horse"); ok {
+		if ok, _ := h.check([]byte("Correct horse")); ok {
 			t.Errorf("%s: wrong password accepted", setting)
 		}
 		dummy, err := parse(p.dummy())
 		if err != nil || !dummy.madeBy(p) {
 			t.Fatalf("%s: dummy %s: %v", setting, p.dummy(), err)
 		}
-		if ok, err := dummy.check("correct horse"); ok || err != nil {
+		if ok, err := dummy.check([]byte("correct horse")); ok || err != nil {
 			t.Errorf("%s: dummy accepts, %v", setting, err)
 		}
 		if len(p.dummy()) != len(hash) || p.dummy() == p.dummy() {
 			t.Errorf("%s: dummy %s, hash %s", setting, p.dummy(), hash)
 		}
-		if _, err := p.hash(strings.Repeat("ä", 36) + "x"); err != ErrTooLong {
+		if _, err := p.hash([]byte(strings.Repeat("ä", 36) + "x")); err != ErrTooLong {
 			t.Errorf("%s: 73 bytes: %v", setting, err)
 		}
 	}
@@ -100,14 +100,14 @@ func TestDefaultIsBcrypt10(t *testing.T) {
 func TestBcrypt72Bytes(t *testing.T) {
 	long := strings.Repeat("0123456789", 8)
 	p := Params{cost: 4}
-	hash, err := p.hash(long[:72])
+	hash, err := p.hash([]byte(long[:72]))
 	if err != nil {
 		t.Fatal(err)
 	}
 	h, _ := parse(hash)
 	f := func(password string, want bool) {
 		t.Helper()
-		if ok, err := h.check(password); ok != want || err != nil {
+		if ok, err := h.check([]byte(password)); ok != want || err != nil {
 			t.Errorf("%d bytes: %v, %v", len(password), ok, err)
 		}
 	}

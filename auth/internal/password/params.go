@@ -85,17 +85,17 @@ func (p Params) bcryptCost() int {
 }
 
 // hash does the work; it is called on a worker.
-func (p Params) hash(password string) (string, error) {
+func (p Params) hash(password []byte) (string, error) {
 	if len(password) > MaxBytes {
 		return "", ErrTooLong
 	}
 	if !p.argon {
-		out, err := bcrypt.GenerateFromPassword([]byte(password), p.bcryptCost())
+		out, err := bcrypt.GenerateFromPassword(password, p.bcryptCost())
 		return string(out), err
 	}
 	salt := make([]byte, argonSaltBytes)
 	rand.Read(salt) // never fails (crypto/rand)
-	return p.argonText(salt, argon2.IDKey([]byte(password), salt, p.time, p.memory, p.threads, argonHashBytes)), nil
+	return p.argonText(salt, argon2.IDKey(password, salt, p.time, p.memory, p.threads, argonHashBytes)), nil
 }
 
 func (p Params) argonText(salt, hash []byte) string {

@@ -11,7 +11,7 @@ const maxHash = 1024
 
 // hashed is a hash text that has been read and whose costs are within the bounds.
 type hashed interface {
-	check(password string) (bool, error)
+	check(password []byte) (bool, error)
 	madeBy(p Params) bool
 }
 

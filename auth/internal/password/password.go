@@ -1,5 +1,6 @@
 // Package password hashes and checks passwords, judges new ones, and keeps the work from starving
-// everything else: hashes run on a bounded number of low-priority threads behind a short queue.
+// everything else: a bounded number of hashes run at a time, at low priority and behind a short queue, in a
+// child process (Serve is its life) or on threads of this one.
 //
 // It knows no users and stores nothing. New hashes are bcrypt or argon2id; imported ones may also be
 // argon2i, Firebase's scrypt and PBKDF2. No text of this package ever holds a password, a salt or a

@@ -51,13 +51,13 @@ func parsePBKDF2(kind, rest string) (hashed, error) {
 	return h, nil
 }
 
-func (h pbkdf2Hash) check(password string) (bool, error) {
+func (h pbkdf2Hash) check(password []byte) (bool, error) {
 	var have []byte
 	var err error
 	if h.wide {
-		have, err = pbkdf2.Key(sha512.New, password, h.salt, h.rounds, len(h.hash))
+		have, err = pbkdf2.Key(sha512.New, string(password), h.salt, h.rounds, len(h.hash))
 	} else {
-		have, err = pbkdf2.Key(sha256.New, password, h.salt, h.rounds, len(h.hash))
+		have, err = pbkdf2.Key(sha256.New, string(password), h.salt, h.rounds, len(h.hash))
 	}
 	if err != nil {
 		return false, fmt.Errorf("password: %w", err)

@@ -49,7 +49,7 @@ func TestPriority(t *testing.T) {
 	for range 60 {
 		wg.Go(func() {
 			w.do(context.Background(), func() {
-				cheap.hash("x")
+				cheap.hash([]byte("x"))
 				mu.Lock()
 				hashing[syscall.Gettid()] = true
 				mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"os/exec"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -23,19 +24,29 @@ type Options struct {
 	Queue int
 	// Params is how new passwords are hashed.
 	Params Params
-	// Log hears, once, when a thread may not lower its priority. Nil: slog.Default().
+	// Child makes the command of a process that calls Serve and does the hashing; it is started with the
+	// first hash. Nil: threads of this process hash.
+	Child func() *exec.Cmd
+	// Log hears, once, when priorities may not be lowered, and how a child ends. Nil: slog.Default().
 	Log *slog.Logger
 
-	lower func() error // for tests; nil: lowPriority
+	lower    func() error  // for tests; nil: lowPriority
+	patience time.Duration // for tests; 0: askPatience
 }
 
-// Workers hash and check on a fixed number of OS threads of the lowest priority, so that a flood of
-// sign-ins takes only the processor time that nobody else wants. A thread serves nothing else and ends
-// with Close. argon2 computes in goroutines of its own, at normal priority; their number stays bounded
-// by workers times lanes.
+// Workers hash and check, a fixed number at a time, at the lowest priority, so that a flood of sign-ins takes
+// only the processor time that nobody else wants.
+//
+// With Options.Child that is another process. A thread of low priority in this one would take the time from
+// nobody, but stop everybody: while the kernel has it wait, it keeps one of Go's processors, and whoever
+// stops the world or sweeps waits for it (GET /user under a flood: p99 348 ms, with a child 3 ms).
+//
+// Without, each worker is an OS thread that serves nothing else and ends with Close. argon2 computes in
+// goroutines of its own then, at normal priority, whose number stays bounded by workers times lanes.
 type Workers struct {
 	jobs    chan *job
 	workers int
+	child   *child // nil: hash here
 	current atomic.Pointer[settings]
 
 	mu     sync.RWMutex // held for reading while a job is put into the queue
@@ -93,7 +104,7 @@ type Stats struct {
 	Done, Refused    uint64
 }
 
-// NewWorkers starts the threads.
+// NewWorkers starts the workers.
 func NewWorkers(o Options) *Workers {
 	if o.Workers <= 0 {
 		o.Workers = DefaultWorkers()
@@ -109,9 +120,21 @@ func NewWorkers(o Options) *Workers {
 	}
 	w := &Workers{jobs: make(chan *job, o.Queue), workers: o.Workers}
 	w.Use(o.Params)
+	if o.Child != nil {
+		w.child = &child{o: o}
+		for range o.Workers {
+			w.wg.Go(w.work)
+		}
+		return w
+	}
 	var refusal sync.Once
 	for range o.Workers {
-		w.start(func() { w.work(o, &refusal) })
+		w.start(func() {
+			if err := o.lower(); err != nil {
+				refusal.Do(func() { o.Log.Warn(normalPriority, "err", err) })
+			}
+			w.work()
+		})
 	}
 	return w
 }
@@ -124,14 +147,14 @@ func (w *Workers) Hash(ctx context.Context, password string) (string, error) {
 	if len(password) > MaxBytes {
 		return "", ErrTooLong
 	}
-	var hash string
-	var failed error
-	p := w.current.Load().params
-	err := w.do(ctx, func() { hash, failed = p.hash(password) })
+	a, err := w.ask(ctx, question{askHash, w.current.Load().params.String(), []byte(password)})
+	if err == nil && a.kind != saysHash {
+		err = a.err()
+	}
 	if err != nil {
 		return "", err
 	}
-	return hash, failed
+	return a.text, nil
 }
 
 // Check says whether password has that hash, and whether a right one wants to be hashed anew because the
@@ -148,15 +171,32 @@ func (w *Workers) Check(ctx context.Context, hash, password string) (ok, rehash 
 	if err != nil {
 		return false, false, err
 	}
-	var right bool // not ok itself: after ctx has ended, the worker may still write to it
-	var failed error
-	if err := w.do(ctx, func() { right, failed = h.check(password) }); err != nil {
+	a, err := w.ask(ctx, question{askCheck, hash, []byte(password)})
+	if err == nil && a.kind != saysRight && a.kind != saysWrong {
+		err = a.err()
+	}
+	if err != nil || a.kind == saysWrong || nobody {
 		return false, false, err
 	}
-	if failed != nil || !right || nobody {
-		return false, false, failed
-	}
 	return true, !h.madeBy(now.params), nil
+}
+
+// ask has a worker find the answer.
+func (w *Workers) ask(ctx context.Context, q question) (answer, error) {
+	var a answer
+	var failed error
+	err := w.do(ctx, func() {
+		if w.child != nil {
+			a, failed = w.child.answer(q)
+		} else {
+			a = q.answer()
+		}
+		clear(q.password)
+	})
+	if err != nil {
+		return answer{}, err // a and failed may still be written to
+	}
+	return a, failed
 }
 
 // do waits until a worker has run f, or ctx ends. What has begun is not stopped: the result is thrown
@@ -220,11 +260,11 @@ func (w *Workers) start(work func()) {
 	<-locked
 }
 
+// normalPriority is what the log says, once, when the kernel refuses.
+const normalPriority = "password: hashing runs at normal priority"
+
 // work is the life of one worker.
-func (w *Workers) work(o Options, refusal *sync.Once) {
-	if err := o.lower(); err != nil {
-		refusal.Do(func() { o.Log.Warn("password: hashing runs at normal priority", "err", err) })
-	}
+func (w *Workers) work() {
 	for j := range w.jobs {
 		if !j.state.CompareAndSwap(jobWaiting, jobRunning) {
 			continue
@@ -248,7 +288,7 @@ func (w *Workers) Stats() Stats {
 	return Stats{Running: int(w.running.Load()), Waiting: len(w.jobs), Done: w.done.Load(), Refused: w.refused.Load()}
 }
 
-// Close refuses new calls, lets those in the queue end, and ends the threads.
+// Close refuses new calls, lets those in the queue end, and ends the threads or the child.
 func (w *Workers) Close() {
 	w.mu.Lock()
 	if !w.closed {
@@ -257,4 +297,7 @@ func (w *Workers) Close() {
 	}
 	w.mu.Unlock()
 	w.wg.Wait()
+	if w.child != nil {
+		w.child.close()
+	}
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -14,12 +16,29 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain lets the test binary be a hashing child, or one that misbehaves.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == "hashing" {
+		err := children[os.Args[2]]()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 var cheap = Params{cost: 4}
 
+// Threads and a child give the same answers.
 func TestCheck(t *testing.T) {
-	w := NewWorkers(Options{Workers: 2, Params: cheap})
+	t.Run("threads", func(t *testing.T) { testCheck(t, Options{Workers: 2, Params: cheap}) })
+	t.Run("child", func(t *testing.T) { testCheck(t, Options{Workers: 2, Params: cheap, Child: childOf("good")}) })
+}
+
+func testCheck(t *testing.T, o Options) {
+	w := NewWorkers(o)
 	defer w.Close()
 	ctx := context.Background()
 	hash, err := w.Hash(ctx, "correct horse")
@@ -38,10 +57,19 @@ func TestCheck(t *testing.T) {
 	f(bcryptVector, "U*U", true, true)
 	f(bcryptVector, "U*", false, false)
 	f(pbkdf2Vector, "password", true, true)
+	f(pbkdf2Vector, "Password", false, false)
+	f(argonVector, "password", true, true)
+	f(firebaseVector, "user1password", true, true)
+	f(hash, strings.Repeat("x", 1<<20), false, false)
 	f("", "", false, false)
 	w.Use(Params{argon: true, memory: 64, time: 1, threads: 1})
 	f(hash, "correct horse", true, true)
 	f("", "correct horse", false, false)
+	argon, err := w.Hash(ctx, "häst")
+	if err != nil || !strings.HasPrefix(argon, "$argon2id$v=19$m=64,t=1,p=1$") {
+		t.Errorf("%s, %v", argon, err)
+	}
+	f(argon, "häst", true, false)
 	if _, _, err := w.Check(ctx, "nonsense", "x"); err == nil {
 		t.Error("an unreadable hash gives no error")
 	}

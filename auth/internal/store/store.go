@@ -97,7 +97,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	}
 	config.MaxConns = int32(most)
 	// See pool.go: the pool may not make these by itself, so they are only a floor for closing.
-	// Cores: GOMAXPROCS may be less, by a quota, and is more where the daemon has doubled it.
+	// Cores: GOMAXPROCS may be less, by a quota, or more, by the operator.
 	config.MinConns = int32(min(most, 4*min(runtime.NumCPU(), runtime.GOMAXPROCS(0))))
 	config.MinIdleConns = 0
 	config.MaxConnLifetime = cmp.Or(o.MaxConnLifetime, 100*365*24*time.Hour)

@@ -1,0 +1,141 @@
+package password
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// What ends soon after its start makes the next child wait, the longer the more of them there have been in
+// a row. Until then there is no hashing.
+const (
+	steady     = time.Minute
+	firstPause = 100 * time.Millisecond
+	lastPause  = 10 * time.Second
+	// After so many that were never ready there will be none at all.
+	hopeless = 3
+)
+
+// child is the process that hashes for this one: from the first question on, and another in its place when
+// it ends. Where the system allows no other process, threads of this one do the work.
+type child struct {
+	o Options
+
+	mu      sync.Mutex // held while a child starts, too: nobody could do anything else meanwhile
+	now     *process   // nil: none is there
+	closed  bool
+	worked  bool // one has been ready
+	short   int  // how many in a row have ended soon
+	resume  time.Time
+	refusal sync.Once
+	threads *Workers // nil as long as there is hope for a child
+}
+
+// answer has a question answered. When the child ends over it, the next one is asked, once: a question that
+// kills every child must not kill them for ever.
+func (c *child) answer(q question) (answer, error) {
+	for range 2 {
+		p, threads, err := c.running()
+		if err != nil {
+			return answer{}, err
+		}
+		if threads != nil {
+			return threads.ask(context.Background(), q)
+		}
+		a, err := p.ask(q)
+		if err == nil {
+			return a, nil
+		}
+		c.ended(p)
+	}
+	return answer{}, &Busy{RetryAfter: time.Second}
+}
+
+// running is the child, started if there is none, or the threads instead.
+func (c *child) running() (*process, *Workers, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return nil, nil, ErrClosed
+	case c.now != nil || c.threads != nil:
+		return c.now, c.threads, nil
+	}
+	if pause := time.Until(c.resume); pause > 0 {
+		return nil, nil, &Busy{RetryAfter: pause.Truncate(time.Second) + time.Second}
+	}
+	p, err := startProcess(c.o.Child(), c.o.Workers, cmp.Or(c.o.patience, askPatience))
+	if err == nil {
+		c.now, c.worked = p, true
+		if p.problem != "" {
+			c.refusal.Do(func() { c.o.Log.Warn(normalPriority, "err", p.problem) })
+		}
+		return p, nil, nil
+	}
+	c.note(time.Now())
+	if refused(err) || !c.worked && c.short == hopeless {
+		c.o.Log.Warn("password: no process for hashing can be started; threads of this one hash, and a flood of sign-ins will slow other requests", "err", err)
+		own := c.o
+		own.Child, own.Queue = nil, c.o.Workers // nobody else asks them
+		c.threads = NewWorkers(own)
+		return nil, c.threads, nil
+	}
+	c.o.Log.Warn("password: the process for hashing did not start", "err", err)
+	return nil, nil, &Busy{RetryAfter: time.Second}
+}
+
+// refused says that a start fails because the system allows none: no rights, no such file. What it lacks for
+// the moment it may have later.
+func refused(err error) bool {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return false
+	}
+	switch errno {
+	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE:
+		return false
+	}
+	return true
+}
+
+// ended forgets a child that has ended, and says so once.
+func (c *child) ended(p *process) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.now != p {
+		return
+	}
+	c.now = nil
+	if !c.closed {
+		c.note(p.began)
+		c.o.Log.Warn("password: the process for hashing has ended; what it was asked is asked again", "err", p.end())
+	}
+}
+
+// note counts a child that began then and has ended now. The first of a row costs no pause.
+func (c *child) note(began time.Time) {
+	if time.Since(began) > steady {
+		c.short = 0
+	}
+	if c.short > 0 {
+		c.resume = time.Now().Add(min(lastPause, firstPause<<min(c.short-1, 10)))
+	}
+	c.short++
+}
+
+// close ends the child. Nobody asks it any more.
+func (c *child) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.now != nil {
+		c.now.stop()
+		c.now = nil
+	}
+	if c.threads != nil {
+		c.threads.Close()
+	}
+}

@@ -1,0 +1,468 @@
+package password
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// children are what the test binary can be when it is started as a child, by the argument that says which.
+var children = map[string]func() error{
+	"good":    func() error { return Serve(os.Stdin, os.Stdout) },
+	"owner":   owner,
+	"stopped": func() error { return errors.New("no memory, say") },
+	// These say that they are ready, read questions, and ...
+	"mortal": func() error { return ready(func(frame) bool { return false }) },
+	"asleep": func() error { return ready(func(frame) bool { return true }) },
+	"liar": func() error {
+		return ready(func(f frame) bool {
+			os.Stdout.Write(appendAnswer(nil, f.number+1, answer{kind: saysRight}))
+			return true
+		})
+	},
+	"weary": func() error { // dies of the second question
+		n := 0
+		return ready(func(f frame) bool {
+			n++
+			q, _ := f.question()
+			os.Stdout.Write(appendAnswer(nil, f.number, q.answer()))
+			return n < 2
+		})
+	},
+	"refused": func() error {
+		hello := make([]byte, len(greeting)+2)
+		io.ReadFull(os.Stdin, hello)
+		os.Stdout.Write(appendAnswer(nil, 0, answer{saysReady, "not allowed"}))
+		s := service{in: os.Stdin, out: os.Stdout}
+		return s.work()
+	},
+}
+
+func ready(each func(frame) bool) error {
+	hello := make([]byte, len(greeting)+2)
+	io.ReadFull(os.Stdin, hello)
+	os.Stdout.Write(appendAnswer(nil, 0, answer{kind: saysReady}))
+	for {
+		f, err := readFrame(os.Stdin, nil)
+		if err != nil || !each(f) {
+			return err
+		}
+	}
+}
+
+// childOf makes commands of such children.
+func childOf(kind string) func() *exec.Cmd {
+	return func() *exec.Cmd {
+		return &exec.Cmd{Path: os.Args[0], Args: []string{"password.test", "hashing", kind}, Env: []string{}}
+	}
+}
+
+// journal is a log that a test reads.
+type journal struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (j *journal) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.Write(b)
+}
+
+func (j *journal) lines() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Split(strings.TrimSuffix(j.buf.String(), "\n"), "\n")
+}
+
+// withChild are workers with such a child, and their log.
+func withChild(t *testing.T, kind string, workers int) (*Workers, *journal) {
+	t.Helper()
+	j := &journal{}
+	w := NewWorkers(Options{Workers: workers, Params: cheap, Child: childOf(kind), Log: slog.New(slog.NewTextHandler(j, nil))})
+	t.Cleanup(w.Close)
+	return w, j
+}
+
+// right fails the test unless the workers know a right password from a wrong one.
+func right(t *testing.T, w *Workers) {
+	t.Helper()
+	ok, _, err := w.Check(context.Background(), bcryptVector, "U*U")
+	wrong, _, err2 := w.Check(context.Background(), bcryptVector, "U*V")
+	if !ok || wrong || err != nil || err2 != nil {
+		t.Errorf("right %v, %v; wrong %v, %v", ok, err, wrong, err2)
+	}
+}
+
+// pid is the child's process id.
+func (w *Workers) pid() int {
+	w.child.mu.Lock()
+	defer w.child.mu.Unlock()
+	if w.child.now == nil {
+		return 0
+	}
+	return w.child.now.cmd.Process.Pid
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	p, err := os.FindProcess(pid)
+	if err == nil {
+		err = p.Kill()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestChildStartsWithTheFirstHash(t *testing.T) {
+	w, log := withChild(t, "good", 2)
+	if w.pid() != 0 {
+		t.Error("it is there before anything is asked")
+	}
+	right(t, w)
+	first := w.pid()
+	right(t, w)
+	if w.pid() != first || first == 0 {
+		t.Errorf("first process %d, then %d", first, w.pid())
+	}
+	w.Close()
+	if text := log.lines(); text[0] != "" {
+		t.Errorf("logged %q", text)
+	}
+}
+
+// Whatever kills it, the next one does the work, and what was asked meanwhile is asked again.
+func TestChildKilled(t *testing.T) {
+	w, log := withChild(t, "good", 2)
+	right(t, w)
+	first := w.pid()
+	kill(t, first) // with nothing to do
+	right(t, w)
+	if w.pid() == first {
+		t.Error("no other process took its place")
+	}
+	lines := log.lines()
+	if len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "the process for hashing has ended") || !strings.Contains(lines[0], "signal: killed") {
+		t.Errorf("logged %q", lines)
+	}
+}
+
+func TestChildKilledOverAQuestion(t *testing.T) {
+	w, _ := withChild(t, "good", 2)
+	right(t, w)
+	hash, err := Params{cost: 11}.hash([]byte("slow"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	type result struct {
+		ok  bool
+		err error
+	}
+	results := make(chan result)
+	for range 2 {
+		go func() {
+			ok, _, err := w.Check(context.Background(), hash, "slow")
+			results <- result{ok, err}
+		}()
+	}
+	p := w.child.now
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		p.mu.Lock()
+		n := len(p.waiting)
+		p.mu.Unlock()
+		if n == 2 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it is not asked")
+		}
+	}
+	kill(t, w.pid())
+	for range 2 {
+		if r := <-results; !r.ok || r.err != nil {
+			t.Errorf("%v, %v", r.ok, r.err)
+		}
+	}
+}
+
+// A question that kills every child is asked twice, and each child waits longer for its start.
+func TestChildThatDiesOfEverything(t *testing.T) {
+	w, log := withChild(t, "mortal", 1)
+	began := time.Now()
+	asked := 0
+	for time.Since(began) < 2*time.Second {
+		asked++
+		var busy *Busy
+		if _, err := w.Hash(context.Background(), "x"); !errors.As(err, &busy) || busy.RetryAfter < time.Second || busy.RetryAfter > lastPause+time.Second {
+			t.Fatalf("%v; want a *Busy", err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	// 0 + 100 + 200 + 400 + 800 ms fit into the two seconds: six children.
+	if n := len(log.lines()); n < 2 || n > 6 || asked < 2*n {
+		t.Errorf("%d children for %d questions:\n%s", n, asked, strings.Join(log.lines(), "\n"))
+	}
+	if w.child.threads != nil {
+		t.Error("no more children, though each was ready")
+	}
+}
+
+func TestChildThatDiesNowAndThen(t *testing.T) {
+	w, log := withChild(t, "weary", 1)
+	for range 3 {
+		right(t, w) // two questions: a child's life
+		w.child.mu.Lock()
+		w.child.short = 0
+		w.child.mu.Unlock()
+	}
+	if n := len(log.lines()); n != 2 {
+		t.Errorf("%d lines: %q", n, log.lines())
+	}
+}
+
+func TestChildThatDoesNotAnswer(t *testing.T) {
+	for _, kind := range []string{"asleep", "liar"} {
+		w := NewWorkers(Options{Workers: 1, Params: cheap, Child: childOf(kind), Log: slog.New(slog.DiscardHandler), patience: 100 * time.Millisecond})
+		if _, err := w.Hash(context.Background(), "x"); !errors.Is(err, ErrBusy) {
+			t.Errorf("%s: %v, want ErrBusy", kind, err)
+		}
+		w.Close()
+	}
+}
+
+// Where there can be no child, threads hash, and the log says so once.
+func TestNoChild(t *testing.T) {
+	f := func(name string, child func() *exec.Cmd, refusals int, want string) {
+		t.Helper()
+		j := &journal{}
+		w := NewWorkers(Options{Workers: 2, Params: cheap, Child: child, Log: slog.New(slog.NewTextHandler(j, nil))})
+		defer w.Close()
+		for range refusals {
+			if _, err := w.Hash(context.Background(), "x"); !errors.Is(err, ErrBusy) {
+				t.Errorf("%s: %v, want ErrBusy", name, err)
+			}
+			w.child.mu.Lock()
+			w.child.resume = time.Time{}
+			w.child.mu.Unlock()
+		}
+		right(t, w)
+		right(t, w)
+		lines := j.lines()
+		if last := lines[len(lines)-1]; len(lines) != refusals+1 || !strings.Contains(last, "threads of this one hash") || !strings.Contains(last, want) {
+			t.Errorf("%s: logged %q, want %s", name, lines, want)
+		}
+	}
+	f("no such program", func() *exec.Cmd { return &exec.Cmd{Path: "/no/such/program"} }, 0, "no such file")
+	f("not a program", func() *exec.Cmd { return &exec.Cmd{Path: "/"} }, 0, "permission denied")
+	f("path unknown", func() *exec.Cmd { return &exec.Cmd{Err: exec.ErrDot} }, 2, "current directory")
+	f("ends at once", childOf("stopped"), hopeless-1, "exit status 1: no memory, say")
+}
+
+func TestChildRefusedPriorityIsLoggedOnce(t *testing.T) {
+	w, log := withChild(t, "refused", 2)
+	right(t, w)
+	kill(t, w.pid())
+	right(t, w)
+	n := strings.Count(strings.Join(log.lines(), "\n"), normalPriority+`" err="not allowed"`)
+	if n != 1 {
+		t.Errorf("%d times:\n%s", n, strings.Join(log.lines(), "\n"))
+	}
+}
+
+func TestCloseWithChild(t *testing.T) {
+	w, _ := withChild(t, "good", 2)
+	right(t, w)
+	p := w.child.now
+	w.Close()
+	select {
+	case <-p.gone:
+	default:
+		t.Error("it outlives Close")
+	}
+	if p.err != nil {
+		t.Errorf("it ended with %v", p.err)
+	}
+	if _, err := w.Hash(context.Background(), "x"); err != ErrClosed {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// owner is a process with a child; it says the child's id and waits to be killed.
+func owner() error {
+	w := NewWorkers(Options{Workers: 1, Params: cheap, Child: childOf("good")})
+	if _, err := w.Hash(context.Background(), "x"); err != nil {
+		return err
+	}
+	hash, err := Params{cost: 12}.hash([]byte("x"))
+	if err != nil {
+		return err
+	}
+	go w.Check(context.Background(), hash, "x") // killed with work in hand
+	fmt.Println(w.pid())
+	select {}
+}
+
+func TestChildEndsWithItsOwner(t *testing.T) {
+	cmd := childOf("owner")()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	_, err = fmt.Fscan(out, &pid)
+	cmd.Process.Kill()
+	cmd.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(30 * time.Second); alive(pid); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			kill(t, pid)
+			t.Fatalf("child %d is alive 30 s after its owner was killed", pid)
+		}
+	}
+}
+
+// alive says whether a process is there that somebody could ask something.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(stat), ") Z ")
+}
+
+// What is no pipe, or says something else, wants no passwords hashed.
+func TestServeByHand(t *testing.T) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := Serve(null, w); err != ErrByHand {
+		t.Errorf("a file: %v", err)
+	}
+	fmt.Fprintln(w, "correct horse battery staple")
+	if err := Serve(r, w); err != ErrByHand {
+		t.Errorf("another greeting: %v", err)
+	}
+	w.Close()
+	if err := Serve(r, w); err != ErrByHand {
+		t.Errorf("nothing: %v", err)
+	}
+}
+
+func TestFrames(t *testing.T) {
+	f := func(q question) {
+		t.Helper()
+		wire := appendQuestion(nil, 7, q)
+		back, err := readFrame(bytes.NewReader(wire), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have, ok := back.question(); !ok || back.number != 7 || have.kind != q.kind || have.text != q.text || string(have.password) != string(q.password) {
+			t.Errorf("%v became %v", q, have)
+		}
+		for n := range wire {
+			want := io.ErrUnexpectedEOF
+			if n == 0 {
+				want = io.EOF
+			}
+			if _, err := readFrame(bytes.NewReader(wire[:n]), nil); err != want {
+				t.Fatalf("%d of %d bytes: %v, want %v", n, len(wire), err, want)
+			}
+		}
+	}
+	f(question{askHash, "bcrypt:10", []byte("correct horse")})
+	f(question{askCheck, bcryptVector, nil})
+	f(question{kind: 0})
+	if _, err := readFrame(bytes.NewReader([]byte("\x00\x30\x00\x00aaaaaaa")), nil); err == nil {
+		t.Error("3 MiB are read")
+	}
+	if _, err := readFrame(bytes.NewReader([]byte("\x00\x00\x00\x04aaaaaaa")), nil); err == nil {
+		t.Error("4 bytes are a frame")
+	}
+	if a := (question{kind: 'x'}).answer(); a.kind != saysFailed {
+		t.Errorf("a question of no kind is answered %v", a)
+	}
+}
+
+// What was sent is wiped, and what a frame held when it has been answered.
+func TestFramesAreWiped(t *testing.T) {
+	wire := appendQuestion(nil, 1, question{askCheck, bcryptVector, []byte("U*U")})
+	in := &keeping{r: bytes.NewReader(bytes.Clone(wire))}
+	s := service{in: in, out: io.Discard}
+	if err := s.work(); err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	if err := (&process{in: w}).write(wire); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range append(in.seen, wire) {
+		if bytes.Contains(b, []byte("U*U")) {
+			t.Errorf("%q is left", b)
+		}
+	}
+}
+
+// keeping keeps the memory that was read into.
+type keeping struct {
+	r    io.Reader
+	seen [][]byte
+}
+
+func (k *keeping) Read(b []byte) (int, error) {
+	n, err := k.r.Read(b)
+	k.seen = append(k.seen, b)
+	return n, err
+}
+
+// No bytes from outside make either side panic, keep what they shouldn't, or take more memory than they bring.
+func FuzzFrame(f *testing.F) {
+	f.Add(appendQuestion(nil, 1, question{askHash, "bcrypt:4", []byte("correct horse")}))
+	f.Add(appendQuestion(nil, 2, question{askCheck, bcryptVector, []byte("U*U")}))
+	f.Add(appendAnswer(nil, 3, answer{saysHash, bcryptVector}))
+	f.Add(appendAnswer(appendAnswer(nil, 0, answer{saysReady, "refused"}), 4, answer{kind: saysRight}))
+	f.Add([]byte("\x00\x00\x00\x06\x00\x00\x00\x01c\xff"))
+	f.Add([]byte("\x00\x20\x00\x00\x00\x00\x00\x01cshort"))
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		r := bytes.NewReader(wire)
+		for {
+			at := len(wire) - r.Len()
+			frame, err := readFrame(r, make([]byte, 16))
+			if err != nil {
+				return
+			}
+			used := wire[at : len(wire)-r.Len()]
+			if again := appendAnswer(nil, frame.number, frame.answer()); !bytes.Equal(again, used) {
+				t.Fatalf("%q became %q", used, again)
+			}
+			if q, ok := frame.question(); ok {
+				if again := appendQuestion(nil, frame.number, q); !bytes.Equal(again, used) {
+					t.Fatalf("%q became the question %q", used, again)
+				}
+			}
+		}
+	})
+}

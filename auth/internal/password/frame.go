@@ -1,0 +1,72 @@
+package password
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+)
+
+// A hashing child and the process that started it write frames to each other: the length of what follows
+// in four bytes, a number in four bytes that an answer has from its question, a byte that says which kind
+// it is, and a body: of a question the length of its text in two bytes, the text and the password, of an
+// answer its text. Numbers are big-endian.
+type frame struct {
+	number uint32
+	kind   byte
+	body   []byte
+}
+
+const (
+	frameHead = 4 + 5
+	// maxFrame is the longest that is read: a password may fill the largest body of a request, 1 MiB.
+	maxFrame = 2 << 20
+)
+
+func appendQuestion(b []byte, number uint32, q question) []byte {
+	b = binary.BigEndian.AppendUint32(b, uint32(5+2+len(q.text)+len(q.password)))
+	b = append(binary.BigEndian.AppendUint32(b, number), q.kind)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(q.text)))
+	return append(append(b, q.text...), q.password...)
+}
+
+func appendAnswer(b []byte, number uint32, a answer) []byte {
+	b = binary.BigEndian.AppendUint32(b, uint32(5+len(a.text)))
+	b = append(binary.BigEndian.AppendUint32(b, number), a.kind)
+	return append(b, a.text...)
+}
+
+// readFrame reads one frame into buf, or into a larger one where that is too small. It returns io.EOF only
+// where a frame could begin.
+func readFrame(r io.Reader, buf []byte) (frame, error) {
+	var head [frameHead]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return frame{}, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n < 5 || n > maxFrame {
+		return frame{}, fmt.Errorf("password: a frame of %d bytes; they have 5 to %d", n, maxFrame)
+	}
+	n -= 5
+	if int(n) > cap(buf) {
+		buf = make([]byte, n)
+	}
+	f := frame{binary.BigEndian.Uint32(head[4:]), head[8], buf[:n]}
+	if _, err := io.ReadFull(r, f.body); err != nil {
+		return frame{}, io.ErrUnexpectedEOF
+	}
+	return f, nil
+}
+
+// question takes a frame apart. The password is the frame's memory.
+func (f frame) question() (q question, ok bool) {
+	if len(f.body) < 2 {
+		return question{}, false
+	}
+	n, rest := int(binary.BigEndian.Uint16(f.body)), f.body[2:]
+	if n > len(rest) {
+		return question{}, false
+	}
+	return question{f.kind, string(rest[:n]), rest[n:]}, true
+}
+
+func (f frame) answer() answer { return answer{f.kind, string(f.body)} }

@@ -1,0 +1,196 @@
+package password
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+)
+
+const (
+	// startPatience is how long a child may take until it says that it is ready.
+	startPatience = 30 * time.Second
+	// askPatience is how long one answer may take. The most expensive hash takes two seconds of a processor,
+	// of which a child gets what others leave. One that takes longer is taken for dead, and killed.
+	askPatience = 2 * time.Minute
+	// stopPatience is how long an idle child may take to see that nobody needs it.
+	stopPatience = 5 * time.Second
+)
+
+// process is one running child.
+type process struct {
+	cmd      *exec.Cmd
+	began    time.Time
+	patience time.Duration
+	problem  string // why its priority is not low
+	out      *os.File
+	last     lastWords
+
+	writing sync.Mutex
+	in      *os.File
+
+	mu      sync.Mutex
+	count   uint32
+	waiting map[uint32]chan<- answer
+
+	gone chan struct{} // closed when the process has been waited for
+	err  error         // how it ended; written before that
+}
+
+// startProcess returns when the child is ready.
+func startProcess(cmd *exec.Cmd, workers int, patience time.Duration) (*process, error) {
+	theirIn, in, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	out, theirOut, err := os.Pipe()
+	if err != nil {
+		in.Close()
+		theirIn.Close()
+		return nil, err
+	}
+	p := &process{cmd: cmd, began: time.Now(), patience: patience, in: in, out: out, waiting: map[uint32]chan<- answer{}, gone: make(chan struct{})}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirIn, theirOut, &p.last
+	separate(cmd)
+	err = cmd.Start()
+	theirIn.Close() // ours would keep the pipes open when the child is gone
+	theirOut.Close()
+	if err != nil {
+		in.Close()
+		out.Close()
+		return nil, err
+	}
+	ready, err := p.greet(workers)
+	if err != nil {
+		cmd.Process.Kill() // fails when it has ended
+		p.wait()
+		return nil, fmt.Errorf("%w (%w)", err, p.err)
+	}
+	p.problem = ready.text
+	go p.read()
+	return p, nil
+}
+
+// greet says hello and waits for the answer.
+func (p *process) greet(workers int) (answer, error) {
+	deadline := time.Now().Add(startPatience)
+	hello := binary.BigEndian.AppendUint16([]byte(greeting), uint16(workers))
+	if err := errors.Join(p.in.SetDeadline(deadline), p.out.SetDeadline(deadline)); err != nil {
+		return answer{}, err
+	}
+	if _, err := p.in.Write(hello); err != nil {
+		return answer{}, err
+	}
+	f, err := readFrame(p.out, nil)
+	if err == nil && f.kind != saysReady {
+		err = f.answer().err()
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return f.answer(), errors.Join(p.in.SetDeadline(time.Time{}), p.out.SetDeadline(time.Time{}))
+}
+
+// read hands answers to those who wait for them until the child has ended.
+func (p *process) read() {
+	buf := make([]byte, 256)
+	for {
+		f, err := readFrame(p.out, buf)
+		if err != nil {
+			break
+		}
+		p.mu.Lock()
+		to := p.waiting[f.number]
+		delete(p.waiting, f.number)
+		p.mu.Unlock()
+		if to == nil {
+			break // it answers what nobody asked
+		}
+		to <- f.answer() // has room for it
+	}
+	p.cmd.Process.Kill() // fails when it has ended
+	p.wait()
+}
+
+func (p *process) wait() {
+	p.err = p.cmd.Wait()
+	if words := p.last.line(); words != "" {
+		p.err = fmt.Errorf("%w: %s", p.err, words)
+	}
+	p.in.Close()
+	p.out.Close()
+	close(p.gone)
+}
+
+// errEnded: the child was gone before it had answered.
+var errEnded = errors.New("password: the process for hashing has ended")
+
+// ask waits for the answer to one question. Any error means that the child is no good any more; it has
+// ended then.
+func (p *process) ask(q question) (answer, error) {
+	back := make(chan answer, 1)
+	p.mu.Lock()
+	p.count++
+	number := p.count
+	p.waiting[number] = back
+	p.mu.Unlock()
+
+	late := time.AfterFunc(p.patience, func() { p.cmd.Process.Kill() }) // fails when it has ended
+	defer late.Stop()
+	if err := p.write(appendQuestion(nil, number, q)); err != nil {
+		p.cmd.Process.Kill()
+	}
+	select {
+	case a := <-back:
+		return a, nil
+	case <-p.gone:
+	}
+	select {
+	case a := <-back: // its last one
+		return a, nil
+	default:
+		return answer{}, errEnded
+	}
+}
+
+// write sends a frame and wipes it.
+func (p *process) write(frame []byte) error {
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	_, err := p.in.Write(frame)
+	clear(frame)
+	return err
+}
+
+// stop ends an idle child and waits for it.
+func (p *process) stop() {
+	p.in.Close()
+	late := time.AfterFunc(stopPatience, func() { p.cmd.Process.Kill() })
+	defer late.Stop()
+	<-p.gone
+}
+
+// end is how it ended; it has.
+func (p *process) end() error {
+	<-p.gone
+	return p.err
+}
+
+// lastWords keeps the beginning of what a child says on its standard error, which is nothing as long as the
+// runtime of Go has nothing to complain of.
+type lastWords struct{ text []byte }
+
+func (l *lastWords) Write(b []byte) (int, error) {
+	l.text = append(l.text, b[:min(len(b), 256-len(l.text))]...)
+	return len(b), nil
+}
+
+// line is the first line; the child has ended.
+func (l *lastWords) line() string {
+	line, _, _ := bytes.Cut(l.text, []byte("\n"))
+	return string(line)
+}

@@ -1,0 +1,87 @@
+package password
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+)
+
+// greeting opens the conversation; the number of workers follows in two bytes.
+const greeting = "gatehouse hashing 1\n"
+
+// ErrByHand is what Serve returns when nobody speaks to it who wants passwords hashed.
+var ErrByHand = errors.New("this command hashes passwords for a running daemon, which starts it itself")
+
+// Serve is the life of a hashing child. It lowers the priority of its process, answers on out what is asked
+// on in, both pipes, and returns when in ends, also because whoever asked was killed. It says nothing
+// anywhere else. It sets GOMAXPROCS: argon2 computes in goroutines of its own, and no more threads than
+// there are workers shall compute.
+func Serve(in, out *os.File) error {
+	for _, f := range []*os.File{in, out} {
+		if info, err := f.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
+			return ErrByHand
+		}
+	}
+	var hello [len(greeting) + 2]byte
+	if _, err := io.ReadFull(in, hello[:]); err != nil || string(hello[:len(greeting)]) != greeting {
+		return ErrByHand
+	}
+	workers := max(1, int(binary.BigEndian.Uint16(hello[len(greeting):])))
+	runtime.GOMAXPROCS(workers)
+	s := service{in: in, out: out}
+	ready := answer{kind: saysReady}
+	if err := lowProcess(); err != nil {
+		ready.text = err.Error()
+	}
+	hide()
+	if err := s.write(0, ready); err != nil {
+		return err
+	}
+	ended := make(chan error)
+	for range workers {
+		go func() { ended <- s.work() }() // the others end with the process
+	}
+	return <-ended
+}
+
+// service is what a child's workers share.
+type service struct {
+	reading sync.Mutex
+	in      io.Reader
+	writing sync.Mutex
+	out     io.Writer
+}
+
+// work reads, computes and answers until nothing comes any more. What a frame held is wiped.
+func (s *service) work() error {
+	buf := make([]byte, 2<<10)
+	for {
+		s.reading.Lock()
+		f, err := readFrame(s.in, buf)
+		s.reading.Unlock()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		a := answer{saysFailed, "password: a frame that is no question"}
+		if q, ok := f.question(); ok {
+			a = q.answer()
+		}
+		clear(f.body)
+		if err := s.write(f.number, a); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *service) write(number uint32, a answer) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	_, err := s.out.Write(appendAnswer(nil, number, a))
+	return err
+}
