@@ -6,9 +6,11 @@ import (
 	"strings"
 )
 
-// appleExtra repeats the credentials once more, as its endpoint has always been given them. The secret is
+// appleFormFields repeats the credentials once more, as its endpoint has always been given them. The secret is
 // a JWT that the operator made.
-func appleExtra(p *Provider) map[string]string { return map[string]string{"secret": p.client.Secret} }
+func appleFormFields(p *Provider) map[string]string {
+	return map[string]string{"secret": p.client.Secret}
+}
 
 func appleProfile(ctx context.Context, s *signIn) (Profile, error) {
 	d, err := fromIDToken(ctx, s)

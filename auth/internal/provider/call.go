@@ -12,7 +12,7 @@ import (
 
 // me is the answer to the profile call.
 func (s *signIn) me(ctx context.Context) (object, error) {
-	path, query, _ := strings.Cut(s.row.me, "?")
+	path, query, _ := strings.Cut(s.row.profile, "?")
 	var into object
 	err := s.call(ctx, path, query, &into)
 	if err == nil && into == nil {

@@ -23,7 +23,7 @@ func facebookMore(ctx context.Context, s *signIn, me object, d *Profile) error {
 
 // issuedByCall: iss is the address of the profile call.
 func issuedByCall(_ context.Context, s *signIn, _ object, d *Profile) error {
-	d.set("iss", s.apiURL()+s.row.me)
+	d.set("iss", s.apiURL()+s.row.profile)
 	return nil
 }
 

@@ -93,8 +93,8 @@ func (p *Provider) exchange(ctx context.Context, at endpoints, code string, kept
 	if kept.Verifier != "" {
 		options = append(options, oauth2.VerifierOption(kept.Verifier))
 	}
-	if p.extra != nil {
-		for name, value := range p.extra(p) {
+	if p.formFields != nil {
+		for name, value := range p.formFields(p) {
 			options = append(options, oauth2.SetAuthURLParam(name, value))
 		}
 	}

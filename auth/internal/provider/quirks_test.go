@@ -337,6 +337,8 @@ func TestAzureIssuers(t *testing.T) {
 	f(ms+mine, "https://sts.windows.net/"+other+"/", true, false)
 	f("https://shop.ciamlogin.com/"+mine, "https://"+mine+".ciamlogin.com/"+mine+"/v2.0", false, true) // if its document says so
 	f("https://shop.ciamlogin.com/"+mine, ms+mine+"/v2.0", false, false)
+	f(ms+"example.onmicrosoft.com", ms+mine+"/v2.0", false, true) // if its document says so
+	f(ms+"example.onmicrosoft.com", "https://sts.windows.net/"+mine+"/", true, false)
 	f("https://login.example.gov/"+mine, "https://login.example.gov/"+mine+"/v2.0", false, true)
 	f("https://login.example.gov/"+mine, ms+mine+"/v2.0", false, false)
 

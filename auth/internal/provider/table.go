@@ -35,21 +35,21 @@ type row struct {
 	noParams bool             // the caller's other parameters are not passed on
 	formPost bool             // the callback is a POST (response_mode=form_post)
 
-	// me is path and query of the (first) profile call below api; header goes with it.
-	me     string
-	header map[string]string
+	// profile is path and query of the (first) profile call below api; header goes with it.
+	profile string
+	header  map[string]string
 	// sub, email and verified are paths in its answer. verified: the flag's, or assumed, or unproven.
 	sub, email, verified string
 	fields               fields // of the identity's data
 	custom               fields // of custom_claims
 
-	begin  func(params map[string]string) error                              // changes or demands parameters
-	extra  func(p *Provider) map[string]string                               // further fields of the code exchange
-	proof  func(s *signIn, query map[string]string, header http.Header)      // what else the profile call carries
-	more   func(ctx context.Context, s *signIn, me object, d *Profile) error // after the fields were copied
-	read   func(ctx context.Context, s *signIn) (Profile, error)             // instead of all of that
-	claim  func(p *Provider, t *idToken, d *Profile)                         // what an ID token's claims mean; nil: none are taken
-	trusts func(p *Provider) trust                                           // whose ID tokens; nil: those of issuer
+	begin      func(params map[string]string) error                              // changes or demands parameters
+	formFields func(p *Provider) map[string]string                               // further fields of the code exchange
+	proof      func(s *signIn, query map[string]string, header http.Header)      // what else the profile call carries
+	more       func(ctx context.Context, s *signIn, me object, d *Profile) error // after the fields were copied
+	read       func(ctx context.Context, s *signIn) (Profile, error)             // instead of all of that
+	claim      func(p *Provider, t *idToken, d *Profile)                         // what an ID token's claims mean; nil: none are taken
+	trusts     func(p *Provider) trust                                           // whose ID tokens; nil: those of issuer
 }
 
 // fields is where values go (one name or several with spaces between) and the paths they come from.
@@ -74,7 +74,7 @@ var table = []row{
 		id: "apple", authorize: "https://appleid.apple.com/auth/authorize", token: "https://appleid.apple.com/auth/token",
 		issuer: "https://appleid.apple.com", also: []string{"https://account.apple.com"}, discovered: true,
 		scopes: []string{"email", "name"}, style: form, nonce: true, noScopes: true, noParams: true, formPost: true,
-		extra: appleExtra, read: appleProfile, claim: appleClaims,
+		formFields: appleFormFields, read: appleProfile, claim: appleClaims,
 	},
 	{
 		id: "azure", base: "https://login.microsoftonline.com/common", authorize: "/oauth2/v2.0/authorize", token: "/oauth2/v2.0/token",
@@ -83,45 +83,45 @@ var table = []row{
 	},
 	{
 		id: "bitbucket", authorize: "https://bitbucket.org/site/oauth2/authorize", token: "https://bitbucket.org/site/oauth2/access_token",
-		api: "https://api.bitbucket.org/2.0", me: "/user",
+		api: "https://api.bitbucket.org/2.0", profile: "/user",
 		scopes: []string{"account", "email"}, style: basic, noScopes: true,
 		sub: "uuid", fields: fields{"name full_name": "display_name", "picture avatar_url": "links.avatar.href"}, more: bitbucketMore,
 	},
 	{
 		id: "discord", authorize: "https://discord.com/api/oauth2/authorize", token: "https://discord.com/api/oauth2/token",
-		api: "https://discord.com/api", me: "/users/@me",
+		api: "https://discord.com/api", profile: "/users/@me",
 		scopes: []string{"email", "identify"}, style: form,
 		sub: "id", email: "email", verified: "verified",
 		fields: fields{"full_name": "username"}, custom: fields{"global_name": "global_name"}, more: discordMore,
 	},
 	{
 		id: "facebook", authorize: "https://www.facebook.com/dialog/oauth", token: "https://graph.facebook.com/oauth/access_token",
-		api: "https://graph.facebook.com", me: "/me?fields=email,first_name,last_name,name,picture", issuer: "https://www.facebook.com",
+		api: "https://graph.facebook.com", profile: "/me?fields=email,first_name,last_name,name,picture", issuer: "https://www.facebook.com",
 		scopes: []string{"email"}, style: form,
 		sub: "id", email: "email", verified: assumed, proof: facebookProof,
 		fields: fields{"nickname slug": "name", "picture avatar_url": "picture.data.url"}, more: facebookMore, claim: facebookClaims,
 	},
 	{
 		id: "figma", authorize: "https://www.figma.com/oauth", token: "https://api.figma.com/v1/oauth/token",
-		api: "https://api.figma.com", me: "/v1/me",
+		api: "https://api.figma.com", profile: "/v1/me",
 		scopes: []string{"current_user:read"}, style: basic,
 		sub: "id", email: "email", verified: assumed,
 		fields: fields{"name full_name": "handle", "avatar_url": "img_url"},
 	},
 	{
 		id: "github", authorize: "https://github.com/login/oauth/authorize", token: "https://github.com/login/oauth/access_token",
-		api: "https://api.github.com", apiAt: "/api/v3", me: "/user",
+		api: "https://api.github.com", apiAt: "/api/v3", profile: "/user",
 		scopes: []string{"user:email"}, style: form, pkce: true,
 		sub: "id", fields: fields{"name full_name": "name", "preferred_username user_name": "login", "avatar_url": "avatar_url"}, more: githubMore,
 	},
 	{
-		id: "gitlab", base: "https://gitlab.com", authorize: "/oauth/authorize", token: "/oauth/token", me: "/api/v4/user",
+		id: "gitlab", base: "https://gitlab.com", authorize: "/oauth/authorize", token: "/oauth/token", profile: "/api/v4/user",
 		scopes: []string{"read_user"}, style: form, pkce: true,
 		sub: "id", fields: fields{"name full_name": "name", "picture avatar_url": "avatar_url"}, more: gitlabMore,
 	},
 	{
 		id: "google", authorize: "https://accounts.google.com/o/oauth2/v2/auth", token: "https://oauth2.googleapis.com/token",
-		api: "https://www.googleapis.com", me: "/userinfo/v2/me",
+		api: "https://www.googleapis.com", profile: "/userinfo/v2/me",
 		issuer: "https://accounts.google.com", also: []string{"accounts.google.com"}, discovered: true,
 		scopes: []string{"email", "profile"}, style: form, pkce: true, nonce: true,
 		read: googleProfile, claim: googleClaims,
@@ -130,8 +130,8 @@ var table = []row{
 	},
 	{
 		id: "keycloak", authorize: "/protocol/openid-connect/auth", token: "/protocol/openid-connect/token",
-		me:     "/protocol/openid-connect/userinfo",
-		scopes: []string{"openid", "profile", "email"}, style: form, pkce: true,
+		profile: "/protocol/openid-connect/userinfo",
+		scopes:  []string{"openid", "profile", "email"}, style: form, pkce: true,
 		sub: "sub", email: "email", verified: "email_verified",
 		fields: fields{"name full_name": "name"}, more: keycloakMore, claim: standardClaims, trusts: keycloakTrust,
 	},
@@ -144,13 +144,13 @@ var table = []row{
 	{
 		id: "linkedin", mode: "legacy",
 		authorize: "https://api.linkedin.com/oauth/v2/authorization", token: "https://api.linkedin.com/oauth/v2/accessToken",
-		api: "https://api.linkedin.com", me: "/v2/me?projection=(id,firstName,lastName,profilePicture(displayImage~:playableStreams))",
+		api: "https://api.linkedin.com", profile: "/v2/me?projection=(id,firstName,lastName,profilePicture(displayImage~:playableStreams))",
 		scopes: []string{"r_emailaddress", "r_liteprofile"}, style: form,
 		sub: "id", more: linkedinMore,
 	},
 	{
 		id: "notion", authorize: "https://api.notion.com/v1/oauth/authorize", token: "https://api.notion.com/v1/oauth/token",
-		api: "https://api.notion.com", me: "/v1/users/me", header: map[string]string{"Notion-Version": "2021-08-16"},
+		api: "https://api.notion.com", profile: "/v1/users/me", header: map[string]string{"Notion-Version": "2021-08-16"},
 		style: basic, noScopes: true,
 		sub: "bot.owner.user.id", email: "bot.owner.user.person.email", verified: assumed,
 		fields: fields{"name full_name": "bot.owner.user.name", "picture avatar_url": "bot.owner.user.avatar_url"},
@@ -158,20 +158,20 @@ var table = []row{
 	{
 		id: "slack", aliases: []string{"slack_oidc"},
 		authorize: "https://slack.com/openid/connect/authorize", token: "https://slack.com/api/openid.connect.token",
-		api: "https://slack.com/api", me: "/openid.connect.userInfo",
+		api: "https://slack.com/api", profile: "/openid.connect.userInfo",
 		scopes: []string{"profile", "email", "openid"}, style: form, more: slackMore,
 		fields: fields{"name full_name": "name", "picture avatar_url": "picture"},
 	},
 	{
 		id: "slack", mode: "legacy",
 		authorize: "https://slack.com/oauth/authorize", token: "https://slack.com/api/oauth.access",
-		api: "https://slack.com/api", me: "/openid.connect.userInfo",
+		api: "https://slack.com/api", profile: "/openid.connect.userInfo",
 		scopes: []string{"profile", "email", "openid"}, style: form, more: slackMore,
 		fields: fields{"name full_name": "name", "picture avatar_url": "picture"},
 	},
 	{
 		id: "snapchat", authorize: "https://accounts.snapchat.com/accounts/oauth2/auth", token: "https://accounts.snapchat.com/accounts/oauth2/token",
-		api: "https://kit.snapchat.com", me: "/v1/me?query=" + snapchatQuery, issuer: "https://accounts.snapchat.com/accounts/oauth2/token",
+		api: "https://kit.snapchat.com", profile: "/v1/me?query=" + snapchatQuery, issuer: "https://accounts.snapchat.com/accounts/oauth2/token",
 		scopes: []string{"https://auth.snapchat.com/oauth2/api/user.external_id", "https://auth.snapchat.com/oauth2/api/user.display_name",
 			"https://auth.snapchat.com/oauth2/api/user.bitmoji.avatar"},
 		style: form,
@@ -181,14 +181,14 @@ var table = []row{
 	},
 	{
 		id: "spotify", authorize: "https://accounts.spotify.com/authorize", token: "https://accounts.spotify.com/api/token",
-		api: "https://api.spotify.com/v1", apiAt: "/", me: "/me",
+		api: "https://api.spotify.com/v1", apiAt: "/", profile: "/me",
 		scopes: []string{"user-read-email"}, style: basic,
 		sub: "id", email: "email", verified: unproven,
 		fields: fields{"name full_name": "display_name"}, more: spotifyMore,
 	},
 	{
 		id: "twitch", authorize: "https://id.twitch.tv/oauth2/authorize", token: "https://id.twitch.tv/oauth2/token",
-		api: "https://api.twitch.tv", me: "/helix/users", proof: twitchProof,
+		api: "https://api.twitch.tv", profile: "/helix/users", proof: twitchProof,
 		scopes: []string{"user:read:email"}, style: form,
 		sub: "data.0.id", email: "data.0.email", verified: assumed,
 		fields: fields{"name full_name": "data.0.login", "nickname slug": "data.0.display_name", "picture avatar_url": "data.0.profile_image_url"},
@@ -197,7 +197,7 @@ var table = []row{
 	},
 	{
 		id: "twitter", authorize: "https://api.twitter.com/oauth/authenticate", token: "https://api.twitter.com/oauth/access_token",
-		api: "https://api.twitter.com", me: "/1.1/account/verify_credentials.json",
+		api: "https://api.twitter.com", profile: "/1.1/account/verify_credentials.json",
 		oauth1: true, noScopes: true, noParams: true,
 		sub: "id_str", email: "email", verified: assumed,
 		fields: fields{"name full_name": "name", "preferred_username user_name": "screen_name", "picture avatar_url": "profile_image_url_https"}, more: issuedByCall,

@@ -333,8 +333,8 @@ func TestPublicAddresses(t *testing.T) {
 			t.Fatal(err)
 		}
 		call := ""
-		if p.row.me != "" {
-			call, _, _ = strings.Cut(p.apiURL()+p.row.me, "?")
+		if p.row.profile != "" {
+			call, _, _ = strings.Cut(p.apiURL()+p.row.profile, "?")
 		}
 		if at.authorize != authorize || at.token != tokenURL || call != me || p.trust().issuer != issuer {
 			t.Errorf("%s: %s %s %s %s", name, at.authorize, at.token, call, p.trust().issuer)
