@@ -142,7 +142,7 @@ func (s *suite) tables() {
 			if l.open {
 				loop = "open"
 			}
-			if t := s.target(l); t.store != nil {
+			if t := s.target(l); len(t.stores) > 0 {
 				store = spreadOf(of(samples, storeOf)).String()
 				commands = fmt.Sprintf("%.2f", spreadOf(of(samples, commandsOf)).median)
 			}

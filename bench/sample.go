@@ -31,12 +31,14 @@ func measure(t *target, l load) (sample, error) {
 	l.mark = func() {
 		u, err := readUsage(t.process.PID())
 		own, failed = append(own, u), errors.Join(failed, err)
-		if t.store == nil {
-			return
+		var all usage
+		sum := 0
+		for _, server := range t.stores {
+			u, err := readUsage(server.PID())
+			n, err2 := processed(server)
+			all.cpu, sum, failed = all.cpu+u.cpu, sum+n, errors.Join(failed, err, err2)
 		}
-		u, err = readUsage(t.store.PID())
-		n, err2 := processed(t.store)
-		store, commands, failed = append(store, u), append(commands, n), errors.Join(failed, err, err2)
+		store, commands = append(store, all), append(commands, sum)
 	}
 	r, err := l.drive()
 	if err = errors.Join(err, failed); err != nil {
@@ -60,7 +62,7 @@ func measure(t *target, l load) (sample, error) {
 		cpu: perCall(own), rate: r.perSecond(),
 		p50: r.latency.quantile(.5), p99: r.latency.quantile(.99), max: r.latency.max,
 	}
-	if t.store != nil {
+	if len(t.stores) > 0 {
 		measured.store, measured.commands = perCall(store), float64(commands[1]-commands[0])/answered
 	}
 	return measured, nil

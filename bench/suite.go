@@ -28,6 +28,8 @@ type suite struct {
 	lab     *lab
 	redis   *localserver.Server
 	nodes   *localserver.Server // a memcached
+	cluster *localserver.Cluster
+	trio    *localserver.SentinelSet
 	targets map[string]*target
 	samples map[line][]sample
 	refused []string  // runs that measured something else than they were meant to
@@ -52,8 +54,8 @@ func groups() []group {
 		return g
 	}
 	return []group{
-		closed("single", "plain", "tuned", "memory", "redis", "memcache"),
-		closed("multi", "tuned", "memory", "redis", "memcache"),
+		closed("single", "plain", "tuned", "memory", "redis", "sentinel", "cluster", "memcache"),
+		closed("multi", "tuned", "memory", "redis", "sentinel", "cluster", "cluster at once", "memcache"),
 		append(closed("unmatched", "tuned", "memory", "redis"), closed("overlimit", "memory+cache", "redis+cache")...),
 		closed("hot", "memory", "redis"),
 		closed("nested", "memory", "redis"),
@@ -121,6 +123,12 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if s.nodes != nil {
 		s.nodes.Close()
+	}
+	if s.cluster != nil {
+		s.cluster.Close()
+	}
+	if s.trio != nil {
+		s.trio.Close()
 	}
 	return err
 }
@@ -196,6 +204,12 @@ func (s *suite) start(ctx context.Context) error {
 	if s.nodes, err = localserver.Memcached(ctx, localserver.MemcachedOptions{}); err != nil {
 		return err
 	}
+	if s.cluster, err = localserver.RedisCluster(ctx, localserver.ClusterOptions{Masters: 3}); err != nil {
+		return err
+	}
+	if s.trio, err = localserver.RedisSentinels(ctx, localserver.SentinelOptions{DownAfter: 30 * time.Second}); err != nil {
+		return err
+	}
 	for _, y := range []struct{ kind, answer string }{
 		{"plain", "single"}, {"tuned", "single"}, {"tuned", "multi"}, {"tuned", "unmatched"},
 	} {
@@ -205,6 +219,7 @@ func (s *suite) start(ctx context.Context) error {
 		}
 		s.targets[y.kind+" "+y.answer] = t
 	}
+	onCluster := []string{"KVSTORE_TYPE=cluster", "KVSTORE_URL=" + s.cluster.URL()}
 	const cache = "LOCAL_CACHE_SIZE_IN_BYTES=16777216"
 	for _, d := range []struct {
 		name     string
@@ -214,6 +229,9 @@ func (s *suite) start(ctx context.Context) error {
 		{"memory", nil, nil}, {"redis", s.redis, nil},
 		{"memcache", s.nodes, []string{"BACKEND_TYPE=memcache", "MCACHE_HOST_PORT=" + s.nodes.Addr(), "KVSTORE_URL="}},
 		{"memory+cache", nil, []string{cache}}, {"redis+cache", s.redis, []string{cache}},
+		{"sentinel", s.trio.Servers[0], []string{"KVSTORE_TYPE=sentinel", "KVSTORE_URL=" + s.trio.URL()}},
+		{"cluster", s.cluster.Nodes[0], onCluster},
+		{"cluster at once", s.cluster.Nodes[0], append(onCluster, "KVSTORE_CLUSTER_PIPELINE_PARALLELISM=0")},
 	} {
 		t, err := s.lab.ratelimit(d.name, ruleText(0, 1), d.store, d.settings...)
 		if err != nil {
@@ -221,6 +239,9 @@ func (s *suite) start(ctx context.Context) error {
 		}
 		if err := s.lab.await(ctx, t); err != nil {
 			return err
+		}
+		if strings.HasPrefix(d.name, "cluster") {
+			t.stores = s.cluster.Nodes
 		}
 		s.targets[d.name] = t
 	}

@@ -26,8 +26,8 @@ type target struct {
 	addr    string // its gRPC listener
 	debug   string // its debug listener, "" for a yardstick
 	process *child.Process
-	store   *localserver.Server // nil when it counts in process or not at all
-	rules   string              // its rules file
+	stores  []*localserver.Server // the servers that count; none when it counts in process or not at all
+	rules   string                // its rules file
 }
 
 // lab starts targets and ends all of them. Its folder holds their rules and logs.
@@ -126,7 +126,7 @@ func (l *lab) self(name string, args ...string) (*target, error) {
 // settings say otherwise, or, with nil, on its in-process store. It returns at once; await waits for the first decision.
 func (l *lab) ratelimit(name string, rules []byte, store *localserver.Server, settings ...string) (*target, error) {
 	home := filepath.Join(l.dir, name)
-	t := &target{name: name, store: store, rules: filepath.Join(home, "config", "bench.yaml")}
+	t := &target{name: name, rules: filepath.Join(home, "config", "bench.yaml")}
 	if err := os.MkdirAll(filepath.Dir(t.rules), 0o755); err != nil {
 		return nil, err
 	}
@@ -156,6 +156,7 @@ func (l *lab) ratelimit(name string, rules []byte, store *localserver.Server, se
 	if store == nil {
 		cmd.Env = append(cmd.Env, "BACKEND_TYPE=memory")
 	} else {
+		t.stores = []*localserver.Server{store}
 		cmd.Env = append(cmd.Env, "BACKEND_TYPE=kvstore", "KVSTORE_URL="+store.Addr())
 	}
 	cmd.Env = append(append(cmd.Env, l.extra...), settings...)
