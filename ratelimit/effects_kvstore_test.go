@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +23,40 @@ func on(kind, url string, more ...string) map[string]string {
 	env := map[string]string{"BACKEND_TYPE": "redis", "KVSTORE_TYPE": kind, "KVSTORE_URL": url, "STORE_STALL": "0"}
 	for i := 0; i < len(more); i += 2 {
 		env[more[i]] = more[i+1]
+	}
+	return env
+}
+
+// place is one of the two stores that a daemon may have, each with settings of the same names.
+type place struct {
+	prefix string // of its settings
+	rules  string // of a key k that is counted there
+	pool   string // of its statistics
+}
+
+var places = []place{
+	{"KVSTORE_", `[{key: k, @500/y}]`, "redis_pool"},
+	// A rule of the unit second whose window does not end during a test.
+	{"KVSTORE_PERSECOND_", `[{key: k, rate_limit: {requests_per_unit: 500, unit: second, unit_multiplier: 100000000}}]`, "redis_per_second_pool"},
+}
+
+// both registers a test of a variable that each of the stores has. The name is the variable's without its prefix.
+func both(name string, test func(t *testing.T, at place)) bool {
+	for _, at := range places {
+		effect(at.prefix+name, func(t *testing.T) { test(t, at) })
+	}
+	return true
+}
+
+// on is the environment with a store of some type in this place, and more settings by their names without the prefix.
+func (at place) on(t *testing.T, kind, url string, more ...string) map[string]string {
+	t.Helper()
+	env := on(kind, url)
+	if at.prefix != "KVSTORE_" {
+		env = on("single", testdb.Redis(t).URL(), "KVSTORE_PERSECOND", "true", at.prefix+"TYPE", kind, at.prefix+"URL", url)
+	}
+	for i := 0; i < len(more); i += 2 {
+		env[at.prefix+more[i]] = more[i+1]
 	}
 	return env
 }
@@ -107,7 +142,7 @@ var _ = effect("KVSTORE_SENTINEL_AUTH", func(t *testing.T) {
 	}
 })
 
-var _ = effect("KVSTORE_CLUSTER_PIPELINE_PARALLELISM", func(t *testing.T) {
+var _ = both("CLUSTER_PIPELINE_PARALLELISM", func(t *testing.T, at place) {
 	cluster := testdb.Cluster(t)
 	slow, fast := cluster.Nodes[0], cluster.Nodes[1]
 	// Keys carry a tag that puts them where they are wanted: b is in slot 3300, a in 15495, c in 7365.
@@ -118,7 +153,7 @@ var _ = effect("KVSTORE_CLUSTER_PIPELINE_PARALLELISM", func(t *testing.T) {
 	}
 	f := func(parallelism string, want int) {
 		t.Helper()
-		c := start(t, `[{key: k, @500/y}]`, on("cluster", cluster.URL(), "KVSTORE_CLUSTER_PIPELINE_PARALLELISM", parallelism)).dial(t)
+		c := start(t, at.rules, at.on(t, "cluster", cluster.URL(), "CLUSTER_PIPELINE_PARALLELISM", parallelism)).dial(t)
 		decide1(t, c, "k", "{b}")
 		decide1(t, c, "k", "{c}")
 		before := stored(t, []*localserver.Server{fast}, "{c}")
@@ -143,10 +178,10 @@ var _ = effect("KVSTORE_CLUSTER_PIPELINE_PARALLELISM", func(t *testing.T) {
 })
 
 // poolCase is a Redis that holds up every hit, and a daemon on it.
-func poolCase(t *testing.T, more ...string) (c pb.RateLimitServiceClient, conns func() string, unpause func()) {
+func (at place) poolCase(t *testing.T, more ...string) (c pb.RateLimitServiceClient, conns func() string, unpause func()) {
 	t.Helper()
 	redis := testdb.Private(t, localserver.RedisOptions{})
-	p := start(t, `[{key: k, @500/y}]`, on("single", redis.Addr(), more...))
+	p := start(t, at.rules, at.on(t, "single", redis.Addr(), more...))
 	c = p.dial(t)
 	decide1(t, c, "k", "v")
 	do := func(args ...string) {
@@ -158,7 +193,7 @@ func poolCase(t *testing.T, more ...string) (c pb.RateLimitServiceClient, conns 
 	do("CLIENT", "PAUSE", "60000", "WRITE")
 	return c, func() string {
 			_, body := get(t, p.debug+"/stats")
-			_, rest, _ := strings.Cut(body, "ratelimit.redis_pool.cx_active: ")
+			_, rest, _ := strings.Cut(body, "ratelimit."+at.pool+".cx_active: ")
 			line, _, _ := strings.Cut(rest, "\n")
 			return line
 		}, func() {
@@ -194,9 +229,9 @@ func countCodes(all []codes.Code, code codes.Code) (n int) {
 	return n
 }
 
-var _ = effect("KVSTORE_POOL_SIZE", func(t *testing.T) {
+var _ = both("POOL_SIZE", func(t *testing.T, at place) {
 	for _, size := range []string{"1", "3"} {
-		c, conns, unpause := poolCase(t, "KVSTORE_POOL_SIZE", size, "KVSTORE_POOL_ON_EMPTY_BEHAVIOR", "WAIT")
+		c, conns, unpause := at.poolCase(t, "POOL_SIZE", size, "POOL_ON_EMPTY_BEHAVIOR", "WAIT")
 		wait := callers(c, 100, 20*time.Second)
 		eventually(t, "all "+size+" connections are in use", func() bool { return conns() == size })
 		time.Sleep(300 * time.Millisecond) // in which no more may come
@@ -210,13 +245,9 @@ var _ = effect("KVSTORE_POOL_SIZE", func(t *testing.T) {
 	}
 })
 
-var _ = effect("KVSTORE_POOL_ON_EMPTY_BEHAVIOR KVSTORE_POOL_ON_EMPTY_WAIT_DURATION", func(t *testing.T) {
-	pool := func(behaviour, wait string) (pb.RateLimitServiceClient, func() string, func()) {
-		t.Helper()
-		return poolCase(t, "KVSTORE_POOL_SIZE", "2", "KVSTORE_POOL_ON_EMPTY_BEHAVIOR", behaviour, "KVSTORE_POOL_ON_EMPTY_WAIT_DURATION", wait)
-	}
+var _ = both("POOL_ON_EMPTY_BEHAVIOR", func(t *testing.T, at place) {
 	// CREATE: as many connections again, no more.
-	c, conns, unpause := pool("CREATE", "50ms")
+	c, conns, unpause := at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "CREATE", "POOL_ON_EMPTY_WAIT_DURATION", "50ms")
 	wait := callers(c, 100, 20*time.Second)
 	eventually(t, "CREATE opens overflow connections", func() bool { return conns() == "4" })
 	time.Sleep(300 * time.Millisecond)
@@ -227,9 +258,24 @@ var _ = effect("KVSTORE_POOL_ON_EMPTY_BEHAVIOR KVSTORE_POOL_ON_EMPTY_WAIT_DURATI
 	if errs, _ := wait(); countCodes(errs, codes.OK) != 100 {
 		t.Errorf("CREATE: %v", errs)
 	}
+	// WAIT: nobody is refused before the deadline.
+	c, conns, unpause = at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "WAIT", "POOL_ON_EMPTY_WAIT_DURATION", "50ms")
+	errs, took := callers(c, 8, time.Second)()
+	unpause()
+	if countCodes(errs, codes.DeadlineExceeded) != 8 || conns() != "2" {
+		t.Errorf("WAIT: %v, %s connections", errs, conns())
+	}
+	for i := range took {
+		if took[i] < 900*time.Millisecond {
+			t.Errorf("WAIT: given up after %v of 1 s", took[i])
+		}
+	}
+})
+
+var _ = both("POOL_ON_EMPTY_WAIT_DURATION", func(t *testing.T, at place) {
 	// ERROR: a store failure after the wait, for all but those in the store.
-	c, conns, unpause = pool("ERROR", "300ms")
-	wait = callers(c, 100, 20*time.Second)
+	c, conns, unpause := at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "ERROR", "POOL_ON_EMPTY_WAIT_DURATION", "300ms")
+	wait := callers(c, 100, 20*time.Second)
 	time.Sleep(1500 * time.Millisecond) // while the last come
 	unpause()
 	errs, took := wait()
@@ -242,16 +288,163 @@ var _ = effect("KVSTORE_POOL_ON_EMPTY_BEHAVIOR KVSTORE_POOL_ON_EMPTY_WAIT_DURATI
 			t.Errorf("ERROR: refused after %v, before the wait of 300 ms was over", took[i])
 		}
 	}
-	// WAIT: nobody is refused before the deadline.
-	c, conns, unpause = pool("WAIT", "50ms")
-	errs, took = callers(c, 8, time.Second)()
-	unpause()
-	if countCodes(errs, codes.DeadlineExceeded) != 8 || conns() != "2" {
-		t.Errorf("WAIT: %v, %s connections", errs, conns())
-	}
-	for i := range took {
-		if took[i] < 900*time.Millisecond {
-			t.Errorf("WAIT: given up after %v of 1 s", took[i])
+})
+
+var _ = effect("KVSTORE_URL", func(t *testing.T) {
+	tcp, socket := testdb.Private(t, localserver.RedisOptions{Users: map[string]string{"ann": "a:b"}}), testdb.Private(t, localserver.RedisOptions{Socket: true})
+	for i, url := range []string{tcp.Addr(), "redis://ann:a%3Ab@" + tcp.Addr(), "redis://" + tcp.Addr() + "/0?username=ann&password=a:b"} {
+		decide1(t, start(t, places[0].rules, on("single", url)).dial(t), "k", "url")
+		if n := stored(t, []*localserver.Server{tcp}, "_url_"); n != i+1 {
+			t.Errorf("%s: the server holds %d hits, want %d", url, n, i+1)
 		}
+	}
+	p := start(t, places[0].rules, on("single", socket.Addr()))
+	decide1(t, p.dial(t), "k", "url")
+	if n := stored(t, []*localserver.Server{tcp}, "_url_"); n != 3 {
+		t.Errorf("with the socket's path the other server holds %d hits", n)
+	}
+})
+
+// A relative path looks like no path.
+var _ = both("SOCKET_TYPE", func(t *testing.T, at place) {
+	here, err := filepath.Abs(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := filepath.Rel(here, testdb.Private(t, localserver.RedisOptions{Socket: true}).Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := launch(t, at.rules, at.on(t, "single", path))
+	<-bad.Ended()
+	if text := bad.log.text(); !strings.Contains(text, at.prefix+"URL: neither") {
+		t.Errorf("without: %s", text)
+	}
+	decide1(t, start(t, at.rules, at.on(t, "single", path, "SOCKET_TYPE", "unix")).dial(t), "k", "v")
+})
+
+var _ = both("AUTH", func(t *testing.T, at place) {
+	redis := testdb.Private(t, localserver.RedisOptions{Password: "all", Users: map[string]string{"ann": "a:b"}})
+	for _, wrong := range []string{"", "other", "ann:a"} {
+		p := launch(t, at.rules, at.on(t, "single", redis.Addr(), "AUTH", wrong))
+		p.log.await(t, "does not answer yet", nil)
+		if text := p.log.text(); wrong != "" && strings.Contains(text, wrong) {
+			t.Errorf("the password is in the log: %s", text)
+		}
+	}
+	for _, right := range []string{"all", "ann:a:b"} {
+		decide1(t, start(t, at.rules, at.on(t, "single", redis.Addr(), "AUTH", right)).dial(t), "k", "v")
+	}
+	// It wins over what the URL says.
+	decide1(t, start(t, at.rules, at.on(t, "single", "redis://ann:wrong@"+redis.Addr(), "AUTH", "ann:a:b")).dial(t), "k", "v")
+})
+
+var _ = both("TIMEOUT", func(t *testing.T, at place) {
+	redis := testdb.Private(t, localserver.RedisOptions{})
+	env := at.on(t, "single", redis.Addr(), "TIMEOUT", "200ms")
+	env["HTTP_REQUEST_TIMEOUT"], env["HTTP_WRITE_TIMEOUT"] = "10m", "11m"
+	p := start(t, at.rules, env)
+	if code, answer := post(t, p, "k=v"); code != 200 {
+		t.Errorf("%d %s", code, answer)
+	}
+	if err := redis.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	// Without it the answer would take ten minutes, or what post waits.
+	if code, answer := post(t, p, "k=v"); code != 503 {
+		t.Errorf("%d %s", code, answer)
+	}
+})
+
+var _ = both("PIPELINE_WINDOW", func(t *testing.T, at place) {
+	const window = 800 * time.Millisecond
+	took := func(more ...string) (best time.Duration) {
+		p := start(t, at.rules, at.on(t, "single", testdb.Redis(t).URL(), more...))
+		best = time.Hour
+		for range 2 {
+			begun := time.Now()
+			decide1(t, p.dial(t), "k", "v")
+			best = min(best, time.Since(begun))
+		}
+		return best
+	}
+	if d := took("PIPELINE_WINDOW", window.String()); d < window-50*time.Millisecond {
+		t.Errorf("a lone call was answered after %v, within the window", d)
+	}
+	if d := took(); d > window {
+		t.Errorf("without a window a call takes %v at best", d)
+	}
+})
+
+var _ = both("PIPELINE_LIMIT", func(t *testing.T, at place) {
+	p := start(t, at.rules, at.on(t, "single", testdb.Redis(t).URL(), "PIPELINE_LIMIT", "8"))
+	p.log.await(t, at.prefix+"PIPELINE_LIMIT has no effect", nil)
+	decide1(t, p.dial(t), "k", "v")
+})
+
+var _ = effect("KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION", func(t *testing.T) {
+	for _, setting := range []string{"true", "false"} {
+		for i, at := range places {
+			redis := testdb.Private(t, localserver.RedisOptions{})
+			env := at.on(t, "single", redis.Addr())
+			env["KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION"] = setting
+			p := start(t, at.rules, env)
+			healthy := func() bool { code, _ := get(t, p.http+"/healthcheck"); return code == 200 }
+			if !healthy() {
+				t.Errorf("%s, store %d: unhealthy with a connection", setting, i)
+			}
+			redis.Kill()
+			eventually(t, "the loss is noticed", func() bool {
+				post(t, p, "k=v")
+				return stat(t, p, "ratelimit."+at.pool+".breaker_open") == 1
+			})
+			if setting == "true" {
+				eventually(t, "unhealthy without a connection", func() bool { return !healthy() })
+			} else if !healthy() {
+				t.Errorf("store %d: unhealthy though nobody asked for it", i)
+			}
+			if err := redis.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "healthy again", healthy)
+		}
+	}
+})
+
+// absent is the environment for a store that nobody listens for, with settings of KVSTORE_STARTUP_.
+func absent(more ...string) map[string]string {
+	env := on("single", "127.0.0.1:1")
+	for i := 0; i < len(more); i += 2 {
+		env["KVSTORE_STARTUP_"+more[i]] = more[i+1]
+	}
+	return env
+}
+
+var _ = effect("KVSTORE_STARTUP_INITIAL_INTERVAL", func(t *testing.T) {
+	for _, first := range []string{"1h0m0s", "3ms"} {
+		p := launch(t, places[0].rules, absent("INITIAL_INTERVAL", first, "MAX_INTERVAL", "1h"))
+		p.log.await(t, `"next try in":"`+first+`"`, nil)
+	}
+})
+
+var _ = effect("KVSTORE_STARTUP_MAX_INTERVAL", func(t *testing.T) {
+	p := launch(t, places[0].rules, absent("INITIAL_INTERVAL", "1ms", "MAX_INTERVAL", "2ms"))
+	eventually(t, "thirty tries", func() bool { return strings.Count(p.log.text(), "does not answer yet") >= 30 })
+	for line := range strings.Lines(p.log.text()) {
+		if strings.Contains(line, "does not answer yet") && !strings.Contains(line, `"next try in":"1ms"`) && !strings.Contains(line, `"next try in":"2ms"`) {
+			t.Errorf("a longer pause: %s", line)
+		}
+	}
+})
+
+var _ = effect("KVSTORE_STARTUP_MAX_ELAPSED_TIME", func(t *testing.T) {
+	p := launch(t, places[0].rules, absent("INITIAL_INTERVAL", "1ms", "MAX_INTERVAL", "5ms", "MAX_ELAPSED_TIME", "200ms"))
+	select {
+	case <-p.Ended():
+	case <-time.After(30 * time.Second):
+		t.Fatal("it has not given up")
+	}
+	if text := p.log.text(); !strings.Contains(text, "gave up after 200ms") || !strings.Contains(text, "KVSTORE_URL=127.0.0.1:1") {
+		t.Errorf("its last words: %s", text)
 	}
 })

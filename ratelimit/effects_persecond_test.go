@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -67,34 +66,6 @@ var _ = effect("KVSTORE_PERSECOND KVSTORE_PERSECOND_URL", func(t *testing.T) {
 	}
 })
 
-var _ = effect("KVSTORE_PERSECOND_SOCKET_TYPE", func(t *testing.T) {
-	second := testdb.Private(t, localserver.RedisOptions{Socket: true})
-	here, err := filepath.Abs(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	path, err := filepath.Rel(here, second.Addr()) // does not look like a path: no slash at its beginning
-	if err != nil {
-		t.Fatal(err)
-	}
-	main := testdb.Redis(t).URL()
-	bad := launch(t, perSecondRules, twin(main, path))
-	<-bad.Ended()
-	if text := bad.log.text(); !strings.Contains(text, "KVSTORE_PERSECOND_URL: neither") {
-		t.Errorf("without: %s", text)
-	}
-	each(t, start(t, perSecondRules, twin(main, path, "SOCKET_TYPE", "unix")), "v")
-})
-
-var _ = effect("KVSTORE_PERSECOND_AUTH", func(t *testing.T) {
-	second := testdb.Private(t, localserver.RedisOptions{Password: "all", Users: map[string]string{"ann": "a:b"}})
-	main := testdb.Redis(t).URL()
-	p := launch(t, perSecondRules, twin(main, second.Addr()))
-	p.log.await(t, "does not answer yet", nil)
-	each(t, start(t, perSecondRules, twin(main, second.Addr(), "AUTH", "all")), "v")
-	each(t, start(t, perSecondRules, twin(main, second.Addr(), "AUTH", "ann:a:b")), "v")
-})
-
 var _ = effect("KVSTORE_PERSECOND_TYPE", func(t *testing.T) {
 	cluster := testdb.Cluster(t)
 	p := start(t, perSecondRules, twin(testdb.Redis(t).URL(), cluster.Nodes[0].Addr(), "TYPE", "cluster"))
@@ -112,28 +83,4 @@ var _ = effect("KVSTORE_PERSECOND_SENTINEL_AUTH", func(t *testing.T) {
 	p := launch(t, perSecondRules, twin(main, set.URL(), "TYPE", "sentinel"))
 	p.log.await(t, "NOAUTH", nil)
 	each(t, start(t, perSecondRules, twin(main, set.URL(), "TYPE", "sentinel", "SENTINEL_AUTH", "watchers")), "v")
-})
-
-var _ = effect("KVSTORE_PERSECOND_TIMEOUT", func(t *testing.T) {
-	second := testdb.Private(t, localserver.RedisOptions{})
-	env := twin(testdb.Redis(t).URL(), second.Addr(), "TIMEOUT", "200ms")
-	env["HTTP_REQUEST_TIMEOUT"], env["HTTP_WRITE_TIMEOUT"], env["KVSTORE_TIMEOUT"] = "10m", "11m", "10m"
-	p := start(t, perSecondRules, env)
-	each(t, p, "v")
-	if err := second.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	// Without it the answer would take ten minutes.
-	if code, answer := post(t, p, "s=v"); code != 503 {
-		t.Errorf("%d %s", code, answer)
-	}
-	if code, answer := post(t, p, "m=v"); code != 200 {
-		t.Errorf("the main store: %d %s", code, answer)
-	}
-})
-
-var _ = effect("KVSTORE_PERSECOND_PIPELINE_LIMIT", func(t *testing.T) {
-	p := start(t, perSecondRules, twin(testdb.Redis(t).URL(), testdb.Redis(t).URL(), "PIPELINE_LIMIT", "8"))
-	p.log.await(t, "KVSTORE_PERSECOND_PIPELINE_LIMIT has no effect", nil)
-	each(t, p, "v")
 })

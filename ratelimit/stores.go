@@ -123,7 +123,9 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 // openKV connects to one store; setting is where its address comes from.
 func (d *daemon) openKV(ctx context.Context, setting string, k kvstoreConfig, config func(host string) *tls.Config) (counter.KV, error) {
 	o := d.config.kvstore(k)
-	o.Log = d.log
+	if o.Log = d.log; d.config.KVShared.PerSecond {
+		o.Log = d.log.With("store", setting) // there are two to lose
+	}
 	if k.wantsTLS() {
 		o.TLS = config
 	}
