@@ -289,12 +289,12 @@ func TestStopWhileStarting(t *testing.T) {
 
 func TestSettings_allMistakesAtOnce(t *testing.T) {
 	t.Parallel()
-	out, err := command(map[string]string{"GRPC_PORT": "eighty", "NEAR_LIMIT_RATIO": "2", "BACKEND_TYPE": "redis", "KVSTORE_PERSECOND_TLS": "true"}).CombinedOutput()
+	out, err := command(map[string]string{"GRPC_PORT": "eighty", "NEAR_LIMIT_RATIO": "2", "BACKEND_TYPE": "redis", "KVSTORE_PERSECOND": "true"}).CombinedOutput()
 	exit, ok := err.(*exec.ExitError)
 	if !ok || exit.ExitCode() != 1 {
 		t.Errorf("%v, want exit status 1", err)
 	}
-	for _, part := range []string{"GRPC_PORT", "eighty", "NEAR_LIMIT_RATIO", "KVSTORE_URL", "KVSTORE_PERSECOND_TLS", "not in this version"} {
+	for _, part := range []string{"GRPC_PORT", "eighty", "NEAR_LIMIT_RATIO", "KVSTORE_URL", "KVSTORE_PERSECOND_URL"} {
 		if !strings.Contains(string(out), part) {
 			t.Errorf("no %q in:\n%s", part, out)
 		}
