@@ -20,6 +20,7 @@ type config struct {
 	Mailer   mailerConfig
 	SMTP     smtpConfig
 	SMS      smsConfig
+	External externalConfig
 	Limits   limitsConfig
 	Log      logConfig
 	Dev      devConfig

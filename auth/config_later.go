@@ -15,13 +15,7 @@ type laterConfig struct {
 	Tracing bool `env:"AUTH_TRACING_ENABLED" envDefault:"false"`
 	// Stays off, with a warning: metrics are not in this version.
 	Metrics bool `env:"AUTH_METRICS_ENABLED" envDefault:"false"`
-	// Of effect with external providers, which are not in this version; not together with MAILER_AUTOCONFIRM.
-	AllowUnverified bool `env:"AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS" envDefault:"false"`
 }
-
-// providers are the eighteen of the seed (auth-extended 1.1), and today's names of two of them.
-var providers = strings.Fields(`APPLE AZURE BITBUCKET DISCORD FACEBOOK FIGMA GITHUB GITLAB GOOGLE KEYCLOAK LINKEDIN NOTION SLACK SNAPCHAT
-	SPOTIFY TWITCH TWITTER WORKOS LINKEDIN_OIDC SLACK_OIDC`)
 
 var hooks = strings.Fields(`SEND_SMS SEND_EMAIL CUSTOM_ACCESS_TOKEN MFA_VERIFICATION_ATTEMPT PASSWORD_VERIFICATION_ATTEMPT
 	BEFORE_USER_CREATED AFTER_USER_CREATED`)
@@ -31,13 +25,9 @@ func laterNames() []string {
 	names := []string{
 		"AUTH_SECURITY_CAPTCHA_PROVIDER", "AUTH_SECURITY_CAPTCHA_SECRET", "AUTH_SECURITY_CAPTCHA_SECRET_FILE", "AUTH_SECURITY_CAPTCHA_TIMEOUT", "AUTH_SECURITY_CAPTCHA_URL",
 		"AUTH_TRACING_*", "AUTH_METRICS_*", "OTEL_EXPORTER_PULL_HOST", "OTEL_EXPORTER_PULL_PORT",
-		"AUTH_MFA_*", "AUTH_WEBAUTHN_*", "AUTH_SESSIONS_ALLOW_LOW_AAL", "AUTH_SECURITY_MANUAL_LINKING_ENABLED", "AUTH_SECURITY_LINKING_REQUIRE_AAL2",
-		"AUTH_SMS_TWILIO_*", "AUTH_SMS_MESSAGEBIRD_*", "AUTH_SMS_TEXTLOCAL_*", "AUTH_SMS_VONAGE_*", "AUTH_INTERNAL_HTTP_TIMEOUT",
-		"AUTH_EXTERNAL_IOS_BUNDLE_ID", "AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL", "AUTH_EXTERNAL_ALLOWED_ID_TOKEN_ISSUERS", "AUTH_EXTERNAL_REDIRECTURL",
-		"AUTH_EXTERNAL_ALLOW_INSECURE_URLS", "AUTH_EXTERNAL_STATE_COOKIE", "AUTH_EXTERNAL_ID_TOKEN_SINGLE_USE", "AUTH_HOOK_SEND_SYNC",
-	}
-	for _, p := range providers {
-		names = append(names, "AUTH_EXTERNAL_"+p+"_*")
+		"AUTH_MFA_*", "AUTH_WEBAUTHN_*", "AUTH_SESSIONS_ALLOW_LOW_AAL", "AUTH_SECURITY_LINKING_REQUIRE_AAL2",
+		"AUTH_SMS_TWILIO_*", "AUTH_SMS_MESSAGEBIRD_*", "AUTH_SMS_TEXTLOCAL_*", "AUTH_SMS_VONAGE_*",
+		"AUTH_HOOK_SEND_SYNC",
 	}
 	for _, h := range hooks {
 		names = append(names, "AUTH_HOOK_"+h+"_*")
@@ -56,24 +46,16 @@ func (c *config) checkLater(r *settings.Report) {
 	if c.Later.Metrics {
 		r.Warn("AUTH_METRICS_ENABLED: metrics are not in this version and stay off")
 	}
-	if c.Later.AllowUnverified && c.Mailer.Autoconfirm {
-		r.Clash("AUTH_MAILER_AUTOCONFIRM and AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS cannot both be true")
-	}
 	for _, h := range hooks {
 		if name := "AUTH_HOOK_" + h + "_ENABLED"; on(r, name) {
 			r.Wrong(name, "hooks are not in this version")
-		}
-	}
-	for _, p := range providers {
-		if name := "AUTH_EXTERNAL_" + p + "_ENABLED"; on(r, name) {
-			r.Warn("%s: external providers are not in this version; it stays off", name)
 		}
 	}
 	var later, ignored []string
 	list := laterNames()
 	for _, name := range r.Names() {
 		switch {
-		case strings.HasSuffix(name, "_ENABLED") && (strings.HasPrefix(name, "AUTH_EXTERNAL_") || strings.HasPrefix(name, "AUTH_HOOK_")),
+		case strings.HasSuffix(name, "_ENABLED") && strings.HasPrefix(name, "AUTH_HOOK_"),
 			name == "AUTH_TRACING_ENABLED", name == "AUTH_METRICS_ENABLED":
 		case named(ignoredNames, name):
 			ignored = append(ignored, name)

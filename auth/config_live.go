@@ -16,6 +16,7 @@ import (
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/redirect"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/settings"
@@ -25,6 +26,7 @@ import (
 type live struct {
 	accounts account.Settings
 	api      httpapi.Settings
+	external provider.Settings // of which the daemon makes the set
 	keys     keys.Settings
 	mail     mail.Settings
 	smtp     *mail.SMTP // nil: nothing is mailed
@@ -37,8 +39,11 @@ func (c *config) live(r *settings.Report) (l live) {
 	if l.hash, err = password.ParseParams(c.Password.Hash); err != nil {
 		r.Wrong("AUTH_PASSWORD_HASH", "%v", err)
 	}
+	l.external = c.External.providerSettings(r)
+	c.warnCookies(r, l.external)
 	l.accounts = c.accountSettings(r)
 	l.api = c.apiSettings(r)
+	l.api.Shown.External = enabledProviders(l.external)
 	l.keys = c.keySettings(r)
 	l.mail = mail.Settings{
 		SiteURL: c.General.SiteURL, Subjects: c.Mailer.Subjects.byKind(), Templates: c.Mailer.Templates.byKind(),
@@ -80,7 +85,8 @@ func (c *config) accountSettings(r *settings.Report) account.Settings {
 			NotifyPhoneChanged:   c.Mailer.Notify.PhoneChanged,
 			NotifyIdentityLinked: c.Mailer.Notify.IdentityLinked, NotifyIdentityUnlinked: c.Mailer.Notify.IdentityUnlinked,
 		},
-		Phone: c.phoneSettings(r),
+		Phone:    c.phoneSettings(r),
+		External: c.externalSettings(),
 		Passwords: account.PasswordSettings{
 			Policy:         password.NewPolicy(c.Password.MinLength, c.Password.Required, c.Password.RefuseCommon),
 			PolicyForAdmin: c.Password.PolicyForAdmin, TriesPerAccount: c.Limits.Passwords,

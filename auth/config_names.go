@@ -21,9 +21,14 @@ var settingNames = settings.Options{
 		{Old: "AUTH_PASSWORD_HIBP_ENABLED", New: "AUTH_PASSWORD_COMMON_REFUSED"},
 		{Old: "OTEL_EXPORTER_PROMETHEUS_HOST", New: "OTEL_EXPORTER_PULL_HOST"},
 		{Old: "OTEL_EXPORTER_PROMETHEUS_PORT", New: "OTEL_EXPORTER_PULL_PORT"},
+		// The names of the modes that are the default here.
+		{Old: "GOTRUE_EXTERNAL_LINKEDIN_OIDC_*", New: "AUTH_EXTERNAL_LINKEDIN_"},
+		{Old: "GOTRUE_EXTERNAL_SLACK_OIDC_*", New: "AUTH_EXTERNAL_SLACK_"},
+		{Old: "AUTH_EXTERNAL_LINKEDIN_OIDC_*", New: "AUTH_EXTERNAL_LINKEDIN_"},
+		{Old: "AUTH_EXTERNAL_SLACK_OIDC_*", New: "AUTH_EXTERNAL_SLACK_"},
 		{Old: "GOTRUE_*", New: "AUTH_"},
 	},
-	Known:    slices.Concat(laterNames(), ignoredNames, []string{"DEBUG"}),
+	Known:    slices.Concat(laterNames(), ignoredNames, []string{"DEBUG", freePrefix + "*"}),
 	Prefixes: []string{"AUTH_"},
 	Seconds:  true,
 }
@@ -55,6 +60,7 @@ var ignoredNames = []string{
 	"AUTH_SMTP_LOGGING_ENABLED", "AUTH_LOG_SQL", "AUTH_LOG_DISABLE_COLORS", "AUTH_LOG_QUOTE_EMPTY_FIELDS", "AUTH_LOG_TSFORMAT", "AUTH_LOG_FIELDS",
 	"AUTH_AUDIT_LOG_DISABLE_POSTGRES", "AUTH_PROFILER_*", "AUTH_RATE_LIMIT_SSO", "AUTH_RATE_LIMIT_WEB3", "AUTH_RATE_LIMIT_PASSKEY",
 	"AUTH_SAML_*", "AUTH_SCIM_*", "AUTH_OAUTH_SERVER_*", "AUTH_CUSTOM_OAUTH_*", "AUTH_PASSKEY_*", "AUTH_EXTERNAL_WEB3_*",
+	"AUTH_EXTERNAL_ALLOWED_ID_TOKEN_ISSUERS", "AUTH_EXTERNAL_REDIRECTURL",
 }
 
 // named says whether the name is in the list, or begins as one of its items with a * does.

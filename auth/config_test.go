@@ -216,7 +216,31 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_DEV_MAILBOX_PORT", "0", func(c *config) { c.Dev.MailboxPort = 0 })
 	f("AUTH_TRACING_ENABLED", "true", func(c *config) { c.Later.Tracing = true })
 	f("AUTH_METRICS_ENABLED", "true", func(c *config) { c.Later.Metrics = true })
-	f("AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS", "true", func(c *config) { c.Later.AllowUnverified = true })
+	f("AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS", "true", func(c *config) { c.External.AllowUnverified = true })
+	f("AUTH_EXTERNAL_STATE_COOKIE", "false", func(c *config) { c.External.StateCookie = false })
+	f("AUTH_EXTERNAL_ID_TOKEN_SINGLE_USE", "false", func(c *config) { c.External.IDTokenOnce = false })
+	f("AUTH_SECURITY_MANUAL_LINKING_ENABLED", "true", func(c *config) { c.External.ManualLinking = true })
+	f("AUTH_EXTERNAL_IOS_BUNDLE_ID", "test.app", func(c *config) { c.External.IOSBundleID = "test.app" })
+	f("AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS", "a.test,b.test", func(c *config) { c.External.AzureDomains = []string{"a.test", "b.test"} })
+	f("AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL", "60", func(c *config) { c.External.DiscoveryTTL = time.Minute })
+	f("AUTH_INTERNAL_HTTP_TIMEOUT", "3s", func(c *config) { c.External.Timeout = 3 * time.Second })
+	f("AUTH_EXTERNAL_ALLOW_INSECURE_URLS", "true", func(c *config) { c.External.AllowInsecure = true })
+	f("AUTH_EXTERNAL_LINKEDIN_MODE", "Legacy", func(c *config) { c.External.LinkedInMode = "legacy" })
+	f("AUTH_EXTERNAL_SLACK_MODE", "legacy", func(c *config) { c.External.SlackMode = "legacy" })
+	for name, client := range clientsOf(&config{}) {
+		_ = client
+		of := func(c *config) *clientConfig { return clientsOf(c)[name] }
+		prefix := "AUTH_EXTERNAL_" + strings.ToUpper(name) + "_"
+		f(prefix+"CLIENT_ID", "a,b", func(c *config) { of(c).ClientID = []string{"a", "b"} })
+		f(prefix+"SECRET", "s", func(c *config) { of(c).Secret = "s" })
+		f(prefix+"REDIRECT_URI", "https://auth.test/callback", func(c *config) { of(c).RedirectURI = "https://auth.test/callback" })
+		f(prefix+"URL", "https://idp.test", func(c *config) { of(c).URL = "https://idp.test" })
+		f(prefix+"EMAIL_OPTIONAL", "true", func(c *config) { of(c).EmailOptional = true })
+		f(prefix+"SKIP_NONCE_CHECK", "true", func(c *config) { of(c).SkipNonceCheck = true })
+		f(prefix+"ID_TOKEN_ONLY", "true", func(c *config) { of(c).IDTokenOnly = true })
+		f(prefix+"DISTRUST_EMAIL", "true", func(c *config) { of(c).DistrustEmail = true })
+		seen[prefix+"ENABLED"] = true // TestConfig_external
+	}
 	seen["AUTH_DEV_MAILBOX"], seen["AUTH_SECURITY_CAPTCHA_ENABLED"] = true, true // among the mistakes
 
 	fields, err := settings.Fields(new(config))
@@ -314,9 +338,8 @@ func TestConfig_warnings(t *testing.T) {
 			t.Errorf("%s: %v %s", environ, mistakes, d)
 		}
 	}
-	f("AUTH_EXTERNAL_GITHUB_ENABLED=true AUTH_EXTERNAL_GITHUB_CLIENT_ID=x AUTH_EXTERNAL_APPLE_ENABLED=false",
-		"AUTH_EXTERNAL_GITHUB_ENABLED: external providers are not in this version; it stays off",
-		"no effect, since what they configure is not in this version: AUTH_EXTERNAL_GITHUB_CLIENT_ID")
+	f("AUTH_MFA_TOTP_ENROLL_ENABLED=true AUTH_EXTERNAL_APPLE_ENABLED=false",
+		"no effect, since what they configure is not in this version: AUTH_MFA_TOTP_ENROLL_ENABLED")
 	f("AUTH_TRACING_ENABLED=true", "AUTH_TRACING_ENABLED: tracing is not in this version and stays off")
 	f("AUTH_METRICS_ENABLED=true", "AUTH_METRICS_ENABLED: metrics are not in this version and stay off")
 	f("AUTH_HOOK_SEND_SMS_ENABLED=false DEBUG=true OTEL_RESOURCE_ATTRIBUTES=a")
@@ -400,7 +423,8 @@ func TestConfig_liveIsComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range fields {
-		if f.Default == "false" && f.Name != "AUTH_SECURITY_CAPTCHA_ENABLED" && f.Name != "AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS" {
+		if f.Default == "false" && f.Name != "AUTH_SECURITY_CAPTCHA_ENABLED" && f.Name != "AUTH_MAILER_AUTOCONFIRM" &&
+			(!strings.HasPrefix(f.Name, "AUTH_EXTERNAL_") || strings.Count(f.Name, "_") < 3) {
 			environ = append(environ, f.Name+"=true")
 		}
 	}

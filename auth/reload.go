@@ -26,6 +26,9 @@ func (d *daemon) apply(c *config, l live) error {
 	if err := d.keeper.Apply(l.keys); err != nil {
 		return err
 	}
+	if err := d.makeProviders(&l); err != nil {
+		return err
+	}
 	if err := d.api.Apply(l.api); err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"gatehouse/auth/internal/mailbox"
 	"gatehouse/auth/internal/outbox"
 	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
@@ -44,6 +45,7 @@ type daemon struct {
 	channels  []string // that this process sends
 	accounts  *account.Accounts
 	api       *httpapi.Server
+	providers atomic.Pointer[provider.Set] // replaced likewise
 	draining  atomic.Bool
 	migrated  atomic.Bool
 }
@@ -87,6 +89,9 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	})
 	defer d.passwords.Close()
 	d.makeMail(l)
+	if err := d.makeProviders(&l); err != nil {
+		return err
+	}
 	if err := d.makeAPI(l); err != nil {
 		return err
 	}
@@ -188,6 +193,24 @@ func (d *daemon) makeMail(l live) {
 		d.channels = append(d.channels, mail.ChannelSMS)
 	}
 	d.outbox = outbox.New(outbox.Options{DB: d.db, Root: d.root, Senders: senders, Now: time.Now, Log: d.log.Logger})
+}
+
+// makeProviders puts the set of external providers into the settings of the flows. The set that was in
+// force keeps nothing open.
+func (d *daemon) makeProviders(l *live) error {
+	l.external.Log = d.log.Logger
+	set, err := provider.New(l.external)
+	if err != nil {
+		return err
+	}
+	for _, line := range l.external.Overrides() {
+		d.log.Info("an external provider is somewhere else than usual", "provider", line)
+	}
+	l.accounts.External.Providers = set
+	if old := d.providers.Swap(set); old != nil {
+		old.Close()
+	}
+	return nil
 }
 
 func (d *daemon) makeAPI(l live) (err error) {
