@@ -47,7 +47,7 @@ type generalConfig struct {
 	Phone bool `env:"AUTH_EXTERNAL_PHONE_ENABLED" envDefault:"false"`
 	// Sign-in without any address.
 	Anonymous bool `env:"AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED" envDefault:"false"`
-	// How long a PKCE code lives; less than 300s counts as 300s.
+	// How long a PKCE code lives, and how long a browser may be away at a provider; less than 300s counts as 300s.
 	FlowLife time.Duration `env:"AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION" envDefault:"300s" min:"0s"`
 }
 

@@ -170,8 +170,8 @@ func (c *externalConfig) providerSettings(r *settings.Report) provider.Settings 
 		Clients: map[string]provider.Client{
 			"apple": c.Apple.client(""), "azure": c.Azure.client(""), "bitbucket": c.Bitbucket.client(""), "discord": c.Discord.client(""),
 			"facebook": c.Facebook.client(""), "figma": c.Figma.client(""), "github": c.GitHub.client(""), "gitlab": c.GitLab.client(""),
-			"google": c.Google.client(""), "keycloak": c.Keycloak.client(""), "linkedin": c.LinkedIn.client(c.LinkedInMode), "notion": c.Notion.client(""),
-			"slack": c.Slack.client(c.SlackMode), "snapchat": c.Snapchat.client(""), "spotify": c.Spotify.client(""), "twitch": c.Twitch.client(""),
+			"google": c.Google.client(""), "keycloak": c.Keycloak.client(""), "linkedin": c.LinkedIn.client(modeOf(c.LinkedInMode)), "notion": c.Notion.client(""),
+			"slack": c.Slack.client(modeOf(c.SlackMode)), "snapchat": c.Snapchat.client(""), "spotify": c.Spotify.client(""), "twitch": c.Twitch.client(""),
 			"twitter": c.Twitter.client(""), "workos": c.WorkOS.client(""),
 		},
 		OIDC:        map[string]provider.Client{},
@@ -188,6 +188,14 @@ func (c *externalConfig) providerSettings(r *settings.Report) provider.Settings 
 		}
 	}
 	return s
+}
+
+// modeOf keeps a mode that its tag has refused from being refused twice.
+func modeOf(mode string) string {
+	if mode != "legacy" {
+		return "oidc"
+	}
+	return mode
 }
 
 // enabledProviders are the names that GET /settings shows as on: of the eighteen first, then the free ones.
