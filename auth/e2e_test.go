@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/auth/internal/provider"
+	"gatehouse/shared/fakeidp"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -73,10 +75,17 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 	if control != nil {
 		routes.Handle("/", control)
 	}
+	idp, err := fakeidp.Start(fakeidp.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idp.Close()
+	routes.Handle("POST /idp/", http.StripPrefix("/idp", controlIDP(idp)))
 	gateway := httptest.NewServer(routes)
 	defer gateway.Close()
 	env := append(environment(database, "AUTH_API_EXTERNAL_URL="+gateway.URL+"/auth/v1",
 		"AUTH_API_MAX_REQUEST_DURATION=60s", "AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=5m"), settings...) // slow machines are no failure
+	env = append(env, providersAt(idp, gateway.URL+"/auth/v1/callback")...)
 	d := start(t, env)
 	at, err := url.Parse(d.http)
 	if err != nil {
@@ -98,7 +107,7 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 	cmd := exec.CommandContext(ctx, node, "--test-reporter=./reporter.mjs", "--test-reporter-destination=stdout", script)
 	cmd.Dir = dir
 	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "AUTH_URL=" + gateway.URL + "/auth/v1", "MAILBOX=" + d.mailbox, "ALGORITHM=" + algorithm,
+		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "AUTH_URL=" + gateway.URL + "/auth/v1", "MAILBOX=" + d.mailbox, "IDP=" + gateway.URL + "/idp", "ALGORITHM=" + algorithm,
 		"SERVICE_KEY=" + serviceKey("service_role"), "ANON_KEY=" + serviceKey("anon"),
 	}
 	var stdout, stderr bytes.Buffer
@@ -127,6 +136,48 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 	if err != nil && failed == 0 || cases == 0 {
 		t.Errorf("%s: %v, %d cases\n%s", script, err, cases, stderr.String())
 	}
+}
+
+// providersAt are settings of every provider, at a fake.
+func providersAt(idp *fakeidp.Server, callback string) []string {
+	env := []string{"AUTH_SECURITY_MANUAL_LINKING_ENABLED=true"}
+	for _, name := range provider.Names() {
+		p := "AUTH_EXTERNAL_" + strings.ToUpper(name) + "_"
+		env = append(env, p+"ENABLED=true", p+"CLIENT_ID="+fakeidp.ClientID, p+"SECRET="+fakeidp.ClientSecret, p+"REDIRECT_URI="+callback, p+"URL="+idp.Base(name))
+	}
+	return env
+}
+
+// controlIDP lets a script say who signs in at the fake, and gives out ID tokens.
+func controlIDP(idp *fakeidp.Server) http.Handler {
+	control := http.NewServeMux()
+	control.HandleFunc("POST /user", func(w http.ResponseWriter, r *http.Request) {
+		var in struct {
+			User fakeidp.User
+			Deny string
+		}
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		idp.SetUser(in.User)
+		for _, name := range provider.Names() {
+			idp.Behave(name, fakeidp.Behaviour{Deny: name == in.Deny})
+		}
+	})
+	control.HandleFunc("POST /token", func(w http.ResponseWriter, r *http.Request) {
+		var in struct {
+			Provider string
+			User     fakeidp.User
+			Claims   map[string]any
+		}
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		io.WriteString(w, idp.IDToken(in.Provider, in.User, in.Claims))
+	})
+	return control
 }
 
 // lineScanner reads lines of up to 4 MiB.

@@ -237,9 +237,17 @@ func TestReload(t *testing.T) {
 	if a := d.want(t, 200, "GET", "/settings", "", ""); a.body["disable_signup"] != false {
 		t.Error(a.text)
 	}
-	hup("AUTH_DISABLE_SIGNUP=true\nAUTH_DB_MAX_POOL_SIZE=3\nLOG_LEVEL=debug\nAUTH_JWT_EXP=77", "SIGHUP: read the settings again")
+	const half = "/authorize?provider=github&code_challenge=x"
+	if a := d.want(t, 400, "GET", half, "", ""); a.str("msg") != "Unsupported provider: provider is not enabled" {
+		t.Error(a.text)
+	}
+	hup("AUTH_EXTERNAL_GITHUB_ENABLED=true\nAUTH_EXTERNAL_GITHUB_CLIENT_ID=x\nAUTH_EXTERNAL_GITHUB_SECRET=y\nAUTH_EXTERNAL_GITHUB_REDIRECT_URI=http://localhost:9999/callback\n"+
+		"AUTH_DISABLE_SIGNUP=true\nAUTH_DB_MAX_POOL_SIZE=3\nLOG_LEVEL=debug\nAUTH_JWT_EXP=77", "SIGHUP: read the settings again")
 	d.log.await(t, `"name":"AUTH_DB_MAX_POOL_SIZE"`, nil)
 	if a := d.want(t, 200, "GET", "/settings", "", ""); a.body["disable_signup"] != true {
+		t.Error(a.text)
+	}
+	if a := d.want(t, 400, "GET", half, "", ""); a.str("msg") != "PKCE flow requires code_challenge_method and code_challenge" {
 		t.Error(a.text)
 	}
 	if a := d.want(t, 422, "POST", "/signup", "", `{"email":"ann@example.org","password":"correct horse"}`); a.str("error_code") != "signup_disabled" {

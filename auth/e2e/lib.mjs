@@ -15,6 +15,7 @@ export const serviceKey = env('SERVICE_KEY')
 export const algorithm = env('ALGORITHM')
 export const anonKey = env('ANON_KEY')
 const mailbox = env('MAILBOX')
+const idp = env('IDP')
 
 // The application's own page; SITE_URL's origin.
 export const page = 'http://localhost:3000/welcome'
@@ -189,3 +190,43 @@ export async function signedIn(email = address(), options = {}) {
 
 // claims are an access token's, unchecked.
 export const claims = (token) => JSON.parse(Buffer.from(token.split('.')[1], 'base64url'))
+
+// person says who sits at the fake provider; deny names a provider at which he refuses.
+export async function person(user, { deny } = {}) {
+  const answer = await fetch(`${idp}/user`, { method: 'POST', body: JSON.stringify({ User: { ID: String(Math.floor(Math.random() * 1e12)), ...user }, Deny: deny ?? '' }) })
+  assert.equal(answer.status, 200, await answer.text())
+}
+
+// idToken is what a provider's own sign-in on a telephone gives an application.
+export async function idToken(provider, user, more = {}) {
+  const answer = await fetch(`${idp}/token`, { method: 'POST', body: JSON.stringify({ Provider: provider, User: user, Claims: { jti: randomUUID(), ...more } }) })
+  return answer.text()
+}
+
+// travel is a browser on its way from one redirect to the next, with its cookies, until it reaches the
+// application.
+export async function travel(address, { cookies = true } = {}) {
+  const jar = new Map()
+  let init = {}
+  for (let hops = 0; hops < 10; hops++) {
+    const headers = cookies && jar.size ? { cookie: [...jar].map(([k, v]) => `${k}=${v}`).join('; ') } : {}
+    const answer = await recorded(address, { ...init, headers: { ...init.headers, ...headers }, redirect: 'manual' })
+    for (const line of answer.headers.getSetCookie()) {
+      const [, name, value] = /^([^=]*)=([^;]*)/.exec(line)
+      value ? jar.set(name, value) : jar.delete(name)
+    }
+    init = {}
+    if (answer.status === 200) { // a form that posts itself (Apple)
+      const html = await answer.text()
+      const plain = (s) => s.replaceAll('&#34;', '"').replaceAll('&#39;', "'").replaceAll('&lt;', '<').replaceAll('&gt;', '>').replaceAll('&#43;', '+').replaceAll('&amp;', '&')
+      address = plain(/<form[^>]* action="([^"]*)"/.exec(html)[1])
+      const body = new URLSearchParams([...html.matchAll(/<input[^>]* name="([^"]*)"[^>]* value="([^"]*)"/g)].map(([, k, v]) => [plain(k), plain(v)]))
+      init = { method: 'POST', body: body.toString(), headers: { 'content-type': 'application/x-www-form-urlencoded' } }
+      continue
+    }
+    assert.ok([302, 303].includes(answer.status), `${address}: ${answer.status} ${await answer.text()}`)
+    address = answer.headers.get('location')
+    if (new URL(address).origin === new URL(page).origin) return address
+  }
+  assert.fail('no end of redirects')
+}
