@@ -58,7 +58,7 @@ func (s *SentinelSet) Master(ctx context.Context) (*Server, error) {
 		votes[strings.Join(strings.Fields(got), ":")]++
 	}
 	for _, server := range s.Servers {
-		if votes[server.Addr()] > len(s.Sentinels)/2 {
+		if votes[s.options.known(server)] > len(s.Sentinels)/2 {
 			return server, nil
 		}
 	}
