@@ -38,7 +38,7 @@ type Cluster struct {
 	mu    sync.Mutex
 	nodes map[string]*clusterNode // by address
 	peers []string                // all addresses that the cluster named, and those of the settings
-	next  int                     // the peer to ask next
+	turn  int                     // the peer to ask next
 	down  bool                    // nobody found the cluster in order when last asked
 
 	kick chan struct{} // asks for a refresh
@@ -246,10 +246,28 @@ func (c *Cluster) addHits(ctx context.Context, req *Request) error {
 	case undone == nil:
 		return err
 	}
+	for i := range req.Hits {
+		req.Hits[i].Err = nil
+	}
 	var left leftover
+	var out outcome
 	left.take(undone, req, nil, n.addr)
 	n.recycle(undone)
-	return c.addLater(ctx, req, &left)
+	c.addLater(ctx, req, &left, &out)
+	return out.of(req)
+}
+
+// addWhole is addHits, and fails as a whole.
+func (c *Cluster) addWhole(ctx context.Context, req *Request) error {
+	err := c.addHits(ctx, req)
+	if err == ErrPartial {
+		for i := range req.Hits {
+			if req.Hits[i].Err != nil {
+				return req.Hits[i].Err
+			}
+		}
+	}
+	return err
 }
 
 // add is one request to one node; see finish.
@@ -288,51 +306,52 @@ func (c *Cluster) addStop(ctx context.Context, req *Request) error {
 			return err
 		}
 	}
-	return addApart(ctx, req, c.addHits)
+	return addApart(ctx, req, c.addWhole)
 }
 
 // maxRedirects is how many redirections in a row are followed without a pause.
 const maxRedirects = 4
 
 // addLater carries out what was redirected, or could not be carried out when it was asked.
-func (c *Cluster) addLater(ctx context.Context, req *Request, left *leftover) error {
+func (c *Cluster) addLater(ctx context.Context, req *Request, left *leftover, out *outcome) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
+	s := c.splits.Get().(*split)
+	defer c.splits.Put(s)
 	for n := 0; len(left.at) > 0; n++ {
 		if left.reason > redoAsk || n >= maxRedirects {
 			c.trouble()
 			if err := pause(ctx, n); err != nil {
-				return err
+				for _, at := range left.at {
+					out.fail(&req.Hits[at], err)
+				}
+				return
 			}
 		}
-		s := c.splits.Get().(*split)
 		s.reset(&left.req)
-		var less leftover
+		less := new(leftover)
 		for i := range left.req.Hits {
 			h := &left.req.Hits[i]
-			var to *clusterNode
-			if h.asking {
-				to = c.named(left.to[i], left.from[i])
+			if to := c.next(h, left.to[i], left.from[i]); to != nil {
+				s.add(to, h, left.at[i])
 			} else {
-				if left.to[i] != "" {
-					c.moved(h.Key, left.to[i], left.from[i])
-				}
-				to = c.slots[slotOf(h.Key)].Load()
-			}
-			if to == nil {
 				less.later(&left.req, h, left.at[i])
-				continue
 			}
-			s.add(to, h, left.at[i])
 		}
-		err := c.carry(ctx, s, req, &less)
-		c.splits.Put(s)
-		if err != nil {
-			return err
-		}
-		left = &less
+		c.carry(ctx, s, req, less, out)
+		left = less
 	}
-	return nil
+}
+
+// next is the node to try a hit on that another one has sent away; nil: nobody's.
+func (c *Cluster) next(h *Hit, to, from string) *clusterNode {
+	if h.asking {
+		return c.named(to, from)
+	}
+	if to != "" {
+		c.moved(h.Key, to, from)
+	}
+	return c.slots[slotOf(h.Key)].Load()
 }
 
 var errNoNode = errors.New("no node of the cluster answers")

@@ -295,3 +295,45 @@ func TestCluster_failover(t *testing.T) {
 	}
 	setTimeout(15 * time.Second)
 }
+
+// A node that is lost fails its own hits; the others of the request are counted. Under the stop option the
+// request fails as a whole, and nothing is counted.
+func TestCluster_partial(t *testing.T) {
+	cluster := testdb.Cluster(t)
+	for _, parallelism := range []int{1, 0} {
+		if err := cluster.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s := openTest(t, KVStoreOptions{Type: InCluster, URL: cluster.URL(), Parallelism: parallelism, Stall: -1}).(*Cluster)
+		tags := tagsOfNodes()
+		hits := func() []Hit { return []Hit{h(tags[0]+"p", 1), h(tags[1]+"p", 1), h(tags[0]+"q", 2)} }
+		lost := s.slots[slotOf([]byte(tags[1]))].Load()
+		lost.breaker.mu.Lock()
+		lost.breaker.trip(1 << 60) // no probe
+		lost.breaker.mu.Unlock()
+		req := &Request{Hits: hits(), Now: now()}
+		if err := s.Add(t.Context(), req); err != ErrPartial {
+			t.Fatalf("%v, want ErrPartial", err)
+		}
+		for i, want := range []error{nil, ErrOpen, nil} {
+			if req.Hits[i].Err != want {
+				t.Errorf("hit %d: %v, want %v", i, req.Hits[i].Err, want)
+			}
+		}
+		if req.Hits[0].After != 1 || req.Hits[2].After != 2 {
+			t.Errorf("totals %d and %d, want 1 and 2", req.Hits[0].After, req.Hits[2].After)
+		}
+		req = &Request{Hits: hits(), Now: now(), Stop: true}
+		if err := s.Add(t.Context(), req); err != ErrOpen {
+			t.Errorf("the stop option: %v, want ErrOpen", err)
+		}
+		if err := s.Add(t.Context(), &Request{Hits: hits()[1:2], Now: now()}); err != ErrOpen {
+			t.Errorf("alone: %v, want ErrOpen", err)
+		}
+		lost.breaker.probed(true)
+		req = &Request{Hits: hits(), Now: now()}
+		if err := s.Add(t.Context(), req); err != nil || req.Hits[0].After != 2 || req.Hits[1].After != 1 {
+			t.Errorf("afterwards: %v %+v", err, req.Hits)
+		}
+	}
+}

@@ -33,9 +33,9 @@ func (c *Cluster) refresh(ctx context.Context) error {
 	c.mu.Lock()
 	peers := make([]string, 0, len(c.peers))
 	for i := range c.peers { // each time another one first
-		peers = append(peers, c.peers[(c.next+i)%len(c.peers)])
+		peers = append(peers, c.peers[(c.turn+i)%len(c.peers)])
 	}
-	c.next++
+	c.turn++
 	c.mu.Unlock()
 	failure := errNoNode
 	defer func() {

@@ -16,6 +16,31 @@ type part struct {
 	req  Request
 	at   []int // the hits' places in the request
 	call *call // under way
+	err  error
+}
+
+// outcome is what became of the hits of one request.
+type outcome struct {
+	failed int
+	err    error // of the first that failed
+}
+
+func (o *outcome) fail(h *Hit, err error) {
+	if h.Err = err; o.err == nil {
+		o.err = err
+	}
+	o.failed++
+}
+
+// of is what Add returns: hits that have failed leave the others theirs.
+func (o *outcome) of(req *Request) error {
+	switch o.failed {
+	case 0:
+		return nil
+	case len(req.Hits):
+		return o.err
+	}
+	return ErrPartial
 }
 
 // reset empties it for hits of req.
@@ -24,7 +49,7 @@ func (s *split) reset(req *Request) {
 	for i := range s.parts {
 		p := &s.parts[i]
 		clear(p.req.Hits) // keys of others
-		p.node, p.call, p.req.Hits, p.at = nil, nil, p.req.Hits[:0], p.at[:0]
+		p.node, p.call, p.err, p.req.Hits, p.at = nil, nil, nil, p.req.Hits[:0], p.at[:0]
 	}
 	s.parts = s.parts[:0]
 }
@@ -48,56 +73,53 @@ func (s *split) add(n *clusterNode, h *Hit, at int) {
 	p.req.Hits, p.at = append(p.req.Hits, *h), append(p.at, at)
 }
 
-// addSpread carries out a request whose keys several nodes have.
+// addSpread carries out a request whose keys several nodes have. A node that fails fails its own.
 func (c *Cluster) addSpread(ctx context.Context, req *Request) error {
 	s := c.splits.Get().(*split)
 	defer c.splits.Put(s)
 	s.reset(req)
 	var left leftover
+	var out outcome
 	for i := range req.Hits {
 		h := &req.Hits[i]
+		h.Err = nil
 		if n := c.slots[slotOf(h.Key)].Load(); n != nil {
 			s.add(n, h, i)
 		} else {
 			left.later(req, h, i)
 		}
 	}
-	if err := c.carry(ctx, s, req, &left); err != nil || len(left.at) == 0 {
-		return err
+	c.carry(ctx, s, req, &left, &out)
+	if len(left.at) > 0 {
+		c.addLater(ctx, req, &left, &out)
 	}
-	return c.addLater(ctx, req, &left)
+	return out.of(req)
 }
 
-// carry has the nodes carry out their parts, c.width of them at a time, and puts what they have not
-// into left. After an error nothing more is sent.
-func (c *Cluster) carry(ctx context.Context, s *split, req *Request, left *leftover) (err error) {
+// carry has the nodes carry out their parts, c.width of them at a time, and puts what they cannot at
+// present into left.
+func (c *Cluster) carry(ctx context.Context, s *split, req *Request, left *leftover, out *outcome) {
 	begun := 0
 	for i := range s.parts {
-		for ; err == nil && begun < len(s.parts) && begun-i < c.width; begun++ {
+		for ; begun < len(s.parts) && begun-i < c.width; begun++ {
 			p := &s.parts[begun]
-			if p.call, err = p.node.begin(ctx, &p.req); err == errClosed {
-				err = nil // the node has just been given up; without a call the part is left over
-			}
-		}
-		if i >= begun {
-			break // it failed
+			p.call, p.err = p.node.begin(ctx, &p.req)
 		}
 		p := &s.parts[i]
-		if err != nil {
-			p.node.abandon(p.call)
-			continue
-		}
 		var undone *call
-		if p.call != nil {
-			undone, err = p.node.finish(ctx, p.call, &p.req)
+		if p.err == nil {
+			undone, p.err = p.node.finish(ctx, p.call, &p.req)
 		}
 		switch {
-		case p.call == nil || err == errClosed:
-			err = nil
-			for j := range p.req.Hits {
-				left.later(&p.req, &p.req.Hits[j], p.at[j])
+		case p.err == errClosed: // the node has just been given up
+			for j, at := range p.at {
+				left.later(&p.req, &p.req.Hits[j], at)
 			}
-		case err == nil:
+		case p.err != nil:
+			for _, at := range p.at {
+				out.fail(&req.Hits[at], p.err)
+			}
+		default:
 			for j, at := range p.at {
 				req.Hits[at].After, req.Hits[at].Spared = p.req.Hits[j].After, p.req.Hits[j].Spared
 			}
@@ -107,17 +129,5 @@ func (c *Cluster) carry(ctx context.Context, s *split, req *Request, left *lefto
 			}
 		}
 		p.call = nil
-	}
-	return err
-}
-
-// abandon leaves a call that nobody waits for any more.
-func (s *KVStore) abandon(c *call) {
-	if c == nil || c.claim(left) {
-		return // it belongs to the batcher
-	}
-	<-c.ready
-	if c.state.Load() == answered {
-		s.recycle(c)
 	}
 }
