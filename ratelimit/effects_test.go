@@ -18,17 +18,21 @@ import (
 //
 // and runs as TestEffects/DRAIN_DELAY, beside the others.
 
-// effects are the tests by variable.
-var effects = map[string]func(*testing.T){}
+// effects are the tests, shown the variables that have one.
+var (
+	effects = map[string]func(*testing.T){}
+	shown   = map[string]bool{}
+)
 
-// effect registers the test of one variable, or of several (with a space between) that only work together.
+// effect registers the test of one variable, or of several (with a space between) that one test shows.
 func effect(names string, test func(*testing.T)) bool {
 	for name := range strings.FieldsSeq(names) {
-		if effects[name] != nil {
+		if shown[name] {
 			panic(name + " has two effect tests")
 		}
-		effects[name] = test
+		shown[name] = true
 	}
+	effects[strings.Join(strings.Fields(names), "+")] = test
 	return true
 }
 
@@ -59,11 +63,11 @@ func TestEffects_everyVariable(t *testing.T) {
 		names[name] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if effects[name] == nil {
-			t.Errorf("%s has no test that shows its effect", name)
+		if !shown[name] {
+			t.Errorf("%s has no test that shows its effect: see effects_test.go", name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(effects)) {
+	for _, name := range slices.Sorted(maps.Keys(shown)) {
 		if !names[name] {
 			t.Errorf("%s has an effect test and is no variable", name)
 		}
