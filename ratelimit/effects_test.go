@@ -18,21 +18,17 @@ import (
 //
 // and runs as TestEffects/DRAIN_DELAY, beside the others.
 
-// effects are the tests, shown the variables that have one.
-var (
-	effects = map[string]func(*testing.T){}
-	shown   = map[string]bool{}
-)
+// effects are the tests by variable.
+var effects = map[string]func(*testing.T){}
 
-// effect registers the test of one variable, or of several (with a space between) that one test shows.
+// effect registers the test of one variable, or of several (with a space between) that only work together.
 func effect(names string, test func(*testing.T)) bool {
 	for name := range strings.FieldsSeq(names) {
-		if shown[name] {
+		if effects[name] != nil {
 			panic(name + " has two effect tests")
 		}
-		shown[name] = true
+		effects[name] = test
 	}
-	effects[strings.Join(strings.Fields(names), "+")] = test
 	return true
 }
 
@@ -63,11 +59,11 @@ func TestEffects_everyVariable(t *testing.T) {
 		names[name] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if !shown[name] {
-			t.Errorf("%s has no test that shows its effect: see effects_test.go", name)
+		if effects[name] == nil {
+			t.Errorf("%s has no test that shows its effect", name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(shown)) {
+	for _, name := range slices.Sorted(maps.Keys(effects)) {
 		if !names[name] {
 			t.Errorf("%s has an effect test and is no variable", name)
 		}

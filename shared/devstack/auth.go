@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"gatehouse/shared/child"
+	"gatehouse/shared/fakeidp"
 	"gatehouse/shared/localserver"
 )
 
@@ -22,8 +24,9 @@ type auth struct {
 	process       *child.Process
 	postgres      *localserver.Server
 	program       string
-	home          string // its working directory: log, secret, the person's .env
-	http, mailbox string // host:port
+	home          string          // its working directory: log, secret, the person's .env
+	provider      *fakeidp.Server // nobody has an account there
+	http, mailbox string          // host:port
 	env           []string
 	admin, anon   string // service tokens
 }
@@ -48,17 +51,21 @@ func startAuth(ctx context.Context, bin, dir string, out io.Writer) (a *auth, er
 	if err = os.MkdirAll(a.home, 0o700); err != nil {
 		return a, err
 	}
+	var idp string
 	for _, l := range []struct {
 		name string
 		port int
 		addr *string
-	}{{"auth", 8082, &a.http}, {"the mailbox", 8083, &a.mailbox}} {
+	}{{"auth", 8082, &a.http}, {"the mailbox", 8083, &a.mailbox}, {"the fake identity provider", 8084, &idp}} {
 		if *l.addr, err = freeAddr(l.port); err != nil {
 			return a, fmt.Errorf("%s: %w", l.name, err)
 		}
 		if want := loopback(l.port); *l.addr != want {
 			fmt.Fprintf(out, "%s is busy: %s listens on %s\n", want, l.name, *l.addr)
 		}
+	}
+	if a.provider, err = fakeidp.Start(fakeidp.Options{Addr: idp, Interactive: true}); err != nil {
+		return a, err
 	}
 	if a.postgres, err = localserver.Postgres(ctx, localserver.PostgresOptions{}); err != nil {
 		return a, fmt.Errorf("PostgreSQL: %w", err)
@@ -123,8 +130,27 @@ func (a *auth) environment() error {
 		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=" + mailboxPort, "AUTH_SMTP_MAX_FREQUENCY=0", "AUTH_SMS_MAX_FREQUENCY=0",
 		"AUTH_RATE_LIMIT_EMAIL_SENT=1000000", "AUTH_RATE_LIMIT_SMS_SENT=1000000", "AUTH_RATE_LIMIT_SMS_PER_NUMBER=0",
 		"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_LOG_FORMAT=text",
-	}, passedOn("PATH", "HOME", "LOG_LEVEL")...)
+	}, append(a.providers(), passedOn("PATH", "HOME", "LOG_LEVEL")...)...)
 	return nil
+}
+
+// providers are two that lead to the fake one: a free OpenID Connect provider and GitHub's dialect.
+func (a *auth) providers() []string {
+	env := []string{
+		"AUTH_EXTERNAL_OIDC_LOCAL_ISSUER=" + a.provider.Base("oidc"),
+		"AUTH_EXTERNAL_GITHUB_ENABLED=true", "AUTH_EXTERNAL_GITHUB_URL=" + a.provider.Base("github"),
+	}
+	for _, prefix := range []string{"AUTH_EXTERNAL_OIDC_LOCAL_", "AUTH_EXTERNAL_GITHUB_"} {
+		env = append(env, prefix+"CLIENT_ID="+fakeidp.ClientID, prefix+"SECRET="+fakeidp.ClientSecret, prefix+"REDIRECT_URI=http://"+a.http+"/callback")
+	}
+	return env
+}
+
+// signInLink begins a sign-in through the fake provider, which ends at its page that shows the session.
+func (a *auth) signInLink(provider string) string {
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(a.provider.URL, "http://"))
+	back := "http://localhost:" + port + fakeidp.SignedIn // the site's own host, which may have any port on loopback
+	return "http://" + a.http + "/authorize?provider=" + provider + "&redirect_to=" + url.QueryEscape(back)
 }
 
 // makeSecret writes a secret once: with the same one the service tokens of yesterday are good today.
@@ -149,6 +175,9 @@ func (a *auth) stop() error {
 	}
 	if a.postgres != nil {
 		a.postgres.Close()
+	}
+	if a.provider != nil {
+		a.provider.Close()
 	}
 	return err
 }
@@ -176,6 +205,11 @@ Refresh, and keep the new session:
 Sign out everywhere:
   curl -i -X POST 'http://%[1]s/logout?scope=global' %[6]s
 
+Sign in with the local fake provider: open in a browser, choose who to be, and look at the session
+  %[12]s
+The same as GitHub does it:
+  %[13]s
+
 Service tokens (role service_role for administrators' programs, anon for browsers):
   SERVICE_ROLE_KEY=%[8]s
   ANON_KEY=%[9]s
@@ -184,5 +218,5 @@ An administrator's list of users:
 
 The limits on mails and SMS are lifted here. Log: %[10]s. Further settings: %[11]s.
 `, a.http, a.mailbox, a.postgres.PostgresURL("postgres"), ann, session, bearer, field("refresh_token"), a.admin, a.anon,
-		filepath.Join(dir, "auth", "log"), filepath.Join(dir, "auth", ".env"))
+		filepath.Join(dir, "auth", "log"), filepath.Join(dir, "auth", ".env"), a.signInLink("local"), a.signInLink("github"))
 }

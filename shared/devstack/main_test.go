@@ -3,8 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
+	"io"
 	"net"
 	"net/http"
+	"net/http/cookiejar"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -133,6 +136,7 @@ func TestStack(t *testing.T) {
 	})
 
 	typeAuth(t, typed)
+	signIn(t, shown.String())
 
 	interrupt()
 	if err := <-ended; err != nil {
@@ -168,6 +172,54 @@ func typeAuth(t *testing.T, typed func(string) string) {
 	f(`curl -i -X POST 'http://\S+/logout`, "204 No Content")
 	f(`curl -s http://\S+/user `, `session_not_found`)
 	f(`curl -s http://\S+/admin/users `, `"ann@example.org"`)
+}
+
+// signIn follows the links that begin a sign-in through the fake provider, as a browser does.
+func signIn(t *testing.T, text string) {
+	t.Helper()
+	links := regexp.MustCompile(`(?m)^  (http://\S+/authorize\?\S+)$`).FindAllStringSubmatch(text, -1)
+	if len(links) != 2 {
+		t.Fatalf("%d links to sign in in\n%s", len(links), text)
+	}
+	for _, link := range links {
+		jar, err := cookiejar.New(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		browser := &http.Client{Jar: jar, Timeout: time.Minute}
+		page, err := browser.Get(link[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		page.Body.Close()
+		at := page.Request.URL
+		query := at.Query()
+		query.Set("-email", "carol@example.org")
+		at.RawQuery = query.Encode()
+		end, err := browser.Get(at.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		end.Body.Close()
+		got, err := url.ParseQuery(end.Request.URL.EscapedFragment())
+		if err != nil || got.Get("access_token") == "" || got.Get("provider_token") == "" || end.Request.URL.Path != "/signed-in" {
+			t.Fatalf("%s ends at %s (%v)", link[1], end.Request.URL, err)
+		}
+		r, err := http.NewRequest(http.MethodGet, strings.Split(link[1], "/authorize")[0]+"/user", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+got.Get("access_token"))
+		who, err := browser.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(who.Body)
+		who.Body.Close()
+		if err != nil || !bytes.Contains(body, []byte(`"email":"carol@example.org"`)) {
+			t.Errorf("%s signs in %s", link[1], body)
+		}
+	}
 }
 
 func TestBusyPort(t *testing.T) {

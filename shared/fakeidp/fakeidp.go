@@ -12,6 +12,7 @@ package fakeidp
 import (
 	"context"
 	"crypto/rand"
+	_ "embed"
 	"errors"
 	"fmt"
 	"net"
@@ -28,6 +29,12 @@ const (
 	ClientID     = "fake-client"
 	ClientSecret = "fake secret/+&" // not the same in a form, in Basic and in OAuth 1.0a
 )
+
+// SignedIn is the path of a page that shows what a finished sign-in brought.
+const SignedIn = "/signed-in"
+
+//go:embed signedin.html
+var signedIn []byte
 
 // User is somebody with an account at the fake.
 type User struct {
@@ -104,7 +111,8 @@ type grant struct {
 // Options of a server. The zero value is for tests.
 type Options struct {
 	Addr string // "": a free port of 127.0.0.1
-	// Interactive shows a page "sign in as ..." instead of sending the browser back at once.
+	// Interactive shows a page "sign in as ..." instead of sending the browser back at once. There is also
+	// SignedIn, which stands for the application that somebody signs in to.
 	Interactive bool
 	People      []User // on that page; nil: Ann and Bob
 }
@@ -205,6 +213,11 @@ func (s *Server) complain(dialect, format string, args ...any) {
 
 // ServeHTTP routes by the first part of the path, the dialect, and the rest.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.interactive && r.URL.Path == SignedIn {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Write(signedIn)
+		return
+	}
 	name, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	d, ok := dialects[name]
 	if !ok {
