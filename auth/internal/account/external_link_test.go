@@ -9,8 +9,11 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
 )
 
 func linking(s *account.Settings) { s.External.ManualLinking = true }
@@ -60,6 +63,60 @@ func TestLink(t *testing.T) {
 	// What he signs in with next time.
 	if h.enters(person("github", "17", "!else@example.org")).User.ID != u.ID {
 		t.Error("another user")
+	}
+}
+
+// A linked identity's session keeps the level of the one that it was linked from (4.2).
+func TestLink_keepsTheLevel(t *testing.T) {
+	t.Parallel()
+	url := storetest.URL(t)
+	db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	h := openOn(t, db, linking)
+	mia := h.confirmed("mia@example.org")
+	raise(t, url, mia.Session)
+	g := h.link(mia, person("github", "17", "!else@example.org"))
+	methods := func(g account.Grant) (list []string) {
+		c := h.caller(g)
+		for _, m := range c.Claims.AMR {
+			list = append(list, m.Method)
+		}
+		return append(list, c.Claims.AAL)
+	}
+	if got := fmt.Sprint(methods(g)); got != "[oauth totp password aal2]" {
+		t.Error(got)
+	}
+	p := person("gitlab", "18", "!else@example.org")
+	p.Challenge = account.Challenge{Challenge: s256(verifier).Challenge, Method: "s256"}
+	c := h.caller(mia)
+	p.LinkTo = &c
+	out, err := h.Arrive(t.Context(), browser, p)
+	refused(t, err, "")
+	g, err = h.exchange(out.Code, verifier)
+	refused(t, err, "")
+	if got := fmt.Sprint(methods(g)); got != "[oauth totp password aal2]" {
+		t.Error(got)
+	}
+	// A sign-in begins at aal1 whatever other sessions there are.
+	if got := fmt.Sprint(methods(h.enters(person("github", "17", "!else@example.org")))); got != "[oauth aal1]" {
+		t.Error(got)
+	}
+}
+
+// raise lifts a session to aal2, as a verified factor does.
+func raise(t *testing.T, url string, session uuid.UUID) {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	_, err = c.Exec(t.Context(), `update sessions set aal = 2, amr = '[{"method": "totp", "timestamp": 2}, {"method": "password", "timestamp": 1}]' where id = $1`, session)
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package account_test
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,10 +11,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
 )
 
 // person is whom a provider vouches for. Of addresses: * is primary and verified, ! primary and not
@@ -570,7 +573,13 @@ func TestExternal_invitation(t *testing.T) {
 
 func TestExternal_pkce(t *testing.T) {
 	t.Parallel()
-	h := open(t)
+	url := storetest.URL(t)
+	db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	h := openOn(t, db)
 	p := person("github", "17", "*mia@example.org")
 	p.RefreshToken = "refresh"
 	p.Challenge = account.Challenge{Challenge: s256(verifier).Challenge, Method: "s256"}
@@ -581,8 +590,15 @@ func TestExternal_pkce(t *testing.T) {
 	if u := h.user(out.User); !u.LastSignInAt.IsZero() {
 		t.Errorf("signed in before the code was exchanged: %+v", u)
 	}
+	rows := dump(t, url, "flows")
+	if strings.Contains(rows, "token of 17") || strings.Contains(rows, hex.EncodeToString([]byte("token of 17"))) || !strings.Contains(rows, "github") {
+		t.Errorf("the provider's tokens lie open: %s", rows)
+	}
 	g, err := h.exchange(out.Code, verifier)
 	refused(t, err, "")
+	if left := dump(t, url, "flows"); left != "" {
+		t.Errorf("left: %s", left)
+	}
 	if g.ProviderToken != "token of 17" || g.ProviderRefreshToken != "refresh" || h.caller(g).Claims.AMR[0].Method != "oauth" {
 		t.Errorf("%+v", g)
 	}
@@ -594,6 +610,21 @@ func TestExternal_pkce(t *testing.T) {
 	h.pass(5*time.Minute + time.Second)
 	_, err = h.exchange(out.Code, verifier)
 	refused(t, err, "flow_state_expired: invalid flow state, flow state has expired")
+}
+
+// dump is a table as text.
+func dump(t *testing.T, url, table string) string {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	var text string
+	if err := c.QueryRow(t.Context(), `select coalesce(string_agg(x::text, ' '), '') from `+table+` x`).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // An ID token signs in once; one whose sign-in failed may come again.

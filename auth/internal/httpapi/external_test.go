@@ -503,6 +503,15 @@ func TestCallback_boundToTheBrowser(t *testing.T) {
 	if k.SameSite != http.SameSiteNoneMode || !k.Secure {
 		t.Errorf("%+v", k)
 	}
+	// By http, which is for development, the name can't promise that.
+	a.apply(func(_ *account.Settings, s *Settings) { s.ExternalURL = "http://localhost:9999" })
+	k = a.do("GET /authorize?provider=github", nil).Cookies()[0]
+	if !strings.HasPrefix(k.Name, "gatehouse-state-") || k.Secure {
+		t.Errorf("%+v", k)
+	}
+	b = a.authorize("provider=github")
+	a.callback(b.back, b.cookies...).in()
+	a.apply(func(_ *account.Settings, s *Settings) { s.ExternalURL = externalURL })
 	// For clients without cookies.
 	b = a.authorize("provider=github")
 	a.settings(func(s *account.Settings) { s.External.StateCookie = false })
@@ -535,6 +544,10 @@ func TestAuthorize(t *testing.T) {
 		t.Errorf("HEAD: %d", got.StatusCode)
 	}
 	a.do("GET /authorize?provider=gitlab", nil, header{"X-JWT-AUD", "other"}).refused(400, "validation_failed", "*")
+
+	// Twitter is asked first; that it can't be is told at once.
+	a.idp.Behave("twitter", answers("/oauth/request_token", fakeidp.ServerError))
+	a.do("GET /authorize?provider=twitter", nil).refused(500, "unexpected_failure", "*")
 
 	// Only what is the provider's goes there, and a target that is not allowed is the site.
 	u, err := url.Parse(a.do("GET /authorize?provider=gitlab&prompt=consent&redirect_to=https://evil.example/&scope=all&state=mine&client_id=x&scopes=a,b&nul=%00", nil).Header.Get("Location"))
