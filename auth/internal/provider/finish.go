@@ -1,9 +1,12 @@
 package provider
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -112,13 +115,26 @@ func (p *Provider) exchange(ctx context.Context, at endpoints, code string, kept
 	return t, nil
 }
 
-// acceptJSON asks for JSON, which GitHub answers only then.
+// acceptJSON asks for JSON, which GitHub answers only then, and knows JSON when it sees it: what a server
+// says of the type of its answer decides how package oauth2 reads it, and some say text/plain.
 type acceptJSON struct{ next http.RoundTripper }
 
 func (a acceptJSON) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Accept", "application/json")
-	return a.next.RoundTrip(r)
+	resp, err := a.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	body := bufio.NewReaderSize(resp.Body, 16) // of the least size there is
+	if start, _ := body.Peek(16); bytes.HasPrefix(bytes.TrimLeft(start, " \t\r\n"), []byte("{")) {
+		resp.Header.Set("Content-Type", "application/json")
+	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{body, resp.Body}
+	return resp, nil
 }
 
 // extra is a string member of the token's answer, "" when there is none.

@@ -459,3 +459,20 @@ func TestGitHubForm(t *testing.T) {
 		t.Error("expires_in as text")
 	}
 }
+
+// TestTokenCalledText: JSON is JSON, whatever its sender calls it.
+func TestTokenCalledText(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	set := setOf(t, settingsOf(f))
+	for _, kind := range []string{"text/plain; charset=utf-8", "application/x-www-form-urlencoded", "text/html", "application/json"} {
+		for _, before := range []string{"", "\n  "} {
+			f.Behave("workos", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{
+				"token": {Type: kind, Body: before + `{"access_token":"a","profile":{"id":"p","email":"ann@example.org"}}`},
+			}})
+			if d, err := flow(t, f, set, "workos", nil); err != nil || d.Token != "a" || d.Subject != "p" {
+				t.Errorf("%s: %+v %v", kind, d, err)
+			}
+		}
+	}
+}

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"gatehouse/auth/internal/token"
 )
 
 // Settings are all that concern providers. Zero values are the defaults.
@@ -122,6 +124,8 @@ func (s Settings) Check() (found []Problem) {
 			wrong(prefix+"URL", "is required: the URL of the realm (unable to find URL for the Keycloak provider)")
 		case id == "azure":
 			s.checkAzure(prefix, c, wrong)
+		case id == "apple" && c.URL == "" && c.Secret != "":
+			s.checkApple(prefix, c, warn)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.OIDC)) {
@@ -205,6 +209,20 @@ func (s Settings) checkAzure(prefix string, c Client, wrong func(name, format st
 	many := slices.Contains([]string{"", "common", "organizations", "consumers"}, tenant)
 	if len(s.AzureVerifiedDomains) > 0 && many {
 		wrong(prefix+"VERIFIED_DOMAINS", "is only for one tenant: any other could write such addresses into its accounts; %sURL names none", prefix)
+	}
+}
+
+// checkApple: the secret is a JWT with an end, after which every sign-in in a browser fails.
+func (s Settings) checkApple(prefix string, c Client, warn func(name, format string, args ...any)) {
+	now := s.withDefaults().Now()
+	t, err := token.ParseForeign(c.Secret)
+	switch {
+	case err != nil:
+		warn(prefix+"SECRET", "is no JWT: Apple takes only one that was made with its key")
+	case !now.Before(time.Unix(t.ExpiresAt, 0)):
+		warn(prefix+"SECRET", "has expired at %s: Apple refuses it; make another", time.Unix(t.ExpiresAt, 0).UTC().Format(time.RFC3339))
+	case time.Unix(t.ExpiresAt, 0).Sub(now) < 14*24*time.Hour:
+		warn(prefix+"SECRET", "expires at %s: make another before", time.Unix(t.ExpiresAt, 0).UTC().Format(time.RFC3339))
 	}
 }
 

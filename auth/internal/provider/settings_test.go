@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 func good() Client {
@@ -49,6 +50,9 @@ func TestCheck(t *testing.T) {
 	keep := func(*Client) {}
 	for _, id := range Names() {
 		change := keep
+		if id == "apple" {
+			change = func(c *Client) { c.URL = "https://idp.example.com" } // for the secret, see TestAppleSecret
+		}
 		if id == "keycloak" {
 			change = func(c *Client) { c.URL = "https://kc.example.com/realms/main" }
 		}
@@ -109,6 +113,35 @@ func TestCheck(t *testing.T) {
 	if got := strings.Join(s.Overrides(), ";"); got != "github at https://ghe.example.com" {
 		t.Errorf("overrides: %s", got)
 	}
+}
+
+// TestAppleSecret: a secret that Apple would refuse is told before somebody can't sign in.
+func TestAppleSecret(t *testing.T) {
+	t.Parallel()
+	f := func(secret, want string) {
+		t.Helper()
+		c := good()
+		c.Secret = secret
+		found := Settings{Clients: map[string]Client{"apple": c}, Now: func() time.Time { return time.Unix(1_800_000_000, 0) }}.Check()
+		got := ""
+		for _, p := range found {
+			got += p.Name + " " + p.Text
+			if !p.Warning || strings.Contains(p.Text, secret) {
+				t.Errorf("%+v", p)
+			}
+		}
+		if !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	until := func(exp int64) string {
+		return rawURL(`{"alg":"ES256","kid":"K"}`) + "." + rawURL(fmt.Sprintf(`{"iss":"TEAM","iat":1,"exp":%d,"aud":"https://appleid.apple.com","sub":"c"}`, exp)) + ".AAAA"
+	}
+	f(until(1_800_000_000+15*86400), "")
+	f(until(1_800_000_000+13*86400), "AUTH_EXTERNAL_APPLE_SECRET expires at 2027-01-28T08:00:00Z")
+	f(until(1_800_000_000), "AUTH_EXTERNAL_APPLE_SECRET has expired at 2027-01-15T08:00:00Z")
+	f(until(0), "AUTH_EXTERNAL_APPLE_SECRET has expired at 1970")
+	f("not a JWT", "AUTH_EXTERNAL_APPLE_SECRET is no JWT")
 }
 
 func TestLookup(t *testing.T) {
