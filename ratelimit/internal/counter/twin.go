@@ -10,7 +10,7 @@ import (
 //
 // Under Request.Stop a request with both is read in both stores first and written when nobody is over,
 // each write minding its own limit once more; see addApart. It fails as a whole when either store does.
-// Without, a store that fails fails its own hits alone: Add returns ErrPartial.
+// Without, a store that fails fails its own hits alone, and so does a node of it: Add returns ErrPartial.
 type Twin struct {
 	main, perSecond Store
 	pairs           sync.Pool // *pair
@@ -42,20 +42,7 @@ func (t *Twin) Add(ctx context.Context, req *Request) error {
 	if req.Stop {
 		return addApart(ctx, req, t.whole)
 	}
-	p := t.carry(ctx, req)
-	defer t.put(p)
-	switch {
-	case p.main.err == nil && p.perSecond.err == nil:
-		return nil
-	case p.main.err != nil && p.perSecond.err != nil:
-		return p.main.err
-	}
-	for _, s := range []*side{&p.main, &p.perSecond} {
-		for _, at := range s.at {
-			req.Hits[at].Err = s.err
-		}
-	}
-	return ErrPartial
+	return t.carry(ctx, req)
 }
 
 // only is the store that has all of the request's counters; nil: both have some.
@@ -75,23 +62,29 @@ func (t *Twin) only(req *Request) Store {
 	return nil
 }
 
-// whole carries out a request wherever its counters are, or fails.
+// whole carries out a request wherever its counters are, and fails as a whole.
 func (t *Twin) whole(ctx context.Context, req *Request) error {
+	var err error
 	if only := t.only(req); only != nil {
-		return only.Add(ctx, req)
+		err = only.Add(ctx, req)
+	} else {
+		err = t.carry(ctx, req)
 	}
-	p := t.carry(ctx, req)
-	defer t.put(p)
-	if p.main.err != nil {
-		return p.main.err
+	if err == ErrPartial {
+		for i := range req.Hits {
+			if req.Hits[i].Err != nil {
+				return req.Hits[i].Err
+			}
+		}
 	}
-	return p.perSecond.err
+	return err
 }
 
 // carry has both stores carry out their sides and waits for both.
-func (t *Twin) carry(ctx context.Context, req *Request) *pair {
+func (t *Twin) carry(ctx context.Context, req *Request) error {
 	p := t.pairs.Get().(*pair)
-	for _, s := range []*side{&p.main, &p.perSecond} {
+	sides := [...]*side{&p.main, &p.perSecond}
+	for _, s := range sides {
 		s.req.Now, s.req.Stop, s.req.each = req.Now, req.Stop, req.each
 	}
 	for i := range req.Hits {
@@ -104,26 +97,29 @@ func (t *Twin) carry(ctx context.Context, req *Request) *pair {
 	go p.runPerSecond(ctx, t.perSecond)
 	p.main.err = t.main.Add(ctx, &p.main.req)
 	<-p.done
-	for _, s := range []*side{&p.main, &p.perSecond} {
+	var out outcome
+	for _, s := range sides {
 		for i, at := range s.at {
-			req.Hits[at].After, req.Hits[at].Spared = s.req.Hits[i].After, s.req.Hits[i].Spared
+			h, done := &req.Hits[at], &s.req.Hits[i]
+			h.After, h.Spared, h.Err = done.After, done.Spared, nil
+			switch {
+			case s.err == nil:
+			case s.err != ErrPartial:
+				out.fail(h, s.err)
+			case done.Err != nil:
+				out.fail(h, done.Err)
+			}
 		}
+		clear(s.req.Hits) // keys of others
+		s.req.Hits, s.at, s.err = s.req.Hits[:0], s.at[:0], nil
 	}
-	return p
+	t.pairs.Put(p)
+	return out.of(req)
 }
 
 func (p *pair) runPerSecond(ctx context.Context, s Store) {
 	p.perSecond.err = s.Add(ctx, &p.perSecond.req)
 	p.done <- struct{}{}
-}
-
-// put keeps a pair for the next request.
-func (t *Twin) put(p *pair) {
-	for _, s := range []*side{&p.main, &p.perSecond} {
-		clear(s.req.Hits) // keys of others
-		s.req.Hits, s.at, s.err = s.req.Hits[:0], s.at[:0], nil
-	}
-	t.pairs.Put(p)
 }
 
 // Peek implements Store. A key does not say whose it is. Windows of whole minutes are the main store's,

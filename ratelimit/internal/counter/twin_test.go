@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"strings"
 	"testing"
 	"time"
 
@@ -178,6 +179,45 @@ func TestTwin_oneFails(t *testing.T) {
 	if _, err := both(false); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("both closed: %v", err)
 	}
+}
+
+// halfway is a store of which some keys cannot be reached.
+type halfway struct{ Store }
+
+func (h halfway) Add(ctx context.Context, req *Request) error {
+	if err := h.Store.Add(ctx, req); err != nil {
+		return err
+	}
+	var out outcome
+	for i := range req.Hits {
+		if req.Hits[i].Err = nil; strings.HasPrefix(string(req.Hits[i].Key), "away") {
+			out.fail(&req.Hits[i], ErrOpen)
+		}
+	}
+	return out.of(req)
+}
+
+// What one of the stores can answer in part is answered in part.
+func TestTwin_partOfOne(t *testing.T) {
+	twin := NewTwin(halfway{NewMemory(MemoryOptions{})}, NewMemory(MemoryOptions{}))
+	f := func(stop bool, hits []Hit, want error, failed ...bool) {
+		t.Helper()
+		req := Request{Hits: hits, Now: now(), Stop: stop}
+		if err := twin.Add(t.Context(), &req); !errors.Is(err, want) || want == nil && err != nil {
+			t.Errorf("%v, want %v", err, want)
+		}
+		for i := range failed {
+			if (hits[i].Err != nil) != failed[i] {
+				t.Errorf("hit %d: %v", i, hits[i].Err)
+			}
+		}
+	}
+	f(false, []Hit{h("here", 1), perSecond(h("away", 1)), h("away", 1)}, ErrPartial, false, false, true)
+	f(false, []Hit{h("here", 1), h("away", 1)}, ErrPartial, false, true)
+	f(false, []Hit{h("away", 1)}, ErrOpen)
+	f(false, []Hit{h("away", 1), perSecond(h("s", 1))}, ErrPartial, true, false)
+	f(true, []Hit{h("away", 1), perSecond(h("s", 1))}, ErrOpen)
+	f(true, []Hit{h("here", 1), perSecond(h("s", 1))}, nil)
 }
 
 // A request with both is in both stores at the same time.
