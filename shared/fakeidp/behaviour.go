@@ -54,7 +54,7 @@ var (
 	// FailedWith200 is how GitHub says that a code is no good.
 	FailedWith200 = Answer{Type: "application/json", Body: `{"error":"bad_verification_code","error_description":"The code passed is incorrect or expired."}`}
 	NotOK         = Answer{Type: "application/json", Body: `{"ok":false,"error":"invalid_code"}`}
-	Oversized     = Answer{Type: "application/json", Size: 3 << 20, Body: "{}"}
+	Oversized     = Answer{Type: "application/json", Size: 1 << 20, Body: "{}"}
 )
 
 // Slow is an answer that takes its time.

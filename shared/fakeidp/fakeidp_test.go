@@ -198,7 +198,7 @@ func TestAnswers(t *testing.T) {
 	if status, body := get(Redirect(307, "/x"), t.Context()); status != 307 || body != "" {
 		t.Errorf("%d %q", status, body)
 	}
-	if status, body := get(Oversized, t.Context()); status != 200 || len(body) <= 3<<20 {
+	if status, body := get(Oversized, t.Context()); status != 200 || len(body) <= 1<<20 {
 		t.Errorf("%d, %d bytes", status, len(body))
 	}
 	ctx, cancel := context.WithCancel(t.Context())

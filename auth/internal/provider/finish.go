@@ -85,7 +85,9 @@ func (p *Provider) checkIssuer(callback url.Values, at endpoints) error {
 		return nil // no name to compare with
 	}
 	if len(issuers) > 1 || !t.accepts(issuers[0]) {
-		return badCallback("OAuth callback comes from another issuer")
+		e := badCallback("OAuth callback comes from another issuer")
+		e.Err = fmt.Errorf("%s is expected, not %.200q", t.issuer, issuers[0])
+		return e
 	}
 	return nil
 }
