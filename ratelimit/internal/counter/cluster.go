@@ -116,7 +116,11 @@ func absolute(to, from string) (addr string, ok bool) {
 	if host == "" || host == "?" {
 		host, _, _ = net.SplitHostPort(from)
 	}
-	return net.JoinHostPort(host, port), true
+	addr = net.JoinHostPort(host, port)
+	if host, _, err := net.SplitHostPort(addr); err != nil || host == "" {
+		return "", false
+	}
+	return addr, true
 }
 
 // moved notes that a slot is another node's now, and asks for the whole table.

@@ -54,16 +54,23 @@ func tagsOfNodes() (tags [3]string) {
 
 // resharder moves slots from one node to another as redis-cli does, key by key.
 type resharder struct {
-	t        *testing.T
-	cluster  *localserver.Cluster
-	from, to *localserver.Server
+	t            *testing.T
+	cluster      *localserver.Cluster
+	from, to     *localserver.Server
+	fromID, toID string
+}
+
+func newResharder(t *testing.T, c *localserver.Cluster, from, to *localserver.Server) resharder {
+	r := resharder{t: t, cluster: c, from: from, to: to}
+	r.fromID, r.toID = strings.TrimSpace(r.do(from, "CLUSTER", "MYID")), strings.TrimSpace(r.do(to, "CLUSTER", "MYID"))
+	return r
 }
 
 // move moves one slot; between is called while it is half moved.
 func (r resharder) move(slot int, between func()) {
 	n := strconv.Itoa(slot)
-	r.do(r.to, "CLUSTER", "SETSLOT", n, "IMPORTING", r.id(r.from))
-	r.do(r.from, "CLUSTER", "SETSLOT", n, "MIGRATING", r.id(r.to))
+	r.do(r.to, "CLUSTER", "SETSLOT", n, "IMPORTING", r.fromID)
+	r.do(r.from, "CLUSTER", "SETSLOT", n, "MIGRATING", r.toID)
 	host, port, _ := strings.Cut(r.to.Addr(), ":")
 	for first := true; ; first = false {
 		keys := strings.Fields(r.do(r.from, "CLUSTER", "GETKEYSINSLOT", n, "1"))
@@ -76,12 +83,8 @@ func (r resharder) move(slot int, between func()) {
 		r.do(r.from, "MIGRATE", host, port, keys[0], "0", "5000")
 		between()
 	}
-	r.do(r.to, "CLUSTER", "SETSLOT", n, "NODE", r.id(r.to))
-	r.do(r.from, "CLUSTER", "SETSLOT", n, "NODE", r.id(r.to))
-}
-
-func (r resharder) id(s *localserver.Server) string {
-	return strings.TrimSpace(r.do(s, "CLUSTER", "MYID"))
+	r.do(r.to, "CLUSTER", "SETSLOT", n, "NODE", r.toID)
+	r.do(r.from, "CLUSTER", "SETSLOT", n, "NODE", r.toID)
 }
 
 func (r resharder) do(s *localserver.Server, args ...string) string {
@@ -158,7 +161,7 @@ func TestCluster_reshard(t *testing.T) {
 	for _, tag := range tags {
 		hot[int(slotOf([]byte(tag)))] = true
 	}
-	there, back := resharder{t, cluster, from, to}, resharder{t, cluster, to, from}
+	there, back := newResharder(t, cluster, from, to), newResharder(t, cluster, to, from)
 	begun := time.Now()
 	for slot := range moving {
 		there.move(slot, func() { time.Sleep(5 * time.Millisecond) })

@@ -171,6 +171,41 @@ func TestKVStoreAlloc(t *testing.T) {
 	}
 }
 
+// A cluster adds nothing, on one node or on several.
+func TestClusterAlloc(t *testing.T) {
+	c := &Cluster{o: KVStoreOptions{}.withDefaults(), nodes: map[string]*clusterNode{}, width: 2}
+	c.ctx, c.stop = context.WithCancel(t.Context())
+	defer c.Close()
+	c.splits.New = func() any { return new(split) }
+	for i := range c.slots {
+		addr := fmt.Sprint("node", i*3/slots)
+		if c.nodes[addr] == nil {
+			s := newKVStore(c.o)
+			s.newLink = func(time.Duration) link { return new(stubLink) }
+			s.run(s.newLink(0))
+			c.nodes[addr] = &clusterNode{KVStore: s, addr: addr}
+		}
+		c.slots[i].Store(c.nodes[addr])
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tags := tagsOfNodes()
+	f := func(hits ...Hit) {
+		t.Helper()
+		req := &Request{Hits: hits, Now: noon}
+		if n := testing.AllocsPerRun(2000, func() {
+			if err := c.Add(ctx, req); err != nil {
+				t.Fatal(err)
+			}
+		}); n > 0 {
+			t.Errorf("%v allocations for one request of %d hits, want 0", n, len(hits))
+		}
+	}
+	f(h(tags[0], 1))
+	f(h(tags[0], 1), refund(h(tags[0]+"r", 1)))
+	f(h(tags[0], 1), h(tags[1], 1), h(tags[2], 1), h(tags[1]+"d", 0))
+}
+
 // A whole batch through rueidis: at most 5.
 func TestKVStoreAlloc_batch(t *testing.T) {
 	s := newTestStore(t, KVStoreOptions{URL: testdb.Redis(t).URL()})

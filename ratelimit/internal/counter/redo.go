@@ -34,11 +34,13 @@ func (l *redisLink) refusal(b *batch, o *op, text string) {
 		if !inCluster || !ok {
 			return
 		}
-		if o.redo, o.to = redoMoved, strings.TrimSpace(to); code == "ASK" {
-			o.redo = redoAsk
-			if o.kind == opStop && len(o.hits) > 1 {
-				o.redo = redoApart // the other keys may be here
-			}
+		switch {
+		case code == "MOVED":
+			o.redo, o.to = redoMoved, strings.TrimSpace(to)
+		case o.kind == opStop && len(o.hits) > 1:
+			o.redo = redoApart // the other keys may be here
+		default:
+			o.redo, o.to = redoAsk, strings.TrimSpace(to)
 		}
 	case "READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN":
 		o.redo, b.refusal = redoLater, code

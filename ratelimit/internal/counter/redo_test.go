@@ -117,7 +117,7 @@ func (f *fakeRedis) set(refuse string, times int) {
 // Answers that say that nothing was counted: the hit goes out again, and counts once.
 func TestRedo(t *testing.T) {
 	server := newFakeRedis(t)
-	s := newTestStore(t, KVStoreOptions{URL: server.addr, Stall: -1})
+	s := newTestStore(t, KVStoreOptions{URL: server.addr, Stall: -1, PoolSize: 1, OnEmpty: Wait})
 	add(t, s, now(), h("known", 1)) // so that no SET goes before
 	want := int64(1)
 	f := func(refuse string, again bool) {
@@ -180,7 +180,8 @@ func TestRedo(t *testing.T) {
 // Connections that the server ends while they rest cost nobody a hit, and those under way open no breaker.
 func TestKVStore_clientKill(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
-	s := newTestStore(t, KVStoreOptions{URL: server.Addr(), Stall: -1})
+	// Four connections cannot fail five times at one kill, whatever they are doing just then.
+	s := newTestStore(t, KVStoreOptions{URL: server.Addr(), Stall: -1, PoolSize: 4, OnEmpty: Wait})
 	kill := func() {
 		t.Helper()
 		if _, err := localserver.RedisCommand(t.Context(), server.Addr(), "", "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"); err != nil {
@@ -204,7 +205,13 @@ func TestKVStore_clientKill(t *testing.T) {
 		}
 	}
 	l.end()
-	if total, err := s.Peek(t.Context(), []byte("hot"), 60); err != nil || total < l.ok.Load() || total > l.ok.Load()+l.failed.Load() {
+	total, err := s.Peek(t.Context(), []byte("hot"), 60)
+	for range 8 { // the last kill may have met the connections that it takes
+		if err != nil {
+			total, err = s.Peek(t.Context(), []byte("hot"), 60)
+		}
+	}
+	if err != nil || total < l.ok.Load() || total > l.ok.Load()+l.failed.Load() {
 		t.Errorf("total %d (%v) after %d hits and %d that may count", total, err, l.ok.Load(), l.failed.Load())
 	}
 	t.Logf("%d counted, %d failed: %v", l.ok.Load(), l.failed.Load(), l.errors)

@@ -172,10 +172,11 @@ func (f *sentinels) askOne(ctx context.Context, addr string) (master endpoint, e
 }
 
 func masterAt(host, port string) (endpoint, error) {
-	if host == "" || !isPort(port) {
+	addr := net.JoinHostPort(host, port)
+	if _, _, err := net.SplitHostPort(addr); err != nil || host == "" || !isPort(port) {
 		return endpoint{}, errors.New("an answer without the master's address")
 	}
-	return endpoint{"tcp", net.JoinHostPort(host, port)}, nil
+	return endpoint{"tcp", addr}, nil
 }
 
 // connected calls f with a connection to a sentinel that ends with ctx.

@@ -2,6 +2,7 @@ package counter
 
 import (
 	"fmt"
+	"net"
 	"testing"
 
 	"github.com/redis/rueidis"
@@ -44,4 +45,72 @@ func TestSlotOf_server(t *testing.T) {
 			t.Errorf("slot of %q is %d, the server says %d (%v)", key, slotOf([]byte(key)), want, err)
 		}
 	}
+}
+
+func TestAbsolute(t *testing.T) {
+	f := func(to, from, want string, ok bool) {
+		t.Helper()
+		if got, is := absolute(to, from); got != want || is != ok {
+			t.Errorf("%q from %q: %q %v, want %q %v", to, from, got, is, want, ok)
+		}
+	}
+	f("10.0.0.1:7000", "h:1", "10.0.0.1:7000", true)
+	f("node-3.example:7000", "h:1", "node-3.example:7000", true)
+	f("fe80::1:7000", "h:1", "[fe80::1]:7000", true) // Redis writes no brackets
+	f("[fe80::1]:7000", "h:1", "[fe80::1]:7000", true)
+	f(":7000", "10.0.0.9:1", "10.0.0.9:7000", true) // the host that was asked
+	f("?:7000", "[::1]:1", "[::1]:7000", true)
+	for _, wrong := range []string{"", ":", "h", "h:", "h:x", "h:0", "h:99999"} {
+		f(wrong, "h:1", "", false)
+	}
+}
+
+func TestSwitchedTo(t *testing.T) {
+	f := func(message, want string) {
+		t.Helper()
+		if got, ok := switchedTo(message, "gate"); got.addr != want || ok != (want != "") {
+			t.Errorf("%q: %q %v, want %q", message, got.addr, ok, want)
+		}
+	}
+	f("gate 10.0.0.1 6379 10.0.0.2 6380", "10.0.0.2:6380")
+	f("gate ::1 6379 ::2 6380", "[::2]:6380")
+	f("other 10.0.0.1 6379 10.0.0.2 6380", "")
+	f("gate 10.0.0.1 6379 10.0.0.2", "")
+	f("gate 10.0.0.1 6379 10.0.0.2 x", "")
+	f("", "")
+}
+
+// What servers say about themselves comes from outside: whatever it is, an address that is taken can be dialled.
+func FuzzRefusal(f *testing.F) {
+	for _, seed := range []string{
+		"MOVED 3999 127.0.0.1:6381", "ASK 3999 :6381", "MOVED", "ASK 1", "MOVED 1 ", "MOVED 1 ::1:5", "READONLY", "TRYAGAIN x",
+		"CROSSSLOT", "ERR Error compiling script (new function)", "ERR Script attempted to access a non local key in a cluster node",
+		"LOADING", "gate a 1 b 2", "",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		l := &redisLink{role: clusterServer}
+		for _, o := range []*op{{}, {kind: opStop, hits: make([]callHit, 2)}, {kind: opStop, hits: make([]callHit, 1)}} {
+			b := new(batch)
+			l.refusal(b, o, text)
+			if o.redo == redoMoved || o.redo == redoAsk {
+				if addr, ok := absolute(o.to, "h:1"); ok {
+					if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || !isPort(port) {
+						t.Errorf("%q: %q cannot be dialled: %v", text, addr, err)
+					}
+				}
+			} else if o.to != "" {
+				t.Errorf("%q: %d names %q", text, o.redo, o.to)
+			}
+			if (b.refusal != "") != (o.redo == redoLater) {
+				t.Errorf("%q: refusal %q, redo %d", text, b.refusal, o.redo)
+			}
+		}
+		if to, ok := switchedTo(text, "gate"); ok {
+			if host, port, err := net.SplitHostPort(to.addr); err != nil || host == "" || !isPort(port) {
+				t.Errorf("%q: %q cannot be dialled: %v", text, to.addr, err)
+			}
+		}
+	})
 }
