@@ -143,7 +143,6 @@ func TestHostileIDTokens(t *testing.T) {
 		"an ID token of another type": {Token: func(a map[string]any) { a["id_token"] = map[string]any{} }},
 		"an endless ID token":         {Token: func(a map[string]any) { a["id_token"] = strings.Repeat("a", 70000) }},
 	}
-	nonces := map[string]tamper{"another nonce": claim("nonce", "other"), "no nonce": claim("nonce", nil)}
 	for _, name := range []string{"apple", "azure", "google", "linkedin", "local"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -167,8 +166,14 @@ func TestHostileIDTokens(t *testing.T) {
 				try(what, b)
 			}
 			if name != "linkedin" { // which never repeats it
-				for what, b := range nonces {
-					try(what, b)
+				try("another nonce", claim("nonce", "other"))
+			}
+			if name == "local" { // the named ones may leave it out: their token comes straight from the token endpoint
+				try("no nonce", claim("nonce", nil))
+			} else {
+				f.Behave(dialect, claim("nonce", nil))
+				if _, err := flow(t, f, set, name, nil); err != nil {
+					t.Errorf("no nonce: %v", err)
 				}
 			}
 			f.Reset()

@@ -21,6 +21,7 @@ type want struct {
 	audiences []string // one of them
 	single    bool     // with several audiences, azp must be the one of ours
 	nonce     string   // "": not compared
+	demanded  bool     // a token without any nonce is refused too
 	access    string   // the access token that came along; compared where the token has at_hash
 }
 
@@ -47,7 +48,7 @@ func (p *Provider) verify(ctx context.Context, t trust, text string, w want) (*i
 		return nil, errAudience
 	case w.single && len(id.Audience) > 1 && !slices.Contains(w.audiences, id.AuthorizedParty):
 		return nil, errAudience
-	case w.nonce != "" && id.Nonce != w.nonce:
+	case w.nonce != "" && id.Nonce != w.nonce && (id.Nonce != "" || w.demanded):
 		return nil, errNonce
 	}
 	claims, err := decodeObject([]byte(id.Payload))
@@ -76,7 +77,7 @@ func (s *signIn) idProfile(ctx context.Context, t trust) (Profile, error) {
 		return Profile{}, fmt.Errorf("%s: no OIDC ID token present in response", s.name)
 	}
 	id, err := s.verify(ctx, t, text, want{
-		audiences: []string{s.clientID()}, single: true, nonce: s.keep.Nonce, access: s.token.AccessToken,
+		audiences: []string{s.clientID()}, single: true, nonce: s.keep.Nonce, demanded: s.demanded, access: s.token.AccessToken,
 	})
 	if err != nil {
 		return Profile{}, fmt.Errorf("ID token: %w", err)

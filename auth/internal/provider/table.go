@@ -30,7 +30,8 @@ type row struct {
 	scopes   []string
 	style    oauth2.AuthStyle // how the token endpoint gets to know us; fixed, so that no code is sent twice
 	pkce     bool             // RFC 7636, S256, where the provider documents it for clients with a secret
-	nonce    bool             // OpenID Connect: sent, and demanded of the ID token
+	nonce    bool             // OpenID Connect: sent, and compared with the ID token's
+	demanded bool             // an ID token without any nonce is refused too
 	noScopes bool             // the caller's scopes are not added
 	noParams bool             // the caller's other parameters are not passed on
 	formPost bool             // the callback is a POST (response_mode=form_post)
@@ -250,5 +251,5 @@ func freeRow(c Client) row {
 	if len(scopes) == 0 {
 		scopes = []string{"openid", "email", "profile"}
 	}
-	return row{issuer: c.Issuer, scopes: scopes, nonce: true, read: freeProfile, claim: freeClaims}
+	return row{issuer: c.Issuer, scopes: scopes, nonce: true, demanded: true, read: freeProfile, claim: freeClaims}
 }
