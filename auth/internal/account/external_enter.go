@@ -39,6 +39,8 @@ type entry struct {
 
 	quota   *quota // of a confirmation, once it is known that one is needed
 	asked   string // the address that it goes to
+	lenient bool   // without it he is let in all the same
+	unsent  bool   // so none is written: another has just been, or the budget is used up
 	notices bool   // may be written
 
 	// What the transaction came to; set anew by each try.
@@ -68,6 +70,9 @@ func (e *entry) run(ctx context.Context) error {
 		e.now = e.Accounts.now()
 		err := e.attempt(ctx)
 		again := errors.Is(err, errMoved) || errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrIdentityTaken) || errors.Is(err, store.ErrUserGone)
+		if _, over := errors.AsType[*store.LimitError](err); over && e.lenient {
+			e.quota, e.unsent, again = nil, true, true
+		}
 		if again && try < entryTries {
 			continue
 		}
@@ -112,13 +117,10 @@ func (e *entry) attempt(ctx context.Context) error {
 			return err
 		}
 	}
-	if e.quota != nil {
-		if err := e.s.canSendMail("confirmation"); err != nil {
-			return err
-		}
-		if err := e.quota.judge(e.now); err != nil {
-			return err
-		}
+	if err := e.maySend(); err != nil && !e.lenient {
+		return err
+	} else if err != nil {
+		e.quota, e.unsent = nil, true
 	}
 	e.notices = e.mayNotify(ctx, e.s, e.s.Email.NotifyIdentityLinked && (d.outcome == link || !signIn))
 	return e.db.InTx(ctx, func(tx *store.Tx) error {
@@ -141,6 +143,17 @@ func (e *entry) attempt(ctx context.Context) error {
 		}
 		return e.enter(ctx, tx, d)
 	})
+}
+
+// maySend judges a confirmation that is to be written.
+func (e *entry) maySend() error {
+	if e.quota == nil {
+		return nil
+	}
+	if err := e.s.canSendMail("confirmation"); err != nil {
+		return err
+	}
+	return e.quota.judge(e.now)
 }
 
 // mayBe are the decisions that nothing is written for.
@@ -287,8 +300,11 @@ func (w *arrival) settled(d decision) error {
 // lock, and what it costs is taken before it: so the first time the entry begins again.
 func (w *arrival) confirmation() error {
 	to := w.old.Email
+	if w.unsent {
+		return nil
+	}
 	if w.quota == nil || w.asked != to {
-		w.entry.asked = to
+		w.entry.asked, w.entry.lenient = to, !w.refuse
 		w.entry.quota = w.mailQuota(w.s, "confirmation", w.s.Email.ConfirmationInterval, w.old.Aud, to)
 		return errMoved
 	}
@@ -325,7 +341,7 @@ func (w *arrival) note(action store.Action, pairs ...string) {
 func (w *arrival) insert() {
 	u := w.old
 	u.UserMetadata, u.EmailConfirmedAt = w.data, w.confirmedAt(w.now)
-	if w.letter {
+	if len(w.letters) > 0 {
 		u.ConfirmationSentAt = w.now
 	}
 	if !w.refuse && w.challenge.Challenge == "" {

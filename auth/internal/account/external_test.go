@@ -225,6 +225,27 @@ func TestExternal_allowUnverified(t *testing.T) {
 		t.Error(brief(u))
 	}
 	h.newest("confirmation", "mia@example.org")
+	// He is let in whether or not another mail may be sent now.
+	h.set(func(s *account.Settings) { s.Email.ConfirmationInterval = time.Hour })
+	h.enters(person("github", "17", "!mia@example.org")) // begins the pause
+	h.enters(person("github", "17", "!mia@example.org"))
+	h.set(func(s *account.Settings) { s.Email.Configured = false })
+	h.enters(person("github", "17", "!mia@example.org"))
+	if n := len(h.letters()); n != 2 {
+		t.Errorf("%d letters", n)
+	}
+	var wg sync.WaitGroup
+	h.set(func(s *account.Settings) { s.Email.Configured = true })
+	for range 6 {
+		wg.Go(func() {
+			_, err := h.Arrive(t.Context(), browser, person("github", "18", "!tom@example.org"))
+			refused(t, err, "")
+		})
+	}
+	wg.Wait()
+	if n := len(h.letters()); n != 3 {
+		t.Errorf("%d letters after many at once", n)
+	}
 	// He is in, and gives himself a password; whoever proves the address puts him out.
 	h.pass(time.Second)
 	if _, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Password: new("another sesame")}); err != nil {

@@ -118,6 +118,12 @@ func TestIdentities_anonymous(t *testing.T) {
 	a.settings(func(s *account.Settings) { s.Email.Sent = account.Rate{N: 0, Per: time.Hour} })
 	a.idp.SetUser(person("4", "!kim@example.org"))
 	a.signIn("provider=github").out("server_error", "over_email_send_rate_limit", "email rate limit exceeded")
+	a.settings(func(s *account.Settings) {
+		s.Email.Sent, s.Email.Authorized = account.Rate{N: 100, Per: time.Hour}, []string{"boss@example.org"}
+	})
+	a.signIn("provider=github").out("invalid_request", "email_address_not_authorized", "*")
+	native := map[string]any{"id_token": a.idp.IDToken("google", person("5", "!kim@example.org"), nil), "provider": "google"}
+	a.do("POST /token?grant_type=id_token", native).refused(400, "email_address_not_authorized", "*")
 }
 
 func TestToken_idToken(t *testing.T) {
