@@ -9,6 +9,7 @@ import (
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/server"
+	"gatehouse/ratelimit/internal/stats"
 	"gatehouse/shared/certs"
 )
 
@@ -44,21 +45,22 @@ func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
 // service (spec 7.2).
 func (d *daemon) memcacheStats(m *counter.Memcache) {
 	st := m.Stats()
+	for name, codes := range map[string]map[string]func() uint64{
+		"multiget":  {"success": st.Multiget.Success.Load, "error": st.Multiget.Error.Load},
+		"increment": {"success": st.Increment.Success.Load, "miss": st.Increment.Miss.Load, "error": st.Increment.Error.Load},
+		"add":       {"success": st.Add.Success.Load, "not_stored": st.Add.NotStored.Load, "error": st.Add.Error.Load},
+	} {
+		for code, read := range codes {
+			d.stats.CounterFunc("ratelimit.memcache."+name, read, stats.Tag{Name: "code", Value: code})
+		}
+	}
 	for name, read := range map[string]func() uint64{
-		"multiget.__code=success":  st.Multiget.Success.Load,
-		"multiget.__code=error":    st.Multiget.Error.Load,
-		"increment.__code=success": st.Increment.Success.Load,
-		"increment.__code=miss":    st.Increment.Miss.Load,
-		"increment.__code=error":   st.Increment.Error.Load,
-		"add.__code=success":       st.Add.Success.Load,
-		"add.__code=not_stored":    st.Add.NotStored.Load,
-		"add.__code=error":         st.Add.Error.Load,
-		"keys_requested":           st.KeysRequested.Load,
-		"keys_found":               st.KeysFound.Load,
-		"hits_dropped":             m.Dropped,
-		"resolve_error":            st.ResolveFailures.Load,
-		"cx_total":                 func() uint64 { return uint64(m.TotalConns()) },
-		"cx_local_close":           func() uint64 { return uint64(m.LocalCloses()) },
+		"keys_requested": st.KeysRequested.Load,
+		"keys_found":     st.KeysFound.Load,
+		"hits_dropped":   m.Dropped,
+		"resolve_error":  st.ResolveFailures.Load,
+		"cx_total":       func() uint64 { return uint64(m.TotalConns()) },
+		"cx_local_close": func() uint64 { return uint64(m.LocalCloses()) },
 	} {
 		d.stats.CounterFunc("ratelimit.memcache."+name, read)
 	}

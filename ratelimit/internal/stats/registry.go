@@ -166,11 +166,11 @@ func (r *Registry) counterLocked(name string, tags []Tag) *Counter {
 }
 
 // CounterFunc has the registry read a counter that is kept elsewhere. f must be quick, safe for
-// concurrent use, and never fall. A name can be given once.
-func (r *Registry) CounterFunc(name string, f func() uint64) {
+// concurrent use, and never fall. A name can be given once with the same tags.
+func (r *Registry) CounterFunc(name string, f func() uint64, tags ...Tag) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.addLocked(name, nil, KindCounter)
+	s := r.addLocked(name, tags, KindCounter)
 	s.claim()
 	s.total = f
 }
