@@ -56,7 +56,7 @@ func (p *Plane) Set(version string, configs ...*rlsconf.RateLimitConfig) {
 	p.t.Helper()
 	all := make([]types.Resource, len(configs))
 	for i, c := range configs {
-		all[i] = c
+		all[i] = proto.CloneOf(c) // the cache encodes it when a client asks
 	}
 	snapshot, err := cache.NewSnapshot(version, map[resource.Type][]types.Resource{resource.RateLimitConfigType: all})
 	if err != nil {
