@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"flag"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -34,6 +37,10 @@ func TestMain(m *testing.M) {
 			srvResolver = dnstest.Resolver(dns)
 		}
 		main()
+	}
+	// Most tests wait for another process. -parallel says otherwise.
+	if err := flag.Set("test.parallel", strconv.Itoa(max(4, runtime.GOMAXPROCS(0)))); err != nil {
+		panic(err)
 	}
 	os.Exit(m.Run())
 }
