@@ -116,6 +116,14 @@ func TestConfig_externalWarnings(t *testing.T) {
 	f("GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID=x", "GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID is an old name; it is called AUTH_EXTERNAL_LINKEDIN_CLIENT_ID now")
 }
 
+func TestConfig_freeHidesSecrets(t *testing.T) {
+	_, _, warnings, mistakes := loadSettings(t, strings.Fields(least+`AUTH_EXTERNAL_OIDC_ACME_ISSUER=nonsense AUTH_EXTERNAL_OIDC_ACME_SECRET=hunter2 AUTH_EXTERNAL_OIDC_ACME_SECRET_FILE=/none
+		AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI=x AUTH_EXTERNAL_OIDC_ACME_ENABLED=hunter`)...)
+	if text := strings.Join(append(warnings, mistakes...), "\n"); strings.Contains(text, "hunter2") || !strings.Contains(text, "AUTH_EXTERNAL_OIDC_ACME_SECRET_FILE") || strings.Contains(text, "OIDC_NAME") {
+		t.Error(text)
+	}
+}
+
 func TestConfig_free(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("from the file\n"), 0o600); err != nil {

@@ -307,6 +307,30 @@ func TestUnlink_movesTheAddress(t *testing.T) {
 	ended(t, h, mia)
 }
 
+// Of two unlinkings at once one leaves the last identity alone.
+func TestUnlink_atOnce(t *testing.T) {
+	t.Parallel()
+	h := open(t, linking)
+	mia := h.confirmed("mia@example.org")
+	h.link(mia, person("github", "17", "+mia@example.org"))
+	c := h.caller(mia)
+	var wg sync.WaitGroup
+	var gone atomic.Int32
+	for _, i := range h.user(mia.User.ID).Identities {
+		wg.Go(func() {
+			if err := h.UnlinkIdentity(t.Context(), browser, c, i.ID.String(), ""); err == nil {
+				gone.Add(1)
+			} else if !strings.HasPrefix(err.Error(), "single_identity_not_deletable") {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if gone.Load() != 1 || len(h.user(mia.User.ID).Identities) != 1 {
+		t.Errorf("%d went", gone.Load())
+	}
+}
+
 func TestUnlink_phone(t *testing.T) {
 	t.Parallel()
 	h := open(t, linking, func(s *account.Settings) { s.Phone.Autoconfirm = true })

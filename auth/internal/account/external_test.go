@@ -374,6 +374,31 @@ func TestExternal_mailOfAnotherSignUpDropsTheIdentity(t *testing.T) {
 	}
 }
 
+// Another mail for the same sign-in, by /resend or an administrator's link, confirms it all the same.
+func TestExternal_anotherMailOfTheSameSignIn(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	for _, by := range []string{"resend", "link"} {
+		email := by + "@example.org"
+		_, err := h.arrive(person("github", by, "!"+email))
+		refused(t, err, confirmationSent)
+		h.pass(time.Second)
+		hash := ""
+		if by == "resend" {
+			_, err := h.Resend(t.Context(), browser, account.Resend{Type: "signup", Email: email})
+			refused(t, err, "")
+			hash = h.newest("confirmation", email).Hash
+		} else {
+			l, err := h.GenerateLink(t.Context(), browser, account.Actor{Role: "service_role"}, account.LinkRequest{Type: "signup", Email: email})
+			refused(t, err, "")
+			hash = l.HashedToken
+		}
+		if u := h.user(h.redeem("signup", hash).User.ID); fmt.Sprint(providers(u)) != "[github]" || u.EmailConfirmedAt.IsZero() {
+			t.Error(by, brief(u))
+		}
+	}
+}
+
 // Pre-takeover (2.6, 11.1): an attacker signs up with the victim's address and waits.
 func TestExternal_preTakeover(t *testing.T) {
 	t.Parallel()

@@ -173,7 +173,7 @@ func (g *generation) write(ctx context.Context, typ string, made generated, st s
 		id = g.n.enlist(b, g.s, st, u, g.now)
 	case typ == "signup": // a sign-up that waits keeps its password, unless this one brings its own
 		if waits.Address == g.n.who {
-			l.token.PasswordHash, l.token.UserMetadata = waits.PasswordHash, waits.UserMetadata
+			l.token.PasswordHash, l.token.UserMetadata, l.token.Identity = waits.PasswordHash, waits.UserMetadata, waits.Identity
 		}
 		if g.n.hash != "" {
 			l.token.PasswordHash = g.n.hash

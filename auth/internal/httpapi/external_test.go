@@ -15,6 +15,7 @@ import (
 
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/fakeidp"
 )
 
@@ -453,6 +454,21 @@ func TestCallback_stateOnce(t *testing.T) {
 	b = a.authorize("provider=github")
 	a.pass(5 * time.Minute)
 	a.callback(b.back, b.cookies...).astray("bad_oauth_state", "OAuth state has expired")
+
+	// While the database is away nothing is used up, and the browser is told to come back.
+	b = a.authorize("provider=github")
+	t.Run("away", func(t *testing.T) {
+		lost := openOn(t, storetest.Open(t))
+		lost.db.Close()
+		u, err := url.Parse(b.back.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := landed(lost.do("GET /callback?"+u.RawQuery, nil))
+		if l.StatusCode != 303 || l.query.Get("error") != "temporarily_unavailable" || l.query.Get("error_code") != "unexpected_failure" {
+			t.Errorf("%d %s", l.StatusCode, l.Header.Get("Location"))
+		}
+	})
 
 	// Many at once: one gets in.
 	b = a.authorize("provider=github")
