@@ -167,7 +167,7 @@ func (c *Client) Run(ctx context.Context, apply func(Set) error) error {
 		}
 		pause := c.after(reached, err)
 		c.disconnected(err, pause)
-		c.o.Log.Warn("xds: "+c.trouble(reached)+"; the rules already loaded stay", "server", c.o.Target, "again_in", pause.Round(time.Millisecond), "error", err)
+		c.o.Log.Warn("xds: "+c.trouble(reached), "server", c.o.Target, "again_in", pause.Round(time.Millisecond), "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -178,10 +178,14 @@ func (c *Client) Run(ctx context.Context, apply func(Set) error) error {
 }
 
 func (c *Client) trouble(reached bool) string {
+	text := "the control plane can't be reached"
 	if reached {
-		return "the stream broke"
+		text = "the stream broke"
 	}
-	return "the control plane can't be reached"
+	if c.applied {
+		return text + "; the rules already loaded stay"
+	}
+	return text + "; there are no rules yet"
 }
 
 // after counts a failure and says how long to wait.
