@@ -151,10 +151,13 @@ func (c *Cluster) watch() {
 		case <-timer.C:
 		}
 		next := refreshEvery
-		if err := c.refresh(c.ctx); err != nil || c.Open() {
+		err := c.refresh(c.ctx)
+		if err == nil {
+			c.retire()
+		}
+		if err != nil || c.Open() {
 			next = refreshSoon
 		}
-		c.retire()
 		timer.Reset(next)
 		select { // many redirections at once are one reason to ask
 		case <-c.ctx.Done():

@@ -340,3 +340,25 @@ func TestCluster_partial(t *testing.T) {
 		}
 	}
 }
+
+// A node that is given up, since it has had no slot for a while, fails nobody who is about to use it.
+func TestCluster_retire(t *testing.T) {
+	s := openTest(t, KVStoreOptions{Type: InCluster, URL: testdb.Cluster(t).URL(), Stall: -1}).(*Cluster)
+	tags := tagsOfNodes()
+	for i := range 5 {
+		for _, stop := range []bool{false, true} {
+			s.mu.Lock()
+			for _, n := range s.nodes {
+				n.wanted = time.Now().Add(-2 * unwanted)
+			}
+			s.mu.Unlock()
+			s.retire()
+			req := &Request{Hits: []Hit{h(tags[0], 1), h(tags[1], 1), h(tags[2], 1)}[:1+i%3], Now: now(), Stop: stop}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			if err := s.Add(ctx, req); err != nil {
+				t.Errorf("round %d, stop %v: %v", i, stop, err)
+			}
+			cancel()
+		}
+	}
+}

@@ -143,7 +143,7 @@ func (l *redisLink) ping() error {
 		return err
 	}
 	build := l.client.B()
-	cmds := append(l.cmds[:0], build.Ping().Build())
+	cmds := []rueidis.Completed{build.Ping().Build()}
 	switch l.role {
 	case masterServer:
 		cmds = append(cmds, build.Role().Build())

@@ -224,7 +224,7 @@ func (s *KVStore) begin(ctx context.Context, req *Request) (*call, error) {
 func (s *KVStore) finish(ctx context.Context, c *call, req *Request) (undone *call, err error) {
 	if c.ctx != nil {
 		<-c.ready
-	} else if err := c.wait(ctx, c.stay); err != nil {
+	} else if err := c.wait(ctx, c.stay-time.Duration(s.clock()-c.arrived)); err != nil {
 		return nil, err // c belongs to the batcher
 	}
 	err = c.err

@@ -123,6 +123,10 @@ func (f *sentinels) ask(ctx context.Context) error {
 		if failure = errors.Join(failure, a.err); a.err == nil && a.epoch > best.epoch {
 			best = a
 		}
+		if best.epoch > f.epoch { // news, while others may take their time or not answer
+			f.epoch = best.epoch
+			f.set(best.master)
+		}
 	}
 	if best.epoch < 0 {
 		return failure
@@ -131,7 +135,7 @@ func (f *sentinels) ask(ctx context.Context) error {
 		return nil // who knows better does not answer
 	}
 	f.epoch = best.epoch
-	f.set(best.master)
+	f.set(best.master) // with the same epoch, in case a message of +switch-master was wrong
 	return nil
 }
 
