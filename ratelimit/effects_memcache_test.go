@@ -265,6 +265,42 @@ func TestMemcache_badKey(t *testing.T) {
 	f("error", "escaped", 200, `"overallCode":"OK"`)
 }
 
+// The over-limit cache spares memcached what it would refuse.
+func TestMemcache_overLimitCache(t *testing.T) {
+	t.Parallel()
+	_, list := memcached(t, 3)
+	p := start(t, `[{key: k, @2/y}]`, onMemcache("MCACHE_HOST_PORT", list, "LOCAL_CACHE_SIZE_IN_BYTES", "1000000"))
+	for i, want := range []int{200, 200, 429} {
+		if code, answer := post(t, p, "k=v"); code != want {
+			t.Errorf("request %d: %d %s, want %d", i+1, code, answer, want)
+		}
+	}
+	asked := stat(t, p, "ratelimit.memcache.keys_requested")
+	for range 5 {
+		if code, answer := post(t, p, "k=v"); code != 429 {
+			t.Errorf("%d %s", code, answer)
+		}
+	}
+	if now := stat(t, p, "ratelimit.memcache.keys_requested"); now != asked {
+		t.Errorf("%d keys asked for, want the %d of before", now, asked)
+	}
+}
+
+// The stop option holds on memcached: while one descriptor is over, the others do not grow.
+func TestMemcache_stop(t *testing.T) {
+	t.Parallel()
+	_, list := memcached(t, 3)
+	p := start(t, `[{key: k, @1/y}, {key: m, @9/y}]`, onMemcache("MCACHE_HOST_PORT", list, "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"))
+	for i, want := range []int{200, 429, 429} {
+		if code, answer := post(t, p, "k=v", "m=v"); code != want || !strings.Contains(answer, `"limitRemaining":8`) {
+			t.Errorf("request %d: %d %s, want %d", i+1, code, answer, want)
+		}
+	}
+	if code, answer := post(t, p, "m=v"); code != 200 || !strings.Contains(answer, `"limitRemaining":7`) {
+		t.Errorf("%d %s", code, answer)
+	}
+}
+
 // One of three nodes is killed: only its keys follow the failure mode.
 func TestMemcache_nodeKilled(t *testing.T) {
 	t.Parallel()

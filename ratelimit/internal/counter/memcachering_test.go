@@ -152,3 +152,28 @@ func TestParseSRV(t *testing.T) {
 	g(":11211", false)
 	g("host:http", false)
 }
+
+// A node that is listed twice has one client and twice the keys.
+func TestMemcache_listedTwice(t *testing.T) {
+	_, addrs := threeNodes(t)
+	s := newTestMemcache(t, patient3([]string{addrs[0], addrs[1], addrs[0]}))
+	if all, _ := s.Nodes(); all != 3 || len(s.nodes) != 2 {
+		t.Errorf("a list of %d with %d nodes, want 3 and 2", all, len(s.nodes))
+	}
+	first := 0
+	for i := range 300 {
+		if s.ring.Load().pick(fmt.Sprint("k", i)) == s.nodes[0] {
+			first++
+		}
+	}
+	if first < 160 || first > 240 {
+		t.Errorf("%d of 300 keys are on the node listed twice", first)
+	}
+	var hits []Hit
+	for i := range 50 {
+		hits = append(hits, h(fmt.Sprint("k", i), 1))
+	}
+	if err := s.Add(t.Context(), &Request{Hits: hits, Now: now()}); err != nil {
+		t.Error(err)
+	}
+}
