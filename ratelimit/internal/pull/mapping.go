@@ -31,7 +31,12 @@ func LoadMapping(path string) (*Mapping, error) {
 	return parseMapping(string(text))
 }
 
-func parseMapping(text string) (*Mapping, error) {
+func parseMapping(text string) (_ *Mapping, err error) {
+	defer func() { // the libraries fall over some of what is no mapping file (FuzzParseMapping)
+		if p := recover(); p != nil {
+			err = fmt.Errorf("not a mapping file: %v", p)
+		}
+	}()
 	m := &mapper.MetricMapper{}
 	first := load(m, text)
 	if first == nil {
@@ -41,6 +46,7 @@ func parseMapping(text string) (*Mapping, error) {
 	if err := yaml.UnmarshalWithOptions([]byte(text), &doc, yaml.UseOrderedMap()); err != nil {
 		return nil, first // no YAML, or no map: the library says where
 	}
+	doc, _ = textKeys(doc).(yaml.MapSlice)
 	changed, old := modern(doc)
 	if old {
 		doc = changed
@@ -55,6 +61,21 @@ func parseMapping(text string) (*Mapping, error) {
 
 // unmarshalErrors begins what the YAML library says of values that do not fit, each behind its line.
 const unmarshalErrors = "yaml: unmarshal errors:\n  "
+
+// textKeys makes texts of all keys: the library writes no others.
+func textKeys(v any) any {
+	switch v := v.(type) {
+	case yaml.MapSlice:
+		for i := range v {
+			v[i].Key, v[i].Value = fmt.Sprint(v[i].Key), textKeys(v[i].Value)
+		}
+	case []any:
+		for i := range v {
+			v[i] = textKeys(v[i])
+		}
+	}
+	return v
+}
 
 // initFrom loads doc with no more than n of its mappings; -1: all.
 func initFrom(m *mapper.MetricMapper, doc yaml.MapSlice, n int) error {

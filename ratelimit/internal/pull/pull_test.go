@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"github.com/prometheus/statsd_exporter/pkg/mapper"
 
 	"gatehouse/ratelimit/internal/stats"
 )
@@ -455,6 +456,45 @@ func FuzzClean(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		if got := clean(s); !model.LegacyValidation.IsValidLabelName(got) {
 			t.Errorf("%q became %q", s, got)
+		}
+	})
+}
+
+// FuzzParseMapping: whatever a file holds, it is refused with a reason or maps every name to one that a page may
+// hold.
+func FuzzParseMapping(f *testing.F) {
+	for _, s := range []string{
+		mappingFile, "", "{}", "mappings: []", "- a", "mappings: [{match: '*', name: $1}]", "mappings: [{match: a.*.b, name: a, labels: {xx: $1, yy: ${9}}}]",
+		"mappings: [{match: '(', match_type: regex, name: a}]", "defaults: {timer_type: histogram, buckets: [2, 1]}", "mappings: [{timer_type: pie}]", "mappings:\n- match: a\n  nam: b\n", "defaults: {ttl: -1s}",
+	} {
+		f.Add(s)
+	}
+	names := []string{"ratelimit.service.rate_limit.d.k.total_hits", "a.b", "", "a..b", "a.time"}
+	f.Fuzz(func(t *testing.T, text string) {
+		m, err := parseMapping(text)
+		if err != nil {
+			if err.Error() == "" {
+				t.Error("refused without a reason")
+			}
+			return
+		}
+		for _, name := range names {
+			for _, kind := range []mapper.MetricType{mapper.MetricTypeCounter, mapper.MetricTypeGauge} {
+				to := m.of(name, kind)
+				if !model.LegacyValidation.IsValidMetricName(to.name) {
+					t.Errorf("%q became %q", name, to.name)
+				}
+				for _, l := range to.tags(nil) {
+					if !model.LegacyValidation.IsValidLabelName(l.Name) {
+						t.Errorf("the label %q", l.Name)
+					}
+				}
+			}
+			if to, shown := m.timer(stats.Series{Name: name}); shown {
+				h := &timer{timeMapping: to, counts: make([]float64, len(to.buckets)+1)}
+				h.observe(1, 1)
+				h.metric()
+			}
 		}
 	})
 }
