@@ -161,11 +161,11 @@ func minus(of, less []float64) []float64 {
 
 // extras measures the budgets that aren't about a request: start, memory, the binary.
 func (s *authSuite) extras(ctx context.Context) error {
-	busy, err := readUsage(s.targets["HS256"].process.PID())
+	busy, err := readFamily(s.targets["HS256"].process.PID())
 	if err != nil {
 		return err
 	}
-	s.report.linef("\nRSS after the measurements, HS256: %.1f MiB", float64(busy.rss)/mib)
+	s.report.linef("\nRSS after the measurements, HS256, with the hashing process: %.1f MiB", float64(busy.rss)/mib)
 	var took, idle []float64
 	for range 2*s.rounds + 1 {
 		began := time.Now()

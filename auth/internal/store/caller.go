@@ -23,7 +23,7 @@ where u.id = $1
 func (db *DB) Caller(ctx context.Context, user, session uuid.UUID) (u User, s Session, err error) {
 	err = db.each(ctx, "caller", func(r pgx.Rows) error {
 		var i Identity
-		if err := r.Scan(append(append(userTargets(&u), identityTargets(&i)...), sessionTargets(&s)...)...); err != nil {
+		if err := scanRow(r, append(append(userTargets(&u), identityTargets(&i)...), sessionTargets(&s)...)); err != nil {
 			return err
 		}
 		if i.ID != uuid.Nil {

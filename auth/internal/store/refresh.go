@@ -78,7 +78,7 @@ func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 	err := db.each(ctx, "refresh", func(r pgx.Rows) error {
 		var i Identity
 		targets := append(append(userTargets(&out.User), identityTargets(&i)...), sessionTargets(&out.Session)...)
-		if err := r.Scan(append(targets, &out.Rotated, &out.NewerLogin)...); err != nil {
+		if err := scanRow(r, append(targets, &out.Rotated, &out.NewerLogin)); err != nil {
 			return err
 		}
 		if i.ID != uuid.Nil {
