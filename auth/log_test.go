@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"reflect"
+	"testing"
+	"time"
+)
+
+// Both handlers write the same about the same record.
+func TestFlatJSON(t *testing.T) {
+	at := time.Date(2026, 11, 21, 18, 0, 0, 123456789, time.FixedZone("CET", 3600))
+	f := func(flat bool, level slog.Level, message string, attrs ...slog.Attr) {
+		t.Helper()
+		var have, want bytes.Buffer
+		l := newLogger(&have, logConfig{Level: "trace", Format: "json"})
+		r := slog.NewRecord(at, level, message, 0)
+		r.AddAttrs(attrs...)
+		if _, ok := appendRecord(nil, r); ok != flat {
+			t.Errorf("flat is %v", ok)
+		}
+		general := slog.NewJSONHandler(&want, &slog.HandlerOptions{Level: slog.Level(-8), ReplaceAttr: cleanAttr})
+		if err := errors.Join(l.Handler().Handle(t.Context(), r), general.Handle(t.Context(), r)); err != nil {
+			t.Fatal(err)
+		}
+		var h, w map[string]any
+		if json.Unmarshal(have.Bytes(), &h) != nil || json.Unmarshal(want.Bytes(), &w) != nil || !reflect.DeepEqual(h, w) {
+			t.Errorf("%s, the general handler says %s", have.Bytes(), want.Bytes())
+		}
+	}
+	f(true, slog.LevelInfo, "request", slog.String("route", "/user"), slog.Int("status", 200), slog.Duration("duration", 1234567))
+	f(true, slog.LevelWarn, "a \"quoted\" line\n", slog.String("key \u00fc", "\x00\xff <b>&"), slog.Int64("n", -1<<63))
+	f(true, slog.LevelError, "", slog.String("url", "postgres://me:secret@db/me"))
+	f(true, slog.LevelInfo+1, "between the levels")
+	f(true, 12, "fatal")
+	f(false, slog.LevelInfo, "error", slog.Any("error", errors.New("dial postgres://me:secret@db/me: refused")))
+	f(false, slog.LevelInfo, "group", slog.Group("g", slog.Int("a", 1)))
+	f(false, slog.LevelDebug, "others", slog.Bool("b", true), slog.Float64("f", 1.5), slog.Time("t", at), slog.Any("list", []string{"a"}))
+
+	var out bytes.Buffer
+	l := newLogger(&out, logConfig{Level: "info", Format: "json"})
+	l.With("who", "ann").WithGroup("g").Info("with", "a", 1)
+	var h map[string]any
+	if err := json.Unmarshal(out.Bytes(), &h); err != nil || h["who"] != "ann" || !reflect.DeepEqual(h["g"], map[string]any{"a": 1.0}) {
+		t.Errorf("%s", &out)
+	}
+}
+
+func logRequest(l *slog.Logger) {
+	l.LogAttrs(context.Background(), slog.LevelInfo, "request",
+		slog.String("method", "GET"), slog.String("route", "/user"), slog.Int("status", 200),
+		slog.Duration("duration", 1234*time.Microsecond), slog.String("request_id", "f3b6a1de-3a2c-4f6e-9d07-5b2f6f6f7a10"),
+		slog.String("ip", "203.0.113.9"), slog.String("user", "d673abe5-64a7-4b5b-9344-6d91bb04ef60"))
+}
+
+// The line that each request writes.
+func BenchmarkLog(b *testing.B) {
+	for _, format := range []string{"json", "text"} {
+		b.Run(format, func(b *testing.B) {
+			l := newLogger(io.Discard, logConfig{Level: "info", Format: format})
+			b.ReportAllocs()
+			for b.Loop() {
+				logRequest(l.Logger)
+			}
+		})
+	}
+}
