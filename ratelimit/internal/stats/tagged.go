@@ -124,7 +124,7 @@ func expand(template, name string, at []int, clean func(string) string) string {
 			n++
 		}
 		group, err := strconv.Atoi(rest[:n])
-		if err != nil || 2*group >= len(at) {
+		if err != nil || group >= len(at)/2 {
 			b.WriteString("$" + rest[:n])
 		} else if from, to := at[2*group], at[2*group+1]; from >= 0 { // a group that took no part is empty
 			value := name[from:to]
