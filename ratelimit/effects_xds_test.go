@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"crypto/tls"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -168,6 +170,45 @@ func TestXDS_waitsForGoodRules(t *testing.T) {
 	}
 	plane.Set("2", perYear(3))
 	p.log.await(t, `"ready"`, nil)
+}
+
+// What grpc-go logs by itself comes as lines of the daemon's log: here, that a server refuses pings.
+func TestXDS_grpcLog(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			f := http2.NewFramer(conn, conn)
+			f.WriteSettings()
+			io.ReadFull(conn, make([]byte, len(http2.ClientPreface)))
+			for { // until the first request is there
+				if frame, err := f.ReadFrame(); err != nil || frame.Header().Type == http2.FrameData {
+					break
+				}
+			}
+			f.WriteGoAway(1, http2.ErrCodeEnhanceYourCalm, []byte("too_many_pings"))
+			conn.Close()
+		}
+	}()
+	p := launch(t, "", follow(l.Addr().String()))
+	p.log.await(t, `"level":"warning","@message":"grpc: `, nil)
+	p.log.await(t, "the server wants fewer pings", nil)
+	if err := p.Stop(10 * time.Second); err != nil {
+		t.Error(err)
+	}
+	for line := range strings.Lines(p.log.text()) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("not a line of the log: %s", line)
+		}
+	}
 }
 
 var _ = effect("CONFIG_GRPC_XDS_NODE_ID", func(t *testing.T) {

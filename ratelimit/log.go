@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc/grpclog"
 )
 
 // Levels beyond slog's own, as LOG_LEVEL names them.
@@ -143,4 +145,27 @@ func (h *textHandler) WithAttrs(as []slog.Attr) slog.Handler {
 // WithGroup implements slog.Handler.
 func (h *textHandler) WithGroup(name string) slog.Handler {
 	return &textHandler{out: h.out, attrs: h.attrs.WithGroup(name)}
+}
+
+// takeGRPCLog makes lines of our log from the errors that grpc-go writes by itself; it must run before
+// anything of gRPC does. Who asked grpc-go for more by its own variables gets what it makes of them.
+func takeGRPCLog(log *slog.Logger, environ []string) {
+	for _, e := range environ {
+		if strings.HasPrefix(e, "GRPC_GO_LOG_") {
+			return
+		}
+	}
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, grpcErrors{log}))
+}
+
+type grpcErrors struct{ log *slog.Logger }
+
+// Write implements io.Writer: a line is a date, a level and the text.
+func (g grpcErrors) Write(line []byte) (int, error) {
+	text := string(line)
+	if _, after, ok := strings.Cut(text, "ERROR: "); ok {
+		text = after
+	}
+	g.log.Warn("grpc: " + strings.TrimSpace(text))
+	return len(line), nil
 }

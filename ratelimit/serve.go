@@ -43,6 +43,7 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 		return err
 	}
 	log := newLogger(stderr, c.Process.LogLevel, c.Process.LogFormat)
+	takeGRPCLog(log, environ)
 	for _, w := range warnings {
 		log.Warn(w)
 	}
