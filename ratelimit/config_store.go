@@ -26,7 +26,7 @@ type countingConfig struct {
 	StopWhenOver bool `env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" envDefault:"false"`
 	// Answer while the store fails: error (Envoy's failure_mode_deny decides), allow or deny. A domain's on_store_failure wins.
 	FailureMode string `env:"STORE_FAILURE_MODE" envDefault:"error" oneof:"error allow deny" fold:"true"`
-	// Age of an unanswered batch at which the store counts as dead and callers are answered at once; 0: only KVSTORE_TIMEOUT counts.
+	// Age of an unanswered batch at which the store counts as dead and callers are answered at once; 0: only KVSTORE_TIMEOUT or MCACHE_TIMEOUT counts.
 	Stall time.Duration `env:"STORE_STALL" envDefault:"250ms" min:"0s"`
 }
 

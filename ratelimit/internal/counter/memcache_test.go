@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
@@ -635,6 +636,88 @@ func TestMemcache_socket(t *testing.T) {
 	s := newTestMemcache(t, patient3([]string{server.Addr()}))
 	if got := add(t, s, now(), h("a", 1)); got != 1 {
 		t.Errorf("%d", got)
+	}
+}
+
+// Nodes that are killed, frozen and restarted at random under load: callers get an answer or a reason,
+// totals never pass what was sent, and afterwards nothing is left behind.
+func TestMemcache_chaos(t *testing.T) {
+	servers, addrs := threeNodes(t)
+	s := newTestMemcache(t, MemcacheOptions{Nodes: addrs, Timeout: 200 * time.Millisecond, Stall: 50 * time.Millisecond})
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var sent [8]atomic.Int64 // by key
+	var answered, failed atomic.Int64
+	for g := range 16 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				a, b := (g+i)%len(sent), (g+3*i+1)%len(sent)
+				sent[a].Add(1)
+				sent[b].Add(1)
+				ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+				req := Request{Hits: []Hit{limit(1<<40, h(fmt.Sprint("chaos", a), 1)), limit(1<<40, h(fmt.Sprint("chaos", b), 1))}, Now: now(), Stop: i%4 == 0}
+				err := s.Add(ctx, &req)
+				cancel()
+				for j, key := range []int{a, b} {
+					switch e := req.Hits[j].Err; {
+					case err != nil && !errors.Is(err, ErrPartial), err != nil && e != nil:
+						failed.Add(1)
+						if e == nil {
+							e = err
+						}
+						if !errors.Is(e, ErrUnavailable) && !errors.Is(e, ErrTimeout) && !errors.Is(e, ErrOpen) {
+							t.Errorf("an error that says nothing: %v", e)
+						}
+					default:
+						answered.Add(1)
+						if got, most := req.Hits[j].After, sent[key].Load(); got < 1 || got > most {
+							t.Errorf("key %d: total %d of %d sent", key, got, most)
+						}
+					}
+				}
+			}
+		})
+	}
+	for end := time.Now().Add(chaosTime(t, 2*time.Second)); time.Now().Before(end); {
+		server := servers[rand.IntN(len(servers))]
+		if rand.IntN(2) == 0 {
+			server.Kill()
+			time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
+			if err := server.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			server.Stop()
+			time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond)
+			server.Cont()
+		}
+		time.Sleep(time.Duration(rand.IntN(50)) * time.Millisecond)
+	}
+	close(stop)
+	wg.Wait()
+	t.Logf("%d hits answered, %d failed, %d dropped", answered.Load(), failed.Load(), s.Dropped())
+	if answered.Load() == 0 {
+		t.Error("nothing was answered")
+	}
+	await(t, "all nodes to be found again, and told of everything", func() bool {
+		_, lost := s.Nodes()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, n := range s.nodes {
+			lost += int64(len(n.due) + n.tellers + n.lookers + len(n.out) + len(n.looks) + len(n.tallies))
+		}
+		return lost == 0 && s.waiting == 0
+	})
+	for i := range sent {
+		await(t, "an answer", func() bool {
+			_, err := s.Peek(context.Background(), fmt.Appendf(nil, "chaos%d", i), 60)
+			return err == nil
+		})
 	}
 }
 
