@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"gatehouse/shared/fakeidp"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -20,8 +21,13 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 	t.Parallel()
 	pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
 	at := pg.PostgresURL("postgres")
-	tables := []string{"users", "identities", "sessions", "one_time_tokens", "flows", "outbox", "audit", "limits"}
-	env := environment(at)
+	tables := []string{"users", "identities", "sessions", "one_time_tokens", "flows", "outbox", "audit", "limits", "spent_id_tokens", "external_states"}
+	idp, err := fakeidp.Start(fakeidp.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idp.Close()
+	env := append(environment(at), providersAt(idp, "http://localhost:9999/callback")...)
 	slow := start(t, env) // with time enough to prepare
 	client := newCaller(t, 30*time.Second)
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -59,11 +65,21 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 			{"change of address", "PUT", "/user", ann.str("access_token"), `{"email":"` + person("changed") + `"}`},
 			{"sign-out", "POST", "/logout?scope=global", leaver.str("access_token"), ""},
 			{"invitation", "POST", "/invite", admin, `{"email":"` + person("guest") + `"}`},
+			{"sign-in by a provider", "POST", "/token?grant_type=id_token", "", idTokenBody(idp, person("ext"))},
+			{"sign-in by a provider, linked", "POST", "/token?grant_type=id_token", "", idTokenBody(idp, person("ann"))},
+			{"the way to a provider", "GET", "/user/identities/authorize?provider=github&skip_http_redirect=true", ann.str("access_token"), ""},
 			{"deletion", "DELETE", "/admin/users/" + fmt.Sprint(user["id"]), admin, ""},
 		}
 	}
 	slow.Stop(20 * time.Second)
 	d := start(t, append(env, "AUTH_API_MAX_REQUEST_DURATION=200ms", "AUTH_DB_CLEANUP_ENABLED=false"))
+
+	// What is to be known of the provider, so that it isn't asked in the little time that requests have.
+	eventually(t, "the provider is known", func() bool {
+		forged := strings.TrimSuffix(idTokenBody(idp, "x@example.org"), `"}`) + `x"}`
+		r, err := client.do("POST", d.http+"/token?grant_type=id_token", "", forged)
+		return err == nil && r.status == 400
+	})
 
 	conn, err := pgx.Connect(t.Context(), at)
 	if err != nil {
@@ -135,4 +151,11 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 		}
 	}
 	t.Logf("failed requests by locked table: %v", failed)
+}
+
+// idTokenBody is a native sign-in with an ID token of the fake's Google.
+func idTokenBody(idp *fakeidp.Server, email string) string {
+	u := fakeidp.Ann
+	u.ID, u.Email = email, email
+	return `{"provider":"google","id_token":"` + idp.IDToken("google", u, nil) + `"}`
 }

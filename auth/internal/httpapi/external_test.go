@@ -3,6 +3,7 @@ package httpapi
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -589,4 +590,57 @@ func TestAuthorize(t *testing.T) {
 	if l.out("server_error", "unexpected_failure", "*"); strings.Contains(l.Header.Get("Location"), "%25") || l.query.Get("x") != "y" {
 		t.Errorf("%s", l.Header.Get("Location"))
 	}
+}
+
+// Every text that comes from a browser, an application or a provider, filled with what breaks naive code.
+func TestExternal_hostile(t *testing.T) {
+	a := openAbroad(t)
+	g := a.member("mia@example.org")
+	fine := func(what, field, text string, got answer) {
+		t.Helper()
+		if got.StatusCode >= 500 || got.StatusCode == 200 && strings.HasPrefix(what, "POST /token") {
+			t.Errorf("%s with %s %.40q: %d %s", what, field, text, got.StatusCode, got.body)
+		}
+		if to := got.Header.Get("Location"); strings.ContainsFunc(to, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+			t.Errorf("%s with %s %.40q leads to %q", what, field, text, to)
+		}
+	}
+	for i, text := range append(nasty, "\x00", "\xff\xfe", "https://other.example.org/\x00\xff\u00e9", "%00%ff") {
+		for _, field := range []string{"provider", "scopes", "redirect_to", "code_challenge", "code_challenge_method", "invite_token", "login_hint", "state"} {
+			q := url.Values{"provider": {"gitlab"}}
+			q.Set(field, text[:min(len(text), 8000)])
+			fine("GET /authorize", field, text, a.do("GET /authorize?"+q.Encode(), nil))
+			fine("GET /user/identities/authorize", field, text, a.do("GET /user/identities/authorize?"+q.Encode(), nil, bearer(g.AccessToken)))
+		}
+		state := a.authorize("provider=gitlab")
+		for _, field := range []string{"state", "code", "error", "error_description", "iss", "oauth_token", "user"} {
+			if i%5 == 0 || field == "state" { // a state is used up each time
+				state = a.authorize("provider=gitlab")
+			}
+			q := state.back.Params()
+			q.Set(field, text[:min(len(text), 8000)])
+			fine("GET /callback", field, text, a.do("GET /callback?"+q.Encode(), nil, state.cookies...))
+			fine("POST /callback", field, text, a.do("POST /callback", q.Encode()))
+		}
+		for _, field := range []string{"id_token", "provider", "access_token", "nonce", "client_id", "issuer"} {
+			in := map[string]any{"id_token": "x.y.z", "provider": "google"}
+			in[field] = strings.ToValidUTF8(text, "?")
+			fine("POST /token?grant_type=id_token", field, text, a.do("POST /token?grant_type=id_token", strings.ReplaceAll(jsonText(t, in), `\u0000`, ""), bearer(g.AccessToken)))
+		}
+		u := person(fmt.Sprint(7000+i), fmt.Sprintf("n%d@example.org", i))
+		u.Name, u.Login, u.Picture = text[:min(len(text), 20000)], text[:min(len(text), 20000)], text[:min(len(text), 20000)]
+		a.idp.SetUser(u)
+		if got := a.user(a.signIn("provider=github")); got.Email != u.Email {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
+func jsonText(t testing.TB, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

@@ -39,12 +39,14 @@ func TestHostile_metadata(t *testing.T) {
 	}
 }
 
+// nasty breaks naive code.
+var nasty = []string{"\x01", "\x7f", "\u2028", "\U0001F600", "'; drop table users; --", `{{.Token}}`, "%s%n", "../../etc/passwd", strings.Repeat("a", 70_000),
+	strings.Repeat("a", 300) + "@example.org", "a@" + strings.Repeat("b.", 1000) + "c", "+49\u00a0151", "\u202e@example.org", "a\r\nBcc: b@example.org", "00000000-0000-0000-0000-000000000000", "NaN", "-1h", "9999999h"}
+
 // Every text of every body, filled with what breaks naive code.
 func TestHostile_texts(t *testing.T) {
 	a := open(t)
 	g := a.member("mia@example.org")
-	nasty := []string{"\x01", "\x7f", "\u2028", "\U0001F600", "'; drop table users; --", `{{.Token}}`, "%s%n", "../../etc/passwd", strings.Repeat("a", 70_000),
-		strings.Repeat("a", 300) + "@example.org", "a@" + strings.Repeat("b.", 1000) + "c", "+49\u00a0151", "\u202e@example.org", "a\r\nBcc: b@example.org", "00000000-0000-0000-0000-000000000000", "NaN", "-1h", "9999999h"}
 	bodies := map[string][]string{
 		"POST /signup":                         {"email", "phone", "password", "channel", "code_challenge", "code_challenge_method"},
 		"POST /token?grant_type=password":      {"email", "phone", "password"},
