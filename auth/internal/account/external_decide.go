@@ -163,7 +163,7 @@ func settle(d decision, u store.User, a addresses, r rules) settlement {
 	return settlement{letter: true, refuse: !r.allowUnverified}
 }
 
-// confirmation is when the address was confirmed, by a settlement.
+// confirmedAt is when the address of a new user is confirmed; zero: not yet.
 func (v settlement) confirmedAt(now time.Time) time.Time {
 	if v.confirm {
 		return now

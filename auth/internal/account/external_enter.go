@@ -97,6 +97,8 @@ func (e *entry) refusedByQuota(err error) error {
 	return e.quota.refused(err)
 }
 
+// attempt is one try: who it is, before anything is locked, and then the transaction, in which that has
+// to come out the same. That somebody is new is known between the two.
 func (e *entry) attempt(ctx context.Context) error {
 	d := decision{outcome: exists}
 	b := e.db.Batch()

@@ -529,6 +529,24 @@ func TestExternal_aliases(t *testing.T) {
 	}
 }
 
+// What signing in costs: a look, and a transaction that locks the user, looks again and writes.
+func TestExternal_trips(t *testing.T) {
+	t.Parallel()
+	db, trips := storetest.Counting(t)
+	h := openOn(t, db)
+	for i, want := range []int64{0, 5, 6} { // the first prepares statements
+		p := person("github", fmt.Sprint(min(i, 1)), fmt.Sprintf("*u%d@example.org", min(i, 1)))
+		if i == 0 {
+			h.enters(p)
+			h.enters(p)
+			continue
+		}
+		if n := trips.During(func() { h.enters(p) }); n != want {
+			t.Errorf("try %d: %d round trips, want %d", i, n, want)
+		}
+	}
+}
+
 // Callbacks at once for the same newcomer, and for the same address by several providers, make one user.
 func TestExternal_atOnce(t *testing.T) {
 	t.Parallel()
