@@ -62,6 +62,7 @@ func (s *authSuite) tables() {
 	}
 	s.floodTable()
 	s.alikeTable()
+	s.millionTable()
 	for _, why := range s.refused {
 		s.report.linef("no figures of %s", why)
 	}

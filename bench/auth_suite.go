@@ -28,7 +28,12 @@ type authSuite struct {
 	refused []string
 	flood   []floodRound
 	alike   map[string][]alikeRound
-	trips   map[string]float64 // round trips to PostgreSQL for each request
+
+	large        bool // fill a large database too: only when -only names it
+	million      map[string][]millionRound
+	millionScans int64
+
+	trips map[string]float64 // round trips to PostgreSQL for each request
 }
 
 // authLine names one line of the table: who is asked what.
@@ -60,7 +65,7 @@ func authGroups() [][]authLine {
 }
 
 // authScenarios are what -only may name.
-var authScenarios = []string{"health", "settings", "jwks", "user", "refresh", "password", "signup", "logout", "alike", "flood"}
+var authScenarios = []string{"health", "settings", "jwks", "user", "refresh", "password", "signup", "logout", "alike", "flood", "million"}
 
 // needs are the yardsticks that a scenario is compared with.
 var needs = map[string][]string{
@@ -137,6 +142,7 @@ func (s *authSuite) stop() error {
 func (s *authSuite) start(ctx context.Context) error {
 	s.targets, s.crowd = map[string]*target{}, map[string][]account{}
 	s.samples, s.trips, s.alike = map[authLine][]sample{}, map[string]float64{}, map[string][]alikeRound{}
+	s.million = map[string][]millionRound{}
 	yardsticks, err := s.db.createYardstick(ctx)
 	if err != nil {
 		return err
@@ -164,6 +170,11 @@ func (s *authSuite) start(ctx context.Context) error {
 		}
 		// Plans were made for empty tables.
 		if err := execSQL(ctx, url, "vacuum analyze"); err != nil {
+			return err
+		}
+	}
+	if s.large {
+		if err := s.startMillion(ctx); err != nil {
 			return err
 		}
 	}
@@ -200,7 +211,12 @@ func (s *authSuite) round(ctx context.Context, round int) error {
 		s.measureAlike(round)
 	}
 	if s.wanted("flood") {
-		return s.measureFlood(ctx, round)
+		if err := s.measureFlood(ctx, round); err != nil {
+			return err
+		}
+	}
+	if s.large {
+		return s.measureMillion(ctx, round)
 	}
 	return nil
 }

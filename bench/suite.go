@@ -150,7 +150,7 @@ func (s *suite) run(ctx context.Context) error {
 	}
 	if s.wantsAny("auth", authScenarios) {
 		a := &authSuite{
-			rounds: s.rounds, time: s.time * 7 / 20, whole: s.asked("auth"), lab: s.lab, report: s.report,
+			rounds: s.rounds, time: s.time * 7 / 20, whole: s.asked("auth"), large: s.only != "" && s.asked("million"), lab: s.lab, report: s.report,
 			wanted: func(scenario string) bool { return s.wanted("auth", scenario) },
 		}
 		if err := a.run(ctx); err != nil {
