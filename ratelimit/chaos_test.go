@@ -81,6 +81,14 @@ func TestExactUnderConcurrency(t *testing.T) {
 	f("memory", 1, func(*testing.T) map[string]string { return nil })
 	f("redis", 1, redis)
 	f("three daemons on one redis", 3, redis)
+	cluster := func(t *testing.T) map[string]string { return on("cluster", testdb.Cluster(t).URL()) }
+	f("two daemons on one cluster", 2, cluster)
+	f("the stop option on a cluster", 2, func(t *testing.T) map[string]string {
+		e := cluster(t)
+		e["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"] = "true"
+		return e
+	})
+	f("two daemons and sentinels", 2, func(t *testing.T) map[string]string { return on("sentinel", testdb.Sentinels(t).URL()) })
 	f("the stop option", 2, func(t *testing.T) map[string]string {
 		e := redis(t)
 		e["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"] = "true"

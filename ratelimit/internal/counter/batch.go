@@ -37,8 +37,7 @@ type op struct {
 	was  []string // of opStop: the totals before
 	held bool     // of opStop: nothing was written, since a hit would go over
 	err  error    // the store refused this command
-	redo redo     // it did not carry it out, but may do so later, or elsewhere:
-	to   string   // at the node that it names
+	away *away    // it did not carry it out, but may do so later or elsewhere
 
 	overflowed bool // INCRBY would pass 2^63-1
 }
@@ -158,8 +157,8 @@ func (b *batch) settle(c *call) {
 			c.err = o.err
 			return
 		}
-		if h.spared = false; o.redo != redoNot {
-			h.redo, h.to = o.redo, o.to
+		h.spared = false
+		if h.away = o.away; h.away != nil {
 			c.undone++
 			continue
 		}
@@ -180,7 +179,7 @@ func (b *batch) settle(c *call) {
 // unsent says that nothing of the batch has gone out.
 func (b *batch) unsent() {
 	for i := range b.ops {
-		b.ops[i].redo = redoUnsent
+		b.ops[i].away = &awayUnsent
 	}
 }
 

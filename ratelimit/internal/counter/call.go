@@ -41,8 +41,7 @@ type callHit struct {
 	prefix int64 // the command's hits up to and including this one
 	after  int64
 	spared bool
-	redo   redo   // why it was not carried out
-	to     string // of redoMoved and redoAsk: by whom it would be
+	away   *away // why it was not carried out; nil: it was
 }
 
 // States of a call. Whoever moves it out of waiting decides how it ends; nobody touches it after

@@ -297,16 +297,16 @@ func (c *Cluster) addStop(ctx context.Context, req *Request) error {
 		if undone == nil && err != errClosed {
 			return err
 		}
-		why, to := redoLater, ""
+		is := awayLater
 		if undone != nil {
-			why, to = undone.hits[0].redo, undone.hits[0].to // of all, for one script carries them
+			is = *undone.hits[0].away // of all, for one script carries them
 			n.recycle(undone)
 		}
-		if why == redoMoved {
-			c.moved(req.Hits[0].Key, to, n.addr)
+		if is.why == redoMoved {
+			c.moved(req.Hits[0].Key, is.to, n.addr)
 			continue
 		}
-		if why == redoAsk || why == redoApart {
+		if is.why == redoAsk || is.why == redoApart {
 			break
 		}
 		if err := pause(ctx, tries); err != nil {

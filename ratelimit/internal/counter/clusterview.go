@@ -103,15 +103,12 @@ func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
 	defer conn.Close() // first, else rueidis says goodbye
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	replies := client.DoMulti(context.Background(), client.B().ClusterInfo().Build(), client.B().ClusterSlots().Build())
-	info, err := replies[0].ToString()
-	if err != nil {
-		return v, err
-	}
+	info, unknown := replies[0].ToString() // a user may have no right to it
 	ranges, err := replies[1].ToArray()
 	if err != nil {
 		return v, err
 	}
-	v.ok = strings.Contains(info, "cluster_state:ok")
+	v.ok = unknown != nil || strings.Contains(info, "cluster_state:ok")
 	return v, v.read(ranges, addr)
 }
 

@@ -322,7 +322,7 @@ func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, er
 		if o.overflowed || e.IsNoScript() {
 			return true, nil
 		}
-		if l.refusal(b, o, e.Error()); o.redo != redoNot {
+		if l.refusal(b, o, e.Error()); o.away != nil {
 			return false, nil
 		}
 	}

@@ -238,7 +238,7 @@ func (s *KVStore) remember(b *batch) {
 	s.met.mu.Lock()
 	defer s.met.mu.Unlock()
 	for i := range b.ops {
-		if o := &b.ops[i]; o.kind == opCount && o.n > 0 && o.err == nil && o.redo == redoNot {
+		if o := &b.ops[i]; o.kind == opCount && o.n > 0 && o.err == nil && o.away == nil {
 			s.met.add(o.hash)
 		}
 	}

@@ -8,23 +8,29 @@ import (
 	"time"
 )
 
-// redo is why a server has not carried out a command that is sound. Nothing is counted yet, so that it
-// can go out once more.
+// away says that a server has not carried out a command that is sound. Nothing is counted yet, so that
+// it can go out once more.
+type away struct {
+	why redo
+	to  string // of redoMoved and redoAsk: the node, as the server names it
+}
+
 type redo uint8
 
 const (
-	redoNot    redo = iota
-	redoMoved       // another node of the cluster has the slot
-	redoAsk         // another node may have the key, and is to be told ASKING
-	redoLater       // the server cannot at present: it loads, or is no master, or its cluster is down
-	redoApart       // a script cannot reach all its keys here at present
-	redoUnsent      // it never went out: there is no connection
+	redoMoved  redo = iota // another node of the cluster has the slot
+	redoAsk                // another node may have the key, and is to be told ASKING
+	redoLater              // the server cannot at present: it loads, or is no master, or its cluster is down
+	redoApart              // a script cannot reach all its keys here at present
+	redoUnsent             // it never went out: there is no connection
 )
+
+var awayLater, awayApart, awayUnsent = away{why: redoLater}, away{why: redoApart}, away{why: redoUnsent}
 
 // errUnsent is wrapped by the errors of a link that has sent nothing.
 var errUnsent = errors.New("not connected")
 
-// refusal reads an error of Redis that says something about the server. Others leave o.redo as it is.
+// refusal reads an error of Redis that says something about the server. Others leave o.away nil.
 func (l *redisLink) refusal(b *batch, o *op, text string) {
 	code, rest, _ := strings.Cut(text, " ")
 	inCluster := l.role == clusterServer
@@ -36,23 +42,23 @@ func (l *redisLink) refusal(b *batch, o *op, text string) {
 		}
 		switch {
 		case code == "MOVED":
-			o.redo, o.to = redoMoved, strings.TrimSpace(to)
+			o.away = &away{redoMoved, strings.TrimSpace(to)}
 		case o.kind == opStop && len(o.hits) > 1:
-			o.redo = redoApart // the other keys may be here
+			o.away = &awayApart // the other keys may be here
 		default:
-			o.redo, o.to = redoAsk, strings.TrimSpace(to)
+			o.away = &away{redoAsk, strings.TrimSpace(to)}
 		}
 	case "READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN":
-		o.redo, b.refusal = redoLater, code
+		o.away, b.refusal = &awayLater, code
 	case "TRYAGAIN", "CROSSSLOT":
 		if inCluster {
-			o.redo = redoApart
+			o.away = &awayApart
 		}
 	case "ERR":
 		// The script meets a key whose slot is on its way, or is more than an old Redis understands.
 		if inCluster && o.kind == opStop && (strings.Contains(rest, "non local key") ||
 			strings.Contains(rest, "same slot") || strings.Contains(rest, "compiling script")) {
-			o.redo = redoApart
+			o.away = &awayApart
 		}
 	}
 }
@@ -71,16 +77,16 @@ type leftover struct {
 func (l *leftover) take(c *call, req *Request, at []int, from string) {
 	for i := range c.hits {
 		h := &c.hits[i]
-		if h.redo == redoNot {
+		if h.away == nil {
 			continue
 		}
 		place := i
 		if at != nil {
 			place = at[i]
 		}
-		l.add(req, &req.Hits[i], place, h.redo)
-		l.req.Hits[len(l.at)-1].asking = h.redo == redoAsk
-		l.to[len(l.at)-1], l.from[len(l.at)-1] = h.to, from
+		l.add(req, &req.Hits[i], place, h.away.why)
+		l.req.Hits[len(l.at)-1].asking = h.away.why == redoAsk
+		l.to[len(l.at)-1], l.from[len(l.at)-1] = h.away.to, from
 	}
 }
 

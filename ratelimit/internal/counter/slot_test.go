@@ -94,17 +94,20 @@ func FuzzRefusal(f *testing.F) {
 		for _, o := range []*op{{}, {kind: opStop, hits: make([]callHit, 2)}, {kind: opStop, hits: make([]callHit, 1)}} {
 			b := new(batch)
 			l.refusal(b, o, text)
-			if o.redo == redoMoved || o.redo == redoAsk {
-				if addr, ok := absolute(o.to, "h:1"); ok {
+			if o.away == nil {
+				continue
+			}
+			if o.away.why <= redoAsk {
+				if addr, ok := absolute(o.away.to, "h:1"); ok {
 					if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || !isPort(port) {
 						t.Errorf("%q: %q cannot be dialled: %v", text, addr, err)
 					}
 				}
-			} else if o.to != "" {
-				t.Errorf("%q: %d names %q", text, o.redo, o.to)
+			} else if o.away.to != "" {
+				t.Errorf("%q: %d names %q", text, o.away.why, o.away.to)
 			}
-			if (b.refusal != "") != (o.redo == redoLater) {
-				t.Errorf("%q: refusal %q, redo %d", text, b.refusal, o.redo)
+			if (b.refusal != "") != (o.away.why == redoLater) {
+				t.Errorf("%q: refusal %q, %d", text, b.refusal, o.away.why)
 			}
 		}
 		if to, ok := switchedTo(text, "gate"); ok {
