@@ -164,17 +164,28 @@ func TestTracing_outage(t *testing.T) {
 	}
 }
 
-// A store's part is a span of its own, below the decision's.
+// A store's part is a span of its own, below the decision's, with the hits sent to each store.
 func TestTracing_store(t *testing.T) {
 	t.Parallel()
-	p, c := startTraced(t, map[string]string{"BACKEND_TYPE": "redis", "KVSTORE_URL": testdb.Redis(t).URL()})
-	s := span(t, p, c)
-	spans := c.Await(t, "Redis Pipeline Execution")
-	store, decision := otlptest.Named(t, spans, "Redis Pipeline Execution"), otlptest.Named(t, spans, "ShouldRateLimit Execution")
-	if store.Parent != decision.ID || decision.Parent != s.ID || store.Scope != "redis.fixedCacheImpl" ||
-		store.Attributes["pipeline length"] != "1" || store.Attributes["perSecondPipeline length"] != "0" {
-		t.Errorf("%+v\n%+v", store, decision)
+	f := func(name, scope string, want, env map[string]string) {
+		t.Helper()
+		c := otlptest.Start(t)
+		all := map[string]string{"TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": c.HTTP, "OTEL_BSP_SCHEDULE_DELAY": "20"}
+		maps.Copy(all, env)
+		if code, answer := post(t, start(t, perSecondRules, all), "s=v", "m=v", "m=w"); code != http.StatusOK {
+			t.Fatalf("%d %s", code, answer)
+		}
+		spans := c.Await(t, name, "POST /json")
+		store, decision, request := otlptest.Named(t, spans, name), otlptest.Named(t, spans, "ShouldRateLimit Execution"), otlptest.Named(t, spans, "POST /json")
+		if store.Parent != decision.ID || decision.Parent != request.ID || store.Scope != scope || !maps.Equal(store.Attributes, want) {
+			t.Errorf("%+v\n%+v", store, decision)
+		}
 	}
+	redis := testdb.Redis(t).URL()
+	f("Redis Pipeline Execution", "redis.fixedCacheImpl", map[string]string{"pipeline length": "3", "perSecondPipeline length": "0"}, on("single", redis))
+	f("Redis Pipeline Execution", "redis.fixedCacheImpl", map[string]string{"pipeline length": "2", "perSecondPipeline length": "1"}, twin(redis, redis))
+	_, nodes := memcached(t, 1)
+	f("Memcached Fetch Execution", "memcached.cacheImpl", map[string]string{"keysToGet length": "3"}, onMemcache("MCACHE_HOST_PORT", nodes))
 }
 
 var _ = effect("TRACING_EXPORTER_PROTOCOL", func(t *testing.T) {

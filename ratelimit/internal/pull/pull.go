@@ -44,10 +44,12 @@ type Page struct {
 	times    times
 	conflict *stats.Counter
 
-	turn chan struct{} // who holds it scrapes; guards what follows
-	zip  *gzip.Writer
-	told map[string]bool // names of conflicts that were logged
-	seen map[string]*seen
+	turn  chan struct{} // who holds it scrapes; guards what follows
+	zip   *gzip.Writer
+	told  map[string]bool // names of conflicts that were logged
+	seen  map[string]*seen
+	lost  map[string]lost // of mapped series, by metric and labels
+	round int
 }
 
 // New makes the page and has the registry hand it timer values.
@@ -55,7 +57,7 @@ func New(o Options) *Page {
 	p := &Page{
 		Options: o, extra: labelsOf(o.Stats.ExtraTags()), own: prometheus.NewRegistry(),
 		conflict: o.Stats.Counter("ratelimit.stats.scrape_conflicts"),
-		turn:     make(chan struct{}, 1), told: map[string]bool{}, seen: map[string]*seen{},
+		turn:     make(chan struct{}, 1), told: map[string]bool{}, seen: map[string]*seen{}, lost: map[string]lost{},
 	}
 	labels := prometheus.Labels{}
 	for _, t := range p.extra {
@@ -65,6 +67,9 @@ func New(o Options) *Page {
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
 	p.times.open(p.timeMapping)
 	o.Stats.OnTime(p.times.observe)
+	if o.Mapping == nil {
+		o.Stats.GroupRules(threeParts)
+	}
 	return p
 }
 

@@ -297,11 +297,65 @@ func TestMapped_forgets(t *testing.T) {
 	r.Counter("n").Inc()
 	scrape(t, p)
 	before := len(p.seen)
-	p.seen["left over"] = &seen{round: p.seen["n"].round}
+	p.seen["left over"] = &seen{round: p.round}
 	scrape(t, p)
 	if len(p.seen) != before {
 		t.Errorf("%d names are kept, want %d", len(p.seen), before)
 	}
+}
+
+// TestForgotten: when one of several rules that are shown as one series is forgotten, the series does not
+// shrink, by which its reader would take it for one that began anew; when all are, it goes.
+func TestForgotten(t *testing.T) {
+	f := func(mapping, series string) {
+		t.Helper()
+		r := stats.NewRegistry(stats.Options{DynamicIdle: time.Millisecond, Log: quiet})
+		o := Options{Stats: r, Log: quiet}
+		if mapping != "" {
+			var err error
+			if o.Mapping, err = parseMapping(mapping); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := New(o)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); r.Run(ctx, nil, time.Millisecond) }()
+		defer func() { cancel(); <-done }()
+
+		held := r.Rule("d.k.j")
+		held.TotalHits.Add(1)
+		r.DynamicRule([]byte("d.k.j.deep")).TotalHits.Add(10)
+		r.DynamicRule([]byte("d.k.j.deeper")).TotalHits.Add(100)
+		scrape(t, p)
+		left := func() (n int) {
+			for _, s := range r.Rules() {
+				if strings.HasPrefix(s.Key, "d.k.j.") {
+					n++
+				}
+			}
+			return n
+		}
+		eventually(t, "two rules are forgotten", func() bool { return left() == 0 })
+		held.TotalHits.Add(1)
+		if got := linesOf(scrape(t, p), series); got != series+" 112\n" {
+			t.Errorf("after two of three: %q", got)
+		}
+		if got := linesOf(scrape(t, p), series); got != series+" 112\n" {
+			t.Errorf("and again: %q", got)
+		}
+		r.Retain(nil)
+		eventually(t, "the last rule is forgotten", func() bool { return len(r.Rules()) == 0 })
+		if got := linesOf(scrape(t, p), series); got != "" {
+			t.Errorf("after all: %q", got)
+		}
+		r.Rule("d.k.j").TotalHits.Add(5)
+		if got := linesOf(scrape(t, p), series); got != series+" 5\n" {
+			t.Errorf("anew: %q", got)
+		}
+	}
+	f("", `ratelimit_service_rate_limit_total_hits{domain="d",key1="k",key2="j"}`)
+	f(`mappings: [{match: '^ratelimit\.service\.rate_limit\.d\..*\.total_hits$', match_type: regex, name: hits}]`, "hits")
 }
 
 func TestLoadMapping_mistakes(t *testing.T) {

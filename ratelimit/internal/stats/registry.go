@@ -88,7 +88,9 @@ type Registry struct {
 	timers []*Timer
 	rules  map[string]*ruleSeries // by clean key
 	ruling []*ruleSeries
-	before []func() // run ahead of each flush and each Each
+	group  func(key string) string // of GroupRules; nil: nobody adds up
+	lost   map[string]*Rule        // by group
+	before []func()                // run ahead of each flush and each Each
 }
 
 // series is one counter or gauge that has a name of its own.

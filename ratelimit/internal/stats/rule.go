@@ -114,6 +114,7 @@ func (r *Registry) forget() {
 	for _, s := range r.ruling {
 		if s.gone() {
 			delete(r.rules, s.key)
+			r.keepLost(s)
 		}
 	}
 	for id, s := range r.named {
@@ -126,4 +127,5 @@ func (r *Registry) forget() {
 	}
 	r.ruling = slices.DeleteFunc(slices.Clone(r.ruling), func(s *ruleSeries) bool { return s.free > forgetFlushes })
 	r.list = slices.DeleteFunc(slices.Clone(r.list), func(s *series) bool { return s.free > forgetFlushes })
+	r.dropLost()
 }

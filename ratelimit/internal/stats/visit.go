@@ -32,10 +32,15 @@ func (r *Rule) Hit() bool {
 	return false
 }
 
-// Rules are the rules that were hit, in no order: 24 bytes each, and the counters are live.
+// Rules are the rules that were hit, in no order: 24 bytes each, and the counters are live. After
+// GroupRules there are also the groups themselves, with what their forgotten rules had counted.
 func (r *Registry) Rules() []RuleSeries {
 	r.mu.Lock()
 	ruling := r.ruling
+	lost := make([]RuleSeries, 0, len(r.lost))
+	for group, rule := range r.lost {
+		lost = append(lost, RuleSeries{group, rule})
+	}
 	r.mu.Unlock()
 	n := 0
 	for _, s := range ruling {
@@ -43,13 +48,54 @@ func (r *Registry) Rules() []RuleSeries {
 			n++
 		}
 	}
-	hit := make([]RuleSeries, 0, n)
+	hit := make([]RuleSeries, 0, n+len(lost))
 	for _, s := range ruling {
 		if len(hit) < n && s.Hit() {
 			hit = append(hit, RuleSeries{s.key, &s.Rule})
 		}
 	}
-	return hit
+	return append(hit, lost...)
+}
+
+// GroupRules is for somebody who adds up the rules of a group, whose name group makes of a key. Rules
+// that are forgotten would make such a sum smaller, and a counter that shrinks is read as one that
+// began anew: so what they had counted is kept for as long as the group has another rule. It must be
+// said before Run begins.
+func (r *Registry) GroupRules(group func(key string) string) { r.group = group }
+
+// keepLost adds a rule that is forgotten to its group. r.mu is held.
+func (r *Registry) keepLost(s *ruleSeries) {
+	if r.group == nil || !s.Hit() {
+		return
+	}
+	name := r.group(s.key)
+	if r.lost[name] == nil {
+		if r.lost == nil {
+			r.lost = map[string]*Rule{}
+		}
+		r.lost[name] = &Rule{}
+	}
+	for i := range ruleStats {
+		r.lost[name].counter(i).Add(s.counter(i).Value())
+	}
+}
+
+// dropLost lets go of groups that have no rule any more: whoever comes next begins anew. r.mu is held.
+func (r *Registry) dropLost() {
+	if len(r.lost) == 0 {
+		return
+	}
+	alive := make(map[string]bool, len(r.lost))
+	for _, s := range r.ruling {
+		if name := r.group(s.key); r.lost[name] != nil {
+			alive[name] = true
+		}
+	}
+	for name := range r.lost {
+		if !alive[name] {
+			delete(r.lost, name)
+		}
+	}
 }
 
 // Named calls f with every other counter and gauge and its present value, sorted by name and tags,

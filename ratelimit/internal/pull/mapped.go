@@ -1,0 +1,105 @@
+package pull
+
+import (
+	"time"
+
+	"github.com/prometheus/statsd_exporter/pkg/mapper"
+
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// seen is what a mapping file makes of a series, looked up once, and when the series last changed.
+type seen struct {
+	target
+	labels []stats.Tag
+	into   string // metric and labels: what it is counted in, with others perhaps
+	kind   kind
+	value  float64
+	since  time.Time
+	round  int // the scrape that last met it
+}
+
+// lost is what names that are gone had counted in a series that other names are counted in too. Without
+// it the sum would shrink, and a counter that shrinks is read as one that began anew.
+type lost struct {
+	*seen // one of them
+	value float64
+}
+
+// mapped shows everything but times as the file says. A counter that was never touched is not there, as
+// in a statsd exporter; a series with a ttl goes when it has not changed for that long, as far as
+// scrapes can tell.
+func (p *Page) mapped(w *writer) {
+	all, alive := families{}, map[string]bool{}
+	p.round++
+	now := time.Now()
+	show := func(name string, tags []stats.Tag, k kind, value float64) {
+		if k == counter && value == 0 {
+			return
+		}
+		s := p.meet(name, tags, k)
+		if s.value != value || s.since.IsZero() {
+			s.value, s.since = value, now
+		}
+		if s.drop || s.ttl > 0 && now.Sub(s.since) > s.ttl {
+			return
+		}
+		alive[s.into] = true
+		all.add(w, s.name, k, s.help, s.labels, value*s.scale)
+	}
+	p.Stats.Named(func(s stats.Series, k stats.Kind, value float64) {
+		kind := counter
+		if k == stats.KindGauge {
+			kind = gauge
+		}
+		show(s.Name, s.Tags, kind, value)
+	})
+	for _, r := range p.Stats.Rules() {
+		for i, stat := range stats.RuleStats {
+			show(stats.RulePrefix+r.Key+"."+stat, p.extra, counter, float64(r.Stat(i).Value()))
+		}
+	}
+	p.forget()
+	for into, l := range p.lost {
+		if alive[into] {
+			all.add(w, l.name, counter, l.help, l.labels, l.value)
+		} else {
+			delete(p.lost, into)
+		}
+	}
+	all.write(w)
+}
+
+// meet is what the file makes of a series.
+func (p *Page) meet(name string, tags []stats.Tag, k kind) *seen {
+	id := name
+	if len(tags) > len(p.extra) {
+		id += "\x00" + identity(tags)
+	}
+	s := p.seen[id]
+	if s == nil {
+		t := mapper.MetricTypeCounter
+		if k == gauge {
+			t = mapper.MetricTypeGauge
+		}
+		s = &seen{target: p.Mapping.of(name, t), kind: k}
+		s.labels = s.tags(tags)
+		s.into = s.name + "\x00" + identity(s.labels)
+		p.seen[id] = s
+	}
+	s.round = p.round
+	return s
+}
+
+// forget lets go of what the registry has forgotten since the last scrape.
+func (p *Page) forget() {
+	for id, s := range p.seen {
+		if s.round == p.round {
+			continue
+		}
+		delete(p.seen, id)
+		if s.kind == counter && !s.drop {
+			p.lost[s.into] = lost{s, p.lost[s.into].value + s.value*s.scale}
+		}
+	}
+}
