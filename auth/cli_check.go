@@ -11,6 +11,7 @@ import (
 
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store"
 )
 
@@ -50,6 +51,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 			defer db.Close()
 			r.keys(ctx, db, &c, l)
 		}
+		r.providers(ctx, l)
 		r.smtp(ctx, l)
 		r.templates(ctx, l)
 	}
@@ -86,6 +88,29 @@ func (r *report) keys(ctx context.Context, db *store.DB, c *config, l live) {
 	defer cancel()
 	keeper := keys.New(keys.Options{DB: db, Root: c.root()}, l.keys)
 	r.say("signing keys", keeper.Check(ctx))
+}
+
+// providers begins a sign-in with each that is on: those that have to be asked for their endpoints, or for a
+// token, show whether they can be.
+func (r *report) providers(ctx context.Context, l live) {
+	set, err := provider.New(l.external)
+	if err != nil {
+		return // said already
+	}
+	defer set.Close()
+	for _, name := range set.Names() {
+		p, err := set.Lookup(name)
+		if err != nil {
+			continue // of ID tokens only
+		}
+		ctx, cancel := context.WithTimeout(ctx, checkPatience)
+		_, err = p.Begin(ctx, provider.Start{State: "check"})
+		cancel()
+		if e, ok := errors.AsType[*provider.Error](err); ok && e.Status < 500 {
+			err = nil // it misses a parameter that an application gives
+		}
+		r.say("provider "+name, err)
+	}
 }
 
 func (r *report) smtp(ctx context.Context, l live) {

@@ -51,7 +51,7 @@ type program struct {
 const usage = `usage: auth [-config FILE] [COMMAND]
        auth [serve [-skip-migrations]]     run the daemon
        auth migrate                        bring the database up to this version
-       auth check                          settings, database rights, keys, SMTP
+       auth check                          settings, database rights, keys, providers, SMTP
        auth keys list|rotate|revoke KID    the signing keys
        auth keys service [-role ROLE] [-exp 10y]
        auth admin create|get|ban|unban|delete   users (-h for more)
