@@ -33,7 +33,8 @@ func effect(names string, test func(*testing.T)) bool {
 }
 
 // nameless are variables that are no field of config.
-var nameless = strings.Fields(`TAGGED_STATSD_MOGRIFIER_N_PATTERN TAGGED_STATSD_MOGRIFIER_N_NAME TAGGED_STATSD_MOGRIFIER_N_TAGS`)
+var nameless = strings.Fields(`TAGGED_STATSD_MOGRIFIER_N_PATTERN TAGGED_STATSD_MOGRIFIER_N_NAME TAGGED_STATSD_MOGRIFIER_N_TAGS
+	OTEL_EXPORTER_OTLP_ENDPOINT OTEL_EXPORTER_OTLP_COMPRESSION OTEL_RESOURCE_ATTRIBUTES`)
 
 func TestEffects(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(effects)) {

@@ -273,3 +273,18 @@ var _ = effect("OTEL_EXPORTER_OTLP_HEADERS", func(t *testing.T) {
 		t.Errorf("%v", s.Headers)
 	}
 })
+
+// The standard variables are the SDK's own; that they reach it is what is shown.
+var _ = effect("OTEL_EXPORTER_OTLP_ENDPOINT OTEL_EXPORTER_OTLP_COMPRESSION OTEL_RESOURCE_ATTRIBUTES", func(t *testing.T) {
+	p, c := startTraced(t, map[string]string{"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip", "OTEL_RESOURCE_ATTRIBUTES": "team=edge,service.name=other"})
+	if s := span(t, p, c); s.Headers["content-encoding"] != "gzip" || s.Resource["team"] != "edge" || s.Resource["service.name"] != "RateLimit" {
+		t.Errorf("%v %v", s.Headers, s.Resource)
+	}
+	other := otlptest.Start(t)
+	p, _ = startTraced(t, map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": other.HTTP + "/v1/traces"})
+	span(t, p, other)
+	out, err := command(map[string]string{"BACKEND_TYPE": "memory", "TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "OTEL_EXPORTER_OTLP_ENDPOINT: not a URL such as http://collector:4318") {
+		t.Errorf("%v %s", err, out)
+	}
+})
