@@ -23,7 +23,7 @@ func TestCluster(t *testing.T) {
 			if err := cluster.Flush(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			testStore(t, openTest(t, KVStoreOptions{Type: InCluster, URL: cluster.Nodes[0].Addr(), Parallelism: parallelism}))
+			testStore(t, openTest(t, KVStoreOptions{Type: InCluster, URL: cluster.Nodes[0].Addr(), Parallelism: parallelism, Stall: -1}))
 		})
 	}
 }

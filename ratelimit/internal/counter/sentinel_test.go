@@ -32,7 +32,7 @@ func openTest(t testing.TB, o KVStoreOptions) KV {
 
 func TestSentinel(t *testing.T) {
 	set := testdb.Sentinels(t)
-	testStore(t, openTest(t, KVStoreOptions{Type: Sentinel, URL: set.URL()}))
+	testStore(t, openTest(t, KVStoreOptions{Type: Sentinel, URL: set.URL(), Stall: -1}))
 }
 
 // The master killed and frozen under load: normal answers as soon as there is another one, no READONLY for

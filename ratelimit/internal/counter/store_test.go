@@ -18,7 +18,7 @@ import (
 func TestMemory(t *testing.T) { testStore(t, NewMemory(MemoryOptions{})) }
 
 func TestKVStore(t *testing.T) {
-	testStore(t, newTestStore(t, KVStoreOptions{URL: testdb.Redis(t).URL()}))
+	testStore(t, newTestStore(t, KVStoreOptions{URL: testdb.Redis(t).URL(), Stall: -1}))
 }
 
 // newTestStore is closed when t ends, and must leave no goroutine behind.

@@ -73,7 +73,7 @@ func openCluster(t testing.TB) (counter.Store, func(testing.TB, []string) map[st
 }
 
 func openKV(t testing.TB, o counter.KVStoreOptions) counter.Store {
-	o.Timeout = 5 * time.Second
+	o.Timeout, o.Stall = 5*time.Second, -1
 	kv, err := counter.OpenKV(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
