@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -158,9 +159,14 @@ func TestChildKilled(t *testing.T) {
 }
 
 func TestChildKilledOverAQuestion(t *testing.T) {
-	w, _ := withChild(t, "good", 2)
-	right(t, w)
-	hash, err := Params{cost: 11}.hash([]byte("slow"))
+	kinds := []string{"asleep", "good"}
+	w := NewWorkers(Options{Workers: 2, Params: cheap, Log: slog.New(slog.DiscardHandler), Child: func() *exec.Cmd {
+		kind := kinds[0]
+		kinds = kinds[1:]
+		return childOf(kind)()
+	}})
+	defer w.Close()
+	p, _, err := w.child.running()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,12 +177,11 @@ func TestChildKilledOverAQuestion(t *testing.T) {
 	results := make(chan result)
 	for range 2 {
 		go func() {
-			ok, _, err := w.Check(context.Background(), hash, "slow")
+			ok, _, err := w.Check(context.Background(), bcryptVector, "U*U")
 			results <- result{ok, err}
 		}()
 	}
-	p := w.child.now
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		p.mu.Lock()
 		n := len(p.waiting)
 		p.mu.Unlock()
@@ -195,26 +200,55 @@ func TestChildKilledOverAQuestion(t *testing.T) {
 	}
 }
 
-// A question that kills every child is asked twice, and each child waits longer for its start.
+// A question that kills every child is asked twice.
 func TestChildThatDiesOfEverything(t *testing.T) {
 	w, log := withChild(t, "mortal", 1)
-	began := time.Now()
-	asked := 0
-	for time.Since(began) < 2*time.Second {
-		asked++
-		var busy *Busy
-		if _, err := w.Hash(context.Background(), "x"); !errors.As(err, &busy) || busy.RetryAfter < time.Second || busy.RetryAfter > lastPause+time.Second {
-			t.Fatalf("%v; want a *Busy", err)
-		}
-		time.Sleep(time.Millisecond)
+	var busy *Busy
+	if _, err := w.Hash(context.Background(), "x"); !errors.As(err, &busy) || busy.RetryAfter != time.Second {
+		t.Errorf("%v; want a *Busy of a second", err)
 	}
-	// 0 + 100 + 200 + 400 + 800 ms fit into the two seconds: six children.
-	if n := len(log.lines()); n < 2 || n > 6 || asked < 2*n {
-		t.Errorf("%d children for %d questions:\n%s", n, asked, strings.Join(log.lines(), "\n"))
+	if n := len(log.lines()); n != 2 {
+		t.Errorf("%d children:\n%s", n, strings.Join(log.lines(), "\n"))
+	}
+	w.child.mu.Lock()
+	w.child.resume = time.Now().Add(90 * time.Second)
+	w.child.mu.Unlock()
+	if _, err := w.Hash(context.Background(), "x"); !errors.As(err, &busy) || busy.RetryAfter <= time.Minute || busy.RetryAfter > 90*time.Second {
+		t.Errorf("%v; want a *Busy until the pause is over", err)
+	}
+	if n := len(log.lines()); n != 2 {
+		t.Errorf("%d children, one of them within the pause", n)
 	}
 	if w.child.threads != nil {
 		t.Error("no more children, though each was ready")
 	}
+}
+
+// The first of a row costs no pause, each further one twice the one before.
+func TestPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &child{}
+		f := func(lived, want time.Duration) {
+			t.Helper()
+			c.note(time.Now().Add(-lived))
+			if have := max(0, time.Until(c.resume)); have != want {
+				t.Errorf("a pause of %v, want %v", have, want)
+			}
+			time.Sleep(want)
+		}
+		f(0, 0)
+		for pause := firstPause; pause < lastPause; pause *= 2 {
+			f(steady, pause)
+		}
+		f(0, lastPause)
+		f(0, lastPause)
+		f(steady+1, 0)
+		f(0, firstPause)
+		for range 70 {
+			c.note(time.Now())
+		}
+		f(0, lastPause)
+	})
 }
 
 func TestChildThatDiesNowAndThen(t *testing.T) {
@@ -303,7 +337,7 @@ func owner() error {
 	if _, err := w.Hash(context.Background(), "x"); err != nil {
 		return err
 	}
-	hash, err := Params{cost: 12}.hash([]byte("x"))
+	hash, err := Params{cost: 8}.hash([]byte("x"))
 	if err != nil {
 		return err
 	}
