@@ -29,4 +29,6 @@ var Names = []string{
 	"limits", "limits_floor",
 	"signing_keys",
 	"external_states", "external_states_expires", "spent_id_tokens", "spent_id_tokens_expires",
+	"factors", "factors_name_key", "factors_phone_key", "factors_unverified",
+	"challenges", "challenges_factor", "challenges_expires",
 }

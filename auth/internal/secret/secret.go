@@ -30,9 +30,10 @@ const (
 	Limits         Purpose = "limits"          // MAC of addresses: keys of buckets
 	FauxUser       Purpose = "faux users"      // MAC of addresses: ids of invented users
 	ExternalStates Purpose = "external states" // seals what a provider's callback is checked with
+	Factors        Purpose = "factors"         // seals TOTP keys
 )
 
-var purposes = [...]Purpose{SigningKeys, Outbox, ProviderTokens, Refresh, OTP, Limits, FauxUser, ExternalStates}
+var purposes = [...]Purpose{SigningKeys, Outbox, ProviderTokens, Refresh, OTP, Limits, FauxUser, ExternalStates, Factors}
 
 // Root is the current and the previous root keys. It never changes and may be used by many goroutines.
 type Root struct {

@@ -40,6 +40,12 @@ const (
 	ActionKeyRevoked
 	ActionIdentityLinked
 	ActionIdentityUnlinked
+	ActionFactorInProgress
+	ActionFactorUnenrolled
+	ActionFactorDeleted
+	ActionFactorUpdated
+	ActionChallengeCreated
+	ActionVerificationAttempted
 )
 
 // actions are each action's name and log type.
@@ -69,6 +75,12 @@ var actions = map[Action][2]string{
 	ActionKeyRevoked:                  {"key_revoked", "team"},
 	ActionIdentityLinked:              {"identity_linked", "user"},
 	ActionIdentityUnlinked:            {"identity_unlinked", "user"},
+	ActionFactorInProgress:            {"factor_in_progress", "factor"},
+	ActionFactorUnenrolled:            {"factor_unenrolled", "factor"},
+	ActionFactorDeleted:               {"factor_deleted", "factor"},
+	ActionFactorUpdated:               {"factor_updated", "factor"},
+	ActionChallengeCreated:            {"challenge_created", "factor"},
+	ActionVerificationAttempted:       {"verification_attempted", "factor"},
 }
 
 // String is the action's name in the API.

@@ -14,7 +14,7 @@ import (
 //
 // A read fills its destination in Send; one that finds nothing leaves it zero and is no error. To
 // keep transactions from waiting for each other crosswise, statements that change rows come in the
-// order limits, users, identities, sessions, tokens, flows, outbox, audit.
+// order limits, users, identities, sessions, tokens, flows, factors, challenges, outbox, audit.
 type Batch struct {
 	db    *DB
 	tx    pgx.Tx // nil: a transaction of its own

@@ -22,6 +22,9 @@ var (
 	ErrPhoneTaken    = errors.New("phone number taken")
 	ErrIDTaken       = errors.New("id taken")
 	ErrIdentityTaken = errors.New("identity taken")
+	// ErrFactorName and ErrFactorPhone: another factor of the user has the name, or the number.
+	ErrFactorName  = errors.New("name of a factor taken")
+	ErrFactorPhone = errors.New("phone number of a factor taken")
 	// ErrUserGone: the user was deleted meanwhile.
 	ErrUserGone = errors.New("user gone")
 )
@@ -32,6 +35,8 @@ var byConstraint = map[string]error{
 	"users_phone_key":         ErrPhoneTaken,
 	"users_pkey":              ErrIDTaken,
 	"identities_provider_key": ErrIdentityTaken,
+	"factors_name_key":        ErrFactorName,
+	"factors_phone_key":       ErrFactorPhone,
 }
 
 // failure tells a driver's error in our terms. The driver's text stays in the chain, for the log only.
@@ -46,7 +51,7 @@ func failure(doing string, err error) error {
 }
 
 func meaningOf(err error) error {
-	for _, ours := range []error{ErrNotFound, ErrUnavailable, ErrEmailTaken, ErrPhoneTaken, ErrIDTaken, ErrIdentityTaken, ErrUserGone} {
+	for _, ours := range []error{ErrNotFound, ErrUnavailable, ErrEmailTaken, ErrPhoneTaken, ErrIDTaken, ErrIdentityTaken, ErrFactorName, ErrFactorPhone, ErrUserGone} {
 		if errors.Is(err, ours) {
 			return nil // said already
 		}

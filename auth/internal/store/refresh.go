@@ -18,6 +18,8 @@ type Refresh struct {
 	// CreatedAfter and ActiveAfter are how old a session and its last refresh may be: the time box
 	// and the inactivity limit, counted back from Now. Zero: any age.
 	CreatedAfter, ActiveAfter time.Time
+	// LowAfter is how old a session of aal1 may be whose user has a verified factor. Zero: any age.
+	LowAfter time.Time
 	// SinglePerUser ends what a newer sign-in of the same tag has followed.
 	SinglePerUser bool
 }
@@ -26,7 +28,7 @@ type Refresh struct {
 type Refreshed struct {
 	// Rotated: the token was the live one and all conditions held. The new one has Session.Counter.
 	Rotated bool
-	// User has identities.
+	// User has identities and factors.
 	User User
 	// Session is as it is now, rotated or not.
 	Session Session
@@ -37,7 +39,13 @@ type Refreshed struct {
 // The row is locked first, so that of many calls with one token the first rotates and the others,
 // when it has committed, see the new counter (READ COMMITTED reads the locked row anew). The update
 // then tests what the lock showed.
-var refreshSession = define(`
+var refreshSession, refreshBoundedSession = define(refreshText("")), define(refreshText(`
+      and (old.aal > 1 or old.created_at >= $11 or not exists (
+          select from {factors} f where f.user_id = old.user_id and f.verified_at is not null))`))
+
+// refreshText is the statement with one more condition.
+func refreshText(and string) string {
+	return `
 with old as (
     select * from {sessions} where id = $1 and secret_hash = $2 for no key update
 ), newer as (
@@ -54,7 +62,7 @@ with old as (
       and (u.banned_until is null or u.banned_until <= $4) and u.deleted_at is null
       and (old.not_after is null or old.not_after > $4)
       and ($7::timestamptz is null or old.created_at >= $7)
-      and ($8::timestamptz is null or old.refreshed_at >= $8)
+      and ($8::timestamptz is null or old.refreshed_at >= $8)` + and + `
     returning s.id, s.counter, s.refreshed_at, s.user_id
 ), noted as (
     insert into {audit} (at, action, actor_id, session_id, ip)
@@ -63,30 +71,35 @@ with old as (
 select ` + userColumns + `,` + identityColumns + `,
     s.id, s.user_id, s.created_at, coalesce(r.counter, s.counter), coalesce(r.refreshed_at, s.refreshed_at),
     s.user_agent, s.ip, s.aal, s.amr, s.tag, s.factor_id, s.not_after, s.ended_at, s.ended_reason,
-    r.id is not null, newer.login
+    r.id is not null, newer.login,` + factorsOf("(select user_id from old)") + `
 from old s
 join {users} u on u.id = s.user_id
 cross join newer
 left join rotated r on true
-left join {identities} i on i.user_id = u.id`)
+left join {identities} i on i.user_id = u.id`
+}
 
 // Refresh rotates a session's refresh token if that is allowed, notes it, and says what the session
 // is now, all in one statement that commits. ErrNotFound: no such session, or its secret is another.
 // When nothing was rotated the caller tells from the fields why.
 func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
+	what, args := refreshSession, []any{p.Session, p.SecretHash[:], int64(p.Counter), p.Now, p.UserAgent, p.IP,
+		null(p.CreatedAfter), null(p.ActiveAfter), p.SinglePerUser, ActionTokenRefreshed}
+	if !p.LowAfter.IsZero() {
+		what, args = refreshBoundedSession, append(args, p.LowAfter)
+	}
 	var out Refreshed
 	err := db.each(ctx, "refresh", func(r pgx.Rows) error {
 		var i Identity
 		targets := append(append(userTargets(&out.User), identityTargets(&i)...), sessionTargets(&out.Session)...)
-		if err := scanRow(r, append(targets, &out.Rotated, &out.NewerLogin)); err != nil {
+		if err := scanRow(r, append(targets, &out.Rotated, &out.NewerLogin, (*factorList)(&out.User.Factors))); err != nil {
 			return err
 		}
 		if i.ID != uuid.Nil {
 			out.User.Identities = append(out.User.Identities, i)
 		}
 		return nil
-	}, refreshSession, p.Session, p.SecretHash[:], int64(p.Counter), p.Now, p.UserAgent, p.IP,
-		null(p.CreatedAfter), null(p.ActiveAfter), p.SinglePerUser, ActionTokenRefreshed)
+	}, what, args...)
 	out.User.sortIdentities()
 	return out, found(err, out.User)
 }

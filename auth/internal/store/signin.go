@@ -98,10 +98,10 @@ with person as (
     insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
     select $13::timestamptz, $14::smallint, $15::uuid, $16::text, $17::uuid, $18::text, $19::jsonb from person
 )
-select ` + userColumns + `,` + identityColumns + `
+select ` + userColumns + `,` + identityColumns + `,` + factorsOf("$2") + `
 from person u left join {identities} i on i.user_id = u.id`)
 
-// OpenSession opens it, in one statement, and returns the user with identities as he is now.
+// OpenSession opens it, in one statement, and returns the user with identities and factors as he is now.
 // ErrNotFound: he was banned, deleted or given another password meanwhile.
 func (db *DB) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User

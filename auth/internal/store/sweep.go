@@ -15,6 +15,8 @@ type Sweep struct {
 	// Tokens, flows, states, spent ID tokens and limits go when they have been worthless since before Now. Messages go when
 	// they were done before Messages, audit rows when they are older than Audit.
 	Messages, Audit time.Time
+	// Challenges go when they expired before Challenges, factors that nobody verified when they were enrolled before Factors.
+	Challenges, Factors time.Time
 	// Sessions go when they ended before EndedBefore, or are past their end by the rules: not_after,
 	// created or last refreshed before these times.
 	EndedBefore, CreatedBefore, ActiveBefore time.Time
@@ -54,6 +56,14 @@ delete from {external_states} where state_hash in (
 var sweepSpentIDTokens = define(`
 delete from {spent_id_tokens} where key in (
     select key from {spent_id_tokens} where expires_at < $1 limit $2 for update skip locked)`)
+
+var sweepChallenges = define(`
+delete from {challenges} where id in (
+    select id from {challenges} where expires_at < $1 limit $2 for update skip locked)`)
+
+var sweepFactors = define(`
+delete from {factors} where id in (
+    select id from {factors} where verified_at is null and created_at < $1 limit $2 for update skip locked)`)
 
 // The two tables below have no index on the time: a step reads them whole. They stay small, since
 // what is full or long done is worth no row.
@@ -130,6 +140,8 @@ func (t *Tx) sweepByTime(ctx context.Context, s Sweep, out *Swept) error {
 	kind("sweep flows", sweepFlows, s.Now)
 	kind("sweep external states", sweepExternalStates, s.Now)
 	kind("sweep spent id tokens", sweepSpentIDTokens, s.Now)
+	kind("sweep challenges", sweepChallenges, s.Challenges)
+	kind("sweep factors", sweepFactors, s.Factors)
 	kind("sweep limits", sweepLimits, s.Now)
 	kind("sweep messages", sweepMessages, s.Messages)
 	kind("sweep audit", sweepAudit, s.Audit)

@@ -33,8 +33,9 @@ type User struct {
 	NewEmail, NewPhone                 string
 	CurrentEmailProven, NewEmailProven bool
 
-	// Identities are sorted by age. Only methods that say so fill them.
+	// Identities and Factors are sorted by age. Only methods that say so fill them.
 	Identities []Identity
+	Factors    []Factor
 }
 
 // userColumns are read in this order by userTargets.
@@ -55,12 +56,12 @@ func userTargets(u *User) []any {
 	}
 }
 
-// into reads one user of any number of rows that repeat him for each identity.
+// into reads one user of any number of rows that repeat him, and his factors, for each identity.
 func into(u *User) func(pgx.Rows) error {
 	*u = User{}
 	return func(r pgx.Rows) error {
 		var i Identity
-		if err := r.Scan(append(userTargets(u), identityTargets(&i)...)...); err != nil {
+		if err := r.Scan(append(append(userTargets(u), identityTargets(&i)...), (*factorList)(&u.Factors))...); err != nil {
 			return err
 		}
 		if i.ID != uuid.Nil {
@@ -86,12 +87,12 @@ func (u *User) sortIdentities() {
 }
 
 var selectUser = define(`
-select ` + userColumns + `,` + identityColumns + `
+select ` + userColumns + `,` + identityColumns + `,` + factorsOf("$1") + `
 from {users} u left join {identities} i on i.user_id = u.id
 where u.id = $1
 order by i.created_at, i.id`)
 
-// User reads a user with identities, a deleted one too, or returns ErrNotFound.
+// User reads a user with identities and factors, a deleted one too, or returns ErrNotFound.
 func (db *DB) User(ctx context.Context, id uuid.UUID) (User, error) {
 	var u User
 	err := db.each(ctx, "user", into(&u), selectUser, id)
@@ -105,18 +106,19 @@ func found(err error, u User) error {
 	return err
 }
 
-// User reads a user with identities.
+// User reads a user with identities and factors.
 func (b *Batch) User(dst *User, id uuid.UUID) { b.rows("user", into(dst), selectUser, id) }
 
 var lockUser = define(`
-select ` + userColumns + `,` + identityColumns + `
+select ` + userColumns + `,` + identityColumns + `, null::text
 from {users} u left join {identities} i on i.user_id = u.id
 where u.id = $1
 order by i.created_at, i.id
 for no key update of u`)
 
 // LockUser reads a user with identities and keeps others from changing him until the transaction
-// ends: the first step of every change that depends on what he is now. ErrNotFound when gone.
+// ends: the first step of every change that depends on what he is now. ErrNotFound when gone. Factors are
+// for a later statement: this one, where it had to wait, sees other rows as they were before.
 func (t *Tx) LockUser(ctx context.Context, id uuid.UUID) (User, error) {
 	var u User
 	rows, err := t.tx.Query(ctx, t.db.sql[lockUser], id)

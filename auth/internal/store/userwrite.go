@@ -194,10 +194,11 @@ update {identities} set
     email = '', identity_data = '{}', last_sign_in_at = null, updated_at = $2
 where user_id = $1 and identity_data <> '{}'`)
 
-// EraseUser empties the user, his identities and his sessions, which end. Tokens and flows are deleted
+// EraseUser empties the user, his identities and his sessions, which end; his factors go. Tokens and flows are deleted
 // with the statements for them.
 func (b *Batch) EraseUser(e EraseUser) {
 	b.exec("erase user", eraseUser, e.ID, e.Now, e.Email, e.Phone)
 	b.exec("erase identities", eraseIdentities, e.ID, e.Now)
 	b.exec("erase sessions", eraseSessions, e.ID, e.Now)
+	b.DeleteFactors(e.ID)
 }

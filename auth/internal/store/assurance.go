@@ -1,0 +1,74 @@
+package store
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Raise brings a session to aal2.
+type Raise struct {
+	User, Session uuid.UUID
+	// SecretHash is of new random bytes: no refresh token of before works any more.
+	SecretHash [32]byte
+	Factor     uuid.UUID
+	AMR        json.RawMessage
+	Now        time.Time
+}
+
+var raiseSession = define(`
+update {sessions} s set aal = 2, factor_id = $3, amr = $4, secret_hash = $5, counter = counter + 1, refreshed_at = $6
+where id = $1 and user_id = $2 and ended_at is null
+returning ` + sessionColumns)
+
+// RaiseSession raises a session and reads what it is then; a Nil ID when it has ended.
+func (b *Batch) RaiseSession(dst *Session, r Raise) {
+	*dst = Session{}
+	b.rows("raise session", func(rows pgx.Rows) error { return rows.Scan(sessionTargets(dst)...) },
+		raiseSession, r.Session, r.User, r.Factor, []byte(r.AMR), r.SecretHash[:], r.Now)
+}
+
+// EndedByFactor is the reason of sessions below aal2 of a user who has verified a factor in another one.
+const EndedByFactor = "mfa_verified"
+
+var endLowSessions = define(`
+update {sessions} set ended_at = $3, ended_reason = '` + EndedByFactor + `'
+where user_id = $1 and id <> $2 and aal < 2 and (ended_at is null or ended_reason = 'logout_tokens')`)
+
+// EndLowSessions ends a user's sessions below aal2, but one.
+func (b *Batch) EndLowSessions(user, except uuid.UUID, now time.Time) {
+	b.exec("end low sessions", endLowSessions, user, except, now)
+}
+
+// secondMethods are the amr methods that make a session aal2.
+const secondMethods = `('totp', 'mfa/phone', 'mfa/webauthn')`
+
+// A session that another factor of the same kind has raised keeps the method: it is that one's. Where nobody
+// knows whose it is (a session that goes on in another has no factor), it goes. The other members of an amr
+// entry stay as they are.
+var lowerSessions = define(`
+update {sessions} s set
+    amr = coalesce((
+        select jsonb_agg(e.value order by e.ordinality) from jsonb_array_elements(s.amr) with ordinality e
+        where e.value->>'method' <> $3), '[]'),
+    aal = case when exists (
+        select from jsonb_array_elements(s.amr) e
+        where e.value->>'method' <> $3 and e.value->>'method' in ` + secondMethods + `) then 2 else 1 end,
+    factor_id = nullif(s.factor_id, $2)
+where s.user_id = $1 and exists (select from jsonb_array_elements(s.amr) e where e.value->>'method' = $3)
+  and (s.factor_id is null or s.factor_id = $2 or not exists (
+      select from {factors} f where f.id = s.factor_id and f.id <> $2
+        and f.kind = (select g.kind from {factors} g where g.id = $2)))`)
+
+// A code that was given out, or will be, for a session that went on from one of aal2.
+var lowerFlows = define(`
+update {flows} set aal = null, amr = null where user_id = $1 and aal > 1`)
+
+// LowerSessions takes from a user's sessions what a factor gave them, whose amr method is given; before the
+// factor is deleted.
+func (b *Batch) LowerSessions(user, factor uuid.UUID, method string) {
+	b.exec("lower sessions", lowerSessions, user, factor, method)
+	b.exec("lower flows", lowerFlows, user)
+}

@@ -1,0 +1,101 @@
+package store
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Challenge is a question for a factor's code.
+type Challenge struct {
+	ID, Factor uuid.UUID
+	// IP is the asker's, where somebody trusted told it.
+	IP string
+	// OTPMAC is over the challenge's id and the digits that were sent; nil for TOTP.
+	OTPMAC               []byte
+	Misses               int
+	CreatedAt, ExpiresAt time.Time
+	VerifiedAt           time.Time // zero: unanswered
+}
+
+// challengesKept is how many challenges of a factor are open at once; the oldest goes for one more.
+const challengesKept = 20
+
+// An own statement for the mark on the factor would be one more lock; so it is the row that the challenge is
+// made from.
+var insertChallenge = define(`
+with marked as (
+    update {factors} set last_challenged_at = $5 where id = $2 and user_id = $7 returning id
+), dropped as (
+    delete from {challenges} where id in (
+        select id from {challenges} where factor_id = $2 order by created_at desc, id desc offset $8)
+)
+insert into {challenges} (id, factor_id, ip, otp_mac, created_at, expires_at)
+select $1, id, $3, $4, $5, $6 from marked`)
+
+// InsertChallenge asks for a code of a user's factor. ErrNotFound, and nothing of the batch happens, when he
+// has no such factor.
+func (b *Batch) InsertChallenge(user uuid.UUID, c Challenge) {
+	b.add("insert challenge", func(r pgx.BatchResults) error {
+		tag, err := r.Exec()
+		if err == nil && tag.RowsAffected() == 0 {
+			err = ErrNotFound
+		}
+		return err
+	}, insertChallenge, c.ID, c.Factor, c.IP, nullBytes(c.OTPMAC), c.CreatedAt, c.ExpiresAt, user, challengesKept-1)
+}
+
+// Attempt is what an answer to a challenge is judged by.
+type Attempt struct {
+	// Secret is a TOTP key, sealed; LastStep the last step that was accepted.
+	Secret   []byte
+	LastStep int64
+	// Challenge has a Nil ID when the factor has none such.
+	Challenge Challenge
+}
+
+var selectAttempt = define(`
+select f.secret, f.last_step, c.id, c.factor_id, c.ip, c.otp_mac, c.misses, c.created_at, c.expires_at, c.verified_at
+from {factors} f left join {challenges} c on c.id = $2 and c.factor_id = f.id
+where f.id = $1`)
+
+// Attempt reads a factor's secret and one of its challenges.
+func (b *Batch) Attempt(dst *Attempt, factor, challenge uuid.UUID) {
+	*dst = Attempt{}
+	b.rows("attempt", func(r pgx.Rows) error {
+		c := &dst.Challenge
+		return r.Scan((*raw)(&dst.Secret), &dst.LastStep, (*id)(&c.ID), (*id)(&c.Factor), (*text)(&c.IP), (*raw)(&c.OTPMAC), (*small)(&c.Misses),
+			(*at)(&c.CreatedAt), (*at)(&c.ExpiresAt), (*at)(&c.VerifiedAt))
+	}, selectAttempt, factor, challenge)
+}
+
+var missChallenge = define(`
+update {challenges} set misses = misses + 1 where id = $1`)
+
+// MissChallenge counts a wrong answer.
+func (b *Batch) MissChallenge(challenge uuid.UUID) {
+	b.exec("miss challenge", missChallenge, challenge)
+}
+
+var useChallenge = define(`
+update {challenges} set verified_at = $2 where id = $1`)
+
+// UseChallenge notes the right answer.
+func (b *Batch) UseChallenge(challenge uuid.UUID, now time.Time) {
+	b.exec("use challenge", useChallenge, challenge, now)
+}
+
+var deleteChallenge = define(`
+delete from {challenges} where id = $1`)
+
+// DeleteChallenge removes one.
+func (b *Batch) DeleteChallenge(challenge uuid.UUID) {
+	b.exec("delete challenge", deleteChallenge, challenge)
+}
+
+var deleteChallenges = define(`
+delete from {challenges} where factor_id in (select id from {factors} where user_id = $1)`)
+
+// DeleteChallenges voids all of a user's, and with them the codes that were sent.
+func (b *Batch) DeleteChallenges(user uuid.UUID) { b.exec("delete challenges", deleteChallenges, user) }

@@ -1,0 +1,139 @@
+package store
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// FactorKind is what a factor's owner proves to have.
+type FactorKind string
+
+// The kinds of factors.
+const (
+	FactorTOTP  FactorKind = "totp"
+	FactorPhone FactorKind = "phone"
+)
+
+// Factor is a second factor of a user. Its secret is read by Attempt alone.
+type Factor struct {
+	ID           uuid.UUID  `json:"id"`
+	Kind         FactorKind `json:"kind"`
+	FriendlyName string     `json:"name"`
+	// Phone is without its plus; "" for other kinds.
+	Phone            string    `json:"phone"`
+	CreatedAt        time.Time `json:"created"`
+	UpdatedAt        time.Time `json:"updated"`
+	VerifiedAt       time.Time `json:"verified"`   // zero: not yet
+	LastChallengedAt time.Time `json:"challenged"` // zero: never
+}
+
+// Verified says that somebody has shown once that he has it.
+func (f Factor) Verified() bool { return !f.VerifiedAt.IsZero() }
+
+// factorsOf is the column of a user's factors: the text of one JSON array by age, null for none. user must not depend on
+// the row, so that it is looked up once for a statement: most users have none.
+func factorsOf(user string) string {
+	return `
+    (select json_agg(json_build_object('id', f.id, 'kind', f.kind, 'name', f.friendly_name, 'phone', f.phone, 'created', f.created_at,
+        'updated', f.updated_at, 'verified', f.verified_at, 'challenged', f.last_challenged_at) order by f.created_at, f.id)::text
+     from {factors} f where f.user_id = ` + user + `)`
+}
+
+// factorList takes that column. Rows that repeat it are read once.
+type factorList []Factor
+
+// ScanText implements pgtype.TextScanner.
+func (l *factorList) ScanText(v pgtype.Text) error {
+	if !v.Valid || *l != nil {
+		return nil
+	}
+	if err := json.Unmarshal([]byte(v.String), (*[]Factor)(l)); err != nil {
+		return err
+	}
+	for i := range *l {
+		f := &(*l)[i]
+		for _, at := range []*time.Time{&f.CreatedAt, &f.UpdatedAt, &f.VerifiedAt, &f.LastChallengedAt} {
+			*at = at.UTC()
+		}
+	}
+	return nil
+}
+
+const factorColumns = `
+    f.id, f.kind, f.friendly_name, f.phone, f.created_at, f.updated_at, f.verified_at, f.last_challenged_at`
+
+func factorTargets(f *Factor) []any {
+	return []any{(*id)(&f.ID), (*text)(&f.Kind), (*text)(&f.FriendlyName), (*text)(&f.Phone), (*at)(&f.CreatedAt), (*at)(&f.UpdatedAt),
+		(*at)(&f.VerifiedAt), (*at)(&f.LastChallengedAt)}
+}
+
+var selectFactors = define(`
+select ` + factorColumns + `
+from {factors} f
+where f.user_id = $1
+order by f.created_at, f.id`)
+
+// Factors reads a user's factors by age.
+func (b *Batch) Factors(dst *[]Factor, user uuid.UUID) {
+	*dst = nil
+	b.rows("factors", func(r pgx.Rows) error {
+		var f Factor
+		err := r.Scan(factorTargets(&f)...)
+		*dst = append(*dst, f)
+		return err
+	}, selectFactors, user)
+}
+
+var insertFactor = define(`
+insert into {factors} (id, user_id, kind, friendly_name, phone, secret, created_at, updated_at)
+values ($1, $2, $3, $4, $5, $6, $7, $7)`)
+
+// InsertFactor adds an unverified factor; secret is sealed, nil for none. ErrFactorName and ErrFactorPhone:
+// the user has such a one.
+func (b *Batch) InsertFactor(user uuid.UUID, f Factor, secret []byte) {
+	b.exec("insert factor", insertFactor, f.ID, user, string(f.Kind), f.FriendlyName, f.Phone, nullBytes(secret), f.CreatedAt)
+}
+
+var renameFactor = define(`
+update {factors} set friendly_name = $2, phone = $3, updated_at = $4 where id = $1`)
+
+// RenameFactor gives a factor the name and number that f has.
+func (b *Batch) RenameFactor(f Factor, now time.Time) {
+	b.exec("rename factor", renameFactor, f.ID, f.FriendlyName, f.Phone, now)
+}
+
+var verifyFactor = define(`
+update {factors} set
+    verified_at = coalesce(verified_at, $2), updated_at = case when verified_at is null then $2 else updated_at end,
+    last_step = greatest(last_step, $3), secret = coalesce($4, secret)
+where id = $1`)
+
+// VerifyFactor notes that a factor was proven. step is the TOTP step that was accepted; secret replaces the
+// sealed one, nil keeps it.
+func (b *Batch) VerifyFactor(factor uuid.UUID, step int64, secret []byte, now time.Time) {
+	b.exec("verify factor", verifyFactor, factor, now, step, nullBytes(secret))
+}
+
+var deleteFactors = define(`
+delete from {factors} where user_id = $1 and ($2::uuid[] is null or id = any($2))`)
+
+// DeleteFactors removes these factors of a user with their challenges, or all of his.
+func (b *Batch) DeleteFactors(user uuid.UUID, factors ...uuid.UUID) {
+	var list any
+	if len(factors) > 0 {
+		list = factors
+	}
+	b.exec("delete factors", deleteFactors, user, list)
+}
+
+var deleteUnverified = define(`
+delete from {factors} where user_id = $1 and kind = $2 and verified_at is null`)
+
+// DeleteUnverified removes a user's factors of that kind that nobody has verified.
+func (b *Batch) DeleteUnverified(user uuid.UUID, kind FactorKind) {
+	b.exec("delete unverified factors", deleteUnverified, user, string(kind))
+}
