@@ -81,6 +81,8 @@ type Client struct {
 	BaseURL string
 	// Aud is the audience that the request works in; "" is JWT_AUD.
 	Aud string
+	// ToldIP is IP where a header that is trusted told it, "" else.
+	ToldIP string
 }
 
 func (s *Settings) aud(c Client) string {

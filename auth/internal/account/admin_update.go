@@ -184,6 +184,7 @@ func (e *edit) fill(b *store.Batch, s *Settings, c Client, by Actor, old store.U
 	if voids {
 		b.DeleteTokens(old.ID)
 		b.DeleteFlows(old.ID) // and the codes that were given out
+		b.DeleteChallenges(old.ID)
 	}
 	e.note(b, c, by, old)
 }

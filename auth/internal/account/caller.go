@@ -24,7 +24,7 @@ const (
 
 // Caller is the user behind a request.
 type Caller struct {
-	User store.User // with identities
+	User store.User // with identities and factors
 	// Session has a Nil ID when the token names none.
 	Session store.Session
 	Claims  token.Claims
@@ -55,7 +55,7 @@ func (a *Accounts) Authenticate(ctx context.Context, bearer, aud string, access 
 		if c.Session.Ended() && (access == Full || !c.Session.Readable()) {
 			return Caller{}, sessionNotFound()
 		}
-		if s.expired(c.Session, now) {
+		if s.expired(c.Session, now) || s.tooLow(c.User, c.Session, now) {
 			return Caller{}, denied(CodeSessionExpired, "Session is no longer valid")
 		}
 	}
@@ -163,7 +163,7 @@ func (a *Accounts) AuthenticateAdmin(ctx context.Context, bearer string) (Actor,
 			return Actor{}, err
 		case v.Ended():
 			return Actor{}, sessionNotFound()
-		case s.expired(v, now):
+		case s.expired(v, now) || s.tooLow(u, v, now):
 			return Actor{}, denied(CodeSessionExpired, "Session is no longer valid")
 		case u.BannedUntil.After(now):
 			return Actor{}, denied(CodeUserBanned, "User is banned")

@@ -120,6 +120,9 @@ func (ch *change) fill() {
 	} else if len(ch.void) > 0 {
 		b.DeleteTokens(id, ch.void...)
 	}
+	if ch.hash != "" {
+		b.DeleteChallenges(id)
+	}
 	write(b, id, ch.flow, ch.letters...)
 	ch.told = len(ch.notice)
 	for _, m := range ch.notice {

@@ -232,6 +232,9 @@ func (w *work) fill(out Verified) {
 	if out.Code != "" {
 		w.b.IssueCode(w.t.Flow, w.issue, w.now, w.u.ID)
 	}
+	if w.dropForeign {
+		w.b.DeleteFactors(w.u.ID)
+	}
 	w.told = len(w.notice)
 	for _, m := range w.notice {
 		m.User = w.u.ID

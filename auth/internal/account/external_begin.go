@@ -48,7 +48,7 @@ type ExternalStarted struct {
 func (a *Accounts) StartExternal(ctx context.Context, c Client, p ExternalStart) (ExternalStarted, error) {
 	s, now := a.live.Load(), a.now()
 	if p.Linking != nil {
-		if err := s.mayLink(); err != nil {
+		if err := s.mayLink(p.Linking.User, p.Linking.Session); err != nil {
 			return ExternalStarted{}, err
 		}
 	}

@@ -377,11 +377,12 @@ func (w *arrival) change(d decision) {
 	}
 	if w.claim {
 		b.DeleteFlows(id)
+		b.DeleteFactors(id)
 	}
 }
 
 // clear takes out of an account that was nobody's whatever somebody may have left in it to come back by:
-// password, phone, metadata, other identities; sessions, tokens and flows go with it (spec auth-extended
+// password, phone, metadata, other identities; sessions, tokens, flows and factors go with it (spec auth-extended
 // 2.6, 11.1).
 func (w *arrival) clear() {
 	p := &w.patch

@@ -183,7 +183,7 @@ func (e *OAuthError) Unwrap() error { return e.Err }
 func (a *Accounts) SignInIDToken(ctx context.Context, c Client, p IDToken) (Grant, error) {
 	s := a.live.Load()
 	if p.Linking != nil {
-		if err := s.mayLink(); err != nil {
+		if err := s.mayLink(p.Linking.User, p.Linking.Session); err != nil {
 			return Grant{}, err
 		}
 	}

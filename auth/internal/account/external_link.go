@@ -19,9 +19,18 @@ var (
 )
 
 // mayLink says whether a caller may change the identities of his account at all.
-func (s *Settings) mayLink() error {
+func (s *Settings) mayLink(u store.User, v store.Session) error {
 	if !s.External.ManualLinking {
 		return errManualLinking
+	}
+	return s.linksAt(u, v)
+}
+
+// linksAt wants the second factor of who has one: another identity is a way in without the first (spec
+// auth-extended 4.2).
+func (s *Settings) linksAt(u store.User, v store.Session) error {
+	if s.External.LinkingAAL2 && low(u, v) {
+		return denied(CodeInsufficientAAL, "AAL2 session is required to link or unlink an identity when MFA is enabled.")
 	}
 	return nil
 }
@@ -42,6 +51,7 @@ func (e *entry) attach(ctx context.Context, tx *store.Tx) error {
 	b := tx.Batch()
 	e.find(b, &found)
 	b.Identities(&old.Identities, old.ID)
+	b.Factors(&old.Factors, old.ID)
 	b.Session(&from, old.ID, e.linkSession)
 	if err := b.Send(ctx); err != nil {
 		return err
@@ -53,6 +63,9 @@ func (e *entry) attach(ctx context.Context, tx *store.Tx) error {
 		return sessionNotFound()
 	case e.linkSession != uuid.Nil && e.s.expired(from, e.now):
 		return denied(CodeSessionExpired, "Session is no longer valid")
+	}
+	if err := e.s.linksAt(old, from); err != nil {
+		return err
 	}
 	if len(found) > 0 && found[0].How == store.BySubject {
 		if found[0].User == old.ID {

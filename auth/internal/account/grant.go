@@ -62,11 +62,14 @@ func (o *opening) stored() store.Session {
 }
 
 // grant signs the access token of a session and writes down the refresh token. All claims come from
-// what the database says now.
+// what the database says now; u has his factors.
 func (a *Accounts) grant(s *Settings, u store.User, v store.Session, r *token.Refresh, now time.Time) (Grant, error) {
 	expires := now.Add(s.AccessLife)
 	if box := v.CreatedAt.Add(s.Sessions.Timebox); s.Sessions.Timebox > 0 && box.Before(expires) {
 		expires = box
+	}
+	if end := v.CreatedAt.Add(s.Sessions.AllowLowAAL); s.Sessions.AllowLowAAL > 0 && low(u, v) && end.Before(expires) {
+		expires = end
 	}
 	if !v.NotAfter.IsZero() && v.NotAfter.Before(expires) {
 		expires = v.NotAfter

@@ -18,7 +18,7 @@ import (
 // the identity's id; aud is the request's X-JWT-AUD. Sessions stay.
 func (a *Accounts) UnlinkIdentity(ctx context.Context, c Client, caller Caller, text, aud string) error {
 	s, now := a.live.Load(), a.now()
-	if err := s.mayLink(); err != nil {
+	if err := s.mayLink(caller.User, caller.Session); err != nil {
 		return err
 	}
 	id, err := uuid.Parse(text)
@@ -62,24 +62,17 @@ type unlinking struct {
 }
 
 func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
-	old, err := tx.LockUser(ctx, u.caller.User.ID)
+	old, session, err := u.lockCaller(ctx, tx, u.s, u.caller, u.now)
 	if err != nil {
 		return err
 	}
-	if old.BannedUntil.After(u.now) {
-		return denied(CodeUserBanned, "User is banned")
+	if err := u.s.linksAt(old, session); err != nil {
+		return err
 	}
 	b := tx.Batch()
 	b.Identities(&old.Identities, old.ID)
-	var v store.Session
-	if u.caller.Session.ID != uuid.Nil {
-		b.Session(&v, old.ID, u.caller.Session.ID)
-	}
 	if err := b.Send(ctx); err != nil {
 		return err
-	}
-	if u.caller.Session.ID != uuid.Nil && (v.ID == uuid.Nil || v.Ended()) {
-		return sessionNotFound()
 	}
 	if len(old.Identities) < 2 {
 		return unprocessable(CodeSingleIdentity, "User must have at least 1 identity after unlinking")

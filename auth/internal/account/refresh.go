@@ -29,7 +29,7 @@ func (a *Accounts) Refresh(ctx context.Context, c Client, text string) (Grant, e
 	}
 	out, err := a.db.Refresh(ctx, store.Refresh{
 		Session: r.Session, SecretHash: r.SecretHash(), Counter: r.Counter, Now: now, UserAgent: c.UserAgent, IP: c.IP,
-		CreatedAfter: ago(now, s.Sessions.Timebox), ActiveAfter: ago(now, s.Sessions.Inactivity), SinglePerUser: s.Sessions.SinglePerUser,
+		CreatedAfter: ago(now, s.Sessions.Timebox), ActiveAfter: ago(now, s.Sessions.Inactivity), LowAfter: ago(now, s.Sessions.AllowLowAAL), SinglePerUser: s.Sessions.SinglePerUser,
 	})
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -85,6 +85,8 @@ func (s *Settings) whyNot(out store.Refreshed, counter uint64, now time.Time) er
 		return invalid(CodeSessionExpired, expired)
 	case s.expired(v, now):
 		return invalid(CodeSessionExpired, expired+" (Inactivity)")
+	case s.tooLow(out.User, v, now):
+		return invalid(CodeSessionExpired, expired+" (Low AAL: User Needs MFA Verification)")
 	case out.NewerLogin:
 		return invalid(CodeSessionExpired, expired+" (Revoked by Newer Login)")
 	case counter >= v.Counter:

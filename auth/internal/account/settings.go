@@ -1,7 +1,10 @@
 package account
 
 import (
+	"context"
 	"time"
+
+	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/password"
@@ -35,6 +38,7 @@ type Settings struct {
 	External  ExternalSettings
 	Passwords PasswordSettings
 	Sessions  SessionSettings
+	Factors   FactorSettings
 }
 
 // EmailSettings are those of mail and of sign-in by e-mail address.
@@ -58,6 +62,7 @@ type EmailSettings struct {
 	// The notifications that are on (MAILER_NOTIFICATIONS_*).
 	NotifyPasswordChanged, NotifyEmailChanged, NotifyPhoneChanged bool
 	NotifyIdentityLinked, NotifyIdentityUnlinked                  bool
+	NotifyFactorEnrolled, NotifyFactorUnenrolled                  bool
 }
 
 // ExternalSettings are those of sign-in by external providers.
@@ -70,6 +75,8 @@ type ExternalSettings struct {
 	// AllowUnverified lets in whose address nobody has proven yet (MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS).
 	AllowUnverified bool
 	ManualLinking   bool // SECURITY_MANUAL_LINKING_ENABLED
+	// LinkingAAL2: who has a verified factor links and unlinks in a session of aal2 (AUTH_SECURITY_LINKING_REQUIRE_AAL2).
+	LinkingAAL2 bool
 }
 
 // PhoneSettings are those of SMS and of sign-in by phone number.
@@ -109,8 +116,10 @@ type PasswordSettings struct {
 // SessionSettings are the rules for sessions and refresh tokens. A zero duration is no limit.
 type SessionSettings struct {
 	Timebox, Inactivity time.Duration
-	SinglePerUser       bool
-	Tags                []string // the first is the default
+	// AllowLowAAL is how long a session below aal2 lives whose user has a verified factor (SESSIONS_ALLOW_LOW_AAL).
+	AllowLowAAL   time.Duration
+	SinglePerUser bool
+	Tags          []string // the first is the default
 	// Rotation is SECURITY_REFRESH_TOKEN_ROTATION_ENABLED: reuse ends the session.
 	Rotation      bool
 	ReuseInterval time.Duration
@@ -119,6 +128,37 @@ type SessionSettings struct {
 	// MaxPerUser ends the sessions longest unused when a new one makes more (AUTH_SESSIONS_MAX_PER_USER);
 	// 0: any number.
 	MaxPerUser int
+}
+
+// FactorSettings are the rules for second factors.
+type FactorSettings struct {
+	TOTP, Phone FactorSwitches
+	// ChallengeLife is how long a challenge may be answered; UnverifiedLife how long a factor that was neither
+	// verified nor challenged keeps its name from another.
+	ChallengeLife, UnverifiedLife time.Duration
+	MaxEnrolled, MaxVerified      int
+	OTPLength                     int                      // of a phone factor's code, 6 to 10
+	PhoneInterval                 time.Duration            // between two codes of a factor; 0: none
+	Text                          func(code string) string // of its SMS; nil: "Your code is …"
+	// Attempt, if there is one, is told of every answer that was judged, and decides what comes of it.
+	Attempt func(context.Context, FactorAttempt) (FactorVerdict, error)
+}
+
+// FactorSwitches are MFA_<KIND>_ENROLL_ENABLED and _VERIFY_ENABLED.
+type FactorSwitches struct{ Enroll, Verify bool }
+
+// FactorAttempt is an answer to a challenge that was found right or wrong (spec auth-extended 8.1, MFA attempt).
+type FactorAttempt struct {
+	User, Factor uuid.UUID
+	Kind         store.FactorKind
+	Valid        bool
+	IP           string
+}
+
+// FactorVerdict is what is to come of it: Reject signs the user out everywhere, with a message for him.
+type FactorVerdict struct {
+	Reject  bool
+	Message string
 }
 
 // Rate is so many in a time, refilled evenly.

@@ -51,6 +51,9 @@ func (a *Accounts) UpdateUser(ctx context.Context, c Client, caller Caller, p Us
 	if err := u.judge(); err != nil {
 		return store.User{}, err
 	}
+	if err := u.assured(caller.User, caller.Session); err != nil {
+		return store.User{}, err
+	}
 	if err := u.look(ctx); err != nil {
 		return store.User{}, err
 	}
@@ -301,11 +304,12 @@ func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err e
 			return out, err
 		}
 	}
-	old, err := tx.LockUser(ctx, u.caller.User.ID)
+	// A new password ends the sessions of others, and what they asked for while it was written would outlive it.
+	old, session, err := u.lockCaller(ctx, tx, u.s, u.caller, u.now)
 	if err != nil {
 		return out, err
 	}
-	if err := u.stillIn(ctx, tx, old); err != nil {
+	if err := u.assured(old, session); err != nil {
 		return out, err
 	}
 	if u.p.Password != nil {
@@ -340,25 +344,10 @@ func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err e
 	return out, ch.b.Send(ctx)
 }
 
-// stillIn refuses a caller who was let in before somebody put him out: a new password ends his session,
-// and what he asked for while that was written would outlive it.
-func (u *update) stillIn(ctx context.Context, tx *store.Tx, now store.User) error {
-	switch {
-	case !now.DeletedAt.IsZero():
-		return store.ErrNotFound
-	case now.BannedUntil.After(u.now):
-		return denied(CodeUserBanned, "User is banned")
-	case u.caller.Session.ID == uuid.Nil:
-		return nil
-	}
-	var v store.Session
-	b := tx.Batch()
-	b.Session(&v, now.ID, u.caller.Session.ID)
-	if err := b.Send(ctx); err != nil {
-		return err
-	}
-	if v.ID == uuid.Nil || v.Ended() {
-		return sessionNotFound()
+// assured refuses what gives an account away to whoever knows the first factor alone.
+func (u *update) assured(now store.User, v store.Session) error {
+	if (u.p.Password != nil || u.email != "" || u.phone != "") && low(now, v) {
+		return &Refusal{Kind: Unauthenticated, Code: CodeInsufficientAAL, Msg: "AAL2 session is required to update email or password when MFA is enabled."}
 	}
 	return nil
 }

@@ -67,14 +67,14 @@ type Settings struct {
 	Shown Shown
 }
 
-// Limits are requests per address: OTP and Verify and Token in 5 minutes, Anonymous in an hour
-// (auth-core-http.md 5.2). 0 refuses all.
+// Limits are requests per address: OTP and Verify and Token in 5 minutes, Anonymous in an hour, Factors
+// (challenges and answers, each) in a minute (auth-core-http.md 5.2). 0 refuses all.
 type Limits struct {
-	OTP, Verify, Token, Anonymous int
+	OTP, Verify, Token, Anonymous, Factors int
 }
 
 // DefaultLimits are those of the specification.
-var DefaultLimits = Limits{OTP: 30, Verify: 30, Token: 150, Anonymous: 30}
+var DefaultLimits = Limits{OTP: 30, Verify: 30, Token: 150, Anonymous: 30, Factors: 15}
 
 // Shown is what GET /settings tells the world.
 type Shown struct {

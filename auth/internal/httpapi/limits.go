@@ -22,6 +22,8 @@ const (
 	byAnonymous
 	byToken
 	byVerify
+	byChallenge
+	byFactorVerify
 	limiterCount
 )
 
@@ -40,6 +42,8 @@ func (l Limits) rate(by limited) rate {
 		return bounded(l.Token)
 	case byVerify:
 		return bounded(l.Verify)
+	case byChallenge, byFactorVerify:
+		return rate{burst: float64(min(30, 30*l.Factors)), n: float64(l.Factors), per: time.Minute}
 	}
 	return bounded(l.OTP)
 }

@@ -37,7 +37,13 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("DELETE /user/sessions/{id}", s.user(account.Full, s.deleteSession))
 	mux.Handle("GET /user/identities/authorize", s.user(account.Full, s.getLinkAuthorize))
 	mux.Handle("DELETE /user/identities/{identity_id}", s.user(account.Full, s.deleteIdentity)) // identities.go
-	mux.Handle("POST /logout", s.open(s.postLogout))                                            // logout.go: it also takes tokens whose session is gone
+
+	mux.Handle("POST /factors", s.member(s.postFactor)) // factors.go
+	mux.Handle("POST /factors/{factor_id}/challenge", s.member(s.postChallenge))
+	mux.Handle("POST /factors/{factor_id}/verify", s.member(s.postFactorVerify))
+	mux.Handle("DELETE /factors/{factor_id}", s.member(s.deleteFactor))
+
+	mux.Handle("POST /logout", s.open(s.postLogout)) // logout.go: it also takes tokens whose session is gone
 
 	mux.Handle("POST /invite", s.admin(s.postInvite)) // admin_link.go
 	mux.Handle("POST /admin/generate_link", s.admin(s.postGenerateLink))
@@ -49,5 +55,8 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("PUT /admin/users/{user_id}", s.admin(s.putAdminUser))
 	mux.Handle("DELETE /admin/users/{user_id}", s.admin(s.deleteUser))
 	mux.Handle("GET /admin/users/{user_id}/sessions", s.admin(s.getUserSessions))
+	mux.Handle("GET /admin/users/{user_id}/factors", s.admin(s.getAdminFactors)) // admin_factors.go
+	mux.Handle("PUT /admin/users/{user_id}/factors/{factor_id}", s.admin(s.putAdminFactor))
+	mux.Handle("DELETE /admin/users/{user_id}/factors/{factor_id}", s.admin(s.deleteAdminFactor))
 	return mux
 }

@@ -41,7 +41,11 @@ func appendUserRest(b []byte, u *store.User) []byte {
 		}
 		b = appendIdentity(b, &u.Identities[i])
 	}
-	b = appendTime(append(b, `],"created_at":`...), u.CreatedAt)
+	b = append(b, ']')
+	if len(u.Factors) > 0 {
+		b = appendFactors(append(b, `,"factors":`...), u.Factors)
+	}
+	b = appendTime(append(b, `,"created_at":`...), u.CreatedAt)
 	b = appendTime(append(b, `,"updated_at":`...), u.UpdatedAt)
 	b = fieldTime(b, `,"banned_until":`, u.BannedUntil)
 	b = fieldTime(b, `,"deleted_at":`, u.DeletedAt)

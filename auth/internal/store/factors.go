@@ -107,15 +107,19 @@ func (b *Batch) RenameFactor(f Factor, now time.Time) {
 }
 
 var verifyFactor = define(`
-update {factors} set
-    verified_at = coalesce(verified_at, $2), updated_at = case when verified_at is null then $2 else updated_at end,
-    last_step = greatest(last_step, $3), secret = coalesce($4, secret)
-where id = $1`)
+update {factors} set verified_at = $2, updated_at = $2 where id = $1 and verified_at is null`)
 
-// VerifyFactor notes that a factor was proven. step is the TOTP step that was accepted; secret replaces the
-// sealed one, nil keeps it.
-func (b *Batch) VerifyFactor(factor uuid.UUID, step int64, secret []byte, now time.Time) {
-	b.exec("verify factor", verifyFactor, factor, now, step, nullBytes(secret))
+// VerifyFactor notes that a factor was proven for the first time; later ones say nothing new.
+func (b *Batch) VerifyFactor(factor uuid.UUID, now time.Time) {
+	b.exec("verify factor", verifyFactor, factor, now)
+}
+
+var spendStep = define(`
+update {factors} set last_step = greatest(last_step, $2), secret = coalesce($3, secret) where id = $1`)
+
+// SpendStep notes which TOTP step was accepted; 0 for another kind. secret replaces the sealed key, nil keeps it.
+func (b *Batch) SpendStep(factor uuid.UUID, step int64, secret []byte) {
+	b.exec("spend step", spendStep, factor, step, nullBytes(secret))
 }
 
 var deleteFactors = define(`

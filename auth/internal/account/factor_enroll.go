@@ -1,0 +1,184 @@
+package account
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/totp"
+)
+
+// Enrolment asks for a factor (spec auth-extended 5.5).
+type Enrolment struct {
+	Kind         string // totp or phone
+	FriendlyName string
+	Issuer       string // totp; "" is the host of SITE_URL
+	Phone        string
+}
+
+// Enrolled is its answer. The TOTP key is shown here and never again.
+type Enrolled struct {
+	Factor store.Factor
+	// Phone is the number as it was spelled.
+	Phone               string
+	Secret, URI, QRCode string
+}
+
+// maxFactorText bounds a factor's name and issuer, in characters: the name is in an index, both are in a QR code.
+const maxFactorText = 255
+
+// EnrollFactor gives the caller a factor, unverified.
+func (a *Accounts) EnrollFactor(ctx context.Context, c Client, caller Caller, p Enrolment) (Enrolled, error) {
+	s, now := a.live.Load(), a.now()
+	out := Enrolled{Factor: store.Factor{ID: uuid.New(), FriendlyName: plain(p.FriendlyName), CreatedAt: now, UpdatedAt: now}}
+	if err := s.enrolment(p, &out); err != nil {
+		return Enrolled{}, err
+	}
+	if caller.Session.ID == uuid.Nil {
+		return Enrolled{}, &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "A valid session and a registered user are required to enroll a factor"}
+	}
+	var sealed []byte
+	if out.Factor.Kind == store.FactorTOTP {
+		key := totp.NewKey()
+		sealed = a.sealKey(out.Factor.ID, key)
+		out.Secret, out.URI = totp.Text(key), totp.URI(s.issuer(p.Issuer), accountName(caller.User), key)
+		var err error
+		if out.QRCode, err = totp.SVG(out.URI); err != nil {
+			return Enrolled{}, notValid("issuer is too long for a QR code")
+		}
+	}
+	err := a.db.InTx(ctx, func(tx *store.Tx) error {
+		u, v, err := a.lockCaller(ctx, tx, s, caller, now)
+		if err != nil {
+			return err
+		}
+		stale, err := s.roomFor(out.Factor, u, v, now)
+		if err != nil {
+			return err
+		}
+		b := tx.Batch()
+		if len(stale) > 0 {
+			b.DeleteFactors(u.ID, stale...)
+		}
+		b.InsertFactor(u.ID, out.Factor, sealed)
+		b.Audit(store.Audit{At: now, Action: store.ActionFactorInProgress, Actor: u.ID, Session: v.ID, IP: c.IP,
+			Traits: traits("factor_id", out.Factor.ID.String(), "factor_type", string(out.Factor.Kind))})
+		return b.Send(ctx)
+	})
+	if errors.Is(err, store.ErrUserGone) {
+		err = errCallerGone
+	}
+	return out, failure("enroll a factor", err)
+}
+
+// enrolment judges what can be said from the request alone.
+func (s *Settings) enrolment(p Enrolment, out *Enrolled) (err error) {
+	f := &out.Factor
+	switch p.Kind {
+	case string(store.FactorTOTP):
+		f.Kind = store.FactorTOTP
+		if !s.Factors.TOTP.Enroll {
+			return unprocessable(CodeTOTPEnrollDisabled, "MFA enroll is disabled for TOTP")
+		}
+	case string(store.FactorPhone):
+		f.Kind = store.FactorPhone
+		switch {
+		case !s.Factors.Phone.Enroll:
+			return unprocessable(CodePhoneEnrollDisabled, "MFA enroll is disabled for Phone")
+		case p.Phone == "":
+			return notValid("Phone number required to enroll Phone factor")
+		}
+		if f.Phone, err = goodPhone(p.Phone); err != nil {
+			return err
+		}
+		out.Phone = p.Phone
+	case "webauthn":
+		return unprocessable(CodeWebAuthnEnrollDisabled, "MFA enroll is disabled for WebAuthn")
+	default:
+		return notValid("factor_type needs to be totp, phone, or webauthn")
+	}
+	return goodFactorText(p.FriendlyName, p.Issuer)
+}
+
+func goodFactorText(name, issuer string) error {
+	if utf8.RuneCountInString(name) > maxFactorText {
+		return notValid(fmt.Sprintf("friendly_name cannot be longer than %d characters", maxFactorText))
+	}
+	if utf8.RuneCountInString(issuer) > maxFactorText {
+		return notValid(fmt.Sprintf("issuer cannot be longer than %d characters", maxFactorText))
+	}
+	return nil
+}
+
+// roomFor says whether a user may have one more factor, and which of the unverified ones make room: those of
+// the same number, and those that nobody has come back to.
+func (s *Settings) roomFor(f store.Factor, u store.User, v store.Session, now time.Time) (stale []uuid.UUID, err error) {
+	verified := 0
+	var others []store.Factor
+	for _, o := range u.Factors {
+		sameNumber := f.Phone != "" && o.Phone == f.Phone
+		switch {
+		case o.Verified() && sameNumber:
+			return nil, unprocessable(CodeVerifiedFactorExists, "A verified phone factor already exists, unenroll the existing factor to continue")
+		case o.Verified():
+			verified++
+		case sameNumber, o.LastChallengedAt.IsZero() && now.After(o.CreatedAt.Add(s.Factors.UnverifiedLife)):
+			stale = append(stale, o.ID)
+			continue
+		}
+		others = append(others, o)
+	}
+	switch {
+	case slices.ContainsFunc(others, func(o store.Factor) bool { return o.FriendlyName == f.FriendlyName }):
+		return nil, errFactorName(f.FriendlyName)
+	case len(others) >= s.Factors.MaxEnrolled || verified >= s.Factors.MaxVerified:
+		return nil, errTooManyFactors
+	case verified > 0 && v.AAL < 2:
+		return nil, errEnrollLow
+	}
+	return stale, nil
+}
+
+var (
+	errTooManyFactors = unprocessable(CodeTooManyFactors, "Maximum number of verified factors reached, unenroll to continue")
+	errEnrollLow      = denied(CodeInsufficientAAL, "AAL2 required to enroll a new factor")
+)
+
+func errFactorName(name string) error {
+	return unprocessable(CodeFactorNameConflict, fmt.Sprintf("A factor with the friendly name %q for this user already exists", name))
+}
+
+// issuer is what an authenticator app calls the site.
+func (s *Settings) issuer(asked string) string {
+	if asked != "" {
+		return asked
+	}
+	if u, err := url.Parse(s.SiteURL); err == nil && u.Host != "" {
+		return u.Host
+	}
+	return s.SiteURL
+}
+
+// accountName is what it calls the user.
+func accountName(u store.User) string {
+	switch {
+	case u.Email != "":
+		return u.Email
+	case u.Phone != "":
+		return u.Phone
+	}
+	return u.ID.String()
+}
+
+// sealKey is a TOTP key as it is stored, bound to its factor.
+func (a *Accounts) sealKey(factor uuid.UUID, key []byte) []byte {
+	return a.root.Seal(secret.Factors, key, factor[:])
+}

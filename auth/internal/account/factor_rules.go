@@ -1,0 +1,113 @@
+package account
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// A session is of aal1 however it was opened, and of aal2 from when a factor was verified in it until that
+// factor goes (spec auth-extended 5.2). What counts is the session's row, never an old token's claim.
+
+// factorMethod is the amr method of a factor.
+func factorMethod(k store.FactorKind) string {
+	if k == store.FactorPhone {
+		return "mfa/phone"
+	}
+	return string(k)
+}
+
+// hasFactor says that a user can reach aal2. Known only of a user who was read with his factors.
+func hasFactor(u store.User) bool {
+	return slices.ContainsFunc(u.Factors, store.Factor.Verified)
+}
+
+// low says that a session is below the level that its user can reach.
+func low(u store.User, v store.Session) bool { return v.AAL < 2 && hasFactor(u) }
+
+// tooLow says that a session has been below that level for too long (SESSIONS_ALLOW_LOW_AAL).
+func (s *Settings) tooLow(u store.User, v store.Session, now time.Time) bool {
+	return s.Sessions.AllowLowAAL > 0 && now.After(v.CreatedAt.Add(s.Sessions.AllowLowAAL)) && low(u, v)
+}
+
+var (
+	errCallerGone = denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
+	errNoFactor   = missing(CodeFactorNotFound, "Factor not found")
+)
+
+// factorOf finds one of a user's own factors: somebody else's is as unknown as none.
+func factorOf(u store.User, id uuid.UUID) (store.Factor, error) {
+	for _, f := range u.Factors {
+		if f.ID == id {
+			return f, nil
+		}
+	}
+	return store.Factor{}, errNoFactor
+}
+
+// lockCaller locks the caller and reads what he and his session are now: since he was let in, somebody may
+// have put him out, or taken a factor from him.
+func (a *Accounts) lockCaller(ctx context.Context, tx *store.Tx, s *Settings, caller Caller, now time.Time) (store.User, store.Session, error) {
+	var v store.Session
+	u, err := tx.LockUser(ctx, caller.User.ID)
+	if errors.Is(err, store.ErrNotFound) {
+		return u, v, errCallerGone
+	}
+	if err != nil {
+		return u, v, err
+	}
+	b := tx.Batch()
+	b.Factors(&u.Factors, u.ID)
+	if caller.Session.ID != uuid.Nil {
+		b.Session(&v, u.ID, caller.Session.ID)
+	}
+	if err := b.Send(ctx); err != nil {
+		return u, v, err
+	}
+	switch {
+	case !u.DeletedAt.IsZero():
+		return u, v, errCallerGone
+	case u.BannedUntil.After(now):
+		return u, v, denied(CodeUserBanned, "User is banned")
+	case caller.Session.ID == uuid.Nil:
+		return u, v, nil
+	case v.ID == uuid.Nil || v.Ended():
+		return u, v, sessionNotFound()
+	case s.expired(v, now):
+		return u, v, denied(CodeSessionExpired, "Session is no longer valid")
+	}
+	return u, v, nil
+}
+
+// withMethod puts a method in front, newest first; the one of the same name goes. The other entries stay as
+// they are.
+func withMethod(old json.RawMessage, method string, now time.Time) json.RawMessage {
+	list := []json.RawMessage{object(token.AMR{Method: method, Timestamp: now.Unix()})}
+	var entries []json.RawMessage
+	_ = json.Unmarshal(old, &entries) // it came out of PostgreSQL
+	for _, e := range entries {
+		var m token.AMR
+		if json.Unmarshal(e, &m) == nil && m.Method != method {
+			list = append(list, e)
+		}
+	}
+	return object(list)
+}
+
+// factorNotice is the mail about a factor, if it is on and there is somebody to tell.
+func (a *Accounts) factorNotice(s *Settings, on bool, kind mail.Kind, u store.User, f store.Factor, now time.Time) (store.NewMessage, bool) {
+	if !on || u.Email == "" {
+		return store.NewMessage{}, false
+	}
+	m := a.notification(s, kind, u.Email, mail.Vars{Email: u.Email, FactorType: string(f.Kind), Data: u.UserMetadata}, now)
+	m.User = u.ID
+	return m, true
+}

@@ -1,0 +1,262 @@
+package account
+
+import (
+	"context"
+	"crypto/hmac"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+	"gatehouse/auth/internal/totp"
+)
+
+// factorMisses is how many wrong answers a factor takes in an hour, whoever gives them from wherever; then a
+// right one is not looked at either. maxMisses is how many a challenge takes.
+const factorMisses = 10
+
+// endedByVerdict is the reason of sessions that ended because the verdict on an attempt was to reject it.
+const endedByVerdict = "mfa_rejected"
+
+// answering is one call of VerifyFactor.
+type answering struct {
+	*Accounts
+	s         *Settings
+	c         Client
+	caller    Caller
+	factor    store.Factor
+	challenge uuid.UUID
+	code      string
+	now       time.Time
+	notices   bool // may be written
+
+	// What a transaction found out: each begins anew.
+	judged  bool // the code was looked at
+	refusal error
+	told    int
+
+	session store.Session // raised
+	user    store.User
+	refresh token.Refresh
+}
+
+// VerifyFactor answers a challenge (spec auth-extended 5.7). A right answer brings the caller's session to
+// aal2 with a new refresh token, and ends his sessions below that. Wrong answers are counted under the lock
+// on the user, so that as many as are sent at once make no more tries.
+func (a *Accounts) VerifyFactor(ctx context.Context, c Client, caller Caller, factor, challenge uuid.UUID, code string) (Grant, error) {
+	s := a.live.Load()
+	if caller.Session.ID == uuid.Nil {
+		return Grant{}, sessionNotFound()
+	}
+	f, err := s.answerable(caller, factor)
+	if err != nil {
+		return Grant{}, err
+	}
+	v := answering{Accounts: a, s: s, c: c, caller: caller, factor: f, challenge: challenge, code: strings.TrimSpace(code), now: a.now()}
+	if v.code == "" {
+		return Grant{}, notValid("Code needs to be non-empty")
+	}
+	v.notices = a.mayNotify(ctx, s, s.Email.NotifyFactorEnrolled && !f.Verified())
+	if err := v.run(ctx); err != nil {
+		return Grant{}, failure("verify a factor", err)
+	}
+	a.wake()
+	a.notified(ctx, s, v.told)
+	return a.grant(s, v.user, v.session, &v.refresh, v.now)
+}
+
+// run judges and raises in one transaction; in two when somebody is asked in between, who must not be waited
+// for with a connection and a lock in hand.
+func (v *answering) run(ctx context.Context) error {
+	ask := v.s.Factors.Attempt
+	err := v.locked(ctx, func(tx *store.Tx, u store.User, session store.Session) error {
+		if err := v.judge(ctx, tx, u, session); err != nil || v.refusal != nil || ask != nil {
+			return err
+		}
+		return v.raise(ctx, tx, u, session)
+	})
+	if err == nil && ask != nil && v.judged {
+		err = v.consult(ctx, ask)
+	}
+	switch {
+	case err != nil:
+		return err
+	case v.refusal != nil || ask == nil:
+		return v.refusal
+	}
+	return v.locked(ctx, func(tx *store.Tx, u store.User, session store.Session) error { return v.raise(ctx, tx, u, session) })
+}
+
+func (v *answering) locked(ctx context.Context, f func(*store.Tx, store.User, store.Session) error) error {
+	return v.db.InTx(ctx, func(tx *store.Tx) error {
+		v.judged, v.refusal, v.told = false, nil, 0
+		u, session, err := v.lockCaller(ctx, tx, v.s, v.caller, v.now)
+		if err != nil {
+			return err
+		}
+		if v.factor, err = factorOf(u, v.factor.ID); err != nil {
+			return err
+		}
+		return f(tx, u, session)
+	})
+}
+
+func (v *answering) misses() store.Limit {
+	return store.Limit{Key: v.limitKey("factor misses", v.factor.ID.String()), Size: factorMisses, Refill: time.Hour}
+}
+
+// judge looks at the answer and uses up what it used. A refusal in v.refusal is committed with what it
+// counted; an error undoes.
+func (v *answering) judge(ctx context.Context, tx *store.Tx, u store.User, session store.Session) error {
+	var at store.Attempt
+	var levels []store.Level
+	b := tx.Batch()
+	b.Attempt(&at, v.factor.ID, v.challenge)
+	b.Levels(&levels, v.misses())
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	ch := at.Challenge
+	switch {
+	case ch.ID == uuid.Nil:
+		return unprocessable(CodeFactorNotFound, "MFA factor with the provided challenge ID not found")
+	case !ch.VerifiedAt.IsZero(), ch.IP != "" && v.c.ToldIP != "" && ch.IP != v.c.ToldIP:
+		return unprocessable(CodeFactorIPMismatch, "Challenge and verify IP addresses mismatch.")
+	case ch.Misses >= maxMisses:
+		return errChallengeExpired(ch.ID)
+	case v.now.After(ch.ExpiresAt):
+		v.refusal = errChallengeExpired(ch.ID)
+		b := tx.Batch()
+		b.DeleteChallenge(ch.ID)
+		return b.Send(ctx)
+	}
+	if err := v.mayCount(u, session); err != nil {
+		return err
+	}
+	if wait := v.misses().Wait(levels[0], v.now, 1); wait > 0 {
+		return limited(CodeOverRequestRate, "Request rate limit reached", wait)
+	}
+	step, reseal, right, err := v.check(at)
+	if err != nil {
+		return err
+	}
+	v.judged = true
+	if !right {
+		return v.miss(ctx, tx)
+	}
+	b = tx.Batch()
+	b.SpendStep(v.factor.ID, step, reseal)
+	b.UseChallenge(ch.ID, v.now)
+	return b.Send(ctx)
+}
+
+// mayCount says whether a right answer may make one factor more a verified one.
+func (v *answering) mayCount(u store.User, session store.Session) error {
+	if err := mayProve(v.factor, u, session); err != nil {
+		return err
+	}
+	verified := 0
+	for _, f := range u.Factors {
+		if f.Verified() {
+			verified++
+		}
+	}
+	if !v.factor.Verified() && verified >= v.s.Factors.MaxVerified {
+		return errTooManyFactors
+	}
+	return nil
+}
+
+func errChallengeExpired(id uuid.UUID) error {
+	return unprocessable(CodeChallengeExpired,
+		fmt.Sprintf("MFA challenge %s has expired, verify against another challenge or create a new challenge.", id))
+}
+
+// check says whether the code is right. reseal is the key sealed anew when an earlier root key had sealed it.
+func (v *answering) check(at store.Attempt) (step int64, reseal []byte, right bool, err error) {
+	if v.factor.Kind == store.FactorPhone {
+		macs := v.root.MACs(secret.OTP, kindFactor, v.challenge.String(), v.code)
+		return 0, nil, slices.ContainsFunc(macs, func(mac []byte) bool { return hmac.Equal(mac, at.Challenge.OTPMAC) }), nil
+	}
+	key, old, err := v.root.Open(secret.Factors, at.Secret, v.factor.ID[:])
+	if err != nil {
+		return 0, nil, false, fmt.Errorf("account: key of factor %s: %w", v.factor.ID, err)
+	}
+	if old {
+		reseal = v.sealKey(v.factor.ID, key)
+	}
+	step, right = totp.Check(key, v.code, v.now, at.LastStep)
+	return step, reseal, right, nil
+}
+
+// miss counts a wrong answer. Everybody who takes from this bucket has locked the user before, so that nobody
+// waits crosswise. The fixed code of a test number is nothing to be guessed.
+func (v *answering) miss(ctx context.Context, tx *store.Tx) error {
+	v.refusal = unprocessable(CodeFactorVerificationFailed, "Invalid TOTP code entered")
+	if v.factor.Kind == store.FactorPhone {
+		v.refusal = unprocessable(CodeFactorVerificationFailed, "Invalid MFA Phone code entered")
+	}
+	b := tx.Batch()
+	if _, test := v.s.Phone.testCode(v.factor.Phone, v.now); !test || v.factor.Kind != store.FactorPhone {
+		b.Take(v.misses(), 1, v.now)
+		b.MissChallenge(v.challenge)
+	}
+	b.Audit(v.audit(store.ActionVerificationFailed))
+	return b.Send(ctx)
+}
+
+// consult asks what is to come of the attempt.
+func (v *answering) consult(ctx context.Context, ask func(context.Context, FactorAttempt) (FactorVerdict, error)) error {
+	verdict, err := ask(ctx, FactorAttempt{User: v.caller.User.ID, Factor: v.factor.ID, Kind: v.factor.Kind, Valid: v.refusal == nil, IP: v.c.IP})
+	if err != nil || !verdict.Reject {
+		return err
+	}
+	b := v.db.Batch()
+	b.EndSessions(store.EndSessions{User: v.caller.User.ID, Reason: endedByVerdict, At: v.now})
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	msg := verdict.Message
+	if msg == "" {
+		msg = "Further MFA verification attempts will be rejected."
+	}
+	return denied(CodeFactorRejected, msg)
+}
+
+// raise lets the right answer have its effect.
+func (v *answering) raise(ctx context.Context, tx *store.Tx, u store.User, session store.Session) error {
+	v.refresh = token.Refresh{Session: session.ID, Secret: token.NewRefreshSecret()}
+	b := tx.Batch()
+	b.RaiseSession(&v.session, store.Raise{
+		User: u.ID, Session: session.ID, SecretHash: v.refresh.SecretHash(), Factor: v.factor.ID,
+		AMR: withMethod(session.AMR, factorMethod(v.factor.Kind), v.now), Now: v.now,
+	})
+	b.EndLowSessions(u.ID, session.ID, v.now)
+	b.VerifyFactor(v.factor.ID, v.now)
+	b.DeleteUnverified(u.ID, v.factor.Kind)
+	if m, ok := v.factorNotice(v.s, v.notices && !v.factor.Verified(), mail.FactorEnrolled, u, v.factor, v.now); ok {
+		b.InsertMessage(m)
+		v.told = 1
+	}
+	b.Audit(v.audit(store.ActionVerificationAttempted))
+	b.User(&v.user, u.ID)
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	if v.session.ID == uuid.Nil { // a sign-out takes no lock on the user
+		return sessionNotFound()
+	}
+	v.refresh.Counter = v.session.Counter
+	return nil
+}
+
+func (v *answering) audit(action store.Action) store.Audit {
+	return store.Audit{At: v.now, Action: action, Actor: v.caller.User.ID, Session: v.caller.Session.ID, IP: v.c.IP,
+		Traits: traits("factor_id", v.factor.ID.String(), "factor_type", string(v.factor.Kind), "challenge_id", v.challenge.String())}
+}

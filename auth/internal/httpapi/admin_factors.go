@@ -1,0 +1,60 @@
+package httpapi
+
+import (
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+)
+
+// getAdminFactors lists a user's factors (auth-extended.md 5.9).
+func (s *Server) getAdminFactors(c *call, _ account.Actor) error {
+	user, err := c.pathID("user_id")
+	if err != nil {
+		return err
+	}
+	list, err := s.accounts.AdminFactors(c.ctx(), user)
+	if err != nil {
+		return err
+	}
+	return c.json(200, appendFactors(make([]byte, 0, 16+len(list)*320), list))
+}
+
+// pathFactor are the ids of a path that names a user and one of his factors.
+func (c *call) pathFactor() (user, factor uuid.UUID, err error) {
+	if user, err = c.pathID("user_id"); err == nil {
+		factor, err = c.pathID("factor_id")
+	}
+	return user, factor, err
+}
+
+func (s *Server) deleteAdminFactor(c *call, by account.Actor) error {
+	user, factor, err := c.pathFactor()
+	if err != nil {
+		return err
+	}
+	f, err := s.accounts.AdminDeleteFactor(c.ctx(), c.client(), by, user, factor)
+	if err != nil {
+		return err
+	}
+	return c.json(200, appendFactor(make([]byte, 0, 320), &f))
+}
+
+// putAdminFactor gives a factor another name or number.
+func (s *Server) putAdminFactor(c *call, by account.Actor) error {
+	user, factor, err := c.pathFactor()
+	if err != nil {
+		return err
+	}
+	var in struct {
+		FriendlyName string `json:"friendly_name"`
+		Phone        string `json:"phone"`
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	f, err := s.accounts.AdminUpdateFactor(c.ctx(), c.client(), by, user, factor, in.FriendlyName, in.Phone)
+	if err != nil {
+		return err
+	}
+	return c.json(200, appendFactor(make([]byte, 0, 320), &f))
+}

@@ -1,0 +1,173 @@
+package httpapi
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+)
+
+// member lets in users who are not anonymous: those have no second factor (auth-extended.md 5.4).
+func (s *Server) member(h func(*call, account.Caller) error) http.Handler {
+	return s.user(account.Full, func(c *call, caller account.Caller) error {
+		if caller.User.IsAnonymous {
+			return bad(403, account.CodeNoAuthorization, "Anonymous user not allowed to perform these actions")
+		}
+		return h(c, caller)
+	})
+}
+
+// toldClient is the client with his address where a header that is trusted told it: challenge and answer
+// must come from the same (RULINGS "Limits without a client header").
+func (c *call) toldClient() account.Client {
+	out := c.client()
+	if ip, ok := forwardedIP(&c.live.Settings, c.r); ok {
+		out.ToldIP = ip.String()
+	}
+	return out
+}
+
+// postFactor enrolls a factor (auth-extended.md 5.5).
+func (s *Server) postFactor(c *call, caller account.Caller) error {
+	var in struct {
+		FactorType   string `json:"factor_type"`
+		FriendlyName string `json:"friendly_name"`
+		Issuer       string `json:"issuer"`
+		Phone        string `json:"phone"`
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	e, err := s.accounts.EnrollFactor(c.ctx(), c.client(), caller, account.Enrolment{
+		Kind: in.FactorType, FriendlyName: in.FriendlyName, Issuer: in.Issuer, Phone: in.Phone,
+	})
+	if err != nil {
+		return err
+	}
+	b := appendID(append(make([]byte, 0, 512+len(e.QRCode)*5/4), `{"id":`...), e.Factor.ID)
+	b = appendString(append(b, `,"type":`...), string(e.Factor.Kind))
+	b = appendString(append(b, `,"friendly_name":`...), e.Factor.FriendlyName)
+	if e.Factor.Kind == store.FactorPhone {
+		b = appendString(append(b, `,"phone":`...), e.Phone)
+		return c.json(200, append(b, '}'))
+	}
+	b = appendString(append(b, `,"totp":{"qr_code":`...), e.QRCode)
+	b = appendString(append(b, `,"secret":`...), e.Secret)
+	b = appendString(append(b, `,"uri":`...), e.URI)
+	return c.json(200, append(b, '}', '}'))
+}
+
+// postChallenge asks for a factor's code (auth-extended.md 5.6). The body may be empty.
+func (s *Server) postChallenge(c *call, caller account.Caller) error {
+	id, err := c.pathID("factor_id")
+	if err != nil {
+		return err
+	}
+	if err := s.limit(c, byChallenge); err != nil {
+		return err
+	}
+	var in struct {
+		Channel  string `json:"channel"`
+		WebAuthn object `json:"webauthn"`
+	}
+	text, err := c.body()
+	if err != nil {
+		return err
+	}
+	if len(text) > 0 {
+		if err := decodeJSON(text, &in); err != nil {
+			return err
+		}
+	}
+	if in.WebAuthn != nil {
+		return errNoWebAuthn
+	}
+	ch, f, err := s.accounts.ChallengeFactor(c.ctx(), c.toldClient(), caller, id, in.Channel)
+	if err != nil {
+		return err
+	}
+	b := appendID(append(make([]byte, 0, 128), `{"id":`...), ch.ID)
+	b = appendString(append(b, `,"type":`...), string(f.Kind))
+	b = strconv.AppendInt(append(b, `,"expires_at":`...), ch.ExpiresAt.Unix(), 10)
+	return c.json(200, append(b, '}'))
+}
+
+// errNoWebAuthn is for the second half of a ceremony whose first was refused.
+var errNoWebAuthn = bad(422, account.CodeWebAuthnVerifyDisabled, "MFA verification is disabled for WebAuthn")
+
+// postFactorVerify answers a challenge (auth-extended.md 5.7).
+func (s *Server) postFactorVerify(c *call, caller account.Caller) error {
+	id, err := c.pathID("factor_id")
+	if err != nil {
+		return err
+	}
+	if err := s.limit(c, byFactorVerify); err != nil {
+		return err
+	}
+	var in struct {
+		ChallengeID string `json:"challenge_id"`
+		Code        string `json:"code"`
+		WebAuthn    object `json:"webauthn"`
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	if in.WebAuthn != nil {
+		return errNoWebAuthn
+	}
+	challenge, err := uuid.Parse(in.ChallengeID)
+	if in.ChallengeID != "" && (err != nil || len(in.ChallengeID) != 36) {
+		return notValid("challenge_id must be an UUID")
+	}
+	g, err := s.accounts.VerifyFactor(c.ctx(), c.toldClient(), caller, id, challenge, in.Code)
+	if err != nil {
+		return err
+	}
+	return c.grantView(&g)
+}
+
+// deleteFactor unenrolls a factor (auth-extended.md 5.8).
+func (s *Server) deleteFactor(c *call, caller account.Caller) error {
+	id, err := c.pathID("factor_id")
+	if err != nil {
+		return err
+	}
+	if err := s.accounts.UnenrollFactor(c.ctx(), c.client(), caller, id); err != nil {
+		return err
+	}
+	return c.json(200, append(appendID(append(make([]byte, 0, 64), `{"id":`...), id), '}'))
+}
+
+// appendFactor appends a factor as everybody who may see it does: without its secret (auth-extended.md 5.1).
+func appendFactor(b []byte, f *store.Factor) []byte {
+	b = appendID(append(b, `{"id":`...), f.ID)
+	b = appendTime(append(b, `,"created_at":`...), f.CreatedAt)
+	b = appendTime(append(b, `,"updated_at":`...), f.UpdatedAt)
+	if f.Verified() {
+		b = append(b, `,"status":"verified"`...)
+	} else {
+		b = append(b, `,"status":"unverified"`...)
+	}
+	b = fieldString(b, `,"friendly_name":`, f.FriendlyName)
+	b = appendString(append(b, `,"factor_type":`...), string(f.Kind))
+	b = appendString(append(b, `,"phone":`...), f.Phone)
+	b = append(b, `,"last_challenged_at":`...)
+	if f.LastChallengedAt.IsZero() {
+		return append(b, `null}`...)
+	}
+	return append(appendTime(b, f.LastChallengedAt), '}')
+}
+
+func appendFactors(b []byte, list []store.Factor) []byte {
+	b = append(b, '[')
+	for i := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendFactor(b, &list[i])
+	}
+	return append(b, ']')
+}

@@ -1,0 +1,97 @@
+// Package totp makes and checks the six digits of an authenticator app: RFC 6238 with HMAC-SHA-1, steps of
+// 30 s and six digits, which every app knows.
+//
+// It keeps nothing: whoever calls it stores the key, sealed, and the step that was accepted last.
+package totp
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha1"
+	"crypto/subtle"
+	"encoding/base32"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+)
+
+const (
+	// KeySize is the length of a key in bytes: that of the hash, as RFC 4226 section 4 recommends.
+	KeySize = sha1.Size
+	// Digits is the length of a code.
+	Digits = 6
+	// Period is how long a step takes.
+	Period = 30 * time.Second
+	// skew is how many steps the user's clock may be off, either way (RFC 6238 section 5.2).
+	skew = 1
+)
+
+// NewKey is a random key.
+func NewKey() []byte {
+	key := make([]byte, KeySize)
+	rand.Read(key) // never fails (crypto/rand)
+	return key
+}
+
+var base32Plain = base32.StdEncoding.WithPadding(base32.NoPadding)
+
+// Text is a key as people type it: Base32 in upper case without padding.
+func Text(key []byte) string { return base32Plain.EncodeToString(key) }
+
+// ParseText reads what Text wrote.
+func ParseText(text string) ([]byte, error) {
+	key, err := base32Plain.DecodeString(text)
+	if err != nil {
+		return nil, errors.New("totp: not a key in Base32")
+	}
+	return key, nil
+}
+
+// Step is the number of the step that a time lies in, counted from 1970.
+func Step(t time.Time) int64 { return t.Unix() / int64(Period/time.Second) }
+
+// Code is the code of a step.
+func Code(key []byte, step int64) string {
+	return fmt.Sprintf("%0*d", Digits, value(key, step)%1_000_000)
+}
+
+// value is the 31-bit number of RFC 4226 section 5.3.
+func value(key []byte, step int64) uint32 {
+	h := hmac.New(sha1.New, key)
+	var counter [8]byte
+	binary.BigEndian.PutUint64(counter[:], uint64(step))
+	h.Write(counter[:])
+	sum := h.Sum(nil)
+	at := sum[len(sum)-1] & 0x0f
+	return binary.BigEndian.Uint32(sum[at:]) & 0x7fffffff
+}
+
+// Check finds the step that a code is of: the present one, the one before or the one after, and later than
+// last, the step that was accepted last. Blanks around the code don't count. Each step is compared in
+// constant time, and all of them are.
+func Check(key []byte, code string, now time.Time, last int64) (step int64, ok bool) {
+	code = strings.TrimSpace(code)
+	present := Step(now)
+	for s := present - skew; s <= present+skew; s++ {
+		same := subtle.ConstantTimeCompare([]byte(Code(key, s)), []byte(code)) == 1
+		if same && s > last && !ok {
+			step, ok = s, true
+		}
+	}
+	return step, ok
+}
+
+// URI is what the app reads from the QR code (Google Authenticator's Key Uri Format). issuer is the site,
+// account whose key it is there.
+func URI(issuer, account string, key []byte) string {
+	return "otpauth://totp/" + escape(issuer) + ":" + escape(account) +
+		"?algorithm=SHA1&digits=6&issuer=" + escape(issuer) + "&period=30&secret=" + Text(key)
+}
+
+// More than a path wants: a colon in a name would end it, and some apps read a plus as a blank.
+var escapeMore = strings.NewReplacer(":", "%3A", "&", "%26", "=", "%3D", "+", "%2B")
+
+func escape(text string) string { return escapeMore.Replace(url.PathEscape(text)) }
