@@ -68,6 +68,10 @@ func settings() account.Settings {
 			Policy: password.NewPolicy(6, "", false), PolicyForAdmin: true, TriesPerAccount: 20, ChangeEndsSessions: true,
 		},
 		Sessions: account.SessionSettings{Rotation: true, ReuseInterval: 10 * time.Second, RefreshBurst: 60},
+		Factors: account.FactorSettings{
+			TOTP: account.FactorSwitches{Enroll: true, Verify: true}, Phone: account.FactorSwitches{Enroll: true, Verify: true},
+			ChallengeLife: 5 * time.Minute, UnverifiedLife: 5 * time.Minute, MaxEnrolled: 10, MaxVerified: 10, OTPLength: 6,
+		},
 	}
 }
 

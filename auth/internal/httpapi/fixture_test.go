@@ -81,6 +81,10 @@ func accountSettings() account.Settings {
 		Passwords: account.PasswordSettings{Policy: password.NewPolicy(6, "", false), PolicyForAdmin: true, TriesPerAccount: 20,
 			ChangeEndsSessions: true},
 		Sessions: account.SessionSettings{Rotation: true, ReuseInterval: 10 * time.Second, RefreshBurst: 60},
+		Factors: account.FactorSettings{
+			TOTP: account.FactorSwitches{Enroll: true, Verify: true}, Phone: account.FactorSwitches{Enroll: true, Verify: true},
+			ChallengeLife: 5 * time.Minute, UnverifiedLife: 5 * time.Minute, MaxEnrolled: 10, MaxVerified: 10, OTPLength: 6,
+		},
 	}
 }
 
@@ -311,6 +315,7 @@ type userJSON struct {
 	AppMetadata                 map[string]any `json:"app_metadata"`
 	UserMetadata                map[string]any `json:"user_metadata"`
 	Identities                  []map[string]any
+	Factors                     []factorJSON
 	IsAnonymous                 bool `json:"is_anonymous"`
 }
 

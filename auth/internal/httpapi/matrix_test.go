@@ -8,23 +8,24 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/token"
 )
 
 // The callers of the matrix, in the order of its columns.
-var callers = []string{"nobody", "anon key", "anonymous", "user", "other user", "banned", "session ended", "expired", "foreign key", "service_role"}
+var callers = []string{"nobody", "anon key", "anonymous", "user", "other user", "banned", "session ended", "expired", "foreign key", "service_role", "aal1 with factor"}
 
 // everybody, users and admins are rows of statuses with the code of a failure.
 func everybody(answer string) []string { return slices.Repeat([]string{answer}, len(callers)) }
 
 func users(answer string) []string {
-	return []string{"401 no_authorization", "403 bad_jwt", answer, answer, answer, "403 user_banned", "403 session_not_found", "403 bad_jwt", "403 bad_jwt", "403 bad_jwt"}
+	return []string{"401 no_authorization", "403 bad_jwt", answer, answer, answer, "403 user_banned", "403 session_not_found", "403 bad_jwt", "403 bad_jwt", "403 bad_jwt", answer}
 }
 
 func admins(answer string) []string {
-	return []string{"401 no_authorization", "403 not_admin", "403 not_admin", "403 not_admin", "403 not_admin", "403 user_banned", "403 session_not_found", "403 bad_jwt", "403 bad_jwt", answer}
+	return []string{"401 no_authorization", "403 not_admin", "403 not_admin", "403 not_admin", "403 not_admin", "403 user_banned", "403 session_not_found", "403 bad_jwt", "403 bad_jwt", answer, "403 not_admin"}
 }
 
 // but replaces the answer for some callers.
@@ -41,9 +42,10 @@ type cell struct {
 	a                        *api
 	user                     grantJSON // whom the routes are about
 	token, address, userMail string
+	factor                   string // the user's, made when a route first asks for it
 }
 
-// row is a request and what each caller gets. {user_id} is the user's, {id} his session's.
+// row is a request and what each caller gets. {user_id} is the user's, {id} his session's, {factor_id} his factor's.
 type row struct {
 	query string
 	body  func(c *cell) any
@@ -72,27 +74,35 @@ var matrix = map[string]row{
 	"PUT /user":                             {body: fixed(map[string]any{"data": map[string]any{"a": 1}}), want: users("200")},
 	"GET /reauthenticate":                   {want: but(users("200"), "anonymous: 400 validation_failed")},
 	"GET /user/sessions":                    {want: users("200")},
-	"DELETE /user/sessions/{id}":            {want: but(users("404 session_not_found"), "user: 204")},
+	"DELETE /user/sessions/{id}":            {want: but(users("404 session_not_found"), "user: 204", "aal1 with factor: 204")},
 	"GET /authorize":                        {query: "provider=github", want: everybody("302")},
 	"GET /callback":                         {want: everybody("303 bad_oauth_callback")},
 	"POST /callback":                        {want: everybody("303 bad_oauth_callback")},
-	"GET /user/identities/authorize":        {query: "provider=github&skip_http_redirect=true", want: users("200")},
-	"DELETE /user/identities/{identity_id}": {want: users("422 single_identity_not_deletable")},
+	"GET /user/identities/authorize":        {query: "provider=github&skip_http_redirect=true", want: but(users("200"), "aal1 with factor: 403 insufficient_aal")},
+	"DELETE /user/identities/{identity_id}": {want: but(users("422 single_identity_not_deletable"), "aal1 with factor: 403 insufficient_aal")},
 	"POST /logout":                          {query: "scope=local", want: but(users("204"), "banned: 204", "session ended: 204")},
-	"POST /invite":                          {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("200")},
-	"POST /admin/generate_link":             {body: func(c *cell) any { return map[string]any{"type": "magiclink", "email": c.userMail} }, want: admins("200")},
-	"GET /admin/audit":                      {want: admins("200")},
-	"GET /admin/users":                      {want: admins("200")},
-	"POST /admin/users":                     {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("200")},
-	"GET /admin/users/{user_id}":            {want: admins("200")},
-	"POST /admin/users/{user_id}":           {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("422 validation_failed")},
-	"PUT /admin/users/{user_id}":            {body: fixed(map[string]any{"role": "editor"}), want: admins("200")},
-	"DELETE /admin/users/{user_id}":         {want: admins("200")},
-	"GET /admin/users/{user_id}/sessions":   {want: admins("200")},
+	"POST /factors":                         {body: func(c *cell) any { return map[string]any{"factor_type": "totp", "friendly_name": c.address} }, want: but(users("200"), "anonymous: 403 no_authorization", "aal1 with factor: 403 insufficient_aal")},
+	"POST /factors/{factor_id}/challenge":   {want: but(users("404 mfa_factor_not_found"), "anonymous: 403 no_authorization", "user: 200", "aal1 with factor: 200")},
+	"POST /factors/{factor_id}/verify":      {body: fixed(map[string]any{"challenge_id": uuid.NewString(), "code": "123456"}), want: but(users("404 mfa_factor_not_found"), "anonymous: 403 no_authorization", "user: 422 mfa_factor_not_found", "aal1 with factor: 422 mfa_factor_not_found")},
+	"DELETE /factors/{factor_id}":           {want: but(users("404 mfa_factor_not_found"), "anonymous: 403 no_authorization", "user: 200", "aal1 with factor: 422 insufficient_aal")},
+	"GET /admin/users/{user_id}/factors":    {want: admins("200")},
+	"PUT /admin/users/{user_id}/factors/{factor_id}":    {body: func(c *cell) any { return map[string]any{"friendly_name": c.address} }, want: admins("200")},
+	"DELETE /admin/users/{user_id}/factors/{factor_id}": {want: admins("200")},
+	"POST /invite":                        {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("200")},
+	"POST /admin/generate_link":           {body: func(c *cell) any { return map[string]any{"type": "magiclink", "email": c.userMail} }, want: admins("200")},
+	"GET /admin/audit":                    {want: admins("200")},
+	"GET /admin/users":                    {want: admins("200")},
+	"POST /admin/users":                   {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("200")},
+	"GET /admin/users/{user_id}":          {want: admins("200")},
+	"POST /admin/users/{user_id}":         {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("422 validation_failed")},
+	"PUT /admin/users/{user_id}":          {body: fixed(map[string]any{"role": "editor"}), want: admins("200")},
+	"DELETE /admin/users/{user_id}":       {want: admins("200")},
+	"GET /admin/users/{user_id}/sessions": {want: admins("200")},
 }
 
 // destructive routes leave nothing for the next row.
-var destructive = map[string]bool{"DELETE /user/sessions/{id}": true, "POST /logout": true, "DELETE /admin/users/{user_id}": true}
+var destructive = map[string]bool{"DELETE /user/sessions/{id}": true, "POST /logout": true, "DELETE /admin/users/{user_id}": true, "DELETE /factors/{factor_id}": true,
+	"DELETE /admin/users/{user_id}/factors/{factor_id}": true}
 
 // Every route, asked by everybody.
 func TestMatrix(t *testing.T) {
@@ -105,7 +115,7 @@ func TestMatrix(t *testing.T) {
 		t.Fatalf("routes.go (-) and the matrix (+):\n%s", d)
 	}
 	a := open(t, func(s *account.Settings, _ *Settings) {
-		s.External = account.ExternalSettings{Providers: githubAlone(t), ManualLinking: true, StateCookie: true}
+		s.External = account.ExternalSettings{Providers: githubAlone(t), ManualLinking: true, LinkingAAL2: true, StateCookie: true}
 	})
 	foreign, err := token.Generate(token.ES256)
 	if err != nil {
@@ -130,7 +140,10 @@ func TestMatrix(t *testing.T) {
 			}
 			c.address = name + "new@example.org"
 			r := matrix[route]
-			path := strings.NewReplacer("{user_id}", c.user.User.ID, "{identity_id}", c.user.User.ID, "{id}", sessionOf(t, c.user.AccessToken)).Replace(route)
+			if strings.Contains(route, "{factor_id}") && c.factor == "" {
+				c.factor = a.enroll(c.user, "").ID
+			}
+			path := strings.NewReplacer("{factor_id}", c.factor, "{user_id}", c.user.User.ID, "{identity_id}", c.user.User.ID, "{id}", sessionOf(t, c.user.AccessToken)).Replace(route)
 			if r.query != "" {
 				path += "?" + r.query
 			}
@@ -195,6 +208,9 @@ func (c *cell) tokenOf(caller, name string, foreign *token.Set) string {
 			a.t.Fatal(err)
 		}
 		return string(text)
+	case "aal1 with factor":
+		c.factor = a.enrolled(c.user).ID
+		return a.signIn(c.userMail).AccessToken
 	case "service_role":
 		return a.serviceToken("service_role", time.Hour)
 	}

@@ -77,10 +77,12 @@ func TestTokens_claims(t *testing.T) {
 		return bearer(string(text))
 	}
 	users := []string{"GET /user", "PUT /user", "GET /reauthenticate", "GET /user/sessions", "DELETE /user/sessions/" + uuid.NewString(),
-		"GET /user/identities/authorize", "DELETE /user/identities/" + uuid.NewString()}
+		"GET /user/identities/authorize", "DELETE /user/identities/" + uuid.NewString(),
+		"POST /factors", "POST /factors/" + uuid.NewString() + "/challenge", "POST /factors/" + uuid.NewString() + "/verify", "DELETE /factors/" + uuid.NewString()}
 	id := uuid.NewString()
 	admins := []string{"POST /invite", "POST /admin/generate_link", "GET /admin/audit", "GET /admin/users", "POST /admin/users", "GET /admin/users/" + id,
-		"POST /admin/users/" + id, "PUT /admin/users/" + id, "DELETE /admin/users/" + id, "GET /admin/users/" + id + "/sessions"}
+		"POST /admin/users/" + id, "PUT /admin/users/" + id, "DELETE /admin/users/" + id, "GET /admin/users/" + id + "/sessions",
+		"GET /admin/users/" + id + "/factors", "PUT /admin/users/" + id + "/factors/" + id, "DELETE /admin/users/" + id + "/factors/" + id}
 	f := func(routes []string, status int, code, msg string, change func(*token.Claims)) {
 		t.Helper()
 		for _, route := range routes {
