@@ -21,6 +21,7 @@ type config struct {
 	SMTP     smtpConfig
 	SMS      smsConfig
 	External externalConfig
+	Factors  factorsConfig
 	Limits   limitsConfig
 	Log      logConfig
 	Dev      devConfig
@@ -141,6 +142,8 @@ type sessionsConfig struct {
 	Timebox time.Duration `env:"AUTH_SESSIONS_TIMEBOX" min:"0s"`
 	// How long a session may go without a refresh; unset: for ever.
 	Inactivity time.Duration `env:"AUTH_SESSIONS_INACTIVITY_TIMEOUT" min:"0s"`
+	// How long a session below aal2 lives whose user has a verified factor; unset: as long as any.
+	AllowLowAAL time.Duration `env:"AUTH_SESSIONS_ALLOW_LOW_AAL" min:"0s"`
 	// A new sign-in ends the earlier session of the same tag.
 	SinglePerUser bool `env:"AUTH_SESSIONS_SINGLE_PER_USER" envDefault:"false"`
 	// Tags that a sign-in may have; the first is the default.

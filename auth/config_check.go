@@ -21,7 +21,7 @@ func (c *config) check(r *settings.Report) {
 	if err := store.CheckNamespace(c.DB.Namespace); err != nil {
 		r.Wrong("AUTH_DB_NAMESPACE", "%v", err)
 	}
-	for _, name := range []string{"AUTH_SESSIONS_TIMEBOX", "AUTH_SESSIONS_INACTIVITY_TIMEOUT"} {
+	for _, name := range []string{"AUTH_SESSIONS_TIMEBOX", "AUTH_SESSIONS_INACTIVITY_TIMEOUT", "AUTH_SESSIONS_ALLOW_LOW_AAL"} {
 		if d, err := settings.Seconds(r.Text(name)); r.IsSet(name) && err == nil && d == 0 {
 			r.Wrong(name, "must be more than 0")
 		}
@@ -75,7 +75,7 @@ func (c *config) settle(r *settings.Report) {
 	if c.JWT.Root == "" {
 		c.JWT.Root = c.JWT.Secret
 	}
-	for _, digits := range []*int{&c.Mailer.OTPLength, &c.SMS.OTPLength} {
+	for _, digits := range []*int{&c.Mailer.OTPLength, &c.SMS.OTPLength, &c.Factors.OTPLength} {
 		if *digits < 6 || *digits > 10 {
 			*digits = 6
 		}

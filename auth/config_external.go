@@ -22,6 +22,8 @@ type externalConfig struct {
 	AllowUnverified bool `env:"AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS" envDefault:"false"`
 	// Users may link further identities to their accounts, and unlink them.
 	ManualLinking bool `env:"AUTH_SECURITY_MANUAL_LINKING_ENABLED" envDefault:"false"`
+	// Who has a verified factor links and unlinks in a session of aal2 only.
+	LinkingAAL2 bool `env:"AUTH_SECURITY_LINKING_REQUIRE_AAL2" envDefault:"true"`
 	// A further audience of native ID tokens of Apple: the application's bundle id.
 	IOSBundleID string `env:"AUTH_EXTERNAL_IOS_BUNDLE_ID"`
 	// Mail domains of the one tenant that AUTH_EXTERNAL_AZURE_URL names, whose addresses count as verified without the claim xms_edov.
@@ -250,6 +252,6 @@ func (c *config) warnCookies(r *settings.Report, s provider.Settings) {
 func (c *config) externalSettings() account.ExternalSettings {
 	return account.ExternalSettings{
 		StateCookie: c.External.StateCookie, IDTokenOnce: c.External.IDTokenOnce, AllowUnverified: c.External.AllowUnverified,
-		ManualLinking: c.External.ManualLinking,
+		ManualLinking: c.External.ManualLinking, LinkingAAL2: c.External.LinkingAAL2,
 	}
 }

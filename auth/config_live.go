@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
-	"text/template"
 	"time"
 
 	"gatehouse/auth/internal/account"
@@ -84,6 +83,7 @@ func (c *config) accountSettings(r *settings.Report) account.Settings {
 			NotifyPasswordChanged: c.Mailer.Notify.PasswordChanged, NotifyEmailChanged: c.Mailer.Notify.EmailChanged,
 			NotifyPhoneChanged:   c.Mailer.Notify.PhoneChanged,
 			NotifyIdentityLinked: c.Mailer.Notify.IdentityLinked, NotifyIdentityUnlinked: c.Mailer.Notify.IdentityUnlinked,
+			NotifyFactorEnrolled: c.Mailer.Notify.FactorEnrolled, NotifyFactorUnenrolled: c.Mailer.Notify.FactorUnenrolled,
 		},
 		Phone:    c.phoneSettings(r),
 		External: c.externalSettings(),
@@ -96,7 +96,9 @@ func (c *config) accountSettings(r *settings.Report) account.Settings {
 		Sessions: account.SessionSettings{
 			Timebox: c.Sessions.Timebox, Inactivity: c.Sessions.Inactivity, SinglePerUser: c.Sessions.SinglePerUser, Tags: c.Sessions.Tags,
 			Rotation: c.Sessions.Rotation, ReuseInterval: c.Sessions.ReuseInterval, RefreshBurst: c.Limits.Refreshes, MaxPerUser: c.Sessions.MaxPerUser,
+			AllowLowAAL: c.Sessions.AllowLowAAL,
 		},
+		Factors: c.factorSettings(r),
 	}
 }
 
@@ -124,23 +126,7 @@ func (c *config) phoneSettings(r *settings.Report) account.PhoneSettings {
 			r.Wrong("AUTH_SMS_TEST_OTP_VALID_UNTIL", "not a time such as 2031-03-05T07:00:00Z")
 		}
 	}
-	text, err := template.New("sms").Option("missingkey=error").Parse(c.SMS.Template)
-	write := func(code string) (string, error) {
-		var b strings.Builder
-		err := text.Execute(&b, struct{ Code string }{code})
-		return b.String(), err
-	}
-	if err == nil {
-		_, err = write("123456")
-	}
-	if err != nil {
-		r.Wrong("AUTH_SMS_TEMPLATE", "%v", err)
-		return p
-	}
-	p.Text = func(code string) string {
-		s, _ := write(code) // tried above
-		return s
-	}
+	p.Text = codeText(r, "AUTH_SMS_TEMPLATE", c.SMS.Template)
 	return p
 }
 
@@ -158,7 +144,7 @@ func (c *config) apiSettings(r *settings.Report) httpapi.Settings {
 		Audience: c.JWT.Audience, RequestIDHeader: c.API.RequestID, CORSHeaders: c.API.CORSHeaders, MaxDuration: c.API.MaxDuration,
 		ForwardedFor: c.Security.ForwardedFor, TrustedProxies: parseProxies(r, c.API.Proxies),
 		LimitHeader: c.Limits.Header, LimitByPeer: c.Limits.ByPeer,
-		Limits: httpapi.Limits{OTP: c.Limits.OTP, Verify: c.Limits.Verify, Token: c.Limits.Token, Anonymous: c.Limits.Anonymous},
+		Limits: httpapi.Limits{OTP: c.Limits.OTP, Verify: c.Limits.Verify, Token: c.Limits.Token, Anonymous: c.Limits.Anonymous, Factors: c.Factors.Limit},
 		Shown: httpapi.Shown{
 			DisableSignup: c.General.DisableSignup, Email: c.General.Email, Phone: c.General.Phone, Anonymous: c.General.Anonymous,
 			MailerAutoconfirm: c.Mailer.Autoconfirm, PhoneAutoconfirm: c.SMS.Autoconfirm, SMSProvider: c.SMS.Provider,

@@ -22,7 +22,8 @@ func TestSweepTimes(t *testing.T) {
 	f := func(environ string, change func(*store.Sweep)) {
 		t.Helper()
 		c, _, _, _ := loadSettings(t, strings.Fields(least+environ)...)
-		want := store.Sweep{Now: now, Messages: now.Add(-7 * day), EndedBefore: now.Add(-day), Batch: sweepBatch}
+		want := store.Sweep{Now: now, Messages: now.Add(-7 * day), Challenges: now.Add(-day), Factors: now.Add(-day),
+			EndedBefore: now.Add(-day), Batch: sweepBatch}
 		change(&want)
 		if d := cmp.Diff(want, c.sweep(now)); d != "" {
 			t.Errorf("%s: %s", environ, d)
@@ -30,6 +31,7 @@ func TestSweepTimes(t *testing.T) {
 	}
 	f("", func(*store.Sweep) {})
 	f("AUTH_JWT_EXP=48h", func(s *store.Sweep) { s.EndedBefore = now.Add(-2 * day) })
+	f("AUTH_MFA_FACTOR_EXPIRY_DURATION=30h", func(s *store.Sweep) { s.Factors = now.Add(-30 * time.Hour) })
 	f("AUTH_SESSIONS_TIMEBOX=2h", func(s *store.Sweep) { s.CreatedBefore = now.Add(-26 * time.Hour) })
 	f("AUTH_SESSIONS_INACTIVITY_TIMEOUT=1h", func(s *store.Sweep) { s.ActiveBefore = now.Add(-25 * time.Hour) })
 	f("AUTH_AUDIT_RETENTION=720h", func(s *store.Sweep) { s.Audit = now.Add(-30 * day) })

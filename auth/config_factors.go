@@ -1,0 +1,70 @@
+package main
+
+import (
+	"strings"
+	"text/template"
+	"time"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/shared/settings"
+)
+
+// factorsConfig is second factors (auth-extended 5.3).
+type factorsConfig struct {
+	// Authenticator apps may be enrolled.
+	TOTPEnroll bool `env:"AUTH_MFA_TOTP_ENROLL_ENABLED" envDefault:"true"`
+	// Their codes are taken.
+	TOTPVerify bool `env:"AUTH_MFA_TOTP_VERIFY_ENABLED" envDefault:"true"`
+	// Phones may be enrolled; codes reach them by SMS.
+	PhoneEnroll bool `env:"AUTH_MFA_PHONE_ENROLL_ENABLED" envDefault:"false"`
+	// Their codes are sent and taken.
+	PhoneVerify bool `env:"AUTH_MFA_PHONE_VERIFY_ENABLED" envDefault:"false"`
+	// How long a challenge may be answered; less than 300 counts as 300.
+	ChallengeLife time.Duration `env:"AUTH_MFA_CHALLENGE_EXPIRY_DURATION" envDefault:"300" min:"0s"`
+	// How long a factor that nobody verified or challenged keeps its name from another; less than 300s counts as 300s.
+	FactorLife time.Duration `env:"AUTH_MFA_FACTOR_EXPIRY_DURATION" envDefault:"300s" min:"0s"`
+	// Factors that a user may have, verified or not.
+	MaxEnrolled int `env:"AUTH_MFA_MAX_ENROLLED_FACTORS" envDefault:"10" min:"0"`
+	// Verified ones.
+	MaxVerified int `env:"AUTH_MFA_MAX_VERIFIED_FACTORS" envDefault:"10" min:"0"`
+	// Challenges, and answers, of one client in a minute; 30 at once.
+	Limit int `env:"AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY" envDefault:"15" min:"0"`
+	// Digits of a code by SMS, 6 to 10; anything else counts as 6.
+	OTPLength int `env:"AUTH_MFA_PHONE_OTP_LENGTH" envDefault:"6"`
+	// Pause between two codes of one phone.
+	MaxFrequency time.Duration `env:"AUTH_MFA_PHONE_MAX_FREQUENCY" envDefault:"1m" min:"0s"`
+	// Text of the SMS: a template with `.Code`.
+	Template string `env:"AUTH_MFA_PHONE_TEMPLATE" envDefault:"Your code is {{ .Code }}"`
+}
+
+func (c *config) factorSettings(r *settings.Report) account.FactorSettings {
+	f := &c.Factors
+	return account.FactorSettings{
+		TOTP:          account.FactorSwitches{Enroll: f.TOTPEnroll, Verify: f.TOTPVerify},
+		Phone:         account.FactorSwitches{Enroll: f.PhoneEnroll, Verify: f.PhoneVerify},
+		ChallengeLife: max(f.ChallengeLife, 300*time.Second), UnverifiedLife: max(f.FactorLife, 300*time.Second),
+		MaxEnrolled: f.MaxEnrolled, MaxVerified: f.MaxVerified, OTPLength: f.OTPLength, PhoneInterval: f.MaxFrequency,
+		Text: codeText(r, "AUTH_MFA_PHONE_TEMPLATE", f.Template),
+	}
+}
+
+// codeText makes the text of an SMS from a code, by a template that is tried at once; nil when it is none.
+func codeText(r *settings.Report, name, source string) func(code string) string {
+	text, err := template.New("sms").Option("missingkey=error").Parse(source)
+	write := func(code string) (string, error) {
+		var b strings.Builder
+		err := text.Execute(&b, struct{ Code string }{code})
+		return b.String(), err
+	}
+	if err == nil {
+		_, err = write("123456")
+	}
+	if err != nil {
+		r.Wrong(name, "%v", err)
+		return nil
+	}
+	return func(code string) string {
+		s, _ := write(code) // tried above
+		return s
+	}
+}
