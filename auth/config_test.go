@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -397,6 +398,17 @@ func TestConfig_live(t *testing.T) {
 		return s.Email.ConfirmationInterval == 15*time.Minute && s.Email.Interval == time.Minute && s.Email.Configured &&
 			s.Email.Sent == account.Rate{N: 30, Per: time.Hour} && s.Issuer == "https://auth.test" && !s.Phone.Configured && s.FlowLife == 5*time.Minute
 	})
+	f("AUTH_MFA_CHALLENGE_EXPIRY_DURATION=60 AUTH_MFA_FACTOR_EXPIRY_DURATION=1 AUTH_MFA_PHONE_OTP_LENGTH=5 AUTH_MFA_PHONE_TEMPLATE=<{{.Code}}>", func(s account.Settings) bool {
+		f := s.Factors
+		return f.ChallengeLife == 300*time.Second && f.UnverifiedLife == 300*time.Second && f.OTPLength == 6 && f.Text("7") == "<7>" &&
+			f.TOTP == account.FactorSwitches{Enroll: true, Verify: true} && f.Phone == account.FactorSwitches{} && f.MaxEnrolled == 10 &&
+			f.MaxVerified == 10 && f.PhoneInterval == time.Minute && s.Sessions.AllowLowAAL == 0 && s.External.LinkingAAL2
+	})
+	f("AUTH_MFA_TOTP_ENROLL_ENABLED=0 AUTH_MFA_PHONE_VERIFY_ENABLED=1 AUTH_MFA_CHALLENGE_EXPIRY_DURATION=10m AUTH_MFA_FACTOR_EXPIRY_DURATION=20m AUTH_MFA_PHONE_MAX_FREQUENCY=5", func(s account.Settings) bool {
+		f := s.Factors
+		return f.ChallengeLife == 10*time.Minute && f.UnverifiedLife == 20*time.Minute && f.PhoneInterval == 5*time.Second &&
+			f.TOTP == account.FactorSwitches{Verify: true} && f.Phone == account.FactorSwitches{Verify: true}
+	})
 	f("AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS=true AUTH_EXTERNAL_STATE_COOKIE=false", func(s account.Settings) bool {
 		return s.External.AllowUnverified && !s.External.StateCookie && s.External.IDTokenOnce && !s.External.ManualLinking
 	})
@@ -434,7 +446,7 @@ func TestConfig_live(t *testing.T) {
 // Whatever the rooms can be told, some setting tells them.
 func TestConfig_liveIsComplete(t *testing.T) {
 	environ := strings.Fields(`AUTH_SITE_URL=http://localhost:1 AUTH_API_EXTERNAL_URL=http://localhost:2 AUTH_DB_DRIVER=postgres DATABASE_URL=x
-		AUTH_JWT_SECRET=x AUTH_DEV_MAILBOX=true AUTH_SESSIONS_TIMEBOX=1 AUTH_SESSIONS_INACTIVITY_TIMEOUT=1 AUTH_SESSIONS_MAX_PER_USER=1 AUTH_SESSIONS_TAGS=a
+		AUTH_JWT_SECRET=x AUTH_DEV_MAILBOX=true AUTH_SESSIONS_TIMEBOX=1 AUTH_SESSIONS_INACTIVITY_TIMEOUT=1 AUTH_SESSIONS_ALLOW_LOW_AAL=1 AUTH_SESSIONS_MAX_PER_USER=1 AUTH_SESSIONS_TAGS=a
 		AUTH_METADATA_MAX_BYTES=1 AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES=a@b.test AUTH_RATE_LIMIT_SMS_PER_PREFIX=1 AUTH_SECURITY_REAUTHENTICATION_MAX_AGE=1
 		AUTH_SMS_TEST_OTP=4912345:1 AUTH_SMS_TEST_OTP_VALID_UNTIL=2031-03-05T07:00:00Z AUTH_SMS_PROVIDER=vonage AUTH_MAILER_EXTERNAL_HOSTS=a.test
 		AUTH_REQUEST_ID_HEADER=a AUTH_CORS_ALLOWED_HEADERS=a AUTH_TRUSTED_PROXIES=::1 AUTH_RATE_LIMIT_HEADER=a ` + enabled("github"))
@@ -454,6 +466,9 @@ func TestConfig_liveIsComplete(t *testing.T) {
 	}
 	// Not together with another setting; made by the daemon; both tested by themselves.
 	l.accounts.External.AllowUnverified, l.accounts.External.Providers = true, new(provider.Set)
+	l.accounts.Factors.Attempt = func(context.Context, account.FactorAttempt) (account.FactorVerdict, error) {
+		return account.FactorVerdict{}, nil
+	}
 	var walk func(string, reflect.Value)
 	walk = func(path string, v reflect.Value) {
 		if v.Kind() == reflect.Struct && v.NumField() > 0 && v.Type().Field(0).IsExported() {

@@ -35,6 +35,7 @@ func readme(t *testing.T) string {
 var limitNames = map[string]string{
 	"bySignup": "OTP", "byRecover": "OTP", "byResend": "OTP", "byMagicLink": "OTP", "byOTP": "OTP", "byUser": "OTP",
 	"byAnonymous": "ANONYMOUS_USERS", "byToken": "TOKEN_REFRESH", "byVerify": "VERIFY",
+	"byChallenge": "`AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY`", "byFactorVerify": "`AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY`",
 }
 
 // TestREADME_routeColumns compares file, guard and limits of each route with the source of the handlers.
@@ -84,7 +85,7 @@ func TestREADME_routeColumns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guards := map[string]string{"instant": "none", "s.open": "none", "s.limited": "none", "s.admin": "admin"}
+	guards := map[string]string{"instant": "none", "s.open": "none", "s.limited": "none", "s.admin": "admin", "s.member": "user, not anonymous"}
 	for _, m := range regexp.MustCompile(`mux\.Handle\("([^"]+)", ([\w.]+)\((?:([\w.]+), )?s\.(\w+)\)\)`).FindAllStringSubmatch(string(source), -1) {
 		route, guard, before, handler := m[1], m[2], m[3], m[4]
 		h, ok := methods[handler]

@@ -21,9 +21,6 @@ import (
 // right one is not looked at either. maxMisses is how many a challenge takes.
 const factorMisses = 10
 
-// endedByVerdict is the reason of sessions that ended because the verdict on an attempt was to reject it.
-const endedByVerdict = "mfa_rejected"
-
 // answering is one call of VerifyFactor.
 type answering struct {
 	*Accounts
@@ -218,7 +215,7 @@ func (v *answering) consult(ctx context.Context, ask func(context.Context, Facto
 		return err
 	}
 	b := v.db.Batch()
-	b.EndSessions(store.EndSessions{User: v.caller.User.ID, Reason: endedByVerdict, At: v.now})
+	b.EndSessions(store.EndSessions{User: v.caller.User.ID, Reason: store.EndedByVerdict, At: v.now})
 	if err := b.Send(ctx); err != nil {
 		return err
 	}

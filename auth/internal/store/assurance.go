@@ -30,9 +30,6 @@ func (b *Batch) RaiseSession(dst *Session, r Raise) {
 		raiseSession, r.Session, r.User, r.Factor, []byte(r.AMR), r.SecretHash[:], r.Now)
 }
 
-// EndedByFactor is the reason of sessions below aal2 of a user who has verified a factor in another one.
-const EndedByFactor = "mfa_verified"
-
 var endLowSessions = define(`
 update {sessions} set ended_at = $3, ended_reason = '` + EndedByFactor + `'
 where user_id = $1 and id <> $2 and aal < 2 and (ended_at is null or ended_reason = 'logout_tokens')`)

@@ -76,6 +76,10 @@ const (
 	EndedDeleted         = "deleted"
 	// EndedClaimed: whoever proved the address of an unconfirmed account got it to himself.
 	EndedClaimed = "claimed"
+	// EndedByFactor: it was below aal2 when a factor was verified in another one.
+	EndedByFactor = "mfa_verified"
+	// EndedByVerdict: an answer to a challenge was rejected, right or wrong.
+	EndedByVerdict = "mfa_rejected"
 )
 
 // Ended says that no refresh is possible any more.
