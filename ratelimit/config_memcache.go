@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -90,6 +91,9 @@ func (c *config) checkMemcache(r *settings.Report) {
 	}
 	if err := counter.CheckMemcachePrefix(c.Counting.KeyPrefix); err != nil && c.Counting.KeyFormat == "plain" {
 		r.Wrong("CACHE_KEY_PREFIX", "memcached would take no key: %v; CACHE_KEY_FORMAT=escaped hashes such keys", err)
+	}
+	if m.TLS && slices.ContainsFunc(m.HostPort, func(node string) bool { return strings.Contains(node, "/") }) {
+		r.Clash("MCACHE_TLS=true needs host:port in MCACHE_HOST_PORT, not the path of a unix socket")
 	}
 	m.Files.check(r, "MCACHE_", m.TLS, "MCACHE_TLS=true")
 }

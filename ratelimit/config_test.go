@@ -295,6 +295,7 @@ func TestConfig_mistakes(t *testing.T) {
 		`OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: "10s" is not a number of milliseconds, such as 10000`)
 	f("BACKEND_TYPE=memcache", `BACKEND_TYPE="memcache": needs MCACHE_HOST_PORT or MCACHE_SRV, and neither is set`)
 	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 MCACHE_SRV=_m._tcp.x", `MCACHE_HOST_PORT and MCACHE_SRV are both set: keep one`)
+	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1,/s MCACHE_TLS=1", `MCACHE_TLS=true needs host:port in MCACHE_HOST_PORT, not the path of a unix socket`)
 	f("MCACHE_HOST_PORT=h:1,h", `MCACHE_HOST_PORT="h:1,h": "h" is neither host:port nor a path`)
 	f("MEMCACHE_SRV=m.tcp.x", `MEMCACHE_SRV="m.tcp.x": not of the form _service._proto.name`)
 	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 CACHE_KEY_PREFIX=a\x7f",
