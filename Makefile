@@ -29,6 +29,7 @@ run: build # everything from nothing; Ctrl-C stops all of it
 
 test: build check # exactly what CI runs
 	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc
+	@.ci/envoy
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./...
 	go test -run 'Alloc|Statements|Commands' ./... # built without race, where sync.Pool drops items on purpose
 
