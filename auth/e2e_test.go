@@ -42,7 +42,8 @@ func TestClientLibrary(t *testing.T) {
 			runClient(t, node, modules, script, algorithm, testdb.Postgres(t), nil, settings)
 		})
 	}
-	open := []string{"AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0"}
+	open := []string{"AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0",
+		"AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true"}
 	f("RS256", "all.mjs", "RS256", append(open, "AUTH_JWT_ALGORITHM=")...) // unset: the default
 	f("HS256", "all.mjs", "HS256", append(open, "AUTH_JWT_ALGORITHM=HS256")...)
 	f("strict", "strict.mjs", "RS256", "AUTH_JWT_ALGORITHM=", "AUTH_SMTP_MAX_FREQUENCY=",

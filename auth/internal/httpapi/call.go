@@ -188,13 +188,18 @@ func (c *call) unrouted() {
 	h := c.Header()
 	delete(h, "Location")
 	delete(h, "X-Content-Type-Options")
-	p := &problem{status: 404, code: account.CodeNotFound, msg: "There is nothing at this path"}
+	p := errNothing
 	if c.refused == http.StatusMethodNotAllowed {
 		p = &problem{status: 405, code: account.CodeMethodNotAllowed, msg: "This path does not know the method " + c.r.Method}
 	}
 	c.routed = true
 	c.fail(p)
 }
+
+var errNothing = bad(404, account.CodeNotFound, "There is nothing at this path")
+
+// getNothing answers as an unknown path is.
+func getNothing(*call) error { return errNothing }
 
 // ctx is the request's, with its deadline.
 func (c *call) ctx() context.Context { return c.r.Context() }

@@ -109,6 +109,11 @@ func TestFactors_verifyRefused(t *testing.T) {
 	a.do("POST /factors/"+p.ID+"/verify", m{"code": "1"}, me).refused(422, "mfa_phone_verify_not_enabled", "MFA verification is disabled for Phone")
 	a.apply(func(s *account.Settings, _ *Settings) { s.Factors.TOTP.Verify, s.Factors.Phone.Verify = true, true })
 
+	a.do("GET /factors/recovery-codes", nil, me).refused(404, "not_found", "There is nothing at this path")
+	a.do("POST /factors/recovery-codes", nil, me).refused(404, "not_found", "There is nothing at this path")
+	a.do("DELETE /factors/recovery-codes", nil, me).refused(404, "validation_failed", "*")
+	a.do("POST /factors/recovery-codes/verify", m{}, me).refused(404, "validation_failed", "*")
+
 	// A challenge is found by itself and its factor.
 	a.answerTo(g, e.ID, a.challenge(g, p.ID).ID, a.code(e, 0)).refused(422, "mfa_factor_not_found", "*")
 	// Two steps away and other lengths are wrong; so is what was right once.

@@ -42,6 +42,9 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("POST /factors/{factor_id}/challenge", s.member(s.postChallenge))
 	mux.Handle("POST /factors/{factor_id}/verify", s.member(s.postFactorVerify))
 	mux.Handle("DELETE /factors/{factor_id}", s.member(s.deleteFactor))
+	for _, later := range []string{"GET /factors/recovery-codes", "POST /factors/recovery-codes"} {
+		mux.Handle(later, instant(getNothing)) // the client library knows them; no factor is called so
+	}
 
 	mux.Handle("POST /logout", s.open(s.postLogout)) // logout.go: it also takes tokens whose session is gone
 
