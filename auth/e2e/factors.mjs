@@ -79,7 +79,7 @@ check('mfa: a phone', async () => {
 })
 
 check('mfa: what is not there', async () => {
-  const { client: c } = await signedIn(undefined, { experimental: { recoveryCodes: true } })
+  const { client: c } = await signedIn()
   await bad(c.mfa.enroll({ factorType: 'webauthn', friendlyName: 'key' }), 'AuthApiError', 422, 'mfa_webauthn_enroll_not_enabled')
   await bad(client().mfa.enroll({ factorType: 'totp' }), 'AuthApiError', 403, 'bad_jwt') // the anon key is nobody
   const anonymous = client()
@@ -93,7 +93,8 @@ check('admin.mfa', async () => {
   await good(c.mfa.challengeAndVerify({ factorId: factor.id, code: code(factor.totp.secret) }))
   const { factors } = await good(admin().mfa.listFactors({ userId: user.id }))
   assert.deepEqual(factors.map((f) => [f.id, f.status, f.factor_type, f.friendly_name]), [[factor.id, 'verified', 'totp', 'lost']])
-  assert.equal((await good(admin().mfa.deleteFactor({ userId: user.id, id: factor.id }))).id, factor.id)
+  const { data: gone } = await good(admin().mfa.deleteFactor({ userId: user.id, id: factor.id })) // the library wraps it twice
+  assert.equal(gone.id, factor.id)
   assert.deepEqual((await good(admin().mfa.listFactors({ userId: user.id }))).factors, [])
   await bad(admin().mfa.deleteFactor({ userId: user.id, id: factor.id }), 'AuthApiError', 404, 'mfa_factor_not_found')
   await good(c.refreshSession())
