@@ -80,6 +80,7 @@ var matrix = map[string]row{
 	"POST /callback":                        {want: everybody("303 bad_oauth_callback")},
 	"GET /user/identities/authorize":        {query: "provider=github&skip_http_redirect=true", want: but(users("200"), "aal1 with factor: 403 insufficient_aal")},
 	"DELETE /user/identities/{identity_id}": {want: but(users("422 single_identity_not_deletable"), "aal1 with factor: 403 insufficient_aal")},
+	"POST /sso":                             {body: fixed(map[string]any{"domain": "example.org"}), want: everybody("404 saml_provider_disabled")},
 	"POST /logout":                          {query: "scope=local", want: but(users("204"), "banned: 204", "session ended: 204")},
 	"POST /factors":                         {body: func(c *cell) any { return map[string]any{"factor_type": "totp", "friendly_name": c.address} }, want: but(users("200"), "anonymous: 403 no_authorization", "aal1 with factor: 403 insufficient_aal")},
 	"POST /factors/{factor_id}/challenge":   {want: but(users("404 mfa_factor_not_found"), "anonymous: 403 no_authorization", "user: 200", "aal1 with factor: 200")},

@@ -61,5 +61,14 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("GET /admin/users/{user_id}/factors", s.admin(s.getAdminFactors)) // admin_factors.go
 	mux.Handle("PUT /admin/users/{user_id}/factors/{factor_id}", s.admin(s.putAdminFactor))
 	mux.Handle("DELETE /admin/users/{user_id}/factors/{factor_id}", s.admin(s.deleteAdminFactor))
+
+	mux.Handle("POST /sso", disabled(noSAML)) // disabled.go: what is left out
+	mux.Handle("/passkeys/", disabled(noPasskeys))
+	mux.Handle("/oauth/", disabled(noOAuthServer))
+	mux.Handle("/admin/oauth/", disabled(noOAuthServer))
+	mux.Handle("/user/oauth/grants", disabled(noOAuthServer))
+	mux.Handle("/admin/custom-providers", s.disabledForAdmins(noCustomProviders))
+	mux.Handle("/admin/custom-providers/", s.disabledForAdmins(noCustomProviders))
+	mux.Handle("/scim/v2/", disabled(noSCIM))
 	return mux
 }

@@ -18,6 +18,8 @@ func (s *Server) postToken(c *call) error {
 		return s.pkceGrant(c)
 	case "id_token":
 		return s.idTokenGrant(c)
+	case "web3":
+		return noWeb3 // disabled.go
 	}
 	return bad(400, account.CodeInvalidCredentials, "unsupported_grant_type")
 }

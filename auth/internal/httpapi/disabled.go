@@ -1,0 +1,28 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"gatehouse/auth/internal/account"
+)
+
+// What this daemon leaves out answers as the service that it replaces does with the feature switched off:
+// the client library and its tests tell these apart from a path that nobody knows (auth-extended.md 8).
+var (
+	noSAML            = bad(404, account.CodeSAMLProviderDisabled, "SAML 2.0 is disabled")
+	noWeb3            = bad(422, account.CodeWeb3ProviderDisabled, "Web3 provider is disabled")
+	noPasskeys        = bad(404, account.CodePasskeyDisabled, "Passkeys are disabled")
+	noOAuthServer     = bad(404, account.CodeFeatureDisabled, "OAuth server is disabled")
+	noCustomProviders = bad(404, account.CodeFeatureDisabled, "Custom OAuth providers are disabled")
+	noSCIM            = bad(404, account.CodeFeatureDisabled, "SCIM server is disabled")
+)
+
+// disabled answers every request alike, before anything of it is read.
+func disabled(p *problem) http.Handler {
+	return handler(func(*call) error { return p })
+}
+
+// disabledForAdmins does so for administrators; others learn that they are none.
+func (s *Server) disabledForAdmins(p *problem) http.Handler {
+	return s.admin(func(*call, account.Actor) error { return p })
+}
