@@ -1,0 +1,141 @@
+package sms
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"unicode"
+
+	"gatehouse/auth/internal/mail"
+)
+
+// maxAnswer is the longest answer in bytes; those of gateways have a few hundred.
+const maxAnswer = 64 << 10
+
+// answer is what a gateway said.
+type answer struct {
+	status int
+	body   []byte
+}
+
+func (a answer) ok() bool { return a.status >= 200 && a.status <= 299 }
+
+// failure is why a message was not taken. final: it never will be.
+type failure struct {
+	text  string
+	final bool
+}
+
+// again is a failure that may pass or be mended.
+func again(format string, args ...any) *failure { return &failure{text: fmt.Sprintf(format, args...)} }
+
+// decode reads the answer as a JSON object. What isn't one wasn't said by the gateway, whatever its status.
+func (a answer) decode(into any) *failure {
+	if json.Unmarshal(a.body, into) != nil { // the parser's text may quote the answer
+		return again("it answers %d without the JSON that was expected", a.status)
+	}
+	return nil
+}
+
+// aboutMessage: the status blames the request itself, not who sends it, from where, or how often.
+func (a answer) aboutMessage() bool {
+	return a.status == http.StatusBadRequest || a.status == http.StatusUnprocessableEntity
+}
+
+// post makes one call. Its errors hold neither the query nor the path of the URL.
+func (g *Gateway) post(ctx context.Context, address string, form url.Values, header http.Header) (answer, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(form.Encode()))
+	if err != nil {
+		return answer{}, errors.New("its URL can't be read")
+	}
+	for name, values := range header {
+		r.Header[name] = values
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Accept", "application/json")
+	resp, err := g.client.Do(r)
+	if err != nil {
+		if call, ok := errors.AsType[*url.Error](err); ok {
+			err = call.Err
+		}
+		return answer{}, fmt.Errorf("calling %s: %w", r.URL.Host, err)
+	}
+	defer resp.Body.Close()
+	var body bytes.Buffer
+	if _, err := io.Copy(&body, resp.Body); err != nil {
+		return answer{}, fmt.Errorf("reading the answer of %s: %w", r.URL.Host, err)
+	}
+	return answer{resp.StatusCode, body.Bytes()}, nil
+}
+
+// text is a member that gateways write as a string or as a number; null, and what is neither, is "".
+type text string
+
+// UnmarshalJSON never fails.
+func (t *text) UnmarshalJSON(b []byte) error {
+	*t = ""
+	switch {
+	case len(b) > 0 && b[0] == '"':
+		var s string
+		if json.Unmarshal(b, &s) == nil {
+			*t = text(s)
+		}
+	case len(b) > 0 && (b[0] == '-' || b[0] >= '0' && b[0] <= '9'):
+		*t = text(b)
+	}
+	return nil
+}
+
+// hide makes one line of moderate length of a gateway's words, without what must not be kept.
+func hide(words string, m mail.SMS, secrets []string) string {
+	words = strings.ToValidUTF8(words, "?")
+	for _, s := range secrets {
+		if s != "" {
+			words = strings.NewReplacer(s, "<secret>", url.QueryEscape(s), "<secret>").Replace(words)
+		}
+	}
+	if m.Text != "" {
+		words = strings.ReplaceAll(words, m.Text, "<text>")
+	}
+	words = hideDigits(words, m.To, "<recipient>")
+	words = hideDigits(words, m.Token, "<code>")
+	words = strings.Join(strings.FieldsFunc(words, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	if r := []rune(words); len(r) > 250 {
+		words = string(r[:249]) + "…"
+	}
+	return words
+}
+
+// hideDigits finds digits however they are grouped: +1 (555) 000-1.
+func hideDigits(words, digits, instead string) string {
+	if digits == "" {
+		return words
+	}
+	var pattern strings.Builder
+	pattern.WriteString(`\+?\(?`)
+	for i, c := range digits {
+		if i > 0 {
+			pattern.WriteString(`[^0-9A-Za-z]{0,2}`)
+		}
+		pattern.WriteString(regexp.QuoteMeta(string(c)))
+	}
+	return regexp.MustCompile(pattern.String()).ReplaceAllLiteralString(words, instead)
+}
+
+// word is an id of somebody else's, fit for a log line.
+func word(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r == '_' || r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '?'
+	}, s)
+	return s[:min(len(s), 64)]
+}

@@ -1,0 +1,291 @@
+// Package smstest is the four SMS gateways for tests: one server over real sockets that speaks each one's
+// dialect on its own path, holds every request to the letter of that dialect, and fails where a test
+// tells it to (spec auth-extended 6.2, 10.3).
+//
+// It is for tests only and sends nothing.
+package smstest
+
+import (
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// What the operator has agreed on with the gateways. Nothing else is let in.
+const (
+	AccountSID = "AC0123456789abcdef0123456789abcdef"
+	AuthToken  = "twilio-token-hush"
+	From       = "MG0123456789abcdef0123456789abcdef"
+	ContentSID = "HX0123456789abcdef0123456789abcdef"
+
+	AccessKey  = "messagebird-key-hush"
+	Originator = "+4915100000000"
+
+	TextlocalKey    = "textlocal/key+hush="
+	TextlocalSender = "GATEHS"
+
+	VonageKey    = "vonagekey"
+	VonageSecret = "vonage-secret-hush"
+	VonageFrom   = "Gatehouse"
+)
+
+// Secrets are those of them that must never be seen anywhere, in the order Twilio, MessageBird, Textlocal,
+// Vonage.
+func Secrets() []string { return []string{AuthToken, AccessKey, TextlocalKey, VonageSecret} }
+
+// Request is one that was right in every respect.
+type Request struct {
+	Gateway string // twilio, messagebird, textlocal, vonage
+	// To is the number without plus, Text the words; "" where a content template stands for them.
+	To, Text, Channel string
+	Form              url.Values
+}
+
+// Answer is what the server says instead of taking the message.
+type Answer struct {
+	Status int // 0: 200
+	Body   string
+	// Location makes a redirect of it, with Status.
+	Location string
+	// Hang says nothing until the caller leaves or the server is closed.
+	Hang bool
+	// Drop closes the connection.
+	Drop bool
+}
+
+// Server is the gateways.
+type Server struct {
+	t    testing.TB
+	http *httptest.Server
+	done chan struct{}
+
+	mu     sync.Mutex
+	behave func(Request) *Answer
+	taken  []Request
+	asked  int
+}
+
+// Start opens it on a free port until the test's end.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	s := &Server{t: t, done: make(chan struct{})}
+	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(func() {
+		close(s.done)
+		s.http.CloseClientConnections()
+		s.http.Close()
+	})
+	return s
+}
+
+// URL is its base, for every gateway.
+func (s *Server) URL() string { return s.http.URL }
+
+// Environ are the settings that lead a daemon to it, all but AUTH_SMS_PROVIDER.
+func (s *Server) Environ() []string {
+	return []string{
+		"AUTH_SMS_TWILIO_URL=" + s.URL(), "AUTH_SMS_TWILIO_ACCOUNT_SID=" + AccountSID, "AUTH_SMS_TWILIO_AUTH_TOKEN=" + AuthToken, "AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID=" + From,
+		"AUTH_SMS_MESSAGEBIRD_URL=" + s.URL(), "AUTH_SMS_MESSAGEBIRD_ACCESS_KEY=" + AccessKey, "AUTH_SMS_MESSAGEBIRD_ORIGINATOR=" + Originator,
+		"AUTH_SMS_TEXTLOCAL_URL=" + s.URL(), "AUTH_SMS_TEXTLOCAL_API_KEY=" + TextlocalKey, "AUTH_SMS_TEXTLOCAL_SENDER=" + TextlocalSender,
+		"AUTH_SMS_VONAGE_URL=" + s.URL(), "AUTH_SMS_VONAGE_API_KEY=" + VonageKey, "AUTH_SMS_VONAGE_API_SECRET=" + VonageSecret, "AUTH_SMS_VONAGE_FROM=" + VonageFrom,
+	}
+}
+
+// Behave has the server ask f what to say; a nil answer, and a nil f, takes the message.
+func (s *Server) Behave(f func(Request) *Answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.behave = f
+}
+
+// Always is for Behave: the same answer to all.
+func Always(a Answer) func(Request) *Answer { return func(Request) *Answer { return &a } }
+
+// Taken are the messages that were taken, oldest first.
+func (s *Server) Taken() []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.taken)
+}
+
+// Asked is how many requests there were.
+func (s *Server) Asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.asked++
+	behave := s.behave
+	s.mu.Unlock()
+	q, denied, err := read(r)
+	if err != nil {
+		s.t.Errorf("smstest: %s %s: %v", r.Method, r.URL, err)
+		http.Error(w, err.Error(), http.StatusTeapot)
+		return
+	}
+	var a *Answer
+	if behave != nil {
+		a = behave(q)
+	}
+	switch {
+	case denied:
+		answer(w, deniedBy[q.Gateway])
+	case a == nil:
+		s.mu.Lock()
+		s.taken = append(s.taken, q)
+		n := len(s.taken)
+		s.mu.Unlock()
+		answer(w, took(q, n))
+	case a.Hang:
+		select {
+		case <-s.done:
+		case <-r.Context().Done():
+		}
+	case a.Drop:
+		panic(http.ErrAbortHandler)
+	default:
+		answer(w, *a)
+	}
+}
+
+func answer(w http.ResponseWriter, a Answer) {
+	w.Header().Set("Content-Type", "application/json")
+	if a.Location != "" {
+		w.Header().Set("Location", a.Location)
+	}
+	if a.Status != 0 {
+		w.WriteHeader(a.Status)
+	}
+	fmt.Fprint(w, a.Body)
+}
+
+// read holds the request to its dialect. denied: only the credentials are wrong.
+func read(r *http.Request) (q Request, denied bool, err error) {
+	if r.Method != "POST" || r.URL.RawQuery != "" || r.Header.Get("Content-Type") != "application/x-www-form-urlencoded" {
+		return q, false, fmt.Errorf("content type %q", r.Header.Get("Content-Type"))
+	}
+	if err := r.ParseForm(); err != nil {
+		return q, false, err
+	}
+	q.Form, q.Channel = r.PostForm, "sms"
+	for name, values := range q.Form {
+		if len(values) != 1 {
+			return q, false, fmt.Errorf("%s %d times", name, len(values))
+		}
+	}
+	auth := r.Header.Get("Authorization")
+	if auth == "" && r.Header["Authorization"] != nil {
+		return q, false, fmt.Errorf("an empty Authorization")
+	}
+	switch sid, isTwilio := strings.CutPrefix(r.URL.Path, "/2010-04-01/Accounts/"); {
+	case isTwilio:
+		q.Gateway = "twilio"
+		sid, ok := strings.CutSuffix(sid, "/Messages.json")
+		if !ok {
+			return q, false, fmt.Errorf("no such path")
+		}
+		denied = sid != AccountSID || auth != "Basic "+base64.StdEncoding.EncodeToString([]byte(AccountSID+":"+AuthToken))
+		return q, denied, q.readTwilio()
+	case r.URL.Path == "/messages":
+		q.Gateway, denied = "messagebird", auth != "AccessKey "+AccessKey
+		err = q.fields(map[string]string{"originator": Originator, "type": "sms", "datacoding": "unicode"}, "body", "recipients")
+		q.To, q.Text = q.Form.Get("recipients"), q.Form.Get("body")
+	case r.URL.Path == "/send":
+		q.Gateway, denied = "textlocal", q.Form.Get("apikey") != TextlocalKey
+		err = q.fields(map[string]string{"sender": TextlocalSender}, "apikey", "message", "numbers")
+		q.To, q.Text = q.Form.Get("numbers"), q.Form.Get("message")
+	case r.URL.Path == "/sms/json":
+		q.Gateway, denied = "vonage", q.Form.Get("api_key") != VonageKey || q.Form.Get("api_secret") != VonageSecret
+		q.To, q.Text = q.Form.Get("to"), q.Form.Get("text")
+		want := map[string]string{"from": VonageFrom}
+		if strings.ContainsFunc(q.Text, func(r rune) bool { return r > 127 }) {
+			want["type"] = "unicode"
+		}
+		err = q.fields(want, "to", "text", "api_key", "api_secret")
+	default:
+		return q, false, fmt.Errorf("no such path")
+	}
+	if err == nil && q.Gateway != "messagebird" && auth != "" {
+		err = fmt.Errorf("an Authorization that it doesn't know")
+	}
+	if err == nil {
+		err = number(q.To)
+	}
+	return q, denied, err
+}
+
+func (q *Request) readTwilio() error {
+	to, whatsApp := strings.CutPrefix(q.Form.Get("To"), "whatsapp:")
+	want, free := map[string]string{"Channel": "sms"}, []string{"To", "From", "Body"}
+	if whatsApp {
+		q.Channel, want["Channel"] = "whatsapp", "whatsapp"
+	}
+	if q.Form.Has("ContentSid") {
+		want["ContentSid"], free[2] = ContentSID, "ContentVariables"
+		if !whatsApp {
+			return fmt.Errorf("a content template for an SMS")
+		}
+	}
+	q.Text = q.Form.Get("Body")
+	to, plus := strings.CutPrefix(to, "+")
+	if q.To = to; !plus {
+		return fmt.Errorf("To is %q", q.Form.Get("To"))
+	}
+	if err := q.fields(want, free...); err != nil {
+		return err
+	}
+	return number(q.To)
+}
+
+// fields compares the form: these values, any others of those names, and nothing else.
+func (q *Request) fields(want map[string]string, free ...string) error {
+	names := slices.Sorted(maps.Keys(q.Form))
+	all := slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(want)), free...)))
+	if !slices.Equal(names, all) {
+		return fmt.Errorf("the form has %v, not %v", names, all)
+	}
+	for name, value := range want {
+		if got := q.Form.Get(name); got != value {
+			return fmt.Errorf("%s is %q, not %q", name, got, value)
+		}
+	}
+	return nil
+}
+
+func number(s string) error {
+	if s == "" || s[0] == '0' || strings.Trim(s, "0123456789") != "" {
+		return fmt.Errorf("%q is no number", s)
+	}
+	return nil
+}
+
+// took are the good answers.
+func took(q Request, n int) Answer {
+	switch q.Gateway {
+	case "twilio":
+		return Answer{Status: 201, Body: fmt.Sprintf(`{"sid":"SM%032d","status":"queued","error_code":null,"error_message":null}`, n)}
+	case "messagebird":
+		return Answer{Status: 201, Body: fmt.Sprintf(`{"id":"%032d","recipients":{"totalCount":1,"totalSentCount":1}}`, n)}
+	case "textlocal":
+		return Answer{Body: fmt.Sprintf(`{"balance":1162,"messages":[{"id":"%d","recipient":%s}],"status":"success"}`, n, q.To)}
+	}
+	return Answer{Body: fmt.Sprintf(`{"message-count":"1","messages":[{"to":%q,"message-id":"%d","status":"0"}]}`, q.To, n)}
+}
+
+// deniedBy are the answers to wrong credentials.
+var deniedBy = map[string]Answer{
+	"twilio":      {Status: 401, Body: `{"code":20003,"message":"Authenticate","more_info":"https://www.twilio.com/docs/errors/20003","status":401}`},
+	"messagebird": {Status: 401, Body: `{"errors":[{"code":2,"description":"Request not allowed (incorrect access_key)","parameter":"access_key"}]}`},
+	"textlocal":   {Body: `{"errors":[{"code":3,"message":"Invalid login details"}],"status":"failure"}`},
+	"vonage":      {Body: `{"message-count":"1","messages":[{"status":"4","error-text":"Bad Credentials"}]}`},
+}
