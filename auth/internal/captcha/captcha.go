@@ -1,0 +1,174 @@
+// Package captcha asks hCaptcha or Turnstile whether a visitor has solved what their script showed him
+// (spec auth-extended 7.2). Both speak the same protocol.
+//
+// It knows no request and no status; whom to ask for a captcha, and what is answered when one is not
+// solved or nobody can say, is package httpapi's.
+package captcha
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/auth/internal/outward"
+)
+
+// maxAnswer is the longest answer in bytes; theirs have a few hundred.
+const maxAnswer = 64 << 10
+
+// maxToken is the longest token in bytes; theirs have up to a few thousand.
+const maxToken = 32 << 10
+
+// siteVerify is where each provider is asked.
+var siteVerify = map[string]string{
+	"hcaptcha":  "https://hcaptcha.com/siteverify",
+	"turnstile": "https://challenges.cloudflare.com/turnstile/v0/siteverify",
+}
+
+// Options are the AUTH_SECURITY_CAPTCHA_* settings.
+type Options struct {
+	Provider string // hcaptcha, turnstile
+	Secret   string
+	// URL replaces the provider's whole address; "" is its own.
+	URL string
+	// Timeout is for a whole call; 0: 10 s.
+	Timeout time.Duration
+}
+
+// Verifier asks. It never changes and keeps nothing.
+type Verifier struct {
+	name, secret, url string
+	http              outward.Clients
+	client            *http.Client
+}
+
+// New says what is wrong with the options, by the settings' names.
+func New(o Options) (*Verifier, error) {
+	var bad []error
+	at, known := siteVerify[o.Provider]
+	if !known {
+		bad = append(bad, errors.New("AUTH_SECURITY_CAPTCHA_PROVIDER must be hcaptcha or turnstile"))
+	}
+	if o.Secret = strings.TrimSpace(o.Secret); o.Secret == "" {
+		bad = append(bad, errors.New("AUTH_SECURITY_CAPTCHA_SECRET is required with AUTH_SECURITY_CAPTCHA_ENABLED=true"))
+	}
+	if err := errors.Join(bad...); err != nil {
+		return nil, err
+	}
+	if o.URL != "" {
+		at = o.URL
+	}
+	v := &Verifier{name: o.Provider, secret: o.Secret, url: at, http: outward.New(outward.Options{Timeout: o.Timeout, MaxBytes: maxAnswer})}
+	client := *v.http.Operator
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the secret goes to one address
+	v.client = &client
+	return v, nil
+}
+
+// String is the provider and where it is asked.
+func (v *Verifier) String() string { return v.name + " at " + v.url }
+
+// Close lets idle connections go. Verify still works.
+func (v *Verifier) Close() { v.http.CloseIdle() }
+
+// Refused is a captcha that was not solved, with the provider's reasons, such as
+// invalid-or-already-seen-response.
+type Refused struct{ Codes []string }
+
+func (e *Refused) Error() string { return "captcha refused: " + e.Reasons() }
+
+// Reasons are the codes, joined by comma and space.
+func (e *Refused) Reasons() string { return strings.Join(e.Codes, ", ") }
+
+// Misconfigured says that the provider blames the secret, not the visitor.
+func (e *Refused) Misconfigured() bool {
+	return slices.ContainsFunc(e.Codes, func(c string) bool {
+		return c == "invalid-input-secret" || c == "missing-input-secret" || c == "sitekey-secret-mismatch"
+	})
+}
+
+// Verify asks about a token that came from ip ("": nobody knows). A *Refused is the provider's no; any other
+// error says that it could not be asked or gave no answer.
+func (v *Verifier) Verify(ctx context.Context, token, ip string) error {
+	if len(token) > maxToken {
+		return &Refused{Codes: []string{"invalid-input-response"}}
+	}
+	form := url.Values{"secret": {v.secret}, "response": {token}}
+	if ip != "" {
+		form.Set("remoteip", ip)
+	}
+	body, err := v.post(ctx, form)
+	if err != nil {
+		return fmt.Errorf("captcha: %s: %w", v.name, err)
+	}
+	// The body decides, whatever the status.
+	var in struct {
+		Success *bool    `json:"success"`
+		Codes   []string `json:"error-codes"`
+	}
+	if json.Unmarshal(body, &in) != nil || in.Success == nil { // the parser's text may quote the answer
+		return fmt.Errorf("captcha: %s: the answer is not the JSON that was expected", v.name)
+	}
+	if *in.Success {
+		return nil
+	}
+	return &Refused{Codes: words(in.Codes)}
+}
+
+// Check finds out whether the provider can be asked and knows the secret: what `auth check` asks.
+func (v *Verifier) Check(ctx context.Context) error {
+	err := v.Verify(ctx, "auth-check", "")
+	if r, ok := errors.AsType[*Refused](err); ok {
+		if r.Misconfigured() {
+			return fmt.Errorf("%s does not know AUTH_SECURITY_CAPTCHA_SECRET: %s", v.name, r.Reasons())
+		}
+		return nil
+	}
+	return err
+}
+
+// post makes the call. Its errors don't hold the URL.
+func (v *Verifier) post(ctx context.Context, form url.Values) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, v.url, strings.NewReader(form.Encode()))
+	if err != nil {
+		return nil, errors.New("its URL can't be read")
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Accept", "application/json")
+	resp, err := v.client.Do(r)
+	if err != nil {
+		if call, ok := errors.AsType[*url.Error](err); ok {
+			err = call.Err
+		}
+		return nil, fmt.Errorf("calling %s: %w", r.URL.Host, err)
+	}
+	defer resp.Body.Close()
+	var body bytes.Buffer
+	if _, err := io.Copy(&body, resp.Body); err != nil {
+		return nil, fmt.Errorf("reading the answer of %s: %w", r.URL.Host, err)
+	}
+	return body.Bytes(), nil
+}
+
+// words are the provider's codes, fit for an answer and a log: few, short, printable.
+func words(codes []string) []string {
+	codes = codes[:min(len(codes), 8)]
+	for i, c := range codes {
+		c = strings.Map(func(r rune) rune {
+			if r < ' ' || r > '~' {
+				return '?'
+			}
+			return r
+		}, c)
+		codes[i] = c[:min(len(c), 64)]
+	}
+	return codes
+}

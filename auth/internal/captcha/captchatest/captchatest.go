@@ -1,0 +1,127 @@
+// Package captchatest is a captcha provider for tests: it holds every question to the letter of the
+// protocol and answers otherwise where a test tells it to (spec auth-extended 7.2, 10.3).
+//
+// It is for tests only; its captcha is solved by whoever sends the word Solved.
+package captchatest
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Secret is the one that it knows, Solved the one token that is right.
+const (
+	Secret = "captcha-secret-hush"
+	Solved = "10000000-aaaa-bbbb-cccc-000000000001"
+)
+
+// Question is what it was asked, by somebody who knows the secret.
+type Question struct {
+	Token string
+	IP    string // "" when none was sent
+}
+
+// Answer replaces what it would say.
+type Answer struct {
+	Status   int // 0: 200
+	Body     string
+	Location string // with Status: a redirect
+	// Hang says nothing until the caller leaves or the server is closed.
+	Hang bool
+	Drop bool // closes the connection
+}
+
+// Server is the provider.
+type Server struct {
+	t    testing.TB
+	http *httptest.Server
+	done chan struct{}
+
+	mu     sync.Mutex
+	answer *Answer
+	asked  []Question
+}
+
+// Start opens it on a free port until the test's end.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	s := &Server{t: t, done: make(chan struct{})}
+	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(func() {
+		close(s.done)
+		s.http.CloseClientConnections()
+		s.http.Close()
+	})
+	return s
+}
+
+// URL is the whole address for AUTH_SECURITY_CAPTCHA_URL.
+func (s *Server) URL() string { return s.http.URL + "/siteverify" }
+
+// Say has it give that answer to all; nil: its own.
+func (s *Server) Say(a *Answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answer = a
+}
+
+// Asked are the questions so far, oldest first.
+func (s *Server) Asked() []Question {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.asked)
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	r.ParseForm()
+	wrong := func(format string, args ...any) {
+		s.t.Errorf("captchatest: "+format, args...)
+		w.WriteHeader(http.StatusTeapot)
+	}
+	if r.Method != "POST" || r.URL.Path != "/siteverify" || r.URL.RawQuery != "" || r.Header.Get("Content-Type") != "application/x-www-form-urlencoded" ||
+		r.Header["Authorization"] != nil || r.Header["Cookie"] != nil {
+		wrong("%s %s %v", r.Method, r.URL, r.Header)
+		return
+	}
+	for name, values := range r.PostForm {
+		if !slices.Contains([]string{"secret", "response", "remoteip"}, name) || len(values) != 1 || strings.TrimSpace(values[0]) != values[0] || values[0] == "" {
+			wrong("%s is %q", name, values)
+			return
+		}
+	}
+	q := Question{Token: r.PostForm.Get("response"), IP: r.PostForm.Get("remoteip")}
+	s.mu.Lock()
+	s.asked = append(s.asked, q)
+	a := s.answer
+	s.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	say := func(body string) { fmt.Fprint(w, body) }
+	switch {
+	case a != nil && a.Hang:
+		select {
+		case <-s.done:
+		case <-r.Context().Done():
+		}
+	case a != nil && a.Drop:
+		panic(http.ErrAbortHandler)
+	case a != nil:
+		if a.Location != "" {
+			w.Header().Set("Location", a.Location)
+		}
+		if a.Status != 0 {
+			w.WriteHeader(a.Status)
+		}
+		say(a.Body)
+	case r.PostForm.Get("secret") != Secret:
+		say(`{"success":false,"error-codes":["invalid-input-secret"]}`)
+	case q.Token == Solved:
+		say(`{"success":true,"challenge_ts":"2026-03-04T12:00:00Z","hostname":"app.example.org"}`)
+	default:
+		say(`{"success":false,"error-codes":["invalid-input-response","timeout-or-duplicate"]}`)
+	}
+}
