@@ -12,6 +12,7 @@ import (
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/sms"
 	"gatehouse/auth/internal/store"
 )
 
@@ -54,6 +55,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 		r.providers(ctx, l)
 		r.smtp(ctx, l)
 		r.templates(ctx, l)
+		r.outward(ctx, l)
 	}
 	if r.failed > 0 {
 		return fmt.Errorf("%d of the checks failed", r.failed)
@@ -132,6 +134,19 @@ func (r *report) templates(ctx context.Context, l live) {
 	m := mail.NewRenderer(mail.RendererOptions{Log: slog.New(slog.DiscardHandler)})
 	m.Apply(l.mail)
 	r.say("mail templates", m.Load(ctx))
+}
+
+// outward says which SMS gateway will be used (what it lacks is among the warnings), and asks the captcha
+// provider. A gateway has no question that sends nothing.
+func (r *report) outward(ctx context.Context, l live) {
+	if g := sms.New(l.sms); g != nil {
+		r.say("SMS gateway: "+g.String(), nil)
+	}
+	if v := l.api.Captcha; v != nil {
+		ctx, cancel := context.WithTimeout(ctx, checkPatience)
+		defer cancel()
+		r.say("captcha: "+v.String(), v.Check(ctx))
+	}
 }
 
 const redirectUsage = "usage: auth redirect test URL...   whether redirect_to may lead there, and why\n"

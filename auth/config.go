@@ -20,6 +20,7 @@ type config struct {
 	Mailer   mailerConfig
 	SMTP     smtpConfig
 	SMS      smsConfig
+	Captcha  captchaConfig
 	External externalConfig
 	Factors  factorsConfig
 	Limits   limitsConfig

@@ -33,6 +33,7 @@ func (c *config) check(r *settings.Report) {
 	}
 	c.checkMail(r)
 	c.checkSMS(r)
+	c.checkCaptcha(r)
 	c.checkDev(r)
 	c.checkExternal(r)
 	c.checkLater(r)
@@ -104,6 +105,19 @@ func checkURL(r *settings.Report, name, text string) {
 	}
 }
 
+// checkOutward is checkURL for calls that carry secrets: https, unless they stay on this machine.
+func (c *config) checkOutward(r *settings.Report, name, text string) {
+	checkURL(r, name, text)
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Scheme != "http" || loopbackHost(u.Hostname()):
+	case c.External.AllowInsecure:
+		r.Warn("%s begins with http://: everybody on the way can read what it carries, credentials too", name)
+	default:
+		r.Wrong(name, "begins with http://, which everybody on the way can read and change; https://, or AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true")
+	}
+}
+
 func checkHeader(r *settings.Report, setting, name string) {
 	if strings.ContainsFunc(name, func(c rune) bool {
 		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", c))
@@ -130,15 +144,6 @@ func (c *config) checkMail(r *settings.Report) {
 		}
 	case c.General.Email:
 		r.Warn("AUTH_SMTP_HOST and AUTH_SMTP_ADMIN_EMAIL are not both set: recovery, sign-in links and every other mail are refused")
-	}
-}
-
-func (c *config) checkSMS(r *settings.Report) {
-	if c.SMS.Provider != "" && !c.Dev.Mailbox {
-		r.Warn("AUTH_SMS_PROVIDER: SMS gateways are not in this version; SMS wait in the outbox until they expire")
-	}
-	if len(c.SMS.TestOTP) > 0 && !r.IsSet("AUTH_SMS_TEST_OTP_VALID_UNTIL") {
-		r.Warn("AUTH_SMS_TEST_OTP works for ever: anybody who knows a test number's code can sign in with it; set AUTH_SMS_TEST_OTP_VALID_UNTIL")
 	}
 }
 

@@ -9,8 +9,6 @@ import (
 
 // laterConfig switches on what this version does not have.
 type laterConfig struct {
-	// Refused when true: captchas are not in this version.
-	Captcha bool `env:"AUTH_SECURITY_CAPTCHA_ENABLED" envDefault:"false"`
 	// Stays off, with a warning: tracing is not in this version.
 	Tracing bool `env:"AUTH_TRACING_ENABLED" envDefault:"false"`
 	// Stays off, with a warning: metrics are not in this version.
@@ -23,10 +21,8 @@ var hooks = strings.Fields(`SEND_SMS SEND_EMAIL CUSTOM_ACCESS_TOKEN MFA_VERIFICA
 // laterNames are variables of features that come later; they are ours, and have no effect alone.
 func laterNames() []string {
 	names := []string{
-		"AUTH_SECURITY_CAPTCHA_PROVIDER", "AUTH_SECURITY_CAPTCHA_SECRET", "AUTH_SECURITY_CAPTCHA_SECRET_FILE", "AUTH_SECURITY_CAPTCHA_TIMEOUT", "AUTH_SECURITY_CAPTCHA_URL",
 		"AUTH_TRACING_*", "AUTH_METRICS_*", "OTEL_EXPORTER_PULL_HOST", "OTEL_EXPORTER_PULL_PORT",
 		"AUTH_MFA_WEB_AUTHN_*", "AUTH_WEBAUTHN_*",
-		"AUTH_SMS_TWILIO_*", "AUTH_SMS_MESSAGEBIRD_*", "AUTH_SMS_TEXTLOCAL_*", "AUTH_SMS_VONAGE_*",
 		"AUTH_HOOK_SEND_SYNC",
 	}
 	for _, h := range hooks {
@@ -37,9 +33,6 @@ func laterNames() []string {
 
 // checkLater refuses what nobody may believe to be on, and warns of the rest.
 func (c *config) checkLater(r *settings.Report) {
-	if c.Later.Captcha {
-		r.Wrong("AUTH_SECURITY_CAPTCHA_ENABLED", "captchas are not in this version")
-	}
 	if c.Later.Tracing {
 		r.Warn("AUTH_TRACING_ENABLED: tracing is not in this version and stays off")
 	}

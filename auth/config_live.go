@@ -10,13 +10,13 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account"
-	"gatehouse/auth/internal/address"
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/redirect"
+	"gatehouse/auth/internal/sms"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/settings"
 )
@@ -29,6 +29,7 @@ type live struct {
 	keys     keys.Settings
 	mail     mail.Settings
 	smtp     *mail.SMTP // nil: nothing is mailed
+	sms      sms.Settings
 	hash     password.Params
 }
 
@@ -55,6 +56,7 @@ func (c *config) live(r *settings.Report) (l live) {
 	if c.mailed() && !c.Dev.Mailbox {
 		l.smtp = c.makeSMTP(r)
 	}
+	l.sms = c.smsSettings()
 	return l
 }
 
@@ -102,34 +104,6 @@ func (c *config) accountSettings(r *settings.Report) account.Settings {
 	}
 }
 
-func (c *config) phoneSettings(r *settings.Report) account.PhoneSettings {
-	p := account.PhoneSettings{
-		Enabled: c.General.Phone, Configured: c.SMS.Provider != "" || c.Dev.Mailbox,
-		WhatsApp: c.Dev.Mailbox || strings.HasPrefix(c.SMS.Provider, "twilio"), Autoconfirm: c.SMS.Autoconfirm,
-		OTPLife: c.SMS.OTPLife, OTPLength: c.SMS.OTPLength, Interval: c.SMS.MaxFrequency,
-		Sent:      parseRate(r, "AUTH_RATE_LIMIT_SMS_SENT", c.Limits.SMS),
-		PerNumber: parseRate(r, "AUTH_RATE_LIMIT_SMS_PER_NUMBER", c.Limits.SMSPerNumber),
-		PerPrefix: parseRate(r, "AUTH_RATE_LIMIT_SMS_PER_PREFIX", c.Limits.SMSPerPrefix),
-		TestCodes: map[string]string{},
-	}
-	for number, code := range c.SMS.TestOTP {
-		normal, err := address.Phone(number)
-		if err != nil || code == "" || strings.Trim(code, "0123456789") != "" {
-			r.Wrong("AUTH_SMS_TEST_OTP", "wants number:code, the number with its country code, the code in digits")
-			break // the others' places say nothing to anybody
-		}
-		p.TestCodes[normal] = code
-	}
-	if t := c.SMS.TestOTPUntil; t != "" {
-		var err error
-		if p.TestUntil, err = time.Parse(time.RFC3339, t); err != nil {
-			r.Wrong("AUTH_SMS_TEST_OTP_VALID_UNTIL", "not a time such as 2031-03-05T07:00:00Z")
-		}
-	}
-	p.Text = codeText(r, "AUTH_SMS_TEMPLATE", c.SMS.Template)
-	return p
-}
-
 func (c *config) apiSettings(r *settings.Report) httpapi.Settings {
 	var list *redirect.List
 	if u, err := url.Parse(c.General.SiteURL); err == nil && u.Host != "" { // else it was said already
@@ -144,7 +118,8 @@ func (c *config) apiSettings(r *settings.Report) httpapi.Settings {
 		Audience: c.JWT.Audience, RequestIDHeader: c.API.RequestID, CORSHeaders: c.API.CORSHeaders, MaxDuration: c.API.MaxDuration,
 		ForwardedFor: c.Security.ForwardedFor, TrustedProxies: parseProxies(r, c.API.Proxies),
 		LimitHeader: c.Limits.Header, LimitByPeer: c.Limits.ByPeer,
-		Limits: httpapi.Limits{OTP: c.Limits.OTP, Verify: c.Limits.Verify, Token: c.Limits.Token, Anonymous: c.Limits.Anonymous, Factors: c.Factors.Limit},
+		Captcha: c.makeCaptcha(r),
+		Limits:  httpapi.Limits{OTP: c.Limits.OTP, Verify: c.Limits.Verify, Token: c.Limits.Token, Anonymous: c.Limits.Anonymous, Factors: c.Factors.Limit},
 		Shown: httpapi.Shown{
 			DisableSignup: c.General.DisableSignup, Email: c.General.Email, Phone: c.General.Phone, Anonymous: c.General.Anonymous,
 			MailerAutoconfirm: c.Mailer.Autoconfirm, PhoneAutoconfirm: c.SMS.Autoconfirm, SMSProvider: c.SMS.Provider,

@@ -109,23 +109,3 @@ type smtpConfig struct {
 	// Further headers: a JSON object of names and lists of values; `$messageType` stands for the kind.
 	Headers string `env:"AUTH_SMTP_HEADERS"`
 }
-
-// smsConfig is SMS (auth-extended 6). The gateways are not in this version.
-type smsConfig struct {
-	// Phone numbers count as confirmed at once.
-	Autoconfirm bool `env:"AUTH_SMS_AUTOCONFIRM" envDefault:"false"`
-	// Pause between two SMS to one number.
-	MaxFrequency time.Duration `env:"AUTH_SMS_MAX_FREQUENCY" envDefault:"60" min:"0s"`
-	// Life of the code in an SMS.
-	OTPLife time.Duration `env:"AUTH_SMS_OTP_EXP" envDefault:"300" min:"1s"`
-	// Digits of the code, 6 to 10; anything else counts as 6.
-	OTPLength int `env:"AUTH_SMS_OTP_LENGTH" envDefault:"6"`
-	// Gateway: twilio, twilio_verify, messagebird, textlocal or vonage. Until gateways are in, its SMS wait and expire.
-	Provider string `env:"AUTH_SMS_PROVIDER" oneof:"twilio twilio_verify messagebird textlocal vonage"`
-	// Text of an SMS: a template with `.Code`.
-	Template string `env:"AUTH_SMS_TEMPLATE" envDefault:"Your code is {{ .Code }}"`
-	// Numbers that get no SMS and have a fixed code: `number:code,…`.
-	TestOTP map[string]string `env:"AUTH_SMS_TEST_OTP" secret:"true"`
-	// Time until which these work (RFC 3339); unset: for ever, with a warning.
-	TestOTPUntil string `env:"AUTH_SMS_TEST_OTP_VALID_UNTIL"`
-}

@@ -210,6 +210,25 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_SMS_OTP_EXP", "60", func(c *config) { c.SMS.OTPLife = time.Minute })
 	f("AUTH_SMS_OTP_LENGTH", "10", func(c *config) { c.SMS.OTPLength = 10 })
 	f("AUTH_SMS_PROVIDER", "twilio", func(c *config) { c.SMS.Provider = "twilio" })
+	f("AUTH_SMS_TWILIO_ACCOUNT_SID", "a", func(c *config) { c.SMS.Twilio.AccountSID = "a" })
+	f("AUTH_SMS_TWILIO_AUTH_TOKEN", "a", func(c *config) { c.SMS.Twilio.AuthToken = "a" })
+	f("AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID", "a", func(c *config) { c.SMS.Twilio.Service = "a" })
+	f("AUTH_SMS_TWILIO_CONTENT_SID", "a", func(c *config) { c.SMS.Twilio.ContentSID = "a" })
+	f("AUTH_SMS_TWILIO_URL", "https://a.test", func(c *config) { c.SMS.Twilio.URL = "https://a.test" })
+	f("AUTH_SMS_MESSAGEBIRD_ACCESS_KEY", "a", func(c *config) { c.SMS.MessageBird.AccessKey = "a" })
+	f("AUTH_SMS_MESSAGEBIRD_ORIGINATOR", "a", func(c *config) { c.SMS.MessageBird.Originator = "a" })
+	f("AUTH_SMS_MESSAGEBIRD_URL", "https://a.test", func(c *config) { c.SMS.MessageBird.URL = "https://a.test" })
+	f("AUTH_SMS_TEXTLOCAL_API_KEY", "a", func(c *config) { c.SMS.Textlocal.APIKey = "a" })
+	f("AUTH_SMS_TEXTLOCAL_SENDER", "a", func(c *config) { c.SMS.Textlocal.Sender = "a" })
+	f("AUTH_SMS_TEXTLOCAL_URL", "https://a.test", func(c *config) { c.SMS.Textlocal.URL = "https://a.test" })
+	f("AUTH_SMS_VONAGE_API_KEY", "a", func(c *config) { c.SMS.Vonage.APIKey = "a" })
+	f("AUTH_SMS_VONAGE_API_SECRET", "a", func(c *config) { c.SMS.Vonage.APISecret = "a" })
+	f("AUTH_SMS_VONAGE_FROM", "a", func(c *config) { c.SMS.Vonage.From = "a" })
+	f("AUTH_SMS_VONAGE_URL", "https://a.test", func(c *config) { c.SMS.Vonage.URL = "https://a.test" })
+	f("AUTH_SECURITY_CAPTCHA_PROVIDER", "turnstile", func(c *config) { c.Captcha.Provider = "turnstile" })
+	f("AUTH_SECURITY_CAPTCHA_SECRET", "a", func(c *config) { c.Captcha.Secret = "a" })
+	f("AUTH_SECURITY_CAPTCHA_TIMEOUT", "2", func(c *config) { c.Captcha.Timeout = 2 * time.Second })
+	f("AUTH_SECURITY_CAPTCHA_URL", "https://a.test/x", func(c *config) { c.Captcha.URL = "https://a.test/x" })
 	f("AUTH_SMS_TEMPLATE", "{{.Code}}!", func(c *config) { c.SMS.Template = "{{.Code}}!" })
 	f("AUTH_SMS_TEST_OTP", "+4912:123456", func(c *config) { c.SMS.TestOTP = map[string]string{"+4912": "123456"} })
 	f("AUTH_SMS_TEST_OTP_VALID_UNTIL", "2031-03-05T07:00:00Z", func(c *config) { c.SMS.TestOTPUntil = "2031-03-05T07:00:00Z" })
@@ -307,7 +326,7 @@ func TestConfig_mistakes(t *testing.T) {
 	f("AUTH_TRUSTED_PROXIES", "10.0.0.0/33", `AUTH_TRUSTED_PROXIES="10.0.0.0/33": "10.0.0.0/33" is neither a network such as 10.0.0.0/8 nor an address`)
 	f("LOG_LEVEL", "loud", `LOG_LEVEL="loud": must be panic, fatal, error, warn, warning, info, debug or trace`)
 	f("AUTH_SMTP_TLS", "true", `AUTH_SMTP_TLS="true": must be auto, opportunistic, required, implicit or none`)
-	f("AUTH_SMS_PROVIDER", "pigeon", `AUTH_SMS_PROVIDER="pigeon": must be twilio, twilio_verify, messagebird, textlocal or vonage`)
+	f("AUTH_SMS_PROVIDER", "pigeon", `AUTH_SMS_PROVIDER="pigeon": must be twilio, messagebird, textlocal or vonage`)
 	f("AUTH_SMS_TEMPLATE", "{{.Cod}}", `AUTH_SMS_TEMPLATE="{{.Cod}}": template: sms:1:2: executing "sms" at <.Cod>: can't evaluate field Cod in type struct { Code string }`)
 	f("AUTH_SMS_TEST_OTP", "+4912:abc", `AUTH_SMS_TEST_OTP: wants number:code, the number with its country code, the code in digits`)
 	f("AUTH_SMS_TEST_OTP", "+4912", `AUTH_SMS_TEST_OTP: not a list of name:value`)
@@ -317,8 +336,10 @@ func TestConfig_mistakes(t *testing.T) {
 	f("AUTH_JWT_SECRET_FILE", "/does/not/exist", "AUTH_JWT_SECRET and AUTH_JWT_SECRET_FILE are both set: keep one")
 	f("AUTH_SMTP_PASS_FILE", "/does/not/exist", "AUTH_SMTP_PASS_FILE: open /does/not/exist: no such file or directory")
 	f("AUTH_DISABLE_SIGNUP", "yes", `AUTH_DISABLE_SIGNUP="yes": not a yes or no: true, false, 1, 0`)
+	f("AUTH_SMS_PROVIDER", "twilio_verify", `AUTH_SMS_PROVIDER="twilio_verify": must be twilio, messagebird, textlocal or vonage`)
+	f("AUTH_SECURITY_CAPTCHA_ENABLED", "true", "AUTH_SECURITY_CAPTCHA_SECRET is required with AUTH_SECURITY_CAPTCHA_ENABLED=true")
+	f("AUTH_SECURITY_CAPTCHA_TIMEOUT", "0", `AUTH_SECURITY_CAPTCHA_TIMEOUT="0": must be at least 1ms`)
 	// What is not in this version.
-	f("AUTH_SECURITY_CAPTCHA_ENABLED", "true", `AUTH_SECURITY_CAPTCHA_ENABLED="true": captchas are not in this version`)
 	f("AUTH_HOOK_SEND_EMAIL_ENABLED", "true", `AUTH_HOOK_SEND_EMAIL_ENABLED="true": hooks are not in this version`)
 	f("GOTRUE_HOOK_CUSTOM_ACCESS_TOKEN_ENABLED", "1", `GOTRUE_HOOK_CUSTOM_ACCESS_TOKEN_ENABLED="1": hooks are not in this version`)
 	f("AUTH_EXTERNAL_GITHUB_ENABLED", "on", `AUTH_EXTERNAL_GITHUB_ENABLED="on": not a yes or no: true, false, 1, 0`)
@@ -330,6 +351,17 @@ func TestConfig_mistakes(t *testing.T) {
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("%s: %s", environ, d)
 		}
+	}
+	g("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_PROVIDER=recaptcha", "AUTH_SECURITY_CAPTCHA_PROVIDER must be hcaptcha or turnstile")
+	g("AUTH_SECURITY_CAPTCHA_PROVIDER=recaptcha AUTH_SECURITY_CAPTCHA_URL=x") // it is off
+	const clear = "begins with http://, which everybody on the way can read and change; https://, or AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true"
+	g("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_URL=http://a.test/verify", `AUTH_SECURITY_CAPTCHA_URL="http://a.test/verify": `+clear)
+	g("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_URL=https://a.test/?x", `AUTH_SECURITY_CAPTCHA_URL="https://a.test/?x"`+badURL)
+	for _, name := range []string{"TWILIO", "MESSAGEBIRD", "TEXTLOCAL", "VONAGE"} {
+		provider := "AUTH_SMS_PROVIDER=" + strings.ToLower(name) + " AUTH_SMS_" + name + "_URL="
+		g(provider+"http://a.test", "AUTH_SMS_"+name+`_URL="http://a.test": `+clear)
+		g(provider+"a.test", "AUTH_SMS_"+name+`_URL="a.test"`+badURL)
+		g(provider + "http://127.0.0.1:8 ")
 	}
 	g("AUTH_JWT_ALGORITHM=HS256 AUTH_JWT_ACCEPT_HS256=false", "AUTH_JWT_ALGORITHM=HS256 signs with AUTH_JWT_SECRET, whose tokens AUTH_JWT_ACCEPT_HS256=false refuses")
 	g("AUTH_JWT_DEFAULT_GROUP_NAME=supabase_admin", "AUTH_JWT_DEFAULT_GROUP_NAME=supabase_admin is one of AUTH_JWT_ADMIN_ROLES: everybody who signs up would be an administrator")
@@ -366,6 +398,16 @@ func TestConfig_warnings(t *testing.T) {
 	f("AUTH_JWT_EXPP=1", "AUTH_JWT_EXPP is no setting of this program and has no effect; did you mean AUTH_JWT_EXP?")
 	f("AUTH_COMPLETELY_DIFFERENT=1", "AUTH_COMPLETELY_DIFFERENT is no setting of this program and has no effect")
 	f("AUTH_SMS_TEST_OTP=4912:123456", "AUTH_SMS_TEST_OTP works for ever: anybody who knows a test number's code can sign in with it; set AUTH_SMS_TEST_OTP_VALID_UNTIL")
+	const refused = ": until then every SMS is refused, but for test numbers"
+	f("AUTH_SMS_PROVIDER=twilio", "AUTH_SMS_PROVIDER=twilio needs AUTH_SMS_TWILIO_ACCOUNT_SID, AUTH_SMS_TWILIO_AUTH_TOKEN, AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID"+refused)
+	f("AUTH_SMS_PROVIDER=messagebird AUTH_SMS_MESSAGEBIRD_ACCESS_KEY=x", "AUTH_SMS_PROVIDER=messagebird needs AUTH_SMS_MESSAGEBIRD_ORIGINATOR"+refused)
+	f("AUTH_SMS_PROVIDER=textlocal AUTH_SMS_TEXTLOCAL_SENDER=x", "AUTH_SMS_PROVIDER=textlocal needs AUTH_SMS_TEXTLOCAL_API_KEY"+refused)
+	f("AUTH_SMS_PROVIDER=vonage AUTH_SMS_VONAGE_API_KEY=x", "AUTH_SMS_PROVIDER=vonage needs AUTH_SMS_VONAGE_API_SECRET, AUTH_SMS_VONAGE_FROM"+refused)
+	f("AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_PROVIDER is not set, and AUTH_EXTERNAL_PHONE_ENABLED=true: every SMS is refused, but for test numbers")
+	f("AUTH_SMS_TWILIO_VERIFY_AUTH_TOKEN=x", "no effect, settings of the replaced service that are not needed here: AUTH_SMS_TWILIO_VERIFY_AUTH_TOKEN")
+	f("GOTRUE_SECURITY_CAPTCHA_PROVIDER=turnstile", "GOTRUE_SECURITY_CAPTCHA_PROVIDER is an old name; it is called AUTH_SECURITY_CAPTCHA_PROVIDER now")
+	f("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_URL=http://a.test AUTH_EXTERNAL_ALLOW_INSECURE_URLS=1",
+		"AUTH_SECURITY_CAPTCHA_URL begins with http://: everybody on the way can read what it carries, credentials too")
 	f("AUTH_JWT_ALGORITHM=EdDSA", "AUTH_JWT_ALGORITHM=EdDSA: the client library's getClaims cannot check such tokens in a browser")
 	f("GOTRUE_JWT_EXP=60", "GOTRUE_JWT_EXP is an old name; it is called AUTH_JWT_EXP now")
 	f("REQUEST_ID_HEADER=X-Id", "REQUEST_ID_HEADER is an old name; it is called AUTH_REQUEST_ID_HEADER now")
@@ -418,7 +460,8 @@ func TestConfig_live(t *testing.T) {
 	f("AUTH_JWT_EXP=0 AUTH_MAILER_OTP_LENGTH=99 AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION=1", func(s account.Settings) bool {
 		return s.AccessLife == time.Hour && s.Email.OTPLength == 6 && s.FlowLife == 5*time.Minute
 	})
-	f("AUTH_SMS_PROVIDER=vonage AUTH_SMS_TEMPLATE=<{{.Code}}> AUTH_SMS_TEST_OTP=+4912345:000123", func(s account.Settings) bool {
+	f("AUTH_SMS_PROVIDER=vonage", func(s account.Settings) bool { return !s.Phone.Configured })
+	f("AUTH_SMS_PROVIDER=vonage AUTH_SMS_VONAGE_API_KEY=k AUTH_SMS_VONAGE_API_SECRET=s AUTH_SMS_VONAGE_FROM=f AUTH_SMS_TEMPLATE=<{{.Code}}> AUTH_SMS_TEST_OTP=+4912345:000123", func(s account.Settings) bool {
 		return s.Phone.Configured && !s.Phone.WhatsApp && s.Phone.Text("7") == "<7>" && s.Phone.TestCodes["4912345"] == "000123"
 	})
 	// A server that offers no STARTTLS, or from which somebody hides the offer.
@@ -448,14 +491,14 @@ func TestConfig_liveIsComplete(t *testing.T) {
 	environ := strings.Fields(`AUTH_SITE_URL=http://localhost:1 AUTH_API_EXTERNAL_URL=http://localhost:2 AUTH_DB_DRIVER=postgres DATABASE_URL=x
 		AUTH_JWT_SECRET=x AUTH_DEV_MAILBOX=true AUTH_SESSIONS_TIMEBOX=1 AUTH_SESSIONS_INACTIVITY_TIMEOUT=1 AUTH_SESSIONS_ALLOW_LOW_AAL=1 AUTH_SESSIONS_MAX_PER_USER=1 AUTH_SESSIONS_TAGS=a
 		AUTH_METADATA_MAX_BYTES=1 AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES=a@b.test AUTH_RATE_LIMIT_SMS_PER_PREFIX=1 AUTH_SECURITY_REAUTHENTICATION_MAX_AGE=1
-		AUTH_SMS_TEST_OTP=4912345:1 AUTH_SMS_TEST_OTP_VALID_UNTIL=2031-03-05T07:00:00Z AUTH_SMS_PROVIDER=vonage AUTH_MAILER_EXTERNAL_HOSTS=a.test
+		AUTH_SMS_TEST_OTP=4912345:1 AUTH_SMS_TEST_OTP_VALID_UNTIL=2031-03-05T07:00:00Z AUTH_SMS_PROVIDER=vonage AUTH_MAILER_EXTERNAL_HOSTS=a.test AUTH_SECURITY_CAPTCHA_SECRET=x
 		AUTH_REQUEST_ID_HEADER=a AUTH_CORS_ALLOWED_HEADERS=a AUTH_TRUSTED_PROXIES=::1 AUTH_RATE_LIMIT_HEADER=a ` + enabled("github"))
 	fields, err := settings.Fields(new(config))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range fields {
-		if f.Default == "false" && f.Name != "AUTH_SECURITY_CAPTCHA_ENABLED" && f.Name != "AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS" &&
+		if f.Default == "false" && f.Name != "AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS" &&
 			!strings.HasPrefix(collapsed(f.Name), "AUTH_EXTERNAL_<P>_") {
 			environ = append(environ, f.Name+"=true")
 		}

@@ -32,9 +32,11 @@ func (d *daemon) apply(c *config, l live) error {
 	if err := d.api.Apply(l.api); err != nil {
 		return err
 	}
+	d.tellCaptcha(l.api.Captcha)
 	d.accounts.Apply(l.accounts)
 	d.renderer.Apply(l.mail)
 	d.smtp.p.Store(l.smtp)
+	d.makeGateway(l.sms)
 	d.passwords.Use(l.hash)
 	d.log.level.Set(logLevels[c.Log.Level])
 	d.config.Store(c)

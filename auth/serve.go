@@ -15,7 +15,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
+
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/captcha"
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/mail"
@@ -24,6 +27,7 @@ import (
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/sms"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/httpx"
@@ -40,9 +44,9 @@ type daemon struct {
 	passwords *password.Workers
 	renderer  *mail.Renderer
 	smtp      smtpInForce
+	sms       smsInForce
 	box       *mailbox.Box // nil without AUTH_DEV_MAILBOX
 	outbox    *outbox.Outbox
-	channels  []string // that this process sends
 	accounts  *account.Accounts
 	api       *httpapi.Server
 	providers atomic.Pointer[provider.Set] // replaced likewise
@@ -179,20 +183,52 @@ func (s *smtpInForce) Send(ctx context.Context, m mail.Message) error {
 	return errors.New("no SMTP server is configured")
 }
 
-// makeMail makes the sending side. SMS have a sender only where the dev mailbox is; else they wait in
-// the outbox until they expire.
+// smsInForce is the SMS gateway of now; while there is none, SMS are left alone.
+type smsInForce struct{ p atomic.Pointer[sms.Gateway] }
+
+// Ready implements outbox.Resting.
+func (s *smsInForce) Ready() bool { return s.p.Load() != nil }
+
+// SendText implements outbox.Texter.
+func (s *smsInForce) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) error {
+	if to := s.p.Load(); to != nil {
+		return to.SendText(ctx, id, m)
+	}
+	return errors.New("no SMS gateway is configured")
+}
+
+// makeMail makes the sending side.
 func (d *daemon) makeMail(l live) {
 	d.renderer = mail.NewRenderer(mail.RendererOptions{Log: d.log.Logger})
 	d.renderer.Apply(l.mail)
 	d.smtp.p.Store(l.smtp)
-	senders := map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, &d.smtp)}
-	d.channels = []string{mail.ChannelEmail}
+	d.makeGateway(l.sms)
+	senders := map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, &d.smtp), mail.ChannelSMS: outbox.Texts(&d.sms)}
 	if d.config.Load().Dev.Mailbox {
 		d.box = mailbox.New(time.Now)
 		senders = map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, d.box), mail.ChannelSMS: outbox.Texts(d.box)}
-		d.channels = append(d.channels, mail.ChannelSMS)
 	}
 	d.outbox = outbox.New(outbox.Options{DB: d.db, Root: d.root, Senders: senders, Now: time.Now, Log: d.log.Logger})
+}
+
+// channels are those that this process sends.
+func (d *daemon) channels() []string {
+	if d.box != nil || d.sms.Ready() {
+		return []string{mail.ChannelEmail, mail.ChannelSMS}
+	}
+	return []string{mail.ChannelEmail}
+}
+
+// makeGateway puts the SMS gateway in force. The one before finishes what it has begun.
+func (d *daemon) makeGateway(s sms.Settings) {
+	s.Log = d.log.Logger
+	g := sms.New(s)
+	if g != nil && s.Overridden() {
+		d.log.Info("the SMS gateway is somewhere else than usual", "gateway", g.String())
+	}
+	if old := d.sms.p.Swap(g); old != nil {
+		old.Close()
+	}
 }
 
 // makeProviders puts the set of external providers into the settings of the flows. The set that was in
@@ -213,7 +249,15 @@ func (d *daemon) makeProviders(l *live) error {
 	return nil
 }
 
+// tellCaptcha says where captchas are asked about, when that is not the provider's own address.
+func (d *daemon) tellCaptcha(v *captcha.Verifier) {
+	if v != nil && v.Overridden() {
+		d.log.Info("the captcha provider is somewhere else than usual", "provider", v.String())
+	}
+}
+
 func (d *daemon) makeAPI(l live) (err error) {
+	d.tellCaptcha(l.api.Captcha)
 	codec := token.NewRefreshCodec(d.root.Keys(secret.Refresh))
 	d.accounts = account.New(account.Options{
 		DB: d.db, Keys: d.keeper.Live(), Refresh: codec, Root: d.root, Passwords: d.passwords, Wake: d.outbox.Wake, Log: d.log.Logger,
@@ -257,7 +301,7 @@ func (d *daemon) checkOutbox(ctx context.Context) error {
 	if most == 0 {
 		return nil
 	}
-	age, err := d.db.OldestDueOn(ctx, d.channels, time.Now())
+	age, err := d.db.OldestDueOn(ctx, d.channels(), time.Now())
 	if err == nil && age > most {
 		err = fmt.Errorf("a message has been due for %s", age.Round(time.Second))
 	}

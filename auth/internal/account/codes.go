@@ -40,6 +40,7 @@ const (
 	CodeOverEmailSendRate        = "over_email_send_rate_limit"
 	CodeOverSMSSendRate          = "over_sms_send_rate_limit"
 	CodeSMSSendFailed            = "sms_send_failed"
+	CodeCaptchaFailed            = "captcha_failed"
 	CodeBadOAuthCallback         = "bad_oauth_callback"
 	CodeBadOAuthState            = "bad_oauth_state"
 	CodeFlowStateAlreadyUsed     = "flow_state_already_used"

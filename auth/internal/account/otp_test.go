@@ -1,6 +1,7 @@
 package account_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -242,4 +243,37 @@ func TestResend(t *testing.T) {
 	refused(t, err, "")
 	_, err = h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511", Password: "sesame"})
 	refused(t, err, "")
+}
+
+// The cap of a block of numbers, those that differ in their last four digits, is one for all replicas. Test
+// numbers cost nothing of it.
+func TestSendOTP_capOfPrefix(t *testing.T) {
+	cap := func(s *account.Settings) {
+		s.Phone.PerPrefix = account.Rate{N: 4, Per: time.Hour}
+		s.Phone.TestCodes = map[string]string{"4915100009999": "123456"}
+	}
+	h := open(t, cap)
+	replicas := []*house{h, openOn(t, h.db, cap)}
+	send := func(i int, number string) error {
+		return replicas[i%2].SendOTP(t.Context(), browser, account.OTP{Phone: number, CreateUser: true})
+	}
+	for i := range 6 {
+		if err := send(i, "4915100009999"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 4 {
+		if err := send(i, fmt.Sprintf("491510000%04d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 {
+		refused(t, send(i, fmt.Sprintf("491510000%04d", 10+i)), "over_sms_send_rate_limit: SMS rate limit exceeded")
+	}
+	if err := send(0, "4915100010000"); err != nil { // the next block
+		t.Error(err)
+	}
+	if n := len(h.letters()); n != 5 {
+		t.Errorf("%d SMS", n)
+	}
 }

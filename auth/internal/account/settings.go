@@ -82,7 +82,7 @@ type ExternalSettings struct {
 // PhoneSettings are those of SMS and of sign-in by phone number.
 type PhoneSettings struct {
 	Enabled bool // EXTERNAL_PHONE_ENABLED
-	// Configured: SMS_PROVIDER is set, or the dev mailbox is there.
+	// Configured: SMS_PROVIDER is set with its credentials, or the dev mailbox is there.
 	Configured  bool
 	WhatsApp    bool // the provider knows that channel
 	Autoconfirm bool // SMS_AUTOCONFIRM

@@ -145,7 +145,9 @@ func (s *Settings) canSendMail(what string) error {
 
 func (a *Accounts) canSendSMS(s *Settings, what, number string) error {
 	if _, test := s.Phone.testCode(number, a.now()); !test && !s.Phone.Configured {
-		return unprocessable(CodeSMSSendFailed, "Error sending "+what+" OTP to provider: no SMS provider is configured")
+		r := unprocessable(CodeSMSSendFailed, "Error sending "+what+" OTP to provider: no SMS provider is configured")
+		r.Err = errors.New("AUTH_SMS_PROVIDER is not set, or its credentials are missing")
+		return r
 	}
 	return nil
 }

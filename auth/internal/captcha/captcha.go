@@ -76,6 +76,9 @@ func New(o Options) (*Verifier, error) {
 // String is the provider and where it is asked.
 func (v *Verifier) String() string { return v.name + " at " + v.url }
 
+// Overridden says that the operator has put the provider somewhere else.
+func (v *Verifier) Overridden() bool { return v.url != siteVerify[v.name] }
+
 // Close lets idle connections go. Verify still works.
 func (v *Verifier) Close() { v.http.CloseIdle() }
 

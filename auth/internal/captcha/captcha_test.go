@@ -103,8 +103,8 @@ func TestVerify_answers(t *testing.T) {
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	s := captchatest.Start(t)
-	if err := verifier(t, s, nil).Check(t.Context()); err != nil {
-		t.Error(err)
+	if v := verifier(t, s, nil); v.Check(t.Context()) != nil || !v.Overridden() {
+		t.Error(v, v.Check(t.Context()))
 	}
 	err := verifier(t, s, func(o *Options) { o.Secret = "another" }).Check(t.Context())
 	if err == nil || err.Error() != "turnstile does not know AUTH_SECURITY_CAPTCHA_SECRET: invalid-input-secret" {
@@ -122,7 +122,7 @@ func TestNew(t *testing.T) {
 		t.Error(err)
 	}
 	for name, want := range map[string]string{"hcaptcha": "hcaptcha at https://hcaptcha.com/siteverify", "turnstile": "turnstile at https://challenges.cloudflare.com/turnstile/v0/siteverify"} {
-		if v, err := New(Options{Provider: name, Secret: "x"}); err != nil || v.String() != want {
+		if v, err := New(Options{Provider: name, Secret: "x"}); err != nil || v.String() != want || v.Overridden() {
 			t.Errorf("%v %v", v, err)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/rs/cors"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/captcha"
 	"gatehouse/auth/internal/redirect"
 	"gatehouse/auth/internal/token"
 )
@@ -63,6 +64,9 @@ type Settings struct {
 	LimitHeader string
 	LimitByPeer bool
 	Limits      Limits
+	// Captcha is asked about whoever signs up or in, or has something sent to an address (SECURITY_CAPTCHA_*);
+	// nil: nobody has to solve one.
+	Captcha *captcha.Verifier
 
 	Shown Shown
 }

@@ -17,14 +17,14 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("GET /.well-known/jwks.json", instant(s.getJWKS))
 	mux.Handle("GET /openapi.json", instant(s.getOpenAPI)) // openapi.go
 
-	mux.Handle("POST /signup", s.open(s.postSignup)) // signup.go
-	mux.Handle("POST /token", s.open(s.postToken))   // token.go
+	mux.Handle("POST /signup", s.open(s.captcha(s.postSignup))) // signup.go
+	mux.Handle("POST /token", s.open(s.postToken))              // token.go: a captcha for some grants
 	mux.Handle("POST /verify", s.limited(byVerify, s.postVerify))
 	mux.Handle("GET /verify", s.open(s.getVerify)) // verify.go
-	mux.Handle("POST /otp", s.limited(byOTP, s.postOTP))
-	mux.Handle("POST /magiclink", s.limited(byMagicLink, s.postMagicLink)) // otp.go
-	mux.Handle("POST /recover", s.limited(byRecover, s.postRecover))
-	mux.Handle("POST /resend", s.limited(byResend, s.postResend))
+	mux.Handle("POST /otp", s.limited(byOTP, s.captcha(s.postOTP)))
+	mux.Handle("POST /magiclink", s.limited(byMagicLink, s.captcha(s.postMagicLink))) // otp.go
+	mux.Handle("POST /recover", s.limited(byRecover, s.captcha(s.postRecover)))
+	mux.Handle("POST /resend", s.limited(byResend, s.captcha(s.postResend)))
 
 	mux.Handle("GET /authorize", s.open(s.getAuthorize)) // authorize.go
 	mux.Handle("GET /callback", s.open(s.getCallback))   // callback.go

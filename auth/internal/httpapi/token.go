@@ -9,9 +9,8 @@ import (
 
 // postToken gives out tokens, by the grant that the query names (auth-core-http.md 1.13).
 func (s *Server) postToken(c *call) error {
-	switch c.param("grant_type") {
-	case "password":
-		return s.passwordGrant(c)
+	grant := c.param("grant_type")
+	switch grant {
 	case "refresh_token":
 		return s.refreshGrant(c)
 	case "pkce":
@@ -20,6 +19,13 @@ func (s *Server) postToken(c *call) error {
 		return s.idTokenGrant(c)
 	case "web3":
 		return noWeb3 // disabled.go
+	}
+	// Those prove something that was got before; whoever may be guessing solves a captcha.
+	if err := s.askCaptcha(c); err != nil {
+		return err
+	}
+	if grant == "password" {
+		return s.passwordGrant(c)
 	}
 	return bad(400, account.CodeInvalidCredentials, "unsupported_grant_type")
 }

@@ -59,6 +59,9 @@ func (c *channel) claim(ctx, sending context.Context) (more bool) {
 	if free <= 0 {
 		return true
 	}
+	if !ready(c.sender) {
+		return false
+	}
 	within, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
 	list, err := c.o.DB.ClaimMessagesOf(within, c.name, c.o.now(), lease, free)

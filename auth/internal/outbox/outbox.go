@@ -46,6 +46,15 @@ type Sender interface {
 	Send(ctx context.Context, m Item) error
 }
 
+// Resting is a Sender, or a Texter, that may have nothing to send with for a while. As long as Ready is
+// false its messages are left to other processes, or until they expire.
+type Resting interface{ Ready() bool }
+
+func ready(s any) bool {
+	r, ok := s.(Resting)
+	return !ok || r.Ready()
+}
+
 // Options are what an Outbox works with.
 type Options struct {
 	DB   *store.DB

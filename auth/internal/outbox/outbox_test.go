@@ -85,6 +85,38 @@ func TestNoSender(t *testing.T) {
 	eventually(t, "it expires", func() bool { return row(t, db, sms).State == "expired" })
 }
 
+// resting is a Texter that can be without a gateway.
+type resting struct {
+	*mailbox.Box
+	ready atomic.Bool
+}
+
+func (r *resting) Ready() bool { return r.ready.Load() }
+
+// TestResting: a sender that has nothing to send with leaves its messages untouched, and sends them when it
+// has.
+func TestResting(t *testing.T) {
+	t.Parallel()
+	db, c := storetest.Open(t), new(clock)
+	box := mailbox.New(c.Now)
+	to := &resting{Box: box}
+	out, _ := start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{
+		mail.ChannelSMS: outbox.Texts(to), mail.ChannelEmail: outbox.Mails(mail.NewRenderer(mail.RendererOptions{Now: c.Now, Log: quiet()}), box),
+	}})
+	sms := order(t, db, noon, mail.ChannelSMS, mail.SMS{To: "1", Text: "x"})
+	order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test"))
+	out.Wake()
+	eventually(t, "the mail", func() bool { return len(box.Messages(mailbox.Filter{})) == 1 })
+	if m := row(t, db, sms); m.State != "pending" || m.Attempts != 0 {
+		t.Errorf("%+v", m)
+	}
+	to.ready.Store(true)
+	eventually(t, "the SMS, without anybody's Wake", func() bool { return row(t, db, sms).State == "sent" })
+	if m := row(t, db, sms); m.Attempts != 1 {
+		t.Errorf("%+v", m)
+	}
+}
+
 // TestRetry: growing pauses, ten tries, then it is given up visibly; nothing of the mail is in the log.
 func TestRetry(t *testing.T) {
 	t.Parallel()

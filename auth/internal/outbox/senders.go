@@ -43,6 +43,9 @@ func Texts(to Texter) Sender { return texts{to} }
 
 type texts struct{ to Texter }
 
+// Ready is the Texter's.
+func (s texts) Ready() bool { return ready(s.to) }
+
 func (s texts) Send(ctx context.Context, m Item) error {
 	var p mail.SMS
 	if json.Unmarshal(m.Payload, &p) != nil {

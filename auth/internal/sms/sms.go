@@ -72,6 +72,12 @@ func (s Settings) Missing() []string {
 	return nil
 }
 
+// Overridden says that the operator has put the chosen gateway somewhere else.
+func (s Settings) Overridden() bool {
+	v := s.vendor()
+	return v != nil && v.base() != (Settings{Provider: s.Provider}).vendor().base()
+}
+
 // lacking are the names whose values are empty; they come in pairs.
 func lacking(pairs ...string) (names []string) {
 	for i := 0; i < len(pairs); i += 2 {

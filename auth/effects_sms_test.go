@@ -1,0 +1,216 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/captcha/captchatest"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/sms"
+	"gatehouse/auth/internal/sms/smstest"
+	"gatehouse/shared/testdb"
+)
+
+// Every setting of every gateway reaches it: the fake holds each request to them, letter by letter. Without
+// one that is needed nothing is sent; without the URL the gateway's own is used.
+func TestSMS_settings(t *testing.T) {
+	s := smstest.Start(t)
+	of := func(provider string, more ...string) []string {
+		return slices.Concat(strings.Fields(least), []string{"AUTH_SMS_PROVIDER=" + provider}, s.Environ(), more)
+	}
+	made := func(environ []string) (sms.Settings, *sms.Gateway, bool) {
+		t.Helper()
+		_, l, _, mistakes := loadSettings(t, environ...)
+		if len(mistakes) > 0 {
+			t.Fatal(mistakes)
+		}
+		return l.sms, sms.New(l.sms), l.accounts.Phone.Configured
+	}
+	message := mail.SMS{To: "4915112345678", Text: "987654 it is", Token: "987654"}
+	for _, provider := range []string{"twilio", "messagebird", "textlocal", "vonage"} {
+		set, g, configured := made(of(provider))
+		if g == nil || !configured || !set.Overridden() {
+			t.Fatalf("%s: %v", provider, set.Missing())
+		}
+		if err := g.SendText(t.Context(), uuid.New(), message); err != nil {
+			t.Errorf("%s: %v", provider, err)
+		}
+		g.Close()
+		if got := s.Taken(); got[len(got)-1].Gateway != provider {
+			t.Errorf("%s went to %s", provider, got[len(got)-1].Gateway)
+		}
+		for _, e := range s.Environ() {
+			name, _, _ := strings.Cut(e, "=")
+			if !strings.HasPrefix(name, "AUTH_SMS_"+strings.ToUpper(provider)+"_") {
+				continue
+			}
+			set, g, configured := made(slices.DeleteFunc(of(provider), func(other string) bool { return other == e }))
+			if strings.HasSuffix(name, "_URL") {
+				if g == nil || set.Overridden() {
+					t.Errorf("without %s: %v", name, g)
+				}
+			} else if g != nil || configured || !slices.Equal(set.Missing(), []string{name}) {
+				t.Errorf("without %s: %v, lacks %v", name, g, set.Missing())
+			}
+		}
+	}
+	// The template of WhatsApp, and the time that a gateway has.
+	_, g, _ := made(of("twilio", "AUTH_SMS_TWILIO_CONTENT_SID="+smstest.ContentSID, "AUTH_INTERNAL_HTTP_TIMEOUT=50ms"))
+	defer g.Close()
+	message.Channel = "whatsapp"
+	s.Behave(smstest.Always(smstest.Answer{Hang: true}))
+	if err := g.SendText(t.Context(), uuid.New(), message); err == nil {
+		t.Error("a gateway that says nothing is waited for")
+	}
+	_, g, _ = made(of("twilio", "AUTH_SMS_TWILIO_CONTENT_SID="+smstest.ContentSID))
+	defer g.Close()
+	s.Behave(nil)
+	if err := g.SendText(t.Context(), uuid.New(), message); err != nil {
+		t.Error(err)
+	}
+	if got := s.Taken(); got[len(got)-1].Form.Get("ContentSid") != smstest.ContentSID {
+		t.Errorf("%v", got[len(got)-1].Form)
+	}
+}
+
+// Each setting of captchas has its effect.
+func TestCaptcha_settings(t *testing.T) {
+	s := captchatest.Start(t)
+	verify := func(more ...string) error {
+		t.Helper()
+		_, l, _, mistakes := loadSettings(t, slices.Concat(strings.Fields(least), []string{
+			"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET=" + captchatest.Secret, "AUTH_SECURITY_CAPTCHA_URL=" + s.URL()}, more)...)
+		if len(mistakes) > 0 {
+			t.Fatal(mistakes)
+		}
+		if l.api.Captcha == nil {
+			return nil
+		}
+		defer l.api.Captcha.Close()
+		return l.api.Captcha.Verify(t.Context(), captchatest.Solved, "")
+	}
+	f := func(want string, more ...string) {
+		t.Helper()
+		got := ""
+		if err := verify(more...); err != nil {
+			got = err.Error()
+		}
+		if got != want && (want == "" || !strings.Contains(got, want)) {
+			t.Errorf("%v: %s, want %s", more, got, want)
+		}
+	}
+	f("")
+	f("captcha refused: invalid-input-secret", "AUTH_SECURITY_CAPTCHA_SECRET=other")
+	asked := len(s.Asked())
+	f("", "AUTH_SECURITY_CAPTCHA_ENABLED=false")
+	if len(s.Asked()) != asked {
+		t.Error("asked although it is off")
+	}
+	s.Say(&captchatest.Answer{Hang: true})
+	f("captcha: hcaptcha: ", "AUTH_SECURITY_CAPTCHA_TIMEOUT=50ms")
+	f("captcha: turnstile: ", "AUTH_SECURITY_CAPTCHA_TIMEOUT=50ms", "AUTH_SECURITY_CAPTCHA_PROVIDER=turnstile")
+	for provider, want := range map[string]string{"hcaptcha": "hcaptcha at https://hcaptcha.com/siteverify", "turnstile": "turnstile at https://challenges.cloudflare.com/turnstile/v0/siteverify"} {
+		_, l, _, _ := loadSettings(t, append(strings.Fields(least), "AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET=x", "AUTH_SECURITY_CAPTCHA_PROVIDER="+provider)...)
+		if got := l.api.Captcha.String(); got != want {
+			t.Error(got)
+		}
+	}
+}
+
+// The whole way of a number: no gateway, one by SIGHUP, a code that comes and signs in, another gateway, and
+// captchas before all of it.
+func TestSMSGateway(t *testing.T) {
+	t.Parallel()
+	gateway, captchas := smstest.Start(t), captchatest.Start(t)
+	dir := t.TempDir()
+	write := func(lines ...string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, ".env"), []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("AUTH_SMS_PROVIDER=twilio")
+	env := environment(testdb.Postgres(t), "AUTH_DEV_MAILBOX=false", "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_EXTERNAL_PHONE_ENABLED=true",
+		"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_TEMPLATE=Use {{ .Code }} now", "AUTH_SMS_TEST_OTP=4915100000007:424242")
+	d := launch(t, dir, env)
+	d.awaitReady(t)
+	d.log.await(t, "AUTH_SMS_PROVIDER=twilio needs AUTH_SMS_TWILIO_ACCOUNT_SID", nil)
+	const number = "4915112345678"
+	if a := d.want(t, 422, "POST", "/otp", "", `{"phone":"+`+number+`"}`); a.str("error_code") != "sms_send_failed" {
+		t.Error(a.text)
+	}
+	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915100000007"}`)
+	d.want(t, 200, "POST", "/verify", "", `{"type":"sms","phone":"+4915100000007","token":"424242"}`)
+
+	hups := 0
+	hup := func(lines ...string) {
+		t.Helper()
+		write(lines...)
+		hups++
+		if err := d.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the settings are read", func() bool { return strings.Count(d.log.text(), "SIGHUP: read the settings again") == hups })
+	}
+	signIn := func(by, channel, more string) {
+		t.Helper()
+		n := len(gateway.Taken())
+		d.want(t, 200, "POST", "/otp", "", `{"phone":"+`+number+`","channel":"`+channel+`"`+more+`}`)
+		eventually(t, "the SMS", func() bool { return len(gateway.Taken()) > n })
+		got := gateway.Taken()[n]
+		code := strings.TrimSuffix(strings.TrimPrefix(got.Text, "Use "), " now")
+		if got.Gateway != by || got.To != number || got.Channel != channel || len(code) != 6 {
+			t.Errorf("%+v", got)
+		}
+		if a := d.want(t, 200, "POST", "/verify", "", `{"type":"sms","phone":"+`+number+`","token":"`+code+`"}`); a.str("access_token") == "" {
+			t.Error(a.text)
+		}
+		for _, hidden := range append(smstest.Secrets(), code, number) {
+			if strings.Contains(d.log.text(), hidden) {
+				t.Errorf("the log holds %q", hidden)
+			}
+		}
+	}
+	hup(append(gateway.Environ(), "AUTH_SMS_PROVIDER=twilio")...)
+	signIn("twilio", "sms", "")
+	signIn("twilio", "whatsapp", "")
+	hup(append(gateway.Environ(), "AUTH_SMS_PROVIDER=messagebird")...)
+	signIn("messagebird", "sms", "")
+	if a := d.want(t, 400, "POST", "/otp", "", `{"phone":"+`+number+`","channel":"whatsapp"}`); a.str("error_code") != "validation_failed" {
+		t.Error(a.text)
+	}
+
+	hup(append(gateway.Environ(), "AUTH_SMS_PROVIDER=vonage", "AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET="+captchatest.Secret, "AUTH_SECURITY_CAPTCHA_URL="+captchas.URL())...)
+	if a := d.want(t, 400, "POST", "/otp", "", `{"phone":"+`+number+`"}`); a.str("error_code") != "captcha_failed" {
+		t.Error(a.text)
+	}
+	signIn("vonage", "sms", `,"gotrue_meta_security":{"captcha_token":"`+captchatest.Solved+`"}`)
+	if q := captchas.Asked(); len(q) != 1 || q[0].IP != "127.0.0.1" {
+		t.Errorf("%+v", q)
+	}
+	if text := d.log.text(); strings.Contains(text, captchatest.Secret) || strings.Contains(text, captchatest.Solved) ||
+		!strings.Contains(text, "the captcha provider is somewhere else than usual") || !strings.Contains(text, "the SMS gateway is somewhere else than usual") {
+		t.Error("the log")
+	}
+
+	// What auth check says: the gateway, what the captcha provider thinks of the secret, and what is missing.
+	for environ, want := range map[string][]string{
+		"AUTH_SMS_PROVIDER=vonage": {"ok    SMS gateway: vonage at " + gateway.URL(), "ok    captcha: hcaptcha at " + captchas.URL()},
+		"AUTH_SMS_PROVIDER=vonage AUTH_SMS_VONAGE_FROM= AUTH_SECURITY_CAPTCHA_SECRET=wrong": {"warn  AUTH_SMS_PROVIDER=vonage needs AUTH_SMS_VONAGE_FROM: ",
+			"FAIL  captcha: hcaptcha at " + captchas.URL() + ": hcaptcha does not know AUTH_SECURITY_CAPTCHA_SECRET: invalid-input-secret"},
+	} {
+		all := slices.Concat(env, gateway.Environ(), []string{"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET=" + captchatest.Secret, "AUTH_SECURITY_CAPTCHA_URL=" + captchas.URL()}, strings.Fields(environ))
+		_, stdout, stderr := command(t, all, "", "check")
+		for _, w := range want {
+			if !strings.Contains(stdout, w) {
+				t.Errorf("%s: no %q in\n%s\n%s", environ, w, stdout, stderr)
+			}
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package httpapi
+
+import (
+	"errors"
+	"strings"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/captcha"
+)
+
+// captcha lets in whoever has solved one, where they are demanded (auth-extended.md 7).
+func (s *Server) captcha(h handler) handler {
+	return func(c *call) error {
+		if err := s.askCaptcha(c); err != nil {
+			return err
+		}
+		return h(c)
+	}
+}
+
+// askCaptcha is nil when no captcha is demanded, this one was solved, or an administrator asks.
+func (s *Server) askCaptcha(c *call) error {
+	v := c.live.Captcha
+	if v == nil {
+		return nil
+	}
+	token, err := c.captchaToken()
+	if err != nil {
+		return err
+	}
+	if admin, err := s.accounts.IsAdmin(c.ctx(), c.bearer()); admin || err != nil {
+		return err
+	}
+	if token == "" {
+		return noCaptcha("no captcha_token found", nil)
+	}
+	err = v.Verify(c.ctx(), token, c.ip())
+	if err == nil {
+		return nil
+	}
+	refused, ok := errors.AsType[*captcha.Refused](err)
+	if !ok {
+		return &problem{status: 500, code: account.CodeUnexpectedFailure, msg: "captcha verification process failed", err: err}
+	}
+	if refused.Misconfigured() { // the visitor can do nothing about that
+		s.log.Error("the captcha provider refuses AUTH_SECURITY_CAPTCHA_SECRET: nobody gets in", "reasons", refused.Reasons())
+	}
+	return noCaptcha(refused.Reasons(), err)
+}
+
+func noCaptcha(why string, err error) *problem {
+	p := bad(400, account.CodeCaptchaFailed, "captcha protection: request disallowed ("+why+")")
+	p.err = err
+	return p
+}
+
+// captchaToken is the token in the body, which is kept for the handler: as the client library sends it, or
+// as the seed names it.
+func (c *call) captchaToken() (string, error) {
+	text, err := c.body()
+	if err != nil {
+		return "", err
+	}
+	var in struct {
+		Security struct {
+			Token string `json:"captcha_token"`
+		} `json:"gotrue_meta_security"`
+		Token string `json:"captcha_token"`
+	}
+	if err := decodeJSON(text, &in); err != nil {
+		return "", err
+	}
+	c.text = text
+	if t := strings.TrimSpace(in.Security.Token); t != "" {
+		return t, nil
+	}
+	return strings.TrimSpace(in.Token), nil
+}
