@@ -86,8 +86,8 @@ func TestREADME_routeColumns(t *testing.T) {
 		t.Fatal(err)
 	}
 	guards := map[string]string{"instant": "none", "s.open": "none", "s.limited": "none", "s.admin": "admin", "s.member": "user, not anonymous"}
-	for _, m := range regexp.MustCompile(`mux\.Handle\("([^"]+)", ([\w.]+)\((?:([\w.]+), )?s\.(\w+)\)\)`).FindAllStringSubmatch(string(source), -1) {
-		route, guard, before, handler := m[1], m[2], m[3], m[4]
+	for _, m := range regexp.MustCompile(`mux\.Handle\("([^"]+)", ([\w.]+)\((?:([\w.]+), )?(?:s\.(captcha)\()?s\.(\w+)\)+`).FindAllStringSubmatch(string(source), -1) {
+		route, guard, before, captcha, handler := m[1], m[2], m[3], m[4], m[5]
 		h, ok := methods[handler]
 		if !ok {
 			t.Fatalf("%s: no handler %s", route, handler)
@@ -95,6 +95,9 @@ func TestREADME_routeColumns(t *testing.T) {
 		name := guards[guard]
 		if guard == "s.user" {
 			name = map[string]string{"account.Full": "user", "account.ReadUser": "user, reading"}[before]
+		}
+		if captcha != "" {
+			name = captcha
 		}
 		all := limits(h, map[string]bool{})
 		if l := limitNames[before]; l != "" {
