@@ -228,8 +228,13 @@ func (s *Server) family() []int {
 	return slices.DeleteFunc(s.plan.family(s.dir), func(pid int) bool { return pid == first })
 }
 
-// Stop freezes the server (SIGSTOP): connections stay open, nothing is answered.
-func (s *Server) Stop() error { return s.signal(syscall.SIGSTOP) }
+// Stop freezes the server (SIGSTOP): connections stay open, nothing is answered once it returns.
+func (s *Server) Stop() error {
+	if err := s.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return awaitFrozen(append(s.family(), s.PID())...)
+}
 
 // Cont lets a stopped server go on (SIGCONT).
 func (s *Server) Cont() error { return s.signal(syscall.SIGCONT) }
