@@ -314,7 +314,7 @@ func TestSIGTERM_waitsForRequestsInFlight(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := p.Stop(10 * time.Second); err != nil {
+	if err := p.Stop(time.Minute); err != nil {
 		t.Errorf("stopping: %v", err)
 	}
 }
@@ -394,7 +394,7 @@ func TestSIGTERM_underLoad(t *testing.T) {
 		t.Errorf("/healthcheck while draining: %d, want 500", status)
 	}
 	wg.Wait()
-	if err := p.Stop(10 * time.Second); err != nil {
+	if err := p.Stop(time.Minute); err != nil {
 		t.Errorf("stopping: %v", err)
 	}
 }

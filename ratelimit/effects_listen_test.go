@@ -302,7 +302,7 @@ var _ = effect("DRAIN_DELAY", func(t *testing.T) {
 	}
 	<-p.Ended()
 	p = start(t, anyLimit, map[string]string{"DRAIN_DELAY": "10ms"})
-	if err := p.Stop(10 * time.Second); err != nil {
+	if err := p.Stop(time.Minute); err != nil {
 		t.Errorf("with a short delay: %v", err)
 	}
 })
@@ -323,7 +323,7 @@ var _ = effect("DRAIN_TIMEOUT", func(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.log.await(t, "calls were cut", nil)
-	if err := p.Stop(10 * time.Second); err != nil {
+	if err := p.Stop(time.Minute); err != nil {
 		t.Error(err)
 	}
 })

@@ -146,7 +146,7 @@ var _ = effect("DISABLE_STATS", func(t *testing.T) {
 	if _, body := get(t, p.debug+"/stats"); !strings.Contains(body, ruleHits+": 1") {
 		t.Error("not at /stats either")
 	}
-	if err := p.Stop(10 * time.Second); err != nil { // flushes once more
+	if err := p.Stop(time.Minute); err != nil { // flushes once more
 		t.Fatal(err)
 	}
 	if got := s.lines("tcp") + s.lines("udp") + p.stdout.text(); got != "" {
@@ -183,7 +183,7 @@ var _ = effect("STATS_FLUSH_INTERVAL", func(t *testing.T) {
 	if strings.Contains(s.lines("tcp"), ruleHits) {
 		t.Error("flushed before the interval was over")
 	}
-	p.Stop(10 * time.Second)
+	p.Stop(time.Minute)
 	s.awaitLine(t, "tcp", ruleHits+":1|c\n")
 })
 

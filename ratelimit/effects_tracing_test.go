@@ -56,7 +56,7 @@ var _ = effect("TRACING_ENABLED", func(t *testing.T) {
 	off := start(t, `[{key: k, @100/y}]`, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": c.HTTP, "OTEL_BSP_SCHEDULE_DELAY": "20"})
 	before := len(c.Spans())
 	decide1(t, off.dial(t), "k", "v")
-	if err := off.Stop(10 * time.Second); err != nil {
+	if err := off.Stop(time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(c.Spans()); n != before {

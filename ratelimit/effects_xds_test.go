@@ -123,7 +123,7 @@ var _ = effect("CONFIG_TYPE", func(t *testing.T) {
 
 	plane.Set("5")
 	eventually(t, "no limit any more", func() bool { return decide1(t, c, "k", "v").Statuses[0].CurrentLimit == nil })
-	if err := p.Stop(10 * time.Second); err != nil {
+	if err := p.Stop(time.Minute); err != nil {
 		t.Errorf("stopping: %v", err)
 	}
 })
@@ -133,7 +133,7 @@ func TestXDS_withoutServer(t *testing.T) {
 	t.Parallel()
 	p := launch(t, "", follow("127.0.0.1:1"))
 	p.log.await(t, "the control plane can't be reached", nil)
-	if err := p.Stop(10 * time.Second); err != nil {
+	if err := p.Stop(time.Minute); err != nil {
 		t.Errorf("stopping while it waits: %v", err)
 	}
 	plane := xdstest.New(t)
@@ -201,7 +201,7 @@ func TestXDS_grpcLog(t *testing.T) {
 	p := launch(t, "", follow(l.Addr().String()))
 	p.log.await(t, `"level":"warning","@message":"grpc: `, nil)
 	p.log.await(t, "the server wants fewer pings", nil)
-	if err := p.Stop(10 * time.Second); err != nil {
+	if err := p.Stop(time.Minute); err != nil {
 		t.Error(err)
 	}
 	for line := range strings.Lines(p.log.text()) {
