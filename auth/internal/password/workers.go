@@ -39,7 +39,8 @@ type Options struct {
 //
 // With Options.Child that is another process. A thread of low priority in this one would take the time from
 // nobody, but stop everybody: while the kernel has it wait, it keeps one of Go's processors, and whoever
-// stops the world or sweeps waits for it (GET /user under a flood: p50 15 ms, p99 300 to 400 ms; with a child p50 is what it is without the flood).
+// stops the world or sweeps waits for it (GET /user under a flood: p50 15 ms, p99 300 to 400 ms; with a
+// child p50 is what it is without the flood).
 //
 // Without, each worker is an OS thread that serves nothing else and ends with Close. argon2 computes in
 // goroutines of its own then, at normal priority, whose number stays bounded by workers times lanes.
