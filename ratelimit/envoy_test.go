@@ -446,7 +446,7 @@ func TestEnvoy_restart(t *testing.T) {
 	for i, host := range []string{"127.0.0.6", "127.0.0.7"} {
 		envs[i] = map[string]string{
 			"BACKEND_TYPE": "redis", "KVSTORE_URL": redis, "KVSTORE_TIMEOUT": "20s", "STORE_STALL": "20s",
-			"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "GRPC_HOST": host, "GRPC_PORT": freePort(t, host), "DRAIN_DELAY": "3s",
+			"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "GRPC_HOST": host, "GRPC_PORT": freePort(t, host), "DRAIN_DELAY": "2s",
 		}
 		daemons[i] = start(t, rules, envs[i])
 	}
