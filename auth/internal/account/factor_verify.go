@@ -183,7 +183,8 @@ func (v *answering) check(at store.Attempt) (step int64, reseal []byte, right bo
 	}
 	key, old, err := v.root.Open(secret.Factors, at.Secret, v.factor.ID[:])
 	if err != nil {
-		return 0, nil, false, fmt.Errorf("account: key of factor %s: %w", v.factor.ID, err)
+		return 0, nil, false, &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "The key of this factor cannot be read",
+			Err: fmt.Errorf("account: factor %s: %w", v.factor.ID, err)}
 	}
 	if old {
 		reseal = v.sealKey(v.factor.ID, key)
