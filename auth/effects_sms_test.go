@@ -137,7 +137,7 @@ func TestSMSGateway(t *testing.T) {
 	}
 	write("AUTH_SMS_PROVIDER=twilio")
 	env := environment(testdb.Postgres(t), "AUTH_DEV_MAILBOX=false", "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_EXTERNAL_PHONE_ENABLED=true",
-		"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_TEMPLATE=Use {{ .Code }} now", "AUTH_SMS_TEST_OTP=4915100000007:424242")
+		"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_RATE_LIMIT_SMS_PER_NUMBER=0", "AUTH_SMS_TEMPLATE=Use {{ .Code }} now", "AUTH_SMS_TEST_OTP=4915100000007:424242")
 	d := launch(t, dir, env)
 	d.awaitReady(t)
 	d.log.await(t, "AUTH_SMS_PROVIDER=twilio needs AUTH_SMS_TWILIO_ACCOUNT_SID", nil)
@@ -198,6 +198,31 @@ func TestSMSGateway(t *testing.T) {
 		!strings.Contains(text, "the captcha provider is somewhere else than usual") || !strings.Contains(text, "the SMS gateway is somewhere else than usual") {
 		t.Error("the log")
 	}
+
+	// A failure is the outbox's to show: for good, or to be tried again.
+	list := func() string {
+		t.Helper()
+		status, stdout, stderr := command(t, env, "", "mail", "list", "-n", "1")
+		if status != 0 {
+			t.Fatal(stdout, stderr)
+		}
+		return stdout
+	}
+	solved := `{"phone":"+` + number + `","captcha_token":"` + captchatest.Solved + `"}`
+	gateway.Behave(smstest.Always(smstest.Answer{Body: `{"messages":[{"status":"7","error-text":"` + number + ` is barred"}]}`}))
+	d.want(t, 200, "POST", "/otp", "", solved)
+	eventually(t, "it is given up", func() bool {
+		l := list()
+		return strings.Contains(l, "failed") && strings.Contains(l, "sms: vonage: <recipient> is barred (status: 7)")
+	})
+	gateway.Behave(smstest.Always(smstest.Answer{Body: `{"messages":[{"status":"1","error-text":"Throttled"}]}`}))
+	d.want(t, 200, "POST", "/otp", "", solved)
+	eventually(t, "it waits", func() bool {
+		l := list()
+		return strings.Contains(l, "pending") && strings.Contains(l, "sms: vonage: Throttled (status: 1)")
+	})
+	gateway.Behave(nil)
+	eventually(t, "it is sent", func() bool { return strings.Contains(list(), "sent") })
 
 	// What auth check says: the gateway, what the captcha provider thinks of the secret, and what is missing.
 	for environ, want := range map[string][]string{

@@ -31,7 +31,6 @@ type call struct {
 	cancel  context.CancelFunc // of the request's time, nil without a bound
 
 	query url.Values // parsed on first use
-	text  []byte     // the body, when a guard has read it
 
 	routed  bool // a route of ours has the request
 	status  int

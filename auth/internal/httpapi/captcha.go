@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"strings"
 
 	"gatehouse/auth/internal/account"
@@ -54,8 +56,8 @@ func noCaptcha(why string, err error) *problem {
 	return p
 }
 
-// captchaToken is the token in the body, which is kept for the handler: as the client library sends it, or
-// as the seed names it.
+// captchaToken is the token in the body, as the client library sends it or as the seed names it. The handler
+// gets the body once more.
 func (c *call) captchaToken() (string, error) {
 	text, err := c.body()
 	if err != nil {
@@ -70,7 +72,7 @@ func (c *call) captchaToken() (string, error) {
 	if err := decodeJSON(text, &in); err != nil {
 		return "", err
 	}
-	c.text = text
+	c.r.Body = io.NopCloser(bytes.NewReader(text))
 	if t := strings.TrimSpace(in.Security.Token); t != "" {
 		return t, nil
 	}

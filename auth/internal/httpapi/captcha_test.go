@@ -78,12 +78,17 @@ func TestCaptcha_where(t *testing.T) {
 		delete(demanded.body, "gotrue_meta_security")
 		a.do(demanded.route, demanded.body, a.service()).is(200, "*")
 	}
-	// Unknown grants and none: the captcha comes first.
-	for _, grant := range []string{"?grant_type=web3", "?grant_type=x", ""} {
+	// Unknown grants and none, and what is left out: the captcha comes first.
+	for _, grant := range []string{"?grant_type=x", ""} {
 		a.do("POST /token"+grant, m{}).refused(400, "captcha_failed", noToken)
 		a.do("POST /token"+grant, with(m{})).refused(400, "invalid_credentials", "unsupported_grant_type")
-		asked++
 	}
+	a.do("POST /token?grant_type=web3", m{}).refused(400, "captcha_failed", noToken)
+	a.do("POST /token?grant_type=web3", with(m{})).refused(422, "web3_provider_disabled", "*")
+	a.do("POST /sso", m{"domain": "example.org"}).refused(400, "captcha_failed", noToken)
+	a.do("POST /sso", with(m{"domain": "example.org"})).refused(404, "saml_provider_disabled", "*")
+	a.do("POST /sso", "{").refused(400, "bad_json", "*")
+	asked += 4
 	var again grantJSON
 	a.do("POST /token?grant_type=password", with(m{"email": "mia@example.org", "password": sesame})).json(&again)
 	asked++

@@ -18,11 +18,8 @@ import (
 // maxBody is the longest request body in bytes.
 const maxBody = 1 << 20
 
-// body reads the whole request body within the request's time. What a guard has read is there already.
+// body reads the whole request body within the request's time.
 func (c *call) body() (text []byte, err error) {
-	if c.text != nil {
-		return c.text, nil
-	}
 	tooLarge := bad(413, account.CodeRequestEntityTooLarge, fmt.Sprintf("Request body too large (max %d bytes)", maxBody))
 	if c.r.ContentLength > maxBody {
 		c.Header()["Connection"] = []string{"close"} // rather than read what nobody wants

@@ -17,15 +17,16 @@ func (s *Server) postToken(c *call) error {
 		return s.pkceGrant(c)
 	case "id_token":
 		return s.idTokenGrant(c)
-	case "web3":
-		return noWeb3 // disabled.go
 	}
 	// Those prove something that was got before; whoever may be guessing solves a captcha.
 	if err := s.askCaptcha(c); err != nil {
 		return err
 	}
-	if grant == "password" {
+	switch grant {
+	case "password":
 		return s.passwordGrant(c)
+	case "web3":
+		return noWeb3 // disabled.go
 	}
 	return bad(400, account.CodeInvalidCredentials, "unsupported_grant_type")
 }

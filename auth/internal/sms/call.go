@@ -105,6 +105,9 @@ func hide(words string, m mail.SMS, secrets []string) string {
 		words = strings.ReplaceAll(words, m.Text, "<text>")
 	}
 	words = hideDigits(words, m.To, "<recipient>")
+	if n := len(m.To); n > 9 {
+		words = hideDigits(words, m.To[n-7:], "<recipient>") // as it is written within the country
+	}
 	words = hideDigits(words, m.Token, "<code>")
 	words = strings.Join(strings.FieldsFunc(words, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 	if r := []rune(words); len(r) > 250 {

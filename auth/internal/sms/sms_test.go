@@ -211,7 +211,7 @@ func TestSend_hostile(t *testing.T) {
 func clean(t *testing.T, err error) {
 	t.Helper()
 	text := fmt.Sprint(err)
-	for _, s := range append(smstest.Secrets(), "987654", "4915112345678", "/Accounts/", url.QueryEscape(smstest.TextlocalKey)) {
+	for _, s := range append(smstest.Secrets(), "987654", "4915112345678", "2345678", "/Accounts/", url.QueryEscape(smstest.TextlocalKey)) {
 		if strings.Contains(text, s) {
 			t.Errorf("an error holds %q: %s", s, text)
 		}
@@ -227,7 +227,7 @@ func TestSend_secrets(t *testing.T) {
 	s := smstest.Start(t)
 	for i, name := range providers {
 		s.Behave(func(q smstest.Request) *smstest.Answer {
-			words, err := json.Marshal("no\r\n" + smstest.Secrets()[i] + q.Form.Encode() + " " + fmt.Sprint(q.Form) + " +49 (151) 123-456-78 98-76-54")
+			words, err := json.Marshal("no\r\n" + smstest.Secrets()[i] + q.Form.Encode() + " " + fmt.Sprint(q.Form) + " +49 (151) 123-456-78 01511/2345678 98-76-54")
 			if err != nil {
 				t.Error(err)
 			}
