@@ -7,7 +7,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
+	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/store/storetest"
 )
 
@@ -19,6 +21,8 @@ func TestStatements_perRequest(t *testing.T) {
 	signIn := func(into *grantJSON) {
 		a.do("POST /token?grant_type=password", map[string]any{"email": "mia@example.org", "password": sesame}).json(into)
 	}
+	e := a.enroll(g, "") // he has identities and a factor
+	g = a.verify(g, e)
 	n := 0
 	f := func(what string, want int64, request func()) {
 		t.Helper()
@@ -33,6 +37,10 @@ func TestStatements_perRequest(t *testing.T) {
 	f("GET /user without a good token", 0, func() { a.do("GET /user", nil, bearer("x")) })
 	f("password", 2, func() { signIn(&g) })
 	f("refresh", 1, func() {
+		a.do("POST /token?grant_type=refresh_token", map[string]any{"refresh_token": g.RefreshToken}).json(&g)
+	})
+	a.apply(func(s *account.Settings, _ *Settings) { s.Sessions.AllowLowAAL = time.Hour })
+	f("refresh of a session that is bounded below aal2", 1, func() {
 		a.do("POST /token?grant_type=refresh_token", map[string]any{"refresh_token": g.RefreshToken}).json(&g)
 	})
 	f("sign-up", 2, func() {

@@ -229,6 +229,42 @@ func TestStatements_parse(t *testing.T) {
 	}
 }
 
+// A database of before the factors is brought up with what is in it, and read by both programs: users without
+// factors, sessions at the level that they have.
+func TestMigrate_beforeFactors(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	db := open(t, testdb.Postgres(t), "auth_")
+	earlier := fstest.MapFS{}
+	files, err := migrations.FS.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if text, err := migrations.FS.ReadFile(f.Name()); err == nil && f.Name() < "00009" {
+			earlier[f.Name()] = &fstest.MapFile{Data: text}
+		}
+	}
+	if n, err := db.MigrateFS(ctx, earlier); n != 8 || err != nil {
+		t.Fatal(n, err)
+	}
+	u := addUser(t, db, "mia@example.org")
+	s := newSession(u, noon)
+	s.AAL = 2
+	send(t, db, func(b *store.Batch) { b.InsertSession(s) })
+	if n, err := db.Migrate(ctx); n < 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	got, v, err := db.Caller(ctx, u.ID, s.ID)
+	if err != nil || got.Email != u.Email || len(got.Identities) != 1 || got.Factors != nil || v.AAL != 2 {
+		t.Errorf("%+v, %+v, %v", got, v, err)
+	}
+	addFactor(t, db, u, store.FactorTOTP, "", noon)
+	if n, err := db.MigrateFS(ctx, earlier); n != 0 || err != nil { // the program of before goes on
+		t.Error(n, err)
+	}
+}
+
 // schemaOf lists every column, index and constraint.
 func schemaOf(t *testing.T, db *store.DB) (lines []string) {
 	t.Helper()

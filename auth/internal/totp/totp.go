@@ -11,7 +11,6 @@ import (
 	"crypto/subtle"
 	"encoding/base32"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -40,15 +39,6 @@ var base32Plain = base32.StdEncoding.WithPadding(base32.NoPadding)
 
 // Text is a key as people type it: Base32 in upper case without padding.
 func Text(key []byte) string { return base32Plain.EncodeToString(key) }
-
-// ParseText reads what Text wrote.
-func ParseText(text string) ([]byte, error) {
-	key, err := base32Plain.DecodeString(text)
-	if err != nil {
-		return nil, errors.New("totp: not a key in Base32")
-	}
-	return key, nil
-}
 
 // Step is the number of the step that a time lies in, counted from 1970.
 func Step(t time.Time) int64 { return t.Unix() / int64(Period/time.Second) }
