@@ -1,5 +1,5 @@
 // Package telemetry sets up the OpenTelemetry SDK as both daemons use it: spans that are sampled,
-// gathered and exported over OTLP, what the SDK has to say about itself in the daemon's log, and an
+// gathered and exported over OTLP, figures that are pushed likewise or shown to who asks, what the SDK has to say about itself in the daemon's log, and an
 // end in bounded time.
 //
 // A daemon with tracing on does this, and holds nil instead of a tracer with tracing off, so that its
@@ -53,6 +53,9 @@ type TracingOptions struct {
 	// SamplingRate is the share of traces that are recorded, 0 to 1, chosen by trace id. It decides
 	// where a trace begins here; a caller's choice is followed.
 	SamplingRate float64
+	// StandardSampler leaves the choice to OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG instead;
+	// without them every trace is recorded that begins here.
+	StandardSampler bool
 	// Resource describes the process, service.name above all. It wins over OTEL_SERVICE_NAME and
 	// OTEL_RESOURCE_ATTRIBUTES, and Default yields to them.
 	Resource, Default []attribute.KeyValue
@@ -83,21 +86,17 @@ func StartTracing(ctx context.Context, o TracingOptions) (*Tracing, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
-	res, err := describe(ctx, o)
+	res, err := describe(ctx, o.Resource, o.Default)
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
 	e := &exporter{out: out, log: o.Log, protocol: o.Protocol}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
-	return &Tracing{
-		Propagator: Propagator(),
-		exporter:   e,
-		provider: sdktrace.NewTracerProvider(
-			sdktrace.WithBatcher(e),
-			sdktrace.WithResource(res),
-			sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(o.SamplingRate))),
-		),
-	}, nil
+	with := []sdktrace.TracerProviderOption{sdktrace.WithBatcher(e), sdktrace.WithResource(res)}
+	if !o.StandardSampler {
+		with = append(with, sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(o.SamplingRate))))
+	}
+	return &Tracing{Propagator: Propagator(), exporter: e, provider: sdktrace.NewTracerProvider(with...)}, nil
 }
 
 // Propagator is what Tracing.Propagator holds.
@@ -132,9 +131,9 @@ func (t *Tracing) Stop(patience time.Duration) error {
 }
 
 // describe merges what is known of the process, the strongest last.
-func describe(ctx context.Context, o TracingOptions) (*resource.Resource, error) {
+func describe(ctx context.Context, sure, fallback []attribute.KeyValue) (*resource.Resource, error) {
 	return resource.New(ctx,
-		resource.WithTelemetrySDK(), resource.WithAttributes(o.Default...), resource.WithFromEnv(), resource.WithAttributes(o.Resource...))
+		resource.WithTelemetrySDK(), resource.WithAttributes(fallback...), resource.WithFromEnv(), resource.WithAttributes(sure...))
 }
 
 func newExporter(ctx context.Context, o TracingOptions) (sdktrace.SpanExporter, error) {

@@ -1,7 +1,7 @@
-// Package otlptest is an OTLP collector for tests: it takes spans over HTTP and gRPC, on free ports of
+// Package otlptest is an OTLP collector for tests: it takes spans and figures over HTTP and gRPC, on free ports of
 // loopback, and keeps them.
 //
-// It knows protobuf only (no JSON), and no metrics or logs.
+// It knows protobuf only (no JSON), and no logs.
 package otlptest
 
 import (
@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	metricscollector "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -33,8 +34,9 @@ type Collector struct {
 	HTTP, GRPC string
 
 	collector.UnimplementedTraceServiceServer
-	mu    sync.Mutex
-	spans []Span
+	mu     sync.Mutex
+	spans  []Span
+	points []Point
 }
 
 // Span is one span as it arrived. Ids are hexadecimal.
@@ -61,6 +63,7 @@ func Start(t testing.TB) *Collector {
 	}
 	g := grpc.NewServer()
 	collector.RegisterTraceServiceServer(g, c)
+	metricscollector.RegisterMetricsServiceServer(g, figures{c: c})
 	done := make(chan struct{})
 	go func() { defer close(done); g.Serve(l) }()
 	t.Cleanup(func() { g.Stop(); <-done })
@@ -80,8 +83,8 @@ func (c *Collector) Export(ctx context.Context, r *collector.ExportTraceServiceR
 }
 
 func (c *Collector) serveHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/x-protobuf" {
-		http.Error(w, "POST /v1/traces with application/x-protobuf", http.StatusNotFound)
+	if r.Method != http.MethodPost || r.URL.Path != "/v1/traces" && r.URL.Path != "/v1/metrics" || r.Header.Get("Content-Type") != "application/x-protobuf" {
+		http.Error(w, "POST /v1/traces or /v1/metrics with application/x-protobuf", http.StatusNotFound)
 		return
 	}
 	body := io.Reader(r.Body)
@@ -93,22 +96,31 @@ func (c *Collector) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		body = z
 	}
+	headers := map[string]string{}
+	for name, values := range r.Header {
+		headers[strings.ToLower(name)] = strings.Join(values, ",")
+	}
 	b, err := io.ReadAll(body)
-	var in collector.ExportTraceServiceRequest
-	if err == nil {
-		err = proto.Unmarshal(b, &in)
+	var answer proto.Message
+	if err == nil && r.URL.Path == "/v1/metrics" {
+		var in metricscollector.ExportMetricsServiceRequest
+		if err = proto.Unmarshal(b, &in); err == nil {
+			c.keepPoints(&in, headers, "http")
+		}
+		answer = &metricscollector.ExportMetricsServiceResponse{}
+	} else if err == nil {
+		var in collector.ExportTraceServiceRequest
+		if err = proto.Unmarshal(b, &in); err == nil {
+			c.keep(&in, headers, "http")
+		}
+		answer = &collector.ExportTraceServiceResponse{}
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	headers := map[string]string{}
-	for name, values := range r.Header {
-		headers[strings.ToLower(name)] = strings.Join(values, ",")
-	}
-	c.keep(&in, headers, "http")
 	w.Header().Set("Content-Type", "application/x-protobuf")
-	out, _ := proto.Marshal(&collector.ExportTraceServiceResponse{})
+	out, _ := proto.Marshal(answer)
 	w.Write(out)
 }
 

@@ -1,0 +1,152 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
+	"go.opentelemetry.io/otel/metric"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+)
+
+// MetricsOptions are a daemon's settings.
+type MetricsOptions struct {
+	// Protocol is http or grpc: figures are pushed over OTLP, every OTEL_METRIC_EXPORT_INTERVAL
+	// (60 s). "": nothing is pushed, Metrics is an http.Handler that shows them.
+	Protocol string
+	// Resource, Default, Headers and Log are as in TracingOptions.
+	Resource, Default []attribute.KeyValue
+	Headers           map[string]string
+	Log               *slog.Logger
+}
+
+// Metrics gathers figures, and sends them or shows them. All methods are safe for concurrent use.
+type Metrics struct {
+	provider *sdkmetric.MeterProvider
+	exporter *metricExporter         // nil: shown
+	reader   *sdkmetric.ManualReader // nil: sent
+	log      *slog.Logger
+}
+
+// StartMetrics sets the exporter up; it does not wait for a collector. An error means that the
+// environment or o is wrong.
+func StartMetrics(ctx context.Context, o MetricsOptions) (*Metrics, error) {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	res, err := describe(ctx, o.Resource, o.Default)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	m := &Metrics{log: o.Log}
+	with := []sdkmetric.Option{sdkmetric.WithResource(res)}
+	if o.Protocol == "" {
+		m.reader = sdkmetric.NewManualReader()
+		with = append(with, sdkmetric.WithReader(m.reader))
+	} else {
+		out, err := newMetricExporter(ctx, o)
+		if err != nil {
+			return nil, fmt.Errorf("metrics: %w", err)
+		}
+		m.exporter = &metricExporter{Exporter: out, log: o.Log, protocol: o.Protocol}
+		m.exporter.ctx, m.exporter.cancel = context.WithCancel(context.Background())
+		with = append(with, sdkmetric.WithReader(sdkmetric.NewPeriodicReader(m.exporter)))
+	}
+	m.provider = sdkmetric.NewMeterProvider(with...)
+	return m, nil
+}
+
+// Meter makes the instruments of one instrumentation scope.
+func (m *Metrics) Meter(scope string) metric.Meter { return m.provider.Meter(scope) }
+
+// ServeHTTP shows the figures in the text format of Prometheus (version 0.0.4), at any path that leads here.
+func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if m.reader == nil {
+		http.Error(w, "the figures are pushed", http.StatusNotFound)
+		return
+	}
+	var all metricdata.ResourceMetrics
+	if err := m.reader.Collect(r.Context(), &all); err != nil {
+		m.log.Warn("metrics: some figures could not be read", "error", err)
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	w.Write(appendExposition(nil, &all)) // an error means that nobody is there any more
+}
+
+// Stop sends the last figures and ends everything within the time given.
+func (m *Metrics) Stop(patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := m.provider.Shutdown(ctx)
+	if m.exporter == nil {
+		return err
+	}
+	m.exporter.cancel() // what still waits for the collector
+	if errors.Is(err, context.DeadlineExceeded) || err == nil && m.exporter.away.Load() {
+		return errors.New("metrics: the collector did not take the last figures")
+	}
+	return err
+}
+
+func newMetricExporter(ctx context.Context, o MetricsOptions) (sdkmetric.Exporter, error) {
+	local := !anySet("ENDPOINT", "METRICS_ENDPOINT", "INSECURE", "METRICS_INSECURE", "CERTIFICATE", "METRICS_CERTIFICATE")
+	switch o.Protocol {
+	case "http":
+		var with []otlpmetrichttp.Option
+		if local { // the specification's default; the SDK's own is https
+			with = append(with, otlpmetrichttp.WithEndpointURL("http://localhost:4318/v1/metrics"))
+		}
+		if o.Headers != nil {
+			with = append(with, otlpmetrichttp.WithHeaders(o.Headers))
+		}
+		return otlpmetrichttp.New(ctx, with...)
+	case "grpc":
+		var with []otlpmetricgrpc.Option
+		if local {
+			with = append(with, otlpmetricgrpc.WithEndpointURL("http://localhost:4317"))
+		}
+		if o.Headers != nil {
+			with = append(with, otlpmetricgrpc.WithHeaders(o.Headers))
+		}
+		return otlpmetricgrpc.New(ctx, with...)
+	}
+	return nil, fmt.Errorf("there is no protocol %q, only http and grpc", o.Protocol)
+}
+
+// metricExporter tells of an outage once, and lets go when Metrics stops.
+type metricExporter struct {
+	sdkmetric.Exporter
+	log      *slog.Logger
+	protocol string
+	ctx      context.Context // ends what is under way
+	cancel   context.CancelFunc
+	mu       sync.Mutex  // one export at a time, so that the lines below come in order
+	away     atomic.Bool // the last export was not taken
+}
+
+// Export implements sdkmetric.Exporter. It has dealt with every error itself; sums are cumulative, so
+// that an export that was lost costs a point and no count.
+func (e *metricExporter) Export(ctx context.Context, all *metricdata.ResourceMetrics) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.ctx, cancel)()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	err := e.Exporter.Export(ctx, all)
+	switch was := e.away.Swap(err != nil); {
+	case err != nil && !was:
+		e.log.Warn("metrics: the collector takes no figures", "protocol", e.protocol, "error", err)
+	case err == nil && was:
+		e.log.Info("metrics: the collector takes figures again")
+	}
+	return nil
+}
