@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/auth/internal/captcha/captchatest"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/shared/fakeidp"
 	"gatehouse/shared/localserver"
@@ -51,6 +52,12 @@ func TestClientLibrary(t *testing.T) {
 		"AUTH_RATE_LIMIT_HEADER=X-Client", "AUTH_RATE_LIMIT_TOKEN_REFRESH=3")
 	f("autoconfirm", "autoconfirm.mjs", "RS256", append(open, "AUTH_JWT_ALGORITHM=", "AUTH_MAILER_AUTOCONFIRM=true")...)
 	f("ES256", "claims.mjs", "ES256")
+	t.Run("captcha", func(t *testing.T) {
+		t.Parallel()
+		captchas := captchatest.Start(t)
+		runClient(t, node, modules, "captcha.mjs", "RS256", testdb.Postgres(t), nil, []string{"AUTH_JWT_ALGORITHM=", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true",
+			"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET=" + captchatest.Secret, "AUTH_SECURITY_CAPTCHA_URL=" + captchas.URL()})
+	})
 	t.Run("outage", func(t *testing.T) {
 		t.Parallel()
 		pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
@@ -109,6 +116,7 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 	cmd.Dir = dir
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "AUTH_URL=" + gateway.URL + "/auth/v1", "MAILBOX=" + d.mailbox, "IDP=" + gateway.URL + "/idp", "ALGORITHM=" + algorithm,
+		"CAPTCHA_SOLVED=" + captchatest.Solved,
 		"SERVICE_KEY=" + serviceKey("service_role"), "ANON_KEY=" + serviceKey("anon"),
 	}
 	var stdout, stderr bytes.Buffer
