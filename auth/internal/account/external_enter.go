@@ -37,11 +37,13 @@ type entry struct {
 	invite                []byte
 	linkUser, linkSession uuid.UUID
 
-	quota   *quota // of a confirmation, once it is known that one is needed
-	asked   string // the address that it goes to
-	lenient bool   // without it he is let in all the same
-	unsent  bool   // so none is written: another has just been, or the budget is used up
-	notices bool   // may be written
+	quota    *quota    // of a confirmation, once it is known that one is needed
+	asked    string    // the address that it goes to
+	lenient  bool      // without it he is let in all the same
+	newUser  uuid.UUID // the id of the user who was asked of; Nil: nobody was
+	admitted bool      // by the hook before a creation
+	unsent   bool      // so none is written: another has just been, or the budget is used up
+	notices  bool      // may be written
 
 	// What the transaction came to; set anew by each try.
 	open    opening
@@ -124,6 +126,11 @@ func (e *entry) attempt(ctx context.Context) error {
 	} else if err != nil {
 		e.quota, e.unsent = nil, true
 	}
+	if signIn && d.outcome == create {
+		if err := e.admit(ctx, d); err != nil {
+			return err
+		}
+	}
 	e.notices = e.mayNotify(ctx, e.s, e.s.Email.NotifyIdentityLinked && (d.outcome == link || !signIn))
 	return e.db.InTx(ctx, func(tx *store.Tx) error {
 		e.open, e.code, e.user, e.refusal, e.told, e.level, e.methods = opening{}, "", store.User{}, nil, 0, 0, nil
@@ -145,6 +152,24 @@ func (e *entry) attempt(ctx context.Context) error {
 		}
 		return e.enter(ctx, tx, d)
 	})
+}
+
+// admit asks the hook whether a newcomer may be created, once for all tries, before the transaction: the user
+// as far as it is known by then.
+func (e *entry) admit(ctx context.Context, d decision) error {
+	if e.admitted || e.s.Hooks.BeforeCreate == nil {
+		return nil
+	}
+	if e.newUser == uuid.Nil {
+		e.newUser = uuid.New()
+	}
+	u := e.s.externalUser(e.s.aud(e.c), e.profile.Provider, d.email, identityData(&e.profile, &e.mails, nil), e.now)
+	u.ID = e.newUser
+	if err := e.mayCreate(ctx, e.s, e.c, nil, u); err != nil {
+		return err
+	}
+	e.admitted = true
+	return nil
 }
 
 // maySend judges a confirmation that is to be written.
@@ -189,6 +214,7 @@ type arrival struct {
 	// identity is the one that he came by: known, or to be added.
 	identity store.Identity
 	known    bool
+	created  bool
 	data     json.RawMessage
 	patch    store.UserPatch
 	settlement
@@ -224,6 +250,9 @@ func (e *entry) enter(ctx context.Context, tx *store.Tx, d decision) error {
 	w.arrive()
 	if d.outcome == create {
 		w.old = e.s.externalUser(e.s.aud(e.c), e.profile.Provider, d.email, w.data, e.now)
+		if e.newUser != uuid.Nil {
+			w.old.ID = e.newUser
+		}
 		w.identity.UserID = w.old.ID
 	}
 	w.patch.ID = w.old.ID
@@ -351,6 +380,7 @@ func (w *arrival) insert() {
 	}
 	w.b.InsertUser(u)
 	w.b.InsertIdentity(w.identity)
+	w.created = true
 }
 
 // change brings a user up to date.
@@ -430,6 +460,9 @@ func (w *arrival) finish(ctx context.Context) error {
 	for _, m := range w.notice {
 		m.User = id
 		b.InsertMessage(m)
+	}
+	if w.created {
+		w.tell(b, w.s, w.c, true, id, w.now)
 	}
 	e.told = len(w.notice)
 	for _, a := range w.audits {

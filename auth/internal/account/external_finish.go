@@ -75,7 +75,7 @@ func (e *entry) finish(ctx context.Context, out External) (External, error) {
 		out.Code = e.code
 		return out, nil
 	}
-	g, err := e.grant(e.s, e.user, e.open.stored(), &e.open.first, e.now)
+	g, err := e.grantNew(ctx, e.s, e.c, e.user, &e.open, e.now)
 	if err != nil {
 		return out, err
 	}

@@ -65,7 +65,11 @@ func (a *Accounts) VerifyFactor(ctx context.Context, c Client, caller Caller, fa
 	}
 	a.wake()
 	a.notified(ctx, s, v.told)
-	return a.grant(s, v.user, v.session, &v.refresh, v.now)
+	made, err := a.customize(ctx, s, c, v.user, v.session, "", v.now)
+	if err != nil {
+		return Grant{}, err
+	}
+	return a.grant(s, v.user, v.session, &v.refresh, v.now, made)
 }
 
 // run judges and raises in one transaction; in two when somebody is asked in between, who must not be waited

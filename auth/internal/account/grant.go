@@ -61,9 +61,8 @@ func (o *opening) stored() store.Session {
 	return store.Session{ID: o.ID, UserID: o.User, CreatedAt: o.At, RefreshedAt: o.At, AAL: o.AAL, AMR: o.AMR, NotAfter: o.NotAfter}
 }
 
-// grant signs the access token of a session and writes down the refresh token. All claims come from
-// what the database says now; u has his factors.
-func (a *Accounts) grant(s *Settings, u store.User, v store.Session, r *token.Refresh, now time.Time) (Grant, error) {
+// claims are those of a session's access token; u has his factors.
+func (s *Settings) claims(u store.User, v store.Session, now time.Time) (token.Claims, error) {
 	expires := now.Add(s.AccessLife)
 	if box := v.CreatedAt.Add(s.Sessions.Timebox); s.Sessions.Timebox > 0 && box.Before(expires) {
 		expires = box
@@ -82,14 +81,35 @@ func (a *Accounts) grant(s *Settings, u store.User, v store.Session, r *token.Re
 		AAL: fmt.Sprintf("aal%d", v.AAL), SessionID: v.ID.String(), IsAnonymous: u.IsAnonymous,
 	}
 	if err := json.Unmarshal(v.AMR, &claims.AMR); err != nil {
-		return Grant{}, fmt.Errorf("account: amr of session %s: %w", v.ID, err)
+		return claims, fmt.Errorf("account: amr of session %s: %w", v.ID, err)
 	}
-	access, err := a.keys.Load().Sign(nil, &claims)
-	if err != nil {
-		return Grant{}, fmt.Errorf("account: sign: %w", err)
+	return claims, nil
+}
+
+// grant signs the access token of a session and writes down the refresh token. All claims come from
+// what the database says now, u with his factors, unless the hook of access tokens made them: made is nil
+// without it.
+func (a *Accounts) grant(s *Settings, u store.User, v store.Session, r *token.Refresh, now time.Time, made *customClaims) (Grant, error) {
+	var access []byte
+	var expires int64
+	if made != nil {
+		var err error
+		if access, err = a.keys.Load().SignPayload(nil, made.text); err != nil {
+			return Grant{}, fmt.Errorf("account: sign: %w", err)
+		}
+		expires = made.expires
+	} else {
+		claims, err := s.claims(u, v, now)
+		if err != nil {
+			return Grant{}, err
+		}
+		if access, err = a.keys.Load().Sign(nil, &claims); err != nil {
+			return Grant{}, fmt.Errorf("account: sign: %w", err)
+		}
+		expires = claims.ExpiresAt
 	}
 	return Grant{
 		AccessToken: string(access), RefreshToken: string(a.codec.Append(nil, r)),
-		ExpiresAt: time.Unix(claims.ExpiresAt, 0).UTC(), ExpiresIn: int(seconds), User: u, Session: v.ID,
+		ExpiresAt: time.Unix(expires, 0).UTC(), ExpiresIn: int(max(1, expires-now.Unix())), User: u, Session: v.ID,
 	}, nil
 }

@@ -17,12 +17,22 @@ const keepPending = 4
 // newcomer is somebody who asks for an account with an address. What he brings along, password and
 // data, hangs on the token that is sent to the address, and only what is confirmed becomes the account's.
 type newcomer struct {
-	aud, provider, who string // provider: email or phone
-	hash               string // "" without a password
+	id                 uuid.UUID // see newID
+	admitted           bool      // by the hook before a creation
+	aud, provider, who string    // provider: email or phone
+	hash               string    // "" without a password
 	data               json.RawMessage
 	challenge          Challenge
 	channel            string
 	identity           uuid.UUID // of the provider that told the address; Nil: nobody did
+}
+
+// newID is the id that he gets if he is new: the same at each try, since a hook may have been told it.
+func (n *newcomer) newID() uuid.UUID {
+	if n.id == uuid.Nil {
+		n.id = uuid.New()
+	}
+	return n.id
 }
 
 // standing is what an address is to a newcomer.
@@ -133,7 +143,7 @@ func (s *Settings) externalUser(aud, provider, email string, data json.RawMessag
 func (n *newcomer) enlist(b *store.Batch, s *Settings, st standing, known store.User, now time.Time) uuid.UUID {
 	switch st {
 	case fresh:
-		u := n.user(s, uuid.New(), false, nil, now)
+		u := n.user(s, n.newID(), false, nil, now)
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])
 		return u.ID

@@ -110,6 +110,11 @@ func (a *Accounts) sendOTP(ctx context.Context, s *Settings, c Client, n *newcom
 				}
 			}
 		}
+		if st == fresh && !hidden {
+			if err := a.mayCreate(ctx, s, c, n, n.user(s, n.newID(), autoconfirm, n.data, a.now())); err != nil {
+				return err
+			}
+		}
 		err = a.writeOTP(ctx, s, c, n, st, known, q, hidden, autoconfirm)
 		if isTaken(err) && !again {
 			continue
@@ -133,7 +138,7 @@ func (a *Accounts) writeOTP(ctx context.Context, s *Settings, c Client, n *newco
 	case signsUp:
 		id = n.enlist(b, s, st, known, now)
 	case st == fresh && !hidden: // confirmed at once; the link below lets him in
-		u := n.user(s, uuid.New(), true, n.data, now)
+		u := n.user(s, n.newID(), true, n.data, now)
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])
 		id = u.ID
@@ -158,6 +163,7 @@ func (a *Accounts) writeOTP(ctx context.Context, s *Settings, c Client, n *newco
 		return err
 	}
 	write(b, id, flow, l)
+	a.tell(b, s, c, st == fresh && !hidden, id, now)
 	note := store.Audit{At: now, Action: store.ActionUserRecoveryRequested, Actor: id, OnlyFor: id, IP: c.IP, Traits: traits("channel", n.channel)}
 	if signsUp {
 		note.Action, note.Traits = store.ActionUserConfirmationRequested, traits("provider", n.provider, "channel", n.channel)

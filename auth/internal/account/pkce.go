@@ -111,9 +111,12 @@ func (a *Accounts) ExchangeCode(ctx context.Context, c Client, code, verifier st
 		return Grant{}, refusal
 	}
 	a.crowdOut(ctx, s, u.ID, now)
-	g, err := a.grant(s, u, open.stored(), &open.first, now)
+	g, err := a.grantNew(ctx, s, c, u, &open, now)
+	if err != nil {
+		return Grant{}, err
+	}
 	a.giveTokens(&g, f)
-	return g, err
+	return g, nil
 }
 
 // whyNoSession tells a banned user from one who is gone.

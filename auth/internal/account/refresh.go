@@ -27,6 +27,10 @@ func (a *Accounts) Refresh(ctx context.Context, c Client, text string) (Grant, e
 	if !a.rotations.allow(r.Session, s.Sessions.RefreshBurst, now) {
 		return Grant{}, unavailable(errors.New("account: refresh: too many rotations of one session"), refreshRetry)
 	}
+	made, err := a.customizeRefresh(ctx, s, c, r.Session, now)
+	if err != nil {
+		return Grant{}, err
+	}
 	out, err := a.db.Refresh(ctx, store.Refresh{
 		Session: r.Session, SecretHash: r.SecretHash(), Counter: r.Counter, Now: now, UserAgent: c.UserAgent, IP: c.IP,
 		CreatedAfter: ago(now, s.Sessions.Timebox), ActiveAfter: ago(now, s.Sessions.Inactivity), LowAfter: ago(now, s.Sessions.AllowLowAAL), SinglePerUser: s.Sessions.SinglePerUser,
@@ -52,7 +56,7 @@ func (a *Accounts) Refresh(ctx context.Context, c Client, text string) (Grant, e
 		a.rotations.take(r.Session, s.Sessions.RefreshBurst, now)
 	}
 	r.Counter = out.Session.Counter
-	g, err := a.grant(s, out.User, out.Session, &r, now)
+	g, err := a.grant(s, out.User, out.Session, &r, now, made)
 	if err != nil {
 		return Grant{}, unavailable(err, refreshRetry)
 	}

@@ -33,6 +33,10 @@ type Refusal struct {
 	Msg  string // for people
 	// Err is for the log.
 	Err error
+	// Status is what a hook chose to answer with; 0: that of Kind.
+	Status int
+	// ByHook: a hook answered, and said no.
+	ByHook bool
 	// RetryAfter is when trying again makes sense, in whole seconds; 0: nobody knows, or never.
 	RetryAfter time.Duration
 	// Weak says why a password was refused.

@@ -38,6 +38,7 @@ type Settings struct {
 	External  ExternalSettings
 	Passwords PasswordSettings
 	Sessions  SessionSettings
+	Hooks     Hooks
 	Factors   FactorSettings
 }
 

@@ -45,6 +45,9 @@ func (a *Accounts) SignInPassword(ctx context.Context, c Client, p Password) (Gr
 	if err != nil {
 		return Grant{}, failure("check password", err)
 	}
+	if err := a.judgePassword(ctx, s, c, u.ID, right, now); err != nil {
+		return Grant{}, a.rejectedPassword(ctx, c, look, u, right, err, now)
+	}
 	if !right {
 		return Grant{}, a.failedPassword(ctx, c, look, now, u, "password")
 	}
@@ -71,7 +74,7 @@ func (a *Accounts) SignInPassword(ctx context.Context, c Client, p Password) (Gr
 		return Grant{}, failure("open session", err)
 	}
 	a.crowdOut(ctx, s, u.ID, now)
-	g, err := a.grant(s, u, open.stored(), &open.first, now)
+	g, err := a.grantNew(ctx, s, c, u, &open, now)
 	if s.Passwords.Policy != nil {
 		g.Weak = s.Passwords.Policy.Check(p.Password)
 	}

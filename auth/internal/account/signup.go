@@ -172,6 +172,10 @@ func (a *Accounts) signUpPending(ctx context.Context, s *Settings, c Client, n *
 		if err != nil {
 			return store.User{}, err
 		}
+		// Asked whoever has the address, or else a refusal would tell that nobody has it.
+		if err := a.mayCreate(ctx, s, c, n, n.user(s, n.newID(), false, n.data, a.now())); err != nil {
+			return store.User{}, err
+		}
 		if n.hash == "" {
 			if n.hash, err = a.passwords.Hash(ctx, text); err != nil {
 				return store.User{}, failure("hash password", err)
@@ -188,6 +192,7 @@ func (a *Accounts) signUpPending(ctx context.Context, s *Settings, c Client, n *
 		q.take(b, now, st != taken)
 		id := n.enlist(b, s, st, known, now)
 		write(b, id, flow, l)
+		a.tell(b, s, c, st == fresh, id, now)
 		b.Audit(n.note(c, st, known, id, now))
 		err = b.Send(ctx)
 		if isTaken(err) && !again {
@@ -272,11 +277,20 @@ func (a *Accounts) enter(ctx context.Context, s *Settings, c Client, n *newcomer
 	}
 	id := known.ID
 	if st == fresh {
-		id = uuid.New()
+		id = n.newID()
 	}
 	u := n.user(s, id, true, n.data, now)
 	u.PasswordHash, u.LastSignInAt = n.hash, now
+	if st == fresh {
+		if err := a.mayCreate(ctx, s, c, n, u); err != nil {
+			return Grant{}, err
+		}
+	}
 	open := s.open(c, id, methodPassword, now)
+	made, err := a.customize(ctx, s, c, u, open.stored(), "", now)
+	if err != nil {
+		return Grant{}, err
+	}
 	if st == fresh {
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])
@@ -288,6 +302,7 @@ func (a *Accounts) enter(ctx context.Context, s *Settings, c Client, n *newcomer
 	if st == pending {
 		b.DeleteTokens(id)
 	}
+	a.tell(b, s, c, st == fresh, id, now)
 	b.Audit(store.Audit{At: now, Action: store.ActionUserSignedUp, Actor: id, Session: open.ID, IP: c.IP, Traits: traits("provider", n.provider, "channel", n.channel)})
 	b.Audit(store.Audit{At: now, Action: store.ActionLogin, Actor: id, Session: open.ID, IP: c.IP, Traits: traits("provider", n.provider)})
 	if st == pending {
@@ -296,7 +311,10 @@ func (a *Accounts) enter(ctx context.Context, s *Settings, c Client, n *newcomer
 	if err := b.Send(ctx); err != nil {
 		return Grant{}, err
 	}
-	return a.grant(s, u, open.stored(), &open.first, now)
+	if s.Hooks.AfterCreate {
+		a.wake()
+	}
+	return a.grant(s, u, open.stored(), &open.first, now, made)
 }
 
 // confirmPatch makes an unconfirmed account what u is.
@@ -345,13 +363,24 @@ func (a *Accounts) SignUpAnonymous(ctx context.Context, c Client, data json.RawM
 	if len(data) > 0 {
 		u.UserMetadata = data
 	}
+	if err := a.mayCreate(ctx, s, c, nil, u); err != nil {
+		return Grant{}, err
+	}
 	open := s.open(c, u.ID, methodAnonymous, now)
+	made, err := a.customize(ctx, s, c, u, open.stored(), "", now)
+	if err != nil {
+		return Grant{}, err
+	}
 	b := a.db.Batch()
 	b.InsertUser(u)
 	b.InsertSession(open.NewSession)
+	a.tell(b, s, c, true, u.ID, now)
 	b.Audit(store.Audit{At: now, Action: store.ActionUserSignedUp, Actor: u.ID, Session: open.ID, IP: c.IP, Traits: traits("provider", "anonymous")})
 	if err := b.Send(ctx); err != nil {
 		return Grant{}, failure("sign up anonymously", err)
 	}
-	return a.grant(s, u, open.stored(), &open.first, now)
+	if s.Hooks.AfterCreate {
+		a.wake()
+	}
+	return a.grant(s, u, open.stored(), &open.first, now, made)
 }

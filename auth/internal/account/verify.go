@@ -152,10 +152,13 @@ func (a *Accounts) Verify(ctx context.Context, c Client, p Verify) (Verified, er
 		return out, nil
 	}
 	a.crowdOut(ctx, s, out.User.ID, now)
-	g, err := a.grant(s, out.User, v.open.stored(), &v.open.first, now)
+	g, err := a.grantNew(ctx, s, c, out.User, &v.open, now)
+	if err != nil {
+		return Verified{}, err
+	}
 	g.Type = out.Type
 	out.Grant = &g
-	return out, err
+	return out, nil
 }
 
 // taken tells an address that somebody took between the request for it and its proof.

@@ -60,6 +60,9 @@ func (c *call) problemOf(err error) *problem {
 		if int(r.Kind) < len(statusOf) && statusOf[r.Kind] != 0 {
 			p.status = statusOf[r.Kind]
 		}
+		if r.Status != 0 {
+			p.status = r.Status
+		}
 		if r.Weak != nil {
 			p.weak = r.Weak.Reasons
 		}

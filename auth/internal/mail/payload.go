@@ -31,6 +31,8 @@ const (
 const (
 	ChannelEmail = "email"
 	ChannelSMS   = "sms"
+	// ChannelHook is for what the operator's own code is told (package hook).
+	ChannelHook = "hook"
 )
 
 // Payload is what is known of a mail when it is ordered. It waits as JSON, sealed under the root key and

@@ -11,7 +11,7 @@ import (
 // Message is a mail or an SMS on its way.
 type Message struct {
 	ID uuid.UUID
-	// Channel is "email" or "sms"; Kind is the mail's or SMS's.
+	// Channel is "email", "sms" or "hook"; Kind is the mail's or SMS's.
 	Channel, Kind string
 	User          uuid.UUID
 	// Payload is sealed; nil once the message is done.

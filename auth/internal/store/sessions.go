@@ -78,6 +78,8 @@ const (
 	EndedClaimed = "claimed"
 	// EndedByFactor: it was below aal2 when a factor was verified in another one.
 	EndedByFactor = "mfa_verified"
+	// EndedByHook: the hook of access tokens gave none for it.
+	EndedByHook = "hook"
 	// EndedByVerdict: an answer to a challenge was rejected, right or wrong.
 	EndedByVerdict = "mfa_rejected"
 )

@@ -1,0 +1,210 @@
+package account
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// Hooks is where the operator's own code has a say (spec auth-extended 8.1); a nil one is off and costs
+// nothing. None is asked while a transaction is open. What they refuse they say with a Refusal; any other
+// error is our failure. See FactorSettings.Attempt for that of factors.
+type Hooks struct {
+	// BeforeCreate may refuse a newcomer, of whom nothing has been written yet. Not asked for those whom an
+	// administrator creates or invites.
+	BeforeCreate func(ctx context.Context, ip string, u store.User) error
+	// AfterCreate: a message of mail.ChannelHook, whose payload is a Created, is written with each such user.
+	AfterCreate bool
+	// Claims may replace the claims of an access token that is about to be signed.
+	Claims func(context.Context, ClaimsQuestion) (json.RawMessage, error)
+	// Password is told of each password that was tried for a user, and decides what comes of it.
+	Password func(context.Context, PasswordAttempt) (PasswordVerdict, error)
+}
+
+// KindAfterCreate is the kind of the message that tells of a new user.
+const KindAfterCreate = "after-user-created"
+
+// Created is that message's payload.
+type Created struct {
+	User uuid.UUID `json:"user"`
+	IP   string    `json:"ip,omitempty"`
+}
+
+// createdLife is for how long a new user is worth telling of.
+const createdLife = 24 * time.Hour
+
+// ClaimsQuestion are the claims that a token would have. Method is how the session was opened, or
+// token_refresh.
+type ClaimsQuestion struct {
+	User   uuid.UUID
+	Claims json.RawMessage
+	Method string
+	IP     string
+}
+
+// PasswordAttempt is a password that was found right or wrong.
+type PasswordAttempt struct {
+	User  uuid.UUID
+	Valid bool
+	IP    string
+}
+
+// PasswordVerdict is what is to come of it.
+type PasswordVerdict struct {
+	Reject bool
+	// SignOut ends all sessions of the user, with Reject only.
+	SignOut bool
+	Message string
+}
+
+// mayCreate asks whether a user may be created. A newcomer is asked for once, however often he is tried; nil
+// is nobody who could be tried again.
+func (a *Accounts) mayCreate(ctx context.Context, s *Settings, c Client, n *newcomer, u store.User) error {
+	if s.Hooks.BeforeCreate == nil || n != nil && n.admitted {
+		return nil
+	}
+	if err := s.Hooks.BeforeCreate(ctx, c.IP, u); err != nil {
+		return failure("hook before a creation", err)
+	}
+	if n != nil {
+		n.admitted = true
+	}
+	return nil
+}
+
+// tell adds the message about a new user. When nobody was created the same statement does nothing.
+func (a *Accounts) tell(b *store.Batch, s *Settings, c Client, created bool, id uuid.UUID, now time.Time) {
+	if !s.Hooks.AfterCreate {
+		return
+	}
+	if !created {
+		id = uuid.New()
+	}
+	m := a.message(mail.ChannelHook, KindAfterCreate, Created{User: id, IP: c.IP}, now, now.Add(createdLife))
+	m.User = id
+	b.InsertMessage(m)
+}
+
+// customClaims are those that a hook made.
+type customClaims struct {
+	text    []byte
+	expires int64 // Unix seconds
+}
+
+// methodRefresh is what a hook is told of a token that replaces another.
+const methodRefresh = "token_refresh"
+
+// customize asks the hook of access tokens for the claims of a session; nil when it is off. An empty method
+// is the session's newest.
+func (a *Accounts) customize(ctx context.Context, s *Settings, c Client, u store.User, v store.Session, method string, now time.Time) (*customClaims, error) {
+	if s.Hooks.Claims == nil {
+		return nil, nil
+	}
+	claims, err := s.claims(u, v, now)
+	if err != nil {
+		return nil, err
+	}
+	if method == "" && len(claims.AMR) > 0 {
+		method = claims.AMR[0].Method
+	}
+	text, err := claims.Text()
+	if err != nil {
+		return nil, fmt.Errorf("account: claims: %w", err)
+	}
+	made, err := s.Hooks.Claims(ctx, ClaimsQuestion{User: u.ID, Claims: text, Method: method, IP: c.IP})
+	if err != nil {
+		return nil, failure("hook of access tokens", err)
+	}
+	out, err := token.ParseCustom(string(made))
+	if err != nil {
+		return nil, &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "output claims do not conform to the expected schema", Err: err}
+	}
+	return &customClaims{text: made, expires: out.ExpiresAt}, nil
+}
+
+// grantNew is grant for a session that has just been stored. It ends when no token is given for it.
+func (a *Accounts) grantNew(ctx context.Context, s *Settings, c Client, u store.User, open *opening, now time.Time) (Grant, error) {
+	v := open.stored()
+	made, err := a.customize(ctx, s, c, u, v, "", now)
+	if err != nil {
+		b := a.db.Batch()
+		b.EndSessions(store.EndSessions{User: u.ID, Only: v.ID, Reason: store.EndedByHook, At: now})
+		if err := b.Send(context.WithoutCancel(ctx)); err != nil {
+			a.log.Warn("a session that got no token was not ended", "session", v.ID, "err", err)
+		}
+		return Grant{}, err
+	}
+	return a.grant(s, u, v, &open.first, now, made)
+}
+
+// customizeRefresh asks for the claims of a refreshed token before anything is rotated: a client whose hook is
+// away keeps his refresh token, and comes again. So whatever isn't a hook's own no is a 503.
+func (a *Accounts) customizeRefresh(ctx context.Context, s *Settings, c Client, session uuid.UUID, now time.Time) (*customClaims, error) {
+	if s.Hooks.Claims == nil {
+		return nil, nil
+	}
+	u, v, err := a.db.Refreshing(ctx, session)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, nil // and the refresh says so
+	case err != nil:
+		return nil, unavailable(err, refreshRetry)
+	case v.Ended() || !u.DeletedAt.IsZero() || u.BannedUntil.After(now):
+		return nil, nil // likewise
+	}
+	made, err := a.customize(ctx, s, c, u, v, methodRefresh, now)
+	if r, ok := errors.AsType[*Refusal](err); ok && r.Status >= 400 && r.Status < 500 && r.ByHook {
+		return nil, r
+	}
+	if err != nil {
+		return nil, unavailable(err, refreshRetry)
+	}
+	return made, nil
+}
+
+const rejectedPasswordMessage = "Further password verification attempts will be rejected."
+
+// judgePassword tells the hook of a password that was tried. A verdict against it is a Refusal.
+func (a *Accounts) judgePassword(ctx context.Context, s *Settings, c Client, user uuid.UUID, right bool, now time.Time) error {
+	if s.Hooks.Password == nil || user == uuid.Nil {
+		return nil
+	}
+	verdict, err := s.Hooks.Password(ctx, PasswordAttempt{User: user, Valid: right, IP: c.IP})
+	if err != nil || !verdict.Reject {
+		return err
+	}
+	if verdict.SignOut {
+		b := a.db.Batch()
+		b.EndSessions(store.EndSessions{User: user, Reason: store.EndedByVerdict, At: now})
+		if err := b.Send(ctx); err != nil {
+			return err
+		}
+	}
+	if verdict.Message == "" {
+		verdict.Message = rejectedPasswordMessage
+	}
+	return invalid(CodeInvalidCredentials, verdict.Message)
+}
+
+// rejectedPassword notes a try that the hook ended, and counts it if it was wrong.
+func (a *Accounts) rejectedPassword(ctx context.Context, c Client, look store.CredentialsFor, u store.User, right bool, why error, now time.Time) error {
+	r, ok := errors.AsType[*Refusal](why)
+	if !ok {
+		return failure("hook of passwords", why)
+	}
+	if right {
+		return a.rightButRefused(ctx, c, look, u, r, now)
+	}
+	if err := a.failedPassword(ctx, c, look, now, u, "password"); !errors.Is(err, errCredentials) {
+		return err
+	}
+	return r
+}

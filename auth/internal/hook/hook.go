@@ -1,0 +1,227 @@
+// Package hook asks the operator's own code at points of the flows (spec auth-extended 8.1): an HTTP
+// endpoint, whose questions are signed as Standard Webhooks are, or a PostgreSQL function.
+//
+// It knows how to ask and what an answer may look like, not when anything is asked. Nothing is asked while
+// a transaction is open. What a receiver says about a failure goes to the log; a client sees the fixed
+// texts of this package, or the message that the receiver wrote for him.
+package hook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/outward"
+)
+
+// Point is where a hook is asked. The text is the name in the metadata of its input.
+type Point string
+
+// The seven points.
+const (
+	SendSMS           Point = "send-sms"
+	SendEmail         Point = "send-email"
+	CustomAccessToken Point = "customize-access-token"
+	FactorAttempt     Point = "mfa-verification"
+	PasswordAttempt   Point = "password-verification"
+	BeforeUserCreated Point = "before-user-created"
+	AfterUserCreated  Point = "after-user-created"
+)
+
+// Limits of a call.
+const (
+	budget        = 5 * time.Second // of an HTTP call with all its attempts
+	pause         = 2 * time.Second // after an attempt that reached nobody
+	attempts      = 3
+	maxAnswer     = 200 << 10 // bytes
+	FunctionLimit = 2 * time.Second
+)
+
+// The codes of what may go wrong.
+const (
+	CodeTimeout           = "hook_timeout"
+	CodeTimeoutAfterRetry = "hook_timeout_after_retry"
+	CodeOverSize          = "hook_payload_over_size_limit"
+	CodeContentType       = "hook_payload_invalid_content_type"
+	CodeFailed            = "unexpected_failure"
+	// CodeRefused goes with a status other than 500 that the receiver chose.
+	CodeRefused = "hook_refused"
+)
+
+// Error is why a call has no answer that can be used. Status and Msg are for the client, Err for the log.
+type Error struct {
+	Status    int // 400 to 599
+	Code, Msg string
+	Err       error
+	// Refused: the receiver answered, and said no.
+	Refused bool
+}
+
+func (e *Error) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("%s: %s: %v", e.Code, e.Msg, e.Err)
+	}
+	return e.Code + ": " + e.Msg
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// ErrFunctionTime is what a Functions returns when a function took longer than FunctionLimit.
+var ErrFunctionTime = errors.New("the function took too long")
+
+// Functions calls a PostgreSQL function of one JSON parameter, within FunctionLimit, and returns its result
+// as JSON text; empty for void and null.
+type Functions func(ctx context.Context, schema, function string, input []byte) ([]byte, error)
+
+// Options are what a Set works with.
+type Options struct {
+	Functions Functions
+	Now       func() time.Time // nil: time.Now
+	// Pause replaces the pause between attempts in tests; 0: 2 s. Budget likewise; 0: 5 s.
+	Pause, Budget time.Duration
+}
+
+// Set are the hooks that are on. It never changes. A nil Set has none.
+type Set struct {
+	o       Options
+	targets map[Point]Target
+	clients outward.Clients
+}
+
+// NewSet makes one; nil when no hook is on.
+func NewSet(o Options, targets map[Point]Target) *Set {
+	if len(targets) == 0 {
+		return nil
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Pause <= 0 {
+		o.Pause = pause
+	}
+	if o.Budget <= 0 {
+		o.Budget = budget
+	}
+	s := &Set{o: o, targets: targets, clients: outward.New(outward.Options{Timeout: o.Budget, MaxBytes: maxAnswer})}
+	s.clients.Operator.CheckRedirect = noRedirect // a question is asked of the host that was configured
+	return s
+}
+
+// Close closes idle connections. Calls under way come to their end.
+func (s *Set) Close() {
+	if s != nil {
+		s.clients.CloseIdle()
+	}
+}
+
+// On says whether a point has a hook.
+func (s *Set) On(p Point) bool {
+	if s == nil {
+		return false
+	}
+	_, on := s.targets[p]
+	return on
+}
+
+// metadata is what every input has besides its own members.
+type metadata struct {
+	UUID string `json:"uuid"`
+	Time string `json:"time"` // RFC 3339
+	Name Point  `json:"name"`
+	IP   string `json:"ip_address"`
+}
+
+// Call asks the hook of a point. Input's members are the point's own; metadata is added. Output takes the
+// answer, if there is one; it may be nil. The error is an *Error.
+func (s *Set) Call(ctx context.Context, p Point, ip string, input map[string]any, output any) error {
+	t, on := s.targets[p]
+	if !on {
+		return nil
+	}
+	body := make(map[string]any, len(input)+1)
+	for name, v := range input {
+		body[name] = v
+	}
+	body["metadata"] = metadata{UUID: uuid.NewString(), Time: s.o.Now().UTC().Format(time.RFC3339), Name: p, IP: ip}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return failed("Error invoking hook", err)
+	}
+	var answer []byte
+	if t.function != "" {
+		answer, err = s.ask(ctx, t, text)
+	} else {
+		answer, err = s.post(ctx, t, text)
+	}
+	if err != nil {
+		return fmt.Errorf("hook %s: %w", p, err)
+	}
+	if err := refusal(answer); err != nil {
+		return fmt.Errorf("hook %s: %w", p, err)
+	}
+	if output != nil && len(answer) > 0 {
+		if err := json.Unmarshal(answer, output); err != nil {
+			return fmt.Errorf("hook %s: %w", p, failed("Error unmarshaling hook output", err))
+		}
+	}
+	return nil
+}
+
+// refusal is the answer's {"error": {"http_code", "message"}}, if its message says anything. A code that is
+// none of an error counts as 500.
+func refusal(answer []byte) error {
+	var a struct {
+		Error struct {
+			Status  json.Number `json:"http_code"`
+			Message string      `json:"message"`
+		} `json:"error"`
+	}
+	if len(answer) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(answer, &a); err != nil {
+		return failed("Error unmarshaling hook output", err)
+	}
+	if a.Error.Message == "" {
+		return nil
+	}
+	e := &Error{Status: 500, Code: CodeFailed, Msg: a.Error.Message, Refused: true}
+	if n, err := a.Error.Status.Int64(); err == nil && n >= 400 && n <= 599 {
+		e.Status = int(n)
+	}
+	if e.Status < 500 {
+		e.Code = CodeRefused
+	}
+	return e
+}
+
+func failed(msg string, err error) *Error {
+	return &Error{Status: 500, Code: CodeFailed, Msg: msg, Err: err}
+}
+
+// ask calls a function of the database.
+func (s *Set) ask(ctx context.Context, t Target, body []byte) ([]byte, error) {
+	out, err := s.o.Functions(ctx, t.schema, t.function, body)
+	switch {
+	case errors.Is(err, ErrFunctionTime):
+		return nil, timeout(FunctionLimit, err)
+	case err != nil:
+		return nil, failed("Error invoking hook", err)
+	case len(out) > maxAnswer:
+		return nil, overSize()
+	}
+	return out, nil
+}
+
+func timeout(after time.Duration, err error) *Error {
+	return &Error{Status: 422, Code: CodeTimeout, Err: err,
+		Msg: fmt.Sprintf("Failed to reach hook within maximum time of %f seconds", after.Seconds())}
+}
+
+func overSize() *Error {
+	return &Error{Status: 422, Code: CodeOverSize, Msg: fmt.Sprintf("Payload size exceeds size limit of %d bytes", maxAnswer)}
+}

@@ -1,0 +1,122 @@
+package hook
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/outward"
+)
+
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// sign is the header webhook-signature: one signature for each secret, with a space between (Standard
+// Webhooks, "Signature scheme").
+func sign(secrets [][]byte, id string, at time.Time, body []byte) string {
+	all := make([]string, len(secrets))
+	for i, key := range secrets {
+		mac := hmac.New(sha256.New, key)
+		io.WriteString(mac, id+"."+strconv.FormatInt(at.Unix(), 10)+".")
+		mac.Write(body)
+		all[i] = "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+	}
+	return strings.Join(all, " ")
+}
+
+// errAgain: the receiver asks to be asked once more.
+var errAgain = errors.New("asked to come again")
+
+// post asks an HTTP endpoint, up to three times in five seconds. Each attempt has an id of its own.
+func (s *Set) post(ctx context.Context, t Target, body []byte) ([]byte, error) {
+	within, cancel := context.WithTimeout(ctx, s.o.Budget)
+	defer cancel()
+	for i := 1; ; i++ {
+		out, err := s.attempt(within, t, body)
+		var e *Error
+		switch {
+		case err == nil:
+			return out, nil
+		case errors.As(err, &e):
+			return nil, err
+		case within.Err() != nil || timedOut(err):
+			return nil, timeout(s.o.Budget, err)
+		case i == attempts:
+			return nil, &Error{Status: 422, Code: CodeTimeoutAfterRetry, Msg: "Failed to reach hook after maximum retries", Err: err}
+		case errors.Is(err, errAgain):
+			continue
+		}
+		select {
+		case <-time.After(s.o.Pause):
+		case <-within.Done():
+			return nil, timeout(s.o.Budget, err)
+		}
+	}
+}
+
+func timedOut(err error) bool {
+	var t interface{ Timeout() bool }
+	return errors.As(err, &t) && t.Timeout()
+}
+
+// attempt asks once. An error that is no *Error may pass.
+func (s *Set) attempt(ctx context.Context, t Target, body []byte) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url, bytes.NewReader(body))
+	if err != nil {
+		return nil, failed("Error invoking hook", errors.New("the request cannot be made"))
+	}
+	id, now := uuid.NewString(), s.o.Now()
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json")
+	r.Header.Set("webhook-id", id)
+	r.Header.Set("webhook-timestamp", strconv.FormatInt(now.Unix(), 10))
+	r.Header.Set("webhook-signature", sign(t.secrets, id, now, body))
+	resp, err := s.clients.Operator.Do(r)
+	switch {
+	case errors.Is(err, outward.ErrTooLarge):
+		return nil, overSize()
+	case err != nil:
+		return nil, err
+	}
+	defer resp.Body.Close()
+	return read(resp)
+}
+
+// read judges an answer.
+func read(resp *http.Response) ([]byte, error) {
+	switch resp.StatusCode {
+	case http.StatusNoContent:
+		return nil, nil
+	case http.StatusOK, http.StatusAccepted:
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		if resp.Header.Get("Retry-After") != "" {
+			return nil, fmt.Errorf("%w (status %d)", errAgain, resp.StatusCode)
+		}
+		return nil, failed("Service currently unavailable due to hook", fmt.Errorf("status %d", resp.StatusCode))
+	case http.StatusBadRequest:
+		return nil, failed("Invalid payload sent to hook", nil)
+	case http.StatusUnauthorized:
+		return nil, failed("Hook requires authorization token", nil)
+	default:
+		return nil, failed(fmt.Sprintf("Unexpected status code returned from hook: %d", resp.StatusCode), nil)
+	}
+	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return nil, &Error{Status: 400, Code: CodeContentType, Msg: "Invalid JSON response. Expected content-type application/json"}
+	}
+	out, err := io.ReadAll(resp.Body)
+	if errors.Is(err, outward.ErrTooLarge) {
+		return nil, overSize()
+	}
+	return out, err
+}

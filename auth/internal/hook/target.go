@@ -1,0 +1,92 @@
+package hook
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Target is who is asked, and with which secrets a question is signed.
+type Target struct {
+	url              string // "": a function
+	schema, function string
+	secrets          [][]byte
+}
+
+// clearHosts may be asked over http.
+var clearHosts = []string{"localhost", "127.0.0.1", "::1", "host.docker.internal"}
+
+var name = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+
+// ParseURI reads where a hook is: https://…, http://… on this machine, or pg-functions://any/schema/function.
+// The error doesn't quote the text, which may hold a password.
+func ParseURI(text string) (Target, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return Target{}, errors.New("is no URL")
+	}
+	switch u.Scheme {
+	case "https":
+	case "http":
+		if !slices.Contains(clearHosts, strings.ToLower(u.Hostname())) {
+			return Target{}, fmt.Errorf("http:// is for %s; elsewhere https://", strings.Join(clearHosts, ", "))
+		}
+	case "pg-functions":
+		return parseFunction(u)
+	default:
+		return Target{}, errors.New("must begin with https://, http:// or pg-functions://")
+	}
+	if u.Hostname() == "" {
+		return Target{}, errors.New("names no host")
+	}
+	u.Fragment = ""
+	return Target{url: u.String()}, nil
+}
+
+func parseFunction(u *url.URL) (Target, error) {
+	parts := strings.Split(u.Path, "/")
+	if u.Host == "" || len(parts) != 3 || parts[0] != "" || u.RawQuery != "" || u.Fragment != "" {
+		return Target{}, errors.New("must be pg-functions://postgres/schema/function")
+	}
+	for i, what := range []string{"schema", "function"} {
+		if !name.MatchString(parts[i+1]) {
+			return Target{}, fmt.Errorf("the %s's name must be a letter or underscore, then up to 62 letters, digits and underscores", what)
+		}
+	}
+	return Target{schema: parts[1], function: parts[2]}, nil
+}
+
+// Function says whether the target is a PostgreSQL function, which needs no secrets.
+func (t Target) Function() bool { return t.function != "" }
+
+var (
+	errSecret     = errors.New("wants v1,whsec_ and 32 to 88 characters of base64; several are separated by |")
+	errAsymmetric = errors.New("an asymmetric secret (v1a,…) cannot sign here: use v1,whsec_…")
+)
+
+// WithSecrets adds the secrets of a question's signatures, separated by |. The error doesn't quote them.
+func (t Target) WithSecrets(text string) (Target, error) {
+	t.secrets = nil
+	for one := range strings.SplitSeq(text, "|") {
+		one = strings.TrimSpace(one)
+		if strings.HasPrefix(one, "v1a,") {
+			return t, errAsymmetric
+		}
+		coded, ok := strings.CutPrefix(one, "v1,whsec_")
+		if !ok || len(coded) < 32 || len(coded) > 88 {
+			return t, errSecret
+		}
+		key, err := base64.StdEncoding.DecodeString(coded)
+		if err != nil {
+			if key, err = base64.RawStdEncoding.DecodeString(coded); err != nil {
+				return t, errSecret
+			}
+		}
+		t.secrets = append(t.secrets, key)
+	}
+	return t, nil
+}
