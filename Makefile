@@ -6,7 +6,7 @@ export REQUIRE_SERVERS ?= 1
 FUZZTIME ?= 20s
 # Flags of the bench program, for example BENCHFLAGS=-short; `.run/bench -h` lists them.
 BENCHFLAGS ?=
-# Flags of the program that starts the daemon for `make load`; LOADFLAGS='-delay 100ms' must fail.
+# Flags of the program that starts the daemons for `make load`, such as -delay 100ms.
 LOADFLAGS ?=
 
 daemons := $(patsubst %/main.go,%,$(wildcard auth/main.go ratelimit/main.go))
@@ -17,7 +17,7 @@ buildvcs := $(shell git status >/dev/null 2>&1 && echo auto || echo false)
 # Modules linked into a daemon, one a line, without our own.
 linked = CGO_ENABLED=0 go list $(tags) -deps -f '{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}' ./$(1) | LC_ALL=C sort -u
 
-.PHONY: build run test test-short check deps bench load fuzz
+.PHONY: build run test test-short check deps bench load load-late fuzz
 
 build: # static and stripped bin/<daemon>; version and commit come from the build info
 	CGO_ENABLED=0 go build -buildvcs=$(buildvcs) $(tags) -trimpath -ldflags='-s -w' -o bin/ $(addprefix ./,$(daemons))
@@ -51,10 +51,14 @@ bench: build # Go benchmarks, then whole daemons against their budgets; under 10
 	@go build -o .run/bench ./bench
 	@exec .run/bench $(BENCHFLAGS)
 
-load: build # k6 scripts against a daemon of their own; under two minutes once k6 is compiled
-	@.ci/need initdb
+load: build # k6 scripts against daemons of their own; under two minutes once k6 is compiled
+	@.ci/need initdb redis-server
 	@go build -o .run/bench ./bench
-	@exec .run/bench with-auth $(LOADFLAGS) loadtest/run auth
+	@.run/bench with-auth $(LOADFLAGS) loadtest/run auth
+	@exec .run/bench with-ratelimit $(LOADFLAGS) loadtest/run ratelimit
+
+load-late: # the same scripts against daemons that answer 100 ms late: each must find its limits crossed
+	@EXPECT=99 $(MAKE) load LOADFLAGS='-delay 100ms'
 
 fuzz: # each fuzz target for FUZZTIME
 	@.ci/fuzz $(FUZZTIME)

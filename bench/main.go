@@ -41,6 +41,8 @@ func run(ctx context.Context, args []string) error {
 			return runHTTPLoad(args[1:])
 		case "with-auth":
 			return runWithAuth(ctx, args[1:])
+		case "with-ratelimit":
+			return runWithRatelimit(ctx, args[1:])
 		}
 	}
 	return runSuite(ctx, args, os.Stdout)

@@ -24,6 +24,7 @@ import (
 type target struct {
 	name    string
 	addr    string // its gRPC listener
+	http    string // the daemon's HTTP listener
 	debug   string // its debug listener, "" for a yardstick
 	process *child.Process
 	stores  []*localserver.Server // the servers that count; none when it counts in process or not at all
@@ -137,7 +138,7 @@ func (l *lab) ratelimit(name string, rules []byte, store *localserver.Server, se
 	if err != nil {
 		return nil, err
 	}
-	t.addr, t.debug = "127.0.0.1:"+ports[0], "127.0.0.1:"+ports[2]
+	t.addr, t.http, t.debug = "127.0.0.1:"+ports[0], "127.0.0.1:"+ports[1], "127.0.0.1:"+ports[2]
 
 	log, err := os.OpenFile(filepath.Join(home, "log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
 	if err != nil {
