@@ -446,6 +446,12 @@ func TestConfig_live(t *testing.T) {
 			f.TOTP == account.FactorSwitches{Enroll: true, Verify: true} && f.Phone == account.FactorSwitches{} && f.MaxEnrolled == 10 &&
 			f.MaxVerified == 10 && f.PhoneInterval == time.Minute && s.Sessions.AllowLowAAL == 0 && s.External.LinkingAAL2
 	})
+	f("AUTH_MFA_MAX_ENROLLED_FACTORS=3 AUTH_MFA_MAX_VERIFIED_FACTORS=2 AUTH_MFA_PHONE_OTP_LENGTH=8 AUTH_SESSIONS_ALLOW_LOW_AAL=5m AUTH_SECURITY_LINKING_REQUIRE_AAL2=0", func(s account.Settings) bool {
+		return s.Factors.MaxEnrolled == 3 && s.Factors.MaxVerified == 2 && s.Factors.OTPLength == 8 && s.Sessions.AllowLowAAL == 5*time.Minute && !s.External.LinkingAAL2
+	})
+	if _, l, _, _ := loadSettings(t, leastBut("AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY", "7")...); l.api.Limits.Factors != 7 {
+		t.Errorf("%+v", l.api.Limits)
+	}
 	f("AUTH_MFA_TOTP_ENROLL_ENABLED=0 AUTH_MFA_PHONE_VERIFY_ENABLED=1 AUTH_MFA_CHALLENGE_EXPIRY_DURATION=10m AUTH_MFA_FACTOR_EXPIRY_DURATION=20m AUTH_MFA_PHONE_MAX_FREQUENCY=5", func(s account.Settings) bool {
 		f := s.Factors
 		return f.ChallengeLife == 10*time.Minute && f.UnverifiedLife == 20*time.Minute && f.PhoneInterval == 5*time.Second &&

@@ -13,6 +13,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
 	"gatehouse/auth/internal/totp"
+	"gatehouse/shared/fakeidp"
 )
 
 // Every refusal of an enrolment (auth-extended.md 5.5), and what is judged before what.
@@ -324,4 +325,24 @@ func TestFactors_verdict(t *testing.T) {
 	verdict.Message = ""
 	low = a.signIn("mia@example.org")
 	a.answerTo(low, e.ID, a.challenge(low, e.ID).ID, "0").refused(403, "mfa_verification_rejected", "Further MFA verification attempts will be rejected.")
+}
+
+// A session that has lost its level while its browser was away at a provider links nothing.
+func TestFactors_levelLostMeanwhile(t *testing.T) {
+	a := openAbroad(t, func(s *account.Settings, _ *Settings) { s.External.LinkingAAL2 = true })
+	a.idp.SetUser(person("1", "else@example.org"))
+	mia := a.member("mia@example.org")
+	e := a.enroll(mia, "app")
+	mia = a.verify(mia, e)
+	other := a.verify(a.api.signIn("mia@example.org"), e)
+	p := a.enrollPhone(other, "phone", "4915112345678")
+	a.answerTo(other, p.ID, a.challenge(other, p.ID).ID, a.newest("4915112345678").Code).json(&other)
+	github, apple := a.visit(a.linkURL(mia, "provider=github")), a.visit(a.linkURL(mia, "provider=apple"))
+	a.do("DELETE /factors/"+e.ID, nil, bearer(other.AccessToken)).is(200, "*")
+	for _, back := range []fakeidp.Callback{github, apple} { // by GET and by POST
+		a.callback(back).out("access_denied", "insufficient_aal", "AAL2 session is required to link or unlink an identity when MFA is enabled.")
+	}
+	if n := len(a.api.user(mia).Identities); n != 1 {
+		t.Errorf("%d identities", n)
+	}
 }
