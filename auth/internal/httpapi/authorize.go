@@ -78,14 +78,18 @@ func (c *call) cookieName(name string) string {
 
 // setStateCookie marks the browser that begins, so that nobody else's can be made to finish
 // (auth-extended.md 11.3). A POST from the provider's page brings only a cookie with SameSite=None, which
-// browsers want Secure; they take that from http://localhost too.
+// browsers want Secure. Behind http, which is for development, a Secure cookie would be lost: there it says
+// nothing of either, and comes along from another port of the same host as from anywhere shortly after.
 func (c *call) setStateCookie(s account.ExternalStarted) {
 	k := &http.Cookie{
 		Name: c.cookieName(s.CookieName), Value: s.CookieValue, Path: "/", MaxAge: int(s.Life / time.Second),
 		HttpOnly: true, Secure: c.secure(), SameSite: http.SameSiteLaxMode,
 	}
-	if s.CrossSite {
-		k.SameSite, k.Secure = http.SameSiteNoneMode, true
+	switch {
+	case s.CrossSite && k.Secure:
+		k.SameSite = http.SameSiteNoneMode
+	case s.CrossSite:
+		k.SameSite = 0 // not said
 	}
 	http.SetCookie(c.ResponseWriter, k)
 }

@@ -528,6 +528,11 @@ func TestCallback_boundToTheBrowser(t *testing.T) {
 	}
 	b = a.authorize("provider=github")
 	a.callback(b.back, b.cookies...).in()
+	// Nor would a client bring a Secure cookie back.
+	k = a.do("GET /authorize?provider=apple", nil).Cookies()[0]
+	if k.SameSite != 0 || k.Secure {
+		t.Errorf("%+v", k)
+	}
 	a.apply(func(_ *account.Settings, s *Settings) { s.ExternalURL = externalURL })
 	// For clients without cookies.
 	b = a.authorize("provider=github")
