@@ -239,3 +239,90 @@ func TestSMSGateway(t *testing.T) {
 		}
 	}
 }
+
+// What the other settings of SMS do, each put in force by SIGHUP alone.
+func TestSMS_effects(t *testing.T) {
+	t.Parallel()
+	gateway, database, dir := smstest.Start(t), testdb.Postgres(t), t.TempDir()
+	write := func(lines ...string) {
+		t.Helper()
+		all := slices.Concat(gateway.Environ(), []string{"AUTH_SMS_PROVIDER=textlocal"}, lines)
+		if err := os.WriteFile(filepath.Join(dir, ".env"), []byte(strings.Join(all, "\n")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write()
+	d := launch(t, dir, environment(database, "AUTH_DEV_MAILBOX=false", "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_EXTERNAL_PHONE_ENABLED=true"))
+	d.awaitReady(t)
+	hups := 0
+	hup := func(lines ...string) {
+		t.Helper()
+		write(lines...)
+		hups++
+		if err := d.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the settings are read", func() bool { return strings.Count(d.log.text(), "SIGHUP: read the settings again") == hups })
+	}
+	otp := func(status int, number string) answer {
+		t.Helper()
+		return d.want(t, status, "POST", "/otp", "", `{"phone":"+`+number+`"}`)
+	}
+	sms := func(number string) string {
+		t.Helper()
+		n := len(gateway.Taken())
+		otp(200, number)
+		eventually(t, "the SMS", func() bool { return len(gateway.Taken()) > n })
+		if got := gateway.Taken()[n]; got.To == number {
+			return got.Text
+		}
+		t.Fatalf("%+v", gateway.Taken())
+		return ""
+	}
+
+	if text := sms("4915100000001"); len(text) != len("Your code is 123456") || !strings.HasPrefix(text, "Your code is ") {
+		t.Errorf("the default text: %q", text)
+	}
+	if a := otp(429, "4915100000001"); !strings.HasPrefix(a.str("msg"), "For security purposes, you can only request this after ") {
+		t.Error(a.text)
+	}
+	hup("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_OTP_LENGTH=9", "AUTH_SMS_TEMPLATE={{.Code}}!", "AUTH_SMS_OTP_EXP=77")
+	if text := sms("4915100000001"); len(text) != len("123456789!") {
+		t.Errorf("AUTH_SMS_OTP_LENGTH=9 and a template: %q", text)
+	}
+	if life := rows[float64](t, database, `select extract(epoch from expires_at - created_at)::float8 from one_time_tokens where address = '4915100000001' order by created_at desc limit 1`); life[0] != 77 {
+		t.Errorf("AUTH_SMS_OTP_EXP=77: %v", life)
+	}
+
+	hup("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_TEST_OTP=+4915100000002:424242")
+	n := len(gateway.Taken())
+	otp(200, "4915100000002")
+	d.want(t, 200, "POST", "/verify", "", `{"type":"sms","phone":"+4915100000002","token":"424242"}`)
+	hup("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_TEST_OTP=+4915100000002:424242", "AUTH_SMS_TEST_OTP_VALID_UNTIL=2020-01-01T00:00:00Z")
+	sms("4915100000002")
+	d.want(t, 403, "POST", "/verify", "", `{"type":"sms","phone":"+4915100000002","token":"424242"}`)
+	if taken := gateway.Taken(); len(taken) != n+1 {
+		t.Errorf("a test number got an SMS: %+v", taken[n:])
+	}
+
+	const over = "SMS rate limit exceeded"
+	for _, limit := range []struct{ setting, first, second string }{
+		{"AUTH_RATE_LIMIT_SMS_PER_NUMBER=1", "4915100000003", "4915100000003"},
+		{"AUTH_RATE_LIMIT_SMS_PER_PREFIX=1", "4915200000001", "4915200000002"},
+		{"AUTH_RATE_LIMIT_SMS_SENT=0", "", "4915300000001"},
+	} {
+		hup("AUTH_SMS_MAX_FREQUENCY=0", limit.setting)
+		if limit.first != "" {
+			sms(limit.first)
+		}
+		if a := otp(429, limit.second); a.str("msg") != over || a.str("error_code") != "over_sms_send_rate_limit" {
+			t.Errorf("%s: %s", limit.setting, a.text)
+		}
+	}
+
+	const signUp = `{"phone":"+4915400000001","password":"correct horse"}`
+	hup("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_AUTOCONFIRM=true")
+	if a := d.want(t, 200, "POST", "/signup", "", signUp); a.str("access_token") == "" {
+		t.Error(a.text)
+	}
+}
