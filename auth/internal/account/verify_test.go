@@ -383,6 +383,20 @@ func TestVerify_testNumber(t *testing.T) {
 	h.pass(24 * time.Hour)
 	_, err := h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511234"})
 	refused(t, err, "")
+	_, err = h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511234"}) // nothing was sent since
+	refused(t, err, "")
+	for _, p := range []account.Verify{
+		{Type: "sms", Token: "424243", Phone: "491511234"}, {Type: "phone_change", Token: "424242", Phone: "491511234"}, {Type: "sms", Token: "424242", Phone: "491511235"},
+	} {
+		_, err = h.verify(p)
+		refused(t, err, tokenExpired)
+	}
+	h.set(func(s *account.Settings) { s.Phone.TestCodes["491511299"] = "424242" })
+	_, err = h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511299"}) // nobody has it
+	refused(t, err, tokenExpired)
+	h.pass(24 * time.Hour) // the end of it all
+	_, err = h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511234"})
+	refused(t, err, tokenExpired)
 	if n := len(h.letters()); n != 0 {
 		t.Errorf("%d messages", n)
 	}
