@@ -37,6 +37,9 @@ func (p *program) keys(ctx context.Context, args []string) error {
 		}
 		args = nil
 	case "revoke":
+		if len(args) == 1 && len(args[0]) > len("--help") {
+			args = []string{"--", args[0]} // one kid in 64 begins with a dash, and is no flag
+		}
 		var err error
 		if args, err = p.parse(f, args, "KID", 1, 1); err != nil {
 			return err

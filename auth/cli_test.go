@@ -62,6 +62,7 @@ func TestSubcommands(t *testing.T) {
 	kid := strings.Fields(strings.Split(out, "\n")[1])[0]
 	f(0, `(?s)is revoked\n.*ES256\) signs now`, `^$`, "keys", "revoke", kid)
 	f(1, `^$`, `no such key`, "keys", "revoke", kid)
+	f(1, `^$`, `no such key`, "keys", "revoke", "-CJ5Ki7QiGsPX0lhnJbT3zrlNYGkdjAvmtKrfC9mB1E")
 	f(2, `^$`, `usage: auth keys revoke KID`, "keys", "revoke")
 	f(0, `^[\w-]+\.[\w-]+\.[\w-]+\n$`, `^$`, "keys", "service", "-role", "anon", "-exp", "1y")
 	f(1, `^$`, `-exp 1x`, "keys", "service", "-exp", "1x")
