@@ -23,6 +23,7 @@ type config struct {
 	Captcha  captchaConfig
 	External externalConfig
 	Factors  factorsConfig
+	Hooks    hooksConfig
 	Limits   limitsConfig
 	Log      logConfig
 	Dev      devConfig

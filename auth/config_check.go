@@ -127,7 +127,9 @@ func checkHeader(r *settings.Report, setting, name string) {
 }
 
 // mailed says whether something sends mails.
-func (c *config) mailed() bool { return c.Dev.Mailbox || c.SMTP.Host != "" && c.SMTP.AdminEmail != "" }
+func (c *config) mailed() bool {
+	return c.Dev.Mailbox || c.Hooks.SendEmail.Enabled || c.SMTP.Host != "" && c.SMTP.AdminEmail != ""
+}
 
 func (c *config) checkMail(r *settings.Report) {
 	switch {
@@ -139,7 +141,7 @@ func (c *config) checkMail(r *settings.Report) {
 	case c.General.Email && !c.Mailer.Autoconfirm:
 		for _, name := range []string{"AUTH_SMTP_HOST", "AUTH_SMTP_ADMIN_EMAIL"} {
 			if !r.IsSet(name) {
-				r.Wrong(name, "is required, unless AUTH_EXTERNAL_EMAIL_ENABLED=false, AUTH_MAILER_AUTOCONFIRM=true or AUTH_DEV_MAILBOX=true")
+				r.Wrong(name, "is required, unless AUTH_EXTERNAL_EMAIL_ENABLED=false, AUTH_MAILER_AUTOCONFIRM=true, AUTH_HOOK_SEND_EMAIL_ENABLED=true or AUTH_DEV_MAILBOX=true")
 			}
 		}
 	case c.General.Email:

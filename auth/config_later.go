@@ -15,18 +15,12 @@ type laterConfig struct {
 	Metrics bool `env:"AUTH_METRICS_ENABLED" envDefault:"false"`
 }
 
-var hooks = strings.Fields(`SEND_SMS SEND_EMAIL CUSTOM_ACCESS_TOKEN MFA_VERIFICATION_ATTEMPT PASSWORD_VERIFICATION_ATTEMPT
-	BEFORE_USER_CREATED AFTER_USER_CREATED`)
-
 // laterNames are variables of features that come later; they are ours, and have no effect alone.
 func laterNames() []string {
 	names := []string{
 		"AUTH_TRACING_*", "AUTH_METRICS_*", "OTEL_EXPORTER_PULL_HOST", "OTEL_EXPORTER_PULL_PORT",
 		"AUTH_MFA_WEB_AUTHN_*", "AUTH_WEBAUTHN_*",
 		"AUTH_HOOK_SEND_SYNC",
-	}
-	for _, h := range hooks {
-		names = append(names, "AUTH_HOOK_"+h+"_*")
 	}
 	return names
 }
@@ -39,17 +33,14 @@ func (c *config) checkLater(r *settings.Report) {
 	if c.Later.Metrics {
 		r.Warn("AUTH_METRICS_ENABLED: metrics are not in this version and stay off")
 	}
-	for _, h := range hooks {
-		if name := "AUTH_HOOK_" + h + "_ENABLED"; on(r, name) {
-			r.Wrong(name, "hooks are not in this version")
-		}
+	if on(r, "AUTH_HOOK_SEND_SYNC") {
+		r.Wrong("AUTH_HOOK_SEND_SYNC", "waiting for the hooks that send is not in this version: they are called right after the answer, and again when they fail")
 	}
 	var later, ignored []string
 	list := laterNames()
 	for _, name := range r.Names() {
 		switch {
-		case strings.HasSuffix(name, "_ENABLED") && strings.HasPrefix(name, "AUTH_HOOK_"),
-			name == "AUTH_TRACING_ENABLED", name == "AUTH_METRICS_ENABLED":
+		case name == "AUTH_HOOK_SEND_SYNC", name == "AUTH_TRACING_ENABLED", name == "AUTH_METRICS_ENABLED":
 		case named(ignoredNames, name):
 			ignored = append(ignored, name)
 		case named(list, name):

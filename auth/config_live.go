@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/mail"
@@ -28,6 +29,7 @@ type live struct {
 	external provider.Settings // of which the daemon makes the set
 	keys     keys.Settings
 	mail     mail.Settings
+	hooks    map[hook.Point]hook.Target
 	smtp     *mail.SMTP // nil: nothing is mailed
 	sms      sms.Settings
 	hash     password.Params
@@ -45,6 +47,7 @@ func (c *config) live(r *settings.Report) (l live) {
 	l.api = c.apiSettings(r)
 	l.api.Shown.External = enabledProviders(l.external)
 	l.keys = c.keySettings(r)
+	l.hooks = c.Hooks.targets(r)
 	l.mail = mail.Settings{
 		SiteURL: c.General.SiteURL, Subjects: c.Mailer.Subjects.byKind(), Templates: c.Mailer.Templates.byKind(),
 		MaxSize: c.Mailer.TemplateSize, MaxAge: c.Mailer.TemplateAge, Retry: c.Mailer.TemplateRetry,
@@ -53,7 +56,7 @@ func (c *config) live(r *settings.Report) (l live) {
 	if err := l.mail.Check(); err != nil {
 		r.Warn("%v: the default is used", err)
 	}
-	if c.mailed() && !c.Dev.Mailbox {
+	if c.SMTP.Host != "" && c.SMTP.AdminEmail != "" && !c.Dev.Mailbox {
 		l.smtp = c.makeSMTP(r)
 	}
 	l.sms = c.smsSettings()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/mail/smtptest"
 	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/settings"
 )
@@ -276,6 +278,15 @@ func TestConfig_everyVariable(t *testing.T) {
 		f(prefix+"DISTRUST_EMAIL", "true", func(c *config) { of(c).DistrustEmail = true })
 		seen[prefix+"ENABLED"] = true // TestConfig_external
 	}
+	for i, s := range new(hooksConfig).stems() {
+		of := func(c *config) *hookConfig {
+			h := &c.Hooks
+			return []*hookConfig{&h.SendSMS, &h.SendEmail, &h.Claims, &h.Factor, &h.Password, &h.Before, &h.After}[i]
+		}
+		f(s.name+"_URI", "https://a.test/x", func(c *config) { of(c).URI = "https://a.test/x" })
+		f(s.name+"_SECRETS", "a", func(c *config) { of(c).Secrets = "a" })
+		seen[s.name+"_ENABLED"] = true // TestConfig_hooks
+	}
 	seen["AUTH_DEV_MAILBOX"], seen["AUTH_SECURITY_CAPTCHA_ENABLED"] = true, true // among the mistakes
 
 	fields, err := settings.Fields(new(config))
@@ -298,7 +309,7 @@ func TestConfig_mistakes(t *testing.T) {
 		}
 	}
 	_, _, _, got := loadSettings(t)
-	const smtp = ": is required, unless AUTH_EXTERNAL_EMAIL_ENABLED=false, AUTH_MAILER_AUTOCONFIRM=true or AUTH_DEV_MAILBOX=true"
+	const smtp = ": is required, unless AUTH_EXTERNAL_EMAIL_ENABLED=false, AUTH_MAILER_AUTOCONFIRM=true, AUTH_HOOK_SEND_EMAIL_ENABLED=true or AUTH_DEV_MAILBOX=true"
 	if d := cmp.Diff([]string{
 		"AUTH_SITE_URL: is required", "AUTH_API_EXTERNAL_URL: is required", "AUTH_DB_DRIVER: is required", "AUTH_JWT_SECRET: is required",
 		"DATABASE_URL: is required", "AUTH_SMTP_HOST" + smtp, "AUTH_SMTP_ADMIN_EMAIL" + smtp,
@@ -340,8 +351,7 @@ func TestConfig_mistakes(t *testing.T) {
 	f("AUTH_SECURITY_CAPTCHA_ENABLED", "true", "AUTH_SECURITY_CAPTCHA_SECRET is required with AUTH_SECURITY_CAPTCHA_ENABLED=true")
 	f("AUTH_SECURITY_CAPTCHA_TIMEOUT", "0", `AUTH_SECURITY_CAPTCHA_TIMEOUT="0": must be at least 1ms`)
 	// What is not in this version.
-	f("AUTH_HOOK_SEND_EMAIL_ENABLED", "true", `AUTH_HOOK_SEND_EMAIL_ENABLED="true": hooks are not in this version`)
-	f("GOTRUE_HOOK_CUSTOM_ACCESS_TOKEN_ENABLED", "1", `GOTRUE_HOOK_CUSTOM_ACCESS_TOKEN_ENABLED="1": hooks are not in this version`)
+	f("AUTH_HOOK_SEND_SYNC", "true", `AUTH_HOOK_SEND_SYNC="true": waiting for the hooks that send is not in this version: they are called right after the answer, and again when they fail`)
 	f("AUTH_EXTERNAL_GITHUB_ENABLED", "on", `AUTH_EXTERNAL_GITHUB_ENABLED="on": not a yes or no: true, false, 1, 0`)
 
 	// Combinations.
@@ -505,7 +515,7 @@ func TestConfig_liveIsComplete(t *testing.T) {
 	}
 	for _, f := range fields {
 		if f.Default == "false" && f.Name != "AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS" &&
-			!strings.HasPrefix(collapsed(f.Name), "AUTH_EXTERNAL_<P>_") {
+			!strings.HasPrefix(collapsed(f.Name), "AUTH_EXTERNAL_<P>_") && !strings.HasPrefix(f.Name, "AUTH_HOOK_") {
 			environ = append(environ, f.Name+"=true")
 		}
 	}
@@ -515,6 +525,13 @@ func TestConfig_liveIsComplete(t *testing.T) {
 	}
 	// Not together with another setting; made by the daemon; both tested by themselves.
 	l.accounts.External.AllowUnverified, l.accounts.External.Providers = true, new(provider.Set)
+	l.accounts.Hooks = account.Hooks{
+		BeforeCreate: func(context.Context, string, store.User) error { return nil }, AfterCreate: true,
+		Claims: func(context.Context, account.ClaimsQuestion) (json.RawMessage, error) { return nil, nil },
+		Password: func(context.Context, account.PasswordAttempt) (account.PasswordVerdict, error) {
+			return account.PasswordVerdict{}, nil
+		},
+	}
 	l.accounts.Factors.Attempt = func(context.Context, account.FactorAttempt) (account.FactorVerdict, error) {
 		return account.FactorVerdict{}, nil
 	}
@@ -606,12 +623,18 @@ func TestREADME(t *testing.T) {
 	}
 }
 
-// collapsed is the name under which the README has a variable that every one of the eighteen has.
+// collapsed is the name under which the README has a variable that every one of the eighteen providers has, or
+// each hook.
 func collapsed(name string) string {
 	for _, id := range provider.Names() {
 		rest, ok := strings.CutPrefix(name, "AUTH_EXTERNAL_"+strings.ToUpper(id)+"_")
 		if ok && rest != "MODE" && rest != "VERIFIED_DOMAINS" {
 			return "AUTH_EXTERNAL_<P>_" + rest
+		}
+	}
+	for _, s := range new(hooksConfig).stems() {
+		if rest, ok := strings.CutPrefix(name, s.name+"_"); ok {
+			return "AUTH_HOOK_<HOOK>_" + rest
 		}
 	}
 	return name

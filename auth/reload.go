@@ -29,6 +29,7 @@ func (d *daemon) apply(c *config, l live) error {
 	if err := d.makeProviders(&l); err != nil {
 		return err
 	}
+	d.makeHooks(&l)
 	if err := d.api.Apply(l.api); err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/captcha"
+	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/mail"
@@ -50,6 +51,7 @@ type daemon struct {
 	accounts  *account.Accounts
 	api       *httpapi.Server
 	providers atomic.Pointer[provider.Set] // replaced likewise
+	hooks     atomic.Pointer[hook.Set]     // replaced likewise; nil: none
 	draining  atomic.Bool
 	migrated  atomic.Bool
 }
@@ -96,6 +98,7 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	if err := d.makeProviders(&l); err != nil {
 		return err
 	}
+	d.makeHooks(&l)
 	if err := d.makeAPI(l); err != nil {
 		return err
 	}
@@ -208,15 +211,24 @@ func (d *daemon) makeMail(l live) {
 		d.box = mailbox.New(time.Now)
 		senders = map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, d.box), mail.ChannelSMS: outbox.Texts(d.box)}
 	}
+	senders = map[string]outbox.Sender{
+		mail.ChannelEmail: hookSender{d, hook.SendEmail, d.emailInput, senders[mail.ChannelEmail]},
+		mail.ChannelSMS:   hookSender{d, hook.SendSMS, smsInput, senders[mail.ChannelSMS]},
+		mail.ChannelHook:  hookSender{d, hook.AfterUserCreated, createdInput, nil},
+	}
 	d.outbox = outbox.New(outbox.Options{DB: d.db, Root: d.root, Senders: senders, Now: time.Now, Log: d.log.Logger})
 }
 
 // channels are those that this process sends.
 func (d *daemon) channels() []string {
-	if d.box != nil || d.sms.Ready() {
-		return []string{mail.ChannelEmail, mail.ChannelSMS}
+	all, h := []string{mail.ChannelEmail}, d.hooks.Load()
+	if d.box != nil || d.sms.Ready() || h.On(hook.SendSMS) {
+		all = append(all, mail.ChannelSMS)
 	}
-	return []string{mail.ChannelEmail}
+	if h.On(hook.AfterUserCreated) {
+		all = append(all, mail.ChannelHook)
+	}
+	return all
 }
 
 // makeGateway puts the SMS gateway in force. The one before finishes what it has begun.

@@ -72,6 +72,11 @@ const (
 	CodeWeb3ProviderDisabled     = "web3_provider_disabled"
 	CodePasskeyDisabled          = "passkey_disabled"
 	CodeFeatureDisabled          = "feature_disabled"
+	CodeHookRefused              = "hook_refused" // a hook's own no, with a status below 500
+	CodeHookTimeout              = "hook_timeout"
+	CodeHookTimeoutAfterRetry    = "hook_timeout_after_retry"
+	CodeHookOverSize             = "hook_payload_over_size_limit"
+	CodeHookContentType          = "hook_payload_invalid_content_type"
 	CodeRequestTimeout           = "request_timeout"
 	CodeUnexpectedFailure        = "unexpected_failure"
 	CodeNotFound                 = "not_found"

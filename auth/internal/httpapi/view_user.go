@@ -14,6 +14,9 @@ func appendUser(b []byte, u *store.User) []byte {
 	return append(appendUserRest(b, u), '}')
 }
 
+// AppendUser appends a user as answers show him, for those who are told of him otherwise.
+func AppendUser(b []byte, u *store.User) []byte { return appendUser(b, u) }
+
 // appendUserRest appends what follows the id, without the closing brace: other keys may follow.
 func appendUserRest(b []byte, u *store.User) []byte {
 	b = appendString(append(b, `,"aud":`...), u.Aud)

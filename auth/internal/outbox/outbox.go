@@ -34,6 +34,8 @@ const (
 type Item struct {
 	// ID is the same at every attempt.
 	ID uuid.UUID
+	// User is whose it is.
+	User uuid.UUID
 	// CreatedAt is when it was ordered.
 	CreatedAt time.Time
 	// Payload is opened.

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"gatehouse/auth/internal/hook"
+	"gatehouse/shared/settings"
+)
+
+// hooksConfig is the operator's own code that is asked (auth-extended 8.1).
+type hooksConfig struct {
+	// SendSMS is called in the place of a gateway.
+	SendSMS hookConfig `envPrefix:"AUTH_HOOK_SEND_SMS_"`
+	// SendEmail is called in the place of SMTP.
+	SendEmail hookConfig `envPrefix:"AUTH_HOOK_SEND_EMAIL_"`
+	// Claims replaces those of access tokens.
+	Claims hookConfig `envPrefix:"AUTH_HOOK_CUSTOM_ACCESS_TOKEN_"`
+	// Factor decides on an answer to a factor's challenge.
+	Factor hookConfig `envPrefix:"AUTH_HOOK_MFA_VERIFICATION_ATTEMPT_"`
+	// Password decides on a password that was tried.
+	Password hookConfig `envPrefix:"AUTH_HOOK_PASSWORD_VERIFICATION_ATTEMPT_"`
+	// Before may refuse a newcomer.
+	Before hookConfig `envPrefix:"AUTH_HOOK_BEFORE_USER_CREATED_"`
+	// After is told of each new user.
+	After hookConfig `envPrefix:"AUTH_HOOK_AFTER_USER_CREATED_"`
+}
+
+// hookConfig is one hook.
+type hookConfig struct {
+	// true: the hook is asked.
+	Enabled bool `env:"ENABLED" envDefault:"false"`
+	// Required with ENABLED. https://…, http://… of this machine, or pg-functions://postgres/schema/function.
+	URI string `env:"URI" secret:"url"`
+	// Required for http and https. What questions are signed with: v1,whsec_… in base64, several separated by |.
+	Secrets string `env:"SECRETS" secret:"true"`
+}
+
+// stem is a hook with the beginning of its settings' names.
+type stem struct {
+	name  string
+	point hook.Point
+	c     hookConfig
+}
+
+func (h *hooksConfig) stems() []stem {
+	return []stem{
+		{"AUTH_HOOK_SEND_SMS", hook.SendSMS, h.SendSMS}, {"AUTH_HOOK_SEND_EMAIL", hook.SendEmail, h.SendEmail},
+		{"AUTH_HOOK_CUSTOM_ACCESS_TOKEN", hook.CustomAccessToken, h.Claims},
+		{"AUTH_HOOK_MFA_VERIFICATION_ATTEMPT", hook.FactorAttempt, h.Factor},
+		{"AUTH_HOOK_PASSWORD_VERIFICATION_ATTEMPT", hook.PasswordAttempt, h.Password},
+		{"AUTH_HOOK_BEFORE_USER_CREATED", hook.BeforeUserCreated, h.Before}, {"AUTH_HOOK_AFTER_USER_CREATED", hook.AfterUserCreated, h.After},
+	}
+}
+
+// targets are the hooks that are on. What stands beside one that is off is not looked at.
+func (h *hooksConfig) targets(r *settings.Report) map[hook.Point]hook.Target {
+	all := map[hook.Point]hook.Target{}
+	for _, s := range h.stems() {
+		if !s.c.Enabled {
+			continue
+		}
+		if s.c.URI == "" {
+			r.Clash("%s_URI is required with %s_ENABLED=true", s.name, s.name)
+			continue
+		}
+		t, err := hook.ParseURI(s.c.URI)
+		if err != nil {
+			r.Wrong(s.name+"_URI", "%v", err)
+			continue
+		}
+		if !t.Function() && s.c.Secrets == "" {
+			r.Clash("%s_SECRETS is required where %s_URI is http or https", s.name, s.name)
+			continue
+		}
+		if s.c.Secrets != "" {
+			if t, err = t.WithSecrets(s.c.Secrets); err != nil {
+				r.Wrong(s.name+"_SECRETS", "%v", err)
+				continue
+			}
+		}
+		all[s.point] = t
+	}
+	return all
+}

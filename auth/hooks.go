@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/hook"
+	"gatehouse/auth/internal/httpapi"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/outbox"
+	"gatehouse/auth/internal/store"
+)
+
+// makeHooks puts the hooks in force and into the settings of the flows. Calls under way end with those that
+// they began with.
+func (d *daemon) makeHooks(l *live) {
+	set := hook.NewSet(hook.Options{Functions: d.callFunction}, l.hooks)
+	l.accounts.Hooks, l.accounts.Factors.Attempt = askBy(set)
+	if old := d.hooks.Swap(set); old != nil {
+		old.Close()
+	}
+}
+
+func (d *daemon) callFunction(ctx context.Context, schema, function string, in []byte) ([]byte, error) {
+	out, err := d.db.CallFunction(ctx, schema, function, in, hook.FunctionLimit)
+	if errors.Is(err, store.ErrFunctionTime) {
+		err = fmt.Errorf("%w: %w", hook.ErrFunctionTime, err)
+	}
+	return out, err
+}
+
+type attemptFunc = func(context.Context, account.FactorAttempt) (account.FactorVerdict, error)
+
+// askBy are the hooks as the flows ask them; nil where there is none.
+func askBy(set *hook.Set) (h account.Hooks, factor attemptFunc) {
+	if set.On(hook.BeforeUserCreated) {
+		h.BeforeCreate = func(ctx context.Context, ip string, u store.User) error {
+			return refusal(set.Call(ctx, hook.BeforeUserCreated, ip, map[string]any{"user": userJSON(&u)}, nil))
+		}
+	}
+	h.AfterCreate = set.On(hook.AfterUserCreated)
+	if set.On(hook.CustomAccessToken) {
+		h.Claims = func(ctx context.Context, q account.ClaimsQuestion) (json.RawMessage, error) {
+			var out struct{ Claims json.RawMessage }
+			err := set.Call(ctx, hook.CustomAccessToken, q.IP,
+				map[string]any{"user_id": q.User, "claims": q.Claims, "authentication_method": q.Method}, &out)
+			if err == nil && len(out.Claims) == 0 {
+				err = &hook.Error{Status: 500, Code: hook.CodeFailed, Msg: "output claims field is missing"}
+			}
+			return out.Claims, refusal(err)
+		}
+	}
+	if set.On(hook.PasswordAttempt) {
+		h.Password = func(ctx context.Context, q account.PasswordAttempt) (account.PasswordVerdict, error) {
+			var out verdict
+			err := set.Call(ctx, hook.PasswordAttempt, q.IP, map[string]any{"user_id": q.User, "valid": q.Valid}, &out)
+			return account.PasswordVerdict{Reject: out.Decision == "reject", SignOut: out.SignOut, Message: out.Message}, refusal(err)
+		}
+	}
+	if set.On(hook.FactorAttempt) {
+		factor = func(ctx context.Context, q account.FactorAttempt) (account.FactorVerdict, error) {
+			var out verdict
+			err := set.Call(ctx, hook.FactorAttempt, q.IP,
+				map[string]any{"user_id": q.User, "factor_id": q.Factor, "factor_type": q.Kind, "valid": q.Valid}, &out)
+			return account.FactorVerdict{Reject: out.Decision == "reject", Message: out.Message}, refusal(err)
+		}
+	}
+	return h, factor
+}
+
+// verdict is what the hooks of attempts answer. Any decision but reject lets it go on.
+type verdict struct {
+	Decision string `json:"decision"`
+	Message  string `json:"message"`
+	SignOut  bool   `json:"should_logout_user"`
+}
+
+func userJSON(u *store.User) json.RawMessage { return httpapi.AppendUser(make([]byte, 0, 1024), u) }
+
+// refusal is a hook's failure as the flows know failures.
+func refusal(err error) error {
+	e, ok := errors.AsType[*hook.Error](err)
+	if !ok {
+		return err
+	}
+	return &account.Refusal{Kind: account.Failed, Code: e.Code, Msg: e.Msg, Err: err, Status: e.Status, ByHook: e.Refused}
+}
+
+// hookSender calls a hook in the place of another sender while there is one.
+type hookSender struct {
+	d     *daemon
+	point hook.Point
+	// input makes a message's, without the user.
+	input     func(m outbox.Item, u *store.User) (map[string]any, error)
+	otherwise outbox.Sender // nil: messages wait while there is no hook
+}
+
+// Ready implements outbox.Resting.
+func (s hookSender) Ready() bool {
+	if s.d.hooks.Load().On(s.point) {
+		return true
+	}
+	resting, ok := s.otherwise.(outbox.Resting)
+	return s.otherwise != nil && (!ok || resting.Ready())
+}
+
+// Send implements outbox.Sender. A status of 400 to 499 that the hook itself answers with is final.
+func (s hookSender) Send(ctx context.Context, m outbox.Item) error {
+	set := s.d.hooks.Load()
+	switch {
+	case set.On(s.point):
+	case s.otherwise == nil:
+		return errors.New("the hook is off")
+	default:
+		return s.otherwise.Send(ctx, m)
+	}
+	u, err := s.d.db.User(ctx, m.User)
+	if errors.Is(err, store.ErrNotFound) {
+		return &mail.Refused{Err: errors.New("the user is gone")}
+	}
+	if err != nil {
+		return err
+	}
+	in, err := s.input(m, &u)
+	if err != nil {
+		return &mail.Refused{Err: err}
+	}
+	ip, _ := in["ip"].(string)
+	delete(in, "ip")
+	in["user"] = userJSON(&u)
+	err = set.Call(ctx, s.point, ip, in, nil)
+	if e, ok := errors.AsType[*hook.Error](err); ok && e.Refused && e.Status < 500 && e.Status != 408 && e.Status != 429 {
+		return &mail.Refused{Err: err}
+	}
+	return err
+}
+
+// emailActions are the kinds of mails as the hook knows them; the others have their own names.
+var emailActions = map[mail.Kind]string{
+	mail.Confirmation: "signup", mail.MagicLink: "magiclink", mail.Reauthentication: "reauthentication",
+}
+
+// emailData is what the hook gets to know of a mail (auth-extended 8.1).
+type emailData struct {
+	Token        string `json:"token"`
+	TokenHash    string `json:"token_hash"`
+	RedirectTo   string `json:"redirect_to"`
+	Action       string `json:"email_action_type"`
+	SiteURL      string `json:"site_url"`
+	TokenNew     string `json:"token_new"`
+	TokenHashNew string `json:"token_hash_new"`
+	OldEmail     string `json:"old_email,omitempty"`
+	OldPhone     string `json:"old_phone,omitempty"`
+	Provider     string `json:"provider,omitempty"`
+	FactorType   string `json:"factor_type,omitempty"`
+}
+
+func (d *daemon) emailInput(m outbox.Item, u *store.User) (map[string]any, error) {
+	var p mail.Payload
+	if json.Unmarshal(m.Payload, &p) != nil {
+		return nil, errors.New("the payload is no mail")
+	}
+	c, v := d.config.Load(), p.Vars
+	e := emailData{
+		Token: v.Token, TokenHash: v.TokenHash, RedirectTo: v.RedirectTo, Action: string(p.Kind), SiteURL: c.API.ExternalURL,
+		OldEmail: v.OldEmail, OldPhone: v.OldPhone, Provider: v.Provider, FactorType: v.FactorType,
+	}
+	if action, renamed := emailActions[p.Kind]; renamed {
+		e.Action = action
+	}
+	if p.Kind == mail.EmailChange {
+		switch secure := c.Mailer.SecureChange && !c.Mailer.Autoconfirm; {
+		case p.To != v.NewEmail: // the present address: its hash is the one called new, as it ever was
+			e.TokenHash, e.TokenHashNew = "", e.TokenHash
+		case secure && u.Email != "": // the other half
+			e.Token, e.TokenNew = "", e.Token
+		}
+		u.NewEmail = v.NewEmail
+	}
+	if p.Kind == mail.Confirmation && len(v.Data) > 0 { // they hang on the link until it is opened
+		u.UserMetadata = v.Data
+	}
+	return map[string]any{"email_data": e}, nil
+}
+
+func smsInput(m outbox.Item, _ *store.User) (map[string]any, error) {
+	var p mail.SMS
+	if json.Unmarshal(m.Payload, &p) != nil {
+		return nil, errors.New("the payload is no SMS")
+	}
+	return map[string]any{"sms": map[string]string{"otp": p.Token, "sms_type": p.Kind, "phone": p.To}}, nil
+}
+
+func createdInput(m outbox.Item, _ *store.User) (map[string]any, error) {
+	var p account.Created
+	if json.Unmarshal(m.Payload, &p) != nil {
+		return nil, errors.New("the payload is no new user")
+	}
+	return map[string]any{"ip": p.IP}, nil
+}
