@@ -1,7 +1,10 @@
 package store
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -34,13 +37,15 @@ type Factor struct {
 // Verified says that somebody has shown once that he has it.
 func (f Factor) Verified() bool { return !f.VerifiedAt.IsZero() }
 
-// factorsOf is the column of a user's factors: the text of one JSON array by age, null for none. user must not depend on
-// the row, so that it is looked up once for a statement: most users have none.
+// factorsOf is the column of a user's factors: JSON objects separated by commas, in no order; ” for none.
+// user must not depend on the row, so that they are looked up once for a statement. An aggregate, or sorting
+// there, would cost PostgreSQL 3 of the 5 µs that this adds to GET /user, and most users have none.
 func factorsOf(user string) string {
 	return `
-    (select json_agg(json_build_object('id', f.id, 'kind', f.kind, 'name', f.friendly_name, 'phone', f.phone, 'created', f.created_at,
-        'updated', f.updated_at, 'verified', f.verified_at, 'challenged', f.last_challenged_at) order by f.created_at, f.id)::text
-     from {factors} f where f.user_id = ` + user + `)`
+    array_to_string(array(
+        select json_build_object('id', f.id, 'kind', f.kind, 'name', f.friendly_name, 'phone', f.phone, 'created', f.created_at,
+            'updated', f.updated_at, 'verified', f.verified_at, 'challenged', f.last_challenged_at)::text
+        from {factors} f where f.user_id = ` + user + `), ',')`
 }
 
 // factorList takes that column. Rows that repeat it are read once.
@@ -48,10 +53,10 @@ type factorList []Factor
 
 // ScanText implements pgtype.TextScanner.
 func (l *factorList) ScanText(v pgtype.Text) error {
-	if !v.Valid || *l != nil {
+	if v.String == "" || *l != nil {
 		return nil
 	}
-	if err := json.Unmarshal([]byte(v.String), (*[]Factor)(l)); err != nil {
+	if err := json.Unmarshal([]byte("["+v.String+"]"), (*[]Factor)(l)); err != nil {
 		return err
 	}
 	for i := range *l {
@@ -60,6 +65,9 @@ func (l *factorList) ScanText(v pgtype.Text) error {
 			*at = at.UTC()
 		}
 	}
+	slices.SortFunc(*l, func(a, b Factor) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), bytes.Compare(a.ID[:], b.ID[:]))
+	})
 	return nil
 }
 

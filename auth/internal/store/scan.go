@@ -148,7 +148,7 @@ func scanUsual(to any, oid uint32, format int16, v []byte) bool {
 		*to = id{}
 		copy(to[:], v)
 	case *factorList:
-		return v == nil // most users have none
+		return isText(oid) && len(v) == 0 // most users have none
 	case *text:
 		if !isText(oid) {
 			return false
