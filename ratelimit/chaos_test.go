@@ -183,7 +183,7 @@ func TestRedisGoesAway(t *testing.T) {
 				return err == nil
 			})
 			took := time.Since(returned)
-			if took > 7*time.Second { // 2 s is the promise; the rest is for a busy machine
+			if took > 15*time.Second { // 2 s is the promise; the rest is for a busy machine
 				t.Errorf("normal answers only %v after the return", took)
 			}
 			if slowest := time.Duration(l.slowest.Load()); slowest > deadline+5*time.Second { // its own deadline ends a call; the rest is for a busy machine
@@ -218,7 +218,7 @@ func TestFailureModes(t *testing.T) {
 		c := start(t, rules, e).dial(t)
 		decide1(t, c, "k", "v")
 		redis.Kill()
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		got, err := c.ShouldRateLimit(ctx, request("k", "v"))
 		if status.Code(err) != want || got.GetOverallCode() != verdict {
@@ -323,7 +323,7 @@ func TestSIGTERM_waitsForRequestsInFlight(t *testing.T) {
 // port scanners nor probes that keep their connection open.
 func TestSIGTERM_silentConnections(t *testing.T) {
 	t.Parallel()
-	p := start(t, `[{key: k, @5/m}]`, map[string]string{"DRAIN_TIMEOUT": "5s"})
+	p := start(t, `[{key: k, @5/m}]`, map[string]string{"DRAIN_TIMEOUT": "50s"})
 	for _, say := range []string{"", "PRI * HTTP/2.0", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00"} {
 		conn, err := net.Dial("tcp", p.grpc)
 		if err != nil {
@@ -336,10 +336,10 @@ func TestSIGTERM_silentConnections(t *testing.T) {
 	}
 	decide1(t, p.dial(t), "k", "v") // the others have been accepted before
 	begun := time.Now()
-	if err := p.Stop(20 * time.Second); err != nil {
+	if err := p.Stop(time.Minute); err != nil {
 		t.Errorf("stopping: %v", err)
 	}
-	if took := time.Since(begun); took > 4*time.Second {
+	if took := time.Since(begun); took > 40*time.Second {
 		t.Errorf("stopping took %s", took)
 	}
 }
@@ -366,16 +366,17 @@ func TestSIGHUP_whileStopping(t *testing.T) {
 // listens any more. Health says so first, for as long as DRAIN_DELAY.
 func TestSIGTERM_underLoad(t *testing.T) {
 	t.Parallel()
-	p := start(t, `[{key: k, @1000000/y}]`, map[string]string{"DRAIN_DELAY": "300ms"})
+	p := start(t, `[{key: k, @1000000/y}]`, map[string]string{"DRAIN_DELAY": "2s"})
 	var wg sync.WaitGroup
 	for i := range 8 {
 		c := p.dial(t)
 		wg.Go(func() {
 			for n := 0; ; n++ {
-				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 				_, err := c.ShouldRateLimit(ctx, request("k", fmt.Sprint(i, n%10)))
 				cancel()
 				if err == nil {
+					time.Sleep(time.Millisecond) // health is asked too
 					continue
 				}
 				if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "connection refused") {

@@ -110,7 +110,7 @@ var _ = effect("KVSTORE_TYPE", func(t *testing.T) {
 	c := start(t, rules, on("single", cluster.Nodes[0].Addr())).dial(t)
 	failed := 0
 	for i := range 20 {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		if _, err := c.ShouldRateLimit(ctx, request("k", fmt.Sprint("other", i))); err != nil {
 			failed++
 		}
@@ -288,7 +288,7 @@ var _ = both("POOL_ON_EMPTY_WAIT_DURATION", func(t *testing.T, at place) {
 	// ERROR: a store failure after the wait, for all but those in the store.
 	c, conns, unpause := at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "ERROR", "POOL_ON_EMPTY_WAIT_DURATION", "300ms")
 	wait := callers(c, 100, 20*time.Second)
-	time.Sleep(1500 * time.Millisecond) // while the last come
+	time.Sleep(1500 * time.Millisecond) // the last have come and waited
 	unpause()
 	errs, took := wait()
 	refused := countCodes(errs, codes.Unavailable)
@@ -370,20 +370,21 @@ var _ = both("TIMEOUT", func(t *testing.T, at place) {
 
 var _ = both("PIPELINE_WINDOW", func(t *testing.T, at place) {
 	const window = 800 * time.Millisecond
-	took := func(more ...string) (best time.Duration) {
-		p := start(t, at.rules, at.on(t, "single", testdb.Redis(t).URL(), more...))
+	// took is the best of n calls, and of fewer when one is quick.
+	took := func(n int, more ...string) (best time.Duration) {
+		c := start(t, at.rules, at.on(t, "single", testdb.Redis(t).URL(), more...)).dial(t)
 		best = time.Hour
-		for range 2 {
+		for ; n > 0 && best > window/2; n-- {
 			begun := time.Now()
-			decide1(t, p.dial(t), "k", "v")
+			decide1(t, c, "k", "v")
 			best = min(best, time.Since(begun))
 		}
 		return best
 	}
-	if d := took("PIPELINE_WINDOW", window.String()); d < window-50*time.Millisecond {
+	if d := took(2, "PIPELINE_WINDOW", window.String()); d < window-50*time.Millisecond {
 		t.Errorf("a lone call was answered after %v, within the window", d)
 	}
-	if d := took(); d > window {
+	if d := took(20); d > window/2 {
 		t.Errorf("without a window a call takes %v at best", d)
 	}
 })

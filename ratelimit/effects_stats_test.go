@@ -325,7 +325,7 @@ func value(m *dto.Metric) float64 {
 func await(t *testing.T, p *process, name, labels string, want float64) {
 	t.Helper()
 	got := -1.0
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		all := series(t, p)
 		if got = value(all[name][labels]); got == want {

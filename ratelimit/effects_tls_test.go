@@ -213,6 +213,9 @@ var _ = effect("GRPC_SERVER_TLS_KEY", func(t *testing.T) {
 	}
 	// A wrong key that comes later changes nothing but what is told.
 	p := start(t, `[{key: k, @9/y}]`, l.env())
+	if _, body := get(t, p.debug+"/stats"); !strings.Contains(body, "certs.load_attempts: 1\ncerts.load_failures: 0\ncerts.num_values: 2\n") {
+		t.Errorf("the first reading is not counted:\n%s", body)
+	}
 	wrong := l.ca.Issue("localhost")
 	certtest.WriteFile(t, l.path("tls.key"), wrong.Key)
 	eventually(t, "the wrong key shows in the statistics", func() bool {
@@ -220,6 +223,9 @@ var _ = effect("GRPC_SERVER_TLS_KEY", func(t *testing.T) {
 		return strings.Contains(body, `"ratelimit_server.tls.files_rejected": 1`)
 	})
 	p.log.await(t, "not the key of", nil)
+	if _, body := get(t, p.debug+"/stats"); strings.Contains(body, "certs.load_failures: 0\n") {
+		t.Errorf("a reading that failed is not counted:\n%s", body)
+	}
 	if _, err := ask(p.grpc, l.client(nil)); err != nil {
 		t.Errorf("with a wrong key there: %v", err)
 	}

@@ -296,7 +296,7 @@ func listNames(listed map[string]bool, cell string) {
 			family = ""
 		}
 		last = name
-		if !strings.HasPrefix(name, "ratelimit") && !strings.HasPrefix(name, "runtime.") {
+		if !strings.HasPrefix(name, "ratelimit") && !strings.HasPrefix(name, "runtime.") && !strings.HasPrefix(name, "certs.") {
 			name = "ratelimit." + name
 		}
 		listed[name] = true

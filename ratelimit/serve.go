@@ -207,6 +207,13 @@ func (d *daemon) openCerts() (closed func(), err error) {
 		}
 		return 0
 	})
+	d.stats.CounterFunc("certs.load_attempts", func() uint64 { return store.State().Reads })
+	d.stats.CounterFunc("certs.load_failures", func() uint64 { return store.State().Refused })
+	files := int64(2)
+	if c.ClientCA != "" {
+		files = 3
+	}
+	d.stats.GaugeFunc("certs.num_values", func() int64 { return files })
 	return store.Close, nil
 }
 

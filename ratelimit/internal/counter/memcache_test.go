@@ -16,28 +16,14 @@ import (
 
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
 
-// newTestMemcache is closed when t ends, and must leave no goroutine and no connection behind.
 func newTestMemcache(t testing.TB, o MemcacheOptions) *Memcache {
 	t.Helper()
-	before := goleak.IgnoreCurrent()
-	s, err := NewMemcache(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		s.Close()
-		goleak.VerifyNone(t, before, testdb.IgnoreServers())
-		if n := s.ActiveConns(); n != 0 {
-			t.Errorf("%d connections are open after Close", n)
-		}
-	})
-	return s
+	return opened(t, func() (*Memcache, error) { return NewMemcache(t.Context(), o) })
 }
 
 // threeNodes are three memcached of t's own.

@@ -13,7 +13,6 @@ import (
 type slowLink struct {
 	pool   *slowPool
 	broken chan struct{}
-	once   sync.Once
 }
 
 type slowPool struct {

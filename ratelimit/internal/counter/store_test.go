@@ -21,11 +21,19 @@ func TestKVStore(t *testing.T) {
 	testStore(t, newTestStore(t, KVStoreOptions{URL: testdb.Redis(t).URL(), Stall: -1}))
 }
 
-// newTestStore is closed when t ends, and must leave no goroutine behind.
 func newTestStore(t testing.TB, o KVStoreOptions) *KVStore {
 	t.Helper()
+	return opened(t, func() (*KVStore, error) { return NewKVStore(t.Context(), o) })
+}
+
+// opened is closed when t ends, and must leave no goroutine and no connection behind.
+func opened[S interface {
+	Close()
+	ActiveConns() int64
+}](t testing.TB, open func() (S, error)) S {
+	t.Helper()
 	before := goleak.IgnoreCurrent()
-	s, err := NewKVStore(t.Context(), o)
+	s, err := open()
 	if err != nil {
 		t.Fatal(err)
 	}

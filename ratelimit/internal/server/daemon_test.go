@@ -103,7 +103,7 @@ func (r *rig) load(t testing.TB, lo limits.Options, files ...string) {
 
 func (r *rig) ask(t testing.TB, req *pb.RateLimitRequest) *pb.RateLimitResponse {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	resp, err := r.client.ShouldRateLimit(ctx, req)
 	if err != nil {

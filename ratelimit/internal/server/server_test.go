@@ -304,7 +304,7 @@ func TestHealth(t *testing.T) {
 func TestHealth_watchEnds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, service.Options{}, limits.Options{}, short(`[{key: k, @2/m}]`))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	watch, err := healthpb.NewHealthClient(r.conn).Watch(ctx, &healthpb.HealthCheckRequest{})
 	if err != nil {
@@ -327,7 +327,7 @@ func TestHealth_watchEnds(t *testing.T) {
 func TestReflection_ends(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, service.Options{}, limits.Options{}, short(`[{key: k, @2/m}]`))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	stream, err := reflectionpb.NewServerReflectionClient(r.conn).ServerReflectionInfo(ctx)
 	if err != nil {

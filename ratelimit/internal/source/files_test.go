@@ -108,7 +108,7 @@ func (w *world) until(want string) {
 
 func (w *world) eventually(ok func() bool, what func() string) {
 	w.t.Helper()
-	for end := time.Now().Add(15 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			w.t.Fatal(what())
 		}

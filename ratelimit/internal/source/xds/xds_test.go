@@ -109,9 +109,9 @@ func (w *world) seen() string {
 
 func (w *world) eventually(what string, ok func() bool) {
 	w.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			w.t.Fatalf("not within 20 s: %s; sets %s; state %+v; log:\n%s", what, w.seen(), w.c.State(), &w.log)
+			w.t.Fatalf("not within a minute: %s; sets %s; state %+v; log:\n%s", what, w.seen(), w.c.State(), &w.log)
 		}
 	}
 }
