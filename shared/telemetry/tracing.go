@@ -1,6 +1,6 @@
 // Package telemetry sets up the OpenTelemetry SDK as both daemons use it: spans that are sampled,
-// gathered and exported over OTLP, figures that are pushed likewise or shown to who asks, what the SDK has to say about itself in the daemon's log, and an
-// end in bounded time.
+// gathered and exported over OTLP, what the SDK has to say about itself in the daemon's log, and an
+// end in bounded time. Package metrics below it does the same for figures.
 //
 // A daemon with tracing on does this, and holds nil instead of a tracer with tracing off, so that its
 // request path has one comparison and no more:
@@ -86,7 +86,7 @@ func StartTracing(ctx context.Context, o TracingOptions) (*Tracing, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
-	res, err := describe(ctx, o.Resource, o.Default)
+	res, err := Resource(ctx, o.Resource, o.Default)
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
@@ -130,14 +130,14 @@ func (t *Tracing) Stop(patience time.Duration) error {
 	return err
 }
 
-// describe merges what is known of the process, the strongest last.
-func describe(ctx context.Context, sure, fallback []attribute.KeyValue) (*resource.Resource, error) {
+// Resource merges what is known of the process, the strongest last: fallback, OTEL_RESOURCE_ATTRIBUTES, sure.
+func Resource(ctx context.Context, sure, fallback []attribute.KeyValue) (*resource.Resource, error) {
 	return resource.New(ctx,
 		resource.WithTelemetrySDK(), resource.WithAttributes(fallback...), resource.WithFromEnv(), resource.WithAttributes(sure...))
 }
 
 func newExporter(ctx context.Context, o TracingOptions) (sdktrace.SpanExporter, error) {
-	local := !anySet("ENDPOINT", "TRACES_ENDPOINT", "INSECURE", "TRACES_INSECURE", "CERTIFICATE", "TRACES_CERTIFICATE")
+	local := Local("TRACES")
 	switch o.Protocol {
 	case "http":
 		var with []otlptracehttp.Option
@@ -161,14 +161,15 @@ func newExporter(ctx context.Context, o TracingOptions) (sdktrace.SpanExporter, 
 	return nil, fmt.Errorf("there is no protocol %q, only http and grpc", o.Protocol)
 }
 
-// anySet says whether one of the OTEL_EXPORTER_OTLP_ variables has a value.
-func anySet(names ...string) bool {
-	for _, n := range names {
-		if strings.TrimSpace(os.Getenv(otlpPrefix+n)) != "" {
-			return true
+// Local says that the environment names no collector for a signal, TRACES or METRICS, so that the
+// specification's default counts: http on this host.
+func Local(signal string) bool {
+	for _, n := range []string{"ENDPOINT", "INSECURE", "CERTIFICATE"} {
+		if strings.TrimSpace(os.Getenv(otlpPrefix+n)) != "" || strings.TrimSpace(os.Getenv(otlpPrefix+signal+"_"+n)) != "" {
+			return false
 		}
 	}
-	return false
+	return true
 }
 
 // exporter counts spans, tells of an outage once, and lets go when Tracing stops. The SDK's batcher

@@ -1,4 +1,6 @@
-package telemetry
+// Package metrics sets up the figures of the OpenTelemetry SDK: pushed over OTLP, or shown to who asks in
+// the text format of Prometheus. It is apart from telemetry so that a daemon that only traces links none of it.
+package metrics
 
 import (
 	"context"
@@ -16,14 +18,16 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"gatehouse/shared/telemetry"
 )
 
-// MetricsOptions are a daemon's settings.
-type MetricsOptions struct {
+// Options are a daemon's settings.
+type Options struct {
 	// Protocol is http or grpc: figures are pushed over OTLP, every OTEL_METRIC_EXPORT_INTERVAL
 	// (60 s). "": nothing is pushed, Metrics is an http.Handler that shows them.
 	Protocol string
-	// Resource, Default, Headers and Log are as in TracingOptions.
+	// Resource, Default, Headers and Log are as in telemetry.TracingOptions.
 	Resource, Default []attribute.KeyValue
 	Headers           map[string]string
 	Log               *slog.Logger
@@ -37,13 +41,13 @@ type Metrics struct {
 	log      *slog.Logger
 }
 
-// StartMetrics sets the exporter up; it does not wait for a collector. An error means that the
+// Start sets the exporter up; it does not wait for a collector. An error means that the
 // environment or o is wrong.
-func StartMetrics(ctx context.Context, o MetricsOptions) (*Metrics, error) {
+func Start(ctx context.Context, o Options) (*Metrics, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	res, err := describe(ctx, o.Resource, o.Default)
+	res, err := telemetry.Resource(ctx, o.Resource, o.Default)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
@@ -97,8 +101,8 @@ func (m *Metrics) Stop(patience time.Duration) error {
 	return err
 }
 
-func newMetricExporter(ctx context.Context, o MetricsOptions) (sdkmetric.Exporter, error) {
-	local := !anySet("ENDPOINT", "METRICS_ENDPOINT", "INSECURE", "METRICS_INSECURE", "CERTIFICATE", "METRICS_CERTIFICATE")
+func newMetricExporter(ctx context.Context, o Options) (sdkmetric.Exporter, error) {
+	local := telemetry.Local("METRICS")
 	switch o.Protocol {
 	case "http":
 		var with []otlpmetrichttp.Option

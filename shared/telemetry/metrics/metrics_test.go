@@ -1,23 +1,46 @@
-package telemetry
+package metrics
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	"go.uber.org/goleak"
 
 	"gatehouse/shared/telemetry/otlptest"
 )
 
-func startMetrics(t *testing.T, o MetricsOptions) *Metrics {
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// safeBuffer is a log that a test reads.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func startMetrics(t *testing.T, o Options) *Metrics {
 	t.Helper()
-	m, err := StartMetrics(t.Context(), o)
+	m, err := Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +53,7 @@ func TestMetrics_push(t *testing.T) {
 		c := otlptest.Start(t)
 		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", map[string]string{"http": c.HTTP, "grpc": c.GRPC}[protocol])
 		t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "team=accounts")
-		m := startMetrics(t, MetricsOptions{
+		m := startMetrics(t, Options{
 			Protocol: protocol, Resource: []attribute.KeyValue{attribute.String("auth.version", "1.2")}, Headers: map[string]string{"x-token": "secret"},
 		})
 		if err := m.GoRuntime(); err != nil {
@@ -57,7 +80,7 @@ func TestMetrics_push(t *testing.T) {
 // TestMetrics_pull holds the whole text: names, escaping, buckets that add up.
 func TestMetrics_pull(t *testing.T) {
 	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", `note=a%22b%5C`)
-	m := startMetrics(t, MetricsOptions{Default: []attribute.KeyValue{attribute.String("service.name", "probe")}})
+	m := startMetrics(t, Options{Default: []attribute.KeyValue{attribute.String("service.name", "probe")}})
 	defer m.Stop(time.Second)
 	meter := m.Meter("test")
 	count, _ := meter.Int64Counter("b.requests", metric.WithUnit("{request}"), metric.WithDescription("Of \\ two\nlines."))
@@ -103,8 +126,9 @@ func TestMetrics_outage(t *testing.T) {
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusBadRequest) }))
 	defer web.Close()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", web.URL)
-	log, text := newLog()
-	m := startMetrics(t, MetricsOptions{Protocol: "http", Log: log})
+	var text safeBuffer
+	log := slog.New(slog.NewTextHandler(&text, nil))
+	m := startMetrics(t, Options{Protocol: "http", Log: log})
 	if err := m.GoRuntime(); err != nil {
 		t.Fatal(err)
 	}
@@ -117,6 +141,6 @@ func TestMetrics_outage(t *testing.T) {
 		t.Error("Stop does not say that the last figures were lost")
 	}
 	if n := strings.Count(text.String(), "takes no figures"); n != 1 {
-		t.Errorf("%d warnings:\n%s", n, text)
+		t.Errorf("%d warnings:\n%s", n, text.String())
 	}
 }
