@@ -186,6 +186,10 @@ var dialects = map[string]dialect{
 				return withExtra(u, map[string]any{"id": u.ID, "firstName": text(u.GivenName), "lastName": text(u.FamilyName), "profilePicture": map[string]any{
 					"displayImage~": map[string]any{"elements": []any{map[string]any{"identifiers": []any{map[string]any{"identifier": u.Picture}}}}}}})
 			},
+			"/v2/userinfo": func(x *exchange, u User) any {
+				return withExtra(u, map[string]any{"sub": u.ID, "name": u.Name, "given_name": u.GivenName, "family_name": u.FamilyName,
+					"email": u.Email, "email_verified": u.Verified, "picture": u.Picture, "locale": "en_US"})
+			},
 			"/v2/emailAddress": func(x *exchange, u User) any {
 				return map[string]any{"elements": []any{map[string]any{"handle~": map[string]any{"emailAddress": u.Email}}}}
 			},

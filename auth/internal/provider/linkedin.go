@@ -5,6 +5,21 @@ import (
 	"strings"
 )
 
+// linkedinProfile is the ID token's, or the profile endpoint's where an answer has none.
+func linkedinProfile(ctx context.Context, s *signIn) (Profile, error) {
+	if s.extra("id_token") == "" {
+		return s.readProfile(ctx)
+	}
+	return fromIDToken(ctx, s)
+}
+
+// linkedinUserinfo: the profile endpoint's members are the claims of the ID token.
+func linkedinUserinfo(_ context.Context, s *signIn, me object, d *Profile) error {
+	d.set("iss", s.trust().issuer)
+	linkedinClaims(s.Provider, &idToken{claims: me}, d)
+	return nil
+}
+
 // linkedinClaims: the flag of the address is text in these ID tokens.
 func linkedinClaims(_ *Provider, t *idToken, d *Profile) {
 	d.addEmail(t.claims.text("email"), t.claims.lenient("email_verified"), true)

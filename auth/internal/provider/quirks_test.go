@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -153,6 +155,23 @@ func TestPictures(t *testing.T) {
 	check("spotify", map[string]any{"images": []any{image("a", nil, nil), image("b", "9", 9)}}, "a")
 	check("spotify", map[string]any{"images": []any{"x", 1, nil}}, nil)
 	check("spotify", map[string]any{"images": nil}, nil)
+}
+
+// An answer without an ID token: the profile endpoint says the same.
+func TestLinkedInUserinfo(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	set := setOf(t, settingsOf(f))
+	told := signInAs(t, f, set, "linkedin", fakeidp.Ann, fakeidp.Behaviour{})
+	asked := signInAs(t, f, set, "linkedin", fakeidp.Ann, fakeidp.Behaviour{NoIDToken: true})
+	if told.Subject != asked.Subject || !slices.Equal(told.Emails, asked.Emails) || !reflect.DeepEqual(told.Data, asked.Data) {
+		t.Errorf("the ID token says\n%+v, the profile endpoint\n%+v", told, asked)
+	}
+	unproven := fakeidp.Ann
+	unproven.Verified = false
+	if d := signInAs(t, f, set, "linkedin", unproven, fakeidp.Behaviour{NoIDToken: true}); len(d.Emails) != 1 || d.Emails[0].Verified {
+		t.Errorf("%+v", d.Emails)
+	}
 }
 
 func TestLinkedInLegacy(t *testing.T) {

@@ -139,8 +139,10 @@ var table = []row{
 	{
 		id: "linkedin", aliases: []string{"linkedin_oidc"},
 		authorize: "https://api.linkedin.com/oauth/v2/authorization", token: "https://api.linkedin.com/oauth/v2/accessToken",
+		api: "https://api.linkedin.com", profile: "/v2/userinfo",
 		issuer: "https://www.linkedin.com/oauth", scopes: []string{"openid", "email", "profile"}, style: form,
-		read: fromIDToken, claim: linkedinClaims,
+		read: linkedinProfile, claim: linkedinClaims,
+		sub: "sub", more: linkedinUserinfo,
 	},
 	{
 		id: "linkedin", mode: "legacy",

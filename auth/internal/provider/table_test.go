@@ -351,7 +351,7 @@ func TestPublicAddresses(t *testing.T) {
 	f("google", "https://accounts.google.com/o/oauth2/v2/auth", "https://oauth2.googleapis.com/token", "https://www.googleapis.com/userinfo/v2/me", "https://accounts.google.com")
 	f("keycloak", "https://kc.example.org/realms/main/protocol/openid-connect/auth", "https://kc.example.org/realms/main/protocol/openid-connect/token",
 		"https://kc.example.org/realms/main/protocol/openid-connect/userinfo", "https://kc.example.org/realms/main")
-	f("linkedin", "https://api.linkedin.com/oauth/v2/authorization", "https://api.linkedin.com/oauth/v2/accessToken", "", "https://www.linkedin.com/oauth")
+	f("linkedin", "https://api.linkedin.com/oauth/v2/authorization", "https://api.linkedin.com/oauth/v2/accessToken", "https://api.linkedin.com/v2/userinfo", "https://www.linkedin.com/oauth")
 	f("notion", "https://api.notion.com/v1/oauth/authorize", "https://api.notion.com/v1/oauth/token", "https://api.notion.com/v1/users/me", "")
 	f("slack", "https://slack.com/openid/connect/authorize", "https://slack.com/api/openid.connect.token", "https://slack.com/api/openid.connect.userInfo", "")
 	f("snapchat", "https://accounts.snapchat.com/accounts/oauth2/auth", "https://accounts.snapchat.com/accounts/oauth2/token", "https://kit.snapchat.com/v1/me", "https://accounts.snapchat.com/accounts/oauth2/token")
