@@ -10,24 +10,24 @@ import (
 // field is what README.md says about the variable; a test compares names and defaults there. Tags are
 // those of package settings; `restart` marks what a SIGHUP cannot change.
 type config struct {
-	General  generalConfig
-	API      apiConfig
-	DB       dbConfig
-	JWT      jwtConfig
-	Sessions sessionsConfig
-	Password passwordConfig
-	Security securityConfig
-	Mailer   mailerConfig
-	SMTP     smtpConfig
-	SMS      smsConfig
-	Captcha  captchaConfig
-	External externalConfig
-	Factors  factorsConfig
-	Hooks    hooksConfig
-	Limits   limitsConfig
-	Log      logConfig
-	Dev      devConfig
-	Later    laterConfig
+	General   generalConfig
+	API       apiConfig
+	DB        dbConfig
+	JWT       jwtConfig
+	Sessions  sessionsConfig
+	Password  passwordConfig
+	Security  securityConfig
+	Mailer    mailerConfig
+	SMTP      smtpConfig
+	SMS       smsConfig
+	Captcha   captchaConfig
+	External  externalConfig
+	Factors   factorsConfig
+	Hooks     hooksConfig
+	Limits    limitsConfig
+	Log       logConfig
+	Dev       devConfig
+	Telemetry telemetryConfig
 }
 
 // generalConfig says who may sign in how, and where links may lead (spec 2.1).

@@ -36,6 +36,7 @@ func (c *config) check(r *settings.Report) {
 	c.checkCaptcha(r)
 	c.checkDev(r)
 	c.checkExternal(r)
+	c.checkTelemetry(r)
 	c.checkLater(r)
 	if role := c.JWT.DefaultRole; slices.Contains(c.JWT.AdminRoles, role) {
 		r.Clash("AUTH_JWT_DEFAULT_GROUP_NAME=%s is one of AUTH_JWT_ADMIN_ROLES: everybody who signs up would be an administrator", role)

@@ -7,18 +7,9 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// laterConfig switches on what this version does not have.
-type laterConfig struct {
-	// Stays off, with a warning: tracing is not in this version.
-	Tracing bool `env:"AUTH_TRACING_ENABLED" envDefault:"false"`
-	// Stays off, with a warning: metrics are not in this version.
-	Metrics bool `env:"AUTH_METRICS_ENABLED" envDefault:"false"`
-}
-
 // laterNames are variables of features that come later; they are ours, and have no effect alone.
 func laterNames() []string {
 	names := []string{
-		"AUTH_TRACING_*", "AUTH_METRICS_*", "OTEL_EXPORTER_PULL_HOST", "OTEL_EXPORTER_PULL_PORT",
 		"AUTH_MFA_WEB_AUTHN_*", "AUTH_WEBAUTHN_*",
 		"AUTH_HOOK_SEND_SYNC",
 	}
@@ -27,12 +18,6 @@ func laterNames() []string {
 
 // checkLater refuses what nobody may believe to be on, and warns of the rest.
 func (c *config) checkLater(r *settings.Report) {
-	if c.Later.Tracing {
-		r.Warn("AUTH_TRACING_ENABLED: tracing is not in this version and stays off")
-	}
-	if c.Later.Metrics {
-		r.Warn("AUTH_METRICS_ENABLED: metrics are not in this version and stay off")
-	}
 	if on(r, "AUTH_HOOK_SEND_SYNC") {
 		r.Wrong("AUTH_HOOK_SEND_SYNC", "waiting for the hooks that send is not in this version: they are called right after the answer, and again when they fail")
 	}
@@ -40,7 +25,7 @@ func (c *config) checkLater(r *settings.Report) {
 	list := laterNames()
 	for _, name := range r.Names() {
 		switch {
-		case name == "AUTH_HOOK_SEND_SYNC", name == "AUTH_TRACING_ENABLED", name == "AUTH_METRICS_ENABLED":
+		case name == "AUTH_HOOK_SEND_SYNC":
 		case named(ignoredNames, name):
 			ignored = append(ignored, name)
 		case named(list, name):

@@ -58,7 +58,7 @@ func TestConfig_everyVariable(t *testing.T) {
 		if d := cmp.Diff(expected, got); d != "" || len(mistakes) > 0 {
 			t.Errorf("%s=%s: %v %s", name, value, mistakes, d)
 		}
-		if cmp.Equal(defaults, got) && value != "postgres" {
+		if cmp.Equal(defaults, got) && value != "postgres" && value != "opentelemetry" {
 			t.Errorf("%s=%s changes nothing", name, value)
 		}
 		seen[name] = true
@@ -251,8 +251,15 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_LOG_FORMAT", "text", func(c *config) { c.Log.Format = "text" })
 	f("AUTH_LOG_FILE", "/l", func(c *config) { c.Log.File = "/l" })
 	f("AUTH_DEV_MAILBOX_PORT", "0", func(c *config) { c.Dev.MailboxPort = 0 })
-	f("AUTH_TRACING_ENABLED", "true", func(c *config) { c.Later.Tracing = true })
-	f("AUTH_METRICS_ENABLED", "true", func(c *config) { c.Later.Metrics = true })
+	f("AUTH_TRACING_ENABLED", "true", func(c *config) { c.Telemetry.Tracing = true })
+	f("AUTH_TRACING_EXPORTER", "opentelemetry", func(c *config) {})
+	f("AUTH_METRICS_ENABLED", "true", func(c *config) { c.Telemetry.Metrics = true })
+	f("AUTH_METRICS_EXPORTER", "prometheus", func(c *config) { c.Telemetry.MetricsExporter = "prometheus" })
+	f("OTEL_EXPORTER_PULL_HOST", "127.0.0.1", func(c *config) { c.Telemetry.PullHost = "127.0.0.1" })
+	f("OTEL_EXPORTER_PULL_PORT", "9101", func(c *config) { c.Telemetry.PullPort = 9101 })
+	f("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", func(c *config) { c.Telemetry.Protocol = "grpc" })
+	f("OTEL_EXPORTER_OTLP_HEADERS", "a=b", func(c *config) { c.Telemetry.Headers = "a=b" })
+	f("DEBUG", "true", func(c *config) { c.Telemetry.Debug = true })
 	f("AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS", "true", func(c *config) { c.External.AllowUnverified = true })
 	f("AUTH_EXTERNAL_STATE_COOKIE", "false", func(c *config) { c.External.StateCookie = false })
 	f("AUTH_EXTERNAL_ID_TOKEN_SINGLE_USE", "false", func(c *config) { c.External.IDTokenOnce = false })
@@ -400,8 +407,9 @@ func TestConfig_warnings(t *testing.T) {
 	}
 	f("AUTH_MFA_WEB_AUTHN_ENROLL_ENABLED=true AUTH_EXTERNAL_APPLE_ENABLED=false",
 		"no effect, since what they configure is not in this version: AUTH_MFA_WEB_AUTHN_ENROLL_ENABLED")
-	f("AUTH_TRACING_ENABLED=true", "AUTH_TRACING_ENABLED: tracing is not in this version and stays off")
-	f("AUTH_METRICS_ENABLED=true", "AUTH_METRICS_ENABLED: metrics are not in this version and stay off")
+	f("AUTH_TRACING_ENABLED=true AUTH_METRICS_ENABLED=true")
+	f("GOTRUE_TRACING_HOST=x AUTH_TRACING_TAGS=a:b", "GOTRUE_TRACING_HOST is an old name; it is called AUTH_TRACING_HOST now",
+		"no effect, settings of the replaced service that are not needed here: AUTH_TRACING_HOST, AUTH_TRACING_TAGS")
 	f("AUTH_HOOK_SEND_SMS_ENABLED=false DEBUG=true OTEL_RESOURCE_ATTRIBUTES=a")
 	f("AUTH_OPERATOR_TOKEN=x AUTH_RELOADING_POLLER_ENABLED=1 AUTH_JWT_ADMIN_GROUP_NAME=admin",
 		"no effect, settings of the replaced service that are not needed here: AUTH_JWT_ADMIN_GROUP_NAME, AUTH_OPERATOR_TOKEN, AUTH_RELOADING_POLLER_ENABLED")

@@ -33,18 +33,18 @@ func (p *program) load() (config, live, []string, error) {
 func (p *program) read() (config, live, []string, error) {
 	c, l, _, warnings, err := loadConfig(p.environ, p.file, nil)
 	if err == nil {
-		err = p.exportPG()
+		err = p.exportStandard()
 	}
 	return c, l, warnings, err
 }
 
-// exportPG lets the database library see what only the settings file has: it reads PGSSLROOTCERT and the
-// like from the process's environment.
-func (p *program) exportPG() error {
+// exportStandard lets libraries see what only the settings file has: that of the database reads PGSSLROOTCERT
+// and the like from the process's environment, that of telemetry OTEL_EXPORTER_OTLP_ENDPOINT.
+func (p *program) exportStandard() error {
 	all, err := withFile(p.environ, p.file)
 	for _, e := range all {
 		name, value, _ := strings.Cut(e, "=")
-		if _, there := os.LookupEnv(name); strings.HasPrefix(name, "PG") && !there {
+		if _, there := os.LookupEnv(name); (strings.HasPrefix(name, "PG") || strings.HasPrefix(name, "OTEL_")) && !there {
 			err = errors.Join(err, os.Setenv(name, value))
 		}
 	}

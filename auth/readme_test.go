@@ -41,7 +41,7 @@ func TestREADME_dependencies(t *testing.T) {
 	_, section, _ := strings.Cut(string(text), "\n## Dependencies\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	var listed []string
-	for _, m := range regexp.MustCompile("`([a-z]+\\.[a-z]+/[^`]*)`").FindAllStringSubmatch(section, -1) {
+	for _, m := range regexp.MustCompile("`([a-z.]+\\.[a-z]+/[^`]*)`").FindAllStringSubmatch(section, -1) {
 		listed = append(listed, m[1])
 	}
 	slices.Sort(listed)

@@ -52,6 +52,7 @@ type daemon struct {
 	api       *httpapi.Server
 	providers atomic.Pointer[provider.Set] // replaced likewise
 	hooks     atomic.Pointer[hook.Set]     // replaced likewise; nil: none
+	observed  observation
 	draining  atomic.Bool
 	migrated  atomic.Bool
 }
@@ -81,6 +82,7 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	}
 	d.config.Store(&c)
 	self.KeepHeapFloor(c.API.HeapFloor)
+	d.startTelemetry(ctx)
 
 	if err := d.openDatabase(ctx, skip); err != nil {
 		return stopped(ctx, err)
@@ -102,6 +104,11 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	if err := d.makeAPI(l); err != nil {
 		return err
 	}
+	if err := d.measure(); err != nil {
+		return err
+	}
+	defer d.stopTelemetry()
+	d.showMetrics(ctx)
 
 	// Requests in flight still need what runs in the background, so that ends after them.
 	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
@@ -272,10 +279,14 @@ func (d *daemon) makeAPI(l live) (err error) {
 	d.tellCaptcha(l.api.Captcha)
 	codec := token.NewRefreshCodec(d.root.Keys(secret.Refresh))
 	d.accounts = account.New(account.Options{
-		DB: d.db, Keys: d.keeper.Live(), Refresh: codec, Root: d.root, Passwords: d.passwords, Wake: d.outbox.Wake, Log: d.log.Logger,
+		DB: d.db, Keys: d.keeper.Live(), Refresh: codec, Root: d.root, Passwords: d.passwords, Wake: d.outbox.Wake, SignedIn: d.signedIn(), Log: d.log.Logger,
 	}, l.accounts)
+	observer, err := d.observer()
+	if err != nil {
+		return err
+	}
 	d.api, err = httpapi.New(httpapi.Options{
-		Accounts: d.accounts, Keys: d.keeper.Live(), Refresh: codec, Version: self.Release(), Log: d.log.Logger,
+		Accounts: d.accounts, Keys: d.keeper.Live(), Refresh: codec, Version: self.Release(), Log: d.log.Logger, Observer: observer,
 		Checks: []httpapi.Check{
 			{Name: "stopping", Check: d.checkDraining}, {Name: "database", Check: d.db.Ping},
 			{Name: "migrations", Check: d.checkMigrations}, {Name: "keys", Check: d.checkKeys}, {Name: "outbox", Check: d.checkOutbox},

@@ -30,6 +30,8 @@ type Options struct {
 	Passwords *password.Workers
 	// Wake tells the outbox that something was committed to it. nil: nobody listens.
 	Wake func()
+	// SignedIn hears of each session that was opened, with the amr method of it. nil: nobody listens.
+	SignedIn func(method string)
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 	// Log hears what no client is told. nil: nowhere.
@@ -44,6 +46,7 @@ type Accounts struct {
 	root      *secret.Root
 	passwords hashing
 	wake      func()
+	signedIn  func(method string)
 	clock     func() time.Time
 	log       *slog.Logger
 	live      atomic.Pointer[Settings] // replaced as a whole, never changed
@@ -52,7 +55,7 @@ type Accounts struct {
 
 // New makes the flows.
 func New(o Options, s Settings) *Accounts {
-	a := &Accounts{db: o.DB, keys: o.Keys, codec: o.Refresh, root: o.Root, passwords: hashing{o.Passwords}, wake: o.Wake, clock: o.Now, log: o.Log}
+	a := &Accounts{db: o.DB, keys: o.Keys, codec: o.Refresh, root: o.Root, passwords: hashing{o.Passwords}, wake: o.Wake, signedIn: o.SignedIn, clock: o.Now, log: o.Log}
 	if a.wake == nil {
 		a.wake = func() {}
 	}

@@ -22,12 +22,13 @@ const (
 // opening is a session that is about to be stored, and the first refresh token of it.
 type opening struct {
 	store.NewSession
-	first token.Refresh
+	first  token.Refresh
+	method string
 }
 
 // open prepares a session. Nothing is stored yet.
 func (s *Settings) open(c Client, user uuid.UUID, method string, now time.Time) opening {
-	o := opening{first: token.Refresh{Session: uuid.New(), Secret: token.NewRefreshSecret()}}
+	o := opening{method: method, first: token.Refresh{Session: uuid.New(), Secret: token.NewRefreshSecret()}}
 	o.NewSession = store.NewSession{
 		ID: o.first.Session, User: user, SecretHash: o.first.SecretHash(), At: now,
 		UserAgent: c.UserAgent, IP: c.IP, Tag: s.tag(), AAL: 1,
@@ -54,6 +55,14 @@ func (a *Accounts) crowdOut(ctx context.Context, s *Settings, user uuid.UUID, no
 	if err := b.Send(ctx); err != nil {
 		a.log.Warn("surplus sessions were not ended", "user", user, "err", err)
 	}
+}
+
+// opened is the session that was just stored, as it will be read back.
+func (a *Accounts) opened(o *opening) store.Session {
+	if a.signedIn != nil {
+		a.signedIn(o.method)
+	}
+	return o.stored()
 }
 
 // stored is the session as it will be read back.

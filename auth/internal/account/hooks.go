@@ -142,7 +142,7 @@ func (a *Accounts) grantNew(ctx context.Context, s *Settings, c Client, u store.
 		}
 		return Grant{}, err
 	}
-	return a.grant(s, u, v, &open.first, now, made)
+	return a.grant(s, u, a.opened(open), &open.first, now, made)
 }
 
 // customizeRefresh asks for the claims of a refreshed token before anything is rotated: a client whose hook is

@@ -287,7 +287,7 @@ func (a *Accounts) enter(ctx context.Context, s *Settings, c Client, n *newcomer
 		}
 	}
 	open := s.open(c, id, methodPassword, now)
-	made, err := a.customize(ctx, s, c, u, open.stored(), "", now)
+	made, err := a.customize(ctx, s, c, u, a.opened(&open), "", now)
 	if err != nil {
 		return Grant{}, err
 	}
@@ -314,7 +314,7 @@ func (a *Accounts) enter(ctx context.Context, s *Settings, c Client, n *newcomer
 	if s.Hooks.AfterCreate {
 		a.wake()
 	}
-	return a.grant(s, u, open.stored(), &open.first, now, made)
+	return a.grant(s, u, a.opened(&open), &open.first, now, made)
 }
 
 // confirmPatch makes an unconfirmed account what u is.
@@ -367,7 +367,7 @@ func (a *Accounts) SignUpAnonymous(ctx context.Context, c Client, data json.RawM
 		return Grant{}, err
 	}
 	open := s.open(c, u.ID, methodAnonymous, now)
-	made, err := a.customize(ctx, s, c, u, open.stored(), "", now)
+	made, err := a.customize(ctx, s, c, u, a.opened(&open), "", now)
 	if err != nil {
 		return Grant{}, err
 	}
@@ -382,5 +382,5 @@ func (a *Accounts) SignUpAnonymous(ctx context.Context, c Client, data json.RawM
 	if s.Hooks.AfterCreate {
 		a.wake()
 	}
-	return a.grant(s, u, open.stored(), &open.first, now, made)
+	return a.grant(s, u, a.opened(&open), &open.first, now, made)
 }

@@ -53,6 +53,10 @@ func (s *Server) serve(l *live, w http.ResponseWriter, r *http.Request) {
 	c := &call{ResponseWriter: w, r: r, live: l, id: requestID(l, r)}
 	w.Header()[l.idHeader] = []string{c.id}
 	defer c.release()
+	if s.observer != nil {
+		r = s.observer.begin(c, r)
+		defer s.observer.end(c, began)
+	}
 	defer s.done(c, began)
 	s.mux.ServeHTTP(c, r)
 	if c.refused != 0 {
@@ -133,8 +137,10 @@ var quiet = map[string]bool{"GET /health": true, "GET /livez": true, "GET /ready
 
 // route is a pattern without its method: the path of a request may hold anything, this never does.
 func route(pattern string) string {
-	_, path, _ := strings.Cut(pattern, " ")
-	return path
+	if _, path, ok := strings.Cut(pattern, " "); ok {
+		return path
+	}
+	return pattern // of any method
 }
 
 // requestID is the id that came with the request if it is decent, else a new one.

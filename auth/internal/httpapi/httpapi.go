@@ -35,6 +35,8 @@ type Options struct {
 	Version string
 	// Log gets one line for each request. nil: nowhere.
 	Log *slog.Logger
+	// Observer makes spans and figures of requests. nil: nobody does.
+	Observer *Observer
 	// Now is the clock of the limiters; nil: time.Now.
 	Now func() time.Time
 }
@@ -104,6 +106,7 @@ type Server struct {
 	keys     *token.Live
 	refresh  *token.RefreshCodec
 	log      *slog.Logger
+	observer *Observer // nil: off
 	now      func() time.Time
 	mux      *http.ServeMux
 	health   []byte
@@ -118,7 +121,7 @@ func New(o Options, s Settings) (*Server, error) {
 	if o.Accounts == nil || o.Keys == nil || o.Refresh == nil {
 		return nil, errors.New("httpapi: needs Accounts, Keys and Refresh")
 	}
-	srv := &Server{accounts: o.Accounts, keys: o.Keys, refresh: o.Refresh, log: o.Log, now: o.Now}
+	srv := &Server{accounts: o.Accounts, keys: o.Keys, refresh: o.Refresh, log: o.Log, observer: o.Observer, now: o.Now}
 	if srv.log == nil {
 		srv.log = slog.New(slog.DiscardHandler)
 	}

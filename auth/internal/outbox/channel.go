@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,6 +19,8 @@ type channel struct {
 	wake   chan struct{}
 	// freed says that a place has become free.
 	freed chan struct{}
+
+	sent, tried, failed atomic.Uint64 // see Stats
 
 	mu      sync.Mutex
 	running int // places taken

@@ -22,6 +22,7 @@ import (
 func (c *channel) deliver(sending context.Context, m store.Message) {
 	err := c.attempt(sending, m)
 	if err == nil {
+		c.sent.Add(1)
 		c.finish(sending, m)
 		c.letGo(m.ID)
 		return
@@ -36,9 +37,11 @@ func (c *channel) deliver(sending context.Context, m store.Message) {
 			return c.o.DB.ReleaseMessages(ctx, []uuid.UUID{m.ID}, now)
 		})
 	case refused || m.Attempts >= mostTries:
+		c.failed.Add(1)
 		c.o.Log.Error("outbox: a message is given up", "message", m.ID, "channel", c.name, "kind", m.Kind, "attempts", m.Attempts, "error", err)
 		c.note(sending, m, func(ctx context.Context) error { return c.o.DB.FailMessage(ctx, m.ID, now, words(err)) })
 	default:
+		c.tried.Add(1)
 		due := now.Add(pause(m.Attempts))
 		c.o.Log.Warn("outbox: a message could not be sent", "message", m.ID, "channel", c.name, "kind", m.Kind,
 			"attempts", m.Attempts, "next", due, "expires", m.ExpiresAt, "error", err)

@@ -10,6 +10,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -75,6 +76,7 @@ type Options struct {
 type Outbox struct {
 	o        Options
 	channels []*channel
+	expired  atomic.Uint64
 }
 
 // New starts nothing; see Run.
@@ -133,6 +135,7 @@ func (o *Outbox) expire(ctx context.Context) {
 		case err != nil && ctx.Err() == nil:
 			o.o.Log.Warn("outbox: expired messages can't be ended", "error", err)
 		case n > 0:
+			o.expired.Add(uint64(n))
 			o.o.Log.Error("outbox: messages expired before they could be sent", "messages", n)
 		}
 		select {

@@ -23,3 +23,22 @@ func TestOldestDueOn(t *testing.T) {
 	f(0, "sms")
 	f(0)
 }
+
+func TestOutboxWaiting(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	f := func(after time.Duration, pending int, oldest time.Duration) {
+		t.Helper()
+		by, err := db.OutboxWaiting(t.Context(), noon.Add(after))
+		if w := by["email"]; w.Pending != pending || w.OldestDue != oldest || err != nil {
+			t.Errorf("%v after noon: %+v, %v", after, by, err)
+		}
+	}
+	f(0, 0, 0)
+	addMessage(t, db, noon)
+	addMessage(t, db, noon.Add(time.Minute))
+	f(-time.Second, 2, 0)
+	f(time.Second, 2, time.Second)
+	f(2*time.Minute, 2, 2*time.Minute)
+	f(1000*time.Hour, 0, 0) // expired
+}

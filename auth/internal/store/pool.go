@@ -82,3 +82,20 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		}
 	}
 }
+
+// PoolStats is the use of connections now, and what callers waited for since the start.
+type PoolStats struct {
+	Used, Idle, Most int
+	// Waits are how often a caller found no free connection, Waited the time of all callers, waiting or not.
+	Waits  int64
+	Waited time.Duration
+}
+
+// PoolStats are the pool's figures.
+func (db *DB) PoolStats() PoolStats {
+	s := db.pool.Stat()
+	return PoolStats{
+		Used: int(s.AcquiredConns()), Idle: int(s.IdleConns()), Most: int(s.MaxConns()),
+		Waits: s.EmptyAcquireCount(), Waited: s.AcquireDuration(),
+	}
+}

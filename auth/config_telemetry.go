@@ -1,0 +1,62 @@
+package main
+
+import (
+	"strings"
+
+	"gatehouse/shared/settings"
+	"gatehouse/shared/telemetry"
+)
+
+// telemetryConfig is what is traced and measured, and where it goes (spec 2.7). The collector is said by
+// the standard variables of OpenTelemetry, OTEL_EXPORTER_OTLP_*.
+type telemetryConfig struct {
+	// true: a span for each request is exported over OTLP to OTEL_EXPORTER_OTLP_ENDPOINT; without one to this host.
+	Tracing bool `env:"AUTH_TRACING_ENABLED" envDefault:"false" restart:"true"`
+	// Only opentelemetry.
+	TracingExporter string `env:"AUTH_TRACING_EXPORTER" envDefault:"opentelemetry" oneof:"opentelemetry" fold:"true" restart:"true"`
+	// true: figures of requests, sign-ins, hashing, outbox, database pool, keys and the Go runtime are exported.
+	Metrics bool `env:"AUTH_METRICS_ENABLED" envDefault:"false" restart:"true"`
+	// opentelemetry: pushed over OTLP, every OTEL_METRIC_EXPORT_INTERVAL (60000 ms). prometheus: shown to who asks, on a listener of their own.
+	MetricsExporter string `env:"AUTH_METRICS_EXPORTER" envDefault:"opentelemetry" oneof:"opentelemetry prometheus" fold:"true" restart:"true"`
+	// Address of that listener, which asks for no token; its path is `/`.
+	PullHost string `env:"OTEL_EXPORTER_PULL_HOST" envDefault:"0.0.0.0" restart:"true"`
+	// Its port; 0 takes a free one.
+	PullPort int `env:"OTEL_EXPORTER_PULL_PORT" envDefault:"9100" min:"0" max:"65535" restart:"true"`
+	// http/protobuf (port 4318) or grpc (port 4317).
+	Protocol string `env:"OTEL_EXPORTER_OTLP_PROTOCOL" envDefault:"http/protobuf" oneof:"http/protobuf grpc" restart:"true"`
+	// name=value,name=value sent with each export, values percent-encoded.
+	Headers string `env:"OTEL_EXPORTER_OTLP_HEADERS" secret:"true" restart:"true"`
+	// true: the log has what the OpenTelemetry SDK does, at level info; else at level debug, and its warnings.
+	Debug bool `env:"DEBUG" envDefault:"false" restart:"true"`
+}
+
+// protocol is the one of package telemetry.
+func (c *telemetryConfig) protocol() string {
+	before, _, _ := strings.Cut(c.Protocol, "/")
+	return before
+}
+
+func (c *telemetryConfig) pulled() bool { return c.Metrics && c.MetricsExporter == "prometheus" }
+
+// checkTelemetry holds the standard variables to what the SDK understands: it would pass over a mistake.
+func (c *config) checkTelemetry(r *settings.Report) {
+	t := &c.Telemetry
+	said := map[string]bool{} // what concerns both
+	check := func(signal string) {
+		for _, mistake := range telemetry.CheckEnvironment(signal, t.protocol(), r.Text) {
+			if !said[mistake] {
+				said[mistake] = true
+				r.Clash("%s", mistake)
+			}
+		}
+	}
+	if t.Tracing {
+		check("TRACES")
+	}
+	if t.Metrics && !t.pulled() {
+		check("METRICS")
+	}
+	if t.pulled() && t.PullPort != 0 && t.PullPort == c.API.Port {
+		r.Clash("OTEL_EXPORTER_PULL_PORT and PORT are both %d", c.API.Port)
+	}
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/shared/telemetry/otlptest"
+	"gatehouse/shared/testdb"
+)
+
+const userRoute = "/admin/users/{user_id}"
+
+// Every span attribute of the contract, below the caller's span; what is no id stays out.
+func TestTracing(t *testing.T) {
+	t.Parallel()
+	c := otlptest.Start(t)
+	d := start(t, environment(testdb.Postgres(t), "AUTH_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+c.HTTP,
+		"OTEL_BSP_SCHEDULE_DELAY=20", "OTEL_RESOURCE_ATTRIBUTES=team=accounts,service.name=sign-in", "OTEL_EXPORTER_OTLP_HEADERS=x-token=a%20b"))
+	g := d.signUp(t, "mia@example.org")
+	id := g.body["user"].(map[string]any)["id"].(string)
+	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	ask := func(path string) {
+		t.Helper()
+		r, err := http.NewRequest("GET", d.http+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("traceparent", "00-"+trace+"-"+parent+"-01")
+		r.Header.Set("Authorization", "Bearer "+g.str("access_token"))
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	ask("/admin/users/" + id)
+	ask("/admin/users/secret@example.org?token=sesame") // neither leaves the process
+	ask("/nowhere/secret@example.org")
+	d.want(t, 200, "GET", "/health", "", "")
+	spans := c.Await(t, "GET "+userRoute, "GET /health", "POST /signup", "GET")
+	s := otlptest.Named(t, spans, "GET "+userRoute)
+	for name, want := range map[string]string{
+		"http.method": "GET", "http.route": userRoute, "http.route.params.user_id": id, "http.status_code": "403", "error.code": "not_admin",
+	} {
+		if s.Attributes[name] != want {
+			t.Errorf("%s is %q, want %q", name, s.Attributes[name], want)
+		}
+	}
+	if s.TraceID != trace || s.Parent != parent || s.Kind != "server" || s.Headers["x-token"] != "a b" {
+		t.Errorf("%+v", s)
+	}
+	if r := s.Resource; r["auth.version"] == "" || r["team"] != "accounts" || r["service.name"] != "sign-in" {
+		t.Errorf("resource %v", r)
+	}
+	if s := otlptest.Named(t, spans, "GET"); s.Attributes["http.route"] != "" || s.Attributes["http.status_code"] != "404" {
+		t.Errorf("%+v", s)
+	}
+	if err := d.Stop(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range c.Spans() {
+		for name, value := range s.Attributes {
+			if strings.Contains(value+s.Name, "example.org") || strings.Contains(value, "sesame") {
+				t.Errorf("%s: %s is %s", s.Name, name, value)
+			}
+		}
+	}
+}
+
+// The standard variables may stand in the settings file, headers in a file of their own; figures and
+// spans go over gRPC too.
+func TestMetrics_push(t *testing.T) {
+	t.Parallel()
+	c := otlptest.Start(t)
+	dir := t.TempDir()
+	headers := filepath.Join(dir, "headers")
+	if err := os.WriteFile(headers, []byte("x-token=secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, ".env"), []byte("OTEL_EXPORTER_OTLP_ENDPOINT="+c.GRPC+"\nOTEL_METRIC_EXPORT_INTERVAL=50\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := launch(t, dir, environment(testdb.Postgres(t), "AUTH_METRICS_ENABLED=true", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
+		"OTEL_EXPORTER_OTLP_HEADERS_FILE="+headers, "DEBUG=true"))
+	d.awaitReady(t)
+	d.want(t, 200, "GET", "/settings", "", "")
+	p := c.AwaitPoint(t, "auth.http.requests", func(p otlptest.Point) bool { return p.Attributes["http.route"] == "/settings" })
+	if p.Value != 1 || p.Protocol != "grpc" || p.Headers["x-token"] != "secret" || p.Resource["auth.version"] == "" || p.Resource["service.name"] != "auth" {
+		t.Errorf("%+v", p)
+	}
+	c.AwaitPoint(t, "go.goroutine.count", func(p otlptest.Point) bool { return p.Value > 0 })
+	d.log.await(t, `"component":"opentelemetry"`, nil) // DEBUG: at level info, which is logged
+}
+
+// TestMetrics_pull: the page has every metric that the README lists, and the README each one there is.
+func TestMetrics_pull(t *testing.T) {
+	t.Parallel()
+	d := start(t, environment(testdb.Postgres(t), "AUTH_METRICS_ENABLED=true", "AUTH_METRICS_EXPORTER=prometheus",
+		"OTEL_EXPORTER_PULL_HOST=127.0.0.1", "OTEL_EXPORTER_PULL_PORT=0"))
+	var at struct{ HTTP string }
+	d.log.await(t, `"msg":"metrics"`, &at)
+	if !strings.HasPrefix(at.HTTP, "127.0.0.1:") {
+		t.Errorf("shown at %s", at.HTTP)
+	}
+	d.signUp(t, "mia@example.org")
+	d.want(t, 400, "POST", "/token?grant_type=password", "", `{"email":"mia@example.org","password":"wrong"}`)
+	d.want(t, 200, "POST", "/token?grant_type=password", "", `{"email":"mia@example.org","password":"correct horse"}`)
+	d.want(t, 404, "GET", "/secret@example.org", "", "")
+	resp, err := http.Get("http://" + at.HTTP + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatal(resp.Status, err)
+	}
+	page := string(b)
+	for _, line := range []string{
+		`auth_http_requests_total{http_method="POST",http_route="/token",http_status_code="200"} 1`,
+		`auth_http_requests_total{http_method="POST",http_route="/token",http_status_code="400"} 1`,
+		`auth_http_requests_total{http_method="GET",http_route="",http_status_code="404"} 1`,
+		`auth_http_request_duration_seconds_count{http_method="POST",http_route="/token"} 2`,
+		`auth_http_request_duration_seconds_bucket{http_method="POST",http_route="/token",le="+Inf"} 2`,
+		`auth_sign_ins_total{method="password"} 1`,
+		`auth_sign_ins_total{method="otp"} 1`,
+		`auth_outbox_sent_total{channel="email"} 1`,
+		`auth_outbox_pending{channel="email"} 0`,
+		`auth_password_refused_total 0`,
+	} {
+		if !strings.Contains(page, "\n"+line+"\n") {
+			t.Errorf("the page lacks %s", line)
+		}
+	}
+	if !regexp.MustCompile(`(?m)^auth_signing_key_age_seconds [\d.]+$`).MatchString(page) || !regexp.MustCompile(`(?m)^auth_password_hashes_total [3-9]$`).MatchString(page) {
+		t.Error(page)
+	}
+	if strings.Contains(page, "example.org") {
+		t.Error("the page holds an address")
+	}
+
+	var listed []string // as the page spells them
+	_, section, _ := strings.Cut(readme(t), "\n| Metric | By |")
+	section, _, _ = strings.Cut(section, "\n\n")
+	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]*) \\|").FindAllStringSubmatch(section, -1) {
+		whole := ""
+		for _, m := range regexp.MustCompile("`([a-z_.]+)`").FindAllStringSubmatch(row[1], -1) {
+			name := m[1]
+			if name[0] == '.' {
+				if name = whole + name; !strings.HasSuffix(name, ".max") {
+					name = whole[:strings.LastIndex(whole, ".")] + m[1]
+				}
+			}
+			whole = name
+			listed = append(listed, strings.ReplaceAll(name, ".", "_"))
+		}
+	}
+	for _, name := range listed {
+		if !regexp.MustCompile(`(?m)^# TYPE ` + name + `(_seconds|_bytes)?(_total)? `).MatchString(page) {
+			t.Errorf("the page lacks %s, which the README lists", name)
+		}
+	}
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\w+) `).FindAllStringSubmatch(page, -1) {
+		name := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(m[1], "_total"), "_seconds"), "_bytes")
+		if found := strings.Contains(" "+strings.Join(listed, " ")+" ", " "+name+" "); !found && name != "target_info" {
+			t.Errorf("the README lacks %s", name)
+		}
+	}
+}
+
+// Off is off: no listener, no export, not a word.
+func TestTelemetry_off(t *testing.T) {
+	t.Parallel()
+	c := otlptest.Start(t)
+	d := start(t, environment(testdb.Postgres(t), "OTEL_EXPORTER_OTLP_ENDPOINT="+c.HTTP, "OTEL_BSP_SCHEDULE_DELAY=20",
+		"AUTH_METRICS_EXPORTER=prometheus", "OTEL_EXPORTER_PULL_PORT=0"))
+	d.want(t, 200, "GET", "/settings", "", "")
+	if err := d.Stop(20 * time.Second); err != nil { // would send what is left
+		t.Fatal(err)
+	}
+	if n := len(c.Spans()); n > 0 || strings.Contains(d.log.text(), `"msg":"metrics"`) {
+		t.Errorf("%d spans\n%s", n, d.log.text())
+	}
+}

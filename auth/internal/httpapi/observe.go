@@ -1,0 +1,150 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Observer makes a span and figures of each request. A server without one has nothing of it on its way
+// but a comparison.
+//
+// Nothing that a client chooses freely becomes an attribute: no query, no header, no body, and of the
+// path the route's pattern with those parameters that are ids. So there is a bounded number of series,
+// and neither secrets nor addresses leave the process.
+type Observer struct {
+	tracer     trace.Tracer // nil: no spans
+	propagator propagation.TextMapPropagator
+	requests   metric.Int64Counter // nil: no figures
+	duration   metric.Float64Histogram
+	series     sync.Map // series to *options, each made once
+}
+
+// NewObserver wants a tracer with its propagator, or a meter, or both; nil leaves one out.
+func NewObserver(tracer trace.Tracer, propagator propagation.TextMapPropagator, meter metric.Meter) (*Observer, error) {
+	o := &Observer{tracer: tracer, propagator: propagator}
+	if meter == nil {
+		return o, nil
+	}
+	var err error
+	o.requests, err = meter.Int64Counter("auth.http.requests", metric.WithUnit("{request}"), metric.WithDescription("Requests answered."))
+	if err != nil {
+		return nil, err
+	}
+	o.duration, err = meter.Float64Histogram("auth.http.request.duration", metric.WithUnit("s"), metric.WithDescription("Time from a request's head to its answer."),
+		metric.WithExplicitBucketBoundaries(.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10))
+	return o, err
+}
+
+// begin starts the span of a call, below the caller's if he sent one along.
+func (o *Observer) begin(c *call, r *http.Request) *http.Request {
+	if o.tracer == nil {
+		return r
+	}
+	ctx := o.propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+	ctx, _ = o.tracer.Start(ctx, method(r.Method), trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(attribute.String("http.method", method(r.Method))))
+	c.r = r.WithContext(ctx)
+	return c.r
+}
+
+// end tells what became of it, when the answer is out.
+func (o *Observer) end(c *call, began time.Time) {
+	pattern := c.r.Pattern
+	if c.refused != 0 { // ServeMux would have redirected
+		pattern = ""
+	}
+	if o.tracer != nil {
+		o.endSpan(c, pattern)
+	}
+	if o.requests != nil {
+		s := o.seriesOf(series{method(c.r.Method), route(pattern), c.status})
+		ctx := context.WithoutCancel(c.r.Context())
+		o.requests.Add(ctx, 1, s.counted...)
+		o.duration.Record(ctx, time.Since(began).Seconds(), s.timed...)
+	}
+}
+
+func (o *Observer) endSpan(c *call, pattern string) {
+	span := trace.SpanFromContext(c.r.Context())
+	defer span.End()
+	if !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(attribute.Int("http.status_code", c.status))
+	if c.code != "" {
+		span.SetAttributes(attribute.String("error.code", c.code))
+	}
+	if c.status >= 500 {
+		span.SetStatus(codes.Error, "")
+	}
+	if pattern == "" {
+		return
+	}
+	path := route(pattern)
+	span.SetName(method(c.r.Method) + " " + path)
+	span.SetAttributes(attribute.String("http.route", path))
+	for name := range parameters(path) {
+		// Whatever else stands there is no id of ours: it may be an address, or a token in the wrong place.
+		if v := c.r.PathValue(name); len(v) == 36 && uuid.Validate(v) == nil {
+			span.SetAttributes(attribute.String("http.route.params."+name, v))
+		}
+	}
+}
+
+// parameters are the names in a pattern's braces.
+func parameters(path string) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for {
+			_, rest, ok := strings.Cut(path, "{")
+			if !ok {
+				return
+			}
+			name, after, _ := strings.Cut(rest, "}")
+			if !yield(name) {
+				return
+			}
+			path = after
+		}
+	}
+}
+
+// series is what figures are told apart by.
+type series struct {
+	method, route string
+	status        int
+}
+
+type options struct {
+	counted []metric.AddOption
+	timed   []metric.RecordOption
+}
+
+func (o *Observer) seriesOf(s series) *options {
+	if known, ok := o.series.Load(s); ok {
+		return known.(*options)
+	}
+	about := []attribute.KeyValue{attribute.String("http.method", s.method), attribute.String("http.route", s.route)}
+	timed := attribute.NewSet(about...)
+	counted := attribute.NewSet(append(about, attribute.Int("http.status_code", s.status))...)
+	made := &options{counted: []metric.AddOption{metric.WithAttributeSet(counted)}, timed: []metric.RecordOption{metric.WithAttributeSet(timed)}}
+	known, _ := o.series.LoadOrStore(s, made)
+	return known.(*options)
+}
+
+// method keeps a client from making series by inventing methods.
+func method(m string) string {
+	switch m {
+	case "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS":
+		return m
+	}
+	return "_OTHER"
+}

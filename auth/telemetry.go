@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"gatehouse/auth/internal/httpapi"
+	"gatehouse/auth/internal/store"
+	"gatehouse/shared/httpx"
+	"gatehouse/shared/self"
+	"gatehouse/shared/telemetry"
+)
+
+// observation is what of telemetry is on; its fields are nil where it is off. The scope's name tells our
+// instruments from the runtime's.
+type observation struct {
+	tracing *telemetry.Tracing
+	metrics *telemetry.Metrics
+	signIns metric.Int64Counter
+	page    *http.Server // of metrics that are pulled
+}
+
+const (
+	scopeName = "auth"
+	// telemetryPatience is what the last spans and figures get at the end of the process.
+	telemetryPatience = 5 * time.Second
+	// figurePatience bounds what figures ask the database.
+	figurePatience = 2 * time.Second
+)
+
+// startTelemetry sets up what is switched on. Mistakes in the settings were reported before; an exporter
+// that can't start for another reason is logged and left off, since it must not keep anybody from signing in.
+func (d *daemon) startTelemetry(ctx context.Context) {
+	c := d.config.Load().Telemetry
+	if !c.Tracing && !c.Metrics {
+		return
+	}
+	level := slog.LevelDebug
+	if c.Debug {
+		level = slog.LevelInfo
+	}
+	telemetry.Diagnostics(d.log.Logger, level)
+	sure := []attribute.KeyValue{attribute.String("auth.version", self.Release())}
+	fallback := []attribute.KeyValue{attribute.String("service.name", "auth"), attribute.String("service.version", self.Release())}
+	var headers map[string]string
+	if c.Headers != "" && os.Getenv("OTEL_EXPORTER_OTLP_HEADERS") == "" { // they came from a file
+		headers, _ = telemetry.ParseHeaders(c.Headers) // checkTelemetry has seen those that are wrong
+	}
+	var err error
+	if c.Tracing {
+		d.observed.tracing, err = telemetry.StartTracing(ctx, telemetry.TracingOptions{
+			Protocol: c.protocol(), StandardSampler: true, Resource: sure, Default: fallback, Headers: headers, Log: d.log.Logger,
+		})
+		if err != nil {
+			d.log.Error("tracing stays off", "error", err)
+		}
+	}
+	if c.Metrics {
+		o := telemetry.MetricsOptions{Resource: sure, Default: fallback, Headers: headers, Log: d.log.Logger}
+		if !c.pulled() {
+			o.Protocol = c.protocol()
+		}
+		d.observed.metrics, err = telemetry.StartMetrics(ctx, o)
+		if err == nil {
+			d.observed.signIns, err = d.observed.metrics.Meter(scopeName).Int64Counter("auth.sign_ins", metric.WithUnit("{session}"), metric.WithDescription("Sessions opened, by the way in."))
+		}
+		if err != nil {
+			d.observed.metrics = nil
+			d.log.Error("metrics stay off", "error", err)
+		}
+	}
+}
+
+// observer watches requests; nil when nothing is on.
+func (d *daemon) observer() (*httpapi.Observer, error) {
+	o := &d.observed
+	if o.tracing == nil && o.metrics == nil {
+		return nil, nil
+	}
+	var tracer trace.Tracer
+	var meter metric.Meter
+	if o.metrics != nil {
+		meter = o.metrics.Meter(scopeName)
+	}
+	if o.tracing == nil {
+		return httpapi.NewObserver(nil, nil, meter)
+	}
+	tracer = o.tracing.Tracer(scopeName)
+	return httpapi.NewObserver(tracer, o.tracing.Propagator, meter)
+}
+
+// signedIn counts sessions by their way in; nil without metrics.
+func (d *daemon) signedIn() func(method string) {
+	n := d.observed.signIns
+	if n == nil {
+		return nil
+	}
+	return func(method string) {
+		n.Add(context.Background(), 1, metric.WithAttributes(attribute.String("method", method)))
+	}
+}
+
+// measure adds the figures that are read when somebody wants them.
+func (d *daemon) measure() error {
+	m := d.observed.metrics
+	if m == nil {
+		return nil
+	}
+	if err := m.GoRuntime(); err != nil {
+		return err
+	}
+	f := figures{meter: m.Meter(scopeName)}
+	running := f.level("auth.password.running", "{hash}", "Passwords that are being hashed.")
+	waiting := f.level("auth.password.waiting", "{hash}", "Passwords that wait for a worker.")
+	done := f.count("auth.password.hashes", "{hash}", "Passwords hashed or compared.")
+	refused := f.count("auth.password.refused", "{hash}", "Requests refused because too many wait for a worker.")
+	pending := f.level("auth.outbox.pending", "{message}", "Messages of all processes that were not sent yet.")
+	oldest := f.age("auth.outbox.oldest_due.age", "How long the oldest message that is due has been so.")
+	sent := f.count("auth.outbox.sent", "{message}", "Messages that this process sent.")
+	retried := f.count("auth.outbox.retried", "{message}", "Attempts of this process that failed and are made again.")
+	failed := f.count("auth.outbox.failed", "{message}", "Messages that this process gave up.")
+	expired := f.count("auth.outbox.expired", "{message}", "Messages that this process found too old to be sent.")
+	conns := f.level("auth.db.connections", "{connection}", "Connections to the database.")
+	most := f.level("auth.db.connections.max", "{connection}", "Most connections that the pool may have.")
+	waits := f.count("auth.db.connection.waits", "{request}", "How often no connection was free.")
+	key := f.age("auth.signing_key.age", "How long the key that signs has been signing.")
+	if f.err != nil {
+		return f.err
+	}
+	of := func(name, value string) metric.MeasurementOption {
+		return metric.WithAttributeSet(attribute.NewSet(attribute.String(name, value)))
+	}
+	used, idle := of("state", "used"), of("state", "idle")
+	_, err := f.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		p := d.passwords.Stats()
+		o.ObserveInt64(running, int64(p.Running))
+		o.ObserveInt64(waiting, int64(p.Waiting))
+		o.ObserveInt64(done, int64(p.Done))
+		o.ObserveInt64(refused, int64(p.Refused))
+
+		channels, tooOld := d.outbox.Stats()
+		for _, c := range channels {
+			channel := of("channel", c.Channel)
+			o.ObserveInt64(sent, int64(c.Sent), channel)
+			o.ObserveInt64(retried, int64(c.Retried), channel)
+			o.ObserveInt64(failed, int64(c.Failed), channel)
+		}
+		o.ObserveInt64(expired, int64(tooOld))
+
+		c := d.db.PoolStats()
+		o.ObserveInt64(conns, int64(c.Used), used)
+		o.ObserveInt64(conns, int64(c.Idle), idle)
+		o.ObserveInt64(most, int64(c.Most))
+		o.ObserveInt64(waits, c.Waits)
+		if age, ok := d.keeper.Age(); ok {
+			o.ObserveFloat64(key, age.Seconds())
+		}
+
+		ctx, cancel := context.WithTimeout(ctx, figurePatience)
+		defer cancel()
+		by, err := d.db.OutboxWaiting(ctx, time.Now())
+		if err != nil { // an error would hold back all the other figures
+			d.log.Debug("no figures of the outbox", "error", err)
+			return nil
+		}
+		for _, name := range d.channels() { // those that are empty too
+			if _, there := by[name]; !there {
+				by[name] = store.Waiting{}
+			}
+		}
+		for name := range by {
+			o.ObserveInt64(pending, int64(by[name].Pending), of("channel", name))
+			o.ObserveFloat64(oldest, by[name].OldestDue.Seconds(), of("channel", name))
+		}
+		return nil
+	}, running, waiting, done, refused, pending, oldest, sent, retried, failed, expired, conns, most, waits, key)
+	return err
+}
+
+// figures makes instruments and keeps the first error.
+type figures struct {
+	meter metric.Meter
+	err   error
+}
+
+func (f *figures) note(err error) {
+	if f.err == nil && err != nil {
+		f.err = fmt.Errorf("metrics: %w", err)
+	}
+}
+
+func (f *figures) level(name, unit, help string) metric.Int64Observable {
+	i, err := f.meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
+	f.note(err)
+	return i
+}
+
+func (f *figures) count(name, unit, help string) metric.Int64Observable {
+	i, err := f.meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
+	f.note(err)
+	return i
+}
+
+func (f *figures) age(name, help string) metric.Float64Observable {
+	i, err := f.meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(help))
+	f.note(err)
+	return i
+}
+
+// showMetrics opens the listener of metrics that are pulled.
+func (d *daemon) showMetrics(ctx context.Context) {
+	c := d.config.Load().Telemetry
+	if d.observed.metrics == nil || !c.pulled() {
+		return
+	}
+	l, err := httpx.Listen(ctx, "tcp", hostPort(c.PullHost, c.PullPort))
+	if err != nil {
+		d.log.Error("metrics are shown nowhere: OTEL_EXPORTER_PULL_HOST, OTEL_EXPORTER_PULL_PORT", "error", err)
+		return
+	}
+	d.observed.page = httpx.NewServer(d.observed.metrics, timeouts(10*time.Second), d.log.Logger)
+	go func() {
+		if err := d.observed.page.Serve(l); err != http.ErrServerClosed {
+			d.log.Error("metrics are shown no more", "error", err)
+		}
+	}()
+	d.log.Info("metrics", "http", l.Addr().String())
+}
+
+// stopTelemetry sends what is left, after the last request and while the database is still open.
+func (d *daemon) stopTelemetry() {
+	o := &d.observed
+	if o.page != nil {
+		o.page.Close()
+	}
+	if o.metrics != nil {
+		if err := o.metrics.Stop(telemetryPatience); err != nil {
+			d.log.Warn("the last figures were not sent", "error", err)
+		}
+	}
+	if o.tracing != nil {
+		if err := o.tracing.Stop(telemetryPatience); err != nil {
+			d.log.Warn("the last spans were not sent", "error", err)
+		}
+	}
+}
