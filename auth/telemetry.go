@@ -17,13 +17,14 @@ import (
 	"gatehouse/shared/httpx"
 	"gatehouse/shared/self"
 	"gatehouse/shared/telemetry"
+	"gatehouse/shared/telemetry/metrics"
 )
 
 // observation is what of telemetry is on; its fields are nil where it is off. The scope's name tells our
 // instruments from the runtime's.
 type observation struct {
 	tracing *telemetry.Tracing
-	metrics *telemetry.Metrics
+	metrics *metrics.Metrics
 	signIns metric.Int64Counter
 	page    *http.Server // of metrics that are pulled
 }
@@ -64,11 +65,11 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 		}
 	}
 	if c.Metrics {
-		o := telemetry.MetricsOptions{Resource: sure, Default: fallback, Headers: headers, Log: d.log.Logger}
+		o := metrics.Options{Resource: sure, Default: fallback, Headers: headers, Log: d.log.Logger}
 		if !c.pulled() {
 			o.Protocol = c.protocol()
 		}
-		d.observed.metrics, err = telemetry.StartMetrics(ctx, o)
+		d.observed.metrics, err = metrics.Start(ctx, o)
 		if err == nil {
 			d.observed.signIns, err = d.observed.metrics.Meter(scopeName).Int64Counter("auth.sign_ins", metric.WithUnit("{session}"), metric.WithDescription("Sessions opened, by the way in."))
 		}
