@@ -123,8 +123,11 @@ func (c *config) checkKVStore(r *settings.Report, prefix string, k kvstoreConfig
 	if err := c.kvstore(k).Check(); err != nil {
 		r.Clash("%s", strings.ReplaceAll(err.Error(), "KVSTORE_", prefix))
 	}
-	if k.wantsTLS() && !strings.Contains(k.URL, "://") && (k.SocketType == "unix" || strings.HasPrefix(k.URL, "/")) {
+	if k.wantsTLS() && !strings.Contains(k.URL, "://") && (k.SocketType == "unix" && k.Type == counter.Single || strings.HasPrefix(k.URL, "/")) {
 		r.Clash("%sTLS=true needs host:port in %[1]sURL, not the path of a unix socket", prefix)
+	}
+	if k.Type != counter.Single && k.SocketType == "unix" {
+		r.Warn("%sSOCKET_TYPE=unix has no effect with %[1]sTYPE=%s, which is always tcp", prefix, k.Type)
 	}
 	if k.SentinelAuth != "" && k.Type != counter.Sentinel {
 		r.Warn("%sSENTINEL_AUTH has no effect with %[1]sTYPE=%s", prefix, k.Type)

@@ -285,7 +285,6 @@ func TestConfig_mistakes(t *testing.T) {
 	f("KVSTORE_URL=a:1,b KVSTORE_TYPE=CLUSTER", `KVSTORE_URL: item 2 is not host:port`)
 	f("KVSTORE_URL=m KVSTORE_TYPE=sentinel", `KVSTORE_URL: KVSTORE_TYPE=sentinel takes master,host:port[,host:port...]; there is no sentinel`)
 	f("KVSTORE_URL=redis://u:hunter2@a:1 KVSTORE_TYPE=cluster", `KVSTORE_URL: KVSTORE_TYPE=cluster takes a list of host:port, not a URL; credentials go into KVSTORE_AUTH`)
-	f("KVSTORE_URL=m,b:2 KVSTORE_TYPE=sentinel KVSTORE_SOCKET_TYPE=unix", `KVSTORE_SOCKET_TYPE: KVSTORE_TYPE=sentinel always uses tcp`)
 	f("KVSTORE_AUTH=hunter2 KVSTORE_AUTH_FILE=/x", `KVSTORE_AUTH and KVSTORE_AUTH_FILE are both set: keep one`)
 	f("TRACING_EXPORTER_PROTOCOL=zipkin", `TRACING_EXPORTER_PROTOCOL="zipkin": must be http or grpc`)
 	f("TRACING_SAMPLING_RATE=2", `TRACING_SAMPLING_RATE="2": must be at most 1`)
@@ -361,6 +360,9 @@ func TestConfig_warnings(t *testing.T) {
 	f("", "neither BACKEND_TYPE nor KVSTORE_URL is set: counting in this process; counts are per process and end with it")
 	f(memory)
 	f("KVSTORE_URL=h:1")
+	f("KVSTORE_URL=m,b:2 KVSTORE_TYPE=Sentinel KVSTORE_SOCKET_TYPE=unix", "KVSTORE_SOCKET_TYPE=unix has no effect with KVSTORE_TYPE=sentinel, which is always tcp")
+	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=1 KVSTORE_PERSECOND_URL=b:2,c:3 KVSTORE_PERSECOND_TYPE=cluster KVSTORE_PERSECOND_SOCKET_TYPE=unix",
+		"KVSTORE_PERSECOND_SOCKET_TYPE=unix has no effect with KVSTORE_PERSECOND_TYPE=cluster, which is always tcp")
 	f("BACKEND_TYPE=memory KVSTORE_URL=h:1", "KVSTORE_URL has no effect with BACKEND_TYPE=memory")
 	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 KVSTORE_URL=h:1 MCACHE_TLS_CACERT=/a MCACHE_SRV_REFRESH=1s",
 		"KVSTORE_URL has no effect with BACKEND_TYPE=memcache", "MCACHE_SRV_REFRESH has no effect without MCACHE_SRV",

@@ -177,11 +177,8 @@ func (o KVStoreOptions) several() bool {
 // list reads the URL of types sentinel and cluster.
 func (o KVStoreOptions) list() (t target, err error) {
 	kind := strings.ToLower(o.Type)
-	switch {
-	case strings.Contains(o.URL, "://"):
+	if strings.Contains(o.URL, "://") {
 		return t, fmt.Errorf("KVSTORE_URL: KVSTORE_TYPE=%s takes a list of host:port, not a URL; credentials go into KVSTORE_AUTH", kind)
-	case strings.EqualFold(o.SocketType, "unix"):
-		return t, fmt.Errorf("KVSTORE_SOCKET_TYPE: KVSTORE_TYPE=%s always uses tcp", kind)
 	}
 	for item := range strings.SplitSeq(o.URL, ",") {
 		item = strings.TrimSpace(item)

@@ -1,5 +1,5 @@
-// Package stats counts what the daemon does and hands the figures to a sink: statsd over UDP or
-// TCP, JSON lines, or nothing.
+// Package stats counts what the daemon does and hands the figures to a sink: statsd, plain or tagged,
+// over UDP or TCP, JSON lines, or nothing.
 //
 // It stands on the ground floor beside rls, since the rules resolve their counters when they are
 // compiled; it never knows requests, rules or listeners. Names follow spec/ratelimit.md section 7.
