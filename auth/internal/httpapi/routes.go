@@ -63,7 +63,10 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("DELETE /admin/users/{user_id}/factors/{factor_id}", s.admin(s.deleteAdminFactor))
 
 	mux.Handle("POST /sso", s.open(s.postSSO)) // disabled.go: what is left out
+	mux.Handle("/passkeys", disabled(noPasskeys))
 	mux.Handle("/passkeys/", disabled(noPasskeys))
+	mux.Handle("/admin/users/{user_id}/passkeys", s.disabledForAdmins(noPasskeys))
+	mux.Handle("/admin/users/{user_id}/passkeys/", s.disabledForAdmins(noPasskeys))
 	mux.Handle("/oauth/", disabled(noOAuthServer))
 	mux.Handle("/admin/oauth/", disabled(noOAuthServer))
 	mux.Handle("/user/oauth/grants", disabled(noOAuthServer))
