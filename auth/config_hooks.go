@@ -21,6 +21,8 @@ type hooksConfig struct {
 	Before hookConfig `envPrefix:"AUTH_HOOK_BEFORE_USER_CREATED_"`
 	// After is told of each new user.
 	After hookConfig `envPrefix:"AUTH_HOOK_AFTER_USER_CREATED_"`
+	// SEND_SMS and SEND_EMAIL are called before the answer, and their errors are answered; false: after it, and again when they fail.
+	SendSync bool `env:"AUTH_HOOK_SEND_SYNC" envDefault:"false"`
 }
 
 // hookConfig is one hook.

@@ -30,6 +30,7 @@ type live struct {
 	keys     keys.Settings
 	mail     mail.Settings
 	hooks    map[hook.Point]hook.Target
+	sendSync bool       // SEND_EMAIL and SEND_SMS are waited for
 	smtp     *mail.SMTP // nil: nothing is mailed
 	sms      sms.Settings
 	hash     password.Params
@@ -47,7 +48,7 @@ func (c *config) live(r *settings.Report) (l live) {
 	l.api = c.apiSettings(r)
 	l.api.Shown.External = enabledProviders(l.external)
 	l.keys = c.keySettings(r)
-	l.hooks = c.Hooks.targets(r)
+	l.hooks, l.sendSync = c.Hooks.targets(r), c.Hooks.SendSync
 	l.mail = mail.Settings{
 		SiteURL: c.General.SiteURL, Subjects: c.Mailer.Subjects.byKind(), Templates: c.Mailer.Templates.byKind(),
 		MaxSize: c.Mailer.TemplateSize, MaxAge: c.Mailer.TemplateAge, Retry: c.Mailer.TemplateRetry,

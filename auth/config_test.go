@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/mail"
@@ -285,6 +286,7 @@ func TestConfig_everyVariable(t *testing.T) {
 		f(prefix+"DISTRUST_EMAIL", "true", func(c *config) { of(c).DistrustEmail = true })
 		seen[prefix+"ENABLED"] = true // TestConfig_external
 	}
+	f("AUTH_HOOK_SEND_SYNC", "true", func(c *config) { c.Hooks.SendSync = true })
 	for i, s := range new(hooksConfig).stems() {
 		of := func(c *config) *hookConfig {
 			h := &c.Hooks
@@ -358,7 +360,6 @@ func TestConfig_mistakes(t *testing.T) {
 	f("AUTH_SECURITY_CAPTCHA_ENABLED", "true", "AUTH_SECURITY_CAPTCHA_SECRET is required with AUTH_SECURITY_CAPTCHA_ENABLED=true")
 	f("AUTH_SECURITY_CAPTCHA_TIMEOUT", "0", `AUTH_SECURITY_CAPTCHA_TIMEOUT="0": must be at least 1ms`)
 	// What is not in this version.
-	f("AUTH_HOOK_SEND_SYNC", "true", `AUTH_HOOK_SEND_SYNC="true": waiting for the hooks that send is not in this version: they are called right after the answer, and again when they fail`)
 	f("AUTH_EXTERNAL_GITHUB_ENABLED", "on", `AUTH_EXTERNAL_GITHUB_ENABLED="on": not a yes or no: true, false, 1, 0`)
 
 	// Combinations.
@@ -535,7 +536,8 @@ func TestConfig_liveIsComplete(t *testing.T) {
 	l.accounts.External.AllowUnverified, l.accounts.External.Providers = true, new(provider.Set)
 	l.accounts.Hooks = account.Hooks{
 		BeforeCreate: func(context.Context, string, store.User) error { return nil }, AfterCreate: true,
-		Claims: func(context.Context, account.ClaimsQuestion) (json.RawMessage, error) { return nil, nil },
+		SendNow: map[string]func(context.Context, uuid.UUID) error{},
+		Claims:  func(context.Context, account.ClaimsQuestion) (json.RawMessage, error) { return nil, nil },
 		Password: func(context.Context, account.PasswordAttempt) (account.PasswordVerdict, error) {
 			return account.PasswordVerdict{}, nil
 		},

@@ -280,6 +280,51 @@ func TestHooks_created(t *testing.T) {
 	}
 }
 
+// AUTH_HOOK_SEND_SYNC: the hook is called before the answer, and what it says is answered.
+func TestHooks_sendSync(t *testing.T) {
+	t.Parallel()
+	h, url := startHooks(t), testdb.Postgres(t)
+	d := launch(t, t.TempDir(), environment(url, append(h.environ(hook.SendEmail, hook.SendSMS),
+		"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0", "AUTH_HOOK_SEND_SYNC=true", "AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true", "AUTH_MFA_PHONE_MAX_FREQUENCY=0")...))
+	d.awaitReady(t)
+	d.want(t, 200, "POST", "/signup", "", `{"email":"ada@example.org","password":"a long enough one"}`)
+	sent := func() []question { return h.of(hook.SendEmail) }
+	if q := sent(); len(q) != 1 || count(t, url, `select count(*) from outbox where state = 'sent'`) != 1 {
+		t.Fatalf("%v", q)
+	}
+	token, _ := sent()[0].at("email_data.token").(string)
+	bearer := d.want(t, 200, "POST", "/verify", "", `{"type":"signup","email":"ada@example.org","token":"`+token+`"}`).str("access_token")
+	d.want(t, 200, "POST", "/recover", "", `{"email":"nobody@example.org"}`)
+	d.want(t, 200, "POST", "/recover", "", `{"email":"ada@example.org"}`)
+	d.want(t, 200, "GET", "/reauthenticate", bearer, "")
+	d.want(t, 200, "PUT", "/user", bearer, `{"email":"new@example.org"}`)
+	d.want(t, 200, "POST", "/resend", "", `{"type":"email_change","email":"ada@example.org"}`)
+	if n := len(sent()); n != 7 {
+		t.Errorf("%d mails", n)
+	}
+	h.behave(func(question) (int, string) { return 200, `{"error":{"http_code":429,"message":"slower"}}` })
+	if a := d.want(t, 429, "POST", "/otp", "", `{"email":"ada@example.org"}`); a.str("msg") != "slower" {
+		t.Error(a.text)
+	}
+	d.want(t, 429, "POST", "/otp", "", `{"phone":"+4915112345678"}`)
+	d.want(t, 429, "POST", "/signup", "", `{"email":"eve@example.org","password":"a long enough one"}`)
+	d.want(t, 200, "POST", "/recover", "", `{"email":"nobody@example.org"}`)
+	factor := d.want(t, 200, "POST", "/factors", bearer, `{"factor_type":"phone","phone":"+4915112345679","friendly_name":"p"}`).str("id")
+	d.want(t, 429, "POST", "/factors/"+factor+"/challenge", bearer, "")
+	if q := h.of(hook.SendSMS); len(q) != 2 || q[1].at("sms.sms_type") != "mfa" {
+		t.Errorf("%v", q)
+	}
+	if n := count(t, url, `select count(*) from outbox where state = 'failed' and error like '%slower%'`); n != 4 {
+		t.Errorf("%d given up", n)
+	}
+	if n := count(t, url, `select count(*) from outbox where state = 'pending'`); n != 0 {
+		t.Errorf("%d wait", n)
+	}
+	// Once the hook is back.
+	h.behave(nil)
+	d.want(t, 200, "POST", "/resend", "", `{"type":"signup","email":"eve@example.org"}`)
+}
+
 // The hooks of a sign-in, in PostgreSQL and by HTTP, and by SIGHUP.
 func TestHooks_signIn(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
+
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/httpapi"
@@ -19,6 +21,9 @@ import (
 func (d *daemon) makeHooks(l *live) {
 	set := hook.NewSet(hook.Options{Functions: d.callFunction}, l.hooks)
 	l.accounts.Hooks, l.accounts.Factors.Attempt = askBy(set)
+	if l.sendSync {
+		l.accounts.Hooks.SendNow = d.sendNow(set)
+	}
 	if old := d.hooks.Swap(set); old != nil {
 		old.Close()
 	}
@@ -69,6 +74,17 @@ func askBy(set *hook.Set) (h account.Hooks, factor attemptFunc) {
 		}
 	}
 	return h, factor
+}
+
+// sendNow are the channels whose hook is waited for.
+func (d *daemon) sendNow(set *hook.Set) map[string]func(context.Context, uuid.UUID) error {
+	all := map[string]func(context.Context, uuid.UUID) error{}
+	for channel, p := range map[string]hook.Point{mail.ChannelEmail: hook.SendEmail, mail.ChannelSMS: hook.SendSMS} {
+		if set.On(p) {
+			all[channel] = func(ctx context.Context, id uuid.UUID) error { return refusal(d.outbox.SendNow(ctx, id)) }
+		}
+	}
+	return all
 }
 
 // verdict is what the hooks of attempts answer. Any decision but reject lets it go on.

@@ -124,6 +124,7 @@ func (ch *change) fill() {
 		b.DeleteChallenges(id)
 	}
 	write(b, id, ch.flow, ch.letters...)
+	ch.sent = ch.letters
 	ch.told = len(ch.notice)
 	for _, m := range ch.notice {
 		m.User = id

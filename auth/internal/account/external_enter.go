@@ -53,6 +53,7 @@ type entry struct {
 	methods json.RawMessage // and its amr
 	refusal error           // that is committed all the same
 	told    int
+	sent    []letter
 }
 
 // errMoved: what was decided before the lock is not so any more.
@@ -83,8 +84,10 @@ func (e *entry) run(ctx context.Context) error {
 		}
 		break
 	}
-	e.wake()
 	e.notified(ctx, e.s, e.told)
+	if err := e.send(ctx, e.s, e.sent...); err != nil {
+		return err
+	}
 	if e.refusal != nil {
 		return e.refusal
 	}
@@ -133,7 +136,7 @@ func (e *entry) attempt(ctx context.Context) error {
 	}
 	e.notices = e.mayNotify(ctx, e.s, e.s.Email.NotifyIdentityLinked && (d.outcome == link || !signIn))
 	return e.db.InTx(ctx, func(tx *store.Tx) error {
-		e.open, e.code, e.user, e.refusal, e.told, e.level, e.methods = opening{}, "", store.User{}, nil, 0, 0, nil
+		e.open, e.code, e.user, e.refusal, e.told, e.sent, e.level, e.methods = opening{}, "", store.User{}, nil, 0, nil, 0, nil
 		if e.quota != nil {
 			b := tx.Batch()
 			e.quota.take(b, e.now, true)
@@ -464,7 +467,7 @@ func (w *arrival) finish(ctx context.Context) error {
 	if w.created {
 		w.tell(b, w.s, w.c, true, id, w.now)
 	}
-	e.told = len(w.notice)
+	e.told, e.sent = len(w.notice), w.letters
 	for _, a := range w.audits {
 		a.Session = session
 		b.Audit(a)

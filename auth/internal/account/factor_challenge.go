@@ -54,7 +54,7 @@ func (a *Accounts) ChallengeFactor(ctx context.Context, c Client, caller Caller,
 		err = errNoFactor
 	}
 	if err == nil && m.Payload != nil {
-		a.wake()
+		err = a.send(ctx, s, letter{message: m})
 	}
 	return ch, f, failure("challenge a factor", err)
 }
@@ -124,6 +124,6 @@ func (a *Accounts) factorSMS(s *Settings, f store.Factor, ch *store.Challenge, c
 	if channel == "" {
 		channel = "sms"
 	}
-	return a.message(mail.ChannelSMS, kindFactor,
-		mail.SMS{To: f.Phone, Text: text, Token: code, Kind: kindFactor, Channel: channel}, ch.CreatedAt, ch.ExpiresAt), nil
+	return s.waited(a.message(mail.ChannelSMS, kindFactor,
+		mail.SMS{To: f.Phone, Text: text, Token: code, Kind: kindFactor, Channel: channel}, ch.CreatedAt, ch.ExpiresAt)), nil
 }

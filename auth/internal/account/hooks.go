@@ -25,6 +25,9 @@ type Hooks struct {
 	AfterCreate bool
 	// Claims may replace the claims of an access token that is about to be signed.
 	Claims func(context.Context, ClaimsQuestion) (json.RawMessage, error)
+	// SendNow sends a message of a channel before the answer (AUTH_HOOK_SEND_SYNC); a channel without one is left
+	// to the outbox. Nothing is known of a message that isn't there.
+	SendNow map[string]func(ctx context.Context, message uuid.UUID) error
 	// Password is told of each password that was tried for a user, and decides what comes of it.
 	Password func(context.Context, PasswordAttempt) (PasswordVerdict, error)
 }
@@ -63,6 +66,31 @@ type PasswordVerdict struct {
 	// SignOut ends all sessions of the user, with Reject only.
 	SignOut bool
 	Message string
+}
+
+// sendNowLife is how long the outbox leaves a message alone that a request sends: it takes over when that dies.
+const sendNowLife = time.Minute
+
+// waited is a message as it is written where a request sends it.
+func (s *Settings) waited(m store.NewMessage) store.NewMessage {
+	if s.Hooks.SendNow[m.Channel] != nil {
+		m.DueAt = m.At.Add(sendNowLife)
+	}
+	return m
+}
+
+// send has letters sent that were committed, by the outbox or at once. A failure of the latter is answered:
+// what was committed stays, and nobody tries again.
+func (a *Accounts) send(ctx context.Context, s *Settings, letters ...letter) error {
+	a.wake()
+	for _, l := range letters {
+		if now := s.Hooks.SendNow[l.message.Channel]; now != nil && l.message.Payload != nil {
+			if err := now(ctx, l.message.ID); err != nil {
+				return failure("send", err)
+			}
+		}
+	}
+	return nil
 }
 
 // mayCreate asks whether a user may be created. A newcomer is asked for once, however often he is tried; nil

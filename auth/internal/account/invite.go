@@ -66,8 +66,7 @@ func (a *Accounts) Invite(ctx context.Context, c Client, by Actor, p Invitation)
 		if err != nil {
 			return store.User{}, failure("invite", q.refused(err))
 		}
-		a.wake()
-		return u, nil
+		return u, a.send(ctx, s, l)
 	}
 }
 

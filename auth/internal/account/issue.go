@@ -62,7 +62,7 @@ func (a *Accounts) mail(s *Settings, c Client, m mailed, now time.Time) (letter,
 		l.url = s.Email.Links.URL(base, m.link, l.tokenHash, c.RedirectTo)
 		v.TokenHash, v.ConfirmationURL = l.tokenHash, l.url
 	}
-	l.message = a.message(mail.ChannelEmail, string(m.mail), mail.Payload{To: m.to, Kind: m.mail, Vars: v}, now, l.token.ExpiresAt)
+	l.message = s.waited(a.message(mail.ChannelEmail, string(m.mail), mail.Payload{To: m.to, Kind: m.mail, Vars: v}, now, l.token.ExpiresAt))
 	return l, nil
 }
 
@@ -83,8 +83,8 @@ func (a *Accounts) sms(s *Settings, kind store.Kind, number, channel string, now
 		channel = "sms"
 	}
 	l := letter{code: code, token: a.newToken(kind, number, code, now, s.Phone.OTPLife)}
-	l.message = a.message(mail.ChannelSMS, string(kind),
-		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: channel}, now, l.token.ExpiresAt)
+	l.message = s.waited(a.message(mail.ChannelSMS, string(kind),
+		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: channel}, now, l.token.ExpiresAt))
 	return l, nil
 }
 

@@ -115,19 +115,18 @@ func (a *Accounts) sendOTP(ctx context.Context, s *Settings, c Client, n *newcom
 				return err
 			}
 		}
-		err = a.writeOTP(ctx, s, c, n, st, known, q, hidden, autoconfirm)
+		l, err := a.writeOTP(ctx, s, c, n, st, known, q, hidden, autoconfirm)
 		if isTaken(err) && !again {
 			continue
 		}
 		if err != nil {
 			return failure("send otp", q.refused(err))
 		}
-		a.wake()
-		return nil
+		return a.send(ctx, s, l)
 	}
 }
 
-func (a *Accounts) writeOTP(ctx context.Context, s *Settings, c Client, n *newcomer, st standing, known store.User, q *quota, hidden, autoconfirm bool) error {
+func (a *Accounts) writeOTP(ctx context.Context, s *Settings, c Client, n *newcomer, st standing, known store.User, q *quota, hidden, autoconfirm bool) (letter, error) {
 	now := a.now()
 	reachable := st == taken && (n.provider == "phone" || known.Email == n.who)
 	signsUp := st == pending || st == fresh && !autoconfirm && !hidden
@@ -160,7 +159,7 @@ func (a *Accounts) writeOTP(ctx context.Context, s *Settings, c Client, n *newco
 	flow := s.flow(n.challenge, method, now)
 	l, err := a.entry(s, c, n, known, signsUp, flow, now)
 	if err != nil {
-		return err
+		return l, err
 	}
 	write(b, id, flow, l)
 	a.tell(b, s, c, st == fresh && !hidden, id, now)
@@ -172,7 +171,7 @@ func (a *Accounts) writeOTP(ctx context.Context, s *Settings, c Client, n *newco
 	if st == fresh && !signsUp && !hidden {
 		b.Audit(store.Audit{At: now, Action: store.ActionUserSignedUp, Actor: id, IP: c.IP, Traits: traits("provider", n.provider)})
 	}
-	return b.Send(ctx)
+	return l, b.Send(ctx)
 }
 
 // entry is the message that lets somebody in.

@@ -58,6 +58,5 @@ func (a *Accounts) Reauthenticate(ctx context.Context, c Client, caller Caller) 
 	if err := b.Send(ctx); err != nil {
 		return failure("reauthenticate", q.refused(err))
 	}
-	a.wake()
-	return nil
+	return a.send(ctx, s, l)
 }

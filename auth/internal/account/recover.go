@@ -62,6 +62,5 @@ func (a *Accounts) Recover(ctx context.Context, c Client, p Recover) error {
 	if err := b.Send(ctx); err != nil {
 		return failure("recover", q.refused(err))
 	}
-	a.wake()
-	return nil
+	return a.send(ctx, s, l)
 }

@@ -195,7 +195,9 @@ func (a *Accounts) resend(ctx context.Context, s *Settings, c Client, r Resend, 
 		}
 		return uuid.Nil, failure("resend", q.refused(err))
 	}
-	a.wake()
+	if err := a.send(ctx, s, letters...); err != nil {
+		return uuid.Nil, err
+	}
 	if last := letters[len(letters)-1].message.ID; last != uuid.Nil {
 		return last, nil
 	}

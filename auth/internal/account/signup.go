@@ -201,7 +201,9 @@ func (a *Accounts) signUpPending(ctx context.Context, s *Settings, c Client, n *
 		if err != nil {
 			return store.User{}, failure("sign up", q.refused(err))
 		}
-		a.wake()
+		if err := a.send(ctx, s, l); err != nil {
+			return store.User{}, err
+		}
 		if st == taken {
 			id = a.fauxID(n.aud, n.who)
 		}

@@ -31,6 +31,7 @@ type update struct {
 	texts        *quota
 	notices      bool     // may be written
 	told         int      // were
+	sent         []letter // written with the change
 	forget       [][]byte // pauses that end
 }
 
@@ -85,9 +86,11 @@ func (a *Accounts) UpdateUser(ctx context.Context, c Client, caller Caller, p Us
 	case err != nil:
 		return store.User{}, failure("update user", err)
 	}
-	a.wake()
 	a.notified(ctx, u.s, u.told)
 	u.endPauses(ctx)
+	if err := a.send(ctx, u.s, u.sent...); err != nil {
+		return store.User{}, err
+	}
 	return out, nil
 }
 

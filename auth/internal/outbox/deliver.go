@@ -107,3 +107,27 @@ func words(err error) string {
 	}
 	return text
 }
+
+// SendNow makes the one attempt at a message whose sender's answer somebody waits for. What fails is given up.
+// A message that isn't there, or was sent already, is no error.
+func (o *Outbox) SendNow(ctx context.Context, message uuid.UUID) error {
+	m, err := o.o.DB.ClaimMessage(ctx, message, o.o.now().Add(lease))
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, c := range o.channels {
+		if c.name != m.Channel {
+			continue
+		}
+		if err = c.attempt(ctx, m); err != nil {
+			o.o.Log.Error("outbox: a message is given up", "message", m.ID, "channel", c.name, "kind", m.Kind, "attempts", m.Attempts, "error", err)
+			c.note(ctx, m, func(ctx context.Context) error { return o.o.DB.FailMessage(ctx, m.ID, o.o.now(), words(err)) })
+			return err
+		}
+		c.note(ctx, m, func(ctx context.Context) error { return o.o.DB.FinishMessage(ctx, m.ID, o.o.now()) })
+	}
+	return nil
+}

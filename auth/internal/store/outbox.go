@@ -47,16 +47,18 @@ type NewMessage struct {
 	Channel, Kind string
 	Payload       []byte
 	At, ExpiresAt time.Time
+	// DueAt is when it may be sent; zero: At.
+	DueAt time.Time
 }
 
 var insertMessage = define(`
 insert into {outbox} (id, channel, kind, user_id, payload, due_at, expires_at, created_at)
-select $1, $2, $3, $4, $5, $6, $7, $6
+select $1, $2, $3, $4, $5, coalesce($8::timestamptz, $6), $7, $6
 where $4::uuid is null or exists (select from {users} where id = $4)`)
 
 // InsertMessage puts a message into the outbox; without effect when its user doesn't exist.
 func (b *Batch) InsertMessage(m NewMessage) {
-	b.exec("insert message", insertMessage, m.ID, m.Channel, m.Kind, nullID(m.User), m.Payload, m.At, m.ExpiresAt)
+	b.exec("insert message", insertMessage, m.ID, m.Channel, m.Kind, nullID(m.User), m.Payload, m.At, m.ExpiresAt, null(m.DueAt))
 }
 
 var cancelMessages = define(`

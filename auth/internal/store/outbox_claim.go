@@ -3,6 +3,9 @@ package store
 import (
 	"context"
 	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 var claimMessagesOf = define(`
@@ -20,4 +23,15 @@ func (db *DB) ClaimMessagesOf(ctx context.Context, channel string, now time.Time
 	var claimed []Message
 	err := db.each(ctx, "claim messages", messagesInto(&claimed), claimMessagesOf, now, now.Add(lease), most, channel)
 	return claimed, err
+}
+
+var claimMessage = define(`
+update {outbox} o set due_at = $2, attempts = attempts + 1
+where o.id = $1 and o.state = 'pending'
+returning ` + messageColumns)
+
+// ClaimMessage takes one message, due or not. ErrNotFound: there is none that waits.
+func (db *DB) ClaimMessage(ctx context.Context, message uuid.UUID, until time.Time) (m Message, err error) {
+	err = db.one(ctx, "claim message", func(r pgx.Row) error { return r.Scan(messageTargets(&m)...) }, claimMessage, message, until)
+	return m, err
 }
