@@ -222,9 +222,9 @@ func callers(c pb.RateLimitServiceClient, n int, within time.Duration) (wait fun
 	for i := range n {
 		wg.Go(func() {
 			time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+			begun := time.Now() // before the deadline's own clock
 			ctx, cancel := context.WithTimeout(context.Background(), within)
 			defer cancel()
-			begun := time.Now()
 			_, err := c.ShouldRateLimit(ctx, request("k", fmt.Sprint("v", i)))
 			errs[i], took[i] = status.Code(err), time.Since(begun)
 		})

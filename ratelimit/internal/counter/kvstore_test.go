@@ -115,7 +115,7 @@ func TestNewKVStore_silentServer(t *testing.T) {
 	if _, err := NewKVStore(ctx, KVStoreOptions{URL: server.Addr()}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want the context's error", err)
 	}
-	if took := time.Since(begun); took > 3*time.Second {
+	if took := time.Since(begun); took > 15*time.Second {
 		t.Errorf("stopping took %v", took)
 	}
 }
@@ -267,7 +267,7 @@ func TestKVStore_deadline(t *testing.T) {
 	if err := s.Add(context.Background(), &Request{Hits: []Hit{h("key", 1)}, Now: now()}); err == nil {
 		t.Error("no error from a stopped store")
 	}
-	if took := time.Since(begun); took > 2*time.Second {
+	if took := time.Since(begun); took > 15*time.Second {
 		t.Errorf("took %v, the time-out is 100 ms", took)
 	}
 }

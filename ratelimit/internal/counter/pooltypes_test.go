@@ -41,9 +41,9 @@ func TestPool_types(t *testing.T) {
 				for i := range errs {
 					wg.Go(func() {
 						time.Sleep(time.Duration(i) * 2 * time.Millisecond)
+						begun := time.Now() // before the deadline's own clock
 						ctx, cancel := context.WithTimeout(context.Background(), within)
 						defer cancel()
-						begun := time.Now()
 						errs[i] = s.Add(ctx, &Request{Hits: []Hit{h(key, 1)}, Now: now()})
 						took[i] = time.Since(begun)
 					})
