@@ -40,6 +40,7 @@ type call struct {
 	user uuid.UUID
 	code string
 	err  error
+	told int // the status of a problem that a redirect tells
 }
 
 func (s *Server) serve(l *live, w http.ResponseWriter, r *http.Request) {
@@ -105,9 +106,9 @@ func (s *Server) done(c *call, began time.Time) {
 	}
 	switch {
 	case c.code == clientGone: // whatever failed then, failed because nobody waited for it
-	case c.status >= 500:
+	case c.status >= 500 || c.told >= 500:
 		level = slog.LevelError
-	case c.status >= 400:
+	case c.status >= 400 || c.told >= 400:
 		level = slog.LevelWarn
 	}
 	ctx := c.r.Context()

@@ -491,6 +491,26 @@ func TestCallback_stateOnce(t *testing.T) {
 	}
 }
 
+// What a redirect tells the application, the log tells the operator, at the level of other answers.
+func TestCallback_log(t *testing.T) {
+	a := openAbroad(t)
+	f := func(level, cause string, b fakeidp.Behaviour) {
+		t.Helper()
+		a.idp.Behave("keycloak", b)
+		before := len(a.log.String())
+		a.signIn("provider=keycloak")
+		for _, want := range []string{"level=" + level, "route=/callback", cause} {
+			if log := a.log.String()[before:]; !strings.Contains(log, want) {
+				t.Errorf("no %s in %s", want, log)
+			}
+		}
+	}
+	f("INFO", "status=302", fakeidp.Behaviour{})
+	f("INFO", "error_code=provider_refused", fakeidp.Behaviour{Deny: true})
+	f("WARN", "https://evil.example", fakeidp.Behaviour{ResponseIssuer: "https://evil.example"})
+	f("ERROR", "answers 500", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"/protocol/openid-connect/userinfo": fakeidp.ServerError}})
+}
+
 // A callback that another browser began signs nobody in: an attacker's code in a victim's browser
 // (auth-extended.md 11.3).
 func TestCallback_boundToTheBrowser(t *testing.T) {

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -90,9 +92,12 @@ func looksAhead(r *http.Request) bool {
 // learn notes for the log what a redirect tells the browser.
 func (c *call) learn(err error) *problem {
 	p := c.problemOf(err)
-	c.code = p.code
-	if p.status >= 500 {
-		c.err = err
+	c.code, c.told = p.code, p.status
+	if c.err == nil && (p.status >= 500 || p.err != nil) {
+		c.err = p.err
+	}
+	if errors.Is(c.r.Context().Err(), context.Canceled) {
+		c.code = clientGone
 	}
 	return p
 }
