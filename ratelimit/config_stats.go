@@ -45,7 +45,7 @@ type statsConfig struct {
 	PullPath string `env:"PULLMETRICS_PATH" envDefault:"/metrics"`
 	// A mapping file of the statsd exporter's format in place of the default mapping.
 	MapperYAML string `env:"PULLMETRICS_MAPPER_YAML"`
-	// true: response times stay milliseconds, under the same metric name; no effect with a mapping file.
+	// true: `ratelimit_service_response_time_seconds` holds milliseconds in spite of its name, as old dashboards may want; no effect with a mapping file.
 	Milliseconds bool `env:"PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS" envDefault:"false"`
 
 	mogrifiers []stats.Mogrifier // of Mogrifiers, after check

@@ -30,7 +30,7 @@ type Options struct {
 	Stats *stats.Registry
 	// Mapping replaces the default one; nil leaves that.
 	Mapping *Mapping
-	// Milliseconds leaves response times in milliseconds although their metric is named seconds
+	// Milliseconds leaves the methods' response times in milliseconds although their metric is named seconds
 	// (PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS). It has no effect with Mapping.
 	Milliseconds bool
 	Log          *slog.Logger

@@ -193,6 +193,27 @@ ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"} 4
 `, strings.Replace(scrape(t, p), "ratelimit_service_rate_limit__overflow_domain_not_found 0\n", "", 1))
 }
 
+// TestTimes_milliseconds: the switch is for the metric that the replaced service has; alerts on the store's
+// go on meaning what they say.
+func TestTimes_milliseconds(t *testing.T) {
+	r := stats.NewRegistry(stats.Options{Log: quiet})
+	p := New(Options{Stats: r, Milliseconds: true, Log: quiet})
+	r.Timer("ratelimit_server.x.response_time").Observe(250 * time.Millisecond)
+	r.Timer("ratelimit.store.response_time").Observe(250 * time.Millisecond)
+	run(t, r)
+	eventually(t, "both times", func() bool {
+		page := scrape(t, p)
+		return strings.Contains(page, `ratelimit_service_response_time_seconds_count{grpc_method="x"} 1`) &&
+			strings.Contains(page, "ratelimit_store_response_time_seconds_count 1")
+	})
+	page := scrape(t, p)
+	for _, want := range []string{`ratelimit_service_response_time_seconds_sum{grpc_method="x"} 250`, "ratelimit_store_response_time_seconds_sum 0.25"} {
+		if !strings.Contains(page, want+"\n") {
+			t.Errorf("no %q in\n%s", want, page)
+		}
+	}
+}
+
 // TestTimes_sampled: at a rate that only samples of are kept, counts are those of all.
 func TestTimes_sampled(t *testing.T) {
 	r, p := rig(t, "", nil)

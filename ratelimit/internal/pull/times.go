@@ -148,20 +148,18 @@ func (p *Page) timeMapping(s stats.Series) (timeMapping, bool) {
 	if p.Mapping != nil {
 		return p.Mapping.timer(s)
 	}
-	seconds := func(name string, own ...stats.Tag) (timeMapping, bool) {
-		m := timeMapping{name: name, help: helpOf(name), kind: histogram, scale: 0.001, buckets: prometheus.DefBuckets, labels: p.labels(s, own...)}
+	seconds := func(name string, buckets []float64, own ...stats.Tag) timeMapping {
+		return timeMapping{name: name, help: helpOf(name), kind: histogram, scale: 0.001, buckets: buckets, labels: p.labels(s, own...)}
+	}
+	if method, ok := methodOf(s.Name, ".response_time"); ok {
+		m := seconds("ratelimit_service_response_time_seconds", prometheus.DefBuckets, stats.Tag{Name: "grpc_method", Value: method})
 		if p.Milliseconds {
 			m.scale = 1
 		}
 		return m, true
 	}
-	if method, ok := methodOf(s.Name, ".response_time"); ok {
-		return seconds("ratelimit_service_response_time_seconds", stats.Tag{Name: "grpc_method", Value: method})
-	}
-	if s.Name == "ratelimit.store.response_time" { // is not in the table, which is older
-		m, _ := seconds("ratelimit_store_response_time_seconds")
-		m.buckets = storeBuckets
-		return m, true
+	if s.Name == "ratelimit.store.response_time" { // is not in the table, which is older; seconds in any case
+		return seconds("ratelimit_store_response_time_seconds", storeBuckets), true
 	}
 	name := clean(s.Name)
 	return timeMapping{name: name, help: helpOf(name), kind: summary, scale: 1, labels: p.labels(s), summary: prometheus.SummaryOpts{Objectives: defaultQuantiles}}, true
