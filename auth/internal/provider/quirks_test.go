@@ -226,6 +226,7 @@ func TestSlack(t *testing.T) {
 	check(legacy, nil, "ann@example.org+!")
 	check(legacy, map[string]any{"email_verified": false}, "ann@example.org!")
 	check(oidc, map[string]any{"email_verified": nil}, "ann@example.org!")
+	check(oidc, map[string]any{"https://slack.com/user_id": nil}, "ann@example.org+!") // sub says the same
 	p, err := oidc.Lookup("Slack_OIDC")
 	if err != nil || p.Name() != "slack" || len(p.Aliases()) != 1 || p.Aliases()[0] != "slack_oidc" {
 		t.Errorf("today's name: %v %v", p, err)
