@@ -38,6 +38,8 @@ type answering struct {
 	refusal error
 	told    int
 
+	made *customClaims // of the token, by a hook
+
 	session store.Session // raised
 	user    store.User
 	refresh token.Refresh
@@ -65,19 +67,17 @@ func (a *Accounts) VerifyFactor(ctx context.Context, c Client, caller Caller, fa
 	}
 	a.wake()
 	a.notified(ctx, s, v.told)
-	made, err := a.customize(ctx, s, c, v.user, v.session, "", v.now)
-	if err != nil {
-		return Grant{}, err
-	}
-	return a.grant(s, v.user, v.session, &v.refresh, v.now, made)
+	return a.grant(s, v.user, v.session, &v.refresh, v.now, v.made)
 }
 
 // run judges and raises in one transaction; in two when somebody is asked in between, who must not be waited
 // for with a connection and a lock in hand.
 func (v *answering) run(ctx context.Context) error {
 	ask := v.s.Factors.Attempt
+	apart := ask != nil || v.s.Hooks.Claims != nil
 	err := v.locked(ctx, func(tx *store.Tx, u store.User, session store.Session) error {
-		if err := v.judge(ctx, tx, u, session); err != nil || v.refusal != nil || ask != nil {
+		if err := v.judge(ctx, tx, u, session); err != nil || v.refusal != nil || apart {
+			v.user, v.session = u, session
 			return err
 		}
 		return v.raise(ctx, tx, u, session)
@@ -85,10 +85,15 @@ func (v *answering) run(ctx context.Context) error {
 	if err == nil && ask != nil && v.judged {
 		err = v.consult(ctx, ask)
 	}
+	if err == nil && v.refusal == nil && v.s.Hooks.Claims != nil { // who gets no token keeps the session and the refresh token that he has
+		as := v.session
+		as.AAL, as.AMR = 2, withMethod(as.AMR, factorMethod(v.factor.Kind), v.now)
+		v.made, err = v.customize(ctx, v.s, v.c, v.user, as, "", v.now)
+	}
 	switch {
 	case err != nil:
 		return err
-	case v.refusal != nil || ask == nil:
+	case v.refusal != nil || !apart:
 		return v.refusal
 	}
 	return v.locked(ctx, func(tx *store.Tx, u store.User, session store.Session) error { return v.raise(ctx, tx, u, session) })

@@ -1,0 +1,279 @@
+package account_test
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
+)
+
+// code is somebody's code that is asked. Each question needs a connection of a pool that has one: who asks with
+// a transaction open waits for himself.
+type code struct {
+	h       *house
+	mu      sync.Mutex
+	asked   []string
+	before  []store.User
+	refusal error
+	verdict account.PasswordVerdict
+}
+
+func (c *code) ask(what string) error {
+	within, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := c.h.db.Ping(within); err != nil {
+		c.h.t.Errorf("%s is asked while the only connection is taken: %v", what, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked = append(c.asked, what)
+	return c.refusal
+}
+
+func (c *code) refuse(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refusal = err
+}
+
+// since are the questions since the last call.
+func (c *code) since() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := strings.Join(c.asked, " ")
+	c.asked = nil
+	return all
+}
+
+func hooked(t *testing.T, change ...func(*account.Settings)) (*house, *code) {
+	t.Helper()
+	db, err := store.Open(t.Context(), store.Options{URL: storetest.URL(t), MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	h, c := openOn(t, db, change...), new(code)
+	c.h = h
+	h.set(func(s *account.Settings) {
+		s.Hooks = account.Hooks{
+			BeforeCreate: func(_ context.Context, ip string, u store.User) error {
+				if ip != browser.IP {
+					t.Errorf("from %q", ip)
+				}
+				c.before = append(c.before, u)
+				return c.ask("before")
+			},
+			AfterCreate: true,
+			Claims: func(_ context.Context, q account.ClaimsQuestion) (json.RawMessage, error) {
+				var claims map[string]any
+				if err := json.Unmarshal(q.Claims, &claims); err != nil || claims["sub"] != q.User.String() {
+					t.Errorf("%s: %v", q.Claims, err)
+				}
+				claims["tenant"] = "blue"
+				text, _ := json.Marshal(claims)
+				return text, c.ask("claims:" + q.Method)
+			},
+			Password: func(_ context.Context, q account.PasswordAttempt) (account.PasswordVerdict, error) {
+				return c.verdict, c.ask(map[bool]string{true: "right", false: "wrong"}[q.Valid])
+			},
+		}
+		s.Factors.Attempt = func(context.Context, account.FactorAttempt) (account.FactorVerdict, error) {
+			return account.FactorVerdict{}, c.ask("factor")
+		}
+	})
+	return h, c
+}
+
+var no = &account.Refusal{Kind: account.Failed, Status: 403, Code: account.CodeHookRefused, Msg: "members only", ByHook: true}
+
+const saidNo = "hook_refused: members only"
+
+// news are the users that a message tells of.
+func (h *house) news() (ids []uuid.UUID) {
+	h.t.Helper()
+	list, err := h.db.Messages(h.t.Context(), "", 1000)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, m := range list {
+		if m.Kind == account.KindAfterCreate {
+			ids = append(ids, m.User)
+		}
+	}
+	return ids
+}
+
+// Every way to a new user asks once before and tells once after, of one id; who is refused leaves nothing.
+func TestHooks_creation(t *testing.T) {
+	t.Parallel()
+	for name, way := range map[string]struct {
+		change func(*account.Settings)
+		create func(*house) error
+		asked  string
+	}{
+		"sign-up": {nil, func(h *house) error {
+			_, err := h.SignUp(h.t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame"})
+			return err
+		}, "before"},
+		"sign-up, confirmed": {func(s *account.Settings) { s.Email.Autoconfirm = true }, func(h *house) error {
+			_, err := h.SignUp(h.t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame"})
+			return err
+		}, "before claims:password"},
+		"anonymous": {nil, func(h *house) error { _, err := h.SignUpAnonymous(h.t.Context(), browser, nil); return err }, "before claims:anonymous"},
+		"otp": {nil, func(h *house) error {
+			return h.SendOTP(h.t.Context(), browser, account.OTP{Email: "mia@example.org", CreateUser: true})
+		}, "before"},
+		"phone": {nil, func(h *house) error {
+			return h.SendOTP(h.t.Context(), browser, account.OTP{Phone: "+491512", CreateUser: true})
+		}, "before"},
+		"provider": {nil, func(h *house) error { _, err := h.arrive(person("github", "17", "*mia@example.org")); return err }, "before claims:oauth"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var change []func(*account.Settings)
+			if way.change != nil {
+				change = append(change, way.change)
+			}
+			h, c := hooked(t, change...)
+			c.refuse(no)
+			refused(t, way.create(h), saidNo)
+			list, _, err := h.db.Users(t.Context(), store.UsersFilter{Limit: 10})
+			if messages, _ := h.db.Messages(t.Context(), "", 10); err != nil || len(list) != 0 || len(messages) != 0 || c.since() != "before" {
+				t.Fatalf("the refused left %v %v, %v", list, messages, err)
+			}
+			c.refuse(nil)
+			if err := way.create(h); err != nil {
+				t.Fatal(err)
+			}
+			if got := c.since(); got != way.asked {
+				t.Errorf("asked %s, want %s", got, way.asked)
+			}
+			told := c.before[len(c.before)-1]
+			if u := h.user(told.ID); u.Email != told.Email || u.Phone != told.Phone || u.IsAnonymous != told.IsAnonymous {
+				t.Errorf("told of %s, made %s", brief(told), brief(u))
+			}
+			if news := h.news(); !slices.Equal(news, []uuid.UUID{told.ID}) {
+				t.Errorf("news of %v", news)
+			}
+		})
+	}
+}
+
+// A user who is known is no creation, but at a sign-up, whose answer must not tell; nor is one whom an
+// administrator makes or invites.
+func TestHooks_noCreation(t *testing.T) {
+	t.Parallel()
+	h, c := hooked(t)
+	h.confirmed("mia@example.org")
+	h.create(account.Attributes{Email: ptr("adam@example.org"), Password: ptr("sesame")})
+	c.since()
+	c.refuse(no)
+	_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "other1"})
+	refused(t, err, saidNo)
+	_, err = h.SignUp(t.Context(), browser, account.SignUp{Email: "nobody@example.org", Password: "other1"})
+	refused(t, err, saidNo)
+	c.refuse(nil)
+	if _, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "other1"}); err != nil {
+		t.Error(err)
+	}
+	if err := h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org", CreateUser: true}); err != nil {
+		t.Error(err)
+	}
+	if got := c.since(); got != "before before before" {
+		t.Error(got)
+	}
+	if news := h.news(); len(news) != 1 {
+		t.Errorf("news of %v", news)
+	}
+}
+
+// Every token of a user has the claims of the hook. Without them a new session ends, a refresh can come again,
+// and a session is not raised.
+func TestHooks_claims(t *testing.T) {
+	t.Parallel()
+	h, c := hooked(t)
+	claimed := func(g account.Grant, err error) account.Grant {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(h.caller(g).Claims.Payload, `"tenant":"blue"`) {
+			t.Errorf("claims %s", h.caller(g).Claims.Payload)
+		}
+		return g
+	}
+	g := claimed(h.confirmed("mia@example.org"), nil)
+	g = claimed(h.signedIn("mia@example.org"), nil)
+	g = claimed(h.refresh(g.RefreshToken))
+	if got := c.since(); got != "before claims:otp right claims:password claims:token_refresh" {
+		t.Error(got)
+	}
+	app := h.app(g, "app")
+	challenge := h.challenge(g, app)
+	c.since()
+
+	c.refuse(&account.Refusal{Kind: account.Failed, Status: 422, Code: account.CodeHookTimeout, Msg: "away"})
+	_, err := h.refresh(g.RefreshToken)
+	if kindOf(err) != account.Unavailable {
+		t.Errorf("a refresh while the hook is away: %v", err)
+	}
+	h.set(func(s *account.Settings) { s.Factors.Attempt = nil })
+	_, err = h.answer(g, app, challenge, h.code(app))
+	refused(t, err, "hook_timeout: away")
+	if l := h.level(g); l != "aal1 password" {
+		t.Error(l)
+	}
+	h.set(func(s *account.Settings) { s.Hooks.Password = nil })
+	refused(t, h.signIn("mia@example.org", "sesame"), "hook_timeout: away")
+	if got := h.ended(g.User.ID); got != "hook  " {
+		t.Errorf("sessions ended by %q", got)
+	}
+	c.refuse(no)
+	_, err = h.refresh(g.RefreshToken)
+	refused(t, err, saidNo)
+	c.refuse(nil)
+	g = claimed(h.refresh(g.RefreshToken))
+	if l := h.level(claimed(h.verified(g, app), nil)); l != "aal2 totp password" {
+		t.Error(l)
+	}
+
+	// What is no set of claims is signed for nobody.
+	for _, bad := range []string{`null`, `{}`, `[]`, `{"sub":1}`} {
+		h.set(func(s *account.Settings) {
+			s.Hooks.Claims = func(context.Context, account.ClaimsQuestion) (json.RawMessage, error) { return json.RawMessage(bad), nil }
+		})
+		_, err := h.SignUpAnonymous(t.Context(), browser, nil)
+		refused(t, err, "unexpected_failure: output claims do not conform to the expected schema")
+	}
+}
+
+// A wrong password counts, whatever the hook says; a refusal ends sessions only where it is wanted.
+func TestHooks_password(t *testing.T) {
+	t.Parallel()
+	h, c := hooked(t, func(s *account.Settings) { s.Passwords.TriesPerAccount = 2 })
+	g := h.confirmed("mia@example.org")
+	c.verdict = account.PasswordVerdict{Reject: true, Message: "ask support"}
+	refused(t, h.signIn("mia@example.org", "sesame"), "invalid_credentials: ask support")
+	refused(t, h.signIn("mia@example.org", "wrong"), "invalid_credentials: ask support")
+	h.caller(g)
+	c.verdict = account.PasswordVerdict{Reject: true, SignOut: true}
+	refused(t, h.signIn("mia@example.org", "wrong"), "invalid_credentials: Further password verification attempts will be rejected.")
+	if got := h.ended(g.User.ID); got != store.EndedByVerdict {
+		t.Errorf("ended by %q", got)
+	}
+	c.since()
+	refused(t, h.signIn("mia@example.org", "sesame"), "over_request_rate_limit: Request rate limit reached")
+	refused(t, h.signIn("nobody@example.org", "sesame"), "invalid_credentials: Invalid login credentials")
+	if got := c.since(); got != "" {
+		t.Errorf("asked %s", got)
+	}
+}
