@@ -249,7 +249,9 @@ func TestHooks_claims(t *testing.T) {
 	// What is no set of claims is signed for nobody.
 	for _, bad := range []string{`null`, `{}`, `[]`, `{"sub":1}`} {
 		h.set(func(s *account.Settings) {
-			s.Hooks.Claims = func(context.Context, account.ClaimsQuestion) (json.RawMessage, error) { return json.RawMessage(bad), nil }
+			s.Hooks.Claims = func(context.Context, account.ClaimsQuestion) (json.RawMessage, error) {
+				return json.RawMessage(bad), nil
+			}
 		})
 		_, err := h.SignUpAnonymous(t.Context(), browser, nil)
 		refused(t, err, "unexpected_failure: output claims do not conform to the expected schema")
