@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"os"
@@ -145,6 +146,8 @@ func TestMetrics_pull(t *testing.T) {
 		t.Error("the page holds an address")
 	}
 
+	compareDashboard(t, page)
+
 	var listed []string // as the page spells them
 	_, section, _ := strings.Cut(readme(t), "\n| Metric | By |")
 	section, _, _ = strings.Cut(section, "\n\n")
@@ -186,5 +189,45 @@ func TestTelemetry_off(t *testing.T) {
 	}
 	if n := len(c.Spans()); n > 0 || strings.Contains(d.log.text(), `"msg":"metrics"`) {
 		t.Errorf("%d spans\n%s", n, d.log.text())
+	}
+}
+
+// compareDashboard: each series and label in the dashboard's expressions is on the page.
+func compareDashboard(t *testing.T, page string) {
+	t.Helper()
+	text, err := os.ReadFile("example/grafana/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var board struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr, LegendFormat string }
+		}
+	}
+	if err := json.Unmarshal(text, &board); err != nil || len(board.Panels) < 10 {
+		t.Fatal(err, len(board.Panels))
+	}
+	labels := regexp.MustCompile(`\bby \(([^)]*)\)|\{(\w+)=~`)
+	for _, p := range board.Panels {
+		for _, target := range p.Targets {
+			names := regexp.MustCompile(`\b(?:auth|go)_\w+`).FindAllString(target.Expr, -1)
+			if len(names) == 0 {
+				t.Errorf("%s: no series in %s", p.Title, target.Expr)
+			}
+			for _, name := range names {
+				line := regexp.MustCompile(`(?m)^` + name + `(\{.*\})? .*$`).FindString(page)
+				if line == "" {
+					t.Errorf("%s: the page lacks %s", p.Title, name)
+				}
+				for _, m := range labels.FindAllStringSubmatch(target.Expr, -1) {
+					for _, label := range strings.Split(m[1]+m[2], ", ") {
+						if label != "instance" && !strings.Contains(line, label+"=") { // that one is the scraper's
+							t.Errorf("%s: %s has no label %s", p.Title, line, label)
+						}
+					}
+				}
+			}
+		}
 	}
 }
