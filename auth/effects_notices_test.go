@@ -4,6 +4,8 @@ import (
 	"io"
 	"mime"
 	"mime/multipart"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -37,7 +39,8 @@ func read(t *testing.T, m smtptest.Mail) (to, subject, text string) {
 
 var notices = []string{"PASSWORD_CHANGED", "EMAIL_CHANGED", "PHONE_CHANGED", "IDENTITY_LINKED", "IDENTITY_UNLINKED", "MFA_FACTOR_ENROLLED", "MFA_FACTOR_UNENROLLED"}
 
-// Everything that a user may be told of happens to one; each is told where its flag is on, and only there.
+// Everything that a user may be told of happens to one; each is told where its flag is on, and only there,
+// in the operator's words where they are set and in the built-in ones elsewhere.
 func TestNotifications(t *testing.T) {
 	t.Parallel()
 	type told struct{ kind, to, subject, text string }
@@ -47,17 +50,31 @@ func TestNotifications(t *testing.T) {
 		{"PHONE_CHANGED", "ada@example.org", "Your phone number was changed", "The phone number of the account ada@example.org was changed from 4915100000007 to 4915100000008."},
 		{"IDENTITY_UNLINKED", "ada@example.org", "A sign-in method was removed from your account", "The account ada@example.org can no longer be signed in to with phone."},
 		{"MFA_FACTOR_ENROLLED", "ada@example.org", "A new verification method was added to your account", "The account ada@example.org has a new verification method: phone."},
-		{"MFA_FACTOR_UNENROLLED", "ada@example.org", "bye, phone of ada@example.org", "The account ada@example.org has lost a verification method: phone."},
+		{"MFA_FACTOR_UNENROLLED", "ada@example.org", "A verification method was removed from your account", "The account ada@example.org has lost a verification method: phone."},
 		{"EMAIL_CHANGED", "ada@example.org", "Your email address was changed", "The address of your account was changed from ada@example.org to new@example.org."},
 	}
-	for _, on := range [][]string{notices, {"EMAIL_CHANGED", "MFA_FACTOR_ENROLLED"}, {"PASSWORD_CHANGED", "IDENTITY_UNLINKED"}} {
+	bodies := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, `<p>Our own words on `+r.URL.Path[1:]+` to {{ .Email }}.</p>`)
+	}))
+	t.Cleanup(bodies.Close)
+	for _, c := range []struct {
+		own bool // AUTH_MAILER_SUBJECTS_*_NOTIFICATION and AUTH_MAILER_TEMPLATES_*_NOTIFICATION are set
+		on  []string
+	}{
+		{true, notices}, {false, []string{"EMAIL_CHANGED", "MFA_FACTOR_ENROLLED", "IDENTITY_LINKED"}},
+		{false, []string{"PASSWORD_CHANGED", "IDENTITY_UNLINKED", "PHONE_CHANGED", "MFA_FACTOR_UNENROLLED"}},
+	} {
+		on := c.on
 		smtp := smtptest.Start(t, smtptest.Options{})
 		env := append(environment(testdb.Postgres(t), onSMTP(smtp)...), "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0",
 			"AUTH_SMS_TEST_OTP=4915100000007:424242,4915100000008:424242", "AUTH_SECURITY_MANUAL_LINKING_ENABLED=true",
-			"AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true", "AUTH_MFA_PHONE_MAX_FREQUENCY=0",
-			"AUTH_MAILER_SUBJECTS_MFA_FACTOR_UNENROLLED_NOTIFICATION=bye, {{ .FactorType }} of {{ .Email }}")
+			"AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true", "AUTH_MFA_PHONE_MAX_FREQUENCY=0")
 		for _, kind := range on {
 			env = append(env, "AUTH_MAILER_NOTIFICATIONS_"+kind+"_ENABLED=true")
+			if c.own {
+				env = append(env, "AUTH_MAILER_SUBJECTS_"+kind+"_NOTIFICATION=our subject of "+kind+" for {{ .Email }}",
+					"AUTH_MAILER_TEMPLATES_"+kind+"_NOTIFICATION="+bodies.URL+"/"+kind)
+			}
 		}
 		d := launch(t, t.TempDir(), env)
 		d.awaitReady(t)
@@ -110,6 +127,13 @@ func TestNotifications(t *testing.T) {
 		for _, want := range all {
 			if !slices.Contains(on, want.kind) {
 				continue
+			}
+			if c.own {
+				email := "ada@example.org"
+				if want.kind == "EMAIL_CHANGED" {
+					email = "new@example.org" // whom it tells is the one before
+				}
+				want.subject, want.text = "our subject of "+want.kind+" for "+email, "Our own words on "+want.kind+" to "+email+"."
 			}
 			if i >= len(got) || got[i].to != want.to || got[i].subject != want.subject || !strings.Contains(got[i].text, want.text) {
 				t.Errorf("%v: mail %d: %+v, want %+v", on, i, got, want)
