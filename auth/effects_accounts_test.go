@@ -36,14 +36,19 @@ func startTuned(t *testing.T, more ...string) *tuned {
 // with puts these settings in force, and no others.
 func (d *tuned) with(t *testing.T, lines ...string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(d.dir, ".env"), []byte(strings.Join(lines, "\n")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeSettings(t, d, lines)
 	d.hups++
 	if err := d.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the settings are read", func() bool { return strings.Count(d.log.text(), "SIGHUP: read the settings again") == d.hups })
+}
+
+func writeSettings(t *testing.T, d *tuned, lines []string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(d.dir, ".env"), []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // newcomer is an address that nobody had.
