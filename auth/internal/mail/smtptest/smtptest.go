@@ -13,6 +13,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -159,6 +160,11 @@ func (s *Server) Port() int { return s.addr.Port }
 // ClientTLS trusts the server's certificate.
 func (s *Server) ClientTLS() *tls.Config {
 	return &tls.Config{RootCAs: s.pool, ServerName: "localhost", MinVersion: tls.VersionTLS12}
+}
+
+// PEM is the server's certificate, for a process that takes its roots from a file.
+func (s *Server) PEM() string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.cert.Certificate[0]}))
 }
 
 // Behave sets what happens from now on; nil is good behaviour.
