@@ -94,12 +94,14 @@ var shown = map[string]string{
 	"TestEffects_factors":      `AUTH_MFA_CHALLENGE_EXPIRY_DURATION AUTH_MFA_TOTP_VERIFY_ENABLED AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY AUTH_MFA_MAX_VERIFIED_FACTORS`,
 	"TestEffects_phoneFactors": `AUTH_MFA_PHONE_MAX_FREQUENCY AUTH_MFA_PHONE_OTP_LENGTH AUTH_MFA_PHONE_TEMPLATE`,
 	"TestBusyPort":             `AUTH_DEV_MAILBOX_PORT`,
+	"TestEffects_process":      `AUTH_API_HOST AUTH_HEAP_FLOOR_BYTES`,
+	"TestEffects_database":     `AUTH_DB_CLEANUP_ENABLED AUTH_DB_CONN_MAX_IDLE_TIME AUTH_DB_CONN_MAX_LIFETIME AUTH_DB_HEALTH_CHECK_PERIOD`,
 }
 
 // owed are the variables whose effect no test of the whole program shows yet: their own packages' tests
 // do, by the struct that the daemon makes of them. The list may only become shorter.
 var owed = strings.Fields(`
-	AUTH_API_HOST AUTH_DB_CLEANUP_ENABLED AUTH_DB_CONN_MAX_IDLE_TIME AUTH_DB_CONN_MAX_LIFETIME AUTH_DB_HEALTH_CHECK_PERIOD AUTH_HEAP_FLOOR_BYTES`)
+	`)
 
 // documented are the names of the variables as README.md has them, where one may stand for many.
 func documented(t *testing.T) map[string]bool {
