@@ -80,7 +80,7 @@ type clientConfig struct {
 	EmailOptional bool `env:"EMAIL_OPTIONAL" envDefault:"false"`
 	// Native ID tokens need no nonce.
 	SkipNonceCheck bool `env:"SKIP_NONCE_CHECK" envDefault:"false"`
-	// Native ID tokens only: SECRET and REDIRECT_URI may be missing.
+	// SECRET and REDIRECT_URI may be missing: without them only native ID tokens sign in, and /authorize answers 400.
 	IDTokenOnly bool `env:"ID_TOKEN_ONLY" envDefault:"false"`
 	// No address of this provider counts as verified.
 	DistrustEmail bool `env:"DISTRUST_EMAIL" envDefault:"false"`
