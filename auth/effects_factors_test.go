@@ -69,7 +69,7 @@ func TestEffects_phoneFactors(t *testing.T) {
 		d.with(t, append(more, "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0",
 			"AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true")...)
 	}
-	with()
+	with("AUTH_MFA_PHONE_MAX_FREQUENCY=1h") // longer than any machine is slow
 	access := d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse)).str("access_token")
 	const number = "4915112345678"
 	challenge := "/factors/" + d.want(t, 200, "POST", "/factors", access, `{"factor_type":"phone","phone":"+`+number+`"}`).str("id") + "/challenge"
