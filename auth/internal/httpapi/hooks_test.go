@@ -1,0 +1,75 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/hook"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/totp"
+)
+
+// TestHooks_failures: what a hook refuses, or how asking it fails, is the answer of the request that asked, with
+// nothing made (auth-extended.md 8.1).
+func TestHooks_failures(t *testing.T) {
+	var refusal *account.Refusal
+	a := open(t, func(s *account.Settings, _ *Settings) {
+		s.Hooks.BeforeCreate = func(context.Context, string, store.User) error {
+			if refusal != nil {
+				return refusal
+			}
+			return nil
+		}
+		s.Hooks.Claims = func(_ context.Context, q account.ClaimsQuestion) (json.RawMessage, error) {
+			if refusal != nil {
+				return nil, refusal
+			}
+			return q.Claims, nil
+		}
+	})
+	mia := a.member("mia@example.org")
+	factor := a.enrolled(mia)
+	for n, r := range []*account.Refusal{
+		{Status: 400, Code: hook.CodeContentType}, {Status: 400, Code: hook.CodeRefused, ByHook: true},
+		{Status: 422, Code: hook.CodeRefused, ByHook: true}, {Status: 422, Code: hook.CodeTimeout},
+		{Status: 422, Code: hook.CodeTimeoutAfterRetry}, {Status: 422, Code: hook.CodeOverSize},
+	} {
+		r.Kind, r.Msg = account.Failed, "said the hook"
+		address := func(what string) string { return fmt.Sprintf("%s%d@example.org", what, n) }
+		newcomer := address("waits")
+		a.do("POST /signup", map[string]any{"email": newcomer, "password": sesame}).is(200, "*")
+		g := a.signIn("mia@example.org")
+		challenge, code := a.challenge(g, factor.ID).ID, a.code(factor, 0)
+
+		refusal = r
+		f := func(route string, body map[string]any) {
+			t.Helper()
+			a.do(route, body).refused(r.Status, r.Code, "said the hook")
+		}
+		f("POST /signup", map[string]any{"email": address("signup"), "password": sesame})
+		f("POST /otp", map[string]any{"email": address("otp")})
+		f("POST /magiclink", map[string]any{"email": address("magiclink")})
+		f("POST /verify", map[string]any{"type": "signup", "email": newcomer, "token": a.newest(newcomer).Code})
+		a.answerTo(g, factor.ID, challenge, code).refused(r.Status, r.Code, "said the hook")
+		refusal = nil
+		a.pass(time.Hour + totp.Period)
+
+		for _, what := range []string{"signup", "otp", "magiclink"} {
+			if a.known(address(what)) {
+				t.Errorf("%s: an account was made", address(what))
+			}
+		}
+	}
+}
+
+// known says whether there is an account of that address.
+func (a *api) known(email string) bool {
+	a.t.Helper()
+	var list struct{ Users []userJSON }
+	a.do("GET /admin/users?email="+email, nil, a.service()).json(&list)
+	return len(list.Users) > 0
+}
