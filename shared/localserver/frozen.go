@@ -4,24 +4,31 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
 // frozenTimeout is how long the kernel may take to stop all threads of a server.
-const frozenTimeout = 10 * time.Second
+const frozenTimeout = 30 * time.Second
 
 // awaitFrozen returns when no thread of the processes runs any more: on a busy machine a signal takes
-// its time, and each thread stops for itself. Where there is no /proc it returns at once.
-func awaitFrozen(pids ...int) error {
-	for _, pid := range pids {
-		for end := time.Now().Add(frozenTimeout); !frozen(pid); time.Sleep(100 * time.Microsecond) {
-			if time.Now().After(end) {
-				return fmt.Errorf("localserver: process %d goes on after SIGSTOP", pid)
-			}
+// its time, and each thread stops for itself. A process that was just being forked when the others got
+// their signal gets one, too. Where there is no /proc it returns at once.
+func awaitFrozen(family func() []int) error {
+	for end := time.Now().Add(frozenTimeout); ; time.Sleep(time.Millisecond) {
+		running := slices.DeleteFunc(family(), frozen)
+		if len(running) == 0 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("localserver: processes %v go on after SIGSTOP", running)
+		}
+		for _, pid := range running {
+			syscall.Kill(pid, syscall.SIGSTOP) // it may have ended meanwhile
 		}
 	}
-	return nil
 }
 
 // frozen says whether every thread of the process is stopped, or ended.

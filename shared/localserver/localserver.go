@@ -233,7 +233,7 @@ func (s *Server) Stop() error {
 	if err := s.signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	return awaitFrozen(append(s.family(), s.PID())...)
+	return awaitFrozen(func() []int { return append(s.family(), s.PID()) })
 }
 
 // Cont lets a stopped server go on (SIGCONT).
