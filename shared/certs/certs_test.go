@@ -1,7 +1,6 @@
 package certs
 
 import (
-	"bytes"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -10,28 +9,16 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"gatehouse/shared/certs/certtest"
+	"gatehouse/shared/logtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-func (l *lockedBuffer) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.b.String() }
 
 func open(t *testing.T, f Files, log io.Writer) *Store {
 	t.Helper()
@@ -282,7 +269,7 @@ func TestReload(t *testing.T) {
 	link("..data/tls.key", "tls.key")
 	link(dir, "outer") // a symlink on the way, which no directory's notifications tell of
 	cert, key := filepath.Join(dir, "outer", "tls.crt"), filepath.Join(dir, "outer", "tls.key")
-	var log lockedBuffer
+	var log logtest.Buffer
 	s := open(t, Files{Cert: cert, Key: key}, &log)
 	server := s.Server("", "h2")
 	shown := func() string {

@@ -23,6 +23,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/logtest"
 	"gatehouse/shared/testdb"
 )
 
@@ -55,7 +56,7 @@ type api struct {
 	flows   *account.Accounts
 	root    *secret.Root
 	keys    *token.Live
-	log     *lockedBuffer
+	log     *logtest.Buffer
 	account account.Settings
 	set     Settings
 
@@ -95,7 +96,7 @@ func open(t *testing.T, changes ...change) *api {
 
 func openOn(t testing.TB, db *store.DB, changes ...change) *api {
 	t.Helper()
-	a := &api{t: t, db: db, root: secret.NewRoot("root key"), keys: new(token.Live), log: new(lockedBuffer),
+	a := &api{t: t, db: db, root: secret.NewRoot("root key"), keys: new(token.Live), log: new(logtest.Buffer),
 		now: time.Now().UTC().Truncate(time.Second)}
 	a.account = accountSettings()
 	a.set = Settings{SiteURL: siteURL, Redirects: testRedirects(t), ExternalURL: externalURL, Audience: "authenticated",
@@ -180,23 +181,6 @@ func (a *api) pass(d time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.now = a.now.Add(d)
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // answer is a response with its body read.

@@ -1,12 +1,10 @@
 package outbox_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,6 +18,7 @@ import (
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/logtest"
 )
 
 // TestDelivery: both channels, to SMTP and to the dev mailbox; nothing is left over.
@@ -121,7 +120,7 @@ func TestResting(t *testing.T) {
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	db, c, s := storetest.Open(t), new(clock), smtptest.Start(t, smtptest.Options{})
-	var log syncBuffer
+	var log logtest.Buffer
 	out, stop := start(t, outbox.Options{DB: db, Now: c.Now, Log: slog.New(slog.NewTextHandler(&log, nil)), Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
 	s.Behave(smtptest.At(smtptest.Rcpt, smtptest.Action{Reply: "451 4.3.0 ada@acme.test: later 123456"}))
 	id := order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test"))
@@ -309,22 +308,4 @@ func TestUserGone(t *testing.T) {
 	if m := row(t, db, id); m.State != "expired" || m.Attempts != 0 {
 		t.Errorf("%+v", m)
 	}
-}
-
-// syncBuffer is a log that many goroutines write.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }

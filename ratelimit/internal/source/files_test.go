@@ -1,7 +1,6 @@
 package source
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/logtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,23 +27,11 @@ type world struct {
 	t    *testing.T
 	root string // RUNTIME_ROOT
 	f    *Files
-	log  lockedBuffer
+	log  logtest.Buffer
 
 	mu   sync.Mutex
 	sets []string
 }
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-func (l *lockedBuffer) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.b.String() }
 
 // start runs a Files on root/config. It looks by itself only once an hour unless o says otherwise,
 // so that what a test sees came by a notification.

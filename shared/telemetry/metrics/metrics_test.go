@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,28 +14,11 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.uber.org/goleak"
 
+	"gatehouse/shared/logtest"
 	"gatehouse/shared/telemetry/otlptest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// safeBuffer is a log that a test reads.
-type safeBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
 
 func startMetrics(t *testing.T, o Options) *Metrics {
 	t.Helper()
@@ -126,7 +108,7 @@ func TestMetrics_outage(t *testing.T) {
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusBadRequest) }))
 	defer web.Close()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", web.URL)
-	var text safeBuffer
+	var text logtest.Buffer
 	log := slog.New(slog.NewTextHandler(&text, nil))
 	m := startMetrics(t, Options{Protocol: "http", Log: log})
 	if err := m.GoRuntime(); err != nil {

@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +25,7 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/source/xds/xdstest"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/logtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,23 +35,11 @@ type world struct {
 	t     *testing.T
 	c     *Client
 	stats *stats.Registry
-	log   lockedBuffer
+	log   logtest.Buffer
 
 	mu   sync.Mutex
 	sets []string
 }
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-func (l *lockedBuffer) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.b.String() }
 
 // start runs a Client that tries again at once.
 func start(t *testing.T, target string, o Options) *world {

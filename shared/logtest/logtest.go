@@ -1,0 +1,27 @@
+// Package logtest keeps what a test has logged, so that the test can read it while others go on writing.
+package logtest
+
+import (
+	"bytes"
+	"sync"
+)
+
+// Buffer is a log in memory. The zero value is empty and ready; all methods may be called from any goroutine.
+type Buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *Buffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// String is everything that has been written.
+func (l *Buffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
