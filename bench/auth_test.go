@@ -4,12 +4,16 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
 
 	"gatehouse/shared/localserver"
 )
@@ -135,6 +139,54 @@ func TestReadFamily(t *testing.T) {
 	}
 	if _, err := readFamily(1 << 30); err == nil {
 		t.Error("a process that is not there has a family")
+	}
+}
+
+// TestReadFamily_endedThread has a thread of the process work and end: its time stays with the process.
+func TestReadFamily_endedThread(t *testing.T) {
+	const use = 100 * time.Millisecond
+	thread := make(chan int)
+	var work func()
+	work = func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if unix.Gettid() == os.Getpid() {
+			// But for the first thread, which Go never ends: it is kept busy while another works.
+			defer runtime.UnlockOSThread()
+			done := make(chan struct{})
+			go func() { defer close(done); work() }()
+			<-done
+			return
+		}
+		var used unix.Timespec
+		for used.Nano() < int64(use) {
+			if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &used); err != nil {
+				t.Error(err)
+				break
+			}
+		}
+		thread <- unix.Gettid()
+	}
+	go work()
+	task := fmt.Sprintf("/proc/self/task/%d", <-thread)
+	with, err := readFamily(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(task); err != nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the thread didn't end")
+		}
+	}
+	without, err := readFamily(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Children that an earlier test has left may end meanwhile: what they leave to us is in steps of 10 ms.
+	if without.cpu < with.cpu-use/2 {
+		t.Errorf("a thread's end took %v from what the process has used", with.cpu-without.cpu)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // usage is what a process has used since it began.
@@ -81,27 +83,17 @@ func sumFamily(pid int) (usage, error) {
 }
 
 // exactCPU is a process's user and system time as the scheduler counted it, in nanoseconds: a load that
-// ends after a tenth of a second, or one spread over a dozen processes, is lost in steps of 10 ms.
-// rounded is the answer of a kernel that doesn't tell.
+// ends after a tenth of a second, or one spread over a dozen processes, is lost in steps of 10 ms. It is
+// read from the process's own clock, as clock_getcpuclockid(3) names it, for that one knows the threads
+// that have ended, too; /proc has only the living ones. rounded is the answer where the clock can't be
+// read.
 func exactCPU(pid int, rounded time.Duration) time.Duration {
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/schedstat", pid)) // the pattern is well-formed
-	var sum time.Duration
-	for _, path := range threads {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		first, _, _ := bytes.Cut(text, []byte(" "))
-		ns, err := strconv.ParseInt(string(first), 10, 64)
-		if err != nil {
-			return rounded
-		}
-		sum += time.Duration(ns)
-	}
-	if sum == 0 {
+	const scheduled = 2 // CPUCLOCK_SCHED: all threads' time on a core
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|scheduled), &t); err != nil {
 		return rounded
 	}
-	return sum
+	return time.Duration(t.Nano())
 }
 
 // parseStat takes fields 4 (parent), 14 to 17 (utime, stime, and those of ended children) and 24 (rss in
