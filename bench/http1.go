@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -19,8 +18,7 @@ import (
 // It is not a general client: it understands Content-Length and whole chunked answers, nothing else, and
 // it gives up where another would reconnect. One goroutine owns it.
 type httpClient struct {
-	fd    int
-	out   []byte // of the request, not yet written
+	socket
 	in    []byte // of the answer, not yet complete
 	body  []byte // scratch for chunked answers
 	busy  bool
@@ -29,53 +27,11 @@ type httpClient struct {
 
 // dialHTTP connects to an IPv4 address on this machine.
 func dialHTTP(addr string) (*httpClient, error) {
-	fd, err := connect(addr)
+	s, err := connect(addr)
 	if err != nil {
 		return nil, err
 	}
-	return &httpClient{fd: fd}, nil
-}
-
-// connect opens a TCP connection whose reads and writes don't wait.
-func connect(addr string) (fd int, err error) {
-	to, err := netip.ParseAddrPort(addr)
-	if err != nil {
-		return 0, fmt.Errorf("dial: %w", err)
-	}
-	if !to.Addr().Is4() {
-		return 0, fmt.Errorf("dial %s: not an IPv4 address", addr)
-	}
-	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, fmt.Errorf("dial: %w", err)
-	}
-	if err := errors.Join(
-		unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}),
-		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
-		unix.SetNonblock(fd, true),
-	); err != nil {
-		unix.Close(fd)
-		return 0, fmt.Errorf("dial %s: %w", addr, err)
-	}
-	return fd, nil
-}
-
-// flush writes what the kernel takes; the rest stays for later.
-func (c *httpClient) flush() error {
-	for len(c.out) > 0 {
-		n, err := unix.Write(c.fd, c.out)
-		if errors.Is(err, unix.EAGAIN) {
-			return nil
-		}
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("write: %w", err)
-		}
-		c.out = c.out[:copy(c.out, c.out[n:])]
-	}
-	return nil
+	return &httpClient{socket: s}, nil
 }
 
 // receive reads what has come. done tells a whole answer from a part; body is valid until the next call.
@@ -182,5 +138,3 @@ func (c *httpClient) dechunk(in []byte) (int, error) {
 		}
 	}
 }
-
-func (c *httpClient) close() { unix.Close(c.fd) }

@@ -20,8 +20,7 @@ import (
 // It is not a general client: responses must come in single, unpadded frames, and it gives up where
 // another would reconnect. One goroutine owns it.
 type client struct {
-	fd  int
-	out []byte // frames not yet written
+	socket
 	in  []byte // bytes not yet understood
 	buf []byte
 
@@ -61,11 +60,11 @@ const (
 
 // dial connects to an IPv4 address on this machine. timeout becomes the calls' grpc-timeout, "" is none.
 func dial(addr, timeout string) (*client, error) {
-	fd, err := connect(addr)
+	s, err := connect(addr)
 	if err != nil {
 		return nil, err
 	}
-	c := &client{fd: fd, buf: make([]byte, 256<<10), nextID: 1, window: 65535}
+	c := &client{socket: s, buf: make([]byte, 256<<10), nextID: 1, window: 65535}
 	c.decoder = hpack.NewDecoder(4096, func(f hpack.HeaderField) {
 		switch f.Name {
 		case "grpc-status":
@@ -142,24 +141,6 @@ func (c *client) slot(id uint32) *call { return &c.calls[id>>1%uint32(len(c.call
 
 // full says that begin might find no free number.
 func (c *client) full() bool { return c.inFlight+len(c.waiting) >= len(c.calls)/2 }
-
-// flush writes what the kernel takes; the rest stays for later.
-func (c *client) flush() error {
-	for len(c.out) > 0 {
-		n, err := unix.Write(c.fd, c.out)
-		if errors.Is(err, unix.EAGAIN) {
-			return nil
-		}
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("write: %w", err)
-		}
-		c.out = c.out[:copy(c.out, c.out[n:])]
-	}
-	return nil
-}
 
 // receive reads what has come and hands each finished call to done, which may begin others.
 func (c *client) receive(done func(*call)) error {
@@ -298,5 +279,3 @@ func (c *client) headersOK(block []byte, trailer bool) (bool, error) {
 	}
 	return ok, nil
 }
-
-func (c *client) close() { unix.Close(c.fd) }

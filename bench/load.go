@@ -3,11 +3,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -64,14 +62,8 @@ func (l load) drive() (*result, error) {
 		r.clients = append(r.clients, c)
 		r.polled = append(r.polled, unix.PollFd{Fd: int32(c.fd), Events: unix.POLLIN})
 	}
-	failed := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with its finer timer slack
-		unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
-		r.began = time.Now()
-		failed <- r.loop()
-	}()
-	if err := <-failed; err != nil {
+	r.began = time.Now()
+	if err := onPunctualThread(r.loop); err != nil {
 		return nil, fmt.Errorf("%s at %s: %w", l.scenario.name, l.addr, err)
 	}
 	return &r.result, nil
@@ -184,18 +176,10 @@ func (r *runner) exchange() error {
 		if err := c.flush(); err != nil {
 			return err
 		}
-		r.polled[i].Events = unix.POLLIN
-		if len(c.out) > 0 {
-			r.polled[i].Events |= unix.POLLOUT
-		}
+		r.polled[i].Events = c.events()
 	}
-	wait := unix.NsecToTimespec(r.patience())
-	n, err := unix.Ppoll(r.polled, &wait, nil)
-	if err != nil && !errors.Is(err, unix.EINTR) {
-		return fmt.Errorf("wait for answers: %w", err)
-	}
-	if n <= 0 {
-		return nil
+	if ready, err := wait(r.polled, r.patience()); !ready {
+		return err
 	}
 	now := r.now()
 	for i, c := range r.clients {

@@ -1,0 +1,93 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// socket is a TCP connection whose reads and writes don't wait.
+type socket struct {
+	fd  int
+	out []byte // not yet written
+}
+
+// connect opens a connection to an IPv4 address on this machine.
+func connect(addr string) (socket, error) {
+	to, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return socket{}, fmt.Errorf("dial: %w", err)
+	}
+	if !to.Addr().Is4() {
+		return socket{}, fmt.Errorf("dial %s: not an IPv4 address", addr)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return socket{}, fmt.Errorf("dial: %w", err)
+	}
+	if err := errors.Join(
+		unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}),
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
+		unix.SetNonblock(fd, true),
+	); err != nil {
+		unix.Close(fd)
+		return socket{}, fmt.Errorf("dial %s: %w", addr, err)
+	}
+	return socket{fd: fd}, nil
+}
+
+// flush writes what the kernel takes; the rest stays for later.
+func (s *socket) flush() error {
+	for len(s.out) > 0 {
+		n, err := unix.Write(s.fd, s.out)
+		if errors.Is(err, unix.EAGAIN) {
+			return nil
+		}
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+		s.out = s.out[:copy(s.out, s.out[n:])]
+	}
+	return nil
+}
+
+// events are those of poll(2) that the connection waits for.
+func (s *socket) events() int16 {
+	if len(s.out) > 0 {
+		return unix.POLLIN | unix.POLLOUT
+	}
+	return unix.POLLIN
+}
+
+func (s *socket) close() { unix.Close(s.fd) }
+
+// wait sleeps until a connection can be read or written, for at most patience nanoseconds. ready says
+// that one can.
+func wait(polled []unix.PollFd, patience int64) (ready bool, err error) {
+	timeout := unix.NsecToTimespec(patience)
+	n, err := unix.Ppoll(polled, &timeout, nil)
+	if err != nil && !errors.Is(err, unix.EINTR) {
+		return false, fmt.Errorf("wait for answers: %w", err)
+	}
+	return n > 0, nil
+}
+
+// onPunctualThread runs f on an OS thread of its own that the kernel wakes to the microsecond, and waits
+// for it.
+func onPunctualThread(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with its finer timer slack
+		unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
+		done <- f()
+	}()
+	return <-done
+}
