@@ -536,8 +536,8 @@ func TestConfig_liveIsComplete(t *testing.T) {
 	l.accounts.External.AllowUnverified, l.accounts.External.Providers = true, new(provider.Set)
 	l.accounts.Hooks = account.Hooks{
 		BeforeCreate: func(context.Context, string, store.User) error { return nil }, AfterCreate: true,
-		SendNow: map[string]func(context.Context, uuid.UUID) error{},
-		Claims:  func(context.Context, account.ClaimsQuestion) (json.RawMessage, error) { return nil, nil },
+		Sends: map[string]bool{}, SendNow: map[string]func(context.Context, uuid.UUID) error{},
+		Claims: func(context.Context, account.ClaimsQuestion) (json.RawMessage, error) { return nil, nil },
 		Password: func(context.Context, account.PasswordAttempt) (account.PasswordVerdict, error) {
 			return account.PasswordVerdict{}, nil
 		},

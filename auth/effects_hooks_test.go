@@ -20,6 +20,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/hook"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/outbox"
+	"gatehouse/auth/internal/store"
 	"gatehouse/shared/testdb"
 )
 
@@ -220,7 +223,7 @@ func TestHooks_created(t *testing.T) {
 	q := h.of(hook.SendEmail)[0]
 	token, _ := q.at("email_data.token").(string)
 	hash, _ := q.at("email_data.token_hash").(string)
-	if q.at("user.id") != id || q.at("user.user_metadata.name") != "Ada" || q.at("email_data.email_action_type") != "signup" || len(token) != 6 || len(hash) < 20 ||
+	if q.at("metadata.ip_address") != "127.0.0.1" || q.at("user.id") != id || q.at("user.user_metadata.name") != "Ada" || q.at("email_data.email_action_type") != "signup" || len(token) != 6 || len(hash) < 20 ||
 		q.at("email_data.site_url") != "http://localhost:9999" || q.at("email_data.redirect_to") != "http://localhost:3000" {
 		t.Errorf("mail: %v", q.body)
 	}
@@ -235,27 +238,45 @@ func TestHooks_created(t *testing.T) {
 			return q.at("email_data.email_action_type") == "password_changed_notification"
 		})
 	})
-	// Both halves of a change of address.
+	// Both halves of a change of address are one question, as receivers know it: the present address has token and
+	// token_hash_new, the new one token_new and token_hash.
 	d.want(t, 200, "PUT", "/user", bearer, `{"email":"new@example.org"}`)
-	half := func(name string) (text string) {
+	changes := func() (all []question) {
 		for _, q := range h.of(hook.SendEmail) {
-			if v, _ := q.at("email_data." + name).(string); v != "" && q.at("email_data.email_action_type") == "email_change" && q.at("user.new_email") == "new@example.org" {
-				text = v
+			if q.at("email_data.email_action_type") == "email_change" {
+				all = append(all, q)
 			}
 		}
-		return text
+		return all
 	}
-	eventually(t, "two mails", func() bool { return half("token") != "" && half("token_new") != "" })
-	d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","token_hash":"`+half("token_hash_new")+`"}`)
-	if a := d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","token_hash":"`+half("token_hash")+`"}`); !strings.Contains(a.text, `"email":"new@example.org"`) {
+	eventually(t, "the change", func() bool { return len(changes()) > 0 })
+	q = changes()[0]
+	if q.at("user.email") != "ada@example.org" || q.at("user.new_email") != "new@example.org" || q.at("metadata.ip_address") != "127.0.0.1" {
+		t.Errorf("change: %v", q.body)
+	}
+	part := func(name string) string { v, _ := q.at("email_data." + name).(string); return v }
+	if part("token") == part("token_new") || len(part("token_new")) != 6 || part("token_hash") == part("token_hash_new") {
+		t.Errorf("change: %v", q.body)
+	}
+	d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","email":"ada@example.org","token":"`+part("token")+`"}`)
+	if a := d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","token_hash":"`+part("token_hash")+`"}`); !strings.Contains(a.text, `"email":"new@example.org"`) {
 		t.Error(a.text)
+	}
+	bearer = d.want(t, 200, "POST", "/token?grant_type=password", "", `{"email":"new@example.org","password":"another long one"}`).str("access_token")
+	d.want(t, 200, "PUT", "/user", bearer, `{"email":"newer@example.org"}`)
+	eventually(t, "the second change", func() bool { return len(changes()) > 1 })
+	q = changes()[1]
+	d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","email":"newer@example.org","token":"`+part("token_new")+`"}`)
+	d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","token_hash":"`+part("token_hash_new")+`"}`)
+	if n := len(changes()); n != 2 {
+		t.Errorf("%d questions about two changes", n)
 	}
 
 	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345678"}`)
 	eventually(t, "the SMS", func() bool { return len(h.of(hook.SendSMS)) == 1 })
 	q = h.of(hook.SendSMS)[0]
 	code, _ := q.at("sms.otp").(string)
-	if q.at("sms.phone") != "4915112345678" || q.at("user.phone") != "4915112345678" || q.at("sms.sms_type") == "mfa" {
+	if q.at("metadata.ip_address") != "127.0.0.1" || q.at("sms.phone") != "4915112345678" || q.at("user.phone") != "4915112345678" || q.at("sms.sms_type") == "mfa" {
 		t.Errorf("SMS: %v", q.body)
 	}
 	d.want(t, 200, "POST", "/verify", "", `{"type":"sms","phone":"+4915112345678","token":"`+code+`"}`)
@@ -280,6 +301,34 @@ func TestHooks_created(t *testing.T) {
 	}
 }
 
+// What the hook of mails is told where a user and a mail differ: of an address that he has no more, and of halves
+// of a change that were ordered as two mails, before there was a hook.
+func TestHooks_emailInput(t *testing.T) {
+	d := new(daemon)
+	d.config.Store(&config{Mailer: mailerConfig{SecureChange: true}})
+	u := store.User{Email: "now@example.org"}
+	f := func(p mail.Payload, want emailData) {
+		t.Helper()
+		text, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u := u
+		in, ip, err := d.emailInput(outbox.Item{Payload: text}, &u)
+		want.Action = string(p.Kind)
+		if err != nil || in["email_data"] != want || ip != p.IP || u.NewEmail != p.Vars.NewEmail {
+			t.Errorf("%+v, %s, %v; want %+v", in["email_data"], ip, err, want)
+		}
+	}
+	f(mail.Payload{To: "old@example.org", IP: "192.0.2.1", Kind: mail.IdentityUnlinked, Vars: mail.Vars{Provider: "github"}}, emailData{OldEmail: "old@example.org", Provider: "github"})
+	f(mail.Payload{To: "now@example.org", Kind: mail.IdentityUnlinked, Vars: mail.Vars{Provider: "github"}}, emailData{Provider: "github"})
+	v := mail.Vars{NewEmail: "new@example.org", Token: "1", TokenHash: "a"}
+	f(mail.Payload{To: "now@example.org", Kind: mail.EmailChange, Vars: v}, emailData{Token: "1", TokenHashNew: "a"})
+	f(mail.Payload{To: "new@example.org", Kind: mail.EmailChange, Vars: v}, emailData{TokenNew: "1", TokenHash: "a"})
+	u.Email = ""
+	f(mail.Payload{To: "new@example.org", Kind: mail.EmailChange, Vars: v}, emailData{Token: "1", TokenHash: "a"})
+}
+
 // AUTH_HOOK_SEND_SYNC: the hook is called before the answer, and what it says is answered.
 func TestHooks_sendSync(t *testing.T) {
 	t.Parallel()
@@ -299,7 +348,7 @@ func TestHooks_sendSync(t *testing.T) {
 	d.want(t, 200, "GET", "/reauthenticate", bearer, "")
 	d.want(t, 200, "PUT", "/user", bearer, `{"email":"new@example.org"}`)
 	d.want(t, 200, "POST", "/resend", "", `{"type":"email_change","email":"ada@example.org"}`)
-	if n := len(sent()); n != 7 {
+	if n := len(sent()); n != 5 {
 		t.Errorf("%d mails", n)
 	}
 	h.behave(func(question) (int, string) { return 200, `{"error":{"http_code":429,"message":"slower"}}` })

@@ -46,6 +46,7 @@ func askBy(set *hook.Set) (h account.Hooks, factor attemptFunc) {
 			return refusal(set.Call(ctx, hook.BeforeUserCreated, ip, map[string]any{"user": userJSON(&u)}, nil))
 		}
 	}
+	h.Sends = map[string]bool{mail.ChannelEmail: set.On(hook.SendEmail), mail.ChannelSMS: set.On(hook.SendSMS)}
 	h.AfterCreate = set.On(hook.AfterUserCreated)
 	if set.On(hook.CustomAccessToken) {
 		h.Claims = func(ctx context.Context, q account.ClaimsQuestion) (json.RawMessage, error) {
@@ -109,8 +110,8 @@ func refusal(err error) error {
 type hookSender struct {
 	d     *daemon
 	point hook.Point
-	// input makes a message's, without the user.
-	input     func(m outbox.Item, u *store.User) (map[string]any, error)
+	// input makes a message's, without the user, and tells the client's address.
+	input     func(m outbox.Item, u *store.User) (in map[string]any, ip string, err error)
 	otherwise outbox.Sender // nil: messages wait while there is no hook
 }
 
@@ -140,12 +141,10 @@ func (s hookSender) Send(ctx context.Context, m outbox.Item) error {
 	if err != nil {
 		return err
 	}
-	in, err := s.input(m, &u)
+	in, ip, err := s.input(m, &u)
 	if err != nil {
 		return &mail.Refused{Err: err}
 	}
-	ip, _ := in["ip"].(string)
-	delete(in, "ip")
 	in["user"] = userJSON(&u)
 	err = set.Call(ctx, s.point, ip, in, nil)
 	if e, ok := errors.AsType[*hook.Error](err); ok && e.Refused && e.Status < 500 && e.Status != 408 && e.Status != 429 {
@@ -174,10 +173,10 @@ type emailData struct {
 	FactorType   string `json:"factor_type,omitempty"`
 }
 
-func (d *daemon) emailInput(m outbox.Item, u *store.User) (map[string]any, error) {
+func (d *daemon) emailInput(m outbox.Item, u *store.User) (map[string]any, string, error) {
 	var p mail.Payload
 	if json.Unmarshal(m.Payload, &p) != nil {
-		return nil, errors.New("the payload is no mail")
+		return nil, "", errors.New("the payload is no mail")
 	}
 	c, v := d.config.Load(), p.Vars
 	e := emailData{
@@ -187,33 +186,38 @@ func (d *daemon) emailInput(m outbox.Item, u *store.User) (map[string]any, error
 	if action, renamed := emailActions[p.Kind]; renamed {
 		e.Action = action
 	}
-	if p.Kind == mail.EmailChange {
+	if p.Kind == mail.EmailChange { // the present address's hash is the one called new, as it ever was
 		switch secure := c.Mailer.SecureChange && !c.Mailer.Autoconfirm; {
-		case p.To != v.NewEmail: // the present address: its hash is the one called new, as it ever was
-			e.TokenHash, e.TokenHashNew = "", e.TokenHash
-		case secure && u.Email != "": // the other half
-			e.Token, e.TokenNew = "", e.Token
+		case p.Current != nil:
+			e.Token, e.TokenHashNew, e.TokenNew = p.Current.Vars.Token, p.Current.Vars.TokenHash, v.Token
+		case p.To != v.NewEmail: // a half that was ordered before there was a hook
+			e.TokenHash, e.TokenHashNew = "", v.TokenHash
+		case secure && u.Email != "": // the other one
+			e.Token, e.TokenNew = "", v.Token
 		}
 		u.NewEmail = v.NewEmail
+	}
+	if p.Kind == mail.IdentityUnlinked && p.To != u.Email { // it told him his address, too
+		e.OldEmail = p.To
 	}
 	if p.Kind == mail.Confirmation && len(v.Data) > 0 { // they hang on the link until it is opened
 		u.UserMetadata = v.Data
 	}
-	return map[string]any{"email_data": e}, nil
+	return map[string]any{"email_data": e}, p.IP, nil
 }
 
-func smsInput(m outbox.Item, _ *store.User) (map[string]any, error) {
+func smsInput(m outbox.Item, _ *store.User) (map[string]any, string, error) {
 	var p mail.SMS
 	if json.Unmarshal(m.Payload, &p) != nil {
-		return nil, errors.New("the payload is no SMS")
+		return nil, "", errors.New("the payload is no SMS")
 	}
-	return map[string]any{"sms": map[string]string{"otp": p.Token, "sms_type": p.Kind, "phone": p.To}}, nil
+	return map[string]any{"sms": map[string]string{"otp": p.Token, "sms_type": p.Kind, "phone": p.To}}, p.IP, nil
 }
 
-func createdInput(m outbox.Item, _ *store.User) (map[string]any, error) {
+func createdInput(m outbox.Item, _ *store.User) (map[string]any, string, error) {
 	var p account.Created
 	if json.Unmarshal(m.Payload, &p) != nil {
-		return nil, errors.New("the payload is no new user")
+		return nil, "", errors.New("the payload is no new user")
 	}
-	return map[string]any{"ip": p.IP}, nil
+	return map[string]any{}, p.IP, nil
 }

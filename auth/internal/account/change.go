@@ -84,7 +84,7 @@ func (ch *change) phone() error {
 		ch.notify(ch.s.Email.NotifyPhoneChanged && ch.old.Phone != "", mail.PhoneChanged, mail.Vars{Phone: ch.update.phone, OldPhone: ch.old.Phone})
 		return nil
 	}
-	l, err := ch.sms(ch.s, store.KindPhoneChange, ch.update.phone, ch.p.Channel, ch.now)
+	l, err := ch.sms(ch.s, ch.c, store.KindPhoneChange, ch.update.phone, ch.p.Channel, ch.now)
 	ch.letters = append(ch.letters, l)
 	p.NewPhone, p.PhoneChangeSentAt = &ch.update.phone, &ch.now
 	return err

@@ -203,7 +203,7 @@ func (w *work) dropPending() {
 func (w *work) notify(kind mail.Kind, to string, v mail.Vars) {
 	if w.notices {
 		v.Data = w.u.UserMetadata
-		w.notice = append(w.notice, w.notification(w.s, kind, to, v, w.now))
+		w.notice = append(w.notice, w.notification(w.s, w.c, kind, to, v, w.now))
 	}
 }
 

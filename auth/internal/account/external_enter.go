@@ -431,7 +431,7 @@ func (w *arrival) linked() {
 	if !w.notices || !w.s.Email.NotifyIdentityLinked || to == "" || w.confirm && w.claim {
 		return // a claimed account has nobody to be told
 	}
-	w.notice = append(w.notice, w.notification(w.s, mail.IdentityLinked, to,
+	w.notice = append(w.notice, w.notification(w.s, w.c, mail.IdentityLinked, to,
 		mail.Vars{Email: to, Provider: w.identity.Provider, Data: w.old.UserMetadata}, w.now))
 }
 

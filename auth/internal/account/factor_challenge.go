@@ -31,7 +31,7 @@ func (a *Accounts) ChallengeFactor(ctx context.Context, c Client, caller Caller,
 		if q, err = a.factorQuota(ctx, s, f, channel, now); err != nil {
 			return ch, f, err
 		}
-		if m, err = a.factorSMS(s, f, &ch, channel); err != nil {
+		if m, err = a.factorSMS(s, c, f, &ch, channel); err != nil {
 			return ch, f, err
 		}
 	}
@@ -105,7 +105,7 @@ func (a *Accounts) factorQuota(ctx context.Context, s *Settings, f store.Factor,
 
 // factorSMS chooses the code of a challenge and writes the SMS with it. A test number gets its fixed code, and
 // no SMS.
-func (a *Accounts) factorSMS(s *Settings, f store.Factor, ch *store.Challenge, channel string) (store.NewMessage, error) {
+func (a *Accounts) factorSMS(s *Settings, c Client, f store.Factor, ch *store.Challenge, channel string) (store.NewMessage, error) {
 	code, test := s.Phone.testCode(f.Phone, ch.CreatedAt)
 	if !test {
 		var err error
@@ -125,5 +125,5 @@ func (a *Accounts) factorSMS(s *Settings, f store.Factor, ch *store.Challenge, c
 		channel = "sms"
 	}
 	return s.waited(a.message(mail.ChannelSMS, kindFactor,
-		mail.SMS{To: f.Phone, Text: text, Token: code, Kind: kindFactor, Channel: channel}, ch.CreatedAt, ch.ExpiresAt)), nil
+		mail.SMS{To: f.Phone, Text: text, Token: code, Kind: kindFactor, Channel: channel, IP: s.hookIP(mail.ChannelSMS, c)}, ch.CreatedAt, ch.ExpiresAt)), nil
 }

@@ -103,11 +103,11 @@ func withMethod(old json.RawMessage, method string, now time.Time) json.RawMessa
 }
 
 // factorNotice is the mail about a factor, if it is on and there is somebody to tell.
-func (a *Accounts) factorNotice(s *Settings, on bool, kind mail.Kind, u store.User, f store.Factor, now time.Time) (store.NewMessage, bool) {
+func (a *Accounts) factorNotice(s *Settings, c Client, on bool, kind mail.Kind, u store.User, f store.Factor, now time.Time) (store.NewMessage, bool) {
 	if !on || u.Email == "" {
 		return store.NewMessage{}, false
 	}
-	m := a.notification(s, kind, u.Email, mail.Vars{Email: u.Email, FactorType: string(f.Kind), Data: u.UserMetadata}, now)
+	m := a.notification(s, c, kind, u.Email, mail.Vars{Email: u.Email, FactorType: string(f.Kind), Data: u.UserMetadata}, now)
 	m.User = u.ID
 	return m, true
 }

@@ -35,7 +35,7 @@ func (a *Accounts) UnenrollFactor(ctx context.Context, c Client, caller Caller, 
 		b := tx.Batch()
 		b.LowerSessions(u.ID, f.ID, factorMethod(f.Kind))
 		b.DeleteFactors(u.ID, f.ID)
-		if m, ok := a.factorNotice(s, notices && f.Verified(), mail.FactorUnenrolled, u, f, now); ok {
+		if m, ok := a.factorNotice(s, c, notices && f.Verified(), mail.FactorUnenrolled, u, f, now); ok {
 			b.InsertMessage(m)
 			told = 1
 		}
@@ -68,7 +68,7 @@ func (a *Accounts) AdminDeleteFactor(ctx context.Context, c Client, by Actor, us
 		b := tx.Batch()
 		b.LowerSessions(u.ID, f.ID, factorMethod(f.Kind))
 		b.DeleteFactors(u.ID, f.ID)
-		if m, ok := a.factorNotice(s, notices && f.Verified(), mail.FactorUnenrolled, u, f, now); ok {
+		if m, ok := a.factorNotice(s, c, notices && f.Verified(), mail.FactorUnenrolled, u, f, now); ok {
 			b.InsertMessage(m)
 			told = 1
 		}

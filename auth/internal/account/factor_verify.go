@@ -247,7 +247,7 @@ func (v *answering) raise(ctx context.Context, tx *store.Tx, u store.User, sessi
 	b.EndLowSessions(u.ID, session.ID, v.now)
 	b.VerifyFactor(v.factor.ID, v.now)
 	b.DeleteUnverified(u.ID, v.factor.Kind)
-	if m, ok := v.factorNotice(v.s, v.notices && !v.factor.Verified(), mail.FactorEnrolled, u, v.factor, v.now); ok {
+	if m, ok := v.factorNotice(v.s, v.c, v.notices && !v.factor.Verified(), mail.FactorEnrolled, u, v.factor, v.now); ok {
 		b.InsertMessage(m)
 		v.told = 1
 	}

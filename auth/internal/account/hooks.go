@@ -25,6 +25,8 @@ type Hooks struct {
 	AfterCreate bool
 	// Claims may replace the claims of an access token that is about to be signed.
 	Claims func(context.Context, ClaimsQuestion) (json.RawMessage, error)
+	// Sends are the channels whose messages a hook gets; they bring what only a hook is told.
+	Sends map[string]bool
 	// SendNow sends a message of a channel before the answer (AUTH_HOOK_SEND_SYNC); a channel without one is left
 	// to the outbox. Nothing is known of a message that isn't there.
 	SendNow map[string]func(ctx context.Context, message uuid.UUID) error
@@ -66,6 +68,15 @@ type PasswordVerdict struct {
 	// SignOut ends all sessions of the user, with Reject only.
 	SignOut bool
 	Message string
+}
+
+// hookIP is the client's address for the hook that gets a message, "" where there is none: it is kept no longer
+// than the message is.
+func (s *Settings) hookIP(channel string, c Client) string {
+	if !s.Hooks.Sends[channel] {
+		return ""
+	}
+	return c.IP
 }
 
 // sendNowLife is how long the outbox leaves a message alone that a request sends: it takes over when that dies.

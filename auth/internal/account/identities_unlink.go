@@ -103,7 +103,7 @@ func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
 		b.DeleteTokens(old.ID, store.KindSMS, store.KindPhoneChange)
 	}
 	if u.notices && old.Email != "" {
-		m := u.notification(u.s, mail.IdentityUnlinked, old.Email, mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata}, u.now)
+		m := u.notification(u.s, u.c, mail.IdentityUnlinked, old.Email, mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata}, u.now)
 		m.User = old.ID
 		b.InsertMessage(m)
 		u.told = 1

@@ -40,10 +40,25 @@ type mailed struct {
 	keep int
 }
 
+// mail is a letter with a message of its own.
 func (a *Accounts) mail(s *Settings, c Client, m mailed, now time.Time) (letter, error) {
+	l, p, err := a.compose(s, c, m, now)
+	if err == nil {
+		l.message = a.posted(s, l, p, now)
+	}
+	return l, err
+}
+
+// posted is the message that carries a payload, as long as the letter's token lives.
+func (a *Accounts) posted(s *Settings, l letter, p mail.Payload, now time.Time) store.NewMessage {
+	return s.waited(a.message(mail.ChannelEmail, string(p.Kind), p, now, l.token.ExpiresAt))
+}
+
+// compose makes the token and says what the mail about it will hold.
+func (a *Accounts) compose(s *Settings, c Client, m mailed, now time.Time) (letter, mail.Payload, error) {
 	code, err := token.NewCode(s.Email.OTPLength)
 	if err != nil {
-		return letter{}, fmt.Errorf("account: %w", err)
+		return letter{}, mail.Payload{}, fmt.Errorf("account: %w", err)
 	}
 	l := letter{code: code, token: a.newToken(m.kind, m.to, code, now, s.Email.OTPLife)}
 	l.token.Flow, l.token.Keep = m.flow, m.keep
@@ -62,12 +77,11 @@ func (a *Accounts) mail(s *Settings, c Client, m mailed, now time.Time) (letter,
 		l.url = s.Email.Links.URL(base, m.link, l.tokenHash, c.RedirectTo)
 		v.TokenHash, v.ConfirmationURL = l.tokenHash, l.url
 	}
-	l.message = s.waited(a.message(mail.ChannelEmail, string(m.mail), mail.Payload{To: m.to, Kind: m.mail, Vars: v}, now, l.token.ExpiresAt))
-	return l, nil
+	return l, mail.Payload{To: m.to, Kind: m.mail, Vars: v, IP: s.hookIP(mail.ChannelEmail, c)}, nil
 }
 
 // sms is a token that goes by SMS. A test number gets its fixed code, and no message.
-func (a *Accounts) sms(s *Settings, kind store.Kind, number, channel string, now time.Time) (letter, error) {
+func (a *Accounts) sms(s *Settings, c Client, kind store.Kind, number, channel string, now time.Time) (letter, error) {
 	if code, test := s.Phone.testCode(number, now); test {
 		return letter{code: code, token: a.newToken(kind, number, code, now, 365*24*time.Hour)}, nil
 	}
@@ -84,7 +98,7 @@ func (a *Accounts) sms(s *Settings, kind store.Kind, number, channel string, now
 	}
 	l := letter{code: code, token: a.newToken(kind, number, code, now, s.Phone.OTPLife)}
 	l.message = s.waited(a.message(mail.ChannelSMS, string(kind),
-		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: channel}, now, l.token.ExpiresAt))
+		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: channel, IP: s.hookIP(mail.ChannelSMS, c)}, now, l.token.ExpiresAt))
 	return l, nil
 }
 

@@ -121,7 +121,7 @@ func (a *Accounts) confirmation(s *Settings, c Client, n *newcomer, flow *store.
 			vars: mail.Vars{Email: n.who, Data: n.data},
 		}, now)
 	} else {
-		l, err = a.sms(s, store.KindSignup, n.who, n.channel, now)
+		l, err = a.sms(s, c, store.KindSignup, n.who, n.channel, now)
 		l.token.Keep = keepPending
 	}
 	l.token.PasswordHash, l.token.UserMetadata, l.token.Identity = n.hash, n.data, n.identity

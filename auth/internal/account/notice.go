@@ -13,9 +13,9 @@ import (
 const noticeLife = 24 * time.Hour
 
 // notification is a mail that only tells.
-func (a *Accounts) notification(s *Settings, kind mail.Kind, to string, v mail.Vars, now time.Time) store.NewMessage {
+func (a *Accounts) notification(s *Settings, c Client, kind mail.Kind, to string, v mail.Vars, now time.Time) store.NewMessage {
 	v.SiteURL = s.SiteURL
-	return a.message(mail.ChannelEmail, string(kind), mail.Payload{To: to, Kind: kind, Vars: v}, now, now.Add(noticeLife))
+	return a.message(mail.ChannelEmail, string(kind), mail.Payload{To: to, Kind: kind, Vars: v, IP: s.hookIP(mail.ChannelEmail, c)}, now, now.Add(noticeLife))
 }
 
 // Notifications count against the budget for mails, and when that is used up nobody is told: what he

@@ -180,7 +180,7 @@ func (a *Accounts) entry(s *Settings, c Client, n *newcomer, known store.User, s
 	case signsUp:
 		return a.confirmation(s, c, n, flow, now)
 	case n.provider == "phone":
-		return a.sms(s, store.KindSMS, n.who, n.channel, now)
+		return a.sms(s, c, store.KindSMS, n.who, n.channel, now)
 	}
 	return a.mail(s, c, mailed{
 		kind: store.KindMagicLink, mail: mail.MagicLink, link: mail.LinkMagicLink, to: n.who, flow: idOf(flow),

@@ -45,7 +45,7 @@ func (a *Accounts) Reauthenticate(ctx context.Context, c Client, caller Caller) 
 			kind: store.KindReauthentication, mail: mail.Reauthentication, to: u.Email, vars: mail.Vars{Email: u.Email, Data: u.UserMetadata},
 		}, now)
 	} else {
-		l, err = a.sms(s, store.KindReauthentication, u.Phone, "", now)
+		l, err = a.sms(s, c, store.KindReauthentication, u.Phone, "", now)
 	}
 	if err != nil {
 		return err

@@ -389,6 +389,6 @@ func (u *update) takeFirst(ctx context.Context, tx *store.Tx) error {
 func (ch *change) notify(on bool, kind mail.Kind, v mail.Vars) {
 	if on && ch.notices && ch.old.Email != "" {
 		v.Email, v.Data = ch.old.Email, ch.old.UserMetadata
-		ch.notice = append(ch.notice, ch.notification(ch.s, kind, ch.old.Email, v, ch.now))
+		ch.notice = append(ch.notice, ch.notification(ch.s, ch.c, kind, ch.old.Email, v, ch.now))
 	}
 }

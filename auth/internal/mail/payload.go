@@ -41,6 +41,11 @@ type Payload struct {
 	To   string `json:"to"`
 	Kind Kind   `json:"kind"`
 	Vars Vars   `json:"vars"`
+	// Current is the mail to the present address, beside the one to the new: a hook gets both halves of a
+	// change of address in one call.
+	Current *Payload `json:"current,omitempty"`
+	// IP is the client's address, where a hook is to be told.
+	IP string `json:"ip,omitempty"`
 }
 
 // Vars are what templates may name (http 4.2). What a kind doesn't have is empty.
@@ -72,4 +77,6 @@ type SMS struct {
 	Kind  string `json:"kind"`
 	// Channel is "sms" or "whatsapp".
 	Channel string `json:"channel"`
+	// IP is as in Payload.
+	IP string `json:"ip,omitempty"`
 }

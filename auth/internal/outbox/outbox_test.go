@@ -55,6 +55,41 @@ func TestDelivery(t *testing.T) {
 	nothingWaits(t, db, noon)
 }
 
+// TestDelivery_bothHalves: what was ordered for a hook that is gone by now are two mails, each with an id that
+// stays.
+func TestDelivery_bothHalves(t *testing.T) {
+	t.Parallel()
+	db, c := storetest.Open(t), new(clock)
+	var taken []mail.Message
+	failed := false
+	to := mailSenderFunc(func(m mail.Message) error {
+		if m.To == "new@acme.test" && !failed {
+			failed = true
+			return errors.New("not now")
+		}
+		taken = append(taken, m)
+		return nil
+	})
+	out, _ := start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{
+		mail.ChannelEmail: outbox.Mails(mail.NewRenderer(mail.RendererOptions{Now: time.Now, Log: quiet()}), to),
+	}})
+	both, current := aMail("new@acme.test"), aMail("old@acme.test")
+	both.Current = &current
+	id := order(t, db, noon, mail.ChannelEmail, both)
+	out.Wake()
+	eventually(t, "a failure", func() bool { return row(t, db, id).Error != "" })
+	c.Advance(time.Minute)
+	out.Wake()
+	eventually(t, "sent", func() bool { return row(t, db, id).State == "sent" })
+	if len(taken) != 3 || taken[0].To != "old@acme.test" || taken[1].ID != taken[0].ID || taken[2].To != "new@acme.test" || taken[2].ID != id || taken[0].ID == id {
+		t.Errorf("%+v", taken)
+	}
+}
+
+type mailSenderFunc func(mail.Message) error
+
+func (f mailSenderFunc) Send(_ context.Context, m mail.Message) error { return f(m) }
+
 // TestPoll: a message that another process wrote is found without a Wake.
 func TestPoll(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -24,11 +25,20 @@ func (s mails) Send(ctx context.Context, m Item) error {
 	if json.Unmarshal(m.Payload, &p) != nil { // the parser's text may quote the payload
 		return &mail.Refused{Err: errors.New("the payload is no mail")}
 	}
+	if p.Current != nil { // it was ordered for a hook, which would have had both at once
+		if err := s.send(ctx, uuid.NewSHA1(m.ID, []byte("current")), m.CreatedAt, *p.Current); err != nil {
+			return err
+		}
+	}
+	return s.send(ctx, m.ID, m.CreatedAt, p)
+}
+
+func (s mails) send(ctx context.Context, id uuid.UUID, ordered time.Time, p mail.Payload) error {
 	rendered, err := s.renderer.Render(ctx, p)
 	if err != nil {
 		return err
 	}
-	rendered.ID, rendered.At = m.ID, m.CreatedAt
+	rendered.ID, rendered.At = id, ordered
 	return s.to.Send(ctx, rendered)
 }
 
