@@ -1,70 +1,27 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
-	"gatehouse/shared/child"
+	"gatehouse/shared/envoytest"
 )
 
 // This file starts an Envoy with the configuration of example/ and asks it.
 
-// envoyProgram is Envoy: ENVOY_BIN, on PATH, or where .ci/envoy puts it, which also says why it could not.
-func envoyProgram(t *testing.T) string {
+// exampleConfig is envoy.yaml, its limits per year.
+func exampleConfig(t *testing.T) envoytest.Config {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short: needs Envoy")
-	}
-	if path := os.Getenv("ENVOY_BIN"); path != "" {
-		return path
-	}
-	if path, err := exec.LookPath("envoy"); err == nil {
-		return path
-	}
-	found, _ := filepath.Glob("../.run/envoy/lib/python*/site-packages/envoy/_bin/envoy") // the pattern is well-formed
-	if len(found) > 0 {
-		path, err := filepath.Abs(found[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	missing := "no Envoy: name one by ENVOY_BIN, or have .ci/envoy fetch one"
-	if reason, err := os.ReadFile("../.run/envoy-missing"); err == nil {
-		missing = "no Envoy: " + strings.TrimSpace(string(reason))
-	} else if os.Getenv("REQUIRE_SERVERS") == "1" {
-		t.Fatal(missing)
-	}
-	t.Skip(missing)
-	return ""
-}
-
-// exampleConfig is envoy.yaml, decoded.
-func exampleConfig(t *testing.T) map[string]any {
-	t.Helper()
-	text, err := os.ReadFile("example/envoy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var config map[string]any
-	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(string(text), "unit: MINUTE", "unit: YEAR")), &config); err != nil {
-		t.Fatal(err)
-	}
-	return config
+	return envoytest.Read(t, "example/envoy.yaml", "unit: MINUTE", "unit: YEAR")
 }
 
 // exampleRules is the example's file of rules, per year.
@@ -77,72 +34,38 @@ func exampleRules(t *testing.T) string {
 	return strings.ReplaceAll(string(text), "unit: minute", "unit: year")
 }
 
-// dig goes down into decoded YAML: by name into a map, by index into a list.
-func dig(t *testing.T, v any, path ...any) any {
-	t.Helper()
-	for i, step := range path {
-		switch step := step.(type) {
-		case string:
-			m, _ := v.(map[string]any)
-			v = m[step]
-		case int:
-			if l, _ := v.([]any); step < len(l) {
-				v = l[step]
-			} else {
-				v = nil
-			}
-		}
-		if v == nil {
-			t.Fatalf("envoy.yaml has nothing at %v", path[:i+1])
-		}
-	}
-	return v
-}
-
-// digMap is dig for what a test changes.
-func digMap(t *testing.T, v any, path ...any) map[string]any {
-	t.Helper()
-	m, ok := dig(t, v, path...).(map[string]any)
-	if !ok {
-		t.Fatalf("envoy.yaml has no map at %v", path)
-	}
-	return m
-}
-
-var (
-	managerPath = []any{"static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config"}
-	clusterPath = []any{"static_resources", "clusters", 0}
-)
-
 // limitFilters are the two filters of the example that ask the daemon: the one of stage 0, that of stage 1.
-func limitFilters(t *testing.T, config map[string]any) (open, strict map[string]any) {
+func limitFilters(t *testing.T, c envoytest.Config) (open, strict map[string]any) {
 	t.Helper()
-	filters := dig(t, config, append(managerPath[:len(managerPath):len(managerPath)], "http_filters")...)
-	return digMap(t, filters, 1, "typed_config"), digMap(t, filters, 2, "typed_config")
+	return c.Filter(t, "envoy.filters.http.ratelimit"), c.Filter(t, "envoy.filters.http.ratelimit.strict")
+}
+
+// keepalive is how the example's Envoy looks for daemons that are gone.
+func keepalive(t *testing.T, c envoytest.Config) map[string]any {
+	t.Helper()
+	options := envoytest.Map(t, c.Cluster(t, "ratelimit"), "typed_extension_protocol_options", "envoy.extensions.upstreams.http.v3.HttpProtocolOptions")
+	return envoytest.Map(t, options, "explicit_http_config", "http2_protocol_options", "connection_keepalive")
 }
 
 // patient has Envoy wait for whoever is slow.
-func patient(t *testing.T, config map[string]any) {
-	open, strict := limitFilters(t, config)
+func patient(t *testing.T, c envoytest.Config) {
+	open, strict := limitFilters(t, c)
 	open["timeout"], strict["timeout"] = "30s", "30s"
-	cluster := digMap(t, config, clusterPath...)
+	cluster := c.Cluster(t, "ratelimit")
 	cluster["connect_timeout"] = "30s"
-	digMap(t, cluster, "health_checks", 0)["timeout"] = "30s"
-	options := digMap(t, cluster, "typed_extension_protocol_options", "envoy.extensions.upstreams.http.v3.HttpProtocolOptions")
-	digMap(t, options, "explicit_http_config", "http2_protocol_options", "connection_keepalive")["timeout"] = "30s"
+	envoytest.Map(t, cluster, "health_checks", 0)["timeout"] = "30s"
+	keepalive(t, c)["timeout"] = "30s"
 }
 
 // gateway is one Envoy of a test, with its upstream.
 type gateway struct {
-	*child.Process
-	addr, admin string
-	passed      atomic.Int64 // requests that the upstream has got
+	*envoytest.Envoy
+	passed atomic.Int64 // requests that the upstream has got
 }
 
 // startEnvoy runs the example's Envoy in front of daemons, given by their gRPC addresses.
-func startEnvoy(t *testing.T, daemons []string, changes ...func(*testing.T, map[string]any)) *gateway {
+func startEnvoy(t *testing.T, daemons []string, changes ...func(*testing.T, envoytest.Config)) *gateway {
 	t.Helper()
-	program := envoyProgram(t)
 	g := new(gateway)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		g.passed.Add(1)
@@ -154,86 +77,10 @@ func startEnvoy(t *testing.T, daemons []string, changes ...func(*testing.T, map[
 	for _, change := range changes {
 		change(t, config)
 	}
-	place := func(addr string) map[string]any {
-		host, port, err := net.SplitHostPort(addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, err := strconv.Atoi(port)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return map[string]any{"socket_address": map[string]any{"address": host, "port_value": n}}
-	}
-	digMap(t, config, "admin")["address"] = place("127.0.0.1:0")
-	digMap(t, config, "static_resources", "listeners", 0)["address"] = place("127.0.0.1:0")
-	for i, addrs := range [][]string{daemons, {upstream.Listener.Addr().String()}} {
-		var endpoints []any
-		for _, addr := range addrs {
-			endpoints = append(endpoints, map[string]any{"endpoint": map[string]any{"address": place(addr)}})
-		}
-		digMap(t, config, "static_resources", "clusters", i, "load_assignment", "endpoints", 0)["lb_endpoints"] = endpoints
-	}
-
-	dir := t.TempDir()
-	text, err := json.Marshal(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, admin := filepath.Join(dir, "envoy.json"), filepath.Join(dir, "admin")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	log := newLines()
-	cmd := exec.Command(program, "-c", file, "--admin-address-path", admin, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
-	if g.Process, err = child.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		g.Stop(10 * time.Second)
-		if t.Failed() {
-			t.Logf("log of Envoy:\n%s", log.text())
-		}
-	})
-	g.await(t, log, admin)
+	config.Place(t, "ratelimit", daemons...)
+	config.Place(t, "upstream", upstream.Listener.Addr().String())
+	g.Envoy = envoytest.Start(t, config)
 	return g
-}
-
-// await waits until Envoy has told its addresses and listens, for at most a minute.
-func (g *gateway) await(t *testing.T, log *lines, admin string) {
-	t.Helper()
-	for begun := time.Now(); time.Since(begun) < time.Minute; time.Sleep(20 * time.Millisecond) {
-		select {
-		case <-g.Ended():
-			t.Fatalf("Envoy ended:\n%s", log.text())
-		default:
-		}
-		text, err := os.ReadFile(admin)
-		if err != nil || len(text) == 0 {
-			continue
-		}
-		g.admin = string(text)
-		if status, _ := get(t, g.admin+"/ready"); status != 200 {
-			continue
-		}
-		_, page := get(t, g.admin+"/listeners?format=json")
-		var listening struct {
-			Statuses []struct {
-				Address struct {
-					Socket struct {
-						Port int `json:"port_value"`
-					} `json:"socket_address"`
-				} `json:"local_address"`
-			} `json:"listener_statuses"`
-		}
-		if json.Unmarshal([]byte(page), &listening) == nil && len(listening.Statuses) == 1 {
-			g.addr = "127.0.0.1:" + strconv.Itoa(listening.Statuses[0].Address.Socket.Port)
-			return
-		}
-	}
-	t.Fatalf("Envoy is not ready:\n%s", log.text())
 }
 
 // answer is what a client gets: a status, and the daemon's headers, -1 where they are missing.
@@ -247,7 +94,7 @@ func caller(from string) *http.Client {
 
 // ask sends a GET with headers, "name: value" each.
 func (g *gateway) ask(c *http.Client, path string, headers ...string) (answer, error) {
-	req, err := http.NewRequest("GET", "http://"+g.addr+path, nil)
+	req, err := http.NewRequest("GET", "http://"+g.Addr+path, nil)
 	if err != nil {
 		return answer{}, err
 	}

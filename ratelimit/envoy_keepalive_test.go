@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"gatehouse/shared/envoytest"
 	"gatehouse/shared/testdb"
 )
 
@@ -82,12 +83,12 @@ func (f *frames) pass(to, from net.Conn, preface int64) {
 // The example's keepalive is no more than a daemon bears: it sends no GOAWAY, where one that bears less does.
 func TestEnvoy_keepalive(t *testing.T) {
 	t.Parallel()
-	envoyProgram(t)
+	envoytest.Program(t)
 	redis := testdb.Redis(t).URL()
 	good := watchFrames(t, exampleDaemon(t, redis, nil).grpc)
 	touchy := watchFrames(t, exampleDaemon(t, redis, map[string]string{"GRPC_KEEPALIVE_MIN_TIME": "5m"}).grpc)
-	g := startEnvoy(t, []string{good.addr, touchy.addr}, patient, func(t *testing.T, config map[string]any) {
-		delete(digMap(t, config, clusterPath...), "health_checks") // leaves the connections idle
+	g := startEnvoy(t, []string{good.addr, touchy.addr}, patient, func(t *testing.T, config envoytest.Config) {
+		delete(config.Cluster(t, "ratelimit"), "health_checks") // leaves the connections idle
 	})
 	c := caller("127.0.0.1")
 	eventually(t, "a connection to each daemon", func() bool {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"gatehouse/shared/envoytest"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -27,7 +28,7 @@ import (
 // What each route of the example answers, and how it got its descriptor.
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
-	envoyProgram(t)
+	envoytest.Program(t)
 	p := exampleDaemon(t, testdb.Redis(t).URL(), nil)
 	g := startEnvoy(t, []string{p.grpc}, patient)
 	here, there := caller("127.0.0.1"), caller("127.0.0.9")
@@ -96,7 +97,7 @@ func TestEnvoy(t *testing.T) {
 // refuses what it is asked.
 func TestEnvoy_failure(t *testing.T) {
 	t.Parallel()
-	envoyProgram(t)
+	envoytest.Program(t)
 	redis := testdb.Private(t, localserver.RedisOptions{})
 	env := map[string]string{"GRPC_HOST": "127.0.0.5", "GRPC_PORT": freePort(t, "127.0.0.5"), "MAX_TEXT_BYTES": "1000"}
 	p := exampleDaemon(t, redis.Addr(), env)
@@ -141,7 +142,7 @@ func TestEnvoy_failure(t *testing.T) {
 // Two daemons are restarted one after the other under load: no request fails, and none is counted twice.
 func TestEnvoy_restart(t *testing.T) {
 	t.Parallel()
-	envoyProgram(t)
+	envoytest.Program(t)
 	const limit = 100_000_000
 	rules := strings.Replace(exampleRules(t), "requests_per_unit: 3}", fmt.Sprintf("requests_per_unit: %d}", limit), 1)
 	redis := testdb.Redis(t).URL()
@@ -205,13 +206,10 @@ func TestEnvoy_restart(t *testing.T) {
 func TestEnvoy_example(t *testing.T) {
 	config := exampleConfig(t)
 	open, strict := limitFilters(t, config)
-	cluster := digMap(t, config, clusterPath...)
-	options := digMap(t, cluster, "typed_extension_protocol_options", "envoy.extensions.upstreams.http.v3.HttpProtocolOptions")
-	keepalive := digMap(t, options, "explicit_http_config", "http2_protocol_options", "connection_keepalive")
 	for name, is := range map[string]bool{
 		"timeouts":          open["timeout"] == "0.1s" && strict["timeout"] == "0.5s",
 		"failure_mode_deny": open["failure_mode_deny"] == false && strict["failure_mode_deny"] == true,
-		"keepalive":         keepalive["interval"] == "5s",
+		"keepalive":         keepalive(t, config)["interval"] == "5s",
 	} {
 		if !is {
 			t.Errorf("%s: not as the README says", name)
@@ -253,17 +251,16 @@ func TestEnvoy_compose(t *testing.T) {
 		t.Errorf("stop_grace_period is %s, DRAIN_DELAY %s, DRAIN_TIMEOUT %s", daemon.StopGrace, c.Process.DrainDelay, c.Process.DrainTimeout)
 	}
 	config := exampleConfig(t)
-	if every, err := time.ParseDuration(fmt.Sprint(digMap(t, config, append(clusterPath[:len(clusterPath):len(clusterPath)], "health_checks", 0)...)["interval"])); err != nil || c.Process.DrainDelay < 3*every {
+	if every, err := time.ParseDuration(fmt.Sprint(envoytest.Map(t, config.Cluster(t, "ratelimit"), "health_checks", 0)["interval"])); err != nil || c.Process.DrainDelay < 3*every {
 		t.Errorf("Envoy asks for health each %s, DRAIN_DELAY is %s", every, c.Process.DrainDelay)
 	}
-	for i := range 2 {
-		addr := digMap(t, config, "static_resources", "clusters", i, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address", "socket_address")
-		name := fmt.Sprint(addr["address"])
-		if _, ok := compose.Services[name]; !ok {
-			t.Errorf("no service %q", name)
+	for name, want := range map[string]int{"ratelimit": c.Listen.GRPCPort, "upstream": 80} {
+		host, port := config.Endpoint(t, name)
+		if _, ok := compose.Services[host]; !ok {
+			t.Errorf("no service %q", host)
 		}
-		if want := map[string]int{"ratelimit": c.Listen.GRPCPort, "upstream": 80}[name]; fmt.Sprint(addr["port_value"]) != strconv.Itoa(want) {
-			t.Errorf("%s: port %v, want %d", name, addr["port_value"], want)
+		if port != strconv.Itoa(want) {
+			t.Errorf("%s: port %s, want %d", host, port, want)
 		}
 	}
 	if _, err := os.Stat(filepath.Join("example", daemon.Build.Context, daemon.Build.Dockerfile)); err != nil {

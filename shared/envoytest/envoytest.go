@@ -1,0 +1,141 @@
+// Package envoytest runs a real Envoy in a test, with the configuration of one of this repository's examples:
+// only addresses change, and what the test says.
+package envoytest
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/shared/child"
+)
+
+// Program is Envoy: ENVOY_BIN, on PATH, or where .ci/envoy puts it, which also says why it could not. Without
+// one the test is skipped, or fails where REQUIRE_SERVERS is 1 and .ci/envoy was not asked.
+func Program(t testing.TB) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: needs Envoy")
+	}
+	if path := os.Getenv("ENVOY_BIN"); path != "" {
+		return path
+	}
+	if path, err := exec.LookPath("envoy"); err == nil {
+		return path
+	}
+	found, _ := filepath.Glob("../.run/envoy/lib/python*/site-packages/envoy/_bin/envoy") // the pattern is well-formed
+	if len(found) > 0 {
+		path, err := filepath.Abs(found[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	missing := "no Envoy: name one by ENVOY_BIN, or have .ci/envoy fetch one"
+	if reason, err := os.ReadFile("../.run/envoy-missing"); err == nil {
+		missing = "no Envoy: " + strings.TrimSpace(string(reason))
+	} else if os.Getenv("REQUIRE_SERVERS") == "1" {
+		t.Fatal(missing)
+	}
+	t.Skip(missing)
+	return ""
+}
+
+// Envoy is one that runs until its test ends.
+type Envoy struct {
+	*child.Process
+	// Addr is its first listener, Admin its administration page: host:port each.
+	Addr, Admin string
+}
+
+// Start runs Envoy, its first listener and its administration on free ports of 127.0.0.1, and waits until it
+// listens.
+func Start(t testing.TB, c Config) *Envoy {
+	t.Helper()
+	program := Program(t)
+	Map(t, c, "admin")["address"] = address(t, "127.0.0.1:0")
+	Map(t, c, "static_resources", "listeners", 0)["address"] = address(t, "127.0.0.1:0")
+
+	dir := t.TempDir()
+	text, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, admin := filepath.Join(dir, "envoy.json"), filepath.Join(dir, "admin")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := new(child.Lines)
+	cmd := exec.Command(program, "-c", file, "--admin-address-path", admin, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	e := new(Envoy)
+	if e.Process, err = child.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		e.Stop(10 * time.Second)
+		if t.Failed() {
+			t.Logf("log of Envoy:\n%s", log)
+		}
+	})
+	e.await(t, log, admin)
+	return e
+}
+
+// await waits until Envoy has told its addresses and listens, for at most a minute.
+func (e *Envoy) await(t testing.TB, log *child.Lines, admin string) {
+	t.Helper()
+	for begun := time.Now(); time.Since(begun) < time.Minute; time.Sleep(20 * time.Millisecond) {
+		select {
+		case <-e.Ended():
+			t.Fatalf("Envoy ended:\n%s", log)
+		default:
+		}
+		text, err := os.ReadFile(admin)
+		if err != nil || len(text) == 0 {
+			continue
+		}
+		e.Admin = string(text)
+		if status, _ := e.Page("/ready"); status != 200 {
+			continue
+		}
+		_, page := e.Page("/listeners?format=json")
+		var listening struct {
+			Statuses []struct {
+				Address struct {
+					Socket struct {
+						Port int `json:"port_value"`
+					} `json:"socket_address"`
+				} `json:"local_address"`
+			} `json:"listener_statuses"`
+		}
+		if json.Unmarshal([]byte(page), &listening) == nil && len(listening.Statuses) == 1 {
+			e.Addr = "127.0.0.1:" + strconv.Itoa(listening.Statuses[0].Address.Socket.Port)
+			return
+		}
+	}
+	t.Fatalf("Envoy is not ready:\n%s", log)
+}
+
+// Page reads a page of Envoy's administration. The status is 0 where there was no answer, and body says why.
+func (e *Envoy) Page(path string) (status int, body string) {
+	client := http.Client{Timeout: 30 * time.Second}
+	resp, err := client.Get("http://" + e.Admin + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(b)
+}
