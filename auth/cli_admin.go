@@ -95,6 +95,9 @@ func (p *program) adminCreate(ctx context.Context, f *flag.FlagSet, aud *string,
 	if err != nil {
 		return err
 	}
+	if len(args) > 2 && *role != "" || *admin && (len(args) > 2 || *role != "") {
+		return p.misused(f, "the role is given twice")
+	}
 	a := account.Attributes{Aud: *aud, Email: &args[0], EmailConfirm: confirm}
 	if len(args) > 1 {
 		if a.Password, err = p.password(args[1]); err != nil {
@@ -109,7 +112,7 @@ func (p *program) adminCreate(ctx context.Context, f *flag.FlagSet, aud *string,
 		return err
 	}
 	defer r.close()
-	if *admin && *role == "" && len(r.config.JWT.AdminRoles) > 0 {
+	if *admin && len(r.config.JWT.AdminRoles) > 0 {
 		*role = r.config.JWT.AdminRoles[0]
 	}
 	if *role != "" {

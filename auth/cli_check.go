@@ -70,14 +70,18 @@ func (r *report) database(ctx context.Context, c *config) *store.DB {
 	if !r.say("database answers", err) {
 		return nil
 	}
-	missing, err := db.MissingRights(ctx)
+	n, errPending := db.Pending(ctx)
+	missing, migrating, err := db.MissingRights(ctx)
+	if len(migrating) > 0 && n == 0 && errPending == nil {
+		fmt.Fprintf(r.p.stdout, "warn  the next version's migrations would need: %s\n", strings.Join(migrating, "; "))
+	} else {
+		missing = append(missing, migrating...)
+	}
 	if err == nil && len(missing) > 0 {
 		err = errors.New(strings.Join(missing, "; "))
 	}
 	r.say("database rights", err)
-	n, err := db.Pending(ctx)
-	r.say("database schema", err)
-	if err == nil && n > 0 {
+	if r.say("database schema", errPending) && n > 0 {
 		fmt.Fprintf(r.p.stdout, "warn  %d migrations are still to be applied: a start does that, or auth migrate\n", n)
 		db.Close()
 		return nil

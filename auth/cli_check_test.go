@@ -4,7 +4,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
 
@@ -13,6 +16,32 @@ func TestCheck_warnings(t *testing.T) {
 	status, stdout, stderr := command(t, environment("postgres://h/d", "AUTH_SITE_ULR=x", "AUTH_DB_DRIVER=mysql"), "", "check")
 	if n := strings.Count(stdout+stderr, "AUTH_SITE_ULR"); status != exitFailed || n != 1 || !strings.Contains(stdout, "warn  AUTH_SITE_ULR") {
 		t.Errorf("status %d, %d times\n%s\n%s", status, n, stdout, stderr)
+	}
+}
+
+// A database user who may only read and write rows serves what another one has migrated; check says what the
+// next migrations would need.
+func TestCheck_rowsOnly(t *testing.T) {
+	t.Parallel()
+	pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
+	owner := pg.PostgresURL("postgres")
+	if status, out, errs := command(t, environment(owner), "", "migrate"); status != 0 {
+		t.Fatal(out, errs)
+	}
+	conn, err := pgx.Connect(t.Context(), owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), "create role rows login; grant select, insert, update, delete on all tables in schema public to rows"); err != nil {
+		t.Fatal(err)
+	}
+	env := environment(strings.Replace(owner, "postgres@", "rows@", 1))
+	d := start(t, env)
+	d.signUp(t, "ann@example.org")
+	status, stdout, stderr := command(t, env, "", "check")
+	if status != 0 || !strings.Contains(stdout, "warn  the next version's migrations would need: CREATE on schema public; ownership of table ") || !strings.Contains(stdout, "ok    database rights\n") {
+		t.Errorf("status %d\n%s\n%s", status, stdout, stderr)
 	}
 }
 

@@ -90,6 +90,9 @@ func (p *program) keysService(ctx context.Context, f *flag.FlagSet, args []strin
 	if _, err := p.parse(f, args, "[-role ROLE] [-exp LIFE]", 0, 0); err != nil {
 		return err
 	}
+	if *role == "" {
+		return p.misused(f, "-role needs a role")
+	}
 	exp, err := parseLife(*life)
 	if err != nil {
 		return fmt.Errorf("-exp %s: %w", *life, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,6 +32,12 @@ func (p *program) mail(ctx context.Context, args []string) error {
 	n := f.Int("n", 50, "how many")
 	if _, err := p.parse(f, args[1:], "", 0, 0); err != nil {
 		return err
+	}
+	switch {
+	case *state != "" && !slices.Contains(store.MessageStates, *state):
+		return p.misused(f, "-state is pending, sent, failed or expired, not %q", *state)
+	case *n < 1:
+		return p.misused(f, "-n is at least 1, not %d", *n)
 	}
 	r, err := p.open(ctx)
 	if err != nil {

@@ -156,8 +156,8 @@ type sessionsConfig struct {
 
 // passwordConfig is the policy for passwords and their hashing (spec 2.5).
 type passwordConfig struct {
-	// Fewest characters of a new password; less than 6 counts as 6.
-	MinLength int `env:"AUTH_PASSWORD_MIN_LENGTH" envDefault:"6" min:"0"`
+	// Fewest characters of a new password, 72 at most; less than 6 counts as 6.
+	MinLength int `env:"AUTH_PASSWORD_MIN_LENGTH" envDefault:"6" min:"0" max:"72"`
 	// Sets of characters separated by `:`; a new password needs one of each. `\:` is a colon.
 	Required string `env:"AUTH_PASSWORD_REQUIRED_CHARACTERS"`
 	// The 10,000 most common passwords are refused.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"gatehouse/auth/internal/redirect"
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/settings"
 )
@@ -101,8 +102,12 @@ func checkURL(r *settings.Report, name, text string) {
 		return // said already
 	}
 	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.ContainsAny(text, "?#") {
 		r.Wrong(name, "must be http:// or https:// with a host, without user, query and fragment")
+		return
+	}
+	if _, err := redirect.New(text, nil, false); err != nil {
+		r.Wrong(name, "has a host, or a port, that no browser would take")
 	}
 }
 

@@ -110,7 +110,7 @@ func (c *config) accountSettings(r *settings.Report) account.Settings {
 
 func (c *config) apiSettings(r *settings.Report) httpapi.Settings {
 	var list *redirect.List
-	if u, err := url.Parse(c.General.SiteURL); err == nil && u.Host != "" { // else it was said already
+	if _, err := redirect.New(c.General.SiteURL, nil, false); err == nil { // else it was said already
 		if list, err = redirect.New(c.General.SiteURL, c.General.AllowList, c.General.AnyPort); err != nil {
 			for _, e := range parts(err) {
 				r.Clash("AUTH_URI_ALLOW_LIST: %v", e)
@@ -143,6 +143,14 @@ func (c *config) keySettings(r *settings.Report) keys.Settings {
 			r.Wrong("AUTH_JWT_KEYS", "%v", e)
 		}
 		s.Given = given
+		for _, e := range given {
+			if e.Key.Weak() {
+				r.Warn("AUTH_JWT_KEYS: the secret %q has fewer than 32 bytes: such a secret can be guessed from one token", e.Key.ID())
+			}
+			if c.JWT.AcceptHS256 && e.Key.ID() == c.JWT.KeyID {
+				r.Clash("AUTH_JWT_KEY_ID=%s is the kid of a key in AUTH_JWT_KEYS, too: it names AUTH_JWT_SECRET", c.JWT.KeyID)
+			}
+		}
 	}
 	if s.Algorithm == token.HS256 {
 		if !s.AcceptSecret {
@@ -158,7 +166,7 @@ func (c *config) keySettings(r *settings.Report) keys.Settings {
 func (c *config) makeSMTP(r *settings.Report) *mail.SMTP {
 	headers, err := mail.ParseHeaders(c.SMTP.Headers)
 	if err != nil {
-		r.Warn("AUTH_SMTP_HEADERS: %v: mails go without them", err)
+		r.Warn("%v: mails go without them", err)
 	}
 	u, err := url.Parse(c.API.ExternalURL)
 	if err != nil || u.Hostname() == "" {

@@ -328,6 +328,11 @@ func TestConfig_mistakes(t *testing.T) {
 	const badURL = ": must be http:// or https:// with a host, without user, query and fragment"
 	f("AUTH_SITE_URL", "", "AUTH_SITE_URL: is required")
 	f("AUTH_SITE_URL", "app.test", `AUTH_SITE_URL="app.test"`+badURL)
+	f("AUTH_SITE_URL", "ftp://app.test", `AUTH_SITE_URL="ftp://app.test"`+badURL)
+	f("AUTH_SITE_URL", "https://app.test#", `AUTH_SITE_URL="https://app.test#"`+badURL)
+	f("AUTH_SITE_URL", "https://app.test:99999", `AUTH_SITE_URL="https://app.test:99999": has a host, or a port, that no browser would take`)
+	f("AUTH_API_EXTERNAL_URL", "https://app.test:", `AUTH_API_EXTERNAL_URL="https://app.test:": has a host, or a port, that no browser would take`)
+	f("AUTH_PASSWORD_MIN_LENGTH", "73", `AUTH_PASSWORD_MIN_LENGTH="73": must be at most 72`)
 	f("AUTH_API_EXTERNAL_URL", "/path", `AUTH_API_EXTERNAL_URL="/path"`+badURL)
 	f("AUTH_API_EXTERNAL_URL", "https://a.test/?x", `AUTH_API_EXTERNAL_URL="https://a.test/?x"`+badURL)
 	f("AUTH_DB_DRIVER", "mysql", `AUTH_DB_DRIVER="mysql": must be postgres`)
@@ -436,8 +441,14 @@ func TestConfig_warnings(t *testing.T) {
 	if d := cmp.Diff([]string{"AUTH_JWT_SECRET has fewer than 32 bytes: such a secret can be guessed from one token"}, got); d != "" {
 		t.Error(d)
 	}
-	_, _, got, mistakes := loadSettings(t, leastBut("AUTH_SMTP_HEADERS", "{")...)
-	if len(got) != 1 || len(mistakes) > 0 || !strings.HasPrefix(got[0], "AUTH_SMTP_HEADERS: ") {
+	const given = `AUTH_JWT_KEYS=[{"kty":"oct","kid":"a","alg":"HS256","key_ops":["sign"],"k":"c2hvcnQ"}]`
+	f(given, `AUTH_JWT_KEYS: the secret "a" has fewer than 32 bytes: such a secret can be guessed from one token`)
+	_, _, got, mistakes := loadSettings(t, append(leastBut("AUTH_JWT_KEY_ID", "a"), given)...)
+	if d := cmp.Diff([]string{"AUTH_JWT_KEY_ID=a is the kid of a key in AUTH_JWT_KEYS, too: it names AUTH_JWT_SECRET"}, mistakes); d != "" {
+		t.Error(got, d)
+	}
+	_, _, got, mistakes = loadSettings(t, leastBut("AUTH_SMTP_HEADERS", "{")...)
+	if len(got) != 1 || len(mistakes) > 0 || !strings.HasPrefix(got[0], "AUTH_SMTP_HEADERS: not a JSON object") {
 		t.Errorf("%q %q", got, mistakes)
 	}
 	_, l, got, mistakes := loadSettings(t, leastBut("AUTH_MAILER_SUBJECTS_INVITE", "{{")...)

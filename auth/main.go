@@ -6,6 +6,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -62,7 +63,7 @@ Settings come from the environment and from .env or FILE; the environment wins.
 `
 
 // usages are those of commands that are several.
-var usages = map[string]string{"serve": usage, "keys": keysUsage, "admin": adminUsage, "mail": mailUsage, "redirect": redirectUsage}
+var usages = map[string]string{"keys": keysUsage, "admin": adminUsage, "mail": mailUsage, "redirect": redirectUsage}
 
 // errUsage ends a command with exit status 2; its text was written already.
 var errUsage = errors.New("usage")
@@ -75,11 +76,13 @@ func run(ctx context.Context, p program) int {
 		case "config", "c":
 			p.args = p.args[1:]
 			if !given {
-				if len(p.args) == 0 {
-					fmt.Fprint(p.stderr, "auth: -config needs a file\n", usage)
-					return exitUsage
+				if len(p.args) > 0 {
+					value, p.args = p.args[0], p.args[1:]
 				}
-				value, p.args = p.args[0], p.args[1:]
+			}
+			if value == "" {
+				fmt.Fprint(p.stderr, "auth: -config needs a file\n", usage)
+				return exitUsage
 			}
 			p.file = value
 			continue
@@ -121,7 +124,11 @@ func run(ctx context.Context, p program) int {
 	case "help":
 		fmt.Fprint(p.stdout, usage)
 	default:
-		fmt.Fprintf(p.stderr, "auth: there is no command %q\n%s", command, usage)
+		kind := "command"
+		if strings.HasPrefix(command, "-") {
+			kind = "flag"
+		}
+		fmt.Fprintf(p.stderr, "auth: there is no %s %q\n%s", kind, command, usage)
 		err = errUsage
 	}
 	switch {
@@ -134,22 +141,30 @@ func run(ctx context.Context, p program) int {
 	return exitFailed
 }
 
-// parse reads a command's flags, which may stand before, behind and between its arguments. least and
-// most say how many arguments there are; most < 0: any number.
+// parse reads a command's flags, which may stand before, behind and between its arguments, but not behind
+// a --. least and most say how many arguments there are; most < 0: any number.
 func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least, most int) ([]string, error) {
-	f.SetOutput(p.stderr)
+	var said bytes.Buffer // help that was asked for goes to standard output, what was misused to standard error
 	f.Usage = func() {
-		fmt.Fprintf(p.stderr, "usage: auth %s %s\n", f.Name(), arguments)
+		fmt.Fprintln(f.Output(), strings.TrimSpace("usage: auth "+f.Name()+" "+arguments))
 		f.PrintDefaults()
 	}
 	var rest []string
 	for {
-		if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+		f.SetOutput(&said)
+		err := f.Parse(args)
+		if errors.Is(err, flag.ErrHelp) {
+			said.WriteTo(p.stdout)
 			return nil, err
-		} else if err != nil {
+		}
+		f.SetOutput(p.stderr)
+		if err != nil {
+			said.WriteTo(p.stderr)
 			return nil, errUsage
 		}
-		if f.NArg() == 0 {
+		read := args[:len(args)-f.NArg()]
+		if f.NArg() == 0 || len(read) > 0 && read[len(read)-1] == "--" {
+			rest = append(rest, f.Args()...)
 			break
 		}
 		rest, args = append(rest, f.Arg(0)), f.Args()[1:]
@@ -159,4 +174,11 @@ func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least,
 		return nil, errUsage
 	}
 	return rest, nil
+}
+
+// misused says what is wrong with the use of a command.
+func (p *program) misused(f *flag.FlagSet, format string, args ...any) error {
+	fmt.Fprintf(p.stderr, "auth: %s: %s\n", f.Name(), fmt.Sprintf(format, args...))
+	f.Usage()
+	return errUsage
 }

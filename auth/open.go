@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -136,8 +137,8 @@ func (r *rooms) close() {
 
 // migrate is the command of that name.
 func (p *program) migrate(ctx context.Context, args []string) error {
-	if len(args) > 0 {
-		return fmt.Errorf("migrate takes no arguments; got %q", args)
+	if _, err := p.parse(flag.NewFlagSet("migrate", flag.ContinueOnError), args, "", 0, 0); err != nil {
+		return err
 	}
 	c, _, _, err := p.load()
 	if err != nil {

@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -60,13 +60,10 @@ type daemon struct {
 // serve is the whole daemon: a straight line from settings to an open listener, a wait, and the same line
 // back. Ending ctx stops it in any phase; a stop in order returns nil.
 func (p *program) serve(ctx context.Context, args []string) error {
-	skip := false
-	for _, a := range args {
-		if strings.TrimLeft(a, "-") != "skip-migrations" {
-			fmt.Fprintf(p.stderr, "auth: serve takes -skip-migrations and nothing else; got %q\n", a)
-			return errUsage
-		}
-		skip = true
+	f := flag.NewFlagSet("serve", flag.ContinueOnError)
+	skip := f.Bool("skip-migrations", false, "refuse a database that lacks migrations, instead of applying them")
+	if _, err := p.parse(f, args, "[-skip-migrations]", 0, 0); err != nil {
+		return err
 	}
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP) // before anything is read: it must never end the process
@@ -84,7 +81,7 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	self.KeepHeapFloor(c.API.HeapFloor)
 	d.startTelemetry(ctx)
 
-	if err := d.openDatabase(ctx, skip); err != nil {
+	if err := d.openDatabase(ctx, *skip); err != nil {
 		return stopped(ctx, err)
 	}
 	defer d.db.Close()

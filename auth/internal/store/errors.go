@@ -71,6 +71,9 @@ func meaningOf(err error) error {
 	if _, ok := errors.AsType[pgx.ScanArgError](err); ok {
 		return nil
 	}
+	if _, ok := errors.AsType[schemaError](err); ok {
+		return nil
+	}
 	// No answer from the server: refused, reset, closed, too late.
 	return ErrUnavailable
 }

@@ -58,7 +58,7 @@ on conflict (version) do nothing`
 // Migrate brings the schema up to what this program knows and says how many files that took. Any
 // number of programs may do it at once, and a killed one can be followed by another. It refuses a
 // schema on which a file was changed after it was applied, and one made by a newer program that
-// says that older ones can't work with it.
+// says that older ones can't work with it. Where nothing is to be applied it needs no right but to read.
 func (db *DB) Migrate(ctx context.Context) (int, error) {
 	files, err := readMigrations(migrations.FS)
 	if err != nil {
@@ -68,6 +68,9 @@ func (db *DB) Migrate(ctx context.Context) (int, error) {
 }
 
 func (db *DB) migrate(ctx context.Context, files []migration) (done int, err error) {
+	if n, err := db.pending(ctx, files); n == 0 || err != nil {
+		return 0, err
+	}
 	for _, m := range files {
 		ran, err := db.applyPatiently(ctx, files, m)
 		if err != nil {
@@ -176,6 +179,11 @@ func (db *DB) versions(ctx context.Context, tx pgx.Tx, files []migration) (map[i
 	return there, judge(there, files)
 }
 
+// schemaError says why a schema isn't for this program. Waiting doesn't help.
+type schemaError string
+
+func (e schemaError) Error() string { return string(e) }
+
 func judge(there map[int]applied, files []migration) error {
 	known := map[int]migration{}
 	for _, m := range files {
@@ -185,9 +193,9 @@ func judge(there map[int]applied, files []migration) error {
 		m, ok := known[v]
 		switch {
 		case ok && !bytes.Equal(m.sum[:], a.sum):
-			return fmt.Errorf("%s was applied with other content than this program has; an applied file must never change", a.name)
+			return schemaError(a.name + " was applied with other content than this program has; an applied file must never change")
 		case !ok && a.breaks:
-			return fmt.Errorf("the schema is newer than this program and %s says that older ones can't work with it", a.name)
+			return schemaError("the schema is newer than this program and " + a.name + " says that older ones can't work with it")
 		}
 	}
 	return nil
@@ -217,6 +225,10 @@ func (db *DB) Pending(ctx context.Context) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	return db.pending(ctx, files)
+}
+
+func (db *DB) pending(ctx context.Context, files []migration) (n int, err error) {
 	err = db.on(ctx, "pending migrations", func(c *pgx.Conn) error {
 		there, err := db.readVersions(ctx, c)
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P01" { // no such table

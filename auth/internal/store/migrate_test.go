@@ -116,6 +116,9 @@ func TestMigrate_refuses(t *testing.T) {
 		if n != want || (err == nil) != (wantErr == "") || err != nil && !strings.Contains(err.Error(), wantErr) {
 			t.Errorf("%d applied, %v; want %d and %q", n, err, want, wantErr)
 		}
+		if errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("waiting would not help: %v", err)
+		}
 	}
 	first := file("create table {users} (id int); insert into {users} values (1);")
 	apply(fstest.MapFS{"00001_a.sql": first}, 1, "")

@@ -16,13 +16,16 @@ type Message struct {
 	User          uuid.UUID
 	// Payload is sealed; nil once the message is done.
 	Payload []byte
-	// State is pending, sent, failed or expired.
+	// State is one of MessageStates.
 	State string
 	// Attempts counts claims, this one included.
 	Attempts                            int
 	CreatedAt, DueAt, ExpiresAt, DoneAt time.Time
 	Error                               string
 }
+
+// MessageStates are those that a message may be in.
+var MessageStates = []string{"pending", "sent", "failed", "expired"}
 
 const messageColumns = `o.id, o.channel, o.kind, o.user_id, o.payload, o.state, o.attempts, o.created_at, o.due_at, o.expires_at, o.done_at, o.error`
 

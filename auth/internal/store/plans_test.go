@@ -3,6 +3,7 @@ package store_test
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -97,32 +98,44 @@ func TestMissingRights(t *testing.T) {
 		}
 	}
 	exec("create role plain login")
+	plain := func(ns string) *store.DB {
+		t.Helper()
+		return open(t, "user=plain dbname=postgres host="+server.Dir(), ns)
+	}
 	as := func(ns string, want ...string) {
 		t.Helper()
-		db, err := store.Open(ctx, store.Options{URL: "user=plain dbname=postgres host=" + server.Dir(), Namespace: ns, MaxConns: 1})
+		db := plain(ns)
+		serving, migrating, err := db.MissingRights(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer db.Close()
-		got, err := db.MissingRights(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := slices.Concat([]string{"missing:"}, serving, []string{"for migrations:"}, migrating)
 		text := strings.Join(got, "\n")
 		for _, w := range want {
 			if !strings.Contains(text, w) {
 				t.Errorf("%q is not among\n%s", w, text)
 			}
 		}
-		if len(want) == 0 && len(got) > 0 {
+		if len(want) == 0 && len(got) > 2 {
 			t.Errorf("missing: %s", text)
 		}
 	}
-	as("x_", "CREATE on schema public", "SELECT on table x_users", "DELETE on table x_audit", "ownership of table x_sessions")
+	as("x_", "SELECT on table x_users\n", "DELETE on table x_audit\n", "for migrations:\nCREATE on schema public\n", "ownership of table x_sessions")
 	as("y_", "CREATE on schema public")
+	// Who may only read and write rows serves what another user has migrated.
+	exec("grant select, insert, update, delete on all tables in schema public to plain")
+	as("x_", "missing:\nfor migrations:\nCREATE on schema public\nownership of table")
+	if n, err := plain("x_").Migrate(ctx); n != 0 || err != nil {
+		t.Errorf("%d migrations, %v", n, err)
+	}
+	if _, err := plain("y_").Migrate(ctx); err == nil {
+		t.Error("tables were made without the right to")
+	}
 	exec("grant all on schema public to plain")
 	as("y_")
-	if got, err := super.MissingRights(ctx); len(got) > 0 || err != nil {
-		t.Errorf("the superuser misses %v, %v", got, err)
+	exec("alter role plain set default_transaction_read_only = on")
+	as("y_", "a server that takes writes")
+	if serving, migrating, err := super.MissingRights(ctx); len(serving)+len(migrating) > 0 || err != nil {
+		t.Errorf("the superuser misses %v, %v, %v", serving, migrating, err)
 	}
 }
