@@ -50,7 +50,7 @@ func (r *Registry) Run(ctx context.Context, sink Sink, every time.Duration) {
 		t := time.NewTicker(drainEvery)
 		defer t.Stop()
 		drain = t.C
-		r.timing.Store(r.onTime != nil || sink.Ready())
+		r.timing.Store(true) // a sink finds its way out within the first drain, or that drain ends this
 	}
 	for {
 		select {

@@ -116,6 +116,49 @@ func TestRun(t *testing.T) {
 	})
 }
 
+// A sink resolves and connects while the first requests come: their times must not be lost for that.
+func TestRun_timesOfTheFirstRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRegistry(Options{Log: quiet()})
+		sink := &recorder{}
+		timer := r.Timer("t")
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { r.Run(ctx, sink, 10*time.Second) })
+		time.Sleep(time.Millisecond)
+		timer.Observe(time.Millisecond)
+		time.Sleep(drainEvery / 2)
+		sink.mu.Lock()
+		sink.on = true
+		sink.mu.Unlock()
+		time.Sleep(3 * drainEvery)
+		synctest.Wait()
+		if diff := cmp.Diff("t:1ms|ms|@1.0000", sink.take()); diff != "" {
+			t.Error(diff)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+// Nobody listens: after the first drain times cost nothing.
+func TestRun_noSinkTakesTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRegistry(Options{Log: quiet()})
+		timer := r.Timer("t")
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { r.Run(ctx, &recorder{}, 10*time.Second) })
+		time.Sleep(drainEvery + time.Millisecond)
+		synctest.Wait()
+		if timer.Enabled() {
+			t.Error("the timer is on while the sink is away")
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
 func TestEmit_aRefusedCountIsKept(t *testing.T) {
 	r := NewRegistry(Options{})
 	c := r.Counter("zz")
