@@ -76,7 +76,8 @@ func (c *compiler) names(entries []entry) {
 	}
 }
 
-// children compiles the entries below one step. path leads to it and is reused by the callers.
+// children compiles the entries below one step, and empties them. path leads to it and is reused by
+// the callers.
 func (c *compiler) children(parent *step, entries []entry, path []*step) {
 	steps := make([]step, len(entries)) // one allocation for all siblings
 	for i := range entries {
@@ -93,6 +94,7 @@ func (c *compiler) children(parent *step, entries []entry, path []*step) {
 		if len(e.children) > 0 {
 			c.children(s, e.children, path)
 		}
+		*e = entry{} // compiled: of a large set what was read and what it became must not both be held
 	}
 	parent.below = branchOf(steps)
 }

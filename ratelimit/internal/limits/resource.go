@@ -21,32 +21,73 @@ const ResourceType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimi
 // name, or resources[i] without one.
 func LoadResources(resources [][]byte, o Options) (*Rules, []Problem, error) {
 	rep := &report{}
-	docs := make([]document, 0, len(resources))
+	docs, bytes := make([]document, 0, len(resources)), 0
 	for i, b := range resources {
+		bytes += len(b)
 		if doc, ok := readResource(i, b, rep); ok {
 			docs = append(docs, doc)
 		}
 	}
 	// The order of a response is the server's whim, and merged wildcards go by it.
 	slices.SortStableFunc(docs, func(a, b document) int { return strings.Compare(a.file, b.file) })
-	return load(docs, o, rep)
+	return load(bytes, docs, o, rep)
 }
 
 // readResource decodes one resource into the tree that files are read into.
 func readResource(index int, b []byte, rep *report) (doc document, ok bool) {
 	label := fmt.Sprintf("resources[%d]", index)
+	rest, descriptors := takeApart(b)
 	var config rlsconf.RateLimitConfig
-	if err := (proto.UnmarshalOptions{RecursionLimit: maxDepth}).Unmarshal(b, &config); err != nil {
-		// The library varies its spaces so that nobody relies on its texts.
-		reason := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
-		rep.problem(place{file: label}, "", "not a RateLimitConfig: %s", firstLine(reason))
-		return document{}, false
-	}
-	if config.Name != "" {
+	err := decode(rest, &config, maxDepth)
+	if err == nil && config.Name != "" {
 		label = oneLine(config.Name)
 	}
 	r := &resourceReader{file: label, domain: config.Domain, report: rep}
-	return document{file: label, domain: config.Domain, entries: r.entries(config.Descriptors)}, true
+	doc = document{file: label, domain: config.Domain, entries: make([]entry, 0, len(descriptors))}
+	for i := 0; err == nil && i < len(descriptors); i++ {
+		var d rlsconf.RateLimitDescriptor
+		if err = decode(descriptors[i], &d, maxDepth-1); err == nil {
+			doc.entries = append(doc.entries, r.entry(i, &d))
+		}
+	}
+	if err != nil {
+		// The library varies its spaces so that nobody relies on its texts.
+		reason := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
+		rep.problem(place{file: fmt.Sprintf("resources[%d]", index)}, "", "not a RateLimitConfig: %s", firstLine(reason))
+		return document{}, false
+	}
+	return doc, true
+}
+
+// fieldDescriptors is the number of the field of RateLimitConfig that holds nearly all of it.
+const fieldDescriptors = 3
+
+// takeApart parts an encoded RateLimitConfig into its descriptors, each encoded, and what else it has:
+// decoded as a whole, a large one would be held a second time in the library's messages, which take
+// ten times the bytes. Bytes that are no message come back as they are, for the library to say why.
+func takeApart(b []byte) (rest []byte, descriptors [][]byte) {
+	for left := b; len(left) > 0; {
+		number, kind, n := protowire.ConsumeTag(left)
+		if n < 0 {
+			return b, nil
+		}
+		length := protowire.ConsumeFieldValue(number, kind, left[n:])
+		if length < 0 {
+			return b, nil
+		}
+		if number == fieldDescriptors && kind == protowire.BytesType {
+			d, _ := protowire.ConsumeBytes(left[n:])
+			descriptors = append(descriptors, d)
+		} else {
+			rest = append(rest, left[:n+length]...)
+		}
+		left = left[n+length:]
+	}
+	return rest, descriptors
+}
+
+func decode(b []byte, m proto.Message, depth int) error {
+	return proto.UnmarshalOptions{RecursionLimit: depth}.Unmarshal(b, m)
 }
 
 // resourceReader turns the messages of one resource into a document. Everything that it finds
@@ -119,7 +160,7 @@ func (r *resourceReader) newerFields(e *entry, unknown []byte) {
 
 func (r *resourceReader) metadata(b []byte) *structpb.Struct {
 	out := new(structpb.Struct)
-	if err := (proto.UnmarshalOptions{RecursionLimit: maxDepth}).Unmarshal(b, out); err != nil {
+	if err := decode(b, out, maxDepth); err != nil {
 		r.problem("", "metadata is not a google.protobuf.Struct: %s", firstLine(strings.ReplaceAll(err.Error(), "\u00a0", " ")))
 		return nil
 	}

@@ -241,6 +241,8 @@ func FuzzResource(f *testing.F) {
 	}}))
 	f.Add(encode(f, &conf{Name: "r\n", Descriptors: []*desc{{}, {Key: "k"}, {Key: "k", RateLimit: &policy{Unit: 9}}}}))
 	f.Add([]byte{0xff})
+	f.Add([]byte("\x0a\x01r\x12\x01d\x1a\x02\x0a\x09")) // the length of a key leads beyond its descriptor
+	f.Add([]byte("\x18\x01\x1a\x03\x0a\x01k"))          // descriptors as a number, too
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > 1<<14 {
 			return
@@ -249,6 +251,10 @@ func FuzzResource(f *testing.F) {
 		again, warnings2, err2 := LoadResources([][]byte{b}, Options{NearRatio: 0.8})
 		if fmt.Sprint(err) != fmt.Sprint(err2) || fmt.Sprint(warnings) != fmt.Sprint(warnings2) {
 			t.Fatalf("read twice: %v %v\n%v %v", err, warnings, err2, warnings2)
+		}
+		whole := proto.UnmarshalOptions{RecursionLimit: maxDepth}.Unmarshal(b, new(conf)) == nil
+		if taken := err == nil || !strings.Contains(err.Error(), "not a RateLimitConfig"); taken != whole {
+			t.Fatalf("the library reads it: %v; taken apart: %v", whole, err)
 		}
 		if err != nil {
 			refusal, ok := errors.AsType[*Rejection](err)

@@ -108,15 +108,11 @@ func (l *Loader) load(bytes int, compile func() (*limits.Rules, []limits.Problem
 	}
 	l.log.Info("configuration loaded", "domains", l.state.Domains, "files", len(l.state.Files), "took", time.Since(start))
 	l.onLoaded(l.state.Domains)
-	if bytes >= muchText {
+	if bytes >= limits.MuchText {
 		debug.FreeOSMemory()
 	}
 	return nil
 }
-
-// muchText is how many bytes of rules leave so much behind when they have been read that the memory
-// is given back at once: 100,000 rules are 6 MB of text, and 50 MB of what was read along the way.
-const muchText = 1 << 20
 
 // Refuse records that no set could be had from the source at all.
 func (l *Loader) Refuse(err error) {
