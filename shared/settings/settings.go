@@ -48,12 +48,14 @@ type Report struct {
 	env    map[string]string // without empty ones, by new name
 	origin map[string]string // how the operator spelled a variable
 	fields map[string]Field
+	// fromFile are the secrets that readFile put there.
+	fromFile map[string]bool
 }
 
 // Load fills into, a pointer to a struct, from environ ("NAME=value" as os.Environ gives it).
 // Fields of wrong variables are left at zero; see Report.Err before using any.
 func Load(into any, environ []string, o Options) *Report {
-	r := &Report{env: map[string]string{}, origin: map[string]string{}, fields: map[string]Field{}}
+	r := &Report{env: map[string]string{}, origin: map[string]string{}, fields: map[string]Field{}, fromFile: map[string]bool{}}
 	fields, err := Fields(into)
 	if err != nil {
 		panic(err) // a bug in the struct
@@ -97,11 +99,14 @@ func (r *Report) IsSet(name string) bool { return r.env[name] != "" }
 // Text is the value as the operator gave it; "" when unset.
 func (r *Report) Text(name string) string { return r.env[name] }
 
-// Names are the variables that are set, sorted.
+// Names are the variables that are set, sorted. A secret from a file is there as its NAME_FILE alone:
+// what is said about it must not be said twice.
 func (r *Report) Names() []string {
 	var names []string
 	for n := range r.env {
-		names = append(names, n)
+		if !r.fromFile[n] {
+			names = append(names, n)
+		}
 	}
 	slices.Sort(names)
 	return names
@@ -207,7 +212,7 @@ func (r *Report) readFile(name string) {
 	case len(text) > secretBytes:
 		r.Clash("%s: %s is larger than %d bytes", spelled, path, secretBytes)
 	default:
-		r.env[name], r.origin[name] = text, spelled
+		r.env[name], r.origin[name], r.fromFile[name] = text, spelled, true
 	}
 }
 

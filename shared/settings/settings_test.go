@@ -178,6 +178,21 @@ func TestSecretFiles(t *testing.T) {
 	f(strings.Repeat("x", secretBytes+1), "settings: NAME: PATH is larger than 65536 bytes")
 }
 
+// Who goes through the names to say something of each says it of the variable that the operator wrote.
+func TestNames(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(path, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := Load(new(sample), []string{"STORE_AUTH_FILE=" + path, "STORE_URL=redis://h:1"}, options)
+	if d := cmp.Diff([]string{"STORE_AUTH_FILE", "STORE_URL"}, r.Names()); d != "" {
+		t.Error(d)
+	}
+	if !r.IsSet("STORE_AUTH") || r.Text("STORE_AUTH") != "secret" {
+		t.Error("the secret from the file is not set")
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	f := func(environ string, want ...string) {
 		t.Helper()
