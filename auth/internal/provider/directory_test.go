@@ -179,6 +179,17 @@ func TestDirectoryKeySwap(t *testing.T) {
 	}
 	asked(f, "1 documents, 2 key sets", t)
 
+	// Without ids nobody can tell whether the key is new, so newer ones are looked for.
+	f.Behave("oidc", fakeidp.Behaviour{Header: func(h map[string]any) { delete(h, "kid") }})
+	c.advance(unknownPause + time.Second)
+	f.SwapKeys()
+	if _, err := d.verified(t.Context(), us, sign()); err != nil {
+		t.Errorf("signed with a new key that has no id: %v", err)
+	}
+	asked(f, "1 documents, 3 key sets", t)
+	f.Behave("oidc", fakeidp.Behaviour{})
+	swapped = sign()
+
 	// Tokens with invented keys cause a fetch every half minute, whatever their number.
 	f.Behave("oidc", fakeidp.Behaviour{Header: func(h map[string]any) { h["kid"] = "invented" }})
 	invented := sign()

@@ -165,10 +165,11 @@ func TestHostileIDTokens(t *testing.T) {
 				}
 				try(what, b)
 			}
-			if name != "linkedin" { // which never repeats it
+			if name != "linkedin" { // which is sent none, and never repeats it
 				try("another nonce", claim("nonce", "other"))
+				try("no nonce, although they are known", tamper{Claims: func(c map[string]any) { c["nonce_supported"] = true; delete(c, "nonce") }})
 			}
-			if name == "local" { // the named ones may leave it out: their token comes straight from the token endpoint
+			if name == "local" { // the named ones may leave it out, unless they say that they would not
 				try("no nonce", claim("nonce", nil))
 			} else {
 				f.Behave(dialect, claim("nonce", nil))

@@ -48,11 +48,26 @@ func (p *Provider) verify(ctx context.Context, t trust, text string, w want) (*i
 		return nil, errAudience
 	case w.single && len(id.Audience) > 1 && !slices.Contains(w.audiences, id.AuthorizedParty):
 		return nil, errAudience
-	case w.nonce != "" && id.Nonce != w.nonce && (id.Nonce != "" || w.demanded):
-		return nil, errNonce
 	}
 	claims, err := decodeObject([]byte(id.Payload))
-	return &idToken{id, claims}, err
+	if err != nil {
+		return nil, err
+	}
+	if !w.repeated(id.Nonce, claims) {
+		return nil, errNonce
+	}
+	return &idToken{id, claims}, nil
+}
+
+// repeated says whether a token's nonce is the one that was sent. Those of the named providers may have none: where
+// that is so, PKCE ties the code to the browser's sign-in, or the provider knows no nonce at all. A free provider
+// has to keep to OpenID Connect Core 1.0, section 3.1.3.7, and Apple to its word: nonce_supported says that
+// it would have repeated the nonce.
+func (w want) repeated(nonce string, claims object) bool {
+	if w.nonce == "" || nonce == w.nonce {
+		return true
+	}
+	return nonce == "" && !w.demanded && !claims.lenient("nonce_supported")
 }
 
 // trust is whose ID tokens the provider's are. The zero trust believes nobody.
@@ -93,16 +108,14 @@ func (p *Provider) idData(id *idToken) Profile {
 	return d
 }
 
-// fingerprint tells one ID token from all others, without keeping any of it.
+// fingerprint tells one ID token from all others, without keeping any of it: by its id, or by what is signed.
+// Not by the signature: of one by ECDSA anybody can make a second that is as good (r and n-s). Not by the nonce,
+// which may be one for all sign-ins of an application.
 func fingerprint(id *idToken) []byte {
 	h := sha256.New()
-	part := id.Signature()
-	kind := "signature"
-	switch {
-	case id.ID != "":
-		kind, part = "jti", []byte(id.ID)
-	case id.Nonce != "":
-		kind, part = "nonce", []byte(id.Nonce)
+	kind, part := "signed", id.Input()
+	if id.ID != "" {
+		kind, part = "jti", id.ID
 	}
 	fmt.Fprintf(h, "%d:%s%s:%s", len(id.Issuer), id.Issuer, kind, part)
 	return h.Sum(nil)

@@ -24,7 +24,7 @@ type IDTokenRequest struct {
 // Accepted tells a token that was accepted from all others until it expires, so that the caller can
 // refuse it the second time.
 type Accepted struct {
-	Key   []byte // a hash of issuer and jti, nonce or signature
+	Key   []byte // a hash of issuer and jti, or of what is signed
 	Until time.Time
 }
 

@@ -1,10 +1,13 @@
 package provider
 
 import (
+	"crypto/elliptic"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"maps"
+	"math/big"
 	"net/http"
 	"strings"
 	"testing"
@@ -73,7 +76,7 @@ func TestNative(t *testing.T) {
 		if err != nil || string(again.Key) != string(accepted.Key) {
 			t.Errorf("%s: the second time %v", name, err)
 		}
-		for what, change := range map[string]map[string]any{"another jti": {"jti": "token-2"}, "no jti": {"jti": nil}, "neither": {"jti": nil, "nonce": nil}} {
+		for what, change := range map[string]map[string]any{"another jti": {"jti": "token-2"}, "no jti": {"jti": nil}, "no jti, no nonce": {"jti": nil, "nonce": nil}} {
 			other := maps.Clone(claims)
 			maps.Copy(other, change)
 			r := IDTokenRequest{IDToken: f.IDToken(dialect, fakeidp.Ann, other), Provider: name, Nonce: "n"}
@@ -85,6 +88,41 @@ func TestNative(t *testing.T) {
 				t.Errorf("%s, %s: %v", name, what, err)
 			}
 		}
+	}
+}
+
+// TestNativeTwin: of an ECDSA signature anybody can make a second that is as good. It is the same token all
+// the same. Two tokens with one nonce are two.
+func TestNativeTwin(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	set := setOf(t, settingsOf(f))
+	f.Behave("oidc", fakeidp.Behaviour{Alg: "ES256"})
+	sign := func(subject string) string {
+		return f.IDToken("oidc", fakeidp.Ann, map[string]any{"sub": subject, "jti": nil, "nonce": hashed("n")})
+	}
+	key := func(text string) string {
+		t.Helper()
+		_, a, err := set.IDToken(t.Context(), IDTokenRequest{IDToken: text, Provider: "local", Nonce: "n"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(a.Key)
+	}
+	one := sign("1")
+	at := strings.LastIndexByte(one, '.') + 1
+	sig, err := base64.RawURLEncoding.DecodeString(one[at:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := new(big.Int).SetBytes(sig[32:])
+	s.Sub(elliptic.P256().Params().N, s).FillBytes(sig[32:])
+	twin := one[:at] + base64.RawURLEncoding.EncodeToString(sig)
+	if key(one) != key(twin) {
+		t.Error("the other signature makes it another token")
+	}
+	if key(one) == key(sign("2")) {
+		t.Error("two tokens with one nonce are taken for the same")
 	}
 }
 
