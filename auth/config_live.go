@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"net/url"
@@ -173,7 +174,7 @@ func (c *config) makeSMTP(r *settings.Report) *mail.SMTP {
 		return nil // said already
 	}
 	s, err := mail.NewSMTP(mail.SMTPOptions{
-		Host: c.SMTP.Host, Port: c.SMTP.Port, Encryption: mail.Encryption(c.SMTP.TLS), User: c.SMTP.User, Pass: c.SMTP.Pass, From: c.SMTP.AdminEmail, SenderName: c.SMTP.SenderName,
+		Host: c.SMTP.Host, Port: c.SMTP.Port, Encryption: mail.Encryption(c.SMTP.TLS), User: c.SMTP.User, Pass: c.SMTP.Pass, From: c.SMTP.AdminEmail, SenderName: cmp.Or(c.SMTP.SenderName, c.SMTP.AdminEmail),
 		Hostname: u.Hostname(), Headers: headers,
 	})
 	for _, e := range parts(err) {

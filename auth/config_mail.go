@@ -102,7 +102,7 @@ type smtpConfig struct {
 	User string `env:"AUTH_SMTP_USER"`
 	// Password.
 	Pass string `env:"AUTH_SMTP_PASS" secret:"true"`
-	// Name shown beside the address.
+	// Name shown beside the address; unset: the address.
 	SenderName string `env:"AUTH_SMTP_SENDER_NAME"`
 	// Pause between two mails of a kind to one address; unset: 900s for sign-up confirmations, 60s for the others.
 	MaxFrequency time.Duration `env:"AUTH_SMTP_MAX_FREQUENCY" min:"0s"`

@@ -154,7 +154,7 @@ func TestEffects_smtp(t *testing.T) {
 	}
 	m := next()
 	h := m.Message(t).Header
-	if m.From != "auth@example.org" || h.Get("From") != "<auth@example.org>" || h.Get("X-Kind") != "" || m.User != "" || m.Encrypted {
+	if m.From != "auth@example.org" || h.Get("From") != `"auth@example.org" <auth@example.org>` || h.Get("X-Kind") != "" || m.User != "" || m.Encrypted {
 		t.Errorf("from %s, user %q, encrypted %t, headers %v", m.From, m.User, m.Encrypted, h)
 	}
 	full := []string{"AUTH_SMTP_ADMIN_EMAIL=house@example.org", "AUTH_SMTP_SENDER_NAME=The House", "AUTH_SMTP_TLS=required",

@@ -198,6 +198,9 @@ func (g *generation) write(ctx context.Context, typ string, made generated, st s
 		return Link{}, err
 	}
 	g.pause(ctx, made)
+	if typ == "signup" { // the data waits with the token; it is shown as POST /signup shows it
+		out.UserMetadata = merge(l.token.UserMetadata, out.UserMetadata)
+	}
 	return Link{User: out, ActionLink: l.url, EmailOTP: l.code, HashedToken: l.tokenHash, VerificationType: typ, RedirectTo: g.c.RedirectTo}, nil
 }
 

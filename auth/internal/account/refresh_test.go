@@ -102,9 +102,10 @@ func TestRefresh_refusals(t *testing.T) {
 		refused(t, err, want)
 	}
 	const malformed = "validation_failed: Refresh token is not valid"
-	for _, text := range []string{"", "x", g.RefreshToken + "A", g.RefreshToken[1:], strings.Replace(g.RefreshToken, g.RefreshToken[5:6], "!", 1), "abcdefghijkl"} {
+	for _, text := range []string{"", "x", g.RefreshToken + "A", g.RefreshToken[1:], strings.Replace(g.RefreshToken, g.RefreshToken[5:6], "!", 1), "ABCdefghijkl"} {
 		f(text, malformed)
 	}
+	f("abcdefghijkl", "refresh_token_not_found: Invalid Refresh Token: Refresh Token Not Found") // of the replaced service
 	codec := token.NewRefreshCodec(h.root.Keys(secret.Refresh))
 	forged := token.NewRefreshCodec([][]byte{[]byte("another key of thirty-two bytes!")})
 	good, err := codec.Parse(g.RefreshToken)

@@ -51,6 +51,7 @@ func TestAdmin_users(t *testing.T) {
 	f("?page=9&per_page=2", "", `</admin/users?page=3&per_page=2>; rel="last"`, "5")
 	f("?sort=created_at+asc&per_page=2&filter=a,b%3Bc", "", `</admin/users?page=0&filter=a%2Cb%3Bc&per_page=2&sort=created_at+asc>; rel="last"`, "0")
 	f("?sort=created_at+asc", "u0 u1 u2 u3 u4", `</admin/users?page=1&sort=created_at+asc>; rel="last"`, "5")
+	f("?sort=created_at+ASC", "u0 u1 u2 u3 u4", `</admin/users?page=1&sort=created_at+ASC>; rel="last"`, "5")
 	f("?sort=created_at&sort=created_at+asc&per_page=1", "u4", `</admin/users?page=2&per_page=1&sort=created_at&sort=created_at+asc>; rel="next", </admin/users?page=5&per_page=1&sort=created_at&sort=created_at+asc>; rel="last"`, "5")
 	f("?filter=NAME+3", "u3", `</admin/users?page=1&filter=NAME+3>; rel="last"`, "1")
 	f("?filter=_%25", "u4 u3 u2 u1 u0", `</admin/users?page=1&filter=_%25>; rel="last"`, "5")

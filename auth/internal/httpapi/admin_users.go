@@ -119,7 +119,7 @@ func (c *call) sort() (oldestFirst bool, err error) {
 		if field != "created_at" {
 			return false, notValid(fmt.Sprintf("Bad Sort Parameters: bad field for sort '%s'", cleanText(field, 100)))
 		}
-		switch direction {
+		switch strings.ToLower(direction) {
 		case "", "desc":
 		case "asc":
 			oldestFirst = oldestFirst || first

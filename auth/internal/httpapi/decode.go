@@ -107,8 +107,18 @@ func cmpField(name string) string {
 	return "member " + name
 }
 
+const notJSON = "Could not parse request body as JSON: "
+
 func badJSON(why string) *problem {
-	return bad(400, account.CodeBadJSON, "Could not parse request body as JSON: "+why)
+	return bad(400, account.CodeBadJSON, notJSON+why)
+}
+
+// otherWords is err with another beginning where it says that the body is no JSON.
+func otherWords(err error, words string) error {
+	if p, ok := err.(*problem); ok {
+		p.msg = strings.Replace(p.msg, notJSON, words, 1)
+	}
+	return err
 }
 
 // Bounds of what PostgreSQL's jsonb takes; beyond them it fails only when the row is written.

@@ -82,6 +82,8 @@ func (c *call) problemOf(err error) *problem {
 		msg: "Unexpected failure, please check server logs for more information"}
 }
 
+var bearerScheme = []string{"Bearer"}
+
 // fail is where every failed request ends.
 func (c *call) fail(err error) {
 	p := c.problemOf(err)
@@ -95,6 +97,9 @@ func (c *call) fail(err error) {
 	h := c.Header()
 	if !p.oauth { // those of RFC 6749 are none of ours
 		h["X-Sb-Error-Code"] = []string{p.code}
+	}
+	if p.status == http.StatusUnauthorized { // RFC 9110 section 11.6.1
+		h["Www-Authenticate"] = bearerScheme
 	}
 	if p.retryAfter > 0 {
 		h["Retry-After"] = []string{strconv.Itoa(int(math.Ceil(p.retryAfter.Seconds())))}

@@ -21,7 +21,7 @@ func TestErrors_forms(t *testing.T) {
 		if e := got.Header.Get("X-Supabase-Api-Version"); e != echo {
 			t.Errorf("version %q is echoed as %q, want %q", version, e, echo)
 		}
-		if got.Header.Get("X-Sb-Error-Code") != "no_authorization" || got.Header.Get("Content-Type") != "application/json" {
+		if got.Header.Get("X-Sb-Error-Code") != "no_authorization" || got.Header.Get("Content-Type") != "application/json" || got.Header.Get("WWW-Authenticate") != "Bearer" {
 			t.Errorf("headers %v", got.Header)
 		}
 	}
@@ -239,8 +239,15 @@ func TestCORS(t *testing.T) {
 			t.Error("credentials are allowed")
 		}
 	}
+	// As a person writes them, for whom curl does not sort.
+	if h := preflight("POST", "Content-Type, Authorization, X-Client-Info, authorization"); h.Get("Access-Control-Allow-Headers") != "authorization,content-type,x-client-info" {
+		t.Errorf("headers in another order are refused: %v", h)
+	}
 	if h := preflight("GET", "x-foreign"); h.Get("Access-Control-Allow-Headers") != "" {
 		t.Errorf("a foreign header is allowed: %v", h)
+	}
+	if h := preflight("GET", "Authorization, X-Foreign"); h.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("a foreign header among others is allowed: %v", h)
 	}
 	h := a.do("GET /user", nil, header{"Origin", "https://app.example.org"}).is(401, "*").Header
 	if h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Expose-Headers") != "X-Total-Count, Link, X-Supabase-Api-Version" {

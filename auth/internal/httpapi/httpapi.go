@@ -11,6 +11,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -151,7 +153,26 @@ func (s *Server) Apply(set Settings) error {
 
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodOptions {
+		r = canonicalPreflight(r)
+	}
 	s.live.Load().handler.ServeHTTP(w, r)
+}
+
+// canonicalPreflight has the names of the headers that a browser asks for in lower case and sorted. Browsers
+// send them so (Fetch standard, "CORS-unsafe request-header names") and package cors takes nothing else; whoever
+// tries his settings by hand shall learn what a browser would.
+func canonicalPreflight(r *http.Request) *http.Request {
+	const asked = "Access-Control-Request-Headers"
+	given := r.Header[asked]
+	if len(given) == 0 {
+		return r
+	}
+	names := strings.FieldsFunc(strings.ToLower(strings.Join(given, ",")), func(c rune) bool { return c == ',' || c == ' ' || c == '\t' })
+	slices.Sort(names)
+	r = r.Clone(r.Context()) // the request is the caller's
+	r.Header[asked] = []string{strings.Join(slices.Compact(names), ",")}
+	return r
 }
 
 // corsRules let any origin call, without credentials: tokens travel in a header, never in a cookie.

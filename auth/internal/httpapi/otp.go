@@ -32,7 +32,7 @@ func (s *Server) postOTP(c *call) error {
 	return c.empty()
 }
 
-// postMagicLink is /otp of former times (auth-core-http.md 1.11).
+// postMagicLink is /otp of former times (auth-core-http.md 1.11), with its own words for a body that is no JSON.
 func (s *Server) postMagicLink(c *call) error {
 	var in struct {
 		Email string `json:"email"`
@@ -40,7 +40,7 @@ func (s *Server) postMagicLink(c *call) error {
 		pkce
 	}
 	if err := c.decode(&in); err != nil {
-		return err
+		return otherWords(err, "Could not read verification params: ")
 	}
 	if err := c.knownAud(); err != nil {
 		return err

@@ -67,6 +67,7 @@ func TestMagicLink(t *testing.T) {
 		t.Errorf("link %s", l.Link)
 	}
 	a.do("POST /magiclink", map[string]any{}).refused(422, "validation_failed", "*")
+	a.do("POST /magiclink", "{").refused(400, "bad_json", "Could not read verification params: *")
 	a.do("POST /magiclink", map[string]any{"email": "x"}).refused(400, "validation_failed", "*")
 	a.apply(func(s *account.Settings, _ *Settings) { s.Email.MagicLink = false })
 	a.do("POST /magiclink", map[string]any{"email": "mia@example.org"}).refused(422, "email_provider_disabled", "Login with magic link is disabled")

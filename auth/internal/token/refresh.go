@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"strings"
 )
 
 // A refresh token is, in base64url (DESIGN, "Refresh tokens"):
@@ -24,13 +25,16 @@ const (
 	refreshSize    = refreshBody + refreshMAC
 	// RefreshSize is the length of a refresh token in characters.
 	RefreshSize = refreshSize * 4 / 3
+	// formerSize is that of the replaced service's tokens, of lower-case letters and digits (spec core-http 1.13).
+	formerSize = 12
 )
 
 // Why a refresh token is refused before the store is asked.
 var (
 	// ErrRefreshForm: not of the form that this daemon gives out.
 	ErrRefreshForm = errors.New("refresh token is not valid")
-	// ErrRefreshForged: of the right form, with a MAC that no root key of ours made.
+	// ErrRefreshForged: of the right form, with a MAC that no root key of ours made; or a token of the
+	// replaced service, whose sessions are not here.
 	ErrRefreshForged = errors.New("refresh token was not issued by this server")
 )
 
@@ -88,6 +92,9 @@ func (c *RefreshCodec) Append(dst []byte, r *Refresh) []byte {
 // Parse checks the form and the MAC of a token. The error is ErrRefreshForm or ErrRefreshForged.
 func (c *RefreshCodec) Parse(text string) (Refresh, error) {
 	var r Refresh
+	if len(text) == formerSize && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz0123456789") == "" {
+		return r, ErrRefreshForged
+	}
 	if len(text) != RefreshSize || breaksLine(text) {
 		return r, ErrRefreshForm
 	}

@@ -43,8 +43,10 @@ func TestRefreshRoundTrip(t *testing.T) {
 	f(c, text+"=", ErrRefreshForm)
 	f(c, text[:75]+"\n", ErrRefreshForm)
 	f(c, text[:75]+"+", ErrRefreshForm)
-	f(c, "k3x9p0q7w2ab", ErrRefreshForm) // a token of the replaced service
-	f(c, "AA"+text[2:], ErrRefreshForm)  // version 0
+	f(c, "k3x9p0q7w2ab", ErrRefreshForged) // a token of the replaced service: as unknown as any other
+	f(c, "k3x9p0q7w2a", ErrRefreshForm)
+	f(c, "K3x9p0q7w2ab", ErrRefreshForm)
+	f(c, "AA"+text[2:], ErrRefreshForm) // version 0
 }
 
 func TestRefreshForged(t *testing.T) {
