@@ -66,7 +66,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 func (r *report) database(ctx context.Context, c *config) *store.DB {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
-	db, err := openStore(ctx, c, 0, slog.New(slog.DiscardHandler))
+	db, err := openStore(ctx, c.storeOptions(slog.New(slog.DiscardHandler)), 0)
 	if !r.say("database answers", err) {
 		return nil
 	}

@@ -10,11 +10,11 @@ import (
 // telemetryConfig is what is traced and measured, and where it goes (spec 2.7). The collector is said by
 // the standard variables of OpenTelemetry, OTEL_EXPORTER_OTLP_*.
 type telemetryConfig struct {
-	// true: a span for each request is exported over OTLP to OTEL_EXPORTER_OTLP_ENDPOINT; without one to this host.
+	// true: spans of requests, their statements and calls are exported over OTLP to OTEL_EXPORTER_OTLP_ENDPOINT; without one to this host.
 	Tracing bool `env:"AUTH_TRACING_ENABLED" envDefault:"false" restart:"true"`
 	// Only opentelemetry.
 	TracingExporter string `env:"AUTH_TRACING_EXPORTER" envDefault:"opentelemetry" oneof:"opentelemetry" fold:"true" restart:"true"`
-	// true: figures of requests, sign-ins, hashing, outbox, database pool, keys and the Go runtime are exported.
+	// true: figures of requests, sign-ins, hashing, outbox, outgoing calls, database pool, keys and the Go runtime are exported.
 	Metrics bool `env:"AUTH_METRICS_ENABLED" envDefault:"false" restart:"true"`
 	// opentelemetry: pushed over OTLP, every OTEL_METRIC_EXPORT_INTERVAL (60000 ms). prometheus: shown to who asks, on a listener of their own.
 	MetricsExporter string `env:"AUTH_METRICS_EXPORTER" envDefault:"opentelemetry" oneof:"opentelemetry prometheus" fold:"true" restart:"true"`

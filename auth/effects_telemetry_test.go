@@ -4,13 +4,19 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"gatehouse/auth/internal/captcha/captchatest"
+	"gatehouse/auth/internal/hook"
+	"gatehouse/auth/internal/mail/smtptest"
+	"gatehouse/auth/internal/sms/smstest"
 	"gatehouse/shared/telemetry/otlptest"
 	"gatehouse/shared/testdb"
 )
@@ -74,6 +80,81 @@ func TestTracing(t *testing.T) {
 	}
 }
 
+// Below a request's span are its statements and the calls that it waits for; what is sent after the answer has a
+// span of its own. Figures tell the calls apart by whom they were meant for, and by whether they were answered.
+func TestTracing_calls(t *testing.T) {
+	t.Parallel()
+	c, h, gateway, solved, idp, smtp, url := otlptest.Start(t), startHooks(t), smstest.Start(t), captchatest.Start(t), startIDP(t), smtptest.Start(t, smtptest.Options{}), testdb.Postgres(t)
+	execSQL(t, url, `create function claims(event jsonb) returns jsonb language sql as 'select event'`)
+	env := append(h.environ(hook.BeforeUserCreated, hook.AfterUserCreated), onSMTP(smtp)...)
+	env = append(append(env, gateway.Environ()...), "AUTH_SMS_PROVIDER=twilio", "AUTH_EXTERNAL_PHONE_ENABLED=true",
+		"AUTH_HOOK_CUSTOM_ACCESS_TOKEN_ENABLED=true", "AUTH_HOOK_CUSTOM_ACCESS_TOKEN_URI=pg-functions://postgres/public/claims",
+		"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET="+captchatest.Secret, "AUTH_SECURITY_CAPTCHA_URL="+solved.URL(),
+		"AUTH_EXTERNAL_GOOGLE_ENABLED=true", "AUTH_EXTERNAL_GOOGLE_CLIENT_ID=client-google", "AUTH_EXTERNAL_GOOGLE_SECRET=secret-google",
+		"AUTH_EXTERNAL_GOOGLE_REDIRECT_URI=http://localhost:9999/callback", "AUTH_EXTERNAL_GOOGLE_URL="+idp.Base("google"),
+		"AUTH_TRACING_ENABLED=true", "AUTH_METRICS_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+c.HTTP, "OTEL_BSP_SCHEDULE_DELAY=20", "OTEL_METRIC_EXPORT_INTERVAL=50")
+	d := start(t, environment(url, env...))
+	const captcha = `,"gotrue_meta_security":{"captcha_token":"` + captchatest.Solved + `"}}`
+	d.want(t, 200, "POST", "/signup", "", `{"email":"mia@example.org","password":"a long enough one"`+captcha)
+	d.want(t, 400, "POST", "/token?grant_type=password", "", `{"email":"mia@example.org","password":"a long enough one"`+captcha) // not confirmed
+	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345678"`+captcha)
+	eventually(t, "the SMS", func() bool { return len(gateway.Taken()) == 1 })
+	d.want(t, 200, "POST", "/verify", "", `{"type":"sms","phone":"+4915112345678","token":"`+code(t, gateway.Taken()[0].Text)+`"}`)
+	gateway.Behave(smstest.Always(smstest.Answer{Status: 500, Body: "{}"}))
+	if resp, err := http.DefaultTransport.RoundTrip(httptest.NewRequest("GET", d.http+"/authorize?provider=google", nil)); err != nil || resp.StatusCode != 302 {
+		t.Fatal(resp, err)
+	}
+	below := map[string][]string{
+		"POST /signup":   {"captcha hcaptcha", "hook before-user-created", "batch"},
+		"POST /verify":   {"hook customize-access-token", "batch", "begin", "commit"},
+		"GET /authorize": {"provider google", "batch"},
+		"":               {"smtp", "sms twilio", "hook after-user-created"},
+	}
+	var all []string
+	for parent, children := range below {
+		if all = append(all, children...); parent != "" {
+			all = append(all, parent)
+		}
+	}
+	spans := c.Await(t, all...)
+	for parent, children := range below {
+		id := ""
+		if parent != "" {
+			id = otlptest.Named(t, spans, parent).ID
+		}
+		for _, name := range children {
+			if !slices.ContainsFunc(spans, func(s otlptest.Span) bool { return s.Name == name && s.Parent == id && s.Kind == "client" }) {
+				t.Errorf("no span %s below %q", name, parent)
+			}
+		}
+	}
+	if s := otlptest.Named(t, spans, "sms twilio"); s.Attributes["http.method"] != "POST" || s.Attributes["http.status_code"] != "201" || "http://"+s.Attributes["server.address"] != gateway.URL() {
+		t.Errorf("%+v", s)
+	}
+	if s := otlptest.Named(t, spans, "batch"); s.Attributes["db.system"] != "postgresql" || !strings.Contains(s.Attributes["db.statement"], " from users ") {
+		t.Errorf("%+v", s)
+	}
+	for _, s := range spans {
+		for name, value := range s.Attributes {
+			if strings.Contains(value, "example.org") || strings.Contains(value, "4915112345678") || strings.Contains(value, "hush") {
+				t.Errorf("%s: %s is %s", s.Name, name, value)
+			}
+		}
+		if s.Parent == "" && (s.Attributes["db.system"] != "" || s.Name == "batch") {
+			t.Errorf("a statement of nobody's: %+v", s)
+		}
+	}
+	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345679"`+captcha)
+	for to, outcome := range map[string]string{
+		"captcha hcaptcha": "answered", "hook before-user-created": "answered", "hook customize-access-token": "answered", "provider google": "answered",
+		"smtp": "answered", "hook after-user-created": "answered", "sms twilio": "failed",
+	} {
+		c.AwaitPoint(t, "auth.outward.call.duration", func(p otlptest.Point) bool {
+			return p.Attributes["to"] == to && p.Attributes["outcome"] == outcome && len(p.Attributes) == 2
+		})
+	}
+}
+
 // The standard variables may stand in the settings file, headers in a file of their own; figures and
 // spans go over gRPC too.
 func TestMetrics_push(t *testing.T) {
@@ -102,27 +183,27 @@ func TestMetrics_push(t *testing.T) {
 // TestMetrics_pull: the page has every metric that the README lists, and the README each one there is.
 func TestMetrics_pull(t *testing.T) {
 	t.Parallel()
-	d := start(t, environment(testdb.Postgres(t), "AUTH_METRICS_ENABLED=true", "AUTH_METRICS_EXPORTER=prometheus",
-		"OTEL_EXPORTER_PULL_HOST=127.0.0.1", "OTEL_EXPORTER_PULL_PORT=0"))
+	h := startHooks(t)
+	d := start(t, environment(testdb.Postgres(t), append(h.environ(hook.AfterUserCreated, hook.SendEmail), "AUTH_HOOK_SEND_SYNC=true",
+		"AUTH_METRICS_ENABLED=true", "AUTH_METRICS_EXPORTER=prometheus", "OTEL_EXPORTER_PULL_HOST=127.0.0.1", "OTEL_EXPORTER_PULL_PORT=0")...))
 	var at struct{ HTTP string }
 	d.log.await(t, `"msg":"metrics"`, &at)
 	if !strings.HasPrefix(at.HTTP, "127.0.0.1:") {
 		t.Errorf("shown at %s", at.HTTP)
 	}
-	d.signUp(t, "mia@example.org")
+	d.want(t, 200, "POST", "/signup", "", `{"email":"mia@example.org","password":"correct horse"}`)
+	token, _ := h.of(hook.SendEmail)[0].at("email_data.token").(string)
+	d.want(t, 200, "POST", "/verify", "", `{"type":"signup","email":"mia@example.org","token":"`+token+`"}`)
+	h.behave(onlyAt(hook.SendEmail, 200, `{"error":{"message":"no"}}`))
+	d.want(t, 500, "POST", "/recover", "", `{"email":"mia@example.org"}`)
 	d.want(t, 400, "POST", "/token?grant_type=password", "", `{"email":"mia@example.org","password":"wrong"}`)
 	d.want(t, 200, "POST", "/token?grant_type=password", "", `{"email":"mia@example.org","password":"correct horse"}`)
 	d.want(t, 404, "GET", "/secret@example.org", "", "")
-	resp, err := http.Get("http://" + at.HTTP + "/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != 200 {
-		t.Fatal(resp.Status, err)
-	}
-	page := string(b)
+	var page string
+	eventually(t, "the news of her", func() bool {
+		page = scrape(t, at.HTTP)
+		return strings.Contains(page, `auth_outbox_sent_total{channel="hook"} 1`)
+	})
 	for _, line := range []string{
 		`auth_http_requests_total{http_method="POST",http_route="/token",http_status_code="200"} 1`,
 		`auth_http_requests_total{http_method="POST",http_route="/token",http_status_code="400"} 1`,
@@ -132,7 +213,10 @@ func TestMetrics_pull(t *testing.T) {
 		`auth_sign_ins_total{method="password"} 1`,
 		`auth_sign_ins_total{method="otp"} 1`,
 		`auth_outbox_sent_total{channel="email"} 1`,
+		`auth_outbox_failed_total{channel="email"} 1`,
 		`auth_outbox_pending{channel="email"} 0`,
+		`auth_outward_call_duration_seconds_count{outcome="answered",to="hook send-email"} 2`,
+		`auth_outward_call_duration_seconds_count{outcome="answered",to="hook after-user-created"} 1`,
 		`auth_password_refused_total 0`,
 	} {
 		if !strings.Contains(page, "\n"+line+"\n") {
@@ -190,6 +274,31 @@ func TestTelemetry_off(t *testing.T) {
 	if n := len(c.Spans()); n > 0 || strings.Contains(d.log.text(), `"msg":"metrics"`) {
 		t.Errorf("%d spans\n%s", n, d.log.text())
 	}
+}
+
+// scrape is the page of metrics at an address.
+func scrape(t *testing.T, at string) string {
+	t.Helper()
+	resp, err := http.Get("http://" + at + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatal(resp.Status, err)
+	}
+	return string(b)
+}
+
+// code are the digits in an SMS.
+func code(t *testing.T, text string) string {
+	t.Helper()
+	m := regexp.MustCompile(`\d{6}`).FindString(text)
+	if m == "" {
+		t.Fatalf("no code in %q", text)
+	}
+	return m
 }
 
 // compareDashboard: each series and label in the dashboard's expressions is on the page.

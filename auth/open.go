@@ -65,10 +65,10 @@ func (c *config) storeOptions(log *slog.Logger) store.Options {
 const databasePatience = 30 * time.Second
 
 // openStore connects, and tries again while the database is away.
-func openStore(ctx context.Context, c *config, patience time.Duration, log *slog.Logger) (*store.DB, error) {
+func openStore(ctx context.Context, o store.Options, patience time.Duration) (*store.DB, error) {
 	deadline := time.Now().Add(patience)
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		db, err := store.Open(ctx, c.storeOptions(log))
+		db, err := store.Open(ctx, o)
 		switch {
 		case err == nil:
 			return db, nil
@@ -77,7 +77,7 @@ func openStore(ctx context.Context, c *config, patience time.Duration, log *slog
 		case !errors.Is(err, store.ErrUnavailable), time.Now().Add(pause).After(deadline):
 			return nil, fmt.Errorf("DATABASE_URL: %w", err)
 		}
-		log.Warn("waiting for the database", "error", err)
+		o.Log.Warn("waiting for the database", "error", err)
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -113,7 +113,7 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 		return nil, err
 	}
 	log := newLogger(p.stderr, logConfig{Level: "warn", Format: "text"}).Logger
-	db, err := openStore(ctx, &c, 0, log)
+	db, err := openStore(ctx, c.storeOptions(log), 0)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func (p *program) migrate(ctx context.Context, args []string) error {
 		return err
 	}
 	log := newLogger(p.stderr, c.Log)
-	db, err := openStore(ctx, &c, databasePatience, log.Logger)
+	db, err := openStore(ctx, c.storeOptions(log.Logger), databasePatience)
 	if err != nil {
 		return err
 	}

@@ -30,10 +30,10 @@ func (d *daemon) apply(c *config, l live) error {
 		return err
 	}
 	d.makeHooks(&l)
+	d.watchCaptcha(&l)
 	if err := d.api.Apply(l.api); err != nil {
 		return err
 	}
-	d.tellCaptcha(l.api.Captcha)
 	d.accounts.Apply(l.accounts)
 	d.renderer.Apply(l.mail)
 	d.smtp.p.Store(l.smtp)

@@ -18,7 +18,6 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
-	"gatehouse/auth/internal/captcha"
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/keys"
@@ -162,7 +161,11 @@ func stopped(ctx context.Context, err error) error {
 }
 
 func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err error) {
-	if d.db, err = openStore(ctx, d.config.Load(), databasePatience, d.log.Logger); err != nil {
+	o := d.config.Load().storeOptions(d.log.Logger)
+	if t := d.observed.tracing; t != nil {
+		o.Tracer = t.Tracer(scopeName)
+	}
+	if d.db, err = openStore(ctx, o, databasePatience); err != nil {
 		return err
 	}
 	if skipMigrations {
@@ -206,11 +209,11 @@ func (s *smsInForce) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) err
 
 // makeMail makes the sending side.
 func (d *daemon) makeMail(l live) {
-	d.renderer = mail.NewRenderer(mail.RendererOptions{Log: d.log.Logger})
+	d.renderer = mail.NewRenderer(mail.RendererOptions{Log: d.log.Logger, Watch: d.watch()})
 	d.renderer.Apply(l.mail)
 	d.smtp.p.Store(l.smtp)
 	d.makeGateway(l.sms)
-	senders := map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, &d.smtp), mail.ChannelSMS: outbox.Texts(&d.sms)}
+	senders := map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, watchedSMTP{&d.smtp, d.watch()}), mail.ChannelSMS: outbox.Texts(&d.sms)}
 	if d.config.Load().Dev.Mailbox {
 		d.box = mailbox.New(time.Now)
 		senders = map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, d.box), mail.ChannelSMS: outbox.Texts(d.box)}
@@ -237,7 +240,7 @@ func (d *daemon) channels() []string {
 
 // makeGateway puts the SMS gateway in force. The one before finishes what it has begun.
 func (d *daemon) makeGateway(s sms.Settings) {
-	s.Log = d.log.Logger
+	s.Log, s.Watch = d.log.Logger, d.watch()
 	g := sms.New(s)
 	if g != nil && s.Overridden() {
 		d.log.Info("the SMS gateway is somewhere else than usual", "gateway", g.String())
@@ -250,7 +253,7 @@ func (d *daemon) makeGateway(s sms.Settings) {
 // makeProviders puts the set of external providers into the settings of the flows. The set that was in
 // force keeps nothing open.
 func (d *daemon) makeProviders(l *live) error {
-	l.external.Log = d.log.Logger
+	l.external.Log, l.external.Watch = d.log.Logger, d.watch()
 	set, err := provider.New(l.external)
 	if err != nil {
 		return err
@@ -265,15 +268,23 @@ func (d *daemon) makeProviders(l *live) error {
 	return nil
 }
 
-// tellCaptcha says where captchas are asked about, when that is not the provider's own address.
-func (d *daemon) tellCaptcha(v *captcha.Verifier) {
-	if v != nil && v.Overridden() {
+// watchCaptcha has questions about captchas watched, and says where they are asked when that is not the provider's
+// own address.
+func (d *daemon) watchCaptcha(l *live) {
+	v := l.api.Captcha
+	if v == nil {
+		return
+	}
+	if v.Overridden() {
 		d.log.Info("the captcha provider is somewhere else than usual", "provider", v.String())
+	}
+	if w := d.watch(); w != nil {
+		l.api.Captcha = v.Watched(w)
 	}
 }
 
 func (d *daemon) makeAPI(l live) (err error) {
-	d.tellCaptcha(l.api.Captcha)
+	d.watchCaptcha(&l)
 	codec := token.NewRefreshCodec(d.root.Keys(secret.Refresh))
 	d.accounts = account.New(account.Options{
 		DB: d.db, Keys: d.keeper.Live(), Refresh: codec, Root: d.root, Passwords: d.passwords, Wake: d.outbox.Wake, SignedIn: d.signedIn(), Log: d.log.Logger,

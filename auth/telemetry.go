@@ -26,7 +26,8 @@ type observation struct {
 	tracing *telemetry.Tracing
 	metrics *metrics.Metrics
 	signIns metric.Int64Counter
-	page    *http.Server // of metrics that are pulled
+	calls   metric.Float64Histogram // that leave the daemon
+	page    *http.Server            // of metrics that are pulled
 }
 
 const (
@@ -71,10 +72,14 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 		}
 		d.observed.metrics, err = metrics.Start(ctx, o)
 		if err == nil {
+			d.observed.calls, err = d.observed.metrics.Meter(scopeName).Float64Histogram("auth.outward.call.duration", metric.WithUnit("s"),
+				metric.WithDescription("Time of a call that leaves the daemon, by whom it was meant for."), metric.WithExplicitBucketBoundaries(.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10))
+		}
+		if err == nil {
 			d.observed.signIns, err = d.observed.metrics.Meter(scopeName).Int64Counter("auth.sign_ins", metric.WithUnit("{session}"), metric.WithDescription("Sessions opened, by the way in."))
 		}
 		if err != nil {
-			d.observed.metrics = nil
+			d.observed.metrics, d.observed.signIns, d.observed.calls = nil, nil, nil
 			d.log.Error("metrics stay off", "error", err)
 		}
 	}

@@ -41,13 +41,15 @@ type Options struct {
 	URL string
 	// Timeout is for a whole call; 0: 10 s.
 	Timeout time.Duration
+	Watch   outward.Watch // of each call; nil: nobody
 }
 
 // Verifier asks. It never changes and keeps nothing.
 type Verifier struct {
-	name, secret, url string
-	http              outward.Clients
-	client            *http.Client
+	o         Options
+	name, url string
+	http      outward.Clients
+	client    *http.Client
 }
 
 // New says what is wrong with the options, by the settings' names.
@@ -66,11 +68,21 @@ func New(o Options) (*Verifier, error) {
 	if o.URL != "" {
 		at = o.URL
 	}
-	v := &Verifier{name: o.Provider, secret: o.Secret, url: at, http: outward.New(outward.Options{Timeout: o.Timeout, MaxBytes: maxAnswer})}
+	v := &Verifier{o: o, name: o.Provider, url: at, http: outward.New(outward.Options{
+		Timeout: o.Timeout, MaxBytes: maxAnswer, Watch: o.Watch, To: "captcha " + o.Provider,
+	})}
 	client := *v.http.Operator
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the secret goes to one address
 	v.client = &client
 	return v, nil
+}
+
+// Watched is a Verifier like v whose calls somebody watches.
+func (v *Verifier) Watched(w outward.Watch) *Verifier {
+	o := v.o
+	o.Watch = w
+	n, _ := New(o) // they were good before
+	return n
 }
 
 // String is the provider and where it is asked.
@@ -104,7 +116,7 @@ func (v *Verifier) Verify(ctx context.Context, token, ip string) error {
 	if len(token) > maxToken {
 		return &Refused{Codes: []string{"invalid-input-response"}}
 	}
-	form := url.Values{"secret": {v.secret}, "response": {token}}
+	form := url.Values{"secret": {v.o.Secret}, "response": {token}}
 	if ip != "" {
 		form.Set("remoteip", ip)
 	}

@@ -83,6 +83,8 @@ type Options struct {
 	Now       func() time.Time // nil: time.Now
 	// Pause replaces the pause between attempts in tests; 0: 2 s. Budget likewise; 0: 5 s.
 	Pause, Budget time.Duration
+	// Watch is told of each call, of a function too; nil: nobody.
+	Watch outward.Watch
 }
 
 // Set are the hooks that are on. It never changes. A nil Set has none.
@@ -106,7 +108,7 @@ func NewSet(o Options, targets map[Point]Target) *Set {
 	if o.Budget <= 0 {
 		o.Budget = budget
 	}
-	s := &Set{o: o, targets: targets, clients: outward.New(outward.Options{Timeout: o.Budget, MaxBytes: maxAnswer})}
+	s := &Set{o: o, targets: targets, clients: outward.New(outward.Options{Timeout: o.Budget, MaxBytes: maxAnswer, Watch: o.Watch})}
 	s.clients.Operator.CheckRedirect = noRedirect // a question is asked of the host that was configured
 	return s
 }
@@ -153,9 +155,9 @@ func (s *Set) Call(ctx context.Context, p Point, ip string, input map[string]any
 	}
 	var answer []byte
 	if t.function != "" {
-		answer, err = s.ask(ctx, t, text)
+		answer, err = s.watched(ctx, p, t, text)
 	} else {
-		answer, err = s.post(ctx, t, text)
+		answer, err = s.post(s.clients.To(ctx, called(p)), t, text)
 	}
 	if err != nil {
 		return fmt.Errorf("hook %s: %w", p, err)
@@ -201,6 +203,20 @@ func refusal(answer []byte) error {
 
 func failed(msg string, err error) *Error {
 	return &Error{Status: 500, Code: CodeFailed, Msg: msg, Err: err}
+}
+
+// called is what a point is called where calls are watched.
+func called(p Point) string { return "hook " + string(p) }
+
+// watched is ask for whoever watches.
+func (s *Set) watched(ctx context.Context, p Point, t Target, body []byte) ([]byte, error) {
+	if s.o.Watch == nil {
+		return s.ask(ctx, t, body)
+	}
+	ctx, done := s.o.Watch(ctx, outward.Call{To: called(p)})
+	out, err := s.ask(ctx, t, body)
+	done(0, err)
+	return out, err
 }
 
 // ask calls a function of the database.

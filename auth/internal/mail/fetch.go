@@ -103,7 +103,9 @@ func (b *remote) shown() string {
 type fetcher struct{ web outward.Clients }
 
 // newFetcher's redirects may lead to another host: a site may keep its files elsewhere.
-func newFetcher() *fetcher { return fetcherWith(outward.Options{}) }
+func newFetcher(w outward.Watch) *fetcher {
+	return fetcherWith(outward.Options{Watch: w, To: "template"})
+}
 
 func fetcherWith(o outward.Options) *fetcher {
 	o.Timeout, o.OtherHosts = fetchTimeout, true

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/outward"
 )
 
 // Message is a mail ready to be sent.
@@ -82,6 +84,8 @@ type RendererOptions struct {
 	Now func() time.Time
 	// Log gets what is wrong with the operator's texts; nil: nowhere.
 	Log *slog.Logger
+	// Watch is told of each load of a template; nil: nobody.
+	Watch outward.Watch
 }
 
 // Renderer makes mails of payloads. It may be used by many goroutines.
@@ -102,7 +106,7 @@ type texts struct {
 
 // NewRenderer renders with the built-in texts until Apply.
 func NewRenderer(o RendererOptions) *Renderer {
-	r := &Renderer{now: o.Now, log: o.Log, fetch: newFetcher()}
+	r := &Renderer{now: o.Now, log: o.Log, fetch: newFetcher(o.Watch)}
 	if r.now == nil {
 		r.now = time.Now
 	}

@@ -123,10 +123,12 @@ func (o *Outbox) SendNow(ctx context.Context, message uuid.UUID) error {
 			continue
 		}
 		if err = c.attempt(ctx, m); err != nil {
+			c.failed.Add(1)
 			o.o.Log.Error("outbox: a message is given up", "message", m.ID, "channel", c.name, "kind", m.Kind, "attempts", m.Attempts, "error", err)
 			c.note(ctx, m, func(ctx context.Context) error { return o.o.DB.FailMessage(ctx, m.ID, o.o.now(), words(err)) })
 			return err
 		}
+		c.sent.Add(1)
 		c.note(ctx, m, func(ctx context.Context) error { return o.o.DB.FinishMessage(ctx, m.ID, o.o.now()) })
 	}
 	return nil

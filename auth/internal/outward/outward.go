@@ -51,10 +51,17 @@ type Options struct {
 	OtherHosts bool          // redirects may lead to another host, from a public one to public ones only
 	// Public replaces the function Public in tests, where every address is loopback.
 	Public func(netip.Addr) bool
+	// Watch is told of each call, nil: nobody; To is whom they are meant for, unless Clients.To says more.
+	Watch Watch
+	To    string
 }
 
 // Clients are one for each kind of URL. They keep connections and are meant to live long.
-type Clients struct{ Operator, Answer *http.Client }
+type Clients struct {
+	Operator, Answer *http.Client
+
+	watched bool
+}
 
 // New makes both.
 func New(o Options) Clients {
@@ -78,7 +85,7 @@ func newClients(o Options, proxy func(*http.Request) (*url.URL, error)) Clients 
 	client := func(t http.RoundTripper) *http.Client {
 		return &http.Client{Transport: t, Timeout: o.Timeout, CheckRedirect: o.checkRedirect}
 	}
-	return Clients{Operator: client(operator{g}), Answer: client(answer{g})}
+	return Clients{Operator: client(operator{g}), Answer: client(answer{g}), watched: o.Watch != nil}
 }
 
 // NamedBy is the client for a URL that stands in an answer which one of both clients got.
@@ -120,10 +127,17 @@ type answer struct{ *gate }
 
 // RoundTrip of a redirect is the operator's until a public address has answered.
 func (g operator) RoundTrip(r *http.Request) (*http.Response, error) {
-	return g.send(r, r.Response != nil && FromPublic(r.Response))
+	return g.roundTrip(r, r.Response != nil && FromPublic(r.Response))
 }
 
-func (g answer) RoundTrip(r *http.Request) (*http.Response, error) { return g.send(r, true) }
+func (g answer) RoundTrip(r *http.Request) (*http.Response, error) { return g.roundTrip(r, true) }
+
+func (g *gate) roundTrip(r *http.Request, named bool) (*http.Response, error) {
+	if g.options.Watch != nil {
+		return g.watch(r, named)
+	}
+	return g.send(r, named)
+}
 
 // peer is what is known of whoever answers a request; it travels in the request's context.
 type peer struct{ public atomic.Bool }

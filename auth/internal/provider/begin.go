@@ -36,6 +36,7 @@ func isReserved(name string) bool { return slices.Contains(reserved, strings.ToL
 
 // Begin makes the URL of the provider's own sign-in page. Twitter is asked for a request token first.
 func (p *Provider) Begin(ctx context.Context, r Start) (Begun, error) {
+	ctx = p.calling(ctx)
 	if p.oauth1 {
 		return p.beginOAuth1(ctx, r)
 	}

@@ -10,6 +10,11 @@ import (
 	"strings"
 )
 
+// calling names the provider to whoever watches the calls that are made with ctx.
+func (p *Provider) calling(ctx context.Context) context.Context {
+	return p.http.To(ctx, "provider "+p.name)
+}
+
 // me is the answer to the profile call.
 func (s *signIn) me(ctx context.Context) (object, error) {
 	path, query, _ := strings.Cut(s.row.profile, "?")

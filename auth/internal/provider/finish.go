@@ -25,6 +25,7 @@ type signIn struct {
 // Finish turns the callback's parameters (query, or form where FormPost says so) into a profile. keep is
 // what Begin gave. Errors are *Error.
 func (p *Provider) Finish(ctx context.Context, callback url.Values, keep []byte) (Profile, error) {
+	ctx = p.calling(ctx)
 	kept, err := openPrivate(keep)
 	if err != nil {
 		return Profile{}, &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure", Message: "Unable to exchange external code", Err: errors.New("what Begin kept can't be read")}

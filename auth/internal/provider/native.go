@@ -60,7 +60,7 @@ func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted
 	if p.id == "apple" && s.iosApp != "" {
 		audiences = append(slices.Clone(audiences), s.iosApp)
 	}
-	id, err := p.verify(ctx, t, r.IDToken, want{audiences: audiences, access: r.AccessToken})
+	id, err := p.verify(p.calling(ctx), t, r.IDToken, want{audiences: audiences, access: r.AccessToken})
 	var away *unreachable
 	switch {
 	case errors.As(err, &away):

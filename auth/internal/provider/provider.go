@@ -75,7 +75,7 @@ func New(s Settings) (*Set, error) {
 		}
 	}
 	s = s.withDefaults()
-	clients := outward.New(outward.Options{Timeout: s.Timeout, Public: s.Public})
+	clients := outward.New(outward.Options{Timeout: s.Timeout, Public: s.Public, Watch: s.Watch})
 	issuers := newDirectory(clients, s)
 	set := &Set{byName: map[string]*Provider{}, iosApp: s.IOSBundleID, now: s.Now}
 	add := func(r row, name string, c Client) {

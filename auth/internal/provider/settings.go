@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"gatehouse/auth/internal/outward"
 	"gatehouse/auth/internal/token"
 )
 
@@ -29,7 +30,8 @@ type Settings struct {
 	Timeout              time.Duration // INTERNAL_HTTP_TIMEOUT, of each call; 0: 10 s
 	AllowInsecure        bool          // EXTERNAL_ALLOW_INSECURE_URLS: http for hosts other than loopback
 
-	Log *slog.Logger // nil: discarded
+	Log   *slog.Logger  // nil: discarded
+	Watch outward.Watch // of each call; nil: nobody
 
 	// For tests: nil is the real thing.
 	Now    func() time.Time

@@ -32,7 +32,8 @@ type Settings struct {
 	Vonage      Vonage
 	// Timeout is for a whole call; 0: 10 s.
 	Timeout time.Duration
-	Log     *slog.Logger // nil: nowhere
+	Log     *slog.Logger  // nil: nowhere
+	Watch   outward.Watch // of each call; nil: nobody
 }
 
 // vendor is one gateway's dialect.
@@ -107,7 +108,7 @@ func New(s Settings) *Gateway {
 	if s.Log == nil {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
-	g := &Gateway{name: s.Provider, vendor: v, log: s.Log, http: outward.New(outward.Options{Timeout: s.Timeout, MaxBytes: maxAnswer})}
+	g := &Gateway{name: s.Provider, vendor: v, log: s.Log, http: outward.New(outward.Options{Timeout: s.Timeout, MaxBytes: maxAnswer, Watch: s.Watch, To: "sms " + s.Provider})}
 	client := *g.http.Operator
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	g.client = &client

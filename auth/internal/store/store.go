@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Options say where the database is.
@@ -37,6 +38,8 @@ type Options struct {
 	MaxConnLifetime, MaxConnIdleTime, HealthCheckPeriod time.Duration
 	// Dial replaces the connecting of sockets; tests count with it what goes over them.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Tracer makes spans of statements; nil: none.
+	Tracer trace.Tracer
 	// Log gets what no caller is told. nil: nowhere.
 	Log *slog.Logger
 }
@@ -76,6 +79,9 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	}
 	if o.Dial != nil {
 		config.ConnConfig.DialFunc = o.Dial
+	}
+	if o.Tracer != nil {
+		config.ConnConfig.Tracer = tracer{o.Tracer}
 	}
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = 5 * time.Second

@@ -1,0 +1,71 @@
+package outward
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync"
+)
+
+// Call is one question and its answer: each attempt and each redirect is one.
+type Call struct {
+	// To is whom it is meant for, in the operator's words: "hook send-email", "sms twilio", "provider github".
+	// There are as many as the settings name.
+	To string
+	// Method is HTTP's, "" for a call that isn't HTTP.
+	Method string
+	// Host is who is asked, with a port if it isn't the usual one; "" where the call has none.
+	Host string
+}
+
+// Watch is told of each call as it begins. What it returns is called once, when the answer was read or given
+// up: status is HTTP's, 0 without an answer or for another protocol. A nil Watch costs nothing.
+type Watch func(ctx context.Context, c Call) (context.Context, func(status int, err error))
+
+type toKey struct{}
+
+// To says whom the calls made with a context are meant for, where the clients' Options say less.
+func (c Clients) To(ctx context.Context, to string) context.Context {
+	if !c.watched {
+		return ctx
+	}
+	return context.WithValue(ctx, toKey{}, to)
+}
+
+// watch has a call watched until its body is closed.
+func (g *gate) watch(r *http.Request, named bool) (*http.Response, error) {
+	c := Call{To: g.options.To, Method: r.Method, Host: r.URL.Host}
+	if to, ok := r.Context().Value(toKey{}).(string); ok {
+		c.To = to
+	}
+	ctx, done := g.options.Watch(r.Context(), c)
+	resp, err := g.send(r.WithContext(ctx), named)
+	if err != nil {
+		done(0, err)
+		return nil, err
+	}
+	body := &watched{ReadCloser: resp.Body}
+	body.end = sync.OnceFunc(func() { done(resp.StatusCode, body.failed) })
+	resp.Body = body
+	return resp, nil
+}
+
+// watched is a body that tells when it is done with.
+type watched struct {
+	io.ReadCloser
+	failed error
+	end    func()
+}
+
+func (b *watched) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		b.failed = err
+	}
+	return n, err
+}
+
+func (b *watched) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
+}

@@ -1,0 +1,91 @@
+package store
+
+import (
+	"context"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// tracer makes a span of each statement, and one of each batch, below a span that is recorded: that of a
+// request. What runs in the background makes none, and neither do callers that are not sampled.
+//
+// A span has the statement's text, which is a constant of this package (or the call of a hook's function), and
+// never its arguments.
+type tracer struct{ trace.Tracer }
+
+// longestStatement is how much of the text of a batch a span has, in bytes.
+const longestStatement = 8 << 10
+
+func (t tracer) start(ctx context.Context, name string, about ...attribute.KeyValue) context.Context {
+	about = append(about, attribute.String("db.system", "postgresql"))
+	ctx, _ = t.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(about...))
+	return ctx
+}
+
+func (t tracer) end(ctx context.Context, err error) {
+	span := trace.SpanFromContext(ctx)
+	if err != nil {
+		span.SetStatus(codes.Error, "") // PostgreSQL's words may quote a value
+	}
+	span.End()
+}
+
+// spanKey marks the contexts of this package's spans: pgx gives the end a context that may be the caller's.
+type spanKey struct{}
+
+func recorded(ctx context.Context) bool { return trace.SpanFromContext(ctx).IsRecording() }
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (t tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	if !recorded(ctx) {
+		return ctx
+	}
+	text := oneLine(d.SQL)
+	return context.WithValue(t.start(ctx, operation(text), attribute.String("db.statement", text)), spanKey{}, true)
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (t tracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryEndData) {
+	if ctx.Value(spanKey{}) != nil {
+		t.end(ctx, d.Err)
+	}
+}
+
+// TraceBatchStart implements pgx.BatchTracer.
+func (t tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceBatchStartData) context.Context {
+	if !recorded(ctx) {
+		return ctx
+	}
+	var all strings.Builder
+	for i, q := range d.Batch.QueuedQueries {
+		if i > 0 {
+			all.WriteString("; ")
+		}
+		all.WriteString(oneLine(q.SQL))
+	}
+	text := all.String()
+	return context.WithValue(t.start(ctx, "batch",
+		attribute.String("db.statement", text[:min(len(text), longestStatement)]), attribute.Int("db.operation.batch.size", d.Batch.Len())), spanKey{}, true)
+}
+
+// TraceBatchQuery implements pgx.BatchTracer.
+func (t tracer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+// TraceBatchEnd implements pgx.BatchTracer.
+func (t tracer) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, d pgx.TraceBatchEndData) {
+	if ctx.Value(spanKey{}) != nil {
+		t.end(ctx, d.Err)
+	}
+}
+
+func oneLine(sql string) string { return strings.Join(strings.Fields(sql), " ") }
+
+// operation is a statement's first word: select, update, begin.
+func operation(sql string) string {
+	word, _, _ := strings.Cut(sql, " ")
+	return strings.ToLower(word)
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/outward"
+)
+
+// watch makes a span and a figure of each call that leaves the daemon; nil when nothing is on. Below a request
+// the span is its child; what the outbox sends, and keys that are fetched for later, have one of their own.
+//
+// Neither holds a path, a query or a body: there are codes and secrets in them.
+func (d *daemon) watch() outward.Watch {
+	o := &d.observed
+	if o.tracing == nil && o.calls == nil {
+		return nil
+	}
+	var tracer trace.Tracer
+	if o.tracing != nil {
+		tracer = o.tracing.Tracer(scopeName)
+	}
+	return func(ctx context.Context, c outward.Call) (context.Context, func(int, error)) {
+		began := time.Now()
+		if tracer != nil {
+			ctx, _ = tracer.Start(ctx, c.To, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(called(c)...))
+		}
+		return ctx, func(status int, err error) {
+			failed := err != nil || status >= 400
+			if tracer != nil {
+				endCall(trace.SpanFromContext(ctx), status, failed)
+			}
+			if o.calls != nil {
+				outcome := "answered"
+				if failed {
+					outcome = "failed"
+				}
+				o.calls.Record(context.WithoutCancel(ctx), time.Since(began).Seconds(), metric.WithAttributes(attribute.String("to", c.To), attribute.String("outcome", outcome)))
+			}
+		}
+	}
+}
+
+func called(c outward.Call) (about []attribute.KeyValue) {
+	if c.Method != "" {
+		about = append(about, attribute.String("http.method", c.Method))
+	}
+	if c.Host != "" {
+		about = append(about, attribute.String("server.address", c.Host))
+	}
+	return about
+}
+
+func endCall(span trace.Span, status int, failed bool) {
+	if status != 0 {
+		span.SetAttributes(attribute.Int("http.status_code", status))
+	}
+	if failed {
+		span.SetStatus(codes.Error, "") // the words go to the log, without what may be secret in them
+	}
+	span.End()
+}
+
+// watchedSMTP is the mail server, each mail a call.
+type watchedSMTP struct {
+	to    mail.Sender
+	watch outward.Watch
+}
+
+// Send implements mail.Sender.
+func (s watchedSMTP) Send(ctx context.Context, m mail.Message) error {
+	if s.watch == nil {
+		return s.to.Send(ctx, m)
+	}
+	ctx, done := s.watch(ctx, outward.Call{To: "smtp"})
+	err := s.to.Send(ctx, m)
+	done(0, err)
+	return err
+}
