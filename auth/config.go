@@ -102,6 +102,8 @@ type dbConfig struct {
 	HealthCheck time.Duration `env:"AUTH_DB_HEALTH_CHECK_PERIOD" envDefault:"0s" min:"0s" restart:"true"`
 	// Removing what has expired, in the background.
 	Cleanup bool `env:"AUTH_DB_CLEANUP_ENABLED" envDefault:"true"`
+	// Pause between two looks of one replica for what has expired, give or take a half; the first comes within a minute.
+	CleanupEvery time.Duration `env:"AUTH_DB_CLEANUP_INTERVAL" envDefault:"5m" min:"10ms"`
 	// Age at which audit rows are removed; 0: never.
 	AuditRetention time.Duration `env:"AUTH_AUDIT_RETENTION" envDefault:"0s" min:"0s"`
 }

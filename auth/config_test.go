@@ -97,6 +97,7 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_DB_CONN_MAX_IDLE_TIME", "60", func(c *config) { c.DB.ConnIdle = time.Minute })
 	f("AUTH_DB_HEALTH_CHECK_PERIOD", "1s", func(c *config) { c.DB.HealthCheck = time.Second })
 	f("AUTH_DB_CLEANUP_ENABLED", "false", func(c *config) { c.DB.Cleanup = false })
+	f("AUTH_DB_CLEANUP_INTERVAL", "1h", func(c *config) { c.DB.CleanupEvery = time.Hour })
 	f("AUTH_AUDIT_RETENTION", "720h", func(c *config) { c.DB.AuditRetention = 720 * time.Hour })
 	f("AUTH_JWT_SECRET", "another secret that is long enough", func(c *config) { c.JWT.Secret = "another secret that is long enough" })
 	f("AUTH_JWT_EXP", "60", func(c *config) { c.JWT.Life = time.Minute })

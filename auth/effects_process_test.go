@@ -84,11 +84,10 @@ func (d *pooled) left(t *testing.T, database string) int {
 // When connections are closed that rest, and what has expired is removed.
 func TestEffects_database(t *testing.T) {
 	t.Parallel()
-	// Each sweeps for the first time at some moment of its first minute.
 	const expired = `insert into limits (key, tokens, at, full_at) values ('\x01', 0, now() - interval '2 days', now() - interval '1 day')`
 	const kept = `select count(*)::int from limits where key = '\x01'`
 	swept, database := testdb.Postgres(t), testdb.Postgres(t)
-	start(t, environment(swept))
+	start(t, environment(swept, "AUTH_DB_CLEANUP_INTERVAL=50ms"))
 	if err := execute(swept, expired); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +102,7 @@ func TestEffects_database(t *testing.T) {
 		}
 		return &pooled{name: name, instance: start(t, environment(database+separator+"application_name="+name, "GOMAXPROCS=1", "AUTH_DB_MAX_POOL_SIZE="+strconv.Itoa(size),
 			"AUTH_DB_CONN_MAX_IDLE_TIME="+idle, "AUTH_DB_CONN_MAX_LIFETIME="+life, "AUTH_DB_HEALTH_CHECK_PERIOD="+look,
-			"AUTH_DB_CLEANUP_ENABLED=false", "AUTH_API_MAX_REQUEST_DURATION=2m"))}
+			"AUTH_DB_CLEANUP_ENABLED=false", "AUTH_DB_CLEANUP_INTERVAL=50ms", "AUTH_API_MAX_REQUEST_DURATION=2m"))}
 	}
 	long := f("long", "1h", "1h", "50ms")
 	rested := f("rested", "100ms", "1h", "50ms")
@@ -155,12 +154,7 @@ func TestEffects_database(t *testing.T) {
 		t.Errorf("AUTH_DB_HEALTH_CHECK_PERIOD=1h: %d connections of %d are left", n, size)
 	}
 
-	for end := time.Now().Add(3 * time.Minute); rows[int](t, swept, kept)[0] > 0; time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("what has expired is not removed")
-		}
-	}
-	// Four daemons would most likely have been there before that one.
+	eventually(t, "what has expired is removed", func() bool { return rows[int](t, swept, kept)[0] == 0 })
 	if rows[int](t, database, kept)[0] == 0 {
 		t.Error("AUTH_DB_CLEANUP_ENABLED=false: what has expired was removed")
 	}

@@ -95,7 +95,7 @@ var shown = map[string]string{
 	"TestEffects_phoneFactors": `AUTH_MFA_PHONE_MAX_FREQUENCY AUTH_MFA_PHONE_OTP_LENGTH AUTH_MFA_PHONE_TEMPLATE`,
 	"TestBusyPort":             `AUTH_DEV_MAILBOX_PORT`,
 	"TestEffects_process":      `AUTH_API_HOST AUTH_HEAP_FLOOR_BYTES`,
-	"TestEffects_database":     `AUTH_DB_CLEANUP_ENABLED AUTH_DB_CONN_MAX_IDLE_TIME AUTH_DB_CONN_MAX_LIFETIME AUTH_DB_HEALTH_CHECK_PERIOD`,
+	"TestEffects_database":     `AUTH_DB_CLEANUP_ENABLED AUTH_DB_CLEANUP_INTERVAL AUTH_DB_CONN_MAX_IDLE_TIME AUTH_DB_CONN_MAX_LIFETIME AUTH_DB_HEALTH_CHECK_PERIOD`,
 }
 
 // documented are the names of the variables as README.md has them, where one may stand for many.

@@ -11,9 +11,6 @@ import (
 )
 
 const (
-	// sweepEvery is the pause between two sweeps of one replica, give or take a half: of many replicas
-	// one is usually at it.
-	sweepEvery = 5 * time.Minute
 	// sweepBatch is how many rows of a kind one transaction removes.
 	sweepBatch = 500
 	// sweepPause lies between two of them, so that a backlog takes no more than a share of the database.
@@ -26,19 +23,21 @@ const (
 	anonymousKept = 30 * day
 )
 
-// sweep removes what has expired until ctx ends.
+// sweep removes what has expired until ctx ends. Its pauses are of random length, so that of many replicas
+// one is usually at it.
 func (d *daemon) sweep(ctx context.Context) {
-	pause := rand.N(time.Minute)
+	pause := rand.N(min(time.Minute, d.config.Load().DB.CleanupEvery))
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(pause):
 		}
-		if c := d.config.Load(); c.DB.Cleanup {
+		c := d.config.Load()
+		if c.DB.Cleanup {
 			d.sweepOnce(ctx, c)
 		}
-		pause = sweepEvery/2 + rand.N(sweepEvery)
+		pause = c.DB.CleanupEvery/2 + rand.N(c.DB.CleanupEvery)
 	}
 }
 
