@@ -6,11 +6,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,7 +18,6 @@ import (
 type tuned struct {
 	*instance
 	database string
-	hups     int
 	users    int
 }
 
@@ -31,24 +27,6 @@ func startTuned(t *testing.T, more ...string) *tuned {
 	d := &tuned{database: database, instance: launch(t, t.TempDir(), environment(database, append([]string{"AUTH_JWT_ALGORITHM="}, more...)...))}
 	d.awaitReady(t)
 	return d
-}
-
-// with puts these settings in force, and no others.
-func (d *tuned) with(t *testing.T, lines ...string) {
-	t.Helper()
-	writeSettings(t, d, lines)
-	d.hups++
-	if err := d.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the settings are read", func() bool { return strings.Count(d.log.text(), "SIGHUP: read the settings again") == d.hups })
-}
-
-func writeSettings(t *testing.T, d *tuned, lines []string) {
-	t.Helper()
-	if err := os.WriteFile(filepath.Join(d.dir, ".env"), []byte(strings.Join(lines, "\n")), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // newcomer is an address that nobody had.

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -33,27 +32,6 @@ func startIDP(t *testing.T) *fakeidp.Server {
 func (d *tuned) someone() fakeidp.User {
 	email := d.newcomer()
 	return fakeidp.User{ID: strconv.Itoa(1000000 + d.users), Login: "login", Name: "Some One", GivenName: "Some", FamilyName: "One", Email: email, Verified: true}
-}
-
-// mistaken wants these settings to be refused, in words that hold all of parts.
-func (d *tuned) mistaken(t *testing.T, lines []string, parts ...string) {
-	t.Helper()
-	before := len(d.log.text())
-	writeSettings(t, d, lines)
-	if err := d.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
-	const kept = "SIGHUP: keeping the settings in force"
-	eventually(t, "the settings are refused", func() bool {
-		_, refusal, found := strings.Cut(d.log.text()[before:], kept)
-		return found && strings.Contains(refusal, "\n")
-	})
-	_, refusal, _ := strings.Cut(d.log.text()[before:], kept)
-	for _, part := range parts {
-		if !strings.Contains(refusal, part) {
-			t.Errorf("%s is not in %s", part, refusal)
-		}
-	}
 }
 
 // browse is one step of a browser: it follows no redirect. A form, if there is one, is posted.

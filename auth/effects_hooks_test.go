@@ -9,12 +9,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -382,25 +379,10 @@ func TestHooks_signIn(t *testing.T) {
 		`create function claims(event jsonb) returns jsonb language sql as $$
 			select jsonb_build_object('claims', (event->'claims') || jsonb_build_object('tenant', 'blue', 'method', event->>'authentication_method')) $$`,
 		`create function broken(event jsonb) returns jsonb language sql as $$ select jsonb_build_object('claims', (event->'claims') - 'role') $$`)
-	write := func(lines ...string) {
-		if err := os.WriteFile(filepath.Join(dir, ".env"), []byte(strings.Join(lines, "\n")), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
 	const claims = "AUTH_HOOK_CUSTOM_ACCESS_TOKEN_"
-	write(claims+"ENABLED=true", claims+"URI=pg-functions://postgres/public/claims")
+	writeSettings(t, dir, claims+"ENABLED=true", claims+"URI=pg-functions://postgres/public/claims")
 	d := launch(t, dir, environment(url, "AUTH_MAILER_AUTOCONFIRM=true"))
 	d.awaitReady(t)
-	hups := 0
-	hup := func(lines ...string) {
-		t.Helper()
-		write(lines...)
-		hups++
-		if err := d.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "the settings are read", func() bool { return strings.Count(d.log.text(), "SIGHUP: read the settings again") == hups })
-	}
 	payload := func(a answer) map[string]any {
 		t.Helper()
 		var m map[string]any
@@ -426,7 +408,7 @@ func TestHooks_signIn(t *testing.T) {
 	d.want(t, 200, "GET", "/user", a.str("access_token"), "")
 
 	// A hook that breaks the claims: no new session, and a refresh that may come again with its token.
-	hup(claims+"ENABLED=true", claims+"URI=pg-functions://postgres/public/broken")
+	d.with(t, claims+"ENABLED=true", claims+"URI=pg-functions://postgres/public/broken")
 	sessions := func() int { return count(t, url, `select count(*) from sessions where ended_at is null`) }
 	had := sessions()
 	if b := d.want(t, 500, "POST", "/token?grant_type=password", "", form); b.str("msg") != "output claims do not conform to the expected schema" {
@@ -437,14 +419,14 @@ func TestHooks_signIn(t *testing.T) {
 	if sessions() != had || count(t, url, `select count(*) from users`) != 1 {
 		t.Errorf("%d sessions, had %d", sessions(), had)
 	}
-	hup()
+	d.with(t)
 	a = d.want(t, 200, "POST", "/token?grant_type=refresh_token", "", `{"refresh_token":"`+a.str("refresh_token")+`"}`)
 	if m := payload(a); m["tenant"] != nil {
 		t.Errorf("%v", m)
 	}
 
 	// The password hook sees the tries for users, and decides.
-	hup(h.environ(hook.PasswordAttempt)...)
+	d.with(t, h.environ(hook.PasswordAttempt)...)
 	d.want(t, 200, "POST", "/token?grant_type=password", "", form)
 	wrong := strings.Replace(form, "enough", "wrong", 1)
 	d.want(t, 400, "POST", "/token?grant_type=password", "", wrong)
@@ -469,7 +451,7 @@ func TestHooks_signIn(t *testing.T) {
 	a = d.want(t, 200, "POST", "/token?grant_type=password", "", form)
 
 	// The hook of factors.
-	hup(h.environ(hook.FactorAttempt)...)
+	d.with(t, h.environ(hook.FactorAttempt)...)
 	enrolled := d.want(t, 200, "POST", "/factors", a.str("access_token"), `{"factor_type":"totp","friendly_name":"phone"}`)
 	factor := "/factors/" + enrolled.str("id")
 	challenge := d.want(t, 200, "POST", factor+"/challenge", a.str("access_token"), "").str("id")

@@ -137,11 +137,10 @@ func TestEffects_smtp(t *testing.T) {
 	smtp := smtptest.Start(t, smtptest.Options{StartTLS: true, Mechanisms: []string{"SCRAM-SHA-256"}, User: "post", Pass: "stamps"})
 	dir, database := t.TempDir(), testdb.Postgres(t)
 	roots := filepath.Join(dir, "roots.pem")
-	for path, text := range map[string]string{roots: smtp.PEM(), filepath.Join(dir, ".env"): "AUTH_SMTP_ADMIN_EMAIL=auth@example.org\nAUTH_SMTP_TLS=none"} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.WriteFile(roots, []byte(smtp.PEM()), 0o600); err != nil {
+		t.Fatal(err)
 	}
+	writeSettings(t, dir, "AUTH_SMTP_ADMIN_EMAIL=auth@example.org", "AUTH_SMTP_TLS=none")
 	d := &tuned{database: database, instance: launch(t, dir, environment(database, "SSL_CERT_FILE="+roots, "AUTH_DEV_MAILBOX=false",
 		"AUTH_SMTP_HOST="+smtp.Host(), "AUTH_SMTP_PORT="+strconv.Itoa(smtp.Port())))}
 	d.awaitReady(t)

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/uuid"
@@ -129,13 +126,7 @@ func TestSMSGateway(t *testing.T) {
 	t.Parallel()
 	gateway, captchas := smstest.Start(t), captchatest.Start(t)
 	dir := t.TempDir()
-	write := func(lines ...string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, ".env"), []byte(strings.Join(lines, "\n")), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("AUTH_SMS_PROVIDER=twilio")
+	writeSettings(t, dir, "AUTH_SMS_PROVIDER=twilio")
 	env := environment(testdb.Postgres(t), "AUTH_DEV_MAILBOX=false", "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_EXTERNAL_PHONE_ENABLED=true",
 		"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_RATE_LIMIT_SMS_PER_NUMBER=0", "AUTH_SMS_TEMPLATE=Use {{ .Code }} now", "AUTH_SMS_TEST_OTP=4915100000007:424242")
 	d := launch(t, dir, env)
@@ -148,16 +139,6 @@ func TestSMSGateway(t *testing.T) {
 	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915100000007"}`)
 	d.want(t, 200, "POST", "/verify", "", `{"type":"sms","phone":"+4915100000007","token":"424242"}`)
 
-	hups := 0
-	hup := func(lines ...string) {
-		t.Helper()
-		write(lines...)
-		hups++
-		if err := d.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "the settings are read", func() bool { return strings.Count(d.log.text(), "SIGHUP: read the settings again") == hups })
-	}
 	signIn := func(by, channel, more string) {
 		t.Helper()
 		n := len(gateway.Taken())
@@ -177,16 +158,16 @@ func TestSMSGateway(t *testing.T) {
 			}
 		}
 	}
-	hup(append(gateway.Environ(), "AUTH_SMS_PROVIDER=twilio")...)
+	d.with(t, append(gateway.Environ(), "AUTH_SMS_PROVIDER=twilio")...)
 	signIn("twilio", "sms", "")
 	signIn("twilio", "whatsapp", "")
-	hup(append(gateway.Environ(), "AUTH_SMS_PROVIDER=messagebird")...)
+	d.with(t, append(gateway.Environ(), "AUTH_SMS_PROVIDER=messagebird")...)
 	signIn("messagebird", "sms", "")
 	if a := d.want(t, 400, "POST", "/otp", "", `{"phone":"+`+number+`","channel":"whatsapp"}`); a.str("error_code") != "validation_failed" {
 		t.Error(a.text)
 	}
 
-	hup(append(gateway.Environ(), "AUTH_SMS_PROVIDER=vonage", "AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET="+captchatest.Secret, "AUTH_SECURITY_CAPTCHA_URL="+captchas.URL())...)
+	d.with(t, append(gateway.Environ(), "AUTH_SMS_PROVIDER=vonage", "AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET="+captchatest.Secret, "AUTH_SECURITY_CAPTCHA_URL="+captchas.URL())...)
 	if a := d.want(t, 400, "POST", "/otp", "", `{"phone":"+`+number+`"}`); a.str("error_code") != "captcha_failed" {
 		t.Error(a.text)
 	}
@@ -244,26 +225,12 @@ func TestSMSGateway(t *testing.T) {
 func TestSMS_effects(t *testing.T) {
 	t.Parallel()
 	gateway, database, dir := smstest.Start(t), testdb.Postgres(t), t.TempDir()
-	write := func(lines ...string) {
-		t.Helper()
-		all := slices.Concat(gateway.Environ(), []string{"AUTH_SMS_PROVIDER=textlocal"}, lines)
-		if err := os.WriteFile(filepath.Join(dir, ".env"), []byte(strings.Join(all, "\n")), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	settings := func(lines ...string) []string {
+		return slices.Concat(gateway.Environ(), []string{"AUTH_SMS_PROVIDER=textlocal"}, lines)
 	}
-	write()
+	writeSettings(t, dir, settings()...)
 	d := launch(t, dir, environment(database, "AUTH_DEV_MAILBOX=false", "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_EXTERNAL_PHONE_ENABLED=true"))
 	d.awaitReady(t)
-	hups := 0
-	hup := func(lines ...string) {
-		t.Helper()
-		write(lines...)
-		hups++
-		if err := d.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "the settings are read", func() bool { return strings.Count(d.log.text(), "SIGHUP: read the settings again") == hups })
-	}
 	otp := func(status int, number string) answer {
 		t.Helper()
 		return d.want(t, status, "POST", "/otp", "", `{"phone":"+`+number+`"}`)
@@ -286,7 +253,7 @@ func TestSMS_effects(t *testing.T) {
 	if a := otp(429, "4915100000001"); !strings.HasPrefix(a.str("msg"), "For security purposes, you can only request this after ") {
 		t.Error(a.text)
 	}
-	hup("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_OTP_LENGTH=9", "AUTH_SMS_TEMPLATE={{.Code}}!", "AUTH_SMS_OTP_EXP=77")
+	d.with(t, settings("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_OTP_LENGTH=9", "AUTH_SMS_TEMPLATE={{.Code}}!", "AUTH_SMS_OTP_EXP=77")...)
 	if text := sms("4915100000001"); len(text) != len("123456789!") {
 		t.Errorf("AUTH_SMS_OTP_LENGTH=9 and a template: %q", text)
 	}
@@ -294,11 +261,11 @@ func TestSMS_effects(t *testing.T) {
 		t.Errorf("AUTH_SMS_OTP_EXP=77: %v", life)
 	}
 
-	hup("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_TEST_OTP=+4915100000002:424242")
+	d.with(t, settings("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_TEST_OTP=+4915100000002:424242")...)
 	n := len(gateway.Taken())
 	otp(200, "4915100000002")
 	d.want(t, 200, "POST", "/verify", "", `{"type":"sms","phone":"+4915100000002","token":"424242"}`)
-	hup("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_TEST_OTP=+4915100000002:424242", "AUTH_SMS_TEST_OTP_VALID_UNTIL=2020-01-01T00:00:00Z")
+	d.with(t, settings("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_TEST_OTP=+4915100000002:424242", "AUTH_SMS_TEST_OTP_VALID_UNTIL=2020-01-01T00:00:00Z")...)
 	sms("4915100000002")
 	d.want(t, 403, "POST", "/verify", "", `{"type":"sms","phone":"+4915100000002","token":"424242"}`)
 	if taken := gateway.Taken(); len(taken) != n+1 {
@@ -311,7 +278,7 @@ func TestSMS_effects(t *testing.T) {
 		{"AUTH_RATE_LIMIT_SMS_PER_PREFIX=1", "4915200000001", "4915200000002"},
 		{"AUTH_RATE_LIMIT_SMS_SENT=0", "", "4915300000001"},
 	} {
-		hup("AUTH_SMS_MAX_FREQUENCY=0", limit.setting)
+		d.with(t, settings("AUTH_SMS_MAX_FREQUENCY=0", limit.setting)...)
 		if limit.first != "" {
 			sms(limit.first)
 		}
@@ -321,7 +288,7 @@ func TestSMS_effects(t *testing.T) {
 	}
 
 	const signUp = `{"phone":"+4915400000001","password":"correct horse"}`
-	hup("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_AUTOCONFIRM=true")
+	d.with(t, settings("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_AUTOCONFIRM=true")...)
 	if a := d.want(t, 200, "POST", "/signup", "", signUp); a.str("access_token") == "" {
 		t.Error(a.text)
 	}

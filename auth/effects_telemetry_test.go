@@ -165,9 +165,7 @@ func TestMetrics_push(t *testing.T) {
 	if err := os.WriteFile(headers, []byte("x-token=secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, ".env"), []byte("OTEL_EXPORTER_OTLP_ENDPOINT="+c.GRPC+"\nOTEL_METRIC_EXPORT_INTERVAL=50\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeSettings(t, dir, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.GRPC, "OTEL_METRIC_EXPORT_INTERVAL=50")
 	d := launch(t, dir, environment(testdb.Postgres(t), "AUTH_METRICS_ENABLED=true", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
 		"OTEL_EXPORTER_OTLP_HEADERS_FILE="+headers, "DEBUG=true"))
 	d.awaitReady(t)

@@ -209,52 +209,6 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
-// SIGHUP reads .env again: what can change does, what cannot is named, a mistake changes nothing.
-func TestReload(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, ".env"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("")
-	d := launch(t, dir, environment(testdb.Postgres(t), "AUTH_MAILER_AUTOCONFIRM=true"))
-	d.awaitReady(t)
-	if a := d.want(t, 200, "GET", "/settings", "", ""); a.body["disable_signup"] != false {
-		t.Error(a.text)
-	}
-	hup := func(text, logged string) {
-		t.Helper()
-		write(text)
-		if err := d.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
-		d.log.await(t, logged, nil)
-	}
-	hup("AUTH_DISABLE_SIGNUP=perhaps\nAUTH_JWT_AUD=other", "SIGHUP: keeping the settings in force")
-	if a := d.want(t, 200, "GET", "/settings", "", ""); a.body["disable_signup"] != false {
-		t.Error(a.text)
-	}
-	const half = "/authorize?provider=github&code_challenge=x"
-	if a := d.want(t, 400, "GET", half, "", ""); a.str("msg") != "Unsupported provider: provider is not enabled" {
-		t.Error(a.text)
-	}
-	hup("AUTH_EXTERNAL_GITHUB_ENABLED=true\nAUTH_EXTERNAL_GITHUB_CLIENT_ID=x\nAUTH_EXTERNAL_GITHUB_SECRET=y\nAUTH_EXTERNAL_GITHUB_REDIRECT_URI=http://localhost:9999/callback\n"+
-		"AUTH_DISABLE_SIGNUP=true\nAUTH_DB_MAX_POOL_SIZE=3\nLOG_LEVEL=debug\nAUTH_JWT_EXP=77", "SIGHUP: read the settings again")
-	d.log.await(t, `"name":"AUTH_DB_MAX_POOL_SIZE"`, nil)
-	if a := d.want(t, 200, "GET", "/settings", "", ""); a.body["disable_signup"] != true {
-		t.Error(a.text)
-	}
-	if a := d.want(t, 400, "GET", half, "", ""); a.str("msg") != "PKCE flow requires code_challenge_method and code_challenge" {
-		t.Error(a.text)
-	}
-	if a := d.want(t, 422, "POST", "/signup", "", `{"email":"ann@example.org","password":"correct horse"}`); a.str("error_code") != "signup_disabled" {
-		t.Error(a.text)
-	}
-}
-
 // SIGTERM under load: readiness flips first, every request is answered, the process ends in order.
 func TestStopUnderLoad(t *testing.T) {
 	t.Parallel()
