@@ -272,7 +272,13 @@ func scrapeOfEverything(t *testing.T) map[string]map[string]*dto.Metric {
 	tls := newLock(t).env()
 	maps.Copy(tls, pulled())
 	add(start(t, rules, tls))
-	add(start(t, "", pulled("CONFIG_TYPE", "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL", "127.0.0.1:1", "FORCE_START_WITHOUT_INITIAL_CONFIG", "true")))
+	shown := newLock(t)
+	cert, key := shown.path("tls.crt"), shown.path("tls.key")
+	add(start(t, "", pulled("CONFIG_TYPE", "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL", "127.0.0.1:1", "FORCE_START_WITHOUT_INITIAL_CONFIG", "true",
+		"CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", cert, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", key)))
+	secured := onMemcache("MCACHE_HOST_PORT", "127.0.0.1:1", "MCACHE_TLS", "true", "MCACHE_TLS_CLIENT_CERT", cert, "MCACHE_TLS_CLIENT_KEY", key)
+	maps.Copy(secured, pulled())
+	add(start(t, rules, secured))
 	return all
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -127,6 +128,37 @@ var (
 	_ = effect("KVSTORE_TLS_CLIENT_CERT", func(t *testing.T) { redisTLS(t).clientCert(t) })
 	_ = effect("KVSTORE_TLS_CLIENT_KEY", func(t *testing.T) { redisTLS(t).clientKey(t) })
 )
+
+// TestCertificates_stats: the statistics say when what the store and the control plane are shown ends, and
+// that newer files are no good. Neither needs to be there for that.
+func TestCertificates_stats(t *testing.T) {
+	t.Parallel()
+	for prefix, env := range map[string]map[string]string{
+		"ratelimit.store.tls": onMemcache("MCACHE_HOST_PORT", "127.0.0.1:1", "MCACHE_TLS", "true", "MCACHE_TLS_CLIENT_CERT", "CERT", "MCACHE_TLS_CLIENT_KEY", "KEY"),
+		"ratelimit.xds.tls": follow("127.0.0.1:1", "FORCE_START_WITHOUT_INITIAL_CONFIG", "true",
+			"CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "KEY"),
+	} {
+		l := newLock(t)
+		for name, value := range env {
+			switch value {
+			case "CERT":
+				env[name] = l.path("tls.crt")
+			case "KEY":
+				env[name] = l.path("tls.key")
+			}
+		}
+		p := start(t, "", env)
+		ends := fmt.Sprintf("%s.certificate_ends_at: %d\n", prefix, l.last.TLS(t).Leaf.NotAfter.Unix())
+		if _, body := get(t, p.debug+"/stats"); !strings.Contains(body, ends+prefix+".files_rejected: 0\n") {
+			t.Errorf("no %q in\n%s", ends, body)
+		}
+		certtest.WriteFile(t, l.path("tls.key"), l.ca.Issue("other").Key)
+		eventually(t, prefix+": the wrong key shows", func() bool {
+			_, body := get(t, p.debug+"/stats")
+			return strings.Contains(body, ends+prefix+".files_rejected: 1\n")
+		})
+	}
+}
 
 // The store for limits per second may speak TLS alone; both have one set of files.
 var _ = effect("KVSTORE_PERSECOND_TLS", func(t *testing.T) {

@@ -69,6 +69,7 @@ func (d *daemon) controlPlane(good func()) (follow func(context.Context), again 
 		if o.Certs, err = certs.Open(d.config.XDS.files(), d.log); err != nil {
 			return nil, nil, fmt.Errorf("CONFIG_GRPC_XDS_SERVER_USE_TLS: %w", err)
 		}
+		d.certStats("ratelimit.xds.tls", o.Certs, d.config.XDS.Cert != "")
 	}
 	client := xds.NewClient(o)
 	d.plane.Store(client)

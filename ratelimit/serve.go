@@ -18,14 +18,12 @@ import (
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/decide"
-	"gatehouse/ratelimit/internal/grpctls"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/pull"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/source/xds"
 	"gatehouse/ratelimit/internal/stats"
-	"gatehouse/shared/certs"
 	"gatehouse/shared/self"
 	"gatehouse/shared/telemetry"
 )
@@ -187,34 +185,6 @@ func (d *daemon) makePage() {
 	if c.Pull && !c.Disable {
 		d.page = pull.New(pull.Options{Stats: d.stats, Mapping: c.mapping, Milliseconds: c.Milliseconds, Log: d.log})
 	}
-}
-
-// openCerts reads the files of the gRPC listener's TLS and follows them until closed is called.
-func (d *daemon) openCerts() (closed func(), err error) {
-	c := d.config.TLS
-	if !c.On {
-		return func() {}, nil
-	}
-	store, err := certs.Open(c.files(), d.log)
-	if err != nil {
-		return nil, fmt.Errorf("GRPC_SERVER_USE_TLS: %w", err)
-	}
-	d.tls = store.Server(c.ClientSAN, grpctls.Protocol)
-	d.stats.GaugeFunc("ratelimit_server.tls.certificate_ends_at", func() int64 { return store.State().NotAfter.Unix() })
-	d.stats.GaugeFunc("ratelimit_server.tls.files_rejected", func() int64 {
-		if store.State().Error != "" {
-			return 1
-		}
-		return 0
-	})
-	d.stats.CounterFunc("certs.load_attempts", func() uint64 { return store.State().Reads })
-	d.stats.CounterFunc("certs.load_failures", func() uint64 { return store.State().Refused })
-	files := int64(2)
-	if c.ClientCA != "" {
-		files = 3
-	}
-	d.stats.GaugeFunc("certs.num_values", func() int64 { return files })
-	return store.Close, nil
 }
 
 func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {

@@ -10,7 +10,6 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/stats"
-	"gatehouse/shared/certs"
 )
 
 // srvResolver looks MCACHE_SRV up; tests have their own.
@@ -150,16 +149,6 @@ func (d *daemon) poolStats(pool string, kv counter.KV) {
 		}
 		return 0
 	})
-}
-
-// openClientCerts reads what a store's servers are believed by and shown, and follows the files until
-// closed is called.
-func (d *daemon) openClientCerts(t outwardTLS) (config func(host string) *tls.Config, closed func(), err error) {
-	store, err := certs.Open(t.files(), d.log)
-	if err != nil {
-		return nil, nil, err
-	}
-	return func(host string) *tls.Config { return store.Client(host, t.SkipName) }, store.Close, nil
 }
 
 // storeWithCerts is a store that closes its certificate files after itself.
