@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/mail/smtptest"
+	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -18,7 +19,7 @@ import (
 // A daemon killed at any moment of its first starts leaves a database with which the next one goes on.
 func TestKilledWhileStarting(t *testing.T) {
 	t.Parallel()
-	chance := chaosRand(t)
+	chance := chaos.Rand(t)
 	url := testdb.Postgres(t)
 	for range 20 {
 		d := launch(t, t.TempDir(), environment(url))
@@ -69,7 +70,7 @@ func TestReplicasCrowdedDatabase(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	var done atomic.Int64
-	end := time.Now().Add(chaosTime(t, 4*time.Second))
+	end := time.Now().Add(chaos.Time(t, 4*time.Second))
 	for i, s := range sessions {
 		wg.Go(func() {
 			access, token := s.str("access_token"), s.str("refresh_token")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/mail/smtptest"
+	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -336,7 +337,7 @@ func (s *storm) strike(chance *rand.Rand) (what []string) {
 // half done.
 func TestStorm(t *testing.T) {
 	t.Parallel()
-	chance := chaosRand(t)
+	chance := chaos.Rand(t)
 	pg, smtp := testdb.PrivatePostgres(t, localserver.PostgresOptions{}), smtptest.Start(t, smtptest.Options{})
 	s := &storm{t: t, pg: pg, url: pg.PostgresURL("postgres"), client: newCaller(t, 10*time.Second), letters: newLetters(smtp), count: map[string]int{}}
 	s.env = append(environment(s.url, onSMTP(smtp)...), "AUTH_RATE_LIMIT_EMAIL_SENT=1000000", "AUTH_API_MAX_REQUEST_DURATION=2s",
@@ -352,7 +353,7 @@ func TestStorm(t *testing.T) {
 	defer wg.Wait()
 	defer over()
 	var worked, mending time.Duration
-	strikes, end := map[string]int{}, time.Now().Add(chaosTime(t, 0))
+	strikes, end := map[string]int{}, time.Now().Add(chaos.Time(t, 0))
 	for strikes["daemon killed"] < 20 || strikes["database killed"] < 20 || time.Now().Before(end) {
 		// The blow falls while work is under way: at a random one of the next answers.
 		until := s.done.Load() + int64(1+chance.IntN(30))

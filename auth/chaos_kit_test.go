@@ -5,11 +5,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
-	"math/rand/v2"
 	"mime"
 	"mime/multipart"
 	"net/http"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -21,33 +19,6 @@ import (
 
 	"gatehouse/auth/internal/mail/smtptest"
 )
-
-// chaosTime is how long a chaos test goes on breaking things: CHAOS=10m for a long night.
-func chaosTime(t testing.TB, short time.Duration) time.Duration {
-	text := os.Getenv("CHAOS")
-	if text == "" {
-		return short
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("CHAOS=%s: %v", text, err)
-	}
-	return d
-}
-
-// chaosRand is chance whose seed is printed; CHAOS_SEED=n takes that of a run before. Goroutines and
-// processes still race as they like, so the same seed gives the same blows, not the same run.
-func chaosRand(t testing.TB) *rand.Rand {
-	seed := rand.Uint64()
-	if text := os.Getenv("CHAOS_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("CHAOS_SEED=%s: %v", text, err)
-		}
-	}
-	t.Logf("CHAOS_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 1))
-}
 
 // eventually waits until f holds, within a minute.
 func eventually(t testing.TB, what string, f func() bool) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,22 +17,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
-
-// chaosTime is how long a chaos test goes on breaking things: CHAOS=10m for a long night.
-func chaosTime(t testing.TB, short time.Duration) time.Duration {
-	text := os.Getenv("CHAOS")
-	if text == "" {
-		return short
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("CHAOS=%s: %v", text, err)
-	}
-	return d
-}
 
 // A hundred callers at once against a limit of 1,000 are let through exactly 1,000 times, by one
 // daemon and by three on one Redis.
@@ -237,7 +224,7 @@ func TestKilledDaemonLeavesNoImmortalKey(t *testing.T) {
 	redis := testdb.Redis(t)
 	e := onRedis(redis.URL())
 	e["STORE_STALL"] = "10s"
-	kills, end := 0, time.Now().Add(chaosTime(t, 0))
+	kills, end := 0, time.Now().Add(chaos.Time(t, 0))
 	for kills < 30 || time.Now().Before(end) {
 		p := start(t, `[{key: k, @1000000/m}]`, e)
 		c := p.dial(t)

@@ -222,6 +222,7 @@ func TestREADME_metrics(t *testing.T) {
 	server.NewGRPC(server.GRPCOptions{Service: d.service, Health: d.health, Stats: d.stats, Log: log})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+	d.config.XDS.TLS, d.config.XDS.Cert, d.config.XDS.Key = true, cert, key
 	for _, kind := range []string{"FILE", typeXDS} {
 		d.config.Rules.Type = kind
 		stop, _, err := d.watchRules(ctx)
@@ -232,6 +233,7 @@ func TestREADME_metrics(t *testing.T) {
 	}
 	there := map[string]bool{}
 	d.config.MCache.HostPort = []string{"localhost:1"} // memcached is not connected to at start
+	d.config.MCache.TLS, d.config.MCache.Files.Cert, d.config.MCache.Files.Key = true, cert, key
 	nodes, err := d.openMemcache(t.Context())
 	if err != nil {
 		t.Fatal(err)

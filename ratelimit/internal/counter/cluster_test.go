@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -278,7 +279,7 @@ func TestCluster_failover(t *testing.T) {
 		}
 	}
 	master, replica := cluster.Nodes[2], cluster.Nodes[5]
-	for rounds, end := 0, time.Now().Add(chaosTime(t, 0)); rounds < 1 || time.Now().Before(end); rounds++ {
+	for rounds, end := 0, time.Now().Add(chaos.Time(t, 0)); rounds < 1 || time.Now().Before(end); rounds++ {
 		f("killed", master, replica, func() error { master.Kill(); return nil }, func() error { return master.Restart(t.Context()) })
 		f("frozen", replica, master, replica.Stop, replica.Cont)
 	}

@@ -15,24 +15,10 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
-
-// chaosTime is how long a chaos test goes on: a few seconds, or what CHAOS says, such as 10m.
-func chaosTime(t *testing.T, normal time.Duration) time.Duration {
-	if s := os.Getenv("CHAOS"); s != "" {
-		d, err := time.ParseDuration(s)
-		if err != nil {
-			t.Fatal("CHAOS: ", err)
-		}
-		return d
-	}
-	if testing.Short() {
-		return normal / 4
-	}
-	return normal
-}
 
 // A process killed at any moment leaves no counter without an expiry. The test runs itself as that process.
 func TestKVStore_killedWriter(t *testing.T) {
@@ -45,7 +31,7 @@ func TestKVStore_killedWriter(t *testing.T) {
 	kills, keys := 0, 0
 	// Fewer than a hundred keys for each kill would be too quiet to prove anything: a busy machine takes longer.
 	begun := time.Now()
-	for end := begun.Add(chaosTime(t, 0)); kills < 30 || keys < 100*30 || time.Now().Before(end); kills++ {
+	for end := begun.Add(chaos.Time(t, 0)); kills < 30 || keys < 100*30 || time.Now().Before(end); kills++ {
 		if time.Since(begun) > 2*time.Minute && keys < 100*30 {
 			t.Fatalf("only %d keys after %d kills", keys, kills)
 		}
@@ -204,7 +190,7 @@ func TestKVStore_chaos(t *testing.T) {
 	l := startLoad(s, 64, deadline, 0)
 	l.awaitOK(t, time.Now())
 	rounds := 0
-	for end := time.Now().Add(chaosTime(t, 4*time.Second)); rounds < 4 || time.Now().Before(end); rounds++ {
+	for end := time.Now().Add(chaos.Time(t, 4*time.Second)); rounds < 4 || time.Now().Before(end); rounds++ {
 		var back time.Time
 		if rounds%2 == 0 {
 			server.Kill()

@@ -17,6 +17,7 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/google/go-cmp/cmp"
 
+	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -669,7 +670,7 @@ func TestMemcache_chaos(t *testing.T) {
 			}
 		})
 	}
-	for end := time.Now().Add(chaosTime(t, 2*time.Second)); time.Now().Before(end); {
+	for end := time.Now().Add(chaos.Time(t, 2*time.Second)); time.Now().Before(end); {
 		server := servers[rand.IntN(len(servers))]
 		if rand.IntN(2) == 0 {
 			server.Kill()

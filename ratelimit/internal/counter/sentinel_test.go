@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -30,7 +31,7 @@ func TestSentinel_failover(t *testing.T) {
 	l.awaitOK(t, time.Now())
 	rounds := 0
 	var killed *localserver.Server
-	for end := time.Now().Add(chaosTime(t, 0)); rounds < 2 || time.Now().Before(end); rounds++ {
+	for end := time.Now().Add(chaos.Time(t, 0)); rounds < 2 || time.Now().Before(end); rounds++ {
 		old, err := set.Master(t.Context())
 		if err != nil {
 			t.Fatal(err)
