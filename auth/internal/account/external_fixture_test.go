@@ -1,0 +1,94 @@
+package account_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/store"
+)
+
+// person is whom a provider vouches for. Of addresses: * is primary and verified, ! primary and not
+// verified, + verified, - neither.
+func person(via, subject string, addresses ...string) account.Arrival {
+	p := provider.Profile{Provider: via, Subject: subject, Token: "token of " + subject,
+		Data: map[string]any{"iss": "https://" + via + ".example", "sub": subject, "provider_id": subject, "name": "Mia " + via}}
+	for _, a := range addresses {
+		p.Emails = append(p.Emails, provider.Email{Address: a[1:], Verified: a[0] == '*' || a[0] == '+', Primary: a[0] == '*' || a[0] == '!'})
+	}
+	return account.Arrival{Profile: p}
+}
+
+func (h *house) arrive(p account.Arrival) (account.Grant, error) {
+	h.t.Helper()
+	out, err := h.Arrive(h.t.Context(), browser, p)
+	if out.Grant == nil {
+		return account.Grant{}, err
+	}
+	return *out.Grant, err
+}
+
+// enters is an arrival that must succeed.
+func (h *house) enters(p account.Arrival) account.Grant {
+	h.t.Helper()
+	g, err := h.arrive(p)
+	if err != nil {
+		h.t.Fatalf("%s by %s: %v", p.Subject, p.Provider, err)
+	}
+	return g
+}
+
+// brief is a user as a failure shows him.
+func brief(u store.User) string {
+	return fmt.Sprintf("%s %q %s confirmed %v phone %q password %t %v anonymous %t\n%s\n%s", u.ID, u.Email, u.Role, u.EmailConfirmedAt, u.Phone,
+		u.PasswordHash != "", providers(u), u.IsAnonymous, u.AppMetadata, u.UserMetadata)
+}
+
+func providers(u store.User) (list []string) {
+	for _, i := range u.Identities {
+		list = append(list, i.Provider)
+	}
+	return list
+}
+
+func metadata(t *testing.T, text json.RawMessage) (m map[string]any) {
+	t.Helper()
+	if err := json.Unmarshal(text, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func countUsers(h *house) int {
+	h.t.Helper()
+	_, n, err := h.AdminUsers(h.t.Context(), store.UsersFilter{Aud: "authenticated", Limit: 1, Count: true})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return n
+}
+
+func ended(t *testing.T, h *house, g account.Grant) {
+	t.Helper()
+	_, err := h.Authenticate(t.Context(), g.AccessToken, "", account.Full)
+	refused(t, err, "session_not_found: Session from session_id claim in JWT does not exist")
+}
+
+// dump is a table as text.
+func dump(t *testing.T, url, table string) string {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	var text string
+	if err := c.QueryRow(t.Context(), `select coalesce(string_agg(x::text, ' '), '') from `+table+` x`).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	return text
+}

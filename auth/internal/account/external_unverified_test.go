@@ -1,0 +1,281 @@
+package account_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+)
+
+const confirmationSent = "provider_email_needs_verification: Unverified email with github. A confirmation email has been sent to your github email"
+
+// An address that the provider doesn't vouch for makes an account that has to be confirmed by mail.
+func TestExternal_unverified(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) { s.Email.ConfirmationInterval = time.Minute })
+	p := person("github", "17", "!mia@example.org")
+	_, err := h.arrive(p)
+	refused(t, err, confirmationSent)
+	l := h.newest("confirmation", "mia@example.org")
+	if strings.HasPrefix(l.Hash, "pkce_") || !strings.Contains(l.Link, "redirect_to=https://app.example.org/home") {
+		t.Errorf("%+v", l)
+	}
+	if h.trail() != "user_confirmation_requested" {
+		t.Error(h.trail())
+	}
+	_, err = h.arrive(p)
+	refused(t, err, "over_email_send_rate_limit: For security purposes, you can only request this after 60 seconds.")
+	h.pass(time.Minute)
+	_, err = h.arrive(p)
+	refused(t, err, confirmationSent)
+	g := h.redeem("signup", l.Hash)
+	u := h.user(g.User.ID)
+	if fmt.Sprint(providers(u)) != "[github]" || u.EmailConfirmedAt.IsZero() || metadata(t, u.UserMetadata)["sub"] != "17" || metadata(t, u.UserMetadata)["email_verified"] != true {
+		t.Error(brief(u))
+	}
+	if h.enters(p).User.ID != u.ID {
+		t.Error("another user")
+	}
+	// Nothing is made when no mail can be sent, or none may.
+	h.set(func(s *account.Settings) { s.Email.Configured = false })
+	_, err = h.arrive(person("github", "18", "!tom@example.org"))
+	refused(t, err, "unexpected_failure: Error sending confirmation email")
+	h.set(func(s *account.Settings) {
+		s.Email.Configured = true
+		s.Email.Sent = account.Rate{N: 0, Per: time.Hour}
+	})
+	_, err = h.arrive(person("github", "18", "!tom@example.org"))
+	refused(t, err, "over_email_send_rate_limit: email rate limit exceeded")
+	h.set(func(s *account.Settings) { s.Email.Sent = account.Rate{N: 100, Per: time.Hour} })
+	h.enters(person("google", "tom", "*tom@example.org"))
+	if all := countUsers(h); all != 2 {
+		t.Errorf("%d users", all)
+	}
+}
+
+func TestExternal_allowUnverified(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) { s.External.AllowUnverified = true })
+	g := h.enters(person("github", "17", "!mia@example.org"))
+	if u := h.user(g.User.ID); !u.EmailConfirmedAt.IsZero() || u.Email != "mia@example.org" || u.LastSignInAt.IsZero() {
+		t.Error(brief(u))
+	}
+	h.newest("confirmation", "mia@example.org")
+	// He is let in whether or not another mail may be sent now.
+	h.set(func(s *account.Settings) { s.Email.ConfirmationInterval = time.Hour })
+	h.enters(person("github", "17", "!mia@example.org")) // begins the pause
+	h.enters(person("github", "17", "!mia@example.org"))
+	h.set(func(s *account.Settings) { s.Email.Configured = false })
+	h.enters(person("github", "17", "!mia@example.org"))
+	if n := len(h.letters()); n != 2 {
+		t.Errorf("%d letters", n)
+	}
+	var wg sync.WaitGroup
+	h.set(func(s *account.Settings) { s.Email.Configured = true })
+	for range 6 {
+		wg.Go(func() {
+			_, err := h.Arrive(t.Context(), browser, person("github", "18", "!tom@example.org"))
+			refused(t, err, "")
+		})
+	}
+	wg.Wait()
+	if n := len(h.letters()); n != 3 {
+		t.Errorf("%d letters after many at once", n)
+	}
+	// He is in, and gives himself a password; whoever proves the address puts him out.
+	h.pass(time.Second)
+	if _, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Password: new("another sesame")}); err != nil {
+		t.Fatal(err)
+	}
+	victim := h.enters(person("google", "g", "*mia@example.org"))
+	if victim.User.ID != g.User.ID {
+		t.Fatalf("%+v", victim)
+	}
+	ended(t, h, g)
+	if u := h.user(victim.User.ID); u.PasswordHash != "" || fmt.Sprint(providers(u)) != "[google]" {
+		t.Error(brief(u))
+	}
+}
+
+// An unverified address never reaches the account that has it (11.1), nor does it make a second one with
+// the same address.
+func TestExternal_unverifiedNeverLinks(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	mia := h.confirmed("mia@example.org")
+	const verify = "provider_email_needs_verification: Unverified email with github. Verify the email with github in order to sign in"
+	for _, autoconfirm := range []bool{false, true} {
+		h.set(func(s *account.Settings) { s.Email.Autoconfirm = autoconfirm })
+		_, err := h.arrive(person("github", fmt.Sprint(autoconfirm), "!mia@example.org"))
+		refused(t, err, verify)
+	}
+	if u := h.user(mia.User.ID); len(u.Identities) != 1 || countUsers(h) != 3 || len(h.letters()) != 1 {
+		t.Error(brief(u), countUsers(h), len(h.letters()))
+	}
+	// The other account has no address; it gets one that is free as soon as the provider vouches for it.
+	g := h.enters(person("github", "false", "*mine@example.org"))
+	if u := h.user(g.User.ID); u.ID == mia.User.ID || u.Email != "mine@example.org" || u.EmailConfirmedAt.IsZero() {
+		t.Error(brief(u))
+	}
+	_, err := h.arrive(person("github", "true", "*mia@example.org")) // verified now, but somebody's
+	refused(t, err, verify)
+	// Where no address is needed, he is let in without.
+	optional := person("github", "true", "!mia@example.org")
+	optional.Optional = true
+	if u := h.enters(optional).User; u.Email != "" || u.ID == mia.User.ID {
+		t.Error(brief(u))
+	}
+}
+
+// The identity of a linked provider whose address nobody has verified attracts no other sign-in (11.1),
+// keeps nobody from signing up with the address, and is shown all the same.
+func TestExternal_unverifiedIdentityAttractsNobody(t *testing.T) {
+	t.Parallel()
+	h := open(t, linking)
+	attacker := h.confirmed("attacker@example.org")
+	h.link(attacker, person("github", "17", "!victim@example.org"))
+	victim := h.enters(person("google", "g", "*victim@example.org"))
+	if victim.User.ID == attacker.User.ID || victim.User.Email != "victim@example.org" {
+		t.Fatalf("the victim is %+v", victim.User)
+	}
+	h.link(attacker, person("gitlab", "18", "!second@example.org"))
+	h.confirmed("second@example.org")
+	for _, i := range h.user(attacker.User.ID).Identities {
+		if i.Provider == "github" && (i.Email != "" || metadata(t, i.Data)["email"] != "victim@example.org") {
+			t.Errorf("%+v", i)
+		}
+	}
+}
+
+// Exactly the address that was proven is confirmed (2.6): an account that was made with somebody else's
+// is not, when its owner proves one of his own.
+func TestExternal_confirmsExactlyTheProvenAddress(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	_, err := h.arrive(person("github", "17", "!victim@example.org"))
+	refused(t, err, confirmationSent)
+	_, err = h.arrive(person("github", "17", "*attacker@example.org"))
+	refused(t, err, confirmationSent)
+	victim := h.enters(person("google", "g", "*victim@example.org"))
+	if u := h.user(victim.User.ID); fmt.Sprint(providers(u)) != "[google]" || u.Email != "victim@example.org" {
+		t.Error(brief(u))
+	}
+	// The attacker's door is shut: his identity is a stranger's now.
+	if u := h.enters(person("github", "17", "*attacker@example.org")).User; u.ID == victim.User.ID || u.Email != "attacker@example.org" {
+		t.Error(brief(u))
+	}
+}
+
+// Whoever signs up with a password for an address that a provider only told gets the account without that
+// provider's identity: the link that is used decides.
+func TestExternal_mailOfAnotherSignUpDropsTheIdentity(t *testing.T) {
+	t.Parallel()
+	for _, by := range []string{"password", "magic link", "recovery"} {
+		h := open(t, func(s *account.Settings) { s.External.AllowUnverified = true })
+		attacker := h.enters(person("github", "17", "!victim@example.org"))
+		attacker = h.verified(attacker, h.app(attacker, "")) // would keep the owner below aal2, and the attacker above
+		h.pass(time.Second)
+		var l letter
+		kind := "signup"
+		switch by {
+		case "password":
+			l = h.signUp("victim@example.org", "sesame", `{"nick":"vic"}`)
+		case "magic link":
+			if err := h.SendOTP(t.Context(), browser, account.OTP{Email: "victim@example.org", CreateUser: true}); err != nil {
+				t.Fatal(err)
+			}
+			l = h.newest("confirmation", "victim@example.org")
+		default:
+			kind = "recovery"
+			if err := h.Recover(t.Context(), browser, account.Recover{Email: "victim@example.org"}); err != nil {
+				t.Fatal(err)
+			}
+			l = h.newest("recovery", "victim@example.org")
+		}
+		g := h.redeem(kind, l.Hash)
+		u := h.user(g.User.ID)
+		if u.ID != attacker.User.ID || fmt.Sprint(providers(u)) != "[email]" || u.EmailConfirmedAt.IsZero() || strings.Contains(string(u.UserMetadata), "github") || u.Factors != nil {
+			t.Error(by, brief(u))
+		}
+		ended(t, h, attacker)
+		h.caller(g)
+		if by == "password" {
+			refused(t, h.signIn("victim@example.org", "sesame"), "")
+		}
+	}
+}
+
+// Another mail for the same sign-in, by /resend or an administrator's link, confirms it all the same.
+func TestExternal_anotherMailOfTheSameSignIn(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	for _, by := range []string{"resend", "link"} {
+		email := by + "@example.org"
+		_, err := h.arrive(person("github", by, "!"+email))
+		refused(t, err, confirmationSent)
+		h.pass(time.Second)
+		hash := ""
+		if by == "resend" {
+			_, err := h.Resend(t.Context(), browser, account.Resend{Type: "signup", Email: email})
+			refused(t, err, "")
+			hash = h.newest("confirmation", email).Hash
+		} else {
+			l, err := h.GenerateLink(t.Context(), browser, account.Actor{Role: "service_role"}, account.LinkRequest{Type: "signup", Email: email})
+			refused(t, err, "")
+			hash = l.HashedToken
+		}
+		if u := h.user(h.redeem("signup", hash).User.ID); fmt.Sprint(providers(u)) != "[github]" || u.EmailConfirmedAt.IsZero() {
+			t.Error(by, brief(u))
+		}
+	}
+}
+
+// Pre-takeover (2.6, 11.1): an attacker signs up with the victim's address and waits.
+func TestExternal_preTakeover(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.signUp("victim@example.org", "attacker's", `{"role":"attacker"}`)
+	l := h.newest("confirmation", "victim@example.org")
+	g := h.enters(person("google", "g", "*victim@example.org"))
+	u := h.user(g.User.ID)
+	if fmt.Sprint(providers(u)) != "[google]" || u.PasswordHash != "" || strings.Contains(string(u.UserMetadata), "attacker") || countUsers(h) != 1 {
+		t.Error(brief(u))
+	}
+	refused(t, h.signIn("victim@example.org", "attacker's"), "invalid_credentials: Invalid login credentials")
+	_, err := h.verify(account.Verify{Type: "signup", TokenHash: l.Hash})
+	refused(t, err, linkExpired)
+
+	// Nothing of an unconfirmed account survives: sessions, phone, password, identities.
+	role, email, phone, confirm := "authenticated", "second@example.org", "+491701234567", true
+	by := account.Actor{Role: "service_role"}
+	made, err := h.AdminCreate(t.Context(), browser, by, account.Attributes{Role: &role, Email: &email, Phone: &phone, PhoneConfirm: &confirm, Password: new("attacker's")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := h.SignInPassword(t.Context(), browser, account.Password{Phone: phone, Password: "attacker's"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old = h.verified(old, h.app(old, ""))
+	g = h.enters(person("google", "g2", "*second@example.org"))
+	u = h.user(g.User.ID)
+	if u.Factors != nil || u.ID != made.ID || u.Phone != "" || !u.PhoneConfirmedAt.IsZero() || u.PasswordHash != "" || fmt.Sprint(providers(u)) != "[google]" {
+		t.Error(brief(u))
+	}
+	ended(t, h, old)
+	h.caller(g)
+}
+
+// The primary address is not verified, another one is: that one is the account's (2.5 rule 3).
+func TestExternal_unverifiedPrimary(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.confirmed("taken@example.org")
+	g := h.enters(person("github", "17", "!taken@example.org", "+mia@example.org"))
+	if u := h.user(g.User.ID); u.Email != "mia@example.org" || u.EmailConfirmedAt.IsZero() || u.Identities[0].Email != "mia@example.org" {
+		t.Error(brief(u))
+	}
+}

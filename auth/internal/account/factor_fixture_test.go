@@ -1,0 +1,96 @@
+package account_test
+
+import (
+	"encoding/base32"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/totp"
+)
+
+func (h *house) enroll(g account.Grant, p account.Enrolment) account.Enrolled {
+	h.t.Helper()
+	h.pass(time.Second)
+	e, err := h.EnrollFactor(h.t.Context(), browser, h.caller(g), p)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return e
+}
+
+func (h *house) app(g account.Grant, name string) account.Enrolled {
+	h.t.Helper()
+	return h.enroll(g, account.Enrolment{Kind: "totp", FriendlyName: name})
+}
+
+func (h *house) phone(g account.Grant, number string) account.Enrolled {
+	h.t.Helper()
+	return h.enroll(g, account.Enrolment{Kind: "phone", FriendlyName: number, Phone: number})
+}
+
+func (h *house) challenge(g account.Grant, e account.Enrolled) uuid.UUID {
+	h.t.Helper()
+	h.pass(time.Second)
+	ch, _, err := h.ChallengeFactor(h.t.Context(), browser, h.caller(g), e.Factor.ID, "")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return ch.ID
+}
+
+// code is what the app shows now.
+func (h *house) code(e account.Enrolled) string {
+	h.t.Helper()
+	key, err := base32.StdEncoding.DecodeString(e.Secret)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return totp.Code(key, totp.Step(h.clock()))
+}
+
+func (h *house) answer(g account.Grant, e account.Enrolled, challenge uuid.UUID, code string) (account.Grant, error) {
+	h.t.Helper()
+	return h.VerifyFactor(h.t.Context(), browser, h.caller(g), e.Factor.ID, challenge, code)
+}
+
+// verified answers a new challenge with the right code.
+func (h *house) verified(g account.Grant, e account.Enrolled) account.Grant {
+	h.t.Helper()
+	h.pass(totp.Period) // another code
+	challenge := h.challenge(g, e)
+	code := ""
+	if e.Factor.Kind == store.FactorTOTP {
+		code = h.code(e)
+	} else {
+		code = h.newest("mfa", e.Factor.Phone).Code
+	}
+	up, err := h.answer(g, e, challenge, code)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return up
+}
+
+func (h *house) signedIn(email string) account.Grant {
+	h.t.Helper()
+	g, err := h.SignInPassword(h.t.Context(), browser, account.Password{Email: email, Password: "sesame"})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return g
+}
+
+// level are a grant's aal and amr methods, newest first.
+func (h *house) level(g account.Grant) string {
+	h.t.Helper()
+	c := h.caller(g).Claims
+	list := []string{c.AAL}
+	for _, m := range c.AMR {
+		list = append(list, m.Method)
+	}
+	return strings.Join(list, " ")
+}
