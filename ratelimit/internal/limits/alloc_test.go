@@ -3,10 +3,48 @@
 package limits
 
 import (
+	"fmt"
+	"runtime"
+	"strings"
 	"testing"
 
 	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/ratelimit/internal/stats"
 )
+
+// What stays of a rule when its text has been read: 100,000 are in the daemon's budget with all the
+// garbage of a full load above them (BUDGETS). Two thirds are the entry and the rule, the rest its counters.
+func TestRulesAreSmall_Alloc(t *testing.T) {
+	const rules, most = 20_000, 500 // bytes; 463 when measured
+	var b strings.Builder
+	b.WriteString("domain: d\ndescriptors:\n")
+	for i := range rules {
+		fmt.Fprintf(&b, "  - key: path\n    value: /v1/items/%07d\n    rate_limit:\n      unit: hour\n      requests_per_unit: 5\n", i)
+	}
+	files := []File{{Name: "d.yaml", Text: []byte(b.String())}}
+	b.Reset()
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // what pools held
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	registry := stats.NewRegistry(stats.Options{})
+	r, _, err := Load(files, Options{NearRatio: 0.8, Stats: registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if each := (int64(heap()) - int64(before)) / rules; each > most {
+		t.Errorf("a rule holds %d bytes, want at most %d", each, most)
+	} else {
+		t.Logf("a rule holds %d bytes", each)
+	}
+	runtime.KeepAlive(r)
+	runtime.KeepAlive(registry)
+	runtime.KeepAlive(files)
+}
 
 // What runs per descriptor allocates nothing: finding the rule, whichever way it is found, both
 // layouts of the counter key, and the metric key.

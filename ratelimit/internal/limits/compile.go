@@ -79,17 +79,20 @@ func (c *compiler) names(entries []entry) {
 // children compiles the entries below one step, and empties them. path leads to it and is reused by
 // the callers.
 func (c *compiler) children(parent *step, entries []entry, path []*step) {
-	steps := make([]step, len(entries)) // one allocation for all siblings
+	// One allocation for all siblings.
+	steps, rules, values := make([]step, len(entries)), make([]Rule, limited(entries)), values(entries)
 	for i := range entries {
 		e, s := &entries[i], &steps[i]
 		*s = step{
-			key: c.key(e.key), value: strings.Clone(e.value), file: e.file, pos: e.pos, parent: parent,
+			key: c.key(e.key), value: values[:len(e.value)], file: e.file, pos: e.pos, parent: parent,
 			shadow: e.shadow, quota: e.quota, detailed: e.detailed, valueToMetric: e.valueToMetric, share: e.share,
 		}
+		values = values[len(e.value):]
 		_, s.pattern = parseValue(s.value)
 		path := append(path, s)
 		if e.limit != nil {
-			s.rule = c.rule(e, s, path)
+			s.rule, rules = &rules[0], rules[1:]
+			c.rule(s.rule, e, path)
 		}
 		if len(e.children) > 0 {
 			c.children(s, e.children, path)
@@ -99,11 +102,32 @@ func (c *compiler) children(parent *step, entries []entry, path []*step) {
 	parent.below = branchOf(steps)
 }
 
-func (c *compiler) rule(e *entry, s *step, path []*step) *Rule {
+// limited is how many of the entries have a limit.
+func limited(entries []entry) (n int) {
+	for i := range entries {
+		if entries[i].limit != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// values is a copy of the values of all entries, one after the other: theirs point into the text of a
+// whole file.
+func values(entries []entry) string {
+	var b strings.Builder
+	for i := range entries {
+		b.WriteString(entries[i].value)
+	}
+	return strings.Clone(b.String()) // without the room to grow
+}
+
+// rule compiles the limit of the entry at the end of path into r.
+func (c *compiler) rule(r *Rule, e *entry, path []*step) {
 	l := e.limit
-	r := &Rule{
+	*r = Rule{
 		Name: strings.Clone(l.name), ID: c.ids[l.name], Unlimited: l.unlimited,
-		Shadow: e.shadow, Quota: e.quota, Metadata: e.metadata, step: s,
+		Shadow: e.shadow, Quota: e.quota, Metadata: e.metadata, step: path[len(path)-1],
 	}
 	if !l.unlimited {
 		r.PerUnit, r.Unit, r.Multiplier = l.perUnit, unitOf(l.unit), max(l.multiplier, 1)
@@ -116,19 +140,22 @@ func (c *compiler) rule(e *entry, s *step, path []*step) *Rule {
 			c.d.HasReplaces = true
 		}
 	}
+	var shared []string
 	for i, s := range path {
 		if s.share {
-			if r.shared == nil {
-				r.shared = make([]string, len(path))
+			if shared == nil {
+				shared = make([]string, len(path))
 			}
-			r.shared[i] = s.value
+			shared[i] = s.value
 		}
 	}
-	parts, fixed := metricParts(c.d.Name, path, e.detailed)
-	if r.metric = parts; parts == nil {
+	metric, fixed := metricParts(c.d.Name, path, e.detailed)
+	if metric == nil {
 		r.Stats = c.handle(fixed)
 	}
-	return r
+	if metric != nil || shared != nil {
+		r.levels = &ruleLevels{metric, shared}
+	}
 }
 
 func (c *compiler) handle(key string) *stats.Rule {

@@ -286,7 +286,7 @@ func (x *Explanation) attributes(d *Domain, rule *Rule) {
 	if rule.Quota && !rule.Unlimited {
 		x.note("quota_mode: the request is over only when all its quota descriptors are")
 	}
-	for i, pattern := range rule.shared {
+	for i, pattern := range rule.shared() {
 		if pattern != "" {
 			x.note("share_threshold: all values that match %s at entry %d share one counter", quote(pattern), i+1)
 		}

@@ -24,12 +24,13 @@ func (r *Rules) AppendKey(dst []byte, rule *Rule, domain string, entries []rls.E
 		return appendEscapedKey(dst, rule, domain, entries, windowStart)
 	}
 	dst = append(dst, domain...)
+	shared := rule.shared()
 	for i := range entries {
 		dst = append(dst, '_')
 		dst = append(dst, entries[i].Key...)
 		dst = append(dst, '_')
-		if i < len(rule.shared) && rule.shared[i] != "" {
-			dst = append(dst, rule.shared[i]...)
+		if i < len(shared) && shared[i] != "" {
+			dst = append(dst, shared[i]...)
 		} else {
 			dst = append(dst, entries[i].Value...)
 		}
@@ -43,12 +44,13 @@ const unitLetters = "?smhdMyw"
 
 func appendEscapedKey(dst []byte, rule *Rule, domain string, entries []rls.Entry, windowStart int64) []byte {
 	dst = appendEscaped(dst, domain)
+	shared := rule.shared()
 	for i := range entries {
 		dst = append(dst, '|')
 		dst = appendEscaped(dst, entries[i].Key)
-		if i < len(rule.shared) && rule.shared[i] != "" {
+		if i < len(shared) && shared[i] != "" {
 			dst = append(dst, '~')
-			dst = appendEscaped(dst, rule.shared[i])
+			dst = appendEscaped(dst, shared[i])
 		} else {
 			dst = append(dst, '=')
 			dst = appendEscaped(dst, entries[i].Value)

@@ -48,7 +48,7 @@ func walk(t testing.TB, r *Rules, descriptor string) string {
 	now := int64(1700000000)
 	key := r.AppendKey(nil, rule, "d", entries, now-now%rule.Window)
 	metric := rule.appendAnyMetricKey(nil, "d", entries)
-	if (rule.Stats == nil) != (rule.metric != nil) {
+	if (rule.Stats == nil) != (rule.metric() != nil) {
 		t.Errorf("%s: a rule has either counters or the parts of a metric key", descriptor)
 	}
 	return rule.limitText() + " | " + string(key) + " | " + string(metric)

@@ -26,6 +26,7 @@ const (
 // override that is the domain and every entry as key or key_value.
 func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []rls.Entry) []byte {
 	dst = append(dst, domain...)
+	parts := r.metric()
 	for i := range entries {
 		e := &entries[i]
 		with := valueIfAny
@@ -33,11 +34,11 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []rls.Entry) [
 			dst = append(dst, '.')
 			dst = append(dst, e.Key...)
 		} else {
-			if i >= len(r.metric) {
+			if i >= len(parts) {
 				break // not a descriptor that Find gave this rule for
 			}
-			dst = append(dst, r.metric[i].text...)
-			with = r.metric[i].with
+			dst = append(dst, parts[i].text...)
+			with = parts[i].with
 		}
 		if with == valueAlways || with == valueIfAny && e.Value != "" {
 			dst = append(dst, '_')
@@ -49,7 +50,7 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []rls.Entry) [
 
 // appendAnyMetricKey is AppendMetricKey for rules with a fixed key too.
 func (r *Rule) appendAnyMetricKey(dst []byte, domain string, entries []rls.Entry) []byte {
-	if r.metric == nil && r.step != nil {
+	if r.metric() == nil && r.step != nil {
 		var path []*step
 		for s := r.step; s.parent != nil; s = s.parent {
 			path = append(path, s)

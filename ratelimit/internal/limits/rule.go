@@ -10,7 +10,7 @@ import (
 )
 
 // Rule is one rate_limit with the attributes of its entry, or a caller's own limit. Compiled rules
-// are read by many requests at once and never written to.
+// are read by many requests at once and never written to. There may be 100,000 of them.
 type Rule struct {
 	PerUnit    uint32
 	Unit       rls.Unit
@@ -21,23 +21,44 @@ type Rule struct {
 	// Window is unit times multiplier in seconds; 0 only for an override with an unknown unit.
 	Window int64
 	Name   string
+
+	// ID numbers the Name within the domain, 0 without one; rules of one name share it. Replaces
+	// are the numbers of the names whose rules this one replaces (spec 4.8).
+	ID uint32
 	// Unlimited rules count nothing (spec 4.5); PerUnit, Unit and Window are 0.
 	Unlimited, Shadow, Quota bool
+	override                 bool
+	Replaces                 []uint32
 
 	// Metadata goes into dynamic metadata; nil when none is configured. Never write to it.
 	Metadata *structpb.Struct
 	// Stats is nil when the metric key holds values of the request: AppendMetricKey names it.
 	Stats *stats.Rule
 
-	// ID numbers the Name within the domain, 0 without one; rules of one name share it. Replaces
-	// are the numbers of the names whose rules this one replaces (spec 4.8).
-	ID       uint32
-	Replaces []uint32
+	step   *step
+	levels *ruleLevels // nil when Stats is not and no level shares its counter
+}
 
-	override bool
-	step     *step
-	metric   []metricPart // what each level adds to the metric key
-	shared   []string     // the pattern of each level with share_threshold; nil when no level has it
+// ruleLevels are what each level of the way to a rule adds to its keys.
+type ruleLevels struct {
+	metric []metricPart // nil when the metric key is fixed
+	shared []string     // the pattern of each level with share_threshold; nil when no level has it
+}
+
+// metric is what each level adds to the metric key, nil when that is fixed.
+func (r *Rule) metric() []metricPart {
+	if r.levels == nil {
+		return nil
+	}
+	return r.levels.metric
+}
+
+// shared is the pattern of each level with share_threshold, nil when no level has it.
+func (r *Rule) shared() []string {
+	if r.levels == nil {
+		return nil
+	}
+	return r.levels.shared
 }
 
 // Override fills dst, a scratch rule, for a limit that the caller brings along (spec 4.6). All

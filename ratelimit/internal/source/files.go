@@ -8,10 +8,12 @@ package source
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -68,10 +70,32 @@ type Files struct {
 	values   atomic.Int64   // runtime.num_values: files read
 
 	// Run's own.
-	last    Set
-	applied bool   // something was handed over
-	refused bool   // the set handed over last was not taken
-	told    string // what tell said last
+	last    fingerprint // of what was handed over last
+	applied bool        // something was handed over
+	refused bool        // the set handed over last was not taken
+	told    string      // what tell said last
+}
+
+// fingerprint tells one set from another. It stands for the texts, which may be large and are of no use
+// once they have been read.
+type fingerprint struct {
+	files []fileprint
+	err   string // why there is no set; the files are then those of the last good one
+}
+
+type fileprint struct {
+	name string
+	sum  [sha256.Size]byte
+}
+
+func fingerprintOf(s Set) (p fingerprint) {
+	if s.Err != nil {
+		return fingerprint{err: s.Err.Error()}
+	}
+	for _, file := range s.Files {
+		p.files = append(p.files, fileprint{file.Name, sha256.Sum256(file.Text)})
+	}
+	return p
 }
 
 // NewFiles reads nothing yet.
@@ -201,7 +225,7 @@ func unfinished(s Set) bool {
 // hand applies set unless it is what was handed over last.
 func (f *Files) hand(set Set, apply func(Set) error, forced bool) {
 	if set.Err == nil && len(set.Files) == 0 {
-		had := len(f.last.Files) > 0
+		had := len(f.last.files) > 0
 		switch {
 		case had && f.o.RefuseEmpty:
 			set = Set{Err: fmt.Errorf("source: %s holds no configuration files any more; the rules already loaded stay (RUNTIME_REFUSE_EMPTY)", f.dir)}
@@ -211,30 +235,24 @@ func (f *Files) hand(set Set, apply func(Set) error, forced bool) {
 			f.o.Log.Warn("source: no configuration files: nothing is limited", "directory", f.dir)
 		}
 	}
-	if !forced && f.applied && same(set, f.last) {
+	now := fingerprintOf(set)
+	if !forced && f.applied && now.same(f.last) {
 		return
 	}
 	f.applied = true
-	if set.Err != nil {
-		f.last.Err = set.Err // the files of before are still what a good set is compared with
+	unread := set.Err != nil
+	if unread {
+		f.last.err = now.err // the files of before are still what a good set is compared with
 	} else {
-		f.last = set
+		f.last = now
 	}
-	f.refused = apply(set) != nil || set.Err != nil // the error is counted and shown by who gave it
+	f.refused = apply(set) != nil || unread // the error is counted and shown by who gave it
 }
 
 // same says that b would change nothing after a.
-func same(a, b Set) bool {
-	if a.Err != nil || b.Err != nil {
-		return a.Err != nil && b.Err != nil && a.Err.Error() == b.Err.Error()
+func (a fingerprint) same(b fingerprint) bool {
+	if a.err != "" || b.err != "" {
+		return a.err == b.err
 	}
-	if len(a.Files) != len(b.Files) {
-		return false
-	}
-	for i := range a.Files {
-		if a.Files[i].Name != b.Files[i].Name || !bytes.Equal(a.Files[i].Text, b.Files[i].Text) {
-			return false
-		}
-	}
-	return true
+	return slices.Equal(a.files, b.files)
 }

@@ -96,8 +96,11 @@ func (r *Registry) emit(sink Sink) bool {
 	for _, s := range ruling {
 		for i, stat := range ruleStats {
 			v := s.counter(i).Value()
-			if v == s.last[i] {
+			if v == 0 || s.last != nil && v == s.last[i] {
 				continue
+			}
+			if s.last == nil {
+				s.last = new([len(ruleStats)]uint64)
 			}
 			name := Series{Name: rulePrefix + s.key + stat, Tags: r.extra, suffix: r.extraSuffix}
 			all = latch(sink, name, &s.last[i], v) && all

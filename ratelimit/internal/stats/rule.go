@@ -32,9 +32,9 @@ func (r *Rule) counter(i int) *Counter {
 
 // holders say who still needs a series. Guarded by Registry.mu.
 type holders struct {
-	fixed bool // rules in force, or being compiled, or the program itself
-	refs  int  // dynamic keys that lead here
-	free  int  // flushes since neither held
+	refs  int32 // dynamic keys that lead here
+	free  uint8 // flushes since neither held
+	fixed bool  // rules in force, or being compiled, or the program itself
 }
 
 // sum changes whenever one of the counters does.
@@ -46,11 +46,12 @@ func (r *Rule) sum() uint64 {
 	return n
 }
 
-// ruleSeries is a Rule with its place in the registry.
+// ruleSeries is a Rule with its place in the registry. There may be one for each of 100,000 rules, most
+// of which are never hit.
 type ruleSeries struct {
 	Rule
-	key  string // clean
-	last [len(ruleStats)]uint64
+	key  string                  // clean
+	last *[len(ruleStats)]uint64 // flushed so far, nil for nothing; the flusher's own
 
 	holders
 }
