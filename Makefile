@@ -14,10 +14,12 @@ daemons := $(patsubst %/main.go,%,$(wildcard auth/main.go ratelimit/main.go))
 tags := -tags grpcnotrace
 # git may refuse to answer (no git, a checkout of another user): then the build info has no commit.
 buildvcs := $(shell git status >/dev/null 2>&1 && echo auto || echo false)
+# What builds images: docker, podman, …
+DOCKER ?= docker
 # Modules linked into a daemon, one a line, without our own.
 linked = CGO_ENABLED=0 go list $(tags) -deps -f '{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}' ./$(1) | LC_ALL=C sort -u
 
-.PHONY: build run test test-short check deps bench load load-late fuzz
+.PHONY: build run test test-short check deps bench load load-late fuzz image
 
 build: # static and stripped bin/<daemon>; version and commit come from the build info
 	CGO_ENABLED=0 go build -buildvcs=$(buildvcs) $(tags) -trimpath -ldflags='-s -w' -o bin/ $(addprefix ./,$(daemons))
@@ -62,3 +64,6 @@ load-late: # the same scripts against daemons that answer 100 ms late: each must
 
 fuzz: # each fuzz target for FUZZTIME
 	@.ci/fuzz $(FUZZTIME)
+
+image: # each daemon as an image of one static binary
+	for d in $(daemons); do $(DOCKER) build -f $$d/Dockerfile -t gatehouse/$$d . || exit 1; done

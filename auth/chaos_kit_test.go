@@ -45,8 +45,9 @@ type reply struct {
 	header http.Header
 }
 
-// do sends a request. An error means that it is not known whether it was carried out.
-func (c *caller) do(method, url, bearer, body string) (reply, error) {
+// do sends a request, with further headers, "name: value" each. An error means that it is not known whether it
+// was carried out.
+func (c *caller) do(method, url, bearer, body string, headers ...string) (reply, error) {
 	r, err := http.NewRequest(method, url, strings.NewReader(body))
 	if err != nil {
 		return reply{}, err
@@ -55,6 +56,10 @@ func (c *caller) do(method, url, bearer, body string) (reply, error) {
 		r.Header.Set("Authorization", "Bearer "+bearer)
 	}
 	r.Header.Set("Content-Type", "application/json")
+	for _, header := range headers {
+		name, value, _ := strings.Cut(header, ": ")
+		r.Header.Set(name, value)
+	}
 	resp, err := c.Do(r)
 	if err != nil {
 		return reply{}, err

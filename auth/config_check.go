@@ -51,8 +51,9 @@ func (c *config) check(r *settings.Report) {
 	if c.JWT.Algorithm == "EdDSA" && !r.IsSet("AUTH_JWT_KEYS") {
 		r.Warn("AUTH_JWT_ALGORITHM=EdDSA: the client library's getClaims cannot check such tokens in a browser")
 	}
-	if c.Limits.Header == "" && !c.Limits.ByPeer && !c.Security.ForwardedFor {
-		r.Warn("no limits by client address: AUTH_RATE_LIMIT_HEADER names the header in which your proxy gives it; AUTH_RATE_LIMIT_BY_PEER=true takes the connection's")
+	if c.Limits.Header == "" && !c.Limits.ByPeer && !c.Security.ForwardedFor && len(c.API.Proxies) == 0 {
+		r.Warn("no limits by client address: AUTH_RATE_LIMIT_HEADER names the header in which your proxy gives it, AUTH_TRUSTED_PROXIES the proxies whose " +
+			"X-Forwarded-For does; AUTH_RATE_LIMIT_BY_PEER=true takes the connection's")
 	}
 }
 

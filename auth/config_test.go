@@ -50,6 +50,12 @@ func TestConfig_everyVariable(t *testing.T) {
 	if len(mistakes) > 0 || len(warnings) > 0 {
 		t.Fatal(mistakes, warnings)
 	}
+	// Any of these tells clients apart for the limits by address: without all of them there is a warning.
+	for setting, want := range map[string]int{"": 1, "AUTH_RATE_LIMIT_BY_PEER=true": 0, "AUTH_TRUSTED_PROXIES=10.0.0.0/8": 0, "AUTH_SECURITY_FORWARDED_FOR_ENABLED=true": 0} {
+		if _, _, warnings, _ := loadSettings(t, append(leastBut("AUTH_RATE_LIMIT_HEADER", ""), strings.Fields(setting)...)...); len(warnings) != want {
+			t.Errorf("with %q: warnings %q, want %d", setting, warnings, want)
+		}
+	}
 	seen := map[string]bool{}
 	f := func(name, value string, want func(*config)) {
 		t.Helper()

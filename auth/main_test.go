@@ -246,6 +246,11 @@ func TestStopUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.log.await(t, `"msg":"stopping"`, nil)
+	// While others still may ask, a connection that is kept for the next request is given up with the answer.
+	kept := newCaller(t, time.Minute)
+	if resp, err := kept.Get(d.http + "/livez"); err != nil || resp.StatusCode != 200 || !resp.Close {
+		t.Errorf("%v %+v: want an answer that ends its connection", err, resp)
+	}
 	eventually(t, "it isn't ready", func() bool { // readiness is remembered for half a second
 		a, err := call("GET", d.http+"/readyz", "", "")
 		if err != nil {

@@ -28,7 +28,7 @@ import (
 // What each route of the example answers, and how it got its descriptor.
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
-	envoytest.Program(t)
+	envoytest.Valid(t, "example/envoy.yaml")
 	p := exampleDaemon(t, testdb.Redis(t).URL(), nil)
 	g := startEnvoy(t, []string{p.grpc}, patient)
 	here, there := caller("127.0.0.1"), caller("127.0.0.9")

@@ -48,6 +48,14 @@ func Program(t testing.TB) string {
 	return ""
 }
 
+// Valid has Envoy itself read a file as it stands, comments, aliases and all.
+func Valid(t testing.TB, file string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), Program(t), "--mode", "validate", "-c", file, "--log-level", "warning").CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%s", file, err, out)
+	}
+}
+
 // Envoy is one that runs until its test ends.
 type Envoy struct {
 	*child.Process
