@@ -79,7 +79,7 @@ func (c *child) running() (*process, *Workers, error) {
 	if refused(err) || !c.worked && c.short == hopeless {
 		c.o.Log.Warn("password: no process for hashing can be started; threads of this one hash, and a flood of sign-ins will slow other requests", "err", err)
 		own := c.o
-		own.Child, own.Queue = nil, c.o.Workers // nobody else asks them
+		own.Child, own.Queue = nil, askedPerWorker*c.o.Workers // nobody else asks them
 		c.threads = NewWorkers(own)
 		return nil, c.threads, nil
 	}

@@ -30,6 +30,18 @@ var children = map[string]func() error{
 			return true
 		})
 	},
+	"pairs": func() error { // answers two questions when it has both
+		var numbers []uint32
+		return ready(func(f frame) bool {
+			if numbers = append(numbers, f.number); len(numbers) == 2 {
+				for _, n := range numbers {
+					os.Stdout.Write(appendAnswer(nil, n, answer{kind: saysRight}))
+				}
+				numbers = nil
+			}
+			return true
+		})
+	},
 	"weary": func() error { // dies of the second question
 		n := 0
 		return ready(func(f frame) bool {
@@ -221,6 +233,27 @@ func TestChildThatDiesOfEverything(t *testing.T) {
 	}
 	if w.child.threads != nil {
 		t.Error("no more children, though each was ready")
+	}
+}
+
+// A child has the next question before it has answered the last, so that its workers never wait for one.
+func TestChildHasTheNextQuestion(t *testing.T) {
+	w, _ := withChild(t, "pairs", 1)
+	var asked sync.WaitGroup
+	for range 2 {
+		asked.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			if ok, _, err := w.Check(ctx, bcryptVector, "U*U"); !ok || err != nil {
+				t.Error(ok, err)
+			}
+		})
+	}
+	asked.Wait()
+	w.running.Add(2)
+	defer w.running.Add(-2)
+	if s := w.Stats(); s.Running != 1 || s.Waiting != 1 {
+		t.Errorf("%+v: of two that a child has for one worker, one waits", s)
 	}
 }
 

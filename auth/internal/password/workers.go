@@ -12,9 +12,14 @@ import (
 	"time"
 )
 
-// queuePerWorker is the default length of the queue for each worker. At bcrypt's cost 10 its last place
-// waits for a second and a half.
-const queuePerWorker = 32
+const (
+	// queuePerWorker is the default length of the queue for each worker. At bcrypt's cost 10 its last place
+	// waits for a second and a half.
+	queuePerWorker = 32
+	// askedPerWorker is how many questions a child holds for each of its workers: the one that is computed
+	// and the next, so that no core rests while an answer goes up and a question comes down.
+	askedPerWorker = 2
+)
 
 // Options are those of NewWorkers.
 type Options struct {
@@ -47,6 +52,7 @@ type Options struct {
 type Workers struct {
 	jobs    chan *job
 	workers int
+	takers  int    // goroutines that take jobs
 	child   *child // nil: hash here
 	current atomic.Pointer[settings]
 
@@ -55,7 +61,7 @@ type Workers struct {
 
 	wg      sync.WaitGroup
 	running atomic.Int64
-	mean    atomic.Int64 // nanoseconds of a job, exponentially smoothed
+	mean    atomic.Int64 // nanoseconds of a job with its taker, exponentially smoothed
 	refused atomic.Uint64
 	done    atomic.Uint64
 }
@@ -119,11 +125,12 @@ func NewWorkers(o Options) *Workers {
 	if o.lower == nil {
 		o.lower = lowPriority
 	}
-	w := &Workers{jobs: make(chan *job, o.Queue), workers: o.Workers}
+	w := &Workers{jobs: make(chan *job, o.Queue), workers: o.Workers, takers: o.Workers}
 	w.Use(o.Params)
 	if o.Child != nil {
 		w.child = &child{o: o}
-		for range o.Workers {
+		w.takers *= askedPerWorker
+		for range w.takers {
 			w.wg.Go(w.work)
 		}
 		return w
@@ -237,7 +244,7 @@ func (w *Workers) enqueue(j *job) error {
 // retryAfter estimates how long the jobs in hand take.
 func (w *Workers) retryAfter() time.Duration {
 	jobs := float64(len(w.jobs)) + float64(w.running.Load())
-	seconds := math.Ceil(jobs * float64(w.mean.Load()) / float64(w.workers) / float64(time.Second))
+	seconds := math.Ceil(jobs * float64(w.mean.Load()) / float64(w.takers) / float64(time.Second))
 	return time.Duration(max(seconds, 1)) * time.Second
 }
 
@@ -264,7 +271,7 @@ func (w *Workers) start(work func()) {
 // normalPriority is what the log says, once, when the kernel refuses.
 const normalPriority = "password: hashing runs at normal priority"
 
-// work is the life of one worker.
+// work is the life of one worker, or of one who asks the child's.
 func (w *Workers) work() {
 	for j := range w.jobs {
 		if !j.state.CompareAndSwap(jobWaiting, jobRunning) {
@@ -286,7 +293,9 @@ func (w *Workers) work() {
 
 // Stats are the workers' figures.
 func (w *Workers) Stats() Stats {
-	return Stats{Running: int(w.running.Load()), Waiting: len(w.jobs), Done: w.done.Load(), Refused: w.refused.Load()}
+	taken := int(w.running.Load())
+	running := min(taken, w.workers) // the others wait in the child
+	return Stats{Running: running, Waiting: len(w.jobs) + taken - running, Done: w.done.Load(), Refused: w.refused.Load()}
 }
 
 // Close refuses new calls, lets those in the queue end, and ends the threads or the child.
