@@ -121,7 +121,7 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	if err != nil {
 		return stopped(ctx, err)
 	}
-	server := httpx.NewServer(http.HandlerFunc(d.answer), timeouts(c.API.MaxDuration), d.log.Logger)
+	server := httpx.NewServer(httpx.Closing(d.api, d.draining.Load), timeouts(c.API.MaxDuration), d.log.Logger)
 	wg.Go(func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			failed <- err
@@ -354,15 +354,6 @@ func (d *daemon) openMailbox(ctx context.Context, wg *sync.WaitGroup, failed cha
 		}
 	})
 	return l.Addr().String(), nil
-}
-
-// answer is the API. While the daemon is stopping, each answer ends its connection: the next request of a
-// proxy that keeps connections goes elsewhere, and none meets a listener that has just closed.
-func (d *daemon) answer(w http.ResponseWriter, r *http.Request) {
-	if d.draining.Load() {
-		w.Header().Set("Connection", "close")
-	}
-	d.api.ServeHTTP(w, r)
 }
 
 // timeouts bound a connection (spec 1.5); a request that may take longer has longer to be answered.

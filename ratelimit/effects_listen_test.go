@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -297,6 +298,12 @@ var _ = effect("DRAIN_DELAY", func(t *testing.T) {
 	for range 3 {
 		decide1(t, c, "k", "v")
 	}
+	// A connection that is kept for the next request is given up with the answer.
+	resp, err := http.Post("http://"+p.http+"/json", "application/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`))
+	if err != nil || resp.StatusCode != 200 || !resp.Close {
+		t.Fatalf("%v %+v: want an answer that ends its connection", err, resp)
+	}
+	resp.Body.Close()
 	if err := p.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

@@ -139,6 +139,8 @@ type daemon struct {
 	tls     *tls.Config // of the gRPC listener; nil: none
 	plane   atomic.Pointer[xds.Client]
 
+	draining atomic.Bool
+
 	tracing        *telemetry.Tracing // nil: off
 	traceListeners *server.Tracing    // the same
 	page           *pull.Page         // of pull metrics; nil: none
@@ -253,6 +255,7 @@ func (d *daemon) localCacheGauges(o *counter.OverLimit) {
 // notice, then GOAWAY and a bounded wait for what is in flight.
 func (d *daemon) drain(l *listeners) {
 	start := time.Now()
+	d.draining.Store(true)
 	d.health.Set(server.Running, false)
 	d.log.Info("stopping", "delay", d.config.Process.DrainDelay, "timeout", d.config.Process.DrainTimeout)
 	time.Sleep(d.config.Process.DrainDelay)

@@ -77,6 +77,17 @@ func NewServer(h http.Handler, t Timeouts, log *slog.Logger) *http.Server {
 	}
 }
 
+// Closing is h; while closing says so, each answer ends its connection. A proxy that keeps connections then
+// takes its next request elsewhere, instead of to a listener that has just closed.
+func Closing(h http.Handler, closing func() bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if closing() {
+			w.Header().Set("Connection", "close")
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
 // Stop ends srv: new connections are refused at once, running requests may finish until ctx ends
 // and are cut then.
 func Stop(ctx context.Context, srv *http.Server) error {
