@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/provider"
@@ -48,14 +49,18 @@ func (p *program) check(ctx context.Context, args []string) error {
 	}
 	if r.say("settings", err) {
 		r.say(fmt.Sprintf("redirects: %s and %d patterns", c.General.SiteURL, len(c.General.AllowList)), nil)
-		if db := r.database(ctx, &c); db != nil {
+		db, migrated := r.database(ctx, &c)
+		if db != nil {
 			defer db.Close()
+		}
+		if migrated {
 			r.keys(ctx, db, &c, l)
 		}
 		r.providers(ctx, l)
 		r.smtp(ctx, l)
 		r.templates(ctx, l)
 		r.outward(ctx, l)
+		r.hooks(ctx, l, db)
 	}
 	if r.failed > 0 {
 		return fmt.Errorf("%d of the checks failed", r.failed)
@@ -63,12 +68,13 @@ func (p *program) check(ctx context.Context, args []string) error {
 	return nil
 }
 
-func (r *report) database(ctx context.Context, c *config) *store.DB {
+// database is nil when it doesn't answer. migrated: its tables can be asked.
+func (r *report) database(ctx context.Context, c *config) (db *store.DB, migrated bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
 	db, err := openStore(ctx, c.storeOptions(slog.New(slog.DiscardHandler)), 0)
 	if !r.say("database answers", err) {
-		return nil
+		return nil, false
 	}
 	n, errPending := db.Pending(ctx)
 	missing, migrating, err := db.MissingRights(ctx)
@@ -83,10 +89,9 @@ func (r *report) database(ctx context.Context, c *config) *store.DB {
 	r.say("database rights", err)
 	if r.say("database schema", errPending) && n > 0 {
 		fmt.Fprintf(r.p.stdout, "warn  %d migrations are still to be applied: a start does that, or auth migrate\n", n)
-		db.Close()
-		return nil
+		return db, false
 	}
-	return db
+	return db, true
 }
 
 func (r *report) keys(ctx context.Context, db *store.DB, c *config, l live) {
@@ -140,16 +145,35 @@ func (r *report) templates(ctx context.Context, l live) {
 	r.say("mail templates", m.Load(ctx))
 }
 
-// outward says which SMS gateway will be used (what it lacks is among the warnings), and asks the captcha
-// provider. A gateway has no question that sends nothing.
+// outward asks the SMS gateway about the account (what it lacks is among the warnings), and the captcha provider
+// about a captcha that nobody solved.
 func (r *report) outward(ctx context.Context, l live) {
 	if g := sms.New(l.sms); g != nil {
-		r.say("SMS gateway: "+g.String(), nil)
+		ctx, cancel := context.WithTimeout(ctx, checkPatience)
+		defer cancel()
+		r.say("SMS gateway: "+g.String(), g.Check(ctx))
+		g.Close()
 	}
 	if v := l.api.Captcha; v != nil {
 		ctx, cancel := context.WithTimeout(ctx, checkPatience)
 		defer cancel()
 		r.say("captcha: "+v.String(), v.Check(ctx))
+	}
+}
+
+// hooks finds out whether each hook could be asked; db is nil where the database can't be.
+func (r *report) hooks(ctx context.Context, l live, db *store.DB) {
+	set := hook.NewSet(hook.Options{}, l.hooks)
+	defer set.Close()
+	for _, p := range set.Points() {
+		ctx, cancel := context.WithTimeout(ctx, checkPatience)
+		r.say("hook "+string(p)+": "+set.Where(p), set.Check(ctx, p, func(ctx context.Context, schema, function string) error {
+			if db == nil {
+				return errors.New("the database can't be asked")
+			}
+			return db.CheckFunction(ctx, schema, function)
+		}))
+		cancel()
 	}
 }
 

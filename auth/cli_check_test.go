@@ -6,6 +6,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"gatehouse/auth/internal/captcha/captchatest"
+	"gatehouse/auth/internal/hook"
+	"gatehouse/auth/internal/sms/smstest"
 	"gatehouse/shared/fakeidp"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -67,6 +70,45 @@ func TestCheck_providers(t *testing.T) {
 		}
 	}
 	if status != exitFailed || strings.Contains(stdout, "figma") || strings.Contains(stdout, "FAIL  provider good") || strings.Contains(stdout, fakeidp.ClientSecret) {
+		t.Errorf("status %d\n%s", status, stdout)
+	}
+}
+
+// It finds out whether hooks, SMS gateway and captcha provider can be asked, without asking a hook or sending an SMS.
+func TestCheck_outward(t *testing.T) {
+	t.Parallel()
+	url, h, gateway, solved := testdb.Postgres(t), startHooks(t), smstest.Start(t), captchatest.Start(t)
+	execSQL(t, url, `create function good(event jsonb) returns jsonb language sql as $$ select event $$`, `create function bad(event jsonb) returns int language sql as $$ select 1 $$`)
+	env := append(environment(url, "AUTH_DEV_MAILBOX=false", "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_SMS_PROVIDER=twilio",
+		"AUTH_HOOK_CUSTOM_ACCESS_TOKEN_ENABLED=true", "AUTH_HOOK_CUSTOM_ACCESS_TOKEN_URI=pg-functions://postgres/public/good",
+		"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET="+captchatest.Secret, "AUTH_SECURITY_CAPTCHA_URL="+solved.URL()), gateway.Environ()...)
+	status, stdout, stderr := command(t, append(env, h.environ(hook.BeforeUserCreated)...), "", "check")
+	for _, want := range []string{
+		"ok    SMS gateway: twilio at " + gateway.URL() + "\n", "ok    captcha: hcaptcha at ",
+		"ok    hook before-user-created: " + h.URL + "/before-user-created\n", "ok    hook customize-access-token: function public.good\n",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%q is not in\n%s", want, stdout)
+		}
+	}
+	if status != 0 || len(h.of(hook.BeforeUserCreated)) > 0 || gateway.Asked() > 0 {
+		t.Errorf("status %d\n%s\n%s", status, stdout, stderr)
+	}
+	status, stdout, _ = command(t, append(env, "AUTH_SMS_TWILIO_AUTH_TOKEN=hunter2",
+		"AUTH_HOOK_BEFORE_USER_CREATED_ENABLED=true", "AUTH_HOOK_BEFORE_USER_CREATED_URI=http://user:hunter2@127.0.0.1:1/hook?key=hunter2", "AUTH_HOOK_BEFORE_USER_CREATED_SECRETS=v1,whsec_"+hookSecret,
+		"AUTH_HOOK_PASSWORD_VERIFICATION_ATTEMPT_ENABLED=true", "AUTH_HOOK_PASSWORD_VERIFICATION_ATTEMPT_URI=pg-functions://postgres/public/bad",
+		"AUTH_HOOK_MFA_VERIFICATION_ATTEMPT_ENABLED=true", "AUTH_HOOK_MFA_VERIFICATION_ATTEMPT_URI=pg-functions://postgres/public/none"), "", "check")
+	for _, want := range []string{
+		"FAIL  SMS gateway: twilio at " + gateway.URL() + ": twilio does not know AUTH_SMS_TWILIO_ACCOUNT_SID, AUTH_SMS_TWILIO_AUTH_TOKEN\n",
+		"FAIL  hook before-user-created: http://127.0.0.1:1/hook: calling 127.0.0.1:1: ",
+		"FAIL  hook password-verification: function public.bad: bad(jsonb) returns integer, not json or jsonb\n",
+		"FAIL  hook mfa-verification: function public.none: there is no function public.none\n",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%q is not in\n%s", want, stdout)
+		}
+	}
+	if status != exitFailed || strings.Contains(stdout, "hunter2") {
 		t.Errorf("status %d\n%s", status, stdout)
 	}
 }

@@ -87,6 +87,10 @@ func startHooks(t *testing.T) *hooked {
 	h := &hooked{}
 	key, _ := base64.StdEncoding.DecodeString(hookSecret)
 	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost { // auth check
+			http.Error(w, "only POST", http.StatusMethodNotAllowed)
+			return
+		}
 		body, _ := io.ReadAll(r.Body)
 		mac := hmac.New(sha256.New, key)
 		io.WriteString(mac, r.Header.Get("webhook-id")+"."+r.Header.Get("webhook-timestamp")+".")

@@ -2,12 +2,15 @@ package main
 
 import (
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/auth/internal/mail"
 )
 
 // matches are the first groups of a pattern in a file.
@@ -46,6 +49,38 @@ func TestREADME_dependencies(t *testing.T) {
 	}
 	slices.Sort(listed)
 	if d := cmp.Diff(matches(t, "deps.txt", `(?m)^(.+)$`), listed); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestREADME_variables compares the table of templates' variables with what there is: each kind once, and every
+// variable.
+func TestREADME_variables(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "\n| Kind | Variables |\n|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var kinds, want []string
+	for _, m := range regexp.MustCompile(`[A-Z]+(_[A-Z]+)+|\b[A-Z]{6,}\b`).FindAllString(table, -1) {
+		kinds = append(kinds, m)
+	}
+	for _, k := range mail.Kinds {
+		want = append(want, k.Setting())
+	}
+	if d := cmp.Diff(want, kinds); d != "" {
+		t.Error(d)
+	}
+	listed := map[string]bool{}
+	for _, m := range regexp.MustCompile("`([A-Za-z]+)`").FindAllStringSubmatch(table, -1) {
+		listed[m[1]] = true
+	}
+	there := map[string]bool{}
+	for f := range reflect.TypeFor[mail.Vars]().Fields() {
+		there[f.Name] = true
+	}
+	if d := cmp.Diff(there, listed); d != "" {
 		t.Error(d)
 	}
 }

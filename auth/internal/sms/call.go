@@ -49,16 +49,18 @@ func (a answer) aboutMessage() bool {
 	return a.status == http.StatusBadRequest || a.status == http.StatusUnprocessableEntity
 }
 
-// post makes one call. Its errors hold neither the query nor the path of the URL.
-func (g *Gateway) post(ctx context.Context, address string, form url.Values, header http.Header) (answer, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(form.Encode()))
+// call makes one. Its errors hold neither the query nor the path of the URL.
+func (g *Gateway) call(ctx context.Context, method, address string, form url.Values, header http.Header) (answer, error) {
+	r, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(form.Encode()))
 	if err != nil {
 		return answer{}, errors.New("its URL can't be read")
 	}
 	for name, values := range header {
 		r.Header[name] = values
 	}
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if method == http.MethodPost {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
 	r.Header.Set("Accept", "application/json")
 	resp, err := g.client.Do(r)
 	if err != nil {

@@ -48,6 +48,11 @@ type vendor interface {
 	read(a answer) (id string, err *failure)
 	// secrets never get into an error.
 	secrets() []string
+	// account is a question that shows whether the credentials, by their variables, are good; denied is whether
+	// its answer says that they aren't.
+	account() account
+	credentials() []string
+	denied(a answer) bool
 }
 
 // vendor is nil for "" and for what is no gateway.
@@ -135,7 +140,7 @@ func (g *Gateway) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) error 
 	if err != nil {
 		return &mail.Refused{Err: fmt.Errorf("sms: %s: %w", g.name, err)}
 	}
-	a, err := g.post(ctx, g.vendor.base()+path, form, header)
+	a, err := g.call(ctx, http.MethodPost, g.vendor.base()+path, form, header)
 	if err != nil {
 		return fmt.Errorf("sms: %s: %w", g.name, err)
 	}

@@ -258,6 +258,35 @@ func TestSend_numbers(t *testing.T) {
 	}
 }
 
+// Check asks each gateway about the account, and sends nothing.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	s := smstest.Start(t)
+	for _, provider := range providers {
+		f := func(change func(*Settings), want string) {
+			t.Helper()
+			o := settings(provider, s.URL())
+			change(&o)
+			err := gateway(t, o).Check(t.Context())
+			if text := fmt.Sprint(err); want == "" && err != nil || !strings.Contains(text, want) || strings.Contains(text, "hush") {
+				t.Errorf("%s: %v, want %q", provider, err, want)
+			}
+		}
+		f(func(*Settings) {}, "")
+		wrong := func(o *Settings) {
+			o.Twilio.AuthToken, o.MessageBird.AccessKey, o.Textlocal.APIKey, o.Vonage.APISecret = "hush1", "hush2", "hush3", "hush4"
+		}
+		f(wrong, provider+" does not know AUTH_SMS_"+strings.ToUpper(provider)+"_")
+		away := func(o *Settings) {
+			o.Twilio.URL, o.MessageBird.URL, o.Textlocal.URL, o.Vonage.URL = "http://127.0.0.1:1", "http://127.0.0.1:1", "http://127.0.0.1:1", "http://127.0.0.1:1"
+		}
+		f(away, "calling 127.0.0.1:1: ")
+	}
+	if s.Asked() > 0 {
+		t.Error("something was sent")
+	}
+}
+
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{

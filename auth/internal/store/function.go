@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // ErrFunctionTime: a function of the operator took longer than it may.
@@ -16,7 +18,7 @@ var ErrFunctionTime = errors.New("the function took too long")
 // CallFunction calls a function of the operator with one JSON parameter, in a transaction of its own with
 // a time limit for its statement. It returns the result as text: nil for null and void.
 func (db *DB) CallFunction(ctx context.Context, schema, function string, input []byte, limit time.Duration) (out []byte, err error) {
-	call := fmt.Sprintf("select (%s($1))::text", pgx.Identifier{schema, function}.Sanitize())
+	call := functionCall(schema, function)
 	err = db.on(ctx, "function", func(c *pgx.Conn) error {
 		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, fmt.Sprintf("set local statement_timeout = %d", limit.Milliseconds())); err != nil {
@@ -31,3 +33,72 @@ func (db *DB) CallFunction(ctx context.Context, schema, function string, input [
 	}
 	return out, err
 }
+
+func functionCall(schema, function string) string {
+	return fmt.Sprintf("select (%s($1))::text", pgx.Identifier{schema, function}.Sanitize())
+}
+
+// functionsNamed are the functions of a name with what the daemon's database user may do with them.
+var functionsNamed = define(`
+select p.oid::regprocedure::text, p.prorettype::regtype::text, p.proretset,
+       has_schema_privilege(n.oid, 'usage'), has_function_privilege(p.oid, 'execute')
+from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+where n.nspname = $1 and p.proname = $2
+order by 1`)
+
+// CheckFunction says why CallFunction could not call a function of the operator; nil when it could. It is not
+// called.
+func (db *DB) CheckFunction(ctx context.Context, schema, function string) error {
+	type candidate struct {
+		signature, returns string
+		many, see, call    bool
+	}
+	var all []candidate
+	err := db.each(ctx, "functions", func(r pgx.Rows) error {
+		var c candidate
+		err := r.Scan(&c.signature, &c.returns, &c.many, &c.see, &c.call)
+		all = append(all, c)
+		return err
+	}, functionsNamed, schema, function)
+	if err != nil {
+		return err
+	}
+	name := schema + "." + function
+	if len(all) == 0 {
+		return fmt.Errorf("there is no function %s", name)
+	}
+	if !all[0].see {
+		return fmt.Errorf("the database user lacks USAGE on schema %s", schema)
+	}
+	var takes uint32
+	err = db.on(ctx, "function", func(c *pgx.Conn) error {
+		d, err := c.Prepare(ctx, "", functionCall(schema, function))
+		if err == nil {
+			takes = d.ParamOIDs[0]
+		}
+		return err
+	})
+	pg, _ := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case pg != nil && pg.Code == "42725": // ambiguous_function
+		return fmt.Errorf("there are several functions %s of one parameter: the hook's must be the only one", name)
+	case pg != nil && pg.Code == "42883", err == nil && !jsonTypes[takes]: // undefined_function
+		return fmt.Errorf("%s takes no single json or jsonb", all[0].signature)
+	case err != nil:
+		return err
+	}
+	for _, c := range all {
+		switch {
+		case !c.call && len(all) == 1:
+			return fmt.Errorf("the database user lacks EXECUTE on function %s", c.signature)
+		case len(all) == 1 && c.many:
+			return fmt.Errorf("%s returns several rows, not one json or jsonb", c.signature)
+		case len(all) == 1 && !slices.Contains([]string{"json", "jsonb", "text", "void"}, c.returns):
+			return fmt.Errorf("%s returns %s, not json or jsonb", c.signature, c.returns)
+		}
+	}
+	return nil
+}
+
+// jsonTypes are the types of a parameter that JSON text fits: json, jsonb, text.
+var jsonTypes = map[uint32]bool{pgtype.JSONOID: true, pgtype.JSONBOID: true, pgtype.TextOID: true}

@@ -3,6 +3,8 @@ package store_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,5 +60,62 @@ func TestCallFunction(t *testing.T) {
 	// The limit was the call's alone.
 	if got, err := call("Echo", time.Minute); err != nil || got == "" {
 		t.Errorf("afterwards: %q, %v", got, err)
+	}
+}
+
+// What is wrong with a function is told without calling it.
+func TestCheckFunction(t *testing.T) {
+	t.Parallel()
+	ctx, url := t.Context(), testdb.Postgres(t)
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	for _, sql := range []string{
+		`create role hook_guest`,
+		`create schema hooks`, `create schema private`, `grant usage on schema hooks to hook_guest`,
+		`create function hooks.good(event jsonb) returns jsonb language sql as $$ select event from pg_sleep(3600) $$`,
+		`create function hooks.older(event json, more text default '') returns void language sql as $$ select $$`,
+		`create function hooks.two(event jsonb) returns jsonb language sql as $$ select event $$`,
+		`create function hooks.two(event json) returns json language sql as $$ select event $$`,
+		`create function hooks.pair(a jsonb, b jsonb) returns jsonb language sql as $$ select a $$`,
+		`create function hooks.number(a int) returns jsonb language sql as $$ select '{}'::jsonb $$`,
+		`create function hooks.verdict(event jsonb) returns boolean language sql as $$ select true $$`,
+		`create function hooks.rows(event jsonb) returns setof jsonb language sql as $$ select event $$`,
+		`create function hooks.closed(event jsonb) returns jsonb language sql as $$ select event $$`,
+		`revoke execute on function hooks.closed from public`,
+		`create function private.good(event jsonb) returns jsonb language sql as $$ select event $$`,
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	separator := "?"
+	if strings.Contains(url, "?") {
+		separator = "&"
+	}
+	db, err := store.Open(ctx, store.Options{URL: url + separator + "options=-c%20role%3Dhook_guest"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for name, want := range map[string]string{
+		"hooks.good": "", "hooks.older": "",
+		"hooks.missing": "there is no function hooks.missing",
+		"nowhere.good":  "there is no function nowhere.good",
+		"hooks.two":     "there are several functions hooks.two of one parameter: the hook's must be the only one",
+		"hooks.pair":    "hooks.pair(jsonb,jsonb) takes no single json or jsonb",
+		"hooks.number":  "hooks.number(integer) takes no single json or jsonb",
+		"hooks.verdict": "hooks.verdict(jsonb) returns boolean, not json or jsonb",
+		"hooks.rows":    "hooks.rows(jsonb) returns several rows, not one json or jsonb",
+		"hooks.closed":  "the database user lacks EXECUTE on function hooks.closed(jsonb)",
+		"private.good":  "the database user lacks USAGE on schema private",
+	} {
+		schema, function, _ := strings.Cut(name, ".")
+		err := db.CheckFunction(ctx, schema, function)
+		if got := fmt.Sprint(err); err == nil && want != "" || err != nil && got != want {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
 	}
 }

@@ -122,7 +122,34 @@ func (s *Server) Asked() int {
 	return s.asked
 }
 
+// balance answers questions about the account; false: it was none.
+func (s *Server) balance(w http.ResponseWriter, r *http.Request) bool {
+	var right bool
+	var denied Answer
+	switch r.Method + " " + r.URL.Path {
+	case "GET /2010-04-01/Accounts/" + AccountSID + ".json":
+		right, denied = r.Header.Get("Authorization") == "Basic "+base64.StdEncoding.EncodeToString([]byte(AccountSID+":"+AuthToken)), deniedBy["twilio"]
+	case "GET /balance":
+		right, denied = r.Header.Get("Authorization") == "AccessKey "+AccessKey, deniedBy["messagebird"]
+	case "POST /balance/":
+		right, denied = r.FormValue("apikey") == TextlocalKey, deniedBy["textlocal"]
+	case "GET /account/get-balance":
+		right, denied = r.FormValue("api_key") == VonageKey && r.FormValue("api_secret") == VonageSecret, Answer{Status: 401, Body: "{}"}
+	default:
+		return false
+	}
+	if !right {
+		answer(w, denied)
+		return true
+	}
+	answer(w, Answer{Body: `{"status":"success"}`})
+	return true
+}
+
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	if s.balance(w, r) {
+		return
+	}
 	s.mu.Lock()
 	s.asked++
 	behave := s.behave

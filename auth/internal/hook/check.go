@@ -1,0 +1,55 @@
+package hook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+)
+
+// Points are the points that have a hook, in a fixed order.
+func (s *Set) Points() (on []Point) {
+	for _, p := range []Point{SendSMS, SendEmail, CustomAccessToken, FactorAttempt, PasswordAttempt, BeforeUserCreated, AfterUserCreated} {
+		if s.On(p) {
+			on = append(on, p)
+		}
+	}
+	return on
+}
+
+// Where is who is asked at a point, for people: a URL without user and query, which may hold a password, or a
+// function.
+func (s *Set) Where(p Point) string {
+	t := s.targets[p]
+	if t.Function() {
+		return "function " + t.schema + "." + t.function
+	}
+	u, err := url.Parse(t.url)
+	if err != nil {
+		return "(no URL)"
+	}
+	return u.Scheme + "://" + u.Host + u.Path
+}
+
+// Check finds out whether the hook of a point could be asked, without asking it anything. An endpoint gets an
+// OPTIONS, which changes nothing, and may answer what it likes; find looks for a function.
+func (s *Set) Check(ctx context.Context, p Point, find func(ctx context.Context, schema, function string) error) error {
+	t := s.targets[p]
+	if t.Function() {
+		return find(ctx, t.schema, t.function)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodOptions, t.url, nil)
+	if err != nil {
+		return errors.New("the request cannot be made")
+	}
+	resp, err := s.clients.Operator.Do(r)
+	if err != nil {
+		if call, ok := errors.AsType[*url.Error](err); ok {
+			err = call.Err
+		}
+		return fmt.Errorf("calling %s: %w", r.URL.Host, err)
+	}
+	resp.Body.Close()
+	return nil
+}

@@ -1,0 +1,87 @@
+package sms
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// account is a question about the operator's own account, which sends nothing and costs nothing.
+type account struct {
+	method, path string
+	form         url.Values // the query of a GET
+	header       http.Header
+}
+
+// Check finds out whether the gateway answers and lets us in: what `auth check` asks. Any answer that does not
+// blame the credentials will do: what stands in the gateway's place may not know the question.
+func (g *Gateway) Check(ctx context.Context) error {
+	q := g.vendor.account()
+	address := g.vendor.base() + q.path
+	if q.method == http.MethodGet && len(q.form) > 0 {
+		address, q.form = address+"?"+q.form.Encode(), nil
+	}
+	a, err := g.call(ctx, q.method, address, q.form, q.header)
+	if err != nil {
+		return err
+	}
+	if g.vendor.denied(a) {
+		return fmt.Errorf("%s does not know %s", g.name, strings.Join(g.vendor.credentials(), ", "))
+	}
+	return nil
+}
+
+// unauthorized is what a gateway says that tells by its status.
+func unauthorized(a answer) bool {
+	return a.status == http.StatusUnauthorized || a.status == http.StatusForbidden
+}
+
+// https://www.twilio.com/docs/iam/api/account
+func (t Twilio) account() account {
+	return account{method: http.MethodGet, path: "/2010-04-01/Accounts/" + url.PathEscape(t.AccountSID) + ".json", header: http.Header{"Authorization": {"Basic " + t.basic()}}}
+}
+
+func (t Twilio) credentials() []string {
+	return []string{"AUTH_SMS_TWILIO_ACCOUNT_SID", "AUTH_SMS_TWILIO_AUTH_TOKEN"}
+}
+
+func (t Twilio) denied(a answer) bool { return unauthorized(a) }
+
+// https://developers.messagebird.com/api/balance
+func (b MessageBird) account() account {
+	return account{method: http.MethodGet, path: "/balance", header: http.Header{"Authorization": {"AccessKey " + b.AccessKey}}}
+}
+
+func (b MessageBird) credentials() []string { return []string{"AUTH_SMS_MESSAGEBIRD_ACCESS_KEY"} }
+
+func (b MessageBird) denied(a answer) bool { return unauthorized(a) }
+
+// https://api.textlocal.in/docs/getbalance
+func (l Textlocal) account() account {
+	return account{method: http.MethodPost, path: "/balance/", form: url.Values{"apikey": {l.APIKey}}}
+}
+
+func (l Textlocal) credentials() []string { return []string{"AUTH_SMS_TEXTLOCAL_API_KEY"} }
+
+// denied: its status is 200 whatever it says.
+func (l Textlocal) denied(a answer) bool {
+	var in struct {
+		Errors []struct {
+			Code text `json:"code"`
+		} `json:"errors"`
+	}
+	return unauthorized(a) || a.decode(&in) == nil && len(in.Errors) > 0 && in.Errors[0].Code == "3"
+}
+
+// https://developer.vonage.com/api/account, "Get Account Balance"
+func (v Vonage) account() account {
+	return account{method: http.MethodGet, path: "/account/get-balance", form: url.Values{"api_key": {v.APIKey}, "api_secret": {v.APISecret}}}
+}
+
+func (v Vonage) credentials() []string {
+	return []string{"AUTH_SMS_VONAGE_API_KEY", "AUTH_SMS_VONAGE_API_SECRET"}
+}
+
+func (v Vonage) denied(a answer) bool { return unauthorized(a) }
