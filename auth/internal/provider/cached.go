@@ -76,6 +76,13 @@ func (c *cached[V]) load(ctx context.Context, d *directory, what, of string, ttl
 	c.value, c.has, c.until, c.retry = v, true, now.Add(ttl), time.Time{}
 }
 
+// known says whether there is a value, old or new.
+func (c *cached[V]) known() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.has
+}
+
 // expire has the next get look up again, if is still holds of the value.
 func (c *cached[V]) expire(is func(V) bool) {
 	c.mu.Lock()

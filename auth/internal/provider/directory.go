@@ -107,13 +107,14 @@ func (d *directory) of(name string) *issuer {
 	return i
 }
 
-// dropOldest forgets the issuer that nobody has asked for longest. A look-up of it that is under way ends
-// for those who wait for it.
+// dropOldest forgets the issuer that nobody has asked for longest; those that have never answered first, which
+// anybody can invent. A look-up of it that is under way ends for those who wait for it.
 func (d *directory) dropOldest() {
-	oldest := ""
+	oldest, answered := "", true
 	for name, i := range d.issuers {
-		if oldest == "" || i.used.Before(d.issuers[oldest].used) {
-			oldest = name
+		has := i.document.known()
+		if oldest == "" || answered && !has || answered == has && i.used.Before(d.issuers[oldest].used) {
+			oldest, answered = name, has
 		}
 	}
 	delete(d.issuers, oldest)
@@ -174,7 +175,7 @@ func (d *directory) fetchDocument(ctx context.Context, t trust) (*document, erro
 func readDocument(o object, t trust) (*document, error) {
 	issuer := o.text("issuer")
 	if !t.accepts(issuer) && (t.learn == nil || !t.learn.MatchString(issuer)) {
-		return nil, fmt.Errorf("the discovery document is of another issuer than %s", t.issuer)
+		return nil, fmt.Errorf("the discovery document is of the issuer %.200q, not of %s", issuer, t.issuer)
 	}
 	doc := &document{
 		issuer: issuer,

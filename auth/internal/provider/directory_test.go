@@ -247,6 +247,15 @@ func TestDirectoryForgets(t *testing.T) {
 	if len(d.issuers) != maxIssuers {
 		t.Errorf("%d issuers are kept, want %d", len(d.issuers), maxIssuers)
 	}
+	// One that has answered outlives any number of invented ones.
+	first.document.value, first.document.has = &document{}, true
+	for i := range maxIssuers + 10 {
+		c.advance(time.Second)
+		d.of(fmt.Sprintf("https://invented-%d.example", i))
+	}
+	if d.of("https://first.example") != first {
+		t.Error("invented issuers drive out one that has answered")
+	}
 }
 
 func TestReadDocument(t *testing.T) {
