@@ -1,12 +1,14 @@
 package main
 
+import "context"
+
 // reload reads the settings file and the NAME_FILE files again (the environment of a process cannot
 // change) and puts in force what can change while requests run. A set with a mistake changes nothing.
-func (d *daemon) reload(environ []string, file string) {
+func (d *daemon) reload(ctx context.Context, environ []string, file string) {
 	d.log.reopen()
 	c, l, stale, warnings, err := loadConfig(environ, file, d.config.Load())
 	if err == nil {
-		err = d.apply(&c, l)
+		err = d.apply(ctx, &c, l)
 	}
 	if err != nil {
 		d.log.Error("SIGHUP: keeping the settings in force", "error", err)
@@ -22,8 +24,8 @@ func (d *daemon) reload(environ []string, file string) {
 }
 
 // apply puts settings in force. The keys come first: they alone can be refused.
-func (d *daemon) apply(c *config, l live) error {
-	if err := d.keeper.Apply(l.keys); err != nil {
+func (d *daemon) apply(ctx context.Context, c *config, l live) error {
+	if err := d.keeper.Apply(ctx, l.keys); err != nil {
 		return err
 	}
 	if err := d.makeProviders(&l); err != nil {

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
+	"gatehouse/auth/internal/token"
 	"gatehouse/shared/testdb"
 )
 
@@ -93,4 +97,67 @@ func TestReload(t *testing.T) {
 	if a := d.want(t, 422, "POST", "/signup", "", `{"email":"ann@example.org","password":"correct horse"}`); a.str("error_code") != "signup_disabled" {
 		t.Error(a.text)
 	}
+}
+
+// Keys given, keys of the database's and JWT_SECRET take each other's place without a restart.
+func TestReload_keys(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	writeSettings(t, dir, "AUTH_JWT_ALGORITHM=HS256")
+	d := launch(t, dir, environment(testdb.Postgres(t), "AUTH_JWT_ALGORITHM=", "AUTH_MAILER_AUTOCONFIRM=true"))
+	d.awaitReady(t)
+	kids := func() string {
+		t.Helper()
+		var set struct {
+			Keys []struct{ Kid, Alg string }
+		}
+		a := d.want(t, 200, "GET", "/.well-known/jwks.json", "", "")
+		if err := json.Unmarshal([]byte(a.text), &set); err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, k := range set.Keys {
+			all = append(all, k.Alg+" "+k.Kid)
+		}
+		return strings.Join(all, ", ")
+	}
+	n := 0
+	signsWith := func(alg string) {
+		t.Helper()
+		n++
+		access := d.want(t, 200, "POST", "/signup", "", credentials("user"+strconv.Itoa(n)+"@example.org", horse)).str("access_token")
+		header, err := base64.RawURLEncoding.DecodeString(strings.Split(access, ".")[0])
+		if err != nil || !strings.Contains(string(header), `"alg":"`+alg+`"`) {
+			t.Errorf("%v %s, want %s", err, header, alg)
+		}
+		d.want(t, 200, "GET", "/user", access, "")
+	}
+	if got := kids(); got != "" {
+		t.Error(got)
+	}
+	signsWith("HS256")
+	d.with(t, "AUTH_JWT_ALGORITHM=ES256")
+	made := kids()
+	if !strings.HasPrefix(made, "ES256 ") {
+		t.Error(made)
+	}
+	signsWith("ES256")
+	key, err := token.Generate(token.EdDSA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jwk, err := key.PrivateJWK()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.with(t, "AUTH_JWT_KEYS='["+string(jwk)+"]'")
+	if got := kids(); got != "EdDSA "+key.ID() {
+		t.Error(got)
+	}
+	signsWith("EdDSA")
+	d.with(t, "AUTH_JWT_ALGORITHM=ES256")
+	if got := kids(); got != made {
+		t.Errorf("%s, want %s", got, made)
+	}
+	signsWith("ES256")
 }

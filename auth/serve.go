@@ -135,7 +135,7 @@ func (p *program) serve(ctx context.Context, args []string) error {
 		for {
 			select {
 			case <-hup:
-				d.reload(p.environ, p.file)
+				d.reload(background, p.environ, p.file)
 			case <-background.Done():
 				return
 			}

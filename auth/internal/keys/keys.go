@@ -91,32 +91,42 @@ func (k *Keeper) Live() *token.Live { return &k.live }
 // force. A stored key that cannot be opened is an error that names the settings at fault: no other key is
 // ever made in its place.
 func (k *Keeper) Start(ctx context.Context) error {
-	if err := k.read(ctx); err != nil {
+	if err := k.obtain(ctx); err != nil {
 		return err
-	}
-	s, rows := k.snapshot()
-	if len(rows) == 0 && len(s.Given) == 0 && s.Algorithm != token.HS256 {
-		row, err := k.generate(s.Algorithm, k.time())
-		if err != nil {
-			return err
-		}
-		list, err := k.db.FirstSigningKey(ctx, row)
-		if err != nil {
-			return fmt.Errorf("keys: first key: %w", err)
-		}
-		k.keep(list)
-		if list[0].KID == row.KID {
-			k.log.Info("made the first signing key", "kid", row.KID, "algorithm", row.Algorithm)
-		}
 	}
 	if err := k.build(true); err != nil {
 		return err
 	}
+	s, _ := k.snapshot()
 	if signer := k.live.Load().Signer(); len(s.Given) == 0 && signer.Algorithm() != s.Algorithm {
 		k.log.Warn("the current signing key is of another kind than AUTH_JWT_ALGORITHM; auth keys rotate makes one of that kind",
 			"kid", signer.ID(), "current", signer.Algorithm().String(), "setting", s.Algorithm.String())
 	}
 	return k.reseal(ctx)
+}
+
+// obtain reads the keys, and makes the first one when there is none and one is needed.
+func (k *Keeper) obtain(ctx context.Context) error {
+	if err := k.read(ctx); err != nil {
+		return err
+	}
+	s, rows := k.snapshot()
+	if len(rows) > 0 || len(s.Given) > 0 || s.Algorithm == token.HS256 {
+		return nil
+	}
+	row, err := k.generate(s.Algorithm, k.time())
+	if err != nil {
+		return err
+	}
+	list, err := k.db.FirstSigningKey(ctx, row)
+	if err != nil {
+		return fmt.Errorf("keys: first key: %w", err)
+	}
+	k.keep(list)
+	if list[0].KID == row.KID {
+		k.log.Info("made the first signing key", "kid", row.KID, "algorithm", row.Algorithm)
+	}
+	return nil
 }
 
 // Check is Start for auth check: nothing is made, written or logged. Having no key yet is no fault.
@@ -172,13 +182,23 @@ func (k *Keeper) Poll(ctx context.Context) {
 	}
 }
 
-// Apply puts other settings in force, or changes nothing and says why.
-func (k *Keeper) Apply(s Settings) error {
+// Apply puts other settings in force, or changes nothing and says why. The store is asked only where they
+// need keys of it that the ones before did not.
+func (k *Keeper) Apply(ctx context.Context, s Settings) (err error) {
 	k.mu.Lock()
 	old := k.settings
 	k.settings, k.inForce = s, ""
+	unread := len(s.Given) == 0 && (len(old.Given) > 0 || len(k.rows) == 0 && s.Algorithm != token.HS256)
 	k.mu.Unlock()
-	if err := k.build(true); err != nil {
+	if unread {
+		query, cancel := context.WithTimeout(ctx, pollTimeout)
+		defer cancel()
+		err = k.obtain(query)
+	}
+	if err == nil {
+		err = k.build(true)
+	}
+	if err != nil {
 		k.mu.Lock()
 		k.settings = old
 		k.mu.Unlock()

@@ -250,7 +250,7 @@ func TestSharedSecretSigns(t *testing.T) {
 	if k.Live().Load() != set {
 		t.Error("a poll that changes nothing makes another set")
 	}
-	if err := k.Apply(w.settings()); err != nil || k.Live().Load().Signer().Algorithm() != token.ES256 {
+	if err := k.Apply(t.Context(), w.settings()); err != nil || k.Live().Load().Signer().Algorithm() != token.ES256 {
 		t.Errorf("back to ES256: %v", err)
 	}
 }
@@ -275,7 +275,7 @@ func TestGivenKeys(t *testing.T) {
 	bad := w.settings()
 	given(&bad)
 	bad.Algorithm = token.HS256
-	if err := k.Apply(bad); err == nil {
+	if err := k.Apply(t.Context(), bad); err == nil {
 		t.Error("a current key and the shared secret both sign")
 	}
 	w.verify(k, w.sign(k), nil)
