@@ -137,16 +137,19 @@ func (f *Files) Reload() {
 
 // Run hands the present set to apply, and then each new one, until ctx ends; it then returns nil.
 // apply runs in this goroutine, one call after the other. Its error is its own business: a set it
-// refused is handed over again only when it has changed, or after Reload.
+// refused is handed over again only when a file has changed, were it only its time or mode, or after
+// Reload.
 func (f *Files) Run(ctx context.Context, apply func(Set) error) error {
 	w := f.newWatch()
 	defer w.close()
 	f.hand(f.read(), apply, true)
 	for {
+		before := w.read
 		forced, ok := w.wait(ctx, f.reload)
 		if !ok {
 			return nil
 		}
+		swapped := w.swapped
 		w.refresh() // before reading: what changes from here on is noticed
 		set := f.read()
 		if !forced && unfinished(set) {
@@ -158,7 +161,7 @@ func (f *Files) Run(ctx context.Context, apply func(Set) error) error {
 			w.refresh()
 			set = f.read()
 		}
-		f.hand(set, apply, forced)
+		f.hand(set, apply, forced || swapped || w.read != before)
 	}
 }
 
@@ -222,8 +225,9 @@ func unfinished(s Set) bool {
 	return false
 }
 
-// hand applies set unless it is what was handed over last.
-func (f *Files) hand(set Set, apply func(Set) error, forced bool) {
+// hand applies set unless it is what was handed over last and nobody touched it since: what was seen
+// may have been another file, or an event of what had been read already.
+func (f *Files) hand(set Set, apply func(Set) error, touched bool) {
 	if set.Err == nil && len(set.Files) == 0 {
 		had := len(f.last.files) > 0
 		switch {
@@ -236,7 +240,7 @@ func (f *Files) hand(set Set, apply func(Set) error, forced bool) {
 		}
 	}
 	now := fingerprintOf(set)
-	if !forced && f.applied && now.same(f.last) {
+	if !touched && f.applied && now.same(f.last) {
 		return
 	}
 	f.applied = true

@@ -250,22 +250,35 @@ func TestRootSwap_changesInsideWait(t *testing.T) {
 	}
 }
 
+// TestReload_appliesTheSameAgain: SIGHUP does, and so does whoever touches a file, as in the replaced
+// service. What lies beside the files does not.
 func TestReload_appliesTheSameAgain(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	write(t, root+"/config/a.yaml", "1\n")
+	path := root + "/config/a.yaml"
+	write(t, path, "1\n")
 	w := start(t, root, FilesOptions{})
 	w.until("a.yaml=1")
-	w.f.Reload()
-	w.eventually(func() bool { return w.count() == 2 }, func() string { return "SIGHUP did not apply" })
-	// The same bytes written again are read and not applied.
-	write(t, root+"/config/a.yaml", "1\n")
-	w.eventually(func() bool { return w.f.attempts.Value() >= 3 }, func() string { return "not read again" })
-	write(t, root+"/config/a.yaml", "2\n")
-	w.until("a.yaml=2")
-	if n := w.count(); n != 3 {
-		t.Errorf("%d sets, want 3", n)
+	sets := 1
+	f := func(what string, touch func()) {
+		t.Helper()
+		touch()
+		sets++
+		w.eventually(func() bool { return w.count() == sets }, func() string {
+			return fmt.Sprintf("%s: %d sets, want %d", what, w.count(), sets)
+		})
 	}
+	f("SIGHUP", w.f.Reload)
+	f("chmod", func() { must(t, os.Chmod(path, 0o600)) })
+	f("touch", func() { must(t, os.Chtimes(path, time.Time{}, time.Unix(1e9, 0))) })
+	f("a copy renamed over it", func() {
+		write(t, root+"/copy", "1\n")
+		must(t, os.Rename(root+"/copy", path))
+	})
+	reads := w.f.attempts.Value()
+	write(t, root+"/config/notes.txt", "1\n")
+	w.eventually(func() bool { return w.f.attempts.Value() > reads }, func() string { return "not read again" })
+	f("new bytes", func() { write(t, path, "2\n") })
 }
 
 // TestUnfinished: a file that is caught empty or half written is given time.
@@ -295,6 +308,19 @@ func TestUnfinished(t *testing.T) {
 	// What stays empty is handed over in the end.
 	write(t, path, "")
 	w.until("a.yaml=")
+}
+
+// TestRootSwap_toTheSame: a swap of the root applies what lies there, be it the same.
+func TestRootSwap_toTheSame(t *testing.T) {
+	t.Parallel()
+	top := t.TempDir()
+	write(t, top+"/v1/config/a.yaml", "1\n")
+	must(t, os.Symlink("v1", top+"/current"))
+	w := start(t, top+"/current", FilesOptions{WatchRoot: true})
+	w.until("config.a.yaml=1")
+	must(t, os.Symlink("v1", top+"/next"))
+	must(t, os.Rename(top+"/next", top+"/current"))
+	w.eventually(func() bool { return w.count() == 2 }, func() string { return "not applied" })
 }
 
 func TestRefuseEmpty(t *testing.T) {

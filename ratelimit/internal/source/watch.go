@@ -24,7 +24,9 @@ type watch struct {
 	events  chan fsnotify.Event
 	errors  chan error
 	watched map[string]bool
-	seen    string // signature when the files were last read, or about to be
+	read    string // signature when the files were last read, or about to be
+	seen    string // the same, or a later one that a tick found
+	swapped bool   // the root, or Kubernetes' link, was made anew since
 	tick    *time.Ticker
 }
 
@@ -50,7 +52,8 @@ func (w *watch) close() {
 // refresh watches what exists now, and takes the signature. A directory that went away and came
 // back is another one to the system: its name alone does not tell.
 func (w *watch) refresh() {
-	w.seen = w.signature()
+	w.read, w.swapped = w.signature(), false
+	w.seen = w.read
 	if w.w == nil {
 		return
 	}
@@ -115,7 +118,8 @@ func (w *watch) concerns(e fsnotify.Event) bool {
 	if !e.Has(fsnotify.Create) && !e.Has(fsnotify.Write) {
 		return false
 	}
-	return e.Name == w.f.o.Root || e.Name == filepath.Join(w.f.dir, kubernetesData)
+	w.swapped = w.swapped || e.Name == w.f.o.Root || e.Name == filepath.Join(w.f.dir, kubernetesData)
+	return w.swapped
 }
 
 // signature changes when the directory is another one, and, unless only the root counts, when a
