@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/source"
@@ -54,12 +55,14 @@ func check(_ context.Context, args, environ []string, stdout, stderr io.Writer) 
 
 	fmt.Fprintln(stdout, "checking rate limit configs...")
 	fmt.Fprintf(stdout, "loading config directory: %s\n", *dir)
-	files, err := source.ReadDir(*dir, rules.IgnoreDotFiles)
-	if err != nil {
+	files, skipped, unread := source.ReadDir(*dir, rules.IgnoreDotFiles)
+	for _, err := range unread {
 		fmt.Fprintf(stdout, "error loading rate limit configs: %v\n", err)
-		return exitFailed
 	}
-	if len(files) == 0 {
+	if len(skipped) > 0 {
+		fmt.Fprintf(stdout, "warning: %s: %s\n", source.NotRead, strings.Join(skipped, " "))
+	}
+	if len(files)+len(unread) == 0 {
 		fmt.Fprintf(stdout, "warning: no *.yaml or *.yml file in %s: nothing would be limited\n", *dir)
 	}
 	for _, f := range files {
@@ -71,6 +74,8 @@ func check(_ context.Context, args, environ []string, stdout, stderr io.Writer) 
 	}
 	if err != nil {
 		reportProblems(stdout, err)
+	}
+	if err != nil || len(unread) > 0 {
 		return exitFailed
 	}
 	fmt.Fprintln(stdout, "all rate limit configs ok")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"io"
 	"net/http"
@@ -380,6 +381,16 @@ func TestPrograms(t *testing.T) {
 		}
 	}
 	f(1, []string{"check", "-config_dir", bad}, "error loading rate limit configs: a.yaml:2:", "rate_limit", "b.yaml:2:", "c.yaml:")
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(bad, "limits"), []byte("domain: e\n"), 0o644),
+		os.Mkdir(filepath.Join(bad, "sub"), 0o755),
+		os.Symlink("nowhere", filepath.Join(bad, "lost.yaml")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	const notRead = "not read: only files named *.yaml or *.yml in the directory itself are, each once: limits sub/\n"
+	f(1, []string{"check", bad}, "warning: "+notRead, "lost.yaml: ", "a.yaml:2:", "c.yaml:")
+	f(2, []string{"explain", "-domain", "d", bad}, "ratelimit explain: "+notRead, "lost.yaml: ")
 	f(1, []string{"check", filepath.Join(bad, "none")}, "none")
 	f(2, []string{"check"}, "usage: ratelimit check")
 	g := func(exit int, env map[string]string, parts ...string) {
@@ -404,6 +415,9 @@ func TestPrograms(t *testing.T) {
 	f(1, []string{"explain", "-domain", "d", "-descriptors", "x=v", p.rules}, "x")
 	f(1, []string{"explain", "-domain", "other", "-descriptors", "x=v", "-format", "json", p.rules}, `"outcome": "unknown_domain"`)
 	f(2, []string{"explain", "-domain", "d", "-descriptors", "x", p.rules}, "key=value")
+	if err := os.Remove(filepath.Join(bad, "lost.yaml")); err != nil {
+		t.Fatal(err)
+	}
 	f(2, []string{"explain", "-domain", "d", bad}, "a.yaml:2:")
 	f(2, []string{"explain"}, "usage: ratelimit explain")
 

@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"gatehouse/ratelimit/internal/limits"
@@ -40,9 +42,12 @@ func explain(_ context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "ratelimit explain: -descriptors: %v\n", err)
 		return exitUsage
 	}
-	files, err := source.ReadDir(flags.Arg(0), false)
-	if err != nil {
-		fmt.Fprintf(stderr, "ratelimit explain: %v\n", err)
+	files, skipped, unread := source.ReadDir(flags.Arg(0), false)
+	if len(skipped) > 0 {
+		fmt.Fprintf(stderr, "ratelimit explain: %s: %s\n", source.NotRead, strings.Join(skipped, " "))
+	}
+	if len(unread) > 0 {
+		fmt.Fprintf(stderr, "ratelimit explain: %v\n", errors.Join(unread...))
 		return exitUsage
 	}
 	rules, _, err := limits.Load(files, limits.Options{NearRatio: 0.8, MergeDomains: *merge, KeyPrefix: *prefix, EscapedKeys: *escaped})

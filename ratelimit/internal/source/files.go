@@ -168,7 +168,7 @@ func (f *Files) Run(ctx context.Context, apply func(Set) error) error {
 // read takes the whole directory and counts.
 func (f *Files) read() Set {
 	f.attempts.Inc()
-	files, skipped, errs := readDir(f.dir, f.o.IgnoreDotFiles)
+	files, skipped, errs := ReadDir(f.dir, f.o.IgnoreDotFiles)
 	if len(errs) > 0 {
 		f.failures.Add(uint64(len(errs)))
 		return Set{Err: errors.Join(errs...)}
@@ -194,7 +194,7 @@ func (f *Files) tell(skipped string) {
 	if strings.Contains(skipped, "/") {
 		level = slog.LevelWarn
 	}
-	f.o.Log.Log(context.Background(), level, "source: not read: only files named *.yaml or *.yml in the directory itself are", "directory", f.dir, "names", skipped)
+	f.o.Log.Log(context.Background(), level, "source: "+NotRead, "directory", f.dir, "names", skipped)
 }
 
 // shown is the name by which messages call a file: with WatchRoot its path below Subdirectory, `/`

@@ -1,7 +1,6 @@
 package source
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,15 +11,11 @@ import (
 
 // ReadDir reads dir/*.yaml and *.yml, sorted by name, as Files does; a file is called by its base
 // name. Symlinks are followed, and what two of them lead to is read once.
-func ReadDir(dir string, ignoreDotFiles bool) ([]limits.File, error) {
-	files, _, errs := readDir(dir, ignoreDotFiles)
-	return files, errors.Join(errs...)
-}
-
-// readDir also tells the names that it passed over, sub-directories with a slash, but not those
-// that begin with a dot: a Kubernetes volume is full of them. Every entry that cannot be read is
-// an error of its own.
-func readDir(dir string, ignoreDotFiles bool) (files []limits.File, skipped []string, errs []error) {
+//
+// It also tells the names that it passed over, sub-directories with a slash, but not those that begin
+// with a dot: a Kubernetes volume is full of them. Every entry that cannot be read is an error of its
+// own beside the files that can.
+func ReadDir(dir string, ignoreDotFiles bool) (files []limits.File, skipped []string, errs []error) {
 	entries, err := os.ReadDir(dir) // sorted by name
 	if err != nil {
 		return nil, nil, []error{fmt.Errorf("source: read the configuration directory: %w", err)}
@@ -28,17 +23,15 @@ func readDir(dir string, ignoreDotFiles bool) (files []limits.File, skipped []st
 	seen := map[string]bool{}
 	for _, e := range entries {
 		name := e.Name()
-		dot := strings.HasPrefix(name, ".")
-		if dot && ignoreDotFiles {
+		if strings.HasPrefix(name, ".") && (ignoreDotFiles || !isYAML(name)) {
 			continue
 		}
+		shown := name
+		if e.IsDir() {
+			shown += "/"
+		}
 		if !isYAML(name) {
-			if e.IsDir() {
-				name += "/"
-			}
-			if !dot {
-				skipped = append(skipped, name)
-			}
+			skipped = append(skipped, shown)
 			continue
 		}
 		path := filepath.Join(dir, name)
@@ -47,7 +40,7 @@ func readDir(dir string, ignoreDotFiles bool) (files []limits.File, skipped []st
 		case err != nil:
 			errs = append(errs, fmt.Errorf("source: read %s: %w", path, err))
 		case real == "" || seen[real]:
-			skipped = append(skipped, name)
+			skipped = append(skipped, shown)
 		default:
 			seen[real] = true
 			files = append(files, limits.File{Name: name, Text: file})
@@ -55,6 +48,9 @@ func readDir(dir string, ignoreDotFiles bool) (files []limits.File, skipped []st
 	}
 	return files, skipped, errs
 }
+
+// NotRead says why names were passed over.
+const NotRead = "not read: only files named *.yaml or *.yml in the directory itself are, each once"
 
 // maxFileBytes is far above any set of rules that people maintain.
 const maxFileBytes = 64 << 20
