@@ -59,6 +59,7 @@ func explain(_ context.Context, args []string, stdout, stderr io.Writer) int {
 	if *format == "json" {
 		e := json.NewEncoder(stdout)
 		e.SetIndent("", "  ")
+		e.SetEscapeHTML(false)
 		e.Encode(x)
 	} else {
 		fmt.Fprint(stdout, x.Text())

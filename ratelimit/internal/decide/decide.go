@@ -118,6 +118,9 @@ func Failed(o Outcome, mode limits.FailureMode, globalShadow bool, st *rls.Statu
 	return d
 }
 
+// maxReset is how many seconds a protobuf Duration can hold, 10,000 years; JSON has no form for more.
+const maxReset = 315_576_000_000
+
 func limited(rule *limits.Rule, reset int64) rls.Status {
-	return rls.Status{HasLimit: true, PerUnit: rule.PerUnit, Unit: rule.Unit, Name: rule.Name, Reset: reset}
+	return rls.Status{HasLimit: true, PerUnit: rule.PerUnit, Unit: rule.Unit, Name: rule.Name, Reset: min(reset, maxReset)}
 }

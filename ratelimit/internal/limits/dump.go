@@ -2,9 +2,11 @@ package limits
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"strconv"
+	"unicode"
 
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -21,6 +23,9 @@ func (r *Rules) WriteText(w io.Writer) error {
 				return
 			}
 			line = s.appendKey(line[:0], d.Name)
+			if bytes.ContainsFunc(line, unicode.IsControl) { // else a key could pretend to be a further rule
+				line = strconv.AppendQuote(nil, string(line))
+			}
 			line = append(line, ": unit="...)
 			line = append(line, rule.Unit.String()...)
 			line = append(line, " requests_per_unit="...)

@@ -260,12 +260,13 @@ func TestExplain_json(t *testing.T) {
 }
 
 func TestWriteText(t *testing.T) {
-	r := mustLoad(t, Options{}, File{"a.yaml", []byte(explained)}, File{"z.yaml", []byte("domain: a.domain\ndescriptors: [{key: x, " + perMinute("1") + "}]\n")})
+	r := mustLoad(t, Options{}, File{"a.yaml", []byte(explained)}, File{"z.yaml", []byte("domain: a.domain\ndescriptors: [{key: x, " + perMinute("1") + "}, {key: \"y\\n\", " + perMinute("2") + "}]\n")})
 	var b bytes.Buffer
 	if err := r.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	const want = `a.domain.x: unit=MINUTE requests_per_unit=1, shadow_mode: false, quota_mode: false
+"a.domain.y\n": unit=MINUTE requests_per_unit=2, shadow_mode: false, quota_mode: false
 edge.user_alice.path: unit=MINUTE requests_per_unit=5, shadow_mode: false, quota_mode: false, unit_multiplier: 10
 edge.user: unit=HOUR requests_per_unit=100, shadow_mode: false, quota_mode: false
 edge.user.method: unit=DAY requests_per_unit=7, shadow_mode: false, quota_mode: false

@@ -2,6 +2,7 @@ package limits
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/goccy/go-yaml/token"
 )
@@ -27,7 +28,9 @@ func guard(tokens token.Tokens) *syntax {
 		if t.Position == nil {
 			continue
 		}
-		if message := g.see(t); message != "" {
+		if message := g.see(t); message == secondDocument {
+			return &syntax{positionOf(g.second), message}
+		} else if message != "" {
 			return &syntax{positionOf(t), message}
 		}
 	}
@@ -40,8 +43,9 @@ type guardian struct {
 	marks      int // of this line
 	colons     int // of this line
 	directives int
-	content    bool     // something stands before this token
-	maps       []keyRun // block maps that are open
+	content    bool         // something stands before this token
+	second     *token.Token // where a further document begins, which may be empty
+	maps       []keyRun     // block maps that are open
 }
 
 // keyRun is a block map whose keys begin at a column.
@@ -53,10 +57,15 @@ func (g *guardian) see(t *token.Token) string {
 	}
 	switch t.Type {
 	case token.DocumentHeaderType:
-		if g.content {
+		if g.second != nil {
 			return secondDocument
 		}
+		if g.content {
+			g.second = t
+		}
 		g.content = true
+		return ""
+	case token.CommentType, token.DocumentEndType:
 		return ""
 	case token.DirectiveType:
 		if g.directives++; g.directives > maxMarks {
@@ -73,6 +82,10 @@ func (g *guardian) see(t *token.Token) string {
 		g.marks++
 		if t.Type == token.SequenceEntryType {
 			g.end(t.Position.Column)
+		}
+	case token.AliasType:
+		if !named(t) {
+			return starNeedsQuotes
 		}
 	case token.CollectEntryType:
 		if p := t.Prev; p != nil && (p.Type == token.CollectEntryType || p.Type == token.SequenceStartType || p.Type == token.MappingStartType) {
@@ -91,10 +104,16 @@ func (g *guardian) see(t *token.Token) string {
 	if g.flow > maxDepth || g.marks > maxDepth || len(g.maps) > maxDepth {
 		return fmt.Sprintf("nested deeper than %d levels", maxDepth)
 	}
-	if t.Type != token.CommentType {
-		g.content = g.content || t.Type != token.DocumentEndType
+	if g.content = true; g.second != nil {
+		return secondDocument
 	}
 	return ""
+}
+
+// named says whether a name follows the star of an alias.
+func named(alias *token.Token) bool {
+	n := alias.Next
+	return n != nil && n.Position != nil && n.Position.Offset == alias.Position.Offset+1 && !strings.ContainsAny(n.Value[:min(len(n.Value), 1)], "*,]}")
 }
 
 // end closes the maps right of a column.

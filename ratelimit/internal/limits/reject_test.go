@@ -26,6 +26,8 @@ func TestLoad_rejections(t *testing.T) {
 	f("- a\n- b\n", `f.yaml:1:1: the file must be a map with domain, descriptors or on_store_failure, not a list`)
 	f("hello\n", `f.yaml:1:1: the file must be a map with domain, descriptors or on_store_failure, not a text`)
 	f("domain: d\n---\ndomain: e\n", `f.yaml:2:1: a second YAML document begins here; a file holds one domain, so put each document into a file of its own`)
+	f("domain: d\n---\n---\n", `f.yaml:2:1: a second YAML document begins here; a file holds one domain, so put each document into a file of its own`)
+	f("---\ndomain: d\n---\n# nothing more\n...\n") // an empty one is only said to begin
 	f("domain: d\ndescriptors: # caf\xe9\n", `f.yaml:2:19: byte 0xe9 is not UTF-8`)
 	f("domain: d\n\x00", `f.yaml:2:1: control character 0x00 must be written as an escape in double quotes`)
 	f("\ufeffdomain: d\r\n")
@@ -152,7 +154,15 @@ func TestLoad_rejections(t *testing.T) {
 	f(head+"- key: a\n  metadata:\n    x: 1\n    x: 2\n", `f.yaml:6:5: domain "d", descriptor a: key "x" stands twice in metadata`)
 
 	// Aliases.
-	f("domain: *x\n", `f.yaml:1:9: alias *x has no anchor &x before it`)
+	const quotes = "a text that begins with * must stand in quotes: without them it is an alias"
+	f("domain: *x\n", `f.yaml:1:9: alias *x has no anchor &x before it; `+quotes)
+	f(head+"- key: a\n  value: *\n", `f.yaml:4:10: `+quotes)
+	f(head+"- key: a\n  value: *\n  shadow_mode: true\n", `f.yaml:4:10: `+quotes)
+	f(head+"- key: a\n  value: **\n", `f.yaml:4:10: `+quotes)
+	f(head+"- {key: a, value: *}\n", `f.yaml:3:19: `+quotes)
+	f(head+"- {value: *, key: a}\n", `f.yaml:3:11: `+quotes)
+	f(head+"- key: a\n  value: */x\n", `f.yaml:4:10: alias */x has no anchor &/x before it; `+quotes)
+	f(head + "- {key: &1 a, value: *1}\n- key: &true b\n  value: *true\n")
 	f("domain: d\ndescriptors: &x\n- key: a\n  descriptors: *x\n", `f.yaml:4:16: alias *x stands inside its own anchor`)
 	f(head+"- <<: 5\n  key: a\n", `f.yaml:3:7: << takes a map or a list of maps, not a number`)
 	f("domain: !domain d\n", `f.yaml:1:9: tag !domain is not known`)

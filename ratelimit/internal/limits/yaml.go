@@ -19,6 +19,9 @@ const (
 	maxFileBytes = 64 << 20
 )
 
+// starNeedsQuotes is what people mean by `value: *`.
+const starNeedsQuotes = "a text that begins with * must stand in quotes: without them it is an alias"
+
 const secondDocument = "a second YAML document begins here; a file holds one domain, so put each document into a file of its own"
 
 // syntax is a text that is not the YAML that rules are written in.
@@ -128,7 +131,7 @@ type builder struct {
 func (b builder) file(f *ast.File) (*node, *syntax) {
 	var docs []*ast.DocumentNode
 	for _, d := range f.Docs {
-		if _, directive := d.Body.(*ast.DirectiveNode); directive || d.Body == nil && d.Start == nil {
+		if _, directive := d.Body.(*ast.DirectiveNode); directive || d.Body == nil && (d.Start == nil || len(docs) > 0) {
 			continue
 		}
 		docs = append(docs, d)
@@ -276,7 +279,7 @@ func (b *builder) alias(n *ast.AliasNode) *node {
 	target, ok := b.anchors[name]
 	switch {
 	case !ok:
-		return b.fail(at, "alias *%s has no anchor &%s before it", oneLine(name), oneLine(name))
+		return b.fail(at, "alias *%s has no anchor &%s before it; %s", oneLine(name), oneLine(name), starNeedsQuotes)
 	case target == nil:
 		return b.fail(at, "alias *%s stands inside its own anchor", oneLine(name))
 	}

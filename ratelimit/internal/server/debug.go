@@ -163,5 +163,6 @@ func respond(w http.ResponseWriter, r *http.Request, text string, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
 	e.Encode(v)
 }

@@ -146,7 +146,9 @@ func writeError(w http.ResponseWriter, status int, code, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(struct {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false) // nosniff keeps browsers from reading it as a page
+	e.Encode(struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 	}{code, message})

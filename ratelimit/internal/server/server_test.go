@@ -78,6 +78,7 @@ func TestJSON(t *testing.T) {
 		short(`
 - {key: k, @2/m}
 - {key: zero, @0/m}
+- {key: aeons, rate_limit: {requests_per_unit: 2, unit: year, unit_multiplier: 4294967295}}
 - {key: named, rate_limit: {requests_per_unit: 3, unit: minute, name: shop}}
 - {key: u, rate_limit: {unlimited: true}}`))
 	f := func(body string, status int, want string) {
@@ -101,6 +102,9 @@ func TestJSON(t *testing.T) {
 	f(descriptor("zero"), 429, `{"overallCode": "OVER_LIMIT",
 		"statuses": [{"code": "OVER_LIMIT", "currentLimit": {"unit": "MINUTE"}, "durationUntilReset": "40s"}],
 		"responseHeadersToAdd": [{"key": "RateLimit-Limit", "value": "0"}, {"key": "RateLimit-Remaining", "value": "0"}, {"key": "RateLimit-Reset", "value": "40"}]}`)
+	// The longest window of all ends when no Duration can say.
+	f(descriptor("aeons"), 200, `{"overallCode": "OK", "statuses": [{"code": "OK", "currentLimit": {"requestsPerUnit": 2, "unit": "YEAR"}, "limitRemaining": 1, "durationUntilReset": "315576000000s"}],
+		"responseHeadersToAdd": [{"key": "RateLimit-Limit", "value": "2"}, {"key": "RateLimit-Remaining", "value": "1"}, {"key": "RateLimit-Reset", "value": "315576000000"}]}`)
 	// Both spellings of names, numbers as text, null for absent, the newest field.
 	f(`{"domain": "d", "hits_addend": 2, "descriptors": [{"entries": [{"key": "k", "value": "v"}], "hitsAddend": "1", "limit": null, "is_negative_hits": false}]}`,
 		200, `{"overallCode": "OK", "statuses": [{"code": "OK", "currentLimit": {"requestsPerUnit": 2, "unit": "MINUTE"}, "limitRemaining": 1, "durationUntilReset": "40s"}],
