@@ -117,7 +117,7 @@ type processConfig struct {
 type answerConfig struct {
 	// true: every answer is OK; what would have been refused is counted.
 	Shadow bool `env:"SHADOW_MODE" envDefault:"false"`
-	// true: every rule is in quota mode: over the limit is answered OK with remaining 0.
+	// true: every rule is in quota mode: a request is over its limit only when all its descriptors are.
 	Quota bool `env:"QUOTA_MODE" envDefault:"false"`
 	// true: answers carry dynamic_metadata.
 	DynamicMetadata bool `env:"RESPONSE_DYNAMIC_METADATA" envDefault:"false"`

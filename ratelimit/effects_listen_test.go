@@ -60,6 +60,32 @@ var _ = effect("GRPC_UDS", func(t *testing.T) {
 	decide1(t, p.dial(t), "k", "v")
 })
 
+// Each listener is bound exclusively, and who finds another one there says by which settings.
+func TestListeners_busy(t *testing.T) {
+	t.Parallel()
+	uds := filepath.Join(t.TempDir(), "gate.sock")
+	p, q := start(t, anyLimit, nil), start(t, anyLimit, map[string]string{"GRPC_UDS": uds})
+	_, http, _ := net.SplitHostPort(p.http)
+	_, grpc, _ := net.SplitHostPort(p.grpc)
+	_, debug, _ := net.SplitHostPort(q.debug)
+	for env, want := range map[[2]string]string{
+		{"PORT", http}:        "HOST, PORT: listen on " + p.http + ": bind: address already in use",
+		{"GRPC_PORT", grpc}:   "GRPC_HOST, GRPC_PORT: listen on " + p.grpc + ": bind: address already in use",
+		{"DEBUG_PORT", debug}: "DEBUG_HOST, DEBUG_PORT: listen on " + q.debug + ": bind: address already in use",
+		{"GRPC_UDS", uds}:     "GRPC_UDS: listen on " + uds + ": another process listens there",
+	} {
+		second := launch(t, anyLimit, map[string]string{env[0]: env[1]})
+		select {
+		case <-second.Ended():
+		case <-time.After(time.Minute):
+			t.Fatalf("two daemons share one %s", env[0])
+		}
+		if !strings.Contains(second.log.text(), want) {
+			t.Errorf("no %q in:\n%s", want, second.log.text())
+		}
+	}
+}
+
 // wire is a connection on which a test speaks HTTP/2 by hand.
 type wire struct {
 	net.Conn

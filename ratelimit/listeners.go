@@ -35,7 +35,7 @@ func (d *daemon) openDebug(ctx context.Context, l *listeners) (err error) {
 	c := d.config.Listen
 	l.failed = make(chan error, 4)
 	if l.debugAt, err = httpx.Listen(ctx, "tcp", address(c.DebugHost, c.DebugPort)); err != nil {
-		return err
+		return fmt.Errorf("DEBUG_HOST, DEBUG_PORT: %w", err)
 	}
 	l.debug = httpx.NewServer(server.NewDebug(server.DebugOptions{
 		Service: d.service, Loader: d.loader, Stats: d.stats, Log: d.log, Version: self.Version("ratelimit"),
@@ -72,16 +72,16 @@ const scrapeTimeout = time.Minute
 
 func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 	c := d.config.Listen
-	network, at := "tcp", address(c.GRPCHost, c.GRPCPort)
+	network, at, names := "tcp", address(c.GRPCHost, c.GRPCPort), "GRPC_HOST, GRPC_PORT"
 	if c.GRPCUDS != "" {
-		network, at = "unix", c.GRPCUDS
+		network, at, names = "unix", c.GRPCUDS, "GRPC_UDS"
 	}
 	if l.grpcAt, err = withMode(c.GRPCUDSMode, func() (net.Listener, error) { return httpx.Listen(ctx, network, at) }); err != nil {
-		return err
+		return fmt.Errorf("%s: %w", names, err)
 	}
 	if l.httpAt, err = httpx.Listen(ctx, "tcp", address(c.Host, c.Port)); err != nil {
 		l.grpcAt.Close()
-		return err
+		return fmt.Errorf("HOST, PORT: %w", err)
 	}
 	l.grpc = server.NewGRPC(server.GRPCOptions{
 		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log,

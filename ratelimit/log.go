@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"regexp"
@@ -37,6 +38,21 @@ func newLogger(w io.Writer, level, format string) *slog.Logger {
 	o.ReplaceAttr = textAttr
 	t.attrs = slog.NewTextHandler(&t.out.line, o)
 	return slog.New(t)
+}
+
+// report tells why the daemon does not start, or ends: to people at a terminal as plain text, and with
+// LOG_FORMAT=json as a line of the log, whatever its level, since somebody's program reads it.
+func report(w io.Writer, environ []string, level slog.Level, text string) {
+	for _, e := range environ {
+		if format, ok := strings.CutPrefix(e, "LOG_FORMAT="); ok && strings.EqualFold(format, "json") {
+			newLogger(w, "trace", format).Log(context.Background(), level, text)
+			return
+		}
+	}
+	if level == slog.LevelWarn {
+		text = "warning: " + text
+	}
+	fmt.Fprintln(w, "ratelimit:", text)
 }
 
 // levelName is the word that a line shows.

@@ -58,7 +58,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			return exitUsage
 		}
 		if err := serve(ctx, environ, stdout, stderr); err != nil {
-			fmt.Fprintln(stderr, "ratelimit:", err)
+			report(stderr, environ, levelFatal, err.Error())
 			return exitFailed
 		}
 		return exitOK

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -36,7 +35,7 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 	c, warnings, err := loadConfig(environ)
 	if err != nil {
 		for _, w := range warnings { // a misspelled name is often why another setting is missing
-			fmt.Fprintln(stderr, "ratelimit: warning:", w)
+			report(stderr, environ, slog.LevelWarn, w)
 		}
 		return err
 	}

@@ -28,6 +28,9 @@ func Listen(ctx context.Context, network, address string) (net.Listener, error) 
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, network, address)
 	if err != nil {
+		if op, ok := errors.AsType[*net.OpError](err); ok {
+			err = op.Err // it would name the address again
+		}
 		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
 	return l, nil

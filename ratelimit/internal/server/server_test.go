@@ -131,8 +131,9 @@ func TestJSON_refusals(t *testing.T) {
 			t.Errorf("%s %.60s: body %q, want code %s and %q", method, body, got, code, part)
 		}
 	}
-	f("POST", ``, 400, "INVALID_ARGUMENT", "")
-	f("POST", `{`, 400, "INVALID_ARGUMENT", "")
+	f("POST", ``, 400, "INVALID_ARGUMENT", `the body is empty; want {"domain"`)
+	f("POST", " \n", 400, "INVALID_ARGUMENT", "the body is empty")
+	f("POST", `{`, 400, "INVALID_ARGUMENT", "the body is no RateLimitRequest: unexpected EOF")
 	f("POST", `{"domain": "d", "surprise": 1}`, 400, "INVALID_ARGUMENT", "surprise")
 	f("POST", `{"domain": "d", "domain": "e"}`, 400, "INVALID_ARGUMENT", "domain")
 	f("POST", `{"domain": "d"} trailing`, 400, "INVALID_ARGUMENT", "")
@@ -152,8 +153,8 @@ func TestJSON_refusals(t *testing.T) {
 			t.Errorf("%s (%s) answers %d %q", path, why, resp.StatusCode, body)
 		}
 	}
-	if got := r.counters("ratelimit_server.json.total_requests"); got[""] != 10 {
-		t.Errorf("%v requests counted, want 10", got)
+	if got := r.counters("ratelimit_server.json.total_requests"); got[""] != 11 {
+		t.Errorf("%v requests counted, want 11", got)
 	}
 }
 
