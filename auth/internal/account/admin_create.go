@@ -185,7 +185,7 @@ func banned(text *string, now time.Time) (until time.Time, given bool, err error
 		err = errors.New("it is negative")
 	}
 	if err != nil {
-		return until, false, notValid("invalid format for ban duration: " + err.Error())
+		return until, false, notValid(fmt.Sprintf("invalid format for ban duration: %.200s", err))
 	}
 	if d == 0 {
 		return until, true, nil

@@ -3,6 +3,7 @@ package account
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -152,7 +153,7 @@ func (g *generation) kind(typ string) (generated, error) {
 	case "email_change_new":
 		made.kind, made.link, made.pause, made.sent, made.note = store.KindEmailChangeNew, mail.LinkEmailChange, "email_change", store.EmailChangeSent, store.ActionEmailChangeRequested
 	default:
-		return made, notValid("Invalid email action link type requested: " + typ)
+		return made, notValid(fmt.Sprintf("Invalid email action link type requested: %.100s", typ))
 	}
 	return made, nil
 }

@@ -24,7 +24,7 @@ func (a *Accounts) SignOut(ctx context.Context, c Client, bearer, scope string, 
 	}
 	how, ok := scopes[scope]
 	if !ok {
-		return notValid(fmt.Sprintf("Unsupported logout scope %q", scope))
+		return notValid(fmt.Sprintf("Unsupported logout scope %.100q", scope))
 	}
 	if !given {
 		how = store.ScopeTokens

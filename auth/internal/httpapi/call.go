@@ -116,7 +116,7 @@ func (s *Server) done(c *call, began time.Time) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 12)
-	attrs = append(attrs, slog.String("method", c.r.Method), slog.String("route", route(c.r.Pattern)), slog.Int("status", c.status),
+	attrs = append(attrs, slog.String("method", method(c.r.Method)), slog.String("route", route(c.r.Pattern)), slog.Int("status", c.status),
 		slog.Duration("duration", time.Since(began)), slog.String("request_id", c.id), slog.String("ip", c.ip()))
 	if c.user != uuid.Nil {
 		attrs = append(attrs, slog.String("user", c.user.String()))
@@ -197,7 +197,7 @@ func (c *call) unrouted() {
 	delete(h, "X-Content-Type-Options")
 	p := errNothing
 	if c.refused == http.StatusMethodNotAllowed {
-		p = &problem{status: 405, code: account.CodeMethodNotAllowed, msg: "This path does not know the method " + c.r.Method}
+		p = &problem{status: 405, code: account.CodeMethodNotAllowed, msg: fmt.Sprintf("This path does not know the method %.32s", c.r.Method)}
 	}
 	c.routed = true
 	c.fail(p)
