@@ -86,7 +86,7 @@ func (w *arrival) confirmation() error {
 		return errMoved
 	}
 	n := &newcomer{aud: w.old.Aud, provider: "email", who: to, data: w.data, identity: w.identity.ID}
-	l, err := w.Accounts.confirmation(w.s, w.c, n, nil, w.now)
+	l, err := w.Accounts.confirmation(w.s, w.c, n, w.old.ID, nil, w.now)
 	l.token.UserMetadata = nil // what the provider says is the account's already
 	w.letters = append(w.letters, l)
 	w.patch.ConfirmationSentAt = &w.now

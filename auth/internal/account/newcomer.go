@@ -35,6 +35,14 @@ func (n *newcomer) newID() uuid.UUID {
 	return n.id
 }
 
+// idAmong is the id of the account that is meant: the known one's, else that of the one to be made.
+func (n *newcomer) idAmong(known store.User) uuid.UUID {
+	if known.ID != uuid.Nil {
+		return known.ID
+	}
+	return n.newID()
+}
+
 // standing is what an address is to a newcomer.
 type standing uint8
 
@@ -111,14 +119,19 @@ func (n *newcomer) user(s *Settings, id uuid.UUID, confirmed bool, data json.Raw
 	return u
 }
 
-// confirmation is the letter that the newcomer gets; flow is nil without PKCE.
-func (a *Accounts) confirmation(s *Settings, c Client, n *newcomer, flow *store.Flow, now time.Time) (letter, error) {
+// confirmation is the letter that the newcomer gets, whose account is user's; flow is nil without PKCE. Its
+// template sees the user_metadata that the account will have.
+func (a *Accounts) confirmation(s *Settings, c Client, n *newcomer, user uuid.UUID, flow *store.Flow, now time.Time) (letter, error) {
 	var l letter
 	var err error
+	data := n.data
+	if n.identity == uuid.Nil { // else it is the provider's, and complete
+		data = n.profile(user, false, n.data)
+	}
 	if n.provider == "email" {
 		l, err = a.mail(s, c, mailed{
 			kind: store.KindSignup, mail: mail.Confirmation, link: mail.LinkSignup, to: n.who, flow: idOf(flow), keep: keepPending,
-			vars: mail.Vars{Email: n.who, Data: n.data},
+			vars: mail.Vars{Email: n.who, Data: data},
 		}, now)
 	} else {
 		l, err = a.sms(s, c, store.KindSignup, n.who, n.channel, now)

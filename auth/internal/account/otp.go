@@ -178,12 +178,16 @@ func (a *Accounts) writeOTP(ctx context.Context, s *Settings, c Client, n *newco
 func (a *Accounts) entry(s *Settings, c Client, n *newcomer, known store.User, signsUp bool, flow *store.Flow, now time.Time) (letter, error) {
 	switch {
 	case signsUp:
-		return a.confirmation(s, c, n, flow, now)
+		return a.confirmation(s, c, n, n.idAmong(known), flow, now)
 	case n.provider == "phone":
 		return a.sms(s, c, store.KindSMS, n.who, n.channel, now)
 	}
+	data := known.UserMetadata
+	if known.ID == uuid.Nil { // he has just been made, and confirmed
+		data = n.profile(n.newID(), true, n.data)
+	}
 	return a.mail(s, c, mailed{
 		kind: store.KindMagicLink, mail: mail.MagicLink, link: mail.LinkMagicLink, to: n.who, flow: idOf(flow),
-		vars: mail.Vars{Email: n.who, Data: known.UserMetadata},
+		vars: mail.Vars{Email: n.who, Data: data},
 	}, now)
 }

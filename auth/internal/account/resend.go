@@ -210,7 +210,7 @@ func (a *Accounts) again(s *Settings, c Client, provider, who string, p *store.P
 	if found && p.Token.Kind == store.KindSignup && p.Token.Address == who {
 		n.hash, n.data, n.identity = p.Token.PasswordHash, p.Token.UserMetadata, p.Token.Identity
 	}
-	l, err := a.confirmation(s, c, n, flow, now)
+	l, err := a.confirmation(s, c, n, n.idAmong(p.User), flow, now)
 	return []letter{l}, err
 }
 

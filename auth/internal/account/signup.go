@@ -183,7 +183,7 @@ func (a *Accounts) signUpPending(ctx context.Context, s *Settings, c Client, n *
 		}
 		now = a.now()
 		flow := s.flow(n.challenge, "email/signup", now)
-		l, err := a.confirmation(s, c, n, flow, now)
+		l, err := a.confirmation(s, c, n, n.idAmong(known), flow, now)
 		if err != nil {
 			return store.User{}, err
 		}

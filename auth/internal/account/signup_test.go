@@ -291,3 +291,37 @@ func TestMetadata(t *testing.T) {
 		f(data, false)
 	}
 }
+
+// What the templates of mails see as Data is the user_metadata of the account: the members that a sign-up brings
+// and those of the service.
+func TestSignUp_templates(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.set(func(s *account.Settings) { s.Email.ConfirmationInterval, s.Email.Interval = 0, 0 })
+	f := func(kind, to string, parts ...string) {
+		t.Helper()
+		data := string(h.newest(kind, to).Vars.Data)
+		for _, part := range append(parts, `"nick":"x"`, `"email":"`+to+`"`) {
+			if !strings.Contains(data, part) {
+				t.Errorf("the template of the %s sees %s, without %s", kind, data, part)
+			}
+		}
+	}
+	out, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame", Data: []byte(`{"nick":"x"}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub := `"sub":"` + out.User.ID.String() + `"`
+	f("confirmation", "mia@example.org", sub, `"email_verified":false`)
+	h.pass(time.Minute)
+	if _, err := h.Resend(t.Context(), browser, account.Resend{Type: "signup", Email: "mia@example.org"}); err != nil {
+		t.Fatal(err)
+	}
+	f("confirmation", "mia@example.org", sub)
+	h.set(func(s *account.Settings) { s.Email.Autoconfirm = true })
+	otp := account.OTP{Email: "tom@example.org", CreateUser: true, Data: []byte(`{"nick":"x"}`)}
+	if err := h.SendOTP(t.Context(), browser, otp); err != nil {
+		t.Fatal(err)
+	}
+	f("magic_link", "tom@example.org", `"email_verified":true`)
+}
