@@ -17,6 +17,7 @@ import (
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/mail/smtptest"
 	"gatehouse/auth/internal/sms/smstest"
+	"gatehouse/shared/alerttest"
 	"gatehouse/shared/telemetry/otlptest"
 	"gatehouse/shared/testdb"
 )
@@ -229,6 +230,9 @@ func TestMetrics_pull(t *testing.T) {
 	}
 
 	compareDashboard(t, page)
+	for _, a := range alerttest.Read(t, alertsDir) {
+		onPage(t, page, a.Alert, a.Expr)
+	}
 
 	var listed []string // as the page spells them
 	_, section, _ := strings.Cut(readme(t), "\n| Metric | By |")
@@ -315,26 +319,51 @@ func compareDashboard(t *testing.T, page string) {
 	if err := json.Unmarshal(text, &board); err != nil || len(board.Panels) < 10 {
 		t.Fatal(err, len(board.Panels))
 	}
-	labels := regexp.MustCompile(`\bby \(([^)]*)\)|\{(\w+)=~`)
 	for _, p := range board.Panels {
 		for _, target := range p.Targets {
-			names := regexp.MustCompile(`\b(?:auth|go)_\w+`).FindAllString(target.Expr, -1)
-			if len(names) == 0 {
-				t.Errorf("%s: no series in %s", p.Title, target.Expr)
-			}
-			for _, name := range names {
-				line := regexp.MustCompile(`(?m)^` + name + `(\{.*\})? .*$`).FindString(page)
-				if line == "" {
-					t.Errorf("%s: the page lacks %s", p.Title, name)
-				}
-				for _, m := range labels.FindAllStringSubmatch(target.Expr, -1) {
-					for _, label := range strings.Split(m[1]+m[2], ", ") {
-						if label != "instance" && !strings.Contains(line, label+"=") { // that one is the scraper's
-							t.Errorf("%s: %s has no label %s", p.Title, line, label)
-						}
-					}
-				}
+			onPage(t, page, p.Title, target.Expr)
+		}
+	}
+}
+
+var (
+	seriesIn = regexp.MustCompile(`\b((?:auth|go)_\w+)(?:\{([^}]*)\})?`)
+	labelsIn = regexp.MustCompile(`(\w+)(?:=~|!~|!=|=)"`)
+	grouped  = regexp.MustCompile(`\bby \(([^)]*)\)`)
+	scrapers = []string{"job", "instance"} // labels that the one who scrapes adds
+)
+
+const alertsDir = "example/prometheus"
+
+// onPage wants each series that an expression names on a page of metrics, with the labels that it wants of it.
+func onPage(t *testing.T, page, where, expr string) {
+	t.Helper()
+	names := seriesIn.FindAllStringSubmatch(expr, -1)
+	if len(names) == 0 {
+		t.Errorf("%s: no series in %s", where, expr)
+	}
+	for _, name := range names {
+		line := regexp.MustCompile(`(?m)^` + name[1] + `(\{.*\})? .*$`).FindString(page)
+		if line == "" {
+			t.Errorf("%s: the page lacks %s", where, name[1])
+		}
+		var labels []string
+		for _, m := range labelsIn.FindAllStringSubmatch(name[2], -1) {
+			labels = append(labels, m[1])
+		}
+		for _, m := range grouped.FindAllStringSubmatch(expr, -1) {
+			labels = append(labels, strings.Split(m[1], ", ")...)
+		}
+		for _, label := range labels {
+			if !slices.Contains(scrapers, label) && !strings.Contains(line, label+"=") {
+				t.Errorf("%s: %s has no label %s", where, line, label)
 			}
 		}
 	}
+}
+
+// TestAlerts: each is shown firing, and silent where all is well.
+func TestAlerts(t *testing.T) {
+	t.Parallel()
+	alerttest.Fire(t, alertsDir)
 }

@@ -5,15 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/goccy/go-yaml"
 	dto "github.com/prometheus/client_model/go"
 
+	"gatehouse/shared/alerttest"
 	"gatehouse/shared/testdb"
 )
 
@@ -21,90 +19,13 @@ import (
 
 const alertsDir = "example/prometheus"
 
-type alert struct {
-	Alert, Expr string
-	Labels      map[string]string
-	Annotations map[string]string
-}
-
-func readAlerts(t *testing.T) []alert {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(alertsDir, "alerts.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var file struct {
-		Groups []struct{ Rules []alert }
-	}
-	if err := yaml.Unmarshal(text, &file); err != nil {
-		t.Fatal(err)
-	}
-	var all []alert
-	for _, g := range file.Groups {
-		all = append(all, g.Rules...)
-	}
-	return all
-}
-
-// promtool is the program of that name, from Prometheus.
-func promtool(t *testing.T) string {
-	t.Helper()
-	path, err := exec.LookPath("promtool")
-	if err != nil {
-		if os.Getenv("REQUIRE_SERVERS") == "1" {
-			t.Fatal("promtool is missing: apt-get install prometheus")
-		}
-		t.Skip("promtool is missing")
-	}
-	return path
-}
-
 // TestAlerts_fire has Prometheus' own test tool show each alert firing and, where all is well, silent.
 func TestAlerts_fire(t *testing.T) {
 	t.Parallel()
-	tool := promtool(t)
-	alerts := readAlerts(t)
-	if len(alerts) < 6 {
-		t.Errorf("%d alerts", len(alerts))
+	if n := len(alerttest.Read(t, alertsDir)); n < 6 {
+		t.Errorf("%d alerts", n)
 	}
-	text, err := os.ReadFile(filepath.Join(alertsDir, "alerts_test.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var file struct {
-		Tests []struct {
-			AlertRuleTest []struct {
-				Alertname string `yaml:"alertname"`
-				ExpAlerts []any  `yaml:"exp_alerts"`
-			} `yaml:"alert_rule_test"`
-		}
-	}
-	if err := yaml.Unmarshal(text, &file); err != nil {
-		t.Fatal(err)
-	}
-	firing, silent := map[string]bool{}, map[string]bool{}
-	for _, test := range file.Tests {
-		for _, c := range test.AlertRuleTest {
-			if len(c.ExpAlerts) > 0 {
-				firing[c.Alertname] = true
-			} else {
-				silent[c.Alertname] = true
-			}
-		}
-	}
-	for _, a := range alerts {
-		if !firing[a.Alert] || !silent[a.Alert] {
-			t.Errorf("alerts_test.yml does not show %s firing, or not silent", a.Alert)
-		}
-		if a.Annotations["summary"] == "" || a.Annotations["description"] == "" || a.Labels["severity"] == "" {
-			t.Errorf("%s lacks a summary, a description or a severity", a.Alert)
-		}
-	}
-	cmd := exec.Command(tool, "test", "rules", "alerts_test.yml")
-	cmd.Dir = alertsDir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	alerttest.Fire(t, alertsDir)
 }
 
 type panel struct {
@@ -220,7 +141,7 @@ func TestDashboardAndAlerts_metrics(t *testing.T) {
 	if n < 40 {
 		t.Errorf("the dashboard has %d queries", n)
 	}
-	for _, a := range readAlerts(t) {
+	for _, a := range alerttest.Read(t, alertsDir) {
 		check("alert "+a.Alert, a.Expr)
 	}
 }

@@ -1,0 +1,90 @@
+// Package alerttest holds a daemon's alert rules for Prometheus to what they promise: each is shown firing, and
+// silent where all is well, by Prometheus' own test tool.
+//
+// It is for tests only. Whether the metrics that the rules name are there is the daemon's own test, which has a
+// scrape to compare them with.
+package alerttest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+)
+
+// Alert is one rule.
+type Alert struct {
+	Alert, Expr         string
+	Labels, Annotations map[string]string
+}
+
+// Read returns the rules of dir/alerts.yml.
+func Read(t testing.TB, dir string) (all []Alert) {
+	t.Helper()
+	var file struct {
+		Groups []struct{ Rules []Alert }
+	}
+	read(t, filepath.Join(dir, "alerts.yml"), &file)
+	for _, g := range file.Groups {
+		all = append(all, g.Rules...)
+	}
+	return all
+}
+
+// Fire runs dir/alerts_test.yml, which has to show each rule firing and silent. Without promtool the test is
+// skipped, or fails where REQUIRE_SERVERS is 1.
+func Fire(t testing.TB, dir string) {
+	t.Helper()
+	tool, err := exec.LookPath("promtool")
+	if err != nil {
+		if os.Getenv("REQUIRE_SERVERS") == "1" {
+			t.Fatal("promtool is missing: apt-get install prometheus")
+		}
+		t.Skip("promtool is missing")
+	}
+	var file struct {
+		Tests []struct {
+			AlertRuleTest []struct {
+				Alertname string `yaml:"alertname"`
+				ExpAlerts []any  `yaml:"exp_alerts"`
+			} `yaml:"alert_rule_test"`
+		}
+	}
+	read(t, filepath.Join(dir, "alerts_test.yml"), &file)
+	firing, silent := map[string]bool{}, map[string]bool{}
+	for _, test := range file.Tests {
+		for _, c := range test.AlertRuleTest {
+			if len(c.ExpAlerts) > 0 {
+				firing[c.Alertname] = true
+			} else {
+				silent[c.Alertname] = true
+			}
+		}
+	}
+	for _, a := range Read(t, dir) {
+		if !firing[a.Alert] || !silent[a.Alert] {
+			t.Errorf("alerts_test.yml does not show %s firing, or not silent", a.Alert)
+		}
+		if a.Annotations["summary"] == "" || a.Annotations["description"] == "" || a.Labels["severity"] == "" {
+			t.Errorf("%s lacks a summary, a description or a severity", a.Alert)
+		}
+	}
+	cmd := exec.Command(tool, "test", "rules", "alerts_test.yml")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func read(t testing.TB, path string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = yaml.Unmarshal(text, into)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
