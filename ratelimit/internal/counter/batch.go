@@ -23,30 +23,38 @@ const (
 // op is one command of a batch, together with what has to go before it.
 type op struct {
 	kind opKind
-	// fresh: this process has not met the key, so SET NX gives it its expiry first.
-	fresh bool
+	// met: this process knows that the key has an expiry. fresh: it does not, so SET NX gives it one first.
+	met, fresh bool
 	// asking: ASKING goes before each of its commands.
-	asking bool
-	hash   uint64
-	key    string // points into a call of the batch
-	n      int64  // hits to add, saturating; or to refund
-	ttl    int64
-	hits   []callHit // of opStop
-
-	base int64    // the answer: total before the batch's hits; after a refund
-	was  []string // of opStop: the totals before
-	held bool     // of opStop: nothing was written, since a hit would go over
-	err  error    // the store refused this command
-	away *away    // it did not carry it out, but may do so later or elsewhere
-
+	asking     bool
 	overflowed bool // INCRBY would pass 2^63-1
+
+	hash  uint64
+	key   string   // points into a call of the batch
+	n     int64    // hits to add, saturating; or to refund
+	first *callHit // the hit that it was made for, at now: its expiry is the key's
+	now   int64
+
+	base int64 // the answer: total before the batch's hits; after a refund
+	err  error // the store refused this command
+	away *away // it did not carry it out, but may do so later or elsewhere
+
+	*stopOp // nil unless of that kind
+}
+
+// stopOp is what only an opStop has.
+type stopOp struct {
+	hits []callHit
+	was  []string // the totals before
+	held bool     // nothing was written, since a hit would go over
 }
 
 // batch is calls on their way to the store, reused for the next ones.
 type batch struct {
-	calls []*call
-	ops   []op
-	index opIndex
+	calls  []*call
+	ops    []op
+	index  opIndex
+	jitter int64
 	// refusal is the first word of an answer that says something about the server and not about the
 	// command, such as LOADING.
 	refusal string
@@ -55,50 +63,62 @@ type batch struct {
 // build turns the calls that are still waited for into commands: one for each key, however many hit it,
 // but hits never pass a script on the same key. Calls whose callers have left are dropped.
 func (b *batch) build(met *metSet, jitter int64, free func(*call)) {
-	b.ops, b.refusal = b.ops[:0], ""
-	b.index.reset()
-	kept := b.calls[:0]
+	b.ops, b.refusal, b.jitter = b.ops[:0], "", jitter
+	kept, hits := b.calls[:0], 0
 	for _, c := range b.calls {
 		if c.state.Load() != waiting {
 			free(c)
 			continue
 		}
 		kept = append(kept, c)
-		switch {
-		case c.each:
-			for i := range c.hits {
-				b.addStop(c, c.hits[i:i+1], jitter)
-			}
-			continue
-		case c.stop:
-			b.addStop(c, c.hits, jitter)
-			continue
-		}
-		for i := range c.hits {
-			b.addHit(c, &c.hits[i], jitter)
-		}
+		hits += len(c.hits)
 	}
 	clear(b.calls[len(kept):])
 	b.calls = kept
 
+	b.index.reset(hits)
+	for _, c := range kept {
+		switch {
+		case c.each:
+			for i := range c.hits {
+				b.addStop(c, c.hits[i:i+1])
+			}
+			continue
+		case c.stop:
+			b.addStop(c, c.hits)
+			continue
+		}
+		for i := range c.hits {
+			b.addHit(c, &c.hits[i])
+		}
+	}
+
 	met.mu.Lock()
 	defer met.mu.Unlock()
 	for i := range b.ops {
-		o := &b.ops[i]
-		o.fresh = o.kind == opCount && o.n > 0 && !met.has(o.hash)
+		if o := &b.ops[i]; o.kind == opCount && o.n > 0 {
+			o.met = met.has(o.hash)
+			o.fresh = !o.met
+		}
 	}
 }
 
-func (b *batch) addHit(c *call, h *callHit, jitter int64) {
+// add makes room for one more command.
+func (b *batch) add() *op {
+	b.ops = append(b.ops, op{})
+	return &b.ops[len(b.ops)-1]
+}
+
+func (b *batch) addHit(c *call, h *callHit) {
 	key := unsafe.String(unsafe.SliceData(h.key), len(h.key))
 	at := b.index.find(h.hash, func(op int32) bool { return b.ops[op].key == key })
 	refund := h.refund && h.n > 0
 	if refund || *at == 0 || b.ops[*at-1].kind != opCount {
-		o := op{hash: h.hash, key: key, ttl: h.ttl(c.now, jitter)}
+		o := b.add()
+		o.hash, o.key, o.first, o.now = h.hash, key, h, c.now
 		if refund {
 			o.kind, o.n = opRefund, h.n
 		}
-		b.ops = append(b.ops, o)
 		*at = int32(len(b.ops))
 	}
 	h.op = *at - 1
@@ -110,13 +130,14 @@ func (b *batch) addHit(c *call, h *callHit, jitter int64) {
 	}
 }
 
-func (b *batch) addStop(c *call, hits []callHit, jitter int64) {
-	b.ops = append(b.ops, op{kind: opStop, hits: hits})
+func (b *batch) addStop(c *call, hits []callHit) {
+	o := b.add()
+	o.kind, o.stopOp = opStop, &stopOp{hits: hits}
 	for i := range hits {
 		h := &hits[i]
 		h.op = int32(len(b.ops)) - 1
-		h.prefix = h.ttl(c.now, jitter)
-		b.ops[h.op].asking = b.ops[h.op].asking || h.asking
+		h.prefix = h.ttl(c.now, b.jitter)
+		o.asking = o.asking || h.asking
 		// Later hits on this key need a command of their own, behind this one.
 		key := unsafe.String(unsafe.SliceData(h.key), len(h.key))
 		*b.index.find(h.hash, func(op int32) bool { return b.ops[op].holds(key) }) = h.op + 1
@@ -147,6 +168,9 @@ func (h *callHit) ttl(now, jitter int64) int64 {
 	}
 	return ttl
 }
+
+// ttl is the life of the command's key, in seconds.
+func (b *batch) ttl(o *op) int64 { return o.first.ttl(o.now, b.jitter) }
 
 // settle works out the answers of one call from those of its commands.
 func (b *batch) settle(c *call) {
@@ -183,58 +207,44 @@ func (b *batch) unsent() {
 	}
 }
 
-// opIndex finds the command for a key within a batch: open addressing, emptied by counting up the round.
+// opIndex finds the command for a key within a batch: open addressing, at most half full. It is made as
+// large as the batch needs, since emptying it is part of each.
 type opIndex struct {
-	table []indexEntry
-	n     int
-	round uint32
+	places []indexEntry
+	shift  int // of a hash, to get the place where its entry would like to be
 }
 
 type indexEntry struct {
-	round uint32
-	op    int32 // its number plus 1
-	hash  uint64
+	op  int32  // its number plus 1; 0: nobody's place
+	tag uint32 // the other half of the hash
 }
 
-func (x *opIndex) reset() {
-	x.n = 0
-	if x.round++; x.round == 0 { // after 2^32 batches entries would come back to life
-		clear(x.table)
-		x.round = 1
+// reset empties the index and makes room for so many keys.
+func (x *opIndex) reset(keys int) {
+	size := 4
+	x.shift = 64 - 2
+	for size < 2*keys {
+		size *= 2
+		x.shift--
 	}
+	if cap(x.places) < size {
+		x.places = make([]indexEntry, size)
+	}
+	x.places = x.places[:size]
+	clear(x.places)
 }
 
-// find returns where the key's command number is kept: 0 if the key is new.
+// find returns where the key's command number is kept: 0 if the key is new, and then the caller sets it.
 func (x *opIndex) find(hash uint64, same func(op int32) bool) *int32 {
-	if 2*(x.n+1) > len(x.table) {
-		x.grow()
-	}
-	mask := uint64(len(x.table) - 1)
-	for i := hash & mask; ; i = (i + 1) & mask {
-		e := &x.table[i]
-		if e.round != x.round {
-			*e = indexEntry{round: x.round, hash: hash}
-			x.n++
+	tag := uint32(hash)
+	for i := hash >> x.shift; ; i++ {
+		e := &x.places[i&uint64(len(x.places)-1)]
+		if e.op == 0 {
+			e.tag = tag
 			return &e.op
 		}
-		if e.hash == hash && e.op > 0 && same(e.op-1) {
+		if e.tag == tag && same(e.op-1) {
 			return &e.op
 		}
-	}
-}
-
-func (x *opIndex) grow() {
-	old := x.table
-	x.table = make([]indexEntry, max(64, 2*len(old)))
-	mask := uint64(len(x.table) - 1)
-	for _, e := range old {
-		if e.round != x.round {
-			continue
-		}
-		i := e.hash & mask
-		for x.table[i].round == x.round {
-			i = (i + 1) & mask
-		}
-		x.table[i] = e
 	}
 }

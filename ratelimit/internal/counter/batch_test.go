@@ -64,20 +64,27 @@ func TestOpIndex(t *testing.T) {
 	var x opIndex
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20 {
-		x.reset()
-		model := map[uint64]int32{}
-		for range r.IntN(3000) {
+		n := r.IntN(3000)
+		x.reset(n)
+		model, hashes := map[uint64]int32{}, []uint64(nil)
+		for range n {
 			hash := r.Uint64N(1000) | 1
-			at := x.find(hash, func(int32) bool { return true })
+			if r.IntN(2) == 0 { // the upper half alone differs
+				hash = hash<<32 | 1
+			}
+			at := x.find(hash, func(op int32) bool { return hashes[op] == hash })
 			if *at != model[hash] {
 				t.Fatalf("entry %d, want %d", *at, model[hash])
 			}
-			*at = r.Int32N(100) + 1
-			model[hash] = *at
+			if *at == 0 {
+				hashes = append(hashes, hash)
+				*at = int32(len(hashes))
+				model[hash] = *at
+			}
 		}
 	}
 	// Keys whose hashes are equal are told apart.
-	x.reset()
+	x.reset(2)
 	*x.find(7, nil) = 1
 	second := x.find(7, func(op int32) bool { return op == 1 })
 	if *second != 0 {

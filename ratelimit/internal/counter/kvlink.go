@@ -189,7 +189,7 @@ func (l *redisLink) send(b *batch) error {
 	}
 	l.cmds, l.numbers, l.again = l.cmds[:0], l.numbers[:0], l.again[:0]
 	for i := range b.ops {
-		l.append(&b.ops[i])
+		l.append(b, &b.ops[i])
 	}
 	// Without a deadline: it would close the connection under everybody, and the hits count all the same.
 	replies := l.client.DoMulti(context.Background(), l.cmds...)
@@ -239,7 +239,7 @@ func (l *redisLink) readAll(b *batch, replies []rueidis.RedisResult) error {
 
 // append adds the commands of one op. Arguments that are no part of the literal point into the call
 // or into l.numbers, both of which stay as they are until the answer.
-func (l *redisLink) append(o *op) {
+func (l *redisLink) append(b *batch, o *op) {
 	build := l.client.B()
 	l.ask(o)
 	switch {
@@ -248,14 +248,14 @@ func (l *redisLink) append(o *op) {
 	case o.kind == opRefund:
 		l.cmds = append(l.cmds, l.eval(o, "EVALSHA", refundLua.sha))
 	case o.n == 0:
-		l.cmds = append(l.cmds, build.Arbitrary("GET").Args(o.key).Build())
+		l.cmds = append(l.cmds, build.Arbitrary("GET", o.key).Build())
 	default:
-		// Args and not Keys: that one also works out the cluster slot.
+		// Not Keys, which also works out the cluster slot.
 		if o.fresh {
-			l.cmds = append(l.cmds, build.Arbitrary("SET").Args(o.key, "0", "EX", l.decimal(o.ttl), "NX").Build())
+			l.cmds = append(l.cmds, build.Arbitrary("SET", o.key, "0", "EX", l.decimal(b.ttl(o)), "NX").Build())
 			l.ask(o)
 		}
-		l.cmds = append(l.cmds, build.Arbitrary("INCRBY").Args(o.key, l.decimal(o.n)).Build())
+		l.cmds = append(l.cmds, build.Arbitrary("INCRBY", o.key, l.decimal(o.n)).Build())
 	}
 }
 
@@ -374,7 +374,7 @@ func (l *redisLink) sendAgain(b *batch) error {
 			l.ask(o)
 			l.cmds = append(l.cmds, build.Arbitrary("SETRANGE").Args(o.key, "0", maxTotal).Build())
 		default:
-			l.cmds = append(l.cmds, build.Arbitrary("EXPIRE").Args(o.key, l.decimal(o.ttl)).Build())
+			l.cmds = append(l.cmds, build.Arbitrary("EXPIRE", o.key, l.decimal(b.ttl(o))).Build())
 		}
 	}
 	replies := l.client.DoMulti(context.Background(), l.cmds...)

@@ -233,12 +233,12 @@ func (s *KVStore) free(c *call) {
 	}
 }
 
-// remember notes the keys that are now known to have an expiry.
+// remember notes the keys that are now known to have an expiry and were not before.
 func (s *KVStore) remember(b *batch) {
 	s.met.mu.Lock()
 	defer s.met.mu.Unlock()
 	for i := range b.ops {
-		if o := &b.ops[i]; o.kind == opCount && o.n > 0 && o.err == nil && o.away == nil {
+		if o := &b.ops[i]; !o.met && o.kind == opCount && o.n > 0 && o.err == nil && o.away == nil {
 			s.met.add(o.hash)
 		}
 	}
