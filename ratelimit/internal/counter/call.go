@@ -3,6 +3,7 @@ package counter
 import (
 	"context"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -37,7 +38,8 @@ type callHit struct {
 	shadow      bool
 	asking      bool
 
-	op     int32 // the batch's command that carries it
+	// What follows is the batch's, and says nothing before: it may be left from another request.
+	op     int32 // the command that carries it
 	prefix int64 // the command's hits up to and including this one
 	after  int64
 	spared bool
@@ -66,14 +68,14 @@ func (c *call) fill(req *Request, hash func([]byte) uint64) {
 	if cap(c.keys) < size { // at once, since the hits point into it
 		c.keys = make([]byte, 0, max(size, 256))
 	}
+	c.hits = slices.Grow(c.hits, len(req.Hits))[:len(req.Hits)]
 	for i := range req.Hits {
-		h := &req.Hits[i]
+		h, to := &req.Hits[i], &c.hits[i]
 		start := len(c.keys)
 		c.keys = append(c.keys, h.Key...)
-		c.hits = append(c.hits, callHit{
-			key: c.keys[start:], hash: hash(h.Key), n: int64(min(h.N, math.MaxInt64)), limit: h.Limit,
-			window: h.Window, end: h.End, refund: h.Refund, shadow: h.Shadow, asking: h.asking,
-		})
+		to.key, to.hash, to.n = c.keys[start:], hash(h.Key), int64(min(h.N, math.MaxInt64))
+		to.limit, to.window, to.end = h.Limit, h.Window, h.End
+		to.refund, to.shadow, to.asking, to.away = h.Refund, h.Shadow, h.asking, nil
 	}
 	c.state.Store(waiting)
 }

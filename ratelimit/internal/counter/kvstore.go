@@ -197,10 +197,9 @@ func (s *KVStore) begin(ctx context.Context, req *Request) (*call, error) {
 	if s.breaker.open.Load() {
 		return nil, ErrOpen
 	}
-	now := time.Now()
-	stay := s.o.Timeout
+	now, stay := s.clock(), s.o.Timeout
 	if deadline, ok := ctx.Deadline(); ok {
-		remaining := deadline.Sub(now)
+		remaining := deadline.Sub(s.begun) - time.Duration(now)
 		stay = min(stay, remaining-min(leaveBefore, remaining/4))
 	}
 	if stay <= 0 {
@@ -208,7 +207,7 @@ func (s *KVStore) begin(ctx context.Context, req *Request) (*call, error) {
 	}
 	c := s.calls.Get().(*call)
 	c.fill(req, s.hash)
-	c.arrived, c.stay = int64(now.Sub(s.begun)), stay
+	c.arrived, c.stay = now, stay
 	if stay > patient {
 		c.ctx, c.leave = ctx, c.arrived+int64(stay-keeperTick)
 	}
