@@ -61,12 +61,13 @@ func TestSubcommands(t *testing.T) {
 	f(2, `^$`, `the role is given twice`, "admin", "create", "-admin", "-role", "x", "a@example.org")
 	f(2, `^$`, `^auth: hashing: this command hashes passwords for a running daemon, which starts it itself\n$`, "hashing")
 	f(2, `^$`, `^auth: hashing: this command`, "hashing", "now")
-	f(2, `^$`, `usage: auth check`, "check", "-config=/dev/null") // -config stands before the command
+	f(1, `^$`, `settings file: open /does/not/exist`, "migrate", "-c", "/does/not/exist")
 	f(1, ``, `the database lacks \d+ migrations: auth migrate`, "keys", "list")
 	f(0, `warn .*\d+ migrations are still to be applied`, `^$`, "check")
 	f(1, `^$`, `the database lacks`, "serve", "-skip-migrations")
 	f(0, `^applied [1-9]\d* migrations\n$`, `^$`, "migrate")
 	f(0, `^applied 0 migrations\n$`, `^$`, "-config", "/dev/null", "migrate")
+	f(0, `^applied 0 migrations\n$`, `^$`, "migrate", "--config=/dev/null")
 	f(0, `(?s)ok    settings.*ok    database answers.*ok    database rights.*ok    database schema.*ok    signing keys`, `^$`, "check")
 
 	f(0, `^KID +ALGORITHM +STATE`, `^$`, "keys", "list")

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -63,10 +65,14 @@ func TestBusyPort(t *testing.T) {
 	d := start(t, environment(url))
 	port := d.http[strings.LastIndex(d.http, ":")+1:]
 	mailbox := d.mailbox[strings.LastIndex(d.mailbox, ":")+1:]
-	for _, more := range []string{"PORT=" + port, "AUTH_DEV_MAILBOX_PORT=" + mailbox} {
-		status, _, errs := command(t, append(environment(url), more), "")
-		if status != 1 || !strings.Contains(errs, "address already in use") {
-			t.Errorf("%s: %d %s", more, status, errs)
+	log := filepath.Join(t.TempDir(), "log")
+	for name, port := range map[string]string{"PORT": port, "AUTH_DEV_MAILBOX_PORT": mailbox} {
+		status, _, errs := command(t, append(environment(url), name+"="+port, "AUTH_LOG_FILE="+log), "")
+		if status != 1 || !strings.Contains(errs, "auth: "+name+": ") || !strings.Contains(errs, "address already in use") {
+			t.Errorf("%s: %d %s", name, status, errs)
+		}
+		if b, err := os.ReadFile(log); err != nil || !strings.Contains(string(b), `"msg":"the daemon ends","error":"`+name+`: `) {
+			t.Errorf("%v %s", err, b)
 		}
 	}
 }

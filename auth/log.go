@@ -94,12 +94,12 @@ func (o *logOut) reopen() error {
 		return nil
 	}
 	f, err := os.OpenFile(o.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o660)
+	if old, ok := o.w.(*os.File); ok && o.w != o.stderr {
+		old.Close()
+	}
 	if err != nil {
 		o.w = o.stderr
 		return err
-	}
-	if old, ok := o.w.(*os.File); ok && o.w != o.stderr {
-		old.Close()
 	}
 	o.w = f
 	return nil

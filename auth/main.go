@@ -145,10 +145,15 @@ func run(ctx context.Context, p program) int {
 // a --. least and most say how many arguments there are; most < 0: any number.
 func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least, most int) ([]string, error) {
 	var said bytes.Buffer // help that was asked for goes to standard output, what was misused to standard error
+	own := flag.NewFlagSet(f.Name(), flag.ContinueOnError)
+	f.VisitAll(func(one *flag.Flag) { own.Var(one.Value, one.Name, one.Usage) })
 	f.Usage = func() {
 		fmt.Fprintln(f.Output(), strings.TrimSpace("usage: auth "+f.Name()+" "+arguments))
-		f.PrintDefaults()
+		own.SetOutput(f.Output())
+		own.PrintDefaults()
 	}
+	f.StringVar(&p.file, "config", p.file, "settings file") // may stand before the command, too
+	f.StringVar(&p.file, "c", p.file, "the same")
 	var rest []string
 	for {
 		f.SetOutput(&said)

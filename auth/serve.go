@@ -58,7 +58,7 @@ type daemon struct {
 
 // serve is the whole daemon: a straight line from settings to an open listener, a wait, and the same line
 // back. Ending ctx stops it in any phase; a stop in order returns nil.
-func (p *program) serve(ctx context.Context, args []string) error {
+func (p *program) serve(ctx context.Context, args []string) (err error) {
 	f := flag.NewFlagSet("serve", flag.ContinueOnError)
 	skip := f.Bool("skip-migrations", false, "refuse a database that lacks migrations, instead of applying them")
 	if _, err := p.parse(f, args, "[-skip-migrations]", 0, 0); err != nil {
@@ -73,6 +73,11 @@ func (p *program) serve(ctx context.Context, args []string) error {
 		return err
 	}
 	d := &daemon{log: newLogger(p.stderr, c.Log), root: c.root()}
+	defer func() {
+		if err != nil && c.Log.File != "" { // standard error has it anyway
+			d.log.Error("the daemon ends", "error", err)
+		}
+	}()
 	for _, w := range warnings {
 		d.log.Warn(w)
 	}
@@ -119,7 +124,7 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	}
 	listener, err := httpx.Listen(ctx, "tcp", hostPort(c.API.Host, c.API.Port))
 	if err != nil {
-		return stopped(ctx, err)
+		return stopped(ctx, fmt.Errorf("PORT: %w", err))
 	}
 	server := httpx.NewServer(httpx.Closing(d.api, d.draining.Load), timeouts(c.API.MaxDuration), d.log.Logger)
 	wg.Go(func() {
@@ -174,6 +179,9 @@ func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err err
 		var n int
 		if n, err = d.db.Migrate(ctx); n > 0 {
 			d.log.Info("migrated the database", "migrations", n, "namespace", d.config.Load().DB.Namespace)
+		}
+		if n > 0 && n == store.Migrations() {
+			d.log.Info("all tables are new and empty: if there should be users in them, DATABASE_URL or AUTH_DB_NAMESPACE is another than before")
 		}
 	}
 	if err != nil {

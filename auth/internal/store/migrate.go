@@ -55,6 +55,12 @@ const insertVersion = `
 insert into {schema_migrations} (version, name, checksum, breaks) values ($1, $2, $3, $4)
 on conflict (version) do nothing`
 
+// Migrations is how many files this program knows: what Migrate applies to a database that has none of them.
+func Migrations() int {
+	files, _ := readMigrations(migrations.FS) // Migrate has the error
+	return len(files)
+}
+
 // Migrate brings the schema up to what this program knows and says how many files that took. Any
 // number of programs may do it at once, and a killed one can be followed by another. It refuses a
 // schema on which a file was changed after it was applied, and one made by a newer program that
