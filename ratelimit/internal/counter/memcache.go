@@ -368,22 +368,23 @@ func (s *Memcache) Close() {
 	}
 	s.stop()
 	s.mu.Lock()
-	var lost uint64
-	for _, n := range s.nodes {
+	nodes, lost := s.nodes, s.dropped
+	s.mu.Unlock()
+	for _, n := range nodes {
+		n.breakOff()
+	}
+	s.wg.Wait() // the tellers have counted what was on its way
+	s.mu.Lock()
+	for _, n := range nodes {
 		for _, t := range n.tallies {
-			lost += size(t.owed) + size(t.sent)
+			s.dropped += size(t.owed)
 		}
 	}
-	s.dropped += lost
-	nodes := s.nodes
+	lost = s.dropped - lost
 	s.mu.Unlock()
 	if lost > 0 {
 		s.o.Log.Warn("hits were not told to memcached before the end", "hits", lost)
 	}
-	for _, n := range nodes {
-		n.breakOff()
-	}
-	s.wg.Wait()
 	for _, n := range nodes {
 		n.rest()
 	}
@@ -394,7 +395,7 @@ func (s *Memcache) owing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.nodes {
-		if !n.breaker.open.Load() && (len(n.due) > 0 || n.tellers > 0) {
+		if !n.breaker.open.Load() && (len(n.due) > 0 || n.telling) {
 			return true
 		}
 	}

@@ -55,7 +55,7 @@ func settled(t testing.TB, s *Memcache) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, n := range s.nodes {
-			if len(n.due)+n.tellers > 0 {
+			if len(n.due) > 0 || n.telling {
 				return false
 			}
 		}
@@ -197,7 +197,7 @@ func TestMemcache_hotKey(t *testing.T) {
 	if looks := st.KeysRequested.Load(); looks > 8 {
 		t.Errorf("%d look-ups for 64 hits at once", looks)
 	}
-	s.nodes[0].teller.Close()
+	s.nodes[0].hangUpIdle()
 	if n := s.ActiveConns(); n < 1 || n > 3 {
 		t.Errorf("%d connections rest, want at most 3", n)
 	}

@@ -7,6 +7,9 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
+// maxLookKeys bounds one look-up.
+const maxLookKeys = 256
+
 // look is what one call wants to know of one node.
 type look struct {
 	asking  *asking

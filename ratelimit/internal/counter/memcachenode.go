@@ -14,36 +14,26 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
-const (
-	// maxLookKeys bounds one look-up.
-	maxLookKeys = 256
-	// maxTellers is how many increments are on their way to a node at once: the protocol has one answer
-	// for each, and the client waits for it.
-	maxTellers = 16
-	// tellerIdle is how long their connections stay open when nothing is to be told.
-	tellerIdle = 10 * time.Second
-)
-
 // node is one memcached server. Fields are guarded by the store's mutex unless they say otherwise.
 type node struct {
 	store   *Memcache
 	addr    nodeAddr
 	breaker breaker
 
-	// The client's cap of idle connections is per address. Look-ups have one client, with the operator's
-	// number, increments another, whose connections close after a while: else either would open and
-	// close one for most operations.
-	looker, teller *memcache.Client
-	quiet          *time.Timer // closes the teller's connections
+	looker *memcache.Client // for look-ups
+	link   *memcacheLink    // for increments, while there is one; the teller's own
+	quiet  *time.Timer      // closes it
+	batch  []telling        // the teller's own: what is under way
+	open   []*telling       // likewise, those not done
 
 	tallies map[string]*tally
 	looks   []*look // waiting
 	lookers int
 	out     map[*look]struct{} // asked for now
 	due     []*tally           // with something owed, in order
-	tellers int
-	gone    bool // no longer on the list
-	retired bool // nor of use to anybody
+	telling bool               // somebody is
+	gone    bool               // no longer on the list
+	retired bool               // nor of use to anybody
 
 	connsMu sync.Mutex
 	conns   map[*nodeConn]struct{}
@@ -69,15 +59,10 @@ func (s *Memcache) newNode(addr string) *node {
 	if strings.Contains(addr, "/") {
 		n.addr.network = "unix"
 	}
-	n.looker, n.teller = n.client(s.o.MaxIdleConns), n.client(maxTellers)
-	n.quiet = time.AfterFunc(tellerIdle, func() { n.teller.Close() })
+	n.looker = memcache.NewFromSelector(oneNode{n.addr})
+	n.looker.Timeout, n.looker.MaxIdleConns, n.looker.DialContext = s.o.Timeout, s.o.MaxIdleConns, n.dial
+	n.quiet = time.AfterFunc(tellerIdle, n.hangUpIdle)
 	return n
-}
-
-func (n *node) client(idle int) *memcache.Client {
-	c := memcache.NewFromSelector(oneNode{n.addr})
-	c.Timeout, c.MaxIdleConns, c.DialContext = n.store.o.Timeout, idle, n.dial
-	return c
 }
 
 // dial opens a connection, and breaks off when the store closes.
@@ -118,11 +103,12 @@ func (n *node) breakOff() {
 	}
 }
 
-// rest closes the connections that nobody uses; for good, if nobody uses the node afterwards.
+// rest closes the connections that nobody uses; for good, if nobody uses the node afterwards. The store's
+// mutex is held, or nobody is left who could want it.
 func (n *node) rest() {
 	n.quiet.Stop()
 	n.looker.Close() // an error is that of a connection already broken
-	n.teller.Close()
+	n.hangUp()
 }
 
 // tally is the counter's, made if need be.
@@ -146,11 +132,15 @@ func (n *node) drop(t *tally) {
 // while it rested. A node that closes them has lost its counters, or has closed this one for being idle.
 func again(c *memcache.Client, f func() error) error {
 	err := f()
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+	if closedByPeer(err) {
 		c.Close() // the others are as old
 		err = f()
 	}
 	return err
+}
+
+func closedByPeer(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // failed notes a failure of the node.
@@ -189,7 +179,7 @@ func (n *node) lost(why string) {
 	s.mu.Unlock()
 	n.breakOff()
 	n.looker.Close() // those that rest are broken too
-	n.teller.Close()
+	n.hangUpIdle()
 }
 
 // probe asks a lost node whether it is back until it is, or nobody wants it.

@@ -52,7 +52,7 @@ func (s *Memcache) setNodes(addrs []string) {
 // retire ends nodes that are no longer listed and have nothing left to be told; s.mu is held.
 func (s *Memcache) retire() {
 	s.nodes = slices.DeleteFunc(s.nodes, func(n *node) bool {
-		if !n.gone || len(n.looks)+len(n.out)+n.lookers+n.tellers > 0 {
+		if !n.gone || len(n.looks)+len(n.out)+n.lookers > 0 || n.telling {
 			return false
 		}
 		if len(n.due) > 0 && !n.breaker.open.Load() {

@@ -3,12 +3,17 @@ package counter
 import (
 	"errors"
 	"fmt"
-	"math"
-	"strconv"
-	"strings"
+	"runtime"
 	"time"
+)
 
-	"github.com/bradfitz/gomemcache/memcache"
+const (
+	// maxTold bounds what a node is told of in one write.
+	maxTold = 256
+	// tellerIdle is how long the teller's connection stays open when nothing is to be told.
+	tellerIdle = 10 * time.Second
+	// tellRounds is how often a counter may vanish between its increment and its making.
+	tellRounds = 3
 )
 
 // queue puts a counter with something owed into the queue and sees to it that somebody tells.
@@ -18,106 +23,219 @@ func (n *node) queue(t *tally) {
 	n.tellAll()
 }
 
-// tellAll starts a teller if one more is of use.
+// tellAll starts the teller if it is of use and not under way.
 func (n *node) tellAll() {
-	if n.tellers < maxTellers && n.tellers < len(n.due) && !n.breaker.open.Load() && n.store.ctx.Err() == nil {
-		n.tellers++
+	if !n.telling && len(n.due) > 0 && !n.breaker.open.Load() && n.store.ctx.Err() == nil {
+		n.telling = true
 		n.store.wg.Go(n.tell)
 	}
 }
 
-// tell tells the node of what is owed until nothing is.
+// telling is what a node is told of one counter, and what became of that.
+type telling struct {
+	tally        *tally
+	change, ends int64
+	// add: the counter is to be made, with the change as its first value.
+	add   bool
+	done  bool
+	total int64
+	err   error
+}
+
+func (t *telling) finish(total int64, err error) { t.done, t.total, t.err = true, total, err }
+
+// tell tells the node of what is owed until nothing is: all that waits in one write, while the next
+// gathers. Only one teller is under way, so that each counter is told of one after the other.
 func (n *node) tell() {
 	s := n.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	defer func() { n.tellers-- }()
 	for {
-		t := n.nextDue()
-		if t == nil {
+		// Whoever is ready to run goes first, so that their hits come along; as lane.take.
+		runtime.Gosched()
+		runtime.Gosched()
+		s.mu.Lock()
+		n.batch = n.takeDue(n.batch[:0])
+		batch := n.batch
+		if len(batch) == 0 {
+			n.telling = false
 			n.quiet.Reset(tellerIdle)
+			s.mu.Unlock()
 			return
 		}
-		change, ends := t.sent, t.ends
 		s.mu.Unlock()
-		total, err := n.count(t.key, change, ends)
-		if err != nil && nodeFault(err) {
-			n.failed(err)
-		}
+		n.count(batch)
 		s.mu.Lock()
-		if err == nil {
-			t.arrived(total)
-		} else {
-			s.dropped += size(change)
-			t.sent = 0
+		for i := range batch {
+			b := &batch[i]
+			if b.err == nil {
+				b.tally.arrived(b.total)
+			} else {
+				s.dropped += size(b.change)
+				b.tally.sent = 0
+			}
+			n.drop(b.tally)
 		}
-		n.drop(t)
+		s.mu.Unlock()
+		clear(batch)
 	}
 }
 
-// nextDue takes the next counter out of the queue, with what it is owed as sent; nil: none, or no use.
-func (n *node) nextDue() *tally {
+// takeDue moves counters from the queue into a batch, with what they are owed as sent; none: no use.
+func (n *node) takeDue(batch []telling) []telling {
 	if n.breaker.open.Load() || n.store.ctx.Err() != nil {
-		return nil
+		return batch
 	}
-	for i, t := range n.due {
-		if t.sent != 0 {
-			continue // somebody is telling of it: one after the other, or an answer could not be understood
+	taken := 0
+	for _, t := range n.due {
+		if len(batch) == maxTold {
+			break
 		}
-		copy(n.due[1:i+1], n.due[:i])
-		n.due[0], n.due = nil, n.due[1:]
+		taken++
 		n.store.waiting--
 		t.queued = false
 		if t.sent, t.owed = t.owed, 0; t.sent == 0 {
-			n.drop(t)
-			return n.nextDue() // hits and refunds have cancelled out
+			n.drop(t) // hits and refunds have cancelled out
+			continue
 		}
-		return t
+		batch = append(batch, telling{tally: t, change: t.sent, ends: t.ends})
+	}
+	rest := copy(n.due, n.due[taken:])
+	clear(n.due[rest:])
+	n.due = n.due[:rest]
+	return batch
+}
+
+// count adds the changes to their counters: all that exist in one round trip, and those that do not in
+// a second, which makes them.
+func (n *node) count(batch []telling) {
+	st := &n.store.stats
+	for range tellRounds {
+		n.exchange(batch, func(t *telling, r reply) {
+			switch {
+			case r.err != nil:
+				st.Increment.Error.Add(1)
+				t.finish(0, r.err)
+			case r.missing:
+				st.Increment.Miss.Add(1)
+				if _, alive := memcacheExpiry(t.ends, time.Now().Unix()); t.change < 0 || !alive {
+					t.finish(0, nil) // nothing to give back; or the window is over
+					return
+				}
+				t.add = true
+			default:
+				st.Increment.Success.Add(1)
+				t.finish(r.total, nil)
+			}
+		})
+		n.exchange(batch, func(t *telling, r reply) {
+			switch {
+			case r.err != nil:
+				st.Add.Error.Add(1)
+				t.finish(0, r.err)
+			case r.missing:
+				st.Add.NotStored.Add(1) // another process was first
+				t.add = false
+			default:
+				st.Add.Success.Add(1)
+				t.finish(t.change, nil)
+			}
+		})
+	}
+	for i := range batch {
+		if !batch[i].done {
+			batch[i].finish(0, errors.New("a counter came and went"))
+		}
+	}
+}
+
+// exchange sends a command for each counter of the batch that is not done, and hands out the replies. It
+// does nothing when there is none to send. A link that breaks is the reply to all that had none before.
+func (n *node) exchange(batch []telling, got func(*telling, reply)) {
+	open := n.open[:0]
+	for i := range batch {
+		if !batch[i].done {
+			open = append(open, &batch[i])
+		}
+	}
+	n.open = open
+	if len(open) == 0 {
+		return
+	}
+	answered := 0
+	hand := func(r reply) {
+		if r.fault {
+			n.failed(r.err)
+		}
+		got(open[answered], r)
+		answered++
+	}
+	rested := n.link != nil
+	err := n.send(open, hand)
+	if err != nil && rested && answered == 0 && closedByPeer(err) {
+		err = n.send(open, hand) // it had been closed while it rested
+	}
+	if err == nil {
+		return
+	}
+	n.failed(err)
+	for answered < len(open) {
+		hand(reply{err: fmt.Errorf("%w: %w", ErrUnavailable, err)})
+	}
+}
+
+// send does so over the teller's connection, which it opens if there is none, and closes on an error.
+func (n *node) send(open []*telling, hand func(reply)) (err error) {
+	if n.link == nil {
+		conn, err := n.dial(n.store.ctx, n.addr.network, n.addr.text)
+		if err != nil {
+			return err
+		}
+		n.link = newMemcacheLink(conn)
+	}
+	defer func() {
+		if err != nil {
+			n.hangUp()
+		}
+	}()
+	now := time.Now()
+	n.link.begin(now.Add(n.store.o.Timeout))
+	for _, t := range open {
+		if t.add {
+			expiry, _ := memcacheExpiry(max(t.ends, now.Unix()+1), now.Unix())
+			n.link.add(t.tally.key, t.change, expiry)
+		} else {
+			n.link.shift(t.tally.key, t.change)
+		}
+	}
+	if err := n.link.flush(); err != nil {
+		return err
+	}
+	for range open {
+		r, err := n.link.reply()
+		if err != nil {
+			return err
+		}
+		hand(r)
 	}
 	return nil
 }
 
-// count adds the change to a counter and returns its total.
-func (n *node) count(key string, change, ends int64) (total int64, err error) {
-	st := &n.store.stats
-	for range 3 {
-		var after uint64
-		err = again(n.teller, func() error {
-			if change < 0 {
-				after, err = n.teller.Decrement(key, size(change))
-			} else {
-				after, err = n.teller.Increment(key, uint64(change))
-			}
-			return err
-		})
-		switch {
-		case err == nil:
-			st.Increment.Success.Add(1)
-			return int64(min(after, math.MaxInt64)), nil
-		case !errors.Is(err, memcache.ErrCacheMiss):
-			st.Increment.Error.Add(1)
-			return 0, err
-		}
-		st.Increment.Miss.Add(1)
-		expiry, alive := memcacheExpiry(ends, time.Now().Unix())
-		if change < 0 || !alive {
-			return 0, nil // nothing to give back; or the window is over
-		}
-		item := &memcache.Item{Key: key, Value: strconv.AppendInt(nil, change, 10), Expiration: expiry}
-		switch err = again(n.teller, func() error { return n.teller.Add(item) }); {
-		case err == nil:
-			st.Add.Success.Add(1)
-			return change, nil
-		case !errors.Is(err, memcache.ErrNotStored):
-			st.Add.Error.Add(1)
-			return 0, err
-		}
-		st.Add.NotStored.Add(1) // another process was first
+// hangUp closes the teller's connection. Only the teller calls it, or who knows that there is none.
+func (n *node) hangUp() {
+	if n.link != nil {
+		n.link.conn.Close()
+		n.link = nil
 	}
-	return 0, fmt.Errorf("a counter came and went: %w", err)
 }
 
-// nodeFault says whether an error of an increment is the node's and not the counter's.
-func nodeFault(err error) bool {
-	return !errors.Is(err, memcache.ErrNotStored) && !strings.Contains(err.Error(), "client error")
+// hangUpIdle closes it when nobody is telling.
+func (n *node) hangUpIdle() {
+	n.store.mu.Lock()
+	var idle *memcacheLink
+	if !n.telling {
+		idle, n.link = n.link, nil
+	}
+	n.store.mu.Unlock()
+	if idle != nil {
+		idle.conn.Close() // may say goodbye first, which takes time under TLS
+	}
 }
