@@ -128,7 +128,7 @@ func (a *Accounts) whyNoSession(ctx context.Context, user uuid.UUID, now time.Ti
 	case err != nil:
 		return failure("user", err)
 	case u.BannedUntil.After(now):
-		return invalid(CodeUserBanned, "User is banned")
+		return denied(CodeUserBanned, "User is banned")
 	}
 	return errNoFlow // he was all that a moment ago
 }

@@ -96,6 +96,9 @@ func TestExchangeCode(t *testing.T) {
 	h.ban(g.User, "1h")
 	_, err = h.exchange(code, verifier)
 	refused(t, err, "user_banned: User is banned")
+	if kindOf(err) != account.Denied { // as at every endpoint but those that take a password or a refresh token
+		t.Errorf("a banned user: kind %v", kindOf(err))
+	}
 	h.ban(g.User, "none")
 	code = again(s256(verifier))
 	refused(t, h.AdminDelete(t.Context(), browser, service, g.User.ID, false), "")
