@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"time"
 
 	"gatehouse/shared/settings"
@@ -255,7 +256,11 @@ func loadConfig(environ []string, file string, running *config) (c config, l liv
 		return c, l, nil, nil, err
 	}
 	all, schema := takeSchema(all)
+	all, twins := takeTwins(all)
 	r := settings.Load(&c, all, settingNames)
+	if len(twins) > 0 {
+		r.Warn("no effect, since the other one of the same provider is on: %s", strings.Join(twins, ", "))
+	}
 	for _, name := range schema {
 		r.Clash("%s named a schema in the service that this one replaces; AUTH_DB_NAMESPACE is put before every table's name instead: remove %s, "+
 			"and give a schema as search_path in DATABASE_URL", name, name)

@@ -112,8 +112,35 @@ func TestConfig_externalWarnings(t *testing.T) {
 	f(enabled("google")+"AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true AUTH_EXTERNAL_GOOGLE_URL=http://idp.test",
 		"AUTH_EXTERNAL_GOOGLE_URL begins with http://: everybody on the way can read and change what the provider says")
 	f("AUTH_EXTERNAL_REDIRECTURL=x", "no effect, settings of the replaced service that are not needed here: AUTH_EXTERNAL_REDIRECTURL")
+	f("AUTH_EXTERNAL_ZOOM_ENABLED=true AUTH_EXTERNAL_ZOOM_SECRET=s AUTH_EXTERNAL_KAKAO_ENABLED=false",
+		"AUTH_EXTERNAL_ZOOM_ENABLED has no effect: there is no provider zoom, and nobody can sign in with it (AUTH_EXTERNAL_OIDC_<NAME>_ISSUER adds one that speaks OpenID Connect)")
 	f("AUTH_EXTERNAL_SLACK_OIDC_ENABLED=false", "AUTH_EXTERNAL_SLACK_OIDC_ENABLED is an old name; it is called AUTH_EXTERNAL_SLACK_ENABLED now")
 	f("GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID=x", "GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID is an old name; it is called AUTH_EXTERNAL_LINKEDIN_CLIENT_ID now")
+}
+
+// The replaced service's environments often have both, one of them off.
+func TestConfig_twins(t *testing.T) {
+	f := func(environ, want string, taken ...string) {
+		t.Helper()
+		rest, got := takeTwins(strings.Fields(environ))
+		if d := cmp.Diff(taken, got); d != "" || strings.Join(rest, " ") != want {
+			t.Errorf("%s\nleaves %s, and takes %s", environ, rest, got)
+		}
+	}
+	const off, on = "GOTRUE_EXTERNAL_LINKEDIN_ENABLED=false GOTRUE_EXTERNAL_LINKEDIN_CLIENT_ID=a", "GOTRUE_EXTERNAL_LINKEDIN_OIDC_ENABLED=true GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID=b"
+	f(off+" AUTH_EXTERNAL_LINKEDIN_MODE=oidc "+on, "AUTH_EXTERNAL_LINKEDIN_MODE=oidc "+on, "GOTRUE_EXTERNAL_LINKEDIN_CLIENT_ID", "GOTRUE_EXTERNAL_LINKEDIN_ENABLED")
+	f("AUTH_EXTERNAL_SLACK_ENABLED=1 AUTH_EXTERNAL_SLACK_OIDC_ENABLED=0 AUTH_EXTERNAL_SLACK_OIDC_SECRET=s", "AUTH_EXTERNAL_SLACK_ENABLED=1", "AUTH_EXTERNAL_SLACK_OIDC_ENABLED", "AUTH_EXTERNAL_SLACK_OIDC_SECRET")
+	for _, same := range []string{ // both off, both on, one without a word, another provider, an empty word
+		off + " GOTRUE_EXTERNAL_LINKEDIN_OIDC_ENABLED=false GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID=b",
+		"AUTH_EXTERNAL_LINKEDIN_ENABLED=true " + on, "AUTH_EXTERNAL_LINKEDIN_CLIENT_ID=a " + on, "AUTH_EXTERNAL_SLACK_ENABLED=false " + on, "AUTH_EXTERNAL_LINKEDIN_ENABLED= " + on,
+	} {
+		f(same, same)
+	}
+	c, _, _, warnings, err := loadConfig(strings.Fields(least+enabled("linkedin_oidc")+"AUTH_EXTERNAL_LINKEDIN_ENABLED=false AUTH_EXTERNAL_LINKEDIN_SECRET=t"), "", nil)
+	said := "no effect, since the other one of the same provider is on: AUTH_EXTERNAL_LINKEDIN_ENABLED, AUTH_EXTERNAL_LINKEDIN_SECRET"
+	if err != nil || !c.External.LinkedIn.Enabled || c.External.LinkedIn.Secret != "s" || !slices.Contains(warnings, said) {
+		t.Errorf("%v %q %v", c.External.LinkedIn.Enabled, warnings, err)
+	}
 }
 
 func TestConfig_freeHidesSecrets(t *testing.T) {

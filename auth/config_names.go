@@ -28,7 +28,7 @@ var settingNames = settings.Options{
 		{Old: "AUTH_EXTERNAL_SLACK_OIDC_*", New: "AUTH_EXTERNAL_SLACK_"},
 		{Old: "GOTRUE_*", New: "AUTH_"},
 	},
-	Known:    slices.Concat(laterNames(), ignoredNames, []string{freePrefix + "*"}),
+	Known:    slices.Concat(laterNames(), ignoredNames, absentNames(), []string{freePrefix + "*"}),
 	Prefixes: []string{"AUTH_"},
 	Seconds:  true,
 }
