@@ -32,6 +32,16 @@ func flowRules(n int) File {
 	return File{"edge.yaml", []byte(b.String())}
 }
 
+// lineRules has each rule on a line.
+func lineRules(n int) File {
+	var b strings.Builder
+	b.WriteString("domain: edge\ndescriptors:\n")
+	for i := range n {
+		fmt.Fprintf(&b, "  - {key: user, value: u%d, rate_limit: {unit: minute, requests_per_unit: %d}}\n", i, 10+i)
+	}
+	return File{"edge.yaml", []byte(b.String())}
+}
+
 // richRules is written so that the library must read it.
 func richRules(n int) File {
 	f := manyRules(n)
@@ -49,7 +59,7 @@ func mustLoad(tb testing.TB, o Options, files ...File) *Rules {
 }
 
 func BenchmarkLoad(b *testing.B) {
-	for name, f := range map[string]File{"100": manyRules(100), "10000": manyRules(10_000), "10000braces": flowRules(10_000), "10000library": richRules(10_000)} {
+	for name, f := range map[string]File{"100": manyRules(100), "10000": manyRules(10_000), "10000braces": flowRules(10_000), "10000lines": lineRules(10_000), "10000library": richRules(10_000)} {
 		b.Run(name, func(b *testing.B) {
 			reg := stats.NewRegistry(stats.Options{})
 			b.SetBytes(int64(len(f.Text)))

@@ -186,7 +186,8 @@ func sameEntries(t *testing.T, text string, root *node) {
 }
 
 var yamlSeeds = []string{
-	"a: {b: c}\n", "a: { b: c, d: 'e' , f: \"g\" } # h\n", "a:\n- {b: c, d: 5}\n- {b: x}\n", "a: {b: c d}\n", "a: {b: c,}\n", "a: {b: , c: d}\n", "a: {b}\n", "a: {b: {c: d}}\n", "a: {b: c} d\n", "a: {b: c}#\n",
+	"a: {b: c}\n", "a: { b: c, d: 'e' , f: \"g\" } # h\n", "a:\n- {b: c, d: 5}\n- {b: x}\n", "a: {b: c d}\n", "a: {b: c,}\n", "a: {b: , c: d}\n", "a: {b}\n", "a: {b: {c: d}}\n", "a: [b, 'c', \"d\", {e: f, g: [h]}, [i]] # j\n", "- {key: k, rate_limit: {unit: day, requests_per_unit: 1}, descriptors: [{key: a},{key: b , value: 'c'}]}\n- [a,b]\n",
+	"a: []\n", "a: {}\n", "a: [b,]\n", "a: [,b]\n", "a: [b, c\n  , d]\n", "a: [b: c]\n", "a: [b}\n", "a: [b]c\n", "a: [b] #c\n", "a: [b]#c\n", "a: {b: [c]d: e}\n", "a: {b: [c],d: e}\n", "a: [- b]\n", "[a]\n", "{a: b}\n", "a: [5, yes, null, ~, 1.5]\n", "descriptors: [{key: a}, {key: b}]\n", "a: {b: c} d\n", "a: {b: c}#\n",
 	"a: b\r\nc:\r\n  d: e\r\n", "a: b # \u00e9\u2028\n# \u00e9\nc: d\n",
 	"domain: d\ndescriptors:\n  - key: a\n    value: b\n    rate_limit:\n      unit: minute\n      requests_per_unit: 3\n",
 	"---\ndomain: d # x\n# y\n\ndescriptors:\n- key: 'a b'\n  value: \"c\" # z\n-\n  key: /api/*/x\n- key: a:b#c\n  value:\n  descriptors:\n  - key: x\n",

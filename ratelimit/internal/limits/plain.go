@@ -8,9 +8,9 @@ import (
 // The way through goccy/go-yaml takes 250 ms for 10,000 rules, of which the lexer alone is a fifth,
 // and a reload has 100 ms (BenchmarkLoad). So the part of YAML that nearly all rule files are
 // written in is read here, ten times as fast: blocks of maps and lists, plain and simply quoted
-// scalars on one line, maps of such scalars in braces, comments. Anything else (other flow style,
-// anchors, tags, block scalars, escapes, tabs, text outside ASCII, every mistake) is left to the
-// library, so that it alone decides what is valid. FuzzPlain holds the two to the same tree.
+// scalars on one line, flow style on one line, comments. Anything else (longer flow style, anchors,
+// tags, block scalars, escapes, tabs, text outside ASCII, every mistake) is left to the library, so
+// that it alone decides what is valid. FuzzPlain holds the two to the same tree.
 
 // maxPlainDepth is where readPlain leaves nesting to the library and its bounds.
 const maxPlainDepth = 100
@@ -18,8 +18,8 @@ const maxPlainDepth = 100
 // readPlain reads text if it is written in the plain part of YAML, else it returns nil. Texts of
 // nodes are parts of the file's.
 //
-// With each, the items of the descriptors at the root are handed to it one by one instead, and their
-// nodes are used again: 100,000 rules need 80 MB of nodes otherwise.
+// With each, the items of the descriptors at the root, if they are blocks, are handed to it one by one
+// instead, and their nodes are used again: 100,000 rules need 80 MB of nodes otherwise.
 func readPlain(text string, each func(item *node)) *node {
 	text = unixLines(text)
 	if !plainText(text) {

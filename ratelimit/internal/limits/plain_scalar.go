@@ -12,8 +12,8 @@ func (p *plainReader) scalar(at, indent int) *node {
 		if end < 0 || !p.nothingAfter(end) {
 			return p.fail()
 		}
-	case '{':
-		n, end = p.braces(at)
+	case '{', '[':
+		n, end = p.flow(at, 0)
 		if end < 0 || !p.nothingAfter(end) {
 			return p.fail()
 		}
@@ -52,14 +52,36 @@ func (p *plainReader) quoted(at int) (n *node, end int) {
 	return n, end
 }
 
-// braces reads a map like {unit: day, requests_per_unit: 5}; end is -1 for anything richer.
-func (p *plainReader) braces(at int) (n *node, end int) {
+// flow reads a value of flow style that ends on its line, like {key: a, replaces: [{name: b}]}; end is
+// -1 for anything richer.
+func (p *plainReader) flow(at, depth int) (n *node, end int) {
+	switch c := p.src[at]; {
+	case depth > maxPlainDepth:
+		return nil, -1
+	case c == '{':
+		return p.braces(at, depth)
+	case c == '[':
+		return p.brackets(at, depth)
+	case c == '"' || c == '\'':
+		return p.quoted(at)
+	}
+	for end = at; end < p.to && plainChars[p.src[end]]&insideFlow != 0; end++ {
+	}
+	if end == at || plainChars[p.src[at]]&beginsPlain == 0 {
+		return nil, -1
+	}
+	n = p.node(textNode, at)
+	n.plain, n.text = true, p.src[at:end]
+	return n, end
+}
+
+func (p *plainReader) braces(at, depth int) (n *node, end int) {
 	n = p.node(mapNode, at)
 	mark := len(p.stack)
 	line := p.from
 	defer func() { p.from = line }()
-	for i := at; ; {
-		p.from = p.skipSpaces(i + 1)
+	for {
+		p.from = p.skipSpaces(at + 1)
 		colon := p.keyEnd()
 		if colon < 0 {
 			return nil, -1
@@ -73,33 +95,51 @@ func (p *plainReader) braces(at int) (n *node, end int) {
 		if from == p.to {
 			return nil, -1
 		}
-		var value *node
-		if c := p.src[from]; c == '"' || c == '\'' {
-			if value, i = p.quoted(from); i < 0 {
-				return nil, -1
-			}
-		} else {
-			for i = from; i < p.to && plainChars[p.src[i]]&insideFlow != 0; i++ {
-			}
-			if i == from || plainChars[p.src[from]]&beginsPlain == 0 {
-				return nil, -1
-			}
-			value = p.node(textNode, from)
-			value.plain, value.text = true, p.src[from:i]
-		}
+		value, behind := p.flow(from, depth+1)
 		p.stack = append(p.stack, pair{key, value})
-		if i = p.skipSpaces(i); i == p.to {
+		if at = p.separator(behind); at < 0 {
 			return nil, -1
 		}
-		switch p.src[i] {
-		case ',':
-		case '}':
+		if p.src[at] == '}' {
 			n.pairs = p.take(mark)
-			return n, i + 1
-		default:
+			return n, at + 1
+		} else if p.src[at] != ',' {
 			return nil, -1
 		}
 	}
+}
+
+func (p *plainReader) brackets(at, depth int) (n *node, end int) {
+	n = p.node(listNode, at)
+	mark := len(p.stack)
+	for {
+		from := p.skipSpaces(at + 1)
+		if from == p.to {
+			return nil, -1
+		}
+		value, behind := p.flow(from, depth+1)
+		p.stack = append(p.stack, pair{value: value})
+		if at = p.separator(behind); at < 0 {
+			return nil, -1
+		}
+		if p.src[at] == ']' {
+			n.pairs = p.take(mark)
+			return n, at + 1
+		} else if p.src[at] != ',' {
+			return nil, -1
+		}
+	}
+}
+
+// separator is where the byte behind a value of flow style stands, -1 when there is none on the line.
+func (p *plainReader) separator(behind int) int {
+	if behind < 0 {
+		return -1
+	}
+	if i := p.skipSpaces(behind); i < p.to {
+		return i
+	}
+	return -1
 }
 
 // plainEnd finds the end of a plain scalar, -1 if it is not an easy one.

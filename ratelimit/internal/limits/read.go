@@ -50,7 +50,9 @@ func streamDocument(file, text string) (doc document, ok bool) {
 		return document{}, false
 	}
 	doc = r.document(root)
-	doc.entries = entries
+	if index > 0 {
+		doc.entries = entries
+	}
 	return doc, r.wrong == 0
 }
 
