@@ -60,7 +60,8 @@ var _ = effect("GRPC_UDS", func(t *testing.T) {
 	decide1(t, p.dial(t), "k", "v")
 })
 
-// Each listener is bound exclusively, and who finds another one there says by which settings.
+// Each listener is bound exclusively, and who finds another one there says by which settings. The debug
+// port is one that the daemon can do without.
 func TestListeners_busy(t *testing.T) {
 	t.Parallel()
 	uds := filepath.Join(t.TempDir(), "gate.sock")
@@ -69,10 +70,9 @@ func TestListeners_busy(t *testing.T) {
 	_, grpc, _ := net.SplitHostPort(p.grpc)
 	_, debug, _ := net.SplitHostPort(q.debug)
 	for env, want := range map[[2]string]string{
-		{"PORT", http}:        "HOST, PORT: listen on " + p.http + ": bind: address already in use",
-		{"GRPC_PORT", grpc}:   "GRPC_HOST, GRPC_PORT: listen on " + p.grpc + ": bind: address already in use",
-		{"DEBUG_PORT", debug}: "DEBUG_HOST, DEBUG_PORT: listen on " + q.debug + ": bind: address already in use",
-		{"GRPC_UDS", uds}:     "GRPC_UDS: listen on " + uds + ": another process listens there",
+		{"PORT", http}:      "HOST, PORT: listen on " + p.http + ": bind: address already in use",
+		{"GRPC_PORT", grpc}: "GRPC_HOST, GRPC_PORT: listen on " + p.grpc + ": bind: address already in use",
+		{"GRPC_UDS", uds}:   "GRPC_UDS: listen on " + uds + ": another process listens there",
 	} {
 		second := launch(t, anyLimit, map[string]string{env[0]: env[1]})
 		select {
@@ -83,6 +83,14 @@ func TestListeners_busy(t *testing.T) {
 		if !strings.Contains(second.log.text(), want) {
 			t.Errorf("no %q in:\n%s", want, second.log.text())
 		}
+	}
+	second := start(t, anyLimit, map[string]string{"DEBUG_PORT": debug})
+	decide1(t, second.dial(t), "k", "v")
+	if want := "there is no debug port: DEBUG_HOST, DEBUG_PORT: listen on " + q.debug + ": bind: address already in use"; !strings.Contains(second.log.text(), want) {
+		t.Errorf("no %q in:\n%s", want, second.log.text())
+	}
+	if err := second.Stop(time.Minute); err != nil {
+		t.Errorf("its stop: %v", err)
 	}
 }
 

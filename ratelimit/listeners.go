@@ -25,24 +25,29 @@ type listeners struct {
 	failed chan error // a listener ended without being told to
 	wg     sync.WaitGroup
 
-	grpc                    *grpc.Server
-	http, debug, page       *http.Server
-	grpcAt, httpAt, debugAt net.Listener
-	pageAt                  net.Listener // nil: no pull metrics
+	grpc              *grpc.Server
+	http, debug, page *http.Server
+	grpcAt, httpAt    net.Listener
+	debugAt           net.Listener // nil: it could not be opened
+	pageAt            net.Listener // nil: no pull metrics
 }
 
-func (d *daemon) openDebug(ctx context.Context, l *listeners) (err error) {
+// openDebug opens the debug port. Nobody's requests are worth less without it, so a busy one, or an
+// address that is not this host's, is only logged (spec 1.1).
+func (d *daemon) openDebug(ctx context.Context, l *listeners) {
 	c := d.config.Listen
 	l.failed = make(chan error, 4)
-	if l.debugAt, err = httpx.Listen(ctx, "tcp", address(c.DebugHost, c.DebugPort)); err != nil {
-		return fmt.Errorf("DEBUG_HOST, DEBUG_PORT: %w", err)
+	at, err := httpx.Listen(ctx, "tcp", address(c.DebugHost, c.DebugPort))
+	if err != nil {
+		d.log.Error("there is no debug port: DEBUG_HOST, DEBUG_PORT: " + err.Error())
+		return
 	}
+	l.debugAt = at
 	l.debug = httpx.NewServer(server.NewDebug(server.DebugOptions{
 		Service: d.service, Loader: d.loader, Stats: d.stats, Log: d.log, Version: self.Version("ratelimit"),
 		ControlPlane: d.controlPlaneState(),
 	}), httpx.Timeouts{Header: c.HTTPHeaderTimeout, Read: c.HTTPReadTimeout, Idle: c.HTTPIdleTimeout}, d.log) // no write bound: a profile takes as long as it was asked for
 	l.serve(func() error { return l.debug.Serve(l.debugAt) })
-	return nil
 }
 
 // openPage opens the listener of the pull metrics, which serves that one page and nothing else.
@@ -152,20 +157,18 @@ func (l *listeners) stopDebug(patience time.Duration) {
 	if l.page != nil {
 		httpx.Stop(ctx, l.page)
 	}
-	httpx.Stop(ctx, l.debug)
+	if l.debug != nil {
+		httpx.Stop(ctx, l.debug)
+	}
 	l.wg.Wait()
 }
 
-func (l *listeners) grpcAddr() string  { return l.grpcAt.Addr().String() }
-func (l *listeners) httpAddr() string  { return l.httpAt.Addr().String() }
-func (l *listeners) debugAddr() string { return l.debugAt.Addr().String() }
-
-// pageAddr is empty without pull metrics.
-func (l *listeners) pageAddr() string {
-	if l.pageAt == nil {
+// addrOf is where l listens, empty when it does not.
+func addrOf(l net.Listener) string {
+	if l == nil {
 		return ""
 	}
-	return l.pageAt.Addr().String()
+	return l.Addr().String()
 }
 
 func address(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

@@ -76,9 +76,7 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 
 	// The debug port opens first, so that a store that does not answer and rules that are refused can be seen.
 	listeners := &listeners{log: log}
-	if err := d.openDebug(ctx, listeners); err != nil {
-		return err
-	}
+	d.openDebug(ctx, listeners)
 	defer listeners.stopDebug(c.Process.DrainTimeout)
 	if err := d.openPage(ctx, listeners); err != nil {
 		return err
@@ -106,7 +104,7 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 		return err
 	}
 	d.health.Set(server.Running, true)
-	log.Info("ready", "version", self.Version("ratelimit"), "grpc", listeners.grpcAddr(), "http", listeners.httpAddr(), "debug", listeners.debugAddr(), "pullmetrics", listeners.pageAddr())
+	log.Info("ready", "version", self.Version("ratelimit"), "grpc", addrOf(listeners.grpcAt), "http", addrOf(listeners.httpAt), "debug", addrOf(listeners.debugAt), "pullmetrics", addrOf(listeners.pageAt))
 
 	select {
 	case <-ctx.Done():
