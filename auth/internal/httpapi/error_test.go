@@ -232,7 +232,7 @@ func TestCORS(t *testing.T) {
 	}
 	for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
 		h := preflight(method, "apikey,authorization,content-type,x-client-info,x-own,x-supabase-api-version")
-		if h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Allow-Methods") != method || h.Get("Access-Control-Allow-Headers") == "" {
+		if h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Allow-Methods") != method || h.Get("Access-Control-Allow-Headers") == "" || h.Get("Access-Control-Max-Age") != "600" {
 			t.Errorf("preflight %s: %v", method, h)
 		}
 		if h.Get("Access-Control-Allow-Credentials") != "" {
