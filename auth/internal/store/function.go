@@ -15,23 +15,36 @@ import (
 // ErrFunctionTime: a function of the operator took longer than it may.
 var ErrFunctionTime = errors.New("the function took too long")
 
+// afterFunction puts back what a function may have set for the session, which the next one in the pool is to know
+// nothing of. reset all leaves the two roles as they are.
+const afterFunction = "reset all; reset session authorization; reset role; commit"
+
 // CallFunction calls a function of the operator with one JSON parameter, in a transaction of its own with
 // a time limit for its statement. It returns the result as text: nil for null and void.
 func (db *DB) CallFunction(ctx context.Context, schema, function string, input []byte, limit time.Duration) (out []byte, err error) {
 	call := functionCall(schema, function)
 	err = db.on(ctx, "function", func(c *pgx.Conn) error {
-		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, fmt.Sprintf("set local statement_timeout = %d", limit.Milliseconds())); err != nil {
-				return err
-			}
-			// Described anew each time: the operator may replace the function while we run.
-			return tx.QueryRow(ctx, call, pgx.QueryExecModeDescribeExec, string(input)).Scan(&out)
-		})
+		if err := together(ctx, c, fmt.Sprintf("begin; set local statement_timeout = %d", limit.Milliseconds())); err != nil {
+			return err
+		}
+		// Described anew each time: the operator may replace the function while we run.
+		err := c.QueryRow(ctx, call, pgx.QueryExecModeDescribeExec, string(input)).Scan(&out)
+		if err != nil {
+			together(ctx, c, "rollback") // where this fails the pool drops the connection
+			return err
+		}
+		return together(ctx, c, afterFunction)
 	})
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "57014" { // query_canceled
 		return nil, fmt.Errorf("%w: %w", ErrFunctionTime, err)
 	}
 	return out, err
+}
+
+// together sends several commands in one round trip.
+func together(ctx context.Context, c *pgx.Conn, commands string) error {
+	_, err := c.Exec(ctx, commands, pgx.QueryExecModeSimpleProtocol)
+	return err
 }
 
 func functionCall(schema, function string) string {

@@ -63,6 +63,52 @@ func TestCallFunction(t *testing.T) {
 	}
 }
 
+// What a function sets for its session is not there any more when the connection is somebody else's, and what it
+// writes is.
+func TestCallFunction_leavesNothing(t *testing.T) {
+	t.Parallel()
+	ctx, url := t.Context(), testdb.Postgres(t)
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	for _, sql := range []string{
+		`create schema hooks`, `create table hooks.calls (n int)`, `create role hook_nobody`,
+		`create function hooks.lost(event jsonb) returns jsonb language plpgsql as $$ begin
+			insert into hooks.calls values (1);
+			perform set_config('search_path', 'nowhere', false), set_config('statement_timeout', '1', false), set_config('application_name', 'x', false);
+			set role hook_nobody;
+			return event; end $$`,
+		`create function hooks.state(event jsonb) returns jsonb language sql as $$ select to_jsonb(array[current_setting('search_path'),
+			current_setting('application_name'), current_user::text, session_user::text, (select count(*) from hooks.calls)::text]) $$`,
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	db, err := store.Open(ctx, store.Options{URL: url, MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	state := func() string {
+		t.Helper()
+		out, err := db.CallFunction(ctx, "hooks", "state", []byte(`{}`), time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	want := strings.Replace(state(), `"0"]`, `"1"]`, 1)
+	if _, err := db.CallFunction(ctx, "hooks", "lost", []byte(`{}`), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if got := state(); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 // What is wrong with a function is told without calling it.
 func TestCheckFunction(t *testing.T) {
 	t.Parallel()

@@ -87,5 +87,5 @@ func oneLine(sql string) string { return strings.Join(strings.Fields(sql), " ") 
 // operation is a statement's first word: select, update, begin.
 func operation(sql string) string {
 	word, _, _ := strings.Cut(sql, " ")
-	return strings.ToLower(word)
+	return strings.ToLower(strings.TrimSuffix(word, ";"))
 }
