@@ -25,6 +25,7 @@ var b64 = base64.RawURLEncoding
 type keyRing struct {
 	mu         sync.Mutex
 	generation int
+	named      int // the generation that the ids are of
 	rsa        *rsa.PrivateKey
 	ec         map[string]*ecdsa.PrivateKey // by algorithm
 	ed         ed25519.PrivateKey
@@ -65,10 +66,19 @@ func (s *Server) SwapKeys() {
 	s.ring.mu.Lock()
 	defer s.ring.mu.Unlock()
 	s.ring.generation++
+	s.ring.named = s.ring.generation
 	s.ring.fill()
 }
 
-func (r *keyRing) kid(kind string) string { return fmt.Sprintf("%s-%d", kind, r.generation) }
+// ReplaceKeys does the same, but the new ones have the ids of the old.
+func (s *Server) ReplaceKeys() {
+	s.ring.mu.Lock()
+	defer s.ring.mu.Unlock()
+	s.ring.generation++
+	s.ring.fill()
+}
+
+func (r *keyRing) kid(kind string) string { return fmt.Sprintf("%s-%d", kind, r.named) }
 
 // set is the published key set: besides the keys, one for encryption and one of a kind that nobody knows,
 // which a client has to step over.

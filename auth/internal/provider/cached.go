@@ -83,11 +83,11 @@ func (c *cached[V]) known() bool {
 	return c.has
 }
 
-// expire has the next get look up again, if is still holds of the value.
+// expire has the next get look up again, if that is not so already and is holds of the value.
 func (c *cached[V]) expire(is func(V) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.has && is(c.value) {
+	if c.has && !c.until.IsZero() && is(c.value) {
 		c.until = time.Time{}
 	}
 }

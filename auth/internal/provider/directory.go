@@ -23,10 +23,12 @@ import (
 const (
 	// failurePause is how long a failed look-up is not tried again: whoever asks meanwhile gets the last
 	// good answer, or the failure.
-	failurePause = 10 * time.Second
-	// unknownPause is how often at most a key set is fetched because a token names a key that is not in
-	// it: anybody can write such tokens.
+	failurePause = 2 * time.Second
+	// A key set is fetched because none of its keys signed a token, which anybody can write, once in each
+	// unknownPause; unknownBurst times at once when that was not so for long: whoever changes his keys is
+	// believed at once.
 	unknownPause = 30 * time.Second
+	unknownBurst = 3
 	// maxIssuers bounds the memory: with Azure's "common" every tenant is an issuer.
 	maxIssuers = 500
 )
@@ -86,6 +88,27 @@ type issuer struct {
 	document cached[*document]
 	keys     cached[keySet]
 	used     time.Time // guarded by directory.mu
+	unknown  allowance // guarded by keys.mu
+}
+
+// allowance is how often an issuer's keys may be fetched before they are old. The zero value is full.
+type allowance struct {
+	spent int
+	since time.Time // of the last one that came back
+}
+
+func (a *allowance) take(now time.Time) bool {
+	back := min(a.spent, int(now.Sub(a.since)/unknownPause))
+	a.spent -= back
+	a.since = a.since.Add(time.Duration(back) * unknownPause)
+	switch a.spent {
+	case unknownBurst:
+		return false
+	case 0:
+		a.since = now
+	}
+	a.spent++
+	return true
 }
 
 func newDirectory(c outward.Clients, s Settings) *directory {
@@ -139,12 +162,10 @@ func (d *directory) keys(ctx context.Context, t trust) (keySet, error) {
 	})
 }
 
-// keysAfter looks for keys that are newer than an older set, in which one was missing.
+// keysAfter looks for keys that are newer than an older set, of which none signed a token.
 func (d *directory) keysAfter(ctx context.Context, t trust, older keySet) (keySet, error) {
-	if d.now().Sub(older.at) < unknownPause {
-		return older, nil
-	}
-	d.of(t.issuer).keys.expire(func(k keySet) bool { return k.at.Equal(older.at) })
+	i := d.of(t.issuer)
+	i.keys.expire(func(k keySet) bool { return k.at.Equal(older.at) && i.unknown.take(d.now()) })
 	return d.keys(ctx, t)
 }
 
@@ -257,7 +278,7 @@ func (d *directory) verified(ctx context.Context, t trust, text string) (*token.
 		return nil, &unreachable{err}
 	}
 	err = id.Signed(set.keys, doc.algs)
-	if errors.Is(err, token.ErrUnknownKey) {
+	if errors.Is(err, token.ErrUnknownKey) || errors.Is(err, token.ErrSignature) { // some change a key and keep its id
 		if set, err = d.keysAfter(ctx, t, set); err != nil {
 			return nil, &unreachable{err}
 		}

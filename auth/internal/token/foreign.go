@@ -292,8 +292,9 @@ func parseAudiences(value string) (all []string, err error) {
 func (t *Foreign) Input() string { return t.input }
 
 // Signed says whether one of the keys signed the token, by an algorithm that is among algs. ErrUnknownKey:
-// none of the keys has the token's kid, or none signed it where one of both names none; another look at the
-// published key set may help. The key decides whether it serves the algorithm, and symmetric ones never do.
+// none of the keys has the token's kid, or none fits where it names none; ErrSignature: one does, and did not
+// sign it. Another look at the published key set may help. The key decides whether it serves the algorithm,
+// and symmetric ones never do.
 func (t *Foreign) Signed(keys []ForeignKey, algs []string) error {
 	if _, ok := foreignAlgorithms[t.Alg]; !ok || !slices.Contains(algs, t.Alg) {
 		return ErrAlgorithm
@@ -304,10 +305,9 @@ func (t *Foreign) Signed(keys []ForeignKey, algs []string) error {
 		if t.KeyID != "" && k.ID != "" && k.ID != t.KeyID || !k.fits(t.Alg) {
 			continue
 		}
-		if k.verify(t.Alg, []byte(t.input), t.signature) {
+		if known = true; k.verify(t.Alg, []byte(t.input), t.signature) {
 			return nil
 		}
-		known = known || t.KeyID != "" && k.ID == t.KeyID
 	}
 	if !known {
 		return ErrUnknownKey

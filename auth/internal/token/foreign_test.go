@@ -129,10 +129,6 @@ func TestForeignPeer(t *testing.T) {
 		if err := f.Signed(foreignSet(t, foreignJWK(t, again, `,"kid":"k"`)), everyAlg); !errors.Is(err, ErrSignature) {
 			t.Errorf("%s with another key of the same kind: %v", alg, err)
 		}
-		// Where one of both has no id, a key that was changed can't be told from a forgery: newer keys may help.
-		if err := f.Signed(foreignSet(t, foreignJWK(t, again, ``)), everyAlg); !errors.Is(err, ErrUnknownKey) {
-			t.Errorf("%s with another key of the same kind, without an id: %v", alg, err)
-		}
 		// One bit of each part.
 		for _, at := range []int{strings.IndexByte(text, '.') + 3, len(text) - 5} {
 			changed := []byte(text)
