@@ -41,6 +41,8 @@ type call struct {
 	code string
 	err  error
 	told int // the status of a problem that a redirect tells
+	// unlisted is the host that a proxy names and no link is made of.
+	unlisted string
 }
 
 func (s *Server) serve(l *live, w http.ResponseWriter, r *http.Request) {
@@ -126,6 +128,9 @@ func (s *Server) done(c *call, began time.Time) {
 	}
 	if c.err != nil {
 		attrs = append(attrs, slog.String("error", c.err.Error()))
+	}
+	if c.unlisted != "" {
+		attrs = append(attrs, slog.String("unlisted_host", c.unlisted))
 	}
 	s.log.LogAttrs(ctx, level, "request", attrs...)
 }
@@ -241,9 +246,11 @@ func cleanText(s string, most int) string {
 
 // client is what flows want to know of who calls.
 func (c *call) client() account.Client {
+	base, unlisted := baseURL(&c.live.Settings, c.r)
+	c.unlisted = unlisted
 	return account.Client{
 		IP: c.ip(), UserAgent: cleanText(c.r.Header.Get("User-Agent"), 1024), Aud: c.aud(),
-		BaseURL: baseURL(&c.live.Settings, c.r), RedirectTo: c.target(""),
+		BaseURL: base, RedirectTo: c.target(""),
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -126,21 +127,18 @@ func network(ip netip.Addr) string {
 }
 
 // baseURL is what links begin with: API_EXTERNAL_URL, unless a proxy names a host that is listed. An
-// unlisted header never gets into a mail.
-func baseURL(s *Settings, r *http.Request) string {
+// unlisted header never gets into a mail; where a list is kept, it is unlisted, for the log.
+func baseURL(s *Settings, r *http.Request) (base, unlisted string) {
 	host := r.Header.Get("X-Forwarded-Host")
-	if host == "" {
-		return s.ExternalURL
+	if host == "" || len(s.ExternalHosts) == 0 {
+		return s.ExternalURL, ""
 	}
-	for _, listed := range s.ExternalHosts {
-		if listed != host {
-			continue
-		}
-		name, _, _ := strings.Cut(host, ":")
-		if name == "localhost" && r.Header.Get("X-Forwarded-Proto") == "http" {
-			return "http://" + host
-		}
-		return "https://" + host
+	if !slices.Contains(s.ExternalHosts, host) {
+		return s.ExternalURL, cleanText(host, 255)
 	}
-	return s.ExternalURL
+	name, _, _ := strings.Cut(host, ":")
+	if name == "localhost" && r.Header.Get("X-Forwarded-Proto") == "http" {
+		return "http://" + host, ""
+	}
+	return "https://" + host, ""
 }

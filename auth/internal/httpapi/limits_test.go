@@ -77,7 +77,7 @@ func TestBaseURL(t *testing.T) {
 		r := httptest.NewRequest("GET", "http://evil.example/", nil)
 		r.Header.Set("X-Forwarded-Host", host)
 		r.Header.Set("X-Forwarded-Proto", proto)
-		if got := baseURL(&s, r); got != want {
+		if got, _ := baseURL(&s, r); got != want {
 			t.Errorf("X-Forwarded-Host %q: %q, want %q", host, got, want)
 		}
 	}
@@ -90,6 +90,22 @@ func TestBaseURL(t *testing.T) {
 	f("ALIAS.example.org", "", "https://auth.example.org/v1")
 	f("localhost:9999", "http", "http://localhost:9999")
 	f("localhost:9999", "https", "https://localhost:9999")
+}
+
+// A proxy whose name is missing from the list shows in the log; without a list nobody wants to know.
+func TestBaseURL_log(t *testing.T) {
+	a := open(t)
+	f := func(host string, want bool) {
+		t.Helper()
+		a.do("POST /recover", map[string]any{"email": "nobody@example.org"}, header{"X-Forwarded-Host", host})
+		if have := strings.Contains(a.log.String(), "unlisted_host="+host); have != want {
+			t.Errorf("%s in the log: %t, want %t", host, have, want)
+		}
+	}
+	f("none.example.org", false)
+	a.apply(func(_ *account.Settings, s *Settings) { s.ExternalHosts = []string{"alias.example.org"} })
+	f("alias.example.org", false)
+	f("other.example.org", true)
 }
 
 func TestLimiter(t *testing.T) {
