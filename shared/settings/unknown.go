@@ -48,20 +48,21 @@ func hasPrefix(name string, prefixes []string) bool {
 // nearest is the known name with the fewest letters to change, the first of equals.
 func nearest(name string, known []string) (string, int) {
 	best, fewest := "", len(name)
+	var row []int
 	for _, k := range known {
-		if strings.HasSuffix(k, "*") {
+		if strings.HasSuffix(k, "*") || max(len(name)-len(k), len(k)-len(name)) >= fewest {
 			continue
 		}
-		if d := distance(name, k); d < fewest {
+		row = slices.Grow(row[:0], len(k)+1)[:len(k)+1]
+		if d := distance(name, k, row); d < fewest {
 			best, fewest = k, d
 		}
 	}
 	return best, fewest
 }
 
-// distance is how many letters must be inserted, deleted or replaced to make b of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
+// distance is how many letters must be inserted, deleted or replaced to make b of a. row is scratch, one longer than b.
+func distance(a, b string, row []int) int {
 	for j := range row {
 		row[j] = j
 	}

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Target is who is asked, and with which secrets a question is signed.
@@ -20,7 +21,7 @@ type Target struct {
 // clearHosts may be asked over http.
 var clearHosts = []string{"localhost", "127.0.0.1", "::1", "host.docker.internal"}
 
-var name = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+var name = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`) })
 
 // ParseURI reads where a hook is: https://…, http://… on this machine, or pg-functions://any/schema/function.
 // The error doesn't quote the text, which may hold a password.
@@ -53,7 +54,7 @@ func parseFunction(u *url.URL) (Target, error) {
 		return Target{}, errors.New("must be pg-functions://postgres/schema/function")
 	}
 	for i, what := range []string{"schema", "function"} {
-		if !name.MatchString(parts[i+1]) {
+		if !name().MatchString(parts[i+1]) {
 			return Target{}, fmt.Errorf("the %s's name must be a letter or underscore, then up to 62 letters, digits and underscores", what)
 		}
 	}

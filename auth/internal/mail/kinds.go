@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html/template"
 	"strings"
+	"sync"
 )
 
 // Kinds are all mails there are, in the order of the seed's table.
@@ -151,8 +152,9 @@ func (b builtIn) source() string {
 	return s.String()
 }
 
-// builtInBodies and builtInSubjects are parsed once; a mistake in them is our own bug.
-var builtInBodies, builtInSubjects = func() (map[Kind]*body, map[Kind]*subject) {
+// builtInTexts are parsed for the first mail, not at the start: a mistake in them is our own bug, and they take a
+// quarter of a megabyte.
+var builtInTexts = sync.OnceValues(func() (map[Kind]*body, map[Kind]*subject) {
 	bodies, subjects := map[Kind]*body{}, map[Kind]*subject{}
 	for kind, b := range builtIns {
 		parsed, err := parseBody(b.source())
@@ -166,4 +168,4 @@ var builtInBodies, builtInSubjects = func() (map[Kind]*body, map[Kind]*subject) 
 		bodies[kind], subjects[kind] = parsed, s
 	}
 	return bodies, subjects
-}()
+})

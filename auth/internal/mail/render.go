@@ -58,8 +58,10 @@ type Settings struct {
 func (s Settings) Check() error {
 	var bad []error
 	for _, kind := range Kinds {
-		if _, err := parseSubject(s.Subjects[kind]); err != nil {
-			bad = append(bad, fmt.Errorf("AUTH_MAILER_SUBJECTS_%s: %w", kind.Setting(), err))
+		if text := s.Subjects[kind]; text != "" {
+			if _, err := parseSubject(text); err != nil {
+				bad = append(bad, fmt.Errorf("AUTH_MAILER_SUBJECTS_%s: %w", kind.Setting(), err))
+			}
 		}
 		if location := s.Templates[kind]; location != "" {
 			if u, err := url.Parse(s.absolute(location)); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -180,7 +182,8 @@ func (r *Renderer) subject(t *texts, kind Kind, variables map[string]any) string
 			r.log.Error("a mail's subject can't be rendered; using the default", "kind", kind, "error", templateMistake(err))
 		}
 	}
-	text, err := builtInSubjects[kind].render(variables)
+	_, subjects := builtInTexts()
+	text, err := subjects[kind].render(variables)
 	if err != nil {
 		panic(err) // it prints strings; the tests render them all
 	}
@@ -198,7 +201,8 @@ func (r *Renderer) body(ctx context.Context, t *texts, kind Kind, variables map[
 			r.log.Error("a mail's template can't be rendered; using the built-in body", "kind", kind, "template", remote.shown(), "error", templateMistake(err))
 		}
 	}
-	text, err := builtInBodies[kind].render(variables)
+	bodies, _ := builtInTexts()
+	text, err := bodies[kind].render(variables)
 	if err != nil {
 		// Only a value of 2 MiB does this, and addresses have 255 bytes.
 		r.log.Error("a built-in body can't be rendered", "kind", kind, "error", templateMistake(err))

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,7 +25,7 @@ import (
 //go:embed page.html
 var pageSource string
 
-var page = template.Must(template.New("page").Parse(pageSource))
+var page = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(pageSource)) })
 
 // mostWait bounds a caller's wait for a message.
 const mostWait = 30 * time.Second
@@ -164,7 +165,7 @@ func (b *Box) getLatest(w http.ResponseWriter, r *http.Request) {
 
 func (b *Box) getPage(w http.ResponseWriter, r *http.Request) {
 	var out bytes.Buffer
-	if err := page.Execute(&out, b.chosen(r)); err != nil {
+	if err := page().Execute(&out, b.chosen(r)); err != nil {
 		panic(err) // the template is ours
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"gatehouse/auth/internal/token"
 )
@@ -22,12 +23,18 @@ const (
 const tenantID = `[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`
 
 var (
-	azureTenant   = regexp.MustCompile(`^` + tenantID + `$`)
-	azureIssuer   = regexp.MustCompile(`^https://login\.microsoftonline\.com/` + tenantID + `/v2\.0/?$`)
-	azureOld      = regexp.MustCompile(`^https://sts\.windows\.net/` + tenantID + `/$`)
-	azureCIAMBase = regexp.MustCompile(`^https://[a-z0-9-]+\.ciamlogin\.com/[^/]+$`)
-	azureCIAM     = regexp.MustCompile(`^https://[a-z0-9-]+\.ciamlogin\.com/[^/]+/v2\.0/?$`)
+	azureTenant   = lazily(`^` + tenantID + `$`)
+	azureIssuer   = lazily(`^https://login\.microsoftonline\.com/` + tenantID + `/v2\.0/?$`)
+	azureOld      = lazily(`^https://sts\.windows\.net/` + tenantID + `/$`)
+	azureCIAMBase = lazily(`^https://[a-z0-9-]+\.ciamlogin\.com/[^/]+$`)
+	azureCIAM     = lazily(`^https://[a-z0-9-]+\.ciamlogin\.com/[^/]+/v2\.0/?$`)
 )
+
+// lazily compiles an expression when it is first needed: a start that needs none shall not pay for them, and
+// those of repeated letters are large.
+func lazily(expression string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
+}
 
 // azureTrust is the one issuer of a base that names one; no issuer at all where every tenant is welcome.
 func azureTrust(p *Provider) trust {
@@ -37,9 +44,9 @@ func azureTrust(p *Provider) trust {
 		return trust{issuer: azureHost + azureConsumers + "/v2.0"}
 	case microsoft && (tenant == "common" || tenant == "organizations"):
 		return trust{}
-	case microsoft && !azureTenant.MatchString(tenant):
+	case microsoft && !azureTenant().MatchString(tenant):
 		return trust{issuer: p.base + "/v2.0", learn: azureIssuer}
-	case azureCIAMBase.MatchString(p.base):
+	case azureCIAMBase().MatchString(p.base):
 		return trust{issuer: p.base + "/v2.0", learn: azureCIAM}
 	}
 	return trust{issuer: p.base + "/v2.0"}
@@ -51,12 +58,12 @@ func azureTrusts(p *Provider, iss string, native bool) (trust, error) {
 	one := p.trust()
 	switch {
 	case iss == "":
-	case one.issuer == "" && (azureIssuer.MatchString(iss) || native && azureOld.MatchString(iss)):
+	case one.issuer == "" && (azureIssuer().MatchString(iss) || native && azureOld().MatchString(iss)):
 		return trust{issuer: iss}, nil
 	case one.issuer == "":
-	case one.accepts(iss) || one.learn != nil && one.learn.MatchString(iss):
+	case one.accepts(iss) || one.learn != nil && one.learn().MatchString(iss):
 		return one, nil // verified decides whether it is what the document says
-	case native && strings.HasPrefix(one.issuer, azureHost) && azureOld.MatchString(iss) &&
+	case native && strings.HasPrefix(one.issuer, azureHost) && azureOld().MatchString(iss) &&
 		strings.TrimPrefix(one.issuer, azureHost) == strings.TrimPrefix(iss, azureOldHost)+"v2.0":
 		return trust{issuer: iss}, nil
 	}

@@ -40,7 +40,7 @@ type trust struct {
 	also   []string
 	// learn: the issuer's document may give another spelling of this form, which tokens then have. For
 	// Azure, whose tenants may be configured by name and always sign with their id.
-	learn *regexp.Regexp
+	learn func() *regexp.Regexp
 }
 
 func (t trust) accepts(iss string) bool {
@@ -195,7 +195,7 @@ func (d *directory) fetchDocument(ctx context.Context, t trust) (*document, erro
 // readDocument takes only what an issuer says of itself.
 func readDocument(o object, t trust) (*document, error) {
 	issuer := o.text("issuer")
-	if !t.accepts(issuer) && (t.learn == nil || !t.learn.MatchString(issuer)) {
+	if !t.accepts(issuer) && (t.learn == nil || !t.learn().MatchString(issuer)) {
 		return nil, fmt.Errorf("the discovery document is of the issuer %.200q, not of %s", issuer, t.issuer)
 	}
 	doc := &document{

@@ -135,7 +135,7 @@ func (p *Provider) isIssuer(name string) bool {
 	case name == "":
 		return false
 	case p.id == "azure":
-		return name == p.trust().issuer || azureIssuer.MatchString(name) || azureOld.MatchString(name)
+		return name == p.trust().issuer || azureIssuer().MatchString(name) || azureOld().MatchString(name)
 	case p.id == "keycloak" && !p.client.Enabled:
 		return false
 	}

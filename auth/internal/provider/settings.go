@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -89,7 +88,7 @@ func (s Settings) withDefaults() Settings {
 }
 
 // freeName is what a free provider may be called; the environment has it in upper case.
-var freeName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,31}$`)
+var freeName = lazily(`^[a-z][a-z0-9_]{0,31}$`)
 
 // Check finds every mistake at once. What is wrong with a provider that is off is not looked at.
 func (s Settings) Check() (found []Problem) {
@@ -136,7 +135,7 @@ func (s Settings) Check() (found []Problem) {
 		if !c.Enabled {
 			continue
 		}
-		if !freeName.MatchString(name) {
+		if !freeName().MatchString(name) {
 			wrong(prefix+"ISSUER", "has the name %.40q, which is not a letter and up to 31 letters, digits and underscores", name)
 		} else if taken(name) {
 			wrong(prefix+"ISSUER", "has a name that is taken: %s", name)

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/oauth2"
 )
@@ -214,14 +215,16 @@ var table = []row{
 }
 
 // Names are the eighteen, in the alphabet's order.
-func Names() (names []string) {
+func Names() []string { return slices.Clone(names()) }
+
+var names = sync.OnceValue(func() (names []string) {
 	for _, r := range table {
 		if !slices.Contains(names, r.id) {
 			names = append(names, r.id)
 		}
 	}
 	return names
-}
+})
 
 // Modes are the words of AUTH_EXTERNAL_<P>_MODE of a provider that has several, the default first.
 func Modes(id string) (modes []string) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,7 +27,7 @@ type asked struct{}
 
 // mostConns is how large the pool may grow.
 func mostConns(ctx context.Context, config *pgx.ConnConfig, wanted int) (int, error) {
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := pgconn.ConnectConfig(ctx, &config.Config) // without pgx's caches and types, for one statement
 	if err != nil {
 		return 0, err
 	}
@@ -39,8 +40,12 @@ func mostConns(ctx context.Context, config *pgx.ConnConfig, wanted int) (int, er
 select current_setting('max_connections')::int
      - current_setting('superuser_reserved_connections')::int
      - (select coalesce(sum(numbackends), 0) from pg_stat_database)::int + 1`
-	var free int
-	if err := conn.QueryRow(ctx, freeConnections).Scan(&free); err != nil {
+	answer := conn.ExecParams(ctx, freeConnections, nil, nil, nil, nil).Read()
+	if answer.Err != nil {
+		return 0, answer.Err
+	}
+	free, err := strconv.Atoi(string(answer.Rows[0][0]))
+	if err != nil {
 		return 0, err
 	}
 	return max(free-5, 4), nil

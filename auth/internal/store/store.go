@@ -57,11 +57,11 @@ type DB struct {
 	bouncer sync.Once
 }
 
-var validNamespace = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,29}$`)
+var validNamespace = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_]{0,29}$`) })
 
 // CheckNamespace says what is wrong with a DB_NAMESPACE; nil for a good or an empty one.
 func CheckNamespace(ns string) error {
-	if ns != "" && !validNamespace.MatchString(ns) {
+	if ns != "" && !validNamespace().MatchString(ns) {
 		return errors.New("must be 1 to 30 of a-z, 0-9 and _, not beginning with a digit")
 	}
 	return nil
@@ -88,6 +88,9 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	}
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "auth"
+	}
+	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		config.ConnConfig.DescriptionCacheCapacity = 0 // nobody asks this one, and it takes 27 KB of each connection
 	}
 	db := &DB{ns: o.Namespace, fill: filler(o.Namespace), log: o.Log}
 	if db.log == nil {
