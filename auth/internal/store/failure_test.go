@@ -229,3 +229,52 @@ func TestInTx_deadlock(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// A caller whose time ends while a statement waits is told when the server has given it up: nothing of it
+// happens later.
+func TestOutOfTime(t *testing.T) {
+	t.Parallel()
+	url := testdb.Postgres(t)
+	db := open(t, url, "")
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	u := addUser(t, db, "mia@example.org")
+	other, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(t.Context())
+	calls := map[string]func(context.Context) error{
+		"batch": func(ctx context.Context) error {
+			b := db.Batch()
+			b.Audit(store.Audit{At: noon, Action: store.ActionLogin})
+			b.DeleteUser(u.ID)
+			return b.Send(ctx)
+		},
+		"transaction": func(ctx context.Context) error {
+			return db.InTx(ctx, func(tx *store.Tx) error { _, err := tx.LockUser(ctx, u.ID); return err })
+		},
+	}
+	for name, call := range calls {
+		if _, err := other.Exec(t.Context(), "begin; lock table users in access exclusive mode"); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		if err := call(ctx); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
+		var waiting int
+		if err := other.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'").Scan(&waiting); err != nil || waiting > 0 {
+			t.Errorf("%s: %d statements of callers who were refused wait, %v", name, waiting, err)
+		}
+		if _, err := other.Exec(t.Context(), "rollback"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var rows int
+	if err := other.QueryRow(t.Context(), "select (select count(*) from audit where at = $1) - (select count(*) from users) + 1", noon).Scan(&rows); err != nil || rows != 0 {
+		t.Errorf("%d rows, %v", rows, err)
+	}
+}

@@ -72,8 +72,11 @@ func TestStatements_plans(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if plan := strings.Join(lines, "\n"); strings.Contains(plan, "Seq Scan on") {
-				t.Errorf("a whole table is read by\n%s\n%s", sql, plan)
+			plan := strings.Join(lines, "\n")
+			for _, scan := range regexp.MustCompile(`Seq Scan on (\w+)`).FindAllStringSubmatch(plan, -1) {
+				if !strings.HasPrefix(scan[1], "pg_") { // the catalogue's are small
+					t.Errorf("%s is read whole by\n%s\n%s", scan[1], sql, plan)
+				}
 			}
 		}
 		return nil

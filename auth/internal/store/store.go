@@ -83,6 +83,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if o.Tracer != nil {
 		config.ConnConfig.Tracer = tracer{o.Tracer}
 	}
+	config.ConnConfig.BuildContextWatcherHandler = giveUp
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = 5 * time.Second
 	}
