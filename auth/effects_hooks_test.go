@@ -71,6 +71,7 @@ type hooked struct {
 // question is one that was signed as it should be. Point is what the URI's path says.
 type question struct {
 	point string
+	trace string // traceparent
 	body  map[string]any
 }
 
@@ -95,7 +96,7 @@ func startHooks(t *testing.T) *hooked {
 		mac := hmac.New(sha256.New, key)
 		io.WriteString(mac, r.Header.Get("webhook-id")+"."+r.Header.Get("webhook-timestamp")+".")
 		mac.Write(body)
-		q := question{point: strings.TrimPrefix(r.URL.Path, "/")}
+		q := question{point: strings.TrimPrefix(r.URL.Path, "/"), trace: r.Header.Get("traceparent")}
 		if r.Header.Get("webhook-signature") != "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)) || json.Unmarshal(body, &q.body) != nil {
 			t.Errorf("an unsigned question: %v %s", r.Header, body)
 		}

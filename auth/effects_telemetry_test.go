@@ -129,6 +129,12 @@ func TestTracing_calls(t *testing.T) {
 			}
 		}
 	}
+	for _, p := range []hook.Point{hook.BeforeUserCreated, hook.AfterUserCreated} {
+		s := otlptest.Named(t, spans, "hook "+string(p))
+		if q := h.of(p)[0]; q.trace != "00-"+s.TraceID+"-"+s.ID+"-01" {
+			t.Errorf("%s was told the trace %q, and the span is %+v", p, q.trace, s)
+		}
+	}
 	if s := otlptest.Named(t, spans, "sms twilio"); s.Attributes["http.method"] != "POST" || s.Attributes["http.status_code"] != "201" || "http://"+s.Attributes["server.address"] != gateway.URL() {
 		t.Errorf("%+v", s)
 	}

@@ -19,7 +19,7 @@ import (
 // makeHooks puts the hooks in force and into the settings of the flows. Calls under way end with those that
 // they began with.
 func (d *daemon) makeHooks(l *live) {
-	set := hook.NewSet(hook.Options{Functions: d.callFunction, Watch: d.watch()}, l.hooks)
+	set := hook.NewSet(hook.Options{Functions: d.callFunction, Watch: d.watch(), Inject: d.inject()}, l.hooks)
 	l.accounts.Hooks, l.accounts.Factors.Attempt = askBy(set)
 	if l.sendSync {
 		l.accounts.Hooks.SendNow = d.sendNow(set)

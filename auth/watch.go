@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"gatehouse/auth/internal/mail"
@@ -44,6 +46,17 @@ func (d *daemon) watch() outward.Watch {
 				o.calls.Record(context.WithoutCancel(ctx), time.Since(began).Seconds(), metric.WithAttributes(attribute.String("to", c.To), attribute.String("outcome", outcome)))
 			}
 		}
+	}
+}
+
+// inject tells a receiver which trace a call belongs to (W3C Trace Context); nil without traces. Only hooks are told,
+// which are the operator's own.
+func (d *daemon) inject() func(context.Context, http.Header) {
+	if d.observed.tracing == nil {
+		return nil
+	}
+	return func(ctx context.Context, h http.Header) {
+		propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(h))
 	}
 }
 

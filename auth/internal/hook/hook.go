@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/google/uuid"
@@ -83,8 +84,9 @@ type Options struct {
 	Now       func() time.Time // nil: time.Now
 	// Pause replaces the pause between attempts in tests; 0: 2 s. Budget likewise; 0: 5 s.
 	Pause, Budget time.Duration
-	// Watch is told of each call, of a function too; nil: nobody.
-	Watch outward.Watch
+	// Watch is told of each call, of a function too, and Inject adds the headers of its trace; nil: nobody, none.
+	Watch  outward.Watch
+	Inject func(context.Context, http.Header)
 }
 
 // Set are the hooks that are on. It never changes. A nil Set has none.
@@ -108,7 +110,7 @@ func NewSet(o Options, targets map[Point]Target) *Set {
 	if o.Budget <= 0 {
 		o.Budget = budget
 	}
-	s := &Set{o: o, targets: targets, clients: outward.New(outward.Options{Timeout: o.Budget, MaxBytes: maxAnswer, Watch: o.Watch})}
+	s := &Set{o: o, targets: targets, clients: outward.New(outward.Options{Timeout: o.Budget, MaxBytes: maxAnswer, Watch: o.Watch, Inject: o.Inject})}
 	s.clients.Operator.CheckRedirect = noRedirect // a question is asked of the host that was configured
 	return s
 }

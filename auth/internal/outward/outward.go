@@ -54,6 +54,8 @@ type Options struct {
 	// Watch is told of each call, nil: nobody; To is whom they are meant for, unless Clients.To says more.
 	Watch Watch
 	To    string
+	// Inject adds headers of whoever watches to a call; nil: none. They are for those who may know of our traces.
+	Inject func(context.Context, http.Header)
 }
 
 // Clients are one for each kind of URL. They keep connections and are meant to live long.

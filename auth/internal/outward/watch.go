@@ -39,7 +39,12 @@ func (g *gate) watch(r *http.Request, named bool) (*http.Response, error) {
 		c.To = to
 	}
 	ctx, done := g.options.Watch(r.Context(), c)
-	resp, err := g.send(r.WithContext(ctx), named)
+	r = r.WithContext(ctx)
+	if g.options.Inject != nil {
+		r.Header = r.Header.Clone() // the copy shares it
+		g.options.Inject(ctx, r.Header)
+	}
+	resp, err := g.send(r, named)
 	if err != nil {
 		done(0, err)
 		return nil, err
