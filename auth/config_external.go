@@ -109,7 +109,7 @@ type freeConfig struct {
 	Scopes []string `env:"AUTH_EXTERNAL_OIDC_NAME_SCOPES" envDefault:"openid,email,profile"`
 	// As of the eighteen.
 	EmailOptional bool `env:"AUTH_EXTERNAL_OIDC_NAME_EMAIL_OPTIONAL" envDefault:"false"`
-	// As of the eighteen.
+	// As of the eighteen; and ID tokens that browsers bring may have none.
 	SkipNonceCheck bool `env:"AUTH_EXTERNAL_OIDC_NAME_SKIP_NONCE_CHECK" envDefault:"false"`
 	// As of the eighteen.
 	IDTokenOnly bool `env:"AUTH_EXTERNAL_OIDC_NAME_ID_TOKEN_ONLY" envDefault:"false"`

@@ -171,6 +171,17 @@ func TestHostileIDTokens(t *testing.T) {
 			}
 			if name == "local" { // the named ones may leave it out, unless they say that they would not
 				try("no nonce", claim("nonce", nil))
+				lax := settingsOf(f)
+				c := lax.OIDC[name]
+				c.SkipNonceCheck = true
+				lax.OIDC[name] = c
+				if _, err := flow(t, f, setOf(t, lax), name, nil); err != nil {
+					t.Errorf("no nonce, which the operator knows: %v", err)
+				}
+				f.Behave(dialect, claim("nonce", "other"))
+				if _, err := flow(t, f, setOf(t, lax), name, nil); err == nil {
+					t.Error("another nonce, where none was expected, is accepted")
+				}
 			} else {
 				f.Behave(dialect, claim("nonce", nil))
 				if _, err := flow(t, f, set, name, nil); err != nil {

@@ -45,7 +45,7 @@ type Client struct {
 	RedirectURI    string
 	URL            string // base URL instead of the provider's own
 	EmailOptional  bool
-	SkipNonceCheck bool   // of native ID tokens
+	SkipNonceCheck bool   // of native ID tokens; of a free provider's in browsers, whether there is one
 	IDTokenOnly    bool   // no sign-in in a browser: Secret and RedirectURI may be missing
 	DistrustEmail  bool   // no address of this provider counts as proven
 	Mode           string // linkedin and slack: oidc (default), legacy

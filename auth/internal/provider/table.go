@@ -256,5 +256,5 @@ func freeRow(c Client) row {
 	if len(scopes) == 0 {
 		scopes = []string{"openid", "email", "profile"}
 	}
-	return row{issuer: c.Issuer, scopes: scopes, nonce: true, demanded: true, read: freeProfile, claim: freeClaims}
+	return row{issuer: c.Issuer, scopes: scopes, nonce: true, demanded: !c.SkipNonceCheck, read: freeProfile, claim: freeClaims}
 }
