@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gatehouse/ratelimit/internal/limits"
@@ -23,8 +24,8 @@ type Loader struct {
 	bad      *stats.Counter
 	onLoaded func(domains int)
 
-	mu    sync.Mutex // serialises loads and guards state
-	state LoadState
+	loading sync.Mutex // held by whoever changes state
+	state   atomic.Pointer[LoadState]
 }
 
 // LoadState is what the debug port shows of the configuration.
@@ -50,6 +51,7 @@ func NewLoader(s *Service, o limits.Options, log *slog.Logger, onLoaded func(dom
 		good: o.Stats.Counter("ratelimit.service.config_load_success"),
 		bad:  o.Stats.Counter("ratelimit.service.config_load_error"),
 	}
+	l.state.Store(new(LoadState))
 	o.Stats.GaugeFunc("ratelimit.service.config_rejected", func() int64 {
 		if l.State().Error != "" {
 			return 1
@@ -85,8 +87,8 @@ func (l *Loader) LoadResources(resources [][]byte) error {
 
 // load puts what compile makes in force. bytes is how much there was to read.
 func (l *Loader) load(bytes int, compile func() (*limits.Rules, []limits.Problem, error)) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.loading.Lock()
+	defer l.loading.Unlock()
 	start := time.Now()
 	rules, warnings, err := compile()
 	if err != nil {
@@ -95,19 +97,20 @@ func (l *Loader) load(bytes int, compile func() (*limits.Rules, []limits.Problem
 	}
 	l.service.SetRules(rules)
 	l.options.Stats.Retain(rules.StatsHandles())
-	l.good.Inc()
 
-	l.state = LoadState{LoadedAt: time.Now(), Generation: l.state.Generation + 1, Domains: len(rules.Domains())}
+	state := LoadState{LoadedAt: time.Now(), Generation: l.State().Generation + 1, Domains: len(rules.Domains())}
 	for _, d := range rules.Domains() {
-		l.state.Files = append(l.state.Files, d.Files...)
+		state.Files = append(state.Files, d.Files...)
 	}
-	slices.Sort(l.state.Files)
+	slices.Sort(state.Files)
 	for _, w := range warnings {
-		l.state.Warnings = append(l.state.Warnings, w.String())
+		state.Warnings = append(state.Warnings, w.String())
 		l.log.Warn("configuration: " + w.String())
 	}
-	l.log.Info("configuration loaded", "domains", l.state.Domains, "files", len(l.state.Files), "took", time.Since(start))
-	l.onLoaded(l.state.Domains)
+	l.state.Store(&state)
+	l.good.Inc() // who sees it grow may look at the state
+	l.log.Info("configuration loaded", "domains", state.Domains, "files", len(state.Files), "took", time.Since(start))
+	l.onLoaded(state.Domains)
 	if bytes >= limits.MuchText {
 		debug.FreeOSMemory()
 	}
@@ -116,16 +119,18 @@ func (l *Loader) load(bytes int, compile func() (*limits.Rules, []limits.Problem
 
 // Refuse records that no set could be had from the source at all.
 func (l *Loader) Refuse(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.loading.Lock()
+	defer l.loading.Unlock()
 	l.refused(err)
 }
 
 func (l *Loader) refused(err error) {
-	l.bad.Inc()
-	l.state.Error, l.state.ErrorAt = err.Error(), time.Now()
+	state := l.State()
+	state.Error, state.ErrorAt = err.Error(), time.Now()
+	l.state.Store(&state)
+	l.bad.Inc() // who sees it grow may look at the state
 	keeping := "keeping the rules already loaded"
-	if l.state.Generation == 0 {
+	if state.Generation == 0 {
 		keeping = "there are no rules yet"
 	}
 	if rejection, ok := errors.AsType[*limits.Rejection](err); ok {
@@ -134,9 +139,6 @@ func (l *Loader) refused(err error) {
 	l.log.Error("configuration refused, "+keeping, "error", err)
 }
 
-// State is a copy of what is known about the configuration.
-func (l *Loader) State() LoadState {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.state
-}
+// State is what is known about the configuration. It never waits for a load: a large one takes
+// seconds, and scrapes ask too.
+func (l *Loader) State() LoadState { return *l.state.Load() }
