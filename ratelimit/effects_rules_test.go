@@ -137,6 +137,7 @@ var _ = effect("FORCE_START_WITHOUT_INITIAL_CONFIG", func(t *testing.T) {
 	}
 	p = launch(t, bad, nil)
 	p.log.await(t, "configuration refused", nil)
+	p.log.await(t, "still no valid rules: the gRPC and HTTP listeners open with the first", nil)
 	if strings.Contains(p.log.text(), `"ready"`) {
 		t.Error("ready without rules")
 	}

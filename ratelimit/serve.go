@@ -92,12 +92,8 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 		return stopped(ctx, err)
 	}
 	d.service.SetStore(d.traceStore(store))
-	if !c.Rules.ForceStart {
-		select {
-		case <-loaded:
-		case <-ctx.Done():
-			return nil
-		}
+	if !c.Rules.ForceStart && !d.awaitRules(ctx, loaded) {
+		return nil
 	}
 
 	if err := d.openListeners(ctx, listeners); err != nil {
@@ -113,6 +109,23 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 	case err := <-listeners.failed:
 		d.drain(listeners)
 		return err
+	}
+}
+
+// awaitRules waits for the first valid rules, and says so when that takes long; false: the daemon was told
+// to stop first.
+func (d *daemon) awaitRules(ctx context.Context, loaded <-chan struct{}) bool {
+	patience := time.NewTimer(2 * time.Second)
+	defer patience.Stop()
+	for {
+		select {
+		case <-loaded:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-patience.C:
+			d.log.Warn("still no valid rules: the gRPC and HTTP listeners open with the first (FORCE_START_WITHOUT_INITIAL_CONFIG)")
+		}
 	}
 }
 
