@@ -32,3 +32,23 @@ func TestUpdateUser_putOutMeanwhile(t *testing.T) {
 	}
 	late("user_not_found: User from sub claim in JWT does not exist")
 }
+
+// A button that is clicked twice: the later call compares with the password that the earlier one set.
+func TestUpdateUser_passwordMeanwhile(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.confirmed("mia@example.org")
+	g := h.again("mia@example.org")
+	early, late, again := h.caller(g), h.caller(g), h.caller(g)
+	f := func(c account.Caller, p account.UserUpdate, want string) {
+		t.Helper()
+		_, err := h.UpdateUser(t.Context(), browser, c, p)
+		refused(t, err, want)
+	}
+	f(early, account.UserUpdate{Password: ptr("open sesame")}, "")
+	f(late, account.UserUpdate{Password: ptr("open sesame")}, "same_password: New password should be different from the old password.")
+	f(late, account.UserUpdate{Password: ptr("another word")}, "")
+	h.set(func(s *account.Settings) { s.Passwords.RequireCurrent = true })
+	f(again, account.UserUpdate{Password: ptr("a third word"), CurrentPassword: ptr("open sesame")}, "current_password_invalid: Current password required when setting new password.")
+	refused(t, h.signIn("mia@example.org", "another word"), "")
+}

@@ -58,13 +58,38 @@ func (a *Accounts) UpdateUser(ctx context.Context, c Client, caller Caller, p Us
 	if err := u.look(ctx); err != nil {
 		return store.User{}, err
 	}
-	if err := u.hashing(ctx); err != nil {
+	out, err := u.commit(ctx)
+	if errors.Is(err, errMeanwhile) { // a second click on the same button, most likely
+		out, err = u.commit(ctx)
+	}
+	switch {
+	case errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUserGone):
+		return store.User{}, denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
+	case errors.Is(err, store.ErrEmailTaken):
+		return store.User{}, errEmailExists
+	case errors.Is(err, store.ErrPhoneTaken):
+		return store.User{}, errPhoneExists
+	case errors.Is(err, errMeanwhile):
+		return store.User{}, unavailable(err, time.Second)
+	case err != nil:
+		return store.User{}, failure("update user", err)
+	}
+	a.notified(ctx, u.s, u.told)
+	u.endPauses(ctx)
+	if err := a.send(ctx, u.s, u.sent...); err != nil {
 		return store.User{}, err
 	}
-	var out store.User
+	return out, nil
+}
+
+// commit hashes, then writes in one transaction.
+func (u *update) commit(ctx context.Context) (out store.User, err error) {
+	if err := u.hashing(ctx); err != nil {
+		return out, err
+	}
 	var refusal error
-	u.notices = a.mayNotify(ctx, u.s, u.hash != "" && u.s.Email.NotifyPasswordChanged || u.phone != "" && u.s.Email.NotifyPhoneChanged)
-	err := a.db.InTx(ctx, func(tx *store.Tx) (err error) {
+	u.notices = u.mayNotify(ctx, u.s, u.hash != "" && u.s.Email.NotifyPasswordChanged || u.phone != "" && u.s.Email.NotifyPhoneChanged)
+	err = u.db.InTx(ctx, func(tx *store.Tx) (err error) {
 		u.told, u.forget, refusal = 0, nil, nil
 		out, err = u.write(ctx, tx)
 		if r, ok := errors.AsType[*Refusal](err); ok && r == errNonce {
@@ -76,23 +101,12 @@ func (a *Accounts) UpdateUser(ctx context.Context, c Client, caller Caller, p Us
 	if err == nil {
 		err = refusal
 	}
-	switch {
-	case errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUserGone):
-		return store.User{}, denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
-	case errors.Is(err, store.ErrEmailTaken):
-		return store.User{}, errEmailExists
-	case errors.Is(err, store.ErrPhoneTaken):
-		return store.User{}, errPhoneExists
-	case err != nil:
-		return store.User{}, failure("update user", err)
-	}
-	a.notified(ctx, u.s, u.told)
-	u.endPauses(ctx)
-	if err := a.send(ctx, u.s, u.sent...); err != nil {
-		return store.User{}, err
-	}
-	return out, nil
+	return out, err
 }
+
+// errMeanwhile: the hash that was compared is no longer the user's. The caller's is the one of now, so that the
+// comparison can be made again.
+var errMeanwhile = errors.New("account: the password was changed meanwhile")
 
 // endPauses lets mails be asked for again at once after a new password. It is not part of the
 // transaction, in which it would come after the lock on the user; nothing is lost if it fails.
@@ -288,7 +302,8 @@ func (u *update) mayChangePassword(ctx context.Context, tx *store.Tx, now store.
 	}
 	switch {
 	case subtle.ConstantTimeCompare([]byte(now.PasswordHash), []byte(u.against)) == 0:
-		return unavailable(errors.New("account: the password was changed meanwhile"), time.Second)
+		u.caller.User.PasswordHash = now.PasswordHash
+		return errMeanwhile
 	case u.needsCurrent() && u.p.CurrentPassword == nil:
 		return invalid(CodeCurrentPasswordRequired, "Current password required when setting new password.")
 	case u.needsCurrent() && !u.current:
