@@ -5,8 +5,8 @@ import "context"
 // addApart carries out a request under Stop whose counters no one script reaches: it reads all, and
 // writes if none is over; each write minds its own limit once more. What another request counts in
 // between can make one write go over while the others have happened: that one then is OVER_LIMIT and
-// not written, the others stay written (RULINGS "Stop-increment option"). add carries out hits wherever
-// they belong.
+// not written, and the others are given back (RULINGS "Stop-increment option"); others see them counted
+// until then. add carries out hits wherever they belong.
 func addApart(ctx context.Context, req *Request, add func(context.Context, *Request) error) error {
 	looks := Request{Hits: make([]Hit, len(req.Hits)), Now: req.Now}
 	for i := range req.Hits {
@@ -33,10 +33,41 @@ func addApart(ctx context.Context, req *Request, add func(context.Context, *Requ
 	if err := add(ctx, &writes); err != nil {
 		return err
 	}
+	held := false
 	for i, at := range at {
-		req.Hits[at].After = writes.Hits[i].After
+		h := &req.Hits[at]
+		h.After = writes.Hits[i].After
+		held = held || h.over(h.After) && !h.Shadow
+	}
+	if held {
+		giveBack(ctx, req, at, add)
 	}
 	return nil
+}
+
+// giveBack undoes the hits at those places that were written though another one went over. It does so
+// within the caller's time: what cannot be given back stays counted, and the answer is the same.
+func giveBack(ctx context.Context, req *Request, written []int, add func(context.Context, *Request) error) {
+	back := Request{Now: req.Now}
+	var at []int
+	for _, i := range written {
+		if h := req.Hits[i]; !h.Refund && !h.over(h.After) {
+			h.Refund = true
+			back.Hits, at = append(back.Hits, h), append(at, i)
+		}
+	}
+	if len(at) == 0 || add(ctx, &back) != nil {
+		return
+	}
+	for i, at := range at {
+		h := &req.Hits[at]
+		h.After, h.Spared = back.Hits[i].After, true
+		for j := range back.Hits[i+1:] { // the same key later in this request: without that, too
+			if later := &back.Hits[i+1+j]; string(later.Key) == string(h.Key) {
+				h.After = later.After
+			}
+		}
+	}
 }
 
 // judgeStop works out what becomes of each hit when the counters stand where looks found them. held:

@@ -121,12 +121,12 @@ func TestCluster_reshard(t *testing.T) {
 			for i := g; !done.Load(); i++ {
 				tag := tags[i%len(tags)]
 				stop := i%3 == 0
-				key := tag + "count"
-				if stop {
-					key = tag + "stop"
+				key, beside, far := tag+"count", tag+"beside", stays
+				if stop { // counters of their own: what is given back makes totals that have been told before
+					key, beside, far = tag+"stop", tag+"besidestop", stays+"stop"
 				}
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-				req := &Request{Hits: []Hit{limit(limitOf, h(key, 1)), limit(1<<40, h(tag+"beside", 1)), limit(1<<40, h(stays, 1))}, Now: now(), Stop: stop}
+				req := &Request{Hits: []Hit{limit(limitOf, h(key, 1)), limit(1<<40, h(beside, 1)), limit(1<<40, h(far, 1))}, Now: now(), Stop: stop}
 				err := s.Add(ctx, req)
 				cancel()
 				if calls.Add(1); err != nil {
@@ -192,6 +192,10 @@ func TestCluster_reshard(t *testing.T) {
 			if passed[key] != limitOf {
 				t.Errorf("%s: %d hits passed the limit of %d", key, passed[key], limitOf)
 			}
+		}
+		// The counter beside one that stops has grown with what passed, and with nothing else.
+		if total, err := s.Peek(t.Context(), []byte(tag+"besidestop"), 60); err != nil || total != limitOf {
+			t.Errorf("%sbesidestop: %d, %v; want %d", tag, total, err, limitOf)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(seen)) {

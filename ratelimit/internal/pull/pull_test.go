@@ -170,16 +170,15 @@ func TestForgotten(t *testing.T) {
 			}
 		}
 		p := New(o)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); r.Run(ctx, nil, time.Millisecond) }()
-		defer func() { cancel(); <-done }()
-
 		held := r.Rule("d.k.j")
 		held.TotalHits.Add(1)
 		r.DynamicRule([]byte("d.k.j.deep")).TotalHits.Add(10)
 		r.DynamicRule([]byte("d.k.j.deeper")).TotalHits.Add(100)
 		scrape(t, p)
+		ctx, cancel := context.WithCancel(t.Context()) // rules are forgotten from now on, seen as they are
+		done := make(chan struct{})
+		go func() { defer close(done); r.Run(ctx, nil, time.Millisecond) }()
+		defer func() { cancel(); <-done }()
 		left := func() (n int) {
 			for _, s := range r.Rules() {
 				if strings.HasPrefix(s.Key, "d.k.j.") {
