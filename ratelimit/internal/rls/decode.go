@@ -123,6 +123,9 @@ func (r *Request) descriptor(b []byte) error {
 }
 
 func (e *Entry) unmarshal(b []byte) bool {
+	if e.usual(b) {
+		return true
+	}
 	for len(b) > 0 {
 		tag, n := varint(b)
 		if n == 0 {
@@ -148,6 +151,24 @@ func (e *Entry) unmarshal(b []byte) bool {
 			}
 		}
 	}
+	return true
+}
+
+// usual reads an entry as everybody writes it: a key and a value of less than 128 bytes each, in this
+// order. Otherwise it changes nothing.
+func (e *Entry) usual(b []byte) bool {
+	if len(b) < 4 || b[0] != 1<<3|byte(wireBytes) || b[1] >= 0x80 {
+		return false
+	}
+	end := 2 + int(b[1]) // of the key
+	if len(b) < end+2 || b[end] != 2<<3|byte(wireBytes) || b[end+1] >= 0x80 || end+2+int(b[end+1]) != len(b) {
+		return false
+	}
+	// One look at both: no character can reach across what stands between them, which is ASCII.
+	if !utf8.Valid(b) {
+		return false
+	}
+	e.Key, e.Value = text(b[2:end]), text(b[end+2:])
 	return true
 }
 

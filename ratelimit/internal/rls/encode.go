@@ -2,6 +2,7 @@ package rls
 
 import (
 	"math/bits"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -12,10 +13,10 @@ import (
 func (r *Response) Append(dst []byte) ([]byte, error) {
 	dst = appendUint(dst, 1, uint64(r.Overall))
 	for i := range r.Statuses {
-		s := &r.Statuses[i]
-		dst = append(dst, 2<<3|byte(wireBytes))
-		dst = protowire.AppendVarint(dst, uint64(s.size()))
-		dst = s.append(dst)
+		dst = append(dst, 2<<3|byte(wireBytes), 0)
+		start := len(dst)
+		dst = r.Statuses[i].append(dst)
+		dst = setLength(dst, start)
 	}
 	for i := range r.Headers {
 		h := &r.Headers[i]
@@ -39,34 +40,36 @@ func (r *Response) Reset() {
 	r.Overall, r.Statuses, r.Headers, r.Metadata = UnknownCode, r.Statuses[:0], r.Headers[:0], nil
 }
 
-func (s *Status) size() int {
-	n := sizeUint(uint64(s.Code)) + sizeUint(uint64(s.Remaining))
-	if s.HasLimit {
-		n += sizeMessage(s.limitSize()) + sizeMessage(sizeUint(uint64(s.Reset)))
-	}
-	return n
-}
-
-func (s *Status) limitSize() int {
-	return sizeUint(uint64(s.PerUnit)) + sizeUint(uint64(s.Unit)) + sizeText(s.Name)
-}
-
 func (s *Status) append(dst []byte) []byte {
 	dst = appendUint(dst, 1, uint64(s.Code))
 	if s.HasLimit {
-		dst = append(dst, 2<<3|byte(wireBytes))
-		dst = protowire.AppendVarint(dst, uint64(s.limitSize()))
+		dst = append(dst, 2<<3|byte(wireBytes), 0)
+		start := len(dst)
 		dst = appendUint(dst, 1, uint64(s.PerUnit))
 		dst = appendUint(dst, 2, uint64(s.Unit))
 		dst = appendText(dst, 3, s.Name)
+		dst = setLength(dst, start)
 	}
 	dst = appendUint(dst, 3, uint64(s.Remaining))
 	if s.HasLimit {
-		dst = append(dst, 4<<3|byte(wireBytes))
-		dst = protowire.AppendVarint(dst, uint64(sizeUint(uint64(s.Reset))))
+		dst = append(dst, 4<<3|byte(wireBytes), 0)
+		start := len(dst)
 		dst = appendUint(dst, 1, uint64(s.Reset))
+		dst = setLength(dst, start)
 	}
 	return dst
+}
+
+// setLength writes the length of the message that begins at start into the byte before it, and makes
+// room for a length that needs more than one.
+func setLength(dst []byte, start int) []byte {
+	n := len(dst) - start
+	if n < 0x80 {
+		dst[start-1] = byte(n)
+		return dst
+	}
+	var length [10]byte
+	return slices.Replace(dst, start-1, start, protowire.AppendVarint(length[:0], uint64(n))...)
 }
 
 // Every field number here is below 16, so that a tag is one byte; zero values are left out (proto3).
@@ -86,20 +89,11 @@ func appendText(dst []byte, field byte, s string) []byte {
 	return append(dst, s...)
 }
 
-func sizeUint(v uint64) int {
-	if v == 0 {
-		return 0
-	}
-	return 1 + sizeVarint(v)
-}
-
 func sizeText(s string) int {
 	if s == "" {
 		return 0
 	}
 	return 1 + sizeVarint(uint64(len(s))) + len(s)
 }
-
-func sizeMessage(n int) int { return 1 + sizeVarint(uint64(n)) + n }
 
 func sizeVarint(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }

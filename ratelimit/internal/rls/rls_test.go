@@ -2,6 +2,7 @@ package rls
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -103,6 +104,7 @@ func TestAppend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	long, longer := strings.Repeat("n", 120), strings.Repeat("n", 20_000) // the status or its limit too long for a length of one byte
 	r := Response{
 		Overall: OverLimit,
 		Statuses: []Status{
@@ -110,6 +112,8 @@ func TestAppend(t *testing.T) {
 			{Code: OK, Remaining: math.MaxUint32},
 			{Code: OverLimit, HasLimit: true, PerUnit: 0, Unit: Minute, Reset: 40},
 			{Code: OK, HasLimit: true, PerUnit: math.MaxUint32, Unit: Week, Name: "per week", Remaining: 300, Reset: 604800},
+			{Code: OK, HasLimit: true, PerUnit: 1, Unit: Day, Name: long, Remaining: 300, Reset: 604800},
+			{Code: OK, HasLimit: true, PerUnit: 1, Unit: Day, Name: longer, Reset: 1},
 		},
 		Headers:  []Header{{"RateLimit-Limit", "5"}, {"RateLimit-Remaining", ""}},
 		Metadata: meta,
@@ -137,6 +141,17 @@ func TestAppend(t *testing.T) {
 				CurrentLimit:       &pb.RateLimitResponse_RateLimit{RequestsPerUnit: math.MaxUint32, Unit: pb.RateLimitResponse_RateLimit_WEEK, Name: "per week"},
 				LimitRemaining:     300,
 				DurationUntilReset: &durationpb.Duration{Seconds: 604800},
+			},
+			{
+				Code:               pb.RateLimitResponse_OK,
+				CurrentLimit:       &pb.RateLimitResponse_RateLimit{RequestsPerUnit: 1, Unit: pb.RateLimitResponse_RateLimit_DAY, Name: long},
+				LimitRemaining:     300,
+				DurationUntilReset: &durationpb.Duration{Seconds: 604800},
+			},
+			{
+				Code:               pb.RateLimitResponse_OK,
+				CurrentLimit:       &pb.RateLimitResponse_RateLimit{RequestsPerUnit: 1, Unit: pb.RateLimitResponse_RateLimit_DAY, Name: longer},
+				DurationUntilReset: &durationpb.Duration{Seconds: 1},
 			},
 		},
 		ResponseHeadersToAdd: []*corepb.HeaderValue{{Key: "RateLimit-Limit", Value: "5"}, {Key: "RateLimit-Remaining"}},

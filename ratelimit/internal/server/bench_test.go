@@ -1,0 +1,76 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/service"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// BenchmarkCall is all that a decision costs beside grpc-go, on the in-process store: reading the request,
+// deciding, encoding the answer, with timers on, for bench's scenarios of these names.
+func BenchmarkCall(b *testing.B) {
+	const plenty = "rate_limit: {unit: day, requests_per_unit: 4000000000}"
+	text := "domain: d\ndescriptors:\n" +
+		"- {key: api_key, " + plenty + "}\n" +
+		"- {key: tenant, descriptors: [{key: route, " + plenty + ", descriptors: [{key: method, " + plenty + "}]}]}\n" +
+		"- {key: remote_address, descriptors: [{key: route, " + plenty + "}]}\n" +
+		"- {key: user, descriptors: [{key: plan, value: gold, descriptors: [{key: region, " + plenty + "}]}]}\n"
+	registry := stats.NewRegistry(stats.Options{})
+	registry.OnTime(func(stats.Series, time.Duration, float64) {})
+	rules, _, err := limits.Load([]limits.File{{Name: "bench.yaml", Text: []byte(text)}}, limits.Options{NearRatio: 0.8, Stats: registry})
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := service.New(service.Options{
+		Store: counter.NewMemory(counter.MemoryOptions{}), Stats: registry,
+		Caps: service.Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10},
+	})
+	s.SetRules(rules)
+	d := &decisions{
+		service: s, log: discard, panics: registry.Counter("panics"),
+		requests: registry.Counter("requests"), took: registry.Timer("took"),
+	}
+	c := newCodec()
+	for _, scenario := range []struct{ name, request string }{
+		{"unmatched", "(nobody,key-%[1]d)"},
+		{"single", "(api_key,key-%[1]d)"},
+		{"multi", "(tenant,t-%[1]d)(route,/v1/orders)|(tenant,t-%[1]d)(route,/v1/orders)(method,POST)|" +
+			"(remote_address,10.%[1]d)(route,/v1/orders)|(user,u-%[1]d)(plan,gold)(region,eu-west)"},
+	} {
+		b.Run(scenario.name, func(b *testing.B) {
+			var wires []mem.BufferSlice
+			for i := range 1000 {
+				wire, err := proto.Marshal(req("d", fmt.Sprintf(scenario.request, i)))
+				if err != nil {
+					b.Fatal(err)
+				}
+				wires = append(wires, mem.BufferSlice{mem.SliceBuffer(wire)})
+			}
+			ctx := context.Background()
+			var data mem.BufferSlice
+			decode := func(x any) error { return c.Unmarshal(data, x) }
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				data = wires[i%len(wires)]
+				x, err := shouldRateLimit(d, ctx, decode, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				out, err := c.Marshal(x)
+				if err != nil {
+					b.Fatal(err)
+				}
+				out.Free()
+			}
+		})
+	}
+}
