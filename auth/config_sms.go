@@ -126,7 +126,7 @@ func (c *config) checkSMS(r *settings.Report) {
 func (c *config) phoneSettings(r *settings.Report) account.PhoneSettings {
 	p := account.PhoneSettings{
 		Enabled: c.General.Phone, Configured: c.texted(),
-		WhatsApp: c.Dev.Mailbox || c.SMS.Provider == "twilio", Autoconfirm: c.SMS.Autoconfirm,
+		WhatsApp: c.Dev.Mailbox || c.SMS.Provider == "twilio", AnyChannel: c.Hooks.SendSMS.Enabled, Autoconfirm: c.SMS.Autoconfirm,
 		OTPLife: c.SMS.OTPLife, OTPLength: c.SMS.OTPLength, Interval: c.SMS.MaxFrequency,
 		Sent:      parseRate(r, "AUTH_RATE_LIMIT_SMS_SENT", c.Limits.SMS),
 		PerNumber: parseRate(r, "AUTH_RATE_LIMIT_SMS_PER_NUMBER", c.Limits.SMSPerNumber),

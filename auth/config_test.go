@@ -552,6 +552,7 @@ func TestConfig_liveIsComplete(t *testing.T) {
 	}
 	// Not together with another setting; made by the daemon; both tested by themselves.
 	l.accounts.External.AllowUnverified, l.accounts.External.Providers = true, new(provider.Set)
+	l.accounts.Phone.AnyChannel = true // with a hook
 	l.accounts.Hooks = account.Hooks{
 		BeforeCreate: func(context.Context, string, store.User) error { return nil }, AfterCreate: true,
 		Sends: map[string]bool{}, SendNow: map[string]func(context.Context, uuid.UUID) error{},

@@ -274,7 +274,7 @@ func TestHooks_created(t *testing.T) {
 		t.Errorf("%d questions about two changes", n)
 	}
 
-	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345678"}`)
+	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345678","channel":"pigeon"}`) // any, where a hook sends
 	eventually(t, "the SMS", func() bool { return len(h.of(hook.SendSMS)) == 1 })
 	q = h.of(hook.SendSMS)[0]
 	code, _ := q.at("sms.otp").(string)

@@ -121,9 +121,6 @@ func (a *Accounts) factorSMS(s *Settings, c Client, f store.Factor, ch *store.Ch
 	if s.Factors.Text != nil {
 		text = s.Factors.Text(code)
 	}
-	if channel == "" {
-		channel = "sms"
-	}
 	return s.waited(a.message(mail.ChannelSMS, kindFactor,
-		mail.SMS{To: f.Phone, Text: text, Token: code, Kind: kindFactor, Channel: channel, IP: s.hookIP(mail.ChannelSMS, c)}, ch.CreatedAt, ch.ExpiresAt)), nil
+		mail.SMS{To: f.Phone, Text: text, Token: code, Kind: kindFactor, Channel: channelOf(channel), IP: s.hookIP(mail.ChannelSMS, c)}, ch.CreatedAt, ch.ExpiresAt)), nil
 }

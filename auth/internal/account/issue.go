@@ -93,12 +93,9 @@ func (a *Accounts) sms(s *Settings, c Client, kind store.Kind, number, channel s
 	if s.Phone.Text != nil {
 		text = s.Phone.Text(code)
 	}
-	if channel == "" {
-		channel = "sms"
-	}
 	l := letter{code: code, token: a.newToken(kind, number, code, now, s.Phone.OTPLife)}
 	l.message = s.waited(a.message(mail.ChannelSMS, string(kind),
-		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: channel, IP: s.hookIP(mail.ChannelSMS, c)}, now, l.token.ExpiresAt))
+		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: channelOf(channel), IP: s.hookIP(mail.ChannelSMS, c)}, now, l.token.ExpiresAt))
 	return l, nil
 }
 

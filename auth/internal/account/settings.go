@@ -86,6 +86,7 @@ type PhoneSettings struct {
 	// Configured: SMS_PROVIDER is set with its credentials, or the dev mailbox is there.
 	Configured  bool
 	WhatsApp    bool // the provider knows that channel
+	AnyChannel  bool // a hook sends, which makes of it what it likes
 	Autoconfirm bool // SMS_AUTOCONFIRM
 	OTPLife     time.Duration
 	OTPLength   int           // 6 to 10

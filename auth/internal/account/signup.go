@@ -102,8 +102,18 @@ func goodPhone(text string) (string, error) {
 	return phone, nil
 }
 
+const whatsApp = "whatsapp"
+
+// channelOf is the channel of a message. Others than these two pass where a hook sends, and nobody else knows them.
+func channelOf(channel string) string {
+	if channel == whatsApp {
+		return channel
+	}
+	return "sms"
+}
+
 func (p *PhoneSettings) goodChannel(channel string) error {
-	if channel == "" || channel == "sms" || channel == "whatsapp" && p.WhatsApp {
+	if channel == "" || channel == "sms" || channel == whatsApp && p.WhatsApp || p.AnyChannel {
 		return nil
 	}
 	return notValid(badChannel)
