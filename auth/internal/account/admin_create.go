@@ -83,6 +83,9 @@ func (a *Accounts) AdminCreate(ctx context.Context, c Client, by Actor, p Attrib
 		b.InsertIdentity(i)
 	}
 	b.Audit(by.audit(c, store.ActionUserSignedUp, now, "user_id", u.ID.String(), "provider", u.Identities[0].Provider))
+	if u.Role != s.Role {
+		b.Audit(by.audit(c, store.ActionUserRoleChanged, now, "user_id", u.ID.String(), "role", u.Role))
+	}
 	if u.BannedUntil.After(now) {
 		b.Audit(by.audit(c, store.ActionUserBanned, now, "user_id", u.ID.String()))
 	}

@@ -156,9 +156,10 @@ func TestAdminUpdate(t *testing.T) {
 	_, err = h.refresh(g.RefreshToken)
 	refused(t, err, notFound)
 	refused(t, h.signIn("new@example.org", "another"), "")
-	for _, want := range []string{"user_banned", "user_unbanned", "user_updated_password"} {
-		if !strings.Contains(h.trail(), want) {
-			t.Errorf("no %s in %s", want, h.trail())
+	f(account.Attributes{Role: ptr("editor")}, "") // as it is
+	for _, want := range []string{"user_banned", "user_unbanned", "user_updated_password", "user_role_changed"} {
+		if strings.Count(h.trail(), want) != 1 {
+			t.Errorf("%s is not once in %s", want, h.trail())
 		}
 	}
 }

@@ -203,6 +203,9 @@ func (e *edit) note(b *store.Batch, c Client, by Actor, old store.User) {
 	if e.hash != "" {
 		b.Audit(by.audit(c, store.ActionUserUpdatedPassword, e.now, "user_id", id))
 	}
+	if role := plain(set(e.p.Role)); role != "" && role != old.Role {
+		b.Audit(by.audit(c, store.ActionUserRoleChanged, e.now, "user_id", id, "role", role))
+	}
 	was := old.BannedUntil.After(e.now)
 	switch {
 	case e.bans && !e.until.IsZero():

@@ -46,6 +46,7 @@ const (
 	ActionFactorUpdated
 	ActionChallengeCreated
 	ActionVerificationAttempted
+	ActionUserRoleChanged
 )
 
 // actions are each action's name and log type.
@@ -81,6 +82,7 @@ var actions = map[Action][2]string{
 	ActionFactorUpdated:               {"factor_updated", "factor"},
 	ActionChallengeCreated:            {"challenge_created", "factor"},
 	ActionVerificationAttempted:       {"verification_attempted", "factor"},
+	ActionUserRoleChanged:             {"user_role_changed", "team"},
 }
 
 // String is the action's name in the API.
