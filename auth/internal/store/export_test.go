@@ -17,6 +17,9 @@ func (db *DB) MigrateFS(ctx context.Context, fsys fs.FS) (int, error) {
 	return db.migrate(ctx, files)
 }
 
+// MigrationLock is the advisory lock of who migrates.
+func (db *DB) MigrationLock() int64 { return db.migrationLock() }
+
 // Pool is for tests that look at the database itself.
 func (db *DB) Pool() *pgxpool.Pool { return db.pool }
 

@@ -160,12 +160,13 @@ func (db *DB) applyOutside(ctx context.Context, c *pgx.Conn, files []migration, 
 // transaction's, since a session's means nothing behind PgBouncer.
 func (db *DB) locked(ctx context.Context, c *pgx.Conn, f func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
-		h := fnv.New64a()
-		h.Write([]byte("gatehouse auth migrations " + db.ns))
-		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(h.Sum64())); err != nil {
+		// Our own kind may take long; who waits says so now and then.
+		if _, err := tx.Exec(ctx, "set local lock_timeout = '5s'"); err != nil {
 			return err
 		}
-		// After waiting for our own kind, which may take long.
+		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", db.migrationLock()); err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, "set local lock_timeout = '1s'"); err != nil {
 			return err
 		}
@@ -174,6 +175,13 @@ func (db *DB) locked(ctx context.Context, c *pgx.Conn, f func(pgx.Tx) error) err
 		}
 		return f(tx)
 	})
+}
+
+// migrationLock is the advisory lock of who migrates this namespace.
+func (db *DB) migrationLock() int64 {
+	h := fnv.New64a()
+	h.Write([]byte("gatehouse auth migrations " + db.ns))
+	return int64(h.Sum64())
 }
 
 // versions reads what has been applied and compares it with the files that we know.

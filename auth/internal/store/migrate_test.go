@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/migrations"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/logtest"
 	"gatehouse/shared/testdb"
 )
 
@@ -173,6 +175,43 @@ func TestMigrate_lock(t *testing.T) {
 	wg.Wait()
 	if n, err := db.MigrateFS(ctx, files); n != 1 || err != nil {
 		t.Errorf("afterwards: %d, %v", n, err)
+	}
+}
+
+// Who waits for another program's migration says so.
+func TestMigrate_waits(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	url := testdb.Postgres(t)
+	var log logtest.Buffer
+	db, err := store.Open(ctx, store.Options{URL: url, MaxConns: 2, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	other, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(ctx)
+	if _, err := other.Exec(ctx, "select pg_advisory_lock($1)", db.MigrationLock()); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		_, err := db.Migrate(ctx)
+		done <- err
+	}()
+	for end := time.Now().Add(time.Minute); !strings.Contains(log.String(), "a migration waits for a lock"); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(log.String())
+		}
+	}
+	if _, err := other.Exec(ctx, "select pg_advisory_unlock($1)", db.MigrationLock()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 
