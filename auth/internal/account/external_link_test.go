@@ -343,4 +343,7 @@ func TestUnlink_phone(t *testing.T) {
 	if u.Phone != "" || !u.PhoneConfirmedAt.IsZero() || u.Email != "mia@example.org" || fmt.Sprint(providers(u)) != "[github]" {
 		t.Error(brief(u))
 	}
+	if m := metadata(t, u.UserMetadata); m["phone_verified"] != false || m["phone"] != nil {
+		t.Errorf("metadata still speak of the phone: %v", m)
+	}
 }

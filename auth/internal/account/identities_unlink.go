@@ -87,6 +87,7 @@ func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
 	moved := false
 	if gone.Provider == "phone" {
 		p.Phone, p.PhoneConfirmedAt, p.NewPhone = ptr(""), &time.Time{}, ptr("")
+		p.UserMetadata.Delete, p.UserMetadata.Set = []string{"phone"}, object(map[string]any{"phone_verified": false})
 	} else if moved, err = u.moveEmail(ctx, tx, &p, old, rest); err != nil {
 		return err
 	}
