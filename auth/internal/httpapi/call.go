@@ -117,9 +117,10 @@ func (s *Server) done(c *call, began time.Time) {
 	if !s.log.Enabled(ctx, level) {
 		return
 	}
+	now := time.Now()
 	attrs := make([]slog.Attr, 0, 12)
 	attrs = append(attrs, slog.String("method", method(c.r.Method)), slog.String("route", route(c.r.Pattern)), slog.Int("status", c.status),
-		slog.Duration("duration", time.Since(began)), slog.String("request_id", c.id), slog.String("ip", c.ip()))
+		slog.Duration("duration", now.Sub(began)), slog.String("request_id", c.id), slog.String("ip", c.ip()))
 	if c.user != uuid.Nil {
 		attrs = append(attrs, slog.String("user", c.user.String()))
 	}
@@ -132,7 +133,9 @@ func (s *Server) done(c *call, began time.Time) {
 	if c.unlisted != "" {
 		attrs = append(attrs, slog.String("unlisted_host", c.unlisted))
 	}
-	s.log.LogAttrs(ctx, level, "request", attrs...)
+	record := slog.NewRecord(now, level, "request", 0) // LogAttrs would look for the line that calls it, which is always this one
+	record.AddAttrs(attrs...)
+	s.log.Handler().Handle(ctx, record) // LogAttrs ignores its error, too
 }
 
 // clientGone is the log's code for a request whose sender hung up.
