@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -60,9 +61,12 @@ func TestDelivery(t *testing.T) {
 func TestDelivery_bothHalves(t *testing.T) {
 	t.Parallel()
 	db, c := storetest.Open(t), new(clock)
+	var mu sync.Mutex
 	var taken []mail.Message
 	failed := false
 	to := mailSenderFunc(func(m mail.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
 		if m.To == "new@acme.test" && !failed {
 			failed = true
 			return errors.New("not now")
@@ -81,6 +85,8 @@ func TestDelivery_bothHalves(t *testing.T) {
 	c.Advance(time.Minute)
 	out.Wake()
 	eventually(t, "sent", func() bool { return row(t, db, id).State == "sent" })
+	mu.Lock()
+	defer mu.Unlock()
 	if len(taken) != 3 || taken[0].To != "old@acme.test" || taken[1].ID != taken[0].ID || taken[2].To != "new@acme.test" || taken[2].ID != id || taken[0].ID == id {
 		t.Errorf("%+v", taken)
 	}
