@@ -47,6 +47,14 @@ func TestEnvoy(t *testing.T) {
 		}
 		// What a client writes into x-forwarded-for makes nobody of it.
 		g.want(t, here, answer{429, 3, 0}, "/login", "X-Forwarded-For: 192.0.2.1")
+		// Nor does another spelling of the path, which the upstream may take for the same; what has an escaped
+		// slash in it is refused.
+		for _, path := range []string{"//login", "/./login", "/api/../login", "/%6Cogin", "/x/%2e%2e/login"} {
+			g.want(t, here, answer{429, 3, 0}, path)
+		}
+		for _, path := range []string{"/%2Flogin", "/api%2f..%2flogin", "/x%5C..%5Clogin"} {
+			g.want(t, here, answer{400, -1, -1}, path)
+		}
 	})
 	f("header", func(t *testing.T) {
 		for left := 9; left >= 0; left-- {
