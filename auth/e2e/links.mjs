@@ -27,6 +27,7 @@ check('generateLink signup', async () => {
   const p = await generate({ type: 'signup', email, password, options: { data: { nick: 'mi' } } })
   assert.equal(p.verification_type, 'signup')
   assert.equal(p.user.email, email)
+  assert.equal(p.user.user_metadata.nick, 'mi')
   assert.equal((await lands(p)).user_metadata.nick, 'mi')
   await good(client().signInWithPassword({ email, password }))
   await bad(admin().generateLink({ type: 'signup', email, password }), 'AuthApiError', 422, 'email_exists')
