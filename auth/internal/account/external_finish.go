@@ -175,7 +175,12 @@ type OAuthError struct {
 	Err               error
 }
 
-func (e *OAuthError) Error() string { return e.Code + ": " + e.Description }
+func (e *OAuthError) Error() string {
+	if e.Err != nil {
+		return e.Code + ": " + e.Description + ": " + e.Err.Error()
+	}
+	return e.Code + ": " + e.Description
+}
 
 func (e *OAuthError) Unwrap() error { return e.Err }
 

@@ -167,6 +167,11 @@ func TestToken_idToken(t *testing.T) {
 	a.idp.Behave("google", fakeidp.Behaviour{Forged: true})
 	oauth(native(map[string]any{"id_token": mint("n@example.org", nil), "provider": "google"}), "invalid request", "Bad ID token")
 	a.idp.Behave("google", fakeidp.Behaviour{})
+	for _, why := range []string{"invalid nonce: Nonces mismatch", "Bad ID token: account: the ID token was used before", "Bad ID token: token signature is invalid"} {
+		if !strings.Contains(a.log.String(), why) {
+			t.Errorf("the log says nothing of %q", why)
+		}
+	}
 
 	native(map[string]any{"id_token": mint("!open@example.org", nil), "provider": "google"}).refused(422, "provider_email_needs_verification", "Unverified email with google. *")
 	native(map[string]any{"id_token": mint("", nil), "provider": "google"}).refused(500, "unexpected_failure", "Error getting user email from external provider")

@@ -129,7 +129,7 @@ func (s *Server) idTokenGrant(c *call) error {
 	}
 	g, err := s.accounts.SignInIDToken(c.ctx(), c.client(), p)
 	if e, ok := errors.AsType[*account.OAuthError](err); ok {
-		return &problem{oauth: true, code: e.Code, msg: e.Description, err: e.Err}
+		return &problem{oauth: true, code: e.Code, msg: e.Description, err: e}
 	}
 	if err != nil {
 		return err
