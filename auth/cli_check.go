@@ -148,6 +148,9 @@ func (r *report) templates(ctx context.Context, l live) {
 // outward asks the SMS gateway about the account (what it lacks is among the warnings), and the captcha provider
 // about a captcha that nobody solved.
 func (r *report) outward(ctx context.Context, l live) {
+	for _, doubt := range l.sms.Doubts() {
+		fmt.Fprintln(r.p.stdout, "warn ", doubt)
+	}
 	if g := sms.New(l.sms); g != nil {
 		ctx, cancel := context.WithTimeout(ctx, checkPatience)
 		defer cancel()

@@ -94,11 +94,12 @@ func TestCheck_outward(t *testing.T) {
 	if status != 0 || len(h.of(hook.BeforeUserCreated)) > 0 || gateway.Asked() > 0 {
 		t.Errorf("status %d\n%s\n%s", status, stdout, stderr)
 	}
-	status, stdout, _ = command(t, append(env, "AUTH_SMS_TWILIO_AUTH_TOKEN=hunter2",
+	status, stdout, _ = command(t, append(env, "AUTH_SMS_TWILIO_AUTH_TOKEN=hunter2", "AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID=Our Company Ltd",
 		"AUTH_HOOK_BEFORE_USER_CREATED_ENABLED=true", "AUTH_HOOK_BEFORE_USER_CREATED_URI=http://user:hunter2@127.0.0.1:1/hook?key=hunter2", "AUTH_HOOK_BEFORE_USER_CREATED_SECRETS=v1,whsec_"+hookSecret,
 		"AUTH_HOOK_PASSWORD_VERIFICATION_ATTEMPT_ENABLED=true", "AUTH_HOOK_PASSWORD_VERIFICATION_ATTEMPT_URI=pg-functions://postgres/public/bad",
 		"AUTH_HOOK_MFA_VERIFICATION_ATTEMPT_ENABLED=true", "AUTH_HOOK_MFA_VERIFICATION_ATTEMPT_URI=pg-functions://postgres/public/none"), "", "check")
 	for _, want := range []string{
+		"warn  AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID does not look like a messaging service's SID",
 		"FAIL  SMS gateway: twilio at " + gateway.URL() + ": twilio does not know AUTH_SMS_TWILIO_ACCOUNT_SID, AUTH_SMS_TWILIO_AUTH_TOKEN\n",
 		"FAIL  hook before-user-created: http://127.0.0.1:1/hook: calling 127.0.0.1:1: ",
 		"FAIL  hook password-verification: function public.bad: bad(jsonb) returns integer, not json or jsonb\n",

@@ -287,6 +287,45 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// What doesn't look right is doubted, and nothing that is right.
+func TestDoubts(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		if got := settings(provider, "").Doubts(); len(got) > 0 {
+			t.Errorf("%s: %q", provider, got)
+		}
+		if got := (Settings{Provider: provider}).Doubts(); len(got) > 0 {
+			t.Errorf("%s, with nothing: %q", provider, got)
+		}
+	}
+	for _, from := range []string{"+1 555 0100", "15550100", "72345", "Gatehouse", "My Shop"} {
+		o := settings("twilio", "")
+		o.Twilio.From = from
+		if got := o.Doubts(); len(got) > 0 {
+			t.Errorf("%s: %q", from, got)
+		}
+	}
+	wrong := Settings{
+		Twilio:      Twilio{AccountSID: "SK0123456789abcdef0123456789abcdef", From: "MG0123", ContentSID: "MG0123456789abcdef0123456789abcdef"},
+		MessageBird: MessageBird{Originator: "Our Company Ltd"}, Textlocal: Textlocal{Sender: "Straße"}, Vonage: Vonage{From: "twelve chars"},
+	}
+	for provider, want := range map[string]string{
+		"twilio": "AUTH_SMS_TWILIO_ACCOUNT_SID AUTH_SMS_TWILIO_CONTENT_SID", "messagebird": "AUTH_SMS_MESSAGEBIRD_ORIGINATOR",
+		"textlocal": "AUTH_SMS_TEXTLOCAL_SENDER", "vonage": "AUTH_SMS_VONAGE_FROM", "": "",
+	} {
+		o := wrong
+		o.Provider = provider
+		var names []string
+		for _, doubt := range o.Doubts() {
+			name, _, _ := strings.Cut(doubt, " ")
+			names = append(names, name)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%s: %s, want %s", provider, got, want)
+		}
+	}
+}
+
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
