@@ -242,10 +242,17 @@ func (p *Provider) endpoints(ctx context.Context) (endpoints, error) {
 	if err != nil {
 		return endpoints{}, err
 	}
-	if d.authorize == "" || d.token == "" {
+	e := endpoints{d.authorize, d.token, d.client(p.http), d}
+	if p.row.authorize != "" && e.authorize == "" { // of apple and google the paths are known
+		e.authorize = p.at(p.row.authorize)
+	}
+	if p.row.token != "" && e.token == "" {
+		e.token, e.client = p.at(p.row.token), p.http.Operator
+	}
+	if e.authorize == "" || e.token == "" {
 		return endpoints{}, fmt.Errorf("%s names no authorization_endpoint or no token_endpoint", p.trust().issuer)
 	}
-	return endpoints{d.authorize, d.token, d.client(p.http), d}, nil
+	return e, nil
 }
 
 // discovers says whether the endpoints are looked up. The table has those of the default base.
