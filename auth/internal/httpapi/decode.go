@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"reflect"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -89,10 +90,7 @@ func decodeJSON(text []byte, into any) error {
 		return nil
 	}
 	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return badJSON(fmt.Sprintf("%s is not of the right type", cmpField(t.Field)))
-	}
-	if errors.Is(err, errNoObject) {
-		return badJSON(errNoObject.Error())
+		return badJSON(mistyped(t))
 	}
 	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return badJSON(fmt.Sprintf("%s at byte %d", s.Error(), s.Offset))
@@ -100,11 +98,19 @@ func decodeJSON(text []byte, into any) error {
 	return badJSON("it does not have the expected form")
 }
 
-func cmpField(name string) string {
-	if name == "" {
-		return "the body"
+// mistyped says what a member should have been, without the names of our types: pkce is one that requests embed.
+func mistyped(t *json.UnmarshalTypeError) string {
+	name := "the body"
+	if t.Field != "" {
+		name = "member " + strings.TrimPrefix(t.Field, "pkce.")
 	}
-	return "member " + name
+	switch t.Type.Kind() {
+	case reflect.String:
+		return name + " must be a string"
+	case reflect.Bool:
+		return name + " must be true or false"
+	}
+	return name + " must be an object"
 }
 
 const notJSON = "Could not parse request body as JSON: "
@@ -236,15 +242,13 @@ func hex4(text []byte) (r int) {
 // object is a member that must be an object; null is none.
 type object json.RawMessage
 
-var errNoObject = errors.New("a member that must be an object is something else")
-
 func (o *object) UnmarshalJSON(text []byte) error {
 	if string(text) == "null" {
 		*o = nil
 		return nil
 	}
 	if text[0] != '{' {
-		return errNoObject
+		return &json.UnmarshalTypeError{Value: "no object", Type: reflect.TypeFor[object]()} // the decoder adds the name
 	}
 	*o = append((*o)[:0], text...)
 	return nil
