@@ -3,7 +3,6 @@ package hook
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 )
@@ -45,10 +44,7 @@ func (s *Set) Check(ctx context.Context, p Point, find func(ctx context.Context,
 	}
 	resp, err := s.clients.Operator.Do(r)
 	if err != nil {
-		if call, ok := errors.AsType[*url.Error](err); ok {
-			err = call.Err
-		}
-		return fmt.Errorf("calling %s: %w", r.URL.Host, err)
+		return quiet(r, err)
 	}
 	resp.Body.Close()
 	return nil

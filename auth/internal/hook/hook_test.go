@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -266,6 +267,22 @@ func TestUnreachable(t *testing.T) {
 	close(held)
 	if e, _ := errors.AsType[*Error](err); e == nil || e.Status != 422 || e.Code != CodeTimeout || e.Msg != "Failed to reach hook within maximum time of 0.050000 seconds" {
 		t.Error(err)
+	}
+}
+
+// What is logged and kept of a failure holds neither the query nor the user of the URL: keys stand there.
+func TestUnreachable_quiet(t *testing.T) {
+	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}))
+	defer slow.Close()
+	for _, base := range []string{"http://user:hunter2@127.0.0.1:1", strings.Replace(slow.URL, "http://", "http://user:hunter2@", 1)} {
+		s := setOf(t, SendEmail, base+"/hook?key=hunter2", Options{Pause: time.Millisecond, Budget: 100 * time.Millisecond})
+		err := s.Call(t.Context(), SendEmail, "", nil, nil)
+		if text := fmt.Sprint(err); err == nil || strings.Contains(text, "hunter2") || !strings.Contains(text, "calling 127.0.0.1:") {
+			t.Error(err)
+		}
 	}
 }
 

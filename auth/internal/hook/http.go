@@ -11,6 +11,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -87,10 +88,18 @@ func (s *Set) attempt(ctx context.Context, t Target, body []byte) ([]byte, error
 	case errors.Is(err, outward.ErrTooLarge):
 		return nil, overSize()
 	case err != nil:
-		return nil, err
+		return nil, quiet(r, err)
 	}
 	defer resp.Body.Close()
 	return read(resp)
+}
+
+// quiet is a failed call's error without its URL, whose query or user may hold a key.
+func quiet(r *http.Request, err error) error {
+	if call, ok := errors.AsType[*url.Error](err); ok {
+		err = call.Err
+	}
+	return fmt.Errorf("calling %s: %w", r.URL.Host, err)
 }
 
 // read judges an answer.
