@@ -109,7 +109,7 @@ const deadlockTries = 3
 func (db *DB) InTx(ctx context.Context, f func(*Tx) error) error {
 	for try := 1; ; try++ {
 		err := db.on(ctx, "transaction", func(c *pgx.Conn) error {
-			return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error { return f(&Tx{db: db, tx: tx}) })
+			return db.inTx(ctx, c, f)
 		})
 		if try == deadlockTries || !contended(err) {
 			return err
@@ -121,6 +121,26 @@ func (db *DB) InTx(ctx context.Context, f func(*Tx) error) error {
 		case <-time.After(time.Duration(try) * (10*time.Millisecond + rand.N(20*time.Millisecond))):
 		}
 	}
+}
+
+func (db *DB) inTx(ctx context.Context, c *pgx.Conn, f func(*Tx) error) error {
+	tx, err := c.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	done := false
+	defer func() {
+		if !done { // whose time is up too, so that the connection is good for the next caller
+			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWord)
+			defer cancel()
+			tx.Rollback(undo) // where it fails the connection is closed, and that ends the transaction
+		}
+	}()
+	if err := f(&Tx{db: db, tx: tx}); err != nil {
+		return err
+	}
+	done = true
+	return tx.Commit(ctx)
 }
 
 // one runs a statement of one row.

@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -231,7 +232,7 @@ func TestInTx_deadlock(t *testing.T) {
 }
 
 // A caller whose time ends while a statement waits is told when the server has given it up: nothing of it
-// happens later.
+// happens later, and the connection is good for the next caller.
 func TestOutOfTime(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t)
@@ -240,11 +241,25 @@ func TestOutOfTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	u := addUser(t, db, "mia@example.org")
-	other, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
+	connect := func() *pgx.Conn {
+		t.Helper()
+		c, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close(context.Background()) })
+		return c
 	}
-	defer other.Close(t.Context())
+	other, observer := connect(), connect() // a transaction sees pg_stat_activity as it was when it first looked
+	connections := func() []int {
+		t.Helper()
+		rows, _ := observer.Query(t.Context(), "select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend' order by pid")
+		pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pids
+	}
 	calls := map[string]func(context.Context) error{
 		"batch": func(ctx context.Context) error {
 			b := db.Batch()
@@ -260,13 +275,17 @@ func TestOutOfTime(t *testing.T) {
 		if _, err := other.Exec(t.Context(), "begin; lock table users in access exclusive mode"); err != nil {
 			t.Fatal(err)
 		}
+		before := connections()
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		if err := call(ctx); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("%s: %v", name, err)
 		}
 		cancel()
+		if now := connections(); !slices.Equal(now, before) {
+			t.Errorf("%s: the connections are %v, they were %v", name, now, before)
+		}
 		var waiting int
-		if err := other.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'").Scan(&waiting); err != nil || waiting > 0 {
+		if err := observer.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'").Scan(&waiting); err != nil || waiting > 0 {
 			t.Errorf("%s: %d statements of callers who were refused wait, %v", name, waiting, err)
 		}
 		if _, err := other.Exec(t.Context(), "rollback"); err != nil {
