@@ -2,6 +2,8 @@ package store_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/localserver"
@@ -56,6 +59,55 @@ func TestPgBouncer(t *testing.T) {
 		t.Log("prepared statements survive this PgBouncer")
 	} else if n := strings.Count(log.String(), "default_query_exec_mode=cache_describe"); n != 1 {
 		t.Errorf("the log says %d times what to do: %s", n, log.String())
+	}
+}
+
+// Many callers whose time ends at once: each is told, and PgBouncer, which passes on that their statements are
+// to be cancelled, is there afterwards. 1.18 ends itself when such a message is broken off.
+func TestPgBouncer_outOfTime(t *testing.T) {
+	t.Parallel()
+	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
+	bouncer := testdb.PgBouncer(t, server, "default_pool_size = 2")
+	db, err := store.Open(t.Context(), store.Options{URL: bouncer.PostgresURL("postgres") + "&default_query_exec_mode=cache_describe", MaxConns: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	u := addUser(t, db, "mia@example.org")
+	other, err := pgx.Connect(t.Context(), server.PostgresURL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(t.Context())
+	for range 5 {
+		if _, err := other.Exec(t.Context(), "begin; lock table users in access exclusive mode"); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				if _, err := db.User(ctx, u.ID); !errors.Is(err, store.ErrUnavailable) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if _, err := other.Exec(t.Context(), "rollback"); err != nil {
+			t.Fatal(err)
+		}
+		for range 16 {
+			wg.Go(func() {
+				if _, err := db.User(t.Context(), u.ID); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
 	}
 }
 

@@ -9,15 +9,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // noGrowth is how long no connection is added after the server said that it has none left.
 const noGrowth = 30 * time.Second
-
-// lastWord is how long a server may take to say what became of a statement that it was told to cancel.
-const lastWord = time.Second
 
 var (
 	// errFull ends an attempt to connect within noGrowth.
@@ -66,14 +62,6 @@ func (db *DB) mayConnect(ctx context.Context, _ *pgx.ConnConfig) error {
 		return errFull
 	}
 	return nil
-}
-
-// giveUp is what happens to a statement whose caller has no more time: the server is told to cancel it, and
-// what it then says counts, "cancelled" or "done", so that who is told of a failure knows that nothing will
-// happen later. To close the connection would leave the statement waiting for its lock, and change rows
-// when it has it.
-func giveUp(c *pgconn.PgConn) ctxwatch.Handler {
-	return &pgconn.CancelRequestContextWatcherHandler{Conn: c, DeadlineDelay: lastWord}
 }
 
 // acquire takes a connection. When the server has none left for the pool to grow, the caller waits

@@ -83,7 +83,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if o.Tracer != nil {
 		config.ConnConfig.Tracer = tracer{o.Tracer}
 	}
-	config.ConnConfig.BuildContextWatcherHandler = giveUp
+	config.ConnConfig.BuildContextWatcherHandler = newGiveUp
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = 5 * time.Second
 	}
