@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"io"
@@ -325,6 +327,47 @@ func TestForceStart(t *testing.T) {
 	p.write(t, `[{key: k, @2/m}]`)
 	eventually(t, "healthy with rules", func() bool { status, _ := get(t, p.http+"/healthcheck"); return status == 200 })
 	decide1(t, c, "k", "v")
+}
+
+// Who read the log and the statistics may go away; the daemon serves on, reloads and stops in order.
+func TestNobodyReads(t *testing.T) {
+	t.Parallel()
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	p := &process{rules: t.TempDir()}
+	p.write(t, `[{key: k, @2/y}]`)
+	cmd := command(map[string]string{
+		"RUNTIME_ROOT": p.rules, "RUNTIME_APPDIRECTORY": ".", "HOST": "127.0.0.1", "PORT": "0", "GRPC_HOST": "127.0.0.1", "GRPC_PORT": "0",
+		"DEBUG_HOST": "127.0.0.1", "DEBUG_PORT": "0", "BACKEND_TYPE": "memory", "LOG_LEVEL": "info", "LOG_FORMAT": "json",
+		"USE_STATSD": "false", "STATS_FLUSH_INTERVAL": "10ms",
+	})
+	cmd.Stdout, cmd.Stderr = write, write
+	if p.Process, err = child.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Stop(time.Minute) })
+	write.Close()
+	for lines := bufio.NewScanner(read); p.grpc == "" && lines.Scan(); {
+		var ready struct{ GRPC, Debug string }
+		if strings.Contains(lines.Text(), `"ready"`) && json.Unmarshal(lines.Bytes(), &ready) == nil {
+			p.grpc, p.debug = ready.GRPC, ready.Debug
+		}
+	}
+	read.Close()
+	if err := p.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a reload", func() bool {
+		_, body := get(t, p.debug+"/rlconfig?format=json")
+		return strings.Contains(body, `"generation": 2`)
+	})
+	decide1(t, p.dial(t), "k", "v")
+	if err := p.Stop(time.Minute); err != nil {
+		t.Errorf("stopping: %v", err)
+	}
 }
 
 // What was counted before a stop is flushed by it, however long the interval.

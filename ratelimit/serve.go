@@ -32,6 +32,7 @@ import (
 func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP) // never undone: it ends the daemon in no phase
+	signal.Ignore(syscall.SIGPIPE)     // nor does whoever reads its log, or its statistics, by going away
 	c, warnings, err := loadConfig(environ)
 	if err != nil {
 		for _, w := range warnings { // a misspelled name is often why another setting is missing
