@@ -196,8 +196,7 @@ func TestFailureModes(t *testing.T) {
 	f := func(mode, domain string, want codes.Code, verdict pb.RateLimitResponse_Code) {
 		t.Helper()
 		redis := testdb.Private(t, localserver.RedisOptions{})
-		e := onRedis(redis.Addr())
-		e["STORE_FAILURE_MODE"] = mode
+		e := on("single", redis.Addr(), "STORE_FAILURE_MODE", mode)
 		rules := `[{key: k, @5/y}]`
 		if domain != "" {
 			rules = "domain: d\non_store_failure: " + domain + "\ndescriptors: " + rules

@@ -20,7 +20,7 @@ import (
 
 var _ = effect("BACKEND_TYPE", func(t *testing.T) {
 	redis := testdb.Private(t, localserver.RedisOptions{})
-	env := onRedis(redis.Addr())
+	env := on("single", redis.Addr())
 	for _, backend := range []string{"redis", "kvstore", "memory"} {
 		before := stored(t, []*localserver.Server{redis}, "d_k_v_")
 		env["BACKEND_TYPE"] = backend
@@ -69,8 +69,7 @@ var _ = effect("CACHE_KEY_FORMAT", func(t *testing.T) {
 var _ = effect("EXPIRATION_JITTER_MAX_SECONDS", func(t *testing.T) {
 	redis := testdb.Private(t, localserver.RedisOptions{})
 	for seconds, spread := range map[string]bool{"0": false, "100000": true} {
-		env := onRedis(redis.Addr())
-		env["EXPIRATION_JITTER_MAX_SECONDS"], env["STORE_STALL"] = seconds, "0"
+		env := on("single", redis.Addr(), "EXPIRATION_JITTER_MAX_SECONDS", seconds)
 		c := start(t, anyLimit, env).dial(t)
 		least, most := 1<<60, 0
 		for i := range 20 {
@@ -151,8 +150,7 @@ var _ = effect("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", func(t *testing.T) {
 var _ = effect("STORE_FAILURE_MODE", func(t *testing.T) {
 	for mode, want := range map[string]string{"error": "Unavailable UNKNOWN", "allow": "OK OK", "deny": "OK OVER_LIMIT"} {
 		redis := testdb.Private(t, localserver.RedisOptions{})
-		env := onRedis(redis.Addr())
-		env["STORE_FAILURE_MODE"] = mode
+		env := on("single", redis.Addr(), "STORE_FAILURE_MODE", mode)
 		c := start(t, anyLimit, env).dial(t)
 		decide1(t, c, "k", "v")
 		redis.Kill()
