@@ -26,17 +26,18 @@ const (
 // It is pgconn.CancelRequestContextWatcherHandler but for one thing: the message is never broken off, since
 // PgBouncer 1.18 ends itself then.
 type giveUp struct {
-	conn *pgconn.PgConn
-	told chan struct{} // closed when the server has the message, or never will
+	conn  *pgconn.PgConn
+	until time.Time     // the end of lastWord
+	told  chan struct{} // closed when the server has the message, or never will
 }
 
 func newGiveUp(c *pgconn.PgConn) ctxwatch.Handler { return &giveUp{conn: c} }
 
 // HandleCancel implements ctxwatch.Handler.
 func (g *giveUp) HandleCancel(context.Context) {
-	g.conn.Conn().SetDeadline(time.Now().Add(lastWord))
 	told := make(chan struct{})
-	g.told = told
+	g.told, g.until = told, time.Now().Add(lastWord)
+	g.conn.Conn().SetDeadline(g.until)
 	go func() {
 		defer close(told)
 		ctx, cancel := context.WithTimeout(context.Background(), toldWithin)
@@ -50,7 +51,7 @@ func (g *giveUp) HandleCancel(context.Context) {
 // HandleUnwatchAfterCancel implements ctxwatch.Handler. A connection to which the message may still come is
 // of no use to anybody.
 func (g *giveUp) HandleUnwatchAfterCancel() {
-	late := time.NewTimer(lastWord)
+	late := time.NewTimer(time.Until(g.until))
 	defer late.Stop()
 	select {
 	case <-g.told:
