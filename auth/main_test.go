@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"io"
@@ -206,6 +207,40 @@ func TestDaemon(t *testing.T) {
 		if strings.Contains(d.log.text()+replica.log.text(), secret) {
 			t.Errorf("a log holds %q", secret)
 		}
+	}
+}
+
+// Who read the log may go away; the daemon serves on and stops in order.
+func TestNobodyReads(t *testing.T) {
+	t.Parallel()
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	cmd := exec.Command(os.Args[0])
+	cmd.Dir, cmd.Env = t.TempDir(), environment(testdb.Postgres(t))
+	cmd.Stdout, cmd.Stderr = write, write
+	d := new(instance)
+	if d.Process, err = child.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Stop(time.Minute) })
+	write.Close()
+	for lines := bufio.NewScanner(read); d.http == "" && lines.Scan(); {
+		var ready struct{ HTTP, Mailbox string }
+		if strings.Contains(lines.Text(), `"msg":"ready"`) && json.Unmarshal(lines.Bytes(), &ready) == nil {
+			d.http, d.mailbox = "http://"+ready.HTTP, "http://"+ready.Mailbox
+		}
+	}
+	read.Close()
+	if err := d.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	session := d.signUp(t, "ann@example.org")
+	d.want(t, 200, "GET", "/user", session.str("access_token"), "")
+	if err := d.Stop(time.Minute); err != nil {
+		t.Errorf("stopping: %v", err)
 	}
 }
 

@@ -67,6 +67,7 @@ func (p *program) serve(ctx context.Context, args []string) (err error) {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP) // before anything is read: it must never end the process
 	defer signal.Stop(hup)
+	signal.Ignore(syscall.SIGPIPE) // nor does whoever reads its log, by going away
 
 	c, l, warnings, err := p.load()
 	if err != nil {
