@@ -158,5 +158,8 @@ func traits(pairs ...string) []byte {
 			m[pairs[i]] = pairs[i+1]
 		}
 	}
+	if len(m) == 0 {
+		return nil
+	}
 	return object(m)
 }
