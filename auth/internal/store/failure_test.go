@@ -3,8 +3,10 @@ package store_test
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -298,5 +300,72 @@ func TestOutOfTime(t *testing.T) {
 	var rows int
 	if err := other.QueryRow(t.Context(), "select (select count(*) from audit where at = $1) - (select count(*) from users) + 1", noon).Scan(&rows); err != nil || rows != 0 {
 		t.Errorf("%d rows, %v", rows, err)
+	}
+}
+
+// A statement that ends well although the message that cancels it is still on its way leaves a connection that
+// nobody gets any more.
+func TestOutOfTime_messageOnItsWay(t *testing.T) {
+	t.Parallel()
+	url := testdb.Postgres(t)
+	var hold atomic.Bool
+	dialled, free := make(chan struct{}, 1), make(chan struct{})
+	t.Cleanup(func() { close(free) })
+	db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 1, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if hold.CompareAndSwap(true, false) {
+			dialled <- struct{}{}
+			select {
+			case <-free:
+			case <-ctx.Done():
+			}
+			return nil, errors.New("held")
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	u := addUser(t, db, "mia@example.org")
+	other, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(context.Background())
+	if _, err := other.Exec(t.Context(), "begin; lock table users in access exclusive mode"); err != nil {
+		t.Fatal(err)
+	}
+	hold.Store(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := db.User(ctx, u.ID)
+		done <- err
+	}()
+	deadline := time.Now().Add(time.Minute)
+	for waiting := 0; waiting == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the statement does not come to the lock")
+		}
+		if err := other.QueryRow(t.Context(), "select count(*) from pg_locks where not granted and relation = 'users'::regclass").Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	select {
+	case <-dialled:
+	case <-time.After(time.Minute):
+		t.Fatal("nobody tells the server to cancel")
+	}
+	if _, err := other.Exec(t.Context(), "rollback"); err != nil {
+		t.Fatal(err)
+	}
+	<-done // well, but on a starved machine
+	if _, err := db.User(t.Context(), u.ID); err != nil {
+		t.Errorf("the next caller: %v", err)
 	}
 }

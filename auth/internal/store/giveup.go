@@ -57,6 +57,6 @@ func (g *giveUp) HandleUnwatchAfterCancel() {
 	case <-g.told:
 		g.conn.Conn().SetDeadline(time.Time{})
 	case <-late.C:
-		g.conn.Conn().Close()
+		g.conn.Close(context.Background()) // not only its socket: the pool has to know
 	}
 }
