@@ -368,25 +368,23 @@ func (s *Memcache) Close() {
 	}
 	s.stop()
 	s.mu.Lock()
-	nodes, lost := s.nodes, s.dropped
+	nodes, lost := slices.Clone(s.nodes), s.dropped // the list may change once more
 	s.mu.Unlock()
 	for _, n := range nodes {
 		n.breakOff()
 	}
 	s.wg.Wait() // the tellers have counted what was on its way
 	s.mu.Lock()
-	for _, n := range nodes {
+	for _, n := range s.nodes {
 		for _, t := range n.tallies {
 			s.dropped += size(t.owed)
 		}
+		n.rest()
 	}
 	lost = s.dropped - lost
 	s.mu.Unlock()
 	if lost > 0 {
 		s.o.Log.Warn("hits were not told to memcached before the end", "hits", lost)
-	}
-	for _, n := range nodes {
-		n.rest()
 	}
 }
 

@@ -73,6 +73,7 @@ func TestNode_count(t *testing.T) {
 	server := testdb.Memcached(t, localserver.MemcachedOptions{})
 	s := newTestMemcache(t, patient3([]string{server.Addr()}))
 	n := s.nodes[0]
+	n.quiet.Stop() // else a slow test's link is closed for resting
 	conn, err := net.Dial("tcp", server.Addr())
 	if err != nil {
 		t.Fatal(err)

@@ -103,8 +103,8 @@ func (n *node) breakOff() {
 	}
 }
 
-// rest closes the connections that nobody uses; for good, if nobody uses the node afterwards. The store's
-// mutex is held, or nobody is left who could want it.
+// rest closes the connections that nobody uses; for good, if nobody uses the node afterwards. Nobody is
+// telling, and the store's mutex is held: a timer may be about to hang up, too.
 func (n *node) rest() {
 	n.quiet.Stop()
 	n.looker.Close() // an error is that of a connection already broken
