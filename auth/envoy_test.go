@@ -45,7 +45,8 @@ func startSite(t *testing.T, ratelimit string, daemons ...string) *site {
 	s := new(site)
 	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.reached.Add(1)
-		fmt.Fprintf(w, "user %q role %q aal %q", r.Header["X-User"], r.Header["X-User-Role"], r.Header["X-User-Aal"])
+		// Many read X_User as X-User, as CGI has them both in one variable.
+		fmt.Fprintf(w, "user %q role %q aal %q", append(r.Header["X-User"], r.Header["X_user"]...), r.Header["X-User-Role"], r.Header["X-User-Aal"])
 	}))
 	t.Cleanup(application.Close)
 
@@ -166,11 +167,16 @@ func TestEnvoy(t *testing.T) {
 
 	t.Run("the application knows who asks", func(t *testing.T) {
 		want := fmt.Sprintf(`user [%q] role ["authenticated"] aal ["aal1"]`, claims.Sub)
-		if got := s.want(t, 200, here, "/api/x", token, "", "X-User: eve", "X-User-Role: service_role"); got.text != want {
+		if got := s.want(t, 200, here, "/api/x", token, "", "X-User: eve", "X_User: eve", "X-User-Role: service_role"); got.text != want {
 			t.Errorf("%s, want %s", got.text, want)
 		}
-		if got := s.want(t, 200, here, "/", "", "", "X-User: eve", "X-User-Aal: aal2"); got.text != "user [] role [] aal []" {
+		if got := s.want(t, 200, here, "/", "", "", "X-User: eve", "X_User: eve", "X-User-Aal: aal2"); got.text != "user [] role [] aal []" {
 			t.Errorf("without a token: %s", got.text)
+		}
+		// A browser's first question passes without a token, and is nobody's.
+		first, err := here.do("OPTIONS", "http://"+s.Addr+"/api/x", "", "", "Origin: http://localhost:3000", "Access-Control-Request-Method: GET", "X-User: eve", "X-User-Role: service_role")
+		if err != nil || first.status != 200 || first.text != "user [] role [] aal []" {
+			t.Errorf("a preflight: %v, %d %s", err, first.status, first.text)
 		}
 	})
 	t.Run("nobody else gets in", func(t *testing.T) {
@@ -210,6 +216,9 @@ func TestEnvoy(t *testing.T) {
 			s.want(t, 400, here, "/auth/v1/token?grant_type=password", "", fmt.Sprintf(`{"email":"eve%d@example.org","password":"wrong horse"}`, i))
 		}
 		s.want(t, 429, here, "/auth/v1/token?grant_type=password", "", `{"email":"ann@example.org","password":"correct horse"}`)
+		for _, spelled := range []string{"?grant_type=passwor%64", "/?grant_type=password", "?grant%5Ftype=password", "?grant%5Ftype=password&grant_type=refresh_token"} {
+			s.want(t, 429, here, "/auth/v1/token"+spelled, "", `{"email":"ann@example.org","password":"correct horse"}`)
+		}
 		again := s.want(t, 200, there, "/auth/v1/token?grant_type=password", "", `{"email":"ann@example.org","password":"correct horse"}`)
 		s.want(t, 200, here, "/auth/v1/token?grant_type=refresh_token", "", `{"refresh_token":"`+again.str("refresh_token")+`"}`)
 		for left := 28; left >= 0; left-- { // one was asked above; by another session of the same user
