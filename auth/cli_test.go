@@ -54,6 +54,7 @@ func TestSubcommands(t *testing.T) {
 	f(0, `^usage: auth keys list\n$`, `^$`, "keys", "list", "--help")
 	f(2, `^$`, `there is no flag "-d"`, "-d", "/etc")
 	f(2, `^$`, `-config needs a file`, "-config=", "version")
+	f(2, `^$`, `flag -config: needs a file`, "migrate", "-config=")
 	f(2, `^$`, `-role needs a role`, "keys", "service", "-role", "")
 	f(2, `^$`, `-state is pending, sent, failed or expired, not "posted"`, "mail", "list", "-state", "posted")
 	f(2, `^$`, `-n is at least 1, not -5`, "mail", "list", "-n", "-5")

@@ -152,8 +152,15 @@ func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least,
 		own.SetOutput(f.Output())
 		own.PrintDefaults()
 	}
-	f.StringVar(&p.file, "config", p.file, "settings file") // may stand before the command, too
-	f.StringVar(&p.file, "c", p.file, "the same")
+	for _, name := range []string{"config", "c"} { // may stand before the command, too
+		f.Func(name, "settings file", func(value string) error {
+			if value == "" {
+				return errors.New("needs a file")
+			}
+			p.file = value
+			return nil
+		})
+	}
 	var rest []string
 	for {
 		f.SetOutput(&said)

@@ -34,7 +34,7 @@ func TestWatch(t *testing.T) {
 	})
 	var told []string
 	type key struct{}
-	c := New(Options{Timeout: time.Second, MaxBytes: 4096, To: "somebody", Watch: func(ctx context.Context, c Call) (context.Context, func(int, error)) {
+	c := New(Options{Timeout: time.Minute, MaxBytes: 4096, To: "somebody", Watch: func(ctx context.Context, c Call) (context.Context, func(int, error)) {
 		if c.Method != "GET" || c.Host != strings.TrimPrefix(s.URL, "http://") {
 			t.Errorf("%+v", c)
 		}
@@ -71,7 +71,9 @@ func TestWatch(t *testing.T) {
 	f(ctx, "/missing", "somebody 404 false")
 	f(ctx, "/cut", "somebody 200 true")
 	f(ctx, "/large", "somebody 200 true")
-	f(ctx, "/hang", "somebody 0 true")
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	f(short, "/hang", "somebody 0 true")
 
 	// Nobody watches: nothing is made.
 	quiet := New(Options{})
