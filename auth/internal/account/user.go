@@ -245,7 +245,7 @@ func (u *update) hashing(ctx context.Context) (err error) {
 	if u.needsNonce() && u.p.Nonce == "" {
 		return invalid(CodeReauthenticationNeeded, "Password update requires reauthentication")
 	}
-	u.against = u.caller.User.PasswordHash
+	u.against, u.same, u.current = u.caller.User.PasswordHash, false, false // this may be the second comparison
 	if u.p.CurrentPassword != nil && u.needsCurrent() {
 		if u.current, _, err = u.passwords.Check(ctx, u.against, *u.p.CurrentPassword); err != nil {
 			return failure("check password", err)

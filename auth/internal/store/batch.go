@@ -139,6 +139,9 @@ func (db *DB) inTx(ctx context.Context, c *pgx.Conn, f func(*Tx) error) error {
 	if err := f(&Tx{db: db, tx: tx}); err != nil {
 		return err
 	}
+	if err := ctx.Err(); err != nil {
+		return err // a commit that is not sent would close the connection
+	}
 	done = true
 	return tx.Commit(ctx)
 }

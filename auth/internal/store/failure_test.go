@@ -303,6 +303,44 @@ func TestOutOfTime(t *testing.T) {
 	}
 }
 
+// A transaction whose caller's time ends before the commit is undone, and its connection stays.
+func TestInTx_tooLate(t *testing.T) {
+	t.Parallel()
+	db, err := store.Open(t.Context(), store.Options{URL: testdb.Postgres(t), MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	u := addUser(t, db, "mia@example.org")
+	pid := func() (pid uint32) {
+		t.Helper()
+		if err := db.With(t.Context(), func(c *pgx.Conn) error { pid = c.PgConn().PID(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return pid
+	}
+	before := pid()
+	ctx, cancel := context.WithCancel(t.Context())
+	err = db.InTx(ctx, func(tx *store.Tx) error {
+		b := tx.Batch()
+		b.DeleteUser(u.ID)
+		defer cancel()
+		return b.Send(ctx)
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := db.User(t.Context(), u.ID); err != nil {
+		t.Error(err)
+	}
+	if now := pid(); now != before {
+		t.Errorf("the connection is %d, it was %d", now, before)
+	}
+}
+
 // A statement that ends well although the message that cancels it is still on its way leaves a connection that
 // nobody gets any more.
 func TestOutOfTime_messageOnItsWay(t *testing.T) {

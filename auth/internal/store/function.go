@@ -35,7 +35,7 @@ func (db *DB) CallFunction(ctx context.Context, schema, function string, input [
 		}
 		return together(ctx, c, afterFunction)
 	})
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "57014" { // query_canceled
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "57014" && ctx.Err() == nil { // query_canceled, and not for the caller's sake
 		return nil, fmt.Errorf("%w: %w", ErrFunctionTime, err)
 	}
 	return out, err

@@ -52,6 +52,11 @@ func TestCallFunction(t *testing.T) {
 	if _, err := call("slow", 50*time.Millisecond); !errors.Is(err, store.ErrFunctionTime) {
 		t.Errorf("slow: %v", err)
 	}
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	if _, err := db.CallFunction(short, "hooks", "slow", []byte(`{}`), time.Minute); errors.Is(err, store.ErrFunctionTime) || !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("a caller whose own time was up: %v", err)
+	}
 	for _, f := range []string{"angry", "missing"} {
 		if _, err := call(f, time.Minute); err == nil || errors.Is(err, store.ErrFunctionTime) || errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("%s: %v", f, err)
