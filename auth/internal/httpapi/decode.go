@@ -21,10 +21,9 @@ const maxBody = 1 << 20
 
 // body reads the whole request body within the request's time.
 func (c *call) body() (text []byte, err error) {
-	tooLarge := bad(413, account.CodeRequestEntityTooLarge, fmt.Sprintf("Request body too large (max %d bytes)", maxBody))
 	if c.r.ContentLength > maxBody {
 		c.Header()["Connection"] = []string{"close"} // rather than read what nobody wants
-		return nil, tooLarge
+		return nil, tooLarge()
 	}
 	if c.r.Body == nil || c.r.Body == http.NoBody {
 		return nil, nil
@@ -60,7 +59,7 @@ func (c *call) body() (text []byte, err error) {
 			continue
 		}
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return nil, tooLarge
+			return nil, tooLarge()
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) || c.late() {
 			p := timedOut
@@ -69,6 +68,10 @@ func (c *call) body() (text []byte, err error) {
 		}
 		return nil, &problem{status: 400, code: account.CodeBadJSON, msg: "Could not read the request body", err: err}
 	}
+}
+
+func tooLarge() *problem {
+	return bad(413, account.CodeRequestEntityTooLarge, fmt.Sprintf("Request body too large (max %d bytes)", maxBody))
 }
 
 // decode reads the body, which must be a JSON object, into a struct. Unknown members are ignored, null
