@@ -282,7 +282,10 @@ func TestEnvoy_restart(t *testing.T) {
 	defer end()
 	busy := func(d *instance) {
 		t.Helper()
-		eventually(t, "both daemons are asked", func() bool { return strings.Count(d.log.text(), `"method":"GET","route":"/user"`) > 20 })
+		// Either route: taking turns, one daemon may get each GET /user and the other each refresh.
+		eventually(t, "both daemons are asked", func() bool {
+			return strings.Count(d.log.text(), `"route":"/user"`)+strings.Count(d.log.text(), `"route":"/token"`) > 20
+		})
 	}
 	for i := range daemons {
 		busy(daemons[0])
