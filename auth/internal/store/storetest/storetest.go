@@ -46,7 +46,8 @@ func open(t testing.TB, o store.Options) *store.DB {
 	return db
 }
 
-// Trips counts round trips: the server's ReadyForQuery answers.
+// Trips counts round trips: the server's ReadyForQuery answers, but for those to an empty query, by which the
+// pool looks whether a connection that rested for a second is still there.
 type Trips struct{ n atomic.Int64 }
 
 // During is how many round trips f makes. Run f once before, so that its statements are prepared.
@@ -78,6 +79,7 @@ type counted struct {
 	trips *atomic.Int64
 	head  []byte // of the message that is being read
 	skip  int    // bytes of its body still to come
+	empty bool   // the message before was the answer to an empty query
 }
 
 func (c *counted) Read(p []byte) (int, error) {
@@ -93,9 +95,10 @@ func (c *counted) Read(p []byte) (int, error) {
 		if len(c.head) < 5 {
 			break
 		}
-		if c.head[0] == 'Z' {
+		if c.head[0] == 'Z' && !c.empty {
 			c.trips.Add(1)
 		}
+		c.empty = c.head[0] == 'I'
 		c.skip = int(c.head[1])<<24 + int(c.head[2])<<16 + int(c.head[3])<<8 + int(c.head[4]) - 4
 		c.head = c.head[:0]
 	}
