@@ -1,0 +1,69 @@
+package envoytest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+)
+
+// Compose is what tests look at in a compose file.
+type Compose struct {
+	Services map[string]Service
+	Volumes  map[string]any // the named ones
+}
+
+// Service is one of its services.
+type Service struct {
+	Environment map[string]string
+	Deploy      struct{ Replicas int }
+	Volumes     []string
+	StopGrace   string `yaml:"stop_grace_period"`
+	Build       struct{ Context, Dockerfile string }
+	Networks    map[string]struct {
+		Address string `yaml:"ipv4_address"`
+	}
+}
+
+// ReadCompose decodes a compose file, and fails the test where a folder or file that it names is missing. oldnew,
+// pairs as strings.NewReplacer has them, are replaced in its text first.
+func ReadCompose(t testing.TB, file string, oldnew ...string) Compose {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c Compose
+	if err := yaml.Unmarshal([]byte(strings.NewReplacer(oldnew...).Replace(string(text))), &c); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	dir := filepath.Dir(file)
+	for name, service := range c.Services {
+		if b := service.Build; b.Dockerfile != "" {
+			if _, err := os.Stat(filepath.Join(dir, b.Context, b.Dockerfile)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		for _, volume := range service.Volumes {
+			from, _, _ := strings.Cut(volume, ":")
+			if _, named := c.Volumes[from]; named {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(dir, from)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	return c
+}
+
+// Environ is a service's environment as a process has it.
+func (s Service) Environ() []string {
+	var environ []string
+	for name, value := range s.Environment {
+		environ = append(environ, name+"="+value)
+	}
+	return environ
+}
