@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"gatehouse/shared/logtest"
 )
 
 // children are what the test binary can be when it is started as a child, by the argument that says which.
@@ -80,21 +82,10 @@ func childOf(kind string) func() *exec.Cmd {
 }
 
 // journal is a log that a test reads.
-type journal struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.buf.Write(b)
-}
+type journal struct{ logtest.Buffer }
 
 func (j *journal) lines() []string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return strings.Split(strings.TrimSuffix(j.buf.String(), "\n"), "\n")
+	return strings.Split(strings.TrimSuffix(j.String(), "\n"), "\n")
 }
 
 // withChild are workers with such a child, and their log.
