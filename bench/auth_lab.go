@@ -122,6 +122,11 @@ func (l *lab) httpYardstick(kind, database string) (*target, error) {
 
 // auth starts the daemon on a database with further settings of its own. It returns at once.
 func (l *lab) auth(name, database string, settings ...string) (*target, error) {
+	return l.authOf(l.authDaemon, name, database, settings...)
+}
+
+// authOf does the same with another program.
+func (l *lab) authOf(program, name, database string, settings ...string) (*target, error) {
 	home := filepath.Join(l.dir, name) // also where it would look for a .env
 	if err := os.MkdirAll(home, 0o755); err != nil {
 		return nil, err
@@ -136,7 +141,7 @@ func (l *lab) auth(name, database string, settings ...string) (*target, error) {
 		return nil, err
 	}
 	defer log.Close() // the child has its own
-	program, err := filepath.Abs(l.authDaemon)
+	program, err = filepath.Abs(program)
 	if err != nil {
 		return nil, err
 	}

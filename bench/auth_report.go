@@ -36,7 +36,7 @@ func (s *authSuite) tables() {
 				continue
 			}
 			trips, store, wal := "", "", ""
-			if n, ok := s.trips[l.scenario]; ok && l.target == "HS256" {
+			if n, ok := s.trips[""][l.scenario]; ok && l.target == "HS256" {
 				trips = fmt.Sprintf("%.2f", n)
 			}
 			if touches := spreadOf(of(samples, storeOf)); touches.median > 5 { // below: its background processes
@@ -129,7 +129,7 @@ func (s *authSuite) compare() {
 		scenario string
 		limit    float64
 	}{{"user", 1}, {"refresh", 1}, {"password", 2}, {"signup", 2}, {"logout", 1}} {
-		if n, ok := s.trips[t.scenario]; ok {
+		if n, ok := s.trips[""][t.scenario]; ok {
 			// The background's polls are a few of several hundred.
 			s.report.atMost(t.limit+.05, "", t.scenario+": round trips", []float64{n})
 		}

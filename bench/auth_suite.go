@@ -21,9 +21,9 @@ type authSuite struct {
 
 	db      *database
 	targets map[string]*target
-	// crowd are accounts by daemon; leaving those that sign out next.
+	// crowd are accounts by daemon; leaving those that sign out next, by daemon.
 	crowd   map[string][]account
-	leaving []account
+	leaving map[string]*[]account
 	samples map[authLine][]sample
 	refused []string
 	flood   []floodRound
@@ -33,7 +33,7 @@ type authSuite struct {
 	million      map[string][]millionRound
 	millionScans int64
 
-	trips map[string]float64 // round trips to PostgreSQL for each request
+	trips map[string]map[string]float64 // round trips to PostgreSQL for each request, by edition and scenario
 }
 
 // authLine names one line of the table: who is asked what.
@@ -116,10 +116,13 @@ func (s *authSuite) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := s.countTrips(ctx); err != nil {
-		return err
+	for _, e := range s.lab.editions() {
+		if s.trips[e.suffix], err = s.countTrips(ctx, e); err != nil {
+			return err
+		}
 	}
 	s.tables()
+	s.compareEditions()
 	if s.whole {
 		if err := s.extras(ctx); err != nil {
 			return err
@@ -140,8 +143,8 @@ func (s *authSuite) stop() error {
 
 // start brings up the yardsticks and the daemons, and signs their accounts up.
 func (s *authSuite) start(ctx context.Context) error {
-	s.targets, s.crowd = map[string]*target{}, map[string][]account{}
-	s.samples, s.trips, s.alike = map[authLine][]sample{}, map[string]float64{}, map[string][]alikeRound{}
+	s.targets, s.crowd, s.leaving = map[string]*target{}, map[string][]account{}, map[string]*[]account{}
+	s.samples, s.trips, s.alike = map[authLine][]sample{}, map[string]map[string]float64{}, map[string][]alikeRound{}
 	s.million = map[string][]millionRound{}
 	yardsticks, err := s.db.createYardstick(ctx)
 	if err != nil {
@@ -153,24 +156,10 @@ func (s *authSuite) start(ctx context.Context) error {
 		}
 	}
 	for _, d := range authDaemons {
-		url, err := s.db.create(ctx, d.name)
-		if err != nil {
-			return err
-		}
-		t, err := s.lab.auth(d.name, url, d.settings...)
-		if err != nil {
-			return err
-		}
-		s.targets[d.name] = t
-		if err := s.lab.awaitHTTP(ctx, t, "/health", ""); err != nil {
-			return err
-		}
-		if s.crowd[d.name], err = enlist(t, "crowd", d.accounts); err != nil {
-			return fmt.Errorf("%w\n%s", err, s.lab.lastWords(t))
-		}
-		// Plans were made for empty tables.
-		if err := execSQL(ctx, url, "vacuum analyze"); err != nil {
-			return err
+		for _, e := range s.lab.editions() {
+			if err := s.startDaemon(ctx, e.auth, d.name+e.suffix, d.accounts, d.settings); err != nil {
+				return err
+			}
 		}
 	}
 	if s.large {
@@ -179,6 +168,27 @@ func (s *authSuite) start(ctx context.Context) error {
 		}
 	}
 	return s.startAlike(ctx)
+}
+
+// startDaemon starts one on a database of its own, where it signs accounts up.
+func (s *authSuite) startDaemon(ctx context.Context, program, name string, accounts int, settings []string) error {
+	url, err := s.db.create(ctx, name)
+	if err != nil {
+		return err
+	}
+	t, err := s.lab.authOf(program, name, url, settings...)
+	if err != nil {
+		return err
+	}
+	s.targets[name] = t
+	if err := s.lab.awaitHTTP(ctx, t, "/health", ""); err != nil {
+		return err
+	}
+	if s.crowd[name], err = enlist(t, "crowd", accounts); err != nil {
+		return fmt.Errorf("%w\n%s", err, s.lab.lastWords(t))
+	}
+	// Plans were made for empty tables.
+	return execSQL(ctx, url, "vacuum analyze")
 }
 
 // round measures each line once.
@@ -191,7 +201,7 @@ func (s *authSuite) round(ctx context.Context, round int) error {
 		slices.Reverse(groups)
 	}
 	for _, g := range groups {
-		for _, l := range g {
+		for _, l := range s.withEditions(g) {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
@@ -239,12 +249,13 @@ func (s *authSuite) load(l authLine, round int) httpLoad {
 	case "password":
 		load.traffic = signingIn(authConns, crowd)
 	case "signup":
-		load.traffic = signingUp(fmt.Sprintf("round%d", round), &s.leaving)
+		s.leaving[l.target] = &[]account{}
+		load.traffic = signingUp(fmt.Sprintf("round%d", round), s.leaving[l.target])
 		load.run = 2 * s.time // for enough who sign out afterwards
 	case "logout":
-		load.traffic = signingOut(authConns, s.leaving)
-		load.warm, load.warmCalls, load.run = 0, len(s.leaving)/10, time.Minute
-		s.leaving = nil
+		leaving := *s.leaving[l.target]
+		load.traffic = signingOut(authConns, leaving)
+		load.warm, load.warmCalls, load.run = 0, len(leaving)/10, time.Minute
 	default: // a yardstick
 		load.traffic = getting("/yardstick")
 	}

@@ -108,23 +108,23 @@ func (m *messages) ready(b []byte) (n int) {
 	return n
 }
 
-// countTrips asks a daemon of its own, on the accounts of HS256, for each scenario over one connection,
+// countTrips asks a daemon of its own, on the accounts of its edition's HS256, for each scenario over one connection,
 // after a warm-up in which statements are prepared. What the daemon does in the background counts too:
 // hence not always whole numbers.
-func (s *authSuite) countTrips(ctx context.Context) error {
+func (s *authSuite) countTrips(ctx context.Context, e edition) (map[string]float64, error) {
 	counter, err := countTripsTo(s.db.server.Addr())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer counter.close()
-	t, err := s.lab.auth("counted", counter.url("HS256"), cheap("HS256")...)
+	t, err := s.lab.authOf(e.auth, "counted"+e.suffix, counter.url("HS256"+e.suffix), cheap("HS256")...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.lab.awaitHTTP(ctx, t, "/health", ""); err != nil {
-		return err
+		return nil, err
 	}
-	crowd := s.crowd["HS256"]
+	crowd, counts := s.crowd["HS256"+e.suffix], map[string]float64{}
 	var newcomers []account
 	up := signingUp("counted", &newcomers)
 	for _, scenario := range []struct {
@@ -157,9 +157,9 @@ func (s *authSuite) countTrips(ctx context.Context) error {
 			err = errors.New(r.refusal)
 		}
 		if err != nil {
-			return fmt.Errorf("round trips of %s: %w\n%s", scenario.name, err, s.lab.lastWords(t))
+			return nil, fmt.Errorf("round trips of %s: %w\n%s", scenario.name, err, s.lab.lastWords(t))
 		}
-		s.trips[scenario.name] = float64(trips[1]) / float64(r.answered())
+		counts[scenario.name] = float64(trips[1]) / float64(r.answered())
 	}
-	return s.lab.stop(t)
+	return counts, s.lab.stop(t)
 }

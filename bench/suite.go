@@ -84,6 +84,7 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	authDaemon := flags.String("auth-daemon", "bin/auth", "`program` to measure")
 	statsOff := flags.Bool("stats-off", false, "DISABLE_STATS=true instead of statsd over TCP to a local sink, the daemon's default")
 	settings := flags.String("env", "", "further settings of the daemons, `NAME=value` separated by spaces; AUTH_… are auth's, GO… both's, others ratelimit's")
+	against := flags.String("against", "", "`folder` with earlier programs auth and ratelimit, measured in the same rounds and compared")
 	write := flags.Bool("write", false, "also write the report to bench/results/<date>.txt")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -96,7 +97,7 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s.lab = &lab{dir: dir, daemon: *daemon, authDaemon: *authDaemon}
+	s.lab = &lab{dir: dir, daemon: *daemon, authDaemon: *authDaemon, against: *against}
 	s.lab.settings(*settings)
 	if !*statsOff {
 		if s.lab.sink, err = startSink(); err != nil {
@@ -181,6 +182,7 @@ func (s *suite) ratelimit(ctx context.Context) error {
 		}
 	}
 	s.tables()
+	s.compareEditions()
 	if s.asked("ratelimit") {
 		if err := s.extras(ctx); err != nil {
 			return err
@@ -233,17 +235,20 @@ func (s *suite) start(ctx context.Context) error {
 		{"cluster", s.cluster.Nodes[0], onCluster},
 		{"cluster at once", s.cluster.Nodes[0], append(onCluster, "KVSTORE_CLUSTER_PIPELINE_PARALLELISM=0")},
 	} {
-		t, err := s.lab.ratelimit(d.name, ruleText(0, 1), d.store, d.settings...)
-		if err != nil {
-			return err
+		for _, e := range s.lab.editions() {
+			name := d.name + e.suffix
+			t, err := s.lab.ratelimitOf(e.ratelimit, name, ruleText(0, 1), d.store, d.settings...)
+			if err != nil {
+				return err
+			}
+			if err := s.lab.await(ctx, t); err != nil {
+				return err
+			}
+			if strings.HasPrefix(d.name, "cluster") {
+				t.stores = s.cluster.Nodes
+			}
+			s.targets[name] = t
 		}
-		if err := s.lab.await(ctx, t); err != nil {
-			return err
-		}
-		if strings.HasPrefix(d.name, "cluster") {
-			t.stores = s.cluster.Nodes
-		}
-		s.targets[d.name] = t
 	}
 	return nil
 }
@@ -278,7 +283,7 @@ func ratelimitScenarios() (names []string) {
 
 // measureGroup measures each line once, forwards and backwards in turns.
 func (s *suite) measureGroup(ctx context.Context, g group, round int) error {
-	g = slices.Clone(g)
+	g = s.withEditions(g)
 	if round%2 == 1 {
 		slices.Reverse(g)
 	}

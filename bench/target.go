@@ -40,6 +40,7 @@ type lab struct {
 	started []*target
 	sink    *sink
 
+	against    string   // folder with earlier programs, "" for none
 	authDaemon string   // path of bin/auth
 	authExtra  []string // further settings of auth
 }
@@ -126,6 +127,11 @@ func (l *lab) self(name string, args ...string) (*target, error) {
 // ratelimit starts the daemon with rules and settings of its own, on the given store, a Redis unless the
 // settings say otherwise, or, with nil, on its in-process store. It returns at once; await waits for the first decision.
 func (l *lab) ratelimit(name string, rules []byte, store *localserver.Server, settings ...string) (*target, error) {
+	return l.ratelimitOf(l.daemon, name, rules, store, settings...)
+}
+
+// ratelimitOf does the same with another program.
+func (l *lab) ratelimitOf(program, name string, rules []byte, store *localserver.Server, settings ...string) (*target, error) {
 	home := filepath.Join(l.dir, name)
 	t := &target{name: name, rules: filepath.Join(home, "config", "bench.yaml")}
 	if err := os.MkdirAll(filepath.Dir(t.rules), 0o755); err != nil {
@@ -145,7 +151,7 @@ func (l *lab) ratelimit(name string, rules []byte, store *localserver.Server, se
 		return nil, err
 	}
 	defer log.Close() // the child has its own
-	cmd := exec.Command(l.daemon, "serve")
+	cmd := exec.Command(program, "serve")
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"),
