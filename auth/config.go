@@ -129,6 +129,8 @@ type jwtConfig struct {
 	AcceptHS256 bool `env:"AUTH_JWT_ACCEPT_HS256" envDefault:"true"`
 	// Roles whose tokens may call the admin endpoints.
 	AdminRoles []string `env:"AUTH_JWT_ADMIN_ROLES" envDefault:"service_role,supabase_admin"`
+	// Users with such a role need a second factor for the admin endpoints; false: only those who have one. Service tokens need none.
+	AdminAAL2 bool `env:"AUTH_JWT_ADMIN_REQUIRE_AAL2" envDefault:"false"`
 	// Role of new users.
 	DefaultRole string `env:"AUTH_JWT_DEFAULT_GROUP_NAME" envDefault:"authenticated"`
 	// Root key: seals signing keys and mails, authenticates refresh tokens and codes; unset: JWT_SECRET.
@@ -193,8 +195,8 @@ type securityConfig struct {
 	EmailEnds bool `env:"AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS" envDefault:"true"`
 	// A changed password ends the user's other sessions.
 	PasswordEnds bool `env:"AUTH_SECURITY_PASSWORD_CHANGE_ENDS_SESSIONS" envDefault:"true"`
-	// Most bytes of the metadata that a user may set; 0: the body's limit of 1 MiB alone.
-	MetadataBytes int `env:"AUTH_METADATA_MAX_BYTES" envDefault:"0" min:"0"`
+	// Most bytes of a user's user_metadata and app_metadata together; larger metadata may only shrink. 0: only the body's limit of 1 MiB.
+	MetadataBytes int `env:"AUTH_METADATA_MAX_BYTES" envDefault:"32768" min:"0"`
 }
 
 // limitsConfig is how often things may happen (spec 2.8). Limits by client address need a header, or

@@ -78,7 +78,7 @@ func (c *config) accountSettings(r *settings.Report) account.Settings {
 	}
 	return account.Settings{
 		SiteURL: c.General.SiteURL, BaseURL: c.API.ExternalURL,
-		Audience: c.JWT.Audience, Role: c.JWT.DefaultRole, Issuer: c.JWT.Issuer, AccessLife: c.JWT.Life, AdminRoles: c.JWT.AdminRoles,
+		Audience: c.JWT.Audience, Role: c.JWT.DefaultRole, Issuer: c.JWT.Issuer, AccessLife: c.JWT.Life, AdminRoles: c.JWT.AdminRoles, AdminRequireAAL2: c.JWT.AdminAAL2,
 		DisableSignup: c.General.DisableSignup, Anonymous: c.General.Anonymous,
 		RevealExisting: c.Security.RevealExisting, HideUnknownOnOTP: c.Security.HideUnknown, HideUnconfirmed: c.Security.HideUnconfirmed,
 		MetadataMaxBytes: c.Security.MetadataBytes, FlowLife: c.General.FlowLife,

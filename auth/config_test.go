@@ -114,6 +114,7 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_JWT_ALGORITHM", "es256", func(c *config) { c.JWT.Algorithm = "ES256" })
 	f("AUTH_JWT_ACCEPT_HS256", "false", func(c *config) { c.JWT.AcceptHS256 = false })
 	f("AUTH_JWT_ADMIN_ROLES", "root", func(c *config) { c.JWT.AdminRoles = []string{"root"} })
+	f("AUTH_JWT_ADMIN_REQUIRE_AAL2", "true", func(c *config) { c.JWT.AdminAAL2 = true })
 	f("AUTH_JWT_DEFAULT_GROUP_NAME", "member", func(c *config) { c.JWT.DefaultRole = "member" })
 	f("AUTH_SECRET_KEY", "root", func(c *config) { c.JWT.Root = "root" })
 	f("AUTH_SECRET_KEYS_PREVIOUS", "a,b", func(c *config) { c.JWT.PreviousRoots = "a,b" })

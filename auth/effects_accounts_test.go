@@ -110,6 +110,19 @@ func TestEffects_tokens(t *testing.T) {
 	}
 	d.want(t, 200, "GET", "/admin/users", d.admin(t, "root"), "")
 	d.refuses(t, "not_admin", "GET", "/admin/users", d.admin(t, "service_role"), "")
+
+	for _, setting := range []string{"AUTH_JWT_ADMIN_REQUIRE_AAL2=false", "AUTH_JWT_ADMIN_REQUIRE_AAL2=true"} {
+		d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", setting)
+		email := d.newcomer()
+		id := d.want(t, 200, "POST", "/signup", "", credentials(email, horse)).body["user"].(map[string]any)["id"].(string)
+		d.want(t, 200, "PUT", "/admin/users/"+id, d.admin(t, "service_role"), `{"role":"supabase_admin"}`)
+		access := d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(email, horse)).str("access_token")
+		if setting == "AUTH_JWT_ADMIN_REQUIRE_AAL2=false" {
+			d.want(t, 200, "GET", "/admin/users", access, "")
+		} else {
+			d.refuses(t, "insufficient_aal", "GET", "/admin/users", access, "")
+		}
+	}
 }
 
 func TestEffects_passwords(t *testing.T) {

@@ -25,7 +25,7 @@ const (
 // Caller is the user behind a request.
 type Caller struct {
 	User store.User // with identities and factors
-	// Session has a Nil ID when the token names none.
+	// Session has a Nil ID when the token names none. Its AAL is the level at which the token acts.
 	Session store.Session
 	Claims  token.Claims
 }
@@ -65,6 +65,7 @@ func (a *Accounts) Authenticate(ctx context.Context, bearer, aud string, access 
 	if access == ReadUser && s.working(aud, &c.Claims) != c.Claims.Audience {
 		return Caller{}, notValid("Token audience doesn't match request audience")
 	}
+	c.Session = levelOf(c.Session, &c.Claims)
 	return c, nil
 }
 
@@ -157,15 +158,16 @@ func (a *Accounts) IsAdmin(ctx context.Context, bearer string) (bool, error) {
 	return err == nil, err
 }
 
-// AuthenticateAdmin checks a token whose role may administer. A service's token names nobody; one with
-// a session is only as good as its user and session.
+// AuthenticateAdmin checks a token whose role may administer. A service token names no session; a token with
+// a session is only as good as its user and session, and needs aal2 when the user has a verified factor or
+// AdminRequireAAL2 is set.
 func (a *Accounts) AuthenticateAdmin(ctx context.Context, bearer string) (Actor, error) {
 	s, now := a.live.Load(), a.now()
 	var c token.Claims
 	if err := a.verify(&c, bearer, now); err != nil {
 		return Actor{}, err
 	}
-	actor := Actor{Role: c.Role}
+	actor, reached := Actor{Role: c.Role}, true
 	if c.SessionID != "" && c.SessionID != uuid.Nil.String() {
 		user, session, err := a.ids(&c, bearer, now)
 		if err != nil && user == uuid.Nil {
@@ -183,9 +185,14 @@ func (a *Accounts) AuthenticateAdmin(ctx context.Context, bearer string) (Actor,
 			return Actor{}, denied(CodeUserBanned, "User is banned")
 		}
 		actor.ID, actor.Session = user, session
+		v = levelOf(v, &c)
+		reached = v.AAL >= 2 || !hasFactor(u) && !s.AdminRequireAAL2
 	}
-	if !slices.Contains(s.AdminRoles, c.Role) {
+	switch {
+	case !slices.Contains(s.AdminRoles, c.Role):
 		return Actor{}, denied(CodeNotAdmin, "User not allowed")
+	case !reached:
+		return Actor{}, denied(CodeInsufficientAAL, "AAL2 session is required to administer users")
 	}
 	return actor, nil
 }

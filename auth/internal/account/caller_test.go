@@ -1,6 +1,7 @@
 package account_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -137,4 +138,87 @@ func TestAuthenticateAdmin(t *testing.T) {
 	h.set(func(s *account.Settings) { s.Sessions.Timebox = 0 })
 	refused(t, h.SignOut(t.Context(), browser, g.AccessToken, "local", true), "")
 	f(h.sign(c, admin), "session_not_found: Session from session_id claim in JWT does not exist")
+}
+
+// An administrator with a verified factor needs it for the admin endpoints.
+func TestAuthenticateAdmin_level(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	mia := h.confirmed("mia@example.org")
+	role := "supabase_admin"
+	if _, err := h.AdminUpdate(t.Context(), browser, service, mia.User.ID, account.Attributes{Role: &role}); err != nil {
+		t.Fatal(err)
+	}
+	f := func(bearer, want string) {
+		t.Helper()
+		_, err := h.AuthenticateAdmin(t.Context(), bearer)
+		refused(t, err, want)
+	}
+	const low = "insufficient_aal: AAL2 session is required to administer users"
+	g := h.signedIn("mia@example.org")
+	f(g.AccessToken, "")
+	h.set(func(s *account.Settings) { s.AdminRequireAAL2 = true })
+	f(g.AccessToken, low)
+	f(h.serviceToken("service_role"), "")
+	f(h.sign(h.caller(g), func(c *token.Claims) { c.SessionID = "" }), "")
+	h.set(func(s *account.Settings) { s.AdminRequireAAL2 = false })
+
+	e := h.app(g, "")
+	f(g.AccessToken, "") // an unverified factor guards nothing
+	up := h.verified(g, e)
+	f(up.AccessToken, "")
+	f(g.AccessToken, low) // of before, in the session that was raised
+	f(h.signedIn("mia@example.org").AccessToken, low)
+	if ok, err := h.IsAdmin(t.Context(), g.AccessToken); ok || err != nil {
+		t.Error("an administrator at aal1 needs no captcha:", ok, err)
+	}
+}
+
+// An access token acts at the lower of its own level and its session's.
+func TestAuthenticate_level(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) { s.External.ManualLinking, s.External.LinkingAAL2 = true, true })
+	old := h.confirmed("mia@example.org")
+	e := h.app(old, "")
+	up := h.verified(old, e)
+	spare := h.app(up, "spare")
+	if _, err := h.refresh(up.RefreshToken); err != nil {
+		t.Fatal(err) // the session stays at aal2 for refreshes
+	}
+
+	refuses := func(g account.Grant) {
+		t.Helper()
+		caller, password := h.caller(g), "open sesame"
+		_, update := h.UpdateUser(t.Context(), browser, caller, account.UserUpdate{Password: &password})
+		_, enroll := h.EnrollFactor(t.Context(), browser, caller, account.Enrolment{Kind: "totp", FriendlyName: "third"})
+		_, _, challenge := h.ChallengeFactor(t.Context(), browser, caller, spare.Factor.ID, "")
+		_, link := h.StartExternal(t.Context(), browser, account.ExternalStart{Provider: "none", Linking: &caller})
+		for what, err := range map[string]error{
+			"update": update, "enroll": enroll, "challenge": challenge, "link": link,
+			"unenroll": h.UnenrollFactor(t.Context(), browser, caller, e.Factor.ID),
+			"unlink":   h.UnlinkIdentity(t.Context(), browser, caller, caller.User.Identities[0].ID.String(), ""),
+		} {
+			if r, _ := errors.AsType[*account.Refusal](err); r == nil || r.Code != account.CodeInsufficientAAL {
+				t.Errorf("%s: %v, want insufficient_aal", what, err)
+			}
+		}
+	}
+	refuses(old)
+	none := up
+	none.AccessToken = h.sign(h.caller(up), func(c *token.Claims) { c.AAL = "" })
+	refuses(none)
+
+	// A token that claims more than its session: the factor was removed meanwhile.
+	if _, err := h.AdminDeleteFactor(t.Context(), browser, service, up.User.ID, spare.Factor.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.caller(up).Session.AAL; got != 2 {
+		t.Errorf("an aal2 token in an aal2 session acts at %d", got)
+	}
+	if _, err := h.AdminDeleteFactor(t.Context(), browser, service, up.User.ID, e.Factor.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.caller(up).Session.AAL; got != 1 {
+		t.Errorf("an aal2 token in a session of aal1 acts at %d", got)
+	}
 }

@@ -15,7 +15,8 @@ import (
 )
 
 // A session is of aal1 however it was opened, and of aal2 from when a factor was verified in it until that
-// factor goes (spec auth-extended 5.2). What counts is the session's row, never an old token's claim.
+// factor goes. An access token acts at the lower of its own level and its session's: a token issued before the
+// session was raised stays at aal1, and one issued before the factor was removed is worth no more than the session.
 
 // factorMethod is the amr method of a factor.
 func factorMethod(k store.FactorKind) string {
@@ -32,6 +33,14 @@ func hasFactor(u store.User) bool {
 
 // low says that a session is below the level that its user can reach.
 func low(u store.User, v store.Session) bool { return v.AAL < 2 && hasFactor(u) }
+
+// levelOf is the session as its access token may act in it.
+func levelOf(v store.Session, c *token.Claims) store.Session {
+	if c.AAL != "aal2" {
+		v.AAL = min(v.AAL, 1)
+	}
+	return v
+}
 
 // tooLow says that a session has been below that level for too long (SESSIONS_ALLOW_LOW_AAL).
 func (s *Settings) tooLow(u store.User, v store.Session, now time.Time) bool {
@@ -84,7 +93,7 @@ func (a *Accounts) lockCaller(ctx context.Context, tx *store.Tx, s *Settings, ca
 	case s.expired(v, now):
 		return u, v, denied(CodeSessionExpired, "Session is no longer valid")
 	}
-	return u, v, nil
+	return u, levelOf(v, &caller.Claims), nil
 }
 
 // withMethod puts a method in front, newest first; the one of the same name goes. The other entries stay as

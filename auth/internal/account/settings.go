@@ -17,18 +17,22 @@ type Settings struct {
 	SiteURL string // SITE_URL: what mails call the site
 	BaseURL string // API_EXTERNAL_URL: of links, where the request gives no other
 
-	Audience      string        // JWT_AUD: of users and requests that name none
-	Role          string        // JWT_DEFAULT_GROUP_NAME: of new users
-	Issuer        string        // JWT_ISSUER
-	AccessLife    time.Duration // JWT_EXP
-	AdminRoles    []string      // JWT_ADMIN_ROLES
-	DisableSignup bool          // only invitations make users
-	Anonymous     bool          // EXTERNAL_ANONYMOUS_USERS_ENABLED
+	Audience   string        // JWT_AUD: of users and requests that name none
+	Role       string        // JWT_DEFAULT_GROUP_NAME: of new users
+	Issuer     string        // JWT_ISSUER
+	AccessLife time.Duration // JWT_EXP
+	AdminRoles []string      // JWT_ADMIN_ROLES
+	// AdminRequireAAL2 wants aal2 of every administrator who is a user, also of one without a factor
+	// (JWT_ADMIN_REQUIRE_AAL2).
+	AdminRequireAAL2 bool
+	DisableSignup    bool // only invitations make users
+	Anonymous        bool // EXTERNAL_ANONYMOUS_USERS_ENABLED
 	// RevealExisting shows a repeated sign-up by an empty list of identities; HideUnknownOnOTP answers
 	// an unknown address with create_user false as a known one; HideUnconfirmed the right password of an
 	// unconfirmed address as a wrong one.
 	RevealExisting, HideUnknownOnOTP, HideUnconfirmed bool
-	// MetadataMaxBytes bounds each metadata object that a user sends; 0: the body's limit alone.
+	// MetadataMaxBytes bounds user_metadata and app_metadata of a user together (METADATA_MAX_BYTES); 0: the body's
+	// limit alone.
 	MetadataMaxBytes int
 	// FlowLife is how long a PKCE code lives after it was given out (EXTERNAL_FLOW_STATE_EXPIRY_DURATION).
 	FlowLife time.Duration

@@ -15,17 +15,17 @@ import (
 )
 
 // The callers of the matrix, in the order of its columns.
-var callers = []string{"nobody", "anon key", "anonymous", "user", "other user", "banned", "session ended", "expired", "foreign key", "service_role", "aal1 with factor"}
+var callers = []string{"nobody", "anon key", "anonymous", "user", "other user", "banned", "session ended", "expired", "foreign key", "service_role", "aal1 with factor", "admin at aal1"}
 
 // everybody, users and admins are rows of statuses with the code of a failure.
 func everybody(answer string) []string { return slices.Repeat([]string{answer}, len(callers)) }
 
 func users(answer string) []string {
-	return []string{"401 no_authorization", "403 bad_jwt", answer, answer, answer, "403 user_banned", "403 session_not_found", "403 bad_jwt", "403 bad_jwt", "403 bad_jwt", answer}
+	return []string{"401 no_authorization", "403 bad_jwt", answer, answer, answer, "403 user_banned", "403 session_not_found", "403 bad_jwt", "403 bad_jwt", "403 bad_jwt", answer, answer}
 }
 
 func admins(answer string) []string {
-	return []string{"401 no_authorization", "403 not_admin", "403 not_admin", "403 not_admin", "403 not_admin", "403 user_banned", "403 session_not_found", "403 bad_jwt", "403 bad_jwt", answer, "403 not_admin"}
+	return []string{"401 no_authorization", "403 not_admin", "403 not_admin", "403 not_admin", "403 not_admin", "403 user_banned", "403 session_not_found", "403 bad_jwt", "403 bad_jwt", answer, "403 not_admin", "403 insufficient_aal"}
 }
 
 // but replaces the answer for some callers.
@@ -74,18 +74,18 @@ var matrix = map[string]row{
 	"PUT /user":                             {body: fixed(map[string]any{"data": map[string]any{"a": 1}}), want: users("200")},
 	"GET /reauthenticate":                   {want: but(users("200"), "anonymous: 400 validation_failed")},
 	"GET /user/sessions":                    {want: users("200")},
-	"DELETE /user/sessions/{id}":            {want: but(users("404 session_not_found"), "user: 204", "aal1 with factor: 204")},
+	"DELETE /user/sessions/{id}":            {want: but(users("404 session_not_found"), "user: 204", "aal1 with factor: 204", "admin at aal1: 204")},
 	"GET /authorize":                        {query: "provider=github", want: everybody("302")},
 	"GET /callback":                         {want: everybody("303 bad_oauth_callback")},
 	"POST /callback":                        {want: everybody("303 bad_oauth_callback")},
-	"GET /user/identities/authorize":        {query: "provider=github&skip_http_redirect=true", want: but(users("200"), "aal1 with factor: 403 insufficient_aal")},
-	"DELETE /user/identities/{identity_id}": {want: but(users("422 single_identity_not_deletable"), "aal1 with factor: 403 insufficient_aal")},
+	"GET /user/identities/authorize":        {query: "provider=github&skip_http_redirect=true", want: but(users("200"), "aal1 with factor: 403 insufficient_aal", "admin at aal1: 403 insufficient_aal")},
+	"DELETE /user/identities/{identity_id}": {want: but(users("422 single_identity_not_deletable"), "aal1 with factor: 403 insufficient_aal", "admin at aal1: 403 insufficient_aal")},
 	"POST /sso":                             {body: fixed(map[string]any{"domain": "example.org"}), want: everybody("404 saml_provider_disabled")},
 	"POST /logout":                          {query: "scope=local", want: but(users("204"), "banned: 204", "session ended: 204")},
-	"POST /factors":                         {body: func(c *cell) any { return map[string]any{"factor_type": "totp", "friendly_name": c.address} }, want: but(users("200"), "anonymous: 403 no_authorization", "aal1 with factor: 403 insufficient_aal")},
-	"POST /factors/{factor_id}/challenge":   {want: but(users("404 mfa_factor_not_found"), "anonymous: 403 no_authorization", "user: 200", "aal1 with factor: 200")},
-	"POST /factors/{factor_id}/verify":      {body: fixed(map[string]any{"challenge_id": uuid.NewString(), "code": "123456"}), want: but(users("404 mfa_factor_not_found"), "anonymous: 403 no_authorization", "user: 422 mfa_factor_not_found", "aal1 with factor: 422 mfa_factor_not_found")},
-	"DELETE /factors/{factor_id}":           {want: but(users("404 mfa_factor_not_found"), "anonymous: 403 no_authorization", "user: 200", "aal1 with factor: 422 insufficient_aal")},
+	"POST /factors":                         {body: func(c *cell) any { return map[string]any{"factor_type": "totp", "friendly_name": c.address} }, want: but(users("200"), "anonymous: 403 no_authorization", "aal1 with factor: 403 insufficient_aal", "admin at aal1: 403 insufficient_aal")},
+	"POST /factors/{factor_id}/challenge":   {want: but(users("404 mfa_factor_not_found"), "anonymous: 403 no_authorization", "user: 200", "aal1 with factor: 200", "admin at aal1: 200")},
+	"POST /factors/{factor_id}/verify":      {body: fixed(map[string]any{"challenge_id": uuid.NewString(), "code": "123456"}), want: but(users("404 mfa_factor_not_found"), "anonymous: 403 no_authorization", "user: 422 mfa_factor_not_found", "aal1 with factor: 422 mfa_factor_not_found", "admin at aal1: 422 mfa_factor_not_found")},
+	"DELETE /factors/{factor_id}":           {want: but(users("404 mfa_factor_not_found"), "anonymous: 403 no_authorization", "user: 200", "aal1 with factor: 422 insufficient_aal", "admin at aal1: 422 insufficient_aal")},
 	"GET /admin/users/{user_id}/factors":    {want: admins("200")},
 	"PUT /admin/users/{user_id}/factors/{factor_id}":    {body: func(c *cell) any { return map[string]any{"friendly_name": c.address} }, want: admins("200")},
 	"DELETE /admin/users/{user_id}/factors/{factor_id}": {want: admins("200")},
@@ -211,6 +211,10 @@ func (c *cell) tokenOf(caller, name string, foreign *token.Set) string {
 		return string(text)
 	case "aal1 with factor":
 		c.factor = a.enrolled(c.user).ID
+		return a.signIn(c.userMail).AccessToken
+	case "admin at aal1":
+		c.factor = a.enrolled(c.user).ID
+		a.do("PUT /admin/users/"+c.user.User.ID, map[string]any{"role": "supabase_admin"}, a.service()).is(200, "*")
 		return a.signIn(c.userMail).AccessToken
 	case "service_role":
 		return a.serviceToken("service_role", time.Hour)

@@ -144,4 +144,13 @@ func TestSending_unconfigured(t *testing.T) {
 	a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).refused(500, "unexpected_failure", "Error sending confirmation email")
 	a.do("POST /recover", map[string]any{"email": "mia@example.org"}).refused(500, "unexpected_failure", "Error sending recovery email")
 	a.do("POST /signup", map[string]any{"phone": "4915112345678", "password": sesame}).refused(422, "sms_send_failed", "*")
+	// /resend is the exception: the client library reads a message_id, whether anything waits for the number or not.
+	a.apply(func(s *account.Settings, _ *Settings) { s.Phone.Configured = true })
+	a.do("POST /signup", map[string]any{"phone": "4915112345678", "password": sesame}).is(200, "*")
+	a.apply(func(s *account.Settings, _ *Settings) { s.Phone.Configured = false })
+	for _, typ := range []string{"sms", "phone_change"} {
+		for _, number := range []string{"4915112345678", "4915112345679"} {
+			a.do("POST /resend", map[string]any{"type": typ, "phone": number}).is(200, `{"message_id":"*"}`)
+		}
+	}
 }

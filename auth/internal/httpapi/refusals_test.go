@@ -50,11 +50,11 @@ func TestSending_limits(t *testing.T) {
 		a.do("GET /reauthenticate", nil, bearer(byPhone.AccessToken)).refused(status, code, msg)
 		a.do("POST /signup", m{"phone": "4915187654321", "password": sesame}).refused(status, code, msg)
 		a.do("POST /otp", m{"phone": "4915187654321"}).refused(status, code, msg)
-		a.do("POST /resend", m{"type": "sms", "phone": "4915112345678"}).refused(status, code, msg)
 		a.do("PUT /user", m{"phone": "4915187654321"}, me).refused(status, code, msg)
 	}
 	a.apply(func(s *account.Settings, _ *Settings) { s.Phone.Sent.N = 0 })
 	sms(429, "over_sms_send_rate_limit", "SMS rate limit exceeded")
+	a.do("POST /resend", m{"type": "sms", "phone": "4915112345678"}).refused(429, "over_sms_send_rate_limit", "SMS rate limit exceeded")
 	a.apply(func(s *account.Settings, _ *Settings) { s.Phone.Configured = false })
 	sms(422, "sms_send_failed", "Error sending *")
 }
