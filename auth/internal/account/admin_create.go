@@ -64,12 +64,15 @@ func (a *Accounts) AdminCreate(ctx context.Context, c Client, by Actor, p Attrib
 	if u.BannedUntil, _, err = banned(p.BanDuration, now); err != nil {
 		return store.User{}, err
 	}
-	if u.UserMetadata, err = s.metadata(p.UserMetadata); err != nil {
+	if u.UserMetadata, err = metadata(p.UserMetadata); err != nil {
 		return store.User{}, err
 	}
-	app, err := s.metadata(p.AppMetadata)
+	app, err := metadata(p.AppMetadata)
 	if err != nil {
 		return store.User{}, err
+	}
+	if s.tooLarge(u.UserMetadata, app) {
+		return store.User{}, s.errTooLarge()
 	}
 	if u.PasswordHash = set(p.PasswordHash); set(p.Password) != "" {
 		if u.PasswordHash, err = a.passwords.Hash(ctx, *p.Password); err != nil {

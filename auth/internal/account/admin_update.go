@@ -46,6 +46,9 @@ func (a *Accounts) AdminUpdate(ctx context.Context, c Client, by Actor, id uuid.
 		if !old.DeletedAt.IsZero() {
 			return store.ErrNotFound
 		}
+		if err := s.checkGrowth(old, e.user, e.app); err != nil {
+			return err
+		}
 		waits, err := e.look(ctx, tx, old)
 		if err != nil {
 			return err
@@ -91,10 +94,10 @@ func (e *edit) judge(s *Settings) (err error) {
 			return s.goodPassword("")
 		}
 	}
-	if e.user, err = s.metadataPatch(e.p.UserMetadata); err != nil {
+	if e.user, err = parsePatch(userMetadata(e.p.UserMetadata)); err != nil {
 		return err
 	}
-	e.app, err = s.metadataPatch(e.p.AppMetadata)
+	e.app, err = parsePatch(metadata(e.p.AppMetadata))
 	return err
 }
 

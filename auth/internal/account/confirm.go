@@ -215,6 +215,7 @@ func (w *work) fill(out Verified) {
 	if w.identity != nil {
 		w.b.PutIdentity(*w.identity)
 	}
+	w.patch.UserMetadata = w.s.withinLimit(w.u, w.patch.UserMetadata)
 	w.b.UpdateUser(w.patch)
 	if w.patch.EmailConfirmedAt != nil {
 		w.b.VerifyIdentities(w.u.ID, w.t.Address, w.now)

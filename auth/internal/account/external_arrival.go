@@ -117,7 +117,7 @@ func (w *arrival) note(action store.Action, pairs ...string) {
 // insert adds a new user as he is from now on.
 func (w *arrival) insert() {
 	u := w.old
-	u.UserMetadata, u.EmailConfirmedAt = w.data, w.confirmedAt(w.now)
+	u.UserMetadata, u.EmailConfirmedAt = w.s.withinLimit(store.User{}, store.MetadataPatch{Set: w.data}).Set, w.confirmedAt(w.now)
 	if len(w.letters) > 0 {
 		u.ConfirmationSentAt = w.now
 	}
@@ -144,6 +144,7 @@ func (w *arrival) change(d decision) {
 	if !w.refuse && w.challenge.Challenge == "" {
 		w.patch.LastSignInAt = &w.now
 	}
+	w.patch.UserMetadata = w.s.withinLimit(w.old, w.patch.UserMetadata)
 	b.UpdateUser(w.patch)
 	if w.claim {
 		b.EndSessions(store.EndSessions{User: id, Reason: store.EndedClaimed, At: w.now})

@@ -31,8 +31,11 @@ func (a *Accounts) Invite(ctx context.Context, c Client, by Actor, p Invitation)
 	if n.who, err = goodEmail(p.Email); err != nil {
 		return store.User{}, err
 	}
-	if n.data, err = s.metadata(p.Data); err != nil {
+	if n.data, err = metadata(p.Data); err != nil {
 		return store.User{}, err
+	}
+	if s.tooLarge(n.data, nil) {
+		return store.User{}, s.errTooLarge()
 	}
 	if err := s.canSendMail("invite"); err != nil {
 		return store.User{}, err

@@ -26,7 +26,7 @@ func (a *Accounts) GenerateLink(ctx context.Context, c Client, by Actor, p LinkR
 	if g.n.who, err = goodEmail(p.Email); err != nil {
 		return Link{}, err
 	}
-	if g.n.data, err = s.metadata(p.Data); err != nil {
+	if g.n.data, err = s.newMetadata(p.Data); err != nil {
 		return Link{}, err
 	}
 	for again := false; ; again = true {
@@ -199,8 +199,8 @@ func (g *generation) write(ctx context.Context, typ string, made generated, st s
 		return Link{}, err
 	}
 	g.pause(ctx, made)
-	if typ == "signup" { // the data waits with the token; it is shown as POST /signup shows it
-		out.UserMetadata = merge(l.token.UserMetadata, out.UserMetadata)
+	if typ == "signup" { // the data waits with the token
+		out.UserMetadata = withoutOwn(l.token.UserMetadata)
 	}
 	return Link{User: out, ActionLink: l.url, EmailOTP: l.code, HashedToken: l.tokenHash, VerificationType: typ, RedirectTo: g.c.RedirectTo}, nil
 }

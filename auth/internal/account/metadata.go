@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+
+	"gatehouse/auth/internal/store"
 )
 
 // maxNesting keeps metadata readable to those who check our tokens: a verifier stops at some depth,
@@ -16,12 +19,9 @@ const maxNesting = 24
 // metadata reads an object that a client sent and writes it so that PostgreSQL and every reader of our
 // tokens take it; nil and null are nil. PostgreSQL refuses the character U+0000 and numbers beyond its
 // range, which would otherwise be a failure of ours.
-func (s *Settings) metadata(data json.RawMessage) (json.RawMessage, error) {
+func metadata(data json.RawMessage) (json.RawMessage, error) {
 	if len(data) == 0 || string(data) == "null" {
 		return nil, nil
-	}
-	if limit := s.MetadataMaxBytes; limit > 0 && len(data) > limit {
-		return nil, notValid(fmt.Sprintf("Metadata cannot be larger than %d bytes", limit))
 	}
 	var members map[string]any
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -37,6 +37,105 @@ func (s *Settings) metadata(data json.RawMessage) (json.RawMessage, error) {
 		return nil, notValid("Metadata cannot be stored: " + err.Error())
 	}
 	return object(members), nil
+}
+
+// ownMembers are the members of user_metadata that this service writes itself. They get into tokens, so callers'
+// values of them are dropped.
+var ownMembers = []string{"sub", "email", "email_verified", "phone", "phone_verified"}
+
+// userMetadata is metadata without the members that are this service's own.
+func userMetadata(data json.RawMessage) (json.RawMessage, error) {
+	data, err := metadata(data)
+	if err != nil || data == nil {
+		return nil, err
+	}
+	return withoutOwn(data), nil
+}
+
+func withoutOwn(data json.RawMessage) json.RawMessage {
+	members := map[string]json.RawMessage{}
+	if len(data) > 0 {
+		_ = json.Unmarshal(data, &members) // callers have parsed it, or PostgreSQL has
+	}
+	for _, name := range ownMembers {
+		delete(members, name)
+	}
+	return object(members)
+}
+
+// newMetadata is userMetadata of a user to be, within the limit.
+func (s *Settings) newMetadata(data json.RawMessage) (json.RawMessage, error) {
+	data, err := userMetadata(data)
+	if err == nil && s.tooLarge(data, nil) {
+		err = s.errTooLarge()
+	}
+	return data, err
+}
+
+// tooLarge says that a user's metadata exceeds MetadataMaxBytes. Both objects are in every access token, which
+// proxies and servers take only up to a few kilobytes.
+func (s *Settings) tooLarge(user, app json.RawMessage) bool {
+	return s.MetadataMaxBytes > 0 && metadataSize(user, app) > s.MetadataMaxBytes
+}
+
+func (s *Settings) errTooLarge() *Refusal {
+	return notValid(fmt.Sprintf("Metadata cannot be larger than %d bytes", s.MetadataMaxBytes))
+}
+
+// metadataSize is the size in bytes of both objects as compact JSON, apart from the service's own members.
+func metadataSize(user, app json.RawMessage) (size int) {
+	for _, o := range []json.RawMessage{user, app} {
+		if len(o) == 0 {
+			continue
+		}
+		if o = withoutOwn(o); len(o) > len("{}") {
+			size += len(o)
+		}
+	}
+	return size
+}
+
+// checkGrowth refuses a change that makes a user's metadata exceed the limit. Metadata that exceeds it already may
+// change as long as it does not grow.
+func (s *Settings) checkGrowth(u store.User, user, app store.MetadataPatch) error {
+	if s.grows(u, user, app) {
+		return s.errTooLarge()
+	}
+	return nil
+}
+
+func (s *Settings) grows(u store.User, user, app store.MetadataPatch) bool {
+	if s.MetadataMaxBytes <= 0 || user.Set == nil && app.Set == nil {
+		return false
+	}
+	newUser, newApp := user.Apply(u.UserMetadata), app.Apply(u.AppMetadata)
+	return s.tooLarge(newUser, newApp) && metadataSize(newUser, newApp) > metadataSize(u.UserMetadata, u.AppMetadata)
+}
+
+// withinLimit is what a sign-in or a confirmation adds to a user's metadata. Neither may fail because of the limit:
+// beyond it only the service's own members are written.
+func (s *Settings) withinLimit(u store.User, p store.MetadataPatch) store.MetadataPatch {
+	if !s.grows(u, p, store.MetadataPatch{}) {
+		return p
+	}
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(p.Set, &members) // written here
+	for name := range members {
+		if !slices.Contains(ownMembers, name) {
+			delete(members, name)
+		}
+	}
+	p.Set = object(members)
+	return p
+}
+
+// parsePatch reads a change of metadata, in which null removes a member.
+func parsePatch(data json.RawMessage, err error) (store.MetadataPatch, error) {
+	if err != nil {
+		return store.MetadataPatch{}, err
+	}
+	patch, err := store.ParseMetadataPatch(data)
+	return patch, failure("metadata", err)
 }
 
 func mantissa(number string) string {

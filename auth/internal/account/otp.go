@@ -55,7 +55,7 @@ func (a *Accounts) sendLink(ctx context.Context, s *Settings, c Client, p MagicL
 	if err := p.Challenge.check(); err != nil {
 		return err
 	}
-	if n.data, err = s.metadata(p.Data); err != nil {
+	if n.data, err = s.newMetadata(p.Data); err != nil {
 		return err
 	}
 	if err := s.canSendMail("magic link"); err != nil {
@@ -77,7 +77,7 @@ func (a *Accounts) sendDigits(ctx context.Context, s *Settings, c Client, p OTP)
 	if err := s.Phone.goodChannel(p.Channel); err != nil {
 		return err
 	}
-	if n.data, err = s.metadata(p.Data); err != nil {
+	if n.data, err = s.newMetadata(p.Data); err != nil {
 		return err
 	}
 	if err := a.canSendSMS(s, "confirmation", n.who); err != nil {

@@ -78,7 +78,7 @@ func (s *Settings) newcomer(c Client, p SignUp) (*newcomer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.data, err = s.metadata(p.Data); err != nil {
+	if n.data, err = s.newMetadata(p.Data); err != nil {
 		return nil, err
 	}
 	return n, s.ownAudience(n.aud)
@@ -360,7 +360,7 @@ func (a *Accounts) SignUpAnonymous(ctx context.Context, c Client, data json.RawM
 	if s.DisableSignup {
 		return Grant{}, errSignupDisabled
 	}
-	data, err := s.metadata(data)
+	data, err := s.newMetadata(data)
 	if err != nil {
 		return Grant{}, err
 	}

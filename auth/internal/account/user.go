@@ -3,7 +3,6 @@ package account
 import (
 	"context"
 	"crypto/subtle"
-	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -154,7 +153,7 @@ func (u *update) judge() (err error) {
 	if p.Password != nil && old.IsAnonymous && p.Email == "" && p.Phone == "" {
 		return unprocessable(CodeValidationFailed, "Updating password of an anonymous user without an email or phone is not allowed")
 	}
-	if u.data, err = u.s.metadataPatch(p.Data); err != nil {
+	if u.data, err = parsePatch(userMetadata(p.Data)); err != nil {
 		return err
 	}
 	if p.Email != old.Email {
@@ -164,16 +163,6 @@ func (u *update) judge() (err error) {
 		u.phone = p.Phone
 	}
 	return nil
-}
-
-// metadataPatch is a change of metadata, in which null removes a member.
-func (s *Settings) metadataPatch(data json.RawMessage) (store.MetadataPatch, error) {
-	good, err := s.metadata(data)
-	if err != nil {
-		return store.MetadataPatch{}, err
-	}
-	patch, err := store.ParseMetadataPatch(good)
-	return patch, failure("metadata", err)
 }
 
 // emailAtOnce: an anonymous user's first address is confirmed by the setting alone.
@@ -328,6 +317,9 @@ func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err e
 		return out, err
 	}
 	if err := u.assured(old, session); err != nil {
+		return out, err
+	}
+	if err := u.s.checkGrowth(old, u.data, store.MetadataPatch{}); err != nil {
 		return out, err
 	}
 	if u.p.Password != nil {

@@ -167,7 +167,7 @@ func TestUpdateUser_data(t *testing.T) {
 	u, err := h.update(g, account.UserUpdate{Data: []byte(`{"a":{"b":1},"c":2}`)})
 	refused(t, err, "")
 	u, err = h.update(g, account.UserUpdate{Data: []byte(`{"a":null,"sub":null,"d":[]}`), Email: "MIA@example.org"})
-	if want := `{"c": 2, "d": [], "email": "mia@example.org", "email_verified": true, "phone_verified": false}`; err != nil || string(u.UserMetadata) != want || u.NewEmail != "" {
+	if want := `{"c": 2, "d": [], "sub": "` + g.User.ID.String() + `", "email": "mia@example.org", "email_verified": true, "phone_verified": false}`; err != nil || string(u.UserMetadata) != want || u.NewEmail != "" {
 		t.Errorf("%s, %v", u.UserMetadata, err)
 	}
 	_, err = h.update(g, account.UserUpdate{})

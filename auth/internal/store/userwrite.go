@@ -65,6 +65,22 @@ type MetadataPatch struct {
 	Replace bool
 }
 
+// Apply is the object as the patch leaves it.
+func (p MetadataPatch) Apply(old json.RawMessage) json.RawMessage {
+	members := map[string]json.RawMessage{}
+	if !p.Replace && len(old) > 0 {
+		_ = json.Unmarshal(old, &members) // it came out of PostgreSQL
+	}
+	if len(p.Set) > 0 {
+		_ = json.Unmarshal(p.Set, &members) // ParseMetadataPatch has read it, or the caller has written it
+	}
+	for _, name := range p.Delete {
+		delete(members, name)
+	}
+	out, _ := json.Marshal(members) // of what was just parsed
+	return out
+}
+
 // ParseMetadataPatch reads an object in which null asks for a member's removal.
 func ParseMetadataPatch(text json.RawMessage) (MetadataPatch, error) {
 	var p MetadataPatch

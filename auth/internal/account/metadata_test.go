@@ -1,0 +1,142 @@
+package account_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/auth/internal/account"
+)
+
+func members(t *testing.T, text json.RawMessage) (m map[string]any) {
+	t.Helper()
+	if err := json.Unmarshal(text, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// The members of user_metadata that get into tokens as facts are written by the service alone.
+func TestUserMetadata_ownMembers(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	g := h.confirmed("mia@example.org")
+	before := members(t, g.User.UserMetadata)
+	forged := `{"nick":"mi","sub":"x","email":"tom@example.org","email_verified":false,"phone":"4917600000000","phone_verified":true}`
+	removed := `{"sub":null,"email":null,"email_verified":null,"phone":null,"phone_verified":null}`
+	want := func(what string, got json.RawMessage, wanted map[string]any) {
+		t.Helper()
+		if d := cmp.Diff(wanted, members(t, got)); d != "" {
+			t.Errorf("%s (-want +got):\n%s", what, d)
+		}
+	}
+	nicked := map[string]any{"nick": "mi"}
+	for name, value := range before {
+		nicked[name] = value
+	}
+	for _, data := range []string{forged, removed} {
+		u, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Data: json.RawMessage(data)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want("PUT /user "+data, u.UserMetadata, nicked)
+		if u, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{UserMetadata: json.RawMessage(data)}); err != nil {
+			t.Fatal(err)
+		}
+		want("an administrator "+data, u.UserMetadata, nicked)
+	}
+	guest, err := h.SignUpAnonymous(t.Context(), browser, json.RawMessage(forged))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want("anonymous", guest.User.UserMetadata, map[string]any{"nick": "mi"})
+	if _, err := h.SignUp(t.Context(), browser, account.SignUp{Phone: "+4917612345678", Password: "sesame", Data: json.RawMessage(forged)}); err != nil {
+		t.Fatal(err)
+	}
+	v, err := h.Verify(t.Context(), browser, account.Verify{Type: "sms", Phone: "+4917612345678", Token: h.newest("signup", "4917612345678").Code})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want("sign-up by phone", v.Grant.User.UserMetadata, map[string]any{"nick": "mi", "sub": v.Grant.User.ID.String(), "phone": "4917612345678",
+		"phone_verified": true, "email_verified": false})
+}
+
+// The limit holds for both objects together; what exceeds it already may only shrink.
+func TestMetadata_limit(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	object := func(n int) json.RawMessage { // of n bytes
+		return json.RawMessage(fmt.Sprintf(`{"a":"%s"}`, strings.Repeat("x", n-len(`{"a":""}`))))
+	}
+	large := h.confirmed("large@example.org")
+	if _, err := h.UpdateUser(t.Context(), browser, h.caller(large), account.UserUpdate{Data: object(500)}); err != nil {
+		t.Fatal(err)
+	}
+	h.set(func(s *account.Settings) { s.MetadataMaxBytes = 200 })
+	const over = "validation_failed: Metadata cannot be larger than 200 bytes"
+	update := func(g account.Grant, data json.RawMessage, want string) {
+		t.Helper()
+		_, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Data: data})
+		refused(t, err, want)
+	}
+	admin := func(g account.Grant, user, app json.RawMessage, want string) {
+		t.Helper()
+		_, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{UserMetadata: user, AppMetadata: app})
+		refused(t, err, want)
+	}
+	update(large, object(501), over)
+	update(large, []byte(`{"b":1}`), over)
+	update(large, object(400), "")
+	update(large, object(400), "")
+	update(large, object(401), over)
+	admin(large, object(401), nil, over)
+	update(large, []byte(`{"a":null}`), "")
+
+	g := h.confirmed("mia@example.org")
+	app := len(`{"provider":"email","providers":["email"]}`)
+	update(g, object(200-app), "")
+	update(g, object(201-app), over)
+	admin(g, nil, []byte(`{"b":1}`), over)
+	admin(g, object(150-app), []byte(`{"b":1}`), "")
+
+	signUp := func(data json.RawMessage) error {
+		_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "sesame", Data: data})
+		return err
+	}
+	guest := func(data json.RawMessage) error { _, err := h.SignUpAnonymous(t.Context(), browser, data); return err }
+	otp := func(data json.RawMessage) error {
+		return h.SendOTP(t.Context(), browser, account.OTP{Email: "ida@example.org", CreateUser: true, Data: data})
+	}
+	create := func(data json.RawMessage) error {
+		_, err := h.AdminCreate(t.Context(), browser, service, account.Attributes{Email: ptr("eva@example.org"), UserMetadata: object(100), AppMetadata: data[:]})
+		return err
+	}
+	invite := func(data json.RawMessage) error {
+		_, err := h.Invite(t.Context(), browser, service, account.Invitation{Email: "udo@example.org", Data: data})
+		return err
+	}
+	refused(t, signUp(object(201)), over)
+	refused(t, signUp(object(200)), "")
+	refused(t, guest(object(201)), over)
+	refused(t, guest(object(200)), "")
+	refused(t, otp(object(201)), over)
+	refused(t, otp(object(200)), "")
+	refused(t, create(object(101)), over)
+	refused(t, create(object(100)), "")
+	refused(t, invite(object(201)), over)
+	refused(t, invite(object(200)), "")
+
+	// A sign-up with data of its own for an invited address: confirming must not fail, and nothing grows.
+	if _, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "udo@example.org", Password: "sesame", Data: []byte(`{"b":"` + strings.Repeat("y", 100) + `"}`)}); err != nil {
+		t.Fatal(err)
+	}
+	u := h.redeem("signup", h.newest("confirmation", "udo@example.org").Hash).User
+	if m := members(t, u.UserMetadata); m["b"] != nil || m["a"] == nil || m["email_verified"] != true {
+		t.Errorf("the invited user's metadata: %s", u.UserMetadata)
+	}
+	h.set(func(s *account.Settings) { s.MetadataMaxBytes = 0 })
+	update(g, object(5000), "")
+}
