@@ -65,8 +65,6 @@ func (a *Accounts) AdminDelete(ctx context.Context, c Client, by Actor, id uuid.
 			b.CancelMessages(id, now)
 		case u.DeletedAt.IsZero():
 			b.EraseUser(store.EraseUser{ID: id, Now: now, Email: a.standIn(id, u.Email), Phone: a.standIn(id, u.Phone)[:15]})
-			b.DeleteTokens(id)
-			b.DeleteFlows(id)
 			b.CancelMessages(id, now)
 		}
 		b.Audit(by.audit(c, store.ActionUserDeleted, now, "user_id", id.String()))

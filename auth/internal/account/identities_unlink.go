@@ -114,14 +114,15 @@ func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
 	return b.Send(ctx)
 }
 
-// moveEmail gives the user the address of an identity that stays, when none of them has his (spec
-// auth-extended 4.5). An address that the identity's provider has not verified makes him unconfirmed.
+// moveEmail gives the user the verified address of an identity that stays, when none of them has the user's
+// own. An address that the provider has not verified is never given: its owner would come into an account to
+// which others hold keys. Without a verified one the user has none.
 func (u *unlinking) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPatch, old store.User, rest []store.Identity) (moved bool, err error) {
 	var wanted []string
 	for _, i := range rest {
 		if e := IdentityEmail(&i); e == old.Email && e != "" {
 			return false, nil
-		} else if e != "" {
+		} else if e != "" && verifiedBy(i) {
 			wanted = append(wanted, e)
 		}
 	}
@@ -138,19 +139,21 @@ func (u *unlinking) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPa
 	if !ok {
 		return false, errUnlinkConflict
 	}
-	email := IdentityEmail(&to)
-	confirmed := email != "" && (verifiedBy(to) || u.s.Email.Autoconfirm)
+	email := ""
+	if verifiedBy(to) {
+		email = IdentityEmail(&to)
+	}
 	none := time.Time{}
 	p.Email, p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = &email, ptr(""), ptr(""), ptr(false), ptr(false)
 	p.ConfirmationSentAt, p.RecoverySentAt, p.EmailChangeSentAt, p.PhoneChangeSentAt, p.ReauthenticationSentAt = &none, &none, &none, &none, &none
-	members := map[string]any{"email_verified": confirmed}
+	members := map[string]any{"email_verified": email != ""}
 	if email != "" {
 		members["email"] = email
 	} else {
 		p.UserMetadata.Delete = []string{"email"}
 	}
 	p.UserMetadata.Set = object(members)
-	if confirmed {
+	if email != "" {
 		p.EmailConfirmedAt = &u.now
 	} else {
 		p.EmailConfirmedAt = &none
@@ -158,18 +161,17 @@ func (u *unlinking) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPa
 	return true, nil
 }
 
-// heir is the identity whose address the user gets: a verified one first, then an unverified one, then
-// one without; the oldest of each. Those that somebody else has don't count.
+// heir is the identity whose address the user gets: the oldest with a verified one, else the oldest. Those
+// whose verified address somebody else has don't count.
 func heir(rest []store.Identity, taken []string) (store.Identity, bool) {
-	free := slices.DeleteFunc(slices.Clone(rest), func(i store.Identity) bool { return slices.Contains(taken, IdentityEmail(&i)) })
+	free := slices.DeleteFunc(slices.Clone(rest), func(i store.Identity) bool {
+		return verifiedBy(i) && slices.Contains(taken, IdentityEmail(&i))
+	})
 	if len(free) == 0 {
 		return store.Identity{}, false
 	}
 	rank := func(i store.Identity) int {
-		switch {
-		case IdentityEmail(&i) == "":
-			return 2
-		case verifiedBy(i):
+		if IdentityEmail(&i) != "" && verifiedBy(i) {
 			return 0
 		}
 		return 1

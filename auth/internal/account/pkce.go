@@ -58,65 +58,111 @@ func idOf(f *store.Flow) uuid.UUID {
 
 var errNoFlow = missing(CodeFlowStateNotFound, "invalid flow state, no valid flow state found")
 
-// ExchangeCode gives the session of a code to whoever knows the verifier (spec core-http 1.13). The
+// codeRetry is how long after its exchange a code may come again without harm: a client that lost the answer
+// tries again, or two tabs of a browser exchange one code.
+const codeRetry = 10 * time.Second
+
+// exchange is one call of ExchangeCode.
+type exchange struct {
+	*Accounts
+	s        *Settings
+	c        Client
+	now      time.Time
+	hash     []byte
+	verifier string
+
+	// What a transaction found out; set again by each try.
+	flow    store.Flow
+	open    opening
+	user    store.User
+	refusal error // committed: the code is used up
+}
+
+// ExchangeCode opens the session of a code for the client that knows the verifier (RFC 7636 section 4.5). The
 // code is used up by the first try, right or wrong; but one that ends in a 503 has changed nothing, and
-// may come again.
+// may come again. A code that comes again later, with the right verifier, is in the hands of two clients: the
+// session that it opened ends (RFC 9700 section 4.5).
 func (a *Accounts) ExchangeCode(ctx context.Context, c Client, code, verifier string) (Grant, error) {
-	s, now := a.live.Load(), a.now()
 	if code == "" || verifier == "" {
 		return Grant{}, notValid("invalid request: both auth code and code verifier should be non-empty")
 	}
-	hash := codeHash(code)
-	if hash == nil {
+	x := exchange{Accounts: a, s: a.live.Load(), c: c, now: a.now(), hash: codeHash(code), verifier: verifier}
+	if x.hash == nil {
 		return Grant{}, errNoFlow
 	}
-	var f store.Flow
-	var open opening
-	var u store.User
-	var refusal error // commits: the code is used up
-	err := a.db.InTx(ctx, func(tx *store.Tx) (err error) {
-		refusal = nil
-		f, err = tx.TakeFlow(ctx, hash)
-		switch {
-		case errors.Is(err, store.ErrNotFound):
-			refusal = errNoFlow
-			return nil
-		case err != nil:
-			return err
-		case now.After(f.IssuedAt.Add(s.FlowLife)):
-			refusal = unprocessable(CodeFlowStateExpired, "invalid flow state, flow state has expired")
-			return nil
-		case !proves(f, verifier):
-			refusal = invalid(CodeBadCodeVerifier, "code challenge does not match previously saved code verifier")
-			return nil
-		}
-		open = s.open(c, f.User, f.Method, now)
-		if f.AAL > 1 {
-			open.AAL, open.AMR = f.AAL, joinAMR(open.AMR, f.AMR)
-		}
-		u, err = tx.OpenSession(ctx, store.OpenSession{Session: open.NewSession, Audit: store.Audit{
-			At: now, Action: store.ActionLogin, Actor: f.User, Session: open.ID, IP: c.IP, Traits: traits("provider_type", cmp.Or(f.Provider, "email")),
-		}})
-		if errors.Is(err, store.ErrNotFound) {
-			refusal, err = store.ErrNotFound, nil
-		}
-		return err
-	})
+	err := a.db.InTx(ctx, func(tx *store.Tx) error { return x.write(ctx, tx) })
 	switch {
 	case err != nil:
 		return Grant{}, failure("exchange a code", err)
-	case errors.Is(refusal, store.ErrNotFound):
-		return Grant{}, a.whyNoSession(ctx, f.User, now)
-	case refusal != nil:
-		return Grant{}, refusal
+	case errors.Is(x.refusal, store.ErrNotFound):
+		return Grant{}, a.whyNoSession(ctx, x.flow.User, x.now)
+	case x.refusal != nil:
+		return Grant{}, x.refusal
 	}
-	a.crowdOut(ctx, s, u.ID, now)
-	g, err := a.grantNew(ctx, s, c, u, &open, now)
+	a.crowdOut(ctx, x.s, x.user.ID, x.now)
+	g, err := a.grantNew(ctx, x.s, c, x.user, &x.open, x.now)
 	if err != nil {
 		return Grant{}, err
 	}
-	a.giveTokens(&g, f)
+	a.giveTokens(&g, x.flow)
 	return g, nil
+}
+
+// write is the transaction: it uses the code up and opens the session.
+func (x *exchange) write(ctx context.Context, tx *store.Tx) error {
+	if err := x.take(ctx, tx, uuid.New()); err != nil || x.refusal != nil {
+		return err
+	}
+	f := &x.flow
+	x.open = x.s.open(x.c, f.User, f.Method, x.now)
+	x.open.ID, x.open.first.Session = f.Session, f.Session
+	if f.AAL > 1 {
+		x.open.AAL, x.open.AMR = f.AAL, joinAMR(x.open.AMR, f.AMR)
+	}
+	var err error
+	x.user, err = tx.OpenSession(ctx, store.OpenSession{Session: x.open.NewSession, Audit: store.Audit{
+		At: x.now, Action: store.ActionLogin, Actor: f.User, Session: f.Session, IP: x.c.IP, Traits: traits("provider_type", cmp.Or(f.Provider, "email")),
+	}})
+	if errors.Is(err, store.ErrNotFound) {
+		x.refusal, err = store.ErrNotFound, nil
+	}
+	return err
+}
+
+// take uses the code up for a session, and sets refusal if it gives none.
+func (x *exchange) take(ctx context.Context, tx *store.Tx, session uuid.UUID) (err error) {
+	x.refusal = nil
+	x.flow, err = tx.TakeFlow(ctx, x.hash, session, x.now)
+	f := &x.flow
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		x.refusal = errNoFlow
+		return nil
+	case err != nil:
+		return err
+	case !f.UsedAt.IsZero():
+		x.refusal = errNoFlow
+		return x.reused(ctx, tx)
+	case f.Void:
+		x.refusal = errNoFlow
+	case x.now.After(f.IssuedAt.Add(x.s.FlowLife)):
+		x.refusal = unprocessable(CodeFlowStateExpired, "invalid flow state, flow state has expired")
+	case !proves(*f, x.verifier):
+		x.refusal = invalid(CodeBadCodeVerifier, "code challenge does not match previously saved code verifier")
+	}
+	f.Session = session
+	return nil
+}
+
+// reused ends the session that a used code opened, if the code comes again too late to be a retry. A wrong
+// verifier shows only that somebody has seen the code, which ends nobody's session.
+func (x *exchange) reused(ctx context.Context, tx *store.Tx) error {
+	if !x.now.After(x.flow.UsedAt.Add(codeRetry)) || !proves(x.flow, x.verifier) {
+		return nil
+	}
+	b := tx.Batch()
+	b.EndByReuse(x.flow.Session, x.now, x.c.IP)
+	return b.Send(ctx)
 }
 
 // whyNoSession tells a banned user from one who is gone.

@@ -156,7 +156,7 @@ func TestInsertIssuedFlow(t *testing.T) {
 		ExpiresAt: noon.Add(time.Minute), Provider: "github", ProviderTokens: []byte("sealed"), AAL: 2, AMR: json.RawMessage(`[{"method": "totp"}]`)}
 	send(t, db, func(b *store.Batch) { b.InsertIssuedFlow(want, []byte("code")) })
 	err := db.InTx(t.Context(), func(tx *store.Tx) error {
-		got, err := tx.TakeFlow(t.Context(), []byte("code"))
+		got, err := tx.TakeFlow(t.Context(), []byte("code"), uuid.New(), noon)
 		if d := cmp.Diff(want, got); d != "" {
 			t.Error(d)
 		}

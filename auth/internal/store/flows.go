@@ -26,6 +26,18 @@ type Flow struct {
 	// AAL and AMR are those of a session that goes on in the new one; 0 and nil: none does.
 	AAL int
 	AMR json.RawMessage
+
+	// Linked is the sealed profile of an identity that is linked by the exchange; nil: it is a sign-in.
+	// LinkingSession asked for it, at the level LinkingAAL.
+	Linked         []byte
+	LinkingSession uuid.UUID
+	LinkingAAL     int
+
+	// UsedAt is when the code was exchanged first, and Session what that opened. TakeFlow alone reads them.
+	UsedAt  time.Time
+	Session uuid.UUID
+	// Void: sessions of the user were ended after the code was given out. TakeFlow alone reads it.
+	Void bool
 }
 
 var insertFlow = define(`
@@ -40,7 +52,7 @@ func (b *Batch) InsertFlow(f Flow) {
 
 const flowColumns = `
     f.id, f.user_id, f.method, f.challenge, f.challenge_method, f.issued_at, f.created_at, f.expires_at,
-    f.provider, f.provider_tokens, f.aal, f.amr`
+    f.provider, f.provider_tokens, f.aal, f.amr, f.linked_profile, f.linking_session, f.linking_aal`
 
 var selectFlow = define(`
 select ` + flowColumns + `
@@ -55,18 +67,18 @@ func (b *Batch) Flow(dst *Flow, id uuid.UUID) {
 
 func flowTargets(f *Flow) []any {
 	return []any{(*id)(&f.ID), (*id)(&f.User), &f.Method, &f.Challenge, &f.ChallengeMethod, (*at)(&f.IssuedAt), (*at)(&f.CreatedAt), (*at)(&f.ExpiresAt),
-		&f.Provider, (*raw)(&f.ProviderTokens), (*small)(&f.AAL), (*raw)(&f.AMR)}
+		&f.Provider, (*raw)(&f.ProviderTokens), (*small)(&f.AAL), (*raw)(&f.AMR), (*raw)(&f.Linked), (*id)(&f.LinkingSession), (*small)(&f.LinkingAAL)}
 }
 
 var insertIssuedFlow = define(`
 insert into {flows} (id, user_id, method, challenge, challenge_method, code_hash, issued_at, created_at, expires_at,
-    provider, provider_tokens, aal, amr)
-values ($1, $2, $3, $4, $5, $6, $7, $7, $8, $9, $10, $11, $12)`)
+    provider, provider_tokens, aal, amr, linked_profile, linking_session, linking_aal)
+values ($1, $2, $3, $4, $5, $6, $7, $7, $8, $9, $10, $11, $12, $13, $14, $15)`)
 
 // InsertIssuedFlow adds a flow that came from a provider, with its code.
 func (b *Batch) InsertIssuedFlow(f Flow, codeHash []byte) {
 	b.exec("insert issued flow", insertIssuedFlow, f.ID, f.User, f.Method, f.Challenge, f.ChallengeMethod, codeHash, f.IssuedAt, f.ExpiresAt,
-		f.Provider, nullBytes(f.ProviderTokens), f.AAL, nullBytes(f.AMR))
+		f.Provider, nullBytes(f.ProviderTokens), f.AAL, nullBytes(f.AMR), nullBytes(f.Linked), nullID(f.LinkingSession), f.LinkingAAL)
 }
 
 var issueCode = define(`
@@ -77,15 +89,29 @@ func (b *Batch) IssueCode(flow uuid.UUID, codeHash []byte, now time.Time, user u
 	b.exec("issue code", issueCode, flow, codeHash, now, nullID(user))
 }
 
+// The user is locked before the flow, as everywhere, and read as the one who held the lock has left him. A
+// used flow has the hash of its code's hash, and no secrets.
 var takeFlow = define(`
-delete from {flows} f where f.code_hash = $1
-returning ` + flowColumns)
+with live as materialized (
+    select f.*, u.sessions_void_before
+    from {flows} f join {users} u on u.id = f.user_id
+    where f.code_hash = any(array[$1::bytea, sha256($1::bytea)])
+    for no key update of u for update of f
+), used as (
+    update {flows} f set used_at = $2, session_id = $3, code_hash = sha256(f.code_hash), provider_tokens = null, linked_profile = null
+    from live where f.id = live.id and live.used_at is null
+)
+select ` + flowColumns + `, f.used_at, f.session_id, coalesce(f.issued_at < f.sessions_void_before, false)
+from live f`)
 
-// TakeFlow consumes the flow that a code belongs to. ErrNotFound: no such code, or not any more.
-func (t *Tx) TakeFlow(ctx context.Context, codeHash []byte) (Flow, error) {
+// TakeFlow locks the user and the flow that a code belongs to, and marks the flow as used by session. The
+// result is the flow as it was before. ErrNotFound: no such code, or it has expired.
+func (t *Tx) TakeFlow(ctx context.Context, codeHash []byte, session uuid.UUID, now time.Time) (Flow, error) {
 	var f Flow
 	b := t.Batch()
-	b.rows("take flow", func(r pgx.Rows) error { return r.Scan(flowTargets(&f)...) }, takeFlow, codeHash)
+	b.rows("take flow", func(r pgx.Rows) error {
+		return r.Scan(append(flowTargets(&f), (*at)(&f.UsedAt), (*id)(&f.Session), &f.Void)...)
+	}, takeFlow, codeHash, now, session)
 	if err := b.Send(ctx); err != nil {
 		return f, err
 	}
@@ -96,7 +122,7 @@ func (t *Tx) TakeFlow(ctx context.Context, codeHash []byte) (Flow, error) {
 }
 
 var deleteFlows = define(`
-delete from {flows} where user_id = $1`)
+delete from {flows} where user_id = $1 and used_at is null`)
 
-// DeleteFlows ends a user's flows.
+// DeleteFlows ends a user's flows. Used ones stay, to recognise a code that comes back.
 func (b *Batch) DeleteFlows(user uuid.UUID) { b.exec("delete flows", deleteFlows, user) }

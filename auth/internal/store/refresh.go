@@ -113,6 +113,11 @@ with ended as (
 insert into {audit} (at, action, actor_id, session_id, ip, traits)
 select $2, $3::smallint, user_id, id, $4, '{"reason":"reuse"}' from ended`)
 
+// EndByReuse ends a session whose code came back, and notes it.
+func (b *Batch) EndByReuse(session uuid.UUID, now time.Time, ip string) {
+	b.exec("end by reuse", endByReuse, session, now, ActionTokenRevoked, ip)
+}
+
 // EndByReuse ends a session one of whose old refresh tokens came back, and notes it.
 func (db *DB) EndByReuse(ctx context.Context, session uuid.UUID, now time.Time, ip string) error {
 	_, err := db.run(ctx, "end by reuse", endByReuse, session, now, ActionTokenRevoked, ip)

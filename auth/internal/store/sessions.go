@@ -99,13 +99,23 @@ type EndSessions struct {
 	At           time.Time
 }
 
-// A session that only lost its refresh token can still be ended for good.
+// A session that only lost its refresh token can still be ended for good. The user is locked before his
+// sessions; where one session is ended alone, he is left as he is.
 var endSessions = define(`
+with person as (
+    update {users} set sessions_void_before = greatest(sessions_void_before, $4)
+    where id = $1 and $2::uuid is null
+    returning id
+), codes as (
+    delete from {flows} f using person p where f.user_id = p.id and f.code_hash is not null and f.used_at is null
+)
 update {sessions} set ended_at = $4, ended_reason = $5
 where user_id = $1 and ($2::uuid is null or id = $2) and ($3::uuid is null or id <> $3)
-  and (ended_at is null or ended_reason = 'logout_tokens' and $5 <> 'logout_tokens')`)
+  and (ended_at is null or ended_reason = 'logout_tokens' and $5 <> 'logout_tokens')
+  and ($2::uuid is not null or exists (select from person))`)
 
-// EndSessions ends sessions at once.
+// EndSessions ends sessions at once. Unless it is Only one, the codes that were given out and not yet
+// exchanged end with them.
 func (b *Batch) EndSessions(e EndSessions) {
 	b.exec("end sessions", endSessions, e.User, nullID(e.Only), nullID(e.Except), e.At, e.Reason)
 }

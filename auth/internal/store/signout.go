@@ -34,10 +34,17 @@ with present as (
     select u.id from {users} u
     where u.id = $1 and ($2::uuid is null or exists (
         select from {sessions} s where s.id = $2 and s.user_id = $1 and (s.ended_at is null or s.ended_reason = 'logout_tokens')))
+), voided as (
+    update {users} u set sessions_void_before = greatest(u.sessions_void_before, $4)
+    from present p
+    where u.id = p.id and $3::smallint <> 2
+    returning u.id
+), codes as (
+    delete from {flows} f using voided v where f.user_id = v.id and f.code_hash is not null and f.used_at is null
 ), ended as (
     update {sessions} s set ended_at = $4, ended_reason = case $3::smallint when 0 then 'logout_tokens' else 'logout' end
-    from present p
-    where s.user_id = p.id
+    from present p left join voided v on v.id = p.id
+    where s.user_id = p.id and ($3 = 2 or v.id is not null)
       and (s.ended_at is null or s.ended_reason = 'logout_tokens' and $3 <> 0)
       and case $3 when 2 then s.id = $2 when 3 then $2::uuid is null or s.id <> $2 else true end
 ), noted as (
@@ -46,7 +53,8 @@ with present as (
 )
 select exists (select from present)`)
 
-// SignOut ends sessions in one statement. It is false when the token's own session had ended before,
+// SignOut ends sessions in one statement, and but for ScopeLocal the codes that were given out and not yet
+// exchanged. It is false when the token's own session had ended before,
 // or the user is gone: then nothing was done, and nothing noted.
 func (db *DB) SignOut(ctx context.Context, o SignOut) (done bool, err error) {
 	err = db.one(ctx, "sign out", func(r pgx.Row) error { return r.Scan(&done) },

@@ -195,7 +195,7 @@ type EraseUser struct {
 
 var eraseUser = define(`
 update {users} set
-    deleted_at = coalesce(deleted_at, $2), updated_at = $2,
+    deleted_at = coalesce(deleted_at, $2), updated_at = $2, sessions_void_before = $2,
     email = case when email = '' then '' else $3 end, phone = case when phone = '' then '' else $4 end,
     new_email = '', new_phone = '', current_email_proven = false, new_email_proven = false,
     password_hash = '', app_metadata = '{}', user_metadata = '{}',
@@ -210,11 +210,16 @@ update {identities} set
     email = '', identity_data = '{}', last_sign_in_at = null, updated_at = $2
 where user_id = $1 and identity_data <> '{}'`)
 
-// EraseUser empties the user, his identities and his sessions, which end; his factors go. Tokens and flows are deleted
-// with the statements for them.
+var eraseFlows = define(`
+delete from {flows} where user_id = $1`)
+
+// EraseUser empties the user, his identities and his sessions, which end. His tokens, his flows, used ones too,
+// and his factors are deleted.
 func (b *Batch) EraseUser(e EraseUser) {
 	b.exec("erase user", eraseUser, e.ID, e.Now, e.Email, e.Phone)
 	b.exec("erase identities", eraseIdentities, e.ID, e.Now)
 	b.exec("erase sessions", eraseSessions, e.ID, e.Now)
+	b.DeleteTokens(e.ID)
+	b.exec("erase flows", eraseFlows, e.ID)
 	b.DeleteFactors(e.ID)
 }
