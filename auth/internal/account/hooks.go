@@ -232,18 +232,3 @@ func (a *Accounts) judgePassword(ctx context.Context, s *Settings, c Client, use
 	}
 	return invalid(CodeInvalidCredentials, verdict.Message)
 }
-
-// rejectedPassword notes a try that the hook ended, and counts it if it was wrong.
-func (a *Accounts) rejectedPassword(ctx context.Context, c Client, look store.CredentialsFor, u store.User, right bool, why error, now time.Time) error {
-	r, ok := errors.AsType[*Refusal](why)
-	if !ok {
-		return failure("hook of passwords", why)
-	}
-	if right {
-		return a.rightButRefused(ctx, c, look, u, r, now)
-	}
-	if err := a.failedPassword(ctx, c, look, now, u, "password"); !errors.Is(err, errCredentials) {
-		return err
-	}
-	return r
-}

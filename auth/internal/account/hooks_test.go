@@ -273,7 +273,7 @@ func TestHooks_password(t *testing.T) {
 		t.Errorf("ended by %q", got)
 	}
 	c.since()
-	refused(t, h.signIn("mia@example.org", "sesame"), "over_request_rate_limit: Request rate limit reached")
+	refused(t, h.signIn("mia@example.org", "sesame"), "over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with a link or a code.")
 	refused(t, h.signIn("nobody@example.org", "sesame"), "invalid_credentials: Invalid login credentials")
 	if got := c.since(); got != "" {
 		t.Errorf("asked %s", got)

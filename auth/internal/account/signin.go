@@ -15,68 +15,102 @@ type Password struct{ Email, Phone, Password string }
 
 var errCredentials = invalid(CodeInvalidCredentials, "Invalid login credentials")
 
-// SignInPassword opens a session (spec core-http 1.13): one statement, one hash, one statement,
-// whether or not anybody has that address and password.
+// SignInPassword opens a session: one statement, one hash, one statement, whether or not anybody has that
+// address and password.
 func (a *Accounts) SignInPassword(ctx context.Context, c Client, p Password) (Grant, error) {
 	s := a.live.Load()
 	provider, who, err := s.identifier(p)
 	if err != nil {
 		return Grant{}, err
 	}
-	now := a.now()
-	look := store.CredentialsFor{Aud: s.aud(c), Tries: a.tries(s, s.aud(c), who)}
-	if provider == "email" {
-		look.Email = who
-	} else {
-		look.Phone = who
+	in := passwordSignIn{guesses: a.passwordGuesses(s, c, s.aud(c), who, a.now()), s: s, c: c, p: p, provider: provider}
+	for range passwordRounds {
+		g, err := in.try(ctx)
+		if !errors.Is(err, errMeanwhile) {
+			return g, err
+		}
 	}
-	known, err := a.db.Credentials(ctx, look, now)
+	return Grant{}, unavailable(errMeanwhile, time.Second)
+}
+
+// passwordRounds is how often a sign-in begins again when the account changed while its password was checked.
+// Another sign-in that renews the hash changes it once; the rest is for what an owner may do in between.
+const passwordRounds = 3
+
+// passwordSignIn is one call of SignInPassword.
+type passwordSignIn struct {
+	guesses
+	s        *Settings
+	c        Client
+	p        Password
+	provider string // email or phone
+	told     bool   // the hook was told of the right password
+}
+
+// try checks the password against the account as it is. errMeanwhile: it changed while the password was checked,
+// so that what is true of it has to be read again.
+func (in *passwordSignIn) try(ctx context.Context) (Grant, error) {
+	look := store.CredentialsFor{Aud: in.s.aud(in.c), Tries: in.limit}
+	if in.provider == "email" {
+		look.Email = in.who
+	} else {
+		look.Phone = in.who
+	}
+	known, err := in.db.Credentials(ctx, look, in.now)
 	if err != nil {
 		return Grant{}, failure("credentials", err)
 	}
-	if wait := look.Tries.Wait(known.Tries, now, 1); wait > 0 && s.Passwords.TriesPerAccount > 0 {
-		return Grant{}, limited(CodeOverRequestRate, "Request rate limit reached", wait)
+	if err := in.judge(known.Tries); err != nil {
+		return Grant{}, err
 	}
 	u, hash, pending := known.User, known.User.PasswordHash, false
 	if hash == "" {
 		hash, pending = known.PendingHash, known.PendingHash != ""
 	}
-	right, rehash, err := a.passwords.Check(ctx, hash, p.Password)
+	right, rehash, err := in.passwords.Check(ctx, hash, in.p.Password)
 	if err != nil {
 		return Grant{}, failure("check password", err)
 	}
-	if err := a.judgePassword(ctx, s, c, u.ID, right, now); err != nil {
-		return Grant{}, a.rejectedPassword(ctx, c, look, u, right, err, now)
+	if !right || !in.told {
+		in.told = right
+		if err := in.judgePassword(ctx, in.s, in.c, u.ID, right, in.now); err != nil {
+			return Grant{}, in.rejected(ctx, u.ID, right, err)
+		}
 	}
 	if !right {
-		return Grant{}, a.failedPassword(ctx, c, look, now, u, "password")
+		return Grant{}, in.wrong(ctx, u.ID, "password", errCredentials)
 	}
-	if r := mayEnter(provider, u, pending, now); r != nil {
-		if s.HideUnconfirmed && r.Code != CodeUserBanned {
-			return Grant{}, a.failedPassword(ctx, c, look, now, u, r.Code)
+	if r := mayEnter(in.provider, u, pending, in.now); r != nil {
+		if in.s.HideUnconfirmed && r.Code != CodeUserBanned {
+			return Grant{}, in.wrong(ctx, u.ID, r.Code, errCredentials)
 		}
-		return Grant{}, a.rightButRefused(ctx, c, look, u, r, now)
+		return Grant{}, in.refused(ctx, u.ID, r)
 	}
-	o := store.OpenSession{IfPassword: hash}
+	o := store.OpenSession{IfPassword: hash, Tries: in.judged()}
 	if rehash {
-		if o.Rehash, err = a.passwords.Hash(ctx, p.Password); err != nil {
+		if o.Rehash, err = in.passwords.Hash(ctx, in.p.Password); err != nil {
 			o.Rehash = "" // the old hash does for another time
 		}
 	}
-	open := s.open(c, u.ID, methodPassword, now)
+	return in.open(ctx, u, o)
+}
+
+// open writes the session.
+func (in *passwordSignIn) open(ctx context.Context, u store.User, o store.OpenSession) (Grant, error) {
+	open := in.s.open(in.c, u.ID, methodPassword, in.now)
 	o.Session = open.NewSession
-	o.Audit = store.Audit{At: now, Action: store.ActionLogin, Actor: u.ID, Session: open.ID, IP: c.IP, Traits: traits("provider", provider)}
-	u, err = a.db.OpenSession(ctx, o)
-	if errors.Is(err, store.ErrNotFound) { // changed while we hashed
-		return Grant{}, errCredentials
+	o.Audit = store.Audit{At: in.now, Action: store.ActionLogin, Actor: u.ID, Session: open.ID, IP: in.c.IP, Traits: traits("provider", in.provider)}
+	u, err := in.db.OpenSession(ctx, o)
+	if errors.Is(err, store.ErrNotFound) {
+		return Grant{}, errMeanwhile
 	}
 	if err != nil {
-		return Grant{}, failure("open session", err)
+		return Grant{}, failure("open session", in.used(err))
 	}
-	a.crowdOut(ctx, s, u.ID, now)
-	g, err := a.grantNew(ctx, s, c, u, &open, now)
-	if s.Passwords.Policy != nil {
-		g.Weak = s.Passwords.Policy.Check(p.Password)
+	in.crowdOut(ctx, in.s, u.ID, in.now)
+	g, err := in.grantNew(ctx, in.s, in.c, u, &open, in.now)
+	if in.s.Passwords.Policy != nil {
+		g.Weak = in.s.Passwords.Policy.Check(in.p.Password)
 	}
 	return g, err
 }
@@ -111,44 +145,8 @@ func mayEnter(provider string, u store.User, pending bool, now time.Time) *Refus
 	return nil
 }
 
-// tries is the bucket of wrong passwords for an address, known or not.
-func (a *Accounts) tries(s *Settings, aud, who string) store.Limit {
-	n := s.Passwords.TriesPerAccount
-	if n <= 0 {
-		n = 1 // off: counted by the same statements, and not judged
-	}
-	return store.Limit{Key: a.limitKey("password", aud, who), Size: float64(n), Refill: time.Duration(n) * time.Minute}
-}
-
 // limitKey names a bucket. The address in it cannot be read back.
 func (a *Accounts) limitKey(parts ...string) []byte { return a.root.MAC(secret.Limits, parts...)[:16] }
-
-func (a *Accounts) failedPassword(ctx context.Context, c Client, look store.CredentialsFor, now time.Time, u store.User, reason string) error {
-	err := a.db.FailedPassword(ctx, store.FailedPassword{
-		Tries: look.Tries, Now: now,
-		Note:  a.passwordNote(look),
-		Audit: store.Audit{At: now, Action: store.ActionLoginFailed, Actor: u.ID, IP: c.IP, Traits: traits("reason", reason)},
-	})
-	if err != nil {
-		return failure("failed password", err)
-	}
-	return errCredentials
-}
-
-// passwordNote is the pause between two audit rows about an address' password, or anybody could fill the log.
-func (a *Accounts) passwordNote(look store.CredentialsFor) store.Limit {
-	return store.NewInterval(a.limitKey("password note", look.Email+look.Phone), time.Minute)
-}
-
-// rightButRefused notes a sign-in that failed although the password was right.
-func (a *Accounts) rightButRefused(ctx context.Context, c Client, look store.CredentialsFor, u store.User, r *Refusal, now time.Time) error {
-	b := a.db.Batch()
-	b.AuditSeldom(a.passwordNote(look), store.Audit{At: now, Action: store.ActionLoginFailed, Actor: u.ID, IP: c.IP, Traits: traits("reason", r.Code)})
-	if err := b.Send(ctx); err != nil {
-		return failure("refused sign-in", err)
-	}
-	return r
-}
 
 // traits are an audit row's, as name and value in turns.
 func traits(pairs ...string) []byte {

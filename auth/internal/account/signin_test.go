@@ -106,7 +106,7 @@ func TestSignInPassword_tries(t *testing.T) {
 			refused(t, h.signIn(email, "wrong"), "invalid_credentials: Invalid login credentials")
 		}
 		err := h.signIn(email, "sesame")
-		refused(t, err, "over_request_rate_limit: Request rate limit reached")
+		refused(t, err, "over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with a link or a code.")
 		if r := err.(*account.Refusal); r.RetryAfter != time.Minute || r.Kind != account.Limited {
 			t.Errorf("%+v", r)
 		}
@@ -117,7 +117,7 @@ func TestSignInPassword_tries(t *testing.T) {
 	h.pass(time.Minute)
 	refused(t, h.signIn("mia@example.org", "sesame"), "")
 	refused(t, h.signIn("mia@example.org", "wrong"), "invalid_credentials: Invalid login credentials")
-	refused(t, h.signIn("mia@example.org", "sesame"), "over_request_rate_limit: Request rate limit reached")
+	refused(t, h.signIn("mia@example.org", "sesame"), "over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with a link or a code.")
 	h.set(func(s *account.Settings) { s.Passwords.TriesPerAccount = 0 })
 	refused(t, h.signIn("mia@example.org", "sesame"), "")
 }

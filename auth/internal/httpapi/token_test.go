@@ -69,7 +69,7 @@ func TestToken_passwordTries(t *testing.T) {
 		for range 20 {
 			a.do("POST /token?grant_type=password", in).refused(400, "invalid_credentials", "*")
 		}
-		got := a.do("POST /token?grant_type=password", in).refused(429, "over_request_rate_limit", "Request rate limit reached")
+		got := a.do("POST /token?grant_type=password", in).refused(429, "over_request_rate_limit", "Too many wrong passwords for this address. Wait, or sign in with a link or a code.")
 		if got.Header.Get("Retry-After") != "60" {
 			t.Errorf("Retry-After %q", got.Header.Get("Retry-After"))
 		}

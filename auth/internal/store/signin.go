@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -78,17 +79,30 @@ type OpenSession struct {
 	IfPassword string
 	// Rehash replaces it; "" keeps it.
 	Rehash string
-	Audit  Audit
+	// Tries, if it has a key, is the bucket that must hold one try; none is taken.
+	Tries Limit
+	Audit Audit
 }
 
-// The conditions stand here again: between the look-up and now a hash was computed.
+// holdsTry is whether the bucket in a row l of {limits} holds a try; size, rate and now are parameters.
+// The tolerance is for rounding only: a try that came back a moment ago counts.
+func holdsTry(size, rate, now string) string {
+	return "least(" + size + "::float8, l.tokens + greatest(0, extract(epoch from " + now + "::timestamptz - l.at)::float8) * " + rate + "::float8) >= 1 - 1e-9"
+}
+
+// The conditions stand here again: between the look-up and now a hash was computed. The row is there in any
+// case, so that it says whether the bucket held a try.
 var openSession = define(`
-with person as (
+with bucket as (
+    select $20::bytea is null or not exists (
+        select from {limits} l where l.key = $20 and not ` + holdsTry("$21", "$22", "$3") + `) as holds
+), person as (
     update {users} u set
         last_sign_in_at = $3, updated_at = $3,
         password_hash = case when $12 = '' then password_hash else $12 end
     where u.id = $2 and ($11 = '' or u.password_hash = $11)
       and u.deleted_at is null and (u.banned_until is null or u.banned_until <= $3)
+      and (select holds from bucket)
     returning u.*
 ), opened as (
     insert into {sessions} (id, user_id, created_at, secret_hash, refreshed_at, user_agent, ip, aal, amr, tag, not_after)
@@ -98,37 +112,61 @@ with person as (
     insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
     select $13::timestamptz, $14::smallint, $15::uuid, $16::text, $17::uuid, $18::text, $19::jsonb from person
 )
-select ` + userColumns + `,` + identityColumns + `,` + factorsOf("$2") + `
-from person u left join {identities} i on i.user_id = u.id`)
+select bucket.holds, ` + userColumns + `,` + identityColumns + `,` + factorsOf("$2") + `
+from bucket left join person u on true left join {identities} i on i.user_id = u.id`)
 
 // OpenSession opens it, in one statement, and returns the user with identities and factors as he is now.
-// ErrNotFound: he was banned, deleted or given another password meanwhile.
+// A LimitError: the bucket of tries is empty. ErrNotFound: he was banned, deleted or given another password meanwhile.
 func (db *DB) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User
-	err := db.each(ctx, "open session", into(&u), openSession, o.args()...)
-	u.sortIdentities()
-	return u, found(err, u)
+	var holds bool
+	err := db.each(ctx, "open session", opened(&u, &holds), openSession, o.args()...)
+	return u, o.outcome(&u, holds, err)
 }
 
 // OpenSession is DB's, as a step of a transaction.
 func (t *Tx) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User
+	var holds bool
 	b := t.Batch()
-	b.rows("open session", into(&u), openSession, o.args()...)
+	b.rows("open session", opened(&u, &holds), openSession, o.args()...)
 	err := b.Send(ctx)
+	return u, o.outcome(&u, holds, err)
+}
+
+// opened reads a user with identities and factors, or a row of nulls.
+func opened(u *User, holds *bool) func(pgx.Rows) error {
+	return func(r pgx.Rows) error {
+		var i Identity
+		targets := append([]any{holds}, nullable(u)...)
+		if err := r.Scan(append(append(targets, identityTargets(&i)...), (*factorList)(&u.Factors))...); err != nil {
+			return err
+		}
+		if i.ID != uuid.Nil {
+			u.Identities = append(u.Identities, i)
+		}
+		return nil
+	}
+}
+
+func (o OpenSession) outcome(u *User, holds bool, err error) error {
+	if err == nil && !holds {
+		return failure("open session", &LimitError{o.Tries})
+	}
 	u.sortIdentities()
-	return u, found(err, u)
+	return found(err, *u)
 }
 
 func (o OpenSession) args() []any {
 	s := o.Session
 	args := []any{s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag, null(s.NotAfter), o.IfPassword, o.Rehash}
-	return append(args, o.Audit.args()...)
+	args = append(args, o.Audit.args()...)
+	return append(args, nullBytes(o.Tries.Key), o.Tries.Size, o.Tries.rate())
 }
 
-// FailedPassword is a wrong password, or one for an unknown address.
+// FailedPassword is a password that opened nothing.
 type FailedPassword struct {
-	// Tries loses one.
+	// Tries must hold a try.
 	Tries Limit
 	Now   time.Time
 	// Audit is noted when Note holds one: at most once a minute for an address.
@@ -137,27 +175,64 @@ type FailedPassword struct {
 }
 
 // The mark of the audit row is a bucket of one whose refusal is no error: nothing is noted then. A
-// bucket that is already empty stays so.
+// bucket that is already empty is left alone: its try comes back when it would have.
 var failPassword = define(`
 with taken as (
     insert into {limits} as l (key, tokens, at, full_at)
-    values ($1, greatest(0, $2::float8 - 1), $4::timestamptz, $4::timestamptz + $5::float8 * interval '1 second')
+    values ($1, $2::float8 - 1, $4::timestamptz, $4::timestamptz + $5::float8 * interval '1 second')
     on conflict (key) do update set
         tokens = greatest(0, least($2::float8, l.tokens + greatest(0, extract(epoch from $4::timestamptz - l.at)::float8) * $3::float8) - 1),
         at = greatest(l.at, $4), full_at = greatest(l.full_at, $4::timestamptz + $5::float8 * interval '1 second')
+    where ` + holdsTry("$2", "$3", "$4") + `
+    returning 1
 ), marked as (
     insert into {limits} as l (key, tokens, at, full_at)
-    values ($6, 0, $4::timestamptz, $4::timestamptz + $7::float8 * interval '1 second')
+    select $6::bytea, 0, $4::timestamptz, $4::timestamptz + $7::float8 * interval '1 second' from taken
     on conflict (key) do update set at = $4, full_at = excluded.full_at
     where l.full_at <= $4
     returning 1
+), noted as (
+    insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
+    select $8::timestamptz, $9::smallint, $10::uuid, $11::text, $12::uuid, $13::text, $14::jsonb from marked
 )
-insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
-select $8::timestamptz, $9::smallint, $10::uuid, $11::text, $12::uuid, $13::text, $14::jsonb from marked`)
+select from taken`)
 
-// FailedPassword takes a try and notes it, in one statement.
+// FailedPassword takes a try for a wrong password and notes it, in one statement. A LimitError: there was none,
+// so that the caller must not say that the password was wrong.
 func (db *DB) FailedPassword(ctx context.Context, f FailedPassword) error {
 	args := []any{f.Tries.Key, f.Tries.Size, f.Tries.rate(), f.Now, f.Tries.Refill.Seconds(), f.Note.Key, f.Note.Refill.Seconds()}
-	_, err := db.run(ctx, "failed password", failPassword, append(args, f.Audit.args()...)...)
+	n, err := db.run(ctx, "failed password", failPassword, append(args, f.Audit.args()...)...)
+	return f.outcome(n, err)
+}
+
+var refusePassword = define(`
+with bucket as (
+    select where $1::bytea is null or not exists (
+        select from {limits} l where l.key = $1 and not ` + holdsTry("$2", "$3", "$4") + `)
+), marked as (
+    insert into {limits} as l (key, tokens, at, full_at)
+    select $5::bytea, 0, $4::timestamptz, $4::timestamptz + $6::float8 * interval '1 second' from bucket
+    on conflict (key) do update set at = $4, full_at = excluded.full_at
+    where l.full_at <= $4
+    returning 1
+), noted as (
+    insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
+    select $7::timestamptz, $8::smallint, $9::uuid, $10::text, $11::uuid, $12::text, $13::jsonb from marked
+)
+select from bucket`)
+
+// RefusedPassword notes a right password whose owner may not sign in, in one statement, which takes no try. A
+// LimitError: there was none, so that the caller must not say that the password was right. Tries without a key
+// are not looked at.
+func (db *DB) RefusedPassword(ctx context.Context, f FailedPassword) error {
+	args := []any{nullBytes(f.Tries.Key), f.Tries.Size, f.Tries.rate(), f.Now, f.Note.Key, f.Note.Refill.Seconds()}
+	n, err := db.run(ctx, "refused password", refusePassword, append(args, f.Audit.args()...)...)
+	return f.outcome(n, err)
+}
+
+func (f FailedPassword) outcome(rows int64, err error) error {
+	if err == nil && rows == 0 {
+		return failure("password", &LimitError{f.Tries})
+	}
 	return err
 }

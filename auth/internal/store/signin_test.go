@@ -94,28 +94,73 @@ func TestOpenSession(t *testing.T) {
 	}
 }
 
-// Every failure takes a try; one a minute is noted.
+// Every failure takes a try; one a minute is noted. What finds the bucket empty takes nothing, leaves no row, and
+// doesn't keep the bucket from filling.
 func TestFailedPassword(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	note := store.NewInterval([]byte("note of mia"), time.Minute)
-	for i := range 25 {
-		now := noon.Add(time.Duration(i) * 10 * time.Second)
-		err := db.FailedPassword(t.Context(), store.FailedPassword{Tries: tries, Now: now, Note: note,
-			Audit: store.Audit{At: now, Action: store.ActionLoginFailed, IP: "192.0.2.1"}})
-		if err != nil {
-			t.Fatal(err)
+	f := func(after time.Duration, judged bool) {
+		t.Helper()
+		now := noon.Add(after)
+		in := store.FailedPassword{Tries: tries, Now: now, Note: store.NewInterval([]byte("note of mia"), time.Minute),
+			Audit: store.Audit{At: now, Action: store.ActionLoginFailed, IP: "192.0.2.1"}}
+		over, ok := errors.AsType[*store.LimitError](db.FailedPassword(t.Context(), in))
+		if ok == judged || ok && string(over.Limit.Key) != string(tries.Key) {
+			t.Errorf("after %v: judged %v, want %v", after, !ok, judged)
 		}
 	}
-	if got := trail(t, db); len(got) != 5 {
-		t.Errorf("noted %d times in 4 minutes", len(got))
+	for i := range 20 {
+		f(time.Duration(i)*time.Second, true)
+	}
+	for i := range 40 {
+		f(time.Duration(20+i)*time.Second, false)
+	}
+	f(time.Minute, true)
+	f(time.Minute, false)
+	f(119*time.Second, false)
+	f(120*time.Second, true)
+	if got := trail(t, db); len(got) != 3 {
+		t.Errorf("noted %d times in two minutes, want 3", len(got))
 	}
 	c, err := db.Credentials(t.Context(), store.CredentialsFor{Aud: "a", Email: "e", Tries: tries}, noon)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// 25 taken, 4 came back meanwhile.
-	if wait := tries.Wait(c.Tries, noon.Add(4*time.Minute), 1); wait != time.Minute {
+	if wait := tries.Wait(c.Tries, noon.Add(2*time.Minute), 1); wait != time.Minute {
 		t.Errorf("wait %v, level %+v", wait, c.Tries)
+	}
+}
+
+// With an empty bucket a right password opens nothing, and is not noted.
+func TestOpenSession_emptyBucket(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	u := addUser(t, db, "mia@example.org")
+	open := func() error {
+		_, err := db.OpenSession(t.Context(), store.OpenSession{Session: newSession(u, noon), IfPassword: "hash", Tries: tries,
+			Audit: store.Audit{At: noon, Action: store.ActionLogin, Actor: u.ID}})
+		return err
+	}
+	refuse := func() error {
+		return db.RefusedPassword(t.Context(), store.FailedPassword{Tries: tries, Now: noon, Note: store.NewInterval([]byte("note"), time.Minute),
+			Audit: store.Audit{At: noon, Action: store.ActionLoginFailed, Actor: u.ID}})
+	}
+	send(t, db, func(b *store.Batch) { b.Take(tries, 19, noon) })
+	for range 2 { // which takes nothing
+		if err := open(); err != nil {
+			t.Error(err)
+		}
+		if err := refuse(); err != nil {
+			t.Error(err)
+		}
+	}
+	send(t, db, func(b *store.Batch) { b.Take(tries, 1, noon) })
+	for _, err := range []error{open(), refuse()} {
+		if _, ok := errors.AsType[*store.LimitError](err); !ok {
+			t.Errorf("%v, want a LimitError", err)
+		}
+	}
+	if got := trail(t, db); !slices.Equal(got, []string{"login", "login_failed", "login"}) && !slices.Equal(got, []string{"login", "login", "login_failed"}) {
+		t.Errorf("noted: %v", got)
 	}
 }

@@ -1,0 +1,101 @@
+package account
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/store"
+)
+
+// guesses counts the wrong passwords for an address, whether or not anybody has it. A try is judged twice:
+// before the hash, which an empty bucket spares, and by the statement that follows it, which decides. So parallel
+// guesses learn no more than the bucket holds, and beyond that right and wrong ones get the same answer.
+type guesses struct {
+	*Accounts
+	who   string
+	limit store.Limit
+	note  store.Limit // pause between two audit rows about the address, or anybody could fill the log
+	off   bool
+	ip    string
+	now   time.Time
+}
+
+func (a *Accounts) passwordGuesses(s *Settings, c Client, aud, who string, now time.Time) guesses {
+	n := s.Passwords.TriesPerAccount
+	g := guesses{Accounts: a, who: who, note: store.NewInterval(a.limitKey("password note", who), time.Minute), off: n <= 0, ip: c.IP, now: now}
+	n = max(n, 1) // off: counted by the same statements, and not judged
+	g.limit = store.Limit{Key: a.limitKey("password", aud, who), Size: float64(n), Refill: time.Duration(n) * time.Minute}
+	return g
+}
+
+// judge refuses what the bucket has no try for.
+func (g *guesses) judge(v store.Level) error {
+	if wait := g.limit.Wait(v, g.now, 1); wait > 0 && !g.off {
+		return tooManyPasswords(wait)
+	}
+	return nil
+}
+
+// tooManyPasswords is the same for known and unknown addresses.
+func tooManyPasswords(wait time.Duration) *Refusal {
+	return limited(CodeOverRequestRate, "Too many wrong passwords for this address. Wait, or sign in with a link or a code.", wait)
+}
+
+// judged is the bucket that a statement has to look at; without a key where tries are not limited.
+func (g *guesses) judged() store.Limit {
+	if g.off {
+		return store.Limit{}
+	}
+	return g.limit
+}
+
+// used turns the error of a statement that found the bucket empty into the refusal. How much has come back is not
+// known then; a whole try takes no longer than this.
+func (g *guesses) used(err error) error {
+	if over, ok := errors.AsType[*store.LimitError](err); ok {
+		return tooManyPasswords(over.Limit.Refill / time.Duration(over.Limit.Size))
+	}
+	return err
+}
+
+// wrong takes a try for a wrong password, and answers what the caller would.
+func (g *guesses) wrong(ctx context.Context, user uuid.UUID, reason string, answer error) error {
+	err := g.db.FailedPassword(ctx, g.failed(g.limit, user, reason))
+	if _, over := errors.AsType[*store.LimitError](err); over && g.off {
+		err = nil
+	}
+	if err != nil {
+		return failure("failed password", g.used(err))
+	}
+	return answer
+}
+
+// refused notes a try that failed although the password was right.
+func (g *guesses) refused(ctx context.Context, user uuid.UUID, r *Refusal) error {
+	if err := g.db.RefusedPassword(ctx, g.failed(g.judged(), user, r.Code)); err != nil {
+		return failure("refused sign-in", g.used(err))
+	}
+	return r
+}
+
+func (g *guesses) failed(limit store.Limit, user uuid.UUID, reason string) store.FailedPassword {
+	return store.FailedPassword{
+		Tries: limit, Now: g.now, Note: g.note,
+		Audit: store.Audit{At: g.now, Action: store.ActionLoginFailed, Actor: user, IP: g.ip, Traits: traits("reason", reason)},
+	}
+}
+
+// rejected notes a try that the hook ended, and counts it if it was wrong.
+func (g *guesses) rejected(ctx context.Context, user uuid.UUID, right bool, why error) error {
+	r, ok := errors.AsType[*Refusal](why)
+	switch {
+	case !ok:
+		return failure("hook of passwords", why)
+	case right:
+		return g.refused(ctx, user, r)
+	}
+	return g.wrong(ctx, user, "password", r)
+}

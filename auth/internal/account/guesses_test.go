@@ -1,0 +1,166 @@
+package account_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/store"
+)
+
+const tooManyPasswords = "over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with a link or a code."
+
+// pair is replicas to take turns with.
+func pair(t *testing.T, change ...func(*account.Settings)) [2]*house {
+	t.Helper()
+	a, b := replicas(t, change...)
+	return [2]*house{a, b}
+}
+
+// answers are how often each error was given to n calls at once, which take turns between the replicas.
+func answers(n int, call func(i int) error) map[string]int {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	got := map[string]int{}
+	start := make(chan struct{})
+	for i := range n {
+		wg.Go(func() {
+			<-start
+			err := call(i)
+			mu.Lock()
+			defer mu.Unlock()
+			switch r, ok := errors.AsType[*account.Refusal](err); {
+			case err == nil:
+				got["in"]++
+			case ok:
+				got[r.Code]++
+			default:
+				got[err.Error()]++
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	return got
+}
+
+// However many guesses come at once, to whichever replica, the bucket says how many are judged; what comes
+// beyond it learns nothing, also when the password is right.
+func TestSignInPassword_parallelGuesses(t *testing.T) {
+	t.Parallel()
+	r := pair(t)
+	r[0].confirmed("mia@example.org")
+	for _, email := range []string{"mia@example.org", "nobody@example.org"} {
+		got := answers(60, func(i int) error { return r[i%2].signIn(email, "wrong") })
+		if got["invalid_credentials"] != 20 || got["over_request_rate_limit"] != 40 {
+			t.Errorf("%s: %v, want 20 judged of 60", email, got)
+		}
+	}
+	refused(t, r[1].signIn("mia@example.org", "sesame"), tooManyPasswords)
+}
+
+// A guess whose bucket is emptied while it is hashed is not judged: right and wrong, and what hinders the owner
+// of the right one, get the same answer.
+func TestSignInPassword_emptiedMeanwhile(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{"", "banned", "unconfirmed"} {
+		for _, pass := range []string{"sesame", "wrong"} {
+			t.Run(state+" "+pass, func(t *testing.T) {
+				t.Parallel()
+				r := pair(t)
+				h := r[0]
+				if state == "unconfirmed" {
+					h.signUp("mia@example.org", "sesame", "")
+				} else if g := h.confirmed("mia@example.org"); state == "banned" {
+					h.ban(g.User, "1h")
+				}
+				before := h.trail()
+				// The hook is asked between the hash and the statement that decides.
+				h.set(func(s *account.Settings) {
+					s.Hooks.Password = func(context.Context, account.PasswordAttempt) (account.PasswordVerdict, error) {
+						for range 20 {
+							refused(t, r[1].signIn("mia@example.org", "other"), "invalid_credentials: Invalid login credentials")
+						}
+						return account.PasswordVerdict{}, nil
+					}
+				})
+				err := h.signIn("mia@example.org", pass)
+				refused(t, err, tooManyPasswords)
+				if rf, ok := errors.AsType[*account.Refusal](err); !ok || rf.RetryAfter != time.Minute {
+					t.Errorf("%+v", err)
+				}
+				if got := strings.TrimPrefix(h.trail(), before); got != " login_failed" {
+					t.Errorf("noted%s, want the one of the others", got)
+				}
+			})
+		}
+	}
+}
+
+// Sign-ins that coincide while an imported hash is renewed are all let in.
+func TestSignInPassword_parallelRehash(t *testing.T) {
+	t.Parallel()
+	r := pair(t)
+	params, _ := password.ParseParams("bcrypt:5")
+	other := password.NewWorkers(password.Options{Workers: 1, Params: params})
+	defer other.Close()
+	hash, err := other.Hash(t.Context(), "sesame")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		email := fmt.Sprintf("mia%d@example.org", i)
+		u := r[0].create(account.Attributes{Email: &email, PasswordHash: &hash, EmailConfirm: ptr(true)})
+		if got := answers(8, func(i int) error { return r[i%2].signIn(email, "sesame") }); got["in"] != 8 {
+			t.Errorf("%v, want 8 in", got)
+		}
+		if r[0].user(u.ID).PasswordHash == hash {
+			t.Error("the hash was not renewed")
+		}
+	}
+}
+
+// What happens to an account while its password is checked is what is answered.
+func TestSignInPassword_changedMeanwhile(t *testing.T) {
+	t.Parallel()
+	f := func(name, want string, change func(h *house, u store.User)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := open(t)
+			u := h.confirmed("mia@example.org").User
+			var asked atomic.Int32
+			h.set(func(s *account.Settings) {
+				s.Hooks.Password = func(context.Context, account.PasswordAttempt) (account.PasswordVerdict, error) {
+					if asked.Add(1) == 1 {
+						change(h, u)
+					}
+					return account.PasswordVerdict{}, nil
+				}
+			})
+			refused(t, h.signIn("mia@example.org", "sesame"), want)
+		})
+	}
+	f("banned", "user_banned: User is banned", func(h *house, u store.User) { h.ban(u, "1h") })
+	f("deleted", "invalid_credentials: Invalid login credentials", func(h *house, u store.User) {
+		if err := h.AdminDelete(h.t.Context(), browser, service, u.ID, false); err != nil {
+			h.t.Error(err)
+		}
+	})
+	f("another password", "invalid_credentials: Invalid login credentials", func(h *house, u store.User) {
+		if _, err := h.AdminUpdate(h.t.Context(), browser, service, u.ID, account.Attributes{Password: ptr("another")}); err != nil {
+			h.t.Error(err)
+		}
+	})
+	f("the same password", "", func(h *house, u store.User) {
+		if _, err := h.AdminUpdate(h.t.Context(), browser, service, u.ID, account.Attributes{Password: ptr("sesame")}); err != nil {
+			h.t.Error(err)
+		}
+	})
+}
