@@ -47,6 +47,15 @@ func TestHashingProcess(t *testing.T) {
 	if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", child)); err == nil && len(env) > 0 {
 		t.Errorf("its environment is %q", env)
 	}
+	// Three pipes, and what Go's runtime opens; not the daemon's own, nor what that inherited.
+	if fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", child)); err == nil { // root's right
+		for _, fd := range fds {
+			to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", child, fd.Name()))
+			if n, _ := strconv.Atoi(fd.Name()); err == nil && (n > 2 && !strings.HasPrefix(to, "anon_inode:") && !strings.HasPrefix(to, "/sys/fs/cgroup/") || n <= 2 && !strings.HasPrefix(to, "pipe:")) {
+				t.Errorf("its descriptor %s is %s", fd.Name(), to)
+			}
+		}
+	}
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", child))
 	for _, path := range threads {
 		stat, err := os.ReadFile(path)

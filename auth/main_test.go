@@ -59,7 +59,12 @@ func launch(t testing.TB, dir string, env []string, args ...string) *instance {
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Dir, cmd.Env = dir, env
 	cmd.Stdout, cmd.Stderr = d.log, d.log
-	var err error
+	left, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer left.Close()
+	cmd.ExtraFiles = []*os.File{left} // as a careless parent leaves one open
 	if d.Process, err = child.Start(cmd); err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,9 @@ type child struct {
 	short   int  // how many in a row have ended soon
 	resume  time.Time
 	refusal sync.Once
-	threads *Workers // nil as long as there is hope for a child
+	// inherited guards the warning that descriptors could not be marked.
+	inherited sync.Once
+	threads   *Workers // nil as long as there is hope for a child
 }
 
 // answer has a question answered. When the child ends over it, the next one is asked, once: a question that
@@ -66,6 +68,11 @@ func (c *child) running() (*process, *Workers, error) {
 	}
 	if pause := time.Until(c.resume); pause > 0 {
 		return nil, nil, &Busy{RetryAfter: pause.Truncate(time.Second) + time.Second}
+	}
+	if err := closeOnExec(); err != nil {
+		c.inherited.Do(func() {
+			c.o.Log.Warn("password: the process for hashing may inherit descriptors that this one was started with", "error", err)
+		})
 	}
 	p, err := startProcess(c.o.Child(), c.o.Workers, cmp.Or(c.o.patience, askPatience))
 	if err == nil {

@@ -1,8 +1,10 @@
 package password
 
 import (
+	"math"
 	"os"
 	"os/exec"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +34,28 @@ func separate(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: tr
 // /user under a flood: p99 250 ms). Its share stays that of any session: with a tenth of it a machine that
 // others keep busy gave a hash of 47 ms more than ten seconds. SCHED_IDLE measures the same as nice 19.
 func lowProcess() error { return syscall.Setpriority(syscall.PRIO_PGRP, 0, lowestPriority) }
+
+// closeOnExec marks every descriptor above standard error close-on-exec, so that a child gets none of those that
+// this process was started with: a socket or a file that its parent left open. Go marks what it opens itself.
+func closeOnExec() error {
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err == nil {
+		return nil
+	}
+	return closeListedOnExec() // Linux before 5.11, or a filter that does not know the call
+}
+
+func closeListedOnExec() error {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
+}
 
 // hide keeps others of the same user, and core dumps, from this process's memory, and names it for ps and
 // top. Where that is refused, the daemon's memory lies as open.

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // niceOf reads the nice value of every thread of this process: field 19 of stat (proc(5)).
@@ -90,6 +92,27 @@ func TestPriority(t *testing.T) {
 			}
 		}
 		pause(1e6)
+	}
+}
+
+// A descriptor that this process was started with, by somebody who did not mark it, does not reach the child:
+// neither by the system call nor, where that is refused, over /proc.
+func TestCloseOnExec(t *testing.T) {
+	for name, mark := range map[string]func() error{"closeOnExec": closeOnExec, "closeListedOnExec": closeListedOnExec} {
+		fd, err := syscall.Dup(0) // unmarked
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer syscall.Close(fd)
+		if err := mark(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+			t.Errorf("%s: descriptor %d would be inherited (flags %d, %v)", name, fd, flags, err)
+		}
+		if flags, err := unix.FcntlInt(2, unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC != 0 {
+			t.Errorf("%s: standard error would be closed (flags %d, %v)", name, flags, err)
+		}
 	}
 }
 
