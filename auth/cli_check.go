@@ -76,6 +76,7 @@ func (r *report) database(ctx context.Context, c *config) (db *store.DB, migrate
 	if !r.say("database answers", err) {
 		return nil, false
 	}
+	r.say("database keeps prepared statements", db.CheckPooler(ctx))
 	n, errPending := db.Pending(ctx)
 	missing, migrating, err := db.MissingRights(ctx)
 	if len(migrating) > 0 && n == 0 && errPending == nil {

@@ -22,6 +22,31 @@ func TestCheck_warnings(t *testing.T) {
 	}
 }
 
+// Behind a pooler that loses prepared statements check and start name the parameter that helps; with it all is well.
+func TestCheck_pooler(t *testing.T) {
+	t.Parallel()
+	pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
+	url := testdb.PgBouncer(t, pg, "default_pool_size = 2").PostgresURL("postgres")
+	const advice = "add the parameter default_query_exec_mode=cache_describe"
+	status, stdout, stderr := command(t, environment(url), "", "check")
+	if strings.Contains(stdout, "ok    database keeps prepared statements\n") {
+		t.Skip("prepared statements survive this PgBouncer") // from 1.21 on it can keep track of them
+	}
+	if status != exitFailed || !strings.Contains(stdout, "FAIL  database keeps prepared statements: ") || !strings.Contains(stdout, advice) {
+		t.Errorf("check: status %d\n%s\n%s", status, stdout, stderr)
+	}
+	status, _, stderr = command(t, environment(url), "", "serve")
+	if status != exitFailed || !strings.Contains(stderr, "DATABASE_URL: ") || !strings.Contains(stderr, advice) {
+		t.Errorf("serve: status %d\n%s", status, stderr)
+	}
+	env := environment(url + "&default_query_exec_mode=cache_describe")
+	start(t, env).signUp(t, "ann@example.org")
+	status, stdout, stderr = command(t, env, "", "check")
+	if status != 0 || !strings.Contains(stdout, "ok    database keeps prepared statements\n") {
+		t.Errorf("check with the parameter: status %d\n%s\n%s", status, stdout, stderr)
+	}
+}
+
 // A database user who may only read and write rows serves what another one has migrated; check says what the
 // next migrations would need.
 func TestCheck_rowsOnly(t *testing.T) {

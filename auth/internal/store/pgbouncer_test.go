@@ -27,6 +27,7 @@ func TestPgBouncer(t *testing.T) {
 	url := bouncer.PostgresURL("postgres")
 	var log bytes.Buffer
 	var mu sync.Mutex
+	found := map[string]error{} // by trying
 	// load is how many of 80 lives failed.
 	load := func(url string) (failed int) {
 		db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 8, Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -34,6 +35,7 @@ func TestPgBouncer(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer db.Close()
+		found[url] = db.CheckPooler(t.Context())
 		if _, err := db.Migrate(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -55,10 +57,37 @@ func TestPgBouncer(t *testing.T) {
 	if n := load(url + "&default_query_exec_mode=cache_describe"); n > 0 {
 		t.Errorf("%d of 80 lives failed", n)
 	}
-	if load(url) == 0 {
+	survive := load(url) == 0
+	if survive != (found[url] == nil) || found[url] != nil && found[url] != store.ErrPooler {
+		t.Errorf("CheckPooler says %v; prepared statements survive: %t", found[url], survive)
+	}
+	if err := found[url+"&default_query_exec_mode=cache_describe"]; err != nil {
+		t.Errorf("with a mode without named statements: %v", err)
+	}
+	if survive {
 		t.Log("prepared statements survive this PgBouncer")
 	} else if n := strings.Count(log.String(), "default_query_exec_mode=cache_describe"); n != 1 {
 		t.Errorf("the log says %d times what to do: %s", n, log.String())
+	}
+}
+
+// A direct connection, and a pooler that keeps a client on one connection of the server, lose no statement, and
+// a probe leaves none behind.
+func TestCheckPooler_sound(t *testing.T) {
+	t.Parallel()
+	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
+	session := testdb.PgBouncer(t, server, "default_pool_size = 8", "pool_mode = session")
+	for _, url := range []string{server.PostgresURL("postgres"), session.PostgresURL("postgres")} {
+		db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := db.CheckPooler(t.Context()); err != nil {
+				t.Errorf("%s: %v", url, err)
+			}
+		}
+		db.Close()
 	}
 }
 

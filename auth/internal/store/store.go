@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/trace"
 )
@@ -141,11 +140,8 @@ func (db *DB) on(ctx context.Context, doing string, f func(*pgx.Conn) error) err
 
 // failure is the package's failure with a word in the log for what an operator must change.
 func (db *DB) failure(doing string, err error) error {
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (pg.Code == "42P05" || pg.Code == "26000") {
-		db.bouncer.Do(func() {
-			db.log.Error("prepared statements get lost between us and PostgreSQL: behind PgBouncer in transaction mode DATABASE_URL needs default_query_exec_mode=cache_describe",
-				"sqlstate", pg.Code)
-		})
+	if isLostStatement(err) {
+		db.bouncer.Do(func() { db.log.Error("DATABASE_URL: "+ErrPooler.Error(), "error", err) })
 	}
 	return failure(doing, err)
 }
