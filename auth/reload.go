@@ -23,19 +23,27 @@ func (d *daemon) reload(ctx context.Context, environ []string, file string) {
 	d.log.Info("SIGHUP: read the settings again")
 }
 
-// apply puts settings in force. The keys come first: they alone can be refused.
+// apply puts settings in force. Whatever can be refused is made first and changes nothing; what follows only
+// swaps. The keys are made last: the first one of a database is written to it.
 func (d *daemon) apply(ctx context.Context, c *config, l live) error {
-	if err := d.keeper.Apply(ctx, l.keys); err != nil {
+	if err := l.api.Check(); err != nil {
 		return err
 	}
-	if err := d.makeProviders(&l); err != nil {
+	providers, err := d.newProviders(&l)
+	if err != nil {
 		return err
 	}
+	signing, err := d.keeper.Prepare(ctx, l.keys)
+	if err != nil {
+		providers.Close()
+		return err
+	}
+
+	signing.Apply()
+	d.useProviders(providers, l.external)
 	d.makeHooks(&l)
 	d.watchCaptcha(&l)
-	if err := d.api.Apply(l.api); err != nil {
-		return err
-	}
+	d.api.Apply(l.api)
 	d.accounts.Apply(l.accounts)
 	d.renderer.Apply(l.mail)
 	d.smtp.p.Store(l.smtp)

@@ -99,9 +99,11 @@ func (p *program) serve(ctx context.Context, args []string) (err error) {
 	})
 	defer d.passwords.Close()
 	d.makeMail(l)
-	if err := d.makeProviders(&l); err != nil {
+	providers, err := d.newProviders(&l)
+	if err != nil {
 		return err
 	}
+	d.useProviders(providers, l.external)
 	d.makeHooks(&l)
 	if err := d.makeAPI(l); err != nil {
 		return err
@@ -174,7 +176,9 @@ func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err err
 	if d.db, err = openStore(ctx, o, databasePatience); err != nil {
 		return err
 	}
-	if skipMigrations {
+	if err = d.db.CheckPooler(ctx); err != nil {
+		err = fmt.Errorf("DATABASE_URL: %w", err)
+	} else if skipMigrations {
 		err = allMigrated(ctx, d.db)
 	} else {
 		var n int
@@ -259,22 +263,25 @@ func (d *daemon) makeGateway(s sms.Settings) {
 	}
 }
 
-// makeProviders puts the set of external providers into the settings of the flows. The set that was in
-// force keeps nothing open.
-func (d *daemon) makeProviders(l *live) error {
+// newProviders makes the set of external providers for the settings of the flows.
+func (d *daemon) newProviders(l *live) (*provider.Set, error) {
 	l.external.Log, l.external.Watch = d.log.Logger, d.watch()
 	set, err := provider.New(l.external)
 	if err != nil {
-		return err
-	}
-	for _, line := range l.external.Overrides() {
-		d.log.Info("an external provider is somewhere else than usual", "provider", line)
+		return nil, err
 	}
 	l.accounts.External.Providers = set
+	return set, nil
+}
+
+// useProviders puts a set in force. The one before keeps nothing open.
+func (d *daemon) useProviders(set *provider.Set, s provider.Settings) {
+	for _, line := range s.Overrides() {
+		d.log.Info("an external provider is somewhere else than usual", "provider", line)
+	}
 	if old := d.providers.Swap(set); old != nil {
 		old.Close()
 	}
-	return nil
 }
 
 // watchCaptcha has questions about captchas watched, and says where they are asked when that is not the provider's

@@ -166,9 +166,10 @@ func (a *api) apply(f change) {
 	a.t.Helper()
 	f(&a.account, &a.set)
 	a.flows.Apply(a.account)
-	if err := a.server.Apply(a.set); err != nil {
+	if err := a.set.Check(); err != nil {
 		a.t.Fatal(err)
 	}
+	a.server.Apply(a.set)
 }
 
 func (a *api) clock() time.Time {

@@ -136,19 +136,27 @@ func New(o Options, s Settings) (*Server, error) {
 		srv.limiters[i].init()
 	}
 	srv.mux = srv.routes()
-	return srv, srv.Apply(s)
+	if err := s.Check(); err != nil {
+		return nil, err
+	}
+	srv.Apply(s)
+	return srv, nil
 }
 
-// Apply puts other settings in force for the requests that come from now on.
-func (s *Server) Apply(set Settings) error {
+// Check reports what is missing in settings.
+func (set *Settings) Check() error {
 	if set.Redirects == nil || set.SiteURL == "" || set.ExternalURL == "" {
 		return errors.New("httpapi: needs SiteURL, ExternalURL and Redirects")
 	}
+	return nil
+}
+
+// Apply puts other settings, which Check has passed, in force for the requests that come from now on.
+func (s *Server) Apply(set Settings) {
 	l := &live{Settings: set, settings: settingsBody(set.Shown)}
 	l.idHeader = http.CanonicalHeaderKey(cmp.Or(set.RequestIDHeader, "X-Request-Id"))
 	l.handler = corsRules(set.CORSHeaders).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(l, w, r) }))
 	s.live.Store(l)
-	return nil
 }
 
 // ServeHTTP answers one request.

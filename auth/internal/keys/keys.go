@@ -68,7 +68,7 @@ type Keeper struct {
 	rows     []store.SigningKey    // as last read
 	opened   map[string]*token.Key // by kid
 	troubled map[string]bool       // kids whose trouble was logged
-	inForce  string                // what the live set was made of
+	inForce  string                // content of the live set
 	failing  bool                  // the last poll failed
 }
 
@@ -91,13 +91,15 @@ func (k *Keeper) Live() *token.Live { return &k.live }
 // force. A stored key that cannot be opened is an error that names the settings at fault: no other key is
 // ever made in its place.
 func (k *Keeper) Start(ctx context.Context) error {
-	if err := k.obtain(ctx); err != nil {
-		return err
-	}
-	if err := k.build(true); err != nil {
-		return err
-	}
 	s, _ := k.snapshot()
+	rows, err := k.obtain(ctx, s)
+	if err != nil {
+		return err
+	}
+	k.keep(rows)
+	if err := k.rebuild(true); err != nil {
+		return err
+	}
 	if signer := k.live.Load().Signer(); len(s.Given) == 0 && signer.Algorithm() != s.Algorithm {
 		k.log.Warn("the current signing key is of another kind than AUTH_JWT_ALGORITHM; auth keys rotate makes one of that kind",
 			"kid", signer.ID(), "current", signer.Algorithm().String(), "setting", s.Algorithm.String())
@@ -105,28 +107,30 @@ func (k *Keeper) Start(ctx context.Context) error {
 	return k.reseal(ctx)
 }
 
-// obtain reads the keys, and makes the first one when there is none and one is needed.
-func (k *Keeper) obtain(ctx context.Context) error {
-	if err := k.read(ctx); err != nil {
-		return err
+// obtain reads the keys that settings need, and makes the first one when there is none and one is needed.
+func (k *Keeper) obtain(ctx context.Context, s Settings) ([]store.SigningKey, error) {
+	if len(s.Given) > 0 {
+		return nil, nil
 	}
-	s, rows := k.snapshot()
-	if len(rows) > 0 || len(s.Given) > 0 || s.Algorithm == token.HS256 {
-		return nil
+	rows, err := k.db.SigningKeys(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("keys: %w", err)
+	}
+	if len(rows) > 0 || s.Algorithm == token.HS256 {
+		return rows, nil
 	}
 	row, err := k.generate(s.Algorithm, k.time())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	list, err := k.db.FirstSigningKey(ctx, row)
+	rows, err = k.db.FirstSigningKey(ctx, row)
 	if err != nil {
-		return fmt.Errorf("keys: first key: %w", err)
+		return nil, fmt.Errorf("keys: first key: %w", err)
 	}
-	k.keep(list)
-	if list[0].KID == row.KID {
+	if rows[0].KID == row.KID {
 		k.log.Info("made the first signing key", "kid", row.KID, "algorithm", row.Algorithm)
 	}
-	return nil
+	return rows, nil
 }
 
 // Check is Start for auth check: nothing is made, written or logged. Having no key yet is no fault.
@@ -137,7 +141,7 @@ func (k *Keeper) Check(ctx context.Context) error {
 	if s, rows := k.snapshot(); len(rows) == 0 && len(s.Given) == 0 && s.Algorithm != token.HS256 {
 		return nil
 	}
-	return k.build(true)
+	return k.rebuild(true)
 }
 
 // Run reads the keys again every five seconds until ctx ends.
@@ -172,7 +176,7 @@ func (k *Keeper) Poll(ctx context.Context) {
 	} else if changed {
 		k.log.Info("can read the signing keys again")
 	}
-	if err := k.build(false); err != nil {
+	if err := k.rebuild(false); err != nil {
 		k.log.Error("keeping the signing keys already in force", "err", err)
 	}
 	if err == nil {
@@ -182,29 +186,47 @@ func (k *Keeper) Poll(ctx context.Context) {
 	}
 }
 
-// Apply puts other settings in force, or changes nothing and says why. The store is asked only where they
-// need keys of it that the ones before did not.
-func (k *Keeper) Apply(ctx context.Context, s Settings) (err error) {
-	k.mu.Lock()
-	old := k.settings
-	k.settings, k.inForce = s, ""
-	unread := len(s.Given) == 0 && (len(old.Given) > 0 || len(k.rows) == 0 && s.Algorithm != token.HS256)
-	k.mu.Unlock()
-	if unread {
+// Prepared is a set of keys made from other settings, ready to be put in force.
+type Prepared struct {
+	keeper   *Keeper
+	settings Settings
+	rows     []store.SigningKey
+	set      *token.Set
+	content  string
+}
+
+// Prepare makes the set of other settings and changes nothing in force. The store is queried only where they
+// need keys of it that the settings in force did not.
+func (k *Keeper) Prepare(ctx context.Context, s Settings) (*Prepared, error) {
+	old, rows := k.snapshot()
+	if len(s.Given) == 0 && (len(old.Given) > 0 || len(rows) == 0 && s.Algorithm != token.HS256) {
 		query, cancel := context.WithTimeout(ctx, pollTimeout)
 		defer cancel()
-		err = k.obtain(query)
+		var err error
+		if rows, err = k.obtain(query, s); err != nil {
+			return nil, err
+		}
 	}
-	if err == nil {
-		err = k.build(true)
-	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	entries, err := k.entries(s, rows, true)
 	if err != nil {
-		k.mu.Lock()
-		k.settings = old
-		k.mu.Unlock()
-		return err
+		return nil, err
 	}
-	return nil
+	set, err := newSet(s, entries)
+	if err != nil {
+		return nil, err
+	}
+	return &Prepared{k, s, rows, set, contentOf(entries)}, nil
+}
+
+// Apply puts the prepared set in force. It cannot fail.
+func (p *Prepared) Apply() {
+	k := p.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.settings, k.rows = p.settings, p.rows
+	k.use(p.set, p.content)
 }
 
 func (k *Keeper) snapshot() (Settings, []store.SigningKey) {
@@ -235,56 +257,83 @@ func (k *Keeper) keep(rows []store.SigningKey) {
 // time is the clock as PostgreSQL keeps it.
 func (k *Keeper) time() time.Time { return k.now().UTC().Truncate(time.Microsecond) }
 
-// build makes the set of what is known and puts it in force if it is another one. strict: a key that
+// rebuild makes the set of what is known and puts it in force if it is another one. strict: a key that
 // cannot be opened is an error; else it is logged once and left out.
-func (k *Keeper) build(strict bool) error {
+func (k *Keeper) rebuild(strict bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := k.settings
-	entries := s.Given
-	if len(entries) == 0 {
-		stored, err := k.open(strict)
-		if err != nil {
-			return err
-		}
-		entries, err = token.StatesAt(stored, k.time(), s.AccessLife+margin)
-		if err != nil && s.Algorithm != token.HS256 {
-			return fmt.Errorf("keys: %w; auth keys rotate makes a new one", err)
-		}
-		if s.Algorithm == token.HS256 {
-			for i := range entries { // what they signed before the switch
-				if entries[i].State != token.Revoked {
-					entries[i].State = token.Previous
-				}
+	entries, err := k.entries(k.settings, k.rows, strict)
+	if err != nil {
+		return err
+	}
+	content := contentOf(entries)
+	if k.live.Load() != nil && k.inForce == content {
+		return nil
+	}
+	set, err := newSet(k.settings, entries)
+	if err != nil {
+		return err
+	}
+	k.use(set, content)
+	return nil
+}
+
+// entries are the keys of settings and rows with their states. k.mu is held.
+func (k *Keeper) entries(s Settings, rows []store.SigningKey, strict bool) ([]token.Entry, error) {
+	if len(s.Given) > 0 {
+		return s.Given, nil
+	}
+	stored, err := k.open(rows, strict)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := token.StatesAt(stored, k.time(), s.AccessLife+margin)
+	if err != nil && s.Algorithm != token.HS256 {
+		return nil, fmt.Errorf("keys: %w; auth keys rotate makes a new one", err)
+	}
+	if s.Algorithm == token.HS256 {
+		for i := range entries { // what they signed before the switch
+			if entries[i].State != token.Revoked {
+				entries[i].State = token.Previous
 			}
 		}
 	}
-	made := "keys:" // never empty
+	return entries, nil
+}
+
+// contentOf names keys and states, so that an equal set is not made twice.
+func contentOf(entries []token.Entry) string {
+	content := "keys:" // never empty
 	for _, e := range entries {
-		made += e.Key.ID() + "\x00" + e.State.String() + "\x00"
+		content += e.Key.ID() + "\x00" + e.State.String() + "\x00"
 	}
-	if k.live.Load() != nil && k.inForce == made {
-		return nil
-	}
+	return content
+}
+
+func newSet(s Settings, entries []token.Entry) (*token.Set, error) {
 	set, err := token.NewSet(token.SetConfig{
 		Keys: entries, Secret: s.Secret, AcceptSecret: s.AcceptSecret, SignWithSecret: s.Algorithm == token.HS256, Issuer: s.Issuer,
 	})
 	if err != nil {
-		return fmt.Errorf("keys: %w", err)
+		return nil, fmt.Errorf("keys: %w", err)
 	}
+	return set, nil
+}
+
+// use puts a set in force. k.mu is held.
+func (k *Keeper) use(set *token.Set, content string) {
 	if old := k.live.Load(); old != nil && old.Signer().ID() != set.Signer().ID() {
 		k.log.Info("another key signs", "kid", set.Signer().ID(), "algorithm", set.Signer().Algorithm().String())
 	}
-	k.inForce = made
+	k.inForce = content
 	k.live.Store(set)
-	return nil
 }
 
 // open opens the rows, each once. Revoked keys are not opened: only their ids matter.
-func (k *Keeper) open(strict bool) ([]token.Stored, error) {
+func (k *Keeper) open(rows []store.SigningKey, strict bool) ([]token.Stored, error) {
 	var stored []token.Stored
 	var problems []error
-	for _, row := range k.rows {
+	for _, row := range rows {
 		key := k.opened[row.KID]
 		switch {
 		case !row.RevokedAt.IsZero():

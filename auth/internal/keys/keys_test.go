@@ -250,8 +250,15 @@ func TestSharedSecretSigns(t *testing.T) {
 	if k.Live().Load() != set {
 		t.Error("a poll that changes nothing makes another set")
 	}
-	if err := k.Apply(t.Context(), w.settings()); err != nil || k.Live().Load().Signer().Algorithm() != token.ES256 {
-		t.Errorf("back to ES256: %v", err)
+	back, err := k.Prepare(t.Context(), w.settings())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k.Poll(t.Context()); k.Live().Load() != set {
+		t.Error("what is only prepared is in force")
+	}
+	if back.Apply(); k.Live().Load().Signer().Algorithm() != token.ES256 {
+		t.Error("ES256 does not sign again")
 	}
 }
 
@@ -275,7 +282,7 @@ func TestGivenKeys(t *testing.T) {
 	bad := w.settings()
 	given(&bad)
 	bad.Algorithm = token.HS256
-	if err := k.Apply(t.Context(), bad); err == nil {
+	if _, err := k.Prepare(t.Context(), bad); err == nil {
 		t.Error("a current key and the shared secret both sign")
 	}
 	w.verify(k, w.sign(k), nil)
