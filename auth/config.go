@@ -214,11 +214,11 @@ type limitsConfig struct {
 	SMSPerNumber string `env:"AUTH_RATE_LIMIT_SMS_PER_NUMBER" envDefault:"5"`
 	// SMS to numbers with the same first digits, likewise; 0: no limit.
 	SMSPerPrefix string `env:"AUTH_RATE_LIMIT_SMS_PER_PREFIX" envDefault:"0"`
-	// /verify of one client in 5 minutes.
+	// /verify, /authorize and /callback, each, of one client in 5 minutes.
 	Verify int `env:"AUTH_RATE_LIMIT_VERIFY" envDefault:"30" min:"0"`
 	// /token of one client in 5 minutes; a refresh token of ours is not counted.
 	Token int `env:"AUTH_RATE_LIMIT_TOKEN_REFRESH" envDefault:"150" min:"0"`
-	// /signup, /otp, /magiclink, /recover, /resend and PUT /user, each, of one client in 5 minutes.
+	// /signup, /otp, /magiclink, /recover, /resend, PUT /user, /reauthenticate and POST /factors, each, of one client in 5 minutes.
 	OTP int `env:"AUTH_RATE_LIMIT_OTP" envDefault:"30" min:"0"`
 	// Anonymous sign-ins of one client in an hour.
 	Anonymous int `env:"AUTH_RATE_LIMIT_ANONYMOUS_USERS" envDefault:"30" min:"0"`

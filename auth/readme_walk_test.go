@@ -33,8 +33,8 @@ func readme(t *testing.T) string {
 
 // limitNames are the settings behind the limiters, without AUTH_RATE_LIMIT_.
 var limitNames = map[string]string{
-	"bySignup": "OTP", "byRecover": "OTP", "byResend": "OTP", "byMagicLink": "OTP", "byOTP": "OTP", "byUser": "OTP",
-	"byAnonymous": "ANONYMOUS_USERS", "byToken": "TOKEN_REFRESH", "byVerify": "VERIFY",
+	"bySignup": "OTP", "byRecover": "OTP", "byResend": "OTP", "byMagicLink": "OTP", "byOTP": "OTP", "byUser": "OTP", "byReauthenticate": "OTP", "byEnroll": "OTP",
+	"byAnonymous": "ANONYMOUS_USERS", "byToken": "TOKEN_REFRESH", "byVerify": "VERIFY", "byAuthorize": "VERIFY", "byCallback": "VERIFY",
 	"byChallenge": "`AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY`", "byFactorVerify": "`AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY`",
 }
 

@@ -90,8 +90,11 @@ func (a *Accounts) ids(c *token.Claims, bearer string, now time.Time) (user, ses
 	if c.Subject == "" {
 		return user, session, denied(CodeBadJWT, "invalid claim: missing sub claim")
 	}
-	if user, err = uuid.Parse(c.Subject); err != nil || len(c.Subject) != 36 || user == uuid.Nil {
+	if user, err = uuid.Parse(c.Subject); err != nil || len(c.Subject) != 36 {
 		return uuid.Nil, session, invalid(CodeBadJWT, "invalid claim: sub claim must be a UUID")
+	}
+	if user == uuid.Nil { // of no user, as some make tokens for services
+		return uuid.Nil, session, errCallerGone
 	}
 	if c.SessionID != "" {
 		if session, err = uuid.Parse(c.SessionID); err != nil || len(c.SessionID) != 36 {

@@ -45,7 +45,8 @@ func TestAuthenticate(t *testing.T) {
 		t.Error(err)
 	}
 	f(h.serviceToken("service_role"), "", account.Full, "bad_jwt: invalid claim: missing sub claim")
-	for _, sub := range []string{"mia", uuid.Nil.String(), "{" + g.User.ID.String() + "}", "urn:uuid:" + g.User.ID.String()} {
+	f(with(func(c *token.Claims) { c.Subject = uuid.Nil.String() }), "", account.Full, "user_not_found: User from sub claim in JWT does not exist")
+	for _, sub := range []string{"mia", "{" + g.User.ID.String() + "}", "urn:uuid:" + g.User.ID.String()} {
 		text := with(func(c *token.Claims) { c.Subject = sub })
 		f(text, "", account.Full, "bad_jwt: invalid claim: sub claim must be a UUID")
 		if _, err := h.Authenticate(t.Context(), text, "", account.Full); kindOf(err) != account.Invalid {

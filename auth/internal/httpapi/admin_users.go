@@ -17,6 +17,9 @@ import (
 // getUsers lists the users of an audience, in pages with a total or behind a cursor at constant cost
 // (auth-core-http.md 1.18).
 func (s *Server) getUsers(c *call, _ account.Actor) error {
+	if err := c.knownParams("page", "per_page", "limit", "cursor", "sort", "filter", "email", "phone", "id"); err != nil {
+		return err
+	}
 	f := store.UsersFilter{Aud: c.aud(), Text: c.param("filter"), Email: strings.ToLower(c.param("email")),
 		Phone: strings.TrimPrefix(c.param("phone"), "+")}
 	if f.Aud == "" {

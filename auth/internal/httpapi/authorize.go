@@ -14,6 +14,9 @@ func (s *Server) getAuthorize(c *call) error {
 	if err := c.noHead(); err != nil {
 		return err
 	}
+	if err := s.limit(c, byAuthorize); err != nil {
+		return err
+	}
 	if err := c.knownAud(); err != nil {
 		return err
 	}
@@ -29,10 +32,10 @@ func (s *Server) getLinkAuthorize(c *call, caller account.Caller) error {
 	return s.startExternal(c, &caller)
 }
 
-// maxTarget is the longest redirect_to that is remembered, in bytes: nobody is known yet who asks for it.
-const maxTarget = 4 << 10
-
 func (s *Server) startExternal(c *call, linking *account.Caller) error {
+	if strings.IndexByte(c.rawParam("provider"), 0) >= 0 {
+		return notValid("provider contains a NUL byte")
+	}
 	p := account.ExternalStart{
 		Provider: c.param("provider"), Scopes: c.param("scopes"), InviteToken: c.param("invite_token"),
 		Challenge: account.Challenge{Challenge: c.param("code_challenge"), Method: c.param("code_challenge_method")},
@@ -40,9 +43,7 @@ func (s *Server) startExternal(c *call, linking *account.Caller) error {
 	}
 	p.Params = c.query // parsed by param
 	client := c.client()
-	if client.RedirectTo = encodeHeader(client.RedirectTo); len(client.RedirectTo) > maxTarget {
-		client.RedirectTo = c.live.SiteURL
-	}
+	client.RedirectTo = encodeHeader(client.RedirectTo)
 	out, err := s.accounts.StartExternal(c.ctx(), client, p)
 	if err != nil {
 		return err

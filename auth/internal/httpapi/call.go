@@ -23,6 +23,7 @@ import (
 type call struct {
 	http.ResponseWriter
 	r    *http.Request
+	srv  *Server
 	live *live
 	id   string // the request's
 
@@ -30,7 +31,8 @@ type call struct {
 	ipKnown bool
 	cancel  context.CancelFunc // of the request's time, nil without a bound
 
-	query url.Values // parsed on first use
+	query    url.Values // parsed on first use
+	queryErr error      // what is wrong with the query
 
 	routed  bool // a route of ours has the request
 	status  int
@@ -53,7 +55,7 @@ func (s *Server) serve(l *live, w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(r.Context()) // a copy: the request is the caller's
 		r.URL = &u
 	}
-	c := &call{ResponseWriter: w, r: r, live: l, id: requestID(l, r)}
+	c := &call{ResponseWriter: w, r: r, srv: s, live: l, id: requestID(l, r)}
 	w.Header()[l.idHeader] = []string{c.id}
 	defer c.release()
 	if s.observer != nil {
@@ -202,7 +204,6 @@ func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 func (c *call) unrouted() {
 	h := c.Header()
 	delete(h, "Location")
-	delete(h, "X-Content-Type-Options")
 	p := errNothing
 	if c.refused == http.StatusMethodNotAllowed {
 		p = &problem{status: 405, code: account.CodeMethodNotAllowed, msg: fmt.Sprintf("This path does not know the method %.32s", c.r.Method)}
@@ -227,10 +228,36 @@ func (c *call) rawParam(name string) string {
 	if c.r.URL.RawQuery == "" {
 		return ""
 	}
-	if c.query == nil {
-		c.query = c.r.URL.Query()
-	}
+	c.parseQuery()
 	return c.query.Get(name)
+}
+
+func (c *call) parseQuery() {
+	if c.query == nil {
+		c.query, c.queryErr = url.ParseQuery(c.r.URL.RawQuery)
+	}
+}
+
+// lenient routes answer a query that cannot be parsed as they answer their other errors: by a redirect. A provider
+// that calls back may send parameters of its own.
+var lenient = map[string]bool{"GET /verify": true, "GET /callback": true, "POST /callback": true}
+
+// checkQuery refuses a query of which package url would drop a part: a raw ";" or a bad percent escape. The
+// parameter that vanished may have been the one that restricts the request.
+func (c *call) checkQuery() error {
+	if c.r.URL.RawQuery == "" || lenient[c.r.Pattern] {
+		return nil
+	}
+	c.parseQuery()
+	return c.badQuery()
+}
+
+func (c *call) badQuery() error {
+	if c.queryErr == nil {
+		return nil
+	}
+	return &problem{status: 400, code: account.CodeValidationFailed, err: c.queryErr,
+		msg: `The query cannot be parsed: ";" is written %3B, and each "%" must begin an escape`}
 }
 
 // cleanText makes a text from outside fit for a database: UTF-8, no NUL, at most so many bytes.
@@ -264,10 +291,17 @@ func (c *call) aud() string { return cleanText(c.r.Header.Get("X-Jwt-Aud"), 255)
 // sent the request, else the site; the first that is allowed (auth-core-http.md 4.5).
 func (c *call) target(body string) string {
 	l := c.live
-	for _, t := range [...]string{body, c.rawParam("redirect_to"), c.r.Header.Get("Referer")} {
-		if t != "" && l.Redirects.Allowed(t) {
+	for _, t := range [...]string{body, c.rawParam("redirect_to")} {
+		switch {
+		case t == "":
+		case l.Redirects.Allowed(t):
 			return t
+		default:
+			c.srv.logRefused(c, t)
 		}
+	}
+	if t := c.r.Header.Get("Referer"); t != "" && l.Redirects.Allowed(t) {
+		return t
 	}
 	return l.SiteURL
 }

@@ -15,11 +15,17 @@ func (s *Server) getCallback(c *call) error {
 	if c.r.Method == http.MethodHead || looksAhead(c.r) {
 		return c.nothing()
 	}
-	return s.callback(c, c.r.URL.Query())
+	if err := s.limit(c, byCallback); err != nil {
+		return err
+	}
+	return s.callback(c, c.r.URL.Query()) // what it can't read is missing, and answered as that
 }
 
 // postCallback is the same for providers that answer with a form (Apple).
 func (s *Server) postCallback(c *call) error {
+	if err := s.limit(c, byCallback); err != nil {
+		return err
+	}
 	text, err := c.body()
 	if err != nil {
 		return err

@@ -32,6 +32,9 @@ func (c *call) toldClient() account.Client {
 
 // postFactor enrolls a factor (auth-extended.md 5.5).
 func (s *Server) postFactor(c *call, caller account.Caller) error {
+	if err := s.limit(c, byEnroll); err != nil {
+		return err
+	}
 	var in struct {
 		FactorType   string `json:"factor_type"`
 		FriendlyName string `json:"friendly_name"`

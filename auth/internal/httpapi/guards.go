@@ -16,7 +16,11 @@ func (h handler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	c := w.(*call) // serve hands nothing else to ServeMux
 	c.routed = true
 	c.bound()
-	if err := h(c); err != nil {
+	err := c.checkQuery()
+	if err == nil {
+		err = h(c)
+	}
+	if err != nil {
 		c.fail(err)
 	}
 }

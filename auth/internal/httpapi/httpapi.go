@@ -114,6 +114,7 @@ type Server struct {
 	health   []byte
 	ready    readiness
 	limiters [limiterCount]limiter
+	refused  refusedTargets
 	missing  atomic.Int64 // when it was last said that LimitHeader is missing
 	live     atomic.Pointer[live]
 }
@@ -159,8 +160,11 @@ func (s *Server) Apply(set Settings) {
 	s.live.Store(l)
 }
 
+var noSniff = []string{"nosniff"}
+
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header()["X-Content-Type-Options"] = noSniff
 	if r.Method == http.MethodOptions {
 		r = canonicalPreflight(r)
 	}

@@ -22,6 +22,10 @@ const (
 	byAnonymous
 	byToken
 	byVerify
+	byAuthorize
+	byCallback
+	byReauthenticate
+	byEnroll
 	byChallenge
 	byFactorVerify
 	limiterCount
@@ -40,7 +44,7 @@ func (l Limits) rate(by limited) rate {
 		return rate{burst: float64(l.Anonymous), n: float64(l.Anonymous), per: time.Hour}
 	case byToken:
 		return bounded(l.Token)
-	case byVerify:
+	case byVerify, byAuthorize, byCallback:
 		return bounded(l.Verify)
 	case byChallenge, byFactorVerify:
 		return rate{burst: float64(min(30, 30*l.Factors)), n: float64(l.Factors), per: time.Minute}

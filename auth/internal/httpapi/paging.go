@@ -3,6 +3,7 @@ package httpapi
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -22,6 +23,24 @@ func (c *call) page() (p page, err error) {
 	}
 	p.size, err = c.count("per_page", defaultPerPage, maxPerPage)
 	return p, err
+}
+
+// knownParams refuses parameters of other names: a filter that is misspelled would list everything. apikey and names
+// with a leading underscore are for proxies and caches.
+func (c *call) knownParams(names ...string) error {
+	c.parseQuery()
+	var unknown []string
+	for name := range c.query {
+		if name != "apikey" && !strings.HasPrefix(name, "_") && !slices.Contains(names, name) {
+			unknown = append(unknown, fmt.Sprintf("%.50q", cleanText(name, 200)))
+		}
+	}
+	if unknown == nil {
+		return nil
+	}
+	slices.Sort(unknown)
+	return notValid(fmt.Sprintf("Unknown query parameters: %s; known are %s",
+		strings.Join(unknown[:min(len(unknown), 10)], ", "), strings.Join(names, ", ")))
 }
 
 // count reads a positive number of the query and cuts it to most.

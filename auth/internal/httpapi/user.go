@@ -39,6 +39,9 @@ func (s *Server) getReauthenticate(c *call, caller account.Caller) error {
 	if err := c.noHead(); err != nil {
 		return err
 	}
+	if err := s.limit(c, byReauthenticate); err != nil {
+		return err
+	}
 	if err := s.accounts.Reauthenticate(c.ctx(), c.client(), caller); err != nil {
 		return err
 	}

@@ -51,6 +51,9 @@ func (s *Server) getVerify(c *call) error {
 		return err
 	}
 	kind, token := c.param("type"), c.param("token")
+	if err := c.badQuery(); err != nil {
+		return c.redirect(http.StatusSeeOther, failed(c.target(""), c.learn(err), strings.HasPrefix(token, "pkce_")))
+	}
 	if kind == "" {
 		return notValid("Verify requires a verification type")
 	}
@@ -78,7 +81,7 @@ func (s *Server) getVerify(c *call) error {
 
 // looksAhead: a browser or scanner that says that nobody has clicked yet.
 func looksAhead(r *http.Request) bool {
-	for _, name := range [...]string{"Purpose", "X-Purpose", "Sec-Purpose"} {
+	for _, name := range [...]string{"Purpose", "X-Purpose", "Sec-Purpose", "X-Moz"} {
 		for _, v := range r.Header[name] {
 			v = strings.ToLower(v)
 			if strings.Contains(v, "prefetch") || strings.Contains(v, "preview") {

@@ -12,8 +12,9 @@ import (
 	"strings"
 )
 
-// maxTarget is the longest target in bytes that is looked at: what fits into a header beside a token.
-const maxTarget = 8 << 10
+// maxTarget is the longest target in bytes that is allowed: it is stored while a browser is at a provider, for a
+// client that is not known yet.
+const maxTarget = 2 << 10
 
 // List is what targets are judged by. It never changes.
 type List struct {

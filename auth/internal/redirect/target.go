@@ -40,7 +40,7 @@ const (
 var words = [...]string{
 	good:         "allowed",
 	empty:        "it is empty",
-	tooLong:      "it is longer than 8 KiB",
+	tooLong:      "it is longer than 2,048 bytes",
 	badBytes:     "it contains a backslash, a control character or bytes that are not UTF-8, or begins or ends with a blank",
 	noScheme:     "it has no scheme: only absolute URLs are allowed",
 	scriptScheme: "its scheme runs a script or reads local data; it is never allowed, listed or not",

@@ -132,3 +132,30 @@ func TestAuditLog(t *testing.T) {
 		t.Errorf("row %+v", r)
 	}
 }
+
+// A state whose browser never comes back goes when it has expired, used or not.
+func TestSweep_externalStates(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	expired, used, open := newState("expired"), newState("used"), newState("open")
+	for _, s := range []*store.ExternalState{&expired, &used} {
+		s.CreatedAt, s.ExpiresAt = noon.Add(-time.Hour), noon.Add(-time.Minute)
+	}
+	send(t, db, func(b *store.Batch) {
+		b.InsertExternalState(expired)
+		b.InsertExternalState(used)
+		b.InsertExternalState(open)
+	})
+	if _, err := db.UseExternalState(t.Context(), used.Hash, noon.Add(-30*time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := db.Sweep(t.Context(), store.Sweep{Now: noon, Batch: 100}); err != nil || out.Removed != 2 {
+		t.Errorf("%+v, %v", out, err)
+	}
+	if _, err := db.UseExternalState(t.Context(), expired.Hash, noon); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("an expired state: %v", err)
+	}
+	if _, err := db.UseExternalState(t.Context(), open.Hash, noon); err != nil {
+		t.Errorf("an open state: %v", err)
+	}
+}
