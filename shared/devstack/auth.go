@@ -118,13 +118,16 @@ func (a *auth) launch(ctx context.Context, out io.Writer) error {
 // The limits on mails are lifted: the mailbox sends nothing.
 func (a *auth) environment() error {
 	secret := filepath.Join(a.home, "secret")
-	if err := makeSecret(secret); err != nil {
+	if err := writeOnce(secret, rand.Text()+rand.Text()+"\n"); err != nil {
+		return err
+	}
+	if err := writeOnce(filepath.Join(a.home, ".env"), dotEnv); err != nil {
 		return err
 	}
 	host, port, _ := net.SplitHostPort(a.http) // made by loopback
 	_, mailboxPort, _ := net.SplitHostPort(a.mailbox)
 	a.env = append([]string{
-		"AUTH_API_HOST=" + host, "AUTH_API_PORT=" + port, "AUTH_API_EXTERNAL_URL=http://" + a.http, "AUTH_SITE_URL=http://localhost:3000",
+		"AUTH_API_HOST=" + host, "AUTH_API_PORT=" + port, "AUTH_API_EXTERNAL_URL=http://" + a.http, "AUTH_SITE_URL=" + a.site(),
 		"AUTH_DB_DRIVER=postgres", "DATABASE_URL=" + a.postgres.PostgresURL("postgres"),
 		"AUTH_JWT_SECRET_FILE=" + secret, "AUTH_SECRET_KEY_FILE=" + secret,
 		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=" + mailboxPort, "AUTH_SMTP_MAX_FREQUENCY=0", "AUTH_SMS_MAX_FREQUENCY=0",
@@ -148,13 +151,24 @@ func (a *auth) providers() []string {
 
 // signInLink begins a sign-in through the fake provider, which ends at its page that shows the session.
 func (a *auth) signInLink(provider string) string {
-	_, port, _ := net.SplitHostPort(strings.TrimPrefix(a.provider.URL, "http://"))
-	back := "http://localhost:" + port + fakeidp.SignedIn // the site's own host, which may have any port on loopback
-	return "http://" + a.http + "/authorize?provider=" + provider + "&redirect_to=" + url.QueryEscape(back)
+	return "http://" + a.http + "/authorize?provider=" + provider + "&redirect_to=" + url.QueryEscape(a.site())
 }
 
-// makeSecret writes a secret once: with the same one the service tokens of yesterday are good today.
-func makeSecret(path string) error {
+// site is the application that users return to: the page of the fake provider that shows a session.
+func (a *auth) site() string {
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(a.provider.URL, "http://"))
+	return "http://localhost:" + port + fakeidp.SignedIn
+}
+
+// dotEnv is the settings file of a first start.
+const dotEnv = `# Further settings of the auth daemon that make run starts, NAME=value, one a line. What make run sets
+# itself wins. SIGHUP has the daemon read this file again.
+# AUTH_MAILER_AUTOCONFIRM=true
+`
+
+// writeOnce makes a file unless it is there: with the same secret the service tokens of yesterday are good
+// today, and an edited settings file stays.
+func writeOnce(path, text string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, os.ErrExist) {
 		return nil
@@ -162,7 +176,7 @@ func makeSecret(path string) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(rand.Text() + rand.Text() + "\n")
+	_, err = f.WriteString(text)
 	return errors.Join(err, f.Close())
 }
 

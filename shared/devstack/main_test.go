@@ -136,7 +136,11 @@ func TestStack(t *testing.T) {
 	})
 
 	typeAuth(t, typed)
+	followMailedLink(t, shown.String())
 	signIn(t, shown.String())
+	if _, err := os.Stat(filepath.Join(home, "auth", ".env")); err != nil || !strings.Contains(shown.String(), filepath.Join(home, "auth", ".env")) {
+		t.Errorf("the settings file that it names is not there: %v", err)
+	}
 
 	interrupt()
 	if err := <-ended; err != nil {
@@ -172,6 +176,34 @@ func typeAuth(t *testing.T, typed func(string) string) {
 	f(`curl -i -X POST 'http://\S+/logout`, "204 No Content")
 	f(`curl -s http://\S+/user `, `session_not_found`)
 	f(`curl -s http://\S+/admin/users `, `"ann@example.org"`)
+}
+
+// followMailedLink opens the link of a mail without redirect_to: it ends at a page that is served.
+func followMailedLink(t *testing.T, text string) {
+	t.Helper()
+	at := regexp.MustCompile(`auth +(http://\S+) +mailbox (http://\S+)`).FindStringSubmatch(text)
+	answer, err := http.Post(at[1]+"/magiclink", "application/json", strings.NewReader(`{"email":"dora@example.org"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	mailed, err := http.Get(at[2] + "/latest/link?to=dora@example.org&wait=10")
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, err := io.ReadAll(mailed.Body)
+	mailed.Body.Close()
+	if err != nil || mailed.StatusCode != http.StatusOK {
+		t.Fatalf("%s %s %v", mailed.Status, link, err)
+	}
+	end, err := http.Get(strings.TrimSpace(string(link)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	end.Body.Close()
+	if end.StatusCode != http.StatusOK || !strings.Contains(end.Request.URL.Fragment, "access_token=") {
+		t.Errorf("%s ends at %s: %s", link, end.Request.URL, end.Status)
+	}
 }
 
 // signIn follows the links that begin a sign-in through the fake provider, as a browser does.
