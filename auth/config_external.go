@@ -24,6 +24,8 @@ type externalConfig struct {
 	ManualLinking bool `env:"AUTH_SECURITY_MANUAL_LINKING_ENABLED" envDefault:"false"`
 	// Who has a verified factor links and unlinks in a session of aal2 only.
 	LinkingAAL2 bool `env:"AUTH_SECURITY_LINKING_REQUIRE_AAL2" envDefault:"true"`
+	// Identities are linked by PKCE only, so that the link of one user opened by another links nothing.
+	LinkingPKCE bool `env:"AUTH_SECURITY_LINKING_REQUIRE_PKCE" envDefault:"true"`
 	// A further audience of native ID tokens of Apple: the application's bundle id.
 	IOSBundleID string `env:"AUTH_EXTERNAL_IOS_BUNDLE_ID"`
 	// Mail domains of the one tenant that AUTH_EXTERNAL_AZURE_URL names, whose addresses count as verified without the claim xms_edov.
@@ -224,6 +226,9 @@ func (c *config) checkExternal(r *settings.Report) {
 	if c.External.AllowUnverified && c.Mailer.Autoconfirm {
 		r.Clash("AUTH_MAILER_AUTOCONFIRM and AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS cannot both be true")
 	}
+	if c.External.ManualLinking && !c.External.LinkingPKCE {
+		r.Warn("AUTH_SECURITY_LINKING_REQUIRE_PKCE=false: an attacker who gets a user to open a link of linkIdentity attaches that user's identity to the attacker's account")
+	}
 }
 
 // warnCookies: a cookie is only sent to the host that set it. A browser that begins at one host and comes
@@ -253,6 +258,6 @@ func (c *config) warnCookies(r *settings.Report, s provider.Settings) {
 func (c *config) externalSettings() account.ExternalSettings {
 	return account.ExternalSettings{
 		StateCookie: c.External.StateCookie, IDTokenOnce: c.External.IDTokenOnce, AllowUnverified: c.External.AllowUnverified,
-		ManualLinking: c.External.ManualLinking, LinkingAAL2: c.External.LinkingAAL2,
+		ManualLinking: c.External.ManualLinking, LinkingAAL2: c.External.LinkingAAL2, LinkingPKCE: c.External.LinkingPKCE,
 	}
 }

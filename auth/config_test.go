@@ -124,6 +124,7 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_SESSIONS_INACTIVITY_TIMEOUT", "3600", func(c *config) { c.Sessions.Inactivity = time.Hour })
 	f("AUTH_SESSIONS_ALLOW_LOW_AAL", "15m", func(c *config) { c.Sessions.AllowLowAAL = 15 * time.Minute })
 	f("AUTH_SECURITY_LINKING_REQUIRE_AAL2", "false", func(c *config) { c.External.LinkingAAL2 = false })
+	f("AUTH_SECURITY_LINKING_REQUIRE_PKCE", "false", func(c *config) { c.External.LinkingPKCE = false })
 	f("AUTH_MFA_TOTP_ENROLL_ENABLED", "false", func(c *config) { c.Factors.TOTPEnroll = false })
 	f("AUTH_MFA_TOTP_VERIFY_ENABLED", "false", func(c *config) { c.Factors.TOTPVerify = false })
 	f("AUTH_MFA_PHONE_ENROLL_ENABLED", "true", func(c *config) { c.Factors.PhoneEnroll = true })

@@ -121,9 +121,13 @@ func TestEffects_idTokens(t *testing.T) {
 	strong := d.want(t, 200, "POST", "/factors/"+factor.str("id")+"/verify", access,
 		`{"challenge_id":"`+challenge+`","code":"`+totp.Code(key, totp.Step(time.Now()))+`"}`).str("access_token")
 	weak := d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(email, horse)).str("access_token")
-	const linking = "/user/identities/authorize?provider=github&skip_http_redirect=true"
+	const implicit = "/user/identities/authorize?provider=github&skip_http_redirect=true"
+	linking := implicit + "&code_challenge_method=plain&code_challenge=" + strings.Repeat("c", 43)
+	d.refuses(t, "validation_failed", "GET", implicit, strong, "")
 	d.want(t, 200, "GET", linking, strong, "")
 	d.refuses(t, "insufficient_aal", "GET", linking, weak, "")
 	with(auto, "AUTH_SECURITY_LINKING_REQUIRE_AAL2=false")
 	d.want(t, 200, "GET", linking, weak, "")
+	with(auto, "AUTH_SECURITY_LINKING_REQUIRE_PKCE=false")
+	d.want(t, 200, "GET", implicit, strong, "")
 }

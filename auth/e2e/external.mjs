@@ -74,23 +74,28 @@ check('signInWithOAuth: another browser cannot finish', async () => {
 })
 
 check('linkIdentity, getUserIdentities, unlinkIdentity', async () => {
-  const { browser, client: c, user } = await signedIn()
+  const { browser, client: c, user } = await signedIn(address(), pkce)
   await person({ Email: address('else'), Verified: false })
   const link = async (options = {}) => {
     const { url } = await good(c.linkIdentity({ provider: 'github', options: { redirectTo: page, skipBrowserRedirect: true, ...options } }))
     return travel(url)
   }
-  const { client: linked, error } = await browser.load(await link())
+  const { client: linked, error } = await browser.load(await link(), pkce)
   assert.equal(error, null)
   const { identities } = await good(linked.getUserIdentities())
   assert.deepEqual(identities.map((i) => [i.provider, i.user_id]), [['email', user.id], ['github', user.id]])
-  // What is linked already is an error that keeps the session.
-  const { client: again, error: taken } = await browser.load(await link())
-  assert.equal(taken.details?.code ?? taken.code, 'identity_already_exists')
-  assert.equal((await good(again.getUser())).user.id, user.id)
-  const { client: other } = await signedIn()
+  // What is linked already is an error of the exchange.
+  const target = await link()
+  const { error: taken } = await linked.exchangeCodeForSession(new URL(target).searchParams.get('code'))
+  assert.deepEqual([taken.status, taken.code], [422, 'identity_already_exists'])
+  assert.equal((await good(linked.getUser())).user.id, user.id)
+  const { browser: another, client: other } = await signedIn(address(), pkce)
   const second = await other.linkIdentity({ provider: 'github', options: { redirectTo: page, skipBrowserRedirect: true } })
-  assert.equal(new URL(await travel(second.data.url)).searchParams.get('error_description'), 'Identity is already linked to another user')
+  const { error: elsewhere } = await another.load(await travel(second.data.url), pkce)
+  assert.equal(elsewhere.message, 'Identity is already linked to another user')
+  // Without PKCE nothing begins.
+  const { client: implicit } = await signedIn()
+  await bad(implicit.linkIdentity({ provider: 'github', options: { redirectTo: page, skipBrowserRedirect: true } }), 'AuthApiError', 400, 'validation_failed')
 
   await good(linked.unlinkIdentity(identities[1]))
   assert.deepEqual((await good(linked.getUserIdentities())).identities.map((i) => i.provider), ['email'])
@@ -99,12 +104,12 @@ check('linkIdentity, getUserIdentities, unlinkIdentity', async () => {
 
 check('linkIdentity: an anonymous user becomes permanent', async () => {
   const browser = new Browser()
-  const c = browser.client()
+  const c = browser.client(pkce)
   const { user } = await good(c.signInAnonymously())
   const email = address()
   await person({ Email: email, Verified: true })
   const { url } = await good(c.linkIdentity({ provider: 'google', options: { redirectTo: page, skipBrowserRedirect: true } }))
-  const { client: now, error } = await browser.load(await travel(url))
+  const { client: now, error } = await browser.load(await travel(url), pkce)
   assert.equal(error, null)
   const got = (await good(now.getUser())).user
   assert.deepEqual([got.id, got.email, got.is_anonymous], [user.id, email, false])

@@ -137,7 +137,7 @@ func TestClaim_againstExchange(t *testing.T) {
 		hash := h.newest("recovery", email).Hash
 		done := make(chan account.Grant, 1)
 		go func() {
-			g, _ := other.ExchangeCode(t.Context(), browser, code, verifier)
+			g, _ := other.ExchangeCode(t.Context(), browser, account.CodeExchange{Code: code, Verifier: verifier})
 			done <- g
 		}()
 		h.redeem("recovery", hash)

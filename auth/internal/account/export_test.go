@@ -26,7 +26,7 @@ func (a *Accounts) Arrive(ctx context.Context, c Client, p Arrival) (External, e
 		e.invite, _, _ = linkHash(p.Invite)
 	}
 	if p.LinkTo != nil {
-		e.linkUser, e.linkSession = p.LinkTo.User.ID, p.LinkTo.Session.ID
+		e.linkUser, e.linkSession, e.linkAAL = p.LinkTo.User.ID, p.LinkTo.Session.ID, p.LinkTo.Session.AAL
 	}
 	return e.finish(ctx, External{Provider: p.Provider})
 }

@@ -186,6 +186,9 @@ func (w *arrival) finish(ctx context.Context) error {
 	issued := w.refusal == nil && e.challenge.Challenge != ""
 	if w.refusal == nil && !issued {
 		e.open = e.s.open(e.c, id, methodOAuth, e.now)
+		if e.exchange != nil {
+			e.open.as(e.exchange.flow.Session)
+		}
 		if e.level > 1 {
 			e.open.AAL, e.open.AMR = e.level, joinAMR(e.open.AMR, e.methods)
 		}

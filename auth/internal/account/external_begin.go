@@ -51,6 +51,9 @@ func (a *Accounts) StartExternal(ctx context.Context, c Client, p ExternalStart)
 		if err := s.mayLink(p.Linking.User, p.Linking.Session); err != nil {
 			return ExternalStarted{}, err
 		}
+		if s.External.LinkingPKCE && !p.Challenge.given() {
+			return ExternalStarted{}, errLinkingNeedsPKCE
+		}
 	}
 	via, err := s.external(p.Provider)
 	if err != nil {
@@ -62,6 +65,7 @@ func (a *Accounts) StartExternal(ctx context.Context, c Client, p ExternalStart)
 	}
 	if p.Linking != nil {
 		st.LinkingUser, st.LinkingSession, st.Aud = p.Linking.User.ID, p.Linking.Session.ID, p.Linking.User.Aud
+		st.LinkingAAL = p.Linking.Session.AAL
 	} else if st.InviteHash, err = a.invited(ctx, p.InviteToken, now); err != nil {
 		return ExternalStarted{}, err
 	}

@@ -34,6 +34,8 @@ type entry struct {
 
 	invite                []byte
 	linkUser, linkSession uuid.UUID
+	linkAAL               int       // of the access token that asked
+	exchange              *exchange // of the code that links; nil: it is linked at once
 
 	quota    *quota    // of a confirmation, once it is known that one is needed
 	asked    string    // the address that it goes to
@@ -146,6 +148,8 @@ func (e *entry) attempt(ctx context.Context) error {
 			return err
 		}
 		switch {
+		case e.exchange != nil:
+			return e.attachByCode(ctx, tx)
 		case e.linkUser != uuid.Nil:
 			return e.attach(ctx, tx)
 		case e.invite != nil:

@@ -58,7 +58,10 @@ func (a *Accounts) FinishExternal(ctx context.Context, c Client, callback url.Va
 		return out, outwardError(err)
 	}
 	e := entry{Accounts: a, s: s, c: c, profile: profile, names: append([]string{profile.Provider}, via.Aliases()...), optional: via.EmailOptional(), strict: true,
-		linkUser: st.LinkingUser, linkSession: st.LinkingSession, invite: st.InviteHash}
+		linkUser: st.LinkingUser, linkSession: st.LinkingSession, linkAAL: st.LinkingAAL, invite: st.InviteHash}
+	if st.LinkingUser != uuid.Nil && s.External.LinkingPKCE && st.Challenge == "" { // begun before the setting was in force
+		return out, errLinkingNeedsPKCE
+	}
 	if st.Challenge != "" {
 		e.challenge = Challenge{Challenge: st.Challenge, Method: st.ChallengeMethod}
 	}
@@ -67,6 +70,9 @@ func (a *Accounts) FinishExternal(ctx context.Context, c Client, callback url.Va
 
 // finish lets the entry happen and writes down what it gives.
 func (e *entry) finish(ctx context.Context, out External) (External, error) {
+	if e.linkUser != uuid.Nil && e.challenge.given() && e.s.External.LinkingPKCE {
+		return e.awaitExchange(ctx, out)
+	}
 	if err := e.run(ctx); err != nil {
 		return out, err
 	}
@@ -215,6 +221,7 @@ func (a *Accounts) SignInIDToken(ctx context.Context, c Client, p IDToken) (Gran
 	}
 	if p.Linking != nil {
 		e.linkUser, e.linkSession, e.c.Aud = p.Linking.User.ID, p.Linking.Session.ID, p.Linking.User.Aud
+		e.linkAAL = p.Linking.Session.AAL
 	}
 	out, err := e.finish(ctx, External{})
 	if err != nil {

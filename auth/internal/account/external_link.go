@@ -16,6 +16,8 @@ var (
 	errManualLinking   = missing(CodeManualLinkingDisabled, "Manual linking is disabled")
 	errLinkedElsewhere = unprocessable(CodeIdentityAlreadyExists, "Identity is already linked to another user")
 	errLinkedHere      = unprocessable(CodeIdentityAlreadyExists, "Identity is already linked")
+
+	errLinkingNeedsPKCE = notValid("Linking needs a code challenge: use the PKCE flow (flowType: 'pkce')")
 )
 
 // mayLink says whether a caller may change the identities of his account at all.
@@ -56,6 +58,7 @@ func (e *entry) attach(ctx context.Context, tx *store.Tx) error {
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
+	from.AAL = min(from.AAL, e.linkAAL)
 	switch {
 	case old.BannedUntil.After(e.now):
 		return denied(CodeUserBanned, "User is banned")

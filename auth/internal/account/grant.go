@@ -37,6 +37,9 @@ func (s *Settings) open(c Client, user uuid.UUID, method string, now time.Time) 
 	return o
 }
 
+// as gives the session an id that was noted before.
+func (o *opening) as(id uuid.UUID) { o.ID, o.first.Session = id, id }
+
 func (s *Settings) tag() string {
 	if len(s.Sessions.Tags) == 0 {
 		return ""

@@ -70,6 +70,7 @@ type exchange struct {
 	now      time.Time
 	hash     []byte
 	verifier string
+	bearer   string
 
 	// What a transaction found out; set again by each try.
 	flow    store.Flow
@@ -78,20 +79,29 @@ type exchange struct {
 	refusal error // committed: the code is used up
 }
 
+// CodeExchange is a code with what proves that it is the caller's.
+type CodeExchange struct {
+	Code, Verifier string
+	// Bearer is the request's token; "" or a service's: none.
+	Bearer string
+}
+
 // ExchangeCode opens the session of a code for the client that knows the verifier (RFC 7636 section 4.5). The
 // code is used up by the first try, right or wrong; but one that ends in a 503 has changed nothing, and
 // may come again. A code that comes again later, with the right verifier, is in the hands of two clients: the
 // session that it opened ends (RFC 9700 section 4.5).
-func (a *Accounts) ExchangeCode(ctx context.Context, c Client, code, verifier string) (Grant, error) {
-	if code == "" || verifier == "" {
+func (a *Accounts) ExchangeCode(ctx context.Context, c Client, p CodeExchange) (Grant, error) {
+	if p.Code == "" || p.Verifier == "" {
 		return Grant{}, notValid("invalid request: both auth code and code verifier should be non-empty")
 	}
-	x := exchange{Accounts: a, s: a.live.Load(), c: c, now: a.now(), hash: codeHash(code), verifier: verifier}
+	x := exchange{Accounts: a, s: a.live.Load(), c: c, now: a.now(), hash: codeHash(p.Code), verifier: p.Verifier, bearer: p.Bearer}
 	if x.hash == nil {
 		return Grant{}, errNoFlow
 	}
 	err := a.db.InTx(ctx, func(tx *store.Tx) error { return x.write(ctx, tx) })
 	switch {
+	case errors.Is(err, errLinks):
+		return x.link(ctx)
 	case err != nil:
 		return Grant{}, failure("exchange a code", err)
 	case errors.Is(x.refusal, store.ErrNotFound):
@@ -114,8 +124,14 @@ func (x *exchange) write(ctx context.Context, tx *store.Tx) error {
 		return err
 	}
 	f := &x.flow
+	if f.Linked != nil {
+		if x.refusal = x.ownLink(); x.refusal != nil {
+			return nil
+		}
+		return errLinks
+	}
 	x.open = x.s.open(x.c, f.User, f.Method, x.now)
-	x.open.ID, x.open.first.Session = f.Session, f.Session
+	x.open.as(f.Session)
 	if f.AAL > 1 {
 		x.open.AAL, x.open.AMR = f.AAL, joinAMR(x.open.AMR, f.AMR)
 	}

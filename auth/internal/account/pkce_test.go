@@ -25,7 +25,7 @@ func (h *house) follow(typ string, l letter) (account.Verified, error) {
 }
 
 func (h *house) exchange(code, verifier string) (account.Grant, error) {
-	return h.ExchangeCode(h.t.Context(), browser, code, verifier)
+	return h.ExchangeCode(h.t.Context(), browser, account.CodeExchange{Code: code, Verifier: verifier})
 }
 
 func TestExchangeCode(t *testing.T) {

@@ -82,6 +82,9 @@ type ExternalSettings struct {
 	ManualLinking   bool // SECURITY_MANUAL_LINKING_ENABLED
 	// LinkingAAL2: who has a verified factor links and unlinks in a session of aal2 (AUTH_SECURITY_LINKING_REQUIRE_AAL2).
 	LinkingAAL2 bool
+	// LinkingPKCE: an identity is linked when its code is exchanged, by the client that asked for it
+	// (AUTH_SECURITY_LINKING_REQUIRE_PKCE).
+	LinkingPKCE bool
 }
 
 // PhoneSettings are those of SMS and of sign-in by phone number.

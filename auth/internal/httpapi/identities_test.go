@@ -75,6 +75,11 @@ func TestIdentities(t *testing.T) {
 	if u := a.user(out); u.Email != "" {
 		t.Errorf("%+v", u)
 	}
+	// A verified one that is somebody's keeps the user's own.
+	a.idp.SetUser(person("5", "tom@example.org"))
+	bob := a.member("bob@example.org")
+	a.link(bob, "provider=github").in()
+	drop(bob, bob.User.Identities[0]["identity_id"].(string)).refused(422, "email_conflict_identity_not_deletable", "Unable to unlink identity due to email conflict")
 
 	a.settings(func(s *account.Settings) { s.External.ManualLinking = false })
 	const off = "Manual linking is disabled"
@@ -213,4 +218,35 @@ func TestToken_idToken(t *testing.T) {
 
 	a.client("google", func(c *provider.Client) { c.Enabled = false })
 	native(map[string]any{"id_token": "x", "provider": "google"}).refused(400, "provider_disabled", `Provider (issuer "*") is not enabled`)
+}
+
+// Linking by PKCE: the callback gives a code, which links nothing until it is exchanged.
+func TestIdentities_byCode(t *testing.T) {
+	a := openAbroad(t)
+	a.idp.SetUser(person("1", "else@example.org"))
+	mia, tom := a.member("mia@example.org"), a.member("tom@example.org")
+	began := a.visit(a.linkURL(mia, "provider=github")) // without a challenge, while that was allowed
+	a.settings(func(s *account.Settings) { s.External.LinkingPKCE = true })
+	const needed = "Linking needs a code challenge: use the PKCE flow (flowType: 'pkce')"
+	a.callback(began).out("invalid_request", "validation_failed", needed)
+	const path = "GET /user/identities/authorize?skip_http_redirect=true&provider="
+	a.do(path+"github", nil, bearer(mia.AccessToken)).refused(400, "validation_failed", needed)
+	link := func(g grantJSON) map[string]any {
+		t.Helper()
+		l := a.link(g, "provider=github&code_challenge="+challenge+"&code_challenge_method=S256")
+		return map[string]any{"auth_code": l.query.Get("code"), "code_verifier": pkceVerifier}
+	}
+	body := link(mia)
+	var u userJSON
+	a.do("GET /user", nil, bearer(mia.AccessToken)).json(&u)
+	if len(u.Identities) != 1 {
+		t.Errorf("linked before the exchange: %+v", u)
+	}
+	var g grantJSON
+	a.do("POST /token?grant_type=pkce", body).json(&g)
+	if g.User.ID != mia.User.ID || len(g.User.Identities) != 2 {
+		t.Errorf("%+v", g.User)
+	}
+	a.do("POST /token?grant_type=pkce", link(tom)).refused(422, "identity_already_exists", "Identity is already linked to another user")
+	a.do("POST /token?grant_type=pkce", link(tom), bearer(mia.AccessToken)).refused(403, "bad_jwt", "The access token is not of the user who asked for the linking")
 }

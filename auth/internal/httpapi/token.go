@@ -86,7 +86,7 @@ func (s *Server) pkceGrant(c *call) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	g, err := s.accounts.ExchangeCode(c.ctx(), c.client(), in.AuthCode, in.CodeVerifier)
+	g, err := s.accounts.ExchangeCode(c.ctx(), c.client(), account.CodeExchange{Code: in.AuthCode, Verifier: in.CodeVerifier, Bearer: c.bearer()})
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,8 @@ type ExternalState struct {
 	InviteHash []byte
 	// LinkingUser gets the identity linked, from LinkingSession; Nil: it is a sign-in.
 	LinkingUser, LinkingSession uuid.UUID
+	// LinkingAAL is the level at which that was asked.
+	LinkingAAL int
 	// CookieHash is SHA-256 of the cookie that has to come back; nil: none was set.
 	CookieHash []byte
 	// Private is sealed.
@@ -32,14 +34,14 @@ type ExternalState struct {
 var insertExternalState = define(`
 insert into {external_states} (
     state_hash, provider, aud, redirect_to, challenge, challenge_method, invite_hash, linking_user, linking_session,
-    cookie_hash, private, created_at, expires_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`)
+    cookie_hash, private, created_at, expires_at, linking_aal)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`)
 
 // InsertExternalState begins a way to a provider.
 func (b *Batch) InsertExternalState(s ExternalState) {
 	b.exec("insert external state", insertExternalState, s.Hash, s.Provider, s.Aud, s.RedirectTo, s.Challenge, s.ChallengeMethod,
 		nullBytes(s.InviteHash), nullID(s.LinkingUser), nullID(s.LinkingSession), nullBytes(s.CookieHash), nullBytes(s.Private),
-		s.CreatedAt, s.ExpiresAt)
+		s.CreatedAt, s.ExpiresAt, s.LinkingAAL)
 }
 
 // Of two callbacks at once the second waits for the first and sees it in used_at.
@@ -51,7 +53,7 @@ with found as materialized (
     from found f where s.state_hash = f.state_hash and f.used_at is null
 )
 select f.state_hash, f.provider, f.aud, f.redirect_to, f.challenge, f.challenge_method, f.invite_hash, f.linking_user,
-    f.linking_session, f.cookie_hash, f.private, f.created_at, f.expires_at, f.used_at
+    f.linking_session, f.cookie_hash, f.private, f.created_at, f.expires_at, f.used_at, f.linking_aal
 from found f`)
 
 // UseExternalState uses a state up, in one statement, and returns it as it was before: a second caller
@@ -61,7 +63,7 @@ func (db *DB) UseExternalState(ctx context.Context, hash []byte, now time.Time) 
 	err := db.one(ctx, "use external state", func(r pgx.Row) error {
 		return r.Scan((*raw)(&s.Hash), &s.Provider, &s.Aud, &s.RedirectTo, &s.Challenge, &s.ChallengeMethod, (*raw)(&s.InviteHash),
 			(*id)(&s.LinkingUser), (*id)(&s.LinkingSession), (*raw)(&s.CookieHash), (*raw)(&s.Private),
-			(*at)(&s.CreatedAt), (*at)(&s.ExpiresAt), (*at)(&s.UsedAt))
+			(*at)(&s.CreatedAt), (*at)(&s.ExpiresAt), (*at)(&s.UsedAt), (*small)(&s.LinkingAAL))
 	}, useExternalState, hash, now)
 	return s, err
 }

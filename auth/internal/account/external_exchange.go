@@ -1,0 +1,107 @@
+package account
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// linkedProfile is an identity that waits, sealed in a flow, to be linked.
+type linkedProfile struct {
+	Profile    provider.Profile `json:"profile"`
+	RedirectTo string           `json:"redirect_to"`
+}
+
+// awaitExchange answers a callback that links an identity: the browser gets a code, and nothing is linked
+// until the client that asked exchanges it. The URL that begins the linking can be opened by anybody, and
+// would hang the identity of whoever does on the asker's account.
+func (e *entry) awaitExchange(ctx context.Context, out External) (External, error) {
+	e.now = e.Accounts.now()
+	f, hash := e.issueFlow(e.linkUser)
+	text, err := json.Marshal(linkedProfile{e.profile, e.c.RedirectTo})
+	if err != nil {
+		return out, fmt.Errorf("account: profile of %s: %w", e.profile.Provider, err)
+	}
+	f.Linked, f.ProviderTokens = e.root.Seal(secret.ExternalStates, text, f.ID[:]), nil // the profile has them
+	f.LinkingSession, f.LinkingAAL = e.linkSession, e.linkAAL
+	b := e.db.Batch()
+	b.InsertIssuedFlow(f, hash)
+	if err := b.Send(ctx); errors.Is(err, store.ErrUserGone) {
+		return out, errTargetGone
+	} else if err != nil {
+		return out, failure("external", err)
+	}
+	out.Code, out.User = e.code, e.linkUser
+	return out, nil
+}
+
+// errLinks ends the transaction of a sign-in that turned out to link an identity; the code stays unused.
+var errLinks = errors.New("account: the code links an identity")
+
+// ownLink refuses a bearer who is another user than the one who asked for the link. No bearer is needed: the
+// client library sends none, and the verifier proves who asked.
+func (x *exchange) ownLink() error {
+	var claims token.Claims
+	if user, _, err := x.ids(&claims, x.bearer, x.now); err == nil && user != x.flow.User {
+		return denied(CodeBadJWT, "The access token is not of the user who asked for the linking")
+	}
+	return nil
+}
+
+// link links the identity that waits in the flow, and opens the session.
+func (x *exchange) link(ctx context.Context) (Grant, error) {
+	f := x.flow
+	text, _, err := x.root.Open(secret.ExternalStates, f.Linked, f.ID[:])
+	if err != nil {
+		return Grant{}, fmt.Errorf("account: linked profile: %w", err)
+	}
+	var waits linkedProfile
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&waits); err != nil {
+		return Grant{}, fmt.Errorf("account: linked profile: %w", err)
+	}
+	x.c.RedirectTo = waits.RedirectTo
+	e := entry{Accounts: x.Accounts, s: x.s, c: x.c, profile: waits.Profile, names: []string{waits.Profile.Provider}, strict: true,
+		linkUser: f.User, linkSession: f.LinkingSession, linkAAL: f.LinkingAAL, exchange: x}
+	if via, err := x.s.external(waits.Profile.Provider); err == nil {
+		e.names, e.optional = append(e.names, via.Aliases()...), via.EmailOptional()
+	}
+	out, err := e.finish(ctx, External{})
+	if err != nil {
+		return Grant{}, x.spent(ctx, err)
+	}
+	return *out.Grant, nil
+}
+
+// spent uses the code up that led to a refusal which trying again would not change.
+func (x *exchange) spent(ctx context.Context, refusal error) error {
+	r, ok := errors.AsType[*Refusal](refusal)
+	if !ok || r.Kind != Denied && r.Kind != Unprocessable && r.Kind != Invalid {
+		return refusal
+	}
+	if err := x.db.InTx(ctx, func(tx *store.Tx) error { return x.take(ctx, tx, uuid.New()) }); err != nil {
+		return failure("exchange a code", err)
+	}
+	return refusal
+}
+
+// attachByCode uses the code up and links the identity in one transaction.
+func (e *entry) attachByCode(ctx context.Context, tx *store.Tx) error {
+	if err := e.exchange.take(ctx, tx, uuid.New()); err != nil {
+		return err
+	}
+	if e.exchange.refusal != nil { // another exchange, or what ends codes, came between
+		return e.exchange.refusal
+	}
+	return e.attach(ctx, tx)
+}

@@ -1,0 +1,181 @@
+package account_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store/storetest"
+)
+
+func linkingByCode(s *account.Settings) {
+	s.External.ManualLinking, s.External.LinkingPKCE = true, true
+}
+
+// linkCode is the code of a callback that links an identity.
+func (h *house) linkCode(g account.Grant, p account.Arrival) string {
+	h.t.Helper()
+	h.pass(time.Second) // identities are sorted by age
+	c := h.caller(g)
+	p.LinkTo = &c
+	return h.pkceArrival(p)
+}
+
+// The URL that begins a linking may be opened by anybody. Whose browser comes back gets a code, and the identity
+// is linked by the client that has the verifier.
+func TestLinkByCode(t *testing.T) {
+	t.Parallel()
+	url := storetest.URL(t)
+	h := openOn(t, pool(t, url), linkingByCode)
+	mia := h.confirmed("mia@example.org")
+	code := h.linkCode(mia, person("github", "17", "*else@example.org"))
+	if u := h.user(mia.User.ID); len(u.Identities) != 1 || strings.Contains(h.trail(), "identity_linked") {
+		t.Error("linked before the exchange", brief(u))
+	}
+	if rows := dump(t, url, "flows"); strings.Contains(rows, "else@example.org") || strings.Contains(rows, "token of 17") {
+		t.Errorf("the profile lies open: %s", rows)
+	}
+	_, err := h.exchange(code, verifier+"x")
+	refused(t, err, "bad_code_verifier: code challenge does not match previously saved code verifier")
+	_, err = h.exchange(code, verifier)
+	refused(t, err, noFlow)
+
+	g, err := h.exchange(h.linkCode(mia, person("github", "17", "*else@example.org")), verifier)
+	u := h.user(mia.User.ID)
+	if err != nil || g.User.ID != u.ID || g.ProviderToken != "token of 17" || fmt.Sprint(providers(u)) != "[email github]" || h.caller(g).Claims.AMR[0].Method != "oauth" {
+		t.Fatal(brief(u), g.User.ID, g.ProviderToken, h.caller(g).Claims.AMR, err)
+	}
+	if !strings.HasSuffix(h.trail(), "identity_linked") {
+		t.Error(h.trail())
+	}
+	// The refusals of the exchange use the code up.
+	tom := h.confirmed("tom@example.org")
+	for g, want := range map[*account.Grant]string{&mia: "Identity is already linked", &tom: "Identity is already linked to another user"} {
+		code = h.linkCode(*g, person("github", "17", "*else@example.org"))
+		_, err = h.exchange(code, verifier)
+		refused(t, err, "identity_already_exists: "+want)
+		_, err = h.exchange(code, verifier)
+		refused(t, err, noFlow)
+	}
+	// No bearer is needed; one of another user is refused.
+	by := func(bearer string) error {
+		t.Helper()
+		h.pass(time.Second)
+		code := h.linkCode(tom, person("gitlab", "tom", "!tom2@example.org"))
+		_, err := h.ExchangeCode(t.Context(), browser, account.CodeExchange{Code: code, Verifier: verifier, Bearer: bearer})
+		return err
+	}
+	refused(t, by(mia.AccessToken), "bad_jwt: The access token is not of the user who asked for the linking")
+	refused(t, by(h.serviceToken("anon")), "")
+	refused(t, h.unlink(tom, "gitlab"), "")
+	refused(t, by(tom.AccessToken), "")
+	// A used code that comes back ends the session that it opened.
+	code = h.linkCode(tom, person("google", "tom", "!tom2@example.org"))
+	g, err = h.exchange(code, verifier)
+	refused(t, err, "")
+	h.pass(time.Minute)
+	_, err = h.exchange(code, verifier)
+	refused(t, err, noFlow)
+	ended(t, h, g)
+}
+
+// What the asker was is looked at again by the exchange, and the level is the one at which the link was asked for.
+func TestLinkByCode_lookedAtAgain(t *testing.T) {
+	t.Parallel()
+	url := storetest.URL(t)
+	h := openOn(t, pool(t, url), linkingByCode, func(s *account.Settings) { s.External.LinkingAAL2 = true })
+	f := func(email string, spoil func(g account.Grant), want string) {
+		t.Helper()
+		g := h.confirmed(email)
+		code := h.linkCode(g, person("github", email, "*"+email))
+		h.pass(time.Second)
+		spoil(g)
+		_, err := h.exchange(code, verifier)
+		refused(t, err, want)
+	}
+	f("out@example.org", func(g account.Grant) {
+		refused(t, h.SignOut(t.Context(), browser, g.AccessToken, "local", true), "")
+	}, "session_not_found: Session from session_id claim in JWT does not exist")
+	f("everywhere@example.org", func(g account.Grant) {
+		refused(t, h.SignOut(t.Context(), browser, g.AccessToken, "global", true), "")
+	}, noFlow)
+	f("banned@example.org", func(g account.Grant) { h.ban(g.User, "1h") }, "user_banned: User is banned")
+	f("gone@example.org", func(g account.Grant) {
+		refused(t, h.AdminDelete(t.Context(), browser, service, g.User.ID, false), "")
+	}, noFlow)
+	const low = "insufficient_aal: AAL2 session is required to link or unlink an identity when MFA is enabled."
+	f("low@example.org", func(g account.Grant) {
+		exec(t, url, `insert into factors (id, user_id, kind, created_at, updated_at, verified_at) values (gen_random_uuid(), $1, 'totp', now(), now(), now())`, g.User.ID)
+		raise(t, url, g.Session)
+	}, low)
+	// A level that the session had when the link was asked for is kept.
+	g := h.confirmed("high@example.org")
+	raise(t, url, g.Session)
+	g, err := h.Refresh(t.Context(), browser, g.RefreshToken)
+	refused(t, err, "")
+	code := h.linkCode(g, person("github", "high", "*high@example.org"))
+	out, err := h.exchange(code, verifier)
+	if err != nil || h.caller(out).Claims.AAL != "aal2" {
+		t.Errorf("%v", err)
+	}
+}
+
+// A user without address is asked to confirm an unverified one: by the exchange, which has used the code up.
+func TestLinkByCode_unverified(t *testing.T) {
+	t.Parallel()
+	h := open(t, linkingByCode)
+	guest, err := h.SignUpAnonymous(t.Context(), browser, nil)
+	refused(t, err, "")
+	code := h.linkCode(guest, person("github", "17", "!ann@example.org"))
+	if n := len(h.letters()); n != 0 {
+		t.Errorf("%d mails before the exchange", n)
+	}
+	_, err = h.exchange(code, verifier)
+	refused(t, err, "email_not_confirmed: Unverified email with github. A confirmation email has been sent to your github email")
+	if l := h.newest("email_change", "ann@example.org"); !strings.Contains(l.Link, "redirect_to="+browser.RedirectTo) {
+		t.Error(l.Link)
+	}
+	_, err = h.exchange(code, verifier)
+	refused(t, err, noFlow)
+}
+
+// Of many exchanges of one code on two replicas one links.
+func TestLinkByCode_atOnce(t *testing.T) {
+	t.Parallel()
+	h, other := replicas(t, linkingByCode)
+	mia := h.confirmed("mia@example.org")
+	code := h.linkCode(mia, person("github", "17", "*else@example.org"))
+	var wg sync.WaitGroup
+	var linked atomic.Int32
+	for i := range 10 {
+		wg.Go(func() {
+			_, err := []*house{h, other}[i%2].exchange(code, verifier)
+			if err == nil {
+				linked.Add(1)
+			} else {
+				refused(t, err, noFlow)
+			}
+		})
+	}
+	wg.Wait()
+	if linked.Load() != 1 || len(h.user(mia.User.ID).Identities) != 2 {
+		t.Errorf("linked %d times", linked.Load())
+	}
+}
+
+// Without a challenge nothing begins; with the setting off it is as the implicit flow wants it.
+func TestLinkByCode_needed(t *testing.T) {
+	t.Parallel()
+	h := open(t, linkingByCode)
+	c := h.caller(h.confirmed("mia@example.org"))
+	start := account.ExternalStart{Provider: "none", Linking: &c}
+	_, err := h.StartExternal(t.Context(), browser, start)
+	refused(t, err, "validation_failed: Linking needs a code challenge: use the PKCE flow (flowType: 'pkce')")
+	h.set(func(s *account.Settings) { s.External.LinkingPKCE = false })
+	_, err = h.StartExternal(t.Context(), browser, start)
+	refused(t, err, "validation_failed: Unsupported provider: provider is not enabled")
+}
