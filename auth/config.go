@@ -195,6 +195,8 @@ type securityConfig struct {
 	EmailEnds bool `env:"AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS" envDefault:"true"`
 	// A changed password ends the user's other sessions.
 	PasswordEnds bool `env:"AUTH_SECURITY_PASSWORD_CHANGE_ENDS_SESSIONS" envDefault:"true"`
+	// Guesses from networks that the user signed in from within 90 days count separately; a stranger's guesses do not lock the owner out there.
+	KnownPlaces bool `env:"AUTH_SECURITY_KNOWN_PLACES" envDefault:"true"`
 	// Most bytes of a user's user_metadata and app_metadata together; larger metadata may only shrink. 0: only the body's limit of 1 MiB.
 	MetadataBytes int `env:"AUTH_METADATA_MAX_BYTES" envDefault:"32768" min:"0"`
 }

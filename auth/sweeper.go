@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/store"
 )
 
@@ -73,7 +74,7 @@ func (d *daemon) sweepOnce(ctx context.Context, c *config) {
 // sweep says what has expired at now (spec 4.9). An ended session is kept until its last access token has
 // expired, and a day.
 func (c *config) sweep(now time.Time) store.Sweep {
-	s := store.Sweep{Now: now, Messages: now.Add(-messagesKept), Challenges: now.Add(-day), Factors: now.Add(-max(day, c.Factors.FactorLife)), EndedBefore: now.Add(-max(day, c.JWT.Life)), Batch: sweepBatch}
+	s := store.Sweep{Now: now, Messages: now.Add(-messagesKept), Places: now.Add(-account.PlaceLife), Challenges: now.Add(-day), Factors: now.Add(-max(day, c.Factors.FactorLife)), EndedBefore: now.Add(-max(day, c.JWT.Life)), Batch: sweepBatch}
 	before := func(d time.Duration) time.Time {
 		if d == 0 {
 			return time.Time{}

@@ -31,4 +31,5 @@ var Names = []string{
 	"external_states", "external_states_expires", "spent_id_tokens", "spent_id_tokens_expires",
 	"factors", "factors_name_key", "factors_phone_key", "factors_unverified",
 	"challenges", "challenges_factor", "challenges_expires",
+	"known_places", "known_places_seen",
 }

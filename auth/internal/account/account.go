@@ -86,6 +86,9 @@ type Client struct {
 	Aud string
 	// ToldIP is IP where a header that is trusted told it, "" else.
 	ToldIP string
+	// Network is what limits count the client under: an IPv4 address, an IPv6 /64, or what else the header says
+	// that tells clients apart. "" where nobody trusted tells clients apart.
+	Network string
 }
 
 func (s *Settings) aud(c Client) string {

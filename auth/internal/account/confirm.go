@@ -210,6 +210,7 @@ func (w *work) notify(kind mail.Kind, to string, v mail.Vars) {
 // fill adds all of it, in the order in which everybody locks.
 func (w *work) fill(out Verified) {
 	if w.dropForeign {
+		w.b.DeletePlaces(w.u.ID)
 		w.b.DeleteIdentitiesBut(w.u.ID, w.t.Identity, true)
 	}
 	if w.identity != nil {

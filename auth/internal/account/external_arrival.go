@@ -166,6 +166,7 @@ func (w *arrival) clear() {
 	p.PasswordHash, p.Phone, p.PhoneConfirmedAt = ptr(""), ptr(""), &time.Time{}
 	p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(""), ptr(false), ptr(false)
 	p.UserMetadata.Replace = true
+	w.b.DeletePlaces(w.old.ID)
 	w.b.DeleteIdentitiesBut(w.old.ID, w.identity.ID, true)
 }
 
@@ -185,7 +186,7 @@ func (w *arrival) finish(ctx context.Context) error {
 	var session uuid.UUID
 	issued := w.refusal == nil && e.challenge.Challenge != ""
 	if w.refusal == nil && !issued {
-		e.open = e.s.open(e.c, id, methodOAuth, e.now)
+		e.open = e.opening(e.s, e.c, id, methodOAuth, e.now)
 		if e.exchange != nil {
 			e.open.as(e.exchange.flow.Session)
 		}

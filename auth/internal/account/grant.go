@@ -26,13 +26,13 @@ type opening struct {
 	method string
 }
 
-// open prepares a session. Nothing is stored yet.
-func (s *Settings) open(c Client, user uuid.UUID, method string, now time.Time) opening {
+// opening prepares a session. Nothing is stored yet.
+func (a *Accounts) opening(s *Settings, c Client, user uuid.UUID, method string, now time.Time) opening {
 	o := opening{method: method, first: token.Refresh{Session: uuid.New(), Secret: token.NewRefreshSecret()}}
 	o.NewSession = store.NewSession{
 		ID: o.first.Session, User: user, SecretHash: o.first.SecretHash(), At: now,
 		UserAgent: c.UserAgent, IP: c.IP, Tag: s.tag(), AAL: 1,
-		AMR: object([]token.AMR{{Method: method, Timestamp: now.Unix()}}),
+		AMR: object([]token.AMR{{Method: method, Timestamp: now.Unix()}}), Place: a.place(s, c),
 	}
 	return o
 }

@@ -15,12 +15,14 @@ import (
 // guesses learn no more than the bucket holds, and beyond that right and wrong ones get the same answer.
 type guesses struct {
 	*Accounts
-	who   string
-	limit store.Limit
-	note  store.Limit // pause between two audit rows about the address, or anybody could fill the log
-	off   bool
-	ip    string
-	now   time.Time
+	who string
+	// limit is the account's bucket, or that of the place where that is known.
+	limit, account store.Limit
+	place          store.Place
+	note           store.Limit // pause between two audit rows about the address, or anybody could fill the log
+	off            bool
+	ip             string
+	now            time.Time
 }
 
 func (a *Accounts) passwordGuesses(s *Settings, c Client, aud, who string, now time.Time) guesses {
@@ -28,11 +30,16 @@ func (a *Accounts) passwordGuesses(s *Settings, c Client, aud, who string, now t
 	g := guesses{Accounts: a, who: who, note: store.NewInterval(a.limitKey("password note", who), time.Minute), off: n <= 0, ip: c.IP, now: now}
 	n = max(n, 1) // off: counted by the same statements, and not judged
 	g.limit = store.Limit{Key: a.limitKey("password", aud, who), Size: float64(n), Refill: time.Duration(n) * time.Minute}
+	g.account = g.limit
+	g.place = a.placeTries(s, c, g.limit, now, "password place", aud, who)
 	return g
 }
 
-// judge refuses what the bucket has no try for.
-func (g *guesses) judge(v store.Level) error {
+// judge refuses what the bucket has no try for: that of the place, if the user signed in from there before.
+func (g *guesses) judge(v store.Level, known bool, there store.Level) error {
+	if g.limit = g.account; known {
+		g.limit, v = g.place.Tries, there
+	}
 	if wait := g.limit.Wait(v, g.now, 1); wait > 0 && !g.off {
 		return tooManyPasswords(wait)
 	}

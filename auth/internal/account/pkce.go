@@ -130,7 +130,7 @@ func (x *exchange) write(ctx context.Context, tx *store.Tx) error {
 		}
 		return errLinks
 	}
-	x.open = x.s.open(x.c, f.User, f.Method, x.now)
+	x.open = x.opening(x.s, x.c, f.User, f.Method, x.now)
 	x.open.as(f.Session)
 	if f.AAL > 1 {
 		x.open.AAL, x.open.AMR = f.AAL, joinAMR(x.open.AMR, f.AMR)

@@ -31,6 +31,9 @@ type Settings struct {
 	// an unknown address with create_user false as a known one; HideUnconfirmed the right password of an
 	// unconfirmed address as a wrong one.
 	RevealExisting, HideUnknownOnOTP, HideUnconfirmed bool
+	// KnownPlaces counts wrong passwords and codes apart that come from where the user signed in before
+	// (AUTH_SECURITY_KNOWN_PLACES).
+	KnownPlaces bool
 	// MetadataMaxBytes bounds user_metadata and app_metadata of a user together (METADATA_MAX_BYTES); 0: the body's
 	// limit alone.
 	MetadataMaxBytes int

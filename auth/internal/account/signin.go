@@ -50,7 +50,7 @@ type passwordSignIn struct {
 // try checks the password against the account as it is. errMeanwhile: it changed while the password was checked,
 // so that what is true of it has to be read again.
 func (in *passwordSignIn) try(ctx context.Context) (Grant, error) {
-	look := store.CredentialsFor{Aud: in.s.aud(in.c), Tries: in.limit}
+	look := store.CredentialsFor{Aud: in.s.aud(in.c), Tries: in.account, Place: in.place}
 	if in.provider == "email" {
 		look.Email = in.who
 	} else {
@@ -60,7 +60,7 @@ func (in *passwordSignIn) try(ctx context.Context) (Grant, error) {
 	if err != nil {
 		return Grant{}, failure("credentials", err)
 	}
-	if err := in.judge(known.Tries); err != nil {
+	if err := in.judge(known.Tries, known.PlaceKnown, known.PlaceTries); err != nil {
 		return Grant{}, err
 	}
 	u, hash, pending := known.User, known.User.PasswordHash, false
@@ -97,7 +97,7 @@ func (in *passwordSignIn) try(ctx context.Context) (Grant, error) {
 
 // open writes the session.
 func (in *passwordSignIn) open(ctx context.Context, u store.User, o store.OpenSession) (Grant, error) {
-	open := in.s.open(in.c, u.ID, methodPassword, in.now)
+	open := in.opening(in.s, in.c, u.ID, methodPassword, in.now)
 	o.Session = open.NewSession
 	o.Audit = store.Audit{At: in.now, Action: store.ActionLogin, Actor: u.ID, Session: open.ID, IP: in.c.IP, Traits: traits("provider", in.provider)}
 	u, err := in.db.OpenSession(ctx, o)

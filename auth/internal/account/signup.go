@@ -298,7 +298,7 @@ func (a *Accounts) enter(ctx context.Context, s *Settings, c Client, n *newcomer
 			return Grant{}, err
 		}
 	}
-	open := s.open(c, id, methodPassword, now)
+	open := a.opening(s, c, id, methodPassword, now)
 	made, err := a.customize(ctx, s, c, u, a.opened(&open), "", now)
 	if err != nil {
 		return Grant{}, err
@@ -378,7 +378,7 @@ func (a *Accounts) SignUpAnonymous(ctx context.Context, c Client, data json.RawM
 	if err := a.mayCreate(ctx, s, c, nil, u); err != nil {
 		return Grant{}, err
 	}
-	open := s.open(c, u.ID, methodAnonymous, now)
+	open := a.opening(s, c, u.ID, methodAnonymous, now)
 	made, err := a.customize(ctx, s, c, u, a.opened(&open), "", now)
 	if err != nil {
 		return Grant{}, err

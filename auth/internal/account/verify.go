@@ -237,7 +237,10 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 			return Verified{}, err
 		}
 	} else if !out.Half {
-		v.open = v.s.open(v.c, u.ID, methodOTP, v.now)
+		v.open = v.opening(v.s, v.c, u.ID, methodOTP, v.now)
+		if _, test := v.s.Phone.testCode(pf.who, v.now); test { // whose code is in a file
+			v.open.Place = nil
+		}
 		if isChange(t.Kind) { // which proves an address of the caller's choice, and not who he is: see needsCurrent
 			v.open.AMR = object([]token.AMR{{Method: methodOTP, Timestamp: v.now.Unix(), Provider: out.Type}})
 		}

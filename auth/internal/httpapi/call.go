@@ -278,8 +278,9 @@ func cleanText(s string, most int) string {
 func (c *call) client() account.Client {
 	base, unlisted := baseURL(&c.live.Settings, c.r)
 	c.unlisted = unlisted
+	network, _ := c.limitKey()
 	return account.Client{
-		IP: c.ip(), UserAgent: cleanText(c.r.Header.Get("User-Agent"), 1024), Aud: c.aud(),
+		IP: c.ip(), Network: network, UserAgent: cleanText(c.r.Header.Get("User-Agent"), 1024), Aud: c.aud(),
 		BaseURL: base, RedirectTo: c.target(""),
 	}
 }

@@ -94,27 +94,36 @@ func trusted(s *Settings, ip netip.Addr) bool {
 
 // limitKey is what a client's requests are counted under, "" when they are not.
 func (s *Server) limitKey(c *call) string {
+	key, missing := c.limitKey()
+	if missing {
+		s.warnMissing(c.live.LimitHeader)
+	}
+	return key
+}
+
+// limitKey is the Server's; missing: the header that says it was not there.
+func (c *call) limitKey() (key string, missing bool) {
 	l := &c.live.Settings
 	if ip, ok := authForwardedFor(l, c.r); ok {
-		return network(ip)
+		return network(ip), missing
 	}
 	if l.LimitHeader != "" {
 		first, _, _ := strings.Cut(c.r.Header.Get(l.LimitHeader), ",")
 		if first = strings.TrimSpace(first); first != "" {
 			if ip := parseIP(first); ip.IsValid() {
-				return network(ip)
+				return network(ip), missing
 			}
-			return first
+			return first, false
 		}
-		s.warnMissing(l.LimitHeader)
+		missing = true
 	}
 	if ip, ok := forwardedIP(l, c.r); ok {
-		return network(ip)
+		return network(ip), missing
 	}
 	if ip := peer(c.r); l.LimitByPeer && ip.IsValid() {
-		return network(ip)
+		return network(ip), missing
 	}
-	return ""
+	return "", missing
 }
 
 // network is what one subscriber has at least: an IPv4 address, but 2^64 IPv6 addresses to send from (RFC

@@ -76,6 +76,23 @@ func TestToken_passwordTries(t *testing.T) {
 	}
 }
 
+// Where limits know the client, a stranger's guesses don't keep the owner out where he signed in before.
+func TestToken_knownPlace(t *testing.T) {
+	a := open(t, func(u *account.Settings, s *Settings) {
+		u.KnownPlaces, s.LimitHeader, s.Limits.Token = true, "X-Real-Ip", 1000
+	})
+	a.member("mia@example.org")
+	home, away := header{"X-Real-Ip", "192.0.2.7"}, header{"X-Real-Ip", "198.51.100.7"}
+	right, guess := map[string]any{"email": "mia@example.org", "password": sesame}, map[string]any{"email": "mia@example.org", "password": "guess"}
+	a.do("POST /token?grant_type=password", right, home).is(200, "*")
+	for range 20 {
+		a.do("POST /token?grant_type=password", guess, away).refused(400, "invalid_credentials", "*")
+	}
+	a.do("POST /token?grant_type=password", right, away).refused(429, "over_request_rate_limit", "*")
+	a.do("POST /token?grant_type=password", right).refused(429, "over_request_rate_limit", "*")
+	a.do("POST /token?grant_type=password", right, header{"X-Real-Ip", "192.0.2.8"}).is(200, "*")
+}
+
 func TestToken_refresh(t *testing.T) {
 	a := open(t)
 	g := a.member("mia@example.org")

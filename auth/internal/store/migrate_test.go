@@ -292,8 +292,13 @@ func TestMigrate_beforeFactors(t *testing.T) {
 	}
 	u := addUser(t, db, "mia@example.org")
 	s := newSession(u, noon)
-	s.AAL = 2
-	send(t, db, func(b *store.Batch) { b.InsertSession(s) })
+	err = db.With(ctx, func(c *pgx.Conn) error { // as the program of then did
+		_, err := c.Exec(ctx, "insert into auth_sessions (id, user_id, created_at, secret_hash, refreshed_at, aal, amr) values ($1, $2, $3, '', $3, 2, '[]')", s.ID.String(), u.ID.String(), noon)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if n, err := db.Migrate(ctx); n < 1 || err != nil {
 		t.Fatal(n, err)
 	}

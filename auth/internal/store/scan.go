@@ -13,10 +13,11 @@ import (
 // Destinations of a Scan that take null as the zero value. They are plain pointers to the fields of
 // our rows, so that reading a row costs no allocation for them.
 type (
-	at   time.Time
-	id   uuid.UUID
-	text string
-	raw  []byte
+	at     time.Time
+	id     uuid.UUID
+	text   string
+	raw    []byte
+	amount float64
 	// number and small are integers of ours.
 	number uint64
 	small  int
@@ -39,6 +40,12 @@ func (i *id) ScanUUID(v pgtype.UUID) error {
 // ScanText implements pgtype.TextScanner.
 func (t *text) ScanText(v pgtype.Text) error {
 	*t = text(v.String)
+	return nil
+}
+
+// ScanFloat64 implements pgtype.Float64Scanner.
+func (a *amount) ScanFloat64(v pgtype.Float8) error {
+	*a = amount(v.Float64) // zero for null
 	return nil
 }
 

@@ -53,15 +53,18 @@ type NewSession struct {
 	AAL                int
 	AMR                json.RawMessage
 	NotAfter           time.Time
+	// Place is the MAC of the network that the user signs in from, which becomes a known place; nil: none does.
+	Place []byte
 }
 
 var insertSession = define(`
+with person as (select $2::uuid as id), ` + rememberPlace("person", "$2", "$11", "$3") + `
 insert into {sessions} (id, user_id, created_at, secret_hash, refreshed_at, user_agent, ip, aal, amr, tag, not_after)
 values ($1, $2, $3, $4, $3, $5, $6, $7, $8, $9, $10)`)
 
 // InsertSession opens a session; ErrUserGone when its user doesn't exist.
 func (b *Batch) InsertSession(s NewSession) {
-	b.exec("insert session", insertSession, s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag, null(s.NotAfter))
+	b.exec("insert session", insertSession, s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag, null(s.NotAfter), nullBytes(s.Place))
 }
 
 // Why a session ended. A sign-out without scope takes the refresh token only: see Session.Readable.

@@ -11,8 +11,9 @@ import (
 // CredentialsFor says whose password is to be checked: Email or Phone.
 type CredentialsFor struct {
 	Aud, Email, Phone string
-	// Tries is the bucket of failures of that address.
+	// Tries is the bucket of failures of that address; Place that of failures from a known place.
 	Tries Limit
+	Place Place
 }
 
 // Credentials are what a password sign-in has to know beforehand.
@@ -23,6 +24,9 @@ type Credentials struct {
 	PendingHash string
 	// Tries is the bucket's level.
 	Tries Level
+	// PlaceKnown: the user signed in from the place not long ago. PlaceTries is its bucket's level.
+	PlaceKnown bool
+	PlaceTries Level
 }
 
 // One row in any case, found by the same work. A pending sign-up counts only while nothing is confirmed.
@@ -32,29 +36,23 @@ select ` + userColumns + `,
      where t.user_id = u.id and t.kind = 'signup' and t.expires_at > $5 and u.password_hash = ''
        and u.email_confirmed_at is null and u.phone_confirmed_at is null
      order by t.created_at desc limit 1),
-    l.tokens, l.at
+    l.tokens, l.at, ` + knowsPlace("u.id", "$6", "$7") + `, lp.tokens, lp.at
 from (select) here
 left join {users} u on u.id = (
     select id from {users} where aud = $1 and email = $2 and email <> ''
     union all
     select id from {users} where aud = $1 and phone = $3 and phone <> ''
     limit 1) and u.deleted_at is null
-left join {limits} l on l.key = $4`)
+left join {limits} l on l.key = $4
+left join {limits} lp on lp.key = $8`)
 
 // Credentials reads them in one statement.
 func (db *DB) Credentials(ctx context.Context, f CredentialsFor, now time.Time) (Credentials, error) {
 	var c Credentials
 	err := db.one(ctx, "credentials", func(r pgx.Row) error {
-		var left *float64
-		targets := nullable(&c.User)
-		if err := r.Scan(append(targets, (*text)(&c.PendingHash), &left, (*at)(&c.Tries.At))...); err != nil {
-			return err
-		}
-		if left != nil {
-			c.Tries.Tokens = *left
-		}
-		return nil
-	}, selectCredentials, f.Aud, f.Email, f.Phone, f.Tries.Key, now)
+		targets := append(nullable(&c.User), (*text)(&c.PendingHash), (*amount)(&c.Tries.Tokens), (*at)(&c.Tries.At))
+		return r.Scan(append(targets, &c.PlaceKnown, (*amount)(&c.PlaceTries.Tokens), (*at)(&c.PlaceTries.At))...)
+	}, selectCredentials, f.Aud, f.Email, f.Phone, f.Tries.Key, now, nullBytes(f.Place.MAC), f.Place.Since, nullBytes(f.Place.Tries.Key))
 	return c, err
 }
 
@@ -108,7 +106,7 @@ with bucket as (
     insert into {sessions} (id, user_id, created_at, secret_hash, refreshed_at, user_agent, ip, aal, amr, tag, not_after)
     select $1, id, $3, $4, $3, $5, $6, $7, $8, $9, $10 from person
     returning id
-), noted as (
+), ` + rememberPlace("person", "$2", "$23", "$3") + `, noted as (
     insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
     select $13::timestamptz, $14::smallint, $15::uuid, $16::text, $17::uuid, $18::text, $19::jsonb from person
 )
@@ -161,7 +159,7 @@ func (o OpenSession) args() []any {
 	s := o.Session
 	args := []any{s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag, null(s.NotAfter), o.IfPassword, o.Rehash}
 	args = append(args, o.Audit.args()...)
-	return append(args, nullBytes(o.Tries.Key), o.Tries.Size, o.Tries.rate())
+	return append(args, nullBytes(o.Tries.Key), o.Tries.Size, o.Tries.rate(), nullBytes(s.Place))
 }
 
 // FailedPassword is a password that opened nothing.

@@ -17,6 +17,8 @@ type Sweep struct {
 	Messages, Audit time.Time
 	// Challenges go when they expired before Challenges, factors that nobody verified when they were enrolled before Factors.
 	Challenges, Factors time.Time
+	// Places that users signed in from go when that was before Places.
+	Places time.Time
 	// Sessions go when they ended before EndedBefore, or are past their end by the rules: not_after,
 	// created or last refreshed before these times.
 	EndedBefore, CreatedBefore, ActiveBefore time.Time
@@ -64,6 +66,10 @@ delete from {challenges} where id in (
 var sweepFactors = define(`
 delete from {factors} where id in (
     select id from {factors} where verified_at is null and created_at < $1 limit $2 for update skip locked)`)
+
+var sweepPlaces = define(`
+delete from {known_places} where (user_id, place) in (
+    select user_id, place from {known_places} where seen_at < $1 limit $2 for update skip locked)`)
 
 // The two tables below have no index on the time: a step reads them whole. They stay small, since
 // what is full or long done is worth no row.
@@ -142,6 +148,7 @@ func (t *Tx) sweepByTime(ctx context.Context, s Sweep, out *Swept) error {
 	kind("sweep spent id tokens", sweepSpentIDTokens, s.Now)
 	kind("sweep challenges", sweepChallenges, s.Challenges)
 	kind("sweep factors", sweepFactors, s.Factors)
+	kind("sweep places", sweepPlaces, s.Places)
 	kind("sweep limits", sweepLimits, s.Now)
 	kind("sweep messages", sweepMessages, s.Messages)
 	kind("sweep audit", sweepAudit, s.Audit)

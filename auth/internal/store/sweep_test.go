@@ -41,6 +41,11 @@ func TestSweep(t *testing.T) {
 		b.InsertFlow(store.Flow{ID: uuid.New(), Method: "oauth", ChallengeMethod: "s256", CreatedAt: old, ExpiresAt: old})
 		b.Take(store.Limit{Key: []byte("old"), Size: 1, Refill: time.Hour}, 1, old)
 		b.Take(store.Limit{Key: []byte("new"), Size: 1, Refill: time.Hour}, 1, fresh)
+		here, there := newSession(u, old), newSession(u, fresh)
+		here.Place, there.Place = []byte("here"), []byte("there")
+		b.InsertSession(here)
+		b.InsertSession(there)
+		b.EndSessions(store.EndSessions{User: u.ID, Only: there.ID, Reason: store.EndedLogout, At: old})
 		b.Audit(store.Audit{At: old, Action: store.ActionLogin})
 		b.Audit(store.Audit{At: fresh, Action: store.ActionLogout})
 	})
@@ -54,7 +59,7 @@ func TestSweep(t *testing.T) {
 	if err != nil || out.Removed != 3 || out.Busy || out.Cursor != uuid.Nil {
 		t.Errorf("without rules: %+v, %v", out, err)
 	}
-	rules := store.Sweep{Now: noon, Messages: noon.Add(-time.Hour), Audit: noon.Add(-time.Hour), EndedBefore: noon.Add(-time.Hour),
+	rules := store.Sweep{Now: noon, Messages: noon.Add(-time.Hour), Audit: noon.Add(-time.Hour), Places: noon.Add(-time.Hour), EndedBefore: noon.Add(-time.Hour),
 		CreatedBefore: noon.Add(-24 * time.Hour), Anonymous: noon.Add(-time.Hour), Batch: 7}
 	var removed int64
 	for steps := 0; ; steps++ {
@@ -67,9 +72,9 @@ func TestSweep(t *testing.T) {
 			break
 		}
 	}
-	// 25 old sessions, one ended, one past not_after, a message, an audit row, a user.
-	if removed != 30 {
-		t.Errorf("%d rows removed, want 30", removed)
+	// 26 old sessions, two ended, one past not_after, a message, an audit row, a place, a user.
+	if removed != 33 {
+		t.Errorf("%d rows removed, want 33", removed)
 	}
 	left, err := db.Sessions(ctx, u.ID)
 	if err != nil || len(left) != 1 || left[0].ID != keep {

@@ -221,5 +221,6 @@ func (b *Batch) EraseUser(e EraseUser) {
 	b.exec("erase sessions", eraseSessions, e.ID, e.Now)
 	b.DeleteTokens(e.ID)
 	b.exec("erase flows", eraseFlows, e.ID)
+	b.DeletePlaces(e.ID)
 	b.DeleteFactors(e.ID)
 }
