@@ -103,15 +103,32 @@ func (w *arrival) audit(d decision) {
 		w.note(store.ActionUserSignedUp, "provider", w.profile.Provider)
 	case !w.refuse:
 		w.note(store.ActionLogin, "provider", w.profile.Provider)
-	case w.letter:
-		w.note(store.ActionUserConfirmationRequested, "provider", w.profile.Provider)
 	default:
-		w.note(store.ActionLoginFailed, "reason", CodeProviderEmailUnverified, "provider", w.profile.Provider)
+		w.note(store.ActionUserConfirmationRequested, "provider", w.profile.Provider)
 	}
 }
 
 func (w *arrival) note(action store.Action, pairs ...string) {
 	w.audits = append(w.audits, store.Audit{At: w.now, Action: action, Actor: w.old.ID, IP: w.c.IP, Traits: traits(pairs...)})
+}
+
+// turnAway notes a refused sign-in and stores nothing else: a user without address who owned the identity would
+// keep a later try, with a verified address, from its own account.
+func (w *arrival) turnAway(ctx context.Context, d decision) error {
+	row := store.Audit{At: w.now, Action: store.ActionLoginFailed, Actor: w.old.ID, IP: w.c.IP,
+		Traits: traits("reason", CodeProviderEmailUnverified, "provider", w.profile.Provider)}
+	if d.outcome == create {
+		row.Actor = uuid.Nil
+	}
+	w.b.Audit(row)
+	return w.b.Send(ctx)
+}
+
+// evict removes the abandoned owner of the identity that is about to be added.
+func (w *arrival) evict(owner uuid.UUID) {
+	if owner != uuid.Nil {
+		w.b.DeleteAbandoned(owner)
+	}
 }
 
 // insert adds a new user as he is from now on.

@@ -74,6 +74,8 @@ type decision struct {
 	email   string    // of create: the new user's; "" when there is none, or it is not his to take
 	// free: nobody else has the best address.
 	free bool
+	// abandoned has the identity and nothing else, and goes before it is added again; Nil: nobody.
+	abandoned uuid.UUID
 }
 
 // decide is the account decision. Only addresses that the provider has verified lead to a user, and only
@@ -84,6 +86,10 @@ func decide(found []store.Match, a addresses) decision {
 	d := decision{outcome: create, email: a.best, free: true}
 	var proven, waiting []uuid.UUID
 	for _, m := range found {
+		if m.How == store.ByAbandoned {
+			d.abandoned = m.User
+			continue
+		}
 		if m.How == store.BySubject {
 			if d.outcome != exists {
 				d.outcome, d.user, d.email = exists, m.User, ""
@@ -111,9 +117,9 @@ func decide(found []store.Match, a addresses) decision {
 	case len(proven) > 1:
 		return decision{outcome: multiple}
 	case len(proven) == 1:
-		d = decision{outcome: link, user: proven[0]}
+		d = decision{outcome: link, user: proven[0], abandoned: d.abandoned}
 	case len(waiting) > 0:
-		d = decision{outcome: link, user: waiting[0]}
+		d = decision{outcome: link, user: waiting[0], abandoned: d.abandoned}
 	case !d.free: // and not proven, or it would have led there
 		d.email = ""
 	}
@@ -136,6 +142,9 @@ type settlement struct {
 	// refuse: he is not let in.
 	refuse bool
 }
+
+// shut: nobody is let in, and nothing is to be confirmed.
+func (v settlement) shut() bool { return v.refuse && !v.letter }
 
 // rules are the settings that a settlement depends on.
 type rules struct {

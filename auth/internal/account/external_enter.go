@@ -129,7 +129,7 @@ func (e *entry) attempt(ctx context.Context) error {
 	} else if err != nil {
 		e.quota, e.unsent = nil, true
 	}
-	if signIn && d.outcome == create {
+	if signIn && d.outcome == create && !settle(d, store.User{Email: d.email}, e.mails, e.rules()).shut() {
 		if err := e.admit(ctx, d); err != nil {
 			return err
 		}
@@ -247,18 +247,26 @@ func (e *entry) enter(ctx context.Context, tx *store.Tx, d decision) error {
 	if err := e.mayStay(w.old); err != nil {
 		return err
 	}
-	w.settlement = settle(d, w.old, e.mails, rules{e.optional, e.s.Email.Autoconfirm, e.s.External.AllowUnverified})
+	w.settlement = settle(d, w.old, e.mails, e.rules())
 	if err := w.settled(d); err != nil {
 		return err
 	}
+	if w.shut() {
+		return w.turnAway(ctx, d)
+	}
 	w.patch.UserMetadata.Set = w.data
 	w.audit(d)
+	w.evict(d.abandoned)
 	if d.outcome == create {
 		w.insert()
 	} else {
 		w.change(d)
 	}
 	return w.finish(ctx)
+}
+
+func (e *entry) rules() rules {
+	return rules{e.optional, e.s.Email.Autoconfirm, e.s.External.AllowUnverified}
 }
 
 // mayStay refuses a banned user, and so undoes all of it.

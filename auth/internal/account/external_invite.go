@@ -31,7 +31,7 @@ func (e *entry) accept(ctx context.Context, tx *store.Tx) error {
 	if !e.mails.has(old.Email) {
 		return notValid("Invited email does not match emails from external provider")
 	}
-	if len(found) > 0 && found[0].User != old.ID {
+	if len(found) > 0 && found[0].How == store.BySubject && found[0].User != old.ID {
 		return errLinkedElsewhere
 	}
 	if err := e.mayStay(old); err != nil {
@@ -46,6 +46,7 @@ func (e *entry) accept(ctx context.Context, tx *store.Tx) error {
 		return err
 	}
 	w.patch.UserMetadata.Set = w.data
+	w.evict(decide(found, e.mails).abandoned)
 	w.change(decision{outcome: link, user: old.ID})
 	return w.finish(ctx)
 }

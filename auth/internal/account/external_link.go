@@ -85,6 +85,7 @@ func (e *entry) attach(ctx context.Context, tx *store.Tx) error {
 			return err
 		}
 	}
+	w.evict(decide(found, e.mails).abandoned)
 	w.change(decision{outcome: link, user: old.ID})
 	return w.finish(ctx)
 }

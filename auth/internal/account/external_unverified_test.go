@@ -1,13 +1,19 @@
 package account_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
 )
 
 const confirmationSent = "provider_email_needs_verification: Unverified email with github. A confirmation email has been sent to your github email"
@@ -112,16 +118,14 @@ func TestExternal_unverifiedNeverLinks(t *testing.T) {
 		_, err := h.arrive(person("github", fmt.Sprint(autoconfirm), "!mia@example.org"))
 		refused(t, err, verify)
 	}
-	if u := h.user(mia.User.ID); len(u.Identities) != 1 || countUsers(h) != 3 || len(h.letters()) != 1 {
+	if u := h.user(mia.User.ID); len(u.Identities) != 1 || countUsers(h) != 1 || len(h.letters()) != 1 {
 		t.Error(brief(u), countUsers(h), len(h.letters()))
 	}
-	// The other account has no address; it gets one that is free as soon as the provider vouches for it.
+	// Nothing is left of the tries, so that one with an address of the own makes an account.
 	g := h.enters(person("github", "false", "*mine@example.org"))
 	if u := h.user(g.User.ID); u.ID == mia.User.ID || u.Email != "mine@example.org" || u.EmailConfirmedAt.IsZero() {
 		t.Error(brief(u))
 	}
-	_, err := h.arrive(person("github", "true", "*mia@example.org")) // verified now, but somebody's
-	refused(t, err, verify)
 	// Where no address is needed, he is let in without.
 	optional := person("github", "true", "!mia@example.org")
 	optional.Optional = true
@@ -230,6 +234,87 @@ func TestExternal_anotherMailOfTheSameSignIn(t *testing.T) {
 		if u := h.user(h.redeem("signup", hash).User.ID); fmt.Sprint(providers(u)) != "[github]" || u.EmailConfirmedAt.IsZero() {
 			t.Error(by, brief(u))
 		}
+	}
+}
+
+// A try whose address the provider has not verified yet stores nothing: the next one, with the address verified,
+// leads to the owner's account, and linking by hand finds the identity free.
+func TestExternal_triedBeforeVerified(t *testing.T) {
+	t.Parallel()
+	h := open(t, linking)
+	mia := h.confirmed("mia@example.org")
+	before := h.trail()
+	h.set(func(s *account.Settings) {
+		s.Hooks.BeforeCreate = func(context.Context, string, store.User) error {
+			t.Error("a hook is asked about a user who is not created")
+			return nil
+		}
+		s.Hooks.AfterCreate = true
+	})
+	_, err := h.arrive(person("github", "17", "!mia@example.org"))
+	refused(t, err, "provider_email_needs_verification: Unverified email with github. Verify the email with github in order to sign in")
+	if h.trail() != before+" login_failed" || countUsers(h) != 1 || len(h.letters()) != 1 {
+		t.Errorf("%d users, %d messages, %s", countUsers(h), len(h.letters()), h.trail())
+	}
+	if g := h.enters(person("github", "17", "*mia@example.org")); g.User.ID != mia.User.ID {
+		t.Error(brief(g.User))
+	}
+}
+
+// Accounts that such a try has left behind in the database lose their identity to its owner, and go.
+func TestExternal_abandoned(t *testing.T) {
+	t.Parallel()
+	url := storetest.URL(t)
+	h := openOn(t, pool(t, url), linking)
+	mia, tom := h.confirmed("mia@example.org"), h.confirmed("tom@example.org")
+	leave := func(subject, email string, more string) (id uuid.UUID) {
+		t.Helper()
+		id = uuid.New()
+		exec(t, url, `insert into users (id, aud, role, created_at, updated_at) values ($1, 'authenticated', 'authenticated', now(), now())`, id)
+		exec(t, url, `insert into identities (id, user_id, provider, provider_id, email, identity_data, created_at, updated_at)
+			values (gen_random_uuid(), $1, 'github', $2, $3, '{}', now(), now())`, id, subject, email)
+		if more != "" {
+			exec(t, url, more, id)
+		}
+		return id
+	}
+	gone := func(id uuid.UUID) {
+		t.Helper()
+		if _, err := h.db.User(t.Context(), id); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("the abandoned user: %v", err)
+		}
+	}
+	id := leave("17", "", "")
+	if g := h.enters(person("github", "17", "*mia@example.org")); g.User.ID != mia.User.ID {
+		t.Error(brief(g.User))
+	}
+	gone(id)
+	id = leave("18", "", "")
+	h.link(tom, person("github", "18", "!else@example.org"))
+	gone(id)
+	id = leave("19", "", "")
+	if g := h.enters(person("github", "19", "*ann@example.org")); g.User.Email != "ann@example.org" {
+		t.Error(brief(g.User))
+	}
+	gone(id)
+	// Its address keeps nobody from it, by another provider or by a sign-up.
+	leave("20", "bob@example.org", "")
+	if g := h.enters(person("google", "bob", "*bob@example.org")); g.User.Email != "bob@example.org" {
+		t.Error(brief(g.User))
+	}
+	leave("21", "eve@example.org", "")
+	if g := h.confirmed("eve@example.org"); g.User.Email != "eve@example.org" {
+		t.Error(brief(g.User))
+	}
+	// Whoever was let in once, or is banned, is an account of its own.
+	const verify = "provider_email_needs_verification: Unverified email with github. Verify the email with github in order to sign in"
+	for want, more := range map[string]string{
+		verify: `update users set last_sign_in_at = now() where id = $1`, "user_banned: User is banned": `update users set banned_until = '2040-01-01' where id = $1`,
+	} {
+		id = leave(more, "", more)
+		_, err := h.arrive(person("github", more, "*mia@example.org"))
+		refused(t, err, want)
+		h.user(id)
 	}
 }
 

@@ -78,25 +78,36 @@ const (
 	ByConfirmed
 	ByUnconfirmed
 	ByIdentity
+	// ByAbandoned is an identity whose owner was never let in and has nothing else: it counts as unknown.
+	ByAbandoned
 )
 
 // Match is a user who was found.
 type Match struct {
 	User uuid.UUID
 	How  How
-	// Email is the address that he was found by; not for BySubject.
+	// Email is the address that he was found by; not for BySubject and ByAbandoned.
 	Email string
 }
 
+// abandoned says of a user u that nobody has ever been let in as him, and that he has nothing but one identity i.
+const abandoned = `
+    u.email = '' and u.phone = '' and u.new_email = '' and u.new_phone = '' and u.password_hash = '' and not u.is_anonymous
+    and u.last_sign_in_at is null and u.invited_at is null and u.banned_until is null and u.deleted_at is null
+    and not exists (select from {sessions} s where s.user_id = u.id)
+    and not exists (select from {flows} f where f.user_id = u.id)
+    and not exists (select from {identities} o where o.user_id = u.id and o.id <> i.id)`
+
 var selectMatches = define(`
-select i.user_id, 1, '' from {identities} i where i.provider = any($1) and i.provider_id = $2
+select i.user_id, case when ` + abandoned + ` then 5 else 1 end, ''
+from {identities} i join {users} u on u.id = i.user_id where i.provider = any($1) and i.provider_id = $2
 union all
 select u.id, case when u.email_confirmed_at is null then 3 else 2 end, u.email
 from {users} u where u.aud = $3 and u.email = any($4) and u.email <> '' and u.deleted_at is null
 union all
 select i.user_id, 4, i.email
 from {identities} i join {users} u on u.id = i.user_id
-where i.email = any($4) and i.email <> '' and i.provider <> 'email' and u.aud = $3 and u.deleted_at is null
+where i.email = any($4) and i.email <> '' and i.provider <> 'email' and u.aud = $3 and u.deleted_at is null and not (` + abandoned + `)
 order by 2, 1, 3`)
 
 // Matches reads who has this identity, under any of the provider's names, and who has one of the addresses.
@@ -108,6 +119,15 @@ func (b *Batch) Matches(dst *[]Match, providers []string, subject, aud string, a
 		*dst = append(*dst, m)
 		return err
 	}, selectMatches, providers, subject, aud, names(addresses))
+}
+
+var deleteAbandoned = define(`
+delete from {users} u using {identities} i
+where u.id = $1 and i.user_id = u.id and ` + abandoned)
+
+// DeleteAbandoned removes a user who was found ByAbandoned, unless something of him is used by now.
+func (b *Batch) DeleteAbandoned(user uuid.UUID) {
+	b.exec("delete abandoned user", deleteAbandoned, user)
 }
 
 var selectTaken = define(`

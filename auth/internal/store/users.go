@@ -155,6 +155,7 @@ from {users} u
 where u.id = coalesce(
     (select o.id from {identities} i join {users} o on o.id = i.user_id
      where i.email = $2 and i.email <> '' and o.aud = $1 and o.deleted_at is null
+       and not exists (select from {users} u where u.id = o.id and ` + abandoned + `)
      order by i.created_at limit 1),
     (select o.id from {users} o where o.aud = $1 and o.email = $2 and o.email <> ''))`)
 
