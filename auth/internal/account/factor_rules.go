@@ -64,7 +64,7 @@ func factorOf(u store.User, id uuid.UUID) (store.Factor, error) {
 
 // lockCaller locks the caller and reads what he and his session are now: since he was let in, somebody may
 // have put him out, or taken a factor from him.
-func (a *Accounts) lockCaller(ctx context.Context, tx *store.Tx, s *Settings, caller Caller, now time.Time) (store.User, store.Session, error) {
+func (a *Accounts) lockCaller(ctx context.Context, tx *store.Tx, s *Settings, caller Caller, now time.Time, reads ...func(*store.Batch)) (store.User, store.Session, error) {
 	var v store.Session
 	u, err := tx.LockUser(ctx, caller.User.ID)
 	if errors.Is(err, store.ErrNotFound) {
@@ -75,6 +75,9 @@ func (a *Accounts) lockCaller(ctx context.Context, tx *store.Tx, s *Settings, ca
 	}
 	b := tx.Batch()
 	b.Factors(&u.Factors, u.ID)
+	for _, read := range reads {
+		read(b)
+	}
 	if caller.Session.ID != uuid.Nil {
 		b.Session(&v, u.ID, caller.Session.ID)
 	}

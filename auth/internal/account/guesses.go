@@ -36,9 +36,10 @@ func (a *Accounts) passwordGuesses(s *Settings, c Client, aud, who string, now t
 }
 
 // judge refuses what the bucket has no try for: that of the place, if the user signed in from there before.
-func (g *guesses) judge(v store.Level, known bool, there store.Level) error {
-	if g.limit = g.account; known {
-		g.limit, v = g.place.Tries, there
+func (g *guesses) judge(tried store.Tried) error {
+	v := tried.Tries
+	if g.limit = g.account; tried.PlaceKnown {
+		g.limit, v = g.place.Tries, tried.PlaceTries
 	}
 	if wait := g.limit.Wait(v, g.now, 1); wait > 0 && !g.off {
 		return tooManyPasswords(wait)

@@ -164,3 +164,83 @@ func TestSignInPassword_changedMeanwhile(t *testing.T) {
 		}
 	})
 }
+
+// Who has a session alone guesses the current password no oftener than a sign-in's, and together with them.
+func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
+	t.Parallel()
+	const invalid = "current_password_invalid: Current password required when setting new password."
+	var told atomic.Int32
+	r := pair(t, func(s *account.Settings) {
+		s.Passwords.RequireCurrent = true
+		s.Hooks.Password = func(_ context.Context, a account.PasswordAttempt) (account.PasswordVerdict, error) {
+			if !a.Valid {
+				told.Add(1)
+			}
+			return account.PasswordVerdict{}, nil
+		}
+	})
+	h := r[0]
+	h.confirmed("mia@example.org")
+	g := h.confirmedAgain("mia@example.org", "sesame")
+	change := func(h *house, current string) error {
+		_, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Password: ptr("another"), CurrentPassword: &current})
+		return err
+	}
+	before := h.trail()
+	got := answers(40, func(i int) error { return change(r[i%2], "wrong") })
+	if got["current_password_invalid"] != 20 || got["over_request_rate_limit"] != 20 {
+		t.Errorf("%v, want 20 judged of 40", got)
+	}
+	if n := told.Load(); n != 40 {
+		t.Errorf("the hook was told of %d", n)
+	}
+	if got := strings.TrimPrefix(h.trail(), before); got != " login_failed" {
+		t.Errorf("noted%s, want one row", got)
+	}
+	refused(t, change(r[1], "sesame"), tooManyPasswords)
+	refused(t, r[1].signIn("mia@example.org", "sesame"), tooManyPasswords)
+	h.pass(time.Minute)
+	r[1].pass(time.Minute)
+	refused(t, h.signIn("mia@example.org", "wrong"), "invalid_credentials: Invalid login credentials")
+	refused(t, change(h, "sesame"), tooManyPasswords)
+	h.pass(time.Minute)
+	refused(t, change(h, "sesame"), "")
+
+	// Where a nonce is wanted too it is judged first, and a wrong password leaves it as it is.
+	h.set(func(s *account.Settings) { s.Passwords.RequireNonce, s.Email.NotifyPasswordChanged = true, false })
+	g = h.confirmedAgain("mia@example.org", "another")
+	if err := h.Reauthenticate(t.Context(), browser, h.caller(g)); err != nil {
+		t.Fatal(err)
+	}
+	nonce := h.newest("reauthenticate", "mia@example.org").Code
+	again := func(nonce, current string) error {
+		_, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Password: ptr("a third"), CurrentPassword: &current, Nonce: nonce})
+		return err
+	}
+	refused(t, again(wrong(nonce), "wrong"), "reauthentication_not_valid: Nonce has expired or is invalid")
+	refused(t, again(nonce, "wrong"), invalid)
+	refused(t, again(nonce, "another"), tooManyPasswords)
+	h.pass(time.Minute)
+	refused(t, again(nonce, "another"), "")
+}
+
+// The hook's no to a current password is an answer, and a wrong one is counted.
+func TestUpdateUser_currentPasswordHook(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) { s.Passwords.RequireCurrent, s.Passwords.TriesPerAccount = true, 2 })
+	h.confirmed("mia@example.org")
+	g := h.confirmedAgain("mia@example.org", "sesame")
+	h.set(func(s *account.Settings) {
+		s.Hooks.Password = func(context.Context, account.PasswordAttempt) (account.PasswordVerdict, error) {
+			return account.PasswordVerdict{Reject: true, Message: "not now"}, nil
+		}
+	})
+	for i, want := range []string{"invalid_credentials: not now", "invalid_credentials: not now", "invalid_credentials: not now", tooManyPasswords} {
+		current := "wrong"
+		if i == 0 {
+			current = "sesame"
+		}
+		_, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Password: ptr("another"), CurrentPassword: &current})
+		refused(t, err, want)
+	}
+}

@@ -60,7 +60,7 @@ func (in *passwordSignIn) try(ctx context.Context) (Grant, error) {
 	if err != nil {
 		return Grant{}, failure("credentials", err)
 	}
-	if err := in.judge(known.Tries, known.PlaceKnown, known.PlaceTries); err != nil {
+	if err := in.judge(known.Tried); err != nil {
 		return Grant{}, err
 	}
 	u, hash, pending := known.User, known.User.PasswordHash, false

@@ -1,6 +1,7 @@
 package account
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"errors"
@@ -25,7 +26,10 @@ type update struct {
 
 	email, phone string // wanted, and other than the present ones; "" for no change
 	data         store.MetadataPatch
-	compared     // what hashing found out before the transaction
+	compared             // what hashing found out before the transaction
+	guesses      guesses // of the current password
+	tried        store.Tried
+	hookTold     bool // of the right one
 	mails        *quota
 	texts        *quota
 	notices      bool     // may be written
@@ -48,6 +52,7 @@ type compared struct {
 // passwords are hashed before it.
 func (a *Accounts) UpdateUser(ctx context.Context, c Client, caller Caller, p UserUpdate) (store.User, error) {
 	u := update{Accounts: a, s: a.live.Load(), c: c, caller: caller, p: p, now: a.now()}
+	u.guesses = a.passwordGuesses(u.s, c, caller.User.Aud, cmp.Or(caller.User.Email, caller.User.Phone), u.now)
 	if err := u.judge(); err != nil {
 		return store.User{}, err
 	}
@@ -97,10 +102,61 @@ func (u *update) commit(ctx context.Context) (out store.User, err error) {
 		}
 		return err
 	})
+	if errors.Is(err, errCurrentInvalid) {
+		err = u.wrongCurrent(ctx)
+	}
 	if err == nil {
 		err = refusal
 	}
 	return out, err
+}
+
+var errCurrentInvalid = invalid(CodeCurrentPasswordInvalid, "Current password required when setting new password.")
+
+// wrongCurrent counts a wrong current password as a sign-in's is counted: whoever has a session alone may guess no
+// oftener.
+func (u *update) wrongCurrent(ctx context.Context) error {
+	if err := u.mayGuess(ctx); err != nil {
+		return err
+	}
+	return u.guesses.wrong(ctx, u.caller.User.ID, "current_password", errCurrentInvalid)
+}
+
+// mayGuess refuses what the bucket has no try for, outside of the transaction.
+func (u *update) mayGuess(ctx context.Context) error {
+	b := u.db.Batch()
+	u.addTried(b)
+	if err := b.Send(ctx); err != nil {
+		return failure("tries of a password", err)
+	}
+	return u.guesses.judge(u.tried)
+}
+
+// addTried adds the reading of the bucket, where a current password was given.
+func (u *update) addTried(b *store.Batch) {
+	if u.p.CurrentPassword != nil && u.needsCurrent() {
+		b.Tried(&u.tried, u.caller.User.ID, u.guesses.account, u.guesses.place)
+	}
+}
+
+// checkCurrent compares the current password, and tells the hook.
+func (u *update) checkCurrent(ctx context.Context) (err error) {
+	if u.current, _, err = u.passwords.Check(ctx, u.against, *u.p.CurrentPassword); err != nil {
+		return failure("check password", err)
+	}
+	if !u.current || !u.hookTold {
+		u.hookTold = u.current
+		if verdict := u.judgePassword(ctx, u.s, u.c, u.caller.User.ID, u.current, u.now); verdict != nil {
+			if err := u.mayGuess(ctx); err != nil {
+				return err
+			}
+			return u.guesses.rejected(ctx, u.caller.User.ID, u.current, verdict)
+		}
+	}
+	if !u.current && !u.needsNonce() { // else the nonce is judged first
+		return u.wrongCurrent(ctx)
+	}
+	return nil
 }
 
 // errMeanwhile: the hash that was compared is no longer the user's. The caller's is the one of now, so that the
@@ -236,8 +292,8 @@ func (u *update) hashing(ctx context.Context) (err error) {
 	}
 	u.against, u.same, u.current = u.caller.User.PasswordHash, false, false // this may be the second comparison
 	if u.p.CurrentPassword != nil && u.needsCurrent() {
-		if u.current, _, err = u.passwords.Check(ctx, u.against, *u.p.CurrentPassword); err != nil {
-			return failure("check password", err)
+		if err := u.checkCurrent(ctx); err != nil {
+			return err
 		}
 	}
 	if u.against != "" {
@@ -296,7 +352,13 @@ func (u *update) mayChangePassword(ctx context.Context, tx *store.Tx, now store.
 	case u.needsCurrent() && u.p.CurrentPassword == nil:
 		return invalid(CodeCurrentPasswordRequired, "Current password required when setting new password.")
 	case u.needsCurrent() && !u.current:
-		return invalid(CodeCurrentPasswordInvalid, "Current password required when setting new password.")
+		return errCurrentInvalid
+	case u.needsCurrent():
+		if err := u.guesses.judge(u.tried); err != nil {
+			return err
+		}
+	}
+	switch {
 	case u.same:
 		return unprocessable(CodeSamePassword, "New password should be different from the old password.")
 	}
@@ -312,7 +374,7 @@ func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err e
 		}
 	}
 	// A new password ends the sessions of others, and what they asked for while it was written would outlive it.
-	old, session, err := u.lockCaller(ctx, tx, u.s, u.caller, u.now)
+	old, session, err := u.lockCaller(ctx, tx, u.s, u.caller, u.now, u.addTried)
 	if err != nil {
 		return out, err
 	}

@@ -22,11 +22,30 @@ type Credentials struct {
 	User User
 	// PendingHash is the newest pending sign-up's.
 	PendingHash string
+	Tried
+}
+
+// Tried is how often a user's password was tried.
+type Tried struct {
 	// Tries is the bucket's level.
 	Tries Level
 	// PlaceKnown: the user signed in from the place not long ago. PlaceTries is its bucket's level.
 	PlaceKnown bool
 	PlaceTries Level
+}
+
+func triedTargets(t *Tried) []any {
+	return []any{(*amount)(&t.Tries.Tokens), (*at)(&t.Tries.At), &t.PlaceKnown, (*amount)(&t.PlaceTries.Tokens), (*at)(&t.PlaceTries.At)}
+}
+
+var selectTried = define(`
+select l.tokens, l.at, ` + knowsPlace("$1", "$3", "$4") + `, lp.tokens, lp.at
+from (select) here left join {limits} l on l.key = $2 left join {limits} lp on lp.key = $5`)
+
+// Tried reads how often a user's password was tried, in tries or from a place.
+func (b *Batch) Tried(dst *Tried, user uuid.UUID, tries Limit, p Place) {
+	b.rows("tried", func(r pgx.Rows) error { return r.Scan(triedTargets(dst)...) },
+		selectTried, user, tries.Key, nullBytes(p.MAC), p.Since, nullBytes(p.Tries.Key))
 }
 
 // One row in any case, found by the same work. A pending sign-up counts only while nothing is confirmed.
@@ -50,8 +69,8 @@ left join {limits} lp on lp.key = $8`)
 func (db *DB) Credentials(ctx context.Context, f CredentialsFor, now time.Time) (Credentials, error) {
 	var c Credentials
 	err := db.one(ctx, "credentials", func(r pgx.Row) error {
-		targets := append(nullable(&c.User), (*text)(&c.PendingHash), (*amount)(&c.Tries.Tokens), (*at)(&c.Tries.At))
-		return r.Scan(append(targets, &c.PlaceKnown, (*amount)(&c.PlaceTries.Tokens), (*at)(&c.PlaceTries.At))...)
+		targets := append(nullable(&c.User), (*text)(&c.PendingHash))
+		return r.Scan(append(targets, triedTargets(&c.Tried)...)...)
 	}, selectCredentials, f.Aud, f.Email, f.Phone, f.Tries.Key, now, nullBytes(f.Place.MAC), f.Place.Since, nullBytes(f.Place.Tries.Key))
 	return c, err
 }
