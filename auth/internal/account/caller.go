@@ -1,6 +1,7 @@
 package account
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -20,6 +21,8 @@ type Access uint8
 const (
 	Full Access = iota
 	ReadUser
+	// AnyAudience is Full by a token of whatever audience: the operation has an answer of its own to another one.
+	AnyAudience
 )
 
 // Caller is the user behind a request.
@@ -38,8 +41,8 @@ type Actor struct {
 }
 
 // Authenticate checks an access token and what it names, in one statement (spec core-http 0.1). bearer
-// is the token alone, "" when there was none; aud is the request's X-JWT-AUD, which reading a user
-// compares with the token's.
+// is the token alone, "" when there was none; aud is the request's X-JWT-AUD, which has to be the token's but for
+// AnyAudience.
 func (a *Accounts) Authenticate(ctx context.Context, bearer, aud string, access Access) (Caller, error) {
 	s, now := a.live.Load(), a.now()
 	var c Caller
@@ -52,7 +55,7 @@ func (a *Accounts) Authenticate(ctx context.Context, bearer, aud string, access 
 		return Caller{}, err
 	}
 	if session != uuid.Nil {
-		if c.Session.Ended() && (access == Full || !c.Session.Readable()) {
+		if c.Session.Ended() && (access != ReadUser || !c.Session.Readable()) {
 			return Caller{}, sessionNotFound()
 		}
 		if s.expired(c.Session, now) || s.tooLow(c.User, c.Session, now) {
@@ -62,23 +65,17 @@ func (a *Accounts) Authenticate(ctx context.Context, bearer, aud string, access 
 	if c.User.BannedUntil.After(now) {
 		return Caller{}, denied(CodeUserBanned, "User is banned")
 	}
-	if access == ReadUser && s.working(aud, &c.Claims) != c.Claims.Audience {
+	if access != AnyAudience && s.otherAudience(aud, &c.Claims) {
 		return Caller{}, notValid("Token audience doesn't match request audience")
 	}
 	c.Session = levelOf(c.Session, &c.Claims)
 	return c, nil
 }
 
-// working is the audience that a request with a token works in: the one it asks for, else the token's,
-// else the default. Admin roles' tokens don't speak for an audience.
-func (s *Settings) working(asked string, c *token.Claims) string {
-	if asked == "" && !slices.Contains(s.AdminRoles, c.Role) {
-		asked = c.Audience
-	}
-	if asked == "" {
-		asked = s.Audience
-	}
-	return asked
+// otherAudience says that a request works in another audience than its token's: the one that it asks for, else the
+// default where the token has none. Tokens of admin roles belong to no audience.
+func (s *Settings) otherAudience(asked string, c *token.Claims) bool {
+	return !slices.Contains(s.AdminRoles, c.Role) && cmp.Or(asked, c.Audience, s.Audience) != c.Audience
 }
 
 // ids checks the token and reads whom it names. When only the session's id is malformed, the user is

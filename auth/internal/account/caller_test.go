@@ -67,7 +67,9 @@ func TestAuthenticate(t *testing.T) {
 	f(g.AccessToken, "", account.ReadUser, "")
 	f(g.AccessToken, "authenticated", account.ReadUser, "")
 	f(g.AccessToken, "other", account.ReadUser, "validation_failed: Token audience doesn't match request audience")
-	f(g.AccessToken, "other", account.Full, "")
+	f(g.AccessToken, "other", account.Full, "validation_failed: Token audience doesn't match request audience")
+	f(g.AccessToken, "other", account.AnyAudience, "")
+	f(with(func(c *token.Claims) { c.Audience, c.Role = "", "service_role" }), "other", account.Full, "")
 	f(with(func(c *token.Claims) { c.Audience = "" }), "", account.ReadUser, "validation_failed: Token audience doesn't match request audience")
 
 	h.ban(g.User, "1h")

@@ -25,7 +25,7 @@ func (a *Accounts) UnlinkIdentity(ctx context.Context, c Client, caller Caller, 
 	if err != nil || len(text) != 36 {
 		return missing(CodeValidationFailed, "identity_id must be an UUID")
 	}
-	if s.working(aud, &caller.Claims) != caller.Claims.Audience {
+	if s.otherAudience(aud, &caller.Claims) {
 		return denied(CodeUnexpectedAudience, "Token audience doesn't match request audience")
 	}
 	u := unlinking{Accounts: a, s: s, c: c, caller: caller, id: id, now: now}

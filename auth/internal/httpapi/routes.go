@@ -36,7 +36,7 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("GET /user/sessions", s.user(account.Full, s.getSessions)) // sessions.go
 	mux.Handle("DELETE /user/sessions/{id}", s.user(account.Full, s.deleteSession))
 	mux.Handle("GET /user/identities/authorize", s.user(account.Full, s.getLinkAuthorize))
-	mux.Handle("DELETE /user/identities/{identity_id}", s.user(account.Full, s.deleteIdentity)) // identities.go
+	mux.Handle("DELETE /user/identities/{identity_id}", s.user(account.AnyAudience, s.deleteIdentity)) // identities.go
 
 	mux.Handle("POST /factors", s.member(s.postFactor)) // factors.go
 	mux.Handle("POST /factors/{factor_id}/challenge", s.member(s.postChallenge))

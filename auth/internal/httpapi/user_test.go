@@ -171,3 +171,20 @@ func TestLogout(t *testing.T) {
 	out("?scope=", g).is(204, "")
 	alive(g, 403, 403)
 }
+
+// The audience of the header has to be the token's wherever a user's token is taken; but for the sign-out, since
+// whoever wants out is out.
+func TestAudience_everywhere(t *testing.T) {
+	a := open(t)
+	g := a.member("mia@example.org")
+	const id = "7b0cc5b2-2b7f-46f4-83d7-d3aac9da6c76"
+	other := []header{bearer(g.AccessToken), {"X-JWT-AUD", "other"}}
+	for _, route := range []string{
+		"GET /user", "PUT /user", "GET /reauthenticate", "GET /user/sessions", "DELETE /user/sessions/" + id, "GET /user/identities/authorize?provider=github",
+		"POST /factors", "POST /factors/" + id + "/challenge", "POST /factors/" + id + "/verify", "DELETE /factors/" + id,
+	} {
+		a.do(route, map[string]any{}, other...).refused(400, "validation_failed", "Token audience doesn't match request audience")
+	}
+	a.do("GET /admin/users", nil, a.service(), header{"X-JWT-AUD", "other"}).is(200, "*")
+	a.do("POST /logout?scope=local", nil, other...).is(204, "")
+}
