@@ -197,6 +197,9 @@ func (p *program) redirect(args []string) error {
 	if err != nil {
 		return err
 	}
+	for _, doubt := range l.api.Redirects.Doubts() {
+		fmt.Fprintln(p.stderr, "warn ", doubt)
+	}
 	refused := 0
 	for _, u := range urls {
 		allowed, why := l.api.Redirects.Explain(u)

@@ -51,6 +51,13 @@ func (c *config) check(r *settings.Report) {
 	if c.JWT.Algorithm == "EdDSA" && !r.IsSet("AUTH_JWT_KEYS") {
 		r.Warn("AUTH_JWT_ALGORITHM=EdDSA: the client library's getClaims cannot check such tokens in a browser")
 	}
+	if strings.EqualFold(c.Limits.Header, "X-Forwarded-For") {
+		r.Warn("AUTH_RATE_LIMIT_HEADER=X-Forwarded-For: its first value is the client's own text, so that a client has as many limits as it likes; " +
+			"AUTH_TRUSTED_PROXIES reads that header from its trusted end")
+	}
+	if n := max(c.Password.MinLength, 6); n < 8 {
+		r.Warn("AUTH_PASSWORD_MIN_LENGTH=%d: passwords of fewer than 8 characters are soon guessed; 8 is the least that is recommended", n)
+	}
 	if c.Limits.Header == "" && !c.Limits.ByPeer && !c.Security.ForwardedFor && len(c.API.Proxies) == 0 {
 		r.Warn("no limits by client address: AUTH_RATE_LIMIT_HEADER names the header in which your proxy gives it, AUTH_TRUSTED_PROXIES the proxies whose " +
 			"X-Forwarded-For does; AUTH_RATE_LIMIT_BY_PEER=true takes the connection's")

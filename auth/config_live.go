@@ -116,6 +116,10 @@ func (c *config) apiSettings(r *settings.Report) httpapi.Settings {
 			for _, e := range parts(err) {
 				r.Clash("AUTH_URI_ALLOW_LIST: %v", e)
 			}
+		} else {
+			for _, doubt := range list.Doubts() {
+				r.Warn("AUTH_URI_ALLOW_LIST: %s", doubt)
+			}
 		}
 	}
 	return httpapi.Settings{

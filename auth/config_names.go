@@ -7,6 +7,8 @@ import (
 	"gatehouse/shared/settings"
 )
 
+const notHIBP = "a 10,000-word list is not HIBP: a password that leaked elsewhere is accepted unless it is on that list"
+
 // settingNames is what package settings must know about our variables: old names (spec 2.9), prefixes,
 // and names that are ours without being a field.
 var settingNames = settings.Options{
@@ -17,8 +19,8 @@ var settingNames = settings.Options{
 		{Old: "GOTRUE_API_REQUEST_ID_HEADER", New: "AUTH_REQUEST_ID_HEADER"},
 		{Old: "REQUEST_ID_HEADER", New: "AUTH_REQUEST_ID_HEADER"},
 		{Old: "GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED", New: "AUTH_SECURITY_FORWARDED_FOR_ENABLED"},
-		{Old: "GOTRUE_PASSWORD_HIBP_ENABLED", New: "AUTH_PASSWORD_COMMON_REFUSED"},
-		{Old: "AUTH_PASSWORD_HIBP_ENABLED", New: "AUTH_PASSWORD_COMMON_REFUSED"},
+		{Old: "GOTRUE_PASSWORD_HIBP_ENABLED", New: "AUTH_PASSWORD_COMMON_REFUSED", Note: notHIBP},
+		{Old: "AUTH_PASSWORD_HIBP_ENABLED", New: "AUTH_PASSWORD_COMMON_REFUSED", Note: notHIBP},
 		{Old: "OTEL_EXPORTER_PROMETHEUS_HOST", New: "OTEL_EXPORTER_PULL_HOST"},
 		{Old: "OTEL_EXPORTER_PROMETHEUS_PORT", New: "OTEL_EXPORTER_PULL_PORT"},
 		// The names of the modes that are the default here.

@@ -19,7 +19,7 @@ import (
 // least is the least environment that starts without a warning.
 const least = `AUTH_SITE_URL=https://app.test AUTH_API_EXTERNAL_URL=https://auth.test AUTH_DB_DRIVER=postgres DATABASE_URL=postgres://u:hunter2@h/d
 	AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef AUTH_SECRET_KEY=0123456789abcdef0123456789abcdef
-	AUTH_SMTP_HOST=mail.test AUTH_SMTP_ADMIN_EMAIL=auth@app.test AUTH_RATE_LIMIT_HEADER=X-Real-Ip `
+	AUTH_SMTP_HOST=mail.test AUTH_SMTP_ADMIN_EMAIL=auth@app.test AUTH_RATE_LIMIT_HEADER=X-Real-Ip AUTH_PASSWORD_MIN_LENGTH=8 `
 
 func loadSettings(t *testing.T, environ ...string) (c config, l live, warnings, mistakes []string) {
 	t.Helper()
@@ -140,7 +140,7 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_SESSIONS_SINGLE_PER_USER", "true", func(c *config) { c.Sessions.SinglePerUser = true })
 	f("AUTH_SESSIONS_TAGS", "web,app", func(c *config) { c.Sessions.Tags = []string{"web", "app"} })
 	f("AUTH_SESSIONS_MAX_PER_USER", "3", func(c *config) { c.Sessions.MaxPerUser = 3 })
-	f("AUTH_PASSWORD_MIN_LENGTH", "8", func(c *config) { c.Password.MinLength = 8 })
+	f("AUTH_PASSWORD_MIN_LENGTH", "9", func(c *config) { c.Password.MinLength = 9 })
 	f("AUTH_PASSWORD_REQUIRED_CHARACTERS", `abc:0123`, func(c *config) { c.Password.Required = "abc:0123" })
 	f("AUTH_PASSWORD_COMMON_REFUSED", "true", func(c *config) { c.Password.RefuseCommon = true })
 	f("AUTH_PASSWORD_HASH", "argon2id", func(c *config) { c.Password.Hash = "argon2id" })
@@ -437,7 +437,22 @@ func TestConfig_warnings(t *testing.T) {
 	f("GOTRUE_JWT_EXP=60", "GOTRUE_JWT_EXP is an old name; it is called AUTH_JWT_EXP now")
 	f("REQUEST_ID_HEADER=X-Id", "REQUEST_ID_HEADER is an old name; it is called AUTH_REQUEST_ID_HEADER now")
 	f("GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED=true", "GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED is an old name; it is called AUTH_SECURITY_FORWARDED_FOR_ENABLED now")
-	f("AUTH_PASSWORD_HIBP_ENABLED=true", "AUTH_PASSWORD_HIBP_ENABLED is an old name; it is called AUTH_PASSWORD_COMMON_REFUSED now")
+	f("AUTH_PASSWORD_HIBP_ENABLED=true", "AUTH_PASSWORD_HIBP_ENABLED is an old name; it is called AUTH_PASSWORD_COMMON_REFUSED now; a 10,000-word list is not HIBP: a password that leaked elsewhere is accepted unless it is on that list")
+	const short = ": passwords of fewer than 8 characters are soon guessed; 8 is the least that is recommended"
+	for set, n := range map[string]string{"": "6", "7": "7", "3": "6"} { // less than 6 counts as 6
+		_, _, got, _ := loadSettings(t, leastBut("AUTH_PASSWORD_MIN_LENGTH", set)...)
+		if d := cmp.Diff([]string{"AUTH_PASSWORD_MIN_LENGTH=" + n + short}, got); d != "" {
+			t.Error(d)
+		}
+	}
+	_, _, header, _ := loadSettings(t, leastBut("AUTH_RATE_LIMIT_HEADER", "x-forwarded-for")...)
+	if len(header) != 1 || !strings.HasPrefix(header[0], "AUTH_RATE_LIMIT_HEADER=X-Forwarded-For: its first value is the client's own text") {
+		t.Errorf("%q", header)
+	}
+	_, _, list, _ := loadSettings(t, leastBut("AUTH_URI_ALLOW_LIST", "https://example.com**,https://*.example.com/**")...)
+	if len(list) != 1 || !strings.HasPrefix(list[0], `AUTH_URI_ALLOW_LIST: "https://example.com**" of the redirect list also matches hosts that anybody can register`) {
+		t.Errorf("%q", list)
+	}
 	_, _, got, _ := loadSettings(t, leastBut("AUTH_JWT_SECRET", "short")...)
 	if d := cmp.Diff([]string{"AUTH_JWT_SECRET has fewer than 32 bytes: such a secret can be guessed from one token"}, got); d != "" {
 		t.Error(d)

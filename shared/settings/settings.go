@@ -36,7 +36,11 @@ type Options struct {
 }
 
 // Alias is an old name and what it is called today.
-type Alias struct{ Old, New string }
+type Alias struct {
+	Old, New string
+	// Note is what else the warning says: how the setting differs from the old one.
+	Note string
+}
 
 // Report is what there is to say about an environment.
 type Report struct {
@@ -160,13 +164,13 @@ func (r *Report) rename(a Alias) {
 	if prefix, ok := strings.CutSuffix(a.Old, "*"); ok {
 		for _, name := range r.Names() {
 			if rest, ok := strings.CutPrefix(name, prefix); ok && r.origin[name] == name {
-				r.rename(Alias{name, strings.TrimSuffix(a.New, "*") + rest})
+				r.rename(Alias{Old: name, New: strings.TrimSuffix(a.New, "*") + rest, Note: a.Note})
 			}
 		}
 		return
 	}
 	if r.fields[a.New].Secret && !strings.HasSuffix(a.New, fileSuffix) {
-		r.rename(Alias{a.Old + fileSuffix, a.New + fileSuffix})
+		r.rename(Alias{Old: a.Old + fileSuffix, New: a.New + fileSuffix, Note: a.Note})
 	}
 	old, ok := r.env[a.Old]
 	if !ok {
@@ -180,7 +184,11 @@ func (r *Report) rename(a Alias) {
 		r.env[a.New], r.origin[a.New] = old, a.Old
 	}
 	delete(r.env, a.Old)
-	r.Warn("%s is an old name; it is called %s now", a.Old, a.New)
+	note := ""
+	if a.Note != "" {
+		note = "; " + a.Note
+	}
+	r.Warn("%s is an old name; it is called %s now%s", a.Old, a.New, note)
 }
 
 // fileSuffix names the file that holds a secret.

@@ -34,8 +34,8 @@ type sample struct {
 
 var options = Options{
 	Aliases: []Alias{
-		{"OLD_MODE", "MODE_OF_USE"}, {"OLDER_MODE", "MODE_OF_USE"},
-		{"REDIS_*", "STORE_"}, {"OLD_AUTH", "STORE_AUTH"},
+		{Old: "OLD_MODE", New: "MODE_OF_USE"}, {Old: "OLDER_MODE", New: "MODE_OF_USE"},
+		{Old: "REDIS_*", New: "STORE_"}, {Old: "OLD_AUTH", New: "STORE_AUTH"},
 	},
 	Known:    []string{"STORE_LATER", "STORE_NAMED_*"},
 	Prefixes: []string{"STORE_"},

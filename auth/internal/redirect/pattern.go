@@ -17,6 +17,7 @@ type rule struct {
 	scheme  string
 	slashes bool
 	host    glob
+	pattern string // of the host
 	// literalHost: no wildcard. Only such a rule reaches an IP address that isn't loopback.
 	literalHost bool
 	// wide: the pattern ends in ** within the host, and takes any port, path and query.
@@ -101,7 +102,7 @@ func (r *rule) compileAuthority(authority string, special, end bool) (err error)
 			host = strings.ToLower(host)
 		}
 		r.literalHost = strings.IndexByte(host, '*') < 0
-		r.host = stars(host, hostLabel, hostRun)
+		r.host, r.pattern = stars(host, hostLabel, hostRun), host
 	}
 	r.wide = end && port == "" && strings.HasSuffix(host, "**")
 	if port == "" {
