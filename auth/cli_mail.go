@@ -15,7 +15,7 @@ import (
 )
 
 const mailUsage = `usage: auth mail list [-state pending|sent|failed|expired] [-n 50]   newest first
-       auth mail resend ID      try a waiting message again now
+       auth mail resend ID      try a message again now that waits, or that failed and whose link or code is still good
 `
 
 // mail is the command of that name. What a message says stays sealed.
@@ -78,7 +78,7 @@ func (p *program) mailResend(ctx context.Context, f *flag.FlagSet, args []string
 	}
 	defer r.close()
 	if err := r.db.ResendMessage(ctx, id, time.Now().UTC()); errors.Is(err, store.ErrNotFound) {
-		return fmt.Errorf("no message %s waits: what was sent, failed or expired is wiped; the user must ask again", id)
+		return fmt.Errorf("no message %s can be sent: it was sent, or its link or code is no longer good; the user must ask again", id)
 	} else if err != nil {
 		return err
 	}

@@ -96,7 +96,7 @@ func TestSubcommands(t *testing.T) {
 	f(1, `^$`, `neither an e-mail address nor an id`, "admin", "get", "ann")
 	f(0, `^ID +CHANNEL`, `^$`, "mail", "list", "-state", "pending", "-n", "3")
 	f(1, `^$`, `is no id`, "mail", "resend", "x")
-	f(1, `^$`, `no message 00000000-0000-4000-8000-000000000000 waits`, "mail", "resend", "00000000-0000-4000-8000-000000000000")
+	f(1, `^$`, `no message 00000000-0000-4000-8000-000000000000 can be sent`, "mail", "resend", "00000000-0000-4000-8000-000000000000")
 	f(0, `^allowed  http://localhost:3000/x`, `^$`, "redirect", "test", "http://localhost:3000/x")
 	f(1, `^refused  https://evil.test/ `, `1 of 1 are refused`, "redirect", "test", "https://evil.test/")
 }

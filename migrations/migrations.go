@@ -24,7 +24,7 @@ var Names = []string{
 	"one_time_tokens", "one_time_tokens_link_key", "one_time_tokens_address",
 	"one_time_tokens_user", "one_time_tokens_expires",
 	"flows", "flows_code_key", "flows_user", "flows_expires",
-	"outbox", "outbox_due", "outbox_newest", "outbox_user",
+	"outbox", "outbox_failed", "outbox_due", "outbox_newest", "outbox_user",
 	"audit", "audit_at",
 	"limits", "limits_floor",
 	"signing_keys",

@@ -96,7 +96,7 @@ func (s *Settings) whyNot(out store.Refreshed, counter uint64, now time.Time) er
 	case counter >= v.Counter:
 		// Ours by its MAC and never issued: the database was put back to an older state.
 		return errRefreshNotFound
-	case counter+1 == v.Counter && (!s.Sessions.Rotation || !now.After(v.RefreshedAt.Add(s.Sessions.ReuseInterval))):
+	case counter+1 == v.Counter && (!s.Sessions.Rotation || out.RotatedAgo <= s.Sessions.ReuseInterval):
 		return nil
 	}
 	return errReused

@@ -65,10 +65,14 @@ func (b *Batch) InsertMessage(m NewMessage) {
 }
 
 var cancelMessages = define(`
-update {outbox} set state = 'expired', payload = null, done_at = $2, error = 'no longer wanted'
-where user_id = $1 and state = 'pending'`)
+update {outbox} set payload = null,
+    state = case state when 'pending' then 'expired' else state end,
+    done_at = case state when 'pending' then $2 else done_at end,
+    error = case state when 'pending' then 'no longer wanted' else error end
+where user_id = $1 and (state = 'pending' or state = 'failed' and payload is not null)`)
 
-// CancelMessages drops what a user has not been sent yet: when he is deleted, or his tokens are void.
+// CancelMessages drops what a user has not been sent yet: when he is deleted, or his tokens are void. Failed messages
+// can no longer be sent again.
 func (b *Batch) CancelMessages(user uuid.UUID, now time.Time) {
 	b.exec("cancel messages", cancelMessages, user, now)
 }
@@ -91,7 +95,7 @@ func (db *DB) ClaimMessages(ctx context.Context, now time.Time, lease time.Durat
 }
 
 var finishMessage = define(`
-update {outbox} set state = $2, payload = null, done_at = $3, error = $4
+update {outbox} set state = $2, payload = case when $2 = 'failed' then payload end, done_at = $3, error = $4
 where id = $1 and state = 'pending'`)
 
 // FinishMessage: it was sent.
@@ -100,7 +104,8 @@ func (db *DB) FinishMessage(ctx context.Context, id uuid.UUID, now time.Time) er
 	return err
 }
 
-// FailMessage: it will never be sent; why is for an operator.
+// FailMessage gives a message up; why is for an operator, who may have it sent again with ResendMessage until it
+// expires. Sweep wipes it then.
 func (db *DB) FailMessage(ctx context.Context, id uuid.UUID, now time.Time, why string) error {
 	_, err := db.run(ctx, "fail message", finishMessage, id, "failed", now, why)
 	return err
@@ -149,11 +154,18 @@ func (db *DB) Messages(ctx context.Context, state string, limit int) ([]Message,
 	return list, err
 }
 
+// Message and token are written with the same time. Notifications, codes of factors and hooks have no token.
 var resendMessage = define(`
-update {outbox} set due_at = $2, error = ''
-where id = $1 and state = 'pending' and expires_at > $2`)
+update {outbox} o set due_at = $2, error = '', state = 'pending', done_at = null,
+    attempts = case state when 'failed' then 0 else attempts end
+where id = $1 and expires_at > $2 and payload is not null and (
+    state = 'pending'
+    or state = 'failed' and (
+        channel = 'hook' or kind = 'mfa' or kind like '%\_notification'
+        or exists (select from {one_time_tokens} t where t.user_id = o.user_id and t.created_at = o.created_at and t.expires_at > $2)))`)
 
-// ResendMessage makes a message that waits due now. ErrNotFound: there is none that can still be sent.
+// ResendMessage makes a message due now that waits, or that failed and whose token is still good. ErrNotFound: there
+// is none that can still be sent.
 func (db *DB) ResendMessage(ctx context.Context, id uuid.UUID, now time.Time) error {
 	n, err := db.run(ctx, "resend message", resendMessage, id, now)
 	if err == nil && n == 0 {

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -98,6 +99,78 @@ func TestOutbox(t *testing.T) {
 	}
 	if n := claim(t, db, noon.Add(time.Minute)); len(n) != 0 {
 		t.Errorf("claimed what is done: %v", n)
+	}
+}
+
+// What failed may be sent again while its token is good: payload and tries come back.
+func TestResendMessage_failed(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	db := storetest.Open(t)
+	u := addUser(t, db, "mia@example.org")
+	fail := func(channel, kind string, at time.Time) uuid.UUID {
+		t.Helper()
+		id := uuid.New()
+		send(t, db, func(b *store.Batch) {
+			b.InsertMessage(store.NewMessage{ID: id, User: u.ID, Channel: channel, Kind: kind, Payload: []byte("sealed"), At: at, ExpiresAt: noon.Add(time.Hour)})
+		})
+		if err := db.FailMessage(ctx, id, noon, "no such mailbox"); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	resend := func(id uuid.UUID, at time.Time, want error) {
+		t.Helper()
+		if err := db.ResendMessage(ctx, id, at); !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		}
+	}
+	older, recovery := fail("email", "recovery", noon.Add(-time.Minute)), fail("email", "recovery", noon)
+	tok := newToken(u, store.KindRecovery, noon.Add(time.Hour))
+	tok.CreatedAt = noon
+	send(t, db, func(b *store.Batch) { b.InsertToken(tok) })
+	resend(older, noon, store.ErrNotFound) // a newer one has replaced its token
+	resend(recovery, noon, nil)
+	got := claim(t, db, noon)
+	if len(got) != 1 || got[0].ID != recovery || string(got[0].Payload) != "sealed" || got[0].Attempts != 1 || got[0].Error != "" || !got[0].DoneAt.IsZero() {
+		t.Errorf("%+v", got)
+	}
+	if err := db.FailMessage(ctx, recovery, noon, "no such mailbox"); err != nil {
+		t.Fatal(err)
+	}
+	resend(recovery, noon.Add(time.Hour), store.ErrNotFound)
+	send(t, db, func(b *store.Batch) { b.DeleteTokens(u.ID) })
+	resend(recovery, noon, store.ErrNotFound)
+
+	resend(fail("email", "password_changed_notification", noon), noon, nil)
+	resend(fail("sms", "mfa", noon), noon, nil)
+	resend(fail("hook", "after-user-created", noon), noon, nil)
+	claim(t, db, noon)
+
+	// The payload goes with its user, or when it has expired.
+	payloads := func(want int) {
+		t.Helper()
+		n := 0
+		if err := db.Pool().QueryRow(ctx, "select count(*) from outbox where state = 'failed' and payload is not null").Scan(&n); err != nil || n != want {
+			t.Errorf("%d payloads of failed messages, want %d: %v", n, want, err)
+		}
+	}
+	payloads(2)
+	if _, err := db.Sweep(ctx, store.Sweep{Now: noon.Add(59 * time.Minute), Batch: 100}); err != nil {
+		t.Fatal(err)
+	}
+	payloads(2)
+	if _, err := db.Sweep(ctx, store.Sweep{Now: noon.Add(time.Hour), Batch: 100}); err != nil {
+		t.Fatal(err)
+	}
+	payloads(0)
+	last := fail("email", "recovery", noon)
+	payloads(1)
+	send(t, db, func(b *store.Batch) { b.CancelMessages(u.ID, noon) })
+	payloads(0)
+	list, err := db.Messages(ctx, "failed", 10)
+	if err != nil || !slices.ContainsFunc(list, func(m store.Message) bool { return m.ID == last && m.Error == "no such mailbox" }) {
+		t.Errorf("a failed message whose user is deleted: %+v, %v", list, err)
 	}
 }
 

@@ -32,6 +32,8 @@ type Refreshed struct {
 	User User
 	// Session is as it is now, rotated or not.
 	Session Session
+	// RotatedAgo is the time since the last rotation, by PostgreSQL's clock: that replica and this one may differ.
+	RotatedAgo time.Duration
 	// NewerLogin: SinglePerUser, and there is one.
 	NewerLogin bool
 }
@@ -55,7 +57,8 @@ with old as (
           and o.refreshed_at > old.refreshed_at
     ) as login
 ), rotated as (
-    update {sessions} s set counter = s.counter + 1, refreshed_at = $4, user_agent = $5, ip = $6
+    update {sessions} s set counter = s.counter + 1, refreshed_at = $4, user_agent = $5, ip = $6,
+        rotated_at = now(), rotated_counter = s.counter + 1
     from old, newer, {users} u
     where s.id = old.id and u.id = old.user_id and old.counter = $3
       and old.ended_at is null and not newer.login
@@ -71,7 +74,8 @@ with old as (
 select ` + userColumns + `,` + identityColumns + `,
     s.id, s.user_id, s.created_at, coalesce(r.counter, s.counter), coalesce(r.refreshed_at, s.refreshed_at),
     s.user_agent, s.ip, s.aal, s.amr, s.tag, s.factor_id, s.not_after, s.ended_at, s.ended_reason,
-    r.id is not null, newer.login,` + factorsOf("(select user_id from old)") + `
+    r.id is not null, newer.login,
+    (extract(epoch from case when s.rotated_counter = s.counter then now() - s.rotated_at else $4 - s.refreshed_at end) * 1000000)::bigint,` + factorsOf("(select user_id from old)") + `
 from old s
 join {users} u on u.id = s.user_id
 cross join newer
@@ -91,10 +95,12 @@ func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 	var out Refreshed
 	err := db.each(ctx, "refresh", func(r pgx.Rows) error {
 		var i Identity
+		var ago int64 // in microseconds
 		targets := append(append(userTargets(&out.User), identityTargets(&i)...), sessionTargets(&out.Session)...)
-		if err := scanRow(r, append(targets, &out.Rotated, &out.NewerLogin, (*factorList)(&out.User.Factors))); err != nil {
+		if err := scanRow(r, append(targets, &out.Rotated, &out.NewerLogin, &ago, (*factorList)(&out.User.Factors))); err != nil {
 			return err
 		}
+		out.RotatedAgo = time.Duration(ago) * time.Microsecond
 		if i.ID != uuid.Nil {
 			out.User.Identities = append(out.User.Identities, i)
 		}

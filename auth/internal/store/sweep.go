@@ -82,6 +82,11 @@ delete from {outbox} where id in (
     select id from {outbox} where created_at < $1 and state <> 'pending' and done_at < $1
     order by created_at limit $2 for update skip locked)`)
 
+// A failed message may be sent again until it expires.
+var wipeMessages = define(`
+update {outbox} set payload = null where id in (
+    select id from {outbox} where state = 'failed' and payload is not null and expires_at <= $1 limit $2 for update skip locked)`)
+
 // Numbers grow with time, so the oldest rows are found by the key.
 var sweepAudit = define(`
 delete from {audit} where at < $1 and id <= (
@@ -151,6 +156,7 @@ func (t *Tx) sweepByTime(ctx context.Context, s Sweep, out *Swept) error {
 	kind("sweep places", sweepPlaces, s.Places)
 	kind("sweep limits", sweepLimits, s.Now)
 	kind("sweep messages", sweepMessages, s.Messages)
+	b.exec("wipe messages", wipeMessages, s.Now, s.Batch)
 	kind("sweep audit", sweepAudit, s.Audit)
 	kind("sweep anonymous", sweepAnonymous, s.Anonymous)
 	return b.Send(ctx)

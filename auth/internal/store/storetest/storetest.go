@@ -6,8 +6,11 @@ package storetest
 import (
 	"context"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/testdb"
@@ -42,8 +45,29 @@ func open(t testing.TB, o store.Options) *store.DB {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(db.Close)
+	urls.Store(db, o.URL)
+	t.Cleanup(func() {
+		urls.Delete(db)
+		db.Close()
+	})
 	return db
+}
+
+var urls sync.Map // of each open *store.DB
+
+// Exec runs a statement of the test's own on a database that this package opened: to look like time has passed by
+// PostgreSQL's clock, which no test sets.
+func Exec(t testing.TB, db *store.DB, sql string, args ...any) {
+	t.Helper()
+	url, _ := urls.Load(db)
+	c, err := pgx.Connect(t.Context(), url.(string))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	if _, err := c.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Trips counts round trips: the server's ReadyForQuery answers, but for those to an empty query, by which the
