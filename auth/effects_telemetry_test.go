@@ -235,6 +235,7 @@ func TestMetrics_pull(t *testing.T) {
 		t.Error("the page holds an address")
 	}
 
+	alerttest.Lint(t, page)
 	compareDashboard(t, page)
 	for _, a := range alerttest.Read(t, alertsDir) {
 		onPage(t, page, a.Alert, a.Expr)
@@ -253,6 +254,9 @@ func TestMetrics_pull(t *testing.T) {
 				}
 			}
 			whole = name
+			if of, ok := strings.CutSuffix(name, ".count"); ok {
+				name = of + "s"
+			}
 			listed = append(listed, strings.ReplaceAll(name, ".", "_"))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/goccy/go-yaml"
@@ -37,11 +38,8 @@ func Read(t testing.TB, dir string) (all []Alert) {
 // skipped, or fails where REQUIRE_SERVERS is 1.
 func Fire(t testing.TB, dir string) {
 	t.Helper()
-	tool, err := exec.LookPath("promtool")
-	if err != nil {
-		if os.Getenv("REQUIRE_SERVERS") == "1" {
-			t.Fatal("promtool is missing: apt-get install prometheus")
-		}
+	tool := promtool(t)
+	if tool == "" {
 		t.Skip("promtool is missing")
 	}
 	var file struct {
@@ -87,4 +85,29 @@ func read(t testing.TB, path string, into any) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Lint holds a page of metrics against promtool's rules for names, types and help texts. Without promtool it does
+// nothing, or fails where REQUIRE_SERVERS is 1.
+func Lint(t testing.TB, page string) {
+	t.Helper()
+	tool := promtool(t)
+	if tool == "" {
+		return
+	}
+	cmd := exec.Command(tool, "check", "metrics")
+	cmd.Stdin = strings.NewReader(page)
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+}
+
+// promtool is the tool's path, "" where it is missing and need not be there.
+func promtool(t testing.TB) string {
+	t.Helper()
+	tool, err := exec.LookPath("promtool")
+	if err != nil && os.Getenv("REQUIRE_SERVERS") == "1" {
+		t.Fatal("promtool is missing: apt-get install prometheus")
+	}
+	return tool
 }

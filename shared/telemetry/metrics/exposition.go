@@ -47,9 +47,13 @@ func appendExposition(b []byte, all *metricdata.ResourceMetrics) []byte {
 	return b
 }
 
-// seriesName is the name of a metric here.
+// seriesName is the name of a metric here. A final _count belongs to histograms, so that go.goroutine.count becomes
+// go_goroutines, as Prometheus' own libraries call it.
 func seriesName(m metricdata.Metrics, counter bool) string {
 	name := labelName(m.Name)
+	if of, ok := strings.CutSuffix(name, "_count"); ok {
+		name = of + "s"
+	}
 	if suffix := map[string]string{"s": "_seconds", "By": "_bytes", "1": "_ratio"}[m.Unit]; suffix != "" && !strings.HasSuffix(name, suffix) {
 		name += suffix
 	}
