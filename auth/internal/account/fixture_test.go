@@ -56,8 +56,8 @@ func settings() account.Settings {
 	return account.Settings{
 		SiteURL: "https://app.example.org", BaseURL: "https://auth.example.org",
 		Audience: "authenticated", Role: "authenticated", Issuer: "https://auth.example.org", AccessLife: time.Hour,
-		KnownPlaces: true,
-		AdminRoles:  []string{"service_role", "supabase_admin"}, Anonymous: true, FlowLife: 5 * time.Minute,
+		KnownPlaces: true, CodesPerAccount: 30,
+		AdminRoles: []string{"service_role", "supabase_admin"}, Anonymous: true, FlowLife: 5 * time.Minute,
 		Email: account.EmailSettings{
 			Enabled: true, MagicLink: true, Configured: true, SecureChange: true, ChangeEndsSessions: true,
 			OTPLife: time.Hour, OTPLength: 6, Sent: account.Rate{N: 1000, Per: time.Hour}, Links: links,

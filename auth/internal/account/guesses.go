@@ -107,3 +107,22 @@ func (g *guesses) rejected(ctx context.Context, user uuid.UUID, right bool, why 
 	}
 	return g.wrong(ctx, user, "password", r)
 }
+
+// codeTries is the bucket of wrong digits for an address, whether or not any were sent to it; without a key where they
+// are not limited. name tells apart who holds which lock when the try is taken.
+func (a *Accounts) codeTries(s *Settings, c Client, now time.Time, name, aud, who string) (store.Limit, store.Place) {
+	n := s.CodesPerAccount
+	if n <= 0 {
+		return store.Limit{}, store.Place{}
+	}
+	limit := store.Limit{Key: a.limitKey(name, aud, who), Size: float64(n), Refill: 3 * time.Duration(n) * time.Minute}
+	return limit, a.placeTries(s, c, limit, now, name+" place", aud, who)
+}
+
+// tooManyCodes is the answer to digits for which there is no try, right or wrong; err, if it is of another kind.
+func tooManyCodes(err error) error {
+	if over, ok := errors.AsType[*store.LimitError](err); ok {
+		return limited(CodeOverRequestRate, "Too many wrong codes for this address. Wait; links still work.", over.Limit.Refill/time.Duration(over.Limit.Size))
+	}
+	return err
+}

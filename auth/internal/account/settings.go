@@ -31,6 +31,9 @@ type Settings struct {
 	// an unknown address with create_user false as a known one; HideUnconfirmed the right password of an
 	// unconfirmed address as a wrong one.
 	RevealExisting, HideUnknownOnOTP, HideUnconfirmed bool
+	// CodesPerAccount is how many wrong digits an address takes, whatever they were sent for; one comes back each 3
+	// minutes (AUTH_RATE_LIMIT_CODES_PER_ACCOUNT); 0: off.
+	CodesPerAccount int
 	// KnownPlaces counts wrong passwords and codes apart that come from where the user signed in before
 	// (AUTH_SECURITY_KNOWN_PLACES).
 	KnownPlaces bool

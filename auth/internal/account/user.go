@@ -29,7 +29,8 @@ type update struct {
 	compared             // what hashing found out before the transaction
 	guesses      guesses // of the current password
 	tried        store.Tried
-	hookTold     bool // of the right one
+	nonceTry     store.Limit // a right nonce gives it back
+	hookTold     bool        // of the right one
 	mails        *quota
 	texts        *quota
 	notices      bool     // may be written
@@ -337,7 +338,11 @@ func (u *update) mayChangePassword(ctx context.Context, tx *store.Tx, now store.
 				macs = append(macs, u.digits([]store.Kind{store.KindReauthentication}, who, u.p.Nonce)...)
 			}
 		}
-		_, err := tx.RedeemNonce(ctx, now.ID, macs, u.now, maxMisses)
+		n := store.Nonce{User: now.ID, MACs: macs, Now: u.now, MaxMisses: maxMisses}
+		// A bucket of its own: it is taken from under the lock on the user, and that of /verify before it.
+		n.Tries, n.Place = u.codeTries(u.s, u.c, u.now, "nonces", now.Aud, u.guesses.who)
+		_, try, err := tx.RedeemNonce(ctx, n)
+		u.nonceTry, err = try, tooManyCodes(err)
 		if errors.Is(err, store.ErrNotFound) {
 			return errNonce
 		}
@@ -398,6 +403,9 @@ func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err e
 		return out, sendable
 	}
 	ch := change{update: u, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: u.now, UserMetadata: u.data}}
+	if u.nonceTry.Key != nil {
+		ch.b.Take(u.nonceTry, -1, u.now)
+	}
 	if u.hash != "" {
 		ch.password()
 	}

@@ -195,6 +195,7 @@ type verification struct {
 // redeem consumes the token. ErrNotFound: there is none such.
 func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verified, error) {
 	var t store.Token
+	var try store.Limit // taken from, by digits
 	var err error
 	switch {
 	case pf.digits != "":
@@ -203,9 +204,14 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 		if test {
 			misses = 0
 		}
-		t, err = tx.RedeemDigits(ctx, store.Digits{
+		d := store.Digits{
 			Aud: v.s.aud(v.c), Address: pf.who, Kinds: pf.kinds, MACs: v.digits(pf.kinds, pf.who, pf.digits), Now: v.now, MaxMisses: misses,
-		})
+		}
+		if !test {
+			d.Tries, d.Place = v.codeTries(v.s, v.c, v.now, "codes", d.Aud, pf.who)
+		}
+		t, try, err = tx.RedeemDigits(ctx, d)
+		err = tooManyCodes(err)
 		if test && errors.Is(err, store.ErrNotFound) && subtle.ConstantTimeCompare([]byte(code), []byte(pf.digits)) == 1 {
 			t, err = v.unsent(ctx, tx, pf)
 		}
@@ -228,6 +234,9 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 		return Verified{}, denied(CodeUserBanned, "User is banned")
 	}
 	w := work{verification: v, b: tx.Batch(), u: u, t: t, patch: store.UserPatch{ID: u.ID, Now: v.now}}
+	if try.Key != nil { // the digits were right
+		w.b.Take(try, -1, v.now)
+	}
 	out := Verified{Type: typeOf(t)}
 	if out.Half, err = w.apply(); err != nil {
 		return Verified{}, err

@@ -245,7 +245,7 @@ func TestVerify_misses(t *testing.T) {
 // Two hundred at once, by link and by digits: one session.
 func TestVerify_parallel(t *testing.T) {
 	t.Parallel()
-	h := open(t)
+	h := open(t, func(s *account.Settings) { s.CodesPerAccount = 1000 })
 	l := h.signUp("mia@example.org", "sesame", `{}`)
 	var got atomic.Int64
 	var wg sync.WaitGroup

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -129,13 +130,53 @@ type Digits struct {
 	Now          time.Time
 	// MaxMisses voids the digits of a token, but not its link; 0: never.
 	MaxMisses int
+	// Tries is the bucket of wrong digits of the address, Place that of those from a known place of its owner's. Without
+	// a key they are not counted.
+	Tries Limit
+	Place Place
+}
+
+// takeTry are steps of a statement that take a try before anything is compared, so that guesses at one address come
+// one after the other: known is whether the place is, guess has a row when there was a try. A right guess gives it
+// back. Parameters from first on: key, size, rate, refill, the place's MAC, since, key.
+func takeTry(known, now string, first int) string {
+	p := func(i int) string { return fmt.Sprintf("$%d", first+i) }
+	return `known as (
+    select ` + known + ` as here
+), taken as (
+    insert into {limits} as l (key, tokens, at, full_at)
+    select case when here then ` + p(6) + `::bytea else ` + p(0) + `::bytea end, ` + p(1) + `::float8 - 1, ` + now + `::timestamptz, ` + now + `::timestamptz + ` + p(3) + `::float8 * interval '1 second'
+    from known where ` + p(0) + `::bytea is not null
+    on conflict (key) do update set
+        tokens = greatest(0, least(` + p(1) + `::float8, l.tokens + greatest(0, extract(epoch from ` + now + `::timestamptz - l.at)::float8) * ` + p(2) + `::float8) - 1),
+        at = greatest(l.at, ` + now + `), full_at = greatest(l.full_at, ` + now + `::timestamptz + ` + p(3) + `::float8 * interval '1 second')
+    where ` + holdsTry(p(1), p(2), now) + `
+    returning 1
+), guess as (
+    select where ` + p(0) + `::bytea is null or exists (select from taken)
+)`
+}
+
+func takeTryArgs(tries Limit, p Place) []any {
+	return []any{nullBytes(tries.Key), tries.Size, tries.rate(), tries.Refill.Seconds(), nullBytes(p.MAC), p.Since, nullBytes(p.Tries.Key)}
+}
+
+// ownerKnows is whether a place is known of the user who has an address.
+func ownerKnows(aud, address, mac, since string) string {
+	return `exists (
+        select from (
+            select o.id from {users} o where o.aud = ` + aud + ` and o.email = ` + address + ` and o.email <> ''
+            union all
+            select o.id from {users} o where o.aud = ` + aud + ` and o.phone = ` + address + ` and o.phone <> '') owner
+        where ` + knowsPlace("owner.id", mac, since) + `)`
 }
 
 // The user is locked before his tokens, as everywhere. A match consumes its row, a miss counts on each.
 var redeemDigits = define(`
-with live as materialized (
+with ` + takeTry(ownerKnows("$1", "$2", "$11", "$12"), "$5", 7) + `, live as materialized (
     select t.* from {users} u join {one_time_tokens} t on u.id = t.user_id
     where t.address = $2 and t.kind = any($3) and t.expires_at > $5 and t.otp_mac is not null and u.aud = $1
+      and exists (select from guess)
     order by u.id, t.id
     for no key update of u for update of t
 ), hit as (
@@ -150,12 +191,40 @@ with live as materialized (
     from live
     where o.id = live.id and not exists (select from hit)
 )
-select ` + tokenColumns + ` from hit t`)
+select ` + guessColumns + ` from known left join hit t on true`)
 
 // RedeemDigits locks the user and consumes the token that digits belong to, earlier kinds first. ErrNotFound after a
-// miss, which stays counted only if the transaction commits.
-func (t *Tx) RedeemDigits(ctx context.Context, d Digits) (Token, error) {
-	return t.redeem(ctx, redeemDigits, d.Aud, d.Address, texts(d.Kinds), d.MACs, d.Now, d.MaxMisses)
+// miss, which stays counted only if the transaction commits. The Limit is the bucket that a try was taken from, which
+// is to be given back when a token was found. A LimitError: there was no try, and nothing was compared.
+func (t *Tx) RedeemDigits(ctx context.Context, d Digits) (Token, Limit, error) {
+	args := []any{d.Aud, d.Address, texts(d.Kinds), d.MACs, d.Now, d.MaxMisses}
+	return t.guess(ctx, redeemDigits, d.Tries, d.Place, append(args, takeTryArgs(d.Tries, d.Place)...))
+}
+
+// guessColumns are whether the place is known, whether there was a try, and the token, or nulls.
+const guessColumns = `known.here, exists (select from guess), ` + tokenColumns
+
+func (t *Tx) guess(ctx context.Context, s statement, tries Limit, place Place, args []any) (Token, Limit, error) {
+	var token Token
+	var here, had bool
+	targets := tokenTargets(&token)
+	for i, to := range targets {
+		if to, ok := to.(*string); ok {
+			targets[i] = (*text)(to)
+		}
+	}
+	err := t.tx.QueryRow(ctx, t.db.sql[s], plain(args)...).Scan(append([]any{&here, &had}, targets...)...)
+	if here && tries.Key != nil {
+		tries.Key = place.Tries.Key
+	}
+	switch {
+	case err != nil:
+	case !had:
+		err = &LimitError{tries}
+	case token.ID == uuid.Nil:
+		err = ErrNotFound
+	}
+	return token, tries, t.db.failure("redeem token", err)
 }
 
 var redeemLink = define(`
@@ -175,9 +244,10 @@ func (t *Tx) RedeemLink(ctx context.Context, hash []byte, kinds []Kind, now time
 }
 
 var redeemNonce = define(`
-with live as materialized (
+with ` + takeTry(knowsPlace("$1", "$9", "$10"), "$3", 5) + `, live as materialized (
     select t.* from {one_time_tokens} t
     where t.user_id = $1 and t.kind = 'reauthentication' and t.expires_at > $3 and t.otp_mac is not null
+      and exists (select from guess)
     for update
 ), hit as (
     select * from live where otp_mac = any($2::bytea[]) limit 1
@@ -190,12 +260,24 @@ with live as materialized (
     from live
     where o.id = live.id and not exists (select from hit)
 )
-select ` + tokenColumns + ` from hit t`)
+select ` + guessColumns + ` from known left join hit t on true`)
 
-// RedeemNonce consumes the reauthentication nonce of a user whom LockUser locked; ErrNotFound after a miss, which stays
-// counted only if the transaction commits.
-func (t *Tx) RedeemNonce(ctx context.Context, user uuid.UUID, macs [][]byte, now time.Time, maxMisses int) (Token, error) {
-	return t.redeem(ctx, redeemNonce, user, macs, now, maxMisses)
+// Nonce are typed digits that prove a user's address once more: the MACs that they have.
+type Nonce struct {
+	User      uuid.UUID // locked by LockUser
+	MACs      [][]byte
+	Now       time.Time
+	MaxMisses int
+	// Tries and Place are as in Digits.
+	Tries Limit
+	Place Place
+}
+
+// RedeemNonce consumes the reauthentication nonce of a user whom LockUser locked. What it returns is as with
+// RedeemDigits.
+func (t *Tx) RedeemNonce(ctx context.Context, n Nonce) (Token, Limit, error) {
+	args := []any{n.User, n.MACs, n.Now, n.MaxMisses}
+	return t.guess(ctx, redeemNonce, n.Tries, n.Place, append(args, takeTryArgs(n.Tries, n.Place)...))
 }
 
 func (t *Tx) redeem(ctx context.Context, s statement, args ...any) (Token, error) {

@@ -87,7 +87,7 @@ func TestRedeem_once(t *testing.T) {
 				if i%2 == 0 {
 					token, err = tx.RedeemLink(t.Context(), n.LinkHash, []store.Kind{n.Kind}, noon)
 				} else {
-					token, err = tx.RedeemDigits(t.Context(), digitsOf(n))
+					token, _, err = tx.RedeemDigits(t.Context(), digitsOf(n))
 				}
 				if err != nil {
 					return token, err
@@ -121,7 +121,10 @@ func TestRedeemDigits(t *testing.T) {
 	u := addUser(t, db, "mia@example.org")
 	digits := func(d store.Digits) error {
 		t.Helper()
-		_, err := redeem(t, db, func(tx *store.Tx) (store.Token, error) { return tx.RedeemDigits(t.Context(), d) })
+		_, err := redeem(t, db, func(tx *store.Tx) (store.Token, error) {
+			token, _, err := tx.RedeemDigits(t.Context(), d)
+			return token, err
+		})
 		return err
 	}
 	older, newer := newToken(u, store.KindSignup, noon), newToken(u, store.KindSignup, noon.Add(1000))
@@ -176,7 +179,8 @@ func TestRedeemNonce(t *testing.T) {
 	f := func(want error, user uuid.UUID, mac []byte) {
 		t.Helper()
 		_, err := redeem(t, db, func(tx *store.Tx) (store.Token, error) {
-			return tx.RedeemNonce(t.Context(), user, [][]byte{digest("x"), mac}, noon, 5)
+			token, _, err := tx.RedeemNonce(t.Context(), store.Nonce{User: user, MACs: [][]byte{digest("x"), mac}, Now: noon, MaxMisses: 5})
+			return token, err
 		})
 		if !errors.Is(err, want) {
 			t.Errorf("%v, want %v", err, want)
