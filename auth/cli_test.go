@@ -99,6 +99,10 @@ func TestSubcommands(t *testing.T) {
 	f(1, `^$`, `no message 00000000-0000-4000-8000-000000000000 can be sent`, "mail", "resend", "00000000-0000-4000-8000-000000000000")
 	f(0, `^allowed  http://localhost:3000/x`, `^$`, "redirect", "test", "http://localhost:3000/x")
 	f(1, `^refused  https://evil.test/ `, `1 of 1 are refused`, "redirect", "test", "https://evil.test/")
+	env = append(env, "AUTH_URI_ALLOW_LIST=https://example.com**")
+	const doubt = `"https://example\.com\*\*" of the redirect list also matches hosts that anybody can register`
+	f(0, `^allowed  https://example.com.evil.test`, `^warn  `+doubt, "redirect", "test", "https://example.com.evil.test")
+	f(0, `warn  AUTH_URI_ALLOW_LIST: `+doubt, `^$`, "check")
 }
 
 // check goes on after a failure, and names each; a password in a URL is in none of its lines.

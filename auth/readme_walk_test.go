@@ -94,7 +94,7 @@ func TestREADME_routeColumns(t *testing.T) {
 		}
 		name := guards[guard]
 		if guard == "s.user" {
-			name = map[string]string{"account.Full": "user", "account.ReadUser": "user, reading"}[before]
+			name = map[string]string{"account.Full": "user", "account.ReadUser": "user, reading", "account.AnyAudience": "user"}[before]
 		}
 		if captcha != "" {
 			name = captcha

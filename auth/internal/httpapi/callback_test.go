@@ -150,7 +150,7 @@ func TestAuthorize(t *testing.T) {
 		t.Helper()
 		a.do("GET /authorize?"+query, nil).refused(400, "validation_failed", msg)
 	}
-	f("", "Unsupported provider: Provider  could not be found")
+	f("", "Unsupported provider: no provider is named")
 	f("provider=none", "Unsupported provider: Provider none could not be found")
 	f("provider=github&code_challenge=x", "PKCE flow requires code_challenge_method and code_challenge")
 	f("provider=github&code_challenge=x&code_challenge_method=s256", "code challenge has to be between 43 and 128 characters")

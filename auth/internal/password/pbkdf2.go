@@ -31,6 +31,10 @@ type pbkdf2Hash struct {
 func parsePBKDF2(kind, rest string) (hashed, error) {
 	h := pbkdf2Hash{wide: kind == "pbkdf2-sha512"}
 	parts := strings.Split(rest, "$")
+	if strings.HasPrefix(rest, "i=") { // as hashes of the PHC format begin
+		return nil, fmt.Errorf("password hash: %s in the PHC format (i=ROUNDS,l=LENGTH) is not known: "+
+			"write the rounds alone, as passlib does, $%s$ROUNDS$salt$hash with . in the place of +", kind, kind)
+	}
 	if len(parts) != 3 {
 		return nil, fmt.Errorf("password hash: %s has the form $%s$rounds$salt$hash", kind, kind)
 	}

@@ -134,6 +134,8 @@ func (s *Set) Lookup(name string) (*Provider, error) {
 	name = strings.ToLower(name)
 	p := s.byName[name]
 	switch {
+	case name == "":
+		return unsupported("no provider is named")
 	case p == nil:
 		return unsupported(fmt.Sprintf("Provider %.64s could not be found", name))
 	case !p.client.Enabled:

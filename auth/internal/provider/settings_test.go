@@ -168,7 +168,7 @@ func TestLookup(t *testing.T) {
 		}
 	}
 	for name, reason := range map[string]string{
-		"gitlab": "provider is not enabled", "Nobody": "Provider nobody could not be found", "": "Provider  could not be found",
+		"gitlab": "provider is not enabled", "Nobody": "Provider nobody could not be found", "": "no provider is named",
 		"google": "missing OAuth secret", "apple": "missing redirect URI",
 	} {
 		_, err := set.Lookup(name)
