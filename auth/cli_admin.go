@@ -22,6 +22,7 @@ const adminUsage = `usage: auth admin create [-confirm] [-role ROLE] [-aud AUD] 
        auth admin ban EMAIL|ID DURATION      such as 24h
        auth admin unban EMAIL|ID
        auth admin delete [-soft] EMAIL|ID
+       auth admin claim EMAIL|ID             ends sessions, drops password, phone, factors and other identities, mails a recovery link
 `
 
 // operator is who acts in the audit log.
@@ -41,7 +42,7 @@ func (p *program) admin(ctx context.Context, args []string) error {
 	switch what {
 	case "create", "createuser":
 		return p.adminCreate(ctx, f, aud, args)
-	case "get", "unban":
+	case "get", "unban", "claim":
 		args, err = p.parse(f, args, "EMAIL|ID", 1, 1)
 	case "ban":
 		args, err = p.parse(f, args, "EMAIL|ID DURATION", 2, 2)
@@ -69,6 +70,12 @@ func (p *program) admin(ctx context.Context, args []string) error {
 	switch what {
 	case "get":
 		return p.show(u)
+	case "claim":
+		if err := r.accounts.AdminClaim(ctx, account.Client{}, operator, u.ID); err != nil {
+			return plain(err)
+		}
+		_, err = fmt.Fprintf(p.stdout, "claimed %s: a recovery mail waits for %s\n", u.ID, u.Email)
+		return err
 	case "delete", "deleteuser", "soft delete":
 		if err := r.accounts.AdminDelete(ctx, account.Client{}, operator, u.ID, what == "soft delete"); err != nil {
 			return plain(err)

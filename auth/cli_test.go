@@ -93,6 +93,9 @@ func TestSubcommands(t *testing.T) {
 	f(1, `^$`, `no user ann@example.org`, "admin", "get", "ann@example.org")
 	f(0, `"has_password": true`, `^$`, "admin", "create", "-confirm", "--", "cleo@example.org", "-correct-horse") // no flag
 	f(1, `^$`, `ban duration`, "admin", "ban", "--", "cleo@example.org", "-5h")
+	f(0, `^claimed [0-9a-f-]{36}: a recovery mail waits for cleo@example.org\n$`, `^$`, "admin", "claim", "cleo@example.org")
+	f(0, `"has_password": false`, `^$`, "admin", "get", "cleo@example.org")
+	f(1, `^$`, `no user nobody@example.org`, "admin", "claim", "nobody@example.org")
 	f(1, `^$`, `neither an e-mail address nor an id`, "admin", "get", "ann")
 	f(0, `^ID +CHANNEL`, `^$`, "mail", "list", "-state", "pending", "-n", "3")
 	f(1, `^$`, `is no id`, "mail", "resend", "x")

@@ -55,7 +55,7 @@ const usage = `usage: auth [-config FILE] [COMMAND]
        auth check                          settings, database rights, keys, providers, SMTP
        auth keys list|rotate|revoke KID    the signing keys
        auth keys service [-role ROLE] [-exp 10y]
-       auth admin create|get|ban|unban|delete   users (-h for more)
+       auth admin create|get|ban|unban|delete|claim   users (-h for more)
        auth mail list|resend ID            the outbox
        auth redirect test URL...           whether redirect_to may lead there, and why
        auth version

@@ -25,6 +25,15 @@ type change struct {
 	letters    []letter
 	flow       *store.Flow
 	notice     []store.NewMessage
+	// pending is the hash of a password that waits with the token of the first address.
+	pending string
+}
+
+// passwordWaits: a password that is given together with the account's first address becomes the account's by the
+// proof of that address, as a sign-up's does.
+func (ch *change) passwordWaits() bool {
+	atOnce := ch.update.email != "" && ch.mails == nil || ch.update.phone != "" && ch.texts == nil
+	return ch.old.Email == "" && ch.old.Phone == "" && (ch.mails != nil || ch.texts != nil) && !atOnce
 }
 
 // password sets it. Whatever somebody else may have asked for dies: tokens, changes that wait, and other
@@ -70,6 +79,9 @@ func (ch *change) email() error {
 	wanted.NewEmail = ch.update.email
 	ch.flow = ch.s.flow(ch.p.Challenge, "email_change", ch.now)
 	letters, err := ch.emailChange(ch.s, ch.c, wanted, ch.flow, ch.now)
+	for i := range letters { // without an address of before, the new one's alone
+		letters[i].token.PasswordHash = ch.pending
+	}
 	ch.letters = append(ch.letters, letters...)
 	ch.void = append(ch.void, store.KindEmailChangeCurrent, store.KindEmailChangeNew)
 	p.NewEmail, p.EmailChangeSentAt, p.CurrentEmailProven, p.NewEmailProven = &ch.update.email, &ch.now, ptr(false), ptr(false)
@@ -85,6 +97,7 @@ func (ch *change) phone() error {
 		return nil
 	}
 	l, err := ch.sms(ch.s, ch.c, store.KindPhoneChange, ch.update.phone, ch.p.Channel, ch.now)
+	l.token.PasswordHash = ch.pending
 	ch.letters = append(ch.letters, l)
 	p.NewPhone, p.PhoneChangeSentAt = &ch.update.phone, &ch.now
 	return err
@@ -111,7 +124,7 @@ func (ch *change) fill() {
 		b.PutIdentity(i)
 	}
 	b.UpdateUser(ch.patch)
-	if ch.hash != "" && ch.s.Passwords.ChangeEndsSessions {
+	if ch.patch.PasswordHash != nil && ch.s.Passwords.ChangeEndsSessions {
 		b.EndSessions(store.EndSessions{User: id, Except: ch.caller.Session.ID, Reason: store.EndedPasswordChanged, At: ch.now})
 	}
 	if ch.voidAll {
@@ -120,7 +133,7 @@ func (ch *change) fill() {
 	} else if len(ch.void) > 0 {
 		b.DeleteTokens(id, ch.void...)
 	}
-	if ch.hash != "" {
+	if ch.patch.PasswordHash != nil {
 		b.DeleteChallenges(id)
 	}
 	write(b, id, ch.flow, ch.letters...)
@@ -134,7 +147,7 @@ func (ch *change) fill() {
 		it     bool
 		action store.Action
 	}{
-		{ch.hash != "", store.ActionUserUpdatedPassword},
+		{ch.patch.PasswordHash != nil, store.ActionUserUpdatedPassword},
 		{ch.mails != nil, store.ActionEmailChangeRequested},
 		{ch.texts != nil, store.ActionPhoneChangeRequested},
 		{true, store.ActionUserModified},

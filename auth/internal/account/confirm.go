@@ -155,6 +155,7 @@ func (w *work) changeEmail() (half bool, err error) {
 	}
 	w.action = store.ActionUserModified
 	w.patch.Email = &w.u.NewEmail
+	w.firstPassword()
 	w.dropPending()
 	w.patch.IsAnonymous = ptr(false)
 	if w.u.EmailConfirmedAt.IsZero() {
@@ -176,6 +177,7 @@ func (w *work) changePhone() error {
 		return errTokenExpired
 	}
 	w.action = store.ActionUserModified
+	w.firstPassword()
 	w.dropPending()
 	w.patch.Phone, w.patch.IsAnonymous, w.patch.PhoneConfirmedAt = &w.u.NewPhone, ptr(false), &w.now
 	w.prove("phone", w.u.NewPhone, nil)
@@ -191,6 +193,13 @@ func (w *work) changePhone() error {
 		w.notify(mail.IdentityLinked, w.u.Email, mail.Vars{Email: w.u.Email, Provider: "phone"})
 	}
 	return nil
+}
+
+// firstPassword sets the password that waited for the account's first address.
+func (w *work) firstPassword() {
+	if w.u.Email == "" && w.u.Phone == "" && w.t.PasswordHash != "" {
+		w.patch.PasswordHash = &w.t.PasswordHash
+	}
 }
 
 // dropPending ends every change that waits. Its tokens die with the one that was redeemed; what stayed

@@ -172,6 +172,7 @@ func (a *Accounts) resend(ctx context.Context, s *Settings, c Client, r Resend, 
 			u.Email, u.NewEmail = who, who
 		}
 		letters, err = a.emailChange(s, c, u, flow, now)
+		keepPassword(letters, p, found)
 	default:
 		sent, note.Action, note.Traits = store.PhoneChangeSent, store.ActionPhoneChangeRequested, nil
 		number := p.User.NewPhone
@@ -180,6 +181,7 @@ func (a *Accounts) resend(ctx context.Context, s *Settings, c Client, r Resend, 
 		}
 		letters = make([]letter, 1)
 		letters[0], err = a.sms(s, c, store.KindPhoneChange, number, "", now)
+		keepPassword(letters, p, found)
 	}
 	if err != nil {
 		return uuid.Nil, err
@@ -204,6 +206,15 @@ func (a *Accounts) resend(ctx context.Context, s *Settings, c Client, r Resend, 
 		return last, nil
 	}
 	return uuid.New(), nil // a test number
+}
+
+// keepPassword lets the password that waits with a first address wait with its new token.
+func keepPassword(letters []letter, p *store.Pending, found bool) {
+	for i := range letters {
+		if t := &letters[i].token; found && t.Kind == p.Token.Kind && t.Address == p.Token.Address {
+			t.PasswordHash = p.Token.PasswordHash
+		}
+	}
 }
 
 // again renews a pending sign-up: the same password, data and identity hang on the new confirmation.

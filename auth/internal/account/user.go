@@ -406,7 +406,9 @@ func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err e
 	if u.nonceTry.Key != nil {
 		ch.b.Take(u.nonceTry, -1, u.now)
 	}
-	if u.hash != "" {
+	if u.hash != "" && ch.passwordWaits() {
+		ch.pending = u.hash
+	} else if u.hash != "" {
 		ch.password()
 	}
 	if u.email != "" {

@@ -1,0 +1,79 @@
+package account
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+)
+
+// AdminClaim gives an account to the owner of its confirmed address alone: everything by which others could come
+// back is dropped, and a recovery mail is sent. For an owner who has confirmed an account that a stranger had
+// prepared: recovery alone leaves the stranger's phone, factors and identities in place.
+func (a *Accounts) AdminClaim(ctx context.Context, c Client, by Actor, id uuid.UUID) error {
+	s, now := a.live.Load(), a.now()
+	if err := s.canSendMail("recovery"); err != nil {
+		return err
+	}
+	c.RedirectTo = s.SiteURL
+	var l letter
+	err := a.db.InTx(ctx, func(tx *store.Tx) error {
+		u, err := tx.LockUser(ctx, id)
+		switch {
+		case err != nil:
+			return err
+		case !u.DeletedAt.IsZero():
+			return store.ErrNotFound
+		case u.Email == "" || u.EmailConfirmedAt.IsZero():
+			return unprocessable(CodeEmailNotConfirmed, "The user has no confirmed e-mail address to send the recovery to")
+		}
+		if l, err = a.mail(s, c, mailed{
+			kind: store.KindRecovery, mail: mail.Recovery, link: mail.LinkRecovery, to: u.Email, vars: mail.Vars{Email: u.Email, Data: u.UserMetadata},
+		}, now); err != nil {
+			return err
+		}
+		b := tx.Batch()
+		surrender(b, u, now)
+		b.CancelMessages(id, now)
+		write(b, id, nil, l)
+		b.Audit(by.audit(c, store.ActionUserModified, now, "user_id", id.String(), "reason", "claim"))
+		return b.Send(ctx)
+	})
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return errNoUser
+	case err != nil:
+		return failure("claim", err)
+	}
+	return a.send(ctx, s, l)
+}
+
+// surrender takes out of an account everything but its address, metadata and bans.
+func surrender(b *store.Batch, u store.User, now time.Time) {
+	none := time.Time{}
+	p := store.UserPatch{
+		ID: u.ID, Now: now, PasswordHash: ptr(""), Phone: ptr(""), PhoneConfirmedAt: &none, IsAnonymous: ptr(false),
+		NewEmail: ptr(""), NewPhone: ptr(""), CurrentEmailProven: ptr(false), NewEmailProven: ptr(false), RecoverySentAt: &now,
+		ConfirmationSentAt: &none, EmailChangeSentAt: &none, PhoneChangeSentAt: &none, ReauthenticationSentAt: &none,
+		UserMetadata:            store.MetadataPatch{Delete: []string{"phone"}, Set: object(map[string]any{"phone_verified": false})},
+		ProvidersFromIdentities: true,
+	}
+	own := ownIdentity(u.ID, "email", u.Email, nil, p)
+	if at := slices.IndexFunc(u.Identities, func(i store.Identity) bool { return i.Provider == "email" }); at >= 0 {
+		own = &u.Identities[at]
+	} else {
+		b.PutIdentity(*own)
+	}
+	b.DeleteIdentitiesBut(u.ID, own.ID, true)
+	b.UpdateUser(p)
+	b.EndSessions(store.EndSessions{User: u.ID, Reason: store.EndedClaimed, At: now})
+	b.DeleteTokens(u.ID)
+	b.DeleteFlows(u.ID)
+	b.DeleteFactors(u.ID) // with their challenges
+	b.DeletePlaces(u.ID)
+}

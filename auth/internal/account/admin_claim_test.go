@@ -1,0 +1,79 @@
+package account_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+)
+
+// What somebody else left in an account goes; the owner of the address gets a recovery mail.
+func TestAdminClaim(t *testing.T) {
+	t.Parallel()
+	h := open(t, linking, func(s *account.Settings) { s.Phone.Autoconfirm = true })
+	g := h.confirmed("mia@example.org")
+	h.link(g, person("github", "17", "!stranger@example.net"))
+	if _, err := h.update(g, account.UserUpdate{Phone: "4915100000001"}); err != nil {
+		t.Fatal(err)
+	}
+	g = h.verified(g, h.app(g, ""))
+	code := h.pkceArrival(person("github", "17", "!stranger@example.net"))
+	refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{Email: "mia@example.org"}), "")
+	link := h.newest("magic_link", "mia@example.org").Hash
+	h.pass(time.Second)
+	if _, err := h.update(g, account.UserUpdate{Email: "stranger@example.net"}); err != nil {
+		t.Fatal(err)
+	}
+	before, trail := len(h.letters()), h.trail()
+	h.pass(time.Second)
+
+	refused(t, h.AdminClaim(t.Context(), account.Client{}, service, g.User.ID), "")
+	u := h.user(g.User.ID)
+	if u.Email != "mia@example.org" || u.EmailConfirmedAt.IsZero() || u.PasswordHash != "" || u.Phone != "" || !u.PhoneConfirmedAt.IsZero() ||
+		u.NewEmail != "" || u.Factors != nil || fmt.Sprint(providers(u)) != "[email]" || metadata(t, u.UserMetadata)["phone"] != nil {
+		t.Error(brief(u))
+	}
+	if h.trail() != trail+" user_modified" {
+		t.Error(h.trail()[len(trail):])
+	}
+	ended(t, h, g)
+	_, err := h.exchange(code, verifier)
+	refused(t, err, noFlow)
+	_, err = h.verify(account.Verify{Type: "magiclink", TokenHash: link})
+	refused(t, err, linkExpired)
+	refused(t, h.signIn("mia@example.org", "sesame"), "invalid_credentials: Invalid login credentials")
+	if n := len(h.letters()); n >= before+1 {
+		t.Errorf("%d messages wait, of %d before: what waited for the old links is still sent", n, before)
+	}
+	got := h.redeem("recovery", h.newest("recovery", "mia@example.org").Hash)
+	if _, err := h.update(got, account.UserUpdate{Password: ptr("open sesame")}); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, h.signIn("mia@example.org", "open sesame"), "")
+}
+
+func TestAdminClaim_refused(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	none := "user_not_found: User not found"
+	refused(t, h.AdminClaim(t.Context(), account.Client{}, service, uuid.New()), none)
+	guest, err := h.SignUpAnonymous(t.Context(), browser, nil)
+	refused(t, err, "")
+	const unconfirmed = "email_not_confirmed: The user has no confirmed e-mail address to send the recovery to"
+	refused(t, h.AdminClaim(t.Context(), account.Client{}, service, guest.User.ID), unconfirmed)
+	h.signUp("tom@example.org", "sesame", `{}`)
+	list, _, err := h.AdminUsers(t.Context(), store.UsersFilter{Aud: "authenticated", Email: "tom@example.org", Limit: 1})
+	refused(t, err, "")
+	refused(t, h.AdminClaim(t.Context(), account.Client{}, service, list[0].ID), unconfirmed)
+	mia := h.confirmed("mia@example.org")
+	h.set(func(s *account.Settings) { s.Email.Configured = false })
+	refused(t, h.AdminClaim(t.Context(), account.Client{}, service, mia.User.ID), "unexpected_failure: Error sending recovery email")
+	h.caller(mia)
+	h.set(func(s *account.Settings) { s.Email.Configured = true })
+	refused(t, h.AdminDelete(t.Context(), browser, service, mia.User.ID, true), "")
+	refused(t, h.AdminClaim(t.Context(), account.Client{}, service, mia.User.ID), none)
+}

@@ -1,0 +1,62 @@
+package account_test
+
+import (
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+)
+
+// A password that is given together with an account's first address waits with the token, also with one that is
+// sent again: until the address is proven it is nobody's.
+func TestUpdateUser_firstAddressAndPassword(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	for _, c := range []struct {
+		update account.UserUpdate
+		resend account.Resend
+		signIn account.Password
+		prove  func() account.Verify
+	}{
+		{account.UserUpdate{Email: "mia@example.org"}, account.Resend{Type: "email_change", Email: "mia@example.org"}, account.Password{Email: "mia@example.org"},
+			func() account.Verify {
+				return account.Verify{Type: "email_change", TokenHash: h.newest("email_change", "mia@example.org").Hash}
+			}},
+		{account.UserUpdate{Phone: "4915100000001"}, account.Resend{Type: "phone_change", Phone: "4915100000001"}, account.Password{Phone: "4915100000001"},
+			func() account.Verify {
+				return account.Verify{Type: "phone_change", Phone: "4915100000001", Token: h.newest("phone_change", "4915100000001").Code}
+			}},
+	} {
+		for _, again := range []bool{false, true} {
+			guest, err := h.SignUpAnonymous(t.Context(), browser, nil)
+			refused(t, err, "")
+			c.update.Password, c.signIn.Password = ptr("open sesame"), "open sesame"
+			out, err := h.update(guest, c.update)
+			if err != nil || out.PasswordHash != "" {
+				t.Fatalf("the password is the account's before the address is proven, %v", err)
+			}
+			if n := h.trail(); n[len(n)-len("user_modified"):] != "user_modified" {
+				t.Error(n)
+			}
+			h.pass(time.Second)
+			if again {
+				_, err := h.Resend(t.Context(), browser, c.resend)
+				refused(t, err, "")
+			}
+			v, err := h.verify(c.prove())
+			refused(t, err, "")
+			_, err = h.SignInPassword(t.Context(), browser, c.signIn)
+			refused(t, err, "")
+			if v.Grant != nil {
+				refused(t, h.AdminDelete(t.Context(), browser, service, v.Grant.User.ID, false), "")
+			}
+			h.pass(time.Second)
+		}
+	}
+	// Whoever has an address changes the password at once.
+	mia := h.confirmed("mia@example.com")
+	out, err := h.update(mia, account.UserUpdate{Email: "mia2@example.com", Password: ptr("open sesame")})
+	if err != nil || out.PasswordHash == mia.User.PasswordHash {
+		t.Errorf("%v", err)
+	}
+}
