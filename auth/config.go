@@ -226,6 +226,8 @@ type limitsConfig struct {
 	Anonymous int `env:"AUTH_RATE_LIMIT_ANONYMOUS_USERS" envDefault:"30" min:"0"`
 	// Wrong passwords for one address, one more each minute; 0: any number.
 	Passwords int `env:"AUTH_RATE_LIMIT_PASSWORD_PER_ACCOUNT" envDefault:"20" min:"0"`
+	// Share of the mails, and of the SMS, that one client may use by requests without a token, from 0 to 1; 0: all.
+	SentPerClient float64 `env:"AUTH_RATE_LIMIT_SENT_PER_CLIENT" envDefault:"0.5" min:"0" max:"1"`
 	// Wrong codes for one address, of whatever kind, one more each 3 minutes; 0: any number. Links still work.
 	Codes int `env:"AUTH_RATE_LIMIT_CODES_PER_ACCOUNT" envDefault:"30" min:"0"`
 	// Refreshes of one session at once, one more each second; 0: any number.

@@ -81,7 +81,7 @@ func (c *config) accountSettings(r *settings.Report) account.Settings {
 		Audience: c.JWT.Audience, Role: c.JWT.DefaultRole, Issuer: c.JWT.Issuer, AccessLife: c.JWT.Life, AdminRoles: c.JWT.AdminRoles, AdminRequireAAL2: c.JWT.AdminAAL2,
 		DisableSignup: c.General.DisableSignup, Anonymous: c.General.Anonymous,
 		RevealExisting: c.Security.RevealExisting, HideUnknownOnOTP: c.Security.HideUnknown, HideUnconfirmed: c.Security.HideUnconfirmed,
-		KnownPlaces: c.Security.KnownPlaces, CodesPerAccount: c.Limits.Codes, MetadataMaxBytes: c.Security.MetadataBytes, FlowLife: c.General.FlowLife,
+		SentPerClient: c.Limits.SentPerClient, KnownPlaces: c.Security.KnownPlaces, CodesPerAccount: c.Limits.Codes, MetadataMaxBytes: c.Security.MetadataBytes, FlowLife: c.General.FlowLife,
 		Email: account.EmailSettings{
 			Enabled: c.General.Email, MagicLink: c.General.MagicLink, Configured: c.mailed(), Autoconfirm: c.Mailer.Autoconfirm,
 			SecureChange: c.Mailer.SecureChange, ChangeEndsSessions: c.Security.EmailEnds,

@@ -236,6 +236,7 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_SMS_TEST_OTP", "+4912:123456", func(c *config) { c.SMS.TestOTP = map[string]string{"+4912": "123456"} })
 	f("AUTH_SMS_TEST_OTP_VALID_UNTIL", "2031-03-05T07:00:00Z", func(c *config) { c.SMS.TestOTPUntil = "2031-03-05T07:00:00Z" })
 	f("AUTH_RATE_LIMIT_CODES_PER_ACCOUNT", "0", func(c *config) { c.Limits.Codes = 0 })
+	f("AUTH_RATE_LIMIT_SENT_PER_CLIENT", "0.25", func(c *config) { c.Limits.SentPerClient = 0.25 })
 	f("AUTH_SECURITY_KNOWN_PLACES", "false", func(c *config) { c.Security.KnownPlaces = false })
 	f("AUTH_RATE_LIMIT_HEADER", "X-B", func(c *config) { c.Limits.Header = "X-B" })
 	f("AUTH_RATE_LIMIT_BY_PEER", "true", func(c *config) { c.Limits.ByPeer = true })

@@ -89,6 +89,8 @@ type Client struct {
 	// Network is what limits count the client under: an IPv4 address, an IPv6 /64, or what else the header says
 	// that tells clients apart. "" where nobody trusted tells clients apart.
 	Network string
+	// Identified: the request came with a user's or an administrator's token.
+	Identified bool
 }
 
 func (s *Settings) aud(c Client) string {

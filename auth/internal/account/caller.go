@@ -144,6 +144,16 @@ func (s *Settings) outlived(v store.Session, now time.Time) bool {
 		s.Sessions.Timebox > 0 && now.After(v.CreatedAt.Add(s.Sessions.Timebox))
 }
 
+// Identified says whether a token is a user's, not an anonymous one's, or that of an admin role. It judges the token
+// alone: that a session was ended since is not worth a look into the database.
+func (a *Accounts) Identified(bearer string) bool {
+	var c token.Claims
+	if bearer == "" || a.verify(&c, bearer, a.now()) != nil {
+		return false
+	}
+	return c.Subject != "" && !c.IsAnonymous || slices.Contains(a.live.Load().AdminRoles, c.Role)
+}
+
 // IsAdmin says whether AuthenticateAdmin would let the token in. Tokens of other roles, which every client
 // sends, are judged without the database. The error says that nobody can tell.
 func (a *Accounts) IsAdmin(ctx context.Context, bearer string) (bool, error) {

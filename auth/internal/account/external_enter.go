@@ -139,7 +139,7 @@ func (e *entry) attempt(ctx context.Context) error {
 		e.open, e.code, e.user, e.refusal, e.told, e.sent, e.level, e.methods = opening{}, "", store.User{}, nil, 0, nil, 0, nil
 		if e.quota != nil {
 			b := tx.Batch()
-			e.quota.take(b, e.now, true)
+			e.quota.take(b, e.now)
 			if err := b.Send(ctx); err != nil {
 				return err
 			}

@@ -37,7 +37,7 @@ func (a *Accounts) ChallengeFactor(ctx context.Context, c Client, caller Caller,
 	}
 	b := a.db.Batch()
 	if q != nil {
-		q.take(b, now, true)
+		q.take(b, now)
 	}
 	b.InsertChallenge(caller.User.ID, ch)
 	if m.Payload != nil {

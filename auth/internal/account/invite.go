@@ -56,7 +56,7 @@ func (a *Accounts) Invite(ctx context.Context, c Client, by Actor, p Invitation)
 			return store.User{}, err
 		}
 		b := a.db.Batch()
-		q.take(b, now, true)
+		q.take(b, now)
 		id := n.invited(b, s, st, known, now)
 		write(b, id, nil, l)
 		b.Audit(by.audit(c, store.ActionUserInvited, now, "user_id", id.String()))

@@ -217,7 +217,7 @@ func (g *generation) pause(ctx context.Context, made generated) {
 	q := g.mailQuota(g.s, made.pause, pause, g.n.aud, g.n.who)
 	q.budgets = nil
 	b := g.db.Batch()
-	q.take(b, g.now, true)
+	q.take(b, g.now)
 	if err := b.Send(ctx); err != nil && q.refused(err) == err {
 		g.log.Warn("a generated link began no pause between mails", "err", err)
 	}

@@ -62,7 +62,7 @@ func (a *Accounts) sendLink(ctx context.Context, s *Settings, c Client, p MagicL
 		return err
 	}
 	// The pause is that of recovery, for whatever kind of mail this turns into.
-	return a.sendOTP(ctx, s, c, n, create, a.mailQuota(s, "recovery", s.Email.Interval, n.aud, n.who), s.Email.Autoconfirm)
+	return a.sendOTP(ctx, s, c, n, create, a.boundClient(s, c, a.mailQuota(s, "recovery", s.Email.Interval, n.aud, n.who)), s.Email.Autoconfirm)
 }
 
 func (a *Accounts) sendDigits(ctx context.Context, s *Settings, c Client, p OTP) error {
@@ -83,7 +83,7 @@ func (a *Accounts) sendDigits(ctx context.Context, s *Settings, c Client, p OTP)
 	if err := a.canSendSMS(s, "confirmation", n.who); err != nil {
 		return err
 	}
-	return a.sendOTP(ctx, s, c, n, p.CreateUser, a.smsQuota(s, n.aud, n.who, a.now()), s.Phone.Autoconfirm)
+	return a.sendOTP(ctx, s, c, n, p.CreateUser, a.boundClient(s, c, a.smsQuota(s, n.aud, n.who, a.now())), s.Phone.Autoconfirm)
 }
 
 // sendOTP sends to whoever has the address what lets him in: a confirmation to somebody new or
@@ -131,7 +131,7 @@ func (a *Accounts) writeOTP(ctx context.Context, s *Settings, c Client, n *newco
 	reachable := st == taken && (n.provider == "phone" || known.Email == n.who)
 	signsUp := st == pending || st == fresh && !autoconfirm && !hidden
 	b := a.db.Batch()
-	q.take(b, now, !hidden && (st != taken || reachable))
+	q.take(b, now)
 	var id uuid.UUID
 	switch {
 	case signsUp:

@@ -80,6 +80,21 @@ func (a *Accounts) smsQuota(s *Settings, aud, number string, now time.Time) *quo
 	return q
 }
 
+// boundClient lets a client whom limits know use up only its share of the service's budget, all routes that need no
+// token together. It comes after the service's: everybody takes in the same order.
+func (a *Accounts) boundClient(s *Settings, c Client, q *quota) *quota {
+	if s.SentPerClient <= 0 || c.Network == "" || c.Identified || len(q.budgets) == 0 {
+		return q
+	}
+	name, sent := "mail by client", s.Email.Sent
+	if q.sms {
+		name, sent = "sms by client", s.Phone.Sent
+	}
+	sent.N = max(1, sent.N*s.SentPerClient)
+	q.budgets = append(q.budgets, sent.limit(a.limitKey(name, c.Network)))
+	return q
+}
+
 // testCode is the fixed code of a test number.
 func (p *PhoneSettings) testCode(number string, now time.Time) (string, bool) {
 	code, ok := p.TestCodes[number]
@@ -109,21 +124,17 @@ func (q *quota) judge(now time.Time) error {
 	return nil
 }
 
-// take adds the taking. When nothing will be sent, because nobody has the address, the pause begins all
-// the same and the budgets are only touched. others are pauses of whoever else is written to. Pauses are
+// take adds the taking, which is the same when nothing will be sent because nobody has the address: else the
+// next request would tell. others are pauses of whoever else is written to. Pauses are
 // taken in the order of their keys, or two calls about the same two addresses would wait for each other.
-func (q *quota) take(b *store.Batch, now time.Time, sends bool, others ...store.Limit) {
+func (q *quota) take(b *store.Batch, now time.Time, others ...store.Limit) {
 	pauses := slices.Concat(q.pauses, others)
 	slices.SortFunc(pauses, func(x, y store.Limit) int { return bytes.Compare(x.Key, y.Key) })
 	for _, l := range pauses {
 		b.Take(l, 1, now)
 	}
-	n := 0.0
-	if sends {
-		n = 1
-	}
 	for _, l := range q.budgets {
-		b.Take(l, n, now)
+		b.Take(l, 1, now)
 	}
 }
 

@@ -51,7 +51,7 @@ func (a *Accounts) Reauthenticate(ctx context.Context, c Client, caller Caller) 
 		return err
 	}
 	b = a.db.Batch()
-	q.take(b, now, true)
+	q.take(b, now)
 	b.MarkSent(u.ID, store.ReauthenticationSent, now)
 	write(b, u.ID, nil, l)
 	b.Audit(store.Audit{At: now, Action: store.ActionUserReauthenticateRequested, Actor: u.ID, Session: caller.Session.ID, IP: c.IP})

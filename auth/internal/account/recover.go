@@ -30,7 +30,7 @@ func (a *Accounts) Recover(ctx context.Context, c Client, p Recover) error {
 		return err
 	}
 	aud := s.aud(c)
-	q := a.mailQuota(s, "recovery", s.Email.Interval, aud, who)
+	q := a.boundClient(s, c, a.mailQuota(s, "recovery", s.Email.Interval, aud, who))
 	var u store.User
 	b := a.db.Batch()
 	b.UserByEmail(&u, aud, who)
@@ -55,7 +55,7 @@ func (a *Accounts) Recover(ctx context.Context, c Client, p Recover) error {
 		return err
 	}
 	b = a.db.Batch()
-	q.take(b, now, found)
+	q.take(b, now)
 	b.MarkSent(id, store.RecoverySent, now)
 	write(b, id, flow, l)
 	b.Audit(store.Audit{At: now, Action: store.ActionUserRecoveryRequested, Actor: id, OnlyFor: id, IP: c.IP})

@@ -51,6 +51,7 @@ func (a *Accounts) Resend(ctx context.Context, c Client, p Resend) (uuid.UUID, e
 	if err != nil {
 		return uuid.Nil, err
 	}
+	a.boundClient(s, c, q)
 	var pending store.Pending
 	b := a.db.Batch()
 	b.Pending(&pending, aud, who, what.kinds...)
@@ -188,7 +189,7 @@ func (a *Accounts) resend(ctx context.Context, s *Settings, c Client, r Resend, 
 	}
 	b := a.db.Batch()
 	others := a.elsewhere(s, r.Type, s.aud(c), who, p, found, now)
-	q.take(b, now, found, others...)
+	q.take(b, now, others...)
 	b.MarkSent(id, sent, now)
 	write(b, id, flow, letters...)
 	note.At, note.Actor, note.OnlyFor, note.IP = now, id, id, c.IP

@@ -34,6 +34,9 @@ type Settings struct {
 	// CodesPerAccount is how many wrong digits an address takes, whatever they were sent for; one comes back each 3
 	// minutes (AUTH_RATE_LIMIT_CODES_PER_ACCOUNT); 0: off.
 	CodesPerAccount int
+	// SentPerClient is the share of the mails and SMS that one client may have sent by requests without a token
+	// (AUTH_RATE_LIMIT_SENT_PER_CLIENT); 0: all.
+	SentPerClient float64
 	// KnownPlaces counts wrong passwords and codes apart that come from where the user signed in before
 	// (AUTH_SECURITY_KNOWN_PLACES).
 	KnownPlaces bool

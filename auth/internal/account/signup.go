@@ -168,10 +168,10 @@ func (a *Accounts) signUpPending(ctx context.Context, s *Settings, c Client, n *
 	now := a.now()
 	if n.provider == "email" {
 		err = s.canSendMail("confirmation")
-		q = a.mailQuota(s, "confirmation", s.Email.ConfirmationInterval, n.aud, n.who)
+		q = a.boundClient(s, c, a.mailQuota(s, "confirmation", s.Email.ConfirmationInterval, n.aud, n.who))
 	} else {
 		err = a.canSendSMS(s, "confirmation", n.who)
-		q = a.smsQuota(s, n.aud, n.who, now)
+		q = a.boundClient(s, c, a.smsQuota(s, n.aud, n.who, now))
 	}
 	if err != nil {
 		return store.User{}, err
@@ -199,7 +199,7 @@ func (a *Accounts) signUpPending(ctx context.Context, s *Settings, c Client, n *
 		}
 		st := n.standing(known)
 		b := a.db.Batch()
-		q.take(b, now, st != taken)
+		q.take(b, now)
 		id := n.enlist(b, s, st, known, now)
 		write(b, id, flow, l)
 		a.tell(b, s, c, st == fresh, id, now)

@@ -452,7 +452,7 @@ func (u *update) takeFirst(ctx context.Context, tx *store.Tx) error {
 	b := tx.Batch()
 	for _, q := range []*quota{u.mails, u.texts} {
 		if q != nil {
-			q.take(b, u.now, true)
+			q.take(b, u.now)
 		}
 	}
 	err := b.Send(ctx)

@@ -156,6 +156,16 @@ func (s *Server) limit(c *call, by limited) error {
 	return &problem{status: 429, code: account.CodeOverRequestRate, msg: "Request rate limit reached", retryAfter: retryIn(wait)}
 }
 
+// sender is the client of a route that sends mails or SMS without asking for a token: one that brings a good token all
+// the same is not held to a client's share.
+func (s *Server) sender(c *call) account.Client {
+	client := c.client()
+	if client.Network != "" {
+		client.Identified = s.accounts.Identified(c.bearer())
+	}
+	return client
+}
+
 // warnMissing says, once a minute, that requests come without the header that they are counted by.
 func (s *Server) warnMissing(header string) {
 	now, last := s.now().Unix(), s.missing.Load()

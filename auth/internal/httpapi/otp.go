@@ -23,7 +23,7 @@ func (s *Server) postOTP(c *call) error {
 			return err
 		}
 	}
-	err := s.accounts.SendOTP(c.ctx(), c.client(), account.OTP{
+	err := s.accounts.SendOTP(c.ctx(), s.sender(c), account.OTP{
 		Email: in.Email, Phone: in.Phone, CreateUser: create, Data: in.Data.raw(), Channel: in.Channel, Challenge: in.challenge(),
 	})
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *Server) postMagicLink(c *call) error {
 	if err := c.knownAud(); err != nil {
 		return err
 	}
-	if err := s.accounts.MagicLink(c.ctx(), c.client(), account.MagicLink{Email: in.Email, Data: in.Data.raw(), Challenge: in.challenge()}); err != nil {
+	if err := s.accounts.MagicLink(c.ctx(), s.sender(c), account.MagicLink{Email: in.Email, Data: in.Data.raw(), Challenge: in.challenge()}); err != nil {
 		return err
 	}
 	return c.empty()
@@ -60,7 +60,7 @@ func (s *Server) postRecover(c *call) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	if err := s.accounts.Recover(c.ctx(), c.client(), account.Recover{Email: in.Email, Challenge: in.challenge()}); err != nil {
+	if err := s.accounts.Recover(c.ctx(), s.sender(c), account.Recover{Email: in.Email, Challenge: in.challenge()}); err != nil {
 		return err
 	}
 	return c.empty()
@@ -77,7 +77,7 @@ func (s *Server) postResend(c *call) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	id, err := s.accounts.Resend(c.ctx(), c.client(), account.Resend{Type: in.Type, Email: in.Email, Phone: in.Phone, Challenge: in.challenge()})
+	id, err := s.accounts.Resend(c.ctx(), s.sender(c), account.Resend{Type: in.Type, Email: in.Email, Phone: in.Phone, Challenge: in.challenge()})
 	if err != nil {
 		return err
 	}

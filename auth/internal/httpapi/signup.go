@@ -34,7 +34,7 @@ func (s *Server) postSignup(c *call) error {
 		}
 		return c.grantView(&g)
 	}
-	out, err := s.accounts.SignUp(c.ctx(), c.client(), account.SignUp{
+	out, err := s.accounts.SignUp(c.ctx(), s.sender(c), account.SignUp{
 		Email: in.Email, Phone: in.Phone, Password: in.Password, Data: in.Data.raw(), Channel: in.Channel, Challenge: in.challenge(),
 	})
 	if err != nil {

@@ -1,0 +1,132 @@
+package account_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+)
+
+// sends is one of the calls that send something to some address.
+func (h *house) sends(i int, c account.Client, email, number string) error {
+	ctx := h.t.Context()
+	var err error
+	switch i % 8 {
+	case 0:
+		err = h.Recover(ctx, c, account.Recover{Email: email})
+	case 1:
+		err = h.SendOTP(ctx, c, account.OTP{Email: email, CreateUser: true})
+	case 2:
+		_, err = h.SignUp(ctx, c, account.SignUp{Email: email, Password: "another"})
+	case 3:
+		_, err = h.Resend(ctx, c, account.Resend{Type: "signup", Email: email})
+	case 4:
+		err = h.MagicLink(ctx, c, account.MagicLink{Email: email})
+	case 5:
+		_, err = h.Resend(ctx, c, account.Resend{Type: "email_change", Email: email})
+	case 6:
+		err = h.SendOTP(ctx, c, account.OTP{Phone: number, CreateUser: true})
+	case 7:
+		_, err = h.Resend(ctx, c, account.Resend{Type: "phone_change", Phone: number})
+	}
+	return err
+}
+
+// Two services get the same 40 calls. To one of them all addresses are known, to the other none: every answer is the
+// same, and so are those to the caller's own requests afterwards, by which the budget could tell.
+func TestBudgets_knownAndUnknown(t *testing.T) {
+	t.Parallel()
+	for _, network := range []string{"", "192.0.2.7"} {
+		var told [2][]string
+		for k := range told {
+			h := open(t, func(s *account.Settings) {
+				s.SentPerClient, s.HideUnknownOnOTP = 0.5, true
+				s.Email.Sent, s.Phone.Sent = account.Rate{N: 30, Per: time.Hour}, account.Rate{N: 10, Per: time.Hour}
+			})
+			note := func(i int, err error) {
+				told[k] = append(told[k], fmt.Sprintf("%d: %v", i, err))
+			}
+			for i := range 40 {
+				email, number := fmt.Sprintf("p%d@example.org", i), fmt.Sprintf("49151%03d", i)
+				if k == 0 {
+					h.create(account.Attributes{Email: &email, EmailConfirm: ptr(true)})
+					h.create(account.Attributes{Phone: &number, PhoneConfirm: ptr(true)})
+				}
+				note(i, h.sends(i, from(network), email, number))
+			}
+			for i := range 16 { // an address and a number of the caller's own, new to both
+				h.pass(time.Minute)
+				note(i, h.sends(i, from(network), fmt.Sprintf("own%d@example.org", i), fmt.Sprintf("49161%03d", i)))
+				note(i, h.sends(i, from("198.51.100.1"), fmt.Sprintf("else%d@example.org", i), fmt.Sprintf("49171%03d", i)))
+			}
+		}
+		if a, b := strings.Join(told[0], "\n"), strings.Join(told[1], "\n"); a != b {
+			t.Errorf("known:\n%s\nunknown:\n%s", a, b)
+		}
+		refusals := strings.Count(strings.Join(told[0], "\n"), "rate_limit")
+		if refusals == 0 || refusals == len(told[0]) {
+			t.Errorf("%d of %d calls are limited, which shows nothing", refusals, len(told[0]))
+		}
+	}
+}
+
+// One client can't use up the service's mails, by whatever routes; a request with a token is not held to its share,
+// and one that is refused takes nothing.
+func TestBudgets_perClient(t *testing.T) {
+	t.Parallel()
+	const mails, texts = "over_email_send_rate_limit: email rate limit exceeded", "over_sms_send_rate_limit: SMS rate limit exceeded"
+	r := pair(t, func(s *account.Settings) {
+		s.SentPerClient = 0.5
+		s.Email.Sent, s.Phone.Sent = account.Rate{N: 20, Per: time.Hour}, account.Rate{N: 1, Per: time.Hour}
+	})
+	h := r[0]
+	got := answers(40, func(i int) error {
+		return r[i%2].sends(i/2%5, from("192.0.2.7"), fmt.Sprintf("a%d@example.org", i), "")
+	})
+	if got["in"] != 10 || got["over_email_send_rate_limit"]+got["over_request_rate_limit"] != 30 {
+		t.Errorf("%v, want 10 of 40 sent", got)
+	}
+	refused(t, h.sends(0, from("192.0.2.7"), "b@example.org", ""), mails)
+	identified := from("192.0.2.7")
+	identified.Identified = true
+	for i := range 4 { // the rest of the service's is there for others
+		refused(t, h.sends(0, from("198.51.100.1"), fmt.Sprintf("c%d@example.org", i), ""), "")
+		refused(t, h.sends(0, identified, fmt.Sprintf("d%d@example.org", i), ""), "")
+		refused(t, h.sends(0, from("192.0.2.7"), fmt.Sprintf("e%d@example.org", i), ""), mails)
+	}
+	for i := range 2 {
+		refused(t, h.sends(0, from(""), fmt.Sprintf("f%d@example.org", i), ""), "")
+	}
+	refused(t, h.sends(0, from(""), "g@example.org", ""), mails)
+	// A share of one SMS is one.
+	refused(t, h.sends(6, from("192.0.2.7"), "", "491511"), "")
+	refused(t, h.sends(6, from("198.51.100.1"), "", "491512"), texts)
+	h.pass(6 * time.Minute)
+	refused(t, h.sends(0, from("192.0.2.7"), "h@example.org", ""), "")
+	refused(t, h.sends(0, from("192.0.2.7"), "i@example.org", ""), mails)
+	refused(t, h.sends(0, from("198.51.100.1"), "i@example.org", ""), "")
+	h.set(func(s *account.Settings) { s.SentPerClient = 0 })
+	h.pass(3 * time.Minute)
+	refused(t, h.sends(0, from("192.0.2.7"), "j@example.org", ""), "")
+}
+
+// Which tokens make a client known.
+func TestIdentified(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	mia := h.confirmed("mia@example.org")
+	anonymous, err := h.SignUpAnonymous(t.Context(), browser, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for token, want := range map[string]bool{
+		mia.AccessToken: true, h.serviceToken("service_role"): true, h.serviceToken("anon"): false, anonymous.AccessToken: false,
+		"": false, mia.AccessToken + "x": false,
+	} {
+		if got := h.Identified(token); got != want {
+			t.Errorf("%q: %v, want %v", token, got, want)
+		}
+	}
+}
