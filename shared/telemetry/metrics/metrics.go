@@ -82,6 +82,7 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := m.reader.Collect(r.Context(), &all); err != nil {
 		m.log.Warn("metrics: some figures could not be read", "error", err)
 	}
+	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Write(appendExposition(nil, &all)) // an error means that nobody is there any more
 }

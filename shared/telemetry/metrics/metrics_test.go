@@ -101,6 +101,9 @@ c_age_seconds 1.5
 	if got := w.Header().Get("Content-Type"); got != "text/plain; version=0.0.4; charset=utf-8" {
 		t.Error(got)
 	}
+	if got := w.Header().Get("X-Content-Type-Options"); got != "nosniff" {
+		t.Errorf("X-Content-Type-Options %q", got)
+	}
 }
 
 // TestMetrics_outage: one line, however often the collector says no.
