@@ -56,7 +56,7 @@ check('a client that asks too often, and whose refreshes go on', async () => {
   const c = client({ headers: { Authorization: `Bearer ${anonKey}`, 'X-Client': '192.0.2.7' } })
   for (let i = 0; i < 3; i++) await good(c.signInWithPassword({ email, password }))
   const error = await bad(c.signInWithPassword({ email, password }), 'AuthApiError', 429, 'over_request_rate_limit')
-  assert.equal(error.message, 'Too many wrong passwords for this address. Wait, or sign in with a link or a code.')
+  assert.equal(error.message, 'Request rate limit reached')
   await good(c.refreshSession())
   await good(c.getUser())
 })
