@@ -55,6 +55,7 @@ func (a *Accounts) Invite(ctx context.Context, c Client, by Actor, p Invitation)
 		if err != nil {
 			return store.User{}, err
 		}
+		l.token.Required = st == pending
 		b := a.db.Batch()
 		q.take(b, now)
 		id := n.invited(b, s, st, known, now)
@@ -63,7 +64,7 @@ func (a *Accounts) Invite(ctx context.Context, c Client, by Actor, p Invitation)
 		var u store.User
 		b.User(&u, id)
 		err = b.Send(ctx)
-		if isTaken(err) && !again {
+		if overtaken(err) && !again {
 			continue
 		}
 		if err != nil {

@@ -31,7 +31,7 @@ func (a *Accounts) GenerateLink(ctx context.Context, c Client, by Actor, p LinkR
 	}
 	for again := false; ; again = true {
 		out, err := g.run(ctx)
-		if isTaken(err) && !again {
+		if overtaken(err) && !again {
 			continue
 		}
 		switch {
@@ -164,6 +164,7 @@ func (g *generation) write(ctx context.Context, typ string, made generated, st s
 		return Link{}, err
 	}
 	l.message.Payload = nil // the caller delivers it
+	l.token.Required = st == pending
 	b := g.db.Batch()
 	id := u.ID
 	switch {

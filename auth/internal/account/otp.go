@@ -116,7 +116,7 @@ func (a *Accounts) sendOTP(ctx context.Context, s *Settings, c Client, n *newcom
 			}
 		}
 		l, err := a.writeOTP(ctx, s, c, n, st, known, q, hidden, autoconfirm)
-		if isTaken(err) && !again {
+		if overtaken(err) && !again {
 			continue
 		}
 		if err != nil {
@@ -161,6 +161,7 @@ func (a *Accounts) writeOTP(ctx context.Context, s *Settings, c Client, n *newco
 	if err != nil {
 		return l, err
 	}
+	l.token.Required = st == pending
 	write(b, id, flow, l)
 	a.tell(b, s, c, st == fresh && !hidden, id, now)
 	note := store.Audit{At: now, Action: store.ActionUserRecoveryRequested, Actor: id, OnlyFor: id, IP: c.IP, Traits: traits("channel", n.channel)}

@@ -198,6 +198,7 @@ func (a *Accounts) signUpPending(ctx context.Context, s *Settings, c Client, n *
 			return store.User{}, err
 		}
 		st := n.standing(known)
+		l.token.Required = st == pending
 		b := a.db.Batch()
 		q.take(b, now)
 		id := n.enlist(b, s, st, known, now)
@@ -205,7 +206,7 @@ func (a *Accounts) signUpPending(ctx context.Context, s *Settings, c Client, n *
 		a.tell(b, s, c, st == fresh, id, now)
 		b.Audit(n.note(c, st, known, id, now))
 		err = b.Send(ctx)
-		if isTaken(err) && !again {
+		if overtaken(err) && !again {
 			continue
 		}
 		if err != nil {
@@ -236,8 +237,10 @@ func (a *Accounts) lookUp(ctx context.Context, n *newcomer, q *quota) (known sto
 	return known, q.judge(a.now())
 }
 
-func isTaken(err error) bool {
-	return errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrPhoneTaken)
+// overtaken says that somebody took the address, or that the account of it was deleted, between the look and the
+// writing.
+func overtaken(err error) bool {
+	return errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrPhoneTaken) || errors.Is(err, store.ErrUserGone)
 }
 
 // errExists is the seed's answer to a repeated sign-up under autoconfirm.
@@ -262,7 +265,7 @@ func (a *Accounts) signUpConfirmed(ctx context.Context, s *Settings, c Client, n
 			st = taken // an administrator's, or somebody's by his other address
 		}
 		g, err := a.enter(ctx, s, c, n, st, known)
-		if isTaken(err) && !again {
+		if overtaken(err) && !again {
 			continue
 		}
 		return g, failure("sign up", err)

@@ -89,6 +89,11 @@ func meaningOfCode(pg *pgconn.PgError) error {
 		return nil
 	case "23503": // foreign_key_violation: users is all that is referred to
 		return ErrUserGone
+	case "23502": // not_null_violation: the statement found no such user, or a deleted one
+		if pg.ColumnName == "user_id" {
+			return ErrUserGone
+		}
+		return nil
 	case "40001", "40P01", "55P03", "57014", "25006":
 		// serialization_failure, deadlock_detected, lock_not_available, query_canceled, and
 		// read_only_sql_transaction: connected to what is a standby now

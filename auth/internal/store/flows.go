@@ -43,7 +43,7 @@ type Flow struct {
 var insertFlow = define(`
 insert into {flows} (id, user_id, method, challenge, challenge_method, created_at, expires_at)
 select $1, $2, $3, $4, $5, $6, $7
-where $2::uuid is null or exists (select from {users} where id = $2)`)
+where $2::uuid is null or exists (select from {users} where id = $2 and deleted_at is null)`)
 
 // InsertFlow begins a flow; without effect when its user doesn't exist.
 func (b *Batch) InsertFlow(f Flow) {

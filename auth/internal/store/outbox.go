@@ -57,9 +57,9 @@ type NewMessage struct {
 var insertMessage = define(`
 insert into {outbox} (id, channel, kind, user_id, payload, due_at, expires_at, created_at)
 select $1, $2, $3, $4, $5, coalesce($8::timestamptz, $6), $7, $6
-where $4::uuid is null or exists (select from {users} where id = $4)`)
+where $4::uuid is null or exists (select from {users} where id = $4 and deleted_at is null)`)
 
-// InsertMessage puts a message into the outbox; without effect when its user doesn't exist.
+// InsertMessage puts a message into the outbox; without effect when its user doesn't exist, or was deleted.
 func (b *Batch) InsertMessage(m NewMessage) {
 	b.exec("insert message", insertMessage, m.ID, m.Channel, m.Kind, nullID(m.User), m.Payload, m.At, m.ExpiresAt, null(m.DueAt))
 }

@@ -60,9 +60,9 @@ type NewSession struct {
 var insertSession = define(`
 with person as (select $2::uuid as id), ` + rememberPlace("person", "$2", "$11", "$3") + `
 insert into {sessions} (id, user_id, created_at, secret_hash, refreshed_at, user_agent, ip, aal, amr, tag, not_after)
-values ($1, $2, $3, $4, $3, $5, $6, $7, $8, $9, $10)`)
+values ($1, (select id from {users} where id = $2 and deleted_at is null), $3, $4, $3, $5, $6, $7, $8, $9, $10)`)
 
-// InsertSession opens a session; ErrUserGone when its user doesn't exist.
+// InsertSession opens a session; ErrUserGone when its user doesn't exist, or was deleted.
 func (b *Batch) InsertSession(s NewSession) {
 	b.exec("insert session", insertSession, s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag, null(s.NotAfter), nullBytes(s.Place))
 }

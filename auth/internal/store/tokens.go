@@ -49,6 +49,8 @@ type NewToken struct {
 	LinkHash, OTPMAC []byte
 	// Keep is how many older tokens of this user and kind stay alive: 4 for sign-ups, else 0.
 	Keep int
+	// Required: without its user Send fails with ErrUserGone, and nothing of the batch happens.
+	Required bool
 }
 
 const tokenColumns = `t.id, t.user_id, t.kind, t.address, t.flow_id, t.identity_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at`
@@ -64,14 +66,14 @@ with replaced as (
         order by created_at desc, id desc offset $12)
 )
 insert into {one_time_tokens} (id, user_id, kind, address, link_hash, otp_mac, flow_id, password_hash, user_metadata, created_at, expires_at, identity_id)
-select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $13
-where exists (select from {users} where id = $2)`)
+select $1, (select id from {users} where id = $2 and deleted_at is null), $3, $4, $5, $6, $7, $8, $9, $10, $11, $13
+where $14 or exists (select from {users} where id = $2 and deleted_at is null)`)
 
-// InsertToken adds a token and drops the older ones of its kind. For a user who doesn't exist it
+// InsertToken adds a token and drops the older ones of its kind. For a user who doesn't exist, or was deleted, it
 // costs the same and does nothing: so the answer to an unknown address takes the same work.
 func (b *Batch) InsertToken(t NewToken) {
 	b.exec("insert token", insertToken, t.ID, t.User, string(t.Kind), t.Address, nullBytes(t.LinkHash), nullBytes(t.OTPMAC), nullID(t.Flow),
-		t.PasswordHash, nullBytes(t.UserMetadata), t.CreatedAt, t.ExpiresAt, t.Keep, nullID(t.Identity))
+		t.PasswordHash, nullBytes(t.UserMetadata), t.CreatedAt, t.ExpiresAt, t.Keep, nullID(t.Identity), t.Required)
 }
 
 var deleteTokens = define(`

@@ -1,0 +1,86 @@
+package account_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+)
+
+// idOf is the user with that address.
+func (h *house) idOf(email string) uuid.UUID {
+	h.t.Helper()
+	list, _, err := h.AdminUsers(h.t.Context(), store.UsersFilter{Aud: "authenticated", Email: email, Limit: 1})
+	if err != nil || len(list) == 0 {
+		h.t.Fatalf("no user %s, %v", email, err)
+	}
+	return list[0].ID
+}
+
+// A sign-up for an unconfirmed account that is deleted between the look and the writing begins again: the mail's
+// link works, and nothing hangs on the deleted account.
+func TestSignUp_deletedMeanwhile(t *testing.T) {
+	t.Parallel()
+	for _, soft := range []bool{true, false} {
+		h := open(t)
+		h.signUp("mia@example.org", "sesame", `{}`)
+		old := h.idOf("mia@example.org")
+		h.pass(time.Second)
+		asked := 0
+		h.set(func(s *account.Settings) { // between the look and the hash
+			s.Hooks.BeforeCreate = func(context.Context, string, store.User) error {
+				if asked++; asked == 1 {
+					refused(t, h.AdminDelete(t.Context(), browser, service, old, soft), "")
+				}
+				return nil
+			}
+		})
+		if _, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "open sesame"}); err != nil {
+			t.Fatalf("soft %v: %v", soft, err)
+		}
+		g := h.redeem("signup", h.newest("confirmation", "mia@example.org").Hash)
+		if g.User.ID == old {
+			t.Errorf("soft %v: signed in as the deleted user", soft)
+		}
+		refused(t, h.signIn("mia@example.org", "open sesame"), "")
+	}
+}
+
+// The same at once, on two replicas and with each way to sign up: the answer is a success, and what is sent works.
+func TestSignUp_againstDeletion(t *testing.T) {
+	t.Parallel()
+	h, other := replicas(t)
+	for i := range 20 {
+		soft, auto := i%2 == 0, i%4 < 2
+		email := fmt.Sprintf("mia%d@example.org", i)
+		h.set(func(s *account.Settings) { s.Email.Autoconfirm = false })
+		h.signUp(email, "sesame", `{}`)
+		id := h.idOf(email)
+		h.set(func(s *account.Settings) { s.Email.Autoconfirm = auto })
+		h.pass(time.Second)
+		other.pass(2 * time.Second)
+		done := make(chan error, 1)
+		go func() { done <- other.AdminDelete(t.Context(), browser, service, id, soft) }()
+		out, err := h.SignUp(t.Context(), browser, account.SignUp{Email: email, Password: "open sesame"})
+		refused(t, <-done, "")
+		if err != nil {
+			t.Fatalf("soft %v, autoconfirm %v: %v", soft, auto, err)
+		}
+		var left []store.Token
+		b := h.db.Batch()
+		b.Tokens(&left, id, store.KindSignup)
+		if err := b.Send(t.Context()); err != nil || len(left) > 0 {
+			t.Errorf("soft %v, autoconfirm %v: %d tokens of the deleted user, %v", soft, auto, len(left), err)
+		}
+		if out.Grant != nil {
+			if c, err := h.Authenticate(t.Context(), out.Grant.AccessToken, "", account.Full); err == nil && c.User.ID == id {
+				t.Errorf("soft %v: a session of the deleted user", soft)
+			}
+		}
+	}
+}
