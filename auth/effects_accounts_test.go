@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -246,6 +247,39 @@ func TestEffects_waysIn(t *testing.T) {
 	}
 	d.with(t, "AUTH_METADATA_MAX_BYTES=300")
 	d.want(t, 200, "POST", "/signup", "", large)
+}
+
+// What a client or an account may do at most.
+func TestEffects_guesses(t *testing.T) {
+	t.Parallel()
+	d := startTuned(t)
+	const auto = "AUTH_MAILER_AUTOCONFIRM=true"
+	d.with(t, auto, "AUTH_RATE_LIMIT_CODES_PER_ACCOUNT=1")
+	const code = `{"type":"email","email":"ann@example.org","token":"000000"}`
+	d.refuses(t, "otp_expired", "POST", "/verify", "", code)
+	d.refuses(t, "over_request_rate_limit", "POST", "/verify", "", code)
+
+	ask := func(client, path, body string, want int) {
+		t.Helper()
+		if a := d.request(t, "POST", path, body, "X-Real-Ip", client); a.StatusCode != want {
+			t.Errorf("%s from %s: %d, want %d", path, client, a.StatusCode, want)
+		}
+	}
+	for i, setting := range []string{"AUTH_RATE_LIMIT_SENT_PER_CLIENT=0.1", "AUTH_RATE_LIMIT_SENT_PER_CLIENT=0"} {
+		d.with(t, "AUTH_RATE_LIMIT_HEADER=X-Real-Ip", "AUTH_RATE_LIMIT_EMAIL_SENT=10", setting)
+		ask("192.0.2.7", "/recover", fmt.Sprintf(`{"email":"a%d@example.org"}`, i), 200)
+		ask("192.0.2.7", "/recover", fmt.Sprintf(`{"email":"b%d@example.org"}`, i), []int{429, 200}[i])
+		ask("198.51.100.7", "/recover", fmt.Sprintf(`{"email":"c%d@example.org"}`, i), 200)
+	}
+	const signIn = "/token?grant_type=password"
+	for i, setting := range []string{"AUTH_SECURITY_KNOWN_PLACES=true", "AUTH_SECURITY_KNOWN_PLACES=false"} {
+		d.with(t, auto, "AUTH_RATE_LIMIT_HEADER=X-Real-Ip", "AUTH_RATE_LIMIT_PASSWORD_PER_ACCOUNT=1", setting)
+		email := d.newcomer()
+		d.want(t, 200, "POST", "/signup", "", credentials(email, horse))
+		ask("192.0.2.7", signIn, credentials(email, horse), 200)
+		ask("198.51.100.7", signIn, credentials(email, "wrong"), 400)
+		ask("192.0.2.7", signIn, credentials(email, horse), []int{200, 429}[i])
+	}
 }
 
 func TestEffects_http(t *testing.T) {

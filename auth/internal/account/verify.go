@@ -125,23 +125,36 @@ func (a *Accounts) Verify(ctx context.Context, c Client, p Verify) (Verified, er
 		if err := s.goodPassword(p.Password); err != nil {
 			return Verified{}, err
 		}
-		if v.hash, err = a.passwords.Hash(ctx, p.Password); err != nil {
-			return Verified{}, failure("hash password", err)
+		waits, err := v.waits(ctx, pf)
+		if err != nil {
+			return Verified{}, failure("verify", err)
+		}
+		if waits {
+			if err := v.hashing(ctx); err != nil {
+				return Verified{}, err
+			}
 		}
 	}
 	var out Verified
 	var missed bool
 	e := &s.Email
 	v.notices = a.mayNotify(ctx, s, p.Type == typeEmailChange && e.NotifyEmailChanged || p.Type == "phone_change" && (e.NotifyPhoneChanged || e.NotifyIdentityLinked))
-	err = a.db.InTx(ctx, func(tx *store.Tx) (err error) {
-		missed, v.told = false, 0
-		out, err = v.redeem(ctx, tx, pf)
-		if errors.Is(err, store.ErrNotFound) {
-			missed = true
-			return v.noteMiss(ctx, tx, pf) // a miss counts, so it is committed
+	redeem := func() error {
+		return a.db.InTx(ctx, func(tx *store.Tx) (err error) {
+			missed, v.told = false, 0
+			out, err = v.redeem(ctx, tx, pf)
+			if errors.Is(err, store.ErrNotFound) {
+				missed = true
+				return v.noteMiss(ctx, tx, pf) // a miss counts, so it is committed
+			}
+			return err
+		})
+	}
+	if err = redeem(); errors.Is(err, errNotHashed) { // it was sent since we looked
+		if err = v.hashing(ctx); err == nil {
+			err = redeem()
 		}
-		return err
-	})
+	}
 	switch {
 	case err != nil:
 		return Verified{}, failure("verify", v.taken(err))
@@ -199,18 +212,8 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 	var err error
 	switch {
 	case pf.digits != "":
-		misses := maxMisses
 		code, test := v.s.Phone.testCode(pf.who, v.now)
-		if test {
-			misses = 0
-		}
-		d := store.Digits{
-			Aud: v.s.aud(v.c), Address: pf.who, Kinds: pf.kinds, MACs: v.digits(pf.kinds, pf.who, pf.digits), Now: v.now, MaxMisses: misses,
-		}
-		if !test {
-			d.Tries, d.Place = v.codeTries(v.s, v.c, v.now, "codes", d.Aud, pf.who)
-		}
-		t, try, err = tx.RedeemDigits(ctx, d)
+		t, try, err = tx.RedeemDigits(ctx, v.typed(pf))
 		err = tooManyCodes(err)
 		if test && errors.Is(err, store.ErrNotFound) && subtle.ConstantTimeCompare([]byte(code), []byte(pf.digits)) == 1 {
 			t, err = v.unsent(ctx, tx, pf)
@@ -225,6 +228,9 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 	}
 	if pf.link != nil && pf.pkce != (t.Flow != uuid.Nil) {
 		return Verified{}, pf.missed // not the text that was sent; undone, the link stays
+	}
+	if v.p.Password != "" && v.hash == "" {
+		return Verified{}, errNotHashed
 	}
 	u, err := tx.LockUser(ctx, t.User)
 	if err != nil {
@@ -258,6 +264,38 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 	w.fill(out)
 	w.b.User(&out.User, u.ID)
 	return out, w.b.Send(ctx)
+}
+
+// typed are the digits of a proof. Those of a test number are not counted.
+func (v *verification) typed(pf proof) store.Digits {
+	d := store.Digits{Aud: v.s.aud(v.c), Address: pf.who, Kinds: pf.kinds, MACs: v.digits(pf.kinds, pf.who, pf.digits), Now: v.now}
+	if _, test := v.s.Phone.testCode(pf.who, v.now); !test {
+		d.MaxMisses = maxMisses
+		d.Tries, d.Place = v.codeTries(v.s, v.c, v.now, "codes", d.Aud, pf.who)
+	}
+	return d
+}
+
+// waits looks whether there is what the proof asks for, so that nothing is hashed for invented tokens. Redeeming
+// decides, and counts a miss.
+func (v *verification) waits(ctx context.Context, pf proof) (bool, error) {
+	switch {
+	case pf.digits != "":
+		return v.db.DigitsWait(ctx, v.typed(pf))
+	case pf.link != nil:
+		return v.db.LinkWaits(ctx, pf.link, pf.kinds, v.now)
+	}
+	return false, nil
+}
+
+// errNotHashed: a token was found after all, and the password that came with it was not hashed.
+var errNotHashed = errors.New("account: verify: the password is not hashed")
+
+func (v *verification) hashing(ctx context.Context) (err error) {
+	if v.hash, err = v.passwords.Hash(ctx, v.p.Password); err != nil {
+		return failure("hash password", err)
+	}
+	return nil
 }
 
 // unsent is the token of a test number's code that was not asked for, or was used before: it is good at any

@@ -245,6 +245,31 @@ func (t *Tx) RedeemLink(ctx context.Context, hash []byte, kinds []Kind, now time
 	return t.redeem(ctx, redeemLink, hash, texts(kinds), now)
 }
 
+var digitsWait = define(`
+select exists (
+    select from {users} u join {one_time_tokens} t on u.id = t.user_id
+    where t.address = $2 and t.kind = any($3) and t.expires_at > $5 and t.otp_mac = any($4::bytea[]) and u.aud = $1)
+and not exists (
+    select from {limits} l
+    where l.key = case when ` + ownerKnows("$1", "$2", "$9", "$10") + ` then $11::bytea else $6::bytea end
+      and not ` + holdsTry("$7", "$8", "$5") + `)`)
+
+// DigitsWait says whether RedeemDigits would find a token, and counts nothing: never, where there is no try left.
+func (db *DB) DigitsWait(ctx context.Context, d Digits) (found bool, err error) {
+	err = db.one(ctx, "digits", func(r pgx.Row) error { return r.Scan(&found) }, digitsWait, d.Aud, d.Address, texts(d.Kinds), d.MACs, d.Now,
+		nullBytes(d.Tries.Key), d.Tries.Size, d.Tries.rate(), nullBytes(d.Place.MAC), d.Place.Since, nullBytes(d.Place.Tries.Key))
+	return found, err
+}
+
+var linkWaits = define(`
+select exists (select from {one_time_tokens} t where t.link_hash = $1 and t.kind = any($2) and t.expires_at > $3)`)
+
+// LinkWaits says whether RedeemLink would find a token.
+func (db *DB) LinkWaits(ctx context.Context, hash []byte, kinds []Kind, now time.Time) (found bool, err error) {
+	err = db.one(ctx, "link", func(r pgx.Row) error { return r.Scan(&found) }, linkWaits, hash, texts(kinds), now)
+	return found, err
+}
+
 var redeemNonce = define(`
 with ` + takeTry(knowsPlace("$1", "$9", "$10"), "$3", 5) + `, live as materialized (
     select t.* from {one_time_tokens} t
