@@ -142,7 +142,7 @@ func TestAdminUpdate(t *testing.T) {
 	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
 	l := h.newest("recovery", "mia@example.org")
 	u = f(account.Attributes{Email: ptr("new@example.org")}, "")
-	if u.Email != "new@example.org" || u.EmailConfirmedAt != g.User.EmailConfirmedAt || len(u.Identities) != 1 || u.Identities[0].Email != "new@example.org" || !strings.Contains(string(u.Identities[0].Data), `"email_verified": false`) {
+	if u.Email != "new@example.org" || u.EmailConfirmedAt != g.User.EmailConfirmedAt || len(u.Identities) != 1 || u.Identities[0].Email != "new@example.org" || !strings.Contains(string(u.Identities[0].Data), `"email_verified": true`) {
 		t.Errorf("%+v", u)
 	}
 	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})

@@ -157,8 +157,10 @@ func (e *edit) fill(b *store.Batch, s *Settings, c Client, by Actor, old store.U
 		}
 		i := ownIdentity(old.ID, way.provider, who, nil, p)
 		i.Data, i.LastSignInAt = profile(old.ID, way.provider, who, way.confirm, nil), time.Time{}
-		if !way.confirm { // the flags of the other address stay
-			i.Data = object(map[string]any{"sub": old.ID.String(), way.provider: who, way.provider + "_verified": false})
+		if !way.confirm { // the flags of the other address stay, and this one's is as it was
+			was := !way.since.IsZero()
+			i.Data = object(map[string]any{"sub": old.ID.String(), way.provider: who, way.provider + "_verified": was})
+			p.UserMetadata.Set = merge(object(map[string]any{way.provider: who, way.provider + "_verified": was}), p.UserMetadata.Set)
 		}
 		b.PutIdentity(*i)
 		p.ProvidersFromIdentities = true

@@ -255,10 +255,11 @@ func (u *update) look(ctx context.Context) error {
 		return failure("look up", err)
 	}
 	me := u.caller.User.ID
-	if byEmail.ID != uuid.Nil && byEmail.ID != me {
+	// An account that never proved the address gives way to the proof; what is set without one does not ask for it.
+	if byEmail.ID != uuid.Nil && byEmail.ID != me && (u.mails == nil || !unproven(byEmail, "email", u.email)) {
 		return errEmailExists
 	}
-	if byPhone.ID != uuid.Nil && byPhone.ID != me {
+	if byPhone.ID != uuid.Nil && byPhone.ID != me && (u.texts == nil || !unproven(byPhone, "phone", u.phone)) {
 		return errPhoneExists
 	}
 	return nil

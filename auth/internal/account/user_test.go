@@ -371,7 +371,7 @@ func TestEmailChange_rules(t *testing.T) {
 	_, err = h.Resend(t.Context(), browser, account.Resend{Type: "email_change", Email: "mia@example.org"})
 	refused(t, err, "")
 	// Somebody takes the address meanwhile.
-	h.create(account.Attributes{Email: ptr("two@example.org")})
+	h.create(account.Attributes{Email: ptr("two@example.org"), EmailConfirm: ptr(true)})
 	_, err = redeem(h.newest("email_change", "mia@example.org"))
 	refused(t, err, "email_exists: A user with this email address has already been registered")
 

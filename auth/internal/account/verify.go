@@ -155,6 +155,10 @@ func (a *Accounts) Verify(ctx context.Context, c Client, p Verify) (Verified, er
 			err = redeem()
 		}
 	}
+	if errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrPhoneTaken) {
+		v.displaces = true // an account that never proved the address gives way
+		err = redeem()
+	}
 	switch {
 	case err != nil:
 		return Verified{}, failure("verify", v.taken(err))
@@ -203,6 +207,8 @@ type verification struct {
 	notices bool   // may be written
 	told    int    // were
 	open    opening
+	// displaces: an unconfirmed account has the address that is proven.
+	displaces bool
 }
 
 // redeem consumes the token. ErrNotFound: there is none such.
@@ -246,6 +252,11 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 	out := Verified{Type: typeOf(t)}
 	if out.Half, err = w.apply(); err != nil {
 		return Verified{}, err
+	}
+	if v.displaces {
+		if err := w.displace(ctx, tx); err != nil {
+			return Verified{}, err
+		}
 	}
 	if v.p.Link && pf.pkce && !out.Half {
 		if out.Code, err = w.code(ctx, tx); err != nil {

@@ -1,0 +1,85 @@
+package account_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
+)
+
+// An account that never proved its address keeps nobody from it: at the proof it loses the address, and goes when
+// nothing else is left.
+func TestAddressChange_unconfirmedGivesWay(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *account.Settings) { s.Email.SecureChange = false })
+	link := h.signUp("new@example.org", "sesame", `{}`)
+	squatter := h.idOf("new@example.org")
+	mia := h.confirmed("mia@example.org")
+	_, err := h.update(mia, account.UserUpdate{Email: "new@example.org"})
+	refused(t, err, "")
+	h.user(squatter) // until the proof
+	h.pass(time.Second)
+	g := h.redeem("email_change", h.newest("email_change", "new@example.org").Hash)
+	if g.User.ID != mia.User.ID || g.User.Email != "new@example.org" {
+		t.Error(brief(g.User))
+	}
+	if _, err := h.db.User(t.Context(), squatter); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("the account without anything else: %v", err)
+	}
+	_, err = h.verify(account.Verify{Type: "signup", TokenHash: link.Hash})
+	refused(t, err, linkExpired)
+
+	// One with a phone number stays, without the address.
+	other, err := h.AdminCreate(t.Context(), browser, service, account.Attributes{Email: ptr("two@example.org"), Phone: ptr("4915100000001"), PhoneConfirm: ptr(true)})
+	refused(t, err, "")
+	_, err = h.update(g, account.UserUpdate{Email: "two@example.org"})
+	refused(t, err, "")
+	h.pass(time.Second)
+	g = h.redeem("email_change", h.newest("email_change", "two@example.org").Hash)
+	if u := h.user(other.ID); u.Email != "" || u.Phone != "4915100000001" || fmt.Sprint(providers(u)) != "[phone]" || metadata(t, u.UserMetadata)["email"] != nil {
+		t.Error(brief(u))
+	}
+	// A number likewise.
+	_, err = h.SignUp(t.Context(), browser, account.SignUp{Phone: "4915100000002", Password: "sesame"})
+	refused(t, err, "")
+	h.pass(time.Second)
+	_, err = h.update(g, account.UserUpdate{Phone: "4915100000002"})
+	refused(t, err, "")
+	h.pass(time.Second)
+	v, err := h.verify(account.Verify{Type: "phone_change", Phone: "4915100000002", Token: h.newest("phone_change", "4915100000002").Code})
+	if err != nil || v.Grant.User.ID != mia.User.ID || countUsers(h) != 2 {
+		t.Fatal(v, err, countUsers(h))
+	}
+	// One that was confirmed between the request and the proof keeps the address.
+	link = h.signUp("three@example.org", "sesame", `{}`)
+	_, err = h.update(*v.Grant, account.UserUpdate{Email: "three@example.org"})
+	refused(t, err, "")
+	h.redeem("signup", link.Hash)
+	_, err = h.verify(account.Verify{Type: "email_change", TokenHash: h.newest("email_change", "three@example.org").Hash})
+	refused(t, err, "email_exists: A user with this email address has already been registered")
+	_, err = h.update(*v.Grant, account.UserUpdate{Email: "three@example.org"})
+	refused(t, err, "email_exists: A user with this email address has already been registered")
+}
+
+// An administrator's change of address without email_confirm leaves the flags as they were, and equal in user,
+// identity and metadata.
+func TestAdminUpdate_flags(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	mia := h.confirmed("mia@example.org")
+	h.signUp("tom@example.org", "sesame", `{}`)
+	for email, confirmed := range map[string]bool{"mia@example.org": true, "tom@example.org": false} {
+		id := h.idOf(email)
+		_, err := h.AdminUpdate(t.Context(), browser, service, id, account.Attributes{Email: ptr("new." + email)})
+		refused(t, err, "")
+		u := h.user(id)
+		meta, identity := metadata(t, u.UserMetadata), metadata(t, u.Identities[0].Data)
+		if u.EmailConfirmedAt.IsZero() == confirmed || meta["email_verified"] != confirmed || identity["email_verified"] != confirmed || meta["email"] != "new."+email {
+			t.Errorf("confirmed %v, identity %v, metadata %v", u.EmailConfirmedAt, identity, meta)
+		}
+	}
+	ended(t, h, mia)
+}
