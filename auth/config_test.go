@@ -436,6 +436,9 @@ func TestConfig_warnings(t *testing.T) {
 	f("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_URL=http://a.test AUTH_EXTERNAL_ALLOW_INSECURE_URLS=1",
 		"AUTH_SECURITY_CAPTCHA_URL begins with http://: everybody on the way can read what it carries, credentials too")
 	f("AUTH_JWT_ALGORITHM=EdDSA", "AUTH_JWT_ALGORITHM=EdDSA: the client library's getClaims cannot check such tokens in a browser")
+	f("AUTH_SECURITY_MANUAL_LINKING_ENABLED=true AUTH_SECURITY_LINKING_REQUIRE_PKCE=false",
+		"AUTH_SECURITY_LINKING_REQUIRE_PKCE=false: an attacker who gets a user to open a link of linkIdentity attaches that user's identity to the attacker's account")
+	f("AUTH_SECURITY_LINKING_REQUIRE_PKCE=false")
 	f("GOTRUE_JWT_EXP=60", "GOTRUE_JWT_EXP is an old name; it is called AUTH_JWT_EXP now")
 	f("REQUEST_ID_HEADER=X-Id", "REQUEST_ID_HEADER is an old name; it is called AUTH_REQUEST_ID_HEADER now")
 	f("GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED=true", "GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED is an old name; it is called AUTH_SECURITY_FORWARDED_FOR_ENABLED now")
