@@ -113,6 +113,9 @@ func (c *config) checkKVStores(r *settings.Report) {
 			}
 		}
 	}
+	if used && !shared.StartRequired && shared.StartMaxElapsed > 0 {
+		r.Warn("KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the background have no end")
+	}
 	if used {
 		shared.Files.check(r, "KVSTORE_", c.KVStore.wantsTLS() || shared.PerSecond && c.PerSecond.wantsTLS(), "KVSTORE_TLS=true")
 	}

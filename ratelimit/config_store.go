@@ -67,11 +67,13 @@ type kvsharedConfig struct {
 	Files     outwardTLS `envPrefix:"KVSTORE_"`
 	// true: unhealthy while no connection to the store, or to either of two, is up.
 	HealthByConnection bool `env:"KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION" envDefault:"false"`
+	// true: the listeners open when the store has answered; false: they open at once, the failure mode answers and the store is connected in the background.
+	StartRequired bool `env:"KVSTORE_STARTUP_REQUIRED" envDefault:"true"`
 	// First pause between tries to reach the store at start; it doubles.
 	StartInitial time.Duration `env:"KVSTORE_STARTUP_INITIAL_INTERVAL" envDefault:"1s" min:"1ms"`
 	// Longest such pause.
 	StartMax time.Duration `env:"KVSTORE_STARTUP_MAX_INTERVAL" envDefault:"30s" min:"1ms"`
-	// Give up and exit after this; 0: never.
+	// Give up and exit after this; 0: never. No effect with KVSTORE_STARTUP_REQUIRED=false.
 	StartMaxElapsed time.Duration `env:"KVSTORE_STARTUP_MAX_ELAPSED_TIME" envDefault:"0s" min:"0s"`
 }
 

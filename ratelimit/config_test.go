@@ -168,6 +168,7 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("KVSTORE_TLS_CACERT=/a", func(c *config) { c.KVShared.Files.CA = "/a" })
 	f("KVSTORE_TLS_SKIP_HOSTNAME_VERIFICATION=true", func(c *config) { c.KVShared.Files.SkipName = true })
 	f("KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION=true", func(c *config) { c.KVShared.HealthByConnection = true })
+	f("KVSTORE_STARTUP_REQUIRED=false", func(c *config) { c.KVShared.StartRequired = false })
 	f("KVSTORE_STARTUP_INITIAL_INTERVAL=2s", func(c *config) { c.KVShared.StartInitial = 2 * time.Second })
 	f("KVSTORE_STARTUP_MAX_INTERVAL=3s", func(c *config) { c.KVShared.StartMax = 3 * time.Second })
 	f("KVSTORE_STARTUP_MAX_ELAPSED_TIME=4s", func(c *config) { c.KVShared.StartMaxElapsed = 4 * time.Second })
@@ -370,6 +371,8 @@ func TestConfig_warnings(t *testing.T) {
 	f(memory+"KVSTORE_PERSECOND=true", "KVSTORE_PERSECOND has no effect with BACKEND_TYPE=memory")
 	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND_URL=h:1 KVSTORE_TLS_CACERT=/a",
 		"KVSTORE_PERSECOND_URL has no effect without KVSTORE_PERSECOND=true", "KVSTORE_TLS_CACERT has no effect without KVSTORE_TLS=true")
+	f("KVSTORE_URL=h:1 KVSTORE_STARTUP_REQUIRED=false KVSTORE_STARTUP_MAX_ELAPSED_TIME=1m",
+		"KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the background have no end")
 	f(memory+"MCACHE_HOST_PORT=h:1", "MCACHE_HOST_PORT has no effect without BACKEND_TYPE=memcache")
 	f(memory+"GRPC_UDS_MODE=0660", "GRPC_UDS_MODE has no effect without GRPC_UDS")
 	f(memory+"GRPC_UDS=/s GRPC_PORT=1", "GRPC_HOST and GRPC_PORT have no effect: GRPC_UDS is set")

@@ -433,6 +433,52 @@ func absent(more ...string) map[string]string {
 	return env
 }
 
+// Without a store the daemon serves by its failure mode, healthy unless the connection counts, and counts
+// as soon as the store has come.
+var _ = effect("KVSTORE_STARTUP_REQUIRED", func(t *testing.T) {
+	for _, at := range places {
+		redis := testdb.Private(t, localserver.RedisOptions{})
+		redis.Kill()
+		env := at.on(t, "single", redis.Addr())
+		env["KVSTORE_STARTUP_REQUIRED"], env["KVSTORE_STARTUP_INITIAL_INTERVAL"], env["KVSTORE_STARTUP_MAX_INTERVAL"] = "false", "10ms", "20ms"
+		f := func(mode, byConnection string) *process {
+			env["STORE_FAILURE_MODE"], env["KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION"] = mode, byConnection
+			return start(t, at.rules, env)
+		}
+		strict, open := f("error", "true"), f("allow", "false")
+		if status, body := post(t, strict, "k=v"); status != 503 || !strings.Contains(body, "rate limit store is unavailable") {
+			t.Errorf("%s: without a store: %d %s", at.prefix, status, body)
+		}
+		if status, body := post(t, open, "k=v"); status != 200 {
+			t.Errorf("%s: without a store, by allow: %d %s", at.prefix, status, body)
+		}
+		health := func(p *process) int { code, _ := get(t, p.http+"/healthcheck"); return code }
+		if a, b := health(strict), health(open); a != 500 || b != 200 {
+			t.Errorf("%s: /healthcheck %d where the connection counts, %d where not; want 500 and 200", at.prefix, a, b)
+		}
+		if stat(t, strict, "ratelimit."+at.pool+".breaker_open") != 1 {
+			t.Errorf("%s: breaker_open is 0 without a store", at.prefix)
+		}
+		stopped := f("deny", "false")
+		if err := stopped.Stop(time.Minute); err != nil {
+			t.Errorf("%s: stopping without a store: %v", at.prefix, err)
+		}
+		if err := redis.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range []*process{strict, open} {
+			eventually(t, "hits are counted", func() bool {
+				_, body := post(t, p, "k=counted")
+				return strings.Contains(body, `"limitRemaining":`)
+			})
+			eventually(t, "healthy", func() bool { return health(p) == 200 })
+		}
+		if n := stored(t, []*localserver.Server{redis}, "_counted"); n == 0 {
+			t.Errorf("%s: the store holds no hit", at.prefix)
+		}
+	}
+})
+
 var _ = effect("KVSTORE_STARTUP_INITIAL_INTERVAL", func(t *testing.T) {
 	for _, first := range []string{"1h0m0s", "3ms"} {
 		p := launch(t, places[0].rules, absent("INITIAL_INTERVAL", first, "MAX_INTERVAL", "1h"))

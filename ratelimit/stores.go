@@ -121,7 +121,8 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 	return store, nil
 }
 
-// openKV connects to one store; setting is where its address comes from.
+// openKV connects to one store, in the background where the start does not require it; setting is where
+// its address comes from.
 func (d *daemon) openKV(ctx context.Context, setting string, k kvstoreConfig, config func(host string) *tls.Config) (counter.KV, error) {
 	o := d.config.kvstore(k)
 	if o.Log = d.log; d.config.KVShared.PerSecond {
@@ -130,7 +131,11 @@ func (d *daemon) openKV(ctx context.Context, setting string, k kvstoreConfig, co
 	if k.wantsTLS() {
 		o.TLS = config
 	}
-	kv, err := counter.OpenKV(ctx, o)
+	open := counter.OpenKV
+	if !d.config.KVShared.StartRequired {
+		open = func(_ context.Context, o counter.KVStoreOptions) (counter.KV, error) { return counter.ConnectKV(o) }
+	}
+	kv, err := open(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s=%s: %w", setting, counter.MaskURL(k.URL), err)
 	}

@@ -54,6 +54,9 @@ type KVStore struct {
 }
 
 var errCanceled = fmt.Errorf("%w: the caller has gone", ErrTimeout)
+
+// errNeedsTLS keeps what was to be protected from being sent in clear.
+var errNeedsTLS = errors.New("rediss:// needs TLS")
 var errClosed = fmt.Errorf("%w: closed", ErrUnavailable)
 
 // NewKVStore connects to the store and returns when it has answered a PING. Until then it tries again
@@ -64,7 +67,7 @@ func NewKVStore(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
 		return nil, err
 	}
 	if WantsTLS(o.URL) && o.TLS == nil {
-		return nil, errors.New("rediss:// needs TLS") // never in clear what was to be protected
+		return nil, errNeedsTLS
 	}
 	s := newKVStore(o)
 	s.at(t, func() endpoint { return t.endpoint }, anyServer)

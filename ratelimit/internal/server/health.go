@@ -63,11 +63,11 @@ func (h *Health) Set(c Component, well bool) {
 
 // Watch asks f about a component four times a second, for as long as the daemon runs.
 func (h *Health) Watch(c Component, f func() bool) {
-	h.Set(c, true)
+	last := f()
+	h.Set(c, last)
 	go func() {
 		tick := time.NewTicker(250 * time.Millisecond)
 		defer tick.Stop()
-		last := true
 		for {
 			select {
 			case <-h.draining.Done():
