@@ -106,7 +106,7 @@ type dbConfig struct {
 	// Pause between two looks of one replica for what has expired, give or take a half; the first comes within a minute.
 	CleanupEvery time.Duration `env:"AUTH_DB_CLEANUP_INTERVAL" envDefault:"5m" min:"10ms"`
 	// Age at which audit rows are removed; 0: never.
-	AuditRetention time.Duration `env:"AUTH_AUDIT_RETENTION" envDefault:"0s" min:"0s"`
+	AuditRetention time.Duration `env:"AUTH_AUDIT_RETENTION" envDefault:"9600h" min:"0s"`
 }
 
 // jwtConfig is the signing of tokens and the root key (spec 2.3).

@@ -23,7 +23,7 @@ func TestSweepTimes(t *testing.T) {
 		t.Helper()
 		c, _, _, _ := loadSettings(t, strings.Fields(least+environ)...)
 		want := store.Sweep{Now: now, Messages: now.Add(-7 * day), Challenges: now.Add(-day), Factors: now.Add(-day),
-			EndedBefore: now.Add(-day), Batch: sweepBatch}
+			Places: now.Add(-90 * day), Audit: now.Add(-400 * day), EndedBefore: now.Add(-day), Batch: sweepBatch}
 		change(&want)
 		if d := cmp.Diff(want, c.sweep(now)); d != "" {
 			t.Errorf("%s: %s", environ, d)
@@ -35,6 +35,7 @@ func TestSweepTimes(t *testing.T) {
 	f("AUTH_SESSIONS_TIMEBOX=2h", func(s *store.Sweep) { s.CreatedBefore = now.Add(-26 * time.Hour) })
 	f("AUTH_SESSIONS_INACTIVITY_TIMEOUT=1h", func(s *store.Sweep) { s.ActiveBefore = now.Add(-25 * time.Hour) })
 	f("AUTH_AUDIT_RETENTION=720h", func(s *store.Sweep) { s.Audit = now.Add(-30 * day) })
+	f("AUTH_AUDIT_RETENTION=0", func(s *store.Sweep) { s.Audit = time.Time{} })
 	f("AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", func(s *store.Sweep) { s.Anonymous = now.Add(-30 * day) })
 }
 

@@ -25,7 +25,7 @@ var Names = []string{
 	"one_time_tokens_user", "one_time_tokens_expires",
 	"flows", "flows_code_key", "flows_user", "flows_expires",
 	"outbox", "outbox_failed", "outbox_due", "outbox_newest", "outbox_user",
-	"audit", "audit_at",
+	"audit", "audit_at", "audit_unnamed",
 	"limits", "limits_floor",
 	"signing_keys",
 	"external_states", "external_states_expires", "spent_id_tokens", "spent_id_tokens_expires",

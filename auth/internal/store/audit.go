@@ -120,8 +120,12 @@ insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
 select $1, $2, $3, $4, $5, $6, $7
 where $8::uuid is null or exists (select from {users} where id = $8)`)
 
-// Audit notes an act.
+// Audit notes an act. Without an actor it is noted while there is room for such rows.
 func (b *Batch) Audit(a Audit) {
+	if e := b.db.enter(a); a.unnamed() {
+		b.note("audit", insertUnnamed, e, append(append(a.args(), e.args()...), nullID(a.OnlyFor)))
+		return
+	}
 	b.exec("audit", insertAudit, append(a.args(), nullID(a.OnlyFor))...)
 }
 
@@ -129,17 +133,17 @@ func (b *Batch) Audit(a Audit) {
 var insertAuditSeldom = define(`
 with marked as (
     insert into {limits} as l (key, tokens, at, full_at)
-    values ($8, 0, $1::timestamptz, $1::timestamptz + $9::float8 * interval '1 second')
+    values ($10, 0, $1::timestamptz, $1::timestamptz + $11::float8 * interval '1 second')
     on conflict (key) do update set at = $1, full_at = excluded.full_at
     where l.full_at <= $1
     returning 1
-)
-insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
-select $1::timestamptz, $2::smallint, $3::uuid, $4::text, $5::uuid, $6::text, $7::jsonb from marked`)
+), ` + noteIfRoom(param(1)) + `
+select ` + roomColumns)
 
 // AuditSeldom notes an act unless one was noted under that interval before.
 func (b *Batch) AuditSeldom(pause Limit, a Audit) {
-	b.exec("audit seldom", insertAuditSeldom, append(a.args(), pause.Key, pause.Refill.Seconds())...)
+	e := b.db.enter(a)
+	b.note("audit seldom", insertAuditSeldom, e, append(append(a.args(), e.args()...), pause.Key, pause.Refill.Seconds()))
 }
 
 // AuditFilter chooses a page of the log.

@@ -208,18 +208,19 @@ with taken as (
     on conflict (key) do update set at = $4, full_at = excluded.full_at
     where l.full_at <= $4
     returning 1
-), noted as (
-    insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
-    select $8::timestamptz, $9::smallint, $10::uuid, $11::text, $12::uuid, $13::text, $14::jsonb from marked
-)
-select from taken`)
+), ` + noteIfRoom(param(8)) + `
+select exists (select from taken), ` + roomColumns)
 
 // FailedPassword takes a try for a wrong password and notes it, in one statement. A LimitError: there was none,
 // so that the caller must not say that the password was wrong.
 func (db *DB) FailedPassword(ctx context.Context, f FailedPassword) error {
 	args := []any{f.Tries.Key, f.Tries.Size, f.Tries.rate(), f.Now, f.Tries.Refill.Seconds(), f.Note.Key, f.Note.Refill.Seconds()}
-	n, err := db.run(ctx, "failed password", failPassword, append(args, f.Audit.args()...)...)
-	return f.outcome(n, err)
+	e := db.enter(f.Audit)
+	var taken, due, wrote bool
+	err := db.one(ctx, "failed password", func(r pgx.Row) error { return r.Scan(&taken, &due, &wrote) }, failPassword,
+		append(append(args, f.Audit.args()...), e.args()...)...)
+	e.leave(due, wrote, err)
+	return f.outcome(taken, err)
 }
 
 var refusePassword = define(`
@@ -244,11 +245,11 @@ select from bucket`)
 func (db *DB) RefusedPassword(ctx context.Context, f FailedPassword) error {
 	args := []any{nullBytes(f.Tries.Key), f.Tries.Size, f.Tries.rate(), f.Now, f.Note.Key, f.Note.Refill.Seconds()}
 	n, err := db.run(ctx, "refused password", refusePassword, append(args, f.Audit.args()...)...)
-	return f.outcome(n, err)
+	return f.outcome(n > 0, err)
 }
 
-func (f FailedPassword) outcome(rows int64, err error) error {
-	if err == nil && rows == 0 {
+func (f FailedPassword) outcome(had bool, err error) error {
+	if err == nil && !had {
 		return failure("password", &LimitError{f.Tries})
 	}
 	return err

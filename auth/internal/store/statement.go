@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"strings"
 
 	"gatehouse/migrations"
@@ -16,6 +17,11 @@ var statements []string
 func define(sql string) statement {
 	statements = append(statements, strings.TrimSpace(sql))
 	return statement(len(statements) - 1)
+}
+
+// param names the parameters of a part of a statement, whose first one has that number.
+func param(first int) func(int) string {
+	return func(i int) string { return fmt.Sprintf("$%d", first+i) }
 }
 
 // filler puts the namespace before the names in braces. Other braces stay: '{}'::jsonb.

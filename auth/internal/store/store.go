@@ -51,7 +51,8 @@ type DB struct {
 	ns   string
 	log  *slog.Logger
 	// full is until when no connection is added because the server had none left, Unix nanoseconds.
-	full atomic.Int64
+	full    atomic.Int64
+	unnamed unnamedAudit
 	// bouncer guards the one line about PgBouncer.
 	bouncer sync.Once
 }

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -142,7 +141,7 @@ type Digits struct {
 // one after the other: known is whether the place is, guess has a row when there was a try. A right guess gives it
 // back. Parameters from first on: key, size, rate, refill, the place's MAC, since, key.
 func takeTry(known, now string, first int) string {
-	p := func(i int) string { return fmt.Sprintf("$%d", first+i) }
+	p := param(first)
 	return `known as (
     select ` + known + ` as here
 ), taken as (

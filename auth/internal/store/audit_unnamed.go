@@ -1,0 +1,106 @@
+package store
+
+import (
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// unnamedAudit spares the database what it has refused: a bucket that was empty is not asked again for as long as one
+// row takes to come back, so that a flood doesn't queue for one lock. What is left out meanwhile is counted here, and
+// told with the next row that asks.
+type unnamedAudit struct {
+	mu   sync.Mutex
+	shut time.Time // until then
+	left int64
+}
+
+// unnamedPerMinute is how many rows without an actor all replicas write in a minute.
+const unnamedPerMinute = "60"
+
+// entry is one row's way through: carry is what was left out here so far, nil when the row asks for nothing.
+type entry struct {
+	gate  *unnamedAudit
+	at    time.Time
+	carry *int64
+	shut  bool
+}
+
+// enter begins a row's way. A row with an actor, or with the role of a service, is always written.
+func (db *DB) enter(a Audit) entry {
+	e := entry{gate: &db.unnamed, at: a.At}
+	if !a.unnamed() {
+		return e
+	}
+	g := e.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if wait := g.shut.Sub(a.At); wait > 0 && wait <= time.Second { // else the clock was set back
+		e.shut = true
+		return e
+	}
+	carry := g.left
+	e.carry, g.left = &carry, 0
+	return e
+}
+
+// leave ends it: due says that the row would have been written without the bucket, wrote that it was.
+func (e *entry) leave(due, wrote bool, err error) {
+	g := e.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case e.shut && due && err == nil:
+		g.left++
+	case e.carry == nil:
+	case err != nil || !due:
+		g.left += *e.carry
+	case !wrote:
+		g.shut = e.at.Add(time.Second)
+	}
+}
+
+func (e *entry) args() []any { return []any{e.carry, e.shut} }
+
+func (a Audit) unnamed() bool { return nullID(a.Actor) == nil && a.ActorRole == "" }
+
+// noteIfRoom are steps of a statement that write an audit row if a row of marked is there: at, action, actor, role,
+// session, IP address and traits are the parameters from first on, then come an entry's.
+func noteIfRoom(p func(int) string) string {
+	return `counted as (
+    insert into {audit_unnamed} as g (one, tokens, at, wrote, omitted, told, told_before)
+    select true, ` + unnamedPerMinute + ` - 1, ` + p(0) + `::timestamptz, true, ` + p(7) + `::bigint, ` + p(7) + `::bigint, 0 from marked where ` + p(7) + `::bigint is not null
+    on conflict (one) do update set (tokens, at, wrote, omitted, told, told_before) = (
+        select held - holds::int, greatest(g.at, ` + p(0) + `::timestamptz), holds, g.omitted + ` + p(7) + `::bigint + (not holds)::int,
+            case when holds then g.omitted + ` + p(7) + `::bigint else g.told end, case when holds then g.told else g.told_before end
+        from (select held, held >= 1 - 1e-9 as holds from (
+            select least(` + unnamedPerMinute + `, g.tokens + greatest(0, extract(epoch from ` + p(0) + `::timestamptz - g.at)::float8) * ` + unnamedPerMinute + ` / 60) as held) a) b)
+    returning wrote, told - told_before as omitted
+), noted as (
+    insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
+    select ` + p(0) + `::timestamptz, ` + p(1) + `::smallint, ` + p(2) + `::uuid, ` + p(3) + `::text, ` + p(4) + `::uuid, ` + p(5) + `::text,
+        case when c.omitted > 0 then coalesce(` + p(6) + `::jsonb, '{}') || jsonb_build_object('omitted', c.omitted) else ` + p(6) + `::jsonb end
+    from marked left join counted c on true
+    where not ` + p(8) + `::boolean and (` + p(7) + `::bigint is null or c.wrote)
+)`
+}
+
+// roomColumns are what leave asks.
+const roomColumns = `exists (select from marked), coalesce((select wrote from counted), false)`
+
+var insertUnnamed = define(`
+with marked as (
+    select where $10::uuid is null or exists (select from {users} where id = $10)
+), ` + noteIfRoom(param(1)) + `
+select ` + roomColumns)
+
+// note adds a statement that ends in roomColumns.
+func (b *Batch) note(doing string, s statement, e entry, args []any) {
+	b.add(doing, func(r pgx.BatchResults) error {
+		var due, wrote bool
+		err := r.QueryRow().Scan(&due, &wrote)
+		e.leave(due, wrote, err)
+		return err
+	}, s, args...)
+}
