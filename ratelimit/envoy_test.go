@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"gatehouse/shared/envoytest"
 	"gatehouse/shared/localserver"
@@ -95,6 +96,31 @@ func TestEnvoy(t *testing.T) {
 			t.Error("the daemon was asked")
 		}
 	})
+}
+
+// A byte that is no UTF-8 takes no request past its limit, nor past that of another descriptor, whether or not the
+// answer repeats what was asked.
+func TestEnvoy_bytes(t *testing.T) {
+	t.Parallel()
+	envoytest.Program(t)
+	for _, metadata := range []string{"false", "true"} {
+		p := exampleDaemon(t, testdb.Redis(t).URL(), map[string]string{"RESPONSE_DYNAMIC_METADATA": metadata})
+		g := startEnvoy(t, []string{p.grpc}, patient)
+		c := caller("127.0.0.1")
+		for left := 9; left >= 0; left-- {
+			g.want(t, c, answer{200, 10, left}, "/api/x", "X-User: bad\xffagent")
+		}
+		for range 4 {
+			g.want(t, c, answer{429, 10, 0}, "/api/x", "X-User: bad\xffagent")
+		}
+		g.want(t, c, answer{200, 10, 9}, "/api/x", "X-User: bad\xfeagent")
+		if got := stat(t, p, "ratelimit.service.call.should_rate_limit.refused_malformed"); got != 0 {
+			t.Errorf("%d requests were refused", got)
+		}
+		if status, page := get(t, p.debug+"/metrics"); status == 200 && !utf8.ValidString(page) {
+			t.Error("the page of metrics is no UTF-8")
+		}
+	}
 }
 
 // Without a decision /api passes and /login does not, whether Redis or the daemon is gone, says nothing, or

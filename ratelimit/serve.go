@@ -217,7 +217,7 @@ func (d *daemon) makeService() {
 	c := d.config
 	mode, _ := limits.ParseFailureMode(c.Counting.FailureMode) // one of the three, as its tag says
 	o := service.Options{
-		Stats:        d.stats,
+		Stats: d.stats, Log: d.log,
 		GlobalShadow: c.Answer.Shadow, GlobalQuota: c.Answer.Quota, StopWhenOver: c.Counting.StopWhenOver,
 		DenyUnknown: c.Answer.UnknownDomain == "deny", DynamicMetadata: c.Answer.DynamicMetadata, OnStoreFailure: mode,
 		Caps: service.Caps{Descriptors: c.Listen.MaxDescriptors, Entries: c.Listen.MaxEntries, TextBytes: c.Listen.MaxTextBytes},

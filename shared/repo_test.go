@@ -20,14 +20,15 @@ const module = "gatehouse"
 
 // floors is the order of the daemons' rooms: a package imports only what lies on a lower floor.
 var floors = map[string]int{
-	"ratelimit/internal/rls": 0, "ratelimit/internal/stats": 0,
-	"ratelimit/internal/limits": 1, "ratelimit/internal/counter": 1, "ratelimit/internal/pull": 1,
-	"ratelimit/internal/grpctls": 0,
-	"ratelimit/internal/decide":  2,
-	"ratelimit/internal/source":  3, "ratelimit/internal/source/xds": 3,
-	"ratelimit/internal/service": 4,
-	"ratelimit/internal/server":  5,
-	"ratelimit":                  6,
+	"ratelimit/internal/printable": 0,
+	"ratelimit/internal/rls":       1, "ratelimit/internal/stats": 1,
+	"ratelimit/internal/limits": 2, "ratelimit/internal/counter": 2, "ratelimit/internal/pull": 2,
+	"ratelimit/internal/grpctls": 1,
+	"ratelimit/internal/decide":  3,
+	"ratelimit/internal/source":  4, "ratelimit/internal/source/xds": 4,
+	"ratelimit/internal/service": 5,
+	"ratelimit/internal/server":  6,
+	"ratelimit":                  7,
 
 	"auth/internal/token": 0, "auth/internal/secret": 0, "auth/internal/password": 0, "auth/internal/redirect": 0, "auth/internal/address": 0,
 	"auth/internal/mail": 0, "auth/internal/store": 1,

@@ -1,11 +1,14 @@
 package limits
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	"gatehouse/ratelimit/internal/printable"
 	"gatehouse/ratelimit/internal/rls"
 )
 
@@ -46,10 +49,19 @@ const (
 	UnknownDomain Outcome = "unknown_domain" // nothing is configured for the domain
 )
 
-// EntryView is one entry of the request.
-type EntryView struct {
-	Key   string `json:"key"`
-	Value string `json:"value"`
+// EntryView is one entry of the request, as any bytes.
+type EntryView rls.Entry
+
+// MarshalJSON writes {"key":…,"value":…}, bytes that are no UTF-8 as \xNN.
+func (e EntryView) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false) // whoever encodes the whole decides
+	err := enc.Encode(struct {
+		Key   string `json:"key"`
+		Value string `json:"value"`
+	}{printable.Text(e.Key), printable.Text(e.Value)})
+	return b.Bytes(), err
 }
 
 // Step is what happened at one level.
@@ -85,7 +97,7 @@ const maxShown = 20
 
 // Explain walks like Find and says what it sees. It counts and changes nothing.
 func (r *Rules) Explain(domain string, entries []rls.Entry) Explanation {
-	x := Explanation{Domain: domain}
+	x := Explanation{Domain: printable.Text(domain)}
 	for _, e := range entries {
 		x.Entries = append(x.Entries, EntryView(e))
 	}
@@ -111,7 +123,7 @@ func (r *Rules) Explain(domain string, entries []rls.Entry) Explanation {
 func (r *Rules) ExplainAt(domain string, entries []rls.Entry, now int64) Explanation {
 	x := r.Explain(domain, entries)
 	if rule := x.Decides; rule != nil && rule.Window > 0 {
-		x.CounterKey = string(r.AppendKey(nil, rule, domain, entries, now-now%rule.Window))
+		x.CounterKey = printable.Text(string(r.AppendKey(nil, rule, domain, entries, now-now%rule.Window)))
 	}
 	return x
 }
@@ -271,9 +283,9 @@ func (x *Explanation) end(r *Rules, d *Domain, s *step, entries []rls.Entry) {
 	x.Rule = &v
 	x.Reason = fmt.Sprintf("%s (%s) decides: %s", s.path(), s.at(), rule.limitText())
 	if !rule.Unlimited {
-		x.CounterKey = string(r.AppendKey(nil, rule, d.Name, entries, 0))
+		x.CounterKey = printable.Text(string(r.AppendKey(nil, rule, d.Name, entries, 0)))
 		x.CounterKey = x.CounterKey[:len(x.CounterKey)-1] + "<window start>"
-		x.MetricKey = string(rule.appendAnyMetricKey(nil, d.Name, entries))
+		x.MetricKey = printable.Text(string(rule.appendAnyMetricKey(nil, d.Name, entries)))
 	}
 	x.attributes(d, rule)
 }

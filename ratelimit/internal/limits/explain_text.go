@@ -8,14 +8,14 @@ import (
 // Text is the explanation for people, several lines, each ended by a newline.
 func (x *Explanation) Text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "domain      %s\n", printable(x.Domain))
+	fmt.Fprintf(&b, "domain      %s\n", visible(x.Domain))
 	b.WriteString("descriptor ")
 	for _, e := range x.Entries {
-		fmt.Fprintf(&b, " (%s, %s)", printable(e.Key), printable(e.Value))
+		fmt.Fprintf(&b, " (%s, %s)", visible(e.Key), visible(e.Value))
 	}
 	b.WriteString("\n")
 	for i, s := range x.Steps {
-		fmt.Fprintf(&b, "\n%d. %s = %s\n", i+1, printable(s.Entry.Key), quote(s.Entry.Value))
+		fmt.Fprintf(&b, "\n%d. %s = %s\n", i+1, visible(s.Entry.Key), quote(s.Entry.Value))
 		for _, t := range s.Tried {
 			mark := "-"
 			if t.Matched {
@@ -34,21 +34,21 @@ func (x *Explanation) Text() string {
 			b.WriteString(line + "\n")
 		}
 		if s.Chosen != "" {
-			fmt.Fprintf(&b, "   => %s: %s\n", printable(s.Chosen), s.Why)
+			fmt.Fprintf(&b, "   => %s: %s\n", visible(s.Chosen), s.Why)
 		} else {
 			fmt.Fprintf(&b, "   => nothing: %s\n", s.Why)
 		}
 	}
 	fmt.Fprintf(&b, "\n%-11s %s\n", "result", x.summary())
-	fmt.Fprintf(&b, "%-11s %s\n", "reason", printable(x.Reason))
+	fmt.Fprintf(&b, "%-11s %s\n", "reason", visible(x.Reason))
 	if x.CounterKey != "" {
-		fmt.Fprintf(&b, "%-11s %s\n", "counter key", printable(x.CounterKey))
+		fmt.Fprintf(&b, "%-11s %s\n", "counter key", visible(x.CounterKey))
 	}
 	if x.MetricKey != "" {
-		fmt.Fprintf(&b, "%-11s %s\n", "metric key", printable(x.MetricKey))
+		fmt.Fprintf(&b, "%-11s %s\n", "metric key", visible(x.MetricKey))
 	}
 	for _, n := range x.Notes {
-		fmt.Fprintf(&b, "%-11s %s\n", "note", printable(n))
+		fmt.Fprintf(&b, "%-11s %s\n", "note", visible(n))
 	}
 	return b.String()
 }
@@ -63,8 +63,8 @@ func (x *Explanation) summary() string {
 	return "no limit (" + strings.ReplaceAll(string(x.Outcome), "_", " ") + ")"
 }
 
-// printable keeps control bytes of a request's values off the terminal.
-func printable(s string) string {
+// visible keeps control bytes of a request's values off the terminal.
+func visible(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return '·'

@@ -3,7 +3,6 @@ package rls
 import (
 	"errors"
 	"math/bits"
-	"unicode/utf8"
 	"unsafe"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -17,8 +16,9 @@ const keepEntries = 4096
 
 // Unmarshal decodes one envoy.service.ratelimit.v3.RateLimitRequest. It accepts exactly what the
 // generated code accepts: unknown fields are skipped, the last of a repeated scalar wins, split
-// messages merge, strings must be UTF-8. The strings of r point into b, which must not change
-// while r is in use.
+// messages merge; but strings may hold any bytes. An Envoy passes on what a client put into a header, UTF-8 or
+// not, and with its default failure_mode_deny=false lets a request pass whose call is refused: refusing would be
+// a way around every limit. The strings of r point into b, which must not change while r is in use.
 func (r *Request) Unmarshal(b []byte) error {
 	r.Reset()
 	for len(b) > 0 {
@@ -31,7 +31,7 @@ func (r *Request) Unmarshal(b []byte) error {
 		switch tag {
 		case 1<<3 | wireBytes:
 			var s []byte
-			if s, b, ok = lengthPrefixed(rest); !ok || !utf8.Valid(s) {
+			if s, b, ok = lengthPrefixed(rest); !ok {
 				return ErrMalformed
 			}
 			r.Domain = text(s)
@@ -136,12 +136,12 @@ func (e *Entry) unmarshal(b []byte) bool {
 		var ok bool
 		switch tag {
 		case 1<<3 | wireBytes:
-			if s, b, ok = lengthPrefixed(rest); !ok || !utf8.Valid(s) {
+			if s, b, ok = lengthPrefixed(rest); !ok {
 				return false
 			}
 			e.Key = text(s)
 		case 2<<3 | wireBytes:
-			if s, b, ok = lengthPrefixed(rest); !ok || !utf8.Valid(s) {
+			if s, b, ok = lengthPrefixed(rest); !ok {
 				return false
 			}
 			e.Value = text(s)
@@ -162,10 +162,6 @@ func (e *Entry) usual(b []byte) bool {
 	}
 	end := 2 + int(b[1]) // of the key
 	if len(b) < end+2 || b[end] != 2<<3|byte(wireBytes) || b[end+1] >= 0x80 || end+2+int(b[end+1]) != len(b) {
-		return false
-	}
-	// One look at both: no character can reach across what stands between them, which is ASCII.
-	if !utf8.Valid(b) {
 		return false
 	}
 	e.Key, e.Value = text(b[2:end]), text(b[end+2:])

@@ -58,6 +58,27 @@ func fromGenerated(m *pb.RateLimitRequest) Request {
 
 var requestDiff = []cmp.Option{cmpopts.IgnoreUnexported(Request{}), cmpopts.EquateEmpty()}
 
+// Any bytes are taken, as they are: an Envoy passes on what a client wrote, and lets a refused request pass.
+func TestUnmarshal_bytes(t *testing.T) {
+	entry := func(k, v string) string { // as everybody writes it, and in the other order
+		return "\x0a" + string(rune(len(k))) + k + "\x12" + string(rune(len(v))) + v
+	}
+	message := func(e string) []byte {
+		e = "\x0a" + string(rune(len(e))) + e
+		return []byte("\x0a\x02d\xff\x12" + string(rune(len(e))) + e)
+	}
+	want := Request{Domain: "d\xff", Descriptors: []Descriptor{{Entries: []Entry{{Key: "k\xc3", Value: "bad\xffagent"}}}}}
+	for _, e := range []string{entry("k\xc3", "bad\xffagent"), "\x12\x09bad\xffagent\x0a\x02k\xc3"} {
+		var got Request
+		if err := got.Unmarshal(message(e)); err != nil {
+			t.Errorf("%q: %v", e, err)
+		}
+		if d := cmp.Diff(want, got, requestDiff...); d != "" {
+			t.Errorf("%q: want (-), got (+):\n%s", e, d)
+		}
+	}
+}
+
 func TestUnmarshal(t *testing.T) {
 	var r Request
 	for range 3 { // the same Request again: nothing of the earlier message may stay

@@ -132,6 +132,7 @@ func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grp
 	x := exchanges.Get().(*exchange)
 	if err := decode(x); err != nil {
 		x.release()
+		d.service.NoteRefused(service.Malformed, err)
 		return nil, err
 	}
 	took, err := d.decide(ctx, x)

@@ -79,11 +79,15 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.BodyBytes))
 	if err != nil {
+		if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
+			h.Service.NoteRefused(service.TooLong, err)
+		}
 		writeReadError(w, err)
 		return
 	}
 	var in pb.RateLimitRequest
 	if err := protojson.Unmarshal(body, &in); err != nil {
+		h.Service.NoteRefused(service.Malformed, err)
 		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", badBody(body, err))
 		return
 	}

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"math"
 	"time"
 
@@ -52,6 +53,9 @@ func (s *Service) decide(ctx context.Context, c *Call) error {
 	rules := s.rules.Load()
 	if err := s.check(rules, &c.Request); err != nil {
 		s.serviceError.Inc()
+		if r, ok := errors.AsType[*Refusal](err); ok && r.Kind == Invalid {
+			s.refusals.note(r.Reason, r.Msg, c.At)
+		}
 		return err
 	}
 	domain := rules.Domain(c.Request.Domain)

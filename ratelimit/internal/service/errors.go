@@ -25,7 +25,9 @@ const (
 // Refusal is the only error of Decide. Its text goes to the caller: it names no host and no key.
 type Refusal struct {
 	Kind Kind
-	Msg  string
+	// Reason is why, of the Invalid ones.
+	Reason Reason
+	Msg    string
 	// Err is the cause, for the log.
 	Err error
 }
@@ -36,14 +38,14 @@ func (r *Refusal) Unwrap() error { return r.Err }
 
 // Refusals whose texts clients of the replaced service may rely on (spec 6.4).
 var (
-	errNoDomain      = &Refusal{Kind: Invalid, Msg: "rate limit domain must not be empty"}
-	errNoDescriptors = &Refusal{Kind: Invalid, Msg: "rate limit descriptor list must not be empty"}
+	errNoDomain      = &Refusal{Kind: Invalid, Reason: NoDomain, Msg: "rate limit domain must not be empty"}
+	errNoDescriptors = &Refusal{Kind: Invalid, Reason: NoDescriptors, Msg: "rate limit descriptor list must not be empty"}
 	// ErrNoRules is the answer before the first valid configuration.
 	ErrNoRules = &Refusal{Kind: Unavailable, Msg: "no rate limit configuration loaded"}
 )
 
-func invalid(format string, args ...any) *Refusal {
-	return &Refusal{Kind: Invalid, Msg: fmt.Sprintf(format, args...)}
+func invalid(reason Reason, format string, args ...any) *Refusal {
+	return &Refusal{Kind: Invalid, Reason: reason, Msg: fmt.Sprintf(format, args...)}
 }
 
 // storeRefusal is what a caller hears of a store's error.

@@ -2,6 +2,7 @@ package service
 
 import (
 	"errors"
+	"fmt"
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/decide"
@@ -30,7 +31,7 @@ func (s *Service) storeFailed(c *Call, domain *limits.Domain, err error) error {
 	s.judgeWithoutStore(c, c.Done.Unix(), mode, partial)
 	if mode == limits.FailureError && decide.Overall(c.Response.Statuses, c.rules, s.o.GlobalQuota) != rls.OverLimit {
 		if key, ok := errors.AsType[*counter.KeyError](err); ok {
-			return invalid("rate limit descriptor %d: %s", descriptor, key)
+			return &Refusal{Kind: Invalid, Msg: fmt.Sprintf("rate limit descriptor %d: %s", descriptor, key)}
 		}
 		return storeRefusal(err)
 	}

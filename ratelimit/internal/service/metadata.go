@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"gatehouse/ratelimit/internal/printable"
 	"gatehouse/ratelimit/internal/rls"
 )
 
@@ -12,7 +13,7 @@ import (
 // that let the request pass. Rules belong to everybody, so what is merged is copied first.
 func metadata(c *Call) *structpb.Struct {
 	fields := map[string]*structpb.Value{
-		"domain":      structpb.NewStringValue(c.Request.Domain),
+		"domain":      structpb.NewStringValue(printable.Text(c.Request.Domain)),
 		"descriptors": structpb.NewListValue(&structpb.ListValue{Values: describe(c.Request.Descriptors)}),
 	}
 	if c.Request.HitsAddend != 0 {
@@ -40,7 +41,7 @@ func describe(descriptors []rls.Descriptor) []*structpb.Value {
 		d := &descriptors[i]
 		entries := make([]*structpb.Value, 0, len(d.Entries))
 		for _, e := range d.Entries {
-			entries = append(entries, structpb.NewStringValue(e.Key+"="+e.Value))
+			entries = append(entries, structpb.NewStringValue(printable.Text(e.Key)+"="+printable.Text(e.Value)))
 		}
 		fields := map[string]*structpb.Value{"entries": structpb.NewListValue(&structpb.ListValue{Values: entries})}
 		if d.HasLimit {

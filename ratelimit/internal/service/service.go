@@ -5,6 +5,8 @@
 package service
 
 import (
+	"cmp"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -44,6 +46,8 @@ type Options struct {
 	// TraceRequests puts the text of whole requests into those spans (TRACING_REQUEST_TEXT).
 	TraceRequests bool
 
+	// Log takes refused requests, at most a line a minute and reason; nil is nowhere.
+	Log *slog.Logger
 	// Clock tells the time; nil is time.Now.
 	Clock func() time.Time
 }
@@ -63,6 +67,7 @@ type Service struct {
 	storeTook                              *stats.Timer
 	failure                                [4]*stats.Counter // by limits.FailureMode
 	trouble                                troubles
+	refusals                               *refusals
 }
 
 // SetStore gives the service its store. The debug port may explain rules before that.
@@ -88,6 +93,7 @@ func New(o Options) *Service {
 		s.failure[mode] = o.Stats.Counter("ratelimit.service.store_failure." + name)
 	}
 	s.trouble = newTroubles(o.Stats)
+	s.refusals = newRefusals(o.Stats, cmp.Or(o.Log, slog.New(slog.DiscardHandler)))
 	return s
 }
 

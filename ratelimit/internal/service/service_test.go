@@ -1,14 +1,18 @@
 package service
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -154,7 +158,10 @@ func TestCheck(t *testing.T) {
 	if r.store.calls != 0 {
 		t.Error("a refused request reached the store")
 	}
-	r.wantCounters(t, "ratelimit.service.call.should_rate_limit.", map[string]int64{"service_error": 10})
+	r.wantCounters(t, "ratelimit.service.call.should_rate_limit.", map[string]int64{
+		"service_error": 10, "refused_no_domain": 2, "refused_no_descriptors": 1, "refused_domain_too_long": 1, "refused_too_many_descriptors": 1,
+		"refused_too_many_entries": 1, "refused_text_too_long": 1, "refused_unknown_unit": 2, "refused_too_many_hits": 1,
+	})
 }
 
 func TestDecide_withoutRules(t *testing.T) {
@@ -393,6 +400,81 @@ func TestRuntimeValuedStatistics(t *testing.T) {
 	r.wantCounters(t, "ratelimit.service.rate_limit.", map[string]int64{
 		"d.k_10_0_0_1.total_hits": 1, "d.k_10_0_0_1.within_limit": 1,
 		"d.who_ann.total_hits": 1, "d.who_ann.within_limit": 1})
+}
+
+// Bytes that are no UTF-8 are matched and counted as they are, and leave as \xNN in what must be UTF-8.
+func TestBytes(t *testing.T) {
+	r := newRig(t, "[{key: agent, @1, value_to_metric: true}, {key: valid, @1}]", Options{DynamicMetadata: true})
+	c := call("d", "(agent,bad\xffone)|(valid,x)")
+	r.expect(t, c, "OK: OK 0/1 OK 0/1")
+	r.expect(t, c, "OVER_LIMIT: OVER_LIMIT 0/1 OVER_LIMIT 0/1")
+	r.expect(t, call("d", "(agent,bad\xfeone)"), "OK: OK 0/1") // another value
+	entries := c.Response.Metadata.AsMap()["descriptors"].([]any)[0].(map[string]any)["entries"]
+	if d := cmp.Diff([]any{`agent=bad\xffone`}, entries); d != "" {
+		t.Errorf("metadata: want (-), got (+):\n%s", d)
+	}
+	if _, err := c.Response.Append(nil); err != nil {
+		t.Errorf("the answer cannot be encoded: %v", err)
+	}
+	if got := r.counters("ratelimit.service.rate_limit.d.")[`agent_bad\xffone.over_limit`]; got != 1 {
+		t.Errorf("over_limit of the value is %d, want 1: %v", got, r.counters("ratelimit.service.rate_limit.d."))
+	}
+	x, err := r.Explain(t.Context(), "d", c.Request.Descriptors[0].Entries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(x)
+	if err != nil || !bytes.Contains(text, []byte(`"value":"bad\\xffone"`)) || !bytes.Contains(text, []byte(`"counter_key":"d_agent_bad\\xffone_1699999980"`)) {
+		t.Errorf("explain: %v %s", err, text)
+	}
+	if !utf8.ValidString(x.Text()) {
+		t.Errorf("explain's text is no UTF-8: %q", x.Text())
+	}
+	odd := call("no\xffdomain", "(a,1)")
+	r.expect(t, odd, "OK: OK")
+	if got := r.stats.Counter(`ratelimit.service.rate_limit.no\xffdomain.domain_not_found`).Value(); got != 1 {
+		t.Errorf("domain_not_found is %d, want 1", got)
+	}
+}
+
+// Each refused request is counted by its reason, and logged once a minute and reason.
+func TestRefusals(t *testing.T) {
+	var log bytes.Buffer
+	r := newRig(t, "[{key: a, @1}]", Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	many := func(n int, with string) *Call { return call("d", strings.Repeat(with, n)+"(a,1)") }
+	tooMany := call("d", "(a,1)")
+	tooMany.Request.Descriptors[0].HasHits, tooMany.Request.Descriptors[0].Hits = true, math.MaxInt64+1
+	unit := call("d", "(a,1)")
+	unit.Request.Descriptors[0].HasLimit = true
+	none := call("d", "(a,1)")
+	none.Request.Descriptors = nil
+	for range 2 {
+		for _, c := range []*Call{
+			call("", "(a,1)"), none, call(strings.Repeat("d", 64<<10+1), "(a,1)"), many(256, "(a,1)|"), many(64, "(a,1)"),
+			call("d", "(a,"+strings.Repeat("x", 64<<10+1)+")"), unit, tooMany,
+		} {
+			if err := r.Decide(t.Context(), c); err == nil {
+				t.Errorf("%.40v was not refused", c.Request)
+			}
+		}
+	}
+	r.NoteRefused(Malformed, errors.New("why"))
+	for reason, want := range map[Reason]uint64{
+		NoDomain: 2, NoDescriptors: 2, DomainTooLong: 2, TooManyDescriptors: 2, TooManyEntries: 2, TextTooLong: 2, UnknownUnit: 2, TooManyHits: 2,
+		Malformed: 1, TooLong: 0,
+	} {
+		if got := r.stats.Counter("ratelimit.service.call.should_rate_limit.refused_" + string(reason)).Value(); got != want {
+			t.Errorf("refused_%s is %d, want %d", reason, got, want)
+		}
+	}
+	if n := strings.Count(log.String(), "\n"); n != 9 {
+		t.Errorf("%d lines, want one for each of 9 reasons:\n%s", n, &log)
+	}
+	r.now += 60
+	r.NoteRefused(Malformed, errors.New("why"))
+	if n := strings.Count(log.String(), "reason=malformed"); n != 2 {
+		t.Errorf("%d lines of malformed requests after a minute, want 2", n)
+	}
 }
 
 func TestMetadata(t *testing.T) {

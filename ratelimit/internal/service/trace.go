@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/printable"
 )
 
 // traced is Decide inside a span of its own (spec 10). What it notes down is copied: the strings of a
@@ -17,7 +18,7 @@ func (s *Service) traced(ctx context.Context, c *Call) error {
 	ctx, span := s.o.Tracer.Start(ctx, "ShouldRateLimit Execution")
 	defer span.End()
 	if span.IsRecording() {
-		span.SetAttributes(attribute.String("domain", strings.Clone(c.Request.Domain)))
+		span.SetAttributes(attribute.String("domain", strings.Clone(printable.Text(c.Request.Domain))))
 		if s.o.TraceRequests {
 			span.SetAttributes(attribute.String("request string", string(c.Request.AppendText(nil))))
 		}

@@ -3,6 +3,9 @@ package stats
 import (
 	"slices"
 	"strings"
+	"unicode/utf8"
+
+	"gatehouse/ratelimit/internal/printable"
 )
 
 // Tag is a name and a value that travel with a metric.
@@ -84,10 +87,14 @@ func cleanTag(s string) string {
 
 // appendKey appends a rule key as it stands in a metric name (spec 7.3): `:`, `|` and control
 // bytes become `_`, and so do the dots of what looks like an IPv4 address. Other dots stay and
-// make further path parts. The result is as long as key.
+// make further path parts. Bytes that are no UTF-8 become \xNN: a page that Prometheus reads must be UTF-8.
 func appendKey(dst, key []byte) []byte {
 	start := len(dst)
-	dst = append(dst, key...)
+	if utf8.Valid(key) {
+		dst = append(dst, key...)
+	} else {
+		dst = printable.Append(dst, string(key))
+	}
 	out := dst[start:]
 	for i := 0; i < len(out); i++ {
 		switch c := out[i]; {
