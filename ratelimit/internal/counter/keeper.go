@@ -8,6 +8,8 @@ import (
 const (
 	// keeperTick is how often the keeper looks while hits come in.
 	keeperTick = 2 * time.Millisecond
+	// keeperBeat is the longest time between two looks that a busy machine explains.
+	keeperBeat = 4 * time.Millisecond
 	// keeperRests after this long without any.
 	keeperRests = 100 * time.Millisecond
 	// pingIdle is how long a connection rests before it is asked whether it lives.
@@ -23,6 +25,7 @@ const (
 func (s *KVStore) keep() {
 	timer := time.NewTimer(keeperTick)
 	defer timer.Stop()
+	last := s.clock()
 	for {
 		select {
 		case <-s.ctx.Done():
@@ -31,7 +34,9 @@ func (s *KVStore) keep() {
 		case <-timer.C:
 		}
 		now := s.clock()
-		if s.breaker.aged(s.oldest(now), time.Duration(now)) {
+		ran := ranFor(time.Duration(now-last), keeperBeat)
+		last = now
+		if s.breaker.aged(s.oldest(now, ran), time.Duration(now)) {
 			s.opened("a batch has been out for " + s.o.Stall.String())
 		}
 		if s.breaker.open.Load() {
@@ -55,25 +60,25 @@ func (s *KVStore) keep() {
 	}
 }
 
-// oldest is the age of the oldest batch that is out. A PING counts from when hits began to wait behind
+// oldest is the age of the oldest batch that is out, as far as this process ran meanwhile; ran is how much of
+// the time since the last look it did. A PING counts from when hits began to wait behind
 // it: alone, a late answer to it says more about this machine than about the store.
-func (s *KVStore) oldest(now int64) time.Duration {
+func (s *KVStore) oldest(now int64, ran time.Duration) (oldest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	oldest := now
 	for _, l := range s.lanes {
 		if !l.mu.TryLock() {
 			continue // it is on the move
 		}
 		switch {
 		case len(l.out) > 0:
-			oldest = min(oldest, l.since)
+			oldest = max(oldest, l.watched.look(l.since, now, ran))
 		case l.out != nil && len(s.queue) > 0:
-			oldest = min(oldest, max(l.since, s.queue[0].arrived))
+			oldest = max(oldest, l.watched.look(max(l.since, s.queue[0].arrived), now, ran))
 		}
 		l.mu.Unlock()
 	}
-	return time.Duration(now - oldest)
+	return oldest
 }
 
 // sendAway answers the callers whose time is up, wherever their hits are; s.mu is held.

@@ -35,6 +35,8 @@ type lane struct {
 	mu    sync.Mutex
 	out   []*call // in the store now, for the breaker; nil when their answers are being handed out
 	since int64   // when they set out
+	// watched is how long they have been out; the keeper's.
+	watched outFor
 }
 
 // newLane starts a lane; s.mu is held.

@@ -2,7 +2,6 @@ package counter
 
 import (
 	"runtime"
-	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
 )
@@ -80,6 +79,7 @@ func (n *node) lookOut() {
 	s := n.store
 	var batch []*look
 	var keys []string
+	watch := stallWatch{after: s.o.Stall, stalled: n.stalled}
 	for {
 		// Whoever is ready to run goes first, so that their looks come along; as lane.take.
 		runtime.Gosched()
@@ -92,13 +92,12 @@ func (n *node) lookOut() {
 		}
 		s.mu.Unlock()
 
-		var stall *time.Timer
 		if s.o.Stall > 0 {
-			stall = time.AfterFunc(s.o.Stall, n.stalled)
+			watch.start()
 		}
 		items, err := n.get(keys)
-		if stall != nil {
-			stall.Stop()
+		if s.o.Stall > 0 {
+			watch.stop()
 		}
 		if err == nil {
 			n.breaker.answered()
