@@ -48,6 +48,7 @@ type Accounts struct {
 	wake      func()
 	signedIn  func(method string)
 	clock     func() time.Time
+	fakeClock bool
 	log       *slog.Logger
 	live      atomic.Pointer[Settings] // replaced as a whole, never changed
 	rotations buckets
@@ -55,7 +56,7 @@ type Accounts struct {
 
 // New makes the flows.
 func New(o Options, s Settings) *Accounts {
-	a := &Accounts{db: o.DB, keys: o.Keys, codec: o.Refresh, root: o.Root, passwords: hashing{o.Passwords}, wake: o.Wake, signedIn: o.SignedIn, clock: o.Now, log: o.Log}
+	a := &Accounts{fakeClock: o.Now != nil, db: o.DB, keys: o.Keys, codec: o.Refresh, root: o.Root, passwords: hashing{o.Passwords}, wake: o.Wake, signedIn: o.SignedIn, clock: o.Now, log: o.Log}
 	if a.wake == nil {
 		a.wake = func() {}
 	}
@@ -74,6 +75,14 @@ func (a *Accounts) Apply(s Settings) { a.live.Store(&s) }
 
 // now is the time as PostgreSQL keeps it.
 func (a *Accounts) now() time.Time { return a.clock().UTC().Truncate(time.Microsecond) }
+
+// serverNow is the time of a given clock where PostgreSQL's own would be used; zero without a given one.
+func (a *Accounts) serverNow() time.Time {
+	if a.fakeClock {
+		return a.now()
+	}
+	return time.Time{}
+}
 
 // Client is who calls and what for.
 type Client struct {

@@ -34,6 +34,7 @@ func (a *Accounts) Refresh(ctx context.Context, c Client, text string) (Grant, e
 	out, err := a.db.Refresh(ctx, store.Refresh{
 		Session: r.Session, SecretHash: r.SecretHash(), Counter: r.Counter, Now: now, UserAgent: c.UserAgent, IP: c.IP,
 		CreatedAfter: ago(now, s.Sessions.Timebox), ActiveAfter: ago(now, s.Sessions.Inactivity), LowAfter: ago(now, s.Sessions.AllowLowAAL), SinglePerUser: s.Sessions.SinglePerUser,
+		ServerNow: a.serverNow(),
 	})
 	switch {
 	case errors.Is(err, store.ErrNotFound):

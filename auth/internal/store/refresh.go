@@ -15,6 +15,8 @@ type Refresh struct {
 	Counter       uint64
 	Now           time.Time
 	UserAgent, IP string
+	// ServerNow is what PostgreSQL's clock is taken to say, for tests with a clock of their own; zero: what it says.
+	ServerNow time.Time
 	// CreatedAfter and ActiveAfter are how old a session and its last refresh may be: the time box
 	// and the inactivity limit, counted back from Now. Zero: any age.
 	CreatedAfter, ActiveAfter time.Time
@@ -40,9 +42,10 @@ type Refreshed struct {
 
 // The row is locked first, so that of many calls with one token the first rotates and the others,
 // when it has committed, see the new counter (READ COMMITTED reads the locked row anew). The update
-// then tests what the lock showed.
+// then tests what the lock showed. The time of a rotation is PostgreSQL's: the interval in which the token before is
+// still good must not depend on the clocks of two replicas.
 var refreshSession, refreshBoundedSession = define(refreshText("")), define(refreshText(`
-      and (old.aal > 1 or old.created_at >= $11 or not exists (
+      and (old.aal > 1 or old.created_at >= $12 or not exists (
           select from {factors} f where f.user_id = old.user_id and f.verified_at is not null))`))
 
 // refreshText is the statement with one more condition.
@@ -57,8 +60,7 @@ with old as (
           and o.refreshed_at > old.refreshed_at
     ) as login
 ), rotated as (
-    update {sessions} s set counter = s.counter + 1, refreshed_at = $4, user_agent = $5, ip = $6,
-        rotated_at = now(), rotated_counter = s.counter + 1
+    update {sessions} s set counter = s.counter + 1, refreshed_at = coalesce($11::timestamptz, now()), user_agent = $5, ip = $6
     from old, newer, {users} u
     where s.id = old.id and u.id = old.user_id and old.counter = $3
       and old.ended_at is null and not newer.login
@@ -75,7 +77,7 @@ select ` + userColumns + `,` + identityColumns + `,
     s.id, s.user_id, s.created_at, coalesce(r.counter, s.counter), coalesce(r.refreshed_at, s.refreshed_at),
     s.user_agent, s.ip, s.aal, s.amr, s.tag, s.factor_id, s.not_after, s.ended_at, s.ended_reason,
     r.id is not null, newer.login,
-    (extract(epoch from case when s.rotated_counter = s.counter then now() - s.rotated_at else $4 - s.refreshed_at end) * 1000000)::bigint,` + factorsOf("(select user_id from old)") + `
+    (extract(epoch from coalesce($11::timestamptz, now()) - s.refreshed_at) * 1000000)::bigint,` + factorsOf("(select user_id from old)") + `
 from old s
 join {users} u on u.id = s.user_id
 cross join newer
@@ -88,7 +90,7 @@ left join {identities} i on i.user_id = u.id`
 // When nothing was rotated the caller tells from the fields why.
 func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 	what, args := refreshSession, []any{p.Session, p.SecretHash[:], int64(p.Counter), p.Now, p.UserAgent, p.IP,
-		null(p.CreatedAfter), null(p.ActiveAfter), p.SinglePerUser, ActionTokenRefreshed}
+		null(p.CreatedAfter), null(p.ActiveAfter), p.SinglePerUser, ActionTokenRefreshed, null(p.ServerNow)}
 	if !p.LowAfter.IsZero() {
 		what, args = refreshBoundedSession, append(args, p.LowAfter)
 	}

@@ -55,7 +55,7 @@ func TestRefresh_parallel(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				out, err := db.Refresh(t.Context(), store.Refresh{Session: id, SecretHash: secretOf, Counter: round, Now: noon.Add(time.Minute), UserAgent: "b", IP: "::1"})
+				out, err := db.Refresh(t.Context(), store.Refresh{Session: id, SecretHash: secretOf, Counter: round, Now: noon.Add(time.Minute), ServerNow: noon.Add(time.Minute), UserAgent: "b", IP: "::1"})
 				if err != nil {
 					t.Error(err)
 				}
