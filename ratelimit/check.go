@@ -85,8 +85,8 @@ func check(_ context.Context, args, environ []string, stdout, stderr io.Writer) 
 // checkSettings tells every mistake of an environment, as a start would.
 func checkSettings(environ []string, w io.Writer) (c config, ok bool) {
 	fmt.Fprintln(w, "checking settings...")
-	c, warnings, err := loadConfig(environ)
-	for _, warning := range warnings {
+	c, report, err := loadConfig(environ)
+	for _, warning := range report.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", warning)
 	}
 	if err != nil {

@@ -133,10 +133,10 @@ type answerConfig struct {
 	ResetHeader string `env:"LIMIT_RESET_HEADER" envDefault:"RateLimit-Reset"`
 }
 
-// loadConfig reads the environment. The warnings are for the log, one line each; the error lists
-// every mistake, and the config is of no use then.
-func loadConfig(environ []string) (c config, warnings []string, err error) {
-	r := settings.Load(&c, environ, settingNames)
+// loadConfig reads the environment. The report holds the warnings; the error lists every mistake, and the
+// config is of no use then.
+func loadConfig(environ []string) (c config, r *settings.Report, err error) {
+	r = settings.Load(&c, environ, settingNames)
 	c.check(r)
-	return c, r.Warnings, r.Err()
+	return c, r, r.Err()
 }

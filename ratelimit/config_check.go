@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,7 +21,9 @@ var settingNames = settings.Options{
 		{Old: "DOG_STATSD_MOGRIFIER_*", New: "TAGGED_STATSD_MOGRIFIER_"},
 		{Old: "DOG_STATSD_MOGRIFIERS_*", New: "TAGGED_STATSD_MOGRIFIER_"},
 	}...),
-	Known: []string{mogrifierPrefix + "*"},
+	OldPrefixes: []settings.Alias{{Old: "REDIS_", New: "KVSTORE_"}, {Old: "MEMCACHE_", New: "MCACHE_"}, {Old: "PROMETHEUS_", New: "PULLMETRICS_"}},
+	ListAll:     "ratelimit check -settings lists all",
+	Known:       []string{mogrifierPrefix + "*", noServerCA},
 	Prefixes: []string{
 		"KVSTORE_", "MCACHE_", "RUNTIME_", "GRPC_", "DEBUG_", "LIMIT_", "STATSD_", "STATS_", "TAGGED_STATSD_", "PULLMETRICS_",
 		"CONFIG_GRPC_XDS_", "XDS_CLIENT_", "TRACING_", "MEMORY_", "STORE_", "CACHE_KEY_", "LOCAL_CACHE_", "DRAIN_", "BACKEND_", "NEAR_LIMIT_",
@@ -46,6 +49,23 @@ func oldNames() (all []settings.Alias) {
 	add("MEMCACHE_", "MCACHE_", "HOST_PORT SRV SRV_REFRESH MAX_IDLE_CONNS "+tls)
 	add("PROMETHEUS_", "PULLMETRICS_", "ADDR PATH MAPPER_YAML RESPONSE_TIME_AS_MILLISECONDS")
 	return all
+}
+
+// noEffect warns that those of the variables that are set have none, on one line.
+func noEffect(r *settings.Report, names []string, why string) {
+	var set []string
+	for _, name := range names {
+		if r.IsSet(name) {
+			set = append(set, name)
+		}
+	}
+	switch n := len(set); n {
+	case 0:
+	case 1:
+		r.Warn("%s has no effect %s", set[0], why)
+	default:
+		r.Warn("%s and %s have no effect %s", strings.Join(set[:n-1], ", "), set[n-1], why)
+	}
 }
 
 // check is what no single field's tag can say. Texts name every setting that is involved.
@@ -107,11 +127,10 @@ func (c *config) checkKVStores(r *settings.Report) {
 	case shared.PerSecond:
 		c.checkKVStore(r, "KVSTORE_PERSECOND_", c.PerSecond)
 	default:
-		for _, name := range r.Names() {
-			if strings.HasPrefix(name, "KVSTORE_PERSECOND_") && name != "KVSTORE_PERSECOND_PIPELINE_LIMIT" {
-				r.Warn("%s has no effect without KVSTORE_PERSECOND=true", name)
-			}
-		}
+		idle := slices.DeleteFunc(r.Names(), func(name string) bool {
+			return !strings.HasPrefix(name, "KVSTORE_PERSECOND_") || name == "KVSTORE_PERSECOND_PIPELINE_LIMIT"
+		})
+		noEffect(r, idle, "without KVSTORE_PERSECOND=true")
 	}
 	if used && !shared.StartRequired && shared.StartMaxElapsed > 0 {
 		r.Warn("KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the background have no end")

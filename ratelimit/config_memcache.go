@@ -52,11 +52,7 @@ func (t outwardTLS) check(r *settings.Report, prefix string, on bool, need strin
 		checkFiles(r, t.files(), prefix+"TLS_CLIENT_CERT", prefix+"TLS_CLIENT_KEY", prefix+"TLS_CACERT")
 		return
 	}
-	for name := range strings.FieldsSeq("CLIENT_CERT CLIENT_KEY CACERT SKIP_HOSTNAME_VERIFICATION") {
-		if r.IsSet(prefix + "TLS_" + name) {
-			r.Warn("%sTLS_%s has no effect without %s", prefix, name, need)
-		}
-	}
+	noEffect(r, []string{prefix + "TLS_CLIENT_CERT", prefix + "TLS_CLIENT_KEY", prefix + "TLS_CACERT", prefix + "TLS_SKIP_HOSTNAME_VERIFICATION"}, "without "+need)
 }
 
 // checkMemcache judges the variables even where another backend is chosen: a mistake is one.
@@ -73,11 +69,8 @@ func (c *config) checkMemcache(r *settings.Report) {
 		}
 	}
 	if c.Counting.Backend != backendMemcache {
-		for _, name := range r.Names() {
-			if strings.HasPrefix(name, "MCACHE_") {
-				r.Warn("%s has no effect without BACKEND_TYPE=memcache", name)
-			}
-		}
+		idle := slices.DeleteFunc(r.Names(), func(name string) bool { return !strings.HasPrefix(name, "MCACHE_") })
+		noEffect(r, idle, "without BACKEND_TYPE=memcache")
 		return
 	}
 	switch {

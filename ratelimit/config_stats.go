@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io/fs"
 	"net"
 	"regexp/syntax"
 	"strconv"
@@ -68,6 +69,9 @@ func (c *config) checkStats(r *settings.Report) {
 	if s.Tagged && s.Statsd {
 		r.Clash("USE_STATSD and USE_TAGGED_STATSD are both true, and both go to STATSD_HOST: one of them counts everything a second time there")
 	}
+	if s.Tagged && s.Pull && !s.Disable {
+		r.Warn("USE_TAGGED_STATSD and USE_PULLMETRICS are both true: both get every statistic")
+	}
 	if s.Disable && (other || r.IsSet("USE_STATSD") && s.Statsd) {
 		r.Warn("DISABLE_STATS=true wins over the other sinks: none of them gets anything")
 	}
@@ -120,16 +124,16 @@ func (s *statsConfig) checkPull(r *settings.Report) {
 	}
 	if s.MapperYAML != "" {
 		var err error
-		if s.mapping, err = pull.LoadMapping(s.MapperYAML); err != nil {
+		s.mapping, err = pull.LoadMapping(s.MapperYAML)
+		if was := r.Spelled("PULLMETRICS_MAPPER_YAML"); errors.Is(err, fs.ErrNotExist) && was != "PULLMETRICS_MAPPER_YAML" {
+			// Manifests for the replaced service name a file of an optional ConfigMap.
+			r.Warn("%s=%q does not exist: the default mapping is used; PULLMETRICS_MAPPER_YAML refuses the start instead", was, s.MapperYAML)
+		} else if err != nil {
 			r.Wrong("PULLMETRICS_MAPPER_YAML", "%v", err)
 		}
 	}
 	if !s.Pull {
-		for _, name := range []string{"PULLMETRICS_ADDR", "PULLMETRICS_PATH", "PULLMETRICS_MAPPER_YAML", "PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS"} {
-			if r.IsSet(name) {
-				r.Warn("%s has no effect: USE_PULLMETRICS is not true", name)
-			}
-		}
+		noEffect(r, []string{"PULLMETRICS_ADDR", "PULLMETRICS_PATH", "PULLMETRICS_MAPPER_YAML", "PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS"}, "without USE_PULLMETRICS=true")
 		return
 	}
 	if clash := pull.LabelClash(s.ExtraTags); clash != "" {

@@ -256,14 +256,13 @@ func TestConfig_mistakes(t *testing.T) {
 	f("GRPC_SERVER_USE_TLS=true",
 		`GRPC_SERVER_USE_TLS="true": needs GRPC_SERVER_TLS_CERT, which is not set`,
 		`GRPC_SERVER_USE_TLS="true": needs GRPC_SERVER_TLS_KEY, which is not set`)
-	f("GRPC_CLIENT_TLS_CACERT=/ca", `GRPC_CLIENT_TLS_CACERT="/ca": needs GRPC_SERVER_USE_TLS=true: without TLS no client certificate is asked for`)
-	f("GRPC_CLIENT_TLS_SAN=a.test", `GRPC_CLIENT_TLS_SAN="a.test": needs GRPC_CLIENT_TLS_CACERT: without roots no client certificate is asked for`)
 	ca := certtest.NewCA(t, "ca", time.Hour)
 	dir := t.TempDir()
 	cert, key := ca.Issue("a.test").Write(t, dir)
 	_, other := ca.Issue("a.test").Write(t, t.TempDir())
 	tls := "GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=" + cert + " GRPC_SERVER_TLS_KEY="
 	f(tls + key)
+	f(tls+key+" GRPC_CLIENT_TLS_SAN=a.test", `GRPC_CLIENT_TLS_SAN="a.test": needs GRPC_CLIENT_TLS_CACERT: without roots no client certificate is asked for`)
 	f(tls+other, `GRPC_SERVER_TLS_KEY="`+other+`": not the key of `+cert+`: tls: private key does not match public key`)
 	f(tls+key+" GRPC_CLIENT_TLS_CACERT="+key+" GRPC_CLIENT_TLS_SAN=*.test",
 		`GRPC_CLIENT_TLS_SAN="*.test": not a DNS name, such as envoy.example.com; wildcards belong into the certificate`,
@@ -276,8 +275,6 @@ func TestConfig_mistakes(t *testing.T) {
 	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=grpc-x:hunter2", `CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: "grpc-x" is no name for a header of gRPC: letters, digits, -, _ and . are, unless they begin with grpc-`)
 	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=A:1,a:2", `CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: the header a is given twice`)
 	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a:\x7f", `CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: the value of a holds what no header may: anything but printable ASCII`)
-	f(xds+"CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/ca", `CONFIG_GRPC_XDS_SERVER_TLS_CACERT="/ca": needs CONFIG_GRPC_XDS_SERVER_USE_TLS=true`)
-	f(xds+"CONFIG_GRPC_XDS_SERVER_TLS_SAN=a", `CONFIG_GRPC_XDS_SERVER_TLS_SAN="a": needs CONFIG_GRPC_XDS_SERVER_USE_TLS=true`)
 	f(xds+"CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_CLIENT_TLS_CERT="+cert,
 		`CONFIG_GRPC_XDS_CLIENT_TLS_CERT="`+cert+`": a certificate without its key is of no use`)
 	f(xds+"CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_SERVER_TLS_CACERT="+dir, `CONFIG_GRPC_XDS_SERVER_TLS_CACERT="`+dir+`": not a regular file`)
@@ -317,6 +314,7 @@ func TestConfig_mistakes(t *testing.T) {
 	f("USE_PULLMETRICS=true EXTRA_TAGS=domain:x", `EXTRA_TAGS="domain:x": "domain" is a label that metrics have themselves`)
 	f("USE_PULLMETRICS=true EXTRA_TAGS=a-b:x,a.b:y", `EXTRA_TAGS="a-b:x,a.b:y": "a-b" and "a.b" both become the label a_b`)
 	f("USE_PULLMETRICS=true PULLMETRICS_MAPPER_YAML=/does/not/exist", `PULLMETRICS_MAPPER_YAML="/does/not/exist": open /does/not/exist: no such file or directory`)
+	f("USE_PULLMETRICS=true PROMETHEUS_MAPPER_YAML="+dir, `PROMETHEUS_MAPPER_YAML="`+dir+`": read `+dir+`: is a directory`)
 	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=true", `KVSTORE_PERSECOND="true": needs KVSTORE_PERSECOND_URL, which is not set`)
 	f("KVSTORE_URL=h:1 REDIS_PERSECOND=true REDIS_PERSECOND_URL=h", `KVSTORE_PERSECOND_URL: neither host:port nor a path nor redis://host:port`)
 	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=true KVSTORE_PERSECOND_URL=h KVSTORE_PERSECOND_TYPE=sentinel",
@@ -332,7 +330,7 @@ func TestConfig_everyWrongValue(t *testing.T) {
 	free := map[string]bool{}
 	for name := range strings.FieldsSeq(`RUNTIME_ROOT RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY HOST GRPC_HOST GRPC_UDS DEBUG_HOST LOG_FORMAT
 		MCACHE_TLS_CLIENT_CERT MCACHE_TLS_CLIENT_KEY MCACHE_TLS_CACERT
-		KVSTORE_TLS_CLIENT_CERT KVSTORE_TLS_CLIENT_KEY KVSTORE_TLS_CACERT CACHE_KEY_PREFIX KVSTORE_AUTH KVSTORE_SENTINEL_AUTH KVSTORE_PERSECOND_AUTH KVSTORE_PERSECOND_SENTINEL_AUTH KVSTORE_PERSECOND_URL STATSD_HOST GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY
+		KVSTORE_TLS_CLIENT_CERT KVSTORE_TLS_CLIENT_KEY KVSTORE_TLS_CACERT CACHE_KEY_PREFIX KVSTORE_AUTH KVSTORE_SENTINEL_AUTH KVSTORE_PERSECOND_AUTH KVSTORE_PERSECOND_SENTINEL_AUTH KVSTORE_PERSECOND_URL STATSD_HOST GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT
 		TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID OTEL_EXPORTER_OTLP_HEADERS
 		CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL CONFIG_GRPC_XDS_CLIENT_TLS_CERT
 		CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN`) {
@@ -378,10 +376,24 @@ func TestConfig_warnings(t *testing.T) {
 	f(memory+"GRPC_UDS=/s GRPC_PORT=1", "GRPC_HOST and GRPC_PORT have no effect: GRPC_UDS is set")
 	f(memory+"XDS_CLIENT_BACKOFF_JITTER=false", "XDS_CLIENT_BACKOFF_JITTER has no effect with CONFIG_TYPE=FILE")
 	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW RUNTIME_ROOT=/r", "RUNTIME_ROOT has no effect with CONFIG_TYPE=GRPC_XDS_SOTW")
+	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW FORCE_START_WITHOUT_INITIAL_CONFIG=1",
+		"FORCE_START_WITHOUT_INITIAL_CONFIG=true without HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true: until the first rules the daemon is healthy and every decision is UNAVAILABLE")
+	f(memory + "CONFIG_TYPE=GRPC_XDS_SOTW FORCE_START_WITHOUT_INITIAL_CONFIG=1 HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=1")
 	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_NODE_METADATA=a=b,c", `CONFIG_GRPC_XDS_NODE_METADATA: ["c"] is no key=value and is left out`)
 	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2", "XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2 counts as 1: it is the share of a pause that jitter adds or takes")
 	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s, which counts")
 	f(memory+"GRPC_SERVER_TLS_CERT=/c", "GRPC_SERVER_TLS_CERT has no effect without GRPC_SERVER_USE_TLS=true")
+	f(memory+"GRPC_CLIENT_TLS_CACERT=/ca GRPC_CLIENT_TLS_SAN=a.test", "GRPC_CLIENT_TLS_CACERT and GRPC_CLIENT_TLS_SAN have no effect without GRPC_SERVER_USE_TLS=true: without TLS no client needs a certificate")
+	f(memory+"GRPC_SERVER_TLS_CA_CERT=/ca", "GRPC_SERVER_TLS_CA_CERT has no effect, as it has none in envoyproxy/ratelimit; GRPC_CLIENT_TLS_CACERT is the file of roots that clients' certificates must lead to")
+	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/ca", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT has no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
+	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_TLS_SAN=a CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/c CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/k",
+		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT, CONFIG_GRPC_XDS_CLIENT_TLS_KEY and CONFIG_GRPC_XDS_SERVER_TLS_SAN have no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
+	f(memory+"USE_TAGGED_STATSD=1 USE_PULLMETRICS=1", "USE_TAGGED_STATSD and USE_PULLMETRICS are both true: both get every statistic")
+	f(memory+"USE_PULLMETRICS=1 PROMETHEUS_MAPPER_YAML=/does/not/exist", "PROMETHEUS_MAPPER_YAML is an old name; it is called PULLMETRICS_MAPPER_YAML now",
+		`PROMETHEUS_MAPPER_YAML="/does/not/exist" does not exist: the default mapping is used; PULLMETRICS_MAPPER_YAML refuses the start instead`)
+	f(memory+"REDIS_SOCKETTYPE=tcp", "REDIS_SOCKETTYPE is no setting of this program and has no effect; did you mean REDIS_SOCKET_TYPE, the old name of KVSTORE_SOCKET_TYPE?")
+	f(memory+"USE_PROMETEUS=true", "USE_PROMETEUS is no setting of this program and has no effect; did you mean USE_PROMETHEUS, the old name of USE_PULLMETRICS?")
+	f(memory+"REDIS_AUTH_FILES=/x", "REDIS_AUTH_FILES is no setting of this program and has no effect; did you mean REDIS_AUTH_FILE, the old name of KVSTORE_AUTH_FILE?")
 	f(memory+"KVSTORE_PIPELINE_LIMIT=8", "KVSTORE_PIPELINE_LIMIT has no effect and will go; KVSTORE_PIPELINE_WINDOW is what gathers hits")
 	f("KVSTORE_URL=h:1 KVSTORE_TIMEOUT=1s KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s",
 		"KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s is not shorter than KVSTORE_TIMEOUT=1s: calls end before CREATE acts")
@@ -389,7 +401,7 @@ func TestConfig_warnings(t *testing.T) {
 		"DOG_STATSD_MOGRIFIERS_A_PATTERN is an old name; it is called TAGGED_STATSD_MOGRIFIER_A_PATTERN now",
 		"TAGGED_STATSD_MOGRIFIER_A_PATTERN has no effect: TAGGED_STATSD_MOGRIFIERS names no mogrifier that has it")
 	f(memory+"USE_PULLMETRICS=true DISABLE_STATS=true", "DISABLE_STATS=true wins over the other sinks: none of them gets anything")
-	f(memory+"PULLMETRICS_PATH=/m", "PULLMETRICS_PATH has no effect: USE_PULLMETRICS is not true")
+	f(memory+"PULLMETRICS_PATH=/m", "PULLMETRICS_PATH has no effect without USE_PULLMETRICS=true")
 	f(memory+"USE_PULLMETRICS=1 PULLMETRICS_MAPPER_YAML=/dev/null PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS=1",
 		"PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS has no effect: PULLMETRICS_MAPPER_YAML says what becomes of times")
 	f(memory+"LOG_LEVELL=x", "LOG_LEVELL is no setting of this program and has no effect; did you mean LOG_LEVEL?")

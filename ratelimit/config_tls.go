@@ -24,11 +24,18 @@ type tlsConfig struct {
 
 func (c tlsConfig) files() certs.Files { return certs.Files{Cert: c.Cert, Key: c.Key, CA: c.ClientCA} }
 
-// checkTLS wants a listener that is protected as the environment asks, or none.
+// noServerCA is set by manifests for the replaced service, which never read it either.
+const noServerCA = "GRPC_SERVER_TLS_CA_CERT"
+
+// checkTLS wants a listener with TLS that is protected as the environment asks, or none. The files of a
+// listener without TLS are for later: manifests mount them before they turn it on.
 func (c *config) checkTLS(r *settings.Report) {
 	t := c.TLS
+	if r.IsSet(noServerCA) {
+		r.Warn("%s has no effect, as it has none in envoyproxy/ratelimit; GRPC_CLIENT_TLS_CACERT is the file of roots that clients' certificates must lead to", noServerCA)
+	}
 	if t.ClientSAN != "" {
-		if t.ClientCA == "" {
+		if t.ClientCA == "" && t.On {
 			r.Wrong("GRPC_CLIENT_TLS_SAN", "needs GRPC_CLIENT_TLS_CACERT: without roots no client certificate is asked for")
 		}
 		if !isDNSName(t.ClientSAN) {
@@ -36,14 +43,8 @@ func (c *config) checkTLS(r *settings.Report) {
 		}
 	}
 	if !t.On {
-		if t.ClientCA != "" {
-			r.Wrong("GRPC_CLIENT_TLS_CACERT", "needs GRPC_SERVER_USE_TLS=true: without TLS no client certificate is asked for")
-		}
-		for _, name := range []string{"GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"} {
-			if r.IsSet(name) {
-				r.Warn("%s has no effect without GRPC_SERVER_USE_TLS=true", name)
-			}
-		}
+		noEffect(r, []string{"GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"}, "without GRPC_SERVER_USE_TLS=true")
+		noEffect(r, []string{"GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN"}, "without GRPC_SERVER_USE_TLS=true: without TLS no client needs a certificate")
 		return
 	}
 	whole := true

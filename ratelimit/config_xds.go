@@ -20,7 +20,7 @@ type xdsConfig struct {
 	NodeMetadata string `env:"CONFIG_GRPC_XDS_NODE_METADATA"`
 	// host:port of the control plane, or another target that gRPC knows.
 	Server string `env:"CONFIG_GRPC_XDS_SERVER_URL" envDefault:"localhost:18000"`
-	// Pause after a dial that failed; it doubles with each, up to XDS_CLIENT_BACKOFF_MAX_INTERVAL.
+	// Pause between tries until a first set is accepted. Later: pause after a dial that failed, doubling up to XDS_CLIENT_BACKOFF_MAX_INTERVAL.
 	ConnectRetry time.Duration `env:"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" envDefault:"3s" min:"1ms"`
 	// name:value,name:value sent as headers of each stream. A secret: never shown; _HEADERS_FILE reads it from a file.
 	Headers map[string]string `env:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" secret:"true"`
@@ -34,9 +34,9 @@ type xdsConfig struct {
 	CA string `env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT"`
 	// Name that the server's certificate must be valid for, instead of the host of the address.
 	SAN string `env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN"`
-	// Pause after a stream that broke; it doubles with each, and begins anew after a set that was accepted.
+	// Pause after a stream that broke, once a set was accepted; it doubles with each, and begins again after a set that was accepted.
 	BackoffInitial time.Duration `env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" envDefault:"10s" min:"1ms"`
-	// Longest pause of either kind.
+	// Longest pause of either kind, once a set was accepted.
 	BackoffMax time.Duration `env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" envDefault:"60s" min:"1ms"`
 	// Share of a pause that jitter adds or takes at most: 0.5 makes 10s anything from 5s to 15s.
 	RandomFactor float64 `env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" envDefault:"0.5" min:"0"`
@@ -87,11 +87,16 @@ func pairs(text string) (m map[string]string, dropped []string) {
 // checkSource looks at what belongs to one CONFIG_TYPE only.
 func (c *config) checkSource(r *settings.Report) {
 	isXDS := c.Rules.Type == typeXDS
+	var idle []string
 	for _, name := range r.Names() {
 		ofXDS := strings.HasPrefix(name, "CONFIG_GRPC_XDS_") || strings.HasPrefix(name, "XDS_CLIENT_")
 		if isXDS && strings.HasPrefix(name, "RUNTIME_") || !isXDS && ofXDS {
-			r.Warn("%s has no effect with CONFIG_TYPE=%s", name, c.Rules.Type)
+			idle = append(idle, name)
 		}
+	}
+	noEffect(r, idle, "with CONFIG_TYPE="+c.Rules.Type)
+	if isXDS && c.Rules.ForceStart && !c.Process.HealthyWithConfig {
+		r.Warn("FORCE_START_WITHOUT_INITIAL_CONFIG=true without HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true: until the first rules the daemon is healthy and every decision is UNAVAILABLE")
 	}
 	if isXDS {
 		c.checkXDS(r)
@@ -134,11 +139,8 @@ func (c *config) checkXDS(r *settings.Report) {
 		checkFiles(r, x.files(), "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT")
 		return
 	}
-	for _, name := range []string{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_TLS_SAN"} {
-		if r.IsSet(name) {
-			r.Wrong(name, "needs CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
-		}
-	}
+	noEffect(r, []string{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_TLS_SAN"},
+		"without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
 }
 
 // isMetadataName says whether gRPC lets a program set that header.

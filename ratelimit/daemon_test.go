@@ -311,6 +311,24 @@ func TestSettings_allMistakesAtOnce(t *testing.T) {
 	}
 }
 
+// The reminder comes again and again until there are rules, and ends with the daemon.
+func TestRemindOfRules(t *testing.T) {
+	t.Parallel()
+	log := newLines()
+	d := &daemon{log: newLogger(log, "WARN", "json")}
+	loaded := make(chan struct{})
+	stop := d.remindOfRules(t.Context(), loaded, time.Millisecond, 2*time.Millisecond)
+	eventually(t, "three reminders", func() bool { return strings.Count(log.text(), "no rules yet") >= 3 })
+	close(loaded)
+	stop()
+	n := strings.Count(log.text(), "no rules yet")
+	time.Sleep(10 * time.Millisecond)
+	if got := strings.Count(log.text(), "no rules yet"); got != n {
+		t.Errorf("%d reminders after the rules came", got-n)
+	}
+	d.remindOfRules(t.Context(), make(chan struct{}), time.Hour, time.Hour)()
+}
+
 // Without a file the daemon waits for rules, unless it is told to start without.
 func TestForceStart(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"io"
@@ -146,9 +147,21 @@ func TestXDS_withoutServer(t *testing.T) {
 	if code, _ := get(t, p.http+"/healthcheck"); resp.StatusCode != 400 || code != 500 {
 		t.Errorf("without rules: /json %d, /healthcheck %d", resp.StatusCode, code)
 	}
+	p.log.await(t, "no rules yet: every decision is UNAVAILABLE until a first valid set is loaded", nil)
+	awaiting := func() (gauge int64, page string) {
+		_, page = get(t, p.debug+"/xds")
+		return stat(t, p, "ratelimit.xds.awaiting_first_set"), page
+	}
+	if gauge, page := awaiting(); gauge != 1 || !strings.Contains(page, "nothing yet: every decision is UNAVAILABLE") {
+		t.Errorf("without rules: awaiting_first_set %d, /xds:\n%s", gauge, page)
+	}
 	plane.Set("1", perYear(3))
 	plane.Serve()
 	eventually(t, "healthy with rules", func() bool { code, _ := get(t, p.http+"/healthcheck"); return code == 200 })
+	eventually(t, "no longer awaiting", func() bool {
+		gauge, page := awaiting()
+		return gauge == 0 && !strings.Contains(page, "UNAVAILABLE")
+	})
 	plane.Set("2")
 	eventually(t, "unhealthy without a domain", func() bool { code, _ := get(t, p.http+"/healthcheck"); return code == 500 })
 }
@@ -253,15 +266,17 @@ var _ = effect("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", func(t *testing.T) {
 	}
 })
 
-// pauses are the pauses that the daemon announced so far, in order, and when it did, just before each.
-func (p *process) pauses() (all []time.Duration, at []time.Time) {
+// pauses are the pauses that the daemon announced so far after what the message says, in order, and when
+// it did, just before each.
+func (p *process) pauses(after string) (all []time.Duration, at []time.Time) {
 	s := bufio.NewScanner(strings.NewReader(p.log.text()))
 	for s.Scan() {
 		var line struct {
-			At    time.Time `json:"@timestamp"`
-			Again string    `json:"again_in"`
+			At      time.Time `json:"@timestamp"`
+			Message string    `json:"@message"`
+			Again   string    `json:"again_in"`
 		}
-		if json.Unmarshal(s.Bytes(), &line) == nil && line.Again != "" {
+		if json.Unmarshal(s.Bytes(), &line) == nil && line.Again != "" && strings.Contains(line.Message, after) {
 			if d, err := time.ParseDuration(line.Again); err == nil {
 				all, at = append(all, d), append(at, line.At)
 			}
@@ -271,16 +286,19 @@ func (p *process) pauses() (all []time.Duration, at []time.Time) {
 }
 
 // awaitPauses waits for n of them.
-func (p *process) awaitPauses(t testing.TB, n int) []time.Duration {
+func (p *process) awaitPauses(t testing.TB, n int, after string) []time.Duration {
 	t.Helper()
 	var all []time.Duration
-	eventually(t, "pauses", func() bool { all, _ = p.pauses(); return len(all) >= n })
+	eventually(t, "pauses", func() bool { all, _ = p.pauses(after); return len(all) >= n })
 	return all[:n]
 }
 
+const unreachable, streamBroke = "can't be reached", "the stream broke"
+
 const ms = time.Millisecond
 
-// The pause after a dial that failed doubles, and is really waited.
+// Until the first set the pause is the same after each failure, of a dial or of a stream, and is really
+// waited. Later it doubles with each dial that failed.
 var _ = effect("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", func(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -296,11 +314,27 @@ var _ = effect("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", func(t *testing.
 			conn.Close()
 		}
 	}()
-	p := launch(t, "", follow(l.Addr().String(), "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "100ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "300ms", "XDS_CLIENT_BACKOFF_JITTER", "false"))
-	if got := p.awaitPauses(t, 4); !slices.Equal(got, []time.Duration{100 * ms, 200 * ms, 300 * ms, 300 * ms}) {
-		t.Errorf("pauses %v", got)
+	env := func(address string) map[string]string {
+		return follow(address, "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "100ms", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "1h", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "300ms", "XDS_CLIENT_BACKOFF_JITTER", "false")
 	}
-	all, at := p.pauses()
+	same := []time.Duration{100 * ms, 100 * ms, 100 * ms, 100 * ms}
+	plane, breakNow := breakable(t)
+	breakNow()
+	if got := launch(t, "", env(plane.Addr)).awaitPauses(t, 4, streamBroke); !slices.Equal(got, same) {
+		t.Errorf("pauses after streams, before the first set: %v", got)
+	}
+	plane = xdstest.New(t)
+	plane.Set("1", perYear(3))
+	p := start(t, "", env(plane.Addr))
+	plane.Kill()
+	if got := p.awaitPauses(t, 4, unreachable); !slices.Equal(got, []time.Duration{100 * ms, 200 * ms, 300 * ms, 300 * ms}) {
+		t.Errorf("pauses after dials, with a set: %v", got)
+	}
+	p = launch(t, "", env(l.Addr().String()))
+	if got := p.awaitPauses(t, 4, unreachable); !slices.Equal(got, same) {
+		t.Errorf("pauses after dials, before the first set: %v", got)
+	}
+	all, at := p.pauses(unreachable)
 	for i, next := range at[1:] {
 		if took := next.Sub(at[i]); took < all[i]-ms {
 			t.Errorf("dial %d failed %v after the one before, want at least %v", i+1, took, all[i])
@@ -308,33 +342,53 @@ var _ = effect("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", func(t *testing.
 	}
 })
 
-// broken is a control plane that ends every stream at once.
-func broken(t *testing.T) *xdstest.Plane {
-	return xdstest.New(t, grpc.StreamInterceptor(func(any, grpc.ServerStream, *grpc.StreamServerInfo, grpc.StreamHandler) error {
-		return status.Error(codes.Unavailable, "not now")
-	}))
+// breakable is a control plane that ends every stream from when breakNow is called.
+func breakable(t *testing.T) (plane *xdstest.Plane, breakNow func()) {
+	broken, breakNow := context.WithCancel(t.Context())
+	return xdstest.New(t, grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		done := make(chan error, 1)
+		if broken.Err() == nil {
+			go func() { done <- handler(srv, stream) }()
+		}
+		select {
+		case err := <-done:
+			return err
+		case <-broken.Done():
+			return status.Error(codes.Unavailable, "not now")
+		}
+	})), breakNow
+}
+
+// brokenLater is a daemon that has rules, and whose streams break from then on.
+func brokenLater(t *testing.T, more ...string) *process {
+	t.Helper()
+	plane, breakNow := breakable(t)
+	plane.Set("1", perYear(3))
+	p := start(t, "", follow(plane.Addr, more...))
+	plane.Request(1) // its ACK
+	breakNow()
+	return p
 }
 
 var _ = effect("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", func(t *testing.T) {
-	p := launch(t, "", follow(broken(t).Addr, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "60ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "1h", "XDS_CLIENT_BACKOFF_JITTER", "false"))
-	if got := p.awaitPauses(t, 4); !slices.Equal(got, []time.Duration{60 * ms, 120 * ms, 240 * ms, 480 * ms}) {
+	p := brokenLater(t, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "60ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "1h", "XDS_CLIENT_BACKOFF_JITTER", "false")
+	if got := p.awaitPauses(t, 4, streamBroke); !slices.Equal(got, []time.Duration{60 * ms, 120 * ms, 240 * ms, 480 * ms}) {
 		t.Errorf("pauses %v", got)
 	}
 })
 
 var _ = effect("XDS_CLIENT_BACKOFF_MAX_INTERVAL", func(t *testing.T) {
-	p := launch(t, "", follow(broken(t).Addr, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "50ms", "XDS_CLIENT_BACKOFF_JITTER", "false"))
-	if got := p.awaitPauses(t, 5); !slices.Equal(got, []time.Duration{20 * ms, 40 * ms, 50 * ms, 50 * ms, 50 * ms}) {
+	p := brokenLater(t, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "50ms", "XDS_CLIENT_BACKOFF_JITTER", "false")
+	if got := p.awaitPauses(t, 5, streamBroke); !slices.Equal(got, []time.Duration{20 * ms, 40 * ms, 50 * ms, 50 * ms, 50 * ms}) {
 		t.Errorf("pauses %v", got)
 	}
 })
 
 // No pause is longer than the maximum, jittered or not, so that those here are 10 to 20 ms, and differ.
 var _ = effect("XDS_CLIENT_BACKOFF_JITTER", func(t *testing.T) {
-	address := broken(t).Addr
 	f := func(jitter string, differ bool) {
-		p := launch(t, "", follow(address, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_JITTER", jitter))
-		got := p.awaitPauses(t, 40)
+		p := brokenLater(t, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_JITTER", jitter)
+		got := p.awaitPauses(t, 40, streamBroke)
 		if slices.Min(got) < 10*ms || slices.Max(got) > 20*ms || (slices.Min(got) != slices.Max(got)) != differ {
 			t.Errorf("jitter %s: pauses %v", jitter, got)
 		}
@@ -344,10 +398,9 @@ var _ = effect("XDS_CLIENT_BACKOFF_JITTER", func(t *testing.T) {
 })
 
 var _ = effect("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", func(t *testing.T) {
-	address := broken(t).Addr
 	f := func(factor string, least time.Duration, differ bool) {
-		p := launch(t, "", follow(address, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", factor))
-		got := p.awaitPauses(t, 40)
+		p := brokenLater(t, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", factor)
+		got := p.awaitPauses(t, 40, streamBroke)
 		if slices.Min(got) < least || slices.Max(got) > 20*ms || (slices.Min(got) != slices.Max(got)) != differ {
 			t.Errorf("factor %s: pauses %v", factor, got)
 		}

@@ -118,9 +118,9 @@ func newWalk(t *testing.T, rules block, head string) *walk {
 			environ = append(environ, m[1])
 		}
 	}
-	c, warnings, err := loadConfig(environ)
-	if err != nil || len(warnings) > 0 {
-		t.Fatalf("README.md:%d: %v %v", rules.line, err, warnings)
+	c, report, err := loadConfig(environ)
+	if err != nil || len(report.Warnings) > 0 {
+		t.Fatalf("README.md:%d: %v %v", rules.line, err, report.Warnings)
 	}
 	log := slog.New(slog.DiscardHandler)
 	d := &daemon{config: c, log: log, health: server.NewHealth(), stats: stats.NewRegistry(stats.Options{Log: log})}

@@ -33,16 +33,16 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP) // never undone: it ends the daemon in no phase
 	signal.Ignore(syscall.SIGPIPE)     // nor does whoever reads its log, or its statistics, by going away
-	c, warnings, err := loadConfig(environ)
+	c, settings, err := loadConfig(environ)
 	if err != nil {
-		for _, w := range warnings { // a misspelled name is often why another setting is missing
+		for _, w := range settings.Brief() { // a misspelled name is often why another setting is missing
 			report(stderr, environ, slog.LevelWarn, w)
 		}
 		return err
 	}
 	log := newLogger(stderr, c.Process.LogLevel, c.Process.LogFormat)
 	takeGRPCLog(log, environ)
-	for _, w := range warnings {
+	for _, w := range settings.Brief() {
 		log.Warn(w)
 	}
 	self.KeepHeapFloor(c.Process.HeapFloor)
@@ -100,6 +100,7 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 	if err := d.openListeners(ctx, listeners); err != nil {
 		return err
 	}
+	defer d.remindOfRules(ctx, loaded, rulesPatience, time.Minute)()
 	d.health.Set(server.Running, true)
 	log.Info("ready", "version", self.Version("ratelimit"), "grpc", addrOf(listeners.grpcAt), "http", addrOf(listeners.httpAt), "debug", addrOf(listeners.debugAt), "pullmetrics", addrOf(listeners.pageAt))
 
@@ -113,10 +114,36 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 	}
 }
 
+// rulesPatience is how long the first valid rules may take without a word in the log.
+const rulesPatience = 2 * time.Second
+
+// remindOfRules warns that nothing is decided while there are no rules yet: after first, and then every so
+// often until loaded is closed or stop is called.
+func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, first, every time.Duration) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for pause := first; ; pause = every {
+			select {
+			case <-loaded:
+				return
+			case <-ctx.Done():
+				return
+			case <-time.After(pause):
+				d.log.Warn("no rules yet: every decision is UNAVAILABLE until a first valid set is loaded", "source", d.config.Rules.Type)
+			}
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
 // awaitRules waits for the first valid rules, and says so when that takes long; false: the daemon was told
 // to stop first.
 func (d *daemon) awaitRules(ctx context.Context, loaded <-chan struct{}) bool {
-	patience := time.NewTimer(2 * time.Second)
+	patience := time.NewTimer(rulesPatience)
 	defer patience.Stop()
 	for {
 		select {

@@ -25,6 +25,11 @@ import (
 type Options struct {
 	// Aliases are old names. One that ends in * stands for all names with that beginning.
 	Aliases []Alias
+	// OldPrefixes are beginnings of names that changed while the rest of the name stayed: Brief sums such
+	// names up. Old may be empty.
+	OldPrefixes []Alias
+	// ListAll ends that summary: how to get the whole list.
+	ListAll string
 	// Known are names that are ours without being a field. One may end in *.
 	Known []string
 	// Prefixes begin our names: others that begin so are probably misspelt.
@@ -44,7 +49,7 @@ type Alias struct {
 
 // Report is what there is to say about an environment.
 type Report struct {
-	// Warnings are for the log, one line each.
+	// Warnings are all there are, one line each; see Brief for the log.
 	Warnings []string
 	// Mistakes keep the daemon from starting, one line each.
 	Mistakes []string
@@ -52,6 +57,9 @@ type Report struct {
 	env    map[string]string // without empty ones, by new name
 	origin map[string]string // how the operator spelled a variable
 	fields map[string]Field
+	// renamed are the aliases in use that differ in one of OldPrefixes alone, by their warnings.
+	renamed map[string]Alias
+	options Options
 	// fromFile are the secrets that readFile put there.
 	fromFile map[string]bool
 }
@@ -59,7 +67,7 @@ type Report struct {
 // Load fills into, a pointer to a struct, from environ ("NAME=value" as os.Environ gives it).
 // Fields of wrong variables are left at zero; see Report.Err before using any.
 func Load(into any, environ []string, o Options) *Report {
-	r := &Report{env: map[string]string{}, origin: map[string]string{}, fields: map[string]Field{}, fromFile: map[string]bool{}}
+	r := &Report{env: map[string]string{}, origin: map[string]string{}, fields: map[string]Field{}, renamed: map[string]Alias{}, options: o, fromFile: map[string]bool{}}
 	fields, err := Fields(into)
 	if err != nil {
 		panic(err) // a bug in the struct
@@ -100,6 +108,14 @@ func (r *Report) Err() error {
 // IsSet says whether the operator gave the variable a value, by whatever name.
 func (r *Report) IsSet(name string) bool { return r.env[name] != "" }
 
+// Spelled is the variable's name as the operator wrote it: an old one, or NAME_FILE; name itself when unset.
+func (r *Report) Spelled(name string) string {
+	if spelled := r.origin[name]; spelled != "" {
+		return spelled
+	}
+	return name
+}
+
 // Text is the value as the operator gave it; "" when unset.
 func (r *Report) Text(name string) string { return r.env[name] }
 
@@ -133,10 +149,7 @@ func (r *Report) Warn(format string, args ...any) {
 
 // shown is the variable with its value as it may appear in a log.
 func (r *Report) shown(name string) string {
-	spelled, f := r.origin[name], r.fields[name]
-	if spelled == "" {
-		spelled = name
-	}
+	spelled, f := r.Spelled(name), r.fields[name]
 	value, set := r.env[name]
 	if !set {
 		value = f.Default
@@ -188,7 +201,52 @@ func (r *Report) rename(a Alias) {
 	if a.Note != "" {
 		note = "; " + a.Note
 	}
-	r.Warn("%s is an old name; it is called %s now%s", a.Old, a.New, note)
+	warning := fmt.Sprintf("%s is an old name; it is called %s now%s", a.Old, a.New, note)
+	if note == "" && r.options.prefixAlone(a) {
+		r.renamed[warning] = a
+	}
+	r.Warnings = append(r.Warnings, warning)
+}
+
+// prefixAlone says whether an old name differs from today's in one of OldPrefixes alone.
+func (o Options) prefixAlone(a Alias) bool {
+	return slices.ContainsFunc(o.OldPrefixes, func(p Alias) bool {
+		rest, ok := strings.CutPrefix(a.Old, p.Old)
+		return ok && a.New == p.New+rest
+	})
+}
+
+// examples is how many renamed names Brief gives.
+const examples = 3
+
+// Brief is Warnings for the log of a daemon: one line sums up the names whose prefix alone changed, of
+// which a whole deployment may be full.
+func (r *Report) Brief() []string {
+	if len(r.renamed) < 2 {
+		return r.Warnings
+	}
+	var brief, given []string
+	at := -1
+	for _, w := range r.Warnings {
+		a, renamed := r.renamed[w]
+		if !renamed {
+			brief = append(brief, w)
+			continue
+		}
+		if at < 0 {
+			at = len(brief)
+			brief = append(brief, "")
+		}
+		if len(given) < examples {
+			given = append(given, a.Old+" is "+a.New+" now")
+		}
+	}
+	summary := fmt.Sprintf("%d settings have old names, whose prefix alone changed: %s", len(r.renamed), strings.Join(given, ", "))
+	if len(r.renamed) > examples {
+		summary += ", …; " + r.options.ListAll
+	}
+	brief[at] = summary
+	return brief
 }
 
 // fileSuffix names the file that holds a secret.

@@ -36,10 +36,13 @@ var options = Options{
 	Aliases: []Alias{
 		{Old: "OLD_MODE", New: "MODE_OF_USE"}, {Old: "OLDER_MODE", New: "MODE_OF_USE"},
 		{Old: "REDIS_*", New: "STORE_"}, {Old: "OLD_AUTH", New: "STORE_AUTH"},
+		{Old: "POOL_SIZE_OF_OLD", New: "STORE_POOL_SIZE"},
 	},
-	Known:    []string{"STORE_LATER", "STORE_NAMED_*"},
-	Prefixes: []string{"STORE_"},
-	Foreign:  []string{"STORE_FOREIGN_"},
+	OldPrefixes: []Alias{{Old: "REDIS_", New: "STORE_"}},
+	ListAll:     "the check lists all",
+	Known:       []string{"STORE_LATER", "STORE_NAMED_*"},
+	Prefixes:    []string{"STORE_"},
+	Foreign:     []string{"STORE_FOREIGN_"},
 }
 
 func TestLoad(t *testing.T) {
@@ -211,6 +214,37 @@ func TestWarnings(t *testing.T) {
 	f("REDIS_TYPO=1",
 		"REDIS_TYPO is an old name; it is called STORE_TYPO now",
 		"STORE_TYPO is no setting of this program and has no effect")
+	// A typo in an old name.
+	f("POOLSIZE_OF_OLD=1", "POOLSIZE_OF_OLD is no setting of this program and has no effect; did you mean POOL_SIZE_OF_OLD, the old name of STORE_POOL_SIZE?")
+	f("OLD_AUTH_FIL=/x", "OLD_AUTH_FIL is no setting of this program and has no effect; did you mean OLD_AUTH_FILE, the old name of STORE_AUTH_FILE?")
+}
+
+// Names whose prefix alone changed are one line of a daemon's log, all others a line each.
+func TestBrief(t *testing.T) {
+	f := func(environ string, want ...string) {
+		t.Helper()
+		r := Load(new(sample), strings.Fields(environ), options)
+		if d := cmp.Diff(want, r.Brief()); d != "" {
+			t.Errorf("%s: %s", environ, d)
+		}
+	}
+	f("")
+	f("REDIS_URL=h:1", "REDIS_URL is an old name; it is called STORE_URL now")
+	f("REDIS_URL=h:1 OLD_MODE=two", "OLD_MODE is an old name; it is called MODE_OF_USE now", "REDIS_URL is an old name; it is called STORE_URL now")
+	f("REDIS_URL=h:1 OLD_MODE=two REDIS_AUTH=x", "OLD_MODE is an old name; it is called MODE_OF_USE now",
+		"2 settings have old names, whose prefix alone changed: REDIS_AUTH is STORE_AUTH now, REDIS_URL is STORE_URL now")
+	f("REDIS_URL=h:1 REDIS_AUTH=x REDIS_POOL_SIZE=2 REDIS_TWIN_URL=h:2 STORE_TWIN_X=1",
+		"4 settings have old names, whose prefix alone changed: REDIS_AUTH is STORE_AUTH now, REDIS_POOL_SIZE is STORE_POOL_SIZE now, REDIS_TWIN_URL is STORE_TWIN_URL now, …; the check lists all",
+		"STORE_TWIN_X is no setting of this program and has no effect; did you mean STORE_TWIN_URL?")
+	r := Load(new(sample), strings.Fields("REDIS_URL=h:1 REDIS_AUTH=x STORE_POOL_SIZE=3"), options)
+	for name, want := range map[string]string{"STORE_URL": "REDIS_URL", "STORE_POOL_SIZE": "STORE_POOL_SIZE", "STORE_TWIN_URL": "STORE_TWIN_URL"} {
+		if got := r.Spelled(name); got != want {
+			t.Errorf("%s is spelled %s, want %s", name, got, want)
+		}
+	}
+	if len(r.Warnings) != 2 {
+		t.Errorf("all warnings: %q", r.Warnings)
+	}
 }
 
 func TestMaskURL(t *testing.T) {

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,7 +11,7 @@ import (
 var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?)$`)
 
 // unknown warns about variables that look like ours and are none: those with our prefixes, and
-// those that are within two letters of a longer name.
+// those that are within two letters of a longer name, one of today or an old one.
 func (r *Report) unknown(fields []Field, o Options) {
 	var known []string
 	for _, f := range fields {
@@ -20,11 +21,17 @@ func (r *Report) unknown(fields []Field, o Options) {
 		}
 	}
 	known = append(known, o.Known...)
+	old := r.oldNames(o)
+	before := slices.Sorted(maps.Keys(old))
 	for _, name := range r.Names() {
 		if matches(name, known) || hasPrefix(name, o.Foreign) || serviceLink.MatchString(name) {
 			continue
 		}
 		near, distance := nearest(name, known)
+		if was, d := nearest(name, before); d < distance && d <= 2 && len(name) >= 8 {
+			r.Warn("%s is no setting of this program and has no effect; did you mean %s, the old name of %s?", name, was, old[was])
+			continue
+		}
 		switch {
 		case distance <= 2 && len(name) >= 8, hasPrefix(name, o.Prefixes) && distance <= max(3, len(name)/4):
 			r.Warn("%s is no setting of this program and has no effect; did you mean %s?", name, near)
@@ -32,6 +39,21 @@ func (r *Report) unknown(fields []Field, o Options) {
 			r.Warn("%s is no setting of this program and has no effect", name)
 		}
 	}
+}
+
+// oldNames maps the old names that are written out, those of secrets' files too, to today's.
+func (r *Report) oldNames(o Options) map[string]string {
+	old := map[string]string{}
+	for _, a := range o.Aliases {
+		if strings.HasSuffix(a.Old, "*") {
+			continue
+		}
+		old[a.Old] = a.New
+		if r.fields[a.New].Secret {
+			old[a.Old+fileSuffix] = a.New + fileSuffix
+		}
+	}
+	return old
 }
 
 func matches(name string, known []string) bool {

@@ -5,12 +5,15 @@ import (
 	"time"
 )
 
-// pauses are the waits between tries: each failure of a kind doubles the next, up to longest.
+// pauses are the waits between tries. Until the first good response all are the one after a failed dial: a
+// daemon without rules decides nothing, so it does not wait longer and longer. From then on each failure of
+// a kind doubles the next, up to longest.
 type pauses struct {
 	dial, stream, longest time.Duration
 	jitter                float64
 	random                func() float64 // 0 to 1
-	dials, streams        int            // failures since the last good response
+	settled               bool           // there was a good response
+	dials, streams        int            // failures since the last one
 }
 
 func newPauses(dial, stream, longest time.Duration, jitter float64) pauses {
@@ -19,16 +22,22 @@ func newPauses(dial, stream, longest time.Duration, jitter float64) pauses {
 
 func (p *pauses) dialFailed() time.Duration {
 	p.dials++
+	if !p.settled {
+		return p.dial
+	}
 	return p.pause(p.dial, p.dials)
 }
 
 func (p *pauses) streamBroke() time.Duration {
 	p.streams++
+	if !p.settled {
+		return p.dial
+	}
 	return p.pause(p.stream, p.streams)
 }
 
 // reset follows a good response.
-func (p *pauses) reset() { p.dials, p.streams = 0, 0 }
+func (p *pauses) reset() { p.settled, p.dials, p.streams = true, 0, 0 }
 
 // pause is initial at the first failure. Jitter makes it no longer than longest.
 func (p *pauses) pause(initial time.Duration, failures int) time.Duration {

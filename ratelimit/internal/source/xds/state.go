@@ -12,6 +12,8 @@ type State struct {
 	Connected bool   `json:"connected"`
 	// Since is when the stream began, or when there was none any more.
 	Since time.Time `json:"since"`
+	// Awaiting: no set was accepted yet, so that every decision is UNAVAILABLE.
+	Awaiting bool `json:"awaiting_first_set"`
 	// Version is the one in force, Resources how many it has, AckedAt when it was acknowledged.
 	Version   string    `json:"version"`
 	Resources int       `json:"resources"`
@@ -59,7 +61,7 @@ func (c *Client) disconnected(err error, pause time.Duration) {
 }
 
 func (c *Client) acked(version string, resources int) {
-	c.change(func(s *State) { s.Version, s.Resources, s.AckedAt = version, resources, time.Now() })
+	c.change(func(s *State) { s.Awaiting, s.Version, s.Resources, s.AckedAt = false, version, resources, time.Now() })
 }
 
 func (c *Client) nacked(version, reason string) {
@@ -84,7 +86,7 @@ func (s State) Text() string {
 		line("next try", "%s", at(s.AgainAt))
 	}
 	if s.AckedAt.IsZero() {
-		line("accepted", "nothing yet")
+		line("accepted", "nothing yet: every decision is UNAVAILABLE until a first good set")
 	} else {
 		line("accepted", "version %q with %d resources at %s", s.Version, s.Resources, at(s.AckedAt))
 	}

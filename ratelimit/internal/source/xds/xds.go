@@ -48,10 +48,11 @@ type Options struct {
 	ServerName string
 	// MaxMessage is the longest response in bytes; 0 is gRPC's default, 4 MiB.
 	MaxMessage int
-	// DialRetry is the pause after a failed dial, StreamRetry after a broken stream. Each doubles,
-	// up to MaxRetry, until a response was accepted.
+	// DialRetry is the pause after a failed dial, StreamRetry after a broken stream. Each doubles, up to
+	// MaxRetry, until a response is accepted. Before the first is, every pause is DialRetry.
 	DialRetry, StreamRetry, MaxRetry time.Duration
-	// Jitter is the share of each pause by which it is made longer or shorter at random, 0 to 1.
+	// Jitter is the share of each pause after the first accepted response by which it is made longer or
+	// shorter at random, 0 to 1.
 	Jitter float64
 	Stats  *stats.Registry
 	// Log may be nil.
@@ -129,7 +130,14 @@ func NewClient(o Options) *Client {
 			c.node.Metadata.Fields[k] = structpb.NewStringValue(v)
 		}
 	}
-	c.state = State{Server: o.Target, Since: time.Now()}
+	c.nagging.reset() // a set that is refused again is no failure to get a first one
+	c.state = State{Server: o.Target, Since: time.Now(), Awaiting: true}
+	o.Stats.GaugeFunc("ratelimit.xds.awaiting_first_set", func() int64 {
+		if c.State().Awaiting {
+			return 1
+		}
+		return 0
+	})
 	o.Stats.GaugeFunc("ratelimit.xds.connected", func() int64 {
 		if c.State().Connected {
 			return 1
