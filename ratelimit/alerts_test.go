@@ -177,7 +177,7 @@ func scrapeOfEverything(t *testing.T) map[string]map[string]*dto.Metric {
 		}
 	}
 	rules := `[{key: k, @2/y, descriptors: [{key: j, @5/y}]}, {key: s, shadow_mode: true, @1/y}]`
-	memory := start(t, rules, pulled("LOCAL_CACHE_SIZE_IN_BYTES", "1", "TRACING_ENABLED", "true", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"))
+	memory := start(t, rules, pulled("LOCAL_CACHE_SIZE_IN_BYTES", "1", "STATS_NO_MATCH", "true", "TRACING_ENABLED", "true", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"))
 	c := memory.dial(t)
 	askFor(t, c, "d", 4, "k=1")
 	askFor(t, c, "d", 1, "k=1,j=1")

@@ -34,6 +34,8 @@ type statsConfig struct {
 	MaxDynamicKeys int `env:"STATS_MAX_DYNAMIC_KEYS" envDefault:"10000" min:"1"`
 	// Such a series is forgotten after this long without a hit.
 	DynamicIdle time.Duration `env:"STATS_DYNAMIC_IDLE" envDefault:"10m" min:"1s"`
+	// true: `ratelimit.service.no_match.<domain>` counts descriptors that no entry of a known domain takes: these are not limited.
+	NoMatch bool `env:"STATS_NO_MATCH" envDefault:"false"`
 	// true: statsd with tags behind the value, as DogStatsD reads it.
 	Tagged bool `env:"USE_TAGGED_STATSD" envDefault:"false"`
 	// Names of the mogrifiers, in the order in which they are tried. Each has TAGGED_STATSD_MOGRIFIER_<name>_PATTERN, _NAME and _TAGS.

@@ -213,6 +213,21 @@ var _ = effect("STATS_MAX_DYNAMIC_KEYS", func(t *testing.T) {
 	}
 })
 
+var _ = effect("STATS_NO_MATCH", func(t *testing.T) {
+	p := hit(t, pulled("STATS_NO_MATCH", "true"))
+	c := p.dial(t)
+	askFor(t, c, "d", 2, "kk=v", "k=v,more=x", "k=v")
+	if _, body := get(t, p.debug+"/stats"); !strings.Contains(body, "ratelimit.service.no_match.d: 4\n") {
+		t.Errorf("no_match is not 4 in:\n%s", body)
+	}
+	await(t, p, "ratelimit_service_no_match", `domain="d"`, 4)
+	p = hit(t, nil)
+	askFor(t, p.dial(t), "d", 1, "kk=v")
+	if _, body := get(t, p.debug+"/stats"); strings.Contains(body, "no_match") {
+		t.Errorf("it is counted without the setting:\n%s", body)
+	}
+})
+
 var _ = effect("STATS_DYNAMIC_IDLE", func(t *testing.T) {
 	p := hit(t, map[string]string{"STATS_DYNAMIC_IDLE": "1s", "STATS_FLUSH_INTERVAL": "20ms"})
 	c := p.dial(t)

@@ -247,7 +247,8 @@ func (d *daemon) makeService() {
 		Stats: d.stats, Log: d.log,
 		GlobalShadow: c.Answer.Shadow, GlobalQuota: c.Answer.Quota, StopWhenOver: c.Counting.StopWhenOver,
 		DenyUnknown: c.Answer.UnknownDomain == "deny", DynamicMetadata: c.Answer.DynamicMetadata, OnStoreFailure: mode,
-		Caps: service.Caps{Descriptors: c.Listen.MaxDescriptors, Entries: c.Listen.MaxEntries, TextBytes: c.Listen.MaxTextBytes},
+		CountNoMatch: c.Stats.NoMatch,
+		Caps:         service.Caps{Descriptors: c.Listen.MaxDescriptors, Entries: c.Listen.MaxEntries, TextBytes: c.Listen.MaxTextBytes},
 	}
 	if c.Answer.Headers {
 		o.Headers = &decide.HeaderNames{Limit: c.Answer.LimitHeader, Remaining: c.Answer.RemainingHeader, Reset: c.Answer.ResetHeader}

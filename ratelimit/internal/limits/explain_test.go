@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/ratelimit/internal/rls"
 )
 
 // explained is a configuration with one of everything that a walk can meet.
@@ -315,5 +317,39 @@ descriptors:
 		`{"key":"d.w","descriptors":[{"key":"w"}],"whitelist":true,"requests_per_unit":0,"file":"f.yaml","line":17,"column":3}]}]`
 	if d := cmp.Diff(want, string(got)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// Outcome says of every descriptor what Explain does, and Path and At where the rule stands.
+func TestOutcome(t *testing.T) {
+	r := mustLoad(t, Options{NearRatio: 0.8}, File{"edge.yaml", []byte(explained)}, File{"empty.yaml", []byte("domain: empty")})
+	f := func(domain, descriptor string, want Outcome, unmatched bool) {
+		t.Helper()
+		entries := entriesOf(t, descriptor)
+		got := r.Domain(domain).Outcome(entries)
+		if explained := r.Explain(domain, entries).Outcome; got != want || explained != want || got.Unmatched() != unmatched {
+			t.Errorf("%s: outcome %s, unmatched %v; Explain says %s; want %s, %v", descriptor, got, got.Unmatched(), explained, want, unmatched)
+		}
+	}
+	f("edge", "", NoEntries, true)
+	f("edge", "(user,bob)", Limited, false)
+	f("edge", "(admin,x)", Unlimited, false)
+	f("edge", "(health,x)", Whitelisted, false)
+	f("edge", "(health,x)(more,y)", TooDeep, true)
+	f("edge", "(user,alice)", TooShallow, true)
+	f("edge", "(user,alice)(path,/)", Limited, false)
+	f("edge", "(user,alice)(method,GET)", NoMatch, true)
+	f("edge", "(file,a.css)", NoMatch, true)
+	f("edge", "(usr,alice)", NoMatch, true)
+	f("empty", "(a,b)", TooDeep, true)
+
+	rule := r.Domain("edge").Find(entriesOf(t, "(user,alice)(path,/)"))
+	if path, at := rule.Path("edge"), rule.At(); path != "edge.user_alice.path" || at != "edge.yaml:6:9" {
+		t.Errorf("the rule is %s at %s", path, at)
+	}
+	var own Rule
+	r.Override(&own, rls.Override{PerUnit: 1, Unit: rls.Minute})
+	if own.Path("edge") != "" || own.At() != "" {
+		t.Errorf("a caller's own limit is %q at %q", own.Path("edge"), own.At())
 	}
 }

@@ -38,6 +38,7 @@ var helps = map[string]string{
 	"ratelimit_redis_pool_breaker_open":                        "1 while the breaker is open and the store is not asked.",
 	"ratelimit_service_response_time_seconds":                  "Time from a request to its answer, by method.",
 	"ratelimit_store_response_time_seconds":                    "Time from a decision's begin to the store's answer.",
+	"ratelimit_service_no_match":                               "Descriptors that no entry of their domain takes, and that are therefore not limited, by domain (STATS_NO_MATCH).",
 	"ratelimit_service_rate_limit_total_hits":                  "Hits asked for, by rule.",
 	"ratelimit_service_rate_limit_over_limit":                  "Hits beyond the limit, by rule.",
 	"ratelimit_service_rate_limit_near_limit":                  "Hits between NEAR_LIMIT_RATIO times the limit and the limit, by rule.",
@@ -81,6 +82,9 @@ func nativeName(name string, k kind) (string, []stats.Tag) {
 		}
 		if method, ok := methodOf(name, ".total_requests"); ok {
 			return "ratelimit_service_total_requests", []stats.Tag{{Name: "grpc_method", Value: method}}
+		}
+		if domain, ok := strings.CutPrefix(name, stats.NoMatchPrefix); ok {
+			return "ratelimit_service_no_match", []stats.Tag{{Name: "domain", Value: domain}}
 		}
 	}
 	return clean(name), nil

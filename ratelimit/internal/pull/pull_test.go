@@ -114,12 +114,14 @@ func TestNamed(t *testing.T) {
 	r.GaugeFunc("a.gauge", func() int64 { return -9 })
 	r.GaugeFunc("go.goroutines", func() int64 { return 10 }) // is Go's own
 	r.DomainNotFound("x.y z").Inc()
+	r.NoMatch([]string{"my.shop"})["my.shop"].Inc()
 	want := `
 _9_lives_left{az="b"} 6
 a_gauge{az="b"} -9
 ratelimit_memcache_add{az="b",code="error"} 4
 ratelimit_memcache_add{az="b",code="success"} 5
 ratelimit_service_call_should_rate_limit_a_b{az="b"} 2
+ratelimit_service_no_match{az="b",domain="my.shop"} 1
 ratelimit_service_rate_limit__overflow_domain_not_found{az="b"} 0
 ratelimit_service_rate_limit_x_y_z_domain_not_found{az="b"} 1
 ratelimit_service_should_rate_limit_error{az="b",err_type="redis_error"} 1

@@ -40,7 +40,16 @@ func wire(t testing.TB, entries ...string) []byte {
 
 // TestAllocations: a decoded request to its encoded response allocates nothing once everything is warm.
 func TestAllocations(t *testing.T) {
-	r := newRig(t, manyRules(1000), Options{OverLimit: counter.NewOverLimit(1 << 20)})
+	testAllocations(t, Options{OverLimit: counter.NewOverLimit(1 << 20)})
+}
+
+// TestNoMatch_Allocations: nor does it with STATS_NO_MATCH.
+func TestNoMatch_Allocations(t *testing.T) {
+	testAllocations(t, Options{CountNoMatch: true})
+}
+
+func testAllocations(t *testing.T, o Options) {
+	r := newRig(t, manyRules(1000), o)
 	r.Service.clock = New(Options{Stats: r.stats}).clock // the real one: the rig's allocates
 	var c Call
 	out := make([]byte, 0, 1024)

@@ -98,6 +98,9 @@ func (s *Service) match(c *Call, rules *limits.Rules, domain *limits.Domain) {
 		default:
 			rule = domain.Find(d.Entries)
 			replaces = replaces || rule != nil && len(rule.Replaces) > 0
+			if rule == nil && s.o.CountNoMatch {
+				s.unmatched(domain, d.Entries)
+			}
 		}
 		c.rules = append(c.rules, rule)
 	}

@@ -32,6 +32,7 @@ type Options struct {
 	StopWhenOver    bool // STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
 	DenyUnknown     bool // UNKNOWN_DOMAIN=deny
 	DynamicMetadata bool // RESPONSE_DYNAMIC_METADATA
+	CountNoMatch    bool // STATS_NO_MATCH
 
 	// OnStoreFailure is STORE_FAILURE_MODE, for domains that do not say otherwise.
 	OnStoreFailure limits.FailureMode
@@ -61,7 +62,9 @@ type Service struct {
 	o     Options
 	rules atomic.Pointer[limits.Rules]  // nil until the first valid set
 	store atomic.Pointer[counter.Store] // nil until the store was reached
-	clock func() time.Time
+	// noMatch counts unmatched descriptors by domain; nil without CountNoMatch, and before the first rules.
+	noMatch atomic.Pointer[map[string]*stats.Counter]
+	clock   func() time.Time
 
 	globalShadow, serviceError, storeError *stats.Counter
 	storeTook                              *stats.Timer
@@ -100,6 +103,9 @@ func New(o Options) *Service {
 // SetRules puts a new set in force, for requests that begin from now on, and empties the
 // over-limit cache, since a raised limit must show at once.
 func (s *Service) SetRules(r *limits.Rules) {
+	if s.o.CountNoMatch {
+		s.countUnmatched(r)
+	}
 	s.rules.Store(r)
 	if s.o.OverLimit != nil {
 		s.o.OverLimit.Clear()

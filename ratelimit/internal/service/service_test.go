@@ -221,6 +221,28 @@ func TestDecide_unknownDomain(t *testing.T) {
 	r.wantCounters(t, "ratelimit.service.rate_limit.", map[string]int64{"nobody.domain_not_found": 1})
 }
 
+// Unmatched descriptors of known domains are counted by domain, and only where it is asked for.
+func TestNoMatch(t *testing.T) {
+	const rules = `[{key: k, value: a, @3}, {key: deep, descriptors: [{key: j, @3}]}, {key: open}]`
+	c := call("d", "(k,a)|(k,b)|(x,y)|(deep,1)|(k,a)(j,1)|(open,1)|(own,1)")
+	c.Request.Descriptors[6].HasLimit, c.Request.Descriptors[6].Limit = true, rls.Override{PerUnit: 5, Unit: rls.Day}
+	c.Request.Descriptors = append(c.Request.Descriptors, rls.Descriptor{}) // without entries
+	r := newRig(t, rules, Options{CountNoMatch: true})
+	r.expect(t, c, "OK: OK 2/3 OK OK OK OK OK OK 4/5 OK")
+	r.expect(t, call("nobody", "(k,b)"), "OK: OK") // domain_not_found has it
+	r.wantCounters(t, stats.NoMatchPrefix, map[string]int64{"d": 5})
+	r.store.err = errors.New("down")
+	r.Decide(t.Context(), c) // the store has no part in it
+	r.wantCounters(t, stats.NoMatchPrefix, map[string]int64{"d": 10})
+	r.load(t, "domain: e.f\ndescriptors: [{key: k, @3}]")
+	r.expect(t, call("e.f", "(x,y)"), "OK: OK")
+	r.wantCounters(t, stats.NoMatchPrefix, map[string]int64{"d": 10, "e.f": 1})
+
+	r = newRig(t, rules, Options{})
+	r.expect(t, c, "OK: OK 2/3 OK OK OK OK OK OK 4/5 OK")
+	r.wantCounters(t, stats.NoMatchPrefix, map[string]int64{})
+}
+
 // What the daemon's settings make of a verdict is said beside it.
 func TestExplain_modes(t *testing.T) {
 	r := newRig(t, `[{key: k, @3}]`, Options{DenyUnknown: true, GlobalShadow: true, GlobalQuota: true})

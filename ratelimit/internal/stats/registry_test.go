@@ -87,6 +87,35 @@ func TestRetain(t *testing.T) {
 	}
 }
 
+// Counters of unmatched descriptors outlive a reload with their domain, and go with it.
+func TestNoMatch(t *testing.T) {
+	r := NewRegistry(Options{})
+	first := r.NoMatch([]string{"a", "b:c", "b|c", "bad\xff"})
+	if len(first) != 4 || first["b:c"] != first["b|c"] || first["a"] == first["b:c"] {
+		t.Errorf("counters %v", first)
+	}
+	first["a"].Add(2)
+	first["b:c"].Add(3)
+	second := r.NoMatch([]string{"a"})
+	if second["a"] != first["a"] || len(second) != 1 {
+		t.Errorf("counters %v after a reload, %v before", second, first)
+	}
+	first["b|c"].Inc() // a request that began before the reload
+	want := "counter ratelimit.service.no_match.a 2\ncounter ratelimit.service.no_match.b_c 4\ncounter ratelimit.service.no_match.bad\\xff 0\n"
+	if d := cmp.Diff(want, dump(r, NoMatchPrefix)); d != "" {
+		t.Error(d)
+	}
+	for range forgetFlushes + 1 {
+		r.forget()
+	}
+	if got := dump(r, NoMatchPrefix); got != "counter ratelimit.service.no_match.a 2\n" {
+		t.Errorf("after the flushes there are\n%s", got)
+	}
+	if again := r.NoMatch([]string{"a", "b:c"}); again["a"] != first["a"] || again["b:c"].Value() != 0 {
+		t.Error("a domain that came back has old counts, or one that stayed has none")
+	}
+}
+
 func TestDynamic_isBounded(t *testing.T) {
 	r := NewRegistry(Options{MaxDynamicKeys: 3})
 	known := r.DynamicRule([]byte("d.k_0"))
