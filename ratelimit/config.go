@@ -99,7 +99,7 @@ type listenConfig struct {
 
 // processConfig is what concerns the process as a whole (spec 1.4 to 1.6).
 type processConfig struct {
-	// panic, fatal, error, warn (or warning), info, debug or trace, in any case.
+	// panic, fatal, error, warn (or warning), info, debug or trace, in any case. debug and trace log ten requests a second, with values.
 	LogLevel string `env:"LOG_LEVEL" envDefault:"WARN" oneof:"PANIC FATAL ERROR WARN WARNING INFO DEBUG TRACE" fold:"true"`
 	// json: one object per line with @timestamp, @message and level; anything else: text.
 	LogFormat string `env:"LOG_FORMAT" envDefault:"text"`

@@ -170,6 +170,12 @@ var _ = effect("LOG_LEVEL", func(t *testing.T) {
 			t.Errorf("%s:\n%s", level, text)
 		}
 	}
+	for _, level := range []string{"debug", "trace"} { // what a client sends, with the verdict and the rule
+		p := start(t, `[{key: k, @1/y}]`, map[string]string{"LOG_LEVEL": level})
+		askFor(t, p.dial(t), "d", 1, "k=v", "kk=v")
+		p.log.await(t, `"@message":"request","domain":"d","code":"OK","descriptors":"k=v OK by d.k (`, nil)
+		p.log.await(t, `; kk=v OK no_match"`, nil)
+	}
 })
 
 var _ = effect("LOG_FORMAT", func(t *testing.T) {

@@ -41,10 +41,19 @@ const fromCache = -1
 
 // Decide fills c.Response for c.Request. Its error is a *Refusal, and then nothing was answered.
 func (s *Service) Decide(ctx context.Context, c *Call) error {
-	if s.o.Tracer != nil {
-		return s.traced(ctx, c)
+	if s.o.Tracer == nil && s.sampler == nil {
+		return s.decide(ctx, c)
 	}
-	return s.decide(ctx, c)
+	var err error
+	if s.o.Tracer != nil {
+		err = s.traced(ctx, c)
+	} else {
+		err = s.decide(ctx, c)
+	}
+	if s.sampler != nil {
+		s.sampler.note(c, s.rules.Load(), err)
+	}
+	return err
 }
 
 func (s *Service) decide(ctx context.Context, c *Call) error {
@@ -52,6 +61,7 @@ func (s *Service) decide(ctx context.Context, c *Call) error {
 	c.Done = c.At
 	rules := s.rules.Load()
 	if err := s.check(rules, &c.Request); err != nil {
+		c.rules = c.rules[:0]
 		s.serviceError.Inc()
 		if r, ok := errors.AsType[*Refusal](err); ok && r.Kind == Invalid {
 			s.refusals.note(r.Reason, r.Msg, c.At)

@@ -47,7 +47,8 @@ type Options struct {
 	// TraceRequests puts the text of whole requests into those spans (TRACING_REQUEST_TEXT).
 	TraceRequests bool
 
-	// Log takes refused requests, at most a line a minute and reason; nil is nowhere.
+	// Log takes refused requests, at most a line a minute and reason, and at debug level a sample of all; nil is
+	// nowhere.
 	Log *slog.Logger
 	// Clock tells the time; nil is time.Now.
 	Clock func() time.Time
@@ -71,6 +72,7 @@ type Service struct {
 	failure                                [4]*stats.Counter // by limits.FailureMode
 	trouble                                troubles
 	refusals                               *refusals
+	sampler                                *sampler // nil: off
 }
 
 // SetStore gives the service its store. The debug port may explain rules before that.
@@ -96,6 +98,7 @@ func New(o Options) *Service {
 		s.failure[mode] = o.Stats.Counter("ratelimit.service.store_failure." + name)
 	}
 	s.trouble = newTroubles(o.Stats)
+	s.sampler = newSampler(o.Log)
 	s.refusals = newRefusals(o.Stats, cmp.Or(o.Log, slog.New(slog.DiscardHandler)))
 	return s
 }
