@@ -90,10 +90,18 @@ func inverse(figure func(sample) float64) func(sample) float64 {
 	}
 }
 
+// turned is the order of the editions in a round: each is first, second and last equally often, since what is
+// measured before leaves a cache and a disk behind.
+func (l *lab) turned(round int) []edition {
+	all := l.editions()
+	first := round % len(all)
+	return append(all[first:len(all):len(all)], all[:first]...)
+}
+
 // withEditions puts a line's twins of the earlier programs next to it; yardsticks have none.
-func (s *suite) withEditions(g group) (all group) {
+func (s *suite) withEditions(g group, round int) (all group) {
 	for _, l := range g {
-		for _, e := range s.lab.editions() {
+		for _, e := range s.lab.turned(round) {
 			if e.suffix == "" || !isYardstick(l.target) {
 				all = append(all, line{scenario: l.scenario, target: l.target + e.suffix, open: l.open})
 			}
@@ -142,9 +150,9 @@ func (l line) row() string {
 }
 
 // withEditions does the same for auth.
-func (s *authSuite) withEditions(g []authLine) (all []authLine) {
+func (s *authSuite) withEditions(g []authLine, round int) (all []authLine) {
 	for _, l := range g {
-		for _, e := range s.lab.editions() {
+		for _, e := range s.lab.turned(round) {
 			if e.suffix == "" || s.crowd[l.target] != nil { // a yardstick has no accounts
 				all = append(all, authLine{l.scenario, l.target + e.suffix})
 			}

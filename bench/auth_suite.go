@@ -201,7 +201,7 @@ func (s *authSuite) round(ctx context.Context, round int) error {
 		slices.Reverse(groups)
 	}
 	for _, g := range groups {
-		for _, l := range s.withEditions(g) {
+		for _, l := range s.withEditions(g, round) {
 			if err := ctx.Err(); err != nil {
 				return err
 			}

@@ -283,7 +283,7 @@ func ratelimitScenarios() (names []string) {
 
 // measureGroup measures each line once, forwards and backwards in turns.
 func (s *suite) measureGroup(ctx context.Context, g group, round int) error {
-	g = s.withEditions(g)
+	g = s.withEditions(g, round)
 	if round%2 == 1 {
 		slices.Reverse(g)
 	}
