@@ -148,6 +148,9 @@ func (c *config) checkKVStore(r *settings.Report, prefix string, k kvstoreConfig
 	if k.wantsTLS() && !strings.Contains(k.URL, "://") && (k.SocketType == "unix" && k.Type == counter.Single || strings.HasPrefix(k.URL, "/")) {
 		r.Clash("%sTLS=true needs host:port in %[1]sURL, not the path of a unix socket", prefix)
 	}
+	if k.PipelineWindow >= k.Timeout && k.Timeout > 0 {
+		r.Clash("%sPIPELINE_WINDOW=%s must be shorter than %[1]sTIMEOUT=%[3]s, or no hit is counted in time", prefix, k.PipelineWindow, k.Timeout)
+	}
 	if k.Type != counter.Single && k.SocketType == "unix" {
 		r.Warn("%sSOCKET_TYPE=unix has no effect with %[1]sTYPE=%s, which is always tcp", prefix, k.Type)
 	}

@@ -12,8 +12,8 @@ type countingConfig struct {
 	Backend string `env:"BACKEND_TYPE" oneof:"redis kvstore memory memcache" fold:"true"`
 	// Counters that the memory backend holds at most; then those least used against their limits are dropped, never one at its limit.
 	MemoryMaxKeys int `env:"MEMORY_MAX_KEYS" envDefault:"1000000" min:"1"`
-	// Bytes for the cache of counters that are over their limit, which spares the store their hits; 0: off; less than 524288 counts as that.
-	LocalCache int `env:"LOCAL_CACHE_SIZE_IN_BYTES" envDefault:"0" min:"0"`
+	// Bytes for the cache of counters that are over their limit, which spares the store their hits; 0: off; less than 524288 counts as that. All taken at start, at most 16 GiB.
+	LocalCache int `env:"LOCAL_CACHE_SIZE_IN_BYTES" envDefault:"0" min:"0" max:"17179869184"`
 	// A random number of seconds below this, and below a tenth of the window, is added to each key's time to live; 0 or less: none.
 	JitterMax int64 `env:"EXPIRATION_JITTER_MAX_SECONDS" envDefault:"300"`
 	// Share of a limit from which on hits count as near_limit.
@@ -52,8 +52,8 @@ type kvstoreConfig struct {
 	OnEmpty string `env:"POOL_ON_EMPTY_BEHAVIOR" envDefault:"CREATE" oneof:"CREATE ERROR WAIT" fold:"true"`
 	// How long CREATE and ERROR wait for a free one first.
 	OnEmptyWait time.Duration `env:"POOL_ON_EMPTY_WAIT_DURATION" envDefault:"1s" min:"0s"`
-	// How long the first hits of a batch wait for others; 0: not at all, yet what arrives while a batch is under way goes together in the next.
-	PipelineWindow time.Duration `env:"PIPELINE_WINDOW" envDefault:"0s" min:"0s"`
+	// How long the first hits of a batch wait for others; 0: not at all, yet what arrives while a batch is under way goes together in the next. At most 1s, and shorter than TIMEOUT.
+	PipelineWindow time.Duration `env:"PIPELINE_WINDOW" envDefault:"0s" min:"0s" max:"1s"`
 	// No effect; kept so that old environments start.
 	PipelineLimit int `env:"PIPELINE_LIMIT" envDefault:"0"`
 	// Cluster only: how many nodes one request asks at the same time. 1: one after another; 0: all, as far as POOL_SIZE goes; n: at most n.

@@ -46,22 +46,43 @@ var debugPages = []page{
 // xdsPage is there with a control plane only.
 var xdsPage = page{"/xds", "the control plane: connected or not, the version in force, what was refused last"}
 
-// NewDebug is the handler of the debug listener (spec 6.7). Every page but the profiles answers as
-// JSON too, with ?format=json. There is no authentication: bind it where only operators come.
+// NewDebug is the handler of the debug listener. Every page but the profiles answers as JSON too, with
+// ?format=json. There is no authentication: bind it where only operators come.
 func NewDebug(o DebugOptions) http.Handler {
 	d := &debugPort{o}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	mux.HandleFunc("/explain", d.explain)
-	mux.HandleFunc("/rlconfig", d.rlconfig)
-	mux.HandleFunc("/stats", d.stats)
-	if o.ControlPlane != nil {
-		mux.HandleFunc(xdsPage.Path, d.xds)
+	// Tools that fetch profiles may POST.
+	profile := func(path string, h http.HandlerFunc) {
+		mux.HandleFunc(path, only(h, http.MethodGet, http.MethodHead, http.MethodPost))
 	}
-	mux.HandleFunc("/", d.index)
+	profile("/debug/pprof/", pprof.Index)
+	profile("/debug/pprof/profile", pprof.Profile)
+	profile("/debug/pprof/trace", pprof.Trace)
+	page := func(path string, h http.HandlerFunc) { mux.HandleFunc(path, only(h, http.MethodGet, http.MethodHead)) }
+	page("/explain", d.explain)
+	page("/rlconfig", d.rlconfig)
+	page("/stats", d.stats)
+	if o.ControlPlane != nil {
+		page(xdsPage.Path, d.xds)
+	}
+	page("/{$}", d.index)
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		writeError(w, http.StatusNotFound, "NOT_FOUND", "there is no such page; / lists the pages")
+	})
 	return recovered(mux, o.Log, o.Stats.Counter(panicStat))
+}
+
+// only answers other methods with 405.
+func only(h http.HandlerFunc, methods ...string) http.HandlerFunc {
+	allow := strings.Join(methods, ", ")
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !slices.Contains(methods, r.Method) {
+			w.Header().Set("Allow", allow)
+			writeError(w, http.StatusMethodNotAllowed, "UNIMPLEMENTED", "this page takes "+allow)
+			return
+		}
+		h(w, r)
+	}
 }
 
 type debugPort struct{ DebugOptions }

@@ -399,9 +399,29 @@ func TestDebug(t *testing.T) {
 	}
 	r.ask(t, req("d", "(k,v)"))
 
-	for _, path := range []string{"/", "/anything"} {
-		get(path, 200, "/debug/pprof/: ", "/debug/pprof/profile: ", "/debug/pprof/trace: ", "/explain: ", "/rlconfig: ", "/stats: ")
+	get("/", 200, "/debug/pprof/: ", "/debug/pprof/profile: ", "/debug/pprof/trace: ", "/explain: ", "/rlconfig: ", "/stats: ")
+	for _, path := range []string{"/anything", "/stats/", "/xds", "/debug"} {
+		get(path, 404, `"NOT_FOUND"`, "/ lists the pages")
 	}
+	method := func(method, path string, status int, allow string) {
+		t.Helper()
+		resp, body := r.post(t, method, path, "")
+		if resp.StatusCode != status || resp.Header.Get("Allow") != allow || method == "HEAD" && body != "" {
+			t.Errorf("%s %s: %d, Allow %q, %q; want %d and %q", method, path, resp.StatusCode, resp.Header.Get("Allow"), body, status, allow)
+		}
+	}
+	for _, path := range []string{"/", "/explain?domain=d&descriptor=k=v", "/rlconfig", "/stats"} {
+		method("HEAD", path, 200, "")
+		for _, m := range []string{"POST", "PUT", "DELETE", "OPTIONS"} {
+			method(m, path, 405, "GET, HEAD")
+		}
+	}
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1", "/debug/pprof/trace?seconds=0.01"} {
+		method("DELETE", path, 405, "GET, HEAD, POST")
+	}
+	method("HEAD", "/debug/pprof/", 200, "")
+	method("POST", "/debug/pprof/goroutine", 200, "")
+	method("POST", "/anything", 404, "")
 	get("/?format=json", 200, `"ratelimit v9"`, `"/stats"`)
 	get("/rlconfig", 200, "# refused at 20", "and not in force:\n# shop.yaml:1:1: ", "\nd.k: unit=MINUTE requests_per_unit=2, shadow_mode: false, quota_mode: false\n")
 	get("/rlconfig?format=json", 200, `"generation": 1`, `"shop.yaml"`, `"error": "`, `domian`, `"error_at": "`, `"loaded_at": "`, `"rules": [`)
