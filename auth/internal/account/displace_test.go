@@ -21,6 +21,13 @@ func TestAddressChange_unconfirmedGivesWay(t *testing.T) {
 	_, err := h.update(mia, account.UserUpdate{Email: "new@example.org"})
 	refused(t, err, "")
 	h.user(squatter) // until the proof
+	first := h.newest("email_change", "new@example.org").Hash
+	h.pass(2 * time.Minute)
+	_, err = h.Resend(t.Context(), browser, account.Resend{Type: "email_change", Email: "new@example.org"})
+	refused(t, err, "")
+	if h.newest("email_change", "new@example.org").Hash == first {
+		t.Error("another mail of the change was not sent: the unconfirmed account was found in its place")
+	}
 	h.pass(time.Second)
 	g := h.redeem("email_change", h.newest("email_change", "new@example.org").Hash)
 	if g.User.ID != mia.User.ID || g.User.Email != "new@example.org" {

@@ -12,8 +12,9 @@ type Pending struct {
 	Flow  Flow  // Nil ID: none
 }
 
-// An address that somebody has comes before one that somebody wants; who wants it is found by the
-// token that was sent there. Tokens that have expired count until they are swept.
+// The user who has the address comes first, if the address is confirmed or a token of these kinds is out; then the
+// one who wants it, found by the token that was sent there; last an unconfirmed account, which blocks no other's
+// change. Tokens that have expired count until they are swept.
 var selectPending = define(`
 select ` + userColumns + `,
     t.id, t.user_id, t.kind, t.address, t.flow_id, t.identity_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at,
@@ -24,11 +25,15 @@ left join lateral (
 ) t on true
 left join {flows} f on f.id = t.flow_id
 where u.deleted_at is null and u.id = coalesce(
-    (select id from {users} where aud = $1 and email = $2 and email <> ''),
-    (select id from {users} where aud = $1 and phone = $2 and phone <> ''),
+    (select h.id from {users} h where h.aud = $1 and h.email = $2 and h.email <> '' and (h.email_confirmed_at is not null
+        or exists (select from {one_time_tokens} where user_id = h.id and kind = any($3)))),
+    (select h.id from {users} h where h.aud = $1 and h.phone = $2 and h.phone <> '' and (h.phone_confirmed_at is not null
+        or exists (select from {one_time_tokens} where user_id = h.id and kind = any($3)))),
     (select w.user_id from {one_time_tokens} w join {users} o on o.id = w.user_id
      where w.address = $2 and w.kind = any($3) and o.aud = $1
-     order by w.created_at desc limit 1))`)
+     order by w.created_at desc limit 1),
+    (select id from {users} where aud = $1 and email = $2 and email <> ''),
+    (select id from {users} where aud = $1 and phone = $2 and phone <> ''))`)
 
 // Pending reads what waits for the proof of an address, among tokens of these kinds.
 func (b *Batch) Pending(dst *Pending, aud, address string, kinds ...Kind) {
