@@ -77,7 +77,7 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	flags.DurationVar(&s.time, "time", 2*time.Second, "measured time of each load in each round")
 	flags.StringVar(&s.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
 	flags.Float64Var(&s.rate, "rate", 10_000, "calls a second in the open loop")
-	flags.StringVar(&s.only, "only", "", "ratelimit, auth, or `scenarios` to measure, comma separated, and nothing else")
+	flags.StringVar(&s.only, "only", "", "ratelimit, auth, reload, or `scenarios` to measure, comma separated, and nothing else")
 	flags.BoolVar(&s.noGoBench, "no-go-bench", false, "leave the Go benchmarks out")
 	flags.BoolVar(&s.short, "short", false, "everything once and briefly, in about a minute")
 	daemon := flags.String("daemon", "bin/ratelimit", "`program` to measure")
@@ -148,6 +148,12 @@ func (s *suite) run(ctx context.Context) error {
 		if err := s.ratelimit(ctx); err != nil {
 			return err
 		}
+	}
+	if s.only != "" && s.asked("reload") {
+		if err := s.reload(ctx); err != nil {
+			return err
+		}
+		s.report.printBudgets("reloads")
 	}
 	if s.wantsAny("auth", authScenarios) {
 		a := &authSuite{

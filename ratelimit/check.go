@@ -16,7 +16,7 @@ import (
 // check loads the configuration files of a folder as the daemon would and reports every problem of
 // every file (spec 1.7): exit 0 when all is well, 1 when not. It ignores the daemon's environment
 // unless -settings asks for that to be checked too.
-func check(_ context.Context, args, environ []string, stdout, stderr io.Writer) int {
+func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("ratelimit check", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
@@ -68,7 +68,7 @@ func check(_ context.Context, args, environ []string, stdout, stderr io.Writer) 
 	for _, f := range files {
 		fmt.Fprintf(stdout, "opening config file: %s\n", f.Name)
 	}
-	_, warnings, err := limits.Load(files, limits.Options{NearRatio: 0.8, MergeDomains: *merge})
+	_, warnings, err := limits.Load(ctx, files, limits.Options{NearRatio: 0.8, MergeDomains: *merge})
 	for _, w := range warnings {
 		fmt.Fprintf(stdout, "warning: %s\n", w)
 	}

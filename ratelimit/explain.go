@@ -17,7 +17,7 @@ import (
 
 // explain prints a descriptor's walk through the rules of a folder: exit 0 when a rule decides, 1
 // when none does, 2 on bad usage or rules. It asks no daemon and counts nothing.
-func explain(_ context.Context, args []string, stdout, stderr io.Writer) int {
+func explain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("ratelimit explain", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
@@ -50,7 +50,7 @@ func explain(_ context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "ratelimit explain: %v\n", errors.Join(unread...))
 		return exitUsage
 	}
-	rules, _, err := limits.Load(files, limits.Options{NearRatio: 0.8, MergeDomains: *merge, KeyPrefix: *prefix, EscapedKeys: *escaped})
+	rules, _, err := limits.Load(ctx, files, limits.Options{NearRatio: 0.8, MergeDomains: *merge, KeyPrefix: *prefix, EscapedKeys: *escaped})
 	if err != nil {
 		reportProblems(stderr, err)
 		return exitUsage

@@ -82,7 +82,7 @@ var codeSpan = regexp.MustCompile("`([^`]*)`")
 func isRules(b block) bool { return b.lang == "yaml" && strings.HasPrefix(b.text, "domain:") }
 
 func loadRules(b block) (*limits.Rules, error) {
-	rules, warnings, err := limits.Load([]limits.File{{Name: "readme.yaml", Text: []byte(b.text)}}, limits.Options{NearRatio: 0.8})
+	rules, warnings, err := limits.Load(context.Background(), []limits.File{{Name: "readme.yaml", Text: []byte(b.text)}}, limits.Options{NearRatio: 0.8})
 	if err == nil && len(warnings) > 0 {
 		err = fmt.Errorf("warnings: %v", warnings)
 	}

@@ -125,7 +125,7 @@ func newWalk(t *testing.T, rules block, head string) *walk {
 	log := slog.New(slog.DiscardHandler)
 	d := &daemon{config: c, log: log, health: server.NewHealth(), stats: stats.NewRegistry(stats.Options{Log: log})}
 	d.makeService()
-	if err := d.loader.Load([]limits.File{{Name: "readme.yaml", Text: []byte(rules.text)}}); err != nil {
+	if err := d.loader.Load(context.Background(), []limits.File{{Name: "readme.yaml", Text: []byte(rules.text)}}); err != nil {
 		t.Fatalf("README.md:%d: %v", rules.line, err)
 	}
 	w := &walk{t: t, service: d.service, store: &walkStore{

@@ -51,7 +51,7 @@ func (d *daemon) source(good func()) (follow func(context.Context), again func()
 	})
 	follow = func(ctx context.Context) {
 		files.Run(ctx, func(set source.Set) error {
-			return d.take(set.Err, func() error { return d.loader.Load(set.Files) }, good)
+			return d.take(set.Err, func() error { return d.loader.Load(ctx, set.Files) }, good)
 		})
 	}
 	again = func() {
@@ -78,7 +78,7 @@ func (d *daemon) controlPlane(good func()) (follow func(context.Context), again 
 			defer o.Certs.Close()
 		}
 		client.Run(ctx, func(set xds.Set) error {
-			return d.take(set.Err, func() error { return d.loader.LoadResources(set.Resources) }, good)
+			return d.take(set.Err, func() error { return d.loader.LoadResources(ctx, set.Resources) }, good)
 		})
 	}
 	again = func() {

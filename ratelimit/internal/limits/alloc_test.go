@@ -3,6 +3,7 @@
 package limits
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"strings"
@@ -32,7 +33,7 @@ func TestRulesAreSmall_Alloc(t *testing.T) {
 	}
 	before := heap()
 	registry := stats.NewRegistry(stats.Options{})
-	r, _, err := Load(files, Options{NearRatio: 0.8, Stats: registry})
+	r, _, err := Load(context.Background(), files, Options{NearRatio: 0.8, Stats: registry})
 	if err != nil {
 		t.Fatal(err)
 	}

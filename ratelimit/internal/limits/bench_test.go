@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -32,6 +33,17 @@ func flowRules(n int) File {
 	return File{"edge.yaml", []byte(b.String())}
 }
 
+// widerRules is flowRules over lines and with text outside ASCII.
+func widerRules(n int) File {
+	var b strings.Builder
+	b.WriteString("domain: edge\ndescriptors: [\n")
+	for i := range n {
+		fmt.Fprintf(&b, "  {key: benützer, value: \"u%d\",\n   rate_limit: {unit: minute, requests_per_unit: %d}},\n", i, 10+i)
+	}
+	b.WriteString("]\n")
+	return File{"edge.yaml", []byte(b.String())}
+}
+
 // lineRules has each rule on a line.
 func lineRules(n int) File {
 	var b strings.Builder
@@ -45,13 +57,13 @@ func lineRules(n int) File {
 // richRules is written so that the library must read it.
 func richRules(n int) File {
 	f := manyRules(n)
-	f.Text = append(f.Text, "  - key: \"\\x61\"\n"...)
+	f.Text = append(f.Text, "  - key: &anchor a\n"...)
 	return f
 }
 
 func mustLoad(tb testing.TB, o Options, files ...File) *Rules {
 	tb.Helper()
-	r, _, err := Load(files, o)
+	r, _, err := Load(context.Background(), files, o)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -59,7 +71,7 @@ func mustLoad(tb testing.TB, o Options, files ...File) *Rules {
 }
 
 func BenchmarkLoad(b *testing.B) {
-	for name, f := range map[string]File{"100": manyRules(100), "10000": manyRules(10_000), "10000braces": flowRules(10_000), "10000lines": lineRules(10_000), "10000library": richRules(10_000)} {
+	for name, f := range map[string]File{"100": manyRules(100), "10000": manyRules(10_000), "10000braces": flowRules(10_000), "10000lines": lineRules(10_000), "10000wider": widerRules(10_000), "100000wider": widerRules(100_000), "10000library": richRules(10_000)} {
 		b.Run(name, func(b *testing.B) {
 			reg := stats.NewRegistry(stats.Options{})
 			b.SetBytes(int64(len(f.Text)))

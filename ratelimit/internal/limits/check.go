@@ -124,6 +124,9 @@ func (c *checker) dotted(e *entry) string {
 // entries judges each entry of a list and all below it.
 func (c *checker) entries(list []entry) {
 	for i := range list {
+		if !c.report.step() {
+			return
+		}
 		e := &list[i]
 		if e.key == "" && !e.keyUnreadable {
 			c.report.problem(c.at(nil, e.pos), "", "descriptors[%d] needs a key", i)
@@ -230,6 +233,9 @@ func (c *checker) siblings(list []entry) {
 	var wild map[string][]*entry
 	for i := range list {
 		e := &list[i]
+		if !c.report.step() {
+			return
+		}
 		if e.key == "" {
 			continue
 		}

@@ -31,11 +31,11 @@ func unitOf(name string) rls.Unit {
 	return unitByName[strings.ToLower(name)]
 }
 
-// compile makes rules of trees that check let pass.
-func compile(domains []domainTree, o Options) *Rules {
+// compile makes rules of trees that check let pass. What it makes is of no use once rep has stopped.
+func compile(domains []domainTree, o Options, rep *report) *Rules {
 	r := &Rules{o: o, domains: make(map[string]*Domain, len(domains))}
 	for _, t := range domains {
-		c := compiler{rules: r, ids: map[string]uint32{}, keys: map[string]string{}, d: &Domain{Name: strings.Clone(t.name), OnStoreFailure: t.failure, Files: t.files}}
+		c := compiler{report: rep, rules: r, ids: map[string]uint32{}, keys: map[string]string{}, d: &Domain{Name: strings.Clone(t.name), OnStoreFailure: t.failure, Files: t.files}}
 		c.names(t.entries)
 		if len(t.entries) > 0 {
 			c.children(&c.d.root, t.entries, nil)
@@ -48,10 +48,11 @@ func compile(domains []domainTree, o Options) *Rules {
 }
 
 type compiler struct {
-	rules *Rules
-	d     *Domain
-	ids   map[string]uint32
-	keys  map[string]string // one copy of each
+	report *report
+	rules  *Rules
+	d      *Domain
+	ids    map[string]uint32
+	keys   map[string]string // one copy of each
 }
 
 // key returns the one copy of a key: the same few keys are compared all the time.
@@ -82,6 +83,9 @@ func (c *compiler) children(parent *step, entries []entry, path []*step) {
 	// One allocation for all siblings.
 	steps, rules, values := make([]step, len(entries)), make([]Rule, limited(entries)), values(entries)
 	for i := range entries {
+		if !c.report.step() {
+			return
+		}
 		e, s := &entries[i], &steps[i]
 		*s = step{
 			key: c.key(e.key), value: values[:len(e.value)], file: e.file, pos: e.pos, parent: parent,

@@ -9,6 +9,7 @@
 package limits
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"slices"
@@ -65,11 +66,11 @@ type File struct {
 
 // Load compiles a whole configuration. The warnings name what is legal but surely not meant. The
 // error is a *Rejection with every problem of every file; nothing is loaded then. No files at all
-// are a valid configuration without domains.
-func Load(files []File, o Options) (*Rules, []Problem, error) {
+// are a valid configuration without domains. It ends early, with the cause as its error, when ctx does.
+func Load(ctx context.Context, files []File, o Options) (*Rules, []Problem, error) {
 	files = slices.Clone(files)
 	slices.SortStableFunc(files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
-	rep := &report{}
+	rep := newReport(ctx)
 	docs, bytes := make([]document, 0, len(files)), 0
 	for _, f := range files {
 		bytes += len(f.Text)
@@ -87,6 +88,9 @@ const MuchText = 1 << 20
 // load judges and compiles what was read from so many bytes.
 func load(bytes int, docs []document, o Options, rep *report) (*Rules, []Problem, error) {
 	domains := check(docs, o.MergeDomains, rep)
+	if rep.stopped() {
+		return nil, nil, rep.abandoned()
+	}
 	sortProblems(rep.warnings)
 	if err := rep.rejection(); err != nil {
 		return nil, rep.warnings, err
@@ -94,21 +98,38 @@ func load(bytes int, docs []document, o Options, rep *report) (*Rules, []Problem
 	if bytes >= MuchText {
 		runtime.GC() // what reading left, before as much again is made: the peak of a reload falls by a sixth
 	}
-	return compile(domains, o), rep.warnings, nil
+	rules := compile(domains, o, rep)
+	if rep.stopped() {
+		return nil, nil, rep.abandoned()
+	}
+	return rules, rep.warnings, nil
 }
 
 // readFile reads one file into a document, in pieces if there is nothing to report.
 func readFile(f File, rep *report) (document, bool) {
-	text := strings.TrimPrefix(string(f.Text), "\ufeff") // a byte order mark
-	if len(text) <= maxFileBytes {
-		if doc, ok := streamDocument(f.Name, text); ok {
-			return doc, true
+	syntaxProblem := func(bad *syntax) (document, bool) {
+		if !rep.stopped() {
+			rep.problem(place{file: f.Name, pos: bad.pos}, "", "%s", bad.message)
 		}
-	}
-	root, bad := parseYAML(text)
-	if bad != nil {
-		rep.problem(place{file: f.Name, pos: bad.pos}, "", "%s", bad.message)
 		return document{}, false
+	}
+	if len(f.Text) > maxFileBytes {
+		return syntaxProblem(&syntax{pos{1, 1}, fmt.Sprintf("the file has %d bytes, at most %d are read", len(f.Text), maxFileBytes)})
+	}
+	text := strings.TrimPrefix(string(f.Text), "\ufeff") // a byte order mark
+	text, directives, bad := readDirectives(text)
+	if bad != nil {
+		return syntaxProblem(bad)
+	}
+	if doc, ok := streamDocument(f.Name, text, rep); ok || rep.stopped() {
+		return doc, ok
+	}
+	root, slow, bad := parseYAML(text, directives, rep)
+	if bad != nil {
+		return syntaxProblem(bad)
+	}
+	if slow.what != "" {
+		rep.warning(place{file: f.Name, pos: slow.pos}, "", "%s here makes the whole file be read by the full YAML parser, which takes about ten times as long and as much memory", slow.what)
 	}
 	return readDocument(f.Name, root, rep), true
 }

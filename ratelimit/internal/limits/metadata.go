@@ -63,6 +63,9 @@ func (r *reader) value(n *node, path string) *structpb.Value {
 		return structpb.NewBoolValue(b)
 	case intScalar:
 		i, negative, _ := yamlInt(n.text)
+		if !fits64(n.text) {
+			r.problem(n.pos, n.text, "%s is %s, which does not fit into 64 bits; put it in quotes to keep its digits", path, oneLine(n.text))
+		}
 		f := float64(i)
 		if negative {
 			f = -f

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"errors"
 	"math"
 	"strconv"
 	"strings"
@@ -126,6 +127,17 @@ func yamlBool(s string) (value, ok bool) {
 // yamlInt reads an integer of YAML 1.1: decimal, 0x, 0b, 0o or a leading 0 for octal, underscores
 // between digits. A number beyond 64 bits is still an integer: its value is then the largest.
 func yamlInt(s string) (value uint64, negative, ok bool) {
+	value, negative, err := parseYAMLInt(s)
+	return value, negative, err == nil || errors.Is(err, strconv.ErrRange)
+}
+
+// fits64 says whether an integer of YAML fits into 64 bits, with or without sign.
+func fits64(s string) bool {
+	value, negative, err := parseYAMLInt(s)
+	return err == nil && (!negative || value <= 1<<63)
+}
+
+func parseYAMLInt(s string) (value uint64, negative bool, err error) {
 	digits := s
 	if digits[0] == '+' || digits[0] == '-' {
 		negative = digits[0] == '-'
@@ -146,15 +158,10 @@ func yamlInt(s string) (value uint64, negative, ok bool) {
 		digits = strings.ReplaceAll(digits, "_", "")
 	}
 	if digits == "" || digits[0] == '+' || digits[0] == '-' {
-		return 0, false, false
+		return 0, false, strconv.ErrSyntax
 	}
-	value, err := strconv.ParseUint(digits, base, 64)
-	if err != nil {
-		if value != math.MaxUint64 {
-			return 0, false, false
-		}
-	}
-	return value, negative, true
+	value, err = strconv.ParseUint(digits, base, 64)
+	return value, negative, err
 }
 
 // yamlFloat reads a floating-point number: digits with a point or an exponent, .inf or .nan.

@@ -6,54 +6,48 @@ import (
 )
 
 // The way through goccy/go-yaml takes 250 ms for 10,000 rules, of which the lexer alone is a fifth,
-// and a reload has 100 ms (BenchmarkLoad). So the part of YAML that nearly all rule files are
-// written in is read here, ten times as fast: blocks of maps and lists, plain and simply quoted
-// scalars on one line, flow style on one line, comments. Anything else (longer flow style, anchors,
-// tags, block scalars, escapes, tabs, text outside ASCII, every mistake) is left to the library, so
-// that it alone decides what is valid. FuzzPlain holds the two to the same tree.
+// and a reload has 100 ms (BenchmarkLoad). So the YAML that nearly all rule files are written in is
+// read here, ten times as fast and with a tenth of the memory: blocks of maps and lists, plain and
+// quoted scalars on one line, flow style over any number of lines, comments, any UTF-8 text. Anything
+// else (anchors, merge keys, tags, block scalars, scalars over several lines, every mistake) is left
+// to the library, so that it alone decides what is valid. FuzzPlain holds the two to the same tree.
 
 // maxPlainDepth is where readPlain leaves nesting to the library and its bounds.
 const maxPlainDepth = 100
 
-// readPlain reads text if it is written in the plain part of YAML, else it returns nil. Texts of
-// nodes are parts of the file's.
+// readPlain reads text if it is written in the plain part of YAML, else it returns nil and what it
+// could not read. Texts of nodes are parts of the file's.
 //
-// With each, the items of the descriptors at the root, if they are blocks, are handed to it one by one
-// instead, and their nodes are used again: 100,000 rules need 80 MB of nodes otherwise.
-func readPlain(text string, each func(item *node)) *node {
-	text = unixLines(text)
-	if !plainText(text) {
-		return nil
-	}
-	p := plainReader{src: text, each: each, seen: map[string]string{}}
+// With each, the items of the descriptors at the root are handed to it one by one instead, until it
+// returns false, and their nodes are used again: 100,000 rules need 80 MB of nodes otherwise.
+func readPlain(text string, each func(item *node) bool) (*node, obstacle) {
+	p := plainReader{src: unixLines(text), each: each, seen: map[string]string{}}
 	p.next()
-	if !p.eof && p.rest() == "---" {
-		p.next()
-	}
-	if p.eof {
-		return nil
-	}
-	root := p.block(0)
-	if p.bad || !p.eof {
-		return nil
-	}
-	return root
-}
-
-// plainText says whether text is printable ASCII; comments may hold any UTF-8.
-func plainText(text string) bool {
-	comment := false
-	for i := range len(text) {
-		switch c := text[i]; {
-		case c == '\n':
-			comment = false
-		case c == '#' && (i == 0 || text[i-1] == '\n' || text[i-1] == ' '):
-			comment = true
-		case c < ' ' || c == 0x7f || c > 0x7f && !comment:
-			return false
+	if !p.eof && p.marker("---") {
+		p.from = p.skipBlanks(p.from + 3)
+		if p.from == p.to || p.src[p.from] == '#' {
+			p.next()
+		} else if c := p.src[p.from]; c != '{' && c != '[' {
+			p.fail(p.from)
 		}
 	}
-	return utf8.ValidString(text)
+	if p.eof {
+		return nil, p.obstacle
+	}
+	root := p.root()
+	if !p.bad && !p.eof {
+		p.fail(p.from)
+	}
+	if p.bad {
+		return nil, p.obstacle
+	}
+	return root, obstacle{}
+}
+
+// obstacle is what readPlain could not read, the first of the file.
+type obstacle struct {
+	pos  pos
+	what string
 }
 
 // plainReader stands on one line that holds something.
@@ -64,8 +58,14 @@ type plainReader struct {
 	begin    int // where this line begins
 	from, to int // its content: without indentation, up to the line's end
 	eof, bad bool
+	obstacle obstacle
 
-	each        func(item *node)
+	// Columns count characters. In a line where some take several bytes, the last count is kept:
+	// positions are asked for from left to right, and a line may hold a whole file.
+	wide             bool
+	countedAt, count int
+
+	each        func(item *node) bool
 	descriptors bool // the value to be read is that of descriptors at the root
 
 	seen   map[string]string // one copy of each key
@@ -74,45 +74,118 @@ type plainReader struct {
 	chunks []pair
 }
 
+// advance goes to the next line, whatever it holds.
+func (p *plainReader) advance() bool {
+	if p.nextLine >= len(p.src) {
+		p.eof = true
+		return false
+	}
+	p.begin = p.nextLine
+	p.line++
+	p.countedAt, p.count = p.begin, 1
+	if i := strings.IndexByte(p.src[p.begin:], '\n'); i >= 0 {
+		p.to = p.begin + i
+		p.nextLine = p.to + 1
+	} else {
+		p.to = len(p.src)
+		p.nextLine = p.to
+	}
+	if wide, ok := plainLine(p.src[p.begin:p.to]); ok {
+		p.wide = wide
+		return true
+	}
+	p.fail(p.from)
+	return false
+}
+
+// plainLine says whether a line is UTF-8 without control characters, and whether any of it is outside
+// ASCII.
+func plainLine(s string) (wide, ok bool) {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= utf8.RuneSelf:
+			wide = true
+		case c < ' ' && c != '\t' || c == 0x7f:
+			return wide, false
+		}
+	}
+	return wide, !wide || utf8.ValidString(s)
+}
+
 // next goes to the next line with content.
 func (p *plainReader) next() {
-	for {
-		if p.nextLine >= len(p.src) {
-			p.eof = true
-			return
-		}
-		p.begin = p.nextLine
-		p.line++
-		if i := strings.IndexByte(p.src[p.begin:], '\n'); i >= 0 {
-			p.to = p.begin + i
-			p.nextLine = p.to + 1
-		} else {
-			p.to = len(p.src)
-			p.nextLine = p.to
-		}
+	for p.advance() {
 		p.from = p.begin
 		for p.from < p.to && p.src[p.from] == ' ' {
 			p.from++
 		}
-		if p.from < p.to && p.src[p.from] != '#' {
+		if i := p.skipBlanks(p.from); i < p.to && p.src[i] != '#' {
 			return
 		}
 	}
 }
 
-func (p *plainReader) rest() string { return p.src[p.from:p.to] }
-func (p *plainReader) indent() int  { return p.from - p.begin }
+func (p *plainReader) indent() int { return p.from - p.begin }
 
-// fail ends the reading.
-func (p *plainReader) fail() *node {
+// marker says whether a line begins with a document marker.
+func (p *plainReader) marker(mark string) bool {
+	end := p.begin + len(mark)
+	return strings.HasPrefix(p.src[p.begin:p.to], mark) && (end == p.to || blank(p.src[end]))
+}
+
+// fail ends the reading: what stands at an offset of this line is left to the library.
+func (p *plainReader) fail(at int) *node {
+	at = min(max(at, p.begin), p.to)
+	return p.failFor(at, whatIs(p.src[at:p.to]))
+}
+
+func (p *plainReader) failFor(at int, what string) *node {
+	if !p.bad {
+		p.obstacle = obstacle{pos{p.line, p.column(at)}, what}
+	}
 	p.bad, p.eof = true, true
 	return &node{}
+}
+
+// whatIs names what begins a text that readPlain does not read.
+func whatIs(s string) string {
+	if strings.HasPrefix(s, "<<") {
+		return "a merge key"
+	}
+	switch (s + " ")[0] {
+	case '&':
+		return "an anchor"
+	case '*':
+		return "an alias"
+	case '!':
+		return "a tag"
+	case '|', '>':
+		return "a block scalar"
+	case '?':
+		return "a complex key"
+	case '"', '\'':
+		return "a quoted text over several lines"
+	}
+	return "YAML that is rare in rules"
+}
+
+// root reads the value that begins on this line.
+func (p *plainReader) root() *node {
+	if c := p.src[p.from]; c != '{' && c != '[' {
+		return p.block(0)
+	}
+	n, end := p.flow(p.from, rootFlow)
+	if end < 0 || !p.nothingAfter(end) {
+		return p.fail(p.from)
+	}
+	p.next()
+	return n
 }
 
 // block reads what begins on this line.
 func (p *plainReader) block(depth int) *node {
 	if depth > maxPlainDepth {
-		return p.fail()
+		return p.fail(p.from)
 	}
 	if p.dash() {
 		return p.list(p.indent(), depth)
@@ -128,11 +201,7 @@ func (p *plainReader) dash() bool {
 func (p *plainReader) list(indent, depth int) *node {
 	n := p.node(listNode, p.from)
 	mark := len(p.stack)
-	streamed := p.descriptors && p.each != nil
-	p.descriptors = false
-	if streamed { // room for a large item, so that none needs a chunk of its own
-		p.nodes, p.chunks = make([]node, 1024), make([]pair, 1024)
-	}
+	streamed := p.streams()
 	nodes, chunks := p.nodes, p.chunks
 	for !p.eof && p.indent() == indent && p.dash() {
 		dash := p.from
@@ -142,11 +211,11 @@ func (p *plainReader) list(indent, depth int) *node {
 		case p.from == p.to || p.src[p.from] == '#':
 			item = p.below(indent, dash+1, depth)
 			if item.plain && !p.eof && !(p.indent() == indent && p.dash()) {
-				return p.fail() // the library takes a key at the dash's indentation for the item
+				return p.fail(p.from) // the library takes a key at the dash's indentation for the item
 			}
 		case p.dash():
-			return p.fail()
-		case p.keyEnd() >= 0:
+			return p.fail(p.from)
+		case p.keyEnd(p.from, false) >= 0:
 			item = p.mapping(p.indent(), depth+1)
 		default:
 			item = p.scalar(p.from, indent)
@@ -154,40 +223,55 @@ func (p *plainReader) list(indent, depth int) *node {
 		if !streamed {
 			p.stack = append(p.stack, pair{value: item})
 		} else if !p.bad {
-			p.each(item)
+			if !p.each(item) {
+				return p.fail(p.from)
+			}
 			p.nodes, p.chunks = nodes, chunks
 		}
 	}
 	if !p.eof && p.indent() > indent {
-		return p.fail()
+		return p.fail(p.from)
 	}
 	n.pairs = p.take(mark)
 	return n
+}
+
+// streams says whether the list that begins here is handed over item by item, and makes room for a
+// large item then, so that none needs a chunk of its own.
+func (p *plainReader) streams() bool {
+	streams := p.descriptors && p.each != nil
+	p.descriptors = false
+	if streams {
+		p.nodes, p.chunks = make([]node, 1024), make([]pair, 1024)
+	}
+	return streams
 }
 
 func (p *plainReader) mapping(indent, depth int) *node {
 	n := p.node(mapNode, p.from)
 	mark := len(p.stack)
 	for {
-		colon := p.keyEnd()
+		colon := p.keyEnd(p.from, false)
 		if colon < 0 {
-			return p.fail()
+			return p.fail(p.from)
 		}
-		key := p.node(textNode, p.from)
-		key.plain, key.text = true, p.intern(p.src[p.from:colon])
+		key := p.key(p.from, colon)
 		p.descriptors = depth == 0 && key.text == "descriptors"
 		var value *node
-		if at := p.skipSpaces(colon + 1); at == p.to || p.src[at] == '#' {
+		if at := p.skipBlanks(colon + 1); at == p.to || p.src[at] == '#' {
 			value = p.below(indent, colon+1, depth)
 		} else {
 			value = p.scalar(at, indent)
 		}
 		p.stack = append(p.stack, pair{key, value})
+		if len(p.stack)-mark > maxKeys {
+			return p.fail(p.from)
+		}
 		if p.eof || p.indent() < indent {
 			break
 		}
 		if p.indent() > indent || p.dash() {
-			return p.fail()
+			return p.fail(p.from)
 		}
 	}
 	n.pairs = p.take(mark)
@@ -204,36 +288,14 @@ func (p *plainReader) below(indent, at, depth int) *node {
 	switch {
 	case p.eof:
 	case p.indent() > indent:
+		if c := p.src[p.from]; c == '{' || c == '[' {
+			return p.scalar(p.from, indent)
+		}
 		return p.block(depth + 1)
 	case list && p.indent() == indent && p.dash():
 		return p.list(indent, depth+1)
 	}
 	return null
-}
-
-// keyEnd finds the colon of a key that begins the line's content, -1 when that is no plain key.
-func (p *plainReader) keyEnd() int {
-	for i := p.from; i < p.to; i++ {
-		switch c := p.src[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', c == '_':
-		case '0' <= c && c <= '9', c == '-', c == '.':
-			if i == p.from {
-				return -1
-			}
-		case c == ':' && i > p.from && (i+1 == p.to || p.src[i+1] == ' '):
-			return i
-		default:
-			return -1
-		}
-	}
-	return -1
-}
-
-func (p *plainReader) skipSpaces(i int) int {
-	for i < p.to && p.src[i] == ' ' {
-		i++
-	}
-	return i
 }
 
 // intern gives equal keys one place in memory, which keeps the compiled rules' keys in the
@@ -248,6 +310,20 @@ func (p *plainReader) intern(s string) string {
 	return s
 }
 
+// column is the column of an offset in this line.
+func (p *plainReader) column(at int) int32 {
+	if !p.wide {
+		return int32(at - p.begin + 1)
+	}
+	if at >= p.countedAt {
+		p.count += utf8.RuneCountInString(p.src[p.countedAt:at])
+	} else {
+		p.count -= utf8.RuneCountInString(p.src[at:p.countedAt])
+	}
+	p.countedAt = at
+	return int32(p.count)
+}
+
 // node makes a node that begins at an offset in this line.
 func (p *plainReader) node(k kind, at int) *node {
 	if len(p.nodes) == 0 {
@@ -255,7 +331,7 @@ func (p *plainReader) node(k kind, at int) *node {
 	}
 	n := &p.nodes[0]
 	p.nodes = p.nodes[1:]
-	*n = node{kind: k, pos: pos{p.line, int32(at - p.begin + 1)}, weight: 1, depth: 1}
+	*n = node{kind: k, pos: pos{p.line, p.column(at)}, weight: 1, depth: 1}
 	return n
 }
 

@@ -1,193 +1,253 @@
 package limits
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
 
-// scalar reads the value from at to the end of the line, then goes to the next line, which must not
-// continue it.
+// scalar reads the value from at to the end of its line, or of a later one in flow style, then goes to
+// the next line, which must not continue it.
 func (p *plainReader) scalar(at, indent int) *node {
 	var n *node
 	switch end := at; p.src[at] {
 	case '"', '\'':
 		n, end = p.quoted(at)
 		if end < 0 || !p.nothingAfter(end) {
-			return p.fail()
+			return p.fail(at)
 		}
 	case '{', '[':
 		n, end = p.flow(at, 0)
 		if end < 0 || !p.nothingAfter(end) {
-			return p.fail()
+			return p.fail(at)
 		}
 	default:
 		n = p.node(textNode, at)
-		if end = p.plainEnd(at); end <= at {
-			return p.fail()
+		if end = p.plainEnd(at, false); end <= at {
+			return p.fail(at)
 		}
 		n.plain, n.text = true, p.src[at:end]
 	}
 	p.next()
 	if !p.eof && p.indent() > indent {
-		return p.fail()
+		return p.failFor(p.from, "a value that goes on in a further line")
 	}
 	return n
 }
 
 // nothingAfter says whether only a comment follows.
 func (p *plainReader) nothingAfter(end int) bool {
-	after := p.skipSpaces(end)
+	after := p.skipBlanks(end)
 	return after == p.to || after > end && p.src[after] == '#'
 }
 
-// quoted reads a quoted text without escapes; end is -1 for any other.
-func (p *plainReader) quoted(at int) (n *node, end int) {
-	i := strings.IndexByte(p.src[at+1:p.to], p.src[at])
-	if i < 0 {
-		return nil, -1
+// key makes the node of a key whose colon keyEnd found.
+func (p *plainReader) key(at, colon int) *node {
+	if c := p.src[at]; c == '"' || c == '\'' {
+		n, end := p.quoted(at)
+		if end < 0 {
+			return p.fail(at)
+		}
+		n.text = p.intern(n.text)
+		return n
 	}
-	n = p.node(textNode, at)
-	n.text = p.src[at+1 : at+1+i]
-	end = at + i + 2
-	if strings.IndexByte(n.text, '\\') >= 0 || end < p.to && p.src[end] == p.src[at] {
-		return nil, -1
+	if strings.HasSuffix(strings.TrimRight(p.src[at:colon], " \t"), "<<") { // the library takes more than << itself for a merge key
+		return p.fail(at)
 	}
-	return n, end
+	n := p.node(textNode, at)
+	for blank(p.src[colon-1]) {
+		colon--
+	}
+	n.plain, n.text = true, p.intern(p.src[at:colon])
+	return n
 }
 
-// flow reads a value of flow style that ends on its line, like {key: a, replaces: [{name: b}]}; end is
-// -1 for anything richer.
-func (p *plainReader) flow(at, depth int) (n *node, end int) {
-	switch c := p.src[at]; {
-	case depth > maxPlainDepth:
-		return nil, -1
-	case c == '{':
-		return p.braces(at, depth)
-	case c == '[':
-		return p.brackets(at, depth)
-	case c == '"' || c == '\'':
-		return p.quoted(at)
-	}
-	for end = at; end < p.to && plainChars[p.src[end]]&insideFlow != 0; end++ {
-	}
-	if end == at || plainChars[p.src[at]]&beginsPlain == 0 {
-		return nil, -1
-	}
-	n = p.node(textNode, at)
-	n.plain, n.text = true, p.src[at:end]
-	return n, end
-}
-
-func (p *plainReader) braces(at, depth int) (n *node, end int) {
-	n = p.node(mapNode, at)
-	mark := len(p.stack)
-	line := p.from
-	defer func() { p.from = line }()
-	for {
-		p.from = p.skipSpaces(at + 1)
-		colon := p.keyEnd()
-		if colon < 0 {
-			return nil, -1
-		}
-		key := p.node(textNode, p.from)
-		key.plain, key.text = true, p.intern(p.src[p.from:colon])
-		if mark == len(p.stack) {
-			n.pos = key.pos
-		}
-		from := p.skipSpaces(colon + 1)
-		if from == p.to {
-			return nil, -1
-		}
-		value, behind := p.flow(from, depth+1)
-		p.stack = append(p.stack, pair{key, value})
-		if at = p.separator(behind); at < 0 {
-			return nil, -1
-		}
-		if p.src[at] == '}' {
-			n.pairs = p.take(mark)
-			return n, at + 1
-		} else if p.src[at] != ',' {
-			return nil, -1
-		}
-	}
-}
-
-func (p *plainReader) brackets(at, depth int) (n *node, end int) {
-	n = p.node(listNode, at)
-	mark := len(p.stack)
-	for {
-		from := p.skipSpaces(at + 1)
-		if from == p.to {
-			return nil, -1
-		}
-		value, behind := p.flow(from, depth+1)
-		p.stack = append(p.stack, pair{value: value})
-		if at = p.separator(behind); at < 0 {
-			return nil, -1
-		}
-		if p.src[at] == ']' {
-			n.pairs = p.take(mark)
-			return n, at + 1
-		} else if p.src[at] != ',' {
-			return nil, -1
-		}
-	}
-}
-
-// separator is where the byte behind a value of flow style stands, -1 when there is none on the line.
-func (p *plainReader) separator(behind int) int {
-	if behind < 0 {
-		return -1
-	}
-	if i := p.skipSpaces(behind); i < p.to {
-		return i
-	}
-	return -1
-}
-
-// plainEnd finds the end of a plain scalar, -1 if it is not an easy one.
-func (p *plainReader) plainEnd(at int) int {
-	if plainChars[p.src[at]]&beginsPlain == 0 {
-		return -1
-	}
-	end := at // behind the last byte that is no space
-	for i := at; i < p.to; i++ {
-		switch c := p.src[i]; {
-		case plainChars[c]&insidePlain != 0:
-			end = i + 1
-		case c == ' ':
-		case c == ':' && i+1 < p.to && p.src[i+1] != ' ':
-			end = i + 1
-		case c == '#' && p.src[i-1] != ' ':
-			end = i + 1
-		case c == '#': // a comment
-			return end
-		default:
+// keyEnd finds the colon of a key that begins at an offset, -1 when there is none.
+func (p *plainReader) keyEnd(at int, flow bool) int {
+	c := p.src[at]
+	if c != '"' && c != '\'' {
+		_, stop := p.plainScan(at, flow)
+		if stop == at || stop == p.to || p.src[stop] != ':' || flow && strings.Contains(p.src[at:stop], ":") {
 			return -1
 		}
+		return stop
+	}
+	end := p.quoteEnd(at)
+	if end < 0 || end == p.to || p.src[end] != ':' {
+		return -1
+	}
+	if !flow && end+1 < p.to && !blank(p.src[end+1]) {
+		return -1
 	}
 	return end
 }
 
-const (
-	beginsPlain = 1 << iota
-	insidePlain
-	insideFlow // in braces, where less is plain
-)
-
-// plainChars says which bytes a plain scalar may begin with and hold without a look at their
-// neighbours. It is narrower than YAML.
-var plainChars = func() (t [256]uint8) {
-	for c := '0'; c <= 'z'; c++ {
-		if c <= '9' || 'A' <= c && c <= 'Z' || c >= 'a' {
-			t[c] = beginsPlain | insidePlain | insideFlow
+// quoted reads a quoted text that ends on its line; end is -1 for any other.
+func (p *plainReader) quoted(at int) (n *node, end int) {
+	if end = p.quoteEnd(at); end < 0 {
+		p.fail(at)
+		return nil, -1
+	}
+	text := p.src[at+1 : end-1]
+	switch {
+	case p.src[at] == '\'' && strings.Contains(text, "'"):
+		text = strings.ReplaceAll(text, "''", "'")
+	case p.src[at] == '"' && strings.Contains(text, "\\"):
+		var ok bool
+		if text, ok = unescape(text); !ok {
+			p.fail(at)
+			return nil, -1
 		}
 	}
-	for _, c := range "_/.$^+(;\\" {
-		t[c] = beginsPlain | insidePlain | insideFlow
+	n = p.node(textNode, at)
+	n.text = text
+	return n, end
+}
+
+// quoteEnd is the offset behind a quoted text, -1 when it does not end on this line.
+func (p *plainReader) quoteEnd(at int) int {
+	mark := p.src[at]
+	for i := at + 1; i < p.to; i++ {
+		switch c := p.src[i]; {
+		case c == '\\' && mark == '"':
+			i++
+		case c != mark:
+		case mark == '\'' && i+1 < p.to && p.src[i+1] == '\'':
+			i++
+		default:
+			return i + 1
+		}
 	}
-	for _, c := range "-*@=~%" {
-		t[c] = insidePlain | insideFlow
+	return -1
+}
+
+// simpleEscapes are the escapes of one letter in double quotes.
+var simpleEscapes = map[byte]string{
+	'0': "\x00", 'a': "\a", 'b': "\b", 't': "\t", 'n': "\n", 'v': "\v", 'f': "\f", 'r': "\r", 'e': "\x1b",
+	' ': " ", '"': `"`, '/': "/", '\\': `\`, 'N': "\u0085", '_': "\u00a0", 'L': "\u2028", 'P': "\u2029",
+}
+
+// escapeDigits are those that a character's number follows, and how many digits it has.
+var escapeDigits = map[byte]int{'x': 2, 'u': 4, 'U': 8}
+
+// unescape reads the escapes of a text in double quotes. Those of YAML that it does not read (halves of
+// a pair of UTF-16, for one) are left to the library.
+func unescape(s string) (text string, ok bool) {
+	var b strings.Builder
+	b.Grow(len(s))
+	for {
+		i := strings.IndexByte(s, '\\')
+		if i < 0 {
+			b.WriteString(s)
+			return b.String(), true
+		}
+		b.WriteString(s[:i])
+		if s = s[i+1:]; s == "" {
+			return "", false
+		}
+		letter, digits := s[0], escapeDigits[s[0]]
+		if s = s[1:]; digits == 0 {
+			plain, known := simpleEscapes[letter]
+			if !known {
+				return "", false
+			}
+			b.WriteString(plain)
+			continue
+		}
+		if len(s) < digits {
+			return "", false
+		}
+		r, err := strconv.ParseUint(s[:digits], 16, 32)
+		if err != nil || r > utf8.MaxRune || !utf8.ValidRune(rune(r)) {
+			return "", false
+		}
+		b.WriteRune(rune(r))
+		s = s[digits:]
 	}
-	for _, c := range ",&)<>?!|[]{}\"'`" {
-		t[c] = insidePlain
+}
+
+// plainEnd finds the end of a plain scalar, -1 if there is none or a key stands there.
+func (p *plainReader) plainEnd(at int, flow bool) int {
+	end, stop := p.plainScan(at, flow)
+	if end == at || !flow && stop < p.to && p.src[stop] == ':' {
+		return -1
+	}
+	return end
+}
+
+// plainScan goes through a plain scalar: end is behind its last character, stop where something else
+// begins, a comment, the colon of a key, or what parts values in flow style. Both are at when none
+// begins there.
+func (p *plainReader) plainScan(at int, flow bool) (end, stop int) {
+	c := p.src[at]
+	if (c == '.' || c == '-') && at == p.begin && (strings.HasPrefix(p.src[at:], "...") || strings.HasPrefix(p.src[at:], "---")) {
+		return at, at // what looks like a document marker
+	}
+	if notPlain[c]&begins != 0 {
+		// Three indicators may begin a text that goes on at once.
+		if c != '-' && c != '?' && c != ':' || at+1 == p.to || blank(p.src[at+1]) || flow && notPlain[p.src[at+1]]&parts != 0 {
+			return at, at
+		}
+	}
+	for i := at; i < p.to; i++ {
+		c := p.src[i]
+		if notPlain[c]&inside == 0 {
+			end = i + 1
+			continue
+		}
+		switch {
+		case blank(c):
+		case c == ':':
+			if i+1 == p.to || blank(p.src[i+1]) || flow && notPlain[p.src[i+1]]&parts != 0 {
+				return end, i
+			}
+			end = i + 1
+		case c == '#':
+			if blank(p.src[i-1]) {
+				return end, i
+			}
+			end = i + 1
+		case flow:
+			return end, i
+		default:
+			end = i + 1
+		}
+	}
+	return end, p.to
+}
+
+const (
+	begins = 1 << iota // no plain scalar begins so
+	inside             // to be looked at inside one
+	parts              // parts values of flow style
+)
+
+// notPlain says of which bytes a plain scalar is not simply made.
+var notPlain = func() (t [256]uint8) {
+	for _, c := range "-?:,[]{}#&*!|>'\"%@` \t" {
+		t[c] |= begins
+	}
+	for _, c := range ":# \t" {
+		t[c] |= inside
+	}
+	for _, c := range ",[]{}" {
+		t[c] |= inside | parts
 	}
 	return t
 }()
+
+func (p *plainReader) skipSpaces(i int) int {
+	for i < p.to && p.src[i] == ' ' {
+		i++
+	}
+	return i
+}
+
+func (p *plainReader) skipBlanks(i int) int {
+	for i < p.to && blank(p.src[i]) {
+		i++
+	}
+	return i
+}
+
+func blank(c byte) bool { return c == ' ' || c == '\t' }

@@ -2,7 +2,9 @@ package limits
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,10 +61,37 @@ func (r *Rejection) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// report gathers the problems and warnings of one load.
+// report gathers the problems and warnings of one load, and knows whether it is still wanted.
 type report struct {
 	problems, warnings []Problem
 	unlisted           int // problems beyond maxProblems
+	suggestions        int // names suggested so far
+	compared           int // names compared for them
+
+	ctx   context.Context
+	steps int
+}
+
+func newReport(ctx context.Context) *report { return &report{ctx: ctx} }
+
+// stepsPerPause is how many steps of a load, each a microsecond or so, are made between two pauses.
+const stepsPerPause = 64
+
+// step is called at each step of a load and says whether to go on. It lets requests that wait for a
+// processor have it: a load takes seconds and is never urgent.
+func (r *report) step() bool {
+	if r.steps++; r.steps%stepsPerPause == 0 {
+		runtime.Gosched()
+	}
+	return !r.stopped()
+}
+
+// stopped says that nobody waits for the result of the load any more.
+func (r *report) stopped() bool { return r.ctx.Err() != nil }
+
+// abandoned is the error of a load that was stopped.
+func (r *report) abandoned() error {
+	return fmt.Errorf("limits: the load was abandoned: %w", context.Cause(r.ctx))
 }
 
 const (

@@ -38,22 +38,56 @@ func readDocument(file string, root *node, rep *report) document {
 
 // streamDocument reads a file of plain YAML without holding all its nodes at once. It gives up on
 // any other file and on the first problem, which readDocument can describe better.
-func streamDocument(file, text string) (doc document, ok bool) {
-	r := &reader{file: file, report: &report{}}
-	entries := make([]entry, 0, 16+strings.Count(text, "\n")/16)
+func streamDocument(file, text string, rep *report) (doc document, ok bool) {
+	r := &reader{file: file, report: newReport(rep.ctx)}
+	var list entryChunks
 	index := 0
-	root := readPlain(text, func(item *node) {
-		entries = r.item(entries, index, item)
+	root, _ := readPlain(text, func(item *node) bool {
+		list.last = r.item(list.last, index, item)
+		list.grow()
 		index++
+		return r.wrong == 0 && rep.step()
 	})
 	if root == nil || r.wrong > 0 {
 		return document{}, false
 	}
 	doc = r.document(root)
 	if index > 0 {
-		doc.entries = entries
+		doc.entries = list.joined(rep)
 	}
 	return doc, r.wrong == 0
+}
+
+// entryChunks gathers entries in pieces. Appending to one slice would move 25 MB at once for 100,000
+// rules, during which a processor serves nobody.
+type entryChunks struct {
+	full [][]entry
+	last []entry
+	size int // of all in full
+}
+
+const entriesPerChunk = 256
+
+// grow begins a new chunk when the last is full.
+func (l *entryChunks) grow() {
+	if len(l.last) == entriesPerChunk {
+		l.full, l.size = append(l.full, l.last), l.size+len(l.last)
+		l.last = make([]entry, 0, entriesPerChunk)
+	}
+}
+
+// joined is all entries as one slice. The chunks are gone then.
+func (l *entryChunks) joined(rep *report) []entry {
+	if len(l.full) == 0 {
+		return l.last
+	}
+	out := make([]entry, 0, l.size+len(l.last))
+	for i, chunk := range l.full {
+		out = append(out, chunk...)
+		l.full[i] = nil
+		rep.step()
+	}
+	return append(out, l.last...)
 }
 
 func (r *reader) document(root *node) document {
@@ -113,6 +147,9 @@ func (r *reader) entries(list *node) []entry {
 	}
 	out := make([]entry, 0, len(list.pairs))
 	for i, p := range list.pairs {
+		if !r.report.step() {
+			return out
+		}
 		out = r.item(out, i, p.value)
 	}
 	return out

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -151,6 +152,11 @@ func TestLoad_rejections(t *testing.T) {
 	// Repeated keys (3.2).
 	f(head+"- key: a\n  value: b\n  key: c\n", `f.yaml:5:3: domain "d", descriptor c_b: key key stands twice in a descriptor; the first is at line 3, column 3`)
 	f("domain: d\ndomain: e\n", `f.yaml:2:1: domain "e": key domain stands twice in the file; the first is at line 1, column 1`)
+	f(head + "- key: a\n  metadata: {a: 18446744073709551615, b: -9223372036854775808, c: '18446744073709551616'}\n")
+	f(head+"- key: a\n  metadata: {x: 18446744073709551616, y: -9223372036854775809, z: 0x10000000000000000}\n",
+		`f.yaml:4:17: domain "d", descriptor a: metadata.x is 18446744073709551616, which does not fit into 64 bits; put it in quotes to keep its digits`,
+		`f.yaml:4:42: domain "d", descriptor a: metadata.y is -9223372036854775809, which does not fit into 64 bits; put it in quotes to keep its digits`,
+		`f.yaml:4:67: domain "d", descriptor a: metadata.z is 0x10000000000000000, which does not fit into 64 bits; put it in quotes to keep its digits`)
 	f(head+"- key: a\n  metadata:\n    x: 1\n    x: 2\n", `f.yaml:6:5: domain "d", descriptor a: key "x" stands twice in metadata`)
 
 	// Aliases.
@@ -164,6 +170,7 @@ func TestLoad_rejections(t *testing.T) {
 	f(head+"- key: a\n  value: */x\n", `f.yaml:4:10: alias */x has no anchor &/x before it; `+quotes)
 	f(head + "- {key: &1 a, value: *1}\n- key: &true b\n  value: *true\n")
 	f("domain: d\ndescriptors: &x\n- key: a\n  descriptors: *x\n", `f.yaml:4:16: alias *x stands inside its own anchor`)
+	f(head+"- &x {key: a}\n- <<: *x\n  <<: *x\n", `f.yaml:5:3: << stands twice in one map; one may take a list: <<: [*a, *b]`)
 	f(head+"- <<: 5\n  key: a\n", `f.yaml:3:7: << takes a map or a list of maps, not a number`)
 	f("domain: !domain d\n", `f.yaml:1:9: tag !domain is not known`)
 }
@@ -171,7 +178,7 @@ func TestLoad_rejections(t *testing.T) {
 // refused loads files and compares the whole report; no lines mean that the files are accepted.
 func refused(t *testing.T, o Options, files []File, want ...string) {
 	t.Helper()
-	_, _, err := Load(files, o)
+	_, _, err := Load(context.Background(), files, o)
 	var got []string
 	if r, ok := errors.AsType[*Rejection](err); ok {
 		got = strings.Split(r.Error(), "\n")
@@ -222,7 +229,7 @@ func TestLoad_merge(t *testing.T) {
 func TestLoad_warnings(t *testing.T) {
 	f := func(list string, want ...string) {
 		t.Helper()
-		_, warnings, err := Load([]File{{"f.yaml", []byte("domain: d\ndescriptors:\n" + list)}}, Options{})
+		_, warnings, err := Load(context.Background(), []File{{"f.yaml", []byte("domain: d\ndescriptors:\n" + list)}}, Options{})
 		if err != nil {
 			t.Errorf("refused: %v", err)
 			return
@@ -261,13 +268,13 @@ func TestLoad_warnings(t *testing.T) {
 // Messages stay on one line of bounded length, and a report of bounded size.
 func TestLoad_longTexts(t *testing.T) {
 	long := strings.Repeat("x", 10_000)
-	_, _, err := Load([]File{{"f.yaml", []byte("domain: d\ndescriptors:\n- key: \"a\\nb\"\n  value: " + long + "\n  unit: 1\n- key: a\n  " + long + ": 1\n  shadow_mode: " + long + "\n  quota_mode: x\n\n    y\n")}}, Options{})
+	_, _, err := Load(context.Background(), []File{{"f.yaml", []byte("domain: d\ndescriptors:\n- key: \"a\\nb\"\n  value: " + long + "\n  unit: 1\n- key: a\n  " + long + ": 1\n  shadow_mode: " + long + "\n  quota_mode: x\n\n    y\n")}}, Options{})
 	for _, line := range strings.Split(err.Error(), "\n") {
 		if !strings.HasPrefix(line, "f.yaml:") || len(line) > 500 {
 			t.Errorf("%d bytes: %.200s", len(line), line)
 		}
 	}
-	_, _, err = Load([]File{{"f.yaml", []byte("domain: d\ndescriptors:\n" + strings.Repeat("- value: x\n", 1500))}}, Options{})
+	_, _, err = Load(context.Background(), []File{{"f.yaml", []byte("domain: d\ndescriptors:\n" + strings.Repeat("- value: x\n", 1500))}}, Options{})
 	refusal, _ := errors.AsType[*Rejection](err)
 	if n := len(refusal.Problems); n != 1001 || refusal.Problems[1000].Message != "500 further problems are not listed" {
 		t.Errorf("%d problems, the last: %v", n, refusal.Problems[n-1])

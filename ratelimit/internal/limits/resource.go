@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math"
@@ -19,8 +20,8 @@ const ResourceType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimi
 // LoadResources compiles a whole configuration of xDS resources (spec 8.3), each an encoded
 // RateLimitConfig, as Load does with files: what Load says holds here. A resource is called by its
 // name, or resources[i] without one.
-func LoadResources(resources [][]byte, o Options) (*Rules, []Problem, error) {
-	rep := &report{}
+func LoadResources(ctx context.Context, resources [][]byte, o Options) (*Rules, []Problem, error) {
+	rep := newReport(ctx)
 	docs, bytes := make([]document, 0, len(resources)), 0
 	for i, b := range resources {
 		bytes += len(b)
@@ -44,7 +45,7 @@ func readResource(index int, b []byte, rep *report) (doc document, ok bool) {
 	}
 	r := &resourceReader{file: label, domain: config.Domain, report: rep}
 	doc = document{file: label, domain: config.Domain, entries: make([]entry, 0, len(descriptors))}
-	for i := 0; err == nil && i < len(descriptors); i++ {
+	for i := 0; err == nil && i < len(descriptors) && rep.step(); i++ {
 		var d rlsconf.RateLimitDescriptor
 		if err = decode(descriptors[i], &d, maxDepth-1); err == nil {
 			doc.entries = append(doc.entries, r.entry(i, &d))

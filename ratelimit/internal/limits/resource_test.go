@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,11 +56,11 @@ func newer(t testing.TB, d *desc, quota bool, metadata map[string]any) *desc {
 func TestResources_asYAML(t *testing.T) {
 	f := func(c *conf, yaml string) {
 		t.Helper()
-		want, wantWarnings, err := Load([]File{{"r.yaml", []byte(yaml)}}, Options{NearRatio: 0.8})
+		want, wantWarnings, err := Load(context.Background(), []File{{"r.yaml", []byte(yaml)}}, Options{NearRatio: 0.8})
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, warnings, err := LoadResources([][]byte{encode(t, c)}, Options{NearRatio: 0.8})
+		got, warnings, err := LoadResources(context.Background(), [][]byte{encode(t, c)}, Options{NearRatio: 0.8})
 		if err != nil {
 			t.Error(err)
 			return
@@ -121,7 +122,7 @@ func TestResources_newerFieldsTwice(t *testing.T) {
 	b = protowire.AppendBytes(tag(b, fieldMetadata, protowire.BytesType), part("b"))
 	d := &desc{Key: "k", RateLimit: &policy{Unit: 2, RequestsPerUnit: 1}}
 	d.ProtoReflect().SetUnknown(b)
-	r, _, err := LoadResources([][]byte{encode(t, &conf{Domain: "d", Descriptors: []*desc{d}})}, Options{})
+	r, _, err := LoadResources(context.Background(), [][]byte{encode(t, &conf{Domain: "d", Descriptors: []*desc{d}})}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func TestResources_unset(t *testing.T) {
 	d := &desc{Key: "k", RateLimit: &policy{Unit: 2, RequestsPerUnit: 1}}
 	s := &structpb.Struct{Fields: map[string]*structpb.Value{"u": {}, "l": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{{}}})}}
 	d.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, fieldMetadata, protowire.BytesType), encode(t, s)))
-	r, _, err := LoadResources([][]byte{encode(t, &conf{Domain: "d", Descriptors: []*desc{d}})}, Options{})
+	r, _, err := LoadResources(context.Background(), [][]byte{encode(t, &conf{Domain: "d", Descriptors: []*desc{d}})}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +155,7 @@ func TestResources_rejected(t *testing.T) {
 		for i, c := range list {
 			resources[i] = encode(t, c)
 		}
-		r, _, err := LoadResources(resources, Options{})
+		r, _, err := LoadResources(context.Background(), resources, Options{})
 		if err == nil || r != nil {
 			t.Errorf("accepted, want %q", want)
 			return
@@ -194,7 +195,7 @@ func TestResources_rejected(t *testing.T) {
 
 	g := func(b []byte, want string) {
 		t.Helper()
-		_, _, err := LoadResources([][]byte{encode(t, &conf{Name: "good", Domain: "d"}), b}, Options{})
+		_, _, err := LoadResources(context.Background(), [][]byte{encode(t, &conf{Name: "good", Domain: "d"}), b}, Options{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
@@ -217,7 +218,7 @@ func TestResources_merged(t *testing.T) {
 	a := encode(t, &conf{Name: "a", Domain: "d", Descriptors: []*desc{{Key: "k", Value: "a*", RateLimit: minute}}})
 	b := encode(t, &conf{Name: "b", Domain: "d", Descriptors: []*desc{{Key: "k", Value: "*a", RateLimit: minute}}})
 	for _, order := range [][][]byte{{a, b}, {b, a}} {
-		r, _, err := LoadResources(order, Options{MergeDomains: true})
+		r, _, err := LoadResources(context.Background(), order, Options{MergeDomains: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +226,7 @@ func TestResources_merged(t *testing.T) {
 			t.Error(got)
 		}
 	}
-	r, _, err := LoadResources(nil, Options{})
+	r, _, err := LoadResources(context.Background(), nil, Options{})
 	if err != nil || len(r.Domains()) != 0 {
 		t.Errorf("no resources: %v, %v", r, err)
 	}
@@ -247,8 +248,8 @@ func FuzzResource(f *testing.F) {
 		if len(b) > 1<<14 {
 			return
 		}
-		r, warnings, err := LoadResources([][]byte{b}, Options{NearRatio: 0.8})
-		again, warnings2, err2 := LoadResources([][]byte{b}, Options{NearRatio: 0.8})
+		r, warnings, err := LoadResources(context.Background(), [][]byte{b}, Options{NearRatio: 0.8})
+		again, warnings2, err2 := LoadResources(context.Background(), [][]byte{b}, Options{NearRatio: 0.8})
 		if fmt.Sprint(err) != fmt.Sprint(err2) || fmt.Sprint(warnings) != fmt.Sprint(warnings2) {
 			t.Fatalf("read twice: %v %v\n%v %v", err, warnings, err2, warnings2)
 		}

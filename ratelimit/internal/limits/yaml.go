@@ -31,18 +31,30 @@ type syntax struct {
 }
 
 // parseYAML turns the text of one file into nodes. It never panics; the time it takes is in
-// proportion to the text.
-func parseYAML(text string) (root *node, bad *syntax) {
-	if len(text) > maxFileBytes {
-		return nil, &syntax{pos{1, 1}, fmt.Sprintf("the file has %d bytes, at most %d are read", len(text), maxFileBytes)}
-	}
-	if root := readPlain(text, nil); root != nil {
-		return root, nil
+// proportion to the text. slow is what made goccy/go-yaml read the file.
+func parseYAML(text string, d directives, rep *report) (root *node, slow obstacle, bad *syntax) {
+	root, slow = readPlain(text, nil)
+	if root != nil {
+		return root, obstacle{}, nil
 	}
 	if bad := badByte(text); bad != nil {
-		return nil, bad
+		return nil, obstacle{}, bad
 	}
-	return parseAnyYAML(text)
+	type result struct {
+		root *node
+		bad  *syntax
+	}
+	done := make(chan result, 1)
+	go func() { // the library can't be interrupted
+		root, bad := parseAnyYAML(text, d)
+		done <- result{root, bad}
+	}()
+	select {
+	case r := <-done:
+		return r.root, slow, r.bad
+	case <-rep.ctx.Done():
+		return nil, slow, &syntax{message: "the load was abandoned"}
+	}
 }
 
 // unixLines ends lines as YAML's model of a text does, whatever the file's own way is.
@@ -72,14 +84,25 @@ func badByte(text string) *syntax {
 }
 
 // parseAnyYAML reads all of YAML with goccy/go-yaml.
-func parseAnyYAML(text string) (root *node, bad *syntax) {
+func parseAnyYAML(text string, d directives) (root *node, bad *syntax) {
 	defer func() {
 		// A fault in the YAML library must not end a daemon that has good rules in force.
 		if r := recover(); r != nil {
 			root, bad = nil, &syntax{pos{1, 1}, fmt.Sprintf("this text can't be read as YAML (%v)", r)}
 		}
 	}()
-	tokens := lexer.Tokenize(unixLines(text)) // it counts a line twice where CR LF follows a comment
+	text = unixLines(text) // it counts a line twice where CR LF follows a comment
+	root, bad = parseWithLibrary(text, d)
+	if bad != nil && strings.Contains(text, "\t") {
+		if spaced := spacesInFlow(text); spaced != text { // which it refuses before keys
+			return parseWithLibrary(spaced, d)
+		}
+	}
+	return root, bad
+}
+
+func parseWithLibrary(text string, d directives) (root *node, bad *syntax) {
+	tokens := lexer.Tokenize(text)
 	if bad := guard(tokens); bad != nil {
 		return nil, bad
 	}
@@ -87,7 +110,38 @@ func parseAnyYAML(text string) (root *node, bad *syntax) {
 	if err != nil {
 		return nil, syntaxOf(err)
 	}
-	return builder{anchors: map[string]*node{}}.file(file)
+	return builder{anchors: map[string]*node{}, directives: d}.file(file)
+}
+
+// spacesInFlow makes spaces of the tabs between the parts of flow style, which may stand there.
+func spacesInFlow(text string) string {
+	b := []byte(text)
+	depth, quote, comment := 0, byte(0), false
+	for i, c := range b {
+		before := byte('\n')
+		if i > 0 {
+			before = b[i-1]
+		}
+		switch {
+		case comment:
+			comment = c != '\n'
+		case quote != 0:
+			if c == quote && !(quote == '"' && before == '\\') {
+				quote = 0
+			}
+		case c == '#' && (before == '\n' || blank(before)):
+			comment = true
+		case (c == '"' || c == '\'') && (before == '\n' || blank(before) || strings.IndexByte("[{,:", before) >= 0):
+			quote = c
+		case (c == '[' || c == '{') && (depth > 0 || before == '\n' || blank(before)):
+			depth++
+		case (c == ']' || c == '}') && depth > 0:
+			depth--
+		case c == '\t' && depth > 0:
+			b[i] = ' '
+		}
+	}
+	return string(b)
 }
 
 // syntaxOf takes position and reason from an error of the parser.
@@ -123,6 +177,7 @@ func positionOf(t *token.Token) pos {
 
 // builder turns the syntax tree of one file into nodes, resolving aliases and merge keys.
 type builder struct {
+	directives
 	anchors map[string]*node // nil value: the anchor is still being read
 	err     *syntax
 	extra   int64 // values added by aliases so far
@@ -228,6 +283,10 @@ func (b *builder) pairs(values []*ast.MappingValueNode, p pos) *node {
 	var merged []*node
 	for _, v := range values {
 		if _, ok := v.Key.(*ast.MergeKeyNode); ok {
+			at := positionOf(v.Key.GetToken())
+			if len(merged) > 0 {
+				return b.fail(at, "<< stands twice in one map; one may take a list: <<: [*a, *b]")
+			}
 			merged = append(merged, b.node(v.Value, positionOf(v.Start)))
 			continue
 		}
@@ -293,7 +352,7 @@ func (b *builder) alias(n *ast.AliasNode) *node {
 func (b *builder) tagged(n *ast.TagNode) *node {
 	at := positionOf(n.Start)
 	v := b.node(n.Value, at)
-	switch tag := n.Start.Value; tag {
+	switch tag := b.tag(n.Start.Value); tag {
 	case "!!str", "!":
 		if v.kind == textNode && v.plain {
 			v = leaf(v.text, false, v.pos)

@@ -26,7 +26,7 @@ func BenchmarkCall(b *testing.B) {
 		"- {key: user, descriptors: [{key: plan, value: gold, descriptors: [{key: region, " + plenty + "}]}]}\n"
 	registry := stats.NewRegistry(stats.Options{})
 	registry.OnTime(func(stats.Series, time.Duration, float64) {})
-	rules, _, err := limits.Load([]limits.File{{Name: "bench.yaml", Text: []byte(text)}}, limits.Options{NearRatio: 0.8, Stats: registry})
+	rules, _, err := limits.Load(context.Background(), []limits.File{{Name: "bench.yaml", Text: []byte(text)}}, limits.Options{NearRatio: 0.8, Stats: registry})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -93,7 +93,7 @@ func (r *rig) load(t testing.TB, lo limits.Options, files ...string) {
 		}
 		set = append(set, limits.File{Name: "rules" + string(rune('0'+i)) + ".yaml", Text: []byte(text)})
 	}
-	rules, _, err := limits.Load(set, lo)
+	rules, _, err := limits.Load(context.Background(), set, lo)
 	if err != nil {
 		t.Fatal(err)
 	}

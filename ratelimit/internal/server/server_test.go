@@ -391,10 +391,10 @@ func TestDebug(t *testing.T) {
 		t.Errorf("/rlconfig before the first rules: %q", body)
 	}
 	get("/explain?domain=d&descriptor=k=v", 503, "no rate limit configuration loaded")
-	if err := loader.Load([]limits.File{{Name: "shop.yaml", Text: []byte("domain: d\ndescriptors: " + short(`[{key: k, @2/m}]`))}}); err != nil {
+	if err := loader.Load(context.Background(), []limits.File{{Name: "shop.yaml", Text: []byte("domain: d\ndescriptors: " + short(`[{key: k, @2/m}]`))}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := loader.Load([]limits.File{{Name: "shop.yaml", Text: []byte("domian: d\n")}}); err == nil {
+	if err := loader.Load(context.Background(), []limits.File{{Name: "shop.yaml", Text: []byte("domian: d\n")}}); err == nil {
 		t.Fatal("a bad set was taken")
 	}
 	r.ask(t, req("d", "(k,v)"))

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -67,30 +68,36 @@ func NewLoader(s *Service, o limits.Options, log *slog.Logger, onLoaded func(dom
 	return l
 }
 
-// Load compiles files and puts them in force, or keeps the rules already loaded and says why.
-func (l *Loader) Load(files []limits.File) error {
+// Load compiles files and puts them in force, or keeps the rules already loaded and says why. A load
+// that ctx ends changes nothing at all.
+func (l *Loader) Load(ctx context.Context, files []limits.File) error {
 	bytes := 0
 	for _, f := range files {
 		bytes += len(f.Text)
 	}
-	return l.load(bytes, func() (*limits.Rules, []limits.Problem, error) { return limits.Load(files, l.options) })
+	return l.load(ctx, bytes, func() (*limits.Rules, []limits.Problem, error) { return limits.Load(ctx, files, l.options) })
 }
 
 // LoadResources is Load for the resources of a control plane.
-func (l *Loader) LoadResources(resources [][]byte) error {
+func (l *Loader) LoadResources(ctx context.Context, resources [][]byte) error {
 	bytes := 0
 	for _, r := range resources {
 		bytes += len(r)
 	}
-	return l.load(bytes, func() (*limits.Rules, []limits.Problem, error) { return limits.LoadResources(resources, l.options) })
+	return l.load(ctx, bytes, func() (*limits.Rules, []limits.Problem, error) {
+		return limits.LoadResources(ctx, resources, l.options)
+	})
 }
 
 // load puts what compile makes in force. bytes is how much there was to read.
-func (l *Loader) load(bytes int, compile func() (*limits.Rules, []limits.Problem, error)) error {
+func (l *Loader) load(ctx context.Context, bytes int, compile func() (*limits.Rules, []limits.Problem, error)) error {
 	l.loading.Lock()
 	defer l.loading.Unlock()
 	start := time.Now()
 	rules, warnings, err := compile()
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // the daemon stops: what could not be finished is no fault of the set
+	}
 	if err != nil {
 		l.refused(err)
 		return err

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"testing"
@@ -13,12 +14,12 @@ import (
 func TestLoader_whileLoading(t *testing.T) {
 	registry := stats.NewRegistry(stats.Options{})
 	l := NewLoader(New(Options{Stats: registry}), limits.Options{}, slog.New(slog.DiscardHandler), func(int) {})
-	if err := l.Load([]limits.File{{Name: "a.yaml", Text: []byte("domain: d\n")}}); err != nil {
+	if err := l.Load(context.Background(), []limits.File{{Name: "a.yaml", Text: []byte("domain: d\n")}}); err != nil {
 		t.Fatal(err)
 	}
 	begun, goOn, ended := make(chan bool), make(chan bool), make(chan error)
 	go func() {
-		ended <- l.load(0, func() (*limits.Rules, []limits.Problem, error) {
+		ended <- l.load(context.Background(), 0, func() (*limits.Rules, []limits.Problem, error) {
 			close(begun)
 			<-goOn
 			return nil, nil, errors.New("no good")

@@ -67,7 +67,7 @@ func (r *rig) load(t testing.TB, yaml string) {
 	if !strings.Contains(yaml, "domain:") {
 		yaml = "domain: d\ndescriptors: " + yaml
 	}
-	rules, _, err := limits.Load([]limits.File{{Name: "rules.yaml", Text: []byte(yaml)}}, limits.Options{NearRatio: 0.8, Stats: r.stats})
+	rules, _, err := limits.Load(context.Background(), []limits.File{{Name: "rules.yaml", Text: []byte(yaml)}}, limits.Options{NearRatio: 0.8, Stats: r.stats})
 	if err != nil {
 		t.Fatal(err)
 	}
