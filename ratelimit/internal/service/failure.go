@@ -27,7 +27,6 @@ func (s *Service) storeFailed(c *Call, domain *limits.Domain, err error) error {
 		mode = domain.OnStoreFailure
 	}
 	s.failure[mode].Inc()
-	c.Done = s.clock()
 	s.judgeWithoutStore(c, c.Done.Unix(), mode, partial)
 	if mode == limits.FailureError && decide.Overall(c.Response.Statuses, c.rules, s.o.GlobalQuota) != rls.OverLimit {
 		if key, ok := errors.AsType[*counter.KeyError](err); ok {

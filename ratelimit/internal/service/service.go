@@ -75,6 +75,9 @@ type Service struct {
 	sampler                                *sampler // nil: off
 }
 
+// Now is the service's clock.
+func (s *Service) Now() time.Time { return s.clock() }
+
 // SetStore gives the service its store. The debug port may explain rules before that.
 func (s *Service) SetStore(store counter.Store) { s.store.Store(&store) }
 
