@@ -30,9 +30,11 @@ type statsConfig struct {
 	FlushInterval time.Duration `env:"STATS_FLUSH_INTERVAL" envDefault:"10s" min:"1ms"`
 	// name:value,name:value put on every metric: `.__name=value` in plain statsd, tags in tagged statsd, labels in pull metrics.
 	ExtraTags map[string]string `env:"EXTRA_TAGS"`
-	// Series whose names hold values of requests (detailed_metric, value_to_metric, overrides, unknown domains); beyond it they share one series named _overflow.
+	// Series whose names hold values of requests (detailed_metric, value_to_metric, overrides); beyond it they share one series named _overflow.
 	MaxDynamicKeys int `env:"STATS_MAX_DYNAMIC_KEYS" envDefault:"10000" min:"1"`
-	// Such a series is forgotten after this long without a hit.
+	// Series of domains without rules (domain_not_found); beyond it they share one of the domain _overflow.
+	MaxUnknownDomains int `env:"STATS_MAX_UNKNOWN_DOMAINS" envDefault:"1000" min:"1"`
+	// A series of either kind is forgotten after this long without a hit.
 	DynamicIdle time.Duration `env:"STATS_DYNAMIC_IDLE" envDefault:"10m" min:"1s"`
 	// true: `ratelimit.service.no_match.<domain>` counts descriptors that no entry of a known domain takes: these are not limited.
 	NoMatch bool `env:"STATS_NO_MATCH" envDefault:"false"`

@@ -193,6 +193,7 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("STATS_FLUSH_INTERVAL=1s", func(c *config) { c.Stats.FlushInterval = time.Second })
 	f("EXTRA_TAGS=a:b,c:d:e", func(c *config) { c.Stats.ExtraTags = map[string]string{"a": "b", "c": "d:e"} })
 	f("STATS_MAX_DYNAMIC_KEYS=1", func(c *config) { c.Stats.MaxDynamicKeys = 1 })
+	f("STATS_MAX_UNKNOWN_DOMAINS=1", func(c *config) { c.Stats.MaxUnknownDomains = 1 })
 	f("STATS_NO_MATCH=true", func(c *config) { c.Stats.NoMatch = true })
 	f("STATS_DYNAMIC_IDLE=1h", func(c *config) { c.Stats.DynamicIdle = time.Hour })
 

@@ -213,6 +213,26 @@ var _ = effect("STATS_MAX_DYNAMIC_KEYS", func(t *testing.T) {
 	}
 })
 
+var _ = effect("STATS_MAX_UNKNOWN_DOMAINS", func(t *testing.T) {
+	p := hit(t, pulled("STATS_MAX_UNKNOWN_DOMAINS", "2", "STATS_MAX_DYNAMIC_KEYS", "1"))
+	c := p.dial(t)
+	decide1(t, c, "deep", "a") // takes the one place of values, and none of a domain
+	for _, domain := range []string{"a", "my.b", "c", "d.x", "a"} {
+		askFor(t, c, domain, 1, "k=v")
+	}
+	const name = "ratelimit_service_rate_limit_domain_not_found"
+	await(t, p, name, `domain="a"`, 2)
+	await(t, p, name, `domain="my.b"`, 1)
+	await(t, p, name, `domain="_overflow"`, 2)
+	all := series(t, p)
+	if len(all[name]) != 3 || value(all["ratelimit_stats_unknown_domains_overflow"][""]) != 2 || value(all["ratelimit_stats_dynamic_keys_overflow"][""]) != 0 {
+		t.Errorf("domains %v, overflow of domains %v, of values %v", all[name], all["ratelimit_stats_unknown_domains_overflow"], all["ratelimit_stats_dynamic_keys_overflow"])
+	}
+	if _, body := get(t, p.debug+"/stats"); !strings.Contains(body, "ratelimit.service.rate_limit.my.b.domain_not_found: 1\n") { // what mapping files match
+		t.Errorf("the statistic has another name:\n%s", body)
+	}
+})
+
 var _ = effect("STATS_NO_MATCH", func(t *testing.T) {
 	p := hit(t, pulled("STATS_NO_MATCH", "true"))
 	c := p.dial(t)

@@ -95,7 +95,7 @@ func TestPullMetrics_defaultMapping(t *testing.T) {
 	for _, b := range h.GetBucket() {
 		bounds = append(bounds, b.GetUpperBound())
 	}
-	if fmt.Sprint(bounds[:len(bounds)-1]) != "[0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10]" || h.GetSampleSum() <= 0 {
+	if fmt.Sprint(bounds[:len(bounds)-1]) != "[5e-05 0.0001 0.00025 0.0005 0.001 0.0025 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10]" || h.GetSampleSum() <= 0 {
 		t.Errorf("buckets %v, sum %v", bounds, h.GetSampleSum())
 	}
 	for _, metric := range []string{"go_goroutines", "process_open_fds", "go_build_info", "ratelimit_go_numGoroutine"} {
@@ -117,7 +117,7 @@ func TestPullMetrics_defaultMapping(t *testing.T) {
 		`ratelimit_service_rate_limit_total_hits{domain="d" key1="m_v" key2="w"}`:                  2,
 		`ratelimit_service_rate_limit_total_hits{domain="d" key1="m_1_2_3_4"}`:                     1,
 		`ratelimit_service_rate_limit_total_hits{domain="d" key1="m_a_b"}`:                         1,
-		`ratelimit_service_rate_limit_no_such_domain_domain_not_found{}`:                           2,
+		`ratelimit_service_rate_limit_domain_not_found{domain="no-such.domain"}`:                   2,
 		`ratelimit_service_should_rate_limit_error{err_type="service_error"}`:                      1,
 		`ratelimit_service_should_rate_limit_error{err_type="redis_error"}`:                        0,
 		`ratelimit_service_total_requests{grpc_method="ShouldRateLimit"}`:                          32,
@@ -140,6 +140,7 @@ var specRows = []struct {
 	{`^ratelimit\.service\.rate_limit\.([^.]+)\.([^.]+)\.` + fiveAndOne, "ratelimit_service_rate_limit_$3", []string{"domain", "key1"}},
 	{`^ratelimit\.service\.rate_limit\.([^.]+)\.([^.]+)\.([^.]+)(?:\..*)?\.` + fiveAndOne, "ratelimit_service_rate_limit_$4", []string{"domain", "key1", "key2"}},
 	{`^ratelimit\.service\.rate_limit\.(_overflow)\.` + fiveAndOne, "ratelimit_service_rate_limit_$2", []string{"domain"}},
+	{`^ratelimit\.service\.rate_limit\.(.+)\.domain_not_found$`, "ratelimit_service_rate_limit_domain_not_found", []string{"domain"}},
 	{`^ratelimit\.service\.call\.should_rate_limit\.([^.]+)$`, "ratelimit_service_should_rate_limit_error", []string{"err_type"}},
 	{`^ratelimit_server\.([^.]+)\.total_requests$`, "ratelimit_service_total_requests", []string{"grpc_method"}},
 }

@@ -49,7 +49,7 @@ func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) erro
 
 	d := &daemon{config: c, log: log, health: server.NewHealth(), hup: hup}
 	d.stats = stats.NewRegistry(stats.Options{
-		MaxDynamicKeys: c.Stats.MaxDynamicKeys, DynamicIdle: c.Stats.DynamicIdle, ExtraTags: c.Stats.ExtraTags, Log: log,
+		MaxDynamicKeys: c.Stats.MaxDynamicKeys, MaxUnknownDomains: c.Stats.MaxUnknownDomains, DynamicIdle: c.Stats.DynamicIdle, ExtraTags: c.Stats.ExtraTags, Log: log,
 	})
 	d.stats.GoRuntime()
 	d.makePage()

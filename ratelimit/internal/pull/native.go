@@ -39,6 +39,7 @@ var helps = map[string]string{
 	"ratelimit_service_response_time_seconds":                  "Time from a request's arrival to its answer, reading it included, by method.",
 	"ratelimit_store_response_time_seconds":                    "Time that the store took to answer, or to be given up.",
 	"ratelimit_service_no_match":                               "Descriptors that no entry of their domain takes, and that are therefore not limited, by domain (STATS_NO_MATCH).",
+	"ratelimit_service_rate_limit_domain_not_found":            "Descriptors of a domain that no file has, by domain; beyond STATS_MAX_UNKNOWN_DOMAINS those of the domain _overflow.",
 	"ratelimit_service_rate_limit_total_hits":                  "Hits asked for, by rule.",
 	"ratelimit_service_rate_limit_over_limit":                  "Hits beyond the limit, by rule.",
 	"ratelimit_service_rate_limit_near_limit":                  "Hits between NEAR_LIMIT_RATIO times the limit and the limit, by rule.",
@@ -83,11 +84,23 @@ func nativeName(name string, k kind) (string, []stats.Tag) {
 		if method, ok := methodOf(name, ".total_requests"); ok {
 			return "ratelimit_service_total_requests", []stats.Tag{{Name: "grpc_method", Value: method}}
 		}
+		if domain, ok := unknownDomain(name); ok {
+			return "ratelimit_service_rate_limit_domain_not_found", []stats.Tag{{Name: "domain", Value: domain}}
+		}
 		if domain, ok := strings.CutPrefix(name, stats.NoMatchPrefix); ok {
 			return "ratelimit_service_no_match", []stats.Tag{{Name: "domain", Value: domain}}
 		}
 	}
 	return clean(name), nil
+}
+
+// unknownDomain is the domain of a domain_not_found.
+func unknownDomain(name string) (string, bool) {
+	rest, ok := strings.CutPrefix(name, stats.RulePrefix)
+	if !ok {
+		return "", false
+	}
+	return strings.CutSuffix(rest, stats.NotFoundSuffix)
 }
 
 // methodOf is the star of ratelimit_server.*<suffix>.

@@ -122,8 +122,8 @@ ratelimit_memcache_add{az="b",code="error"} 4
 ratelimit_memcache_add{az="b",code="success"} 5
 ratelimit_service_call_should_rate_limit_a_b{az="b"} 2
 ratelimit_service_no_match{az="b",domain="my.shop"} 1
-ratelimit_service_rate_limit__overflow_domain_not_found{az="b"} 0
-ratelimit_service_rate_limit_x_y_z_domain_not_found{az="b"} 1
+ratelimit_service_rate_limit_domain_not_found{az="b",domain="_overflow"} 0
+ratelimit_service_rate_limit_domain_not_found{az="b",domain="x.y z"} 1
 ratelimit_service_should_rate_limit_error{az="b",err_type="redis_error"} 1
 ratelimit_service_total_requests{az="b",grpc_method="ShouldRateLimit"} 3
 same_name{az="b"} 15

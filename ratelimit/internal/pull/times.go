@@ -140,8 +140,11 @@ func (h *timer) metric() *dto.Metric {
 // defaultQuantiles are those of a timer that nothing is said about.
 var defaultQuantiles = map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.99: 0.001}
 
+// callBuckets are those of the replaced service, .005 to 10 s, and finer ones below, where decisions are.
+var callBuckets = append([]float64{.00005, .0001, .00025, .0005, .001, .0025}, prometheus.DefBuckets...)
+
 // storeBuckets begin where a store nearby answers.
-var storeBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}
+var storeBuckets = []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}
 
 // timeMapping maps a timer by the default mapping or the file's.
 func (p *Page) timeMapping(s stats.Series) (timeMapping, bool) {
@@ -152,9 +155,9 @@ func (p *Page) timeMapping(s stats.Series) (timeMapping, bool) {
 		return timeMapping{name: name, help: helpOf(name), kind: histogram, scale: 0.001, buckets: buckets, labels: p.labels(s, own...)}
 	}
 	if method, ok := methodOf(s.Name, ".response_time"); ok {
-		m := seconds("ratelimit_service_response_time_seconds", prometheus.DefBuckets, stats.Tag{Name: "grpc_method", Value: method})
-		if p.Milliseconds {
-			m.scale = 1
+		m := seconds("ratelimit_service_response_time_seconds", callBuckets, stats.Tag{Name: "grpc_method", Value: method})
+		if p.Milliseconds { // the replaced service's buckets begin at 5 µs then
+			m.scale, m.buckets = 1, prometheus.DefBuckets
 		}
 		return m, true
 	}

@@ -25,6 +25,12 @@ other_time{quantile="0.9"} 2
 other_time{quantile="0.99"} 2
 other_time_sum 200
 other_time_count 100
+ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="5e-05"} 1
+ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="0.0001"} 1
+ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="0.00025"} 1
+ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="0.0005"} 1
+ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="0.001"} 1
+ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="0.0025"} 1
 ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="0.005"} 2
 ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="0.01"} 3
 ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="0.025"} 3
@@ -39,7 +45,7 @@ ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le=
 ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="+Inf"} 4
 ratelimit_service_response_time_seconds_sum{grpc_method="ShouldRateLimit"} 60.011
 ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"} 4
-`, strings.Replace(scrape(t, p), "ratelimit_service_rate_limit__overflow_domain_not_found 0\n", "", 1))
+`, strings.Replace(scrape(t, p), "ratelimit_service_rate_limit_domain_not_found{domain=\"_overflow\"} 0\n", "", 1))
 }
 
 // TestTimes_milliseconds: the switch is for the metric that the replaced service has; alerts on the store's
@@ -56,10 +62,14 @@ func TestTimes_milliseconds(t *testing.T) {
 			strings.Contains(page, "ratelimit_store_response_time_seconds_count 1")
 	})
 	page := scrape(t, p)
-	for _, want := range []string{`ratelimit_service_response_time_seconds_sum{grpc_method="x"} 250`, "ratelimit_store_response_time_seconds_sum 0.25"} {
+	for _, want := range []string{`ratelimit_service_response_time_seconds_sum{grpc_method="x"} 250`, "ratelimit_store_response_time_seconds_sum 0.25",
+		`ratelimit_store_response_time_seconds_bucket{le="5e-05"} 0`} {
 		if !strings.Contains(page, want+"\n") {
 			t.Errorf("no %q in\n%s", want, page)
 		}
+	}
+	if strings.Contains(page, `{grpc_method="x",le="0.0001"}`) {
+		t.Errorf("buckets of seconds with milliseconds in them:\n%s", page)
 	}
 }
 

@@ -16,19 +16,47 @@ const (
 	maxDynamicKey = 512
 )
 
-// dynamic leads from keys that hold runtime values to counters. It is bounded by the number of
-// keys. A request looks up under a shard's read lock; only a new key takes Registry.mu. Where
+// NotFoundSuffix ends the names of the counters of domains that no file has; RulePrefix and the domain come before.
+const NotFoundSuffix = ".domain_not_found"
+
+// dynamic leads from keys that hold runtime values, and from domains that no file has, to counters. It is bounded by
+// the number of keys, and apart from that by the number of domains: values of requests must not crowd out the
+// domains, which say that a configuration is wrong, nor domains the values. A request looks up under a shard's read lock; only a new key takes Registry.mu. Where
 // both locks are needed the shard's comes first.
 type dynamic struct {
 	r      *Registry
-	max    int64
-	n      atomic.Int64
 	seed   maphash.Seed
 	shards [dynamicShards]shard
 
-	overflow        *Counter // look-ups that found the table full or brought too long a key
+	keys, unknown   room
 	overflowRule    *Rule
 	overflowUnknown *Counter
+}
+
+// room bounds one kind of series.
+type room struct {
+	max      int64
+	n        atomic.Int64
+	overflow *Counter // look-ups that found no room, or brought too long a key
+}
+
+// full says whether a new key of this many bytes goes to the overflow series, and counts that.
+func (m *room) full(bytes int) bool {
+	if bytes > maxDynamicKey || m.n.Load() >= m.max {
+		m.overflow.Inc()
+		return true
+	}
+	return false
+}
+
+// take reserves room for one more key.
+func (m *room) take() bool {
+	if m.n.Add(1) <= m.max {
+		return true
+	}
+	m.n.Add(-1)
+	m.overflow.Inc()
+	return false
 }
 
 type shard struct {
@@ -62,20 +90,23 @@ func (i *idleness) over(sum uint64, now time.Time, idle time.Duration) bool {
 	return now.Sub(i.since) > idle
 }
 
-func (d *dynamic) open(r *Registry, limit int) {
-	d.r, d.max, d.seed = r, int64(limit), maphash.MakeSeed()
+func (d *dynamic) open(r *Registry, maxKeys, maxDomains int) {
+	d.r, d.seed = r, maphash.MakeSeed()
+	d.keys.max, d.unknown.max = int64(maxKeys), int64(maxDomains)
 	for i := range d.shards {
 		d.shards[i].rules = map[string]*dynamicRule{}
 		d.shards[i].domains = map[string]*dynamicDomain{}
 	}
-	d.overflow = r.Counter("ratelimit.stats.dynamic_keys_overflow")
+	d.keys.overflow = r.Counter("ratelimit.stats.dynamic_keys_overflow")
+	d.unknown.overflow = r.Counter("ratelimit.stats.unknown_domains_overflow")
 	r.mu.Lock()
 	s := r.ruleLocked("_overflow")
 	s.refs++ // for ever
 	r.mu.Unlock()
 	d.overflowRule = &s.Rule
-	d.overflowUnknown = r.Counter(rulePrefix + "_overflow.domain_not_found")
-	r.GaugeFunc("ratelimit.stats.dynamic_keys", d.n.Load)
+	d.overflowUnknown = r.Counter(rulePrefix + "_overflow" + NotFoundSuffix)
+	r.GaugeFunc("ratelimit.stats.dynamic_keys", d.keys.n.Load)
+	r.GaugeFunc("ratelimit.stats.unknown_domains", d.unknown.n.Load)
 }
 
 // DynamicRule returns the counters of a rule key with runtime values. Known keys cost a look-up
@@ -91,8 +122,7 @@ func (r *Registry) DynamicRule(key []byte) *Rule {
 	if s != nil {
 		return &s.Rule
 	}
-	if len(key) > maxDynamicKey || d.n.Load() >= d.max {
-		d.overflow.Inc()
+	if d.keys.full(len(key)) {
 		return d.overflowRule
 	}
 	return d.addRule(sh, key)
@@ -104,7 +134,7 @@ func (d *dynamic) addRule(sh *shard, key []byte) *Rule {
 	if s := sh.rules[string(key)]; s != nil {
 		return &s.Rule
 	}
-	if !d.take() {
+	if !d.keys.take() {
 		return d.overflowRule
 	}
 	// Two keys may be one name once cleaned, or the name of a rule without runtime values.
@@ -116,8 +146,8 @@ func (d *dynamic) addRule(sh *shard, key []byte) *Rule {
 	return &s.Rule
 }
 
-// DomainNotFound returns the counter of descriptors in a domain that no file has. It is bounded
-// together with DynamicRule; domain stays the caller's.
+// DomainNotFound returns the counter of descriptors in a domain that no file has; domain stays the caller's. When there
+// are too many, new ones share the counter of the domain "_overflow".
 func (r *Registry) DomainNotFound(domain string) *Counter {
 	d := &r.dyn
 	sh := &d.shards[maphash.String(d.seed, domain)%dynamicShards]
@@ -127,8 +157,7 @@ func (r *Registry) DomainNotFound(domain string) *Counter {
 	if s != nil {
 		return s.series.counter
 	}
-	if len(domain) > maxDynamicKey || d.n.Load() >= d.max {
-		d.overflow.Inc()
+	if d.unknown.full(len(domain)) {
 		return d.overflowUnknown
 	}
 	return d.addDomain(sh, domain)
@@ -140,11 +169,11 @@ func (d *dynamic) addDomain(sh *shard, domain string) *Counter {
 	if s := sh.domains[domain]; s != nil {
 		return s.series.counter
 	}
-	if !d.take() {
+	if !d.unknown.take() {
 		return d.overflowUnknown
 	}
 	d.r.mu.Lock()
-	s := d.r.addLocked(rulePrefix+string(appendKey(nil, []byte(domain)))+".domain_not_found", nil, KindCounter)
+	s := d.r.addLocked(rulePrefix+string(appendKey(nil, []byte(domain)))+NotFoundSuffix, nil, KindCounter)
 	if s.counter == nil {
 		s.counter = new(Counter)
 	}
@@ -152,16 +181,6 @@ func (d *dynamic) addDomain(sh *shard, domain string) *Counter {
 	d.r.mu.Unlock()
 	sh.domains[strings.Clone(domain)] = &dynamicDomain{series: s}
 	return s.counter
-}
-
-// take reserves room for one more key.
-func (d *dynamic) take() bool {
-	if d.n.Add(1) <= d.max {
-		return true
-	}
-	d.n.Add(-1)
-	d.overflow.Inc()
-	return false
 }
 
 // expire lets go of the keys that have not counted for longer than Options.DynamicIdle. The
@@ -173,21 +192,21 @@ func (d *dynamic) expire(now time.Time, idle time.Duration) {
 		for k, s := range sh.rules {
 			if s.over(s.sum(), now, idle) {
 				delete(sh.rules, k)
-				d.release(&s.holders)
+				d.release(&d.keys, &s.holders)
 			}
 		}
 		for k, s := range sh.domains {
 			if s.over(s.series.counter.Value(), now, idle) {
 				delete(sh.domains, k)
-				d.release(&s.holders)
+				d.release(&d.unknown, &s.holders)
 			}
 		}
 		sh.Unlock()
 	}
 }
 
-func (d *dynamic) release(h *holders) {
-	d.n.Add(-1)
+func (d *dynamic) release(m *room, h *holders) {
+	m.n.Add(-1)
 	d.r.mu.Lock()
 	h.refs--
 	d.r.mu.Unlock()

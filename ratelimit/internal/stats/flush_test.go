@@ -187,7 +187,7 @@ func TestRun_withoutSinkKeysExpire(t *testing.T) {
 		wg.Go(func() { r.Run(ctx, nil, 10*time.Second) })
 		r.DynamicRule([]byte("d.idle"))
 		time.Sleep(3 * time.Minute)
-		if n := r.dyn.n.Load(); n != 0 {
+		if n := r.dyn.keys.n.Load(); n != 0 {
 			t.Errorf("%d keys left", n)
 		}
 		cancel()
@@ -215,11 +215,11 @@ func TestRun_whileTheSinkIsAwayKeysExpire(t *testing.T) {
 		}
 		all := series()
 		time.Sleep(50 * time.Second)
-		if n := r.dyn.n.Load(); n != 1 || series() != all {
+		if n := r.dyn.keys.n.Load(); n != 1 || series() != all {
 			t.Errorf("%d keys, %d of %d series after 50 s: a short outage must lose nothing", n, series(), all)
 		}
 		time.Sleep(4 * time.Minute)
-		if n := r.dyn.n.Load(); n != 0 || series() != all-2 {
+		if n := r.dyn.keys.n.Load(); n != 0 || series() != all-2 {
 			t.Errorf("%d keys, %d of %d series left", n, series(), all)
 		}
 		sink.mu.Lock()

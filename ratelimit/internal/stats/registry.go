@@ -50,6 +50,8 @@ type Options struct {
 	// MaxDynamicKeys bounds the series whose names hold runtime values; what comes beyond is
 	// counted in one overflow series. 0 means DefaultMaxDynamicKeys.
 	MaxDynamicKeys int
+	// MaxUnknownDomains bounds the series of domains without rules likewise. 0 means DefaultMaxUnknownDomains.
+	MaxUnknownDomains int
 	// DynamicIdle is how long such a series may stay unchanged before it is forgotten.
 	// 0 means DefaultDynamicIdle.
 	DynamicIdle time.Duration
@@ -61,8 +63,9 @@ type Options struct {
 
 // Defaults of Options.
 const (
-	DefaultMaxDynamicKeys = 10000
-	DefaultDynamicIdle    = 10 * time.Minute
+	DefaultMaxDynamicKeys    = 10000
+	DefaultMaxUnknownDomains = 1000
+	DefaultDynamicIdle       = 10 * time.Minute
 )
 
 // Registry holds every series of the program. All methods are safe for concurrent use.
@@ -125,6 +128,9 @@ func NewRegistry(o Options) *Registry {
 	if o.MaxDynamicKeys <= 0 {
 		o.MaxDynamicKeys = DefaultMaxDynamicKeys
 	}
+	if o.MaxUnknownDomains <= 0 {
+		o.MaxUnknownDomains = DefaultMaxUnknownDomains
+	}
 	if o.DynamicIdle <= 0 {
 		o.DynamicIdle = DefaultDynamicIdle
 	}
@@ -146,7 +152,7 @@ func NewRegistry(o Options) *Registry {
 			reserved.Inc()
 		}
 	}
-	r.dyn.open(r, o.MaxDynamicKeys)
+	r.dyn.open(r, o.MaxDynamicKeys, o.MaxUnknownDomains)
 	return r
 }
 

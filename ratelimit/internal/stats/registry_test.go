@@ -39,8 +39,9 @@ counter ratelimit.service.rate_limit.d.k_v.over_limit_with_local_cache 0
 counter ratelimit.service.rate_limit.d.k_v.shadow_mode 0
 counter ratelimit.service.rate_limit.d.k_v.total_hits 0
 counter ratelimit.service.rate_limit.d.k_v.within_limit 0
-gauge ratelimit.stats.dynamic_keys 1
+gauge ratelimit.stats.dynamic_keys 0
 counter ratelimit.stats.timers_dropped 0
+gauge ratelimit.stats.unknown_domains 1
 counter ratelimit.x.__code=success 3
 `
 	if d := cmp.Diff(want, dump(r, "ratelimit.")); d != "" {
@@ -117,7 +118,7 @@ func TestNoMatch(t *testing.T) {
 }
 
 func TestDynamic_isBounded(t *testing.T) {
-	r := NewRegistry(Options{MaxDynamicKeys: 3})
+	r := NewRegistry(Options{MaxDynamicKeys: 2, MaxUnknownDomains: 1})
 	known := r.DynamicRule([]byte("d.k_0"))
 	r.DynamicRule([]byte("d.k_1"))
 	r.DomainNotFound("x")
@@ -138,8 +139,10 @@ func TestDynamic_isBounded(t *testing.T) {
 			}
 		})
 	}
-	f("ratelimit.stats.dynamic_keys", 3)
-	f("ratelimit.stats.dynamic_keys_overflow", 3)
+	f("ratelimit.stats.dynamic_keys", 2)
+	f("ratelimit.stats.dynamic_keys_overflow", 2)
+	f("ratelimit.stats.unknown_domains", 1)
+	f("ratelimit.stats.unknown_domains_overflow", 1)
 	f("ratelimit.service.rate_limit._overflow.total_hits", 2)
 	f("ratelimit.service.rate_limit._overflow.domain_not_found", 1)
 }
