@@ -13,7 +13,7 @@ import (
 )
 
 // All main flows through a PgBouncer in transaction mode whose two connections are shared by many people
-// on two daemons, with the DATABASE_URL that README.md names. It is restarted meanwhile, too.
+// on two daemons, with the DATABASE_URL that docs/operations.md#pgbouncer names. It is restarted meanwhile, too.
 func TestThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{})

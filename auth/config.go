@@ -7,9 +7,9 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// config is every setting of the daemon, from the environment and .env (spec 2). The comment of a
-// field is what README.md says about the variable; a test compares names and defaults there. Tags are
-// those of package settings; `restart` marks what a SIGHUP cannot change.
+// config is every setting of the daemon, from the environment and .env. The comment of a field is what
+// docs/settings.md says about the variable; a test compares names and defaults there. Tags are those of
+// package settings; `restart` marks what a SIGHUP cannot change.
 type config struct {
 	General   generalConfig
 	API       apiConfig

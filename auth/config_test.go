@@ -478,17 +478,11 @@ func TestConfig_warnings(t *testing.T) {
 	}
 }
 
-// TestREADME compares the settings table with the struct: names and defaults, nothing missing, nothing
+// TestDocs_settings compares the settings table with the struct: names and defaults, nothing missing, nothing
 // invented.
-func TestREADME(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(text), "\n## Settings\n")
-	section, _, _ = strings.Cut(section, "\n## ")
+func TestDocs_settings(t *testing.T) {
 	got := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z0-9_<>]+)` \\| (?:`([^`]*)`|) *\\|").FindAllStringSubmatch(section, -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z0-9_<>]+)` \\| (?:`([^`]*)`|) *\\|").FindAllStringSubmatch(document(t, "docs/settings.md"), -1) {
 		got[m[1]] = m[2]
 	}
 	want := map[string]string{}
@@ -511,7 +505,7 @@ func TestREADME(t *testing.T) {
 	}
 }
 
-// collapsed is the name under which the README has a variable that every one of the eighteen providers has, or
+// collapsed is the name under which docs/settings.md has a variable that every one of the eighteen providers has, or
 // each hook.
 func collapsed(name string) string {
 	for _, id := range provider.Names() {

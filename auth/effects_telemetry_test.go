@@ -185,7 +185,7 @@ func TestMetrics_push(t *testing.T) {
 	d.log.await(t, `"component":"opentelemetry"`, nil) // DEBUG: at level info, which is logged
 }
 
-// TestMetrics_pull: the page has every metric that the README lists, and the README each one there is.
+// TestMetrics_pull: the page has every metric that docs/operations.md lists, and that each one there is.
 func TestMetrics_pull(t *testing.T) {
 	t.Parallel()
 	h := startHooks(t)
@@ -242,7 +242,7 @@ func TestMetrics_pull(t *testing.T) {
 	}
 
 	var listed []string // as the page spells them
-	_, section, _ := strings.Cut(readme(t), "\n| Metric | By |")
+	_, section, _ := strings.Cut(document(t, "docs/operations.md"), "\n| Metric | By |")
 	section, _, _ = strings.Cut(section, "\n\n")
 	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]*) \\|").FindAllStringSubmatch(section, -1) {
 		whole := ""
@@ -262,13 +262,13 @@ func TestMetrics_pull(t *testing.T) {
 	}
 	for _, name := range listed {
 		if !regexp.MustCompile(`(?m)^# TYPE ` + name + `(_seconds|_bytes)?(_total)? `).MatchString(page) {
-			t.Errorf("the page lacks %s, which the README lists", name)
+			t.Errorf("the page lacks %s, which docs/operations.md lists", name)
 		}
 	}
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\w+) `).FindAllStringSubmatch(page, -1) {
 		name := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(m[1], "_total"), "_seconds"), "_bytes")
 		if found := strings.Contains(" "+strings.Join(listed, " ")+" ", " "+name+" "); !found && name != "target_info" {
-			t.Errorf("the README lacks %s", name)
+			t.Errorf("docs/operations.md lacks %s", name)
 		}
 	}
 }

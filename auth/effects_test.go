@@ -99,7 +99,7 @@ var shown = map[string]string{
 	"TestEffects_database":     `AUTH_DB_CLEANUP_ENABLED AUTH_DB_CLEANUP_INTERVAL AUTH_DB_CONN_MAX_IDLE_TIME AUTH_DB_CONN_MAX_LIFETIME AUTH_DB_HEALTH_CHECK_PERIOD`,
 }
 
-// documented are the names of the variables as README.md has them, where one may stand for many.
+// documented are the names of the variables as docs/settings.md has them, where one may stand for many.
 func documented(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -115,7 +115,7 @@ func documented(t *testing.T) map[string]bool {
 	return names
 }
 
-// TestEffects_everyVariable: each variable that README.md lists (TestREADME compares that list with the
+// TestEffects_everyVariable: each variable that docs/settings.md lists (TestDocs_settings compares that list with the
 // structs) has a test that shows its effect, which is there and knows its name.
 func TestEffects_everyVariable(t *testing.T) {
 	names, files := documented(t), testFiles(t)

@@ -1,5 +1,5 @@
 // Command auth manages user accounts and issues signed tokens: sign-up, sign-in, verification, recovery
-// and administration over HTTP, on PostgreSQL. README.md beside this file lists its settings.
+// and administration over HTTP, on PostgreSQL. docs/settings.md lists its settings.
 //
 // This package is the program: settings, wiring, sub-commands, signals. What an account may do is in
 // internal/account, what a request looks like in internal/httpapi.

@@ -10,7 +10,7 @@ import (
 )
 
 // TestClientLibrary_methods: each method that the installed library publishes is called by a case of
-// e2e/, or README.md says that it is answered as disabled or asks no server.
+// e2e/, or docs/api.md says that it is answered as disabled or asks no server.
 func TestClientLibrary_methods(t *testing.T) {
 	t.Parallel()
 	node, modules := clientLibrary(t)
@@ -32,15 +32,15 @@ func TestClientLibrary_methods(t *testing.T) {
 		}
 		cases += strings.ReplaceAll(string(text), "admin().", "admin.")
 	}
-	_, section, _ := strings.Cut(readme(t), "\n## Client library\n")
+	_, section, _ := strings.Cut(document(t, "docs/api.md"), "\n## Client library\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	named := map[string]bool{}
 	for _, heading := range []string{"- Answered as disabled: ", "- Ask no server, or are the library's own: "} {
 		_, line, ok := strings.Cut(section, "\n"+heading)
 		if !ok {
-			t.Fatalf("README.md has no line %q", heading)
+			t.Fatalf("docs/api.md has no item %q", heading)
 		}
-		line, _, _ = strings.Cut(line, "\n")
+		line, _, _ = strings.Cut(line, "\n- ")
 		for _, m := range regexp.MustCompile("`([\\w.*]+)`").FindAllStringSubmatch(line, -1) {
 			named[m[1]] = true
 		}
@@ -60,12 +60,12 @@ func TestClientLibrary_methods(t *testing.T) {
 		case named[name]:
 			used[name] = true
 		case !is:
-			t.Errorf("no case calls %s, and README.md does not name it", method)
+			t.Errorf("no case calls %s, and docs/api.md does not name it", method)
 		}
 	}
 	for name := range named {
 		if !used[name] {
-			t.Errorf("README.md names %s, which the library does not have", name)
+			t.Errorf("docs/api.md names %s, which the library does not have", name)
 		}
 	}
 	if len(methods) < 60 {

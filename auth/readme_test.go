@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -12,6 +13,47 @@ import (
 
 	"gatehouse/auth/internal/mail"
 )
+
+// document is the text of README.md or of a page in docs/.
+func document(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// documents are README.md and the pages in docs/ by their path.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := map[string]string{}
+	for _, path := range append(pages, "README.md") {
+		texts[path] = document(t, path)
+	}
+	return texts
+}
+
+// TestDocs_length keeps each page short enough to be read at one sitting. The tables of routes and settings are
+// as long as they have to be.
+func TestDocs_length(t *testing.T) {
+	for path, text := range documents(t) {
+		most := 300
+		switch path {
+		case "README.md":
+			most = 250
+		case "docs/api.md", "docs/settings.md":
+			continue
+		}
+		if n := strings.Count(text, "\n"); n > most {
+			t.Errorf("%s has %d lines, want at most %d", path, n, most)
+		}
+	}
+}
 
 // matches are the first groups of a pattern in a file.
 func matches(t *testing.T, file, pattern string) (all []string) {
@@ -26,22 +68,18 @@ func matches(t *testing.T, file, pattern string) (all []string) {
 	return all
 }
 
-// TestREADME_routes compares the table with the routes that are served, in their order.
-func TestREADME_routes(t *testing.T) {
+// TestDocs_routes compares the table with the routes that are served, in their order.
+func TestDocs_routes(t *testing.T) {
 	served := matches(t, "internal/httpapi/routes.go", `mux\.Handle\("([A-Z]+ /[^"]*)"`)
-	listed := matches(t, "README.md", "(?m)^\\| `([A-Z]+ /[^`]*)` \\|")
+	listed := matches(t, "docs/api.md", "(?m)^\\| `([A-Z]+ /[^`]*)` \\|")
 	if d := cmp.Diff(served, listed); d != "" || len(served) == 0 {
 		t.Error(d)
 	}
 }
 
-// TestREADME_dependencies compares the table with deps.txt.
-func TestREADME_dependencies(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(text), "\n## Dependencies\n")
+// TestDocs_dependencies compares the table with deps.txt.
+func TestDocs_dependencies(t *testing.T) {
+	_, section, _ := strings.Cut(document(t, "docs/design.md"), "\n## Dependencies\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	var listed []string
 	for _, m := range regexp.MustCompile("`([a-z.]+\\.[a-z]+/[^`]*)`").FindAllStringSubmatch(section, -1) {
@@ -53,14 +91,10 @@ func TestREADME_dependencies(t *testing.T) {
 	}
 }
 
-// TestREADME_variables compares the table of templates' variables with what there is: each kind once, and every
+// TestDocs_variables compares the table of templates' variables with what there is: each kind once, and every
 // variable.
-func TestREADME_variables(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, _ := strings.Cut(string(text), "\n| Kind | Variables |\n|---|---|\n")
+func TestDocs_variables(t *testing.T) {
+	_, table, _ := strings.Cut(document(t, "docs/mail.md"), "\n| Kind | Variables |\n|---|---|\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	var kinds, want []string
 	for _, m := range regexp.MustCompile(`[A-Z]+(_[A-Z]+)+|\b[A-Z]{6,}\b`).FindAllString(table, -1) {

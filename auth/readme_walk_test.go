@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -19,17 +18,8 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// This file holds README.md to what the program does: whose guard and limits stand before a route, what
-// its links name, which states there are, and what its first examples answer.
-
-func readme(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
+// This file holds README.md and docs/ to what the program does: whose guard and limits stand before a route,
+// what their links name, which states there are, and what the first examples answer.
 
 // limitNames are the settings behind the limiters, without AUTH_RATE_LIMIT_.
 var limitNames = map[string]string{
@@ -38,8 +28,8 @@ var limitNames = map[string]string{
 	"byChallenge": "`AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY`", "byFactorVerify": "`AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY`",
 }
 
-// TestREADME_routeColumns compares file, guard and limits of each route with the source of the handlers.
-func TestREADME_routeColumns(t *testing.T) {
+// TestDocs_routeColumns compares file, guard and limits of each route with the source of the handlers.
+func TestDocs_routeColumns(t *testing.T) {
 	type method struct {
 		file string
 		decl *ast.FuncDecl
@@ -111,42 +101,45 @@ func TestREADME_routeColumns(t *testing.T) {
 		want = append(want, strings.Join([]string{route, h.file, name, strings.Join(all, ", ")}, " | "))
 	}
 	var got []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z]+ /[^`]*)` \\| \\[[\\w.]+\\]\\(([^)]+)\\) \\| ([^|]*) \\| ([^|]*)\\|").FindAllStringSubmatch(readme(t), -1) {
-		got = append(got, strings.Join([]string{m[1], m[2], m[3], strings.TrimSpace(m[4])}, " | "))
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z]+ /[^`]*)` \\| \\[[\\w.]+\\]\\(([^)]+)\\) \\| ([^|]*) \\| ([^|]*)\\|").FindAllStringSubmatch(document(t, "docs/api.md"), -1) {
+		got = append(got, strings.Join([]string{m[1], filepath.Join("docs", m[2]), m[3], strings.TrimSpace(m[4])}, " | "))
 	}
 	if d := cmp.Diff(want, got); d != "" || len(want) < 20 {
 		t.Error(d)
 	}
 }
 
-// TestREADME_names: what a link calls by name stands in the file that it leads to.
-func TestREADME_names(t *testing.T) {
-	links := regexp.MustCompile("\\[`(\\w+)`\\]\\(([\\w/.]+\\.go)\\)").FindAllStringSubmatch(readme(t), -1)
-	if len(links) < 20 {
-		t.Fatalf("%d links", len(links))
-	}
-	for _, m := range links {
-		if text, err := os.ReadFile(m[2]); err != nil || !regexp.MustCompile(`\b`+m[1]+`\b`).Match(text) {
-			t.Errorf("%s does not have %s (%v)", m[2], m[1], err)
+// TestDocs_names: what a link calls by name stands in the file that it leads to.
+func TestDocs_names(t *testing.T) {
+	links := 0
+	for page, text := range documents(t) {
+		for _, m := range regexp.MustCompile("\\[`(\\w+)`\\]\\(([\\w/.]+\\.go)\\)").FindAllStringSubmatch(text, -1) {
+			links++
+			file := filepath.Join(filepath.Dir(page), m[2])
+			if text, err := os.ReadFile(file); err != nil || !regexp.MustCompile(`\b`+m[1]+`\b`).Match(text) {
+				t.Errorf("%s: %s does not have %s (%v)", page, file, m[1], err)
+			}
 		}
+	}
+	if links < 20 {
+		t.Fatalf("%d links", links)
 	}
 }
 
-// section is what stands below a heading, behind the settings and up to the next heading of any level.
-func section(t *testing.T, heading string) string {
+// section is what stands below a heading of a page, up to the next heading of any level.
+func section(t *testing.T, page, heading string) string {
 	t.Helper()
-	_, text, _ := strings.Cut(readme(t), "\n## States\n")
-	_, text, ok := strings.Cut(text, "\n"+heading+"\n")
+	_, text, ok := strings.Cut(document(t, page), "\n"+heading+"\n")
 	if !ok {
-		t.Fatalf("README.md has no %s behind ## States", heading)
+		t.Fatalf("%s has no %s", page, heading)
 	}
 	return regexp.MustCompile(`(?ms)^##.*`).ReplaceAllString(text, "")
 }
 
 // firstCells are the names in the first cells of the tables of a section.
-func firstCells(t *testing.T, heading string) (names []string) {
+func firstCells(t *testing.T, page, heading string) (names []string) {
 	t.Helper()
-	for _, row := range regexp.MustCompile(`(?m)^\| ([^|]*) \|`).FindAllStringSubmatch(section(t, heading), -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| ([^|]*) \|`).FindAllStringSubmatch(section(t, page, heading), -1) {
 		for _, m := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(row[1], -1) {
 			names = append(names, m[1])
 		}
@@ -154,7 +147,7 @@ func firstCells(t *testing.T, heading string) (names []string) {
 	return names
 }
 
-func TestREADME_states(t *testing.T) {
+func TestDocs_states(t *testing.T) {
 	f := func(what string, want, got []string) {
 		t.Helper()
 		slices.Sort(want)
@@ -163,7 +156,7 @@ func TestREADME_states(t *testing.T) {
 			t.Errorf("%s: %s", what, d)
 		}
 	}
-	f("kinds", matches(t, "internal/store/tokens.go", `(?m)^\tKind\w+ +(?:Kind )?= "(\w+)"`), firstCells(t, "### One-time tokens"))
+	f("kinds", matches(t, "internal/store/tokens.go", `(?m)^\tKind\w+ +(?:Kind )?= "(\w+)"`), firstCells(t, "docs/tokens.md", "## One-time tokens"))
 
 	// Not every reason that there is a name for is given by this version.
 	var given []string
@@ -182,20 +175,19 @@ func TestREADME_states(t *testing.T) {
 	}
 	given = append(given, matches(t, "internal/store/surplus.go", `EndedSurplus = "(\w+)"`)...)
 	slices.Sort(given)
-	f("reasons", slices.Compact(given), firstCells(t, "### Sessions"))
+	f("reasons", slices.Compact(given), firstCells(t, "docs/accounts.md", "## Sessions"))
 
-	f("messages", matches(t, "../migrations/00004_outbox.sql", `'(pending|sent|failed|expired)'[,)]`), slices.DeleteFunc(firstCells(t, "## Operations"),
-		func(s string) bool { return !slices.Contains([]string{"pending", "sent", "failed", "expired"}, s) }))
+	f("messages", matches(t, "../migrations/00004_outbox.sql", `'(pending|sent|failed|expired)'[,)]`), firstCells(t, "docs/mail.md", "## The outbox"))
 }
 
-// TestREADME_usage: the table lists the commands that the program tells of.
-func TestREADME_usage(t *testing.T) {
+// TestDocs_usage: the table lists the commands that the program tells of.
+func TestDocs_usage(t *testing.T) {
 	var want []string
 	for _, m := range regexp.MustCompile(`(?m)auth \[?(serve|[a-z]+) ?([a-z|]*)`).FindAllStringSubmatch(usage, -1) {
 		want = append(want, strings.TrimSpace(m[1]+" "+m[2]))
 	}
 	var got []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `auth \\[?(serve|[a-z]+) ?([a-z|\\\\]*)").FindAllStringSubmatch(readme(t), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `auth \\[?(serve|[a-z]+) ?([a-z|\\\\]*)").FindAllStringSubmatch(document(t, "docs/operations.md"), -1) {
 		got = append(got, strings.TrimSpace(m[1]+" "+strings.ReplaceAll(m[2], `\`, "")))
 	}
 	if d := cmp.Diff(want, got); d != "" || len(want) < 8 {
@@ -215,7 +207,7 @@ func TestREADME_transcripts(t *testing.T) {
 	there := strings.NewReplacer("http://127.0.0.1:8082", d.http, "http://127.0.0.1:8083", d.mailbox)
 	back := strings.NewReplacer(d.http, "http://127.0.0.1:8082", d.mailbox, "http://127.0.0.1:8083", "http://localhost:9999", "http://127.0.0.1:8082")
 	commands := 0
-	for _, block := range regexp.MustCompile("(?s)\n```console\n(.*?)```\n").FindAllStringSubmatch(readme(t), -1) {
+	for _, block := range regexp.MustCompile("(?s)\n```console\n(.*?)```\n").FindAllStringSubmatch(document(t, "README.md"), -1) {
 		for command := range strings.SplitSeq(strings.TrimPrefix(block[1], "$ "), "\n$ ") {
 			line, want, _ := strings.Cut(strings.TrimRight(command, "\n"), "\n")
 			cmd := exec.Command("sh", "-c", there.Replace(line))
@@ -245,21 +237,4 @@ func alike(answer string) *regexp.Regexp {
 		p = regexp.MustCompile(r[0]).ReplaceAllLiteralString(p, r[1])
 	}
 	return regexp.MustCompile(`(?s)^` + p + `$`)
-}
-
-// TestREADME_anchors follows the links within the page, as GitHub names headings.
-func TestREADME_anchors(t *testing.T) {
-	anchors := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^##+ (.+)$`).FindAllStringSubmatch(readme(t), -1) {
-		name := strings.ReplaceAll(regexp.MustCompile(`[^a-z0-9 -]`).ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")
-		for n, base := 1, name; anchors[name]; n++ {
-			name = base + "-" + strconv.Itoa(n)
-		}
-		anchors[name] = true
-	}
-	for _, m := range regexp.MustCompile(`\]\(#([^)]+)\)`).FindAllStringSubmatch(readme(t), -1) {
-		if !anchors[m[1]] {
-			t.Errorf("there is no heading for #%s", m[1])
-		}
-	}
 }

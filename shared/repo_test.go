@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -173,23 +174,108 @@ func TestREADME(t *testing.T) {
 	}
 }
 
-// TestLinks follows every link of a Markdown file that leads into the repository.
+// TestLinks follows every link of a Markdown file that leads into the repository, and every reference of a Go
+// comment to a page, such as docs/windows.md#jitter: from the root of the daemon it stands in. The file has to be
+// there, and what follows # has to be one of its headings.
 func TestLinks(t *testing.T) {
+	pages := map[string]map[string]bool{}
+	follow := func(from, link, base string) {
+		target, anchor, anchored := strings.Cut(link, "#")
+		file := from
+		if target != "" {
+			file = path.Join(base, target)
+		}
+		if _, err := os.Stat(filepath.Join("..", file)); err != nil {
+			t.Errorf("%s refers to %s, which is not there", from, link)
+			return
+		}
+		if !anchored || !strings.HasSuffix(file, ".md") {
+			return
+		}
+		if pages[file] == nil {
+			text, err := os.ReadFile(filepath.Join("..", file))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			pages[file] = anchors(string(text))
+		}
+		if !pages[file][anchor] {
+			t.Errorf("%s refers to %s: %s has no heading for #%s", from, link, file, anchor)
+		}
+	}
+	followed := 0
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	walk(t, ".md", func(path string) {
-		text, err := os.ReadFile(filepath.Join("..", path))
+	walk(t, ".md", func(name string) {
+		text, err := os.ReadFile(filepath.Join("..", name))
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
-			target, _, _ := strings.Cut(m[1], "#")
-			if target == "" || strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
-				continue
-			}
-			if _, err := os.Stat(filepath.Join("..", filepath.Dir(path), target)); err != nil {
-				t.Errorf("%s links to %s, which is not there", path, target)
+			if !strings.Contains(m[1], "://") && !strings.HasPrefix(m[1], "mailto:") {
+				follow(name, m[1], path.Dir(name))
+				followed++
 			}
 		}
 	})
+	walk(t, ".go", func(name string) {
+		daemon, _, _ := strings.Cut(name, "/")
+		if daemon != "auth" && daemon != "ratelimit" {
+			return
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", name), nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for _, group := range file.Comments {
+			for _, m := range reference.FindAllStringSubmatch(group.Text(), -1) {
+				follow(name, m[1], daemon)
+				followed++
+			}
+		}
+	})
+	if followed < 50 {
+		t.Errorf("followed %d links", followed)
+	}
+}
+
+// reference is a page that a comment names.
+var reference = regexp.MustCompile(`(?:^|[\s(])(docs/[\w-]+\.md(?:#[\w-]+)?)`)
+
+// anchors are the names under which a Markdown page's headings can be linked to, as GitHub makes them.
+func anchors(text string) map[string]bool {
+	names := map[string]bool{}
+	text = regexp.MustCompile("(?ms)^```.*?^```$").ReplaceAllString(text, "") // a shell's comments are no headings
+	for _, m := range regexp.MustCompile(`(?m)^#+ +(.+?)\s*$`).FindAllStringSubmatch(text, -1) {
+		name := strings.ReplaceAll(regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")
+		for n, base := 1, name; names[name]; n++ {
+			name = base + "-" + strconv.Itoa(n)
+		}
+		names[name] = true
+	}
+	return names
+}
+
+// TestAnchors: what a heading is called in a link.
+func TestAnchors(t *testing.T) {
+	got := anchors("# One-time tokens\n## Users\n### Users\n```sh\n# not this\n```\n## `a_b`: CPU, and memory\n")
+	for _, want := range []string{"one-time-tokens", "users", "users-1", "a_b-cpu-and-memory"} {
+		if !got[want] {
+			t.Errorf("no %s in %v", want, got)
+		}
+	}
+	if len(got) != 4 {
+		t.Errorf("%v", got)
+	}
+	for text, want := range map[string]string{"as docs/windows.md#jitter says": "docs/windows.md#jitter", "(docs/tokens.md)": "docs/tokens.md", "../docs/x.md": ""} {
+		got := ""
+		if m := reference.FindStringSubmatch(text); m != nil {
+			got = m[1]
+		}
+		if got != want {
+			t.Errorf("%q refers to %q, want %q", text, got, want)
+		}
+	}
 }

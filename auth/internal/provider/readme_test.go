@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// TestREADME compares the README's table of providers with ours: every one, its scopes, PKCE and whether its
+// TestDocs compares the table of docs/providers.md with ours: every provider, its scopes, PKCE and whether its
 // addresses count as proven without a flag.
-func TestREADME(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
+func TestDocs(t *testing.T) {
+	text, err := os.ReadFile("../../docs/providers.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,16 +24,16 @@ func TestREADME(t *testing.T) {
 		r := rowOf(id, "")
 		scopes, _, _ := strings.Cut(strings.TrimSpace(cells[3]), ";")
 		if scopes != strings.Join(r.scopes, " ") {
-			t.Errorf("%s: the README says scopes %q, the table %q", id, scopes, r.scopes)
+			t.Errorf("%s: docs/providers.md says scopes %q, the table %q", id, scopes, r.scopes)
 		}
 		if (strings.TrimSpace(cells[4]) == "yes") != r.pkce {
-			t.Errorf("%s: the README says PKCE %q, the table %v", id, cells[4], r.pkce)
+			t.Errorf("%s: docs/providers.md says PKCE %q, the table %v", id, cells[4], r.pkce)
 		}
 		if always := strings.TrimSpace(cells[5]) == "always"; r.verified != "" && always != (r.verified == assumed) {
-			t.Errorf("%s: the README says an address is proven %q, the table %q", id, cells[5], r.verified)
+			t.Errorf("%s: docs/providers.md says an address is proven %q, the table %q", id, cells[5], r.verified)
 		}
 	}
 	if !slices.Equal(listed, Names()) {
-		t.Errorf("the README lists %q, the table %q", listed, Names())
+		t.Errorf("docs/providers.md lists %q, the table %q", listed, Names())
 	}
 }
