@@ -280,9 +280,11 @@ func (c *checker) covered(group []*entry) {
 	}
 }
 
-// names looks at the names of a domain's rules and at who replaces whom (spec 4.8).
+// names looks at the names of a domain's rules and at which rule replaces which.
 func (c *checker) names(list []entry) {
 	g := replaceGraph{checker: c, rules: map[string]*entry{}}
 	g.collect(list)
-	g.warn()
+	if !c.report.stopped() {
+		g.warn()
+	}
 }

@@ -139,11 +139,14 @@ func (c *compiler) rule(r *Rule, e *entry, path []*step) {
 		r.Near = near(r.PerUnit, c.rules.o.NearRatio)
 	}
 	for _, x := range l.replaces {
-		if id := c.ids[x.name]; id != 0 && !slices.Contains(r.Replaces, id) {
+		if id := c.ids[x.name]; id != 0 {
 			r.Replaces = append(r.Replaces, id)
 			c.d.HasReplaces = true
 		}
 	}
+	slices.Sort(r.Replaces)
+	r.Replaces = slices.Compact(r.Replaces)
+	replaced := replacedBits(r.Replaces)
 	var shared []string
 	for i, s := range path {
 		if s.share {
@@ -157,8 +160,8 @@ func (c *compiler) rule(r *Rule, e *entry, path []*step) {
 	if metric == nil {
 		r.Stats = c.handle(fixed)
 	}
-	if metric != nil || shared != nil {
-		r.levels = &ruleLevels{metric, shared}
+	if metric != nil || shared != nil || replaced != nil {
+		r.levels = &ruleLevels{metric, shared, replaced}
 	}
 }
 

@@ -310,7 +310,7 @@ func (x *Explanation) attributes(d *Domain, rule *Rule) {
 		return
 	}
 	d.root.each(func(s *step) {
-		if s.rule != nil && slices.Contains(s.rule.Replaces, rule.ID) {
+		if s.rule != nil && s.rule.ReplacesID(rule.ID) {
 			x.note("dropped when another descriptor of the same request matches %s (%s), which replaces %s", s.path(), s.at(), quote(rule.Name))
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"strconv"
@@ -170,32 +171,67 @@ func oneLine(s string) string {
 // didYouMean is the tail of a message about an unknown word: the nearest known one, or nothing
 // when none is near.
 func didYouMean(word string, known []string) string {
-	best, bestDistance := "", 1+min(len(word)/2, 3)
-	if len(word) > 40 {
+	compared := 0
+	return nearest(word, known, &compared, math.MaxInt)
+}
+
+// What a load may spend on suggestions: a generated file may name 100,000 rules that are not there.
+const (
+	maxSuggestions = 100
+	maxCompared    = 1_000_000 // names, 0.2 µs each
+)
+
+// suggest is didYouMean for the names of a configuration, while the load can afford it.
+func (r *report) suggest(word string, known []string) string {
+	if r.suggestions == maxSuggestions || r.compared >= maxCompared {
 		return ""
 	}
+	r.suggestions++
+	return nearest(word, known, &r.compared, maxCompared)
+}
+
+// nearest compares word with known ones until compared reaches a bound.
+func nearest(word string, known []string, compared *int, atMost int) string {
+	if len(word) > maxNear {
+		return ""
+	}
+	word = strings.ToLower(word)
+	best, bestDistance := "", 1+min(len(word)/2, 3)
 	for _, k := range known {
-		if d := distance(strings.ToLower(word), k); d < bestDistance {
+		if len(k)-len(word) >= bestDistance || len(word)-len(k) >= bestDistance {
+			continue
+		}
+		if *compared >= atMost {
+			break
+		}
+		*compared++
+		if d := distance(word, k, bestDistance); d < bestDistance {
 			best, bestDistance = k, d
 		}
 	}
 	if best == "" {
 		return ""
 	}
-	return fmt.Sprintf("; did you mean %s?", best)
+	return fmt.Sprintf("; did you mean %s?", oneLine(best))
 }
 
+// maxNear bounds the words that others are looked for to.
+const maxNear = 40
+
 // distance is how many bytes must be added, removed, changed or swapped with their neighbour to
-// turn a into b.
-func distance(a, b string) int {
-	var before []int // the row before the last one
-	row := make([]int, len(b)+1)
-	for j := range row {
+// turn a into b, or some number from limit on when they are at least that many. Neither is longer than
+// maxNear by more than three bytes.
+func distance(a, b string, limit int) int {
+	var rows [3][maxNear + 5]int
+	before, row, next := &rows[0], &rows[1], &rows[2]
+	for j := range len(b) + 1 {
 		row[j] = j
 	}
+	least := 0 // of row
 	for i := 1; i <= len(a); i++ {
-		next := make([]int, len(b)+1)
 		next[0] = i
+		leastBefore := least
+		least = i
 		for j := 1; j <= len(b); j++ {
 			change := row[j-1]
 			if a[i-1] != b[j-1] {
@@ -205,8 +241,12 @@ func distance(a, b string) int {
 			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
 				next[j] = min(next[j], before[j-2]+1)
 			}
+			least = min(least, next[j])
 		}
-		before, row = row, next
+		if least >= limit && leastBefore >= limit {
+			return limit // a swap looks back two rows, nothing further
+		}
+		before, row, next = row, next, before
 	}
 	return row[len(b)]
 }

@@ -1,28 +1,31 @@
 package limits
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 )
 
-// replaceGraph is who replaces whom in one domain, to warn about what surely is a mistake: names
-// nobody has, names that several rules have, and circles, in which all limits are dropped.
+// replaceGraph is which rule replaces which in one domain, to warn about what surely is a mistake: names
+// that no rule has, names that several rules have, and circles, in which all limits are dropped.
 type replaceGraph struct {
 	*checker
-	rules map[string]*entry // by name, the first that has it
-	edges []replaceEdge
+	rules     map[string]*entry // by name, the first that has it
+	replacing []replacingRule   // the rules with replaces
 }
 
-type replaceEdge struct {
-	from *entry
+type replacingRule struct {
+	*entry
 	path string
-	to   replaced
 }
 
 // collect walks all entries, warning about names that stand twice.
 func (g *replaceGraph) collect(list []entry) {
 	for i := range list {
+		if !g.report.step() {
+			return
+		}
 		e := &list[i]
 		if l := e.limit; l != nil {
 			if first := g.rules[l.name]; l.name != "" && first != nil {
@@ -30,8 +33,8 @@ func (g *replaceGraph) collect(list []entry) {
 			} else if l.name != "" {
 				g.rules[l.name] = e
 			}
-			for _, x := range l.replaces {
-				g.edges = append(g.edges, replaceEdge{e, g.dotted(e), x})
+			if len(l.replaces) > 0 {
+				g.replacing = append(g.replacing, replacingRule{e, g.dotted(e)})
 			}
 		}
 		g.path = append(g.path, e)
@@ -41,49 +44,182 @@ func (g *replaceGraph) collect(list []entry) {
 }
 
 func (g *replaceGraph) warn() {
-	if len(g.edges) == 0 {
+	if len(g.replacing) == 0 {
 		return
 	}
 	names := slices.Sorted(maps.Keys(g.rules))
-	next := map[string][]replaceEdge{}
-	for _, x := range g.edges {
-		if x.to.name != "" && g.rules[x.to.name] == nil {
-			at := place{x.from.file, x.to.pos, g.domain, x.path}
-			g.report.warning(at, x.to.name, "no rule of this domain has the name %s%s", quote(x.to.name), didYouMean(x.to.name, names))
-			continue
-		}
-		if n := x.from.limit.name; n != "" && n != x.to.name {
-			next[n] = append(next[n], x)
-		}
-	}
-	g.circles(names, next)
-}
-
-// circles reports each way back to a rule that is being followed.
-func (g *replaceGraph) circles(names []string, next map[string][]replaceEdge) {
-	const following, done = 1, 2
-	state := map[string]int{}
-	var trail []string
-	var follow func(name string)
-	follow = func(name string) {
-		state[name] = following
-		trail = append(trail, name)
-		for _, x := range next[name] {
-			switch state[x.to.name] {
-			case 0:
-				follow(x.to.name)
-			case following:
-				circle := append(slices.Clone(trail[slices.Index(trail, x.to.name):]), x.to.name)
-				at := place{x.from.file, x.to.pos, g.domain, x.path}
-				g.report.warning(at, x.to.name, "rules replace each other in a circle (%s); a request that matches them all has no limit left", strings.Join(circle, " replaces "))
+	for _, r := range g.replacing {
+		for _, x := range r.limit.replaces {
+			if !g.report.step() {
+				return
+			}
+			if x.name != "" && g.rules[x.name] == nil {
+				g.report.warning(place{r.file, x.pos, g.domain, r.path}, x.name, "no rule of this domain has the name %s%s", quote(x.name), g.report.suggest(x.name, names))
 			}
 		}
-		trail = trail[:len(trail)-1]
-		state[name] = done
 	}
-	for _, n := range names {
-		if state[n] == 0 {
-			follow(n)
+	g.circles(names)
+}
+
+// circles reports each group of names that replace each other once, by a shortest way around it.
+func (g *replaceGraph) circles(names []string) {
+	w := newNameGraph(names, g.replacing)
+	groups := w.groups(g.report.step)
+	sizes := map[int32]int{}
+	for _, group := range groups {
+		sizes[group]++
+	}
+	reported := map[int32]bool{}
+	for n, group := range groups {
+		if sizes[group] < 2 || reported[group] {
+			continue
+		}
+		reported[group] = true
+		circle, closing := w.circle(int32(n), groups)
+		at := place{closing.rule.file, closing.pos, g.domain, closing.rule.path}
+		g.report.warning(at, names[n], "rules replace each other in a circle (%s); a request that matches them all has no limit left", g.shownCircle(names, circle))
+	}
+}
+
+// maxMembers is how many rules of a circle a warning names.
+const maxMembers = 10
+
+func (g *replaceGraph) shownCircle(names []string, circle []int32) string {
+	var shown []string
+	for _, n := range circle[:min(len(circle), maxMembers)] {
+		shown = append(shown, oneLine(names[n]))
+	}
+	if len(circle) > maxMembers {
+		return strings.Join(shown, " replaces ") + fmt.Sprintf(" and so on, %d rules in all", len(circle))
+	}
+	return strings.Join(append(shown, oneLine(names[circle[0]])), " replaces ")
+}
+
+// nameGraph has the rules' names as nodes, by their number.
+type nameGraph struct {
+	number map[string]int32
+	rules  [][]replacingRule // by the number of their name
+}
+
+func newNameGraph(names []string, replacing []replacingRule) *nameGraph {
+	w := &nameGraph{number: make(map[string]int32, len(names)), rules: make([][]replacingRule, len(names))}
+	for i, name := range names {
+		w.number[name] = int32(i)
+	}
+	for _, r := range replacing {
+		if n, ok := w.number[r.limit.name]; ok {
+			w.rules[n] = append(w.rules[n], r)
 		}
 	}
+	return w
+}
+
+// edge is one item of replaces that leads to a rule.
+type edge struct {
+	to   int32
+	rule replacingRule
+	pos  pos
+}
+
+// edgeAt is the edge of a node that a cursor stands on; the cursor goes behind it. ok is false behind
+// the last.
+func (w *nameGraph) edgeAt(n int32, cursor *[2]int) (e edge, ok bool) {
+	for rules := w.rules[n]; cursor[0] < len(rules); cursor[0], cursor[1] = cursor[0]+1, 0 {
+		r := rules[cursor[0]]
+		for cursor[1] < len(r.limit.replaces) {
+			x := &r.limit.replaces[cursor[1]]
+			cursor[1]++
+			if to, known := w.number[x.name]; known && to != n {
+				return edge{to, r, x.pos}, true
+			}
+		}
+	}
+	return edge{}, false
+}
+
+// groups numbers the strongly connected components (Tarjan's algorithm, with a stack of its own:
+// chains may be 100,000 rules long). step may end it early.
+func (w *nameGraph) groups(step func() bool) []int32 {
+	type frame struct {
+		node   int32
+		cursor [2]int
+	}
+	var (
+		group  = make([]int32, len(w.rules)) // 0: none yet
+		index  = make([]int32, len(w.rules)) // 0: not met yet
+		low    = make([]int32, len(w.rules))
+		open   []int32 // met, without a group
+		frames []frame
+		met    int32
+		made   int32
+	)
+	enter := func(n int32) {
+		met++
+		index[n], low[n] = met, met
+		open = append(open, n)
+		frames = append(frames, frame{node: n})
+	}
+	for root := range w.rules {
+		if index[root] != 0 {
+			continue
+		}
+		enter(int32(root))
+		for len(frames) > 0 {
+			if !step() {
+				return nil
+			}
+			f := &frames[len(frames)-1]
+			n := f.node
+			if e, ok := w.edgeAt(n, &f.cursor); ok {
+				if index[e.to] == 0 {
+					enter(e.to)
+				} else if group[e.to] == 0 {
+					low[n] = min(low[n], index[e.to])
+				}
+				continue
+			}
+			frames = frames[:len(frames)-1]
+			if len(frames) > 0 {
+				up := frames[len(frames)-1].node
+				low[up] = min(low[up], low[n])
+			}
+			if low[n] != index[n] {
+				continue
+			}
+			made++
+			for done := false; !done; open = open[:len(open)-1] {
+				last := open[len(open)-1]
+				group[last], done = made, last == n
+			}
+		}
+	}
+	return group
+}
+
+// circle is a shortest way from a node back to it within its group, and the edge that closes it.
+func (w *nameGraph) circle(start int32, groups []int32) (circle []int32, closing edge) {
+	from := map[int32]int32{start: start}
+	for queue := []int32{start}; len(queue) > 0; queue = queue[1:] {
+		n := queue[0]
+		var cursor [2]int
+		for {
+			e, ok := w.edgeAt(n, &cursor)
+			if !ok {
+				break
+			}
+			if e.to == start {
+				for ; n != start; n = from[n] {
+					circle = append(circle, n)
+				}
+				circle = append(circle, start)
+				slices.Reverse(circle)
+				return circle, e
+			}
+			if _, met := from[e.to]; !met && groups[e.to] == groups[start] {
+				from[e.to] = n
+				queue = append(queue, e.to)
+			}
+		}
+	}
+	return []int32{start}, edge{rule: w.rules[start][0]} // never: a group of several is connected
 }

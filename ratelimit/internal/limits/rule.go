@@ -2,6 +2,7 @@ package limits
 
 import (
 	"math"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -23,7 +24,7 @@ type Rule struct {
 	Name   string
 
 	// ID numbers the Name within the domain, 0 without one; rules of one name share it. Replaces
-	// are the numbers of the names whose rules this one replaces (spec 4.8).
+	// are the numbers of the names whose rules this one replaces, ascending.
 	ID uint32
 	// Unlimited rules count nothing (spec 4.5); PerUnit, Unit and Window are 0.
 	Unlimited, Shadow, Quota bool
@@ -36,13 +37,67 @@ type Rule struct {
 	Stats *stats.Rule
 
 	step   *step
-	levels *ruleLevels // nil when Stats is not and no level shares its counter
+	levels *ruleLevels // nil when Stats is not, no level shares its counter and Replaces is short
+}
+
+// ReplacesID says whether the rule replaces those of a name.
+func (r *Rule) ReplacesID(id uint32) bool {
+	var marked [1]bool
+	r.MarkReplaced([]uint32{id}, marked[:])
+	return marked[0]
+}
+
+// MarkReplaced sets replaced[i] where the rule replaces those of the name ids[i].
+func (r *Rule) MarkReplaced(ids []uint32, replaced []bool) {
+	if len(r.Replaces) == 0 {
+		return
+	}
+	if r.levels == nil || r.levels.replaced == nil {
+		for i, id := range ids {
+			if _, found := slices.BinarySearch(r.Replaces, id); found {
+				replaced[i] = true
+			}
+		}
+		return
+	}
+	bits, first := r.levels.replaced, r.Replaces[0]
+	for i, id := range ids {
+		at := id - first // below the first it wraps around, beyond all bits
+		if at/64 < uint32(len(bits)) && bits[at/64]>>(at%64)&1 != 0 {
+			replaced[i] = true
+		}
+	}
+}
+
+// Lists of replaces are searched up to scanReplaces numbers; longer ones become bits, from their first
+// number on, unless those would be more than bitsPerReplaced for each number of the list.
+const (
+	scanReplaces    = 16
+	bitsPerReplaced = 128
+)
+
+// replacedBits are the bits for a list, nil when it is to be searched.
+func replacedBits(ids []uint32) []uint64 {
+	if len(ids) <= scanReplaces {
+		return nil
+	}
+	span := int(ids[len(ids)-1]-ids[0]) + 1
+	if span > bitsPerReplaced*len(ids) {
+		return nil
+	}
+	bits := make([]uint64, (span+63)/64)
+	for _, id := range ids {
+		bits[(id-ids[0])/64] |= 1 << ((id - ids[0]) % 64)
+	}
+	return bits
 }
 
 // ruleLevels are what each level of the way to a rule adds to its keys.
 type ruleLevels struct {
 	metric []metricPart // nil when the metric key is fixed
 	shared []string     // the pattern of each level with share_threshold; nil when no level has it
+
+	replaced []uint64 // Replaces as bits, from the first number on; nil when the list is searched
 }
 
 // metric is what each level adds to the metric key, nil when that is fixed.
