@@ -63,8 +63,8 @@ func TestMailServerAway(t *testing.T) {
 	rows[int](t, url, `update outbox set due_at = now() + interval '1 hour' where state = 'pending' returning 1`) // none of them is to be refused
 	smtp.Behave(smtptest.At(smtptest.Rcpt, smtptest.Action{Reply: "550 5.1.1 no such user"}))
 	signUps(t, "refused", 4)
-	eventually(t, "the refused are marked failed", func() bool {
-		return rows[int](t, url, `select count(*) from outbox o join users u on u.id = o.user_id where u.email like 'refused%' and state = 'failed' and error like '%no such user%' and payload is null`)[0] == 4
+	eventually(t, "the refused are marked failed, and can be sent again until they expire", func() bool {
+		return rows[int](t, url, `select count(*) from outbox o join users u on u.id = o.user_id where u.email like 'refused%' and state = 'failed' and error like '%no such user%' and payload is not null`)[0] == 4
 	})
 	smtp.Behave(smtptest.At(smtptest.Data, smtptest.Action{Hang: true}))
 	signUps(t, "hang", 12) // more than are sent side by side
