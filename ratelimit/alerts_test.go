@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"regexp"
 	"strings"
@@ -169,12 +170,26 @@ func hasLabel(series map[string]*dto.Metric, label, op, want string) bool {
 func scrapeOfEverything(t *testing.T) map[string]map[string]*dto.Metric {
 	t.Helper()
 	all := map[string]map[string]*dto.Metric{}
-	add := func(p *process) {
-		for name, series := range series(t, p) {
+	for _, page := range pagesOfEverything(t) {
+		for name, series := range parseSeries(t, page) {
 			if all[name] == nil {
 				all[name] = series
 			}
 		}
+	}
+	return all
+}
+
+// pagesOfEverything are the pages of daemons that differ in what they have to show.
+func pagesOfEverything(t *testing.T) (pages []string) {
+	t.Helper()
+	add := func(p *process) {
+		t.Helper()
+		status, text := get(t, pageOf(t, p)+"/metrics")
+		if status != http.StatusOK {
+			t.Fatalf("%d %s", status, text)
+		}
+		pages = append(pages, text)
 	}
 	rules := `[{key: k, @2/y, descriptors: [{key: j, @5/y}]}, {key: s, shadow_mode: true, @1/y}]`
 	memory := start(t, rules, pulled("LOCAL_CACHE_SIZE_IN_BYTES", "1", "STATS_NO_MATCH", "true", "TRACING_ENABLED", "true", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"))
@@ -200,7 +215,30 @@ func scrapeOfEverything(t *testing.T) map[string]map[string]*dto.Metric {
 	secured := onMemcache("MCACHE_HOST_PORT", "127.0.0.1:1", "MCACHE_TLS", "true", "MCACHE_TLS_CLIENT_CERT", cert, "MCACHE_TLS_CLIENT_KEY", key)
 	maps.Copy(secured, pulled())
 	add(start(t, rules, secured))
-	return all
+	return pages
+}
+
+// TestPullMetrics_help: each metric says what it is, in words of its own, and promtool finds no fault but with two
+// traits of names that are the replaced service's: counters do not end in _total, and some hold capitals.
+func TestPullMetrics_help(t *testing.T) {
+	t.Parallel()
+	named := map[string]string{}
+	for _, page := range pagesOfEverything(t) {
+		alerttest.Lint(t, page, `counter metrics should have "_total" suffix$`,
+			`^ratelimit_(go|localcache)_\w+ metric names should be written in 'snake_case' not 'camelCase'$`)
+		for _, m := range regexp.MustCompile(`(?m)^# HELP (\S+) (.*)$`).FindAllStringSubmatch(page, -1) {
+			name, help := m[1], m[2]
+			if other := named[help]; other != "" && other != name {
+				t.Errorf("%s and %s are both %q", name, other, help)
+			}
+			named[help] = name
+		}
+		for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(page, -1) {
+			if !regexp.MustCompile(`(?m)^# HELP ` + m[1] + ` \S.{10}`).MatchString(page) {
+				t.Errorf("%s has no help", m[1])
+			}
+		}
+	}
 }
 
 // TestMetric: what of an expression counts as a metric.

@@ -223,7 +223,11 @@ func (d *daemon) sink(stdout io.Writer) stats.Sink {
 func (d *daemon) makePage() {
 	c := d.config.Stats
 	if c.Pull && !c.Disable {
-		d.page = pull.New(pull.Options{Stats: d.stats, Mapping: c.mapping, Milliseconds: c.Milliseconds, Log: d.log})
+		build := self.ReadBuild()
+		d.page = pull.New(pull.Options{
+			Stats: d.stats, Mapping: c.mapping, Milliseconds: c.Milliseconds, Log: d.log,
+			Build: []stats.Tag{{Name: "goversion", Value: build.Go}, {Name: "revision", Value: build.Revision}, {Name: "version", Value: build.Version}},
+		})
 	}
 }
 

@@ -6,23 +6,35 @@ import (
 	"strings"
 )
 
-// Version is the program's name with what the build info says: module version, commit, Go. It needs
-// no linker flags.
-func Version(name string) string {
+// Build is what the build info says of the program. It needs no linker flags.
+type Build struct{ Version, Revision, Go string }
+
+// ReadBuild returns "unknown" for what the build info lacks. A revision with changes that were not committed ends in
+// ", modified".
+func ReadBuild() Build {
+	b := Build{"unknown", "unknown", "unknown"}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return name + ", built without module information"
+		return b
 	}
-	revision, dirty := "commit unknown", ""
+	b.Version, b.Go = info.Main.Version, info.GoVersion
+	modified := ""
 	for _, s := range info.Settings {
 		switch {
 		case s.Key == "vcs.revision":
-			revision = "commit " + s.Value[:min(12, len(s.Value))]
+			b.Revision = s.Value[:min(12, len(s.Value))]
 		case s.Key == "vcs.modified" && s.Value == "true":
-			dirty = ", modified"
+			modified = ", modified"
 		}
 	}
-	return fmt.Sprintf("%s %s (%s%s, %s)", name, info.Main.Version, revision, dirty, info.GoVersion)
+	b.Revision += modified
+	return b
+}
+
+// Version is the program's name with what its build info says: module version, commit, Go.
+func Version(name string) string {
+	b := ReadBuild()
+	return fmt.Sprintf("%s %s (commit %s, %s)", name, b.Version, b.Revision, b.Go)
 }
 
 // Release is the module's version alone, "0.0.0" where the build info has none.

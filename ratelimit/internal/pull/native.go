@@ -12,49 +12,6 @@ import (
 
 // The default mapping of spec 7.7. Rules are rules below; times are in times.go.
 
-const help = "A statistic of ratelimit; its README says what it counts."
-
-// helps are the texts of the metrics that an operator meets first.
-var helps = map[string]string{
-	"ratelimit_service_should_rate_limit_error":                "Requests that were refused or that the store failed, by err_type.",
-	"ratelimit_service_total_requests":                         "Requests, by method.",
-	"ratelimit_service_config_load_success":                    "Sets of rules that came into force.",
-	"ratelimit_service_config_load_error":                      "Sets of rules that were refused.",
-	"ratelimit_service_config_rejected":                        "1 while the newest set of rules is refused.",
-	"ratelimit_service_config_loaded_at":                       "When the rules in force were loaded, in seconds since 1970; 0 before the first.",
-	"ratelimit_xds_connected":                                  "1 while a stream to the control plane is up.",
-	"ratelimit_xds_acked_at":                                   "When a set of the control plane was last acknowledged, in seconds since 1970; 0 before the first.",
-	"ratelimit_xds_ack":                                        "Sets of the control plane that were acknowledged.",
-	"ratelimit_xds_nack":                                       "Sets of the control plane that were refused.",
-	"ratelimit_xds_connect_failure":                            "Dials to the control plane that failed.",
-	"ratelimit_xds_stream_failure":                             "Streams of the control plane that broke.",
-	"ratelimit_server_tls_handshake_error":                     "Clients that the TLS of the gRPC listener turned away.",
-	"ratelimit_server_tls_certificate_ends_at":                 "When the certificate of the gRPC listener ends, in seconds since 1970.",
-	"ratelimit_server_tls_files_rejected":                      "1 while newer certificate files are not usable.",
-	"ratelimit_store_tls_certificate_ends_at":                  "When the certificate that the store is shown ends, in seconds since 1970.",
-	"ratelimit_store_tls_files_rejected":                       "1 while newer certificate files of the store's connections are not usable.",
-	"ratelimit_xds_tls_certificate_ends_at":                    "When the certificate that the control plane is shown ends, in seconds since 1970.",
-	"ratelimit_xds_tls_files_rejected":                         "1 while newer certificate files of the control plane's connection are not usable.",
-	"ratelimit_redis_pool_breaker_open":                        "1 while the breaker is open and the store is not asked.",
-	"ratelimit_service_response_time_seconds":                  "Time from a request's arrival to its answer, reading it included, by method.",
-	"ratelimit_store_response_time_seconds":                    "Time that the store took to answer, or to be given up.",
-	"ratelimit_service_no_match":                               "Descriptors that no entry of their domain takes, and that are therefore not limited, by domain (STATS_NO_MATCH).",
-	"ratelimit_service_rate_limit_domain_not_found":            "Descriptors of a domain that no file has, by domain; beyond STATS_MAX_UNKNOWN_DOMAINS those of the domain _overflow.",
-	"ratelimit_service_rate_limit_total_hits":                  "Hits asked for, by rule.",
-	"ratelimit_service_rate_limit_over_limit":                  "Hits beyond the limit, by rule.",
-	"ratelimit_service_rate_limit_near_limit":                  "Hits between NEAR_LIMIT_RATIO times the limit and the limit, by rule.",
-	"ratelimit_service_rate_limit_within_limit":                "Hits of descriptors that passed, by rule.",
-	"ratelimit_service_rate_limit_shadow_mode":                 "Hits beyond the limit that shadow mode let pass, by rule.",
-	"ratelimit_service_rate_limit_over_limit_with_local_cache": "Hits that the over-limit cache refused, by rule; over_limit counts them too.",
-}
-
-func helpOf(name string) string {
-	if h, ok := helps[name]; ok {
-		return h
-	}
-	return help
-}
-
 // native shows everything but rules and times.
 func (p *Page) native(w *writer) {
 	all := families{}

@@ -15,10 +15,12 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
 	"gatehouse/ratelimit/internal/stats"
@@ -33,7 +35,9 @@ type Options struct {
 	// Milliseconds leaves the methods' response times in milliseconds although their metric is named seconds
 	// (PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS). It has no effect with Mapping.
 	Milliseconds bool
-	Log          *slog.Logger
+	// Build are the labels of ratelimit_build_info, which is 1; without any it is not shown.
+	Build []stats.Tag
+	Log   *slog.Logger
 }
 
 // Page is the HTTP handler of the exposition.
@@ -59,11 +63,7 @@ func New(o Options) *Page {
 		conflict: o.Stats.Counter("ratelimit.stats.scrape_conflicts"),
 		turn:     make(chan struct{}, 1), told: map[string]bool{}, seen: map[string]*seen{}, lost: map[string]lost{},
 	}
-	labels := prometheus.Labels{}
-	for _, t := range p.extra {
-		labels[t.Name] = t.Value
-	}
-	prometheus.WrapRegistererWith(labels, p.own).MustRegister(
+	p.own.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
 	p.times.open(p.timeMapping)
 	o.Stats.OnTime(p.times.observe)
@@ -117,7 +117,11 @@ func (p *Page) write(w *bufio.Writer) error {
 	}
 	for _, f := range theirs {
 		out.kinds[f.GetName()] = taken
+		for _, m := range f.Metric {
+			m.Label = p.joined(m.Label)
+		}
 	}
+	p.buildInfo(out)
 	if p.Mapping == nil {
 		p.native(out)
 		p.rules(out)
@@ -130,6 +134,27 @@ func (p *Page) write(w *bufio.Writer) error {
 	}
 	return out.err
 }
+
+// joined adds the labels that all series have to a series of the collectors'. Its own win: go_info has a version.
+func (p *Page) joined(own []*dto.LabelPair) []*dto.LabelPair {
+	tags := make([]stats.Tag, len(own))
+	for i, l := range own {
+		tags[i] = stats.Tag{Name: l.GetName(), Value: l.GetValue()}
+	}
+	return pairs(with(p.extra, tags...))
+}
+
+// buildInfo shows which program this is, under the same name with a mapping file.
+func (p *Page) buildInfo(w *writer) {
+	if len(p.Build) == 0 {
+		return
+	}
+	all := families{}
+	all.add(w, buildInfo, gauge, helpOf(buildInfo), with(p.extra, slices.Clone(p.Build)...), 1)
+	all.write(w)
+}
+
+const buildInfo = "ratelimit_build_info"
 
 // labelsOf makes label names of tags' names. Of two that become one name the first stays.
 func labelsOf(tags []stats.Tag) []stats.Tag {

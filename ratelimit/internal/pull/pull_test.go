@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -138,6 +139,32 @@ same_name{az="b"} 15
 	})
 	if conflicts != 2 {
 		t.Errorf("%v conflicts, want one for each scrape", conflicts)
+	}
+}
+
+// TestBuildInfo: which program it is stands on each page, and tags of the same names stay off it.
+func TestBuildInfo(t *testing.T) {
+	r := stats.NewRegistry(stats.Options{ExtraTags: map[string]string{"az": "b", "version": "blue"}, Log: quiet})
+	build := []stats.Tag{{Name: "version", Value: "1.2.3"}, {Name: "goversion", Value: "go1"}}
+	mapping, err := parseMapping("mappings: [{match: a.*, name: x}]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []*Mapping{nil, mapping} {
+		p := New(Options{Stats: r, Mapping: m, Build: build, Log: quiet})
+		want := "ratelimit_build_info{az=\"b\",goversion=\"go1\",version=\"1.2.3\"} 1\n"
+		for range 2 {
+			if got := linesOf(scrape(t, p), "build_info"); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+			w := httptest.NewRecorder()
+			p.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+			for _, theirs := range []string{`go_goroutines{az="b",version="blue"} `, fmt.Sprintf(`go_info{az="b",version=%q} 1`, runtime.Version())} {
+				if !strings.Contains(w.Body.String(), "\n"+theirs) {
+					t.Errorf("no %s on the page", theirs)
+				}
+			}
+		}
 	}
 }
 
