@@ -31,7 +31,7 @@ type config struct {
 	Telemetry telemetryConfig
 }
 
-// generalConfig says who may sign in how, and where links may lead (spec 2.1).
+// generalConfig says who may sign in how, and where links may lead.
 type generalConfig struct {
 	// Required. Base URL of the application: where links lead by default, and what mails call the site.
 	SiteURL string `env:"AUTH_SITE_URL"`
@@ -55,7 +55,7 @@ type generalConfig struct {
 	FlowLife time.Duration `env:"AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION" envDefault:"300s" min:"0s"`
 }
 
-// apiConfig is the HTTP listener (spec 1.5, 2.1).
+// apiConfig is the HTTP listener.
 type apiConfig struct {
 	// Address to listen on; empty: all.
 	Host string `env:"AUTH_API_HOST" restart:"true"`
@@ -83,7 +83,7 @@ type apiConfig struct {
 	HeapFloor int64 `env:"AUTH_HEAP_FLOOR_BYTES" envDefault:"33554432" min:"0" restart:"true"`
 }
 
-// dbConfig is PostgreSQL (spec 2.2).
+// dbConfig is PostgreSQL.
 type dbConfig struct {
 	// Required. Only postgres.
 	Driver string `env:"AUTH_DB_DRIVER" oneof:"postgres" restart:"true"`
@@ -109,7 +109,7 @@ type dbConfig struct {
 	AuditRetention time.Duration `env:"AUTH_AUDIT_RETENTION" envDefault:"9600h" min:"0s"`
 }
 
-// jwtConfig is the signing of tokens and the root key (spec 2.3).
+// jwtConfig is the signing of tokens and the root key.
 type jwtConfig struct {
 	// Required. Secret of HS256 tokens, such as service tokens; at least 32 bytes.
 	Secret string `env:"AUTH_JWT_SECRET" secret:"true"`
@@ -139,7 +139,7 @@ type jwtConfig struct {
 	PreviousRoots string `env:"AUTH_SECRET_KEYS_PREVIOUS" secret:"true" restart:"true"`
 }
 
-// sessionsConfig is sessions and refresh tokens (spec 2.4).
+// sessionsConfig is sessions and refresh tokens.
 type sessionsConfig struct {
 	// A refresh token that was used before ends the session; false: it is only refused.
 	Rotation bool `env:"AUTH_SECURITY_REFRESH_TOKEN_ROTATION_ENABLED" envDefault:"true"`
@@ -159,7 +159,7 @@ type sessionsConfig struct {
 	MaxPerUser int `env:"AUTH_SESSIONS_MAX_PER_USER" envDefault:"0" min:"0"`
 }
 
-// passwordConfig is the policy for passwords and their hashing (spec 2.5).
+// passwordConfig is the policy for passwords and their hashing.
 type passwordConfig struct {
 	// Fewest characters of a new password, 72 at most; less than 6 counts as 6.
 	MinLength int `env:"AUTH_PASSWORD_MIN_LENGTH" envDefault:"6" min:"0" max:"72"`
@@ -175,7 +175,7 @@ type passwordConfig struct {
 	PolicyForAdmin bool `env:"AUTH_PASSWORD_POLICY_FOR_ADMIN" envDefault:"true"`
 }
 
-// securityConfig is what protects accounts (spec 2.4).
+// securityConfig is what protects accounts.
 type securityConfig struct {
 	// The first value of Auth-Forwarded-For is the client's address. Only behind a proxy that sets it.
 	ForwardedFor bool `env:"AUTH_SECURITY_FORWARDED_FOR_ENABLED" envDefault:"false"`
@@ -201,8 +201,8 @@ type securityConfig struct {
 	MetadataBytes int `env:"AUTH_METADATA_MAX_BYTES" envDefault:"32768" min:"0"`
 }
 
-// limitsConfig is how often things may happen (spec 2.8). Limits by client address need a header, or
-// BY_PEER, to know the client.
+// limitsConfig is how often things may happen. Limits by client address need a header, or BY_PEER,
+// to know the client.
 type limitsConfig struct {
 	// Header, set by a trusted proxy, whose first value tells clients apart for the limits below; unset: no limits by client.
 	Header string `env:"AUTH_RATE_LIMIT_HEADER"`
@@ -234,7 +234,7 @@ type limitsConfig struct {
 	Refreshes int `env:"AUTH_RATE_LIMIT_REFRESH_PER_SESSION" envDefault:"60" min:"0"`
 }
 
-// logConfig is the log (spec 2.7).
+// logConfig is the log.
 type logConfig struct {
 	// panic, fatal, error, warn (or warning), info, debug or trace, in any case.
 	Level string `env:"LOG_LEVEL" envDefault:"info" oneof:"panic fatal error warn warning info debug trace" fold:"true"`

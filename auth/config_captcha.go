@@ -7,7 +7,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// captchaConfig is captchas (auth-extended 7).
+// captchaConfig is captchas.
 type captchaConfig struct {
 	// Sign-up, sign-in by password, and whatever sends something to an address, need a solved captcha; administrators don't.
 	Enabled bool `env:"AUTH_SECURITY_CAPTCHA_ENABLED" envDefault:"false"`

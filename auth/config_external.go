@@ -12,7 +12,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// externalConfig is sign-in by external providers (auth-extended 1.2).
+// externalConfig is sign-in by external providers.
 type externalConfig struct {
 	// A browser that is sent to a provider is marked by a cookie and has to bring it back; false: for clients that keep no cookies.
 	StateCookie bool `env:"AUTH_EXTERNAL_STATE_COOKIE" envDefault:"true"`
@@ -37,7 +37,7 @@ type externalConfig struct {
 	// Base URLs of providers may begin with http:// for other hosts than this one.
 	AllowInsecure bool `env:"AUTH_EXTERNAL_ALLOW_INSECURE_URLS" envDefault:"false"`
 
-	// The eighteen (auth-extended 1.1).
+	// The eighteen of docs/providers.md#providers.
 	Apple     clientConfig `envPrefix:"AUTH_EXTERNAL_APPLE_"`
 	Azure     clientConfig `envPrefix:"AUTH_EXTERNAL_AZURE_"`
 	Bitbucket clientConfig `envPrefix:"AUTH_EXTERNAL_BITBUCKET_"`

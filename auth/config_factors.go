@@ -9,7 +9,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// factorsConfig is second factors (auth-extended 5.3).
+// factorsConfig is second factors.
 type factorsConfig struct {
 	// Authenticator apps may be enrolled.
 	TOTPEnroll bool `env:"AUTH_MFA_TOTP_ENROLL_ENABLED" envDefault:"true"`

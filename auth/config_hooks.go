@@ -5,7 +5,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// hooksConfig is the operator's own code that is asked (auth-extended 8.1).
+// hooksConfig is the operator's own code that is asked (docs/hooks.md).
 type hooksConfig struct {
 	// SendSMS is called in the place of a gateway.
 	SendSMS hookConfig `envPrefix:"AUTH_HOOK_SEND_SMS_"`

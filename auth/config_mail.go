@@ -6,7 +6,7 @@ import (
 	"gatehouse/auth/internal/mail"
 )
 
-// mailerConfig is what mails say and when they are sent (spec 2.6).
+// mailerConfig is what mails say and when they are sent.
 type mailerConfig struct {
 	// Addresses count as confirmed at once.
 	Autoconfirm bool `env:"AUTH_MAILER_AUTOCONFIRM" envDefault:"false"`
@@ -88,7 +88,7 @@ type notifyConfig struct {
 	FactorUnenrolled bool `env:"MFA_FACTOR_UNENROLLED_ENABLED" envDefault:"false"`
 }
 
-// smtpConfig is the mail server (spec 2.6).
+// smtpConfig is the mail server.
 type smtpConfig struct {
 	// Required unless nothing is to be mailed (see below). Address that mails come from.
 	AdminEmail string `env:"AUTH_SMTP_ADMIN_EMAIL"`

@@ -9,8 +9,8 @@ import (
 
 const notHIBP = "a 10,000-word list is not HIBP: a password that leaked elsewhere is accepted unless it is on that list"
 
-// settingNames is what package settings must know about our variables: old names (spec 2.9), prefixes,
-// and names that are ours without being a field.
+// settingNames is what package settings must know about our variables: old names, prefixes, and
+// names that are ours without being a field.
 var settingNames = settings.Options{
 	// What is renamed by more than its prefix comes first.
 	Aliases: []settings.Alias{
@@ -52,7 +52,7 @@ func takeSchema(environ []string) (rest, found []string) {
 }
 
 // ignoredNames are settings of the replaced service that mean nothing here: what they configured is done
-// otherwise, or not at all (spec 2, RULINGS). One may end in *.
+// otherwise, or not at all. One may end in *.
 var ignoredNames = []string{
 	"AUTH_API_ENDPOINT", "AUTH_OPERATOR_TOKEN", "AUTH_MULTI_INSTANCE_MODE", "AUTH_DB_AUTOMIGRATE", "AUTH_DB_MIGRATIONS_PATH",
 	"AUTH_DB_MAX_IDLE_POOL_SIZE", "AUTH_DB_CONN_PERCENTAGE", "AUTH_DB_ADVISOR_*", "AUTH_SECURITY_DB_ENCRYPTION_*",

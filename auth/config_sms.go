@@ -10,7 +10,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// smsConfig is SMS (auth-extended 6).
+// smsConfig is SMS.
 type smsConfig struct {
 	// Phone numbers count as confirmed at once.
 	Autoconfirm bool `env:"AUTH_SMS_AUTOCONFIRM" envDefault:"false"`

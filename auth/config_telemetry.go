@@ -7,8 +7,8 @@ import (
 	"gatehouse/shared/telemetry"
 )
 
-// telemetryConfig is what is traced and measured, and where it goes (spec 2.7). The collector is said by
-// the standard variables of OpenTelemetry, OTEL_EXPORTER_OTLP_*.
+// telemetryConfig is what is traced and measured, and where it goes. The collector is said by the
+// standard variables of OpenTelemetry, OTEL_EXPORTER_OTLP_*.
 type telemetryConfig struct {
 	// true: spans of requests, their statements and calls are exported over OTLP to OTEL_EXPORTER_OTLP_ENDPOINT; without one to this host.
 	Tracing bool `env:"AUTH_TRACING_ENABLED" envDefault:"false" restart:"true"`

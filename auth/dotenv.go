@@ -46,7 +46,7 @@ func withFile(environ []string, name string) ([]string, error) {
 	return all, nil
 }
 
-// parseDotenv reads the grammar of spec 1.2: KEY=value or KEY: value, comments, quotes, no expansion.
+// parseDotenv reads lines of KEY=value or KEY: value, with comments and quotes and without expansion.
 // The last of equal keys wins. Errors name the line and never show a value.
 func parseDotenv(text string) (vars [][2]string, err error) {
 	text = strings.TrimPrefix(text, "\ufeff")

@@ -158,7 +158,7 @@ var emailActions = map[mail.Kind]string{
 	mail.Confirmation: "signup", mail.MagicLink: "magiclink", mail.Reauthentication: "reauthentication",
 }
 
-// emailData is what the hook gets to know of a mail (auth-extended 8.1).
+// emailData is what the hook gets to know of a mail (docs/hooks.md).
 type emailData struct {
 	Token        string `json:"token"`
 	TokenHash    string `json:"token_hash"`

@@ -71,8 +71,8 @@ func (d *daemon) sweepOnce(ctx context.Context, c *config) {
 	}
 }
 
-// sweep says what has expired at now (spec 4.9). An ended session is kept until its last access token has
-// expired, and a day.
+// sweep says what has expired at now (docs/operations.md#sweeper). An ended session is kept until its last access
+// token has expired, and a day.
 func (c *config) sweep(now time.Time) store.Sweep {
 	s := store.Sweep{Now: now, Messages: now.Add(-messagesKept), Places: now.Add(-account.PlaceLife), Challenges: now.Add(-day), Factors: now.Add(-max(day, c.Factors.FactorLife)), EndedBefore: now.Add(-max(day, c.JWT.Life)), Batch: sweepBatch}
 	before := func(d time.Duration) time.Time {

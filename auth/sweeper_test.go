@@ -16,7 +16,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 )
 
-// What is kept for how long (spec 4.9).
+// What is kept for how long (docs/operations.md#sweeper).
 func TestSweepTimes(t *testing.T) {
 	now := time.Date(2031, 3, 5, 7, 0, 0, 0, time.UTC)
 	f := func(environ string, change func(*store.Sweep)) {

@@ -2,9 +2,9 @@
 // change, sign out, and what an administrator does. Each is one business transaction in as few round
 // trips as it allows, and refuses with a Refusal whose code is stable.
 //
-// It knows no HTTP and no SQL text, renders and sends nothing (mails and SMS go into the outbox), and
-// judges no redirect: what a Client carries has been judged. Known and unknown addresses take the same
-// statements, one hash where there is one, and one commit, unless the spec wants a different answer.
+// It knows no HTTP and no SQL text, renders and sends nothing (mails and SMS go into the outbox), and judges no
+// redirect: what a Client carries has been judged. Known and unknown addresses take the same statements, one hash
+// where there is one, and one commit, unless docs/threat-model.md names the answer that differs.
 package account
 
 import (
@@ -89,7 +89,7 @@ type Client struct {
 	IP, UserAgent string
 	// RedirectTo is where a link is to lead in the end; it has been judged.
 	RedirectTo string
-	// BaseURL is what links begin with (spec core-http 4.7); "" is API_EXTERNAL_URL.
+	// BaseURL is what links begin with; "" is API_EXTERNAL_URL.
 	BaseURL string
 	// Aud is the audience that the request works in; "" is JWT_AUD.
 	Aud string

@@ -37,8 +37,8 @@ func goodClaims(role, aud string) error {
 	return nil
 }
 
-// AdminCreate makes a user as an administrator wants him (spec core-http 1.19): no mail is sent, and
-// whether sign-ups are open does not matter.
+// AdminCreate makes a user as an administrator wants him: no mail is sent, and whether sign-ups are
+// open does not matter.
 func (a *Accounts) AdminCreate(ctx context.Context, c Client, by Actor, p Attributes) (store.User, error) {
 	s, now := a.live.Load(), a.now()
 	u := store.User{Aud: plain(p.Aud), Role: s.Role, CreatedAt: now, UpdatedAt: now}

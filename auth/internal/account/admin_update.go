@@ -21,9 +21,9 @@ type edit struct {
 	now          time.Time
 }
 
-// AdminUpdate changes a user without asking him (spec core-http 1.21): addresses at once, and nobody is
-// written to. Another password ends all his sessions, and so does another address in the place of one that
-// he had: whoever came in by that one stays no longer (RULINGS "E-mail change"). A ban keeps them.
+// AdminUpdate changes a user without asking him: addresses at once, and nobody is written to. Another
+// password ends all his sessions, and so does another address in the place of one that he had: whoever
+// came in by that one stays no longer. A ban keeps them.
 func (a *Accounts) AdminUpdate(ctx context.Context, c Client, by Actor, id uuid.UUID, p Attributes) (store.User, error) {
 	s := a.live.Load()
 	e := edit{p: p, now: a.now()}
@@ -179,7 +179,7 @@ func (e *edit) fill(b *store.Batch, s *Settings, c Client, by Actor, old store.U
 			e.adopt(&p, old, pending)
 		}
 	}
-	if voids { // whatever was sent proves an address or a right that is no more (spec core-state 8, 17)
+	if voids { // whatever was sent proves an address or a right that is no more
 		p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(""), ptr(false), ptr(false)
 	}
 	b.UpdateUser(p)

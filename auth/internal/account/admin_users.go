@@ -13,8 +13,8 @@ import (
 
 var errNoUser = missing(CodeUserNotFound, "User not found")
 
-// AdminUsers is one page of users, and how many there are if the filter asks for it (spec core-http
-// 1.18). Without an audience it is the default one's.
+// AdminUsers is one page of users, and how many there are if the filter asks for it. Without an audience it is the
+// default one's.
 func (a *Accounts) AdminUsers(ctx context.Context, f store.UsersFilter) ([]store.User, int, error) {
 	if f.Aud == "" {
 		f.Aud = a.live.Load().Audience
@@ -50,7 +50,7 @@ func (a *Accounts) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.A
 }
 
 // AdminDelete removes a user with all that is his, or softly: then his id stays, nothing personal does,
-// and his addresses are free (spec core-http 1.22). Mails that wait for him are dropped.
+// and his addresses are free. Mails that wait for him are dropped.
 func (a *Accounts) AdminDelete(ctx context.Context, c Client, by Actor, id uuid.UUID, soft bool) error {
 	now := a.now()
 	err := a.db.InTx(ctx, func(tx *store.Tx) error {

@@ -7,9 +7,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// buckets bound how often each session may rotate its refresh token, in this process: a broken client
-// in a loop is told to wait (503) before it costs the database anything. A token whose MAC is good is
-// never counted against an address (RULINGS "Refresh under trouble").
+// buckets bound how often each session may rotate its refresh token, in this process: a broken client in a
+// loop is told to wait (503) before it costs the database anything. A token whose MAC is good is never
+// counted against an address: a refresh that is refused for a neighbour's sake would sign the user out.
 type buckets struct {
 	mu     sync.Mutex
 	levels map[uuid.UUID]bucket

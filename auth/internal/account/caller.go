@@ -17,7 +17,7 @@ import (
 type Access uint8
 
 // Full access needs a living session. To read his user a session that only lost its refresh token will
-// do (RULINGS "POST /logout").
+// do: that is what POST /logout without a scope leaves of it.
 const (
 	Full Access = iota
 	ReadUser
@@ -40,9 +40,9 @@ type Actor struct {
 	Role    string
 }
 
-// Authenticate checks an access token and what it names, in one statement (spec core-http 0.1). bearer
-// is the token alone, "" when there was none; aud is the request's X-JWT-AUD, which has to be the token's but for
-// AnyAudience.
+// Authenticate checks an access token and what it names, in one statement, in the order of
+// docs/api.md#checks-and-their-order. bearer is the token alone, "" when there was none; aud is the request's
+// X-JWT-AUD, which has to be the token's but for AnyAudience.
 func (a *Accounts) Authenticate(ctx context.Context, bearer, aud string, access Access) (Caller, error) {
 	s, now := a.live.Load(), a.now()
 	var c Caller

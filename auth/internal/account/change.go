@@ -37,7 +37,7 @@ func (ch *change) passwordWaits() bool {
 }
 
 // password sets it. Whatever somebody else may have asked for dies: tokens, changes that wait, and other
-// sessions (spec core-state 8, 17 and 18).
+// sessions.
 func (ch *change) password() {
 	p := &ch.patch
 	p.PasswordHash = &ch.hash

@@ -1,6 +1,6 @@
 package account
 
-// The error codes of the core (spec core-http 3.2). They are the API's: they never change.
+// The error codes. They are the API's: they never change.
 const (
 	CodeValidationFailed         = "validation_failed"
 	CodeBadJSON                  = "bad_json"

@@ -70,7 +70,7 @@ func (w *work) confirm() error {
 		w.patch.PhoneConfirmedAt = &w.now
 	}
 	// Password and data are those of the sign-up whose token this is; whoever asks for recovery or a
-	// magic link instead confirms with none (RULINGS). What others have set before stays.
+	// magic link instead confirms with none. What others have set before stays.
 	var data json.RawMessage
 	first := w.u.EmailConfirmedAt.IsZero() && w.u.PhoneConfirmedAt.IsZero() || w.dropForeign
 	mayChoose := w.u.PasswordHash == "" || w.dropForeign
@@ -111,7 +111,7 @@ func (w *work) asked() *store.Identity {
 
 // claim: the address had been told by an external provider that did not vouch for it, and the identity
 // stands in the account; but this is the answer to another mail. Whoever reads that mail gets the account
-// without what others may have left in it to come back by (spec auth-extended 11.1).
+// without what others may have left in it to come back by.
 func (w *work) claim() {
 	p := &w.patch
 	if p.PasswordHash == nil {
@@ -140,8 +140,8 @@ func ownIdentity(user uuid.UUID, provider, who string, data json.RawMessage, p s
 	return i
 }
 
-// changeEmail is one proof of an e-mail change (spec core-state 3.6). Each address has a flag of its
-// own that only its own token sets, and the new one must always be proven.
+// changeEmail is one proof of an e-mail change. Each address has a flag of its own that only its
+// own token sets, and the new one must always be proven.
 func (w *work) changeEmail() (half bool, err error) {
 	current := w.t.Kind == store.KindEmailChangeCurrent
 	if w.u.NewEmail == "" || current && w.t.Address != w.u.Email || !current && w.t.Address != w.u.NewEmail {
@@ -203,7 +203,7 @@ func (w *work) firstPassword() {
 }
 
 // dropPending ends every change that waits. Its tokens die with the one that was redeemed; what stayed
-// here could be sent out again, to an address that somebody else may have named (spec core-state 8, 17).
+// here could be sent out again, to an address that somebody else may have named.
 func (w *work) dropPending() {
 	w.patch.NewEmail, w.patch.CurrentEmailProven, w.patch.NewEmailProven = ptr(""), ptr(false), ptr(false)
 	w.patch.NewPhone = ptr("")

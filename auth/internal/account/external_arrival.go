@@ -176,8 +176,7 @@ func (w *arrival) change(d decision) {
 }
 
 // clear takes out of an account that was nobody's whatever somebody may have left in it to come back by:
-// password, phone, metadata, other identities; sessions, tokens, flows and factors go with it (spec auth-extended
-// 2.6, 11.1).
+// password, phone, metadata, other identities; sessions, tokens, flows and factors go with it.
 func (w *arrival) clear() {
 	p := &w.patch
 	p.PasswordHash, p.Phone, p.PhoneConfirmedAt = ptr(""), ptr(""), &time.Time{}

@@ -19,7 +19,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// ExternalStart asks for the way to a provider (spec auth-extended 2.1).
+// ExternalStart asks for the way to a provider.
 type ExternalStart struct {
 	Provider, Scopes string
 	// Params are the request's query; the provider gets those that are not ours.

@@ -20,8 +20,8 @@ func storableAddress(s string) bool {
 // nameKeys are what Apple tells on the first sign-in only.
 var nameKeys = []string{"name", "full_name", "family_name", "given_name", "middle_name", "nickname"}
 
-// identityData is what is kept with an identity, and merged into user_metadata (spec auth-extended 1.3).
-// old is what was there: names stay when the new data has none. What PostgreSQL refuses is left out.
+// identityData is what is kept with an identity, and merged into user_metadata. old is what was
+// there: names stay when the new data has none. What PostgreSQL refuses is left out.
 func identityData(p *provider.Profile, a *addresses, old json.RawMessage) json.RawMessage {
 	data := map[string]any{}
 	for name, value := range p.Data {

@@ -56,7 +56,7 @@ func judgeAddresses(told []provider.Email) addresses {
 	return a
 }
 
-// outcome is what somebody whom a provider vouches for is to us (spec auth-extended 2.5).
+// outcome is what somebody whom a provider vouches for is to us (docs/providers.md#who-signs-in).
 type outcome uint8
 
 const (
@@ -129,7 +129,7 @@ func decide(found []store.Match, a addresses) decision {
 	return d
 }
 
-// settlement is what becomes of a user's address when a provider signs him in (spec auth-extended 2.6).
+// settlement is what becomes of a user's address when a provider signs him in.
 type settlement struct {
 	// adopt is the proven address that a user without any gets.
 	adopt string

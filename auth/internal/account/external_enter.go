@@ -211,7 +211,7 @@ func (e *entry) find(b *store.Batch, dst *[]store.Match) {
 	b.Matches(dst, e.names, e.profile.Subject, e.s.aud(e.c), wanted)
 }
 
-// enter signs somebody in (spec auth-extended 2.5 and 2.6).
+// enter signs somebody in.
 func (e *entry) enter(ctx context.Context, tx *store.Tx, d decision) error {
 	var old store.User
 	if d.outcome != create {

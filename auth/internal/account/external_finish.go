@@ -31,9 +31,9 @@ type External struct {
 
 var errStateUnknown = invalid(CodeBadOAuthState, "OAuth state not found or expired")
 
-// FinishExternal takes a provider's answer from the browser (spec auth-extended 2.4). cookie is the value
-// of the cookie StateCookie(state). A state is good for one callback, whatever becomes of it. The
-// provider is asked before a transaction is begun.
+// FinishExternal takes a provider's answer from the browser. cookie is the value of the cookie
+// StateCookie(state). A state is good for one callback, whatever becomes of it. The provider is
+// asked before a transaction is begun.
 func (a *Accounts) FinishExternal(ctx context.Context, c Client, callback url.Values, cookie string) (out External, err error) {
 	s := a.live.Load()
 	st, err := a.useState(ctx, callback.Get("state"), cookie)
@@ -168,7 +168,7 @@ func (a *Accounts) giveTokens(g *Grant, f store.Flow) {
 	g.ProviderToken, g.ProviderRefreshToken = tokens.Token, tokens.Refresh
 }
 
-// IDToken is a native sign-in (spec auth-extended 3.1).
+// IDToken is a native sign-in.
 type IDToken struct {
 	provider.IDTokenRequest
 	// Linking is who wants the identity linked to his account; nil: it is a sign-in.

@@ -7,8 +7,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// accept is an invitation that is accepted by signing in with a provider (spec auth-extended 2.7): one
-// of the addresses that it has verified must be the invited one.
+// accept is an invitation that is accepted by signing in with a provider: one of the addresses that
+// it has verified must be the invited one.
 func (e *entry) accept(ctx context.Context, tx *store.Tx) error {
 	t, err := tx.RedeemLink(ctx, e.invite, []store.Kind{store.KindInvite}, e.now)
 	if errors.Is(err, store.ErrNotFound) {

@@ -28,8 +28,7 @@ func (s *Settings) mayLink(u store.User, v store.Session) error {
 	return s.linksAt(u, v)
 }
 
-// linksAt wants the second factor of who has one: another identity is a way in without the first (spec
-// auth-extended 4.2).
+// linksAt wants the second factor of who has one: another identity is a way in without the first.
 func (s *Settings) linksAt(u store.User, v store.Session) error {
 	if s.External.LinkingAAL2 && low(u, v) {
 		return denied(CodeInsufficientAAL, "AAL2 session is required to link or unlink an identity when MFA is enabled.")
@@ -37,8 +36,8 @@ func (s *Settings) linksAt(u store.User, v store.Session) error {
 	return nil
 }
 
-// attach links an identity to the account of whoever asked for it (spec auth-extended 4.2). What he was
-// when he asked is looked at again: he may be gone, banned or signed out by now.
+// attach links an identity to the account of whoever asked for it. What he was when he asked is
+// looked at again: he may be gone, banned or signed out by now.
 func (e *entry) attach(ctx context.Context, tx *store.Tx) error {
 	old, err := tx.LockUser(ctx, e.linkUser)
 	if errors.Is(err, store.ErrNotFound) || err == nil && !old.DeletedAt.IsZero() {

@@ -64,7 +64,7 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// A linked identity's session keeps the level of the one that it was linked from (4.2).
+// A linked identity's session keeps the level of the one that it was linked from.
 func TestLink_keepsTheLevel(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)

@@ -106,7 +106,7 @@ func TestExternal_allowUnverified(t *testing.T) {
 	}
 }
 
-// An unverified address never reaches the account that has it (11.1), nor does it make a second one with
+// An unverified address never reaches the account that has it, nor does it make a second one with
 // the same address.
 func TestExternal_unverifiedNeverLinks(t *testing.T) {
 	t.Parallel()
@@ -134,7 +134,7 @@ func TestExternal_unverifiedNeverLinks(t *testing.T) {
 	}
 }
 
-// The identity of a linked provider whose address nobody has verified attracts no other sign-in (11.1),
+// The identity of a linked provider whose address nobody has verified attracts no other sign-in,
 // keeps nobody from signing up with the address, and is shown all the same.
 func TestExternal_unverifiedIdentityAttractsNobody(t *testing.T) {
 	t.Parallel()
@@ -154,7 +154,7 @@ func TestExternal_unverifiedIdentityAttractsNobody(t *testing.T) {
 	}
 }
 
-// Exactly the address that was proven is confirmed (2.6): an account that was made with somebody else's
+// Exactly the address that was proven is confirmed: an account that was made with somebody else's
 // is not, when its owner proves one of his own.
 func TestExternal_confirmsExactlyTheProvenAddress(t *testing.T) {
 	t.Parallel()
@@ -318,7 +318,7 @@ func TestExternal_abandoned(t *testing.T) {
 	}
 }
 
-// Pre-takeover (2.6, 11.1): an attacker signs up with the victim's address and waits.
+// Pre-takeover: an attacker signs up with the victim's address and waits.
 func TestExternal_preTakeover(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -354,7 +354,7 @@ func TestExternal_preTakeover(t *testing.T) {
 	h.caller(g)
 }
 
-// The primary address is not verified, another one is: that one is the account's (2.5 rule 3).
+// The primary address is not verified, another one is: that one is the account's.
 func TestExternal_unverifiedPrimary(t *testing.T) {
 	t.Parallel()
 	h := open(t)

@@ -17,7 +17,7 @@ import (
 // kindFactor is what an SMS with a factor's code is called in the outbox.
 const kindFactor = "mfa"
 
-// ChallengeFactor asks for a code of one of the caller's factors; a phone is sent one (spec auth-extended 5.6).
+// ChallengeFactor asks for a code of one of the caller's factors; a phone is sent one.
 func (a *Accounts) ChallengeFactor(ctx context.Context, c Client, caller Caller, factor uuid.UUID, channel string) (store.Challenge, store.Factor, error) {
 	s, now := a.live.Load(), a.now()
 	f, err := s.answerable(caller, factor)

@@ -16,7 +16,7 @@ import (
 	"gatehouse/auth/internal/totp"
 )
 
-// Enrolment asks for a factor (spec auth-extended 5.5).
+// Enrolment asks for a factor.
 type Enrolment struct {
 	Kind         string // totp or phone
 	FriendlyName string

@@ -141,7 +141,7 @@ func TestFactors_atRest(t *testing.T) {
 	refused(t, err, "unexpected_failure: The key of this factor cannot be read")
 }
 
-// A new password voids the codes that were sent, whoever sets it (11.5).
+// A new password voids the codes that were sent, whoever sets it.
 func TestFactors_newPassword(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -253,7 +253,7 @@ func TestFactors_putOut(t *testing.T) {
 	refused(t, err, "user_not_found: User from sub claim in JWT does not exist")
 }
 
-// A recovery is a first factor, no more (5.10).
+// A recovery is a first factor, no more.
 func TestFactors_recovery(t *testing.T) {
 	t.Parallel()
 	h := open(t)

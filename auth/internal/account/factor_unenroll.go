@@ -10,8 +10,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// UnenrollFactor takes one of the caller's factors from him, and from his sessions what it gave them (spec
-// auth-extended 5.8). A verified one wants a session of aal2.
+// UnenrollFactor takes one of the caller's factors from him, and from his sessions what it gave them. A verified one
+// wants a session of aal2.
 func (a *Accounts) UnenrollFactor(ctx context.Context, c Client, caller Caller, factor uuid.UUID) error {
 	s, now := a.live.Load(), a.now()
 	f, err := factorOf(caller.User, factor)
@@ -57,7 +57,7 @@ func (a *Accounts) AdminFactors(ctx context.Context, user uuid.UUID) ([]store.Fa
 	return u.Factors, err
 }
 
-// AdminDeleteFactor takes a factor from a user who has lost it (spec auth-extended 5.9). He is told.
+// AdminDeleteFactor takes a factor from a user who has lost it. He is told.
 func (a *Accounts) AdminDeleteFactor(ctx context.Context, c Client, by Actor, user, factor uuid.UUID) (store.Factor, error) {
 	s, now := a.live.Load(), a.now()
 	notices := a.mayNotify(ctx, s, s.Email.NotifyFactorUnenrolled)

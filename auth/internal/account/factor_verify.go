@@ -45,9 +45,9 @@ type answering struct {
 	refresh token.Refresh
 }
 
-// VerifyFactor answers a challenge (spec auth-extended 5.7). A right answer brings the caller's session to
-// aal2 with a new refresh token, and ends his sessions below that. Wrong answers are counted under the lock
-// on the user, so that as many as are sent at once make no more tries.
+// VerifyFactor answers a challenge. A right answer brings the caller's session to aal2 with a new refresh
+// token, and ends his sessions below that. Wrong answers are counted under the lock on the user, so that as
+// many as are sent at once make no more tries.
 func (a *Accounts) VerifyFactor(ctx context.Context, c Client, caller Caller, factor, challenge uuid.UUID, code string) (Grant, error) {
 	s := a.live.Load()
 	if caller.Session.ID == uuid.Nil {

@@ -15,7 +15,7 @@ import (
 
 const wrongTOTP = "mfa_verification_failed: Invalid TOTP code entered"
 
-// Wrong answers that come at once make no more tries than those that come one by one (11.5).
+// Wrong answers that come at once make no more tries than those that come one by one.
 func TestVerifyFactor_manyGuesses(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -55,7 +55,7 @@ func TestVerifyFactor_manyGuesses(t *testing.T) {
 	}
 }
 
-// A code that is right for several challenges at once counts once (11.5, 11.8).
+// A code that is right for several challenges at once counts once.
 func TestVerifyFactor_atOnce(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -131,7 +131,7 @@ func TestVerifyFactor_oldRefreshTokens(t *testing.T) {
 	}
 }
 
-// SESSIONS_ALLOW_LOW_AAL bounds sessions below the user's level, in the token itself too (5.2, 11.6).
+// SESSIONS_ALLOW_LOW_AAL bounds sessions below the user's level, in the token itself too.
 func TestAllowLowAAL(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) { s.Sessions.AllowLowAAL = 10 * time.Minute })

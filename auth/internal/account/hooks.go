@@ -14,9 +14,9 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// Hooks is where the operator's own code has a say (spec auth-extended 8.1); a nil one is off and costs
-// nothing. None is asked while a transaction is open. What they refuse they say with a Refusal; any other
-// error is our failure. See FactorSettings.Attempt for that of factors.
+// Hooks is where the operator's own code has a say (docs/hooks.md); a nil one is off and costs nothing.
+// None is asked while a transaction is open. What they refuse they say with a Refusal; any other error is
+// our failure. See FactorSettings.Attempt for that of factors.
 type Hooks struct {
 	// BeforeCreate may refuse a newcomer, of whom nothing has been written yet. Not asked for those whom an
 	// administrator creates or invites.

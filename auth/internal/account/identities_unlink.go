@@ -14,8 +14,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// UnlinkIdentity takes one of the caller's identities from his account (spec auth-extended 4.4). text is
-// the identity's id; aud is the request's X-JWT-AUD. Sessions stay.
+// UnlinkIdentity takes one of the caller's identities from his account. text is the identity's id;
+// aud is the request's X-JWT-AUD. Sessions stay.
 func (a *Accounts) UnlinkIdentity(ctx context.Context, c Client, caller Caller, text, aud string) error {
 	s, now := a.live.Load(), a.now()
 	if err := s.mayLink(caller.User, caller.Session); err != nil {

@@ -19,8 +19,8 @@ func (by Actor) audit(c Client, action store.Action, now time.Time, pairs ...str
 	return a
 }
 
-// Invite makes a user without password and sends him a link (spec core-http 1.7). Whoever is
-// unconfirmed is invited again; his metadata stays. Only the budget for mails holds, no pause.
+// Invite makes a user without password and sends him a link. Whoever is unconfirmed is invited
+// again; his metadata stays. Only the budget for mails holds, no pause.
 func (a *Accounts) Invite(ctx context.Context, c Client, by Actor, p Invitation) (store.User, error) {
 	s := a.live.Load()
 	n := &newcomer{aud: s.aud(c), provider: "email"}

@@ -154,8 +154,8 @@ func (a *Accounts) digits(kinds []store.Kind, to, code string) [][]byte {
 	return macs
 }
 
-// fauxID is the id that a stranger is told for an address that has an account (RULINGS "Duplicate
-// sign-up otherwise"). It looks like any other.
+// fauxID is the id that a stranger is told for an address that has an account: a MAC of the address, so that it
+// is stable as a pending account's is. It looks like any other.
 func (a *Accounts) fauxID(aud, who string) uuid.UUID {
 	var id uuid.UUID
 	copy(id[:], a.root.MAC(secret.FauxUser, aud, who))

@@ -12,9 +12,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// GenerateLink makes the token of a mail and returns its link and digits instead of sending them (spec
-// core-http 1.23). Links are never those of a PKCE flow. Neither limits nor DISABLE_SIGNUP hold, but
-// the user's own next request meets the pause.
+// GenerateLink makes the token of a mail and returns its link and digits instead of sending them. Links are never
+// those of a PKCE flow. Neither limits nor DISABLE_SIGNUP hold, but the user's own next request meets the pause.
 func (a *Accounts) GenerateLink(ctx context.Context, c Client, by Actor, p LinkRequest) (Link, error) {
 	s := a.live.Load()
 	g := generation{Accounts: a, s: s, c: c, by: by, p: p}

@@ -71,7 +71,7 @@ func TestGenerateLink(t *testing.T) {
 	}
 	shows(`{"nick":"x"}`)
 	// For somebody unconfirmed the data is merged, and the password is that of the link that is used: who
-	// signed the address up before may be anybody (spec core-state 8, 3).
+	// signed the address up before may be anybody.
 	l = ok(req{Type: "signup", Email: "mia@example.org", Password: "another", Data: []byte(`{"a":1}`)}, "signup")
 	shows(`{"a":1,"nick":"x"}`)
 	g := h.redeem("signup", l.HashedToken)

@@ -10,8 +10,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// keepPending is how many older sign-ups of an address stay open beside a new one (RULINGS "First
-// sign-up's password").
+// keepPending is how many older sign-ups of an address stay open beside a new one: with it they are
+// five, and a sixth drops the oldest.
 const keepPending = 4
 
 // newcomer is somebody who asks for an account with an address. What he brings along, password and

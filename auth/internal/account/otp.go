@@ -11,7 +11,7 @@ import (
 )
 
 // SendOTP sends a link or digits to sign in with; unknown addresses become accounts unless CreateUser
-// is false (spec core-http 1.10, core-state 3.4).
+// is false.
 func (a *Accounts) SendOTP(ctx context.Context, c Client, p OTP) error {
 	s := a.live.Load()
 	switch {
@@ -32,7 +32,7 @@ func (a *Accounts) SendOTP(ctx context.Context, c Client, p OTP) error {
 	return notValid("One of email or phone must be set")
 }
 
-// MagicLink is SendOTP by mail for anybody (spec core-http 1.11).
+// MagicLink is SendOTP by mail for anybody.
 func (a *Accounts) MagicLink(ctx context.Context, c Client, p MagicLink) error {
 	return a.sendLink(ctx, a.live.Load(), c, p, true)
 }

@@ -15,7 +15,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// given says that there is a challenge; check judges it (spec core-http 1.4.7).
+// given says that there is a challenge; check judges it.
 func (c Challenge) given() bool { return c.Challenge != "" }
 
 func (c Challenge) check() error {

@@ -168,7 +168,7 @@ func among(list []store.Limit, err error) (store.Limit, bool) {
 	return store.Limit{}, false
 }
 
-// refuse says it in the words that applications read the number out of (spec core-http 5.4).
+// refuse says it in the words that applications read the number out of.
 func (q *quota) refuse(pause bool, wait time.Duration) *Refusal {
 	code, what := CodeOverEmailSendRate, "email rate limit exceeded"
 	if q.sms {

@@ -7,8 +7,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Reauthenticate sends the caller digits that prove he still reads his mail, or his phone (spec
-// core-http 1.16, core-state 3.9). They are the nonce of a new password.
+// Reauthenticate sends the caller digits that prove he still reads his mail, or his phone. They are the nonce of a
+// new password.
 func (a *Accounts) Reauthenticate(ctx context.Context, c Client, caller Caller) error {
 	s, now := a.live.Load(), a.now()
 	u := caller.User

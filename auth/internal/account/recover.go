@@ -9,8 +9,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Recover sends a link that lets the owner of an address in (spec core-http 1.12, core-state 3.5).
-// Whether anybody has the address makes no difference that can be seen: the pause holds for all.
+// Recover sends a link that lets the owner of an address in. Whether anybody has the address makes
+// no difference that can be seen: the pause holds for all.
 func (a *Accounts) Recover(ctx context.Context, c Client, p Recover) error {
 	s := a.live.Load()
 	if !s.Email.Enabled {

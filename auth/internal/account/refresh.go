@@ -12,9 +12,8 @@ import (
 // refreshRetry is after how long a client may try again: the library waits 200 ms and more by itself.
 const refreshRetry = time.Second
 
-// Refresh rotates a refresh token, in one statement (spec core-state 4.3 and 4.6, RULINGS "Reuse").
-// Every answer that isn't about the token itself is a 503: any other makes the client library drop its
-// session (spec core-http 6.4.1).
+// Refresh rotates a refresh token, in one statement (docs/tokens.md#refresh-tokens). Every answer that
+// isn't about the token itself is a 503: any other makes the client library drop its session.
 func (a *Accounts) Refresh(ctx context.Context, c Client, text string) (Grant, error) {
 	s, now := a.live.Load(), a.now()
 	r, err := a.codec.Parse(text)

@@ -6,7 +6,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// SignUp is a request for an account (spec core-http 1.4).
+// SignUp is a request for an account.
 type SignUp struct {
 	Email, Phone, Password string
 	Data                   json.RawMessage // an object, or nil
@@ -21,7 +21,7 @@ type SignedUp struct {
 	Grant *Grant
 }
 
-// OTP asks for a link or digits to sign in with (spec core-http 1.10).
+// OTP asks for a link or digits to sign in with.
 type OTP struct {
 	Email, Phone string
 	CreateUser   bool // the API's default is true
@@ -30,27 +30,27 @@ type OTP struct {
 	Challenge    Challenge
 }
 
-// MagicLink asks for a link (spec core-http 1.11).
+// MagicLink asks for a link.
 type MagicLink struct {
 	Email     string
 	Data      json.RawMessage
 	Challenge Challenge
 }
 
-// Recover asks for a link to set a new password (spec core-http 1.12).
+// Recover asks for a link to set a new password.
 type Recover struct {
 	Email     string
 	Challenge Challenge
 }
 
-// Resend asks for another mail or SMS of what is pending (spec core-http 1.6).
+// Resend asks for another mail or SMS of what is pending.
 type Resend struct {
 	Type         string // signup, email_change, sms, phone_change
 	Email, Phone string
 	Challenge    Challenge
 }
 
-// Verify redeems a link's secret or digits (spec core-http 1.8 and 1.9).
+// Verify redeems a link's secret or digits.
 type Verify struct {
 	Type             string
 	Token, TokenHash string
@@ -74,8 +74,8 @@ type Verified struct {
 // HalfMessage is what is said after the first half of an e-mail change.
 const HalfMessage = "Confirmation link accepted. Please proceed to confirm link sent to the other email"
 
-// UserUpdate is a user's change of himself (spec core-http 1.15). What is empty stays; Password and
-// CurrentPassword also count when they are given and empty.
+// UserUpdate is a user's change of himself. What is empty stays; Password and CurrentPassword also
+// count when they are given and empty.
 type UserUpdate struct {
 	Email, Phone              string
 	Password, CurrentPassword *string
@@ -85,13 +85,13 @@ type UserUpdate struct {
 	Challenge                 Challenge
 }
 
-// Invitation is a user to be invited (spec core-http 1.7).
+// Invitation is a user to be invited.
 type Invitation struct {
 	Email string
 	Data  json.RawMessage
 }
 
-// Attributes are what an administrator sets of a user (spec core-http 1.19 and 1.21); nil stays as it is.
+// Attributes are what an administrator sets of a user; nil stays as it is.
 type Attributes struct {
 	ID                         string // creation only; "" is a new one
 	Aud                        string // creation only
@@ -103,7 +103,7 @@ type Attributes struct {
 	Role, BanDuration          *string
 }
 
-// LinkRequest asks for a link without sending it (spec core-http 1.23).
+// LinkRequest asks for a link without sending it.
 type LinkRequest struct {
 	Type            string
 	Email, NewEmail string

@@ -26,8 +26,8 @@ var resendable = map[string]struct {
 // flowMethods are the amr methods of what a mail's PKCE flow opens.
 var flowMethods = map[string]string{"signup": "email/signup", typeEmailChange: "email_change"}
 
-// Resend sends another mail or SMS of what waits for an address (spec core-http 1.6). The answer is the
-// id of the message, or of one that was never written: nobody is told whether anything waits.
+// Resend sends another mail or SMS of what waits for an address. The answer is the id of the
+// message, or of one that was never written: nobody is told whether anything waits.
 func (a *Accounts) Resend(ctx context.Context, c Client, p Resend) (uuid.UUID, error) {
 	s, now := a.live.Load(), a.now()
 	who, err := s.resendTo(p)
@@ -229,7 +229,7 @@ func (a *Accounts) again(s *Settings, c Client, provider, who string, p *store.P
 }
 
 // flowAgain is the flow of a mail that is sent once more: the client's, or one like that of the mail before.
-// The library sends no challenge here, and refuses a link that isn't of its flow (spec core-http 6.4.3).
+// The library sends no challenge here, and refuses a link that isn't of its flow.
 func (s *Settings) flowAgain(c Challenge, old store.Flow, method string, now time.Time) *store.Flow {
 	if !c.given() && old.ID != uuid.Nil {
 		c, method = Challenge{Challenge: old.Challenge, Method: old.ChallengeMethod}, old.Method
@@ -243,7 +243,7 @@ func (s *Settings) asksCurrent(u *store.User) bool {
 }
 
 // emailChange are the mails of a change of address: to the new one, and to the current one if that has
-// to agree (spec core-http 4.1). A hook gets both in one call, so in one message (auth-extended 8.1).
+// to agree. A hook gets both in one call, so in one message.
 func (a *Accounts) emailChange(s *Settings, c Client, u store.User, flow *store.Flow, now time.Time) ([]letter, error) {
 	half := func(kind store.Kind, to string) mailed {
 		return mailed{

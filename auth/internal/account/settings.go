@@ -165,7 +165,8 @@ type FactorSettings struct {
 // FactorSwitches are MFA_<KIND>_ENROLL_ENABLED and _VERIFY_ENABLED.
 type FactorSwitches struct{ Enroll, Verify bool }
 
-// FactorAttempt is an answer to a challenge that was found right or wrong (spec auth-extended 8.1, MFA attempt).
+// FactorAttempt is an answer to a challenge that was found right or wrong: the input of the hook
+// MFA_VERIFICATION_ATTEMPT (docs/hooks.md).
 type FactorAttempt struct {
 	User, Factor uuid.UUID
 	Kind         store.FactorKind

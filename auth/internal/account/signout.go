@@ -13,9 +13,9 @@ import (
 
 var scopes = map[string]store.Scope{"": store.ScopeGlobal, "global": store.ScopeGlobal, "local": store.ScopeLocal, "others": store.ScopeOthers}
 
-// SignOut ends sessions, in one statement (RULINGS "POST /logout"). given says whether there was a scope
-// at all: without one only the refresh tokens go. A token that is good but whose session is gone, or
-// whose user is banned, is as welcome as any other: who wants to be out is out.
+// SignOut ends sessions, in one statement. given says whether there was a scope at all: without one
+// only the refresh tokens go. A token that is good but whose session is gone, or whose user is
+// banned, is as welcome as any other: who wants to be out is out.
 func (a *Accounts) SignOut(ctx context.Context, c Client, bearer, scope string, given bool) error {
 	var claims token.Claims
 	user, session, err := a.ids(&claims, bearer, a.now())

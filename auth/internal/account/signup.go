@@ -16,8 +16,8 @@ import (
 
 const badChannel = "Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider."
 
-// SignUp asks for an account with a password (spec core-http 1.4): one batch of reads, one hash, one
-// batch of writes, whatever the address is to us.
+// SignUp asks for an account with a password: one batch of reads, one hash, one batch of writes,
+// whatever the address is to us.
 func (a *Accounts) SignUp(ctx context.Context, c Client, p SignUp) (SignedUp, error) {
 	s := a.live.Load()
 	n, err := s.newcomer(c, p)
@@ -135,8 +135,8 @@ func (s *Settings) goodPassword(text string) error {
 	return nil
 }
 
-// ownAudience keeps strangers from making users of an audience that nobody has set up (spec core-state
-// 8, 12): it would stand in their tokens.
+// ownAudience keeps strangers from making users of an audience that nobody has set up: it would stand in their
+// tokens.
 func (s *Settings) ownAudience(aud string) error {
 	if aud != s.Audience {
 		return notValid("Users cannot sign up for this audience")
@@ -243,7 +243,7 @@ func overtaken(err error) bool {
 	return errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrPhoneTaken) || errors.Is(err, store.ErrUserGone)
 }
 
-// errExists is the seed's answer to a repeated sign-up under autoconfirm.
+// errExists is the answer to a repeated sign-up under autoconfirm.
 var errExists = invalid(CodeUserAlreadyExists, "User already registered")
 
 func (a *Accounts) signUpConfirmed(ctx context.Context, s *Settings, c Client, n *newcomer, text string) (Grant, error) {
@@ -354,7 +354,7 @@ func (n *newcomer) note(c Client, st standing, known store.User, id uuid.UUID, n
 	return a
 }
 
-// SignUpAnonymous opens a session for a new user without any address (spec core-http 1.5).
+// SignUpAnonymous opens a session for a new user without any address.
 func (a *Accounts) SignUpAnonymous(ctx context.Context, c Client, data json.RawMessage) (Grant, error) {
 	s := a.live.Load()
 	if !s.Anonymous {

@@ -48,9 +48,9 @@ type compared struct {
 	same, current bool
 }
 
-// UpdateUser changes the caller's password, metadata, e-mail address or phone number (spec core-http
-// 1.15). Addresses change when they are proven. Everything, the mails included, is one transaction; the
-// passwords are hashed before it.
+// UpdateUser changes the caller's password, metadata, e-mail address or phone number, after the checks of
+// docs/api.md#checks-and-their-order. Addresses change when they are proven. Everything, the mails included, is one
+// transaction; the passwords are hashed before it.
 func (a *Accounts) UpdateUser(ctx context.Context, c Client, caller Caller, p UserUpdate) (store.User, error) {
 	u := update{Accounts: a, s: a.live.Load(), c: c, caller: caller, p: p, now: a.now()}
 	u.guesses = a.passwordGuesses(u.s, c, caller.User.Aud, cmp.Or(caller.User.Email, caller.User.Phone), u.now)

@@ -21,8 +21,9 @@ const (
 	typeEmailChange = "email_change"
 )
 
-// byLink is which tokens a link's type finds; byDigits which are found by digits and an e-mail address
-// or a phone number (RULINGS "Tokens by kind"). Of several, the earlier one is preferred.
+// byLink is which tokens a link's type finds; byDigits which are found by digits and an e-mail address or a phone
+// number: a token is redeemed only as what it was sent for (docs/tokens.md#one-time-tokens). Of several, the earlier
+// one is preferred.
 var (
 	byLink = map[string][]store.Kind{
 		typeEmail:       {store.KindSignup, store.KindInvite, store.KindMagicLink},
@@ -70,7 +71,7 @@ type proof struct {
 	missed *Refusal
 }
 
-// proof judges a verification before anything is looked up (spec core-http 1.8).
+// proof judges a verification before anything is looked up.
 func (s *Settings) proof(p Verify) (proof, error) {
 	if p.Type == "" {
 		return proof{}, notValid("Verify requires a verification type")
@@ -310,7 +311,7 @@ func (v *verification) hashing(ctx context.Context) (err error) {
 }
 
 // unsent is the token of a test number's code that was not asked for, or was used before: it is good at any
-// time for whoever has that number (spec auth-extended 6.4).
+// time for whoever has that number.
 func (v *verification) unsent(ctx context.Context, tx *store.Tx, pf proof) (store.Token, error) {
 	if !slices.Contains(pf.kinds, store.KindSMS) {
 		return store.Token{}, store.ErrNotFound // a change of number waits with its token, for a year

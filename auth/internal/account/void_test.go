@@ -8,7 +8,7 @@ import (
 )
 
 // What somebody has set going with a stolen session ends with a change of either address, which ends his
-// session (spec core-state 8, 17).
+// session.
 func TestAddressChange_dropsTheOther(t *testing.T) {
 	h := open(t, func(s *account.Settings) { s.Email.SecureChange = false })
 	g := h.confirmed("mia@example.org")

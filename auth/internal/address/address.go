@@ -1,5 +1,5 @@
 // Package address says what an e-mail address and a phone number may look like, and what form of
-// them is stored and compared (spec core-http 4.4, core-state 7.2).
+// them is stored and compared (docs/accounts.md#addresses).
 //
 // It judges text only: nothing is trimmed, no plus-label or dot is folded, no name is looked up, and
 // an address that passes may belong to nobody.

@@ -55,7 +55,7 @@ var (
 	phoneForm = regexp.MustCompile(`^[1-9][0-9]{1,14}$`)
 )
 
-// The grammar of the spec, written down a second time.
+// The grammar of docs/accounts.md#addresses, written down a second time.
 func FuzzEmail(f *testing.F) {
 	for _, seed := range []string{"a@b", "Mia@Example.org", "a@b-", "a@@b", "a@b\n", "a@b.c.d", strings.Repeat("a", 255) + "@b"} {
 		f.Add(seed)

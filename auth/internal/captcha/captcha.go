@@ -1,5 +1,5 @@
-// Package captcha asks hCaptcha or Turnstile whether a visitor has solved what their script showed him
-// (spec auth-extended 7.2). Both speak the same protocol.
+// Package captcha asks hCaptcha or Turnstile whether a visitor has solved what their script showed him. Both speak
+// the same protocol.
 //
 // It knows no request and no status; whom to ask for a captcha, and what is answered when one is not
 // solved or nobody can say, is package httpapi's.

@@ -1,4 +1,4 @@
-// Package hook asks the operator's own code at points of the flows (spec auth-extended 8.1): an HTTP
+// Package hook asks the operator's own code at points of the flows (docs/hooks.md): an HTTP
 // endpoint, whose questions are signed as Standard Webhooks are, or a PostgreSQL function.
 //
 // It knows how to ask and what an answer may look like, not when anything is asked. Nothing is asked while

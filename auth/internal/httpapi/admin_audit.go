@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// getAudit shows the audit log, newest first (auth-core-http.md 1.24).
+// getAudit shows the audit log, newest first.
 func (s *Server) getAudit(c *call, _ account.Actor) error {
 	p, err := c.page()
 	if err != nil {

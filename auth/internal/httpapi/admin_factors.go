@@ -6,7 +6,7 @@ import (
 	"gatehouse/auth/internal/account"
 )
 
-// getAdminFactors lists a user's factors (auth-extended.md 5.9).
+// getAdminFactors lists a user's factors.
 func (s *Server) getAdminFactors(c *call, _ account.Actor) error {
 	user, err := c.pathID("user_id")
 	if err != nil {

@@ -2,7 +2,7 @@ package httpapi
 
 import "gatehouse/auth/internal/account"
 
-// postInvite mails an invitation (auth-core-http.md 1.7).
+// postInvite mails an invitation.
 func (s *Server) postInvite(c *call, by account.Actor) error {
 	var in struct {
 		Email string `json:"email"`
@@ -18,8 +18,8 @@ func (s *Server) postInvite(c *call, by account.Actor) error {
 	return c.userView(&u)
 }
 
-// postGenerateLink makes a link without sending it (auth-core-http.md 1.23, 2.6): the user's fields and
-// the link's beside each other.
+// postGenerateLink makes a link without sending it: the user's fields and the link's beside each
+// other.
 func (s *Server) postGenerateLink(c *call, by account.Actor) error {
 	var in struct {
 		Type       string `json:"type"`

@@ -277,7 +277,7 @@ func TestAdmin_audit(t *testing.T) {
 	a.do("GET /admin/audit?page=0", nil, a.service()).refused(400, "validation_failed", "Bad Pagination Parameters: *")
 }
 
-// Whose role it is decides, not whose token (auth-core-http.md 0.1).
+// Whose role it is decides, not whose token.
 func TestAdmin_roles(t *testing.T) {
 	a := open(t)
 	f := func(token, want string) {

@@ -14,8 +14,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// getUsers lists the users of an audience, in pages with a total or behind a cursor at constant cost
-// (auth-core-http.md 1.18).
+// getUsers lists the users of an audience, in pages with a total or behind a cursor at constant cost.
 func (s *Server) getUsers(c *call, _ account.Actor) error {
 	if err := c.knownParams("page", "per_page", "limit", "cursor", "sort", "filter", "email", "phone", "id"); err != nil {
 		return err
@@ -158,7 +157,7 @@ func (a *attributes) forAccount() account.Attributes {
 	}
 }
 
-// postUser creates a user; an id may stand in the path too (auth-core-http.md 1.19).
+// postUser creates a user; an id may stand in the path too.
 func (s *Server) postUser(c *call, by account.Actor) error {
 	var in attributes
 	if err := c.decode(&in); err != nil {
@@ -190,7 +189,7 @@ func (s *Server) getAdminUser(c *call, _ account.Actor) error {
 	return c.userView(&u)
 }
 
-// putAdminUser changes a user (auth-core-http.md 1.21).
+// putAdminUser changes a user.
 func (s *Server) putAdminUser(c *call, by account.Actor) error {
 	id, err := c.pathID("user_id")
 	if err != nil {
@@ -207,7 +206,7 @@ func (s *Server) putAdminUser(c *call, by account.Actor) error {
 	return c.userView(&u)
 }
 
-// deleteUser removes a user, or what is personal of him (auth-core-http.md 1.22). The body may be empty.
+// deleteUser removes a user, or what is personal of him. The body may be empty.
 func (s *Server) deleteUser(c *call, by account.Actor) error {
 	id, err := c.pathID("user_id")
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"gatehouse/auth/internal/account"
 )
 
-// getAuthorize sends a browser to a provider (auth-extended.md 2.1). Its failures are JSON: nobody has
-// vouched yet for where else they might go.
+// getAuthorize sends a browser to a provider. Its failures are JSON: nobody has vouched yet for
+// where else they might go.
 func (s *Server) getAuthorize(c *call) error {
 	if err := c.noHead(); err != nil {
 		return err
@@ -23,8 +23,8 @@ func (s *Server) getAuthorize(c *call) error {
 	return s.startExternal(c, nil)
 }
 
-// getLinkAuthorize begins the linking of an identity to the caller's account (auth-extended.md 4.1). The
-// client library asks by fetch and navigates itself: no cookie of ours would come along.
+// getLinkAuthorize begins the linking of an identity to the caller's account. The client library
+// asks by fetch and navigates itself: no cookie of ours would come along.
 func (s *Server) getLinkAuthorize(c *call, caller account.Caller) error {
 	if err := c.noHead(); err != nil {
 		return err
@@ -77,10 +77,10 @@ func (c *call) cookieName(name string) string {
 	return name
 }
 
-// setStateCookie marks the browser that begins, so that nobody else's can be made to finish
-// (auth-extended.md 11.3). A POST from the provider's page brings only a cookie with SameSite=None, which
-// browsers want Secure. Behind http, which is for development, a Secure cookie would be lost: there it says
-// nothing of either, and comes along from another port of the same host as from anywhere shortly after.
+// setStateCookie marks the browser that begins, so that nobody else's can be made to finish. A POST from the
+// provider's page brings only a cookie with SameSite=None, which browsers want Secure. Behind http, which is for
+// development, a Secure cookie would be lost: there it says nothing of either, and comes along from another port of
+// the same host as from anywhere shortly after.
 func (c *call) setStateCookie(s account.ExternalStarted) {
 	k := &http.Cookie{
 		Name: c.cookieName(s.CookieName), Value: s.CookieValue, Path: "/", MaxAge: int(s.Life / time.Second),

@@ -289,7 +289,7 @@ func (c *call) client() account.Client {
 func (c *call) aud() string { return cleanText(c.r.Header.Get("X-Jwt-Aud"), 255) }
 
 // target is where a link may lead in the end: what the body or the query asks for, else the page that
-// sent the request, else the site; the first that is allowed (auth-core-http.md 4.5).
+// sent the request, else the site; the first that is allowed.
 func (c *call) target(body string) string {
 	l := c.live
 	for _, t := range [...]string{body, c.rawParam("redirect_to")} {

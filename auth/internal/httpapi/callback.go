@@ -9,8 +9,7 @@ import (
 	"gatehouse/auth/internal/account"
 )
 
-// getCallback is where a provider sends the browser back to (auth-extended.md 2.4). Who only looks uses no
-// state up.
+// getCallback is where a provider sends the browser back to. Who only looks uses no state up.
 func (s *Server) getCallback(c *call) error {
 	if c.r.Method == http.MethodHead || looksAhead(c.r) {
 		return c.nothing()
@@ -62,8 +61,8 @@ func (s *Server) callback(c *call, params url.Values) error {
 	return c.redirect(http.StatusFound, withFragment(out.RedirectTo, v))
 }
 
-// externalFailed tells the application what went wrong, in query and fragment (auth-extended.md 2.9). to
-// is "" while the state is unknown: then the site is told, in the query alone.
+// externalFailed tells the application what went wrong, in query and fragment. to is "" while the
+// state is unknown: then the site is told, in the query alone.
 func (c *call) externalFailed(to string, err error) error {
 	v := url.Values{}
 	if refused, ok := errors.AsType[*account.ProviderRefused](err); ok {

@@ -90,8 +90,7 @@ func TestCallback_log(t *testing.T) {
 	f("ERROR", "answers 500", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"/protocol/openid-connect/userinfo": fakeidp.ServerError}})
 }
 
-// A callback that another browser began signs nobody in: an attacker's code in a victim's browser
-// (auth-extended.md 11.3).
+// A callback that another browser began signs nobody in: an attacker's code in a victim's browser.
 func TestCallback_boundToTheBrowser(t *testing.T) {
 	a := openAbroad(t)
 	got := a.do("GET /authorize?provider=github", nil)

@@ -10,7 +10,7 @@ import (
 	"gatehouse/auth/internal/captcha"
 )
 
-// captcha lets in whoever has solved one, where they are demanded (auth-extended.md 7).
+// captcha lets in whoever has solved one, where they are demanded.
 func (s *Server) captcha(h handler) handler {
 	return func(c *call) error {
 		if err := s.askCaptcha(c); err != nil {
@@ -56,7 +56,7 @@ func noCaptcha(why string, err error) *problem {
 	return p
 }
 
-// captchaToken is the token in the body, as the client library sends it or as the seed names it. The handler
+// captchaToken is the token in the body, as the client library sends it (nested) or at the top. The handler
 // gets the body once more.
 func (c *call) captchaToken() (string, error) {
 	text, err := c.body()

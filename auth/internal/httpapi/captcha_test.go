@@ -39,7 +39,7 @@ func with(body map[string]any) map[string]any {
 
 const noToken = "captcha protection: request disallowed (no captcha_token found)"
 
-// Where captchas are demanded, and where not (auth-extended.md 7.4).
+// Where captchas are demanded, and where not.
 func TestCaptcha_where(t *testing.T) {
 	type m = map[string]any
 	a, s := guarded(t, nil)
@@ -139,7 +139,7 @@ func TestCaptcha_token(t *testing.T) {
 	a.do("POST /signup", `{"x":"`+strings.Repeat("x", maxBody)+`"}`).refused(413, "request_entity_too_large", "*")
 }
 
-// What is answered when a captcha is not solved, or nobody can say (auth-extended.md 7.5).
+// What is answered when a captcha is not solved, or nobody can say.
 func TestCaptcha_errors(t *testing.T) {
 	type m = map[string]any
 	a, s := guarded(t, nil)
@@ -184,8 +184,7 @@ func (a *api) administrator(t *testing.T, s *captchatest.Server) string {
 	return g.AccessToken
 }
 
-// The address's own limit: before the captcha where something is sent, behind it for /signup and /token
-// (auth-extended.md 7.4).
+// The address's own limit: before the captcha where something is sent, behind it for /signup and /token.
 func TestCaptcha_limits(t *testing.T) {
 	type m = map[string]any
 	a, s := guarded(t, nil, func(_ *account.Settings, s *Settings) {

@@ -8,9 +8,8 @@ import (
 	"strings"
 )
 
-// clientIP is the address that audit rows and sessions show (auth-core-http.md 5.1, RULINGS "Limits
-// without a client header"): Auth-Forwarded-For where it is believed, else X-Forwarded-For from a
-// trusted proxy, else the connection's.
+// clientIP is the address that audit rows and sessions show: Auth-Forwarded-For where it is believed, else
+// X-Forwarded-For from a trusted proxy, else the connection's.
 func clientIP(s *Settings, r *http.Request) string {
 	if ip, ok := forwardedIP(s, r); ok {
 		return ip.String()

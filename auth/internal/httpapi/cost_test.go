@@ -13,7 +13,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 )
 
-// Round trips to PostgreSQL of a whole request (BUDGETS, "statements per request").
+// Round trips to PostgreSQL of a whole request: the most that is allowed.
 func TestStatements_perRequest(t *testing.T) {
 	db, trips := storetest.Counting(t)
 	a := openOn(t, db)

@@ -75,7 +75,7 @@ func tooLarge() *problem {
 }
 
 // decode reads the body, which must be a JSON object, into a struct. Unknown members are ignored, null
-// is the zero value (auth-core-http.md 0.1).
+// is the zero value.
 func (c *call) decode(into any) error {
 	text, err := c.body()
 	if err != nil {

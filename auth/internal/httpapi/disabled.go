@@ -7,7 +7,7 @@ import (
 )
 
 // What this daemon leaves out answers as the service that it replaces does with the feature switched off:
-// the client library and its tests tell these apart from a path that nobody knows (auth-extended.md 8).
+// the client library and its tests tell these apart from a path that nobody knows.
 var (
 	noSAML            = bad(404, account.CodeSAMLProviderDisabled, "SAML 2.0 is disabled")
 	noWeb3            = bad(422, account.CodeWeb3ProviderDisabled, "Web3 provider is disabled")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestDisabled: what is left out says so, whatever the request holds (auth-extended.md 8).
+// TestDisabled: what is left out says so, whatever the request holds.
 func TestDisabled(t *testing.T) {
 	a := open(t)
 	const oauth = "404 feature_disabled OAuth server is disabled"

@@ -12,7 +12,7 @@ import (
 )
 
 // apiVersion is the version of the API since which errors have another form. Whoever asks for it or a
-// later one gets that form, with this date echoed (auth-core-http.md 3.1).
+// later one gets that form, with this date echoed.
 const apiVersion = "2024-01-01"
 
 // problem is a failure in the words of HTTP.
@@ -66,8 +66,8 @@ func (c *call) problemOf(err error) *problem {
 		if r.Weak != nil {
 			p.weak = r.Weak.Reasons
 		}
-		// A refresh is told 503 whatever it waited for (RULINGS "Refresh under trouble"), and so is who waited for
-		// a worker that hashes.
+		// A refresh is told 503 whatever it waited for, since any other answer signs the user out, and so is who
+		// waited for a worker that hashes.
 		if r.Kind == account.Unavailable && c.late() && c.r.Pattern != "POST /token" && !r.Busy() {
 			p.status, p.code, p.msg = timedOut.status, timedOut.code, timedOut.msg
 		}

@@ -97,7 +97,7 @@ func claims(name string, value any) fakeidp.Behaviour {
 	}}
 }
 
-// All cases of auth-extended.md 10.2.
+// All cases of docs/providers.md#who-signs-in, from /authorize to the session.
 func TestExternal_cases(t *testing.T) {
 	for name, s := range suites {
 		t.Run(name, func(t *testing.T) {

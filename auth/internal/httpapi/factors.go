@@ -10,7 +10,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// member lets in users who are not anonymous: those have no second factor (auth-extended.md 5.4).
+// member lets in users who are not anonymous: those have no second factor.
 func (s *Server) member(h func(*call, account.Caller) error) http.Handler {
 	return s.user(account.Full, func(c *call, caller account.Caller) error {
 		if caller.User.IsAnonymous {
@@ -21,7 +21,7 @@ func (s *Server) member(h func(*call, account.Caller) error) http.Handler {
 }
 
 // toldClient is the client with his address where a header that is trusted told it: challenge and answer
-// must come from the same (RULINGS "Limits without a client header").
+// must come from the same, which only two trusted ones can say.
 func (c *call) toldClient() account.Client {
 	out := c.client()
 	if ip, ok := forwardedIP(&c.live.Settings, c.r); ok {
@@ -30,7 +30,7 @@ func (c *call) toldClient() account.Client {
 	return out
 }
 
-// postFactor enrolls a factor (auth-extended.md 5.5).
+// postFactor enrolls a factor.
 func (s *Server) postFactor(c *call, caller account.Caller) error {
 	if err := s.limit(c, byEnroll); err != nil {
 		return err
@@ -63,7 +63,7 @@ func (s *Server) postFactor(c *call, caller account.Caller) error {
 	return c.json(200, append(b, '}', '}'))
 }
 
-// postChallenge asks for a factor's code (auth-extended.md 5.6). The body may be empty.
+// postChallenge asks for a factor's code. The body may be empty.
 func (s *Server) postChallenge(c *call, caller account.Caller) error {
 	id, err := c.pathID("factor_id")
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *Server) postChallenge(c *call, caller account.Caller) error {
 // errNoWebAuthn is for the second half of a ceremony whose first was refused.
 var errNoWebAuthn = bad(422, account.CodeWebAuthnVerifyDisabled, "MFA verification is disabled for WebAuthn")
 
-// postFactorVerify answers a challenge (auth-extended.md 5.7).
+// postFactorVerify answers a challenge.
 func (s *Server) postFactorVerify(c *call, caller account.Caller) error {
 	id, err := c.pathID("factor_id")
 	if err != nil {
@@ -132,7 +132,7 @@ func (s *Server) postFactorVerify(c *call, caller account.Caller) error {
 	return c.grantView(&g)
 }
 
-// deleteFactor unenrolls a factor (auth-extended.md 5.8).
+// deleteFactor unenrolls a factor.
 func (s *Server) deleteFactor(c *call, caller account.Caller) error {
 	id, err := c.pathID("factor_id")
 	if err != nil {
@@ -144,7 +144,7 @@ func (s *Server) deleteFactor(c *call, caller account.Caller) error {
 	return c.json(200, append(appendID(append(make([]byte, 0, 64), `{"id":`...), id), '}'))
 }
 
-// appendFactor appends a factor as everybody who may see it does: without its secret (auth-extended.md 5.1).
+// appendFactor appends a factor as everybody who may see it does: without its secret.
 func appendFactor(b []byte, f *store.Factor) []byte {
 	b = appendID(append(b, `{"id":`...), f.ID)
 	b = appendTime(append(b, `,"created_at":`...), f.CreatedAt)

@@ -16,7 +16,7 @@ import (
 	"gatehouse/shared/fakeidp"
 )
 
-// Every refusal of an enrolment (auth-extended.md 5.5), and what is judged before what.
+// Every refusal of an enrolment, and what is judged before what.
 func TestFactors_enrollRefused(t *testing.T) {
 	a := open(t, func(s *account.Settings, _ *Settings) { s.Factors.MaxEnrolled, s.Factors.MaxVerified = 3, 2 })
 	g := a.member("mia@example.org")
@@ -79,7 +79,7 @@ func TestFactors_enrollRefused(t *testing.T) {
 	a.answerTo(loose, first.ID, uuid.NewString(), "123456").refused(403, "session_not_found", "*")
 }
 
-// Every refusal of a challenge and of an answer (auth-extended.md 5.6, 5.7).
+// Every refusal of a challenge and of an answer.
 func TestFactors_verifyRefused(t *testing.T) {
 	a := open(t, func(s *account.Settings, _ *Settings) {
 		s.Phone.TestCodes = map[string]string{"4915100000009": "123456"}
@@ -135,8 +135,8 @@ func TestFactors_verifyRefused(t *testing.T) {
 	a.answerTo(up, q.ID, ch.ID, "123456").is(200, "*")
 }
 
-// auth-extended.md 11.5: each secret that can be guessed has its own counter, independent of address and
-// headers: 5 wrong answers for a challenge, 10 for a factor in an hour.
+// Each secret that can be guessed has its own counter, independent of address and headers: 5 wrong
+// answers for a challenge, 10 for a factor in an hour.
 func TestFactors_attemptsAreCounted(t *testing.T) {
 	a := open(t)
 	g := a.member("mia@example.org")
@@ -191,7 +191,7 @@ func TestFactors_limits(t *testing.T) {
 }
 
 // Challenge and answer come from one address, where a proxy that is trusted tells both; what anybody can
-// write into a header counts for nothing (RULINGS, auth-extended.md 11.5).
+// write into a header counts for nothing.
 func TestFactors_addresses(t *testing.T) {
 	a := open(t)
 	g := a.member("mia@example.org")
@@ -208,7 +208,7 @@ func TestFactors_addresses(t *testing.T) {
 	a.answerTo(g, e.ID, ch.ID, a.code(e, 0), here).is(200, "*")
 }
 
-// auth-extended.md 11.5: the last accepted TOTP step is remembered; it and older ones are refused.
+// The last accepted TOTP step is remembered; it and older ones are refused.
 func TestFactors_replayIsRefused(t *testing.T) {
 	a := open(t)
 	g := a.member("mia@example.org")
@@ -221,7 +221,7 @@ func TestFactors_replayIsRefused(t *testing.T) {
 	a.answerTo(g, e.ID, a.challenge(g, e.ID).ID, a.code(e, 1)).is(200, "*")
 }
 
-// auth-extended.md 11.5: a factor is loaded by owner and id, with one answer for "unknown" and "not yours".
+// A factor is loaded by owner and id, with one answer for "unknown" and "not yours".
 func TestFactors_othersAreUnknown(t *testing.T) {
 	a := open(t)
 	mia, eve := a.member("mia@example.org"), a.member("eve@example.org")
@@ -239,7 +239,7 @@ func TestFactors_othersAreUnknown(t *testing.T) {
 }
 
 // A factor that somebody with the password alone has left unverified opens nothing once another guards the
-// account (auth-extended.md 11.5: enrolling a further factor needs aal2 once one is verified).
+// account: enrolling a further factor needs aal2 once one is verified.
 func TestFactors_leftBehind(t *testing.T) {
 	a := open(t)
 	eve := a.member("mia@example.org") // knows the password
@@ -256,7 +256,7 @@ func TestFactors_leftBehind(t *testing.T) {
 	a.verify(eve, e)                                                            // she has the app after all
 }
 
-// PUT /user and linking want the second factor of who has one (auth-extended.md 5.2, 4.2).
+// PUT /user and linking want the second factor of who has one.
 func TestFactors_insufficientAAL(t *testing.T) {
 	a := open(t)
 	a.apply(func(s *account.Settings, _ *Settings) {
@@ -287,7 +287,7 @@ func TestFactors_insufficientAAL(t *testing.T) {
 	a.do("GET /user/identities/authorize?provider=github&skip_http_redirect=true", nil, bearer(low.AccessToken)).is(200, "*")
 }
 
-// A verdict to reject signs the user out everywhere; one that lets pass changes nothing (auth-extended.md 5.7).
+// A verdict to reject signs the user out everywhere; one that lets pass changes nothing.
 func TestFactors_verdict(t *testing.T) {
 	a := open(t)
 	g := a.member("mia@example.org")

@@ -122,7 +122,7 @@ func wrong(code string) string {
 	return code[:len(code)-1] + string('0'+(last-'0'+5)%10)
 }
 
-// Enroll, challenge, verify, sign in again, unenroll: the whole life of a TOTP factor (auth-extended.md 5.5 to 5.8).
+// Enroll, challenge, verify, sign in again, unenroll: the whole life of a TOTP factor.
 func TestFactors_totp(t *testing.T) {
 	a := open(t)
 	g := a.member("mia@example.org")
@@ -203,7 +203,7 @@ func TestFactors_totp(t *testing.T) {
 	}
 }
 
-// A code is sent, and only to whom it was sent is it of use (auth-extended.md 5.6, 5.7).
+// A code is sent, and only to whom it was sent is it of use.
 func TestFactors_phone(t *testing.T) {
 	a := open(t, func(s *account.Settings, _ *Settings) {
 		s.Factors.PhoneInterval, s.Factors.OTPLength = time.Minute, 8
@@ -252,7 +252,7 @@ func TestFactors_phone(t *testing.T) {
 	a.answerTo(up, e.ID, second.ID, code).refused(422, "mfa_verification_failed", "*")
 	a.answerTo(up, e.ID, first.ID, code).is(200, "*")
 
-	// The caps of all SMS hold here too (auth-extended.md 5.6 [F]).
+	// The caps of all SMS hold here too.
 	a.pass(time.Minute)
 	a.apply(func(s *account.Settings, _ *Settings) { s.Phone.Sent.N = 0 })
 	a.do(path, nil, bearer(up.AccessToken)).refused(429, "over_sms_send_rate_limit", "SMS rate limit exceeded")

@@ -84,7 +84,7 @@ func (c *call) pathID(name string) (uuid.UUID, error) {
 }
 
 // knownAud refuses an audience that nobody configured where an account may be made in it: else a client
-// would choose the aud claim of its own tokens (auth-core-state.md 8, 12).
+// would choose the aud claim of its own tokens.
 func (c *call) knownAud() error {
 	if aud := c.aud(); aud != "" && aud != c.live.Audience {
 		return notValid("The audience of the X-JWT-AUD header is not one of this service")

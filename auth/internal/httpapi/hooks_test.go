@@ -14,7 +14,7 @@ import (
 )
 
 // TestHooks_failures: what a hook refuses, or how asking it fails, is the answer of the request that asked, with
-// nothing made (auth-extended.md 8.1).
+// nothing made.
 func TestHooks_failures(t *testing.T) {
 	var refusal *account.Refusal
 	a := open(t, func(s *account.Settings, _ *Settings) {

@@ -76,7 +76,7 @@ type Settings struct {
 }
 
 // Limits are requests per address: OTP and Verify and Token in 5 minutes, Anonymous in an hour, Factors
-// (challenges and answers, each) in a minute (auth-core-http.md 5.2). 0 refuses all.
+// (challenges and answers, each) in a minute. 0 refuses all.
 type Limits struct {
 	OTP, Verify, Token, Anonymous, Factors int
 }

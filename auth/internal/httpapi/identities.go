@@ -2,7 +2,7 @@ package httpapi
 
 import "gatehouse/auth/internal/account"
 
-// deleteIdentity takes one of the caller's identities from his account (auth-extended.md 4.4).
+// deleteIdentity takes one of the caller's identities from his account.
 func (s *Server) deleteIdentity(c *call, caller account.Caller) error {
 	if err := s.accounts.UnlinkIdentity(c.ctx(), c.client(), caller, c.r.PathValue("identity_id"), c.aud()); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"gatehouse/auth/internal/quote"
 )
 
-// Answers are built by appending: their keys stand in the order of the specification's examples, and
-// GET /user has 1.9 times the cost of a bare SELECT to spend (BUDGETS).
+// Answers are built by appending: their keys stand in the order of the examples in openapi.json, and
+// GET /user has 1.9 times the cost of a bare SELECT to spend.
 
 const hex = "0123456789abcdef"
 
@@ -28,7 +28,8 @@ func appendStrings(b []byte, list []string) []byte {
 	return append(b, ']')
 }
 
-// appendTime appends a time as every answer shows it: six digits and Z (RULINGS "Timestamps").
+// appendTime appends a time as every answer shows it: six digits and Z, so that the same time is always the same
+// text.
 func appendTime(b []byte, t time.Time) []byte {
 	return t.UTC().AppendFormat(b, `"2006-01-02T15:04:05.000000Z"`)
 }

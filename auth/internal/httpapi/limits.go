@@ -9,7 +9,7 @@ import (
 	"gatehouse/auth/internal/account"
 )
 
-// limited is one of the per-address limiters; each counts apart (auth-core-http.md 5.2).
+// limited is one of the per-address limiters; each counts apart.
 type limited uint8
 
 const (

@@ -1,7 +1,7 @@
 package httpapi
 
-// postLogout ends sessions (auth-core-http.md 1.17, RULINGS "POST /logout"). Whether scope was given at
-// all makes a difference, so that the flow is told.
+// postLogout ends sessions. Whether scope was given at all makes a difference, so that the flow is
+// told.
 func (s *Server) postLogout(c *call) error {
 	scope := c.param("scope")
 	given := c.query.Has("scope")

@@ -4,7 +4,7 @@ import (
 	"gatehouse/auth/internal/account"
 )
 
-// postOTP sends a link or digits to sign in with (auth-core-http.md 1.10).
+// postOTP sends a link or digits to sign in with.
 func (s *Server) postOTP(c *call) error {
 	var in struct {
 		Email      string `json:"email"`
@@ -32,7 +32,7 @@ func (s *Server) postOTP(c *call) error {
 	return c.empty()
 }
 
-// postMagicLink is /otp of former times (auth-core-http.md 1.11), with its own words for a body that is no JSON.
+// postMagicLink is /otp of former times, with its own words for a body that is no JSON.
 func (s *Server) postMagicLink(c *call) error {
 	var in struct {
 		Email string `json:"email"`
@@ -51,7 +51,7 @@ func (s *Server) postMagicLink(c *call) error {
 	return c.empty()
 }
 
-// postRecover sends a link to set a new password (auth-core-http.md 1.12).
+// postRecover sends a link to set a new password.
 func (s *Server) postRecover(c *call) error {
 	var in struct {
 		Email string `json:"email"`
@@ -66,7 +66,7 @@ func (s *Server) postRecover(c *call) error {
 	return c.empty()
 }
 
-// postResend sends once more what is pending (auth-core-http.md 1.6).
+// postResend sends once more what is pending.
 func (s *Server) postResend(c *call) error {
 	var in struct {
 		Type  string `json:"type"`

@@ -79,7 +79,7 @@ func TestRecover(t *testing.T) {
 	a := open(t, func(s *account.Settings, _ *Settings) { s.Email.Interval = time.Minute })
 	a.member("mia@example.org")
 	a.pass(time.Hour)
-	// Known or not: the same answers, also about the pause (auth-core-http.md 1.12).
+	// Known or not: the same answers, also about the pause.
 	for _, email := range []string{"mia@example.org", "nobody@example.org"} {
 		a.do("POST /recover", map[string]any{"email": email}).is(200, "{}")
 		got := a.do("POST /recover", map[string]any{"email": email}).refused(429, "over_email_send_rate_limit", "For security purposes, you can only request this after 60 seconds.")
@@ -138,7 +138,7 @@ func TestResend(t *testing.T) {
 	r("phone_provider_disabled", "Phone logins are disabled", m{"type": "sms", "phone": "4915112345678"})
 }
 
-// Without anything that sends, the answer is the same for all (RULINGS "Unconfigured gateway").
+// Without anything that sends, the answer is the same for all addresses, known or not.
 func TestSending_unconfigured(t *testing.T) {
 	a := open(t, func(s *account.Settings, _ *Settings) { s.Email.Configured, s.Phone.Configured = false, false })
 	a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).refused(500, "unexpected_failure", "Error sending confirmation email")

@@ -10,7 +10,7 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// The limits on mails and SMS hold at every endpoint that sends (auth-core-http.md 5.3).
+// The limits on mails and SMS hold at every endpoint that sends.
 func TestSending_limits(t *testing.T) {
 	a := open(t)
 	type m = map[string]any

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// providers are the names that "external" lists from the first version on (RULINGS "/settings").
+// providers are the names that "external" lists from the first version on, false while they are off.
 var providers = []string{"apple", "azure", "bitbucket", "discord", "facebook", "figma", "github", "gitlab", "google",
 	"keycloak", "linkedin", "notion", "slack", "snapchat", "spotify", "twitch", "twitter", "workos"}
 

@@ -2,7 +2,7 @@ package httpapi
 
 import "gatehouse/auth/internal/account"
 
-// postSignup opens an account, with an address or without (auth-core-http.md 1.4 and 1.5).
+// postSignup opens an account, with an address or without.
 func (s *Server) postSignup(c *call) error {
 	var in struct {
 		Email    string `json:"email"`

@@ -7,7 +7,7 @@ import (
 	"gatehouse/auth/internal/provider"
 )
 
-// postToken gives out tokens, by the grant that the query names (auth-core-http.md 1.13).
+// postToken gives out tokens, by the grant that the query names.
 func (s *Server) postToken(c *call) error {
 	grant := c.param("grant_type")
 	switch grant {
@@ -51,7 +51,7 @@ func (s *Server) passwordGrant(c *call) error {
 }
 
 // refreshGrant counts only tokens that are not ours against the address: a refresh that is refused for
-// its neighbours' sake would sign the user out (RULINGS "Refresh under trouble").
+// its neighbours' sake would sign the user out.
 func (s *Server) refreshGrant(c *call) error {
 	var in struct {
 		RefreshToken string `json:"refresh_token"`
@@ -93,8 +93,7 @@ func (s *Server) pkceGrant(c *call) error {
 	return c.grantView(&g)
 }
 
-// idTokenGrant is a native sign-in, or with link_identity an identity for the caller (auth-extended.md 3.1
-// and 4.3).
+// idTokenGrant is a native sign-in, or with link_identity an identity for the caller.
 func (s *Server) idTokenGrant(c *call) error {
 	if err := s.limit(c, byToken); err != nil {
 		return err

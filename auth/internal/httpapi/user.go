@@ -5,7 +5,7 @@ import "gatehouse/auth/internal/account"
 // getUser shows a user to himself.
 func (s *Server) getUser(c *call, caller account.Caller) error { return c.userView(&caller.User) }
 
-// putUser changes a user by his own wish (auth-core-http.md 1.15).
+// putUser changes a user by his own wish.
 func (s *Server) putUser(c *call, caller account.Caller) error {
 	if err := s.limit(c, byUser); err != nil {
 		return err

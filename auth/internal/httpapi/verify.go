@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/account"
 )
 
-// postVerify redeems what was typed in, or a link's token (auth-core-http.md 1.8).
+// postVerify redeems what was typed in, or a link's token.
 func (s *Server) postVerify(c *call) error {
 	var in struct {
 		Type       string `json:"type"`
@@ -41,8 +41,8 @@ func (s *Server) postVerify(c *call) error {
 	return c.grantView(v.Grant)
 }
 
-// getVerify is the link in a mail: whatever becomes of it, the browser is sent on (1.9, 3.4). Who only
-// looks (HEAD, a prefetch or preview) consumes nothing.
+// getVerify is the link in a mail: whatever becomes of it, the browser is sent on. Who only looks
+// (HEAD, a prefetch or preview) consumes nothing.
 func (s *Server) getVerify(c *call) error {
 	if c.r.Method == http.MethodHead || looksAhead(c.r) {
 		return c.nothing()

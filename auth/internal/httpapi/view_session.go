@@ -9,7 +9,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// grantView answers 200 with a session (auth-core-http.md 2.5).
+// grantView answers 200 with a session.
 func (c *call) grantView(g *account.Grant) error {
 	c.user = g.User.ID
 	return c.json(200, appendGrant(make([]byte, 0, 1024+len(g.AccessToken)+len(g.RefreshToken)), g))

@@ -14,7 +14,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// mia is the confirmed user of the specification's example (auth-core-http.md 2.1).
+// mia is the confirmed user whose JSON the tests of this file spell out.
 func mia() store.User {
 	at := func(text string) time.Time {
 		v, err := time.Parse(time.RFC3339Nano, text)

@@ -7,8 +7,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// appendUser appends a user as every answer shows him (auth-core-http.md 2.1): no secret, nothing of
-// the account's inner state, and the same keys in the same order each time.
+// appendUser appends a user as every answer shows him: no secret, nothing of the account's inner
+// state, and the same keys in the same order each time.
 func appendUser(b []byte, u *store.User) []byte {
 	b = appendID(append(b, `{"id":`...), u.ID)
 	return append(appendUserRest(b, u), '}')

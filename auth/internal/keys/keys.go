@@ -21,7 +21,7 @@ import (
 
 const (
 	// pollEvery is how often the store is asked. A revocation reaches a replica in that time and one
-	// query's (issue: 10 s).
+	// query's; docs/tokens.md#rotation promises 10 s.
 	pollEvery = 5 * time.Second
 	// pollTimeout bounds one query.
 	pollTimeout = 3 * time.Second

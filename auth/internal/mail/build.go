@@ -23,7 +23,7 @@ type Header struct {
 var ours = []string{"from", "to", "cc", "bcc", "subject", "date", "message-id", "mime-version", "sender", "return-path", "received", "auto-submitted"}
 
 // ParseHeaders reads SMTP_HEADERS: a JSON object of names and lists of values. Whoever gets an error
-// warns and goes on without them (http 4.8).
+// warns and goes on without them.
 func ParseHeaders(text string) (Headers, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil
@@ -51,7 +51,7 @@ func ParseHeaders(text string) (Headers, error) {
 }
 
 // bracketed is an address as commands write it. A local part that is no dot-atom (a..b is a good address
-// by http 4.4) is quoted.
+// by docs/accounts.md#addresses) is quoted.
 func bracketed(address string) string { return (&netmail.Address{Address: address}).String() }
 
 // build is the whole mail: plain text first, HTML as its better alternative.

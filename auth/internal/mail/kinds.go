@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Kinds are all mails there are, in the order of the seed's table.
+// Kinds are all mails there are, in the order of docs/mail.md#templates.
 var Kinds = []Kind{
 	Invite, Confirmation, Recovery, MagicLink, EmailChange, Reauthentication, PasswordChanged, EmailChanged,
 	PhoneChanged, IdentityLinked, IdentityUnlinked, FactorEnrolled, FactorUnenrolled,

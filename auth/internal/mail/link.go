@@ -11,7 +11,7 @@ type Paths struct {
 	Invite, Confirmation, Recovery, EmailChange string
 }
 
-// Links makes the links in mails and of generate_link (http 4.3). It never changes.
+// Links makes the links in mails and of generate_link (docs/mail.md#links). It never changes.
 type Links struct {
 	paths map[string]*url.URL // by the link's type; nil: unset
 }
@@ -56,9 +56,9 @@ func NewLinks(p Paths) (*Links, error) {
 
 // URL is {external}{path}?token=…&type=…&redirect_to=…, in this order, which clients' tests compare.
 //
-// external is API_EXTERNAL_URL or a listed host (http 4.7), as the caller found it valid. linkType is one
-// of Link*. An unset path is /verify below the whole of external; a set one is resolved as a reference,
-// so that /verify replaces external's path. A query or fragment in either is dropped.
+// external is API_EXTERNAL_URL or a listed host, as the caller found it valid. linkType is one of
+// Link*. An unset path is /verify below the whole of external; a set one is resolved as a reference, so
+// that /verify replaces external's path. A query or fragment in either is dropped.
 func (l *Links) URL(external, linkType, tokenHash, redirectTo string) string {
 	u, err := url.Parse(external)
 	if err != nil { // the settings were checked, so this is text that was never a URL: say it as it is

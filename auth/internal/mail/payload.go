@@ -10,7 +10,7 @@ import "encoding/json"
 // Kind is which mail it is. The texts are in the database and in SMTP_HEADERS' $messageType.
 type Kind string
 
-// The kinds of mails (seed, "Email kinds").
+// The kinds of mails (docs/mail.md#which-mail).
 const (
 	Invite           Kind = "invite"
 	Confirmation     Kind = "confirmation"
@@ -48,7 +48,7 @@ type Payload struct {
 	IP string `json:"ip,omitempty"`
 }
 
-// Vars are what templates may name (http 4.2). What a kind doesn't have is empty.
+// Vars are what templates may name (docs/mail.md#templates). What a kind doesn't have is empty.
 type Vars struct {
 	SiteURL         string `json:"SiteURL,omitempty"`
 	Email           string `json:"Email,omitempty"`

@@ -36,7 +36,7 @@ func rendered(t *testing.T, r *Renderer, kind Kind, v Vars) Message {
 	return m
 }
 
-// TestBuiltIn: the default subjects are the seed's, and each body holds what its kind is for.
+// TestBuiltIn: the default subjects are those that users know, and each body holds what its kind is for.
 func TestBuiltIn(t *testing.T) {
 	r := NewRenderer(RendererOptions{Now: time.Now, Log: quiet()})
 	seen := 0

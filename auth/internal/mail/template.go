@@ -21,7 +21,7 @@ const maxSubject = 400
 
 var errTooLong = errors.New("the template writes more than 2 MiB")
 
-// variables are what templates see (http 4.2). A name that isn't there, in Data too, renders empty.
+// variables are what templates see. A name that isn't there, in Data too, renders empty.
 func (v Vars) variables() map[string]any {
 	data := map[string]any{}
 	if len(v.Data) > 0 {

@@ -1,7 +1,7 @@
 // Package outward makes HTTP clients for calls that leave this service: mail templates, identity
 // providers, key sets, hooks, gateways.
 //
-// There are two kinds of URLs, and a client for each (RULINGS "Outward URLs"):
+// There are two kinds of URLs, and a client for each:
 //
 //   - Operator: somebody who runs this service wrote it into the settings. It may lead anywhere, to
 //     loopback and private addresses too.

@@ -15,8 +15,8 @@ type hashed interface {
 	madeBy(p Params) bool
 }
 
-// ValidImport says what is wrong with a hash that an administrator brings along (spec core-state 6.3), or
-// nil. Its costs must be within the bounds of this package.
+// ValidImport says what is wrong with a hash that an administrator brings along (docs/moving-in.md#password-hashes),
+// or nil. Its costs must be within the bounds of this package.
 func ValidImport(hash string) error {
 	_, err := parse(hash)
 	return err

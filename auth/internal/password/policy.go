@@ -10,7 +10,7 @@ import (
 // minLength is the least minimum that a setting can ask for; lower ones count as this.
 const minLength = 6
 
-// Reasons of a weak password, in the order they are told (spec core-http 2.9).
+// Reasons of a weak password, in the order they are told.
 const (
 	ReasonLength     = "length"
 	ReasonCharacters = "characters"

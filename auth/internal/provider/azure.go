@@ -103,8 +103,8 @@ func azureClaims(p *Provider, t *idToken, d *Profile) {
 }
 
 // azureProven: a tenant's administrator can write any address into an account, so only what Microsoft
-// vouches for counts (RULINGS "Azure e-mail"): xms_edov, or the address among those of the tenant's
-// verified domains. The operator of one tenant may list domains that he knows to be his.
+// vouches for counts: xms_edov, or the address among those of the tenant's verified domains. The
+// operator of one tenant may list domains that he knows to be his.
 func azureProven(p *Provider, t *idToken, email string) bool {
 	if v := t.claims.at("xms_edov"); v != nil {
 		return v == true || v == "1" || v == "true"

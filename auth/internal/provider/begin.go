@@ -27,7 +27,7 @@ type Begun struct {
 }
 
 // reserved parameters are never passed on, whatever their case: the flow sets them itself, they would
-// have the provider read others instead (request, request_uri), or they are ours (spec 2.2).
+// have the provider read others instead (request, request_uri), or they are ours.
 var reserved = strings.Fields(`client_id client_secret redirect_uri response_type response_mode state scope
 	code_challenge code_challenge_method code_verifier request request_uri
 	provider scopes redirect_to invite_token skip_http_redirect flow_type`)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// Error is why a sign-in in a browser fails. Status, Code and Message are those of spec auth-extended 2.4
-// and may be shown to anybody; Err is for the log and holds no secret either.
+// Error is why a sign-in in a browser fails. Status, Code and Message are the answer's and may be
+// shown to anybody; Err is for the log and holds no secret either.
 type Error struct {
 	Status  int
 	Code    string // "" when there is none
@@ -30,7 +30,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// IDTokenError is a refused ID token, answered as 400 with error and error_description (spec 3).
+// IDTokenError is a refused ID token, answered as 400 with error and error_description.
 type IDTokenError struct {
 	Code, Description string
 	Err               error // for the log

@@ -15,7 +15,7 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// IDTokenRequest is a sign-in with an ID token that an application got by itself (spec 3.1). ClientID and
+// IDTokenRequest is a sign-in with an ID token that an application got by itself. ClientID and
 // Issuer name the provider where Provider doesn't.
 type IDTokenRequest struct {
 	IDToken, Provider, AccessToken, Nonce, ClientID, Issuer string
@@ -31,9 +31,9 @@ type Accepted struct {
 // native are those of the eighteen whose ID tokens are taken; free providers' are, too.
 var native = []string{"apple", "google", "azure", "facebook", "keycloak", "snapchat"}
 
-// IDToken verifies a native ID token. Who issued it is decided by the settings; the request only chooses
-// among them. Errors are *IDTokenError and *Refused with the texts of spec 3; an issuer that can't be asked
-// is *Refused with status 500.
+// IDToken verifies a native ID token. Who issued it is decided by the settings; the request only chooses among
+// them. Errors are *IDTokenError and *Refused whose texts are the answer's; an issuer that can't be asked is
+// *Refused with status 500.
 func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted, error) {
 	if r.IDToken == "" {
 		return refuseToken("invalid request", "id_token required", nil)
@@ -113,7 +113,7 @@ func checkNonce(inToken, given string) error {
 	return nil
 }
 
-// nativeProvider is whom a request means by name or issuer (spec 3.2), on or off.
+// nativeProvider is whom a request means by name or issuer, on or off.
 func (s *Set) nativeProvider(r IDTokenRequest) *Provider {
 	name := strings.ToLower(r.Provider)
 	for _, p := range s.own {

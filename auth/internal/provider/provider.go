@@ -1,7 +1,7 @@
-// Package provider speaks the outward protocols of external identity providers: OAuth 2.0, OpenID Connect
-// and Twitter's OAuth 1.0a for sign-ins in a browser, and ID tokens that an application got by itself.
-// table.go has a row for each of the eighteen (spec auth-extended 1.4); what a row cannot say stands in a
-// file with the provider's name. Further OpenID Connect providers need settings only.
+// Package provider speaks the outward protocols of external identity providers: OAuth 2.0, OpenID Connect and
+// Twitter's OAuth 1.0a for sign-ins in a browser, and ID tokens that an application got by itself. table.go
+// has a row for each of the eighteen (docs/providers.md#providers); what a row cannot say stands in a file
+// with the provider's name. Further OpenID Connect providers need settings only.
 //
 // It knows no accounts, no SQL and no HTTP server. A caller begins a flow, keeps what Begin gives him with
 // the state, and hands the callback's parameters to Finish, which tells who signed in. It decides which
@@ -38,8 +38,8 @@ type Profile struct {
 	Subject  string // never empty
 	Emails   []Email
 	// Data is what to keep as the identity's data, without email, email_verified and phone_verified: iss,
-	// sub, provider_id, name, full_name, ... (spec 1.3). Empty fields are left out; custom_claims is an
-	// object. Fit for JSON and PostgreSQL's jsonb.
+	// sub, provider_id, name, full_name and the like. Empty fields are left out; custom_claims is an object. Fit
+	// for JSON and PostgreSQL's jsonb.
 	Data map[string]any
 	// Token and RefreshToken are the provider's own, "" where it gave none.
 	Token, RefreshToken string
@@ -126,7 +126,7 @@ func (s *Set) Names() (names []string) {
 }
 
 // Lookup finds a provider for a sign-in in a browser, whatever the case of its name. The error says why
-// there is none (spec 1.2).
+// there is none.
 func (s *Set) Lookup(name string) (*Provider, error) {
 	unsupported := func(reason string) (*Provider, error) {
 		return nil, &Error{Status: http.StatusBadRequest, Code: "validation_failed", Message: "Unsupported provider: " + reason}

@@ -181,7 +181,7 @@ func (c Client) checkClient(prefix string, wrong func(name, format string, args 
 	}
 }
 
-// checkURL: absolute, nothing but scheme, host and path, https unless it stays on this machine (spec 10.1).
+// checkURL: absolute, nothing but scheme, host and path, https unless it stays on this machine.
 func (s Settings) checkURL(name, text string, wrong, warn func(name, format string, args ...any)) {
 	u, err := url.Parse(text)
 	switch {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// row is what is known of one provider: spec auth-extended 1.4 as data. Paths into answers are names with
-// dots between them.
+// row is what is known of one provider: docs/providers.md#providers as data, and more. Paths into answers are names
+// with dots between them.
 type row struct {
 	id, mode string
 	aliases  []string
@@ -59,7 +59,7 @@ type fields map[string]string
 
 const (
 	// assumed: the provider has no flag and is known to give proven addresses only. A policy of this
-	// table, which EXTERNAL_<P>_DISTRUST_EMAIL changes (spec 11.1).
+	// table, which EXTERNAL_<P>_DISTRUST_EMAIL changes.
 	assumed = "(assumed)"
 	// unproven: addresses are whatever the user typed.
 	unproven = "(unproven)"

@@ -16,7 +16,7 @@ import (
 
 const pic = "https://pictures.example.org/ann.png"
 
-// spec is what table 1.4 of auth-extended says of a provider, as seen from outside.
+// spec is what docs/providers.md#providers says of a provider, as seen from outside: written down a second time.
 type spec struct {
 	name, mode string
 	// The browser's redirect: path below the base, and the query without client_id, redirect_uri,

@@ -19,7 +19,7 @@ func bytesOf(text string) (s set) {
 	return s
 }
 
-// What wildcards take, part by part (auth-core-http.md 4.6 [F]).
+// What wildcards take, part by part (docs/api.md#where-links-and-answers-may-lead).
 var (
 	hostLabel = bytesOf("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
 	hostRun   = bytesOf("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-.")

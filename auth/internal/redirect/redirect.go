@@ -1,4 +1,5 @@
-// Package redirect decides where a link or an answer may send a browser (auth-core-http.md 4.6).
+// Package redirect decides where a link or an answer may send a browser
+// (docs/api.md#where-links-and-answers-may-lead).
 //
 // It knows neither HTTP nor settings and asks no DNS. A target is accepted only when it is written so
 // plainly that a browser (the WHATWG URL standard) and this package cannot read it differently: no user
@@ -87,8 +88,7 @@ func (l *List) judge(text string) (*rule, reason) {
 	return nil, unlisted
 }
 
-// onSite is rules 2 and 3 of 4.6: the site's own origin, and any port of this machine while the site is
-// on it.
+// onSite: the site's own origin, and any port of this machine while the site is on it.
 func (l *List) onSite(t *target) bool {
 	if !t.web() {
 		return false

@@ -22,7 +22,7 @@ func mustNew(t testing.TB, site, list string) *List {
 	return l
 }
 
-// The worked examples of auth-core-http.md 4.6, with what [F] says of them.
+// Worked examples: a list of each kind of pattern, and targets that are on the edge of it.
 func TestAllowed_workedExamples(t *testing.T) {
 	l := mustNew(t, testSite, testList)
 	f := func(target string, want bool) {
@@ -66,7 +66,7 @@ func TestAllowed_workedExamples(t *testing.T) {
 	f("https://seven.test/a/../b?c=d&e=f", true)  // 23
 	f("https://bad.test/", false)                 // 24
 	f("https://seven.test/ref", true)             // 24, the Referer
-	f("", false)                                  // rule 1
+	f("", false)                                  // empty is no target
 	f("https://app.acme.test/"+string(rune(0x7f)), false)
 }
 

@@ -1,5 +1,5 @@
 // Package sms speaks the protocols of the four SMS gateways: Twilio, MessageBird, Textlocal and Vonage
-// (spec auth-extended 6). One call takes one message.
+// (docs/mail.md#sms). One call takes one message.
 //
 // It chooses no words, counts nothing and keeps nothing: when a message is sent, how often it is tried
 // and what becomes of it is the outbox's. What a gateway says of a failure gets into the error without

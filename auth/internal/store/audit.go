@@ -13,7 +13,7 @@ import (
 // Action is what an audit row is about. The numbers are in the database: they never change.
 type Action int16
 
-// The actions of spec 7.3 and those added to them.
+// The actions of the replaced service, and those added to them (docs/operations.md#audit-log).
 const (
 	ActionLogin Action = iota + 1
 	ActionLogout
@@ -101,7 +101,7 @@ type Audit struct {
 	Session   uuid.UUID
 	IP        string
 	// Traits is an object, or nil. Never a token, and never an address: "user_id" names the user whom the act
-	// is about, and AuditLog puts his addresses beside it for as long as he has them (spec core-state 8, 43).
+	// is about, and AuditLog puts his addresses beside it for as long as he has them.
 	Traits json.RawMessage
 	// OnlyFor, if not Nil, is a user without whom nothing is noted.
 	OnlyFor uuid.UUID

@@ -116,8 +116,8 @@ func TestFactors(t *testing.T) {
 	}
 }
 
-// What a factor gave to sessions goes with it, by amr method (auth-extended.md 11.5); what another factor
-// gave stays, and so does every other member of an entry.
+// What a factor gave to sessions goes with it, by amr method; what another factor gave stays, and
+// so does every other member of an entry.
 func TestLowerSessions(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -9,7 +9,7 @@ import (
 )
 
 // How many connections may rest goes by the processors, not by GOMAXPROCS, which the daemon doubles for
-// the hashing threads' sake (RULINGS "DB_MAX_POOL_SIZE 0": 4 for each core).
+// the hashing threads' sake: 4 for each core.
 func TestPool_restingConnections(t *testing.T) {
 	old := runtime.GOMAXPROCS(2 * runtime.NumCPU())
 	defer runtime.GOMAXPROCS(old)

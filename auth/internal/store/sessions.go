@@ -90,7 +90,8 @@ const (
 // Ended says that no refresh is possible any more.
 func (s Session) Ended() bool { return !s.EndedAt.IsZero() }
 
-// Readable says that GET /user goes on accepting the session's access tokens (RULINGS "POST /logout").
+// Readable says that GET /user goes on accepting the session's access tokens: after POST /logout
+// without a scope it does, until they expire.
 func (s Session) Readable() bool { return !s.Ended() || s.EndedReason == EndedLogoutTokens }
 
 // EndSessions says which of a user's sessions end.

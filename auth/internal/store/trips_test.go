@@ -12,7 +12,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 )
 
-// The round trips that BUDGETS.md allows, counted on the wire.
+// The most round trips that a statement or batch may cost, counted on the wire.
 func TestStatements_roundTrips(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

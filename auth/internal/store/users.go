@@ -148,7 +148,7 @@ func (b *Batch) UserByPhone(dst *User, aud, phone string) {
 	b.rows("user by phone", alone(dst), selectUserByPhone, aud, phone)
 }
 
-// An address known only from a provider's identity is taken too, and comes first (spec 1.4, 9).
+// An address known only from a provider's identity is taken too, and comes first.
 var selectAccount = define(`
 select ` + userColumns + `
 from {users} u

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// Claims are those of an access token (spec core-state 5.1). The fields stand in the order they are
+// Claims are those of an access token (docs/tokens.md#access-tokens). The fields stand in the order they are
 // written; what the comment does not call optional is always written, empty or not.
 type Claims struct {
 	Issuer    string // iss; optional

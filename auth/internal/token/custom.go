@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// needed are the claims that a token cannot do without, whoever made them (spec auth-extended 8.1).
+// needed are the claims that a token cannot do without, whoever made them: a hook may change all others.
 var needed = []string{"aud", "exp", "iat", "sub", "email", "phone", "role", "aal", "session_id", "is_anonymous"}
 
 // ParseCustom reads a claims object that another made, as Verify would, and tells which of the claims that

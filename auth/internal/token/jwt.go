@@ -10,7 +10,7 @@ import (
 )
 
 // leeway is how far ahead of ours another clock may be when it stamps iat or nbf. For exp there is
-// none: a client refreshes in time (spec core-state 5.4).
+// none: a client refreshes in time.
 const leeway = 30 * time.Second
 
 // maxHeader is the longest encoded header that is parsed. Ours have 60 to 130 bytes.
@@ -45,9 +45,9 @@ func (s *Set) SignPayload(dst, payload []byte) ([]byte, error) {
 	return s.signer.signPayload(dst, payload)
 }
 
-// SignService appends a token for a service: no user, no session, only a role (spec core-state 5.4). It
-// is signed with the shared secret when that is believed, as installations expect, else with the current
-// key. The audience is left out: the role decides.
+// SignService appends a token for a service: no user, no session, only a role. It is signed with the
+// shared secret when that is believed, as installations expect, else with the current key. The audience
+// is left out: the role decides.
 func (s *Set) SignService(dst []byte, role, issuer string, issued, expires time.Time) ([]byte, error) {
 	k := s.signer
 	if s.secret != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A refresh token is, in base64url (DESIGN, "Refresh tokens"):
+// A refresh token is, in base64url:
 //
 //	byte  0      version, 1
 //	bytes 1-16   session id
@@ -25,7 +25,7 @@ const (
 	refreshSize    = refreshBody + refreshMAC
 	// RefreshSize is the length of a refresh token in characters.
 	RefreshSize = refreshSize * 4 / 3
-	// formerSize is that of the replaced service's tokens, of lower-case letters and digits (spec core-http 1.13).
+	// formerSize is that of the replaced service's tokens, of lower-case letters and digits.
 	formerSize = 12
 )
 

@@ -7,7 +7,7 @@ import (
 )
 
 // PublishAhead is how long a next key is published before it signs: 10 minutes of HTTP caches and 10 of
-// the client library's own (spec core-http 1.3).
+// the client library's own.
 const PublishAhead = 20 * time.Minute
 
 // Stored is a key with the times that the store keeps of it. From these every replica derives the same

@@ -16,7 +16,7 @@ var testNow = time.Unix(1930464000, 0)
 
 const testIssuer = "https://auth.example.org"
 
-// testClaims is the example of the spec, with text that needs escapes.
+// testClaims has every claim, with text that needs escapes.
 func testClaims() *Claims {
 	return &Claims{
 		Issuer: testIssuer, Subject: "7d0c3f0e-52a4-4a0e-9a52-0b6a3d1c9f10", Audience: "authenticated",

@@ -49,8 +49,8 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 }
 
 // Why a token is refused. The texts are safe to show to whoever sent the token: they follow "invalid
-// JWT: unable to parse or verify signature, " in the answer (spec core-state 5.4). Those of an expired
-// and a not yet valid token are the replaced service's, since applications look for them.
+// JWT: unable to parse or verify signature, " in the answer. Those of an expired and a not yet valid
+// token are the replaced service's, since applications look for them.
 var (
 	ErrMalformed   = errors.New("token is malformed")
 	ErrTooLarge    = errors.New("token is too large")

@@ -1,5 +1,5 @@
 // Package captchatest is a captcha provider for tests: it holds every question to the letter of the
-// protocol and answers otherwise where a test tells it to (spec auth-extended 7.2, 10.3).
+// protocol and answers otherwise where a test tells it to.
 //
 // It is for tests only; its captcha is solved by whoever sends the word Solved.
 package captchatest

@@ -1,6 +1,6 @@
 // Package smstest is the four SMS gateways for tests: one server over real sockets that speaks each one's
 // dialect on its own path, holds every request to the letter of that dialect, and fails where a test
-// tells it to (spec auth-extended 6.2, 10.3).
+// tells it to.
 //
 // It is for tests only and sends nothing.
 package smstest
