@@ -43,8 +43,8 @@ func (p *program) check(ctx context.Context, args []string) error {
 		return err
 	}
 	r := &report{p: p}
-	c, l, warnings, err := p.read()
-	for _, w := range warnings {
+	c, l, read, err := p.read()
+	for _, w := range read.Warnings {
 		fmt.Fprintln(p.stdout, "warn ", w)
 	}
 	if r.say("settings", err) {

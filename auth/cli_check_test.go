@@ -22,6 +22,22 @@ func TestCheck_warnings(t *testing.T) {
 	}
 }
 
+// A start sums up the names whose prefix alone changed; check lists them.
+func TestCheck_oldNames(t *testing.T) {
+	env := environment("postgres://h/d", "AUTH_DB_DRIVER=mysql", "GOTRUE_JWT_EXP=60", "GOTRUE_JWT_AUD=x", "GOTRUE_LOG_LEVEL=", "REQUEST_ID_HEADER=X-Id", "GOTRUE_DISABLE_SIGNUP=true",
+		"GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED=true")
+	const one = "GOTRUE_JWT_EXP is an old name; it is called AUTH_JWT_EXP now"
+	if _, stdout, _ := command(t, env, "", "check"); !strings.Contains(stdout, "warn  "+one) || strings.Count(stdout, "is an old name") != 5 || strings.Contains(stdout, "have old names") {
+		t.Errorf("check:\n%s", stdout)
+	}
+	const all = "4 settings have old names, whose prefix alone changed: REQUEST_ID_HEADER is AUTH_REQUEST_ID_HEADER now, GOTRUE_DISABLE_SIGNUP is AUTH_DISABLE_SIGNUP now, " +
+		"GOTRUE_JWT_AUD is AUTH_JWT_AUD now, …; auth check lists all"
+	const otherwise = "GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED is an old name; it is called AUTH_SECURITY_FORWARDED_FOR_ENABLED now"
+	if _, _, stderr := command(t, env, "", "serve"); strings.Contains(stderr, one) || !strings.Contains(stderr, all) || !strings.Contains(stderr, otherwise) {
+		t.Errorf("serve:\n%s", stderr)
+	}
+}
+
 // Behind a pooler that loses prepared statements check and start name the parameter that helps; with it all is well.
 func TestCheck_pooler(t *testing.T) {
 	t.Parallel()

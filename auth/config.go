@@ -255,17 +255,17 @@ type devConfig struct {
 }
 
 // loadConfig reads the environment, and from .env or file what the environment does not have. The
-// warnings are for the log, one line each; the error lists every mistake, and the rest is of no use then.
+// report holds the warnings; the error lists every mistake, and the rest is of no use then.
 // With running, the config that the process began with, what needs a restart is taken from there, and
 // stale names those that differ.
-func loadConfig(environ []string, file string, running *config) (c config, l live, stale, warnings []string, err error) {
+func loadConfig(environ []string, file string, running *config) (c config, l live, stale []string, r *settings.Report, err error) {
 	all, err := withFile(environ, file)
 	if err != nil {
-		return c, l, nil, nil, err
+		return c, l, nil, new(settings.Report), err
 	}
 	all, schema := takeSchema(all)
 	all, twins := takeTwins(all)
-	r := settings.Load(&c, all, settingNames)
+	r = settings.Load(&c, all, settingNames)
 	if len(twins) > 0 {
 		r.Warn("no effect, since the other one of the same provider is on: %s", strings.Join(twins, ", "))
 	}
@@ -278,5 +278,5 @@ func loadConfig(environ []string, file string, running *config) (c config, l liv
 		stale = keepUntilRestart(running, &c)
 	}
 	l = c.live(r)
-	return c, l, stale, r.Warnings, r.Err()
+	return c, l, stale, r, r.Err()
 }

@@ -136,10 +136,10 @@ func TestConfig_twins(t *testing.T) {
 	} {
 		f(same, same)
 	}
-	c, _, _, warnings, err := loadConfig(strings.Fields(least+enabled("linkedin_oidc")+"AUTH_EXTERNAL_LINKEDIN_ENABLED=false AUTH_EXTERNAL_LINKEDIN_SECRET=t"), "", nil)
+	c, _, _, r, err := loadConfig(strings.Fields(least+enabled("linkedin_oidc")+"AUTH_EXTERNAL_LINKEDIN_ENABLED=false AUTH_EXTERNAL_LINKEDIN_SECRET=t"), "", nil)
 	said := "no effect, since the other one of the same provider is on: AUTH_EXTERNAL_LINKEDIN_ENABLED, AUTH_EXTERNAL_LINKEDIN_SECRET"
-	if err != nil || !c.External.LinkedIn.Enabled || c.External.LinkedIn.Secret != "s" || !slices.Contains(warnings, said) {
-		t.Errorf("%v %q %v", c.External.LinkedIn.Enabled, warnings, err)
+	if err != nil || !c.External.LinkedIn.Enabled || c.External.LinkedIn.Secret != "s" || !slices.Contains(r.Warnings, said) {
+		t.Errorf("%v %q %v", c.External.LinkedIn.Enabled, r.Warnings, err)
 	}
 }
 

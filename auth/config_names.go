@@ -30,9 +30,11 @@ var settingNames = settings.Options{
 		{Old: "AUTH_EXTERNAL_SLACK_OIDC_*", New: "AUTH_EXTERNAL_SLACK_"},
 		{Old: "GOTRUE_*", New: "AUTH_"},
 	},
-	Known:    slices.Concat(laterNames(), ignoredNames, absentNames(), []string{freePrefix + "*"}),
-	Prefixes: []string{"AUTH_"},
-	Seconds:  true,
+	OldPrefixes: []settings.Alias{{Old: "GOTRUE_", New: "AUTH_"}, {Old: "", New: "AUTH_"}},
+	ListAll:     "auth check lists all",
+	Known:       slices.Concat(laterNames(), ignoredNames, absentNames(), []string{freePrefix + "*"}),
+	Prefixes:    []string{"AUTH_"},
+	Seconds:     true,
 }
 
 // schemaNames meant a schema in the replaced service; nothing here does.

@@ -16,27 +16,28 @@ import (
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/settings"
 )
 
 // load reads the settings for a command. Warnings are the daemon's to tell, but for those beside a mistake:
 // a misspelled name is often why another setting is missing.
 func (p *program) load() (config, live, []string, error) {
-	c, l, warnings, err := p.read()
+	c, l, r, err := p.read()
 	if err != nil {
-		for _, w := range warnings {
+		for _, w := range r.Brief() {
 			fmt.Fprintln(p.stderr, "auth: warning:", w)
 		}
 	}
-	return c, l, warnings, err
+	return c, l, r.Brief(), err
 }
 
 // read is load for check, which tells all warnings itself.
-func (p *program) read() (config, live, []string, error) {
-	c, l, _, warnings, err := loadConfig(p.environ, p.file, nil)
+func (p *program) read() (config, live, *settings.Report, error) {
+	c, l, _, r, err := loadConfig(p.environ, p.file, nil)
 	if err == nil {
 		err = p.exportStandard()
 	}
-	return c, l, warnings, err
+	return c, l, r, err
 }
 
 // exportStandard lets libraries see what only the settings file has: that of the database reads PGSSLROOTCERT

@@ -6,7 +6,7 @@ import "context"
 // change) and puts in force what can change while requests run. A set with a mistake changes nothing.
 func (d *daemon) reload(ctx context.Context, environ []string, file string) {
 	d.log.reopen()
-	c, l, stale, warnings, err := loadConfig(environ, file, d.config.Load())
+	c, l, stale, r, err := loadConfig(environ, file, d.config.Load())
 	if err == nil {
 		err = d.apply(ctx, &c, l)
 	}
@@ -14,7 +14,7 @@ func (d *daemon) reload(ctx context.Context, environ []string, file string) {
 		d.log.Error("SIGHUP: keeping the settings in force", "error", err)
 		return
 	}
-	for _, w := range warnings {
+	for _, w := range r.Brief() {
 		d.log.Warn(w)
 	}
 	for _, name := range stale {
