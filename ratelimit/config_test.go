@@ -389,7 +389,7 @@ func TestConfig_warnings(t *testing.T) {
 	f(memory + "CONFIG_TYPE=GRPC_XDS_SOTW FORCE_START_WITHOUT_INITIAL_CONFIG=1 HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=1")
 	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_NODE_METADATA=a=b,c", `CONFIG_GRPC_XDS_NODE_METADATA: ["c"] is no key=value and is left out`)
 	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2", "XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2 counts as 1: it is the share of a pause that jitter adds or takes")
-	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s, which counts")
+	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s, which counts once a set was accepted")
 	f(memory+"GRPC_SERVER_TLS_CERT=/c", "GRPC_SERVER_TLS_CERT has no effect without GRPC_SERVER_USE_TLS=true")
 	f(memory+"GRPC_CLIENT_TLS_CACERT=/ca GRPC_CLIENT_TLS_SAN=a.test", "GRPC_CLIENT_TLS_CACERT and GRPC_CLIENT_TLS_SAN have no effect without GRPC_SERVER_USE_TLS=true: without TLS no client needs a certificate")
 	f(memory+"GRPC_SERVER_TLS_CA_CERT=/ca", "GRPC_SERVER_TLS_CA_CERT has no effect, as it has none in envoyproxy/ratelimit; GRPC_CLIENT_TLS_CACERT is the file of roots that clients' certificates must lead to")

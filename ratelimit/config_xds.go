@@ -132,7 +132,7 @@ func (c *config) checkXDS(r *settings.Report) {
 		d    time.Duration
 	}{{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", x.ConnectRetry}, {"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", x.BackoffInitial}} {
 		if pause.d > x.BackoffMax {
-			r.Warn("%s=%s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=%s, which counts", pause.name, pause.d, x.BackoffMax)
+			r.Warn("%s=%s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=%s, which counts once a set was accepted", pause.name, pause.d, x.BackoffMax)
 		}
 	}
 	if x.TLS {
