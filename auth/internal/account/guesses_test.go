@@ -224,6 +224,28 @@ func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
 	refused(t, again(nonce, "another"), "")
 }
 
+// A call that is refused because nothing may be sent does not tell the present password: it would change nothing, so
+// that a stolen session could try one after the other unnoticed.
+func TestUpdateUser_sameUnsent(t *testing.T) {
+	t.Parallel()
+	const pause = "over_email_send_rate_limit: For security purposes, you can only request this after 60 seconds."
+	h := open(t, func(s *account.Settings) { s.Email.Interval = time.Minute })
+	h.confirmed("mia@example.org")
+	g := h.confirmedAgain("mia@example.org", "sesame")
+	change := func(p account.UserUpdate) error {
+		p.Email = "new@example.org"
+		_, err := h.update(g, p)
+		return err
+	}
+	refused(t, change(account.UserUpdate{}), "")
+	for _, guess := range []string{"open sesame", "sesame"} {
+		refused(t, change(account.UserUpdate{Password: &guess}), pause)
+	}
+	h.pass(time.Minute)
+	refused(t, change(account.UserUpdate{Password: ptr("sesame")}), "same_password: New password should be different from the old password.")
+	refused(t, h.signIn("mia@example.org", "sesame"), "")
+}
+
 // The hook's no to a current password is an answer, and a wrong one is counted.
 func TestUpdateUser_currentPasswordHook(t *testing.T) {
 	t.Parallel()

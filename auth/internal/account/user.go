@@ -364,12 +364,10 @@ func (u *update) mayChangePassword(ctx context.Context, tx *store.Tx, now store.
 			return err
 		}
 	}
-	switch {
-	case u.same:
-		return unprocessable(CodeSamePassword, "New password should be different from the old password.")
-	}
 	return nil
 }
+
+var errSamePassword = unprocessable(CodeSamePassword, "New password should be different from the old password.")
 
 // write is the transaction.
 func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err error) {
@@ -402,6 +400,10 @@ func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err e
 	}
 	if sendable != nil {
 		return out, sendable
+	}
+	// Last of all: any other password is set now, so that trying the present one cannot go unnoticed.
+	if u.same {
+		return out, errSamePassword
 	}
 	ch := change{update: u, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: u.now, UserMetadata: u.data}}
 	if u.nonceTry.Key != nil {
