@@ -52,12 +52,15 @@ func userMetadata(data json.RawMessage) (json.RawMessage, error) {
 	return withoutOwn(data), nil
 }
 
-func withoutOwn(data json.RawMessage) json.RawMessage {
+func withoutOwn(data json.RawMessage) json.RawMessage { return without(data, ownMembers...) }
+
+// without is the object as compact JSON, without some of its members.
+func without(data json.RawMessage, names ...string) json.RawMessage {
 	members := map[string]json.RawMessage{}
 	if len(data) > 0 {
 		_ = json.Unmarshal(data, &members) // callers have parsed it, or PostgreSQL has
 	}
-	for _, name := range ownMembers {
+	for _, name := range names {
 		delete(members, name)
 	}
 	return object(members)
@@ -82,13 +85,11 @@ func (s *Settings) errTooLarge() *Refusal {
 	return notValid(fmt.Sprintf("Metadata cannot be larger than %d bytes", s.MetadataMaxBytes))
 }
 
-// metadataSize is the size in bytes of both objects as compact JSON, apart from the service's own members.
+// metadataSize is the size in bytes of both objects as compact JSON, apart from the service's own members of
+// user_metadata.
 func metadataSize(user, app json.RawMessage) (size int) {
-	for _, o := range []json.RawMessage{user, app} {
-		if len(o) == 0 {
-			continue
-		}
-		if o = withoutOwn(o); len(o) > len("{}") {
+	for _, o := range []json.RawMessage{withoutOwn(user), without(app)} {
+		if len(o) > len("{}") {
 			size += len(o)
 		}
 	}

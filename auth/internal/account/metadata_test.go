@@ -100,6 +100,7 @@ func TestMetadata_limit(t *testing.T) {
 	update(g, object(200-app), "")
 	update(g, object(201-app), over)
 	admin(g, nil, []byte(`{"b":1}`), over)
+	admin(g, nil, []byte(`{"email":"x"}`), over) // of app_metadata no member is the service's own
 	admin(g, object(150-app), []byte(`{"b":1}`), "")
 
 	signUp := func(data json.RawMessage) error {
