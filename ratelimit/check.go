@@ -7,23 +7,21 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"strings"
 
 	"gatehouse/ratelimit/internal/limits"
-	"gatehouse/ratelimit/internal/source"
 )
 
-// check loads the configuration files of a folder as the daemon would and reports every problem of
-// every file (spec 1.7): exit 0 when all is well, 1 when not. It ignores the daemon's environment
+// check loads files, standard input and folders as one set, as the daemon would, and reports every
+// problem of every file: exit 0 when all is well, 1 when not. It ignores the daemon's environment
 // unless -settings asks for that to be checked too.
 func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("ratelimit check", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: ratelimit check [-merge_domain_configs] DIR\n       ratelimit check -settings [DIR]")
+		fmt.Fprintln(stderr, "usage: ratelimit check [-merge_domain_configs] FILE|-|DIR ...\n       ratelimit check -settings [DIR]")
 		flags.PrintDefaults()
 	}
-	dir := flags.String("config_dir", "", "the folder, instead of `DIR`")
+	dir := flags.String("config_dir", "", "a folder, instead of `DIR`")
 	merge := flags.Bool("merge_domain_configs", false, "allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
 	withSettings := flags.Bool("settings", false, "check the settings in the environment too, with the certificates that they name, and the folder of theirs")
 	if err := flags.Parse(args); err != nil {
@@ -46,28 +44,21 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 			*dir = filepath.Join(rules.Root, rules.Subdirectory, rules.AppDirectory)
 		}
 	}
-	if *dir == "" && flags.NArg() == 1 {
-		*dir = flags.Arg(0)
-	} else if *dir == "" || flags.NArg() > 0 {
+	paths := flags.Args()
+	if *dir != "" {
+		paths = append(paths, *dir)
+	}
+	if len(paths) == 0 || *dir != "" && flags.NArg() > 0 || *withSettings && len(paths) > 1 {
 		flags.Usage()
+		return exitUsage
+	}
+	if *withSettings && exists(paths[0]) && !isDirectory(paths[0]) {
+		fmt.Fprintf(stderr, "ratelimit check: -settings takes a folder, not %s\n", paths[0])
 		return exitUsage
 	}
 
 	fmt.Fprintln(stdout, "checking rate limit configs...")
-	fmt.Fprintf(stdout, "loading config directory: %s\n", *dir)
-	files, skipped, unread := source.ReadDir(*dir, rules.IgnoreDotFiles)
-	for _, err := range unread {
-		fmt.Fprintf(stdout, "error loading rate limit configs: %v\n", err)
-	}
-	if len(skipped) > 0 {
-		fmt.Fprintf(stdout, "warning: %s: %s\n", source.NotRead, strings.Join(skipped, " "))
-	}
-	if len(files)+len(unread) == 0 {
-		fmt.Fprintf(stdout, "warning: no *.yaml or *.yml file in %s: nothing would be limited\n", *dir)
-	}
-	for _, f := range files {
-		fmt.Fprintf(stdout, "opening config file: %s\n", f.Name)
-	}
+	files, ok := readRules(paths, rules.IgnoreDotFiles, stdout)
 	_, warnings, err := limits.Load(ctx, files, limits.Options{NearRatio: 0.8, MergeDomains: *merge})
 	for _, w := range warnings {
 		fmt.Fprintf(stdout, "warning: %s\n", w)
@@ -75,7 +66,7 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	if err != nil {
 		reportProblems(stdout, err)
 	}
-	if err != nil || len(unread) > 0 {
+	if err != nil || !ok {
 		return exitFailed
 	}
 	fmt.Fprintln(stdout, "all rate limit configs ok")

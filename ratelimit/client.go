@@ -92,6 +92,9 @@ func (d *descriptorsFlag) Set(text string) error {
 	if err != nil {
 		return err
 	}
+	if len(entries) == 0 {
+		return errors.New("a descriptor without entries; want key=value,key=value")
+	}
 	descriptor := &ratelimitpb.RateLimitDescriptor{}
 	for _, e := range entries {
 		descriptor.Entries = append(descriptor.Entries, &ratelimitpb.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value})

@@ -415,7 +415,7 @@ func exitOf(err error) int {
 func TestPrograms(t *testing.T) {
 	t.Parallel()
 	p := start(t, `[{key: k, @1/y}]`, nil)
-	f := func(exit int, args []string, parts ...string) {
+	f := func(exit int, args []string, parts ...string) string {
 		t.Helper()
 		out, err := command(nil, args...).CombinedOutput()
 		if code := exitOf(err); code != exit {
@@ -426,12 +426,14 @@ func TestPrograms(t *testing.T) {
 				t.Errorf("%q: no %q in:\n%s", args, part, out)
 			}
 		}
+		return string(out)
 	}
 	ask := []string{"client", "-dial_string", p.grpc, "--domain=d", "-descriptors", "k=v", "-descriptors", "k=a=b,x=y"}
 	f(0, ask, "Flag: --descriptors=\"[ <key=k, value=v> ] [ <key=k, value=a=b>  <key=x, value=y> ] \"\nFlag: --dial_string=\""+p.grpc+"\"\nFlag: --domain=\"d\"\nFlag: --grpc-cert-file=\"\"\n", "Flag: --grpc-use-tls=\"false\"\nresponse: ", "overall_code:OK")
 	f(0, ask, "overall_code:OVER_LIMIT")
 	f(1, []string{"client", "-dial_string", p.grpc, "-descriptors", "k=v"}, "request error: ", "rate limit domain must not be empty")
 	f(2, []string{"client", "-descriptors", "k"}, `"k" is no key=value pair`, "-dial_string")
+	f(2, []string{"client", "-dial_string", p.grpc, "-domain", "d", "-descriptors", ""}, "a descriptor without entries; want key=value,key=value")
 	f(2, []string{"client", "-nonsense"}, "-nonsense")
 
 	f(0, []string{"check", p.rules}, "loading config directory: "+p.rules, "opening config file: rules.yaml", "all rate limit configs ok")
@@ -453,6 +455,22 @@ func TestPrograms(t *testing.T) {
 	f(1, []string{"check", bad}, "warning: "+notRead, "lost.yaml: ", "a.yaml:2:", "c.yaml:")
 	f(2, []string{"explain", "-domain", "d", bad}, "ratelimit explain: "+notRead, "lost.yaml: ")
 	f(1, []string{"check", filepath.Join(bad, "none")}, "none")
+
+	one, odd := filepath.Join(p.rules, "rules.yaml"), filepath.Join(bad, "limits")
+	if out := f(0, []string{"check", one}, "opening config file: "+one+"\n", "all rate limit configs ok"); strings.Contains(out, "loading config directory") {
+		t.Errorf("check of a file names a folder:\n%s", out)
+	}
+	f(0, []string{"check", one, odd}, "opening config file: "+one+"\n", "opening config file: "+odd+"\n", "all rate limit configs ok")
+	f(1, []string{"check", one, p.rules}, "the domain is already configured in ")
+	f(1, []string{"check", filepath.Join(bad, "a.yaml")}, "error loading rate limit configs: "+filepath.Join(bad, "a.yaml")+":2:")
+	f(2, []string{"check", "-settings", one}, "-settings takes a folder")
+	for text, want := range map[string]string{"domain: x\n": "all rate limit configs ok", "- x\n": "error loading rate limit configs: <stdin>:1:1: the file must be a map"} {
+		check := command(nil, "check", "-")
+		check.Stdin = strings.NewReader(text)
+		if out, err := check.CombinedOutput(); !strings.Contains(string(out), want) || (exitOf(err) == 0) != (text == "domain: x\n") {
+			t.Errorf("check - of %q: %v\n%s", text, err, out)
+		}
+	}
 	f(2, []string{"check"}, "usage: ratelimit check")
 	g := func(exit int, env map[string]string, parts ...string) {
 		t.Helper()
@@ -473,6 +491,7 @@ func TestPrograms(t *testing.T) {
 	g(0, map[string]string{"CONFIG_TYPE": typeXDS}, "the control plane at localhost:18000")
 
 	f(0, []string{"explain", "-domain", "d", "-descriptors", "k=v", p.rules}, "decides: 1 per YEAR", "d_k_v_")
+	f(0, []string{"explain", "-domain", "d", "-descriptors", "x=y", "-descriptors", "k=v", p.rules}, "no match", "\nrequest\nleft        descriptor 2: 1 per YEAR\n")
 	f(1, []string{"explain", "-domain", "d", "-descriptors", "x=v", p.rules}, "x")
 	f(1, []string{"explain", "-domain", "other", "-descriptors", "x=v", "-format", "json", p.rules}, `"outcome": "unknown_domain"`)
 	f(2, []string{"explain", "-domain", "d", "-descriptors", "x", p.rules}, "key=value")

@@ -353,3 +353,32 @@ func TestOutcome(t *testing.T) {
 		t.Errorf("a caller's own limit is %q at %q", own.Path("edge"), own.At())
 	}
 }
+
+// A request's descriptors are explained together: which loses its limit, which are alternatives.
+func TestExplainRequest(t *testing.T) {
+	r := mustLoad(t, Options{}, File{"f.yaml", []byte("domain: d\ndescriptors:\n" +
+		"- {key: user, rate_limit: {unit: hour, requests_per_unit: 100, name: everybody}}\n" +
+		"- {key: plan, value: gold, rate_limit: {unit: hour, requests_per_unit: 5000, replaces: [{name: everybody}]}}\n" +
+		"- {key: model, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}\n- {key: free}\n")})
+	f := func(wantDecided bool, wantRequest string, descriptors ...string) {
+		t.Helper()
+		var all [][]rls.Entry
+		for _, d := range descriptors {
+			all = append(all, entriesOf(t, d))
+		}
+		x := r.ExplainRequest("d", all, 1700000000)
+		walks := ""
+		for i := range x.Descriptors {
+			walks += x.Descriptors[i].Text() + "\n"
+		}
+		if got := x.Text(); got != strings.TrimSuffix(walks, "\n")+wantRequest || x.Decided() != wantDecided {
+			t.Errorf("%q: decided %v\n%s\nwant %s", descriptors, x.Decided(), got, wantRequest)
+		}
+	}
+	f(true, "", "(user,ann)")
+	f(true, "", "(free,x)")
+	f(false, "", "(other,x)")
+	f(true, "\nrequest\nreplaced    descriptor 1 loses its limit: the rule of descriptor 2 replaces \"everybody\"\nleft        descriptor 2: 5000 per HOUR\n", "(user,ann)", "(plan,gold)")
+	f(true, "\nrequest\nquota       descriptors 2 and 3: the request is over by them only when all are over\nleft        descriptor 1: 100 per HOUR\nleft        descriptor 2: 1 per MINUTE\nleft        descriptor 3: 1 per MINUTE\n", "(user,ann)", "(model,a)", "(model,b)")
+	f(false, "\nrequest\nleft        no limit: the request is OK\n", "(other,x)", "(another,x)")
+}

@@ -34,7 +34,7 @@ func TestLoad_hostile(t *testing.T) {
 	f(rep("---\na: b\n", n), "3:1: a second YAML document")
 	f(rep("a: >\n", n), "1001:2: a map with more than 1000 keys")
 	f(rep("\"a\": b\n", n), "1001:4: a map with more than 1000 keys")
-	f(strings.Repeat(" ", maxFileBytes+1), "1:1: the file has 67108865 bytes, at most 67108864 are read")
+	f(strings.Repeat(" ", MaxFileBytes+1), "1:1: the file has 67108865 bytes, at most 67108864 are read")
 
 	var deep strings.Builder
 	for i := range 1500 {

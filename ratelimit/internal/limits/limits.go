@@ -113,8 +113,8 @@ func readFile(f File, rep *report) (document, bool) {
 		}
 		return document{}, false
 	}
-	if len(f.Text) > maxFileBytes {
-		return syntaxProblem(&syntax{pos{1, 1}, fmt.Sprintf("the file has %d bytes, at most %d are read", len(f.Text), maxFileBytes)})
+	if len(f.Text) > MaxFileBytes {
+		return syntaxProblem(&syntax{pos{1, 1}, fmt.Sprintf("the file has %d bytes, at most %d are read", len(f.Text), MaxFileBytes)})
 	}
 	text := strings.TrimPrefix(string(f.Text), "\ufeff") // a byte order mark
 	text, directives, bad := readDirectives(text)

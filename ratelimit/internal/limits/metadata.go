@@ -16,7 +16,7 @@ func (r *reader) metadata(n *node) *structpb.Struct {
 		return nil
 	}
 	if n.kind != mapNode {
-		r.problem(n.pos, n.shown(), "metadata must be a map, not %s", n.what())
+		r.problem(n.pos, n.shown(), "metadata must be a map, not %s", n.whatText())
 		return nil
 	}
 	return r.object(n, "metadata")

@@ -70,6 +70,14 @@ func (n *node) what() string {
 	return "a text"
 }
 
+// whatText is what with the text of a scalar.
+func (n *node) whatText() string {
+	if n.kind == textNode && !n.isNull() {
+		return n.what() + " (" + n.shown() + ")"
+	}
+	return n.what()
+}
+
 // shown is the node as a message repeats it.
 func (n *node) shown() string {
 	switch n.kind {

@@ -96,7 +96,7 @@ func (r *reader) document(root *node) document {
 		return doc // an empty file: the missing domain is reported
 	}
 	if root.kind != mapNode {
-		r.problem(root.pos, root.shown(), "the file must be a map with %s, not %s", orList(rootKeys), root.what())
+		r.problem(root.pos, root.shown(), "the file must be a map with %s, not %s", orList(rootKeys), root.whatText())
 		doc.unreadable = true
 		return doc
 	}
@@ -142,7 +142,7 @@ func (r *reader) entries(list *node) []entry {
 		return nil
 	}
 	if list.kind != listNode {
-		r.problem(list.pos, list.shown(), "descriptors must be a list, not %s", list.what())
+		r.problem(list.pos, list.shown(), "descriptors must be a list, not %s", list.whatText())
 		return nil
 	}
 	out := make([]entry, 0, len(list.pairs))
@@ -158,7 +158,7 @@ func (r *reader) entries(list *node) []entry {
 // item reads one item of a descriptors list.
 func (r *reader) item(list []entry, index int, item *node) []entry {
 	if item.kind != mapNode {
-		r.problem(item.pos, item.shown(), "descriptors[%d] must be a map with a key, not %s", index, item.what())
+		r.problem(item.pos, item.shown(), "descriptors[%d] must be a map with a key, not %s", index, item.whatText())
 		return list
 	}
 	return append(list, r.entry(index, item))
@@ -224,7 +224,7 @@ func (r *reader) limit(n *node) *limit {
 	}
 	l := &limit{pos: n.pos}
 	if n.kind != mapNode {
-		r.problem(n.pos, n.shown(), "rate_limit must be a map with %s, not %s", orList(limitKeys), n.what())
+		r.problem(n.pos, n.shown(), "rate_limit must be a map with %s, not %s", orList(limitKeys), n.whatText())
 		l.unreadable = true
 		return l
 	}
@@ -259,14 +259,14 @@ func (r *reader) replaces(list *node) []replaced {
 		return nil
 	}
 	if list.kind != listNode {
-		r.problem(list.pos, list.shown(), "replaces must be a list of {name: …}, not %s", list.what())
+		r.problem(list.pos, list.shown(), "replaces must be a list of {name: …}, not %s", list.whatText())
 		return nil
 	}
 	var out []replaced
 	for i, p := range list.pairs {
 		item := p.value
 		if item.kind != mapNode {
-			r.problem(item.pos, item.shown(), "replaces[%d] must be a map {name: …}, not %s", i, item.what())
+			r.problem(item.pos, item.shown(), "replaces[%d] must be a map {name: …}, not %s", i, item.whatText())
 			continue
 		}
 		x, before := replaced{pos: item.pos}, r.wrong

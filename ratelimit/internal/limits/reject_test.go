@@ -25,7 +25,7 @@ func TestLoad_rejections(t *testing.T) {
 	f("domain: \"d\n", `f.yaml:1:9: not YAML: could not find end character of double-quoted text`)
 	f("domain: d\n\tdescriptors:\n", `f.yaml:2:1: not YAML: found character '	' that cannot start any token`)
 	f("- a\n- b\n", `f.yaml:1:1: the file must be a map with domain, descriptors or on_store_failure, not a list`)
-	f("hello\n", `f.yaml:1:1: the file must be a map with domain, descriptors or on_store_failure, not a text`)
+	f("hello\n", `f.yaml:1:1: the file must be a map with domain, descriptors or on_store_failure, not a text (hello)`)
 	f("domain: d\n---\ndomain: e\n", `f.yaml:2:1: a second YAML document begins here; a file holds one domain, so put each document into a file of its own`)
 	f("domain: d\n---\n---\n", `f.yaml:2:1: a second YAML document begins here; a file holds one domain, so put each document into a file of its own`)
 	f("---\ndomain: d\n---\n# nothing more\n...\n") // an empty one is only said to begin
@@ -55,12 +55,12 @@ func TestLoad_rejections(t *testing.T) {
 
 	// 5: a list element that is no map.
 	f(head+"- a\n-\n- [b]\n",
-		`f.yaml:3:3: domain "d": descriptors[0] must be a map with a key, not a text`,
+		`f.yaml:3:3: domain "d": descriptors[0] must be a map with a key, not a text (a)`,
 		`f.yaml:4:2: domain "d": descriptors[1] must be a map with a key, not null`,
 		`f.yaml:5:3: domain "d": descriptors[2] must be a map with a key, not a list`)
 	f(head+"- key: a\n  rate_limit:\n    unit: day\n    requests_per_unit: 1\n    replaces: [x]\n",
-		`f.yaml:7:16: domain "d", descriptor a: replaces[0] must be a map {name: …}, not a text`)
-	f("domain: d\ndescriptors: a\n", `f.yaml:2:14: domain "d": descriptors must be a list, not a text`)
+		`f.yaml:7:16: domain "d", descriptor a: replaces[0] must be a map {name: …}, not a text (x)`)
+	f("domain: d\ndescriptors: a\n", `f.yaml:2:14: domain "d": descriptors must be a list, not a text (a)`)
 
 	// 6, 7: values of the wrong type.
 	limit := func(line string) string {
@@ -85,7 +85,7 @@ func TestLoad_rejections(t *testing.T) {
 	f(head+"- key: [a]\n", `f.yaml:3:8: domain "d", descriptor descriptors[0]: key must be a text, not a list`)
 	f(head+"- key: a\n  value:\n    b: c\n", `f.yaml:5:5: domain "d", descriptor a: value must be a text, not a map`)
 	f("domain:\n- d\n", `f.yaml:2:1: domain must be a text, not a list`)
-	f(head+"- key: a\n  rate_limit: 5\n", `f.yaml:4:15: domain "d", descriptor a: rate_limit must be a map with `+limitKeyList+`, not a number`)
+	f(head+"- key: a\n  rate_limit: 5\n", `f.yaml:4:15: domain "d", descriptor a: rate_limit must be a map with `+limitKeyList+`, not a number (5)`)
 	f("domain: d\non_store_failure: alow\n", `f.yaml:2:19: domain "d": on_store_failure "alow" is unknown; allowed are error, allow or deny; did you mean allow?`)
 
 	// 8: no domain.
@@ -144,7 +144,7 @@ func TestLoad_rejections(t *testing.T) {
 	f(head + "- key: a\n  value: '*b'\n  share_threshold: true\n")
 
 	// 18: metadata that does not convert.
-	f(head+"- key: a\n  metadata: 5\n", `f.yaml:4:13: domain "d", descriptor a: metadata must be a map, not a number`)
+	f(head+"- key: a\n  metadata: 5\n", `f.yaml:4:13: domain "d", descriptor a: metadata must be a map, not a number (5)`)
 	f(head+"- key: a\n  metadata:\n    x:\n    - 1: y\n      z: .nan\n",
 		`f.yaml:6:7: domain "d", descriptor a: a key of metadata.x[0] must be a text, not a number (1); put it in quotes`,
 		`f.yaml:7:10: domain "d", descriptor a: metadata.x[0].z is .nan, which JSON can't hold`)

@@ -15,8 +15,8 @@ const (
 	// maxExpansion bounds how many values aliases may add to those written in the file: ten
 	// lines of aliases of aliases can stand for more values than memory holds.
 	maxExpansion = 1_000_000
-	// maxFileBytes bounds one file: 100,000 rules are about 10 MB.
-	maxFileBytes = 64 << 20
+	// MaxFileBytes bounds one file: 100,000 rules are about 10 MB.
+	MaxFileBytes = 64 << 20
 )
 
 // starNeedsQuotes is what people mean by `value: *`.

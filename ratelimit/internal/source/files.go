@@ -74,6 +74,8 @@ type Files struct {
 	applied bool        // something was handed over
 	refused bool        // the set handed over last was not taken
 	told    string      // what tell said last
+
+	leftovers []string // those of the last reading, which have been reported
 }
 
 // fingerprint tells one set from another. It stands for the texts, which may be large and are of no use
@@ -179,12 +181,18 @@ func (f *Files) Run(ctx context.Context, apply func(Set) error) error {
 // read takes the whole directory and counts.
 func (f *Files) read() Set {
 	f.attempts.Inc()
-	files, skipped, errs := ReadDir(f.dir, f.o.IgnoreDotFiles)
+	files, skipped, leftovers, errs := ReadDir(f.dir, f.o.IgnoreDotFiles)
 	if len(errs) > 0 {
 		f.failures.Add(uint64(len(errs)))
 		return Set{Err: errors.Join(errs...)}
 	}
 	f.tell(strings.Join(skipped, " "))
+	for _, name := range leftovers {
+		if !slices.Contains(f.leftovers, name) {
+			f.o.Log.Warn("source: "+Leftover, "directory", f.dir, "name", name)
+		}
+	}
+	f.leftovers = leftovers
 	for i := range files {
 		files[i].Name = f.shown(files[i].Name)
 	}

@@ -373,20 +373,23 @@ func TestReadDir(t *testing.T) {
 	}
 	must(t, os.Symlink("b.yaml", dir+"/z.yaml"))
 	must(t, syscall.Mkfifo(dir+"/pipe.yaml", 0o600))
+	must(t, os.Symlink("ann@host.1234:5", dir+"/.#a.yml"))
+	must(t, os.WriteFile(dir+"/._b.yaml", []byte{0, 5, 22, 7}, 0o600))
+	must(t, os.WriteFile(dir+"/._notes.txt", nil, 0o600))
 	f := func(ignoreDot bool, wantFiles, wantSkipped string) {
 		t.Helper()
-		files, skipped, errs := ReadDir(dir, ignoreDot)
+		files, skipped, leftovers, errs := ReadDir(dir, ignoreDot)
 		names := ""
 		for _, f := range files {
 			names += f.Name + " "
 		}
-		if names != wantFiles || strings.Join(skipped, " ") != wantSkipped || len(errs) > 0 {
-			t.Errorf("read %q, skipped %q, errors %v", names, skipped, errs)
+		if names != wantFiles || strings.Join(skipped, " ") != wantSkipped || strings.Join(leftovers, " ") != ".#a.yml ._b.yaml" || len(errs) > 0 {
+			t.Errorf("read %q, skipped %q, leftovers %q, errors %v", names, skipped, leftovers, errs)
 		}
 	}
 	f(false, ".hidden.yaml a.yml b.yaml ", "c.yaml.bak dir.yaml/ notes.txt pipe.yaml sub/ z.yaml")
 	f(true, "a.yml b.yaml ", "c.yaml.bak dir.yaml/ notes.txt pipe.yaml sub/ z.yaml")
-	if _, _, errs := ReadDir(dir+"/none", false); len(errs) != 1 || !strings.Contains(errs[0].Error(), dir+"/none") {
+	if _, _, _, errs := ReadDir(dir+"/none", false); len(errs) != 1 || !strings.Contains(errs[0].Error(), dir+"/none") {
 		t.Errorf("got %v", errs)
 	}
 }
@@ -423,5 +426,23 @@ func TestRootMode_correctedInPlace(t *testing.T) {
 	w.until("config.a.yaml=swapped")
 	if w.count() != 3 {
 		t.Errorf("sets handed over: %q", w.sets)
+	}
+}
+
+// Each leftover of an editor is worth one warning, once, and no error.
+func TestFiles_leftovers(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/a.yaml", "domain: a\n")
+	must(t, os.Symlink("ann@host.1234:5", dir+"/.#a.yaml"))
+	write(t, dir+"/._a.yaml", "\x00\x05\x16\x07")
+	var log strings.Builder
+	f := NewFiles(FilesOptions{Root: dir, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	for range 2 {
+		if set := f.read(); set.Err != nil || len(set.Files) != 1 {
+			t.Fatalf("%+v", set)
+		}
+	}
+	if got := log.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, "name=.#a.yaml") || !strings.Contains(got, "name=._a.yaml") {
+		t.Error(got)
 	}
 }

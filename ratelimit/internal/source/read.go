@@ -14,15 +14,22 @@ import (
 //
 // It also tells the names that it passed over, sub-directories with a slash, but not those that begin
 // with a dot: a Kubernetes volume is full of them. Every entry that cannot be read is an error of its
-// own beside the files that can.
-func ReadDir(dir string, ignoreDotFiles bool) (files []limits.File, skipped []string, errs []error) {
+// own beside the files that can. leftovers are what editors and file managers left behind, which is
+// never read, dot files or not.
+func ReadDir(dir string, ignoreDotFiles bool) (files []limits.File, skipped, leftovers []string, errs []error) {
 	entries, err := os.ReadDir(dir) // sorted by name
 	if err != nil {
-		return nil, nil, []error{fmt.Errorf("source: read the configuration directory: %w", err)}
+		return nil, nil, nil, []error{fmt.Errorf("source: read the configuration directory: %w", err)}
 	}
 	seen := map[string]bool{}
 	for _, e := range entries {
 		name := e.Name()
+		if leftover(name) {
+			if isYAML(name) {
+				leftovers = append(leftovers, name)
+			}
+			continue
+		}
 		if strings.HasPrefix(name, ".") && (ignoreDotFiles || !isYAML(name)) {
 			continue
 		}
@@ -46,11 +53,20 @@ func ReadDir(dir string, ignoreDotFiles bool) (files []limits.File, skipped []st
 			files = append(files, limits.File{Name: name, Text: file})
 		}
 	}
-	return files, skipped, errs
+	return files, skipped, leftovers, errs
 }
 
 // NotRead says why names were passed over.
 const NotRead = "not read: only files named *.yaml or *.yml in the directory itself are, each once"
+
+// leftover says whether a name is one that Emacs gives its locks (symlinks that lead nowhere) or macOS
+// the attributes of files that it copies (no YAML).
+func leftover(name string) bool {
+	return strings.HasPrefix(name, ".#") || strings.HasPrefix(name, "._")
+}
+
+// Leftover says why a leftover was passed over.
+const Leftover = "not read: a leftover of an editor or file manager, not a file of rules"
 
 // maxFileBytes is far above any set of rules that people maintain.
 const maxFileBytes = 64 << 20

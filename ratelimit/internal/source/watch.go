@@ -139,7 +139,7 @@ func (w *watch) signature() string {
 		return b.String() + " unreadable"
 	}
 	for _, e := range entries {
-		if isYAML(e.Name()) {
+		if isYAML(e.Name()) && !leftover(e.Name()) {
 			b.WriteString("\n" + e.Name() + " " + identity(filepath.Join(w.f.dir, e.Name())))
 		}
 	}

@@ -1,0 +1,114 @@
+package limits
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gatehouse/ratelimit/internal/rls"
+)
+
+// RequestExplanation is the walks of all descriptors of one request, and what they are to each other.
+type RequestExplanation struct {
+	Descriptors []Explanation `json:"descriptors"`
+	Request     RequestView   `json:"request"`
+}
+
+// RequestView says what becomes of the rules that a request's descriptors match. Descriptors are
+// numbered from 1.
+type RequestView struct {
+	// Replaced are the descriptors that lose their limit to the rule of another.
+	Replaced []ReplacedView `json:"replaced,omitempty"`
+	// QuotaAlternatives are the descriptors left whose rules are in quota mode.
+	QuotaAlternatives []int `json:"quota_alternatives,omitempty"`
+	// Left are the descriptors whose rules decide.
+	Left []int `json:"left,omitempty"`
+}
+
+// ReplacedView is a descriptor whose rule is replaced by those of others.
+type ReplacedView struct {
+	Descriptor int    `json:"descriptor"`
+	Name       string `json:"name"`
+	By         []int  `json:"by"`
+}
+
+// ExplainRequest is ExplainAt for all descriptors of a request together.
+func (r *Rules) ExplainRequest(domain string, descriptors [][]rls.Entry, now int64) *RequestExplanation {
+	x := &RequestExplanation{}
+	for _, entries := range descriptors {
+		x.Descriptors = append(x.Descriptors, r.ExplainAt(domain, entries, now))
+	}
+	for i := range x.Descriptors {
+		rule := x.Descriptors[i].Decides
+		if rule == nil {
+			continue
+		}
+		if by := x.replacing(rule); len(by) > 0 {
+			x.Request.Replaced = append(x.Request.Replaced, ReplacedView{Descriptor: i + 1, Name: rule.Name, By: by})
+			continue
+		}
+		x.Request.Left = append(x.Request.Left, i+1)
+		if rule.Quota && !rule.Unlimited {
+			x.Request.QuotaAlternatives = append(x.Request.QuotaAlternatives, i+1)
+		}
+	}
+	return x
+}
+
+// replacing are the descriptors whose rules replace a rule, whether or not they are replaced themselves.
+func (x *RequestExplanation) replacing(rule *Rule) (by []int) {
+	if rule.Unlimited || rule.ID == 0 {
+		return nil
+	}
+	for i := range x.Descriptors {
+		if other := x.Descriptors[i].Decides; other != nil && other.ReplacesID(rule.ID) {
+			by = append(by, i+1)
+		}
+	}
+	return by
+}
+
+// Decided says whether an entry decides one of the descriptors, if only by whitelisting it.
+func (x *RequestExplanation) Decided() bool {
+	return slices.ContainsFunc(x.Descriptors, func(e Explanation) bool { return e.Decides != nil || e.Outcome == Whitelisted })
+}
+
+// Text is the explanation for people; of one descriptor, its walk alone.
+func (x *RequestExplanation) Text() string {
+	var b strings.Builder
+	for i := range x.Descriptors {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		b.WriteString(x.Descriptors[i].Text())
+	}
+	if len(x.Descriptors) < 2 {
+		return b.String()
+	}
+	b.WriteString("\nrequest\n")
+	for _, r := range x.Request.Replaced {
+		fmt.Fprintf(&b, "%-11s descriptor %d loses its limit: the rule of %s replaces %s\n", "replaced", r.Descriptor, numbered(r.By), quote(r.Name))
+	}
+	if len(x.Request.QuotaAlternatives) > 0 {
+		fmt.Fprintf(&b, "%-11s %s: the request is over by them only when all are over\n", "quota", numbered(x.Request.QuotaAlternatives))
+	}
+	if len(x.Request.Left) == 0 {
+		fmt.Fprintf(&b, "%-11s no limit: the request is OK\n", "left")
+	}
+	for _, n := range x.Request.Left {
+		fmt.Fprintf(&b, "%-11s descriptor %d: %s\n", "left", n, x.Descriptors[n-1].summary())
+	}
+	return b.String()
+}
+
+// numbered is "descriptor 1" or "descriptors 1, 2 or 3".
+func numbered(numbers []int) string {
+	var words []string
+	for _, n := range numbers {
+		words = append(words, fmt.Sprint(n))
+	}
+	if len(words) == 1 {
+		return "descriptor " + words[0]
+	}
+	return "descriptors " + strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
+}
