@@ -19,7 +19,7 @@ DOCKER ?= docker
 # Modules linked into a daemon, one a line, without our own.
 linked = CGO_ENABLED=0 go list $(tags) -deps -f '{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}' ./$(1) | LC_ALL=C sort -u
 
-.PHONY: build run test test-short check deps bench load load-late fuzz image
+.PHONY: build run test test-short check deps docs bench load load-late fuzz image
 
 build: # static and stripped bin/<daemon>; version and commit come from the build info
 	CGO_ENABLED=0 go build -buildvcs=$(buildvcs) $(tags) -trimpath -ldflags='-s -w' -o bin/ $(addprefix ./,$(daemons))
@@ -44,9 +44,13 @@ check:
 	@for d in $(daemons); do \
 		$(call linked,$$d) | diff $$d/deps.txt - || { echo "$$d links other modules than $$d/deps.txt says; make deps writes it anew"; exit 1; }; \
 	done
+	go test ./auth -run '^TestDocs_settingsTables$$'
 
 deps: # rewrites the lists that check compares
 	@for d in $(daemons); do $(call linked,$$d) > $$d/deps.txt; done
+
+docs: # writes the tables of auth/docs/settings.md that check compares
+	@go test ./auth -count 1 -run '^TestDocs_settingsTables$$' -update
 
 bench: build # Go benchmarks, then whole daemons against their budgets; under 10 minutes
 	@.ci/need redis-server memcached redis-benchmark initdb

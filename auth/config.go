@@ -7,9 +7,9 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// config is every setting of the daemon, from the environment and .env. The comment of a field is what
-// docs/settings.md says about the variable; a test compares names and defaults there. Tags are those of
-// package settings; `restart` marks what a SIGHUP cannot change.
+// config is every setting of the daemon, from the environment and .env. The tables of docs/settings.md are
+// made from it: the comment of a field is the operator's text. Tags are those of package settings; `restart`
+// marks what a SIGHUP cannot change.
 type config struct {
 	General   generalConfig
 	API       apiConfig
@@ -169,7 +169,7 @@ type passwordConfig struct {
 	RefuseCommon bool `env:"AUTH_PASSWORD_COMMON_REFUSED" envDefault:"false"`
 	// How new passwords are hashed: `bcrypt:COST` or `argon2id:KIB,PASSES,LANES`. Others are hashed anew at the next sign-in.
 	Hash string `env:"AUTH_PASSWORD_HASH" envDefault:"bcrypt:10"`
-	// Threads that hash; 0: one for each core, or the CPU quota.
+	// Passwords hashed at a time; 0: one for each core, or the CPU quota.
 	Workers int `env:"AUTH_PASSWORD_WORKERS" envDefault:"0" min:"0" max:"1024" restart:"true"`
 	// The policy also holds for passwords that administrators set.
 	PolicyForAdmin bool `env:"AUTH_PASSWORD_POLICY_FOR_ADMIN" envDefault:"true"`
@@ -214,7 +214,7 @@ type limitsConfig struct {
 	SMS string `env:"AUTH_RATE_LIMIT_SMS_SENT" envDefault:"30"`
 	// SMS to one number, likewise; 0: no limit.
 	SMSPerNumber string `env:"AUTH_RATE_LIMIT_SMS_PER_NUMBER" envDefault:"5"`
-	// SMS to numbers with the same first digits, likewise; 0: no limit.
+	// SMS to numbers that differ in their last four digits only, likewise; 0: no limit.
 	SMSPerPrefix string `env:"AUTH_RATE_LIMIT_SMS_PER_PREFIX" envDefault:"0"`
 	// /verify, /authorize and /callback, each, of one client in 5 minutes.
 	Verify int `env:"AUTH_RATE_LIMIT_VERIFY" envDefault:"30" min:"0"`

@@ -32,9 +32,9 @@ type externalConfig struct {
 	AzureDomains []string `env:"AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS"`
 	// How long a provider's discovery document is believed.
 	DiscoveryTTL time.Duration `env:"AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL" envDefault:"1h" min:"1s"`
-	// Time for one call of a provider.
+	// Time for one call of a provider or an SMS gateway.
 	Timeout time.Duration `env:"AUTH_INTERNAL_HTTP_TIMEOUT" envDefault:"10s" min:"1ms"`
-	// Base URLs of providers may begin with http:// for other hosts than this one.
+	// URLs of providers, SMS gateways and captchas may begin with http:// for other hosts than this one.
 	AllowInsecure bool `env:"AUTH_EXTERNAL_ALLOW_INSECURE_URLS" envDefault:"false"`
 
 	// The eighteen of docs/providers.md#providers.
@@ -97,7 +97,7 @@ func (c clientConfig) client(mode string) provider.Client {
 
 // freeConfig is an OpenID Connect provider that needs no code of ours. NAME stands for its name.
 type freeConfig struct {
-	// Required. Its issuer, below which its discovery document lies. Setting it adds the provider.
+	// Required. Its issuer, below which its discovery document lies, letter by letter as that document has it (some end in a slash). Setting it adds the provider.
 	Issuer string `env:"AUTH_EXTERNAL_OIDC_NAME_ISSUER"`
 	// false: it is off.
 	Enabled bool `env:"AUTH_EXTERNAL_OIDC_NAME_ENABLED" envDefault:"true"`

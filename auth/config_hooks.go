@@ -27,11 +27,11 @@ type hooksConfig struct {
 
 // hookConfig is one hook.
 type hookConfig struct {
-	// true: the hook is asked.
+	// The hook is asked.
 	Enabled bool `env:"ENABLED" envDefault:"false"`
-	// Required with ENABLED. https://…, http://… of this machine, or pg-functions://postgres/schema/function.
+	// Required with ENABLED. `https://…`, `http://…` on localhost, 127.0.0.1, ::1 or host.docker.internal, or `pg-functions://postgres/schema/function`.
 	URI string `env:"URI" secret:"url"`
-	// Required for http and https. What questions are signed with: v1,whsec_… in base64, several separated by |.
+	// Required for http and https. What questions are signed with: `v1,whsec_` and 32 to 88 characters of base64; several are separated by a vertical bar.
 	Secrets string `env:"SECRETS" secret:"true"`
 }
 

@@ -26,11 +26,11 @@ type mailerConfig struct {
 	PathRecovery string `env:"AUTH_MAILER_URLPATHS_RECOVERY"`
 	// The same in mails about a change of address.
 	PathEmailChange string `env:"AUTH_MAILER_URLPATHS_EMAIL_CHANGE"`
-	// Subjects are templates, with a default for each kind.
+	// Subject of this kind of mail, a template; unset: the built-in one.
 	Subjects kindTexts `envPrefix:"AUTH_MAILER_SUBJECTS_"`
-	// Templates are URLs of bodies.
+	// URL of its body, a template; unset, or not to be had: the built-in one.
 	Templates kindTexts `envPrefix:"AUTH_MAILER_TEMPLATES_"`
-	// Notify switches the notifications on.
+	// A mail tells the user of this change.
 	Notify notifyConfig `envPrefix:"AUTH_MAILER_NOTIFICATIONS_"`
 	// Most bytes of a template's body.
 	TemplateSize int64 `env:"AUTH_MAILER_TEMPLATE_MAX_SIZE" envDefault:"1000000" min:"1"`
@@ -90,7 +90,7 @@ type notifyConfig struct {
 
 // smtpConfig is the mail server.
 type smtpConfig struct {
-	// Required unless nothing is to be mailed (see below). Address that mails come from.
+	// Required unless nothing is to be mailed (see above). Address that mails come from.
 	AdminEmail string `env:"AUTH_SMTP_ADMIN_EMAIL"`
 	// Required likewise. Name or address of the server.
 	Host string `env:"AUTH_SMTP_HOST"`

@@ -10,13 +10,13 @@ import (
 // telemetryConfig is what is traced and measured, and where it goes. The collector is said by the
 // standard variables of OpenTelemetry, OTEL_EXPORTER_OTLP_*.
 type telemetryConfig struct {
-	// true: spans of requests, their statements and calls are exported over OTLP to OTEL_EXPORTER_OTLP_ENDPOINT; without one to this host.
+	// true: spans of requests, their statements and calls are exported over OTLP to `OTEL_EXPORTER_OTLP_ENDPOINT`; without one to this host.
 	Tracing bool `env:"AUTH_TRACING_ENABLED" envDefault:"false" restart:"true"`
-	// Only opentelemetry.
+	// Only `opentelemetry`.
 	TracingExporter string `env:"AUTH_TRACING_EXPORTER" envDefault:"opentelemetry" oneof:"opentelemetry" fold:"true" restart:"true"`
 	// true: figures of requests, sign-ins, hashing, outbox, outgoing calls, database pool, keys and the Go runtime are exported.
 	Metrics bool `env:"AUTH_METRICS_ENABLED" envDefault:"false" restart:"true"`
-	// opentelemetry: pushed over OTLP, every OTEL_METRIC_EXPORT_INTERVAL (60000 ms). prometheus: shown to who asks, on a listener of their own.
+	// `opentelemetry`: pushed over OTLP, every `OTEL_METRIC_EXPORT_INTERVAL` (60000 ms). `prometheus`: shown to who asks, on a listener of their own.
 	MetricsExporter string `env:"AUTH_METRICS_EXPORTER" envDefault:"opentelemetry" oneof:"opentelemetry prometheus" fold:"true" restart:"true"`
 	// Address of that listener, which asks for no token; its path is `/`.
 	PullHost string `env:"OTEL_EXPORTER_PULL_HOST" envDefault:"0.0.0.0" restart:"true"`
@@ -24,7 +24,7 @@ type telemetryConfig struct {
 	PullPort int `env:"OTEL_EXPORTER_PULL_PORT" envDefault:"9100" min:"0" max:"65535" restart:"true"`
 	// http/protobuf (port 4318) or grpc (port 4317).
 	Protocol string `env:"OTEL_EXPORTER_OTLP_PROTOCOL" envDefault:"http/protobuf" oneof:"http/protobuf grpc" restart:"true"`
-	// name=value,name=value sent with each export, values percent-encoded.
+	// `name=value,name=value` sent with each export, values percent-encoded.
 	Headers string `env:"OTEL_EXPORTER_OTLP_HEADERS" secret:"true" restart:"true"`
 	// true: the log has what the OpenTelemetry SDK does, at level info; else at level debug, and its warnings.
 	Debug bool `env:"DEBUG" envDefault:"false" restart:"true"`
