@@ -102,6 +102,7 @@ func (l *Loader) load(ctx context.Context, bytes int, compile func() (*limits.Ru
 		l.refused(err)
 		return err
 	}
+	before := l.service.Rules()
 	l.service.SetRules(rules)
 	l.options.Stats.Retain(rules.StatsHandles())
 
@@ -116,7 +117,15 @@ func (l *Loader) load(ctx context.Context, bytes int, compile func() (*limits.Ru
 	}
 	l.state.Store(&state)
 	l.good.Inc() // who sees it grow may look at the state
-	l.log.Info("configuration loaded", "domains", state.Domains, "files", len(state.Files), "took", time.Since(start))
+	attributes := []any{"domains", state.Domains, "files", len(state.Files), "took", time.Since(start)}
+	if before != nil {
+		changes := rules.ChangesSince(before)
+		attributes = append(attributes, "added", changes.Added, "removed", changes.Removed, "changed", changes.Changed)
+		if len(changes.First) > 0 {
+			attributes = append(attributes, "first", changes.First)
+		}
+	}
+	l.log.Info("configuration loaded", attributes...)
 	l.onLoaded(state.Domains)
 	if bytes >= limits.MuchText {
 		debug.FreeOSMemory()
@@ -133,12 +142,17 @@ func (l *Loader) Refuse(err error) {
 
 func (l *Loader) refused(err error) {
 	state := l.State()
+	repeated := state.Error == err.Error()
 	state.Error, state.ErrorAt = err.Error(), time.Now()
 	l.state.Store(&state)
 	l.bad.Inc() // who sees it grow may look at the state
 	keeping := "keeping the rules already loaded"
 	if state.Generation == 0 {
 		keeping = "there are no rules yet"
+	}
+	if repeated { // a swap and a SIGHUP for it, or a file that was only touched
+		l.log.Info("configuration still refused for the same reasons, " + keeping)
+		return
 	}
 	if rejection, ok := errors.AsType[*limits.Rejection](err); ok {
 		err = fmt.Errorf("%d problem(s): %w", len(rejection.Problems), err)

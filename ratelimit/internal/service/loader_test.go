@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"gatehouse/ratelimit/internal/limits"
@@ -43,5 +44,37 @@ func TestLoader_whileLoading(t *testing.T) {
 	}
 	if s := l.State(); s.Generation != 1 || s.Error != "no good" || s.ErrorAt.IsZero() || rejected() != 1 {
 		t.Errorf("afterwards: %+v", s)
+	}
+}
+
+// A reload's line says what changed; one mistake is logged once, however often it is read.
+func TestLoader_log(t *testing.T) {
+	var log strings.Builder
+	registry := stats.NewRegistry(stats.Options{})
+	l := NewLoader(New(Options{Stats: registry}), limits.Options{}, slog.New(slog.NewTextHandler(&log, nil)), func(int) {})
+	load := func(text string) string {
+		log.Reset()
+		l.Load(context.Background(), []limits.File{{Name: "a.yaml", Text: []byte(text)}})
+		return log.String()
+	}
+	const one = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
+	if got := load(one); strings.Contains(got, "added=") {
+		t.Errorf("first load: %s", got)
+	}
+	if got := load(strings.Replace(one, ": 1}", ": 2}", 1)); !strings.Contains(got, `added=0 removed=0 changed=1 first="[~ d k: 1 per DAY -> 2 per DAY]"`) {
+		t.Errorf("reload: %s", got)
+	}
+	if got := load("domian: d\n"); !strings.Contains(got, "level=ERROR") {
+		t.Errorf("mistake: %s", got)
+	}
+	if got := load("domian: d\n"); strings.Contains(got, "level=ERROR") || !strings.Contains(got, "still refused") {
+		t.Errorf("the same mistake: %s", got)
+	}
+	if got := load("domain: 5: 6\n"); !strings.Contains(got, "level=ERROR") {
+		t.Errorf("another mistake: %s", got)
+	}
+	load(one)
+	if got := load("domain: 5: 6\n"); !strings.Contains(got, "level=ERROR") {
+		t.Errorf("the mistake again after a good set: %s", got)
 	}
 }

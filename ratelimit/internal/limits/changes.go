@@ -1,0 +1,124 @@
+package limits
+
+import (
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// Changes is what one set of rules has that another had not, for a reload's log line.
+type Changes struct {
+	Added, Removed, Changed int
+	// First are the first maxChanges of them, each as +, - or ~, domain, descriptor and limit.
+	First []string
+
+	before, after *Domain // being compared
+}
+
+const maxChanges = 10
+
+// ChangesSince compares the rules with those of before, descriptor by descriptor.
+func (r *Rules) ChangesSince(before *Rules) Changes {
+	var c Changes
+	for _, d := range r.sorted {
+		var old []step
+		if c.before, c.after = before.Domain(d.Name), d; c.before != nil {
+			old = c.before.root.children()
+		}
+		c.compare(d.Name, old, d.root.children())
+	}
+	for _, d := range before.sorted {
+		if r.Domain(d.Name) == nil {
+			c.compare(d.Name, d.root.children(), nil)
+		}
+	}
+	c.before, c.after = nil, nil
+	return c
+}
+
+func (s *step) children() []step {
+	if s.below == nil {
+		return nil
+	}
+	return s.below.steps
+}
+
+// compare goes through the entries of one list before and after.
+func (c *Changes) compare(domain string, before, after []step) {
+	same := func(a, b step) bool { return a.key == b.key && a.value == b.value }
+	if slices.EqualFunc(before, after, same) {
+		for i := range after {
+			c.pair(domain, &before[i], &after[i])
+		}
+		return
+	}
+	type name struct{ key, value string }
+	left := make(map[name]*step, len(before))
+	for i := range before {
+		left[name{before[i].key, before[i].value}] = &before[i]
+	}
+	for i := range after {
+		n := name{after[i].key, after[i].value}
+		c.pair(domain, left[n], &after[i])
+		delete(left, n)
+	}
+	for i := range before {
+		if s := &before[i]; left[name{s.key, s.value}] != nil {
+			c.pair(domain, s, nil)
+		}
+	}
+}
+
+// pair compares an entry with what it was; either may be nil.
+func (c *Changes) pair(domain string, before, after *step) {
+	var was, is *Rule
+	var below [2][]step
+	if before != nil {
+		was, below[0] = before.rule, before.children()
+	}
+	if after != nil {
+		is, below[1] = after.rule, after.children()
+	}
+	switch {
+	case was == nil && is == nil:
+	case was == nil:
+		c.Added++
+		c.note("+", domain, after, is.limitText())
+	case is == nil:
+		c.Removed++
+		c.note("-", domain, before, was.limitText())
+	case !sameRule(was, is) || !slices.Equal(c.before.replacedBy(was), c.after.replacedBy(is)):
+		c.Changed++
+		text := is.limitText()
+		if old := was.limitText(); old != text {
+			text = old + " -> " + text
+		}
+		c.note("~", domain, after, text)
+	}
+	if len(below[0])+len(below[1]) > 0 {
+		c.compare(domain, below[0], below[1])
+	}
+}
+
+func (c *Changes) note(mark, domain string, s *step, text string) {
+	if len(c.First) < maxChanges {
+		c.First = append(c.First, mark+" "+oneLine(domain)+" "+oneLine(s.path())+": "+text)
+	}
+}
+
+// sameRule says whether two rules of one descriptor decide alike and look alike.
+func sameRule(a, b *Rule) bool {
+	return a.PerUnit == b.PerUnit && a.Unit == b.Unit && a.Multiplier == b.Multiplier && a.Name == b.Name &&
+		a.Unlimited == b.Unlimited && a.Shadow == b.Shadow && a.Quota == b.Quota &&
+		a.step.detailed == b.step.detailed && a.step.share == b.step.share && a.step.valueToMetric == b.step.valueToMetric &&
+		proto.Equal(a.Metadata, b.Metadata)
+}
+
+// replacedBy is the names that a rule replaces, sorted.
+func (d *Domain) replacedBy(r *Rule) (names []string) {
+	for _, id := range r.Replaces {
+		names = append(names, d.names[id-1])
+	}
+	slices.Sort(names)
+	return names
+}
