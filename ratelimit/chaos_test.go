@@ -286,7 +286,7 @@ func TestSIGTERM_waitsForRequestsInFlight(t *testing.T) {
 	}
 	eventually(t, "all calls are under way", func() bool {
 		_, body := get(t, p.debug+"/debug/pprof/goroutine?debug=2")
-		return strings.Count(body, "service.(*Service).Decide(") >= calls
+		return strings.Count(body, "service.(*Service).DecideAt(") >= calls
 	})
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
