@@ -3,6 +3,7 @@ package limits
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // domainTree is all entries of one domain, from one file or, when merged, several.
@@ -261,21 +262,58 @@ func (c *checker) siblings(list []entry) {
 	}
 }
 
-// covered warns about wildcards that an earlier one leaves nothing to match.
+// maxCovered bounds the comparisons of patterns by which a load finds those that never match, some 6 ns
+// each: 50,000 patterns that begin with a star make a billion.
+const maxCovered = 5_000_000
+
+// covered warns about wildcards that an earlier one leaves nothing to match, and about many that cost a
+// call much.
 func (c *checker) covered(group []*entry) {
 	patterns := make([]*pattern, len(group))
 	for i, e := range group {
 		_, patterns[i] = parseValue(e.value)
 	}
 	ix := indexPatterns(patterns)
+	c.costly(group, &ix)
+	left := maxCovered
 	for i, e := range group {
+		if !c.report.step() {
+			return
+		}
 		// 0xff stands in no text, so only a star of the earlier pattern can take it in.
-		if first := ix.first(patterns[i].joined("\xff")); first < i {
+		text := patterns[i].joined("\xff")
+		if left -= min(ix.candidates(text), i+1) * (1 + len(text)/256); left < 0 {
+			c.report.warning(c.at(e, e.valuePos), e.value, "whether this and the %d patterns of key %s after it ever match is not checked: they are too many that begin alike", len(group)-1-i, quote(e.key))
+			return
+		}
+		if first := ix.first(text); first < i {
 			up := group[first]
 			if up.value == e.value {
 				continue // a duplicate, which is an error of its own
 			}
 			c.report.warning(c.at(e, e.valuePos), e.value, "%s never matches: %s in %s takes everything before it", quote(e.value), quote(up.value), whereEntry(up, up.valuePos))
+		}
+	}
+}
+
+// What one pattern with a text between two stars costs a call with a value of 60 KiB, the most that
+// Envoy lets into headers, and from which sum on a load says so (BenchmarkPatterns_inside).
+const (
+	costInside   = 8 * time.Microsecond
+	costReported = time.Millisecond
+)
+
+// costly warns when the patterns of a key that must be searched for in a value are many.
+func (c *checker) costly(group []*entry, ix *patterns) {
+	n := ix.searched()
+	cost := time.Duration(n) * costInside
+	if cost < costReported {
+		return
+	}
+	for i, e := range group {
+		if len(ix.all[i].middle) > 0 {
+			c.report.warning(c.at(e, e.valuePos), e.value, "%d patterns of key %s from here on hold a text between two stars; a value of 60 KiB is searched for each, which costs a call up to about %v", n, quote(e.key), cost.Round(time.Millisecond))
+			return
 		}
 	}
 }

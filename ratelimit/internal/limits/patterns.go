@@ -38,11 +38,13 @@ func indexPatterns(all []*pattern) patterns {
 
 func buildIndex(all []*pattern) patterns {
 	ps := patterns{all: all}
+	byLength := map[int]int{} // place in byPrefix
 	for i, p := range all {
 		n := len(p.prefix)
-		at := slices.IndexFunc(ps.byPrefix, func(x prefixes) bool { return x.length == n })
-		if at < 0 {
+		at, known := byLength[n]
+		if !known {
 			at = len(ps.byPrefix)
+			byLength[n] = at
 			ps.byPrefix = append(ps.byPrefix, prefixes{n, map[string][]int32{}})
 		}
 		m := ps.byPrefix[at].numbers
@@ -79,6 +81,48 @@ func (ps *patterns) first(value string) int {
 		}
 	}
 	return best
+}
+
+// candidates is how many patterns first compares with a value at most.
+func (ps *patterns) candidates(value string) (n int) {
+	if ps.byPrefix == nil {
+		return len(ps.all)
+	}
+	for i := range ps.byPrefix {
+		if x := &ps.byPrefix[i]; x.length <= len(value) {
+			n += len(x.numbers[value[:x.length]])
+		}
+	}
+	return n
+}
+
+// searched is how many patterns with a text between two stars one value may have to be searched for:
+// those without an index, else the most with one prefix of each length.
+func (ps *patterns) searched() (n int) {
+	inside := func(numbers []int32) (n int) {
+		for _, i := range numbers {
+			if len(ps.all[i].middle) > 0 {
+				n++
+			}
+		}
+		return n
+	}
+	if ps.byPrefix == nil {
+		for _, p := range ps.all {
+			if len(p.middle) > 0 {
+				n++
+			}
+		}
+		return n
+	}
+	for _, x := range ps.byPrefix {
+		most := 0
+		for _, numbers := range x.numbers {
+			most = max(most, inside(numbers))
+		}
+		n += most
+	}
+	return n
 }
 
 // joined is the pattern's pieces with star between them; adjacent stars are one.

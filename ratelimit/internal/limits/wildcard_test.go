@@ -1,8 +1,12 @@
 package limits
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"testing"
+
+	"gatehouse/ratelimit/internal/rls"
 )
 
 func TestPattern(t *testing.T) {
@@ -77,5 +81,59 @@ func TestPatterns_index(t *testing.T) {
 	}
 	if hits < 4 {
 		t.Errorf("only %d of the values match anything", hits)
+	}
+}
+
+// manyStars is a domain whose only key has n patterns.
+func manyStars(n int, value func(i int) string) File {
+	var b strings.Builder
+	b.WriteString("domain: wild\ndescriptors:\n")
+	for i := range n {
+		fmt.Fprintf(&b, "- {key: w, value: '%s', rate_limit: {unit: minute, requests_per_unit: %d}}\n", value(i), i)
+	}
+	return File{"wild.yaml", []byte(b.String())}
+}
+
+// Patterns that begin alike are compared up to a bound, and the load says where it stopped; many that
+// a value must be searched for are loaded with a warning of what they cost.
+func TestLoad_manyPatterns(t *testing.T) {
+	f := func(file File, want ...string) {
+		t.Helper()
+		_, warnings, err := Load(context.Background(), []File{file}, Options{})
+		if err != nil || len(warnings) != len(want) {
+			t.Errorf("%v, %d warnings %.400v, want %d", err, len(warnings), warnings, len(want))
+			return
+		}
+		for i, w := range warnings {
+			if !strings.Contains(w.String(), want[i]) {
+				t.Errorf("%s\nwant %s", w, want[i])
+			}
+		}
+	}
+	ends := func(i int) string { return fmt.Sprintf("*x%d.", i) }
+	inside := func(i int) string { return fmt.Sprintf("*x%d.*", i) }
+	f(manyStars(2000, ends))
+	f(manyStars(5000, ends), "ever match is not checked")
+	f(manyStars(20_000, func(i int) string { return fmt.Sprintf("/v%d/*", i) }))
+	f(manyStars(100, inside))
+	f(manyStars(2000, inside), "wild.yaml:3:19: domain \"wild\", descriptor w_*x0.*: 2000 patterns of key \"w\" from here on hold a text between two stars; a value of 60 KiB is searched for each, which costs a call up to about 16ms")
+	f(manyStars(2000, func(i int) string { return fmt.Sprintf("/v%d/*x*", i) })) // one prefix, one search
+}
+
+// BenchmarkLoadStars loads patterns that begin with a star.
+func BenchmarkLoadStars(b *testing.B) {
+	f := manyStars(50_000, func(i int) string { return fmt.Sprintf("*x%d.", i) })
+	for b.Loop() {
+		mustLoad(b, Options{}, f)
+	}
+}
+
+// BenchmarkPatterns_inside is the measurement behind costInside: 2,000 patterns with a text between two
+// stars, none of which is in a value of 60 KiB.
+func BenchmarkPatterns_inside(b *testing.B) {
+	d := mustLoad(b, Options{}, manyStars(2000, func(i int) string { return fmt.Sprintf("*x%d.*", i) })).Domain("wild")
+	entries := []rls.Entry{{Key: "w", Value: strings.Repeat("/api/v1/orders?", 4<<10)}}
+	for b.Loop() {
+		d.Find(entries)
 	}
 }
