@@ -108,7 +108,8 @@ func (a *Accounts) AdminCreate(ctx context.Context, c Client, by Actor, p Attrib
 
 var errNumberTaken = unprocessable(CodePhoneExists, "Phone number already registered by another user")
 
-// freeAddresses judges and sets the addresses of a new user, in the order of the spec.
+// freeAddresses judges and sets the addresses of a new user, in this order: the form of the e-mail address, whether it
+// is taken, then both of the phone number.
 func (a *Accounts) freeAddresses(ctx context.Context, u *store.User, p Attributes) (err error) {
 	if set(p.Email) == "" && set(p.Phone) == "" {
 		return notValid("Cannot create a user without either an email or phone")

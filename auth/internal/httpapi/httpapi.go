@@ -81,7 +81,7 @@ type Limits struct {
 	OTP, Verify, Token, Anonymous, Factors int
 }
 
-// DefaultLimits are those of the specification.
+// DefaultLimits are those of docs/settings.md#limits.
 var DefaultLimits = Limits{OTP: 30, Verify: 30, Token: 150, Anonymous: 30, Factors: 15}
 
 // Shown is what GET /settings tells the world.
