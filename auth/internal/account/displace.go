@@ -37,6 +37,11 @@ func (w *work) displace(ctx context.Context, tx *store.Tx) error {
 		return err // confirmed by now: the unique index refuses the change
 	}
 	b = tx.Batch()
+	b.Identities(&locked.Identities, locked.ID) // those that LockUser returns may be older than the lock
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	b = tx.Batch()
 	action := w.strip(b, locked, provider)
 	b.Audit(store.Audit{At: w.now, Action: action, Actor: w.u.ID, IP: w.c.IP, Traits: traits("user_id", locked.ID.String(), "reason", "address_proven")})
 	return b.Send(ctx)

@@ -6,8 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
 )
 
 // An account that never proved its address keeps nobody from it: at the proof it loses the address, and goes when
@@ -69,6 +72,54 @@ func TestAddressChange_unconfirmedGivesWay(t *testing.T) {
 	refused(t, err, "email_exists: A user with this email address has already been registered")
 	_, err = h.update(*v.Grant, account.UserUpdate{Email: "three@example.org"})
 	refused(t, err, "email_exists: A user with this email address has already been registered")
+}
+
+// What the unconfirmed account got while the proof waited for it counts: with another identity it stays.
+func TestAddressChange_unconfirmedMeanwhile(t *testing.T) {
+	t.Parallel()
+	url := storetest.URL(t)
+	h := openOn(t, pool(t, url), func(s *account.Settings) { s.Email.SecureChange = false })
+	h.signUp("new@example.org", "sesame", `{}`)
+	squatter := h.idOf("new@example.org")
+	mia := h.confirmed("mia@example.org")
+	_, err := h.update(mia, account.UserUpdate{Email: "new@example.org"})
+	refused(t, err, "")
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	run := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := c.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("begin")
+	run("select from users where id = $1 for no key update", squatter)
+	done := make(chan error, 1)
+	go func() {
+		_, err := h.verify(account.Verify{Type: "email_change", TokenHash: h.newest("email_change", "new@example.org").Hash})
+		done <- err
+	}()
+	waits := false
+	for range 2000 {
+		if waits {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+		err := c.QueryRow(t.Context(), "select exists (select from pg_locks where not granted and transactionid = pg_current_xact_id()::xid)").Scan(&waits)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(`insert into identities (id, user_id, provider, provider_id, identity_data, created_at, updated_at)
+		values (gen_random_uuid(), $1, 'github', '17', '{}', now(), now())`, squatter)
+	run("commit")
+	refused(t, <-done, "")
+	if u := h.user(squatter); u.Email != "" || fmt.Sprint(providers(u)) != "[github]" {
+		t.Error(brief(u))
+	}
 }
 
 // An administrator's change of address without email_confirm leaves the flags as they were, and equal in user,
