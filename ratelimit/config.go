@@ -7,7 +7,7 @@ import (
 )
 
 // config is every setting of the daemon, from the environment (spec 2). The first line of a
-// comment is what README.md says about the variable; a test compares names and defaults there.
+// comment is what docs/settings.md says about the variable; a test compares names and defaults there.
 // Tags are those of package settings.
 type config struct {
 	Rules     rulesConfig

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -463,17 +462,11 @@ func TestConfig_kvstore(t *testing.T) {
 	}
 }
 
-// TestREADME compares the settings table with the struct: names and defaults, nothing missing,
+// TestDocs_settings compares the tables of docs/settings.md with the struct: names and defaults, nothing missing,
 // nothing invented. The twins of the per-second store are one row.
-func TestREADME(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(text), "\n## Settings\n")
-	section, _, _ = strings.Cut(section, "\n## ")
+func TestDocs_settings(t *testing.T) {
 	got := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| (?:`([^`]*)`|) *\\|").FindAllStringSubmatch(section, -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| (?:`([^`]*)`|) *\\|").FindAllStringSubmatch(document(t, "docs/settings.md"), -1) {
 		got[m[1]] = m[2]
 	}
 	want := map[string]string{}

@@ -45,7 +45,7 @@ func TestEffects(t *testing.T) {
 	}
 }
 
-// TestEffects_everyVariable: each variable that README.md lists (TestREADME compares that list with the
+// TestEffects_everyVariable: each variable that docs/settings.md lists (TestDocs_settings compares that list with the
 // struct) has an effect test, and each effect test a variable.
 func TestEffects_everyVariable(t *testing.T) {
 	fields, err := settings.Fields(new(config))

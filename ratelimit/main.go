@@ -1,5 +1,5 @@
 // Command ratelimit decides whether a request is within its limit: Envoy's v3 RateLimitService over
-// gRPC, and the same over HTTP /json. README.md beside this file lists its settings.
+// gRPC, and the same over HTTP /json. docs/settings.md lists its settings.
 package main
 
 import (

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -25,12 +26,13 @@ import (
 	"gatehouse/shared/certs/certtest"
 )
 
-// This file and readme_walk_test.go hold README.md to what the program does: its rules load, its tables
-// are walked through by the service, its commands are typed. A difference is reported as the row or line
-// that would be true.
+// This file and readme_walk_test.go hold README.md and the pages in docs/ to what the program does: their rules
+// load, their tables are walked through by the service, their commands are typed. A difference is reported as the
+// row or line that would be true.
 
-// block is a fenced block of README.md, or a table.
+// block is a fenced block of a page, or a table.
 type block struct {
+	page  string
 	line  int
 	lang  string // of a fence: yaml, sh, …; table for a table
 	file  string // what stands behind the language: the name that the text gives the file
@@ -38,16 +40,60 @@ type block struct {
 	cells [][]string // of a table, with its head
 }
 
-// readmeBlocks cuts README.md into its fenced blocks and tables, in order.
-func readmeBlocks(t *testing.T) (all []block) {
+func (b block) place() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
+
+// document is the text of README.md or of a page in docs/.
+func document(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile("README.md")
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Split(string(text), "\n")
+	return string(text)
+}
+
+// documents are the paths of README.md and, after it, of the pages in docs/.
+func documents(t *testing.T) []string {
+	t.Helper()
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append([]string{"README.md"}, pages...)
+}
+
+// TestDocs_length keeps each page short enough to be read at one sitting. The tables of settings are as long as they
+// have to be.
+func TestDocs_length(t *testing.T) {
+	for _, path := range documents(t) {
+		most := 300
+		switch path {
+		case "README.md":
+			most = 250
+		case "docs/settings.md":
+			continue
+		}
+		if n := strings.Count(document(t, path), "\n"); n > most {
+			t.Errorf("%s has %d lines, want at most %d", path, n, most)
+		}
+	}
+}
+
+// allBlocks are the blocks of all documents, in order.
+func allBlocks(t *testing.T) (all []block) {
+	t.Helper()
+	for _, path := range documents(t) {
+		all = append(all, blocksOf(t, path)...)
+	}
+	return all
+}
+
+// blocksOf cuts a page into its fenced blocks and tables, in order.
+func blocksOf(t *testing.T, page string) (all []block) {
+	t.Helper()
+	lines := strings.Split(document(t, page), "\n")
 	for i := 0; i < len(lines); i++ {
-		b := block{line: i + 1}
+		b := block{page: page, line: i + 1}
 		switch info, fence := strings.CutPrefix(lines[i], "```"); {
 		case fence:
 			b.lang, b.file, _ = strings.Cut(info, " ")
@@ -89,34 +135,34 @@ func loadRules(b block) (*limits.Rules, error) {
 	return rules, err
 }
 
-// TestREADME_rules loads every example, each alone, and reads the YAML that is for other programs.
-func TestREADME_rules(t *testing.T) {
+// TestDocs_rules loads every example, each alone, and reads the YAML that is for other programs.
+func TestDocs_rules(t *testing.T) {
 	n := 0
-	for _, b := range readmeBlocks(t) {
+	for _, b := range allBlocks(t) {
 		switch {
 		case isRules(b):
 			n++
 			if _, err := loadRules(b); err != nil {
-				t.Errorf("README.md:%d: %v", b.line, err)
+				t.Errorf("%s: %v", b.place(), err)
 			}
 		case b.lang == "yaml":
 			for doc := range strings.SplitSeq(b.text, "\n---\n") {
 				var v map[string]any
 				if err := yaml.Unmarshal([]byte(doc), &v); err != nil {
-					t.Errorf("README.md:%d: %v", b.line, err)
+					t.Errorf("%s: %v", b.place(), err)
 				}
 				if filter, ok := v["typed_config"].(map[string]any); ok {
-					checkEnvoyFilter(t, b.line, filter)
+					checkEnvoyFilter(t, b.place(), filter)
 				}
 			}
 		}
 	}
 	if n < 5 {
-		t.Errorf("README.md has %d examples of rules", n)
+		t.Errorf("the pages have %d examples of rules", n)
 	}
 }
 
-func checkEnvoyFilter(t *testing.T, line int, filter map[string]any) {
+func checkEnvoyFilter(t *testing.T, place string, filter map[string]any) {
 	delete(filter, "@type")
 	text, err := json.Marshal(filter)
 	if err != nil {
@@ -124,14 +170,14 @@ func checkEnvoyFilter(t *testing.T, line int, filter map[string]any) {
 	}
 	var m httprl.RateLimit
 	if err := protojson.Unmarshal(text, &m); err != nil {
-		t.Errorf("README.md:%d: %v", line, err)
+		t.Errorf("%s: %v", place, err)
 	} else if err := m.ValidateAll(); err != nil {
-		t.Errorf("README.md:%d: %v", line, err)
+		t.Errorf("%s: %v", place, err)
 	}
 }
 
-// TestREADME_fields: the table of fields lists what each level of a rule file takes.
-func TestREADME_fields(t *testing.T) {
+// TestDocs_fields: the table of fields lists what each level of a rule file takes.
+func TestDocs_fields(t *testing.T) {
 	const wrong = "domain: d\nx: 1\ndescriptors: [{key: k, x: 1, rate_limit: {x: 1}}]"
 	_, err := loadRules(block{text: wrong})
 	want := map[string]bool{}
@@ -141,7 +187,7 @@ func TestREADME_fields(t *testing.T) {
 		}
 	}
 	got := map[string]bool{}
-	for _, b := range readmeBlocks(t) {
+	for _, b := range blocksOf(t, "docs/rules.md") {
 		if b.lang == "table" && b.cells[0][0] == "Field" {
 			for _, row := range b.cells[2:] {
 				for _, m := range codeSpan.FindAllStringSubmatch(row[0], -1) {
@@ -155,12 +201,9 @@ func TestREADME_fields(t *testing.T) {
 	}
 }
 
-// TestREADME_refusals asks what the table of errors lists and can be asked of a healthy daemon.
-func TestREADME_refusals(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+// TestDocs_refusals asks what the table of errors lists and can be asked of a healthy daemon.
+func TestDocs_refusals(t *testing.T) {
+	text := document(t, "docs/wire.md")
 	p := start(t, "[{key: k, @5/m}]", nil)
 	f := func(body string) {
 		t.Helper()
@@ -173,8 +216,8 @@ func TestREADME_refusals(t *testing.T) {
 		if err := json.NewDecoder(answer.Body).Decode(&said); err != nil {
 			t.Fatal(err)
 		}
-		if row := fmt.Sprintf("| %s | %d | `%s`", said.Code, answer.StatusCode, said.Message); !strings.Contains(string(text), row) {
-			t.Errorf("README.md lacks the row\n%s", row)
+		if row := fmt.Sprintf("| %s | %d | `%s`", said.Code, answer.StatusCode, said.Message); !strings.Contains(text, row) {
+			t.Errorf("docs/wire.md lacks the row\n%s", row)
 		}
 	}
 	f(`{}`)
@@ -191,8 +234,8 @@ func TestREADME_refusals(t *testing.T) {
 	f(`{"domain":"d","descriptors":[{}]}`)
 }
 
-// TestREADME_metrics: every name of the registry is listed, and every name listed is there.
-func TestREADME_metrics(t *testing.T) {
+// TestDocs_metrics: every name of the registry is listed, and every name listed is there.
+func TestDocs_metrics(t *testing.T) {
 	cert, key := certtest.NewCA(t, "ca", time.Hour).Issue("localhost").Write(t, t.TempDir())
 	c, _, err := loadConfig([]string{"BACKEND_TYPE=memory", "LOCAL_CACHE_SIZE_IN_BYTES=1",
 		"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + cert, "GRPC_SERVER_TLS_KEY=" + key})
@@ -244,7 +287,7 @@ func TestREADME_metrics(t *testing.T) {
 	d.stats.Each(func(name string, _ stats.Kind, _ int64) { there[name] = true })
 
 	listed := map[string]bool{}
-	for _, b := range readmeBlocks(t) {
+	for _, b := range blocksOf(t, "docs/statistics.md") {
 		if b.lang != "table" || b.cells[0][0] != "Name" || b.cells[0][1] != "Meaning" {
 			continue
 		}
@@ -257,12 +300,12 @@ func TestREADME_metrics(t *testing.T) {
 	for name := range there {
 		family := strings.HasPrefix(name, "ratelimit.go.") || strings.HasPrefix(name, "ratelimit.service.rate_limit.")
 		if !family && !listed[name] {
-			t.Errorf("README.md does not list %s", name)
+			t.Errorf("docs/statistics.md does not list %s", name)
 		}
 	}
 	for name := range listed {
 		if !there[name] && !strings.Contains(name, "<") && !strings.Contains(name, "*") && !strings.HasSuffix(name, "response_time") {
-			t.Errorf("README.md lists %s, which is not there", name)
+			t.Errorf("docs/statistics.md lists %s, which is not there", name)
 		}
 	}
 }
@@ -305,48 +348,35 @@ func listNames(listed map[string]bool, cell string) {
 	}
 }
 
-// TestREADME_links: what a link to a Go file names in code is declared in that file.
-func TestREADME_links(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	links := regexp.MustCompile("\\[`(?:\\w+\\.)?(\\w+)`\\]\\(([^)]+\\.go)\\)").FindAllStringSubmatch(string(text), -1)
-	if len(links) < 15 {
-		t.Errorf("README.md has %d links into the code", len(links))
-	}
-	for _, m := range links {
-		file, err := os.ReadFile(m[2])
-		if err != nil {
-			t.Error(err)
-		} else if !regexp.MustCompile(`(?m)^(func (\([^)]*\) )?|type )` + m[1] + `\b`).Match(file) {
-			t.Errorf("README.md: %s declares no %s", m[2], m[1])
+// TestDocs_links: what a link to a Go file names in code is declared in that file. Where links lead otherwise is
+// followed by TestLinks of package shared.
+func TestDocs_links(t *testing.T) {
+	n := 0
+	for _, path := range documents(t) {
+		links := regexp.MustCompile("\\[`(?:\\w+\\.)?(\\w+)`\\]\\(([^)]+\\.go)\\)").FindAllStringSubmatch(document(t, path), -1)
+		n += len(links)
+		for _, m := range links {
+			file, err := os.ReadFile(filepath.Join(filepath.Dir(path), m[2]))
+			if err != nil {
+				t.Error(err)
+			} else if !regexp.MustCompile(`(?m)^(func (\([^)]*\) )?|type )` + m[1] + `\b`).Match(file) {
+				t.Errorf("%s: %s declares no %s", path, m[2], m[1])
+			}
 		}
 	}
-	anchors := map[string]int{} // how often; the second of a name is name-1
-	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
-		name := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
-		name = strings.ReplaceAll(name, " ", "-")
-		if n := anchors[name]; n > 0 {
-			anchors[fmt.Sprint(name, "-", n)]++
-		}
-		anchors[name]++
-	}
-	for _, m := range regexp.MustCompile(`\]\(#([^)]+)\)`).FindAllStringSubmatch(string(text), -1) {
-		if anchors[m[1]] == 0 {
-			t.Errorf("README.md: no heading gives #%s", m[1])
-		}
+	if n < 15 {
+		t.Errorf("the pages have %d links into the code", n)
 	}
 }
 
-// TestREADME_dependencies compares the table with deps.txt.
-func TestREADME_dependencies(t *testing.T) {
+// TestDocs_dependencies compares the table with deps.txt.
+func TestDocs_dependencies(t *testing.T) {
 	deps, err := os.ReadFile("deps.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var listed []string
-	for _, b := range readmeBlocks(t) {
+	for _, b := range blocksOf(t, "docs/design.md") {
 		if b.lang == "table" && b.cells[0][0] == "Module" {
 			for _, row := range b.cells[2:] {
 				for _, m := range codeSpan.FindAllStringSubmatch(row[0], -1) {
@@ -357,6 +387,6 @@ func TestREADME_dependencies(t *testing.T) {
 	}
 	slices.Sort(listed)
 	if want := strings.Fields(string(deps)); !slices.Equal(listed, want) {
-		t.Errorf("README.md lists %q, deps.txt %q", listed, want)
+		t.Errorf("docs/design.md lists %q, deps.txt %q", listed, want)
 	}
 }

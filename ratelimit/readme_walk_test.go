@@ -24,13 +24,16 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// TestREADME_walks carries out the tables that begin with the column Request, row by row, with the rules
+// TestDocs_walks carries out the tables that begin with the column Request, row by row, with the rules
 // that stand above them, or of the domain that their head names, and the settings that it names.
-func TestREADME_walks(t *testing.T) {
+func TestDocs_walks(t *testing.T) {
 	var rules block
 	byDomain := map[string]block{}
 	n := 0
-	for _, b := range readmeBlocks(t) {
+	for _, b := range allBlocks(t) {
+		if rules.page != b.page {
+			rules = block{}
+		}
 		if isRules(b) {
 			name, _, _ := strings.Cut(strings.TrimPrefix(b.text, "domain: "), "\n")
 			rules, byDomain[name] = b, b
@@ -42,6 +45,10 @@ func TestREADME_walks(t *testing.T) {
 		rules := rules
 		if m := regexp.MustCompile("domain `([a-z]+)`").FindStringSubmatch(b.cells[0][0]); m != nil {
 			rules = byDomain[m[1]]
+		}
+		if rules.text == "" {
+			t.Errorf("%s: no rules stand above this table, and its head names no domain that has any", b.place())
+			continue
 		}
 		for attempt := 0; ; attempt++ { // once more when it ran over a minute's end
 			begun := time.Now().Unix() / 60
@@ -56,7 +63,7 @@ func TestREADME_walks(t *testing.T) {
 		}
 	}
 	if n < 5 {
-		t.Errorf("README.md has %d walks", n)
+		t.Errorf("the pages have %d walks", n)
 	}
 }
 
@@ -77,7 +84,7 @@ func walkTable(t *testing.T, rules, b block) (wrong []string) {
 				continue
 			}
 			if got := row[col+1]; got != want {
-				wrong = append(wrong, fmt.Sprintf("README.md:%d: %s: %s\n  it says %s\n  true is %s", b.line+i+2, row[0], head, got, want))
+				wrong = append(wrong, fmt.Sprintf("%s:%d: %s: %s\n  it says %s\n  true is %s", b.page, b.line+i+2, row[0], head, got, want))
 			}
 		}
 	}
@@ -120,13 +127,13 @@ func newWalk(t *testing.T, rules block, head string) *walk {
 	}
 	c, report, err := loadConfig(environ)
 	if err != nil || len(report.Warnings) > 0 {
-		t.Fatalf("README.md:%d: %v %v", rules.line, err, report.Warnings)
+		t.Fatalf("%s: %v %v", rules.place(), err, report.Warnings)
 	}
 	log := slog.New(slog.DiscardHandler)
 	d := &daemon{config: c, log: log, health: server.NewHealth(), stats: stats.NewRegistry(stats.Options{Log: log})}
 	d.makeService()
 	if err := d.loader.Load(context.Background(), []limits.File{{Name: "readme.yaml", Text: []byte(rules.text)}}); err != nil {
-		t.Fatalf("README.md:%d: %v", rules.line, err)
+		t.Fatalf("%s: %v", rules.place(), err)
 	}
 	w := &walk{t: t, service: d.service, store: &walkStore{
 		Store: counter.NewMemory(counter.MemoryOptions{}), away: strings.Contains(head, "store away"),
@@ -235,18 +242,18 @@ func (w *walk) metricKey(cell string) string {
 	return w.service.Rules().Explain(r.Domain, r.Descriptors[0].Entries).MetricKey
 }
 
-// TestREADME_transcripts types the commands of README.md's first examples, against a real daemon with
+// TestREADME_transcripts types the commands of the README's first examples, against a real daemon with
 // those rules. What changes from run to run (seconds, window starts, addresses) is left out.
 func TestREADME_transcripts(t *testing.T) {
 	dir, root := t.TempDir(), ""
 	var shells []block
-	for _, b := range readmeBlocks(t) {
+	for _, b := range blocksOf(t, "README.md") {
 		switch {
 		case b.lang == "yaml" && b.file != "":
 			// What a reader saves in the repository must not change it: a file that git sees makes the version
 			// of the next build dirty, and one at the top fails a test.
 			if !strings.HasPrefix(b.file, ".run/") {
-				t.Errorf("README.md:%d: %s does not lie below .run/", b.line, b.file)
+				t.Errorf("%s: %s does not lie below .run/", b.place(), b.file)
 			}
 			path := filepath.Join(dir, b.file)
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -295,7 +302,7 @@ func typeBlock(t *testing.T, p *process, b block) (wrong []string) {
 		line, want, _ := strings.Cut(strings.TrimSuffix(command, "\n"), "\n")
 		got := back.Replace(typeLine(t, addresses.Replace(line)))
 		if steady(got) != steady(want) {
-			wrong = append(wrong, fmt.Sprintf("README.md:%d: $ %s\n it says:\n%s\n true is:\n%s", b.line, line, want, got))
+			wrong = append(wrong, fmt.Sprintf("%s: $ %s\n it says:\n%s\n true is:\n%s", b.place(), line, want, got))
 		}
 	}
 	return wrong

@@ -17,7 +17,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Mapping is a mapping file of the statsd exporter's format. It maps the dotted names of the README,
+// Mapping is a mapping file of the statsd exporter's format. It maps the dotted names of docs/statistics.md,
 // without tags; timers come in milliseconds.
 type Mapping struct{ m *mapper.MetricMapper }
 
