@@ -51,7 +51,7 @@ type generalConfig struct {
 	Phone bool `env:"AUTH_EXTERNAL_PHONE_ENABLED" envDefault:"false"`
 	// Sign-in without any address.
 	Anonymous bool `env:"AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED" envDefault:"false"`
-	// How long a PKCE code lives, and how long a browser may be away at a provider; less than 300s counts as 300s.
+	// How long a PKCE code lives, and how long a browser may take at a provider; less than 300s counts as 300s.
 	FlowLife time.Duration `env:"AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION" envDefault:"300s" min:"0s"`
 }
 
@@ -71,7 +71,7 @@ type apiConfig struct {
 	RequestID string `env:"AUTH_REQUEST_ID_HEADER"`
 	// Headers that browsers may send besides the usual ones.
 	CORSHeaders []string `env:"AUTH_CORS_ALLOWED_HEADERS"`
-	// Peers, as networks or addresses, whose X-Forwarded-For is believed.
+	// Peers, as networks or addresses, whose X-Forwarded-For is trusted.
 	Proxies []string `env:"AUTH_TRUSTED_PROXIES"`
 	// Pause between turning unready on SIGTERM or SIGINT and closing the listener: longer than the balancer's probe interval.
 	DrainDelay time.Duration `env:"AUTH_DRAIN_DELAY" envDefault:"0s" min:"0s"`
@@ -125,7 +125,7 @@ type jwtConfig struct {
 	KeyID string `env:"AUTH_JWT_KEY_ID"`
 	// RS256, ES256, EdDSA: kind of the keys made here. HS256: JWT_SECRET signs.
 	Algorithm string `env:"AUTH_JWT_ALGORITHM" envDefault:"RS256" oneof:"RS256 ES256 EdDSA HS256" fold:"true"`
-	// Tokens signed with JWT_SECRET are believed.
+	// Tokens signed with JWT_SECRET are accepted.
 	AcceptHS256 bool `env:"AUTH_JWT_ACCEPT_HS256" envDefault:"true"`
 	// Roles whose tokens may call the admin endpoints.
 	AdminRoles []string `env:"AUTH_JWT_ADMIN_ROLES" envDefault:"service_role,supabase_admin"`
@@ -167,7 +167,7 @@ type passwordConfig struct {
 	Required string `env:"AUTH_PASSWORD_REQUIRED_CHARACTERS"`
 	// The 10,000 most common passwords are refused.
 	RefuseCommon bool `env:"AUTH_PASSWORD_COMMON_REFUSED" envDefault:"false"`
-	// How new passwords are hashed: `bcrypt:COST` or `argon2id:KIB,PASSES,LANES`. Others are hashed anew at the next sign-in.
+	// How new passwords are hashed: `bcrypt:COST` or `argon2id:KIB,PASSES,LANES`. Other hashes are renewed at the next sign-in.
 	Hash string `env:"AUTH_PASSWORD_HASH" envDefault:"bcrypt:10"`
 	// Passwords hashed at a time; 0: one for each core, or the CPU quota.
 	Workers int `env:"AUTH_PASSWORD_WORKERS" envDefault:"0" min:"0" max:"1024" restart:"true"`
@@ -185,7 +185,7 @@ type securityConfig struct {
 	NonceMaxAge time.Duration `env:"AUTH_SECURITY_REAUTHENTICATION_MAX_AGE" envDefault:"0s" min:"0s"`
 	// A new password needs the present one, but in a session that a mail or SMS opened; one that a change of address opened is no exception.
 	RequireCurrent bool `env:"AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_CURRENT_PASSWORD" envDefault:"false"`
-	// A repeated sign-up is answered with an empty list of identities, which tells that the account exists.
+	// A repeated sign-up is answered with an empty list of identities, which reveals that the account exists.
 	RevealExisting bool `env:"AUTH_SECURITY_REVEAL_EXISTING_USERS" envDefault:"false"`
 	// /otp with create_user false answers an unknown address as a known one; false: 422 otp_disabled.
 	HideUnknown bool `env:"AUTH_SECURITY_HIDE_UNKNOWN_ON_OTP" envDefault:"false"`
@@ -204,9 +204,9 @@ type securityConfig struct {
 // limitsConfig is how often things may happen. Limits by client address need a header, or BY_PEER,
 // to know the client.
 type limitsConfig struct {
-	// Header, set by a trusted proxy, whose first value tells clients apart for the limits below; unset: no limits by client.
+	// Header, set by a trusted proxy, whose first value identifies the client for the limits below; unset: no limits by client.
 	Header string `env:"AUTH_RATE_LIMIT_HEADER"`
-	// Where no header says who the client is, the connection's address does.
+	// Where no header identifies the client, the connection's address does.
 	ByPeer bool `env:"AUTH_RATE_LIMIT_BY_PEER" envDefault:"false"`
 	// Mails of the whole service, per hour, or `N/DURATION`. 0: none.
 	Emails string `env:"AUTH_RATE_LIMIT_EMAIL_SENT" envDefault:"30"`

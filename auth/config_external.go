@@ -18,11 +18,11 @@ type externalConfig struct {
 	StateCookie bool `env:"AUTH_EXTERNAL_STATE_COOKIE" envDefault:"true"`
 	// An ID token signs in once.
 	IDTokenOnce bool `env:"AUTH_EXTERNAL_ID_TOKEN_SINGLE_USE" envDefault:"true"`
-	// Whose address the provider doesn't vouch for is let in before he has confirmed it; not together with MAILER_AUTOCONFIRM.
+	// Users may sign in before they confirm an address that the provider has not verified; not together with MAILER_AUTOCONFIRM.
 	AllowUnverified bool `env:"AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS" envDefault:"false"`
 	// Users may link further identities to their accounts, and unlink them.
 	ManualLinking bool `env:"AUTH_SECURITY_MANUAL_LINKING_ENABLED" envDefault:"false"`
-	// Who has a verified factor links and unlinks in a session of aal2 only.
+	// Users with a verified factor link and unlink identities in a session of aal2 only.
 	LinkingAAL2 bool `env:"AUTH_SECURITY_LINKING_REQUIRE_AAL2" envDefault:"true"`
 	// Identities are linked by PKCE only, so that the link of one user opened by another links nothing.
 	LinkingPKCE bool `env:"AUTH_SECURITY_LINKING_REQUIRE_PKCE" envDefault:"true"`
@@ -30,7 +30,7 @@ type externalConfig struct {
 	IOSBundleID string `env:"AUTH_EXTERNAL_IOS_BUNDLE_ID"`
 	// Mail domains of the one tenant that AUTH_EXTERNAL_AZURE_URL names, whose addresses count as verified without the claim xms_edov.
 	AzureDomains []string `env:"AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS"`
-	// How long a provider's discovery document is believed.
+	// How long a provider's discovery document is cached.
 	DiscoveryTTL time.Duration `env:"AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL" envDefault:"1h" min:"1s"`
 	// Time for one call of a provider or an SMS gateway.
 	Timeout time.Duration `env:"AUTH_INTERNAL_HTTP_TIMEOUT" envDefault:"10s" min:"1ms"`
@@ -78,7 +78,7 @@ type clientConfig struct {
 	RedirectURI string `env:"REDIRECT_URI"`
 	// Base URL in the place of the provider's own; keycloak: required, the realm's.
 	URL string `env:"URL"`
-	// Who has no address there may sign in too.
+	// Users without an address at the provider may sign in too.
 	EmailOptional bool `env:"EMAIL_OPTIONAL" envDefault:"false"`
 	// Native ID tokens need no nonce.
 	SkipNonceCheck bool `env:"SKIP_NONCE_CHECK" envDefault:"false"`
@@ -107,7 +107,7 @@ type freeConfig struct {
 	Secret string `env:"AUTH_EXTERNAL_OIDC_NAME_SECRET" secret:"true"`
 	// As of the eighteen.
 	RedirectURI string `env:"AUTH_EXTERNAL_OIDC_NAME_REDIRECT_URI"`
-	// Scopes that are asked for.
+	// Scopes that are requested.
 	Scopes []string `env:"AUTH_EXTERNAL_OIDC_NAME_SCOPES" envDefault:"openid,email,profile"`
 	// As of the eighteen.
 	EmailOptional bool `env:"AUTH_EXTERNAL_OIDC_NAME_EMAIL_OPTIONAL" envDefault:"false"`

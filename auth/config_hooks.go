@@ -19,7 +19,7 @@ type hooksConfig struct {
 	Password hookConfig `envPrefix:"AUTH_HOOK_PASSWORD_VERIFICATION_ATTEMPT_"`
 	// Before may refuse a newcomer.
 	Before hookConfig `envPrefix:"AUTH_HOOK_BEFORE_USER_CREATED_"`
-	// After is told of each new user.
+	// After is notified of each new user.
 	After hookConfig `envPrefix:"AUTH_HOOK_AFTER_USER_CREATED_"`
 	// SEND_SMS and SEND_EMAIL are called before the answer, and their errors are answered; false: after it, and again when they fail.
 	SendSync bool `env:"AUTH_HOOK_SEND_SYNC" envDefault:"false"`
@@ -27,11 +27,11 @@ type hooksConfig struct {
 
 // hookConfig is one hook.
 type hookConfig struct {
-	// The hook is asked.
+	// The hook is called.
 	Enabled bool `env:"ENABLED" envDefault:"false"`
 	// Required with ENABLED. `https://…`, `http://…` on localhost, 127.0.0.1, ::1 or host.docker.internal, or `pg-functions://postgres/schema/function`.
 	URI string `env:"URI" secret:"url"`
-	// Required for http and https. What questions are signed with: `v1,whsec_` and 32 to 88 characters of base64; several are separated by a vertical bar.
+	// Required for http and https. Secrets that sign the calls: `v1,whsec_` and 32 to 88 characters of base64; several are separated by a vertical bar.
 	Secrets string `env:"SECRETS" secret:"true"`
 }
 

@@ -30,7 +30,7 @@ type mailerConfig struct {
 	Subjects kindTexts `envPrefix:"AUTH_MAILER_SUBJECTS_"`
 	// URL of its body, a template; unset, or not to be had: the built-in one.
 	Templates kindTexts `envPrefix:"AUTH_MAILER_TEMPLATES_"`
-	// A mail tells the user of this change.
+	// A mail notifies the user of this change.
 	Notify notifyConfig `envPrefix:"AUTH_MAILER_NOTIFICATIONS_"`
 	// Most bytes of a template's body.
 	TemplateSize int64 `env:"AUTH_MAILER_TEMPLATE_MAX_SIZE" envDefault:"1000000" min:"1"`
@@ -38,7 +38,7 @@ type mailerConfig struct {
 	TemplateAge time.Duration `env:"AUTH_MAILER_TEMPLATE_MAX_AGE" envDefault:"10m" min:"1s"`
 	// Pause after a template could not be loaded.
 	TemplateRetry time.Duration `env:"AUTH_MAILER_TEMPLATE_RETRY_INTERVAL" envDefault:"10s" min:"1s"`
-	// Templates are loaded anew before a mail needs them; false: the first mail after MAX_AGE loads its own.
+	// Templates are reloaded before a mail needs them; false: the first mail after MAX_AGE loads its own.
 	TemplateReload bool `env:"AUTH_MAILER_TEMPLATE_RELOADING_ENABLED" envDefault:"false"`
 	// Not those that no mail needed for so long.
 	TemplateIdle time.Duration `env:"AUTH_MAILER_TEMPLATE_RELOADING_MAX_IDLE" envDefault:"20m" min:"1s"`
@@ -102,7 +102,7 @@ type smtpConfig struct {
 	User string `env:"AUTH_SMTP_USER"`
 	// Password.
 	Pass string `env:"AUTH_SMTP_PASS" secret:"true"`
-	// Name shown beside the address; unset: the address.
+	// Name shown next to the address; unset: the address.
 	SenderName string `env:"AUTH_SMTP_SENDER_NAME"`
 	// Pause between two mails of a kind to one address; unset: 900s for sign-up confirmations, 60s for the others.
 	MaxFrequency time.Duration `env:"AUTH_SMTP_MAX_FREQUENCY" min:"0s"`

@@ -16,7 +16,7 @@ type telemetryConfig struct {
 	TracingExporter string `env:"AUTH_TRACING_EXPORTER" envDefault:"opentelemetry" oneof:"opentelemetry" fold:"true" restart:"true"`
 	// true: figures of requests, sign-ins, hashing, outbox, outgoing calls, database pool, keys and the Go runtime are exported.
 	Metrics bool `env:"AUTH_METRICS_ENABLED" envDefault:"false" restart:"true"`
-	// `opentelemetry`: pushed over OTLP, every `OTEL_METRIC_EXPORT_INTERVAL` (60000 ms). `prometheus`: shown to who asks, on a listener of their own.
+	// `opentelemetry`: pushed over OTLP, every `OTEL_METRIC_EXPORT_INTERVAL` (60000 ms). `prometheus`: scraped from a listener of its own.
 	MetricsExporter string `env:"AUTH_METRICS_EXPORTER" envDefault:"opentelemetry" oneof:"opentelemetry prometheus" fold:"true" restart:"true"`
 	// Address of that listener, which asks for no token; its path is `/`.
 	PullHost string `env:"OTEL_EXPORTER_PULL_HOST" envDefault:"0.0.0.0" restart:"true"`
