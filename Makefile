@@ -44,13 +44,13 @@ check:
 	@for d in $(daemons); do \
 		$(call linked,$$d) | diff $$d/deps.txt - || { echo "$$d links other modules than $$d/deps.txt says; make deps writes it anew"; exit 1; }; \
 	done
-	go test ./auth -run '^TestDocs_settingsTables$$'
+	go test $(addprefix ./,$(daemons)) -run '^TestDocs_settingsTables$$'
 
 deps: # rewrites the lists that check compares
 	@for d in $(daemons); do $(call linked,$$d) > $$d/deps.txt; done
 
-docs: # writes the tables of auth/docs/settings.md that check compares
-	@go test ./auth -count 1 -run '^TestDocs_settingsTables$$' -update
+docs: # writes the tables of the daemons' docs/settings.md that check compares
+	@go test $(addprefix ./,$(daemons)) -count 1 -run '^TestDocs_settingsTables$$' -update
 
 bench: build # Go benchmarks, then whole daemons against their budgets; under 10 minutes
 	@.ci/need redis-server memcached redis-benchmark initdb

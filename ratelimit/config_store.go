@@ -42,7 +42,7 @@ type kvstoreConfig struct {
 	Auth string `env:"AUTH" secret:"true"`
 	// true: TLS (1.2 or later) to every server, sentinels too; the KVSTORE_TLS_ files are those of both stores.
 	TLS bool `env:"TLS" envDefault:"false"`
-	// The same for the sentinels, which KVSTORE_AUTH is not for. _FILE reads it from a file.
+	// password or user:password of the sentinels, which KVSTORE_AUTH is not for. _SENTINEL_AUTH_FILE reads it from a file.
 	SentinelAuth string `env:"SENTINEL_AUTH" secret:"true"`
 	// Batches that may be in the store, or in one node of a cluster, at once, each on a connection of its own. A further one is used only when the others are busy.
 	PoolSize int `env:"POOL_SIZE" envDefault:"10" min:"1"`

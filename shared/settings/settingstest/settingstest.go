@@ -1,0 +1,150 @@
+// Package settingstest makes the tables of a daemon's docs/settings.md from the tags and comments of its settings'
+// fields, and compares. Only tests import it.
+package settingstest
+
+import (
+	"flag"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the tables of docs/settings.md again, as `make docs` does")
+
+// page is read and written in the working directory of a test, the daemon's own.
+const page = "docs/settings.md"
+
+var marked = regexp.MustCompile(`(?s)<!-- table of (\w+) -->\n.*?<!-- end of table -->`)
+
+// table is one struct of settings and the prefix of its variables.
+type table struct {
+	of     reflect.Type
+	prefix string
+}
+
+// Tables compares the tables of docs/settings.md, each between <!-- table of structName --> and
+// <!-- end of table -->, with the fields' tags and comments in config*.go. What stands between the tables is written
+// by hand. config is the struct that holds the structs; flat are further ones. A struct that config holds twice has
+// one table, under the prefix of the first. show is what a variable is called in a table: variables with one name and
+// one text share a row.
+func Tables(t *testing.T, show func(name string) string, config any, flat ...any) {
+	t.Helper()
+	tables := map[string]table{}
+	for _, v := range flat {
+		of := reflect.TypeOf(v)
+		tables[of.Name()] = table{of, ""}
+	}
+	for f := range reflect.TypeOf(config).Fields() {
+		if _, there := tables[f.Type.Name()]; !there {
+			tables[f.Type.Name()] = table{f.Type, f.Tag.Get("envPrefix")}
+		}
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	comments, made := fieldComments(t), map[string]bool{}
+	want := marked.ReplaceAllStringFunc(string(text), func(old string) string {
+		name := strings.Fields(old)[3]
+		from, there := tables[name]
+		if !there {
+			t.Errorf("%s has a table of %s, which is not among the settings", page, name)
+			return old
+		}
+		made[name] = true
+		rows := settingRows(t, from, "", show, comments)
+		return "<!-- table of " + name + " -->\n| Name | Default | Meaning |\n|---|---|---|\n" + strings.Join(rows, "") + "<!-- end of table -->"
+	})
+	for name := range tables {
+		if !made[name] {
+			t.Errorf("%s has no table of %s", page, name)
+		}
+	}
+	if d := cmp.Diff(want, string(text)); d != "" {
+		if *update && !t.Failed() {
+			if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		t.Errorf("%s is not what the settings say; make docs writes it again:\n%s", page, d)
+	}
+}
+
+// settingRows are the rows of a struct's settings, with what is nested in it. outer is the comment of the field that
+// holds the struct: fields without one of their own take it.
+func settingRows(t *testing.T, from table, outer string, show func(string) string, comments map[string]string) (rows []string) {
+	t.Helper()
+	seen := map[string]bool{}
+	for f := range from.of.Fields() {
+		says := comments[from.of.Name()+"."+f.Name]
+		if says == "" {
+			says = outer
+		}
+		if f.Type.Kind() == reflect.Struct {
+			for _, row := range settingRows(t, table{f.Type, from.prefix + f.Tag.Get("envPrefix")}, says, show, comments) {
+				if !seen[row] {
+					rows = append(rows, row)
+				}
+				seen[row] = true
+			}
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("env"), ",")
+		if name == "" {
+			continue
+		}
+		name = show(from.prefix + name)
+		if says == "" || strings.Contains(says, "|") {
+			t.Errorf("%s.%s, which is %s: its comment %q cannot stand in a table", from.of.Name(), f.Name, name, says)
+		}
+		value := ""
+		if v := f.Tag.Get("envDefault"); v != "" {
+			value = "`" + v + "`"
+		}
+		if f.Tag.Get("restart") == "true" {
+			says += " **R**"
+		}
+		rows = append(rows, "| `"+name+"` | "+value+" | "+says+" |\n")
+	}
+	return rows
+}
+
+// fieldComments are the comments of the fields of the structs in config*.go, by Struct.Field.
+func fieldComments(t *testing.T) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob("config*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	comments := map[string]string{}
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok {
+				return true
+			}
+			if s, ok := spec.Type.(*ast.StructType); ok {
+				for _, f := range s.Fields.List {
+					for _, name := range f.Names {
+						comments[spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(f.Doc.Text()), " ")
+					}
+				}
+			}
+			return true
+		})
+	}
+	return comments
+}
