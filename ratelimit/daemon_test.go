@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -143,6 +144,28 @@ func short(rules string) string {
 }
 
 // dial opens a client of its own connection.
+// freeze stops the daemon, and waits until none of its threads runs any more: on a busy machine one may still
+// answer a request after the signal.
+func (p *process) freeze(t testing.TB) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the daemon stands still", func() bool {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range stats {
+			text, err := os.ReadFile(path)
+			if _, state, _ := strings.Cut(string(text), ") "); err == nil && !strings.HasPrefix(state, "T") {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 func (p *process) dial(t testing.TB) pb.RateLimitServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -151,9 +151,7 @@ func TestEnvoy_failure(t *testing.T) {
 	}
 	g.answers(t, c, "/api/", "X-User: bob")
 
-	if err := p.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	p.freeze(t)
 	undecided(t, hasty)
 	if err := p.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
