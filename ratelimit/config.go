@@ -6,7 +6,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// config is every setting of the daemon, from the environment (spec 2). The first line of a
+// config is every setting of the daemon, from the environment. The first line of a
 // comment is what docs/settings.md says about the variable; a test compares names and defaults there.
 // Tags are those of package settings.
 type config struct {
@@ -25,7 +25,7 @@ type config struct {
 	Tracing   tracingConfig
 }
 
-// rulesConfig says where the rules come from (spec 2.2, 3.1).
+// rulesConfig says where the rules come from.
 type rulesConfig struct {
 	// Where rules come from: FILE, or GRPC_XDS_SOTW: a control plane (xDS).
 	Type string `env:"CONFIG_TYPE" envDefault:"FILE" oneof:"FILE GRPC_XDS_SOTW"`
@@ -47,7 +47,7 @@ type rulesConfig struct {
 	MergeDomains bool `env:"MERGE_DOMAIN_CONFIG" envDefault:"false"`
 }
 
-// listenConfig is the three listeners and their bounds (spec 1.1, 2.3).
+// listenConfig is the three listeners and their bounds.
 type listenConfig struct {
 	// Address of the HTTP listener: /json and /healthcheck.
 	Host string `env:"HOST" envDefault:"0.0.0.0"`
@@ -97,7 +97,7 @@ type listenConfig struct {
 	MaxTextBytes int `env:"MAX_TEXT_BYTES" envDefault:"65536" min:"1"`
 }
 
-// processConfig is what concerns the process as a whole (spec 1.4 to 1.6).
+// processConfig is what concerns the process as a whole.
 type processConfig struct {
 	// panic, fatal, error, warn (or warning), info, debug or trace, in any case. debug and trace log ten requests a second, with values.
 	LogLevel string `env:"LOG_LEVEL" envDefault:"WARN" oneof:"PANIC FATAL ERROR WARN WARNING INFO DEBUG TRACE" fold:"true"`
@@ -113,7 +113,7 @@ type processConfig struct {
 	HeapFloor int64 `env:"HEAP_FLOOR_BYTES" envDefault:"67108864" min:"0"`
 }
 
-// answerConfig changes verdicts and answers (spec 2.2, 4.9, 4.10, 6).
+// answerConfig changes verdicts and answers.
 type answerConfig struct {
 	// true: every answer is OK; what would have been refused is counted.
 	Shadow bool `env:"SHADOW_MODE" envDefault:"false"`

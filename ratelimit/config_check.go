@@ -10,7 +10,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// settingNames is what package settings must know about our variables: old names (spec 2.9),
+// settingNames is what package settings must know about our variables: old names,
 // prefixes, and names that are ours without being a field.
 var settingNames = settings.Options{
 	Aliases: append(oldNames(), []settings.Alias{

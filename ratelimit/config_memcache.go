@@ -10,7 +10,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// mcacheConfig is the memcached nodes (spec 2.6).
+// mcacheConfig is the memcached nodes.
 type mcacheConfig struct {
 	// host:port,host:port…, or paths of unix sockets. A key's node follows from their number and order: every instance must list the same.
 	HostPort []string `env:"HOST_PORT"`
@@ -29,7 +29,7 @@ type mcacheConfig struct {
 	Files outwardTLS
 }
 
-// outwardTLS is what both ends of a connection to a store are shown (spec 9.3).
+// outwardTLS is what both ends of a connection to a store are shown.
 type outwardTLS struct {
 	// PEM file with the certificate that servers are shown; needs TLS_CLIENT_KEY, under the same prefix. Followed while the daemon runs.
 	Cert string `env:"TLS_CLIENT_CERT"`

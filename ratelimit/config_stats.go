@@ -14,7 +14,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// statsConfig is where statistics go (spec 2.7).
+// statsConfig is where statistics go.
 type statsConfig struct {
 	// true: statistics are only shown at /stats; wins over all sinks.
 	Disable bool `env:"DISABLE_STATS" envDefault:"false"`

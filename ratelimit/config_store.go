@@ -6,7 +6,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// countingConfig is how hits are counted, on every backend (spec 2.4).
+// countingConfig is how hits are counted, on every backend.
 type countingConfig struct {
 	// redis (or kvstore), memcache, or memory: counts of this process only. Unset: redis with KVSTORE_URL, memory without.
 	Backend string `env:"BACKEND_TYPE" oneof:"redis kvstore memory memcache" fold:"true"`
@@ -30,7 +30,7 @@ type countingConfig struct {
 	Stall time.Duration `env:"STORE_STALL" envDefault:"250ms" min:"0s"`
 }
 
-// kvstoreConfig is one key-value store; KVSTORE_PERSECOND_ is its twin for limits per second (spec 2.5).
+// kvstoreConfig is one key-value store; KVSTORE_PERSECOND_ is its twin for limits per second.
 type kvstoreConfig struct {
 	// single: host:port, the path of a unix socket, or redis://[user:password@]host:port[/db] (rediss:// with TLS). sentinel: master,host:port[,host:port...]. cluster: host:port[,host:port...].
 	URL string `env:"URL" secret:"url"`

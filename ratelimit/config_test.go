@@ -415,7 +415,7 @@ func TestConfig_warnings(t *testing.T) {
 	f(memory + "GRPC_GO_LOG_SEVERITY_LEVEL=info HTTP_PROXY=x REDIS_PORT=tcp://1:2 REDIS_SERVICE_HOST=1")
 }
 
-// TestConfig_oldNames goes through table 2.9 of the spec.
+// TestConfig_oldNames goes through the replaced service's names: each is accepted, with a warning.
 func TestConfig_oldNames(t *testing.T) {
 	f := func(olds, now string) {
 		t.Helper()

@@ -8,7 +8,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// tlsConfig protects the gRPC listener (spec 2.3, 9.1, 9.2).
+// tlsConfig protects the gRPC listener.
 type tlsConfig struct {
 	// true: the gRPC listener speaks TLS (1.2 or later) only.
 	On bool `env:"GRPC_SERVER_USE_TLS" envDefault:"false"`

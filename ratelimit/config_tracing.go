@@ -5,7 +5,7 @@ import (
 	"gatehouse/shared/telemetry"
 )
 
-// tracingConfig is what is traced and how (spec 2.8, 10). Where spans go is said by the standard variables of
+// tracingConfig is what is traced and how. Where spans go is said by the standard variables of
 // OpenTelemetry, OTEL_EXPORTER_OTLP_*.
 type tracingConfig struct {
 	// true: spans of requests are exported over OTLP to OTEL_EXPORTER_OTLP_ENDPOINT; without one to this host.

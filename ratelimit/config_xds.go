@@ -12,7 +12,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// xdsConfig is the control plane that CONFIG_TYPE=GRPC_XDS_SOTW takes rules from (spec 2.8, 8).
+// xdsConfig is the control plane that CONFIG_TYPE=GRPC_XDS_SOTW takes rules from.
 type xdsConfig struct {
 	// Id of this node, told to the control plane.
 	NodeID string `env:"CONFIG_GRPC_XDS_NODE_ID" envDefault:"default"`

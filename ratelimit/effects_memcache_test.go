@@ -234,7 +234,7 @@ var (
 	_ = effect("MCACHE_TLS_CLIENT_KEY", func(t *testing.T) { memcacheTLS(t).clientKey(t) })
 )
 
-// A key that memcached does not take: never OK in silence (RULINGS "Bad memcache key").
+// A key that memcached does not take: never OK in silence, but what the failure mode says.
 func TestMemcache_badKey(t *testing.T) {
 	t.Parallel()
 	_, list := memcached(t, 3)

@@ -32,8 +32,8 @@ type listeners struct {
 	pageAt            net.Listener // nil: no pull metrics
 }
 
-// openDebug opens the debug port. Nobody's requests are worth less without it, so a busy one, or an
-// address that is not this host's, is only logged (spec 1.1).
+// openDebug opens the debug port. The debug port is optional: a port in use, or an address that is not this
+// host's, is logged, not fatal.
 func (d *daemon) openDebug(ctx context.Context, l *listeners) {
 	c := d.config.Listen
 	l.failed = make(chan error, 4)

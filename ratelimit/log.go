@@ -27,7 +27,7 @@ var logLevels = map[string]slog.Level{
 	"INFO": slog.LevelInfo, "DEBUG": slog.LevelDebug, "TRACE": levelTrace,
 }
 
-// newLogger writes to w in the form of spec 1.6. level is one of LOG_LEVEL's words; an unknown one
+// newLogger writes lines to w, of text or JSON. level is one of LOG_LEVEL's words; an unknown one
 // is info. format json in any case gives JSON lines, all else text.
 func newLogger(w io.Writer, level, format string) *slog.Logger {
 	o := &slog.HandlerOptions{Level: logLevels[strings.ToUpper(level)], ReplaceAttr: jsonAttr}

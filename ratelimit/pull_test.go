@@ -29,8 +29,8 @@ func askFor(t *testing.T, c pb.RateLimitServiceClient, domain string, times int,
 	}
 }
 
-// TestPullMetrics_defaultMapping holds a scrape against every row of spec 7.7, carried out here as the
-// table has it, on what the debug port shows.
+// TestPullMetrics_defaultMapping holds a scrape against every row of docs/statistics.md#pull-metrics, carried out
+// here as the table has it, on what the debug port shows.
 func TestPullMetrics_defaultMapping(t *testing.T) {
 	t.Parallel()
 	p := start(t, `[

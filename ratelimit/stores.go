@@ -15,7 +15,7 @@ import (
 // srvResolver looks MCACHE_SRV up; tests have their own.
 var srvResolver = net.DefaultResolver
 
-// openMemcache looks up the nodes if their names come from DNS; none is connected to yet (spec 1.2).
+// openMemcache looks up the nodes if their names come from DNS; none is connected to yet.
 func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
 	o := d.config.memcache()
 	o.Log, o.Resolver = d.log, srvResolver
@@ -41,7 +41,7 @@ func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
 }
 
 // memcacheStats has the store's figures in the statistics: the first ones in the words of the replaced
-// service (spec 7.2).
+// service, which dashboards know.
 func (d *daemon) memcacheStats(m *counter.Memcache) {
 	st := m.Stats()
 	for name, codes := range map[string]map[string]func() uint64{
@@ -73,8 +73,7 @@ func (d *daemon) memcacheStats(m *counter.Memcache) {
 	}
 }
 
-// openKVStores connects to the store for limits per second, if there is one, and then to the main store
-// (spec 1.2).
+// openKVStores connects to the store for limits per second, if there is one, and then to the main store.
 func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) {
 	c := d.config
 	var opened []func()

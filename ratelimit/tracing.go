@@ -16,7 +16,7 @@ import (
 	"gatehouse/shared/telemetry"
 )
 
-// tracingPatience is what the last spans get at the end of the process (spec 1.4).
+// tracingPatience is what the last spans get at the end of the process.
 const tracingPatience = 5 * time.Second
 
 // startTracing sets tracing up if it is asked for; stop sends what is left. Without it both tracing

@@ -90,7 +90,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// TestServer_clients goes through who is let in (spec 9.2).
+// TestServer_clients tries which clients are let in.
 func TestServer_clients(t *testing.T) {
 	t.Parallel()
 	ours, other, expired := certtest.NewCA(t, "ours", time.Hour), certtest.NewCA(t, "other", time.Hour), certtest.NewCA(t, "expired", -time.Minute)
@@ -189,7 +189,7 @@ func TestServer_versions(t *testing.T) {
 	}
 }
 
-// TestClient goes through which servers are believed (spec 9.3).
+// TestClient tries which servers are believed.
 func TestClient(t *testing.T) {
 	t.Parallel()
 	ours, other, expired := certtest.NewCA(t, "ours", time.Hour), certtest.NewCA(t, "other", time.Hour), certtest.NewCA(t, "expired", -time.Minute)

@@ -26,7 +26,7 @@ func TestMemoryAlloc(t *testing.T) {
 	f("with the stop option", &Request{Hits: hits, Now: noon, Stop: true})
 }
 
-// A million live counters must leave the daemon below 200 MiB (BUDGETS), the collector's headroom included.
+// A million live counters must leave the daemon below 200 MiB, the collector's headroom included.
 func TestMemoryAlloc_million(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()

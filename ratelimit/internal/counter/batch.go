@@ -160,7 +160,7 @@ func (o *op) holds(key string) bool {
 // longestTTL is a thousand years: Redis refuses times to live whose end in milliseconds has no 63 bits.
 const longestTTL = 1000 * 365 * 86400
 
-// ttl is the life of a key made by this hit, in seconds (DESIGN "TTL").
+// ttl is the life of a key made by this hit, in seconds: docs/windows.md#life-of-a-key.
 func (h *callHit) ttl(now, jitter int64) int64 {
 	ttl := min(max(1, h.end-now)+expirySlack, longestTTL)
 	if j := min(jitter, h.window/10); j > 0 {

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// refreshEvery is how often a node is asked which slots are where (spec 5.3).
+	// refreshEvery is how often a node is asked which slots are where.
 	refreshEvery = 5 * time.Second
 	// refreshSoon is how often while a node is lost, and at most.
 	refreshSoon = 100 * time.Millisecond

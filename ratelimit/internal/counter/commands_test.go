@@ -39,7 +39,7 @@ func commandCounts(t *testing.T, peer rueidis.Client) map[string]int {
 	return counts
 }
 
-// Commands per request are a budget (BUDGETS "Redis commands per request").
+// Commands per request are a budget: one INCRBY per distinct key, and SET or EXPIRE only where a key is new.
 func TestCommands(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	peer := redisClient(t, server.Addr(), 0)

@@ -30,7 +30,7 @@ type Request struct {
 	// Now is the time of the request, Unix seconds.
 	Now int64
 	// Stop asks that nothing be written if one of the hits without Shadow would go over its
-	// Limit (STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, RULINGS "Stop-increment option").
+	// Limit (STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT).
 	Stop bool
 	// each goes with Stop: every hit minds its own limit only (see addApart).
 	each bool

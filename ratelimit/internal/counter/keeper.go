@@ -14,7 +14,7 @@ const (
 	keeperRests = 100 * time.Millisecond
 	// pingIdle is how long a connection rests before it is asked whether it lives.
 	pingIdle = time.Second
-	// overflowIdle is how long an overflow connection rests before it is closed (RULINGS).
+	// overflowIdle is how long an overflow connection rests before it is closed.
 	overflowIdle = 30 * time.Second
 	// probeTimeout bounds one probe of an open breaker.
 	probeTimeout = probeEvery

@@ -28,7 +28,7 @@ type link interface {
 	close()
 }
 
-// poolStats are the connection figures of spec 7.2.
+// poolStats are the figures cx_active, cx_total and cx_local_close of a store's connections.
 type poolStats struct{ active, total, localClose atomic.Int64 }
 
 // redisLink speaks to one Redis over one connection of rueidis. Idle ones are pinged by the keeper.

@@ -48,7 +48,7 @@ func ParseOnEmpty(s string) (OnEmpty, error) {
 
 // KVStoreOptions configures NewKVStore. Zero values mean the defaults given, where there is one.
 type KVStoreOptions struct {
-	// URL is KVSTORE_URL (spec 9.4). Type single: host:port, a path, or redis://[user[:password]@]host:port[/db],
+	// URL is KVSTORE_URL. Type single: host:port, a path, or redis://[user[:password]@]host:port[/db],
 	// or rediss:// likewise, with the query parameters username, password and db. Type sentinel:
 	// master,host:port[,host:port...]. Type cluster: host:port[,host:port...].
 	URL string

@@ -127,7 +127,7 @@ func (s *KVStore) run(first link) {
 }
 
 // reach tries until there is no error. The pause is a random one between StartInitial and a step that
-// doubles up to StartMax (spec 1.2).
+// doubles up to StartMax.
 func reach(ctx context.Context, o KVStoreOptions, try func(context.Context) error) error {
 	step := o.StartInitial
 	for begun := time.Now(); ; step = min(2*step, o.StartMax) {

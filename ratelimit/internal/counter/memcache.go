@@ -89,7 +89,7 @@ type Memcache struct {
 	wg   sync.WaitGroup
 }
 
-// MemcacheStats counts operations by their outcome, in the words of spec 7.2.
+// MemcacheStats counts operations by their outcome, in the words of the replaced service.
 type MemcacheStats struct {
 	Multiget                 struct{ Success, Error atomic.Uint64 }
 	Increment                struct{ Success, Miss, Error atomic.Uint64 }

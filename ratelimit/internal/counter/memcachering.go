@@ -106,7 +106,7 @@ func (s *Memcache) follow() {
 const resolveTimeout = 5 * time.Second
 
 // resolve looks SRV up. The list is sorted as text, so that all instances have the same order; priority
-// and weight mean nothing (spec 9.5).
+// and weight mean nothing.
 func (s *Memcache) resolve(ctx context.Context) ([]string, error) {
 	service, proto, name, err := parseSRV(s.o.SRV)
 	if err != nil {

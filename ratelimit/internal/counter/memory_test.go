@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-const noon = 1_700_000_000 // the spec's example clock: a second window starts here
+const noon = 1_700_000_000 // the examples' clock: a second window starts here
 
 func hit(key string, n, limit uint64, end int64) Hit {
 	return Hit{Key: []byte(key), N: n, Limit: limit, Window: 60, End: end}

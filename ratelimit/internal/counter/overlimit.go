@@ -11,7 +11,7 @@ import (
 const maxCachedKey = 400
 
 // OverLimit remembers counters that were over their limit, so that a blocked caller costs no store
-// (LOCAL_CACHE_SIZE_IN_BYTES; spec 5.6, DESIGN "Over-limit cache"). It holds the counter last seen,
+// (LOCAL_CACHE_SIZE_IN_BYTES). It holds the counter last seen,
 // not a verdict: overrides share counters, so the caller judges it against the limit in force.
 //
 // An entry may be missing at any time, evicted by others. A hit answered before a refund and
@@ -72,7 +72,7 @@ func (o *OverLimit) key(key []byte, long *[16]byte) []byte {
 	return long[:]
 }
 
-// OverLimitStats are the gauges of spec 7.2, in the names given there below ratelimit.localcache.
+// OverLimitStats are the gauges below ratelimit.localcache, by their names there.
 type OverLimitStats struct {
 	EvacuateCount, ExpiredCount, EntryCount, AverageAccessTime int64
 	HitCount, MissCount, LookupCount, OverwriteCount           int64

@@ -139,7 +139,7 @@ func testHits(t *testing.T, s Store) {
 	}
 }
 
-// The stop option: spec 5.7 with its fixes, RULINGS "Stop-increment option".
+// The stop option: when a hit outside of shadow mode would go over, nothing is written.
 func testStop(t *testing.T, s Store) {
 	f := func(hits []Hit, want ...result) {
 		t.Helper()
@@ -163,7 +163,7 @@ func testStop(t *testing.T, s Store) {
 	}
 	at := func(n int64) result { return result{After: n} }
 
-	// The spec's example: h 2/hour and s 1/day in one request.
+	// h 2/hour and s 1/day in one request.
 	f([]Hit{limit(2, h("sh", 1)), limit(1, h("ss", 1))}, at(1), at(1))
 	for range 3 {
 		f([]Hit{limit(2, h("sh", 1)), limit(1, h("ss", 1))}, spared(1), at(2))

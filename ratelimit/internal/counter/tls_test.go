@@ -39,7 +39,7 @@ func trusting(t testing.TB, f certs.Files, skipName bool) func(host string) *tls
 // localhost is a server's address by name: what a certificate is for.
 func localhost(addr string) string { return strings.Replace(addr, "127.0.0.1", "localhost", 1) }
 
-// testTLS holds a kind of store to what spec 9.3 says. open connects to addr and counts once.
+// testTLS tries which servers a kind of store believes, and what it shows them. open connects to addr and counts once.
 func testTLS(t *testing.T, server func(f tlsFiles, clientCA string) string, open func(addr string, config func(string) *tls.Config) error) {
 	ca, other := certtest.NewCA(t, "ca", time.Hour), certtest.NewCA(t, "other", time.Hour)
 	f := func(what, addr string, config func(string) *tls.Config, want string) {

@@ -29,11 +29,11 @@ type Outcome struct {
 	Reset int64
 }
 
-// Delta is what one descriptor adds to the statistics of its rule (spec 5.5).
+// Delta is what one descriptor adds to the statistics of its rule: docs/statistics.md#what-a-hit-counts-as.
 type Delta struct{ Total, Over, Near, Within, Shadow, OverCached uint64 }
 
-// Judge decides one limited descriptor (spec 5.4, 5.5). globalShadow is SHADOW_MODE: it leaves the
-// descriptor's code alone (Overall turns the answer) but counts as a shadow hit.
+// Judge decides one limited descriptor: over when the total with its hits is above the limit. globalShadow is
+// SHADOW_MODE: it leaves the descriptor's code alone (Overall turns the answer) but counts as a shadow hit.
 func Judge(o Outcome, globalShadow bool, st *rls.Status) Delta {
 	limit := uint64(o.Rule.PerUnit)
 	*st = limited(o.Rule, o.Reset)
@@ -93,12 +93,12 @@ func (d *Delta) AddTo(r *stats.Rule) {
 	r.OverLimitWithLocalCache.Add(d.OverCached)
 }
 
-// Unlimited is the status of a descriptor whose rule is unlimited (spec 4.5).
+// Unlimited is the status of a descriptor whose rule is unlimited.
 func Unlimited() rls.Status { return rls.Status{Code: rls.OK, Remaining: math.MaxUint32} }
 
 // Failed decides a limited descriptor when the store gave no answer: the limit and its reset,
 // nothing remaining, OK or OVER_LIMIT by mode. A shadow rule never blocks; a limit of 0 always does,
-// since no store is needed to know it (RULINGS).
+// since no store is needed to know it.
 func Failed(o Outcome, mode limits.FailureMode, globalShadow bool, st *rls.Status) Delta {
 	*st = limited(o.Rule, o.Reset)
 	st.Code = rls.OK

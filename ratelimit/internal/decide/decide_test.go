@@ -9,7 +9,7 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// near is T of spec 5.5 as the rules precompute it; here for the default ratio of 0.8.
+// rule has the near threshold as the rules precompute it; here for the default ratio of 0.8.
 func rule(limit uint32) *limits.Rule {
 	ratio := float32(0.8)
 	return &limits.Rule{PerUnit: limit, Near: uint32(float32(limit) * ratio), Unit: rls.Minute, Window: 60, Name: "r"}
@@ -29,7 +29,7 @@ func TestJudge(t *testing.T) {
 			t.Errorf("delta: want (-), got (+):\n%s", d)
 		}
 	}
-	// The vectors of spec 5.5: limit 10, T = 8.
+	// Limit 10, near threshold 8.
 	f(10, 0, 1, rls.OK, 9, Delta{Within: 1})
 	f(10, 7, 1, rls.OK, 2, Delta{Within: 1})
 	f(10, 8, 1, rls.OK, 1, Delta{Near: 1, Within: 1})

@@ -8,9 +8,9 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Overall joins the statuses of a request into one code (spec 4.10, 4.11). rules[i] is the rule of
-// statuses[i], nil where none applies. Under globalQuota every descriptor but an unlimited one is in
-// quota mode, so that an unmatched one counts as an alternative that has quota left.
+// Overall joins the statuses of a request into one code: over when one outside of quota mode is, or all in it.
+// rules[i] is the rule of statuses[i], nil where none applies. Under globalQuota every descriptor but an unlimited
+// one is in quota mode, so that an unmatched one counts as an alternative that has quota left.
 func Overall(statuses []rls.Status, rules []*limits.Rule, globalQuota bool) rls.Code {
 	quotas, quotasOver := 0, 0
 	for i := range statuses {
@@ -41,7 +41,7 @@ func inQuotaMode(rule *limits.Rule, globalQuota bool) bool {
 // HeaderNames are the three header names of LIMIT_*_HEADER.
 type HeaderNames struct{ Limit, Remaining, Reset string }
 
-// Headers appends the three headers that describe the tightest limit (spec 6.2): the last
+// Headers appends the three headers that describe the tightest limit: the last
 // descriptor over its limit and not in quota mode, else the first with the least remaining.
 // None where no descriptor has a limit.
 func Headers(dst []rls.Header, names HeaderNames, statuses []rls.Status, rules []*limits.Rule, globalQuota bool) []rls.Header {

@@ -14,7 +14,7 @@ import (
 )
 
 // What stays of a rule when its text has been read: 100,000 are in the daemon's budget with all the
-// garbage of a full load above them (BUDGETS). Two thirds are the entry and the rule, the rest its counters.
+// garbage of a full load above them. Two thirds are the entry and the rule, the rest its counters.
 func TestRulesAreSmall_Alloc(t *testing.T) {
 	const rules, most = 20_000, 500 // bytes; 463 when measured
 	var b strings.Builder

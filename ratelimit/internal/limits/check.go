@@ -17,7 +17,7 @@ type domainTree struct {
 	first        place // where the domain was said first
 }
 
-// check judges documents (rows 8 to 17 of spec 3.3) and joins those of one domain (spec 3.5). What
+// check judges what documents mean, whose form reader has judged, and joins those of one domain. What
 // it returns may be compiled only when the report holds no problem.
 func check(docs []document, merge bool, rep *report) []domainTree {
 	var out []domainTree
@@ -219,7 +219,7 @@ func (c *checker) unlimited(e *entry) {
 	}
 }
 
-// pairKey is what makes two siblings the same (spec 3.4): key and value compared apart.
+// pairKey is what makes two siblings the same: key and value compared apart.
 type pairKey struct {
 	key, value string
 	wild       bool

@@ -15,7 +15,7 @@ const (
 	scanKeys   = 4
 )
 
-// unitByName are the units of spec 12 as files write them, in lower case.
+// unitByName are the units as files write them, in lower case.
 var unitByName = map[string]rls.Unit{
 	"second": rls.Second, "minute": rls.Minute, "hour": rls.Hour, "day": rls.Day,
 	"week": rls.Week, "month": rls.Month, "year": rls.Year,
@@ -204,7 +204,7 @@ func branchOf(steps []step) *branch {
 }
 
 // fill compiles the entries of one key. The texts of patterns stand among the exact values too,
-// since a value that is literally the pattern matches exactly (spec 4.3).
+// since a value that is literally the pattern matches exactly.
 func (l *level) fill(key string, steps []*step) {
 	l.key = key
 	var wild []*step

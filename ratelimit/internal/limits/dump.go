@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// WriteText writes one line per rule: domains sorted, rules in configuration order (spec 6.7).
+// WriteText writes one line per rule: domains sorted, rules in configuration order.
 // The line is the replaced service's, with unit_multiplier added where it is not 1.
 func (r *Rules) WriteText(w io.Writer) error {
 	b := bufio.NewWriter(w)

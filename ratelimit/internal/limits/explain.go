@@ -13,7 +13,7 @@ import (
 )
 
 // Explanation is the walk of one descriptor through the rules: what was asked at each level, what
-// was tried, what was chosen and why, and what that led to (issue item 10).
+// was tried, what was chosen and why, and what that led to.
 type Explanation struct {
 	Domain  string      `json:"domain"`
 	Entries []EntryView `json:"entries"`
@@ -316,7 +316,7 @@ func (x *Explanation) attributes(d *Domain, rule *Rule) {
 	})
 }
 
-// backtracking notes that an entry passed over would have led to a rule (spec 4.1, 6).
+// backtracking notes that an entry passed over would have led to a rule: what is chosen stays chosen.
 func (x *Explanation) backtracking(d *Domain, path []*step, entries []rls.Entry) {
 	s := &d.root
 	for i, chosen := range path {

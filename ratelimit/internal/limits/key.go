@@ -6,7 +6,7 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// AppendKey appends the counter key of a rule for one window to dst (spec 5.1). It allocates
+// AppendKey appends the counter key of a rule for one window to dst. It allocates
 // nothing when dst has room.
 //
 // The default layout is <prefix><domain>_<key>_<value>…_<windowStart>, texts as they came, so that

@@ -5,7 +5,7 @@
 // out counter keys (key.go) and metric keys (metric.go).
 //
 // It knows neither stores nor gRPC, reads no file itself and keeps no clock: callers hand in texts
-// and window starts. Behaviour follows spec/ratelimit.md sections 3, 4, 5.1, 7.3 and 8.3.
+// and window starts.
 package limits
 
 import (
@@ -18,7 +18,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// FailureMode is what a domain answers when its counters can't be reached (RULINGS "Store failure").
+// FailureMode is what a domain answers when its counters can't be reached.
 type FailureMode uint8
 
 // Failure modes. FailureUnset leaves it to STORE_FAILURE_MODE.

@@ -25,7 +25,7 @@ func TestLoad_stats(t *testing.T) {
 	}
 }
 
-// No files are a configuration without domains (spec 3.1).
+// No files are a configuration without domains.
 func TestLoad_nothing(t *testing.T) {
 	r := mustLoad(t, Options{})
 	if len(r.Domains()) != 0 || r.Domain("d") != nil || r.View() == nil {
@@ -33,7 +33,7 @@ func TestLoad_nothing(t *testing.T) {
 	}
 }
 
-// YAML 1.1: texts keep their spelling, numbers and booleans may be written in several ways (spec 3.2).
+// YAML 1.1: texts keep their spelling, numbers and booleans may be written in several ways.
 func TestLoad_scalars(t *testing.T) {
 	r := mustLoad(t, Options{}, File{"f.yaml", []byte(`
 domain: d

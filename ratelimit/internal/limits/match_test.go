@@ -54,7 +54,7 @@ func walk(t testing.TB, r *Rules, descriptor string) string {
 	return rule.limitText() + " | " + string(key) + " | " + string(metric)
 }
 
-// The examples of spec 4.12, as far as matching and keys go.
+// Which entry decides, and under which counter and metric key.
 func TestFind_examples(t *testing.T) {
 	var r *Rules
 	given := func(list string) { t.Helper(); r = mustLoad(t, Options{NearRatio: 0.8}, inDomain(list)) }
@@ -165,7 +165,7 @@ func TestFind_examples(t *testing.T) {
 	f("(a,x)(b,y)", "1 per MINUTE | d_a_x_b_y_1699999980 | d.a.b")
 }
 
-// The confusions that joined texts gave (spec 4.2) are gone.
+// Key and value are compared apart: (a, b_x) is not (a_b, x), and a star in a key is a star.
 func TestFind_neverJoins(t *testing.T) {
 	r := mustLoad(t, Options{}, inDomain(strings.Join([]string{
 		"{key: a_b, " + perMinute("1") + "}", "{key: c, value: x_*, " + perMinute("1") + "}",
@@ -188,7 +188,7 @@ func TestFind_neverJoins(t *testing.T) {
 	f("(k,l)", true)
 }
 
-// Overrides have keys and metric keys of their own (spec 4.6, examples 36 and 37).
+// Overrides have keys and metric keys of their own.
 func TestOverride(t *testing.T) {
 	r := mustLoad(t, Options{NearRatio: 0.8})
 	f := func(o rls.Override, descriptor, wantKey, wantMetric string) {
@@ -219,7 +219,7 @@ func TestOverride(t *testing.T) {
 	}
 }
 
-// Numbers of names: rules of one name share one, unknown names have none (spec 4.8).
+// Numbers of names: rules of one name share one, unknown names have none.
 func TestReplaces_numbers(t *testing.T) {
 	r := mustLoad(t, Options{}, inDomain("{key: a, rate_limit: {unit: day, requests_per_unit: 1, name: n}}, {key: b, rate_limit: {unit: day, requests_per_unit: 1, name: n}}, "+
 		"{key: c, rate_limit: {unlimited: true, name: m, replaces: [{name: n}, {name: nobody}, {name: n}]}}, {key: x, "+perMinute("1")+"}"))
@@ -233,7 +233,7 @@ func TestReplaces_numbers(t *testing.T) {
 	}
 }
 
-// T of spec 5.5 is computed in single precision.
+// The near threshold is computed in single precision.
 func TestNear(t *testing.T) {
 	f := func(limit uint32, ratio float32, want uint32) {
 		t.Helper()

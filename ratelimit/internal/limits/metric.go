@@ -7,7 +7,7 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// metricPart is what one level adds to a rule's metric key (spec 7.3).
+// metricPart is what one level adds to a rule's metric key: docs/statistics.md#metric-keys.
 type metricPart struct {
 	text string // ".key", ".key_value" or ".key_prefix"
 	with runtimeValue

@@ -2,7 +2,7 @@ package limits
 
 import "testing"
 
-// The tables of spec 7.3; the seed decides the metric key of share_threshold.
+// The parts of a metric key (docs/statistics.md#metric-keys): under share_threshold only the text before the star.
 func TestMetricKey(t *testing.T) {
 	var r *Rules
 	given := func(list string) { t.Helper(); r = mustLoad(t, Options{}, inDomain(list)) }

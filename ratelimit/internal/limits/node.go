@@ -38,7 +38,7 @@ type node struct {
 // pair is one key of a map with its value, or an item of a list, which has no key.
 type pair struct{ key, value *node }
 
-// scalar is what YAML 1.1 takes a plain text for (spec 3.2).
+// scalar is what YAML 1.1 takes a plain text for.
 type scalar uint8
 
 const (
@@ -121,7 +121,7 @@ func scalarOf(s string) scalar {
 	return stringScalar
 }
 
-// yamlBool reads the booleans of YAML 1.1 that spec 3.2 lists.
+// yamlBool reads the booleans of YAML 1.1: true, yes, on and their opposites; the letters y and n are texts.
 func yamlBool(s string) (value, ok bool) {
 	switch s {
 	case "true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON":

@@ -13,7 +13,7 @@ import (
 )
 
 // Problem is one thing wrong with, or odd about, the configuration: where it is, what stands there
-// and what may stand there instead (spec 3.3).
+// and what may stand there instead.
 type Problem struct {
 	File string `json:"file"`
 	// Line and Column count from 1; 0 where the source has no lines (an xDS resource).

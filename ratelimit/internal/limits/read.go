@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// The keys of each level (spec 3.2). knownKeys is all of them, for "did you mean" and for the
+// The keys of each level. knownKeys is all of them, for "did you mean" and for the
 // difference between an unknown key and one in the wrong place.
 var (
 	rootKeys     = []string{"domain", "descriptors", "on_store_failure"}
@@ -15,8 +15,8 @@ var (
 	knownKeys    = append(append(append([]string{}, rootKeys...), entryKeys...), limitKeys...)
 )
 
-// reader turns the nodes of one file into a document and reports what does not fit (rows 1 to 7
-// and 18 of spec 3.3).
+// reader turns the nodes of one file into a document and reports what does not fit by its
+// form: keys that are unknown or out of place, values of a wrong type, metadata that no JSON can hold.
 type reader struct {
 	file   string
 	domain string
@@ -336,7 +336,7 @@ func contains(list []string, s string) bool {
 }
 
 // text reads a field of type string. Plain numbers and booleans keep their source text, null is
-// the empty text (spec 3.2).
+// the empty text.
 func (r *reader) text(field string, v *node) (string, bool) {
 	if v.kind != textNode {
 		r.problem(v.pos, v.shown(), "%s must be a text, not %s", field, v.what())

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Every row of spec 3.3: the whole report, with positions.
+// Whatever a file may have wrong: the whole report, with positions.
 func TestLoad_rejections(t *testing.T) {
 	f := func(text string, want ...string) {
 		t.Helper()
@@ -204,7 +204,7 @@ func TestLoad_allProblems(t *testing.T) {
 	)
 }
 
-// Files of one domain merge at the top level only (spec 3.5).
+// Files of one domain merge at the top level only.
 func TestLoad_merge(t *testing.T) {
 	o := Options{MergeDomains: true}
 	a := File{"a.yaml", []byte("domain: d\non_store_failure: deny\ndescriptors:\n- key: a\n  value: x*\n")}

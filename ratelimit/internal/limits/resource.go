@@ -17,7 +17,7 @@ import (
 // ResourceType is the type URL of the resources that LoadResources reads.
 const ResourceType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
-// LoadResources compiles a whole configuration of xDS resources (spec 8.3), each an encoded
+// LoadResources compiles a whole configuration of xDS resources, each an encoded
 // RateLimitConfig, as Load does with files: what Load says holds here. A resource is called by its
 // name, or resources[i] without one.
 func LoadResources(ctx context.Context, resources [][]byte, o Options) (*Rules, []Problem, error) {
@@ -204,7 +204,7 @@ func (r *resourceReader) problem(text, format string, args ...any) {
 	r.report.problem(place{file: r.file, domain: r.domain, path: strings.Join(r.path, ".")}, text, format, args...)
 }
 
-// resourceUnits are the units by their number in a resource (spec 12); 0 is not given.
+// resourceUnits are the units by their number in a resource; 0 is not given.
 var resourceUnits = [...]string{"", "second", "minute", "hour", "day", "month", "year", "week"}
 
 // limitOf is the limit of an entry, nil without one. A number of requests can't be told from none, so

@@ -17,7 +17,7 @@ type Rule struct {
 	Unit       rls.Unit
 	Multiplier uint32 // 1 unless unit_multiplier says otherwise
 	// Near is the number of hits up to which statistics call a counter far from its limit: T of
-	// spec 5.5.
+	// docs/statistics.md#what-a-hit-counts-as.
 	Near uint32
 	// Window is unit times multiplier in seconds; 0 only for an override with an unknown unit.
 	Window int64
@@ -26,7 +26,7 @@ type Rule struct {
 	// ID numbers the Name within the domain, 0 without one; rules of one name share it. Replaces
 	// are the numbers of the names whose rules this one replaces, ascending.
 	ID uint32
-	// Unlimited rules count nothing (spec 4.5); PerUnit, Unit and Window are 0.
+	// Unlimited rules count nothing; PerUnit, Unit and Window are 0.
 	Unlimited, Shadow, Quota bool
 	override                 bool
 	Replaces                 []uint32
@@ -116,7 +116,7 @@ func (r *Rule) shared() []string {
 	return r.levels.shared
 }
 
-// Override fills dst, a scratch rule, for a limit that the caller brings along (spec 4.6). All
+// Override fills dst, a scratch rule, for a limit that the caller brings along. All
 // other attributes are off. dst.Window is 0 when the unit is not one.
 func (r *Rules) Override(dst *Rule, o rls.Override) {
 	*dst = Rule{
@@ -130,7 +130,7 @@ func (r *Rules) Override(dst *Rule, o rls.Override) {
 }
 
 // near is floor(limit × ratio) in single precision, as the replaced service computed it: double
-// precision differs for some pairs (spec 5.5).
+// precision differs for some pairs, such as 0.7 × 90.
 func near(limit uint32, ratio float32) uint32 {
 	t := float32(limit) * ratio
 	switch {

@@ -26,8 +26,8 @@ func (r *Rules) StatsHandles() []*stats.Rule { return r.handles }
 type Domain struct {
 	Name           string
 	OnStoreFailure FailureMode
-	// HasReplaces says that some rule replaces another, so that a request needs the second pass
-	// of spec 4.8.
+	// HasReplaces says that some rule replaces another, so that a request needs a second pass
+	// that drops the replaced ones.
 	HasReplaces bool
 	// Files are where the domain is configured, one unless files are merged.
 	Files []string
@@ -93,7 +93,7 @@ type wildcards struct {
 
 // Find returns the rule that decides a descriptor: the one of the entry that its last entry leads
 // to. It is nil when the walk ends early, when that entry has no rate_limit, and for a descriptor
-// without entries (spec 4.1).
+// without entries.
 func (d *Domain) Find(entries []rls.Entry) *Rule {
 	return find(d.root.below, entries)
 }
@@ -135,7 +135,7 @@ func (b *branch) level(key string) *level {
 }
 
 // choose picks the entry for a value: exact, else the first wildcard that matches, else the entry
-// for any value. What is chosen stays chosen, wherever it leads (spec 4.1, 6).
+// for any value. What is chosen stays chosen, wherever it leads: no entry that was passed over gets a turn.
 func (l *level) choose(value string) target {
 	if to := l.exact(value); to.step != nil {
 		return to

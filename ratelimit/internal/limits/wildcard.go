@@ -2,7 +2,7 @@ package limits
 
 import "strings"
 
-// pattern is a value with wildcards, cut at its stars when compiled (spec 4.3).
+// pattern is a value with wildcards, cut at its stars when compiled.
 type pattern struct {
 	prefix, suffix string
 	middle         []string // the pieces between, none empty

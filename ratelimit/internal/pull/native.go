@@ -10,7 +10,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// The default mapping of spec 7.7. Rules are rules below; times are in times.go.
+// The default mapping, the table of docs/statistics.md#pull-metrics. Rules are rules below; times are in times.go.
 
 // native shows everything but rules and times.
 func (p *Page) native(w *writer) {
@@ -31,7 +31,7 @@ func (p *Page) labels(s stats.Series, own ...stats.Tag) []stats.Tag {
 	return with(labelsOf(s.Tags), own...)
 }
 
-// nativeName maps a counter's or gauge's name; what the table of spec 7.7 does not list keeps its name,
+// nativeName maps a counter's or gauge's name; what the table does not list keeps its name,
 // with `_` for whatever a metric's name may not have.
 func nativeName(name string, k kind) (string, []stats.Tag) {
 	if k == counter {
@@ -77,7 +77,7 @@ type ruleKey struct {
 }
 
 // rules shows the rules that were hit: domain, key1 and key2 as labels. Deeper ones have the labels of
-// the first three parts and add up (RULINGS). Every series of a rule is shown from its first hit on,
+// the first three parts and add up. Every series of a rule is shown from its first hit on,
 // but for the two that most rules never need.
 func (p *Page) rules(w *writer) {
 	hit := p.Stats.Rules()

@@ -1,5 +1,5 @@
-// Package pull shows the statistics to whoever comes for them: Prometheus' text exposition format,
-// read from the live counters at each scrape (spec 7.7).
+// Package pull serves the statistics to scrapers: Prometheus' text exposition format,
+// read from the live counters at each scrape.
 //
 // The default mapping gives the series of rules, methods and errors labels instead of names; a mapping
 // file of the statsd exporter's format replaces it. Names and lines are written by Prometheus' own

@@ -60,7 +60,7 @@ var unitNames = [...]string{"UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH
 
 var unitSeconds = [...]int64{0, 1, 60, 3600, 86400, 2592000, 31536000, 604800}
 
-// Seconds is the length of the unit, 0 for an unknown one. Months have 30 days, years 365 (spec 5.2).
+// Seconds is the length of the unit, 0 for an unknown one. Months have 30 days, years 365.
 func (u Unit) Seconds() int64 {
 	if u < 0 || int(u) >= len(unitSeconds) {
 		return 0

@@ -23,7 +23,7 @@ import (
 
 var discard = slog.New(slog.DiscardHandler)
 
-// exampleNow is the clock of the spec's examples.
+// exampleNow is the clock of all examples: 2023-11-14T22:13:20Z, 40 seconds before a minute's end.
 const exampleNow = 1700000000
 
 // rig is the daemon's inside behind real listeners, with a clock that a test sets.
@@ -123,7 +123,7 @@ func (r *rig) counters(prefix string) map[string]int64 {
 	return m
 }
 
-// req writes a request as the spec's examples do: "(k,v)(j,w)|(k,x)".
+// req makes a request of its short form: "(k,v)(j,w)|(k,x)" are two descriptors.
 func req(domain, descriptors string) *pb.RateLimitRequest {
 	r := &pb.RateLimitRequest{Domain: domain}
 	for d := range strings.SplitSeq(descriptors, "|") {

@@ -18,7 +18,7 @@ import (
 	"gatehouse/ratelimit/internal/service"
 )
 
-// rateLimit lets tests write @5/m for a rate_limit of 5 per minute, as the spec does.
+// rateLimit lets tests write @5/m for a rate_limit of 5 per minute.
 var rateLimit = regexp.MustCompile(`@(\d+)/([smhdwMy])`)
 
 var unitOf = map[string]string{"s": "second", "m": "minute", "h": "hour", "d": "day", "w": "week", "M": "month", "y": "year"}
@@ -30,7 +30,7 @@ func short(yaml string) string {
 	})
 }
 
-// example is one row of spec 4.12.
+// example is a configuration and what it makes of requests, one after the other.
 type example struct {
 	n      int
 	yaml   string
@@ -79,7 +79,8 @@ const none, free = "OK", "OK rem 4294967295"
 
 const window = "_1699999980" // the minute of exampleNow
 
-// examples is spec 4.12, row by row. Statuses are written "OK 9/10 MINUTE 40s".
+// examples go from matching over sharing, replacing and own limits to hits, shadow and quota. Statuses are
+// written "OK 9/10 MINUTE 40s".
 var examples = []example{
 	{n: 1, yaml: `[{key: k, @10/m}]`, asks: []ask{one("(k,v)", "OK", "OK 9/10 MINUTE 40s")},
 		keys: map[string]int64{"d_k_v" + window: 1}, metric: []string{"d.k"}},

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Component is one part that must be well for the daemon to be healthy (spec 1.5).
+// Component is one part that must be well for the daemon to be healthy.
 type Component uint8
 
 // The components. A component that was never set does not count.
@@ -127,7 +127,7 @@ type endable struct {
 
 func (e endable) Context() context.Context { return e.ctx }
 
-// ServeHTTP is /healthcheck: 200 and OK, or 500 and nothing (spec 6.6). Any method.
+// ServeHTTP is /healthcheck: 200 and OK, or 500 and nothing. Any method.
 func (h *Health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	if !h.Healthy() {
 		w.WriteHeader(http.StatusInternalServerError)

@@ -71,7 +71,7 @@ type jsonHandler struct {
 	panics   *stats.Counter
 }
 
-// ServeHTTP is POST /json (spec 6.5): 200 within the limits, 429 over them.
+// ServeHTTP is POST /json: 200 within the limits, 429 over them.
 func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	h.requests.Inc()

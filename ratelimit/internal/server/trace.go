@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Tracing has the listeners record a span for each request (spec 10). Where it is nil other handlers
+// Tracing has the listeners record a span for each request. Where it is nil other handlers
 // are registered, so that tracing that is off is not on any request's path.
 type Tracing struct {
 	Tracer     trace.Tracer

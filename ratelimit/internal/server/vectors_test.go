@@ -12,8 +12,8 @@ import (
 	"gatehouse/ratelimit/internal/service"
 )
 
-// TestVectors runs every vector of spec 5.5 through a real gRPC server, on every store: a first
-// request brings the counter to before, a second one is judged.
+// TestVectors runs the cases of docs/statistics.md#what-a-hit-counts-as through a real gRPC server, on every store:
+// a first request brings the counter to before, a second one is judged.
 func TestVectors(t *testing.T) {
 	type vector struct {
 		limit, before, hits uint64
@@ -75,7 +75,7 @@ func changed(change func(*pb.RateLimitRequest), r *pb.RateLimitRequest) *pb.Rate
 }
 
 // TestStores holds that what is more than one increment is the same on every store too: refunds, the
-// stop option (spec 5.7), the same descriptor twice, the biggest numbers.
+// stop option, the same descriptor twice, the biggest numbers.
 func TestStores(t *testing.T) {
 	refund := func(n uint64) func(*pb.RateLimitRequest) {
 		return func(r *pb.RateLimitRequest) {

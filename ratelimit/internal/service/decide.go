@@ -102,7 +102,7 @@ func (s *Service) askStore(ctx context.Context, c *Call) error {
 	return err
 }
 
-// match finds the rule of each descriptor (spec 4.1, 4.6) and drops the replaced ones (4.8).
+// match finds the rule of each descriptor, its own limit before any rule, and drops the replaced ones.
 func (s *Service) match(c *Call, rules *limits.Rules, domain *limits.Domain) {
 	c.rules, c.overrides = c.rules[:0], c.overrides[:0]
 	replaces := false
@@ -195,7 +195,7 @@ func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 		}
 		c.plan = append(c.plan, p)
 	}
-	if stopped { // the others are only looked at (spec 5.7, point 1)
+	if stopped { // the others are only looked at: the over-limit cache knows one that is over
 		c.batch.Stop = false
 		for i := range c.batch.Hits {
 			if !c.batch.Hits[i].Refund {
@@ -205,7 +205,7 @@ func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 	}
 }
 
-// hitsOf is how many hits a descriptor takes (spec 4.7).
+// hitsOf is how many hits a descriptor takes.
 func hitsOf(r *rls.Request, d *rls.Descriptor) uint64 {
 	if d.HasHits {
 		return d.Hits

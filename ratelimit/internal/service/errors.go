@@ -36,7 +36,7 @@ func (r *Refusal) Error() string { return r.Msg }
 
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// Refusals whose texts clients of the replaced service may rely on (spec 6.4).
+// Refusals whose texts clients of the replaced service may rely on: docs/wire.md#what-is-refused.
 var (
 	errNoDomain      = &Refusal{Kind: Invalid, Reason: NoDomain, Msg: "rate limit domain must not be empty"}
 	errNoDescriptors = &Refusal{Kind: Invalid, Reason: NoDescriptors, Msg: "rate limit descriptor list must not be empty"}

@@ -58,7 +58,7 @@ func (c *Call) failedHit() (descriptor int, err error) {
 }
 
 // judgeWithoutStore fills in what can be said without totals, or with some of them (partial), and counts
-// the hits: they were asked for, whatever became of them (spec 5.5).
+// the hits: they were asked for, whatever became of them.
 func (s *Service) judgeWithoutStore(c *Call, now int64, mode limits.FailureMode, partial bool) {
 	s.judgeUnlimited(c)
 	for i := range c.plan {

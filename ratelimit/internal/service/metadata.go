@@ -9,7 +9,7 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// metadata builds dynamic_metadata (spec 6.3): what was asked, and the merged metadata of the rules
+// metadata builds dynamic_metadata: what was asked, and the merged metadata of the rules
 // that let the request pass. Rules belong to everybody, so what is merged is copied first.
 func metadata(c *Call) *structpb.Struct {
 	fields := map[string]*structpb.Value{

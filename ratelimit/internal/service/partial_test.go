@@ -41,7 +41,7 @@ func (s someFail) Add(ctx context.Context, r *counter.Request) error {
 }
 
 // Of a request whose hits got an answer in part, these hits are counted and judged, and the others
-// follow the failure mode (RULINGS "Bad memcache key").
+// follow the failure mode.
 func TestPartialFailure(t *testing.T) {
 	const rules = `[{key: k, @2}, {key: zero, @0}, {key: free}, {key: shadow, shadow_mode: true, @1}]`
 	f := func(mode limits.FailureMode, descriptors string, want ...string) {

@@ -74,7 +74,7 @@ func (r *rig) load(t testing.TB, yaml string) {
 	r.SetRules(rules)
 }
 
-// call writes a request as the spec does: "(k,v)(j,w)|(k,x)".
+// call makes a request of its short form: "(k,v)(j,w)|(k,x)" are two descriptors.
 func call(domain, descriptors string) *Call {
 	c := &Call{}
 	c.Request.Domain = domain
@@ -312,7 +312,7 @@ func TestOverLimitCache_endsWithTheWindow(t *testing.T) {
 	}
 }
 
-// The spec's example of 5.7: h is limited to 2 an hour, n=v s to 1 a day.
+// h is limited to 2 an hour, n=v s to 1 a day.
 const stopRules = `
 - {key: h, rate_limit: {requests_per_unit: 2, unit: hour}}
 - {key: n, value: v, descriptors: [{key: s, rate_limit: {requests_per_unit: 1, unit: day}}]}`

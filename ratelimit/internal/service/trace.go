@@ -12,7 +12,7 @@ import (
 	"gatehouse/ratelimit/internal/printable"
 )
 
-// traced is Decide inside a span of its own (spec 10). What it notes down is copied: the strings of a
+// traced is Decide inside a span of its own. What it notes down is copied: the strings of a
 // request live no longer than its bytes, a span does.
 func (s *Service) traced(ctx context.Context, c *Call) error {
 	ctx, span := s.o.Tracer.Start(ctx, "ShouldRateLimit Execution")

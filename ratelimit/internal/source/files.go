@@ -30,7 +30,7 @@ type Set struct {
 	Err error
 }
 
-// FilesOptions say where the files are and what makes them be read again (spec 3.1).
+// FilesOptions say where the files are and what makes them be read again.
 type FilesOptions struct {
 	// Files are Root/Subdirectory/AppDirectory/*.yaml and *.yml.
 	Root, Subdirectory, AppDirectory string

@@ -107,7 +107,7 @@ func (w *watch) wait(ctx context.Context, reload <-chan struct{}) (forced, ok bo
 	}
 }
 
-// concerns says whether an event is a reason to reload (spec 3.1).
+// concerns says whether an event is a reason to reload.
 func (w *watch) concerns(e fsnotify.Event) bool {
 	if w.f.anyChange() && (filepath.Dir(e.Name) == w.f.dir || e.Name == w.f.dir) {
 		return true

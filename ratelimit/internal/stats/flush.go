@@ -36,7 +36,7 @@ const (
 // Run flushes into sink until ctx ends, then once more, and closes sink. It is called once, and
 // without a sink too (nil, DISABLE_STATS): idle keys expire here. Counters leave as the
 // difference to what the sink last took, only when it is not 0; gauges at every flush; timer
-// values as they come (spec 7.1).
+// values as they come.
 //
 // A count is latched when the sink took it: lost is only what was in the kernel's or the
 // network's hands when a connection broke, a datagram nobody received, and what could not be

@@ -21,7 +21,7 @@ type Series struct {
 	suffix string // Tags as plain statsd writes them
 }
 
-// Plain is the name with its tags in plain statsd's form, `name.__k=v` (spec 7.5).
+// Plain is the name with its tags in plain statsd's form, `name.__k=v`.
 func (s Series) Plain() string {
 	if s.suffix == "" {
 		return s.Name
@@ -85,7 +85,7 @@ func cleanTag(s string) string {
 	}, s)
 }
 
-// appendKey appends a rule key as it stands in a metric name (spec 7.3): `:`, `|` and control
+// appendKey appends a rule key as it stands in a metric name: `:`, `|` and control
 // bytes become `_`, and so do the dots of what looks like an IPv4 address. Other dots stay and
 // make further path parts. Bytes that are no UTF-8 become \xNN: a page that Prometheus reads must be UTF-8.
 func appendKey(dst, key []byte) []byte {

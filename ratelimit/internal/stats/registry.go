@@ -2,7 +2,7 @@
 // over UDP or TCP, JSON lines, or nothing.
 //
 // It stands on the ground floor beside rls, since the rules resolve their counters when they are
-// compiled; it never knows requests, rules or listeners. Names follow spec/ratelimit.md section 7.
+// compiled; it never knows requests, rules or listeners. Names are the replaced service's, which dashboards know.
 // A counter is one atomic number; nothing on the request path waits for a sink.
 package stats
 
@@ -55,7 +55,7 @@ type Options struct {
 	// DynamicIdle is how long such a series may stay unchanged before it is forgotten.
 	// 0 means DefaultDynamicIdle.
 	DynamicIdle time.Duration
-	// ExtraTags go on every metric (EXTRA_TAGS, spec 7.5).
+	// ExtraTags go on every metric (EXTRA_TAGS).
 	ExtraTags map[string]string
 	// Log takes what an operator should know about the sink; nil means slog.Default().
 	Log *slog.Logger

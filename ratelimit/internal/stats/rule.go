@@ -2,7 +2,8 @@ package stats
 
 import "slices"
 
-// Rule is the counters of one rule, or of one runtime value of it (spec 5.5, 7.2).
+// Rule is the counters of one rule, or of one runtime value of it;
+// docs/statistics.md#what-a-hit-counts-as says what adds to which.
 type Rule struct {
 	TotalHits, OverLimit, NearLimit, WithinLimit, ShadowMode, OverLimitWithLocalCache Counter
 }
@@ -56,7 +57,7 @@ type ruleSeries struct {
 	holders
 }
 
-// Rule returns the counters of a rule key, "domain.key_value.key2", cleaned here (spec 7.3).
+// Rule returns the counters of a rule key, "domain.key_value.key2", cleaned here.
 // Equal keys give equal handles, across reloads too, until Retain leaves one out.
 func (r *Registry) Rule(key string) *Rule {
 	clean := string(appendKey(nil, []byte(key)))

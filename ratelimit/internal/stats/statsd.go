@@ -19,7 +19,7 @@ type transport interface {
 	drain(ctx context.Context) error // sends what is queued, then closes
 }
 
-// Statsd writes plain statsd lines (spec 7.4): `name:1|c`, `name:1|g`, `name:0.25|ms`, with
+// Statsd writes plain statsd lines: `name:1|c`, `name:1|g`, `name:0.25|ms`, with
 // EXTRA_TAGS inside the name.
 type Statsd struct {
 	out   transport

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Lines writes one JSON object per line (spec 7.4): what USE_STATSD=false asks for.
+// Lines writes one JSON object per line: what USE_STATSD=false asks for.
 type Lines struct {
 	now    func() time.Time
 	buf    []byte      // the flusher's own

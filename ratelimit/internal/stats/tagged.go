@@ -12,7 +12,7 @@ import (
 	"github.com/cactus/go-statsd-client/v5/statsd"
 )
 
-// Tagged writes statsd lines with tags behind the value, as DogStatsD reads them (spec 7.6):
+// Tagged writes statsd lines with tags behind the value, as DogStatsD reads them:
 // `name:1|c|#az:b,ver:1_2`. Mogrifiers turn parts of names into tags.
 type Tagged struct {
 	*Statsd

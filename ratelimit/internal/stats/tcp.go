@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Figures of the TCP transport (spec 7.4).
+// Figures of the TCP transport: docs/statistics.md lists them.
 const (
 	tcpDial      = 1500 * time.Millisecond
 	tcpReconnect = 3 * time.Second
@@ -203,7 +203,7 @@ func (s *tcp) write(ctx context.Context, conn net.Conn) error {
 		case <-s.closing:
 			last = true
 		case <-s.wake:
-		case <-time.After(time.Second): // at least each second (spec 7.4)
+		case <-time.After(time.Second): // lines go out at least each second
 		}
 	}
 }

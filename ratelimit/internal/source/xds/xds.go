@@ -1,6 +1,6 @@
 // Package xds brings configuration from a control plane: whole sets of resources over one stream of
 // aggregated discovery, state of the world, each handed to one function whose verdict is the answer
-// that the control plane gets (spec 8).
+// that the control plane gets.
 //
 // It knows streams, versions and when to try again. It does not know what the resources mean.
 package xds

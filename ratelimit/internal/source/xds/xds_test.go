@@ -127,7 +127,7 @@ func said(r *discoverypb.DiscoveryRequest) string {
 	return text
 }
 
-// TestClient goes through versions, nonces and verdicts (spec 8.1): the first set, an update, one that
+// TestClient goes through versions, nonces and verdicts: the first set, an update, one that
 // is refused, the next good one, and none at all.
 func TestClient(t *testing.T) {
 	t.Parallel()
