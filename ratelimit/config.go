@@ -65,7 +65,7 @@ type listenConfig struct {
 	DebugHost string `env:"DEBUG_HOST" envDefault:"0.0.0.0"`
 	// Its port; 0 takes a free one.
 	DebugPort int `env:"DEBUG_PORT" envDefault:"6070" min:"0" max:"65535"`
-	// Age at which a gRPC connection is told to go away, plus or minus 10 %, so that balancing evens out; 0: never.
+	// Age at which a gRPC connection gets GOAWAY, plus or minus 10 %, so that balancing evens out; 0: never.
 	GRPCMaxAge time.Duration `env:"GRPC_MAX_CONNECTION_AGE" envDefault:"24h" min:"0s"`
 	// What such a connection gets to finish its calls before it is cut; 0: for ever.
 	GRPCMaxAgeGrace time.Duration `env:"GRPC_MAX_CONNECTION_AGE_GRACE" envDefault:"1h" min:"0s"`

@@ -22,7 +22,7 @@ type mcacheConfig struct {
 	MaxIdleConns int `env:"MAX_IDLE_CONNS" envDefault:"2"`
 	// Bounds connecting, each operation, and calls without a deadline.
 	Timeout time.Duration `env:"TIMEOUT" envDefault:"500ms" min:"1ms"`
-	// Counters that may wait to be told of their hits; beyond it hits are answered, dropped and counted.
+	// Counters whose hits may wait to be written; beyond it hits are answered, dropped and counted.
 	QueueSize int `env:"QUEUE_SIZE" envDefault:"10000" min:"1"`
 	// true: TLS (1.2 or later) to every node.
 	TLS   bool `env:"TLS" envDefault:"false"`
@@ -35,7 +35,7 @@ type outwardTLS struct {
 	Cert string `env:"TLS_CLIENT_CERT"`
 	// PEM file with its key; followed too.
 	Key string `env:"TLS_CLIENT_KEY"`
-	// PEM file with roots that servers' certificates may lead to, beside the system's; followed too.
+	// PEM file with roots that servers' certificates may lead to, in addition to the system's; followed too.
 	CA string `env:"TLS_CACERT"`
 	// true: a server's certificate may be for any name; it must lead to a root all the same.
 	SkipName bool `env:"TLS_SKIP_HOSTNAME_VERIFICATION" envDefault:"false"`

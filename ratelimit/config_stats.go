@@ -18,9 +18,9 @@ import (
 type statsConfig struct {
 	// true: statistics are only shown at /stats; wins over all sinks.
 	Disable bool `env:"DISABLE_STATS" envDefault:"false"`
-	// true: plain statsd; false, and no other sink: JSON lines on standard output. Unset counts as false beside another sink.
+	// true: plain statsd; false, and no other sink: JSON lines on standard output. Unset counts as false next to another sink.
 	Statsd bool `env:"USE_STATSD" envDefault:"true"`
-	// The server of plain or tagged statsd. While it is away counts are kept and nothing waits for it.
+	// The server of plain or tagged statsd. While it is unavailable counts are kept and nothing waits for it.
 	Host string `env:"STATSD_HOST" envDefault:"localhost"`
 	// Its port.
 	Port int `env:"STATSD_PORT" envDefault:"8125" min:"1" max:"65535"`
@@ -42,7 +42,7 @@ type statsConfig struct {
 	Tagged bool `env:"USE_TAGGED_STATSD" envDefault:"false"`
 	// Names of the mogrifiers, in the order in which they are tried. Each has TAGGED_STATSD_MOGRIFIER_<name>_PATTERN, _NAME and _TAGS.
 	Mogrifiers []string `env:"TAGGED_STATSD_MOGRIFIERS"`
-	// true: the statistics are served at PULLMETRICS_ADDR and PULLMETRICS_PATH in Prometheus' text format, beside statsd if USE_STATSD or USE_TAGGED_STATSD is true.
+	// true: the statistics are served at PULLMETRICS_ADDR and PULLMETRICS_PATH in Prometheus' text format, next to statsd if USE_STATSD or USE_TAGGED_STATSD is true.
 	Pull bool `env:"USE_PULLMETRICS" envDefault:"false"`
 	// host:port of that listener; without a host every address, with port 0 a free port.
 	PullAddr string `env:"PULLMETRICS_ADDR" envDefault:":9090"`

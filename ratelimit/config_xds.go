@@ -14,9 +14,9 @@ import (
 
 // xdsConfig is the control plane that CONFIG_TYPE=GRPC_XDS_SOTW takes rules from.
 type xdsConfig struct {
-	// Id of this node, told to the control plane.
+	// Id of this node, sent to the control plane.
 	NodeID string `env:"CONFIG_GRPC_XDS_NODE_ID" envDefault:"default"`
-	// key=value,key=value told with it, as texts.
+	// key=value,key=value sent with it, as texts.
 	NodeMetadata string `env:"CONFIG_GRPC_XDS_NODE_METADATA"`
 	// host:port of the control plane, or another target that gRPC knows.
 	Server string `env:"CONFIG_GRPC_XDS_SERVER_URL" envDefault:"localhost:18000"`
@@ -30,7 +30,7 @@ type xdsConfig struct {
 	Cert string `env:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT"`
 	// PEM file with its key; followed.
 	Key string `env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY"`
-	// PEM file with roots for the server's certificate, beside the system's; followed.
+	// PEM file with roots for the server's certificate, in addition to the system's; followed.
 	CA string `env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT"`
 	// Name that the server's certificate must be valid for, instead of the host of the address.
 	SAN string `env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN"`
