@@ -192,7 +192,7 @@ func (s *authSuite) extras(ctx context.Context) error {
 		}
 	}
 	s.report.atMost(40, " ms", "start to the first GET /user", took, "migrated before, key there")
-	s.report.atMost(20, " MiB", "RSS, idle", idle)
+	s.report.atMost(24, " MiB", "RSS, idle", idle)
 	file, err := os.Stat(s.lab.authDaemon)
 	if err != nil {
 		return err
@@ -201,8 +201,8 @@ func (s *authSuite) extras(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.report.atMost(22, " MB", "binary", []float64{float64(file.Size()) / 1e6})
-	s.report.atMost(47, "", "modules linked", []float64{float64(len(info.Deps))})
+	s.report.atMost(27, " MB", "binary", []float64{float64(file.Size()) / 1e6})
+	s.report.atMost(37, "", "modules linked", []float64{float64(len(info.Deps))})
 	s.report.printBudgets("auth, other budgets")
 	return nil
 }

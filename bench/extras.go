@@ -106,7 +106,7 @@ func (s *suite) binary(context.Context) error {
 		return err
 	}
 	s.report.atMost(25, " MB", "binary", []float64{float64(file.Size()) / 1e6})
-	s.report.atMost(45, "", "modules linked", []float64{float64(len(info.Deps))})
+	s.report.atMost(41, "", "modules linked", []float64{float64(len(info.Deps))})
 	return nil
 }
 
