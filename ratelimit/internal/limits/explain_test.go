@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -54,6 +55,20 @@ descriptors:
     rate_limit:
       unlimited: true
 `
+
+// Bytes of a request that are no UTF-8 leave as \xNN, in the text as in JSON.
+func TestExplain_bytes(t *testing.T) {
+	r := mustLoad(t, Options{}, File{"edge.yaml", []byte(explained)})
+	for _, x := range []Explanation{
+		r.ExplainAt("edge", []rls.Entry{{Key: "user", Value: "\xffann"}}, 1700000000),
+		r.ExplainAt("ed\xffge", []rls.Entry{{Key: "us\xffer", Value: "ann"}}, 1700000000),
+	} {
+		text := x.Text()
+		if !utf8.ValidString(text) || strings.ContainsRune(text, utf8.RuneError) || !strings.Contains(text, `\xff`) {
+			t.Errorf("%q", text)
+		}
+	}
+}
 
 func TestExplain_text(t *testing.T) {
 	r := mustLoad(t, Options{NearRatio: 0.8}, File{"edge.yaml", []byte(explained)})

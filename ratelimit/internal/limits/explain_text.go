@@ -3,6 +3,8 @@ package limits
 import (
 	"fmt"
 	"strings"
+
+	"gatehouse/ratelimit/internal/printable"
 )
 
 // Text is the explanation for people, several lines, each ended by a newline.
@@ -63,12 +65,12 @@ func (x *Explanation) summary() string {
 	return "no limit (" + strings.ReplaceAll(string(x.Outcome), "_", " ") + ")"
 }
 
-// visible keeps control bytes of a request's values off the terminal.
+// visible keeps control bytes of a request's values off the terminal, and writes bytes that are no UTF-8 as \xNN.
 func visible(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return '·'
 		}
 		return r
-	}, s)
+	}, printable.Text(s))
 }
