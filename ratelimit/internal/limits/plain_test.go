@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"gatehouse/ratelimit/internal/rls"
 )
 
 // What people write in rule files without anchors, merge keys, tags and texts over several lines is
@@ -97,6 +99,23 @@ func TestLoad_tabsInFlow(t *testing.T) {
 			continue
 		}
 		if x := r.Explain("d", entriesOf(t, "(a,b)")); x.Outcome != Whitelisted {
+			t.Errorf("%q: %s", text, x.Text())
+		}
+	}
+	// Those inside quotes are part of the value.
+	for _, text := range []string{
+		"domain: d\ndescriptors: [{key: a, value: \"x\ty\"}]\n",
+		"domain: &d d\ndescriptors: [{key: a, value: \"x\ty\"}]\n",
+		"domain: &d d\ndescriptors: [{key: a, value: \"x\\\ty\"}]\n", // a backslash and a tab
+		"domain: &d d\ndescriptors: [{key: \"b\\\\\",\tvalue: c}, {key: a, value: \"x\ty\"}]\n",
+		"domain: &d d\ndescriptors: [{key: 'b''\\',\tvalue: c}, {key: a, value: \"x\ty\"}]\n",
+	} {
+		r, _, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}}, Options{})
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		if x := r.Explain("d", []rls.Entry{{Key: "a", Value: "x\ty"}}); x.Outcome != Whitelisted {
 			t.Errorf("%q: %s", text, x.Text())
 		}
 	}

@@ -113,22 +113,32 @@ func parseWithLibrary(text string, d directives) (root *node, bad *syntax) {
 	return builder{anchors: map[string]*node{}, directives: d}.file(file)
 }
 
-// spacesInFlow makes spaces of the tabs between the parts of flow style, which may stand there.
+// spacesInFlow makes spaces of the tabs between the parts of flow style, and escapes of those in its double
+// quotes: they may stand there.
 func spacesInFlow(text string) string {
-	b := []byte(text)
+	b := make([]byte, 0, len(text)+64)
 	depth, quote, comment := 0, byte(0), false
-	for i, c := range b {
-		before := byte('\n')
+	for i := 0; i < len(text); i++ {
+		c, before := text[i], byte('\n')
 		if i > 0 {
-			before = b[i-1]
+			before = text[i-1]
 		}
 		switch {
 		case comment:
 			comment = c != '\n'
-		case quote != 0:
-			if c == quote && !(quote == '"' && before == '\\') {
-				quote = 0
+		case quote != 0 && i+1 < len(text) && (quote == '"' && c == '\\' || quote == '\'' && c == '\'' && text[i+1] == '\''):
+			b = append(b, c)
+			if i++; text[i] == '\t' {
+				b = append(b, 't')
+				continue
 			}
+			c = text[i]
+		case c == quote:
+			quote = 0
+		case c == '\t' && quote == '"' && depth > 0:
+			b = append(b, `\t`...)
+			continue
+		case quote != 0:
 		case c == '#' && (before == '\n' || blank(before)):
 			comment = true
 		case (c == '"' || c == '\'') && (before == '\n' || blank(before) || strings.IndexByte("[{,:", before) >= 0):
@@ -138,8 +148,9 @@ func spacesInFlow(text string) string {
 		case (c == ']' || c == '}') && depth > 0:
 			depth--
 		case c == '\t' && depth > 0:
-			b[i] = ' '
+			c = ' '
 		}
+		b = append(b, c)
 	}
 	return string(b)
 }
