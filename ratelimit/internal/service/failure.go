@@ -2,7 +2,6 @@ package service
 
 import (
 	"errors"
-	"fmt"
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/decide"
@@ -30,7 +29,9 @@ func (s *Service) storeFailed(c *Call, domain *limits.Domain, err error) error {
 	s.judgeWithoutStore(c, c.Done.Unix(), mode, partial)
 	if mode == limits.FailureError && decide.Overall(c.Response.Statuses, c.rules, s.o.GlobalQuota) != rls.OverLimit {
 		if key, ok := errors.AsType[*counter.KeyError](err); ok {
-			return &Refusal{Kind: Invalid, Msg: fmt.Sprintf("rate limit descriptor %d: %s", descriptor, key)}
+			refusal := invalid(BadKey, "rate limit descriptor %d: %s", descriptor, key)
+			s.refusals.note(refusal.Reason, refusal.Msg, c.At)
+			return refusal
 		}
 		return storeRefusal(err)
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 
 	"gatehouse/ratelimit/internal/counter"
@@ -68,7 +70,8 @@ func TestPartialFailure(t *testing.T) {
 }
 
 func TestPartialFailure_statistics(t *testing.T) {
-	r := newRig(t, `[{key: k, @2}]`, Options{OnStoreFailure: limits.FailureError})
+	var log bytes.Buffer
+	r := newRig(t, `[{key: k, @2}]`, Options{OnStoreFailure: limits.FailureError, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	r.SetStore(someFail{r.store.Memory})
 	r.decide(t, call("d", "(k,a)|(k,a b)"))
 	r.decide(t, call("d", "(k,away)|(k,b)"))
@@ -80,6 +83,14 @@ func TestPartialFailure_statistics(t *testing.T) {
 	refusal, ok := errors.AsType[*Refusal](r.Decide(t.Context(), c))
 	if !ok || refusal.Kind != Invalid {
 		t.Errorf("%v, want an Invalid refusal", refusal)
+	}
+	// It passes at Envoy, so it is counted and told like every other refusal; what a mode answers is none.
+	for range 2 {
+		r.Decide(t.Context(), call("d", "(k,a b)"))
+	}
+	r.wantCounters(t, "ratelimit.service.call.should_rate_limit.refused_", map[string]int64{"bad_key": 4})
+	if n := strings.Count(log.String(), "reason=bad_key"); n != 1 {
+		t.Errorf("%d lines of refused keys, want 1:\n%s", n, &log)
 	}
 	x, err := r.Explain(t.Context(), "d", []rls.Entry{{Key: "k", Value: "a"}})
 	if err != nil || x.Counter.Value == nil || *x.Counter.Value != 1 {

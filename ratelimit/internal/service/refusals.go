@@ -8,7 +8,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Reason says in one word why a request was refused before any store was asked; it ends the name of a counter.
+// Reason says in one word why a request was refused for what it holds; it ends the name of a counter.
 type Reason string
 
 // The reasons. What is refused here passes at an Envoy with failure_mode_deny=false, so that each is counted and
@@ -24,10 +24,11 @@ const (
 	TextTooLong        Reason = "text_too_long"
 	UnknownUnit        Reason = "unknown_unit"
 	TooManyHits        Reason = "too_many_hits"
+	BadKey             Reason = "bad_key" // the store, memcached, takes no such counter key; with the failure mode error
 )
 
 var reasons = []Reason{
-	Malformed, TooLong, NoDomain, NoDescriptors, DomainTooLong, TooManyDescriptors, TooManyEntries, TextTooLong, UnknownUnit, TooManyHits,
+	Malformed, TooLong, NoDomain, NoDescriptors, DomainTooLong, TooManyDescriptors, TooManyEntries, TextTooLong, UnknownUnit, TooManyHits, BadKey,
 }
 
 // refusalPause is how often one reason is logged at the most: a caller decides how often there is one.
