@@ -137,6 +137,8 @@ func (c *config) checkKVStores(r *settings.Report) {
 	}
 	if used {
 		shared.Files.check(r, "KVSTORE_", c.KVStore.wantsTLS() || shared.PerSecond && c.PerSecond.wantsTLS(), "KVSTORE_TLS=true")
+	} else {
+		shared.Files.check(r, "KVSTORE_", false, "BACKEND_TYPE=redis")
 	}
 }
 

@@ -373,6 +373,7 @@ func TestConfig_warnings(t *testing.T) {
 	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 KVSTORE_URL=h:1 MCACHE_TLS_CACERT=/a MCACHE_SRV_REFRESH=1s",
 		"KVSTORE_URL has no effect with BACKEND_TYPE=memcache", "MCACHE_SRV_REFRESH has no effect without MCACHE_SRV",
 		"MCACHE_TLS_CACERT has no effect without MCACHE_TLS=true")
+	f(memory+"KVSTORE_TLS=true KVSTORE_TLS_CACERT=/a KVSTORE_TLS_CLIENT_CERT=/c", "KVSTORE_TLS_CLIENT_CERT and KVSTORE_TLS_CACERT have no effect without BACKEND_TYPE=redis")
 	f(memory+"KVSTORE_PERSECOND=true", "KVSTORE_PERSECOND has no effect with BACKEND_TYPE=memory")
 	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND_URL=h:1 KVSTORE_TLS_CACERT=/a",
 		"KVSTORE_PERSECOND_URL has no effect without KVSTORE_PERSECOND=true", "KVSTORE_TLS_CACERT has no effect without KVSTORE_TLS=true")
