@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account"
-	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/store"
 )
 
@@ -108,13 +107,7 @@ func TestSignInPassword_emptiedMeanwhile(t *testing.T) {
 func TestSignInPassword_parallelRehash(t *testing.T) {
 	t.Parallel()
 	r := pair(t)
-	params, _ := password.ParseParams("bcrypt:5")
-	other := password.NewWorkers(password.Options{Workers: 1, Params: params})
-	defer other.Close()
-	hash, err := other.Hash(t.Context(), "sesame")
-	if err != nil {
-		t.Fatal(err)
-	}
+	hash := cheaperHash(t, "sesame")
 	for i := range 3 {
 		email := fmt.Sprintf("mia%d@example.org", i)
 		u := r[0].create(account.Attributes{Email: &email, PasswordHash: &hash, EmailConfirm: ptr(true)})

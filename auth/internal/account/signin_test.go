@@ -72,18 +72,24 @@ func TestSignInPassword(t *testing.T) {
 	f(account.Password{Phone: "1", Password: "sesame"}, "phone_provider_disabled: Phone logins are disabled")
 }
 
+// cheaperHash is a hash of other costs than the accounts' own: bcrypt with cost 5.
+func cheaperHash(t *testing.T, text string) string {
+	t.Helper()
+	params, _ := password.ParseParams("bcrypt:5")
+	other := password.NewWorkers(password.Options{Workers: 1, Params: params})
+	defer other.Close()
+	hash, err := other.Hash(t.Context(), text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hash
+}
+
 // An imported hash, or one of other costs, is replaced at the next sign-in.
 func TestSignInPassword_rehash(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	// bcrypt with cost 5 of "sesame"
-	params, _ := password.ParseParams("bcrypt:5")
-	other := password.NewWorkers(password.Options{Workers: 1, Params: params})
-	defer other.Close()
-	hash, err := other.Hash(t.Context(), "sesame")
-	if err != nil {
-		t.Fatal(err)
-	}
+	hash := cheaperHash(t, "sesame")
 	u := h.create(account.Attributes{Email: ptr("mia@example.org"), PasswordHash: &hash, EmailConfirm: ptr(true)})
 	refused(t, h.signIn("mia@example.org", "wrong"), "invalid_credentials: Invalid login credentials")
 	if h.user(u.ID).PasswordHash != hash {

@@ -112,9 +112,9 @@ func (k *Keeper) obtain(ctx context.Context, s Settings) ([]store.SigningKey, er
 	if len(s.Given) > 0 {
 		return nil, nil
 	}
-	rows, err := k.db.SigningKeys(ctx)
+	rows, err := k.fetch(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("keys: %w", err)
+		return nil, err
 	}
 	if len(rows) > 0 || s.Algorithm == token.HS256 {
 		return rows, nil
@@ -240,12 +240,20 @@ func (k *Keeper) read(ctx context.Context) error {
 	if s, _ := k.snapshot(); len(s.Given) > 0 {
 		return nil
 	}
-	rows, err := k.db.SigningKeys(ctx)
+	rows, err := k.fetch(ctx)
 	if err != nil {
-		return fmt.Errorf("keys: %w", err)
+		return err
 	}
 	k.keep(rows)
 	return nil
+}
+
+func (k *Keeper) fetch(ctx context.Context) ([]store.SigningKey, error) {
+	rows, err := k.db.SigningKeys(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("keys: %w", err)
+	}
+	return rows, nil
 }
 
 func (k *Keeper) keep(rows []store.SigningKey) {
