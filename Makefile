@@ -10,6 +10,8 @@ BENCHFLAGS ?=
 LOADFLAGS ?=
 
 daemons := $(patsubst %/main.go,%,$(wildcard auth/main.go ratelimit/main.go))
+# The packages of their settings, which docs/settings.md is made from.
+configs := $(foreach d,$(daemons),$(firstword $(wildcard ./$(d)/internal/config) ./$(d)))
 # Without net/trace the linker drops 6 MB of templates that nobody looks at.
 tags := -tags grpcnotrace
 # git may refuse to answer (no git, a checkout of another user): then the build info has no commit.
@@ -44,13 +46,13 @@ check:
 	@for d in $(daemons); do \
 		$(call linked,$$d) | diff $$d/deps.txt - || { echo "$$d links other modules than $$d/deps.txt says; make deps writes it anew"; exit 1; }; \
 	done
-	go test $(addprefix ./,$(daemons)) -run '^TestDocs_settingsTables$$'
+	go test $(configs) -run '^TestDocs_settingsTables$$'
 
 deps: # rewrites the lists that check compares
 	@for d in $(daemons); do $(call linked,$$d) > $$d/deps.txt; done
 
 docs: # writes the tables of the daemons' docs/settings.md that check compares
-	@go test $(addprefix ./,$(daemons)) -count 1 -run '^TestDocs_settingsTables$$' -update
+	@go test $(configs) -count 1 -run '^TestDocs_settingsTables$$' -update
 
 bench: build # Go benchmarks, then whole daemons against their budgets; under 10 minutes
 	@.ci/need redis-server memcached redis-benchmark initdb

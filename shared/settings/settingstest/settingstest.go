@@ -3,10 +3,12 @@
 package settingstest
 
 import (
+	"errors"
 	"flag"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -19,8 +21,8 @@ import (
 
 var update = flag.Bool("update", false, "write the tables of docs/settings.md again, as `make docs` does")
 
-// page is read and written in the working directory of a test, the daemon's own.
-const page = "docs/settings.md"
+// pages are where a test's working directory may find the page: it is the daemon's own, or its internal/config.
+var pages = []string{"docs/settings.md", "../../docs/settings.md"}
 
 var marked = regexp.MustCompile(`(?s)<!-- table of (\w+) -->\n.*?<!-- end of table -->`)
 
@@ -31,7 +33,7 @@ type table struct {
 }
 
 // Tables compares the tables of docs/settings.md, each between <!-- table of structName --> and
-// <!-- end of table -->, with the fields' tags and comments in config*.go. What stands between the tables is written
+// <!-- end of table -->, with the fields' tags and comments in the package. What stands between the tables is written
 // by hand. config is the struct that holds the structs; flat are further ones. A struct that config holds twice has
 // one table, under the prefix of the first. show is what a variable is called in a table: variables with one name and
 // one text share a row.
@@ -47,7 +49,12 @@ func Tables(t *testing.T, show func(name string) string, config any, flat ...any
 			tables[f.Type.Name()] = table{f.Type, f.Tag.Get("envPrefix")}
 		}
 	}
+	page := pages[0]
 	text, err := os.ReadFile(page)
+	if errors.Is(err, fs.ErrNotExist) {
+		page = pages[1]
+		text, err = os.ReadFile(page)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,10 +125,10 @@ func settingRows(t *testing.T, from table, outer string, show func(string) strin
 	return rows
 }
 
-// fieldComments are the comments of the fields of the structs in config*.go, by Struct.Field.
+// fieldComments are the comments of the fields of the structs in the package's files, by Struct.Field.
 func fieldComments(t *testing.T) map[string]string {
 	t.Helper()
-	paths, err := filepath.Glob("config*.go")
+	paths, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
