@@ -17,48 +17,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/hook"
-	"gatehouse/auth/internal/mail"
-	"gatehouse/auth/internal/outbox"
-	"gatehouse/auth/internal/store"
 	"gatehouse/shared/testdb"
 )
 
 const hookSecret = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-
-// Each hook that is on has its target, and what is wrong with one names the variable.
-func TestConfig_hooks(t *testing.T) {
-	for _, s := range new(hooksConfig).stems() {
-		on := s.name + "_ENABLED=true "
-		_, l, warnings, mistakes := loadSettings(t, strings.Fields(least+on+s.name+"_URI=https://a.test/x "+s.name+"_SECRETS=v1,whsec_"+hookSecret)...)
-		if _, there := l.hooks[s.point]; !there || len(l.hooks) != 1 || len(warnings)+len(mistakes) > 0 {
-			t.Errorf("%s: %v %v %v", s.name, l.hooks, warnings, mistakes)
-		}
-		for environ, want := range map[string]string{
-			on:                                  s.name + "_URI is required with " + s.name + "_ENABLED=true",
-			on + s.name + "_URI=https://a.test": s.name + "_SECRETS is required where " + s.name + "_URI is http or https",
-			on + s.name + "_URI=http://a.test":  s.name + "_URI: http:// is for localhost",
-			on + s.name + "_URI=pg-functions://postgres/public":                     s.name + "_URI: must be pg-functions://",
-			on + s.name + "_URI=https://a.test " + s.name + "_SECRETS=hunter2":      s.name + "_SECRETS: wants v1,whsec_",
-			on + s.name + "_URI=https://a.test " + s.name + "_SECRETS=v1a,whsk_abc": s.name + "_SECRETS: an asymmetric secret",
-		} {
-			_, _, _, mistakes := loadSettings(t, strings.Fields(least+environ)...)
-			name, text, _ := strings.Cut(want, ": ")
-			if len(mistakes) != 1 || !strings.HasPrefix(mistakes[0], name) || !strings.Contains(mistakes[0], text) || strings.Contains(mistakes[0], "hunter2") {
-				t.Errorf("%s: %q, want %q", environ, mistakes, want)
-			}
-		}
-		if _, l, _, mistakes := loadSettings(t, strings.Fields(least+s.name+"_URI=nonsense")...); len(l.hooks)+len(mistakes) > 0 {
-			t.Errorf("%s is off: %v %v", s.name, l.hooks, mistakes)
-		}
-	}
-	// A hook that sends mails needs no SMTP; one that sends SMS no gateway.
-	_, l, warnings, mistakes := loadSettings(t, strings.Fields(strings.ReplaceAll(least, "AUTH_SMTP_", "AUTH_SMTP_X_")+
-		"AUTH_HOOK_SEND_EMAIL_ENABLED=1 AUTH_HOOK_SEND_EMAIL_URI=pg-functions://postgres/public/f AUTH_EXTERNAL_PHONE_ENABLED=1 "+
-		"AUTH_HOOK_SEND_SMS_ENABLED=1 AUTH_HOOK_SEND_SMS_URI=pg-functions://postgres/public/f")...)
-	if len(mistakes) > 0 || !l.accounts.Email.Configured || !l.accounts.Phone.Configured || l.smtp != nil || slices.ContainsFunc(warnings, func(w string) bool { return strings.Contains(w, "SMS_PROVIDER") }) {
-		t.Errorf("%v %v", mistakes, warnings)
-	}
-}
 
 // hooked is somebody's code that is asked by HTTP.
 type hooked struct {
@@ -119,12 +81,18 @@ func startHooks(t *testing.T) *hooked {
 	return h
 }
 
+// hookNames are what the settings call a point, between AUTH_HOOK_ and _URI.
+var hookNames = map[hook.Point]string{
+	hook.SendSMS: "SEND_SMS", hook.SendEmail: "SEND_EMAIL", hook.CustomAccessToken: "CUSTOM_ACCESS_TOKEN",
+	hook.FactorAttempt: "MFA_VERIFICATION_ATTEMPT", hook.PasswordAttempt: "PASSWORD_VERIFICATION_ATTEMPT",
+	hook.BeforeUserCreated: "BEFORE_USER_CREATED", hook.AfterUserCreated: "AFTER_USER_CREATED",
+}
+
 // environ switches the hooks of some points on.
 func (h *hooked) environ(points ...hook.Point) (all []string) {
-	for _, s := range new(hooksConfig).stems() {
-		if slices.Contains(points, s.point) {
-			all = append(all, s.name+"_ENABLED=true", s.name+"_URI="+h.URL+"/"+string(s.point), s.name+"_SECRETS=v1,whsec_"+hookSecret)
-		}
+	for _, p := range points {
+		name := "AUTH_HOOK_" + hookNames[p]
+		all = append(all, name+"_ENABLED=true", name+"_URI="+h.URL+"/"+string(p), name+"_SECRETS=v1,whsec_"+hookSecret)
 	}
 	return all
 }
@@ -301,34 +269,6 @@ func TestHooks_created(t *testing.T) {
 	if n := users(); n != 3 || len(h.of(hook.AfterUserCreated)) != 3 {
 		t.Errorf("%d users, told of %d", n, len(h.of(hook.AfterUserCreated)))
 	}
-}
-
-// What the hook of mails is told where a user and a mail differ: of an address that he has no more, and of halves
-// of a change that were ordered as two mails, before there was a hook.
-func TestHooks_emailInput(t *testing.T) {
-	d := new(daemon)
-	d.config.Store(&config{Mailer: mailerConfig{SecureChange: true}})
-	u := store.User{Email: "now@example.org"}
-	f := func(p mail.Payload, want emailData) {
-		t.Helper()
-		text, err := json.Marshal(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		u := u
-		in, ip, err := d.emailInput(outbox.Item{Payload: text}, &u)
-		want.Action = string(p.Kind)
-		if err != nil || in["email_data"] != want || ip != p.IP || u.NewEmail != p.Vars.NewEmail {
-			t.Errorf("%+v, %s, %v; want %+v", in["email_data"], ip, err, want)
-		}
-	}
-	f(mail.Payload{To: "old@example.org", IP: "192.0.2.1", Kind: mail.IdentityUnlinked, Vars: mail.Vars{Provider: "github"}}, emailData{OldEmail: "old@example.org", Provider: "github"})
-	f(mail.Payload{To: "now@example.org", Kind: mail.IdentityUnlinked, Vars: mail.Vars{Provider: "github"}}, emailData{Provider: "github"})
-	v := mail.Vars{NewEmail: "new@example.org", Token: "1", TokenHash: "a"}
-	f(mail.Payload{To: "now@example.org", Kind: mail.EmailChange, Vars: v}, emailData{Token: "1", TokenHashNew: "a"})
-	f(mail.Payload{To: "new@example.org", Kind: mail.EmailChange, Vars: v}, emailData{TokenNew: "1", TokenHash: "a"})
-	u.Email = ""
-	f(mail.Payload{To: "new@example.org", Kind: mail.EmailChange, Vars: v}, emailData{Token: "1", TokenHash: "a"})
 }
 
 // AUTH_HOOK_SEND_SYNC: the hook is called before the answer, and what it says is answered.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 )
@@ -69,4 +70,21 @@ func BenchmarkLog(b *testing.B) {
 			}
 		})
 	}
+}
+
+func TestLogHidesCredentials(t *testing.T) {
+	f := func(format, want string) {
+		t.Helper()
+		var text bytes.Buffer
+		l := newLogger(&text, logConfig{Level: "warn", Format: format})
+		l.Info("not shown")
+		l.Warn("m", "url", "postgres://u:hunter2@h/d", "error", errors.New("dial smtp://a:hunter3@h: refused"), slog.Group("g", "at", "x://y@z"), "took", 1500*time.Microsecond)
+		l.level.Set(slog.LevelDebug)
+		l.Debug("shown")
+		if got := text.String(); strings.Contains(got, "hunter") || strings.Contains(got, "not shown") || !strings.Contains(got, "shown") || !strings.Contains(got, want) {
+			t.Error(got)
+		}
+	}
+	f("json", `"level":"warn","msg":"m","url":"postgres://***@h/d","error":"dial smtp://***@h: refused","g":{"at":"x://***@z"},"took":"1.5ms"`)
+	f("text", `level=warn msg=m url=postgres://***@h/d error="dial smtp://***@h: refused" g.at=x://***@z took=1.5ms`)
 }

@@ -182,8 +182,9 @@ func TestDocs_states(t *testing.T) {
 
 // TestDocs_usage: the table lists the commands that the program tells of.
 func TestDocs_usage(t *testing.T) {
+	_, help, _ := command(t, environment(""), "", "help")
 	var want []string
-	for _, m := range regexp.MustCompile(`(?m)auth \[?(serve|[a-z]+) ?([a-z|]*)`).FindAllStringSubmatch(usage, -1) {
+	for _, m := range regexp.MustCompile(`(?m)auth \[?(serve|[a-z]+) ?([a-z|]*)`).FindAllStringSubmatch(help, -1) {
 		want = append(want, strings.TrimSpace(m[1]+" "+m[2]))
 	}
 	var got []string

@@ -3,19 +3,13 @@ package main
 import (
 	"encoding/base64"
 	"encoding/json"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
-	"gatehouse/auth/internal/httpapi"
-	"gatehouse/auth/internal/keys"
-	"gatehouse/auth/internal/provider"
-	"gatehouse/auth/internal/redirect"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/testdb"
 )
@@ -102,41 +96,6 @@ func TestReload(t *testing.T) {
 	}
 	if a := d.want(t, 422, "POST", "/signup", "", `{"email":"ann@example.org","password":"correct horse"}`); a.str("error_code") != "signup_disabled" {
 		t.Error(a.text)
-	}
-}
-
-// A set of providers that is refused leaves the keys as they were, and keys that cannot be had leave the providers.
-func TestApply_allOrNothing(t *testing.T) {
-	given := func() keys.Settings {
-		key, err := token.Generate(token.EdDSA)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return keys.Settings{Given: []token.Entry{{Key: key, State: token.Current}}, AccessLife: time.Hour}
-	}
-	redirects, err := redirect.New("http://localhost:3000", nil, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	api := httpapi.Settings{Redirects: redirects, SiteURL: "http://localhost:3000", ExternalURL: "http://localhost:8081"}
-	d := &daemon{log: newLogger(io.Discard, logConfig{Level: "info", Format: "json"}), keeper: keys.New(keys.Options{}, given())}
-	if err := d.keeper.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	before := d.keeper.Live().Load()
-	unsound := provider.Settings{OIDC: map[string]provider.Client{"corp": {Enabled: true}}} // no issuer
-	if err := d.apply(t.Context(), &config{}, live{keys: given(), api: api, external: unsound}); err == nil {
-		t.Error("a provider without issuer was taken")
-	}
-	if d.keeper.Live().Load() != before {
-		t.Error("the keys changed though the providers were refused")
-	}
-	none := keys.Settings{Given: []token.Entry{{Key: token.RevokedKey("x"), State: token.Revoked}}} // nothing signs
-	if err := d.apply(t.Context(), &config{}, live{keys: none, api: api}); err == nil {
-		t.Error("keys of which none signs were taken")
-	}
-	if d.keeper.Live().Load() != before || d.providers.Load() != nil {
-		t.Error("something changed though the keys were refused")
 	}
 }
 
