@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Files made to overflow the stack, to fill memory or to keep a reload busy come to a verdict at
@@ -70,4 +71,33 @@ func TestLoad_deep(t *testing.T) {
 	if r.Domain("d").Find(entriesOf(t, strings.Repeat("(k,v)", levels+1))) == nil {
 		t.Error("no rule")
 	}
+}
+
+// A paced load leaves most of the time to requests; the result is that of any other.
+func TestLoad_paced(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("domain: d\ndescriptors:\n")
+	for i := range 20_000 {
+		fmt.Fprintf(&b, "- {key: k, value: v%d, %s}\n", i, perMinute("1"))
+	}
+	file := File{"f.yaml", []byte(b.String())}
+	start := time.Now()
+	r := mustLoad(t, Options{Paced: true}, file)
+	paced := time.Since(start)
+	if r.Domain("d").Find(entriesOf(t, "(k,v19999)")) == nil {
+		t.Error("no rule")
+	}
+	rep := newReport(t.Context())
+	rep.paced = true
+	worked := time.Now()
+	for range stepsPerPause {
+		rep.step()
+	}
+	if rested := time.Since(worked); rested < restTime {
+		t.Errorf("the first pause of a paced load rested %v, want at least %v", rested, restTime)
+	}
+	if again := rep.rested; !rep.step() || rep.rested != again {
+		t.Error("rested again after one step")
+	}
+	t.Logf("20,000 rules, paced: %v", paced)
 }

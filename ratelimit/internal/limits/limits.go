@@ -53,6 +53,9 @@ type Options struct {
 	EscapedKeys  bool    // CACHE_KEY_FORMAT=escaped
 	NearRatio    float32 // NEAR_LIMIT_RATIO, 0 to 1
 	MergeDomains bool    // MERGE_DOMAIN_CONFIG
+	// Paced makes a load sleep more than it works, so that requests which are decided meanwhile keep the processor.
+	// It takes three times as long.
+	Paced bool
 	// Stats resolves the counters of rules. Without it (check, explain) every rule gets
 	// counters of its own that nobody reads.
 	Stats *stats.Registry
@@ -71,6 +74,7 @@ func Load(ctx context.Context, files []File, o Options) (*Rules, []Problem, erro
 	files = slices.Clone(files)
 	slices.SortStableFunc(files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
 	rep := newReport(ctx)
+	rep.paced = o.Paced
 	docs, bytes := make([]document, 0, len(files)), 0
 	for _, f := range files {
 		bytes += len(f.Text)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 )
 
@@ -69,8 +70,10 @@ type report struct {
 	suggestions        int // names suggested so far
 	compared           int // names compared for them
 
-	ctx   context.Context
-	steps int
+	ctx    context.Context
+	steps  int
+	paced  bool      // Options.Paced
+	rested time.Time // when the last rest ended; zero before the first pause
 }
 
 func newReport(ctx context.Context) *report { return &report{ctx: ctx} }
@@ -78,13 +81,33 @@ func newReport(ctx context.Context) *report { return &report{ctx: ctx} }
 // stepsPerPause is how many steps of a load, each a microsecond or so, are made between two pauses.
 const stepsPerPause = 64
 
-// step is called at each step of a load and says whether to go on. It lets requests that wait for a
-// processor have it: a load takes seconds and is never urgent.
+// A paced load sleeps for restTime after each workTime of work. The operating system rounds a shorter sleep up to
+// about a millisecond.
+const (
+	workTime = 600 * time.Microsecond
+	restTime = time.Millisecond
+)
+
+// step is called at each step of a load and reports whether to go on. It yields the processor to requests that
+// wait for one, and rests if the load is paced: a reload is never urgent.
 func (r *report) step() bool {
 	if r.steps++; r.steps%stepsPerPause == 0 {
-		runtime.Gosched()
+		r.pause()
 	}
 	return !r.stopped()
+}
+
+func (r *report) pause() {
+	if !r.paced {
+		runtime.Gosched()
+		return
+	}
+	if now := time.Now(); now.Sub(r.rested) < workTime {
+		runtime.Gosched()
+		return
+	}
+	time.Sleep(restTime)
+	r.rested = time.Now()
 }
 
 // stopped says that nobody waits for the result of the load any more.

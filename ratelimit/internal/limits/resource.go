@@ -22,6 +22,7 @@ const ResourceType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimi
 // name, or resources[i] without one.
 func LoadResources(ctx context.Context, resources [][]byte, o Options) (*Rules, []Problem, error) {
 	rep := newReport(ctx)
+	rep.paced = o.Paced
 	docs, bytes := make([]document, 0, len(resources)), 0
 	for i, b := range resources {
 		bytes += len(b)

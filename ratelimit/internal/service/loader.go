@@ -75,7 +75,7 @@ func (l *Loader) Load(ctx context.Context, files []limits.File) error {
 	for _, f := range files {
 		bytes += len(f.Text)
 	}
-	return l.load(ctx, bytes, func() (*limits.Rules, []limits.Problem, error) { return limits.Load(ctx, files, l.options) })
+	return l.load(ctx, bytes, func(o limits.Options) (*limits.Rules, []limits.Problem, error) { return limits.Load(ctx, files, o) })
 }
 
 // LoadResources is Load for the resources of a control plane.
@@ -84,17 +84,19 @@ func (l *Loader) LoadResources(ctx context.Context, resources [][]byte) error {
 	for _, r := range resources {
 		bytes += len(r)
 	}
-	return l.load(ctx, bytes, func() (*limits.Rules, []limits.Problem, error) {
-		return limits.LoadResources(ctx, resources, l.options)
+	return l.load(ctx, bytes, func(o limits.Options) (*limits.Rules, []limits.Problem, error) {
+		return limits.LoadResources(ctx, resources, o)
 	})
 }
 
 // load puts what compile makes in force. bytes is how much there was to read.
-func (l *Loader) load(ctx context.Context, bytes int, compile func() (*limits.Rules, []limits.Problem, error)) error {
+func (l *Loader) load(ctx context.Context, bytes int, compile func(limits.Options) (*limits.Rules, []limits.Problem, error)) error {
 	l.loading.Lock()
 	defer l.loading.Unlock()
 	start := time.Now()
-	rules, warnings, err := compile()
+	o := l.options
+	o.Paced = l.State().Generation > 0 // requests wait for the first rules, but not for others
+	rules, warnings, err := compile(o)
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // the daemon stops: what could not be finished is no fault of the set
 	}
