@@ -57,6 +57,12 @@ type statsConfig struct {
 	mapping    *pull.Mapping     // of MapperYAML, after check
 }
 
+// Patterns are the mogrifiers that Mogrifiers names, in its order.
+func (s *statsConfig) Patterns() []stats.Mogrifier { return s.mogrifiers }
+
+// Mapping is what MapperYAML says; nil: the default mapping.
+func (s *statsConfig) Mapping() *pull.Mapping { return s.mapping }
+
 // mogrifierPrefix begins the variables of one mogrifier.
 const mogrifierPrefix = "TAGGED_STATSD_MOGRIFIER_"
 

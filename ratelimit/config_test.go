@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/ratelimit/internal/doctest"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
@@ -467,7 +469,7 @@ func TestConfig_kvstore(t *testing.T) {
 // nothing invented. The twins of the per-second store are one row.
 func TestDocs_settings(t *testing.T) {
 	got := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| (?:`([^`]*)`|) *\\|").FindAllStringSubmatch(document(t, "docs/settings.md"), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| (?:`([^`]*)`|) *\\|").FindAllStringSubmatch(doctest.Document(t, "docs/settings.md"), -1) {
 		got[m[1]] = m[2]
 	}
 	want := map[string]string{}

@@ -37,10 +37,11 @@ const testDNS = "RATELIMIT_TEST_DNS"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asDaemon) != "" {
+		var program Program
 		if dns := os.Getenv(testDNS); dns != "" {
-			srvResolver = dnstest.Resolver(dns)
+			program.Resolver = dnstest.Resolver(dns)
 		}
-		main()
+		os.Exit(program.Main())
 	}
 	// Most tests wait for another process. -parallel says otherwise.
 	if err := flag.Set("test.parallel", strconv.Itoa(max(4, runtime.GOMAXPROCS(0)))); err != nil {
@@ -334,24 +335,6 @@ func TestSettings_allMistakesAtOnce(t *testing.T) {
 	}
 }
 
-// The reminder comes again and again until there are rules, and ends with the daemon.
-func TestRemindOfRules(t *testing.T) {
-	t.Parallel()
-	log := newLines()
-	d := &daemon{log: newLogger(log, "WARN", "json")}
-	loaded := make(chan struct{})
-	stop := d.remindOfRules(t.Context(), loaded, time.Millisecond, 2*time.Millisecond)
-	eventually(t, "three reminders", func() bool { return strings.Count(log.text(), "no rules yet") >= 3 })
-	close(loaded)
-	stop()
-	n := strings.Count(log.text(), "no rules yet")
-	time.Sleep(10 * time.Millisecond)
-	if got := strings.Count(log.text(), "no rules yet"); got != n {
-		t.Errorf("%d reminders after the rules came", got-n)
-	}
-	d.remindOfRules(t.Context(), make(chan struct{}), time.Hour, time.Hour)()
-}
-
 // Without a file the daemon waits for rules, unless it is told to start without.
 func TestForceStart(t *testing.T) {
 	t.Parallel()
@@ -511,7 +494,7 @@ func TestPrograms(t *testing.T) {
 	g(0, at, "all settings ok", "loading config directory: "+p.rules+"\n", "all rate limit configs ok")
 	at["GRPC_SERVER_USE_TLS"], at["GRPC_SERVER_TLS_CERT"], at["GRPC_SERVER_TLS_KEY"] = "true", "/none.crt", "/none.key"
 	g(1, at, `GRPC_SERVER_TLS_CERT="/none.crt": open /none.crt: no such file`, `GRPC_SERVER_TLS_KEY="/none.key": open /none.key: no such file`)
-	g(0, map[string]string{"CONFIG_TYPE": typeXDS}, "the control plane at localhost:18000")
+	g(0, map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW"}, "the control plane at localhost:18000")
 
 	f(0, []string{"explain", "-domain", "d", "-descriptors", "k=v", p.rules}, "decides: 1 per YEAR", "d_k_v_")
 	f(0, []string{"explain", "-domain", "d", "-descriptors", "x=y", "-descriptors", "k=v", p.rules}, "no match", "\nrequest\nleft        descriptor 2: 1 per YEAR\n")

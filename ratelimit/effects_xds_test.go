@@ -31,7 +31,7 @@ import (
 // again soon.
 func follow(address string, more ...string) map[string]string {
 	env := map[string]string{
-		"CONFIG_TYPE": typeXDS, "CONFIG_GRPC_XDS_SERVER_URL": address,
+		"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": address,
 		"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL": "20ms", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL": "20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL": "50ms",
 	}
 	for i := 0; i < len(more); i += 2 {

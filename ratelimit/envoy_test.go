@@ -13,6 +13,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"gatehouse/ratelimit/internal/doctest"
+
 	"gatehouse/shared/envoytest"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -249,9 +251,9 @@ func TestEnvoy_example(t *testing.T) {
 func TestEnvoy_compose(t *testing.T) {
 	compose := envoytest.ReadCompose(t, "example/compose.yaml")
 	daemon := compose.Services["ratelimit"]
-	c, warnings, mistakes := loadSettings(t, strings.Join(daemon.Environ(), " "))
-	if len(warnings)+len(mistakes) > 0 {
-		t.Errorf("warnings %q, mistakes %q", warnings, mistakes)
+	c, report, _ := loadConfig(daemon.Environ())
+	if len(report.Warnings)+len(report.Mistakes) > 0 {
+		t.Errorf("warnings %q, mistakes %q", report.Warnings, report.Mistakes)
 	}
 	if daemon.Deploy.Replicas < 2 {
 		t.Errorf("%d daemons: one after the other can't be restarted", daemon.Deploy.Replicas)
@@ -275,7 +277,7 @@ func TestEnvoy_compose(t *testing.T) {
 	if daemon.Build.Dockerfile == "" {
 		t.Error("the daemon's image is not built from here")
 	}
-	if _, err := loadRules(block{text: exampleRules(t)}); err != nil {
+	if _, err := loadRules(doctest.Block{Text: exampleRules(t)}); err != nil {
 		t.Errorf("shop.yaml: %v", err)
 	}
 }

@@ -81,7 +81,10 @@ func TestExample_prometheus(t *testing.T) {
 		} `yaml:"scrape_configs"`
 	}
 	decodeYAML(t, "example/prometheus/prometheus.yml", &file)
-	c, _, _ := loadSettings(t, strings.Join(compose.Services["ratelimit"].Environ(), " "))
+	c, _, err := loadConfig(compose.Services["ratelimit"].Environ())
+	if err != nil {
+		t.Fatal(err)
+	}
 	if d := file.Scrape[0].DNS[0]; compose.Services[d.Names[0]].Build.Dockerfile == "" || !strings.HasSuffix(c.Stats.PullAddr, fmt.Sprint(":", d.Port)) || c.Stats.PullPath != "/metrics" {
 		t.Errorf("scraped: %v, served: %s%s", d, c.Stats.PullAddr, c.Stats.PullPath)
 	}

@@ -135,7 +135,7 @@ func TestManifest_istio(t *testing.T) {
 // check lists the old names that the log of a start sums up.
 func TestCheck_oldNames(t *testing.T) {
 	t.Parallel()
-	out, err := command(map[string]string{"CONFIG_TYPE": typeXDS, "REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": "h:1", "REDIS_POOL_SIZE": "3", "REDIS_TIMEOUT": "1s"}, "check", "-settings").CombinedOutput()
+	out, err := command(map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": "h:1", "REDIS_POOL_SIZE": "3", "REDIS_TIMEOUT": "1s"}, "check", "-settings").CombinedOutput()
 	if err != nil {
 		t.Fatal(err)
 	}

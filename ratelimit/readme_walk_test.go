@@ -1,20 +1,17 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"gatehouse/ratelimit/internal/doctest"
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/limits"
@@ -27,27 +24,27 @@ import (
 // TestDocs_walks carries out the tables that begin with the column Request, row by row, with the rules
 // that stand above them, or of the domain that their head names, and the settings that it names.
 func TestDocs_walks(t *testing.T) {
-	var rules block
-	byDomain := map[string]block{}
+	var rules doctest.Block
+	byDomain := map[string]doctest.Block{}
 	n := 0
-	for _, b := range allBlocks(t) {
-		if rules.page != b.page {
-			rules = block{}
+	for _, b := range doctest.All(t) {
+		if rules.Page != b.Page {
+			rules = doctest.Block{}
 		}
-		if isRules(b) {
-			name, _, _ := strings.Cut(strings.TrimPrefix(b.text, "domain: "), "\n")
+		if doctest.IsRules(b) {
+			name, _, _ := strings.Cut(strings.TrimPrefix(b.Text, "domain: "), "\n")
 			rules, byDomain[name] = b, b
 		}
-		if b.lang != "table" || !strings.HasPrefix(b.cells[0][0], "Request") {
+		if b.Lang != "table" || !strings.HasPrefix(b.Cells[0][0], "Request") {
 			continue
 		}
 		n++
 		rules := rules
-		if m := regexp.MustCompile("domain `([a-z]+)`").FindStringSubmatch(b.cells[0][0]); m != nil {
+		if m := regexp.MustCompile("domain `([a-z]+)`").FindStringSubmatch(b.Cells[0][0]); m != nil {
 			rules = byDomain[m[1]]
 		}
-		if rules.text == "" {
-			t.Errorf("%s: no rules stand above this table, and its head names no domain that has any", b.place())
+		if rules.Text == "" {
+			t.Errorf("%s: no rules stand above this table, and its head names no domain that has any", b.Place())
 			continue
 		}
 		for attempt := 0; ; attempt++ { // once more when it ran over a minute's end
@@ -68,10 +65,10 @@ func TestDocs_walks(t *testing.T) {
 }
 
 // walkTable returns what is not true in a table.
-func walkTable(t *testing.T, rules, b block) (wrong []string) {
-	w := newWalk(t, rules, b.cells[0][0])
-	for i, row := range b.cells[2:] {
-		for col, head := range b.cells[0][1:] {
+func walkTable(t *testing.T, rules, b doctest.Block) (wrong []string) {
+	w := newWalk(t, rules, b.Cells[0][0])
+	for i, row := range b.Cells[2:] {
+		for col, head := range b.Cells[0][1:] {
 			var want string
 			switch head {
 			case "Answer":
@@ -84,7 +81,7 @@ func walkTable(t *testing.T, rules, b block) (wrong []string) {
 				continue
 			}
 			if got := row[col+1]; got != want {
-				wrong = append(wrong, fmt.Sprintf("%s:%d: %s: %s\n  it says %s\n  true is %s", b.page, b.line+i+2, row[0], head, got, want))
+				wrong = append(wrong, fmt.Sprintf("%s:%d: %s: %s\n  it says %s\n  true is %s", b.Page, b.Line+i+2, row[0], head, got, want))
 			}
 		}
 	}
@@ -117,23 +114,23 @@ func (s *walkStore) Add(ctx context.Context, r *counter.Request) error {
 	return s.Store.Add(ctx, r)
 }
 
-func newWalk(t *testing.T, rules block, head string) *walk {
+func newWalk(t *testing.T, rules doctest.Block, head string) *walk {
 	t.Helper()
 	environ := []string{"BACKEND_TYPE=memory"}
-	for _, m := range codeSpan.FindAllStringSubmatch(head, -1) {
+	for _, m := range doctest.CodeSpan.FindAllStringSubmatch(head, -1) {
 		if strings.Contains(m[1], "=") {
 			environ = append(environ, m[1])
 		}
 	}
 	c, report, err := loadConfig(environ)
 	if err != nil || len(report.Warnings) > 0 {
-		t.Fatalf("%s: %v %v", rules.place(), err, report.Warnings)
+		t.Fatalf("%s: %v %v", rules.Place(), err, report.Warnings)
 	}
 	log := slog.New(slog.DiscardHandler)
 	d := &daemon{config: c, log: log, health: server.NewHealth(), stats: stats.NewRegistry(stats.Options{Log: log})}
 	d.makeService()
-	if err := d.loader.Load(context.Background(), []limits.File{{Name: "readme.yaml", Text: []byte(rules.text)}}); err != nil {
-		t.Fatalf("%s: %v", rules.place(), err)
+	if err := d.loader.Load(context.Background(), []limits.File{{Name: "readme.yaml", Text: []byte(rules.Text)}}); err != nil {
+		t.Fatalf("%s: %v", rules.Place(), err)
 	}
 	w := &walk{t: t, service: d.service, store: &walkStore{
 		Store: counter.NewMemory(counter.MemoryOptions{}), away: strings.Contains(head, "store away"),
@@ -240,118 +237,4 @@ func (w *walk) counters() string {
 func (w *walk) metricKey(cell string) string {
 	r := w.request(cell)
 	return w.service.Rules().Explain(r.Domain, r.Descriptors[0].Entries).MetricKey
-}
-
-// TestREADME_transcripts types the commands of the README's first examples, against a real daemon with
-// those rules. What changes from run to run (seconds, window starts, addresses) is left out.
-func TestREADME_transcripts(t *testing.T) {
-	dir, root := t.TempDir(), ""
-	var shells []block
-	for _, b := range blocksOf(t, "README.md") {
-		switch {
-		case b.lang == "yaml" && b.file != "":
-			// What a reader saves in the repository must not change it: a file that git sees makes the version
-			// of the next build dirty, and one at the top fails a test.
-			if !strings.HasPrefix(b.file, ".run/") {
-				t.Errorf("%s: %s does not lie below .run/", b.place(), b.file)
-			}
-			path := filepath.Join(dir, b.file)
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(b.text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		case b.lang == "console":
-			shells = append(shells, b)
-		case b.lang == "sh":
-			if m := regexp.MustCompile(`RUNTIME_ROOT=\$PWD(\S*) .*bin/ratelimit\n`).FindStringSubmatch(b.text); m != nil {
-				root = filepath.Join(dir, m[1])
-			}
-		}
-	}
-	if len(shells) == 0 {
-		t.Error("README.md has no ```console block")
-	}
-	if root == "" {
-		t.Fatal("README.md says nowhere how to run the daemon: RUNTIME_ROOT=$PWD… bin/ratelimit")
-	}
-	t.Chdir(dir)
-	for attempt := 0; ; attempt++ {
-		begun := time.Now().Unix() / 60
-		p := start(t, "", map[string]string{"RUNTIME_ROOT": root, "RUNTIME_APPDIRECTORY": "config"})
-		var wrong []string
-		for _, b := range shells {
-			wrong = append(wrong, typeBlock(t, p, b)...)
-		}
-		if time.Now().Unix()/60 != begun && attempt < 3 {
-			continue
-		}
-		for _, w := range wrong {
-			t.Error(w)
-		}
-		return
-	}
-}
-
-func typeBlock(t *testing.T, p *process, b block) (wrong []string) {
-	t.Helper()
-	addresses := strings.NewReplacer("localhost:8081", p.grpc, "localhost:8080", p.http, "localhost:6070", p.debug)
-	back := strings.NewReplacer(p.grpc, "localhost:8081", p.http, "localhost:8080", p.debug, "localhost:6070")
-	for command := range strings.SplitSeq(strings.TrimPrefix(b.text, "$ "), "\n$ ") {
-		line, want, _ := strings.Cut(strings.TrimSuffix(command, "\n"), "\n")
-		got := back.Replace(typeLine(t, addresses.Replace(line)))
-		if steady(got) != steady(want) {
-			wrong = append(wrong, fmt.Sprintf("%s: $ %s\n it says:\n%s\n true is:\n%s", b.place(), line, want, got))
-		}
-	}
-	return wrong
-}
-
-// typeLine carries out bin/ratelimit … and curl … without a shell.
-func typeLine(t *testing.T, line string) string {
-	t.Helper()
-	if args, ok := strings.CutPrefix(line, "bin/ratelimit "); ok {
-		var out bytes.Buffer
-		args, echo := strings.CutSuffix(args, "; echo $?")
-		status := run(t.Context(), append([]string{"ratelimit"}, strings.Fields(args)...), nil, &out, &out)
-		if echo {
-			fmt.Fprintln(&out, status)
-		}
-		return out.String()
-	}
-	m := regexp.MustCompile(`^curl (?:-s )?'?([^' ]+)'?(?: -d '([^']*)')?$`).FindStringSubmatch(line)
-	if m == nil {
-		t.Fatalf("README.md: cannot type %q", line)
-	}
-	if !strings.Contains(m[1], "://") {
-		m[1] = "http://" + m[1]
-	}
-	method := http.MethodGet
-	if m[2] != "" {
-		method = http.MethodPost
-	}
-	request, err := http.NewRequestWithContext(t.Context(), method, m[1], strings.NewReader(m[2]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(body)
-}
-
-var volatile = regexp.MustCompile(`(seconds:|durationUntilReset": ?"|ends in |_)\d+`)
-
-// steady leaves out what differs from run to run: times, and spaces that protobuf puts in at random.
-func steady(s string) string {
-	s = volatile.ReplaceAllString(s, "${1}N")
-	s = regexp.MustCompile(`([,:]) *`).ReplaceAllString(s, "$1")
-	return strings.Join(strings.Fields(s), " ")
 }

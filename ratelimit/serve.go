@@ -27,33 +27,41 @@ import (
 	"gatehouse/shared/telemetry"
 )
 
+// Options are what the daemon takes from the program that starts it.
+type Options struct {
+	Environ        []string
+	Stdout, Stderr io.Writer
+	// Resolver looks up the names of memcached's nodes, MCACHE_SRV; nil: the resolver of the host.
+	Resolver *net.Resolver
+}
+
 // serve is the whole daemon: a straight line from settings to open listeners, a wait, and the same
 // line back. Ending ctx stops it in any phase; a stop in order returns nil.
-func serve(ctx context.Context, environ []string, stdout, stderr io.Writer) error {
+func serve(ctx context.Context, o Options) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP) // never undone: it ends the daemon in no phase
 	signal.Ignore(syscall.SIGPIPE)     // nor does whoever reads its log, or its statistics, by going away
-	c, settings, err := loadConfig(environ)
+	c, settings, err := loadConfig(o.Environ)
 	if err != nil {
 		for _, w := range settings.Brief() { // a misspelled name is often why another setting is missing
-			report(stderr, environ, slog.LevelWarn, w)
+			report(o.Stderr, o.Environ, slog.LevelWarn, w)
 		}
 		return err
 	}
-	log := newLogger(stderr, c.Process.LogLevel, c.Process.LogFormat)
-	takeGRPCLog(log, environ)
+	log := newLogger(o.Stderr, c.Process.LogLevel, c.Process.LogFormat)
+	takeGRPCLog(log, o.Environ)
 	for _, w := range settings.Brief() {
 		log.Warn(w)
 	}
 	self.KeepHeapFloor(c.Process.HeapFloor)
 
-	d := &daemon{config: c, log: log, health: server.NewHealth(), hup: hup}
+	d := &daemon{config: c, log: log, health: server.NewHealth(), hup: hup, resolver: o.Resolver}
 	d.stats = stats.NewRegistry(stats.Options{
 		MaxDynamicKeys: c.Stats.MaxDynamicKeys, MaxUnknownDomains: c.Stats.MaxUnknownDomains, DynamicIdle: c.Stats.DynamicIdle, ExtraTags: c.Stats.ExtraTags, Log: log,
 	})
 	d.stats.GoRuntime()
 	d.makePage()
-	stopStats := d.flushStats(stdout)
+	stopStats := d.flushStats(o.Stdout)
 	defer stopStats() // last of all, so that the final flush has everything
 	stopTracing, err := d.startTracing(ctx)
 	if err != nil {
@@ -167,15 +175,16 @@ func stopped(ctx context.Context, err error) error {
 
 // daemon is what the steps of serve share.
 type daemon struct {
-	config  config
-	log     *slog.Logger
-	stats   *stats.Registry
-	health  *server.Health
-	hup     <-chan os.Signal
-	service *service.Service
-	loader  *service.Loader
-	tls     *tls.Config // of the gRPC listener; nil: none
-	plane   atomic.Pointer[xds.Client]
+	config   config
+	log      *slog.Logger
+	resolver *net.Resolver // of MCACHE_SRV; nil: the host's
+	stats    *stats.Registry
+	health   *server.Health
+	hup      <-chan os.Signal
+	service  *service.Service
+	loader   *service.Loader
+	tls      *tls.Config // of the gRPC listener; nil: none
+	plane    atomic.Pointer[xds.Client]
 
 	draining atomic.Bool
 
@@ -204,9 +213,9 @@ func (d *daemon) sink(stdout io.Writer) stats.Sink {
 	case c.Disable:
 		return nil
 	case c.Tagged && c.Protocol == "tcp":
-		return stats.NewTaggedTCP(address, c.mogrifiers, d.log)
+		return stats.NewTaggedTCP(address, c.Patterns(), d.log)
 	case c.Tagged:
-		return stats.NewTaggedUDP(address, c.mogrifiers, d.log)
+		return stats.NewTaggedUDP(address, c.Patterns(), d.log)
 	case c.Statsd && c.Protocol == "udp":
 		return stats.NewStatsdUDP(address, d.log)
 	case c.Statsd:
@@ -225,7 +234,7 @@ func (d *daemon) makePage() {
 	if c.Pull && !c.Disable {
 		build := self.ReadBuild()
 		d.page = pull.New(pull.Options{
-			Stats: d.stats, Mapping: c.mapping, Milliseconds: c.Milliseconds, Log: d.log,
+			Stats: d.stats, Mapping: c.Mapping(), Milliseconds: c.Milliseconds, Log: d.log,
 			Build: []stats.Tag{{Name: "goversion", Value: build.Go}, {Name: "revision", Value: build.Revision}, {Name: "version", Value: build.Version}},
 		})
 	}

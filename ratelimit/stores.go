@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"net"
 	"slices"
 
 	"gatehouse/ratelimit/internal/counter"
@@ -12,13 +11,10 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// srvResolver looks MCACHE_SRV up; tests have their own.
-var srvResolver = net.DefaultResolver
-
 // openMemcache looks up the nodes if their names come from DNS; none is connected to yet.
 func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
 	o := d.config.memcache()
-	o.Log, o.Resolver = d.log, srvResolver
+	o.Log, o.Resolver = d.log, d.resolver
 	var closeCerts func()
 	if d.config.MCache.TLS {
 		var err error
