@@ -14,7 +14,7 @@ func (d *daemon) openCerts() (closed func(), err error) {
 	if !c.On {
 		return func() {}, nil
 	}
-	store, err := certs.Open(c.files(), d.log)
+	store, err := certs.Open(c.Files(), d.log)
 	if err != nil {
 		return nil, fmt.Errorf("GRPC_SERVER_USE_TLS: %w", err)
 	}
@@ -32,8 +32,8 @@ func (d *daemon) openCerts() (closed func(), err error) {
 
 // openClientCerts reads what a store's servers are believed by and shown, and follows the files until
 // closed is called. It is called once: two key-value stores share the files.
-func (d *daemon) openClientCerts(t outwardTLS) (config func(host string) *tls.Config, closed func(), err error) {
-	store, err := certs.Open(t.files(), d.log)
+func (d *daemon) openClientCerts(t ClientTLS) (config func(host string) *tls.Config, closed func(), err error) {
+	store, err := certs.Open(t.Files(), d.log)
 	if err != nil {
 		return nil, nil, err
 	}

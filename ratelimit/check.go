@@ -27,7 +27,7 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	if err := flags.Parse(args); err != nil {
 		return flagExit(err)
 	}
-	var rules rulesConfig
+	var rules Rules
 	if *withSettings {
 		c, ok := checkSettings(environ, stdout)
 		if !ok {
@@ -37,7 +37,7 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 		*merge = *merge || rules.MergeDomains
 		switch {
 		case *dir != "" || flags.NArg() > 0:
-		case rules.Type == typeXDS:
+		case rules.Type == TypeXDS:
 			fmt.Fprintf(stdout, "rules come from the control plane at %s and are not checked here\n", c.XDS.Server)
 			return exitOK
 		default:
@@ -74,9 +74,9 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 }
 
 // checkSettings tells every mistake of an environment, as a start would.
-func checkSettings(environ []string, w io.Writer) (c config, ok bool) {
+func checkSettings(environ []string, w io.Writer) (c Config, ok bool) {
 	fmt.Fprintln(w, "checking settings...")
-	c, report, err := loadConfig(environ)
+	c, report, err := Load(environ)
 	for _, warning := range report.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", warning)
 	}

@@ -64,8 +64,8 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 			fmt.Fprintf(stderr, "ratelimit: serve takes no arguments, only settings from the environment; got %q\n%s", rest, usage)
 			return exitUsage
 		}
-		if err := serve(ctx, Options{Environ: environ, Stdout: stdout, Stderr: stderr, Resolver: p.Resolver}); err != nil {
-			report(stderr, environ, levelFatal, err.Error())
+		if err := Serve(ctx, Options{Environ: environ, Stdout: stdout, Stderr: stderr, Resolver: p.Resolver}); err != nil {
+			Report(stderr, environ, LevelFatal, err.Error())
 			return exitFailed
 		}
 		return exitOK

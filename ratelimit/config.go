@@ -6,27 +6,27 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// config is every setting of the daemon, from the environment. The first line of a
+// Config is every setting of the daemon, from the environment. The first line of a
 // comment is what docs/settings.md says about the variable; a test compares names and defaults there.
 // Tags are those of package settings.
-type config struct {
-	Rules     rulesConfig
-	XDS       xdsConfig
-	Listen    listenConfig
-	TLS       tlsConfig
-	Process   processConfig
-	Answer    answerConfig
-	Counting  countingConfig
-	KVStore   kvstoreConfig `envPrefix:"KVSTORE_"`
-	KVShared  kvsharedConfig
-	PerSecond kvstoreConfig `envPrefix:"KVSTORE_PERSECOND_"`
-	MCache    mcacheConfig  `envPrefix:"MCACHE_"`
-	Stats     statsConfig
-	Tracing   tracingConfig
+type Config struct {
+	Rules     Rules
+	XDS       XDS
+	Listen    Listen
+	TLS       TLS
+	Process   Process
+	Answer    Answer
+	Counting  Counting
+	KVStore   KVStore `envPrefix:"KVSTORE_"`
+	KVShared  KVShared
+	PerSecond KVStore `envPrefix:"KVSTORE_PERSECOND_"`
+	MCache    MCache  `envPrefix:"MCACHE_"`
+	Stats     Stats
+	Tracing   Tracing
 }
 
-// rulesConfig says where the rules come from.
-type rulesConfig struct {
+// Rules says where the rules come from.
+type Rules struct {
 	// Where rules come from: FILE, or GRPC_XDS_SOTW: a control plane (xDS).
 	Type string `env:"CONFIG_TYPE" envDefault:"FILE" oneof:"FILE GRPC_XDS_SOTW"`
 	// true: listeners open before the first valid rules; until then decisions are refused.
@@ -47,8 +47,8 @@ type rulesConfig struct {
 	MergeDomains bool `env:"MERGE_DOMAIN_CONFIG" envDefault:"false"`
 }
 
-// listenConfig is the three listeners and their bounds.
-type listenConfig struct {
+// Listen is the three listeners and their bounds.
+type Listen struct {
 	// Address of the HTTP listener: /json and /healthcheck.
 	Host string `env:"HOST" envDefault:"0.0.0.0"`
 	// Its port; 0 takes a free one.
@@ -97,8 +97,8 @@ type listenConfig struct {
 	MaxTextBytes int `env:"MAX_TEXT_BYTES" envDefault:"65536" min:"1"`
 }
 
-// processConfig is what concerns the process as a whole.
-type processConfig struct {
+// Process is what concerns the process as a whole.
+type Process struct {
 	// panic, fatal, error, warn (or warning), info, debug or trace, in any case. debug and trace log ten requests a second, with values.
 	LogLevel string `env:"LOG_LEVEL" envDefault:"WARN" oneof:"PANIC FATAL ERROR WARN WARNING INFO DEBUG TRACE" fold:"true"`
 	// json: one object per line with @timestamp, @message and level; anything else: text.
@@ -113,8 +113,8 @@ type processConfig struct {
 	HeapFloor int64 `env:"HEAP_FLOOR_BYTES" envDefault:"67108864" min:"0"`
 }
 
-// answerConfig changes verdicts and answers.
-type answerConfig struct {
+// Answer changes verdicts and answers.
+type Answer struct {
 	// true: every answer is OK; what would have been refused is counted.
 	Shadow bool `env:"SHADOW_MODE" envDefault:"false"`
 	// true: every rule is in quota mode: a request is over its limit only when all its descriptors are.
@@ -133,9 +133,9 @@ type answerConfig struct {
 	ResetHeader string `env:"LIMIT_RESET_HEADER" envDefault:"RateLimit-Reset"`
 }
 
-// loadConfig reads the environment. The report holds the warnings; the error lists every mistake, and the
+// Load reads the environment. The report holds the warnings; the error lists every mistake, and the
 // config is of no use then.
-func loadConfig(environ []string) (c config, r *settings.Report, err error) {
+func Load(environ []string) (c Config, r *settings.Report, err error) {
 	r = settings.Load(&c, environ, settingNames)
 	c.check(r)
 	return c, r, r.Err()

@@ -69,7 +69,7 @@ func noEffect(r *settings.Report, names []string, why string) {
 }
 
 // check is what no single field's tag can say. Texts name every setting that is involved.
-func (c *config) check(r *settings.Report) {
+func (c *Config) check(r *settings.Report) {
 	c.checkSource(r)
 	c.checkBackend(r)
 	c.checkMemcache(r)
@@ -84,23 +84,23 @@ func (c *config) check(r *settings.Report) {
 }
 
 // checkBackend settles BACKEND_TYPE: afterwards it is one of the backend constants.
-func (c *config) checkBackend(r *settings.Report) {
+func (c *Config) checkBackend(r *settings.Report) {
 	url := r.IsSet("KVSTORE_URL")
 	switch b := &c.Counting.Backend; *b {
 	case "":
 		if url {
-			*b = backendKVStore
+			*b = BackendKVStore
 			break
 		}
-		*b = backendMemory
+		*b = BackendMemory
 		if !r.IsSet("BACKEND_TYPE") {
 			r.Warn("neither BACKEND_TYPE nor KVSTORE_URL is set: counting in this process; counts are per process and end with it")
 		}
 	case "redis", "kvstore":
-		if *b = backendKVStore; !url {
+		if *b = BackendKVStore; !url {
 			r.Wrong("BACKEND_TYPE", "needs KVSTORE_URL, which is not set")
 		}
-	case backendMemory, backendMemcache:
+	case BackendMemory, BackendMemcache:
 		if url {
 			r.Warn("KVSTORE_URL has no effect with BACKEND_TYPE=%s", *b)
 		}
@@ -109,13 +109,13 @@ func (c *config) checkBackend(r *settings.Report) {
 }
 
 // checkKVStores judges the main store and, where there is one, that for limits per second.
-func (c *config) checkKVStores(r *settings.Report) {
+func (c *Config) checkKVStores(r *settings.Report) {
 	for _, prefix := range []string{"KVSTORE_", "KVSTORE_PERSECOND_"} {
 		if r.IsSet(prefix + "PIPELINE_LIMIT") {
 			r.Warn("%sPIPELINE_LIMIT has no effect and will go; %[1]sPIPELINE_WINDOW is what gathers hits", prefix)
 		}
 	}
-	shared, used := c.KVShared, c.Counting.Backend == backendKVStore
+	shared, used := c.KVShared, c.Counting.Backend == BackendKVStore
 	if used && r.IsSet("KVSTORE_URL") {
 		c.checkKVStore(r, "KVSTORE_", c.KVStore)
 	}
@@ -136,18 +136,18 @@ func (c *config) checkKVStores(r *settings.Report) {
 		r.Warn("KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the background have no end")
 	}
 	if used {
-		shared.Files.check(r, "KVSTORE_", c.KVStore.wantsTLS() || shared.PerSecond && c.PerSecond.wantsTLS(), "KVSTORE_TLS=true")
+		shared.Files.check(r, "KVSTORE_", c.KVStore.WantsTLS() || shared.PerSecond && c.PerSecond.WantsTLS(), "KVSTORE_TLS=true")
 	} else {
 		shared.Files.check(r, "KVSTORE_", false, "BACKEND_TYPE=redis")
 	}
 }
 
 // checkKVStore judges one store; prefix is that of its settings.
-func (c *config) checkKVStore(r *settings.Report, prefix string, k kvstoreConfig) {
-	if err := c.kvstore(k).Check(); err != nil {
+func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
+	if err := c.KVStoreOptions(k).Check(); err != nil {
 		r.Clash("%s", strings.ReplaceAll(err.Error(), "KVSTORE_", prefix))
 	}
-	if k.wantsTLS() && !strings.Contains(k.URL, "://") && (k.SocketType == "unix" && k.Type == counter.Single || strings.HasPrefix(k.URL, "/")) {
+	if k.WantsTLS() && !strings.Contains(k.URL, "://") && (k.SocketType == "unix" && k.Type == counter.Single || strings.HasPrefix(k.URL, "/")) {
 		r.Clash("%sTLS=true needs host:port in %[1]sURL, not the path of a unix socket", prefix)
 	}
 	if k.PipelineWindow >= k.Timeout && k.Timeout > 0 {
@@ -165,7 +165,7 @@ func (c *config) checkKVStore(r *settings.Report, prefix string, k kvstoreConfig
 }
 
 // checkListeners finds two listeners on one address.
-func (c *config) checkListeners(r *settings.Report) {
+func (c *Config) checkListeners(r *settings.Report) {
 	l := c.Listen
 	type listener struct {
 		name, host string
@@ -182,7 +182,7 @@ func (c *config) checkListeners(r *settings.Report) {
 		r.Warn("GRPC_HOST and GRPC_PORT have no effect: GRPC_UDS is set")
 	}
 	if l.GRPCUDSMode != "" {
-		if _, err := fileMode(l.GRPCUDSMode); err != nil {
+		if _, err := FileMode(l.GRPCUDSMode); err != nil {
 			r.Wrong("GRPC_UDS_MODE", "not a file mode in octal, such as 0660")
 		} else if l.GRPCUDS == "" {
 			r.Warn("GRPC_UDS_MODE has no effect without GRPC_UDS")
@@ -200,8 +200,8 @@ func (c *config) checkListeners(r *settings.Report) {
 	}
 }
 
-// fileMode reads permissions in octal.
-func fileMode(s string) (int, error) {
+// FileMode reads permissions in octal.
+func FileMode(s string) (int, error) {
 	mode, err := strconv.ParseUint(s, 8, 9)
 	return int(mode), err
 }
@@ -212,7 +212,7 @@ func anyHost(h string) bool {
 }
 
 // checkHeaders holds the header names against RFC 9110: Envoy would refuse the whole answer.
-func (c *config) checkHeaders(r *settings.Report) {
+func (c *Config) checkHeaders(r *settings.Report) {
 	names := map[string]string{}
 	for _, h := range []struct{ setting, name string }{
 		{"LIMIT_LIMIT_HEADER", c.Answer.LimitHeader},

@@ -10,8 +10,8 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// mcacheConfig is the memcached nodes.
-type mcacheConfig struct {
+// MCache is the memcached nodes.
+type MCache struct {
 	// host:port,host:port…, or paths of unix sockets. A key's node follows from their number and order: every instance must list the same.
 	HostPort []string `env:"HOST_PORT"`
 	// _service._proto.name of DNS SRV records that name the nodes, instead of MCACHE_HOST_PORT.
@@ -26,11 +26,11 @@ type mcacheConfig struct {
 	QueueSize int `env:"QUEUE_SIZE" envDefault:"10000" min:"1"`
 	// true: TLS (1.2 or later) to every node.
 	TLS   bool `env:"TLS" envDefault:"false"`
-	Files outwardTLS
+	Files ClientTLS
 }
 
-// outwardTLS is what both ends of a connection to a store are shown.
-type outwardTLS struct {
+// ClientTLS is what both ends of a connection to a store are shown.
+type ClientTLS struct {
 	// PEM file with the certificate that servers are shown; needs TLS_CLIENT_KEY, under the same prefix. Followed while the daemon runs.
 	Cert string `env:"TLS_CLIENT_CERT"`
 	// PEM file with its key; followed too.
@@ -41,22 +41,22 @@ type outwardTLS struct {
 	SkipName bool `env:"TLS_SKIP_HOSTNAME_VERIFICATION" envDefault:"false"`
 }
 
-func (t outwardTLS) files() certs.Files {
+func (t ClientTLS) Files() certs.Files {
 	return certs.Files{Cert: t.Cert, Key: t.Key, CA: t.CA, SystemRoots: true}
 }
 
 // check holds the files of a store's TLS to what can be used. on says that some connection
 // speaks TLS; prefix is that of the settings.
-func (t outwardTLS) check(r *settings.Report, prefix string, on bool, need string) {
+func (t ClientTLS) check(r *settings.Report, prefix string, on bool, need string) {
 	if on {
-		checkFiles(r, t.files(), prefix+"TLS_CLIENT_CERT", prefix+"TLS_CLIENT_KEY", prefix+"TLS_CACERT")
+		checkFiles(r, t.Files(), prefix+"TLS_CLIENT_CERT", prefix+"TLS_CLIENT_KEY", prefix+"TLS_CACERT")
 		return
 	}
 	noEffect(r, []string{prefix + "TLS_CLIENT_CERT", prefix + "TLS_CLIENT_KEY", prefix + "TLS_CACERT", prefix + "TLS_SKIP_HOSTNAME_VERIFICATION"}, "without "+need)
 }
 
 // checkMemcache judges the variables even where another backend is chosen: a mistake is one.
-func (c *config) checkMemcache(r *settings.Report) {
+func (c *Config) checkMemcache(r *settings.Report) {
 	m := c.MCache
 	for _, node := range m.HostPort {
 		if err := counter.CheckNode(node); err != nil {
@@ -68,7 +68,7 @@ func (c *config) checkMemcache(r *settings.Report) {
 			r.Wrong("MCACHE_SRV", "%v", err)
 		}
 	}
-	if c.Counting.Backend != backendMemcache {
+	if c.Counting.Backend != BackendMemcache {
 		idle := slices.DeleteFunc(r.Names(), func(name string) bool { return !strings.HasPrefix(name, "MCACHE_") })
 		noEffect(r, idle, "without BACKEND_TYPE=memcache")
 		return
@@ -91,8 +91,8 @@ func (c *config) checkMemcache(r *settings.Report) {
 	m.Files.check(r, "MCACHE_", m.TLS, "MCACHE_TLS=true")
 }
 
-// memcache is the nodes' settings in the counter package's words.
-func (c *config) memcache() counter.MemcacheOptions {
+// MemcacheOptions is the nodes' settings in the counter package's words.
+func (c *Config) MemcacheOptions() counter.MemcacheOptions {
 	m := c.MCache
 	return counter.MemcacheOptions{
 		Nodes: m.HostPort, SRV: m.SRV, Refresh: m.SRVRefresh, MaxIdleConns: m.MaxIdleConns,

@@ -14,8 +14,8 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// statsConfig is where statistics go.
-type statsConfig struct {
+// Stats is where statistics go.
+type Stats struct {
 	// true: statistics are only shown at /stats; wins over all sinks.
 	Disable bool `env:"DISABLE_STATS" envDefault:"false"`
 	// true: plain statsd; false, and no other sink: JSON lines on standard output. Unset counts as false next to another sink.
@@ -58,16 +58,16 @@ type statsConfig struct {
 }
 
 // Patterns are the mogrifiers that Mogrifiers names, in its order.
-func (s *statsConfig) Patterns() []stats.Mogrifier { return s.mogrifiers }
+func (s *Stats) Patterns() []stats.Mogrifier { return s.mogrifiers }
 
 // Mapping is what MapperYAML says; nil: the default mapping.
-func (s *statsConfig) Mapping() *pull.Mapping { return s.mapping }
+func (s *Stats) Mapping() *pull.Mapping { return s.mapping }
 
 // mogrifierPrefix begins the variables of one mogrifier.
 const mogrifierPrefix = "TAGGED_STATSD_MOGRIFIER_"
 
 // checkStats settles which sinks there are and reads what they need.
-func (c *config) checkStats(r *settings.Report) {
+func (c *Config) checkStats(r *settings.Report) {
 	s := &c.Stats
 	other := s.Tagged || s.Pull
 	if other && !r.IsSet("USE_STATSD") {
@@ -89,7 +89,7 @@ func (c *config) checkStats(r *settings.Report) {
 	s.checkPull(r)
 }
 
-func (s *statsConfig) checkMogrifiers(r *settings.Report) {
+func (s *Stats) checkMogrifiers(r *settings.Report) {
 	named := map[string]bool{}
 	for _, name := range s.Mogrifiers {
 		prefix := mogrifierPrefix + strings.ToUpper(name)
@@ -123,7 +123,7 @@ func (s *statsConfig) checkMogrifiers(r *settings.Report) {
 	}
 }
 
-func (s *statsConfig) checkPull(r *settings.Report) {
+func (s *Stats) checkPull(r *settings.Report) {
 	if _, port, err := net.SplitHostPort(s.PullAddr); err != nil {
 		r.Wrong("PULLMETRICS_ADDR", "not host:port, such as :9090 or 127.0.0.1:9090")
 	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {

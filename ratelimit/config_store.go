@@ -6,8 +6,8 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// countingConfig is how hits are counted, on every backend.
-type countingConfig struct {
+// Counting is how hits are counted, on every backend.
+type Counting struct {
 	// redis (or kvstore), memcache, or memory: counts of this process only. Unset: redis with KVSTORE_URL, memory without.
 	Backend string `env:"BACKEND_TYPE" oneof:"redis kvstore memory memcache" fold:"true"`
 	// Counters that the memory backend holds at most; then those least used against their limits are dropped, never one at its limit.
@@ -30,8 +30,8 @@ type countingConfig struct {
 	Stall time.Duration `env:"STORE_STALL" envDefault:"250ms" min:"0s"`
 }
 
-// kvstoreConfig is one key-value store; KVSTORE_PERSECOND_ is its twin for limits per second.
-type kvstoreConfig struct {
+// KVStore is one key-value store; KVSTORE_PERSECOND_ is its twin for limits per second.
+type KVStore struct {
 	// single: host:port, the path of a unix socket, or redis://[user:password@]host:port[/db] (rediss:// with TLS). sentinel: master,host:port[,host:port...]. cluster: host:port[,host:port...].
 	URL string `env:"URL" secret:"url"`
 	// tcp or unix; unset: what the URL looks like. sentinel and cluster are always tcp.
@@ -60,11 +60,11 @@ type kvstoreConfig struct {
 	Parallelism int `env:"CLUSTER_PIPELINE_PARALLELISM" envDefault:"1" min:"0"`
 }
 
-// kvsharedConfig is what both stores share.
-type kvsharedConfig struct {
+// KVShared is what both stores share.
+type KVShared struct {
 	// true: limits per second are counted in a store of their own, which the KVSTORE_PERSECOND_ settings describe.
-	PerSecond bool       `env:"KVSTORE_PERSECOND" envDefault:"false"`
-	Files     outwardTLS `envPrefix:"KVSTORE_"`
+	PerSecond bool      `env:"KVSTORE_PERSECOND" envDefault:"false"`
+	Files     ClientTLS `envPrefix:"KVSTORE_"`
 	// true: unhealthy while no connection to the store, or to either of two, is up.
 	HealthByConnection bool `env:"KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION" envDefault:"false"`
 	// true: the listeners open when the store has answered; false: they open at once, the failure mode answers and the store is connected in the background.
@@ -79,16 +79,16 @@ type kvsharedConfig struct {
 
 // backends that Counting.Backend names after check.
 const (
-	backendKVStore  = "redis"
-	backendMemcache = "memcache"
-	backendMemory   = "memory"
+	BackendKVStore  = "redis"
+	BackendMemcache = "memcache"
+	BackendMemory   = "memory"
 )
 
-// wantsTLS says whether the store's servers are spoken to over TLS.
-func (k kvstoreConfig) wantsTLS() bool { return k.TLS || counter.WantsTLS(k.URL) }
+// WantsTLS says whether the store's servers are spoken to over TLS.
+func (k KVStore) WantsTLS() bool { return k.TLS || counter.WantsTLS(k.URL) }
 
-// kvstore is one store's settings in the counter package's words.
-func (c *config) kvstore(k kvstoreConfig) counter.KVStoreOptions {
+// KVStoreOptions is one store's settings in the counter package's words.
+func (c *Config) KVStoreOptions(k KVStore) counter.KVStoreOptions {
 	onEmpty, _ := counter.ParseOnEmpty(k.OnEmpty) // one of the three, as its tag says
 	return counter.KVStoreOptions{
 		URL: k.URL, SocketType: k.SocketType, Auth: k.Auth,

@@ -8,8 +8,8 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// tlsConfig protects the gRPC listener.
-type tlsConfig struct {
+// TLS protects the gRPC listener.
+type TLS struct {
 	// true: the gRPC listener speaks TLS (1.2 or later) only.
 	On bool `env:"GRPC_SERVER_USE_TLS" envDefault:"false"`
 	// PEM file with the server's certificate and what leads to its root; followed while the daemon runs.
@@ -22,14 +22,14 @@ type tlsConfig struct {
 	ClientSAN string `env:"GRPC_CLIENT_TLS_SAN"`
 }
 
-func (c tlsConfig) files() certs.Files { return certs.Files{Cert: c.Cert, Key: c.Key, CA: c.ClientCA} }
+func (c TLS) Files() certs.Files { return certs.Files{Cert: c.Cert, Key: c.Key, CA: c.ClientCA} }
 
 // noServerCA is set by manifests for the replaced service, which never read it either.
 const noServerCA = "GRPC_SERVER_TLS_CA_CERT"
 
 // checkTLS wants a listener with TLS that is protected as the environment asks, or none. The files of a
 // listener without TLS are for later: manifests mount them before they turn it on.
-func (c *config) checkTLS(r *settings.Report) {
+func (c *Config) checkTLS(r *settings.Report) {
 	t := c.TLS
 	if r.IsSet(noServerCA) {
 		r.Warn("%s has no effect, as it has none in envoyproxy/ratelimit; GRPC_CLIENT_TLS_CACERT is the file of roots that clients' certificates must lead to", noServerCA)
@@ -55,7 +55,7 @@ func (c *config) checkTLS(r *settings.Report) {
 		}
 	}
 	if whole {
-		checkFiles(r, t.files(), "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT")
+		checkFiles(r, t.Files(), "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT")
 		if filepath.Dir(t.Cert) != filepath.Dir(t.Key) {
 			r.Warn("GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY lie in different directories: no single swap renews both")
 		}

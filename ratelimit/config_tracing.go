@@ -5,9 +5,9 @@ import (
 	"gatehouse/shared/telemetry"
 )
 
-// tracingConfig is what is traced and how. Where spans go is said by the standard variables of
+// Tracing is what is traced and how. Where spans go is said by the standard variables of
 // OpenTelemetry, OTEL_EXPORTER_OTLP_*.
-type tracingConfig struct {
+type Tracing struct {
 	// true: spans of requests are exported over OTLP to OTEL_EXPORTER_OTLP_ENDPOINT; without one to this host.
 	Enabled bool `env:"TRACING_ENABLED" envDefault:"false"`
 	// http (protobuf, port 4318) or grpc (port 4317).
@@ -27,7 +27,7 @@ type tracingConfig struct {
 }
 
 // checkTracing holds the standard variables to what the SDK understands: it would pass over a mistake.
-func (c *config) checkTracing(r *settings.Report) {
+func (c *Config) checkTracing(r *settings.Report) {
 	if !c.Tracing.Enabled {
 		return
 	}

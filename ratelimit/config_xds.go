@@ -12,8 +12,8 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// xdsConfig is the control plane that CONFIG_TYPE=GRPC_XDS_SOTW takes rules from.
-type xdsConfig struct {
+// XDS is the control plane that CONFIG_TYPE=GRPC_XDS_SOTW takes rules from.
+type XDS struct {
 	// Id of this node, sent to the control plane.
 	NodeID string `env:"CONFIG_GRPC_XDS_NODE_ID" envDefault:"default"`
 	// key=value,key=value sent with it, as texts.
@@ -46,16 +46,16 @@ type xdsConfig struct {
 	MaxMessage int `env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" envDefault:"0" min:"0"`
 }
 
-// typeXDS is the CONFIG_TYPE that reads no files.
-const typeXDS = "GRPC_XDS_SOTW"
+// TypeXDS is the CONFIG_TYPE that reads no files.
+const TypeXDS = "GRPC_XDS_SOTW"
 
-// files are those of the connection to the control plane.
-func (c xdsConfig) files() certs.Files {
+// Files are those of the connection to the control plane.
+func (c XDS) Files() certs.Files {
 	return certs.Files{Cert: c.Cert, Key: c.Key, CA: c.CA, SystemRoots: true}
 }
 
-// client is the settings in the xds package's words.
-func (c xdsConfig) client() xds.Options {
+// Options is the settings in the xds package's words.
+func (c XDS) Options() xds.Options {
 	metadata, _ := pairs(c.NodeMetadata)
 	o := xds.Options{
 		Target: c.Server, Type: limits.ResourceType, NodeID: c.NodeID, NodeMetadata: metadata, Headers: map[string]string{},
@@ -85,8 +85,8 @@ func pairs(text string) (m map[string]string, dropped []string) {
 }
 
 // checkSource looks at what belongs to one CONFIG_TYPE only.
-func (c *config) checkSource(r *settings.Report) {
-	isXDS := c.Rules.Type == typeXDS
+func (c *Config) checkSource(r *settings.Report) {
+	isXDS := c.Rules.Type == TypeXDS
 	var idle []string
 	for _, name := range r.Names() {
 		ofXDS := strings.HasPrefix(name, "CONFIG_GRPC_XDS_") || strings.HasPrefix(name, "XDS_CLIENT_")
@@ -103,7 +103,7 @@ func (c *config) checkSource(r *settings.Report) {
 	}
 }
 
-func (c *config) checkXDS(r *settings.Report) {
+func (c *Config) checkXDS(r *settings.Report) {
 	x := c.XDS
 	if strings.HasPrefix(x.Server, "http://") || strings.HasPrefix(x.Server, "https://") {
 		r.Wrong("CONFIG_GRPC_XDS_SERVER_URL", "a gRPC target is host:port without http; CONFIG_GRPC_XDS_SERVER_USE_TLS=true turns TLS on")
@@ -136,7 +136,7 @@ func (c *config) checkXDS(r *settings.Report) {
 		}
 	}
 	if x.TLS {
-		checkFiles(r, x.files(), "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT")
+		checkFiles(r, x.Files(), "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT")
 		return
 	}
 	noEffect(r, []string{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_TLS_SAN"},

@@ -32,7 +32,7 @@ func effect(names string, test func(*testing.T)) bool {
 	return true
 }
 
-// nameless are variables that are no field of config.
+// nameless are variables that are no field of Config.
 var nameless = strings.Fields(`TAGGED_STATSD_MOGRIFIER_N_PATTERN TAGGED_STATSD_MOGRIFIER_N_NAME TAGGED_STATSD_MOGRIFIER_N_TAGS
 	OTEL_EXPORTER_OTLP_ENDPOINT OTEL_EXPORTER_OTLP_COMPRESSION OTEL_RESOURCE_ATTRIBUTES`)
 
@@ -48,7 +48,7 @@ func TestEffects(t *testing.T) {
 // TestEffects_everyVariable: each variable that docs/settings.md lists (TestDocs_settings compares that list with the
 // struct) has an effect test, and each effect test a variable.
 func TestEffects_everyVariable(t *testing.T) {
-	fields, err := settings.Fields(new(config))
+	fields, err := settings.Fields(new(Config))
 	if err != nil {
 		t.Fatal(err)
 	}

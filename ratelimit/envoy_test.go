@@ -251,7 +251,7 @@ func TestEnvoy_example(t *testing.T) {
 func TestEnvoy_compose(t *testing.T) {
 	compose := envoytest.ReadCompose(t, "example/compose.yaml")
 	daemon := compose.Services["ratelimit"]
-	c, report, _ := loadConfig(daemon.Environ())
+	c, report, _ := Load(daemon.Environ())
 	if len(report.Warnings)+len(report.Mistakes) > 0 {
 		t.Errorf("warnings %q, mistakes %q", report.Warnings, report.Mistakes)
 	}

@@ -81,7 +81,7 @@ func TestExample_prometheus(t *testing.T) {
 		} `yaml:"scrape_configs"`
 	}
 	decodeYAML(t, "example/prometheus/prometheus.yml", &file)
-	c, _, err := loadConfig(compose.Services["ratelimit"].Environ())
+	c, _, err := Load(compose.Services["ratelimit"].Environ())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,7 +109,7 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 // which is the whole process's; nothing else makes files while it starts.
 func withMode(octal string, listen func() (net.Listener, error)) (net.Listener, error) {
 	if octal != "" {
-		mode, err := fileMode(octal)
+		mode, err := FileMode(octal)
 		if err != nil {
 			return nil, fmt.Errorf("GRPC_UDS_MODE: %w", err)
 		}

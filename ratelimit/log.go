@@ -18,12 +18,12 @@ import (
 // Levels beyond slog's own, as LOG_LEVEL names them.
 const (
 	levelTrace = slog.Level(-8)
-	levelFatal = slog.Level(12)
+	LevelFatal = slog.Level(12)
 	levelPanic = slog.Level(16)
 )
 
 var logLevels = map[string]slog.Level{
-	"PANIC": levelPanic, "FATAL": levelFatal, "ERROR": slog.LevelError, "WARN": slog.LevelWarn, "WARNING": slog.LevelWarn,
+	"PANIC": levelPanic, "FATAL": LevelFatal, "ERROR": slog.LevelError, "WARN": slog.LevelWarn, "WARNING": slog.LevelWarn,
 	"INFO": slog.LevelInfo, "DEBUG": slog.LevelDebug, "TRACE": levelTrace,
 }
 
@@ -40,9 +40,9 @@ func newLogger(w io.Writer, level, format string) *slog.Logger {
 	return slog.New(t)
 }
 
-// report tells why the daemon does not start, or ends: to people at a terminal as plain text, and with
+// Report tells why the daemon does not start, or ends: to people at a terminal as plain text, and with
 // LOG_FORMAT=json as a line of the log, whatever its level, since somebody's program reads it.
-func report(w io.Writer, environ []string, level slog.Level, text string) {
+func Report(w io.Writer, environ []string, level slog.Level, text string) {
 	for _, e := range environ {
 		if format, ok := strings.CutPrefix(e, "LOG_FORMAT="); ok && strings.EqualFold(format, "json") {
 			newLogger(w, "trace", format).Log(context.Background(), level, text)
@@ -60,7 +60,7 @@ func levelName(l slog.Level) string {
 	switch {
 	case l >= levelPanic:
 		return "panic"
-	case l >= levelFatal:
+	case l >= LevelFatal:
 		return "fatal"
 	case l >= slog.LevelError:
 		return "error"

@@ -18,7 +18,7 @@ func TestLogger_text(t *testing.T) {
 	log.Warn("one \"two\"\nthree", "n", 1, "text", "a b", "error", errors.New("dial redis://u:p@h:1: refused"))
 	log.With("a", 1).WithGroup("g").Info("reached redis://:secret@h:1/0", "b", 2)
 	log.Log(t.Context(), levelTrace, "t")
-	log.Log(t.Context(), levelFatal, "f")
+	log.Log(t.Context(), LevelFatal, "f")
 	log.Log(t.Context(), levelPanic, "p")
 	log.Debug("d")
 	log.Error("e")
@@ -53,7 +53,7 @@ func TestLogger_json(t *testing.T) {
 }
 
 func TestLogger_levels(t *testing.T) {
-	all := []slog.Level{levelTrace, slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError, levelFatal, levelPanic}
+	all := []slog.Level{levelTrace, slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError, LevelFatal, levelPanic}
 	f := func(level string, lines int) {
 		t.Helper()
 		var b strings.Builder

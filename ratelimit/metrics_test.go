@@ -17,7 +17,7 @@ import (
 // TestDocs_metrics: every name of the registry is listed, and every name listed is there.
 func TestDocs_metrics(t *testing.T) {
 	cert, key := certtest.NewCA(t, "ca", time.Hour).Issue("localhost").Write(t, t.TempDir())
-	c, _, err := loadConfig([]string{"BACKEND_TYPE=memory", "LOCAL_CACHE_SIZE_IN_BYTES=1",
+	c, _, err := Load([]string{"BACKEND_TYPE=memory", "LOCAL_CACHE_SIZE_IN_BYTES=1",
 		"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + cert, "GRPC_SERVER_TLS_KEY=" + key})
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestDocs_metrics(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	d.config.XDS.TLS, d.config.XDS.Cert, d.config.XDS.Key = true, cert, key
-	for _, kind := range []string{"FILE", typeXDS} {
+	for _, kind := range []string{"FILE", TypeXDS} {
 		d.config.Rules.Type = kind
 		stop, _, err := d.watchRules(ctx)
 		if err != nil {

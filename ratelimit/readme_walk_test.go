@@ -122,7 +122,7 @@ func newWalk(t *testing.T, rules doctest.Block, head string) *walk {
 			environ = append(environ, m[1])
 		}
 	}
-	c, report, err := loadConfig(environ)
+	c, report, err := Load(environ)
 	if err != nil || len(report.Warnings) > 0 {
 		t.Fatalf("%s: %v %v", rules.Place(), err, report.Warnings)
 	}

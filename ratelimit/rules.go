@@ -41,7 +41,7 @@ func (d *daemon) watchRules(ctx context.Context) (stop func(), loaded <-chan str
 // source is where the rules come from. follow hands each set to the loader until its context ends,
 // good is called when one was taken; again is SIGHUP.
 func (d *daemon) source(good func()) (follow func(context.Context), again func(), err error) {
-	if d.config.Rules.Type == typeXDS {
+	if d.config.Rules.Type == TypeXDS {
 		return d.controlPlane(good)
 	}
 	c := d.config.Rules
@@ -63,10 +63,10 @@ func (d *daemon) source(good func()) (follow func(context.Context), again func()
 
 // controlPlane is the source of CONFIG_TYPE=GRPC_XDS_SOTW.
 func (d *daemon) controlPlane(good func()) (follow func(context.Context), again func(), err error) {
-	o := d.config.XDS.client()
+	o := d.config.XDS.Options()
 	o.Stats, o.Log = d.stats, d.log
 	if d.config.XDS.TLS {
-		if o.Certs, err = certs.Open(d.config.XDS.files(), d.log); err != nil {
+		if o.Certs, err = certs.Open(d.config.XDS.Files(), d.log); err != nil {
 			return nil, nil, fmt.Errorf("CONFIG_GRPC_XDS_SERVER_USE_TLS: %w", err)
 		}
 		d.certStats("ratelimit.xds.tls", o.Certs, d.config.XDS.Cert != "")
@@ -104,7 +104,7 @@ func (d *daemon) take(unreadable error, load func() error, good func()) error {
 // controlPlaneState is what the debug port shows of the control plane; nil without one. The port
 // opens before the client is made.
 func (d *daemon) controlPlaneState() func() (text string, v any) {
-	if d.config.Rules.Type != typeXDS {
+	if d.config.Rules.Type != TypeXDS {
 		return nil
 	}
 	return func() (string, any) {

@@ -35,16 +35,16 @@ type Options struct {
 	Resolver *net.Resolver
 }
 
-// serve is the whole daemon: a straight line from settings to open listeners, a wait, and the same
+// Serve is the whole daemon: a straight line from settings to open listeners, a wait, and the same
 // line back. Ending ctx stops it in any phase; a stop in order returns nil.
-func serve(ctx context.Context, o Options) error {
+func Serve(ctx context.Context, o Options) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP) // never undone: it ends the daemon in no phase
 	signal.Ignore(syscall.SIGPIPE)     // nor does whoever reads its log, or its statistics, by going away
-	c, settings, err := loadConfig(o.Environ)
+	c, settings, err := Load(o.Environ)
 	if err != nil {
 		for _, w := range settings.Brief() { // a misspelled name is often why another setting is missing
-			report(o.Stderr, o.Environ, slog.LevelWarn, w)
+			Report(o.Stderr, o.Environ, slog.LevelWarn, w)
 		}
 		return err
 	}
@@ -175,7 +175,7 @@ func stopped(ctx context.Context, err error) error {
 
 // daemon is what the steps of serve share.
 type daemon struct {
-	config   config
+	config   Config
 	log      *slog.Logger
 	resolver *net.Resolver // of MCACHE_SRV; nil: the host's
 	stats    *stats.Registry
@@ -241,13 +241,13 @@ func (d *daemon) makePage() {
 }
 
 func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
-	if d.config.Counting.Backend == backendMemory {
+	if d.config.Counting.Backend == BackendMemory {
 		evicted := d.stats.Counter("ratelimit.memory.evicted")
 		m := counter.NewMemory(counter.MemoryOptions{MaxKeys: d.config.Counting.MemoryMaxKeys, Evicted: evicted.Inc})
 		d.stats.GaugeFunc("ratelimit.memory.keys", func() int64 { return int64(m.Len()) })
 		return m, nil
 	}
-	if d.config.Counting.Backend == backendMemcache {
+	if d.config.Counting.Backend == BackendMemcache {
 		return d.openMemcache(ctx)
 	}
 	return d.openKVStores(ctx)

@@ -13,7 +13,7 @@ import (
 
 // openMemcache looks up the nodes if their names come from DNS; none is connected to yet.
 func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
-	o := d.config.memcache()
+	o := d.config.MemcacheOptions()
 	o.Log, o.Resolver = d.log, d.resolver
 	var closeCerts func()
 	if d.config.MCache.TLS {
@@ -81,7 +81,7 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 		}
 	}()
 	var config func(host string) *tls.Config
-	if c.KVStore.wantsTLS() || c.KVShared.PerSecond && c.PerSecond.wantsTLS() {
+	if c.KVStore.WantsTLS() || c.KVShared.PerSecond && c.PerSecond.WantsTLS() {
 		var closeCerts func()
 		if config, closeCerts, err = d.openClientCerts(c.KVShared.Files); err != nil {
 			return nil, fmt.Errorf("KVSTORE_TLS: %w", err)
@@ -118,12 +118,12 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 
 // openKV connects to one store, in the background where the start does not require it; setting is where
 // its address comes from.
-func (d *daemon) openKV(ctx context.Context, setting string, k kvstoreConfig, config func(host string) *tls.Config) (counter.KV, error) {
-	o := d.config.kvstore(k)
+func (d *daemon) openKV(ctx context.Context, setting string, k KVStore, config func(host string) *tls.Config) (counter.KV, error) {
+	o := d.config.KVStoreOptions(k)
 	if o.Log = d.log; d.config.KVShared.PerSecond {
 		o.Log = d.log.With("store", setting) // there are two to lose
 	}
-	if k.wantsTLS() {
+	if k.WantsTLS() {
 		o.TLS = config
 	}
 	open := counter.OpenKV

@@ -65,9 +65,9 @@ func (d *daemon) traceStore(store counter.Store) counter.Store {
 		return store
 	}
 	switch d.config.Counting.Backend {
-	case backendKVStore:
+	case BackendKVStore:
 		return service.TraceStore(store, d.tracing.Tracer("redis.fixedCacheImpl"), "Redis Pipeline Execution", d.pipelineLengths)
-	case backendMemcache:
+	case BackendMemcache:
 		return service.TraceStore(store, d.tracing.Tracer("memcached.cacheImpl"), "Memcached Fetch Execution", func(hits []counter.Hit) []attribute.KeyValue {
 			return []attribute.KeyValue{attribute.Int("keysToGet length", len(hits))}
 		})
