@@ -61,17 +61,17 @@ func askBy(set *hook.Set) (h account.Hooks, factor attemptFunc) {
 	}
 	if set.On(hook.PasswordAttempt) {
 		h.Password = func(ctx context.Context, q account.PasswordAttempt) (account.PasswordVerdict, error) {
-			var out verdict
+			var out hook.Verdict
 			err := set.Call(ctx, hook.PasswordAttempt, q.IP, map[string]any{"user_id": q.User, "valid": q.Valid}, &out)
-			return account.PasswordVerdict{Reject: out.Decision == "reject", SignOut: out.SignOut, Message: out.Message}, refusal(err)
+			return account.PasswordVerdict{Reject: out.Rejects(), SignOut: out.SignOut, Message: out.Message}, refusal(err)
 		}
 	}
 	if set.On(hook.FactorAttempt) {
 		factor = func(ctx context.Context, q account.FactorAttempt) (account.FactorVerdict, error) {
-			var out verdict
+			var out hook.Verdict
 			err := set.Call(ctx, hook.FactorAttempt, q.IP,
 				map[string]any{"user_id": q.User, "factor_id": q.Factor, "factor_type": q.Kind, "valid": q.Valid}, &out)
-			return account.FactorVerdict{Reject: out.Decision == "reject", Message: out.Message}, refusal(err)
+			return account.FactorVerdict{Reject: out.Rejects(), Message: out.Message}, refusal(err)
 		}
 	}
 	return h, factor
@@ -86,13 +86,6 @@ func (d *daemon) sendNow(set *hook.Set) map[string]func(context.Context, uuid.UU
 		}
 	}
 	return all
-}
-
-// verdict is what the hooks of attempts answer. Any decision but reject lets it go on.
-type verdict struct {
-	Decision string `json:"decision"`
-	Message  string `json:"message"`
-	SignOut  bool   `json:"should_logout_user"`
 }
 
 func userJSON(u *store.User) json.RawMessage { return httpapi.AppendUser(make([]byte, 0, 1024), u) }
@@ -153,65 +146,13 @@ func (s hookSender) Send(ctx context.Context, m outbox.Item) error {
 	return err
 }
 
-// emailActions are the kinds of mails as the hook knows them; the others have their own names.
-var emailActions = map[mail.Kind]string{
-	mail.Confirmation: "signup", mail.MagicLink: "magiclink", mail.Reauthentication: "reauthentication",
-}
-
-// emailData is what the hook gets to know of a mail (docs/hooks.md).
-type emailData struct {
-	Token        string `json:"token"`
-	TokenHash    string `json:"token_hash"`
-	RedirectTo   string `json:"redirect_to"`
-	Action       string `json:"email_action_type"`
-	SiteURL      string `json:"site_url"`
-	TokenNew     string `json:"token_new"`
-	TokenHashNew string `json:"token_hash_new"`
-	OldEmail     string `json:"old_email,omitempty"`
-	OldPhone     string `json:"old_phone,omitempty"`
-	Provider     string `json:"provider,omitempty"`
-	FactorType   string `json:"factor_type,omitempty"`
-}
-
 func (d *daemon) emailInput(m outbox.Item, u *store.User) (map[string]any, string, error) {
-	var p mail.Payload
-	if json.Unmarshal(m.Payload, &p) != nil {
-		return nil, "", errors.New("the payload is no mail")
-	}
-	c, v := d.config.Load(), p.Vars
-	e := emailData{
-		Token: v.Token, TokenHash: v.TokenHash, RedirectTo: v.RedirectTo, Action: string(p.Kind), SiteURL: c.API.ExternalURL,
-		OldEmail: v.OldEmail, OldPhone: v.OldPhone, Provider: v.Provider, FactorType: v.FactorType,
-	}
-	if action, renamed := emailActions[p.Kind]; renamed {
-		e.Action = action
-	}
-	if p.Kind == mail.EmailChange { // the present address's hash is the one called new, as it ever was
-		switch secure := c.Mailer.SecureChange && !c.Mailer.Autoconfirm; {
-		case p.Current != nil:
-			e.Token, e.TokenHashNew, e.TokenNew = p.Current.Vars.Token, p.Current.Vars.TokenHash, v.Token
-		case p.To != v.NewEmail: // a half that was ordered before there was a hook
-			e.TokenHash, e.TokenHashNew = "", v.TokenHash
-		case secure && u.Email != "": // the other one
-			e.Token, e.TokenNew = "", v.Token
-		}
-		u.NewEmail = v.NewEmail
-	}
-	if p.Kind == mail.IdentityUnlinked && p.To != u.Email { // it told him his address, too
-		e.OldEmail = p.To
-	}
-	if p.Kind == mail.Confirmation && len(v.Data) > 0 { // they hang on the link until it is opened
-		u.UserMetadata = v.Data
-	}
-	return map[string]any{"email_data": e}, p.IP, nil
+	c := d.config.Load()
+	return hook.EmailInput(m.Payload, u, c.API.ExternalURL, c.Mailer.SecureChange && !c.Mailer.Autoconfirm)
 }
 
 func smsInput(m outbox.Item, _ *store.User) (map[string]any, string, error) {
-	var p mail.SMS
-	if json.Unmarshal(m.Payload, &p) != nil {
-		return nil, "", errors.New("the payload is no SMS")
-	}
-	return map[string]any{"sms": map[string]string{"otp": p.Token, "sms_type": p.Kind, "phone": p.To}}, p.IP, nil
+	return hook.SMSInput(m.Payload)
 }
 
 func createdInput(m outbox.Item, _ *store.User) (map[string]any, string, error) {

@@ -35,6 +35,7 @@ var floors = map[string]int{
 	"auth/internal/mail": 0, "auth/internal/store": 1,
 	"auth/internal/provider": 1,
 	"auth/internal/keys":     2, "auth/internal/mailbox": 2,
+	"auth/internal/hook":    2,
 	"auth/internal/outbox":  3,
 	"auth/internal/account": 3,
 	"auth/internal/httpapi": 4,

@@ -1,19 +1,16 @@
-package main
+package hook
 
 import (
 	"encoding/json"
 	"testing"
 
 	"gatehouse/auth/internal/mail"
-	"gatehouse/auth/internal/outbox"
 	"gatehouse/auth/internal/store"
 )
 
 // What the hook of mails is told where a user and a mail differ: of an address that he has no more, and of halves
 // of a change that were ordered as two mails, before there was a hook.
-func TestHooks_emailInput(t *testing.T) {
-	d := new(daemon)
-	d.config.Store(&config{Mailer: mailerConfig{SecureChange: true}})
+func TestEmailInput(t *testing.T) {
 	u := store.User{Email: "now@example.org"}
 	f := func(p mail.Payload, want emailData) {
 		t.Helper()
@@ -22,7 +19,7 @@ func TestHooks_emailInput(t *testing.T) {
 			t.Fatal(err)
 		}
 		u := u
-		in, ip, err := d.emailInput(outbox.Item{Payload: text}, &u)
+		in, ip, err := EmailInput(text, &u, "", true)
 		want.Action = string(p.Kind)
 		if err != nil || in["email_data"] != want || ip != p.IP || u.NewEmail != p.Vars.NewEmail {
 			t.Errorf("%+v, %s, %v; want %+v", in["email_data"], ip, err, want)

@@ -1,0 +1,84 @@
+package hook
+
+import (
+	"encoding/json"
+	"errors"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+)
+
+// Verdict is the answer of the hooks of attempts.
+type Verdict struct {
+	Decision string `json:"decision"`
+	Message  string `json:"message"`
+	SignOut  bool   `json:"should_logout_user"`
+}
+
+// Rejects reports whether the attempt ends here. Any other decision lets it continue.
+func (v Verdict) Rejects() bool { return v.Decision == "reject" }
+
+// emailActions are the kinds of mails as the hook knows them; the others have their own names.
+var emailActions = map[mail.Kind]string{
+	mail.Confirmation: "signup", mail.MagicLink: "magiclink", mail.Reauthentication: "reauthentication",
+}
+
+// emailData is what the hook learns about a mail (docs/hooks.md).
+type emailData struct {
+	Token        string `json:"token"`
+	TokenHash    string `json:"token_hash"`
+	RedirectTo   string `json:"redirect_to"`
+	Action       string `json:"email_action_type"`
+	SiteURL      string `json:"site_url"`
+	TokenNew     string `json:"token_new"`
+	TokenHashNew string `json:"token_hash_new"`
+	OldEmail     string `json:"old_email,omitempty"`
+	OldPhone     string `json:"old_phone,omitempty"`
+	Provider     string `json:"provider,omitempty"`
+	FactorType   string `json:"factor_type,omitempty"`
+}
+
+// EmailInput returns the input of SendEmail for the payload of a mail, without the user, and the client's address.
+// It gives u what the mail knows and the database does not have yet. secureChange says that a change of address is
+// confirmed from both addresses.
+func EmailInput(payload []byte, u *store.User, siteURL string, secureChange bool) (map[string]any, string, error) {
+	var p mail.Payload
+	if json.Unmarshal(payload, &p) != nil {
+		return nil, "", errors.New("the payload is no mail")
+	}
+	v := p.Vars
+	e := emailData{
+		Token: v.Token, TokenHash: v.TokenHash, RedirectTo: v.RedirectTo, Action: string(p.Kind), SiteURL: siteURL,
+		OldEmail: v.OldEmail, OldPhone: v.OldPhone, Provider: v.Provider, FactorType: v.FactorType,
+	}
+	if action, renamed := emailActions[p.Kind]; renamed {
+		e.Action = action
+	}
+	if p.Kind == mail.EmailChange { // the hash for the present address is the one called new: clients rely on it
+		switch {
+		case p.Current != nil:
+			e.Token, e.TokenHashNew, e.TokenNew = p.Current.Vars.Token, p.Current.Vars.TokenHash, v.Token
+		case p.To != v.NewEmail: // one of two mails, enqueued before there was a hook
+			e.TokenHash, e.TokenHashNew = "", v.TokenHash
+		case secureChange && u.Email != "": // the other one
+			e.Token, e.TokenNew = "", v.Token
+		}
+		u.NewEmail = v.NewEmail
+	}
+	if p.Kind == mail.IdentityUnlinked && p.To != u.Email { // sent to an address that the user no longer has
+		e.OldEmail = p.To
+	}
+	if p.Kind == mail.Confirmation && len(v.Data) > 0 { // stored with the link until it is opened
+		u.UserMetadata = v.Data
+	}
+	return map[string]any{"email_data": e}, p.IP, nil
+}
+
+// SMSInput is EmailInput for SendSMS.
+func SMSInput(payload []byte) (map[string]any, string, error) {
+	var p mail.SMS
+	if json.Unmarshal(payload, &p) != nil {
+		return nil, "", errors.New("the payload is no SMS")
+	}
+	return map[string]any{"sms": map[string]string{"otp": p.Token, "sms_type": p.Kind, "phone": p.To}}, p.IP, nil
+}
