@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"errors"
+	"log/slog"
 	"math"
 	"net/url"
 	"reflect"
@@ -18,7 +19,9 @@ import (
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/redirect"
+	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/sms"
+	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/settings"
 )
@@ -166,6 +169,17 @@ func (c *config) keySettings(r *settings.Report) keys.Settings {
 		}
 	}
 	return s
+}
+
+// root is the root key, with the earlier ones.
+func (c *config) root() *secret.Root { return secret.NewRoot(c.JWT.Root, c.previousRoots()...) }
+
+// storeOptions are how the database is opened.
+func (c *config) storeOptions(log *slog.Logger) store.Options {
+	return store.Options{
+		URL: c.DB.URL, Namespace: c.DB.Namespace, MaxConns: c.DB.MaxPool,
+		MaxConnLifetime: c.DB.ConnLife, MaxConnIdleTime: c.DB.ConnIdle, HealthCheckPeriod: c.DB.HealthCheck, Log: log,
+	}
 }
 
 func (c *config) makeSMTP(r *settings.Report) *mail.SMTP {

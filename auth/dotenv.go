@@ -46,6 +46,19 @@ func withFile(environ []string, name string) ([]string, error) {
 	return all, nil
 }
 
+// exportStandard lets libraries see what only the settings file has: that of the database reads PGSSLROOTCERT
+// and the like from the process's environment, that of telemetry OTEL_EXPORTER_OTLP_ENDPOINT.
+func exportStandard(environ []string, file string) error {
+	all, err := withFile(environ, file)
+	for _, e := range all {
+		name, value, _ := strings.Cut(e, "=")
+		if _, there := os.LookupEnv(name); (strings.HasPrefix(name, "PG") || strings.HasPrefix(name, "OTEL_")) && !there {
+			err = errors.Join(err, os.Setenv(name, value))
+		}
+	}
+	return err
+}
+
 // parseDotenv reads lines of KEY=value or KEY: value, with comments and quotes and without expansion.
 // The last of equal keys wins. Errors name the line and never show a value.
 func parseDotenv(text string) (vars [][2]string, err error) {

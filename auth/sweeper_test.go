@@ -35,7 +35,7 @@ func TestSweepTimes(t *testing.T) {
 		want := store.Sweep{Now: now, Messages: now.Add(-7 * day), Challenges: now.Add(-day), Factors: now.Add(-day),
 			Places: now.Add(-90 * day), Audit: now.Add(-400 * day), EndedBefore: now.Add(-day), Batch: sweepBatch}
 		change(&want)
-		if d := cmp.Diff(want, c.sweep(now)); d != "" {
+		if d := cmp.Diff(want, sweepAt(&c, now)); d != "" {
 			t.Errorf("%s: %s", environ, d)
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/outward"
 )
 
@@ -78,21 +77,4 @@ func endCall(span trace.Span, status int, failed bool) {
 		span.SetStatus(codes.Error, "") // the words go to the log, without what may be secret in them
 	}
 	span.End()
-}
-
-// watchedSMTP is the mail server, each mail a call.
-type watchedSMTP struct {
-	to    mail.Sender
-	watch outward.Watch
-}
-
-// Send implements mail.Sender.
-func (s watchedSMTP) Send(ctx context.Context, m mail.Message) error {
-	if s.watch == nil {
-		return s.to.Send(ctx, m)
-	}
-	ctx, done := s.watch(ctx, outward.Call{To: "smtp"})
-	err := s.to.Send(ctx, m)
-	done(0, err)
-	return err
 }

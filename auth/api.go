@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/httpapi"
+	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/token"
+	"gatehouse/shared/self"
+	"time"
+)
+
+// newProviders makes the set of external providers for the settings of the flows.
+func (d *daemon) newProviders(l *live) (*provider.Set, error) {
+	l.external.Log, l.external.Watch = d.log.Logger, d.watch()
+	set, err := provider.New(l.external)
+	if err != nil {
+		return nil, err
+	}
+	l.accounts.External.Providers = set
+	return set, nil
+}
+
+// useProviders puts a set in force. The one before keeps nothing open.
+func (d *daemon) useProviders(set *provider.Set, s provider.Settings) {
+	for _, line := range s.Overrides() {
+		d.log.Info("an external provider is somewhere else than usual", "provider", line)
+	}
+	if old := d.providers.Swap(set); old != nil {
+		old.Close()
+	}
+}
+
+// watchCaptcha has questions about captchas watched, and says where they are asked when that is not the provider's
+// own address.
+func (d *daemon) watchCaptcha(l *live) {
+	v := l.api.Captcha
+	if v == nil {
+		return
+	}
+	if v.Overridden() {
+		d.log.Info("the captcha provider is somewhere else than usual", "provider", v.String())
+	}
+	if w := d.watch(); w != nil {
+		l.api.Captcha = v.Watched(w)
+	}
+}
+
+func (d *daemon) makeAPI(l live) (err error) {
+	d.watchCaptcha(&l)
+	codec := token.NewRefreshCodec(d.root.Keys(secret.Refresh))
+	d.accounts = account.New(account.Options{
+		DB: d.db, Keys: d.keeper.Live(), Refresh: codec, Root: d.root, Passwords: d.passwords, Wake: d.outbox.Wake, SignedIn: d.signedIn(), Log: d.log.Logger,
+	}, l.accounts)
+	observer, err := d.observer()
+	if err != nil {
+		return err
+	}
+	d.api, err = httpapi.New(httpapi.Options{
+		Accounts: d.accounts, Keys: d.keeper.Live(), Refresh: codec, Version: self.Release(), Log: d.log.Logger, Observer: observer,
+		Checks: []httpapi.Check{
+			{Name: "stopping", Check: d.checkDraining}, {Name: "database", Check: d.db.Ping},
+			{Name: "migrations", Check: d.checkMigrations}, {Name: "keys", Check: d.checkKeys}, {Name: "outbox", Check: d.checkOutbox},
+		},
+	}, l.api)
+	return err
+}
+
+func (d *daemon) checkDraining(context.Context) error {
+	if d.draining.Load() {
+		return errors.New("the daemon is stopping")
+	}
+	return nil
+}
+
+func (d *daemon) checkMigrations(ctx context.Context) error {
+	if d.migrated.Load() {
+		return nil
+	}
+	err := allMigrated(ctx, d.db)
+	d.migrated.Store(err == nil)
+	return err
+}
+
+func (d *daemon) checkKeys(context.Context) error {
+	if d.keeper.Live().Load() == nil {
+		return errors.New("no signing keys")
+	}
+	return nil
+}
+
+// checkOutbox: a message that fails is due again later, so one that stays due means that nobody sends.
+func (d *daemon) checkOutbox(ctx context.Context) error {
+	most := d.config.Load().API.OutboxAge
+	if most == 0 {
+		return nil
+	}
+	age, err := d.db.OldestDueOn(ctx, d.channels(), time.Now())
+	if err == nil && age > most {
+		err = fmt.Errorf("a message has been due for %s", age.Round(time.Second))
+	}
+	return err
+}

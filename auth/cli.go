@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Exit statuses. Bad usage has its own, so that scripts can tell it from a bad answer.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// Main is the program: it runs the command that the arguments name, ends it at the first SIGINT or SIGTERM, and the
+// process at the second, and returns the exit status.
+func Main() int {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		cancel()
+		<-signals
+		os.Exit(exitFailed) // a second one means now
+	}()
+	return run(ctx, program{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr})
+}
+
+// program is what a run of the program is given.
+type program struct {
+	args, environ  []string
+	file           string // -config
+	stdin          io.Reader
+	stdout, stderr io.Writer
+}
+
+const usage = `usage: auth [-config FILE] [COMMAND]
+       auth [serve [-skip-migrations]]     run the daemon
+       auth migrate                        bring the database up to this version
+       auth check                          settings, database rights, keys, providers, SMTP
+       auth keys list|rotate|revoke KID    the signing keys
+       auth keys service [-role ROLE] [-exp 10y]
+       auth admin create|get|ban|unban|delete|claim   users (-h for more)
+       auth mail list|resend ID            the outbox
+       auth redirect test URL...           whether redirect_to may lead there, and why
+       auth version
+Settings come from the environment and from .env or FILE; the environment wins.
+`
+
+// usages are those of commands that are several.
+var usages = map[string]string{"keys": keysUsage, "admin": adminUsage, "mail": mailUsage, "redirect": redirectUsage}
+
+// errUsage ends a command with exit status 2; its text was written already.
+var errUsage = errors.New("usage")
+
+// run is the whole program. It returns the exit status when ctx has ended or the command is done.
+func run(ctx context.Context, p program) int {
+	for len(p.args) > 0 && strings.HasPrefix(p.args[0], "-") {
+		name, value, given := strings.Cut(strings.TrimLeft(p.args[0], "-"), "=")
+		switch name {
+		case "config", "c":
+			p.args = p.args[1:]
+			if !given {
+				if len(p.args) > 0 {
+					value, p.args = p.args[0], p.args[1:]
+				}
+			}
+			if value == "" {
+				fmt.Fprint(p.stderr, "auth: -config needs a file\n", usage)
+				return exitUsage
+			}
+			p.file = value
+			continue
+		case "version":
+			p.args = []string{"version"}
+		case "h", "help":
+			p.args = []string{"help"}
+		}
+		break
+	}
+	command, rest := "serve", p.args
+	if len(rest) > 0 {
+		command, rest = rest[0], rest[1:]
+	}
+	if text, group := usages[command]; group && len(rest) > 0 && slices.Contains([]string{"-h", "-help", "--help", "help"}, rest[0]) {
+		fmt.Fprint(p.stdout, text)
+		return exitOK
+	}
+	var err error
+	switch command {
+	case "serve":
+		err = p.serve(ctx, rest)
+	case "migrate":
+		err = p.migrate(ctx, rest)
+	case "check":
+		err = p.check(ctx, rest)
+	case "keys":
+		err = p.keys(ctx, rest)
+	case "admin":
+		err = p.admin(ctx, rest)
+	case "mail":
+		err = p.mail(ctx, rest)
+	case "redirect":
+		err = p.redirect(rest)
+	case hashing:
+		err = p.hashing(rest)
+	case "version":
+		p.version()
+	case "help":
+		fmt.Fprint(p.stdout, usage)
+	default:
+		kind := "command"
+		if strings.HasPrefix(command, "-") {
+			kind = "flag"
+		}
+		fmt.Fprintf(p.stderr, "auth: there is no %s %q\n%s", kind, command, usage)
+		err = errUsage
+	}
+	switch {
+	case err == nil || errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case errors.Is(err, errUsage):
+		return exitUsage
+	}
+	fmt.Fprintln(p.stderr, "auth:", mask(err.Error()))
+	return exitFailed
+}
+
+// parse reads a command's flags, which may stand before, behind and between its arguments, but not behind
+// a --. least and most say how many arguments there are; most < 0: any number.
+func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least, most int) ([]string, error) {
+	var said bytes.Buffer // help that was asked for goes to standard output, what was misused to standard error
+	own := flag.NewFlagSet(f.Name(), flag.ContinueOnError)
+	f.VisitAll(func(one *flag.Flag) { own.Var(one.Value, one.Name, one.Usage) })
+	f.Usage = func() {
+		fmt.Fprintln(f.Output(), strings.TrimSpace("usage: auth "+f.Name()+" "+arguments))
+		own.SetOutput(f.Output())
+		own.PrintDefaults()
+	}
+	for _, name := range []string{"config", "c"} { // may stand before the command, too
+		f.Func(name, "settings file", func(value string) error {
+			if value == "" {
+				return errors.New("needs a file")
+			}
+			p.file = value
+			return nil
+		})
+	}
+	var rest []string
+	for {
+		f.SetOutput(&said)
+		err := f.Parse(args)
+		if errors.Is(err, flag.ErrHelp) {
+			said.WriteTo(p.stdout)
+			return nil, err
+		}
+		f.SetOutput(p.stderr)
+		if err != nil {
+			said.WriteTo(p.stderr)
+			return nil, errUsage
+		}
+		read := args[:len(args)-f.NArg()]
+		if f.NArg() == 0 || len(read) > 0 && read[len(read)-1] == "--" {
+			rest = append(rest, f.Args()...)
+			break
+		}
+		rest, args = append(rest, f.Arg(0)), f.Args()[1:]
+	}
+	if len(rest) < least || most >= 0 && len(rest) > most {
+		f.Usage()
+		return nil, errUsage
+	}
+	return rest, nil
+}
+
+// misused says what is wrong with the use of a command.
+func (p *program) misused(f *flag.FlagSet, format string, args ...any) error {
+	fmt.Fprintf(p.stderr, "auth: %s: %s\n", f.Name(), fmt.Sprintf(format, args...))
+	f.Usage()
+	return errUsage
+}

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+)
+
+// migrate is the command of that name.
+func (p *program) migrate(ctx context.Context, args []string) error {
+	if _, err := p.parse(flag.NewFlagSet("migrate", flag.ContinueOnError), args, "", 0, 0); err != nil {
+		return err
+	}
+	c, _, _, err := p.load()
+	if err != nil {
+		return err
+	}
+	log := newLogger(p.stderr, c.Log)
+	db, err := openStore(ctx, c.storeOptions(log.Logger), databasePatience)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	n, err := db.Migrate(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(p.stdout, "applied %d migrations\n", n)
+	return err
+}

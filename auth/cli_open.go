@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/keys"
+	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+	"gatehouse/shared/settings"
+)
+
+// load reads the settings for a command. Warnings are the daemon's to tell, but for those beside a mistake:
+// a misspelled name is often why another setting is missing.
+func (p *program) load() (config, live, []string, error) {
+	c, l, r, err := p.read()
+	if err != nil {
+		for _, w := range r.Brief() {
+			fmt.Fprintln(p.stderr, "auth: warning:", w)
+		}
+	}
+	return c, l, r.Brief(), err
+}
+
+// read is load for check, which tells all warnings itself.
+func (p *program) read() (config, live, *settings.Report, error) {
+	c, l, _, r, err := loadConfig(p.environ, p.file, nil)
+	if err == nil {
+		err = exportStandard(p.environ, p.file)
+	}
+	return c, l, r, err
+}
+
+// rooms are what a command on accounts works with.
+type rooms struct {
+	config   config
+	live     live
+	db       *store.DB
+	root     *secret.Root
+	keeper   *keys.Keeper
+	hashes   *password.Workers
+	accounts *account.Accounts
+}
+
+// open opens the database for a command, with one try. What is logged goes to stderr as text.
+func (p *program) open(ctx context.Context) (*rooms, error) {
+	c, l, _, err := p.load()
+	if err != nil {
+		return nil, err
+	}
+	log := newLogger(p.stderr, logConfig{Level: "warn", Format: "text"}).Logger
+	db, err := openStore(ctx, c.storeOptions(log), 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := allMigrated(ctx, db); err != nil {
+		db.Close()
+		return nil, err
+	}
+	r := &rooms{config: c, live: l, db: db, root: c.root()}
+	r.keeper = keys.New(keys.Options{DB: db, Root: r.root, Log: log}, l.keys)
+	r.hashes = password.NewWorkers(password.Options{Workers: 1, Params: l.hash, Log: slog.New(slog.DiscardHandler)})
+	r.accounts = account.New(account.Options{
+		DB: db, Keys: r.keeper.Live(), Refresh: token.NewRefreshCodec(r.root.Keys(secret.Refresh)), Root: r.root, Passwords: r.hashes, Log: log,
+	}, l.accounts)
+	return r, nil
+}
+
+func (r *rooms) close() {
+	r.hashes.Close()
+	r.db.Close()
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+)
+
+const redirectUsage = "usage: auth redirect test URL...   whether redirect_to may lead there, and why\n"
+
+// redirect is the command of that name.
+func (p *program) redirect(args []string) error {
+	if len(args) == 0 || args[0] != "test" {
+		fmt.Fprint(p.stderr, redirectUsage)
+		return errUsage
+	}
+	urls, err := p.parse(flag.NewFlagSet("redirect test", flag.ContinueOnError), args[1:], "URL...", 1, -1)
+	if err != nil {
+		return err
+	}
+	_, l, _, err := p.load()
+	if err != nil {
+		return err
+	}
+	for _, doubt := range l.api.Redirects.Doubts() {
+		fmt.Fprintln(p.stderr, "warn ", doubt)
+	}
+	refused := 0
+	for _, u := range urls {
+		allowed, why := l.api.Redirects.Explain(u)
+		verdict := "allowed"
+		if !allowed {
+			verdict, refused = "refused", refused+1
+		}
+		fmt.Fprintf(p.stdout, "%s  %s  %s\n", verdict, u, why)
+	}
+	if refused > 0 {
+		return fmt.Errorf("%d of %d are refused; a request with such a redirect_to leads to %s", refused, len(urls), l.api.SiteURL)
+	}
+	return nil
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// serve is the command of that name.
+func (p *program) serve(ctx context.Context, args []string) error {
+	f := flag.NewFlagSet("serve", flag.ContinueOnError)
+	skip := f.Bool("skip-migrations", false, "refuse a database that lacks migrations, instead of applying them")
+	if _, err := p.parse(f, args, "[-skip-migrations]", 0, 0); err != nil {
+		return err
+	}
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP) // before anything is read: it must never end the process
+	defer signal.Stop(hup)
+	signal.Ignore(syscall.SIGPIPE) // nor does whoever reads its log, by going away
+
+	c, l, warnings, err := p.load()
+	if err != nil {
+		return err
+	}
+	return serve(ctx, options{
+		config: &c, live: l, warnings: warnings, environ: p.environ, file: p.file, hangup: hup, stderr: p.stderr,
+		skipMigrations: *skip, hashing: hashingCommand(),
+	})
+}

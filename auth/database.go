@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"gatehouse/auth/internal/store"
+	"time"
+)
+
+func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err error) {
+	o := d.config.Load().storeOptions(d.log.Logger)
+	if t := d.observed.tracing; t != nil {
+		o.Tracer = t.Tracer(scopeName)
+	}
+	if d.db, err = openStore(ctx, o, databasePatience); err != nil {
+		return err
+	}
+	if err = d.db.CheckPooler(ctx); err != nil {
+		err = fmt.Errorf("DATABASE_URL: %w", err)
+	} else if skipMigrations {
+		err = allMigrated(ctx, d.db)
+	} else {
+		var n int
+		if n, err = d.db.Migrate(ctx); n > 0 {
+			d.log.Info("migrated the database", "migrations", n, "namespace", d.config.Load().DB.Namespace)
+		}
+		if n > 0 && n == store.Migrations() {
+			d.log.Info("all tables are new and empty: if there should be users in them, DATABASE_URL or AUTH_DB_NAMESPACE is another than before")
+		}
+	}
+	if err != nil {
+		d.db.Close()
+	}
+	return err
+}
+
+// databasePatience is how long a start waits for a database that is away, as when both start at once.
+const databasePatience = 30 * time.Second
+
+// openStore connects, and tries again while the database is away.
+func openStore(ctx context.Context, o store.Options, patience time.Duration) (*store.DB, error) {
+	deadline := time.Now().Add(patience)
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		db, err := store.Open(ctx, o)
+		switch {
+		case err == nil:
+			return db, nil
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case !errors.Is(err, store.ErrUnavailable), time.Now().Add(pause).After(deadline):
+			return nil, fmt.Errorf("DATABASE_URL: %w", err)
+		}
+		o.Log.Warn("waiting for the database", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// allMigrated is an error when this program needs a newer schema.
+func allMigrated(ctx context.Context, db *store.DB) error {
+	n, err := db.Pending(ctx)
+	if err == nil && n > 0 {
+		err = fmt.Errorf("the database lacks %d migrations: auth migrate applies them", n)
+	}
+	return err
+}

@@ -1,0 +1,24 @@
+package main
+
+import (
+	"context"
+	"gatehouse/shared/httpx"
+	"net/http"
+	"time"
+)
+
+// drain stops taking work in the order that balancers need: unready first, then a pause for them to
+// notice, then no new connections and a bounded wait for the requests in flight. The outbox gives back
+// what it could not send when the background ends.
+func (d *daemon) drain(server *http.Server) {
+	began, c := time.Now(), d.config.Load().API
+	d.draining.Store(true)
+	d.log.Info("stopping", "delay", c.DrainDelay, "timeout", c.DrainTimeout)
+	time.Sleep(c.DrainDelay)
+	ctx, cancel := context.WithTimeout(context.Background(), c.DrainTimeout)
+	defer cancel()
+	if err := httpx.Stop(ctx, server); err != nil {
+		d.log.Warn("requests were cut: they took longer than AUTH_DRAIN_TIMEOUT", "timeout", c.DrainTimeout)
+	}
+	d.log.Info("stopped", "took", time.Since(began))
+}
