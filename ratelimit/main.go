@@ -2,6 +2,10 @@
 // gRPC, and the same over HTTP /json. docs/settings.md lists its settings.
 package main
 
-import "os"
+import (
+	"os"
 
-func main() { os.Exit(Main()) }
+	"gatehouse/ratelimit/internal/cli"
+)
+
+func main() { os.Exit(cli.Main()) }

@@ -29,7 +29,10 @@ var floors = map[string]int{
 	"ratelimit/internal/source":  4, "ratelimit/internal/source/xds": 4,
 	"ratelimit/internal/service": 5,
 	"ratelimit/internal/server":  6,
-	"ratelimit":                  7,
+	"ratelimit/internal/config":  7,
+	"ratelimit/internal/daemon":  8,
+	"ratelimit/internal/cli":     9,
+	"ratelimit":                  10,
 
 	"auth/internal/token": 0, "auth/internal/secret": 0, "auth/internal/password": 0, "auth/internal/redirect": 0, "auth/internal/address": 0,
 	"auth/internal/mail": 0, "auth/internal/store": 1,

@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"gatehouse/ratelimit/internal/config"
+	"gatehouse/ratelimit/internal/limits"
+)
+
+// check loads files, standard input and folders as one set, as the daemon would, and reports every
+// problem of every file: exit 0 when all is well, 1 when not. It ignores the daemon's environment
+// unless -settings asks for that to be checked too.
+func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("ratelimit check", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "usage: ratelimit check [-merge_domain_configs] FILE|-|DIR ...\n       ratelimit check -settings [DIR]")
+		flags.PrintDefaults()
+	}
+	dir := flags.String("config_dir", "", "a folder, instead of `DIR`")
+	merge := flags.Bool("merge_domain_configs", false, "allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
+	withSettings := flags.Bool("settings", false, "check the settings in the environment too, with the certificates that they name, and the folder of theirs")
+	if err := flags.Parse(args); err != nil {
+		return flagExit(err)
+	}
+	var rules config.Rules
+	if *withSettings {
+		c, ok := checkSettings(environ, stdout)
+		if !ok {
+			return exitFailed
+		}
+		rules = c.Rules
+		*merge = *merge || rules.MergeDomains
+		switch {
+		case *dir != "" || flags.NArg() > 0:
+		case rules.Type == config.TypeXDS:
+			fmt.Fprintf(stdout, "rules come from the control plane at %s and are not checked here\n", c.XDS.Server)
+			return exitOK
+		default:
+			*dir = filepath.Join(rules.Root, rules.Subdirectory, rules.AppDirectory)
+		}
+	}
+	paths := flags.Args()
+	if *dir != "" {
+		paths = append(paths, *dir)
+	}
+	if len(paths) == 0 || *dir != "" && flags.NArg() > 0 || *withSettings && len(paths) > 1 {
+		flags.Usage()
+		return exitUsage
+	}
+	if *withSettings && exists(paths[0]) && !isDirectory(paths[0]) {
+		fmt.Fprintf(stderr, "ratelimit check: -settings takes a folder, not %s\n", paths[0])
+		return exitUsage
+	}
+
+	fmt.Fprintln(stdout, "checking rate limit configs...")
+	files, ok := readRules(paths, rules.IgnoreDotFiles, stdout)
+	_, warnings, err := limits.Load(ctx, files, limits.Options{NearRatio: 0.8, MergeDomains: *merge})
+	for _, w := range warnings {
+		fmt.Fprintf(stdout, "warning: %s\n", w)
+	}
+	if err != nil {
+		reportProblems(stdout, err)
+	}
+	if err != nil || !ok {
+		return exitFailed
+	}
+	fmt.Fprintln(stdout, "all rate limit configs ok")
+	return exitOK
+}
+
+// checkSettings tells every mistake of an environment, as a start would.
+func checkSettings(environ []string, w io.Writer) (c config.Config, ok bool) {
+	fmt.Fprintln(w, "checking settings...")
+	c, report, err := config.Load(environ)
+	for _, warning := range report.Warnings {
+		fmt.Fprintf(w, "warning: %s\n", warning)
+	}
+	if err != nil {
+		fmt.Fprintf(w, "error in the settings: %v\n", err)
+		return c, false
+	}
+	fmt.Fprintln(w, "all settings ok")
+	return c, true
+}
+
+// reportProblems writes each problem of a refused set on a line of its own.
+func reportProblems(w io.Writer, err error) {
+	rejection, ok := errors.AsType[*limits.Rejection](err)
+	if !ok {
+		fmt.Fprintf(w, "error loading rate limit configs: %v\n", err)
+		return
+	}
+	for _, p := range rejection.Problems {
+		fmt.Fprintf(w, "error loading rate limit configs: %s\n", p)
+	}
+}

@@ -1,0 +1,89 @@
+// Package cli is the program's command line: signals, arguments, exit statuses, and a file for each sub-command.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"gatehouse/ratelimit/internal/daemon"
+)
+
+// Exit statuses. Bad usage has its own, so that scripts can tell it from a bad answer.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// Main runs the program with the arguments and the environment of this process, and returns its exit status.
+func Main() int { return Program{}.Main() }
+
+// Program is what the program needs beyond arguments and environment.
+type Program struct {
+	// Resolver looks up the names of memcached's nodes, MCACHE_SRV; nil: the resolver of the host.
+	Resolver *net.Resolver
+}
+
+// Main runs p with the arguments and the environment of this process until it is done or a signal ends it, and
+// returns the exit status.
+func (p Program) Main() int {
+	// Never undone: supervisors repeat themselves, and a second signal must not cut a stop in order.
+	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	return p.run(ctx, os.Args, os.Environ(), os.Stdout, os.Stderr)
+}
+
+const usage = `usage: ratelimit [serve]         run the daemon; settings come from the environment
+       ratelimit client ...      ask a running daemon once (-h for flags)
+       ratelimit check DIR       check configuration files
+       ratelimit explain ...     show which rule decides a descriptor (-h for flags)
+       ratelimit version
+`
+
+// run is the whole program. It returns the exit status when ctx has ended or the command is done.
+func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	command, rest := "serve", args[1:]
+	if len(rest) > 0 {
+		command, rest = rest[0], rest[1:]
+	}
+	switch filepath.Base(args[0]) { // the replaced service's three programs, as links to this one
+	case "ratelimit_client":
+		command, rest = "client", args[1:]
+	case "ratelimit_config_check":
+		command, rest = "check", args[1:]
+	}
+	switch command {
+	case "serve":
+		if len(rest) == 1 && (rest[0] == "-h" || rest[0] == "-help" || rest[0] == "--help") {
+			fmt.Fprint(stdout, usage)
+			return exitOK
+		}
+		if len(rest) > 0 {
+			fmt.Fprintf(stderr, "ratelimit: serve takes no arguments, only settings from the environment; got %q\n%s", rest, usage)
+			return exitUsage
+		}
+		if err := daemon.Serve(ctx, daemon.Options{Environ: environ, Stdout: stdout, Stderr: stderr, Resolver: p.Resolver}); err != nil {
+			daemon.Report(stderr, environ, daemon.LevelFatal, err.Error())
+			return exitFailed
+		}
+		return exitOK
+	case "client":
+		return client(ctx, rest, stdout, stderr)
+	case "check":
+		return check(ctx, rest, environ, stdout, stderr)
+	case "explain":
+		return explain(ctx, rest, stdout, stderr)
+	case "version", "-version", "--version":
+		return version(stdout)
+	case "help", "-h", "-help", "--help":
+		fmt.Fprint(stdout, usage)
+		return exitOK
+	}
+	fmt.Fprintf(stderr, "ratelimit: there is no command %q\n%s", command, usage)
+	return exitUsage
+}

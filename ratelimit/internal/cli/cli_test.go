@@ -1,0 +1,32 @@
+package cli
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A start that is refused says so in the form of the log.
+func TestReport(t *testing.T) {
+	f := func(environ []string, want ...string) {
+		t.Helper()
+		var out, errs strings.Builder
+		if status := (Program{}).run(t.Context(), []string{"ratelimit"}, environ, &out, &errs); status != exitFailed || out.Len() > 0 {
+			t.Errorf("%q: exit status %d, on stdout %q", environ, status, out.String())
+		}
+		got := regexp.MustCompile(`"@timestamp":"[^"]*"`).ReplaceAllString(errs.String(), `"@timestamp":T`)
+		if d := cmp.Diff(want, strings.SplitAfter(strings.TrimSuffix(got, "\n"), "\n")); d != "" {
+			t.Errorf("%q: %s", environ, d)
+		}
+	}
+	f([]string{"BACKEND_TYPE=memory", "PORT=x", "DEBUG_PORT=-1", "LOG_LEVLE=info"},
+		"ratelimit: warning: LOG_LEVLE is no setting of this program and has no effect; did you mean LOG_LEVEL?\n",
+		"ratelimit: settings: 2 mistakes:\n",
+		"  PORT=\"x\": not a whole number, such as 10 or 0x10\n",
+		"  DEBUG_PORT=\"-1\": must be at least 0")
+	f([]string{"BACKEND_TYPE=memory", "PORT=x", "LOG_FORMAT=Json", "LOG_LEVEL=panic", "LOG_LEVLE=info"},
+		`{"@timestamp":T,"level":"warning","@message":"LOG_LEVLE is no setting of this program and has no effect; did you mean LOG_LEVEL?"}`+"\n",
+		`{"@timestamp":T,"level":"fatal","@message":"settings: PORT=\"x\": not a whole number, such as 10 or 0x10"}`)
+}

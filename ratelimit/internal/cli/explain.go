@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/ratelimit/internal/server"
+	"gatehouse/ratelimit/internal/source"
+)
+
+// explain prints each descriptor's walk through the rules of a folder, and what several of them are to
+// each other as one request: exit 0 when an entry decides one, 1 when none does, 2 on bad usage or
+// rules. It asks no daemon and counts nothing.
+func explain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("ratelimit explain", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "usage: ratelimit explain -domain D -descriptors key=value,... [-descriptors ...] DIR")
+		flags.PrintDefaults()
+	}
+	domain := flags.String("domain", "", "rate limit `domain`")
+	var descriptors [][]rls.Entry
+	flags.Func("descriptors", "one descriptor, `key=value,key=value`; repeat for more", func(text string) error {
+		entries, err := server.ParseDescriptor(text)
+		descriptors = append(descriptors, entries)
+		return err
+	})
+	merge := flags.Bool("merge_domain_configs", false, "allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
+	prefix := flags.String("cache_key_prefix", "", "CACHE_KEY_PREFIX of the daemon")
+	escaped := flags.Bool("escaped", false, "CACHE_KEY_FORMAT=escaped")
+	format := flags.String("format", "text", "text or json")
+	if err := flags.Parse(args); err != nil {
+		return flagExit(err)
+	}
+	if flags.NArg() != 1 || *domain == "" || *format != "text" && *format != "json" {
+		flags.Usage()
+		return exitUsage
+	}
+	if len(descriptors) == 0 {
+		descriptors = [][]rls.Entry{nil}
+	}
+	files, skipped, _, unread := source.ReadDir(flags.Arg(0), false)
+	if len(skipped) > 0 {
+		fmt.Fprintf(stderr, "ratelimit explain: %s: %s\n", source.NotRead, strings.Join(skipped, " "))
+	}
+	if len(unread) > 0 {
+		fmt.Fprintf(stderr, "ratelimit explain: %v\n", errors.Join(unread...))
+		return exitUsage
+	}
+	rules, _, err := limits.Load(ctx, files, limits.Options{NearRatio: 0.8, MergeDomains: *merge, KeyPrefix: *prefix, EscapedKeys: *escaped})
+	if err != nil {
+		reportProblems(stderr, err)
+		return exitUsage
+	}
+	x := rules.ExplainRequest(*domain, descriptors, time.Now().Unix())
+	var shown any = x
+	if len(x.Descriptors) == 1 {
+		shown = x.Descriptors[0]
+	}
+	if *format == "json" {
+		e := json.NewEncoder(stdout)
+		e.SetIndent("", "  ")
+		e.SetEscapeHTML(false)
+		e.Encode(shown)
+	} else {
+		fmt.Fprint(stdout, x.Text())
+	}
+	if !x.Decided() {
+		return exitFailed
+	}
+	return exitOK
+}

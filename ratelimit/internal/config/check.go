@@ -1,0 +1,233 @@
+package config
+
+import (
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/shared/settings"
+)
+
+// settingNames is what package settings must know about our variables: old names,
+// prefixes, and names that are ours without being a field.
+var settingNames = settings.Options{
+	Aliases: append(oldNames(), []settings.Alias{
+		{Old: "USE_PROMETHEUS", New: "USE_PULLMETRICS"},
+		{Old: "USE_DOG_STATSD", New: "USE_TAGGED_STATSD"},
+		{Old: "USE_DOG_STATSD_MOGRIFIERS", New: "TAGGED_STATSD_MOGRIFIERS"},
+		{Old: "DOG_STATSD_MOGRIFIERS", New: "TAGGED_STATSD_MOGRIFIERS"},
+		{Old: "DOG_STATSD_MOGRIFIER_*", New: "TAGGED_STATSD_MOGRIFIER_"},
+		{Old: "DOG_STATSD_MOGRIFIERS_*", New: "TAGGED_STATSD_MOGRIFIER_"},
+	}...),
+	OldPrefixes: []settings.Alias{{Old: "REDIS_", New: "KVSTORE_"}, {Old: "MEMCACHE_", New: "MCACHE_"}, {Old: "PROMETHEUS_", New: "PULLMETRICS_"}},
+	ListAll:     "ratelimit check -settings lists all",
+	Known:       []string{mogrifierPrefix + "*", noServerCA},
+	Prefixes: []string{
+		"KVSTORE_", "MCACHE_", "RUNTIME_", "GRPC_", "DEBUG_", "LIMIT_", "STATSD_", "STATS_", "TAGGED_STATSD_", "PULLMETRICS_",
+		"CONFIG_GRPC_XDS_", "XDS_CLIENT_", "TRACING_", "MEMORY_", "STORE_", "CACHE_KEY_", "LOCAL_CACHE_", "DRAIN_", "BACKEND_", "NEAR_LIMIT_",
+	},
+	// Variables of the gRPC library itself.
+	Foreign: []string{"GRPC_GO_", "GRPC_XDS_", "GRPC_EXPERIMENTAL_", "GRPC_ENFORCE_", "GRPC_VERBOSITY", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "GRPC_TRACE", "GRPC_DNS_", "GRPC_CLIENT_CHANNEL_"},
+}
+
+// oldNames are the aliases that differ in their prefix only. They are listed one by one: a
+// Kubernetes service named redis sets REDIS_PORT, REDIS_SERVICE_HOST and more.
+func oldNames() (all []settings.Alias) {
+	add := func(before, now, suffixes string) {
+		for s := range strings.FieldsSeq(suffixes) {
+			all = append(all, settings.Alias{Old: before + s, New: now + s})
+		}
+	}
+	const each = `SOCKET_TYPE TYPE URL POOL_SIZE AUTH TLS TIMEOUT SENTINEL_AUTH PIPELINE_WINDOW PIPELINE_LIMIT
+		CLUSTER_PIPELINE_PARALLELISM POOL_ON_EMPTY_BEHAVIOR POOL_ON_EMPTY_WAIT_DURATION`
+	const tls = `TLS TLS_CLIENT_CERT TLS_CLIENT_KEY TLS_CACERT TLS_SKIP_HOSTNAME_VERIFICATION`
+	add("REDIS_", "KVSTORE_", each+" "+strings.TrimPrefix(tls, "TLS ")+` PERSECOND HEALTH_CHECK_ACTIVE_CONNECTION
+		STARTUP_INITIAL_INTERVAL STARTUP_MAX_INTERVAL STARTUP_MAX_ELAPSED_TIME`)
+	add("REDIS_PERSECOND_", "KVSTORE_PERSECOND_", each)
+	add("MEMCACHE_", "MCACHE_", "HOST_PORT SRV SRV_REFRESH MAX_IDLE_CONNS "+tls)
+	add("PROMETHEUS_", "PULLMETRICS_", "ADDR PATH MAPPER_YAML RESPONSE_TIME_AS_MILLISECONDS")
+	return all
+}
+
+// noEffect warns that those of the variables that are set have none, on one line.
+func noEffect(r *settings.Report, names []string, why string) {
+	var set []string
+	for _, name := range names {
+		if r.IsSet(name) {
+			set = append(set, name)
+		}
+	}
+	switch n := len(set); n {
+	case 0:
+	case 1:
+		r.Warn("%s has no effect %s", set[0], why)
+	default:
+		r.Warn("%s and %s have no effect %s", strings.Join(set[:n-1], ", "), set[n-1], why)
+	}
+}
+
+// check is what no single field's tag can say. Texts name every setting that is involved.
+func (c *Config) check(r *settings.Report) {
+	c.checkSource(r)
+	c.checkBackend(r)
+	c.checkMemcache(r)
+	c.checkListeners(r)
+	c.checkTLS(r)
+	c.checkHeaders(r)
+	c.checkTracing(r)
+	c.checkStats(r)
+	if k := c.KVShared; k.StartInitial > k.StartMax {
+		r.Clash("KVSTORE_STARTUP_INITIAL_INTERVAL=%s is longer than KVSTORE_STARTUP_MAX_INTERVAL=%s", k.StartInitial, k.StartMax)
+	}
+}
+
+// checkBackend settles BACKEND_TYPE: afterwards it is one of the backend constants.
+func (c *Config) checkBackend(r *settings.Report) {
+	url := r.IsSet("KVSTORE_URL")
+	switch b := &c.Counting.Backend; *b {
+	case "":
+		if url {
+			*b = BackendKVStore
+			break
+		}
+		*b = BackendMemory
+		if !r.IsSet("BACKEND_TYPE") {
+			r.Warn("neither BACKEND_TYPE nor KVSTORE_URL is set: counting in this process; counts are per process and end with it")
+		}
+	case "redis", "kvstore":
+		if *b = BackendKVStore; !url {
+			r.Wrong("BACKEND_TYPE", "needs KVSTORE_URL, which is not set")
+		}
+	case BackendMemory, BackendMemcache:
+		if url {
+			r.Warn("KVSTORE_URL has no effect with BACKEND_TYPE=%s", *b)
+		}
+	}
+	c.checkKVStores(r)
+}
+
+// checkKVStores judges the main store and, where there is one, that for limits per second.
+func (c *Config) checkKVStores(r *settings.Report) {
+	for _, prefix := range []string{"KVSTORE_", "KVSTORE_PERSECOND_"} {
+		if r.IsSet(prefix + "PIPELINE_LIMIT") {
+			r.Warn("%sPIPELINE_LIMIT has no effect and will go; %[1]sPIPELINE_WINDOW is what gathers hits", prefix)
+		}
+	}
+	shared, used := c.KVShared, c.Counting.Backend == BackendKVStore
+	if used && r.IsSet("KVSTORE_URL") {
+		c.checkKVStore(r, "KVSTORE_", c.KVStore)
+	}
+	switch {
+	case shared.PerSecond && !used:
+		r.Warn("KVSTORE_PERSECOND has no effect with BACKEND_TYPE=%s", c.Counting.Backend)
+	case shared.PerSecond && c.PerSecond.URL == "":
+		r.Wrong("KVSTORE_PERSECOND", "needs KVSTORE_PERSECOND_URL, which is not set")
+	case shared.PerSecond:
+		c.checkKVStore(r, "KVSTORE_PERSECOND_", c.PerSecond)
+	default:
+		idle := slices.DeleteFunc(r.Names(), func(name string) bool {
+			return !strings.HasPrefix(name, "KVSTORE_PERSECOND_") || name == "KVSTORE_PERSECOND_PIPELINE_LIMIT"
+		})
+		noEffect(r, idle, "without KVSTORE_PERSECOND=true")
+	}
+	if used && !shared.StartRequired && shared.StartMaxElapsed > 0 {
+		r.Warn("KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the background have no end")
+	}
+	if used {
+		shared.Files.check(r, "KVSTORE_", c.KVStore.WantsTLS() || shared.PerSecond && c.PerSecond.WantsTLS(), "KVSTORE_TLS=true")
+	} else {
+		shared.Files.check(r, "KVSTORE_", false, "BACKEND_TYPE=redis")
+	}
+}
+
+// checkKVStore judges one store; prefix is that of its settings.
+func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
+	if err := c.KVStoreOptions(k).Check(); err != nil {
+		r.Clash("%s", strings.ReplaceAll(err.Error(), "KVSTORE_", prefix))
+	}
+	if k.WantsTLS() && !strings.Contains(k.URL, "://") && (k.SocketType == "unix" && k.Type == counter.Single || strings.HasPrefix(k.URL, "/")) {
+		r.Clash("%sTLS=true needs host:port in %[1]sURL, not the path of a unix socket", prefix)
+	}
+	if k.PipelineWindow >= k.Timeout && k.Timeout > 0 {
+		r.Clash("%sPIPELINE_WINDOW=%s must be shorter than %[1]sTIMEOUT=%[3]s, or no hit is counted in time", prefix, k.PipelineWindow, k.Timeout)
+	}
+	if k.Type != counter.Single && k.SocketType == "unix" {
+		r.Warn("%sSOCKET_TYPE=unix has no effect with %[1]sTYPE=%s, which is always tcp", prefix, k.Type)
+	}
+	if k.SentinelAuth != "" && k.Type != counter.Sentinel {
+		r.Warn("%sSENTINEL_AUTH has no effect with %[1]sTYPE=%s", prefix, k.Type)
+	}
+	if r.IsSet(prefix+"POOL_ON_EMPTY_WAIT_DURATION") && k.OnEmpty != "WAIT" && k.OnEmptyWait >= k.Timeout {
+		r.Warn("%sPOOL_ON_EMPTY_WAIT_DURATION=%s is not shorter than %[1]sTIMEOUT=%[3]s: calls end before %s acts", prefix, k.OnEmptyWait, k.Timeout, k.OnEmpty)
+	}
+}
+
+// checkListeners finds two listeners on one address.
+func (c *Config) checkListeners(r *settings.Report) {
+	l := c.Listen
+	type listener struct {
+		name, host string
+		port       int
+	}
+	all := []listener{{"PORT", l.Host, l.Port}, {"DEBUG_PORT", l.DebugHost, l.DebugPort}}
+	if host, port, err := net.SplitHostPort(c.Stats.PullAddr); c.Stats.Pull && err == nil {
+		n, _ := strconv.Atoi(port)
+		all = append(all, listener{"PULLMETRICS_ADDR", host, n})
+	}
+	if l.GRPCUDS == "" {
+		all = append(all, listener{"GRPC_PORT", l.GRPCHost, l.GRPCPort})
+	} else if r.IsSet("GRPC_PORT") || r.IsSet("GRPC_HOST") {
+		r.Warn("GRPC_HOST and GRPC_PORT have no effect: GRPC_UDS is set")
+	}
+	if l.GRPCUDSMode != "" {
+		if _, err := FileMode(l.GRPCUDSMode); err != nil {
+			r.Wrong("GRPC_UDS_MODE", "not a file mode in octal, such as 0660")
+		} else if l.GRPCUDS == "" {
+			r.Warn("GRPC_UDS_MODE has no effect without GRPC_UDS")
+		}
+	}
+	for i, a := range all {
+		for _, b := range all[i+1:] {
+			if a.port == b.port && a.port != 0 && (a.host == b.host || anyHost(a.host) || anyHost(b.host)) {
+				r.Clash("%s and %s are both %s", a.name, b.name, strconv.Itoa(a.port))
+			}
+		}
+	}
+	if l.HTTPWriteTimeout <= l.HTTPRequestTimeout {
+		r.Clash("HTTP_WRITE_TIMEOUT=%s must be longer than HTTP_REQUEST_TIMEOUT=%s, or late answers are cut", l.HTTPWriteTimeout, l.HTTPRequestTimeout)
+	}
+}
+
+// FileMode reads permissions in octal.
+func FileMode(s string) (int, error) {
+	mode, err := strconv.ParseUint(s, 8, 9)
+	return int(mode), err
+}
+
+func anyHost(h string) bool {
+	ip := net.ParseIP(h)
+	return h == "" || ip != nil && ip.IsUnspecified()
+}
+
+// checkHeaders holds the header names against RFC 9110: Envoy would refuse the whole answer.
+func (c *Config) checkHeaders(r *settings.Report) {
+	names := map[string]string{}
+	for _, h := range []struct{ setting, name string }{
+		{"LIMIT_LIMIT_HEADER", c.Answer.LimitHeader},
+		{"LIMIT_REMAINING_HEADER", c.Answer.RemainingHeader},
+		{"LIMIT_RESET_HEADER", c.Answer.ResetHeader},
+	} {
+		if strings.ContainsFunc(h.name, func(c rune) bool {
+			return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", c))
+		}) {
+			r.Wrong(h.setting, "not a header name: letters, digits and - are")
+		}
+		lower := strings.ToLower(h.name)
+		if other, twice := names[lower]; twice {
+			r.Clash("%s and %s are both %s", other, h.setting, h.name)
+		}
+		names[lower] = h.setting
+	}
+}

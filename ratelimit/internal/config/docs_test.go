@@ -1,0 +1,13 @@
+package config
+
+import (
+	"testing"
+
+	"gatehouse/shared/settings/settingstest"
+)
+
+// TestDocs_settingsTables makes each table of docs/settings.md from the tags and comments of a struct's fields, and
+// compares. The settings of the store for limits per second stand as those of the main one.
+func TestDocs_settingsTables(t *testing.T) {
+	settingstest.Tables(t, func(name string) string { return name }, Config{})
+}

@@ -1,0 +1,155 @@
+package config
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"regexp/syntax"
+	"strconv"
+	"strings"
+	"time"
+
+	"gatehouse/ratelimit/internal/pull"
+	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/settings"
+)
+
+// Stats is where statistics go.
+type Stats struct {
+	// true: statistics are only shown at /stats; wins over all sinks.
+	Disable bool `env:"DISABLE_STATS" envDefault:"false"`
+	// true: plain statsd; false, and no other sink: JSON lines on standard output. Unset counts as false next to another sink.
+	Statsd bool `env:"USE_STATSD" envDefault:"true"`
+	// The server of plain or tagged statsd. While it is unavailable counts are kept and nothing waits for it.
+	Host string `env:"STATSD_HOST" envDefault:"localhost"`
+	// Its port.
+	Port int `env:"STATSD_PORT" envDefault:"8125" min:"1" max:"65535"`
+	// tcp or udp. Tagged statsd goes over UDP unless tcp is said here.
+	Protocol string `env:"STATSD_PROTOCOL" envDefault:"tcp" oneof:"tcp udp" fold:"true"`
+	// Pause between flushes of counters and gauges; times go out within a second.
+	FlushInterval time.Duration `env:"STATS_FLUSH_INTERVAL" envDefault:"10s" min:"1ms"`
+	// name:value,name:value put on every metric: `.__name=value` in plain statsd, tags in tagged statsd, labels in pull metrics.
+	ExtraTags map[string]string `env:"EXTRA_TAGS"`
+	// Series whose names hold values of requests (detailed_metric, value_to_metric, overrides); beyond it they share one series named _overflow.
+	MaxDynamicKeys int `env:"STATS_MAX_DYNAMIC_KEYS" envDefault:"10000" min:"1"`
+	// Series of domains without rules (domain_not_found); beyond it they share one of the domain _overflow.
+	MaxUnknownDomains int `env:"STATS_MAX_UNKNOWN_DOMAINS" envDefault:"1000" min:"1"`
+	// A series of either kind is forgotten after this long without a hit.
+	DynamicIdle time.Duration `env:"STATS_DYNAMIC_IDLE" envDefault:"10m" min:"1s"`
+	// true: `ratelimit.service.no_match.<domain>` counts descriptors that no entry of a known domain takes: these are not limited.
+	NoMatch bool `env:"STATS_NO_MATCH" envDefault:"false"`
+	// true: statsd with tags behind the value, as DogStatsD reads it.
+	Tagged bool `env:"USE_TAGGED_STATSD" envDefault:"false"`
+	// Names of the mogrifiers, in the order in which they are tried. Each has TAGGED_STATSD_MOGRIFIER_<name>_PATTERN, _NAME and _TAGS.
+	Mogrifiers []string `env:"TAGGED_STATSD_MOGRIFIERS"`
+	// true: the statistics are served at PULLMETRICS_ADDR and PULLMETRICS_PATH in Prometheus' text format, next to statsd if USE_STATSD or USE_TAGGED_STATSD is true.
+	Pull bool `env:"USE_PULLMETRICS" envDefault:"false"`
+	// host:port of that listener; without a host every address, with port 0 a free port.
+	PullAddr string `env:"PULLMETRICS_ADDR" envDefault:":9090"`
+	// The one path that is served there.
+	PullPath string `env:"PULLMETRICS_PATH" envDefault:"/metrics"`
+	// A mapping file of the statsd exporter's format in place of the default mapping.
+	MapperYAML string `env:"PULLMETRICS_MAPPER_YAML"`
+	// true: `ratelimit_service_response_time_seconds` holds milliseconds in spite of its name, as old dashboards may want; no effect with a mapping file.
+	Milliseconds bool `env:"PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS" envDefault:"false"`
+
+	mogrifiers []stats.Mogrifier // of Mogrifiers, after check
+	mapping    *pull.Mapping     // of MapperYAML, after check
+}
+
+// Patterns are the mogrifiers that Mogrifiers names, in its order.
+func (s *Stats) Patterns() []stats.Mogrifier { return s.mogrifiers }
+
+// Mapping is what MapperYAML says; nil: the default mapping.
+func (s *Stats) Mapping() *pull.Mapping { return s.mapping }
+
+// mogrifierPrefix begins the variables of one mogrifier.
+const mogrifierPrefix = "TAGGED_STATSD_MOGRIFIER_"
+
+// checkStats settles which sinks there are and reads what they need.
+func (c *Config) checkStats(r *settings.Report) {
+	s := &c.Stats
+	other := s.Tagged || s.Pull
+	if other && !r.IsSet("USE_STATSD") {
+		s.Statsd = false
+	}
+	if s.Tagged && !r.IsSet("STATSD_PROTOCOL") {
+		s.Protocol = "udp"
+	}
+	if s.Tagged && s.Statsd {
+		r.Clash("USE_STATSD and USE_TAGGED_STATSD are both true, and both go to STATSD_HOST: one of them counts everything a second time there")
+	}
+	if s.Tagged && s.Pull && !s.Disable {
+		r.Warn("USE_TAGGED_STATSD and USE_PULLMETRICS are both true: both get every statistic")
+	}
+	if s.Disable && (other || r.IsSet("USE_STATSD") && s.Statsd) {
+		r.Warn("DISABLE_STATS=true wins over the other sinks: none of them gets anything")
+	}
+	s.checkMogrifiers(r)
+	s.checkPull(r)
+}
+
+func (s *Stats) checkMogrifiers(r *settings.Report) {
+	named := map[string]bool{}
+	for _, name := range s.Mogrifiers {
+		prefix := mogrifierPrefix + strings.ToUpper(name)
+		pattern, to, tags := prefix+"_PATTERN", prefix+"_NAME", prefix+"_TAGS"
+		named[pattern], named[to], named[tags] = true, true, true
+		missing := false
+		for _, v := range []string{pattern, to} {
+			if !r.IsSet(v) {
+				missing = true
+				r.Wrong("TAGGED_STATSD_MOGRIFIERS", "%s needs %s, which is not set", name, v)
+			}
+		}
+		if missing {
+			continue
+		}
+		m, err := stats.NewMogrifier(r.Text(pattern), r.Text(to), r.Text(tags))
+		if _, bad := errors.AsType[*syntax.Error](err); bad {
+			r.Wrong(pattern, "%v", err)
+		} else if err != nil {
+			r.Wrong(tags, "%v", err)
+		}
+		s.mogrifiers = append(s.mogrifiers, m)
+	}
+	for _, name := range r.Names() {
+		if strings.HasPrefix(name, mogrifierPrefix) && !named[name] {
+			r.Warn("%s has no effect: TAGGED_STATSD_MOGRIFIERS names no mogrifier that has it", name)
+		}
+	}
+	if len(s.Mogrifiers) > 0 && !s.Tagged {
+		r.Warn("TAGGED_STATSD_MOGRIFIERS has no effect: USE_TAGGED_STATSD is not true")
+	}
+}
+
+func (s *Stats) checkPull(r *settings.Report) {
+	if _, port, err := net.SplitHostPort(s.PullAddr); err != nil {
+		r.Wrong("PULLMETRICS_ADDR", "not host:port, such as :9090 or 127.0.0.1:9090")
+	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		r.Wrong("PULLMETRICS_ADDR", "its port must be a number, at most 65535")
+	}
+	if !strings.HasPrefix(s.PullPath, "/") {
+		r.Wrong("PULLMETRICS_PATH", "must begin with /")
+	}
+	if s.MapperYAML != "" {
+		var err error
+		s.mapping, err = pull.LoadMapping(s.MapperYAML)
+		if was := r.Spelled("PULLMETRICS_MAPPER_YAML"); errors.Is(err, fs.ErrNotExist) && was != "PULLMETRICS_MAPPER_YAML" {
+			// Manifests for the replaced service name a file of an optional ConfigMap.
+			r.Warn("%s=%q does not exist: the default mapping is used; PULLMETRICS_MAPPER_YAML refuses the start instead", was, s.MapperYAML)
+		} else if err != nil {
+			r.Wrong("PULLMETRICS_MAPPER_YAML", "%v", err)
+		}
+	}
+	if !s.Pull {
+		noEffect(r, []string{"PULLMETRICS_ADDR", "PULLMETRICS_PATH", "PULLMETRICS_MAPPER_YAML", "PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS"}, "without USE_PULLMETRICS=true")
+		return
+	}
+	if clash := pull.LabelClash(s.ExtraTags); clash != "" {
+		r.Wrong("EXTRA_TAGS", "%s", clash)
+	}
+	if s.Milliseconds && s.mapping != nil {
+		r.Warn("PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS has no effect: PULLMETRICS_MAPPER_YAML says what becomes of times")
+	}
+}

@@ -1,0 +1,151 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/source/xds"
+	"gatehouse/shared/certs"
+	"gatehouse/shared/settings"
+)
+
+// XDS is the control plane that CONFIG_TYPE=GRPC_XDS_SOTW takes rules from.
+type XDS struct {
+	// Id of this node, sent to the control plane.
+	NodeID string `env:"CONFIG_GRPC_XDS_NODE_ID" envDefault:"default"`
+	// key=value,key=value sent with it, as texts.
+	NodeMetadata string `env:"CONFIG_GRPC_XDS_NODE_METADATA"`
+	// host:port of the control plane, or another target that gRPC knows.
+	Server string `env:"CONFIG_GRPC_XDS_SERVER_URL" envDefault:"localhost:18000"`
+	// Pause between tries until a first set is accepted. Later: pause after a dial that failed, doubling up to XDS_CLIENT_BACKOFF_MAX_INTERVAL.
+	ConnectRetry time.Duration `env:"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" envDefault:"3s" min:"1ms"`
+	// name:value,name:value sent as headers of each stream. A secret: never shown; _HEADERS_FILE reads it from a file.
+	Headers map[string]string `env:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" secret:"true"`
+	// true: TLS to the control plane.
+	TLS bool `env:"CONFIG_GRPC_XDS_SERVER_USE_TLS" envDefault:"false"`
+	// PEM file with a client certificate for it; followed.
+	Cert string `env:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT"`
+	// PEM file with its key; followed.
+	Key string `env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY"`
+	// PEM file with roots for the server's certificate, in addition to the system's; followed.
+	CA string `env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT"`
+	// Name that the server's certificate must be valid for, instead of the host of the address.
+	SAN string `env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN"`
+	// Pause after a stream that broke, once a set was accepted; it doubles with each, and begins again after a set that was accepted.
+	BackoffInitial time.Duration `env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" envDefault:"10s" min:"1ms"`
+	// Longest pause of either kind, once a set was accepted.
+	BackoffMax time.Duration `env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" envDefault:"60s" min:"1ms"`
+	// Share of a pause that jitter adds or takes at most: 0.5 makes 10s anything from 5s to 15s.
+	RandomFactor float64 `env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" envDefault:"0.5" min:"0"`
+	// true: pauses are jittered, so that replicas do not come back all at once.
+	Jitter bool `env:"XDS_CLIENT_BACKOFF_JITTER" envDefault:"true"`
+	// Longest response, in bytes; 0: 4194304. A longer one breaks the stream.
+	MaxMessage int `env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" envDefault:"0" min:"0"`
+}
+
+// TypeXDS is the CONFIG_TYPE that reads no files.
+const TypeXDS = "GRPC_XDS_SOTW"
+
+// Files are those of the connection to the control plane.
+func (c XDS) Files() certs.Files {
+	return certs.Files{Cert: c.Cert, Key: c.Key, CA: c.CA, SystemRoots: true}
+}
+
+// Options is the settings in the xds package's words.
+func (c XDS) Options() xds.Options {
+	metadata, _ := pairs(c.NodeMetadata)
+	o := xds.Options{
+		Target: c.Server, Type: limits.ResourceType, NodeID: c.NodeID, NodeMetadata: metadata, Headers: map[string]string{},
+		ServerName: c.SAN, MaxMessage: c.MaxMessage,
+		DialRetry: c.ConnectRetry, StreamRetry: c.BackoffInitial, MaxRetry: c.BackoffMax,
+	}
+	for name, value := range c.Headers {
+		o.Headers[strings.ToLower(name)] = value
+	}
+	if c.Jitter {
+		o.Jitter = min(c.RandomFactor, 1)
+	}
+	return o
+}
+
+// pairs reads k=v,k2=v2, split at the first = of each; what has none is left out and returned.
+func pairs(text string) (m map[string]string, dropped []string) {
+	m = map[string]string{}
+	for _, item := range settings.List(text) {
+		if key, value, ok := strings.Cut(item, "="); ok {
+			m[key] = value
+		} else {
+			dropped = append(dropped, item)
+		}
+	}
+	return m, dropped
+}
+
+// checkSource looks at what belongs to one CONFIG_TYPE only.
+func (c *Config) checkSource(r *settings.Report) {
+	isXDS := c.Rules.Type == TypeXDS
+	var idle []string
+	for _, name := range r.Names() {
+		ofXDS := strings.HasPrefix(name, "CONFIG_GRPC_XDS_") || strings.HasPrefix(name, "XDS_CLIENT_")
+		if isXDS && strings.HasPrefix(name, "RUNTIME_") || !isXDS && ofXDS {
+			idle = append(idle, name)
+		}
+	}
+	noEffect(r, idle, "with CONFIG_TYPE="+c.Rules.Type)
+	if isXDS && c.Rules.ForceStart && !c.Process.HealthyWithConfig {
+		r.Warn("FORCE_START_WITHOUT_INITIAL_CONFIG=true without HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true: until the first rules the daemon is healthy and every decision is UNAVAILABLE")
+	}
+	if isXDS {
+		c.checkXDS(r)
+	}
+}
+
+func (c *Config) checkXDS(r *settings.Report) {
+	x := c.XDS
+	if strings.HasPrefix(x.Server, "http://") || strings.HasPrefix(x.Server, "https://") {
+		r.Wrong("CONFIG_GRPC_XDS_SERVER_URL", "a gRPC target is host:port without http; CONFIG_GRPC_XDS_SERVER_USE_TLS=true turns TLS on")
+	}
+	if _, dropped := pairs(x.NodeMetadata); len(dropped) > 0 {
+		r.Warn("CONFIG_GRPC_XDS_NODE_METADATA: %q is no key=value and is left out", dropped)
+	}
+	seen := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(x.Headers)) {
+		lower := strings.ToLower(name)
+		switch value := x.Headers[name]; {
+		case seen[lower]:
+			r.Wrong("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "the header %s is given twice", lower)
+		case !isMetadataName(lower):
+			r.Wrong("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "%q is no name for a header of gRPC: letters, digits, -, _ and . are, unless they begin with grpc-", name)
+		case !strings.HasSuffix(lower, "-bin") && strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c > '~' }):
+			r.Wrong("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "the value of %s holds what no header may: anything but printable ASCII", lower)
+		}
+		seen[lower] = true
+	}
+	if x.RandomFactor > 1 {
+		r.Warn("XDS_CLIENT_BACKOFF_RANDOM_FACTOR=%v counts as 1: it is the share of a pause that jitter adds or takes", x.RandomFactor)
+	}
+	for _, pause := range []struct {
+		name string
+		d    time.Duration
+	}{{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", x.ConnectRetry}, {"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", x.BackoffInitial}} {
+		if pause.d > x.BackoffMax {
+			r.Warn("%s=%s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=%s, which counts once a set was accepted", pause.name, pause.d, x.BackoffMax)
+		}
+	}
+	if x.TLS {
+		checkFiles(r, x.Files(), "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT")
+		return
+	}
+	noEffect(r, []string{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_TLS_SAN"},
+		"without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
+}
+
+// isMetadataName says whether gRPC lets a program set that header.
+func isMetadataName(s string) bool {
+	return s != "" && !strings.HasPrefix(s, "grpc-") && !strings.ContainsFunc(s, func(c rune) bool {
+		return !('a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.')
+	})
+}

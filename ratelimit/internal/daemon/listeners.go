@@ -1,0 +1,175 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"gatehouse/ratelimit/internal/config"
+	"gatehouse/ratelimit/internal/server"
+	"gatehouse/shared/httpx"
+	"gatehouse/shared/self"
+)
+
+// listeners are the open ports of the daemon.
+type listeners struct {
+	log    *slog.Logger
+	failed chan error // a listener ended without being told to
+	wg     sync.WaitGroup
+
+	grpc              *grpc.Server
+	http, debug, page *http.Server
+	grpcAt, httpAt    net.Listener
+	debugAt           net.Listener // nil: it could not be opened
+	pageAt            net.Listener // nil: no pull metrics
+}
+
+// openDebug opens the debug port. The debug port is optional: a port in use, or an address that is not this
+// host's, is logged, not fatal.
+func (d *daemon) openDebug(ctx context.Context, l *listeners) {
+	c := d.config.Listen
+	l.failed = make(chan error, 4)
+	at, err := httpx.Listen(ctx, "tcp", address(c.DebugHost, c.DebugPort))
+	if err != nil {
+		d.log.Error("there is no debug port: DEBUG_HOST, DEBUG_PORT: " + err.Error())
+		return
+	}
+	l.debugAt = at
+	l.debug = httpx.NewServer(server.NewDebug(server.DebugOptions{
+		Service: d.service, Loader: d.loader, Stats: d.stats, Log: d.log, Version: self.Version("ratelimit"),
+		ControlPlane: d.controlPlaneState(),
+	}), httpx.Timeouts{Header: c.HTTPHeaderTimeout, Read: c.HTTPReadTimeout, Idle: c.HTTPIdleTimeout}, d.log) // no write bound: a profile takes as long as it was asked for
+	l.serve(func() error { return l.debug.Serve(l.debugAt) })
+}
+
+// openPage opens the listener of the pull metrics, which serves that one page and nothing else.
+func (d *daemon) openPage(ctx context.Context, l *listeners) (err error) {
+	if d.page == nil {
+		return nil
+	}
+	c := d.config
+	if l.pageAt, err = httpx.Listen(ctx, "tcp", c.Stats.PullAddr); err != nil {
+		return fmt.Errorf("PULLMETRICS_ADDR: %w", err)
+	}
+	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != c.Stats.PullPath {
+			http.NotFound(w, r)
+			return
+		}
+		d.page.ServeHTTP(w, r)
+	})
+	l.page = httpx.NewServer(page, httpx.Timeouts{
+		Header: c.Listen.HTTPHeaderTimeout, Read: c.Listen.HTTPReadTimeout, Write: scrapeTimeout, Idle: c.Listen.HTTPIdleTimeout}, d.log)
+	l.serve(func() error { return l.page.Serve(l.pageAt) })
+	return nil
+}
+
+// scrapeTimeout bounds one scrape; Prometheus itself gives up after 10 s unless told otherwise.
+const scrapeTimeout = time.Minute
+
+func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
+	c := d.config.Listen
+	network, at, names := "tcp", address(c.GRPCHost, c.GRPCPort), "GRPC_HOST, GRPC_PORT"
+	if c.GRPCUDS != "" {
+		network, at, names = "unix", c.GRPCUDS, "GRPC_UDS"
+	}
+	if l.grpcAt, err = withMode(c.GRPCUDSMode, func() (net.Listener, error) { return httpx.Listen(ctx, network, at) }); err != nil {
+		return fmt.Errorf("%s: %w", names, err)
+	}
+	if l.httpAt, err = httpx.Listen(ctx, "tcp", address(c.Host, c.Port)); err != nil {
+		l.grpcAt.Close()
+		return fmt.Errorf("HOST, PORT: %w", err)
+	}
+	l.grpc = server.NewGRPC(server.GRPCOptions{
+		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log,
+		MaxAge: c.GRPCMaxAge, MaxAgeGrace: c.GRPCMaxAgeGrace, Reflection: c.GRPCReflection,
+		KeepaliveTime: c.GRPCKeepaliveTime, KeepaliveTimeout: c.GRPCKeepaliveTimeout, MinPing: c.GRPCMinPing,
+		TLS:     d.tls,
+		Tracing: d.traceListeners,
+	})
+	api := server.NewHTTP(server.HTTPOptions{
+		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log, BodyBytes: c.HTTPMaxBody, Timeout: c.HTTPRequestTimeout,
+		Tracing: d.traceListeners,
+	})
+	l.http = httpx.NewServer(httpx.Closing(api, d.draining.Load), httpx.Timeouts{Header: c.HTTPHeaderTimeout, Read: c.HTTPReadTimeout, Write: c.HTTPWriteTimeout, Idle: c.HTTPIdleTimeout}, d.log)
+	l.serve(func() error { return l.grpc.Serve(server.Listener(l.grpcAt)) })
+	l.serve(func() error { return l.http.Serve(l.httpAt) })
+	return nil
+}
+
+// withMode runs listen so that a socket it makes has that mode from its first moment, by the umask,
+// which is the whole process's; nothing else makes files while it starts.
+func withMode(octal string, listen func() (net.Listener, error)) (net.Listener, error) {
+	if octal != "" {
+		mode, err := config.FileMode(octal)
+		if err != nil {
+			return nil, fmt.Errorf("GRPC_UDS_MODE: %w", err)
+		}
+		defer syscall.Umask(syscall.Umask(0o777 &^ mode))
+	}
+	return listen()
+}
+
+func (l *listeners) serve(f func() error) {
+	l.wg.Go(func() {
+		if err := f(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
+			l.failed <- err
+		}
+	})
+}
+
+// stop ends gRPC and HTTP side by side: GOAWAY and no new connections at once, what is in flight may
+// finish until the time is up. It says whether something was cut.
+func (l *listeners) stop(patience time.Duration) (cut bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var wg sync.WaitGroup
+	var grpcCut, httpCut bool
+	wg.Go(func() {
+		done := make(chan struct{})
+		go func() { l.grpc.GracefulStop(); close(done) }()
+		select {
+		case <-done:
+		case <-ctx.Done():
+			grpcCut = true
+			l.grpc.Stop()
+			<-done
+		}
+	})
+	wg.Go(func() { httpCut = httpx.Stop(ctx, l.http) != nil })
+	wg.Wait()
+	return grpcCut || httpCut
+}
+
+// stopDebug ends the debug port and that of the pull metrics, the last to go, and waits until no listener
+// serves any more.
+func (l *listeners) stopDebug(patience time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), min(patience, time.Second)) // a profile may be running
+	defer cancel()
+	if l.page != nil {
+		httpx.Stop(ctx, l.page)
+	}
+	if l.debug != nil {
+		httpx.Stop(ctx, l.debug)
+	}
+	l.wg.Wait()
+}
+
+// addrOf is where l listens, empty when it does not.
+func addrOf(l net.Listener) string {
+	if l == nil {
+		return ""
+	}
+	return l.Addr().String()
+}
+
+func address(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

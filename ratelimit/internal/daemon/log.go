@@ -1,0 +1,187 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/grpclog"
+)
+
+// Levels beyond slog's own, as LOG_LEVEL names them.
+const (
+	levelTrace = slog.Level(-8)
+	LevelFatal = slog.Level(12)
+	levelPanic = slog.Level(16)
+)
+
+var logLevels = map[string]slog.Level{
+	"PANIC": levelPanic, "FATAL": LevelFatal, "ERROR": slog.LevelError, "WARN": slog.LevelWarn, "WARNING": slog.LevelWarn,
+	"INFO": slog.LevelInfo, "DEBUG": slog.LevelDebug, "TRACE": levelTrace,
+}
+
+// newLogger writes lines to w, of text or JSON. level is one of LOG_LEVEL's words; an unknown one
+// is info. format json in any case gives JSON lines, all else text.
+func newLogger(w io.Writer, level, format string) *slog.Logger {
+	o := &slog.HandlerOptions{Level: logLevels[strings.ToUpper(level)], ReplaceAttr: jsonAttr}
+	if strings.EqualFold(format, "json") {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	t := &textHandler{out: &textOut{w: w}}
+	o.ReplaceAttr = textAttr
+	t.attrs = slog.NewTextHandler(&t.out.line, o)
+	return slog.New(t)
+}
+
+// Report tells why the daemon does not start, or ends: to people at a terminal as plain text, and with
+// LOG_FORMAT=json as a line of the log, whatever its level, since somebody's program reads it.
+func Report(w io.Writer, environ []string, level slog.Level, text string) {
+	for _, e := range environ {
+		if format, ok := strings.CutPrefix(e, "LOG_FORMAT="); ok && strings.EqualFold(format, "json") {
+			newLogger(w, "trace", format).Log(context.Background(), level, text)
+			return
+		}
+	}
+	if level == slog.LevelWarn {
+		text = "warning: " + text
+	}
+	fmt.Fprintln(w, "ratelimit:", text)
+}
+
+// levelName is the word that a line shows.
+func levelName(l slog.Level) string {
+	switch {
+	case l >= levelPanic:
+		return "panic"
+	case l >= LevelFatal:
+		return "fatal"
+	case l >= slog.LevelError:
+		return "error"
+	case l >= slog.LevelWarn:
+		return "warning"
+	case l >= slog.LevelInfo:
+		return "info"
+	case l >= slog.LevelDebug:
+		return "debug"
+	}
+	return "trace"
+}
+
+// jsonAttr gives slog's own members the names that the log pipelines know: @timestamp, @message, level.
+func jsonAttr(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) == 0 {
+		switch a.Key {
+		case slog.TimeKey:
+			a.Key = "@timestamp"
+		case slog.MessageKey:
+			a.Key = "@message"
+		case slog.LevelKey:
+			if l, ok := a.Value.Any().(slog.Level); ok {
+				return slog.String(a.Key, levelName(l))
+			}
+		}
+	}
+	if d, ok := a.Value.Any().(time.Duration); ok { // slog's own form is nanoseconds without saying so
+		return slog.String(a.Key, d.String())
+	}
+	return maskAttr(a)
+}
+
+// textAttr leaves out what textHandler writes itself.
+func textAttr(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey) {
+		return slog.Attr{}
+	}
+	return maskAttr(a)
+}
+
+// userInfo is what stands before the host of a URL. No line shows it, whoever wrote it.
+var userInfo = regexp.MustCompile(`://[^/\s"]*@`)
+
+func mask(s string) string {
+	if !strings.Contains(s, "://") {
+		return s
+	}
+	return userInfo.ReplaceAllLiteralString(s, "://***@")
+}
+
+func maskAttr(a slog.Attr) slog.Attr {
+	switch v := a.Value.Any().(type) {
+	case string:
+		a.Value = slog.StringValue(mask(v))
+	case error:
+		a.Value = slog.StringValue(mask(v.Error()))
+	}
+	return a
+}
+
+// textHandler writes `time="…" level=… msg="…"` and then the attributes as slog's text handler does.
+type textHandler struct {
+	out   *textOut
+	attrs slog.Handler // writes into out.line
+}
+
+// textOut is shared by all handlers of one logger.
+type textOut struct {
+	mu   sync.Mutex
+	w    io.Writer
+	line bytes.Buffer
+}
+
+// Enabled implements slog.Handler.
+func (h *textHandler) Enabled(ctx context.Context, l slog.Level) bool { return h.attrs.Enabled(ctx, l) }
+
+// Handle implements slog.Handler.
+func (h *textHandler) Handle(ctx context.Context, r slog.Record) error {
+	h.out.mu.Lock()
+	defer h.out.mu.Unlock()
+	b := &h.out.line
+	b.Reset()
+	b.WriteString(`time="` + r.Time.Format(time.RFC3339) + `" level=` + levelName(r.Level) + ` msg=` + strconv.Quote(mask(r.Message)) + " ")
+	if err := h.attrs.Handle(ctx, r); err != nil {
+		return err
+	}
+	line := append(bytes.TrimRight(b.Bytes(), " \n"), '\n')
+	_, err := h.out.w.Write(line)
+	return err
+}
+
+// WithAttrs implements slog.Handler.
+func (h *textHandler) WithAttrs(as []slog.Attr) slog.Handler {
+	return &textHandler{out: h.out, attrs: h.attrs.WithAttrs(as)}
+}
+
+// WithGroup implements slog.Handler.
+func (h *textHandler) WithGroup(name string) slog.Handler {
+	return &textHandler{out: h.out, attrs: h.attrs.WithGroup(name)}
+}
+
+// takeGRPCLog makes lines of our log from the errors that grpc-go writes by itself; it must run before
+// anything of gRPC does. Who asked grpc-go for more by its own variables gets what it makes of them.
+func takeGRPCLog(log *slog.Logger, environ []string) {
+	for _, e := range environ {
+		if strings.HasPrefix(e, "GRPC_GO_LOG_") {
+			return
+		}
+	}
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, grpcErrors{log}))
+}
+
+type grpcErrors struct{ log *slog.Logger }
+
+// Write implements io.Writer: a line is a date, a level and the text.
+func (g grpcErrors) Write(line []byte) (int, error) {
+	text := string(line)
+	if _, after, ok := strings.Cut(text, "ERROR: "); ok {
+		text = after
+	}
+	g.log.Warn("grpc: " + strings.TrimSpace(text))
+	return len(line), nil
+}

@@ -1,0 +1,119 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"gatehouse/ratelimit/internal/config"
+	"gatehouse/ratelimit/internal/source"
+	"gatehouse/ratelimit/internal/source/xds"
+	"gatehouse/shared/certs"
+)
+
+// watchRules follows the configuration files, or the control plane, until stop is called. loaded is
+// closed with the first valid set.
+func (d *daemon) watchRules(ctx context.Context) (stop func(), loaded <-chan struct{}, err error) {
+	first := make(chan struct{})
+	once := sync.OnceFunc(func() { close(first) })
+	follow, again, err := d.source(once)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-d.hup:
+				again()
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	wg.Go(func() { follow(ctx) })
+	return func() {
+		cancel()
+		wg.Wait()
+	}, first, nil
+}
+
+// source is where the rules come from. follow hands each set to the loader until its context ends,
+// good is called when one was taken; again is SIGHUP.
+func (d *daemon) source(good func()) (follow func(context.Context), again func(), err error) {
+	if d.config.Rules.Type == config.TypeXDS {
+		return d.controlPlane(good)
+	}
+	c := d.config.Rules
+	files := source.NewFiles(source.FilesOptions{
+		Root: c.Root, Subdirectory: c.Subdirectory, AppDirectory: c.AppDirectory,
+		WatchRoot: c.WatchRoot, IgnoreDotFiles: c.IgnoreDotFiles, RefuseEmpty: c.RefuseEmpty, Stats: d.stats, Log: d.log,
+	})
+	follow = func(ctx context.Context) {
+		files.Run(ctx, func(set source.Set) error {
+			return d.take(set.Err, func() error { return d.loader.Load(ctx, set.Files) }, good)
+		})
+	}
+	again = func() {
+		d.log.Info("SIGHUP: reading the rules again")
+		files.Reload()
+	}
+	return follow, again, nil
+}
+
+// controlPlane is the source of CONFIG_TYPE=GRPC_XDS_SOTW.
+func (d *daemon) controlPlane(good func()) (follow func(context.Context), again func(), err error) {
+	o := d.config.XDS.Options()
+	o.Stats, o.Log = d.stats, d.log
+	if d.config.XDS.TLS {
+		if o.Certs, err = certs.Open(d.config.XDS.Files(), d.log); err != nil {
+			return nil, nil, fmt.Errorf("CONFIG_GRPC_XDS_SERVER_USE_TLS: %w", err)
+		}
+		d.certStats("ratelimit.xds.tls", o.Certs, d.config.XDS.Cert != "")
+	}
+	client := xds.NewClient(o)
+	d.plane.Store(client)
+	follow = func(ctx context.Context) {
+		if o.Certs != nil {
+			defer o.Certs.Close()
+		}
+		client.Run(ctx, func(set xds.Set) error {
+			return d.take(set.Err, func() error { return d.loader.LoadResources(ctx, set.Resources) }, good)
+		})
+	}
+	again = func() {
+		d.log.Info("SIGHUP: connecting to the control plane anew")
+		client.Reconnect()
+	}
+	return follow, again, nil
+}
+
+// take puts one set in force, or keeps what is and says why.
+func (d *daemon) take(unreadable error, load func() error, good func()) error {
+	if unreadable != nil {
+		d.loader.Refuse(unreadable)
+		return unreadable
+	}
+	err := load()
+	if err == nil {
+		good()
+	}
+	return err
+}
+
+// controlPlaneState is what the debug port shows of the control plane; nil without one. The port
+// opens before the client is made.
+func (d *daemon) controlPlaneState() func() (text string, v any) {
+	if d.config.Rules.Type != config.TypeXDS {
+		return nil
+	}
+	return func() (string, any) {
+		client := d.plane.Load()
+		if client == nil {
+			return "not begun yet\n", xds.State{}
+		}
+		state := client.State()
+		return state.Text(), state
+	}
+}

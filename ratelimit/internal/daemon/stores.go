@@ -1,0 +1,164 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"slices"
+
+	"gatehouse/ratelimit/internal/config"
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/server"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// openMemcache looks up the nodes if their names come from DNS; none is connected to yet.
+func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
+	o := d.config.MemcacheOptions()
+	o.Log, o.Resolver = d.log, d.resolver
+	var closeCerts func()
+	if d.config.MCache.TLS {
+		var err error
+		if o.TLS, closeCerts, err = d.openClientCerts(d.config.MCache.Files); err != nil {
+			return nil, fmt.Errorf("MCACHE_TLS: %w", err)
+		}
+	}
+	m, err := counter.NewMemcache(ctx, o)
+	if err != nil {
+		if closeCerts != nil {
+			closeCerts()
+		}
+		return nil, fmt.Errorf("MCACHE_SRV=%s: %w", o.SRV, err)
+	}
+	d.memcacheStats(m)
+	if closeCerts == nil {
+		return m, nil
+	}
+	return &storeWithCerts{m, closeCerts}, nil
+}
+
+// memcacheStats has the store's figures in the statistics: the first ones in the words of the replaced
+// service, which dashboards know.
+func (d *daemon) memcacheStats(m *counter.Memcache) {
+	st := m.Stats()
+	for name, codes := range map[string]map[string]func() uint64{
+		"multiget":  {"success": st.Multiget.Success.Load, "error": st.Multiget.Error.Load},
+		"increment": {"success": st.Increment.Success.Load, "miss": st.Increment.Miss.Load, "error": st.Increment.Error.Load},
+		"add":       {"success": st.Add.Success.Load, "not_stored": st.Add.NotStored.Load, "error": st.Add.Error.Load},
+	} {
+		for code, read := range codes {
+			d.stats.CounterFunc("ratelimit.memcache."+name, read, stats.Tag{Name: "code", Value: code})
+		}
+	}
+	for name, read := range map[string]func() uint64{
+		"keys_requested": st.KeysRequested.Load,
+		"keys_found":     st.KeysFound.Load,
+		"hits_dropped":   m.Dropped,
+		"resolve_error":  st.ResolveFailures.Load,
+		"cx_total":       func() uint64 { return uint64(m.TotalConns()) },
+		"cx_local_close": func() uint64 { return uint64(m.LocalCloses()) },
+	} {
+		d.stats.CounterFunc("ratelimit.memcache."+name, read)
+	}
+	for name, read := range map[string]func() int64{
+		"queue":      m.Waiting,
+		"nodes":      func() int64 { all, _ := m.Nodes(); return all },
+		"nodes_lost": func() int64 { _, lost := m.Nodes(); return lost },
+		"cx_active":  m.ActiveConns,
+	} {
+		d.stats.GaugeFunc("ratelimit.memcache."+name, read)
+	}
+}
+
+// openKVStores connects to the store for limits per second, if there is one, and then to the main store.
+func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) {
+	c := d.config
+	var opened []func()
+	defer func() {
+		if err != nil {
+			for _, undo := range slices.Backward(opened) {
+				undo()
+			}
+		}
+	}()
+	var config func(host string) *tls.Config
+	if c.KVStore.WantsTLS() || c.KVShared.PerSecond && c.PerSecond.WantsTLS() {
+		var closeCerts func()
+		if config, closeCerts, err = d.openClientCerts(c.KVShared.Files); err != nil {
+			return nil, fmt.Errorf("KVSTORE_TLS: %w", err)
+		}
+		opened = append(opened, closeCerts)
+	}
+	var perSecond counter.KV
+	if c.KVShared.PerSecond {
+		if perSecond, err = d.openKV(ctx, "KVSTORE_PERSECOND_URL", c.PerSecond, config); err != nil {
+			return nil, err
+		}
+		opened = append(opened, perSecond.Close)
+		d.poolStats("redis_per_second_pool", perSecond)
+	}
+	main, err := d.openKV(ctx, "KVSTORE_URL", c.KVStore, config)
+	if err != nil {
+		return nil, err
+	}
+	d.poolStats("redis_pool", main)
+	if c.KVShared.HealthByConnection {
+		d.health.Watch(server.StoreLink, func() bool {
+			return main.ActiveConns() > 0 && (perSecond == nil || perSecond.ActiveConns() > 0)
+		})
+	}
+	var store counter.Store = main
+	if perSecond != nil {
+		store = counter.NewTwin(main, perSecond)
+	}
+	if config != nil {
+		store = &storeWithCerts{store, opened[0]}
+	}
+	return store, nil
+}
+
+// openKV connects to one store, in the background where the start does not require it; setting is where
+// its address comes from.
+func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore, config func(host string) *tls.Config) (counter.KV, error) {
+	o := d.config.KVStoreOptions(k)
+	if o.Log = d.log; d.config.KVShared.PerSecond {
+		o.Log = d.log.With("store", setting) // there are two to lose
+	}
+	if k.WantsTLS() {
+		o.TLS = config
+	}
+	open := counter.OpenKV
+	if !d.config.KVShared.StartRequired {
+		open = func(_ context.Context, o counter.KVStoreOptions) (counter.KV, error) { return counter.ConnectKV(o) }
+	}
+	kv, err := open(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("%s=%s: %w", setting, counter.MaskURL(k.URL), err)
+	}
+	return kv, nil
+}
+
+// poolStats has a store's connections in the statistics, under the replaced service's names.
+func (d *daemon) poolStats(pool string, kv counter.KV) {
+	pool = "ratelimit." + pool
+	d.stats.GaugeFunc(pool+".cx_active", kv.ActiveConns)
+	d.stats.CounterFunc(pool+".cx_total", func() uint64 { return uint64(kv.TotalConns()) })
+	d.stats.CounterFunc(pool+".cx_local_close", func() uint64 { return uint64(kv.LocalCloses()) })
+	d.stats.GaugeFunc(pool+".breaker_open", func() int64 {
+		if kv.Open() {
+			return 1
+		}
+		return 0
+	})
+}
+
+// storeWithCerts is a store that closes its certificate files after itself.
+type storeWithCerts struct {
+	counter.Store
+	closeCerts func()
+}
+
+func (s *storeWithCerts) Close() {
+	s.Store.Close()
+	s.closeCerts()
+}

@@ -1,0 +1,88 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+
+	"gatehouse/ratelimit/internal/config"
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/server"
+	"gatehouse/ratelimit/internal/service"
+	"gatehouse/shared/self"
+	"gatehouse/shared/telemetry"
+)
+
+// tracingPatience is what the last spans get at the end of the process.
+const tracingPatience = 5 * time.Second
+
+// startTracing sets tracing up if it is asked for; stop sends what is left. Without it both tracing
+// fields of the daemon stay nil, and requests take the way they take without this file.
+func (d *daemon) startTracing(ctx context.Context) (stop func(), err error) {
+	c := d.config.Tracing
+	if !c.Enabled {
+		return func() {}, nil
+	}
+	telemetry.Diagnostics(d.log, slog.LevelDebug)
+	o := telemetry.TracingOptions{
+		Protocol: c.Protocol, SamplingRate: c.SamplingRate, Log: d.log,
+		Resource: []attribute.KeyValue{attribute.String("service.name", c.ServiceName), attribute.String("service.instance.id", c.ServiceInstanceID)},
+		Default:  []attribute.KeyValue{attribute.String("service.version", self.Release())},
+	}
+	if c.ServiceInstanceID == "" {
+		o.Resource[1] = attribute.String("service.instance.id", uuid.NewString())
+	}
+	if c.ServiceNamespace != "" {
+		o.Resource = append(o.Resource, attribute.String("service.namespace", c.ServiceNamespace))
+	}
+	if c.Headers != "" && os.Getenv("OTEL_EXPORTER_OTLP_HEADERS") == "" { // they came from a file
+		if o.Headers, err = telemetry.ParseHeaders(c.Headers); err != nil {
+			return nil, err
+		}
+	}
+	t, err := telemetry.StartTracing(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	d.tracing = t
+	d.traceListeners = &server.Tracing{Tracer: t.Tracer("ratelimit server"), Propagator: t.Propagator, Answers: c.RequestText}
+	d.stats.CounterFunc("ratelimit.tracing.spans_sent", func() uint64 { sent, _ := t.Spans(); return sent })
+	d.stats.CounterFunc("ratelimit.tracing.spans_lost", func() uint64 { _, lost := t.Spans(); return lost })
+	return func() {
+		if err := t.Stop(tracingPatience); err != nil {
+			d.log.Warn("the last spans were not sent", "error", err)
+		}
+	}, nil
+}
+
+// traceStore has the store's part of each decision recorded, under the replaced service's names. The
+// in-process store takes less time than a span would.
+func (d *daemon) traceStore(store counter.Store) counter.Store {
+	if d.tracing == nil || store == nil {
+		return store
+	}
+	switch d.config.Counting.Backend {
+	case config.BackendKVStore:
+		return service.TraceStore(store, d.tracing.Tracer("redis.fixedCacheImpl"), "Redis Pipeline Execution", d.pipelineLengths)
+	case config.BackendMemcache:
+		return service.TraceStore(store, d.tracing.Tracer("memcached.cacheImpl"), "Memcached Fetch Execution", func(hits []counter.Hit) []attribute.KeyValue {
+			return []attribute.KeyValue{attribute.Int("keysToGet length", len(hits))}
+		})
+	}
+	return store
+}
+
+// pipelineLengths counts a request's hits by the store that takes them.
+func (d *daemon) pipelineLengths(hits []counter.Hit) []attribute.KeyValue {
+	perSecond := 0
+	for i := range hits {
+		if hits[i].PerSecond && d.config.KVShared.PerSecond {
+			perSecond++
+		}
+	}
+	return []attribute.KeyValue{attribute.Int("pipeline length", len(hits)-perSecond), attribute.Int("perSecondPipeline length", perSecond)}
+}

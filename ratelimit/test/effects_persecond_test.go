@@ -1,0 +1,86 @@
+package test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"gatehouse/shared/localserver"
+	"gatehouse/shared/testdb"
+)
+
+// perSecondRules has a rule of the unit second whose window does not end during a test, and another.
+const perSecondRules = `[{key: s, rate_limit: {requests_per_unit: 500, unit: second, unit_multiplier: 100000000}}, {key: m, @500/y}]`
+
+// twin is the environment for a main store and one for limits per second.
+func twin(main, perSecond string, more ...string) map[string]string {
+	env := on("single", main, "KVSTORE_PERSECOND", "true", "KVSTORE_PERSECOND_URL", perSecond)
+	for i := 0; i < len(more); i += 2 {
+		env["KVSTORE_PERSECOND_"+more[i]] = more[i+1]
+	}
+	return env
+}
+
+// each asks for one value of each rule, in one request, and holds that it was counted.
+func each(t testing.TB, p *process, value string) {
+	t.Helper()
+	if code, answer := post(t, p, "s="+value, "m="+value); code != 200 || strings.Count(answer, `"limitRemaining"`) != 2 {
+		t.Errorf("%d %s", code, answer)
+	}
+}
+
+var _ = effect("KVSTORE_PERSECOND KVSTORE_PERSECOND_URL", func(t *testing.T) {
+	main, second := testdb.Private(t, localserver.RedisOptions{}), testdb.Private(t, localserver.RedisOptions{})
+	held := func(s *localserver.Server, part string) int { return stored(t, []*localserver.Server{s}, part) }
+
+	env := twin(main.Addr(), second.Addr())
+	env["KVSTORE_PERSECOND"] = "false"
+	each(t, start(t, perSecondRules, env), "off")
+	if a, b := held(main, "d_"), held(second, "d_"); a != 2 || b != 0 {
+		t.Errorf("off: %d and %d hits, want both in the main store", a, b)
+	}
+	p := start(t, perSecondRules, twin(main.Addr(), second.Addr()))
+	for range 3 {
+		each(t, p, "on")
+	}
+	if a, b := held(main, "d_m_on_"), held(second, "d_s_on_"); a != 3 || b != 3 {
+		t.Errorf("on: %d and %d hits, want 3 and 3", a, b)
+	}
+	if a, b := held(main, "d_s_on_"), held(second, "d_m_"); a+b != 0 {
+		t.Errorf("%d and %d hits in the wrong store", a, b)
+	}
+	if n := stat(t, p, "ratelimit.redis_per_second_pool.cx_active"); n < 1 {
+		t.Errorf("%d connections to the second store", n)
+	}
+	if _, page := get(t, p.debug+"/explain?domain=d&descriptor=s=on"); !strings.Contains(page, "counter now: 3 of 500") {
+		t.Errorf("/explain:\n%s", page)
+	}
+	second.Kill()
+	eventually(t, "only who needs the second store fails", func() bool {
+		alone, _ := post(t, p, "m=on")
+		needs, _ := post(t, p, "s=on")
+		return alone == 200 && needs == 503
+	})
+	if n := stat(t, p, "ratelimit.redis_pool.breaker_open"); n != 0 {
+		t.Error("the main store's breaker is open")
+	}
+})
+
+var _ = effect("KVSTORE_PERSECOND_TYPE", func(t *testing.T) {
+	cluster := testdb.Cluster(t)
+	p := start(t, perSecondRules, twin(testdb.Redis(t).URL(), cluster.Nodes[0].Addr(), "TYPE", "cluster"))
+	for i := range 12 { // a single store would not find those on other nodes
+		each(t, p, fmt.Sprint("v", i))
+	}
+	if n := stored(t, cluster.Nodes, "d_s_"); n != 12 {
+		t.Errorf("the cluster holds %d hits, want 12", n)
+	}
+})
+
+var _ = effect("KVSTORE_PERSECOND_SENTINEL_AUTH", func(t *testing.T) {
+	set := testdb.PrivateSentinels(t, localserver.SentinelOptions{SentinelPassword: "watchers"})
+	main := testdb.Redis(t).URL()
+	p := launch(t, perSecondRules, twin(main, set.URL(), "TYPE", "sentinel"))
+	p.log.await(t, "NOAUTH", nil)
+	each(t, start(t, perSecondRules, twin(main, set.URL(), "TYPE", "sentinel", "SENTINEL_AUTH", "watchers")), "v")
+})

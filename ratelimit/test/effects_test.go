@@ -1,0 +1,73 @@
+package test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"gatehouse/ratelimit/internal/config"
+	"gatehouse/shared/settings"
+)
+
+// This file holds that every variable has a test that shows its effect: what the daemon, a real
+// process, does otherwise when the variable is set. TestConfig_everyVariable only shows that it is read.
+//
+// A variable's test lies beside its kind, in effects_*_test.go or any other file of this package:
+//
+//	var _ = effect("DRAIN_DELAY", func(t *testing.T) { ... })
+//
+// and runs as TestEffects/DRAIN_DELAY, beside the others.
+
+// effects are the tests by variable.
+var effects = map[string]func(*testing.T){}
+
+// effect registers the test of one variable, or of several (with a space between) that only work together.
+func effect(names string, test func(*testing.T)) bool {
+	for name := range strings.FieldsSeq(names) {
+		if effects[name] != nil {
+			panic(name + " has two effect tests")
+		}
+		effects[name] = test
+	}
+	return true
+}
+
+// nameless are variables that are no field of Config.
+var nameless = strings.Fields(`TAGGED_STATSD_MOGRIFIER_N_PATTERN TAGGED_STATSD_MOGRIFIER_N_NAME TAGGED_STATSD_MOGRIFIER_N_TAGS
+	OTEL_EXPORTER_OTLP_ENDPOINT OTEL_EXPORTER_OTLP_COMPRESSION OTEL_RESOURCE_ATTRIBUTES`)
+
+func TestEffects(t *testing.T) {
+	for _, name := range slices.Sorted(maps.Keys(effects)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			effects[name](t)
+		})
+	}
+}
+
+// TestEffects_everyVariable: each variable that docs/settings.md lists (TestDocs_settings compares that list with the
+// struct) has an effect test, and each effect test a variable.
+func TestEffects_everyVariable(t *testing.T) {
+	fields, err := settings.Fields(new(config.Config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, f := range fields {
+		names[f.Name] = true
+	}
+	for _, name := range nameless {
+		names[name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if effects[name] == nil {
+			t.Errorf("%s has no test that shows its effect", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(effects)) {
+		if !names[name] {
+			t.Errorf("%s has an effect test and is no variable", name)
+		}
+	}
+}
