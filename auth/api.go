@@ -14,13 +14,13 @@ import (
 )
 
 // newProviders makes the set of external providers for the settings of the flows.
-func (d *daemon) newProviders(l *live) (*provider.Set, error) {
-	l.external.Log, l.external.Watch = d.log.Logger, d.watch()
-	set, err := provider.New(l.external)
+func (d *daemon) newProviders(l *Live) (*provider.Set, error) {
+	l.External.Log, l.External.Watch = d.log.Logger, d.watch()
+	set, err := provider.New(l.External)
 	if err != nil {
 		return nil, err
 	}
-	l.accounts.External.Providers = set
+	l.Accounts.External.Providers = set
 	return set, nil
 }
 
@@ -36,8 +36,8 @@ func (d *daemon) useProviders(set *provider.Set, s provider.Settings) {
 
 // watchCaptcha has questions about captchas watched, and says where they are asked when that is not the provider's
 // own address.
-func (d *daemon) watchCaptcha(l *live) {
-	v := l.api.Captcha
+func (d *daemon) watchCaptcha(l *Live) {
+	v := l.API.Captcha
 	if v == nil {
 		return
 	}
@@ -45,16 +45,16 @@ func (d *daemon) watchCaptcha(l *live) {
 		d.log.Info("the captcha provider is somewhere else than usual", "provider", v.String())
 	}
 	if w := d.watch(); w != nil {
-		l.api.Captcha = v.Watched(w)
+		l.API.Captcha = v.Watched(w)
 	}
 }
 
-func (d *daemon) makeAPI(l live) (err error) {
+func (d *daemon) makeAPI(l Live) (err error) {
 	d.watchCaptcha(&l)
 	codec := token.NewRefreshCodec(d.root.Keys(secret.Refresh))
 	d.accounts = account.New(account.Options{
 		DB: d.db, Keys: d.keeper.Live(), Refresh: codec, Root: d.root, Passwords: d.passwords, Wake: d.outbox.Wake, SignedIn: d.signedIn(), Log: d.log.Logger,
-	}, l.accounts)
+	}, l.Accounts)
 	observer, err := d.observer()
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func (d *daemon) makeAPI(l live) (err error) {
 			{Name: "stopping", Check: d.checkDraining}, {Name: "database", Check: d.db.Ping},
 			{Name: "migrations", Check: d.checkMigrations}, {Name: "keys", Check: d.checkKeys}, {Name: "outbox", Check: d.checkOutbox},
 		},
-	}, l.api)
+	}, l.API)
 	return err
 }
 
@@ -80,7 +80,7 @@ func (d *daemon) checkMigrations(ctx context.Context) error {
 	if d.migrated.Load() {
 		return nil
 	}
-	err := allMigrated(ctx, d.db)
+	err := CheckMigrated(ctx, d.db)
 	d.migrated.Store(err == nil)
 	return err
 }

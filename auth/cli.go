@@ -132,7 +132,7 @@ func run(ctx context.Context, p program) int {
 	case errors.Is(err, errUsage):
 		return exitUsage
 	}
-	fmt.Fprintln(p.stderr, "auth:", mask(err.Error()))
+	fmt.Fprintln(p.stderr, "auth:", HideCredentials(err.Error()))
 	return exitFailed
 }
 

@@ -29,7 +29,7 @@ type report struct {
 func (r *report) say(what string, err error) bool {
 	if err != nil {
 		r.failed++
-		fmt.Fprintf(r.p.stdout, "FAIL  %s: %s\n", what, strings.TrimPrefix(mask(err.Error()), what+": "))
+		fmt.Fprintf(r.p.stdout, "FAIL  %s: %s\n", what, strings.TrimPrefix(HideCredentials(err.Error()), what+": "))
 		return false
 	}
 	fmt.Fprintf(r.p.stdout, "ok    %s\n", what)
@@ -69,10 +69,10 @@ func (p *program) check(ctx context.Context, args []string) error {
 }
 
 // database is nil when it doesn't answer. migrated: its tables can be asked.
-func (r *report) database(ctx context.Context, c *config) (db *store.DB, migrated bool) {
+func (r *report) database(ctx context.Context, c *Config) (db *store.DB, migrated bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
-	db, err := openStore(ctx, c.storeOptions(slog.New(slog.DiscardHandler)), 0)
+	db, err := OpenStore(ctx, c.StoreOptions(slog.New(slog.DiscardHandler)), 0)
 	if !r.say("database answers", err) {
 		return nil, false
 	}
@@ -95,17 +95,17 @@ func (r *report) database(ctx context.Context, c *config) (db *store.DB, migrate
 	return db, true
 }
 
-func (r *report) keys(ctx context.Context, db *store.DB, c *config, l live) {
+func (r *report) keys(ctx context.Context, db *store.DB, c *Config, l Live) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
-	keeper := keys.New(keys.Options{DB: db, Root: c.root()}, l.keys)
+	keeper := keys.New(keys.Options{DB: db, Root: c.Root()}, l.Keys)
 	r.say("signing keys", keeper.Check(ctx))
 }
 
 // providers begins a sign-in with each that is on: those that have to be asked for their endpoints, or for a
 // token, show whether they can be.
-func (r *report) providers(ctx context.Context, l live) {
-	set, err := provider.New(l.external)
+func (r *report) providers(ctx context.Context, l Live) {
+	set, err := provider.New(l.External)
 	if err != nil {
 		return // said already
 	}
@@ -125,40 +125,40 @@ func (r *report) providers(ctx context.Context, l live) {
 	}
 }
 
-func (r *report) smtp(ctx context.Context, l live) {
-	if l.smtp == nil {
+func (r *report) smtp(ctx context.Context, l Live) {
+	if l.SMTP == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
-	r.say("SMTP server", l.smtp.Check(ctx))
+	r.say("SMTP server", l.SMTP.Check(ctx))
 }
 
 // templates loads the operator's mail templates: a daemon would use the built-in texts in their place.
-func (r *report) templates(ctx context.Context, l live) {
-	if len(l.mail.Templates) == 0 {
+func (r *report) templates(ctx context.Context, l Live) {
+	if len(l.Mail.Templates) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
 	m := mail.NewRenderer(mail.RendererOptions{Log: slog.New(slog.DiscardHandler)})
-	m.Apply(l.mail)
+	m.Apply(l.Mail)
 	r.say("mail templates", m.Load(ctx))
 }
 
 // outward asks the SMS gateway about the account (what it lacks is among the warnings), and the captcha provider
 // about a captcha that nobody solved.
-func (r *report) outward(ctx context.Context, l live) {
-	for _, doubt := range l.sms.Doubts() {
+func (r *report) outward(ctx context.Context, l Live) {
+	for _, doubt := range l.SMS.Doubts() {
 		fmt.Fprintln(r.p.stdout, "warn ", doubt)
 	}
-	if g := sms.New(l.sms); g != nil {
+	if g := sms.New(l.SMS); g != nil {
 		ctx, cancel := context.WithTimeout(ctx, checkPatience)
 		defer cancel()
 		r.say("SMS gateway: "+g.String(), g.Check(ctx))
 		g.Close()
 	}
-	if v := l.api.Captcha; v != nil {
+	if v := l.API.Captcha; v != nil {
 		ctx, cancel := context.WithTimeout(ctx, checkPatience)
 		defer cancel()
 		r.say("captcha: "+v.String(), v.Check(ctx))
@@ -166,8 +166,8 @@ func (r *report) outward(ctx context.Context, l live) {
 }
 
 // hooks finds out whether each hook could be asked; db is nil where the database can't be.
-func (r *report) hooks(ctx context.Context, l live, db *store.DB) {
-	set := hook.NewSet(hook.Options{}, l.hooks)
+func (r *report) hooks(ctx context.Context, l Live, db *store.DB) {
+	set := hook.NewSet(hook.Options{}, l.Hooks)
 	defer set.Close()
 	for _, p := range set.Points() {
 		ctx, cancel := context.WithTimeout(ctx, checkPatience)

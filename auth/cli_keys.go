@@ -103,7 +103,7 @@ func (p *program) keysService(ctx context.Context, f *flag.FlagSet, args []strin
 	}
 	var set *token.Set
 	if c.JWT.AcceptHS256 {
-		set, err = token.NewSet(token.SetConfig{Secret: l.keys.Secret, AcceptSecret: true, SignWithSecret: true, Issuer: c.JWT.Issuer})
+		set, err = token.NewSet(token.SetConfig{Secret: l.Keys.Secret, AcceptSecret: true, SignWithSecret: true, Issuer: c.JWT.Issuer})
 	} else {
 		var r *rooms
 		if r, err = p.open(ctx); err != nil {

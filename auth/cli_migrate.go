@@ -15,8 +15,8 @@ func (p *program) migrate(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	log := newLogger(p.stderr, c.Log)
-	db, err := openStore(ctx, c.storeOptions(log.Logger), databasePatience)
+	log := NewLogger(p.stderr, c.Log)
+	db, err := OpenStore(ctx, c.StoreOptions(log.Logger), DatabaseTimeout)
 	if err != nil {
 		return err
 	}

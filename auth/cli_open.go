@@ -16,7 +16,7 @@ import (
 
 // load reads the settings for a command. Warnings are the daemon's to tell, but for those beside a mistake:
 // a misspelled name is often why another setting is missing.
-func (p *program) load() (config, live, []string, error) {
+func (p *program) load() (Config, Live, []string, error) {
 	c, l, r, err := p.read()
 	if err != nil {
 		for _, w := range r.Brief() {
@@ -27,18 +27,18 @@ func (p *program) load() (config, live, []string, error) {
 }
 
 // read is load for check, which tells all warnings itself.
-func (p *program) read() (config, live, *settings.Report, error) {
-	c, l, _, r, err := loadConfig(p.environ, p.file, nil)
+func (p *program) read() (Config, Live, *settings.Report, error) {
+	c, l, _, r, err := Load(p.environ, p.file, nil)
 	if err == nil {
-		err = exportStandard(p.environ, p.file)
+		err = ExportStandard(p.environ, p.file)
 	}
 	return c, l, r, err
 }
 
 // rooms are what a command on accounts works with.
 type rooms struct {
-	config   config
-	live     live
+	config   Config
+	live     Live
 	db       *store.DB
 	root     *secret.Root
 	keeper   *keys.Keeper
@@ -52,21 +52,21 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 	if err != nil {
 		return nil, err
 	}
-	log := newLogger(p.stderr, logConfig{Level: "warn", Format: "text"}).Logger
-	db, err := openStore(ctx, c.storeOptions(log), 0)
+	log := NewLogger(p.stderr, Log{Level: "warn", Format: "text"}).Logger
+	db, err := OpenStore(ctx, c.StoreOptions(log), 0)
 	if err != nil {
 		return nil, err
 	}
-	if err := allMigrated(ctx, db); err != nil {
+	if err := CheckMigrated(ctx, db); err != nil {
 		db.Close()
 		return nil, err
 	}
-	r := &rooms{config: c, live: l, db: db, root: c.root()}
-	r.keeper = keys.New(keys.Options{DB: db, Root: r.root, Log: log}, l.keys)
-	r.hashes = password.NewWorkers(password.Options{Workers: 1, Params: l.hash, Log: slog.New(slog.DiscardHandler)})
+	r := &rooms{config: c, live: l, db: db, root: c.Root()}
+	r.keeper = keys.New(keys.Options{DB: db, Root: r.root, Log: log}, l.Keys)
+	r.hashes = password.NewWorkers(password.Options{Workers: 1, Params: l.Hash, Log: slog.New(slog.DiscardHandler)})
 	r.accounts = account.New(account.Options{
 		DB: db, Keys: r.keeper.Live(), Refresh: token.NewRefreshCodec(r.root.Keys(secret.Refresh)), Root: r.root, Passwords: r.hashes, Log: log,
-	}, l.accounts)
+	}, l.Accounts)
 	return r, nil
 }
 

@@ -21,12 +21,12 @@ func (p *program) redirect(args []string) error {
 	if err != nil {
 		return err
 	}
-	for _, doubt := range l.api.Redirects.Doubts() {
+	for _, doubt := range l.API.Redirects.Doubts() {
 		fmt.Fprintln(p.stderr, "warn ", doubt)
 	}
 	refused := 0
 	for _, u := range urls {
-		allowed, why := l.api.Redirects.Explain(u)
+		allowed, why := l.API.Redirects.Explain(u)
 		verdict := "allowed"
 		if !allowed {
 			verdict, refused = "refused", refused+1
@@ -34,7 +34,7 @@ func (p *program) redirect(args []string) error {
 		fmt.Fprintf(p.stdout, "%s  %s  %s\n", verdict, u, why)
 	}
 	if refused > 0 {
-		return fmt.Errorf("%d of %d are refused; a request with such a redirect_to leads to %s", refused, len(urls), l.api.SiteURL)
+		return fmt.Errorf("%d of %d are refused; a request with such a redirect_to leads to %s", refused, len(urls), l.API.SiteURL)
 	}
 	return nil
 }

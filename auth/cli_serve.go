@@ -24,8 +24,8 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return serve(ctx, options{
-		config: &c, live: l, warnings: warnings, environ: p.environ, file: p.file, hangup: hup, stderr: p.stderr,
-		skipMigrations: *skip, hashing: hashingCommand(),
+	return Serve(ctx, Options{
+		Config: &c, Live: l, Warnings: warnings, Environ: p.environ, File: p.file, Hangup: hup, Stderr: p.stderr,
+		SkipMigrations: *skip, Hashing: hashingCommand(),
 	})
 }

@@ -7,10 +7,10 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// config is every setting of the daemon, from the environment and .env. The tables of docs/settings.md are
+// Config is every setting of the daemon, from the environment and .env. The tables of docs/settings.md are
 // made from it: the comment of a field is the operator's text. Tags are those of package settings; `restart`
 // marks what a SIGHUP cannot change.
-type config struct {
+type Config struct {
 	General   generalConfig
 	API       apiConfig
 	DB        dbConfig
@@ -26,7 +26,7 @@ type config struct {
 	Factors   factorsConfig
 	Hooks     hooksConfig
 	Limits    limitsConfig
-	Log       logConfig
+	Log       Log
 	Dev       devConfig
 	Telemetry telemetryConfig
 }
@@ -234,8 +234,8 @@ type limitsConfig struct {
 	Refreshes int `env:"AUTH_RATE_LIMIT_REFRESH_PER_SESSION" envDefault:"60" min:"0"`
 }
 
-// logConfig is the log.
-type logConfig struct {
+// Log is the log.
+type Log struct {
 	// panic, fatal, error, warn (or warning), info, debug or trace, in any case.
 	Level string `env:"LOG_LEVEL" envDefault:"info" oneof:"panic fatal error warn warning info debug trace" fold:"true"`
 	// The same; it wins when both are set.
@@ -254,11 +254,11 @@ type devConfig struct {
 	MailboxPort int `env:"AUTH_DEV_MAILBOX_PORT" envDefault:"8083" min:"0" max:"65535" restart:"true"`
 }
 
-// loadConfig reads the environment, and from .env or file what the environment does not have. The
+// Load reads the environment, and from .env or file what the environment does not have. The
 // report holds the warnings; the error lists every mistake, and the rest is of no use then.
 // With running, the config that the process began with, what needs a restart is taken from there, and
 // stale names those that differ.
-func loadConfig(environ []string, file string, running *config) (c config, l live, stale []string, r *settings.Report, err error) {
+func Load(environ []string, file string, running *Config) (c Config, l Live, stale []string, r *settings.Report, err error) {
 	all, err := withFile(environ, file)
 	if err != nil {
 		return c, l, nil, new(settings.Report), err

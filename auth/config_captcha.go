@@ -21,14 +21,14 @@ type captchaConfig struct {
 	URL string `env:"AUTH_SECURITY_CAPTCHA_URL"`
 }
 
-func (c *config) checkCaptcha(r *settings.Report) {
+func (c *Config) checkCaptcha(r *settings.Report) {
 	if c.Captcha.Enabled {
 		c.checkOutward(r, "AUTH_SECURITY_CAPTCHA_URL", c.Captcha.URL)
 	}
 }
 
 // makeCaptcha is nil when captchas are off.
-func (c *config) makeCaptcha(r *settings.Report) *captcha.Verifier {
+func (c *Config) makeCaptcha(r *settings.Report) *captcha.Verifier {
 	if !c.Captcha.Enabled {
 		return nil
 	}

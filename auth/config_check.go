@@ -14,7 +14,7 @@ import (
 )
 
 // check is what no single field's tag can say, and settles what has two names or a lower bound.
-func (c *config) check(r *settings.Report) {
+func (c *Config) check(r *settings.Report) {
 	c.settle(r)
 	c.checkRequired(r)
 	checkURL(r, "AUTH_SITE_URL", c.General.SiteURL)
@@ -65,7 +65,7 @@ func (c *config) check(r *settings.Report) {
 }
 
 // settle decides between two names of one setting and raises what is below its bound.
-func (c *config) settle(r *settings.Report) {
+func (c *Config) settle(r *settings.Report) {
 	if r.IsSet("AUTH_API_PORT") {
 		c.API.Port = c.API.APIPort
 	}
@@ -93,7 +93,7 @@ func (c *config) settle(r *settings.Report) {
 	}
 }
 
-func (c *config) checkRequired(r *settings.Report) {
+func (c *Config) checkRequired(r *settings.Report) {
 	for _, name := range []string{"AUTH_SITE_URL", "AUTH_API_EXTERNAL_URL", "AUTH_DB_DRIVER", "AUTH_JWT_SECRET"} {
 		if !r.IsSet(name) && !r.IsSet(name+"_FILE") {
 			r.Wrong(name, "is required")
@@ -120,7 +120,7 @@ func checkURL(r *settings.Report, name, text string) {
 }
 
 // checkOutward is checkURL for calls that carry secrets: https, unless they stay on this machine.
-func (c *config) checkOutward(r *settings.Report, name, text string) {
+func (c *Config) checkOutward(r *settings.Report, name, text string) {
 	checkURL(r, name, text)
 	u, err := url.Parse(text)
 	switch {
@@ -141,11 +141,11 @@ func checkHeader(r *settings.Report, setting, name string) {
 }
 
 // mailed says whether something sends mails.
-func (c *config) mailed() bool {
+func (c *Config) mailed() bool {
 	return c.Dev.Mailbox || c.Hooks.SendEmail.Enabled || c.SMTP.Host != "" && c.SMTP.AdminEmail != ""
 }
 
-func (c *config) checkMail(r *settings.Report) {
+func (c *Config) checkMail(r *settings.Report) {
 	switch {
 	case c.Dev.Mailbox:
 		if c.SMTP.Host != "" {
@@ -164,7 +164,7 @@ func (c *config) checkMail(r *settings.Report) {
 }
 
 // checkDev keeps the mailbox, which shows everybody's codes, off anything but a developer's machine.
-func (c *config) checkDev(r *settings.Report) {
+func (c *Config) checkDev(r *settings.Report) {
 	if !c.Dev.Mailbox {
 		return
 	}
@@ -182,7 +182,7 @@ func loopbackHost(host string) bool {
 }
 
 // previousRoots are the items of AUTH_SECRET_KEYS_PREVIOUS.
-func (c *config) previousRoots() []string {
+func (c *Config) previousRoots() []string {
 	text, sep := c.JWT.PreviousRoots, ","
 	if strings.Contains(text, "\n") {
 		sep = "\n"

@@ -220,7 +220,7 @@ func enabledProviders(s provider.Settings) (names []string) {
 }
 
 // checkExternal is what neither a field's tag nor package provider can say.
-func (c *config) checkExternal(r *settings.Report) {
+func (c *Config) checkExternal(r *settings.Report) {
 	c.External.readFree(r)
 	warnAbsent(r)
 	if c.External.AllowUnverified && c.Mailer.Autoconfirm {
@@ -233,7 +233,7 @@ func (c *config) checkExternal(r *settings.Report) {
 
 // warnCookies: a cookie is only sent to the host that set it. A browser that begins at one host and comes
 // back to another is taken for somebody else's.
-func (c *config) warnCookies(r *settings.Report, s provider.Settings) {
+func (c *Config) warnCookies(r *settings.Report, s provider.Settings) {
 	ours, err := url.Parse(c.API.ExternalURL)
 	if err != nil || !c.External.StateCookie {
 		return
@@ -255,7 +255,7 @@ func (c *config) warnCookies(r *settings.Report, s provider.Settings) {
 }
 
 // externalSettings are those of the flows. The providers themselves are made by whoever runs them.
-func (c *config) externalSettings() account.ExternalSettings {
+func (c *Config) externalSettings() account.ExternalSettings {
 	return account.ExternalSettings{
 		StateCookie: c.External.StateCookie, IDTokenOnce: c.External.IDTokenOnce, AllowUnverified: c.External.AllowUnverified,
 		ManualLinking: c.External.ManualLinking, LinkingAAL2: c.External.LinkingAAL2, LinkingPKCE: c.External.LinkingPKCE,

@@ -15,7 +15,7 @@ import (
 )
 
 // clientsOf are the eighteen by name.
-func clientsOf(c *config) map[string]*clientConfig {
+func clientsOf(c *Config) map[string]*clientConfig {
 	e := &c.External
 	return map[string]*clientConfig{
 		"apple": &e.Apple, "azure": &e.Azure, "bitbucket": &e.Bitbucket, "discord": &e.Discord, "facebook": &e.Facebook, "figma": &e.Figma,
@@ -43,22 +43,22 @@ func TestConfig_external(t *testing.T) {
 		}
 		want := provider.Client{Enabled: true, ClientIDs: []string{"id", "second"}, Secret: "s", RedirectURI: "https://auth.test/callback",
 			URL: "https://idp.test/" + name, Mode: mode}
-		if d := cmp.Diff(want, l.external.Clients[name]); d != "" {
+		if d := cmp.Diff(want, l.External.Clients[name]); d != "" {
 			t.Errorf("%s: %s", name, d)
 		}
-		set, err := provider.New(l.external)
+		set, err := provider.New(l.External)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := set.Names(); len(got) != 1 || got[0] != name || !slices.Equal(l.api.Shown.External, got) {
-			t.Errorf("%s: on are %v, shown %v", name, got, l.api.Shown.External)
+		if got := set.Names(); len(got) != 1 || got[0] != name || !slices.Equal(l.API.Shown.External, got) {
+			t.Errorf("%s: on are %v, shown %v", name, got, l.API.Shown.External)
 		}
 		set.Close()
 	}
 	_, l, _, _ := loadSettings(t, strings.Fields(least+`AUTH_EXTERNAL_IOS_BUNDLE_ID=b AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS=d.test AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL=2s
 		AUTH_INTERNAL_HTTP_TIMEOUT=3s AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true AUTH_EXTERNAL_SLACK_MODE=legacy AUTH_EXTERNAL_GITHUB_EMAIL_OPTIONAL=1
 		AUTH_EXTERNAL_GITHUB_SKIP_NONCE_CHECK=1 AUTH_EXTERNAL_GITHUB_ID_TOKEN_ONLY=1 AUTH_EXTERNAL_GITHUB_DISTRUST_EMAIL=1`)...)
-	s := l.external
+	s := l.External
 	if s.IOSBundleID != "b" || s.AzureVerifiedDomains[0] != "d.test" || s.DiscoveryTTL != 2*time.Second || s.Timeout != 3*time.Second || !s.AllowInsecure || s.Clients["slack"].Mode != "legacy" {
 		t.Errorf("%+v", s)
 	}
@@ -136,7 +136,7 @@ func TestConfig_twins(t *testing.T) {
 	} {
 		f(same, same)
 	}
-	c, _, _, r, err := loadConfig(strings.Fields(least+enabled("linkedin_oidc")+"AUTH_EXTERNAL_LINKEDIN_ENABLED=false AUTH_EXTERNAL_LINKEDIN_SECRET=t"), "", nil)
+	c, _, _, r, err := Load(strings.Fields(least+enabled("linkedin_oidc")+"AUTH_EXTERNAL_LINKEDIN_ENABLED=false AUTH_EXTERNAL_LINKEDIN_SECRET=t"), "", nil)
 	said := "no effect, since the other one of the same provider is on: AUTH_EXTERNAL_LINKEDIN_ENABLED, AUTH_EXTERNAL_LINKEDIN_SECRET"
 	if err != nil || !c.External.LinkedIn.Enabled || c.External.LinkedIn.Secret != "s" || !slices.Contains(r.Warnings, said) {
 		t.Errorf("%v %q %v", c.External.LinkedIn.Enabled, r.Warnings, err)
@@ -168,7 +168,7 @@ func TestConfig_free(t *testing.T) {
 			Scopes: []string{"openid", "groups"}, EmailOptional: true, SkipNonceCheck: true, IDTokenOnly: true, DistrustEmail: true},
 		"two_words": {Issuer: "https://two.test", Scopes: []string{"openid", "email", "profile"}},
 	}
-	if d := cmp.Diff(want, l.external.OIDC); d != "" || !slices.Equal(l.api.Shown.External, []string{"acme"}) {
-		t.Errorf("%s %v", d, l.api.Shown.External)
+	if d := cmp.Diff(want, l.External.OIDC); d != "" || !slices.Equal(l.API.Shown.External, []string{"acme"}) {
+		t.Errorf("%s %v", d, l.API.Shown.External)
 	}
 }

@@ -37,7 +37,7 @@ type factorsConfig struct {
 	Template string `env:"AUTH_MFA_PHONE_TEMPLATE" envDefault:"Your code is {{ .Code }}"`
 }
 
-func (c *config) factorSettings(r *settings.Report) account.FactorSettings {
+func (c *Config) factorSettings(r *settings.Report) account.FactorSettings {
 	f := &c.Factors
 	return account.FactorSettings{
 		TOTP:          account.FactorSwitches{Enroll: f.TOTPEnroll, Verify: f.TOTPVerify},

@@ -12,8 +12,8 @@ func TestConfig_hooks(t *testing.T) {
 	for _, s := range new(hooksConfig).stems() {
 		on := s.name + "_ENABLED=true "
 		_, l, warnings, mistakes := loadSettings(t, strings.Fields(least+on+s.name+"_URI=https://a.test/x "+s.name+"_SECRETS=v1,whsec_"+secret)...)
-		if _, there := l.hooks[s.point]; !there || len(l.hooks) != 1 || len(warnings)+len(mistakes) > 0 {
-			t.Errorf("%s: %v %v %v", s.name, l.hooks, warnings, mistakes)
+		if _, there := l.Hooks[s.point]; !there || len(l.Hooks) != 1 || len(warnings)+len(mistakes) > 0 {
+			t.Errorf("%s: %v %v %v", s.name, l.Hooks, warnings, mistakes)
 		}
 		for environ, want := range map[string]string{
 			on:                                  s.name + "_URI is required with " + s.name + "_ENABLED=true",
@@ -29,15 +29,15 @@ func TestConfig_hooks(t *testing.T) {
 				t.Errorf("%s: %q, want %q", environ, mistakes, want)
 			}
 		}
-		if _, l, _, mistakes := loadSettings(t, strings.Fields(least+s.name+"_URI=nonsense")...); len(l.hooks)+len(mistakes) > 0 {
-			t.Errorf("%s is off: %v %v", s.name, l.hooks, mistakes)
+		if _, l, _, mistakes := loadSettings(t, strings.Fields(least+s.name+"_URI=nonsense")...); len(l.Hooks)+len(mistakes) > 0 {
+			t.Errorf("%s is off: %v %v", s.name, l.Hooks, mistakes)
 		}
 	}
 	// A hook that sends mails needs no SMTP; one that sends SMS no gateway.
 	_, l, warnings, mistakes := loadSettings(t, strings.Fields(strings.ReplaceAll(least, "AUTH_SMTP_", "AUTH_SMTP_X_")+
 		"AUTH_HOOK_SEND_EMAIL_ENABLED=1 AUTH_HOOK_SEND_EMAIL_URI=pg-functions://postgres/public/f AUTH_EXTERNAL_PHONE_ENABLED=1 "+
 		"AUTH_HOOK_SEND_SMS_ENABLED=1 AUTH_HOOK_SEND_SMS_URI=pg-functions://postgres/public/f")...)
-	if len(mistakes) > 0 || !l.accounts.Email.Configured || !l.accounts.Phone.Configured || l.smtp != nil || slices.ContainsFunc(warnings, func(w string) bool { return strings.Contains(w, "SMS_PROVIDER") }) {
+	if len(mistakes) > 0 || !l.Accounts.Email.Configured || !l.Accounts.Phone.Configured || l.SMTP != nil || slices.ContainsFunc(warnings, func(w string) bool { return strings.Contains(w, "SMS_PROVIDER") }) {
 		t.Errorf("%v %v", mistakes, warnings)
 	}
 }

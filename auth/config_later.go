@@ -15,7 +15,7 @@ func laterNames() []string {
 }
 
 // checkLater refuses what nobody may believe to be on, and warns of the rest.
-func (c *config) checkLater(r *settings.Report) {
+func (c *Config) checkLater(r *settings.Report) {
 	var later, ignored []string
 	list := laterNames()
 	for _, name := range r.Names() {

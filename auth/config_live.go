@@ -26,49 +26,49 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// live is what is made of the settings for the rooms below: all of it may be replaced by a SIGHUP.
-type live struct {
-	accounts account.Settings
-	api      httpapi.Settings
-	external provider.Settings // of which the daemon makes the set
-	keys     keys.Settings
-	mail     mail.Settings
-	hooks    map[hook.Point]hook.Target
-	sendSync bool       // SEND_EMAIL and SEND_SMS are waited for
-	smtp     *mail.SMTP // nil: nothing is mailed
-	sms      sms.Settings
-	hash     password.Params
+// Live is what is made of the settings for the rooms below: all of it may be replaced by a SIGHUP.
+type Live struct {
+	Accounts account.Settings
+	API      httpapi.Settings
+	External provider.Settings // of which the daemon makes the set
+	Keys     keys.Settings
+	Mail     mail.Settings
+	Hooks    map[hook.Point]hook.Target
+	SendSync bool       // SEND_EMAIL and SEND_SMS are waited for
+	SMTP     *mail.SMTP // nil: nothing is mailed
+	SMS      sms.Settings
+	Hash     password.Params
 }
 
 // live makes it, and reports what only the making shows to be wrong.
-func (c *config) live(r *settings.Report) (l live) {
+func (c *Config) live(r *settings.Report) (l Live) {
 	var err error
-	if l.hash, err = password.ParseParams(c.Password.Hash); err != nil {
+	if l.Hash, err = password.ParseParams(c.Password.Hash); err != nil {
 		r.Wrong("AUTH_PASSWORD_HASH", "%v", err)
 	}
-	l.external = c.External.providerSettings(r)
-	c.warnCookies(r, l.external)
-	l.accounts = c.accountSettings(r)
-	l.api = c.apiSettings(r)
-	l.api.Shown.External = enabledProviders(l.external)
-	l.keys = c.keySettings(r)
-	l.hooks, l.sendSync = c.Hooks.targets(r), c.Hooks.SendSync
-	l.mail = mail.Settings{
+	l.External = c.External.providerSettings(r)
+	c.warnCookies(r, l.External)
+	l.Accounts = c.accountSettings(r)
+	l.API = c.apiSettings(r)
+	l.API.Shown.External = enabledProviders(l.External)
+	l.Keys = c.keySettings(r)
+	l.Hooks, l.SendSync = c.Hooks.targets(r), c.Hooks.SendSync
+	l.Mail = mail.Settings{
 		SiteURL: c.General.SiteURL, Subjects: c.Mailer.Subjects.byKind(), Templates: c.Mailer.Templates.byKind(),
 		MaxSize: c.Mailer.TemplateSize, MaxAge: c.Mailer.TemplateAge, Retry: c.Mailer.TemplateRetry,
 		Reloading: c.Mailer.TemplateReload, MaxIdle: c.Mailer.TemplateIdle,
 	}
-	if err := l.mail.Check(); err != nil {
+	if err := l.Mail.Check(); err != nil {
 		r.Warn("%v: the default is used", err)
 	}
 	if c.SMTP.Host != "" && c.SMTP.AdminEmail != "" && !c.Dev.Mailbox {
-		l.smtp = c.makeSMTP(r)
+		l.SMTP = c.makeSMTP(r)
 	}
-	l.sms = c.smsSettings()
+	l.SMS = c.smsSettings()
 	return l
 }
 
-func (c *config) accountSettings(r *settings.Report) account.Settings {
+func (c *Config) accountSettings(r *settings.Report) account.Settings {
 	links, err := mail.NewLinks(mail.Paths{
 		Invite: c.Mailer.PathInvite, Confirmation: c.Mailer.PathConfirmation, Recovery: c.Mailer.PathRecovery, EmailChange: c.Mailer.PathEmailChange,
 	})
@@ -112,7 +112,7 @@ func (c *config) accountSettings(r *settings.Report) account.Settings {
 	}
 }
 
-func (c *config) apiSettings(r *settings.Report) httpapi.Settings {
+func (c *Config) apiSettings(r *settings.Report) httpapi.Settings {
 	var list *redirect.List
 	if _, err := redirect.New(c.General.SiteURL, nil, false); err == nil { // else it was said already
 		if list, err = redirect.New(c.General.SiteURL, c.General.AllowList, c.General.AnyPort); err != nil {
@@ -139,7 +139,7 @@ func (c *config) apiSettings(r *settings.Report) httpapi.Settings {
 	}
 }
 
-func (c *config) keySettings(r *settings.Report) keys.Settings {
+func (c *Config) keySettings(r *settings.Report) keys.Settings {
 	s := keys.Settings{AcceptSecret: c.JWT.AcceptHS256, Issuer: c.JWT.Issuer, AccessLife: c.JWT.Life}
 	s.Algorithm, _ = token.ParseAlgorithm(c.JWT.Algorithm) // one of the four, as its tag says
 	if c.JWT.Secret != "" {
@@ -171,18 +171,18 @@ func (c *config) keySettings(r *settings.Report) keys.Settings {
 	return s
 }
 
-// root is the root key, with the earlier ones.
-func (c *config) root() *secret.Root { return secret.NewRoot(c.JWT.Root, c.previousRoots()...) }
+// Root is the root key, with the earlier ones.
+func (c *Config) Root() *secret.Root { return secret.NewRoot(c.JWT.Root, c.previousRoots()...) }
 
-// storeOptions are how the database is opened.
-func (c *config) storeOptions(log *slog.Logger) store.Options {
+// StoreOptions are how the database is opened.
+func (c *Config) StoreOptions(log *slog.Logger) store.Options {
 	return store.Options{
 		URL: c.DB.URL, Namespace: c.DB.Namespace, MaxConns: c.DB.MaxPool,
 		MaxConnLifetime: c.DB.ConnLife, MaxConnIdleTime: c.DB.ConnIdle, HealthCheckPeriod: c.DB.HealthCheck, Log: log,
 	}
 }
 
-func (c *config) makeSMTP(r *settings.Report) *mail.SMTP {
+func (c *Config) makeSMTP(r *settings.Report) *mail.SMTP {
 	headers, err := mail.ParseHeaders(c.SMTP.Headers)
 	if err != nil {
 		r.Warn("%v: mails go without them", err)
@@ -232,7 +232,7 @@ func parts(err error) []error {
 
 // keepUntilRestart puts the running values back where only a restart changes them, and names the
 // settings in which the two differed.
-func keepUntilRestart(running, c *config) (names []string) {
+func keepUntilRestart(running, c *Config) (names []string) {
 	var walk func(old, fresh reflect.Value)
 	walk = func(old, fresh reflect.Value) {
 		for i := range old.NumField() {

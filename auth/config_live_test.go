@@ -27,8 +27,8 @@ func TestConfig_live(t *testing.T) {
 	f := func(environ string, want func(account.Settings) bool) {
 		t.Helper()
 		_, l, _, mistakes := loadSettings(t, strings.Fields(least+environ)...)
-		if len(mistakes) > 0 || !want(l.accounts) {
-			t.Errorf("%s: %v %+v", environ, mistakes, l.accounts)
+		if len(mistakes) > 0 || !want(l.Accounts) {
+			t.Errorf("%s: %v %+v", environ, mistakes, l.Accounts)
 		}
 	}
 	f("", func(s account.Settings) bool {
@@ -44,8 +44,8 @@ func TestConfig_live(t *testing.T) {
 	f("AUTH_MFA_MAX_ENROLLED_FACTORS=3 AUTH_MFA_MAX_VERIFIED_FACTORS=2 AUTH_MFA_PHONE_OTP_LENGTH=8 AUTH_SESSIONS_ALLOW_LOW_AAL=5m AUTH_SECURITY_LINKING_REQUIRE_AAL2=0", func(s account.Settings) bool {
 		return s.Factors.MaxEnrolled == 3 && s.Factors.MaxVerified == 2 && s.Factors.OTPLength == 8 && s.Sessions.AllowLowAAL == 5*time.Minute && !s.External.LinkingAAL2
 	})
-	if _, l, _, _ := loadSettings(t, leastBut("AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY", "7")...); l.api.Limits.Factors != 7 {
-		t.Errorf("%+v", l.api.Limits)
+	if _, l, _, _ := loadSettings(t, leastBut("AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY", "7")...); l.API.Limits.Factors != 7 {
+		t.Errorf("%+v", l.API.Limits)
 	}
 	f("AUTH_MFA_TOTP_ENROLL_ENABLED=0 AUTH_MFA_PHONE_VERIFY_ENABLED=1 AUTH_MFA_CHALLENGE_EXPIRY_DURATION=10m AUTH_MFA_FACTOR_EXPIRY_DURATION=20m AUTH_MFA_PHONE_MAX_FREQUENCY=5", func(s account.Settings) bool {
 		f := s.Factors
@@ -69,12 +69,12 @@ func TestConfig_live(t *testing.T) {
 	clear := smtptest.Start(t, smtptest.Options{})
 	for mode, want := range map[string]string{"auto": "<nil>", "required": "AUTH_SMTP_TLS=required"} {
 		_, l, _, _ := loadSettings(t, append(leastBut("AUTH_SMTP_HOST", clear.Host()), fmt.Sprint("AUTH_SMTP_PORT=", clear.Port()), "AUTH_SMTP_TLS="+mode)...)
-		if err := l.smtp.Check(t.Context()); !strings.Contains(fmt.Sprint(err), want) {
+		if err := l.SMTP.Check(t.Context()); !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("AUTH_SMTP_TLS=%s: %v", mode, err)
 		}
 	}
 	c, l, _, mistakes := loadSettings(t, append(leastBut("AUTH_API_EXTERNAL_URL", "http://localhost:9999"), "AUTH_DEV_MAILBOX=true", "AUTH_TRUSTED_PROXIES=10.1.2.3/8")...)
-	if len(mistakes) > 0 || l.smtp != nil || !l.accounts.Email.Configured || !l.accounts.Phone.Configured || l.api.TrustedProxies[0].String() != "10.0.0.0/8" {
+	if len(mistakes) > 0 || l.SMTP != nil || !l.Accounts.Email.Configured || !l.Accounts.Phone.Configured || l.API.TrustedProxies[0].String() != "10.0.0.0/8" {
 		t.Errorf("%v %+v", mistakes, l)
 	}
 	c.JWT.PreviousRoots = "one, two"
@@ -94,7 +94,7 @@ func TestConfig_liveIsComplete(t *testing.T) {
 		AUTH_METADATA_MAX_BYTES=1 AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES=a@b.test AUTH_RATE_LIMIT_SMS_PER_PREFIX=1 AUTH_SECURITY_REAUTHENTICATION_MAX_AGE=1
 		AUTH_SMS_TEST_OTP=4912345:1 AUTH_SMS_TEST_OTP_VALID_UNTIL=2031-03-05T07:00:00Z AUTH_SMS_PROVIDER=vonage AUTH_MAILER_EXTERNAL_HOSTS=a.test AUTH_SECURITY_CAPTCHA_SECRET=x
 		AUTH_REQUEST_ID_HEADER=a AUTH_CORS_ALLOWED_HEADERS=a AUTH_TRUSTED_PROXIES=::1 AUTH_RATE_LIMIT_HEADER=a ` + enabled("github"))
-	fields, err := settings.Fields(new(config))
+	fields, err := settings.Fields(new(Config))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,9 +109,9 @@ func TestConfig_liveIsComplete(t *testing.T) {
 		t.Fatal(mistakes)
 	}
 	// Not together with another setting; made by the daemon; both tested by themselves.
-	l.accounts.External.AllowUnverified, l.accounts.External.Providers = true, new(provider.Set)
-	l.accounts.Phone.AnyChannel = true // with a hook
-	l.accounts.Hooks = account.Hooks{
+	l.Accounts.External.AllowUnverified, l.Accounts.External.Providers = true, new(provider.Set)
+	l.Accounts.Phone.AnyChannel = true // with a hook
+	l.Accounts.Hooks = account.Hooks{
 		BeforeCreate: func(context.Context, string, store.User) error { return nil }, AfterCreate: true,
 		Sends: map[string]bool{}, SendNow: map[string]func(context.Context, uuid.UUID) error{},
 		Claims: func(context.Context, account.ClaimsQuestion) (json.RawMessage, error) { return nil, nil },
@@ -119,7 +119,7 @@ func TestConfig_liveIsComplete(t *testing.T) {
 			return account.PasswordVerdict{}, nil
 		},
 	}
-	l.accounts.Factors.Attempt = func(context.Context, account.FactorAttempt) (account.FactorVerdict, error) {
+	l.Accounts.Factors.Attempt = func(context.Context, account.FactorAttempt) (account.FactorVerdict, error) {
 		return account.FactorVerdict{}, nil
 	}
 	var walk func(string, reflect.Value)
@@ -132,15 +132,15 @@ func TestConfig_liveIsComplete(t *testing.T) {
 			t.Errorf("%s is never set", path)
 		}
 	}
-	walk("account", reflect.ValueOf(l.accounts))
-	walk("httpapi", reflect.ValueOf(l.api))
-	l.mail.Subjects, l.mail.Templates = map[mail.Kind]string{}, map[mail.Kind]string{} // tested above
-	walk("mail", reflect.ValueOf(l.mail))
+	walk("account", reflect.ValueOf(l.Accounts))
+	walk("httpapi", reflect.ValueOf(l.API))
+	l.Mail.Subjects, l.Mail.Templates = map[mail.Kind]string{}, map[mail.Kind]string{} // tested above
+	walk("mail", reflect.ValueOf(l.Mail))
 }
 
 // No secret is in any text, whatever is wrong with it.
 func TestConfig_hidesSecrets(t *testing.T) {
-	fields, err := settings.Fields(new(config))
+	fields, err := settings.Fields(new(Config))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,11 +167,11 @@ func TestConfig_file(t *testing.T) {
 	}
 	write(secret, "from the file\n")
 	write(file, strings.Join(strings.Fields(least), "\n")+"\nAUTH_JWT_AUD='from .env'\nAUTH_JWT_EXP=60\nAUTH_SMTP_PASS_FILE="+secret)
-	c, _, _, _, err := loadConfig([]string{"AUTH_JWT_EXP=70", "AUTH_JWT_AUD="}, file, nil)
+	c, _, _, _, err := Load([]string{"AUTH_JWT_EXP=70", "AUTH_JWT_AUD="}, file, nil)
 	if err != nil || c.JWT.Audience != "from .env" || c.JWT.Life != 70*time.Second || c.SMTP.Pass != "from the file" {
 		t.Errorf("%v %+v", err, c)
 	}
-	d, _, stale, _, err := loadConfig([]string{"PORT=1", "AUTH_SECRET_KEY=x", "AUTH_JWT_AUD=x"}, file, &c)
+	d, _, stale, _, err := Load([]string{"PORT=1", "AUTH_SECRET_KEY=x", "AUTH_JWT_AUD=x"}, file, &c)
 	if diff := cmp.Diff([]string{"PORT", "AUTH_SECRET_KEY"}, stale); err != nil || diff != "" || d.API.Port != 8081 || d.JWT.Audience != "x" {
 		t.Error(err, diff, d)
 	}

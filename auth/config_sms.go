@@ -78,7 +78,7 @@ type vonageConfig struct {
 }
 
 // smsSettings are those of the gateway; with the dev mailbox there is none.
-func (c *config) smsSettings() sms.Settings {
+func (c *Config) smsSettings() sms.Settings {
 	s := sms.Settings{
 		Provider:    c.SMS.Provider,
 		Twilio:      sms.Twilio{AccountSID: c.SMS.Twilio.AccountSID, AuthToken: c.SMS.Twilio.AuthToken, From: c.SMS.Twilio.Service, ContentSID: c.SMS.Twilio.ContentSID, URL: c.SMS.Twilio.URL},
@@ -94,12 +94,12 @@ func (c *config) smsSettings() sms.Settings {
 }
 
 // texted says whether something sends SMS.
-func (c *config) texted() bool {
+func (c *Config) texted() bool {
 	s := c.smsSettings()
 	return c.Dev.Mailbox || c.Hooks.SendSMS.Enabled || s.Provider != "" && len(s.Missing()) == 0
 }
 
-func (c *config) checkSMS(r *settings.Report) {
+func (c *Config) checkSMS(r *settings.Report) {
 	switch c.SMS.Provider {
 	case "twilio":
 		c.checkOutward(r, "AUTH_SMS_TWILIO_URL", c.SMS.Twilio.URL)
@@ -123,7 +123,7 @@ func (c *config) checkSMS(r *settings.Report) {
 	}
 }
 
-func (c *config) phoneSettings(r *settings.Report) account.PhoneSettings {
+func (c *Config) phoneSettings(r *settings.Report) account.PhoneSettings {
 	p := account.PhoneSettings{
 		Enabled: c.General.Phone, Configured: c.texted(),
 		WhatsApp: c.Dev.Mailbox || c.SMS.Provider == "twilio", AnyChannel: c.Hooks.SendSMS.Enabled, Autoconfirm: c.SMS.Autoconfirm,

@@ -30,20 +30,21 @@ type telemetryConfig struct {
 	Debug bool `env:"DEBUG" envDefault:"false" restart:"true"`
 }
 
-// protocol is the one of package telemetry.
-func (c *telemetryConfig) protocol() string {
+// Transport is the protocol as package telemetry calls it.
+func (c *telemetryConfig) Transport() string {
 	before, _, _ := strings.Cut(c.Protocol, "/")
 	return before
 }
 
-func (c *telemetryConfig) pulled() bool { return c.Metrics && c.MetricsExporter == "prometheus" }
+// Scraped reports whether metrics are fetched from a listener instead of being pushed.
+func (c *telemetryConfig) Scraped() bool { return c.Metrics && c.MetricsExporter == "prometheus" }
 
 // checkTelemetry holds the standard variables to what the SDK understands: it would pass over a mistake.
-func (c *config) checkTelemetry(r *settings.Report) {
+func (c *Config) checkTelemetry(r *settings.Report) {
 	t := &c.Telemetry
 	said := map[string]bool{} // what concerns both
 	check := func(signal string) {
-		for _, mistake := range telemetry.CheckEnvironment(signal, t.protocol(), r.Text) {
+		for _, mistake := range telemetry.CheckEnvironment(signal, t.Transport(), r.Text) {
 			if !said[mistake] {
 				said[mistake] = true
 				r.Clash("%s", mistake)
@@ -53,10 +54,10 @@ func (c *config) checkTelemetry(r *settings.Report) {
 	if t.Tracing {
 		check("TRACES")
 	}
-	if t.Metrics && !t.pulled() {
+	if t.Metrics && !t.Scraped() {
 		check("METRICS")
 	}
-	if t.pulled() && t.PullPort != 0 && t.PullPort == c.API.Port {
+	if t.Scraped() && t.PullPort != 0 && t.PullPort == c.API.Port {
 		r.Clash("OTEL_EXPORTER_PULL_PORT and PORT are both %d", c.API.Port)
 	}
 }

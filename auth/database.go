@@ -9,17 +9,17 @@ import (
 )
 
 func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err error) {
-	o := d.config.Load().storeOptions(d.log.Logger)
+	o := d.config.Load().StoreOptions(d.log.Logger)
 	if t := d.observed.tracing; t != nil {
 		o.Tracer = t.Tracer(scopeName)
 	}
-	if d.db, err = openStore(ctx, o, databasePatience); err != nil {
+	if d.db, err = OpenStore(ctx, o, DatabaseTimeout); err != nil {
 		return err
 	}
 	if err = d.db.CheckPooler(ctx); err != nil {
 		err = fmt.Errorf("DATABASE_URL: %w", err)
 	} else if skipMigrations {
-		err = allMigrated(ctx, d.db)
+		err = CheckMigrated(ctx, d.db)
 	} else {
 		var n int
 		if n, err = d.db.Migrate(ctx); n > 0 {
@@ -35,11 +35,11 @@ func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err err
 	return err
 }
 
-// databasePatience is how long a start waits for a database that is away, as when both start at once.
-const databasePatience = 30 * time.Second
+// DatabaseTimeout is how long a start waits for a database that is away, as when both start at once.
+const DatabaseTimeout = 30 * time.Second
 
-// openStore connects, and tries again while the database is away.
-func openStore(ctx context.Context, o store.Options, patience time.Duration) (*store.DB, error) {
+// OpenStore connects, and tries again while the database is away.
+func OpenStore(ctx context.Context, o store.Options, patience time.Duration) (*store.DB, error) {
 	deadline := time.Now().Add(patience)
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		db, err := store.Open(ctx, o)
@@ -60,8 +60,8 @@ func openStore(ctx context.Context, o store.Options, patience time.Duration) (*s
 	}
 }
 
-// allMigrated is an error when this program needs a newer schema.
-func allMigrated(ctx context.Context, db *store.DB) error {
+// CheckMigrated is an error when this program needs a newer schema.
+func CheckMigrated(ctx context.Context, db *store.DB) error {
 	n, err := db.Pending(ctx)
 	if err == nil && n > 0 {
 		err = fmt.Errorf("the database lacks %d migrations: auth migrate applies them", n)

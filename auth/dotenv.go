@@ -46,9 +46,9 @@ func withFile(environ []string, name string) ([]string, error) {
 	return all, nil
 }
 
-// exportStandard lets libraries see what only the settings file has: that of the database reads PGSSLROOTCERT
+// ExportStandard lets libraries see what only the settings file has: that of the database reads PGSSLROOTCERT
 // and the like from the process's environment, that of telemetry OTEL_EXPORTER_OTLP_ENDPOINT.
-func exportStandard(environ []string, file string) error {
+func ExportStandard(environ []string, file string) error {
 	all, err := withFile(environ, file)
 	for _, e := range all {
 		name, value, _ := strings.Cut(e, "=")

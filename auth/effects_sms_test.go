@@ -27,7 +27,7 @@ func TestSMS_settings(t *testing.T) {
 		if len(mistakes) > 0 {
 			t.Fatal(mistakes)
 		}
-		return l.sms, sms.New(l.sms), l.accounts.Phone.Configured
+		return l.SMS, sms.New(l.SMS), l.Accounts.Phone.Configured
 	}
 	message := mail.SMS{To: "4915112345678", Text: "987654 it is", Token: "987654"}
 	for _, provider := range []string{"twilio", "messagebird", "textlocal", "vonage"} {
@@ -86,11 +86,11 @@ func TestCaptcha_settings(t *testing.T) {
 		if len(mistakes) > 0 {
 			t.Fatal(mistakes)
 		}
-		if l.api.Captcha == nil {
+		if l.API.Captcha == nil {
 			return nil
 		}
-		defer l.api.Captcha.Close()
-		return l.api.Captcha.Verify(t.Context(), captchatest.Solved, "")
+		defer l.API.Captcha.Close()
+		return l.API.Captcha.Verify(t.Context(), captchatest.Solved, "")
 	}
 	f := func(want string, more ...string) {
 		t.Helper()
@@ -114,7 +114,7 @@ func TestCaptcha_settings(t *testing.T) {
 	f("captcha: turnstile: ", "AUTH_SECURITY_CAPTCHA_TIMEOUT=50ms", "AUTH_SECURITY_CAPTCHA_PROVIDER=turnstile")
 	for provider, want := range map[string]string{"hcaptcha": "hcaptcha at https://hcaptcha.com/siteverify", "turnstile": "turnstile at https://challenges.cloudflare.com/turnstile/v0/siteverify"} {
 		_, l, _, _ := loadSettings(t, append(strings.Fields(least), "AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET=x", "AUTH_SECURITY_CAPTCHA_PROVIDER="+provider)...)
-		if got := l.api.Captcha.String(); got != want {
+		if got := l.API.Captcha.String(); got != want {
 			t.Error(got)
 		}
 	}

@@ -18,11 +18,11 @@ import (
 
 // makeHooks puts the hooks in force and into the settings of the flows. Calls under way end with those that
 // they began with.
-func (d *daemon) makeHooks(l *live) {
-	set := hook.NewSet(hook.Options{Functions: d.callFunction, Watch: d.watch(), Inject: d.inject()}, l.hooks)
-	l.accounts.Hooks, l.accounts.Factors.Attempt = askBy(set)
-	if l.sendSync {
-		l.accounts.Hooks.SendNow = d.sendNow(set)
+func (d *daemon) makeHooks(l *Live) {
+	set := hook.NewSet(hook.Options{Functions: d.callFunction, Watch: d.watch(), Inject: d.inject()}, l.Hooks)
+	l.Accounts.Hooks, l.Accounts.Factors.Attempt = askBy(set)
+	if l.SendSync {
+		l.Accounts.Hooks.SendNow = d.sendNow(set)
 	}
 	if old := d.hooks.Swap(set); old != nil {
 		old.Close()

@@ -15,17 +15,17 @@ var logLevels = map[string]slog.Level{
 	"info": slog.LevelInfo, "debug": slog.LevelDebug, "trace": -8,
 }
 
-// logger is the daemon's log: its level and its file can change while it is used.
-type logger struct {
+// Logger is the daemon's log: its level and its file can change while it is used.
+type Logger struct {
 	*slog.Logger
 	level slog.LevelVar
 	out   logOut
 }
 
-// newLogger writes to stderr, or appends to the file. A file that can't be opened is complained of, and
+// NewLogger writes to stderr, or appends to the file. A file that can't be opened is complained of, and
 // stderr takes its place: a full disk must not keep people from signing in.
-func newLogger(stderr io.Writer, c logConfig) *logger {
-	l := &logger{out: logOut{path: c.File, w: stderr, stderr: stderr}}
+func NewLogger(stderr io.Writer, c Log) *Logger {
+	l := &Logger{out: logOut{path: c.File, w: stderr, stderr: stderr}}
 	l.level.Set(logLevels[c.Level])
 	o := &slog.HandlerOptions{Level: &l.level, ReplaceAttr: cleanAttr}
 	if c.Format == "text" {
@@ -38,7 +38,7 @@ func newLogger(stderr io.Writer, c logConfig) *logger {
 }
 
 // reopen opens the file again, which may have been moved away.
-func (l *logger) reopen() {
+func (l *Logger) reopen() {
 	if err := l.out.reopen(); err != nil {
 		l.Error("AUTH_LOG_FILE cannot be opened; the log goes to standard error", "error", err)
 	}
@@ -61,11 +61,11 @@ func cleanAttr(groups []string, a slog.Attr) slog.Attr {
 		a.Value = slog.StringValue(a.Value.Duration().String())
 	case slog.KindString:
 		if s := a.Value.String(); strings.Contains(s, "://") {
-			a.Value = slog.StringValue(mask(s))
+			a.Value = slog.StringValue(HideCredentials(s))
 		}
 	case slog.KindAny:
 		if err, ok := a.Value.Any().(error); ok {
-			a.Value = slog.StringValue(mask(err.Error()))
+			a.Value = slog.StringValue(HideCredentials(err.Error()))
 		}
 	}
 	return a
@@ -73,7 +73,8 @@ func cleanAttr(groups []string, a slog.Attr) slog.Attr {
 
 var userInfo = regexp.MustCompile(`://[^/\s"]*@`)
 
-func mask(s string) string {
+// HideCredentials replaces user name and password of each URL in s by ***.
+func HideCredentials(s string) string {
 	if !strings.Contains(s, "://") {
 		return s
 	}

@@ -47,7 +47,7 @@ func appendRecord(b []byte, r slog.Record) (_ []byte, flat bool) {
 		b = append(quote.Append(append(b, ','), a.Key), ':')
 		switch a.Value.Kind() {
 		case slog.KindString:
-			b = quote.Append(b, mask(a.Value.String()))
+			b = quote.Append(b, HideCredentials(a.Value.String()))
 		case slog.KindInt64:
 			b = strconv.AppendInt(b, a.Value.Int64(), 10)
 		case slog.KindDuration:

@@ -41,11 +41,11 @@ func (s *smsInForce) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) err
 }
 
 // makeMail makes the sending side.
-func (d *daemon) makeMail(l live) {
+func (d *daemon) makeMail(l Live) {
 	d.renderer = mail.NewRenderer(mail.RendererOptions{Log: d.log.Logger, Watch: d.watch()})
-	d.renderer.Apply(l.mail)
-	d.smtp.p.Store(l.smtp)
-	d.makeGateway(l.sms)
+	d.renderer.Apply(l.Mail)
+	d.smtp.p.Store(l.SMTP)
+	d.makeGateway(l.SMS)
 	senders := map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, watchedSMTP{&d.smtp, d.watch()}), mail.ChannelSMS: outbox.Texts(&d.sms)}
 	if d.config.Load().Dev.Mailbox {
 		d.box = mailbox.New(time.Now)

@@ -6,7 +6,7 @@ import "context"
 // change) and puts in force what can change while requests run. A set with a mistake changes nothing.
 func (d *daemon) reload(ctx context.Context, environ []string, file string) {
 	d.log.reopen()
-	c, l, stale, r, err := loadConfig(environ, file, d.config.Load())
+	c, l, stale, r, err := Load(environ, file, d.config.Load())
 	if err == nil {
 		err = d.apply(ctx, &c, l)
 	}
@@ -25,30 +25,30 @@ func (d *daemon) reload(ctx context.Context, environ []string, file string) {
 
 // apply puts settings in force. Whatever can be refused is made first and changes nothing; what follows only
 // swaps. The keys are made last: the first one of a database is written to it.
-func (d *daemon) apply(ctx context.Context, c *config, l live) error {
-	if err := l.api.Check(); err != nil {
+func (d *daemon) apply(ctx context.Context, c *Config, l Live) error {
+	if err := l.API.Check(); err != nil {
 		return err
 	}
 	providers, err := d.newProviders(&l)
 	if err != nil {
 		return err
 	}
-	signing, err := d.keeper.Prepare(ctx, l.keys)
+	signing, err := d.keeper.Prepare(ctx, l.Keys)
 	if err != nil {
 		providers.Close()
 		return err
 	}
 
 	signing.Apply()
-	d.useProviders(providers, l.external)
+	d.useProviders(providers, l.External)
 	d.makeHooks(&l)
 	d.watchCaptcha(&l)
-	d.api.Apply(l.api)
-	d.accounts.Apply(l.accounts)
-	d.renderer.Apply(l.mail)
-	d.smtp.p.Store(l.smtp)
-	d.makeGateway(l.sms)
-	d.passwords.Use(l.hash)
+	d.api.Apply(l.API)
+	d.accounts.Apply(l.Accounts)
+	d.renderer.Apply(l.Mail)
+	d.smtp.p.Store(l.SMTP)
+	d.makeGateway(l.SMS)
+	d.passwords.Use(l.Hash)
 	d.log.level.Set(logLevels[c.Log.Level])
 	d.config.Store(c)
 	return nil

@@ -31,8 +31,8 @@ import (
 
 // daemon is what the steps of serve share.
 type daemon struct {
-	log       *logger
-	config    atomic.Pointer[config] // replaced as a whole by a SIGHUP
+	log       *Logger
+	config    atomic.Pointer[Config] // replaced as a whole by a SIGHUP
 	root      *secret.Root
 	db        *store.DB
 	keeper    *keys.Keeper
@@ -51,49 +51,49 @@ type daemon struct {
 	migrated  atomic.Bool
 }
 
-// options are what serve needs.
-type options struct {
-	config   *config
-	live     live
-	warnings []string // about the settings; they are logged
-	// environ and file are where the settings were read; each value from hangup reads them again.
-	environ []string
-	file    string
-	hangup  <-chan os.Signal
-	stderr  io.Writer
-	// skipMigrations refuses a database that lacks migrations, instead of applying them.
-	skipMigrations bool
-	// hashing makes the command that starts a process for hashing passwords.
-	hashing func() *exec.Cmd
+// Options are what Serve needs.
+type Options struct {
+	Config   *Config
+	Live     Live
+	Warnings []string // about the settings; they are logged
+	// Environ and File are where the settings were read; each value from Hangup reads them again.
+	Environ []string
+	File    string
+	Hangup  <-chan os.Signal
+	Stderr  io.Writer
+	// SkipMigrations refuses a database that lacks migrations, instead of applying them.
+	SkipMigrations bool
+	// Hashing makes the command that starts a process for hashing passwords.
+	Hashing func() *exec.Cmd
 }
 
-// serve is the whole daemon: a straight line from settings to an open listener, a wait, and the same line
+// Serve is the whole daemon: a straight line from settings to an open listener, a wait, and the same line
 // back. Ending ctx stops it in any phase; a stop in order returns nil.
-func serve(ctx context.Context, o options) (err error) {
-	c, l := o.config, o.live
-	d := &daemon{log: newLogger(o.stderr, c.Log), root: c.root()}
+func Serve(ctx context.Context, o Options) (err error) {
+	c, l := o.Config, o.Live
+	d := &daemon{log: NewLogger(o.Stderr, c.Log), root: c.Root()}
 	defer func() {
 		if err != nil && c.Log.File != "" { // standard error has it anyway
 			d.log.Error("the daemon ends", "error", err)
 		}
 	}()
-	for _, w := range o.warnings {
+	for _, w := range o.Warnings {
 		d.log.Warn(w)
 	}
 	d.config.Store(c)
 	self.KeepHeapFloor(c.API.HeapFloor)
 	d.startTelemetry(ctx)
 
-	if err := d.openDatabase(ctx, o.skipMigrations); err != nil {
+	if err := d.openDatabase(ctx, o.SkipMigrations); err != nil {
 		return stopped(ctx, err)
 	}
 	defer d.db.Close()
-	d.keeper = keys.New(keys.Options{DB: d.db, Root: d.root, Log: d.log.Logger}, l.keys)
+	d.keeper = keys.New(keys.Options{DB: d.db, Root: d.root, Log: d.log.Logger}, l.Keys)
 	if err := d.keeper.Start(ctx); err != nil {
 		return stopped(ctx, err)
 	}
 	d.passwords = password.NewWorkers(password.Options{
-		Workers: c.Password.Workers, Params: l.hash, Child: o.hashing, Log: d.log.Logger,
+		Workers: c.Password.Workers, Params: l.Hash, Child: o.Hashing, Log: d.log.Logger,
 	})
 	defer d.passwords.Close()
 	d.makeMail(l)
@@ -101,7 +101,7 @@ func serve(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	d.useProviders(providers, l.external)
+	d.useProviders(providers, l.External)
 	d.makeHooks(&l)
 	if err := d.makeAPI(l); err != nil {
 		return err
@@ -146,7 +146,7 @@ func serve(ctx context.Context, o options) (err error) {
 }
 
 // runBackground starts what runs beside the requests until ctx ends.
-func (d *daemon) runBackground(ctx context.Context, wg *sync.WaitGroup, o options) {
+func (d *daemon) runBackground(ctx context.Context, wg *sync.WaitGroup, o Options) {
 	wg.Go(func() { d.outbox.Run(ctx) })
 	wg.Go(func() { d.keeper.Run(ctx) })
 	wg.Go(func() { d.renderer.Run(ctx) })
@@ -154,8 +154,8 @@ func (d *daemon) runBackground(ctx context.Context, wg *sync.WaitGroup, o option
 	wg.Go(func() {
 		for {
 			select {
-			case <-o.hangup:
-				d.reload(ctx, o.environ, o.file)
+			case <-o.Hangup:
+				d.reload(ctx, o.Environ, o.File)
 			case <-ctx.Done():
 				return
 			}

@@ -16,9 +16,9 @@ import (
 )
 
 // settingsOf are the settings that an environment makes, with what a start requires.
-func settingsOf(t *testing.T, environ string) config {
+func settingsOf(t *testing.T, environ string) Config {
 	t.Helper()
-	c, _, _, _, err := loadConfig(strings.Fields(`AUTH_SITE_URL=https://app.test AUTH_API_EXTERNAL_URL=https://auth.test AUTH_DB_DRIVER=postgres DATABASE_URL=postgres://h/d
+	c, _, _, _, err := Load(strings.Fields(`AUTH_SITE_URL=https://app.test AUTH_API_EXTERNAL_URL=https://auth.test AUTH_DB_DRIVER=postgres DATABASE_URL=postgres://h/d
 		AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef AUTH_MAILER_AUTOCONFIRM=true `+environ), os.DevNull, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestSweepOnce(t *testing.T) {
 	t.Parallel()
 	c := settingsOf(t, "AUTH_AUDIT_RETENTION=1h")
 	var text bytes.Buffer
-	d := &daemon{db: storetest.Open(t), log: newLogger(&text, c.Log)}
+	d := &daemon{db: storetest.Open(t), log: NewLogger(&text, c.Log)}
 	old := time.Now().UTC().Add(-48 * time.Hour).Truncate(time.Microsecond)
 	b := d.db.Batch()
 	b.Audit(store.Audit{At: old.Add(47*time.Hour + 59*time.Minute), Action: store.ActionLogin, Actor: uuid.New()}) // kept

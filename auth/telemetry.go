@@ -59,7 +59,7 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 	var err error
 	if c.Tracing {
 		d.observed.tracing, err = telemetry.StartTracing(ctx, telemetry.TracingOptions{
-			Protocol: c.protocol(), StandardSampler: true, Resource: sure, Default: fallback, Headers: headers, Log: d.log.Logger,
+			Protocol: c.Transport(), StandardSampler: true, Resource: sure, Default: fallback, Headers: headers, Log: d.log.Logger,
 		})
 		if err != nil {
 			d.log.Error("tracing stays off", "error", err)
@@ -67,8 +67,8 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 	}
 	if c.Metrics {
 		o := metrics.Options{Resource: sure, Default: fallback, Headers: headers, Log: d.log.Logger}
-		if !c.pulled() {
-			o.Protocol = c.protocol()
+		if !c.Scraped() {
+			o.Protocol = c.Transport()
 		}
 		d.observed.metrics, err = metrics.Start(ctx, o)
 		if err == nil {
@@ -224,7 +224,7 @@ func (f *figures) age(name, help string) metric.Float64Observable {
 // showMetrics opens the listener of metrics that are pulled.
 func (d *daemon) showMetrics(ctx context.Context) {
 	c := d.config.Load().Telemetry
-	if d.observed.metrics == nil || !c.pulled() {
+	if d.observed.metrics == nil || !c.Scraped() {
 		return
 	}
 	l, err := httpx.Listen(ctx, "tcp", hostPort(c.PullHost, c.PullPort))
