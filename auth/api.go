@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/secret"
@@ -14,7 +15,7 @@ import (
 )
 
 // newProviders makes the set of external providers for the settings of the flows.
-func (d *daemon) newProviders(l *Live) (*provider.Set, error) {
+func (d *daemon) newProviders(l *config.Live) (*provider.Set, error) {
 	l.External.Log, l.External.Watch = d.log.Logger, d.watch()
 	set, err := provider.New(l.External)
 	if err != nil {
@@ -36,7 +37,7 @@ func (d *daemon) useProviders(set *provider.Set, s provider.Settings) {
 
 // watchCaptcha has questions about captchas watched, and says where they are asked when that is not the provider's
 // own address.
-func (d *daemon) watchCaptcha(l *Live) {
+func (d *daemon) watchCaptcha(l *config.Live) {
 	v := l.API.Captcha
 	if v == nil {
 		return
@@ -49,7 +50,7 @@ func (d *daemon) watchCaptcha(l *Live) {
 	}
 }
 
-func (d *daemon) makeAPI(l Live) (err error) {
+func (d *daemon) makeAPI(l config.Live) (err error) {
 	d.watchCaptcha(&l)
 	codec := token.NewRefreshCodec(d.root.Keys(secret.Refresh))
 	d.accounts = account.New(account.Options{

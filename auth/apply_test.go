@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/provider"
@@ -26,20 +27,20 @@ func TestApply_allOrNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	api := httpapi.Settings{Redirects: redirects, SiteURL: "http://localhost:3000", ExternalURL: "http://localhost:8081"}
-	d := &daemon{log: NewLogger(io.Discard, Log{Level: "info", Format: "json"}), keeper: keys.New(keys.Options{}, given())}
+	d := &daemon{log: NewLogger(io.Discard, config.Log{Level: "info", Format: "json"}), keeper: keys.New(keys.Options{}, given())}
 	if err := d.keeper.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	before := d.keeper.Live().Load()
 	unsound := provider.Settings{OIDC: map[string]provider.Client{"corp": {Enabled: true}}} // no issuer
-	if err := d.apply(t.Context(), &Config{}, Live{Keys: given(), API: api, External: unsound}); err == nil {
+	if err := d.apply(t.Context(), &config.Config{}, config.Live{Keys: given(), API: api, External: unsound}); err == nil {
 		t.Error("a provider without issuer was taken")
 	}
 	if d.keeper.Live().Load() != before {
 		t.Error("the keys changed though the providers were refused")
 	}
 	none := keys.Settings{Given: []token.Entry{{Key: token.RevokedKey("x"), State: token.Revoked}}} // nothing signs
-	if err := d.apply(t.Context(), &Config{}, Live{Keys: none, API: api}); err == nil {
+	if err := d.apply(t.Context(), &config.Config{}, config.Live{Keys: none, API: api}); err == nil {
 		t.Error("keys of which none signs were taken")
 	}
 	if d.keeper.Live().Load() != before || d.providers.Load() != nil {

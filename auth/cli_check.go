@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/mail"
@@ -69,7 +70,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 }
 
 // database is nil when it doesn't answer. migrated: its tables can be asked.
-func (r *report) database(ctx context.Context, c *Config) (db *store.DB, migrated bool) {
+func (r *report) database(ctx context.Context, c *config.Config) (db *store.DB, migrated bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
 	db, err := OpenStore(ctx, c.StoreOptions(slog.New(slog.DiscardHandler)), 0)
@@ -95,7 +96,7 @@ func (r *report) database(ctx context.Context, c *Config) (db *store.DB, migrate
 	return db, true
 }
 
-func (r *report) keys(ctx context.Context, db *store.DB, c *Config, l Live) {
+func (r *report) keys(ctx context.Context, db *store.DB, c *config.Config, l config.Live) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
 	keeper := keys.New(keys.Options{DB: db, Root: c.Root()}, l.Keys)
@@ -104,7 +105,7 @@ func (r *report) keys(ctx context.Context, db *store.DB, c *Config, l Live) {
 
 // providers begins a sign-in with each that is on: those that have to be asked for their endpoints, or for a
 // token, show whether they can be.
-func (r *report) providers(ctx context.Context, l Live) {
+func (r *report) providers(ctx context.Context, l config.Live) {
 	set, err := provider.New(l.External)
 	if err != nil {
 		return // said already
@@ -125,7 +126,7 @@ func (r *report) providers(ctx context.Context, l Live) {
 	}
 }
 
-func (r *report) smtp(ctx context.Context, l Live) {
+func (r *report) smtp(ctx context.Context, l config.Live) {
 	if l.SMTP == nil {
 		return
 	}
@@ -135,7 +136,7 @@ func (r *report) smtp(ctx context.Context, l Live) {
 }
 
 // templates loads the operator's mail templates: a daemon would use the built-in texts in their place.
-func (r *report) templates(ctx context.Context, l Live) {
+func (r *report) templates(ctx context.Context, l config.Live) {
 	if len(l.Mail.Templates) == 0 {
 		return
 	}
@@ -148,7 +149,7 @@ func (r *report) templates(ctx context.Context, l Live) {
 
 // outward asks the SMS gateway about the account (what it lacks is among the warnings), and the captcha provider
 // about a captcha that nobody solved.
-func (r *report) outward(ctx context.Context, l Live) {
+func (r *report) outward(ctx context.Context, l config.Live) {
 	for _, doubt := range l.SMS.Doubts() {
 		fmt.Fprintln(r.p.stdout, "warn ", doubt)
 	}
@@ -166,7 +167,7 @@ func (r *report) outward(ctx context.Context, l Live) {
 }
 
 // hooks finds out whether each hook could be asked; db is nil where the database can't be.
-func (r *report) hooks(ctx context.Context, l Live, db *store.DB) {
+func (r *report) hooks(ctx context.Context, l config.Live, db *store.DB) {
 	set := hook.NewSet(hook.Options{}, l.Hooks)
 	defer set.Close()
 	for _, p := range set.Points() {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/secret"
@@ -16,7 +17,7 @@ import (
 
 // load reads the settings for a command. Warnings are the daemon's to tell, but for those beside a mistake:
 // a misspelled name is often why another setting is missing.
-func (p *program) load() (Config, Live, []string, error) {
+func (p *program) load() (config.Config, config.Live, []string, error) {
 	c, l, r, err := p.read()
 	if err != nil {
 		for _, w := range r.Brief() {
@@ -27,18 +28,18 @@ func (p *program) load() (Config, Live, []string, error) {
 }
 
 // read is load for check, which tells all warnings itself.
-func (p *program) read() (Config, Live, *settings.Report, error) {
-	c, l, _, r, err := Load(p.environ, p.file, nil)
+func (p *program) read() (config.Config, config.Live, *settings.Report, error) {
+	c, l, _, r, err := config.Load(p.environ, p.file, nil)
 	if err == nil {
-		err = ExportStandard(p.environ, p.file)
+		err = config.ExportStandard(p.environ, p.file)
 	}
 	return c, l, r, err
 }
 
 // rooms are what a command on accounts works with.
 type rooms struct {
-	config   Config
-	live     Live
+	config   config.Config
+	live     config.Live
 	db       *store.DB
 	root     *secret.Root
 	keeper   *keys.Keeper
@@ -52,7 +53,7 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 	if err != nil {
 		return nil, err
 	}
-	log := NewLogger(p.stderr, Log{Level: "warn", Format: "text"}).Logger
+	log := NewLogger(p.stderr, config.Log{Level: "warn", Format: "text"}).Logger
 	db, err := OpenStore(ctx, c.StoreOptions(log), 0)
 	if err != nil {
 		return nil, err

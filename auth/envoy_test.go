@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/auth/internal/config"
 	"gatehouse/shared/child"
 	"gatehouse/shared/envoytest"
 	"gatehouse/shared/testdb"
@@ -307,9 +308,9 @@ func TestEnvoy_compose(t *testing.T) {
 	compose := envoytest.ReadCompose(t, "example/compose.yaml",
 		"${JWT_SECRET:?openssl rand -hex 32}", strings.Repeat("a", 64), "${SECRET_KEY:?openssl rand -hex 32}", strings.Repeat("b", 64))
 	daemon := compose.Services["auth"]
-	c, _, warnings, mistakes := loadSettings(t, daemon.Environ()...)
-	if len(warnings)+len(mistakes) > 0 {
-		t.Errorf("warnings %q, mistakes %q", warnings, mistakes)
+	c, _, _, report, err := config.Load(daemon.Environ(), os.DevNull, nil)
+	if err != nil || len(report.Warnings) > 0 {
+		t.Errorf("warnings %q, mistakes %v", report.Warnings, err)
 	}
 	if at := compose.Services["envoy"].Networks["default"].Address; !slices.Equal(c.API.Proxies, []string{at}) {
 		t.Errorf("Envoy is at %s, AUTH_TRUSTED_PROXIES is %q", at, c.API.Proxies)
@@ -317,16 +318,16 @@ func TestEnvoy_compose(t *testing.T) {
 	if grace, err := time.ParseDuration(daemon.StopGrace); err != nil || grace < c.API.DrainDelay+c.API.DrainTimeout+3*time.Second {
 		t.Errorf("stop_grace_period is %s, AUTH_DRAIN_DELAY %s, AUTH_DRAIN_TIMEOUT %s", daemon.StopGrace, c.API.DrainDelay, c.API.DrainTimeout)
 	}
-	config := envoytest.Read(t, "example/envoy.yaml")
-	every, err := time.ParseDuration(fmt.Sprint(envoytest.Map(t, config.Cluster(t, "auth"), "health_checks", 0)["interval"]))
+	envoy := envoytest.Read(t, "example/envoy.yaml")
+	every, err := time.ParseDuration(fmt.Sprint(envoytest.Map(t, envoy.Cluster(t, "auth"), "health_checks", 0)["interval"]))
 	if err != nil || c.API.DrainDelay < 3*every || daemon.Deploy.Replicas < 2 {
 		t.Errorf("%v: Envoy asks for health each %s, AUTH_DRAIN_DELAY is %s, of %d daemons", err, every, c.API.DrainDelay, daemon.Deploy.Replicas)
 	}
-	if issuer := envoytest.Map(t, config.Filter(t, "envoy.filters.http.jwt_authn"), "providers", "auth")["issuer"]; issuer != c.JWT.Issuer || issuer != publicURL {
+	if issuer := envoytest.Map(t, envoy.Filter(t, "envoy.filters.http.jwt_authn"), "providers", "auth")["issuer"]; issuer != c.JWT.Issuer || issuer != publicURL {
 		t.Errorf("Envoy wants the issuer %s, the daemon is %s", issuer, c.JWT.Issuer)
 	}
 	for name, want := range map[string]int{"auth": c.API.Port, "ratelimit": 8081, "application": 80} {
-		host, port := config.Endpoint(t, name)
+		host, port := envoy.Endpoint(t, name)
 		if _, ok := compose.Services[host]; !ok || port != fmt.Sprint(want) {
 			t.Errorf("%s: no service %s at %s", name, host, port)
 		}

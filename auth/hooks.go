@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/mail"
@@ -18,7 +19,7 @@ import (
 
 // makeHooks puts the hooks in force and into the settings of the flows. Calls under way end with those that
 // they began with.
-func (d *daemon) makeHooks(l *Live) {
+func (d *daemon) makeHooks(l *config.Live) {
 	set := hook.NewSet(hook.Options{Functions: d.callFunction, Watch: d.watch(), Inject: d.inject()}, l.Hooks)
 	l.Accounts.Hooks, l.Accounts.Factors.Attempt = askBy(set)
 	if l.SendSync {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"gatehouse/auth/internal/config"
 	"io"
 	"log/slog"
 	"os"
@@ -24,7 +25,7 @@ type Logger struct {
 
 // NewLogger writes to stderr, or appends to the file. A file that can't be opened is complained of, and
 // stderr takes its place: a full disk must not keep people from signing in.
-func NewLogger(stderr io.Writer, c Log) *Logger {
+func NewLogger(stderr io.Writer, c config.Log) *Logger {
 	l := &Logger{out: logOut{path: c.File, w: stderr, stderr: stderr}}
 	l.level.Set(logLevels[c.Level])
 	o := &slog.HandlerOptions{Level: &l.level, ReplaceAttr: cleanAttr}

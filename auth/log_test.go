@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"gatehouse/auth/internal/config"
 	"io"
 	"log/slog"
 	"reflect"
@@ -19,7 +20,7 @@ func TestFlatJSON(t *testing.T) {
 	f := func(flat bool, level slog.Level, message string, attrs ...slog.Attr) {
 		t.Helper()
 		var have, want bytes.Buffer
-		l := NewLogger(&have, Log{Level: "trace", Format: "json"})
+		l := NewLogger(&have, config.Log{Level: "trace", Format: "json"})
 		r := slog.NewRecord(at, level, message, 0)
 		r.AddAttrs(attrs...)
 		if _, ok := appendRecord(nil, r); ok != flat {
@@ -44,7 +45,7 @@ func TestFlatJSON(t *testing.T) {
 	f(false, slog.LevelDebug, "others", slog.Bool("b", true), slog.Float64("f", 1.5), slog.Time("t", at), slog.Any("list", []string{"a"}))
 
 	var out bytes.Buffer
-	l := NewLogger(&out, Log{Level: "info", Format: "json"})
+	l := NewLogger(&out, config.Log{Level: "info", Format: "json"})
 	l.With("who", "ann").WithGroup("g").Info("with", "a", 1)
 	var h map[string]any
 	if err := json.Unmarshal(out.Bytes(), &h); err != nil || h["who"] != "ann" || !reflect.DeepEqual(h["g"], map[string]any{"a": 1.0}) {
@@ -63,7 +64,7 @@ func logRequest(l *slog.Logger) {
 func BenchmarkLog(b *testing.B) {
 	for _, format := range []string{"json", "text"} {
 		b.Run(format, func(b *testing.B) {
-			l := NewLogger(io.Discard, Log{Level: "info", Format: format})
+			l := NewLogger(io.Discard, config.Log{Level: "info", Format: format})
 			b.ReportAllocs()
 			for b.Loop() {
 				logRequest(l.Logger)
@@ -76,7 +77,7 @@ func TestLogHidesCredentials(t *testing.T) {
 	f := func(format, want string) {
 		t.Helper()
 		var text bytes.Buffer
-		l := NewLogger(&text, Log{Level: "warn", Format: format})
+		l := NewLogger(&text, config.Log{Level: "warn", Format: format})
 		l.Info("not shown")
 		l.Warn("m", "url", "postgres://u:hunter2@h/d", "error", errors.New("dial smtp://a:hunter3@h: refused"), slog.Group("g", "at", "x://y@z"), "took", 1500*time.Microsecond)
 		l.level.Set(slog.LevelDebug)

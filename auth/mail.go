@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/mailbox"
@@ -41,7 +42,7 @@ func (s *smsInForce) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) err
 }
 
 // makeMail makes the sending side.
-func (d *daemon) makeMail(l Live) {
+func (d *daemon) makeMail(l config.Live) {
 	d.renderer = mail.NewRenderer(mail.RendererOptions{Log: d.log.Logger, Watch: d.watch()})
 	d.renderer.Apply(l.Mail)
 	d.smtp.p.Store(l.SMTP)

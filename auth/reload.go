@@ -1,12 +1,15 @@
 package main
 
-import "context"
+import (
+	"context"
+	"gatehouse/auth/internal/config"
+)
 
 // reload reads the settings file and the NAME_FILE files again (the environment of a process cannot
 // change) and puts in force what can change while requests run. A set with a mistake changes nothing.
 func (d *daemon) reload(ctx context.Context, environ []string, file string) {
 	d.log.reopen()
-	c, l, stale, r, err := Load(environ, file, d.config.Load())
+	c, l, stale, r, err := config.Load(environ, file, d.config.Load())
 	if err == nil {
 		err = d.apply(ctx, &c, l)
 	}
@@ -25,7 +28,7 @@ func (d *daemon) reload(ctx context.Context, environ []string, file string) {
 
 // apply puts settings in force. Whatever can be refused is made first and changes nothing; what follows only
 // swaps. The keys are made last: the first one of a database is written to it.
-func (d *daemon) apply(ctx context.Context, c *Config, l Live) error {
+func (d *daemon) apply(ctx context.Context, c *config.Config, l config.Live) error {
 	if err := l.API.Check(); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/keys"
@@ -32,7 +33,7 @@ import (
 // daemon is what the steps of serve share.
 type daemon struct {
 	log       *Logger
-	config    atomic.Pointer[Config] // replaced as a whole by a SIGHUP
+	config    atomic.Pointer[config.Config] // replaced as a whole by a SIGHUP
 	root      *secret.Root
 	db        *store.DB
 	keeper    *keys.Keeper
@@ -53,8 +54,8 @@ type daemon struct {
 
 // Options are what Serve needs.
 type Options struct {
-	Config   *Config
-	Live     Live
+	Config   *config.Config
+	Live     config.Live
 	Warnings []string // about the settings; they are logged
 	// Environ and File are where the settings were read; each value from Hangup reads them again.
 	Environ []string

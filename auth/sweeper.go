@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/store"
 )
 
@@ -42,7 +43,7 @@ func (d *daemon) sweep(ctx context.Context) {
 	}
 }
 
-func (d *daemon) sweepOnce(ctx context.Context, c *Config) {
+func (d *daemon) sweepOnce(ctx context.Context, c *config.Config) {
 	s := sweepAt(c, time.Now().UTC())
 	var removed int64
 	for {
@@ -73,7 +74,7 @@ func (d *daemon) sweepOnce(ctx context.Context, c *Config) {
 
 // sweepAt says what has expired at now (docs/operations.md#sweeper). An ended session is kept until its last access
 // token has expired, and a day.
-func sweepAt(c *Config, now time.Time) store.Sweep {
+func sweepAt(c *config.Config, now time.Time) store.Sweep {
 	s := store.Sweep{Now: now, Messages: now.Add(-messagesKept), Places: now.Add(-account.PlaceLife), Challenges: now.Add(-day), Factors: now.Add(-max(day, c.Factors.FactorLife)), EndedBefore: now.Add(-max(day, c.JWT.Life)), Batch: sweepBatch}
 	before := func(d time.Duration) time.Time {
 		if d == 0 {

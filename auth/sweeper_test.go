@@ -11,14 +11,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 )
 
 // settingsOf are the settings that an environment makes, with what a start requires.
-func settingsOf(t *testing.T, environ string) Config {
+func settingsOf(t *testing.T, environ string) config.Config {
 	t.Helper()
-	c, _, _, _, err := Load(strings.Fields(`AUTH_SITE_URL=https://app.test AUTH_API_EXTERNAL_URL=https://auth.test AUTH_DB_DRIVER=postgres DATABASE_URL=postgres://h/d
+	c, _, _, _, err := config.Load(strings.Fields(`AUTH_SITE_URL=https://app.test AUTH_API_EXTERNAL_URL=https://auth.test AUTH_DB_DRIVER=postgres DATABASE_URL=postgres://h/d
 		AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef AUTH_MAILER_AUTOCONFIRM=true `+environ), os.DevNull, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -42,7 +42,8 @@ var floors = map[string]int{
 	"auth/internal/outbox":  3,
 	"auth/internal/account": 3,
 	"auth/internal/httpapi": 4,
-	"auth":                  5,
+	"auth/internal/config":  5,
+	"auth":                  8,
 }
 
 // goFiles are all Go files of the repository by their path from its root.

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"os"
@@ -481,7 +481,7 @@ func TestConfig_warnings(t *testing.T) {
 // TestDocs_settings compares the settings table with the struct: names and defaults, nothing missing, nothing
 // invented.
 func TestDocs_settings(t *testing.T) {
-	page, err := os.ReadFile("docs/settings.md")
+	page, err := os.ReadFile("../../docs/settings.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,5 @@
-package main
+// Package config reads the settings of the daemon, checks them and makes of them what the other packages take.
+package config
 
 import (
 	"strings"
