@@ -141,29 +141,29 @@ type providerTokens struct {
 func (e *entry) issueFlow(user uuid.UUID) (store.Flow, []byte) {
 	code, hash := token.NewLinkToken()
 	e.code = code
-	f := store.Flow{
+	pkce := store.Flow{
 		ID: uuid.New(), User: user, Method: methodOAuth, Challenge: e.challenge.Challenge, ChallengeMethod: e.challenge.Method,
 		IssuedAt: e.now, ExpiresAt: e.now.Add(e.s.FlowLife), Provider: e.profile.Provider, AAL: e.level, AMR: e.methods,
 	}
 	if e.profile.Token != "" || e.profile.RefreshToken != "" {
 		text := object(providerTokens{e.profile.Token, e.profile.RefreshToken})
-		f.ProviderTokens = e.root.Seal(secret.ProviderTokens, text, f.ID[:])
+		pkce.ProviderTokens = e.root.Seal(secret.ProviderTokens, text, pkce.ID[:])
 	}
-	return f, hash[:]
+	return pkce, hash[:]
 }
 
 // giveTokens adds the provider's tokens of a flow to what its code is exchanged for.
-func (a *Accounts) giveTokens(g *Grant, f store.Flow) {
-	if f.ProviderTokens == nil {
+func (a *Accounts) giveTokens(g *Grant, pkce store.Flow) {
+	if pkce.ProviderTokens == nil {
 		return
 	}
 	var tokens providerTokens
-	text, _, err := a.root.Open(secret.ProviderTokens, f.ProviderTokens, f.ID[:])
+	text, _, err := a.root.Open(secret.ProviderTokens, pkce.ProviderTokens, pkce.ID[:])
 	if err == nil {
 		err = json.Unmarshal(text, &tokens)
 	}
 	if err != nil {
-		a.log.Warn("a provider's tokens could not be opened", "provider", f.Provider, "err", err)
+		a.log.Warn("a provider's tokens could not be opened", "provider", pkce.Provider, "err", err)
 	}
 	g.ProviderToken, g.ProviderRefreshToken = tokens.Token, tokens.Refresh
 }

@@ -81,22 +81,22 @@ func (a *Accounts) EnrollFactor(ctx context.Context, c Client, caller Caller, p 
 
 // enrolment judges what can be said from the request alone.
 func (s *Settings) enrolment(p Enrolment, out *Enrolled) (err error) {
-	f := &out.Factor
+	factor := &out.Factor
 	switch p.Kind {
 	case string(store.FactorTOTP):
-		f.Kind = store.FactorTOTP
+		factor.Kind = store.FactorTOTP
 		if !s.Factors.TOTP.Enroll {
 			return unprocessable(CodeTOTPEnrollDisabled, "MFA enroll is disabled for TOTP")
 		}
 	case string(store.FactorPhone):
-		f.Kind = store.FactorPhone
+		factor.Kind = store.FactorPhone
 		switch {
 		case !s.Factors.Phone.Enroll:
 			return unprocessable(CodePhoneEnrollDisabled, "MFA enroll is disabled for Phone")
 		case p.Phone == "":
 			return notValid("Phone number required to enroll Phone factor")
 		}
-		if f.Phone, err = goodPhone(p.Phone); err != nil {
+		if factor.Phone, err = goodPhone(p.Phone); err != nil {
 			return err
 		}
 		out.Phone = p.Phone
@@ -120,11 +120,11 @@ func goodFactorText(name, issuer string) error {
 
 // roomFor says whether a user may have one more factor, and which of the unverified ones make room: those of
 // the same number, and those that nobody has come back to.
-func (s *Settings) roomFor(f store.Factor, u store.User, v store.Session, now time.Time) (stale []uuid.UUID, err error) {
+func (s *Settings) roomFor(factor store.Factor, u store.User, v store.Session, now time.Time) (stale []uuid.UUID, err error) {
 	verified := 0
 	var others []store.Factor
 	for _, o := range u.Factors {
-		sameNumber := f.Phone != "" && o.Phone == f.Phone
+		sameNumber := factor.Phone != "" && o.Phone == factor.Phone
 		switch {
 		case o.Verified() && sameNumber:
 			return nil, unprocessable(CodeVerifiedFactorExists, "A verified phone factor already exists, unenroll the existing factor to continue")
@@ -137,8 +137,8 @@ func (s *Settings) roomFor(f store.Factor, u store.User, v store.Session, now ti
 		others = append(others, o)
 	}
 	switch {
-	case slices.ContainsFunc(others, func(o store.Factor) bool { return o.FriendlyName == f.FriendlyName }):
-		return nil, errFactorName(f.FriendlyName)
+	case slices.ContainsFunc(others, func(o store.Factor) bool { return o.FriendlyName == factor.FriendlyName }):
+		return nil, errFactorName(factor.FriendlyName)
 	case len(others) >= s.Factors.MaxEnrolled || verified >= s.Factors.MaxVerified:
 		return nil, errTooManyFactors
 	case verified > 0 && v.AAL < 2:
@@ -179,6 +179,6 @@ func accountName(u store.User) string {
 }
 
 // sealKey is a TOTP key as it is stored, bound to its factor.
-func (a *Accounts) sealKey(factor uuid.UUID, key []byte) []byte {
-	return a.root.Seal(secret.Factors, key, factor[:])
+func (a *Accounts) sealKey(id uuid.UUID, key []byte) []byte {
+	return a.root.Seal(secret.Factors, key, id[:])
 }

@@ -54,9 +54,9 @@ var (
 
 // factorOf finds one of a user's own factors: somebody else's is as unknown as none.
 func factorOf(u store.User, id uuid.UUID) (store.Factor, error) {
-	for _, f := range u.Factors {
-		if f.ID == id {
-			return f, nil
+	for _, factor := range u.Factors {
+		if factor.ID == id {
+			return factor, nil
 		}
 	}
 	return store.Factor{}, errNoFactor
@@ -115,11 +115,11 @@ func withMethod(old json.RawMessage, method string, now time.Time) json.RawMessa
 }
 
 // factorNotice is the mail about a factor, if it is on and there is somebody to tell.
-func (a *Accounts) factorNotice(s *Settings, c Client, on bool, kind mail.Kind, u store.User, f store.Factor, now time.Time) (store.NewMessage, bool) {
+func (a *Accounts) factorNotice(s *Settings, c Client, on bool, kind mail.Kind, u store.User, factor store.Factor, now time.Time) (store.NewMessage, bool) {
 	if !on || u.Email == "" {
 		return store.NewMessage{}, false
 	}
-	m := a.notification(s, c, kind, u.Email, mail.Vars{Email: u.Email, FactorType: string(f.Kind), Data: u.UserMetadata}, now)
+	m := a.notification(s, c, kind, u.Email, mail.Vars{Email: u.Email, FactorType: string(factor.Kind), Data: u.UserMetadata}, now)
 	m.User = u.ID
 	return m, true
 }

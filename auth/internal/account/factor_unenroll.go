@@ -12,13 +12,13 @@ import (
 
 // UnenrollFactor takes one of the caller's factors from him, and from his sessions what it gave them. A verified one
 // wants a session of aal2.
-func (a *Accounts) UnenrollFactor(ctx context.Context, c Client, caller Caller, factor uuid.UUID) error {
+func (a *Accounts) UnenrollFactor(ctx context.Context, c Client, caller Caller, id uuid.UUID) error {
 	s, now := a.live.Load(), a.now()
-	f, err := factorOf(caller.User, factor)
+	factor, err := factorOf(caller.User, id)
 	if err != nil {
 		return err
 	}
-	notices := a.mayNotify(ctx, s, s.Email.NotifyFactorUnenrolled && f.Verified())
+	notices := a.mayNotify(ctx, s, s.Email.NotifyFactorUnenrolled && factor.Verified())
 	told := 0
 	err = a.db.InTx(ctx, func(tx *store.Tx) error {
 		told = 0
@@ -26,21 +26,21 @@ func (a *Accounts) UnenrollFactor(ctx context.Context, c Client, caller Caller, 
 		if err != nil {
 			return err
 		}
-		if f, err = factorOf(u, factor); err != nil {
+		if factor, err = factorOf(u, id); err != nil {
 			return err
 		}
-		if f.Verified() && v.AAL < 2 {
+		if factor.Verified() && v.AAL < 2 {
 			return unprocessable(CodeInsufficientAAL, "AAL2 required to unenroll verified factor")
 		}
 		b := tx.Batch()
-		b.LowerSessions(u.ID, f.ID, factorMethod(f.Kind))
-		b.DeleteFactors(u.ID, f.ID)
-		if m, ok := a.factorNotice(s, c, notices && f.Verified(), mail.FactorUnenrolled, u, f, now); ok {
+		b.LowerSessions(u.ID, factor.ID, factorMethod(factor.Kind))
+		b.DeleteFactors(u.ID, factor.ID)
+		if m, ok := a.factorNotice(s, c, notices && factor.Verified(), mail.FactorUnenrolled, u, factor, now); ok {
 			b.InsertMessage(m)
 			told = 1
 		}
 		b.Audit(store.Audit{At: now, Action: store.ActionFactorUnenrolled, Actor: u.ID, Session: v.ID, IP: c.IP,
-			Traits: traits("factor_id", f.ID.String(), "factor_type", string(f.Kind))})
+			Traits: traits("factor_id", factor.ID.String(), "factor_type", string(factor.Kind))})
 		return b.Send(ctx)
 	})
 	if err != nil {
@@ -58,71 +58,71 @@ func (a *Accounts) AdminFactors(ctx context.Context, user uuid.UUID) ([]store.Fa
 }
 
 // AdminDeleteFactor takes a factor from a user who has lost it. He is told.
-func (a *Accounts) AdminDeleteFactor(ctx context.Context, c Client, by Actor, user, factor uuid.UUID) (store.Factor, error) {
+func (a *Accounts) AdminDeleteFactor(ctx context.Context, c Client, by Actor, user, id uuid.UUID) (store.Factor, error) {
 	s, now := a.live.Load(), a.now()
 	notices := a.mayNotify(ctx, s, s.Email.NotifyFactorUnenrolled)
-	var f store.Factor
+	var factor store.Factor
 	told := 0
-	err := a.onFactor(ctx, user, factor, func(tx *store.Tx, u store.User, found store.Factor) error {
-		f, told = found, 0
+	err := a.onFactor(ctx, user, id, func(tx *store.Tx, u store.User, found store.Factor) error {
+		factor, told = found, 0
 		b := tx.Batch()
-		b.LowerSessions(u.ID, f.ID, factorMethod(f.Kind))
-		b.DeleteFactors(u.ID, f.ID)
-		if m, ok := a.factorNotice(s, c, notices && f.Verified(), mail.FactorUnenrolled, u, f, now); ok {
+		b.LowerSessions(u.ID, factor.ID, factorMethod(factor.Kind))
+		b.DeleteFactors(u.ID, factor.ID)
+		if m, ok := a.factorNotice(s, c, notices && factor.Verified(), mail.FactorUnenrolled, u, factor, now); ok {
 			b.InsertMessage(m)
 			told = 1
 		}
-		b.Audit(by.audit(c, store.ActionFactorDeleted, now, "user_id", u.ID.String(), "factor_id", f.ID.String()))
+		b.Audit(by.audit(c, store.ActionFactorDeleted, now, "user_id", u.ID.String(), "factor_id", factor.ID.String()))
 		return b.Send(ctx)
 	})
 	if err != nil {
-		return f, failure("delete a factor", err)
+		return factor, failure("delete a factor", err)
 	}
 	a.wake()
 	a.notified(ctx, s, told)
-	return f, nil
+	return factor, nil
 }
 
 // AdminUpdateFactor gives a factor another name or, if it is a phone, number; "" keeps. Codes that were sent
 // to another number are void.
-func (a *Accounts) AdminUpdateFactor(ctx context.Context, c Client, by Actor, user, factor uuid.UUID, name, phone string) (store.Factor, error) {
+func (a *Accounts) AdminUpdateFactor(ctx context.Context, c Client, by Actor, user, id uuid.UUID, name, phone string) (store.Factor, error) {
 	now := a.now()
-	var f store.Factor
-	err := a.onFactor(ctx, user, factor, func(tx *store.Tx, u store.User, found store.Factor) error {
-		f = found
+	var factor store.Factor
+	err := a.onFactor(ctx, user, id, func(tx *store.Tx, u store.User, found store.Factor) error {
+		factor = found
 		if err := goodFactorText(name, ""); err != nil {
 			return err
 		}
 		if name != "" {
-			f.FriendlyName = plain(name)
+			factor.FriendlyName = plain(name)
 		}
 		b := tx.Batch()
-		if phone != "" && f.Kind == store.FactorPhone {
+		if phone != "" && factor.Kind == store.FactorPhone {
 			number, err := goodPhone(phone)
 			if err != nil {
 				return err
 			}
-			if number != f.Phone {
-				f.Phone = number
+			if number != factor.Phone {
+				factor.Phone = number
 				b.DeleteChallenges(u.ID)
 			}
 		}
-		f.UpdatedAt = now
-		b.RenameFactor(f, now)
-		b.Audit(by.audit(c, store.ActionFactorUpdated, now, "user_id", u.ID.String(), "factor_id", f.ID.String()))
+		factor.UpdatedAt = now
+		b.RenameFactor(factor, now)
+		b.Audit(by.audit(c, store.ActionFactorUpdated, now, "user_id", u.ID.String(), "factor_id", factor.ID.String()))
 		return b.Send(ctx)
 	})
 	switch {
 	case errors.Is(err, store.ErrFactorName):
-		return f, errFactorName(f.FriendlyName)
+		return factor, errFactorName(factor.FriendlyName)
 	case errors.Is(err, store.ErrFactorPhone):
-		return f, unprocessable(CodeVerifiedFactorExists, "The user has another phone factor with this number")
+		return factor, unprocessable(CodeVerifiedFactorExists, "The user has another phone factor with this number")
 	}
-	return f, failure("update a factor", err)
+	return factor, failure("update a factor", err)
 }
 
 // onFactor runs f with a user locked and one of his factors.
-func (a *Accounts) onFactor(ctx context.Context, user, factor uuid.UUID, f func(*store.Tx, store.User, store.Factor) error) error {
+func (a *Accounts) onFactor(ctx context.Context, user, id uuid.UUID, do func(*store.Tx, store.User, store.Factor) error) error {
 	return a.db.InTx(ctx, func(tx *store.Tx) error {
 		u, err := tx.LockUser(ctx, user)
 		if errors.Is(err, store.ErrNotFound) {
@@ -136,10 +136,10 @@ func (a *Accounts) onFactor(ctx context.Context, user, factor uuid.UUID, f func(
 		if err := b.Send(ctx); err != nil {
 			return err
 		}
-		found, err := factorOf(u, factor)
+		found, err := factorOf(u, id)
 		if err != nil {
 			return err
 		}
-		return f(tx, u, found)
+		return do(tx, u, found)
 	})
 }

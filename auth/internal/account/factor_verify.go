@@ -48,20 +48,20 @@ type answering struct {
 // VerifyFactor answers a challenge. A right answer brings the caller's session to aal2 with a new refresh
 // token, and ends his sessions below that. Wrong answers are counted under the lock on the user, so that as
 // many as are sent at once make no more tries.
-func (a *Accounts) VerifyFactor(ctx context.Context, c Client, caller Caller, factor, challenge uuid.UUID, code string) (Grant, error) {
+func (a *Accounts) VerifyFactor(ctx context.Context, c Client, caller Caller, id, challenge uuid.UUID, code string) (Grant, error) {
 	s := a.live.Load()
 	if caller.Session.ID == uuid.Nil {
 		return Grant{}, sessionNotFound()
 	}
-	f, err := s.answerable(caller, factor)
+	factor, err := s.answerable(caller, id)
 	if err != nil {
 		return Grant{}, err
 	}
-	v := answering{Accounts: a, s: s, c: c, caller: caller, factor: f, challenge: challenge, code: strings.TrimSpace(code), now: a.now()}
+	v := answering{Accounts: a, s: s, c: c, caller: caller, factor: factor, challenge: challenge, code: strings.TrimSpace(code), now: a.now()}
 	if v.code == "" {
 		return Grant{}, notValid("Code needs to be non-empty")
 	}
-	v.notices = a.mayNotify(ctx, s, s.Email.NotifyFactorEnrolled && !f.Verified())
+	v.notices = a.mayNotify(ctx, s, s.Email.NotifyFactorEnrolled && !factor.Verified())
 	if err := v.run(ctx); err != nil {
 		return Grant{}, failure("verify a factor", err)
 	}
@@ -99,7 +99,7 @@ func (v *answering) run(ctx context.Context) error {
 	return v.locked(ctx, func(tx *store.Tx, u store.User, session store.Session) error { return v.raise(ctx, tx, u, session) })
 }
 
-func (v *answering) locked(ctx context.Context, f func(*store.Tx, store.User, store.Session) error) error {
+func (v *answering) locked(ctx context.Context, do func(*store.Tx, store.User, store.Session) error) error {
 	return v.db.InTx(ctx, func(tx *store.Tx) error {
 		v.judged, v.refusal, v.told = false, nil, 0
 		u, session, err := v.lockCaller(ctx, tx, v.s, v.caller, v.now)
@@ -109,7 +109,7 @@ func (v *answering) locked(ctx context.Context, f func(*store.Tx, store.User, st
 		if v.factor, err = factorOf(u, v.factor.ID); err != nil {
 			return err
 		}
-		return f(tx, u, session)
+		return do(tx, u, session)
 	})
 }
 
@@ -168,8 +168,8 @@ func (v *answering) mayCount(u store.User, session store.Session) error {
 		return err
 	}
 	verified := 0
-	for _, f := range u.Factors {
-		if f.Verified() {
+	for _, factor := range u.Factors {
+		if factor.Verified() {
 			verified++
 		}
 	}
