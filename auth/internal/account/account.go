@@ -40,31 +40,24 @@ type Options struct {
 
 // Accounts are the flows. Their methods may be called from any goroutine.
 type Accounts struct {
-	db        *store.DB
-	keys      *token.Live
-	codec     *token.RefreshCodec
-	root      *secret.Root
-	passwords hashing
-	wake      func()
-	signedIn  func(method string)
-	clock     func() time.Time
-	fakeClock bool
-	log       *slog.Logger
-	live      atomic.Pointer[Settings] // replaced as a whole, never changed
-	rotations buckets
+	core core
+	live atomic.Pointer[Settings] // replaced as a whole, never changed
 }
 
 // New makes the flows.
 func New(o Options, s Settings) *Accounts {
-	a := &Accounts{fakeClock: o.Now != nil, db: o.DB, keys: o.Keys, codec: o.Refresh, root: o.Root, passwords: hashing{o.Passwords}, wake: o.Wake, signedIn: o.SignedIn, clock: o.Now, log: o.Log}
-	if a.wake == nil {
-		a.wake = func() {}
+	a := &Accounts{core: core{
+		db: o.DB, keys: o.Keys, codec: o.Refresh, root: o.Root, passwords: hashing{o.Passwords},
+		wake: o.Wake, signedIn: o.SignedIn, clock: o.Now, fakeClock: o.Now != nil, log: o.Log,
+	}}
+	if a.core.wake == nil {
+		a.core.wake = func() {}
 	}
-	if a.clock == nil {
-		a.clock = time.Now
+	if a.core.clock == nil {
+		a.core.clock = time.Now
 	}
-	if a.log == nil {
-		a.log = slog.New(slog.DiscardHandler)
+	if a.core.log == nil {
+		a.core.log = slog.New(slog.DiscardHandler)
 	}
 	a.Apply(s)
 	return a
@@ -72,17 +65,6 @@ func New(o Options, s Settings) *Accounts {
 
 // Apply puts other settings in force. A flow that is under way ends with those it began with.
 func (a *Accounts) Apply(s Settings) { a.live.Store(&s) }
-
-// now is the time as PostgreSQL keeps it.
-func (a *Accounts) now() time.Time { return a.clock().UTC().Truncate(time.Microsecond) }
-
-// serverNow is the time of a given clock where PostgreSQL's own would be used; zero without a given one.
-func (a *Accounts) serverNow() time.Time {
-	if a.fakeClock {
-		return a.now()
-	}
-	return time.Time{}
-}
 
 // Client is who calls and what for.
 type Client struct {
@@ -100,13 +82,6 @@ type Client struct {
 	Network string
 	// Identified: the request came with a user's or an administrator's token.
 	Identified bool
-}
-
-func (s *Settings) aud(c Client) string {
-	if c.Aud != "" {
-		return c.Aud
-	}
-	return s.Audience
 }
 
 // Challenge is a client's half of PKCE; empty: none.

@@ -16,13 +16,16 @@ import (
 // back is dropped, and a recovery mail is sent. For an owner who has confirmed an account that a stranger had
 // prepared: recovery alone leaves the stranger's phone, factors and identities in place.
 func (a *Accounts) AdminClaim(ctx context.Context, c Client, by Actor, id uuid.UUID) error {
-	s, now := a.live.Load(), a.now()
-	if err := s.canSendMail("recovery"); err != nil {
+	return adminClaim(ctx, a.begin(c), by, id)
+}
+
+func adminClaim(ctx context.Context, f *flow, by Actor, id uuid.UUID) error {
+	if err := f.settings.canSendMail("recovery"); err != nil {
 		return err
 	}
-	c.RedirectTo = s.SiteURL
+	f.req.RedirectTo = f.settings.SiteURL
 	var l letter
-	err := a.db.InTx(ctx, func(tx *store.Tx) error {
+	err := f.inTx(ctx, func(tx *store.Tx) error {
 		u, err := tx.LockUser(ctx, id)
 		switch {
 		case err != nil:
@@ -32,16 +35,16 @@ func (a *Accounts) AdminClaim(ctx context.Context, c Client, by Actor, id uuid.U
 		case u.Email == "" || u.EmailConfirmedAt.IsZero():
 			return unprocessable(CodeEmailNotConfirmed, "The user has no confirmed e-mail address to send the recovery to")
 		}
-		if l, err = a.mail(s, c, mailed{
+		if l, err = newMail(f, mailed{
 			kind: store.KindRecovery, mail: mail.Recovery, link: mail.LinkRecovery, to: u.Email, vars: mail.Vars{Email: u.Email, Data: u.UserMetadata},
-		}, now); err != nil {
+		}); err != nil {
 			return err
 		}
 		b := tx.Batch()
-		surrender(b, u, now)
-		b.CancelMessages(id, now)
+		surrender(b, u, f.now)
+		b.CancelMessages(id, f.now)
 		write(b, id, nil, l)
-		b.Audit(by.audit(c, store.ActionUserModified, now, "user_id", id.String(), "reason", "claim"))
+		b.Audit(by.audit(f, store.ActionUserModified, "user_id", id.String(), "reason", "claim"))
 		return b.Send(ctx)
 	})
 	switch {
@@ -50,7 +53,7 @@ func (a *Accounts) AdminClaim(ctx context.Context, c Client, by Actor, id uuid.U
 	case err != nil:
 		return failure("claim", err)
 	}
-	return a.send(ctx, s, l)
+	return f.send(ctx, l)
 }
 
 // surrender takes out of an account everything but its address, metadata and bans.

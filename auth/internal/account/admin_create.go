@@ -40,10 +40,13 @@ func goodClaims(role, aud string) error {
 // AdminCreate makes a user as an administrator wants him: no mail is sent, and whether sign-ups are
 // open does not matter.
 func (a *Accounts) AdminCreate(ctx context.Context, c Client, by Actor, p Attributes) (store.User, error) {
-	s, now := a.live.Load(), a.now()
-	u := store.User{Aud: plain(p.Aud), Role: s.Role, CreatedAt: now, UpdatedAt: now}
+	return adminCreate(ctx, a.begin(c), by, p)
+}
+
+func adminCreate(ctx context.Context, f *flow, by Actor, p Attributes) (store.User, error) {
+	u := store.User{Aud: plain(p.Aud), Role: f.settings.Role, CreatedAt: f.now, UpdatedAt: f.now}
 	if u.Aud == "" {
-		u.Aud = s.aud(c)
+		u.Aud = f.aud()
 	}
 	if role := plain(set(p.Role)); role != "" {
 		u.Role = role
@@ -51,17 +54,17 @@ func (a *Accounts) AdminCreate(ctx context.Context, c Client, by Actor, p Attrib
 	if err := goodClaims(u.Role, u.Aud); err != nil {
 		return store.User{}, err
 	}
-	if err := a.freeAddresses(ctx, &u, p); err != nil {
+	if err := freeAddresses(ctx, f, &u, p); err != nil {
 		return store.User{}, err
 	}
-	if err := s.adminPassword(p); err != nil {
+	if err := f.settings.adminPassword(p); err != nil {
 		return store.User{}, err
 	}
 	var err error
 	if u.ID, err = newID(p.ID); err != nil {
 		return store.User{}, err
 	}
-	if u.BannedUntil, _, err = banned(p.BanDuration, now); err != nil {
+	if u.BannedUntil, _, err = banned(p.BanDuration, f.now); err != nil {
 		return store.User{}, err
 	}
 	if u.UserMetadata, err = metadata(p.UserMetadata); err != nil {
@@ -71,26 +74,26 @@ func (a *Accounts) AdminCreate(ctx context.Context, c Client, by Actor, p Attrib
 	if err != nil {
 		return store.User{}, err
 	}
-	if s.tooLarge(u.UserMetadata, app) {
-		return store.User{}, s.errTooLarge()
+	if f.settings.tooLarge(u.UserMetadata, app) {
+		return store.User{}, f.settings.errTooLarge()
 	}
 	if u.PasswordHash = set(p.PasswordHash); set(p.Password) != "" {
-		if u.PasswordHash, err = a.passwords.Hash(ctx, *p.Password); err != nil {
+		if u.PasswordHash, err = f.core.passwords.Hash(ctx, *p.Password); err != nil {
 			return store.User{}, failure("hash password", err)
 		}
 	}
-	furnish(&u, p, app, now)
-	b := a.db.Batch()
+	furnish(&u, p, app, f.now)
+	b := f.batch()
 	b.InsertUser(u)
 	for _, i := range u.Identities {
 		b.InsertIdentity(i)
 	}
-	b.Audit(by.audit(c, store.ActionUserSignedUp, now, "user_id", u.ID.String(), "provider", u.Identities[0].Provider))
-	if u.Role != s.Role {
-		b.Audit(by.audit(c, store.ActionUserRoleChanged, now, "user_id", u.ID.String(), "role", u.Role))
+	b.Audit(by.audit(f, store.ActionUserSignedUp, "user_id", u.ID.String(), "provider", u.Identities[0].Provider))
+	if u.Role != f.settings.Role {
+		b.Audit(by.audit(f, store.ActionUserRoleChanged, "user_id", u.ID.String(), "role", u.Role))
 	}
-	if u.BannedUntil.After(now) {
-		b.Audit(by.audit(c, store.ActionUserBanned, now, "user_id", u.ID.String()))
+	if u.BannedUntil.After(f.now) {
+		b.Audit(by.audit(f, store.ActionUserBanned, "user_id", u.ID.String()))
 	}
 	err = b.Send(ctx)
 	switch {
@@ -110,7 +113,7 @@ var errNumberTaken = unprocessable(CodePhoneExists, "Phone number already regist
 
 // freeAddresses judges and sets the addresses of a new user, in this order: the form of the e-mail address, whether it
 // is taken, then both of the phone number.
-func (a *Accounts) freeAddresses(ctx context.Context, u *store.User, p Attributes) (err error) {
+func freeAddresses(ctx context.Context, f *flow, u *store.User, p Attributes) (err error) {
 	if set(p.Email) == "" && set(p.Phone) == "" {
 		return notValid("Cannot create a user without either an email or phone")
 	}
@@ -124,7 +127,7 @@ func (a *Accounts) freeAddresses(ctx context.Context, u *store.User, p Attribute
 		u.Phone, badPhone = goodPhone(*p.Phone)
 	}
 	var byEmail, byPhone store.User
-	b := a.db.Batch()
+	b := f.batch()
 	if u.Email != "" {
 		b.Account(&byEmail, u.Aud, u.Email)
 	}

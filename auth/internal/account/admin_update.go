@@ -12,33 +12,37 @@ import (
 
 // edit is one call of AdminUpdate.
 type edit struct {
+	f            *flow
+	by           Actor
 	p            Attributes
 	email, phone string
 	hash         string
 	until        time.Time
 	bans         bool // ban_duration was given
 	user, app    store.MetadataPatch
-	now          time.Time
 }
 
 // AdminUpdate changes a user without asking him: addresses at once, and nobody is written to. Another
 // password ends all his sessions, and so does another address in the place of one that he had: whoever
 // came in by that one stays no longer. A ban keeps them.
 func (a *Accounts) AdminUpdate(ctx context.Context, c Client, by Actor, id uuid.UUID, p Attributes) (store.User, error) {
-	s := a.live.Load()
-	e := edit{p: p, now: a.now()}
+	return adminUpdate(ctx, a.begin(c), by, id, p)
+}
+
+func adminUpdate(ctx context.Context, f *flow, by Actor, id uuid.UUID, p Attributes) (store.User, error) {
+	e := edit{f: f, by: by, p: p}
 	p.PasswordHash = nil
-	if err := e.judge(s); err != nil {
+	if err := e.judge(); err != nil {
 		return store.User{}, err
 	}
 	if text := set(p.Password); text != "" {
 		var err error
-		if e.hash, err = a.passwords.Hash(ctx, text); err != nil {
+		if e.hash, err = f.core.passwords.Hash(ctx, text); err != nil {
 			return store.User{}, failure("hash password", err)
 		}
 	}
 	var out store.User
-	err := a.db.InTx(ctx, func(tx *store.Tx) error {
+	err := f.inTx(ctx, func(tx *store.Tx) error {
 		old, err := tx.LockUser(ctx, id)
 		if err != nil {
 			return err
@@ -46,7 +50,7 @@ func (a *Accounts) AdminUpdate(ctx context.Context, c Client, by Actor, id uuid.
 		if !old.DeletedAt.IsZero() {
 			return store.ErrNotFound
 		}
-		if err := s.checkGrowth(old, e.user, e.app); err != nil {
+		if err := f.settings.checkGrowth(old, e.user, e.app); err != nil {
 			return err
 		}
 		waits, err := e.look(ctx, tx, old)
@@ -54,7 +58,7 @@ func (a *Accounts) AdminUpdate(ctx context.Context, c Client, by Actor, id uuid.
 			return err
 		}
 		b := tx.Batch()
-		e.fill(b, s, c, by, old, waits)
+		e.fill(b, old, waits)
 		b.User(&out, id)
 		return b.Send(ctx)
 	})
@@ -69,7 +73,7 @@ func (a *Accounts) AdminUpdate(ctx context.Context, c Client, by Actor, id uuid.
 	return out, failure("update user", err)
 }
 
-func (e *edit) judge(s *Settings) (err error) {
+func (e *edit) judge() (err error) {
 	if err := goodClaims(set(e.p.Role), ""); err != nil {
 		return err
 	}
@@ -83,15 +87,15 @@ func (e *edit) judge(s *Settings) (err error) {
 			return err
 		}
 	}
-	if e.until, e.bans, err = banned(e.p.BanDuration, e.now); err != nil {
+	if e.until, e.bans, err = banned(e.p.BanDuration, e.f.now); err != nil {
 		return err
 	}
-	if e.p.Password != nil && (*e.p.Password != "" || s.Passwords.PolicyForAdmin) {
-		if err := s.adminPassword(Attributes{Password: e.p.Password}); err != nil {
+	if e.p.Password != nil && (*e.p.Password != "" || e.f.settings.Passwords.PolicyForAdmin) {
+		if err := e.f.settings.adminPassword(Attributes{Password: e.p.Password}); err != nil {
 			return err
 		}
 		if *e.p.Password == "" {
-			return s.goodPassword("")
+			return e.f.settings.goodPassword("")
 		}
 	}
 	if e.user, err = parsePatch(userMetadata(e.p.UserMetadata)); err != nil {
@@ -121,8 +125,8 @@ func (e *edit) look(ctx context.Context, tx *store.Tx, old store.User) (pending 
 	return pending, nil
 }
 
-func (e *edit) fill(b *store.Batch, s *Settings, c Client, by Actor, old store.User, pending store.Token) {
-	p := store.UserPatch{ID: old.ID, Now: e.now, UserMetadata: e.user, AppMetadata: e.app}
+func (e *edit) fill(b *store.Batch, old store.User, pending store.Token) {
+	p := store.UserPatch{ID: old.ID, Now: e.f.now, UserMetadata: e.user, AppMetadata: e.app}
 	if role := plain(set(e.p.Role)); role != "" {
 		p.Role = &role
 	}
@@ -148,7 +152,7 @@ func (e *edit) fill(b *store.Batch, s *Settings, c Client, by Actor, old store.U
 		if way.wanted != "" && way.wanted != way.old {
 			who, voids = way.wanted, true
 			*way.set = &who
-			if way.old != "" && s.Email.ChangeEndsSessions && ends == "" {
+			if way.old != "" && e.f.settings.Email.ChangeEndsSessions && ends == "" {
 				ends = way.ended
 			}
 		}
@@ -169,7 +173,7 @@ func (e *edit) fill(b *store.Batch, s *Settings, c Client, by Actor, old store.U
 		}
 		voids = voids || way.since.IsZero()
 		if *way.set != nil || way.since.IsZero() {
-			*way.at = &e.now
+			*way.at = &e.f.now
 		}
 		if old.IsAnonymous {
 			p.IsAnonymous = ptr(false)
@@ -184,14 +188,14 @@ func (e *edit) fill(b *store.Batch, s *Settings, c Client, by Actor, old store.U
 	}
 	b.UpdateUser(p)
 	if ends != "" {
-		b.EndSessions(store.EndSessions{User: old.ID, Reason: ends, At: e.now})
+		b.EndSessions(store.EndSessions{User: old.ID, Reason: ends, At: e.f.now})
 	}
 	if voids {
 		b.DeleteTokens(old.ID)
 		b.DeleteFlows(old.ID) // and the codes that were given out
 		b.DeleteChallenges(old.ID)
 	}
-	e.note(b, c, by, old)
+	e.note(b, old)
 }
 
 // adopt gives the user what the newest sign-up of him brought along, where nobody has set anything.
@@ -202,20 +206,20 @@ func (e *edit) adopt(p *store.UserPatch, old store.User, pending store.Token) {
 	p.UserMetadata.Set = merge(pending.UserMetadata, p.UserMetadata.Set)
 }
 
-func (e *edit) note(b *store.Batch, c Client, by Actor, old store.User) {
+func (e *edit) note(b *store.Batch, old store.User) {
 	id := old.ID.String()
-	b.Audit(by.audit(c, store.ActionUserModified, e.now, "user_id", id))
+	b.Audit(e.by.audit(e.f, store.ActionUserModified, "user_id", id))
 	if e.hash != "" {
-		b.Audit(by.audit(c, store.ActionUserUpdatedPassword, e.now, "user_id", id))
+		b.Audit(e.by.audit(e.f, store.ActionUserUpdatedPassword, "user_id", id))
 	}
 	if role := plain(set(e.p.Role)); role != "" && role != old.Role {
-		b.Audit(by.audit(c, store.ActionUserRoleChanged, e.now, "user_id", id, "role", role))
+		b.Audit(e.by.audit(e.f, store.ActionUserRoleChanged, "user_id", id, "role", role))
 	}
-	was := old.BannedUntil.After(e.now)
+	was := old.BannedUntil.After(e.f.now)
 	switch {
 	case e.bans && !e.until.IsZero():
-		b.Audit(by.audit(c, store.ActionUserBanned, e.now, "user_id", id))
+		b.Audit(e.by.audit(e.f, store.ActionUserBanned, "user_id", id))
 	case e.bans && was:
-		b.Audit(by.audit(c, store.ActionUserUnbanned, e.now, "user_id", id))
+		b.Audit(e.by.audit(e.f, store.ActionUserUnbanned, "user_id", id))
 	}
 }

@@ -20,13 +20,13 @@ func (a *Accounts) AdminUsers(ctx context.Context, f store.UsersFilter) ([]store
 		f.Aud = a.live.Load().Audience
 	}
 	f.Text, f.Email, f.Phone = plain(f.Text), plain(f.Email), plain(f.Phone)
-	page, total, err := a.db.Users(ctx, f)
+	page, total, err := a.core.db.Users(ctx, f)
 	return page, total, failure("users", err)
 }
 
 // AdminUser is a user of any audience, a soft-deleted one too.
 func (a *Accounts) AdminUser(ctx context.Context, id uuid.UUID) (store.User, error) {
-	u, err := a.db.User(ctx, id)
+	u, err := a.core.db.User(ctx, id)
 	if errors.Is(err, store.ErrNotFound) {
 		return u, errNoUser
 	}
@@ -38,22 +38,25 @@ func (a *Accounts) UserSessions(ctx context.Context, id uuid.UUID) ([]store.Sess
 	if _, err := a.AdminUser(ctx, id); err != nil {
 		return nil, err
 	}
-	list, err := a.db.Sessions(ctx, id)
+	list, err := a.core.db.Sessions(ctx, id)
 	return list, failure("sessions", err)
 }
 
 // AuditLog is one page of the log, newest first, and how many rows the filter finds.
 func (a *Accounts) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, int, error) {
 	f.Author = plain(f.Author)
-	page, total, err := a.db.AuditLog(ctx, f)
+	page, total, err := a.core.db.AuditLog(ctx, f)
 	return page, total, failure("audit log", err)
 }
 
 // AdminDelete removes a user with all that is his, or softly: then his id stays, nothing personal does,
 // and his addresses are free. Mails that wait for him are dropped.
 func (a *Accounts) AdminDelete(ctx context.Context, c Client, by Actor, id uuid.UUID, soft bool) error {
-	now := a.now()
-	err := a.db.InTx(ctx, func(tx *store.Tx) error {
+	return adminDelete(ctx, a.begin(c), by, id, soft)
+}
+
+func adminDelete(ctx context.Context, f *flow, by Actor, id uuid.UUID, soft bool) error {
+	err := f.inTx(ctx, func(tx *store.Tx) error {
 		u, err := tx.LockUser(ctx, id)
 		if err != nil {
 			return err
@@ -62,12 +65,12 @@ func (a *Accounts) AdminDelete(ctx context.Context, c Client, by Actor, id uuid.
 		switch {
 		case !soft:
 			b.DeleteUser(id)
-			b.CancelMessages(id, now)
+			b.CancelMessages(id, f.now)
 		case u.DeletedAt.IsZero():
-			b.EraseUser(store.EraseUser{ID: id, Now: now, Email: a.standIn(id, u.Email), Phone: a.standIn(id, u.Phone)[:15]})
-			b.CancelMessages(id, now)
+			b.EraseUser(store.EraseUser{ID: id, Now: f.now, Email: standIn(f, id, u.Email), Phone: standIn(f, id, u.Phone)[:15]})
+			b.CancelMessages(id, f.now)
 		}
-		b.Audit(by.audit(c, store.ActionUserDeleted, now, "user_id", id.String()))
+		b.Audit(by.audit(f, store.ActionUserDeleted, "user_id", id.String()))
 		return b.Send(ctx)
 	})
 	if errors.Is(err, store.ErrNotFound) {
@@ -78,6 +81,6 @@ func (a *Accounts) AdminDelete(ctx context.Context, c Client, by Actor, id uuid.
 
 // standIn is what stands for an address that was erased. Numbers are few, so a plain digest of one
 // could be found by trying them all.
-func (a *Accounts) standIn(id uuid.UUID, who string) string {
-	return base64.RawURLEncoding.EncodeToString(a.root.MAC(secret.FauxUser, "deleted", id.String(), who))
+func standIn(f *flow, id uuid.UUID, who string) string {
+	return base64.RawURLEncoding.EncodeToString(f.core.root.MAC(secret.FauxUser, "deleted", id.String(), who))
 }

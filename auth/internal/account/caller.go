@@ -44,13 +44,13 @@ type Actor struct {
 // docs/api.md#checks-and-their-order. bearer is the token alone, "" when there was none; aud is the request's
 // X-JWT-AUD, which has to be the token's but for AnyAudience.
 func (a *Accounts) Authenticate(ctx context.Context, bearer, aud string, access Access) (Caller, error) {
-	s, now := a.live.Load(), a.now()
+	s, now := a.live.Load(), a.core.now()
 	var c Caller
-	user, session, err := a.ids(&c.Claims, bearer, now)
+	user, session, err := a.core.ids(&c.Claims, bearer, now)
 	if err != nil && user == uuid.Nil {
 		return Caller{}, err
 	}
-	c.User, c.Session, err = a.caller(ctx, user, session, err)
+	c.User, c.Session, err = a.core.caller(ctx, user, session, err)
 	if err != nil {
 		return Caller{}, err
 	}
@@ -80,8 +80,8 @@ func (s *Settings) otherAudience(asked string, c *token.Claims) bool {
 
 // ids checks the token and reads whom it names. When only the session's id is malformed, the user is
 // returned beside the error: that he exists is checked first.
-func (a *Accounts) ids(c *token.Claims, bearer string, now time.Time) (user, session uuid.UUID, err error) {
-	if err := a.verify(c, bearer, now); err != nil {
+func (k *core) ids(c *token.Claims, bearer string, now time.Time) (user, session uuid.UUID, err error) {
+	if err := k.verify(c, bearer, now); err != nil {
 		return user, session, err
 	}
 	if c.Subject == "" {
@@ -101,19 +101,19 @@ func (a *Accounts) ids(c *token.Claims, bearer string, now time.Time) (user, ses
 	return user, session, nil
 }
 
-func (a *Accounts) verify(c *token.Claims, bearer string, now time.Time) error {
+func (k *core) verify(c *token.Claims, bearer string, now time.Time) error {
 	if bearer == "" {
 		return &Refusal{Kind: Unauthenticated, Code: CodeNoAuthorization, Msg: "This endpoint requires a valid Bearer token"}
 	}
-	if _, err := a.keys.Load().Verify(c, bearer, now); err != nil {
+	if _, err := k.keys.Load().Verify(c, bearer, now); err != nil {
 		return denied(CodeBadJWT, "invalid JWT: unable to parse or verify signature, "+err.Error())
 	}
 	return nil
 }
 
 // caller reads user and session; malformed is what is wrong with the session's id.
-func (a *Accounts) caller(ctx context.Context, user, session uuid.UUID, malformed error) (store.User, store.Session, error) {
-	u, sess, err := a.db.Caller(ctx, user, session)
+func (k *core) caller(ctx context.Context, user, session uuid.UUID, malformed error) (store.User, store.Session, error) {
+	u, sess, err := k.db.Caller(ctx, user, session)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return u, sess, denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
@@ -148,7 +148,7 @@ func (s *Settings) outlived(v store.Session, now time.Time) bool {
 // alone: that a session was ended since is not worth a look into the database.
 func (a *Accounts) Identified(bearer string) bool {
 	var c token.Claims
-	if bearer == "" || a.verify(&c, bearer, a.now()) != nil {
+	if bearer == "" || a.core.verify(&c, bearer, a.core.now()) != nil {
 		return false
 	}
 	return c.Subject != "" && !c.IsAnonymous || slices.Contains(a.live.Load().AdminRoles, c.Role)
@@ -158,7 +158,7 @@ func (a *Accounts) Identified(bearer string) bool {
 // sends, are judged without the database. The error says that nobody can tell.
 func (a *Accounts) IsAdmin(ctx context.Context, bearer string) (bool, error) {
 	var c token.Claims
-	if bearer == "" || a.verify(&c, bearer, a.now()) != nil || !slices.Contains(a.live.Load().AdminRoles, c.Role) {
+	if bearer == "" || a.core.verify(&c, bearer, a.core.now()) != nil || !slices.Contains(a.live.Load().AdminRoles, c.Role) {
 		return false, nil
 	}
 	_, err := a.AuthenticateAdmin(ctx, bearer)
@@ -172,18 +172,18 @@ func (a *Accounts) IsAdmin(ctx context.Context, bearer string) (bool, error) {
 // a session is only as good as its user and session, and needs aal2 when the user has a verified factor or
 // AdminRequireAAL2 is set.
 func (a *Accounts) AuthenticateAdmin(ctx context.Context, bearer string) (Actor, error) {
-	s, now := a.live.Load(), a.now()
+	s, now := a.live.Load(), a.core.now()
 	var c token.Claims
-	if err := a.verify(&c, bearer, now); err != nil {
+	if err := a.core.verify(&c, bearer, now); err != nil {
 		return Actor{}, err
 	}
 	actor, reached := Actor{Role: c.Role}, true
 	if c.SessionID != "" && c.SessionID != uuid.Nil.String() {
-		user, session, err := a.ids(&c, bearer, now)
+		user, session, err := a.core.ids(&c, bearer, now)
 		if err != nil && user == uuid.Nil {
 			return Actor{}, err
 		}
-		u, v, err := a.caller(ctx, user, session, err)
+		u, v, err := a.core.caller(ctx, user, session, err)
 		switch {
 		case err != nil:
 			return Actor{}, err

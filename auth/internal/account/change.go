@@ -14,7 +14,8 @@ import (
 
 // change is what an update does to its user, gathered into one batch.
 type change struct {
-	*update
+	f     *flow
+	op    *update
 	b     *store.Batch
 	old   store.User // as locked
 	patch store.UserPatch
@@ -32,15 +33,15 @@ type change struct {
 // passwordWaits: a password that is given together with the account's first address becomes the account's by the
 // proof of that address, as a sign-up's does.
 func (ch *change) passwordWaits() bool {
-	atOnce := ch.update.email != "" && ch.mails == nil || ch.update.phone != "" && ch.texts == nil
-	return ch.old.Email == "" && ch.old.Phone == "" && (ch.mails != nil || ch.texts != nil) && !atOnce
+	atOnce := ch.op.email != "" && ch.op.mails == nil || ch.op.phone != "" && ch.op.texts == nil
+	return ch.old.Email == "" && ch.old.Phone == "" && (ch.op.mails != nil || ch.op.texts != nil) && !atOnce
 }
 
 // password sets it. Whatever somebody else may have asked for dies: tokens, changes that wait, and other
 // sessions.
 func (ch *change) password() {
 	p := &ch.patch
-	p.PasswordHash = &ch.hash
+	p.PasswordHash = &ch.op.hash
 	ch.voidAll = true
 	none := time.Time{}
 	p.ConfirmationSentAt, p.RecoverySentAt, p.ReauthenticationSentAt = &none, &none, &none
@@ -49,18 +50,18 @@ func (ch *change) password() {
 	// The pause of an address that only waits stays: it may be anybody's.
 	if who := ch.old.Email; who != "" {
 		for _, name := range []string{"confirmation", "recovery", "email_change", "reauthentication"} {
-			ch.forget = append(ch.forget, ch.limitKey(name, ch.old.Aud, who))
+			ch.op.forget = append(ch.op.forget, ch.f.limitKey(name, ch.old.Aud, who))
 		}
 	}
 	if ch.old.Phone != "" {
-		ch.forget = append(ch.forget, ch.limitKey("phone", ch.old.Aud, ch.old.Phone))
+		ch.op.forget = append(ch.op.forget, ch.f.limitKey("phone", ch.old.Aud, ch.old.Phone))
 	}
 	// A password makes the address a way in of its own.
 	if !ch.old.EmailConfirmedAt.IsZero() && !hasIdentity(ch.old, "email") && ch.old.Email != "" {
 		ch.identities = append(ch.identities, *ownIdentity(ch.old.ID, "email", ch.old.Email, nil, *p))
 		p.ProvidersFromIdentities = true
 	}
-	ch.notify(ch.s.Email.NotifyPasswordChanged, mail.PasswordChanged, mail.Vars{})
+	ch.notify(ch.f.settings.Email.NotifyPasswordChanged, mail.PasswordChanged, mail.Vars{})
 }
 
 func hasIdentity(u store.User, provider string) bool {
@@ -70,36 +71,36 @@ func hasIdentity(u store.User, provider string) bool {
 // email lets the new address wait for its proofs, or sets an anonymous user's at once.
 func (ch *change) email() error {
 	p := &ch.patch
-	if ch.emailAtOnce() {
-		p.Email, p.EmailConfirmedAt, p.IsAnonymous = &ch.update.email, &ch.now, ptr(false)
-		ch.proven("email", ch.update.email)
+	if ch.op.emailAtOnce() {
+		p.Email, p.EmailConfirmedAt, p.IsAnonymous = &ch.op.email, &ch.f.now, ptr(false)
+		ch.proven("email", ch.op.email)
 		return nil
 	}
 	wanted := ch.old
-	wanted.NewEmail = ch.update.email
-	ch.flow = ch.s.flow(ch.p.Challenge, "email_change", ch.now)
-	letters, err := ch.emailChange(ch.s, ch.c, wanted, ch.flow, ch.now)
+	wanted.NewEmail = ch.op.email
+	ch.flow = ch.f.settings.flow(ch.op.p.Challenge, "email_change", ch.f.now)
+	letters, err := newEmailChange(ch.f, wanted, ch.flow)
 	for i := range letters { // without an address of before, the new one's alone
 		letters[i].token.PasswordHash = ch.pending
 	}
 	ch.letters = append(ch.letters, letters...)
 	ch.void = append(ch.void, store.KindEmailChangeCurrent, store.KindEmailChangeNew)
-	p.NewEmail, p.EmailChangeSentAt, p.CurrentEmailProven, p.NewEmailProven = &ch.update.email, &ch.now, ptr(false), ptr(false)
+	p.NewEmail, p.EmailChangeSentAt, p.CurrentEmailProven, p.NewEmailProven = &ch.op.email, &ch.f.now, ptr(false), ptr(false)
 	return err
 }
 
 func (ch *change) phone() error {
 	p := &ch.patch
-	if ch.s.Phone.Autoconfirm {
-		p.Phone, p.PhoneConfirmedAt, p.IsAnonymous = &ch.update.phone, &ch.now, ptr(false)
-		ch.proven("phone", ch.update.phone)
-		ch.notify(ch.s.Email.NotifyPhoneChanged && ch.old.Phone != "", mail.PhoneChanged, mail.Vars{Phone: ch.update.phone, OldPhone: ch.old.Phone})
+	if ch.f.settings.Phone.Autoconfirm {
+		p.Phone, p.PhoneConfirmedAt, p.IsAnonymous = &ch.op.phone, &ch.f.now, ptr(false)
+		ch.proven("phone", ch.op.phone)
+		ch.notify(ch.f.settings.Email.NotifyPhoneChanged && ch.old.Phone != "", mail.PhoneChanged, mail.Vars{Phone: ch.op.phone, OldPhone: ch.old.Phone})
 		return nil
 	}
-	l, err := ch.sms(ch.s, ch.c, store.KindPhoneChange, ch.update.phone, ch.p.Channel, ch.now)
+	l, err := newSMS(ch.f, store.KindPhoneChange, ch.op.phone, ch.op.p.Channel)
 	l.token.PasswordHash = ch.pending
 	ch.letters = append(ch.letters, l)
-	p.NewPhone, p.PhoneChangeSentAt = &ch.update.phone, &ch.now
+	p.NewPhone, p.PhoneChangeSentAt = &ch.op.phone, &ch.f.now
 	return err
 }
 
@@ -124,8 +125,8 @@ func (ch *change) fill() {
 		b.PutIdentity(i)
 	}
 	b.UpdateUser(ch.patch)
-	if ch.patch.PasswordHash != nil && ch.s.Passwords.ChangeEndsSessions {
-		b.EndSessions(store.EndSessions{User: id, Except: ch.caller.Session.ID, Reason: store.EndedPasswordChanged, At: ch.now})
+	if ch.patch.PasswordHash != nil && ch.f.settings.Passwords.ChangeEndsSessions {
+		b.EndSessions(store.EndSessions{User: id, Except: ch.op.caller.Session.ID, Reason: store.EndedPasswordChanged, At: ch.f.now})
 	}
 	if ch.voidAll {
 		b.DeleteTokens(id)
@@ -137,8 +138,8 @@ func (ch *change) fill() {
 		b.DeleteChallenges(id)
 	}
 	write(b, id, ch.flow, ch.letters...)
-	ch.sent = ch.letters
-	ch.told = len(ch.notice)
+	ch.op.sent = ch.letters
+	ch.op.told = len(ch.notice)
 	for _, m := range ch.notice {
 		m.User = id
 		b.InsertMessage(m)
@@ -148,12 +149,12 @@ func (ch *change) fill() {
 		action store.Action
 	}{
 		{ch.patch.PasswordHash != nil, store.ActionUserUpdatedPassword},
-		{ch.mails != nil, store.ActionEmailChangeRequested},
-		{ch.texts != nil, store.ActionPhoneChangeRequested},
+		{ch.op.mails != nil, store.ActionEmailChangeRequested},
+		{ch.op.texts != nil, store.ActionPhoneChangeRequested},
 		{true, store.ActionUserModified},
 	} {
 		if done.it {
-			b.Audit(store.Audit{At: ch.now, Action: done.action, Actor: id, Session: ch.caller.Session.ID, IP: ch.c.IP})
+			b.Audit(ch.f.audit(done.action, id, ch.op.caller.Session.ID))
 		}
 	}
 }

@@ -14,7 +14,8 @@ import (
 
 // work is what a redeemed token does to its user, gathered into one batch.
 type work struct {
-	*verification
+	f     *flow
+	op    *verification
 	b     *store.Batch
 	u     store.User // as locked
 	t     store.Token
@@ -62,12 +63,12 @@ func (w *work) confirm() error {
 	}
 	w.action = store.ActionUserSignedUp
 	if provider == "email" {
-		w.patch.EmailConfirmedAt = &w.now
+		w.patch.EmailConfirmedAt = &w.f.now
 		w.dropForeign = slices.ContainsFunc(w.u.Identities, func(i store.Identity) bool {
 			return i.Provider != "email" && i.Provider != "phone" && i.ID != w.t.Identity
 		})
 	} else {
-		w.patch.PhoneConfirmedAt = &w.now
+		w.patch.PhoneConfirmedAt = &w.f.now
 	}
 	// Password and data are those of the sign-up whose token this is; whoever asks for recovery or a
 	// magic link instead confirms with none. What others have set before stays.
@@ -80,8 +81,8 @@ func (w *work) confirm() error {
 			w.patch.PasswordHash = &w.t.PasswordHash
 		}
 	}
-	if w.hash != "" && mayChoose && (w.t.Kind == store.KindSignup || w.t.Kind == store.KindInvite) {
-		w.patch.PasswordHash = &w.hash // the choice of who has the mailbox
+	if w.op.hash != "" && mayChoose && (w.t.Kind == store.KindSignup || w.t.Kind == store.KindInvite) {
+		w.patch.PasswordHash = &w.op.hash // the choice of who has the mailbox
 	}
 	by := w.asked()
 	if by != nil { // the account is that provider's, and has its data
@@ -147,7 +148,7 @@ func (w *work) changeEmail() (half bool, err error) {
 	if w.u.NewEmail == "" || current && w.t.Address != w.u.Email || !current && w.t.Address != w.u.NewEmail {
 		return false, errTokenExpired
 	}
-	both := w.s.Email.SecureChange && w.u.Email != "" && !w.s.Email.Autoconfirm
+	both := w.f.settings.Email.SecureChange && w.u.Email != "" && !w.f.settings.Email.Autoconfirm
 	currentProven, newProven := w.u.CurrentEmailProven || current, w.u.NewEmailProven || !current
 	if !newProven || both && !currentProven {
 		w.patch.CurrentEmailProven, w.patch.NewEmailProven = &currentProven, &newProven
@@ -159,14 +160,14 @@ func (w *work) changeEmail() (half bool, err error) {
 	w.dropPending()
 	w.patch.IsAnonymous = ptr(false)
 	if w.u.EmailConfirmedAt.IsZero() {
-		w.patch.EmailConfirmedAt = &w.now
+		w.patch.EmailConfirmedAt = &w.f.now
 	}
 	w.prove("email", w.u.NewEmail, nil)
 	w.patch.UserMetadata.Set = object(map[string]any{"email": w.u.NewEmail, "email_verified": true})
-	if w.u.Email != "" && w.s.Email.ChangeEndsSessions {
+	if w.u.Email != "" && w.f.settings.Email.ChangeEndsSessions {
 		w.endSessions = store.EndedEmailChanged
 	}
-	if w.u.Email != "" && w.s.Email.NotifyEmailChanged {
+	if w.u.Email != "" && w.f.settings.Email.NotifyEmailChanged {
 		w.notify(mail.EmailChanged, w.u.Email, mail.Vars{Email: w.u.NewEmail, OldEmail: w.u.Email})
 	}
 	return false, nil
@@ -179,17 +180,17 @@ func (w *work) changePhone() error {
 	w.action = store.ActionUserModified
 	w.firstPassword()
 	w.dropPending()
-	w.patch.Phone, w.patch.IsAnonymous, w.patch.PhoneConfirmedAt = &w.u.NewPhone, ptr(false), &w.now
+	w.patch.Phone, w.patch.IsAnonymous, w.patch.PhoneConfirmedAt = &w.u.NewPhone, ptr(false), &w.f.now
 	w.prove("phone", w.u.NewPhone, nil)
 	w.patch.UserMetadata.Set = object(map[string]any{"phone": w.u.NewPhone, "phone_verified": true})
 	if w.u.Email == "" {
 		return nil
 	}
-	if w.u.Phone != "" && w.s.Email.NotifyPhoneChanged {
+	if w.u.Phone != "" && w.f.settings.Email.NotifyPhoneChanged {
 		w.notify(mail.PhoneChanged, w.u.Email, mail.Vars{Email: w.u.Email, Phone: w.u.NewPhone, OldPhone: w.u.Phone})
 	}
 	linked := slices.ContainsFunc(w.u.Identities, func(i store.Identity) bool { return i.Provider == "phone" })
-	if !linked && w.s.Email.NotifyIdentityLinked {
+	if !linked && w.f.settings.Email.NotifyIdentityLinked {
 		w.notify(mail.IdentityLinked, w.u.Email, mail.Vars{Email: w.u.Email, Provider: "phone"})
 	}
 	return nil
@@ -210,9 +211,9 @@ func (w *work) dropPending() {
 }
 
 func (w *work) notify(kind mail.Kind, to string, v mail.Vars) {
-	if w.notices {
+	if w.op.notices {
 		v.Data = w.u.UserMetadata
-		w.notice = append(w.notice, w.notification(w.s, w.c, kind, to, v, w.now))
+		w.notice = append(w.notice, notification(w.f, kind, to, v))
 	}
 }
 
@@ -225,31 +226,31 @@ func (w *work) fill(out Verified) {
 	if w.identity != nil {
 		w.b.PutIdentity(*w.identity)
 	}
-	w.patch.UserMetadata = w.s.withinLimit(w.u, w.patch.UserMetadata)
+	w.patch.UserMetadata = w.f.settings.withinLimit(w.u, w.patch.UserMetadata)
 	w.b.UpdateUser(w.patch)
 	if w.patch.EmailConfirmedAt != nil {
-		w.b.VerifyIdentities(w.u.ID, w.t.Address, w.now)
+		w.b.VerifyIdentities(w.u.ID, w.t.Address, w.f.now)
 	}
 	if w.endSessions != "" {
-		w.b.EndSessions(store.EndSessions{User: w.u.ID, Reason: w.endSessions, At: w.now})
+		w.b.EndSessions(store.EndSessions{User: w.u.ID, Reason: w.endSessions, At: w.f.now})
 	}
 	if out.Half {
 		return
 	}
 	if out.Code == "" {
-		w.b.InsertSession(w.open.NewSession)
+		w.b.InsertSession(w.op.open.row)
 	}
 	w.b.DeleteTokens(w.u.ID)
 	if out.Code != "" {
-		w.b.IssueCode(w.t.Flow, w.issue, w.now, w.u.ID)
+		w.b.IssueCode(w.t.Flow, w.issue, w.f.now, w.u.ID)
 	}
 	if w.dropForeign {
 		w.b.DeleteFactors(w.u.ID)
 	}
-	w.told = len(w.notice)
+	w.op.told = len(w.notice)
 	for _, m := range w.notice {
 		m.User = w.u.ID
 		w.b.InsertMessage(m)
 	}
-	w.b.Audit(store.Audit{At: w.now, Action: w.action, Actor: w.u.ID, Session: w.open.ID, IP: w.c.IP, Traits: traits("provider", w.trait)})
+	w.b.Audit(w.f.audit(w.action, w.u.ID, w.op.open.row.ID, "provider", w.trait))
 }

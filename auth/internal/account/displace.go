@@ -43,7 +43,7 @@ func (w *work) displace(ctx context.Context, tx *store.Tx) error {
 	}
 	b = tx.Batch()
 	action := w.strip(b, locked, provider)
-	b.Audit(store.Audit{At: w.now, Action: action, Actor: w.u.ID, IP: w.c.IP, Traits: traits("user_id", locked.ID.String(), "reason", "address_proven")})
+	b.Audit(w.f.audit(action, w.u.ID, uuid.Nil, "user_id", locked.ID.String(), "reason", "address_proven"))
 	return b.Send(ctx)
 }
 
@@ -64,10 +64,10 @@ func (w *work) strip(b *store.Batch, u store.User, provider string) store.Action
 	rest := slices.ContainsFunc(u.Identities, func(i store.Identity) bool { return i.Provider != provider })
 	if elsewhere == "" && !rest {
 		b.DeleteUser(u.ID)
-		b.CancelMessages(u.ID, w.now)
+		b.CancelMessages(u.ID, w.f.now)
 		return store.ActionUserDeleted
 	}
-	p := store.UserPatch{ID: u.ID, Now: w.now, ProvidersFromIdentities: true}
+	p := store.UserPatch{ID: u.ID, Now: w.f.now, ProvidersFromIdentities: true}
 	p.UserMetadata.Delete, p.UserMetadata.Set = []string{provider}, object(map[string]bool{provider + "_verified": false})
 	kinds := []store.Kind{store.KindSMS, store.KindPhoneChange}
 	if provider == "phone" {

@@ -20,7 +20,7 @@ type Arrival struct {
 
 // Arrive is what follows when a provider has told who somebody is.
 func (a *Accounts) Arrive(ctx context.Context, c Client, p Arrival) (External, error) {
-	e := entry{Accounts: a, s: a.live.Load(), c: c, profile: p.Profile, names: append([]string{p.Provider}, p.Aliases...), optional: p.Optional,
+	e := entry{f: a.begin(c), profile: p.Profile, names: append([]string{p.Provider}, p.Aliases...), optional: p.Optional,
 		strict: !p.Native, challenge: p.Challenge, accepted: p.Accepted}
 	if p.Invite != "" {
 		e.invite, _, _ = linkHash(p.Invite)

@@ -15,60 +15,61 @@ import (
 
 // arrival is what an entry does to its user, gathered into one batch.
 type arrival struct {
-	*entry
+	f   *flow
+	op  *entry
 	b   *store.Batch
 	old store.User // as locked; the new one when he is created
 	// identity is the one that he came by: known, or to be added.
-	identity store.Identity
-	known    bool
-	created  bool
-	data     json.RawMessage
-	patch    store.UserPatch
-	settlement
-	letters []letter
-	notice  []store.NewMessage
-	audits  []store.Audit
+	identity   store.Identity
+	known      bool
+	created    bool
+	data       json.RawMessage
+	patch      store.UserPatch
+	settlement settlement
+	letters    []letter
+	notice     []store.NewMessage
+	audits     []store.Audit
 }
 
 // arrive finds the identity among the user's, or makes it.
 func (w *arrival) arrive() {
 	for _, i := range w.old.Identities {
-		if slices.Contains(w.names, i.Provider) && i.ProviderID == w.profile.Subject {
+		if slices.Contains(w.op.names, i.Provider) && i.ProviderID == w.op.profile.Subject {
 			w.identity, w.known = i, true
 		}
 	}
-	w.data = identityData(&w.profile, &w.mails, w.identity.Data)
+	w.data = identityData(&w.op.profile, &w.op.mails, w.identity.Data)
 	if w.known {
 		return
 	}
 	w.identity = store.Identity{
-		ID: uuid.New(), UserID: w.old.ID, Provider: w.profile.Provider, ProviderID: w.profile.Subject, Email: w.mails.matched(), Data: w.data,
-		LastSignInAt: w.now, CreatedAt: w.now, UpdatedAt: w.now,
+		ID: uuid.New(), UserID: w.old.ID, Provider: w.op.profile.Provider, ProviderID: w.op.profile.Subject, Email: w.op.mails.matched(), Data: w.data,
+		LastSignInAt: w.f.now, CreatedAt: w.f.now, UpdatedAt: w.f.now,
 	}
 }
 
 // settled puts the settlement into the patch, and writes the letter.
 func (w *arrival) settled(d decision) error {
-	if w.adopt != "" {
-		w.patch.Email = &w.adopt
-		w.old.Email = w.adopt // of a new user, as he is inserted
+	if w.settlement.adopt != "" {
+		w.patch.Email = &w.settlement.adopt
+		w.old.Email = w.settlement.adopt // of a new user, as he is inserted
 	}
-	if w.confirm {
-		w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &w.now, ptr(false)
-		if w.data = merge(w.data, object(map[string]any{"email_verified": true})); w.adopt == "" && w.old.Email != "" {
+	if w.settlement.confirm {
+		w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &w.f.now, ptr(false)
+		if w.data = merge(w.data, object(map[string]any{"email_verified": true})); w.settlement.adopt == "" && w.old.Email != "" {
 			w.data = merge(w.data, object(map[string]any{"email": w.old.Email}))
 		}
 	}
 	switch {
-	case w.letter:
+	case w.settlement.letter:
 		if err := w.confirmation(); err != nil {
 			return err
 		}
-		if w.refuse {
-			w.refusal = unprocessable(CodeProviderEmailUnverified, fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email", w.profile.Provider, w.profile.Provider))
+		if w.settlement.refuse {
+			w.op.refusal = unprocessable(CodeProviderEmailUnverified, fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email", w.op.profile.Provider, w.op.profile.Provider))
 		}
-	case w.refuse:
-		w.refusal = unprocessable(CodeProviderEmailUnverified, fmt.Sprintf("Unverified email with %s. Verify the email with %s in order to sign in", w.profile.Provider, w.profile.Provider))
+	case w.settlement.refuse:
+		w.op.refusal = unprocessable(CodeProviderEmailUnverified, fmt.Sprintf("Unverified email with %s. Verify the email with %s in order to sign in", w.op.profile.Provider, w.op.profile.Provider))
 	}
 	return nil
 }
@@ -77,19 +78,19 @@ func (w *arrival) settled(d decision) error {
 // lock, and what it costs is taken before it: so the first time the entry begins again.
 func (w *arrival) confirmation() error {
 	to := w.old.Email
-	if w.unsent {
+	if w.op.unsent {
 		return nil
 	}
-	if w.quota == nil || w.asked != to {
-		w.entry.asked, w.entry.lenient = to, !w.refuse
-		w.entry.quota = w.mailQuota(w.s, "confirmation", w.s.Email.ConfirmationInterval, w.old.Aud, to)
+	if w.op.quota == nil || w.op.asked != to {
+		w.op.asked, w.op.lenient = to, !w.settlement.refuse
+		w.op.quota = mailQuota(w.f, "confirmation", w.f.settings.Email.ConfirmationInterval, w.old.Aud, to)
 		return errMoved
 	}
 	n := &newcomer{aud: w.old.Aud, provider: "email", who: to, data: w.data, identity: w.identity.ID}
-	l, err := w.Accounts.confirmation(w.s, w.c, n, w.old.ID, nil, w.now)
+	l, err := newConfirmation(w.f, n, w.old.ID, nil)
 	l.token.UserMetadata = nil // what the provider says is the account's already
 	w.letters = append(w.letters, l)
-	w.patch.ConfirmationSentAt = &w.now
+	w.patch.ConfirmationSentAt = &w.f.now
 	return err
 }
 
@@ -99,24 +100,23 @@ func (w *arrival) audit(d decision) {
 		w.note(store.ActionIdentityLinked, "identity_id", w.identity.ID.String(), "provider", w.identity.Provider, "provider_id", w.identity.ProviderID)
 	}
 	switch {
-	case w.confirm || d.outcome == create && !w.refuse:
-		w.note(store.ActionUserSignedUp, "provider", w.profile.Provider)
-	case !w.refuse:
-		w.note(store.ActionLogin, "provider", w.profile.Provider)
+	case w.settlement.confirm || d.outcome == create && !w.settlement.refuse:
+		w.note(store.ActionUserSignedUp, "provider", w.op.profile.Provider)
+	case !w.settlement.refuse:
+		w.note(store.ActionLogin, "provider", w.op.profile.Provider)
 	default:
-		w.note(store.ActionUserConfirmationRequested, "provider", w.profile.Provider)
+		w.note(store.ActionUserConfirmationRequested, "provider", w.op.profile.Provider)
 	}
 }
 
 func (w *arrival) note(action store.Action, pairs ...string) {
-	w.audits = append(w.audits, store.Audit{At: w.now, Action: action, Actor: w.old.ID, IP: w.c.IP, Traits: traits(pairs...)})
+	w.audits = append(w.audits, w.f.audit(action, w.old.ID, uuid.Nil, pairs...))
 }
 
 // turnAway notes a refused sign-in and stores nothing else: a user without address who owned the identity would
 // keep a later try, with a verified address, from its own account.
 func (w *arrival) turnAway(ctx context.Context, d decision) error {
-	row := store.Audit{At: w.now, Action: store.ActionLoginFailed, Actor: w.old.ID, IP: w.c.IP,
-		Traits: traits("reason", CodeProviderEmailUnverified, "provider", w.profile.Provider)}
+	row := w.f.audit(store.ActionLoginFailed, w.old.ID, uuid.Nil, "reason", CodeProviderEmailUnverified, "provider", w.op.profile.Provider)
 	if d.outcome == create {
 		row.Actor = uuid.Nil
 	}
@@ -134,12 +134,12 @@ func (w *arrival) evict(owner uuid.UUID) {
 // insert adds a new user as he is from now on.
 func (w *arrival) insert() {
 	u := w.old
-	u.UserMetadata, u.EmailConfirmedAt = w.s.withinLimit(store.User{}, store.MetadataPatch{Set: w.data}).Set, w.confirmedAt(w.now)
+	u.UserMetadata, u.EmailConfirmedAt = w.f.settings.withinLimit(store.User{}, store.MetadataPatch{Set: w.data}).Set, w.settlement.confirmedAt(w.f.now)
 	if len(w.letters) > 0 {
-		u.ConfirmationSentAt = w.now
+		u.ConfirmationSentAt = w.f.now
 	}
-	if !w.refuse && w.challenge.Challenge == "" {
-		u.LastSignInAt = w.now
+	if !w.settlement.refuse && w.op.challenge.Challenge == "" {
+		u.LastSignInAt = w.f.now
 	}
 	w.b.InsertUser(u)
 	w.b.InsertIdentity(w.identity)
@@ -150,26 +150,26 @@ func (w *arrival) insert() {
 func (w *arrival) change(d decision) {
 	b, id := w.b, w.old.ID
 	if w.known {
-		b.RefreshIdentity(w.identity.ID, w.mails.matched(), identityData(&w.profile, &w.mails, w.identity.Data), w.now)
+		b.RefreshIdentity(w.identity.ID, w.op.mails.matched(), identityData(&w.op.profile, &w.op.mails, w.identity.Data), w.f.now)
 	} else {
 		b.InsertIdentity(w.identity)
 		w.linked()
 	}
-	if w.claim {
+	if w.settlement.claim {
 		w.clear()
 	}
-	if !w.refuse && w.challenge.Challenge == "" {
-		w.patch.LastSignInAt = &w.now
+	if !w.settlement.refuse && w.op.challenge.Challenge == "" {
+		w.patch.LastSignInAt = &w.f.now
 	}
-	w.patch.UserMetadata = w.s.withinLimit(w.old, w.patch.UserMetadata)
+	w.patch.UserMetadata = w.f.settings.withinLimit(w.old, w.patch.UserMetadata)
 	b.UpdateUser(w.patch)
-	if w.claim {
-		b.EndSessions(store.EndSessions{User: id, Reason: store.EndedClaimed, At: w.now})
+	if w.settlement.claim {
+		b.EndSessions(store.EndSessions{User: id, Reason: store.EndedClaimed, At: w.f.now})
 	}
-	if w.confirm {
+	if w.settlement.confirm {
 		b.DeleteTokens(id)
 	}
-	if w.claim {
+	if w.settlement.claim {
 		b.DeleteFlows(id)
 		b.DeleteFactors(id)
 	}
@@ -189,28 +189,28 @@ func (w *arrival) clear() {
 // linked tells the user that there is another way into his account.
 func (w *arrival) linked() {
 	to := w.old.Email
-	if !w.notices || !w.s.Email.NotifyIdentityLinked || to == "" || w.confirm && w.claim {
+	if !w.op.notices || !w.f.settings.Email.NotifyIdentityLinked || to == "" || w.settlement.confirm && w.settlement.claim {
 		return // a claimed account has nobody to be told
 	}
-	w.notice = append(w.notice, w.notification(w.s, w.c, mail.IdentityLinked, to,
-		mail.Vars{Email: to, Provider: w.identity.Provider, Data: w.old.UserMetadata}, w.now))
+	w.notice = append(w.notice, notification(w.f, mail.IdentityLinked, to,
+		mail.Vars{Email: to, Provider: w.identity.Provider, Data: w.old.UserMetadata}))
 }
 
 // finish adds the session, or the code for one, and sends all of it.
 func (w *arrival) finish(ctx context.Context) error {
-	e, b, id := w.entry, w.b, w.old.ID
+	e, b, id := w.op, w.b, w.old.ID
 	var session uuid.UUID
-	issued := w.refusal == nil && e.challenge.Challenge != ""
-	if w.refusal == nil && !issued {
-		e.open = e.opening(e.s, e.c, id, methodOAuth, e.now)
+	issued := w.op.refusal == nil && e.challenge.Challenge != ""
+	if w.op.refusal == nil && !issued {
+		e.open = newOpening(e.f, id, methodOAuth)
 		if e.exchange != nil {
 			e.open.as(e.exchange.flow.Session)
 		}
 		if e.level > 1 {
-			e.open.AAL, e.open.AMR = e.level, joinAMR(e.open.AMR, e.methods)
+			e.open.row.AAL, e.open.row.AMR = e.level, joinAMR(e.open.row.AMR, e.methods)
 		}
-		session = e.open.ID
-		b.InsertSession(e.open.NewSession)
+		session = e.open.row.ID
+		b.InsertSession(e.open.row)
 	}
 	for _, l := range w.letters {
 		l.token.User = id
@@ -229,7 +229,7 @@ func (w *arrival) finish(ctx context.Context) error {
 		b.InsertMessage(m)
 	}
 	if w.created {
-		w.tell(b, w.s, w.c, true, id, w.now)
+		tellCreated(w.f, b, true, id)
 	}
 	e.told, e.sent = len(w.notice), w.letters
 	for _, a := range w.audits {

@@ -46,27 +46,30 @@ type ExternalStarted struct {
 // StartExternal begins a sign-in, or the linking of an identity. The state that travels is a random id;
 // all that it stands for stays here.
 func (a *Accounts) StartExternal(ctx context.Context, c Client, p ExternalStart) (ExternalStarted, error) {
-	s, now := a.live.Load(), a.now()
+	return startExternal(ctx, a.begin(c), p)
+}
+
+func startExternal(ctx context.Context, f *flow, p ExternalStart) (ExternalStarted, error) {
 	if p.Linking != nil {
-		if err := s.mayLink(p.Linking.User, p.Linking.Session); err != nil {
+		if err := f.settings.mayLink(p.Linking.User, p.Linking.Session); err != nil {
 			return ExternalStarted{}, err
 		}
-		if s.External.LinkingPKCE && !p.Challenge.given() {
+		if f.settings.External.LinkingPKCE && !p.Challenge.given() {
 			return ExternalStarted{}, errLinkingNeedsPKCE
 		}
 	}
-	via, err := s.external(p.Provider)
+	via, err := f.settings.external(p.Provider)
 	if err != nil {
 		return ExternalStarted{}, err
 	}
 	st := store.ExternalState{
-		Provider: via.Name(), Aud: s.aud(c), RedirectTo: c.RedirectTo, Challenge: p.Challenge.Challenge, ChallengeMethod: strings.ToLower(p.Challenge.Method),
-		CreatedAt: now, ExpiresAt: now.Add(s.FlowLife),
+		Provider: via.Name(), Aud: f.aud(), RedirectTo: f.req.RedirectTo, Challenge: p.Challenge.Challenge, ChallengeMethod: strings.ToLower(p.Challenge.Method),
+		CreatedAt: f.now, ExpiresAt: f.now.Add(f.settings.FlowLife),
 	}
 	if p.Linking != nil {
 		st.LinkingUser, st.LinkingSession, st.Aud = p.Linking.User.ID, p.Linking.Session.ID, p.Linking.User.Aud
 		st.LinkingAAL = p.Linking.Session.AAL
-	} else if st.InviteHash, err = a.invited(ctx, p.InviteToken, now); err != nil {
+	} else if st.InviteHash, err = invitationHash(ctx, f, p.InviteToken); err != nil {
 		return ExternalStarted{}, err
 	}
 	if err := p.Challenge.check(); err != nil {
@@ -78,15 +81,15 @@ func (a *Accounts) StartExternal(ctx context.Context, c Client, p ExternalStart)
 	if err != nil {
 		return ExternalStarted{}, outwardError(err)
 	}
-	st.Private = a.root.Seal(secret.ExternalStates, begun.Private, st.Hash)
-	out := ExternalStarted{URL: begun.URL, Life: s.FlowLife, CrossSite: via.FormPost()}
-	if p.Cookie && s.External.StateCookie {
+	st.Private = f.core.root.Seal(secret.ExternalStates, begun.Private, st.Hash)
+	out := ExternalStarted{URL: begun.URL, Life: f.settings.FlowLife, CrossSite: via.FormPost()}
+	if p.Cookie && f.settings.External.StateCookie {
 		var random [32]byte
 		rand.Read(random[:])
 		out.CookieName, out.CookieValue = StateCookie(state), base64.RawURLEncoding.EncodeToString(random[:])
 		st.CookieHash = cookieHash(out.CookieValue)
 	}
-	b := a.db.Batch()
+	b := f.batch()
 	b.InsertExternalState(st)
 	return out, failure("external state", b.Send(ctx))
 }
@@ -120,15 +123,15 @@ func (s *Settings) external(name string) (*provider.Provider, error) {
 }
 
 // invited is the hash of an invitation that is open; nil when there is no token.
-func (a *Accounts) invited(ctx context.Context, inviteToken string, now time.Time) ([]byte, error) {
+func invitationHash(ctx context.Context, f *flow, inviteToken string) ([]byte, error) {
 	if inviteToken == "" {
 		return nil, nil
 	}
 	hash, _, ok := linkHash(inviteToken)
 	var who uuid.UUID
 	if ok {
-		b := a.db.Batch()
-		b.Invitation(&who, hash, now)
+		b := f.batch()
+		b.Invitation(&who, hash, f.now)
 		if err := b.Send(ctx); err != nil {
 			return nil, failure("invitation", err)
 		}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -19,10 +18,7 @@ const methodOAuth = "oauth"
 // entry is one arrival of somebody whom a provider vouches for: a sign-in, an accepted invitation, or an
 // identity to be linked.
 type entry struct {
-	*Accounts
-	s       *Settings
-	c       Client
-	now     time.Time
+	f       *flow
 	profile provider.Profile
 	names   []string // under which its identities may be stored, the present one first
 	mails   addresses
@@ -70,7 +66,7 @@ func (e *entry) run(ctx context.Context) error {
 		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "Error getting user email from external provider"}
 	}
 	for try := 1; ; try++ {
-		e.now = e.Accounts.now()
+		e.f.tick()
 		err := e.attempt(ctx)
 		again := errors.Is(err, errMoved) || errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrIdentityTaken) || errors.Is(err, store.ErrUserGone)
 		if _, over := errors.AsType[*store.LimitError](err); over && e.lenient {
@@ -84,14 +80,14 @@ func (e *entry) run(ctx context.Context) error {
 		}
 		break
 	}
-	e.notified(ctx, e.s, e.told)
-	if err := e.send(ctx, e.s, e.sent...); err != nil {
+	e.f.countNotifications(ctx, e.told)
+	if err := e.f.send(ctx, e.sent...); err != nil {
 		return err
 	}
 	if e.refusal != nil {
 		return e.refusal
 	}
-	e.crowdOut(ctx, e.s, e.user.ID, e.now)
+	crowdOut(ctx, e.f, e.user.ID)
 	return nil
 }
 
@@ -106,7 +102,7 @@ func (e *entry) refusedByQuota(err error) error {
 // to come out the same. That somebody is new is known between the two.
 func (e *entry) attempt(ctx context.Context) error {
 	d := decision{outcome: exists}
-	b := e.db.Batch()
+	b := e.f.batch()
 	var found []store.Match
 	signIn := e.invite == nil && e.linkUser == uuid.Nil
 	if signIn {
@@ -134,12 +130,12 @@ func (e *entry) attempt(ctx context.Context) error {
 			return err
 		}
 	}
-	e.notices = e.mayNotify(ctx, e.s, e.s.Email.NotifyIdentityLinked && (d.outcome == link || !signIn))
-	return e.db.InTx(ctx, func(tx *store.Tx) error {
+	e.notices = canNotify(ctx, e.f, e.f.settings.Email.NotifyIdentityLinked && (d.outcome == link || !signIn))
+	return e.f.inTx(ctx, func(tx *store.Tx) error {
 		e.open, e.code, e.user, e.refusal, e.told, e.sent, e.level, e.methods = opening{}, "", store.User{}, nil, 0, nil, 0, nil
 		if e.quota != nil {
 			b := tx.Batch()
-			e.quota.take(b, e.now)
+			e.quota.take(b, e.f.now)
 			if err := b.Send(ctx); err != nil {
 				return err
 			}
@@ -162,15 +158,15 @@ func (e *entry) attempt(ctx context.Context) error {
 // admit asks the hook whether a newcomer may be created, once for all tries, before the transaction: the user
 // as far as it is known by then.
 func (e *entry) admit(ctx context.Context, d decision) error {
-	if e.admitted || e.s.Hooks.BeforeCreate == nil {
+	if e.admitted || e.f.settings.Hooks.BeforeCreate == nil {
 		return nil
 	}
 	if e.newUser == uuid.Nil {
 		e.newUser = uuid.New()
 	}
-	u := e.s.externalUser(e.s.aud(e.c), e.profile.Provider, d.email, identityData(&e.profile, &e.mails, nil), e.now)
+	u := e.f.settings.externalUser(e.f.aud(), e.profile.Provider, d.email, identityData(&e.profile, &e.mails, nil), e.f.now)
 	u.ID = e.newUser
-	if err := e.mayCreate(ctx, e.s, e.c, nil, u); err != nil {
+	if err := mayCreate(ctx, e.f, nil, u); err != nil {
 		return err
 	}
 	e.admitted = true
@@ -182,10 +178,10 @@ func (e *entry) maySend() error {
 	if e.quota == nil {
 		return nil
 	}
-	if err := e.s.canSendMail("confirmation"); err != nil {
+	if err := e.f.settings.canSendMail("confirmation"); err != nil {
 		return err
 	}
-	return e.quota.judge(e.now)
+	return e.quota.judge(e.f.now)
 }
 
 // mayBe are the decisions that nothing is written for.
@@ -196,7 +192,7 @@ func (e *entry) mayBe(d decision) error {
 			Msg: "Multiple accounts with the same email address in the same linking domain detected: default"}
 	case d.outcome == create && len(e.mails.all) == 0 && !e.optional:
 		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "Error getting user email from external provider"}
-	case d.outcome == create && e.s.DisableSignup:
+	case d.outcome == create && e.f.settings.DisableSignup:
 		return errSignupDisabled
 	}
 	return nil
@@ -208,7 +204,7 @@ func (e *entry) find(b *store.Batch, dst *[]store.Match) {
 	if e.mails.best != "" && !e.mails.bestVerified() {
 		wanted = append(slices.Clone(wanted), e.mails.best)
 	}
-	b.Matches(dst, e.names, e.profile.Subject, e.s.aud(e.c), wanted)
+	b.Matches(dst, e.names, e.profile.Subject, e.f.aud(), wanted)
 }
 
 // enter signs somebody in.
@@ -234,10 +230,10 @@ func (e *entry) enter(ctx context.Context, tx *store.Tx, d decision) error {
 	if decide(found, e.mails) != d {
 		return errMoved
 	}
-	w := &arrival{entry: e, b: tx.Batch(), old: old, patch: store.UserPatch{Now: e.now, ProvidersFromIdentities: true}}
+	w := &arrival{f: e.f, op: e, b: tx.Batch(), old: old, patch: store.UserPatch{Now: e.f.now, ProvidersFromIdentities: true}}
 	w.arrive()
 	if d.outcome == create {
-		w.old = e.s.externalUser(e.s.aud(e.c), e.profile.Provider, d.email, w.data, e.now)
+		w.old = e.f.settings.externalUser(e.f.aud(), e.profile.Provider, d.email, w.data, e.f.now)
 		if e.newUser != uuid.Nil {
 			w.old.ID = e.newUser
 		}
@@ -251,7 +247,7 @@ func (e *entry) enter(ctx context.Context, tx *store.Tx, d decision) error {
 	if err := w.settled(d); err != nil {
 		return err
 	}
-	if w.shut() {
+	if w.settlement.shut() {
 		return w.turnAway(ctx, d)
 	}
 	w.patch.UserMetadata.Set = w.data
@@ -266,7 +262,7 @@ func (e *entry) enter(ctx context.Context, tx *store.Tx, d decision) error {
 }
 
 func (e *entry) rules() rules {
-	return rules{e.optional, e.s.Email.Autoconfirm, e.s.External.AllowUnverified}
+	return rules{e.optional, e.f.settings.Email.Autoconfirm, e.f.settings.External.AllowUnverified}
 }
 
 // mayStay refuses a banned user, and so undoes all of it.
@@ -274,7 +270,7 @@ func (e *entry) mayStay(u store.User) error {
 	switch {
 	case !u.DeletedAt.IsZero():
 		return errMoved
-	case u.BannedUntil.After(e.now):
+	case u.BannedUntil.After(e.f.now):
 		return denied(CodeUserBanned, "User is banned")
 	}
 	return nil

@@ -25,15 +25,14 @@ type linkedProfile struct {
 // until the client that asked exchanges it. The URL that begins the linking can be opened by anybody, and
 // would hang the identity of whoever does on the asker's account.
 func (e *entry) awaitExchange(ctx context.Context, out External) (External, error) {
-	e.now = e.Accounts.now()
 	f, hash := e.issueFlow(e.linkUser)
-	text, err := json.Marshal(linkedProfile{e.profile, e.c.RedirectTo})
+	text, err := json.Marshal(linkedProfile{e.profile, e.f.req.RedirectTo})
 	if err != nil {
 		return out, fmt.Errorf("account: profile of %s: %w", e.profile.Provider, err)
 	}
-	f.Linked, f.ProviderTokens = e.root.Seal(secret.ExternalStates, text, f.ID[:]), nil // the profile has them
+	f.Linked, f.ProviderTokens = e.f.core.root.Seal(secret.ExternalStates, text, f.ID[:]), nil // the profile has them
 	f.LinkingSession, f.LinkingAAL = e.linkSession, e.linkAAL
-	b := e.db.Batch()
+	b := e.f.batch()
 	b.InsertIssuedFlow(f, hash)
 	if err := b.Send(ctx); errors.Is(err, store.ErrUserGone) {
 		return out, errTargetGone
@@ -51,7 +50,7 @@ var errLinks = errors.New("account: the code links an identity")
 // client library sends none, and the verifier proves who asked.
 func (x *exchange) ownLink() error {
 	var claims token.Claims
-	if user, _, err := x.ids(&claims, x.bearer, x.now); err == nil && user != x.flow.User {
+	if user, _, err := x.f.core.ids(&claims, x.bearer, x.f.now); err == nil && user != x.flow.User {
 		return denied(CodeBadJWT, "The access token is not of the user who asked for the linking")
 	}
 	return nil
@@ -60,7 +59,7 @@ func (x *exchange) ownLink() error {
 // link links the identity that waits in the flow, and opens the session.
 func (x *exchange) link(ctx context.Context) (Grant, error) {
 	f := x.flow
-	text, _, err := x.root.Open(secret.ExternalStates, f.Linked, f.ID[:])
+	text, _, err := x.f.core.root.Open(secret.ExternalStates, f.Linked, f.ID[:])
 	if err != nil {
 		return Grant{}, fmt.Errorf("account: linked profile: %w", err)
 	}
@@ -70,10 +69,11 @@ func (x *exchange) link(ctx context.Context) (Grant, error) {
 	if err := d.Decode(&waits); err != nil {
 		return Grant{}, fmt.Errorf("account: linked profile: %w", err)
 	}
-	x.c.RedirectTo = waits.RedirectTo
-	e := entry{Accounts: x.Accounts, s: x.s, c: x.c, profile: waits.Profile, names: []string{waits.Profile.Provider}, strict: true,
+	x.f.req.RedirectTo = waits.RedirectTo
+	own := *x.f // its time and audience are apart
+	e := entry{f: &own, profile: waits.Profile, names: []string{waits.Profile.Provider}, strict: true,
 		linkUser: f.User, linkSession: f.LinkingSession, linkAAL: f.LinkingAAL, exchange: x}
-	if via, err := x.s.external(waits.Profile.Provider); err == nil {
+	if via, err := x.f.settings.external(waits.Profile.Provider); err == nil {
 		e.names, e.optional = append(e.names, via.Aliases()...), via.EmailOptional()
 	}
 	out, err := e.finish(ctx, External{})
@@ -89,7 +89,7 @@ func (x *exchange) spent(ctx context.Context, refusal error) error {
 	if !ok || r.Kind != Denied && r.Kind != Unprocessable && r.Kind != Invalid {
 		return refusal
 	}
-	if err := x.db.InTx(ctx, func(tx *store.Tx) error { return x.take(ctx, tx, uuid.New()) }); err != nil {
+	if err := x.f.inTx(ctx, func(tx *store.Tx) error { return x.take(ctx, tx, uuid.New()) }); err != nil {
 		return failure("exchange a code", err)
 	}
 	return refusal

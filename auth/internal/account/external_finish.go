@@ -35,21 +35,24 @@ var errStateUnknown = invalid(CodeBadOAuthState, "OAuth state not found or expir
 // StateCookie(state). A state is good for one callback, whatever becomes of it. The provider is
 // asked before a transaction is begun.
 func (a *Accounts) FinishExternal(ctx context.Context, c Client, callback url.Values, cookie string) (out External, err error) {
-	s := a.live.Load()
-	st, err := a.useState(ctx, callback.Get("state"), cookie)
+	return finishExternal(ctx, a.begin(c), callback, cookie)
+}
+
+func finishExternal(ctx context.Context, f *flow, callback url.Values, cookie string) (out External, err error) {
+	st, err := useState(ctx, f, callback.Get("state"), cookie)
 	if err != nil {
 		return External{}, err
 	}
-	c.RedirectTo, c.Aud = st.RedirectTo, st.Aud
+	f.req.RedirectTo, f.req.Aud = st.RedirectTo, st.Aud
 	out = External{RedirectTo: st.RedirectTo, Provider: st.Provider}
 	if code := callback.Get("error"); code != "" {
 		return out, &ProviderRefused{Code: code, Description: callback.Get("error_description")}
 	}
-	via, err := s.external(st.Provider)
+	via, err := f.settings.external(st.Provider)
 	if err != nil {
 		return out, err
 	}
-	private, _, err := a.root.Open(secret.ExternalStates, st.Private, st.Hash)
+	private, _, err := f.core.root.Open(secret.ExternalStates, st.Private, st.Hash)
 	if err != nil {
 		return out, fmt.Errorf("account: external state: %w", err)
 	}
@@ -57,9 +60,9 @@ func (a *Accounts) FinishExternal(ctx context.Context, c Client, callback url.Va
 	if err != nil {
 		return out, outwardError(err)
 	}
-	e := entry{Accounts: a, s: s, c: c, profile: profile, names: append([]string{profile.Provider}, via.Aliases()...), optional: via.EmailOptional(), strict: true,
+	e := entry{f: f, profile: profile, names: append([]string{profile.Provider}, via.Aliases()...), optional: via.EmailOptional(), strict: true,
 		linkUser: st.LinkingUser, linkSession: st.LinkingSession, linkAAL: st.LinkingAAL, invite: st.InviteHash}
-	if st.LinkingUser != uuid.Nil && s.External.LinkingPKCE && st.Challenge == "" { // begun before the setting was in force
+	if st.LinkingUser != uuid.Nil && f.settings.External.LinkingPKCE && st.Challenge == "" { // begun before the setting was in force
 		return out, errLinkingNeedsPKCE
 	}
 	if st.Challenge != "" {
@@ -70,7 +73,7 @@ func (a *Accounts) FinishExternal(ctx context.Context, c Client, callback url.Va
 
 // finish lets the entry happen and writes down what it gives.
 func (e *entry) finish(ctx context.Context, out External) (External, error) {
-	if e.linkUser != uuid.Nil && e.challenge.given() && e.s.External.LinkingPKCE {
+	if e.linkUser != uuid.Nil && e.challenge.given() && e.f.settings.External.LinkingPKCE {
 		return e.awaitExchange(ctx, out)
 	}
 	if err := e.run(ctx); err != nil {
@@ -81,7 +84,7 @@ func (e *entry) finish(ctx context.Context, out External) (External, error) {
 		out.Code = e.code
 		return out, nil
 	}
-	g, err := e.grantNew(ctx, e.s, e.c, e.user, &e.open, e.now)
+	g, err := grantNew(ctx, e.f, e.user, &e.open)
 	if err != nil {
 		return out, err
 	}
@@ -92,7 +95,7 @@ func (e *entry) finish(ctx context.Context, out External) (External, error) {
 
 // useState uses a state up and says what is wrong with it. Until here nothing that the request says is
 // believed, so that its errors lead to SITE_URL.
-func (a *Accounts) useState(ctx context.Context, text, cookie string) (store.ExternalState, error) {
+func useState(ctx context.Context, f *flow, text, cookie string) (store.ExternalState, error) {
 	if text == "" {
 		return store.ExternalState{}, invalid(CodeBadOAuthCallback, "OAuth state parameter missing")
 	}
@@ -100,8 +103,7 @@ func (a *Accounts) useState(ctx context.Context, text, cookie string) (store.Ext
 	if err != nil || len(text) != 36 {
 		return store.ExternalState{}, invalid(CodeBadOAuthState, "OAuth state parameter is invalid")
 	}
-	now := a.now()
-	st, err := a.db.UseExternalState(ctx, stateHash(state.String()), now)
+	st, err := f.core.db.UseExternalState(ctx, stateHash(state.String()), f.now)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return st, errStateUnknown
@@ -111,14 +113,14 @@ func (a *Accounts) useState(ctx context.Context, text, cookie string) (store.Ext
 		return st, invalid(CodeFlowStateAlreadyUsed, "State has already been used")
 	case !st.UsedAt.IsZero():
 		return st, errStateUnknown
-	case !now.Before(st.ExpiresAt):
+	case !f.now.Before(st.ExpiresAt):
 		return st, invalid(CodeBadOAuthState, "OAuth state has expired")
 	case st.CookieHash != nil && subtle.ConstantTimeCompare(st.CookieHash, cookieHash(cookie)) == 0:
 		// Somebody else's callback: who opens it must not end up in his account.
 		return st, invalid(CodeBadOAuthState, "OAuth state was not issued to this browser")
 	}
 	if st.LinkingUser != uuid.Nil {
-		u, err := a.db.User(ctx, st.LinkingUser)
+		u, err := f.core.db.User(ctx, st.LinkingUser)
 		if errors.Is(err, store.ErrNotFound) || err == nil && !u.DeletedAt.IsZero() {
 			return st, errTargetGone
 		}
@@ -143,27 +145,27 @@ func (e *entry) issueFlow(user uuid.UUID) (store.Flow, []byte) {
 	e.code = code
 	pkce := store.Flow{
 		ID: uuid.New(), User: user, Method: methodOAuth, Challenge: e.challenge.Challenge, ChallengeMethod: e.challenge.Method,
-		IssuedAt: e.now, ExpiresAt: e.now.Add(e.s.FlowLife), Provider: e.profile.Provider, AAL: e.level, AMR: e.methods,
+		IssuedAt: e.f.now, ExpiresAt: e.f.now.Add(e.f.settings.FlowLife), Provider: e.profile.Provider, AAL: e.level, AMR: e.methods,
 	}
 	if e.profile.Token != "" || e.profile.RefreshToken != "" {
 		text := object(providerTokens{e.profile.Token, e.profile.RefreshToken})
-		pkce.ProviderTokens = e.root.Seal(secret.ProviderTokens, text, pkce.ID[:])
+		pkce.ProviderTokens = e.f.core.root.Seal(secret.ProviderTokens, text, pkce.ID[:])
 	}
 	return pkce, hash[:]
 }
 
 // giveTokens adds the provider's tokens of a flow to what its code is exchanged for.
-func (a *Accounts) giveTokens(g *Grant, pkce store.Flow) {
+func giveTokens(f *flow, g *Grant, pkce store.Flow) {
 	if pkce.ProviderTokens == nil {
 		return
 	}
 	var tokens providerTokens
-	text, _, err := a.root.Open(secret.ProviderTokens, pkce.ProviderTokens, pkce.ID[:])
+	text, _, err := f.core.root.Open(secret.ProviderTokens, pkce.ProviderTokens, pkce.ID[:])
 	if err == nil {
 		err = json.Unmarshal(text, &tokens)
 	}
 	if err != nil {
-		a.log.Warn("a provider's tokens could not be opened", "provider", pkce.Provider, "err", err)
+		f.core.log.Warn("a provider's tokens could not be opened", "provider", pkce.Provider, "err", err)
 	}
 	g.ProviderToken, g.ProviderRefreshToken = tokens.Token, tokens.Refresh
 }
@@ -192,9 +194,12 @@ func (e *OAuthError) Unwrap() error { return e.Err }
 
 // SignInIDToken opens a session for whom an ID token names, or links the identity.
 func (a *Accounts) SignInIDToken(ctx context.Context, c Client, p IDToken) (Grant, error) {
-	s := a.live.Load()
+	return signInIDToken(ctx, a.begin(c), p)
+}
+
+func signInIDToken(ctx context.Context, f *flow, p IDToken) (Grant, error) {
 	if p.Linking != nil {
-		if err := s.mayLink(p.Linking.User, p.Linking.Session); err != nil {
+		if err := f.settings.mayLink(p.Linking.User, p.Linking.Session); err != nil {
 			return Grant{}, err
 		}
 	}
@@ -204,23 +209,23 @@ func (a *Accounts) SignInIDToken(ctx context.Context, c Client, p IDToken) (Gran
 	case p.Provider == "" && (p.ClientID == "" || p.Issuer == ""):
 		return Grant{}, &OAuthError{Code: "invalid request", Description: "provider or client_id and issuer required"}
 	}
-	if s.External.Providers == nil {
+	if f.settings.External.Providers == nil {
 		return Grant{}, invalid(CodeProviderDisabled, "Provider is not enabled")
 	}
-	profile, accepted, err := s.External.Providers.IDToken(ctx, p.IDTokenRequest)
+	profile, accepted, err := f.settings.External.Providers.IDToken(ctx, p.IDTokenRequest)
 	if err != nil {
 		return Grant{}, idTokenError(err)
 	}
-	e := entry{Accounts: a, s: s, c: c, profile: profile, names: []string{profile.Provider}}
-	if via, err := s.External.Providers.Lookup(profile.Provider); err == nil {
+	e := entry{f: f, profile: profile, names: []string{profile.Provider}}
+	if via, err := f.settings.External.Providers.Lookup(profile.Provider); err == nil {
 		e.names = append(e.names, via.Aliases()...)
 		e.optional = via.EmailOptional()
 	}
-	if s.External.IDTokenOnce {
+	if f.settings.External.IDTokenOnce {
 		e.accepted = accepted
 	}
 	if p.Linking != nil {
-		e.linkUser, e.linkSession, e.c.Aud = p.Linking.User.ID, p.Linking.Session.ID, p.Linking.User.Aud
+		e.linkUser, e.linkSession, f.req.Aud = p.Linking.User.ID, p.Linking.Session.ID, p.Linking.User.Aud
 		e.linkAAL = p.Linking.Session.AAL
 	}
 	out, err := e.finish(ctx, External{})
@@ -256,7 +261,7 @@ func (e *entry) spend(ctx context.Context, tx *store.Tx) error {
 		return nil
 	}
 	until := e.accepted.Until
-	if least := e.now.Add(time.Minute); until.Before(least) {
+	if least := e.f.now.Add(time.Minute); until.Before(least) {
 		until = least
 	}
 	first, err := tx.SpendIDToken(ctx, e.accepted.Key, until)

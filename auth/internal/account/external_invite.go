@@ -10,7 +10,7 @@ import (
 // accept is an invitation that is accepted by signing in with a provider: one of the addresses that
 // it has verified must be the invited one.
 func (e *entry) accept(ctx context.Context, tx *store.Tx) error {
-	t, err := tx.RedeemLink(ctx, e.invite, []store.Kind{store.KindInvite}, e.now)
+	t, err := tx.RedeemLink(ctx, e.invite, []store.Kind{store.KindInvite}, e.f.now)
 	if errors.Is(err, store.ErrNotFound) {
 		return missing(CodeInviteNotFound, "Invite not found")
 	}
@@ -38,7 +38,7 @@ func (e *entry) accept(ctx context.Context, tx *store.Tx) error {
 		return err
 	}
 	e.mails.best = old.Email
-	w := &arrival{entry: e, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: e.now, ProvidersFromIdentities: true},
+	w := &arrival{f: e.f, op: e, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: e.f.now, ProvidersFromIdentities: true},
 		settlement: settlement{confirm: true, claim: old.EmailConfirmedAt.IsZero()}}
 	w.arrive()
 	w.note(store.ActionInviteAccepted, "provider", e.profile.Provider)

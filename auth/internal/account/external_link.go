@@ -46,7 +46,7 @@ func (e *entry) attach(ctx context.Context, tx *store.Tx) error {
 	if err != nil {
 		return err
 	}
-	e.c.Aud = old.Aud
+	e.f.req.Aud = old.Aud
 	var found []store.Match
 	var from store.Session
 	b := tx.Batch()
@@ -59,14 +59,14 @@ func (e *entry) attach(ctx context.Context, tx *store.Tx) error {
 	}
 	from.AAL = min(from.AAL, e.linkAAL)
 	switch {
-	case old.BannedUntil.After(e.now):
+	case old.BannedUntil.After(e.f.now):
 		return denied(CodeUserBanned, "User is banned")
 	case e.linkSession != uuid.Nil && (from.ID == uuid.Nil || from.Ended()):
 		return sessionNotFound()
-	case e.linkSession != uuid.Nil && e.s.expired(from, e.now):
+	case e.linkSession != uuid.Nil && e.f.settings.expired(from, e.f.now):
 		return denied(CodeSessionExpired, "Session is no longer valid")
 	}
-	if err := e.s.linksAt(old, from); err != nil {
+	if err := e.f.settings.linksAt(old, from); err != nil {
 		return err
 	}
 	if len(found) > 0 && found[0].How == store.BySubject {
@@ -76,7 +76,7 @@ func (e *entry) attach(ctx context.Context, tx *store.Tx) error {
 		return errLinkedElsewhere
 	}
 	e.level, e.methods = from.AAL, from.AMR
-	w := &arrival{entry: e, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: e.now, ProvidersFromIdentities: true}}
+	w := &arrival{f: e.f, op: e, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: e.f.now, ProvidersFromIdentities: true}}
 	w.arrive()
 	w.note(store.ActionIdentityLinked, "identity_id", w.identity.ID.String(), "provider", w.identity.Provider, "provider_id", w.identity.ProviderID)
 	if old.Email == "" {
@@ -92,39 +92,39 @@ func (e *entry) attach(ctx context.Context, tx *store.Tx) error {
 // adoptLinked gives a user without any address the provider's. One that is not verified only waits, as a
 // change of address does: until its mail is answered it is nobody's, and keeps nobody from it.
 func (w *arrival) adoptLinked(found []store.Match) error {
-	best := w.mails.best
+	best := w.op.mails.best
 	switch {
 	case best == "":
 		w.patch.IsAnonymous = ptr(false) // he can come back by the identity
 		return nil
 	case w.taken(found):
 		return invalid(CodeEmailExists, errEmailExists.Msg)
-	case w.mails.bestVerified() || w.s.Email.Autoconfirm:
+	case w.op.mails.bestVerified() || w.f.settings.Email.Autoconfirm:
 		w.settlement = settlement{adopt: best, confirm: true}
 		w.patch.UserMetadata.Set = object(map[string]any{"email": best, "email_verified": true})
-		w.patch.Email, w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &best, &w.now, ptr(false)
+		w.patch.Email, w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &best, &w.f.now, ptr(false)
 		w.old.Email = best
 		return nil
 	}
-	if w.quota == nil || w.asked != best {
-		w.entry.asked = best
-		w.entry.quota = w.mailQuota(w.s, "email_change", w.s.Email.Interval, w.old.Aud, best)
+	if w.op.quota == nil || w.op.asked != best {
+		w.op.asked = best
+		w.op.quota = mailQuota(w.f, "email_change", w.f.settings.Email.Interval, w.old.Aud, best)
 		return errMoved
 	}
 	wanted := w.old
 	wanted.NewEmail = best
-	letters, err := w.emailChange(w.s, w.c, wanted, nil, w.now)
+	letters, err := newEmailChange(w.f, wanted, nil)
 	w.letters = letters
-	w.patch.NewEmail, w.patch.EmailChangeSentAt, w.patch.CurrentEmailProven, w.patch.NewEmailProven = &best, &w.now, ptr(false), ptr(false)
-	w.refuse = true
-	w.refusal = unprocessable(CodeEmailNotConfirmed, fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email", w.profile.Provider, w.profile.Provider))
+	w.patch.NewEmail, w.patch.EmailChangeSentAt, w.patch.CurrentEmailProven, w.patch.NewEmailProven = &best, &w.f.now, ptr(false), ptr(false)
+	w.settlement.refuse = true
+	w.op.refusal = unprocessable(CodeEmailNotConfirmed, fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email", w.op.profile.Provider, w.op.profile.Provider))
 	return err
 }
 
 // taken says that somebody else has the address.
 func (w *arrival) taken(found []store.Match) bool {
 	for _, m := range found {
-		if m.How != store.BySubject && m.Email == w.mails.best && m.User != w.old.ID {
+		if m.How != store.BySubject && m.Email == w.op.mails.best && m.User != w.old.ID {
 			return true
 		}
 	}

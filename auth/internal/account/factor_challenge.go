@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -19,33 +18,35 @@ const kindFactor = "mfa"
 
 // ChallengeFactor asks for a code of one of the caller's factors; a phone is sent one.
 func (a *Accounts) ChallengeFactor(ctx context.Context, c Client, caller Caller, id uuid.UUID, channel string) (store.Challenge, store.Factor, error) {
-	s, now := a.live.Load(), a.now()
-	factor, err := s.answerable(caller, id)
+	return challengeFactor(ctx, a.begin(c), caller, id, channel)
+}
+
+func challengeFactor(ctx context.Context, f *flow, caller Caller, id uuid.UUID, channel string) (store.Challenge, store.Factor, error) {
+	factor, err := f.settings.answerable(caller, id)
 	if err != nil {
 		return store.Challenge{}, factor, err
 	}
-	ch := store.Challenge{ID: uuid.New(), Factor: factor.ID, IP: c.ToldIP, CreatedAt: now, ExpiresAt: now.Add(s.Factors.ChallengeLife)}
+	ch := store.Challenge{ID: uuid.New(), Factor: factor.ID, IP: f.req.ToldIP, CreatedAt: f.now, ExpiresAt: f.now.Add(f.settings.Factors.ChallengeLife)}
 	var q *quota
 	var m store.NewMessage
 	if factor.Kind == store.FactorPhone {
-		if q, err = a.factorQuota(ctx, s, factor, channel, now); err != nil {
+		if q, err = factorQuota(ctx, f, factor, channel); err != nil {
 			return ch, factor, err
 		}
-		if m, err = a.factorSMS(s, c, factor, &ch, channel); err != nil {
+		if m, err = factorSMS(f, factor, &ch, channel); err != nil {
 			return ch, factor, err
 		}
 	}
-	b := a.db.Batch()
+	b := f.batch()
 	if q != nil {
-		q.take(b, now)
+		q.take(b, f.now)
 	}
 	b.InsertChallenge(caller.User.ID, ch)
 	if m.Payload != nil {
 		m.User = caller.User.ID
 		b.InsertMessage(m)
 	}
-	b.Audit(store.Audit{At: now, Action: store.ActionChallengeCreated, Actor: caller.User.ID, Session: caller.Session.ID, IP: c.IP,
-		Traits: traits("factor_id", factor.ID.String(), "challenge_id", ch.ID.String())})
+	b.Audit(f.audit(store.ActionChallengeCreated, caller.User.ID, caller.Session.ID, "factor_id", factor.ID.String(), "challenge_id", ch.ID.String()))
 	err = b.Send(ctx)
 	if q != nil {
 		err = q.refused(err)
@@ -54,7 +55,7 @@ func (a *Accounts) ChallengeFactor(ctx context.Context, c Client, caller Caller,
 		err = errNoFactor
 	}
 	if err == nil && m.Payload != nil {
-		err = a.send(ctx, s, letter{message: m})
+		err = f.send(ctx, letter{message: m})
 	}
 	return ch, factor, failure("challenge a factor", err)
 }
@@ -83,44 +84,44 @@ func mayProve(factor store.Factor, u store.User, v store.Session) error {
 }
 
 // factorQuota judges whether an SMS may go out now. Its pause is the factor's own; the budgets are those of all SMS.
-func (a *Accounts) factorQuota(ctx context.Context, s *Settings, factor store.Factor, channel string, now time.Time) (*quota, error) {
-	if err := s.Phone.goodChannel(channel); err != nil {
+func factorQuota(ctx context.Context, f *flow, factor store.Factor, channel string) (*quota, error) {
+	if err := f.settings.Phone.goodChannel(channel); err != nil {
 		return nil, err
 	}
-	if err := a.canSendSMS(s, "mfa", factor.Phone); err != nil {
+	if err := canSendSMS(f, "mfa", factor.Phone); err != nil {
 		return nil, err
 	}
-	q := a.smsQuota(s, "", factor.Phone, now)
+	q := smsQuota(f, "", factor.Phone)
 	q.pauses = nil
-	if s.Factors.PhoneInterval > 0 {
-		q.pauses = []store.Limit{store.NewInterval(a.limitKey("factor", factor.ID.String()), s.Factors.PhoneInterval)}
+	if f.settings.Factors.PhoneInterval > 0 {
+		q.pauses = []store.Limit{store.NewInterval(f.limitKey("factor", factor.ID.String()), f.settings.Factors.PhoneInterval)}
 	}
-	b := a.db.Batch()
+	b := f.batch()
 	q.look(b)
 	if err := b.Send(ctx); err != nil {
 		return nil, failure("look up", err)
 	}
-	return q, q.judge(now)
+	return q, q.judge(f.now)
 }
 
 // factorSMS chooses the code of a challenge and writes the SMS with it. A test number gets its fixed code, and
 // no SMS.
-func (a *Accounts) factorSMS(s *Settings, c Client, factor store.Factor, ch *store.Challenge, channel string) (store.NewMessage, error) {
-	code, test := s.Phone.testCode(factor.Phone, ch.CreatedAt)
+func factorSMS(f *flow, factor store.Factor, ch *store.Challenge, channel string) (store.NewMessage, error) {
+	code, test := f.settings.Phone.testCode(factor.Phone, ch.CreatedAt)
 	if !test {
 		var err error
-		if code, err = token.NewCode(s.Factors.OTPLength); err != nil {
+		if code, err = token.NewCode(f.settings.Factors.OTPLength); err != nil {
 			return store.NewMessage{}, fmt.Errorf("account: %w", err)
 		}
 	}
-	ch.OTPMAC = a.root.MAC(secret.OTP, kindFactor, ch.ID.String(), code)
+	ch.OTPMAC = f.core.root.MAC(secret.OTP, kindFactor, ch.ID.String(), code)
 	if test {
 		return store.NewMessage{}, nil
 	}
 	text := "Your code is " + code
-	if s.Factors.Text != nil {
-		text = s.Factors.Text(code)
+	if f.settings.Factors.Text != nil {
+		text = f.settings.Factors.Text(code)
 	}
-	return s.waited(a.message(mail.ChannelSMS, kindFactor,
-		mail.SMS{To: factor.Phone, Text: text, Token: code, Kind: kindFactor, Channel: channelOf(channel), IP: s.hookIP(mail.ChannelSMS, c)}, ch.CreatedAt, ch.ExpiresAt)), nil
+	return f.settings.waited(f.seal(mail.ChannelSMS, kindFactor,
+		mail.SMS{To: factor.Phone, Text: text, Token: code, Kind: kindFactor, Channel: channelOf(channel), IP: f.settings.hookIP(mail.ChannelSMS, f.req)}, ch.ExpiresAt)), nil
 }

@@ -37,9 +37,12 @@ const maxFactorText = 255
 
 // EnrollFactor gives the caller a factor, unverified.
 func (a *Accounts) EnrollFactor(ctx context.Context, c Client, caller Caller, p Enrolment) (Enrolled, error) {
-	s, now := a.live.Load(), a.now()
-	out := Enrolled{Factor: store.Factor{ID: uuid.New(), FriendlyName: plain(p.FriendlyName), CreatedAt: now, UpdatedAt: now}}
-	if err := s.enrolment(p, &out); err != nil {
+	return enrollFactor(ctx, a.begin(c), caller, p)
+}
+
+func enrollFactor(ctx context.Context, f *flow, caller Caller, p Enrolment) (Enrolled, error) {
+	out := Enrolled{Factor: store.Factor{ID: uuid.New(), FriendlyName: plain(p.FriendlyName), CreatedAt: f.now, UpdatedAt: f.now}}
+	if err := f.settings.enrolment(p, &out); err != nil {
 		return Enrolled{}, err
 	}
 	if caller.Session.ID == uuid.Nil {
@@ -48,19 +51,19 @@ func (a *Accounts) EnrollFactor(ctx context.Context, c Client, caller Caller, p 
 	var sealed []byte
 	if out.Factor.Kind == store.FactorTOTP {
 		key := totp.NewKey()
-		sealed = a.sealKey(out.Factor.ID, key)
-		out.Secret, out.URI = totp.Text(key), totp.URI(s.issuer(p.Issuer), accountName(caller.User), key)
+		sealed = sealKey(f, out.Factor.ID, key)
+		out.Secret, out.URI = totp.Text(key), totp.URI(f.settings.issuer(p.Issuer), accountName(caller.User), key)
 		var err error
 		if out.QRCode, err = totp.SVG(out.URI); err != nil {
 			return Enrolled{}, notValid("issuer is too long for a QR code")
 		}
 	}
-	err := a.db.InTx(ctx, func(tx *store.Tx) error {
-		u, v, err := a.lockCaller(ctx, tx, s, caller, now)
+	err := f.inTx(ctx, func(tx *store.Tx) error {
+		u, v, err := lockCaller(ctx, f, tx, caller)
 		if err != nil {
 			return err
 		}
-		stale, err := s.roomFor(out.Factor, u, v, now)
+		stale, err := f.settings.roomFor(out.Factor, u, v, f.now)
 		if err != nil {
 			return err
 		}
@@ -69,8 +72,7 @@ func (a *Accounts) EnrollFactor(ctx context.Context, c Client, caller Caller, p 
 			b.DeleteFactors(u.ID, stale...)
 		}
 		b.InsertFactor(u.ID, out.Factor, sealed)
-		b.Audit(store.Audit{At: now, Action: store.ActionFactorInProgress, Actor: u.ID, Session: v.ID, IP: c.IP,
-			Traits: traits("factor_id", out.Factor.ID.String(), "factor_type", string(out.Factor.Kind))})
+		b.Audit(f.audit(store.ActionFactorInProgress, u.ID, v.ID, "factor_id", out.Factor.ID.String(), "factor_type", string(out.Factor.Kind)))
 		return b.Send(ctx)
 	})
 	if errors.Is(err, store.ErrUserGone) {
@@ -179,6 +181,6 @@ func accountName(u store.User) string {
 }
 
 // sealKey is a TOTP key as it is stored, bound to its factor.
-func (a *Accounts) sealKey(id uuid.UUID, key []byte) []byte {
-	return a.root.Seal(secret.Factors, key, id[:])
+func sealKey(f *flow, id uuid.UUID, key []byte) []byte {
+	return f.core.root.Seal(secret.Factors, key, id[:])
 }

@@ -64,7 +64,7 @@ func factorOf(u store.User, id uuid.UUID) (store.Factor, error) {
 
 // lockCaller locks the caller and reads what he and his session are now: since he was let in, somebody may
 // have put him out, or taken a factor from him.
-func (a *Accounts) lockCaller(ctx context.Context, tx *store.Tx, s *Settings, caller Caller, now time.Time, reads ...func(*store.Batch)) (store.User, store.Session, error) {
+func lockCaller(ctx context.Context, f *flow, tx *store.Tx, caller Caller, reads ...func(*store.Batch)) (store.User, store.Session, error) {
 	var v store.Session
 	u, err := tx.LockUser(ctx, caller.User.ID)
 	if errors.Is(err, store.ErrNotFound) {
@@ -87,13 +87,13 @@ func (a *Accounts) lockCaller(ctx context.Context, tx *store.Tx, s *Settings, ca
 	switch {
 	case !u.DeletedAt.IsZero():
 		return u, v, errCallerGone
-	case u.BannedUntil.After(now):
+	case u.BannedUntil.After(f.now):
 		return u, v, denied(CodeUserBanned, "User is banned")
 	case caller.Session.ID == uuid.Nil:
 		return u, v, nil
 	case v.ID == uuid.Nil || v.Ended():
 		return u, v, sessionNotFound()
-	case s.expired(v, now):
+	case f.settings.expired(v, f.now):
 		return u, v, denied(CodeSessionExpired, "Session is no longer valid")
 	}
 	return u, levelOf(v, &caller.Claims), nil
@@ -115,11 +115,11 @@ func withMethod(old json.RawMessage, method string, now time.Time) json.RawMessa
 }
 
 // factorNotice is the mail about a factor, if it is on and there is somebody to tell.
-func (a *Accounts) factorNotice(s *Settings, c Client, on bool, kind mail.Kind, u store.User, factor store.Factor, now time.Time) (store.NewMessage, bool) {
+func factorNotice(f *flow, on bool, kind mail.Kind, u store.User, factor store.Factor) (store.NewMessage, bool) {
 	if !on || u.Email == "" {
 		return store.NewMessage{}, false
 	}
-	m := a.notification(s, c, kind, u.Email, mail.Vars{Email: u.Email, FactorType: string(factor.Kind), Data: u.UserMetadata}, now)
+	m := notification(f, kind, u.Email, mail.Vars{Email: u.Email, FactorType: string(factor.Kind), Data: u.UserMetadata})
 	m.User = u.ID
 	return m, true
 }

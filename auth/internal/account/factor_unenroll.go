@@ -13,16 +13,19 @@ import (
 // UnenrollFactor takes one of the caller's factors from him, and from his sessions what it gave them. A verified one
 // wants a session of aal2.
 func (a *Accounts) UnenrollFactor(ctx context.Context, c Client, caller Caller, id uuid.UUID) error {
-	s, now := a.live.Load(), a.now()
+	return unenrollFactor(ctx, a.begin(c), caller, id)
+}
+
+func unenrollFactor(ctx context.Context, f *flow, caller Caller, id uuid.UUID) error {
 	factor, err := factorOf(caller.User, id)
 	if err != nil {
 		return err
 	}
-	notices := a.mayNotify(ctx, s, s.Email.NotifyFactorUnenrolled && factor.Verified())
+	notices := canNotify(ctx, f, f.settings.Email.NotifyFactorUnenrolled && factor.Verified())
 	told := 0
-	err = a.db.InTx(ctx, func(tx *store.Tx) error {
+	err = f.inTx(ctx, func(tx *store.Tx) error {
 		told = 0
-		u, v, err := a.lockCaller(ctx, tx, s, caller, now)
+		u, v, err := lockCaller(ctx, f, tx, caller)
 		if err != nil {
 			return err
 		}
@@ -35,19 +38,18 @@ func (a *Accounts) UnenrollFactor(ctx context.Context, c Client, caller Caller, 
 		b := tx.Batch()
 		b.LowerSessions(u.ID, factor.ID, factorMethod(factor.Kind))
 		b.DeleteFactors(u.ID, factor.ID)
-		if m, ok := a.factorNotice(s, c, notices && factor.Verified(), mail.FactorUnenrolled, u, factor, now); ok {
+		if m, ok := factorNotice(f, notices && factor.Verified(), mail.FactorUnenrolled, u, factor); ok {
 			b.InsertMessage(m)
 			told = 1
 		}
-		b.Audit(store.Audit{At: now, Action: store.ActionFactorUnenrolled, Actor: u.ID, Session: v.ID, IP: c.IP,
-			Traits: traits("factor_id", factor.ID.String(), "factor_type", string(factor.Kind))})
+		b.Audit(f.audit(store.ActionFactorUnenrolled, u.ID, v.ID, "factor_id", factor.ID.String(), "factor_type", string(factor.Kind)))
 		return b.Send(ctx)
 	})
 	if err != nil {
 		return failure("unenroll a factor", err)
 	}
-	a.wake()
-	a.notified(ctx, s, told)
+	f.core.wake()
+	f.countNotifications(ctx, told)
 	return nil
 }
 
@@ -59,36 +61,42 @@ func (a *Accounts) AdminFactors(ctx context.Context, user uuid.UUID) ([]store.Fa
 
 // AdminDeleteFactor takes a factor from a user who has lost it. He is told.
 func (a *Accounts) AdminDeleteFactor(ctx context.Context, c Client, by Actor, user, id uuid.UUID) (store.Factor, error) {
-	s, now := a.live.Load(), a.now()
-	notices := a.mayNotify(ctx, s, s.Email.NotifyFactorUnenrolled)
+	return adminDeleteFactor(ctx, a.begin(c), by, user, id)
+}
+
+func adminDeleteFactor(ctx context.Context, f *flow, by Actor, user, id uuid.UUID) (store.Factor, error) {
+	notices := canNotify(ctx, f, f.settings.Email.NotifyFactorUnenrolled)
 	var factor store.Factor
 	told := 0
-	err := a.onFactor(ctx, user, id, func(tx *store.Tx, u store.User, found store.Factor) error {
+	err := onFactor(ctx, f, user, id, func(tx *store.Tx, u store.User, found store.Factor) error {
 		factor, told = found, 0
 		b := tx.Batch()
 		b.LowerSessions(u.ID, factor.ID, factorMethod(factor.Kind))
 		b.DeleteFactors(u.ID, factor.ID)
-		if m, ok := a.factorNotice(s, c, notices && factor.Verified(), mail.FactorUnenrolled, u, factor, now); ok {
+		if m, ok := factorNotice(f, notices && factor.Verified(), mail.FactorUnenrolled, u, factor); ok {
 			b.InsertMessage(m)
 			told = 1
 		}
-		b.Audit(by.audit(c, store.ActionFactorDeleted, now, "user_id", u.ID.String(), "factor_id", factor.ID.String()))
+		b.Audit(by.audit(f, store.ActionFactorDeleted, "user_id", u.ID.String(), "factor_id", factor.ID.String()))
 		return b.Send(ctx)
 	})
 	if err != nil {
 		return factor, failure("delete a factor", err)
 	}
-	a.wake()
-	a.notified(ctx, s, told)
+	f.core.wake()
+	f.countNotifications(ctx, told)
 	return factor, nil
 }
 
 // AdminUpdateFactor gives a factor another name or, if it is a phone, number; "" keeps. Codes that were sent
 // to another number are void.
 func (a *Accounts) AdminUpdateFactor(ctx context.Context, c Client, by Actor, user, id uuid.UUID, name, phone string) (store.Factor, error) {
-	now := a.now()
+	return adminUpdateFactor(ctx, a.begin(c), by, user, id, name, phone)
+}
+
+func adminUpdateFactor(ctx context.Context, f *flow, by Actor, user, id uuid.UUID, name, phone string) (store.Factor, error) {
 	var factor store.Factor
-	err := a.onFactor(ctx, user, id, func(tx *store.Tx, u store.User, found store.Factor) error {
+	err := onFactor(ctx, f, user, id, func(tx *store.Tx, u store.User, found store.Factor) error {
 		factor = found
 		if err := goodFactorText(name, ""); err != nil {
 			return err
@@ -107,9 +115,9 @@ func (a *Accounts) AdminUpdateFactor(ctx context.Context, c Client, by Actor, us
 				b.DeleteChallenges(u.ID)
 			}
 		}
-		factor.UpdatedAt = now
-		b.RenameFactor(factor, now)
-		b.Audit(by.audit(c, store.ActionFactorUpdated, now, "user_id", u.ID.String(), "factor_id", factor.ID.String()))
+		factor.UpdatedAt = f.now
+		b.RenameFactor(factor, f.now)
+		b.Audit(by.audit(f, store.ActionFactorUpdated, "user_id", u.ID.String(), "factor_id", factor.ID.String()))
 		return b.Send(ctx)
 	})
 	switch {
@@ -122,8 +130,8 @@ func (a *Accounts) AdminUpdateFactor(ctx context.Context, c Client, by Actor, us
 }
 
 // onFactor runs f with a user locked and one of his factors.
-func (a *Accounts) onFactor(ctx context.Context, user, id uuid.UUID, do func(*store.Tx, store.User, store.Factor) error) error {
-	return a.db.InTx(ctx, func(tx *store.Tx) error {
+func onFactor(ctx context.Context, f *flow, user, id uuid.UUID, do func(*store.Tx, store.User, store.Factor) error) error {
+	return f.inTx(ctx, func(tx *store.Tx) error {
 		u, err := tx.LockUser(ctx, user)
 		if errors.Is(err, store.ErrNotFound) {
 			return errNoUser

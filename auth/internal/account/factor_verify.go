@@ -23,14 +23,11 @@ const factorMisses = 10
 
 // answering is one call of VerifyFactor.
 type answering struct {
-	*Accounts
-	s         *Settings
-	c         Client
+	f         *flow
 	caller    Caller
 	factor    store.Factor
 	challenge uuid.UUID
 	code      string
-	now       time.Time
 	notices   bool // may be written
 
 	// What a transaction found out: each begins anew.
@@ -49,32 +46,35 @@ type answering struct {
 // token, and ends his sessions below that. Wrong answers are counted under the lock on the user, so that as
 // many as are sent at once make no more tries.
 func (a *Accounts) VerifyFactor(ctx context.Context, c Client, caller Caller, id, challenge uuid.UUID, code string) (Grant, error) {
-	s := a.live.Load()
+	return verifyFactor(ctx, a.begin(c), caller, id, challenge, code)
+}
+
+func verifyFactor(ctx context.Context, f *flow, caller Caller, id, challenge uuid.UUID, code string) (Grant, error) {
 	if caller.Session.ID == uuid.Nil {
 		return Grant{}, sessionNotFound()
 	}
-	factor, err := s.answerable(caller, id)
+	factor, err := f.settings.answerable(caller, id)
 	if err != nil {
 		return Grant{}, err
 	}
-	v := answering{Accounts: a, s: s, c: c, caller: caller, factor: factor, challenge: challenge, code: strings.TrimSpace(code), now: a.now()}
+	v := answering{f: f, caller: caller, factor: factor, challenge: challenge, code: strings.TrimSpace(code)}
 	if v.code == "" {
 		return Grant{}, notValid("Code needs to be non-empty")
 	}
-	v.notices = a.mayNotify(ctx, s, s.Email.NotifyFactorEnrolled && !factor.Verified())
+	v.notices = canNotify(ctx, f, f.settings.Email.NotifyFactorEnrolled && !factor.Verified())
 	if err := v.run(ctx); err != nil {
 		return Grant{}, failure("verify a factor", err)
 	}
-	a.wake()
-	a.notified(ctx, s, v.told)
-	return a.grant(s, v.user, v.session, &v.refresh, v.now, v.made)
+	f.core.wake()
+	f.countNotifications(ctx, v.told)
+	return signGrant(f, v.user, v.session, &v.refresh, v.made)
 }
 
 // run judges and raises in one transaction; in two when somebody is asked in between, who must not be waited
 // for with a connection and a lock in hand.
 func (v *answering) run(ctx context.Context) error {
-	ask := v.s.Factors.Attempt
-	apart := ask != nil || v.s.Hooks.Claims != nil
+	ask := v.f.settings.Factors.Attempt
+	apart := ask != nil || v.f.settings.Hooks.Claims != nil
 	err := v.locked(ctx, func(tx *store.Tx, u store.User, session store.Session) error {
 		if err := v.judge(ctx, tx, u, session); err != nil || v.refusal != nil || apart {
 			v.user, v.session = u, session
@@ -85,10 +85,10 @@ func (v *answering) run(ctx context.Context) error {
 	if err == nil && ask != nil && v.judged {
 		err = v.consult(ctx, ask)
 	}
-	if err == nil && v.refusal == nil && v.s.Hooks.Claims != nil { // who gets no token keeps the session and the refresh token that he has
+	if err == nil && v.refusal == nil && v.f.settings.Hooks.Claims != nil { // who gets no token keeps the session and the refresh token that he has
 		as := v.session
-		as.AAL, as.AMR = 2, withMethod(as.AMR, factorMethod(v.factor.Kind), v.now)
-		v.made, err = v.customize(ctx, v.s, v.c, v.user, as, "", v.now)
+		as.AAL, as.AMR = 2, withMethod(as.AMR, factorMethod(v.factor.Kind), v.f.now)
+		v.made, err = customize(ctx, v.f, v.user, as, "")
 	}
 	switch {
 	case err != nil:
@@ -100,9 +100,9 @@ func (v *answering) run(ctx context.Context) error {
 }
 
 func (v *answering) locked(ctx context.Context, do func(*store.Tx, store.User, store.Session) error) error {
-	return v.db.InTx(ctx, func(tx *store.Tx) error {
+	return v.f.inTx(ctx, func(tx *store.Tx) error {
 		v.judged, v.refusal, v.told = false, nil, 0
-		u, session, err := v.lockCaller(ctx, tx, v.s, v.caller, v.now)
+		u, session, err := lockCaller(ctx, v.f, tx, v.caller)
 		if err != nil {
 			return err
 		}
@@ -114,7 +114,7 @@ func (v *answering) locked(ctx context.Context, do func(*store.Tx, store.User, s
 }
 
 func (v *answering) misses() store.Limit {
-	return store.Limit{Key: v.limitKey("factor misses", v.factor.ID.String()), Size: factorMisses, Refill: time.Hour}
+	return store.Limit{Key: v.f.limitKey("factor misses", v.factor.ID.String()), Size: factorMisses, Refill: time.Hour}
 }
 
 // judge looks at the answer and uses up what it used. A refusal in v.refusal is committed with what it
@@ -132,11 +132,11 @@ func (v *answering) judge(ctx context.Context, tx *store.Tx, u store.User, sessi
 	switch {
 	case ch.ID == uuid.Nil:
 		return unprocessable(CodeFactorNotFound, "MFA factor with the provided challenge ID not found")
-	case !ch.VerifiedAt.IsZero(), ch.IP != "" && v.c.ToldIP != "" && ch.IP != v.c.ToldIP:
+	case !ch.VerifiedAt.IsZero(), ch.IP != "" && v.f.req.ToldIP != "" && ch.IP != v.f.req.ToldIP:
 		return unprocessable(CodeFactorIPMismatch, "Challenge and verify IP addresses mismatch.")
 	case ch.Misses >= maxMisses:
 		return errChallengeExpired(ch.ID)
-	case v.now.After(ch.ExpiresAt):
+	case v.f.now.After(ch.ExpiresAt):
 		v.refusal = errChallengeExpired(ch.ID)
 		b := tx.Batch()
 		b.DeleteChallenge(ch.ID)
@@ -145,7 +145,7 @@ func (v *answering) judge(ctx context.Context, tx *store.Tx, u store.User, sessi
 	if err := v.mayCount(u, session); err != nil {
 		return err
 	}
-	if wait := v.misses().Wait(levels[0], v.now, 1); wait > 0 {
+	if wait := v.misses().Wait(levels[0], v.f.now, 1); wait > 0 {
 		return limited(CodeOverRequestRate, "Request rate limit reached", wait)
 	}
 	step, reseal, right, err := v.check(at)
@@ -158,7 +158,7 @@ func (v *answering) judge(ctx context.Context, tx *store.Tx, u store.User, sessi
 	}
 	b = tx.Batch()
 	b.SpendStep(v.factor.ID, step, reseal)
-	b.UseChallenge(ch.ID, v.now)
+	b.UseChallenge(ch.ID, v.f.now)
 	return b.Send(ctx)
 }
 
@@ -173,7 +173,7 @@ func (v *answering) mayCount(u store.User, session store.Session) error {
 			verified++
 		}
 	}
-	if !v.factor.Verified() && verified >= v.s.Factors.MaxVerified {
+	if !v.factor.Verified() && verified >= v.f.settings.Factors.MaxVerified {
 		return errTooManyFactors
 	}
 	return nil
@@ -187,18 +187,18 @@ func errChallengeExpired(id uuid.UUID) error {
 // check says whether the code is right. reseal is the key sealed anew when an earlier root key had sealed it.
 func (v *answering) check(at store.Attempt) (step int64, reseal []byte, right bool, err error) {
 	if v.factor.Kind == store.FactorPhone {
-		macs := v.root.MACs(secret.OTP, kindFactor, v.challenge.String(), v.code)
+		macs := v.f.core.root.MACs(secret.OTP, kindFactor, v.challenge.String(), v.code)
 		return 0, nil, slices.ContainsFunc(macs, func(mac []byte) bool { return hmac.Equal(mac, at.Challenge.OTPMAC) }), nil
 	}
-	key, old, err := v.root.Open(secret.Factors, at.Secret, v.factor.ID[:])
+	key, old, err := v.f.core.root.Open(secret.Factors, at.Secret, v.factor.ID[:])
 	if err != nil {
 		return 0, nil, false, &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "The key of this factor cannot be read",
 			Err: fmt.Errorf("account: factor %s: %w", v.factor.ID, err)}
 	}
 	if old {
-		reseal = v.sealKey(v.factor.ID, key)
+		reseal = sealKey(v.f, v.factor.ID, key)
 	}
-	step, right = totp.Check(key, v.code, v.now, at.LastStep)
+	step, right = totp.Check(key, v.code, v.f.now, at.LastStep)
 	return step, reseal, right, nil
 }
 
@@ -210,8 +210,8 @@ func (v *answering) miss(ctx context.Context, tx *store.Tx) error {
 		v.refusal = unprocessable(CodeFactorVerificationFailed, "Invalid MFA Phone code entered")
 	}
 	b := tx.Batch()
-	if _, test := v.s.Phone.testCode(v.factor.Phone, v.now); !test || v.factor.Kind != store.FactorPhone {
-		b.Take(v.misses(), 1, v.now)
+	if _, test := v.f.settings.Phone.testCode(v.factor.Phone, v.f.now); !test || v.factor.Kind != store.FactorPhone {
+		b.Take(v.misses(), 1, v.f.now)
 		b.MissChallenge(v.challenge)
 	}
 	b.Audit(v.audit(store.ActionVerificationFailed))
@@ -220,12 +220,12 @@ func (v *answering) miss(ctx context.Context, tx *store.Tx) error {
 
 // consult asks what is to come of the attempt.
 func (v *answering) consult(ctx context.Context, ask func(context.Context, FactorAttempt) (FactorVerdict, error)) error {
-	verdict, err := ask(ctx, FactorAttempt{User: v.caller.User.ID, Factor: v.factor.ID, Kind: v.factor.Kind, Valid: v.refusal == nil, IP: v.c.IP})
+	verdict, err := ask(ctx, FactorAttempt{User: v.caller.User.ID, Factor: v.factor.ID, Kind: v.factor.Kind, Valid: v.refusal == nil, IP: v.f.req.IP})
 	if err != nil || !verdict.Reject {
 		return err
 	}
-	b := v.db.Batch()
-	b.EndSessions(store.EndSessions{User: v.caller.User.ID, Reason: store.EndedByVerdict, At: v.now})
+	b := v.f.batch()
+	b.EndSessions(store.EndSessions{User: v.caller.User.ID, Reason: store.EndedByVerdict, At: v.f.now})
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
@@ -242,12 +242,12 @@ func (v *answering) raise(ctx context.Context, tx *store.Tx, u store.User, sessi
 	b := tx.Batch()
 	b.RaiseSession(&v.session, store.Raise{
 		User: u.ID, Session: session.ID, SecretHash: v.refresh.SecretHash(), Factor: v.factor.ID,
-		AMR: withMethod(session.AMR, factorMethod(v.factor.Kind), v.now), Now: v.now,
+		AMR: withMethod(session.AMR, factorMethod(v.factor.Kind), v.f.now), Now: v.f.now,
 	})
-	b.EndLowSessions(u.ID, session.ID, v.now)
-	b.VerifyFactor(v.factor.ID, v.now)
+	b.EndLowSessions(u.ID, session.ID, v.f.now)
+	b.VerifyFactor(v.factor.ID, v.f.now)
 	b.DeleteUnverified(u.ID, v.factor.Kind)
-	if m, ok := v.factorNotice(v.s, v.c, v.notices && !v.factor.Verified(), mail.FactorEnrolled, u, v.factor, v.now); ok {
+	if m, ok := factorNotice(v.f, v.notices && !v.factor.Verified(), mail.FactorEnrolled, u, v.factor); ok {
 		b.InsertMessage(m)
 		v.told = 1
 	}
@@ -264,6 +264,5 @@ func (v *answering) raise(ctx context.Context, tx *store.Tx, u store.User, sessi
 }
 
 func (v *answering) audit(action store.Action) store.Audit {
-	return store.Audit{At: v.now, Action: action, Actor: v.caller.User.ID, Session: v.caller.Session.ID, IP: v.c.IP,
-		Traits: traits("factor_id", v.factor.ID.String(), "factor_type", string(v.factor.Kind), "challenge_id", v.challenge.String())}
+	return v.f.audit(action, v.caller.User.ID, v.caller.Session.ID, "factor_id", v.factor.ID.String(), "factor_type", string(v.factor.Kind), "challenge_id", v.challenge.String())
 }

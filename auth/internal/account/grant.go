@@ -21,24 +21,24 @@ const (
 
 // opening is a session that is about to be stored, and the first refresh token of it.
 type opening struct {
-	store.NewSession
+	row    store.NewSession
 	first  token.Refresh
 	method string
 }
 
 // opening prepares a session. Nothing is stored yet.
-func (a *Accounts) opening(s *Settings, c Client, user uuid.UUID, method string, now time.Time) opening {
+func newOpening(f *flow, user uuid.UUID, method string) opening {
 	o := opening{method: method, first: token.Refresh{Session: uuid.New(), Secret: token.NewRefreshSecret()}}
-	o.NewSession = store.NewSession{
-		ID: o.first.Session, User: user, SecretHash: o.first.SecretHash(), At: now,
-		UserAgent: c.UserAgent, IP: c.IP, Tag: s.tag(), AAL: 1,
-		AMR: object([]token.AMR{{Method: method, Timestamp: now.Unix()}}), Place: a.place(s, c),
+	o.row = store.NewSession{
+		ID: o.first.Session, User: user, SecretHash: o.first.SecretHash(), At: f.now,
+		UserAgent: f.req.UserAgent, IP: f.req.IP, Tag: f.settings.tag(), AAL: 1,
+		AMR: object([]token.AMR{{Method: method, Timestamp: f.now.Unix()}}), Place: placeMAC(f),
 	}
 	return o
 }
 
 // as gives the session an id that was noted before.
-func (o *opening) as(id uuid.UUID) { o.ID, o.first.Session = id, id }
+func (o *opening) as(id uuid.UUID) { o.row.ID, o.first.Session = id, id }
 
 func (s *Settings) tag() string {
 	if len(s.Sessions.Tags) == 0 {
@@ -49,28 +49,28 @@ func (s *Settings) tag() string {
 
 // crowdOut ends what a new session makes too many. That it fails keeps nobody from signing in: the next
 // session does it again.
-func (a *Accounts) crowdOut(ctx context.Context, s *Settings, user uuid.UUID, now time.Time) {
-	if s.Sessions.MaxPerUser <= 0 {
+func crowdOut(ctx context.Context, f *flow, user uuid.UUID) {
+	if f.settings.Sessions.MaxPerUser <= 0 {
 		return
 	}
-	b := a.db.Batch()
-	b.EndSurplus(user, s.Sessions.MaxPerUser, now)
+	b := f.batch()
+	b.EndSurplus(user, f.settings.Sessions.MaxPerUser, f.now)
 	if err := b.Send(ctx); err != nil {
-		a.log.Warn("surplus sessions were not ended", "user", user, "err", err)
+		f.core.log.Warn("surplus sessions were not ended", "user", user, "err", err)
 	}
 }
 
 // opened is the session that was just stored, as it will be read back.
-func (a *Accounts) opened(o *opening) store.Session {
-	if a.signedIn != nil {
-		a.signedIn(o.method)
+func opened(f *flow, o *opening) store.Session {
+	if f.core.signedIn != nil {
+		f.core.signedIn(o.method)
 	}
 	return o.stored()
 }
 
 // stored is the session as it will be read back.
 func (o *opening) stored() store.Session {
-	return store.Session{ID: o.ID, UserID: o.User, CreatedAt: o.At, RefreshedAt: o.At, AAL: o.AAL, AMR: o.AMR, NotAfter: o.NotAfter}
+	return store.Session{ID: o.row.ID, UserID: o.row.User, CreatedAt: o.row.At, RefreshedAt: o.row.At, AAL: o.row.AAL, AMR: o.row.AMR, NotAfter: o.row.NotAfter}
 }
 
 // claims are those of a session's access token; u has his factors.
@@ -101,27 +101,27 @@ func (s *Settings) claims(u store.User, v store.Session, now time.Time) (token.C
 // grant signs the access token of a session and writes down the refresh token. All claims come from
 // what the database says now, u with his factors, unless the hook of access tokens made them: made is nil
 // without it.
-func (a *Accounts) grant(s *Settings, u store.User, v store.Session, r *token.Refresh, now time.Time, made *customClaims) (Grant, error) {
+func signGrant(f *flow, u store.User, v store.Session, r *token.Refresh, made *customClaims) (Grant, error) {
 	var access []byte
 	var expires int64
 	if made != nil {
 		var err error
-		if access, err = a.keys.Load().SignPayload(nil, made.text); err != nil {
+		if access, err = f.core.keys.Load().SignPayload(nil, made.text); err != nil {
 			return Grant{}, fmt.Errorf("account: sign: %w", err)
 		}
 		expires = made.expires
 	} else {
-		claims, err := s.claims(u, v, now)
+		claims, err := f.settings.claims(u, v, f.now)
 		if err != nil {
 			return Grant{}, err
 		}
-		if access, err = a.keys.Load().Sign(nil, &claims); err != nil {
+		if access, err = f.core.keys.Load().Sign(nil, &claims); err != nil {
 			return Grant{}, fmt.Errorf("account: sign: %w", err)
 		}
 		expires = claims.ExpiresAt
 	}
 	return Grant{
-		AccessToken: string(access), RefreshToken: string(a.codec.Append(nil, r)),
-		ExpiresAt: time.Unix(expires, 0).UTC(), ExpiresIn: int(max(1, expires-now.Unix())), User: u, Session: v.ID,
+		AccessToken: string(access), RefreshToken: string(f.core.codec.Append(nil, r)),
+		ExpiresAt: time.Unix(expires, 0).UTC(), ExpiresIn: int(max(1, expires-f.now.Unix())), User: u, Session: v.ID,
 	}, nil
 }

@@ -14,24 +14,22 @@ import (
 // before the hash, which an empty bucket spares, and by the statement that follows it, which decides. So parallel
 // guesses learn no more than the bucket holds, and beyond that right and wrong ones get the same answer.
 type guesses struct {
-	*Accounts
+	f   *flow
 	who string
 	// limit is the account's bucket, or that of the place where that is known.
 	limit, account store.Limit
 	place          store.Place
 	note           store.Limit // pause between two audit rows about the address, or anybody could fill the log
 	off            bool
-	ip             string
-	now            time.Time
 }
 
-func (a *Accounts) passwordGuesses(s *Settings, c Client, aud, who string, now time.Time) guesses {
-	n := s.Passwords.TriesPerAccount
-	g := guesses{Accounts: a, who: who, note: store.NewInterval(a.limitKey("password note", who), time.Minute), off: n <= 0, ip: c.IP, now: now}
+func passwordGuesses(f *flow, aud, who string) guesses {
+	n := f.settings.Passwords.TriesPerAccount
+	g := guesses{f: f, who: who, note: store.NewInterval(f.limitKey("password note", who), time.Minute), off: n <= 0}
 	n = max(n, 1) // off: counted by the same statements, and not judged
-	g.limit = store.Limit{Key: a.limitKey("password", aud, who), Size: float64(n), Refill: time.Duration(n) * time.Minute}
+	g.limit = store.Limit{Key: f.limitKey("password", aud, who), Size: float64(n), Refill: time.Duration(n) * time.Minute}
 	g.account = g.limit
-	g.place = a.placeTries(s, c, g.limit, now, "password place", aud, who)
+	g.place = placeTries(f, g.limit, "password place", aud, who)
 	return g
 }
 
@@ -41,7 +39,7 @@ func (g *guesses) judge(tried store.Tried) error {
 	if g.limit = g.account; tried.PlaceKnown {
 		g.limit, v = g.place.Tries, tried.PlaceTries
 	}
-	if wait := g.limit.Wait(v, g.now, 1); wait > 0 && !g.off {
+	if wait := g.limit.Wait(v, g.f.now, 1); wait > 0 && !g.off {
 		return tooManyPasswords(wait)
 	}
 	return nil
@@ -71,7 +69,7 @@ func (g *guesses) used(err error) error {
 
 // wrong takes a try for a wrong password, and answers what the caller would.
 func (g *guesses) wrong(ctx context.Context, user uuid.UUID, reason string, answer error) error {
-	err := g.db.FailedPassword(ctx, g.failed(g.limit, user, reason))
+	err := g.f.core.db.FailedPassword(ctx, g.failed(g.limit, user, reason))
 	if _, over := errors.AsType[*store.LimitError](err); over && g.off {
 		err = nil
 	}
@@ -83,7 +81,7 @@ func (g *guesses) wrong(ctx context.Context, user uuid.UUID, reason string, answ
 
 // refused notes a try that failed although the password was right.
 func (g *guesses) refused(ctx context.Context, user uuid.UUID, r *Refusal) error {
-	if err := g.db.RefusedPassword(ctx, g.failed(g.judged(), user, r.Code)); err != nil {
+	if err := g.f.core.db.RefusedPassword(ctx, g.failed(g.judged(), user, r.Code)); err != nil {
 		return failure("refused sign-in", g.used(err))
 	}
 	return r
@@ -91,8 +89,8 @@ func (g *guesses) refused(ctx context.Context, user uuid.UUID, r *Refusal) error
 
 func (g *guesses) failed(limit store.Limit, user uuid.UUID, reason string) store.FailedPassword {
 	return store.FailedPassword{
-		Tries: limit, Now: g.now, Note: g.note,
-		Audit: store.Audit{At: g.now, Action: store.ActionLoginFailed, Actor: user, IP: g.ip, Traits: traits("reason", reason)},
+		Tries: limit, Now: g.f.now, Note: g.note,
+		Audit: g.f.audit(store.ActionLoginFailed, user, uuid.Nil, "reason", reason),
 	}
 }
 
@@ -110,13 +108,13 @@ func (g *guesses) rejected(ctx context.Context, user uuid.UUID, right bool, why 
 
 // codeTries is the bucket of wrong digits for an address, whether or not any were sent to it; without a key where they
 // are not limited. name tells apart who holds which lock when the try is taken.
-func (a *Accounts) codeTries(s *Settings, c Client, now time.Time, name, aud, who string) (store.Limit, store.Place) {
-	n := s.CodesPerAccount
+func codeTries(f *flow, name, aud, who string) (store.Limit, store.Place) {
+	n := f.settings.CodesPerAccount
 	if n <= 0 {
 		return store.Limit{}, store.Place{}
 	}
-	limit := store.Limit{Key: a.limitKey(name, aud, who), Size: float64(n), Refill: 3 * time.Duration(n) * time.Minute}
-	return limit, a.placeTries(s, c, limit, now, name+" place", aud, who)
+	limit := store.Limit{Key: f.limitKey(name, aud, who), Size: float64(n), Refill: 3 * time.Duration(n) * time.Minute}
+	return limit, placeTries(f, limit, name+" place", aud, who)
 }
 
 // tooManyCodes is the answer to digits for which there is no try, right or wrong; err, if it is of another kind.

@@ -10,15 +10,15 @@ import (
 
 // hashing is the workers as flows see them: whoever's time is up before a worker had done his share is told
 // what somebody hears whom the queue had no place for. It isn't his request that takes so long.
-type hashing struct{ *password.Workers }
+type hashing struct{ workers *password.Workers }
 
 func (h hashing) Hash(ctx context.Context, text string) (string, error) {
-	hash, err := h.Workers.Hash(ctx, text)
+	hash, err := h.workers.Hash(ctx, text)
 	return hash, busy(err)
 }
 
 func (h hashing) Check(ctx context.Context, hash, text string) (ok, rehash bool, err error) {
-	ok, rehash, err = h.Workers.Check(ctx, hash, text)
+	ok, rehash, err = h.workers.Check(ctx, hash, text)
 	return ok, rehash, busy(err)
 }
 

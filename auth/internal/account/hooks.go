@@ -90,27 +90,13 @@ func (s *Settings) waited(m store.NewMessage) store.NewMessage {
 	return m
 }
 
-// send has letters sent that were committed, by the outbox or at once. A failure of the latter is answered:
-// what was committed stays, and nobody tries again.
-func (a *Accounts) send(ctx context.Context, s *Settings, letters ...letter) error {
-	a.wake()
-	for _, l := range letters {
-		if now := s.Hooks.SendNow[l.message.Channel]; now != nil && l.message.Payload != nil {
-			if err := now(ctx, l.message.ID); err != nil {
-				return failure("send", err)
-			}
-		}
-	}
-	return nil
-}
-
 // mayCreate asks whether a user may be created. A newcomer is asked for once, however often he is tried; nil
 // is nobody who could be tried again.
-func (a *Accounts) mayCreate(ctx context.Context, s *Settings, c Client, n *newcomer, u store.User) error {
-	if s.Hooks.BeforeCreate == nil || n != nil && n.admitted {
+func mayCreate(ctx context.Context, f *flow, n *newcomer, u store.User) error {
+	if f.settings.Hooks.BeforeCreate == nil || n != nil && n.admitted {
 		return nil
 	}
-	if err := s.Hooks.BeforeCreate(ctx, c.IP, u); err != nil {
+	if err := f.settings.Hooks.BeforeCreate(ctx, f.req.IP, u); err != nil {
 		return failure("hook before a creation", err)
 	}
 	if n != nil {
@@ -120,14 +106,14 @@ func (a *Accounts) mayCreate(ctx context.Context, s *Settings, c Client, n *newc
 }
 
 // tell adds the message about a new user. When nobody was created the same statement does nothing.
-func (a *Accounts) tell(b *store.Batch, s *Settings, c Client, created bool, id uuid.UUID, now time.Time) {
-	if !s.Hooks.AfterCreate {
+func tellCreated(f *flow, b *store.Batch, created bool, id uuid.UUID) {
+	if !f.settings.Hooks.AfterCreate {
 		return
 	}
 	if !created {
 		id = uuid.New()
 	}
-	m := a.message(mail.ChannelHook, KindAfterCreate, Created{User: id, IP: c.IP}, now, now.Add(createdLife))
+	m := f.seal(mail.ChannelHook, KindAfterCreate, Created{User: id, IP: f.req.IP}, f.now.Add(createdLife))
 	m.User = id
 	b.InsertMessage(m)
 }
@@ -143,11 +129,11 @@ const methodRefresh = "token_refresh"
 
 // customize asks the hook of access tokens for the claims of a session; nil when it is off. An empty method
 // is the session's newest.
-func (a *Accounts) customize(ctx context.Context, s *Settings, c Client, u store.User, v store.Session, method string, now time.Time) (*customClaims, error) {
-	if s.Hooks.Claims == nil {
+func customize(ctx context.Context, f *flow, u store.User, v store.Session, method string) (*customClaims, error) {
+	if f.settings.Hooks.Claims == nil {
 		return nil, nil
 	}
-	claims, err := s.claims(u, v, now)
+	claims, err := f.settings.claims(u, v, f.now)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +144,7 @@ func (a *Accounts) customize(ctx context.Context, s *Settings, c Client, u store
 	if err != nil {
 		return nil, fmt.Errorf("account: claims: %w", err)
 	}
-	made, err := s.Hooks.Claims(ctx, ClaimsQuestion{User: u.ID, Claims: text, Method: method, IP: c.IP})
+	made, err := f.settings.Hooks.Claims(ctx, ClaimsQuestion{User: u.ID, Claims: text, Method: method, IP: f.req.IP})
 	if err != nil {
 		return nil, failure("hook of access tokens", err)
 	}
@@ -170,36 +156,36 @@ func (a *Accounts) customize(ctx context.Context, s *Settings, c Client, u store
 }
 
 // grantNew is grant for a session that has just been stored. It ends when no token is given for it.
-func (a *Accounts) grantNew(ctx context.Context, s *Settings, c Client, u store.User, open *opening, now time.Time) (Grant, error) {
+func grantNew(ctx context.Context, f *flow, u store.User, open *opening) (Grant, error) {
 	v := open.stored()
-	made, err := a.customize(ctx, s, c, u, v, "", now)
+	made, err := customize(ctx, f, u, v, "")
 	if err != nil {
-		b := a.db.Batch()
-		b.EndSessions(store.EndSessions{User: u.ID, Only: v.ID, Reason: store.EndedByHook, At: now})
+		b := f.batch()
+		b.EndSessions(store.EndSessions{User: u.ID, Only: v.ID, Reason: store.EndedByHook, At: f.now})
 		if err := b.Send(context.WithoutCancel(ctx)); err != nil {
-			a.log.Warn("a session that got no token was not ended", "session", v.ID, "err", err)
+			f.core.log.Warn("a session that got no token was not ended", "session", v.ID, "err", err)
 		}
 		return Grant{}, err
 	}
-	return a.grant(s, u, a.opened(open), &open.first, now, made)
+	return signGrant(f, u, opened(f, open), &open.first, made)
 }
 
 // customizeRefresh asks for the claims of a refreshed token before anything is rotated: a client whose hook is
 // away keeps his refresh token, and comes again. So whatever isn't a hook's own no is a 503.
-func (a *Accounts) customizeRefresh(ctx context.Context, s *Settings, c Client, session uuid.UUID, now time.Time) (*customClaims, error) {
-	if s.Hooks.Claims == nil {
+func customizeRefresh(ctx context.Context, f *flow, session uuid.UUID) (*customClaims, error) {
+	if f.settings.Hooks.Claims == nil {
 		return nil, nil
 	}
-	u, v, err := a.db.Refreshing(ctx, session)
+	u, v, err := f.core.db.Refreshing(ctx, session)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return nil, nil // and the refresh says so
 	case err != nil:
 		return nil, unavailable(err, refreshRetry)
-	case v.Ended() || !u.DeletedAt.IsZero() || u.BannedUntil.After(now):
+	case v.Ended() || !u.DeletedAt.IsZero() || u.BannedUntil.After(f.now):
 		return nil, nil // likewise
 	}
-	made, err := a.customize(ctx, s, c, u, v, methodRefresh, now)
+	made, err := customize(ctx, f, u, v, methodRefresh)
 	if r, ok := errors.AsType[*Refusal](err); ok && r.Status >= 400 && r.Status < 500 && r.ByHook {
 		return nil, r
 	}
@@ -212,17 +198,17 @@ func (a *Accounts) customizeRefresh(ctx context.Context, s *Settings, c Client, 
 const rejectedPasswordMessage = "Further password verification attempts will be rejected."
 
 // judgePassword tells the hook of a password that was tried. A verdict against it is a Refusal.
-func (a *Accounts) judgePassword(ctx context.Context, s *Settings, c Client, user uuid.UUID, right bool, now time.Time) error {
-	if s.Hooks.Password == nil || user == uuid.Nil {
+func judgePassword(ctx context.Context, f *flow, user uuid.UUID, right bool) error {
+	if f.settings.Hooks.Password == nil || user == uuid.Nil {
 		return nil
 	}
-	verdict, err := s.Hooks.Password(ctx, PasswordAttempt{User: user, Valid: right, IP: c.IP})
+	verdict, err := f.settings.Hooks.Password(ctx, PasswordAttempt{User: user, Valid: right, IP: f.req.IP})
 	if err != nil || !verdict.Reject {
 		return err
 	}
 	if verdict.SignOut {
-		b := a.db.Batch()
-		b.EndSessions(store.EndSessions{User: user, Reason: store.EndedByVerdict, At: now})
+		b := f.batch()
+		b.EndSessions(store.EndSessions{User: user, Reason: store.EndedByVerdict, At: f.now})
 		if err := b.Send(ctx); err != nil {
 			return err
 		}

@@ -17,20 +17,23 @@ import (
 // UnlinkIdentity takes one of the caller's identities from his account. text is the identity's id;
 // aud is the request's X-JWT-AUD. Sessions stay.
 func (a *Accounts) UnlinkIdentity(ctx context.Context, c Client, caller Caller, text, aud string) error {
-	s, now := a.live.Load(), a.now()
-	if err := s.mayLink(caller.User, caller.Session); err != nil {
+	return unlinkIdentity(ctx, a.begin(c), caller, text, aud)
+}
+
+func unlinkIdentity(ctx context.Context, f *flow, caller Caller, text, aud string) error {
+	if err := f.settings.mayLink(caller.User, caller.Session); err != nil {
 		return err
 	}
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != 36 {
 		return missing(CodeValidationFailed, "identity_id must be an UUID")
 	}
-	if s.otherAudience(aud, &caller.Claims) {
+	if f.settings.otherAudience(aud, &caller.Claims) {
 		return denied(CodeUnexpectedAudience, "Token audience doesn't match request audience")
 	}
-	u := unlinking{Accounts: a, s: s, c: c, caller: caller, id: id, now: now}
-	u.notices = a.mayNotify(ctx, s, s.Email.NotifyIdentityUnlinked)
-	err = a.db.InTx(ctx, func(tx *store.Tx) error {
+	u := unlinking{f: f, caller: caller, id: id}
+	u.notices = canNotify(ctx, f, f.settings.Email.NotifyIdentityUnlinked)
+	err = f.inTx(ctx, func(tx *store.Tx) error {
 		u.told = 0
 		return u.write(ctx, tx)
 	})
@@ -42,8 +45,8 @@ func (a *Accounts) UnlinkIdentity(ctx context.Context, c Client, caller Caller, 
 	case err != nil:
 		return failure("unlink", err)
 	}
-	a.wake()
-	a.notified(ctx, s, u.told)
+	f.core.wake()
+	f.countNotifications(ctx, u.told)
 	return nil
 }
 
@@ -51,22 +54,19 @@ var errUnlinkConflict = unprocessable(CodeEmailConflictIdentity, "Unable to unli
 
 // unlinking is one call of UnlinkIdentity.
 type unlinking struct {
-	*Accounts
-	s       *Settings
-	c       Client
+	f       *flow
 	caller  Caller
 	id      uuid.UUID
-	now     time.Time
 	notices bool // may be written
 	told    int  // were
 }
 
 func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
-	old, session, err := u.lockCaller(ctx, tx, u.s, u.caller, u.now)
+	old, session, err := lockCaller(ctx, u.f, tx, u.caller)
 	if err != nil {
 		return err
 	}
-	if err := u.s.linksAt(old, session); err != nil {
+	if err := u.f.settings.linksAt(old, session); err != nil {
 		return err
 	}
 	b := tx.Batch()
@@ -83,7 +83,7 @@ func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
 	}
 	gone := old.Identities[at]
 	rest := slices.Delete(slices.Clone(old.Identities), at, at+1)
-	p := store.UserPatch{ID: old.ID, Now: u.now, ProvidersFromIdentities: true}
+	p := store.UserPatch{ID: old.ID, Now: u.f.now, ProvidersFromIdentities: true}
 	moved := false
 	if gone.Provider == "phone" {
 		p.Phone, p.PhoneConfirmedAt, p.NewPhone = ptr(""), &time.Time{}, ptr("")
@@ -104,13 +104,12 @@ func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
 		b.DeleteTokens(old.ID, store.KindSMS, store.KindPhoneChange)
 	}
 	if u.notices && old.Email != "" {
-		m := u.notification(u.s, u.c, mail.IdentityUnlinked, old.Email, mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata}, u.now)
+		m := notification(u.f, mail.IdentityUnlinked, old.Email, mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata})
 		m.User = old.ID
 		b.InsertMessage(m)
 		u.told = 1
 	}
-	b.Audit(store.Audit{At: u.now, Action: store.ActionIdentityUnlinked, Actor: old.ID, Session: u.caller.Session.ID, IP: u.c.IP,
-		Traits: traits("identity_id", gone.ID.String(), "provider", gone.Provider, "provider_id", gone.ProviderID)})
+	b.Audit(u.f.audit(store.ActionIdentityUnlinked, old.ID, u.caller.Session.ID, "identity_id", gone.ID.String(), "provider", gone.Provider, "provider_id", gone.ProviderID))
 	return b.Send(ctx)
 }
 
@@ -154,7 +153,7 @@ func (u *unlinking) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPa
 	}
 	p.UserMetadata.Set = object(members)
 	if email != "" {
-		p.EmailConfirmedAt = &u.now
+		p.EmailConfirmedAt = &u.f.now
 	} else {
 		p.EmailConfirmedAt = &none
 	}

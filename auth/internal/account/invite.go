@@ -2,7 +2,6 @@ package account
 
 import (
 	"context"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -11,8 +10,8 @@ import (
 )
 
 // audit is a row about what an administrator did.
-func (by Actor) audit(c Client, action store.Action, now time.Time, pairs ...string) store.Audit {
-	a := store.Audit{At: now, Action: action, Actor: by.ID, Session: by.Session, IP: c.IP, Traits: traits(pairs...)}
+func (by Actor) audit(f *flow, action store.Action, pairs ...string) store.Audit {
+	a := f.audit(action, by.ID, by.Session, pairs...)
 	if by.ID == uuid.Nil {
 		a.ActorRole = by.Role
 	}
@@ -22,8 +21,11 @@ func (by Actor) audit(c Client, action store.Action, now time.Time, pairs ...str
 // Invite makes a user without password and sends him a link. Whoever is unconfirmed is invited
 // again; his metadata stays. Only the budget for mails holds, no pause.
 func (a *Accounts) Invite(ctx context.Context, c Client, by Actor, p Invitation) (store.User, error) {
-	s := a.live.Load()
-	n := &newcomer{aud: s.aud(c), provider: "email"}
+	return invite(ctx, a.begin(c), by, p)
+}
+
+func invite(ctx context.Context, f *flow, by Actor, p Invitation) (store.User, error) {
+	n := &newcomer{aud: f.aud(), provider: "email"}
 	err := goodClaims("", n.aud)
 	if err != nil {
 		return store.User{}, err
@@ -34,15 +36,15 @@ func (a *Accounts) Invite(ctx context.Context, c Client, by Actor, p Invitation)
 	if n.data, err = metadata(p.Data); err != nil {
 		return store.User{}, err
 	}
-	if s.tooLarge(n.data, nil) {
-		return store.User{}, s.errTooLarge()
+	if f.settings.tooLarge(n.data, nil) {
+		return store.User{}, f.settings.errTooLarge()
 	}
-	if err := s.canSendMail("invite"); err != nil {
+	if err := f.settings.canSendMail("invite"); err != nil {
 		return store.User{}, err
 	}
-	q := a.mailQuota(s, "invite", 0, n.aud, n.who)
+	q := mailQuota(f, "invite", 0, n.aud, n.who)
 	for again := false; ; again = true {
-		known, err := a.lookUp(ctx, n, q)
+		known, err := lookUp(ctx, f, n, q)
 		if err != nil {
 			return store.User{}, err
 		}
@@ -50,17 +52,16 @@ func (a *Accounts) Invite(ctx context.Context, c Client, by Actor, p Invitation)
 		if st == taken {
 			return store.User{}, errEmailExists
 		}
-		now := a.now()
-		l, err := a.invitation(s, c, n, known, now)
+		l, err := newInvitation(f, n, known)
 		if err != nil {
 			return store.User{}, err
 		}
 		l.token.Required = st == pending
-		b := a.db.Batch()
-		q.take(b, now)
-		id := n.invited(b, s, st, known, now)
+		b := f.batch()
+		q.take(b, f.now)
+		id := n.invited(f, b, st, known)
 		write(b, id, nil, l)
-		b.Audit(by.audit(c, store.ActionUserInvited, now, "user_id", id.String()))
+		b.Audit(by.audit(f, store.ActionUserInvited, "user_id", id.String()))
 		var u store.User
 		b.User(&u, id)
 		err = b.Send(ctx)
@@ -70,28 +71,28 @@ func (a *Accounts) Invite(ctx context.Context, c Client, by Actor, p Invitation)
 		if err != nil {
 			return store.User{}, failure("invite", q.refused(err))
 		}
-		return u, a.send(ctx, s, l)
+		return u, f.send(ctx, l)
 	}
 }
 
-func (a *Accounts) invitation(s *Settings, c Client, n *newcomer, known store.User, now time.Time) (letter, error) {
+func newInvitation(f *flow, n *newcomer, known store.User) (letter, error) {
 	data := n.data
 	if known.ID != uuid.Nil {
 		data = known.UserMetadata
 	}
-	return a.mail(s, c, mailed{
+	return newMail(f, mailed{
 		kind: store.KindInvite, mail: mail.Invite, link: mail.LinkInvite, to: n.who, vars: mail.Vars{Email: n.who, Data: data},
-	}, now)
+	})
 }
 
 // invited adds an invited user, or notes that one is invited again.
-func (n *newcomer) invited(b *store.Batch, s *Settings, st standing, known store.User, now time.Time) uuid.UUID {
+func (n *newcomer) invited(f *flow, b *store.Batch, st standing, known store.User) uuid.UUID {
 	if st == pending {
-		b.UpdateUser(store.UserPatch{ID: known.ID, Now: now, InvitedAt: &now, ConfirmationSentAt: &now})
+		b.UpdateUser(store.UserPatch{ID: known.ID, Now: f.now, InvitedAt: &f.now, ConfirmationSentAt: &f.now})
 		return known.ID
 	}
-	u := n.user(s, uuid.New(), false, nil, now)
-	u.UserMetadata, u.InvitedAt = n.data, now
+	u := n.user(f, uuid.New(), false, nil)
+	u.UserMetadata, u.InvitedAt = n.data, f.now
 	b.InsertUser(u)
 	b.InsertIdentity(u.Identities[0])
 	return u.ID

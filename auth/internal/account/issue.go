@@ -2,7 +2,6 @@ package account
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -41,80 +40,69 @@ type mailed struct {
 }
 
 // mail is a letter with a message of its own.
-func (a *Accounts) mail(s *Settings, c Client, m mailed, now time.Time) (letter, error) {
-	l, p, err := a.compose(s, c, m, now)
+func newMail(f *flow, m mailed) (letter, error) {
+	l, p, err := composeMail(f, m)
 	if err == nil {
-		l.message = a.posted(s, l, p, now)
+		l.message = postMail(f, l, p)
 	}
 	return l, err
 }
 
 // posted is the message that carries a payload, as long as the letter's token lives.
-func (a *Accounts) posted(s *Settings, l letter, p mail.Payload, now time.Time) store.NewMessage {
-	return s.waited(a.message(mail.ChannelEmail, string(p.Kind), p, now, l.token.ExpiresAt))
+func postMail(f *flow, l letter, p mail.Payload) store.NewMessage {
+	return f.settings.waited(f.seal(mail.ChannelEmail, string(p.Kind), p, l.token.ExpiresAt))
 }
 
 // compose makes the token and says what the mail about it will hold.
-func (a *Accounts) compose(s *Settings, c Client, m mailed, now time.Time) (letter, mail.Payload, error) {
-	code, err := token.NewCode(s.Email.OTPLength)
+func composeMail(f *flow, m mailed) (letter, mail.Payload, error) {
+	code, err := token.NewCode(f.settings.Email.OTPLength)
 	if err != nil {
 		return letter{}, mail.Payload{}, fmt.Errorf("account: %w", err)
 	}
-	l := letter{code: code, token: a.newToken(m.kind, m.to, code, now, s.Email.OTPLife)}
+	l := letter{code: code, token: newToken(f, m.kind, m.to, code, f.settings.Email.OTPLife)}
 	l.token.Flow, l.token.Keep = m.flow, m.keep
 	v := m.vars
-	v.SiteURL, v.Token, v.RedirectTo = s.SiteURL, code, c.RedirectTo
+	v.SiteURL, v.Token, v.RedirectTo = f.settings.SiteURL, code, f.req.RedirectTo
 	if m.link != "" {
 		text, hash := token.NewLinkToken()
 		l.token.LinkHash, l.tokenHash = hash[:], text
 		if m.flow != uuid.Nil {
 			l.tokenHash = pkcePrefix + text
 		}
-		base := c.BaseURL
+		base := f.req.BaseURL
 		if base == "" {
-			base = s.BaseURL
+			base = f.settings.BaseURL
 		}
-		l.url = s.Email.Links.URL(base, m.link, l.tokenHash, c.RedirectTo)
+		l.url = f.settings.Email.Links.URL(base, m.link, l.tokenHash, f.req.RedirectTo)
 		v.TokenHash, v.ConfirmationURL = l.tokenHash, l.url
 	}
-	return l, mail.Payload{To: m.to, Kind: m.mail, Vars: v, IP: s.hookIP(mail.ChannelEmail, c)}, nil
+	return l, mail.Payload{To: m.to, Kind: m.mail, Vars: v, IP: f.settings.hookIP(mail.ChannelEmail, f.req)}, nil
 }
 
 // sms is a token that goes by SMS. A test number gets its fixed code, and no message.
-func (a *Accounts) sms(s *Settings, c Client, kind store.Kind, number, channel string, now time.Time) (letter, error) {
-	if code, test := s.Phone.testCode(number, now); test {
-		return letter{code: code, token: a.newToken(kind, number, code, now, 365*24*time.Hour)}, nil
+func newSMS(f *flow, kind store.Kind, number, channel string) (letter, error) {
+	if code, test := f.settings.Phone.testCode(number, f.now); test {
+		return letter{code: code, token: newToken(f, kind, number, code, 365*24*time.Hour)}, nil
 	}
-	code, err := token.NewCode(s.Phone.OTPLength)
+	code, err := token.NewCode(f.settings.Phone.OTPLength)
 	if err != nil {
 		return letter{}, fmt.Errorf("account: %w", err)
 	}
 	text := "Your code is " + code
-	if s.Phone.Text != nil {
-		text = s.Phone.Text(code)
+	if f.settings.Phone.Text != nil {
+		text = f.settings.Phone.Text(code)
 	}
-	l := letter{code: code, token: a.newToken(kind, number, code, now, s.Phone.OTPLife)}
-	l.message = s.waited(a.message(mail.ChannelSMS, string(kind),
-		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: channelOf(channel), IP: s.hookIP(mail.ChannelSMS, c)}, now, l.token.ExpiresAt))
+	l := letter{code: code, token: newToken(f, kind, number, code, f.settings.Phone.OTPLife)}
+	l.message = f.settings.waited(f.seal(mail.ChannelSMS, string(kind),
+		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: channelOf(channel), IP: f.settings.hookIP(mail.ChannelSMS, f.req)}, l.token.ExpiresAt))
 	return l, nil
 }
 
-func (a *Accounts) newToken(kind store.Kind, to, code string, now time.Time, life time.Duration) store.NewToken {
+func newToken(f *flow, kind store.Kind, to, code string, life time.Duration) store.NewToken {
 	return store.NewToken{
-		Token:  store.Token{ID: uuid.New(), Kind: kind, Address: to, CreatedAt: now, ExpiresAt: now.Add(life)},
-		OTPMAC: a.root.MAC(secret.OTP, string(kind), to, code),
+		Token:  store.Token{ID: uuid.New(), Kind: kind, Address: to, CreatedAt: f.now, ExpiresAt: f.now.Add(life)},
+		OTPMAC: f.core.root.MAC(secret.OTP, string(kind), to, code),
 	}
-}
-
-// message seals a payload for the outbox.
-func (a *Accounts) message(channel, kind string, payload any, now, expires time.Time) store.NewMessage {
-	m := store.NewMessage{ID: uuid.New(), Channel: channel, Kind: kind, At: now, ExpiresAt: expires}
-	text, err := json.Marshal(payload)
-	if err != nil {
-		panic(err) // strings, and metadata that came out of PostgreSQL
-	}
-	m.Payload = a.root.Seal(secret.Outbox, text, m.ID[:])
-	return m
 }
 
 // write adds tokens, their flow and messages, in the order in which everybody locks. user may be nobody:
@@ -146,19 +134,19 @@ func linkHash(text string) (hash []byte, pkce, ok bool) {
 }
 
 // digits are the MACs of typed digits as each kind of token that may be meant.
-func (a *Accounts) digits(kinds []store.Kind, to, code string) [][]byte {
+func digitMACs(f *flow, kinds []store.Kind, to, code string) [][]byte {
 	var macs [][]byte
 	for _, k := range kinds {
-		macs = append(macs, a.root.MACs(secret.OTP, string(k), to, code)...)
+		macs = append(macs, f.core.root.MACs(secret.OTP, string(k), to, code)...)
 	}
 	return macs
 }
 
 // fauxID is the id that a stranger is told for an address that has an account: a MAC of the address, so that it
 // is stable as a pending account's is. It looks like any other.
-func (a *Accounts) fauxID(aud, who string) uuid.UUID {
+func fauxID(f *flow, aud, who string) uuid.UUID {
 	var id uuid.UUID
-	copy(id[:], a.root.MAC(secret.FauxUser, aud, who))
+	copy(id[:], f.core.root.MAC(secret.FauxUser, aud, who))
 	id[6] = id[6]&0x0f | 0x40 // version 4
 	id[8] = id[8]&0x3f | 0x80 // RFC 9562 variant
 	return id

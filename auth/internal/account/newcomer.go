@@ -92,15 +92,15 @@ func profile(id uuid.UUID, provider, who string, verified bool, data json.RawMes
 }
 
 // user is the account as a new one is stored, or shown.
-func (n *newcomer) user(s *Settings, id uuid.UUID, confirmed bool, data json.RawMessage, now time.Time) store.User {
+func (n *newcomer) user(f *flow, id uuid.UUID, confirmed bool, data json.RawMessage) store.User {
 	u := store.User{
-		ID: id, Aud: n.aud, Role: s.Role, CreatedAt: now, UpdatedAt: now,
+		ID: id, Aud: n.aud, Role: f.settings.Role, CreatedAt: f.now, UpdatedAt: f.now,
 		AppMetadata:  object(map[string]any{"provider": n.provider, "providers": []string{n.provider}}),
 		UserMetadata: n.profile(id, confirmed, data),
 	}
 	i := store.Identity{
 		ID: uuid.New(), UserID: id, Provider: n.provider, ProviderID: id.String(), Data: u.UserMetadata,
-		LastSignInAt: now, CreatedAt: now, UpdatedAt: now,
+		LastSignInAt: f.now, CreatedAt: f.now, UpdatedAt: f.now,
 	}
 	if n.provider == "email" {
 		u.Email, i.Email = n.who, n.who
@@ -109,11 +109,11 @@ func (n *newcomer) user(s *Settings, id uuid.UUID, confirmed bool, data json.Raw
 	}
 	switch {
 	case !confirmed:
-		u.ConfirmationSentAt = now
+		u.ConfirmationSentAt = f.now
 	case n.provider == "email":
-		u.EmailConfirmedAt = now
+		u.EmailConfirmedAt = f.now
 	default:
-		u.PhoneConfirmedAt = now
+		u.PhoneConfirmedAt = f.now
 	}
 	u.Identities = []store.Identity{i}
 	return u
@@ -121,7 +121,7 @@ func (n *newcomer) user(s *Settings, id uuid.UUID, confirmed bool, data json.Raw
 
 // confirmation is the letter that the newcomer gets, whose account is user's; flow is nil without PKCE. Its
 // template sees the user_metadata that the account will have.
-func (a *Accounts) confirmation(s *Settings, c Client, n *newcomer, user uuid.UUID, flow *store.Flow, now time.Time) (letter, error) {
+func newConfirmation(f *flow, n *newcomer, user uuid.UUID, flow *store.Flow) (letter, error) {
 	var l letter
 	var err error
 	data := n.data
@@ -129,12 +129,12 @@ func (a *Accounts) confirmation(s *Settings, c Client, n *newcomer, user uuid.UU
 		data = n.profile(user, false, n.data)
 	}
 	if n.provider == "email" {
-		l, err = a.mail(s, c, mailed{
+		l, err = newMail(f, mailed{
 			kind: store.KindSignup, mail: mail.Confirmation, link: mail.LinkSignup, to: n.who, flow: idOf(flow), keep: keepPending,
 			vars: mail.Vars{Email: n.who, Data: data},
-		}, now)
+		})
 	} else {
-		l, err = a.sms(s, c, store.KindSignup, n.who, n.channel, now)
+		l, err = newSMS(f, store.KindSignup, n.who, n.channel)
 		l.token.Keep = keepPending
 	}
 	l.token.PasswordHash, l.token.UserMetadata, l.token.Identity = n.hash, n.data, n.identity
@@ -153,19 +153,19 @@ func (s *Settings) externalUser(aud, provider, email string, data json.RawMessag
 // enlist adds what a sign-up writes: for a fresh address the account, for a pending one another
 // confirmation, for one that is taken as many statements that do nothing. It returns the user's id,
 // and for a taken address one that nobody has.
-func (n *newcomer) enlist(b *store.Batch, s *Settings, st standing, known store.User, now time.Time) uuid.UUID {
+func (n *newcomer) enlist(f *flow, b *store.Batch, st standing, known store.User) uuid.UUID {
 	switch st {
 	case fresh:
-		u := n.user(s, n.newID(), false, nil, now)
+		u := n.user(f, n.newID(), false, nil)
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])
 		return u.ID
 	case pending:
-		b.MarkSent(known.ID, store.ConfirmationSent, now)
-		b.VerifyIdentities(uuid.New(), n.who, now)
+		b.MarkSent(known.ID, store.ConfirmationSent, f.now)
+		b.VerifyIdentities(uuid.New(), n.who, f.now)
 		return known.ID
 	}
-	return idle(b, now)
+	return idle(b, f.now)
 }
 
 // idle adds statements like those of enlist that change nothing, and is the id of nobody.

@@ -2,7 +2,6 @@ package account
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"gatehouse/auth/internal/mail"
@@ -13,9 +12,9 @@ import (
 const noticeLife = 24 * time.Hour
 
 // notification is a mail that only tells.
-func (a *Accounts) notification(s *Settings, c Client, kind mail.Kind, to string, v mail.Vars, now time.Time) store.NewMessage {
-	v.SiteURL = s.SiteURL
-	return a.message(mail.ChannelEmail, string(kind), mail.Payload{To: to, Kind: kind, Vars: v, IP: s.hookIP(mail.ChannelEmail, c)}, now, now.Add(noticeLife))
+func notification(f *flow, kind mail.Kind, to string, v mail.Vars) store.NewMessage {
+	v.SiteURL = f.settings.SiteURL
+	return f.seal(mail.ChannelEmail, string(kind), mail.Payload{To: to, Kind: kind, Vars: v, IP: f.settings.hookIP(mail.ChannelEmail, f.req)}, f.now.Add(noticeLife))
 }
 
 // Notifications count against the budget for mails, and when that is used up nobody is told: what he
@@ -23,34 +22,21 @@ func (a *Accounts) notification(s *Settings, c Client, kind mail.Kind, to string
 // Within it, taking would come after the lock on the user, where everybody else has it before, and the
 // two would wait for each other; so a few at the same moment may overdraw.
 
-// mayNotify says whether the budget has something left. Unless wanted it costs nothing.
-func (a *Accounts) mayNotify(ctx context.Context, s *Settings, wanted bool) bool {
-	if !wanted || !s.Email.Configured {
+// canNotify says whether the budget has something left. Unless wanted it costs nothing.
+func canNotify(ctx context.Context, f *flow, wanted bool) bool {
+	if !wanted || !f.settings.Email.Configured {
 		return false
 	}
-	budget := s.Email.Sent.limit(a.limitKey("mail"))
+	budget := f.settings.Email.Sent.limit(f.limitKey("mail"))
 	var levels []store.Level
-	b := a.db.Batch()
+	b := f.batch()
 	b.Levels(&levels, budget)
 	if err := b.Send(ctx); err != nil {
 		return false // and so will what was to be told of
 	}
-	if budget.Left(levels[0], a.now()) < 1 {
-		a.log.Warn("a notification is not sent: the hourly limit for mails is used up")
+	if budget.Left(levels[0], f.core.now()) < 1 {
+		f.core.log.Warn("a notification is not sent: the hourly limit for mails is used up")
 		return false
 	}
 	return true
-}
-
-// notified takes n notifications from the budget.
-func (a *Accounts) notified(ctx context.Context, s *Settings, n int) {
-	if n == 0 {
-		return
-	}
-	b := a.db.Batch()
-	b.Take(s.Email.Sent.limit(a.limitKey("mail")), float64(n), a.now())
-	err := b.Send(ctx)
-	if _, over := errors.AsType[*store.LimitError](err); err != nil && !over {
-		a.log.Warn("notifications were not counted", "count", n, "err", err)
-	}
 }

@@ -2,7 +2,6 @@ package account
 
 import (
 	"context"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -13,7 +12,10 @@ import (
 // SendOTP sends a link or digits to sign in with; unknown addresses become accounts unless CreateUser
 // is false.
 func (a *Accounts) SendOTP(ctx context.Context, c Client, p OTP) error {
-	s := a.live.Load()
+	return requestOTP(ctx, a.begin(c), p)
+}
+
+func requestOTP(ctx context.Context, f *flow, p OTP) error {
 	switch {
 	case p.Email != "" && p.Phone != "":
 		return notValid("Only an email address or phone number should be provided")
@@ -25,29 +27,29 @@ func (a *Accounts) SendOTP(ctx context.Context, c Client, p OTP) error {
 	}
 	switch {
 	case p.Email != "":
-		return a.sendLink(ctx, s, c, MagicLink{Email: p.Email, Data: p.Data, Challenge: p.Challenge}, p.CreateUser)
+		return sendLink(ctx, f, MagicLink{Email: p.Email, Data: p.Data, Challenge: p.Challenge}, p.CreateUser)
 	case p.Phone != "":
-		return a.sendDigits(ctx, s, c, p)
+		return sendDigits(ctx, f, p)
 	}
 	return notValid("One of email or phone must be set")
 }
 
 // MagicLink is SendOTP by mail for anybody.
 func (a *Accounts) MagicLink(ctx context.Context, c Client, p MagicLink) error {
-	return a.sendLink(ctx, a.live.Load(), c, p, true)
+	return sendLink(ctx, a.begin(c), p, true)
 }
 
-func (a *Accounts) sendLink(ctx context.Context, s *Settings, c Client, p MagicLink, create bool) error {
-	if !s.Email.Enabled {
+func sendLink(ctx context.Context, f *flow, p MagicLink, create bool) error {
+	if !f.settings.Email.Enabled {
 		return unprocessable(CodeEmailProviderDisabled, "Email logins are disabled")
 	}
-	if !s.Email.MagicLink {
+	if !f.settings.Email.MagicLink {
 		return unprocessable(CodeEmailProviderDisabled, "Login with magic link is disabled")
 	}
 	if p.Email == "" {
 		return unprocessable(CodeValidationFailed, "Password recovery requires an email")
 	}
-	n := &newcomer{aud: s.aud(c), provider: "email", challenge: p.Challenge}
+	n := &newcomer{aud: f.aud(), provider: "email", challenge: p.Challenge}
 	var err error
 	if n.who, err = goodEmail(p.Email); err != nil {
 		return err
@@ -55,42 +57,42 @@ func (a *Accounts) sendLink(ctx context.Context, s *Settings, c Client, p MagicL
 	if err := p.Challenge.check(); err != nil {
 		return err
 	}
-	if n.data, err = s.newMetadata(p.Data); err != nil {
+	if n.data, err = f.settings.newMetadata(p.Data); err != nil {
 		return err
 	}
-	if err := s.canSendMail("magic link"); err != nil {
+	if err := f.settings.canSendMail("magic link"); err != nil {
 		return err
 	}
 	// The pause is that of recovery, for whatever kind of mail this turns into.
-	return a.sendOTP(ctx, s, c, n, create, a.boundClient(s, c, a.mailQuota(s, "recovery", s.Email.Interval, n.aud, n.who)), s.Email.Autoconfirm)
+	return sendOTP(ctx, f, n, create, boundClient(f, mailQuota(f, "recovery", f.settings.Email.Interval, n.aud, n.who)), f.settings.Email.Autoconfirm)
 }
 
-func (a *Accounts) sendDigits(ctx context.Context, s *Settings, c Client, p OTP) error {
-	if !s.Phone.Enabled {
+func sendDigits(ctx context.Context, f *flow, p OTP) error {
+	if !f.settings.Phone.Enabled {
 		return invalid(CodePhoneProviderDisabled, "Unsupported phone provider")
 	}
-	n := &newcomer{aud: s.aud(c), provider: "phone", channel: p.Channel}
+	n := &newcomer{aud: f.aud(), provider: "phone", channel: p.Channel}
 	var err error
 	if n.who, err = goodPhone(p.Phone); err != nil {
 		return err
 	}
-	if err := s.Phone.goodChannel(p.Channel); err != nil {
+	if err := f.settings.Phone.goodChannel(p.Channel); err != nil {
 		return err
 	}
-	if n.data, err = s.newMetadata(p.Data); err != nil {
+	if n.data, err = f.settings.newMetadata(p.Data); err != nil {
 		return err
 	}
-	if err := a.canSendSMS(s, "confirmation", n.who); err != nil {
+	if err := canSendSMS(f, "confirmation", n.who); err != nil {
 		return err
 	}
-	return a.sendOTP(ctx, s, c, n, p.CreateUser, a.boundClient(s, c, a.smsQuota(s, n.aud, n.who, a.now())), s.Phone.Autoconfirm)
+	return sendOTP(ctx, f, n, p.CreateUser, boundClient(f, smsQuota(f, n.aud, n.who)), f.settings.Phone.Autoconfirm)
 }
 
 // sendOTP sends to whoever has the address what lets him in: a confirmation to somebody new or
 // unconfirmed, else a magic link or digits. One batch of reads, one of writes.
-func (a *Accounts) sendOTP(ctx context.Context, s *Settings, c Client, n *newcomer, create bool, q *quota, autoconfirm bool) error {
+func sendOTP(ctx context.Context, f *flow, n *newcomer, create bool, q *quota, autoconfirm bool) error {
 	for again := false; ; again = true {
-		known, err := a.lookUp(ctx, n, q)
+		known, err := lookUp(ctx, f, n, q)
 		if err != nil {
 			return err
 		}
@@ -98,46 +100,46 @@ func (a *Accounts) sendOTP(ctx context.Context, s *Settings, c Client, n *newcom
 		hidden := false
 		if st == fresh {
 			switch {
-			case !create && !s.HideUnknownOnOTP:
+			case !create && !f.settings.HideUnknownOnOTP:
 				return unprocessable(CodeOTPDisabled, "Signups not allowed for otp")
 			case !create:
 				hidden = true
-			case s.DisableSignup:
+			case f.settings.DisableSignup:
 				return errSignupDisabled
 			default:
-				if err := s.ownAudience(n.aud); err != nil {
+				if err := f.settings.ownAudience(n.aud); err != nil {
 					return err
 				}
 			}
 		}
 		if st == fresh && !hidden {
-			if err := a.mayCreate(ctx, s, c, n, n.user(s, n.newID(), autoconfirm, n.data, a.now())); err != nil {
+			if err := mayCreate(ctx, f, n, n.user(f, n.newID(), autoconfirm, n.data)); err != nil {
 				return err
 			}
 		}
-		l, err := a.writeOTP(ctx, s, c, n, st, known, q, hidden, autoconfirm)
+		l, err := writeOTP(ctx, f, n, st, known, q, hidden, autoconfirm)
 		if overtaken(err) && !again {
 			continue
 		}
 		if err != nil {
 			return failure("send otp", q.refused(err))
 		}
-		return a.send(ctx, s, l)
+		return f.send(ctx, l)
 	}
 }
 
-func (a *Accounts) writeOTP(ctx context.Context, s *Settings, c Client, n *newcomer, st standing, known store.User, q *quota, hidden, autoconfirm bool) (letter, error) {
-	now := a.now()
+func writeOTP(ctx context.Context, f *flow, n *newcomer, st standing, known store.User, q *quota, hidden, autoconfirm bool) (letter, error) {
+	f.tick()
 	reachable := st == taken && (n.provider == "phone" || known.Email == n.who)
 	signsUp := st == pending || st == fresh && !autoconfirm && !hidden
-	b := a.db.Batch()
-	q.take(b, now)
+	b := f.batch()
+	q.take(b, f.now)
 	var id uuid.UUID
 	switch {
 	case signsUp:
-		id = n.enlist(b, s, st, known, now)
+		id = n.enlist(f, b, st, known)
 	case st == fresh && !hidden: // confirmed at once; the link below lets him in
-		u := n.user(s, n.newID(), true, n.data, now)
+		u := n.user(f, n.newID(), true, n.data)
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])
 		id = u.ID
@@ -146,49 +148,49 @@ func (a *Accounts) writeOTP(ctx context.Context, s *Settings, c Client, n *newco
 		if n.provider == "phone" {
 			sent = store.ConfirmationSent
 		}
-		b.MarkSent(known.ID, sent, now)
-		b.VerifyIdentities(uuid.New(), n.who, now)
+		b.MarkSent(known.ID, sent, f.now)
+		b.VerifyIdentities(uuid.New(), n.who, f.now)
 		id = known.ID
 	default:
-		id = idle(b, now)
+		id = idle(b, f.now)
 	}
 	method := "magiclink"
 	if signsUp {
 		method = "email/signup"
 	}
-	flow := s.flow(n.challenge, method, now)
-	l, err := a.entry(s, c, n, known, signsUp, flow, now)
+	flow := f.settings.flow(n.challenge, method, f.now)
+	l, err := otpMessage(f, n, known, signsUp, flow)
 	if err != nil {
 		return l, err
 	}
 	l.token.Required = st == pending
 	write(b, id, flow, l)
-	a.tell(b, s, c, st == fresh && !hidden, id, now)
-	note := store.Audit{At: now, Action: store.ActionUserRecoveryRequested, Actor: id, OnlyFor: id, IP: c.IP, Traits: traits("channel", n.channel)}
+	tellCreated(f, b, st == fresh && !hidden, id)
+	note := store.Audit{At: f.now, Action: store.ActionUserRecoveryRequested, Actor: id, OnlyFor: id, IP: f.req.IP, Traits: traits("channel", n.channel)}
 	if signsUp {
 		note.Action, note.Traits = store.ActionUserConfirmationRequested, traits("provider", n.provider, "channel", n.channel)
 	}
 	b.Audit(note)
 	if st == fresh && !signsUp && !hidden {
-		b.Audit(store.Audit{At: now, Action: store.ActionUserSignedUp, Actor: id, IP: c.IP, Traits: traits("provider", n.provider)})
+		b.Audit(f.audit(store.ActionUserSignedUp, id, uuid.Nil, "provider", n.provider))
 	}
 	return l, b.Send(ctx)
 }
 
 // entry is the message that lets somebody in.
-func (a *Accounts) entry(s *Settings, c Client, n *newcomer, known store.User, signsUp bool, flow *store.Flow, now time.Time) (letter, error) {
+func otpMessage(f *flow, n *newcomer, known store.User, signsUp bool, flow *store.Flow) (letter, error) {
 	switch {
 	case signsUp:
-		return a.confirmation(s, c, n, n.idAmong(known), flow, now)
+		return newConfirmation(f, n, n.idAmong(known), flow)
 	case n.provider == "phone":
-		return a.sms(s, c, store.KindSMS, n.who, n.channel, now)
+		return newSMS(f, store.KindSMS, n.who, n.channel)
 	}
 	data := known.UserMetadata
 	if known.ID == uuid.Nil { // he has just been made, and confirmed
 		data = n.profile(n.newID(), true, n.data)
 	}
-	return a.mail(s, c, mailed{
+	return newMail(f, mailed{
 		kind: store.KindMagicLink, mail: mail.MagicLink, link: mail.LinkMagicLink, to: n.who, flow: idOf(flow),
 		vars: mail.Vars{Email: n.who, Data: data},
-	}, now)
+	})
 }

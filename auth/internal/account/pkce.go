@@ -64,10 +64,7 @@ const codeRetry = 10 * time.Second
 
 // exchange is one call of ExchangeCode.
 type exchange struct {
-	*Accounts
-	s        *Settings
-	c        Client
-	now      time.Time
+	f        *flow
 	hash     []byte
 	verifier string
 	bearer   string
@@ -91,30 +88,34 @@ type CodeExchange struct {
 // may come again. A code that comes again later, with the right verifier, is in the hands of two clients: the
 // session that it opened ends (RFC 9700 section 4.5).
 func (a *Accounts) ExchangeCode(ctx context.Context, c Client, p CodeExchange) (Grant, error) {
+	return exchangeCode(ctx, a.begin(c), p)
+}
+
+func exchangeCode(ctx context.Context, f *flow, p CodeExchange) (Grant, error) {
 	if p.Code == "" || p.Verifier == "" {
 		return Grant{}, notValid("invalid request: both auth code and code verifier should be non-empty")
 	}
-	x := exchange{Accounts: a, s: a.live.Load(), c: c, now: a.now(), hash: codeHash(p.Code), verifier: p.Verifier, bearer: p.Bearer}
+	x := exchange{f: f, hash: codeHash(p.Code), verifier: p.Verifier, bearer: p.Bearer}
 	if x.hash == nil {
 		return Grant{}, errNoFlow
 	}
-	err := a.db.InTx(ctx, func(tx *store.Tx) error { return x.write(ctx, tx) })
+	err := f.inTx(ctx, func(tx *store.Tx) error { return x.write(ctx, tx) })
 	switch {
 	case errors.Is(err, errLinks):
 		return x.link(ctx)
 	case err != nil:
 		return Grant{}, failure("exchange a code", err)
 	case errors.Is(x.refusal, store.ErrNotFound):
-		return Grant{}, a.whyNoSession(ctx, x.flow.User, x.now)
+		return Grant{}, whyNoSession(ctx, f, x.flow.User)
 	case x.refusal != nil:
 		return Grant{}, x.refusal
 	}
-	a.crowdOut(ctx, x.s, x.user.ID, x.now)
-	g, err := a.grantNew(ctx, x.s, c, x.user, &x.open, x.now)
+	crowdOut(ctx, f, x.user.ID)
+	g, err := grantNew(ctx, f, x.user, &x.open)
 	if err != nil {
 		return Grant{}, err
 	}
-	a.giveTokens(&g, x.flow)
+	giveTokens(f, &g, x.flow)
 	return g, nil
 }
 
@@ -130,15 +131,13 @@ func (x *exchange) write(ctx context.Context, tx *store.Tx) error {
 		}
 		return errLinks
 	}
-	x.open = x.opening(x.s, x.c, f.User, f.Method, x.now)
+	x.open = newOpening(x.f, f.User, f.Method)
 	x.open.as(f.Session)
 	if f.AAL > 1 {
-		x.open.AAL, x.open.AMR = f.AAL, joinAMR(x.open.AMR, f.AMR)
+		x.open.row.AAL, x.open.row.AMR = f.AAL, joinAMR(x.open.row.AMR, f.AMR)
 	}
 	var err error
-	x.user, err = tx.OpenSession(ctx, store.OpenSession{Session: x.open.NewSession, Audit: store.Audit{
-		At: x.now, Action: store.ActionLogin, Actor: f.User, Session: f.Session, IP: x.c.IP, Traits: traits("provider_type", cmp.Or(f.Provider, "email")),
-	}})
+	x.user, err = tx.OpenSession(ctx, store.OpenSession{Session: x.open.row, Audit: x.f.audit(store.ActionLogin, f.User, f.Session, "provider_type", cmp.Or(f.Provider, "email"))})
 	if errors.Is(err, store.ErrNotFound) {
 		x.refusal, err = store.ErrNotFound, nil
 	}
@@ -148,7 +147,7 @@ func (x *exchange) write(ctx context.Context, tx *store.Tx) error {
 // take uses the code up for a session, and sets refusal if it gives none.
 func (x *exchange) take(ctx context.Context, tx *store.Tx, session uuid.UUID) (err error) {
 	x.refusal = nil
-	x.flow, err = tx.TakeFlow(ctx, x.hash, session, x.now)
+	x.flow, err = tx.TakeFlow(ctx, x.hash, session, x.f.now)
 	f := &x.flow
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -161,7 +160,7 @@ func (x *exchange) take(ctx context.Context, tx *store.Tx, session uuid.UUID) (e
 		return x.reused(ctx, tx)
 	case f.Void:
 		x.refusal = errNoFlow
-	case x.now.After(f.IssuedAt.Add(x.s.FlowLife)):
+	case x.f.now.After(f.IssuedAt.Add(x.f.settings.FlowLife)):
 		x.refusal = unprocessable(CodeFlowStateExpired, "invalid flow state, flow state has expired")
 	case !proves(*f, x.verifier):
 		x.refusal = invalid(CodeBadCodeVerifier, "code challenge does not match previously saved code verifier")
@@ -173,23 +172,23 @@ func (x *exchange) take(ctx context.Context, tx *store.Tx, session uuid.UUID) (e
 // reused ends the session that a used code opened, if the code comes again too late to be a retry. A wrong
 // verifier shows only that somebody has seen the code, which ends nobody's session.
 func (x *exchange) reused(ctx context.Context, tx *store.Tx) error {
-	if !x.now.After(x.flow.UsedAt.Add(codeRetry)) || !proves(x.flow, x.verifier) {
+	if !x.f.now.After(x.flow.UsedAt.Add(codeRetry)) || !proves(x.flow, x.verifier) {
 		return nil
 	}
 	b := tx.Batch()
-	b.EndByReuse(x.flow.Session, x.now, x.c.IP)
+	b.EndByReuse(x.flow.Session, x.f.now, x.f.req.IP)
 	return b.Send(ctx)
 }
 
 // whyNoSession tells a banned user from one who is gone.
-func (a *Accounts) whyNoSession(ctx context.Context, user uuid.UUID, now time.Time) error {
-	u, err := a.db.User(ctx, user)
+func whyNoSession(ctx context.Context, f *flow, user uuid.UUID) error {
+	u, err := f.core.db.User(ctx, user)
 	switch {
 	case errors.Is(err, store.ErrNotFound) || err == nil && !u.DeletedAt.IsZero():
 		return errNoFlow
 	case err != nil:
 		return failure("user", err)
-	case u.BannedUntil.After(now):
+	case u.BannedUntil.After(f.now):
 		return denied(CodeUserBanned, "User is banned")
 	}
 	return errNoFlow // he was all that a moment ago

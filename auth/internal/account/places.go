@@ -24,19 +24,19 @@ func (c Client) place() string {
 }
 
 // place is the MAC of the client's place, nil when places are not known, or this one is not.
-func (a *Accounts) place(s *Settings, c Client) []byte {
-	where := c.place()
-	if where == "" || !s.KnownPlaces {
+func placeMAC(f *flow) []byte {
+	where := f.req.place()
+	if where == "" || !f.settings.KnownPlaces {
 		return nil
 	}
-	return a.root.MAC(secret.Limits, "place", where)
+	return f.core.root.MAC(secret.Limits, "place", where)
 }
 
 // placeTries is the bucket like that one, named for an address, of guesses from the client's place.
-func (a *Accounts) placeTries(s *Settings, c Client, like store.Limit, now time.Time, name ...string) store.Place {
-	p := store.Place{MAC: a.place(s, c), Since: now.Add(-PlaceLife), Tries: like}
+func placeTries(f *flow, like store.Limit, name ...string) store.Place {
+	p := store.Place{MAC: placeMAC(f), Since: f.now.Add(-PlaceLife), Tries: like}
 	if p.MAC != nil {
-		p.Tries.Key = a.limitKey(append(name, c.place())...)
+		p.Tries.Key = f.limitKey(append(name, f.req.place())...)
 	}
 	return p
 }

@@ -25,19 +25,19 @@ type quota struct {
 
 // mailQuota is that of a mail about these addresses. name is one of the pauses' names, that keep one
 // sort of mail from delaying another.
-func (a *Accounts) mailQuota(s *Settings, name string, pause time.Duration, aud string, addresses ...string) *quota {
+func mailQuota(f *flow, name string, pause time.Duration, aud string, addresses ...string) *quota {
 	q := &quota{}
 	if pause > 0 {
 		for _, to := range addresses {
-			q.pauses = append(q.pauses, store.NewInterval(a.limitKey(name, aud, to), pause))
+			q.pauses = append(q.pauses, store.NewInterval(f.limitKey(name, aud, to), pause))
 		}
 	}
 	for _, to := range addresses {
-		if !s.Email.mayReceive(to) {
+		if !f.settings.Email.mayReceive(to) {
 			q.barred = invalid(CodeEmailNotAuthorized, fmt.Sprintf("Email address %q cannot be used as it is not authorized", to))
 		}
 	}
-	q.budgets = []store.Limit{s.Email.Sent.limit(a.limitKey("mail"))}
+	q.budgets = []store.Limit{f.settings.Email.Sent.limit(f.limitKey("mail"))}
 	return q
 }
 
@@ -61,37 +61,37 @@ func withoutLabel(email string) string {
 }
 
 // smsQuota is that of an SMS. A test number gets none, so only the pause holds for it.
-func (a *Accounts) smsQuota(s *Settings, aud, number string, now time.Time) *quota {
+func smsQuota(f *flow, aud, number string) *quota {
 	q := &quota{sms: true}
-	if s.Phone.Interval > 0 {
-		q.pauses = []store.Limit{store.NewInterval(a.limitKey("phone", aud, number), s.Phone.Interval)}
+	if f.settings.Phone.Interval > 0 {
+		q.pauses = []store.Limit{store.NewInterval(f.limitKey("phone", aud, number), f.settings.Phone.Interval)}
 	}
-	if _, test := s.Phone.testCode(number, now); test {
+	if _, test := f.settings.Phone.testCode(number, f.now); test {
 		return q
 	}
-	q.budgets = []store.Limit{s.Phone.Sent.limit(a.limitKey("sms"))}
-	if s.Phone.PerNumber.N > 0 {
-		q.budgets = append(q.budgets, s.Phone.PerNumber.limit(a.limitKey("sms number", number)))
+	q.budgets = []store.Limit{f.settings.Phone.Sent.limit(f.limitKey("sms"))}
+	if f.settings.Phone.PerNumber.N > 0 {
+		q.budgets = append(q.budgets, f.settings.Phone.PerNumber.limit(f.limitKey("sms number", number)))
 	}
-	if s.Phone.PerPrefix.N > 0 {
+	if f.settings.Phone.PerPrefix.N > 0 {
 		// Numbers are rented in blocks: those that differ in their last four digits share a bucket.
-		q.budgets = append(q.budgets, s.Phone.PerPrefix.limit(a.limitKey("sms prefix", number[:max(0, len(number)-4)])))
+		q.budgets = append(q.budgets, f.settings.Phone.PerPrefix.limit(f.limitKey("sms prefix", number[:max(0, len(number)-4)])))
 	}
 	return q
 }
 
 // boundClient lets a client whom limits know use up only its share of the service's budget, all routes that need no
 // token together. It comes after the service's: everybody takes in the same order.
-func (a *Accounts) boundClient(s *Settings, c Client, q *quota) *quota {
-	if s.SentPerClient <= 0 || c.Network == "" || c.Identified || len(q.budgets) == 0 {
+func boundClient(f *flow, q *quota) *quota {
+	if f.settings.SentPerClient <= 0 || f.req.Network == "" || f.req.Identified || len(q.budgets) == 0 {
 		return q
 	}
-	name, sent := "mail by client", s.Email.Sent
+	name, sent := "mail by client", f.settings.Email.Sent
 	if q.sms {
-		name, sent = "sms by client", s.Phone.Sent
+		name, sent = "sms by client", f.settings.Phone.Sent
 	}
-	sent.N = max(1, sent.N*s.SentPerClient)
-	q.budgets = append(q.budgets, sent.limit(a.limitKey(name, c.Network)))
+	sent.N = max(1, sent.N*f.settings.SentPerClient)
+	q.budgets = append(q.budgets, sent.limit(f.limitKey(name, f.req.Network)))
 	return q
 }
 

@@ -10,7 +10,10 @@ import (
 // Reauthenticate sends the caller digits that prove he still reads his mail, or his phone. They are the nonce of a
 // new password.
 func (a *Accounts) Reauthenticate(ctx context.Context, c Client, caller Caller) error {
-	s, now := a.live.Load(), a.now()
+	return reauthenticate(ctx, a.begin(c), caller)
+}
+
+func reauthenticate(ctx context.Context, f *flow, caller Caller) error {
 	u := caller.User
 	var err error
 	var q *quota
@@ -22,41 +25,41 @@ func (a *Accounts) Reauthenticate(ctx context.Context, c Client, caller Caller) 
 	case u.Email == "" && u.PhoneConfirmedAt.IsZero():
 		return unprocessable(CodePhoneNotConfirmed, "Please verify your phone first.")
 	case u.Email != "":
-		err = s.canSendMail("reauthentication")
-		q = a.mailQuota(s, "reauthentication", s.Email.Interval, u.Aud, u.Email)
+		err = f.settings.canSendMail("reauthentication")
+		q = mailQuota(f, "reauthentication", f.settings.Email.Interval, u.Aud, u.Email)
 	default:
-		err = a.canSendSMS(s, "reauthentication", u.Phone)
-		q = a.smsQuota(s, u.Aud, u.Phone, now)
+		err = canSendSMS(f, "reauthentication", u.Phone)
+		q = smsQuota(f, u.Aud, u.Phone)
 	}
 	if err != nil {
 		return err
 	}
-	b := a.db.Batch()
+	b := f.batch()
 	q.look(b)
 	if err := b.Send(ctx); err != nil {
 		return failure("look up", err)
 	}
-	if err := q.judge(now); err != nil {
+	if err := q.judge(f.now); err != nil {
 		return err
 	}
 	var l letter
 	if u.Email != "" {
-		l, err = a.mail(s, c, mailed{
+		l, err = newMail(f, mailed{
 			kind: store.KindReauthentication, mail: mail.Reauthentication, to: u.Email, vars: mail.Vars{Email: u.Email, Data: u.UserMetadata},
-		}, now)
+		})
 	} else {
-		l, err = a.sms(s, c, store.KindReauthentication, u.Phone, "", now)
+		l, err = newSMS(f, store.KindReauthentication, u.Phone, "")
 	}
 	if err != nil {
 		return err
 	}
-	b = a.db.Batch()
-	q.take(b, now)
-	b.MarkSent(u.ID, store.ReauthenticationSent, now)
+	b = f.batch()
+	q.take(b, f.now)
+	b.MarkSent(u.ID, store.ReauthenticationSent, f.now)
 	write(b, u.ID, nil, l)
-	b.Audit(store.Audit{At: now, Action: store.ActionUserReauthenticateRequested, Actor: u.ID, Session: caller.Session.ID, IP: c.IP})
+	b.Audit(f.audit(store.ActionUserReauthenticateRequested, u.ID, caller.Session.ID))
 	if err := b.Send(ctx); err != nil {
 		return failure("reauthenticate", q.refused(err))
 	}
-	return a.send(ctx, s, l)
+	return f.send(ctx, l)
 }

@@ -12,8 +12,11 @@ import (
 // Recover sends a link that lets the owner of an address in. Whether anybody has the address makes
 // no difference that can be seen: the pause holds for all.
 func (a *Accounts) Recover(ctx context.Context, c Client, p Recover) error {
-	s := a.live.Load()
-	if !s.Email.Enabled {
+	return sendRecovery(ctx, a.begin(c), p)
+}
+
+func sendRecovery(ctx context.Context, f *flow, p Recover) error {
+	if !f.settings.Email.Enabled {
 		return invalid(CodeEmailProviderDisabled, "Email logins are disabled")
 	}
 	if p.Email == "" {
@@ -26,41 +29,41 @@ func (a *Accounts) Recover(ctx context.Context, c Client, p Recover) error {
 	if err := p.Challenge.check(); err != nil {
 		return err
 	}
-	if err := s.canSendMail("recovery"); err != nil {
+	if err := f.settings.canSendMail("recovery"); err != nil {
 		return err
 	}
-	aud := s.aud(c)
-	q := a.boundClient(s, c, a.mailQuota(s, "recovery", s.Email.Interval, aud, who))
+	aud := f.aud()
+	q := boundClient(f, mailQuota(f, "recovery", f.settings.Email.Interval, aud, who))
 	var u store.User
-	b := a.db.Batch()
+	b := f.batch()
 	b.UserByEmail(&u, aud, who)
 	q.look(b)
 	if err := b.Send(ctx); err != nil {
 		return failure("look up", err)
 	}
-	now := a.now()
-	if err := q.judge(now); err != nil {
+	f.tick()
+	if err := q.judge(f.now); err != nil {
 		return err
 	}
 	id, found := u.ID, u.ID != uuid.Nil
 	if !found {
 		id = uuid.New()
 	}
-	flow := s.flow(p.Challenge, "recovery", now)
-	l, err := a.mail(s, c, mailed{
+	flow := f.settings.flow(p.Challenge, "recovery", f.now)
+	l, err := newMail(f, mailed{
 		kind: store.KindRecovery, mail: mail.Recovery, link: mail.LinkRecovery, to: who, flow: idOf(flow),
 		vars: mail.Vars{Email: who, Data: u.UserMetadata},
-	}, now)
+	})
 	if err != nil {
 		return err
 	}
-	b = a.db.Batch()
-	q.take(b, now)
-	b.MarkSent(id, store.RecoverySent, now)
+	b = f.batch()
+	q.take(b, f.now)
+	b.MarkSent(id, store.RecoverySent, f.now)
 	write(b, id, flow, l)
-	b.Audit(store.Audit{At: now, Action: store.ActionUserRecoveryRequested, Actor: id, OnlyFor: id, IP: c.IP})
+	b.Audit(store.Audit{At: f.now, Action: store.ActionUserRecoveryRequested, Actor: id, OnlyFor: id, IP: f.req.IP})
 	if err := b.Send(ctx); err != nil {
 		return failure("recover", q.refused(err))
 	}
-	return a.send(ctx, s, l)
+	return f.send(ctx, l)
 }

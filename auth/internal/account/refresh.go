@@ -15,25 +15,28 @@ const refreshRetry = time.Second
 // Refresh rotates a refresh token, in one statement (docs/tokens.md#refresh-tokens). Every answer that
 // isn't about the token itself is a 503: any other makes the client library drop its session.
 func (a *Accounts) Refresh(ctx context.Context, c Client, text string) (Grant, error) {
-	s, now := a.live.Load(), a.now()
-	r, err := a.codec.Parse(text)
+	return refresh(ctx, a.begin(c), text)
+}
+
+func refresh(ctx context.Context, f *flow, text string) (Grant, error) {
+	r, err := f.core.codec.Parse(text)
 	switch {
 	case errors.Is(err, token.ErrRefreshForm):
 		return Grant{}, notValid("Refresh token is not valid")
 	case err != nil:
 		return Grant{}, errRefreshNotFound
 	}
-	if !a.rotations.allow(r.Session, s.Sessions.RefreshBurst, now) {
+	if !f.core.rotations.allow(r.Session, f.settings.Sessions.RefreshBurst, f.now) {
 		return Grant{}, unavailable(errors.New("account: refresh: too many rotations of one session"), refreshRetry)
 	}
-	made, err := a.customizeRefresh(ctx, s, c, r.Session, now)
+	made, err := customizeRefresh(ctx, f, r.Session)
 	if err != nil {
 		return Grant{}, err
 	}
-	out, err := a.db.Refresh(ctx, store.Refresh{
-		Session: r.Session, SecretHash: r.SecretHash(), Counter: r.Counter, Now: now, UserAgent: c.UserAgent, IP: c.IP,
-		CreatedAfter: ago(now, s.Sessions.Timebox), ActiveAfter: ago(now, s.Sessions.Inactivity), LowAfter: ago(now, s.Sessions.AllowLowAAL), SinglePerUser: s.Sessions.SinglePerUser,
-		ServerNow: a.serverNow(),
+	out, err := f.core.db.Refresh(ctx, store.Refresh{
+		Session: r.Session, SecretHash: r.SecretHash(), Counter: r.Counter, Now: f.now, UserAgent: f.req.UserAgent, IP: f.req.IP,
+		CreatedAfter: ago(f.now, f.settings.Sessions.Timebox), ActiveAfter: ago(f.now, f.settings.Sessions.Inactivity), LowAfter: ago(f.now, f.settings.Sessions.AllowLowAAL), SinglePerUser: f.settings.Sessions.SinglePerUser,
+		ServerNow: f.core.serverNow(),
 	})
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -42,10 +45,10 @@ func (a *Accounts) Refresh(ctx context.Context, c Client, text string) (Grant, e
 		return Grant{}, unavailable(err, refreshRetry)
 	}
 	if !out.Rotated {
-		err = s.whyNot(out, r.Counter, now)
+		err = f.settings.whyNot(out, r.Counter, f.now)
 	}
-	if errors.Is(err, errReused) && s.Sessions.Rotation {
-		if err := a.db.EndByReuse(ctx, r.Session, now, c.IP); err != nil {
+	if errors.Is(err, errReused) && f.settings.Sessions.Rotation {
+		if err := f.core.db.EndByReuse(ctx, r.Session, f.now, f.req.IP); err != nil {
 			return Grant{}, unavailable(err, refreshRetry)
 		}
 	}
@@ -53,10 +56,10 @@ func (a *Accounts) Refresh(ctx context.Context, c Client, text string) (Grant, e
 		return Grant{}, err
 	}
 	if out.Rotated {
-		a.rotations.take(r.Session, s.Sessions.RefreshBurst, now)
+		f.core.rotations.take(r.Session, f.settings.Sessions.RefreshBurst, f.now)
 	}
 	r.Counter = out.Session.Counter
-	g, err := a.grant(s, out.User, out.Session, &r, now, made)
+	g, err := signGrant(f, out.User, out.Session, &r, made)
 	if err != nil {
 		return Grant{}, unavailable(err, refreshRetry)
 	}

@@ -29,43 +29,46 @@ var flowMethods = map[string]string{"signup": "email/signup", typeEmailChange: "
 // Resend sends another mail or SMS of what waits for an address. The answer is the id of the
 // message, or of one that was never written: nobody is told whether anything waits.
 func (a *Accounts) Resend(ctx context.Context, c Client, p Resend) (uuid.UUID, error) {
-	s, now := a.live.Load(), a.now()
-	who, err := s.resendTo(p)
+	return resend(ctx, a.begin(c), p)
+}
+
+func resend(ctx context.Context, f *flow, p Resend) (uuid.UUID, error) {
+	who, err := f.settings.resendTo(p)
 	if err != nil {
 		return uuid.Nil, err
 	}
-	what, aud := resendable[p.Type], s.aud(c)
+	what, aud := resendable[p.Type], f.aud()
 	var q *quota
 	if what.phone {
-		if a.canSendSMS(s, what.name, who) != nil { // to the asker, nothing waits for any number
+		if canSendSMS(f, what.name, who) != nil { // to the asker, nothing waits for any number
 			return uuid.New(), nil
 		}
-		q = a.smsQuota(s, aud, who, now)
+		q = smsQuota(f, aud, who)
 	} else if p.Type == "signup" {
-		err = s.canSendMail(what.name)
-		q = a.mailQuota(s, "confirmation", s.Email.ConfirmationInterval, aud, who)
+		err = f.settings.canSendMail(what.name)
+		q = mailQuota(f, "confirmation", f.settings.Email.ConfirmationInterval, aud, who)
 	} else {
-		err = s.canSendMail(what.name)
-		q = a.mailQuota(s, "email_change", s.Email.Interval, aud, who)
+		err = f.settings.canSendMail(what.name)
+		q = mailQuota(f, "email_change", f.settings.Email.Interval, aud, who)
 	}
 	if err != nil {
 		return uuid.Nil, err
 	}
-	a.boundClient(s, c, q)
+	boundClient(f, q)
 	var pending store.Pending
-	b := a.db.Batch()
+	b := f.batch()
 	b.Pending(&pending, aud, who, what.kinds...)
 	q.look(b)
 	if err := b.Send(ctx); err != nil {
 		return uuid.Nil, failure("look up", err)
 	}
-	if err := q.judge(now); err != nil {
+	if err := q.judge(f.now); err != nil {
 		return uuid.Nil, err
 	}
 	found := waits(p.Type, who, &pending)
-	id, err := a.resend(ctx, s, c, p, who, &pending, q, found, now)
+	id, err := writeResend(ctx, f, p, who, &pending, q, found)
 	if errors.Is(err, errElsewhere) { // whoever else it goes to has just had one: to the asker, nothing waits
-		id, err = a.resend(ctx, s, c, p, who, &pending, q, false, now)
+		id, err = writeResend(ctx, f, p, who, &pending, q, false)
 	}
 	return id, err
 }
@@ -76,21 +79,21 @@ var errElsewhere = errors.New("account: resend: the pause of the other address")
 // elsewhere are the pauses and caps of the other address that is written to, beside the one that was
 // asked for: else everybody with a change that waits could have somebody written to once more. Where
 // there is none they are nobody's.
-func (a *Accounts) elsewhere(s *Settings, typ, aud, who string, p *store.Pending, found bool, now time.Time) []store.Limit {
+func elsewhere(f *flow, typ, aud, who string, p *store.Pending, found bool) []store.Limit {
 	u, other := &p.User, uuid.NewString()
 	switch {
 	case typ == typeEmailChange:
 		if found && who != u.NewEmail {
 			other = u.NewEmail
-		} else if found && s.asksCurrent(u) {
+		} else if found && f.settings.asksCurrent(u) {
 			other = u.Email
 		}
-		return a.mailQuota(s, "email_change", s.Email.Interval, aud, other).pauses
+		return mailQuota(f, "email_change", f.settings.Email.Interval, aud, other).pauses
 	case typ == "phone_change":
 		if found && who != u.NewPhone {
 			other = u.NewPhone
 		}
-		q := a.smsQuota(s, aud, other, now)
+		q := smsQuota(f, aud, other)
 		if len(q.budgets) > 0 {
 			q.budgets = q.budgets[1:] // the service's own is taken already
 		}
@@ -148,23 +151,23 @@ func waits(typ, who string, p *store.Pending) bool {
 	return p.Known() && u.NewPhone != "" && (u.Phone == who || u.NewPhone == who)
 }
 
-func (a *Accounts) resend(ctx context.Context, s *Settings, c Client, r Resend, who string, p *store.Pending, q *quota, found bool, now time.Time) (uuid.UUID, error) {
+func writeResend(ctx context.Context, f *flow, r Resend, who string, p *store.Pending, q *quota, found bool) (uuid.UUID, error) {
 	id := p.User.ID
 	if !found {
 		id = uuid.New()
 	}
 	var flow *store.Flow
 	if !resendable[r.Type].phone {
-		flow = s.flowAgain(r.Challenge, p.Flow, flowMethods[r.Type], now)
+		flow = f.settings.flowAgain(r.Challenge, p.Flow, flowMethods[r.Type], f.now)
 	}
 	var letters []letter
 	var err error
 	sent, note := store.ConfirmationSent, store.Audit{Action: store.ActionUserConfirmationRequested, Traits: traits("provider", "email")}
 	switch r.Type {
 	case "signup":
-		letters, err = a.again(s, c, "email", who, p, found, flow, now)
+		letters, err = sendAgain(f, "email", who, p, found, flow)
 	case "sms":
-		letters, err = a.again(s, c, "phone", who, p, found, nil, now)
+		letters, err = sendAgain(f, "phone", who, p, found, nil)
 		note.Action, note.Traits = store.ActionUserRecoveryRequested, traits("channel", "sms")
 	case typeEmailChange:
 		sent, note.Action, note.Traits = store.EmailChangeSent, store.ActionEmailChangeRequested, nil
@@ -172,7 +175,7 @@ func (a *Accounts) resend(ctx context.Context, s *Settings, c Client, r Resend, 
 		if !found { // as many mails as for somebody
 			u.Email, u.NewEmail = who, who
 		}
-		letters, err = a.emailChange(s, c, u, flow, now)
+		letters, err = newEmailChange(f, u, flow)
 		keepPassword(letters, p, found)
 	default:
 		sent, note.Action, note.Traits = store.PhoneChangeSent, store.ActionPhoneChangeRequested, nil
@@ -181,18 +184,18 @@ func (a *Accounts) resend(ctx context.Context, s *Settings, c Client, r Resend, 
 			number = who
 		}
 		letters = make([]letter, 1)
-		letters[0], err = a.sms(s, c, store.KindPhoneChange, number, "", now)
+		letters[0], err = newSMS(f, store.KindPhoneChange, number, "")
 		keepPassword(letters, p, found)
 	}
 	if err != nil {
 		return uuid.Nil, err
 	}
-	b := a.db.Batch()
-	others := a.elsewhere(s, r.Type, s.aud(c), who, p, found, now)
-	q.take(b, now, others...)
-	b.MarkSent(id, sent, now)
+	b := f.batch()
+	others := elsewhere(f, r.Type, f.aud(), who, p, found)
+	q.take(b, f.now, others...)
+	b.MarkSent(id, sent, f.now)
 	write(b, id, flow, letters...)
-	note.At, note.Actor, note.OnlyFor, note.IP = now, id, id, c.IP
+	note.At, note.Actor, note.OnlyFor, note.IP = f.now, id, id, f.req.IP
 	b.Audit(note)
 	if err := b.Send(ctx); err != nil {
 		if _, over := among(others, err); over && found {
@@ -200,7 +203,7 @@ func (a *Accounts) resend(ctx context.Context, s *Settings, c Client, r Resend, 
 		}
 		return uuid.Nil, failure("resend", q.refused(err))
 	}
-	if err := a.send(ctx, s, letters...); err != nil {
+	if err := f.send(ctx, letters...); err != nil {
 		return uuid.Nil, err
 	}
 	if last := letters[len(letters)-1].message.ID; last != uuid.Nil {
@@ -219,12 +222,12 @@ func keepPassword(letters []letter, p *store.Pending, found bool) {
 }
 
 // again renews a pending sign-up: the same password, data and identity hang on the new confirmation.
-func (a *Accounts) again(s *Settings, c Client, provider, who string, p *store.Pending, found bool, flow *store.Flow, now time.Time) ([]letter, error) {
+func sendAgain(f *flow, provider, who string, p *store.Pending, found bool, flow *store.Flow) ([]letter, error) {
 	n := &newcomer{provider: provider, who: who}
 	if found && p.Token.Kind == store.KindSignup && p.Token.Address == who {
 		n.hash, n.data, n.identity = p.Token.PasswordHash, p.Token.UserMetadata, p.Token.Identity
 	}
-	l, err := a.confirmation(s, c, n, n.idAmong(p.User), flow, now)
+	l, err := newConfirmation(f, n, n.idAmong(p.User), flow)
 	return []letter{l}, err
 }
 
@@ -244,30 +247,30 @@ func (s *Settings) asksCurrent(u *store.User) bool {
 
 // emailChange are the mails of a change of address: to the new one, and to the current one if that has
 // to agree. A hook gets both in one call, so in one message.
-func (a *Accounts) emailChange(s *Settings, c Client, u store.User, flow *store.Flow, now time.Time) ([]letter, error) {
+func newEmailChange(f *flow, u store.User, flow *store.Flow) ([]letter, error) {
 	half := func(kind store.Kind, to string) mailed {
 		return mailed{
 			kind: kind, mail: mail.EmailChange, link: mail.LinkEmailChange, to: to, flow: idOf(flow),
 			vars: mail.Vars{Email: u.Email, NewEmail: u.NewEmail, SendingTo: to, Data: u.UserMetadata},
 		}
 	}
-	fresh, p, err := a.compose(s, c, half(store.KindEmailChangeNew, u.NewEmail), now)
+	fresh, p, err := composeMail(f, half(store.KindEmailChangeNew, u.NewEmail))
 	if err != nil {
 		return nil, err
 	}
-	if !s.asksCurrent(&u) {
-		fresh.message = a.posted(s, fresh, p, now)
+	if !f.settings.asksCurrent(&u) {
+		fresh.message = postMail(f, fresh, p)
 		return []letter{fresh}, nil
 	}
-	current, other, err := a.compose(s, c, half(store.KindEmailChangeCurrent, u.Email), now)
+	current, other, err := composeMail(f, half(store.KindEmailChangeCurrent, u.Email))
 	if err != nil {
 		return nil, err
 	}
-	if s.Hooks.Sends[mail.ChannelEmail] {
+	if f.settings.Hooks.Sends[mail.ChannelEmail] {
 		p.Current = &other
 	} else {
-		current.message = a.posted(s, current, other, now)
+		current.message = postMail(f, current, other)
 	}
-	fresh.message = a.posted(s, fresh, p, now)
+	fresh.message = postMail(f, fresh, p)
 	return []letter{current, fresh}, nil
 }

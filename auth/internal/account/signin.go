@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/address"
-	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store"
 )
 
@@ -18,12 +17,15 @@ var errCredentials = invalid(CodeInvalidCredentials, "Invalid login credentials"
 // SignInPassword opens a session: one statement, one hash, one statement, whether or not anybody has that
 // address and password.
 func (a *Accounts) SignInPassword(ctx context.Context, c Client, p Password) (Grant, error) {
-	s := a.live.Load()
-	provider, who, err := s.identifier(p)
+	return signInPassword(ctx, a.begin(c), p)
+}
+
+func signInPassword(ctx context.Context, f *flow, p Password) (Grant, error) {
+	provider, who, err := f.settings.identifier(p)
 	if err != nil {
 		return Grant{}, err
 	}
-	in := passwordSignIn{guesses: a.passwordGuesses(s, c, s.aud(c), who, a.now()), s: s, c: c, p: p, provider: provider}
+	in := passwordSignIn{f: f, guesses: passwordGuesses(f, f.aud(), who), p: p, provider: provider}
 	for range passwordRounds {
 		g, err := in.try(ctx)
 		if !errors.Is(err, errMeanwhile) {
@@ -39,9 +41,8 @@ const passwordRounds = 3
 
 // passwordSignIn is one call of SignInPassword.
 type passwordSignIn struct {
-	guesses
-	s        *Settings
-	c        Client
+	f        *flow
+	guesses  guesses
 	p        Password
 	provider string // email or phone
 	told     bool   // the hook was told of the right password
@@ -50,45 +51,45 @@ type passwordSignIn struct {
 // try checks the password against the account as it is. errMeanwhile: it changed while the password was checked,
 // so that what is true of it has to be read again.
 func (in *passwordSignIn) try(ctx context.Context) (Grant, error) {
-	look := store.CredentialsFor{Aud: in.s.aud(in.c), Tries: in.account, Place: in.place}
+	look := store.CredentialsFor{Aud: in.f.aud(), Tries: in.guesses.account, Place: in.guesses.place}
 	if in.provider == "email" {
-		look.Email = in.who
+		look.Email = in.guesses.who
 	} else {
-		look.Phone = in.who
+		look.Phone = in.guesses.who
 	}
-	known, err := in.db.Credentials(ctx, look, in.now)
+	known, err := in.f.core.db.Credentials(ctx, look, in.f.now)
 	if err != nil {
 		return Grant{}, failure("credentials", err)
 	}
-	if err := in.judge(known.Tried); err != nil {
+	if err := in.guesses.judge(known.Tried); err != nil {
 		return Grant{}, err
 	}
 	u, hash, pending := known.User, known.User.PasswordHash, false
 	if hash == "" {
 		hash, pending = known.PendingHash, known.PendingHash != ""
 	}
-	right, rehash, err := in.passwords.Check(ctx, hash, in.p.Password)
+	right, rehash, err := in.f.core.passwords.Check(ctx, hash, in.p.Password)
 	if err != nil {
 		return Grant{}, failure("check password", err)
 	}
 	if !right || !in.told {
 		in.told = right
-		if err := in.judgePassword(ctx, in.s, in.c, u.ID, right, in.now); err != nil {
-			return Grant{}, in.rejected(ctx, u.ID, right, err)
+		if err := judgePassword(ctx, in.f, u.ID, right); err != nil {
+			return Grant{}, in.guesses.rejected(ctx, u.ID, right, err)
 		}
 	}
 	if !right {
-		return Grant{}, in.wrong(ctx, u.ID, "password", errCredentials)
+		return Grant{}, in.guesses.wrong(ctx, u.ID, "password", errCredentials)
 	}
-	if r := mayEnter(in.provider, u, pending, in.now); r != nil {
-		if in.s.HideUnconfirmed && r.Code != CodeUserBanned {
-			return Grant{}, in.wrong(ctx, u.ID, r.Code, errCredentials)
+	if r := mayEnter(in.provider, u, pending, in.f.now); r != nil {
+		if in.f.settings.HideUnconfirmed && r.Code != CodeUserBanned {
+			return Grant{}, in.guesses.wrong(ctx, u.ID, r.Code, errCredentials)
 		}
-		return Grant{}, in.refused(ctx, u.ID, r)
+		return Grant{}, in.guesses.refused(ctx, u.ID, r)
 	}
-	o := store.OpenSession{IfPassword: hash, Tries: in.judged()}
+	o := store.OpenSession{IfPassword: hash, Tries: in.guesses.judged()}
 	if rehash {
-		if o.Rehash, err = in.passwords.Hash(ctx, in.p.Password); err != nil {
+		if o.Rehash, err = in.f.core.passwords.Hash(ctx, in.p.Password); err != nil {
 			o.Rehash = "" // the old hash does for another time
 		}
 	}
@@ -97,20 +98,20 @@ func (in *passwordSignIn) try(ctx context.Context) (Grant, error) {
 
 // open writes the session.
 func (in *passwordSignIn) open(ctx context.Context, u store.User, o store.OpenSession) (Grant, error) {
-	open := in.opening(in.s, in.c, u.ID, methodPassword, in.now)
-	o.Session = open.NewSession
-	o.Audit = store.Audit{At: in.now, Action: store.ActionLogin, Actor: u.ID, Session: open.ID, IP: in.c.IP, Traits: traits("provider", in.provider)}
-	u, err := in.db.OpenSession(ctx, o)
+	open := newOpening(in.f, u.ID, methodPassword)
+	o.Session = open.row
+	o.Audit = in.f.audit(store.ActionLogin, u.ID, open.row.ID, "provider", in.provider)
+	u, err := in.f.core.db.OpenSession(ctx, o)
 	if errors.Is(err, store.ErrNotFound) {
 		return Grant{}, errMeanwhile
 	}
 	if err != nil {
-		return Grant{}, failure("open session", in.used(err))
+		return Grant{}, failure("open session", in.guesses.used(err))
 	}
-	in.crowdOut(ctx, in.s, u.ID, in.now)
-	g, err := in.grantNew(ctx, in.s, in.c, u, &open, in.now)
-	if in.s.Passwords.Policy != nil {
-		g.Weak = in.s.Passwords.Policy.Check(in.p.Password)
+	crowdOut(ctx, in.f, u.ID)
+	g, err := grantNew(ctx, in.f, u, &open)
+	if in.f.settings.Passwords.Policy != nil {
+		g.Weak = in.f.settings.Passwords.Policy.Check(in.p.Password)
 	}
 	return g, err
 }
@@ -145,11 +146,11 @@ func mayEnter(provider string, u store.User, pending bool, now time.Time) *Refus
 	return nil
 }
 
-// limitKey names a bucket. The address in it cannot be read back.
-func (a *Accounts) limitKey(parts ...string) []byte { return a.root.MAC(secret.Limits, parts...)[:16] }
-
 // traits are an audit row's, as name and value in turns.
 func traits(pairs ...string) []byte {
+	if len(pairs) == 0 {
+		return nil
+	}
 	m := make(map[string]string, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {

@@ -17,8 +17,12 @@ var scopes = map[string]store.Scope{"": store.ScopeGlobal, "global": store.Scope
 // only the refresh tokens go. A token that is good but whose session is gone, or whose user is
 // banned, is as welcome as any other: who wants to be out is out.
 func (a *Accounts) SignOut(ctx context.Context, c Client, bearer, scope string, given bool) error {
+	return signOut(ctx, a.begin(c), bearer, scope, given)
+}
+
+func signOut(ctx context.Context, f *flow, bearer, scope string, given bool) error {
 	var claims token.Claims
-	user, session, err := a.ids(&claims, bearer, a.now())
+	user, session, err := f.core.ids(&claims, bearer, f.now)
 	if err != nil {
 		return err
 	}
@@ -32,22 +36,23 @@ func (a *Accounts) SignOut(ctx context.Context, c Client, bearer, scope string, 
 	if session == uuid.Nil && (how == store.ScopeLocal || how == store.ScopeOthers) {
 		return notValid("Logout scope \"" + scope + "\" needs a token with a session")
 	}
-	_, err = a.db.SignOut(ctx, store.SignOut{User: user, Session: session, Scope: how, Now: a.now(), IP: c.IP})
+	_, err = f.core.db.SignOut(ctx, store.SignOut{User: user, Session: session, Scope: how, Now: f.now, IP: f.req.IP})
 	return failure("sign out", err)
 }
 
 // Sessions are the caller's, newest first, with the ended ones that are still kept.
 func (a *Accounts) Sessions(ctx context.Context, caller Caller) ([]store.Session, error) {
-	list, err := a.db.Sessions(ctx, caller.User.ID)
+	list, err := a.core.db.Sessions(ctx, caller.User.ID)
 	return list, failure("sessions", err)
 }
 
 // EndSession ends one of the caller's sessions, the current one too.
 func (a *Accounts) EndSession(ctx context.Context, c Client, caller Caller, session uuid.UUID) error {
-	err := a.db.EndSession(ctx, store.EndSession{User: caller.User.ID, Session: session, Reason: store.EndedByUser, Audit: store.Audit{
-		At: a.now(), Action: store.ActionSessionEnded, Actor: caller.User.ID, Session: caller.Session.ID, IP: c.IP,
-		Traits: traits("session_id", session.String()),
-	}})
+	return endSession(ctx, a.begin(c), caller, session)
+}
+
+func endSession(ctx context.Context, f *flow, caller Caller, session uuid.UUID) error {
+	err := f.core.db.EndSession(ctx, store.EndSession{User: caller.User.ID, Session: session, Reason: store.EndedByUser, Audit: f.audit(store.ActionSessionEnded, caller.User.ID, caller.Session.ID, "session_id", session.String())})
 	if errors.Is(err, store.ErrNotFound) {
 		return missing(CodeSessionNotFound, "Session not found")
 	}

@@ -19,25 +19,29 @@ const badChannel = "Invalid channel, supported values are 'sms' or 'whatsapp'. '
 // SignUp asks for an account with a password: one batch of reads, one hash, one batch of writes,
 // whatever the address is to us.
 func (a *Accounts) SignUp(ctx context.Context, c Client, p SignUp) (SignedUp, error) {
-	s := a.live.Load()
-	n, err := s.newcomer(c, p)
+	return signUp(ctx, a.begin(c), p)
+}
+
+func signUp(ctx context.Context, f *flow, p SignUp) (SignedUp, error) {
+	n, err := newNewcomer(f, p)
 	if err != nil {
 		return SignedUp{}, err
 	}
-	if n.provider == "email" && s.Email.Autoconfirm || n.provider == "phone" && s.Phone.Autoconfirm {
-		g, err := a.signUpConfirmed(ctx, s, c, n, p.Password)
+	if n.provider == "email" && f.settings.Email.Autoconfirm || n.provider == "phone" && f.settings.Phone.Autoconfirm {
+		g, err := signUpConfirmed(ctx, f, n, p.Password)
 		if err != nil {
 			return SignedUp{}, err
 		}
 		return SignedUp{User: g.User, Grant: &g}, nil
 	}
-	u, err := a.signUpPending(ctx, s, c, n, p.Password)
+	u, err := signUpPending(ctx, f, n, p.Password)
 	return SignedUp{User: u}, err
 }
 
-// newcomer judges a sign-up before anything is looked up.
-func (s *Settings) newcomer(c Client, p SignUp) (*newcomer, error) {
-	n := &newcomer{aud: s.aud(c), challenge: p.Challenge, channel: p.Channel}
+// newNewcomer judges a sign-up before anything is looked up.
+func newNewcomer(f *flow, p SignUp) (*newcomer, error) {
+	s := f.settings
+	n := &newcomer{aud: f.aud(), challenge: p.Challenge, channel: p.Channel}
 	if s.DisableSignup {
 		return nil, errSignupDisabled
 	}
@@ -153,8 +157,8 @@ func (s *Settings) canSendMail(what string) error {
 	return nil
 }
 
-func (a *Accounts) canSendSMS(s *Settings, what, number string) error {
-	if _, test := s.Phone.testCode(number, a.now()); !test && !s.Phone.Configured {
+func canSendSMS(f *flow, what, number string) error {
+	if _, test := f.settings.Phone.testCode(number, f.now); !test && !f.settings.Phone.Configured {
 		r := unprocessable(CodeSMSSendFailed, "Error sending "+what+" OTP to provider: no SMS provider is configured")
 		r.Err = errors.New("AUTH_SMS_PROVIDER is not set, or its credentials are missing")
 		return r
@@ -162,49 +166,48 @@ func (a *Accounts) canSendSMS(s *Settings, what, number string) error {
 	return nil
 }
 
-func (a *Accounts) signUpPending(ctx context.Context, s *Settings, c Client, n *newcomer, text string) (store.User, error) {
+func signUpPending(ctx context.Context, f *flow, n *newcomer, text string) (store.User, error) {
 	var q *quota
 	var err error
-	now := a.now()
 	if n.provider == "email" {
-		err = s.canSendMail("confirmation")
-		q = a.boundClient(s, c, a.mailQuota(s, "confirmation", s.Email.ConfirmationInterval, n.aud, n.who))
+		err = f.settings.canSendMail("confirmation")
+		q = boundClient(f, mailQuota(f, "confirmation", f.settings.Email.ConfirmationInterval, n.aud, n.who))
 	} else {
-		err = a.canSendSMS(s, "confirmation", n.who)
-		q = a.boundClient(s, c, a.smsQuota(s, n.aud, n.who, now))
+		err = canSendSMS(f, "confirmation", n.who)
+		q = boundClient(f, smsQuota(f, n.aud, n.who))
 	}
 	if err != nil {
 		return store.User{}, err
 	}
 	// Twice at most: between the look and the writing somebody else may have signed up.
 	for again := false; ; again = true {
-		known, err := a.lookUp(ctx, n, q)
+		known, err := lookUp(ctx, f, n, q)
 		if err != nil {
 			return store.User{}, err
 		}
 		// Asked whoever has the address, or else a refusal would tell that nobody has it.
-		if err := a.mayCreate(ctx, s, c, n, n.user(s, n.newID(), false, n.data, a.now())); err != nil {
+		if err := mayCreate(ctx, f, n, n.user(f, n.newID(), false, n.data)); err != nil {
 			return store.User{}, err
 		}
 		if n.hash == "" {
-			if n.hash, err = a.passwords.Hash(ctx, text); err != nil {
+			if n.hash, err = f.core.passwords.Hash(ctx, text); err != nil {
 				return store.User{}, failure("hash password", err)
 			}
 		}
-		now = a.now()
-		flow := s.flow(n.challenge, "email/signup", now)
-		l, err := a.confirmation(s, c, n, n.idAmong(known), flow, now)
+		f.tick()
+		flow := f.settings.flow(n.challenge, "email/signup", f.now)
+		l, err := newConfirmation(f, n, n.idAmong(known), flow)
 		if err != nil {
 			return store.User{}, err
 		}
 		st := n.standing(known)
 		l.token.Required = st == pending
-		b := a.db.Batch()
-		q.take(b, now)
-		id := n.enlist(b, s, st, known, now)
+		b := f.batch()
+		q.take(b, f.now)
+		id := n.enlist(f, b, st, known)
 		write(b, id, flow, l)
-		a.tell(b, s, c, st == fresh, id, now)
-		b.Audit(n.note(c, st, known, id, now))
+		tellCreated(f, b, st == fresh, id)
+		b.Audit(n.note(f, st, known, id))
 		err = b.Send(ctx)
 		if overtaken(err) && !again {
 			continue
@@ -212,14 +215,14 @@ func (a *Accounts) signUpPending(ctx context.Context, s *Settings, c Client, n *
 		if err != nil {
 			return store.User{}, failure("sign up", q.refused(err))
 		}
-		if err := a.send(ctx, s, l); err != nil {
+		if err := f.send(ctx, l); err != nil {
 			return store.User{}, err
 		}
 		if st == taken {
-			id = a.fauxID(n.aud, n.who)
+			id = fauxID(f, n.aud, n.who)
 		}
-		u := n.user(s, id, false, n.data, now)
-		if st == taken && s.RevealExisting {
+		u := n.user(f, id, false, n.data)
+		if st == taken && f.settings.RevealExisting {
 			u.Identities = nil
 		}
 		return u, nil
@@ -227,14 +230,15 @@ func (a *Accounts) signUpPending(ctx context.Context, s *Settings, c Client, n *
 }
 
 // lookUp reads who has the address and judges the quota.
-func (a *Accounts) lookUp(ctx context.Context, n *newcomer, q *quota) (known store.User, err error) {
-	b := a.db.Batch()
+func lookUp(ctx context.Context, f *flow, n *newcomer, q *quota) (known store.User, err error) {
+	b := f.batch()
 	n.find(b, &known)
 	q.look(b)
 	if err := b.Send(ctx); err != nil {
 		return known, failure("look up", err)
 	}
-	return known, q.judge(a.now())
+	f.tick()
+	return known, q.judge(f.now)
 }
 
 // overtaken says that somebody took the address, or that the account of it was deleted, between the look and the
@@ -246,17 +250,17 @@ func overtaken(err error) bool {
 // errExists is the answer to a repeated sign-up under autoconfirm.
 var errExists = invalid(CodeUserAlreadyExists, "User already registered")
 
-func (a *Accounts) signUpConfirmed(ctx context.Context, s *Settings, c Client, n *newcomer, text string) (Grant, error) {
+func signUpConfirmed(ctx context.Context, f *flow, n *newcomer, text string) (Grant, error) {
 	var known store.User
 	for again := false; ; again = true {
-		b := a.db.Batch()
+		b := f.batch()
 		n.find(b, &known)
 		if err := b.Send(ctx); err != nil {
 			return Grant{}, failure("look up", err)
 		}
 		var err error
 		if n.hash == "" {
-			if n.hash, err = a.passwords.Hash(ctx, text); err != nil {
+			if n.hash, err = f.core.passwords.Hash(ctx, text); err != nil {
 				return Grant{}, failure("hash password", err)
 			}
 		}
@@ -264,7 +268,7 @@ func (a *Accounts) signUpConfirmed(ctx context.Context, s *Settings, c Client, n
 		if st == pending && (known.PasswordHash != "" || external(known) || !known.EmailConfirmedAt.IsZero() || !known.PhoneConfirmedAt.IsZero()) {
 			st = taken // an administrator's, or somebody's by his other address
 		}
-		g, err := a.enter(ctx, s, c, n, st, known)
+		g, err := createConfirmed(ctx, f, n, st, known)
 		if overtaken(err) && !again {
 			continue
 		}
@@ -280,11 +284,11 @@ func external(u store.User) bool {
 }
 
 // enter makes a confirmed account and its first session, in one batch.
-func (a *Accounts) enter(ctx context.Context, s *Settings, c Client, n *newcomer, st standing, known store.User) (Grant, error) {
-	now := a.now()
-	b := a.db.Batch()
+func createConfirmed(ctx context.Context, f *flow, n *newcomer, st standing, known store.User) (Grant, error) {
+	f.tick()
+	b := f.batch()
 	if st == taken {
-		b.Audit(n.note(c, st, known, known.ID, now))
+		b.Audit(n.note(f, st, known, known.ID))
 		if err := b.Send(ctx); err != nil {
 			return Grant{}, err
 		}
@@ -294,15 +298,15 @@ func (a *Accounts) enter(ctx context.Context, s *Settings, c Client, n *newcomer
 	if st == fresh {
 		id = n.newID()
 	}
-	u := n.user(s, id, true, n.data, now)
-	u.PasswordHash, u.LastSignInAt = n.hash, now
+	u := n.user(f, id, true, n.data)
+	u.PasswordHash, u.LastSignInAt = n.hash, f.now
 	if st == fresh {
-		if err := a.mayCreate(ctx, s, c, n, u); err != nil {
+		if err := mayCreate(ctx, f, n, u); err != nil {
 			return Grant{}, err
 		}
 	}
-	open := a.opening(s, c, id, methodPassword, now)
-	made, err := a.customize(ctx, s, c, u, a.opened(&open), "", now)
+	open := newOpening(f, id, methodPassword)
+	made, err := customize(ctx, f, u, opened(f, &open), "")
 	if err != nil {
 		return Grant{}, err
 	}
@@ -310,26 +314,26 @@ func (a *Accounts) enter(ctx context.Context, s *Settings, c Client, n *newcomer
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])
 	} else {
-		b.UpdateUser(confirmPatch(u, now))
+		b.UpdateUser(confirmPatch(u, f.now))
 		b.PutIdentity(u.Identities[0])
 	}
-	b.InsertSession(open.NewSession)
+	b.InsertSession(open.row)
 	if st == pending {
 		b.DeleteTokens(id)
 	}
-	a.tell(b, s, c, st == fresh, id, now)
-	b.Audit(store.Audit{At: now, Action: store.ActionUserSignedUp, Actor: id, Session: open.ID, IP: c.IP, Traits: traits("provider", n.provider, "channel", n.channel)})
-	b.Audit(store.Audit{At: now, Action: store.ActionLogin, Actor: id, Session: open.ID, IP: c.IP, Traits: traits("provider", n.provider)})
+	tellCreated(f, b, st == fresh, id)
+	b.Audit(f.audit(store.ActionUserSignedUp, id, open.row.ID, "provider", n.provider, "channel", n.channel))
+	b.Audit(f.audit(store.ActionLogin, id, open.row.ID, "provider", n.provider))
 	if st == pending {
 		b.User(&u, id)
 	}
 	if err := b.Send(ctx); err != nil {
 		return Grant{}, err
 	}
-	if s.Hooks.AfterCreate {
-		a.wake()
+	if f.settings.Hooks.AfterCreate {
+		f.core.wake()
 	}
-	return a.grant(s, u, a.opened(&open), &open.first, now, made)
+	return signGrant(f, u, opened(f, &open), &open.first, made)
 }
 
 // confirmPatch makes an unconfirmed account what u is.
@@ -346,8 +350,8 @@ func confirmPatch(u store.User, now time.Time) store.UserPatch {
 }
 
 // note is the audit row of a sign-up that made no session.
-func (n *newcomer) note(c Client, st standing, known store.User, id uuid.UUID, now time.Time) store.Audit {
-	a := store.Audit{At: now, Action: store.ActionUserConfirmationRequested, Actor: id, IP: c.IP, Traits: traits("provider", n.provider, "channel", n.channel)}
+func (n *newcomer) note(f *flow, st standing, known store.User, id uuid.UUID) store.Audit {
+	a := f.audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", n.provider, "channel", n.channel)
 	if st == taken {
 		a.Action, a.Actor = store.ActionUserRepeatedSignup, known.ID
 	}
@@ -356,46 +360,48 @@ func (n *newcomer) note(c Client, st standing, known store.User, id uuid.UUID, n
 
 // SignUpAnonymous opens a session for a new user without any address.
 func (a *Accounts) SignUpAnonymous(ctx context.Context, c Client, data json.RawMessage) (Grant, error) {
-	s := a.live.Load()
-	if !s.Anonymous {
+	return signUpAnonymous(ctx, a.begin(c), data)
+}
+
+func signUpAnonymous(ctx context.Context, f *flow, data json.RawMessage) (Grant, error) {
+	if !f.settings.Anonymous {
 		return Grant{}, unprocessable(CodeAnonymousDisabled, "Anonymous sign-ins are disabled")
 	}
-	if s.DisableSignup {
+	if f.settings.DisableSignup {
 		return Grant{}, errSignupDisabled
 	}
-	data, err := s.newMetadata(data)
+	data, err := f.settings.newMetadata(data)
 	if err != nil {
 		return Grant{}, err
 	}
-	if err := s.ownAudience(s.aud(c)); err != nil {
+	if err := f.settings.ownAudience(f.aud()); err != nil {
 		return Grant{}, err
 	}
-	now := a.now()
 	u := store.User{
-		ID: uuid.New(), Aud: s.aud(c), Role: s.Role, IsAnonymous: true, AppMetadata: json.RawMessage("{}"), UserMetadata: json.RawMessage("{}"),
-		CreatedAt: now, UpdatedAt: now, LastSignInAt: now,
+		ID: uuid.New(), Aud: f.aud(), Role: f.settings.Role, IsAnonymous: true, AppMetadata: json.RawMessage("{}"), UserMetadata: json.RawMessage("{}"),
+		CreatedAt: f.now, UpdatedAt: f.now, LastSignInAt: f.now,
 	}
 	if len(data) > 0 {
 		u.UserMetadata = data
 	}
-	if err := a.mayCreate(ctx, s, c, nil, u); err != nil {
+	if err := mayCreate(ctx, f, nil, u); err != nil {
 		return Grant{}, err
 	}
-	open := a.opening(s, c, u.ID, methodAnonymous, now)
-	made, err := a.customize(ctx, s, c, u, a.opened(&open), "", now)
+	open := newOpening(f, u.ID, methodAnonymous)
+	made, err := customize(ctx, f, u, opened(f, &open), "")
 	if err != nil {
 		return Grant{}, err
 	}
-	b := a.db.Batch()
+	b := f.batch()
 	b.InsertUser(u)
-	b.InsertSession(open.NewSession)
-	a.tell(b, s, c, true, u.ID, now)
-	b.Audit(store.Audit{At: now, Action: store.ActionUserSignedUp, Actor: u.ID, Session: open.ID, IP: c.IP, Traits: traits("provider", "anonymous")})
+	b.InsertSession(open.row)
+	tellCreated(f, b, true, u.ID)
+	b.Audit(f.audit(store.ActionUserSignedUp, u.ID, open.row.ID, "provider", "anonymous"))
 	if err := b.Send(ctx); err != nil {
 		return Grant{}, failure("sign up anonymously", err)
 	}
-	if s.Hooks.AfterCreate {
-		a.wake()
+	if f.settings.Hooks.AfterCreate {
+		f.core.wake()
 	}
-	return a.grant(s, u, a.opened(&open), &open.first, now, made)
+	return signGrant(f, u, opened(f, &open), &open.first, made)
 }

@@ -17,43 +17,42 @@ import (
 
 // update is one call of UpdateUser.
 type update struct {
-	*Accounts
-	s      *Settings
-	c      Client
+	f      *flow
 	caller Caller
 	p      UserUpdate
-	now    time.Time
 
 	email, phone string // wanted, and other than the present ones; "" for no change
 	data         store.MetadataPatch
-	compared             // what hashing found out before the transaction
-	guesses      guesses // of the current password
-	tried        store.Tried
-	nonceTry     store.Limit // a right nonce gives it back
-	hookTold     bool        // of the right one
-	mails        *quota
-	texts        *quota
-	notices      bool     // may be written
-	told         int      // were
-	sent         []letter // written with the change
-	forget       [][]byte // pauses that end
-}
 
-// compared is what the hash workers said of the passwords given.
-type compared struct {
+	// What the hash workers said of the passwords given, before the transaction.
 	hash string // of the new one; "" for no change
 	// against is the hash that was compared: who has another by now is asked to try again.
 	against string
 	// same: the new one is the old one. current: the current one was given, and right.
 	same, current bool
+
+	guesses  guesses // of the current password
+	tried    store.Tried
+	nonceTry store.Limit // a right nonce gives it back
+	hookTold bool        // of the right one
+	mails    *quota
+	texts    *quota
+	notices  bool     // may be written
+	told     int      // were
+	sent     []letter // written with the change
+	forget   [][]byte // pauses that end
 }
 
 // UpdateUser changes the caller's password, metadata, e-mail address or phone number, after the checks of
 // docs/api.md#checks-and-their-order. Addresses change when they are proven. Everything, the mails included, is one
 // transaction; the passwords are hashed before it.
 func (a *Accounts) UpdateUser(ctx context.Context, c Client, caller Caller, p UserUpdate) (store.User, error) {
-	u := update{Accounts: a, s: a.live.Load(), c: c, caller: caller, p: p, now: a.now()}
-	u.guesses = a.passwordGuesses(u.s, c, caller.User.Aud, cmp.Or(caller.User.Email, caller.User.Phone), u.now)
+	return updateUser(ctx, a.begin(c), caller, p)
+}
+
+func updateUser(ctx context.Context, f *flow, caller Caller, p UserUpdate) (store.User, error) {
+	u := update{f: f, caller: caller, p: p}
+	u.guesses = passwordGuesses(f, caller.User.Aud, cmp.Or(caller.User.Email, caller.User.Phone))
 	if err := u.judge(); err != nil {
 		return store.User{}, err
 	}
@@ -79,9 +78,9 @@ func (a *Accounts) UpdateUser(ctx context.Context, c Client, caller Caller, p Us
 	case err != nil:
 		return store.User{}, failure("update user", err)
 	}
-	a.notified(ctx, u.s, u.told)
+	f.countNotifications(ctx, u.told)
 	u.endPauses(ctx)
-	if err := a.send(ctx, u.s, u.sent...); err != nil {
+	if err := f.send(ctx, u.sent...); err != nil {
 		return store.User{}, err
 	}
 	return out, nil
@@ -93,8 +92,8 @@ func (u *update) commit(ctx context.Context) (out store.User, err error) {
 		return out, err
 	}
 	var refusal error
-	u.notices = u.mayNotify(ctx, u.s, u.hash != "" && u.s.Email.NotifyPasswordChanged || u.phone != "" && u.s.Email.NotifyPhoneChanged)
-	err = u.db.InTx(ctx, func(tx *store.Tx) (err error) {
+	u.notices = canNotify(ctx, u.f, u.hash != "" && u.f.settings.Email.NotifyPasswordChanged || u.phone != "" && u.f.settings.Email.NotifyPhoneChanged)
+	err = u.f.inTx(ctx, func(tx *store.Tx) (err error) {
 		u.told, u.forget, refusal = 0, nil, nil
 		out, err = u.write(ctx, tx)
 		if r, ok := errors.AsType[*Refusal](err); ok && r == errNonce {
@@ -125,7 +124,7 @@ func (u *update) wrongCurrent(ctx context.Context) error {
 
 // mayGuess refuses what the bucket has no try for, outside of the transaction.
 func (u *update) mayGuess(ctx context.Context) error {
-	b := u.db.Batch()
+	b := u.f.batch()
 	u.addTried(b)
 	if err := b.Send(ctx); err != nil {
 		return failure("tries of a password", err)
@@ -142,12 +141,12 @@ func (u *update) addTried(b *store.Batch) {
 
 // checkCurrent compares the current password, and tells the hook.
 func (u *update) checkCurrent(ctx context.Context) (err error) {
-	if u.current, _, err = u.passwords.Check(ctx, u.against, *u.p.CurrentPassword); err != nil {
+	if u.current, _, err = u.f.core.passwords.Check(ctx, u.against, *u.p.CurrentPassword); err != nil {
 		return failure("check password", err)
 	}
 	if !u.current || !u.hookTold {
 		u.hookTold = u.current
-		if verdict := u.judgePassword(ctx, u.s, u.c, u.caller.User.ID, u.current, u.now); verdict != nil {
+		if verdict := judgePassword(ctx, u.f, u.caller.User.ID, u.current); verdict != nil {
 			if err := u.mayGuess(ctx); err != nil {
 				return err
 			}
@@ -170,10 +169,10 @@ func (u *update) endPauses(ctx context.Context) {
 	if len(u.forget) == 0 || u.mails != nil || u.texts != nil {
 		return
 	}
-	b := u.db.Batch()
+	b := u.f.batch()
 	b.ForgetLimits(u.forget...)
 	if err := b.Send(ctx); err != nil {
-		u.log.Warn("the pauses between mails were not ended", "err", err)
+		u.f.core.log.Warn("the pauses between mails were not ended", "err", err)
 	}
 }
 
@@ -189,7 +188,7 @@ func (u *update) judge() (err error) {
 		if p.Phone, err = goodPhone(p.Phone); err != nil {
 			return err
 		}
-		if err := u.s.Phone.goodChannel(p.Channel); err != nil {
+		if err := u.f.settings.Phone.goodChannel(p.Channel); err != nil {
 			return err
 		}
 	}
@@ -197,7 +196,7 @@ func (u *update) judge() (err error) {
 		return err
 	}
 	if p.Password != nil {
-		if err := u.s.goodPassword(*p.Password); err != nil {
+		if err := u.f.settings.goodPassword(*p.Password); err != nil {
 			return err
 		}
 		if *p.Password == "" { // without a policy
@@ -223,7 +222,9 @@ func (u *update) judge() (err error) {
 }
 
 // emailAtOnce: an anonymous user's first address is confirmed by the setting alone.
-func (u *update) emailAtOnce() bool { return u.caller.User.IsAnonymous && u.s.Email.Autoconfirm }
+func (u *update) emailAtOnce() bool {
+	return u.caller.User.IsAnonymous && u.f.settings.Email.Autoconfirm
+}
 
 // look reads who has the wanted addresses, and judges what the sending is under.
 func (u *update) look(ctx context.Context) error {
@@ -232,7 +233,7 @@ func (u *update) look(ctx context.Context) error {
 	}
 	aud := u.caller.User.Aud
 	var byEmail, byPhone store.User
-	b := u.db.Batch()
+	b := u.f.batch()
 	if u.email != "" {
 		b.Account(&byEmail, aud, u.email)
 		if !u.emailAtOnce() {
@@ -240,14 +241,14 @@ func (u *update) look(ctx context.Context) error {
 			if u.caller.User.Email != "" {
 				about = append(about, u.caller.User.Email)
 			}
-			u.mails = u.mailQuota(u.s, "email_change", u.s.Email.Interval, aud, about...)
+			u.mails = mailQuota(u.f, "email_change", u.f.settings.Email.Interval, aud, about...)
 			u.mails.look(b)
 		}
 	}
 	if u.phone != "" {
 		b.UserByPhone(&byPhone, aud, u.phone)
-		if !u.s.Phone.Autoconfirm {
-			u.texts = u.smsQuota(u.s, aud, u.phone, u.now)
+		if !u.f.settings.Phone.Autoconfirm {
+			u.texts = smsQuota(u.f, aud, u.phone)
 			u.texts.look(b)
 		}
 	}
@@ -268,18 +269,18 @@ func (u *update) look(ctx context.Context) error {
 // judgeSending comes last among the checks: what it refuses is only a matter of time.
 func (u *update) judgeSending() error {
 	if u.mails != nil {
-		if err := u.s.canSendMail("email change"); err != nil {
+		if err := u.f.settings.canSendMail("email change"); err != nil {
 			return err
 		}
-		if err := u.mails.judge(u.now); err != nil {
+		if err := u.mails.judge(u.f.now); err != nil {
 			return err
 		}
 	}
 	if u.texts != nil {
-		if err := u.canSendSMS(u.s, "phone_change", u.phone); err != nil {
+		if err := canSendSMS(u.f, "phone_change", u.phone); err != nil {
 			return err
 		}
-		return u.texts.judge(u.now)
+		return u.texts.judge(u.f.now)
 	}
 	return nil
 }
@@ -299,11 +300,11 @@ func (u *update) hashing(ctx context.Context) (err error) {
 		}
 	}
 	if u.against != "" {
-		if u.same, _, err = u.passwords.Check(ctx, u.against, *u.p.Password); err != nil {
+		if u.same, _, err = u.f.core.passwords.Check(ctx, u.against, *u.p.Password); err != nil {
 			return failure("check password", err)
 		}
 	}
-	if u.hash, err = u.passwords.Hash(ctx, *u.p.Password); err != nil {
+	if u.hash, err = u.f.core.passwords.Hash(ctx, *u.p.Password); err != nil {
 		return failure("hash password", err)
 	}
 	return nil
@@ -312,15 +313,15 @@ func (u *update) hashing(ctx context.Context) (err error) {
 // needsNonce: a new password wants a fresh proof of the address, except from young sessions.
 func (u *update) needsNonce() bool {
 	v := u.caller.Session
-	young := u.s.Passwords.NonceMaxAge > 0 && v.ID != uuid.Nil && u.now.Sub(v.CreatedAt) < u.s.Passwords.NonceMaxAge
-	return u.s.Passwords.RequireNonce && !young
+	young := u.f.settings.Passwords.NonceMaxAge > 0 && v.ID != uuid.Nil && u.f.now.Sub(v.CreatedAt) < u.f.settings.Passwords.NonceMaxAge
+	return u.f.settings.Passwords.RequireNonce && !young
 }
 
 // needsCurrent: a new password wants the old one, unless there is none or the session came by a mail or an
 // SMS to an address that the user had before. The session of a change of address is only as good as the
 // one that asked for the change.
 func (u *update) needsCurrent() bool {
-	if !u.s.Passwords.RequireCurrent || u.caller.User.PasswordHash == "" {
+	if !u.f.settings.Passwords.RequireCurrent || u.caller.User.PasswordHash == "" {
 		return false
 	}
 	return !slices.ContainsFunc(amr(u.caller.Session), func(m token.AMR) bool {
@@ -336,12 +337,12 @@ func (u *update) mayChangePassword(ctx context.Context, tx *store.Tx, now store.
 		var macs [][]byte
 		for _, who := range []string{now.Email, now.Phone} {
 			if who != "" {
-				macs = append(macs, u.digits([]store.Kind{store.KindReauthentication}, who, u.p.Nonce)...)
+				macs = append(macs, digitMACs(u.f, []store.Kind{store.KindReauthentication}, who, u.p.Nonce)...)
 			}
 		}
-		n := store.Nonce{User: now.ID, MACs: macs, Now: u.now, MaxMisses: maxMisses}
+		n := store.Nonce{User: now.ID, MACs: macs, Now: u.f.now, MaxMisses: maxMisses}
 		// A bucket of its own: it is taken from under the lock on the user, and that of /verify before it.
-		n.Tries, n.Place = u.codeTries(u.s, u.c, u.now, "nonces", now.Aud, u.guesses.who)
+		n.Tries, n.Place = codeTries(u.f, "nonces", now.Aud, u.guesses.who)
 		_, try, err := tx.RedeemNonce(ctx, n)
 		u.nonceTry, err = try, tooManyCodes(err)
 		if errors.Is(err, store.ErrNotFound) {
@@ -378,14 +379,14 @@ func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err e
 		}
 	}
 	// A new password ends the sessions of others, and what they asked for while it was written would outlive it.
-	old, session, err := u.lockCaller(ctx, tx, u.s, u.caller, u.now, u.addTried)
+	old, session, err := lockCaller(ctx, u.f, tx, u.caller, u.addTried)
 	if err != nil {
 		return out, err
 	}
 	if err := u.assured(old, session); err != nil {
 		return out, err
 	}
-	if err := u.s.checkGrowth(old, u.data, store.MetadataPatch{}); err != nil {
+	if err := u.f.settings.checkGrowth(old, u.data, store.MetadataPatch{}); err != nil {
 		return out, err
 	}
 	if u.p.Password != nil {
@@ -405,9 +406,9 @@ func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err e
 	if u.same {
 		return out, errSamePassword
 	}
-	ch := change{update: u, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: u.now, UserMetadata: u.data}}
+	ch := change{f: u.f, op: u, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: u.f.now, UserMetadata: u.data}}
 	if u.nonceTry.Key != nil {
-		ch.b.Take(u.nonceTry, -1, u.now)
+		ch.b.Take(u.nonceTry, -1, u.f.now)
 	}
 	if u.hash != "" && ch.passwordWaits() {
 		ch.pending = u.hash
@@ -443,7 +444,7 @@ func (u *update) giveBack(ctx context.Context, tx *store.Tx) error {
 	b := tx.Batch()
 	for _, q := range []*quota{u.mails, u.texts} {
 		if q != nil {
-			q.giveBack(b, u.now)
+			q.giveBack(b, u.f.now)
 		}
 	}
 	return b.Send(ctx)
@@ -455,7 +456,7 @@ func (u *update) takeFirst(ctx context.Context, tx *store.Tx) error {
 	b := tx.Batch()
 	for _, q := range []*quota{u.mails, u.texts} {
 		if q != nil {
-			q.take(b, u.now)
+			q.take(b, u.f.now)
 		}
 	}
 	err := b.Send(ctx)
@@ -469,8 +470,8 @@ func (u *update) takeFirst(ctx context.Context, tx *store.Tx) error {
 
 // notify adds a notification, if it is on and there is somebody to tell.
 func (ch *change) notify(on bool, kind mail.Kind, v mail.Vars) {
-	if on && ch.notices && ch.old.Email != "" {
+	if on && ch.op.notices && ch.old.Email != "" {
 		v.Email, v.Data = ch.old.Email, ch.old.UserMetadata
-		ch.notice = append(ch.notice, ch.notification(ch.s, ch.c, kind, ch.old.Email, v, ch.now))
+		ch.notice = append(ch.notice, notification(ch.f, kind, ch.old.Email, v))
 	}
 }

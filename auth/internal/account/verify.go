@@ -116,14 +116,17 @@ func linkProof(typ, text string) (proof, error) {
 // Verify redeems a link or digits. In one transaction it consumes the token and does what the token was
 // for; parallel calls with one token do it once.
 func (a *Accounts) Verify(ctx context.Context, c Client, p Verify) (Verified, error) {
-	s, now := a.live.Load(), a.now()
-	pf, err := s.proof(p)
+	return verify(ctx, a.begin(c), p)
+}
+
+func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
+	pf, err := f.settings.proof(p)
 	if err != nil {
 		return Verified{}, err
 	}
-	v := verification{Accounts: a, s: s, c: c, p: p, now: now}
+	v := verification{f: f, p: p}
 	if p.Password != "" {
-		if err := s.goodPassword(p.Password); err != nil {
+		if err := f.settings.goodPassword(p.Password); err != nil {
 			return Verified{}, err
 		}
 		waits, err := v.waits(ctx, pf)
@@ -138,10 +141,10 @@ func (a *Accounts) Verify(ctx context.Context, c Client, p Verify) (Verified, er
 	}
 	var out Verified
 	var missed bool
-	e := &s.Email
-	v.notices = a.mayNotify(ctx, s, p.Type == typeEmailChange && e.NotifyEmailChanged || p.Type == "phone_change" && (e.NotifyPhoneChanged || e.NotifyIdentityLinked))
+	e := &f.settings.Email
+	v.notices = canNotify(ctx, f, p.Type == typeEmailChange && e.NotifyEmailChanged || p.Type == "phone_change" && (e.NotifyPhoneChanged || e.NotifyIdentityLinked))
 	redeem := func() error {
-		return a.db.InTx(ctx, func(tx *store.Tx) (err error) {
+		return f.inTx(ctx, func(tx *store.Tx) (err error) {
 			missed, v.told = false, 0
 			out, err = v.redeem(ctx, tx, pf)
 			if errors.Is(err, store.ErrNotFound) {
@@ -166,13 +169,13 @@ func (a *Accounts) Verify(ctx context.Context, c Client, p Verify) (Verified, er
 	case missed:
 		return Verified{}, pf.missed
 	}
-	a.wake()
-	a.notified(ctx, s, v.told)
+	f.core.wake()
+	f.countNotifications(ctx, v.told)
 	if out.Half || out.Code != "" {
 		return out, nil
 	}
-	a.crowdOut(ctx, s, out.User.ID, now)
-	g, err := a.grantNew(ctx, s, c, out.User, &v.open, now)
+	crowdOut(ctx, f, out.User.ID)
+	g, err := grantNew(ctx, f, out.User, &v.open)
 	if err != nil {
 		return Verified{}, err
 	}
@@ -199,11 +202,8 @@ var (
 
 // verification is one call of Verify.
 type verification struct {
-	*Accounts
-	s       *Settings
-	c       Client
+	f       *flow
 	p       Verify
-	now     time.Time
 	hash    string // of p.Password
 	notices bool   // may be written
 	told    int    // were
@@ -219,7 +219,7 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 	var err error
 	switch {
 	case pf.digits != "":
-		code, test := v.s.Phone.testCode(pf.who, v.now)
+		code, test := v.f.settings.Phone.testCode(pf.who, v.f.now)
 		t, try, err = tx.RedeemDigits(ctx, v.typed(pf))
 		err = tooManyCodes(err)
 		if test && errors.Is(err, store.ErrNotFound) && subtle.ConstantTimeCompare([]byte(code), []byte(pf.digits)) == 1 {
@@ -228,7 +228,7 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 	case pf.link == nil:
 		err = store.ErrNotFound
 	default:
-		t, err = tx.RedeemLink(ctx, pf.link, pf.kinds, v.now)
+		t, err = tx.RedeemLink(ctx, pf.link, pf.kinds, v.f.now)
 	}
 	if err != nil {
 		return Verified{}, err
@@ -243,12 +243,12 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 	if err != nil {
 		return Verified{}, err
 	}
-	if u.BannedUntil.After(v.now) {
+	if u.BannedUntil.After(v.f.now) {
 		return Verified{}, denied(CodeUserBanned, "User is banned")
 	}
-	w := work{verification: v, b: tx.Batch(), u: u, t: t, patch: store.UserPatch{ID: u.ID, Now: v.now}}
+	w := work{f: v.f, op: v, b: tx.Batch(), u: u, t: t, patch: store.UserPatch{ID: u.ID, Now: v.f.now}}
 	if try.Key != nil { // the digits were right
-		w.b.Take(try, -1, v.now)
+		w.b.Take(try, -1, v.f.now)
 	}
 	out := Verified{Type: typeOf(t)}
 	if out.Half, err = w.apply(); err != nil {
@@ -264,14 +264,14 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 			return Verified{}, err
 		}
 	} else if !out.Half {
-		v.open = v.opening(v.s, v.c, u.ID, methodOTP, v.now)
-		if _, test := v.s.Phone.testCode(pf.who, v.now); test { // whose code is in a file
-			v.open.Place = nil
+		v.open = newOpening(v.f, u.ID, methodOTP)
+		if _, test := v.f.settings.Phone.testCode(pf.who, v.f.now); test { // whose code is in a file
+			v.open.row.Place = nil
 		}
 		if isChange(t.Kind) { // which proves an address of the caller's choice, and not who he is: see needsCurrent
-			v.open.AMR = object([]token.AMR{{Method: methodOTP, Timestamp: v.now.Unix(), Provider: out.Type}})
+			v.open.row.AMR = object([]token.AMR{{Method: methodOTP, Timestamp: v.f.now.Unix(), Provider: out.Type}})
 		}
-		w.patch.LastSignInAt = &v.now
+		w.patch.LastSignInAt = &v.f.now
 	}
 	w.fill(out)
 	w.b.User(&out.User, u.ID)
@@ -280,10 +280,10 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 
 // typed are the digits of a proof. Those of a test number are not counted.
 func (v *verification) typed(pf proof) store.Digits {
-	d := store.Digits{Aud: v.s.aud(v.c), Address: pf.who, Kinds: pf.kinds, MACs: v.digits(pf.kinds, pf.who, pf.digits), Now: v.now}
-	if _, test := v.s.Phone.testCode(pf.who, v.now); !test {
+	d := store.Digits{Aud: v.f.aud(), Address: pf.who, Kinds: pf.kinds, MACs: digitMACs(v.f, pf.kinds, pf.who, pf.digits), Now: v.f.now}
+	if _, test := v.f.settings.Phone.testCode(pf.who, v.f.now); !test {
 		d.MaxMisses = maxMisses
-		d.Tries, d.Place = v.codeTries(v.s, v.c, v.now, "codes", d.Aud, pf.who)
+		d.Tries, d.Place = codeTries(v.f, "codes", d.Aud, pf.who)
 	}
 	return d
 }
@@ -293,9 +293,9 @@ func (v *verification) typed(pf proof) store.Digits {
 func (v *verification) waits(ctx context.Context, pf proof) (bool, error) {
 	switch {
 	case pf.digits != "":
-		return v.db.DigitsWait(ctx, v.typed(pf))
+		return v.f.core.db.DigitsWait(ctx, v.typed(pf))
 	case pf.link != nil:
-		return v.db.LinkWaits(ctx, pf.link, pf.kinds, v.now)
+		return v.f.core.db.LinkWaits(ctx, pf.link, pf.kinds, v.f.now)
 	}
 	return false, nil
 }
@@ -304,7 +304,7 @@ func (v *verification) waits(ctx context.Context, pf proof) (bool, error) {
 var errNotHashed = errors.New("account: verify: the password is not hashed")
 
 func (v *verification) hashing(ctx context.Context) (err error) {
-	if v.hash, err = v.passwords.Hash(ctx, v.p.Password); err != nil {
+	if v.hash, err = v.f.core.passwords.Hash(ctx, v.p.Password); err != nil {
 		return failure("hash password", err)
 	}
 	return nil
@@ -318,14 +318,14 @@ func (v *verification) unsent(ctx context.Context, tx *store.Tx, pf proof) (stor
 	}
 	var u store.User
 	b := tx.Batch()
-	b.UserByPhone(&u, v.s.aud(v.c), pf.who)
+	b.UserByPhone(&u, v.f.aud(), pf.who)
 	if err := b.Send(ctx); err != nil {
 		return store.Token{}, err
 	}
 	if u.ID == uuid.Nil {
 		return store.Token{}, store.ErrNotFound
 	}
-	return store.Token{User: u.ID, Kind: store.KindSMS, Address: pf.who, CreatedAt: v.now, ExpiresAt: v.now}, nil
+	return store.Token{User: u.ID, Kind: store.KindSMS, Address: pf.who, CreatedAt: v.f.now, ExpiresAt: v.f.now}, nil
 }
 
 // noteMiss notes a failed verification: at most once a minute for an address, and for all links together
@@ -336,8 +336,8 @@ func (v *verification) noteMiss(ctx context.Context, tx *store.Tx, pf proof) err
 		typ = ""
 	}
 	b := tx.Batch()
-	b.AuditSeldom(store.NewInterval(v.limitKey("verify note", pf.who), time.Minute),
-		store.Audit{At: v.now, Action: store.ActionVerificationFailed, IP: v.c.IP, Traits: traits("type", typ)})
+	b.AuditSeldom(store.NewInterval(v.f.limitKey("verify note", pf.who), time.Minute),
+		v.f.audit(store.ActionVerificationFailed, uuid.Nil, uuid.Nil, "type", typ))
 	return b.Send(ctx)
 }
 
@@ -349,7 +349,7 @@ func (w *work) code(ctx context.Context, tx *store.Tx) (string, error) {
 	if err := b.Send(ctx); err != nil {
 		return "", err
 	}
-	if f.ID == uuid.Nil || !w.now.Before(f.ExpiresAt) || !f.IssuedAt.IsZero() {
+	if f.ID == uuid.Nil || !w.f.now.Before(f.ExpiresAt) || !f.IssuedAt.IsZero() {
 		return "", invalid(CodeFlowStateNotFound, "No associated flow state found.")
 	}
 	text, hash := token.NewLinkToken()

@@ -1,0 +1,120 @@
+package account
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// core is what all flows work with. Nothing of it changes after New but the rotations.
+type core struct {
+	db        *store.DB
+	keys      *token.Live
+	codec     *token.RefreshCodec
+	root      *secret.Root
+	passwords hashing
+	wake      func()
+	signedIn  func(method string)
+	clock     func() time.Time
+	fakeClock bool
+	log       *slog.Logger
+	rotations buckets
+}
+
+// now is the time as PostgreSQL keeps it.
+func (k *core) now() time.Time { return k.clock().UTC().Truncate(time.Microsecond) }
+
+// serverNow is the time of a given clock where PostgreSQL's own would be used; zero without a given one.
+func (k *core) serverNow() time.Time {
+	if k.fakeClock {
+		return k.now()
+	}
+	return time.Time{}
+}
+
+// flow is one call of an entry point: the settings and the time that it began with, and the request. It knows how
+// to reach the database, how an audit row is filled in, and what follows a commit. It decides nothing: whether
+// something is allowed is said by the operations, which have a flow, and by the functions that take one.
+type flow struct {
+	core     *core
+	settings *Settings
+	req      Client
+	now      time.Time
+}
+
+// begin is the flow of a call. The settings are loaded here and nowhere else, so that a call sees one version.
+func (a *Accounts) begin(c Client) *flow {
+	return &flow{core: &a.core, settings: a.live.Load(), req: c, now: a.core.now()}
+}
+
+// tick moves the flow's time to the present, after a wait for the database or a hash.
+func (f *flow) tick() { f.now = f.core.now() }
+
+func (f *flow) batch() *store.Batch { return f.core.db.Batch() }
+
+// inTx runs do in a transaction, again after a failure that a second try may not meet: do begins anew each time.
+func (f *flow) inTx(ctx context.Context, do func(*store.Tx) error) error {
+	return f.core.db.InTx(ctx, do)
+}
+
+// aud is the audience that the request works in.
+func (f *flow) aud() string {
+	if f.req.Aud != "" {
+		return f.req.Aud
+	}
+	return f.settings.Audience
+}
+
+// limitKey names a bucket. The address in it cannot be read back.
+func (f *flow) limitKey(parts ...string) []byte { return f.core.root.MAC(secret.Limits, parts...)[:16] }
+
+// audit is a row about what the request did. pairs are its traits, as name and value in turns.
+func (f *flow) audit(action store.Action, actor, session uuid.UUID, pairs ...string) store.Audit {
+	return store.Audit{At: f.now, Action: action, Actor: actor, Session: session, IP: f.req.IP, Traits: traits(pairs...)}
+}
+
+// seal is a message for the outbox, with its payload sealed.
+func (f *flow) seal(channel, kind string, payload any, expires time.Time) store.NewMessage {
+	m := store.NewMessage{ID: uuid.New(), Channel: channel, Kind: kind, At: f.now, ExpiresAt: expires}
+	text, err := json.Marshal(payload)
+	if err != nil {
+		panic(err) // strings, and metadata that came out of PostgreSQL
+	}
+	m.Payload = f.core.root.Seal(secret.Outbox, text, m.ID[:])
+	return m
+}
+
+// send delivers messages that were committed, by the outbox or at once. A failure of the latter is returned:
+// what was committed stays, and there is no second try.
+func (f *flow) send(ctx context.Context, letters ...letter) error {
+	f.core.wake()
+	for _, l := range letters {
+		if now := f.settings.Hooks.SendNow[l.message.Channel]; now != nil && l.message.Payload != nil {
+			if err := now(ctx, l.message.ID); err != nil {
+				return failure("send", err)
+			}
+		}
+	}
+	return nil
+}
+
+// countNotifications takes n committed notifications from the budget for mails.
+func (f *flow) countNotifications(ctx context.Context, n int) {
+	if n == 0 {
+		return
+	}
+	b := f.batch()
+	b.Take(f.settings.Email.Sent.limit(f.limitKey("mail")), float64(n), f.core.now())
+	err := b.Send(ctx)
+	if _, over := errors.AsType[*store.LimitError](err); err != nil && !over {
+		f.core.log.Warn("notifications were not counted", "count", n, "err", err)
+	}
+}
