@@ -5,7 +5,6 @@ package counter
 import (
 	"fmt"
 	"runtime"
-	"strings"
 	"testing"
 )
 
@@ -55,19 +54,4 @@ func TestMemoryAlloc_million(t *testing.T) {
 		t.Errorf("heap %d MiB, live %d MiB; want at most 150 and 60", taken, live)
 	}
 	runtime.KeepAlive(m)
-}
-
-func TestOverLimitAlloc(t *testing.T) {
-	o := NewOverLimit(0)
-	short, long := []byte("short"), []byte(strings.Repeat("x", 500))
-	o.Set(short, 1, 1000)
-	o.Set(long, 1, 1000)
-	if n := testing.AllocsPerRun(1000, func() {
-		o.Get(short)
-		o.Get(long)
-		o.Get(short[:2])
-		o.Set(long, 1, 1000)
-	}); n != 0 {
-		t.Errorf("%v allocations, want 0", n)
-	}
 }

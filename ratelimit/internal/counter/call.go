@@ -97,11 +97,3 @@ func (c *call) dismiss(err error) {
 		c.ready <- struct{}{}
 	}
 }
-
-// saturate is a + b, at most 2^63-1. Neither is negative.
-func saturate(a, b int64) int64 {
-	if a > math.MaxInt64-b {
-		return math.MaxInt64
-	}
-	return a + b
-}

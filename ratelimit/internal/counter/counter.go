@@ -8,6 +8,7 @@ package counter
 import (
 	"context"
 	"errors"
+	"math"
 )
 
 // Store counts hits. Implementations are safe for concurrent use.
@@ -66,6 +67,29 @@ type Hit struct {
 	// Err is why this hit has no answer. It means something only when Add has returned ErrPartial;
 	// nil is then a hit that was carried out like any other.
 	Err error
+}
+
+// apply is the total after the hit: saturating at 2^63-1, never below 0.
+func (h *Hit) apply(total int64) int64 {
+	n := int64(min(h.N, math.MaxInt64))
+	switch {
+	case h.Refund:
+		return max(0, total-n)
+	case total > math.MaxInt64-n:
+		return math.MaxInt64
+	}
+	return total + n
+}
+
+// over says whether the total is above the limit the hit is judged against. Refunds are never over.
+func (h *Hit) over(after int64) bool { return !h.Refund && uint64(after) > h.Limit }
+
+// saturate is a + b, at most 2^63-1. Neither is negative.
+func saturate(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }
 
 // Errors of a Store. Everything else it returns wraps one of these; none names a host or a key

@@ -146,18 +146,3 @@ func (m *Memory) add(s *shard, x id, h *Hit, now int64) (after int64, ok bool) {
 	s.place(slot{id: x, count: after, limit: limit, end: end})
 	return after, true
 }
-
-// apply is the total after the hit: saturating at 2^63-1, never below 0.
-func (h *Hit) apply(total int64) int64 {
-	n := int64(min(h.N, math.MaxInt64))
-	switch {
-	case h.Refund:
-		return max(0, total-n)
-	case total > math.MaxInt64-n:
-		return math.MaxInt64
-	}
-	return total + n
-}
-
-// over says whether the total is above the limit the hit is judged against. Refunds are never over.
-func (h *Hit) over(after int64) bool { return !h.Refund && uint64(after) > h.Limit }

@@ -23,15 +23,15 @@ const (
 )
 
 // slot is one counter: 32 bytes without a pointer, so that the collector never looks inside and
-// two of them share a cache line. b is never 0 in a slot in use.
+// two of them share a cache line. id.b is never 0 in a slot in use.
 type slot struct {
-	id
+	id    id
 	count int64
 	limit uint32 // what it was last judged against, at most 2^32-1
 	end   uint32 // Unix seconds: good until the year 2106
 }
 
-func (s *slot) used() bool { return s.b != 0 }
+func (s *slot) used() bool { return s.id.b != 0 }
 
 func (s *slot) expired(now int64) bool { return int64(s.end) <= now }
 

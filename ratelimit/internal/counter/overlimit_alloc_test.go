@@ -1,0 +1,23 @@
+//go:build !race
+
+package counter
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestOverLimitAlloc(t *testing.T) {
+	o := NewOverLimit(0)
+	short, long := []byte("short"), []byte(strings.Repeat("x", 500))
+	o.Set(short, 1, 1000)
+	o.Set(long, 1, 1000)
+	if n := testing.AllocsPerRun(1000, func() {
+		o.Get(short)
+		o.Get(long)
+		o.Get(short[:2])
+		o.Set(long, 1, 1000)
+	}); n != 0 {
+		t.Errorf("%v allocations, want 0", n)
+	}
+}
