@@ -23,7 +23,7 @@ func addApart(ctx context.Context, req *Request, add func(context.Context, *Requ
 	var at []int
 	for i := range req.Hits {
 		h := &req.Hits[i]
-		if h.N > 0 && !h.over(h.After) {
+		if h.N > 0 && !h.Over(h.After) {
 			writes.Hits, at = append(writes.Hits, *h), append(at, i)
 		}
 	}
@@ -37,7 +37,7 @@ func addApart(ctx context.Context, req *Request, add func(context.Context, *Requ
 	for i, at := range at {
 		h := &req.Hits[at]
 		h.After = writes.Hits[i].After
-		held = held || h.over(h.After) && !h.Shadow
+		held = held || h.Over(h.After) && !h.Shadow
 	}
 	if held {
 		giveBack(ctx, req, at, add)
@@ -51,7 +51,7 @@ func giveBack(ctx context.Context, req *Request, written []int, add func(context
 	back := Request{Now: req.Now}
 	var at []int
 	for _, i := range written {
-		if h := req.Hits[i]; !h.Refund && !h.over(h.After) {
+		if h := req.Hits[i]; !h.Refund && !h.Over(h.After) {
 			h.Refund = true
 			back.Hits, at = append(back.Hits, h), append(at, i)
 		}
@@ -83,14 +83,14 @@ func judgeStop(hits, looks []Hit) (held bool) {
 				break
 			}
 		}
-		h.After, h.Spared = h.apply(before), false
-		if would[i] = h.After; h.over(h.After) {
+		h.After, h.Spared = h.Apply(before), false
+		if would[i] = h.After; h.Over(h.After) {
 			would[i] = before
 			held = held || !h.Shadow
 		}
 	}
 	for i := range hits {
-		if h := &hits[i]; held && !h.over(h.After) {
+		if h := &hits[i]; held && !h.Over(h.After) {
 			h.After, h.Spared = looks[i].After, true
 		}
 	}

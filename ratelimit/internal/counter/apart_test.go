@@ -18,7 +18,7 @@ func (b *between) add(_ context.Context, req *Request) error {
 	b.trips++
 	for i := range req.Hits {
 		h := &req.Hits[i]
-		if h.After = h.apply(b.counters[string(h.Key)]); !req.each || !h.over(h.After) {
+		if h.After = h.Apply(b.counters[string(h.Key)]); !req.each || !h.Over(h.After) {
 			b.counters[string(h.Key)] = h.After
 		}
 	}

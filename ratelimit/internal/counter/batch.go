@@ -125,7 +125,7 @@ func (b *batch) addHit(c *call, h *callHit) {
 	o := &b.ops[h.op]
 	o.asking = o.asking || h.asking
 	if !refund {
-		o.n = saturate(o.n, h.n)
+		o.n = Saturate(o.n, h.n)
 		h.prefix = o.n
 	}
 }
@@ -188,7 +188,7 @@ func (b *batch) settle(c *call) {
 		}
 		switch o.kind {
 		case opCount:
-			h.after = saturate(max(0, o.base), h.prefix)
+			h.after = Saturate(max(0, o.base), h.prefix)
 		case opRefund:
 			h.after = o.base
 		case opStop:

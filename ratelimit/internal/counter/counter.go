@@ -69,8 +69,8 @@ type Hit struct {
 	Err error
 }
 
-// apply is the total after the hit: saturating at 2^63-1, never below 0.
-func (h *Hit) apply(total int64) int64 {
+// Apply is the total after the hit: saturating at 2^63-1, never below 0.
+func (h *Hit) Apply(total int64) int64 {
 	n := int64(min(h.N, math.MaxInt64))
 	switch {
 	case h.Refund:
@@ -81,11 +81,11 @@ func (h *Hit) apply(total int64) int64 {
 	return total + n
 }
 
-// over says whether the total is above the limit the hit is judged against. Refunds are never over.
-func (h *Hit) over(after int64) bool { return !h.Refund && uint64(after) > h.Limit }
+// Over says whether the total is above the limit the hit is judged against. Refunds are never over.
+func (h *Hit) Over(after int64) bool { return !h.Refund && uint64(after) > h.Limit }
 
-// saturate is a + b, at most 2^63-1. Neither is negative.
-func saturate(a, b int64) int64 {
+// Saturate is a + b, at most 2^63-1. Neither is negative.
+func Saturate(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
 	}

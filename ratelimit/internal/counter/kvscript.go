@@ -116,7 +116,7 @@ func (o *op) settleStop() error {
 		case h.refund:
 			h.after = max(0, before-h.n)
 		default:
-			h.after = saturate(max(0, before), h.n)
+			h.after = Saturate(max(0, before), h.n)
 		}
 		h.prefix, h.spared = h.after, false // prefix: the total the next hit on this key starts from
 		if !h.refund && uint64(h.after) > h.limit {

@@ -261,7 +261,7 @@ func (s *Memcache) answer(a *asking, req *Request, gone error) error {
 			if h := &req.Hits[i]; h.Err == nil {
 				t := a.hits[i].tally
 				before := t.total()
-				h.After, h.Spared = h.apply(before), false
+				h.After, h.Spared = h.Apply(before), false
 				s.owe(t, h, h.After-before, req.Now)
 			}
 		}
@@ -299,8 +299,8 @@ func (s *Memcache) countOrStop(a *asking, req *Request) {
 			t.was = t.total()
 			t.would, t.touched = t.was, true
 		}
-		h.After, h.Spared = h.apply(t.would), false
-		if h.over(h.After) {
+		h.After, h.Spared = h.Apply(t.would), false
+		if h.Over(h.After) {
 			stopped = stopped || !h.Shadow
 		} else {
 			t.would = h.After
@@ -311,7 +311,7 @@ func (s *Memcache) countOrStop(a *asking, req *Request) {
 		switch {
 		case h.Err != nil:
 			continue
-		case h.over(h.After):
+		case h.Over(h.After):
 		case stopped:
 			h.After, h.Spared = t.was, true
 		default:

@@ -47,7 +47,7 @@ func (t *tally) total() int64 {
 // shifted is total + by, at least 0 and at most 2^63-1.
 func shifted(total, by int64) int64 {
 	if by > 0 {
-		return saturate(total, by)
+		return Saturate(total, by)
 	}
 	return max(0, total+by)
 }

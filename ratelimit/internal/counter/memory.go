@@ -35,7 +35,7 @@ type MemoryOptions struct {
 // Add fails with ErrFull. Otherwise a caller who invents a million values would either free the
 // blocked ones or shut the rule for everybody.
 type Memory struct {
-	secret  secret
+	secret  Secret
 	shards  []shard
 	mask    uint64
 	max     int64
@@ -55,7 +55,7 @@ func NewMemory(o MemoryOptions) *Memory {
 	n := min(maxShards, max(1, o.MaxKeys/minShardKeys))
 	n = 1 << (bits.Len(uint(n)) - 1)
 	return &Memory{
-		secret:  newSecret(),
+		secret:  NewSecret(),
 		shards:  make([]shard, n),
 		mask:    uint64(n - 1),
 		max:     int64(o.MaxKeys),
@@ -99,17 +99,17 @@ func (m *Memory) Add(_ context.Context, req *Request) error {
 	return nil
 }
 
-// id hashes a key. The lowest bit of b is set, so that no id looks like an empty slot.
-func (m *Memory) id(key []byte) id {
-	x := m.secret.sum(key)
-	x.b |= 1
+// id hashes a key. The lowest bit of B is set, so that no id looks like an empty slot.
+func (m *Memory) id(key []byte) ID {
+	x := m.secret.Sum(key)
+	x.B |= 1
 	return x
 }
 
-// shard takes the low bits of a; the place inside the shard comes from the high ones.
-func (m *Memory) shard(x id) *shard { return &m.shards[x.a&m.mask] }
+// shard takes the low bits of A; the place inside the shard comes from the high ones.
+func (m *Memory) shard(x ID) *shard { return &m.shards[x.A&m.mask] }
 
-func (s *shard) total(x id) int64 {
+func (s *shard) total(x ID) int64 {
 	if sl := s.find(x); sl != nil {
 		return sl.count
 	}
@@ -117,10 +117,10 @@ func (s *shard) total(x id) int64 {
 }
 
 // add carries out one hit; the shard's lock is held. False: there is no room.
-func (m *Memory) add(s *shard, x id, h *Hit, now int64) (after int64, ok bool) {
+func (m *Memory) add(s *shard, x ID, h *Hit, now int64) (after int64, ok bool) {
 	limit, end := uint32(min(h.Limit, math.MaxUint32)), uint32(min(max(h.End, 0), math.MaxUint32))
 	if sl := s.find(x); sl != nil {
-		sl.count = h.apply(sl.count)
+		sl.count = h.Apply(sl.count)
 		if h.N > 0 {
 			// Rules of different units can share a key of the default layout: the longest wins.
 			sl.limit, sl.end = limit, max(sl.end, end)
@@ -142,7 +142,7 @@ func (m *Memory) add(s *shard, x id, h *Hit, now int64) (after int64, ok bool) {
 		}
 	}
 	s.makeRoom()
-	after = h.apply(0)
+	after = h.Apply(0)
 	s.place(slot{id: x, count: after, limit: limit, end: end})
 	return after, true
 }

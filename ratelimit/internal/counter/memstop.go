@@ -4,7 +4,7 @@ import "math/bits"
 
 // stopScratch is what one request under Request.Stop needs to remember, kept for the next one.
 type stopScratch struct {
-	ids []id
+	ids []ID
 	// was is each counter before the request, then each as it would be after the hit.
 	was, would []int64
 	locked     [maxShards / 64]uint64
@@ -21,7 +21,7 @@ func (m *Memory) addOrStop(req *Request) error {
 	for i := range req.Hits {
 		x := m.id(req.Hits[i].Key)
 		c.ids = append(c.ids, x)
-		s := x.a & m.mask
+		s := x.A & m.mask
 		c.locked[s/64] |= 1 << (s % 64)
 	}
 	c.each(func(i int) { m.shards[i].mu.Lock() })
@@ -38,9 +38,9 @@ func (m *Memory) addOrStop(req *Request) error {
 				break
 			}
 		}
-		h.After, h.Spared = h.apply(before), false
+		h.After, h.Spared = h.Apply(before), false
 		would := h.After
-		if h.over(h.After) {
+		if h.Over(h.After) {
 			would = before // a hit that goes over is never written
 			stopped = stopped || !h.Shadow
 		}
@@ -49,7 +49,7 @@ func (m *Memory) addOrStop(req *Request) error {
 	for i := range req.Hits {
 		h := &req.Hits[i]
 		switch {
-		case h.over(h.After):
+		case h.Over(h.After):
 		case stopped:
 			h.After, h.Spared = c.was[i], true
 		default:

@@ -23,15 +23,15 @@ const (
 )
 
 // slot is one counter: 32 bytes without a pointer, so that the collector never looks inside and
-// two of them share a cache line. id.b is never 0 in a slot in use.
+// two of them share a cache line. id.B is never 0 in a slot in use.
 type slot struct {
-	id    id
+	id    ID
 	count int64
 	limit uint32 // what it was last judged against, at most 2^32-1
 	end   uint32 // Unix seconds: good until the year 2106
 }
 
-func (s *slot) used() bool { return s.id.b != 0 }
+func (s *slot) used() bool { return s.id.B != 0 }
 
 func (s *slot) expired(now int64) bool { return int64(s.end) <= now }
 
@@ -49,14 +49,14 @@ type shard struct {
 	_      [8]byte
 }
 
-// home is where an id would like to be: the high bits of a, scaled to the table's size.
-func (s *shard) home(x id) int {
-	hi, _ := bits.Mul64(x.a, uint64(len(s.slots)))
+// home is where an id would like to be: the high bits of A, scaled to the table's size.
+func (s *shard) home(x ID) int {
+	hi, _ := bits.Mul64(x.A, uint64(len(s.slots)))
 	return int(hi)
 }
 
 // find returns x's slot, or nil.
-func (s *shard) find(x id) *slot {
+func (s *shard) find(x ID) *slot {
 	if s.n == 0 {
 		return nil
 	}

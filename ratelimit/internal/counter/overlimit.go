@@ -10,27 +10,27 @@ import (
 // above a 1024th of its size, 488 bytes at the smallest; longer keys are kept as their hash.
 const maxCachedKey = 400
 
-// OverLimit remembers counters that were over their limit, so that a blocked caller costs no store
+// Cache remembers counters that were over their limit, so that a blocked caller costs no store
 // (LOCAL_CACHE_SIZE_IN_BYTES). It holds the counter last seen,
 // not a verdict: overrides share counters, so the caller judges it against the limit in force.
 //
 // An entry may be missing at any time, evicted by others. A hit answered before a refund and
 // remembered after it stays until the window ends.
-type OverLimit struct {
+type Cache struct {
 	cache  *freecache.Cache
-	secret secret
+	secret Secret
 }
 
-// NewOverLimit returns an empty cache of about size bytes, at least 512 KiB, all taken at once.
-func NewOverLimit(size int) *OverLimit { return newOverLimit(size, nil) }
+// New returns an empty cache of about size bytes, at least 512 KiB, all taken at once.
+func New(size int) *Cache { return newCache(size, nil) }
 
-// newOverLimit takes the clock too; nil is the real one.
-func newOverLimit(size int, clock freecache.Timer) *OverLimit {
-	return &OverLimit{freecache.NewCacheCustomTimer(size, clock), newSecret()}
+// newCache takes the clock too; nil is the real one.
+func newCache(size int, clock freecache.Timer) *Cache {
+	return &Cache{freecache.NewCacheCustomTimer(size, clock), NewSecret()}
 }
 
 // Get returns the counter last seen for key. 0 allocations.
-func (o *OverLimit) Get(key []byte) (value int64, ok bool) {
+func (o *Cache) Get(key []byte) (value int64, ok bool) {
 	var long [16]byte
 	var buf [8]byte
 	v, err := o.cache.GetWithBuf(o.key(key, &long), buf[:])
@@ -41,7 +41,7 @@ func (o *OverLimit) Get(key []byte) (value int64, ok bool) {
 }
 
 // Set remembers a counter for ttl seconds: to the window's end (Response's reset, never 0).
-func (o *OverLimit) Set(key []byte, value int64, ttl int) {
+func (o *Cache) Set(key []byte, value int64, ttl int) {
 	if ttl <= 0 {
 		return // freecache would keep it for ever
 	}
@@ -52,36 +52,36 @@ func (o *OverLimit) Set(key []byte, value int64, ttl int) {
 }
 
 // Delete forgets a counter: it has been refunded.
-func (o *OverLimit) Delete(key []byte) {
+func (o *Cache) Delete(key []byte) {
 	var long [16]byte
 	o.cache.Del(o.key(key, &long))
 }
 
 // Clear forgets all of them: the rules have changed. The statistics start again from 0.
-func (o *OverLimit) Clear() { o.cache.Clear() }
+func (o *Cache) Clear() { o.cache.Clear() }
 
 // key is what the cache knows a key by. A hash never meets a short key of 16 bytes by more than
 // chance, since it is keyed.
-func (o *OverLimit) key(key []byte, long *[16]byte) []byte {
+func (o *Cache) key(key []byte, long *[16]byte) []byte {
 	if len(key) <= maxCachedKey {
 		return key
 	}
-	x := o.secret.sum(key)
-	binary.LittleEndian.PutUint64(long[:8], x.a)
-	binary.LittleEndian.PutUint64(long[8:], x.b)
+	x := o.secret.Sum(key)
+	binary.LittleEndian.PutUint64(long[:8], x.A)
+	binary.LittleEndian.PutUint64(long[8:], x.B)
 	return long[:]
 }
 
-// OverLimitStats are the gauges below ratelimit.localcache, by their names there.
-type OverLimitStats struct {
+// Stats are the gauges below ratelimit.localcache, by their names there.
+type Stats struct {
 	EvacuateCount, ExpiredCount, EntryCount, AverageAccessTime int64
 	HitCount, MissCount, LookupCount, OverwriteCount           int64
 }
 
 // Stats reads the gauges.
-func (o *OverLimit) Stats() OverLimitStats {
+func (o *Cache) Stats() Stats {
 	c := o.cache
-	return OverLimitStats{
+	return Stats{
 		c.EvacuateCount(), c.ExpiredCount(), c.EntryCount(), c.AverageAccessTime(),
 		c.HitCount(), c.MissCount(), c.LookupCount(), c.OverwriteCount(),
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 func TestOverLimitAlloc(t *testing.T) {
-	o := NewOverLimit(0)
+	o := New(0)
 	short, long := []byte("short"), []byte(strings.Repeat("x", 500))
 	o.Set(short, 1, 1000)
 	o.Set(long, 1, 1000)

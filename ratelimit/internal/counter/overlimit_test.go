@@ -11,7 +11,7 @@ func (c *fakeClock) Now() uint32 { return uint32(*c) }
 
 func TestOverLimit(t *testing.T) {
 	clock := fakeClock(noon)
-	o := newOverLimit(0, &clock)
+	o := newCache(0, &clock)
 	f := func(key string, want int64, wantOK bool) {
 		t.Helper()
 		if got, ok := o.Get([]byte(key)); got != want || ok != wantOK {
@@ -47,7 +47,7 @@ func TestOverLimit(t *testing.T) {
 }
 
 func BenchmarkOverLimit(b *testing.B) {
-	o := NewOverLimit(1 << 20)
+	o := New(1 << 20)
 	key := []byte("bench_user_000001_1700000000")
 	o.Set(key, 11, 1<<20)
 	b.ReportAllocs()

@@ -6,24 +6,24 @@ import (
 	"math/bits"
 )
 
-// id is the 128-bit keyed hash that stands for a counter key wherever the key itself would be too
+// ID is the 128-bit keyed hash that stands for a counter key wherever the key itself would be too
 // large to keep. Two of a million keys share an id with a probability below 2^-88, and without
 // the process's secret nobody can look for such a pair.
-type id struct{ a, b uint64 }
+type ID struct{ A, B uint64 }
 
-// secret keys the hash; every process and every store has its own.
-type secret struct{ k0, k1 uint64 }
+// Secret keys the hash; every process and every store has its own.
+type Secret struct{ k0, k1 uint64 }
 
-func newSecret() secret {
+func NewSecret() Secret {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
-	return secret{binary.LittleEndian.Uint64(b[:8]), binary.LittleEndian.Uint64(b[8:])}
+	return Secret{binary.LittleEndian.Uint64(b[:8]), binary.LittleEndian.Uint64(b[8:])}
 }
 
-// sum is SipHash-2-4 with a 128-bit result. It is written out here because hash/maphash, the
+// Sum is SipHash-2-4 with a 128-bit result. It is written out here because hash/maphash, the
 // standard library's keyed hash, has only 64 bits and says that it must not be relied on against
 // an adversary. 28 ns for a key of 48 bytes (BenchmarkSum).
-func (s secret) sum(p []byte) id {
+func (s Secret) Sum(p []byte) ID {
 	v0 := s.k0 ^ 0x736f6d6570736575
 	v1 := s.k1 ^ 0x646f72616e646f6d ^ 0xee
 	v2 := s.k0 ^ 0x6c7967656e657261
@@ -53,7 +53,7 @@ func (s secret) sum(p []byte) id {
 	for range 4 {
 		v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
 	}
-	return id{a, v0 ^ v1 ^ v2 ^ v3}
+	return ID{a, v0 ^ v1 ^ v2 ^ v3}
 }
 
 func sipRound(v0, v1, v2, v3 uint64) (uint64, uint64, uint64, uint64) {

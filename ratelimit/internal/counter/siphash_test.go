@@ -8,16 +8,16 @@ import (
 
 // The vectors are the first of the reference implementation's vectors_sip128: key 00..0f, input 00..n-1.
 func TestSum(t *testing.T) {
-	s := secret{0x0706050403020100, 0x0f0e0d0c0b0a0908}
+	s := Secret{0x0706050403020100, 0x0f0e0d0c0b0a0908}
 	f := func(n int, want string) {
 		t.Helper()
 		in := make([]byte, n)
 		for i := range in {
 			in[i] = byte(i)
 		}
-		x := s.sum(in)
-		got := binary.LittleEndian.AppendUint64(nil, x.a)
-		got = binary.LittleEndian.AppendUint64(got, x.b)
+		x := s.Sum(in)
+		got := binary.LittleEndian.AppendUint64(nil, x.A)
+		got = binary.LittleEndian.AppendUint64(got, x.B)
 		if hex.EncodeToString(got) != want {
 			t.Errorf("sum of %d bytes = %x, want %s", n, got, want)
 		}
@@ -29,10 +29,10 @@ func TestSum(t *testing.T) {
 }
 
 func BenchmarkSum(b *testing.B) {
-	s := newSecret()
+	s := NewSecret()
 	key := make([]byte, 48)
 	for b.Loop() {
-		if s.sum(key) == (id{}) {
+		if s.Sum(key) == (ID{}) {
 			b.Fatal("all bits are zero")
 		}
 	}

@@ -273,7 +273,7 @@ func (d *daemon) makeService() {
 		o.Tracer, o.TraceRequests = d.tracing.Tracer("ratelimit"), c.Tracing.RequestText
 	}
 	if c.Counting.LocalCache > 0 {
-		o.OverLimit = counter.NewOverLimit(c.Counting.LocalCache)
+		o.OverLimit = counter.New(c.Counting.LocalCache)
 		d.localCacheGauges(o.OverLimit)
 	}
 	d.service = service.New(o)
@@ -291,16 +291,16 @@ func (d *daemon) makeService() {
 	})
 }
 
-func (d *daemon) localCacheGauges(o *counter.OverLimit) {
-	for name, read := range map[string]func(counter.OverLimitStats) int64{
-		"evacuateCount":     func(s counter.OverLimitStats) int64 { return s.EvacuateCount },
-		"expiredCount":      func(s counter.OverLimitStats) int64 { return s.ExpiredCount },
-		"entryCount":        func(s counter.OverLimitStats) int64 { return s.EntryCount },
-		"averageAccessTime": func(s counter.OverLimitStats) int64 { return s.AverageAccessTime },
-		"hitCount":          func(s counter.OverLimitStats) int64 { return s.HitCount },
-		"missCount":         func(s counter.OverLimitStats) int64 { return s.MissCount },
-		"lookupCount":       func(s counter.OverLimitStats) int64 { return s.LookupCount },
-		"overwriteCount":    func(s counter.OverLimitStats) int64 { return s.OverwriteCount },
+func (d *daemon) localCacheGauges(o *counter.Cache) {
+	for name, read := range map[string]func(counter.Stats) int64{
+		"evacuateCount":     func(s counter.Stats) int64 { return s.EvacuateCount },
+		"expiredCount":      func(s counter.Stats) int64 { return s.ExpiredCount },
+		"entryCount":        func(s counter.Stats) int64 { return s.EntryCount },
+		"averageAccessTime": func(s counter.Stats) int64 { return s.AverageAccessTime },
+		"hitCount":          func(s counter.Stats) int64 { return s.HitCount },
+		"missCount":         func(s counter.Stats) int64 { return s.MissCount },
+		"lookupCount":       func(s counter.Stats) int64 { return s.LookupCount },
+		"overwriteCount":    func(s counter.Stats) int64 { return s.OverwriteCount },
 	} {
 		d.stats.GaugeFunc("ratelimit.localcache."+name, func() int64 { return read(o.Stats()) })
 	}

@@ -23,7 +23,7 @@ type Options struct {
 	// Store counts. It may come later, by SetStore, but before the first Decide.
 	Store counter.Store
 	// OverLimit remembers counters that are over their limit; nil is off.
-	OverLimit *counter.OverLimit
+	OverLimit *counter.Cache
 	// Stats receives the service's counters; required.
 	Stats *stats.Registry
 
