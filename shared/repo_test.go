@@ -22,6 +22,7 @@ const module = "gatehouse"
 // floors is the order of the daemons' rooms: a package imports only what lies on a lower floor.
 var floors = map[string]int{
 	"ratelimit/internal/printable": 0, "ratelimit/internal/dnstest": 0, "ratelimit/internal/doctest": 0,
+	"ratelimit/internal/siphash": 0, "ratelimit/internal/overlimit": 1,
 	"ratelimit/internal/rls": 1, "ratelimit/internal/stats": 1,
 	"ratelimit/internal/limits": 2, "ratelimit/internal/counter": 2, "ratelimit/internal/pull": 2,
 	"ratelimit/internal/grpctls": 1,

@@ -2,6 +2,7 @@ package counter
 
 import (
 	"context"
+	"gatehouse/ratelimit/internal/siphash"
 	"math"
 	"math/bits"
 	"sync"
@@ -35,7 +36,7 @@ type MemoryOptions struct {
 // Add fails with ErrFull. Otherwise a caller who invents a million values would either free the
 // blocked ones or shut the rule for everybody.
 type Memory struct {
-	secret  Secret
+	secret  siphash.Secret
 	shards  []shard
 	mask    uint64
 	max     int64
@@ -55,7 +56,7 @@ func NewMemory(o MemoryOptions) *Memory {
 	n := min(maxShards, max(1, o.MaxKeys/minShardKeys))
 	n = 1 << (bits.Len(uint(n)) - 1)
 	return &Memory{
-		secret:  NewSecret(),
+		secret:  siphash.NewSecret(),
 		shards:  make([]shard, n),
 		mask:    uint64(n - 1),
 		max:     int64(o.MaxKeys),
@@ -100,16 +101,16 @@ func (m *Memory) Add(_ context.Context, req *Request) error {
 }
 
 // id hashes a key. The lowest bit of B is set, so that no id looks like an empty slot.
-func (m *Memory) id(key []byte) ID {
+func (m *Memory) id(key []byte) siphash.ID {
 	x := m.secret.Sum(key)
 	x.B |= 1
 	return x
 }
 
 // shard takes the low bits of A; the place inside the shard comes from the high ones.
-func (m *Memory) shard(x ID) *shard { return &m.shards[x.A&m.mask] }
+func (m *Memory) shard(x siphash.ID) *shard { return &m.shards[x.A&m.mask] }
 
-func (s *shard) total(x ID) int64 {
+func (s *shard) total(x siphash.ID) int64 {
 	if sl := s.find(x); sl != nil {
 		return sl.count
 	}
@@ -117,7 +118,7 @@ func (s *shard) total(x ID) int64 {
 }
 
 // add carries out one hit; the shard's lock is held. False: there is no room.
-func (m *Memory) add(s *shard, x ID, h *Hit, now int64) (after int64, ok bool) {
+func (m *Memory) add(s *shard, x siphash.ID, h *Hit, now int64) (after int64, ok bool) {
 	limit, end := uint32(min(h.Limit, math.MaxUint32)), uint32(min(max(h.End, 0), math.MaxUint32))
 	if sl := s.find(x); sl != nil {
 		sl.count = h.Apply(sl.count)

@@ -1,10 +1,13 @@
 package counter
 
-import "math/bits"
+import (
+	"gatehouse/ratelimit/internal/siphash"
+	"math/bits"
+)
 
 // stopScratch is what one request under Request.Stop needs to remember, kept for the next one.
 type stopScratch struct {
-	ids []ID
+	ids []siphash.ID
 	// was is each counter before the request, then each as it would be after the hit.
 	was, would []int64
 	locked     [maxShards / 64]uint64

@@ -1,6 +1,7 @@
 package counter
 
 import (
+	"gatehouse/ratelimit/internal/siphash"
 	"math"
 	"math/bits"
 	"math/rand/v2"
@@ -25,7 +26,7 @@ const (
 // slot is one counter: 32 bytes without a pointer, so that the collector never looks inside and
 // two of them share a cache line. id.B is never 0 in a slot in use.
 type slot struct {
-	id    ID
+	id    siphash.ID
 	count int64
 	limit uint32 // what it was last judged against, at most 2^32-1
 	end   uint32 // Unix seconds: good until the year 2106
@@ -50,13 +51,13 @@ type shard struct {
 }
 
 // home is where an id would like to be: the high bits of A, scaled to the table's size.
-func (s *shard) home(x ID) int {
+func (s *shard) home(x siphash.ID) int {
 	hi, _ := bits.Mul64(x.A, uint64(len(s.slots)))
 	return int(hi)
 }
 
 // find returns x's slot, or nil.
-func (s *shard) find(x ID) *slot {
+func (s *shard) find(x siphash.ID) *slot {
 	if s.n == 0 {
 		return nil
 	}

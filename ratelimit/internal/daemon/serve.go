@@ -21,6 +21,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/decide"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/pull"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/service"
@@ -273,7 +274,7 @@ func (d *daemon) makeService() {
 		o.Tracer, o.TraceRequests = d.tracing.Tracer("ratelimit"), c.Tracing.RequestText
 	}
 	if c.Counting.LocalCache > 0 {
-		o.OverLimit = counter.New(c.Counting.LocalCache)
+		o.OverLimit = overlimit.New(c.Counting.LocalCache)
 		d.localCacheGauges(o.OverLimit)
 	}
 	d.service = service.New(o)
@@ -291,16 +292,16 @@ func (d *daemon) makeService() {
 	})
 }
 
-func (d *daemon) localCacheGauges(o *counter.Cache) {
-	for name, read := range map[string]func(counter.Stats) int64{
-		"evacuateCount":     func(s counter.Stats) int64 { return s.EvacuateCount },
-		"expiredCount":      func(s counter.Stats) int64 { return s.ExpiredCount },
-		"entryCount":        func(s counter.Stats) int64 { return s.EntryCount },
-		"averageAccessTime": func(s counter.Stats) int64 { return s.AverageAccessTime },
-		"hitCount":          func(s counter.Stats) int64 { return s.HitCount },
-		"missCount":         func(s counter.Stats) int64 { return s.MissCount },
-		"lookupCount":       func(s counter.Stats) int64 { return s.LookupCount },
-		"overwriteCount":    func(s counter.Stats) int64 { return s.OverwriteCount },
+func (d *daemon) localCacheGauges(o *overlimit.Cache) {
+	for name, read := range map[string]func(overlimit.Stats) int64{
+		"evacuateCount":     func(s overlimit.Stats) int64 { return s.EvacuateCount },
+		"expiredCount":      func(s overlimit.Stats) int64 { return s.ExpiredCount },
+		"entryCount":        func(s overlimit.Stats) int64 { return s.EntryCount },
+		"averageAccessTime": func(s overlimit.Stats) int64 { return s.AverageAccessTime },
+		"hitCount":          func(s overlimit.Stats) int64 { return s.HitCount },
+		"missCount":         func(s overlimit.Stats) int64 { return s.MissCount },
+		"lookupCount":       func(s overlimit.Stats) int64 { return s.LookupCount },
+		"overwriteCount":    func(s overlimit.Stats) int64 { return s.OverwriteCount },
 	} {
 		d.stats.GaugeFunc("ratelimit.localcache."+name, func() int64 { return read(o.Stats()) })
 	}

@@ -13,6 +13,7 @@ import (
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/rls"
 )
 
@@ -40,7 +41,7 @@ func wire(t testing.TB, entries ...string) []byte {
 
 // TestAllocations: a decoded request to its encoded response allocates nothing once everything is warm.
 func TestAllocations(t *testing.T) {
-	testAllocations(t, Options{OverLimit: counter.New(1 << 20)})
+	testAllocations(t, Options{OverLimit: overlimit.New(1 << 20)})
 }
 
 // TestNoMatch_Allocations: nor does it with STATS_NO_MATCH.

@@ -15,6 +15,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/decide"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/stats"
 )
 
@@ -23,7 +24,7 @@ type Options struct {
 	// Store counts. It may come later, by SetStore, but before the first Decide.
 	Store counter.Store
 	// OverLimit remembers counters that are over their limit; nil is off.
-	OverLimit *counter.Cache
+	OverLimit *overlimit.Cache
 	// Stats receives the service's counters; required.
 	Stats *stats.Registry
 

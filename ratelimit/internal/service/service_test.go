@@ -18,6 +18,7 @@ import (
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/stats"
 )
@@ -258,7 +259,7 @@ func TestExplain_modes(t *testing.T) {
 }
 
 func TestOverLimitCache(t *testing.T) {
-	r := newRig(t, `[{key: k, @2}, {key: s, @0, shadow_mode: true}]`, Options{OverLimit: counter.New(1 << 20)})
+	r := newRig(t, `[{key: k, @2}, {key: s, @0, shadow_mode: true}]`, Options{OverLimit: overlimit.New(1 << 20)})
 	for range 3 {
 		r.decide(t, call("d", "(k,v)"))
 	}
@@ -302,7 +303,7 @@ func TestOverLimitCache(t *testing.T) {
 }
 
 func TestOverLimitCache_endsWithTheWindow(t *testing.T) {
-	r := newRig(t, `[{key: k, @0}]`, Options{OverLimit: counter.New(1 << 20)})
+	r := newRig(t, `[{key: k, @0}]`, Options{OverLimit: overlimit.New(1 << 20)})
 	r.expect(t, call("d", "(k,v)"), "OVER_LIMIT: OVER_LIMIT 0/0")
 	r.now += 60
 	calls := r.store.calls
@@ -322,7 +323,7 @@ func TestStop(t *testing.T) {
 		t.Run(fmt.Sprint("cache ", cache), func(t *testing.T) {
 			o := Options{StopWhenOver: true}
 			if cache {
-				o.OverLimit = counter.New(1 << 20)
+				o.OverLimit = overlimit.New(1 << 20)
 			}
 			r := newRig(t, "\n"+stopRules, o)
 			const both = "(h,1)|(n,v)(s,1)"
@@ -346,7 +347,7 @@ func TestStop(t *testing.T) {
 }
 
 func TestStop_cacheKnowsWhatIsStored(t *testing.T) {
-	r := newRig(t, `[{key: k, @10}]`, Options{StopWhenOver: true, OverLimit: counter.New(1 << 20)})
+	r := newRig(t, `[{key: k, @10}]`, Options{StopWhenOver: true, OverLimit: overlimit.New(1 << 20)})
 	many := call("d", "(k,v)")
 	many.Request.HitsAddend = 8
 	r.expect(t, many, "OK: OK 2/10")
@@ -355,7 +356,7 @@ func TestStop_cacheKnowsWhatIsStored(t *testing.T) {
 }
 
 func TestStop_shadowStopsNobody(t *testing.T) {
-	r := newRig(t, `[{key: s, @0, shadow_mode: true}, {key: k, @5}]`, Options{StopWhenOver: true, OverLimit: counter.New(1 << 20)})
+	r := newRig(t, `[{key: s, @0, shadow_mode: true}, {key: k, @5}]`, Options{StopWhenOver: true, OverLimit: overlimit.New(1 << 20)})
 	r.expect(t, call("d", "(s,1)|(k,1)"), "OK: OK 0/0 OK 4/5")
 	r.expect(t, call("d", "(s,1)|(k,1)"), "OK: OK 0/0 OK 3/5") // known to be over by now
 }
@@ -390,7 +391,7 @@ func TestStoreFailure(t *testing.T) {
 }
 
 func TestStoreFailure_statistics(t *testing.T) {
-	r := newRig(t, `[{key: k, @1}]`, Options{OnStoreFailure: limits.FailureAllow, OverLimit: counter.New(1 << 20)})
+	r := newRig(t, `[{key: k, @1}]`, Options{OnStoreFailure: limits.FailureAllow, OverLimit: overlimit.New(1 << 20)})
 	for range 2 {
 		r.decide(t, call("d", "(k,known)"))
 	}

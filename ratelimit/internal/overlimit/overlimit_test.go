@@ -1,9 +1,11 @@
-package counter
+package overlimit
 
 import (
 	"strings"
 	"testing"
 )
+
+const noon = 1_700_000_000
 
 type fakeClock uint32
 

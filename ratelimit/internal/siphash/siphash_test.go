@@ -1,4 +1,4 @@
-package counter
+package siphash
 
 import (
 	"encoding/binary"

@@ -1,7 +1,9 @@
-package counter
+// Package overlimit remembers in this process which counters are over their limits, so that hits on them cost no store.
+package overlimit
 
 import (
 	"encoding/binary"
+	"gatehouse/ratelimit/internal/siphash"
 
 	"github.com/coocood/freecache"
 )
@@ -18,7 +20,7 @@ const maxCachedKey = 400
 // remembered after it stays until the window ends.
 type Cache struct {
 	cache  *freecache.Cache
-	secret Secret
+	secret siphash.Secret
 }
 
 // New returns an empty cache of about size bytes, at least 512 KiB, all taken at once.
@@ -26,7 +28,7 @@ func New(size int) *Cache { return newCache(size, nil) }
 
 // newCache takes the clock too; nil is the real one.
 func newCache(size int, clock freecache.Timer) *Cache {
-	return &Cache{freecache.NewCacheCustomTimer(size, clock), NewSecret()}
+	return &Cache{freecache.NewCacheCustomTimer(size, clock), siphash.NewSecret()}
 }
 
 // Get returns the counter last seen for key. 0 allocations.

@@ -1,6 +1,6 @@
 //go:build !race
 
-package counter
+package overlimit
 
 import (
 	"strings"

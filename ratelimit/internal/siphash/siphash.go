@@ -1,4 +1,6 @@
-package counter
+// Package siphash is SipHash-2-4 with 128 bits: a hash of keys that stands for them where they would be too large to
+// keep, and that nobody without the process's secret finds two keys for.
+package siphash
 
 import (
 	"crypto/rand"
