@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"gatehouse/auth/internal/daemon"
 	"io"
 	"os"
 	"os/signal"
@@ -132,7 +133,7 @@ func run(ctx context.Context, p program) int {
 	case errors.Is(err, errUsage):
 		return exitUsage
 	}
-	fmt.Fprintln(p.stderr, "auth:", HideCredentials(err.Error()))
+	fmt.Fprintln(p.stderr, "auth:", daemon.HideCredentials(err.Error()))
 	return exitFailed
 }
 

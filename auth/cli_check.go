@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/config"
+	"gatehouse/auth/internal/daemon"
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/mail"
@@ -30,7 +31,7 @@ type report struct {
 func (r *report) say(what string, err error) bool {
 	if err != nil {
 		r.failed++
-		fmt.Fprintf(r.p.stdout, "FAIL  %s: %s\n", what, strings.TrimPrefix(HideCredentials(err.Error()), what+": "))
+		fmt.Fprintf(r.p.stdout, "FAIL  %s: %s\n", what, strings.TrimPrefix(daemon.HideCredentials(err.Error()), what+": "))
 		return false
 	}
 	fmt.Fprintf(r.p.stdout, "ok    %s\n", what)
@@ -73,7 +74,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 func (r *report) database(ctx context.Context, c *config.Config) (db *store.DB, migrated bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
-	db, err := OpenStore(ctx, c.StoreOptions(slog.New(slog.DiscardHandler)), 0)
+	db, err := daemon.OpenStore(ctx, c.StoreOptions(slog.New(slog.DiscardHandler)), 0)
 	if !r.say("database answers", err) {
 		return nil, false
 	}

@@ -125,6 +125,8 @@ func (p *program) keysService(ctx context.Context, f *flag.FlagSet, args []strin
 	return err
 }
 
+const day = 24 * time.Hour
+
 // parseLife reads 10y, 90d or a Go duration. A year has 365 days.
 func parseLife(text string) (time.Duration, error) {
 	unit := time.Duration(0)

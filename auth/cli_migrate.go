@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"gatehouse/auth/internal/daemon"
 )
 
 // migrate is the command of that name.
@@ -15,8 +16,8 @@ func (p *program) migrate(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	log := NewLogger(p.stderr, c.Log)
-	db, err := OpenStore(ctx, c.StoreOptions(log.Logger), DatabaseTimeout)
+	log := daemon.NewLogger(p.stderr, c.Log)
+	db, err := daemon.OpenStore(ctx, c.StoreOptions(log.Logger), daemon.DatabaseTimeout)
 	if err != nil {
 		return err
 	}

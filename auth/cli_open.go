@@ -7,6 +7,7 @@ import (
 
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/config"
+	"gatehouse/auth/internal/daemon"
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/secret"
@@ -53,12 +54,12 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 	if err != nil {
 		return nil, err
 	}
-	log := NewLogger(p.stderr, config.Log{Level: "warn", Format: "text"}).Logger
-	db, err := OpenStore(ctx, c.StoreOptions(log), 0)
+	log := daemon.NewLogger(p.stderr, config.Log{Level: "warn", Format: "text"}).Logger
+	db, err := daemon.OpenStore(ctx, c.StoreOptions(log), 0)
 	if err != nil {
 		return nil, err
 	}
-	if err := CheckMigrated(ctx, db); err != nil {
+	if err := daemon.CheckMigrated(ctx, db); err != nil {
 		db.Close()
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"flag"
+	"gatehouse/auth/internal/daemon"
 	"os"
 	"os/signal"
 	"syscall"
@@ -24,7 +25,7 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return Serve(ctx, Options{
+	return daemon.Serve(ctx, daemon.Options{
 		Config: &c, Live: l, Warnings: warnings, Environ: p.environ, File: p.file, Hangup: hup, Stderr: p.stderr,
 		SkipMigrations: *skip, Hashing: hashingCommand(),
 	})

@@ -142,7 +142,7 @@ func TestEffects_everyVariable(t *testing.T) {
 func testFiles(t *testing.T) map[string]string {
 	t.Helper()
 	var paths []string
-	for _, dir := range []string{".", "internal/config"} {
+	for _, dir := range []string{".", "internal/config", "internal/daemon"} {
 		inside, err := filepath.Glob(dir + "/*_test.go")
 		if err != nil {
 			t.Fatal(err)

@@ -44,6 +44,7 @@ var floors = map[string]int{
 	"auth/internal/account": 3,
 	"auth/internal/httpapi": 4,
 	"auth/internal/config":  5,
+	"auth/internal/daemon":  6,
 	"auth":                  8,
 }
 

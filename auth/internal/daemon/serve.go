@@ -1,4 +1,6 @@
-package main
+// Package daemon runs the service: it opens the database, wires the other packages, serves, reloads settings at a SIGHUP,
+// and drains.
+package daemon
 
 import (
 	"context"
