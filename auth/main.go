@@ -5,6 +5,10 @@
 // internal/config. What an account may do is in internal/account, what a request looks like in internal/httpapi.
 package main
 
-import "os"
+import (
+	"os"
 
-func main() { os.Exit(Main()) }
+	"gatehouse/auth/internal/cli"
+)
+
+func main() { os.Exit(cli.Main()) }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/auth/internal/cli"
 	"gatehouse/shared/child"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -27,8 +28,8 @@ import (
 const asProgram = "GATEHOUSE_TEST_AS_AUTH"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" || len(os.Args) > 1 && os.Args[1] == hashing { // that one has no environment
-		main()
+	if os.Getenv(asProgram) != "" || len(os.Args) > 1 && os.Args[1] == "hashing" { // that one has no environment
+		os.Exit(cli.Main())
 	}
 	os.Exit(m.Run())
 }

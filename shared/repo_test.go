@@ -45,6 +45,7 @@ var floors = map[string]int{
 	"auth/internal/httpapi": 4,
 	"auth/internal/config":  5,
 	"auth/internal/daemon":  6,
+	"auth/internal/cli":     7,
 	"auth":                  8,
 }
 

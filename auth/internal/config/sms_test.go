@@ -1,15 +1,16 @@
 package config
 
 import (
-	"gatehouse/auth/internal/captcha/captchatest"
-	"gatehouse/auth/internal/mail"
-	"gatehouse/auth/internal/sms"
-	"gatehouse/auth/internal/sms/smstest"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/captcha/captchatest"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/sms"
+	"gatehouse/auth/internal/sms/smstest"
 )
 
 // Every setting of every gateway reaches it: the fake holds each request to them, letter by letter. Without

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
+
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/httpapi"
@@ -11,7 +13,6 @@ import (
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/self"
-	"time"
 )
 
 // newProviders makes the set of external providers for the settings of the flows.

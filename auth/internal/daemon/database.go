@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"gatehouse/auth/internal/store"
 	"time"
+
+	"gatehouse/auth/internal/store"
 )
 
 func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err error) {

@@ -2,9 +2,10 @@ package daemon
 
 import (
 	"context"
-	"gatehouse/shared/httpx"
 	"net/http"
 	"time"
+
+	"gatehouse/shared/httpx"
 )
 
 // drain stops taking work in the order that balancers need: unready first, then a pause for them to

@@ -1,13 +1,14 @@
 package daemon
 
 import (
-	"gatehouse/auth/internal/config"
 	"io"
 	"log/slog"
 	"os"
 	"regexp"
 	"strings"
 	"sync"
+
+	"gatehouse/auth/internal/config"
 )
 
 // Levels beyond slog's own, as LOG_LEVEL names them.

@@ -5,13 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"gatehouse/auth/internal/config"
 	"io"
 	"log/slog"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"gatehouse/auth/internal/config"
 )
 
 // Both handlers write the same about the same record.

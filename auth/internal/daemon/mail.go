@@ -3,6 +3,11 @@ package daemon
 import (
 	"context"
 	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
 	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/mail"
@@ -10,10 +15,6 @@ import (
 	"gatehouse/auth/internal/outbox"
 	"gatehouse/auth/internal/outward"
 	"gatehouse/auth/internal/sms"
-	"sync/atomic"
-	"time"
-
-	"github.com/google/uuid"
 )
 
 // smtpInForce is the mail server of now.

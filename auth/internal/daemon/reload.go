@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+
 	"gatehouse/auth/internal/config"
 )
 

@@ -1,12 +1,13 @@
-package main
+package cli
 
 import (
 	"context"
 	"flag"
-	"gatehouse/auth/internal/daemon"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"gatehouse/auth/internal/daemon"
 )
 
 // serve is the command of that name.

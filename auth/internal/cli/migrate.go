@@ -1,9 +1,10 @@
-package main
+package cli
 
 import (
 	"context"
 	"flag"
 	"fmt"
+
 	"gatehouse/auth/internal/daemon"
 )
 

@@ -1,4 +1,5 @@
-package main
+// Package cli is the command line: the arguments, the sub-commands, a file each, and the exit status.
+package cli
 
 import (
 	"bytes"
@@ -6,13 +7,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"gatehouse/auth/internal/daemon"
 	"io"
 	"os"
 	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
+
+	"gatehouse/auth/internal/daemon"
 )
 
 // Exit statuses. Bad usage has its own, so that scripts can tell it from a bad answer.
