@@ -22,7 +22,7 @@ func TestMemoryAlloc(t *testing.T) {
 	}
 	hits := []Hit{hit("a", 1, 10, noon+60), hit("b", 1, 10, noon+60), hit("a", 0, 10, noon+60)}
 	f("three hits", &Request{Hits: hits, Now: noon})
-	f("with the stop option", &Request{Hits: hits, Now: noon, Stop: true})
+	f("with the stop option", &Request{Hits: hits, Now: noon, Stop: StopAll})
 }
 
 // A million live counters must leave the daemon below 200 MiB, the collector's headroom included.

@@ -19,7 +19,7 @@ func addApart(ctx context.Context, req *Request, add func(context.Context, *Requ
 	if judgeStop(req.Hits, looks.Hits) {
 		return nil
 	}
-	writes := Request{Now: req.Now, Stop: true, each: true}
+	writes := Request{Now: req.Now, Stop: StopEach}
 	var at []int
 	for i := range req.Hits {
 		h := &req.Hits[i]

@@ -18,7 +18,7 @@ func (b *between) add(_ context.Context, req *Request) error {
 	b.trips++
 	for i := range req.Hits {
 		h := &req.Hits[i]
-		if h.After = h.Apply(b.counters[string(h.Key)]); !req.each || !h.Over(h.After) {
+		if h.After = h.Apply(b.counters[string(h.Key)]); req.Stop != StopEach || !h.Over(h.After) {
 			b.counters[string(h.Key)] = h.After
 		}
 	}
@@ -36,7 +36,7 @@ func TestAddApart_givesBack(t *testing.T) {
 				b.counters[taken]++
 			}
 		}
-		req := Request{Hits: hits, Now: now(), Stop: true}
+		req := Request{Hits: hits, Now: now(), Stop: StopAll}
 		if err := addApart(t.Context(), &req, b.add); err != nil {
 			t.Fatal(err)
 		}

@@ -9,9 +9,6 @@ import (
 // exceed it.
 const maxBatchHits = 2048
 
-// expirySlack is how many seconds a key outlives its window, for instances whose clocks differ.
-const expirySlack = 5
-
 type opKind uint8
 
 const (
@@ -78,13 +75,13 @@ func (b *batch) build(met *metSet, jitter int64, free func(*call)) {
 
 	b.index.reset(hits)
 	for _, c := range kept {
-		switch {
-		case c.each:
+		switch c.stop {
+		case StopEach:
 			for i := range c.hits {
 				b.addStop(c, c.hits[i:i+1])
 			}
 			continue
-		case c.stop:
+		case StopAll:
 			b.addStop(c, c.hits)
 			continue
 		}

@@ -15,7 +15,7 @@ func TestBatch_coalesce(t *testing.T) {
 		for i := range requests {
 			requests[i].Now = noon
 			c := newCall()
-			c.fill(&requests[i], store.hash)
+			c.fill(&requests[i], nil, store.hash)
 			b.calls = append(b.calls, c)
 		}
 		b.build(&metSet{generation: 10}, 0, func(*call) {})
@@ -36,7 +36,7 @@ func TestBatch_coalesce(t *testing.T) {
 		}
 	}
 	one := func(hits ...Hit) Request { return Request{Hits: hits} }
-	stop := func(hits ...Hit) Request { return Request{Hits: hits, Stop: true} }
+	stop := func(hits ...Hit) Request { return Request{Hits: hits, Stop: StopAll} }
 	f("a+6 b+2 ", one(h("a", 1), h("b", 2)), one(h("a", 5)))
 	f("a+1 ", one(h("a", 0)), one(h("a", 1)), one(h("a", 0)))
 	f("a+0 ", one(h("a", 0)), one(h("a", 0)))
@@ -49,7 +49,7 @@ func TestBatch_leftCallsAreNotSent(t *testing.T) {
 	b := new(batch)
 	for range 3 {
 		c := newCall()
-		c.fill(&Request{Hits: []Hit{h("a", 1)}}, func([]byte) uint64 { return 1 })
+		c.fill(&Request{Hits: []Hit{h("a", 1)}}, nil, func([]byte) uint64 { return 1 })
 		b.calls = append(b.calls, c)
 	}
 	b.calls[1].claim(left)

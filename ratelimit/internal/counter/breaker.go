@@ -18,12 +18,15 @@ const (
 type breaker struct {
 	stall time.Duration // negative: age never opens it
 
-	open     atomic.Bool // all that an Add looks at
+	open     atomic.Bool
 	mu       sync.Mutex
 	failures int // in a row
 	probing  bool
 	probe    time.Duration // when the next probe is due, on the caller's clock
 }
+
+// isOpen reports whether the store is given up for now. It is all that an Add looks at.
+func (b *breaker) isOpen() bool { return b.open.Load() }
 
 // answered notes that the store has answered a batch.
 func (b *breaker) answered() {

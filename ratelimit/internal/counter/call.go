@@ -12,8 +12,7 @@ import (
 // and use its keys and hits for something else, while the batch is in the store.
 type call struct {
 	now    int64
-	stop   bool
-	each   bool // of stop
+	stop   Stop
 	hits   []callHit
 	keys   []byte // all keys, one after another
 	undone int    // hits that the server did not carry out; set between claim and ready
@@ -57,9 +56,10 @@ const (
 
 func newCall() *call { return &call{ready: make(chan struct{}, 1)} }
 
-// fill copies a request; hash is of the key and never 0.
-func (c *call) fill(req *Request, hash func([]byte) uint64) {
-	c.now, c.stop, c.each, c.undone, c.err = req.Now, req.Stop, req.each, 0, nil
+// fill copies a request; hash is of the key and never 0. asking says, for each hit, whether the slot of its key is on
+// its way to the server; nil: of none.
+func (c *call) fill(req *Request, asking []bool, hash func([]byte) uint64) {
+	c.now, c.stop, c.undone, c.err = req.Now, req.Stop, 0, nil
 	c.hits, c.keys = c.hits[:0], c.keys[:0]
 	size := 0
 	for i := range req.Hits {
@@ -75,7 +75,7 @@ func (c *call) fill(req *Request, hash func([]byte) uint64) {
 		c.keys = append(c.keys, h.Key...)
 		to.key, to.hash, to.n = c.keys[start:], hash(h.Key), int64(min(h.N, math.MaxInt64))
 		to.limit, to.window, to.end = h.Limit, h.Window, h.End
-		to.refund, to.shadow, to.asking, to.away = h.Refund, h.Shadow, h.asking, nil
+		to.refund, to.shadow, to.asking, to.away = h.Refund, h.Shadow, asking != nil && asking[i], nil
 	}
 	c.state.Store(waiting)
 }

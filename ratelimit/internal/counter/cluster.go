@@ -84,7 +84,7 @@ func (c *Cluster) node(addr string) *clusterNode {
 		o.Log = o.Log.With("node", addr)
 		n = &clusterNode{KVStore: newKVStore(o), addr: addr}
 		n.stats, n.trouble = c.stats, c.trouble
-		n.at(c.t, func() endpoint { return endpoint{"tcp", addr} }, clusterServer)
+		n.at(c.t, func() endpoint { return endpoint{network: "tcp", addr: addr} }, clusterServer)
 		n.run(n.newLink(o.Timeout))
 		c.nodes[addr] = n
 	}
@@ -184,7 +184,7 @@ func (c *Cluster) Add(ctx context.Context, req *Request) error {
 	switch {
 	case len(req.Hits) == 0:
 		return nil
-	case req.Stop && !req.each:
+	case req.Stop == StopAll:
 		return c.addStop(ctx, req)
 	}
 	return c.addHits(ctx, req)
@@ -222,7 +222,7 @@ func (c *Cluster) Open() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range c.nodes {
-		if n.breaker.open.Load() {
+		if n.breaker.isOpen() {
 			return true
 		}
 	}
@@ -279,7 +279,7 @@ func (c *Cluster) addWhole(ctx context.Context, req *Request) error {
 
 // add is one request to one node; see finish.
 func (n *clusterNode) add(ctx context.Context, req *Request) (undone *call, err error) {
-	call, err := n.begin(ctx, req)
+	call, err := n.begin(ctx, req, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -339,8 +339,8 @@ func (c *Cluster) addLater(ctx context.Context, req *Request, left *leftover, ou
 		less := new(leftover)
 		for i := range left.req.Hits {
 			h := &left.req.Hits[i]
-			if to := c.next(h, left.to[i], left.from[i]); to != nil {
-				s.add(to, h, left.at[i])
+			if to := c.next(h, left.to[i], left.from[i], left.asking[i]); to != nil {
+				s.add(to, h, left.at[i], left.asking[i])
 			} else {
 				less.later(&left.req, h, left.at[i])
 			}
@@ -351,8 +351,8 @@ func (c *Cluster) addLater(ctx context.Context, req *Request, left *leftover, ou
 }
 
 // next is the node to try a hit on that another one has sent away; nil: nobody's.
-func (c *Cluster) next(h *Hit, to, from string) *clusterNode {
-	if h.asking {
+func (c *Cluster) next(h *Hit, to, from string, asking bool) *clusterNode {
+	if asking {
 		return c.named(to, from)
 	}
 	if to != "" {

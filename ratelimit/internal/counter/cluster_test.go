@@ -126,7 +126,7 @@ func TestCluster_reshard(t *testing.T) {
 					key, beside, far = tag+"stop", tag+"besidestop", stays+"stop"
 				}
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-				req := &Request{Hits: []Hit{limit(limitOf, h(key, 1)), limit(1<<40, h(beside, 1)), limit(1<<40, h(far, 1))}, Now: now(), Stop: stop}
+				req := &Request{Hits: []Hit{limit(limitOf, h(key, 1)), limit(1<<40, h(beside, 1)), limit(1<<40, h(far, 1))}, Now: now(), Stop: StopWhen(stop)}
 				err := s.Add(ctx, req)
 				cancel()
 				if calls.Add(1); err != nil {
@@ -316,9 +316,9 @@ func TestCluster_partial(t *testing.T) {
 		tags := tagsOfNodes()
 		hits := func() []Hit { return []Hit{h(tags[0]+"p", 1), h(tags[1]+"p", 1), h(tags[0]+"q", 2)} }
 		lost := s.slots[slotOf([]byte(tags[1]))].Load()
-		lost.breaker.mu.Lock()
-		lost.breaker.trip(1 << 60) // no probe
-		lost.breaker.mu.Unlock()
+		for range breakerFailures {
+			lost.breaker.failed(1 << 60) // no probe
+		}
 		req := &Request{Hits: hits(), Now: now()}
 		if err := s.Add(t.Context(), req); err != ErrPartial {
 			t.Fatalf("%v, want ErrPartial", err)
@@ -331,7 +331,7 @@ func TestCluster_partial(t *testing.T) {
 		if req.Hits[0].After != 1 || req.Hits[2].After != 2 {
 			t.Errorf("totals %d and %d, want 1 and 2", req.Hits[0].After, req.Hits[2].After)
 		}
-		req = &Request{Hits: hits(), Now: now(), Stop: true}
+		req = &Request{Hits: hits(), Now: now(), Stop: StopAll}
 		if err := s.Add(t.Context(), req); err != ErrOpen {
 			t.Errorf("the stop option: %v, want ErrOpen", err)
 		}
@@ -367,7 +367,7 @@ func TestCluster_retire(t *testing.T) {
 					<-n.KVStore.ctx.Done()
 				}
 			}
-			req := &Request{Hits: []Hit{h(tags[0], 1), h(tags[1], 1), h(tags[2], 1)}[:1+i%3], Now: now(), Stop: stop}
+			req := &Request{Hits: []Hit{h(tags[0], 1), h(tags[1], 1), h(tags[2], 1)}[:1+i%3], Now: now(), Stop: StopWhen(stop)}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			if err := s.Add(ctx, req); err != nil {
 				t.Errorf("round %d, stop %v: %v", i, stop, err)

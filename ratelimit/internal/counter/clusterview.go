@@ -90,10 +90,10 @@ func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
 	timeout := min(c.o.Timeout, time.Second)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	d := c.o.dialer(c.t, timeout, nil)
+	a := c.o.access(c.t, timeout, nil)
 	var conn net.Conn
-	client, err := d.client(addr, func(context.Context) (_ net.Conn, err error) {
-		conn, err = d.dial(ctx, endpoint{"tcp", addr})
+	client, err := a.client(addr, func(context.Context) (_ net.Conn, err error) {
+		conn, err = a.dialer.dial(ctx, endpoint{network: "tcp", addr: addr})
 		return conn, err
 	})
 	if err != nil {

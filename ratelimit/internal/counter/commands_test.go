@@ -131,7 +131,7 @@ func TestCommands_cluster(t *testing.T) {
 	f := func(want string, stop bool, hits ...Hit) {
 		t.Helper()
 		counts()
-		if err := s.Add(t.Context(), &Request{Hits: hits, Now: now(), Stop: stop}); err != nil {
+		if err := s.Add(t.Context(), &Request{Hits: hits, Now: now(), Stop: StopWhen(stop)}); err != nil {
 			t.Fatal(err)
 		}
 		if got := counts(); fmt.Sprint(got) != "map["+want+"]" {

@@ -30,11 +30,29 @@ type Request struct {
 	Hits []Hit
 	// Now is the time of the request, Unix seconds.
 	Now int64
-	// Stop asks that nothing be written if one of the hits without Shadow would go over its
-	// Limit (STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT).
-	Stop bool
-	// each goes with Stop: every hit minds its own limit only (see addApart).
-	each bool
+	// Stop says what a hit that would go over its Limit keeps from being written.
+	Stop Stop
+}
+
+// Stop is what a hit that would go over its limit keeps from being written
+// (STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT).
+type Stop uint8
+
+const (
+	// StopNone: nothing, it is written itself.
+	StopNone Stop = iota
+	// StopAll: all hits of the request, if it has no Shadow.
+	StopAll
+	// StopEach: itself alone. So a request is written that one store or script cannot decide about; see addApart.
+	StopEach
+)
+
+// StopWhen is StopAll if the option is on, else StopNone.
+func StopWhen(on bool) Stop {
+	if on {
+		return StopAll
+	}
+	return StopNone
 }
 
 // Hit is one increment of one counter.
@@ -53,9 +71,6 @@ type Hit struct {
 	Limit uint64
 	// Window is the length of the window and End its last instant (exclusive), both in seconds.
 	Window, End int64
-
-	// asking: the slot of the key is on its way to the server of the cluster that gets this hit.
-	asking bool
 
 	// After is the total after this hit; hits on the same key in one request count one after another.
 	// Sums saturate at 2^63-1. Under Stop, a hit that would go over its limit is not written, a
@@ -91,6 +106,9 @@ func Saturate(a, b int64) int64 {
 	}
 	return a + b
 }
+
+// expirySlack is how many seconds a key outlives its window, for instances whose clocks differ.
+const expirySlack = 5
 
 // Errors of a Store. Everything else it returns wraps one of these; none names a host or a key
 // in a way that callers of the daemon get to see.

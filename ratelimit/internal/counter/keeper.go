@@ -39,7 +39,7 @@ func (s *KVStore) keep() {
 		if s.breaker.aged(s.oldest(now, ran), time.Duration(now)) {
 			s.opened("a batch has been out for " + s.o.Stall.String())
 		}
-		if s.breaker.open.Load() {
+		if s.breaker.isOpen() {
 			s.breakOff()
 		}
 		if s.breaker.probeDue(time.Duration(now)) {
@@ -51,7 +51,7 @@ func (s *KVStore) keep() {
 		s.rest(now)
 		pause := keeperTick
 		if s.asleep = s.busy == 0 && len(s.queue) == 0 && now-s.launched > int64(keeperRests); s.asleep {
-			if pause = pingIdle / 4; s.breaker.open.Load() {
+			if pause = pingIdle / 4; s.breaker.isOpen() {
 				pause = 5 * keeperTick // a probe may be due as soon as the one before is back
 			}
 		}
@@ -144,7 +144,7 @@ func (s *KVStore) relieve(now int64) {
 
 // rest pings idle connections and ends overflow ones; s.mu is held.
 func (s *KVStore) rest(now int64) {
-	if s.breaker.open.Load() {
+	if s.breaker.isOpen() {
 		return // the probe asks for all
 	}
 	kept := s.idle[:0]

@@ -75,7 +75,7 @@ func writeUntilKilled(t *testing.T, url string) {
 					h(fmt.Sprintf("new_%d_%d", g, i), 1), h(fmt.Sprintf("shared_%d", i), 2),
 					refund(h(fmt.Sprintf("new_%d_%d", g, i-1), 1)),
 				}
-				err := s.Add(context.Background(), &Request{Hits: hits, Now: now(), Stop: i%4 == 0})
+				err := s.Add(context.Background(), &Request{Hits: hits, Now: now(), Stop: StopWhen(i%4 == 0)})
 				if err != nil {
 					t.Error(err)
 				}

@@ -6,6 +6,9 @@ import (
 	"sync/atomic"
 )
 
+// poolStats are the figures cx_active, cx_total and cx_local_close of a store's connections.
+type poolStats struct{ active, total, localClose atomic.Int64 }
+
 // countedConn is a connection that shows in the pool's figures.
 type countedConn struct {
 	net.Conn

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -28,13 +27,10 @@ type link interface {
 	close()
 }
 
-// poolStats are the figures cx_active, cx_total and cx_local_close of a store's connections.
-type poolStats struct{ active, total, localClose atomic.Int64 }
-
 // redisLink speaks to one Redis over one connection of rueidis. Idle ones are pinged by the keeper.
 type redisLink struct {
 	ctx    context.Context // of the store: ends dials when it closes
-	dialer *dialer
+	access *access
 	where  func() endpoint // the server, asked before each dial
 	role   role
 
@@ -62,8 +58,8 @@ const (
 // script is a Lua script and its SHA-1.
 type script struct{ text, sha string }
 
-func newRedisLink(ctx context.Context, d *dialer, where func() endpoint, as role) *redisLink {
-	return &redisLink{ctx: ctx, dialer: d, where: where, role: as}
+func newRedisLink(ctx context.Context, a *access, where func() endpoint, as role) *redisLink {
+	return &redisLink{ctx: ctx, access: a, where: where, role: as}
 }
 
 // rested connections are looked at before they are used: the server may have ended them.
@@ -84,7 +80,7 @@ func (l *redisLink) connect() error {
 	l.mu.Lock()
 	l.dropped = false
 	l.mu.Unlock()
-	client, err := l.dialer.client(l.where().addr, l.dial)
+	client, err := l.access.client(l.where().addr, l.dial)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnsent, err)
 	}
@@ -108,7 +104,7 @@ func (l *redisLink) dial(context.Context) (net.Conn, error) {
 	l.mu.Lock()
 	l.cancel = cancel
 	l.mu.Unlock()
-	conn, err := l.dialer.dial(ctx, l.where())
+	conn, err := l.access.dialer.dial(ctx, l.where())
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cancel = nil

@@ -109,9 +109,9 @@ type target struct {
 	addrs          []string // host:port of the sentinels, or of nodes of the cluster
 }
 
-// dialer is how connections to a store's servers are opened.
-func (o KVStoreOptions) dialer(t target, timeout time.Duration, stats *poolStats) *dialer {
-	return &dialer{user: t.user, password: t.password, db: t.db, tls: o.TLS, timeout: timeout, stats: stats}
+// access is how connections to a store's servers are opened.
+func (o KVStoreOptions) access(t target, timeout time.Duration, stats *poolStats) *access {
+	return &access{dialer: dialer{tls: o.TLS, timeout: timeout, stats: stats}, user: t.user, password: t.password, db: t.db}
 }
 
 // Check says what is wrong with URL, SocketType and Auth, without credentials; nil if nothing is.
@@ -142,7 +142,7 @@ func (o KVStoreOptions) target() (t target, err error) {
 			return target{}, err
 		}
 	case socket == "unix", socket == "" && strings.HasPrefix(o.URL, "/"):
-		t.endpoint = endpoint{"unix", o.URL}
+		t.endpoint = endpoint{network: "unix", addr: o.URL}
 	case strings.HasPrefix(o.URL, "/"):
 		return t, errors.New("KVSTORE_SOCKET_TYPE: tcp needs host:port in KVSTORE_URL, not a path")
 	case strings.Contains(o.URL, ","):
@@ -152,7 +152,7 @@ func (o KVStoreOptions) target() (t target, err error) {
 		if err != nil || !isPort(port) {
 			return t, errors.New("KVSTORE_URL: neither host:port nor a path nor redis://host:port")
 		}
-		t.endpoint = endpoint{"tcp", net.JoinHostPort(host, port)}
+		t.endpoint = endpoint{network: "tcp", addr: net.JoinHostPort(host, port)}
 	}
 	if o.Auth != "" {
 		t.user, t.password = credentials(o.Auth)
@@ -200,11 +200,6 @@ func (o KVStoreOptions) list() (t target, err error) {
 	return t, nil
 }
 
-func isPort(s string) bool {
-	n, err := strconv.ParseUint(s, 10, 16)
-	return err == nil && n > 0
-}
-
 // WantsTLS says whether a KVSTORE_URL asks for TLS by itself: rediss://.
 func WantsTLS(url string) bool {
 	scheme, _, ok := strings.Cut(url, "://")
@@ -226,7 +221,7 @@ func parseURL(s string) (t target, err error) {
 	if u.Hostname() == "" || !isPort(port) {
 		return t, errors.New("KVSTORE_URL: no host:port behind redis://")
 	}
-	t = target{endpoint: endpoint{"tcp", net.JoinHostPort(u.Hostname(), port)}, user: u.User.Username()}
+	t = target{endpoint: endpoint{network: "tcp", addr: net.JoinHostPort(u.Hostname(), port)}, user: u.User.Username()}
 	t.password, _ = u.User.Password()
 	db := strings.Trim(u.Path, "/")
 	for name, values := range u.Query() {

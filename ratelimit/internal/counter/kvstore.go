@@ -11,14 +11,9 @@ import (
 	"time"
 )
 
-const (
-	// leaveBefore is how long before its deadline a caller leaves, so that the failure mode can still
-	// be answered; at most a quarter of the time it brought along.
-	leaveBefore = 2 * time.Millisecond
-	// patient callers, with more time than this, are sent away by the keeper when their time is up.
-	// A timer and a select for each would cost 1.0 of the 2.5 us that a hit takes (BenchmarkKVStore).
-	patient = 10 * time.Millisecond
-)
+// patient callers, with more time than this, are sent away by the keeper when their time is up.
+// A timer and a select for each would cost 1.0 of the 2.5 us that a hit takes (BenchmarkKVStore).
+const patient = 10 * time.Millisecond
 
 // KVStore counts in a key-value store that many processes share (Redis and what speaks like it).
 //
@@ -53,11 +48,8 @@ type KVStore struct {
 	wg   sync.WaitGroup
 }
 
-var errCanceled = fmt.Errorf("%w: the caller has gone", ErrTimeout)
-
 // errNeedsTLS keeps what was to be protected from being sent in clear.
 var errNeedsTLS = errors.New("rediss:// needs TLS")
-var errClosed = fmt.Errorf("%w: closed", ErrUnavailable)
 
 // NewKVStore connects to the store and returns when it has answered a PING. Until then it tries again
 // with exponential backoff, until ctx ends or StartMaxElapsed is over.
@@ -80,7 +72,7 @@ func NewKVStore(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
 // at says where the server is.
 func (s *KVStore) at(t target, where func() endpoint, as role) {
 	s.newLink = func(timeout time.Duration) link {
-		return newRedisLink(s.ctx, s.o.dialer(t, timeout, s.stats), where, as)
+		return newRedisLink(s.ctx, s.o.access(t, timeout, s.stats), where, as)
 	}
 }
 
@@ -156,7 +148,7 @@ func (s *KVStore) Add(ctx context.Context, req *Request) error {
 	if len(req.Hits) == 0 {
 		return nil
 	}
-	c, err := s.begin(ctx, req)
+	c, err := s.begin(ctx, req, nil)
 	if err != nil {
 		return err
 	}
@@ -178,7 +170,7 @@ func (s *KVStore) addLater(ctx context.Context, req *Request, undone *call) erro
 		if err := pause(ctx, n); err != nil {
 			return err
 		}
-		c, err := s.begin(ctx, &left.req)
+		c, err := s.begin(ctx, &left.req, nil)
 		if err != nil {
 			return err
 		}
@@ -195,9 +187,9 @@ func (s *KVStore) addLater(ctx context.Context, req *Request, undone *call) erro
 	}
 }
 
-// begin puts a request into the queue.
-func (s *KVStore) begin(ctx context.Context, req *Request) (*call, error) {
-	if s.breaker.open.Load() {
+// begin puts a request into the queue. asking is as of call.fill.
+func (s *KVStore) begin(ctx context.Context, req *Request, asking []bool) (*call, error) {
+	if s.breaker.isOpen() {
 		return nil, ErrOpen
 	}
 	now, stay := s.clock(), s.o.Timeout
@@ -209,7 +201,7 @@ func (s *KVStore) begin(ctx context.Context, req *Request) (*call, error) {
 		return nil, ErrTimeout
 	}
 	c := s.calls.Get().(*call)
-	c.fill(req, s.hash)
+	c.fill(req, asking, s.hash)
 	c.arrived, c.stay = now, stay
 	if stay > patient {
 		c.ctx, c.leave = ctx, c.arrived+int64(stay-keeperTick)
@@ -265,14 +257,6 @@ func (c *call) wait(ctx context.Context, stay time.Duration) error {
 	return nil
 }
 
-// leaving is the error of a caller whose ctx has ended.
-func leaving(ctx context.Context) error {
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return errCanceled
-	}
-	return ErrTimeout
-}
-
 // recycle keeps a call for the next Add, unless its keys were unusually long.
 func (s *KVStore) recycle(c *call) {
 	if c.ctx = nil; cap(c.keys) > 16<<10 {
@@ -323,7 +307,7 @@ func (s *KVStore) TotalConns() int64 { return s.stats.total.Load() }
 func (s *KVStore) LocalCloses() int64 { return s.stats.localClose.Load() }
 
 // Open reports whether the breaker is open: hits are refused without asking the store.
-func (s *KVStore) Open() bool { return s.breaker.open.Load() }
+func (s *KVStore) Open() bool { return s.breaker.isOpen() }
 
 // clock is the time since the store was made, monotonic, in nanoseconds.
 func (s *KVStore) clock() int64 { return int64(time.Since(s.begun)) }

@@ -159,7 +159,7 @@ func TestKVStore_ttl(t *testing.T) {
 	refundAll.N = 99
 	add(t, s, now(), refundAll)
 	ttl("day", 6403, 6405+299)
-	req := Request{Hits: []Hit{window("day", 86400, 6400), window("stop", 60, 40)}, Now: now(), Stop: true}
+	req := Request{Hits: []Hit{window("day", 86400, 6400), window("stop", 60, 40)}, Now: now(), Stop: StopAll}
 	if err := s.Add(t.Context(), &req); err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestKVStore_foreignValue(t *testing.T) {
 		for _, key := range []string{"text", "list"} {
 			for _, hit := range []Hit{h(key, 1), h(key, 0), refund(h(key, 1))} {
 				for _, stop := range []bool{false, true} {
-					err := s.Add(t.Context(), &Request{Hits: []Hit{h("good", 1), hit}, Now: now(), Stop: stop})
+					err := s.Add(t.Context(), &Request{Hits: []Hit{h("good", 1), hit}, Now: now(), Stop: StopWhen(stop)})
 					if !errors.Is(err, ErrUnavailable) || strings.Contains(err.Error(), "secret") {
 						t.Fatalf("%s %d stop=%v: %v, want ErrUnavailable", key, hit.N, stop, err)
 					}

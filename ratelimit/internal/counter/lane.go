@@ -1,7 +1,6 @@
 package counter
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -55,7 +54,7 @@ func (s *KVStore) enqueue(c *call) error {
 		s.mu.Unlock()
 		return errClosed
 	}
-	if s.breaker.open.Load() { // since the caller looked; opened answers only what it finds
+	if s.breaker.isOpen() { // since the caller looked; opened answers only what it finds
 		s.mu.Unlock()
 		return ErrOpen
 	}
@@ -276,7 +275,7 @@ func (l *lane) check() error {
 func (l *lane) lost(err error) {
 	s := l.store
 	s.forgetKeys()
-	if !errors.Is(err, errUnsent) && !errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil && !s.breaker.open.Load() {
+	if !errors.Is(err, errUnsent) && !errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil && !s.breaker.isOpen() {
 		if err = l.check(); err == nil {
 			return
 		}
@@ -341,14 +340,6 @@ func (s *KVStore) breakOff() {
 		}
 		l.mu.Unlock()
 	}
-}
-
-// linkError puts a failure of the link into the package's words.
-func linkError(err error) error {
-	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: %w", ErrTimeout, err)
-	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
 // relocated breaks off all connections, since the server is elsewhere now, and asks the new one at once

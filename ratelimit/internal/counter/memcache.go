@@ -181,7 +181,7 @@ func (s *Memcache) ask(a *asking, keys []string) {
 			continue
 		}
 		n := ring.pick(key)
-		if n.breaker.open.Load() {
+		if n.breaker.isOpen() {
 			h.err = ErrOpen
 			continue
 		}
@@ -254,7 +254,7 @@ func (s *Memcache) answer(a *asking, req *Request, gone error) error {
 	if failed == len(req.Hits) && badKeys == 0 {
 		return first
 	}
-	if req.Stop {
+	if req.Stop != StopNone {
 		s.countOrStop(a, req)
 	} else {
 		for i := range req.Hits {
@@ -393,7 +393,7 @@ func (s *Memcache) owing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.nodes {
-		if !n.breaker.open.Load() && (len(n.due) > 0 || n.telling) {
+		if !n.breaker.isOpen() && (len(n.due) > 0 || n.telling) {
 			return true
 		}
 	}
@@ -422,7 +422,7 @@ func (s *Memcache) Waiting() int64 {
 func (s *Memcache) Nodes() (all, lost int64) {
 	ring := s.ring.Load()
 	for _, n := range ring.nodes {
-		if n.breaker.open.Load() {
+		if n.breaker.isOpen() {
 			lost++
 		}
 	}

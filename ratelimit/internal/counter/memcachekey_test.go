@@ -138,7 +138,7 @@ func TestMemcache_badKey(t *testing.T) {
 	for _, stop := range []bool{false, true} {
 		good := fmt.Sprint("good", stop)
 		for round := range 3 {
-			req := Request{Hits: []Hit{h(good, 1), h("has space", 1), h(strings.Repeat("x", 251), 1), h(good, 1)}, Now: now(), Stop: stop}
+			req := Request{Hits: []Hit{h(good, 1), h("has space", 1), h(strings.Repeat("x", 251), 1), h(good, 1)}, Now: now(), Stop: StopWhen(stop)}
 			if err := s.Add(t.Context(), &req); !errors.Is(err, ErrPartial) {
 				t.Fatalf("%v, want ErrPartial", err)
 			}

@@ -41,7 +41,7 @@ func TestMemcache_nodeKilled(t *testing.T) {
 	want := int64(1)
 	for round := range 20 {
 		want++
-		req := Request{Hits: []Hit{h(keys[0][0], 1), h(keys[1][0], 1), h(keys[2][0], 1)}, Now: now(), Stop: round%2 == 1}
+		req := Request{Hits: []Hit{h(keys[0][0], 1), h(keys[1][0], 1), h(keys[2][0], 1)}, Now: now(), Stop: StopWhen(round%2 == 1)}
 		for i := range req.Hits {
 			req.Hits[i].Limit = 1000
 		}
@@ -267,7 +267,7 @@ func TestMemcache_chaos(t *testing.T) {
 				sent[a].Add(1)
 				sent[b].Add(1)
 				ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-				req := Request{Hits: []Hit{limit(1<<40, h(fmt.Sprint("chaos", a), 1)), limit(1<<40, h(fmt.Sprint("chaos", b), 1))}, Now: now(), Stop: i%4 == 0}
+				req := Request{Hits: []Hit{limit(1<<40, h(fmt.Sprint("chaos", a), 1)), limit(1<<40, h(fmt.Sprint("chaos", b), 1))}, Now: now(), Stop: StopWhen(i%4 == 0)}
 				err := s.Add(ctx, &req)
 				cancel()
 				for j, key := range []int{a, b} {

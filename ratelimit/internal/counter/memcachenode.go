@@ -70,7 +70,7 @@ func (n *node) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(n.store.ctx, cancel)()
-	conn, err := n.store.dialer.dial(ctx, endpoint{network, addr})
+	conn, err := n.store.dialer.dial(ctx, endpoint{network: network, addr: addr})
 	if err != nil {
 		return nil, err
 	}

@@ -55,7 +55,7 @@ func (s *Memcache) retire() {
 		if !n.gone || len(n.looks)+len(n.out)+n.lookers > 0 || n.telling {
 			return false
 		}
-		if len(n.due) > 0 && !n.breaker.open.Load() {
+		if len(n.due) > 0 && !n.breaker.isOpen() {
 			return false
 		}
 		for _, t := range n.due { // it was lost and nobody asks after it any more

@@ -2,11 +2,12 @@ package counter
 
 import (
 	"context"
-	"gatehouse/ratelimit/internal/siphash"
 	"math"
 	"math/bits"
 	"sync"
 	"sync/atomic"
+
+	"gatehouse/ratelimit/internal/siphash"
 )
 
 // DefaultMaxKeys is MEMORY_MAX_KEYS's default: about 45 MiB when every one of them is in use.
@@ -82,7 +83,7 @@ func (m *Memory) Peek(_ context.Context, key []byte, _ int64) (int64, error) {
 
 // Add implements Store. The only error is ErrFull; 0 allocations.
 func (m *Memory) Add(_ context.Context, req *Request) error {
-	if req.Stop {
+	if req.Stop != StopNone {
 		return m.addOrStop(req)
 	}
 	for i := range req.Hits {

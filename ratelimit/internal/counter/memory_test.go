@@ -116,7 +116,7 @@ func TestMemory_full(t *testing.T) {
 	if err := m.Add(t.Context(), req); err != ErrFull {
 		t.Errorf("Add to a full store: %v, want ErrFull", err)
 	}
-	req.Stop = true
+	req.Stop = StopAll
 	if err := m.Add(t.Context(), req); err != ErrFull {
 		t.Errorf("Add with Stop to a full store: %v, want ErrFull", err)
 	}

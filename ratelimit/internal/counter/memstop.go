@@ -1,8 +1,9 @@
 package counter
 
 import (
-	"gatehouse/ratelimit/internal/siphash"
 	"math/bits"
+
+	"gatehouse/ratelimit/internal/siphash"
 )
 
 // stopScratch is what one request under Request.Stop needs to remember, kept for the next one.

@@ -1,11 +1,12 @@
 package counter
 
 import (
-	"gatehouse/ratelimit/internal/siphash"
 	"math"
 	"math/bits"
 	"math/rand/v2"
 	"sync"
+
+	"gatehouse/ratelimit/internal/siphash"
 )
 
 const (

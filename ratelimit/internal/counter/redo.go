@@ -69,7 +69,8 @@ type leftover struct {
 	at     []int    // the hits' places in the request they come from
 	to     []string // where each is to go, as from names it; empty: where its key belongs
 	from   []string
-	reason redo // the gravest
+	asking []bool // the slot of its key is on its way there
+	reason redo   // the gravest
 }
 
 // take notes the hits that c's server has not carried out; at is where in the whole request c's hits
@@ -85,21 +86,20 @@ func (l *leftover) take(c *call, req *Request, at []int, from string) {
 			place = at[i]
 		}
 		l.add(req, &req.Hits[i], place, h.away.why)
-		l.req.Hits[len(l.at)-1].asking = h.away.why == redoAsk
-		l.to[len(l.at)-1], l.from[len(l.at)-1] = h.away.to, from
+		last := len(l.at) - 1
+		l.to[last], l.from[last], l.asking[last] = h.away.to, from, h.away.why == redoAsk
 	}
 }
 
 // later notes a hit of req that nobody can carry out at present.
 func (l *leftover) later(req *Request, h *Hit, at int) {
 	l.add(req, h, at, redoLater)
-	l.req.Hits[len(l.at)-1].asking = false
 }
 
 func (l *leftover) add(req *Request, h *Hit, at int, why redo) {
-	l.req.Now, l.req.Stop, l.req.each = req.Now, req.Stop, req.each
+	l.req.Now, l.req.Stop = req.Now, req.Stop
 	l.req.Hits, l.at = append(l.req.Hits, *h), append(l.at, at)
-	l.to, l.from = append(l.to, ""), append(l.from, "")
+	l.to, l.from, l.asking = append(l.to, ""), append(l.from, ""), append(l.asking, false)
 	l.reason = max(l.reason, why)
 }
 

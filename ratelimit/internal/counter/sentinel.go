@@ -24,7 +24,7 @@ import (
 type sentinels struct {
 	name  string
 	addrs []string
-	d     *dialer
+	a     *access
 	log   *slog.Logger
 
 	master  atomic.Pointer[endpoint]
@@ -46,7 +46,7 @@ func newSentinel(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
 	as.user, as.password = credentials(o.SentinelAuth)
 	find := &sentinels{
 		name: t.master, addrs: t.addrs, log: s.o.Log, kick: make(chan struct{}, 1),
-		d: s.o.dialer(as, min(s.o.Timeout, time.Second), nil),
+		a: s.o.access(as, min(s.o.Timeout, time.Second), nil),
 	}
 	find.master.Store(&endpoint{}) // nobody, until they have been asked
 	find.changed = s.relocated
@@ -180,15 +180,15 @@ func masterAt(host, port string) (endpoint, error) {
 	if _, _, err := net.SplitHostPort(addr); err != nil || host == "" || !isPort(port) {
 		return endpoint{}, errors.New("an answer without the master's address")
 	}
-	return endpoint{"tcp", addr}, nil
+	return endpoint{network: "tcp", addr: addr}, nil
 }
 
 // connected calls f with a connection to a sentinel that ends with ctx.
 func (f *sentinels) connected(ctx context.Context, addr string, use func(rueidis.Client) error) error {
 	var mu sync.Mutex
 	var conns []net.Conn
-	client, err := f.d.client(addr, func(context.Context) (net.Conn, error) {
-		conn, err := f.d.dial(ctx, endpoint{"tcp", addr})
+	client, err := f.a.client(addr, func(context.Context) (net.Conn, error) {
+		conn, err := f.a.dialer.dial(ctx, endpoint{network: "tcp", addr: addr})
 		if err == nil {
 			mu.Lock()
 			conns = append(conns, conn)

@@ -5,57 +5,33 @@ import "context"
 // split is the hits of one request, grouped by the node that has their keys. It is used again.
 type split struct {
 	now   int64
-	stop  bool
-	each  bool
+	stop  Stop
 	parts []part
 }
 
 // part is what one node gets of a request.
 type part struct {
-	node *clusterNode
-	req  Request
-	at   []int // the hits' places in the request
-	call *call // under way
-	err  error
-}
-
-// outcome is what became of the hits of one request.
-type outcome struct {
-	failed int
-	err    error // of the first that failed
-}
-
-func (o *outcome) fail(h *Hit, err error) {
-	if h.Err = err; o.err == nil {
-		o.err = err
-	}
-	o.failed++
-}
-
-// of is what Add returns: hits that have failed leave the others theirs.
-func (o *outcome) of(req *Request) error {
-	switch o.failed {
-	case 0:
-		return nil
-	case len(req.Hits):
-		return o.err
-	}
-	return ErrPartial
+	node   *clusterNode
+	req    Request
+	at     []int  // the hits' places in the request
+	asking []bool // the slot of its key is on its way to the node
+	call   *call  // under way
+	err    error
 }
 
 // reset empties it for hits of req.
 func (s *split) reset(req *Request) {
-	s.now, s.stop, s.each = req.Now, req.Stop, req.each
+	s.now, s.stop = req.Now, req.Stop
 	for i := range s.parts {
 		p := &s.parts[i]
 		clear(p.req.Hits) // keys of others
-		p.node, p.call, p.err, p.req.Hits, p.at = nil, nil, nil, p.req.Hits[:0], p.at[:0]
+		p.node, p.call, p.err, p.req.Hits, p.at, p.asking = nil, nil, nil, p.req.Hits[:0], p.at[:0], p.asking[:0]
 	}
 	s.parts = s.parts[:0]
 }
 
 // add puts a hit into the part of its node. Hits on one key keep their order.
-func (s *split) add(n *clusterNode, h *Hit, at int) {
+func (s *split) add(n *clusterNode, h *Hit, at int, asking bool) {
 	i := 0
 	for i < len(s.parts) && s.parts[i].node != n {
 		i++
@@ -67,10 +43,10 @@ func (s *split) add(n *clusterNode, h *Hit, at int) {
 			s.parts = append(s.parts, part{})
 		}
 		p := &s.parts[i]
-		p.node, p.req.Now, p.req.Stop, p.req.each = n, s.now, s.stop, s.each
+		p.node, p.req.Now, p.req.Stop = n, s.now, s.stop
 	}
 	p := &s.parts[i]
-	p.req.Hits, p.at = append(p.req.Hits, *h), append(p.at, at)
+	p.req.Hits, p.at, p.asking = append(p.req.Hits, *h), append(p.at, at), append(p.asking, asking)
 }
 
 // addSpread carries out a request whose keys several nodes have. A node that fails fails its own.
@@ -84,7 +60,7 @@ func (c *Cluster) addSpread(ctx context.Context, req *Request) error {
 		h := &req.Hits[i]
 		h.Err = nil
 		if n := c.slots[slotOf(h.Key)].Load(); n != nil {
-			s.add(n, h, i)
+			s.add(n, h, i, false)
 		} else {
 			left.later(req, h, i)
 		}
@@ -103,7 +79,7 @@ func (c *Cluster) carry(ctx context.Context, s *split, req *Request, left *lefto
 	for i := range s.parts {
 		for ; begun < len(s.parts) && begun-i < c.width; begun++ {
 			p := &s.parts[begun]
-			p.call, p.err = p.node.begin(ctx, &p.req)
+			p.call, p.err = p.node.begin(ctx, &p.req, p.asking)
 		}
 		p := &s.parts[i]
 		var undone *call

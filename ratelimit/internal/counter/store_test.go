@@ -143,7 +143,7 @@ func testHits(t *testing.T, s Store) {
 func testStop(t *testing.T, s Store) {
 	f := func(hits []Hit, want ...result) {
 		t.Helper()
-		req := Request{Hits: hits, Now: now(), Stop: true}
+		req := Request{Hits: hits, Now: now(), Stop: StopAll}
 		if err := s.Add(t.Context(), &req); err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +206,7 @@ func testConcurrent(t *testing.T, s Store) {
 						req := Request{Hits: []Hit{
 							limit(1000, h(fmt.Sprint("hot", stop), 1)),
 							limit(1<<30, h(fmt.Sprint("own", stop, g), 1)),
-						}, Now: now(), Stop: stop}
+						}, Now: now(), Stop: StopWhen(stop)}
 						if err := s.Add(context.Background(), &req); err != nil {
 							t.Error(err)
 							return

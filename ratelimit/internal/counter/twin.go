@@ -39,7 +39,7 @@ func (t *Twin) Add(ctx context.Context, req *Request) error {
 	if only := t.only(req); only != nil {
 		return only.Add(ctx, req)
 	}
-	if req.Stop {
+	if req.Stop != StopNone {
 		return addApart(ctx, req, t.whole)
 	}
 	return t.carry(ctx, req)
@@ -85,7 +85,7 @@ func (t *Twin) carry(ctx context.Context, req *Request) error {
 	p := t.pairs.Get().(*pair)
 	sides := [...]*side{&p.main, &p.perSecond}
 	for _, s := range sides {
-		s.req.Now, s.req.Stop, s.req.each = req.Now, req.Stop, req.each
+		s.req.Now, s.req.Stop = req.Now, req.Stop
 	}
 	for i := range req.Hits {
 		s := &p.main

@@ -71,7 +71,7 @@ func TestTwin_routes(t *testing.T) {
 			keys[i] += fmt.Sprint(stop)
 		}
 		for i := range 3 {
-			req := Request{Hits: []Hit{perSecond(h(keys[0], 1)), h(keys[1], 2), perSecond(h(keys[0], 1)), h(keys[2], 0)}, Now: now(), Stop: stop}
+			req := Request{Hits: []Hit{perSecond(h(keys[0], 1)), h(keys[1], 2), perSecond(h(keys[0], 1)), h(keys[2], 0)}, Now: now(), Stop: StopWhen(stop)}
 			if err := twin.Add(t.Context(), &req); err != nil {
 				t.Fatal(err)
 			}
@@ -109,7 +109,7 @@ func TestTwin_stop(t *testing.T) {
 	twin, _, _ := newTestTwin(t)
 	f := func(hits []Hit, want ...result) {
 		t.Helper()
-		req := Request{Hits: hits, Now: now(), Stop: true}
+		req := Request{Hits: hits, Now: now(), Stop: StopAll}
 		if err := twin.Add(t.Context(), &req); err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestTwin_oneFails(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	twin, main, second := openTwin(t, testdb.Redis(t).URL(), server.Addr())
 	both := func(stop bool) (*Request, error) {
-		req := &Request{Hits: []Hit{h("m", 1), perSecond(h("s", 1)), h("m", 1)}, Now: now(), Stop: stop}
+		req := &Request{Hits: []Hit{h("m", 1), perSecond(h("s", 1)), h("m", 1)}, Now: now(), Stop: StopWhen(stop)}
 		for i := range req.Hits {
 			req.Hits[i].Limit = 1000
 		}
@@ -202,7 +202,7 @@ func TestTwin_partOfOne(t *testing.T) {
 	twin := NewTwin(halfway{NewMemory(MemoryOptions{})}, NewMemory(MemoryOptions{}))
 	f := func(stop bool, hits []Hit, want error, failed ...bool) {
 		t.Helper()
-		req := Request{Hits: hits, Now: now(), Stop: stop}
+		req := Request{Hits: hits, Now: now(), Stop: StopWhen(stop)}
 		if err := twin.Add(t.Context(), &req); !errors.Is(err, want) || want == nil && err != nil {
 			t.Errorf("%v, want %v", err, want)
 		}
