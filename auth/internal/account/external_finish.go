@@ -172,7 +172,7 @@ func giveTokens(f *flow, g *Grant, pkce store.Flow) {
 
 // IDToken is a native sign-in.
 type IDToken struct {
-	provider.IDTokenRequest
+	Request provider.IDTokenRequest
 	// Linking is who wants the identity linked to his account; nil: it is a sign-in.
 	Linking *Caller
 }
@@ -204,15 +204,15 @@ func signInIDToken(ctx context.Context, f *flow, p IDToken) (Grant, error) {
 		}
 	}
 	switch {
-	case p.IDToken == "":
+	case p.Request.IDToken == "":
 		return Grant{}, &OAuthError{Code: "invalid request", Description: "id_token required"}
-	case p.Provider == "" && (p.ClientID == "" || p.Issuer == ""):
+	case p.Request.Provider == "" && (p.Request.ClientID == "" || p.Request.Issuer == ""):
 		return Grant{}, &OAuthError{Code: "invalid request", Description: "provider or client_id and issuer required"}
 	}
 	if f.settings.External.Providers == nil {
 		return Grant{}, invalid(CodeProviderDisabled, "Provider is not enabled")
 	}
-	profile, accepted, err := f.settings.External.Providers.IDToken(ctx, p.IDTokenRequest)
+	profile, accepted, err := f.settings.External.Providers.IDToken(ctx, p.Request)
 	if err != nil {
 		return Grant{}, idTokenError(err)
 	}

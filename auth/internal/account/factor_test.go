@@ -219,7 +219,7 @@ func TestFactors_putOut(t *testing.T) {
 	challenge, caller, code := h.challenge(g, e), h.caller(g), h.code(e)
 	refused(t, h.SignOut(t.Context(), browser, g.AccessToken, "global", true), "")
 	const gone = "session_not_found: Session from session_id claim in JWT does not exist"
-	_, err := h.VerifyFactor(t.Context(), browser, caller, e.Factor.ID, challenge, code)
+	_, err := h.VerifyFactor(t.Context(), browser, caller, account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
 	refused(t, err, gone)
 	_, err = h.EnrollFactor(t.Context(), browser, caller, account.Enrolment{Kind: "totp", FriendlyName: "x"})
 	refused(t, err, gone)
@@ -230,7 +230,7 @@ func TestFactors_putOut(t *testing.T) {
 	if _, err := h.AdminUpdate(t.Context(), browser, by, g.User.ID, account.Attributes{BanDuration: new("1h")}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = h.VerifyFactor(t.Context(), browser, caller, e.Factor.ID, challenge, code)
+	_, err = h.VerifyFactor(t.Context(), browser, caller, account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
 	refused(t, err, "user_banned: User is banned")
 	if _, err := h.AdminUpdate(t.Context(), browser, by, g.User.ID, account.Attributes{BanDuration: new("none")}); err != nil {
 		t.Fatal(err)
@@ -240,7 +240,7 @@ func TestFactors_putOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	const noFactor = "mfa_factor_not_found: Factor not found"
-	_, err = h.VerifyFactor(t.Context(), browser, caller, e.Factor.ID, challenge, code)
+	_, err = h.VerifyFactor(t.Context(), browser, caller, account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
 	refused(t, err, "mfa_factor_not_found: Factor not found")
 	_, _, err = h.ChallengeFactor(t.Context(), browser, caller, e.Factor.ID, "")
 	refused(t, err, noFactor)

@@ -88,25 +88,31 @@ func adminDeleteFactor(ctx context.Context, f *flow, by Actor, user, id uuid.UUI
 	return factor, nil
 }
 
-// AdminUpdateFactor gives a factor another name or, if it is a phone, number; "" keeps. Codes that were sent
-// to another number are void.
-func (a *Accounts) AdminUpdateFactor(ctx context.Context, c Client, by Actor, user, id uuid.UUID, name, phone string) (store.Factor, error) {
-	return adminUpdateFactor(ctx, a.begin(c), by, user, id, name, phone)
+// FactorUpdate is what an administrator changes of a factor; "" keeps.
+type FactorUpdate struct {
+	Factor              uuid.UUID
+	FriendlyName, Phone string
 }
 
-func adminUpdateFactor(ctx context.Context, f *flow, by Actor, user, id uuid.UUID, name, phone string) (store.Factor, error) {
+// AdminUpdateFactor gives a factor another name or, if it is a phone, number; "" keeps. Codes that were sent
+// to another number are void.
+func (a *Accounts) AdminUpdateFactor(ctx context.Context, c Client, by Actor, user uuid.UUID, p FactorUpdate) (store.Factor, error) {
+	return adminUpdateFactor(ctx, a.begin(c), by, user, p)
+}
+
+func adminUpdateFactor(ctx context.Context, f *flow, by Actor, user uuid.UUID, p FactorUpdate) (store.Factor, error) {
 	var factor store.Factor
-	err := onFactor(ctx, f, user, id, func(tx *store.Tx, u store.User, found store.Factor) error {
+	err := onFactor(ctx, f, user, p.Factor, func(tx *store.Tx, u store.User, found store.Factor) error {
 		factor = found
-		if err := goodFactorText(name, ""); err != nil {
+		if err := goodFactorText(p.FriendlyName, ""); err != nil {
 			return err
 		}
-		if name != "" {
-			factor.FriendlyName = plain(name)
+		if p.FriendlyName != "" {
+			factor.FriendlyName = plain(p.FriendlyName)
 		}
 		b := tx.Batch()
-		if phone != "" && factor.Kind == store.FactorPhone {
-			number, err := goodPhone(phone)
+		if p.Phone != "" && factor.Kind == store.FactorPhone {
+			number, err := goodPhone(p.Phone)
 			if err != nil {
 				return err
 			}
@@ -124,7 +130,7 @@ func adminUpdateFactor(ctx context.Context, f *flow, by Actor, user, id uuid.UUI
 	case errors.Is(err, store.ErrFactorName):
 		return factor, errFactorName(factor.FriendlyName)
 	case errors.Is(err, store.ErrFactorPhone):
-		return factor, unprocessable(CodeVerifiedFactorExists, "The user has another phone factor with this number")
+		return factor, unprocessable(CodeVerifiedFactorExists, "The user has another p.Phone factor with this number")
 	}
 	return factor, failure("update a factor", err)
 }

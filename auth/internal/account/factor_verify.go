@@ -45,19 +45,19 @@ type answering struct {
 // VerifyFactor answers a challenge. A right answer brings the caller's session to aal2 with a new refresh
 // token, and ends his sessions below that. Wrong answers are counted under the lock on the user, so that as
 // many as are sent at once make no more tries.
-func (a *Accounts) VerifyFactor(ctx context.Context, c Client, caller Caller, id, challenge uuid.UUID, code string) (Grant, error) {
-	return verifyFactor(ctx, a.begin(c), caller, id, challenge, code)
+func (a *Accounts) VerifyFactor(ctx context.Context, c Client, caller Caller, p FactorAnswer) (Grant, error) {
+	return verifyFactor(ctx, a.begin(c), caller, p)
 }
 
-func verifyFactor(ctx context.Context, f *flow, caller Caller, id, challenge uuid.UUID, code string) (Grant, error) {
+func verifyFactor(ctx context.Context, f *flow, caller Caller, p FactorAnswer) (Grant, error) {
 	if caller.Session.ID == uuid.Nil {
 		return Grant{}, sessionNotFound()
 	}
-	factor, err := f.settings.answerable(caller, id)
+	factor, err := f.settings.answerable(caller, p.Factor)
 	if err != nil {
 		return Grant{}, err
 	}
-	v := answering{f: f, caller: caller, factor: factor, challenge: challenge, code: strings.TrimSpace(code)}
+	v := answering{f: f, caller: caller, factor: factor, challenge: p.Challenge, code: strings.TrimSpace(p.Code)}
 	if v.code == "" {
 		return Grant{}, notValid("Code needs to be non-empty")
 	}

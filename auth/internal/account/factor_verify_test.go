@@ -30,7 +30,7 @@ func TestVerifyFactor_manyGuesses(t *testing.T) {
 	for range 10 {
 		for _, ch := range challenges {
 			wg.Go(func() {
-				_, err := h.VerifyFactor(t.Context(), browser, caller, e.Factor.ID, ch, guess)
+				_, err := h.VerifyFactor(t.Context(), browser, caller, account.FactorAnswer{Factor: e.Factor.ID, Challenge: ch, Code: guess})
 				r, ok := err.(*account.Refusal)
 				mu.Lock()
 				defer mu.Unlock()
@@ -71,7 +71,7 @@ func TestVerifyFactor_atOnce(t *testing.T) {
 	var grants []account.Grant
 	for _, ch := range challenges {
 		wg.Go(func() {
-			got, err := h.VerifyFactor(t.Context(), browser, caller, e.Factor.ID, ch, code)
+			got, err := h.VerifyFactor(t.Context(), browser, caller, account.FactorAnswer{Factor: e.Factor.ID, Challenge: ch, Code: code})
 			if err == nil {
 				mu.Lock()
 				grants = append(grants, got)
@@ -107,7 +107,9 @@ func TestVerifyFactor_oldRefreshTokens(t *testing.T) {
 		var wg sync.WaitGroup
 		var up account.Grant
 		var upErr error
-		wg.Go(func() { up, upErr = h.VerifyFactor(t.Context(), browser, caller, e.Factor.ID, challenge, code) })
+		wg.Go(func() {
+			up, upErr = h.VerifyFactor(t.Context(), browser, caller, account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
+		})
 		var late account.Grant
 		wg.Go(func() { late, _ = h.Refresh(t.Context(), browser, first.RefreshToken) })
 		wg.Wait()

@@ -53,6 +53,13 @@ type generation struct {
 	by Actor
 	p  LinkRequest
 	n  newcomer
+
+	// What the look found out; again after the address was overtaken.
+	typ   string // the type that it becomes: magiclink is signup for an unknown address
+	made  generated
+	st    standing
+	user  store.User
+	waits store.Token // of the sign-up that waits
 }
 
 // generated is what each type makes.
@@ -63,8 +70,31 @@ type generated struct {
 	note  store.Action
 }
 
+var generatable = map[string]generated{
+	"signup": {mailed{kind: store.KindSignup, link: mail.LinkSignup, keep: keepPending},
+		"confirmation", store.ConfirmationSent, store.ActionUserConfirmationRequested},
+	"invite": {mailed{kind: store.KindInvite, link: mail.LinkInvite},
+		"", store.ConfirmationSent, store.ActionUserInvited},
+	"magiclink": {mailed{kind: store.KindMagicLink, link: mail.LinkMagicLink},
+		"recovery", store.RecoverySent, store.ActionUserRecoveryRequested},
+	"recovery": {mailed{kind: store.KindRecovery, link: mail.LinkRecovery},
+		"recovery", store.RecoverySent, store.ActionUserRecoveryRequested},
+	"email_change_current": {mailed{kind: store.KindEmailChangeCurrent, link: mail.LinkEmailChange},
+		"email_change", store.EmailChangeSent, store.ActionEmailChangeRequested},
+	"email_change_new": {mailed{kind: store.KindEmailChangeNew, link: mail.LinkEmailChange},
+		"email_change", store.EmailChangeSent, store.ActionEmailChangeRequested},
+}
+
 func (g *generation) run(ctx context.Context) (Link, error) {
-	typ := g.p.Type
+	if err := g.look(ctx); err != nil {
+		return Link{}, err
+	}
+	return g.write(ctx)
+}
+
+// look reads who has the addresses, and judges whether the link may be made.
+func (g *generation) look(ctx context.Context) error {
+	g.typ = g.p.Type
 	newEmail, badEmail := goodEmail(g.p.NewEmail)
 	var known store.Pending
 	var other, account store.User
@@ -73,51 +103,52 @@ func (g *generation) run(ctx context.Context) (Link, error) {
 	b.Account(&account, g.n.aud, g.n.who)
 	b.Account(&other, g.n.aud, newEmail)
 	if err := b.Send(ctx); err != nil {
-		return Link{}, err
+		return err
 	}
 	g.f.tick()
-	st := g.n.standing(account)
-	u := account
+	g.st, g.user, g.waits = g.n.standing(account), account, known.Token
 	exists := account.ID != uuid.Nil && account.Email == g.n.who
 	switch {
-	case !exists && typ == "magiclink":
-		typ = "signup" // without password
-	case !exists && (typ == "recovery" || typ == "email_change_current" || typ == "email_change_new"):
-		return Link{}, errNoSuchEmail
+	case !exists && g.typ == "magiclink":
+		g.typ = "signup" // without password
+	case !exists && (g.typ == "recovery" || g.typ == "email_change_current" || g.typ == "email_change_new"):
+		return errNoSuchEmail
 	}
-	if err := g.judge(ctx, typ, st); err != nil {
-		return Link{}, err
+	if err := g.judge(ctx); err != nil {
+		return err
 	}
-	made, err := g.kind(typ)
-	if err != nil {
-		return Link{}, err
+	var ok bool
+	if g.made, ok = generatable[g.typ]; !ok {
+		return notValid(fmt.Sprintf("Invalid email action link type requested: %.100s", g.typ))
 	}
-	if made.mail.kind == store.KindEmailChangeCurrent || made.mail.kind == store.KindEmailChangeNew {
-		switch {
-		case typ == "email_change_current" && !g.f.settings.Email.SecureChange:
-			return Link{}, notValid("Enable secure email change to generate link for current email")
-		case badEmail != nil:
-			return Link{}, badEmail
-		case other.ID != uuid.Nil:
-			return Link{}, errEmailExists
-		}
-		made.mail.vars.NewEmail = newEmail
-		if typ == "email_change_new" {
-			made.mail.to = newEmail
-		}
+	g.made.mail.to, g.made.mail.vars.Email = g.n.who, g.n.who
+	if !isChange(g.made.mail.kind) {
+		return nil
 	}
-	return g.write(ctx, typ, made, st, u, known.Token)
+	switch {
+	case g.typ == "email_change_current" && !g.f.settings.Email.SecureChange:
+		return notValid("Enable secure email change to generate link for current email")
+	case badEmail != nil:
+		return badEmail
+	case other.ID != uuid.Nil:
+		return errEmailExists
+	}
+	g.made.mail.vars.NewEmail = newEmail
+	if g.typ == "email_change_new" {
+		g.made.mail.to = newEmail
+	}
+	return nil
 }
 
 // judge are the checks of links for people who aren't confirmed yet.
-func (g *generation) judge(ctx context.Context, typ string, st standing) error {
-	if typ != "signup" && typ != "invite" {
+func (g *generation) judge(ctx context.Context) error {
+	if g.typ != "signup" && g.typ != "invite" {
 		return nil
 	}
-	if st == taken {
+	if g.st == taken {
 		return errEmailExists
 	}
-	if typ == "signup" && g.p.Type == "signup" && (st == fresh || g.p.Password != "") {
+	if g.typ == "signup" && g.p.Type == "signup" && (g.st == fresh || g.p.Password != "") {
 		if g.p.Password == "" {
 			return notValid("Signup requires a valid password")
 		}
@@ -134,29 +165,8 @@ func (g *generation) judge(ctx context.Context, typ string, st standing) error {
 	return nil
 }
 
-func (g *generation) kind(typ string) (generated, error) {
-	made := generated{mail: mailed{to: g.n.who, vars: mail.Vars{Email: g.n.who}}}
-	switch typ {
-	case "signup":
-		made.mail.kind, made.mail.link, made.pause, made.sent, made.note = store.KindSignup, mail.LinkSignup, "confirmation", store.ConfirmationSent, store.ActionUserConfirmationRequested
-		made.mail.keep = keepPending
-	case "invite":
-		made.mail.kind, made.mail.link, made.sent, made.note = store.KindInvite, mail.LinkInvite, store.ConfirmationSent, store.ActionUserInvited
-	case "magiclink":
-		made.mail.kind, made.mail.link, made.pause, made.sent, made.note = store.KindMagicLink, mail.LinkMagicLink, "recovery", store.RecoverySent, store.ActionUserRecoveryRequested
-	case "recovery":
-		made.mail.kind, made.mail.link, made.pause, made.sent, made.note = store.KindRecovery, mail.LinkRecovery, "recovery", store.RecoverySent, store.ActionUserRecoveryRequested
-	case "email_change_current":
-		made.mail.kind, made.mail.link, made.pause, made.sent, made.note = store.KindEmailChangeCurrent, mail.LinkEmailChange, "email_change", store.EmailChangeSent, store.ActionEmailChangeRequested
-	case "email_change_new":
-		made.mail.kind, made.mail.link, made.pause, made.sent, made.note = store.KindEmailChangeNew, mail.LinkEmailChange, "email_change", store.EmailChangeSent, store.ActionEmailChangeRequested
-	default:
-		return made, notValid(fmt.Sprintf("Invalid email action link type requested: %.100s", typ))
-	}
-	return made, nil
-}
-
-func (g *generation) write(ctx context.Context, typ string, made generated, st standing, u store.User, waits store.Token) (Link, error) {
+func (g *generation) write(ctx context.Context) (Link, error) {
+	typ, made, st, u, waits := g.typ, &g.made, g.st, g.user, g.waits
 	l, err := newMail(g.f, made.mail)
 	if err != nil {
 		return Link{}, err
@@ -197,7 +207,7 @@ func (g *generation) write(ctx context.Context, typ string, made generated, st s
 	if err := b.Send(ctx); err != nil {
 		return Link{}, err
 	}
-	g.pause(ctx, made)
+	g.pause(ctx)
 	if typ == "signup" { // the data waits with the token
 		out.UserMetadata = withoutOwn(l.token.UserMetadata)
 	}
@@ -205,15 +215,15 @@ func (g *generation) write(ctx context.Context, typ string, made generated, st s
 }
 
 // pause begins the pause that a mail would have begun, if it hasn't yet. Nothing depends on it.
-func (g *generation) pause(ctx context.Context, made generated) {
-	if made.pause == "" {
+func (g *generation) pause(ctx context.Context) {
+	if g.made.pause == "" {
 		return
 	}
 	pause := g.f.settings.Email.Interval
-	if made.pause == "confirmation" {
+	if g.made.pause == "confirmation" {
 		pause = g.f.settings.Email.ConfirmationInterval
 	}
-	q := mailQuota(g.f, made.pause, pause, g.n.aud, g.n.who)
+	q := mailQuota(g.f, g.made.pause, pause, g.n.aud, g.n.who)
 	q.budgets = nil
 	b := g.f.batch()
 	q.take(b, g.f.now)

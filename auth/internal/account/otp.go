@@ -64,7 +64,9 @@ func sendLink(ctx context.Context, f *flow, p MagicLink, create bool) error {
 		return err
 	}
 	// The pause is that of recovery, for whatever kind of mail this turns into.
-	return sendOTP(ctx, f, n, create, boundClient(f, mailQuota(f, "recovery", f.settings.Email.Interval, n.aud, n.who)), f.settings.Email.Autoconfirm)
+	op := otpOp{f: f, n: n, create: create, autoconfirm: f.settings.Email.Autoconfirm}
+	op.q = boundClient(f, mailQuota(f, "recovery", f.settings.Email.Interval, n.aud, n.who))
+	return op.run(ctx)
 }
 
 func sendDigits(ctx context.Context, f *flow, p OTP) error {
@@ -85,60 +87,80 @@ func sendDigits(ctx context.Context, f *flow, p OTP) error {
 	if err := canSendSMS(f, "confirmation", n.who); err != nil {
 		return err
 	}
-	return sendOTP(ctx, f, n, p.CreateUser, boundClient(f, smsQuota(f, n.aud, n.who)), f.settings.Phone.Autoconfirm)
+	op := otpOp{f: f, n: n, create: p.CreateUser, autoconfirm: f.settings.Phone.Autoconfirm}
+	op.q = boundClient(f, smsQuota(f, n.aud, n.who))
+	return op.run(ctx)
 }
 
-// sendOTP sends to whoever has the address what lets him in: a confirmation to somebody new or
+// otpOp is one call of SendOTP or MagicLink.
+type otpOp struct {
+	f           *flow
+	n           *newcomer
+	q           *quota
+	create      bool // an unknown address becomes an account
+	autoconfirm bool // which is confirmed at once
+
+	// What the look found out; again after the address was overtaken.
+	known  store.User
+	st     standing
+	hidden bool // unknown, and answered as a known one
+}
+
+// run sends to whoever has the address what lets him in: a confirmation to somebody new or
 // unconfirmed, else a magic link or digits. One batch of reads, one of writes.
-func sendOTP(ctx context.Context, f *flow, n *newcomer, create bool, q *quota, autoconfirm bool) error {
+func (op *otpOp) run(ctx context.Context) error {
 	for again := false; ; again = true {
-		known, err := lookUp(ctx, f, n, q)
-		if err != nil {
+		if err := op.look(ctx); err != nil {
 			return err
 		}
-		st := n.standing(known)
-		hidden := false
-		if st == fresh {
-			switch {
-			case !create && !f.settings.HideUnknownOnOTP:
-				return unprocessable(CodeOTPDisabled, "Signups not allowed for otp")
-			case !create:
-				hidden = true
-			case f.settings.DisableSignup:
-				return errSignupDisabled
-			default:
-				if err := f.settings.ownAudience(n.aud); err != nil {
-					return err
-				}
-			}
-		}
-		if st == fresh && !hidden {
-			if err := mayCreate(ctx, f, n, n.user(f, n.newID(), autoconfirm, n.data)); err != nil {
-				return err
-			}
-		}
-		l, err := writeOTP(ctx, f, n, st, known, q, hidden, autoconfirm)
+		l, err := op.write(ctx)
 		if overtaken(err) && !again {
 			continue
 		}
 		if err != nil {
-			return failure("send otp", q.refused(err))
+			return failure("send otp", op.q.refused(err))
 		}
-		return f.send(ctx, l)
+		return op.f.send(ctx, l)
 	}
 }
 
-func writeOTP(ctx context.Context, f *flow, n *newcomer, st standing, known store.User, q *quota, hidden, autoconfirm bool) (letter, error) {
+// look reads who has the address, and judges whether an unknown one may become an account.
+func (op *otpOp) look(ctx context.Context) (err error) {
+	f, n := op.f, op.n
+	if op.known, err = lookUp(ctx, f, n, op.q); err != nil {
+		return err
+	}
+	op.st, op.hidden = n.standing(op.known), false
+	switch {
+	case op.st != fresh:
+		return nil
+	case !op.create && !f.settings.HideUnknownOnOTP:
+		return unprocessable(CodeOTPDisabled, "Signups not allowed for otp")
+	case !op.create:
+		op.hidden = true
+		return nil
+	case f.settings.DisableSignup:
+		return errSignupDisabled
+	}
+	if err := f.settings.ownAudience(n.aud); err != nil {
+		return err
+	}
+	return mayCreate(ctx, f, n, n.user(f, n.newID(), op.autoconfirm, n.data))
+}
+
+func (op *otpOp) write(ctx context.Context) (letter, error) {
+	f, n, st, known := op.f, op.n, op.st, op.known
 	f.tick()
+	created := st == fresh && !op.hidden
 	reachable := st == taken && (n.provider == "phone" || known.Email == n.who)
-	signsUp := st == pending || st == fresh && !autoconfirm && !hidden
+	signsUp := st == pending || created && !op.autoconfirm
 	b := f.batch()
-	q.take(b, f.now)
+	op.q.take(b, f.now)
 	var id uuid.UUID
 	switch {
 	case signsUp:
 		id = n.enlist(f, b, st, known)
-	case st == fresh && !hidden: // confirmed at once; the link below lets him in
+	case created: // confirmed at once; the link below lets him in
 		u := n.user(f, n.newID(), true, n.data)
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])
@@ -165,19 +187,20 @@ func writeOTP(ctx context.Context, f *flow, n *newcomer, st standing, known stor
 	}
 	l.token.Required = st == pending
 	write(b, id, flow, l)
-	tellCreated(f, b, st == fresh && !hidden, id)
-	note := store.Audit{At: f.now, Action: store.ActionUserRecoveryRequested, Actor: id, OnlyFor: id, IP: f.req.IP, Traits: traits("channel", n.channel)}
+	tellCreated(f, b, created, id)
+	note := f.audit(store.ActionUserRecoveryRequested, id, uuid.Nil, "channel", n.channel)
 	if signsUp {
-		note.Action, note.Traits = store.ActionUserConfirmationRequested, traits("provider", n.provider, "channel", n.channel)
+		note = f.audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", n.provider, "channel", n.channel)
 	}
+	note.OnlyFor = id
 	b.Audit(note)
-	if st == fresh && !signsUp && !hidden {
+	if created && !signsUp {
 		b.Audit(f.audit(store.ActionUserSignedUp, id, uuid.Nil, "provider", n.provider))
 	}
 	return l, b.Send(ctx)
 }
 
-// entry is the message that lets somebody in.
+// otpMessage is the message that lets somebody in.
 func otpMessage(f *flow, n *newcomer, known store.User, signsUp bool, flow *store.Flow) (letter, error) {
 	switch {
 	case signsUp:

@@ -61,7 +61,9 @@ func sendRecovery(ctx context.Context, f *flow, p Recover) error {
 	q.take(b, f.now)
 	b.MarkSent(id, store.RecoverySent, f.now)
 	write(b, id, flow, l)
-	b.Audit(store.Audit{At: f.now, Action: store.ActionUserRecoveryRequested, Actor: id, OnlyFor: id, IP: f.req.IP})
+	note := f.audit(store.ActionUserRecoveryRequested, id, uuid.Nil)
+	note.OnlyFor = id
+	b.Audit(note)
 	if err := b.Send(ctx); err != nil {
 		return failure("recover", q.refused(err))
 	}

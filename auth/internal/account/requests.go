@@ -3,6 +3,8 @@ package account
 import (
 	"encoding/json"
 
+	"github.com/google/uuid"
+
 	"gatehouse/auth/internal/store"
 )
 
@@ -115,4 +117,10 @@ type LinkRequest struct {
 type Link struct {
 	User                                                            store.User
 	ActionLink, EmailOTP, HashedToken, VerificationType, RedirectTo string
+}
+
+// FactorAnswer is the answer to a challenge of a factor.
+type FactorAnswer struct {
+	Factor, Challenge uuid.UUID
+	Code              string
 }

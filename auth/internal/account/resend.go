@@ -29,46 +29,57 @@ var flowMethods = map[string]string{"signup": "email/signup", typeEmailChange: "
 // Resend sends another mail or SMS of what waits for an address. The answer is the id of the
 // message, or of one that was never written: nobody is told whether anything waits.
 func (a *Accounts) Resend(ctx context.Context, c Client, p Resend) (uuid.UUID, error) {
-	return resend(ctx, a.begin(c), p)
+	op := resendOp{f: a.begin(c), p: p}
+	return op.run(ctx)
 }
 
-func resend(ctx context.Context, f *flow, p Resend) (uuid.UUID, error) {
-	who, err := f.settings.resendTo(p)
-	if err != nil {
+// resendOp is one call of Resend.
+type resendOp struct {
+	f       *flow
+	p       Resend
+	who     string // the address, of whatever kind
+	q       *quota
+	pending store.Pending
+	// found: there is something to be sent. Without it the same is done for nobody.
+	found bool
+}
+
+func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
+	var err error
+	if op.who, err = op.f.settings.resendTo(op.p); err != nil {
 		return uuid.Nil, err
 	}
-	what, aud := resendable[p.Type], f.aud()
-	var q *quota
+	f, what, aud := op.f, resendable[op.p.Type], op.f.aud()
 	if what.phone {
-		if canSendSMS(f, what.name, who) != nil { // to the asker, nothing waits for any number
+		if canSendSMS(f, what.name, op.who) != nil { // to the asker, nothing waits for any number
 			return uuid.New(), nil
 		}
-		q = smsQuota(f, aud, who)
-	} else if p.Type == "signup" {
-		err = f.settings.canSendMail(what.name)
-		q = mailQuota(f, "confirmation", f.settings.Email.ConfirmationInterval, aud, who)
+		op.q = smsQuota(f, aud, op.who)
 	} else {
-		err = f.settings.canSendMail(what.name)
-		q = mailQuota(f, "email_change", f.settings.Email.Interval, aud, who)
+		if err := f.settings.canSendMail(what.name); err != nil {
+			return uuid.Nil, err
+		}
+		if op.p.Type == "signup" {
+			op.q = mailQuota(f, "confirmation", f.settings.Email.ConfirmationInterval, aud, op.who)
+		} else {
+			op.q = mailQuota(f, "email_change", f.settings.Email.Interval, aud, op.who)
+		}
 	}
-	if err != nil {
-		return uuid.Nil, err
-	}
-	boundClient(f, q)
-	var pending store.Pending
+	boundClient(f, op.q)
 	b := f.batch()
-	b.Pending(&pending, aud, who, what.kinds...)
-	q.look(b)
+	b.Pending(&op.pending, aud, op.who, what.kinds...)
+	op.q.look(b)
 	if err := b.Send(ctx); err != nil {
 		return uuid.Nil, failure("look up", err)
 	}
-	if err := q.judge(f.now); err != nil {
+	if err := op.q.judge(f.now); err != nil {
 		return uuid.Nil, err
 	}
-	found := waits(p.Type, who, &pending)
-	id, err := writeResend(ctx, f, p, who, &pending, q, found)
+	op.found = waits(op.p.Type, op.who, &op.pending)
+	id, err := op.write(ctx)
 	if errors.Is(err, errElsewhere) { // whoever else it goes to has just had one: to the asker, nothing waits
-		id, err = writeResend(ctx, f, p, who, &pending, q, false)
+		op.found = false
+		id, err = op.write(ctx)
 	}
 	return id, err
 }
@@ -79,21 +90,21 @@ var errElsewhere = errors.New("account: resend: the pause of the other address")
 // elsewhere are the pauses and caps of the other address that is written to, beside the one that was
 // asked for: else everybody with a change that waits could have somebody written to once more. Where
 // there is none they are nobody's.
-func elsewhere(f *flow, typ, aud, who string, p *store.Pending, found bool) []store.Limit {
-	u, other := &p.User, uuid.NewString()
-	switch {
-	case typ == typeEmailChange:
-		if found && who != u.NewEmail {
+func (op *resendOp) elsewhere() []store.Limit {
+	f, u, other := op.f, &op.pending.User, uuid.NewString()
+	switch op.p.Type {
+	case typeEmailChange:
+		if op.found && op.who != u.NewEmail {
 			other = u.NewEmail
-		} else if found && f.settings.asksCurrent(u) {
+		} else if op.found && f.settings.asksCurrent(u) {
 			other = u.Email
 		}
-		return mailQuota(f, "email_change", f.settings.Email.Interval, aud, other).pauses
-	case typ == "phone_change":
-		if found && who != u.NewPhone {
+		return mailQuota(f, "email_change", f.settings.Email.Interval, f.aud(), other).pauses
+	case "phone_change":
+		if op.found && op.who != u.NewPhone {
 			other = u.NewPhone
 		}
-		q := smsQuota(f, aud, other)
+		q := smsQuota(f, f.aud(), other)
 		if len(q.budgets) > 0 {
 			q.budgets = q.budgets[1:] // the service's own is taken already
 		}
@@ -151,23 +162,24 @@ func waits(typ, who string, p *store.Pending) bool {
 	return p.Known() && u.NewPhone != "" && (u.Phone == who || u.NewPhone == who)
 }
 
-func writeResend(ctx context.Context, f *flow, r Resend, who string, p *store.Pending, q *quota, found bool) (uuid.UUID, error) {
+func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
+	f, p, who, found := op.f, &op.pending, op.who, op.found
 	id := p.User.ID
 	if !found {
 		id = uuid.New()
 	}
 	var flow *store.Flow
-	if !resendable[r.Type].phone {
-		flow = f.settings.flowAgain(r.Challenge, p.Flow, flowMethods[r.Type], f.now)
+	if !resendable[op.p.Type].phone {
+		flow = f.settings.flowAgain(op.p.Challenge, p.Flow, flowMethods[op.p.Type], f.now)
 	}
 	var letters []letter
 	var err error
 	sent, note := store.ConfirmationSent, store.Audit{Action: store.ActionUserConfirmationRequested, Traits: traits("provider", "email")}
-	switch r.Type {
+	switch op.p.Type {
 	case "signup":
-		letters, err = sendAgain(f, "email", who, p, found, flow)
+		letters, err = op.again("email", flow)
 	case "sms":
-		letters, err = sendAgain(f, "phone", who, p, found, nil)
+		letters, err = op.again("phone", nil)
 		note.Action, note.Traits = store.ActionUserRecoveryRequested, traits("channel", "sms")
 	case typeEmailChange:
 		sent, note.Action, note.Traits = store.EmailChangeSent, store.ActionEmailChangeRequested, nil
@@ -176,7 +188,7 @@ func writeResend(ctx context.Context, f *flow, r Resend, who string, p *store.Pe
 			u.Email, u.NewEmail = who, who
 		}
 		letters, err = newEmailChange(f, u, flow)
-		keepPassword(letters, p, found)
+		op.keepPassword(letters)
 	default:
 		sent, note.Action, note.Traits = store.PhoneChangeSent, store.ActionPhoneChangeRequested, nil
 		number := p.User.NewPhone
@@ -185,14 +197,14 @@ func writeResend(ctx context.Context, f *flow, r Resend, who string, p *store.Pe
 		}
 		letters = make([]letter, 1)
 		letters[0], err = newSMS(f, store.KindPhoneChange, number, "")
-		keepPassword(letters, p, found)
+		op.keepPassword(letters)
 	}
 	if err != nil {
 		return uuid.Nil, err
 	}
 	b := f.batch()
-	others := elsewhere(f, r.Type, f.aud(), who, p, found)
-	q.take(b, f.now, others...)
+	others := op.elsewhere()
+	op.q.take(b, f.now, others...)
 	b.MarkSent(id, sent, f.now)
 	write(b, id, flow, letters...)
 	note.At, note.Actor, note.OnlyFor, note.IP = f.now, id, id, f.req.IP
@@ -201,7 +213,7 @@ func writeResend(ctx context.Context, f *flow, r Resend, who string, p *store.Pe
 		if _, over := among(others, err); over && found {
 			return uuid.Nil, errElsewhere
 		}
-		return uuid.Nil, failure("resend", q.refused(err))
+		return uuid.Nil, failure("resend", op.q.refused(err))
 	}
 	if err := f.send(ctx, letters...); err != nil {
 		return uuid.Nil, err
@@ -213,16 +225,18 @@ func writeResend(ctx context.Context, f *flow, r Resend, who string, p *store.Pe
 }
 
 // keepPassword lets the password that waits with a first address wait with its new token.
-func keepPassword(letters []letter, p *store.Pending, found bool) {
+func (op *resendOp) keepPassword(letters []letter) {
+	waiting := &op.pending.Token
 	for i := range letters {
-		if t := &letters[i].token; found && t.Kind == p.Token.Kind && t.Address == p.Token.Address {
-			t.PasswordHash = p.Token.PasswordHash
+		if t := &letters[i].token; op.found && t.Kind == waiting.Kind && t.Address == waiting.Address {
+			t.PasswordHash = waiting.PasswordHash
 		}
 	}
 }
 
 // again renews a pending sign-up: the same password, data and identity hang on the new confirmation.
-func sendAgain(f *flow, provider, who string, p *store.Pending, found bool, flow *store.Flow) ([]letter, error) {
+func (op *resendOp) again(provider string, flow *store.Flow) ([]letter, error) {
+	f, p, who, found := op.f, &op.pending, op.who, op.found
 	n := &newcomer{provider: provider, who: who}
 	if found && p.Token.Kind == store.KindSignup && p.Token.Address == who {
 		n.hash, n.data, n.identity = p.Token.PasswordHash, p.Token.UserMetadata, p.Token.Identity

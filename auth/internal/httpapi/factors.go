@@ -125,7 +125,7 @@ func (s *Server) postFactorVerify(c *call, caller account.Caller) error {
 	if in.ChallengeID != "" && (err != nil || len(in.ChallengeID) != 36) {
 		return notValid("challenge_id must be an UUID")
 	}
-	g, err := s.accounts.VerifyFactor(c.ctx(), c.toldClient(), caller, id, challenge, in.Code)
+	g, err := s.accounts.VerifyFactor(c.ctx(), c.toldClient(), caller, account.FactorAnswer{Factor: id, Challenge: challenge, Code: in.Code})
 	if err != nil {
 		return err
 	}

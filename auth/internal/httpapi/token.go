@@ -113,7 +113,7 @@ func (s *Server) idTokenGrant(c *call) error {
 	if err := c.knownAud(); err != nil {
 		return err
 	}
-	p := account.IDToken{IDTokenRequest: provider.IDTokenRequest{
+	p := account.IDToken{Request: provider.IDTokenRequest{
 		IDToken: in.IDToken, Provider: in.Provider, AccessToken: in.AccessToken, Nonce: in.Nonce, ClientID: in.ClientID, Issuer: in.Issuer,
 	}}
 	if in.LinkIdentity {
