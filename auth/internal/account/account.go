@@ -66,8 +66,8 @@ func New(o Options, s Settings) *Accounts {
 // Apply puts other settings in force. A flow that is under way ends with those it began with.
 func (a *Accounts) Apply(s Settings) { a.live.Store(&s) }
 
-// Client is who calls and what for.
-type Client struct {
+// RequestInfo is who calls and what for.
+type RequestInfo struct {
 	IP, UserAgent string
 	// RedirectTo is where a link is to lead in the end; it has been judged.
 	RedirectTo string
@@ -75,8 +75,8 @@ type Client struct {
 	BaseURL string
 	// Aud is the audience that the request works in; "" is JWT_AUD.
 	Aud string
-	// ToldIP is IP where a header that is trusted told it, "" else.
-	ToldIP string
+	// TrustedIP is IP where a header that is trusted told it, "" else.
+	TrustedIP string
 	// Network is what limits count the client under: an IPv4 address, an IPv6 /64, or what else the header says
 	// that tells clients apart. "" where nobody trusted tells clients apart.
 	Network string

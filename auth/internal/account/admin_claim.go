@@ -15,8 +15,8 @@ import (
 // AdminClaim gives an account to the owner of its confirmed address alone: everything by which others could come
 // back is dropped, and a recovery mail is sent. For an owner who has confirmed an account that a stranger had
 // prepared: recovery alone leaves the stranger's phone, factors and identities in place.
-func (a *Accounts) AdminClaim(ctx context.Context, c Client, by Actor, id uuid.UUID) error {
-	return adminClaim(ctx, a.begin(c), by, id)
+func (a *Accounts) AdminClaim(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID) error {
+	return adminClaim(ctx, a.begin(req), by, id)
 }
 
 func adminClaim(ctx context.Context, f *flow, by Actor, id uuid.UUID) error {

@@ -31,7 +31,7 @@ func TestAdminClaim(t *testing.T) {
 	before, trail := len(h.letters()), h.trail()
 	h.pass(time.Second)
 
-	refused(t, h.AdminClaim(t.Context(), account.Client{}, service, g.User.ID), "")
+	refused(t, h.AdminClaim(t.Context(), account.RequestInfo{}, service, g.User.ID), "")
 	u := h.user(g.User.ID)
 	if u.Email != "mia@example.org" || u.EmailConfirmedAt.IsZero() || u.PasswordHash != "" || u.Phone != "" || !u.PhoneConfirmedAt.IsZero() ||
 		u.NewEmail != "" || u.Factors != nil || fmt.Sprint(providers(u)) != "[email]" || metadata(t, u.UserMetadata)["phone"] != nil {
@@ -60,20 +60,20 @@ func TestAdminClaim_refused(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	none := "user_not_found: User not found"
-	refused(t, h.AdminClaim(t.Context(), account.Client{}, service, uuid.New()), none)
+	refused(t, h.AdminClaim(t.Context(), account.RequestInfo{}, service, uuid.New()), none)
 	guest, err := h.SignUpAnonymous(t.Context(), browser, nil)
 	refused(t, err, "")
 	const unconfirmed = "email_not_confirmed: The user has no confirmed e-mail address to send the recovery to"
-	refused(t, h.AdminClaim(t.Context(), account.Client{}, service, guest.User.ID), unconfirmed)
+	refused(t, h.AdminClaim(t.Context(), account.RequestInfo{}, service, guest.User.ID), unconfirmed)
 	h.signUp("tom@example.org", "sesame", `{}`)
 	list, _, err := h.AdminUsers(t.Context(), store.UsersFilter{Aud: "authenticated", Email: "tom@example.org", Limit: 1})
 	refused(t, err, "")
-	refused(t, h.AdminClaim(t.Context(), account.Client{}, service, list[0].ID), unconfirmed)
+	refused(t, h.AdminClaim(t.Context(), account.RequestInfo{}, service, list[0].ID), unconfirmed)
 	mia := h.confirmed("mia@example.org")
 	h.set(func(s *account.Settings) { s.Email.Configured = false })
-	refused(t, h.AdminClaim(t.Context(), account.Client{}, service, mia.User.ID), "unexpected_failure: Error sending recovery email")
+	refused(t, h.AdminClaim(t.Context(), account.RequestInfo{}, service, mia.User.ID), "unexpected_failure: Error sending recovery email")
 	h.caller(mia)
 	h.set(func(s *account.Settings) { s.Email.Configured = true })
 	refused(t, h.AdminDelete(t.Context(), browser, service, mia.User.ID, true), "")
-	refused(t, h.AdminClaim(t.Context(), account.Client{}, service, mia.User.ID), none)
+	refused(t, h.AdminClaim(t.Context(), account.RequestInfo{}, service, mia.User.ID), none)
 }

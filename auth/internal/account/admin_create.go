@@ -39,8 +39,8 @@ func goodClaims(role, aud string) error {
 
 // AdminCreate makes a user as an administrator wants him: no mail is sent, and whether sign-ups are
 // open does not matter.
-func (a *Accounts) AdminCreate(ctx context.Context, c Client, by Actor, p Attributes) (store.User, error) {
-	return adminCreate(ctx, a.begin(c), by, p)
+func (a *Accounts) AdminCreate(ctx context.Context, req RequestInfo, by Actor, p Attributes) (store.User, error) {
+	return adminCreate(ctx, a.begin(req), by, p)
 }
 
 func adminCreate(ctx context.Context, f *flow, by Actor, p Attributes) (store.User, error) {

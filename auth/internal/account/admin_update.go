@@ -25,8 +25,8 @@ type edit struct {
 // AdminUpdate changes a user without asking him: addresses at once, and nobody is written to. Another
 // password ends all his sessions, and so does another address in the place of one that he had: whoever
 // came in by that one stays no longer. A ban keeps them.
-func (a *Accounts) AdminUpdate(ctx context.Context, c Client, by Actor, id uuid.UUID, p Attributes) (store.User, error) {
-	return adminUpdate(ctx, a.begin(c), by, id, p)
+func (a *Accounts) AdminUpdate(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID, p Attributes) (store.User, error) {
+	return adminUpdate(ctx, a.begin(req), by, id, p)
 }
 
 func adminUpdate(ctx context.Context, f *flow, by Actor, id uuid.UUID, p Attributes) (store.User, error) {

@@ -51,8 +51,8 @@ func (a *Accounts) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.A
 
 // AdminDelete removes a user with all that is his, or softly: then his id stays, nothing personal does,
 // and his addresses are free. Mails that wait for him are dropped.
-func (a *Accounts) AdminDelete(ctx context.Context, c Client, by Actor, id uuid.UUID, soft bool) error {
-	return adminDelete(ctx, a.begin(c), by, id, soft)
+func (a *Accounts) AdminDelete(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID, soft bool) error {
+	return adminDelete(ctx, a.begin(req), by, id, soft)
 }
 
 func adminDelete(ctx context.Context, f *flow, by Actor, id uuid.UUID, soft bool) error {

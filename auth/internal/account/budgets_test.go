@@ -10,7 +10,7 @@ import (
 )
 
 // sends is one of the calls that send something to some address.
-func (h *house) sends(i int, c account.Client, email, number string) error {
+func (h *house) sends(i int, c account.RequestInfo, email, number string) error {
 	ctx := h.t.Context()
 	var err error
 	switch i % 8 {

@@ -126,7 +126,7 @@ func (ch *change) fill() {
 	}
 	b.UpdateUser(ch.patch)
 	if ch.patch.PasswordHash != nil && ch.f.settings.Passwords.ChangeEndsSessions {
-		b.EndSessions(store.EndSessions{User: id, Except: ch.op.caller.Session.ID, Reason: store.EndedPasswordChanged, At: ch.f.now})
+		b.EndSessions(store.EndSessions{User: id, Except: ch.op.principal.Session.ID, Reason: store.EndedPasswordChanged, At: ch.f.now})
 	}
 	if ch.voidAll {
 		b.DeleteTokens(id)
@@ -154,7 +154,7 @@ func (ch *change) fill() {
 		{true, store.ActionUserModified},
 	} {
 		if done.it {
-			b.Audit(ch.f.audit(done.action, id, ch.op.caller.Session.ID))
+			b.Audit(ch.f.audit(done.action, id, ch.op.principal.Session.ID))
 		}
 	}
 }

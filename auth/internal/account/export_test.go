@@ -15,12 +15,12 @@ type Arrival struct {
 	Challenge Challenge
 	Accepted  *provider.Accepted
 	Invite    string // the token of an invitation's link
-	LinkTo    *Caller
+	LinkTo    *Principal
 }
 
 // Arrive is what follows when a provider has told who somebody is.
-func (a *Accounts) Arrive(ctx context.Context, c Client, p Arrival) (External, error) {
-	e := entry{f: a.begin(c), profile: p.Profile, names: append([]string{p.Provider}, p.Aliases...), optional: p.Optional,
+func (a *Accounts) Arrive(ctx context.Context, req RequestInfo, p Arrival) (External, error) {
+	e := entry{f: a.begin(req), profile: p.Profile, names: append([]string{p.Provider}, p.Aliases...), optional: p.Optional,
 		strict: !p.Native, challenge: p.Challenge, accepted: p.Accepted}
 	if p.Invite != "" {
 		e.invite, _, _ = linkHash(p.Invite)

@@ -28,7 +28,7 @@ type ExternalStart struct {
 	// InviteToken is the token of an invitation's link.
 	InviteToken string
 	// Linking is who wants the identity linked to his account; nil: it is a sign-in.
-	Linking *Caller
+	Linking *Principal
 	// Cookie: the browser that begins is the one that has to come back.
 	Cookie bool
 }
@@ -45,8 +45,8 @@ type ExternalStarted struct {
 
 // StartExternal begins a sign-in, or the linking of an identity. The state that travels is a random id;
 // all that it stands for stays here.
-func (a *Accounts) StartExternal(ctx context.Context, c Client, p ExternalStart) (ExternalStarted, error) {
-	return startExternal(ctx, a.begin(c), p)
+func (a *Accounts) StartExternal(ctx context.Context, req RequestInfo, p ExternalStart) (ExternalStarted, error) {
+	return startExternal(ctx, a.begin(req), p)
 }
 
 func startExternal(ctx context.Context, f *flow, p ExternalStart) (ExternalStarted, error) {

@@ -50,7 +50,7 @@ var errLinks = errors.New("account: the code links an identity")
 // client library sends none, and the verifier proves who asked.
 func (x *exchange) ownLink() error {
 	var claims token.Claims
-	if user, _, err := x.f.core.ids(&claims, x.bearer, x.f.now); err == nil && user != x.flow.User {
+	if user, _, err := x.f.core.readIDs(&claims, x.bearer, x.f.now); err == nil && user != x.flow.User {
 		return denied(CodeBadJWT, "The access token is not of the user who asked for the linking")
 	}
 	return nil

@@ -34,8 +34,8 @@ var errStateUnknown = invalid(CodeBadOAuthState, "OAuth state not found or expir
 // FinishExternal takes a provider's answer from the browser. cookie is the value of the cookie
 // StateCookie(state). A state is good for one callback, whatever becomes of it. The provider is
 // asked before a transaction is begun.
-func (a *Accounts) FinishExternal(ctx context.Context, c Client, callback url.Values, cookie string) (out External, err error) {
-	return finishExternal(ctx, a.begin(c), callback, cookie)
+func (a *Accounts) FinishExternal(ctx context.Context, req RequestInfo, callback url.Values, cookie string) (out External, err error) {
+	return finishExternal(ctx, a.begin(req), callback, cookie)
 }
 
 func finishExternal(ctx context.Context, f *flow, callback url.Values, cookie string) (out External, err error) {
@@ -174,7 +174,7 @@ func giveTokens(f *flow, g *Grant, pkce store.Flow) {
 type IDToken struct {
 	Request provider.IDTokenRequest
 	// Linking is who wants the identity linked to his account; nil: it is a sign-in.
-	Linking *Caller
+	Linking *Principal
 }
 
 // OAuthError is a failure in the form of RFC 6749, for the grant that answers so.
@@ -193,8 +193,8 @@ func (e *OAuthError) Error() string {
 func (e *OAuthError) Unwrap() error { return e.Err }
 
 // SignInIDToken opens a session for whom an ID token names, or links the identity.
-func (a *Accounts) SignInIDToken(ctx context.Context, c Client, p IDToken) (Grant, error) {
-	return signInIDToken(ctx, a.begin(c), p)
+func (a *Accounts) SignInIDToken(ctx context.Context, req RequestInfo, p IDToken) (Grant, error) {
+	return signInIDToken(ctx, a.begin(req), p)
 }
 
 func signInIDToken(ctx context.Context, f *flow, p IDToken) (Grant, error) {

@@ -17,16 +17,16 @@ import (
 const kindFactor = "mfa"
 
 // ChallengeFactor asks for a code of one of the caller's factors; a phone is sent one.
-func (a *Accounts) ChallengeFactor(ctx context.Context, c Client, caller Caller, id uuid.UUID, channel string) (store.Challenge, store.Factor, error) {
-	return challengeFactor(ctx, a.begin(c), caller, id, channel)
+func (a *Accounts) ChallengeFactor(ctx context.Context, req RequestInfo, principal Principal, id uuid.UUID, channel string) (store.Challenge, store.Factor, error) {
+	return challengeFactor(ctx, a.begin(req), principal, id, channel)
 }
 
-func challengeFactor(ctx context.Context, f *flow, caller Caller, id uuid.UUID, channel string) (store.Challenge, store.Factor, error) {
-	factor, err := f.settings.answerable(caller, id)
+func challengeFactor(ctx context.Context, f *flow, principal Principal, id uuid.UUID, channel string) (store.Challenge, store.Factor, error) {
+	factor, err := f.settings.answerable(principal, id)
 	if err != nil {
 		return store.Challenge{}, factor, err
 	}
-	ch := store.Challenge{ID: uuid.New(), Factor: factor.ID, IP: f.req.ToldIP, CreatedAt: f.now, ExpiresAt: f.now.Add(f.settings.Factors.ChallengeLife)}
+	ch := store.Challenge{ID: uuid.New(), Factor: factor.ID, IP: f.req.TrustedIP, CreatedAt: f.now, ExpiresAt: f.now.Add(f.settings.Factors.ChallengeLife)}
 	var q *quota
 	var m store.NewMessage
 	if factor.Kind == store.FactorPhone {
@@ -41,12 +41,12 @@ func challengeFactor(ctx context.Context, f *flow, caller Caller, id uuid.UUID, 
 	if q != nil {
 		q.take(b, f.now)
 	}
-	b.InsertChallenge(caller.User.ID, ch)
+	b.InsertChallenge(principal.User.ID, ch)
 	if m.Payload != nil {
-		m.User = caller.User.ID
+		m.User = principal.User.ID
 		b.InsertMessage(m)
 	}
-	b.Audit(f.audit(store.ActionChallengeCreated, caller.User.ID, caller.Session.ID, "factor_id", factor.ID.String(), "challenge_id", ch.ID.String()))
+	b.Audit(f.audit(store.ActionChallengeCreated, principal.User.ID, principal.Session.ID, "factor_id", factor.ID.String(), "challenge_id", ch.ID.String()))
 	err = b.Send(ctx)
 	if q != nil {
 		err = q.refused(err)
@@ -62,8 +62,8 @@ func challengeFactor(ctx context.Context, f *flow, caller Caller, id uuid.UUID, 
 
 // answerable is one of the caller's factors that he may be asked for. One that is not verified yet does not
 // open what a verified one guards: somebody may have left it there.
-func (s *Settings) answerable(caller Caller, id uuid.UUID) (store.Factor, error) {
-	factor, err := factorOf(caller.User, id)
+func (s *Settings) answerable(principal Principal, id uuid.UUID) (store.Factor, error) {
+	factor, err := factorOf(principal.User, id)
 	switch {
 	case err != nil:
 		return factor, err
@@ -72,7 +72,7 @@ func (s *Settings) answerable(caller Caller, id uuid.UUID) (store.Factor, error)
 	case factor.Kind == store.FactorPhone && !s.Factors.Phone.Verify:
 		return factor, unprocessable(CodePhoneVerifyDisabled, "MFA verification is disabled for Phone")
 	}
-	return factor, mayProve(factor, caller.User, caller.Session)
+	return factor, mayProve(factor, principal.User, principal.Session)
 }
 
 // mayProve keeps a session below aal2 from verifying a factor for the first time when the user has one.

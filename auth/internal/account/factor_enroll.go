@@ -36,30 +36,30 @@ type Enrolled struct {
 const maxFactorText = 255
 
 // EnrollFactor gives the caller a factor, unverified.
-func (a *Accounts) EnrollFactor(ctx context.Context, c Client, caller Caller, p Enrolment) (Enrolled, error) {
-	return enrollFactor(ctx, a.begin(c), caller, p)
+func (a *Accounts) EnrollFactor(ctx context.Context, req RequestInfo, principal Principal, p Enrolment) (Enrolled, error) {
+	return enrollFactor(ctx, a.begin(req), principal, p)
 }
 
-func enrollFactor(ctx context.Context, f *flow, caller Caller, p Enrolment) (Enrolled, error) {
+func enrollFactor(ctx context.Context, f *flow, principal Principal, p Enrolment) (Enrolled, error) {
 	out := Enrolled{Factor: store.Factor{ID: uuid.New(), FriendlyName: plain(p.FriendlyName), CreatedAt: f.now, UpdatedAt: f.now}}
 	if err := f.settings.enrolment(p, &out); err != nil {
 		return Enrolled{}, err
 	}
-	if caller.Session.ID == uuid.Nil {
+	if principal.Session.ID == uuid.Nil {
 		return Enrolled{}, &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "A valid session and a registered user are required to enroll a factor"}
 	}
 	var sealed []byte
 	if out.Factor.Kind == store.FactorTOTP {
 		key := totp.NewKey()
 		sealed = sealKey(f, out.Factor.ID, key)
-		out.Secret, out.URI = totp.Text(key), totp.URI(f.settings.issuer(p.Issuer), accountName(caller.User), key)
+		out.Secret, out.URI = totp.Text(key), totp.URI(f.settings.issuer(p.Issuer), accountName(principal.User), key)
 		var err error
 		if out.QRCode, err = totp.SVG(out.URI); err != nil {
 			return Enrolled{}, notValid("issuer is too long for a QR code")
 		}
 	}
 	err := f.inTx(ctx, func(tx *store.Tx) error {
-		u, v, err := lockCaller(ctx, f, tx, caller)
+		u, v, err := lockPrincipal(ctx, f, tx, principal)
 		if err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func enrollFactor(ctx context.Context, f *flow, caller Caller, p Enrolment) (Enr
 		return b.Send(ctx)
 	})
 	if errors.Is(err, store.ErrUserGone) {
-		err = errCallerGone
+		err = errPrincipalGone
 	}
 	return out, failure("enroll a factor", err)
 }

@@ -48,8 +48,8 @@ func (s *Settings) tooLow(u store.User, v store.Session, now time.Time) bool {
 }
 
 var (
-	errCallerGone = denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
-	errNoFactor   = missing(CodeFactorNotFound, "Factor not found")
+	errPrincipalGone = denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
+	errNoFactor      = missing(CodeFactorNotFound, "Factor not found")
 )
 
 // factorOf finds one of a user's own factors: somebody else's is as unknown as none.
@@ -62,13 +62,13 @@ func factorOf(u store.User, id uuid.UUID) (store.Factor, error) {
 	return store.Factor{}, errNoFactor
 }
 
-// lockCaller locks the caller and reads what he and his session are now: since he was let in, somebody may
+// lockPrincipal locks the caller and reads what he and his session are now: since he was let in, somebody may
 // have put him out, or taken a factor from him.
-func lockCaller(ctx context.Context, f *flow, tx *store.Tx, caller Caller, reads ...func(*store.Batch)) (store.User, store.Session, error) {
+func lockPrincipal(ctx context.Context, f *flow, tx *store.Tx, principal Principal, reads ...func(*store.Batch)) (store.User, store.Session, error) {
 	var v store.Session
-	u, err := tx.LockUser(ctx, caller.User.ID)
+	u, err := tx.LockUser(ctx, principal.User.ID)
 	if errors.Is(err, store.ErrNotFound) {
-		return u, v, errCallerGone
+		return u, v, errPrincipalGone
 	}
 	if err != nil {
 		return u, v, err
@@ -78,25 +78,25 @@ func lockCaller(ctx context.Context, f *flow, tx *store.Tx, caller Caller, reads
 	for _, read := range reads {
 		read(b)
 	}
-	if caller.Session.ID != uuid.Nil {
-		b.Session(&v, u.ID, caller.Session.ID)
+	if principal.Session.ID != uuid.Nil {
+		b.Session(&v, u.ID, principal.Session.ID)
 	}
 	if err := b.Send(ctx); err != nil {
 		return u, v, err
 	}
 	switch {
 	case !u.DeletedAt.IsZero():
-		return u, v, errCallerGone
+		return u, v, errPrincipalGone
 	case u.BannedUntil.After(f.now):
 		return u, v, denied(CodeUserBanned, "User is banned")
-	case caller.Session.ID == uuid.Nil:
+	case principal.Session.ID == uuid.Nil:
 		return u, v, nil
 	case v.ID == uuid.Nil || v.Ended():
 		return u, v, sessionNotFound()
 	case f.settings.expired(v, f.now):
 		return u, v, denied(CodeSessionExpired, "Session is no longer valid")
 	}
-	return u, levelOf(v, &caller.Claims), nil
+	return u, levelOf(v, &principal.Claims), nil
 }
 
 // withMethod puts a method in front, newest first; the one of the same name goes. The other entries stay as

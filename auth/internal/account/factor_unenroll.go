@@ -12,12 +12,12 @@ import (
 
 // UnenrollFactor takes one of the caller's factors from him, and from his sessions what it gave them. A verified one
 // wants a session of aal2.
-func (a *Accounts) UnenrollFactor(ctx context.Context, c Client, caller Caller, id uuid.UUID) error {
-	return unenrollFactor(ctx, a.begin(c), caller, id)
+func (a *Accounts) UnenrollFactor(ctx context.Context, req RequestInfo, principal Principal, id uuid.UUID) error {
+	return unenrollFactor(ctx, a.begin(req), principal, id)
 }
 
-func unenrollFactor(ctx context.Context, f *flow, caller Caller, id uuid.UUID) error {
-	factor, err := factorOf(caller.User, id)
+func unenrollFactor(ctx context.Context, f *flow, principal Principal, id uuid.UUID) error {
+	factor, err := factorOf(principal.User, id)
 	if err != nil {
 		return err
 	}
@@ -25,7 +25,7 @@ func unenrollFactor(ctx context.Context, f *flow, caller Caller, id uuid.UUID) e
 	told := 0
 	err = f.inTx(ctx, func(tx *store.Tx) error {
 		told = 0
-		u, v, err := lockCaller(ctx, f, tx, caller)
+		u, v, err := lockPrincipal(ctx, f, tx, principal)
 		if err != nil {
 			return err
 		}
@@ -60,8 +60,8 @@ func (a *Accounts) AdminFactors(ctx context.Context, user uuid.UUID) ([]store.Fa
 }
 
 // AdminDeleteFactor takes a factor from a user who has lost it. He is told.
-func (a *Accounts) AdminDeleteFactor(ctx context.Context, c Client, by Actor, user, id uuid.UUID) (store.Factor, error) {
-	return adminDeleteFactor(ctx, a.begin(c), by, user, id)
+func (a *Accounts) AdminDeleteFactor(ctx context.Context, req RequestInfo, by Actor, user, id uuid.UUID) (store.Factor, error) {
+	return adminDeleteFactor(ctx, a.begin(req), by, user, id)
 }
 
 func adminDeleteFactor(ctx context.Context, f *flow, by Actor, user, id uuid.UUID) (store.Factor, error) {
@@ -96,8 +96,8 @@ type FactorUpdate struct {
 
 // AdminUpdateFactor gives a factor another name or, if it is a phone, number; "" keeps. Codes that were sent
 // to another number are void.
-func (a *Accounts) AdminUpdateFactor(ctx context.Context, c Client, by Actor, user uuid.UUID, p FactorUpdate) (store.Factor, error) {
-	return adminUpdateFactor(ctx, a.begin(c), by, user, p)
+func (a *Accounts) AdminUpdateFactor(ctx context.Context, req RequestInfo, by Actor, user uuid.UUID, p FactorUpdate) (store.Factor, error) {
+	return adminUpdateFactor(ctx, a.begin(req), by, user, p)
 }
 
 func adminUpdateFactor(ctx context.Context, f *flow, by Actor, user uuid.UUID, p FactorUpdate) (store.Factor, error) {

@@ -24,7 +24,7 @@ const factorMisses = 10
 // answering is one call of VerifyFactor.
 type answering struct {
 	f         *flow
-	caller    Caller
+	principal Principal
 	factor    store.Factor
 	challenge uuid.UUID
 	code      string
@@ -45,19 +45,19 @@ type answering struct {
 // VerifyFactor answers a challenge. A right answer brings the caller's session to aal2 with a new refresh
 // token, and ends his sessions below that. Wrong answers are counted under the lock on the user, so that as
 // many as are sent at once make no more tries.
-func (a *Accounts) VerifyFactor(ctx context.Context, c Client, caller Caller, p FactorAnswer) (Grant, error) {
-	return verifyFactor(ctx, a.begin(c), caller, p)
+func (a *Accounts) VerifyFactor(ctx context.Context, req RequestInfo, principal Principal, p FactorAnswer) (Grant, error) {
+	return verifyFactor(ctx, a.begin(req), principal, p)
 }
 
-func verifyFactor(ctx context.Context, f *flow, caller Caller, p FactorAnswer) (Grant, error) {
-	if caller.Session.ID == uuid.Nil {
+func verifyFactor(ctx context.Context, f *flow, principal Principal, p FactorAnswer) (Grant, error) {
+	if principal.Session.ID == uuid.Nil {
 		return Grant{}, sessionNotFound()
 	}
-	factor, err := f.settings.answerable(caller, p.Factor)
+	factor, err := f.settings.answerable(principal, p.Factor)
 	if err != nil {
 		return Grant{}, err
 	}
-	v := answering{f: f, caller: caller, factor: factor, challenge: p.Challenge, code: strings.TrimSpace(p.Code)}
+	v := answering{f: f, principal: principal, factor: factor, challenge: p.Challenge, code: strings.TrimSpace(p.Code)}
 	if v.code == "" {
 		return Grant{}, notValid("Code needs to be non-empty")
 	}
@@ -102,7 +102,7 @@ func (v *answering) run(ctx context.Context) error {
 func (v *answering) locked(ctx context.Context, do func(*store.Tx, store.User, store.Session) error) error {
 	return v.f.inTx(ctx, func(tx *store.Tx) error {
 		v.judged, v.refusal, v.told = false, nil, 0
-		u, session, err := lockCaller(ctx, v.f, tx, v.caller)
+		u, session, err := lockPrincipal(ctx, v.f, tx, v.principal)
 		if err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func (v *answering) judge(ctx context.Context, tx *store.Tx, u store.User, sessi
 	switch {
 	case ch.ID == uuid.Nil:
 		return unprocessable(CodeFactorNotFound, "MFA factor with the provided challenge ID not found")
-	case !ch.VerifiedAt.IsZero(), ch.IP != "" && v.f.req.ToldIP != "" && ch.IP != v.f.req.ToldIP:
+	case !ch.VerifiedAt.IsZero(), ch.IP != "" && v.f.req.TrustedIP != "" && ch.IP != v.f.req.TrustedIP:
 		return unprocessable(CodeFactorIPMismatch, "Challenge and verify IP addresses mismatch.")
 	case ch.Misses >= maxMisses:
 		return errChallengeExpired(ch.ID)
@@ -220,12 +220,12 @@ func (v *answering) miss(ctx context.Context, tx *store.Tx) error {
 
 // consult asks what is to come of the attempt.
 func (v *answering) consult(ctx context.Context, ask func(context.Context, FactorAttempt) (FactorVerdict, error)) error {
-	verdict, err := ask(ctx, FactorAttempt{User: v.caller.User.ID, Factor: v.factor.ID, Kind: v.factor.Kind, Valid: v.refusal == nil, IP: v.f.req.IP})
+	verdict, err := ask(ctx, FactorAttempt{User: v.principal.User.ID, Factor: v.factor.ID, Kind: v.factor.Kind, Valid: v.refusal == nil, IP: v.f.req.IP})
 	if err != nil || !verdict.Reject {
 		return err
 	}
 	b := v.f.batch()
-	b.EndSessions(store.EndSessions{User: v.caller.User.ID, Reason: store.EndedByVerdict, At: v.f.now})
+	b.EndSessions(store.EndSessions{User: v.principal.User.ID, Reason: store.EndedByVerdict, At: v.f.now})
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
@@ -264,5 +264,5 @@ func (v *answering) raise(ctx context.Context, tx *store.Tx, u store.User, sessi
 }
 
 func (v *answering) audit(action store.Action) store.Audit {
-	return v.f.audit(action, v.caller.User.ID, v.caller.Session.ID, "factor_id", v.factor.ID.String(), "factor_type", string(v.factor.Kind), "challenge_id", v.challenge.String())
+	return v.f.audit(action, v.principal.User.ID, v.principal.Session.ID, "factor_id", v.factor.ID.String(), "factor_type", string(v.factor.Kind), "challenge_id", v.challenge.String())
 }

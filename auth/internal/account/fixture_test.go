@@ -44,7 +44,7 @@ type house struct {
 	s    account.Settings
 }
 
-var browser = account.Client{IP: "192.0.2.7", UserAgent: "browser", RedirectTo: "https://app.example.org/home", BaseURL: "https://auth.example.org"}
+var browser = account.RequestInfo{IP: "192.0.2.7", UserAgent: "browser", RedirectTo: "https://app.example.org/home", BaseURL: "https://auth.example.org"}
 
 // settings are the daemon's defaults, with everything switched on that can be signed in with, and no
 // pauses between mails.
@@ -252,7 +252,7 @@ func (h *house) signIn(email, pass string) error {
 	return err
 }
 
-func (h *house) caller(g account.Grant) account.Caller {
+func (h *house) caller(g account.Grant) account.Principal {
 	h.t.Helper()
 	c, err := h.Authenticate(h.t.Context(), g.AccessToken, "", account.Full)
 	if err != nil {

@@ -46,13 +46,13 @@ func (k *core) serverNow() time.Time {
 type flow struct {
 	core     *core
 	settings *Settings
-	req      Client
+	req      RequestInfo
 	now      time.Time
 }
 
 // begin is the flow of a call. The settings are loaded here and nowhere else, so that a call sees one version.
-func (a *Accounts) begin(c Client) *flow {
-	return &flow{core: &a.core, settings: a.live.Load(), req: c, now: a.core.now()}
+func (a *Accounts) begin(req RequestInfo) *flow {
+	return &flow{core: &a.core, settings: a.live.Load(), req: req, now: a.core.now()}
 }
 
 // tick moves the flow's time to the present, after a wait for the database or a hash.

@@ -72,11 +72,11 @@ type PasswordVerdict struct {
 
 // hookIP is the client's address for the hook that gets a message, "" where there is none: it is kept no longer
 // than the message is.
-func (s *Settings) hookIP(channel string, c Client) string {
+func (s *Settings) hookIP(channel string, req RequestInfo) string {
 	if !s.Hooks.Sends[channel] {
 		return ""
 	}
-	return c.IP
+	return req.IP
 }
 
 // sendNowLife is how long the outbox leaves a message alone that a request sends: it takes over when that dies.

@@ -16,22 +16,22 @@ import (
 
 // UnlinkIdentity takes one of the caller's identities from his account. text is the identity's id;
 // aud is the request's X-JWT-AUD. Sessions stay.
-func (a *Accounts) UnlinkIdentity(ctx context.Context, c Client, caller Caller, text, aud string) error {
-	return unlinkIdentity(ctx, a.begin(c), caller, text, aud)
+func (a *Accounts) UnlinkIdentity(ctx context.Context, req RequestInfo, principal Principal, text, aud string) error {
+	return unlinkIdentity(ctx, a.begin(req), principal, text, aud)
 }
 
-func unlinkIdentity(ctx context.Context, f *flow, caller Caller, text, aud string) error {
-	if err := f.settings.mayLink(caller.User, caller.Session); err != nil {
+func unlinkIdentity(ctx context.Context, f *flow, principal Principal, text, aud string) error {
+	if err := f.settings.mayLink(principal.User, principal.Session); err != nil {
 		return err
 	}
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != 36 {
 		return missing(CodeValidationFailed, "identity_id must be an UUID")
 	}
-	if f.settings.otherAudience(aud, &caller.Claims) {
+	if f.settings.otherAudience(aud, &principal.Claims) {
 		return denied(CodeUnexpectedAudience, "Token audience doesn't match request audience")
 	}
-	u := unlinking{f: f, caller: caller, id: id}
+	u := unlinking{f: f, principal: principal, id: id}
 	u.notices = canNotify(ctx, f, f.settings.Email.NotifyIdentityUnlinked)
 	err = f.inTx(ctx, func(tx *store.Tx) error {
 		u.told = 0
@@ -54,15 +54,15 @@ var errUnlinkConflict = unprocessable(CodeEmailConflictIdentity, "Unable to unli
 
 // unlinking is one call of UnlinkIdentity.
 type unlinking struct {
-	f       *flow
-	caller  Caller
-	id      uuid.UUID
-	notices bool // may be written
-	told    int  // were
+	f         *flow
+	principal Principal
+	id        uuid.UUID
+	notices   bool // may be written
+	told      int  // were
 }
 
 func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
-	old, session, err := lockCaller(ctx, u.f, tx, u.caller)
+	old, session, err := lockPrincipal(ctx, u.f, tx, u.principal)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
 		b.InsertMessage(m)
 		u.told = 1
 	}
-	b.Audit(u.f.audit(store.ActionIdentityUnlinked, old.ID, u.caller.Session.ID, "identity_id", gone.ID.String(), "provider", gone.Provider, "provider_id", gone.ProviderID))
+	b.Audit(u.f.audit(store.ActionIdentityUnlinked, old.ID, u.principal.Session.ID, "identity_id", gone.ID.String(), "provider", gone.Provider, "provider_id", gone.ProviderID))
 	return b.Send(ctx)
 }
 

@@ -20,8 +20,8 @@ func (by Actor) audit(f *flow, action store.Action, pairs ...string) store.Audit
 
 // Invite makes a user without password and sends him a link. Whoever is unconfirmed is invited
 // again; his metadata stays. Only the budget for mails holds, no pause.
-func (a *Accounts) Invite(ctx context.Context, c Client, by Actor, p Invitation) (store.User, error) {
-	return invite(ctx, a.begin(c), by, p)
+func (a *Accounts) Invite(ctx context.Context, req RequestInfo, by Actor, p Invitation) (store.User, error) {
+	return invite(ctx, a.begin(req), by, p)
 }
 
 func invite(ctx context.Context, f *flow, by Actor, p Invitation) (store.User, error) {

@@ -40,7 +40,7 @@ func TestUpdateUser_passwordMeanwhile(t *testing.T) {
 	h.confirmed("mia@example.org")
 	g := h.again("mia@example.org")
 	early, late, again := h.caller(g), h.caller(g), h.caller(g)
-	f := func(c account.Caller, p account.UserUpdate, want string) {
+	f := func(c account.Principal, p account.UserUpdate, want string) {
 		t.Helper()
 		_, err := h.UpdateUser(t.Context(), browser, c, p)
 		refused(t, err, want)

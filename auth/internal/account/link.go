@@ -13,8 +13,8 @@ import (
 
 // GenerateLink makes the token of a mail and returns its link and digits instead of sending them. Links are never
 // those of a PKCE flow. Neither limits nor DISABLE_SIGNUP hold, but the user's own next request meets the pause.
-func (a *Accounts) GenerateLink(ctx context.Context, c Client, by Actor, p LinkRequest) (Link, error) {
-	return generateLink(ctx, a.begin(c), by, p)
+func (a *Accounts) GenerateLink(ctx context.Context, req RequestInfo, by Actor, p LinkRequest) (Link, error) {
+	return generateLink(ctx, a.begin(req), by, p)
 }
 
 func generateLink(ctx context.Context, f *flow, by Actor, p LinkRequest) (Link, error) {

@@ -11,8 +11,8 @@ import (
 
 // SendOTP sends a link or digits to sign in with; unknown addresses become accounts unless CreateUser
 // is false.
-func (a *Accounts) SendOTP(ctx context.Context, c Client, p OTP) error {
-	return requestOTP(ctx, a.begin(c), p)
+func (a *Accounts) SendOTP(ctx context.Context, req RequestInfo, p OTP) error {
+	return requestOTP(ctx, a.begin(req), p)
 }
 
 func requestOTP(ctx context.Context, f *flow, p OTP) error {
@@ -35,8 +35,8 @@ func requestOTP(ctx context.Context, f *flow, p OTP) error {
 }
 
 // MagicLink is SendOTP by mail for anybody.
-func (a *Accounts) MagicLink(ctx context.Context, c Client, p MagicLink) error {
-	return sendLink(ctx, a.begin(c), p, true)
+func (a *Accounts) MagicLink(ctx context.Context, req RequestInfo, p MagicLink) error {
+	return sendLink(ctx, a.begin(req), p, true)
 }
 
 func sendLink(ctx context.Context, f *flow, p MagicLink, create bool) error {

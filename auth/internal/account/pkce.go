@@ -87,8 +87,8 @@ type CodeExchange struct {
 // code is used up by the first try, right or wrong; but one that ends in a 503 has changed nothing, and
 // may come again. A code that comes again later, with the right verifier, is in the hands of two clients: the
 // session that it opened ends (RFC 9700 section 4.5).
-func (a *Accounts) ExchangeCode(ctx context.Context, c Client, p CodeExchange) (Grant, error) {
-	return exchangeCode(ctx, a.begin(c), p)
+func (a *Accounts) ExchangeCode(ctx context.Context, req RequestInfo, p CodeExchange) (Grant, error) {
+	return exchangeCode(ctx, a.begin(req), p)
 }
 
 func exchangeCode(ctx context.Context, f *flow, p CodeExchange) (Grant, error) {

@@ -13,11 +13,11 @@ const PlaceLife = 90 * 24 * time.Hour
 
 // place is the part of the network that a client's address is in: an IPv4 /24, an IPv6 /64. Providers give
 // the next address to the same home from there. "" where the address is unknown.
-func (c Client) place() string {
-	if ip, err := netip.ParseAddr(c.Network); err == nil && ip.Is4() {
+func (req RequestInfo) place() string {
+	if ip, err := netip.ParseAddr(req.Network); err == nil && ip.Is4() {
 		return netip.PrefixFrom(ip, 24).Masked().String()
 	}
-	if p, err := netip.ParsePrefix(c.Network); err == nil {
+	if p, err := netip.ParsePrefix(req.Network); err == nil {
 		return p.String()
 	}
 	return ""

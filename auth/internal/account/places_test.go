@@ -13,7 +13,7 @@ import (
 )
 
 // from is a client whose address is known.
-func from(network string) account.Client {
+func from(network string) account.RequestInfo {
 	c := browser
 	c.Network = network
 	return c

@@ -9,12 +9,12 @@ import (
 
 // Reauthenticate sends the caller digits that prove he still reads his mail, or his phone. They are the nonce of a
 // new password.
-func (a *Accounts) Reauthenticate(ctx context.Context, c Client, caller Caller) error {
-	return reauthenticate(ctx, a.begin(c), caller)
+func (a *Accounts) Reauthenticate(ctx context.Context, req RequestInfo, principal Principal) error {
+	return reauthenticate(ctx, a.begin(req), principal)
 }
 
-func reauthenticate(ctx context.Context, f *flow, caller Caller) error {
-	u := caller.User
+func reauthenticate(ctx context.Context, f *flow, principal Principal) error {
+	u := principal.User
 	var err error
 	var q *quota
 	switch {
@@ -57,7 +57,7 @@ func reauthenticate(ctx context.Context, f *flow, caller Caller) error {
 	q.take(b, f.now)
 	b.MarkSent(u.ID, store.ReauthenticationSent, f.now)
 	write(b, u.ID, nil, l)
-	b.Audit(f.audit(store.ActionUserReauthenticateRequested, u.ID, caller.Session.ID))
+	b.Audit(f.audit(store.ActionUserReauthenticateRequested, u.ID, principal.Session.ID))
 	if err := b.Send(ctx); err != nil {
 		return failure("reauthenticate", q.refused(err))
 	}

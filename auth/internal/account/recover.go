@@ -11,8 +11,8 @@ import (
 
 // Recover sends a link that lets the owner of an address in. Whether anybody has the address makes
 // no difference that can be seen: the pause holds for all.
-func (a *Accounts) Recover(ctx context.Context, c Client, p Recover) error {
-	return sendRecovery(ctx, a.begin(c), p)
+func (a *Accounts) Recover(ctx context.Context, req RequestInfo, p Recover) error {
+	return sendRecovery(ctx, a.begin(req), p)
 }
 
 func sendRecovery(ctx context.Context, f *flow, p Recover) error {

@@ -14,8 +14,8 @@ const refreshRetry = time.Second
 
 // Refresh rotates a refresh token, in one statement (docs/tokens.md#refresh-tokens). Every answer that
 // isn't about the token itself is a 503: any other makes the client library drop its session.
-func (a *Accounts) Refresh(ctx context.Context, c Client, text string) (Grant, error) {
-	return refresh(ctx, a.begin(c), text)
+func (a *Accounts) Refresh(ctx context.Context, req RequestInfo, text string) (Grant, error) {
+	return refresh(ctx, a.begin(req), text)
 }
 
 func refresh(ctx context.Context, f *flow, text string) (Grant, error) {

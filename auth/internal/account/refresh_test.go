@@ -30,7 +30,7 @@ func TestRefresh(t *testing.T) {
 	h := open(t)
 	g := h.confirmed("mia@example.org")
 	h.pass(time.Minute)
-	first, err := h.Refresh(t.Context(), account.Client{IP: "198.51.100.1", UserAgent: "other"}, g.RefreshToken)
+	first, err := h.Refresh(t.Context(), account.RequestInfo{IP: "198.51.100.1", UserAgent: "other"}, g.RefreshToken)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,8 +28,8 @@ var flowMethods = map[string]string{"signup": "email/signup", typeEmailChange: "
 
 // Resend sends another mail or SMS of what waits for an address. The answer is the id of the
 // message, or of one that was never written: nobody is told whether anything waits.
-func (a *Accounts) Resend(ctx context.Context, c Client, p Resend) (uuid.UUID, error) {
-	op := resendOp{f: a.begin(c), p: p}
+func (a *Accounts) Resend(ctx context.Context, req RequestInfo, p Resend) (uuid.UUID, error) {
+	op := resendOp{f: a.begin(req), p: p}
 	return op.run(ctx)
 }
 

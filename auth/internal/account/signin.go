@@ -16,8 +16,8 @@ var errCredentials = invalid(CodeInvalidCredentials, "Invalid login credentials"
 
 // SignInPassword opens a session: one statement, one hash, one statement, whether or not anybody has that
 // address and password.
-func (a *Accounts) SignInPassword(ctx context.Context, c Client, p Password) (Grant, error) {
-	return signInPassword(ctx, a.begin(c), p)
+func (a *Accounts) SignInPassword(ctx context.Context, req RequestInfo, p Password) (Grant, error) {
+	return signInPassword(ctx, a.begin(req), p)
 }
 
 func signInPassword(ctx context.Context, f *flow, p Password) (Grant, error) {

@@ -33,7 +33,7 @@ func TestSignInPassword(t *testing.T) {
 	f(account.Password{Email: "nobody@example.org", Password: strings.Repeat("\x00", 200)}, wrong)
 	f(account.Password{Email: "mia@example.org\x00", Password: "sesame"}, wrong)
 	f(account.Password{Email: "mia\xff@example.org", Password: "sesame"}, wrong)
-	_, err := h.SignInPassword(t.Context(), account.Client{Aud: "other"}, account.Password{Email: "mia@example.org", Password: "sesame"})
+	_, err := h.SignInPassword(t.Context(), account.RequestInfo{Aud: "other"}, account.Password{Email: "mia@example.org", Password: "sesame"})
 	refused(t, err, wrong)
 
 	h.pass(time.Minute)

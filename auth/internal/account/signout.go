@@ -16,13 +16,13 @@ var scopes = map[string]store.Scope{"": store.ScopeGlobal, "global": store.Scope
 // SignOut ends sessions, in one statement. given says whether there was a scope at all: without one
 // only the refresh tokens go. A token that is good but whose session is gone, or whose user is
 // banned, is as welcome as any other: who wants to be out is out.
-func (a *Accounts) SignOut(ctx context.Context, c Client, bearer, scope string, given bool) error {
-	return signOut(ctx, a.begin(c), bearer, scope, given)
+func (a *Accounts) SignOut(ctx context.Context, req RequestInfo, bearer, scope string, given bool) error {
+	return signOut(ctx, a.begin(req), bearer, scope, given)
 }
 
 func signOut(ctx context.Context, f *flow, bearer, scope string, given bool) error {
 	var claims token.Claims
-	user, session, err := f.core.ids(&claims, bearer, f.now)
+	user, session, err := f.core.readIDs(&claims, bearer, f.now)
 	if err != nil {
 		return err
 	}
@@ -41,18 +41,18 @@ func signOut(ctx context.Context, f *flow, bearer, scope string, given bool) err
 }
 
 // Sessions are the caller's, newest first, with the ended ones that are still kept.
-func (a *Accounts) Sessions(ctx context.Context, caller Caller) ([]store.Session, error) {
-	list, err := a.core.db.Sessions(ctx, caller.User.ID)
+func (a *Accounts) Sessions(ctx context.Context, principal Principal) ([]store.Session, error) {
+	list, err := a.core.db.Sessions(ctx, principal.User.ID)
 	return list, failure("sessions", err)
 }
 
 // EndSession ends one of the caller's sessions, the current one too.
-func (a *Accounts) EndSession(ctx context.Context, c Client, caller Caller, session uuid.UUID) error {
-	return endSession(ctx, a.begin(c), caller, session)
+func (a *Accounts) EndSession(ctx context.Context, req RequestInfo, principal Principal, session uuid.UUID) error {
+	return endSession(ctx, a.begin(req), principal, session)
 }
 
-func endSession(ctx context.Context, f *flow, caller Caller, session uuid.UUID) error {
-	err := f.core.db.EndSession(ctx, store.EndSession{User: caller.User.ID, Session: session, Reason: store.EndedByUser, Audit: f.audit(store.ActionSessionEnded, caller.User.ID, caller.Session.ID, "session_id", session.String())})
+func endSession(ctx context.Context, f *flow, principal Principal, session uuid.UUID) error {
+	err := f.core.db.EndSession(ctx, store.EndSession{User: principal.User.ID, Session: session, Reason: store.EndedByUser, Audit: f.audit(store.ActionSessionEnded, principal.User.ID, principal.Session.ID, "session_id", session.String())})
 	if errors.Is(err, store.ErrNotFound) {
 		return missing(CodeSessionNotFound, "Session not found")
 	}

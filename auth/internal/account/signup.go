@@ -18,8 +18,8 @@ const badChannel = "Invalid channel, supported values are 'sms' or 'whatsapp'. '
 
 // SignUp asks for an account with a password: one batch of reads, one hash, one batch of writes,
 // whatever the address is to us.
-func (a *Accounts) SignUp(ctx context.Context, c Client, p SignUp) (SignedUp, error) {
-	return signUp(ctx, a.begin(c), p)
+func (a *Accounts) SignUp(ctx context.Context, req RequestInfo, p SignUp) (SignedUp, error) {
+	return signUp(ctx, a.begin(req), p)
 }
 
 func signUp(ctx context.Context, f *flow, p SignUp) (SignedUp, error) {
@@ -359,8 +359,8 @@ func (n *newcomer) note(f *flow, st standing, known store.User, id uuid.UUID) st
 }
 
 // SignUpAnonymous opens a session for a new user without any address.
-func (a *Accounts) SignUpAnonymous(ctx context.Context, c Client, data json.RawMessage) (Grant, error) {
-	return signUpAnonymous(ctx, a.begin(c), data)
+func (a *Accounts) SignUpAnonymous(ctx context.Context, req RequestInfo, data json.RawMessage) (Grant, error) {
+	return signUpAnonymous(ctx, a.begin(req), data)
 }
 
 func signUpAnonymous(ctx context.Context, f *flow, data json.RawMessage) (Grant, error) {

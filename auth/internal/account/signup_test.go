@@ -69,7 +69,7 @@ func TestSignUp_refusals(t *testing.T) {
 		t.Errorf("a refused sign-up left %q", got)
 	}
 	f(ok, "", func(s *account.Settings) { s.Email.Authorized = []string{"c@d", "A+x@b"} })
-	_, err := h.SignUp(t.Context(), account.Client{Aud: "other"}, ok)
+	_, err := h.SignUp(t.Context(), account.RequestInfo{Aud: "other"}, ok)
 	refused(t, err, "validation_failed: Users cannot sign up for this audience")
 }
 

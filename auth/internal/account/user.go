@@ -17,9 +17,9 @@ import (
 
 // update is one call of UpdateUser.
 type update struct {
-	f      *flow
-	caller Caller
-	p      UserUpdate
+	f         *flow
+	principal Principal
+	p         UserUpdate
 
 	email, phone string // wanted, and other than the present ones; "" for no change
 	data         store.MetadataPatch
@@ -46,17 +46,17 @@ type update struct {
 // UpdateUser changes the caller's password, metadata, e-mail address or phone number, after the checks of
 // docs/api.md#checks-and-their-order. Addresses change when they are proven. Everything, the mails included, is one
 // transaction; the passwords are hashed before it.
-func (a *Accounts) UpdateUser(ctx context.Context, c Client, caller Caller, p UserUpdate) (store.User, error) {
-	return updateUser(ctx, a.begin(c), caller, p)
+func (a *Accounts) UpdateUser(ctx context.Context, req RequestInfo, principal Principal, p UserUpdate) (store.User, error) {
+	return updateUser(ctx, a.begin(req), principal, p)
 }
 
-func updateUser(ctx context.Context, f *flow, caller Caller, p UserUpdate) (store.User, error) {
-	u := update{f: f, caller: caller, p: p}
-	u.guesses = passwordGuesses(f, caller.User.Aud, cmp.Or(caller.User.Email, caller.User.Phone))
+func updateUser(ctx context.Context, f *flow, principal Principal, p UserUpdate) (store.User, error) {
+	u := update{f: f, principal: principal, p: p}
+	u.guesses = passwordGuesses(f, principal.User.Aud, cmp.Or(principal.User.Email, principal.User.Phone))
 	if err := u.judge(); err != nil {
 		return store.User{}, err
 	}
-	if err := u.assured(caller.User, caller.Session); err != nil {
+	if err := u.assured(principal.User, principal.Session); err != nil {
 		return store.User{}, err
 	}
 	if err := u.look(ctx); err != nil {
@@ -119,7 +119,7 @@ func (u *update) wrongCurrent(ctx context.Context) error {
 	if err := u.mayGuess(ctx); err != nil {
 		return err
 	}
-	return u.guesses.wrong(ctx, u.caller.User.ID, "current_password", errCurrentInvalid)
+	return u.guesses.wrong(ctx, u.principal.User.ID, "current_password", errCurrentInvalid)
 }
 
 // mayGuess refuses what the bucket has no try for, outside of the transaction.
@@ -135,7 +135,7 @@ func (u *update) mayGuess(ctx context.Context) error {
 // addTried adds the reading of the bucket, where a current password was given.
 func (u *update) addTried(b *store.Batch) {
 	if u.p.CurrentPassword != nil && u.needsCurrent() {
-		b.Tried(&u.tried, u.caller.User.ID, u.guesses.account, u.guesses.place)
+		b.Tried(&u.tried, u.principal.User.ID, u.guesses.account, u.guesses.place)
 	}
 }
 
@@ -146,11 +146,11 @@ func (u *update) checkCurrent(ctx context.Context) (err error) {
 	}
 	if !u.current || !u.hookTold {
 		u.hookTold = u.current
-		if verdict := judgePassword(ctx, u.f, u.caller.User.ID, u.current); verdict != nil {
+		if verdict := judgePassword(ctx, u.f, u.principal.User.ID, u.current); verdict != nil {
 			if err := u.mayGuess(ctx); err != nil {
 				return err
 			}
-			return u.guesses.rejected(ctx, u.caller.User.ID, u.current, verdict)
+			return u.guesses.rejected(ctx, u.principal.User.ID, u.current, verdict)
 		}
 	}
 	if !u.current && !u.needsNonce() { // else the nonce is judged first
@@ -178,7 +178,7 @@ func (u *update) endPauses(ctx context.Context) {
 
 // judge is what can be said from the request and the caller alone.
 func (u *update) judge() (err error) {
-	p, old := &u.p, &u.caller.User
+	p, old := &u.p, &u.principal.User
 	if p.Email != "" {
 		if p.Email, err = goodEmail(p.Email); err != nil {
 			return err
@@ -223,7 +223,7 @@ func (u *update) judge() (err error) {
 
 // emailAtOnce: an anonymous user's first address is confirmed by the setting alone.
 func (u *update) emailAtOnce() bool {
-	return u.caller.User.IsAnonymous && u.f.settings.Email.Autoconfirm
+	return u.principal.User.IsAnonymous && u.f.settings.Email.Autoconfirm
 }
 
 // look reads who has the wanted addresses, and judges what the sending is under.
@@ -231,15 +231,15 @@ func (u *update) look(ctx context.Context) error {
 	if u.email == "" && u.phone == "" {
 		return nil
 	}
-	aud := u.caller.User.Aud
+	aud := u.principal.User.Aud
 	var byEmail, byPhone store.User
 	b := u.f.batch()
 	if u.email != "" {
 		b.Account(&byEmail, aud, u.email)
 		if !u.emailAtOnce() {
 			about := []string{u.email}
-			if u.caller.User.Email != "" {
-				about = append(about, u.caller.User.Email)
+			if u.principal.User.Email != "" {
+				about = append(about, u.principal.User.Email)
 			}
 			u.mails = mailQuota(u.f, "email_change", u.f.settings.Email.Interval, aud, about...)
 			u.mails.look(b)
@@ -255,7 +255,7 @@ func (u *update) look(ctx context.Context) error {
 	if err := b.Send(ctx); err != nil {
 		return failure("look up", err)
 	}
-	me := u.caller.User.ID
+	me := u.principal.User.ID
 	// An account that never proved the address gives way to the proof; what is set without one does not ask for it.
 	if byEmail.ID != uuid.Nil && byEmail.ID != me && (u.mails == nil || !unproven(byEmail, "email", u.email)) {
 		return errEmailExists
@@ -293,7 +293,7 @@ func (u *update) hashing(ctx context.Context) (err error) {
 	if u.needsNonce() && u.p.Nonce == "" {
 		return invalid(CodeReauthenticationNeeded, "Password update requires reauthentication")
 	}
-	u.against, u.same, u.current = u.caller.User.PasswordHash, false, false // this may be the second comparison
+	u.against, u.same, u.current = u.principal.User.PasswordHash, false, false // this may be the second comparison
 	if u.p.CurrentPassword != nil && u.needsCurrent() {
 		if err := u.checkCurrent(ctx); err != nil {
 			return err
@@ -312,7 +312,7 @@ func (u *update) hashing(ctx context.Context) (err error) {
 
 // needsNonce: a new password wants a fresh proof of the address, except from young sessions.
 func (u *update) needsNonce() bool {
-	v := u.caller.Session
+	v := u.principal.Session
 	young := u.f.settings.Passwords.NonceMaxAge > 0 && v.ID != uuid.Nil && u.f.now.Sub(v.CreatedAt) < u.f.settings.Passwords.NonceMaxAge
 	return u.f.settings.Passwords.RequireNonce && !young
 }
@@ -321,10 +321,10 @@ func (u *update) needsNonce() bool {
 // SMS to an address that the user had before. The session of a change of address is only as good as the
 // one that asked for the change.
 func (u *update) needsCurrent() bool {
-	if !u.f.settings.Passwords.RequireCurrent || u.caller.User.PasswordHash == "" {
+	if !u.f.settings.Passwords.RequireCurrent || u.principal.User.PasswordHash == "" {
 		return false
 	}
-	return !slices.ContainsFunc(amr(u.caller.Session), func(m token.AMR) bool {
+	return !slices.ContainsFunc(amr(u.principal.Session), func(m token.AMR) bool {
 		return m.Method == methodOTP && m.Provider == "" || m.Method == "magiclink" || m.Method == "recovery"
 	})
 }
@@ -354,7 +354,7 @@ func (u *update) mayChangePassword(ctx context.Context, tx *store.Tx, now store.
 	}
 	switch {
 	case subtle.ConstantTimeCompare([]byte(now.PasswordHash), []byte(u.against)) == 0:
-		u.caller.User.PasswordHash = now.PasswordHash
+		u.principal.User.PasswordHash = now.PasswordHash
 		return errMeanwhile
 	case u.needsCurrent() && u.p.CurrentPassword == nil:
 		return invalid(CodeCurrentPasswordRequired, "Current password required when setting new password.")
@@ -379,7 +379,7 @@ func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err e
 		}
 	}
 	// A new password ends the sessions of others, and what they asked for while it was written would outlive it.
-	old, session, err := lockCaller(ctx, u.f, tx, u.caller, u.addTried)
+	old, session, err := lockPrincipal(ctx, u.f, tx, u.principal, u.addTried)
 	if err != nil {
 		return out, err
 	}

@@ -115,8 +115,8 @@ func linkProof(typ, text string) (proof, error) {
 
 // Verify redeems a link or digits. In one transaction it consumes the token and does what the token was
 // for; parallel calls with one token do it once.
-func (a *Accounts) Verify(ctx context.Context, c Client, p Verify) (Verified, error) {
-	return verify(ctx, a.begin(c), p)
+func (a *Accounts) Verify(ctx context.Context, req RequestInfo, p Verify) (Verified, error) {
+	return verify(ctx, a.begin(req), p)
 }
 
 func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {

@@ -71,13 +71,13 @@ func (p *program) admin(ctx context.Context, args []string) error {
 	case "get":
 		return p.show(u)
 	case "claim":
-		if err := r.accounts.AdminClaim(ctx, account.Client{}, operator, u.ID); err != nil {
+		if err := r.accounts.AdminClaim(ctx, account.RequestInfo{}, operator, u.ID); err != nil {
 			return plain(err)
 		}
 		_, err = fmt.Fprintf(p.stdout, "claimed %s: a recovery mail waits for %s\n", u.ID, u.Email)
 		return err
 	case "delete", "deleteuser", "soft delete":
-		if err := r.accounts.AdminDelete(ctx, account.Client{}, operator, u.ID, what == "soft delete"); err != nil {
+		if err := r.accounts.AdminDelete(ctx, account.RequestInfo{}, operator, u.ID, what == "soft delete"); err != nil {
 			return plain(err)
 		}
 		_, err = fmt.Fprintf(p.stdout, "deleted %s\n", u.ID)
@@ -87,7 +87,7 @@ func (p *program) admin(ctx context.Context, args []string) error {
 	if what == "ban" {
 		duration = args[1]
 	}
-	u, err = r.accounts.AdminUpdate(ctx, account.Client{}, operator, u.ID, account.Attributes{BanDuration: &duration})
+	u, err = r.accounts.AdminUpdate(ctx, account.RequestInfo{}, operator, u.ID, account.Attributes{BanDuration: &duration})
 	if err != nil {
 		return plain(err)
 	}
@@ -125,7 +125,7 @@ func (p *program) adminCreate(ctx context.Context, f *flag.FlagSet, aud *string,
 	if *role != "" {
 		a.Role = role
 	}
-	u, err := r.accounts.AdminCreate(ctx, account.Client{}, operator, a)
+	u, err := r.accounts.AdminCreate(ctx, account.RequestInfo{}, operator, a)
 	if err != nil {
 		return plain(err)
 	}

@@ -25,14 +25,14 @@ func (s *Server) getAuthorize(c *call) error {
 
 // getLinkAuthorize begins the linking of an identity to the caller's account. The client library
 // asks by fetch and navigates itself: no cookie of ours would come along.
-func (s *Server) getLinkAuthorize(c *call, caller account.Caller) error {
+func (s *Server) getLinkAuthorize(c *call, caller account.Principal) error {
 	if err := c.noHead(); err != nil {
 		return err
 	}
 	return s.startExternal(c, &caller)
 }
 
-func (s *Server) startExternal(c *call, linking *account.Caller) error {
+func (s *Server) startExternal(c *call, linking *account.Principal) error {
 	if strings.IndexByte(c.rawParam("provider"), 0) >= 0 {
 		return notValid("provider contains a NUL byte")
 	}

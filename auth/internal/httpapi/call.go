@@ -275,11 +275,11 @@ func cleanText(s string, most int) string {
 }
 
 // client is what flows want to know of who calls.
-func (c *call) client() account.Client {
+func (c *call) client() account.RequestInfo {
 	base, unlisted := baseURL(&c.live.Settings, c.r)
 	c.unlisted = unlisted
 	network, _ := c.limitKey()
-	return account.Client{
+	return account.RequestInfo{
 		IP: c.ip(), Network: network, UserAgent: cleanText(c.r.Header.Get("User-Agent"), 1024), Aud: c.aud(),
 		BaseURL: base, RedirectTo: c.target(""),
 	}

@@ -11,8 +11,8 @@ import (
 )
 
 // member lets in users who are not anonymous: those have no second factor.
-func (s *Server) member(h func(*call, account.Caller) error) http.Handler {
-	return s.user(account.Full, func(c *call, caller account.Caller) error {
+func (s *Server) member(h func(*call, account.Principal) error) http.Handler {
+	return s.user(account.Full, func(c *call, caller account.Principal) error {
 		if caller.User.IsAnonymous {
 			return bad(403, account.CodeNoAuthorization, "Anonymous user not allowed to perform these actions")
 		}
@@ -22,16 +22,16 @@ func (s *Server) member(h func(*call, account.Caller) error) http.Handler {
 
 // toldClient is the client with his address where a header that is trusted told it: challenge and answer
 // must come from the same, which only two trusted ones can say.
-func (c *call) toldClient() account.Client {
+func (c *call) toldClient() account.RequestInfo {
 	out := c.client()
 	if ip, ok := forwardedIP(&c.live.Settings, c.r); ok {
-		out.ToldIP = ip.String()
+		out.TrustedIP = ip.String()
 	}
 	return out
 }
 
 // postFactor enrolls a factor.
-func (s *Server) postFactor(c *call, caller account.Caller) error {
+func (s *Server) postFactor(c *call, caller account.Principal) error {
 	if err := s.limit(c, byEnroll); err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (s *Server) postFactor(c *call, caller account.Caller) error {
 }
 
 // postChallenge asks for a factor's code. The body may be empty.
-func (s *Server) postChallenge(c *call, caller account.Caller) error {
+func (s *Server) postChallenge(c *call, caller account.Principal) error {
 	id, err := c.pathID("factor_id")
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (s *Server) postChallenge(c *call, caller account.Caller) error {
 var errNoWebAuthn = bad(422, account.CodeWebAuthnVerifyDisabled, "MFA verification is disabled for WebAuthn")
 
 // postFactorVerify answers a challenge.
-func (s *Server) postFactorVerify(c *call, caller account.Caller) error {
+func (s *Server) postFactorVerify(c *call, caller account.Principal) error {
 	id, err := c.pathID("factor_id")
 	if err != nil {
 		return err
@@ -133,7 +133,7 @@ func (s *Server) postFactorVerify(c *call, caller account.Caller) error {
 }
 
 // deleteFactor unenrolls a factor.
-func (s *Server) deleteFactor(c *call, caller account.Caller) error {
+func (s *Server) deleteFactor(c *call, caller account.Principal) error {
 	id, err := c.pathID("factor_id")
 	if err != nil {
 		return err

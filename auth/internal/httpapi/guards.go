@@ -50,7 +50,7 @@ func (s *Server) limited(by limited, h handler) http.Handler {
 }
 
 // user lets in whoever has a user's token.
-func (s *Server) user(access account.Access, h func(*call, account.Caller) error) http.Handler {
+func (s *Server) user(access account.Access, h func(*call, account.Principal) error) http.Handler {
 	return handler(func(c *call) error {
 		caller, err := s.accounts.Authenticate(c.ctx(), c.bearer(), c.aud(), access)
 		if err != nil {

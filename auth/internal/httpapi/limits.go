@@ -158,7 +158,7 @@ func (s *Server) limit(c *call, by limited) error {
 
 // sender is the client of a route that sends mails or SMS without asking for a token: one that brings a good token all
 // the same is not held to a client's share.
-func (s *Server) sender(c *call) account.Client {
+func (s *Server) sender(c *call) account.RequestInfo {
 	client := c.client()
 	if client.Network != "" {
 		client.Identified = s.accounts.Identified(c.bearer())

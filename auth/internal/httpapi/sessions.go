@@ -7,7 +7,7 @@ import (
 )
 
 // getSessions shows a user where he is and was signed in.
-func (s *Server) getSessions(c *call, caller account.Caller) error {
+func (s *Server) getSessions(c *call, caller account.Principal) error {
 	list, err := s.accounts.Sessions(c.ctx(), caller)
 	if err != nil {
 		return err
@@ -16,7 +16,7 @@ func (s *Server) getSessions(c *call, caller account.Caller) error {
 }
 
 // deleteSession ends one of the user's own sessions; another's is not found.
-func (s *Server) deleteSession(c *call, caller account.Caller) error {
+func (s *Server) deleteSession(c *call, caller account.Principal) error {
 	id, err := c.pathID("id")
 	if err != nil {
 		return err

@@ -3,10 +3,10 @@ package httpapi
 import "gatehouse/auth/internal/account"
 
 // getUser shows a user to himself.
-func (s *Server) getUser(c *call, caller account.Caller) error { return c.userView(&caller.User) }
+func (s *Server) getUser(c *call, caller account.Principal) error { return c.userView(&caller.User) }
 
 // putUser changes a user by his own wish.
-func (s *Server) putUser(c *call, caller account.Caller) error {
+func (s *Server) putUser(c *call, caller account.Principal) error {
 	if err := s.limit(c, byUser); err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (s *Server) putUser(c *call, caller account.Caller) error {
 }
 
 // getReauthenticate sends a nonce. It is a GET with an effect, which a HEAD must not have.
-func (s *Server) getReauthenticate(c *call, caller account.Caller) error {
+func (s *Server) getReauthenticate(c *call, caller account.Principal) error {
 	if err := c.noHead(); err != nil {
 		return err
 	}

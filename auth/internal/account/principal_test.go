@@ -13,7 +13,7 @@ import (
 )
 
 // sign makes a token like the caller's with something else in it.
-func (h *house) sign(c account.Caller, change func(*token.Claims)) string {
+func (h *house) sign(c account.Principal, change func(*token.Claims)) string {
 	h.t.Helper()
 	claims := c.Claims
 	change(&claims)

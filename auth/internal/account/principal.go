@@ -25,8 +25,8 @@ const (
 	AnyAudience
 )
 
-// Caller is the user behind a request.
-type Caller struct {
+// Principal is the user behind a request.
+type Principal struct {
 	User store.User // with identities and factors
 	// Session has a Nil ID when the token names none. Its AAL is the level at which the token acts.
 	Session store.Session
@@ -43,30 +43,30 @@ type Actor struct {
 // Authenticate checks an access token and what it names, in one statement, in the order of
 // docs/api.md#checks-and-their-order. bearer is the token alone, "" when there was none; aud is the request's
 // X-JWT-AUD, which has to be the token's but for AnyAudience.
-func (a *Accounts) Authenticate(ctx context.Context, bearer, aud string, access Access) (Caller, error) {
+func (a *Accounts) Authenticate(ctx context.Context, bearer, aud string, access Access) (Principal, error) {
 	s, now := a.live.Load(), a.core.now()
-	var c Caller
-	user, session, err := a.core.ids(&c.Claims, bearer, now)
+	var c Principal
+	user, session, err := a.core.readIDs(&c.Claims, bearer, now)
 	if err != nil && user == uuid.Nil {
-		return Caller{}, err
+		return Principal{}, err
 	}
-	c.User, c.Session, err = a.core.caller(ctx, user, session, err)
+	c.User, c.Session, err = a.core.readPrincipal(ctx, user, session, err)
 	if err != nil {
-		return Caller{}, err
+		return Principal{}, err
 	}
 	if session != uuid.Nil {
 		if c.Session.Ended() && (access != ReadUser || !c.Session.Readable()) {
-			return Caller{}, sessionNotFound()
+			return Principal{}, sessionNotFound()
 		}
 		if s.expired(c.Session, now) || s.tooLow(c.User, c.Session, now) {
-			return Caller{}, denied(CodeSessionExpired, "Session is no longer valid")
+			return Principal{}, denied(CodeSessionExpired, "Session is no longer valid")
 		}
 	}
 	if c.User.BannedUntil.After(now) {
-		return Caller{}, denied(CodeUserBanned, "User is banned")
+		return Principal{}, denied(CodeUserBanned, "User is banned")
 	}
 	if access != AnyAudience && s.otherAudience(aud, &c.Claims) {
-		return Caller{}, notValid("Token audience doesn't match request audience")
+		return Principal{}, notValid("Token audience doesn't match request audience")
 	}
 	c.Session = levelOf(c.Session, &c.Claims)
 	return c, nil
@@ -78,10 +78,10 @@ func (s *Settings) otherAudience(asked string, c *token.Claims) bool {
 	return !slices.Contains(s.AdminRoles, c.Role) && cmp.Or(asked, c.Audience, s.Audience) != c.Audience
 }
 
-// ids checks the token and reads whom it names. When only the session's id is malformed, the user is
+// readIDs checks the token and reads whom it names. When only the session's id is malformed, the user is
 // returned beside the error: that he exists is checked first.
-func (k *core) ids(c *token.Claims, bearer string, now time.Time) (user, session uuid.UUID, err error) {
-	if err := k.verify(c, bearer, now); err != nil {
+func (k *core) readIDs(c *token.Claims, bearer string, now time.Time) (user, session uuid.UUID, err error) {
+	if err := k.verifyToken(c, bearer, now); err != nil {
 		return user, session, err
 	}
 	if c.Subject == "" {
@@ -91,7 +91,7 @@ func (k *core) ids(c *token.Claims, bearer string, now time.Time) (user, session
 		return uuid.Nil, session, invalid(CodeBadJWT, "invalid claim: sub claim must be a UUID")
 	}
 	if user == uuid.Nil { // of no user, as some make tokens for services
-		return uuid.Nil, session, errCallerGone
+		return uuid.Nil, session, errPrincipalGone
 	}
 	if c.SessionID != "" {
 		if session, err = uuid.Parse(c.SessionID); err != nil || len(c.SessionID) != 36 {
@@ -101,7 +101,7 @@ func (k *core) ids(c *token.Claims, bearer string, now time.Time) (user, session
 	return user, session, nil
 }
 
-func (k *core) verify(c *token.Claims, bearer string, now time.Time) error {
+func (k *core) verifyToken(c *token.Claims, bearer string, now time.Time) error {
 	if bearer == "" {
 		return &Refusal{Kind: Unauthenticated, Code: CodeNoAuthorization, Msg: "This endpoint requires a valid Bearer token"}
 	}
@@ -111,8 +111,8 @@ func (k *core) verify(c *token.Claims, bearer string, now time.Time) error {
 	return nil
 }
 
-// caller reads user and session; malformed is what is wrong with the session's id.
-func (k *core) caller(ctx context.Context, user, session uuid.UUID, malformed error) (store.User, store.Session, error) {
+// readPrincipal reads user and session; malformed is what is wrong with the session's id.
+func (k *core) readPrincipal(ctx context.Context, user, session uuid.UUID, malformed error) (store.User, store.Session, error) {
 	u, sess, err := k.db.Caller(ctx, user, session)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -148,7 +148,7 @@ func (s *Settings) outlived(v store.Session, now time.Time) bool {
 // alone: that a session was ended since is not worth a look into the database.
 func (a *Accounts) Identified(bearer string) bool {
 	var c token.Claims
-	if bearer == "" || a.core.verify(&c, bearer, a.core.now()) != nil {
+	if bearer == "" || a.core.verifyToken(&c, bearer, a.core.now()) != nil {
 		return false
 	}
 	return c.Subject != "" && !c.IsAnonymous || slices.Contains(a.live.Load().AdminRoles, c.Role)
@@ -158,7 +158,7 @@ func (a *Accounts) Identified(bearer string) bool {
 // sends, are judged without the database. The error says that nobody can tell.
 func (a *Accounts) IsAdmin(ctx context.Context, bearer string) (bool, error) {
 	var c token.Claims
-	if bearer == "" || a.core.verify(&c, bearer, a.core.now()) != nil || !slices.Contains(a.live.Load().AdminRoles, c.Role) {
+	if bearer == "" || a.core.verifyToken(&c, bearer, a.core.now()) != nil || !slices.Contains(a.live.Load().AdminRoles, c.Role) {
 		return false, nil
 	}
 	_, err := a.AuthenticateAdmin(ctx, bearer)
@@ -174,16 +174,16 @@ func (a *Accounts) IsAdmin(ctx context.Context, bearer string) (bool, error) {
 func (a *Accounts) AuthenticateAdmin(ctx context.Context, bearer string) (Actor, error) {
 	s, now := a.live.Load(), a.core.now()
 	var c token.Claims
-	if err := a.core.verify(&c, bearer, now); err != nil {
+	if err := a.core.verifyToken(&c, bearer, now); err != nil {
 		return Actor{}, err
 	}
 	actor, reached := Actor{Role: c.Role}, true
 	if c.SessionID != "" && c.SessionID != uuid.Nil.String() {
-		user, session, err := a.core.ids(&c, bearer, now)
+		user, session, err := a.core.readIDs(&c, bearer, now)
 		if err != nil && user == uuid.Nil {
 			return Actor{}, err
 		}
-		u, v, err := a.core.caller(ctx, user, session, err)
+		u, v, err := a.core.readPrincipal(ctx, user, session, err)
 		switch {
 		case err != nil:
 			return Actor{}, err
