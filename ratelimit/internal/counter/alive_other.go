@@ -4,5 +4,5 @@ package counter
 
 import "net"
 
-// alive cannot look here: the next batch finds out.
-func alive(net.Conn) bool { return true }
+// Alive cannot look here: the next batch finds out.
+func Alive(net.Conn) bool { return true }

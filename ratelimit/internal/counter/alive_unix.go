@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// alive looks whether the other side has ended an idle connection. It waits for nothing.
-func alive(c net.Conn) bool {
+// Alive looks whether the other side has ended an idle connection. It waits for nothing.
+func Alive(c net.Conn) bool {
 	if counted, ok := c.(*countedConn); ok {
 		c = counted.Conn
 	}

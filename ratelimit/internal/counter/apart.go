@@ -2,12 +2,12 @@ package counter
 
 import "context"
 
-// addApart carries out a request under Stop whose counters no one script reaches: it reads all, and
+// AddAcrossNodes carries out a request under Stop whose counters no one script reaches: it reads all, and
 // writes if none is over; each write minds its own limit once more. What another request counts in
 // between can make one write go over while the others have happened: that one then is OVER_LIMIT and
 // not written, and the others are given back; others see them counted
 // until then. add carries out hits wherever they belong.
-func addApart(ctx context.Context, req *Request, add func(context.Context, *Request) error) error {
+func AddAcrossNodes(ctx context.Context, req *Request, add func(context.Context, *Request) error) error {
 	looks := Request{Hits: make([]Hit, len(req.Hits)), Now: req.Now}
 	for i := range req.Hits {
 		looks.Hits[i] = req.Hits[i]

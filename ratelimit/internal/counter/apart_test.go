@@ -37,7 +37,7 @@ func TestAddApart_givesBack(t *testing.T) {
 			}
 		}
 		req := Request{Hits: hits, Now: now(), Stop: StopAll}
-		if err := addApart(t.Context(), &req, b.add); err != nil {
+		if err := AddAcrossNodes(t.Context(), &req, b.add); err != nil {
 			t.Fatal(err)
 		}
 		got := fmt.Sprintf("a%d b%d c%d", b.counters["a"], b.counters["b"], b.counters["c"])

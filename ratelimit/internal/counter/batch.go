@@ -159,7 +159,7 @@ const longestTTL = 1000 * 365 * 86400
 
 // ttl is the life of a key made by this hit, in seconds: docs/windows.md#life-of-a-key.
 func (h *callHit) ttl(now, jitter int64) int64 {
-	ttl := min(max(1, h.end-now)+expirySlack, longestTTL)
+	ttl := min(max(1, h.end-now)+ExpirySlack, longestTTL)
 	if j := min(jitter, h.window/10); j > 0 {
 		ttl += rand.Int64N(j)
 	}

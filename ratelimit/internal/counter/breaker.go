@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	// breakerFailures in a row open the breaker.
-	breakerFailures = 5
-	// probeEvery is how often an open breaker asks the store whether it is back.
-	probeEvery = 500 * time.Millisecond
+	// BreakerFailures in a row open the breaker.
+	BreakerFailures = 5
+	// ProbeEvery is how often an open breaker asks the store whether it is back.
+	ProbeEvery = 500 * time.Millisecond
 )
 
-// breaker decides whether the store is worth asking. It knows only how the link fares: a caller's
+// Breaker decides whether the store is worth asking. It knows only how the link fares: a caller's
 // deadline, or a command that the store refuses, says nothing about it. It has no clock of its own.
-type breaker struct {
-	stall time.Duration // negative: age never opens it
+type Breaker struct {
+	Stall time.Duration // negative: age never opens it
 
 	open     atomic.Bool
 	mu       sync.Mutex
@@ -25,29 +25,29 @@ type breaker struct {
 	probe    time.Duration // when the next probe is due, on the caller's clock
 }
 
-// isOpen reports whether the store is given up for now. It is all that an Add looks at.
-func (b *breaker) isOpen() bool { return b.open.Load() }
+// IsOpen reports whether the store is given up for now. It is all that an Add looks at.
+func (b *Breaker) IsOpen() bool { return b.open.Load() }
 
-// answered notes that the store has answered a batch.
-func (b *breaker) answered() {
+// Answered notes that the store has answered a batch.
+func (b *Breaker) Answered() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failures = 0
 }
 
-// failed notes a failure of the link. True: the breaker has just opened.
-func (b *breaker) failed(now time.Duration) bool {
+// Failed notes a failure of the link. True: the breaker has just opened.
+func (b *Breaker) Failed(now time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.failures++; b.failures < breakerFailures {
+	if b.failures++; b.failures < BreakerFailures {
 		return false
 	}
 	return b.trip(now)
 }
 
-// aged notes how long the oldest batch has been in the store. True: the breaker has just opened.
-func (b *breaker) aged(age, now time.Duration) bool {
-	if b.stall < 0 || age < b.stall {
+// Aged notes how long the oldest batch has been in the store. True: the breaker has just opened.
+func (b *Breaker) Aged(age, now time.Duration) bool {
+	if b.Stall < 0 || age < b.Stall {
 		return false
 	}
 	b.mu.Lock()
@@ -55,17 +55,17 @@ func (b *breaker) aged(age, now time.Duration) bool {
 	return b.trip(now)
 }
 
-func (b *breaker) trip(now time.Duration) bool {
+func (b *Breaker) trip(now time.Duration) bool {
 	if b.open.Load() {
 		return false
 	}
-	b.failures, b.probe = 0, now+probeEvery
+	b.failures, b.probe = 0, now+ProbeEvery
 	b.open.Store(true)
 	return true
 }
 
-// probeDue reports whether a probe should be sent now; the caller sends it and reports probed.
-func (b *breaker) probeDue(now time.Duration) bool {
+// ProbeDue reports whether a probe should be sent now; the caller sends it and reports probed.
+func (b *Breaker) ProbeDue(now time.Duration) bool {
 	if !b.open.Load() {
 		return false
 	}
@@ -74,19 +74,19 @@ func (b *breaker) probeDue(now time.Duration) bool {
 	if b.probing || now < b.probe {
 		return false
 	}
-	b.probing, b.probe = true, now+probeEvery
+	b.probing, b.probe = true, now+ProbeEvery
 	return true
 }
 
-// hurry makes the next probe due at once.
-func (b *breaker) hurry() {
+// Hurry makes the next probe due at once.
+func (b *Breaker) Hurry() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.probe = 0
 }
 
-// probed notes a probe's outcome; an answer closes the breaker.
-func (b *breaker) probed(ok bool) {
+// Probed notes a probe's outcome; an answer closes the breaker.
+func (b *Breaker) Probed(ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.probing = false

@@ -6,7 +6,7 @@ import (
 )
 
 func TestBreaker(t *testing.T) {
-	b := &breaker{stall: 250 * time.Millisecond}
+	b := &Breaker{Stall: 250 * time.Millisecond}
 	is := func(open bool) {
 		t.Helper()
 		if b.open.Load() != open {
@@ -15,7 +15,7 @@ func TestBreaker(t *testing.T) {
 	}
 	fail := func(times int, now time.Duration) (opened bool) {
 		for range times {
-			opened = b.failed(now)
+			opened = b.Failed(now)
 		}
 		return opened
 	}
@@ -23,12 +23,12 @@ func TestBreaker(t *testing.T) {
 	if fail(4, 0) {
 		t.Error("opened after 4")
 	}
-	b.answered()
+	b.Answered()
 	if fail(4, 0) {
 		t.Error("an answer in between does not count")
 	}
 	is(false)
-	if b.probeDue(time.Hour) {
+	if b.ProbeDue(time.Hour) {
 		t.Error("a closed breaker probes")
 	}
 	if !fail(1, time.Second) {
@@ -42,37 +42,37 @@ func TestBreaker(t *testing.T) {
 	// One probe each half second, one at a time.
 	due := func(now time.Duration, want bool) {
 		t.Helper()
-		if got := b.probeDue(now); got != want {
+		if got := b.ProbeDue(now); got != want {
 			t.Errorf("probe due at %v: %v, want %v", now, got, want)
 		}
 	}
 	due(1400*time.Millisecond, false)
 	due(1500*time.Millisecond, true)
 	due(2500*time.Millisecond, false) // the first is still out
-	b.probed(false)
+	b.Probed(false)
 	is(true)
 	due(2500*time.Millisecond, true)
-	b.probed(true)
+	b.Probed(true)
 	is(false)
 
 	// What failed before it opened does not count any more.
 	if fail(4, 0) {
 		t.Error("opened after 4 again")
 	}
-	b.answered()
+	b.Answered()
 
 	// Age.
 	aged := func(age time.Duration, want bool) {
 		t.Helper()
-		if got := b.aged(age, 0); got != want {
+		if got := b.Aged(age, 0); got != want {
 			t.Errorf("age %v opens: %v, want %v", age, got, want)
 		}
 	}
 	aged(249*time.Millisecond, false)
 	aged(250*time.Millisecond, true)
 	aged(time.Second, false) // it is open
-	b.probed(true)
-	b.stall = -1
+	b.Probed(true)
+	b.Stall = -1
 	aged(time.Hour, false)
 	is(false)
 }

@@ -31,7 +31,7 @@ type Cluster struct {
 	o      KVStoreOptions
 	t      target // whose credentials and seeds
 	width  int    // nodes that one request asks at a time
-	stats  *poolStats
+	stats  *PoolStats
 	slots  [slots]atomic.Pointer[clusterNode] // nil: nobody's
 	splits sync.Pool                          // *split
 
@@ -62,7 +62,7 @@ func NewCluster(ctx context.Context, o KVStoreOptions) (*Cluster, error) {
 	}
 	o = o.withDefaults()
 	c := &Cluster{
-		o: o, t: t, stats: new(poolStats), nodes: map[string]*clusterNode{}, peers: t.addrs,
+		o: o, t: t, stats: new(PoolStats), nodes: map[string]*clusterNode{}, peers: t.addrs,
 		width:  min(cmp.Or(o.Parallelism, o.PoolSize), o.PoolSize),
 		splits: sync.Pool{New: func() any { return new(split) }},
 		kick:   make(chan struct{}, 1),
@@ -84,7 +84,7 @@ func (c *Cluster) node(addr string) *clusterNode {
 		o.Log = o.Log.With("node", addr)
 		n = &clusterNode{KVStore: newKVStore(o), addr: addr}
 		n.stats, n.trouble = c.stats, c.trouble
-		n.at(c.t, func() endpoint { return endpoint{network: "tcp", addr: addr} }, clusterServer)
+		n.at(c.t, func() Endpoint { return Endpoint{Network: "tcp", Addr: addr} }, clusterServer)
 		n.run(n.newLink(o.Timeout))
 		c.nodes[addr] = n
 	}
@@ -109,7 +109,7 @@ func (c *Cluster) named(to, from string) *clusterNode {
 // absolute is the address of a node as another one gives it. No host is the other's own.
 func absolute(to, from string) (addr string, ok bool) {
 	i := strings.LastIndexByte(to, ':')
-	if i < 0 || !isPort(to[i+1:]) {
+	if i < 0 || !IsPort(to[i+1:]) {
 		return "", false
 	}
 	host, port := strings.Trim(to[:i], "[]"), to[i+1:]
@@ -209,20 +209,20 @@ func (c *Cluster) Close() {
 }
 
 // ActiveConns is as KVStore's, of all nodes.
-func (c *Cluster) ActiveConns() int64 { return c.stats.active.Load() }
+func (c *Cluster) ActiveConns() int64 { return c.stats.Active.Load() }
 
 // TotalConns is as KVStore's, of all nodes.
-func (c *Cluster) TotalConns() int64 { return c.stats.total.Load() }
+func (c *Cluster) TotalConns() int64 { return c.stats.Total.Load() }
 
 // LocalCloses is as KVStore's, of all nodes.
-func (c *Cluster) LocalCloses() int64 { return c.stats.localClose.Load() }
+func (c *Cluster) LocalCloses() int64 { return c.stats.LocalClose.Load() }
 
 // Open reports whether the breaker of any node is open.
 func (c *Cluster) Open() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range c.nodes {
-		if n.breaker.isOpen() {
+		if n.breaker.IsOpen() {
 			return true
 		}
 	}
@@ -248,7 +248,7 @@ func (c *Cluster) addHits(ctx context.Context, req *Request) error {
 	}
 	undone, err := n.add(ctx, req)
 	switch {
-	case err == errClosed: // the node has just been given up
+	case err == ErrClosed: // the node has just been given up
 		return c.addSpread(ctx, req)
 	case undone == nil:
 		return err
@@ -257,11 +257,11 @@ func (c *Cluster) addHits(ctx context.Context, req *Request) error {
 		req.Hits[i].Err = nil
 	}
 	var left leftover
-	var out outcome
+	var out Outcome
 	left.take(undone, req, nil, n.addr)
 	n.recycle(undone)
 	c.addLater(ctx, req, &left, &out)
-	return out.of(req)
+	return out.Of(req)
 }
 
 // addWhole is addHits, and fails as a whole.
@@ -294,7 +294,7 @@ func (c *Cluster) addStop(ctx context.Context, req *Request) error {
 			break
 		}
 		undone, err := n.add(ctx, req)
-		if undone == nil && err != errClosed {
+		if undone == nil && err != ErrClosed {
 			return err
 		}
 		is := awayLater
@@ -313,14 +313,14 @@ func (c *Cluster) addStop(ctx context.Context, req *Request) error {
 			return err
 		}
 	}
-	return addApart(ctx, req, c.addWhole)
+	return AddAcrossNodes(ctx, req, c.addWhole)
 }
 
 // maxRedirects is how many redirections in a row are followed without a pause.
 const maxRedirects = 4
 
 // addLater carries out what was redirected, or could not be carried out when it was asked.
-func (c *Cluster) addLater(ctx context.Context, req *Request, left *leftover, out *outcome) {
+func (c *Cluster) addLater(ctx context.Context, req *Request, left *leftover, out *Outcome) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
 	s := c.splits.Get().(*split)
@@ -330,7 +330,7 @@ func (c *Cluster) addLater(ctx context.Context, req *Request, left *leftover, ou
 			c.trouble()
 			if err := pause(ctx, n); err != nil {
 				for _, at := range left.at {
-					out.fail(&req.Hits[at], err)
+					out.Fail(&req.Hits[at], err)
 				}
 				return
 			}

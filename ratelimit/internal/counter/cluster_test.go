@@ -316,8 +316,8 @@ func TestCluster_partial(t *testing.T) {
 		tags := tagsOfNodes()
 		hits := func() []Hit { return []Hit{h(tags[0]+"p", 1), h(tags[1]+"p", 1), h(tags[0]+"q", 2)} }
 		lost := s.slots[slotOf([]byte(tags[1]))].Load()
-		for range breakerFailures {
-			lost.breaker.failed(1 << 60) // no probe
+		for range BreakerFailures {
+			lost.breaker.Failed(1 << 60) // no probe
 		}
 		req := &Request{Hits: hits(), Now: now()}
 		if err := s.Add(t.Context(), req); err != ErrPartial {
@@ -338,7 +338,7 @@ func TestCluster_partial(t *testing.T) {
 		if err := s.Add(t.Context(), &Request{Hits: hits()[1:2], Now: now()}); err != ErrOpen {
 			t.Errorf("alone: %v, want ErrOpen", err)
 		}
-		lost.breaker.probed(true)
+		lost.breaker.Probed(true)
 		req = &Request{Hits: hits(), Now: now()}
 		if err := s.Add(t.Context(), req); err != nil || req.Hits[0].After != 2 || req.Hits[1].After != 1 {
 			t.Errorf("afterwards: %v %+v", err, req.Hits)

@@ -93,7 +93,7 @@ func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
 	a := c.o.access(c.t, timeout, nil)
 	var conn net.Conn
 	client, err := a.client(addr, func(context.Context) (_ net.Conn, err error) {
-		conn, err = a.dialer.dial(ctx, endpoint{network: "tcp", addr: addr})
+		conn, err = a.dialer.Dial(ctx, Endpoint{Network: "tcp", Addr: addr})
 		return conn, err
 	})
 	if err != nil {

@@ -181,7 +181,7 @@ func TestClusterAlloc(t *testing.T) {
 		addr := fmt.Sprint("node", i*3/slots)
 		if c.nodes[addr] == nil {
 			s := newKVStore(c.o)
-			s.newLink = func(time.Duration) link { return new(stubLink) }
+			s.newLink = func(time.Duration) connection { return new(stubLink) }
 			s.run(s.newLink(0))
 			c.nodes[addr] = &clusterNode{KVStore: s, addr: addr}
 		}

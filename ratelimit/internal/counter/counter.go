@@ -43,7 +43,7 @@ const (
 	StopNone Stop = iota
 	// StopAll: all hits of the request, if it has no Shadow.
 	StopAll
-	// StopEach: itself alone. So a request is written that one store or script cannot decide about; see addApart.
+	// StopEach: itself alone. So a request is written that one store or script cannot decide about; see AddAcrossNodes.
 	StopEach
 )
 
@@ -107,8 +107,8 @@ func Saturate(a, b int64) int64 {
 	return a + b
 }
 
-// expirySlack is how many seconds a key outlives its window, for instances whose clocks differ.
-const expirySlack = 5
+// ExpirySlack is how many seconds a key outlives its window, for instances whose clocks differ.
+const ExpirySlack = 5
 
 // Errors of a Store. Everything else it returns wraps one of these; none names a host or a key
 // in a way that callers of the daemon get to see.

@@ -17,7 +17,7 @@ const (
 	// overflowIdle is how long an overflow connection rests before it is closed.
 	overflowIdle = 30 * time.Second
 	// probeTimeout bounds one probe of an open breaker.
-	probeTimeout = probeEvery
+	probeTimeout = ProbeEvery
 )
 
 // keep watches over what no caller and no lane can see: batches that do not come back, hits that
@@ -34,15 +34,15 @@ func (s *KVStore) keep() {
 		case <-timer.C:
 		}
 		now := s.clock()
-		ran := ranFor(time.Duration(now-last), keeperBeat)
+		ran := RanFor(time.Duration(now-last), keeperBeat)
 		last = now
-		if s.breaker.aged(s.oldest(now, ran), time.Duration(now)) {
+		if s.breaker.Aged(s.oldest(now, ran), time.Duration(now)) {
 			s.opened("a batch has been out for " + s.o.Stall.String())
 		}
-		if s.breaker.isOpen() {
+		if s.breaker.IsOpen() {
 			s.breakOff()
 		}
-		if s.breaker.probeDue(time.Duration(now)) {
+		if s.breaker.ProbeDue(time.Duration(now)) {
 			s.startProbe()
 		}
 		s.mu.Lock()
@@ -51,7 +51,7 @@ func (s *KVStore) keep() {
 		s.rest(now)
 		pause := keeperTick
 		if s.asleep = s.busy == 0 && len(s.queue) == 0 && now-s.launched > int64(keeperRests); s.asleep {
-			if pause = pingIdle / 4; s.breaker.isOpen() {
+			if pause = pingIdle / 4; s.breaker.IsOpen() {
 				pause = 5 * keeperTick // a probe may be due as soon as the one before is back
 			}
 		}
@@ -72,9 +72,9 @@ func (s *KVStore) oldest(now int64, ran time.Duration) (oldest time.Duration) {
 		}
 		switch {
 		case len(l.out) > 0:
-			oldest = max(oldest, l.watched.look(l.since, now, ran))
+			oldest = max(oldest, l.watched.Look(l.since, now, ran))
 		case l.out != nil && len(s.queue) > 0:
-			oldest = max(oldest, l.watched.look(max(l.since, s.queue[0].arrived), now, ran))
+			oldest = max(oldest, l.watched.Look(max(l.since, s.queue[0].arrived), now, ran))
 		}
 		l.mu.Unlock()
 	}
@@ -111,7 +111,7 @@ func (c *call) expire(now int64) {
 	case c.leave <= now:
 		c.dismiss(ErrTimeout)
 	case c.ctx.Err() != nil:
-		c.dismiss(leaving(c.ctx))
+		c.dismiss(ContextError(c.ctx))
 	}
 }
 
@@ -144,7 +144,7 @@ func (s *KVStore) relieve(now int64) {
 
 // rest pings idle connections and ends overflow ones; s.mu is held.
 func (s *KVStore) rest(now int64) {
-	if s.breaker.isOpen() {
+	if s.breaker.IsOpen() {
 		return // the probe asks for all
 	}
 	kept := s.idle[:0]
@@ -190,7 +190,7 @@ func (s *KVStore) startProbe() {
 		s.mu.Lock()
 		s.probe = nil
 		s.mu.Unlock()
-		s.breaker.probed(err == nil)
+		s.breaker.Probed(err == nil)
 		if err == nil {
 			s.log(slog.LevelWarn, "the key-value store answers again")
 		}

@@ -30,7 +30,7 @@ func (l *stubLink) close()      {}
 // newStubStore is a store above a stub.
 func newStubStore(t testing.TB) *KVStore {
 	s := newKVStore(KVStoreOptions{})
-	s.newLink = func(time.Duration) link { return new(stubLink) }
+	s.newLink = func(time.Duration) connection { return new(stubLink) }
 	s.run(s.newLink(0))
 	t.Cleanup(s.Close)
 	return s

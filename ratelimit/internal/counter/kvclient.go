@@ -10,7 +10,7 @@ import (
 
 // access is how the servers of one kind are reached and entered: those of a store, or its sentinels.
 type access struct {
-	dialer         dialer
+	dialer         Dialer
 	user, password string
 	db             int
 }
@@ -28,8 +28,8 @@ func (a *access) client(addr string, dial func(context.Context) (net.Conn, error
 		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			return dial(ctx)
 		},
-		Dialer:              net.Dialer{Timeout: a.dialer.timeout, KeepAlive: -1}, // its pings off; dial sets the socket's
-		ConnWriteTimeout:    a.dialer.timeout,
+		Dialer:              net.Dialer{Timeout: a.dialer.Timeout, KeepAlive: -1}, // its pings off; dial sets the socket's
+		ConnWriteTimeout:    a.dialer.Timeout,
 		ForceSingleClient:   true,
 		AlwaysRESP2:         true,
 		DisableCache:        true,

@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 )
 
-// poolStats are the figures cx_active, cx_total and cx_local_close of a store's connections.
-type poolStats struct{ active, total, localClose atomic.Int64 }
+// PoolStats are the figures cx_active, cx_total and cx_local_close of a store's connections.
+type PoolStats struct{ Active, Total, LocalClose atomic.Int64 }
 
 // countedConn is a connection that shows in the pool's figures.
 type countedConn struct {
 	net.Conn
-	stats  *poolStats
+	stats  *PoolStats
 	once   sync.Once
 	remote atomic.Bool // the other side ended it, or the network
 }
@@ -29,9 +29,9 @@ func (c *countedConn) Read(p []byte) (int, error) {
 
 func (c *countedConn) Close() error {
 	c.once.Do(func() {
-		c.stats.active.Add(-1)
+		c.stats.Active.Add(-1)
 		if !c.remote.Load() {
-			c.stats.localClose.Add(1)
+			c.stats.LocalClose.Add(1)
 		}
 	})
 	return c.Conn.Close()

@@ -8,42 +8,42 @@ import (
 	"time"
 )
 
-// endpoint is where one server listens: tcp and host:port, or unix and a path.
-type endpoint struct{ network, addr string }
+// Endpoint is where one server listens: tcp and host:port, or unix and a path.
+type Endpoint struct{ Network, Addr string }
 
-// dialer opens connections to all servers of one kind: those of a store, or its sentinels. Whatever the
+// Dialer opens connections to all servers of one kind: those of a store, or its sentinels. Whatever the
 // deployment, every connection comes from here.
-type dialer struct {
-	tls     func(host string) *tls.Config // for the host dialled; nil: none
-	timeout time.Duration
-	stats   *poolStats // nil: not counted
+type Dialer struct {
+	TLS     func(host string) *tls.Config // for the host dialled; nil: none
+	Timeout time.Duration
+	Stats   *PoolStats // nil: not counted
 }
 
-// dial opens one connection, within the time-out.
-func (d *dialer) dial(ctx context.Context, to endpoint) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+// Dial opens one connection, within the time-out.
+func (d *Dialer) Dial(ctx context.Context, to Endpoint) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
 	defer cancel()
 	nd := net.Dialer{KeepAlive: 10 * time.Second}
-	conn, err := nd.DialContext(ctx, to.network, to.addr)
+	conn, err := nd.DialContext(ctx, to.Network, to.Addr)
 	if err != nil {
 		return nil, err
 	}
-	if d.tls != nil {
+	if d.TLS != nil {
 		if conn, err = d.handshake(ctx, conn, to); err != nil {
 			return nil, err
 		}
 	}
-	if d.stats == nil {
+	if d.Stats == nil {
 		return conn, nil
 	}
-	d.stats.active.Add(1)
-	d.stats.total.Add(1)
-	return &countedConn{Conn: conn, stats: d.stats}, nil
+	d.Stats.Active.Add(1)
+	d.Stats.Total.Add(1)
+	return &countedConn{Conn: conn, stats: d.Stats}, nil
 }
 
-func (d *dialer) handshake(ctx context.Context, conn net.Conn, to endpoint) (net.Conn, error) {
-	host, _, _ := net.SplitHostPort(to.addr) // empty for a socket's path
-	secure := tls.Client(conn, d.tls(host))
+func (d *Dialer) handshake(ctx context.Context, conn net.Conn, to Endpoint) (net.Conn, error) {
+	host, _, _ := net.SplitHostPort(to.Addr) // empty for a socket's path
+	secure := tls.Client(conn, d.TLS(host))
 	if err := secure.HandshakeContext(ctx); err != nil {
 		conn.Close()
 		return nil, err
@@ -51,8 +51,8 @@ func (d *dialer) handshake(ctx context.Context, conn net.Conn, to endpoint) (net
 	return secure, nil
 }
 
-// isPort reports whether s is a port to connect to.
-func isPort(s string) bool {
+// IsPort reports whether s is a port to connect to.
+func IsPort(s string) bool {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return err == nil && n > 0
 }

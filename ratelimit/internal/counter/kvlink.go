@@ -14,8 +14,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// link is one connection to a store. One goroutine uses it at a time; only drop may be called beside it.
-type link interface {
+// connection is one connection to a store. One goroutine uses it at a time; only drop may be called beside it.
+type connection interface {
 	// send carries out a batch and fills in its answers. An error is one of the link: nothing is
 	// known about any command. A command that the store refuses has its own err.
 	send(b *batch) error
@@ -31,7 +31,7 @@ type link interface {
 type redisLink struct {
 	ctx    context.Context // of the store: ends dials when it closes
 	access *access
-	where  func() endpoint // the server, asked before each dial
+	where  func() Endpoint // the server, asked before each dial
 	role   role
 
 	client  rueidis.Client // nil without a connection
@@ -58,7 +58,7 @@ const (
 // script is a Lua script and its SHA-1.
 type script struct{ text, sha string }
 
-func newRedisLink(ctx context.Context, a *access, where func() endpoint, as role) *redisLink {
+func newRedisLink(ctx context.Context, a *access, where func() Endpoint, as role) *redisLink {
 	return &redisLink{ctx: ctx, access: a, where: where, role: as}
 }
 
@@ -69,7 +69,7 @@ const rested = 10 * time.Millisecond
 func (l *redisLink) connect() error {
 	now := time.Now()
 	l.mu.Lock()
-	gone := l.dropped || l.client != nil && now.Sub(l.used) > rested && !alive(l.conn)
+	gone := l.dropped || l.client != nil && now.Sub(l.used) > rested && !Alive(l.conn)
 	l.mu.Unlock()
 	if l.used = now; gone {
 		l.disconnect()
@@ -80,7 +80,7 @@ func (l *redisLink) connect() error {
 	l.mu.Lock()
 	l.dropped = false
 	l.mu.Unlock()
-	client, err := l.access.client(l.where().addr, l.dial)
+	client, err := l.access.client(l.where().Addr, l.dial)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnsent, err)
 	}
@@ -104,7 +104,7 @@ func (l *redisLink) dial(context.Context) (net.Conn, error) {
 	l.mu.Lock()
 	l.cancel = cancel
 	l.mu.Unlock()
-	conn, err := l.access.dialer.dial(ctx, l.where())
+	conn, err := l.access.dialer.Dial(ctx, l.where())
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cancel = nil

@@ -102,7 +102,7 @@ func (o KVStoreOptions) withDefaults() KVStoreOptions {
 
 // target is where the store is and as whom we come.
 type target struct {
-	endpoint
+	Endpoint
 	user, password string
 	db             int
 	master         string   // its name, of type sentinel
@@ -110,8 +110,8 @@ type target struct {
 }
 
 // access is how connections to a store's servers are opened.
-func (o KVStoreOptions) access(t target, timeout time.Duration, stats *poolStats) *access {
-	return &access{dialer: dialer{tls: o.TLS, timeout: timeout, stats: stats}, user: t.user, password: t.password, db: t.db}
+func (o KVStoreOptions) access(t target, timeout time.Duration, stats *PoolStats) *access {
+	return &access{dialer: Dialer{TLS: o.TLS, Timeout: timeout, Stats: stats}, user: t.user, password: t.password, db: t.db}
 }
 
 // Check says what is wrong with URL, SocketType and Auth, without credentials; nil if nothing is.
@@ -142,17 +142,17 @@ func (o KVStoreOptions) target() (t target, err error) {
 			return target{}, err
 		}
 	case socket == "unix", socket == "" && strings.HasPrefix(o.URL, "/"):
-		t.endpoint = endpoint{network: "unix", addr: o.URL}
+		t.Endpoint = Endpoint{Network: "unix", Addr: o.URL}
 	case strings.HasPrefix(o.URL, "/"):
 		return t, errors.New("KVSTORE_SOCKET_TYPE: tcp needs host:port in KVSTORE_URL, not a path")
 	case strings.Contains(o.URL, ","):
 		return t, errors.New("KVSTORE_URL: KVSTORE_TYPE=single takes one address, not a list")
 	default:
 		host, port, err := net.SplitHostPort(o.URL)
-		if err != nil || !isPort(port) {
+		if err != nil || !IsPort(port) {
 			return t, errors.New("KVSTORE_URL: neither host:port nor a path nor redis://host:port")
 		}
-		t.endpoint = endpoint{network: "tcp", addr: net.JoinHostPort(host, port)}
+		t.Endpoint = Endpoint{Network: "tcp", Addr: net.JoinHostPort(host, port)}
 	}
 	if o.Auth != "" {
 		t.user, t.password = credentials(o.Auth)
@@ -189,7 +189,7 @@ func (o KVStoreOptions) list() (t target, err error) {
 			continue
 		}
 		host, port, err := net.SplitHostPort(item)
-		if err != nil || host == "" || !isPort(port) {
+		if err != nil || host == "" || !IsPort(port) {
 			return t, fmt.Errorf("KVSTORE_URL: item %d is not host:port", len(t.addrs)+1)
 		}
 		t.addrs = append(t.addrs, net.JoinHostPort(host, port))
@@ -218,10 +218,10 @@ func parseURL(s string) (t target, err error) {
 		return t, fmt.Errorf("KVSTORE_URL: scheme %s:// is neither redis:// nor rediss://", u.Scheme)
 	}
 	port := cmp.Or(u.Port(), "6379")
-	if u.Hostname() == "" || !isPort(port) {
+	if u.Hostname() == "" || !IsPort(port) {
 		return t, errors.New("KVSTORE_URL: no host:port behind redis://")
 	}
-	t = target{endpoint: endpoint{network: "tcp", addr: net.JoinHostPort(u.Hostname(), port)}, user: u.User.Username()}
+	t = target{Endpoint: Endpoint{Network: "tcp", Addr: net.JoinHostPort(u.Hostname(), port)}, user: u.User.Username()}
 	t.password, _ = u.User.Password()
 	db := strings.Trim(u.Path, "/")
 	for name, values := range u.Query() {

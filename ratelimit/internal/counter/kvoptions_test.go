@@ -14,21 +14,21 @@ func TestTarget(t *testing.T) {
 			t.Errorf("%+v: %+v, %v; want %+v", o, got, err, want)
 		}
 	}
-	tcp := func(addr string) target { return target{endpoint: endpoint{network: "tcp", addr: addr}} }
+	tcp := func(addr string) target { return target{Endpoint: Endpoint{Network: "tcp", Addr: addr}} }
 	f(KVStoreOptions{URL: "localhost:6379"}, tcp("localhost:6379"))
 	f(KVStoreOptions{URL: "[::1]:6379", SocketType: "TCP"}, tcp("[::1]:6379"))
-	f(KVStoreOptions{URL: "/run/redis.sock"}, target{endpoint: endpoint{network: "unix", addr: "/run/redis.sock"}})
-	f(KVStoreOptions{URL: "redis.sock", SocketType: "unix"}, target{endpoint: endpoint{network: "unix", addr: "redis.sock"}})
+	f(KVStoreOptions{URL: "/run/redis.sock"}, target{Endpoint: Endpoint{Network: "unix", Addr: "/run/redis.sock"}})
+	f(KVStoreOptions{URL: "redis.sock", SocketType: "unix"}, target{Endpoint: Endpoint{Network: "unix", Addr: "redis.sock"}})
 	f(KVStoreOptions{URL: "redis://db.example"}, tcp("db.example:6379"))
-	f(KVStoreOptions{URL: "redis://:s%40crt@h:1/3"}, target{endpoint: endpoint{network: "tcp", addr: "h:1"}, password: "s@crt", db: 3})
-	f(KVStoreOptions{URL: "redis://u:p@h:1"}, target{endpoint: endpoint{network: "tcp", addr: "h:1"}, user: "u", password: "p"})
-	f(KVStoreOptions{URL: "redis://h:1?username=u&password=p&db=7"}, target{endpoint: endpoint{network: "tcp", addr: "h:1"}, user: "u", password: "p", db: 7})
-	f(KVStoreOptions{URL: "rediss://u:p@h/2"}, target{endpoint: endpoint{network: "tcp", addr: "h:6379"}, user: "u", password: "p", db: 2})
+	f(KVStoreOptions{URL: "redis://:s%40crt@h:1/3"}, target{Endpoint: Endpoint{Network: "tcp", Addr: "h:1"}, password: "s@crt", db: 3})
+	f(KVStoreOptions{URL: "redis://u:p@h:1"}, target{Endpoint: Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p"})
+	f(KVStoreOptions{URL: "redis://h:1?username=u&password=p&db=7"}, target{Endpoint: Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p", db: 7})
+	f(KVStoreOptions{URL: "rediss://u:p@h/2"}, target{Endpoint: Endpoint{Network: "tcp", Addr: "h:6379"}, user: "u", password: "p", db: 2})
 
 	// KVSTORE_AUTH is split at its first colon and wins over the URL.
-	f(KVStoreOptions{URL: "h:1", Auth: "p"}, target{endpoint: endpoint{network: "tcp", addr: "h:1"}, password: "p"})
-	f(KVStoreOptions{URL: "h:1", Auth: "u:p:q"}, target{endpoint: endpoint{network: "tcp", addr: "h:1"}, user: "u", password: "p:q"})
-	f(KVStoreOptions{URL: "redis://u:p@h:1", Auth: "q"}, target{endpoint: endpoint{network: "tcp", addr: "h:1"}, password: "q"})
+	f(KVStoreOptions{URL: "h:1", Auth: "p"}, target{Endpoint: Endpoint{Network: "tcp", Addr: "h:1"}, password: "p"})
+	f(KVStoreOptions{URL: "h:1", Auth: "u:p:q"}, target{Endpoint: Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p:q"})
+	f(KVStoreOptions{URL: "redis://u:p@h:1", Auth: "q"}, target{Endpoint: Endpoint{Network: "tcp", Addr: "h:1"}, password: "q"})
 }
 
 func TestTarget_refused(t *testing.T) {

@@ -22,10 +22,10 @@ const patient = 10 * time.Millisecond
 // for nobody, and many pay for one write and one read together. See batch, lane and keep.
 type KVStore struct {
 	o       KVStoreOptions
-	newLink func(timeout time.Duration) link
-	stats   *poolStats
+	newLink func(timeout time.Duration) connection
+	stats   *PoolStats
 	trouble func() // called when the server fails: the topology may have changed; must not block
-	breaker breaker
+	breaker Breaker
 	met     metSet
 	seed    maphash.Seed
 	calls   sync.Pool // *call
@@ -40,7 +40,7 @@ type KVStore struct {
 	trip     int64   // a moving average of how long batches are out
 	asleep   bool    // the keeper sleeps until it is called
 	closed   bool
-	probe    link // of an open breaker, to be dropped by Close
+	probe    connection // of an open breaker, to be dropped by Close
 
 	wake chan struct{}   // calls the keeper
 	ctx  context.Context // ends with Close
@@ -62,7 +62,7 @@ func NewKVStore(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
 		return nil, errNeedsTLS
 	}
 	s := newKVStore(o)
-	s.at(t, func() endpoint { return t.endpoint }, anyServer)
+	s.at(t, func() Endpoint { return t.Endpoint }, anyServer)
 	if err := s.open(ctx); err != nil {
 		return nil, err
 	}
@@ -70,8 +70,8 @@ func NewKVStore(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
 }
 
 // at says where the server is.
-func (s *KVStore) at(t target, where func() endpoint, as role) {
-	s.newLink = func(timeout time.Duration) link {
+func (s *KVStore) at(t target, where func() Endpoint, as role) {
+	s.newLink = func(timeout time.Duration) connection {
 		return newRedisLink(s.ctx, s.o.access(t, timeout, s.stats), where, as)
 	}
 }
@@ -97,9 +97,9 @@ func newKVStore(o KVStoreOptions) *KVStore {
 	ctx, stop := context.WithCancel(context.Background())
 	return &KVStore{
 		o:       o,
-		stats:   new(poolStats),
+		stats:   new(PoolStats),
 		trouble: func() {},
-		breaker: breaker{stall: o.Stall},
+		breaker: Breaker{Stall: o.Stall},
 		met:     metSet{generation: metGeneration},
 		seed:    maphash.MakeSeed(),
 		calls:   sync.Pool{New: func() any { return newCall() }},
@@ -111,7 +111,7 @@ func newKVStore(o KVStoreOptions) *KVStore {
 }
 
 // run starts the keeper and the first lane.
-func (s *KVStore) run(first link) {
+func (s *KVStore) run(first connection) {
 	s.mu.Lock()
 	s.idle = append(s.idle, s.newLane(first, false))
 	s.mu.Unlock()
@@ -189,13 +189,13 @@ func (s *KVStore) addLater(ctx context.Context, req *Request, undone *call) erro
 
 // begin puts a request into the queue. asking is as of call.fill.
 func (s *KVStore) begin(ctx context.Context, req *Request, asking []bool) (*call, error) {
-	if s.breaker.isOpen() {
+	if s.breaker.IsOpen() {
 		return nil, ErrOpen
 	}
 	now, stay := s.clock(), s.o.Timeout
 	if deadline, ok := ctx.Deadline(); ok {
 		remaining := deadline.Sub(s.begun) - time.Duration(now)
-		stay = min(stay, remaining-min(leaveBefore, remaining/4))
+		stay = min(stay, remaining-min(LeaveBefore, remaining/4))
 	}
 	if stay <= 0 {
 		return nil, ErrTimeout
@@ -248,7 +248,7 @@ func (c *call) wait(ctx context.Context, stay time.Duration) error {
 		return nil
 	case <-timer.C:
 	case <-ctx.Done():
-		gone = leaving(ctx)
+		gone = ContextError(ctx)
 	}
 	if c.claim(left) {
 		return gone
@@ -298,16 +298,16 @@ func (s *KVStore) Close() {
 }
 
 // ActiveConns is the number of connections open to the store now (cx_active).
-func (s *KVStore) ActiveConns() int64 { return s.stats.active.Load() }
+func (s *KVStore) ActiveConns() int64 { return s.stats.Active.Load() }
 
 // TotalConns is how many were ever opened (cx_total).
-func (s *KVStore) TotalConns() int64 { return s.stats.total.Load() }
+func (s *KVStore) TotalConns() int64 { return s.stats.Total.Load() }
 
 // LocalCloses is how many of them were closed from our side (cx_local_close).
-func (s *KVStore) LocalCloses() int64 { return s.stats.localClose.Load() }
+func (s *KVStore) LocalCloses() int64 { return s.stats.LocalClose.Load() }
 
 // Open reports whether the breaker is open: hits are refused without asking the store.
-func (s *KVStore) Open() bool { return s.breaker.isOpen() }
+func (s *KVStore) Open() bool { return s.breaker.IsOpen() }
 
 // clock is the time since the store was made, monotonic, in nanoseconds.
 func (s *KVStore) clock() int64 { return int64(time.Since(s.begun)) }

@@ -210,7 +210,7 @@ func TestKVStore_foreignValue(t *testing.T) {
 	s := newTestStore(t, KVStoreOptions{URL: kv.URL()})
 	peer.Do(t.Context(), peer.B().Set().Key("text").Value("secret words").Build())
 	peer.Do(t.Context(), peer.B().Lpush().Key("list").Element("x").Build())
-	for range 2 * breakerFailures {
+	for range 2 * BreakerFailures {
 		for _, key := range []string{"text", "list"} {
 			for _, hit := range []Hit{h(key, 1), h(key, 0), refund(h(key, 1))} {
 				for _, stop := range []bool{false, true} {

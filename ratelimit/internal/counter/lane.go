@@ -22,7 +22,7 @@ func (s *KVStore) apart() int64 { return max(spread, s.trip/2, 2*int64(s.o.Pipel
 // lane is one connection and the goroutine that flushes over it, one batch at a time.
 type lane struct {
 	store    *KVStore
-	link     link
+	link     connection
 	overflow bool // opened by Create; ends when idle
 	batch    batch
 
@@ -35,11 +35,11 @@ type lane struct {
 	out   []*call // in the store now, for the breaker; nil when their answers are being handed out
 	since int64   // when they set out
 	// watched is how long they have been out; the keeper's.
-	watched outFor
+	watched OutFor
 }
 
 // newLane starts a lane; s.mu is held.
-func (s *KVStore) newLane(via link, overflow bool) *lane {
+func (s *KVStore) newLane(via connection, overflow bool) *lane {
 	l := &lane{store: s, link: via, overflow: overflow, work: make(chan bool, 1), used: s.clock()}
 	s.lanes = append(s.lanes, l)
 	s.wg.Go(l.run)
@@ -52,9 +52,9 @@ func (s *KVStore) enqueue(c *call) error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		return errClosed
+		return ErrClosed
 	}
-	if s.breaker.isOpen() { // since the caller looked; opened answers only what it finds
+	if s.breaker.IsOpen() { // since the caller looked; opened answers only what it finds
 		s.mu.Unlock()
 		return ErrOpen
 	}
@@ -144,7 +144,7 @@ func (l *lane) take() bool {
 	}
 	if n == 0 || s.closed {
 		for _, c := range s.queue {
-			c.dismiss(errClosed)
+			c.dismiss(ErrClosed)
 		}
 		s.queue = s.queue[:0]
 		s.busy--
@@ -194,7 +194,7 @@ func (l *lane) flush() {
 	switch {
 	case err == nil && b.refusal == "":
 		l.took = s.clock() - l.since // only this goroutine writes since
-		s.breaker.answered()
+		s.breaker.Answered()
 		s.remember(b)
 	case err == nil:
 		s.remember(b)
@@ -204,7 +204,7 @@ func (l *lane) flush() {
 		b.unsent()
 		err = nil
 	default:
-		err = linkError(err)
+		err = Failure(err)
 	}
 
 	l.mu.Lock()
@@ -265,7 +265,7 @@ func (l *lane) check() error {
 	l.out = nil
 	l.mu.Unlock()
 	if err == nil {
-		l.store.breaker.answered()
+		l.store.breaker.Answered()
 	}
 	return err
 }
@@ -275,7 +275,7 @@ func (l *lane) check() error {
 func (l *lane) lost(err error) {
 	s := l.store
 	s.forgetKeys()
-	if !errors.Is(err, errUnsent) && !errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil && !s.breaker.isOpen() {
+	if !errors.Is(err, errUnsent) && !errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil && !s.breaker.IsOpen() {
 		if err = l.check(); err == nil {
 			return
 		}
@@ -299,8 +299,8 @@ func (l *lane) failed(err error) {
 	}
 	s.forgetKeys()
 	s.trouble()
-	if s.breaker.failed(time.Duration(s.clock())) {
-		s.opened(fmt.Sprintf("%d failures in a row, the last: %v", breakerFailures, err))
+	if s.breaker.Failed(time.Duration(s.clock())) {
+		s.opened(fmt.Sprintf("%d failures in a row, the last: %v", BreakerFailures, err))
 	}
 }
 
@@ -359,7 +359,7 @@ func (s *KVStore) relocated() {
 
 // hurry has an open breaker ask at once.
 func (s *KVStore) hurry() {
-	s.breaker.hurry()
+	s.breaker.Hurry()
 	select {
 	case s.wake <- struct{}{}:
 	default:

@@ -72,8 +72,8 @@ func (o MemcacheOptions) withDefaults() MemcacheOptions {
 // characters; under Request.Stop nothing but this process is atomic.
 type Memcache struct {
 	o      MemcacheOptions
-	dialer dialer
-	conns  poolStats
+	dialer Dialer
+	conns  PoolStats
 	stats  MemcacheStats
 	ring   atomic.Pointer[ring]
 	begun  time.Time
@@ -101,7 +101,7 @@ type MemcacheStats struct {
 // NewMemcache looks up the nodes, if SRV names them, and returns without connecting to any.
 func NewMemcache(ctx context.Context, o MemcacheOptions) (*Memcache, error) {
 	s := &Memcache{o: o.withDefaults(), begun: time.Now()}
-	s.dialer = dialer{tls: o.TLS, timeout: s.o.Timeout, stats: &s.conns}
+	s.dialer = Dialer{TLS: o.TLS, Timeout: s.o.Timeout, Stats: &s.conns}
 	nodes := o.Nodes
 	if o.SRV != "" {
 		var err error
@@ -144,7 +144,7 @@ func (s *Memcache) Add(ctx context.Context, req *Request) error {
 	stay := s.o.Timeout
 	if deadline, ok := ctx.Deadline(); ok {
 		remaining := time.Until(deadline)
-		stay = min(stay, remaining-min(leaveBefore, remaining/4))
+		stay = min(stay, remaining-min(LeaveBefore, remaining/4))
 	}
 	if stay <= 0 {
 		return ErrTimeout
@@ -157,7 +157,7 @@ func (s *Memcache) Add(ctx context.Context, req *Request) error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		return errClosed
+		return ErrClosed
 	}
 	s.ask(a, keys)
 	asked := a.open > 0
@@ -181,7 +181,7 @@ func (s *Memcache) ask(a *asking, keys []string) {
 			continue
 		}
 		n := ring.pick(key)
-		if n.breaker.isOpen() {
+		if n.breaker.IsOpen() {
 			h.err = ErrOpen
 			continue
 		}
@@ -217,7 +217,7 @@ func (a *asking) wait(ctx context.Context, stay time.Duration) error {
 	case <-timer.C:
 		return ErrTimeout
 	case <-ctx.Done():
-		return leaving(ctx)
+		return ContextError(ctx)
 	}
 }
 
@@ -335,7 +335,7 @@ func (s *Memcache) owe(t *tally, h *Hit, change, now int64) {
 		t.node.queue(t)
 	}
 	t.owed += change
-	ends := h.End + expirySlack
+	ends := h.End + ExpirySlack
 	if j := min(s.o.JitterMax, h.Window/10); j > 0 {
 		ends += rand.Int64N(j)
 	}
@@ -393,7 +393,7 @@ func (s *Memcache) owing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.nodes {
-		if !n.breaker.isOpen() && (len(n.due) > 0 || n.telling) {
+		if !n.breaker.IsOpen() && (len(n.due) > 0 || n.telling) {
 			return true
 		}
 	}
@@ -422,7 +422,7 @@ func (s *Memcache) Waiting() int64 {
 func (s *Memcache) Nodes() (all, lost int64) {
 	ring := s.ring.Load()
 	for _, n := range ring.nodes {
-		if n.breaker.isOpen() {
+		if n.breaker.IsOpen() {
 			lost++
 		}
 	}
@@ -430,10 +430,10 @@ func (s *Memcache) Nodes() (all, lost int64) {
 }
 
 // ActiveConns, TotalConns and LocalCloses are as of KVStore.
-func (s *Memcache) ActiveConns() int64 { return s.conns.active.Load() }
+func (s *Memcache) ActiveConns() int64 { return s.conns.Active.Load() }
 
 // TotalConns is how many connections were ever opened.
-func (s *Memcache) TotalConns() int64 { return s.conns.total.Load() }
+func (s *Memcache) TotalConns() int64 { return s.conns.Total.Load() }
 
 // LocalCloses is how many of them were closed from our side.
-func (s *Memcache) LocalCloses() int64 { return s.conns.localClose.Load() }
+func (s *Memcache) LocalCloses() int64 { return s.conns.LocalClose.Load() }

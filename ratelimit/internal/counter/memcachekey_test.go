@@ -179,13 +179,13 @@ func TestMemcache_foreignValue(t *testing.T) {
 	if got := add(t, s, now(), h("huge", 1)); got != math.MaxInt64 {
 		t.Errorf("huge: %d, want 2^63-1", got)
 	}
-	for range 2 * breakerFailures {
+	for range 2 * BreakerFailures {
 		req := Request{Hits: []Hit{h("good", 1), h("text", 1)}, Now: now()}
 		if err := s.Add(t.Context(), &req); !errors.Is(err, ErrPartial) || req.Hits[0].Err != nil || !errors.Is(req.Hits[1].Err, ErrUnavailable) {
 			t.Fatalf("%v %v %v", err, req.Hits[0].Err, req.Hits[1].Err)
 		}
 	}
-	if got := add(t, s, now(), h("good", 1)); got != 2*breakerFailures+1 {
+	if got := add(t, s, now(), h("good", 1)); got != 2*BreakerFailures+1 {
 		t.Errorf("good: %d", got)
 	}
 	if _, lost := s.Nodes(); lost != 0 {

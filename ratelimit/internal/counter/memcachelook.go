@@ -79,7 +79,7 @@ func (n *node) lookOut() {
 	s := n.store
 	var batch []*look
 	var keys []string
-	watch := stallWatch{after: s.o.Stall, stalled: n.stalled}
+	watch := StallWatch{After: s.o.Stall, Stalled: n.stalled}
 	for {
 		// Whoever is ready to run goes first, so that their looks come along; as lane.take.
 		runtime.Gosched()
@@ -93,17 +93,17 @@ func (n *node) lookOut() {
 		s.mu.Unlock()
 
 		if s.o.Stall > 0 {
-			watch.start()
+			watch.Start()
 		}
 		items, err := n.get(keys)
 		if s.o.Stall > 0 {
-			watch.stop()
+			watch.Stop()
 		}
 		if err == nil {
-			n.breaker.answered()
+			n.breaker.Answered()
 		} else {
 			n.failed(err)
-			err = linkError(err)
+			err = Failure(err)
 		}
 		s.mu.Lock()
 		for _, l := range batch {

@@ -18,7 +18,7 @@ import (
 type node struct {
 	store   *Memcache
 	addr    nodeAddr
-	breaker breaker
+	breaker Breaker
 
 	looker *memcache.Client // for look-ups
 	link   *memcacheLink    // for increments, while there is one; the teller's own
@@ -53,7 +53,7 @@ func (o oneNode) Each(f func(addr net.Addr) error) error { return f(o.addr) }
 
 func (s *Memcache) newNode(addr string) *node {
 	n := &node{
-		store: s, addr: nodeAddr{"tcp", addr}, breaker: breaker{stall: s.o.Stall},
+		store: s, addr: nodeAddr{"tcp", addr}, breaker: Breaker{Stall: s.o.Stall},
 		tallies: map[string]*tally{}, out: map[*look]struct{}{}, conns: map[*nodeConn]struct{}{},
 	}
 	if strings.Contains(addr, "/") {
@@ -70,7 +70,7 @@ func (n *node) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(n.store.ctx, cancel)()
-	conn, err := n.store.dialer.dial(ctx, endpoint{network: network, addr: addr})
+	conn, err := n.store.dialer.Dial(ctx, Endpoint{Network: network, Addr: addr})
 	if err != nil {
 		return nil, err
 	}
@@ -148,14 +148,14 @@ func (n *node) failed(err error) {
 	if n.store.ctx.Err() != nil {
 		return // it was us
 	}
-	if n.breaker.failed(time.Since(n.store.begun)) {
-		n.lost(fmt.Sprintf("%d failures in a row, the last: %v", breakerFailures, err))
+	if n.breaker.Failed(time.Since(n.store.begun)) {
+		n.lost(fmt.Sprintf("%d failures in a row, the last: %v", BreakerFailures, err))
 	}
 }
 
 // stalled notes that a look-up has had no answer for the time of STORE_STALL.
 func (n *node) stalled() {
-	if n.breaker.aged(n.store.o.Stall, time.Since(n.store.begun)) {
+	if n.breaker.Aged(n.store.o.Stall, time.Since(n.store.begun)) {
 		n.lost("a look-up has been out for " + n.store.o.Stall.String())
 	}
 }
@@ -189,7 +189,7 @@ func (n *node) probe() {
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-time.After(probeEvery):
+		case <-time.After(ProbeEvery):
 		}
 		s.mu.Lock()
 		retired := n.retired
@@ -200,7 +200,7 @@ func (n *node) probe() {
 		if again(n.looker, n.looker.Ping) != nil {
 			continue
 		}
-		n.breaker.probed(true)
+		n.breaker.Probed(true)
 		s.o.Log.Warn("a memcached node answers again", "node", n.addr.text)
 		s.mu.Lock()
 		n.tellAll()

@@ -55,7 +55,7 @@ func (s *Memcache) retire() {
 		if !n.gone || len(n.looks)+len(n.out)+n.lookers > 0 || n.telling {
 			return false
 		}
-		if len(n.due) > 0 && !n.breaker.isOpen() {
+		if len(n.due) > 0 && !n.breaker.IsOpen() {
 			return false
 		}
 		for _, t := range n.due { // it was lost and nobody asks after it any more
@@ -158,7 +158,7 @@ func CheckNode(s string) error {
 		return nil
 	}
 	host, port, err := net.SplitHostPort(s)
-	if err != nil || host == "" || !isPort(port) {
+	if err != nil || host == "" || !IsPort(port) {
 		return fmt.Errorf("%q is neither host:port nor a path", s)
 	}
 	return nil

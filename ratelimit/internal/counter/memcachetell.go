@@ -25,7 +25,7 @@ func (n *node) queue(t *tally) {
 
 // tellAll starts the teller if it is of use and not under way.
 func (n *node) tellAll() {
-	if !n.telling && len(n.due) > 0 && !n.breaker.isOpen() && n.store.ctx.Err() == nil {
+	if !n.telling && len(n.due) > 0 && !n.breaker.IsOpen() && n.store.ctx.Err() == nil {
 		n.telling = true
 		n.store.wg.Go(n.tell)
 	}
@@ -81,7 +81,7 @@ func (n *node) tell() {
 
 // takeDue moves counters from the queue into a batch, with what they are owed as sent; none: no use.
 func (n *node) takeDue(batch []telling) []telling {
-	if n.breaker.isOpen() || n.store.ctx.Err() != nil {
+	if n.breaker.IsOpen() || n.store.ctx.Err() != nil {
 		return batch
 	}
 	taken := 0

@@ -14,8 +14,8 @@ import (
 )
 
 func TestMemcache_TLS(t *testing.T) {
-	testTLS(t, func(f tlsFiles, clientCA string) string {
-		return testdb.Memcached(t, localserver.MemcachedOptions{Cert: f.cert, Key: f.key, ClientCA: clientCA}).Addr()
+	RunTLS(t, func(f TLSFiles, clientCA string) string {
+		return testdb.Memcached(t, localserver.MemcachedOptions{Cert: f.Cert, Key: f.Key, ClientCA: clientCA}).Addr()
 	}, func(addr string, config func(string) *tls.Config) error {
 		s, err := NewMemcache(t.Context(), MemcacheOptions{Nodes: []string{addr}, TLS: config, Timeout: patience, Stall: -1})
 		if err != nil {
@@ -36,13 +36,13 @@ func TestMemcache_TLS(t *testing.T) {
 // Three nodes over TLS, of which one wants TLS in vain: it alone fails.
 func TestMemcache_TLSnodes(t *testing.T) {
 	ca := certtest.NewCA(t, "ca", time.Hour)
-	f := newTLSFiles(t, ca, ca.Issue("localhost"))
+	f := NewTLSFiles(t, ca, ca.Issue("localhost"))
 	var addrs []string
 	for range 2 {
-		addrs = append(addrs, localhost(testdb.Memcached(t, localserver.MemcachedOptions{Cert: f.cert, Key: f.key}).Addr()))
+		addrs = append(addrs, Localhost(testdb.Memcached(t, localserver.MemcachedOptions{Cert: f.Cert, Key: f.Key}).Addr()))
 	}
-	addrs = append(addrs, localhost(testdb.Memcached(t, localserver.MemcachedOptions{}).Addr())) // in clear
-	o := MemcacheOptions{Nodes: addrs, Timeout: time.Second, TLS: trusting(t, certs.Files{CA: f.ca}, false), Stall: -1}
+	addrs = append(addrs, Localhost(testdb.Memcached(t, localserver.MemcachedOptions{}).Addr())) // in clear
+	o := MemcacheOptions{Nodes: addrs, Timeout: time.Second, TLS: Trusting(t, certs.Files{CA: f.CA}, false), Stall: -1}
 	s := newTestMemcache(t, o)
 	for i := range 30 {
 		key := fmt.Sprint("k", i)

@@ -1,20 +1,20 @@
 package counter
 
-// outcome is what became of the hits of one request.
-type outcome struct {
+// Outcome is what became of the hits of one request.
+type Outcome struct {
 	failed int
 	err    error // of the first that failed
 }
 
-func (o *outcome) fail(h *Hit, err error) {
+func (o *Outcome) Fail(h *Hit, err error) {
 	if h.Err = err; o.err == nil {
 		o.err = err
 	}
 	o.failed++
 }
 
-// of is what Add returns: hits that have failed leave the others theirs.
-func (o *outcome) of(req *Request) error {
+// Of is what Add returns: hits that have failed leave the others theirs.
+func (o *Outcome) Of(req *Request) error {
 	switch o.failed {
 	case 0:
 		return nil

@@ -27,7 +27,7 @@ type slowPool struct {
 	sentAt           []time.Time
 }
 
-func (p *slowPool) newLink(time.Duration) link {
+func (p *slowPool) newLink(time.Duration) connection {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.links++

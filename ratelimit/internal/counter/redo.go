@@ -119,7 +119,7 @@ var errLater = fmt.Errorf("%w: it refuses hits at present", ErrUnavailable)
 // pause waits before a server is asked again. The error says that the caller's time would be up.
 func pause(ctx context.Context, n int) error {
 	d := redoPause(n)
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d+leaveBefore {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d+LeaveBefore {
 		return errLater
 	}
 	timer := time.NewTimer(d)
@@ -128,6 +128,6 @@ func pause(ctx context.Context, n int) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return leaving(ctx)
+		return ContextError(ctx)
 	}
 }

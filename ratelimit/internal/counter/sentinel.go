@@ -27,7 +27,7 @@ type sentinels struct {
 	a     *access
 	log   *slog.Logger
 
-	master  atomic.Pointer[endpoint]
+	master  atomic.Pointer[Endpoint]
 	changed func() // called when it has
 	epoch   int64  // of the present master; of ask, which one goroutine calls at a time
 
@@ -48,9 +48,9 @@ func newSentinel(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
 		name: t.master, addrs: t.addrs, log: s.o.Log, kick: make(chan struct{}, 1),
 		a: s.o.access(as, min(s.o.Timeout, time.Second), nil),
 	}
-	find.master.Store(&endpoint{}) // nobody, until they have been asked
+	find.master.Store(&Endpoint{}) // nobody, until they have been asked
 	find.changed = s.relocated
-	s.at(t, func() endpoint { return *find.master.Load() }, masterServer)
+	s.at(t, func() Endpoint { return *find.master.Load() }, masterServer)
 	if err := reach(ctx, s.o, find.ask); err != nil {
 		s.stop()
 		return nil, err
@@ -102,7 +102,7 @@ func (f *sentinels) watch(ctx context.Context, lost func() bool) {
 // highest configuration epoch is right. It goes down only when they have all been told to forget.
 func (f *sentinels) ask(ctx context.Context) error {
 	type answer struct {
-		master endpoint
+		master Endpoint
 		epoch  int64
 		err    error
 	}
@@ -140,19 +140,19 @@ func (f *sentinels) ask(ctx context.Context) error {
 }
 
 // set notes who the master is.
-func (f *sentinels) set(to endpoint) {
+func (f *sentinels) set(to Endpoint) {
 	old := f.master.Swap(&to)
-	if *old == to || *old == (endpoint{}) {
+	if *old == to || *old == (Endpoint{}) {
 		return
 	}
-	f.log.Warn("the key-value store has another master", "name", f.name, "address", to.addr)
+	f.log.Warn("the key-value store has another master", "name", f.name, "address", to.Addr)
 	f.changed()
 }
 
 // askOne asks one sentinel, over a connection of its own. The address is not taken from SENTINEL MASTER:
 // the sentinel that leads a fail-over tells the old one there, with the new epoch, until all replicas
 // follow the new master.
-func (f *sentinels) askOne(ctx context.Context, addr string) (master endpoint, epoch int64, err error) {
+func (f *sentinels) askOne(ctx context.Context, addr string) (master Endpoint, epoch int64, err error) {
 	err = f.connected(ctx, addr, func(c rueidis.Client) error {
 		replies := c.DoMulti(context.Background(),
 			c.B().Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME", f.name).Build(),
@@ -175,12 +175,12 @@ func (f *sentinels) askOne(ctx context.Context, addr string) (master endpoint, e
 	return master, epoch, err
 }
 
-func masterAt(host, port string) (endpoint, error) {
+func masterAt(host, port string) (Endpoint, error) {
 	addr := net.JoinHostPort(host, port)
-	if _, _, err := net.SplitHostPort(addr); err != nil || host == "" || !isPort(port) {
-		return endpoint{}, errors.New("an answer without the master's address")
+	if _, _, err := net.SplitHostPort(addr); err != nil || host == "" || !IsPort(port) {
+		return Endpoint{}, errors.New("an answer without the master's address")
 	}
-	return endpoint{network: "tcp", addr: addr}, nil
+	return Endpoint{Network: "tcp", Addr: addr}, nil
 }
 
 // connected calls f with a connection to a sentinel that ends with ctx.
@@ -188,7 +188,7 @@ func (f *sentinels) connected(ctx context.Context, addr string, use func(rueidis
 	var mu sync.Mutex
 	var conns []net.Conn
 	client, err := f.a.client(addr, func(context.Context) (net.Conn, error) {
-		conn, err := f.a.dialer.dial(ctx, endpoint{network: "tcp", addr: addr})
+		conn, err := f.a.dialer.Dial(ctx, Endpoint{Network: "tcp", Addr: addr})
 		if err == nil {
 			mu.Lock()
 			conns = append(conns, conn)
@@ -236,10 +236,10 @@ func (f *sentinels) subscribe(ctx context.Context, addr string) error {
 }
 
 // switchedTo reads a message of +switch-master: name, old host, old port, new host, new port.
-func switchedTo(message, name string) (endpoint, bool) {
+func switchedTo(message, name string) (Endpoint, bool) {
 	words := strings.Fields(message)
 	if len(words) != 5 || words[0] != name {
-		return endpoint{}, false
+		return Endpoint{}, false
 	}
 	to, err := masterAt(words[3], words[4])
 	return to, err == nil

@@ -68,8 +68,8 @@ func TestAbsolute(t *testing.T) {
 func TestSwitchedTo(t *testing.T) {
 	f := func(message, want string) {
 		t.Helper()
-		if got, ok := switchedTo(message, "gate"); got.addr != want || ok != (want != "") {
-			t.Errorf("%q: %q %v, want %q", message, got.addr, ok, want)
+		if got, ok := switchedTo(message, "gate"); got.Addr != want || ok != (want != "") {
+			t.Errorf("%q: %q %v, want %q", message, got.Addr, ok, want)
 		}
 	}
 	f("gate 10.0.0.1 6379 10.0.0.2 6380", "10.0.0.2:6380")
@@ -99,7 +99,7 @@ func FuzzRefusal(f *testing.F) {
 			}
 			if o.away.why <= redoAsk {
 				if addr, ok := absolute(o.away.to, "h:1"); ok {
-					if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || !isPort(port) {
+					if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || !IsPort(port) {
 						t.Errorf("%q: %q cannot be dialled: %v", text, addr, err)
 					}
 				}
@@ -111,8 +111,8 @@ func FuzzRefusal(f *testing.F) {
 			}
 		}
 		if to, ok := switchedTo(text, "gate"); ok {
-			if host, port, err := net.SplitHostPort(to.addr); err != nil || host == "" || !isPort(port) {
-				t.Errorf("%q: %q cannot be dialled: %v", text, to.addr, err)
+			if host, port, err := net.SplitHostPort(to.Addr); err != nil || host == "" || !IsPort(port) {
+				t.Errorf("%q: %q cannot be dialled: %v", text, to.Addr, err)
 			}
 		}
 	})

@@ -55,7 +55,7 @@ func (c *Cluster) addSpread(ctx context.Context, req *Request) error {
 	defer c.splits.Put(s)
 	s.reset(req)
 	var left leftover
-	var out outcome
+	var out Outcome
 	for i := range req.Hits {
 		h := &req.Hits[i]
 		h.Err = nil
@@ -69,12 +69,12 @@ func (c *Cluster) addSpread(ctx context.Context, req *Request) error {
 	if len(left.at) > 0 {
 		c.addLater(ctx, req, &left, &out)
 	}
-	return out.of(req)
+	return out.Of(req)
 }
 
 // carry has the nodes carry out their parts, c.width of them at a time, and puts what they cannot at
 // present into left.
-func (c *Cluster) carry(ctx context.Context, s *split, req *Request, left *leftover, out *outcome) {
+func (c *Cluster) carry(ctx context.Context, s *split, req *Request, left *leftover, out *Outcome) {
 	begun := 0
 	for i := range s.parts {
 		for ; begun < len(s.parts) && begun-i < c.width; begun++ {
@@ -87,13 +87,13 @@ func (c *Cluster) carry(ctx context.Context, s *split, req *Request, left *lefto
 			undone, p.err = p.node.finish(ctx, p.call, &p.req)
 		}
 		switch {
-		case p.err == errClosed: // the node has just been given up
+		case p.err == ErrClosed: // the node has just been given up
 			for j, at := range p.at {
 				left.later(&p.req, &p.req.Hits[j], at)
 			}
 		case p.err != nil:
 			for _, at := range p.at {
-				out.fail(&req.Hits[at], p.err)
+				out.Fail(&req.Hits[at], p.err)
 			}
 		default:
 			for j, at := range p.at {

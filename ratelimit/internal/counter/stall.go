@@ -12,15 +12,15 @@ import (
 // heartbeats is how many make up STORE_STALL.
 const heartbeats = 32
 
-// ranFor is how much of the time between two beats counts: one that comes much too late shows that the process
+// RanFor is how much of the time between two beats counts: one that comes much too late shows that the process
 // did not run.
-func ranFor(elapsed, beat time.Duration) time.Duration { return min(elapsed, 2*beat) }
+func RanFor(elapsed, beat time.Duration) time.Duration { return min(elapsed, 2*beat) }
 
-// stallWatch calls stalled when what began with start has not ended by stop, after that much time in which the
+// StallWatch calls stalled when what began with start has not ended by stop, after that much time in which the
 // process ran. It is used for one thing at a time.
-type stallWatch struct {
-	after   time.Duration
-	stalled func()
+type StallWatch struct {
+	After   time.Duration
+	Stalled func()
 
 	mu    sync.Mutex
 	on    bool
@@ -29,9 +29,9 @@ type stallWatch struct {
 	ran   time.Duration
 }
 
-func (w *stallWatch) beat() time.Duration { return max(w.after/heartbeats, time.Millisecond) }
+func (w *StallWatch) beat() time.Duration { return max(w.After/heartbeats, time.Millisecond) }
 
-func (w *stallWatch) start() {
+func (w *StallWatch) Start() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.on, w.ran, w.last = true, 0, time.Now()
@@ -42,42 +42,42 @@ func (w *stallWatch) start() {
 	}
 }
 
-func (w *stallWatch) stop() {
+func (w *StallWatch) Stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.on = false
 	w.timer.Stop() // one that fires all the same finds nothing on, or looks a little early
 }
 
-func (w *stallWatch) look() {
+func (w *StallWatch) look() {
 	w.mu.Lock()
 	if !w.on {
 		w.mu.Unlock()
 		return
 	}
 	now := time.Now()
-	w.ran += ranFor(now.Sub(w.last), w.beat())
+	w.ran += RanFor(now.Sub(w.last), w.beat())
 	w.last = now
-	if w.on = w.ran < w.after; w.on {
+	if w.on = w.ran < w.After; w.on {
 		w.timer.Reset(w.beat())
 	}
 	on := w.on
 	w.mu.Unlock()
 	if !on {
-		w.stalled()
+		w.Stalled()
 	}
 }
 
-// outFor is how long a lane has been without an answer, as far as this process ran.
-type outFor struct {
+// OutFor is how long a lane has been without an answer, as far as this process ran.
+type OutFor struct {
 	since int64 // nanoseconds of the store's clock
 	ran   time.Duration
 }
 
-// look adds what counts of the time since the last look.
-func (o *outFor) look(since, now int64, ran time.Duration) time.Duration {
+// Look adds what counts of the time since the last look.
+func (o *OutFor) Look(since, now int64, ran time.Duration) time.Duration {
 	if o.since != since {
-		*o = outFor{since: since}
+		*o = OutFor{since: since}
 	}
 	o.ran = min(o.ran+ran, time.Duration(now-since))
 	return o.ran

@@ -14,8 +14,8 @@ import (
 )
 
 func TestKVStore_TLS(t *testing.T) {
-	testTLS(t, func(f tlsFiles, clientCA string) string {
-		return testdb.Private(t, localserver.RedisOptions{Cert: f.cert, Key: f.key, ClientCA: clientCA, Password: "secret"}).Addr()
+	RunTLS(t, func(f TLSFiles, clientCA string) string {
+		return testdb.Private(t, localserver.RedisOptions{Cert: f.Cert, Key: f.Key, ClientCA: clientCA, Password: "secret"}).Addr()
 	}, func(addr string, config func(string) *tls.Config) error {
 		s, err := NewKVStore(t.Context(), KVStoreOptions{
 			URL: "rediss://:secret@" + addr, TLS: config, StartInitial: time.Nanosecond, StartMaxElapsed: time.Nanosecond, Timeout: patience, Stall: -1,
@@ -34,30 +34,30 @@ func TestKVStore_TLS(t *testing.T) {
 // The whole contract over TLS, with a user's name.
 func TestKVStore_TLSconformance(t *testing.T) {
 	ca := certtest.NewCA(t, "ca", time.Hour)
-	f := newTLSFiles(t, ca, ca.Issue("localhost"))
-	server := testdb.Private(t, localserver.RedisOptions{Cert: f.cert, Key: f.key, Users: map[string]string{"ann": "a:b"}})
+	f := NewTLSFiles(t, ca, ca.Issue("localhost"))
+	server := testdb.Private(t, localserver.RedisOptions{Cert: f.Cert, Key: f.Key, Users: map[string]string{"ann": "a:b"}})
 	testStore(t, newTestStore(t, KVStoreOptions{
-		URL: localhost(server.Addr()), Auth: "ann:a:b", TLS: trusting(t, certs.Files{CA: f.ca}, false), Timeout: patience, Stall: -1,
+		URL: Localhost(server.Addr()), Auth: "ann:a:b", TLS: Trusting(t, certs.Files{CA: f.CA}, false), Timeout: patience, Stall: -1,
 	}))
 }
 
 // Certificates that change are used by the next connection, at both ends.
 func TestKVStore_TLSrotates(t *testing.T) {
 	ca, next := certtest.NewCA(t, "ca", time.Hour), certtest.NewCA(t, "next", time.Hour)
-	here := newTLSFiles(t, ca, ca.Issue("localhost"))
-	server := testdb.Private(t, localserver.RedisOptions{Cert: here.cert, Key: here.key, ClientCA: here.ca})
+	here := NewTLSFiles(t, ca, ca.Issue("localhost"))
+	server := testdb.Private(t, localserver.RedisOptions{Cert: here.Cert, Key: here.Key, ClientCA: here.CA})
 	dir := t.TempDir()
 	cert, key := ca.Issue("one").Write(t, dir)
 	root := ca.Write(t, dir)
 	s := newTestStore(t, KVStoreOptions{
-		URL: localhost(server.Addr()), Timeout: patience, Stall: -1,
-		TLS: trusting(t, certs.Files{CA: root, Cert: cert, Key: key}, false),
+		URL: Localhost(server.Addr()), Timeout: patience, Stall: -1,
+		TLS: Trusting(t, certs.Files{CA: root, Cert: cert, Key: key}, false),
 	})
 	add(t, s, now(), h("a", 1))
 
 	// The server comes back with another authority's certificate, and wants one of that from us.
-	next.Issue("localhost").Write(t, strings.TrimSuffix(here.cert, "/tls.crt"))
-	next.Write(t, strings.TrimSuffix(here.ca, "/ca.crt"))
+	next.Issue("localhost").Write(t, strings.TrimSuffix(here.Cert, "/tls.crt"))
+	next.Write(t, strings.TrimSuffix(here.CA, "/ca.crt"))
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -74,9 +74,9 @@ func TestKVStore_TLSrotates(t *testing.T) {
 // Sentinels, and the master that they name, are both spoken to over TLS, each with its own password.
 func TestSentinel_TLS(t *testing.T) {
 	ca := certtest.NewCA(t, "ca", time.Hour)
-	f := newTLSFiles(t, ca, ca.Issue("127.0.0.1"))
+	f := NewTLSFiles(t, ca, ca.Issue("127.0.0.1"))
 	set := testdb.PrivateSentinels(t, localserver.SentinelOptions{
-		Password: "servers", SentinelPassword: "watchers", TLS: localserver.TLSFiles{Cert: f.cert, Key: f.key, CA: f.ca},
+		Password: "servers", SentinelPassword: "watchers", TLS: localserver.TLSFiles{Cert: f.Cert, Key: f.Key, CA: f.CA},
 	})
 	url, err := set.TLSURL()
 	if err != nil {
@@ -87,9 +87,9 @@ func TestSentinel_TLS(t *testing.T) {
 
 func TestCluster_TLS(t *testing.T) {
 	ca := certtest.NewCA(t, "ca", time.Hour)
-	f := newTLSFiles(t, ca, ca.Issue("127.0.0.1"))
+	f := NewTLSFiles(t, ca, ca.Issue("127.0.0.1"))
 	cluster := testdb.PrivateCluster(t, localserver.ClusterOptions{
-		Password: "nodes", Masters: 3, Replicas: 0, TLS: localserver.TLSFiles{Cert: f.cert, Key: f.key, CA: f.ca},
+		Password: "nodes", Masters: 3, Replicas: 0, TLS: localserver.TLSFiles{Cert: f.Cert, Key: f.Key, CA: f.CA},
 	})
 	url, err := cluster.TLSURL()
 	if err != nil {
@@ -99,9 +99,9 @@ func TestCluster_TLS(t *testing.T) {
 }
 
 // testTopologyTLS counts over TLS, and holds that nothing does without it or with another authority.
-func testTopologyTLS(t *testing.T, o KVStoreOptions, f tlsFiles) {
+func testTopologyTLS(t *testing.T, o KVStoreOptions, f TLSFiles) {
 	o.Timeout, o.Stall = patience, -1
-	o.TLS = trusting(t, certs.Files{CA: f.ca}, false)
+	o.TLS = Trusting(t, certs.Files{CA: f.CA}, false)
 	s, err := OpenKV(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func testTopologyTLS(t *testing.T, o KVStoreOptions, f tlsFiles) {
 		}
 	}
 	o.StartInitial, o.StartMaxElapsed, o.Timeout = time.Nanosecond, time.Nanosecond, 5*time.Second
-	o.TLS = trusting(t, certs.Files{CA: certtest.NewCA(t, "other", time.Hour).Write(t, t.TempDir())}, false)
+	o.TLS = Trusting(t, certs.Files{CA: certtest.NewCA(t, "other", time.Hour).Write(t, t.TempDir())}, false)
 	if s, err := OpenKV(t.Context(), o); err == nil {
 		s.Close()
 		t.Error("it believes another authority")

@@ -9,7 +9,7 @@ import (
 // (KVSTORE_PERSECOND). A request with both is one batch to each, at the same time.
 //
 // Under Request.Stop a request with both is read in both stores first and written when nobody is over,
-// each write minding its own limit once more; see addApart. It fails as a whole when either store does.
+// each write minding its own limit once more; see AddAcrossNodes. It fails as a whole when either store does.
 // Without, a store that fails fails its own hits alone, and so does a node of it: Add returns ErrPartial.
 type Twin struct {
 	main, perSecond Store
@@ -40,7 +40,7 @@ func (t *Twin) Add(ctx context.Context, req *Request) error {
 		return only.Add(ctx, req)
 	}
 	if req.Stop != StopNone {
-		return addApart(ctx, req, t.whole)
+		return AddAcrossNodes(ctx, req, t.whole)
 	}
 	return t.carry(ctx, req)
 }
@@ -97,7 +97,7 @@ func (t *Twin) carry(ctx context.Context, req *Request) error {
 	go p.runPerSecond(ctx, t.perSecond)
 	p.main.err = t.main.Add(ctx, &p.main.req)
 	<-p.done
-	var out outcome
+	var out Outcome
 	for _, s := range sides {
 		for i, at := range s.at {
 			h, done := &req.Hits[at], &s.req.Hits[i]
@@ -105,16 +105,16 @@ func (t *Twin) carry(ctx context.Context, req *Request) error {
 			switch {
 			case s.err == nil:
 			case s.err != ErrPartial:
-				out.fail(h, s.err)
+				out.Fail(h, s.err)
 			case done.Err != nil:
-				out.fail(h, done.Err)
+				out.Fail(h, done.Err)
 			}
 		}
 		clear(s.req.Hits) // keys of others
 		s.req.Hits, s.at, s.err = s.req.Hits[:0], s.at[:0], nil
 	}
 	t.pairs.Put(p)
-	return out.of(req)
+	return out.Of(req)
 }
 
 func (p *pair) runPerSecond(ctx context.Context, s Store) {

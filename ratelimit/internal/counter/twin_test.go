@@ -142,7 +142,7 @@ func TestTwin_oneFails(t *testing.T) {
 		t.Fatalf("%v %+v", err, req.Hits)
 	}
 	server.Kill()
-	for i := range 2 * breakerFailures {
+	for i := range 2 * BreakerFailures {
 		if err := twin.Add(t.Context(), &Request{Hits: []Hit{perSecond(h("s", 1))}, Now: now()}); err == nil || errors.Is(err, ErrPartial) {
 			t.Errorf("per second alone: %v", err)
 		}
@@ -188,13 +188,13 @@ func (h halfway) Add(ctx context.Context, req *Request) error {
 	if err := h.Store.Add(ctx, req); err != nil {
 		return err
 	}
-	var out outcome
+	var out Outcome
 	for i := range req.Hits {
 		if req.Hits[i].Err = nil; strings.HasPrefix(string(req.Hits[i].Key), "away") {
-			out.fail(&req.Hits[i], ErrOpen)
+			out.Fail(&req.Hits[i], ErrOpen)
 		}
 	}
-	return out.of(req)
+	return out.Of(req)
 }
 
 // What one of the stores can answer in part is answered in part.
