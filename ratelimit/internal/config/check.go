@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/redis"
 	"gatehouse/shared/settings"
 )
 
@@ -147,16 +147,16 @@ func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
 	if err := c.KVStoreOptions(k).Check(); err != nil {
 		r.Clash("%s", strings.ReplaceAll(err.Error(), "KVSTORE_", prefix))
 	}
-	if k.WantsTLS() && !strings.Contains(k.URL, "://") && (k.SocketType == "unix" && k.Type == counter.Single || strings.HasPrefix(k.URL, "/")) {
+	if k.WantsTLS() && !strings.Contains(k.URL, "://") && (k.SocketType == "unix" && k.Type == redis.Single || strings.HasPrefix(k.URL, "/")) {
 		r.Clash("%sTLS=true needs host:port in %[1]sURL, not the path of a unix socket", prefix)
 	}
 	if k.PipelineWindow >= k.Timeout && k.Timeout > 0 {
 		r.Clash("%sPIPELINE_WINDOW=%s must be shorter than %[1]sTIMEOUT=%[3]s, or no hit is counted in time", prefix, k.PipelineWindow, k.Timeout)
 	}
-	if k.Type != counter.Single && k.SocketType == "unix" {
+	if k.Type != redis.Single && k.SocketType == "unix" {
 		r.Warn("%sSOCKET_TYPE=unix has no effect with %[1]sTYPE=%s, which is always tcp", prefix, k.Type)
 	}
-	if k.SentinelAuth != "" && k.Type != counter.Sentinel {
+	if k.SentinelAuth != "" && k.Type != redis.Sentinel {
 		r.Warn("%sSENTINEL_AUTH has no effect with %[1]sTYPE=%s", prefix, k.Type)
 	}
 	if r.IsSet(prefix+"POOL_ON_EMPTY_WAIT_DURATION") && k.OnEmpty != "WAIT" && k.OnEmptyWait >= k.Timeout {

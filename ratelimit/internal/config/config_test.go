@@ -457,7 +457,7 @@ func TestConfig_oldNames(t *testing.T) {
 	f("DOG_STATSD_MOGRIFIER_N_TAGS DOG_STATSD_MOGRIFIERS_N_TAGS", "TAGGED_STATSD_MOGRIFIER_N_TAGS")
 }
 
-// TestConfig_kvstore: an operator's 0 is not the counter package's "default".
+// TestConfig_kvstore: an operator's 0 is not the store's "default".
 func TestConfig_kvstore(t *testing.T) {
 	c, _, _ := loadSettings(t, "KVSTORE_URL=h:1 STORE_STALL=0 KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=0 KVSTORE_POOL_ON_EMPTY_BEHAVIOR=error")
 	if o := c.KVStoreOptions(c.KVStore); o.Stall >= 0 || o.OnEmptyWait != time.Nanosecond || o.OnEmpty != 1 || o.URL != "h:1" {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/memcached"
 	"gatehouse/shared/certs"
 	"gatehouse/shared/settings"
 )
@@ -59,12 +59,12 @@ func (t ClientTLS) check(r *settings.Report, prefix string, on bool, need string
 func (c *Config) checkMemcache(r *settings.Report) {
 	m := c.MCache
 	for _, node := range m.HostPort {
-		if err := counter.CheckNode(node); err != nil {
+		if err := memcached.CheckNode(node); err != nil {
 			r.Wrong("MCACHE_HOST_PORT", "%v", err)
 		}
 	}
 	if m.SRV != "" {
-		if err := counter.CheckSRV(m.SRV); err != nil {
+		if err := memcached.CheckSRV(m.SRV); err != nil {
 			r.Wrong("MCACHE_SRV", "%v", err)
 		}
 	}
@@ -82,7 +82,7 @@ func (c *Config) checkMemcache(r *settings.Report) {
 	if m.SRV == "" && m.SRVRefresh > 0 {
 		r.Warn("MCACHE_SRV_REFRESH has no effect without MCACHE_SRV")
 	}
-	if err := counter.CheckMemcachePrefix(c.Counting.KeyPrefix); err != nil && c.Counting.KeyFormat == "plain" {
+	if err := memcached.CheckMemcachePrefix(c.Counting.KeyPrefix); err != nil && c.Counting.KeyFormat == "plain" {
 		r.Wrong("CACHE_KEY_PREFIX", "memcached would take no key: %v; CACHE_KEY_FORMAT=escaped hashes such keys", err)
 	}
 	if m.TLS && slices.ContainsFunc(m.HostPort, func(node string) bool { return strings.Contains(node, "/") }) {
@@ -91,10 +91,10 @@ func (c *Config) checkMemcache(r *settings.Report) {
 	m.Files.check(r, "MCACHE_", m.TLS, "MCACHE_TLS=true")
 }
 
-// MemcacheOptions is the nodes' settings in the counter package's words.
-func (c *Config) MemcacheOptions() counter.MemcacheOptions {
+// MemcacheOptions is the nodes' settings in the store's own words.
+func (c *Config) MemcacheOptions() memcached.MemcacheOptions {
 	m := c.MCache
-	return counter.MemcacheOptions{
+	return memcached.MemcacheOptions{
 		Nodes: m.HostPort, SRV: m.SRV, Refresh: m.SRVRefresh, MaxIdleConns: m.MaxIdleConns,
 		Timeout: m.Timeout, QueueSize: m.QueueSize, HashKeys: c.Counting.KeyFormat == "escaped",
 		JitterMax: c.Counting.JitterMax, Stall: never(c.Counting.Stall, -1),

@@ -3,7 +3,7 @@ package config
 import (
 	"time"
 
-	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/redis"
 )
 
 // Counting is how hits are counted, on every backend.
@@ -85,12 +85,12 @@ const (
 )
 
 // WantsTLS says whether the store's servers are spoken to over TLS.
-func (k KVStore) WantsTLS() bool { return k.TLS || counter.WantsTLS(k.URL) }
+func (k KVStore) WantsTLS() bool { return k.TLS || redis.WantsTLS(k.URL) }
 
-// KVStoreOptions is one store's settings in the counter package's words.
-func (c *Config) KVStoreOptions(k KVStore) counter.KVStoreOptions {
-	onEmpty, _ := counter.ParseOnEmpty(k.OnEmpty) // one of the three, as its tag says
-	return counter.KVStoreOptions{
+// KVStoreOptions is one store's settings in the store's own words.
+func (c *Config) KVStoreOptions(k KVStore) redis.KVStoreOptions {
+	onEmpty, _ := redis.ParseOnEmpty(k.OnEmpty) // one of the three, as its tag says
+	return redis.KVStoreOptions{
 		URL: k.URL, SocketType: k.SocketType, Auth: k.Auth,
 		Type: k.Type, SentinelAuth: k.SentinelAuth, Parallelism: k.Parallelism,
 		PoolSize: k.PoolSize, Timeout: k.Timeout,

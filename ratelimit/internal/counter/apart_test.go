@@ -1,9 +1,11 @@
-package counter
+package counter_test
 
 import (
 	"context"
 	"fmt"
 	"testing"
+
+	"gatehouse/ratelimit/internal/counter"
 )
 
 // between is stores of which the test knows what others do between two round trips.
@@ -13,12 +15,12 @@ type between struct {
 	before   func(trip int)
 }
 
-func (b *between) add(_ context.Context, req *Request) error {
+func (b *between) add(_ context.Context, req *counter.Request) error {
 	b.before(b.trips)
 	b.trips++
 	for i := range req.Hits {
 		h := &req.Hits[i]
-		if h.After = h.Apply(b.counters[string(h.Key)]); req.Stop != StopEach || !h.Over(h.After) {
+		if h.After = h.Apply(b.counters[string(h.Key)]); req.Stop != counter.StopEach || !h.Over(h.After) {
 			b.counters[string(h.Key)] = h.After
 		}
 	}
@@ -28,7 +30,7 @@ func (b *between) add(_ context.Context, req *Request) error {
 // Another request takes the last hit between the look and the write: nothing of the refused request
 // stays counted.
 func TestAddApart_givesBack(t *testing.T) {
-	f := func(what string, hits []Hit, taken string, want string) {
+	f := func(what string, hits []counter.Hit, taken string, want string) {
 		t.Helper()
 		b := &between{counters: map[string]int64{"a": 1, "b": 1, "c": 1}}
 		b.before = func(trip int) {
@@ -36,8 +38,8 @@ func TestAddApart_givesBack(t *testing.T) {
 				b.counters[taken]++
 			}
 		}
-		req := Request{Hits: hits, Now: now(), Stop: StopAll}
-		if err := AddAcrossNodes(t.Context(), &req, b.add); err != nil {
+		req := counter.Request{Hits: hits, Now: now(), Stop: counter.StopAll}
+		if err := counter.AddAcrossNodes(t.Context(), &req, b.add); err != nil {
 			t.Fatal(err)
 		}
 		got := fmt.Sprintf("a%d b%d c%d", b.counters["a"], b.counters["b"], b.counters["c"])
@@ -51,15 +53,15 @@ func TestAddApart_givesBack(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", what, got, want)
 		}
 	}
-	of := func(key string, n uint64, limited uint64) Hit { return limit(limited, h(key, n)) }
-	f("nobody comes between", []Hit{of("a", 1, 2), of("b", 2, 9)}, "none", "a2 b3 c1 a:2 b:3")
-	f("the first is over", []Hit{of("a", 1, 2), of("b", 2, 9), of("c", 1, 9)}, "a", "a2 b1 c1 a:3 b:1- c:1-")
-	f("the last is over", []Hit{of("b", 2, 9), of("a", 1, 2)}, "a", "a2 b1 c1 b:1- a:3")
-	f("the same counter twice", []Hit{of("b", 2, 9), of("a", 1, 2), of("b", 3, 9)}, "a", "a2 b1 c1 b:1- a:3 b:1-")
+	of := func(key string, n uint64, limited uint64) counter.Hit { return limit(limited, h(key, n)) }
+	f("nobody comes between", []counter.Hit{of("a", 1, 2), of("b", 2, 9)}, "none", "a2 b3 c1 a:2 b:3")
+	f("the first is over", []counter.Hit{of("a", 1, 2), of("b", 2, 9), of("c", 1, 9)}, "a", "a2 b1 c1 a:3 b:1- c:1-")
+	f("the last is over", []counter.Hit{of("b", 2, 9), of("a", 1, 2)}, "a", "a2 b1 c1 b:1- a:3")
+	f("the same counter twice", []counter.Hit{of("b", 2, 9), of("a", 1, 2), of("b", 3, 9)}, "a", "a2 b1 c1 b:1- a:3 b:1-")
 	shadow := of("a", 1, 2)
 	shadow.Shadow = true
-	f("a rule in shadow mode stops nobody", []Hit{shadow, of("b", 2, 9)}, "a", "a2 b3 c1 a:3 b:3")
+	f("a rule in shadow mode stops nobody", []counter.Hit{shadow, of("b", 2, 9)}, "a", "a2 b3 c1 a:3 b:3")
 	refund := of("c", 1, 9)
 	refund.Refund = true
-	f("a refund stays", []Hit{of("a", 1, 2), refund}, "a", "a2 b1 c0 a:3 c:0")
+	f("a refund stays", []counter.Hit{of("a", 1, 2), refund}, "a", "a2 b1 c0 a:3 c:0")
 }

@@ -1,7 +1,7 @@
 // Package counter counts hits in fixed windows: in process, in a key-value store, or in memcached.
 //
-// It knows keys, hits and windows; it never knows rules, gRPC or HTTP. Every Store passes the one
-// conformance test of this package. A window is part of its key, so no store looks at the clock to
+// It knows keys, hits and windows; it never knows rules, gRPC or HTTP, nor any of the stores, which are packages of
+// their own. Every Store passes the one conformance test, countertest.Run. A window is part of its key, so no store looks at the clock to
 // begin one; Request.Now only says which counters are over and how long new ones live.
 package counter
 

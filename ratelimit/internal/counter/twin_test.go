@@ -1,4 +1,4 @@
-package counter
+package counter_test
 
 import (
 	"context"
@@ -12,14 +12,19 @@ import (
 	"github.com/redis/rueidis"
 	"go.uber.org/goleak"
 
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/countertest"
+	"gatehouse/ratelimit/internal/counter/link"
+	"gatehouse/ratelimit/internal/counter/memory"
+	"gatehouse/ratelimit/internal/counter/redis"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
 
 // mixed takes every other key for one of a rule per second.
-type mixed struct{ Store }
+type mixed struct{ counter.Store }
 
-func (m mixed) Add(ctx context.Context, req *Request) error {
+func (m mixed) Add(ctx context.Context, req *counter.Request) error {
 	for i := range req.Hits {
 		req.Hits[i].PerSecond = crc32.ChecksumIEEE(req.Hits[i].Key)%2 == 1
 	}
@@ -27,18 +32,18 @@ func (m mixed) Add(ctx context.Context, req *Request) error {
 }
 
 // openTwin joins two stores that are closed when t ends, and must leave no goroutine behind.
-func openTwin(t *testing.T, mainURL, perSecondURL string) (twin *Twin, main, perSecond *KVStore) {
+func openTwin(t *testing.T, mainURL, perSecondURL string) (twin *counter.Twin, main, perSecond *redis.KVStore) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
-	open := func(url string) *KVStore {
-		s, err := NewKVStore(t.Context(), KVStoreOptions{URL: url, Timeout: patience, Stall: -1})
+	open := func(url string) *redis.KVStore {
+		s, err := redis.NewKVStore(t.Context(), redis.KVStoreOptions{URL: url, Timeout: patience, Stall: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s
 	}
 	main, perSecond = open(mainURL), open(perSecondURL)
-	twin = NewTwin(main, perSecond)
+	twin = counter.NewTwin(main, perSecond)
 	t.Cleanup(func() {
 		twin.Close()
 		goleak.VerifyNone(t, before, testdb.IgnoreServers())
@@ -47,7 +52,7 @@ func openTwin(t *testing.T, mainURL, perSecondURL string) (twin *Twin, main, per
 }
 
 // newTestTwin is a twin on two databases, and clients of these.
-func newTestTwin(t *testing.T) (twin *Twin, main, perSecond rueidis.Client) {
+func newTestTwin(t *testing.T) (twin *counter.Twin, main, perSecond rueidis.Client) {
 	t.Helper()
 	a, b := testdb.Redis(t), testdb.Redis(t)
 	main, perSecond = redisClient(t, a.Addr, a.DB), redisClient(t, b.Addr, b.DB)
@@ -57,10 +62,21 @@ func newTestTwin(t *testing.T) (twin *Twin, main, perSecond rueidis.Client) {
 
 func TestTwin(t *testing.T) {
 	twin, _, _ := newTestTwin(t)
-	testStore(t, mixed{twin})
+	countertest.Run(t, func(*testing.T) counter.Store { return mixed{twin} })
 }
 
-func perSecond(h Hit) Hit { h.PerSecond = true; return h }
+// What the tests of all stores share, by the names of this package's tests.
+var (
+	now, h, limit, shadow = countertest.Now, countertest.Hit, countertest.Limit, countertest.Shadow
+	add, await, spared    = countertest.Add, countertest.Await, countertest.Spared
+	redisClient           = countertest.RedisClient
+)
+
+type result = countertest.Result
+
+const patience = countertest.Patience
+
+func perSecond(h counter.Hit) counter.Hit { h.PerSecond = true; return h }
 
 // Hits go where their unit belongs, and nowhere else.
 func TestTwin_routes(t *testing.T) {
@@ -71,7 +87,7 @@ func TestTwin_routes(t *testing.T) {
 			keys[i] += fmt.Sprint(stop)
 		}
 		for i := range 3 {
-			req := Request{Hits: []Hit{perSecond(h(keys[0], 1)), h(keys[1], 2), perSecond(h(keys[0], 1)), h(keys[2], 0)}, Now: now(), Stop: StopWhen(stop)}
+			req := counter.Request{Hits: []counter.Hit{perSecond(h(keys[0], 1)), h(keys[1], 2), perSecond(h(keys[0], 1)), h(keys[2], 0)}, Now: now(), Stop: counter.StopWhen(stop)}
 			if err := twin.Add(t.Context(), &req); err != nil {
 				t.Fatal(err)
 			}
@@ -82,7 +98,7 @@ func TestTwin_routes(t *testing.T) {
 				}
 			}
 		}
-		for _, one := range []Hit{perSecond(h(keys[0], 1)), h(keys[1], 1)} { // alone
+		for _, one := range []counter.Hit{perSecond(h(keys[0], 1)), h(keys[1], 1)} { // alone
 			if got := add(t, twin, now(), one); got != 7 {
 				t.Errorf("%s: %d, want 7", one.Key, got)
 			}
@@ -107,32 +123,32 @@ func TestTwin_routes(t *testing.T) {
 // Under the stop option a hit that is over in one store keeps the other one's from being written.
 func TestTwin_stop(t *testing.T) {
 	twin, _, _ := newTestTwin(t)
-	f := func(hits []Hit, want ...result) {
+	f := func(hits []counter.Hit, want ...result) {
 		t.Helper()
-		req := Request{Hits: hits, Now: now(), Stop: StopAll}
+		req := counter.Request{Hits: hits, Now: now(), Stop: counter.StopAll}
 		if err := twin.Add(t.Context(), &req); err != nil {
 			t.Fatal(err)
 		}
 		for i := range want {
-			if got := (result{hits[i].After, hits[i].Spared}); got != want[i] {
+			if got := (result{After: hits[i].After, Spared: hits[i].Spared}); got != want[i] {
 				t.Errorf("hit %d: %v, want %v", i, got, want[i])
 			}
 		}
 	}
 	at := func(n int64) result { return result{After: n} }
-	f([]Hit{perSecond(limit(1, h("s", 1))), limit(3, h("m", 1))}, at(1), at(1))
-	f([]Hit{perSecond(limit(1, h("s", 1))), limit(3, h("m", 1))}, at(2), spared(1))
-	f([]Hit{perSecond(limit(9, h("s", 1))), limit(1, h("m", 1))}, spared(1), at(2))
-	f([]Hit{shadow(perSecond(limit(1, h("s", 1)))), limit(3, h("m", 1))}, at(2), at(2))
-	f([]Hit{perSecond(limit(9, h("s", 0))), limit(3, h("m", 0))}, at(1), at(2))
+	f([]counter.Hit{perSecond(limit(1, h("s", 1))), limit(3, h("m", 1))}, at(1), at(1))
+	f([]counter.Hit{perSecond(limit(1, h("s", 1))), limit(3, h("m", 1))}, at(2), spared(1))
+	f([]counter.Hit{perSecond(limit(9, h("s", 1))), limit(1, h("m", 1))}, spared(1), at(2))
+	f([]counter.Hit{shadow(perSecond(limit(1, h("s", 1)))), limit(3, h("m", 1))}, at(2), at(2))
+	f([]counter.Hit{perSecond(limit(9, h("s", 0))), limit(3, h("m", 0))}, at(1), at(2))
 }
 
 // A store that is away fails only who needs it.
 func TestTwin_oneFails(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	twin, main, second := openTwin(t, testdb.Redis(t).URL(), server.Addr())
-	both := func(stop bool) (*Request, error) {
-		req := &Request{Hits: []Hit{h("m", 1), perSecond(h("s", 1)), h("m", 1)}, Now: now(), Stop: StopWhen(stop)}
+	both := func(stop bool) (*counter.Request, error) {
+		req := &counter.Request{Hits: []counter.Hit{h("m", 1), perSecond(h("s", 1)), h("m", 1)}, Now: now(), Stop: counter.StopWhen(stop)}
 		for i := range req.Hits {
 			req.Hits[i].Limit = 1000
 		}
@@ -142,21 +158,21 @@ func TestTwin_oneFails(t *testing.T) {
 		t.Fatalf("%v %+v", err, req.Hits)
 	}
 	server.Kill()
-	for i := range 2 * BreakerFailures {
-		if err := twin.Add(t.Context(), &Request{Hits: []Hit{perSecond(h("s", 1))}, Now: now()}); err == nil || errors.Is(err, ErrPartial) {
+	for i := range 2 * link.BreakerFailures {
+		if err := twin.Add(t.Context(), &counter.Request{Hits: []counter.Hit{perSecond(h("s", 1))}, Now: now()}); err == nil || errors.Is(err, counter.ErrPartial) {
 			t.Errorf("per second alone: %v", err)
 		}
 		if got := add(t, twin, now(), limit(1000, h("alone", 1))); got != int64(i+1) {
 			t.Errorf("main alone: %d", got)
 		}
 		req, err := both(false)
-		if !errors.Is(err, ErrPartial) || req.Hits[0].Err != nil || req.Hits[1].Err == nil || req.Hits[2].Err != nil {
+		if !errors.Is(err, counter.ErrPartial) || req.Hits[0].Err != nil || req.Hits[1].Err == nil || req.Hits[2].Err != nil {
 			t.Errorf("both: %v: %v %v %v", err, req.Hits[0].Err, req.Hits[1].Err, req.Hits[2].Err)
 		}
 		if got, want := req.Hits[2].After, int64(2*i+4); got != want {
 			t.Errorf("the main store's part: %d, want %d", got, want)
 		}
-		if _, err := both(true); err == nil || errors.Is(err, ErrPartial) {
+		if _, err := both(true); err == nil || errors.Is(err, counter.ErrPartial) {
 			t.Errorf("both under the stop option: %v, want the store's error", err)
 		}
 	}
@@ -171,27 +187,27 @@ func TestTwin_oneFails(t *testing.T) {
 		t.Errorf("%v %+v", err, req.Hits)
 	}
 	main.Close()
-	if _, err := both(false); !errors.Is(err, ErrPartial) {
+	if _, err := both(false); !errors.Is(err, counter.ErrPartial) {
 		t.Errorf("the main store closed: %v", err)
 	}
 	server.Kill()
 	second.Close()
-	if _, err := both(false); !errors.Is(err, ErrUnavailable) {
+	if _, err := both(false); !errors.Is(err, counter.ErrUnavailable) {
 		t.Errorf("both closed: %v", err)
 	}
 }
 
 // halfway is a store of which some keys cannot be reached.
-type halfway struct{ Store }
+type halfway struct{ counter.Store }
 
-func (h halfway) Add(ctx context.Context, req *Request) error {
+func (h halfway) Add(ctx context.Context, req *counter.Request) error {
 	if err := h.Store.Add(ctx, req); err != nil {
 		return err
 	}
-	var out Outcome
+	var out counter.Outcome
 	for i := range req.Hits {
 		if req.Hits[i].Err = nil; strings.HasPrefix(string(req.Hits[i].Key), "away") {
-			out.Fail(&req.Hits[i], ErrOpen)
+			out.Fail(&req.Hits[i], counter.ErrOpen)
 		}
 	}
 	return out.Of(req)
@@ -199,10 +215,10 @@ func (h halfway) Add(ctx context.Context, req *Request) error {
 
 // What one of the stores can answer in part is answered in part.
 func TestTwin_partOfOne(t *testing.T) {
-	twin := NewTwin(halfway{NewMemory(MemoryOptions{})}, NewMemory(MemoryOptions{}))
-	f := func(stop bool, hits []Hit, want error, failed ...bool) {
+	twin := counter.NewTwin(halfway{memory.NewMemory(memory.MemoryOptions{})}, memory.NewMemory(memory.MemoryOptions{}))
+	f := func(stop bool, hits []counter.Hit, want error, failed ...bool) {
 		t.Helper()
-		req := Request{Hits: hits, Now: now(), Stop: StopWhen(stop)}
+		req := counter.Request{Hits: hits, Now: now(), Stop: counter.StopWhen(stop)}
 		if err := twin.Add(t.Context(), &req); !errors.Is(err, want) || want == nil && err != nil {
 			t.Errorf("%v, want %v", err, want)
 		}
@@ -212,33 +228,33 @@ func TestTwin_partOfOne(t *testing.T) {
 			}
 		}
 	}
-	f(false, []Hit{h("here", 1), perSecond(h("away", 1)), h("away", 1)}, ErrPartial, false, false, true)
-	f(false, []Hit{h("here", 1), h("away", 1)}, ErrPartial, false, true)
-	f(false, []Hit{h("away", 1)}, ErrOpen)
-	f(false, []Hit{h("away", 1), perSecond(h("s", 1))}, ErrPartial, true, false)
-	f(true, []Hit{h("away", 1), perSecond(h("s", 1))}, ErrOpen)
-	f(true, []Hit{h("here", 1), perSecond(h("s", 1))}, nil)
+	f(false, []counter.Hit{h("here", 1), perSecond(h("away", 1)), h("away", 1)}, counter.ErrPartial, false, false, true)
+	f(false, []counter.Hit{h("here", 1), h("away", 1)}, counter.ErrPartial, false, true)
+	f(false, []counter.Hit{h("away", 1)}, counter.ErrOpen)
+	f(false, []counter.Hit{h("away", 1), perSecond(h("s", 1))}, counter.ErrPartial, true, false)
+	f(true, []counter.Hit{h("away", 1), perSecond(h("s", 1))}, counter.ErrOpen)
+	f(true, []counter.Hit{h("here", 1), perSecond(h("s", 1))}, nil)
 }
 
 // A request with both is in both stores at the same time.
 func TestTwin_parallel(t *testing.T) {
 	meet := make(chan struct{})
 	a, b := &meeting{meet: meet}, &meeting{meet: meet}
-	twin := NewTwin(a, b)
+	twin := counter.NewTwin(a, b)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := twin.Add(ctx, &Request{Hits: []Hit{h("m", 1), perSecond(h("s", 1))}, Now: now()}); err != nil {
+	if err := twin.Add(ctx, &counter.Request{Hits: []counter.Hit{h("m", 1), perSecond(h("s", 1))}, Now: now()}); err != nil {
 		t.Errorf("one after the other: %v", err)
 	}
 }
 
 // meeting is a store that answers when another one is asked too.
 type meeting struct {
-	Store
+	counter.Store
 	meet chan struct{}
 }
 
-func (m *meeting) Add(ctx context.Context, req *Request) error {
+func (m *meeting) Add(ctx context.Context, req *counter.Request) error {
 	select {
 	case m.meet <- struct{}{}:
 	case <-m.meet:
@@ -252,11 +268,11 @@ func (m *meeting) Add(ctx context.Context, req *Request) error {
 }
 
 func BenchmarkTwin(b *testing.B) {
-	twin := NewTwin(NewMemory(MemoryOptions{}), NewMemory(MemoryOptions{}))
-	for _, hits := range [][]Hit{{h("m", 1)}, {h("m", 1), perSecond(h("s", 1))}} {
+	twin := counter.NewTwin(memory.NewMemory(memory.MemoryOptions{}), memory.NewMemory(memory.MemoryOptions{}))
+	for _, hits := range [][]counter.Hit{{h("m", 1)}, {h("m", 1), perSecond(h("s", 1))}} {
 		b.Run(fmt.Sprint(len(hits)), func(b *testing.B) {
 			b.ReportAllocs()
-			req := Request{Hits: hits, Now: time.Now().Unix()}
+			req := counter.Request{Hits: hits, Now: time.Now().Unix()}
 			for b.Loop() {
 				if err := twin.Add(b.Context(), &req); err != nil {
 					b.Fatal(err)

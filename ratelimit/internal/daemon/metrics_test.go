@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"gatehouse/ratelimit/internal/config"
-	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/redis"
 	"gatehouse/ratelimit/internal/doctest"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/stats"
@@ -93,7 +93,7 @@ func TestDocs_metrics(t *testing.T) {
 }
 
 // noStore has the figures of a store, all 0.
-type noStore struct{ counter.KV }
+type noStore struct{ redis.KV }
 
 func (noStore) ActiveConns() int64 { return 0 }
 func (noStore) TotalConns() int64  { return 0 }

@@ -19,6 +19,7 @@ import (
 
 	"gatehouse/ratelimit/internal/config"
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/decide"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/overlimit"
@@ -247,7 +248,7 @@ func (d *daemon) makePage() {
 func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
 	if d.config.Counting.Backend == config.BackendMemory {
 		evicted := d.stats.Counter("ratelimit.memory.evicted")
-		m := counter.NewMemory(counter.MemoryOptions{MaxKeys: d.config.Counting.MemoryMaxKeys, Evicted: evicted.Inc})
+		m := memory.NewMemory(memory.MemoryOptions{MaxKeys: d.config.Counting.MemoryMaxKeys, Evicted: evicted.Inc})
 		d.stats.GaugeFunc("ratelimit.memory.keys", func() int64 { return int64(m.Len()) })
 		return m, nil
 	}

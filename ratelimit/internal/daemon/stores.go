@@ -8,6 +8,8 @@ import (
 
 	"gatehouse/ratelimit/internal/config"
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/memcached"
+	"gatehouse/ratelimit/internal/counter/redis"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/stats"
 )
@@ -23,7 +25,7 @@ func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
 			return nil, fmt.Errorf("MCACHE_TLS: %w", err)
 		}
 	}
-	m, err := counter.NewMemcache(ctx, o)
+	m, err := memcached.NewMemcache(ctx, o)
 	if err != nil {
 		if closeCerts != nil {
 			closeCerts()
@@ -39,7 +41,7 @@ func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
 
 // memcacheStats has the store's figures in the statistics: the first ones in the words of the replaced
 // service, which dashboards know.
-func (d *daemon) memcacheStats(m *counter.Memcache) {
+func (d *daemon) memcacheStats(m *memcached.Memcache) {
 	st := m.Stats()
 	for name, codes := range map[string]map[string]func() uint64{
 		"multiget":  {"success": st.Multiget.Success.Load, "error": st.Multiget.Error.Load},
@@ -89,7 +91,7 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 		}
 		opened = append(opened, closeCerts)
 	}
-	var perSecond counter.KV
+	var perSecond redis.KV
 	if c.KVShared.PerSecond {
 		if perSecond, err = d.openKV(ctx, "KVSTORE_PERSECOND_URL", c.PerSecond, config); err != nil {
 			return nil, err
@@ -119,7 +121,7 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 
 // openKV connects to one store, in the background where the start does not require it; setting is where
 // its address comes from.
-func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore, config func(host string) *tls.Config) (counter.KV, error) {
+func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore, config func(host string) *tls.Config) (redis.KV, error) {
 	o := d.config.KVStoreOptions(k)
 	if o.Log = d.log; d.config.KVShared.PerSecond {
 		o.Log = d.log.With("store", setting) // there are two to lose
@@ -127,19 +129,19 @@ func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore, c
 	if k.WantsTLS() {
 		o.TLS = config
 	}
-	open := counter.OpenKV
+	open := redis.OpenKV
 	if !d.config.KVShared.StartRequired {
-		open = func(_ context.Context, o counter.KVStoreOptions) (counter.KV, error) { return counter.ConnectKV(o) }
+		open = func(_ context.Context, o redis.KVStoreOptions) (redis.KV, error) { return redis.ConnectKV(o) }
 	}
 	kv, err := open(ctx, o)
 	if err != nil {
-		return nil, fmt.Errorf("%s=%s: %w", setting, counter.MaskURL(k.URL), err)
+		return nil, fmt.Errorf("%s=%s: %w", setting, redis.MaskURL(k.URL), err)
 	}
 	return kv, nil
 }
 
 // poolStats has a store's connections in the statistics, under the replaced service's names.
-func (d *daemon) poolStats(pool string, kv counter.KV) {
+func (d *daemon) poolStats(pool string, kv redis.KV) {
 	pool = "ratelimit." + pool
 	d.stats.GaugeFunc(pool+".cx_active", kv.ActiveConns)
 	d.stats.CounterFunc(pool+".cx_total", func() uint64 { return uint64(kv.TotalConns()) })

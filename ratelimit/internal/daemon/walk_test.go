@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"gatehouse/ratelimit/internal/config"
+	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/doctest"
 
 	"gatehouse/ratelimit/internal/counter"
@@ -135,7 +136,7 @@ func newWalk(t *testing.T, rules doctest.Block, head string) *walk {
 		t.Fatalf("%s: %v", rules.Place(), err)
 	}
 	w := &walk{t: t, service: d.service, store: &walkStore{
-		Store: counter.NewMemory(counter.MemoryOptions{}), away: strings.Contains(head, "store away"),
+		Store: memory.NewMemory(memory.MemoryOptions{}), away: strings.Contains(head, "store away"),
 	}}
 	d.service.SetStore(w.store)
 	return w

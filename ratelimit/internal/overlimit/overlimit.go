@@ -3,6 +3,7 @@ package overlimit
 
 import (
 	"encoding/binary"
+
 	"gatehouse/ratelimit/internal/siphash"
 
 	"github.com/coocood/freecache"

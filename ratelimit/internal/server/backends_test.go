@@ -9,6 +9,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/memory"
+	"gatehouse/ratelimit/internal/counter/redis"
 	"gatehouse/shared/testdb"
 )
 
@@ -23,7 +25,7 @@ type backend struct {
 var backends = []backend{{"memory", openMemory}, {"redis", openRedis}, {"sentinel", openSentinel}, {"cluster", openCluster}}
 
 func openMemory(testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
-	m := counter.NewMemory(counter.MemoryOptions{})
+	m := memory.NewMemory(memory.MemoryOptions{})
 	return m, func(t testing.TB, wanted []string) map[string]int64 {
 		t.Helper()
 		got := map[string]int64{}
@@ -45,7 +47,7 @@ func openMemory(testing.TB) (counter.Store, func(testing.TB, []string) map[strin
 
 func openRedis(t testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
 	db := testdb.Redis(t)
-	return openKV(t, counter.KVStoreOptions{URL: db.URL()}), func(t testing.TB, _ []string) map[string]int64 {
+	return openKV(t, redis.KVStoreOptions{URL: db.URL()}), func(t testing.TB, _ []string) map[string]int64 {
 		return readKeys(t, rueidis.ClientOption{InitAddress: []string{db.Addr}, SelectDB: db.DB})
 	}
 }
@@ -56,14 +58,14 @@ func openSentinel(t testing.TB) (counter.Store, func(testing.TB, []string) map[s
 	if err != nil {
 		t.Fatal(err)
 	}
-	return openKV(t, counter.KVStoreOptions{Type: counter.Sentinel, URL: set.URL()}), func(t testing.TB, _ []string) map[string]int64 {
+	return openKV(t, redis.KVStoreOptions{Type: redis.Sentinel, URL: set.URL()}), func(t testing.TB, _ []string) map[string]int64 {
 		return readKeys(t, rueidis.ClientOption{InitAddress: []string{master.Addr()}})
 	}
 }
 
 func openCluster(t testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
 	cluster := testdb.Cluster(t)
-	return openKV(t, counter.KVStoreOptions{Type: counter.InCluster, URL: cluster.URL()}), func(t testing.TB, _ []string) map[string]int64 {
+	return openKV(t, redis.KVStoreOptions{Type: redis.InCluster, URL: cluster.URL()}), func(t testing.TB, _ []string) map[string]int64 {
 		all := map[string]int64{}
 		for _, master := range cluster.Nodes[:3] {
 			maps.Copy(all, readKeys(t, rueidis.ClientOption{InitAddress: []string{master.Addr()}}))
@@ -72,9 +74,9 @@ func openCluster(t testing.TB) (counter.Store, func(testing.TB, []string) map[st
 	}
 }
 
-func openKV(t testing.TB, o counter.KVStoreOptions) counter.Store {
+func openKV(t testing.TB, o redis.KVStoreOptions) counter.Store {
 	o.Timeout, o.Stall = 5*time.Second, -1
-	kv, err := counter.OpenKV(t.Context(), o)
+	kv, err := redis.OpenKV(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
-	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
@@ -31,7 +31,7 @@ func BenchmarkCall(b *testing.B) {
 		b.Fatal(err)
 	}
 	s := service.New(service.Options{
-		Store: counter.NewMemory(counter.MemoryOptions{}), Stats: registry,
+		Store: memory.NewMemory(memory.MemoryOptions{}), Stats: registry,
 		Caps: service.Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10},
 	})
 	s.SetRules(rules)

@@ -15,7 +15,7 @@ import (
 
 	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
-	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
@@ -41,7 +41,7 @@ func newRig(t testing.TB, o service.Options, lo limits.Options, files ...string)
 	t.Helper()
 	r := &rig{stats: stats.NewRegistry(stats.Options{}), health: NewHealth()}
 	if o.Store == nil {
-		o.Store = counter.NewMemory(counter.MemoryOptions{})
+		o.Store = memory.NewMemory(memory.MemoryOptions{})
 	}
 	if o.Clock == nil {
 		o.Clock = func() time.Time { return time.Unix(exampleNow, 0) }

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/decide"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/service"
@@ -31,7 +32,7 @@ import (
 
 // faulty is the in-process store until do is set.
 type faulty struct {
-	*counter.Memory
+	*memory.Memory
 	do func(context.Context) error
 }
 
@@ -42,7 +43,7 @@ func (f *faulty) Add(ctx context.Context, r *counter.Request) error {
 	return f.Memory.Add(ctx, r)
 }
 
-func newFaulty() *faulty { return &faulty{Memory: counter.NewMemory(counter.MemoryOptions{})} }
+func newFaulty() *faulty { return &faulty{Memory: memory.NewMemory(memory.MemoryOptions{})} }
 
 func (r *rig) post(t testing.TB, method, path, body string) (*http.Response, string) {
 	t.Helper()

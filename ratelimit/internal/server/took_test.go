@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
@@ -18,7 +19,7 @@ import (
 
 // slowStore takes 30 ms of a clock of the test's.
 type slowStore struct {
-	*counter.Memory
+	*memory.Memory
 	now *time.Time
 	err error
 }
@@ -47,7 +48,7 @@ func TestResponseTimes(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := service.New(service.Options{
-			Store: &slowStore{counter.NewMemory(counter.MemoryOptions{}), &now, storeErr}, Stats: registry,
+			Store: &slowStore{memory.NewMemory(memory.MemoryOptions{}), &now, storeErr}, Stats: registry,
 			Caps: service.Caps{Descriptors: 9, Entries: 9, TextBytes: 99}, Clock: func() time.Time { return now },
 		})
 		s.SetRules(rules)

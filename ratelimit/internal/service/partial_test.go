@@ -9,13 +9,14 @@ import (
 	"testing"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/rls"
 )
 
 // someFail is the in-process store, but for keys with a space, which it does not take, and keys of a
 // node that is away.
-type someFail struct{ *counter.Memory }
+type someFail struct{ *memory.Memory }
 
 func (s someFail) Add(ctx context.Context, r *counter.Request) error {
 	failed := false

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/rls"
@@ -35,7 +36,7 @@ type rig struct {
 
 // failing is the in-process store until err is set.
 type failing struct {
-	*counter.Memory
+	*memory.Memory
 	err   error
 	calls int
 }
@@ -53,7 +54,7 @@ var rateLimit = regexp.MustCompile(`@(\d+)`)
 // newRig loads one domain named d from flow YAML, in which @5 is a limit of 5 per minute.
 func newRig(t testing.TB, yaml string, o Options) *rig {
 	t.Helper()
-	r := &rig{stats: stats.NewRegistry(stats.Options{}), store: &failing{Memory: counter.NewMemory(counter.MemoryOptions{})}, now: testNow}
+	r := &rig{stats: stats.NewRegistry(stats.Options{}), store: &failing{Memory: memory.NewMemory(memory.MemoryOptions{})}, now: testNow}
 	o.Stats, o.Store = r.stats, r.store
 	o.Clock = func() time.Time { return time.Unix(r.now, 0) }
 	o.Caps = Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10}
@@ -166,7 +167,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestDecide_withoutRules(t *testing.T) {
-	s := New(Options{Store: counter.NewMemory(counter.MemoryOptions{}), Stats: stats.NewRegistry(stats.Options{})})
+	s := New(Options{Store: memory.NewMemory(memory.MemoryOptions{}), Stats: stats.NewRegistry(stats.Options{})})
 	if err := s.Decide(t.Context(), call("d", "(k,v)")); err != ErrNoRules {
 		t.Errorf("%v, want ErrNoRules", err)
 	}

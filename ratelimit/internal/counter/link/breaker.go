@@ -1,0 +1,97 @@
+package link
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// BreakerFailures in a row open the breaker.
+	BreakerFailures = 5
+	// ProbeEvery is how often an open breaker asks the store whether it is back.
+	ProbeEvery = 500 * time.Millisecond
+)
+
+// Breaker decides whether the store is worth asking. It knows only how the link fares: a caller's
+// deadline, or a command that the store refuses, says nothing about it. It has no clock of its own.
+type Breaker struct {
+	Stall time.Duration // negative: age never opens it
+
+	open     atomic.Bool
+	mu       sync.Mutex
+	failures int // in a row
+	probing  bool
+	probe    time.Duration // when the next probe is due, on the caller's clock
+}
+
+// IsOpen reports whether the store is given up for now. It is all that an Add looks at.
+func (b *Breaker) IsOpen() bool { return b.open.Load() }
+
+// Answered notes that the store has answered a batch.
+func (b *Breaker) Answered() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failures = 0
+}
+
+// Failed notes a failure of the link. True: the breaker has just opened.
+func (b *Breaker) Failed(now time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failures++; b.failures < BreakerFailures {
+		return false
+	}
+	return b.trip(now)
+}
+
+// Aged notes how long the oldest batch has been in the store. True: the breaker has just opened.
+func (b *Breaker) Aged(age, now time.Duration) bool {
+	if b.Stall < 0 || age < b.Stall {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.trip(now)
+}
+
+func (b *Breaker) trip(now time.Duration) bool {
+	if b.open.Load() {
+		return false
+	}
+	b.failures, b.probe = 0, now+ProbeEvery
+	b.open.Store(true)
+	return true
+}
+
+// ProbeDue reports whether a probe should be sent now; the caller sends it and reports probed.
+func (b *Breaker) ProbeDue(now time.Duration) bool {
+	if !b.open.Load() {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.probing || now < b.probe {
+		return false
+	}
+	b.probing, b.probe = true, now+ProbeEvery
+	return true
+}
+
+// Hurry makes the next probe due at once.
+func (b *Breaker) Hurry() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.probe = 0
+}
+
+// Probed notes a probe's outcome; an answer closes the breaker.
+func (b *Breaker) Probed(ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.probing = false
+	if ok {
+		b.failures = 0
+		b.open.Store(false)
+	}
+}

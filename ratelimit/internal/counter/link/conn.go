@@ -1,0 +1,38 @@
+package link
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// PoolStats are the figures cx_active, cx_total and cx_local_close of a store's connections.
+type PoolStats struct{ Active, Total, LocalClose atomic.Int64 }
+
+// countedConn is a connection that shows in the pool's figures.
+type countedConn struct {
+	net.Conn
+	stats  *PoolStats
+	once   sync.Once
+	remote atomic.Bool // the other side ended it, or the network
+}
+
+func (c *countedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		if e, ok := err.(net.Error); !ok || !e.Timeout() {
+			c.remote.Store(true)
+		}
+	}
+	return n, err
+}
+
+func (c *countedConn) Close() error {
+	c.once.Do(func() {
+		c.stats.Active.Add(-1)
+		if !c.remote.Load() {
+			c.stats.LocalClose.Add(1)
+		}
+	})
+	return c.Conn.Close()
+}

@@ -1,0 +1,35 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"gatehouse/ratelimit/internal/counter"
+)
+
+// LeaveBefore is how long before its deadline a caller leaves, so that the failure mode can still
+// be answered; at most a quarter of the time it brought along.
+const LeaveBefore = 2 * time.Millisecond
+
+var ErrClosed = fmt.Errorf("%w: closed", counter.ErrUnavailable)
+
+var errCanceled = fmt.Errorf("%w: the caller has gone", counter.ErrTimeout)
+
+// ContextError is the error of a caller whose ctx has ended.
+func ContextError(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return errCanceled
+	}
+	return counter.ErrTimeout
+}
+
+// Failure puts a failure of the link into the package's words.
+func Failure(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: %w", counter.ErrTimeout, err)
+	}
+	return fmt.Errorf("%w: %w", counter.ErrUnavailable, err)
+}

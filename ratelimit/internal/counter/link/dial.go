@@ -1,0 +1,60 @@
+// Package link is what connections to any store need: dialling, figures, the breaker, deadlines, and what tells a
+// store that does not answer from a process that does not run.
+package link
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"strconv"
+	"time"
+)
+
+// Endpoint is where one server listens: tcp and host:port, or unix and a path.
+type Endpoint struct{ Network, Addr string }
+
+// Dialer opens connections to all servers of one kind: those of a store, or its sentinels. Whatever the
+// deployment, every connection comes from here.
+type Dialer struct {
+	TLS     func(host string) *tls.Config // for the host dialled; nil: none
+	Timeout time.Duration
+	Stats   *PoolStats // nil: not counted
+}
+
+// Dial opens one connection, within the time-out.
+func (d *Dialer) Dial(ctx context.Context, to Endpoint) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
+	defer cancel()
+	nd := net.Dialer{KeepAlive: 10 * time.Second}
+	conn, err := nd.DialContext(ctx, to.Network, to.Addr)
+	if err != nil {
+		return nil, err
+	}
+	if d.TLS != nil {
+		if conn, err = d.handshake(ctx, conn, to); err != nil {
+			return nil, err
+		}
+	}
+	if d.Stats == nil {
+		return conn, nil
+	}
+	d.Stats.Active.Add(1)
+	d.Stats.Total.Add(1)
+	return &countedConn{Conn: conn, stats: d.Stats}, nil
+}
+
+func (d *Dialer) handshake(ctx context.Context, conn net.Conn, to Endpoint) (net.Conn, error) {
+	host, _, _ := net.SplitHostPort(to.Addr) // empty for a socket's path
+	secure := tls.Client(conn, d.TLS(host))
+	if err := secure.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return secure, nil
+}
+
+// IsPort reports whether s is a port to connect to.
+func IsPort(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0
+}

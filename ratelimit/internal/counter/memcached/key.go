@@ -1,0 +1,84 @@
+package memcached
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"gatehouse/ratelimit/internal/counter"
+)
+
+const (
+	// maxMemcacheKey is memcached's limit, in bytes.
+	maxMemcacheKey = 250
+	// longestRelative is the longest time to live that memcached takes for one: beyond it the number
+	// is a date, as Unix seconds.
+	longestRelative = 30 * 86400
+)
+
+// memcacheKey is the key in a form that memcached takes, or a *KeyError. With hashed, a key that it
+// would refuse is sha256: and the 64 digits of its SHA-256: the same in all instances, and no escaped
+// key looks like it, since those hold a bar.
+func memcacheKey(key []byte, hashed bool) (string, error) {
+	why := keyTrouble(key)
+	switch {
+	case why == "":
+		return string(key), nil
+	case hashed:
+		sum := sha256.Sum256(key)
+		return "sha256:" + hex.EncodeToString(sum[:]), nil
+	}
+	return "", &counter.KeyError{Why: why}
+}
+
+// keyTrouble says what memcached would object to; empty: nothing.
+func keyTrouble(key []byte) string {
+	switch {
+	case len(key) == 0:
+		return "is empty"
+	case len(key) > maxMemcacheKey:
+		return fmt.Sprintf("has %d bytes, memcached takes at most %d", len(key), maxMemcacheKey)
+	}
+	for _, c := range key {
+		if c <= ' ' || c == 0x7f {
+			return "holds white space or a control character, which memcached does not take"
+		}
+	}
+	return ""
+}
+
+// CheckMemcachePrefix says why no key with this prefix would be taken; nil: some are.
+func CheckMemcachePrefix(prefix string) error {
+	if why := keyTrouble([]byte(prefix)); prefix != "" && why != "" {
+		return &counter.KeyError{Why: why}
+	}
+	return nil
+}
+
+// memcacheExpiry is the expiry to send with a key that ends at that Unix second: seconds from now, or a
+// date where it is more than 30 days away. False: it has ended already.
+//
+// memcached reads it as a signed number of 32 bits, so nothing outlives 2038-01-19 but by 30 days.
+func memcacheExpiry(ends, now int64) (int32, bool) {
+	switch left := ends - now; {
+	case left <= 0:
+		return 0, false
+	case left <= longestRelative:
+		return int32(left), true
+	case now > math.MaxInt32-longestRelative:
+		return longestRelative, true
+	}
+	return int32(min(ends, math.MaxInt32)), true
+}
+
+// memcacheTotal reads a counter, at most 2^63-1. memcached pads what has become shorter with spaces.
+func memcacheTotal(value []byte) (int64, error) {
+	n, err := strconv.ParseUint(strings.TrimRight(string(value), " "), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w: a counter holds no number", counter.ErrUnavailable)
+	}
+	return int64(min(n, math.MaxInt64)), nil
+}

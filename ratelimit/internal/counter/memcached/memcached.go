@@ -1,0 +1,443 @@
+// Package memcached counts hits in memcached nodes.
+package memcached
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/link"
+)
+
+// MemcacheOptions configures NewMemcache. Zero values mean the defaults given.
+type MemcacheOptions struct {
+	// Nodes is MCACHE_HOST_PORT: host:port, or the path of a unix socket. A key's node follows from
+	// their number and order, so all instances must list the same.
+	Nodes []string
+	// SRV is MCACHE_SRV, _service._proto.name: looked up instead of Nodes, again each Refresh (0: never).
+	SRV     string
+	Refresh time.Duration
+	// Resolver answers SRV; nil: the system's.
+	Resolver *net.Resolver
+	// MaxIdleConns is how many connections to a node stay open at rest, and how many look-ups are under
+	// way there at once (2).
+	MaxIdleConns int
+	// TLS is as of KVStoreOptions.
+	TLS func(host string) *tls.Config
+	// Timeout bounds connecting, each operation, and callers without a deadline (500 ms).
+	Timeout time.Duration
+	// QueueSize is how many counters may wait to be told of their hits (10,000). Beyond it hits are
+	// answered and dropped.
+	QueueSize int
+	// HashKeys stores keys that memcached would refuse under their hash; else they are a KeyError.
+	HashKeys bool
+	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS, as for KVStoreOptions.
+	JitterMax int64
+	// Stall is STORE_STALL: how long a look-up may take until its node counts as dead (250 ms); negative: for ever.
+	Stall time.Duration
+	// Log gets a line when a node is lost or found, or the nodes change. May be nil.
+	Log *slog.Logger
+}
+
+func (o MemcacheOptions) withDefaults() MemcacheOptions {
+	if o.MaxIdleConns < 1 {
+		o.MaxIdleConns = 2
+	}
+	if o.Resolver == nil {
+		o.Resolver = net.DefaultResolver
+	}
+	o.Timeout = cmp.Or(o.Timeout, 500*time.Millisecond)
+	o.QueueSize = cmp.Or(o.QueueSize, 10_000)
+	o.Stall = cmp.Or(o.Stall, 250*time.Millisecond)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Memcache counts in memcached nodes that many processes share.
+//
+// A node is asked for the totals before (one look-up for all calls that wait, whatever their number),
+// the caller is answered, and the hits follow in the background, added up per counter. So limits can be
+// exceeded by what other processes have let pass within about a round trip; see tally. A node that is
+// lost fails the hits on its keys alone: Add then returns ErrPartial.
+//
+// Differences from the other stores: keys are at most 250 bytes without white space and control
+// characters; under Request.Stop nothing but this process is atomic.
+type Memcache struct {
+	o      MemcacheOptions
+	dialer link.Dialer
+	conns  link.PoolStats
+	stats  MemcacheStats
+	ring   atomic.Pointer[ring]
+	begun  time.Time
+
+	mu      sync.Mutex
+	waiting int     // tallies in the nodes' queues
+	dropped uint64  // hits
+	nodes   []*node // of the ring, each once, and those that left it with something still to be told
+	closed  bool
+
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+// MemcacheStats counts operations by their outcome, in the words of the replaced service.
+type MemcacheStats struct {
+	Multiget                 struct{ Success, Error atomic.Uint64 }
+	Increment                struct{ Success, Miss, Error atomic.Uint64 }
+	Add                      struct{ Success, NotStored, Error atomic.Uint64 }
+	KeysRequested, KeysFound atomic.Uint64
+	ResolveFailures          atomic.Uint64
+}
+
+// NewMemcache looks up the nodes, if SRV names them, and returns without connecting to any.
+func NewMemcache(ctx context.Context, o MemcacheOptions) (*Memcache, error) {
+	s := &Memcache{o: o.withDefaults(), begun: time.Now()}
+	s.dialer = link.Dialer{TLS: o.TLS, Timeout: s.o.Timeout, Stats: &s.conns}
+	nodes := o.Nodes
+	if o.SRV != "" {
+		var err error
+		if nodes, err = s.resolve(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if len(nodes) == 0 {
+		return nil, errors.New("no memcached nodes")
+	}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.setNodes(nodes)
+	if o.SRV != "" && o.Refresh > 0 {
+		s.wg.Go(s.follow)
+	}
+	return s, nil
+}
+
+// asking is one Add on its way.
+type asking struct {
+	hits  []askedHit
+	looks []*look
+	open  int  // looks without an answer
+	left  bool // the caller has gone: who answers a look lets go of its tallies
+	ready chan struct{}
+}
+
+// askedHit is where a hit's total is found.
+type askedHit struct {
+	tally *tally
+	look  *look // nil: there is no use in asking, err says why
+	err   error
+}
+
+// Add implements Store.
+func (s *Memcache) Add(ctx context.Context, req *counter.Request) error {
+	if len(req.Hits) == 0 {
+		return nil
+	}
+	stay := s.o.Timeout
+	if deadline, ok := ctx.Deadline(); ok {
+		remaining := time.Until(deadline)
+		stay = min(stay, remaining-min(link.LeaveBefore, remaining/4))
+	}
+	if stay <= 0 {
+		return counter.ErrTimeout
+	}
+	a := &asking{hits: make([]askedHit, len(req.Hits)), ready: make(chan struct{}, 1)}
+	keys := make([]string, len(req.Hits))
+	for i := range req.Hits {
+		keys[i], a.hits[i].err = memcacheKey(req.Hits[i].Key, s.o.HashKeys)
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return link.ErrClosed
+	}
+	s.ask(a, keys)
+	asked := a.open > 0
+	s.mu.Unlock()
+
+	gone := counter.ErrTimeout
+	if asked {
+		gone = a.wait(ctx, stay)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.answer(a, req, gone)
+}
+
+// ask pins the counters of a request and queues a look at each node; s.mu is held.
+func (s *Memcache) ask(a *asking, keys []string) {
+	ring := s.ring.Load()
+	for i, key := range keys {
+		h := &a.hits[i]
+		if h.err != nil {
+			continue
+		}
+		n := ring.pick(key)
+		if n.breaker.IsOpen() {
+			h.err = counter.ErrOpen
+			continue
+		}
+		h.tally = n.tally(key)
+		h.look = a.lookAt(n)
+		h.look.add(h.tally)
+	}
+	a.open = len(a.looks)
+	for _, l := range a.looks {
+		l.node.enqueue(l)
+	}
+}
+
+func (a *asking) lookAt(n *node) *look {
+	for _, l := range a.looks {
+		if l.node == n {
+			return l
+		}
+	}
+	l := &look{asking: a, node: n}
+	a.looks = append(a.looks, l)
+	return l
+}
+
+// wait blocks until all looks are answered, or for stay, or until ctx ends; the error is what the
+// others are to be answered with.
+func (a *asking) wait(ctx context.Context, stay time.Duration) error {
+	timer := time.NewTimer(stay)
+	defer timer.Stop()
+	select {
+	case <-a.ready:
+		return nil
+	case <-timer.C:
+		return counter.ErrTimeout
+	case <-ctx.Done():
+		return link.ContextError(ctx)
+	}
+}
+
+// answer works out the totals and puts the hits into the nodes' queues; s.mu is held. gone is the error
+// of looks that have no answer yet.
+func (s *Memcache) answer(a *asking, req *counter.Request, gone error) error {
+	a.left = true
+	for _, l := range a.looks {
+		if !l.done {
+			l.node.forget(l)
+			l.err = gone
+			continue
+		}
+		defer l.release()
+		for i, seen := range l.seen { // none after an error
+			if seen >= 0 {
+				l.tallies[i].learn(seen, l.shrunk[i])
+			}
+		}
+	}
+	failed, badKeys := 0, 0
+	var first error
+	for i := range req.Hits {
+		err := a.hits[i].failure()
+		if req.Hits[i].Err = err; err == nil {
+			continue
+		}
+		failed++
+		first = cmp.Or(first, err)
+		if _, bad := errors.AsType[*counter.KeyError](err); bad {
+			badKeys++
+		}
+	}
+	if failed == len(req.Hits) && badKeys == 0 {
+		return first
+	}
+	if req.Stop != counter.StopNone {
+		s.countOrStop(a, req)
+	} else {
+		for i := range req.Hits {
+			if h := &req.Hits[i]; h.Err == nil {
+				t := a.hits[i].tally
+				before := t.total()
+				h.After, h.Spared = h.Apply(before), false
+				s.owe(t, h, h.After-before, req.Now)
+			}
+		}
+	}
+	if failed > 0 {
+		return counter.ErrPartial
+	}
+	return nil
+}
+
+// failure is why the hit has no total; nil: it has one.
+func (h *askedHit) failure() error {
+	if h.err != nil {
+		return h.err
+	}
+	if h.look.err != nil {
+		return h.look.err
+	}
+	if h.look.seen[slices.Index(h.look.tallies, h.tally)] < 0 {
+		return fmt.Errorf("%w: a counter holds no number", counter.ErrUnavailable)
+	}
+	return nil
+}
+
+// countOrStop carries out a request under Request.Stop as Memory does. The lock makes it atomic within
+// this process; s.mu is held.
+func (s *Memcache) countOrStop(a *asking, req *counter.Request) {
+	stopped := false
+	for i := range req.Hits {
+		h, t := &req.Hits[i], a.hits[i].tally
+		if h.Err != nil {
+			continue
+		}
+		if !t.touched { // else the same key stood earlier in this request
+			t.was = t.total()
+			t.would, t.touched = t.was, true
+		}
+		h.After, h.Spared = h.Apply(t.would), false
+		if h.Over(h.After) {
+			stopped = stopped || !h.Shadow
+		} else {
+			t.would = h.After
+		}
+	}
+	for i := range req.Hits {
+		h, t := &req.Hits[i], a.hits[i].tally
+		switch {
+		case h.Err != nil:
+			continue
+		case h.Over(h.After):
+		case stopped:
+			h.After, h.Spared = t.was, true
+		default:
+			s.owe(t, h, h.After-t.total(), req.Now)
+		}
+		t.touched = false
+	}
+}
+
+// owe has the node told of a change, in the background; s.mu is held.
+func (s *Memcache) owe(t *tally, h *counter.Hit, change, now int64) {
+	if change == 0 {
+		return
+	}
+	if !t.queued {
+		if s.waiting >= s.o.QueueSize {
+			s.dropped += size(change)
+			return
+		}
+		s.waiting++
+		t.node.queue(t)
+	}
+	t.owed += change
+	ends := h.End + counter.ExpirySlack
+	if j := min(s.o.JitterMax, h.Window/10); j > 0 {
+		ends += rand.Int64N(j)
+	}
+	t.ends = max(t.ends, ends, now+1)
+}
+
+// Peek implements Store.
+func (s *Memcache) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
+	req := counter.Request{Hits: []counter.Hit{{Key: key, Window: window}}}
+	if err := s.Add(ctx, &req); err != nil {
+		if errors.Is(err, counter.ErrPartial) {
+			return 0, req.Hits[0].Err
+		}
+		return 0, err
+	}
+	return req.Hits[0].After, nil
+}
+
+// Close implements Store. It waits for hits that are still to be told, for two time-outs.
+func (s *Memcache) Close() {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.closed = true
+	s.mu.Unlock()
+	for end := time.Now().Add(2 * s.o.Timeout); s.owing() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	s.stop()
+	s.mu.Lock()
+	nodes, lost := slices.Clone(s.nodes), s.dropped // the list may change once more
+	s.mu.Unlock()
+	for _, n := range nodes {
+		n.breakOff()
+	}
+	s.wg.Wait() // the tellers have counted what was on its way
+	s.mu.Lock()
+	for _, n := range s.nodes {
+		for _, t := range n.tallies {
+			s.dropped += size(t.owed)
+		}
+		n.rest()
+	}
+	lost = s.dropped - lost
+	s.mu.Unlock()
+	if lost > 0 {
+		s.o.Log.Warn("hits were not told to memcached before the end", "hits", lost)
+	}
+}
+
+// owing says whether a node that answers is still to be told of hits.
+func (s *Memcache) owing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.nodes {
+		if !n.breaker.IsOpen() && (len(n.due) > 0 || n.telling) {
+			return true
+		}
+	}
+	return false
+}
+
+// Stats are the counts of operations.
+func (s *Memcache) Stats() *MemcacheStats { return &s.stats }
+
+// Dropped is how many hits no node was told of, though their callers had an answer: the queue was full,
+// or the node failed.
+func (s *Memcache) Dropped() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dropped
+}
+
+// Waiting is how many counters are still to be told of hits.
+func (s *Memcache) Waiting() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int64(s.waiting)
+}
+
+// Nodes is the length of the list of nodes, and how many of these are lost.
+func (s *Memcache) Nodes() (all, lost int64) {
+	ring := s.ring.Load()
+	for _, n := range ring.nodes {
+		if n.breaker.IsOpen() {
+			lost++
+		}
+	}
+	return int64(len(ring.nodes)), lost
+}
+
+// ActiveConns, TotalConns and LocalCloses are as of KVStore.
+func (s *Memcache) ActiveConns() int64 { return s.conns.Active.Load() }
+
+// TotalConns is how many connections were ever opened.
+func (s *Memcache) TotalConns() int64 { return s.conns.Total.Load() }
+
+// LocalCloses is how many of them were closed from our side.
+func (s *Memcache) LocalCloses() int64 { return s.conns.LocalClose.Load() }

@@ -1,0 +1,233 @@
+package memcached
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/bradfitz/gomemcache/memcache"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/countertest"
+	"gatehouse/shared/localserver"
+	"gatehouse/shared/testdb"
+)
+
+func newTestMemcache(t testing.TB, o MemcacheOptions) *Memcache {
+	t.Helper()
+	return countertest.Opened(t, func() (*Memcache, error) { return NewMemcache(t.Context(), o) })
+}
+
+// threeNodes are three memcached of t's own.
+func threeNodes(t testing.TB) (servers []*localserver.Server, addrs []string) {
+	t.Helper()
+	for range 3 {
+		s := testdb.Memcached(t, localserver.MemcachedOptions{})
+		servers, addrs = append(servers, s), append(addrs, s.Addr())
+	}
+	return servers, addrs
+}
+
+// What the tests of all stores share, by the names of this package's tests.
+var (
+	now, h, limit = countertest.Now, countertest.Hit, countertest.Limit
+	add, await    = countertest.Add, countertest.Await
+)
+
+const patience = countertest.Patience
+
+func patient3(addrs []string) MemcacheOptions {
+	return MemcacheOptions{Nodes: addrs, Timeout: patience, Stall: -1}
+}
+
+func TestMemcache(t *testing.T) {
+	_, addrs := threeNodes(t)
+	o := patient3(addrs)
+	o.HashKeys = true // some of the test's keys are none that memcached takes
+	countertest.Run(t, func(t *testing.T) counter.Store { return newTestMemcache(t, o) })
+	o.Nodes = []string{testdb.Memcached(t, localserver.MemcachedOptions{}).Addr()}
+	o.MaxIdleConns = 1
+	s := newTestMemcache(t, o)
+	t.Run("one node", func(t *testing.T) { countertest.Concurrent(t, s) })
+}
+
+// settled waits until the nodes have been told of everything.
+func settled(t testing.TB, s *Memcache) {
+	t.Helper()
+	await(t, "the queue to empty", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, n := range s.nodes {
+			if len(n.due) > 0 || n.telling {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Another client of the same list, as the replaced service has it, finds the counters where we left them,
+// with their totals and an expiry; and we find its.
+func TestMemcache_shared(t *testing.T) {
+	_, addrs := threeNodes(t)
+	s := newTestMemcache(t, patient3(addrs))
+	peer := memcache.New(addrs...)
+	defer peer.Close()
+	peer.Timeout = patience
+	for i := range 100 {
+		key := fmt.Sprint("key_", i)
+		if got := add(t, s, now(), h(key, uint64(i+1))); got != int64(i+1) {
+			t.Errorf("%s: %d", key, got)
+		}
+	}
+	settled(t, s)
+	for i := range 100 {
+		key := fmt.Sprint("key_", i)
+		item, err := peer.Get(key)
+		if err != nil || string(item.Value) != fmt.Sprint(i+1) {
+			t.Fatalf("%s: %v %v, want %d", key, item, err, i+1)
+		}
+		if _, err := peer.Increment(key, 1000); err != nil {
+			t.Fatal(err)
+		}
+		if got := add(t, s, now(), h(key, 1)); got != int64(i+1002) {
+			t.Errorf("%s: %d, want %d", key, got, i+1002)
+		}
+	}
+	settled(t, s)
+	if n := s.Dropped(); n != 0 {
+		t.Errorf("%d hits dropped", n)
+	}
+	if st := s.Stats(); st.Increment.Miss.Load() != 100 || st.Add.Success.Load() != 100 || st.Increment.Success.Load() != 100 || st.KeysFound.Load() != 100 {
+		t.Errorf("%d misses, %d adds, %d increments, %d found; want 100 of each", st.Increment.Miss.Load(), st.Add.Success.Load(), st.Increment.Success.Load(), st.KeysFound.Load())
+	}
+}
+
+// Two processes on the same nodes count together, and nothing is lost between them.
+func TestMemcache_twoProcesses(t *testing.T) {
+	_, addrs := threeNodes(t)
+	a, b := newTestMemcache(t, patient3(addrs)), newTestMemcache(t, patient3(addrs))
+	var wg sync.WaitGroup
+	for _, s := range []*Memcache{a, b} {
+		for range 8 {
+			wg.Go(func() {
+				for range 50 {
+					req := counter.Request{Hits: []counter.Hit{h("hot", 2), h("hot", 1), h("other", 1)}, Now: now()}
+					if err := s.Add(context.Background(), &req); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	settled(t, a)
+	settled(t, b)
+	for _, s := range []*Memcache{a, b} {
+		for key, want := range map[string]int64{"hot": 2400, "other": 800} {
+			if got, err := s.Peek(t.Context(), []byte(key), 60); got != want || err != nil {
+				t.Errorf("%s stands at %d (%v), want %d", key, got, err, want)
+			}
+		}
+	}
+}
+
+// pick chooses as the library's own list does.
+func TestRing(t *testing.T) {
+	addrs := []string{"10.0.0.1:11211", "10.0.0.2:11211", "10.0.0.1:11211", "10.0.0.3:1", "10.0.0.4:1"}
+	for n := 1; n <= len(addrs); n++ {
+		var list memcache.ServerList
+		if err := list.SetServers(addrs[:n]...); err != nil {
+			t.Fatal(err)
+		}
+		var r ring
+		for _, a := range addrs[:n] {
+			r.nodes = append(r.nodes, &node{addr: nodeAddr{"tcp", a}})
+		}
+		for i := range 1000 {
+			key := strings.Repeat("k", i%250) + fmt.Sprint(i)
+			want, err := list.PickServer(key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := r.pick(key).addr; got.String() != want.String() {
+				t.Fatalf("%d nodes: %q is on %v, the library says %v", n, key, got, want)
+			}
+		}
+	}
+}
+
+// At rest no more connections than MaxIdleConns are kept for look-ups, and a hot counter costs few of them.
+func TestMemcache_hotKey(t *testing.T) {
+	server := testdb.Memcached(t, localserver.MemcachedOptions{})
+	o := patient3([]string{server.Addr()})
+	o.MaxIdleConns = 3
+	s := newTestMemcache(t, o)
+	if err := server.Stop(); err != nil { // all arrive before the first is answered
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			if err := s.Add(context.Background(), &counter.Request{Hits: []counter.Hit{h("hot", 1)}, Now: now()}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	await(t, "all to have asked", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.nodes[0].tallies) == 1 && s.nodes[0].tallies["hot"].pins == 64
+	})
+	if err := server.Cont(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	settled(t, s)
+	if got, _ := s.Peek(t.Context(), []byte("hot"), 60); got != 64 {
+		t.Errorf("stands at %d, want 64", got)
+	}
+	st := s.Stats()
+	if looks := st.KeysRequested.Load(); looks > 8 {
+		t.Errorf("%d look-ups for 64 hits at once", looks)
+	}
+	s.nodes[0].hangUpIdle()
+	if n := s.ActiveConns(); n < 1 || n > 3 {
+		t.Errorf("%d connections rest, want at most 3", n)
+	}
+}
+
+// A unix socket is a node too.
+func TestMemcache_socket(t *testing.T) {
+	server := testdb.Memcached(t, localserver.MemcachedOptions{Socket: true})
+	s := newTestMemcache(t, patient3([]string{server.Addr()}))
+	if got := add(t, s, now(), h("a", 1)); got != 1 {
+		t.Errorf("%d", got)
+	}
+}
+
+func BenchmarkMemcache(b *testing.B) {
+	server := testdb.Memcached(b, localserver.MemcachedOptions{})
+	s, err := NewMemcache(b.Context(), patient3([]string{server.Addr()}))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	b.ReportAllocs()
+	b.SetParallelism(128)
+	var next atomic.Int64
+	b.RunParallel(func(pb *testing.PB) {
+		g := next.Add(1)
+		for i := 0; pb.Next(); i++ {
+			hits := [1]counter.Hit{h(fmt.Sprint("k", (g*7919+int64(i))%10_000), 1)}
+			req := counter.Request{Hits: hits[:], Now: now()}
+			if err := s.Add(context.Background(), &req); err != nil || req.Hits[0].After < 1 {
+				b.Error(err)
+				return
+			}
+		}
+	})
+}

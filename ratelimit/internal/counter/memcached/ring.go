@@ -1,0 +1,167 @@
+package memcached
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+
+	"gatehouse/ratelimit/internal/counter/link"
+)
+
+// ring says which node has a key. Nodes are in the order of the list; one listed twice gets twice the keys.
+type ring struct{ nodes []*node }
+
+// pick is gomemcache's own choice, and so the replaced service's: both find the same counters.
+func (r *ring) pick(key string) *node {
+	if len(r.nodes) == 1 {
+		return r.nodes[0]
+	}
+	sum := crc32.ChecksumIEEE(unsafe.Slice(unsafe.StringData(key), len(key)))
+	return r.nodes[sum%uint32(len(r.nodes))]
+}
+
+// setNodes puts a list in force. Nodes that stay keep their connections and what they are owed; those
+// that go are told of it first.
+func (s *Memcache) setNodes(addrs []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := map[string]*node{}
+	for _, n := range s.nodes {
+		old[n.addr.text] = n
+		n.gone = true
+	}
+	r := &ring{}
+	for _, addr := range addrs {
+		n := old[addr]
+		if n == nil {
+			n = s.newNode(addr)
+			old[addr], s.nodes = n, append(s.nodes, n)
+		}
+		n.gone = false
+		r.nodes = append(r.nodes, n)
+	}
+	s.ring.Store(r)
+	s.retire()
+}
+
+// retire ends nodes that are no longer listed and have nothing left to be told; s.mu is held.
+func (s *Memcache) retire() {
+	s.nodes = slices.DeleteFunc(s.nodes, func(n *node) bool {
+		if !n.gone || len(n.looks)+len(n.out)+n.lookers > 0 || n.telling {
+			return false
+		}
+		if len(n.due) > 0 && !n.breaker.IsOpen() {
+			return false
+		}
+		for _, t := range n.due { // it was lost and nobody asks after it any more
+			s.dropped += size(t.owed)
+			s.waiting--
+		}
+		n.retired = true
+		n.rest()
+		return true
+	})
+}
+
+// follow looks the nodes up again from time to time. What cannot be looked up, or names nobody, changes
+// nothing.
+func (s *Memcache) follow() {
+	tick := time.NewTicker(s.o.Refresh)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		addrs, err := s.resolve(s.ctx)
+		if err != nil {
+			if s.ctx.Err() == nil {
+				s.stats.ResolveFailures.Add(1)
+				s.o.Log.Warn("the memcached nodes could not be looked up again; those known stay", "error", err)
+			}
+			continue
+		}
+		var now []string
+		for _, n := range s.ring.Load().nodes {
+			now = append(now, n.addr.text)
+		}
+		if slices.Equal(addrs, now) {
+			s.mu.Lock()
+			s.retire()
+			s.mu.Unlock()
+			continue
+		}
+		s.o.Log.Warn("the memcached nodes have changed: most keys move, and their counters begin anew", "before", now, "now", addrs)
+		s.setNodes(addrs)
+	}
+}
+
+// resolveTimeout bounds one look-up of SRV.
+const resolveTimeout = 5 * time.Second
+
+// resolve looks SRV up. The list is sorted as text, so that all instances have the same order; priority
+// and weight mean nothing.
+func (s *Memcache) resolve(ctx context.Context) ([]string, error) {
+	service, proto, name, err := parseSRV(s.o.SRV)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	_, records, err := s.o.Resolver.LookupSRV(ctx, service, proto, name)
+	if err != nil {
+		return nil, err
+	}
+	if len(records) == 0 {
+		return nil, fmt.Errorf("%s names no nodes", s.o.SRV)
+	}
+	return nodeList(records), nil
+}
+
+// nodeList is the replaced service's order: it sorts names that end in a dot.
+func nodeList(records []*net.SRV) (addrs []string) {
+	for _, r := range records {
+		addrs = append(addrs, r.Target+":"+strconv.Itoa(int(r.Port)))
+	}
+	slices.Sort(addrs)
+	for i, a := range addrs {
+		at := strings.LastIndexByte(a, ':')
+		addrs[i] = net.JoinHostPort(strings.TrimSuffix(a[:at], "."), a[at+1:])
+	}
+	return addrs
+}
+
+// parseSRV takes _service._proto.name apart.
+func parseSRV(s string) (service, proto, name string, err error) {
+	parts := strings.SplitN(s, ".", 3)
+	if len(parts) == 3 && len(parts[0]) > 1 && len(parts[1]) > 1 && parts[0][0] == '_' && parts[1][0] == '_' && parts[2] != "" {
+		return parts[0][1:], parts[1][1:], parts[2], nil
+	}
+	return "", "", "", errors.New("not of the form _service._proto.name")
+}
+
+// CheckSRV says whether the name has the form of MCACHE_SRV.
+func CheckSRV(s string) error {
+	_, _, _, err := parseSRV(s)
+	return err
+}
+
+// CheckNode says whether the text is an item of MCACHE_HOST_PORT: host:port or a path.
+func CheckNode(s string) error {
+	if strings.Contains(s, "/") {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || host == "" || !link.IsPort(port) {
+		return fmt.Errorf("%q is neither host:port nor a path", s)
+	}
+	return nil
+}

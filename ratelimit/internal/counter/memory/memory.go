@@ -1,0 +1,152 @@
+// Package memory counts hits in this process.
+package memory
+
+import (
+	"context"
+	"math"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/siphash"
+)
+
+// DefaultMaxKeys is MEMORY_MAX_KEYS's default: about 45 MiB when every one of them is in use.
+const DefaultMaxKeys = 1_000_000
+
+// maxShards bounds the locks; a full table of the default size then has 4,000 counters behind each,
+// and growing one of them holds its lock for some 50 µs.
+const maxShards = 256
+
+// minShardKeys keeps shards large enough to find something to evict in each.
+const minShardKeys = 1024
+
+// MemoryOptions configures NewMemory.
+type MemoryOptions struct {
+	// MaxKeys is how many counters are kept at most (MEMORY_MAX_KEYS); 0 means DefaultMaxKeys.
+	MaxKeys int
+	// Evicted is called for each live counter dropped because the store was full, with a lock held:
+	// it must be quick. May be nil.
+	Evicted func()
+}
+
+// Memory counts in this process: exactly, under any concurrency, within a bounded memory. Keys are
+// kept as 128-bit keyed hashes. It never waits and needs no closing.
+//
+// When MaxKeys counters are live, a new one replaces the one least used against its limit out of a
+// sample; counters at or over their limits are never dropped, and where the sample holds no other,
+// Add fails with ErrFull. Otherwise a caller who invents a million values would either free the
+// blocked ones or shut the rule for everybody.
+type Memory struct {
+	secret  siphash.Secret
+	shards  []shard
+	mask    uint64
+	max     int64
+	keys    atomic.Int64 // counters stored, in all shards
+	evicted func()
+	stops   sync.Pool // *stopScratch
+}
+
+// NewMemory returns an empty store.
+func NewMemory(o MemoryOptions) *Memory {
+	if o.MaxKeys <= 0 {
+		o.MaxKeys = DefaultMaxKeys
+	}
+	if o.Evicted == nil {
+		o.Evicted = func() {}
+	}
+	n := min(maxShards, max(1, o.MaxKeys/minShardKeys))
+	n = 1 << (bits.Len(uint(n)) - 1)
+	return &Memory{
+		secret:  siphash.NewSecret(),
+		shards:  make([]shard, n),
+		mask:    uint64(n - 1),
+		max:     int64(o.MaxKeys),
+		evicted: o.Evicted,
+		stops:   sync.Pool{New: func() any { return new(stopScratch) }},
+	}
+}
+
+// Len is the number of counters held, those of ended windows that no sweep has met yet included.
+func (m *Memory) Len() int { return int(m.keys.Load()) }
+
+// Close does nothing: the store has neither goroutines nor connections.
+func (m *Memory) Close() {}
+
+// Peek implements Store.
+func (m *Memory) Peek(_ context.Context, key []byte, _ int64) (int64, error) {
+	x := m.id(key)
+	s := m.shard(x)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.total(x), nil
+}
+
+// Add implements Store. The only error is ErrFull; 0 allocations.
+func (m *Memory) Add(_ context.Context, req *counter.Request) error {
+	if req.Stop != counter.StopNone {
+		return m.addOrStop(req)
+	}
+	for i := range req.Hits {
+		h := &req.Hits[i]
+		x := m.id(h.Key)
+		s := m.shard(x)
+		s.mu.Lock()
+		after, ok := m.add(s, x, h, req.Now)
+		s.mu.Unlock()
+		if !ok {
+			return counter.ErrFull
+		}
+		h.After, h.Spared = after, false
+	}
+	return nil
+}
+
+// id hashes a key. The lowest bit of B is set, so that no id looks like an empty slot.
+func (m *Memory) id(key []byte) siphash.ID {
+	x := m.secret.Sum(key)
+	x.B |= 1
+	return x
+}
+
+// shard takes the low bits of A; the place inside the shard comes from the high ones.
+func (m *Memory) shard(x siphash.ID) *shard { return &m.shards[x.A&m.mask] }
+
+func (s *shard) total(x siphash.ID) int64 {
+	if sl := s.find(x); sl != nil {
+		return sl.count
+	}
+	return 0
+}
+
+// add carries out one hit; the shard's lock is held. False: there is no room.
+func (m *Memory) add(s *shard, x siphash.ID, h *counter.Hit, now int64) (after int64, ok bool) {
+	limit, end := uint32(min(h.Limit, math.MaxUint32)), uint32(min(max(h.End, 0), math.MaxUint32))
+	if sl := s.find(x); sl != nil {
+		sl.count = h.Apply(sl.count)
+		if h.N > 0 {
+			// Rules of different units can share a key of the default layout: the longest wins.
+			sl.limit, sl.end = limit, max(sl.end, end)
+		}
+		return sl.count, true
+	}
+	if h.N == 0 || h.Refund {
+		return 0, true
+	}
+	m.keys.Add(-int64(s.sweep(now)))
+	if m.keys.Add(1) > m.max {
+		m.keys.Add(-1)
+		live, ok := s.evict(now)
+		if !ok {
+			return 0, false
+		}
+		if live {
+			m.evicted()
+		}
+	}
+	s.makeRoom()
+	after = h.Apply(0)
+	s.place(slot{id: x, count: after, limit: limit, end: end})
+	return after, true
+}

@@ -1,0 +1,165 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/countertest"
+)
+
+const noon = countertest.Noon
+
+func hit(key string, n, limit uint64, end int64) counter.Hit {
+	return counter.Hit{Key: []byte(key), N: n, Limit: limit, Window: 60, End: end}
+}
+
+// add carries out one hit and returns its total.
+var add = countertest.Add
+
+func TestMemory(t *testing.T) {
+	countertest.Run(t, func(*testing.T) counter.Store { return NewMemory(MemoryOptions{}) })
+}
+
+func TestMemory_sweep(t *testing.T) {
+	m := NewMemory(MemoryOptions{})
+	for i := range 10_000 {
+		add(t, m, noon, hit(fmt.Sprint("old", i), 1, 10, noon+1))
+	}
+	if m.Len() != 10_000 {
+		t.Fatalf("%d counters, want 10000", m.Len())
+	}
+	// In the grace after its window a counter still stands.
+	if got := add(t, m, noon+1, hit("old0", 1, 10, noon+1)); got != 2 {
+		t.Errorf("a late hit counted as %d, want 2", got)
+	}
+	for i := range 10_000 {
+		add(t, m, noon+100, hit(fmt.Sprint("new", i), 1, 10, noon+101))
+	}
+	if m.Len() > 10_100 {
+		t.Errorf("%d counters after as many new ones as old ones: the old were not swept", m.Len())
+	}
+	// A flood that has passed gives its memory back.
+	slots := func() (n int) {
+		for i := range m.shards {
+			n += len(m.shards[i].slots)
+		}
+		return n
+	}
+	flood := slots()
+	for i := range 20_000 {
+		add(t, m, noon+200+int64(i/100), hit(fmt.Sprint("few", i), 1, 10, noon+201+int64(i/100)))
+	}
+	if now := slots(); now > flood*2/3 {
+		t.Errorf("%d slots remain of %d", now, flood)
+	}
+}
+
+// The table must agree with a plain map whatever is inserted, swept and evicted.
+func TestMemory_model(t *testing.T) {
+	m := NewMemory(MemoryOptions{})
+	r := rand.New(rand.NewPCG(1, 2))
+	model := map[string]int64{}
+	for i := range 200_000 {
+		now := int64(noon + i/1000)
+		k := r.IntN(3000)
+		end := now - now%7 + 7
+		key := fmt.Sprint(k, "_", end)
+		model[key] += 2
+		if got := add(t, m, now, hit(key, 2, 10, end)); got != model[key] {
+			t.Fatalf("hit %d on %s: %d, want %d", i, key, got, model[key])
+		}
+	}
+}
+
+func TestMemory_full(t *testing.T) {
+	evicted := 0
+	m := NewMemory(MemoryOptions{MaxKeys: 5000, Evicted: func() { evicted++ }})
+	const end = noon + 60
+	for i := range 1000 { // blocked ones
+		add(t, m, noon, hit(fmt.Sprint("blocked", i), 10, 10, end))
+	}
+	for i := range 1000 { // half used
+		add(t, m, noon, hit(fmt.Sprint("half", i), 5, 10, end))
+	}
+	for i := range 50_000 { // an inventor of values
+		add(t, m, noon, hit(fmt.Sprint("invented", i), 1, 10, end))
+		if m.Len() > 5000 {
+			t.Fatalf("%d counters are stored, allowed are 5000", m.Len())
+		}
+	}
+	if evicted != 52_000-5000 {
+		t.Errorf("%d evictions counted, want 47000", evicted)
+	}
+	half := 0
+	for i := range 1000 {
+		if got, _ := m.Peek(t.Context(), fmt.Append(nil, "blocked", i), 60); got != 10 {
+			t.Fatalf("blocked%d stands at %d: the flood has freed it", i, got)
+		}
+		if got, _ := m.Peek(t.Context(), fmt.Append(nil, "half", i), 60); got == 5 {
+			half++
+		}
+	}
+	if half < 950 {
+		t.Errorf("only %d of 1000 half used counters survived beside unused ones", half)
+	}
+
+	// Full of blocked counters: nothing can be evicted.
+	m = NewMemory(MemoryOptions{MaxKeys: 100})
+	for i := range 100 {
+		add(t, m, noon, hit(fmt.Sprint("blocked", i), 10, 10, end))
+	}
+	req := &counter.Request{Hits: []counter.Hit{hit("one more", 1, 10, end)}, Now: noon}
+	if err := m.Add(t.Context(), req); err != counter.ErrFull {
+		t.Errorf("Add to a full store: %v, want ErrFull", err)
+	}
+	req.Stop = counter.StopAll
+	if err := m.Add(t.Context(), req); err != counter.ErrFull {
+		t.Errorf("Add with Stop to a full store: %v, want ErrFull", err)
+	}
+	if got := add(t, m, noon, hit("blocked7", 1, 10, end)); got != 11 {
+		t.Errorf("a counter held: %d, want 11", got)
+	}
+	// Ended windows make room without counting as evictions.
+	req.Now = end
+	if err := m.Add(t.Context(), req); err != nil {
+		t.Errorf("Add after the windows' end: %v", err)
+	}
+}
+
+func TestShard_size(t *testing.T) {
+	if n := unsafe.Sizeof(shard{}); n != 64 {
+		t.Errorf("a shard has %d bytes, not those of a cache line", n)
+	}
+	if n := unsafe.Sizeof(slot{}); n != 32 {
+		t.Errorf("a slot has %d bytes, want 32", n)
+	}
+}
+
+func BenchmarkMemory(b *testing.B) {
+	for _, hits := range []int{1, 4} {
+		b.Run(fmt.Sprintf("hits=%d", hits), func(b *testing.B) {
+			m := NewMemory(MemoryOptions{})
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				r := rand.New(rand.NewPCG(rand.Uint64(), 1))
+				keys := make([][]byte, 10_000)
+				for i := range keys {
+					keys[i] = fmt.Appendf(nil, "bench_user_%06d_path_/api_%d", i, noon)
+				}
+				req := counter.Request{Hits: make([]counter.Hit, hits), Now: noon}
+				for pb.Next() {
+					for i := range req.Hits {
+						req.Hits[i] = counter.Hit{Key: keys[r.IntN(len(keys))], N: 1, Limit: 1000, Window: 60, End: noon + 60}
+					}
+					if m.Add(context.Background(), &req) != nil || req.Hits[0].After < 1 {
+						b.Fatal("not counted")
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,249 @@
+package redis
+
+import (
+	"math/rand/v2"
+	"unsafe"
+
+	"gatehouse/ratelimit/internal/counter"
+)
+
+// maxBatchHits bounds one batch, so that a flood is spread over the connections. One request may
+// exceed it.
+const maxBatchHits = 2048
+
+type opKind uint8
+
+const (
+	opCount  opKind = iota // INCRBY, or GET when nobody adds anything
+	opRefund               // a script: subtract, not below 0
+	opStop                 // a script: all of some hits of one call, or none
+)
+
+// op is one command of a batch, together with what has to go before it.
+type op struct {
+	kind opKind
+	// met: this process knows that the key has an expiry. fresh: it does not, so SET NX gives it one first.
+	met, fresh bool
+	// asking: ASKING goes before each of its commands.
+	asking     bool
+	overflowed bool // INCRBY would pass 2^63-1
+
+	hash  uint64
+	key   string   // points into a call of the batch
+	n     int64    // hits to add, saturating; or to refund
+	first *callHit // the hit that it was made for, at now: its expiry is the key's
+	now   int64
+
+	base int64 // the answer: total before the batch's hits; after a refund
+	err  error // the store refused this command
+	away *away // it did not carry it out, but may do so later or elsewhere
+
+	*stopOp // nil unless of that kind
+}
+
+// stopOp is what only an opStop has.
+type stopOp struct {
+	hits []callHit
+	was  []string // the totals before
+	held bool     // nothing was written, since a hit would go over
+}
+
+// batch is calls on their way to the store, reused for the next ones.
+type batch struct {
+	calls  []*call
+	ops    []op
+	index  opIndex
+	jitter int64
+	// refusal is the first word of an answer that says something about the server and not about the
+	// command, such as LOADING.
+	refusal string
+}
+
+// build turns the calls that are still waited for into commands: one for each key, however many hit it,
+// but hits never pass a script on the same key. Calls whose callers have left are dropped.
+func (b *batch) build(met *metSet, jitter int64, free func(*call)) {
+	b.ops, b.refusal, b.jitter = b.ops[:0], "", jitter
+	kept, hits := b.calls[:0], 0
+	for _, c := range b.calls {
+		if c.state.Load() != waiting {
+			free(c)
+			continue
+		}
+		kept = append(kept, c)
+		hits += len(c.hits)
+	}
+	clear(b.calls[len(kept):])
+	b.calls = kept
+
+	b.index.reset(hits)
+	for _, c := range kept {
+		switch c.stop {
+		case counter.StopEach:
+			for i := range c.hits {
+				b.addStop(c, c.hits[i:i+1])
+			}
+			continue
+		case counter.StopAll:
+			b.addStop(c, c.hits)
+			continue
+		}
+		for i := range c.hits {
+			b.addHit(c, &c.hits[i])
+		}
+	}
+
+	met.mu.Lock()
+	defer met.mu.Unlock()
+	for i := range b.ops {
+		if o := &b.ops[i]; o.kind == opCount && o.n > 0 {
+			o.met = met.has(o.hash)
+			o.fresh = !o.met
+		}
+	}
+}
+
+// add makes room for one more command.
+func (b *batch) add() *op {
+	b.ops = append(b.ops, op{})
+	return &b.ops[len(b.ops)-1]
+}
+
+func (b *batch) addHit(c *call, h *callHit) {
+	key := unsafe.String(unsafe.SliceData(h.key), len(h.key))
+	at := b.index.find(h.hash, func(op int32) bool { return b.ops[op].key == key })
+	refund := h.refund && h.n > 0
+	if refund || *at == 0 || b.ops[*at-1].kind != opCount {
+		o := b.add()
+		o.hash, o.key, o.first, o.now = h.hash, key, h, c.now
+		if refund {
+			o.kind, o.n = opRefund, h.n
+		}
+		*at = int32(len(b.ops))
+	}
+	h.op = *at - 1
+	o := &b.ops[h.op]
+	o.asking = o.asking || h.asking
+	if !refund {
+		o.n = counter.Saturate(o.n, h.n)
+		h.prefix = o.n
+	}
+}
+
+func (b *batch) addStop(c *call, hits []callHit) {
+	o := b.add()
+	o.kind, o.stopOp = opStop, &stopOp{hits: hits}
+	for i := range hits {
+		h := &hits[i]
+		h.op = int32(len(b.ops)) - 1
+		h.prefix = h.ttl(c.now, b.jitter)
+		o.asking = o.asking || h.asking
+		// Later hits on this key need a command of their own, behind this one.
+		key := unsafe.String(unsafe.SliceData(h.key), len(h.key))
+		*b.index.find(h.hash, func(op int32) bool { return b.ops[op].holds(key) }) = h.op + 1
+	}
+}
+
+// holds reports whether the command concerns the key.
+func (o *op) holds(key string) bool {
+	if o.kind != opStop {
+		return o.key == key
+	}
+	for i := range o.hits {
+		if string(o.hits[i].key) == key {
+			return true
+		}
+	}
+	return false
+}
+
+// longestTTL is a thousand years: Redis refuses times to live whose end in milliseconds has no 63 bits.
+const longestTTL = 1000 * 365 * 86400
+
+// ttl is the life of a key made by this hit, in seconds: docs/windows.md#life-of-a-key.
+func (h *callHit) ttl(now, jitter int64) int64 {
+	ttl := min(max(1, h.end-now)+counter.ExpirySlack, longestTTL)
+	if j := min(jitter, h.window/10); j > 0 {
+		ttl += rand.Int64N(j)
+	}
+	return ttl
+}
+
+// ttl is the life of the command's key, in seconds.
+func (b *batch) ttl(o *op) int64 { return o.first.ttl(o.now, b.jitter) }
+
+// settle works out the answers of one call from those of its commands.
+func (b *batch) settle(c *call) {
+	for i := 0; i < len(c.hits); i++ {
+		h := &c.hits[i]
+		o := &b.ops[h.op]
+		if o.err != nil {
+			c.err = o.err
+			return
+		}
+		h.spared = false
+		if h.away = o.away; h.away != nil {
+			c.undone++
+			continue
+		}
+		switch o.kind {
+		case opCount:
+			h.after = counter.Saturate(max(0, o.base), h.prefix)
+		case opRefund:
+			h.after = o.base
+		case opStop:
+			if c.err = o.settleStop(); c.err != nil {
+				return
+			}
+			i += len(o.hits) - 1
+		}
+	}
+}
+
+// unsent says that nothing of the batch has gone out.
+func (b *batch) unsent() {
+	for i := range b.ops {
+		b.ops[i].away = &awayUnsent
+	}
+}
+
+// opIndex finds the command for a key within a batch: open addressing, at most half full. It is made as
+// large as the batch needs, since emptying it is part of each.
+type opIndex struct {
+	places []indexEntry
+	shift  int // of a hash, to get the place where its entry would like to be
+}
+
+type indexEntry struct {
+	op  int32  // its number plus 1; 0: nobody's place
+	tag uint32 // the other half of the hash
+}
+
+// reset empties the index and makes room for so many keys.
+func (x *opIndex) reset(keys int) {
+	size := 4
+	x.shift = 64 - 2
+	for size < 2*keys {
+		size *= 2
+		x.shift--
+	}
+	if cap(x.places) < size {
+		x.places = make([]indexEntry, size)
+	}
+	x.places = x.places[:size]
+	clear(x.places)
+}
+
+// find returns where the key's command number is kept: 0 if the key is new, and then the caller sets it.
+func (x *opIndex) find(hash uint64, same func(op int32) bool) *int32 {
+	tag := uint32(hash)
+	for i := hash >> x.shift; ; i++ {
+		e := &x.places[i&uint64(len(x.places)-1)]
+		if e.op == 0 {
+			e.tag = tag
+			return &e.op
+		}
+		if e.tag == tag && same(e.op-1) {
+			return &e.op
+		}
+	}
+}

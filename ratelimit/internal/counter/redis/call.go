@@ -1,0 +1,101 @@
+package redis
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/ratelimit/internal/counter"
+)
+
+// call is one Add on its way through the batcher. Everything in it is its own: the caller may leave,
+// and use its keys and hits for something else, while the batch is in the store.
+type call struct {
+	now    int64
+	stop   counter.Stop
+	hits   []callHit
+	keys   []byte // all keys, one after another
+	undone int    // hits that the server did not carry out; set between claim and ready
+
+	arrived int64           // on the store's clock
+	stay    time.Duration   // how long the caller can wait
+	leave   int64           // when the keeper sends the caller away, on that clock
+	ctx     context.Context // of the caller, for the keeper; nil: the caller watches it itself
+	state   atomic.Int32
+	err     error         // set between claim and ready
+	ready   chan struct{} // holds one
+}
+
+// callHit is what the batcher needs of a Hit, and its answer.
+type callHit struct {
+	key         []byte
+	hash        uint64
+	n           int64
+	limit       uint64
+	window, end int64
+	refund      bool
+	shadow      bool
+	asking      bool
+
+	// What follows is the batch's, and says nothing before: it may be left from another request.
+	op     int32 // the command that carries it
+	prefix int64 // the command's hits up to and including this one
+	after  int64
+	spared bool
+	away   *away // why it was not carried out; nil: it was
+}
+
+// States of a call. Whoever moves it out of waiting decides how it ends; nobody touches it after
+// its last owner has given it back to the pool.
+const (
+	waiting   = iota
+	answered  // by its batch: the caller owns it
+	left      // the caller has gone: the batcher owns it
+	dismissed // answered by the breaker or the keeper, not by its batch: the batcher owns it
+)
+
+func newCall() *call { return &call{ready: make(chan struct{}, 1)} }
+
+// fill copies a request; hash is of the key and never 0. asking says, for each hit, whether the slot of its key is on
+// its way to the server; nil: of none.
+func (c *call) fill(req *counter.Request, asking []bool, hash func([]byte) uint64) {
+	c.now, c.stop, c.undone, c.err = req.Now, req.Stop, 0, nil
+	c.hits, c.keys = c.hits[:0], c.keys[:0]
+	size := 0
+	for i := range req.Hits {
+		size += len(req.Hits[i].Key)
+	}
+	if cap(c.keys) < size { // at once, since the hits point into it
+		c.keys = make([]byte, 0, max(size, 256))
+	}
+	c.hits = slices.Grow(c.hits, len(req.Hits))[:len(req.Hits)]
+	for i := range req.Hits {
+		h, to := &req.Hits[i], &c.hits[i]
+		start := len(c.keys)
+		c.keys = append(c.keys, h.Key...)
+		to.key, to.hash, to.n = c.keys[start:], hash(h.Key), int64(min(h.N, math.MaxInt64))
+		to.limit, to.window, to.end = h.Limit, h.Window, h.End
+		to.refund, to.shadow, to.asking, to.away = h.Refund, h.Shadow, asking != nil && asking[i], nil
+	}
+	c.state.Store(waiting)
+}
+
+// deliver hands the answers over to the request.
+func (c *call) deliver(req *counter.Request) {
+	for i := range req.Hits {
+		req.Hits[i].After, req.Hits[i].Spared = c.hits[i].after, c.hits[i].spared
+	}
+}
+
+// claim moves the call out of waiting; false if somebody else has.
+func (c *call) claim(to int32) bool { return c.state.CompareAndSwap(waiting, to) }
+
+// dismiss answers a call whose batch is not back yet.
+func (c *call) dismiss(err error) {
+	if c.claim(dismissed) {
+		c.err = err
+		c.ready <- struct{}{}
+	}
+}

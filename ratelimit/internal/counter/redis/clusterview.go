@@ -1,0 +1,184 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"gatehouse/ratelimit/internal/counter/link"
+
+	"github.com/redis/rueidis"
+)
+
+// view is what one node says about the cluster.
+type view struct {
+	ok     bool // it finds the cluster in order
+	ranges []slotRange
+	peers  []string // addresses of all nodes
+}
+
+// slotRange is slots first to last, both included, and their master.
+type slotRange struct {
+	first, last int
+	master      string
+}
+
+// askAtOnce is how many nodes are asked at the same time: one that hangs must not keep us from the news.
+const askAtOnce = 3
+
+// refresh takes over what a node says that finds the cluster in order.
+func (c *Cluster) refresh(ctx context.Context) error {
+	c.mu.Lock()
+	peers := make([]string, 0, len(c.peers))
+	for i := range c.peers { // each time another one first
+		peers = append(peers, c.peers[(c.turn+i)%len(c.peers)])
+	}
+	c.turn++
+	c.mu.Unlock()
+	failure := errNoNode
+	defer func() {
+		c.mu.Lock()
+		c.down = failure != nil
+		c.mu.Unlock()
+	}()
+	for len(peers) > 0 {
+		n := min(askAtOnce, len(peers))
+		if failure = c.refreshFrom(ctx, peers[:n]); failure == nil || ctx.Err() != nil {
+			break
+		}
+		peers = peers[n:]
+	}
+	return failure
+}
+
+func (c *Cluster) refreshFrom(ctx context.Context, peers []string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		view view
+		err  error
+	}
+	answers := make(chan answer, len(peers))
+	for _, addr := range peers {
+		c.wg.Go(func() {
+			v, err := c.ask(ctx, addr)
+			if err == nil && !v.ok {
+				err = errors.New("the node finds its cluster down")
+			}
+			if err != nil {
+				err = fmt.Errorf("%s: %w", addr, err)
+			}
+			answers <- answer{v, err}
+		})
+	}
+	var failure error
+	for range peers {
+		a := <-answers
+		if a.err == nil {
+			c.apply(a.view)
+			return nil
+		}
+		failure = a.err
+	}
+	return failure
+}
+
+// ask asks one node, over a connection of its own.
+func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
+	timeout := min(c.o.Timeout, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	a := c.o.access(c.t, timeout, nil)
+	var conn net.Conn
+	client, err := a.client(addr, func(context.Context) (_ net.Conn, err error) {
+		conn, err = a.dialer.Dial(ctx, link.Endpoint{Network: "tcp", Addr: addr})
+		return conn, err
+	})
+	if err != nil {
+		return v, err
+	}
+	defer client.Close()
+	defer conn.Close() // first, else rueidis says goodbye
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	replies := client.DoMulti(context.Background(), client.B().ClusterInfo().Build(), client.B().ClusterSlots().Build())
+	info, unknown := replies[0].ToString() // a user may have no right to it
+	ranges, err := replies[1].ToArray()
+	if err != nil {
+		return v, err
+	}
+	v.ok = unknown != nil || strings.Contains(info, "cluster_state:ok")
+	return v, v.read(ranges, addr)
+}
+
+// read takes the answer to CLUSTER SLOTS: of each range first, last, master, replicas; of each of
+// these host, port and more. A host that is missing is the one asked.
+func (v *view) read(ranges []rueidis.RedisMessage, asked string) error {
+	for i := range ranges {
+		fields, err := ranges[i].ToArray()
+		if err != nil || len(fields) < 3 {
+			return errors.New("an answer to CLUSTER SLOTS that makes no sense")
+		}
+		first, err1 := fields[0].AsInt64()
+		last, err2 := fields[1].AsInt64()
+		if err := errors.Join(err1, err2); err != nil || first < 0 || first > last || last >= slots {
+			return errors.New("an answer to CLUSTER SLOTS with slots that there are not")
+		}
+		for j := range fields[2:] {
+			node, err := fields[2+j].ToArray()
+			if err != nil || len(node) < 2 {
+				return errors.New("an answer to CLUSTER SLOTS with a node that makes no sense")
+			}
+			host, _ := node[0].ToString() // may be nil
+			port, err := node[1].AsInt64()
+			if err != nil {
+				return errors.New("an answer to CLUSTER SLOTS without a port")
+			}
+			addr, ok := absolute(host+":"+strconv.FormatInt(port, 10), asked)
+			if !ok {
+				return errors.New("an answer to CLUSTER SLOTS with a wrong port")
+			}
+			if v.peers = append(v.peers, addr); j == 0 {
+				v.ranges = append(v.ranges, slotRange{int(first), int(last), addr})
+			}
+		}
+	}
+	return nil
+}
+
+// apply puts a view into force. A slot that nobody has waits for the next one.
+func (c *Cluster) apply(v view) {
+	table := make([]*clusterNode, slots)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return
+	}
+	for _, r := range v.ranges {
+		n := c.node(r.master)
+		for i := r.first; i <= r.last; i++ {
+			table[i] = n
+		}
+	}
+	if c.down { // until now: nodes that were given up for that are worth asking
+		for _, n := range c.nodes {
+			n.hurry()
+		}
+	}
+	for i := range table {
+		if c.slots[i].Load() != table[i] {
+			c.slots[i].Store(table[i])
+		}
+	}
+	known := map[string]bool{}
+	c.peers = c.peers[:0:0]
+	for _, addr := range append(v.peers, c.t.addrs...) {
+		if !known[addr] {
+			known[addr] = true
+			c.peers = append(c.peers, addr)
+		}
+	}
+}

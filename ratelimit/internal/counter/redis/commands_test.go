@@ -1,0 +1,230 @@
+//go:build !race
+
+package redis
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/shared/localserver"
+	"gatehouse/shared/testdb"
+)
+
+// commandCounts asks a server how often each command was called since the last time.
+func commandCounts(t *testing.T, peer rueidis.Client) map[string]int {
+	t.Helper()
+	info, err := peer.Do(t.Context(), peer.B().Info().Section("commandstats").Build()).ToString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := peer.Do(t.Context(), peer.B().ConfigResetstat().Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{}
+	for line := range strings.Lines(info) {
+		name, rest, _ := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
+		calls, _, _ := strings.Cut(rest, ",")
+		switch n, _ := strconv.Atoi(calls); name {
+		case "set", "get", "incrby", "expire", "evalsha", "eval", "del", "decrby", "pttl", "setrange":
+			counts[name] = n
+		}
+	}
+	return counts
+}
+
+// Commands per request are a budget: one INCRBY per distinct key, and SET or EXPIRE only where a key is new.
+func TestCommands(t *testing.T) {
+	server := testdb.Private(t, localserver.RedisOptions{})
+	peer := redisClient(t, server.Addr(), 0)
+	s := newTestStore(t, KVStoreOptions{URL: server.Addr()})
+	// f carries out the requests one after another and compares the commands they cost.
+	f := func(want string, requests ...counter.Request) {
+		t.Helper()
+		commandCounts(t, peer)
+		for _, req := range requests {
+			req.Now = now()
+			if err := s.Add(t.Context(), &req); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := commandCounts(t, peer); fmt.Sprint(got) != "map["+want+"]" {
+			t.Errorf("commands %v, want %s", got, want)
+		}
+	}
+	one := func(hits ...counter.Hit) counter.Request { return counter.Request{Hits: hits} }
+	f("incrby:1 set:1", one(h("a", 1)))
+	f("incrby:1", one(h("a", 1)))
+	f("incrby:1", one(h("a", 1), h("a", 3)))
+	f("incrby:4 set:3", one(h("a", 1), h("b", 1), h("c", 1), h("d", 1)))
+	f("incrby:4", one(h("a", 1), h("b", 1), h("c", 1), h("d", 1)))
+	f("get:1", one(h("a", 0)))
+	f("incrby:1", one(h("a", 0), h("a", 1), h("a", 0)))
+	f("", one())
+	f("decrby:1 eval:1 evalsha:1 get:2", one(refund(h("a", 1)))) // the script is new to the server
+	f("decrby:1 evalsha:1 get:2", one(refund(h("a", 1))))
+	if err := peer.Do(t.Context(), peer.B().Flushall().Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	f("expire:1 incrby:1", one(h("a", 1)))
+	f("incrby:1", one(h("a", 1)))
+
+	// A hot key that 64 callers hit at once, while the store is held up by a batch of its own.
+	hot := func() int {
+		commandCounts(t, peer)
+		var wg sync.WaitGroup
+		for range 64 {
+			wg.Go(func() {
+				if err := s.Add(context.Background(), &counter.Request{Hits: []counter.Hit{h("hot", 1)}, Now: now()}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		counts := commandCounts(t, peer)
+		return counts["incrby"] + counts["set"]
+	}
+	hot()
+	var worst, sum int
+	for range 20 {
+		n := hot()
+		worst, sum = max(worst, n), sum+n
+	}
+	t.Logf("64 hits on one key at once: %d commands at worst, %.1f on average", worst, float64(sum)/20)
+	if sum > 4*20 {
+		t.Errorf("%.1f commands for 64 hits on one key at once, want at most 4", float64(sum)/20)
+	}
+}
+
+// A cluster costs the same: one command for each distinct key, wherever it is.
+func TestCommands_cluster(t *testing.T) {
+	cluster := testdb.Cluster(t)
+	var masters []rueidis.Client
+	for _, n := range cluster.Nodes {
+		role, err := cluster.Do(t.Context(), n, "ROLE")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cluster.Do(t.Context(), n, "SCRIPT", "FLUSH"); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(role, "master") {
+			masters = append(masters, redisClient(t, n.Addr(), 0))
+		}
+	}
+	s := openTest(t, KVStoreOptions{Type: InCluster, URL: cluster.URL(), Stall: -1})
+	counts := func() map[string]int {
+		sum := map[string]int{}
+		for _, m := range masters {
+			for name, n := range commandCounts(t, m) {
+				sum[name] += n
+			}
+		}
+		return sum
+	}
+	f := func(want string, stop bool, hits ...counter.Hit) {
+		t.Helper()
+		counts()
+		if err := s.Add(t.Context(), &counter.Request{Hits: hits, Now: now(), Stop: counter.StopWhen(stop)}); err != nil {
+			t.Fatal(err)
+		}
+		if got := counts(); fmt.Sprint(got) != "map["+want+"]" {
+			t.Errorf("commands %v, want %s", got, want)
+		}
+	}
+	tags := tagsOfNodes()
+	a, b, c := tags[0], tags[1], tags[2]
+	f("incrby:1 set:1", false, h(a, 1))
+	f("incrby:1", false, h(a, 1))
+	f("incrby:3 set:2", false, h(a, 1), h(b, 1), h(c, 1), h(a, 2))
+	f("incrby:3", false, h(a, 1), h(b, 1), h(c, 1), h(b, 2))
+	f("get:1 incrby:2", false, h(a, 0), h(b, 1), h(c, 1))
+	// The stop option, with all counters on one node though in several slots: one script, which looks twice.
+	other := tagIn(moving, slots/3-1, 1)
+	f("eval:1 evalsha:1 get:4 incrby:1 set:1", true, h(a, 1), h(other, 1))
+	f("evalsha:1 get:4 incrby:2", true, h(a, 1), h(other, 1))
+	f("evalsha:1 get:2", true, h(a, 1), limit(0, h(other, 1)))
+	// On two: all are read, and each write looks again; nothing more when one is over.
+	f("eval:2 evalsha:2 get:6 incrby:2", true, h(a, 1), h(b, 1))
+	f("evalsha:2 get:6 incrby:2", true, h(a, 1), h(b, 1))
+	f("get:2", true, h(a, 1), limit(0, h(b, 1)))
+}
+
+// Allocations of ours, with a stub below the batcher: none in steady state, 2 are allowed.
+func TestKVStoreAlloc(t *testing.T) {
+	s := newStubStore(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	req := &counter.Request{Hits: []counter.Hit{h("a", 1), h("b", 1), refund(h("c", 1)), h("d", 0)}, Now: noon}
+	if n := testing.AllocsPerRun(2000, func() {
+		if err := s.Add(ctx, req); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations for one request, want 0", n)
+	}
+}
+
+// A cluster adds nothing, on one node or on several.
+func TestClusterAlloc(t *testing.T) {
+	c := &Cluster{o: KVStoreOptions{}.withDefaults(), nodes: map[string]*clusterNode{}, width: 2}
+	c.ctx, c.stop = context.WithCancel(t.Context())
+	defer c.Close()
+	c.splits.New = func() any { return new(split) }
+	for i := range c.slots {
+		addr := fmt.Sprint("node", i*3/slots)
+		if c.nodes[addr] == nil {
+			s := newKVStore(c.o)
+			s.newLink = func(time.Duration) connection { return new(stubLink) }
+			s.run(s.newLink(0))
+			c.nodes[addr] = &clusterNode{KVStore: s, addr: addr}
+		}
+		c.slots[i].Store(c.nodes[addr])
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tags := tagsOfNodes()
+	f := func(hits ...counter.Hit) {
+		t.Helper()
+		req := &counter.Request{Hits: hits, Now: noon}
+		if n := testing.AllocsPerRun(2000, func() {
+			if err := c.Add(ctx, req); err != nil {
+				t.Fatal(err)
+			}
+		}); n > 0 {
+			t.Errorf("%v allocations for one request of %d hits, want 0", n, len(hits))
+		}
+	}
+	f(h(tags[0], 1))
+	f(h(tags[0], 1), refund(h(tags[0]+"r", 1)))
+	f(h(tags[0], 1), h(tags[1], 1), h(tags[2], 1), h(tags[1]+"d", 0))
+}
+
+// A whole batch through rueidis: at most 5.
+func TestKVStoreAlloc_batch(t *testing.T) {
+	s := newTestStore(t, KVStoreOptions{URL: testdb.Redis(t).URL()})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, hits := range []int{1, 10, 200} {
+		req := &counter.Request{Now: now()}
+		for i := range hits {
+			req.Hits = append(req.Hits, h(fmt.Sprint("alloc", i), 150))
+		}
+		n := testing.AllocsPerRun(500, func() {
+			if err := s.Add(ctx, req); err != nil {
+				t.Fatal(err)
+			}
+		})
+		t.Logf("a batch of %d: %v allocations", hits, n)
+		if n > 5 {
+			t.Errorf("a batch of %d: %v allocations, want at most 5", hits, n)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package redis
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/shared/localserver"
+	"gatehouse/shared/testdb"
+)
+
+// Hits are refused at once while the server is absent, and counted when it has come.
+func TestConnectKV(t *testing.T) {
+	t.Parallel()
+	server := testdb.Private(t, localserver.RedisOptions{})
+	server.Kill()
+	var log bytes.Buffer
+	kv, err := ConnectKV(KVStoreOptions{
+		URL: server.Addr(), StartInitial: time.Millisecond, StartMax: 20 * time.Millisecond, StartMaxElapsed: time.Nanosecond,
+		Log: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := counter.Request{Now: now(), Hits: []counter.Hit{h("key", 1)}}
+	if err := kv.Add(t.Context(), &req); !errors.Is(err, counter.ErrOpen) {
+		t.Errorf("Add without a server: %v, want %v", err, counter.ErrOpen)
+	}
+	if _, err := kv.Peek(t.Context(), []byte("key"), 60); !errors.Is(err, counter.ErrOpen) {
+		t.Errorf("Peek without a server: %v, want %v", err, counter.ErrOpen)
+	}
+	if !kv.Open() || kv.ActiveConns() != 0 || kv.TotalConns() != 0 || kv.LocalCloses() != 0 {
+		t.Errorf("without a server: open %t, connections %d", kv.Open(), kv.ActiveConns())
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); kv.Open(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not connected within a minute")
+		}
+	}
+	if err := kv.Add(t.Context(), &req); err != nil || req.Hits[0].After != 1 {
+		t.Errorf("total %d, %v", req.Hits[0].After, err)
+	}
+	if n, err := kv.Peek(t.Context(), []byte("key"), 60); n != 1 || err != nil || kv.ActiveConns() == 0 {
+		t.Errorf("Peek %d, %v; %d connections", n, err, kv.ActiveConns())
+	}
+	kv.Close()
+	if text := log.String(); !strings.Contains(text, "does not answer yet") || !strings.Contains(text, "the key-value store answers") {
+		t.Errorf("log: %s", text)
+	}
+}
+
+// What no wait can mend is an error at once, and Close ends a store that never came.
+func TestConnectKV_ends(t *testing.T) {
+	t.Parallel()
+	for _, o := range []KVStoreOptions{{URL: "nowhere"}, {URL: "rediss://h:1"}, {URL: "m", Type: Sentinel}} {
+		if kv, err := ConnectKV(o); err == nil {
+			kv.Close()
+			t.Errorf("%s: no error", o.URL)
+		}
+	}
+	for kind, url := range map[string]string{Single: "127.0.0.1:1", Sentinel: "m,127.0.0.1:1", InCluster: "127.0.0.1:1"} {
+		kv, err := ConnectKV(KVStoreOptions{URL: url, Type: kind, StartInitial: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kv.Close()
+	}
+}

@@ -1,0 +1,91 @@
+package redis
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"gatehouse/ratelimit/internal/counter/link"
+)
+
+func TestTarget(t *testing.T) {
+	f := func(o KVStoreOptions, want target) {
+		t.Helper()
+		got, err := o.target()
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v: %+v, %v; want %+v", o, got, err, want)
+		}
+	}
+	tcp := func(addr string) target { return target{Endpoint: link.Endpoint{Network: "tcp", Addr: addr}} }
+	f(KVStoreOptions{URL: "localhost:6379"}, tcp("localhost:6379"))
+	f(KVStoreOptions{URL: "[::1]:6379", SocketType: "TCP"}, tcp("[::1]:6379"))
+	f(KVStoreOptions{URL: "/run/redis.sock"}, target{Endpoint: link.Endpoint{Network: "unix", Addr: "/run/redis.sock"}})
+	f(KVStoreOptions{URL: "redis.sock", SocketType: "unix"}, target{Endpoint: link.Endpoint{Network: "unix", Addr: "redis.sock"}})
+	f(KVStoreOptions{URL: "redis://db.example"}, tcp("db.example:6379"))
+	f(KVStoreOptions{URL: "redis://:s%40crt@h:1/3"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "s@crt", db: 3})
+	f(KVStoreOptions{URL: "redis://u:p@h:1"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p"})
+	f(KVStoreOptions{URL: "redis://h:1?username=u&password=p&db=7"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p", db: 7})
+	f(KVStoreOptions{URL: "rediss://u:p@h/2"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:6379"}, user: "u", password: "p", db: 2})
+
+	// KVSTORE_AUTH is split at its first colon and wins over the URL.
+	f(KVStoreOptions{URL: "h:1", Auth: "p"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "p"})
+	f(KVStoreOptions{URL: "h:1", Auth: "u:p:q"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p:q"})
+	f(KVStoreOptions{URL: "redis://u:p@h:1", Auth: "q"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "q"})
+}
+
+func TestTarget_refused(t *testing.T) {
+	f := func(o KVStoreOptions, want string) {
+		t.Helper()
+		err := o.Check()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", o, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "secret") {
+			t.Errorf("%v names the password", err)
+		}
+	}
+	f(KVStoreOptions{}, "KVSTORE_URL: missing")
+	f(KVStoreOptions{URL: "http://u:secret@h:1"}, "scheme http:// is neither redis:// nor rediss://")
+	f(KVStoreOptions{URL: "redis://u:secret%@h:1"}, "not a URL")
+	f(KVStoreOptions{URL: "redis://u:sec/secret@h:1"}, "KVSTORE_URL")
+	f(KVStoreOptions{URL: "redis://u:secret@"}, "no host:port")
+	f(KVStoreOptions{URL: "redis://u:secret@h:99999"}, "no host:port")
+	f(KVStoreOptions{URL: "redis://h/x"}, `database "x" is not a number`)
+	f(KVStoreOptions{URL: "redis://h?timeout=3"}, `unknown parameter "timeout"`)
+	f(KVStoreOptions{URL: "h:1,h:2"}, "not a list")
+	f(KVStoreOptions{URL: "h"}, "neither host:port nor a path")
+	f(KVStoreOptions{URL: "h:port"}, "neither host:port nor a path")
+	f(KVStoreOptions{URL: "/a/path", SocketType: "tcp"}, "tcp needs host:port")
+	f(KVStoreOptions{URL: "redis://h:1", SocketType: "unix"}, "unix needs a path")
+	f(KVStoreOptions{URL: "h:1", SocketType: "udp"}, `"udp" is neither tcp nor unix`)
+}
+
+func TestMaskURL(t *testing.T) {
+	f := func(in, want string) {
+		t.Helper()
+		if got := MaskURL(in); got != want {
+			t.Errorf("MaskURL(%q) = %q, want %q", in, got, want)
+		}
+	}
+	f("h:1", "h:1")
+	f("/run/x.sock", "/run/x.sock")
+	f("redis://h:1/3", "redis://h:1/3")
+	f("redis://u:p@h:1/3", "redis://***@h:1/3")
+	f("redis://u:p@q@h:1?password=x@y", "redis://***@h:1?***")
+}
+
+func TestParseOnEmpty(t *testing.T) {
+	f := func(in string, want OnEmpty) {
+		t.Helper()
+		if got, err := ParseOnEmpty(in); got != want || err != nil {
+			t.Errorf("%q: %v %v, want %v", in, got, err, want)
+		}
+	}
+	f("", Create)
+	f("create", Create)
+	f("ERROR", Refuse)
+	f("Wait", Wait)
+	if _, err := ParseOnEmpty("BLOCK"); err == nil {
+		t.Error("BLOCK is accepted")
+	}
+}

@@ -1,0 +1,370 @@
+package redis
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/link"
+)
+
+// spread is the least time between two batches that set out while one of them is still under way, so
+// that smaller batches cost no throughput. A store nearby has answered before.
+const spread = int64(500 * time.Microsecond)
+
+// apart is how long after the last batch another one sets out beside it: half a round trip, so that
+// usually two are under way and hits wait for half of one at most. A store that slows down suddenly
+// gets more of them, up to PoolSize. s.mu is held.
+func (s *KVStore) apart() int64 { return max(spread, s.trip/2, 2*int64(s.o.PipelineWindow)) }
+
+// lane is one connection and the goroutine that flushes over it, one batch at a time.
+type lane struct {
+	store    *KVStore
+	link     connection
+	overflow bool // opened by Create; ends when idle
+	batch    batch
+
+	work chan bool // true: a batch may be waiting; false: PING
+	// When it last took a batch, and when it last went idle; guarded by store.mu.
+	used, rested int64
+	took         int64 // how long the last batch was out, until take has noted it; of the goroutine
+
+	mu    sync.Mutex
+	out   []*call // in the store now, for the breaker; nil when their answers are being handed out
+	since int64   // when they set out
+	// watched is how long they have been out; the keeper's.
+	watched link.OutFor
+}
+
+// newLane starts a lane; s.mu is held.
+func (s *KVStore) newLane(via connection, overflow bool) *lane {
+	l := &lane{store: s, link: via, overflow: overflow, work: make(chan bool, 1), used: s.clock()}
+	s.lanes = append(s.lanes, l)
+	s.wg.Go(l.run)
+	return l
+}
+
+// enqueue puts a call into the queue and sees to it that a lane will take it.
+func (s *KVStore) enqueue(c *call) error {
+	now := c.arrived
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return link.ErrClosed
+	}
+	if s.breaker.IsOpen() { // since the caller looked; opened answers only what it finds
+		s.mu.Unlock()
+		return counter.ErrOpen
+	}
+	s.queue = append(s.queue, c)
+	if s.busy == 0 || now-s.launched >= s.apart() || len(s.queue) >= maxBatchHits {
+		s.launch(now)
+	}
+	s.mu.Unlock()
+	return nil
+}
+
+// launch sends an idle lane for the queue, or a new one below PoolSize; s.mu is held. False: all are
+// in the store.
+func (s *KVStore) launch(now int64) bool {
+	var l *lane
+	switch n := len(s.idle); {
+	case n > 0:
+		l = s.idle[n-1]
+		s.idle = s.idle[:n-1]
+	case len(s.lanes) < s.o.PoolSize:
+		l = s.newLane(s.newLink(s.o.Timeout), false)
+	default:
+		return false
+	}
+	s.send(l, true, now)
+	return true
+}
+
+// send gives an idle lane something to do; s.mu is held.
+func (s *KVStore) send(l *lane, batch bool, now int64) {
+	s.busy++
+	s.launched = now
+	l.work <- batch
+	if s.asleep {
+		s.asleep = false
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// run flushes whenever there is something to flush.
+func (l *lane) run() {
+	s := l.store
+	defer l.link.close()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case batch, ok := <-l.work:
+			if !ok {
+				return // an overflow lane that nobody needs
+			}
+			if !batch {
+				l.ping()
+			}
+		}
+		for l.take() {
+			l.flush()
+		}
+	}
+}
+
+// take moves calls from the queue into the batch. False: there is none; the lane is idle.
+func (l *lane) take() bool {
+	s := l.store
+	if s.o.PipelineWindow > 0 {
+		l.gather()
+	}
+	// Whoever is ready to run goes first: connections that have requests to read, then the handlers
+	// that these wake, so their hits come along. Nobody is, when the daemon has little to do. This
+	// makes batches of the 256 calls in flight grow from 14 to 70 hits.
+	runtime.Gosched()
+	runtime.Gosched()
+	now := s.clock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if took := l.took; took > 0 {
+		s.trip += (took - s.trip) / 8
+		l.took = 0
+	}
+	hits, n := 0, 0
+	for n < len(s.queue) && (n == 0 || hits+len(s.queue[n].hits) <= maxBatchHits) {
+		hits += len(s.queue[n].hits)
+		n++
+	}
+	if n == 0 || s.closed {
+		for _, c := range s.queue {
+			c.dismiss(link.ErrClosed)
+		}
+		s.queue = s.queue[:0]
+		s.busy--
+		l.rested = now
+		s.idle = append(s.idle, l)
+		return false
+	}
+	l.batch.calls = append(l.batch.calls[:0], s.queue[:n]...)
+	rest := copy(s.queue, s.queue[n:])
+	clear(s.queue[rest:])
+	s.queue = s.queue[:rest]
+	s.launched, l.used = now, now
+	l.mu.Lock()
+	l.out, l.since = l.batch.calls, now
+	l.mu.Unlock()
+	return true
+}
+
+// gather waits until the first call in the queue is PipelineWindow old.
+func (l *lane) gather() {
+	s := l.store
+	s.mu.Lock()
+	first := int64(-1)
+	if len(s.queue) > 0 {
+		first = s.queue[0].arrived
+	}
+	s.mu.Unlock()
+	if first < 0 {
+		return
+	}
+	select {
+	case <-time.After(s.o.PipelineWindow - time.Duration(s.clock()-first)):
+	case <-s.ctx.Done():
+	}
+}
+
+// flush sends the batch and hands out its answers.
+func (l *lane) flush() {
+	s, b := l.store, &l.batch
+	l.mu.Lock() // build drops calls from the list that the breaker reads
+	b.build(&s.met, s.o.JitterMax, s.free)
+	l.out = b.calls
+	l.mu.Unlock()
+
+	failure := l.link.send(b)
+	err := failure
+	switch {
+	case err == nil && b.refusal == "":
+		l.took = s.clock() - l.since // only this goroutine writes since
+		s.breaker.Answered()
+		s.remember(b)
+	case err == nil:
+		s.remember(b)
+		l.refused(b.refusal)
+	case errors.Is(err, errUnsent):
+		l.failed(err)
+		b.unsent()
+		err = nil
+	default:
+		err = link.Failure(err)
+	}
+
+	l.mu.Lock()
+	l.out = nil
+	l.mu.Unlock()
+	for i, c := range b.calls {
+		b.calls[i] = nil
+		if !c.claim(answered) {
+			s.free(c)
+			continue
+		}
+		if c.err = err; err == nil {
+			b.settle(c)
+		}
+		c.ready <- struct{}{}
+	}
+	if err != nil {
+		l.lost(failure)
+	}
+}
+
+// free takes back a call that its caller no longer waits for. A dismissed one is left to the collector:
+// its caller may still be about to read why.
+func (s *KVStore) free(c *call) {
+	if c.state.Load() == left {
+		s.recycle(c)
+	}
+}
+
+// remember notes the keys that are now known to have an expiry and were not before.
+func (s *KVStore) remember(b *batch) {
+	s.met.mu.Lock()
+	defer s.met.mu.Unlock()
+	for i := range b.ops {
+		if o := &b.ops[i]; !o.met && o.kind == opCount && o.n > 0 && o.err == nil && o.away == nil {
+			s.met.add(o.hash)
+		}
+	}
+}
+
+// pinging stands for a PING among what is out.
+var pinging = []*call{}
+
+// ping keeps an idle connection honest: a store that has gone is noticed before somebody needs it.
+func (l *lane) ping() {
+	if err := l.check(); err != nil {
+		l.lost(err)
+	}
+}
+
+// check asks for a sign of life.
+func (l *lane) check() error {
+	l.mu.Lock()
+	l.since, l.out = l.store.clock(), pinging
+	l.mu.Unlock()
+	err := l.link.ping()
+	l.mu.Lock()
+	l.out = nil
+	l.mu.Unlock()
+	if err == nil {
+		l.store.breaker.Answered()
+	}
+	return err
+}
+
+// lost notes that a connection has ended. That alone says little about the server, which may have been
+// told to close it: what counts is whether there is another one at once. A time-out is a failure.
+func (l *lane) lost(err error) {
+	s := l.store
+	s.forgetKeys()
+	if !errors.Is(err, errUnsent) && !errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil && !s.breaker.IsOpen() {
+		if err = l.check(); err == nil {
+			return
+		}
+	}
+	l.failed(err)
+}
+
+// refused notes that the server answers, but cannot count at present.
+func (l *lane) refused(code string) {
+	if code == "READONLY" || code == "MASTERDOWN" {
+		l.link.drop() // the name may lead to another server by now
+	}
+	l.failed(fmt.Errorf("the server answers %s", code))
+}
+
+// failed notes a failure of the server.
+func (l *lane) failed(err error) {
+	s := l.store
+	if s.ctx.Err() != nil {
+		return // it was us
+	}
+	s.forgetKeys()
+	s.trouble()
+	if s.breaker.Failed(time.Duration(s.clock())) {
+		s.opened(fmt.Sprintf("%d failures in a row, the last: %v", link.BreakerFailures, err))
+	}
+}
+
+// forgetKeys forgets which keys have an expiry: the store may come back empty.
+func (s *KVStore) forgetKeys() {
+	s.met.mu.Lock()
+	defer s.met.mu.Unlock()
+	s.met.forget()
+}
+
+// opened answers everybody who waits, now that the breaker is open.
+func (s *KVStore) opened(why string) {
+	s.log(slog.LevelError, "the key-value store is lost; the failure mode answers until it is back", "why", why)
+	s.mu.Lock()
+	for _, c := range s.queue {
+		c.dismiss(counter.ErrOpen)
+	}
+	clear(s.queue)
+	s.queue = s.queue[:0]
+	s.mu.Unlock()
+	s.breakOff()
+	s.trouble()
+}
+
+// breakOff answers the callers whose batches are out and ends the connections these are on. It is
+// repeated while the breaker is open, since a lane may have been about to dial.
+func (s *KVStore) breakOff() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.lanes {
+		l.mu.Lock()
+		for _, c := range l.out {
+			c.dismiss(counter.ErrOpen)
+		}
+		if l.out != nil {
+			l.link.drop()
+		}
+		l.mu.Unlock()
+	}
+}
+
+// relocated breaks off all connections, since the server is elsewhere now, and asks the new one at once
+// if the old one was given up.
+func (s *KVStore) relocated() {
+	s.forgetKeys()
+	s.mu.Lock()
+	for _, l := range s.lanes {
+		l.link.drop()
+	}
+	if s.probe != nil {
+		s.probe.drop() // it asks the old one
+	}
+	s.mu.Unlock()
+	s.hurry()
+}
+
+// hurry has an open breaker ask at once.
+func (s *KVStore) hurry() {
+	s.breaker.Hurry()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}

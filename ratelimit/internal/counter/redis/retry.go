@@ -1,0 +1,136 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/link"
+)
+
+// away says that a server has not carried out a command that is sound. Nothing is counted yet, so that
+// it can go out once more.
+type away struct {
+	why redo
+	to  string // of redoMoved and redoAsk: the node, as the server names it
+}
+
+type redo uint8
+
+const (
+	redoMoved  redo = iota // another node of the cluster has the slot
+	redoAsk                // another node may have the key, and is to be told ASKING
+	redoLater              // the server cannot at present: it loads, or is no master, or its cluster is down
+	redoApart              // a script cannot reach all its keys here at present
+	redoUnsent             // it never went out: there is no connection
+)
+
+var awayLater, awayApart, awayUnsent = away{why: redoLater}, away{why: redoApart}, away{why: redoUnsent}
+
+// errUnsent is wrapped by the errors of a link that has sent nothing.
+var errUnsent = errors.New("not connected")
+
+// refusal reads an error of Redis that says something about the server. Others leave o.away nil.
+func (l *redisLink) refusal(b *batch, o *op, text string) {
+	code, rest, _ := strings.Cut(text, " ")
+	inCluster := l.role == clusterServer
+	switch code {
+	case "MOVED", "ASK":
+		_, to, ok := strings.Cut(rest, " ")
+		if !inCluster || !ok {
+			return
+		}
+		switch {
+		case code == "MOVED":
+			o.away = &away{redoMoved, strings.TrimSpace(to)}
+		case o.kind == opStop && len(o.hits) > 1:
+			o.away = &awayApart // the other keys may be here
+		default:
+			o.away = &away{redoAsk, strings.TrimSpace(to)}
+		}
+	case "READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN":
+		o.away, b.refusal = &awayLater, code
+	case "TRYAGAIN", "CROSSSLOT":
+		if inCluster {
+			o.away = &awayApart
+		}
+	case "ERR":
+		// The script meets a key whose slot is on its way, or is more than an old Redis understands.
+		if inCluster && o.kind == opStop && (strings.Contains(rest, "non local key") ||
+			strings.Contains(rest, "same slot") || strings.Contains(rest, "compiling script")) {
+			o.away = &awayApart
+		}
+	}
+}
+
+// leftover notes which hits of a request are not carried out yet.
+type leftover struct {
+	req    counter.Request
+	at     []int    // the hits' places in the request they come from
+	to     []string // where each is to go, as from names it; empty: where its key belongs
+	from   []string
+	asking []bool // the slot of its key is on its way there
+	reason redo   // the gravest
+}
+
+// take notes the hits that c's server has not carried out; at is where in the whole request c's hits
+// are, nil: in their order.
+func (l *leftover) take(c *call, req *counter.Request, at []int, from string) {
+	for i := range c.hits {
+		h := &c.hits[i]
+		if h.away == nil {
+			continue
+		}
+		place := i
+		if at != nil {
+			place = at[i]
+		}
+		l.add(req, &req.Hits[i], place, h.away.why)
+		last := len(l.at) - 1
+		l.to[last], l.from[last], l.asking[last] = h.away.to, from, h.away.why == redoAsk
+	}
+}
+
+// later notes a hit of req that nobody can carry out at present.
+func (l *leftover) later(req *counter.Request, h *counter.Hit, at int) {
+	l.add(req, h, at, redoLater)
+}
+
+func (l *leftover) add(req *counter.Request, h *counter.Hit, at int, why redo) {
+	l.req.Now, l.req.Stop = req.Now, req.Stop
+	l.req.Hits, l.at = append(l.req.Hits, *h), append(l.at, at)
+	l.to, l.from, l.asking = append(l.to, ""), append(l.from, ""), append(l.asking, false)
+	l.reason = max(l.reason, why)
+}
+
+// deliver hands the answers over to the whole request.
+func (l *leftover) deliver(req *counter.Request) {
+	for i, at := range l.at {
+		req.Hits[at].After, req.Hits[at].Spared = l.req.Hits[i].After, l.req.Hits[i].Spared
+	}
+}
+
+// redoPause is how long to wait before a server that cannot is asked again for the nth time.
+func redoPause(n int) time.Duration { return min(5*time.Millisecond<<min(n, 4), 50*time.Millisecond) }
+
+// errLater is what a caller gets whose time is up while the server still cannot.
+var errLater = fmt.Errorf("%w: it refuses hits at present", counter.ErrUnavailable)
+
+// pause waits before a server is asked again. The error says that the caller's time would be up.
+func pause(ctx context.Context, n int) error {
+	d := redoPause(n)
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d+link.LeaveBefore {
+		return errLater
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return link.ContextError(ctx)
+	}
+}

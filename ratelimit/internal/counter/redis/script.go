@@ -1,0 +1,145 @@
+package redis
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"strconv"
+
+	"gatehouse/ratelimit/internal/counter"
+)
+
+// Lua has only doubles. Where a sum may exceed 2^53 the scripts leave the arithmetic to INCRBY and
+// DECRBY, pass numbers as text, and have the answer worked out here from the totals before.
+
+// refundScript subtracts ARGV[1], not below 0, keeps the expiry, and returns the total after it.
+// Totals and hits are plain decimal numbers, so the longer text is the larger number.
+const refundScript = `
+local v = redis.call('GET', KEYS[1])
+if not v then return '0' end
+local n = ARGV[1]
+if #v < #n or (#v == #n and v < n) then
+  local ttl = redis.call('PTTL', KEYS[1])
+  if ttl > 0 then redis.call('SET', KEYS[1], '0', 'PX', ttl) else redis.call('SET', KEYS[1], '0') end
+  return '0'
+end
+redis.call('DECRBY', KEYS[1], n)
+return redis.call('GET', KEYS[1])`
+
+// stopScript carries out the hits of one request or, if one of them would go over its limit, none.
+// ARGV holds four for each key: hits, limit, time to live, and the kind: a hit, a shadow hit, a refund.
+// It returns whether it held back, then the totals as they were, as text. Comparing doubles is exact
+// for limits below 2^53; the protocol's have 32 bits.
+const stopScript = `
+local was, cur, over, held = {}, {}, {}, 0
+for i, k in ipairs(KEYS) do
+  if not cur[k] then
+    was[k] = redis.call('GET', k) or '0'
+    cur[k] = tonumber(was[k])
+  end
+  local n, limit, kind = tonumber(ARGV[4*i-3]), tonumber(ARGV[4*i-2]), ARGV[4*i]
+  if kind == 'refund' then
+    cur[k] = math.max(0, cur[k] - n)
+  elseif cur[k] + n > limit then
+    over[i] = true
+    if kind == 'hit' then held = 1 end
+  else
+    cur[k] = cur[k] + n
+  end
+end
+local out = {held}
+for i, k in ipairs(KEYS) do
+  out[i+1] = was[k]
+  local n, ttl, kind = ARGV[4*i-3], ARGV[4*i-1], ARGV[4*i]
+  if held == 0 and not over[i] and n ~= '0' then
+    local v = redis.call('GET', k)
+    if kind == 'refund' then
+      if v and (#v < #n or (#v == #n and v < n)) then
+        local left = redis.call('PTTL', k)
+        if left > 0 then redis.call('SET', k, '0', 'PX', left) else redis.call('SET', k, '0') end
+      elseif v then
+        redis.call('DECRBY', k, n)
+      end
+    elseif v then
+      if type(redis.pcall('INCRBY', k, n)) == 'table' then redis.call('SETRANGE', k, 0, '9223372036854775807') end
+    else
+      redis.call('SET', k, n, 'EX', ttl)
+    end
+  end
+end
+return out`
+
+// stopClusterScript does the same for keys in several slots of one node, which a script may reach but
+// not declare: all keys but the first are at the end of ARGV. A key that is not there, because its
+// slot is moving, fails the script before anything is written. Redis before 7 does not know the flag.
+const stopClusterScript = `#!lua flags=allow-cross-slot-keys
+local KEYS = {KEYS[1]}
+for i = #ARGV - (#ARGV - 4) / 5 + 1, #ARGV do KEYS[#KEYS+1] = ARGV[i] end` + stopScript
+
+// stopArgs is ARGV of stopScript.
+func (o *op) stopArgs() []string {
+	args := make([]string, 0, 5*len(o.hits))
+	for i := range o.hits {
+		h := &o.hits[i]
+		kind := "hit"
+		switch {
+		case h.refund:
+			kind = "refund"
+		case h.shadow:
+			kind = "shadow"
+		}
+		args = append(args, strconv.FormatInt(h.n, 10), strconv.FormatUint(h.limit, 10),
+			strconv.FormatInt(h.prefix, 10), kind)
+	}
+	return args
+}
+
+// settleStop replays the script's decision on the totals it found, as memory's addOrStop does.
+func (o *op) settleStop() error {
+	hits := o.hits
+	if len(o.was) != len(hits) {
+		return fmt.Errorf("%w: the script answered %d totals for %d hits", counter.ErrUnavailable, len(o.was), len(hits))
+	}
+	for i := range hits {
+		h := &hits[i]
+		was, err := strconv.ParseInt(o.was[i], 10, 64)
+		if err != nil {
+			return fmt.Errorf("%w: the script answered no number", counter.ErrUnavailable)
+		}
+		before := was
+		for j := i - 1; j >= 0; j-- { // the same key earlier in this request
+			if string(hits[j].key) == string(h.key) {
+				before = hits[j].prefix
+				break
+			}
+		}
+		switch {
+		case h.refund:
+			h.after = max(0, before-h.n)
+		default:
+			h.after = counter.Saturate(max(0, before), h.n)
+		}
+		h.prefix, h.spared = h.after, false // prefix: the total the next hit on this key starts from
+		if !h.refund && uint64(h.after) > h.limit {
+			h.prefix = before
+		} else if o.held {
+			h.after, h.spared = was, true
+		}
+	}
+	return nil
+}
+
+// maxTotal is what a counter is set to when it would pass 2^63-1.
+var maxTotal = strconv.FormatInt(math.MaxInt64, 10)
+
+var (
+	refundLua      = newScript(refundScript)
+	stopLua        = newScript(stopScript)
+	stopClusterLua = newScript(stopClusterScript)
+)
+
+func newScript(text string) *script {
+	sum := sha1.Sum([]byte(text))
+	return &script{text, hex.EncodeToString(sum[:])}
+}

@@ -1,0 +1,248 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/ratelimit/internal/counter/link"
+
+	"github.com/redis/rueidis"
+)
+
+// sentinels find the master of a KVStore. They are listened to, for +switch-master, and all asked every
+// refreshEvery and whenever the server fails.
+//
+// rueidis' own client for sentinels was not taken: it follows one sentinel's word, each of its
+// connections has a subscription of its own, and it cannot say when the master changed, so nobody
+// would break off the batches that are still out at a frozen one.
+type sentinels struct {
+	name  string
+	addrs []string
+	a     *access
+	log   *slog.Logger
+
+	master  atomic.Pointer[link.Endpoint]
+	changed func() // called when it has
+	epoch   int64  // of the present master; of ask, which one goroutine calls at a time
+
+	kick chan struct{} // asks for a look
+	wg   sync.WaitGroup
+}
+
+// newSentinel is a KVStore whose server the sentinels name.
+func newSentinel(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
+	t, err := o.target()
+	if err != nil {
+		return nil, err
+	}
+	s := newKVStore(o)
+	as := target{}
+	as.user, as.password = credentials(o.SentinelAuth)
+	find := &sentinels{
+		name: t.master, addrs: t.addrs, log: s.o.Log, kick: make(chan struct{}, 1),
+		a: s.o.access(as, min(s.o.Timeout, time.Second), nil),
+	}
+	find.master.Store(&link.Endpoint{}) // nobody, until they have been asked
+	find.changed = s.relocated
+	s.at(t, func() link.Endpoint { return *find.master.Load() }, masterServer)
+	if err := reach(ctx, s.o, find.ask); err != nil {
+		s.stop()
+		return nil, err
+	}
+	s.trouble = find.trouble
+	s.wg.Go(func() { find.watch(s.ctx, s.Open) })
+	s.wg.Go(func() { find.listen(s.ctx) })
+	if err := s.open(ctx); err != nil {
+		s.wg.Wait()
+		return nil, err
+	}
+	return s, nil
+}
+
+// trouble asks for a look.
+func (f *sentinels) trouble() {
+	select {
+	case f.kick <- struct{}{}:
+	default:
+	}
+}
+
+// watch asks the sentinels now and then, and often while the master is lost.
+func (f *sentinels) watch(ctx context.Context, lost func() bool) {
+	defer f.wg.Wait()
+	timer := time.NewTimer(refreshEvery)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.kick:
+		case <-timer.C:
+		}
+		next := refreshEvery
+		if err := f.ask(ctx); err != nil || lost() {
+			next = refreshSoon
+		}
+		timer.Reset(next)
+		select { // many failures at once are one reason to ask
+		case <-ctx.Done():
+			return
+		case <-time.After(refreshSoon):
+		}
+	}
+}
+
+// ask asks all sentinels who the master is. One that was cut off may not have heard of a fail-over: the
+// highest configuration epoch is right. It goes down only when they have all been told to forget.
+func (f *sentinels) ask(ctx context.Context) error {
+	type answer struct {
+		master link.Endpoint
+		epoch  int64
+		err    error
+	}
+	answers := make(chan answer, len(f.addrs))
+	for _, addr := range f.addrs {
+		f.wg.Go(func() {
+			master, epoch, err := f.askOne(ctx, addr)
+			if err != nil {
+				err = fmt.Errorf("sentinel %s: %w", addr, err)
+			}
+			answers <- answer{master, epoch, err}
+		})
+	}
+	best := answer{epoch: -1}
+	var failure error
+	for range f.addrs {
+		a := <-answers
+		if failure = errors.Join(failure, a.err); a.err == nil && a.epoch > best.epoch {
+			best = a
+		}
+		if best.epoch > f.epoch { // news, while others may take their time or not answer
+			f.epoch = best.epoch
+			f.set(best.master)
+		}
+	}
+	if best.epoch < 0 {
+		return failure
+	}
+	if best.epoch < f.epoch && failure != nil {
+		return nil // who knows better does not answer
+	}
+	f.epoch = best.epoch
+	f.set(best.master) // with the same epoch, in case a message of +switch-master was wrong
+	return nil
+}
+
+// set notes who the master is.
+func (f *sentinels) set(to link.Endpoint) {
+	old := f.master.Swap(&to)
+	if *old == to || *old == (link.Endpoint{}) {
+		return
+	}
+	f.log.Warn("the key-value store has another master", "name", f.name, "address", to.Addr)
+	f.changed()
+}
+
+// askOne asks one sentinel, over a connection of its own. The address is not taken from SENTINEL MASTER:
+// the sentinel that leads a fail-over tells the old one there, with the new epoch, until all replicas
+// follow the new master.
+func (f *sentinels) askOne(ctx context.Context, addr string) (master link.Endpoint, epoch int64, err error) {
+	err = f.connected(ctx, addr, func(c rueidis.Client) error {
+		replies := c.DoMulti(context.Background(),
+			c.B().Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME", f.name).Build(),
+			c.B().Arbitrary("SENTINEL", "MASTER", f.name).Build())
+		address, err := replies[0].AsStrSlice()
+		switch {
+		case rueidis.IsRedisNil(err):
+			return fmt.Errorf("it knows no master named %q", f.name)
+		case err != nil:
+			return err
+		case len(address) != 2:
+			return errors.New("an answer without the master's address")
+		}
+		if fields, err := replies[1].AsStrMap(); err == nil { // a user may have no right to it
+			epoch, _ = strconv.ParseInt(fields["config-epoch"], 10, 64)
+		}
+		master, err = masterAt(address[0], address[1])
+		return err
+	})
+	return master, epoch, err
+}
+
+func masterAt(host, port string) (link.Endpoint, error) {
+	addr := net.JoinHostPort(host, port)
+	if _, _, err := net.SplitHostPort(addr); err != nil || host == "" || !link.IsPort(port) {
+		return link.Endpoint{}, errors.New("an answer without the master's address")
+	}
+	return link.Endpoint{Network: "tcp", Addr: addr}, nil
+}
+
+// connected calls f with a connection to a sentinel that ends with ctx.
+func (f *sentinels) connected(ctx context.Context, addr string, use func(rueidis.Client) error) error {
+	var mu sync.Mutex
+	var conns []net.Conn
+	client, err := f.a.client(addr, func(context.Context) (net.Conn, error) {
+		conn, err := f.a.dialer.Dial(ctx, link.Endpoint{Network: "tcp", Addr: addr})
+		if err == nil {
+			mu.Lock()
+			conns = append(conns, conn)
+			mu.Unlock()
+		}
+		return conn, err
+	})
+	if err != nil {
+		return err
+	}
+	hangUp := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range conns {
+			c.Close()
+		}
+	}
+	defer client.Close()
+	defer hangUp() // first, else rueidis says goodbye
+	defer context.AfterFunc(ctx, hangUp)()
+	return use(client)
+}
+
+// listen hears of fail-overs from one sentinel, or else from the next.
+func (f *sentinels) listen(ctx context.Context) {
+	for i := 0; ctx.Err() == nil; i = (i + 1) % len(f.addrs) {
+		f.subscribe(ctx, f.addrs[i]) // why it ended does not matter: f.watch asks too
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// subscribe listens to one sentinel until the connection ends.
+func (f *sentinels) subscribe(ctx context.Context, addr string) error {
+	return f.connected(ctx, addr, func(c rueidis.Client) error {
+		return c.Receive(ctx, c.B().Subscribe().Channel("+switch-master").Build(), func(m rueidis.PubSubMessage) {
+			if to, ok := switchedTo(m.Message, f.name); ok {
+				f.set(to)
+				f.trouble() // for the epoch
+			}
+		})
+	})
+}
+
+// switchedTo reads a message of +switch-master: name, old host, old port, new host, new port.
+func switchedTo(message, name string) (link.Endpoint, bool) {
+	words := strings.Fields(message)
+	if len(words) != 5 || words[0] != name {
+		return link.Endpoint{}, false
+	}
+	to, err := masterAt(words[3], words[4])
+	return to, err == nil
+}

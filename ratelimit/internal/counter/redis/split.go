@@ -1,0 +1,114 @@
+package redis
+
+import (
+	"context"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/link"
+)
+
+// split is the hits of one request, grouped by the node that has their keys. It is used again.
+type split struct {
+	now   int64
+	stop  counter.Stop
+	parts []part
+}
+
+// part is what one node gets of a request.
+type part struct {
+	node   *clusterNode
+	req    counter.Request
+	at     []int  // the hits' places in the request
+	asking []bool // the slot of its key is on its way to the node
+	call   *call  // under way
+	err    error
+}
+
+// reset empties it for hits of req.
+func (s *split) reset(req *counter.Request) {
+	s.now, s.stop = req.Now, req.Stop
+	for i := range s.parts {
+		p := &s.parts[i]
+		clear(p.req.Hits) // keys of others
+		p.node, p.call, p.err, p.req.Hits, p.at, p.asking = nil, nil, nil, p.req.Hits[:0], p.at[:0], p.asking[:0]
+	}
+	s.parts = s.parts[:0]
+}
+
+// add puts a hit into the part of its node. Hits on one key keep their order.
+func (s *split) add(n *clusterNode, h *counter.Hit, at int, asking bool) {
+	i := 0
+	for i < len(s.parts) && s.parts[i].node != n {
+		i++
+	}
+	if i == len(s.parts) {
+		if i < cap(s.parts) {
+			s.parts = s.parts[:i+1] // with the memory of before
+		} else {
+			s.parts = append(s.parts, part{})
+		}
+		p := &s.parts[i]
+		p.node, p.req.Now, p.req.Stop = n, s.now, s.stop
+	}
+	p := &s.parts[i]
+	p.req.Hits, p.at, p.asking = append(p.req.Hits, *h), append(p.at, at), append(p.asking, asking)
+}
+
+// addSpread carries out a request whose keys several nodes have. A node that fails fails its own.
+func (c *Cluster) addSpread(ctx context.Context, req *counter.Request) error {
+	s := c.splits.Get().(*split)
+	defer c.splits.Put(s)
+	s.reset(req)
+	var left leftover
+	var out counter.Outcome
+	for i := range req.Hits {
+		h := &req.Hits[i]
+		h.Err = nil
+		if n := c.slots[slotOf(h.Key)].Load(); n != nil {
+			s.add(n, h, i, false)
+		} else {
+			left.later(req, h, i)
+		}
+	}
+	c.carry(ctx, s, req, &left, &out)
+	if len(left.at) > 0 {
+		c.addLater(ctx, req, &left, &out)
+	}
+	return out.Of(req)
+}
+
+// carry has the nodes carry out their parts, c.width of them at a time, and puts what they cannot at
+// present into left.
+func (c *Cluster) carry(ctx context.Context, s *split, req *counter.Request, left *leftover, out *counter.Outcome) {
+	begun := 0
+	for i := range s.parts {
+		for ; begun < len(s.parts) && begun-i < c.width; begun++ {
+			p := &s.parts[begun]
+			p.call, p.err = p.node.begin(ctx, &p.req, p.asking)
+		}
+		p := &s.parts[i]
+		var undone *call
+		if p.err == nil {
+			undone, p.err = p.node.finish(ctx, p.call, &p.req)
+		}
+		switch {
+		case p.err == link.ErrClosed: // the node has just been given up
+			for j, at := range p.at {
+				left.later(&p.req, &p.req.Hits[j], at)
+			}
+		case p.err != nil:
+			for _, at := range p.at {
+				out.Fail(&req.Hits[at], p.err)
+			}
+		default:
+			for j, at := range p.at {
+				req.Hits[at].After, req.Hits[at].Spared = p.req.Hits[j].After, p.req.Hits[j].Spared
+			}
+			if undone != nil {
+				left.take(undone, &p.req, p.at, p.node.addr)
+				p.node.recycle(undone)
+			}
+		}
+		p.call = nil
+	}
+}

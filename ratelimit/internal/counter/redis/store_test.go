@@ -1,0 +1,256 @@
+package redis
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/link"
+	"gatehouse/shared/localserver"
+	"gatehouse/shared/testdb"
+)
+
+func TestKVStore_auth(t *testing.T) {
+	tcp := testdb.Private(t, localserver.RedisOptions{Password: "se:cret", Users: map[string]string{"alice": "wonder:land"}})
+	unix := testdb.Private(t, localserver.RedisOptions{Socket: true, Password: "secret"})
+	f := func(o KVStoreOptions) {
+		t.Helper()
+		s := newTestStore(t, o)
+		if got := add(t, s, now(), h("key", 1)); got < 1 {
+			t.Errorf("total %d", got)
+		}
+	}
+	f(KVStoreOptions{URL: "redis://:se%3Acret@" + tcp.Addr()})
+	f(KVStoreOptions{URL: "redis://default:se%3Acret@" + tcp.Addr() + "/5"})
+	f(KVStoreOptions{URL: "redis://" + tcp.Addr() + "/5?username=alice&password=wonder:land"})
+	f(KVStoreOptions{URL: tcp.Addr(), Auth: "alice:wonder:land"})
+	f(KVStoreOptions{URL: "redis://alice:wrong@" + tcp.Addr(), Auth: "default:se:cret"})
+	f(KVStoreOptions{URL: unix.Addr(), Auth: "secret"})
+	f(KVStoreOptions{URL: unix.Addr(), Auth: "default:secret", SocketType: "unix"})
+
+	refused := func(o KVStoreOptions) {
+		t.Helper()
+		var log bytes.Buffer
+		o.Log = slog.New(slog.NewTextHandler(&log, nil))
+		o.StartInitial, o.StartMax, o.StartMaxElapsed = time.Millisecond, 5*time.Millisecond, 50*time.Millisecond
+		_, err := NewKVStore(t.Context(), o)
+		if !errors.Is(err, counter.ErrUnavailable) {
+			t.Errorf("%v, want ErrUnavailable", err)
+		}
+		said := log.String() + fmt.Sprint(err)
+		if !strings.Contains(said, "WRONGPASS") && !strings.Contains(said, "NOAUTH") {
+			t.Errorf("said %s; want the reason", said)
+		}
+		if strings.Contains(said, "guess") {
+			t.Errorf("said %s: that is the password", said)
+		}
+	}
+	refused(KVStoreOptions{URL: tcp.Addr(), Auth: "guess"})
+	refused(KVStoreOptions{URL: tcp.Addr(), Auth: "alice:guess"})
+	refused(KVStoreOptions{URL: tcp.Addr()})
+}
+
+func TestNewKVStore_waits(t *testing.T) {
+	server := testdb.Private(t, localserver.RedisOptions{})
+	server.Kill()
+	o := KVStoreOptions{URL: server.Addr(), StartInitial: time.Millisecond, StartMax: 20 * time.Millisecond}
+
+	// It gives up when it is told to.
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	if _, err := NewKVStore(ctx, o); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want the context's error", err)
+	}
+	o.StartMaxElapsed = 30 * time.Millisecond
+	if _, err := NewKVStore(t.Context(), o); !errors.Is(err, counter.ErrUnavailable) {
+		t.Errorf("%v, want ErrUnavailable", err)
+	}
+	// And comes up when the store does.
+	o.StartMaxElapsed = 0
+	var s *KVStore
+	var wg sync.WaitGroup
+	wg.Go(func() { s = newTestStore(t, o) })
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if got := add(t, s, now(), h("key", 1)); got != 1 {
+		t.Errorf("total %d", got)
+	}
+}
+
+// A server that accepts and says nothing must not keep the start from being stopped.
+func TestNewKVStore_silentServer(t *testing.T) {
+	server := testdb.Private(t, localserver.RedisOptions{})
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	if _, err := NewKVStore(ctx, KVStoreOptions{URL: server.Addr()}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want the context's error", err)
+	}
+	if took := time.Since(begun); took > 15*time.Second {
+		t.Errorf("stopping took %v", took)
+	}
+}
+
+// What the store leaves in Redis: the totals, and an expiry on each.
+func TestKVStore_ttl(t *testing.T) {
+	kv := testdb.Redis(t)
+	peer := redisClient(t, kv.Addr, kv.DB)
+	s := newTestStore(t, KVStoreOptions{URL: kv.URL(), JitterMax: 300})
+	ttl := func(key string, least, most int64) {
+		t.Helper()
+		got, err := peer.Do(t.Context(), peer.B().Ttl().Key(key).Build()).AsInt64()
+		if err != nil || got < least || got > most {
+			t.Errorf("%s lives for %d s (%v), want %d..%d", key, got, err, least, most)
+		}
+	}
+	window := func(key string, size, left int64) counter.Hit {
+		return counter.Hit{Key: []byte(key), N: 1, Limit: 10, Window: size, End: now() + left}
+	}
+	add(t, s, now(), window("second", 1, 1))
+	ttl("second", 5, 6) // a tenth of a second is no jitter
+	add(t, s, now(), window("minute", 60, 40))
+	ttl("minute", 44, 45+5)
+	add(t, s, now(), window("day", 86400, 6400))
+	ttl("day", 6404, 6405+299)
+	add(t, s, now(), window("day", 86400, 86000)) // the second hit changes nothing
+	ttl("day", 6404, 6405+299)
+
+	// A key that vanished under us gets its expiry with the hit that makes it anew.
+	peer.Do(t.Context(), peer.B().Del().Key("day").Build())
+	if got := add(t, s, now(), window("day", 86400, 6400)); got != 1 {
+		t.Errorf("total %d, want 1", got)
+	}
+	ttl("day", 6404, 6405+299)
+
+	// Refunds and the stop script keep it or set it.
+	add(t, s, now(), refund(window("day", 86400, 6400)))
+	ttl("day", 6403, 6405+299)
+	add(t, s, now(), window("day", 86400, 6400))
+	refundAll := refund(window("day", 86400, 6400))
+	refundAll.N = 99
+	add(t, s, now(), refundAll)
+	ttl("day", 6403, 6405+299)
+	req := counter.Request{Hits: []counter.Hit{window("day", 86400, 6400), window("stop", 60, 40)}, Now: now(), Stop: counter.StopAll}
+	if err := s.Add(t.Context(), &req); err != nil {
+		t.Fatal(err)
+	}
+	ttl("stop", 44, 45+5)
+	huge := window("day", 86400, 6400)
+	huge.N = 1<<63 - 1
+	add(t, s, now(), huge)
+	ttl("day", 6403, 6405+299)
+
+	// Scripts survive a store that has forgotten them.
+	if err := peer.Do(t.Context(), peer.B().ScriptFlush().Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if got := add(t, s, now(), refund(window("stop", 60, 40))); got != 0 {
+		t.Errorf("total %d after a refund, want 0", got)
+	}
+	req.Hits = []counter.Hit{window("stop", 60, 40)}
+	if err := s.Add(t.Context(), &req); err != nil || req.Hits[0].After != 1 {
+		t.Errorf("total %d (%v), want 1", req.Hits[0].After, err)
+	}
+	// Looking creates nothing.
+	add(t, s, now(), h("look", 0))
+	if n, _ := peer.Do(t.Context(), peer.B().Exists().Key("look").Build()).AsInt64(); n != 0 {
+		t.Error("a look has created a key")
+	}
+}
+
+// A user who may not SET, as the replaced service needed none, still leaves no key without an expiry.
+func TestKVStore_ttlWithoutSET(t *testing.T) {
+	redis := testdb.Private(t, localserver.RedisOptions{})
+	peer := redisClient(t, redis.Addr(), 0)
+	if err := peer.Do(t.Context(), peer.B().Arbitrary("ACL", "SETUSER", "few", "on", ">pw", "~*", "-@all", "+ping", "+incrby", "+expire").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	s := newTestStore(t, KVStoreOptions{URL: redis.Addr(), Auth: "few:pw"})
+	for range 2 {
+		add(t, s, now(), counter.Hit{Key: []byte("key"), N: 1, Limit: 10, Window: 60, End: now() + 40})
+	}
+	if ttl, err := peer.Do(t.Context(), peer.B().Ttl().Key("key").Build()).AsInt64(); err != nil || ttl < 40 {
+		t.Errorf("TTL %d s (%v), want at least 40", ttl, err)
+	}
+}
+
+// A counter that is no number fails those who ask for it, and nobody else.
+func TestKVStore_foreignValue(t *testing.T) {
+	kv := testdb.Redis(t)
+	peer := redisClient(t, kv.Addr, kv.DB)
+	s := newTestStore(t, KVStoreOptions{URL: kv.URL()})
+	peer.Do(t.Context(), peer.B().Set().Key("text").Value("secret words").Build())
+	peer.Do(t.Context(), peer.B().Lpush().Key("list").Element("x").Build())
+	for range 2 * link.BreakerFailures {
+		for _, key := range []string{"text", "list"} {
+			for _, hit := range []counter.Hit{h(key, 1), h(key, 0), refund(h(key, 1))} {
+				for _, stop := range []bool{false, true} {
+					err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("good", 1), hit}, Now: now(), Stop: counter.StopWhen(stop)})
+					if !errors.Is(err, counter.ErrUnavailable) || strings.Contains(err.Error(), "secret") {
+						t.Fatalf("%s %d stop=%v: %v, want ErrUnavailable", key, hit.N, stop, err)
+					}
+				}
+			}
+		}
+	}
+	if s.Open() {
+		t.Error("the breaker has opened: the link is sound")
+	}
+	if got := add(t, s, now(), h("fine", 1)); got != 1 {
+		t.Errorf("total %d", got)
+	}
+}
+
+// Callers leave before their deadline, whatever the store does.
+func TestKVStore_deadline(t *testing.T) {
+	server := testdb.Private(t, localserver.RedisOptions{})
+	s := newTestStore(t, KVStoreOptions{URL: server.Addr(), Stall: -1, Timeout: 100 * time.Millisecond})
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	f := func(within time.Duration) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h("key", 1)}, Now: now()})
+		if ctx.Err() != nil {
+			t.Logf("%v: came back after its deadline", within) // timings fail nothing: see the log
+		}
+		if !errors.Is(err, counter.ErrTimeout) {
+			t.Errorf("%v: %v, want ErrTimeout", within, err)
+		}
+	}
+	f(3 * time.Millisecond)
+	f(20 * time.Millisecond)
+	f(60 * time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(5*time.Millisecond, cancel)
+	if err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h("key", 1)}, Now: now()}); !errors.Is(err, counter.ErrTimeout) {
+		t.Errorf("canceled: %v, want ErrTimeout", err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), -time.Second)
+	defer cancel()
+	if err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h("key", 1)}, Now: now()}); !errors.Is(err, counter.ErrTimeout) {
+		t.Errorf("too late: %v, want ErrTimeout", err)
+	}
+	// Without a deadline the store's own time-out holds.
+	begun := time.Now()
+	if err := s.Add(context.Background(), &counter.Request{Hits: []counter.Hit{h("key", 1)}, Now: now()}); err == nil {
+		t.Error("no error from a stopped store")
+	}
+	if took := time.Since(begun); took > 15*time.Second {
+		t.Errorf("took %v, the time-out is 100 ms", took)
+	}
+}

@@ -1,0 +1,201 @@
+package redis
+
+import (
+	"log/slog"
+	"time"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/link"
+)
+
+const (
+	// keeperTick is how often the keeper looks while hits come in.
+	keeperTick = 2 * time.Millisecond
+	// keeperBeat is the longest time between two looks that a busy machine explains.
+	keeperBeat = 4 * time.Millisecond
+	// keeperRests after this long without any.
+	keeperRests = 100 * time.Millisecond
+	// pingIdle is how long a connection rests before it is asked whether it lives.
+	pingIdle = time.Second
+	// overflowIdle is how long an overflow connection rests before it is closed.
+	overflowIdle = 30 * time.Second
+	// probeTimeout bounds one probe of an open breaker.
+	probeTimeout = link.ProbeEvery
+)
+
+// keep watches over what no caller and no lane can see: batches that do not come back, hits that
+// no lane takes, connections that rest, an open breaker. It sleeps while there is nothing to watch.
+func (s *KVStore) keep() {
+	timer := time.NewTimer(keeperTick)
+	defer timer.Stop()
+	last := s.clock()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.wake:
+		case <-timer.C:
+		}
+		now := s.clock()
+		ran := link.RanFor(time.Duration(now-last), keeperBeat)
+		last = now
+		if s.breaker.Aged(s.oldest(now, ran), time.Duration(now)) {
+			s.opened("a batch has been out for " + s.o.Stall.String())
+		}
+		if s.breaker.IsOpen() {
+			s.breakOff()
+		}
+		if s.breaker.ProbeDue(time.Duration(now)) {
+			s.startProbe()
+		}
+		s.mu.Lock()
+		s.sendAway(now)
+		s.relieve(now)
+		s.rest(now)
+		pause := keeperTick
+		if s.asleep = s.busy == 0 && len(s.queue) == 0 && now-s.launched > int64(keeperRests); s.asleep {
+			if pause = pingIdle / 4; s.breaker.IsOpen() {
+				pause = 5 * keeperTick // a probe may be due as soon as the one before is back
+			}
+		}
+		s.mu.Unlock()
+		timer.Reset(pause)
+	}
+}
+
+// oldest is the age of the oldest batch that is out, as far as this process ran meanwhile; ran is how much of
+// the time since the last look it did. A PING counts from when hits began to wait behind
+// it: alone, a late answer to it says more about this machine than about the store.
+func (s *KVStore) oldest(now int64, ran time.Duration) (oldest time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.lanes {
+		if !l.mu.TryLock() {
+			continue // it is on the move
+		}
+		switch {
+		case len(l.out) > 0:
+			oldest = max(oldest, l.watched.Look(l.since, now, ran))
+		case l.out != nil && len(s.queue) > 0:
+			oldest = max(oldest, l.watched.Look(max(l.since, s.queue[0].arrived), now, ran))
+		}
+		l.mu.Unlock()
+	}
+	return oldest
+}
+
+// sendAway answers the callers whose time is up, wherever their hits are; s.mu is held.
+func (s *KVStore) sendAway(now int64) {
+	waits := s.queue[:0]
+	for _, c := range s.queue {
+		c.expire(now)
+		if c.state.Load() == waiting {
+			waits = append(waits, c)
+		} else {
+			s.free(c)
+		}
+	}
+	clear(s.queue[len(waits):]) // while a store stands still the queue holds no more than those who wait
+	s.queue = waits
+	for _, l := range s.lanes {
+		if !l.mu.TryLock() {
+			continue // a batch is being built: the next tick is soon enough
+		}
+		for _, c := range l.out {
+			c.expire(now)
+		}
+		l.mu.Unlock()
+	}
+}
+
+func (c *call) expire(now int64) {
+	switch {
+	case c.ctx == nil:
+	case c.leave <= now:
+		c.dismiss(counter.ErrTimeout)
+	case c.ctx.Err() != nil:
+		c.dismiss(link.ContextError(c.ctx))
+	}
+}
+
+// relieve looks after hits that have waited too long for a batch; s.mu is held.
+func (s *KVStore) relieve(now int64) {
+	if len(s.queue) == 0 {
+		return
+	}
+	age := now - s.queue[0].arrived
+	if age < spread+int64(s.o.PipelineWindow) || s.launch(now) || age < int64(s.o.OnEmptyWait) {
+		return
+	}
+	switch s.o.OnEmpty {
+	case Create:
+		if len(s.lanes) < 2*s.o.PoolSize {
+			s.send(s.newLane(s.newLink(s.o.Timeout), true), true, now)
+		}
+	case Refuse:
+		n := 0
+		for n < len(s.queue) && now-s.queue[n].arrived >= int64(s.o.OnEmptyWait) {
+			s.queue[n].dismiss(counter.ErrBusy)
+			n++
+		}
+		rest := copy(s.queue, s.queue[n:])
+		clear(s.queue[rest:])
+		s.queue = s.queue[:rest]
+	case Wait:
+	}
+}
+
+// rest pings idle connections and ends overflow ones; s.mu is held.
+func (s *KVStore) rest(now int64) {
+	if s.breaker.IsOpen() {
+		return // the probe asks for all
+	}
+	kept := s.idle[:0]
+	for _, l := range s.idle {
+		switch {
+		case l.overflow && now-l.used >= int64(overflowIdle):
+			close(l.work)
+			s.forget(l)
+		case now-l.rested >= int64(pingIdle) && !s.closed:
+			s.busy++
+			l.work <- false
+		default:
+			kept = append(kept, l)
+		}
+	}
+	clear(s.idle[len(kept):])
+	s.idle = kept
+}
+
+// forget takes a lane off the list; s.mu is held.
+func (s *KVStore) forget(gone *lane) {
+	for i, l := range s.lanes {
+		if l == gone {
+			s.lanes = append(s.lanes[:i], s.lanes[i+1:]...)
+			return
+		}
+	}
+}
+
+// startProbe asks a store that was lost whether it is back, on a connection of its own with a short
+// time-out.
+func (s *KVStore) startProbe() {
+	l := s.newLink(min(probeTimeout, s.o.Timeout))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.probe = l
+	s.wg.Go(func() {
+		err := l.ping()
+		l.close()
+		s.mu.Lock()
+		s.probe = nil
+		s.mu.Unlock()
+		s.breaker.Probed(err == nil)
+		if err == nil {
+			s.log(slog.LevelWarn, "the key-value store answers again")
+		}
+	})
+}
