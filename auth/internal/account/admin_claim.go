@@ -24,7 +24,7 @@ func adminClaim(ctx context.Context, f *flow, by Actor, id uuid.UUID) error {
 		return err
 	}
 	f.req.RedirectTo = f.settings.SiteURL
-	var l letter
+	var msg outgoing
 	err := f.inTx(ctx, func(tx *store.Tx) error {
 		u, err := tx.LockUser(ctx, id)
 		switch {
@@ -35,7 +35,7 @@ func adminClaim(ctx context.Context, f *flow, by Actor, id uuid.UUID) error {
 		case u.Email == "" || u.EmailConfirmedAt.IsZero():
 			return unprocessable(CodeEmailNotConfirmed, "The user has no confirmed e-mail address to send the recovery to")
 		}
-		if l, err = newMail(f, mailed{
+		if msg, err = newMail(f, mailSpec{
 			kind: store.KindRecovery, mail: mail.Recovery, link: mail.LinkRecovery, to: u.Email, vars: mail.Vars{Email: u.Email, Data: u.UserMetadata},
 		}); err != nil {
 			return err
@@ -43,7 +43,7 @@ func adminClaim(ctx context.Context, f *flow, by Actor, id uuid.UUID) error {
 		b := tx.Batch()
 		surrender(b, u, f.now)
 		b.CancelMessages(id, f.now)
-		write(b, id, nil, l)
+		insertOutgoing(b, id, nil, msg)
 		b.Audit(by.audit(f, store.ActionUserModified, "user_id", id.String(), "reason", "claim"))
 		return b.Send(ctx)
 	})
@@ -53,7 +53,7 @@ func adminClaim(ctx context.Context, f *flow, by Actor, id uuid.UUID) error {
 	case err != nil:
 		return failure("claim", err)
 	}
-	return f.send(ctx, l)
+	return f.send(ctx, msg)
 }
 
 // surrender takes out of an account everything but its address, metadata and bans.

@@ -20,12 +20,12 @@ type change struct {
 	old   store.User // as locked
 	patch store.UserPatch
 
-	identities []store.Identity // to be put
-	void       []store.Kind     // tokens that die; all when voidAll
-	voidAll    bool
-	letters    []letter
-	flow       *store.Flow
-	notice     []store.NewMessage
+	identities    []store.Identity // to be put
+	void          []store.Kind     // tokens that die; all when voidAll
+	voidAll       bool
+	outgoing      []outgoing
+	flow          *store.Flow
+	notifications []store.NewMessage
 	// pending is the hash of a password that waits with the token of the first address.
 	pending string
 }
@@ -79,11 +79,11 @@ func (ch *change) email() error {
 	wanted := ch.old
 	wanted.NewEmail = ch.op.email
 	ch.flow = ch.f.settings.flow(ch.op.p.Challenge, "email_change", ch.f.now)
-	letters, err := newEmailChange(ch.f, wanted, ch.flow)
-	for i := range letters { // without an address of before, the new one's alone
-		letters[i].token.PasswordHash = ch.pending
+	msgs, err := newEmailChange(ch.f, wanted, ch.flow)
+	for i := range msgs { // without an address of before, the new one's alone
+		msgs[i].token.PasswordHash = ch.pending
 	}
-	ch.letters = append(ch.letters, letters...)
+	ch.outgoing = append(ch.outgoing, msgs...)
 	ch.void = append(ch.void, store.KindEmailChangeCurrent, store.KindEmailChangeNew)
 	p.NewEmail, p.EmailChangeSentAt, p.CurrentEmailProven, p.NewEmailProven = &ch.op.email, &ch.f.now, ptr(false), ptr(false)
 	return err
@@ -97,9 +97,9 @@ func (ch *change) phone() error {
 		ch.notify(ch.f.settings.Email.NotifyPhoneChanged && ch.old.Phone != "", mail.PhoneChanged, mail.Vars{Phone: ch.op.phone, OldPhone: ch.old.Phone})
 		return nil
 	}
-	l, err := newSMS(ch.f, store.KindPhoneChange, ch.op.phone, ch.op.p.Channel)
-	l.token.PasswordHash = ch.pending
-	ch.letters = append(ch.letters, l)
+	msg, err := newSMS(ch.f, store.KindPhoneChange, ch.op.phone, ch.op.p.Channel)
+	msg.token.PasswordHash = ch.pending
+	ch.outgoing = append(ch.outgoing, msg)
 	p.NewPhone, p.PhoneChangeSentAt = &ch.op.phone, &ch.f.now
 	return err
 }
@@ -137,10 +137,10 @@ func (ch *change) fill() {
 	if ch.patch.PasswordHash != nil {
 		b.DeleteChallenges(id)
 	}
-	write(b, id, ch.flow, ch.letters...)
-	ch.op.sent = ch.letters
-	ch.op.told = len(ch.notice)
-	for _, m := range ch.notice {
+	insertOutgoing(b, id, ch.flow, ch.outgoing...)
+	ch.op.sent = ch.outgoing
+	ch.op.notified = len(ch.notifications)
+	for _, m := range ch.notifications {
 		m.User = id
 		b.InsertMessage(m)
 	}

@@ -27,10 +27,10 @@ type work struct {
 	// dropForeign: external identities go, but for the one that asked for the token.
 	dropForeign bool
 	// issue is the hash of the code for the token's PKCE flow.
-	issue  []byte
-	action store.Action
-	trait  string // provider, of a sign-up
-	notice []store.NewMessage
+	issue         []byte
+	action        store.Action
+	trait         string // provider, of a sign-up
+	notifications []store.NewMessage
 }
 
 // apply decides what happens. half: it was the first half of an e-mail change.
@@ -211,9 +211,9 @@ func (w *work) dropPending() {
 }
 
 func (w *work) notify(kind mail.Kind, to string, v mail.Vars) {
-	if w.op.notices {
+	if w.op.notify {
 		v.Data = w.u.UserMetadata
-		w.notice = append(w.notice, notification(w.f, kind, to, v))
+		w.notifications = append(w.notifications, notification(w.f, kind, to, v))
 	}
 }
 
@@ -247,8 +247,8 @@ func (w *work) fill(out Verified) {
 	if w.dropForeign {
 		w.b.DeleteFactors(w.u.ID)
 	}
-	w.op.told = len(w.notice)
-	for _, m := range w.notice {
+	w.op.notified = len(w.notifications)
+	for _, m := range w.notifications {
 		m.User = w.u.ID
 		w.b.InsertMessage(m)
 	}

@@ -20,15 +20,15 @@ type arrival struct {
 	b   *store.Batch
 	old store.User // as locked; the new one when he is created
 	// identity is the one that he came by: known, or to be added.
-	identity   store.Identity
-	known      bool
-	created    bool
-	data       json.RawMessage
-	patch      store.UserPatch
-	settlement settlement
-	letters    []letter
-	notice     []store.NewMessage
-	audits     []store.Audit
+	identity      store.Identity
+	known         bool
+	created       bool
+	data          json.RawMessage
+	patch         store.UserPatch
+	settlement    settlement
+	outgoing      []outgoing
+	notifications []store.NewMessage
+	audits        []store.Audit
 }
 
 // arrive finds the identity among the user's, or makes it.
@@ -87,9 +87,9 @@ func (w *arrival) confirmation() error {
 		return errMoved
 	}
 	n := &newcomer{aud: w.old.Aud, provider: "email", who: to, data: w.data, identity: w.identity.ID}
-	l, err := newConfirmation(w.f, n, w.old.ID, nil)
-	l.token.UserMetadata = nil // what the provider says is the account's already
-	w.letters = append(w.letters, l)
+	msg, err := newConfirmation(w.f, n, w.old.ID, nil)
+	msg.token.UserMetadata = nil // what the provider says is the account's already
+	w.outgoing = append(w.outgoing, msg)
 	w.patch.ConfirmationSentAt = &w.f.now
 	return err
 }
@@ -135,7 +135,7 @@ func (w *arrival) evict(owner uuid.UUID) {
 func (w *arrival) insert() {
 	u := w.old
 	u.UserMetadata, u.EmailConfirmedAt = w.f.settings.withinLimit(store.User{}, store.MetadataPatch{Set: w.data}).Set, w.settlement.confirmedAt(w.f.now)
-	if len(w.letters) > 0 {
+	if len(w.outgoing) > 0 {
 		u.ConfirmationSentAt = w.f.now
 	}
 	if !w.settlement.refuse && w.op.challenge.Challenge == "" {
@@ -189,10 +189,10 @@ func (w *arrival) clear() {
 // linked tells the user that there is another way into his account.
 func (w *arrival) linked() {
 	to := w.old.Email
-	if !w.op.notices || !w.f.settings.Email.NotifyIdentityLinked || to == "" || w.settlement.confirm && w.settlement.claim {
+	if !w.op.notify || !w.f.settings.Email.NotifyIdentityLinked || to == "" || w.settlement.confirm && w.settlement.claim {
 		return // a claimed account has nobody to be told
 	}
-	w.notice = append(w.notice, notification(w.f, mail.IdentityLinked, to,
+	w.notifications = append(w.notifications, notification(w.f, mail.IdentityLinked, to,
 		mail.Vars{Email: to, Provider: w.identity.Provider, Data: w.old.UserMetadata}))
 }
 
@@ -202,9 +202,9 @@ func (w *arrival) finish(ctx context.Context) error {
 	var session uuid.UUID
 	issued := w.op.refusal == nil && e.challenge.Challenge != ""
 	if w.op.refusal == nil && !issued {
-		e.open = newOpening(e.f, id, methodOAuth)
+		e.open = newSession(e.f, id, methodOAuth)
 		if e.exchange != nil {
-			e.open.as(e.exchange.flow.Session)
+			e.open.setID(e.exchange.flow.Session)
 		}
 		if e.level > 1 {
 			e.open.row.AAL, e.open.row.AMR = e.level, joinAMR(e.open.row.AMR, e.methods)
@@ -212,26 +212,26 @@ func (w *arrival) finish(ctx context.Context) error {
 		session = e.open.row.ID
 		b.InsertSession(e.open.row)
 	}
-	for _, l := range w.letters {
-		l.token.User = id
-		b.InsertToken(l.token)
+	for _, msg := range w.outgoing {
+		msg.token.User = id
+		b.InsertToken(msg.token)
 	}
 	if issued {
 		f, hash := e.issueFlow(id)
 		b.InsertIssuedFlow(f, hash)
 	}
-	for _, l := range w.letters {
-		l.message.User = id
-		b.InsertMessage(l.message)
+	for _, msg := range w.outgoing {
+		msg.message.User = id
+		b.InsertMessage(msg.message)
 	}
-	for _, m := range w.notice {
+	for _, m := range w.notifications {
 		m.User = id
 		b.InsertMessage(m)
 	}
 	if w.created {
-		tellCreated(w.f, b, true, id)
+		enqueueCreatedHook(w.f, b, true, id)
 	}
-	e.told, e.sent = len(w.notice), w.letters
+	e.notified, e.sent = len(w.notifications), w.outgoing
 	for _, a := range w.audits {
 		a.Session = session
 		b.Audit(a)

@@ -39,17 +39,17 @@ type entry struct {
 	newUser  uuid.UUID // the id of the user who was asked of; Nil: nobody was
 	admitted bool      // by the hook before a creation
 	unsent   bool      // so none is written: another has just been, or the budget is used up
-	notices  bool      // may be written
+	notify   bool      // may be written
 
 	// What the transaction came to; set anew by each try.
-	open    opening
-	code    string
-	user    store.User
-	level   int             // of a session that goes on in the new one
-	methods json.RawMessage // and its amr
-	refusal error           // that is committed all the same
-	told    int
-	sent    []letter
+	open     sessionDraft
+	code     string
+	user     store.User
+	level    int             // of a session that goes on in the new one
+	methods  json.RawMessage // and its amr
+	refusal  error           // that is committed all the same
+	notified int
+	sent     []outgoing
 }
 
 // errMoved: what was decided before the lock is not so any more.
@@ -80,14 +80,14 @@ func (e *entry) run(ctx context.Context) error {
 		}
 		break
 	}
-	e.f.countNotifications(ctx, e.told)
+	e.f.countNotifications(ctx, e.notified)
 	if err := e.f.send(ctx, e.sent...); err != nil {
 		return err
 	}
 	if e.refusal != nil {
 		return e.refusal
 	}
-	crowdOut(ctx, e.f, e.user.ID)
+	enforceSessionLimit(ctx, e.f, e.user.ID)
 	return nil
 }
 
@@ -130,9 +130,9 @@ func (e *entry) attempt(ctx context.Context) error {
 			return err
 		}
 	}
-	e.notices = canNotify(ctx, e.f, e.f.settings.Email.NotifyIdentityLinked && (d.outcome == link || !signIn))
+	e.notify = canNotify(ctx, e.f, e.f.settings.Email.NotifyIdentityLinked && (d.outcome == link || !signIn))
 	return e.f.inTx(ctx, func(tx *store.Tx) error {
-		e.open, e.code, e.user, e.refusal, e.told, e.sent, e.level, e.methods = opening{}, "", store.User{}, nil, 0, nil, 0, nil
+		e.open, e.code, e.user, e.refusal, e.notified, e.sent, e.level, e.methods = sessionDraft{}, "", store.User{}, nil, 0, nil, 0, nil
 		if e.quota != nil {
 			b := tx.Batch()
 			e.quota.take(b, e.f.now)

@@ -113,8 +113,8 @@ func (w *arrival) adoptLinked(found []store.Match) error {
 	}
 	wanted := w.old
 	wanted.NewEmail = best
-	letters, err := newEmailChange(w.f, wanted, nil)
-	w.letters = letters
+	msgs, err := newEmailChange(w.f, wanted, nil)
+	w.outgoing = msgs
 	w.patch.NewEmail, w.patch.EmailChangeSentAt, w.patch.CurrentEmailProven, w.patch.NewEmailProven = &best, &w.f.now, ptr(false), ptr(false)
 	w.settlement.refuse = true
 	w.op.refusal = unprocessable(CodeEmailNotConfirmed, fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email", w.op.profile.Provider, w.op.profile.Provider))

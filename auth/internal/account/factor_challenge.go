@@ -55,7 +55,7 @@ func challengeFactor(ctx context.Context, f *flow, principal Principal, id uuid.
 		err = errNoFactor
 	}
 	if err == nil && m.Payload != nil {
-		err = f.send(ctx, letter{message: m})
+		err = f.send(ctx, outgoing{message: m})
 	}
 	return ch, factor, failure("challenge a factor", err)
 }
@@ -122,6 +122,6 @@ func factorSMS(f *flow, factor store.Factor, ch *store.Challenge, channel string
 	if f.settings.Factors.Text != nil {
 		text = f.settings.Factors.Text(code)
 	}
-	return f.settings.waited(f.seal(mail.ChannelSMS, kindFactor,
+	return f.settings.holdForSendNow(f.seal(mail.ChannelSMS, kindFactor,
 		mail.SMS{To: factor.Phone, Text: text, Token: code, Kind: kindFactor, Channel: channelOf(channel), IP: f.settings.hookIP(mail.ChannelSMS, f.req)}, ch.ExpiresAt)), nil
 }

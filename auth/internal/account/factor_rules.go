@@ -114,8 +114,8 @@ func withMethod(old json.RawMessage, method string, now time.Time) json.RawMessa
 	return object(list)
 }
 
-// factorNotice is the mail about a factor, if it is on and there is somebody to tell.
-func factorNotice(f *flow, on bool, kind mail.Kind, u store.User, factor store.Factor) (store.NewMessage, bool) {
+// factorNotification is the mail about a factor, if it is on and there is somebody to tell.
+func factorNotification(f *flow, on bool, kind mail.Kind, u store.User, factor store.Factor) (store.NewMessage, bool) {
 	if !on || u.Email == "" {
 		return store.NewMessage{}, false
 	}

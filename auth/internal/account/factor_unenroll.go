@@ -21,10 +21,10 @@ func unenrollFactor(ctx context.Context, f *flow, principal Principal, id uuid.U
 	if err != nil {
 		return err
 	}
-	notices := canNotify(ctx, f, f.settings.Email.NotifyFactorUnenrolled && factor.Verified())
-	told := 0
+	notify := canNotify(ctx, f, f.settings.Email.NotifyFactorUnenrolled && factor.Verified())
+	notified := 0
 	err = f.inTx(ctx, func(tx *store.Tx) error {
-		told = 0
+		notified = 0
 		u, v, err := lockPrincipal(ctx, f, tx, principal)
 		if err != nil {
 			return err
@@ -38,9 +38,9 @@ func unenrollFactor(ctx context.Context, f *flow, principal Principal, id uuid.U
 		b := tx.Batch()
 		b.LowerSessions(u.ID, factor.ID, factorMethod(factor.Kind))
 		b.DeleteFactors(u.ID, factor.ID)
-		if m, ok := factorNotice(f, notices && factor.Verified(), mail.FactorUnenrolled, u, factor); ok {
+		if m, ok := factorNotification(f, notify && factor.Verified(), mail.FactorUnenrolled, u, factor); ok {
 			b.InsertMessage(m)
-			told = 1
+			notified = 1
 		}
 		b.Audit(f.audit(store.ActionFactorUnenrolled, u.ID, v.ID, "factor_id", factor.ID.String(), "factor_type", string(factor.Kind)))
 		return b.Send(ctx)
@@ -49,7 +49,7 @@ func unenrollFactor(ctx context.Context, f *flow, principal Principal, id uuid.U
 		return failure("unenroll a factor", err)
 	}
 	f.core.wake()
-	f.countNotifications(ctx, told)
+	f.countNotifications(ctx, notified)
 	return nil
 }
 
@@ -65,17 +65,17 @@ func (a *Accounts) AdminDeleteFactor(ctx context.Context, req RequestInfo, by Ac
 }
 
 func adminDeleteFactor(ctx context.Context, f *flow, by Actor, user, id uuid.UUID) (store.Factor, error) {
-	notices := canNotify(ctx, f, f.settings.Email.NotifyFactorUnenrolled)
+	notify := canNotify(ctx, f, f.settings.Email.NotifyFactorUnenrolled)
 	var factor store.Factor
-	told := 0
+	notified := 0
 	err := onFactor(ctx, f, user, id, func(tx *store.Tx, u store.User, found store.Factor) error {
-		factor, told = found, 0
+		factor, notified = found, 0
 		b := tx.Batch()
 		b.LowerSessions(u.ID, factor.ID, factorMethod(factor.Kind))
 		b.DeleteFactors(u.ID, factor.ID)
-		if m, ok := factorNotice(f, notices && factor.Verified(), mail.FactorUnenrolled, u, factor); ok {
+		if m, ok := factorNotification(f, notify && factor.Verified(), mail.FactorUnenrolled, u, factor); ok {
 			b.InsertMessage(m)
-			told = 1
+			notified = 1
 		}
 		b.Audit(by.audit(f, store.ActionFactorDeleted, "user_id", u.ID.String(), "factor_id", factor.ID.String()))
 		return b.Send(ctx)
@@ -84,7 +84,7 @@ func adminDeleteFactor(ctx context.Context, f *flow, by Actor, user, id uuid.UUI
 		return factor, failure("delete a factor", err)
 	}
 	f.core.wake()
-	f.countNotifications(ctx, told)
+	f.countNotifications(ctx, notified)
 	return factor, nil
 }
 

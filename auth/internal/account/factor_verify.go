@@ -28,12 +28,12 @@ type answering struct {
 	factor    store.Factor
 	challenge uuid.UUID
 	code      string
-	notices   bool // may be written
+	notify    bool // may be written
 
 	// What a transaction found out: each begins anew.
-	judged  bool // the code was looked at
-	refusal error
-	told    int
+	judged   bool // the code was looked at
+	refusal  error
+	notified int
 
 	made *customClaims // of the token, by a hook
 
@@ -61,12 +61,12 @@ func verifyFactor(ctx context.Context, f *flow, principal Principal, p FactorAns
 	if v.code == "" {
 		return Grant{}, notValid("Code needs to be non-empty")
 	}
-	v.notices = canNotify(ctx, f, f.settings.Email.NotifyFactorEnrolled && !factor.Verified())
+	v.notify = canNotify(ctx, f, f.settings.Email.NotifyFactorEnrolled && !factor.Verified())
 	if err := v.run(ctx); err != nil {
 		return Grant{}, failure("verify a factor", err)
 	}
 	f.core.wake()
-	f.countNotifications(ctx, v.told)
+	f.countNotifications(ctx, v.notified)
 	return signGrant(f, v.user, v.session, &v.refresh, v.made)
 }
 
@@ -88,7 +88,7 @@ func (v *answering) run(ctx context.Context) error {
 	if err == nil && v.refusal == nil && v.f.settings.Hooks.Claims != nil { // who gets no token keeps the session and the refresh token that he has
 		as := v.session
 		as.AAL, as.AMR = 2, withMethod(as.AMR, factorMethod(v.factor.Kind), v.f.now)
-		v.made, err = customize(ctx, v.f, v.user, as, "")
+		v.made, err = customClaimsOf(ctx, v.f, v.user, as, "")
 	}
 	switch {
 	case err != nil:
@@ -101,7 +101,7 @@ func (v *answering) run(ctx context.Context) error {
 
 func (v *answering) locked(ctx context.Context, do func(*store.Tx, store.User, store.Session) error) error {
 	return v.f.inTx(ctx, func(tx *store.Tx) error {
-		v.judged, v.refusal, v.told = false, nil, 0
+		v.judged, v.refusal, v.notified = false, nil, 0
 		u, session, err := lockPrincipal(ctx, v.f, tx, v.principal)
 		if err != nil {
 			return err
@@ -247,9 +247,9 @@ func (v *answering) raise(ctx context.Context, tx *store.Tx, u store.User, sessi
 	b.EndLowSessions(u.ID, session.ID, v.f.now)
 	b.VerifyFactor(v.factor.ID, v.f.now)
 	b.DeleteUnverified(u.ID, v.factor.Kind)
-	if m, ok := factorNotice(v.f, v.notices && !v.factor.Verified(), mail.FactorEnrolled, u, v.factor); ok {
+	if m, ok := factorNotification(v.f, v.notify && !v.factor.Verified(), mail.FactorEnrolled, u, v.factor); ok {
 		b.InsertMessage(m)
-		v.told = 1
+		v.notified = 1
 	}
 	b.Audit(v.audit(store.ActionVerificationAttempted))
 	b.User(&v.user, u.ID)

@@ -94,11 +94,11 @@ func (f *flow) seal(channel, kind string, payload any, expires time.Time) store.
 
 // send delivers messages that were committed, by the outbox or at once. A failure of the latter is returned:
 // what was committed stays, and there is no second try.
-func (f *flow) send(ctx context.Context, letters ...letter) error {
+func (f *flow) send(ctx context.Context, msgs ...outgoing) error {
 	f.core.wake()
-	for _, l := range letters {
-		if now := f.settings.Hooks.SendNow[l.message.Channel]; now != nil && l.message.Payload != nil {
-			if err := now(ctx, l.message.ID); err != nil {
+	for _, msg := range msgs {
+		if now := f.settings.Hooks.SendNow[msg.message.Channel]; now != nil && msg.message.Payload != nil {
+			if err := now(ctx, msg.message.ID); err != nil {
 				return failure("send", err)
 			}
 		}

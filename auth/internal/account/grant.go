@@ -19,16 +19,16 @@ const (
 	methodAnonymous = "anonymous"
 )
 
-// opening is a session that is about to be stored, and the first refresh token of it.
-type opening struct {
+// sessionDraft is a session that is about to be stored, and the first refresh token of it.
+type sessionDraft struct {
 	row    store.NewSession
 	first  token.Refresh
 	method string
 }
 
 // opening prepares a session. Nothing is stored yet.
-func newOpening(f *flow, user uuid.UUID, method string) opening {
-	o := opening{method: method, first: token.Refresh{Session: uuid.New(), Secret: token.NewRefreshSecret()}}
+func newSession(f *flow, user uuid.UUID, method string) sessionDraft {
+	o := sessionDraft{method: method, first: token.Refresh{Session: uuid.New(), Secret: token.NewRefreshSecret()}}
 	o.row = store.NewSession{
 		ID: o.first.Session, User: user, SecretHash: o.first.SecretHash(), At: f.now,
 		UserAgent: f.req.UserAgent, IP: f.req.IP, Tag: f.settings.tag(), AAL: 1,
@@ -37,8 +37,8 @@ func newOpening(f *flow, user uuid.UUID, method string) opening {
 	return o
 }
 
-// as gives the session an id that was noted before.
-func (o *opening) as(id uuid.UUID) { o.row.ID, o.first.Session = id, id }
+// setID gives the session an id that was noted before.
+func (o *sessionDraft) setID(id uuid.UUID) { o.row.ID, o.first.Session = id, id }
 
 func (s *Settings) tag() string {
 	if len(s.Sessions.Tags) == 0 {
@@ -47,9 +47,9 @@ func (s *Settings) tag() string {
 	return s.Sessions.Tags[0]
 }
 
-// crowdOut ends what a new session makes too many. That it fails keeps nobody from signing in: the next
+// enforceSessionLimit ends what a new session makes too many. That it fails keeps nobody from signing in: the next
 // session does it again.
-func crowdOut(ctx context.Context, f *flow, user uuid.UUID) {
+func enforceSessionLimit(ctx context.Context, f *flow, user uuid.UUID) {
 	if f.settings.Sessions.MaxPerUser <= 0 {
 		return
 	}
@@ -60,8 +60,8 @@ func crowdOut(ctx context.Context, f *flow, user uuid.UUID) {
 	}
 }
 
-// opened is the session that was just stored, as it will be read back.
-func opened(f *flow, o *opening) store.Session {
+// openedSession is the session that was just stored, as it will be read back.
+func openedSession(f *flow, o *sessionDraft) store.Session {
 	if f.core.signedIn != nil {
 		f.core.signedIn(o.method)
 	}
@@ -69,7 +69,7 @@ func opened(f *flow, o *opening) store.Session {
 }
 
 // stored is the session as it will be read back.
-func (o *opening) stored() store.Session {
+func (o *sessionDraft) stored() store.Session {
 	return store.Session{ID: o.row.ID, UserID: o.row.User, CreatedAt: o.row.At, RefreshedAt: o.row.At, AAL: o.row.AAL, AMR: o.row.AMR, NotAfter: o.row.NotAfter}
 }
 

@@ -82,8 +82,8 @@ func (s *Settings) hookIP(channel string, req RequestInfo) string {
 // sendNowLife is how long the outbox leaves a message alone that a request sends: it takes over when that dies.
 const sendNowLife = time.Minute
 
-// waited is a message as it is written where a request sends it.
-func (s *Settings) waited(m store.NewMessage) store.NewMessage {
+// holdForSendNow is a message as it is written where a request sends it.
+func (s *Settings) holdForSendNow(m store.NewMessage) store.NewMessage {
 	if s.Hooks.SendNow[m.Channel] != nil {
 		m.DueAt = m.At.Add(sendNowLife)
 	}
@@ -106,7 +106,7 @@ func mayCreate(ctx context.Context, f *flow, n *newcomer, u store.User) error {
 }
 
 // tell adds the message about a new user. When nobody was created the same statement does nothing.
-func tellCreated(f *flow, b *store.Batch, created bool, id uuid.UUID) {
+func enqueueCreatedHook(f *flow, b *store.Batch, created bool, id uuid.UUID) {
 	if !f.settings.Hooks.AfterCreate {
 		return
 	}
@@ -127,9 +127,9 @@ type customClaims struct {
 // methodRefresh is what a hook is told of a token that replaces another.
 const methodRefresh = "token_refresh"
 
-// customize asks the hook of access tokens for the claims of a session; nil when it is off. An empty method
+// customClaimsOf asks the hook of access tokens for the claims of a session; nil when it is off. An empty method
 // is the session's newest.
-func customize(ctx context.Context, f *flow, u store.User, v store.Session, method string) (*customClaims, error) {
+func customClaimsOf(ctx context.Context, f *flow, u store.User, v store.Session, method string) (*customClaims, error) {
 	if f.settings.Hooks.Claims == nil {
 		return nil, nil
 	}
@@ -156,9 +156,9 @@ func customize(ctx context.Context, f *flow, u store.User, v store.Session, meth
 }
 
 // grantNew is grant for a session that has just been stored. It ends when no token is given for it.
-func grantNew(ctx context.Context, f *flow, u store.User, open *opening) (Grant, error) {
-	v := open.stored()
-	made, err := customize(ctx, f, u, v, "")
+func grantNew(ctx context.Context, f *flow, u store.User, draft *sessionDraft) (Grant, error) {
+	v := draft.stored()
+	made, err := customClaimsOf(ctx, f, u, v, "")
 	if err != nil {
 		b := f.batch()
 		b.EndSessions(store.EndSessions{User: u.ID, Only: v.ID, Reason: store.EndedByHook, At: f.now})
@@ -167,12 +167,12 @@ func grantNew(ctx context.Context, f *flow, u store.User, open *opening) (Grant,
 		}
 		return Grant{}, err
 	}
-	return signGrant(f, u, opened(f, open), &open.first, made)
+	return signGrant(f, u, openedSession(f, draft), &draft.first, made)
 }
 
-// customizeRefresh asks for the claims of a refreshed token before anything is rotated: a client whose hook is
+// customClaimsOfRefresh asks for the claims of a refreshed token before anything is rotated: a client whose hook is
 // away keeps his refresh token, and comes again. So whatever isn't a hook's own no is a 503.
-func customizeRefresh(ctx context.Context, f *flow, session uuid.UUID) (*customClaims, error) {
+func customClaimsOfRefresh(ctx context.Context, f *flow, session uuid.UUID) (*customClaims, error) {
 	if f.settings.Hooks.Claims == nil {
 		return nil, nil
 	}
@@ -185,7 +185,7 @@ func customizeRefresh(ctx context.Context, f *flow, session uuid.UUID) (*customC
 	case v.Ended() || !u.DeletedAt.IsZero() || u.BannedUntil.After(f.now):
 		return nil, nil // likewise
 	}
-	made, err := customize(ctx, f, u, v, methodRefresh)
+	made, err := customClaimsOf(ctx, f, u, v, methodRefresh)
 	if r, ok := errors.AsType[*Refusal](err); ok && r.Status >= 400 && r.Status < 500 && r.ByHook {
 		return nil, r
 	}
@@ -197,8 +197,8 @@ func customizeRefresh(ctx context.Context, f *flow, session uuid.UUID) (*customC
 
 const rejectedPasswordMessage = "Further password verification attempts will be rejected."
 
-// judgePassword tells the hook of a password that was tried. A verdict against it is a Refusal.
-func judgePassword(ctx context.Context, f *flow, user uuid.UUID, right bool) error {
+// reportPassword tells the hook of a password that was tried. A verdict against it is a Refusal.
+func reportPassword(ctx context.Context, f *flow, user uuid.UUID, right bool) error {
 	if f.settings.Hooks.Password == nil || user == uuid.Nil {
 		return nil
 	}

@@ -32,9 +32,9 @@ func unlinkIdentity(ctx context.Context, f *flow, principal Principal, text, aud
 		return denied(CodeUnexpectedAudience, "Token audience doesn't match request audience")
 	}
 	u := unlinking{f: f, principal: principal, id: id}
-	u.notices = canNotify(ctx, f, f.settings.Email.NotifyIdentityUnlinked)
+	u.notify = canNotify(ctx, f, f.settings.Email.NotifyIdentityUnlinked)
 	err = f.inTx(ctx, func(tx *store.Tx) error {
-		u.told = 0
+		u.notified = 0
 		return u.write(ctx, tx)
 	})
 	switch {
@@ -46,7 +46,7 @@ func unlinkIdentity(ctx context.Context, f *flow, principal Principal, text, aud
 		return failure("unlink", err)
 	}
 	f.core.wake()
-	f.countNotifications(ctx, u.told)
+	f.countNotifications(ctx, u.notified)
 	return nil
 }
 
@@ -57,8 +57,8 @@ type unlinking struct {
 	f         *flow
 	principal Principal
 	id        uuid.UUID
-	notices   bool // may be written
-	told      int  // were
+	notify    bool // may be written
+	notified  int  // were
 }
 
 func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
@@ -103,11 +103,11 @@ func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
 	} else if gone.Provider == "phone" {
 		b.DeleteTokens(old.ID, store.KindSMS, store.KindPhoneChange)
 	}
-	if u.notices && old.Email != "" {
+	if u.notify && old.Email != "" {
 		m := notification(u.f, mail.IdentityUnlinked, old.Email, mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata})
 		m.User = old.ID
 		b.InsertMessage(m)
-		u.told = 1
+		u.notified = 1
 	}
 	b.Audit(u.f.audit(store.ActionIdentityUnlinked, old.ID, u.principal.Session.ID, "identity_id", gone.ID.String(), "provider", gone.Provider, "provider_id", gone.ProviderID))
 	return b.Send(ctx)

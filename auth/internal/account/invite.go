@@ -52,15 +52,15 @@ func invite(ctx context.Context, f *flow, by Actor, p Invitation) (store.User, e
 		if st == taken {
 			return store.User{}, errEmailExists
 		}
-		l, err := newInvitation(f, n, known)
+		msg, err := newInvitation(f, n, known)
 		if err != nil {
 			return store.User{}, err
 		}
-		l.token.Required = st == pending
+		msg.token.Required = st == pending
 		b := f.batch()
 		q.take(b, f.now)
 		id := n.invited(f, b, st, known)
-		write(b, id, nil, l)
+		insertOutgoing(b, id, nil, msg)
 		b.Audit(by.audit(f, store.ActionUserInvited, "user_id", id.String()))
 		var u store.User
 		b.User(&u, id)
@@ -71,16 +71,16 @@ func invite(ctx context.Context, f *flow, by Actor, p Invitation) (store.User, e
 		if err != nil {
 			return store.User{}, failure("invite", q.refused(err))
 		}
-		return u, f.send(ctx, l)
+		return u, f.send(ctx, msg)
 	}
 }
 
-func newInvitation(f *flow, n *newcomer, known store.User) (letter, error) {
+func newInvitation(f *flow, n *newcomer, known store.User) (outgoing, error) {
 	data := n.data
 	if known.ID != uuid.Nil {
 		data = known.UserMetadata
 	}
-	return newMail(f, mailed{
+	return newMail(f, mailSpec{
 		kind: store.KindInvite, mail: mail.Invite, link: mail.LinkInvite, to: n.who, vars: mail.Vars{Email: n.who, Data: data},
 	})
 }

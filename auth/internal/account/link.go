@@ -64,24 +64,24 @@ type generation struct {
 
 // generated is what each type makes.
 type generated struct {
-	mail  mailed
+	mail  mailSpec
 	pause string // the user's next mail of this sort waits
 	sent  store.SentColumn
 	note  store.Action
 }
 
 var generatable = map[string]generated{
-	"signup": {mailed{kind: store.KindSignup, link: mail.LinkSignup, keep: keepPending},
+	"signup": {mailSpec{kind: store.KindSignup, link: mail.LinkSignup, keep: keepPending},
 		"confirmation", store.ConfirmationSent, store.ActionUserConfirmationRequested},
-	"invite": {mailed{kind: store.KindInvite, link: mail.LinkInvite},
+	"invite": {mailSpec{kind: store.KindInvite, link: mail.LinkInvite},
 		"", store.ConfirmationSent, store.ActionUserInvited},
-	"magiclink": {mailed{kind: store.KindMagicLink, link: mail.LinkMagicLink},
+	"magiclink": {mailSpec{kind: store.KindMagicLink, link: mail.LinkMagicLink},
 		"recovery", store.RecoverySent, store.ActionUserRecoveryRequested},
-	"recovery": {mailed{kind: store.KindRecovery, link: mail.LinkRecovery},
+	"recovery": {mailSpec{kind: store.KindRecovery, link: mail.LinkRecovery},
 		"recovery", store.RecoverySent, store.ActionUserRecoveryRequested},
-	"email_change_current": {mailed{kind: store.KindEmailChangeCurrent, link: mail.LinkEmailChange},
+	"email_change_current": {mailSpec{kind: store.KindEmailChangeCurrent, link: mail.LinkEmailChange},
 		"email_change", store.EmailChangeSent, store.ActionEmailChangeRequested},
-	"email_change_new": {mailed{kind: store.KindEmailChangeNew, link: mail.LinkEmailChange},
+	"email_change_new": {mailSpec{kind: store.KindEmailChangeNew, link: mail.LinkEmailChange},
 		"email_change", store.EmailChangeSent, store.ActionEmailChangeRequested},
 }
 
@@ -167,29 +167,29 @@ func (g *generation) judge(ctx context.Context) error {
 
 func (g *generation) write(ctx context.Context) (Link, error) {
 	typ, made, st, u, waits := g.typ, &g.made, g.st, g.user, g.waits
-	l, err := newMail(g.f, made.mail)
+	msg, err := newMail(g.f, made.mail)
 	if err != nil {
 		return Link{}, err
 	}
-	l.message.Payload = nil // the caller delivers it
-	l.token.Required = st == pending
+	msg.message.Payload = nil // the caller delivers it
+	msg.token.Required = st == pending
 	b := g.f.batch()
 	id := u.ID
 	switch {
 	case typ == "invite":
 		id = g.n.invited(g.f, b, st, u)
 	case typ == "signup" && st == fresh:
-		l.token.PasswordHash, l.token.UserMetadata = g.n.hash, g.n.data
+		msg.token.PasswordHash, msg.token.UserMetadata = g.n.hash, g.n.data
 		id = g.n.enlist(g.f, b, st, u)
 	case typ == "signup": // a sign-up that waits keeps its password, unless this one brings its own
 		if waits.Address == g.n.who {
-			l.token.PasswordHash, l.token.UserMetadata, l.token.Identity = waits.PasswordHash, waits.UserMetadata, waits.Identity
+			msg.token.PasswordHash, msg.token.UserMetadata, msg.token.Identity = waits.PasswordHash, waits.UserMetadata, waits.Identity
 		}
 		if g.n.hash != "" {
-			l.token.PasswordHash = g.n.hash
+			msg.token.PasswordHash = g.n.hash
 		}
 		if len(g.n.data) > 0 {
-			l.token.UserMetadata = merge(l.token.UserMetadata, g.n.data)
+			msg.token.UserMetadata = merge(msg.token.UserMetadata, g.n.data)
 		}
 		b.MarkSent(id, made.sent, g.f.now)
 	case made.mail.vars.NewEmail != "":
@@ -200,7 +200,7 @@ func (g *generation) write(ctx context.Context) (Link, error) {
 	default:
 		b.MarkSent(id, made.sent, g.f.now)
 	}
-	write(b, id, nil, l)
+	insertOutgoing(b, id, nil, msg)
 	b.Audit(g.by.audit(g.f, made.note, "user_id", id.String()))
 	var out store.User
 	b.User(&out, id)
@@ -209,9 +209,9 @@ func (g *generation) write(ctx context.Context) (Link, error) {
 	}
 	g.pause(ctx)
 	if typ == "signup" { // the data waits with the token
-		out.UserMetadata = withoutOwn(l.token.UserMetadata)
+		out.UserMetadata = withoutOwn(msg.token.UserMetadata)
 	}
-	return Link{User: out, ActionLink: l.url, EmailOTP: l.code, HashedToken: l.tokenHash, VerificationType: typ, RedirectTo: g.f.req.RedirectTo}, nil
+	return Link{User: out, ActionLink: msg.url, EmailOTP: msg.code, HashedToken: msg.tokenHash, VerificationType: typ, RedirectTo: g.f.req.RedirectTo}, nil
 }
 
 // pause begins the pause that a mail would have begun, if it hasn't yet. Nothing depends on it.

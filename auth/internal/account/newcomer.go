@@ -121,24 +121,24 @@ func (n *newcomer) user(f *flow, id uuid.UUID, confirmed bool, data json.RawMess
 
 // confirmation is the letter that the newcomer gets, whose account is user's; flow is nil without PKCE. Its
 // template sees the user_metadata that the account will have.
-func newConfirmation(f *flow, n *newcomer, user uuid.UUID, flow *store.Flow) (letter, error) {
-	var l letter
+func newConfirmation(f *flow, n *newcomer, user uuid.UUID, flow *store.Flow) (outgoing, error) {
+	var msg outgoing
 	var err error
 	data := n.data
 	if n.identity == uuid.Nil { // else it is the provider's, and complete
 		data = n.profile(user, false, n.data)
 	}
 	if n.provider == "email" {
-		l, err = newMail(f, mailed{
+		msg, err = newMail(f, mailSpec{
 			kind: store.KindSignup, mail: mail.Confirmation, link: mail.LinkSignup, to: n.who, flow: idOf(flow), keep: keepPending,
 			vars: mail.Vars{Email: n.who, Data: data},
 		})
 	} else {
-		l, err = newSMS(f, store.KindSignup, n.who, n.channel)
-		l.token.Keep = keepPending
+		msg, err = newSMS(f, store.KindSignup, n.who, n.channel)
+		msg.token.Keep = keepPending
 	}
-	l.token.PasswordHash, l.token.UserMetadata, l.token.Identity = n.hash, n.data, n.identity
-	return l, err
+	msg.token.PasswordHash, msg.token.UserMetadata, msg.token.Identity = n.hash, n.data, n.identity
+	return msg, err
 }
 
 // externalUser is the account of somebody whom a provider vouches for, before anything of it is

@@ -113,14 +113,14 @@ func (op *otpOp) run(ctx context.Context) error {
 		if err := op.look(ctx); err != nil {
 			return err
 		}
-		l, err := op.write(ctx)
+		msg, err := op.write(ctx)
 		if overtaken(err) && !again {
 			continue
 		}
 		if err != nil {
 			return failure("send otp", op.q.refused(err))
 		}
-		return op.f.send(ctx, l)
+		return op.f.send(ctx, msg)
 	}
 }
 
@@ -148,7 +148,7 @@ func (op *otpOp) look(ctx context.Context) (err error) {
 	return mayCreate(ctx, f, n, n.user(f, n.newID(), op.autoconfirm, n.data))
 }
 
-func (op *otpOp) write(ctx context.Context) (letter, error) {
+func (op *otpOp) write(ctx context.Context) (outgoing, error) {
 	f, n, st, known := op.f, op.n, op.st, op.known
 	f.tick()
 	created := st == fresh && !op.hidden
@@ -181,13 +181,13 @@ func (op *otpOp) write(ctx context.Context) (letter, error) {
 		method = "email/signup"
 	}
 	flow := f.settings.flow(n.challenge, method, f.now)
-	l, err := otpMessage(f, n, known, signsUp, flow)
+	msg, err := otpMessage(f, n, known, signsUp, flow)
 	if err != nil {
-		return l, err
+		return msg, err
 	}
-	l.token.Required = st == pending
-	write(b, id, flow, l)
-	tellCreated(f, b, created, id)
+	msg.token.Required = st == pending
+	insertOutgoing(b, id, flow, msg)
+	enqueueCreatedHook(f, b, created, id)
 	note := f.audit(store.ActionUserRecoveryRequested, id, uuid.Nil, "channel", n.channel)
 	if signsUp {
 		note = f.audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", n.provider, "channel", n.channel)
@@ -197,11 +197,11 @@ func (op *otpOp) write(ctx context.Context) (letter, error) {
 	if created && !signsUp {
 		b.Audit(f.audit(store.ActionUserSignedUp, id, uuid.Nil, "provider", n.provider))
 	}
-	return l, b.Send(ctx)
+	return msg, b.Send(ctx)
 }
 
 // otpMessage is the message that lets somebody in.
-func otpMessage(f *flow, n *newcomer, known store.User, signsUp bool, flow *store.Flow) (letter, error) {
+func otpMessage(f *flow, n *newcomer, known store.User, signsUp bool, flow *store.Flow) (outgoing, error) {
 	switch {
 	case signsUp:
 		return newConfirmation(f, n, n.idAmong(known), flow)
@@ -212,7 +212,7 @@ func otpMessage(f *flow, n *newcomer, known store.User, signsUp bool, flow *stor
 	if known.ID == uuid.Nil { // he has just been made, and confirmed
 		data = n.profile(n.newID(), true, n.data)
 	}
-	return newMail(f, mailed{
+	return newMail(f, mailSpec{
 		kind: store.KindMagicLink, mail: mail.MagicLink, link: mail.LinkMagicLink, to: n.who, flow: idOf(flow),
 		vars: mail.Vars{Email: n.who, Data: data},
 	})

@@ -71,7 +71,7 @@ type exchange struct {
 
 	// What a transaction found out; set again by each try.
 	flow    store.Flow
-	open    opening
+	open    sessionDraft
 	user    store.User
 	refusal error // committed: the code is used up
 }
@@ -110,7 +110,7 @@ func exchangeCode(ctx context.Context, f *flow, p CodeExchange) (Grant, error) {
 	case x.refusal != nil:
 		return Grant{}, x.refusal
 	}
-	crowdOut(ctx, f, x.user.ID)
+	enforceSessionLimit(ctx, f, x.user.ID)
 	g, err := grantNew(ctx, f, x.user, &x.open)
 	if err != nil {
 		return Grant{}, err
@@ -131,8 +131,8 @@ func (x *exchange) write(ctx context.Context, tx *store.Tx) error {
 		}
 		return errLinks
 	}
-	x.open = newOpening(x.f, f.User, f.Method)
-	x.open.as(f.Session)
+	x.open = newSession(x.f, f.User, f.Method)
+	x.open.setID(f.Session)
 	if f.AAL > 1 {
 		x.open.row.AAL, x.open.row.AMR = f.AAL, joinAMR(x.open.row.AMR, f.AMR)
 	}

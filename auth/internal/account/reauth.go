@@ -42,13 +42,13 @@ func reauthenticate(ctx context.Context, f *flow, principal Principal) error {
 	if err := q.judge(f.now); err != nil {
 		return err
 	}
-	var l letter
+	var msg outgoing
 	if u.Email != "" {
-		l, err = newMail(f, mailed{
+		msg, err = newMail(f, mailSpec{
 			kind: store.KindReauthentication, mail: mail.Reauthentication, to: u.Email, vars: mail.Vars{Email: u.Email, Data: u.UserMetadata},
 		})
 	} else {
-		l, err = newSMS(f, store.KindReauthentication, u.Phone, "")
+		msg, err = newSMS(f, store.KindReauthentication, u.Phone, "")
 	}
 	if err != nil {
 		return err
@@ -56,10 +56,10 @@ func reauthenticate(ctx context.Context, f *flow, principal Principal) error {
 	b = f.batch()
 	q.take(b, f.now)
 	b.MarkSent(u.ID, store.ReauthenticationSent, f.now)
-	write(b, u.ID, nil, l)
+	insertOutgoing(b, u.ID, nil, msg)
 	b.Audit(f.audit(store.ActionUserReauthenticateRequested, u.ID, principal.Session.ID))
 	if err := b.Send(ctx); err != nil {
 		return failure("reauthenticate", q.refused(err))
 	}
-	return f.send(ctx, l)
+	return f.send(ctx, msg)
 }

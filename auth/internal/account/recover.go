@@ -50,7 +50,7 @@ func sendRecovery(ctx context.Context, f *flow, p Recover) error {
 		id = uuid.New()
 	}
 	flow := f.settings.flow(p.Challenge, "recovery", f.now)
-	l, err := newMail(f, mailed{
+	msg, err := newMail(f, mailSpec{
 		kind: store.KindRecovery, mail: mail.Recovery, link: mail.LinkRecovery, to: who, flow: idOf(flow),
 		vars: mail.Vars{Email: who, Data: u.UserMetadata},
 	})
@@ -60,12 +60,12 @@ func sendRecovery(ctx context.Context, f *flow, p Recover) error {
 	b = f.batch()
 	q.take(b, f.now)
 	b.MarkSent(id, store.RecoverySent, f.now)
-	write(b, id, flow, l)
+	insertOutgoing(b, id, flow, msg)
 	note := f.audit(store.ActionUserRecoveryRequested, id, uuid.Nil)
 	note.OnlyFor = id
 	b.Audit(note)
 	if err := b.Send(ctx); err != nil {
 		return failure("recover", q.refused(err))
 	}
-	return f.send(ctx, l)
+	return f.send(ctx, msg)
 }

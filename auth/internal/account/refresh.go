@@ -29,7 +29,7 @@ func refresh(ctx context.Context, f *flow, text string) (Grant, error) {
 	if !f.core.rotations.allow(r.Session, f.settings.Sessions.RefreshBurst, f.now) {
 		return Grant{}, unavailable(errors.New("account: refresh: too many rotations of one session"), refreshRetry)
 	}
-	made, err := customizeRefresh(ctx, f, r.Session)
+	made, err := customClaimsOfRefresh(ctx, f, r.Session)
 	if err != nil {
 		return Grant{}, err
 	}

@@ -172,14 +172,14 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 	if !resendable[op.p.Type].phone {
 		flow = f.settings.flowAgain(op.p.Challenge, p.Flow, flowMethods[op.p.Type], f.now)
 	}
-	var letters []letter
+	var msgs []outgoing
 	var err error
 	sent, note := store.ConfirmationSent, store.Audit{Action: store.ActionUserConfirmationRequested, Traits: traits("provider", "email")}
 	switch op.p.Type {
 	case "signup":
-		letters, err = op.again("email", flow)
+		msgs, err = op.again("email", flow)
 	case "sms":
-		letters, err = op.again("phone", nil)
+		msgs, err = op.again("phone", nil)
 		note.Action, note.Traits = store.ActionUserRecoveryRequested, traits("channel", "sms")
 	case typeEmailChange:
 		sent, note.Action, note.Traits = store.EmailChangeSent, store.ActionEmailChangeRequested, nil
@@ -187,17 +187,17 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 		if !found { // as many mails as for somebody
 			u.Email, u.NewEmail = who, who
 		}
-		letters, err = newEmailChange(f, u, flow)
-		op.keepPassword(letters)
+		msgs, err = newEmailChange(f, u, flow)
+		op.keepPassword(msgs)
 	default:
 		sent, note.Action, note.Traits = store.PhoneChangeSent, store.ActionPhoneChangeRequested, nil
 		number := p.User.NewPhone
 		if !found {
 			number = who
 		}
-		letters = make([]letter, 1)
-		letters[0], err = newSMS(f, store.KindPhoneChange, number, "")
-		op.keepPassword(letters)
+		msgs = make([]outgoing, 1)
+		msgs[0], err = newSMS(f, store.KindPhoneChange, number, "")
+		op.keepPassword(msgs)
 	}
 	if err != nil {
 		return uuid.Nil, err
@@ -206,7 +206,7 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 	others := op.elsewhere()
 	op.q.take(b, f.now, others...)
 	b.MarkSent(id, sent, f.now)
-	write(b, id, flow, letters...)
+	insertOutgoing(b, id, flow, msgs...)
 	note.At, note.Actor, note.OnlyFor, note.IP = f.now, id, id, f.req.IP
 	b.Audit(note)
 	if err := b.Send(ctx); err != nil {
@@ -215,34 +215,34 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 		}
 		return uuid.Nil, failure("resend", op.q.refused(err))
 	}
-	if err := f.send(ctx, letters...); err != nil {
+	if err := f.send(ctx, msgs...); err != nil {
 		return uuid.Nil, err
 	}
-	if last := letters[len(letters)-1].message.ID; last != uuid.Nil {
+	if last := msgs[len(msgs)-1].message.ID; last != uuid.Nil {
 		return last, nil
 	}
 	return uuid.New(), nil // a test number
 }
 
 // keepPassword lets the password that waits with a first address wait with its new token.
-func (op *resendOp) keepPassword(letters []letter) {
+func (op *resendOp) keepPassword(msgs []outgoing) {
 	waiting := &op.pending.Token
-	for i := range letters {
-		if t := &letters[i].token; op.found && t.Kind == waiting.Kind && t.Address == waiting.Address {
+	for i := range msgs {
+		if t := &msgs[i].token; op.found && t.Kind == waiting.Kind && t.Address == waiting.Address {
 			t.PasswordHash = waiting.PasswordHash
 		}
 	}
 }
 
 // again renews a pending sign-up: the same password, data and identity hang on the new confirmation.
-func (op *resendOp) again(provider string, flow *store.Flow) ([]letter, error) {
+func (op *resendOp) again(provider string, flow *store.Flow) ([]outgoing, error) {
 	f, p, who, found := op.f, &op.pending, op.who, op.found
 	n := &newcomer{provider: provider, who: who}
 	if found && p.Token.Kind == store.KindSignup && p.Token.Address == who {
 		n.hash, n.data, n.identity = p.Token.PasswordHash, p.Token.UserMetadata, p.Token.Identity
 	}
-	l, err := newConfirmation(f, n, n.idAmong(p.User), flow)
-	return []letter{l}, err
+	msg, err := newConfirmation(f, n, n.idAmong(p.User), flow)
+	return []outgoing{msg}, err
 }
 
 // flowAgain is the flow of a mail that is sent once more: the client's, or one like that of the mail before.
@@ -261,30 +261,30 @@ func (s *Settings) asksCurrent(u *store.User) bool {
 
 // emailChange are the mails of a change of address: to the new one, and to the current one if that has
 // to agree. A hook gets both in one call, so in one message.
-func newEmailChange(f *flow, u store.User, flow *store.Flow) ([]letter, error) {
-	half := func(kind store.Kind, to string) mailed {
-		return mailed{
+func newEmailChange(f *flow, u store.User, flow *store.Flow) ([]outgoing, error) {
+	half := func(kind store.Kind, to string) mailSpec {
+		return mailSpec{
 			kind: kind, mail: mail.EmailChange, link: mail.LinkEmailChange, to: to, flow: idOf(flow),
 			vars: mail.Vars{Email: u.Email, NewEmail: u.NewEmail, SendingTo: to, Data: u.UserMetadata},
 		}
 	}
-	fresh, p, err := composeMail(f, half(store.KindEmailChangeNew, u.NewEmail))
+	toNew, p, err := composeMail(f, half(store.KindEmailChangeNew, u.NewEmail))
 	if err != nil {
 		return nil, err
 	}
 	if !f.settings.asksCurrent(&u) {
-		fresh.message = postMail(f, fresh, p)
-		return []letter{fresh}, nil
+		toNew.message = sealMail(f, toNew, p)
+		return []outgoing{toNew}, nil
 	}
-	current, other, err := composeMail(f, half(store.KindEmailChangeCurrent, u.Email))
+	toCurrent, other, err := composeMail(f, half(store.KindEmailChangeCurrent, u.Email))
 	if err != nil {
 		return nil, err
 	}
 	if f.settings.Hooks.Sends[mail.ChannelEmail] {
 		p.Current = &other
 	} else {
-		current.message = postMail(f, current, other)
+		toCurrent.message = sealMail(f, toCurrent, other)
 	}
-	fresh.message = postMail(f, fresh, p)
-	return []letter{current, fresh}, nil
+	toNew.message = sealMail(f, toNew, p)
+	return []outgoing{toCurrent, toNew}, nil
 }

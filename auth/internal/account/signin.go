@@ -41,11 +41,11 @@ const passwordRounds = 3
 
 // passwordSignIn is one call of SignInPassword.
 type passwordSignIn struct {
-	f        *flow
-	guesses  guesses
-	p        Password
-	provider string // email or phone
-	told     bool   // the hook was told of the right password
+	f            *flow
+	guesses      guesses
+	p            Password
+	provider     string // email or phone
+	hookNotified bool   // the hook was told of the right password
 }
 
 // try checks the password against the account as it is. errMeanwhile: it changed while the password was checked,
@@ -72,9 +72,9 @@ func (in *passwordSignIn) try(ctx context.Context) (Grant, error) {
 	if err != nil {
 		return Grant{}, failure("check password", err)
 	}
-	if !right || !in.told {
-		in.told = right
-		if err := judgePassword(ctx, in.f, u.ID, right); err != nil {
+	if !right || !in.hookNotified {
+		in.hookNotified = right
+		if err := reportPassword(ctx, in.f, u.ID, right); err != nil {
 			return Grant{}, in.guesses.rejected(ctx, u.ID, right, err)
 		}
 	}
@@ -98,9 +98,9 @@ func (in *passwordSignIn) try(ctx context.Context) (Grant, error) {
 
 // open writes the session.
 func (in *passwordSignIn) open(ctx context.Context, u store.User, o store.OpenSession) (Grant, error) {
-	open := newOpening(in.f, u.ID, methodPassword)
-	o.Session = open.row
-	o.Audit = in.f.audit(store.ActionLogin, u.ID, open.row.ID, "provider", in.provider)
+	draft := newSession(in.f, u.ID, methodPassword)
+	o.Session = draft.row
+	o.Audit = in.f.audit(store.ActionLogin, u.ID, draft.row.ID, "provider", in.provider)
 	u, err := in.f.core.db.OpenSession(ctx, o)
 	if errors.Is(err, store.ErrNotFound) {
 		return Grant{}, errMeanwhile
@@ -108,8 +108,8 @@ func (in *passwordSignIn) open(ctx context.Context, u store.User, o store.OpenSe
 	if err != nil {
 		return Grant{}, failure("open session", in.guesses.used(err))
 	}
-	crowdOut(ctx, in.f, u.ID)
-	g, err := grantNew(ctx, in.f, u, &open)
+	enforceSessionLimit(ctx, in.f, u.ID)
+	g, err := grantNew(ctx, in.f, u, &draft)
 	if in.f.settings.Passwords.Policy != nil {
 		g.Weak = in.f.settings.Passwords.Policy.Check(in.p.Password)
 	}

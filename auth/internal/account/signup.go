@@ -196,17 +196,17 @@ func signUpPending(ctx context.Context, f *flow, n *newcomer, text string) (stor
 		}
 		f.tick()
 		flow := f.settings.flow(n.challenge, "email/signup", f.now)
-		l, err := newConfirmation(f, n, n.idAmong(known), flow)
+		msg, err := newConfirmation(f, n, n.idAmong(known), flow)
 		if err != nil {
 			return store.User{}, err
 		}
 		st := n.standing(known)
-		l.token.Required = st == pending
+		msg.token.Required = st == pending
 		b := f.batch()
 		q.take(b, f.now)
 		id := n.enlist(f, b, st, known)
-		write(b, id, flow, l)
-		tellCreated(f, b, st == fresh, id)
+		insertOutgoing(b, id, flow, msg)
+		enqueueCreatedHook(f, b, st == fresh, id)
 		b.Audit(n.note(f, st, known, id))
 		err = b.Send(ctx)
 		if overtaken(err) && !again {
@@ -215,11 +215,11 @@ func signUpPending(ctx context.Context, f *flow, n *newcomer, text string) (stor
 		if err != nil {
 			return store.User{}, failure("sign up", q.refused(err))
 		}
-		if err := f.send(ctx, l); err != nil {
+		if err := f.send(ctx, msg); err != nil {
 			return store.User{}, err
 		}
 		if st == taken {
-			id = fauxID(f, n.aud, n.who)
+			id = decoyID(f, n.aud, n.who)
 		}
 		u := n.user(f, id, false, n.data)
 		if st == taken && f.settings.RevealExisting {
@@ -305,8 +305,8 @@ func createConfirmed(ctx context.Context, f *flow, n *newcomer, st standing, kno
 			return Grant{}, err
 		}
 	}
-	open := newOpening(f, id, methodPassword)
-	made, err := customize(ctx, f, u, opened(f, &open), "")
+	draft := newSession(f, id, methodPassword)
+	made, err := customClaimsOf(ctx, f, u, openedSession(f, &draft), "")
 	if err != nil {
 		return Grant{}, err
 	}
@@ -317,13 +317,13 @@ func createConfirmed(ctx context.Context, f *flow, n *newcomer, st standing, kno
 		b.UpdateUser(confirmPatch(u, f.now))
 		b.PutIdentity(u.Identities[0])
 	}
-	b.InsertSession(open.row)
+	b.InsertSession(draft.row)
 	if st == pending {
 		b.DeleteTokens(id)
 	}
-	tellCreated(f, b, st == fresh, id)
-	b.Audit(f.audit(store.ActionUserSignedUp, id, open.row.ID, "provider", n.provider, "channel", n.channel))
-	b.Audit(f.audit(store.ActionLogin, id, open.row.ID, "provider", n.provider))
+	enqueueCreatedHook(f, b, st == fresh, id)
+	b.Audit(f.audit(store.ActionUserSignedUp, id, draft.row.ID, "provider", n.provider, "channel", n.channel))
+	b.Audit(f.audit(store.ActionLogin, id, draft.row.ID, "provider", n.provider))
 	if st == pending {
 		b.User(&u, id)
 	}
@@ -333,7 +333,7 @@ func createConfirmed(ctx context.Context, f *flow, n *newcomer, st standing, kno
 	if f.settings.Hooks.AfterCreate {
 		f.core.wake()
 	}
-	return signGrant(f, u, opened(f, &open), &open.first, made)
+	return signGrant(f, u, openedSession(f, &draft), &draft.first, made)
 }
 
 // confirmPatch makes an unconfirmed account what u is.
@@ -387,21 +387,21 @@ func signUpAnonymous(ctx context.Context, f *flow, data json.RawMessage) (Grant,
 	if err := mayCreate(ctx, f, nil, u); err != nil {
 		return Grant{}, err
 	}
-	open := newOpening(f, u.ID, methodAnonymous)
-	made, err := customize(ctx, f, u, opened(f, &open), "")
+	draft := newSession(f, u.ID, methodAnonymous)
+	made, err := customClaimsOf(ctx, f, u, openedSession(f, &draft), "")
 	if err != nil {
 		return Grant{}, err
 	}
 	b := f.batch()
 	b.InsertUser(u)
-	b.InsertSession(open.row)
-	tellCreated(f, b, true, u.ID)
-	b.Audit(f.audit(store.ActionUserSignedUp, u.ID, open.row.ID, "provider", "anonymous"))
+	b.InsertSession(draft.row)
+	enqueueCreatedHook(f, b, true, u.ID)
+	b.Audit(f.audit(store.ActionUserSignedUp, u.ID, draft.row.ID, "provider", "anonymous"))
 	if err := b.Send(ctx); err != nil {
 		return Grant{}, failure("sign up anonymously", err)
 	}
 	if f.settings.Hooks.AfterCreate {
 		f.core.wake()
 	}
-	return signGrant(f, u, opened(f, &open), &open.first, made)
+	return signGrant(f, u, openedSession(f, &draft), &draft.first, made)
 }

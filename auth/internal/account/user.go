@@ -31,16 +31,16 @@ type update struct {
 	// same: the new one is the old one. current: the current one was given, and right.
 	same, current bool
 
-	guesses  guesses // of the current password
-	tried    store.Tried
-	nonceTry store.Limit // a right nonce gives it back
-	hookTold bool        // of the right one
-	mails    *quota
-	texts    *quota
-	notices  bool     // may be written
-	told     int      // were
-	sent     []letter // written with the change
-	forget   [][]byte // pauses that end
+	guesses      guesses // of the current password
+	tried        store.Tried
+	nonceTry     store.Limit // a right nonce gives it back
+	hookNotified bool        // of the right one
+	mails        *quota
+	texts        *quota
+	notify       bool       // may be written
+	notified     int        // were
+	sent         []outgoing // written with the change
+	forget       [][]byte   // pauses that end
 }
 
 // UpdateUser changes the caller's password, metadata, e-mail address or phone number, after the checks of
@@ -78,7 +78,7 @@ func updateUser(ctx context.Context, f *flow, principal Principal, p UserUpdate)
 	case err != nil:
 		return store.User{}, failure("update user", err)
 	}
-	f.countNotifications(ctx, u.told)
+	f.countNotifications(ctx, u.notified)
 	u.endPauses(ctx)
 	if err := f.send(ctx, u.sent...); err != nil {
 		return store.User{}, err
@@ -92,9 +92,9 @@ func (u *update) commit(ctx context.Context) (out store.User, err error) {
 		return out, err
 	}
 	var refusal error
-	u.notices = canNotify(ctx, u.f, u.hash != "" && u.f.settings.Email.NotifyPasswordChanged || u.phone != "" && u.f.settings.Email.NotifyPhoneChanged)
+	u.notify = canNotify(ctx, u.f, u.hash != "" && u.f.settings.Email.NotifyPasswordChanged || u.phone != "" && u.f.settings.Email.NotifyPhoneChanged)
 	err = u.f.inTx(ctx, func(tx *store.Tx) (err error) {
-		u.told, u.forget, refusal = 0, nil, nil
+		u.notified, u.forget, refusal = 0, nil, nil
 		out, err = u.write(ctx, tx)
 		if r, ok := errors.AsType[*Refusal](err); ok && r == errNonce {
 			refusal = err // the miss counts, so it is committed
@@ -144,9 +144,9 @@ func (u *update) checkCurrent(ctx context.Context) (err error) {
 	if u.current, _, err = u.f.core.passwords.Check(ctx, u.against, *u.p.CurrentPassword); err != nil {
 		return failure("check password", err)
 	}
-	if !u.current || !u.hookTold {
-		u.hookTold = u.current
-		if verdict := judgePassword(ctx, u.f, u.principal.User.ID, u.current); verdict != nil {
+	if !u.current || !u.hookNotified {
+		u.hookNotified = u.current
+		if verdict := reportPassword(ctx, u.f, u.principal.User.ID, u.current); verdict != nil {
 			if err := u.mayGuess(ctx); err != nil {
 				return err
 			}
@@ -470,8 +470,8 @@ func (u *update) takeFirst(ctx context.Context, tx *store.Tx) error {
 
 // notify adds a notification, if it is on and there is somebody to tell.
 func (ch *change) notify(on bool, kind mail.Kind, v mail.Vars) {
-	if on && ch.op.notices && ch.old.Email != "" {
+	if on && ch.op.notify && ch.old.Email != "" {
 		v.Email, v.Data = ch.old.Email, ch.old.UserMetadata
-		ch.notice = append(ch.notice, notification(ch.f, kind, ch.old.Email, v))
+		ch.notifications = append(ch.notifications, notification(ch.f, kind, ch.old.Email, v))
 	}
 }

@@ -142,10 +142,10 @@ func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
 	var out Verified
 	var missed bool
 	e := &f.settings.Email
-	v.notices = canNotify(ctx, f, p.Type == typeEmailChange && e.NotifyEmailChanged || p.Type == "phone_change" && (e.NotifyPhoneChanged || e.NotifyIdentityLinked))
+	v.notify = canNotify(ctx, f, p.Type == typeEmailChange && e.NotifyEmailChanged || p.Type == "phone_change" && (e.NotifyPhoneChanged || e.NotifyIdentityLinked))
 	redeem := func() error {
 		return f.inTx(ctx, func(tx *store.Tx) (err error) {
-			missed, v.told = false, 0
+			missed, v.notified = false, 0
 			out, err = v.redeem(ctx, tx, pf)
 			if errors.Is(err, store.ErrNotFound) {
 				missed = true
@@ -170,11 +170,11 @@ func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
 		return Verified{}, pf.missed
 	}
 	f.core.wake()
-	f.countNotifications(ctx, v.told)
+	f.countNotifications(ctx, v.notified)
 	if out.Half || out.Code != "" {
 		return out, nil
 	}
-	crowdOut(ctx, f, out.User.ID)
+	enforceSessionLimit(ctx, f, out.User.ID)
 	g, err := grantNew(ctx, f, out.User, &v.open)
 	if err != nil {
 		return Verified{}, err
@@ -202,12 +202,12 @@ var (
 
 // verification is one call of Verify.
 type verification struct {
-	f       *flow
-	p       Verify
-	hash    string // of p.Password
-	notices bool   // may be written
-	told    int    // were
-	open    opening
+	f        *flow
+	p        Verify
+	hash     string // of p.Password
+	notify   bool   // may be written
+	notified int    // were
+	open     sessionDraft
 	// displaces: an unconfirmed account has the address that is proven.
 	displaces bool
 }
@@ -264,7 +264,7 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 			return Verified{}, err
 		}
 	} else if !out.Half {
-		v.open = newOpening(v.f, u.ID, methodOTP)
+		v.open = newSession(v.f, u.ID, methodOTP)
 		if _, test := v.f.settings.Phone.testCode(pf.who, v.f.now); test { // whose code is in a file
 			v.open.row.Place = nil
 		}

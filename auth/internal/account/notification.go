@@ -8,13 +8,13 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// noticeLife is for how long a notification is worth sending.
-const noticeLife = 24 * time.Hour
+// notificationLife is for how long a notification is worth sending.
+const notificationLife = 24 * time.Hour
 
 // notification is a mail that only tells.
 func notification(f *flow, kind mail.Kind, to string, v mail.Vars) store.NewMessage {
 	v.SiteURL = f.settings.SiteURL
-	return f.seal(mail.ChannelEmail, string(kind), mail.Payload{To: to, Kind: kind, Vars: v, IP: f.settings.hookIP(mail.ChannelEmail, f.req)}, f.now.Add(noticeLife))
+	return f.seal(mail.ChannelEmail, string(kind), mail.Payload{To: to, Kind: kind, Vars: v, IP: f.settings.hookIP(mail.ChannelEmail, f.req)}, f.now.Add(notificationLife))
 }
 
 // Notifications count against the budget for mails, and when that is used up nobody is told: what he

@@ -19,16 +19,16 @@ const pkcePrefix = "pkce_"
 // maxMisses is how many wrong tries void a token's digits. Its link stays.
 const maxMisses = 5
 
-// letter is a one-time token and the message that carries it. Every one is made here.
-type letter struct {
+// outgoing is a one-time token and the message that carries it. Every one is made here.
+type outgoing struct {
 	token   store.NewToken
 	message store.NewMessage // without payload: nothing is sent
 	// code and link are what the addressee will see.
 	code, tokenHash, url string
 }
 
-// mailed is a token that goes by mail. Whose it is is said when it is written.
-type mailed struct {
+// mailSpec is a token that goes by mail. Whose it is is said when it is written.
+type mailSpec struct {
 	kind store.Kind
 	mail mail.Kind
 	link string // its type; "" for digits alone
@@ -40,62 +40,62 @@ type mailed struct {
 }
 
 // mail is a letter with a message of its own.
-func newMail(f *flow, m mailed) (letter, error) {
-	l, p, err := composeMail(f, m)
+func newMail(f *flow, spec mailSpec) (outgoing, error) {
+	msg, p, err := composeMail(f, spec)
 	if err == nil {
-		l.message = postMail(f, l, p)
+		msg.message = sealMail(f, msg, p)
 	}
-	return l, err
+	return msg, err
 }
 
 // posted is the message that carries a payload, as long as the letter's token lives.
-func postMail(f *flow, l letter, p mail.Payload) store.NewMessage {
-	return f.settings.waited(f.seal(mail.ChannelEmail, string(p.Kind), p, l.token.ExpiresAt))
+func sealMail(f *flow, msg outgoing, p mail.Payload) store.NewMessage {
+	return f.settings.holdForSendNow(f.seal(mail.ChannelEmail, string(p.Kind), p, msg.token.ExpiresAt))
 }
 
 // compose makes the token and says what the mail about it will hold.
-func composeMail(f *flow, m mailed) (letter, mail.Payload, error) {
+func composeMail(f *flow, spec mailSpec) (outgoing, mail.Payload, error) {
 	code, err := token.NewCode(f.settings.Email.OTPLength)
 	if err != nil {
-		return letter{}, mail.Payload{}, fmt.Errorf("account: %w", err)
+		return outgoing{}, mail.Payload{}, fmt.Errorf("account: %w", err)
 	}
-	l := letter{code: code, token: newToken(f, m.kind, m.to, code, f.settings.Email.OTPLife)}
-	l.token.Flow, l.token.Keep = m.flow, m.keep
-	v := m.vars
+	msg := outgoing{code: code, token: newToken(f, spec.kind, spec.to, code, f.settings.Email.OTPLife)}
+	msg.token.Flow, msg.token.Keep = spec.flow, spec.keep
+	v := spec.vars
 	v.SiteURL, v.Token, v.RedirectTo = f.settings.SiteURL, code, f.req.RedirectTo
-	if m.link != "" {
+	if spec.link != "" {
 		text, hash := token.NewLinkToken()
-		l.token.LinkHash, l.tokenHash = hash[:], text
-		if m.flow != uuid.Nil {
-			l.tokenHash = pkcePrefix + text
+		msg.token.LinkHash, msg.tokenHash = hash[:], text
+		if spec.flow != uuid.Nil {
+			msg.tokenHash = pkcePrefix + text
 		}
 		base := f.req.BaseURL
 		if base == "" {
 			base = f.settings.BaseURL
 		}
-		l.url = f.settings.Email.Links.URL(base, m.link, l.tokenHash, f.req.RedirectTo)
-		v.TokenHash, v.ConfirmationURL = l.tokenHash, l.url
+		msg.url = f.settings.Email.Links.URL(base, spec.link, msg.tokenHash, f.req.RedirectTo)
+		v.TokenHash, v.ConfirmationURL = msg.tokenHash, msg.url
 	}
-	return l, mail.Payload{To: m.to, Kind: m.mail, Vars: v, IP: f.settings.hookIP(mail.ChannelEmail, f.req)}, nil
+	return msg, mail.Payload{To: spec.to, Kind: spec.mail, Vars: v, IP: f.settings.hookIP(mail.ChannelEmail, f.req)}, nil
 }
 
 // sms is a token that goes by SMS. A test number gets its fixed code, and no message.
-func newSMS(f *flow, kind store.Kind, number, channel string) (letter, error) {
+func newSMS(f *flow, kind store.Kind, number, channel string) (outgoing, error) {
 	if code, test := f.settings.Phone.testCode(number, f.now); test {
-		return letter{code: code, token: newToken(f, kind, number, code, 365*24*time.Hour)}, nil
+		return outgoing{code: code, token: newToken(f, kind, number, code, 365*24*time.Hour)}, nil
 	}
 	code, err := token.NewCode(f.settings.Phone.OTPLength)
 	if err != nil {
-		return letter{}, fmt.Errorf("account: %w", err)
+		return outgoing{}, fmt.Errorf("account: %w", err)
 	}
 	text := "Your code is " + code
 	if f.settings.Phone.Text != nil {
 		text = f.settings.Phone.Text(code)
 	}
-	l := letter{code: code, token: newToken(f, kind, number, code, f.settings.Phone.OTPLife)}
-	l.message = f.settings.waited(f.seal(mail.ChannelSMS, string(kind),
-		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: channelOf(channel), IP: f.settings.hookIP(mail.ChannelSMS, f.req)}, l.token.ExpiresAt))
-	return l, nil
+	msg := outgoing{code: code, token: newToken(f, kind, number, code, f.settings.Phone.OTPLife)}
+	msg.message = f.settings.holdForSendNow(f.seal(mail.ChannelSMS, string(kind),
+		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: channelOf(channel), IP: f.settings.hookIP(mail.ChannelSMS, f.req)}, msg.token.ExpiresAt))
+	return msg, nil
 }
 
 func newToken(f *flow, kind store.Kind, to, code string, life time.Duration) store.NewToken {
@@ -105,19 +105,19 @@ func newToken(f *flow, kind store.Kind, to, code string, life time.Duration) sto
 	}
 }
 
-// write adds tokens, their flow and messages, in the order in which everybody locks. user may be nobody:
+// insertOutgoing adds tokens, their flow and messages, in the order in which everybody locks. user may be nobody:
 // then the same statements do nothing.
-func write(b *store.Batch, user uuid.UUID, flow *store.Flow, letters ...letter) {
-	for _, l := range letters {
-		l.token.User = user
-		b.InsertToken(l.token)
+func insertOutgoing(b *store.Batch, user uuid.UUID, flow *store.Flow, msgs ...outgoing) {
+	for _, msg := range msgs {
+		msg.token.User = user
+		b.InsertToken(msg.token)
 	}
 	if flow != nil {
 		flow.User = user
 		b.InsertFlow(*flow)
 	}
-	for _, l := range letters {
-		if m := l.message; m.Payload != nil {
+	for _, msg := range msgs {
+		if m := msg.message; m.Payload != nil {
 			m.User = user
 			b.InsertMessage(m)
 		}
@@ -142,9 +142,9 @@ func digitMACs(f *flow, kinds []store.Kind, to, code string) [][]byte {
 	return macs
 }
 
-// fauxID is the id that a stranger is told for an address that has an account: a MAC of the address, so that it
+// decoyID is the id that a stranger is told for an address that has an account: a MAC of the address, so that it
 // is stable as a pending account's is. It looks like any other.
-func fauxID(f *flow, aud, who string) uuid.UUID {
+func decoyID(f *flow, aud, who string) uuid.UUID {
 	var id uuid.UUID
 	copy(id[:], f.core.root.MAC(secret.FauxUser, aud, who))
 	id[6] = id[6]&0x0f | 0x40 // version 4
