@@ -24,7 +24,7 @@ type change struct {
 	void          []store.Kind     // tokens that die; all when voidAll
 	voidAll       bool
 	outgoing      []outgoing
-	flow          *store.Flow
+	pkce          *store.Flow
 	notifications []store.NewMessage
 	// pending is the hash of a password that waits with the token of the first address.
 	pending string
@@ -78,8 +78,8 @@ func (ch *change) email() error {
 	}
 	wanted := ch.old
 	wanted.NewEmail = ch.op.email
-	ch.flow = ch.f.settings.flow(ch.op.p.Challenge, "email_change", ch.f.now)
-	msgs, err := newEmailChange(ch.f, wanted, ch.flow)
+	ch.pkce = ch.f.settings.pkceFlow(ch.op.p.Challenge, "email_change", ch.f.now)
+	msgs, err := newEmailChange(ch.f, wanted, ch.pkce)
 	for i := range msgs { // without an address of before, the new one's alone
 		msgs[i].token.PasswordHash = ch.pending
 	}
@@ -137,7 +137,7 @@ func (ch *change) fill() {
 	if ch.patch.PasswordHash != nil {
 		b.DeleteChallenges(id)
 	}
-	insertOutgoing(b, id, ch.flow, ch.outgoing...)
+	insertOutgoing(b, id, ch.pkce, ch.outgoing...)
 	ch.op.sent = ch.outgoing
 	ch.op.notified = len(ch.notifications)
 	for _, m := range ch.notifications {

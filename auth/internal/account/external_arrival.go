@@ -86,8 +86,8 @@ func (w *arrival) confirmation() error {
 		w.op.quota = mailQuota(w.f, "confirmation", w.f.settings.Email.ConfirmationInterval, w.old.Aud, to)
 		return errMoved
 	}
-	n := &newcomer{aud: w.old.Aud, provider: "email", who: to, data: w.data, identity: w.identity.ID}
-	msg, err := newConfirmation(w.f, n, w.old.ID, nil)
+	cand := &signupCandidate{aud: w.old.Aud, provider: "email", address: to, data: w.data, identity: w.identity.ID}
+	msg, err := newConfirmation(w.f, cand, w.old.ID, nil)
 	msg.token.UserMetadata = nil // what the provider says is the account's already
 	w.outgoing = append(w.outgoing, msg)
 	w.patch.ConfirmationSentAt = &w.f.now
@@ -204,7 +204,7 @@ func (w *arrival) finish(ctx context.Context) error {
 	if w.op.refusal == nil && !issued {
 		e.open = newSession(e.f, id, methodOAuth)
 		if e.exchange != nil {
-			e.open.setID(e.exchange.flow.Session)
+			e.open.setID(e.exchange.pkce.Session)
 		}
 		if e.level > 1 {
 			e.open.row.AAL, e.open.row.AMR = e.level, joinAMR(e.open.row.AMR, e.methods)

@@ -50,7 +50,7 @@ var errLinks = errors.New("account: the code links an identity")
 // client library sends none, and the verifier proves who asked.
 func (x *exchange) ownLink() error {
 	var claims token.Claims
-	if user, _, err := x.f.core.readIDs(&claims, x.bearer, x.f.now); err == nil && user != x.flow.User {
+	if user, _, err := x.f.core.readIDs(&claims, x.bearer, x.f.now); err == nil && user != x.pkce.User {
 		return denied(CodeBadJWT, "The access token is not of the user who asked for the linking")
 	}
 	return nil
@@ -58,7 +58,7 @@ func (x *exchange) ownLink() error {
 
 // link links the identity that waits in the flow, and opens the session.
 func (x *exchange) link(ctx context.Context) (Grant, error) {
-	f := x.flow
+	f := x.pkce
 	text, _, err := x.f.core.root.Open(secret.ExternalStates, f.Linked, f.ID[:])
 	if err != nil {
 		return Grant{}, fmt.Errorf("account: linked profile: %w", err)

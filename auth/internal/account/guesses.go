@@ -14,8 +14,8 @@ import (
 // before the hash, which an empty bucket spares, and by the statement that follows it, which decides. So parallel
 // guesses learn no more than the bucket holds, and beyond that right and wrong ones get the same answer.
 type guesses struct {
-	f   *flow
-	who string
+	f       *flow
+	address string
 	// limit is the account's bucket, or that of the place where that is known.
 	limit, account store.Limit
 	place          store.Place
@@ -25,7 +25,7 @@ type guesses struct {
 
 func passwordGuesses(f *flow, aud, who string) guesses {
 	n := f.settings.Passwords.TriesPerAccount
-	g := guesses{f: f, who: who, note: store.NewInterval(f.limitKey("password note", who), time.Minute), off: n <= 0}
+	g := guesses{f: f, address: who, note: store.NewInterval(f.limitKey("password note", who), time.Minute), off: n <= 0}
 	n = max(n, 1) // off: counted by the same statements, and not judged
 	g.limit = store.Limit{Key: f.limitKey("password", aud, who), Size: float64(n), Refill: time.Duration(n) * time.Minute}
 	g.account = g.limit

@@ -92,15 +92,15 @@ func (s *Settings) holdForSendNow(m store.NewMessage) store.NewMessage {
 
 // mayCreate asks whether a user may be created. A newcomer is asked for once, however often he is tried; nil
 // is nobody who could be tried again.
-func mayCreate(ctx context.Context, f *flow, n *newcomer, u store.User) error {
-	if f.settings.Hooks.BeforeCreate == nil || n != nil && n.admitted {
+func mayCreate(ctx context.Context, f *flow, cand *signupCandidate, u store.User) error {
+	if f.settings.Hooks.BeforeCreate == nil || cand != nil && cand.allowed {
 		return nil
 	}
 	if err := f.settings.Hooks.BeforeCreate(ctx, f.req.IP, u); err != nil {
 		return failure("hook before a creation", err)
 	}
-	if n != nil {
-		n.admitted = true
+	if cand != nil {
+		cand.allowed = true
 	}
 	return nil
 }

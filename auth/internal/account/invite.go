@@ -25,47 +25,47 @@ func (a *Accounts) Invite(ctx context.Context, req RequestInfo, by Actor, p Invi
 }
 
 func invite(ctx context.Context, f *flow, by Actor, p Invitation) (store.User, error) {
-	n := &newcomer{aud: f.aud(), provider: "email"}
-	err := goodClaims("", n.aud)
+	cand := &signupCandidate{aud: f.aud(), provider: "email"}
+	err := goodClaims("", cand.aud)
 	if err != nil {
 		return store.User{}, err
 	}
-	if n.who, err = goodEmail(p.Email); err != nil {
+	if cand.address, err = goodEmail(p.Email); err != nil {
 		return store.User{}, err
 	}
-	if n.data, err = metadata(p.Data); err != nil {
+	if cand.data, err = metadata(p.Data); err != nil {
 		return store.User{}, err
 	}
-	if f.settings.tooLarge(n.data, nil) {
+	if f.settings.tooLarge(cand.data, nil) {
 		return store.User{}, f.settings.errTooLarge()
 	}
 	if err := f.settings.canSendMail("invite"); err != nil {
 		return store.User{}, err
 	}
-	q := mailQuota(f, "invite", 0, n.aud, n.who)
+	q := mailQuota(f, "invite", 0, cand.aud, cand.address)
 	for again := false; ; again = true {
-		known, err := lookUp(ctx, f, n, q)
+		known, err := lookUp(ctx, f, cand, q)
 		if err != nil {
 			return store.User{}, err
 		}
-		st := n.standing(known)
-		if st == taken {
+		state := cand.state(known)
+		if state == addressTaken {
 			return store.User{}, errEmailExists
 		}
-		msg, err := newInvitation(f, n, known)
+		msg, err := newInvitation(f, cand, known)
 		if err != nil {
 			return store.User{}, err
 		}
-		msg.token.Required = st == pending
+		msg.token.Required = state == addressPending
 		b := f.batch()
 		q.take(b, f.now)
-		id := n.invited(f, b, st, known)
+		id := cand.addInvited(f, b, state, known)
 		insertOutgoing(b, id, nil, msg)
 		b.Audit(by.audit(f, store.ActionUserInvited, "user_id", id.String()))
 		var u store.User
 		b.User(&u, id)
 		err = b.Send(ctx)
-		if overtaken(err) && !again {
+		if isOvertaken(err) && !again {
 			continue
 		}
 		if err != nil {
@@ -75,24 +75,24 @@ func invite(ctx context.Context, f *flow, by Actor, p Invitation) (store.User, e
 	}
 }
 
-func newInvitation(f *flow, n *newcomer, known store.User) (outgoing, error) {
-	data := n.data
+func newInvitation(f *flow, cand *signupCandidate, known store.User) (outgoing, error) {
+	data := cand.data
 	if known.ID != uuid.Nil {
 		data = known.UserMetadata
 	}
 	return newMail(f, mailSpec{
-		kind: store.KindInvite, mail: mail.Invite, link: mail.LinkInvite, to: n.who, vars: mail.Vars{Email: n.who, Data: data},
+		kind: store.KindInvite, mail: mail.Invite, link: mail.LinkInvite, to: cand.address, vars: mail.Vars{Email: cand.address, Data: data},
 	})
 }
 
-// invited adds an invited user, or notes that one is invited again.
-func (n *newcomer) invited(f *flow, b *store.Batch, st standing, known store.User) uuid.UUID {
-	if st == pending {
+// addInvited adds an invited user, or notes that one is invited again.
+func (cand *signupCandidate) addInvited(f *flow, b *store.Batch, state addressState, known store.User) uuid.UUID {
+	if state == addressPending {
 		b.UpdateUser(store.UserPatch{ID: known.ID, Now: f.now, InvitedAt: &f.now, ConfirmationSentAt: &f.now})
 		return known.ID
 	}
-	u := n.user(f, uuid.New(), false, nil)
-	u.UserMetadata, u.InvitedAt = n.data, f.now
+	u := cand.user(f, uuid.New(), false, nil)
+	u.UserMetadata, u.InvitedAt = cand.data, f.now
 	b.InsertUser(u)
 	b.InsertIdentity(u.Identities[0])
 	return u.ID

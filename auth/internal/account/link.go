@@ -19,20 +19,20 @@ func (a *Accounts) GenerateLink(ctx context.Context, req RequestInfo, by Actor, 
 
 func generateLink(ctx context.Context, f *flow, by Actor, p LinkRequest) (Link, error) {
 	g := generation{f: f, by: by, p: p}
-	g.n = newcomer{aud: f.aud(), provider: "email"}
-	err := goodClaims("", g.n.aud)
+	g.cand = signupCandidate{aud: f.aud(), provider: "email"}
+	err := goodClaims("", g.cand.aud)
 	if err != nil {
 		return Link{}, err
 	}
-	if g.n.who, err = goodEmail(p.Email); err != nil {
+	if g.cand.address, err = goodEmail(p.Email); err != nil {
 		return Link{}, err
 	}
-	if g.n.data, err = f.settings.newMetadata(p.Data); err != nil {
+	if g.cand.data, err = f.settings.newMetadata(p.Data); err != nil {
 		return Link{}, err
 	}
 	for again := false; ; again = true {
 		out, err := g.run(ctx)
-		if overtaken(err) && !again {
+		if isOvertaken(err) && !again {
 			continue
 		}
 		switch {
@@ -49,15 +49,15 @@ var errNoSuchEmail = missing(CodeUserNotFound, "User with this email not found")
 
 // generation is one call of GenerateLink.
 type generation struct {
-	f  *flow
-	by Actor
-	p  LinkRequest
-	n  newcomer
+	f    *flow
+	by   Actor
+	p    LinkRequest
+	cand signupCandidate
 
 	// What the look found out; again after the address was overtaken.
 	typ   string // the type that it becomes: magiclink is signup for an unknown address
 	made  generated
-	st    standing
+	state addressState
 	user  store.User
 	waits store.Token // of the sign-up that waits
 }
@@ -99,15 +99,15 @@ func (g *generation) look(ctx context.Context) error {
 	var known store.Pending
 	var other, account store.User
 	b := g.f.batch()
-	b.Pending(&known, g.n.aud, g.n.who, store.KindSignup)
-	b.Account(&account, g.n.aud, g.n.who)
-	b.Account(&other, g.n.aud, newEmail)
+	b.Pending(&known, g.cand.aud, g.cand.address, store.KindSignup)
+	b.Account(&account, g.cand.aud, g.cand.address)
+	b.Account(&other, g.cand.aud, newEmail)
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
 	g.f.tick()
-	g.st, g.user, g.waits = g.n.standing(account), account, known.Token
-	exists := account.ID != uuid.Nil && account.Email == g.n.who
+	g.state, g.user, g.waits = g.cand.state(account), account, known.Token
+	exists := account.ID != uuid.Nil && account.Email == g.cand.address
 	switch {
 	case !exists && g.typ == "magiclink":
 		g.typ = "signup" // without password
@@ -121,7 +121,7 @@ func (g *generation) look(ctx context.Context) error {
 	if g.made, ok = generatable[g.typ]; !ok {
 		return notValid(fmt.Sprintf("Invalid email action link type requested: %.100s", g.typ))
 	}
-	g.made.mail.to, g.made.mail.vars.Email = g.n.who, g.n.who
+	g.made.mail.to, g.made.mail.vars.Email = g.cand.address, g.cand.address
 	if !isChange(g.made.mail.kind) {
 		return nil
 	}
@@ -145,19 +145,19 @@ func (g *generation) judge(ctx context.Context) error {
 	if g.typ != "signup" && g.typ != "invite" {
 		return nil
 	}
-	if g.st == taken {
+	if g.state == addressTaken {
 		return errEmailExists
 	}
-	if g.typ == "signup" && g.p.Type == "signup" && (g.st == fresh || g.p.Password != "") {
+	if g.typ == "signup" && g.p.Type == "signup" && (g.state == addressFree || g.p.Password != "") {
 		if g.p.Password == "" {
 			return notValid("Signup requires a valid password")
 		}
 		if err := g.f.settings.goodPassword(g.p.Password); err != nil {
 			return err
 		}
-		if g.n.hash == "" {
+		if g.cand.hash == "" {
 			var err error
-			if g.n.hash, err = g.f.core.passwords.Hash(ctx, g.p.Password); err != nil {
+			if g.cand.hash, err = g.f.core.passwords.Hash(ctx, g.p.Password); err != nil {
 				return err
 			}
 		}
@@ -166,30 +166,30 @@ func (g *generation) judge(ctx context.Context) error {
 }
 
 func (g *generation) write(ctx context.Context) (Link, error) {
-	typ, made, st, u, waits := g.typ, &g.made, g.st, g.user, g.waits
+	typ, made, state, u, waits := g.typ, &g.made, g.state, g.user, g.waits
 	msg, err := newMail(g.f, made.mail)
 	if err != nil {
 		return Link{}, err
 	}
 	msg.message.Payload = nil // the caller delivers it
-	msg.token.Required = st == pending
+	msg.token.Required = state == addressPending
 	b := g.f.batch()
 	id := u.ID
 	switch {
 	case typ == "invite":
-		id = g.n.invited(g.f, b, st, u)
-	case typ == "signup" && st == fresh:
-		msg.token.PasswordHash, msg.token.UserMetadata = g.n.hash, g.n.data
-		id = g.n.enlist(g.f, b, st, u)
+		id = g.cand.addInvited(g.f, b, state, u)
+	case typ == "signup" && state == addressFree:
+		msg.token.PasswordHash, msg.token.UserMetadata = g.cand.hash, g.cand.data
+		id = g.cand.addPending(g.f, b, state, u)
 	case typ == "signup": // a sign-up that waits keeps its password, unless this one brings its own
-		if waits.Address == g.n.who {
+		if waits.Address == g.cand.address {
 			msg.token.PasswordHash, msg.token.UserMetadata, msg.token.Identity = waits.PasswordHash, waits.UserMetadata, waits.Identity
 		}
-		if g.n.hash != "" {
-			msg.token.PasswordHash = g.n.hash
+		if g.cand.hash != "" {
+			msg.token.PasswordHash = g.cand.hash
 		}
-		if len(g.n.data) > 0 {
-			msg.token.UserMetadata = merge(msg.token.UserMetadata, g.n.data)
+		if len(g.cand.data) > 0 {
+			msg.token.UserMetadata = merge(msg.token.UserMetadata, g.cand.data)
 		}
 		b.MarkSent(id, made.sent, g.f.now)
 	case made.mail.vars.NewEmail != "":
@@ -223,7 +223,7 @@ func (g *generation) pause(ctx context.Context) {
 	if g.made.pause == "confirmation" {
 		pause = g.f.settings.Email.ConfirmationInterval
 	}
-	q := mailQuota(g.f, g.made.pause, pause, g.n.aud, g.n.who)
+	q := mailQuota(g.f, g.made.pause, pause, g.cand.aud, g.cand.address)
 	q.budgets = nil
 	b := g.f.batch()
 	q.take(b, g.f.now)

@@ -107,14 +107,14 @@ func newToken(f *flow, kind store.Kind, to, code string, life time.Duration) sto
 
 // insertOutgoing adds tokens, their flow and messages, in the order in which everybody locks. user may be nobody:
 // then the same statements do nothing.
-func insertOutgoing(b *store.Batch, user uuid.UUID, flow *store.Flow, msgs ...outgoing) {
+func insertOutgoing(b *store.Batch, user uuid.UUID, pkce *store.Flow, msgs ...outgoing) {
 	for _, msg := range msgs {
 		msg.token.User = user
 		b.InsertToken(msg.token)
 	}
-	if flow != nil {
-		flow.User = user
-		b.InsertFlow(*flow)
+	if pkce != nil {
+		pkce.User = user
+		b.InsertFlow(*pkce)
 	}
 	for _, msg := range msgs {
 		if m := msg.message; m.Payload != nil {

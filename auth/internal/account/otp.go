@@ -49,23 +49,23 @@ func sendLink(ctx context.Context, f *flow, p MagicLink, create bool) error {
 	if p.Email == "" {
 		return unprocessable(CodeValidationFailed, "Password recovery requires an email")
 	}
-	n := &newcomer{aud: f.aud(), provider: "email", challenge: p.Challenge}
+	cand := &signupCandidate{aud: f.aud(), provider: "email", challenge: p.Challenge}
 	var err error
-	if n.who, err = goodEmail(p.Email); err != nil {
+	if cand.address, err = goodEmail(p.Email); err != nil {
 		return err
 	}
 	if err := p.Challenge.check(); err != nil {
 		return err
 	}
-	if n.data, err = f.settings.newMetadata(p.Data); err != nil {
+	if cand.data, err = f.settings.newMetadata(p.Data); err != nil {
 		return err
 	}
 	if err := f.settings.canSendMail("magic link"); err != nil {
 		return err
 	}
 	// The pause is that of recovery, for whatever kind of mail this turns into.
-	op := otpOp{f: f, n: n, create: create, autoconfirm: f.settings.Email.Autoconfirm}
-	op.q = boundClient(f, mailQuota(f, "recovery", f.settings.Email.Interval, n.aud, n.who))
+	op := otpOp{f: f, cand: cand, create: create, autoconfirm: f.settings.Email.Autoconfirm}
+	op.q = boundClient(f, mailQuota(f, "recovery", f.settings.Email.Interval, cand.aud, cand.address))
 	return op.run(ctx)
 }
 
@@ -73,36 +73,36 @@ func sendDigits(ctx context.Context, f *flow, p OTP) error {
 	if !f.settings.Phone.Enabled {
 		return invalid(CodePhoneProviderDisabled, "Unsupported phone provider")
 	}
-	n := &newcomer{aud: f.aud(), provider: "phone", channel: p.Channel}
+	cand := &signupCandidate{aud: f.aud(), provider: "phone", channel: p.Channel}
 	var err error
-	if n.who, err = goodPhone(p.Phone); err != nil {
+	if cand.address, err = goodPhone(p.Phone); err != nil {
 		return err
 	}
 	if err := f.settings.Phone.goodChannel(p.Channel); err != nil {
 		return err
 	}
-	if n.data, err = f.settings.newMetadata(p.Data); err != nil {
+	if cand.data, err = f.settings.newMetadata(p.Data); err != nil {
 		return err
 	}
-	if err := canSendSMS(f, "confirmation", n.who); err != nil {
+	if err := canSendSMS(f, "confirmation", cand.address); err != nil {
 		return err
 	}
-	op := otpOp{f: f, n: n, create: p.CreateUser, autoconfirm: f.settings.Phone.Autoconfirm}
-	op.q = boundClient(f, smsQuota(f, n.aud, n.who))
+	op := otpOp{f: f, cand: cand, create: p.CreateUser, autoconfirm: f.settings.Phone.Autoconfirm}
+	op.q = boundClient(f, smsQuota(f, cand.aud, cand.address))
 	return op.run(ctx)
 }
 
 // otpOp is one call of SendOTP or MagicLink.
 type otpOp struct {
 	f           *flow
-	n           *newcomer
+	cand        *signupCandidate
 	q           *quota
 	create      bool // an unknown address becomes an account
 	autoconfirm bool // which is confirmed at once
 
 	// What the look found out; again after the address was overtaken.
 	known  store.User
-	st     standing
+	state  addressState
 	hidden bool // unknown, and answered as a known one
 }
 
@@ -114,7 +114,7 @@ func (op *otpOp) run(ctx context.Context) error {
 			return err
 		}
 		msg, err := op.write(ctx)
-		if overtaken(err) && !again {
+		if isOvertaken(err) && !again {
 			continue
 		}
 		if err != nil {
@@ -126,13 +126,13 @@ func (op *otpOp) run(ctx context.Context) error {
 
 // look reads who has the address, and judges whether an unknown one may become an account.
 func (op *otpOp) look(ctx context.Context) (err error) {
-	f, n := op.f, op.n
-	if op.known, err = lookUp(ctx, f, n, op.q); err != nil {
+	f, cand := op.f, op.cand
+	if op.known, err = lookUp(ctx, f, cand, op.q); err != nil {
 		return err
 	}
-	op.st, op.hidden = n.standing(op.known), false
+	op.state, op.hidden = cand.state(op.known), false
 	switch {
-	case op.st != fresh:
+	case op.state != addressFree:
 		return nil
 	case !op.create && !f.settings.HideUnknownOnOTP:
 		return unprocessable(CodeOTPDisabled, "Signups not allowed for otp")
@@ -142,78 +142,78 @@ func (op *otpOp) look(ctx context.Context) (err error) {
 	case f.settings.DisableSignup:
 		return errSignupDisabled
 	}
-	if err := f.settings.ownAudience(n.aud); err != nil {
+	if err := f.settings.ownAudience(cand.aud); err != nil {
 		return err
 	}
-	return mayCreate(ctx, f, n, n.user(f, n.newID(), op.autoconfirm, n.data))
+	return mayCreate(ctx, f, cand, cand.user(f, cand.newID(), op.autoconfirm, cand.data))
 }
 
 func (op *otpOp) write(ctx context.Context) (outgoing, error) {
-	f, n, st, known := op.f, op.n, op.st, op.known
+	f, cand, state, known := op.f, op.cand, op.state, op.known
 	f.tick()
-	created := st == fresh && !op.hidden
-	reachable := st == taken && (n.provider == "phone" || known.Email == n.who)
-	signsUp := st == pending || created && !op.autoconfirm
+	created := state == addressFree && !op.hidden
+	reachable := state == addressTaken && (cand.provider == "phone" || known.Email == cand.address)
+	signsUp := state == addressPending || created && !op.autoconfirm
 	b := f.batch()
 	op.q.take(b, f.now)
 	var id uuid.UUID
 	switch {
 	case signsUp:
-		id = n.enlist(f, b, st, known)
+		id = cand.addPending(f, b, state, known)
 	case created: // confirmed at once; the link below lets him in
-		u := n.user(f, n.newID(), true, n.data)
+		u := cand.user(f, cand.newID(), true, cand.data)
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])
 		id = u.ID
 	case reachable:
 		sent := store.RecoverySent
-		if n.provider == "phone" {
+		if cand.provider == "phone" {
 			sent = store.ConfirmationSent
 		}
 		b.MarkSent(known.ID, sent, f.now)
-		b.VerifyIdentities(uuid.New(), n.who, f.now)
+		b.VerifyIdentities(uuid.New(), cand.address, f.now)
 		id = known.ID
 	default:
-		id = idle(b, f.now)
+		id = addNothing(b, f.now)
 	}
 	method := "magiclink"
 	if signsUp {
 		method = "email/signup"
 	}
-	flow := f.settings.flow(n.challenge, method, f.now)
-	msg, err := otpMessage(f, n, known, signsUp, flow)
+	pkce := f.settings.pkceFlow(cand.challenge, method, f.now)
+	msg, err := otpMessage(f, cand, known, signsUp, pkce)
 	if err != nil {
 		return msg, err
 	}
-	msg.token.Required = st == pending
-	insertOutgoing(b, id, flow, msg)
+	msg.token.Required = state == addressPending
+	insertOutgoing(b, id, pkce, msg)
 	enqueueCreatedHook(f, b, created, id)
-	note := f.audit(store.ActionUserRecoveryRequested, id, uuid.Nil, "channel", n.channel)
+	note := f.audit(store.ActionUserRecoveryRequested, id, uuid.Nil, "channel", cand.channel)
 	if signsUp {
-		note = f.audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", n.provider, "channel", n.channel)
+		note = f.audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", cand.provider, "channel", cand.channel)
 	}
 	note.OnlyFor = id
 	b.Audit(note)
 	if created && !signsUp {
-		b.Audit(f.audit(store.ActionUserSignedUp, id, uuid.Nil, "provider", n.provider))
+		b.Audit(f.audit(store.ActionUserSignedUp, id, uuid.Nil, "provider", cand.provider))
 	}
 	return msg, b.Send(ctx)
 }
 
 // otpMessage is the message that lets somebody in.
-func otpMessage(f *flow, n *newcomer, known store.User, signsUp bool, flow *store.Flow) (outgoing, error) {
+func otpMessage(f *flow, cand *signupCandidate, known store.User, signsUp bool, pkce *store.Flow) (outgoing, error) {
 	switch {
 	case signsUp:
-		return newConfirmation(f, n, n.idAmong(known), flow)
-	case n.provider == "phone":
-		return newSMS(f, store.KindSMS, n.who, n.channel)
+		return newConfirmation(f, cand, cand.accountID(known), pkce)
+	case cand.provider == "phone":
+		return newSMS(f, store.KindSMS, cand.address, cand.channel)
 	}
 	data := known.UserMetadata
 	if known.ID == uuid.Nil { // he has just been made, and confirmed
-		data = n.profile(n.newID(), true, n.data)
+		data = cand.profile(cand.newID(), true, cand.data)
 	}
 	return newMail(f, mailSpec{
-		kind: store.KindMagicLink, mail: mail.MagicLink, link: mail.LinkMagicLink, to: n.who, flow: idOf(flow),
-		vars: mail.Vars{Email: n.who, Data: data},
+		kind: store.KindMagicLink, mail: mail.MagicLink, link: mail.LinkMagicLink, to: cand.address, flow: idOf(pkce),
+		vars: mail.Vars{Email: cand.address, Data: data},
 	})
 }

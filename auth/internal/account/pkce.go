@@ -36,9 +36,9 @@ func (c Challenge) check() error {
 	return notValid("Invalid code_challenge_method")
 }
 
-// flow begins one for a mail, or is nil without a challenge. It outlives the mail's token by as long as
+// pkceFlow begins one for a mail, or is nil without a challenge. It outlives the mail's token by as long as
 // a code may wait, so that the last moment's link still leads to a session.
-func (s *Settings) flow(c Challenge, method string, now time.Time) *store.Flow {
+func (s *Settings) pkceFlow(c Challenge, method string, now time.Time) *store.Flow {
 	if !c.given() {
 		return nil
 	}
@@ -70,7 +70,7 @@ type exchange struct {
 	bearer   string
 
 	// What a transaction found out; set again by each try.
-	flow    store.Flow
+	pkce    store.Flow
 	open    sessionDraft
 	user    store.User
 	refusal error // committed: the code is used up
@@ -106,7 +106,7 @@ func exchangeCode(ctx context.Context, f *flow, p CodeExchange) (Grant, error) {
 	case err != nil:
 		return Grant{}, failure("exchange a code", err)
 	case errors.Is(x.refusal, store.ErrNotFound):
-		return Grant{}, whyNoSession(ctx, f, x.flow.User)
+		return Grant{}, whyNoSession(ctx, f, x.pkce.User)
 	case x.refusal != nil:
 		return Grant{}, x.refusal
 	}
@@ -115,7 +115,7 @@ func exchangeCode(ctx context.Context, f *flow, p CodeExchange) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
-	giveTokens(f, &g, x.flow)
+	giveTokens(f, &g, x.pkce)
 	return g, nil
 }
 
@@ -124,7 +124,7 @@ func (x *exchange) write(ctx context.Context, tx *store.Tx) error {
 	if err := x.take(ctx, tx, uuid.New()); err != nil || x.refusal != nil {
 		return err
 	}
-	f := &x.flow
+	f := &x.pkce
 	if f.Linked != nil {
 		if x.refusal = x.ownLink(); x.refusal != nil {
 			return nil
@@ -147,8 +147,8 @@ func (x *exchange) write(ctx context.Context, tx *store.Tx) error {
 // take uses the code up for a session, and sets refusal if it gives none.
 func (x *exchange) take(ctx context.Context, tx *store.Tx, session uuid.UUID) (err error) {
 	x.refusal = nil
-	x.flow, err = tx.TakeFlow(ctx, x.hash, session, x.f.now)
-	f := &x.flow
+	x.pkce, err = tx.TakeFlow(ctx, x.hash, session, x.f.now)
+	f := &x.pkce
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		x.refusal = errNoFlow
@@ -172,11 +172,11 @@ func (x *exchange) take(ctx context.Context, tx *store.Tx, session uuid.UUID) (e
 // reused ends the session that a used code opened, if the code comes again too late to be a retry. A wrong
 // verifier shows only that somebody has seen the code, which ends nobody's session.
 func (x *exchange) reused(ctx context.Context, tx *store.Tx) error {
-	if !x.f.now.After(x.flow.UsedAt.Add(codeRetry)) || !proves(x.flow, x.verifier) {
+	if !x.f.now.After(x.pkce.UsedAt.Add(codeRetry)) || !proves(x.pkce, x.verifier) {
 		return nil
 	}
 	b := tx.Batch()
-	b.EndByReuse(x.flow.Session, x.f.now, x.f.req.IP)
+	b.EndByReuse(x.pkce.Session, x.f.now, x.f.req.IP)
 	return b.Send(ctx)
 }
 

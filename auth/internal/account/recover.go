@@ -49,9 +49,9 @@ func sendRecovery(ctx context.Context, f *flow, p Recover) error {
 	if !found {
 		id = uuid.New()
 	}
-	flow := f.settings.flow(p.Challenge, "recovery", f.now)
+	pkce := f.settings.pkceFlow(p.Challenge, "recovery", f.now)
 	msg, err := newMail(f, mailSpec{
-		kind: store.KindRecovery, mail: mail.Recovery, link: mail.LinkRecovery, to: who, flow: idOf(flow),
+		kind: store.KindRecovery, mail: mail.Recovery, link: mail.LinkRecovery, to: who, flow: idOf(pkce),
 		vars: mail.Vars{Email: who, Data: u.UserMetadata},
 	})
 	if err != nil {
@@ -60,7 +60,7 @@ func sendRecovery(ctx context.Context, f *flow, p Recover) error {
 	b = f.batch()
 	q.take(b, f.now)
 	b.MarkSent(id, store.RecoverySent, f.now)
-	insertOutgoing(b, id, flow, msg)
+	insertOutgoing(b, id, pkce, msg)
 	note := f.audit(store.ActionUserRecoveryRequested, id, uuid.Nil)
 	note.OnlyFor = id
 	b.Audit(note)

@@ -37,7 +37,7 @@ func (a *Accounts) Resend(ctx context.Context, req RequestInfo, p Resend) (uuid.
 type resendOp struct {
 	f       *flow
 	p       Resend
-	who     string // the address, of whatever kind
+	address string // the address, of whatever kind
 	q       *quota
 	pending store.Pending
 	// found: there is something to be sent. Without it the same is done for nobody.
@@ -46,28 +46,28 @@ type resendOp struct {
 
 func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 	var err error
-	if op.who, err = op.f.settings.resendTo(op.p); err != nil {
+	if op.address, err = op.f.settings.resendAddress(op.p); err != nil {
 		return uuid.Nil, err
 	}
 	f, what, aud := op.f, resendable[op.p.Type], op.f.aud()
 	if what.phone {
-		if canSendSMS(f, what.name, op.who) != nil { // to the asker, nothing waits for any number
+		if canSendSMS(f, what.name, op.address) != nil { // to the asker, nothing waits for any number
 			return uuid.New(), nil
 		}
-		op.q = smsQuota(f, aud, op.who)
+		op.q = smsQuota(f, aud, op.address)
 	} else {
 		if err := f.settings.canSendMail(what.name); err != nil {
 			return uuid.Nil, err
 		}
 		if op.p.Type == "signup" {
-			op.q = mailQuota(f, "confirmation", f.settings.Email.ConfirmationInterval, aud, op.who)
+			op.q = mailQuota(f, "confirmation", f.settings.Email.ConfirmationInterval, aud, op.address)
 		} else {
-			op.q = mailQuota(f, "email_change", f.settings.Email.Interval, aud, op.who)
+			op.q = mailQuota(f, "email_change", f.settings.Email.Interval, aud, op.address)
 		}
 	}
 	boundClient(f, op.q)
 	b := f.batch()
-	b.Pending(&op.pending, aud, op.who, what.kinds...)
+	b.Pending(&op.pending, aud, op.address, what.kinds...)
 	op.q.look(b)
 	if err := b.Send(ctx); err != nil {
 		return uuid.Nil, failure("look up", err)
@@ -75,33 +75,33 @@ func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 	if err := op.q.judge(f.now); err != nil {
 		return uuid.Nil, err
 	}
-	op.found = waits(op.p.Type, op.who, &op.pending)
+	op.found = hasPending(op.p.Type, op.address, &op.pending)
 	id, err := op.write(ctx)
-	if errors.Is(err, errElsewhere) { // whoever else it goes to has just had one: to the asker, nothing waits
+	if errors.Is(err, errOtherPaused) { // whoever else it goes to has just had one: to the asker, nothing waits
 		op.found = false
 		id, err = op.write(ctx)
 	}
 	return id, err
 }
 
-// errElsewhere: the other address that a change is about may not be written to yet.
-var errElsewhere = errors.New("account: resend: the pause of the other address")
+// errOtherPaused: the other address that a change is about may not be written to yet.
+var errOtherPaused = errors.New("account: resend: the pause of the other address")
 
-// elsewhere are the pauses and caps of the other address that is written to, beside the one that was
+// otherLimits are the pauses and caps of the other address that is written to, beside the one that was
 // asked for: else everybody with a change that waits could have somebody written to once more. Where
 // there is none they are nobody's.
-func (op *resendOp) elsewhere() []store.Limit {
+func (op *resendOp) otherLimits() []store.Limit {
 	f, u, other := op.f, &op.pending.User, uuid.NewString()
 	switch op.p.Type {
 	case typeEmailChange:
-		if op.found && op.who != u.NewEmail {
+		if op.found && op.address != u.NewEmail {
 			other = u.NewEmail
 		} else if op.found && f.settings.asksCurrent(u) {
 			other = u.Email
 		}
 		return mailQuota(f, "email_change", f.settings.Email.Interval, f.aud(), other).pauses
 	case "phone_change":
-		if op.found && op.who != u.NewPhone {
+		if op.found && op.address != u.NewPhone {
 			other = u.NewPhone
 		}
 		q := smsQuota(f, f.aud(), other)
@@ -113,8 +113,8 @@ func (op *resendOp) elsewhere() []store.Limit {
 	return nil
 }
 
-// resendTo judges the request and is the address.
-func (s *Settings) resendTo(p Resend) (who string, err error) {
+// resendAddress judges the request and is the address.
+func (s *Settings) resendAddress(p Resend) (who string, err error) {
 	what, known := resendable[p.Type]
 	if !what.phone {
 		if err := p.Challenge.check(); err != nil {
@@ -148,8 +148,8 @@ func (s *Settings) resendTo(p Resend) (who string, err error) {
 	return who, err
 }
 
-// waits says whether there is anything of that type to be sent to the address.
-func waits(typ, who string, p *store.Pending) bool {
+// hasPending says whether there is anything of that type to be sent to the address.
+func hasPending(typ, who string, p *store.Pending) bool {
 	u := &p.User
 	switch typ {
 	case "signup":
@@ -163,23 +163,23 @@ func waits(typ, who string, p *store.Pending) bool {
 }
 
 func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
-	f, p, who, found := op.f, &op.pending, op.who, op.found
+	f, p, who, found := op.f, &op.pending, op.address, op.found
 	id := p.User.ID
 	if !found {
 		id = uuid.New()
 	}
-	var flow *store.Flow
+	var pkce *store.Flow
 	if !resendable[op.p.Type].phone {
-		flow = f.settings.flowAgain(op.p.Challenge, p.Flow, flowMethods[op.p.Type], f.now)
+		pkce = f.settings.pkceFlowAgain(op.p.Challenge, p.Flow, flowMethods[op.p.Type], f.now)
 	}
 	var msgs []outgoing
 	var err error
 	sent, note := store.ConfirmationSent, store.Audit{Action: store.ActionUserConfirmationRequested, Traits: traits("provider", "email")}
 	switch op.p.Type {
 	case "signup":
-		msgs, err = op.again("email", flow)
+		msgs, err = op.renewConfirmation("email", pkce)
 	case "sms":
-		msgs, err = op.again("phone", nil)
+		msgs, err = op.renewConfirmation("phone", nil)
 		note.Action, note.Traits = store.ActionUserRecoveryRequested, traits("channel", "sms")
 	case typeEmailChange:
 		sent, note.Action, note.Traits = store.EmailChangeSent, store.ActionEmailChangeRequested, nil
@@ -187,7 +187,7 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 		if !found { // as many mails as for somebody
 			u.Email, u.NewEmail = who, who
 		}
-		msgs, err = newEmailChange(f, u, flow)
+		msgs, err = newEmailChange(f, u, pkce)
 		op.keepPassword(msgs)
 	default:
 		sent, note.Action, note.Traits = store.PhoneChangeSent, store.ActionPhoneChangeRequested, nil
@@ -203,15 +203,15 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 		return uuid.Nil, err
 	}
 	b := f.batch()
-	others := op.elsewhere()
+	others := op.otherLimits()
 	op.q.take(b, f.now, others...)
 	b.MarkSent(id, sent, f.now)
-	insertOutgoing(b, id, flow, msgs...)
+	insertOutgoing(b, id, pkce, msgs...)
 	note.At, note.Actor, note.OnlyFor, note.IP = f.now, id, id, f.req.IP
 	b.Audit(note)
 	if err := b.Send(ctx); err != nil {
 		if _, over := among(others, err); over && found {
-			return uuid.Nil, errElsewhere
+			return uuid.Nil, errOtherPaused
 		}
 		return uuid.Nil, failure("resend", op.q.refused(err))
 	}
@@ -234,24 +234,24 @@ func (op *resendOp) keepPassword(msgs []outgoing) {
 	}
 }
 
-// again renews a pending sign-up: the same password, data and identity hang on the new confirmation.
-func (op *resendOp) again(provider string, flow *store.Flow) ([]outgoing, error) {
-	f, p, who, found := op.f, &op.pending, op.who, op.found
-	n := &newcomer{provider: provider, who: who}
+// renewConfirmation renews a pending sign-up: the same password, data and identity hang on the new confirmation.
+func (op *resendOp) renewConfirmation(provider string, pkce *store.Flow) ([]outgoing, error) {
+	f, p, who, found := op.f, &op.pending, op.address, op.found
+	cand := &signupCandidate{provider: provider, address: who}
 	if found && p.Token.Kind == store.KindSignup && p.Token.Address == who {
-		n.hash, n.data, n.identity = p.Token.PasswordHash, p.Token.UserMetadata, p.Token.Identity
+		cand.hash, cand.data, cand.identity = p.Token.PasswordHash, p.Token.UserMetadata, p.Token.Identity
 	}
-	msg, err := newConfirmation(f, n, n.idAmong(p.User), flow)
+	msg, err := newConfirmation(f, cand, cand.accountID(p.User), pkce)
 	return []outgoing{msg}, err
 }
 
-// flowAgain is the flow of a mail that is sent once more: the client's, or one like that of the mail before.
+// pkceFlowAgain is the flow of a mail that is sent once more: the client's, or one like that of the mail before.
 // The library sends no challenge here, and refuses a link that isn't of its flow.
-func (s *Settings) flowAgain(c Challenge, old store.Flow, method string, now time.Time) *store.Flow {
+func (s *Settings) pkceFlowAgain(c Challenge, old store.Flow, method string, now time.Time) *store.Flow {
 	if !c.given() && old.ID != uuid.Nil {
 		c, method = Challenge{Challenge: old.Challenge, Method: old.ChallengeMethod}, old.Method
 	}
-	return s.flow(c, method, now)
+	return s.pkceFlow(c, method, now)
 }
 
 // asksCurrent: the current address has to agree to a change.
@@ -261,10 +261,10 @@ func (s *Settings) asksCurrent(u *store.User) bool {
 
 // emailChange are the mails of a change of address: to the new one, and to the current one if that has
 // to agree. A hook gets both in one call, so in one message.
-func newEmailChange(f *flow, u store.User, flow *store.Flow) ([]outgoing, error) {
+func newEmailChange(f *flow, u store.User, pkce *store.Flow) ([]outgoing, error) {
 	half := func(kind store.Kind, to string) mailSpec {
 		return mailSpec{
-			kind: kind, mail: mail.EmailChange, link: mail.LinkEmailChange, to: to, flow: idOf(flow),
+			kind: kind, mail: mail.EmailChange, link: mail.LinkEmailChange, to: to, flow: idOf(pkce),
 			vars: mail.Vars{Email: u.Email, NewEmail: u.NewEmail, SendingTo: to, Data: u.UserMetadata},
 		}
 	}

@@ -53,9 +53,9 @@ type passwordSignIn struct {
 func (in *passwordSignIn) try(ctx context.Context) (Grant, error) {
 	look := store.CredentialsFor{Aud: in.f.aud(), Tries: in.guesses.account, Place: in.guesses.place}
 	if in.provider == "email" {
-		look.Email = in.guesses.who
+		look.Email = in.guesses.address
 	} else {
-		look.Phone = in.guesses.who
+		look.Phone = in.guesses.address
 	}
 	known, err := in.f.core.db.Credentials(ctx, look, in.f.now)
 	if err != nil {

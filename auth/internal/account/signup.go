@@ -23,25 +23,25 @@ func (a *Accounts) SignUp(ctx context.Context, req RequestInfo, p SignUp) (Signe
 }
 
 func signUp(ctx context.Context, f *flow, p SignUp) (SignedUp, error) {
-	n, err := newNewcomer(f, p)
+	cand, err := newSignupCandidate(f, p)
 	if err != nil {
 		return SignedUp{}, err
 	}
-	if n.provider == "email" && f.settings.Email.Autoconfirm || n.provider == "phone" && f.settings.Phone.Autoconfirm {
-		g, err := signUpConfirmed(ctx, f, n, p.Password)
+	if cand.provider == "email" && f.settings.Email.Autoconfirm || cand.provider == "phone" && f.settings.Phone.Autoconfirm {
+		g, err := signUpConfirmed(ctx, f, cand, p.Password)
 		if err != nil {
 			return SignedUp{}, err
 		}
 		return SignedUp{User: g.User, Grant: &g}, nil
 	}
-	u, err := signUpPending(ctx, f, n, p.Password)
+	u, err := signUpPending(ctx, f, cand, p.Password)
 	return SignedUp{User: u}, err
 }
 
-// newNewcomer judges a sign-up before anything is looked up.
-func newNewcomer(f *flow, p SignUp) (*newcomer, error) {
+// newSignupCandidate judges a sign-up before anything is looked up.
+func newSignupCandidate(f *flow, p SignUp) (*signupCandidate, error) {
 	s := f.settings
-	n := &newcomer{aud: f.aud(), challenge: p.Challenge, channel: p.Channel}
+	cand := &signupCandidate{aud: f.aud(), challenge: p.Challenge, channel: p.Channel}
 	if s.DisableSignup {
 		return nil, errSignupDisabled
 	}
@@ -70,22 +70,22 @@ func newNewcomer(f *flow, p SignUp) (*newcomer, error) {
 		if !s.Phone.Enabled {
 			return nil, invalid(CodePhoneProviderDisabled, "Phone signups are disabled")
 		}
-		n.provider = "phone"
-		n.who, err = goodPhone(p.Phone)
+		cand.provider = "phone"
+		cand.address, err = goodPhone(p.Phone)
 	} else {
 		if !s.Email.Enabled {
 			return nil, invalid(CodeEmailProviderDisabled, "Email signups are disabled")
 		}
-		n.provider = "email"
-		n.who, err = goodEmail(p.Email)
+		cand.provider = "email"
+		cand.address, err = goodEmail(p.Email)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if n.data, err = s.newMetadata(p.Data); err != nil {
+	if cand.data, err = s.newMetadata(p.Data); err != nil {
 		return nil, err
 	}
-	return n, s.ownAudience(n.aud)
+	return cand, s.ownAudience(cand.aud)
 }
 
 var errSignupDisabled = unprocessable(CodeSignupDisabled, "Signups not allowed for this instance")
@@ -166,50 +166,50 @@ func canSendSMS(f *flow, what, number string) error {
 	return nil
 }
 
-func signUpPending(ctx context.Context, f *flow, n *newcomer, text string) (store.User, error) {
+func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text string) (store.User, error) {
 	var q *quota
 	var err error
-	if n.provider == "email" {
+	if cand.provider == "email" {
 		err = f.settings.canSendMail("confirmation")
-		q = boundClient(f, mailQuota(f, "confirmation", f.settings.Email.ConfirmationInterval, n.aud, n.who))
+		q = boundClient(f, mailQuota(f, "confirmation", f.settings.Email.ConfirmationInterval, cand.aud, cand.address))
 	} else {
-		err = canSendSMS(f, "confirmation", n.who)
-		q = boundClient(f, smsQuota(f, n.aud, n.who))
+		err = canSendSMS(f, "confirmation", cand.address)
+		q = boundClient(f, smsQuota(f, cand.aud, cand.address))
 	}
 	if err != nil {
 		return store.User{}, err
 	}
 	// Twice at most: between the look and the writing somebody else may have signed up.
 	for again := false; ; again = true {
-		known, err := lookUp(ctx, f, n, q)
+		known, err := lookUp(ctx, f, cand, q)
 		if err != nil {
 			return store.User{}, err
 		}
 		// Asked whoever has the address, or else a refusal would tell that nobody has it.
-		if err := mayCreate(ctx, f, n, n.user(f, n.newID(), false, n.data)); err != nil {
+		if err := mayCreate(ctx, f, cand, cand.user(f, cand.newID(), false, cand.data)); err != nil {
 			return store.User{}, err
 		}
-		if n.hash == "" {
-			if n.hash, err = f.core.passwords.Hash(ctx, text); err != nil {
+		if cand.hash == "" {
+			if cand.hash, err = f.core.passwords.Hash(ctx, text); err != nil {
 				return store.User{}, failure("hash password", err)
 			}
 		}
 		f.tick()
-		flow := f.settings.flow(n.challenge, "email/signup", f.now)
-		msg, err := newConfirmation(f, n, n.idAmong(known), flow)
+		pkce := f.settings.pkceFlow(cand.challenge, "email/signup", f.now)
+		msg, err := newConfirmation(f, cand, cand.accountID(known), pkce)
 		if err != nil {
 			return store.User{}, err
 		}
-		st := n.standing(known)
-		msg.token.Required = st == pending
+		state := cand.state(known)
+		msg.token.Required = state == addressPending
 		b := f.batch()
 		q.take(b, f.now)
-		id := n.enlist(f, b, st, known)
-		insertOutgoing(b, id, flow, msg)
-		enqueueCreatedHook(f, b, st == fresh, id)
-		b.Audit(n.note(f, st, known, id))
+		id := cand.addPending(f, b, state, known)
+		insertOutgoing(b, id, pkce, msg)
+		enqueueCreatedHook(f, b, state == addressFree, id)
+		b.Audit(cand.auditRow(f, state, known, id))
 		err = b.Send(ctx)
-		if overtaken(err) && !again {
+		if isOvertaken(err) && !again {
 			continue
 		}
 		if err != nil {
@@ -218,11 +218,11 @@ func signUpPending(ctx context.Context, f *flow, n *newcomer, text string) (stor
 		if err := f.send(ctx, msg); err != nil {
 			return store.User{}, err
 		}
-		if st == taken {
-			id = decoyID(f, n.aud, n.who)
+		if state == addressTaken {
+			id = decoyID(f, cand.aud, cand.address)
 		}
-		u := n.user(f, id, false, n.data)
-		if st == taken && f.settings.RevealExisting {
+		u := cand.user(f, id, false, cand.data)
+		if state == addressTaken && f.settings.RevealExisting {
 			u.Identities = nil
 		}
 		return u, nil
@@ -230,9 +230,9 @@ func signUpPending(ctx context.Context, f *flow, n *newcomer, text string) (stor
 }
 
 // lookUp reads who has the address and judges the quota.
-func lookUp(ctx context.Context, f *flow, n *newcomer, q *quota) (known store.User, err error) {
+func lookUp(ctx context.Context, f *flow, cand *signupCandidate, q *quota) (known store.User, err error) {
 	b := f.batch()
-	n.find(b, &known)
+	cand.find(b, &known)
 	q.look(b)
 	if err := b.Send(ctx); err != nil {
 		return known, failure("look up", err)
@@ -241,67 +241,67 @@ func lookUp(ctx context.Context, f *flow, n *newcomer, q *quota) (known store.Us
 	return known, q.judge(f.now)
 }
 
-// overtaken says that somebody took the address, or that the account of it was deleted, between the look and the
+// isOvertaken says that somebody took the address, or that the account of it was deleted, between the look and the
 // writing.
-func overtaken(err error) bool {
+func isOvertaken(err error) bool {
 	return errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrPhoneTaken) || errors.Is(err, store.ErrUserGone)
 }
 
 // errExists is the answer to a repeated sign-up under autoconfirm.
 var errExists = invalid(CodeUserAlreadyExists, "User already registered")
 
-func signUpConfirmed(ctx context.Context, f *flow, n *newcomer, text string) (Grant, error) {
+func signUpConfirmed(ctx context.Context, f *flow, cand *signupCandidate, text string) (Grant, error) {
 	var known store.User
 	for again := false; ; again = true {
 		b := f.batch()
-		n.find(b, &known)
+		cand.find(b, &known)
 		if err := b.Send(ctx); err != nil {
 			return Grant{}, failure("look up", err)
 		}
 		var err error
-		if n.hash == "" {
-			if n.hash, err = f.core.passwords.Hash(ctx, text); err != nil {
+		if cand.hash == "" {
+			if cand.hash, err = f.core.passwords.Hash(ctx, text); err != nil {
 				return Grant{}, failure("hash password", err)
 			}
 		}
-		st := n.standing(known)
-		if st == pending && (known.PasswordHash != "" || external(known) || !known.EmailConfirmedAt.IsZero() || !known.PhoneConfirmedAt.IsZero()) {
-			st = taken // an administrator's, or somebody's by his other address
+		state := cand.state(known)
+		if state == addressPending && (known.PasswordHash != "" || hasProvider(known) || !known.EmailConfirmedAt.IsZero() || !known.PhoneConfirmedAt.IsZero()) {
+			state = addressTaken // an administrator's, or somebody's by his other address
 		}
-		g, err := createConfirmed(ctx, f, n, st, known)
-		if overtaken(err) && !again {
+		g, err := signUpAtOnce(ctx, f, cand, state, known)
+		if isOvertaken(err) && !again {
 			continue
 		}
 		return g, failure("sign up", err)
 	}
 }
 
-// external says that a provider has brought a user here, or that one was linked.
-func external(u store.User) bool {
+// hasProvider says that a provider has brought a user here, or that one was linked.
+func hasProvider(u store.User) bool {
 	var app struct{ Providers []string }
 	_ = json.Unmarshal(u.AppMetadata, &app) // what is not of that form is not ours
 	return slices.ContainsFunc(app.Providers, func(p string) bool { return p != "email" && p != "phone" })
 }
 
 // enter makes a confirmed account and its first session, in one batch.
-func createConfirmed(ctx context.Context, f *flow, n *newcomer, st standing, known store.User) (Grant, error) {
+func signUpAtOnce(ctx context.Context, f *flow, cand *signupCandidate, state addressState, known store.User) (Grant, error) {
 	f.tick()
 	b := f.batch()
-	if st == taken {
-		b.Audit(n.note(f, st, known, known.ID))
+	if state == addressTaken {
+		b.Audit(cand.auditRow(f, state, known, known.ID))
 		if err := b.Send(ctx); err != nil {
 			return Grant{}, err
 		}
 		return Grant{}, errExists
 	}
 	id := known.ID
-	if st == fresh {
-		id = n.newID()
+	if state == addressFree {
+		id = cand.newID()
 	}
-	u := n.user(f, id, true, n.data)
-	u.PasswordHash, u.LastSignInAt = n.hash, f.now
-	if st == fresh {
-		if err := mayCreate(ctx, f, n, u); err != nil {
+	u := cand.user(f, id, true, cand.data)
+	u.PasswordHash, u.LastSignInAt = cand.hash, f.now
+	if state == addressFree {
+		if err := mayCreate(ctx, f, cand, u); err != nil {
 			return Grant{}, err
 		}
 	}
@@ -310,7 +310,7 @@ func createConfirmed(ctx context.Context, f *flow, n *newcomer, st standing, kno
 	if err != nil {
 		return Grant{}, err
 	}
-	if st == fresh {
+	if state == addressFree {
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])
 	} else {
@@ -318,13 +318,13 @@ func createConfirmed(ctx context.Context, f *flow, n *newcomer, st standing, kno
 		b.PutIdentity(u.Identities[0])
 	}
 	b.InsertSession(draft.row)
-	if st == pending {
+	if state == addressPending {
 		b.DeleteTokens(id)
 	}
-	enqueueCreatedHook(f, b, st == fresh, id)
-	b.Audit(f.audit(store.ActionUserSignedUp, id, draft.row.ID, "provider", n.provider, "channel", n.channel))
-	b.Audit(f.audit(store.ActionLogin, id, draft.row.ID, "provider", n.provider))
-	if st == pending {
+	enqueueCreatedHook(f, b, state == addressFree, id)
+	b.Audit(f.audit(store.ActionUserSignedUp, id, draft.row.ID, "provider", cand.provider, "channel", cand.channel))
+	b.Audit(f.audit(store.ActionLogin, id, draft.row.ID, "provider", cand.provider))
+	if state == addressPending {
 		b.User(&u, id)
 	}
 	if err := b.Send(ctx); err != nil {
@@ -349,10 +349,10 @@ func confirmPatch(u store.User, now time.Time) store.UserPatch {
 	return p
 }
 
-// note is the audit row of a sign-up that made no session.
-func (n *newcomer) note(f *flow, st standing, known store.User, id uuid.UUID) store.Audit {
-	a := f.audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", n.provider, "channel", n.channel)
-	if st == taken {
+// auditRow is the audit row of a sign-up that made no session.
+func (cand *signupCandidate) auditRow(f *flow, state addressState, known store.User, id uuid.UUID) store.Audit {
+	a := f.audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", cand.provider, "channel", cand.channel)
+	if state == addressTaken {
 		a.Action, a.Actor = store.ActionUserRepeatedSignup, known.ID
 	}
 	return a

@@ -342,7 +342,7 @@ func (u *update) mayChangePassword(ctx context.Context, tx *store.Tx, now store.
 		}
 		n := store.Nonce{User: now.ID, MACs: macs, Now: u.f.now, MaxMisses: maxMisses}
 		// A bucket of its own: it is taken from under the lock on the user, and that of /verify before it.
-		n.Tries, n.Place = codeTries(u.f, "nonces", now.Aud, u.guesses.who)
+		n.Tries, n.Place = codeTries(u.f, "nonces", now.Aud, u.guesses.address)
 		_, try, err := tx.RedeemNonce(ctx, n)
 		u.nonceTry, err = try, tooManyCodes(err)
 		if errors.Is(err, store.ErrNotFound) {

@@ -63,12 +63,12 @@ var (
 
 // proof is what somebody presents: a link's hash, or digits with the address that they went to.
 type proof struct {
-	kinds  []store.Kind
-	link   []byte
-	pkce   bool
-	who    string
-	digits string
-	missed *Refusal
+	kinds   []store.Kind
+	link    []byte
+	pkce    bool
+	address string
+	digits  string
+	missed  *Refusal
 }
 
 // proof judges a verification before anything is looked up.
@@ -90,13 +90,13 @@ func (s *Settings) proof(p Verify) (proof, error) {
 		return proof{}, notValid("Only an email address or phone number should be provided on verify")
 	case p.Phone != "":
 		who, err := goodPhone(p.Phone)
-		return proof{kinds: byPhone[p.Type], who: who, digits: p.Token, missed: errTokenExpired}, err
+		return proof{kinds: byPhone[p.Type], address: who, digits: p.Token, missed: errTokenExpired}, err
 	case p.Email != "":
 		who, err := address.Email(p.Email)
 		if err != nil {
 			return proof{}, unprocessable(CodeValidationFailed, "Invalid email format")
 		}
-		return proof{kinds: byLink[p.Type], who: who, digits: p.Token, missed: errTokenExpired}, nil
+		return proof{kinds: byLink[p.Type], address: who, digits: p.Token, missed: errTokenExpired}, nil
 	}
 	return linkProof(p.Type, p.Token)
 }
@@ -219,7 +219,7 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 	var err error
 	switch {
 	case pf.digits != "":
-		code, test := v.f.settings.Phone.testCode(pf.who, v.f.now)
+		code, test := v.f.settings.Phone.testCode(pf.address, v.f.now)
 		t, try, err = tx.RedeemDigits(ctx, v.typed(pf))
 		err = tooManyCodes(err)
 		if test && errors.Is(err, store.ErrNotFound) && subtle.ConstantTimeCompare([]byte(code), []byte(pf.digits)) == 1 {
@@ -265,7 +265,7 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 		}
 	} else if !out.Half {
 		v.open = newSession(v.f, u.ID, methodOTP)
-		if _, test := v.f.settings.Phone.testCode(pf.who, v.f.now); test { // whose code is in a file
+		if _, test := v.f.settings.Phone.testCode(pf.address, v.f.now); test { // whose code is in a file
 			v.open.row.Place = nil
 		}
 		if isChange(t.Kind) { // which proves an address of the caller's choice, and not who he is: see needsCurrent
@@ -280,10 +280,10 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 
 // typed are the digits of a proof. Those of a test number are not counted.
 func (v *verification) typed(pf proof) store.Digits {
-	d := store.Digits{Aud: v.f.aud(), Address: pf.who, Kinds: pf.kinds, MACs: digitMACs(v.f, pf.kinds, pf.who, pf.digits), Now: v.f.now}
-	if _, test := v.f.settings.Phone.testCode(pf.who, v.f.now); !test {
+	d := store.Digits{Aud: v.f.aud(), Address: pf.address, Kinds: pf.kinds, MACs: digitMACs(v.f, pf.kinds, pf.address, pf.digits), Now: v.f.now}
+	if _, test := v.f.settings.Phone.testCode(pf.address, v.f.now); !test {
 		d.MaxMisses = maxMisses
-		d.Tries, d.Place = codeTries(v.f, "codes", d.Aud, pf.who)
+		d.Tries, d.Place = codeTries(v.f, "codes", d.Aud, pf.address)
 	}
 	return d
 }
@@ -318,14 +318,14 @@ func (v *verification) unsent(ctx context.Context, tx *store.Tx, pf proof) (stor
 	}
 	var u store.User
 	b := tx.Batch()
-	b.UserByPhone(&u, v.f.aud(), pf.who)
+	b.UserByPhone(&u, v.f.aud(), pf.address)
 	if err := b.Send(ctx); err != nil {
 		return store.Token{}, err
 	}
 	if u.ID == uuid.Nil {
 		return store.Token{}, store.ErrNotFound
 	}
-	return store.Token{User: u.ID, Kind: store.KindSMS, Address: pf.who, CreatedAt: v.f.now, ExpiresAt: v.f.now}, nil
+	return store.Token{User: u.ID, Kind: store.KindSMS, Address: pf.address, CreatedAt: v.f.now, ExpiresAt: v.f.now}, nil
 }
 
 // noteMiss notes a failed verification: at most once a minute for an address, and for all links together
@@ -336,7 +336,7 @@ func (v *verification) noteMiss(ctx context.Context, tx *store.Tx, pf proof) err
 		typ = ""
 	}
 	b := tx.Batch()
-	b.AuditSeldom(store.NewInterval(v.f.limitKey("verify note", pf.who), time.Minute),
+	b.AuditSeldom(store.NewInterval(v.f.limitKey("verify note", pf.address), time.Minute),
 		v.f.audit(store.ActionVerificationFailed, uuid.Nil, uuid.Nil, "type", typ))
 	return b.Send(ctx)
 }
