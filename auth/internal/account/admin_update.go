@@ -10,8 +10,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// edit is one call of AdminUpdate.
-type edit struct {
+// adminUpdateOp is one call of AdminUpdate.
+type adminUpdateOp struct {
 	f            *flow
 	by           Actor
 	p            Attributes
@@ -30,14 +30,14 @@ func (a *Accounts) AdminUpdate(ctx context.Context, req RequestInfo, by Actor, i
 }
 
 func adminUpdate(ctx context.Context, f *flow, by Actor, id uuid.UUID, p Attributes) (store.User, error) {
-	e := edit{f: f, by: by, p: p}
+	op := adminUpdateOp{f: f, by: by, p: p}
 	p.PasswordHash = nil
-	if err := e.judge(); err != nil {
+	if err := op.validate(); err != nil {
 		return store.User{}, err
 	}
 	if text := set(p.Password); text != "" {
 		var err error
-		if e.hash, err = f.core.passwords.Hash(ctx, text); err != nil {
+		if op.hash, err = f.core.passwords.Hash(ctx, text); err != nil {
 			return store.User{}, failure("hash password", err)
 		}
 	}
@@ -50,15 +50,15 @@ func adminUpdate(ctx context.Context, f *flow, by Actor, id uuid.UUID, p Attribu
 		if !old.DeletedAt.IsZero() {
 			return store.ErrNotFound
 		}
-		if err := f.settings.checkGrowth(old, e.user, e.app); err != nil {
+		if err := f.settings.checkGrowth(old, op.user, op.app); err != nil {
 			return err
 		}
-		waits, err := e.look(ctx, tx, old)
+		waits, err := op.look(ctx, tx, old)
 		if err != nil {
 			return err
 		}
 		b := tx.Batch()
-		e.fill(b, old, waits)
+		op.fill(b, old, waits)
 		b.User(&out, id)
 		return b.Send(ctx)
 	})
@@ -73,47 +73,47 @@ func adminUpdate(ctx context.Context, f *flow, by Actor, id uuid.UUID, p Attribu
 	return out, failure("update user", err)
 }
 
-func (e *edit) judge() (err error) {
-	if err := goodClaims(set(e.p.Role), ""); err != nil {
+func (op *adminUpdateOp) validate() (err error) {
+	if err := goodClaims(set(op.p.Role), ""); err != nil {
 		return err
 	}
-	if text := set(e.p.Email); text != "" {
-		if e.email, err = goodEmail(text); err != nil {
+	if text := set(op.p.Email); text != "" {
+		if op.email, err = goodEmail(text); err != nil {
 			return err
 		}
 	}
-	if text := set(e.p.Phone); text != "" {
-		if e.phone, err = goodPhone(text); err != nil {
+	if text := set(op.p.Phone); text != "" {
+		if op.phone, err = goodPhone(text); err != nil {
 			return err
 		}
 	}
-	if e.until, e.bans, err = banned(e.p.BanDuration, e.f.now); err != nil {
+	if op.until, op.bans, err = banned(op.p.BanDuration, op.f.now); err != nil {
 		return err
 	}
-	if e.p.Password != nil && (*e.p.Password != "" || e.f.settings.Passwords.PolicyForAdmin) {
-		if err := e.f.settings.adminPassword(Attributes{Password: e.p.Password}); err != nil {
+	if op.p.Password != nil && (*op.p.Password != "" || op.f.settings.Passwords.PolicyForAdmin) {
+		if err := op.f.settings.adminPassword(Attributes{Password: op.p.Password}); err != nil {
 			return err
 		}
-		if *e.p.Password == "" {
-			return e.f.settings.goodPassword("")
+		if *op.p.Password == "" {
+			return op.f.settings.goodPassword("")
 		}
 	}
-	if e.user, err = parsePatch(userMetadata(e.p.UserMetadata)); err != nil {
+	if op.user, err = parsePatch(userMetadata(op.p.UserMetadata)); err != nil {
 		return err
 	}
-	e.app, err = parsePatch(metadata(e.p.AppMetadata))
+	op.app, err = parsePatch(metadata(op.p.AppMetadata))
 	return err
 }
 
 // look reads what the change depends on: who else has the address, and the sign-up that a confirmation
 // would take the password and data of.
-func (e *edit) look(ctx context.Context, tx *store.Tx, old store.User) (pending store.Token, err error) {
+func (op *adminUpdateOp) look(ctx context.Context, tx *store.Tx, old store.User) (pending store.Token, err error) {
 	var other store.User
 	b := tx.Batch()
-	if e.email != "" && e.email != old.Email {
-		b.Account(&other, old.Aud, e.email)
+	if op.email != "" && op.email != old.Email {
+		b.Account(&other, old.Aud, op.email)
 	}
-	if yes(e.p.EmailConfirm) || yes(e.p.PhoneConfirm) {
+	if yes(op.p.EmailConfirm) || yes(op.p.PhoneConfirm) {
 		b.PendingSignUp(&pending, old.ID)
 	}
 	if err := b.Send(ctx); err != nil {
@@ -125,17 +125,17 @@ func (e *edit) look(ctx context.Context, tx *store.Tx, old store.User) (pending 
 	return pending, nil
 }
 
-func (e *edit) fill(b *store.Batch, old store.User, pending store.Token) {
-	p := store.UserPatch{ID: old.ID, Now: e.f.now, UserMetadata: e.user, AppMetadata: e.app}
-	if role := plain(set(e.p.Role)); role != "" {
+func (op *adminUpdateOp) fill(b *store.Batch, old store.User, pending store.Token) {
+	p := store.UserPatch{ID: old.ID, Now: op.f.now, UserMetadata: op.user, AppMetadata: op.app}
+	if role := plain(set(op.p.Role)); role != "" {
 		p.Role = &role
 	}
-	if e.bans {
-		p.BannedUntil = &e.until
+	if op.bans {
+		p.BannedUntil = &op.until
 	}
-	voids, ends := e.hash != "", ""
-	if e.hash != "" {
-		p.PasswordHash, ends = &e.hash, store.EndedPasswordChanged
+	voids, ends := op.hash != "", ""
+	if op.hash != "" {
+		p.PasswordHash, ends = &op.hash, store.EndedPasswordChanged
 	}
 	for _, way := range []struct {
 		provider, old, wanted string
@@ -145,14 +145,14 @@ func (e *edit) fill(b *store.Batch, old store.User, pending store.Token) {
 		since                 time.Time
 		ended                 string
 	}{
-		{"email", old.Email, e.email, yes(e.p.EmailConfirm), &p.Email, &p.EmailConfirmedAt, old.EmailConfirmedAt, store.EndedEmailChanged},
-		{"phone", old.Phone, e.phone, yes(e.p.PhoneConfirm), &p.Phone, &p.PhoneConfirmedAt, old.PhoneConfirmedAt, store.EndedPhoneChanged},
+		{"email", old.Email, op.email, yes(op.p.EmailConfirm), &p.Email, &p.EmailConfirmedAt, old.EmailConfirmedAt, store.EndedEmailChanged},
+		{"phone", old.Phone, op.phone, yes(op.p.PhoneConfirm), &p.Phone, &p.PhoneConfirmedAt, old.PhoneConfirmedAt, store.EndedPhoneChanged},
 	} {
 		who := way.old
 		if way.wanted != "" && way.wanted != way.old {
 			who, voids = way.wanted, true
 			*way.set = &who
-			if way.old != "" && e.f.settings.Email.ChangeEndsSessions && ends == "" {
+			if way.old != "" && op.f.settings.Email.ChangeEndsSessions && ends == "" {
 				ends = way.ended
 			}
 		}
@@ -173,14 +173,14 @@ func (e *edit) fill(b *store.Batch, old store.User, pending store.Token) {
 		}
 		voids = voids || way.since.IsZero()
 		if *way.set != nil || way.since.IsZero() {
-			*way.at = &e.f.now
+			*way.at = &op.f.now
 		}
 		if old.IsAnonymous {
 			p.IsAnonymous = ptr(false)
 		}
 		p.UserMetadata.Set = merge(object(map[string]bool{way.provider + "_verified": true}), p.UserMetadata.Set)
 		if way.since.IsZero() && pending.Address == who {
-			e.adopt(&p, old, pending)
+			op.adoptSignup(&p, old, pending)
 		}
 	}
 	if voids { // whatever was sent proves an address or a right that is no more
@@ -188,38 +188,38 @@ func (e *edit) fill(b *store.Batch, old store.User, pending store.Token) {
 	}
 	b.UpdateUser(p)
 	if ends != "" {
-		b.EndSessions(store.EndSessions{User: old.ID, Reason: ends, At: e.f.now})
+		b.EndSessions(store.EndSessions{User: old.ID, Reason: ends, At: op.f.now})
 	}
 	if voids {
 		b.DeleteTokens(old.ID)
 		b.DeleteFlows(old.ID) // and the codes that were given out
 		b.DeleteChallenges(old.ID)
 	}
-	e.note(b, old)
+	op.audit(b, old)
 }
 
-// adopt gives the user what the newest sign-up of him brought along, where nobody has set anything.
-func (e *edit) adopt(p *store.UserPatch, old store.User, pending store.Token) {
-	if e.hash == "" && old.PasswordHash == "" && pending.PasswordHash != "" {
+// adoptSignup gives the user what the newest sign-up of him brought along, where nobody has set anything.
+func (op *adminUpdateOp) adoptSignup(p *store.UserPatch, old store.User, pending store.Token) {
+	if op.hash == "" && old.PasswordHash == "" && pending.PasswordHash != "" {
 		p.PasswordHash = &pending.PasswordHash
 	}
 	p.UserMetadata.Set = merge(pending.UserMetadata, p.UserMetadata.Set)
 }
 
-func (e *edit) note(b *store.Batch, old store.User) {
+func (op *adminUpdateOp) audit(b *store.Batch, old store.User) {
 	id := old.ID.String()
-	b.Audit(e.by.audit(e.f, store.ActionUserModified, "user_id", id))
-	if e.hash != "" {
-		b.Audit(e.by.audit(e.f, store.ActionUserUpdatedPassword, "user_id", id))
+	b.Audit(op.by.audit(op.f, store.ActionUserModified, "user_id", id))
+	if op.hash != "" {
+		b.Audit(op.by.audit(op.f, store.ActionUserUpdatedPassword, "user_id", id))
 	}
-	if role := plain(set(e.p.Role)); role != "" && role != old.Role {
-		b.Audit(e.by.audit(e.f, store.ActionUserRoleChanged, "user_id", id, "role", role))
+	if role := plain(set(op.p.Role)); role != "" && role != old.Role {
+		b.Audit(op.by.audit(op.f, store.ActionUserRoleChanged, "user_id", id, "role", role))
 	}
-	was := old.BannedUntil.After(e.f.now)
+	was := old.BannedUntil.After(op.f.now)
 	switch {
-	case e.bans && !e.until.IsZero():
-		b.Audit(e.by.audit(e.f, store.ActionUserBanned, "user_id", id))
-	case e.bans && was:
-		b.Audit(e.by.audit(e.f, store.ActionUserUnbanned, "user_id", id))
+	case op.bans && !op.until.IsZero():
+		b.Audit(op.by.audit(op.f, store.ActionUserBanned, "user_id", id))
+	case op.bans && was:
+		b.Audit(op.by.audit(op.f, store.ActionUserUnbanned, "user_id", id))
 	}
 }

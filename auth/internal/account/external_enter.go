@@ -30,8 +30,8 @@ type entry struct {
 
 	invite                []byte
 	linkUser, linkSession uuid.UUID
-	linkAAL               int       // of the access token that asked
-	exchange              *exchange // of the code that links; nil: it is linked at once
+	linkAAL               int             // of the access token that asked
+	exchange              *exchangeCodeOp // of the code that links; nil: it is linked at once
 
 	quota    *quota    // of a confirmation, once it is known that one is needed
 	asked    string    // the address that it goes to

@@ -46,20 +46,20 @@ func (e *entry) awaitExchange(ctx context.Context, out External) (External, erro
 // errLinks ends the transaction of a sign-in that turned out to link an identity; the code stays unused.
 var errLinks = errors.New("account: the code links an identity")
 
-// ownLink refuses a bearer who is another user than the one who asked for the link. No bearer is needed: the
+// checkBearer refuses a bearer who is another user than the one who asked for the link. No bearer is needed: the
 // client library sends none, and the verifier proves who asked.
-func (x *exchange) ownLink() error {
+func (op *exchangeCodeOp) checkBearer() error {
 	var claims token.Claims
-	if user, _, err := x.f.core.readIDs(&claims, x.bearer, x.f.now); err == nil && user != x.pkce.User {
+	if user, _, err := op.f.core.readIDs(&claims, op.bearer, op.f.now); err == nil && user != op.pkce.User {
 		return denied(CodeBadJWT, "The access token is not of the user who asked for the linking")
 	}
 	return nil
 }
 
 // link links the identity that waits in the flow, and opens the session.
-func (x *exchange) link(ctx context.Context) (Grant, error) {
-	f := x.pkce
-	text, _, err := x.f.core.root.Open(secret.ExternalStates, f.Linked, f.ID[:])
+func (op *exchangeCodeOp) link(ctx context.Context) (Grant, error) {
+	f := op.pkce
+	text, _, err := op.f.core.root.Open(secret.ExternalStates, f.Linked, f.ID[:])
 	if err != nil {
 		return Grant{}, fmt.Errorf("account: linked profile: %w", err)
 	}
@@ -69,27 +69,27 @@ func (x *exchange) link(ctx context.Context) (Grant, error) {
 	if err := d.Decode(&waits); err != nil {
 		return Grant{}, fmt.Errorf("account: linked profile: %w", err)
 	}
-	x.f.req.RedirectTo = waits.RedirectTo
-	own := *x.f // its time and audience are apart
+	op.f.req.RedirectTo = waits.RedirectTo
+	own := *op.f // its time and audience are apart
 	e := entry{f: &own, profile: waits.Profile, names: []string{waits.Profile.Provider}, strict: true,
-		linkUser: f.User, linkSession: f.LinkingSession, linkAAL: f.LinkingAAL, exchange: x}
-	if via, err := x.f.settings.external(waits.Profile.Provider); err == nil {
+		linkUser: f.User, linkSession: f.LinkingSession, linkAAL: f.LinkingAAL, exchange: op}
+	if via, err := op.f.settings.external(waits.Profile.Provider); err == nil {
 		e.names, e.optional = append(e.names, via.Aliases()...), via.EmailOptional()
 	}
 	out, err := e.finish(ctx, External{})
 	if err != nil {
-		return Grant{}, x.spent(ctx, err)
+		return Grant{}, op.spendCode(ctx, err)
 	}
 	return *out.Grant, nil
 }
 
-// spent uses the code up that led to a refusal which trying again would not change.
-func (x *exchange) spent(ctx context.Context, refusal error) error {
+// spendCode uses the code up that led to a refusal which trying again would not change.
+func (op *exchangeCodeOp) spendCode(ctx context.Context, refusal error) error {
 	r, ok := errors.AsType[*Refusal](refusal)
 	if !ok || r.Kind != Denied && r.Kind != Unprocessable && r.Kind != Invalid {
 		return refusal
 	}
-	if err := x.f.inTx(ctx, func(tx *store.Tx) error { return x.take(ctx, tx, uuid.New()) }); err != nil {
+	if err := op.f.inTx(ctx, func(tx *store.Tx) error { return op.takeCode(ctx, tx, uuid.New()) }); err != nil {
 		return failure("exchange a code", err)
 	}
 	return refusal
@@ -97,7 +97,7 @@ func (x *exchange) spent(ctx context.Context, refusal error) error {
 
 // attachByCode uses the code up and links the identity in one transaction.
 func (e *entry) attachByCode(ctx context.Context, tx *store.Tx) error {
-	if err := e.exchange.take(ctx, tx, uuid.New()); err != nil {
+	if err := e.exchange.takeCode(ctx, tx, uuid.New()); err != nil {
 		return err
 	}
 	if e.exchange.refusal != nil { // another exchange, or what ends codes, came between

@@ -21,8 +21,8 @@ import (
 // right one is not looked at either. maxMisses is how many a challenge takes.
 const factorMisses = 10
 
-// answering is one call of VerifyFactor.
-type answering struct {
+// verifyFactorOp is one call of VerifyFactor.
+type verifyFactorOp struct {
 	f         *flow
 	principal Principal
 	factor    store.Factor
@@ -57,74 +57,74 @@ func verifyFactor(ctx context.Context, f *flow, principal Principal, p FactorAns
 	if err != nil {
 		return Grant{}, err
 	}
-	v := answering{f: f, principal: principal, factor: factor, challenge: p.Challenge, code: strings.TrimSpace(p.Code)}
-	if v.code == "" {
+	op := verifyFactorOp{f: f, principal: principal, factor: factor, challenge: p.Challenge, code: strings.TrimSpace(p.Code)}
+	if op.code == "" {
 		return Grant{}, notValid("Code needs to be non-empty")
 	}
-	v.notify = canNotify(ctx, f, f.settings.Email.NotifyFactorEnrolled && !factor.Verified())
-	if err := v.run(ctx); err != nil {
+	op.notify = canNotify(ctx, f, f.settings.Email.NotifyFactorEnrolled && !factor.Verified())
+	if err := op.run(ctx); err != nil {
 		return Grant{}, failure("verify a factor", err)
 	}
 	f.core.wake()
-	f.countNotifications(ctx, v.notified)
-	return signGrant(f, v.user, v.session, &v.refresh, v.made)
+	f.countNotifications(ctx, op.notified)
+	return signGrant(f, op.user, op.session, &op.refresh, op.made)
 }
 
 // run judges and raises in one transaction; in two when somebody is asked in between, who must not be waited
 // for with a connection and a lock in hand.
-func (v *answering) run(ctx context.Context) error {
-	ask := v.f.settings.Factors.Attempt
-	apart := ask != nil || v.f.settings.Hooks.Claims != nil
-	err := v.locked(ctx, func(tx *store.Tx, u store.User, session store.Session) error {
-		if err := v.judge(ctx, tx, u, session); err != nil || v.refusal != nil || apart {
-			v.user, v.session = u, session
+func (op *verifyFactorOp) run(ctx context.Context) error {
+	ask := op.f.settings.Factors.Attempt
+	apart := ask != nil || op.f.settings.Hooks.Claims != nil
+	err := op.locked(ctx, func(tx *store.Tx, u store.User, session store.Session) error {
+		if err := op.judgeAnswer(ctx, tx, u, session); err != nil || op.refusal != nil || apart {
+			op.user, op.session = u, session
 			return err
 		}
-		return v.raise(ctx, tx, u, session)
+		return op.raise(ctx, tx, u, session)
 	})
-	if err == nil && ask != nil && v.judged {
-		err = v.consult(ctx, ask)
+	if err == nil && ask != nil && op.judged {
+		err = op.askHook(ctx, ask)
 	}
-	if err == nil && v.refusal == nil && v.f.settings.Hooks.Claims != nil { // who gets no token keeps the session and the refresh token that he has
-		as := v.session
-		as.AAL, as.AMR = 2, withMethod(as.AMR, factorMethod(v.factor.Kind), v.f.now)
-		v.made, err = customClaimsOf(ctx, v.f, v.user, as, "")
+	if err == nil && op.refusal == nil && op.f.settings.Hooks.Claims != nil { // who gets no token keeps the session and the refresh token that he has
+		as := op.session
+		as.AAL, as.AMR = 2, withMethod(as.AMR, factorMethod(op.factor.Kind), op.f.now)
+		op.made, err = customClaimsOf(ctx, op.f, op.user, as, "")
 	}
 	switch {
 	case err != nil:
 		return err
-	case v.refusal != nil || !apart:
-		return v.refusal
+	case op.refusal != nil || !apart:
+		return op.refusal
 	}
-	return v.locked(ctx, func(tx *store.Tx, u store.User, session store.Session) error { return v.raise(ctx, tx, u, session) })
+	return op.locked(ctx, func(tx *store.Tx, u store.User, session store.Session) error { return op.raise(ctx, tx, u, session) })
 }
 
-func (v *answering) locked(ctx context.Context, do func(*store.Tx, store.User, store.Session) error) error {
-	return v.f.inTx(ctx, func(tx *store.Tx) error {
-		v.judged, v.refusal, v.notified = false, nil, 0
-		u, session, err := lockPrincipal(ctx, v.f, tx, v.principal)
+func (op *verifyFactorOp) locked(ctx context.Context, do func(*store.Tx, store.User, store.Session) error) error {
+	return op.f.inTx(ctx, func(tx *store.Tx) error {
+		op.judged, op.refusal, op.notified = false, nil, 0
+		u, session, err := lockPrincipal(ctx, op.f, tx, op.principal)
 		if err != nil {
 			return err
 		}
-		if v.factor, err = factorOf(u, v.factor.ID); err != nil {
+		if op.factor, err = factorOf(u, op.factor.ID); err != nil {
 			return err
 		}
 		return do(tx, u, session)
 	})
 }
 
-func (v *answering) misses() store.Limit {
-	return store.Limit{Key: v.f.limitKey("factor misses", v.factor.ID.String()), Size: factorMisses, Refill: time.Hour}
+func (op *verifyFactorOp) misses() store.Limit {
+	return store.Limit{Key: op.f.limitKey("factor misses", op.factor.ID.String()), Size: factorMisses, Refill: time.Hour}
 }
 
-// judge looks at the answer and uses up what it used. A refusal in v.refusal is committed with what it
+// judgeAnswer looks at the answer and uses up what it used. A refusal in v.refusal is committed with what it
 // counted; an error undoes.
-func (v *answering) judge(ctx context.Context, tx *store.Tx, u store.User, session store.Session) error {
+func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *store.Tx, u store.User, session store.Session) error {
 	var at store.Attempt
 	var levels []store.Level
 	b := tx.Batch()
-	b.Attempt(&at, v.factor.ID, v.challenge)
-	b.Levels(&levels, v.misses())
+	b.Attempt(&at, op.factor.ID, op.challenge)
+	b.Levels(&levels, op.misses())
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
@@ -132,39 +132,39 @@ func (v *answering) judge(ctx context.Context, tx *store.Tx, u store.User, sessi
 	switch {
 	case ch.ID == uuid.Nil:
 		return unprocessable(CodeFactorNotFound, "MFA factor with the provided challenge ID not found")
-	case !ch.VerifiedAt.IsZero(), ch.IP != "" && v.f.req.TrustedIP != "" && ch.IP != v.f.req.TrustedIP:
+	case !ch.VerifiedAt.IsZero(), ch.IP != "" && op.f.req.TrustedIP != "" && ch.IP != op.f.req.TrustedIP:
 		return unprocessable(CodeFactorIPMismatch, "Challenge and verify IP addresses mismatch.")
 	case ch.Misses >= maxMisses:
 		return errChallengeExpired(ch.ID)
-	case v.f.now.After(ch.ExpiresAt):
-		v.refusal = errChallengeExpired(ch.ID)
+	case op.f.now.After(ch.ExpiresAt):
+		op.refusal = errChallengeExpired(ch.ID)
 		b := tx.Batch()
 		b.DeleteChallenge(ch.ID)
 		return b.Send(ctx)
 	}
-	if err := v.mayCount(u, session); err != nil {
+	if err := op.checkFactorLimit(u, session); err != nil {
 		return err
 	}
-	if wait := v.misses().Wait(levels[0], v.f.now, 1); wait > 0 {
+	if wait := op.misses().Wait(levels[0], op.f.now, 1); wait > 0 {
 		return limited(CodeOverRequestRate, "Request rate limit reached", wait)
 	}
-	step, reseal, right, err := v.check(at)
+	step, reseal, right, err := op.check(at)
 	if err != nil {
 		return err
 	}
-	v.judged = true
+	op.judged = true
 	if !right {
-		return v.miss(ctx, tx)
+		return op.countMiss(ctx, tx)
 	}
 	b = tx.Batch()
-	b.SpendStep(v.factor.ID, step, reseal)
-	b.UseChallenge(ch.ID, v.f.now)
+	b.SpendStep(op.factor.ID, step, reseal)
+	b.UseChallenge(ch.ID, op.f.now)
 	return b.Send(ctx)
 }
 
-// mayCount says whether a right answer may make one factor more a verified one.
-func (v *answering) mayCount(u store.User, session store.Session) error {
-	if err := mayProve(v.factor, u, session); err != nil {
+// checkFactorLimit says whether a right answer may make one factor more a verified one.
+func (op *verifyFactorOp) checkFactorLimit(u store.User, session store.Session) error {
+	if err := mayProve(op.factor, u, session); err != nil {
 		return err
 	}
 	verified := 0
@@ -173,7 +173,7 @@ func (v *answering) mayCount(u store.User, session store.Session) error {
 			verified++
 		}
 	}
-	if !v.factor.Verified() && verified >= v.f.settings.Factors.MaxVerified {
+	if !op.factor.Verified() && verified >= op.f.settings.Factors.MaxVerified {
 		return errTooManyFactors
 	}
 	return nil
@@ -185,47 +185,47 @@ func errChallengeExpired(id uuid.UUID) error {
 }
 
 // check says whether the code is right. reseal is the key sealed anew when an earlier root key had sealed it.
-func (v *answering) check(at store.Attempt) (step int64, reseal []byte, right bool, err error) {
-	if v.factor.Kind == store.FactorPhone {
-		macs := v.f.core.root.MACs(secret.OTP, kindFactor, v.challenge.String(), v.code)
+func (op *verifyFactorOp) check(at store.Attempt) (step int64, reseal []byte, right bool, err error) {
+	if op.factor.Kind == store.FactorPhone {
+		macs := op.f.core.root.MACs(secret.OTP, kindFactor, op.challenge.String(), op.code)
 		return 0, nil, slices.ContainsFunc(macs, func(mac []byte) bool { return hmac.Equal(mac, at.Challenge.OTPMAC) }), nil
 	}
-	key, old, err := v.f.core.root.Open(secret.Factors, at.Secret, v.factor.ID[:])
+	key, old, err := op.f.core.root.Open(secret.Factors, at.Secret, op.factor.ID[:])
 	if err != nil {
 		return 0, nil, false, &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "The key of this factor cannot be read",
-			Err: fmt.Errorf("account: factor %s: %w", v.factor.ID, err)}
+			Err: fmt.Errorf("account: factor %s: %w", op.factor.ID, err)}
 	}
 	if old {
-		reseal = sealKey(v.f, v.factor.ID, key)
+		reseal = sealKey(op.f, op.factor.ID, key)
 	}
-	step, right = totp.Check(key, v.code, v.f.now, at.LastStep)
+	step, right = totp.Check(key, op.code, op.f.now, at.LastStep)
 	return step, reseal, right, nil
 }
 
-// miss counts a wrong answer. Everybody who takes from this bucket has locked the user before, so that nobody
+// countMiss counts a wrong answer. Everybody who takes from this bucket has locked the user before, so that nobody
 // waits crosswise. The fixed code of a test number is nothing to be guessed.
-func (v *answering) miss(ctx context.Context, tx *store.Tx) error {
-	v.refusal = unprocessable(CodeFactorVerificationFailed, "Invalid TOTP code entered")
-	if v.factor.Kind == store.FactorPhone {
-		v.refusal = unprocessable(CodeFactorVerificationFailed, "Invalid MFA Phone code entered")
+func (op *verifyFactorOp) countMiss(ctx context.Context, tx *store.Tx) error {
+	op.refusal = unprocessable(CodeFactorVerificationFailed, "Invalid TOTP code entered")
+	if op.factor.Kind == store.FactorPhone {
+		op.refusal = unprocessable(CodeFactorVerificationFailed, "Invalid MFA Phone code entered")
 	}
 	b := tx.Batch()
-	if _, test := v.f.settings.Phone.testCode(v.factor.Phone, v.f.now); !test || v.factor.Kind != store.FactorPhone {
-		b.Take(v.misses(), 1, v.f.now)
-		b.MissChallenge(v.challenge)
+	if _, test := op.f.settings.Phone.testCode(op.factor.Phone, op.f.now); !test || op.factor.Kind != store.FactorPhone {
+		b.Take(op.misses(), 1, op.f.now)
+		b.MissChallenge(op.challenge)
 	}
-	b.Audit(v.audit(store.ActionVerificationFailed))
+	b.Audit(op.audit(store.ActionVerificationFailed))
 	return b.Send(ctx)
 }
 
-// consult asks what is to come of the attempt.
-func (v *answering) consult(ctx context.Context, ask func(context.Context, FactorAttempt) (FactorVerdict, error)) error {
-	verdict, err := ask(ctx, FactorAttempt{User: v.principal.User.ID, Factor: v.factor.ID, Kind: v.factor.Kind, Valid: v.refusal == nil, IP: v.f.req.IP})
+// askHook asks what is to come of the attempt.
+func (op *verifyFactorOp) askHook(ctx context.Context, ask func(context.Context, FactorAttempt) (FactorVerdict, error)) error {
+	verdict, err := ask(ctx, FactorAttempt{User: op.principal.User.ID, Factor: op.factor.ID, Kind: op.factor.Kind, Valid: op.refusal == nil, IP: op.f.req.IP})
 	if err != nil || !verdict.Reject {
 		return err
 	}
-	b := v.f.batch()
-	b.EndSessions(store.EndSessions{User: v.principal.User.ID, Reason: store.EndedByVerdict, At: v.f.now})
+	b := op.f.batch()
+	b.EndSessions(store.EndSessions{User: op.principal.User.ID, Reason: store.EndedByVerdict, At: op.f.now})
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
@@ -237,32 +237,32 @@ func (v *answering) consult(ctx context.Context, ask func(context.Context, Facto
 }
 
 // raise lets the right answer have its effect.
-func (v *answering) raise(ctx context.Context, tx *store.Tx, u store.User, session store.Session) error {
-	v.refresh = token.Refresh{Session: session.ID, Secret: token.NewRefreshSecret()}
+func (op *verifyFactorOp) raise(ctx context.Context, tx *store.Tx, u store.User, session store.Session) error {
+	op.refresh = token.Refresh{Session: session.ID, Secret: token.NewRefreshSecret()}
 	b := tx.Batch()
-	b.RaiseSession(&v.session, store.Raise{
-		User: u.ID, Session: session.ID, SecretHash: v.refresh.SecretHash(), Factor: v.factor.ID,
-		AMR: withMethod(session.AMR, factorMethod(v.factor.Kind), v.f.now), Now: v.f.now,
+	b.RaiseSession(&op.session, store.Raise{
+		User: u.ID, Session: session.ID, SecretHash: op.refresh.SecretHash(), Factor: op.factor.ID,
+		AMR: withMethod(session.AMR, factorMethod(op.factor.Kind), op.f.now), Now: op.f.now,
 	})
-	b.EndLowSessions(u.ID, session.ID, v.f.now)
-	b.VerifyFactor(v.factor.ID, v.f.now)
-	b.DeleteUnverified(u.ID, v.factor.Kind)
-	if m, ok := factorNotification(v.f, v.notify && !v.factor.Verified(), mail.FactorEnrolled, u, v.factor); ok {
+	b.EndLowSessions(u.ID, session.ID, op.f.now)
+	b.VerifyFactor(op.factor.ID, op.f.now)
+	b.DeleteUnverified(u.ID, op.factor.Kind)
+	if m, ok := factorNotification(op.f, op.notify && !op.factor.Verified(), mail.FactorEnrolled, u, op.factor); ok {
 		b.InsertMessage(m)
-		v.notified = 1
+		op.notified = 1
 	}
-	b.Audit(v.audit(store.ActionVerificationAttempted))
-	b.User(&v.user, u.ID)
+	b.Audit(op.audit(store.ActionVerificationAttempted))
+	b.User(&op.user, u.ID)
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
-	if v.session.ID == uuid.Nil { // a sign-out takes no lock on the user
+	if op.session.ID == uuid.Nil { // a sign-out takes no lock on the user
 		return sessionNotFound()
 	}
-	v.refresh.Counter = v.session.Counter
+	op.refresh.Counter = op.session.Counter
 	return nil
 }
 
-func (v *answering) audit(action store.Action) store.Audit {
-	return v.f.audit(action, v.principal.User.ID, v.principal.Session.ID, "factor_id", v.factor.ID.String(), "factor_type", string(v.factor.Kind), "challenge_id", v.challenge.String())
+func (op *verifyFactorOp) audit(action store.Action) store.Audit {
+	return op.f.audit(action, op.principal.User.ID, op.principal.Session.ID, "factor_id", op.factor.ID.String(), "factor_type", string(op.factor.Kind), "challenge_id", op.challenge.String())
 }

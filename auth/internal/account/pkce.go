@@ -62,8 +62,8 @@ var errNoFlow = missing(CodeFlowStateNotFound, "invalid flow state, no valid flo
 // tries again, or two tabs of a browser exchange one code.
 const codeRetry = 10 * time.Second
 
-// exchange is one call of ExchangeCode.
-type exchange struct {
+// exchangeCodeOp is one call of ExchangeCode.
+type exchangeCodeOp struct {
 	f        *flow
 	hash     []byte
 	verifier string
@@ -95,93 +95,93 @@ func exchangeCode(ctx context.Context, f *flow, p CodeExchange) (Grant, error) {
 	if p.Code == "" || p.Verifier == "" {
 		return Grant{}, notValid("invalid request: both auth code and code verifier should be non-empty")
 	}
-	x := exchange{f: f, hash: codeHash(p.Code), verifier: p.Verifier, bearer: p.Bearer}
-	if x.hash == nil {
+	op := exchangeCodeOp{f: f, hash: codeHash(p.Code), verifier: p.Verifier, bearer: p.Bearer}
+	if op.hash == nil {
 		return Grant{}, errNoFlow
 	}
-	err := f.inTx(ctx, func(tx *store.Tx) error { return x.write(ctx, tx) })
+	err := f.inTx(ctx, func(tx *store.Tx) error { return op.write(ctx, tx) })
 	switch {
 	case errors.Is(err, errLinks):
-		return x.link(ctx)
+		return op.link(ctx)
 	case err != nil:
 		return Grant{}, failure("exchange a code", err)
-	case errors.Is(x.refusal, store.ErrNotFound):
-		return Grant{}, whyNoSession(ctx, f, x.pkce.User)
-	case x.refusal != nil:
-		return Grant{}, x.refusal
+	case errors.Is(op.refusal, store.ErrNotFound):
+		return Grant{}, noSessionReason(ctx, f, op.pkce.User)
+	case op.refusal != nil:
+		return Grant{}, op.refusal
 	}
-	enforceSessionLimit(ctx, f, x.user.ID)
-	g, err := grantNew(ctx, f, x.user, &x.open)
+	enforceSessionLimit(ctx, f, op.user.ID)
+	g, err := grantNew(ctx, f, op.user, &op.open)
 	if err != nil {
 		return Grant{}, err
 	}
-	giveTokens(f, &g, x.pkce)
+	giveTokens(f, &g, op.pkce)
 	return g, nil
 }
 
 // write is the transaction: it uses the code up and opens the session.
-func (x *exchange) write(ctx context.Context, tx *store.Tx) error {
-	if err := x.take(ctx, tx, uuid.New()); err != nil || x.refusal != nil {
+func (op *exchangeCodeOp) write(ctx context.Context, tx *store.Tx) error {
+	if err := op.takeCode(ctx, tx, uuid.New()); err != nil || op.refusal != nil {
 		return err
 	}
-	f := &x.pkce
+	f := &op.pkce
 	if f.Linked != nil {
-		if x.refusal = x.ownLink(); x.refusal != nil {
+		if op.refusal = op.checkBearer(); op.refusal != nil {
 			return nil
 		}
 		return errLinks
 	}
-	x.open = newSession(x.f, f.User, f.Method)
-	x.open.setID(f.Session)
+	op.open = newSession(op.f, f.User, f.Method)
+	op.open.setID(f.Session)
 	if f.AAL > 1 {
-		x.open.row.AAL, x.open.row.AMR = f.AAL, joinAMR(x.open.row.AMR, f.AMR)
+		op.open.row.AAL, op.open.row.AMR = f.AAL, joinAMR(op.open.row.AMR, f.AMR)
 	}
 	var err error
-	x.user, err = tx.OpenSession(ctx, store.OpenSession{Session: x.open.row, Audit: x.f.audit(store.ActionLogin, f.User, f.Session, "provider_type", cmp.Or(f.Provider, "email"))})
+	op.user, err = tx.OpenSession(ctx, store.OpenSession{Session: op.open.row, Audit: op.f.audit(store.ActionLogin, f.User, f.Session, "provider_type", cmp.Or(f.Provider, "email"))})
 	if errors.Is(err, store.ErrNotFound) {
-		x.refusal, err = store.ErrNotFound, nil
+		op.refusal, err = store.ErrNotFound, nil
 	}
 	return err
 }
 
-// take uses the code up for a session, and sets refusal if it gives none.
-func (x *exchange) take(ctx context.Context, tx *store.Tx, session uuid.UUID) (err error) {
-	x.refusal = nil
-	x.pkce, err = tx.TakeFlow(ctx, x.hash, session, x.f.now)
-	f := &x.pkce
+// takeCode uses the code up for a session, and sets refusal if it gives none.
+func (op *exchangeCodeOp) takeCode(ctx context.Context, tx *store.Tx, session uuid.UUID) (err error) {
+	op.refusal = nil
+	op.pkce, err = tx.TakeFlow(ctx, op.hash, session, op.f.now)
+	f := &op.pkce
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		x.refusal = errNoFlow
+		op.refusal = errNoFlow
 		return nil
 	case err != nil:
 		return err
 	case !f.UsedAt.IsZero():
-		x.refusal = errNoFlow
-		return x.reused(ctx, tx)
+		op.refusal = errNoFlow
+		return op.endReused(ctx, tx)
 	case f.Void:
-		x.refusal = errNoFlow
-	case x.f.now.After(f.IssuedAt.Add(x.f.settings.FlowLife)):
-		x.refusal = unprocessable(CodeFlowStateExpired, "invalid flow state, flow state has expired")
-	case !proves(*f, x.verifier):
-		x.refusal = invalid(CodeBadCodeVerifier, "code challenge does not match previously saved code verifier")
+		op.refusal = errNoFlow
+	case op.f.now.After(f.IssuedAt.Add(op.f.settings.FlowLife)):
+		op.refusal = unprocessable(CodeFlowStateExpired, "invalid flow state, flow state has expired")
+	case !proves(*f, op.verifier):
+		op.refusal = invalid(CodeBadCodeVerifier, "code challenge does not match previously saved code verifier")
 	}
 	f.Session = session
 	return nil
 }
 
-// reused ends the session that a used code opened, if the code comes again too late to be a retry. A wrong
+// endReused ends the session that a used code opened, if the code comes again too late to be a retry. A wrong
 // verifier shows only that somebody has seen the code, which ends nobody's session.
-func (x *exchange) reused(ctx context.Context, tx *store.Tx) error {
-	if !x.f.now.After(x.pkce.UsedAt.Add(codeRetry)) || !proves(x.pkce, x.verifier) {
+func (op *exchangeCodeOp) endReused(ctx context.Context, tx *store.Tx) error {
+	if !op.f.now.After(op.pkce.UsedAt.Add(codeRetry)) || !proves(op.pkce, op.verifier) {
 		return nil
 	}
 	b := tx.Batch()
-	b.EndByReuse(x.pkce.Session, x.f.now, x.f.req.IP)
+	b.EndByReuse(op.pkce.Session, op.f.now, op.f.req.IP)
 	return b.Send(ctx)
 }
 
-// whyNoSession tells a banned user from one who is gone.
-func whyNoSession(ctx context.Context, f *flow, user uuid.UUID) error {
+// noSessionReason tells a banned user from one who is gone.
+func noSessionReason(ctx context.Context, f *flow, user uuid.UUID) error {
 	u, err := f.core.db.User(ctx, user)
 	switch {
 	case errors.Is(err, store.ErrNotFound) || err == nil && !u.DeletedAt.IsZero():

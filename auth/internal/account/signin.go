@@ -25,22 +25,22 @@ func signInPassword(ctx context.Context, f *flow, p Password) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
-	in := passwordSignIn{f: f, guesses: passwordGuesses(f, f.aud(), who), p: p, provider: provider}
+	op := signInOp{f: f, guesses: passwordGuesses(f, f.aud(), who), p: p, provider: provider}
 	for range passwordRounds {
-		g, err := in.try(ctx)
-		if !errors.Is(err, errMeanwhile) {
+		g, err := op.try(ctx)
+		if !errors.Is(err, errChangedMeanwhile) {
 			return g, err
 		}
 	}
-	return Grant{}, unavailable(errMeanwhile, time.Second)
+	return Grant{}, unavailable(errChangedMeanwhile, time.Second)
 }
 
 // passwordRounds is how often a sign-in begins again when the account changed while its password was checked.
 // Another sign-in that renews the hash changes it once; the rest is for what an owner may do in between.
 const passwordRounds = 3
 
-// passwordSignIn is one call of SignInPassword.
-type passwordSignIn struct {
+// signInOp is one call of SignInPassword.
+type signInOp struct {
 	f            *flow
 	guesses      guesses
 	p            Password
@@ -50,68 +50,68 @@ type passwordSignIn struct {
 
 // try checks the password against the account as it is. errMeanwhile: it changed while the password was checked,
 // so that what is true of it has to be read again.
-func (in *passwordSignIn) try(ctx context.Context) (Grant, error) {
-	look := store.CredentialsFor{Aud: in.f.aud(), Tries: in.guesses.account, Place: in.guesses.place}
-	if in.provider == "email" {
-		look.Email = in.guesses.address
+func (op *signInOp) try(ctx context.Context) (Grant, error) {
+	look := store.CredentialsFor{Aud: op.f.aud(), Tries: op.guesses.account, Place: op.guesses.place}
+	if op.provider == "email" {
+		look.Email = op.guesses.address
 	} else {
-		look.Phone = in.guesses.address
+		look.Phone = op.guesses.address
 	}
-	known, err := in.f.core.db.Credentials(ctx, look, in.f.now)
+	known, err := op.f.core.db.Credentials(ctx, look, op.f.now)
 	if err != nil {
 		return Grant{}, failure("credentials", err)
 	}
-	if err := in.guesses.judge(known.Tried); err != nil {
+	if err := op.guesses.judge(known.Tried); err != nil {
 		return Grant{}, err
 	}
 	u, hash, pending := known.User, known.User.PasswordHash, false
 	if hash == "" {
 		hash, pending = known.PendingHash, known.PendingHash != ""
 	}
-	right, rehash, err := in.f.core.passwords.Check(ctx, hash, in.p.Password)
+	right, rehash, err := op.f.core.passwords.Check(ctx, hash, op.p.Password)
 	if err != nil {
 		return Grant{}, failure("check password", err)
 	}
-	if !right || !in.hookNotified {
-		in.hookNotified = right
-		if err := reportPassword(ctx, in.f, u.ID, right); err != nil {
-			return Grant{}, in.guesses.rejected(ctx, u.ID, right, err)
+	if !right || !op.hookNotified {
+		op.hookNotified = right
+		if err := reportPassword(ctx, op.f, u.ID, right); err != nil {
+			return Grant{}, op.guesses.rejected(ctx, u.ID, right, err)
 		}
 	}
 	if !right {
-		return Grant{}, in.guesses.wrong(ctx, u.ID, "password", errCredentials)
+		return Grant{}, op.guesses.wrong(ctx, u.ID, "password", errCredentials)
 	}
-	if r := mayEnter(in.provider, u, pending, in.f.now); r != nil {
-		if in.f.settings.HideUnconfirmed && r.Code != CodeUserBanned {
-			return Grant{}, in.guesses.wrong(ctx, u.ID, r.Code, errCredentials)
+	if r := mayEnter(op.provider, u, pending, op.f.now); r != nil {
+		if op.f.settings.HideUnconfirmed && r.Code != CodeUserBanned {
+			return Grant{}, op.guesses.wrong(ctx, u.ID, r.Code, errCredentials)
 		}
-		return Grant{}, in.guesses.refused(ctx, u.ID, r)
+		return Grant{}, op.guesses.refused(ctx, u.ID, r)
 	}
-	o := store.OpenSession{IfPassword: hash, Tries: in.guesses.judged()}
+	o := store.OpenSession{IfPassword: hash, Tries: op.guesses.judged()}
 	if rehash {
-		if o.Rehash, err = in.f.core.passwords.Hash(ctx, in.p.Password); err != nil {
+		if o.Rehash, err = op.f.core.passwords.Hash(ctx, op.p.Password); err != nil {
 			o.Rehash = "" // the old hash does for another time
 		}
 	}
-	return in.open(ctx, u, o)
+	return op.open(ctx, u, o)
 }
 
 // open writes the session.
-func (in *passwordSignIn) open(ctx context.Context, u store.User, o store.OpenSession) (Grant, error) {
-	draft := newSession(in.f, u.ID, methodPassword)
+func (op *signInOp) open(ctx context.Context, u store.User, o store.OpenSession) (Grant, error) {
+	draft := newSession(op.f, u.ID, methodPassword)
 	o.Session = draft.row
-	o.Audit = in.f.audit(store.ActionLogin, u.ID, draft.row.ID, "provider", in.provider)
-	u, err := in.f.core.db.OpenSession(ctx, o)
+	o.Audit = op.f.audit(store.ActionLogin, u.ID, draft.row.ID, "provider", op.provider)
+	u, err := op.f.core.db.OpenSession(ctx, o)
 	if errors.Is(err, store.ErrNotFound) {
-		return Grant{}, errMeanwhile
+		return Grant{}, errChangedMeanwhile
 	}
 	if err != nil {
-		return Grant{}, failure("open session", in.guesses.used(err))
+		return Grant{}, failure("open session", op.guesses.used(err))
 	}
-	enforceSessionLimit(ctx, in.f, u.ID)
-	g, err := grantNew(ctx, in.f, u, &draft)
-	if in.f.settings.Passwords.Policy != nil {
-		g.Weak = in.f.settings.Passwords.Policy.Check(in.p.Password)
+	enforceSessionLimit(ctx, op.f, u.ID)
+	g, err := grantNew(ctx, op.f, u, &draft)
+	if op.f.settings.Passwords.Policy != nil {
+		g.Weak = op.f.settings.Passwords.Policy.Check(op.p.Password)
 	}
 	return g, err
 }

@@ -124,17 +124,17 @@ func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
 	if err != nil {
 		return Verified{}, err
 	}
-	v := verification{f: f, p: p}
+	op := verifyOp{f: f, p: p}
 	if p.Password != "" {
 		if err := f.settings.goodPassword(p.Password); err != nil {
 			return Verified{}, err
 		}
-		waits, err := v.waits(ctx, pf)
+		waits, err := op.isPending(ctx, pf)
 		if err != nil {
 			return Verified{}, failure("verify", err)
 		}
 		if waits {
-			if err := v.hashing(ctx); err != nil {
+			if err := op.hashPassword(ctx); err != nil {
 				return Verified{}, err
 			}
 		}
@@ -142,40 +142,40 @@ func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
 	var out Verified
 	var missed bool
 	e := &f.settings.Email
-	v.notify = canNotify(ctx, f, p.Type == typeEmailChange && e.NotifyEmailChanged || p.Type == "phone_change" && (e.NotifyPhoneChanged || e.NotifyIdentityLinked))
+	op.notify = canNotify(ctx, f, p.Type == typeEmailChange && e.NotifyEmailChanged || p.Type == "phone_change" && (e.NotifyPhoneChanged || e.NotifyIdentityLinked))
 	redeem := func() error {
 		return f.inTx(ctx, func(tx *store.Tx) (err error) {
-			missed, v.notified = false, 0
-			out, err = v.redeem(ctx, tx, pf)
+			missed, op.notified = false, 0
+			out, err = op.redeem(ctx, tx, pf)
 			if errors.Is(err, store.ErrNotFound) {
 				missed = true
-				return v.noteMiss(ctx, tx, pf) // a miss counts, so it is committed
+				return op.recordMiss(ctx, tx, pf) // a miss counts, so it is committed
 			}
 			return err
 		})
 	}
-	if err = redeem(); errors.Is(err, errNotHashed) { // it was sent since we looked
-		if err = v.hashing(ctx); err == nil {
+	if err = redeem(); errors.Is(err, errPasswordNotHashed) { // it was sent since we looked
+		if err = op.hashPassword(ctx); err == nil {
 			err = redeem()
 		}
 	}
 	if errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrPhoneTaken) {
-		v.displaces = true // an account that never proved the address gives way
+		op.displace = true // an account that never proved the address gives way
 		err = redeem()
 	}
 	switch {
 	case err != nil:
-		return Verified{}, failure("verify", v.taken(err))
+		return Verified{}, failure("verify", op.addressError(err))
 	case missed:
 		return Verified{}, pf.missed
 	}
 	f.core.wake()
-	f.countNotifications(ctx, v.notified)
+	f.countNotifications(ctx, op.notified)
 	if out.Half || out.Code != "" {
 		return out, nil
 	}
 	enforceSessionLimit(ctx, f, out.User.ID)
-	g, err := grantNew(ctx, f, out.User, &v.open)
+	g, err := grantNew(ctx, f, out.User, &op.open)
 	if err != nil {
 		return Verified{}, err
 	}
@@ -184,8 +184,8 @@ func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
 	return out, nil
 }
 
-// taken tells an address that somebody took between the request for it and its proof.
-func (v *verification) taken(err error) error {
+// addressError tells an address that somebody took between the request for it and its proof.
+func (op *verifyOp) addressError(err error) error {
 	switch {
 	case errors.Is(err, store.ErrEmailTaken):
 		return errEmailExists
@@ -200,35 +200,35 @@ var (
 	errPhoneExists = unprocessable(CodePhoneExists, "A user with this phone number has already been registered")
 )
 
-// verification is one call of Verify.
-type verification struct {
+// verifyOp is one call of Verify.
+type verifyOp struct {
 	f        *flow
 	p        Verify
 	hash     string // of p.Password
 	notify   bool   // may be written
 	notified int    // were
 	open     sessionDraft
-	// displaces: an unconfirmed account has the address that is proven.
-	displaces bool
+	// displace: an unconfirmed account has the address that is proven.
+	displace bool
 }
 
 // redeem consumes the token. ErrNotFound: there is none such.
-func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verified, error) {
+func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verified, error) {
 	var t store.Token
 	var try store.Limit // taken from, by digits
 	var err error
 	switch {
 	case pf.digits != "":
-		code, test := v.f.settings.Phone.testCode(pf.address, v.f.now)
-		t, try, err = tx.RedeemDigits(ctx, v.typed(pf))
+		code, test := op.f.settings.Phone.testCode(pf.address, op.f.now)
+		t, try, err = tx.RedeemDigits(ctx, op.typedDigits(pf))
 		err = tooManyCodes(err)
 		if test && errors.Is(err, store.ErrNotFound) && subtle.ConstantTimeCompare([]byte(code), []byte(pf.digits)) == 1 {
-			t, err = v.unsent(ctx, tx, pf)
+			t, err = op.testToken(ctx, tx, pf)
 		}
 	case pf.link == nil:
 		err = store.ErrNotFound
 	default:
-		t, err = tx.RedeemLink(ctx, pf.link, pf.kinds, v.f.now)
+		t, err = tx.RedeemLink(ctx, pf.link, pf.kinds, op.f.now)
 	}
 	if err != nil {
 		return Verified{}, err
@@ -236,113 +236,113 @@ func (v *verification) redeem(ctx context.Context, tx *store.Tx, pf proof) (Veri
 	if pf.link != nil && pf.pkce != (t.Flow != uuid.Nil) {
 		return Verified{}, pf.missed // not the text that was sent; undone, the link stays
 	}
-	if v.p.Password != "" && v.hash == "" {
-		return Verified{}, errNotHashed
+	if op.p.Password != "" && op.hash == "" {
+		return Verified{}, errPasswordNotHashed
 	}
 	u, err := tx.LockUser(ctx, t.User)
 	if err != nil {
 		return Verified{}, err
 	}
-	if u.BannedUntil.After(v.f.now) {
+	if u.BannedUntil.After(op.f.now) {
 		return Verified{}, denied(CodeUserBanned, "User is banned")
 	}
-	w := work{f: v.f, op: v, b: tx.Batch(), u: u, t: t, patch: store.UserPatch{ID: u.ID, Now: v.f.now}}
+	w := verifyTx{f: op.f, op: op, b: tx.Batch(), u: u, t: t, patch: store.UserPatch{ID: u.ID, Now: op.f.now}}
 	if try.Key != nil { // the digits were right
-		w.b.Take(try, -1, v.f.now)
+		w.b.Take(try, -1, op.f.now)
 	}
 	out := Verified{Type: typeOf(t)}
 	if out.Half, err = w.apply(); err != nil {
 		return Verified{}, err
 	}
-	if v.displaces {
-		if err := w.displace(ctx, tx); err != nil {
+	if op.displace {
+		if err := w.displaceUnproven(ctx, tx); err != nil {
 			return Verified{}, err
 		}
 	}
-	if v.p.Link && pf.pkce && !out.Half {
-		if out.Code, err = w.code(ctx, tx); err != nil {
+	if op.p.Link && pf.pkce && !out.Half {
+		if out.Code, err = w.issueCode(ctx, tx); err != nil {
 			return Verified{}, err
 		}
 	} else if !out.Half {
-		v.open = newSession(v.f, u.ID, methodOTP)
-		if _, test := v.f.settings.Phone.testCode(pf.address, v.f.now); test { // whose code is in a file
-			v.open.row.Place = nil
+		op.open = newSession(op.f, u.ID, methodOTP)
+		if _, test := op.f.settings.Phone.testCode(pf.address, op.f.now); test { // whose code is in a file
+			op.open.row.Place = nil
 		}
 		if isChange(t.Kind) { // which proves an address of the caller's choice, and not who he is: see needsCurrent
-			v.open.row.AMR = object([]token.AMR{{Method: methodOTP, Timestamp: v.f.now.Unix(), Provider: out.Type}})
+			op.open.row.AMR = object([]token.AMR{{Method: methodOTP, Timestamp: op.f.now.Unix(), Provider: out.Type}})
 		}
-		w.patch.LastSignInAt = &v.f.now
+		w.patch.LastSignInAt = &op.f.now
 	}
 	w.fill(out)
 	w.b.User(&out.User, u.ID)
 	return out, w.b.Send(ctx)
 }
 
-// typed are the digits of a proof. Those of a test number are not counted.
-func (v *verification) typed(pf proof) store.Digits {
-	d := store.Digits{Aud: v.f.aud(), Address: pf.address, Kinds: pf.kinds, MACs: digitMACs(v.f, pf.kinds, pf.address, pf.digits), Now: v.f.now}
-	if _, test := v.f.settings.Phone.testCode(pf.address, v.f.now); !test {
+// typedDigits are the digits of a proof. Those of a test number are not counted.
+func (op *verifyOp) typedDigits(pf proof) store.Digits {
+	d := store.Digits{Aud: op.f.aud(), Address: pf.address, Kinds: pf.kinds, MACs: digitMACs(op.f, pf.kinds, pf.address, pf.digits), Now: op.f.now}
+	if _, test := op.f.settings.Phone.testCode(pf.address, op.f.now); !test {
 		d.MaxMisses = maxMisses
-		d.Tries, d.Place = codeTries(v.f, "codes", d.Aud, pf.address)
+		d.Tries, d.Place = codeTries(op.f, "codes", d.Aud, pf.address)
 	}
 	return d
 }
 
-// waits looks whether there is what the proof asks for, so that nothing is hashed for invented tokens. Redeeming
+// isPending looks whether there is what the proof asks for, so that nothing is hashed for invented tokens. Redeeming
 // decides, and counts a miss.
-func (v *verification) waits(ctx context.Context, pf proof) (bool, error) {
+func (op *verifyOp) isPending(ctx context.Context, pf proof) (bool, error) {
 	switch {
 	case pf.digits != "":
-		return v.f.core.db.DigitsWait(ctx, v.typed(pf))
+		return op.f.core.db.DigitsWait(ctx, op.typedDigits(pf))
 	case pf.link != nil:
-		return v.f.core.db.LinkWaits(ctx, pf.link, pf.kinds, v.f.now)
+		return op.f.core.db.LinkWaits(ctx, pf.link, pf.kinds, op.f.now)
 	}
 	return false, nil
 }
 
-// errNotHashed: a token was found after all, and the password that came with it was not hashed.
-var errNotHashed = errors.New("account: verify: the password is not hashed")
+// errPasswordNotHashed: a token was found after all, and the password that came with it was not hashed.
+var errPasswordNotHashed = errors.New("account: verify: the password is not hashed")
 
-func (v *verification) hashing(ctx context.Context) (err error) {
-	if v.hash, err = v.f.core.passwords.Hash(ctx, v.p.Password); err != nil {
+func (op *verifyOp) hashPassword(ctx context.Context) (err error) {
+	if op.hash, err = op.f.core.passwords.Hash(ctx, op.p.Password); err != nil {
 		return failure("hash password", err)
 	}
 	return nil
 }
 
-// unsent is the token of a test number's code that was not asked for, or was used before: it is good at any
+// testToken is the token of a test number's code that was not asked for, or was used before: it is good at any
 // time for whoever has that number.
-func (v *verification) unsent(ctx context.Context, tx *store.Tx, pf proof) (store.Token, error) {
+func (op *verifyOp) testToken(ctx context.Context, tx *store.Tx, pf proof) (store.Token, error) {
 	if !slices.Contains(pf.kinds, store.KindSMS) {
 		return store.Token{}, store.ErrNotFound // a change of number waits with its token, for a year
 	}
 	var u store.User
 	b := tx.Batch()
-	b.UserByPhone(&u, v.f.aud(), pf.address)
+	b.UserByPhone(&u, op.f.aud(), pf.address)
 	if err := b.Send(ctx); err != nil {
 		return store.Token{}, err
 	}
 	if u.ID == uuid.Nil {
 		return store.Token{}, store.ErrNotFound
 	}
-	return store.Token{User: u.ID, Kind: store.KindSMS, Address: pf.address, CreatedAt: v.f.now, ExpiresAt: v.f.now}, nil
+	return store.Token{User: u.ID, Kind: store.KindSMS, Address: pf.address, CreatedAt: op.f.now, ExpiresAt: op.f.now}, nil
 }
 
-// noteMiss notes a failed verification: at most once a minute for an address, and for all links together
+// recordMiss notes a failed verification: at most once a minute for an address, and for all links together
 // that nobody was sent, or whoever guesses would fill the log.
-func (v *verification) noteMiss(ctx context.Context, tx *store.Tx, pf proof) error {
-	typ := v.p.Type
+func (op *verifyOp) recordMiss(ctx context.Context, tx *store.Tx, pf proof) error {
+	typ := op.p.Type
 	if pf.kinds == nil { // anything may stand there
 		typ = ""
 	}
 	b := tx.Batch()
-	b.AuditSeldom(store.NewInterval(v.f.limitKey("verify note", pf.address), time.Minute),
-		v.f.audit(store.ActionVerificationFailed, uuid.Nil, uuid.Nil, "type", typ))
+	b.AuditSeldom(store.NewInterval(op.f.limitKey("verify note", pf.address), time.Minute),
+		op.f.audit(store.ActionVerificationFailed, uuid.Nil, uuid.Nil, "type", typ))
 	return b.Send(ctx)
 }
 
-// code gives the flow its code. A link whose flow has gone is refused, and stays.
-func (w *work) code(ctx context.Context, tx *store.Tx) (string, error) {
+// issueCode gives the flow its code. A link whose flow has gone is refused, and stays.
+func (w *verifyTx) issueCode(ctx context.Context, tx *store.Tx) (string, error) {
 	var f store.Flow
 	b := tx.Batch()
 	b.Flow(&f, w.t.Flow)
@@ -353,6 +353,6 @@ func (w *work) code(ctx context.Context, tx *store.Tx) (string, error) {
 		return "", invalid(CodeFlowStateNotFound, "No associated flow state found.")
 	}
 	text, hash := token.NewLinkToken()
-	w.issue = hash[:]
+	w.codeHash = hash[:]
 	return text, nil
 }

@@ -15,8 +15,8 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// update is one call of UpdateUser.
-type update struct {
+// updateUserOp is one call of UpdateUser.
+type updateUserOp struct {
 	f         *flow
 	principal Principal
 	p         UserUpdate
@@ -32,7 +32,7 @@ type update struct {
 	same, current bool
 
 	guesses      guesses // of the current password
-	tried        store.Tried
+	tries        store.Tried
 	nonceTry     store.Limit // a right nonce gives it back
 	hookNotified bool        // of the right one
 	mails        *quota
@@ -40,7 +40,7 @@ type update struct {
 	notify       bool       // may be written
 	notified     int        // were
 	sent         []outgoing // written with the change
-	forget       [][]byte   // pauses that end
+	endedPauses  [][]byte   // pauses that end
 }
 
 // UpdateUser changes the caller's password, metadata, e-mail address or phone number, after the checks of
@@ -51,20 +51,20 @@ func (a *Accounts) UpdateUser(ctx context.Context, req RequestInfo, principal Pr
 }
 
 func updateUser(ctx context.Context, f *flow, principal Principal, p UserUpdate) (store.User, error) {
-	u := update{f: f, principal: principal, p: p}
-	u.guesses = passwordGuesses(f, principal.User.Aud, cmp.Or(principal.User.Email, principal.User.Phone))
-	if err := u.judge(); err != nil {
+	op := updateUserOp{f: f, principal: principal, p: p}
+	op.guesses = passwordGuesses(f, principal.User.Aud, cmp.Or(principal.User.Email, principal.User.Phone))
+	if err := op.validate(); err != nil {
 		return store.User{}, err
 	}
-	if err := u.assured(principal.User, principal.Session); err != nil {
+	if err := op.assured(principal.User, principal.Session); err != nil {
 		return store.User{}, err
 	}
-	if err := u.look(ctx); err != nil {
+	if err := op.look(ctx); err != nil {
 		return store.User{}, err
 	}
-	out, err := u.commit(ctx)
-	if errors.Is(err, errMeanwhile) { // a second click on the same button, most likely
-		out, err = u.commit(ctx)
+	out, err := op.commit(ctx)
+	if errors.Is(err, errChangedMeanwhile) { // a second click on the same button, most likely
+		out, err = op.commit(ctx)
 	}
 	switch {
 	case errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUserGone):
@@ -73,29 +73,29 @@ func updateUser(ctx context.Context, f *flow, principal Principal, p UserUpdate)
 		return store.User{}, errEmailExists
 	case errors.Is(err, store.ErrPhoneTaken):
 		return store.User{}, errPhoneExists
-	case errors.Is(err, errMeanwhile):
+	case errors.Is(err, errChangedMeanwhile):
 		return store.User{}, unavailable(err, time.Second)
 	case err != nil:
 		return store.User{}, failure("update user", err)
 	}
-	f.countNotifications(ctx, u.notified)
-	u.endPauses(ctx)
-	if err := f.send(ctx, u.sent...); err != nil {
+	f.countNotifications(ctx, op.notified)
+	op.endPauses(ctx)
+	if err := f.send(ctx, op.sent...); err != nil {
 		return store.User{}, err
 	}
 	return out, nil
 }
 
 // commit hashes, then writes in one transaction.
-func (u *update) commit(ctx context.Context) (out store.User, err error) {
-	if err := u.hashing(ctx); err != nil {
+func (op *updateUserOp) commit(ctx context.Context) (out store.User, err error) {
+	if err := op.hashPasswords(ctx); err != nil {
 		return out, err
 	}
 	var refusal error
-	u.notify = canNotify(ctx, u.f, u.hash != "" && u.f.settings.Email.NotifyPasswordChanged || u.phone != "" && u.f.settings.Email.NotifyPhoneChanged)
-	err = u.f.inTx(ctx, func(tx *store.Tx) (err error) {
-		u.notified, u.forget, refusal = 0, nil, nil
-		out, err = u.write(ctx, tx)
+	op.notify = canNotify(ctx, op.f, op.hash != "" && op.f.settings.Email.NotifyPasswordChanged || op.phone != "" && op.f.settings.Email.NotifyPhoneChanged)
+	err = op.f.inTx(ctx, func(tx *store.Tx) (err error) {
+		op.notified, op.endedPauses, refusal = 0, nil, nil
+		out, err = op.write(ctx, tx)
 		if r, ok := errors.AsType[*Refusal](err); ok && r == errNonce {
 			refusal = err // the miss counts, so it is committed
 			return nil
@@ -103,7 +103,7 @@ func (u *update) commit(ctx context.Context) (out store.User, err error) {
 		return err
 	})
 	if errors.Is(err, errCurrentInvalid) {
-		err = u.wrongCurrent(ctx)
+		err = op.wrongCurrent(ctx)
 	}
 	if err == nil {
 		err = refusal
@@ -115,70 +115,70 @@ var errCurrentInvalid = invalid(CodeCurrentPasswordInvalid, "Current password re
 
 // wrongCurrent counts a wrong current password as a sign-in's is counted: whoever has a session alone may guess no
 // oftener.
-func (u *update) wrongCurrent(ctx context.Context) error {
-	if err := u.mayGuess(ctx); err != nil {
+func (op *updateUserOp) wrongCurrent(ctx context.Context) error {
+	if err := op.mayGuess(ctx); err != nil {
 		return err
 	}
-	return u.guesses.wrong(ctx, u.principal.User.ID, "current_password", errCurrentInvalid)
+	return op.guesses.wrong(ctx, op.principal.User.ID, "current_password", errCurrentInvalid)
 }
 
 // mayGuess refuses what the bucket has no try for, outside of the transaction.
-func (u *update) mayGuess(ctx context.Context) error {
-	b := u.f.batch()
-	u.addTried(b)
+func (op *updateUserOp) mayGuess(ctx context.Context) error {
+	b := op.f.batch()
+	op.addTried(b)
 	if err := b.Send(ctx); err != nil {
 		return failure("tries of a password", err)
 	}
-	return u.guesses.judge(u.tried)
+	return op.guesses.judge(op.tries)
 }
 
 // addTried adds the reading of the bucket, where a current password was given.
-func (u *update) addTried(b *store.Batch) {
-	if u.p.CurrentPassword != nil && u.needsCurrent() {
-		b.Tried(&u.tried, u.principal.User.ID, u.guesses.account, u.guesses.place)
+func (op *updateUserOp) addTried(b *store.Batch) {
+	if op.p.CurrentPassword != nil && op.needsCurrent() {
+		b.Tried(&op.tries, op.principal.User.ID, op.guesses.account, op.guesses.place)
 	}
 }
 
 // checkCurrent compares the current password, and tells the hook.
-func (u *update) checkCurrent(ctx context.Context) (err error) {
-	if u.current, _, err = u.f.core.passwords.Check(ctx, u.against, *u.p.CurrentPassword); err != nil {
+func (op *updateUserOp) checkCurrent(ctx context.Context) (err error) {
+	if op.current, _, err = op.f.core.passwords.Check(ctx, op.against, *op.p.CurrentPassword); err != nil {
 		return failure("check password", err)
 	}
-	if !u.current || !u.hookNotified {
-		u.hookNotified = u.current
-		if verdict := reportPassword(ctx, u.f, u.principal.User.ID, u.current); verdict != nil {
-			if err := u.mayGuess(ctx); err != nil {
+	if !op.current || !op.hookNotified {
+		op.hookNotified = op.current
+		if verdict := reportPassword(ctx, op.f, op.principal.User.ID, op.current); verdict != nil {
+			if err := op.mayGuess(ctx); err != nil {
 				return err
 			}
-			return u.guesses.rejected(ctx, u.principal.User.ID, u.current, verdict)
+			return op.guesses.rejected(ctx, op.principal.User.ID, op.current, verdict)
 		}
 	}
-	if !u.current && !u.needsNonce() { // else the nonce is judged first
-		return u.wrongCurrent(ctx)
+	if !op.current && !op.needsNonce() { // else the nonce is judged first
+		return op.wrongCurrent(ctx)
 	}
 	return nil
 }
 
-// errMeanwhile: the hash that was compared is no longer the user's. The caller's is the one of now, so that the
+// errChangedMeanwhile: the hash that was compared is no longer the user's. The caller's is the one of now, so that the
 // comparison can be made again.
-var errMeanwhile = errors.New("account: the password was changed meanwhile")
+var errChangedMeanwhile = errors.New("account: the password was changed meanwhile")
 
 // endPauses lets mails be asked for again at once after a new password. It is not part of the
 // transaction, in which it would come after the lock on the user; nothing is lost if it fails.
-func (u *update) endPauses(ctx context.Context) {
-	if len(u.forget) == 0 || u.mails != nil || u.texts != nil {
+func (op *updateUserOp) endPauses(ctx context.Context) {
+	if len(op.endedPauses) == 0 || op.mails != nil || op.texts != nil {
 		return
 	}
-	b := u.f.batch()
-	b.ForgetLimits(u.forget...)
+	b := op.f.batch()
+	b.ForgetLimits(op.endedPauses...)
 	if err := b.Send(ctx); err != nil {
-		u.f.core.log.Warn("the pauses between mails were not ended", "err", err)
+		op.f.core.log.Warn("the pauses between mails were not ended", "err", err)
 	}
 }
 
-// judge is what can be said from the request and the caller alone.
-func (u *update) judge() (err error) {
-	p, old := &u.p, &u.principal.User
+// validate is what can be said from the request and the caller alone.
+func (op *updateUserOp) validate() (err error) {
+	p, old := &op.p, &op.principal.User
 	if p.Email != "" {
 		if p.Email, err = goodEmail(p.Email); err != nil {
 			return err
@@ -188,7 +188,7 @@ func (u *update) judge() (err error) {
 		if p.Phone, err = goodPhone(p.Phone); err != nil {
 			return err
 		}
-		if err := u.f.settings.Phone.goodChannel(p.Channel); err != nil {
+		if err := op.f.settings.Phone.goodChannel(p.Channel); err != nil {
 			return err
 		}
 	}
@@ -196,7 +196,7 @@ func (u *update) judge() (err error) {
 		return err
 	}
 	if p.Password != nil {
-		if err := u.f.settings.goodPassword(*p.Password); err != nil {
+		if err := op.f.settings.goodPassword(*p.Password); err != nil {
 			return err
 		}
 		if *p.Password == "" { // without a policy
@@ -209,122 +209,122 @@ func (u *update) judge() (err error) {
 	if p.Password != nil && old.IsAnonymous && p.Email == "" && p.Phone == "" {
 		return unprocessable(CodeValidationFailed, "Updating password of an anonymous user without an email or phone is not allowed")
 	}
-	if u.data, err = parsePatch(userMetadata(p.Data)); err != nil {
+	if op.data, err = parsePatch(userMetadata(p.Data)); err != nil {
 		return err
 	}
 	if p.Email != old.Email {
-		u.email = p.Email
+		op.email = p.Email
 	}
 	if p.Phone != old.Phone {
-		u.phone = p.Phone
+		op.phone = p.Phone
 	}
 	return nil
 }
 
 // emailAtOnce: an anonymous user's first address is confirmed by the setting alone.
-func (u *update) emailAtOnce() bool {
-	return u.principal.User.IsAnonymous && u.f.settings.Email.Autoconfirm
+func (op *updateUserOp) emailAtOnce() bool {
+	return op.principal.User.IsAnonymous && op.f.settings.Email.Autoconfirm
 }
 
 // look reads who has the wanted addresses, and judges what the sending is under.
-func (u *update) look(ctx context.Context) error {
-	if u.email == "" && u.phone == "" {
+func (op *updateUserOp) look(ctx context.Context) error {
+	if op.email == "" && op.phone == "" {
 		return nil
 	}
-	aud := u.principal.User.Aud
+	aud := op.principal.User.Aud
 	var byEmail, byPhone store.User
-	b := u.f.batch()
-	if u.email != "" {
-		b.Account(&byEmail, aud, u.email)
-		if !u.emailAtOnce() {
-			about := []string{u.email}
-			if u.principal.User.Email != "" {
-				about = append(about, u.principal.User.Email)
+	b := op.f.batch()
+	if op.email != "" {
+		b.Account(&byEmail, aud, op.email)
+		if !op.emailAtOnce() {
+			about := []string{op.email}
+			if op.principal.User.Email != "" {
+				about = append(about, op.principal.User.Email)
 			}
-			u.mails = mailQuota(u.f, "email_change", u.f.settings.Email.Interval, aud, about...)
-			u.mails.look(b)
+			op.mails = mailQuota(op.f, "email_change", op.f.settings.Email.Interval, aud, about...)
+			op.mails.look(b)
 		}
 	}
-	if u.phone != "" {
-		b.UserByPhone(&byPhone, aud, u.phone)
-		if !u.f.settings.Phone.Autoconfirm {
-			u.texts = smsQuota(u.f, aud, u.phone)
-			u.texts.look(b)
+	if op.phone != "" {
+		b.UserByPhone(&byPhone, aud, op.phone)
+		if !op.f.settings.Phone.Autoconfirm {
+			op.texts = smsQuota(op.f, aud, op.phone)
+			op.texts.look(b)
 		}
 	}
 	if err := b.Send(ctx); err != nil {
 		return failure("look up", err)
 	}
-	me := u.principal.User.ID
+	me := op.principal.User.ID
 	// An account that never proved the address gives way to the proof; what is set without one does not ask for it.
-	if byEmail.ID != uuid.Nil && byEmail.ID != me && (u.mails == nil || !unproven(byEmail, "email", u.email)) {
+	if byEmail.ID != uuid.Nil && byEmail.ID != me && (op.mails == nil || !isUnproven(byEmail, "email", op.email)) {
 		return errEmailExists
 	}
-	if byPhone.ID != uuid.Nil && byPhone.ID != me && (u.texts == nil || !unproven(byPhone, "phone", u.phone)) {
+	if byPhone.ID != uuid.Nil && byPhone.ID != me && (op.texts == nil || !isUnproven(byPhone, "phone", op.phone)) {
 		return errPhoneExists
 	}
 	return nil
 }
 
 // judgeSending comes last among the checks: what it refuses is only a matter of time.
-func (u *update) judgeSending() error {
-	if u.mails != nil {
-		if err := u.f.settings.canSendMail("email change"); err != nil {
+func (op *updateUserOp) judgeSending() error {
+	if op.mails != nil {
+		if err := op.f.settings.canSendMail("email change"); err != nil {
 			return err
 		}
-		if err := u.mails.judge(u.f.now); err != nil {
+		if err := op.mails.judge(op.f.now); err != nil {
 			return err
 		}
 	}
-	if u.texts != nil {
-		if err := canSendSMS(u.f, "phone_change", u.phone); err != nil {
+	if op.texts != nil {
+		if err := canSendSMS(op.f, "phone_change", op.phone); err != nil {
 			return err
 		}
-		return u.texts.judge(u.f.now)
+		return op.texts.judge(op.f.now)
 	}
 	return nil
 }
 
-// hashing compares and hashes, outside of the transaction.
-func (u *update) hashing(ctx context.Context) (err error) {
-	if u.p.Password == nil {
+// hashPasswords compares and hashes, outside of the transaction.
+func (op *updateUserOp) hashPasswords(ctx context.Context) (err error) {
+	if op.p.Password == nil {
 		return nil
 	}
-	if u.needsNonce() && u.p.Nonce == "" {
+	if op.needsNonce() && op.p.Nonce == "" {
 		return invalid(CodeReauthenticationNeeded, "Password update requires reauthentication")
 	}
-	u.against, u.same, u.current = u.principal.User.PasswordHash, false, false // this may be the second comparison
-	if u.p.CurrentPassword != nil && u.needsCurrent() {
-		if err := u.checkCurrent(ctx); err != nil {
+	op.against, op.same, op.current = op.principal.User.PasswordHash, false, false // this may be the second comparison
+	if op.p.CurrentPassword != nil && op.needsCurrent() {
+		if err := op.checkCurrent(ctx); err != nil {
 			return err
 		}
 	}
-	if u.against != "" {
-		if u.same, _, err = u.f.core.passwords.Check(ctx, u.against, *u.p.Password); err != nil {
+	if op.against != "" {
+		if op.same, _, err = op.f.core.passwords.Check(ctx, op.against, *op.p.Password); err != nil {
 			return failure("check password", err)
 		}
 	}
-	if u.hash, err = u.f.core.passwords.Hash(ctx, *u.p.Password); err != nil {
+	if op.hash, err = op.f.core.passwords.Hash(ctx, *op.p.Password); err != nil {
 		return failure("hash password", err)
 	}
 	return nil
 }
 
 // needsNonce: a new password wants a fresh proof of the address, except from young sessions.
-func (u *update) needsNonce() bool {
-	v := u.principal.Session
-	young := u.f.settings.Passwords.NonceMaxAge > 0 && v.ID != uuid.Nil && u.f.now.Sub(v.CreatedAt) < u.f.settings.Passwords.NonceMaxAge
-	return u.f.settings.Passwords.RequireNonce && !young
+func (op *updateUserOp) needsNonce() bool {
+	v := op.principal.Session
+	young := op.f.settings.Passwords.NonceMaxAge > 0 && v.ID != uuid.Nil && op.f.now.Sub(v.CreatedAt) < op.f.settings.Passwords.NonceMaxAge
+	return op.f.settings.Passwords.RequireNonce && !young
 }
 
 // needsCurrent: a new password wants the old one, unless there is none or the session came by a mail or an
 // SMS to an address that the user had before. The session of a change of address is only as good as the
 // one that asked for the change.
-func (u *update) needsCurrent() bool {
-	if !u.f.settings.Passwords.RequireCurrent || u.principal.User.PasswordHash == "" {
+func (op *updateUserOp) needsCurrent() bool {
+	if !op.f.settings.Passwords.RequireCurrent || op.principal.User.PasswordHash == "" {
 		return false
 	}
-	return !slices.ContainsFunc(amr(u.principal.Session), func(m token.AMR) bool {
+	return !slices.ContainsFunc(amr(op.principal.Session), func(m token.AMR) bool {
 		return m.Method == methodOTP && m.Provider == "" || m.Method == "magiclink" || m.Method == "recovery"
 	})
 }
@@ -332,19 +332,19 @@ func (u *update) needsCurrent() bool {
 var errNonce = unprocessable(CodeReauthenticationNotValid, "Nonce has expired or is invalid")
 
 // mayChangePassword are the checks that need the user as he is now, nonce first.
-func (u *update) mayChangePassword(ctx context.Context, tx *store.Tx, now store.User) error {
-	if u.needsNonce() {
+func (op *updateUserOp) mayChangePassword(ctx context.Context, tx *store.Tx, now store.User) error {
+	if op.needsNonce() {
 		var macs [][]byte
 		for _, who := range []string{now.Email, now.Phone} {
 			if who != "" {
-				macs = append(macs, digitMACs(u.f, []store.Kind{store.KindReauthentication}, who, u.p.Nonce)...)
+				macs = append(macs, digitMACs(op.f, []store.Kind{store.KindReauthentication}, who, op.p.Nonce)...)
 			}
 		}
-		n := store.Nonce{User: now.ID, MACs: macs, Now: u.f.now, MaxMisses: maxMisses}
+		n := store.Nonce{User: now.ID, MACs: macs, Now: op.f.now, MaxMisses: maxMisses}
 		// A bucket of its own: it is taken from under the lock on the user, and that of /verify before it.
-		n.Tries, n.Place = codeTries(u.f, "nonces", now.Aud, u.guesses.address)
+		n.Tries, n.Place = codeTries(op.f, "nonces", now.Aud, op.guesses.address)
 		_, try, err := tx.RedeemNonce(ctx, n)
-		u.nonceTry, err = try, tooManyCodes(err)
+		op.nonceTry, err = try, tooManyCodes(err)
 		if errors.Is(err, store.ErrNotFound) {
 			return errNonce
 		}
@@ -353,15 +353,15 @@ func (u *update) mayChangePassword(ctx context.Context, tx *store.Tx, now store.
 		}
 	}
 	switch {
-	case subtle.ConstantTimeCompare([]byte(now.PasswordHash), []byte(u.against)) == 0:
-		u.principal.User.PasswordHash = now.PasswordHash
-		return errMeanwhile
-	case u.needsCurrent() && u.p.CurrentPassword == nil:
+	case subtle.ConstantTimeCompare([]byte(now.PasswordHash), []byte(op.against)) == 0:
+		op.principal.User.PasswordHash = now.PasswordHash
+		return errChangedMeanwhile
+	case op.needsCurrent() && op.p.CurrentPassword == nil:
 		return invalid(CodeCurrentPasswordRequired, "Current password required when setting new password.")
-	case u.needsCurrent() && !u.current:
+	case op.needsCurrent() && !op.current:
 		return errCurrentInvalid
-	case u.needsCurrent():
-		if err := u.guesses.judge(u.tried); err != nil {
+	case op.needsCurrent():
+		if err := op.guesses.judge(op.tries); err != nil {
 			return err
 		}
 	}
@@ -371,28 +371,28 @@ func (u *update) mayChangePassword(ctx context.Context, tx *store.Tx, now store.
 var errSamePassword = unprocessable(CodeSamePassword, "New password should be different from the old password.")
 
 // write is the transaction.
-func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err error) {
-	sendable := u.judgeSending()
+func (op *updateUserOp) write(ctx context.Context, tx *store.Tx) (out store.User, err error) {
+	sendable := op.judgeSending()
 	if sendable == nil {
-		if err := u.takeFirst(ctx, tx); err != nil {
+		if err := op.takeQuotas(ctx, tx); err != nil {
 			return out, err
 		}
 	}
 	// A new password ends the sessions of others, and what they asked for while it was written would outlive it.
-	old, session, err := lockPrincipal(ctx, u.f, tx, u.principal, u.addTried)
+	old, session, err := lockPrincipal(ctx, op.f, tx, op.principal, op.addTried)
 	if err != nil {
 		return out, err
 	}
-	if err := u.assured(old, session); err != nil {
+	if err := op.assured(old, session); err != nil {
 		return out, err
 	}
-	if err := u.f.settings.checkGrowth(old, u.data, store.MetadataPatch{}); err != nil {
+	if err := op.f.settings.checkGrowth(old, op.data, store.MetadataPatch{}); err != nil {
 		return out, err
 	}
-	if u.p.Password != nil {
-		if err := u.mayChangePassword(ctx, tx, old); err != nil {
+	if op.p.Password != nil {
+		if err := op.mayChangePassword(ctx, tx, old); err != nil {
 			if err == error(errNonce) && sendable == nil {
-				if lost := u.giveBack(ctx, tx); lost != nil {
+				if lost := op.giveBackQuotas(ctx, tx); lost != nil {
 					return out, lost
 				}
 			}
@@ -403,24 +403,24 @@ func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err e
 		return out, sendable
 	}
 	// Last of all: any other password is set now, so that trying the present one cannot go unnoticed.
-	if u.same {
+	if op.same {
 		return out, errSamePassword
 	}
-	ch := change{f: u.f, op: u, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: u.f.now, UserMetadata: u.data}}
-	if u.nonceTry.Key != nil {
-		ch.b.Take(u.nonceTry, -1, u.f.now)
+	ch := updateUserTx{f: op.f, op: op, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: op.f.now, UserMetadata: op.data}}
+	if op.nonceTry.Key != nil {
+		ch.b.Take(op.nonceTry, -1, op.f.now)
 	}
-	if u.hash != "" && ch.passwordWaits() {
-		ch.pending = u.hash
-	} else if u.hash != "" {
+	if op.hash != "" && ch.passwordWaits() {
+		ch.pending = op.hash
+	} else if op.hash != "" {
 		ch.password()
 	}
-	if u.email != "" {
+	if op.email != "" {
 		if err := ch.email(); err != nil {
 			return out, err
 		}
 	}
-	if u.phone != "" {
+	if op.phone != "" {
 		if err := ch.phone(); err != nil {
 			return out, err
 		}
@@ -431,36 +431,36 @@ func (u *update) write(ctx context.Context, tx *store.Tx) (out store.User, err e
 }
 
 // assured refuses what gives an account away to whoever knows the first factor alone.
-func (u *update) assured(now store.User, v store.Session) error {
-	if (u.p.Password != nil || u.email != "" || u.phone != "") && low(now, v) {
+func (op *updateUserOp) assured(now store.User, v store.Session) error {
+	if (op.p.Password != nil || op.email != "" || op.phone != "") && low(now, v) {
 		return &Refusal{Kind: Unauthenticated, Code: CodeInsufficientAAL, Msg: "AAL2 session is required to update email or password when MFA is enabled."}
 	}
 	return nil
 }
 
-// giveBack returns what takeFirst took: a miss of the nonce commits, and nothing is sent. The rows are locked
+// giveBackQuotas returns what takeFirst took: a miss of the nonce commits, and nothing is sent. The rows are locked
 // already.
-func (u *update) giveBack(ctx context.Context, tx *store.Tx) error {
+func (op *updateUserOp) giveBackQuotas(ctx context.Context, tx *store.Tx) error {
 	b := tx.Batch()
-	for _, q := range []*quota{u.mails, u.texts} {
+	for _, q := range []*quota{op.mails, op.texts} {
 		if q != nil {
-			q.giveBack(b, u.f.now)
+			q.giveBack(b, op.f.now)
 		}
 	}
 	return b.Send(ctx)
 }
 
-// takeFirst takes what the sending costs before the user is locked: everybody takes limits first, or
+// takeQuotas takes what the sending costs before the user is locked: everybody takes limits first, or
 // two would wait for each other.
-func (u *update) takeFirst(ctx context.Context, tx *store.Tx) error {
+func (op *updateUserOp) takeQuotas(ctx context.Context, tx *store.Tx) error {
 	b := tx.Batch()
-	for _, q := range []*quota{u.mails, u.texts} {
+	for _, q := range []*quota{op.mails, op.texts} {
 		if q != nil {
-			q.take(b, u.f.now)
+			q.take(b, op.f.now)
 		}
 	}
 	err := b.Send(ctx)
-	for _, q := range []*quota{u.mails, u.texts} {
+	for _, q := range []*quota{op.mails, op.texts} {
 		if q != nil {
 			err = q.refused(err)
 		}
@@ -469,7 +469,7 @@ func (u *update) takeFirst(ctx context.Context, tx *store.Tx) error {
 }
 
 // notify adds a notification, if it is on and there is somebody to tell.
-func (ch *change) notify(on bool, kind mail.Kind, v mail.Vars) {
+func (ch *updateUserTx) notify(on bool, kind mail.Kind, v mail.Vars) {
 	if on && ch.op.notify && ch.old.Email != "" {
 		v.Email, v.Data = ch.old.Email, ch.old.UserMetadata
 		ch.notifications = append(ch.notifications, notification(ch.f, kind, ch.old.Email, v))

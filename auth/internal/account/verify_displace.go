@@ -11,9 +11,9 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// displace takes an address that was just proven from an account that never proved it: its identity of the
+// displaceUnproven takes an address that was just proven from an account that never proved it: its identity of the
 // address and what was sent there go, and the account too when nothing else is left of it.
-func (w *work) displace(ctx context.Context, tx *store.Tx) error {
+func (w *verifyTx) displaceUnproven(ctx context.Context, tx *store.Tx) error {
 	var other store.User
 	provider, b := "email", tx.Batch()
 	if w.t.Kind == store.KindPhoneChange {
@@ -33,7 +33,7 @@ func (w *work) displace(ctx context.Context, tx *store.Tx) error {
 	if errors.Is(err, store.ErrNotFound) {
 		return nil // it is gone already
 	}
-	if err != nil || !unproven(locked, provider, address) {
+	if err != nil || !isUnproven(locked, provider, address) {
 		return err // confirmed by now: the unique index refuses the change
 	}
 	b = tx.Batch()
@@ -42,21 +42,21 @@ func (w *work) displace(ctx context.Context, tx *store.Tx) error {
 		return err
 	}
 	b = tx.Batch()
-	action := w.strip(b, locked, provider)
+	action := w.removeAddress(b, locked, provider)
 	b.Audit(w.f.audit(action, w.u.ID, uuid.Nil, "user_id", locked.ID.String(), "reason", "address_proven"))
 	return b.Send(ctx)
 }
 
-// unproven says that a user has an address without a proof of it.
-func unproven(u store.User, provider, address string) bool {
+// isUnproven says that a user has an address without a proof of it.
+func isUnproven(u store.User, provider, address string) bool {
 	if provider == "phone" {
 		return u.Phone == address && u.PhoneConfirmedAt.IsZero()
 	}
 	return u.Email == address && u.EmailConfirmedAt.IsZero()
 }
 
-// strip removes an address from a user, or the user who has nothing else, and says which.
-func (w *work) strip(b *store.Batch, u store.User, provider string) store.Action {
+// removeAddress removes an address from a user, or the user who has nothing else, and says which.
+func (w *verifyTx) removeAddress(b *store.Batch, u store.User, provider string) store.Action {
 	elsewhere := u.Phone
 	if provider == "phone" {
 		elsewhere = u.Email

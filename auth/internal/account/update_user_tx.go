@@ -12,10 +12,10 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// change is what an update does to its user, gathered into one batch.
-type change struct {
+// updateUserTx is what an update does to its user, gathered into one batch.
+type updateUserTx struct {
 	f     *flow
-	op    *update
+	op    *updateUserOp
 	b     *store.Batch
 	old   store.User // as locked
 	patch store.UserPatch
@@ -32,14 +32,14 @@ type change struct {
 
 // passwordWaits: a password that is given together with the account's first address becomes the account's by the
 // proof of that address, as a sign-up's does.
-func (ch *change) passwordWaits() bool {
+func (ch *updateUserTx) passwordWaits() bool {
 	atOnce := ch.op.email != "" && ch.op.mails == nil || ch.op.phone != "" && ch.op.texts == nil
 	return ch.old.Email == "" && ch.old.Phone == "" && (ch.op.mails != nil || ch.op.texts != nil) && !atOnce
 }
 
 // password sets it. Whatever somebody else may have asked for dies: tokens, changes that wait, and other
 // sessions.
-func (ch *change) password() {
+func (ch *updateUserTx) password() {
 	p := &ch.patch
 	p.PasswordHash = &ch.op.hash
 	ch.voidAll = true
@@ -50,11 +50,11 @@ func (ch *change) password() {
 	// The pause of an address that only waits stays: it may be anybody's.
 	if who := ch.old.Email; who != "" {
 		for _, name := range []string{"confirmation", "recovery", "email_change", "reauthentication"} {
-			ch.op.forget = append(ch.op.forget, ch.f.limitKey(name, ch.old.Aud, who))
+			ch.op.endedPauses = append(ch.op.endedPauses, ch.f.limitKey(name, ch.old.Aud, who))
 		}
 	}
 	if ch.old.Phone != "" {
-		ch.op.forget = append(ch.op.forget, ch.f.limitKey("phone", ch.old.Aud, ch.old.Phone))
+		ch.op.endedPauses = append(ch.op.endedPauses, ch.f.limitKey("phone", ch.old.Aud, ch.old.Phone))
 	}
 	// A password makes the address a way in of its own.
 	if !ch.old.EmailConfirmedAt.IsZero() && !hasIdentity(ch.old, "email") && ch.old.Email != "" {
@@ -69,7 +69,7 @@ func hasIdentity(u store.User, provider string) bool {
 }
 
 // email lets the new address wait for its proofs, or sets an anonymous user's at once.
-func (ch *change) email() error {
+func (ch *updateUserTx) email() error {
 	p := &ch.patch
 	if ch.op.emailAtOnce() {
 		p.Email, p.EmailConfirmedAt, p.IsAnonymous = &ch.op.email, &ch.f.now, ptr(false)
@@ -89,7 +89,7 @@ func (ch *change) email() error {
 	return err
 }
 
-func (ch *change) phone() error {
+func (ch *updateUserTx) phone() error {
 	p := &ch.patch
 	if ch.f.settings.Phone.Autoconfirm {
 		p.Phone, p.PhoneConfirmedAt, p.IsAnonymous = &ch.op.phone, &ch.f.now, ptr(false)
@@ -106,7 +106,7 @@ func (ch *change) phone() error {
 
 // proven makes an address one of the user's ways in. Changes that wait end, but for one that this call
 // asks for.
-func (ch *change) proven(provider, who string) {
+func (ch *updateUserTx) proven(provider, who string) {
 	if p := &ch.patch; p.NewEmail == nil {
 		p.NewEmail, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(false), ptr(false)
 	}
@@ -119,7 +119,7 @@ func (ch *change) proven(provider, who string) {
 }
 
 // fill adds all of it, in the order in which everybody locks.
-func (ch *change) fill() {
+func (ch *updateUserTx) fill() {
 	b, id := ch.b, ch.old.ID
 	for _, i := range ch.identities {
 		b.PutIdentity(i)

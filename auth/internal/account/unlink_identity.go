@@ -31,11 +31,11 @@ func unlinkIdentity(ctx context.Context, f *flow, principal Principal, text, aud
 	if f.settings.otherAudience(aud, &principal.Claims) {
 		return denied(CodeUnexpectedAudience, "Token audience doesn't match request audience")
 	}
-	u := unlinking{f: f, principal: principal, id: id}
-	u.notify = canNotify(ctx, f, f.settings.Email.NotifyIdentityUnlinked)
+	op := unlinkIdentityOp{f: f, principal: principal, id: id}
+	op.notify = canNotify(ctx, f, f.settings.Email.NotifyIdentityUnlinked)
 	err = f.inTx(ctx, func(tx *store.Tx) error {
-		u.notified = 0
-		return u.write(ctx, tx)
+		op.notified = 0
+		return op.write(ctx, tx)
 	})
 	switch {
 	case errors.Is(err, store.ErrEmailTaken): // between our look and the commit
@@ -46,14 +46,14 @@ func unlinkIdentity(ctx context.Context, f *flow, principal Principal, text, aud
 		return failure("unlink", err)
 	}
 	f.core.wake()
-	f.countNotifications(ctx, u.notified)
+	f.countNotifications(ctx, op.notified)
 	return nil
 }
 
 var errUnlinkConflict = unprocessable(CodeEmailConflictIdentity, "Unable to unlink identity due to email conflict")
 
-// unlinking is one call of UnlinkIdentity.
-type unlinking struct {
+// unlinkIdentityOp is one call of UnlinkIdentity.
+type unlinkIdentityOp struct {
 	f         *flow
 	principal Principal
 	id        uuid.UUID
@@ -61,12 +61,12 @@ type unlinking struct {
 	notified  int  // were
 }
 
-func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
-	old, session, err := lockPrincipal(ctx, u.f, tx, u.principal)
+func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
+	old, session, err := lockPrincipal(ctx, op.f, tx, op.principal)
 	if err != nil {
 		return err
 	}
-	if err := u.f.settings.linksAt(old, session); err != nil {
+	if err := op.f.settings.linksAt(old, session); err != nil {
 		return err
 	}
 	b := tx.Batch()
@@ -77,18 +77,18 @@ func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
 	if len(old.Identities) < 2 {
 		return unprocessable(CodeSingleIdentity, "User must have at least 1 identity after unlinking")
 	}
-	at := slices.IndexFunc(old.Identities, func(i store.Identity) bool { return i.ID == u.id })
+	at := slices.IndexFunc(old.Identities, func(i store.Identity) bool { return i.ID == op.id })
 	if at < 0 {
 		return unprocessable(CodeIdentityNotFound, "Identity doesn't exist")
 	}
 	gone := old.Identities[at]
 	rest := slices.Delete(slices.Clone(old.Identities), at, at+1)
-	p := store.UserPatch{ID: old.ID, Now: u.f.now, ProvidersFromIdentities: true}
+	p := store.UserPatch{ID: old.ID, Now: op.f.now, ProvidersFromIdentities: true}
 	moved := false
 	if gone.Provider == "phone" {
 		p.Phone, p.PhoneConfirmedAt, p.NewPhone = ptr(""), &time.Time{}, ptr("")
 		p.UserMetadata.Delete, p.UserMetadata.Set = []string{"phone"}, object(map[string]any{"phone_verified": false})
-	} else if moved, err = u.moveEmail(ctx, tx, &p, old, rest); err != nil {
+	} else if moved, err = op.moveEmail(ctx, tx, &p, old, rest); err != nil {
 		return err
 	}
 	if gone.Provider == "email" && !slices.ContainsFunc(rest, func(i store.Identity) bool { return old.Email != "" && IdentityEmail(&i) == old.Email }) {
@@ -103,20 +103,20 @@ func (u *unlinking) write(ctx context.Context, tx *store.Tx) error {
 	} else if gone.Provider == "phone" {
 		b.DeleteTokens(old.ID, store.KindSMS, store.KindPhoneChange)
 	}
-	if u.notify && old.Email != "" {
-		m := notification(u.f, mail.IdentityUnlinked, old.Email, mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata})
+	if op.notify && old.Email != "" {
+		m := notification(op.f, mail.IdentityUnlinked, old.Email, mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata})
 		m.User = old.ID
 		b.InsertMessage(m)
-		u.notified = 1
+		op.notified = 1
 	}
-	b.Audit(u.f.audit(store.ActionIdentityUnlinked, old.ID, u.principal.Session.ID, "identity_id", gone.ID.String(), "provider", gone.Provider, "provider_id", gone.ProviderID))
+	b.Audit(op.f.audit(store.ActionIdentityUnlinked, old.ID, op.principal.Session.ID, "identity_id", gone.ID.String(), "provider", gone.Provider, "provider_id", gone.ProviderID))
 	return b.Send(ctx)
 }
 
 // moveEmail gives the user the verified address of an identity that stays, when none of them has the user's
 // own. An address that the provider has not verified is never given: its owner would come into an account to
 // which others hold keys. Without a verified one the user has none.
-func (u *unlinking) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPatch, old store.User, rest []store.Identity) (moved bool, err error) {
+func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPatch, old store.User, rest []store.Identity) (moved bool, err error) {
 	var wanted []string
 	for _, i := range rest {
 		if e := IdentityEmail(&i); e == old.Email && e != "" {
@@ -134,7 +134,7 @@ func (u *unlinking) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPa
 	if err := b.Send(ctx); err != nil {
 		return false, err
 	}
-	to, ok := heir(rest, taken)
+	to, ok := nextEmail(rest, taken)
 	if !ok {
 		return false, errUnlinkConflict
 	}
@@ -153,16 +153,16 @@ func (u *unlinking) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPa
 	}
 	p.UserMetadata.Set = object(members)
 	if email != "" {
-		p.EmailConfirmedAt = &u.f.now
+		p.EmailConfirmedAt = &op.f.now
 	} else {
 		p.EmailConfirmedAt = &none
 	}
 	return true, nil
 }
 
-// heir is the identity whose address the user gets: the oldest with a verified one, else the oldest. Those
+// nextEmail is the identity whose address the user gets: the oldest with a verified one, else the oldest. Those
 // whose verified address somebody else has don't count.
-func heir(rest []store.Identity, taken []string) (store.Identity, bool) {
+func nextEmail(rest []store.Identity, taken []string) (store.Identity, bool) {
 	free := slices.DeleteFunc(slices.Clone(rest), func(i store.Identity) bool {
 		return verifiedBy(i) && slices.Contains(taken, IdentityEmail(&i))
 	})

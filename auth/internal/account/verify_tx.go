@@ -12,10 +12,10 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// work is what a redeemed token does to its user, gathered into one batch.
-type work struct {
+// verifyTx is what a redeemed token does to its user, gathered into one batch.
+type verifyTx struct {
 	f     *flow
-	op    *verification
+	op    *verifyOp
 	b     *store.Batch
 	u     store.User // as locked
 	t     store.Token
@@ -26,15 +26,15 @@ type work struct {
 	endSessions string
 	// dropForeign: external identities go, but for the one that asked for the token.
 	dropForeign bool
-	// issue is the hash of the code for the token's PKCE flow.
-	issue         []byte
+	// codeHash is the hash of the code for the token's PKCE flow.
+	codeHash      []byte
 	action        store.Action
 	trait         string // provider, of a sign-up
 	notifications []store.NewMessage
 }
 
 // apply decides what happens. half: it was the first half of an e-mail change.
-func (w *work) apply() (half bool, err error) {
+func (w *verifyTx) apply() (half bool, err error) {
 	switch w.t.Kind {
 	case store.KindSignup, store.KindInvite, store.KindMagicLink, store.KindRecovery, store.KindSMS:
 		return false, w.confirm()
@@ -48,7 +48,7 @@ func (w *work) apply() (half bool, err error) {
 
 // confirm makes the address that the token went to a proven one, if it isn't yet, and signs in. A token
 // that was sent to an address which the user has no more, because both happened at once, is worth nothing.
-func (w *work) confirm() error {
+func (w *verifyTx) confirm() error {
 	w.action = store.ActionLogin
 	provider, at, sent := "email", w.u.EmailConfirmedAt, w.u.Email
 	if !isEmail(w.t.Address) {
@@ -84,24 +84,24 @@ func (w *work) confirm() error {
 	if w.op.hash != "" && mayChoose && (w.t.Kind == store.KindSignup || w.t.Kind == store.KindInvite) {
 		w.patch.PasswordHash = &w.op.hash // the choice of who has the mailbox
 	}
-	by := w.asked()
+	by := w.confirmedIdentity()
 	if by != nil { // the account is that provider's, and has its data
 		w.trait = by.Provider
 		w.patch.UserMetadata.Set = object(map[string]any{"email": w.t.Address, "email_verified": true})
 	} else {
-		w.prove(provider, w.t.Address, data)
+		w.putIdentity(provider, w.t.Address, data)
 		w.patch.UserMetadata.Set = w.identity.Data
 	}
 	if w.dropForeign {
-		w.claim()
+		w.dropForeignAccess()
 	} else if by == nil && !first {
 		w.patch.UserMetadata.Set = object(map[string]bool{provider + "_verified": true})
 	}
 	return nil
 }
 
-// asked is the external identity whose sign-in asked for this confirmation; nil: none did.
-func (w *work) asked() *store.Identity {
+// confirmedIdentity is the external identity whose sign-in asked for this confirmation; nil: none did.
+func (w *verifyTx) confirmedIdentity() *store.Identity {
 	for i := range w.u.Identities {
 		if w.u.Identities[i].ID == w.t.Identity {
 			return &w.u.Identities[i]
@@ -110,10 +110,10 @@ func (w *work) asked() *store.Identity {
 	return nil
 }
 
-// claim: the address had been told by an external provider that did not vouch for it, and the identity
+// dropForeignAccess: the address had been told by an external provider that did not vouch for it, and the identity
 // stands in the account; but this is the answer to another mail. Whoever reads that mail gets the account
 // without what others may have left in it to come back by.
-func (w *work) claim() {
+func (w *verifyTx) dropForeignAccess() {
 	p := &w.patch
 	if p.PasswordHash == nil {
 		p.PasswordHash = ptr("")
@@ -124,8 +124,8 @@ func (w *work) claim() {
 	w.endSessions = store.EndedClaimed
 }
 
-// prove puts the identity of an address that is the user's own.
-func (w *work) prove(provider, who string, data json.RawMessage) {
+// putIdentity puts the identity of an address that is the user's own.
+func (w *verifyTx) putIdentity(provider, who string, data json.RawMessage) {
 	w.identity = ownIdentity(w.u.ID, provider, who, data, w.patch)
 	w.patch.ProvidersFromIdentities = true
 }
@@ -143,7 +143,7 @@ func ownIdentity(user uuid.UUID, provider, who string, data json.RawMessage, p s
 
 // changeEmail is one proof of an e-mail change. Each address has a flag of its own that only its
 // own token sets, and the new one must always be proven.
-func (w *work) changeEmail() (half bool, err error) {
+func (w *verifyTx) changeEmail() (half bool, err error) {
 	current := w.t.Kind == store.KindEmailChangeCurrent
 	if w.u.NewEmail == "" || current && w.t.Address != w.u.Email || !current && w.t.Address != w.u.NewEmail {
 		return false, errTokenExpired
@@ -162,7 +162,7 @@ func (w *work) changeEmail() (half bool, err error) {
 	if w.u.EmailConfirmedAt.IsZero() {
 		w.patch.EmailConfirmedAt = &w.f.now
 	}
-	w.prove("email", w.u.NewEmail, nil)
+	w.putIdentity("email", w.u.NewEmail, nil)
 	w.patch.UserMetadata.Set = object(map[string]any{"email": w.u.NewEmail, "email_verified": true})
 	if w.u.Email != "" && w.f.settings.Email.ChangeEndsSessions {
 		w.endSessions = store.EndedEmailChanged
@@ -173,7 +173,7 @@ func (w *work) changeEmail() (half bool, err error) {
 	return false, nil
 }
 
-func (w *work) changePhone() error {
+func (w *verifyTx) changePhone() error {
 	if w.u.NewPhone == "" || subtle.ConstantTimeCompare([]byte(w.t.Address), []byte(w.u.NewPhone)) == 0 {
 		return errTokenExpired
 	}
@@ -181,7 +181,7 @@ func (w *work) changePhone() error {
 	w.firstPassword()
 	w.dropPending()
 	w.patch.Phone, w.patch.IsAnonymous, w.patch.PhoneConfirmedAt = &w.u.NewPhone, ptr(false), &w.f.now
-	w.prove("phone", w.u.NewPhone, nil)
+	w.putIdentity("phone", w.u.NewPhone, nil)
 	w.patch.UserMetadata.Set = object(map[string]any{"phone": w.u.NewPhone, "phone_verified": true})
 	if w.u.Email == "" {
 		return nil
@@ -197,7 +197,7 @@ func (w *work) changePhone() error {
 }
 
 // firstPassword sets the password that waited for the account's first address.
-func (w *work) firstPassword() {
+func (w *verifyTx) firstPassword() {
 	if w.u.Email == "" && w.u.Phone == "" && w.t.PasswordHash != "" {
 		w.patch.PasswordHash = &w.t.PasswordHash
 	}
@@ -205,12 +205,12 @@ func (w *work) firstPassword() {
 
 // dropPending ends every change that waits. Its tokens die with the one that was redeemed; what stayed
 // here could be sent out again, to an address that somebody else may have named.
-func (w *work) dropPending() {
+func (w *verifyTx) dropPending() {
 	w.patch.NewEmail, w.patch.CurrentEmailProven, w.patch.NewEmailProven = ptr(""), ptr(false), ptr(false)
 	w.patch.NewPhone = ptr("")
 }
 
-func (w *work) notify(kind mail.Kind, to string, v mail.Vars) {
+func (w *verifyTx) notify(kind mail.Kind, to string, v mail.Vars) {
 	if w.op.notify {
 		v.Data = w.u.UserMetadata
 		w.notifications = append(w.notifications, notification(w.f, kind, to, v))
@@ -218,7 +218,7 @@ func (w *work) notify(kind mail.Kind, to string, v mail.Vars) {
 }
 
 // fill adds all of it, in the order in which everybody locks.
-func (w *work) fill(out Verified) {
+func (w *verifyTx) fill(out Verified) {
 	if w.dropForeign {
 		w.b.DeletePlaces(w.u.ID)
 		w.b.DeleteIdentitiesBut(w.u.ID, w.t.Identity, true)
@@ -242,7 +242,7 @@ func (w *work) fill(out Verified) {
 	}
 	w.b.DeleteTokens(w.u.ID)
 	if out.Code != "" {
-		w.b.IssueCode(w.t.Flow, w.issue, w.f.now, w.u.ID)
+		w.b.IssueCode(w.t.Flow, w.codeHash, w.f.now, w.u.ID)
 	}
 	if w.dropForeign {
 		w.b.DeleteFactors(w.u.ID)
