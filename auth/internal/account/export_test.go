@@ -19,14 +19,14 @@ type Arrival struct {
 }
 
 // Arrive is what follows when a provider has told who somebody is.
-func (a *Accounts) Arrive(ctx context.Context, req RequestInfo, p Arrival) (External, error) {
-	e := entry{f: a.begin(req), profile: p.Profile, names: append([]string{p.Provider}, p.Aliases...), optional: p.Optional,
+func (a *Accounts) Arrive(ctx context.Context, req RequestInfo, p Arrival) (OAuthResult, error) {
+	op := oauthOp{f: a.begin(req), profile: p.Profile, names: append([]string{p.Provider}, p.Aliases...), optional: p.Optional,
 		strict: !p.Native, challenge: p.Challenge, accepted: p.Accepted}
 	if p.Invite != "" {
-		e.invite, _, _ = linkHash(p.Invite)
+		op.invite, _, _ = linkHash(p.Invite)
 	}
 	if p.LinkTo != nil {
-		e.linkUser, e.linkSession, e.linkAAL = p.LinkTo.User.ID, p.LinkTo.Session.ID, p.LinkTo.Session.AAL
+		op.linkUser, op.linkSession, op.linkAAL = p.LinkTo.User.ID, p.LinkTo.Session.ID, p.LinkTo.Session.AAL
 	}
-	return e.finish(ctx, External{Provider: p.Provider})
+	return op.finish(ctx, OAuthResult{Provider: p.Provider})
 }

@@ -101,7 +101,7 @@ func exchangeCode(ctx context.Context, f *flow, p CodeExchange) (Grant, error) {
 	}
 	err := f.inTx(ctx, func(tx *store.Tx) error { return op.write(ctx, tx) })
 	switch {
-	case errors.Is(err, errLinks):
+	case errors.Is(err, errLinksIdentity):
 		return op.link(ctx)
 	case err != nil:
 		return Grant{}, failure("exchange a code", err)
@@ -129,7 +129,7 @@ func (op *exchangeCodeOp) write(ctx context.Context, tx *store.Tx) error {
 		if op.refusal = op.checkBearer(); op.refusal != nil {
 			return nil
 		}
-		return errLinks
+		return errLinksIdentity
 	}
 	op.open = newSession(op.f, f.User, f.Method)
 	op.open.setID(f.Session)

@@ -195,7 +195,7 @@ func TestAuthenticate_level(t *testing.T) {
 		_, update := h.UpdateUser(t.Context(), browser, caller, account.UserUpdate{Password: &password})
 		_, enroll := h.EnrollFactor(t.Context(), browser, caller, account.Enrolment{Kind: "totp", FriendlyName: "third"})
 		_, _, challenge := h.ChallengeFactor(t.Context(), browser, caller, spare.Factor.ID, "")
-		_, link := h.StartExternal(t.Context(), browser, account.ExternalStart{Provider: "none", Linking: &caller})
+		_, link := h.StartOAuth(t.Context(), browser, account.OAuthStart{Provider: "none", Linking: &caller})
 		for what, err := range map[string]error{
 			"update": update, "enroll": enroll, "challenge": challenge, "link": link,
 			"unenroll": h.UnenrollFactor(t.Context(), browser, caller, e.Factor.ID),

@@ -36,7 +36,7 @@ func (s *Server) startExternal(c *call, linking *account.Principal) error {
 	if strings.IndexByte(c.rawParam("provider"), 0) >= 0 {
 		return notValid("provider contains a NUL byte")
 	}
-	p := account.ExternalStart{
+	p := account.OAuthStart{
 		Provider: c.param("provider"), Scopes: c.param("scopes"), InviteToken: c.param("invite_token"),
 		Challenge: account.Challenge{Challenge: c.param("code_challenge"), Method: c.param("code_challenge_method")},
 		Linking:   linking, Cookie: linking == nil,
@@ -44,7 +44,7 @@ func (s *Server) startExternal(c *call, linking *account.Principal) error {
 	p.Params = c.query // parsed by param
 	client := c.client()
 	client.RedirectTo = encodeHeader(client.RedirectTo)
-	out, err := s.accounts.StartExternal(c.ctx(), client, p)
+	out, err := s.accounts.StartOAuth(c.ctx(), client, p)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (c *call) cookieName(name string) string {
 // provider's page brings only a cookie with SameSite=None, which browsers want Secure. Behind http, which is for
 // development, a Secure cookie would be lost: there it says nothing of either, and comes along from another port of
 // the same host as from anywhere shortly after.
-func (c *call) setStateCookie(s account.ExternalStarted) {
+func (c *call) setStateCookie(s account.OAuthStarted) {
 	k := &http.Cookie{
 		Name: c.cookieName(s.CookieName), Value: s.CookieValue, Path: "/", MaxAge: int(s.Life / time.Second),
 		HttpOnly: true, Secure: c.secure(), SameSite: http.SameSiteLaxMode,

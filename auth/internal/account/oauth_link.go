@@ -36,37 +36,37 @@ func (s *Settings) linksAt(u store.User, v store.Session) error {
 	return nil
 }
 
-// attach links an identity to the account of whoever asked for it. What he was when he asked is
+// linkIdentity links an identity to the account of whoever asked for it. What he was when he asked is
 // looked at again: he may be gone, banned or signed out by now.
-func (e *entry) attach(ctx context.Context, tx *store.Tx) error {
-	old, err := tx.LockUser(ctx, e.linkUser)
+func (op *oauthOp) linkIdentity(ctx context.Context, tx *store.Tx) error {
+	old, err := tx.LockUser(ctx, op.linkUser)
 	if errors.Is(err, store.ErrNotFound) || err == nil && !old.DeletedAt.IsZero() {
 		return errTargetGone
 	}
 	if err != nil {
 		return err
 	}
-	e.f.req.Aud = old.Aud
+	op.f.req.Aud = old.Aud
 	var found []store.Match
 	var from store.Session
 	b := tx.Batch()
-	e.find(b, &found)
+	op.find(b, &found)
 	b.Identities(&old.Identities, old.ID)
 	b.Factors(&old.Factors, old.ID)
-	b.Session(&from, old.ID, e.linkSession)
+	b.Session(&from, old.ID, op.linkSession)
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
-	from.AAL = min(from.AAL, e.linkAAL)
+	from.AAL = min(from.AAL, op.linkAAL)
 	switch {
-	case old.BannedUntil.After(e.f.now):
+	case old.BannedUntil.After(op.f.now):
 		return denied(CodeUserBanned, "User is banned")
-	case e.linkSession != uuid.Nil && (from.ID == uuid.Nil || from.Ended()):
+	case op.linkSession != uuid.Nil && (from.ID == uuid.Nil || from.Ended()):
 		return sessionNotFound()
-	case e.linkSession != uuid.Nil && e.f.settings.expired(from, e.f.now):
+	case op.linkSession != uuid.Nil && op.f.settings.expired(from, op.f.now):
 		return denied(CodeSessionExpired, "Session is no longer valid")
 	}
-	if err := e.f.settings.linksAt(old, from); err != nil {
+	if err := op.f.settings.linksAt(old, from); err != nil {
 		return err
 	}
 	if len(found) > 0 && found[0].How == store.BySubject {
@@ -75,56 +75,56 @@ func (e *entry) attach(ctx context.Context, tx *store.Tx) error {
 		}
 		return errLinkedElsewhere
 	}
-	e.level, e.methods = from.AAL, from.AMR
-	w := &arrival{f: e.f, op: e, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: e.f.now, ProvidersFromIdentities: true}}
-	w.arrive()
+	op.level, op.methods = from.AAL, from.AMR
+	w := &oauthTx{f: op.f, op: op, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: op.f.now, ProvidersFromIdentities: true}}
+	w.findIdentity()
 	w.note(store.ActionIdentityLinked, "identity_id", w.identity.ID.String(), "provider", w.identity.Provider, "provider_id", w.identity.ProviderID)
 	if old.Email == "" {
-		if err := w.adoptLinked(found); err != nil {
+		if err := w.adoptEmail(found); err != nil {
 			return err
 		}
 	}
-	w.evict(decide(found, e.mails).abandoned)
-	w.change(decision{outcome: link, user: old.ID})
+	w.deleteAbandoned(resolveAccount(found, op.emails).abandoned)
+	w.updateUser(accountDecision{resolution: userLinked, user: old.ID})
 	return w.finish(ctx)
 }
 
-// adoptLinked gives a user without any address the provider's. One that is not verified only waits, as a
+// adoptEmail gives a user without any address the provider's. One that is not verified only waits, as a
 // change of address does: until its mail is answered it is nobody's, and keeps nobody from it.
-func (w *arrival) adoptLinked(found []store.Match) error {
-	best := w.op.mails.best
+func (w *oauthTx) adoptEmail(found []store.Match) error {
+	best := w.op.emails.best
 	switch {
 	case best == "":
 		w.patch.IsAnonymous = ptr(false) // he can come back by the identity
 		return nil
-	case w.taken(found):
+	case w.isTaken(found):
 		return invalid(CodeEmailExists, errEmailExists.Msg)
-	case w.op.mails.bestVerified() || w.f.settings.Email.Autoconfirm:
-		w.settlement = settlement{adopt: best, confirm: true}
+	case w.op.emails.bestVerified() || w.f.settings.Email.Autoconfirm:
+		w.email = emailOutcome{adopt: best, confirm: true}
 		w.patch.UserMetadata.Set = object(map[string]any{"email": best, "email_verified": true})
 		w.patch.Email, w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &best, &w.f.now, ptr(false)
 		w.old.Email = best
 		return nil
 	}
-	if w.op.quota == nil || w.op.asked != best {
-		w.op.asked = best
+	if w.op.quota == nil || w.op.confirmTo != best {
+		w.op.confirmTo = best
 		w.op.quota = mailQuota(w.f, "email_change", w.f.settings.Email.Interval, w.old.Aud, best)
-		return errMoved
+		return errRaced
 	}
 	wanted := w.old
 	wanted.NewEmail = best
 	msgs, err := newEmailChange(w.f, wanted, nil)
 	w.outgoing = msgs
 	w.patch.NewEmail, w.patch.EmailChangeSentAt, w.patch.CurrentEmailProven, w.patch.NewEmailProven = &best, &w.f.now, ptr(false), ptr(false)
-	w.settlement.refuse = true
+	w.email.refuse = true
 	w.op.refusal = unprocessable(CodeEmailNotConfirmed, fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email", w.op.profile.Provider, w.op.profile.Provider))
 	return err
 }
 
-// taken says that somebody else has the address.
-func (w *arrival) taken(found []store.Match) bool {
+// isTaken says that somebody else has the address.
+func (w *oauthTx) isTaken(found []store.Match) bool {
 	for _, m := range found {
-		if m.How != store.BySubject && m.Email == w.op.mails.best && m.User != w.old.ID {
+		if m.How != store.BySubject && m.Email == w.op.emails.best && m.User != w.old.ID {
 			return true
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// External is what became of a callback.
-type External struct {
+// OAuthResult is what became of a callback.
+type OAuthResult struct {
 	// RedirectTo is where the browser goes, with an error too; "" while nobody knows, because the state
 	// is none of ours.
 	RedirectTo string
@@ -31,24 +31,24 @@ type External struct {
 
 var errStateUnknown = invalid(CodeBadOAuthState, "OAuth state not found or expired")
 
-// FinishExternal takes a provider's answer from the browser. cookie is the value of the cookie
+// FinishOAuth takes a provider's answer from the browser. cookie is the value of the cookie
 // StateCookie(state). A state is good for one callback, whatever becomes of it. The provider is
 // asked before a transaction is begun.
-func (a *Accounts) FinishExternal(ctx context.Context, req RequestInfo, callback url.Values, cookie string) (out External, err error) {
-	return finishExternal(ctx, a.begin(req), callback, cookie)
+func (a *Accounts) FinishOAuth(ctx context.Context, req RequestInfo, callback url.Values, cookie string) (out OAuthResult, err error) {
+	return finishOAuth(ctx, a.begin(req), callback, cookie)
 }
 
-func finishExternal(ctx context.Context, f *flow, callback url.Values, cookie string) (out External, err error) {
+func finishOAuth(ctx context.Context, f *flow, callback url.Values, cookie string) (out OAuthResult, err error) {
 	st, err := useState(ctx, f, callback.Get("state"), cookie)
 	if err != nil {
-		return External{}, err
+		return OAuthResult{}, err
 	}
 	f.req.RedirectTo, f.req.Aud = st.RedirectTo, st.Aud
-	out = External{RedirectTo: st.RedirectTo, Provider: st.Provider}
+	out = OAuthResult{RedirectTo: st.RedirectTo, Provider: st.Provider}
 	if code := callback.Get("error"); code != "" {
 		return out, &ProviderRefused{Code: code, Description: callback.Get("error_description")}
 	}
-	via, err := f.settings.external(st.Provider)
+	via, err := f.settings.provider(st.Provider)
 	if err != nil {
 		return out, err
 	}
@@ -58,37 +58,37 @@ func finishExternal(ctx context.Context, f *flow, callback url.Values, cookie st
 	}
 	profile, err := via.Finish(ctx, callback, private)
 	if err != nil {
-		return out, outwardError(err)
+		return out, providerError(err)
 	}
-	e := entry{f: f, profile: profile, names: append([]string{profile.Provider}, via.Aliases()...), optional: via.EmailOptional(), strict: true,
+	op := oauthOp{f: f, profile: profile, names: append([]string{profile.Provider}, via.Aliases()...), optional: via.EmailOptional(), strict: true,
 		linkUser: st.LinkingUser, linkSession: st.LinkingSession, linkAAL: st.LinkingAAL, invite: st.InviteHash}
 	if st.LinkingUser != uuid.Nil && f.settings.External.LinkingPKCE && st.Challenge == "" { // begun before the setting was in force
 		return out, errLinkingNeedsPKCE
 	}
 	if st.Challenge != "" {
-		e.challenge = Challenge{Challenge: st.Challenge, Method: st.ChallengeMethod}
+		op.challenge = Challenge{Challenge: st.Challenge, Method: st.ChallengeMethod}
 	}
-	return e.finish(ctx, out)
+	return op.finish(ctx, out)
 }
 
 // finish lets the entry happen and writes down what it gives.
-func (e *entry) finish(ctx context.Context, out External) (External, error) {
-	if e.linkUser != uuid.Nil && e.challenge.given() && e.f.settings.External.LinkingPKCE {
-		return e.awaitExchange(ctx, out)
+func (op *oauthOp) finish(ctx context.Context, out OAuthResult) (OAuthResult, error) {
+	if op.linkUser != uuid.Nil && op.challenge.given() && op.f.settings.External.LinkingPKCE {
+		return op.issueLinkingCode(ctx, out)
 	}
-	if err := e.run(ctx); err != nil {
+	if err := op.run(ctx); err != nil {
 		return out, err
 	}
-	out.User = e.user.ID
-	if e.code != "" {
-		out.Code = e.code
+	out.User = op.user.ID
+	if op.code != "" {
+		out.Code = op.code
 		return out, nil
 	}
-	g, err := grantNew(ctx, e.f, e.user, &e.open)
+	g, err := grantNew(ctx, op.f, op.user, &op.open)
 	if err != nil {
 		return out, err
 	}
-	g.ProviderToken, g.ProviderRefreshToken = e.profile.Token, e.profile.RefreshToken
+	g.ProviderToken, g.ProviderRefreshToken = op.profile.Token, op.profile.RefreshToken
 	out.Grant = &g
 	return out, nil
 }
@@ -140,16 +140,16 @@ type providerTokens struct {
 }
 
 // issueFlow is the flow of a client that came with a challenge, and the code for it.
-func (e *entry) issueFlow(user uuid.UUID) (store.Flow, []byte) {
+func (op *oauthOp) issueFlow(user uuid.UUID) (store.Flow, []byte) {
 	code, hash := token.NewLinkToken()
-	e.code = code
+	op.code = code
 	pkce := store.Flow{
-		ID: uuid.New(), User: user, Method: methodOAuth, Challenge: e.challenge.Challenge, ChallengeMethod: e.challenge.Method,
-		IssuedAt: e.f.now, ExpiresAt: e.f.now.Add(e.f.settings.FlowLife), Provider: e.profile.Provider, AAL: e.level, AMR: e.methods,
+		ID: uuid.New(), User: user, Method: methodOAuth, Challenge: op.challenge.Challenge, ChallengeMethod: op.challenge.Method,
+		IssuedAt: op.f.now, ExpiresAt: op.f.now.Add(op.f.settings.FlowLife), Provider: op.profile.Provider, AAL: op.level, AMR: op.methods,
 	}
-	if e.profile.Token != "" || e.profile.RefreshToken != "" {
-		text := object(providerTokens{e.profile.Token, e.profile.RefreshToken})
-		pkce.ProviderTokens = e.f.core.root.Seal(secret.ProviderTokens, text, pkce.ID[:])
+	if op.profile.Token != "" || op.profile.RefreshToken != "" {
+		text := object(providerTokens{op.profile.Token, op.profile.RefreshToken})
+		pkce.ProviderTokens = op.f.core.root.Seal(secret.ProviderTokens, text, pkce.ID[:])
 	}
 	return pkce, hash[:]
 }
@@ -216,19 +216,19 @@ func signInIDToken(ctx context.Context, f *flow, p IDToken) (Grant, error) {
 	if err != nil {
 		return Grant{}, idTokenError(err)
 	}
-	e := entry{f: f, profile: profile, names: []string{profile.Provider}}
+	op := oauthOp{f: f, profile: profile, names: []string{profile.Provider}}
 	if via, err := f.settings.External.Providers.Lookup(profile.Provider); err == nil {
-		e.names = append(e.names, via.Aliases()...)
-		e.optional = via.EmailOptional()
+		op.names = append(op.names, via.Aliases()...)
+		op.optional = via.EmailOptional()
 	}
 	if f.settings.External.IDTokenOnce {
-		e.accepted = accepted
+		op.accepted = accepted
 	}
 	if p.Linking != nil {
-		e.linkUser, e.linkSession, f.req.Aud = p.Linking.User.ID, p.Linking.Session.ID, p.Linking.User.Aud
-		e.linkAAL = p.Linking.Session.AAL
+		op.linkUser, op.linkSession, f.req.Aud = p.Linking.User.ID, p.Linking.Session.ID, p.Linking.User.Aud
+		op.linkAAL = p.Linking.Session.AAL
 	}
-	out, err := e.finish(ctx, External{})
+	out, err := op.finish(ctx, OAuthResult{})
 	if err != nil {
 		if r, ok := errors.AsType[*Refusal](err); ok {
 			return Grant{}, r
@@ -255,16 +255,16 @@ func idTokenError(err error) error {
 // errSpent is the answer to an ID token that has signed somebody in before.
 var errSpent = &OAuthError{Code: "invalid request", Description: "Bad ID token", Err: errors.New("account: the ID token was used before")}
 
-// spend notes an ID token in the transaction of its sign-in.
-func (e *entry) spend(ctx context.Context, tx *store.Tx) error {
-	if e.accepted == nil {
+// spendIDToken notes an ID token in the transaction of its sign-in.
+func (op *oauthOp) spendIDToken(ctx context.Context, tx *store.Tx) error {
+	if op.accepted == nil {
 		return nil
 	}
-	until := e.accepted.Until
-	if least := e.f.now.Add(time.Minute); until.Before(least) {
+	until := op.accepted.Until
+	if least := op.f.now.Add(time.Minute); until.Before(least) {
 		until = least
 	}
-	first, err := tx.SpendIDToken(ctx, e.accepted.Key, until)
+	first, err := tx.SpendIDToken(ctx, op.accepted.Key, until)
 	if err == nil && !first {
 		return errSpent
 	}

@@ -19,8 +19,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// ExternalStart asks for the way to a provider.
-type ExternalStart struct {
+// OAuthStart asks for the way to a provider.
+type OAuthStart struct {
 	Provider, Scopes string
 	// Params are the request's query; the provider gets those that are not ours.
 	Params    url.Values
@@ -33,8 +33,8 @@ type ExternalStart struct {
 	Cookie bool
 }
 
-// ExternalStarted is that way.
-type ExternalStarted struct {
+// OAuthStarted is that way.
+type OAuthStarted struct {
 	URL string
 	// CookieName and CookieValue are for the browser, for Life; "" when it need not be known again.
 	CookieName, CookieValue string
@@ -43,24 +43,24 @@ type ExternalStarted struct {
 	CrossSite bool
 }
 
-// StartExternal begins a sign-in, or the linking of an identity. The state that travels is a random id;
+// StartOAuth begins a sign-in, or the linking of an identity. The state that travels is a random id;
 // all that it stands for stays here.
-func (a *Accounts) StartExternal(ctx context.Context, req RequestInfo, p ExternalStart) (ExternalStarted, error) {
-	return startExternal(ctx, a.begin(req), p)
+func (a *Accounts) StartOAuth(ctx context.Context, req RequestInfo, p OAuthStart) (OAuthStarted, error) {
+	return startOAuth(ctx, a.begin(req), p)
 }
 
-func startExternal(ctx context.Context, f *flow, p ExternalStart) (ExternalStarted, error) {
+func startOAuth(ctx context.Context, f *flow, p OAuthStart) (OAuthStarted, error) {
 	if p.Linking != nil {
 		if err := f.settings.mayLink(p.Linking.User, p.Linking.Session); err != nil {
-			return ExternalStarted{}, err
+			return OAuthStarted{}, err
 		}
 		if f.settings.External.LinkingPKCE && !p.Challenge.given() {
-			return ExternalStarted{}, errLinkingNeedsPKCE
+			return OAuthStarted{}, errLinkingNeedsPKCE
 		}
 	}
-	via, err := f.settings.external(p.Provider)
+	via, err := f.settings.provider(p.Provider)
 	if err != nil {
-		return ExternalStarted{}, err
+		return OAuthStarted{}, err
 	}
 	st := store.ExternalState{
 		Provider: via.Name(), Aud: f.aud(), RedirectTo: f.req.RedirectTo, Challenge: p.Challenge.Challenge, ChallengeMethod: strings.ToLower(p.Challenge.Method),
@@ -70,19 +70,19 @@ func startExternal(ctx context.Context, f *flow, p ExternalStart) (ExternalStart
 		st.LinkingUser, st.LinkingSession, st.Aud = p.Linking.User.ID, p.Linking.Session.ID, p.Linking.User.Aud
 		st.LinkingAAL = p.Linking.Session.AAL
 	} else if st.InviteHash, err = invitationHash(ctx, f, p.InviteToken); err != nil {
-		return ExternalStarted{}, err
+		return OAuthStarted{}, err
 	}
 	if err := p.Challenge.check(); err != nil {
-		return ExternalStarted{}, err
+		return OAuthStarted{}, err
 	}
 	state := uuid.NewString()
 	st.Hash = stateHash(state)
 	begun, err := via.Begin(ctx, provider.Start{State: state, Scopes: p.Scopes, Params: p.Params})
 	if err != nil {
-		return ExternalStarted{}, outwardError(err)
+		return OAuthStarted{}, providerError(err)
 	}
 	st.Private = f.core.root.Seal(secret.ExternalStates, begun.Private, st.Hash)
-	out := ExternalStarted{URL: begun.URL, Life: f.settings.FlowLife, CrossSite: via.FormPost()}
+	out := OAuthStarted{URL: begun.URL, Life: f.settings.FlowLife, CrossSite: via.FormPost()}
 	if p.Cookie && f.settings.External.StateCookie {
 		var random [32]byte
 		rand.Read(random[:])
@@ -110,14 +110,14 @@ func cookieHash(value string) []byte {
 	return sum[:]
 }
 
-// external is an enabled provider.
-func (s *Settings) external(name string) (*provider.Provider, error) {
+// provider is an enabled provider.
+func (s *Settings) provider(name string) (*provider.Provider, error) {
 	if s.External.Providers == nil {
 		return nil, notValid("Unsupported provider: provider is not enabled")
 	}
 	via, err := s.External.Providers.Lookup(name)
 	if err != nil {
-		return nil, outwardError(err)
+		return nil, providerError(err)
 	}
 	return via, nil
 }
@@ -148,8 +148,8 @@ type ProviderRefused struct{ Code, Description string }
 
 func (e *ProviderRefused) Error() string { return "the provider refused: " + e.Code }
 
-// outwardError tells an error of package provider in our terms.
-func outwardError(err error) error {
+// providerError tells an error of package provider in our terms.
+func providerError(err error) error {
 	e, ok := errors.AsType[*provider.Error](err)
 	if !ok {
 		return failure("provider", err)

@@ -172,10 +172,10 @@ func TestLinkByCode_needed(t *testing.T) {
 	t.Parallel()
 	h := open(t, linkingByCode)
 	c := h.caller(h.confirmed("mia@example.org"))
-	start := account.ExternalStart{Provider: "none", Linking: &c}
-	_, err := h.StartExternal(t.Context(), browser, start)
+	start := account.OAuthStart{Provider: "none", Linking: &c}
+	_, err := h.StartOAuth(t.Context(), browser, start)
 	refused(t, err, "validation_failed: Linking needs a code challenge: use the PKCE flow (flowType: 'pkce')")
 	h.set(func(s *account.Settings) { s.External.LinkingPKCE = false })
-	_, err = h.StartExternal(t.Context(), browser, start)
+	_, err = h.StartOAuth(t.Context(), browser, start)
 	refused(t, err, "validation_failed: Unsupported provider: provider is not enabled")
 }

@@ -10,8 +10,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// addresses are what a provider told of somebody's e-mail.
-type addresses struct {
+// providerEmails are what a provider told of somebody's e-mail.
+type providerEmails struct {
 	all      []string // each once
 	verified []string
 	// best is the primary address if it is verified, else the first that is, else the primary, else the
@@ -19,15 +19,15 @@ type addresses struct {
 	best string
 }
 
-func (a *addresses) bestVerified() bool { return a.has(a.best) }
+func (a *providerEmails) bestVerified() bool { return a.has(a.best) }
 
 // has says that the provider vouches for an address.
-func (a *addresses) has(address string) bool {
+func (a *providerEmails) has(address string) bool {
 	return address != "" && slices.Contains(a.verified, address)
 }
 
-func judgeAddresses(told []provider.Email) addresses {
-	var a addresses
+func judgeEmails(told []provider.Email) providerEmails {
+	var a providerEmails
 	var primary string
 	for _, e := range told {
 		if !storableAddress(e.Address) {
@@ -56,34 +56,34 @@ func judgeAddresses(told []provider.Email) addresses {
 	return a
 }
 
-// outcome is what somebody whom a provider vouches for is to us (docs/providers.md#who-signs-in).
-type outcome uint8
+// resolution is what somebody whom a provider vouches for is to us (docs/providers.md#who-signs-in).
+type resolution uint8
 
 const (
-	exists   outcome = iota + 1 // his identity is known
-	link                        // it is not; a user has an address that he has proven
-	create                      // nobody has
-	multiple                    // several have
+	userKnown     resolution = iota + 1 // his identity is known
+	userLinked                          // it is not; a user has an address that he has proven
+	userCreated                         // nobody has
+	userAmbiguous                       // several have
 )
 
-// decision says who is signed in. It is comparable: it is made again under the lock, and must come out
+// accountDecision says who is signed in. It is comparable: it is made again under the lock, and must come out
 // the same.
-type decision struct {
-	outcome outcome
-	user    uuid.UUID // of exists and link
-	email   string    // of create: the new user's; "" when there is none, or it is not his to take
+type accountDecision struct {
+	resolution resolution
+	user       uuid.UUID // of exists and link
+	email      string    // of create: the new user's; "" when there is none, or it is not his to take
 	// free: nobody else has the best address.
 	free bool
 	// abandoned has the identity and nothing else, and goes before it is added again; Nil: nobody.
 	abandoned uuid.UUID
 }
 
-// decide is the account decision. Only addresses that the provider has verified lead to a user, and only
+// resolveAccount is the account decision. Only addresses that the provider has verified lead to a user, and only
 // those that are his by proof attract: a confirmed address, or one that another provider has verified.
 // Without such a user, an account that nobody has confirmed is taken over. MAILER_AUTOCONFIRM makes no
 // address a proof.
-func decide(found []store.Match, a addresses) decision {
-	d := decision{outcome: create, email: a.best, free: true}
+func resolveAccount(found []store.Match, a providerEmails) accountDecision {
+	d := accountDecision{resolution: userCreated, email: a.best, free: true}
 	var proven, waiting []uuid.UUID
 	for _, m := range found {
 		if m.How == store.ByAbandoned {
@@ -91,8 +91,8 @@ func decide(found []store.Match, a addresses) decision {
 			continue
 		}
 		if m.How == store.BySubject {
-			if d.outcome != exists {
-				d.outcome, d.user, d.email = exists, m.User, ""
+			if d.resolution != userKnown {
+				d.resolution, d.user, d.email = userKnown, m.User, ""
 			}
 			continue
 		}
@@ -113,67 +113,67 @@ func decide(found []store.Match, a addresses) decision {
 		}
 	}
 	switch {
-	case d.outcome == exists:
+	case d.resolution == userKnown:
 	case len(proven) > 1:
-		return decision{outcome: multiple}
+		return accountDecision{resolution: userAmbiguous}
 	case len(proven) == 1:
-		d = decision{outcome: link, user: proven[0], abandoned: d.abandoned}
+		d = accountDecision{resolution: userLinked, user: proven[0], abandoned: d.abandoned}
 	case len(waiting) > 0:
-		d = decision{outcome: link, user: waiting[0], abandoned: d.abandoned}
+		d = accountDecision{resolution: userLinked, user: waiting[0], abandoned: d.abandoned}
 	case !d.free: // and not proven, or it would have led there
 		d.email = ""
 	}
-	if d.outcome == link {
+	if d.resolution == userLinked {
 		d.free = !slices.ContainsFunc(found, func(m store.Match) bool { return m.Email == a.best && m.User != d.user })
 	}
 	return d
 }
 
-// settlement is what becomes of a user's address when a provider signs him in.
-type settlement struct {
+// emailOutcome is what becomes of a user's address when a provider signs him in.
+type emailOutcome struct {
 	// adopt is the proven address that a user without any gets.
 	adopt string
 	// confirm: his address is proven.
 	confirm bool
 	// claim: the account was nobody's until now, so that whatever others may have left in it goes.
 	claim bool
-	// letter: he is asked by mail whether the address is his.
-	letter bool
+	// confirmByMail: he is asked by mail whether the address is his.
+	confirmByMail bool
 	// refuse: he is not let in.
 	refuse bool
 }
 
-// shut: nobody is let in, and nothing is to be confirmed.
-func (v settlement) shut() bool { return v.refuse && !v.letter }
+// refusesOutright: nobody is let in, and nothing is to be confirmed.
+func (v emailOutcome) refusesOutright() bool { return v.refuse && !v.confirmByMail }
 
-// rules are the settings that a settlement depends on.
-type rules struct {
+// emailRules are the settings that a settlement depends on.
+type emailRules struct {
 	optional, autoconfirm, allowUnverified bool
 }
 
-// settle says it of a user as he is, or as he is created. Exactly the address that was proven becomes
+// reconcileEmail says it of a user as he is, or as he is created. Exactly the address that was proven becomes
 // confirmed, never another one that the account happens to have.
-func settle(d decision, u store.User, a addresses, r rules) settlement {
+func reconcileEmail(d accountDecision, u store.User, a providerEmails, r emailRules) emailOutcome {
 	if !u.EmailConfirmedAt.IsZero() {
-		return settlement{}
+		return emailOutcome{}
 	}
 	if u.Email == "" {
 		switch {
 		case a.bestVerified() && d.free:
-			return settlement{adopt: a.best, confirm: true}
+			return emailOutcome{adopt: a.best, confirm: true}
 		case r.optional || !u.PhoneConfirmedAt.IsZero():
-			return settlement{}
+			return emailOutcome{}
 		}
-		return settlement{refuse: true}
+		return emailOutcome{refuse: true}
 	}
-	if a.has(u.Email) || r.autoconfirm && d.outcome != link && u.Email == a.best {
-		return settlement{confirm: true, claim: d.outcome == link || d.outcome == exists && u.PhoneConfirmedAt.IsZero()}
+	if a.has(u.Email) || r.autoconfirm && d.resolution != userLinked && u.Email == a.best {
+		return emailOutcome{confirm: true, claim: d.resolution == userLinked || d.resolution == userKnown && u.PhoneConfirmedAt.IsZero()}
 	}
-	return settlement{letter: true, refuse: !r.allowUnverified}
+	return emailOutcome{confirmByMail: true, refuse: !r.allowUnverified}
 }
 
 // confirmedAt is when the address of a new user is confirmed; zero: not yet.
-func (v settlement) confirmedAt(now time.Time) time.Time {
+func (v emailOutcome) confirmedAt(now time.Time) time.Time {
 	if v.confirm {
 		return now
 	}

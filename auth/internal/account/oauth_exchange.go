@@ -15,36 +15,36 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// linkedProfile is an identity that waits, sealed in a flow, to be linked.
-type linkedProfile struct {
+// pendingLink is an identity that waits, sealed in a flow, to be linked.
+type pendingLink struct {
 	Profile    provider.Profile `json:"profile"`
 	RedirectTo string           `json:"redirect_to"`
 }
 
-// awaitExchange answers a callback that links an identity: the browser gets a code, and nothing is linked
+// issueLinkingCode answers a callback that links an identity: the browser gets a code, and nothing is linked
 // until the client that asked exchanges it. The URL that begins the linking can be opened by anybody, and
 // would hang the identity of whoever does on the asker's account.
-func (e *entry) awaitExchange(ctx context.Context, out External) (External, error) {
-	f, hash := e.issueFlow(e.linkUser)
-	text, err := json.Marshal(linkedProfile{e.profile, e.f.req.RedirectTo})
+func (op *oauthOp) issueLinkingCode(ctx context.Context, out OAuthResult) (OAuthResult, error) {
+	f, hash := op.issueFlow(op.linkUser)
+	text, err := json.Marshal(pendingLink{op.profile, op.f.req.RedirectTo})
 	if err != nil {
-		return out, fmt.Errorf("account: profile of %s: %w", e.profile.Provider, err)
+		return out, fmt.Errorf("account: profile of %s: %w", op.profile.Provider, err)
 	}
-	f.Linked, f.ProviderTokens = e.f.core.root.Seal(secret.ExternalStates, text, f.ID[:]), nil // the profile has them
-	f.LinkingSession, f.LinkingAAL = e.linkSession, e.linkAAL
-	b := e.f.batch()
+	f.Linked, f.ProviderTokens = op.f.core.root.Seal(secret.ExternalStates, text, f.ID[:]), nil // the profile has them
+	f.LinkingSession, f.LinkingAAL = op.linkSession, op.linkAAL
+	b := op.f.batch()
 	b.InsertIssuedFlow(f, hash)
 	if err := b.Send(ctx); errors.Is(err, store.ErrUserGone) {
 		return out, errTargetGone
 	} else if err != nil {
 		return out, failure("external", err)
 	}
-	out.Code, out.User = e.code, e.linkUser
+	out.Code, out.User = op.code, op.linkUser
 	return out, nil
 }
 
-// errLinks ends the transaction of a sign-in that turned out to link an identity; the code stays unused.
-var errLinks = errors.New("account: the code links an identity")
+// errLinksIdentity ends the transaction of a sign-in that turned out to link an identity; the code stays unused.
+var errLinksIdentity = errors.New("account: the code links an identity")
 
 // checkBearer refuses a bearer who is another user than the one who asked for the link. No bearer is needed: the
 // client library sends none, and the verifier proves who asked.
@@ -63,7 +63,7 @@ func (op *exchangeCodeOp) link(ctx context.Context) (Grant, error) {
 	if err != nil {
 		return Grant{}, fmt.Errorf("account: linked profile: %w", err)
 	}
-	var waits linkedProfile
+	var waits pendingLink
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	if err := d.Decode(&waits); err != nil {
@@ -71,12 +71,12 @@ func (op *exchangeCodeOp) link(ctx context.Context) (Grant, error) {
 	}
 	op.f.req.RedirectTo = waits.RedirectTo
 	own := *op.f // its time and audience are apart
-	e := entry{f: &own, profile: waits.Profile, names: []string{waits.Profile.Provider}, strict: true,
+	link := oauthOp{f: &own, profile: waits.Profile, names: []string{waits.Profile.Provider}, strict: true,
 		linkUser: f.User, linkSession: f.LinkingSession, linkAAL: f.LinkingAAL, exchange: op}
-	if via, err := op.f.settings.external(waits.Profile.Provider); err == nil {
-		e.names, e.optional = append(e.names, via.Aliases()...), via.EmailOptional()
+	if via, err := op.f.settings.provider(waits.Profile.Provider); err == nil {
+		link.names, link.optional = append(link.names, via.Aliases()...), via.EmailOptional()
 	}
-	out, err := e.finish(ctx, External{})
+	out, err := link.finish(ctx, OAuthResult{})
 	if err != nil {
 		return Grant{}, op.spendCode(ctx, err)
 	}
@@ -95,13 +95,13 @@ func (op *exchangeCodeOp) spendCode(ctx context.Context, refusal error) error {
 	return refusal
 }
 
-// attachByCode uses the code up and links the identity in one transaction.
-func (e *entry) attachByCode(ctx context.Context, tx *store.Tx) error {
-	if err := e.exchange.takeCode(ctx, tx, uuid.New()); err != nil {
+// linkByCode uses the code up and links the identity in one transaction.
+func (op *oauthOp) linkByCode(ctx context.Context, tx *store.Tx) error {
+	if err := op.exchange.takeCode(ctx, tx, uuid.New()); err != nil {
 		return err
 	}
-	if e.exchange.refusal != nil { // another exchange, or what ends codes, came between
-		return e.exchange.refusal
+	if op.exchange.refusal != nil { // another exchange, or what ends codes, came between
+		return op.exchange.refusal
 	}
-	return e.attach(ctx, tx)
+	return op.linkIdentity(ctx, tx)
 }

@@ -22,7 +22,7 @@ var nameKeys = []string{"name", "full_name", "family_name", "given_name", "middl
 
 // identityData is what is kept with an identity, and merged into user_metadata. old is what was
 // there: names stay when the new data has none. What PostgreSQL refuses is left out.
-func identityData(p *provider.Profile, a *addresses, old json.RawMessage) json.RawMessage {
+func identityData(p *provider.Profile, a *providerEmails, old json.RawMessage) json.RawMessage {
 	data := map[string]any{}
 	for name, value := range p.Data {
 		if storable(name, 1) == nil && storable(value, 2) == nil {
@@ -62,7 +62,7 @@ func identityData(p *provider.Profile, a *addresses, old json.RawMessage) json.R
 }
 
 // matched is the address by which an identity attracts others: none but a verified one.
-func (a *addresses) matched() string {
+func (a *providerEmails) matched() string {
 	if a.bestVerified() {
 		return a.best
 	}

@@ -1,0 +1,277 @@
+package account
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/store"
+)
+
+// methodOAuth is the amr method of a session that a provider vouches for.
+const methodOAuth = "oauth"
+
+// oauthOp is one arrival of somebody whom a provider vouches for: a sign-in, an accepted invitation, or an
+// identity to be linked.
+type oauthOp struct {
+	f       *flow
+	profile provider.Profile
+	names   []string // under which its identities may be stored, the present one first
+	emails  providerEmails
+	// optional: no address is needed. strict: without one it ends before anything is looked up.
+	optional, strict bool
+	// challenge: the client gets a code for it. Else it gets the session.
+	challenge Challenge
+	accepted  *provider.Accepted
+
+	invite                []byte
+	linkUser, linkSession uuid.UUID
+	linkAAL               int             // of the access token that asked
+	exchange              *exchangeCodeOp // of the code that links; nil: it is linked at once
+
+	quota           *quota    // of a confirmation, once it is known that one is needed
+	confirmTo       string    // the address that it goes to
+	mailOptional    bool      // without it he is let in all the same
+	newUser         uuid.UUID // the id of the user who was asked of; Nil: nobody was
+	creationAllowed bool      // by the hook before a creation
+	mailSkipped     bool      // so none is written: another has just been, or the budget is used up
+	notify          bool      // may be written
+
+	// What the transaction came to; set anew by each try.
+	open     sessionDraft
+	code     string
+	user     store.User
+	level    int             // of a session that goes on in the new one
+	methods  json.RawMessage // and its amr
+	refusal  error           // that is committed all the same
+	notified int
+	sent     []outgoing
+}
+
+// errRaced: what was decided before the lock is not so any more.
+var errRaced = errors.New("account: external: somebody else was faster")
+
+// oauthTries is how often an entry is decided anew when others change what it depends on.
+const oauthTries = 5
+
+// run decides, and does it in one transaction. Two callbacks for the same newcomer make one user: the
+// second meets a unique index, and decides again.
+func (op *oauthOp) run(ctx context.Context) error {
+	op.emails = judgeEmails(op.profile.Emails)
+	if op.strict && len(op.emails.all) == 0 && !op.optional {
+		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "Error getting user email from external provider"}
+	}
+	for try := 1; ; try++ {
+		op.f.tick()
+		err := op.attempt(ctx)
+		again := errors.Is(err, errRaced) || errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrIdentityTaken) || errors.Is(err, store.ErrUserGone)
+		if _, over := errors.AsType[*store.LimitError](err); over && op.mailOptional {
+			op.quota, op.mailSkipped, again = nil, true, true
+		}
+		if again && try < oauthTries {
+			continue
+		}
+		if err != nil {
+			return failure("external", op.refusedByQuota(err))
+		}
+		break
+	}
+	op.f.countNotifications(ctx, op.notified)
+	if err := op.f.send(ctx, op.sent...); err != nil {
+		return err
+	}
+	if op.refusal != nil {
+		return op.refusal
+	}
+	enforceSessionLimit(ctx, op.f, op.user.ID)
+	return nil
+}
+
+func (op *oauthOp) refusedByQuota(err error) error {
+	if op.quota == nil {
+		return err
+	}
+	return op.quota.refused(err)
+}
+
+// attempt is one try: who it is, before anything is locked, and then the transaction, in which that has
+// to come out the same. That somebody is new is known between the two.
+func (op *oauthOp) attempt(ctx context.Context) error {
+	d := accountDecision{resolution: userKnown}
+	b := op.f.batch()
+	var found []store.Match
+	signIn := op.invite == nil && op.linkUser == uuid.Nil
+	if signIn {
+		op.find(b, &found)
+	}
+	if op.quota != nil {
+		op.quota.look(b)
+	}
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	if signIn {
+		d = resolveAccount(found, op.emails)
+		if err := op.checkDecision(d); err != nil {
+			return err
+		}
+	}
+	if err := op.checkSending(); err != nil && !op.mailOptional {
+		return err
+	} else if err != nil {
+		op.quota, op.mailSkipped = nil, true
+	}
+	if signIn && d.resolution == userCreated && !reconcileEmail(d, store.User{Email: d.email}, op.emails, op.rules()).refusesOutright() {
+		if err := op.askCreation(ctx, d); err != nil {
+			return err
+		}
+	}
+	op.notify = canNotify(ctx, op.f, op.f.settings.Email.NotifyIdentityLinked && (d.resolution == userLinked || !signIn))
+	return op.f.inTx(ctx, func(tx *store.Tx) error {
+		op.open, op.code, op.user, op.refusal, op.notified, op.sent, op.level, op.methods = sessionDraft{}, "", store.User{}, nil, 0, nil, 0, nil
+		if op.quota != nil {
+			b := tx.Batch()
+			op.quota.take(b, op.f.now)
+			if err := b.Send(ctx); err != nil {
+				return err
+			}
+		}
+		if err := op.spendIDToken(ctx, tx); err != nil {
+			return err
+		}
+		switch {
+		case op.exchange != nil:
+			return op.linkByCode(ctx, tx)
+		case op.linkUser != uuid.Nil:
+			return op.linkIdentity(ctx, tx)
+		case op.invite != nil:
+			return op.acceptInvite(ctx, tx)
+		}
+		return op.upsertUser(ctx, tx, d)
+	})
+}
+
+// askCreation asks the hook whether a newcomer may be created, once for all tries, before the transaction: the user
+// as far as it is known by then.
+func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
+	if op.creationAllowed || op.f.settings.Hooks.BeforeCreate == nil {
+		return nil
+	}
+	if op.newUser == uuid.Nil {
+		op.newUser = uuid.New()
+	}
+	u := op.f.settings.externalUser(op.f.aud(), op.profile.Provider, d.email, identityData(&op.profile, &op.emails, nil), op.f.now)
+	u.ID = op.newUser
+	if err := mayCreate(ctx, op.f, nil, u); err != nil {
+		return err
+	}
+	op.creationAllowed = true
+	return nil
+}
+
+// checkSending judges a confirmation that is to be written.
+func (op *oauthOp) checkSending() error {
+	if op.quota == nil {
+		return nil
+	}
+	if err := op.f.settings.canSendMail("confirmation"); err != nil {
+		return err
+	}
+	return op.quota.judge(op.f.now)
+}
+
+// checkDecision are the decisions that nothing is written for.
+func (op *oauthOp) checkDecision(d accountDecision) error {
+	switch {
+	case d.resolution == userAmbiguous:
+		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure,
+			Msg: "Multiple accounts with the same email address in the same linking domain detected: default"}
+	case d.resolution == userCreated && len(op.emails.all) == 0 && !op.optional:
+		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "Error getting user email from external provider"}
+	case d.resolution == userCreated && op.f.settings.DisableSignup:
+		return errSignupDisabled
+	}
+	return nil
+}
+
+// find adds the look for whoever this may be.
+func (op *oauthOp) find(b *store.Batch, dst *[]store.Match) {
+	wanted := op.emails.verified
+	if op.emails.best != "" && !op.emails.bestVerified() {
+		wanted = append(slices.Clone(wanted), op.emails.best)
+	}
+	b.Matches(dst, op.names, op.profile.Subject, op.f.aud(), wanted)
+}
+
+// upsertUser signs somebody in.
+func (op *oauthOp) upsertUser(ctx context.Context, tx *store.Tx, d accountDecision) error {
+	var old store.User
+	if d.resolution != userCreated {
+		var err error
+		if old, err = tx.LockUser(ctx, d.user); errors.Is(err, store.ErrNotFound) {
+			return errRaced
+		} else if err != nil {
+			return err
+		}
+	}
+	var found []store.Match
+	b := tx.Batch()
+	op.find(b, &found)
+	if d.resolution != userCreated { // those that LockUser returns may be older than the lock
+		b.Identities(&old.Identities, d.user)
+	}
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	if resolveAccount(found, op.emails) != d {
+		return errRaced
+	}
+	w := &oauthTx{f: op.f, op: op, b: tx.Batch(), old: old, patch: store.UserPatch{Now: op.f.now, ProvidersFromIdentities: true}}
+	w.findIdentity()
+	if d.resolution == userCreated {
+		w.old = op.f.settings.externalUser(op.f.aud(), op.profile.Provider, d.email, w.data, op.f.now)
+		if op.newUser != uuid.Nil {
+			w.old.ID = op.newUser
+		}
+		w.identity.UserID = w.old.ID
+	}
+	w.patch.ID = w.old.ID
+	if err := op.checkStillAllowed(w.old); err != nil {
+		return err
+	}
+	w.email = reconcileEmail(d, w.old, op.emails, op.rules())
+	if err := w.reconcile(d); err != nil {
+		return err
+	}
+	if w.email.refusesOutright() {
+		return w.recordRefusal(ctx, d)
+	}
+	w.patch.UserMetadata.Set = w.data
+	w.audit(d)
+	w.deleteAbandoned(d.abandoned)
+	if d.resolution == userCreated {
+		w.insertUser()
+	} else {
+		w.updateUser(d)
+	}
+	return w.finish(ctx)
+}
+
+func (op *oauthOp) rules() emailRules {
+	return emailRules{op.optional, op.f.settings.Email.Autoconfirm, op.f.settings.External.AllowUnverified}
+}
+
+// checkStillAllowed refuses a banned user, and so undoes all of it.
+func (op *oauthOp) checkStillAllowed(u store.User) error {
+	switch {
+	case !u.DeletedAt.IsZero():
+		return errRaced
+	case u.BannedUntil.After(op.f.now):
+		return denied(CodeUserBanned, "User is banned")
+	}
+	return nil
+}
