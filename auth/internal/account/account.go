@@ -102,8 +102,8 @@ type Grant struct {
 	ProviderToken, ProviderRefreshToken string
 }
 
-// object is v as JSON text. v is made of strings, bools and maps of them.
-func object(v any) json.RawMessage {
+// mustJSON is v as JSON text. v is made of strings, bools and maps of them.
+func mustJSON(v any) json.RawMessage {
 	text, err := json.Marshal(v)
 	if err != nil {
 		panic(err)

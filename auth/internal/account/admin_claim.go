@@ -20,7 +20,7 @@ func (a *Accounts) AdminClaim(ctx context.Context, req RequestInfo, by Actor, id
 }
 
 func adminClaim(ctx context.Context, f *flow, by Actor, id uuid.UUID) error {
-	if err := f.settings.canSendMail("recovery"); err != nil {
+	if err := f.settings.checkMailSendable("recovery"); err != nil {
 		return err
 	}
 	f.req.RedirectTo = f.settings.SiteURL
@@ -41,7 +41,7 @@ func adminClaim(ctx context.Context, f *flow, by Actor, id uuid.UUID) error {
 			return err
 		}
 		b := tx.Batch()
-		surrender(b, u, f.now)
+		dropAccess(b, u, f.now)
 		b.CancelMessages(id, f.now)
 		insertOutgoing(b, id, nil, msg)
 		b.Audit(by.audit(f, store.ActionUserModified, "user_id", id.String(), "reason", "claim"))
@@ -56,14 +56,14 @@ func adminClaim(ctx context.Context, f *flow, by Actor, id uuid.UUID) error {
 	return f.send(ctx, msg)
 }
 
-// surrender takes out of an account everything but its address, metadata and bans.
-func surrender(b *store.Batch, u store.User, now time.Time) {
+// dropAccess takes out of an account everything but its address, metadata and bans.
+func dropAccess(b *store.Batch, u store.User, now time.Time) {
 	none := time.Time{}
 	p := store.UserPatch{
 		ID: u.ID, Now: now, PasswordHash: ptr(""), Phone: ptr(""), PhoneConfirmedAt: &none, IsAnonymous: ptr(false),
 		NewEmail: ptr(""), NewPhone: ptr(""), CurrentEmailProven: ptr(false), NewEmailProven: ptr(false), RecoverySentAt: &now,
 		ConfirmationSentAt: &none, EmailChangeSentAt: &none, PhoneChangeSentAt: &none, ReauthenticationSentAt: &none,
-		UserMetadata:            store.MetadataPatch{Delete: []string{"phone"}, Set: object(map[string]any{"phone_verified": false})},
+		UserMetadata:            store.MetadataPatch{Delete: []string{"phone"}, Set: mustJSON(map[string]any{"phone_verified": false})},
 		ProvidersFromIdentities: true,
 	}
 	own := ownIdentity(u.ID, "email", u.Email, nil, p)

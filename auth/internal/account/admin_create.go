@@ -13,21 +13,21 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// set is the text of an attribute, "" when it wasn't given: an empty one changes nothing.
-func set(text *string) string {
+// valueOf is the text of an attribute, "" when it wasn't given: an empty one changes nothing.
+func valueOf(text *string) string {
 	if text == nil {
 		return ""
 	}
 	return *text
 }
 
-func yes(flag *bool) bool { return flag != nil && *flag }
+func isTrue(flag *bool) bool { return flag != nil && *flag }
 
 // maxClaim is how many bytes a role and an audience may have: they stand in every token, which travels in
 // headers.
 const maxClaim = 255
 
-func goodClaims(role, aud string) error {
+func checkClaimLengths(role, aud string) error {
 	switch {
 	case len(role) > maxClaim:
 		return notValid(fmt.Sprintf("Role cannot be longer than %d bytes", maxClaim))
@@ -44,27 +44,27 @@ func (a *Accounts) AdminCreate(ctx context.Context, req RequestInfo, by Actor, p
 }
 
 func adminCreate(ctx context.Context, f *flow, by Actor, p Attributes) (store.User, error) {
-	u := store.User{Aud: plain(p.Aud), Role: f.settings.Role, CreatedAt: f.now, UpdatedAt: f.now}
+	u := store.User{Aud: storableText(p.Aud), Role: f.settings.Role, CreatedAt: f.now, UpdatedAt: f.now}
 	if u.Aud == "" {
 		u.Aud = f.aud()
 	}
-	if role := plain(set(p.Role)); role != "" {
+	if role := storableText(valueOf(p.Role)); role != "" {
 		u.Role = role
 	}
-	if err := goodClaims(u.Role, u.Aud); err != nil {
+	if err := checkClaimLengths(u.Role, u.Aud); err != nil {
 		return store.User{}, err
 	}
-	if err := freeAddresses(ctx, f, &u, p); err != nil {
+	if err := takeAddresses(ctx, f, &u, p); err != nil {
 		return store.User{}, err
 	}
-	if err := f.settings.adminPassword(p); err != nil {
+	if err := f.settings.checkAdminPassword(p); err != nil {
 		return store.User{}, err
 	}
 	var err error
-	if u.ID, err = newID(p.ID); err != nil {
+	if u.ID, err = parseUserID(p.ID); err != nil {
 		return store.User{}, err
 	}
-	if u.BannedUntil, _, err = banned(p.BanDuration, f.now); err != nil {
+	if u.BannedUntil, _, err = parseBan(p.BanDuration, f.now); err != nil {
 		return store.User{}, err
 	}
 	if u.UserMetadata, err = metadata(p.UserMetadata); err != nil {
@@ -74,15 +74,15 @@ func adminCreate(ctx context.Context, f *flow, by Actor, p Attributes) (store.Us
 	if err != nil {
 		return store.User{}, err
 	}
-	if f.settings.tooLarge(u.UserMetadata, app) {
+	if f.settings.isTooLarge(u.UserMetadata, app) {
 		return store.User{}, f.settings.errTooLarge()
 	}
-	if u.PasswordHash = set(p.PasswordHash); set(p.Password) != "" {
+	if u.PasswordHash = valueOf(p.PasswordHash); valueOf(p.Password) != "" {
 		if u.PasswordHash, err = f.core.passwords.Hash(ctx, *p.Password); err != nil {
 			return store.User{}, failure("hash password", err)
 		}
 	}
-	furnish(&u, p, app, f.now)
+	addIdentities(&u, p, app, f.now)
 	b := f.batch()
 	b.InsertUser(u)
 	for _, i := range u.Identities {
@@ -111,20 +111,20 @@ func adminCreate(ctx context.Context, f *flow, by Actor, p Attributes) (store.Us
 
 var errNumberTaken = unprocessable(CodePhoneExists, "Phone number already registered by another user")
 
-// freeAddresses judges and sets the addresses of a new user, in this order: the form of the e-mail address, whether it
+// takeAddresses judges and sets the addresses of a new user, in this order: the form of the e-mail address, whether it
 // is taken, then both of the phone number.
-func freeAddresses(ctx context.Context, f *flow, u *store.User, p Attributes) (err error) {
-	if set(p.Email) == "" && set(p.Phone) == "" {
+func takeAddresses(ctx context.Context, f *flow, u *store.User, p Attributes) (err error) {
+	if valueOf(p.Email) == "" && valueOf(p.Phone) == "" {
 		return notValid("Cannot create a user without either an email or phone")
 	}
-	if set(p.Email) != "" {
-		if u.Email, err = goodEmail(*p.Email); err != nil {
+	if valueOf(p.Email) != "" {
+		if u.Email, err = parseEmail(*p.Email); err != nil {
 			return err
 		}
 	}
 	var badPhone error
-	if set(p.Phone) != "" {
-		u.Phone, badPhone = goodPhone(*p.Phone)
+	if valueOf(p.Phone) != "" {
+		u.Phone, badPhone = parsePhone(*p.Phone)
 	}
 	var byEmail, byPhone store.User
 	b := f.batch()
@@ -148,9 +148,9 @@ func freeAddresses(ctx context.Context, f *flow, u *store.User, p Attributes) (e
 	return nil
 }
 
-// adminPassword judges what an administrator gives as a password, or as the hash of one.
-func (s *Settings) adminPassword(p Attributes) error {
-	text, hash := set(p.Password), set(p.PasswordHash)
+// checkAdminPassword judges what an administrator gives as a password, or as the hash of one.
+func (s *Settings) checkAdminPassword(p Attributes) error {
+	text, hash := valueOf(p.Password), valueOf(p.PasswordHash)
 	switch {
 	case text != "" && hash != "":
 		return notValid("Only a password or a password hash should be provided")
@@ -162,12 +162,12 @@ func (s *Settings) adminPassword(p Attributes) error {
 	case text == "":
 		return nil
 	case len(text) > password.MaxBytes || s.Passwords.PolicyForAdmin:
-		return s.goodPassword(text)
+		return s.checkPassword(text)
 	}
 	return nil
 }
 
-func newID(text string) (uuid.UUID, error) {
+func parseUserID(text string) (uuid.UUID, error) {
 	if text == "" {
 		return uuid.New(), nil
 	}
@@ -181,10 +181,10 @@ func newID(text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// banned reads a ban_duration: until when, and whether it was given. "none" and 0 end a ban, which is
+// parseBan reads a ban_duration: until when, and whether it was given. "none" and 0 end a ban, which is
 // the zero time.
-func banned(text *string, now time.Time) (until time.Time, given bool, err error) {
-	if set(text) == "" {
+func parseBan(text *string, now time.Time) (until time.Time, given bool, err error) {
+	if valueOf(text) == "" {
 		return until, false, nil
 	}
 	if *text == "none" {
@@ -203,8 +203,8 @@ func banned(text *string, now time.Time) (until time.Time, given bool, err error
 	return now.Add(d).Truncate(time.Microsecond), true, nil
 }
 
-// furnish gives a new user his identities and what follows from them.
-func furnish(u *store.User, p Attributes, app json.RawMessage, now time.Time) {
+// addIdentities gives a new user his identities and what follows from them.
+func addIdentities(u *store.User, p Attributes, app json.RawMessage, now time.Time) {
 	confirmed := map[string]bool{}
 	var providers []string
 	for _, way := range []struct {
@@ -212,8 +212,8 @@ func furnish(u *store.User, p Attributes, app json.RawMessage, now time.Time) {
 		confirm       bool
 		at            *time.Time
 	}{
-		{"email", u.Email, yes(p.EmailConfirm), &u.EmailConfirmedAt},
-		{"phone", u.Phone, yes(p.PhoneConfirm), &u.PhoneConfirmedAt},
+		{"email", u.Email, isTrue(p.EmailConfirm), &u.EmailConfirmedAt},
+		{"phone", u.Phone, isTrue(p.PhoneConfirm), &u.PhoneConfirmedAt},
 	} {
 		if way.who == "" {
 			continue
@@ -228,8 +228,8 @@ func furnish(u *store.User, p Attributes, app json.RawMessage, now time.Time) {
 			confirmed[way.provider+"_verified"] = true
 		}
 	}
-	u.AppMetadata = merge(object(map[string]any{"provider": providers[0], "providers": providers}), app)
-	u.UserMetadata = merge(u.UserMetadata, object(confirmed))
+	u.AppMetadata = merge(mustJSON(map[string]any{"provider": providers[0], "providers": providers}), app)
+	u.UserMetadata = merge(u.UserMetadata, mustJSON(confirmed))
 }
 
 // merge is an object with the members of a second one put over it. Either may be nil.
@@ -240,5 +240,5 @@ func merge(under, over json.RawMessage) json.RawMessage {
 			_ = json.Unmarshal(o, &members) // both were checked
 		}
 	}
-	return object(members)
+	return mustJSON(members)
 }

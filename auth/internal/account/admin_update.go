@@ -35,7 +35,7 @@ func adminUpdate(ctx context.Context, f *flow, by Actor, id uuid.UUID, p Attribu
 	if err := op.validate(); err != nil {
 		return store.User{}, err
 	}
-	if text := set(p.Password); text != "" {
+	if text := valueOf(p.Password); text != "" {
 		var err error
 		if op.hash, err = f.core.passwords.Hash(ctx, text); err != nil {
 			return store.User{}, failure("hash password", err)
@@ -74,28 +74,28 @@ func adminUpdate(ctx context.Context, f *flow, by Actor, id uuid.UUID, p Attribu
 }
 
 func (op *adminUpdateOp) validate() (err error) {
-	if err := goodClaims(set(op.p.Role), ""); err != nil {
+	if err := checkClaimLengths(valueOf(op.p.Role), ""); err != nil {
 		return err
 	}
-	if text := set(op.p.Email); text != "" {
-		if op.email, err = goodEmail(text); err != nil {
+	if text := valueOf(op.p.Email); text != "" {
+		if op.email, err = parseEmail(text); err != nil {
 			return err
 		}
 	}
-	if text := set(op.p.Phone); text != "" {
-		if op.phone, err = goodPhone(text); err != nil {
+	if text := valueOf(op.p.Phone); text != "" {
+		if op.phone, err = parsePhone(text); err != nil {
 			return err
 		}
 	}
-	if op.until, op.bans, err = banned(op.p.BanDuration, op.f.now); err != nil {
+	if op.until, op.bans, err = parseBan(op.p.BanDuration, op.f.now); err != nil {
 		return err
 	}
 	if op.p.Password != nil && (*op.p.Password != "" || op.f.settings.Passwords.PolicyForAdmin) {
-		if err := op.f.settings.adminPassword(Attributes{Password: op.p.Password}); err != nil {
+		if err := op.f.settings.checkAdminPassword(Attributes{Password: op.p.Password}); err != nil {
 			return err
 		}
 		if *op.p.Password == "" {
-			return op.f.settings.goodPassword("")
+			return op.f.settings.checkPassword("")
 		}
 	}
 	if op.user, err = parsePatch(userMetadata(op.p.UserMetadata)); err != nil {
@@ -113,7 +113,7 @@ func (op *adminUpdateOp) look(ctx context.Context, tx *store.Tx, old store.User)
 	if op.email != "" && op.email != old.Email {
 		b.Account(&other, old.Aud, op.email)
 	}
-	if yes(op.p.EmailConfirm) || yes(op.p.PhoneConfirm) {
+	if isTrue(op.p.EmailConfirm) || isTrue(op.p.PhoneConfirm) {
 		b.PendingSignUp(&pending, old.ID)
 	}
 	if err := b.Send(ctx); err != nil {
@@ -127,7 +127,7 @@ func (op *adminUpdateOp) look(ctx context.Context, tx *store.Tx, old store.User)
 
 func (op *adminUpdateOp) fill(b *store.Batch, old store.User, pending store.Token) {
 	p := store.UserPatch{ID: old.ID, Now: op.f.now, UserMetadata: op.user, AppMetadata: op.app}
-	if role := plain(set(op.p.Role)); role != "" {
+	if role := storableText(valueOf(op.p.Role)); role != "" {
 		p.Role = &role
 	}
 	if op.bans {
@@ -145,8 +145,8 @@ func (op *adminUpdateOp) fill(b *store.Batch, old store.User, pending store.Toke
 		since                 time.Time
 		ended                 string
 	}{
-		{"email", old.Email, op.email, yes(op.p.EmailConfirm), &p.Email, &p.EmailConfirmedAt, old.EmailConfirmedAt, store.EndedEmailChanged},
-		{"phone", old.Phone, op.phone, yes(op.p.PhoneConfirm), &p.Phone, &p.PhoneConfirmedAt, old.PhoneConfirmedAt, store.EndedPhoneChanged},
+		{"email", old.Email, op.email, isTrue(op.p.EmailConfirm), &p.Email, &p.EmailConfirmedAt, old.EmailConfirmedAt, store.EndedEmailChanged},
+		{"phone", old.Phone, op.phone, isTrue(op.p.PhoneConfirm), &p.Phone, &p.PhoneConfirmedAt, old.PhoneConfirmedAt, store.EndedPhoneChanged},
 	} {
 		who := way.old
 		if way.wanted != "" && way.wanted != way.old {
@@ -163,8 +163,8 @@ func (op *adminUpdateOp) fill(b *store.Batch, old store.User, pending store.Toke
 		i.Data, i.LastSignInAt = profile(old.ID, way.provider, who, way.confirm, nil), time.Time{}
 		if !way.confirm { // the flags of the other address stay, and this one's is as it was
 			was := !way.since.IsZero()
-			i.Data = object(map[string]any{"sub": old.ID.String(), way.provider: who, way.provider + "_verified": was})
-			p.UserMetadata.Set = merge(object(map[string]any{way.provider: who, way.provider + "_verified": was}), p.UserMetadata.Set)
+			i.Data = mustJSON(map[string]any{"sub": old.ID.String(), way.provider: who, way.provider + "_verified": was})
+			p.UserMetadata.Set = merge(mustJSON(map[string]any{way.provider: who, way.provider + "_verified": was}), p.UserMetadata.Set)
 		}
 		b.PutIdentity(*i)
 		p.ProvidersFromIdentities = true
@@ -178,7 +178,7 @@ func (op *adminUpdateOp) fill(b *store.Batch, old store.User, pending store.Toke
 		if old.IsAnonymous {
 			p.IsAnonymous = ptr(false)
 		}
-		p.UserMetadata.Set = merge(object(map[string]bool{way.provider + "_verified": true}), p.UserMetadata.Set)
+		p.UserMetadata.Set = merge(mustJSON(map[string]bool{way.provider + "_verified": true}), p.UserMetadata.Set)
 		if way.since.IsZero() && pending.Address == who {
 			op.adoptSignup(&p, old, pending)
 		}
@@ -212,7 +212,7 @@ func (op *adminUpdateOp) audit(b *store.Batch, old store.User) {
 	if op.hash != "" {
 		b.Audit(op.by.audit(op.f, store.ActionUserUpdatedPassword, "user_id", id))
 	}
-	if role := plain(set(op.p.Role)); role != "" && role != old.Role {
+	if role := storableText(valueOf(op.p.Role)); role != "" && role != old.Role {
 		b.Audit(op.by.audit(op.f, store.ActionUserRoleChanged, "user_id", id, "role", role))
 	}
 	was := old.BannedUntil.After(op.f.now)

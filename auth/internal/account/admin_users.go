@@ -19,7 +19,7 @@ func (a *Accounts) AdminUsers(ctx context.Context, f store.UsersFilter) ([]store
 	if f.Aud == "" {
 		f.Aud = a.live.Load().Audience
 	}
-	f.Text, f.Email, f.Phone = plain(f.Text), plain(f.Email), plain(f.Phone)
+	f.Text, f.Email, f.Phone = storableText(f.Text), storableText(f.Email), storableText(f.Phone)
 	page, total, err := a.core.db.Users(ctx, f)
 	return page, total, failure("users", err)
 }
@@ -44,7 +44,7 @@ func (a *Accounts) UserSessions(ctx context.Context, id uuid.UUID) ([]store.Sess
 
 // AuditLog is one page of the log, newest first, and how many rows the filter finds.
 func (a *Accounts) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, int, error) {
-	f.Author = plain(f.Author)
+	f.Author = storableText(f.Author)
 	page, total, err := a.core.db.AuditLog(ctx, f)
 	return page, total, failure("audit log", err)
 }
@@ -67,7 +67,7 @@ func adminDelete(ctx context.Context, f *flow, by Actor, id uuid.UUID, soft bool
 			b.DeleteUser(id)
 			b.CancelMessages(id, f.now)
 		case u.DeletedAt.IsZero():
-			b.EraseUser(store.EraseUser{ID: id, Now: f.now, Email: standIn(f, id, u.Email), Phone: standIn(f, id, u.Phone)[:15]})
+			b.EraseUser(store.EraseUser{ID: id, Now: f.now, Email: erasedAddress(f, id, u.Email), Phone: erasedAddress(f, id, u.Phone)[:15]})
 			b.CancelMessages(id, f.now)
 		}
 		b.Audit(by.audit(f, store.ActionUserDeleted, "user_id", id.String()))
@@ -79,8 +79,8 @@ func adminDelete(ctx context.Context, f *flow, by Actor, id uuid.UUID, soft bool
 	return failure("delete user", err)
 }
 
-// standIn is what stands for an address that was erased. Numbers are few, so a plain digest of one
+// erasedAddress is what stands for an address that was erased. Numbers are few, so a plain digest of one
 // could be found by trying them all.
-func standIn(f *flow, id uuid.UUID, who string) string {
+func erasedAddress(f *flow, id uuid.UUID, who string) string {
 	return base64.RawURLEncoding.EncodeToString(f.core.root.MAC(secret.FauxUser, "deleted", id.String(), who))
 }

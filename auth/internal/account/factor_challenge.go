@@ -22,7 +22,7 @@ func (a *Accounts) ChallengeFactor(ctx context.Context, req RequestInfo, princip
 }
 
 func challengeFactor(ctx context.Context, f *flow, principal Principal, id uuid.UUID, channel string) (store.Challenge, store.Factor, error) {
-	factor, err := f.settings.answerable(principal, id)
+	factor, err := f.settings.challengeable(principal, id)
 	if err != nil {
 		return store.Challenge{}, factor, err
 	}
@@ -49,7 +49,7 @@ func challengeFactor(ctx context.Context, f *flow, principal Principal, id uuid.
 	b.Audit(f.audit(store.ActionChallengeCreated, principal.User.ID, principal.Session.ID, "factor_id", factor.ID.String(), "challenge_id", ch.ID.String()))
 	err = b.Send(ctx)
 	if q != nil {
-		err = q.refused(err)
+		err = q.refusalOf(err)
 	}
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUserGone) { // the factor went meanwhile
 		err = errNoFactor
@@ -60,9 +60,9 @@ func challengeFactor(ctx context.Context, f *flow, principal Principal, id uuid.
 	return ch, factor, failure("challenge a factor", err)
 }
 
-// answerable is one of the caller's factors that he may be asked for. One that is not verified yet does not
+// challengeable is one of the caller's factors that he may be asked for. One that is not verified yet does not
 // open what a verified one guards: somebody may have left it there.
-func (s *Settings) answerable(principal Principal, id uuid.UUID) (store.Factor, error) {
+func (s *Settings) challengeable(principal Principal, id uuid.UUID) (store.Factor, error) {
 	factor, err := factorOf(principal.User, id)
 	switch {
 	case err != nil:
@@ -72,12 +72,12 @@ func (s *Settings) answerable(principal Principal, id uuid.UUID) (store.Factor, 
 	case factor.Kind == store.FactorPhone && !s.Factors.Phone.Verify:
 		return factor, unprocessable(CodePhoneVerifyDisabled, "MFA verification is disabled for Phone")
 	}
-	return factor, mayProve(factor, principal.User, principal.Session)
+	return factor, checkChallenge(factor, principal.User, principal.Session)
 }
 
-// mayProve keeps a session below aal2 from verifying a factor for the first time when the user has one.
-func mayProve(factor store.Factor, u store.User, v store.Session) error {
-	if !factor.Verified() && low(u, v) {
+// checkChallenge keeps a session below aal2 from verifying a factor for the first time when the user has one.
+func checkChallenge(factor store.Factor, u store.User, v store.Session) error {
+	if !factor.Verified() && isBelowAAL2(u, v) {
 		return errEnrollLow
 	}
 	return nil
@@ -85,10 +85,10 @@ func mayProve(factor store.Factor, u store.User, v store.Session) error {
 
 // factorQuota judges whether an SMS may go out now. Its pause is the factor's own; the budgets are those of all SMS.
 func factorQuota(ctx context.Context, f *flow, factor store.Factor, channel string) (*quota, error) {
-	if err := f.settings.Phone.goodChannel(channel); err != nil {
+	if err := f.settings.Phone.checkChannel(channel); err != nil {
 		return nil, err
 	}
-	if err := canSendSMS(f, "mfa", factor.Phone); err != nil {
+	if err := checkSMSSendable(f, "mfa", factor.Phone); err != nil {
 		return nil, err
 	}
 	q := smsQuota(f, "", factor.Phone)
@@ -101,7 +101,7 @@ func factorQuota(ctx context.Context, f *flow, factor store.Factor, channel stri
 	if err := b.Send(ctx); err != nil {
 		return nil, failure("look up", err)
 	}
-	return q, q.judge(f.now)
+	return q, q.check(f.now)
 }
 
 // factorSMS chooses the code of a challenge and writes the SMS with it. A test number gets its fixed code, and

@@ -41,8 +41,8 @@ func (a *Accounts) EnrollFactor(ctx context.Context, req RequestInfo, principal 
 }
 
 func enrollFactor(ctx context.Context, f *flow, principal Principal, p Enrolment) (Enrolled, error) {
-	out := Enrolled{Factor: store.Factor{ID: uuid.New(), FriendlyName: plain(p.FriendlyName), CreatedAt: f.now, UpdatedAt: f.now}}
-	if err := f.settings.enrolment(p, &out); err != nil {
+	out := Enrolled{Factor: store.Factor{ID: uuid.New(), FriendlyName: storableText(p.FriendlyName), CreatedAt: f.now, UpdatedAt: f.now}}
+	if err := f.settings.checkEnrolment(p, &out); err != nil {
 		return Enrolled{}, err
 	}
 	if principal.Session.ID == uuid.Nil {
@@ -63,7 +63,7 @@ func enrollFactor(ctx context.Context, f *flow, principal Principal, p Enrolment
 		if err != nil {
 			return err
 		}
-		stale, err := f.settings.roomFor(out.Factor, u, v, f.now)
+		stale, err := f.settings.makeRoom(out.Factor, u, v, f.now)
 		if err != nil {
 			return err
 		}
@@ -81,8 +81,8 @@ func enrollFactor(ctx context.Context, f *flow, principal Principal, p Enrolment
 	return out, failure("enroll a factor", err)
 }
 
-// enrolment judges what can be said from the request alone.
-func (s *Settings) enrolment(p Enrolment, out *Enrolled) (err error) {
+// checkEnrolment judges what can be said from the request alone.
+func (s *Settings) checkEnrolment(p Enrolment, out *Enrolled) (err error) {
 	factor := &out.Factor
 	switch p.Kind {
 	case string(store.FactorTOTP):
@@ -98,7 +98,7 @@ func (s *Settings) enrolment(p Enrolment, out *Enrolled) (err error) {
 		case p.Phone == "":
 			return notValid("Phone number required to enroll Phone factor")
 		}
-		if factor.Phone, err = goodPhone(p.Phone); err != nil {
+		if factor.Phone, err = parsePhone(p.Phone); err != nil {
 			return err
 		}
 		out.Phone = p.Phone
@@ -107,10 +107,10 @@ func (s *Settings) enrolment(p Enrolment, out *Enrolled) (err error) {
 	default:
 		return notValid("factor_type needs to be totp, phone, or webauthn")
 	}
-	return goodFactorText(p.FriendlyName, p.Issuer)
+	return checkFactorText(p.FriendlyName, p.Issuer)
 }
 
-func goodFactorText(name, issuer string) error {
+func checkFactorText(name, issuer string) error {
 	if utf8.RuneCountInString(name) > maxFactorText {
 		return notValid(fmt.Sprintf("friendly_name cannot be longer than %d characters", maxFactorText))
 	}
@@ -120,9 +120,9 @@ func goodFactorText(name, issuer string) error {
 	return nil
 }
 
-// roomFor says whether a user may have one more factor, and which of the unverified ones make room: those of
+// makeRoom says whether a user may have one more factor, and which of the unverified ones make room: those of
 // the same number, and those that nobody has come back to.
-func (s *Settings) roomFor(factor store.Factor, u store.User, v store.Session, now time.Time) (stale []uuid.UUID, err error) {
+func (s *Settings) makeRoom(factor store.Factor, u store.User, v store.Session, now time.Time) (stale []uuid.UUID, err error) {
 	verified := 0
 	var others []store.Factor
 	for _, o := range u.Factors {

@@ -31,8 +31,8 @@ func hasFactor(u store.User) bool {
 	return slices.ContainsFunc(u.Factors, store.Factor.Verified)
 }
 
-// low says that a session is below the level that its user can reach.
-func low(u store.User, v store.Session) bool { return v.AAL < 2 && hasFactor(u) }
+// isBelowAAL2 says that a session is below the level that its user can reach.
+func isBelowAAL2(u store.User, v store.Session) bool { return v.AAL < 2 && hasFactor(u) }
 
 // levelOf is the session as its access token may act in it.
 func levelOf(v store.Session, c *token.Claims) store.Session {
@@ -42,9 +42,9 @@ func levelOf(v store.Session, c *token.Claims) store.Session {
 	return v
 }
 
-// tooLow says that a session has been below that level for too long (SESSIONS_ALLOW_LOW_AAL).
-func (s *Settings) tooLow(u store.User, v store.Session, now time.Time) bool {
-	return s.Sessions.AllowLowAAL > 0 && now.After(v.CreatedAt.Add(s.Sessions.AllowLowAAL)) && low(u, v)
+// isBelowAAL2TooLong says that a session has been below that level for too long (SESSIONS_ALLOW_LOW_AAL).
+func (s *Settings) isBelowAAL2TooLong(u store.User, v store.Session, now time.Time) bool {
+	return s.Sessions.AllowLowAAL > 0 && now.After(v.CreatedAt.Add(s.Sessions.AllowLowAAL)) && isBelowAAL2(u, v)
 }
 
 var (
@@ -93,7 +93,7 @@ func lockPrincipal(ctx context.Context, f *flow, tx *store.Tx, principal Princip
 		return u, v, nil
 	case v.ID == uuid.Nil || v.Ended():
 		return u, v, sessionNotFound()
-	case f.settings.expired(v, f.now):
+	case f.settings.isExpired(v, f.now):
 		return u, v, denied(CodeSessionExpired, "Session is no longer valid")
 	}
 	return u, levelOf(v, &principal.Claims), nil
@@ -102,7 +102,7 @@ func lockPrincipal(ctx context.Context, f *flow, tx *store.Tx, principal Princip
 // withMethod puts a method in front, newest first; the one of the same name goes. The other entries stay as
 // they are.
 func withMethod(old json.RawMessage, method string, now time.Time) json.RawMessage {
-	list := []json.RawMessage{object(token.AMR{Method: method, Timestamp: now.Unix()})}
+	list := []json.RawMessage{mustJSON(token.AMR{Method: method, Timestamp: now.Unix()})}
 	var entries []json.RawMessage
 	_ = json.Unmarshal(old, &entries) // it came out of PostgreSQL
 	for _, e := range entries {
@@ -111,7 +111,7 @@ func withMethod(old json.RawMessage, method string, now time.Time) json.RawMessa
 			list = append(list, e)
 		}
 	}
-	return object(list)
+	return mustJSON(list)
 }
 
 // factorNotification is the mail about a factor, if it is on and there is somebody to tell.

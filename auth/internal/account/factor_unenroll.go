@@ -104,15 +104,15 @@ func adminUpdateFactor(ctx context.Context, f *flow, by Actor, user uuid.UUID, p
 	var factor store.Factor
 	err := onFactor(ctx, f, user, p.Factor, func(tx *store.Tx, u store.User, found store.Factor) error {
 		factor = found
-		if err := goodFactorText(p.FriendlyName, ""); err != nil {
+		if err := checkFactorText(p.FriendlyName, ""); err != nil {
 			return err
 		}
 		if p.FriendlyName != "" {
-			factor.FriendlyName = plain(p.FriendlyName)
+			factor.FriendlyName = storableText(p.FriendlyName)
 		}
 		b := tx.Batch()
 		if p.Phone != "" && factor.Kind == store.FactorPhone {
-			number, err := goodPhone(p.Phone)
+			number, err := parsePhone(p.Phone)
 			if err != nil {
 				return err
 			}

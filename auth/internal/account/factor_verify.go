@@ -53,7 +53,7 @@ func verifyFactor(ctx context.Context, f *flow, principal Principal, p FactorAns
 	if principal.Session.ID == uuid.Nil {
 		return Grant{}, sessionNotFound()
 	}
-	factor, err := f.settings.answerable(principal, p.Factor)
+	factor, err := f.settings.challengeable(principal, p.Factor)
 	if err != nil {
 		return Grant{}, err
 	}
@@ -164,7 +164,7 @@ func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *store.Tx, u store
 
 // checkFactorLimit says whether a right answer may make one factor more a verified one.
 func (op *verifyFactorOp) checkFactorLimit(u store.User, session store.Session) error {
-	if err := mayProve(op.factor, u, session); err != nil {
+	if err := checkChallenge(op.factor, u, session); err != nil {
 		return err
 	}
 	verified := 0

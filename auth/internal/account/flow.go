@@ -26,7 +26,7 @@ type core struct {
 	clock     func() time.Time
 	fakeClock bool
 	log       *slog.Logger
-	rotations buckets
+	rotations rotationLimiter
 }
 
 // now is the time as PostgreSQL keeps it.

@@ -20,11 +20,11 @@ func (a *Accounts) GenerateLink(ctx context.Context, req RequestInfo, by Actor, 
 func generateLink(ctx context.Context, f *flow, by Actor, p LinkRequest) (Link, error) {
 	op := generateLinkOp{f: f, by: by, p: p}
 	op.cand = signupCandidate{aud: f.aud(), provider: "email"}
-	err := goodClaims("", op.cand.aud)
+	err := checkClaimLengths("", op.cand.aud)
 	if err != nil {
 		return Link{}, err
 	}
-	if op.cand.address, err = goodEmail(p.Email); err != nil {
+	if op.cand.address, err = parseEmail(p.Email); err != nil {
 		return Link{}, err
 	}
 	if op.cand.data, err = f.settings.newMetadata(p.Data); err != nil {
@@ -95,7 +95,7 @@ func (op *generateLinkOp) run(ctx context.Context) (Link, error) {
 // look reads who has the addresses, and judges whether the link may be made.
 func (op *generateLinkOp) look(ctx context.Context) error {
 	op.typ = op.p.Type
-	newEmail, badEmail := goodEmail(op.p.NewEmail)
+	newEmail, badEmail := parseEmail(op.p.NewEmail)
 	var known store.Pending
 	var other, account store.User
 	b := op.f.batch()
@@ -152,7 +152,7 @@ func (op *generateLinkOp) checkType(ctx context.Context) error {
 		if op.p.Password == "" {
 			return notValid("Signup requires a valid password")
 		}
-		if err := op.f.settings.goodPassword(op.p.Password); err != nil {
+		if err := op.f.settings.checkPassword(op.p.Password); err != nil {
 			return err
 		}
 		if op.cand.hash == "" {
@@ -227,7 +227,7 @@ func (op *generateLinkOp) beginPause(ctx context.Context) {
 	q.budgets = nil
 	b := op.f.batch()
 	q.take(b, op.f.now)
-	if err := b.Send(ctx); err != nil && q.refused(err) == err {
+	if err := b.Send(ctx); err != nil && q.refusalOf(err) == err {
 		op.f.core.log.Warn("a generated link began no pause between mails", "err", err)
 	}
 }

@@ -32,7 +32,7 @@ func newSession(f *flow, user uuid.UUID, method string) sessionDraft {
 	o.row = store.NewSession{
 		ID: o.first.Session, User: user, SecretHash: o.first.SecretHash(), At: f.now,
 		UserAgent: f.req.UserAgent, IP: f.req.IP, Tag: f.settings.tag(), AAL: 1,
-		AMR: object([]token.AMR{{Method: method, Timestamp: f.now.Unix()}}), Place: placeMAC(f),
+		AMR: mustJSON([]token.AMR{{Method: method, Timestamp: f.now.Unix()}}), Place: placeMAC(f),
 	}
 	return o
 }
@@ -79,7 +79,7 @@ func (s *Settings) claims(u store.User, v store.Session, now time.Time) (token.C
 	if box := v.CreatedAt.Add(s.Sessions.Timebox); s.Sessions.Timebox > 0 && box.Before(expires) {
 		expires = box
 	}
-	if end := v.CreatedAt.Add(s.Sessions.AllowLowAAL); s.Sessions.AllowLowAAL > 0 && low(u, v) && end.Before(expires) {
+	if end := v.CreatedAt.Add(s.Sessions.AllowLowAAL); s.Sessions.AllowLowAAL > 0 && isBelowAAL2(u, v) && end.Before(expires) {
 		expires = end
 	}
 	if !v.NotAfter.IsZero() && v.NotAfter.Before(expires) {

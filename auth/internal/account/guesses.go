@@ -33,8 +33,8 @@ func passwordGuesses(f *flow, aud, who string) guesses {
 	return g
 }
 
-// judge refuses what the bucket has no try for: that of the place, if the user signed in from there before.
-func (g *guesses) judge(tried store.Tried) error {
+// check refuses what the bucket has no try for: that of the place, if the user signed in from there before.
+func (g *guesses) check(tried store.Tried) error {
 	v := tried.Tries
 	if g.limit = g.account; tried.PlaceKnown {
 		g.limit, v = g.place.Tries, tried.PlaceTries
@@ -50,39 +50,39 @@ func tooManyPasswords(wait time.Duration) *Refusal {
 	return limited(CodeOverRequestRate, "Too many wrong passwords for this address. Wait, or sign in with a link or a code.", wait)
 }
 
-// judged is the bucket that a statement has to look at; without a key where tries are not limited.
-func (g *guesses) judged() store.Limit {
+// limitToCheck is the bucket that a statement has to look at; without a key where tries are not limited.
+func (g *guesses) limitToCheck() store.Limit {
 	if g.off {
 		return store.Limit{}
 	}
 	return g.limit
 }
 
-// used turns the error of a statement that found the bucket empty into the refusal. How much has come back is not
+// refusalOf turns the error of a statement that found the bucket empty into the refusal. How much has come back is not
 // known then; a whole try takes no longer than this.
-func (g *guesses) used(err error) error {
+func (g *guesses) refusalOf(err error) error {
 	if over, ok := errors.AsType[*store.LimitError](err); ok {
 		return tooManyPasswords(over.Limit.Refill / time.Duration(over.Limit.Size))
 	}
 	return err
 }
 
-// wrong takes a try for a wrong password, and answers what the caller would.
-func (g *guesses) wrong(ctx context.Context, user uuid.UUID, reason string, answer error) error {
+// countWrong takes a try for a wrong password, and answers what the caller would.
+func (g *guesses) countWrong(ctx context.Context, user uuid.UUID, reason string, answer error) error {
 	err := g.f.core.db.FailedPassword(ctx, g.failed(g.limit, user, reason))
 	if _, over := errors.AsType[*store.LimitError](err); over && g.off {
 		err = nil
 	}
 	if err != nil {
-		return failure("failed password", g.used(err))
+		return failure("failed password", g.refusalOf(err))
 	}
 	return answer
 }
 
-// refused notes a try that failed although the password was right.
-func (g *guesses) refused(ctx context.Context, user uuid.UUID, r *Refusal) error {
-	if err := g.f.core.db.RefusedPassword(ctx, g.failed(g.judged(), user, r.Code)); err != nil {
-		return failure("refused sign-in", g.used(err))
+// recordRefused notes a try that failed although the password was right.
+func (g *guesses) recordRefused(ctx context.Context, user uuid.UUID, r *Refusal) error {
+	if err := g.f.core.db.RefusedPassword(ctx, g.failed(g.limitToCheck(), user, r.Code)); err != nil {
+		return failure("refused sign-in", g.refusalOf(err))
 	}
 	return r
 }
@@ -94,16 +94,16 @@ func (g *guesses) failed(limit store.Limit, user uuid.UUID, reason string) store
 	}
 }
 
-// rejected notes a try that the hook ended, and counts it if it was wrong.
-func (g *guesses) rejected(ctx context.Context, user uuid.UUID, right bool, why error) error {
+// recordRejected notes a try that the hook ended, and counts it if it was wrong.
+func (g *guesses) recordRejected(ctx context.Context, user uuid.UUID, right bool, why error) error {
 	r, ok := errors.AsType[*Refusal](why)
 	switch {
 	case !ok:
 		return failure("hook of passwords", why)
 	case right:
-		return g.refused(ctx, user, r)
+		return g.recordRefused(ctx, user, r)
 	}
-	return g.wrong(ctx, user, "password", r)
+	return g.countWrong(ctx, user, "password", r)
 }
 
 // codeTries is the bucket of wrong digits for an address, whether or not any were sent to it; without a key where they

@@ -90,9 +90,9 @@ func (s *Settings) holdForSendNow(m store.NewMessage) store.NewMessage {
 	return m
 }
 
-// mayCreate asks whether a user may be created. A newcomer is asked for once, however often he is tried; nil
+// checkCreation asks whether a user may be created. A newcomer is asked for once, however often he is tried; nil
 // is nobody who could be tried again.
-func mayCreate(ctx context.Context, f *flow, cand *signupCandidate, u store.User) error {
+func checkCreation(ctx context.Context, f *flow, cand *signupCandidate, u store.User) error {
 	if f.settings.Hooks.BeforeCreate == nil || cand != nil && cand.allowed {
 		return nil
 	}

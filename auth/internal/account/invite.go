@@ -26,20 +26,20 @@ func (a *Accounts) Invite(ctx context.Context, req RequestInfo, by Actor, p Invi
 
 func invite(ctx context.Context, f *flow, by Actor, p Invitation) (store.User, error) {
 	cand := &signupCandidate{aud: f.aud(), provider: "email"}
-	err := goodClaims("", cand.aud)
+	err := checkClaimLengths("", cand.aud)
 	if err != nil {
 		return store.User{}, err
 	}
-	if cand.address, err = goodEmail(p.Email); err != nil {
+	if cand.address, err = parseEmail(p.Email); err != nil {
 		return store.User{}, err
 	}
 	if cand.data, err = metadata(p.Data); err != nil {
 		return store.User{}, err
 	}
-	if f.settings.tooLarge(cand.data, nil) {
+	if f.settings.isTooLarge(cand.data, nil) {
 		return store.User{}, f.settings.errTooLarge()
 	}
-	if err := f.settings.canSendMail("invite"); err != nil {
+	if err := f.settings.checkMailSendable("invite"); err != nil {
 		return store.User{}, err
 	}
 	q := mailQuota(f, "invite", 0, cand.aud, cand.address)
@@ -69,7 +69,7 @@ func invite(ctx context.Context, f *flow, by Actor, p Invitation) (store.User, e
 			continue
 		}
 		if err != nil {
-			return store.User{}, failure("invite", q.refused(err))
+			return store.User{}, failure("invite", q.refusalOf(err))
 		}
 		return u, f.send(ctx, msg)
 	}

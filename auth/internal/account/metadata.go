@@ -36,7 +36,7 @@ func metadata(data json.RawMessage) (json.RawMessage, error) {
 	if err := storable(members, 1); err != nil {
 		return nil, notValid("Metadata cannot be stored: " + err.Error())
 	}
-	return object(members), nil
+	return mustJSON(members), nil
 }
 
 // ownMembers are the members of user_metadata that this service writes itself. They get into tokens, so callers'
@@ -63,21 +63,21 @@ func without(data json.RawMessage, names ...string) json.RawMessage {
 	for _, name := range names {
 		delete(members, name)
 	}
-	return object(members)
+	return mustJSON(members)
 }
 
 // newMetadata is userMetadata of a user to be, within the limit.
 func (s *Settings) newMetadata(data json.RawMessage) (json.RawMessage, error) {
 	data, err := userMetadata(data)
-	if err == nil && s.tooLarge(data, nil) {
+	if err == nil && s.isTooLarge(data, nil) {
 		err = s.errTooLarge()
 	}
 	return data, err
 }
 
-// tooLarge says that a user's metadata exceeds MetadataMaxBytes. Both objects are in every access token, which
+// isTooLarge says that a user's metadata exceeds MetadataMaxBytes. Both objects are in every access token, which
 // proxies and servers take only up to a few kilobytes.
-func (s *Settings) tooLarge(user, app json.RawMessage) bool {
+func (s *Settings) isTooLarge(user, app json.RawMessage) bool {
 	return s.MetadataMaxBytes > 0 && metadataSize(user, app) > s.MetadataMaxBytes
 }
 
@@ -110,7 +110,7 @@ func (s *Settings) grows(u store.User, user, app store.MetadataPatch) bool {
 		return false
 	}
 	newUser, newApp := user.Apply(u.UserMetadata), app.Apply(u.AppMetadata)
-	return s.tooLarge(newUser, newApp) && metadataSize(newUser, newApp) > metadataSize(u.UserMetadata, u.AppMetadata)
+	return s.isTooLarge(newUser, newApp) && metadataSize(newUser, newApp) > metadataSize(u.UserMetadata, u.AppMetadata)
 }
 
 // withinLimit is what a sign-in or a confirmation adds to a user's metadata. Neither may fail because of the limit:
@@ -126,7 +126,7 @@ func (s *Settings) withinLimit(u store.User, p store.MetadataPatch) store.Metada
 			delete(members, name)
 		}
 	}
-	p.Set = object(members)
+	p.Set = mustJSON(members)
 	return p
 }
 
@@ -144,8 +144,8 @@ func mantissa(number string) string {
 	return digits
 }
 
-// plain is text without what PostgreSQL refuses in any text. Nobody's address has it.
-func plain(text string) string {
+// storableText is text without what PostgreSQL refuses in any text. Nobody's address has it.
+func storableText(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 }
 

@@ -148,7 +148,7 @@ func (op *oauthOp) issueFlow(user uuid.UUID) (store.Flow, []byte) {
 		IssuedAt: op.f.now, ExpiresAt: op.f.now.Add(op.f.settings.FlowLife), Provider: op.profile.Provider, AAL: op.level, AMR: op.methods,
 	}
 	if op.profile.Token != "" || op.profile.RefreshToken != "" {
-		text := object(providerTokens{op.profile.Token, op.profile.RefreshToken})
+		text := mustJSON(providerTokens{op.profile.Token, op.profile.RefreshToken})
 		pkce.ProviderTokens = op.f.core.root.Seal(secret.ProviderTokens, text, pkce.ID[:])
 	}
 	return pkce, hash[:]
@@ -199,7 +199,7 @@ func (a *Accounts) SignInIDToken(ctx context.Context, req RequestInfo, p IDToken
 
 func signInIDToken(ctx context.Context, f *flow, p IDToken) (Grant, error) {
 	if p.Linking != nil {
-		if err := f.settings.mayLink(p.Linking.User, p.Linking.Session); err != nil {
+		if err := f.settings.checkLinking(p.Linking.User, p.Linking.Session); err != nil {
 			return Grant{}, err
 		}
 	}

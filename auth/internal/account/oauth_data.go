@@ -56,7 +56,7 @@ func identityData(p *provider.Profile, a *providerEmails, old json.RawMessage) j
 				delete(data, name)
 			}
 		}
-		text = object(data)
+		text = mustJSON(data)
 	}
 	return text
 }

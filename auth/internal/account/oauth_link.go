@@ -20,17 +20,17 @@ var (
 	errLinkingNeedsPKCE = notValid("Linking needs a code challenge: use the PKCE flow (flowType: 'pkce')")
 )
 
-// mayLink says whether a caller may change the identities of his account at all.
-func (s *Settings) mayLink(u store.User, v store.Session) error {
+// checkLinking says whether a caller may change the identities of his account at all.
+func (s *Settings) checkLinking(u store.User, v store.Session) error {
 	if !s.External.ManualLinking {
 		return errManualLinking
 	}
-	return s.linksAt(u, v)
+	return s.checkLinkingLevel(u, v)
 }
 
-// linksAt wants the second factor of who has one: another identity is a way in without the first.
-func (s *Settings) linksAt(u store.User, v store.Session) error {
-	if s.External.LinkingAAL2 && low(u, v) {
+// checkLinkingLevel wants the second factor of who has one: another identity is a way in without the first.
+func (s *Settings) checkLinkingLevel(u store.User, v store.Session) error {
+	if s.External.LinkingAAL2 && isBelowAAL2(u, v) {
 		return denied(CodeInsufficientAAL, "AAL2 session is required to link or unlink an identity when MFA is enabled.")
 	}
 	return nil
@@ -63,10 +63,10 @@ func (op *oauthOp) linkIdentity(ctx context.Context, tx *store.Tx) error {
 		return denied(CodeUserBanned, "User is banned")
 	case op.linkSession != uuid.Nil && (from.ID == uuid.Nil || from.Ended()):
 		return sessionNotFound()
-	case op.linkSession != uuid.Nil && op.f.settings.expired(from, op.f.now):
+	case op.linkSession != uuid.Nil && op.f.settings.isExpired(from, op.f.now):
 		return denied(CodeSessionExpired, "Session is no longer valid")
 	}
-	if err := op.f.settings.linksAt(old, from); err != nil {
+	if err := op.f.settings.checkLinkingLevel(old, from); err != nil {
 		return err
 	}
 	if len(found) > 0 && found[0].How == store.BySubject {
@@ -101,7 +101,7 @@ func (w *oauthTx) adoptEmail(found []store.Match) error {
 		return invalid(CodeEmailExists, errEmailExists.Msg)
 	case w.op.emails.bestVerified() || w.f.settings.Email.Autoconfirm:
 		w.email = emailOutcome{adopt: best, confirm: true}
-		w.patch.UserMetadata.Set = object(map[string]any{"email": best, "email_verified": true})
+		w.patch.UserMetadata.Set = mustJSON(map[string]any{"email": best, "email_verified": true})
 		w.patch.Email, w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &best, &w.f.now, ptr(false)
 		w.old.Email = best
 		return nil
@@ -142,5 +142,5 @@ func joinAMR(newer, older json.RawMessage) json.RawMessage {
 			a = append(a, m)
 		}
 	}
-	return object(a)
+	return mustJSON(a)
 }

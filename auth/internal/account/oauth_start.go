@@ -51,7 +51,7 @@ func (a *Accounts) StartOAuth(ctx context.Context, req RequestInfo, p OAuthStart
 
 func startOAuth(ctx context.Context, f *flow, p OAuthStart) (OAuthStarted, error) {
 	if p.Linking != nil {
-		if err := f.settings.mayLink(p.Linking.User, p.Linking.Session); err != nil {
+		if err := f.settings.checkLinking(p.Linking.User, p.Linking.Session); err != nil {
 			return OAuthStarted{}, err
 		}
 		if f.settings.External.LinkingPKCE && !p.Challenge.given() {

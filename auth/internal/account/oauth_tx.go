@@ -56,8 +56,8 @@ func (w *oauthTx) reconcile(d accountDecision) error {
 	}
 	if w.email.confirm {
 		w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &w.f.now, ptr(false)
-		if w.data = merge(w.data, object(map[string]any{"email_verified": true})); w.email.adopt == "" && w.old.Email != "" {
-			w.data = merge(w.data, object(map[string]any{"email": w.old.Email}))
+		if w.data = merge(w.data, mustJSON(map[string]any{"email_verified": true})); w.email.adopt == "" && w.old.Email != "" {
+			w.data = merge(w.data, mustJSON(map[string]any{"email": w.old.Email}))
 		}
 	}
 	switch {

@@ -95,7 +95,7 @@ func (op *oauthOp) refusedByQuota(err error) error {
 	if op.quota == nil {
 		return err
 	}
-	return op.quota.refused(err)
+	return op.quota.refusalOf(err)
 }
 
 // attempt is one try: who it is, before anything is locked, and then the transaction, in which that has
@@ -166,7 +166,7 @@ func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
 	}
 	u := op.f.settings.externalUser(op.f.aud(), op.profile.Provider, d.email, identityData(&op.profile, &op.emails, nil), op.f.now)
 	u.ID = op.newUser
-	if err := mayCreate(ctx, op.f, nil, u); err != nil {
+	if err := checkCreation(ctx, op.f, nil, u); err != nil {
 		return err
 	}
 	op.creationAllowed = true
@@ -178,10 +178,10 @@ func (op *oauthOp) checkSending() error {
 	if op.quota == nil {
 		return nil
 	}
-	if err := op.f.settings.canSendMail("confirmation"); err != nil {
+	if err := op.f.settings.checkMailSendable("confirmation"); err != nil {
 		return err
 	}
-	return op.quota.judge(op.f.now)
+	return op.quota.check(op.f.now)
 }
 
 // checkDecision are the decisions that nothing is written for.

@@ -51,7 +51,7 @@ func sendLink(ctx context.Context, f *flow, p MagicLink, create bool) error {
 	}
 	cand := &signupCandidate{aud: f.aud(), provider: "email", challenge: p.Challenge}
 	var err error
-	if cand.address, err = goodEmail(p.Email); err != nil {
+	if cand.address, err = parseEmail(p.Email); err != nil {
 		return err
 	}
 	if err := p.Challenge.check(); err != nil {
@@ -60,7 +60,7 @@ func sendLink(ctx context.Context, f *flow, p MagicLink, create bool) error {
 	if cand.data, err = f.settings.newMetadata(p.Data); err != nil {
 		return err
 	}
-	if err := f.settings.canSendMail("magic link"); err != nil {
+	if err := f.settings.checkMailSendable("magic link"); err != nil {
 		return err
 	}
 	// The pause is that of recovery, for whatever kind of mail this turns into.
@@ -75,16 +75,16 @@ func sendDigits(ctx context.Context, f *flow, p OTP) error {
 	}
 	cand := &signupCandidate{aud: f.aud(), provider: "phone", channel: p.Channel}
 	var err error
-	if cand.address, err = goodPhone(p.Phone); err != nil {
+	if cand.address, err = parsePhone(p.Phone); err != nil {
 		return err
 	}
-	if err := f.settings.Phone.goodChannel(p.Channel); err != nil {
+	if err := f.settings.Phone.checkChannel(p.Channel); err != nil {
 		return err
 	}
 	if cand.data, err = f.settings.newMetadata(p.Data); err != nil {
 		return err
 	}
-	if err := canSendSMS(f, "confirmation", cand.address); err != nil {
+	if err := checkSMSSendable(f, "confirmation", cand.address); err != nil {
 		return err
 	}
 	op := otpOp{f: f, cand: cand, create: p.CreateUser, autoconfirm: f.settings.Phone.Autoconfirm}
@@ -118,7 +118,7 @@ func (op *otpOp) run(ctx context.Context) error {
 			continue
 		}
 		if err != nil {
-			return failure("send otp", op.q.refused(err))
+			return failure("send otp", op.q.refusalOf(err))
 		}
 		return op.f.send(ctx, msg)
 	}
@@ -142,10 +142,10 @@ func (op *otpOp) look(ctx context.Context) (err error) {
 	case f.settings.DisableSignup:
 		return errSignupDisabled
 	}
-	if err := f.settings.ownAudience(cand.aud); err != nil {
+	if err := f.settings.checkSignUpAudience(cand.aud); err != nil {
 		return err
 	}
-	return mayCreate(ctx, f, cand, cand.user(f, cand.newID(), op.autoconfirm, cand.data))
+	return checkCreation(ctx, f, cand, cand.user(f, cand.newID(), op.autoconfirm, cand.data))
 }
 
 func (op *otpOp) write(ctx context.Context) (outgoing, error) {

@@ -58,23 +58,23 @@ func (a *Accounts) Authenticate(ctx context.Context, bearer, aud string, access 
 		if c.Session.Ended() && (access != ReadUser || !c.Session.Readable()) {
 			return Principal{}, sessionNotFound()
 		}
-		if s.expired(c.Session, now) || s.tooLow(c.User, c.Session, now) {
+		if s.isExpired(c.Session, now) || s.isBelowAAL2TooLong(c.User, c.Session, now) {
 			return Principal{}, denied(CodeSessionExpired, "Session is no longer valid")
 		}
 	}
 	if c.User.BannedUntil.After(now) {
 		return Principal{}, denied(CodeUserBanned, "User is banned")
 	}
-	if access != AnyAudience && s.otherAudience(aud, &c.Claims) {
+	if access != AnyAudience && s.isOtherAudience(aud, &c.Claims) {
 		return Principal{}, notValid("Token audience doesn't match request audience")
 	}
 	c.Session = levelOf(c.Session, &c.Claims)
 	return c, nil
 }
 
-// otherAudience says that a request works in another audience than its token's: the one that it asks for, else the
+// isOtherAudience says that a request works in another audience than its token's: the one that it asks for, else the
 // default where the token has none. Tokens of admin roles belong to no audience.
-func (s *Settings) otherAudience(asked string, c *token.Claims) bool {
+func (s *Settings) isOtherAudience(asked string, c *token.Claims) bool {
 	return !slices.Contains(s.AdminRoles, c.Role) && cmp.Or(asked, c.Audience, s.Audience) != c.Audience
 }
 
@@ -133,13 +133,13 @@ func sessionNotFound() *Refusal {
 	return denied(CodeSessionNotFound, "Session from session_id claim in JWT does not exist")
 }
 
-// expired says that a session is past its end by the rules: not_after, time box, inactivity.
-func (s *Settings) expired(v store.Session, now time.Time) bool {
-	return s.outlived(v, now) || s.Sessions.Inactivity > 0 && now.After(v.RefreshedAt.Add(s.Sessions.Inactivity))
+// isExpired says that a session is past its end by the rules: not_after, time box, inactivity.
+func (s *Settings) isExpired(v store.Session, now time.Time) bool {
+	return s.isOutlived(v, now) || s.Sessions.Inactivity > 0 && now.After(v.RefreshedAt.Add(s.Sessions.Inactivity))
 }
 
-// outlived is expired without the inactivity.
-func (s *Settings) outlived(v store.Session, now time.Time) bool {
+// isOutlived is expired without the inactivity.
+func (s *Settings) isOutlived(v store.Session, now time.Time) bool {
 	return !v.NotAfter.IsZero() && !now.Before(v.NotAfter) ||
 		s.Sessions.Timebox > 0 && now.After(v.CreatedAt.Add(s.Sessions.Timebox))
 }
@@ -189,7 +189,7 @@ func (a *Accounts) AuthenticateAdmin(ctx context.Context, bearer string) (Actor,
 			return Actor{}, err
 		case v.Ended():
 			return Actor{}, sessionNotFound()
-		case s.expired(v, now) || s.tooLow(u, v, now):
+		case s.isExpired(v, now) || s.isBelowAAL2TooLong(u, v, now):
 			return Actor{}, denied(CodeSessionExpired, "Session is no longer valid")
 		case u.BannedUntil.After(now):
 			return Actor{}, denied(CodeUserBanned, "User is banned")

@@ -33,7 +33,7 @@ func mailQuota(f *flow, name string, pause time.Duration, aud string, addresses 
 		}
 	}
 	for _, to := range addresses {
-		if !f.settings.Email.mayReceive(to) {
+		if !f.settings.Email.isAuthorized(to) {
 			q.barred = invalid(CodeEmailNotAuthorized, fmt.Sprintf("Email address %q cannot be used as it is not authorized", to))
 		}
 	}
@@ -41,8 +41,8 @@ func mailQuota(f *flow, name string, pause time.Duration, aud string, addresses 
 	return q
 }
 
-// mayReceive knows the allow list, in which labels behind a plus don't count.
-func (e *EmailSettings) mayReceive(to string) bool {
+// isAuthorized knows the allow list, in which labels behind a plus don't count.
+func (e *EmailSettings) isAuthorized(to string) bool {
 	if len(e.Authorized) == 0 {
 		return true
 	}
@@ -108,8 +108,8 @@ func (q *quota) all() []store.Limit {
 // look adds the reading of the levels.
 func (q *quota) look(b *store.Batch) { b.Levels(&q.levels, q.all()...) }
 
-// judge refuses what look has found used up: pauses first, then the address, then budgets.
-func (q *quota) judge(now time.Time) error {
+// check refuses what look has found used up: pauses first, then the address, then budgets.
+func (q *quota) check(now time.Time) error {
 	for i, l := range q.all() {
 		if i == len(q.pauses) && q.barred != nil {
 			return q.barred
@@ -145,8 +145,8 @@ func (q *quota) giveBack(b *store.Batch, now time.Time) {
 	}
 }
 
-// refused is the error of a batch that take was part of: somebody else was faster than we since look.
-func (q *quota) refused(err error) error {
+// refusalOf is the error of a batch that take was part of: somebody else was faster than we since look.
+func (q *quota) refusalOf(err error) error {
 	if l, ok := among(q.pauses, err); ok {
 		return q.refuse(true, l.Refill)
 	}

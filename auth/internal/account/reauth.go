@@ -25,10 +25,10 @@ func reauthenticate(ctx context.Context, f *flow, principal Principal) error {
 	case u.Email == "" && u.PhoneConfirmedAt.IsZero():
 		return unprocessable(CodePhoneNotConfirmed, "Please verify your phone first.")
 	case u.Email != "":
-		err = f.settings.canSendMail("reauthentication")
+		err = f.settings.checkMailSendable("reauthentication")
 		q = mailQuota(f, "reauthentication", f.settings.Email.Interval, u.Aud, u.Email)
 	default:
-		err = canSendSMS(f, "reauthentication", u.Phone)
+		err = checkSMSSendable(f, "reauthentication", u.Phone)
 		q = smsQuota(f, u.Aud, u.Phone)
 	}
 	if err != nil {
@@ -39,7 +39,7 @@ func reauthenticate(ctx context.Context, f *flow, principal Principal) error {
 	if err := b.Send(ctx); err != nil {
 		return failure("look up", err)
 	}
-	if err := q.judge(f.now); err != nil {
+	if err := q.check(f.now); err != nil {
 		return err
 	}
 	var msg outgoing
@@ -59,7 +59,7 @@ func reauthenticate(ctx context.Context, f *flow, principal Principal) error {
 	insertOutgoing(b, u.ID, nil, msg)
 	b.Audit(f.audit(store.ActionUserReauthenticateRequested, u.ID, principal.Session.ID))
 	if err := b.Send(ctx); err != nil {
-		return failure("reauthenticate", q.refused(err))
+		return failure("reauthenticate", q.refusalOf(err))
 	}
 	return f.send(ctx, msg)
 }

@@ -22,14 +22,14 @@ func sendRecovery(ctx context.Context, f *flow, p Recover) error {
 	if p.Email == "" {
 		return notValid("Password recovery requires an email")
 	}
-	who, err := goodEmail(p.Email)
+	who, err := parseEmail(p.Email)
 	if err != nil {
 		return err
 	}
 	if err := p.Challenge.check(); err != nil {
 		return err
 	}
-	if err := f.settings.canSendMail("recovery"); err != nil {
+	if err := f.settings.checkMailSendable("recovery"); err != nil {
 		return err
 	}
 	aud := f.aud()
@@ -42,7 +42,7 @@ func sendRecovery(ctx context.Context, f *flow, p Recover) error {
 		return failure("look up", err)
 	}
 	f.tick()
-	if err := q.judge(f.now); err != nil {
+	if err := q.check(f.now); err != nil {
 		return err
 	}
 	id, found := u.ID, u.ID != uuid.Nil
@@ -65,7 +65,7 @@ func sendRecovery(ctx context.Context, f *flow, p Recover) error {
 	note.OnlyFor = id
 	b.Audit(note)
 	if err := b.Send(ctx); err != nil {
-		return failure("recover", q.refused(err))
+		return failure("recover", q.refusalOf(err))
 	}
 	return f.send(ctx, msg)
 }

@@ -45,7 +45,7 @@ func refresh(ctx context.Context, f *flow, text string) (Grant, error) {
 		return Grant{}, unavailable(err, refreshRetry)
 	}
 	if !out.Rotated {
-		err = f.settings.whyNot(out, r.Counter, f.now)
+		err = f.settings.refreshRefusal(out, r.Counter, f.now)
 	}
 	if errors.Is(err, errReused) && f.settings.Sessions.Rotation {
 		if err := f.core.db.EndByReuse(ctx, r.Session, f.now, f.req.IP); err != nil {
@@ -79,8 +79,8 @@ var (
 	errReused          = invalid(CodeRefreshTokenAlreadyUsed, "Invalid Refresh Token: Already Used")
 )
 
-// whyNot says why nothing was rotated; nil means that the child is handed out once more.
-func (s *Settings) whyNot(out store.Refreshed, counter uint64, now time.Time) error {
+// refreshRefusal says why nothing was rotated; nil means that the child is handed out once more.
+func (s *Settings) refreshRefusal(out store.Refreshed, counter uint64, now time.Time) error {
 	const expired = "Invalid Refresh Token: Session Expired"
 	v := out.Session
 	switch {
@@ -88,11 +88,11 @@ func (s *Settings) whyNot(out store.Refreshed, counter uint64, now time.Time) er
 		return invalid(CodeUserBanned, "Invalid Refresh Token: User Banned")
 	case v.Ended() || !out.User.DeletedAt.IsZero():
 		return errRefreshNotFound
-	case s.outlived(v, now):
+	case s.isOutlived(v, now):
 		return invalid(CodeSessionExpired, expired)
-	case s.expired(v, now):
+	case s.isExpired(v, now):
 		return invalid(CodeSessionExpired, expired+" (Inactivity)")
-	case s.tooLow(out.User, v, now):
+	case s.isBelowAAL2TooLong(out.User, v, now):
 		return invalid(CodeSessionExpired, expired+" (Low AAL: User Needs MFA Verification)")
 	case out.NewerLogin:
 		return invalid(CodeSessionExpired, expired+" (Revoked by Newer Login)")

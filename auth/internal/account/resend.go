@@ -51,12 +51,12 @@ func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 	}
 	f, what, aud := op.f, resendable[op.p.Type], op.f.aud()
 	if what.phone {
-		if canSendSMS(f, what.name, op.address) != nil { // to the asker, nothing waits for any number
+		if checkSMSSendable(f, what.name, op.address) != nil { // to the asker, nothing waits for any number
 			return uuid.New(), nil
 		}
 		op.q = smsQuota(f, aud, op.address)
 	} else {
-		if err := f.settings.canSendMail(what.name); err != nil {
+		if err := f.settings.checkMailSendable(what.name); err != nil {
 			return uuid.Nil, err
 		}
 		if op.p.Type == "signup" {
@@ -72,7 +72,7 @@ func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 	if err := b.Send(ctx); err != nil {
 		return uuid.Nil, failure("look up", err)
 	}
-	if err := op.q.judge(f.now); err != nil {
+	if err := op.q.check(f.now); err != nil {
 		return uuid.Nil, err
 	}
 	op.found = hasPending(op.p.Type, op.address, &op.pending)
@@ -138,9 +138,9 @@ func (s *Settings) resendAddress(p Resend) (who string, err error) {
 		return "", notValid("Missing email address or phone number")
 	}
 	if p.Email != "" {
-		who, err = goodEmail(p.Email)
+		who, err = parseEmail(p.Email)
 	} else {
-		who, err = goodPhone(p.Phone)
+		who, err = parsePhone(p.Phone)
 	}
 	if err == nil && (p.Phone != "") != what.phone {
 		err = notValid("Missing email address or phone number")
@@ -213,7 +213,7 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 		if _, over := among(others, err); over && found {
 			return uuid.Nil, errOtherPaused
 		}
-		return uuid.Nil, failure("resend", op.q.refused(err))
+		return uuid.Nil, failure("resend", op.q.refusalOf(err))
 	}
 	if err := f.send(ctx, msgs...); err != nil {
 		return uuid.Nil, err

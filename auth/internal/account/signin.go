@@ -61,7 +61,7 @@ func (op *signInOp) try(ctx context.Context) (Grant, error) {
 	if err != nil {
 		return Grant{}, failure("credentials", err)
 	}
-	if err := op.guesses.judge(known.Tried); err != nil {
+	if err := op.guesses.check(known.Tried); err != nil {
 		return Grant{}, err
 	}
 	u, hash, pending := known.User, known.User.PasswordHash, false
@@ -75,19 +75,19 @@ func (op *signInOp) try(ctx context.Context) (Grant, error) {
 	if !right || !op.hookNotified {
 		op.hookNotified = right
 		if err := reportPassword(ctx, op.f, u.ID, right); err != nil {
-			return Grant{}, op.guesses.rejected(ctx, u.ID, right, err)
+			return Grant{}, op.guesses.recordRejected(ctx, u.ID, right, err)
 		}
 	}
 	if !right {
-		return Grant{}, op.guesses.wrong(ctx, u.ID, "password", errCredentials)
+		return Grant{}, op.guesses.countWrong(ctx, u.ID, "password", errCredentials)
 	}
-	if r := mayEnter(op.provider, u, pending, op.f.now); r != nil {
+	if r := checkSignIn(op.provider, u, pending, op.f.now); r != nil {
 		if op.f.settings.HideUnconfirmed && r.Code != CodeUserBanned {
-			return Grant{}, op.guesses.wrong(ctx, u.ID, r.Code, errCredentials)
+			return Grant{}, op.guesses.countWrong(ctx, u.ID, r.Code, errCredentials)
 		}
-		return Grant{}, op.guesses.refused(ctx, u.ID, r)
+		return Grant{}, op.guesses.recordRefused(ctx, u.ID, r)
 	}
-	o := store.OpenSession{IfPassword: hash, Tries: op.guesses.judged()}
+	o := store.OpenSession{IfPassword: hash, Tries: op.guesses.limitToCheck()}
 	if rehash {
 		if o.Rehash, err = op.f.core.passwords.Hash(ctx, op.p.Password); err != nil {
 			o.Rehash = "" // the old hash does for another time
@@ -106,7 +106,7 @@ func (op *signInOp) open(ctx context.Context, u store.User, o store.OpenSession)
 		return Grant{}, errChangedMeanwhile
 	}
 	if err != nil {
-		return Grant{}, failure("open session", op.guesses.used(err))
+		return Grant{}, failure("open session", op.guesses.refusalOf(err))
 	}
 	enforceSessionLimit(ctx, op.f, u.ID)
 	g, err := grantNew(ctx, op.f, u, &draft)
@@ -126,15 +126,15 @@ func (s *Settings) identifier(p Password) (provider, who string, err error) {
 	case p.Phone != "" && !s.Phone.Enabled:
 		return "", "", unprocessable(CodePhoneProviderDisabled, "Phone logins are disabled")
 	case p.Email != "":
-		return "email", plain(address.Fold(p.Email)), nil
+		return "email", storableText(address.Fold(p.Email)), nil
 	case p.Phone != "":
-		return "phone", plain(address.FoldPhone(p.Phone)), nil
+		return "phone", storableText(address.FoldPhone(p.Phone)), nil
 	}
 	return "", "", notValid("missing email or phone")
 }
 
-// mayEnter is what the owner of the right password is told.
-func mayEnter(provider string, u store.User, pending bool, now time.Time) *Refusal {
+// checkSignIn is what the owner of the right password is told.
+func checkSignIn(provider string, u store.User, pending bool, now time.Time) *Refusal {
 	switch {
 	case u.BannedUntil.After(now):
 		return invalid(CodeUserBanned, "User is banned")
@@ -160,5 +160,5 @@ func traits(pairs ...string) []byte {
 	if len(m) == 0 {
 		return nil
 	}
-	return object(m)
+	return mustJSON(m)
 }

@@ -48,14 +48,14 @@ func newSignupCandidate(f *flow, p SignUp) (*signupCandidate, error) {
 	if p.Password == "" {
 		return nil, notValid("Signup requires a valid password")
 	}
-	if err := s.goodPassword(p.Password); err != nil {
+	if err := s.checkPassword(p.Password); err != nil {
 		return nil, err
 	}
 	if p.Email != "" && p.Phone != "" {
 		return nil, notValid("Only an email address or phone number should be provided on signup.")
 	}
 	if p.Phone != "" {
-		if err := s.Phone.goodChannel(p.Channel); err != nil {
+		if err := s.Phone.checkChannel(p.Channel); err != nil {
 			return nil, err
 		}
 		if p.Challenge.given() {
@@ -71,13 +71,13 @@ func newSignupCandidate(f *flow, p SignUp) (*signupCandidate, error) {
 			return nil, invalid(CodePhoneProviderDisabled, "Phone signups are disabled")
 		}
 		cand.provider = "phone"
-		cand.address, err = goodPhone(p.Phone)
+		cand.address, err = parsePhone(p.Phone)
 	} else {
 		if !s.Email.Enabled {
 			return nil, invalid(CodeEmailProviderDisabled, "Email signups are disabled")
 		}
 		cand.provider = "email"
-		cand.address, err = goodEmail(p.Email)
+		cand.address, err = parseEmail(p.Email)
 	}
 	if err != nil {
 		return nil, err
@@ -85,12 +85,12 @@ func newSignupCandidate(f *flow, p SignUp) (*signupCandidate, error) {
 	if cand.data, err = s.newMetadata(p.Data); err != nil {
 		return nil, err
 	}
-	return cand, s.ownAudience(cand.aud)
+	return cand, s.checkSignUpAudience(cand.aud)
 }
 
 var errSignupDisabled = unprocessable(CodeSignupDisabled, "Signups not allowed for this instance")
 
-func goodEmail(text string) (string, error) {
+func parseEmail(text string) (string, error) {
 	email, err := address.Email(text)
 	if err != nil {
 		return "", notValid(err.Error())
@@ -98,7 +98,7 @@ func goodEmail(text string) (string, error) {
 	return email, nil
 }
 
-func goodPhone(text string) (string, error) {
+func parsePhone(text string) (string, error) {
 	phone, err := address.Phone(text)
 	if err != nil {
 		return "", notValid(err.Error())
@@ -116,15 +116,15 @@ func channelOf(channel string) string {
 	return "sms"
 }
 
-func (p *PhoneSettings) goodChannel(channel string) error {
+func (p *PhoneSettings) checkChannel(channel string) error {
 	if channel == "" || channel == "sms" || channel == whatsApp && p.WhatsApp || p.AnyChannel {
 		return nil
 	}
 	return notValid(badChannel)
 }
 
-// goodPassword judges a new password: its length in bytes, then the policy.
-func (s *Settings) goodPassword(text string) error {
+// checkPassword judges a new password: its length in bytes, then the policy.
+func (s *Settings) checkPassword(text string) error {
 	if len(text) > password.MaxBytes {
 		return notValid("Password cannot be longer than 72 characters")
 	}
@@ -139,9 +139,9 @@ func (s *Settings) goodPassword(text string) error {
 	return nil
 }
 
-// ownAudience keeps strangers from making users of an audience that nobody has set up: it would stand in their
+// checkSignUpAudience keeps strangers from making users of an audience that nobody has set up: it would stand in their
 // tokens.
-func (s *Settings) ownAudience(aud string) error {
+func (s *Settings) checkSignUpAudience(aud string) error {
 	if aud != s.Audience {
 		return notValid("Users cannot sign up for this audience")
 	}
@@ -150,14 +150,14 @@ func (s *Settings) ownAudience(aud string) error {
 
 // canSend refuses what could never be delivered, before anybody is looked up: so the answer says
 // nothing about the address.
-func (s *Settings) canSendMail(what string) error {
+func (s *Settings) checkMailSendable(what string) error {
 	if !s.Email.Configured {
 		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "Error sending " + what + " email", Err: errors.New("no mail server is configured")}
 	}
 	return nil
 }
 
-func canSendSMS(f *flow, what, number string) error {
+func checkSMSSendable(f *flow, what, number string) error {
 	if _, test := f.settings.Phone.testCode(number, f.now); !test && !f.settings.Phone.Configured {
 		r := unprocessable(CodeSMSSendFailed, "Error sending "+what+" OTP to provider: no SMS provider is configured")
 		r.Err = errors.New("AUTH_SMS_PROVIDER is not set, or its credentials are missing")
@@ -170,10 +170,10 @@ func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text str
 	var q *quota
 	var err error
 	if cand.provider == "email" {
-		err = f.settings.canSendMail("confirmation")
+		err = f.settings.checkMailSendable("confirmation")
 		q = boundClient(f, mailQuota(f, "confirmation", f.settings.Email.ConfirmationInterval, cand.aud, cand.address))
 	} else {
-		err = canSendSMS(f, "confirmation", cand.address)
+		err = checkSMSSendable(f, "confirmation", cand.address)
 		q = boundClient(f, smsQuota(f, cand.aud, cand.address))
 	}
 	if err != nil {
@@ -186,7 +186,7 @@ func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text str
 			return store.User{}, err
 		}
 		// Asked whoever has the address, or else a refusal would tell that nobody has it.
-		if err := mayCreate(ctx, f, cand, cand.user(f, cand.newID(), false, cand.data)); err != nil {
+		if err := checkCreation(ctx, f, cand, cand.user(f, cand.newID(), false, cand.data)); err != nil {
 			return store.User{}, err
 		}
 		if cand.hash == "" {
@@ -213,7 +213,7 @@ func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text str
 			continue
 		}
 		if err != nil {
-			return store.User{}, failure("sign up", q.refused(err))
+			return store.User{}, failure("sign up", q.refusalOf(err))
 		}
 		if err := f.send(ctx, msg); err != nil {
 			return store.User{}, err
@@ -238,7 +238,7 @@ func lookUp(ctx context.Context, f *flow, cand *signupCandidate, q *quota) (know
 		return known, failure("look up", err)
 	}
 	f.tick()
-	return known, q.judge(f.now)
+	return known, q.check(f.now)
 }
 
 // isOvertaken says that somebody took the address, or that the account of it was deleted, between the look and the
@@ -301,7 +301,7 @@ func signUpAtOnce(ctx context.Context, f *flow, cand *signupCandidate, state add
 	u := cand.user(f, id, true, cand.data)
 	u.PasswordHash, u.LastSignInAt = cand.hash, f.now
 	if state == addressFree {
-		if err := mayCreate(ctx, f, cand, u); err != nil {
+		if err := checkCreation(ctx, f, cand, u); err != nil {
 			return Grant{}, err
 		}
 	}
@@ -374,7 +374,7 @@ func signUpAnonymous(ctx context.Context, f *flow, data json.RawMessage) (Grant,
 	if err != nil {
 		return Grant{}, err
 	}
-	if err := f.settings.ownAudience(f.aud()); err != nil {
+	if err := f.settings.checkSignUpAudience(f.aud()); err != nil {
 		return Grant{}, err
 	}
 	u := store.User{
@@ -384,7 +384,7 @@ func signUpAnonymous(ctx context.Context, f *flow, data json.RawMessage) (Grant,
 	if len(data) > 0 {
 		u.UserMetadata = data
 	}
-	if err := mayCreate(ctx, f, nil, u); err != nil {
+	if err := checkCreation(ctx, f, nil, u); err != nil {
 		return Grant{}, err
 	}
 	draft := newSession(f, u.ID, methodAnonymous)

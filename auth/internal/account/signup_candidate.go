@@ -86,16 +86,16 @@ func profile(id uuid.UUID, provider, who string, verified bool, data json.RawMes
 	ours := map[string]any{"sub": id.String(), provider: who, "email_verified": false, "phone_verified": false}
 	ours[provider+"_verified"] = verified
 	for name, value := range ours {
-		members[name] = object(value)
+		members[name] = mustJSON(value)
 	}
-	return object(members)
+	return mustJSON(members)
 }
 
 // user is the account as a new one is stored, or shown.
 func (cand *signupCandidate) user(f *flow, id uuid.UUID, confirmed bool, data json.RawMessage) store.User {
 	u := store.User{
 		ID: id, Aud: cand.aud, Role: f.settings.Role, CreatedAt: f.now, UpdatedAt: f.now,
-		AppMetadata:  object(map[string]any{"provider": cand.provider, "providers": []string{cand.provider}}),
+		AppMetadata:  mustJSON(map[string]any{"provider": cand.provider, "providers": []string{cand.provider}}),
 		UserMetadata: cand.profile(id, confirmed, data),
 	}
 	i := store.Identity{
@@ -146,7 +146,7 @@ func newConfirmation(f *flow, cand *signupCandidate, user uuid.UUID, pkce *store
 func (s *Settings) externalUser(aud, provider, email string, data json.RawMessage, now time.Time) store.User {
 	return store.User{
 		ID: uuid.New(), Aud: aud, Role: s.Role, Email: email, CreatedAt: now, UpdatedAt: now, UserMetadata: data,
-		AppMetadata: object(map[string]any{"provider": provider, "providers": []string{provider}}),
+		AppMetadata: mustJSON(map[string]any{"provider": provider, "providers": []string{provider}}),
 	}
 }
 

@@ -21,14 +21,14 @@ func (a *Accounts) UnlinkIdentity(ctx context.Context, req RequestInfo, principa
 }
 
 func unlinkIdentity(ctx context.Context, f *flow, principal Principal, text, aud string) error {
-	if err := f.settings.mayLink(principal.User, principal.Session); err != nil {
+	if err := f.settings.checkLinking(principal.User, principal.Session); err != nil {
 		return err
 	}
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != 36 {
 		return missing(CodeValidationFailed, "identity_id must be an UUID")
 	}
-	if f.settings.otherAudience(aud, &principal.Claims) {
+	if f.settings.isOtherAudience(aud, &principal.Claims) {
 		return denied(CodeUnexpectedAudience, "Token audience doesn't match request audience")
 	}
 	op := unlinkIdentityOp{f: f, principal: principal, id: id}
@@ -66,7 +66,7 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
 	if err != nil {
 		return err
 	}
-	if err := op.f.settings.linksAt(old, session); err != nil {
+	if err := op.f.settings.checkLinkingLevel(old, session); err != nil {
 		return err
 	}
 	b := tx.Batch()
@@ -87,7 +87,7 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
 	moved := false
 	if gone.Provider == "phone" {
 		p.Phone, p.PhoneConfirmedAt, p.NewPhone = ptr(""), &time.Time{}, ptr("")
-		p.UserMetadata.Delete, p.UserMetadata.Set = []string{"phone"}, object(map[string]any{"phone_verified": false})
+		p.UserMetadata.Delete, p.UserMetadata.Set = []string{"phone"}, mustJSON(map[string]any{"phone_verified": false})
 	} else if moved, err = op.moveEmail(ctx, tx, &p, old, rest); err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *store.Tx, p *stor
 	} else {
 		p.UserMetadata.Delete = []string{"email"}
 	}
-	p.UserMetadata.Set = object(members)
+	p.UserMetadata.Set = mustJSON(members)
 	if email != "" {
 		p.EmailConfirmedAt = &op.f.now
 	} else {

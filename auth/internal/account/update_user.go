@@ -56,7 +56,7 @@ func updateUser(ctx context.Context, f *flow, principal Principal, p UserUpdate)
 	if err := op.validate(); err != nil {
 		return store.User{}, err
 	}
-	if err := op.assured(principal.User, principal.Session); err != nil {
+	if err := op.requireAAL2(principal.User, principal.Session); err != nil {
 		return store.User{}, err
 	}
 	if err := op.look(ctx); err != nil {
@@ -116,20 +116,20 @@ var errCurrentInvalid = invalid(CodeCurrentPasswordInvalid, "Current password re
 // wrongCurrent counts a wrong current password as a sign-in's is counted: whoever has a session alone may guess no
 // oftener.
 func (op *updateUserOp) wrongCurrent(ctx context.Context) error {
-	if err := op.mayGuess(ctx); err != nil {
+	if err := op.checkGuesses(ctx); err != nil {
 		return err
 	}
-	return op.guesses.wrong(ctx, op.principal.User.ID, "current_password", errCurrentInvalid)
+	return op.guesses.countWrong(ctx, op.principal.User.ID, "current_password", errCurrentInvalid)
 }
 
-// mayGuess refuses what the bucket has no try for, outside of the transaction.
-func (op *updateUserOp) mayGuess(ctx context.Context) error {
+// checkGuesses refuses what the bucket has no try for, outside of the transaction.
+func (op *updateUserOp) checkGuesses(ctx context.Context) error {
 	b := op.f.batch()
 	op.addTried(b)
 	if err := b.Send(ctx); err != nil {
 		return failure("tries of a password", err)
 	}
-	return op.guesses.judge(op.tries)
+	return op.guesses.check(op.tries)
 }
 
 // addTried adds the reading of the bucket, where a current password was given.
@@ -147,10 +147,10 @@ func (op *updateUserOp) checkCurrent(ctx context.Context) (err error) {
 	if !op.current || !op.hookNotified {
 		op.hookNotified = op.current
 		if verdict := reportPassword(ctx, op.f, op.principal.User.ID, op.current); verdict != nil {
-			if err := op.mayGuess(ctx); err != nil {
+			if err := op.checkGuesses(ctx); err != nil {
 				return err
 			}
-			return op.guesses.rejected(ctx, op.principal.User.ID, op.current, verdict)
+			return op.guesses.recordRejected(ctx, op.principal.User.ID, op.current, verdict)
 		}
 	}
 	if !op.current && !op.needsNonce() { // else the nonce is judged first
@@ -180,15 +180,15 @@ func (op *updateUserOp) endPauses(ctx context.Context) {
 func (op *updateUserOp) validate() (err error) {
 	p, old := &op.p, &op.principal.User
 	if p.Email != "" {
-		if p.Email, err = goodEmail(p.Email); err != nil {
+		if p.Email, err = parseEmail(p.Email); err != nil {
 			return err
 		}
 	}
 	if p.Phone != "" {
-		if p.Phone, err = goodPhone(p.Phone); err != nil {
+		if p.Phone, err = parsePhone(p.Phone); err != nil {
 			return err
 		}
-		if err := op.f.settings.Phone.goodChannel(p.Channel); err != nil {
+		if err := op.f.settings.Phone.checkChannel(p.Channel); err != nil {
 			return err
 		}
 	}
@@ -196,7 +196,7 @@ func (op *updateUserOp) validate() (err error) {
 		return err
 	}
 	if p.Password != nil {
-		if err := op.f.settings.goodPassword(*p.Password); err != nil {
+		if err := op.f.settings.checkPassword(*p.Password); err != nil {
 			return err
 		}
 		if *p.Password == "" { // without a policy
@@ -266,21 +266,21 @@ func (op *updateUserOp) look(ctx context.Context) error {
 	return nil
 }
 
-// judgeSending comes last among the checks: what it refuses is only a matter of time.
-func (op *updateUserOp) judgeSending() error {
+// checkSending comes last among the checks: what it refuses is only a matter of time.
+func (op *updateUserOp) checkSending() error {
 	if op.mails != nil {
-		if err := op.f.settings.canSendMail("email change"); err != nil {
+		if err := op.f.settings.checkMailSendable("email change"); err != nil {
 			return err
 		}
-		if err := op.mails.judge(op.f.now); err != nil {
+		if err := op.mails.check(op.f.now); err != nil {
 			return err
 		}
 	}
 	if op.texts != nil {
-		if err := canSendSMS(op.f, "phone_change", op.phone); err != nil {
+		if err := checkSMSSendable(op.f, "phone_change", op.phone); err != nil {
 			return err
 		}
-		return op.texts.judge(op.f.now)
+		return op.texts.check(op.f.now)
 	}
 	return nil
 }
@@ -331,8 +331,8 @@ func (op *updateUserOp) needsCurrent() bool {
 
 var errNonce = unprocessable(CodeReauthenticationNotValid, "Nonce has expired or is invalid")
 
-// mayChangePassword are the checks that need the user as he is now, nonce first.
-func (op *updateUserOp) mayChangePassword(ctx context.Context, tx *store.Tx, now store.User) error {
+// checkPasswordChange are the checks that need the user as he is now, nonce first.
+func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *store.Tx, now store.User) error {
 	if op.needsNonce() {
 		var macs [][]byte
 		for _, who := range []string{now.Email, now.Phone} {
@@ -361,7 +361,7 @@ func (op *updateUserOp) mayChangePassword(ctx context.Context, tx *store.Tx, now
 	case op.needsCurrent() && !op.current:
 		return errCurrentInvalid
 	case op.needsCurrent():
-		if err := op.guesses.judge(op.tries); err != nil {
+		if err := op.guesses.check(op.tries); err != nil {
 			return err
 		}
 	}
@@ -372,7 +372,7 @@ var errSamePassword = unprocessable(CodeSamePassword, "New password should be di
 
 // write is the transaction.
 func (op *updateUserOp) write(ctx context.Context, tx *store.Tx) (out store.User, err error) {
-	sendable := op.judgeSending()
+	sendable := op.checkSending()
 	if sendable == nil {
 		if err := op.takeQuotas(ctx, tx); err != nil {
 			return out, err
@@ -383,14 +383,14 @@ func (op *updateUserOp) write(ctx context.Context, tx *store.Tx) (out store.User
 	if err != nil {
 		return out, err
 	}
-	if err := op.assured(old, session); err != nil {
+	if err := op.requireAAL2(old, session); err != nil {
 		return out, err
 	}
 	if err := op.f.settings.checkGrowth(old, op.data, store.MetadataPatch{}); err != nil {
 		return out, err
 	}
 	if op.p.Password != nil {
-		if err := op.mayChangePassword(ctx, tx, old); err != nil {
+		if err := op.checkPasswordChange(ctx, tx, old); err != nil {
 			if err == error(errNonce) && sendable == nil {
 				if lost := op.giveBackQuotas(ctx, tx); lost != nil {
 					return out, lost
@@ -430,9 +430,9 @@ func (op *updateUserOp) write(ctx context.Context, tx *store.Tx) (out store.User
 	return out, ch.b.Send(ctx)
 }
 
-// assured refuses what gives an account away to whoever knows the first factor alone.
-func (op *updateUserOp) assured(now store.User, v store.Session) error {
-	if (op.p.Password != nil || op.email != "" || op.phone != "") && low(now, v) {
+// requireAAL2 refuses what gives an account away to whoever knows the first factor alone.
+func (op *updateUserOp) requireAAL2(now store.User, v store.Session) error {
+	if (op.p.Password != nil || op.email != "" || op.phone != "") && isBelowAAL2(now, v) {
 		return &Refusal{Kind: Unauthenticated, Code: CodeInsufficientAAL, Msg: "AAL2 session is required to update email or password when MFA is enabled."}
 	}
 	return nil
@@ -462,7 +462,7 @@ func (op *updateUserOp) takeQuotas(ctx context.Context, tx *store.Tx) error {
 	err := b.Send(ctx)
 	for _, q := range []*quota{op.mails, op.texts} {
 		if q != nil {
-			err = q.refused(err)
+			err = q.refusalOf(err)
 		}
 	}
 	return err

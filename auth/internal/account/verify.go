@@ -89,7 +89,7 @@ func (s *Settings) proof(p Verify) (proof, error) {
 	case p.Email != "" && p.Phone != "":
 		return proof{}, notValid("Only an email address or phone number should be provided on verify")
 	case p.Phone != "":
-		who, err := goodPhone(p.Phone)
+		who, err := parsePhone(p.Phone)
 		return proof{kinds: byPhone[p.Type], address: who, digits: p.Token, missed: errTokenExpired}, err
 	case p.Email != "":
 		who, err := address.Email(p.Email)
@@ -126,7 +126,7 @@ func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
 	}
 	op := verifyOp{f: f, p: p}
 	if p.Password != "" {
-		if err := f.settings.goodPassword(p.Password); err != nil {
+		if err := f.settings.checkPassword(p.Password); err != nil {
 			return Verified{}, err
 		}
 		waits, err := op.isPending(ctx, pf)
@@ -269,7 +269,7 @@ func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verifie
 			op.open.row.Place = nil
 		}
 		if isChange(t.Kind) { // which proves an address of the caller's choice, and not who he is: see needsCurrent
-			op.open.row.AMR = object([]token.AMR{{Method: methodOTP, Timestamp: op.f.now.Unix(), Provider: out.Type}})
+			op.open.row.AMR = mustJSON([]token.AMR{{Method: methodOTP, Timestamp: op.f.now.Unix(), Provider: out.Type}})
 		}
 		w.patch.LastSignInAt = &op.f.now
 	}

@@ -68,7 +68,7 @@ func (w *verifyTx) removeAddress(b *store.Batch, u store.User, provider string) 
 		return store.ActionUserDeleted
 	}
 	p := store.UserPatch{ID: u.ID, Now: w.f.now, ProvidersFromIdentities: true}
-	p.UserMetadata.Delete, p.UserMetadata.Set = []string{provider}, object(map[string]bool{provider + "_verified": false})
+	p.UserMetadata.Delete, p.UserMetadata.Set = []string{provider}, mustJSON(map[string]bool{provider + "_verified": false})
 	kinds := []store.Kind{store.KindSMS, store.KindPhoneChange}
 	if provider == "phone" {
 		p.Phone = ptr("")

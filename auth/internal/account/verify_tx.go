@@ -87,7 +87,7 @@ func (w *verifyTx) confirm() error {
 	by := w.confirmedIdentity()
 	if by != nil { // the account is that provider's, and has its data
 		w.trait = by.Provider
-		w.patch.UserMetadata.Set = object(map[string]any{"email": w.t.Address, "email_verified": true})
+		w.patch.UserMetadata.Set = mustJSON(map[string]any{"email": w.t.Address, "email_verified": true})
 	} else {
 		w.putIdentity(provider, w.t.Address, data)
 		w.patch.UserMetadata.Set = w.identity.Data
@@ -95,7 +95,7 @@ func (w *verifyTx) confirm() error {
 	if w.dropForeign {
 		w.dropForeignAccess()
 	} else if by == nil && !first {
-		w.patch.UserMetadata.Set = object(map[string]bool{provider + "_verified": true})
+		w.patch.UserMetadata.Set = mustJSON(map[string]bool{provider + "_verified": true})
 	}
 	return nil
 }
@@ -163,7 +163,7 @@ func (w *verifyTx) changeEmail() (half bool, err error) {
 		w.patch.EmailConfirmedAt = &w.f.now
 	}
 	w.putIdentity("email", w.u.NewEmail, nil)
-	w.patch.UserMetadata.Set = object(map[string]any{"email": w.u.NewEmail, "email_verified": true})
+	w.patch.UserMetadata.Set = mustJSON(map[string]any{"email": w.u.NewEmail, "email_verified": true})
 	if w.u.Email != "" && w.f.settings.Email.ChangeEndsSessions {
 		w.endSessions = store.EndedEmailChanged
 	}
@@ -182,7 +182,7 @@ func (w *verifyTx) changePhone() error {
 	w.dropPending()
 	w.patch.Phone, w.patch.IsAnonymous, w.patch.PhoneConfirmedAt = &w.u.NewPhone, ptr(false), &w.f.now
 	w.putIdentity("phone", w.u.NewPhone, nil)
-	w.patch.UserMetadata.Set = object(map[string]any{"phone": w.u.NewPhone, "phone_verified": true})
+	w.patch.UserMetadata.Set = mustJSON(map[string]any{"phone": w.u.NewPhone, "phone_verified": true})
 	if w.u.Email == "" {
 		return nil
 	}

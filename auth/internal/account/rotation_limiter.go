@@ -7,10 +7,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// buckets bound how often each session may rotate its refresh token, in this process: a broken client in a
+// rotationLimiter bound how often each session may rotate its refresh token, in this process: a broken client in a
 // loop is told to wait (503) before it costs the database anything. A token whose MAC is good is never
 // counted against an address: a refresh that is refused for a neighbour's sake would sign the user out.
-type buckets struct {
+type rotationLimiter struct {
 	mu     sync.Mutex
 	levels map[uuid.UUID]bucket
 	// sweepAt is the size at which full buckets are dropped: full is what an unknown one is.
@@ -31,7 +31,7 @@ func (b bucket) left(burst int, now time.Time) float64 {
 
 // allow says whether a rotation may be tried. Handing out a child again takes nothing, so trying does
 // not either.
-func (b *buckets) allow(id uuid.UUID, burst int, now time.Time) bool {
+func (b *rotationLimiter) allow(id uuid.UUID, burst int, now time.Time) bool {
 	if burst <= 0 {
 		return true
 	}
@@ -42,7 +42,7 @@ func (b *buckets) allow(id uuid.UUID, burst int, now time.Time) bool {
 }
 
 // take notes a rotation. Parallel ones may overdraw a little, and then wait longer.
-func (b *buckets) take(id uuid.UUID, burst int, now time.Time) {
+func (b *rotationLimiter) take(id uuid.UUID, burst int, now time.Time) {
 	if burst <= 0 {
 		return
 	}

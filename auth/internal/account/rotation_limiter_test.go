@@ -9,7 +9,7 @@ import (
 
 func TestBuckets(t *testing.T) {
 	now := time.Date(2031, 3, 4, 12, 0, 0, 0, time.UTC)
-	var b buckets
+	var b rotationLimiter
 	id := uuid.New()
 	f := func(want bool) {
 		t.Helper()
