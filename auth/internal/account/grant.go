@@ -125,3 +125,18 @@ func signGrant(f *flow, u store.User, v store.Session, r *token.Refresh, made *c
 		ExpiresAt: time.Unix(expires, 0).UTC(), ExpiresIn: int(max(1, expires-f.now.Unix())), User: u, Session: v.ID,
 	}, nil
 }
+
+// grantNew is grant for a session that has just been stored. It ends when no token is given for it.
+func grantNew(ctx context.Context, f *flow, u store.User, draft *sessionDraft) (Grant, error) {
+	v := draft.stored()
+	made, err := customClaimsOf(ctx, f, u, v, "")
+	if err != nil {
+		b := f.batch()
+		b.EndSessions(store.EndSessions{User: u.ID, Only: v.ID, Reason: store.EndedByHook, At: f.now})
+		if err := b.Send(context.WithoutCancel(ctx)); err != nil {
+			f.core.log.Warn("a session that got no token was not ended", "session", v.ID, "err", err)
+		}
+		return Grant{}, err
+	}
+	return signGrant(f, u, openedSession(f, draft), &draft.first, made)
+}

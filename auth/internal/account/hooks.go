@@ -155,21 +155,6 @@ func customClaimsOf(ctx context.Context, f *flow, u store.User, v store.Session,
 	return &customClaims{text: made, expires: out.ExpiresAt}, nil
 }
 
-// grantNew is grant for a session that has just been stored. It ends when no token is given for it.
-func grantNew(ctx context.Context, f *flow, u store.User, draft *sessionDraft) (Grant, error) {
-	v := draft.stored()
-	made, err := customClaimsOf(ctx, f, u, v, "")
-	if err != nil {
-		b := f.batch()
-		b.EndSessions(store.EndSessions{User: u.ID, Only: v.ID, Reason: store.EndedByHook, At: f.now})
-		if err := b.Send(context.WithoutCancel(ctx)); err != nil {
-			f.core.log.Warn("a session that got no token was not ended", "session", v.ID, "err", err)
-		}
-		return Grant{}, err
-	}
-	return signGrant(f, u, openedSession(f, draft), &draft.first, made)
-}
-
 // customClaimsOfRefresh asks for the claims of a refreshed token before anything is rotated: a client whose hook is
 // away keeps his refresh token, and comes again. So whatever isn't a hook's own no is a 503.
 func customClaimsOfRefresh(ctx context.Context, f *flow, session uuid.UUID) (*customClaims, error) {
