@@ -60,6 +60,18 @@ func challengeFactor(ctx context.Context, f *flow, principal Principal, id uuid.
 	return ch, factor, failure("challenge a factor", err)
 }
 
+var errNoFactor = missing(CodeFactorNotFound, "Factor not found")
+
+// factorOf finds one of a user's own factors: somebody else's is as unknown as none.
+func factorOf(u store.User, id uuid.UUID) (store.Factor, error) {
+	for _, factor := range u.Factors {
+		if factor.ID == id {
+			return factor, nil
+		}
+	}
+	return store.Factor{}, errNoFactor
+}
+
 // challengeable is one of the caller's factors that he may be asked for. One that is not verified yet does not
 // open what a verified one guards: somebody may have left it there.
 func (s *Settings) challengeable(principal Principal, id uuid.UUID) (store.Factor, error) {

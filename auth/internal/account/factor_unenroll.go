@@ -157,3 +157,13 @@ func onFactor(ctx context.Context, f *flow, user, id uuid.UUID, do func(*store.T
 		return do(tx, u, found)
 	})
 }
+
+// factorNotification is the mail about a factor, if it is on and there is somebody to tell.
+func factorNotification(f *flow, on bool, kind mail.Kind, u store.User, factor store.Factor) (store.NewMessage, bool) {
+	if !on || u.Email == "" {
+		return store.NewMessage{}, false
+	}
+	m := notification(f, kind, u.Email, mail.Vars{Email: u.Email, FactorType: string(factor.Kind), Data: u.UserMetadata})
+	m.User = u.ID
+	return m, true
+}

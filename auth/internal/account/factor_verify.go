@@ -3,6 +3,7 @@ package account
 import (
 	"context"
 	"crypto/hmac"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -265,4 +266,27 @@ func (op *verifyFactorOp) raise(ctx context.Context, tx *store.Tx, u store.User,
 
 func (op *verifyFactorOp) audit(action store.Action) store.Audit {
 	return op.f.audit(action, op.principal.User.ID, op.principal.Session.ID, "factor_id", op.factor.ID.String(), "factor_type", string(op.factor.Kind), "challenge_id", op.challenge.String())
+}
+
+// factorMethod is the amr method of a factor.
+func factorMethod(k store.FactorKind) string {
+	if k == store.FactorPhone {
+		return "mfa/phone"
+	}
+	return string(k)
+}
+
+// withMethod puts a method in front, newest first; the one of the same name goes. The other entries stay as
+// they are.
+func withMethod(old json.RawMessage, method string, now time.Time) json.RawMessage {
+	list := []json.RawMessage{mustJSON(token.AMR{Method: method, Timestamp: now.Unix()})}
+	var entries []json.RawMessage
+	_ = json.Unmarshal(old, &entries) // it came out of PostgreSQL
+	for _, e := range entries {
+		var m token.AMR
+		if json.Unmarshal(e, &m) == nil && m.Method != method {
+			list = append(list, e)
+		}
+	}
+	return mustJSON(list)
 }

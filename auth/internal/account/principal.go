@@ -206,3 +206,67 @@ func (a *Accounts) AuthenticateAdmin(ctx context.Context, bearer string) (Actor,
 	}
 	return actor, nil
 }
+
+// A session is of aal1 however it was opened, and of aal2 from when a factor was verified in it until that
+// factor goes. An access token acts at the lower of its own level and its session's: a token issued before the
+// session was raised stays at aal1, and one issued before the factor was removed is worth no more than the session.
+
+// hasFactor says that a user can reach aal2. Known only of a user who was read with his factors.
+func hasFactor(u store.User) bool {
+	return slices.ContainsFunc(u.Factors, store.Factor.Verified)
+}
+
+// isBelowAAL2 says that a session is below the level that its user can reach.
+func isBelowAAL2(u store.User, v store.Session) bool { return v.AAL < 2 && hasFactor(u) }
+
+// levelOf is the session as its access token may act in it.
+func levelOf(v store.Session, c *token.Claims) store.Session {
+	if c.AAL != "aal2" {
+		v.AAL = min(v.AAL, 1)
+	}
+	return v
+}
+
+// isBelowAAL2TooLong says that a session has been below that level for too long (SESSIONS_ALLOW_LOW_AAL).
+func (s *Settings) isBelowAAL2TooLong(u store.User, v store.Session, now time.Time) bool {
+	return s.Sessions.AllowLowAAL > 0 && now.After(v.CreatedAt.Add(s.Sessions.AllowLowAAL)) && isBelowAAL2(u, v)
+}
+
+var errPrincipalGone = denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
+
+// lockPrincipal locks the caller and reads what he and his session are now: since he was let in, somebody may
+// have put him out, or taken a factor from him.
+func lockPrincipal(ctx context.Context, f *flow, tx *store.Tx, principal Principal, reads ...func(*store.Batch)) (store.User, store.Session, error) {
+	var v store.Session
+	u, err := tx.LockUser(ctx, principal.User.ID)
+	if errors.Is(err, store.ErrNotFound) {
+		return u, v, errPrincipalGone
+	}
+	if err != nil {
+		return u, v, err
+	}
+	b := tx.Batch()
+	b.Factors(&u.Factors, u.ID)
+	for _, read := range reads {
+		read(b)
+	}
+	if principal.Session.ID != uuid.Nil {
+		b.Session(&v, u.ID, principal.Session.ID)
+	}
+	if err := b.Send(ctx); err != nil {
+		return u, v, err
+	}
+	switch {
+	case !u.DeletedAt.IsZero():
+		return u, v, errPrincipalGone
+	case u.BannedUntil.After(f.now):
+		return u, v, denied(CodeUserBanned, "User is banned")
+	case principal.Session.ID == uuid.Nil:
+		return u, v, nil
+	case v.ID == uuid.Nil || v.Ended():
+		return u, v, sessionNotFound()
+	case f.settings.isExpired(v, f.now):
+		return u, v, denied(CodeSessionExpired, "Session is no longer valid")
+	}
+	return u, levelOf(v, &principal.Claims), nil
+}
