@@ -2,9 +2,9 @@
 // change, sign out, and what an administrator does. Each is one business transaction in as few round
 // trips as it allows, and refuses with a Refusal whose code is stable.
 //
-// It knows no HTTP and no SQL text, renders and sends nothing (mails and SMS go into the outbox), and judges no
-// redirect: what a Client carries has been judged. Known and unknown addresses take the same statements, one hash
-// where there is one, and one commit, unless docs/threat-model.md names the answer that differs.
+// It knows no HTTP and no SQL text, renders and sends nothing (mails and SMS go into the outbox), and does
+// not check redirects: what a RequestInfo carries has been checked. Known and unknown addresses take the same
+// statements, one hash where there is one, and one commit, unless docs/threat-model.md names the answer that differs.
 package account
 
 import (
@@ -28,23 +28,23 @@ type Options struct {
 	Refresh   *token.RefreshCodec
 	Root      *secret.Root
 	Passwords *password.Workers
-	// Wake tells the outbox that something was committed to it. nil: nobody listens.
+	// Wake is called after a message was committed to the outbox; nil: not at all.
 	Wake func()
-	// SignedIn hears of each session that was opened, with the amr method of it. nil: nobody listens.
+	// SignedIn is called with the amr method of each session that was opened; nil: not at all.
 	SignedIn func(method string)
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
-	// Log hears what no client is told. nil: nowhere.
+	// Log gets what is not part of an answer; nil: discarded.
 	Log *slog.Logger
 }
 
-// Accounts are the flows. Their methods may be called from any goroutine.
+// Accounts has the entry points of all flows. Its methods may be called from any goroutine.
 type Accounts struct {
 	core core
 	live atomic.Pointer[Settings] // replaced as a whole, never changed
 }
 
-// New makes the flows.
+// New returns the flows over the given database, keys and workers.
 func New(o Options, s Settings) *Accounts {
 	a := &Accounts{core: core{
 		db: o.DB, keys: o.Keys, codec: o.Refresh, root: o.Root, passwords: hashing{o.Passwords},
@@ -63,28 +63,28 @@ func New(o Options, s Settings) *Accounts {
 	return a
 }
 
-// Apply puts other settings in force. A flow that is under way ends with those it began with.
+// Apply puts other settings in force. A call under way keeps those it began with.
 func (a *Accounts) Apply(s Settings) { a.live.Store(&s) }
 
-// RequestInfo is who calls and what for.
+// RequestInfo describes the request: where it comes from, and what it asks for besides its body.
 type RequestInfo struct {
 	IP, UserAgent string
-	// RedirectTo is where a link is to lead in the end; it has been judged.
+	// RedirectTo is where a link finally leads; it has been checked.
 	RedirectTo string
-	// BaseURL is what links begin with; "" is API_EXTERNAL_URL.
+	// BaseURL is the beginning of links; "" is API_EXTERNAL_URL.
 	BaseURL string
 	// Aud is the audience that the request works in; "" is JWT_AUD.
 	Aud string
-	// TrustedIP is IP where a header that is trusted told it, "" else.
+	// TrustedIP is IP if it comes from a trusted header, else "".
 	TrustedIP string
-	// Network is what limits count the client under: an IPv4 address, an IPv6 /64, or what else the header says
-	// that tells clients apart. "" where nobody trusted tells clients apart.
+	// Network is what limits count the client under: an IPv4 address, an IPv6 /64, or whatever else the trusted header
+	// tells clients apart by; "" without such a header.
 	Network string
 	// Identified: the request came with a user's or an administrator's token.
 	Identified bool
 }
 
-// Challenge is a client's half of PKCE; empty: none.
+// Challenge is the client's half of PKCE; empty: none.
 type Challenge struct{ Challenge, Method string }
 
 // Grant is a session that was opened or refreshed.
@@ -102,7 +102,7 @@ type Grant struct {
 	ProviderToken, ProviderRefreshToken string
 }
 
-// mustJSON is v as JSON text. v is made of strings, bools and maps of them.
+// mustJSON returns v as JSON text. v consists of strings, bools and maps of them.
 func mustJSON(v any) json.RawMessage {
 	text, err := json.Marshal(v)
 	if err != nil {

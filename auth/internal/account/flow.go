@@ -15,7 +15,7 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// core is what all flows work with. Nothing of it changes after New but the rotations.
+// core is what all flows share. After New only the rotations change.
 type core struct {
 	db        *store.DB
 	keys      *token.Live
@@ -30,10 +30,10 @@ type core struct {
 	rotations rotationLimiter
 }
 
-// now is the time as PostgreSQL keeps it.
+// now returns the time as PostgreSQL keeps it.
 func (k *core) now() time.Time { return k.clock().UTC().Truncate(time.Microsecond) }
 
-// serverNow is the time of a given clock where PostgreSQL's own would be used; zero without a given one.
+// serverNow returns the time of a clock set by Options, to be used in place of PostgreSQL's own; zero without one.
 func (k *core) serverNow() time.Time {
 	if k.fakeClock {
 		return k.now()
@@ -41,9 +41,9 @@ func (k *core) serverNow() time.Time {
 	return time.Time{}
 }
 
-// flow is one call of an entry point: the settings and the time that it began with, and the request. It knows how
-// to reach the database, how an audit row is filled in, and what follows a commit. It decides nothing: whether
-// something is allowed is said by the operations, which have a flow, and by the functions that take one.
+// flow is one call of an entry point: the settings and the time that it began with, and the request. It reaches the
+// database, fills in audit rows and does what follows a commit. It holds no rule: what is allowed is decided by the
+// operations that have a flow, and by the functions that take one.
 type flow struct {
 	core     *core
 	settings *Settings
@@ -51,7 +51,7 @@ type flow struct {
 	now      time.Time
 }
 
-// begin is the flow of a call. The settings are loaded here and nowhere else, so that a call sees one version.
+// begin returns the flow of a call. Settings are loaded only here, so that a call sees one version of them.
 func (a *Accounts) begin(req RequestInfo) *flow {
 	return &flow{core: &a.core, settings: a.live.Load(), req: req, now: a.core.now()}
 }
@@ -61,12 +61,12 @@ func (f *flow) tick() { f.now = f.core.now() }
 
 func (f *flow) batch() *store.Batch { return f.core.db.Batch() }
 
-// inTx runs do in a transaction, again after a failure that a second try may not meet: do begins anew each time.
+// inTx runs do in a transaction, several times if a retry may succeed: do must begin afresh each time.
 func (f *flow) inTx(ctx context.Context, do func(*store.Tx) error) error {
 	return f.core.db.InTx(ctx, do)
 }
 
-// aud is the audience that the request works in.
+// aud returns the audience that the request works in.
 func (f *flow) aud() string {
 	if f.req.Aud != "" {
 		return f.req.Aud
@@ -74,15 +74,15 @@ func (f *flow) aud() string {
 	return f.settings.Audience
 }
 
-// limitKey names a bucket. The address in it cannot be read back.
+// limitKey returns the key of a bucket. An address among the parts cannot be read back from it.
 func (f *flow) limitKey(parts ...string) []byte { return f.core.root.MAC(secret.Limits, parts...)[:16] }
 
-// audit is a row about what the request did. pairs are its traits, as name and value in turns.
+// audit returns the row about what the request did. pairs are its traits, name and value in turns.
 func (f *flow) audit(action store.Action, actor, session uuid.UUID, pairs ...string) store.Audit {
 	return store.Audit{At: f.now, Action: action, Actor: actor, Session: session, IP: f.req.IP, Traits: traits(pairs...)}
 }
 
-// seal is a message for the outbox, with its payload sealed.
+// seal returns a message for the outbox with its payload sealed.
 func (f *flow) seal(channel, kind string, payload any, expires time.Time) store.NewMessage {
 	m := store.NewMessage{ID: uuid.New(), Channel: channel, Kind: kind, At: f.now, ExpiresAt: expires}
 	text, err := json.Marshal(payload)
@@ -120,8 +120,8 @@ func (f *flow) countNotifications(ctx context.Context, n int) {
 	}
 }
 
-// hashing is the workers as flows see them: whoever's time is up before a worker had done his share is told
-// what somebody hears whom the queue had no place for. It isn't his request that takes so long.
+// hashing is the workers as flows see them: a request whose deadline passes before a worker was done is answered like
+// one that the queue had no room for. It is not the request itself that takes so long.
 type hashing struct{ workers *password.Workers }
 
 func (h hashing) Hash(ctx context.Context, text string) (string, error) {

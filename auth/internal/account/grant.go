@@ -19,14 +19,14 @@ const (
 	methodAnonymous = "anonymous"
 )
 
-// sessionDraft is a session that is about to be stored, and the first refresh token of it.
+// sessionDraft is a session that is about to be stored, with its first refresh token.
 type sessionDraft struct {
 	row    store.NewSession
 	first  token.Refresh
 	method string
 }
 
-// opening prepares a session. Nothing is stored yet.
+// newSession prepares a session. Nothing is stored yet.
 func newSession(f *flow, user uuid.UUID, method string) sessionDraft {
 	o := sessionDraft{method: method, first: token.Refresh{Session: uuid.New(), Secret: token.NewRefreshSecret()}}
 	o.row = store.NewSession{
@@ -37,7 +37,7 @@ func newSession(f *flow, user uuid.UUID, method string) sessionDraft {
 	return o
 }
 
-// setID gives the session an id that was noted before.
+// setID gives the session an ID that was stored elsewhere before.
 func (o *sessionDraft) setID(id uuid.UUID) { o.row.ID, o.first.Session = id, id }
 
 func (s *Settings) tag() string {
@@ -47,8 +47,8 @@ func (s *Settings) tag() string {
 	return s.Sessions.Tags[0]
 }
 
-// enforceSessionLimit ends what a new session makes too many. That it fails keeps nobody from signing in: the next
-// session does it again.
+// enforceSessionLimit ends the sessions that exceed the limit per user. A failure does not keep the user from signing
+// in: the next sign-in enforces the limit again.
 func enforceSessionLimit(ctx context.Context, f *flow, user uuid.UUID) {
 	if f.settings.Sessions.MaxPerUser <= 0 {
 		return
@@ -60,7 +60,7 @@ func enforceSessionLimit(ctx context.Context, f *flow, user uuid.UUID) {
 	}
 }
 
-// openedSession is the session that was just stored, as it will be read back.
+// openedSession counts the sign-in and returns the session as it will be read back.
 func openedSession(f *flow, o *sessionDraft) store.Session {
 	if f.core.signedIn != nil {
 		f.core.signedIn(o.method)
@@ -68,12 +68,12 @@ func openedSession(f *flow, o *sessionDraft) store.Session {
 	return o.stored()
 }
 
-// stored is the session as it will be read back.
+// stored returns the session as it will be read back.
 func (o *sessionDraft) stored() store.Session {
 	return store.Session{ID: o.row.ID, UserID: o.row.User, CreatedAt: o.row.At, RefreshedAt: o.row.At, AAL: o.row.AAL, AMR: o.row.AMR, NotAfter: o.row.NotAfter}
 }
 
-// claims are those of a session's access token; u has his factors.
+// claims returns those of a session's access token; u has its factors.
 func (s *Settings) claims(u store.User, v store.Session, now time.Time) (token.Claims, error) {
 	expires := now.Add(s.AccessLife)
 	if box := v.CreatedAt.Add(s.Sessions.Timebox); s.Sessions.Timebox > 0 && box.Before(expires) {
@@ -85,7 +85,7 @@ func (s *Settings) claims(u store.User, v store.Session, now time.Time) (token.C
 	if !v.NotAfter.IsZero() && v.NotAfter.Before(expires) {
 		expires = v.NotAfter
 	}
-	// A client takes 0 for no session at all.
+	// Clients take 0 for no session at all.
 	seconds := max(1, expires.Unix()-now.Unix())
 	claims := token.Claims{
 		Issuer: s.Issuer, Subject: u.ID.String(), Audience: u.Aud, ExpiresAt: now.Unix() + seconds, IssuedAt: now.Unix(), ID: token.NewID(),
@@ -98,9 +98,8 @@ func (s *Settings) claims(u store.User, v store.Session, now time.Time) (token.C
 	return claims, nil
 }
 
-// grant signs the access token of a session and writes down the refresh token. All claims come from
-// what the database says now, u with his factors, unless the hook of access tokens made them: made is nil
-// without it.
+// signGrant signs the access token of a session and encodes the refresh token. All claims come from what the database
+// holds now, u with its factors, unless the hook of access tokens made them: made is nil without it.
 func signGrant(f *flow, u store.User, v store.Session, r *token.Refresh, made *customClaims) (Grant, error) {
 	var access []byte
 	var expires int64
@@ -126,7 +125,7 @@ func signGrant(f *flow, u store.User, v store.Session, r *token.Refresh, made *c
 	}, nil
 }
 
-// grantNew is grant for a session that has just been stored. It ends when no token is given for it.
+// grantNew is signGrant for a session that has just been stored. The session is ended if no token can be given for it.
 func grantNew(ctx context.Context, f *flow, u store.User, draft *sessionDraft) (Grant, error) {
 	v := draft.stored()
 	made, err := customClaimsOf(ctx, f, u, v, "")

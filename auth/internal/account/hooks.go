@@ -14,27 +14,27 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// Hooks is where the operator's own code has a say (docs/hooks.md); a nil one is off and costs nothing.
-// None is asked while a transaction is open. What they refuse they say with a Refusal; any other error is
-// our failure. See FactorSettings.Attempt for that of factors.
+// Hooks are the calls into the operator's own code (docs/hooks.md); a nil one is off and costs nothing. None is made
+// while a transaction is open. A hook refuses with a Refusal; any other error is a failure of the service. The hook of
+// factors is FactorSettings.Attempt.
 type Hooks struct {
-	// BeforeCreate may refuse a newcomer, of whom nothing has been written yet. Not asked for those whom an
+	// BeforeCreate may refuse a new user, of whom nothing has been written yet. It is not called for users whom an
 	// administrator creates or invites.
 	BeforeCreate func(ctx context.Context, ip string, u store.User) error
 	// AfterCreate: a message of mail.ChannelHook, whose payload is a Created, is written with each such user.
 	AfterCreate bool
 	// Claims may replace the claims of an access token that is about to be signed.
 	Claims func(context.Context, ClaimsQuestion) (json.RawMessage, error)
-	// Sends are the channels whose messages a hook gets; they bring what only a hook is told.
+	// Sends are the channels whose messages a hook delivers; these messages also carry what only a hook gets.
 	Sends map[string]bool
-	// SendNow sends a message of a channel before the answer (AUTH_HOOK_SEND_SYNC); a channel without one is left
-	// to the outbox. Nothing is known of a message that isn't there.
+	// SendNow delivers a message of a channel before the answer (AUTH_HOOK_SEND_SYNC); channels without it are left to
+	// the outbox. A message that does not exist is not an error.
 	SendNow map[string]func(ctx context.Context, message uuid.UUID) error
-	// Password is told of each password that was tried for a user, and decides what comes of it.
+	// Password is called with each password that was checked for a user, and decides the outcome.
 	Password func(context.Context, PasswordAttempt) (PasswordVerdict, error)
 }
 
-// KindAfterCreate is the kind of the message that tells of a new user.
+// KindAfterCreate is the kind of the message about a new user.
 const KindAfterCreate = "after-user-created"
 
 // Created is that message's payload.
@@ -43,11 +43,10 @@ type Created struct {
 	IP   string    `json:"ip,omitempty"`
 }
 
-// createdLife is for how long a new user is worth telling of.
+// createdLife is how long the message about a new user is worth delivering.
 const createdLife = 24 * time.Hour
 
-// ClaimsQuestion are the claims that a token would have. Method is how the session was opened, or
-// token_refresh.
+// ClaimsQuestion holds the claims that a token would have. Method is how the session was opened, or token_refresh.
 type ClaimsQuestion struct {
 	User   uuid.UUID
 	Claims json.RawMessage
@@ -62,7 +61,7 @@ type PasswordAttempt struct {
 	IP    string
 }
 
-// PasswordVerdict is what is to come of it.
+// PasswordVerdict is its outcome.
 type PasswordVerdict struct {
 	Reject bool
 	// SignOut ends all sessions of the user, with Reject only.
@@ -70,8 +69,8 @@ type PasswordVerdict struct {
 	Message string
 }
 
-// hookIP is the client's address for the hook that gets a message, "" where there is none: it is kept no longer
-// than the message is.
+// hookIP returns the client's address for the hook that delivers a message, "" without such a hook: it is kept no
+// longer than the message is.
 func (s *Settings) hookIP(channel string, req RequestInfo) string {
 	if !s.Hooks.Sends[channel] {
 		return ""
@@ -79,10 +78,10 @@ func (s *Settings) hookIP(channel string, req RequestInfo) string {
 	return req.IP
 }
 
-// sendNowLife is how long the outbox leaves a message alone that a request sends: it takes over when that dies.
+// sendNowLife is how long the outbox leaves a message to the request that delivers it, in case that request dies.
 const sendNowLife = time.Minute
 
-// holdForSendNow is a message as it is written where a request sends it.
+// holdForSendNow delays a message in the outbox if the request itself delivers it.
 func (s *Settings) holdForSendNow(m store.NewMessage) store.NewMessage {
 	if s.Hooks.SendNow[m.Channel] != nil {
 		m.DueAt = m.At.Add(sendNowLife)
@@ -90,8 +89,8 @@ func (s *Settings) holdForSendNow(m store.NewMessage) store.NewMessage {
 	return m
 }
 
-// checkCreation asks whether a user may be created. A newcomer is asked for once, however often he is tried; nil
-// is nobody who could be tried again.
+// checkCreation asks the hook whether a user may be created, once for a candidate, however often its sign-up is tried;
+// cand is nil where nothing is tried again.
 func checkCreation(ctx context.Context, f *flow, cand *signupCandidate, u store.User) error {
 	if f.settings.Hooks.BeforeCreate == nil || cand != nil && cand.allowed {
 		return nil
@@ -105,7 +104,7 @@ func checkCreation(ctx context.Context, f *flow, cand *signupCandidate, u store.
 	return nil
 }
 
-// tell adds the message about a new user. When nobody was created the same statement does nothing.
+// enqueueCreatedHook adds the message about a new user. If no user was created, the same statement does nothing.
 func enqueueCreatedHook(f *flow, b *store.Batch, created bool, id uuid.UUID) {
 	if !f.settings.Hooks.AfterCreate {
 		return
@@ -118,16 +117,16 @@ func enqueueCreatedHook(f *flow, b *store.Batch, created bool, id uuid.UUID) {
 	b.InsertMessage(m)
 }
 
-// customClaims are those that a hook made.
+// customClaims are claims made by a hook.
 type customClaims struct {
 	text    []byte
 	expires int64 // Unix seconds
 }
 
-// methodRefresh is what a hook is told of a token that replaces another.
+// methodRefresh is the method that a hook gets for a token that replaces another.
 const methodRefresh = "token_refresh"
 
-// customClaimsOf asks the hook of access tokens for the claims of a session; nil when it is off. An empty method
+// customClaimsOf asks the hook of access tokens for the claims of a session; nil when it is off. If method is empty, it
 // is the session's newest.
 func customClaimsOf(ctx context.Context, f *flow, u store.User, v store.Session, method string) (*customClaims, error) {
 	if f.settings.Hooks.Claims == nil {
@@ -155,8 +154,9 @@ func customClaimsOf(ctx context.Context, f *flow, u store.User, v store.Session,
 	return &customClaims{text: made, expires: out.ExpiresAt}, nil
 }
 
-// customClaimsOfRefresh asks for the claims of a refreshed token before anything is rotated: a client whose hook is
-// away keeps his refresh token, and comes again. So whatever isn't a hook's own no is a 503.
+// customClaimsOfRefresh asks for the claims of a refreshed token before anything is rotated: if the hook is
+// unavailable, the client keeps its refresh token and tries again. So anything but a refusal by the hook itself is a
+// 503.
 func customClaimsOfRefresh(ctx context.Context, f *flow, session uuid.UUID) (*customClaims, error) {
 	if f.settings.Hooks.Claims == nil {
 		return nil, nil
@@ -164,7 +164,7 @@ func customClaimsOfRefresh(ctx context.Context, f *flow, session uuid.UUID) (*cu
 	u, v, err := f.core.db.Refreshing(ctx, session)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return nil, nil // and the refresh says so
+		return nil, nil // the refresh itself reports this
 	case err != nil:
 		return nil, unavailable(err, refreshRetry)
 	case v.Ended() || !u.DeletedAt.IsZero() || u.BannedUntil.After(f.now):
@@ -182,7 +182,7 @@ func customClaimsOfRefresh(ctx context.Context, f *flow, session uuid.UUID) (*cu
 
 const rejectedPasswordMessage = "Further password verification attempts will be rejected."
 
-// reportPassword tells the hook of a password that was tried. A verdict against it is a Refusal.
+// reportPassword tells the hook about a password that was checked. A verdict against it is a Refusal.
 func reportPassword(ctx context.Context, f *flow, user uuid.UUID, right bool) error {
 	if f.settings.Hooks.Password == nil || user == uuid.Nil {
 		return nil

@@ -14,21 +14,21 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// pkcePrefix marks the link of a PKCE flow: opening it gives a code, not a session.
+// pkcePrefix marks the link of a PKCE flow: opening it yields a code, not a session.
 const pkcePrefix = "pkce_"
 
-// maxMisses is how many wrong tries void a token's digits. Its link stays.
+// maxMisses is how many wrong tries void a token's digits. Its link stays valid.
 const maxMisses = 5
 
-// outgoing is a one-time token and the message that carries it. Every one is made here.
+// outgoing is a one-time token and the message that carries it. All are created in this file.
 type outgoing struct {
 	token   store.NewToken
 	message store.NewMessage // without payload: nothing is sent
-	// code and link are what the addressee will see.
+	// code and url are what the recipient sees.
 	code, tokenHash, url string
 }
 
-// mailSpec is a token that goes by mail. Whose it is is said when it is written.
+// mailSpec describes a token that is sent by mail. Its user is set when it is written.
 type mailSpec struct {
 	kind store.Kind
 	mail mail.Kind
@@ -40,7 +40,7 @@ type mailSpec struct {
 	keep int
 }
 
-// mail is a letter with a message of its own.
+// newMail returns a token and the mail that carries it.
 func newMail(f *flow, spec mailSpec) (outgoing, error) {
 	msg, p, err := composeMail(f, spec)
 	if err == nil {
@@ -49,12 +49,12 @@ func newMail(f *flow, spec mailSpec) (outgoing, error) {
 	return msg, err
 }
 
-// posted is the message that carries a payload, as long as the letter's token lives.
+// sealMail returns the message with a payload; it expires with the token.
 func sealMail(f *flow, msg outgoing, p mail.Payload) store.NewMessage {
 	return f.settings.holdForSendNow(f.seal(mail.ChannelEmail, string(p.Kind), p, msg.token.ExpiresAt))
 }
 
-// compose makes the token and says what the mail about it will hold.
+// composeMail creates the token and returns the payload of its mail.
 func composeMail(f *flow, spec mailSpec) (outgoing, mail.Payload, error) {
 	code, err := token.NewCode(f.settings.Email.OTPLength)
 	if err != nil {
@@ -80,7 +80,7 @@ func composeMail(f *flow, spec mailSpec) (outgoing, mail.Payload, error) {
 	return msg, mail.Payload{To: spec.to, Kind: spec.mail, Vars: v, IP: f.settings.hookIP(mail.ChannelEmail, f.req)}, nil
 }
 
-// sms is a token that goes by SMS. A test number gets its fixed code, and no message.
+// newSMS returns a token and the SMS that carries it. A test number gets its fixed code, and no message.
 func newSMS(f *flow, kind store.Kind, number, channel string) (outgoing, error) {
 	if code, test := f.settings.Phone.testCode(number, f.now); test {
 		return outgoing{code: code, token: newToken(f, kind, number, code, 365*24*time.Hour)}, nil
@@ -106,8 +106,8 @@ func newToken(f *flow, kind store.Kind, to, code string, life time.Duration) sto
 	}
 }
 
-// insertOutgoing adds tokens, their flow and messages, in the order in which everybody locks. user may be nobody:
-// then the same statements do nothing.
+// insertOutgoing adds tokens, their PKCE flow and messages, in the lock order. If user does not exist, the same
+// statements do nothing.
 func insertOutgoing(b *store.Batch, user uuid.UUID, pkce *store.Flow, msgs ...outgoing) {
 	for _, msg := range msgs {
 		msg.token.User = user
@@ -125,7 +125,7 @@ func insertOutgoing(b *store.Batch, user uuid.UUID, pkce *store.Flow, msgs ...ou
 	}
 }
 
-// linkHash is under which hash the store knows a link's token, and whether it is one of a PKCE flow.
+// linkHash returns the hash that the store knows a link's token by, and whether the link belongs to a PKCE flow.
 func linkHash(text string) (hash []byte, pkce, ok bool) {
 	if len(text) > len(pkcePrefix) && text[:len(pkcePrefix)] == pkcePrefix {
 		pkce, text = true, text[len(pkcePrefix):]
@@ -134,7 +134,7 @@ func linkHash(text string) (hash []byte, pkce, ok bool) {
 	return sum[:], pkce, ok
 }
 
-// digits are the MACs of typed digits as each kind of token that may be meant.
+// digitMACs returns the MACs of typed digits, for each kind of token that they may belong to.
 func digitMACs(f *flow, kinds []store.Kind, to, code string) [][]byte {
 	var macs [][]byte
 	for _, k := range kinds {
@@ -143,8 +143,8 @@ func digitMACs(f *flow, kinds []store.Kind, to, code string) [][]byte {
 	return macs
 }
 
-// decoyID is the id that a stranger is told for an address that has an account: a MAC of the address, so that it
-// is stable as a pending account's is. It looks like any other.
+// decoyID returns the user ID that a sign-up gets for an address that has an account: a MAC of the address, so that it
+// is stable as that of a pending account is. It looks like any other.
 func decoyID(f *flow, aud, who string) uuid.UUID {
 	var id uuid.UUID
 	copy(id[:], f.core.root.MAC(secret.FauxUser, aud, who))
@@ -153,7 +153,7 @@ func decoyID(f *flow, aud, who string) uuid.UUID {
 	return id
 }
 
-// codeHash is under which hash the store knows a PKCE code.
+// codeHash returns the hash that the store knows a PKCE code by.
 func codeHash(code string) []byte {
 	var raw [32]byte
 	if len(code) != 2*len(raw) {
@@ -166,21 +166,21 @@ func codeHash(code string) []byte {
 	return sum[:]
 }
 
-// notificationLife is for how long a notification is worth sending.
+// notificationLife is how long a notification is worth sending.
 const notificationLife = 24 * time.Hour
 
-// notification is a mail that only tells.
+// notification returns a mail that only informs.
 func notification(f *flow, kind mail.Kind, to string, v mail.Vars) store.NewMessage {
 	v.SiteURL = f.settings.SiteURL
 	return f.seal(mail.ChannelEmail, string(kind), mail.Payload{To: to, Kind: kind, Vars: v, IP: f.settings.hookIP(mail.ChannelEmail, f.req)}, f.now.Add(notificationLife))
 }
 
-// Notifications count against the budget for mails, and when that is used up nobody is told: what he
-// wanted happens all the same. The budget is looked at before the transaction and taken from after it.
-// Within it, taking would come after the lock on the user, where everybody else has it before, and the
-// two would wait for each other; so a few at the same moment may overdraw.
+// Notifications count against the budget for mails; when it is used up, none is sent and the operation succeeds all the
+// same. The budget is read before the transaction and taken from after it. Within it, taking would come after the lock
+// on the user, while all others take before they lock the user, which is a deadlock; so a few at the same moment may
+// overdraw.
 
-// canNotify says whether the budget has something left. Unless wanted it costs nothing.
+// canNotify reports whether the budget has something left. It costs nothing if no notification is wanted.
 func canNotify(ctx context.Context, f *flow, wanted bool) bool {
 	if !wanted || !f.settings.Email.Configured {
 		return false
@@ -190,7 +190,7 @@ func canNotify(ctx context.Context, f *flow, wanted bool) bool {
 	b := f.batch()
 	b.Levels(&levels, budget)
 	if err := b.Send(ctx); err != nil {
-		return false // and so will what was to be told of
+		return false // the transaction will fail too
 	}
 	if budget.Left(levels[0], f.core.now()) < 1 {
 		f.core.log.Warn("a notification is not sent: the hourly limit for mails is used up")

@@ -13,19 +13,19 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// Access is what a bearer's token is used for.
+// Access says what a bearer token is used for.
 type Access uint8
 
-// Full access needs a living session. To read his user a session that only lost its refresh token will
-// do: that is what POST /logout without a scope leaves of it.
+// Full access needs a live session. Reading the user needs only one that lost nothing but its refresh token: what POST
+// /logout without a scope leaves of it.
 const (
 	Full Access = iota
 	ReadUser
-	// AnyAudience is Full by a token of whatever audience: the operation has an answer of its own to another one.
+	// AnyAudience is Full with a token of any audience: the operation itself answers a mismatch.
 	AnyAudience
 )
 
-// Principal is the user behind a request.
+// Principal is the user on whose behalf a request is made.
 type Principal struct {
 	User store.User // with identities and factors
 	// Session has a Nil ID when the token names none. Its AAL is the level at which the token acts.
@@ -33,16 +33,16 @@ type Principal struct {
 	Claims  token.Claims
 }
 
-// Actor is who administers: a service, with a role and no ID, or a user with such a role.
+// Actor is the administrator: a service, with a role and no ID, or a user with such a role.
 type Actor struct {
 	ID      uuid.UUID
 	Session uuid.UUID
 	Role    string
 }
 
-// Authenticate checks an access token and what it names, in one statement, in the order of
-// docs/api.md#checks-and-their-order. bearer is the token alone, "" when there was none; aud is the request's
-// X-JWT-AUD, which has to be the token's but for AnyAudience.
+// Authenticate checks an access token and what it names, in one statement and in the order of
+// docs/api.md#checks-and-their-order. bearer is the token alone, "" without one; aud is the request's X-JWT-AUD, which
+// must be the token's unless access is AnyAudience.
 func (a *Accounts) Authenticate(ctx context.Context, bearer, aud string, access Access) (Principal, error) {
 	s, now := a.live.Load(), a.core.now()
 	var c Principal
@@ -72,14 +72,14 @@ func (a *Accounts) Authenticate(ctx context.Context, bearer, aud string, access 
 	return c, nil
 }
 
-// isOtherAudience says that a request works in another audience than its token's: the one that it asks for, else the
-// default where the token has none. Tokens of admin roles belong to no audience.
+// isOtherAudience reports whether a request works in another audience than its token's. The request's is the one that
+// it names, else the default if the token has none. Tokens of admin roles belong to no audience.
 func (s *Settings) isOtherAudience(asked string, c *token.Claims) bool {
 	return !slices.Contains(s.AdminRoles, c.Role) && cmp.Or(asked, c.Audience, s.Audience) != c.Audience
 }
 
-// readIDs checks the token and reads whom it names. When only the session's id is malformed, the user is
-// returned beside the error: that he exists is checked first.
+// readIDs checks the token and returns the IDs in it. If only the session's is malformed, the user's is returned with
+// the error: that the user exists is checked first.
 func (k *core) readIDs(c *token.Claims, bearer string, now time.Time) (user, session uuid.UUID, err error) {
 	if err := k.verifyToken(c, bearer, now); err != nil {
 		return user, session, err
@@ -111,7 +111,7 @@ func (k *core) verifyToken(c *token.Claims, bearer string, now time.Time) error 
 	return nil
 }
 
-// readPrincipal reads user and session; malformed is what is wrong with the session's id.
+// readPrincipal reads user and session; malformed is the error about the session's ID, if any.
 func (k *core) readPrincipal(ctx context.Context, user, session uuid.UUID, malformed error) (store.User, store.Session, error) {
 	u, sess, err := k.db.Caller(ctx, user, session)
 	switch {
@@ -133,19 +133,19 @@ func sessionNotFound() *Refusal {
 	return denied(CodeSessionNotFound, "Session from session_id claim in JWT does not exist")
 }
 
-// isExpired says that a session is past its end by the rules: not_after, time box, inactivity.
+// isExpired reports whether a session is past its end by the rules: not_after, time box, inactivity.
 func (s *Settings) isExpired(v store.Session, now time.Time) bool {
 	return s.isOutlived(v, now) || s.Sessions.Inactivity > 0 && now.After(v.RefreshedAt.Add(s.Sessions.Inactivity))
 }
 
-// isOutlived is expired without the inactivity.
+// isOutlived is isExpired without the inactivity.
 func (s *Settings) isOutlived(v store.Session, now time.Time) bool {
 	return !v.NotAfter.IsZero() && !now.Before(v.NotAfter) ||
 		s.Sessions.Timebox > 0 && now.After(v.CreatedAt.Add(s.Sessions.Timebox))
 }
 
-// Identified says whether a token is a user's, not an anonymous one's, or that of an admin role. It judges the token
-// alone: that a session was ended since is not worth a look into the database.
+// Identified reports whether a token is a user's that is not anonymous, or of an admin role. It looks at the token
+// alone: a session that ended since is not worth a read from the database.
 func (a *Accounts) Identified(bearer string) bool {
 	var c token.Claims
 	if bearer == "" || a.core.verifyToken(&c, bearer, a.core.now()) != nil {
@@ -154,8 +154,8 @@ func (a *Accounts) Identified(bearer string) bool {
 	return c.Subject != "" && !c.IsAnonymous || slices.Contains(a.live.Load().AdminRoles, c.Role)
 }
 
-// IsAdmin says whether AuthenticateAdmin would let the token in. Tokens of other roles, which every client
-// sends, are judged without the database. The error says that nobody can tell.
+// IsAdmin reports whether AuthenticateAdmin accepts the token. Tokens of other roles, which every client sends, are
+// rejected without the database. The error says that the answer is unknown.
 func (a *Accounts) IsAdmin(ctx context.Context, bearer string) (bool, error) {
 	var c token.Claims
 	if bearer == "" || a.core.verifyToken(&c, bearer, a.core.now()) != nil || !slices.Contains(a.live.Load().AdminRoles, c.Role) {
@@ -207,19 +207,19 @@ func (a *Accounts) AuthenticateAdmin(ctx context.Context, bearer string) (Actor,
 	return actor, nil
 }
 
-// A session is of aal1 however it was opened, and of aal2 from when a factor was verified in it until that
-// factor goes. An access token acts at the lower of its own level and its session's: a token issued before the
-// session was raised stays at aal1, and one issued before the factor was removed is worth no more than the session.
+// A session is of aal1 however it was opened, and of aal2 from when a factor was verified in it until that factor is
+// removed. An access token acts at the lower of its own level and its session's: a token issued before the session was
+// raised stays at aal1, and one issued before the factor was removed is worth no more than the session.
 
-// hasFactor says that a user can reach aal2. Known only of a user who was read with his factors.
+// hasFactor reports whether a user can reach aal2. u must have been read with its factors.
 func hasFactor(u store.User) bool {
 	return slices.ContainsFunc(u.Factors, store.Factor.Verified)
 }
 
-// isBelowAAL2 says that a session is below the level that its user can reach.
+// isBelowAAL2 reports whether a session is below the level that its user can reach.
 func isBelowAAL2(u store.User, v store.Session) bool { return v.AAL < 2 && hasFactor(u) }
 
-// levelOf is the session as its access token may act in it.
+// levelOf returns the session at the level that its access token may act at.
 func levelOf(v store.Session, c *token.Claims) store.Session {
 	if c.AAL != "aal2" {
 		v.AAL = min(v.AAL, 1)
@@ -227,15 +227,15 @@ func levelOf(v store.Session, c *token.Claims) store.Session {
 	return v
 }
 
-// isBelowAAL2TooLong says that a session has been below that level for too long (SESSIONS_ALLOW_LOW_AAL).
+// isBelowAAL2TooLong reports whether a session has been below that level for longer than SESSIONS_ALLOW_LOW_AAL.
 func (s *Settings) isBelowAAL2TooLong(u store.User, v store.Session, now time.Time) bool {
 	return s.Sessions.AllowLowAAL > 0 && now.After(v.CreatedAt.Add(s.Sessions.AllowLowAAL)) && isBelowAAL2(u, v)
 }
 
 var errPrincipalGone = denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
 
-// lockPrincipal locks the caller and reads what he and his session are now: since he was let in, somebody may
-// have put him out, or taken a factor from him.
+// lockPrincipal locks the user and reads the current user and session: since the request was authenticated, the session
+// may have ended or a factor may have been removed.
 func lockPrincipal(ctx context.Context, f *flow, tx *store.Tx, principal Principal, reads ...func(*store.Batch)) (store.User, store.Session, error) {
 	var v store.Session
 	u, err := tx.LockUser(ctx, principal.User.ID)

@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Kind is what a refusal means to whoever speaks the outer protocol.
+// Kind is what a refusal means to the outer protocol.
 type Kind uint8
 
 // The kinds, with the status that HTTP gives them.
@@ -22,7 +22,7 @@ const (
 	Missing                         // 404
 	Unprocessable                   // 422
 	Limited                         // 429
-	Failed                          // 500: our fault, in words that the client may see
+	Failed                          // 500: a fault of the service, in words that the client may see
 	Unavailable                     // 503
 )
 
@@ -33,11 +33,11 @@ type Refusal struct {
 	Msg  string // for people
 	// Err is for the log.
 	Err error
-	// Status is what a hook chose to answer with; 0: that of Kind.
+	// Status is the status that a hook chose; 0: that of Kind.
 	Status int
-	// ByHook: a hook answered, and said no.
+	// ByHook: a hook answered, and refused.
 	ByHook bool
-	// RetryAfter is when trying again makes sense, in whole seconds; 0: nobody knows, or never.
+	// RetryAfter is when a retry makes sense, in whole seconds; 0: unknown, or never.
 	RetryAfter time.Duration
 	// Weak says why a password was refused.
 	Weak *password.Weak
@@ -52,7 +52,7 @@ func (r *Refusal) Error() string {
 
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// Busy says that it was a worker for passwords who had no time.
+// Busy reports whether the password workers had no capacity.
 func (r *Refusal) Busy() bool { return errors.Is(r.Err, password.ErrBusy) }
 
 func invalid(code, msg string) *Refusal { return &Refusal{Kind: Invalid, Code: code, Msg: msg} }
@@ -62,21 +62,21 @@ func unprocessable(code, msg string) *Refusal {
 	return &Refusal{Kind: Unprocessable, Code: code, Msg: msg}
 }
 
-// notValid is the refusal of an input rule.
+// notValid returns the refusal of an input rule.
 func notValid(msg string) *Refusal { return invalid(CodeValidationFailed, msg) }
 
-// unavailable is what is answered while something that we need is away for a moment.
+// unavailable returns the answer while a dependency is unavailable for a moment.
 func unavailable(err error, after time.Duration) *Refusal {
 	return &Refusal{Kind: Unavailable, Code: CodeUnexpectedFailure, Err: err, RetryAfter: after,
 		Msg: "The service is temporarily unavailable, please retry after a moment."}
 }
 
-// limited is a 429 that says when it ends.
+// limited returns a 429 that says when the limit allows the next request.
 func limited(code, msg string, after time.Duration) *Refusal {
 	return &Refusal{Kind: Limited, Code: code, Msg: msg, RetryAfter: wholeSeconds(after)}
 }
 
-// wholeSeconds rounds up, and cuts what would be for ever to a day.
+// wholeSeconds rounds up, and caps at a day.
 func wholeSeconds(d time.Duration) time.Duration {
 	if d > 24*time.Hour {
 		return 24 * time.Hour
@@ -84,8 +84,8 @@ func wholeSeconds(d time.Duration) time.Duration {
 	return time.Duration(math.Ceil(d.Seconds())) * time.Second
 }
 
-// failure turns what the store or the hash workers could not do into what the client is told. A
-// Refusal on its way through a transaction comes out as it went in.
+// failure turns an error of the store or the hash workers into the error to return. A Refusal that comes out of a
+// transaction is returned unchanged.
 func failure(doing string, err error) error {
 	if err == nil {
 		return nil

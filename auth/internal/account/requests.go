@@ -16,8 +16,8 @@ type SignUp struct {
 	Challenge              Challenge
 }
 
-// SignedUp is its answer. Grant is nil while the address is unconfirmed: then User is built from the
-// request alone, the same for a new, a pending and an existing account.
+// SignedUp is its answer. Grant is nil while the address is unconfirmed: then User is built from the request alone, the
+// same for a new, a pending and an existing account.
 type SignedUp struct {
 	User  store.User
 	Grant *Grant
@@ -57,13 +57,13 @@ type Verify struct {
 	Type             string
 	Token, TokenHash string
 	Email, Phone     string
-	RedirectTo       string // of the body; only checked for where it may not stand
+	RedirectTo       string // of the body; only checked to be absent where it is not allowed
 	Password         string // for a sign-up or invitation without one
 	// Link: the link itself was opened (GET). A PKCE flow then gets a code instead of a session.
 	Link bool
 }
 
-// Verified is what became of it: a session, a PKCE code, or the first half of an e-mail change.
+// Verified is the result: a session, a PKCE code, or the first half of an e-mail change.
 type Verified struct {
 	Grant *Grant
 	Code  string
@@ -73,11 +73,11 @@ type Verified struct {
 	User store.User
 }
 
-// HalfMessage is what is said after the first half of an e-mail change.
+// HalfMessage is the answer to the first half of an e-mail change.
 const HalfMessage = "Confirmation link accepted. Please proceed to confirm link sent to the other email"
 
-// UserUpdate is a user's change of himself. What is empty stays; Password and CurrentPassword also
-// count when they are given and empty.
+// UserUpdate is a change that a user makes to the own account. Empty fields stay as they are; Password and
+// CurrentPassword also count when they are given and empty.
 type UserUpdate struct {
 	Email, Phone              string
 	Password, CurrentPassword *string
@@ -113,7 +113,7 @@ type LinkRequest struct {
 	Data            json.RawMessage
 }
 
-// Link is its answer.
+// Link is the generated link.
 type Link struct {
 	User                                                            store.User
 	ActionLink, EmailOTP, HashedToken, VerificationType, RedirectTo string

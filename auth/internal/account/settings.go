@@ -12,7 +12,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Settings are all that an operator may change while the daemon runs. A flow loads them once.
+// Settings are what an operator may change while the daemon runs. A flow loads them once.
 type Settings struct {
 	SiteURL string // SITE_URL: what mails call the site
 	BaseURL string // API_EXTERNAL_URL: of links, where the request gives no other
@@ -22,23 +22,23 @@ type Settings struct {
 	Issuer     string        // JWT_ISSUER
 	AccessLife time.Duration // JWT_EXP
 	AdminRoles []string      // JWT_ADMIN_ROLES
-	// AdminRequireAAL2 wants aal2 of every administrator who is a user, also of one without a factor
+	// AdminRequireAAL2 requires aal2 of every administrator who is a user, even without a factor
 	// (JWT_ADMIN_REQUIRE_AAL2).
 	AdminRequireAAL2 bool
 	DisableSignup    bool // only invitations make users
 	Anonymous        bool // EXTERNAL_ANONYMOUS_USERS_ENABLED
-	// RevealExisting shows a repeated sign-up by an empty list of identities; HideUnknownOnOTP answers
-	// an unknown address with create_user false as a known one; HideUnconfirmed the right password of an
-	// unconfirmed address as a wrong one.
+	// RevealExisting marks the answer to a repeated sign-up by an empty list of identities; HideUnknownOnOTP answers an
+	// unknown address with create_user false like a known one; HideUnconfirmed answers the right password of an
+	// unconfirmed address like a wrong one.
 	RevealExisting, HideUnknownOnOTP, HideUnconfirmed bool
-	// CodesPerAccount is how many wrong digits an address takes, whatever they were sent for; one comes back each 3
-	// minutes (AUTH_RATE_LIMIT_CODES_PER_ACCOUNT); 0: off.
+	// CodesPerAccount is how many wrong digits an address may try, whatever they were sent for; one try comes back
+	// every 3 minutes (AUTH_RATE_LIMIT_CODES_PER_ACCOUNT); 0: off.
 	CodesPerAccount int
-	// SentPerClient is the share of the mails and SMS that one client may have sent by requests without a token
+	// SentPerClient is the share of the mails and SMS that one client can trigger by requests without a token
 	// (AUTH_RATE_LIMIT_SENT_PER_CLIENT); 0: all.
 	SentPerClient float64
-	// KnownPlaces counts wrong passwords and codes apart that come from where the user signed in before
-	// (AUTH_SECURITY_KNOWN_PLACES).
+	// KnownPlaces counts wrong passwords and codes separately if they come from a network that the user signed in from
+	// before (AUTH_SECURITY_KNOWN_PLACES).
 	KnownPlaces bool
 	// MetadataMaxBytes bounds user_metadata and app_metadata of a user together (METADATA_MAX_BYTES); 0: the body's
 	// limit alone.
@@ -59,7 +59,7 @@ type Settings struct {
 type EmailSettings struct {
 	Enabled   bool // EXTERNAL_EMAIL_ENABLED
 	MagicLink bool // EXTERNAL_EMAIL_MAGIC_LINK_ENABLED
-	// Configured: something is there that sends mails, be it the dev mailbox.
+	// Configured: there is a way to send mails, possibly only the dev mailbox.
 	Configured   bool
 	Autoconfirm  bool // MAILER_AUTOCONFIRM
 	SecureChange bool // MAILER_SECURE_EMAIL_CHANGE_ENABLED
@@ -82,16 +82,16 @@ type EmailSettings struct {
 // ExternalSettings are those of sign-in by external providers.
 type ExternalSettings struct {
 	Providers *provider.Set // nil: none
-	// StateCookie: a browser that was sent to a provider is known again by a cookie (EXTERNAL_STATE_COOKIE).
+	// StateCookie: the browser that was sent to a provider is recognized by a cookie (EXTERNAL_STATE_COOKIE).
 	StateCookie bool
 	// IDTokenOnce: an ID token signs in once (EXTERNAL_ID_TOKEN_SINGLE_USE).
 	IDTokenOnce bool
-	// AllowUnverified lets in whose address nobody has proven yet (MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS).
+	// AllowUnverified lets users sign in before their address is verified (MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS).
 	AllowUnverified bool
 	ManualLinking   bool // SECURITY_MANUAL_LINKING_ENABLED
-	// LinkingAAL2: who has a verified factor links and unlinks in a session of aal2 (AUTH_SECURITY_LINKING_REQUIRE_AAL2).
+	// LinkingAAL2: users with a verified factor link and unlink only at aal2 (AUTH_SECURITY_LINKING_REQUIRE_AAL2).
 	LinkingAAL2 bool
-	// LinkingPKCE: an identity is linked when its code is exchanged, by the client that asked for it
+	// LinkingPKCE: an identity is linked when its code is exchanged, by the client that requested the linking
 	// (AUTH_SECURITY_LINKING_REQUIRE_PKCE).
 	LinkingPKCE bool
 }
@@ -102,7 +102,7 @@ type PhoneSettings struct {
 	// Configured: SMS_PROVIDER is set with its credentials, or the dev mailbox is there.
 	Configured  bool
 	WhatsApp    bool // the provider knows that channel
-	AnyChannel  bool // a hook sends, which makes of it what it likes
+	AnyChannel  bool // a hook sends, and decides what a channel means
 	Autoconfirm bool // SMS_AUTOCONFIRM
 	OTPLife     time.Duration
 	OTPLength   int           // 6 to 10
@@ -119,7 +119,7 @@ type PhoneSettings struct {
 
 // PasswordSettings are the rules for passwords.
 type PasswordSettings struct {
-	Policy          *password.Policy // nil: anything goes
+	Policy          *password.Policy // nil: no rules
 	PolicyForAdmin  bool             // AUTH_PASSWORD_POLICY_FOR_ADMIN
 	TriesPerAccount int              // AUTH_RATE_LIMIT_PASSWORD_PER_ACCOUNT; one comes back each minute; 0: off
 	RequireCurrent  bool             // SECURITY_UPDATE_PASSWORD_REQUIRE_CURRENT_PASSWORD
@@ -134,7 +134,7 @@ type PasswordSettings struct {
 // SessionSettings are the rules for sessions and refresh tokens. A zero duration is no limit.
 type SessionSettings struct {
 	Timebox, Inactivity time.Duration
-	// AllowLowAAL is how long a session below aal2 lives whose user has a verified factor (SESSIONS_ALLOW_LOW_AAL).
+	// AllowLowAAL is how long a session stays below aal2 if its user has a verified factor (SESSIONS_ALLOW_LOW_AAL).
 	AllowLowAAL   time.Duration
 	SinglePerUser bool
 	Tags          []string // the first is the default
@@ -143,22 +143,22 @@ type SessionSettings struct {
 	ReuseInterval time.Duration
 	// RefreshBurst is how many rotations a session may make at once, one more each second; 0: any.
 	RefreshBurst int
-	// MaxPerUser ends the sessions longest unused when a new one makes more (AUTH_SESSIONS_MAX_PER_USER);
-	// 0: any number.
+	// MaxPerUser is how many sessions a user may have; a new one beyond it ends those unused for longest
+	// (AUTH_SESSIONS_MAX_PER_USER); 0: any number.
 	MaxPerUser int
 }
 
 // FactorSettings are the rules for second factors.
 type FactorSettings struct {
 	TOTP, Phone FactorSwitches
-	// ChallengeLife is how long a challenge may be answered; UnverifiedLife how long a factor that was neither
-	// verified nor challenged keeps its name from another.
+	// ChallengeLife is how long a challenge may be answered; UnverifiedLife is how long a factor that was neither
+	// verified nor challenged reserves its name.
 	ChallengeLife, UnverifiedLife time.Duration
 	MaxEnrolled, MaxVerified      int
 	OTPLength                     int                      // of a phone factor's code, 6 to 10
 	PhoneInterval                 time.Duration            // between two codes of a factor; 0: none
 	Text                          func(code string) string // of its SMS; nil: "Your code is …"
-	// Attempt, if there is one, is told of every answer that was judged, and decides what comes of it.
+	// Attempt, if set, is called with every answer that was checked, and decides the outcome.
 	Attempt func(context.Context, FactorAttempt) (FactorVerdict, error)
 }
 
@@ -174,13 +174,13 @@ type FactorAttempt struct {
 	IP           string
 }
 
-// FactorVerdict is what is to come of it: Reject signs the user out everywhere, with a message for him.
+// FactorVerdict is its outcome: Reject signs the user out everywhere, with a message for the user.
 type FactorVerdict struct {
 	Reject  bool
 	Message string
 }
 
-// Rate is so many in a time, refilled evenly.
+// Rate is N per time, refilled evenly.
 type Rate struct {
 	N   float64
 	Per time.Duration
