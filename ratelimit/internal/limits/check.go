@@ -107,7 +107,7 @@ func (c *checker) at(e *entry, p pos) place {
 	if e != nil {
 		file = e.file
 	}
-	return place{file, p, c.domain, c.dotted(e)}
+	return place{file: file, pos: p, domain: c.domain, path: c.dotted(e)}
 }
 
 // dotted is the path of an entry below those being walked; nil stands for the last of them.

@@ -25,24 +25,24 @@ func readDirectives(text string) (string, directives, *syntax) {
 		switch {
 		case len(fields) > 0 && content[0] == '%':
 			if len(found) == maxMarks {
-				return "", d, &syntax{pos{line, 1}, fmt.Sprintf("more than %d directives", maxMarks)}
+				return "", d, &syntax{pos{line: line, column: 1}, fmt.Sprintf("more than %d directives", maxMarks)}
 			}
 			found = append(found, begin)
 			if bad := d.add(fields, &version); bad != "" {
-				return "", d, &syntax{pos{line, 1}, bad}
+				return "", d, &syntax{pos{line: line, column: 1}, bad}
 			}
 		case len(fields) > 0 && fields[0][0] != '#':
 			if len(found) == 0 {
 				return text, d, nil
 			}
 			if fields[0] != "---" || content[0] != '-' {
-				return "", d, &syntax{pos{line, 1}, "a line --- must stand between directives and the document"}
+				return "", d, &syntax{pos{line: line, column: 1}, "a line --- must stand between directives and the document"}
 			}
 			return commented(text, found), d, nil
 		}
 		if !more {
 			if len(found) > 0 {
-				return "", d, &syntax{pos{line, 1}, "a line --- must follow the directives"}
+				return "", d, &syntax{pos{line: line, column: 1}, "a line --- must follow the directives"}
 			}
 			return text, d, nil
 		}

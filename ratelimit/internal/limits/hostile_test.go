@@ -2,6 +2,7 @@ package limits
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -87,8 +88,7 @@ func TestLoad_paced(t *testing.T) {
 	if r.Domain("d").Find(entriesOf(t, "(k,v19999)")) == nil {
 		t.Error("no rule")
 	}
-	rep := newReport(t.Context())
-	rep.paced = true
+	rep := newReport(t.Context(), true)
 	worked := time.Now()
 	for range stepsPerPause {
 		rep.step()
@@ -100,4 +100,21 @@ func TestLoad_paced(t *testing.T) {
 		t.Error("rested again after one step")
 	}
 	t.Logf("20,000 rules, paced: %v", paced)
+}
+
+// A load ends soon after its context, in whatever it is.
+func TestLoad_abandoned(t *testing.T) {
+	why := errors.New("the daemon stops")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(why)
+	for _, f := range []File{manyRules(10_000), richRules(10_000)} {
+		r, warnings, err := Load(ctx, []File{f}, Options{})
+		if r != nil || warnings != nil || !errors.Is(err, why) {
+			t.Errorf("%v %v %v", r, warnings, err)
+		}
+	}
+	r, _, err := LoadResources(ctx, [][]byte{{}}, Options{})
+	if r != nil || !errors.Is(err, why) {
+		t.Errorf("%v %v", r, err)
+	}
 }

@@ -9,11 +9,9 @@
 package limits
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 
 	"gatehouse/ratelimit/internal/stats"
 )
@@ -30,6 +28,9 @@ const (
 )
 
 var failureNames = []string{"", "error", "allow", "deny"}
+
+// failureWords are the modes that a configuration may set.
+func failureWords() []string { return failureNames[1:] }
 
 // String is the mode as configurations write it, empty for FailureUnset.
 func (m FailureMode) String() string {
@@ -61,30 +62,6 @@ type Options struct {
 	Stats *stats.Registry
 }
 
-// File is one configuration file. Name is what messages call it.
-type File struct {
-	Name string
-	Text []byte
-}
-
-// Load compiles a whole configuration. The warnings name what is legal but surely not meant. The
-// error is a *Rejection with every problem of every file; nothing is loaded then. No files at all
-// are a valid configuration without domains. It ends early, with the cause as its error, when ctx does.
-func Load(ctx context.Context, files []File, o Options) (*Rules, []Problem, error) {
-	files = slices.Clone(files)
-	slices.SortStableFunc(files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
-	rep := newReport(ctx)
-	rep.paced = o.Paced
-	docs, bytes := make([]document, 0, len(files)), 0
-	for _, f := range files {
-		bytes += len(f.Text)
-		if doc, ok := readFile(f, rep); ok {
-			docs = append(docs, doc)
-		}
-	}
-	return load(bytes, docs, o, rep)
-}
-
 // MuchText is how many bytes of rules leave so much behind when they have been read that waiting for the
 // collector costs: 100,000 rules are 6 MB of text, and 50 MB of what was read along the way.
 const MuchText = 1 << 20
@@ -107,33 +84,4 @@ func load(bytes int, docs []document, o Options, rep *report) (*Rules, []Problem
 		return nil, nil, rep.abandoned()
 	}
 	return rules, rep.warnings, nil
-}
-
-// readFile reads one file into a document, in pieces if there is nothing to report.
-func readFile(f File, rep *report) (document, bool) {
-	syntaxProblem := func(bad *syntax) (document, bool) {
-		if !rep.stopped() {
-			rep.problem(place{file: f.Name, pos: bad.pos}, "", "%s", bad.message)
-		}
-		return document{}, false
-	}
-	if len(f.Text) > MaxFileBytes {
-		return syntaxProblem(&syntax{pos{1, 1}, fmt.Sprintf("the file has %d bytes, at most %d are read", len(f.Text), MaxFileBytes)})
-	}
-	text := strings.TrimPrefix(string(f.Text), "\ufeff") // a byte order mark
-	text, directives, bad := readDirectives(text)
-	if bad != nil {
-		return syntaxProblem(bad)
-	}
-	if doc, ok := streamDocument(f.Name, text, rep); ok || rep.stopped() {
-		return doc, ok
-	}
-	root, slow, bad := parseYAML(text, directives, rep)
-	if bad != nil {
-		return syntaxProblem(bad)
-	}
-	if slow.what != "" {
-		rep.warning(place{file: f.Name, pos: slow.pos}, "", "%s here makes the whole file be read by the full YAML parser, which takes about ten times as long and as much memory", slow.what)
-	}
-	return readDocument(f.Name, root, rep), true
 }

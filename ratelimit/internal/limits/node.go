@@ -7,9 +7,6 @@ import (
 	"strings"
 )
 
-// pos is a place in a file; line 0 means none.
-type pos struct{ line, column int32 }
-
 // kind is what a YAML node is, before anyone asks what it means.
 type kind uint8
 

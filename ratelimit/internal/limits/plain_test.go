@@ -2,7 +2,6 @@ package limits
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 
@@ -34,7 +33,7 @@ func TestReadPlain(t *testing.T) {
 		if root, why := readPlain(text, nil); root == nil {
 			t.Errorf("%q goes to the library for %s at %v", text, why.what, why.pos)
 		}
-		if doc, ok := streamDocument("f.yaml", text, newReport(context.Background())); !ok || len(doc.entries) == 0 {
+		if doc, ok := streamDocument("f.yaml", text, newReport(context.Background(), false)); !ok || len(doc.entries) == 0 {
 			t.Errorf("%q is not read item by item: %+v", text, doc)
 		}
 	}
@@ -98,7 +97,7 @@ func TestLoad_tabsInFlow(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 			continue
 		}
-		if x := r.Explain("d", entriesOf(t, "(a,b)")); x.Outcome != Whitelisted {
+		if x := r.Explain("d", []rls.Entry{{Key: "a", Value: "b"}}); x.Outcome != Whitelisted {
 			t.Errorf("%q: %s", text, x.Text())
 		}
 	}
@@ -118,22 +117,5 @@ func TestLoad_tabsInFlow(t *testing.T) {
 		if x := r.Explain("d", []rls.Entry{{Key: "a", Value: "x\ty"}}); x.Outcome != Whitelisted {
 			t.Errorf("%q: %s", text, x.Text())
 		}
-	}
-}
-
-// A load ends soon after its context, in whatever it is.
-func TestLoad_abandoned(t *testing.T) {
-	why := errors.New("the daemon stops")
-	ctx, cancel := context.WithCancelCause(context.Background())
-	cancel(why)
-	for _, f := range []File{manyRules(10_000), richRules(10_000)} {
-		r, warnings, err := Load(ctx, []File{f}, Options{})
-		if r != nil || warnings != nil || !errors.Is(err, why) {
-			t.Errorf("%v %v %v", r, warnings, err)
-		}
-	}
-	r, _, err := LoadResources(ctx, [][]byte{{}}, Options{})
-	if r != nil || !errors.Is(err, why) {
-		t.Errorf("%v %v", r, err)
 	}
 }

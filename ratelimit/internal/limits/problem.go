@@ -76,7 +76,14 @@ type report struct {
 	rested time.Time // when the last rest ended; zero before the first pause
 }
 
-func newReport(ctx context.Context) *report { return &report{ctx: ctx} }
+// newReport is the report of a load that ends with ctx. paced is as of Options.
+func newReport(ctx context.Context, paced bool) *report { return &report{ctx: ctx, paced: paced} }
+
+// another is a report of the same load for what is read a second time if there is anything to report.
+func (r *report) another() *report { return newReport(r.ctx, false) }
+
+// done is closed when nobody waits for the result of the load any more.
+func (r *report) done() <-chan struct{} { return r.ctx.Done() }
 
 // stepsPerPause is how many steps of a load, each a microsecond or so, are made between two pauses.
 const stepsPerPause = 64
@@ -272,4 +279,20 @@ func distance(a, b string, limit int) int {
 		before, row, next = row, next, before
 	}
 	return row[len(b)]
+}
+
+// allow says which words may stand somewhere.
+func allow(words []string) string {
+	if len(words) == 1 {
+		return "only " + words[0] + " is allowed"
+	}
+	return "allowed are " + orList(words)
+}
+
+// orList is "a, b or c".
+func orList(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }

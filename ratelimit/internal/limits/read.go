@@ -27,7 +27,7 @@ type reader struct {
 
 func (r *reader) problem(p pos, text, format string, args ...any) {
 	r.wrong++
-	r.report.problem(place{r.file, p, r.domain, strings.Join(r.path, ".")}, text, format, args...)
+	r.report.problem(place{file: r.file, pos: p, domain: r.domain, path: strings.Join(r.path, ".")}, text, format, args...)
 }
 
 // readDocument reads the root of a file.
@@ -39,7 +39,7 @@ func readDocument(file string, root *node, rep *report) document {
 // streamDocument reads a file of plain YAML without holding all its nodes at once. It gives up on
 // any other file and on the first problem, which readDocument can describe better.
 func streamDocument(file, text string, rep *report) (doc document, ok bool) {
-	r := &reader{file: file, report: newReport(rep.ctx)}
+	r := &reader{file: file, report: rep.another()}
 	var list entryChunks
 	index := 0
 	root, _ := readPlain(text, func(item *node) bool {
@@ -131,7 +131,7 @@ func (r *reader) failureMode(v *node) FailureMode {
 	}
 	mode, err := ParseFailureMode(s)
 	if err != nil || mode == FailureUnset {
-		r.problem(v.pos, s, "on_store_failure %s is unknown; %s%s", quote(s), allow(failureNames[1:]), didYouMean(s, failureNames[1:]))
+		r.problem(v.pos, s, "on_store_failure %s is unknown; %s%s", quote(s), allow(failureWords()), didYouMean(s, failureWords()))
 	}
 	return mode
 }
@@ -390,20 +390,4 @@ func (r *reader) uint32(field string, v *node, lowest uint32) (uint32, bool) {
 	}
 	r.problem(v.pos, v.shown(), "%s must be a whole number from %d to 4294967295, not %s (%s)", field, lowest, v.what(), v.shown())
 	return 0, false
-}
-
-// allow says which words may stand somewhere.
-func allow(words []string) string {
-	if len(words) == 1 {
-		return "only " + words[0] + " is allowed"
-	}
-	return "allowed are " + orList(words)
-}
-
-// orList is "a, b or c".
-func orList(words []string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
-	}
-	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }

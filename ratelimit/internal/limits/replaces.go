@@ -54,7 +54,7 @@ func (g *replaceGraph) warn() {
 				return
 			}
 			if x.name != "" && g.rules[x.name] == nil {
-				g.report.warning(place{r.file, x.pos, g.domain, r.path}, x.name, "no rule of this domain has the name %s%s", quote(x.name), g.report.suggest(x.name, names))
+				g.report.warning(place{file: r.file, pos: x.pos, domain: g.domain, path: r.path}, x.name, "no rule of this domain has the name %s%s", quote(x.name), g.report.suggest(x.name, names))
 			}
 		}
 	}
@@ -76,7 +76,7 @@ func (g *replaceGraph) circles(names []string) {
 		}
 		reported[group] = true
 		circle, closing := w.circle(int32(n), groups)
-		at := place{closing.rule.file, closing.pos, g.domain, closing.rule.path}
+		at := place{file: closing.rule.file, pos: closing.pos, domain: g.domain, path: closing.rule.path}
 		g.report.warning(at, names[n], "rules replace each other in a circle (%s); a request that matches them all has no limit left", g.shownCircle(names, circle))
 	}
 }

@@ -21,8 +21,7 @@ const ResourceType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimi
 // RateLimitConfig, as Load does with files: what Load says holds here. A resource is called by its
 // name, or resources[i] without one.
 func LoadResources(ctx context.Context, resources [][]byte, o Options) (*Rules, []Problem, error) {
-	rep := newReport(ctx)
-	rep.paced = o.Paced
+	rep := newReport(ctx, o.Paced)
 	docs, bytes := make([]document, 0, len(resources)), 0
 	for i, b := range resources {
 		bytes += len(b)

@@ -9,6 +9,9 @@ import (
 // The tree that sources produce and check.go judges. YAML files come to it through read.go, xDS
 // resources, whose positions are zero, through resource.go. Texts are as written, defaults are not applied.
 
+// pos is a place in a file; line 0 means none.
+type pos struct{ line, column int32 }
+
 // document is one file or resource: one domain.
 type document struct {
 	file    string

@@ -52,7 +52,7 @@ func parseYAML(text string, d directives, rep *report) (root *node, slow obstacl
 	select {
 	case r := <-done:
 		return r.root, slow, r.bad
-	case <-rep.ctx.Done():
+	case <-rep.done():
 		return nil, slow, &syntax{message: "the load was abandoned"}
 	}
 }
@@ -67,11 +67,11 @@ func unixLines(text string) string {
 
 // badByte finds the first byte that YAML does not allow. The library would read on with another.
 func badByte(text string) *syntax {
-	at := pos{1, 1}
+	at := pos{line: 1, column: 1}
 	for i, r := range text {
 		switch {
 		case r == '\n':
-			at = pos{at.line + 1, 1}
+			at = pos{line: at.line + 1, column: 1}
 			continue
 		case r == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd"):
 			return &syntax{at, fmt.Sprintf("byte 0x%02x is not UTF-8", text[i])}
@@ -88,7 +88,7 @@ func parseAnyYAML(text string, d directives) (root *node, bad *syntax) {
 	defer func() {
 		// A fault in the YAML library must not end a daemon that has good rules in force.
 		if r := recover(); r != nil {
-			root, bad = nil, &syntax{pos{1, 1}, fmt.Sprintf("this text can't be read as YAML (%v)", r)}
+			root, bad = nil, &syntax{pos{line: 1, column: 1}, fmt.Sprintf("this text can't be read as YAML (%v)", r)}
 		}
 	}()
 	text = unixLines(text) // it counts a line twice where CR LF follows a comment
@@ -157,7 +157,7 @@ func spacesInFlow(text string) string {
 
 // syntaxOf takes position and reason from an error of the parser.
 func syntaxOf(err error) *syntax {
-	s := &syntax{pos{1, 1}, "not YAML: " + firstLine(err.Error())}
+	s := &syntax{pos{line: 1, column: 1}, "not YAML: " + firstLine(err.Error())}
 	if e, ok := err.(interface {
 		GetMessage() string
 		GetToken() *token.Token
@@ -181,9 +181,9 @@ func firstLine(s string) string {
 
 func positionOf(t *token.Token) pos {
 	if t == nil || t.Position == nil {
-		return pos{1, 1}
+		return pos{line: 1, column: 1}
 	}
-	return pos{int32(max(t.Position.Line, 1)), int32(max(t.Position.Column, 1))}
+	return pos{line: int32(max(t.Position.Line, 1)), column: int32(max(t.Position.Column, 1))}
 }
 
 // builder turns the syntax tree of one file into nodes, resolving aliases and merge keys.
@@ -203,7 +203,7 @@ func (b builder) file(f *ast.File) (*node, *syntax) {
 		docs = append(docs, d)
 	}
 	if len(docs) > 1 {
-		at := pos{1, 1}
+		at := pos{line: 1, column: 1}
 		if docs[1].Start != nil {
 			at = positionOf(docs[1].Start)
 		} else if docs[1].Body != nil {
@@ -212,9 +212,9 @@ func (b builder) file(f *ast.File) (*node, *syntax) {
 		return nil, &syntax{at, secondDocument}
 	}
 	if len(docs) == 0 || docs[0].Body == nil {
-		return &node{plain: true, pos: pos{1, 1}, weight: 1, depth: 1}, nil
+		return &node{plain: true, pos: pos{line: 1, column: 1}, weight: 1, depth: 1}, nil
 	}
-	n := b.node(docs[0].Body, pos{1, 1})
+	n := b.node(docs[0].Body, pos{line: 1, column: 1})
 	return n, b.err
 }
 
