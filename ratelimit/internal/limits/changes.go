@@ -102,7 +102,7 @@ func (c *Changes) pair(domain string, before, after *step) {
 
 func (c *Changes) note(mark, domain string, s *step, text string) {
 	if len(c.First) < maxChanges {
-		c.First = append(c.First, mark+" "+oneLine(domain)+" "+oneLine(s.path())+": "+text)
+		c.First = append(c.First, mark+" "+OneLine(domain)+" "+OneLine(s.path())+": "+text)
 	}
 }
 

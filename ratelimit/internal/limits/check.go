@@ -11,43 +11,43 @@ type domainTree struct {
 	name    string
 	files   []string
 	failure FailureMode
-	entries []entry
+	entries []Entry
 
-	failurePlace place // where failure was said
-	first        place // where the domain was said first
+	failurePlace Place // where failure was said
+	first        Place // where the domain was said first
 }
 
 // check judges what documents mean, whose form reader has judged, and joins those of one domain. What
 // it returns may be compiled only when the report holds no problem.
-func check(docs []document, merge bool, rep *report) []domainTree {
+func check(docs []Document, merge bool, rep *Report) []domainTree {
 	var out []domainTree
 	index := map[string]int{}
 	for i := range docs {
 		doc := &docs[i]
-		at := place{file: doc.file, pos: doc.pos}
-		c := checker{file: doc.file, domain: doc.domain, report: rep}
-		c.entries(doc.entries)
-		if doc.domain == "" {
-			if !doc.unreadable {
-				rep.problem(at, "", "domain is missing or empty")
+		at := Place{File: doc.File, Pos: doc.Pos}
+		c := checker{file: doc.File, domain: doc.Domain, report: rep}
+		c.entries(doc.Entries)
+		if doc.Domain == "" {
+			if !doc.Unreadable {
+				rep.Problem(at, "", "domain is missing or empty")
 			}
-			c.siblings(doc.entries)
+			c.siblings(doc.Entries)
 			continue
 		}
-		at.domain = doc.domain
-		n, seen := index[doc.domain]
+		at.Domain = doc.Domain
+		n, seen := index[doc.Domain]
 		if !seen {
-			index[doc.domain] = len(out)
+			index[doc.Domain] = len(out)
 			out = append(out, domainTree{
-				name: doc.domain, files: []string{doc.file}, failure: doc.failure, entries: doc.entries,
-				failurePlace: place{file: doc.file, pos: doc.failurePos, domain: doc.domain}, first: at,
+				name: doc.Domain, files: []string{doc.File}, failure: doc.Failure, entries: doc.Entries,
+				failurePlace: Place{File: doc.File, Pos: doc.FailurePos, Domain: doc.Domain}, first: at,
 			})
 			continue
 		}
 		d := &out[n]
 		if !merge {
-			rep.problem(at, doc.domain, "the domain is already configured in %s; MERGE_DOMAIN_CONFIG=true lets files share one", where(d.first))
-			c.siblings(doc.entries)
+			rep.Problem(at, doc.Domain, "the domain is already configured in %s; MERGE_DOMAIN_CONFIG=true lets files share one", where(d.first))
+			c.siblings(doc.Entries)
 			continue
 		}
 		d.join(doc, rep)
@@ -61,161 +61,161 @@ func check(docs []document, merge bool, rep *report) []domainTree {
 }
 
 // join adds a further file of the domain.
-func (d *domainTree) join(doc *document, rep *report) {
-	d.files = append(d.files, doc.file)
-	d.entries = append(d.entries, doc.entries...)
-	if doc.failure == FailureUnset {
+func (d *domainTree) join(doc *Document, rep *Report) {
+	d.files = append(d.files, doc.File)
+	d.entries = append(d.entries, doc.Entries...)
+	if doc.Failure == FailureUnset {
 		return
 	}
-	here := place{file: doc.file, pos: doc.failurePos, domain: d.name}
+	here := Place{File: doc.File, Pos: doc.FailurePos, Domain: d.name}
 	switch d.failure {
 	case FailureUnset:
-		d.failure, d.failurePlace = doc.failure, here
-	case doc.failure:
+		d.failure, d.failurePlace = doc.Failure, here
+	case doc.Failure:
 	default:
-		rep.problem(here, doc.failure.String(), "on_store_failure is %s here and %s in %s; files of one domain must agree", doc.failure, d.failure, where(d.failurePlace))
+		rep.Problem(here, doc.Failure.String(), "on_store_failure is %s here and %s in %s; files of one domain must agree", doc.Failure, d.failure, where(d.failurePlace))
 	}
 }
 
 // where is file:line:column.
-func where(p place) string {
-	if p.pos.line == 0 {
-		return p.file
+func where(p Place) string {
+	if p.Pos.Line == 0 {
+		return p.File
 	}
-	return fmt.Sprintf("%s:%d:%d", p.file, p.pos.line, p.pos.column)
+	return fmt.Sprintf("%s:%d:%d", p.File, p.Pos.Line, p.Pos.Column)
 }
 
 // whereEntry is where of something in an entry; resources have no lines, so there it is the entry's
 // place in its list.
-func whereEntry(e *entry, p pos) string {
-	if p.line == 0 {
-		return fmt.Sprintf("%s (descriptors[%d])", e.file, e.index)
+func whereEntry(e *Entry, p Pos) string {
+	if p.Line == 0 {
+		return fmt.Sprintf("%s (descriptors[%d])", e.File, e.Index)
 	}
-	return where(place{file: e.file, pos: p})
+	return where(Place{File: e.File, Pos: p})
 }
 
 // checker walks the entries of one domain.
 type checker struct {
 	file   string // of the document; entries of merged domains know their own
 	domain string
-	path   []*entry
-	report *report
+	path   []*Entry
+	report *Report
 }
 
-func (c *checker) at(e *entry, p pos) place {
+func (c *checker) at(e *Entry, p Pos) Place {
 	file := c.file
 	if e != nil {
-		file = e.file
+		file = e.File
 	}
-	return place{file: file, pos: p, domain: c.domain, path: c.dotted(e)}
+	return Place{File: file, Pos: p, Domain: c.domain, Path: c.dotted(e)}
 }
 
 // dotted is the path of an entry below those being walked; nil stands for the last of them.
-func (c *checker) dotted(e *entry) string {
+func (c *checker) dotted(e *Entry) string {
 	labels := make([]string, 0, len(c.path)+1)
 	for _, up := range c.path {
-		labels = append(labels, up.label())
+		labels = append(labels, up.Label())
 	}
 	if e != nil {
-		labels = append(labels, e.label())
+		labels = append(labels, e.Label())
 	}
 	return strings.Join(labels, ".")
 }
 
 // entries judges each entry of a list and all below it.
-func (c *checker) entries(list []entry) {
+func (c *checker) entries(list []Entry) {
 	for i := range list {
-		if !c.report.step() {
+		if !c.report.Step() {
 			return
 		}
 		e := &list[i]
-		if e.key == "" && !e.keyUnreadable {
-			c.report.problem(c.at(nil, e.pos), "", "descriptors[%d] needs a key", i)
+		if e.Key == "" && !e.KeyUnreadable {
+			c.report.Problem(c.at(nil, e.Pos), "", "descriptors[%d] needs a key", i)
 		}
 		c.flags(e)
-		if e.limit != nil {
+		if e.Limit != nil {
 			c.limit(e)
 		}
 		c.path = append(c.path, e)
-		c.entries(e.children)
-		c.siblings(e.children)
+		c.entries(e.Children)
+		c.siblings(e.Children)
 		c.path = c.path[:len(c.path)-1]
 	}
 }
 
 // flags judges the attributes beside key and value.
-func (c *checker) flags(e *entry) {
-	_, p := parseValue(e.value)
-	if e.share && p == nil {
-		c.report.problem(c.at(e, e.sharePos), e.value, "share_threshold needs a value with a wildcard; %s has no *", e.shownValue())
+func (c *checker) flags(e *Entry) {
+	_, p := parseValue(e.Value)
+	if e.Share && p == nil {
+		c.report.Problem(c.at(e, e.SharePos), e.Value, "share_threshold needs a value with a wildcard; %s has no *", e.shownValue())
 	}
-	if strings.Contains(e.key, "*") {
-		c.report.warning(c.at(e, e.pos), e.key, "the star in key %s is an ordinary character; wildcards work in values only", quote(e.key))
+	if strings.Contains(e.Key, "*") {
+		c.report.Warning(c.at(e, e.Pos), e.Key, "the star in key %s is an ordinary character; wildcards work in values only", Quote(e.Key))
 	}
-	if e.limit == nil {
+	if e.Limit == nil {
 		for _, f := range []struct {
 			set  bool
-			pos  pos
+			pos  Pos
 			name string
-		}{{e.shadow, e.shadowPos, "shadow_mode"}, {e.quota, e.quotaPos, "quota_mode"}, {e.detailed, e.detailedPos, "detailed_metric"}} {
+		}{{e.Shadow, e.ShadowPos, "shadow_mode"}, {e.Quota, e.QuotaPos, "quota_mode"}, {e.Detailed, e.DetailedPos, "detailed_metric"}} {
 			if f.set {
-				c.report.warning(c.at(e, f.pos), f.name, "%s has no effect on a descriptor without rate_limit", f.name)
+				c.report.Warning(c.at(e, f.pos), f.name, "%s has no effect on a descriptor without rate_limit", f.name)
 			}
 		}
 		return
 	}
-	if e.limit.unlimited {
-		if e.quota {
-			c.report.warning(c.at(e, e.quotaPos), "quota_mode", "quota_mode has no effect on an unlimited rule")
+	if e.Limit.Unlimited {
+		if e.Quota {
+			c.report.Warning(c.at(e, e.QuotaPos), "quota_mode", "quota_mode has no effect on an unlimited rule")
 		}
-		if e.shadow {
-			c.report.warning(c.at(e, e.shadowPos), "shadow_mode", "shadow_mode has no effect on an unlimited rule")
+		if e.Shadow {
+			c.report.Warning(c.at(e, e.ShadowPos), "shadow_mode", "shadow_mode has no effect on an unlimited rule")
 		}
 	}
 }
 
-func (e *entry) shownValue() string {
-	if e.value == "" {
+func (e *Entry) shownValue() string {
+	if e.Value == "" {
 		return "a descriptor without value"
 	}
-	return quote(e.value)
+	return Quote(e.Value)
 }
 
-func (c *checker) limit(e *entry) {
-	l := e.limit
-	if l.unlimited {
+func (c *checker) limit(e *Entry) {
+	l := e.Limit
+	if l.Unlimited {
 		c.unlimited(e)
 	} else {
 		switch {
-		case l.hasUnit && unitOf(l.unit) == 0:
-			c.report.problem(c.at(e, l.unitPos), l.unit, "unit %s is unknown; %s%s", quote(l.unit), allow(unitNames), didYouMean(l.unit, unitNames))
-		case !l.hasUnit && !l.unreadable:
-			c.report.problem(c.at(e, l.pos), "", "rate_limit needs a unit (%s) or unlimited: true", orList(unitNames))
+		case l.HasUnit && unitOf(l.Unit) == 0:
+			c.report.Problem(c.at(e, l.UnitPos), l.Unit, "unit %s is unknown; %s%s", Quote(l.Unit), Allow(unitNames), DidYouMean(l.Unit, unitNames))
+		case !l.HasUnit && !l.Unreadable:
+			c.report.Problem(c.at(e, l.Pos), "", "rate_limit needs a unit (%s) or unlimited: true", OrList(unitNames))
 		}
-		if !l.hasPerUnit && !l.unreadable {
-			c.report.problem(c.at(e, l.pos), "", "rate_limit needs requests_per_unit (0 blocks everything) or unlimited: true")
+		if !l.HasPerUnit && !l.Unreadable {
+			c.report.Problem(c.at(e, l.Pos), "", "rate_limit needs requests_per_unit (0 blocks everything) or unlimited: true")
 		}
 	}
-	for i, x := range l.replaces {
-		switch x.name {
+	for i, x := range l.Replaces {
+		switch x.Name {
 		case "":
-			c.report.problem(c.at(e, x.pos), "", "replaces[%d] needs the name of a rule", i)
-		case l.name:
-			c.report.problem(c.at(e, x.pos), x.name, "the rule replaces itself: %s is its own name", quote(x.name))
+			c.report.Problem(c.at(e, x.Pos), "", "replaces[%d] needs the name of a rule", i)
+		case l.Name:
+			c.report.Problem(c.at(e, x.Pos), x.Name, "the rule replaces itself: %s is its own name", Quote(x.Name))
 		}
 	}
 }
 
-func (c *checker) unlimited(e *entry) {
-	l := e.limit
-	if l.hasUnit {
-		c.report.problem(c.at(e, l.unitPos), l.unit, "unlimited: true takes no unit, but unit is %s", quote(l.unit))
+func (c *checker) unlimited(e *Entry) {
+	l := e.Limit
+	if l.HasUnit {
+		c.report.Problem(c.at(e, l.UnitPos), l.Unit, "unlimited: true takes no unit, but unit is %s", Quote(l.Unit))
 	}
-	if l.hasPerUnit {
-		c.report.problem(c.at(e, l.perUnitPos), fmt.Sprint(l.perUnit), "unlimited: true takes no requests_per_unit, but it is %d", l.perUnit)
+	if l.HasPerUnit {
+		c.report.Problem(c.at(e, l.PerUnitPos), fmt.Sprint(l.PerUnit), "unlimited: true takes no requests_per_unit, but it is %d", l.PerUnit)
 	}
-	if l.multiplier != 0 {
-		c.report.problem(c.at(e, l.multiplierPos), fmt.Sprint(l.multiplier), "unlimited: true takes no unit_multiplier, but it is %d", l.multiplier)
+	if l.Multiplier != 0 {
+		c.report.Problem(c.at(e, l.MultiplierPos), fmt.Sprint(l.Multiplier), "unlimited: true takes no unit_multiplier, but it is %d", l.Multiplier)
 	}
 }
 
@@ -226,37 +226,37 @@ type pairKey struct {
 }
 
 // siblings finds entries of one list with equal key and value, and wildcards that never get a turn.
-func (c *checker) siblings(list []entry) {
+func (c *checker) siblings(list []Entry) {
 	if len(list) < 2 {
 		return
 	}
-	seen := make(map[pairKey]*entry, len(list))
-	var wild map[string][]*entry
+	seen := make(map[pairKey]*Entry, len(list))
+	var wild map[string][]*Entry
 	for i := range list {
 		e := &list[i]
-		if !c.report.step() {
+		if !c.report.Step() {
 			return
 		}
-		if e.key == "" {
+		if e.Key == "" {
 			continue
 		}
-		text, p := parseValue(e.value)
-		k := pairKey{e.key, text, false}
+		text, p := parseValue(e.Value)
+		k := pairKey{e.Key, text, false}
 		if p != nil {
-			k = pairKey{e.key, e.value, true}
+			k = pairKey{e.Key, e.Value, true}
 			if wild == nil {
-				wild = map[string][]*entry{}
+				wild = map[string][]*Entry{}
 			}
-			wild[e.key] = append(wild[e.key], e)
+			wild[e.Key] = append(wild[e.Key], e)
 		}
 		if first := seen[k]; first != nil {
-			c.report.problem(c.at(e, e.pos), e.label(), "this descriptor is already configured in %s; key and value may stand once in a list", whereEntry(first, first.pos))
+			c.report.Problem(c.at(e, e.Pos), e.Label(), "this descriptor is already configured in %s; key and value may stand once in a list", whereEntry(first, first.Pos))
 			continue
 		}
 		seen[k] = e
 	}
 	for i := range list { // in file order, so that messages are too
-		if group := wild[list[i].key]; len(group) > 1 && group[0] == &list[i] {
+		if group := wild[list[i].Key]; len(group) > 1 && group[0] == &list[i] {
 			c.covered(group)
 		}
 	}
@@ -268,30 +268,30 @@ const maxCovered = 5_000_000
 
 // covered warns about wildcards that an earlier one leaves nothing to match, and about many that cost a
 // call much.
-func (c *checker) covered(group []*entry) {
+func (c *checker) covered(group []*Entry) {
 	patterns := make([]*pattern, len(group))
 	for i, e := range group {
-		_, patterns[i] = parseValue(e.value)
+		_, patterns[i] = parseValue(e.Value)
 	}
 	ix := indexPatterns(patterns)
 	c.costly(group, &ix)
 	left := maxCovered
 	for i, e := range group {
-		if !c.report.step() {
+		if !c.report.Step() {
 			return
 		}
 		// 0xff stands in no text, so only a star of the earlier pattern can take it in.
 		text := patterns[i].joined("\xff")
 		if left -= min(ix.candidates(text), i+1) * (1 + len(text)/256); left < 0 {
-			c.report.warning(c.at(e, e.valuePos), e.value, "whether this and the %d patterns of key %s after it ever match is not checked: they are too many that begin alike", len(group)-1-i, quote(e.key))
+			c.report.Warning(c.at(e, e.ValuePos), e.Value, "whether this and the %d patterns of key %s after it ever match is not checked: they are too many that begin alike", len(group)-1-i, Quote(e.Key))
 			return
 		}
 		if first := ix.first(text); first < i {
 			up := group[first]
-			if up.value == e.value {
+			if up.Value == e.Value {
 				continue // a duplicate, which is an error of its own
 			}
-			c.report.warning(c.at(e, e.valuePos), e.value, "%s never matches: %s in %s takes everything before it", quote(e.value), quote(up.value), whereEntry(up, up.valuePos))
+			c.report.Warning(c.at(e, e.ValuePos), e.Value, "%s never matches: %s in %s takes everything before it", Quote(e.Value), Quote(up.Value), whereEntry(up, up.ValuePos))
 		}
 	}
 }
@@ -304,7 +304,7 @@ const (
 )
 
 // costly warns when the patterns of a key that must be searched for in a value are many.
-func (c *checker) costly(group []*entry, ix *patterns) {
+func (c *checker) costly(group []*Entry, ix *patterns) {
 	n := ix.searched()
 	cost := time.Duration(n) * costInside
 	if cost < costReported {
@@ -312,17 +312,17 @@ func (c *checker) costly(group []*entry, ix *patterns) {
 	}
 	for i, e := range group {
 		if len(ix.all[i].middle) > 0 {
-			c.report.warning(c.at(e, e.valuePos), e.value, "%d patterns of key %s from here on hold a text between two stars; a value of 60 KiB is searched for each, which costs a call up to about %v", n, quote(e.key), cost.Round(time.Millisecond))
+			c.report.Warning(c.at(e, e.ValuePos), e.Value, "%d patterns of key %s from here on hold a text between two stars; a value of 60 KiB is searched for each, which costs a call up to about %v", n, Quote(e.Key), cost.Round(time.Millisecond))
 			return
 		}
 	}
 }
 
 // names looks at the names of a domain's rules and at which rule replaces which.
-func (c *checker) names(list []entry) {
-	g := replaceGraph{checker: c, rules: map[string]*entry{}}
+func (c *checker) names(list []Entry) {
+	g := replaceGraph{checker: c, rules: map[string]*Entry{}}
 	g.collect(list)
-	if !c.report.stopped() {
+	if !c.report.Stopped() {
 		g.warn()
 	}
 }

@@ -32,7 +32,7 @@ func unitOf(name string) rls.Unit {
 }
 
 // compile makes rules of trees that check let pass. What it makes is of no use once rep has stopped.
-func compile(domains []domainTree, o Options, rep *report) *Rules {
+func compile(domains []domainTree, o Options, rep *Report) *Rules {
 	r := &Rules{o: o, domains: make(map[string]*Domain, len(domains))}
 	for _, t := range domains {
 		c := compiler{report: rep, rules: r, ids: map[string]uint32{}, keys: map[string]string{}, d: &Domain{Name: strings.Clone(t.name), OnStoreFailure: t.failure, Files: t.files}}
@@ -48,7 +48,7 @@ func compile(domains []domainTree, o Options, rep *report) *Rules {
 }
 
 type compiler struct {
-	report *report
+	report *Report
 	rules  *Rules
 	d      *Domain
 	ids    map[string]uint32
@@ -66,50 +66,50 @@ func (c *compiler) key(s string) string {
 }
 
 // names gives every rule name of the domain its number.
-func (c *compiler) names(entries []entry) {
+func (c *compiler) names(entries []Entry) {
 	for i := range entries {
 		e := &entries[i]
-		if e.limit != nil && e.limit.name != "" && c.ids[e.limit.name] == 0 {
-			c.d.names = append(c.d.names, strings.Clone(e.limit.name))
-			c.ids[e.limit.name] = uint32(len(c.d.names))
+		if e.Limit != nil && e.Limit.Name != "" && c.ids[e.Limit.Name] == 0 {
+			c.d.names = append(c.d.names, strings.Clone(e.Limit.Name))
+			c.ids[e.Limit.Name] = uint32(len(c.d.names))
 		}
-		c.names(e.children)
+		c.names(e.Children)
 	}
 }
 
 // children compiles the entries below one step, and empties them. path leads to it and is reused by
 // the callers.
-func (c *compiler) children(parent *step, entries []entry, path []*step) {
+func (c *compiler) children(parent *step, entries []Entry, path []*step) {
 	// One allocation for all siblings.
 	steps, rules, values := make([]step, len(entries)), make([]Rule, limited(entries)), values(entries)
 	for i := range entries {
-		if !c.report.step() {
+		if !c.report.Step() {
 			return
 		}
 		e, s := &entries[i], &steps[i]
 		*s = step{
-			key: c.key(e.key), value: values[:len(e.value)], file: e.file, pos: e.pos, parent: parent,
-			shadow: e.shadow, quota: e.quota, detailed: e.detailed, valueToMetric: e.valueToMetric, share: e.share,
+			key: c.key(e.Key), value: values[:len(e.Value)], file: e.File, pos: e.Pos, parent: parent,
+			shadow: e.Shadow, quota: e.Quota, detailed: e.Detailed, valueToMetric: e.ValueToMetric, share: e.Share,
 		}
-		values = values[len(e.value):]
+		values = values[len(e.Value):]
 		_, s.pattern = parseValue(s.value)
 		path := append(path, s)
-		if e.limit != nil {
+		if e.Limit != nil {
 			s.rule, rules = &rules[0], rules[1:]
 			c.rule(s.rule, e, path)
 		}
-		if len(e.children) > 0 {
-			c.children(s, e.children, path)
+		if len(e.Children) > 0 {
+			c.children(s, e.Children, path)
 		}
-		*e = entry{} // compiled: of a large set what was read and what it became must not both be held
+		*e = Entry{} // compiled: of a large set what was read and what it became must not both be held
 	}
 	parent.below = branchOf(steps)
 }
 
 // limited is how many of the entries have a limit.
-func limited(entries []entry) (n int) {
+func limited(entries []Entry) (n int) {
 	for i := range entries {
-		if entries[i].limit != nil {
+		if entries[i].Limit != nil {
 			n++
 		}
 	}
@@ -118,28 +118,28 @@ func limited(entries []entry) (n int) {
 
 // values is a copy of the values of all entries, one after the other: theirs point into the text of a
 // whole file.
-func values(entries []entry) string {
+func values(entries []Entry) string {
 	var b strings.Builder
 	for i := range entries {
-		b.WriteString(entries[i].value)
+		b.WriteString(entries[i].Value)
 	}
 	return strings.Clone(b.String()) // without the room to grow
 }
 
 // rule compiles the limit of the entry at the end of path into r.
-func (c *compiler) rule(r *Rule, e *entry, path []*step) {
-	l := e.limit
+func (c *compiler) rule(r *Rule, e *Entry, path []*step) {
+	l := e.Limit
 	*r = Rule{
-		Name: strings.Clone(l.name), ID: c.ids[l.name], Unlimited: l.unlimited,
-		Shadow: e.shadow, Quota: e.quota, Metadata: e.metadata, step: path[len(path)-1],
+		Name: strings.Clone(l.Name), ID: c.ids[l.Name], Unlimited: l.Unlimited,
+		Shadow: e.Shadow, Quota: e.Quota, Metadata: e.Metadata, step: path[len(path)-1],
 	}
-	if !l.unlimited {
-		r.PerUnit, r.Unit, r.Multiplier = l.perUnit, unitOf(l.unit), max(l.multiplier, 1)
+	if !l.Unlimited {
+		r.PerUnit, r.Unit, r.Multiplier = l.PerUnit, unitOf(l.Unit), max(l.Multiplier, 1)
 		r.Window = r.Unit.Seconds() * int64(r.Multiplier)
 		r.Near = near(r.PerUnit, c.rules.o.NearRatio)
 	}
-	for _, x := range l.replaces {
-		if id := c.ids[x.name]; id != 0 {
+	for _, x := range l.Replaces {
+		if id := c.ids[x.Name]; id != 0 {
 			r.Replaces = append(r.Replaces, id)
 			c.d.HasReplaces = true
 		}
@@ -156,7 +156,7 @@ func (c *compiler) rule(r *Rule, e *entry, path []*step) {
 			shared[i] = s.value
 		}
 	}
-	metric, fixed := metricParts(c.d.Name, path, e.detailed)
+	metric, fixed := metricParts(c.d.Name, path, e.Detailed)
 	if metric == nil {
 		r.Stats = c.handle(fixed)
 	}

@@ -72,7 +72,7 @@ func (s *step) appendKey(dst []byte, domain string) []byte {
 }
 
 // at is file:line:column of the entry.
-func (s *step) at() string { return where(place{file: s.file, pos: s.pos}) }
+func (s *step) at() string { return where(Place{File: s.file, Pos: s.pos}) }
 
 // DomainView is a domain as /rlconfig?format=json shows it.
 type DomainView struct {
@@ -129,7 +129,7 @@ func (r *Rules) View() []DomainView {
 func (s *step) view(d *Domain) RuleView {
 	v := RuleView{
 		Key:  string(s.appendKey(nil, d.Name)),
-		File: s.file, Line: int(s.pos.line), Column: int(s.pos.column),
+		File: s.file, Line: int(s.pos.Line), Column: int(s.pos.Column),
 		ShadowMode: s.shadow, QuotaMode: s.quota, DetailedMetric: s.detailed,
 		Whitelist: s.rule == nil && s.below == nil,
 	}

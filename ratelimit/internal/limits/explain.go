@@ -105,7 +105,7 @@ func (r *Rules) Explain(domain string, entries []rls.Entry) Explanation {
 	switch {
 	case d == nil:
 		x.Outcome = UnknownDomain
-		x.Reason = fmt.Sprintf("no rules are configured for domain %s%s", quote(domain), nearMiss(domain, slices.Sorted(maps.Keys(r.domains))))
+		x.Reason = fmt.Sprintf("no rules are configured for domain %s%s", Quote(domain), nearMiss(domain, slices.Sorted(maps.Keys(r.domains))))
 		return x
 	case len(entries) == 0:
 		x.Outcome, x.Reason = NoEntries, "a descriptor without entries matches nothing"
@@ -158,13 +158,13 @@ func (x *Explanation) level(s *step, d *Domain, e rls.Entry) *step {
 	defer func() { x.Steps = append(x.Steps, st) }()
 	l := s.below.level(e.Key)
 	if l == nil {
-		st.Why = "no entry here has the key " + quote(e.Key) + nearMiss(e.Key, s.keys())
+		st.Why = "no entry here has the key " + Quote(e.Key) + nearMiss(e.Key, s.keys())
 		return nil
 	}
 	chosen := l.choose(e.Value).step
 	st.Tried = l.tried(e.Value, chosen)
 	if chosen == nil {
-		st.Why = fmt.Sprintf("no entry with key %s takes the value %s%s", quote(e.Key), quote(e.Value), nearMiss(e.Value, l.values()))
+		st.Why = fmt.Sprintf("no entry with key %s takes the value %s%s", Quote(e.Key), Quote(e.Value), nearMiss(e.Value, l.values()))
 		return nil
 	}
 	st.Chosen, st.At = chosen.path(), chosen.at()
@@ -256,7 +256,7 @@ func (x *Explanation) fail(s *step, i int, entries []rls.Entry) {
 		x.note("the keys at this level are: %s%s", strings.Join(keys, ", "), more)
 		// A frequent mistake: the rule is there, but the entries come in another order.
 		if s.parent == nil && i == 0 && len(entries) > 1 && s.below.level(entries[len(entries)-1].Key) != nil {
-			x.note("the order of entries matters, and key %s stands at this level", quote(entries[len(entries)-1].Key))
+			x.note("the order of entries matters, and key %s stands at this level", Quote(entries[len(entries)-1].Key))
 		}
 	}
 }
@@ -271,7 +271,7 @@ func (x *Explanation) end(r *Rules, d *Domain, s *step, entries []rls.Entry) {
 		return
 	case rule == nil:
 		x.Outcome = TooShallow
-		x.Reason = fmt.Sprintf("too shallow: %s (%s) has no rate_limit of its own, its limits are deeper (next key: %s)", s.path(), s.at(), orList(firstWords(s.keys())))
+		x.Reason = fmt.Sprintf("too shallow: %s (%s) has no rate_limit of its own, its limits are deeper (next key: %s)", s.path(), s.at(), OrList(firstWords(s.keys())))
 		return
 	}
 	x.Outcome = Limited
@@ -300,18 +300,18 @@ func (x *Explanation) attributes(d *Domain, rule *Rule) {
 	}
 	for i, pattern := range rule.shared() {
 		if pattern != "" {
-			x.note("share_threshold: all values that match %s at entry %d share one counter", quote(pattern), i+1)
+			x.note("share_threshold: all values that match %s at entry %d share one counter", Quote(pattern), i+1)
 		}
 	}
 	for _, id := range rule.Replaces {
-		x.note("replaces the rules named %s when they match another descriptor of the same request", quote(d.names[id-1]))
+		x.note("replaces the rules named %s when they match another descriptor of the same request", Quote(d.names[id-1]))
 	}
 	if rule.ID == 0 || rule.Unlimited {
 		return
 	}
 	d.root.each(func(s *step) {
 		if s.rule != nil && s.rule.ReplacesID(rule.ID) {
-			x.note("dropped when another descriptor of the same request matches %s (%s), which replaces %s", s.path(), s.at(), quote(rule.Name))
+			x.note("dropped when another descriptor of the same request matches %s (%s), which replaces %s", s.path(), s.at(), Quote(rule.Name))
 		}
 	})
 }
@@ -385,12 +385,12 @@ func nearMiss(word string, known []string) string {
 	for _, k := range known {
 		if strings.EqualFold(strings.TrimSpace(k), strings.TrimSpace(word)) {
 			if strings.EqualFold(k, word) {
-				return fmt.Sprintf("; %s differs only in case", quote(k))
+				return fmt.Sprintf("; %s differs only in case", Quote(k))
 			}
-			return fmt.Sprintf("; %s differs in space around it", quote(k))
+			return fmt.Sprintf("; %s differs in space around it", Quote(k))
 		}
 	}
-	return didYouMean(word, known)
+	return DidYouMean(word, known)
 }
 
-func entryText(e rls.Entry) string { return fmt.Sprintf("(%s, %s)", quote(e.Key), quote(e.Value)) }
+func entryText(e rls.Entry) string { return fmt.Sprintf("(%s, %s)", Quote(e.Key), Quote(e.Value)) }

@@ -87,7 +87,7 @@ func (x *RequestExplanation) Text() string {
 	}
 	b.WriteString("\nrequest\n")
 	for _, r := range x.Request.Replaced {
-		fmt.Fprintf(&b, "%-11s descriptor %d loses its limit: the rule of %s replaces %s\n", "replaced", r.Descriptor, numbered(r.By), quote(r.Name))
+		fmt.Fprintf(&b, "%-11s descriptor %d loses its limit: the rule of %s replaces %s\n", "replaced", r.Descriptor, numbered(r.By), Quote(r.Name))
 	}
 	if len(x.Request.QuotaAlternatives) > 0 {
 		fmt.Fprintf(&b, "%-11s %s: the request is over by them only when all are over\n", "quota", numbered(x.Request.QuotaAlternatives))

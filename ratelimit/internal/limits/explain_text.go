@@ -17,7 +17,7 @@ func (x *Explanation) Text() string {
 	}
 	b.WriteString("\n")
 	for i, s := range x.Steps {
-		fmt.Fprintf(&b, "\n%d. %s = %s\n", i+1, visible(s.Entry.Key), quote(s.Entry.Value))
+		fmt.Fprintf(&b, "\n%d. %s = %s\n", i+1, visible(s.Entry.Key), Quote(s.Entry.Value))
 		for _, t := range s.Tried {
 			mark := "-"
 			if t.Matched {
@@ -28,7 +28,7 @@ func (x *Explanation) Text() string {
 				line += fmt.Sprintf(" (%d with other values)", t.Count)
 			}
 			if t.Value != "" {
-				line += " " + quote(t.Value)
+				line += " " + Quote(t.Value)
 			}
 			if t.At != "" {
 				line += "  " + t.At

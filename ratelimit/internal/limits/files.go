@@ -19,34 +19,34 @@ type File struct {
 func Load(ctx context.Context, files []File, o Options) (*Rules, []Problem, error) {
 	files = slices.Clone(files)
 	slices.SortStableFunc(files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
-	rep := newReport(ctx, o.Paced)
-	docs, bytes := make([]document, 0, len(files)), 0
+	rep := NewReport(ctx, o.Paced)
+	docs, bytes := make([]Document, 0, len(files)), 0
 	for _, f := range files {
 		bytes += len(f.Text)
 		if doc, ok := readFile(f, rep); ok {
 			docs = append(docs, doc)
 		}
 	}
-	return load(bytes, docs, o, rep)
+	return Compile(bytes, docs, o, rep)
 }
 
 // readFile reads one file into a document, in pieces if there is nothing to report.
-func readFile(f File, rep *report) (document, bool) {
-	syntaxProblem := func(bad *syntax) (document, bool) {
-		if !rep.stopped() {
-			rep.problem(place{file: f.Name, pos: bad.pos}, "", "%s", bad.message)
+func readFile(f File, rep *Report) (Document, bool) {
+	syntaxProblem := func(bad *syntax) (Document, bool) {
+		if !rep.Stopped() {
+			rep.Problem(Place{File: f.Name, Pos: bad.pos}, "", "%s", bad.message)
 		}
-		return document{}, false
+		return Document{}, false
 	}
 	if len(f.Text) > MaxFileBytes {
-		return syntaxProblem(&syntax{pos{line: 1, column: 1}, fmt.Sprintf("the file has %d bytes, at most %d are read", len(f.Text), MaxFileBytes)})
+		return syntaxProblem(&syntax{Pos{Line: 1, Column: 1}, fmt.Sprintf("the file has %d bytes, at most %d are read", len(f.Text), MaxFileBytes)})
 	}
 	text := strings.TrimPrefix(string(f.Text), "\ufeff") // a byte order mark
 	text, directives, bad := readDirectives(text)
 	if bad != nil {
 		return syntaxProblem(bad)
 	}
-	if doc, ok := streamDocument(f.Name, text, rep); ok || rep.stopped() {
+	if doc, ok := streamDocument(f.Name, text, rep); ok || rep.Stopped() {
 		return doc, ok
 	}
 	root, slow, bad := parseYAML(text, directives, rep)
@@ -54,7 +54,7 @@ func readFile(f File, rep *report) (document, bool) {
 		return syntaxProblem(bad)
 	}
 	if slow.what != "" {
-		rep.warning(place{file: f.Name, pos: slow.pos}, "", "%s here makes the whole file be read by the full YAML parser, which takes about ten times as long and as much memory", slow.what)
+		rep.Warning(Place{File: f.Name, Pos: slow.pos}, "", "%s here makes the whole file be read by the full YAML parser, which takes about ten times as long and as much memory", slow.what)
 	}
 	return readDocument(f.Name, root, rep), true
 }

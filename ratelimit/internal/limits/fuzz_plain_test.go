@@ -44,14 +44,14 @@ func noTabs(outline string) string { return strings.ReplaceAll(outline, `\t`, " 
 
 // sameEntries compares a document read item by item with one read from the whole tree.
 func sameEntries(t *testing.T, text string, root *node) {
-	rep := newReport(context.Background(), false)
+	rep := NewReport(context.Background(), false)
 	whole := readDocument("f.yaml", root, rep)
 	streamed, ok := streamDocument("f.yaml", text, rep)
 	if ok != (len(rep.problems) == 0) {
 		t.Fatalf("read item by item: %v, problems of the whole: %v", ok, rep.problems)
 	}
 	if ok {
-		if d := cmp.Diff(whole, streamed, cmp.AllowUnexported(document{}, entry{}, limit{}, replaced{}, pos{}), protocmp.Transform(), cmpopts.EquateEmpty()); d != "" {
+		if d := cmp.Diff(whole, streamed, cmp.AllowUnexported(Document{}, Entry{}, Limit{}, Replaced{}, Pos{}), protocmp.Transform(), cmpopts.EquateEmpty()); d != "" {
 			t.Fatalf("(-whole +streamed):\n%s", d)
 		}
 	}
@@ -63,9 +63,9 @@ func outline(n *node, columns bool) string {
 	var write func(n *node, indent int)
 	at := func(n *node) string {
 		if columns && !n.isNull() { // a null that is not written has no place of its own
-			return fmt.Sprintf("%d:%d", n.pos.line, n.pos.column)
+			return fmt.Sprintf("%d:%d", n.pos.Line, n.pos.Column)
 		}
-		return fmt.Sprint(n.pos.line)
+		return fmt.Sprint(n.pos.Line)
 	}
 	write = func(n *node, indent int) {
 		switch n.kind {

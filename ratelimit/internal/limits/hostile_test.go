@@ -88,15 +88,15 @@ func TestLoad_paced(t *testing.T) {
 	if r.Domain("d").Find(entriesOf(t, "(k,v19999)")) == nil {
 		t.Error("no rule")
 	}
-	rep := newReport(t.Context(), true)
+	rep := NewReport(t.Context(), true)
 	worked := time.Now()
 	for range stepsPerPause {
-		rep.step()
+		rep.Step()
 	}
 	if rested := time.Since(worked); rested < restTime {
 		t.Errorf("the first pause of a paced load rested %v, want at least %v", rested, restTime)
 	}
-	if again := rep.rested; !rep.step() || rep.rested != again {
+	if again := rep.rested; !rep.Step() || rep.rested != again {
 		t.Error("rested again after one step")
 	}
 	t.Logf("20,000 rules, paced: %v", paced)

@@ -29,8 +29,8 @@ const (
 
 var failureNames = []string{"", "error", "allow", "deny"}
 
-// failureWords are the modes that a configuration may set.
-func failureWords() []string { return failureNames[1:] }
+// FailureWords are the modes that a configuration may set.
+func FailureWords() []string { return failureNames[1:] }
 
 // String is the mode as configurations write it, empty for FailureUnset.
 func (m FailureMode) String() string {
@@ -66,10 +66,10 @@ type Options struct {
 // collector costs: 100,000 rules are 6 MB of text, and 50 MB of what was read along the way.
 const MuchText = 1 << 20
 
-// load judges and compiles what was read from so many bytes.
-func load(bytes int, docs []document, o Options, rep *report) (*Rules, []Problem, error) {
+// Compile judges and compiles what was read from so many bytes.
+func Compile(bytes int, docs []Document, o Options, rep *Report) (*Rules, []Problem, error) {
 	domains := check(docs, o.MergeDomains, rep)
-	if rep.stopped() {
+	if rep.Stopped() {
 		return nil, nil, rep.abandoned()
 	}
 	sortProblems(rep.warnings)
@@ -80,7 +80,7 @@ func load(bytes int, docs []document, o Options, rep *report) (*Rules, []Problem
 		runtime.GC() // what reading left, before as much again is made: the peak of a reload falls by a sixth
 	}
 	rules := compile(domains, o, rep)
-	if rep.stopped() {
+	if rep.Stopped() {
 		return nil, nil, rep.abandoned()
 	}
 	return rules, rep.warnings, nil

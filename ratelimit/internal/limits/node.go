@@ -22,7 +22,7 @@ const (
 type node struct {
 	text  string
 	pairs []pair
-	pos   pos
+	pos   Pos
 	// weight is the number of values below and including this one with aliases written out, at
 	// most maxExpansion more than stand in the file; depth is the number of levels.
 	weight int32
@@ -84,9 +84,9 @@ func (n *node) shown() string {
 		return "[…]"
 	}
 	if n.plain {
-		return oneLine(n.text)
+		return OneLine(n.text)
 	}
-	return quote(n.text)
+	return Quote(n.text)
 }
 
 func (n *node) scalar() scalar {

@@ -46,7 +46,7 @@ func readPlain(text string, each func(item *node) bool) (*node, obstacle) {
 
 // obstacle is what readPlain could not read, the first of the file.
 type obstacle struct {
-	pos  pos
+	pos  Pos
 	what string
 }
 
@@ -141,7 +141,7 @@ func (p *plainReader) fail(at int) *node {
 
 func (p *plainReader) failFor(at int, what string) *node {
 	if !p.bad {
-		p.obstacle = obstacle{pos{line: p.line, column: p.column(at)}, what}
+		p.obstacle = obstacle{Pos{Line: p.line, Column: p.column(at)}, what}
 	}
 	p.bad, p.eof = true, true
 	return &node{}
@@ -331,7 +331,7 @@ func (p *plainReader) node(k kind, at int) *node {
 	}
 	n := &p.nodes[0]
 	p.nodes = p.nodes[1:]
-	*n = node{kind: k, pos: pos{line: p.line, column: p.column(at)}, weight: 1, depth: 1}
+	*n = node{kind: k, pos: Pos{Line: p.line, Column: p.column(at)}, weight: 1, depth: 1}
 	return n
 }
 

@@ -37,7 +37,7 @@ func (p Problem) String() string {
 		fmt.Fprintf(&b, ":%d:%d", p.Line, p.Column)
 	}
 	if p.Domain != "" {
-		fmt.Fprintf(&b, ": domain %s", quote(p.Domain))
+		fmt.Fprintf(&b, ": domain %s", Quote(p.Domain))
 		if p.Path != "" {
 			b.WriteString(", descriptor ")
 			b.WriteString(p.Path)
@@ -63,8 +63,8 @@ func (r *Rejection) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// report gathers the problems and warnings of one load, and knows whether it is still wanted.
-type report struct {
+// Report gathers the problems and warnings of one load, and knows whether it is still wanted.
+type Report struct {
 	problems, warnings []Problem
 	unlisted           int // problems beyond maxProblems
 	suggestions        int // names suggested so far
@@ -76,14 +76,14 @@ type report struct {
 	rested time.Time // when the last rest ended; zero before the first pause
 }
 
-// newReport is the report of a load that ends with ctx. paced is as of Options.
-func newReport(ctx context.Context, paced bool) *report { return &report{ctx: ctx, paced: paced} }
+// NewReport is the report of a load that ends with ctx. paced is as of Options.
+func NewReport(ctx context.Context, paced bool) *Report { return &Report{ctx: ctx, paced: paced} }
 
-// another is a report of the same load for what is read a second time if there is anything to report.
-func (r *report) another() *report { return newReport(r.ctx, false) }
+// Another is a report of the same load for what is read a second time if there is anything to report.
+func (r *Report) Another() *Report { return NewReport(r.ctx, false) }
 
-// done is closed when nobody waits for the result of the load any more.
-func (r *report) done() <-chan struct{} { return r.ctx.Done() }
+// Done is closed when nobody waits for the result of the load any more.
+func (r *Report) Done() <-chan struct{} { return r.ctx.Done() }
 
 // stepsPerPause is how many steps of a load, each a microsecond or so, are made between two pauses.
 const stepsPerPause = 64
@@ -95,16 +95,16 @@ const (
 	restTime = time.Millisecond
 )
 
-// step is called at each step of a load and reports whether to go on. It yields the processor to requests that
+// Step is called at each step of a load and reports whether to go on. It yields the processor to requests that
 // wait for one, and rests if the load is paced: a reload is never urgent.
-func (r *report) step() bool {
+func (r *Report) Step() bool {
 	if r.steps++; r.steps%stepsPerPause == 0 {
 		r.pause()
 	}
-	return !r.stopped()
+	return !r.Stopped()
 }
 
-func (r *report) pause() {
+func (r *Report) pause() {
 	if !r.paced {
 		runtime.Gosched()
 		return
@@ -117,11 +117,11 @@ func (r *report) pause() {
 	r.rested = time.Now()
 }
 
-// stopped says that nobody waits for the result of the load any more.
-func (r *report) stopped() bool { return r.ctx.Err() != nil }
+// Stopped says that nobody waits for the result of the load any more.
+func (r *Report) Stopped() bool { return r.ctx.Err() != nil }
 
 // abandoned is the error of a load that was stopped.
-func (r *report) abandoned() error {
+func (r *Report) abandoned() error {
 	return fmt.Errorf("limits: the load was abandoned: %w", context.Cause(r.ctx))
 }
 
@@ -132,15 +132,16 @@ const (
 	maxText = 256
 )
 
-// place says where in the configuration a problem is.
-type place struct {
-	file   string
-	pos    pos
-	domain string
-	path   string
+// Place says where in the configuration a problem is.
+type Place struct {
+	File   string
+	Pos    Pos
+	Domain string
+	Path   string
 }
 
-func (r *report) problem(at place, text, format string, args ...any) {
+// Problem notes something that the set is refused for. text is what stands there.
+func (r *Report) Problem(at Place, text, format string, args ...any) {
 	if len(r.problems) == maxProblems {
 		r.unlisted++
 		return
@@ -148,21 +149,22 @@ func (r *report) problem(at place, text, format string, args ...any) {
 	r.problems = append(r.problems, at.say(text, format, args))
 }
 
-func (r *report) warning(at place, text, format string, args ...any) {
+// Warning notes something odd.
+func (r *Report) Warning(at Place, text, format string, args ...any) {
 	if len(r.warnings) < maxProblems {
 		r.warnings = append(r.warnings, at.say(text, format, args))
 	}
 }
 
-func (at place) say(text, format string, args []any) Problem {
+func (at Place) say(text, format string, args []any) Problem {
 	return Problem{
-		File: at.file, Line: int(at.pos.line), Column: int(at.pos.column),
-		Domain: at.domain, Path: at.path, Text: text[:min(len(text), maxText)], Message: fmt.Sprintf(format, args...),
+		File: at.File, Line: int(at.Pos.Line), Column: int(at.Pos.Column),
+		Domain: at.Domain, Path: at.Path, Text: text[:min(len(text), maxText)], Message: fmt.Sprintf(format, args...),
 	}
 }
 
 // rejection is the error of the problems found, nil if there are none.
-func (r *report) rejection() error {
+func (r *Report) rejection() error {
 	if len(r.problems) == 0 {
 		return nil
 	}
@@ -179,28 +181,28 @@ func sortProblems(ps []Problem) {
 	})
 }
 
-// maxQuoted is how many bytes of a text a message repeats.
-const maxQuoted = 80
+// MaxQuoted is how many bytes of a text a message repeats.
+const MaxQuoted = 80
 
-// quote shows a text of the configuration in a message: on one line and of bounded length.
-func quote(s string) string {
-	if len(s) > maxQuoted {
-		return strconv.Quote(s[:maxQuoted]) + "…"
+// Quote shows a text of the configuration in a message: on one line and of bounded length.
+func Quote(s string) string {
+	if len(s) > MaxQuoted {
+		return strconv.Quote(s[:MaxQuoted]) + "…"
 	}
 	return strconv.Quote(s)
 }
 
-// oneLine is a text as it stands, or quoted if it is long or would spoil the line.
-func oneLine(s string) string {
-	if len(s) > maxQuoted || strings.ContainsFunc(s, unicode.IsControl) {
-		return quote(s)
+// OneLine is a text as it stands, or quoted if it is long or would spoil the line.
+func OneLine(s string) string {
+	if len(s) > MaxQuoted || strings.ContainsFunc(s, unicode.IsControl) {
+		return Quote(s)
 	}
 	return s
 }
 
-// didYouMean is the tail of a message about an unknown word: the nearest known one, or nothing
+// DidYouMean is the tail of a message about an unknown word: the nearest known one, or nothing
 // when none is near.
-func didYouMean(word string, known []string) string {
+func DidYouMean(word string, known []string) string {
 	compared := 0
 	return nearest(word, known, &compared, math.MaxInt)
 }
@@ -211,8 +213,8 @@ const (
 	maxCompared    = 1_000_000 // names, 0.2 µs each
 )
 
-// suggest is didYouMean for the names of a configuration, while the load can afford it.
-func (r *report) suggest(word string, known []string) string {
+// suggest is DidYouMean for the names of a configuration, while the load can afford it.
+func (r *Report) suggest(word string, known []string) string {
 	if r.suggestions == maxSuggestions || r.compared >= maxCompared {
 		return ""
 	}
@@ -242,7 +244,7 @@ func nearest(word string, known []string, compared *int, atMost int) string {
 	if best == "" {
 		return ""
 	}
-	return fmt.Sprintf("; did you mean %s?", oneLine(best))
+	return fmt.Sprintf("; did you mean %s?", OneLine(best))
 }
 
 // maxNear bounds the words that others are looked for to.
@@ -281,16 +283,16 @@ func distance(a, b string, limit int) int {
 	return row[len(b)]
 }
 
-// allow says which words may stand somewhere.
-func allow(words []string) string {
+// Allow says which words may stand somewhere.
+func Allow(words []string) string {
 	if len(words) == 1 {
 		return "only " + words[0] + " is allowed"
 	}
-	return "allowed are " + orList(words)
+	return "allowed are " + OrList(words)
 }
 
-// orList is "a, b or c".
-func orList(words []string) string {
+// OrList is "a, b or c".
+func OrList(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
 	}

@@ -22,38 +22,38 @@ type reader struct {
 	domain string
 	path   []string // the entries above, as labels
 	wrong  int      // problems so far
-	report *report
+	report *Report
 }
 
-func (r *reader) problem(p pos, text, format string, args ...any) {
+func (r *reader) problem(p Pos, text, format string, args ...any) {
 	r.wrong++
-	r.report.problem(place{file: r.file, pos: p, domain: r.domain, path: strings.Join(r.path, ".")}, text, format, args...)
+	r.report.Problem(Place{File: r.file, Pos: p, Domain: r.domain, Path: strings.Join(r.path, ".")}, text, format, args...)
 }
 
 // readDocument reads the root of a file.
-func readDocument(file string, root *node, rep *report) document {
+func readDocument(file string, root *node, rep *Report) Document {
 	r := &reader{file: file, report: rep}
 	return r.document(root)
 }
 
 // streamDocument reads a file of plain YAML without holding all its nodes at once. It gives up on
 // any other file and on the first problem, which readDocument can describe better.
-func streamDocument(file, text string, rep *report) (doc document, ok bool) {
-	r := &reader{file: file, report: rep.another()}
+func streamDocument(file, text string, rep *Report) (doc Document, ok bool) {
+	r := &reader{file: file, report: rep.Another()}
 	var list entryChunks
 	index := 0
 	root, _ := readPlain(text, func(item *node) bool {
 		list.last = r.item(list.last, index, item)
 		list.grow()
 		index++
-		return r.wrong == 0 && rep.step()
+		return r.wrong == 0 && rep.Step()
 	})
 	if root == nil || r.wrong > 0 {
-		return document{}, false
+		return Document{}, false
 	}
 	doc = r.document(root)
 	if index > 0 {
-		doc.entries = list.joined(rep)
+		doc.Entries = list.joined(rep)
 	}
 	return doc, r.wrong == 0
 }
@@ -61,8 +61,8 @@ func streamDocument(file, text string, rep *report) (doc document, ok bool) {
 // entryChunks gathers entries in pieces. Appending to one slice would move 25 MB at once for 100,000
 // rules, during which a processor serves nobody.
 type entryChunks struct {
-	full [][]entry
-	last []entry
+	full [][]Entry
+	last []Entry
 	size int // of all in full
 }
 
@@ -72,32 +72,32 @@ const entriesPerChunk = 256
 func (l *entryChunks) grow() {
 	if len(l.last) == entriesPerChunk {
 		l.full, l.size = append(l.full, l.last), l.size+len(l.last)
-		l.last = make([]entry, 0, entriesPerChunk)
+		l.last = make([]Entry, 0, entriesPerChunk)
 	}
 }
 
 // joined is all entries as one slice. The chunks are gone then.
-func (l *entryChunks) joined(rep *report) []entry {
+func (l *entryChunks) joined(rep *Report) []Entry {
 	if len(l.full) == 0 {
 		return l.last
 	}
-	out := make([]entry, 0, l.size+len(l.last))
+	out := make([]Entry, 0, l.size+len(l.last))
 	for i, chunk := range l.full {
 		out = append(out, chunk...)
 		l.full[i] = nil
-		rep.step()
+		rep.Step()
 	}
 	return append(out, l.last...)
 }
 
-func (r *reader) document(root *node) document {
-	doc := document{file: r.file, pos: root.pos}
+func (r *reader) document(root *node) Document {
+	doc := Document{File: r.file, Pos: root.pos}
 	if root.isNull() {
 		return doc // an empty file: the missing domain is reported
 	}
 	if root.kind != mapNode {
-		r.problem(root.pos, root.shown(), "the file must be a map with %s, not %s", orList(rootKeys), root.whatText())
-		doc.unreadable = true
+		r.problem(root.pos, root.shown(), "the file must be a map with %s, not %s", OrList(rootKeys), root.whatText())
+		doc.Unreadable = true
 		return doc
 	}
 	for _, p := range root.pairs { // first, so that every other message can name it
@@ -109,13 +109,13 @@ func (r *reader) document(root *node) document {
 		switch key {
 		case "domain":
 			var ok bool
-			doc.domain, ok = r.text(key, v)
-			doc.pos, doc.unreadable = v.pos, doc.unreadable || !ok
+			doc.Domain, ok = r.text(key, v)
+			doc.Pos, doc.Unreadable = v.pos, doc.Unreadable || !ok
 		case "on_store_failure":
-			doc.failurePos = v.pos
-			doc.failure = r.failureMode(v)
+			doc.FailurePos = v.pos
+			doc.Failure = r.failureMode(v)
 		case "descriptors":
-			doc.entries = r.entries(v)
+			doc.Entries = r.entries(v)
 		}
 	})
 	return doc
@@ -131,13 +131,13 @@ func (r *reader) failureMode(v *node) FailureMode {
 	}
 	mode, err := ParseFailureMode(s)
 	if err != nil || mode == FailureUnset {
-		r.problem(v.pos, s, "on_store_failure %s is unknown; %s%s", quote(s), allow(failureWords()), didYouMean(s, failureWords()))
+		r.problem(v.pos, s, "on_store_failure %s is unknown; %s%s", Quote(s), Allow(FailureWords()), DidYouMean(s, FailureWords()))
 	}
 	return mode
 }
 
 // entries reads a descriptors list.
-func (r *reader) entries(list *node) []entry {
+func (r *reader) entries(list *node) []Entry {
 	if list.isNull() {
 		return nil
 	}
@@ -145,9 +145,9 @@ func (r *reader) entries(list *node) []entry {
 		r.problem(list.pos, list.shown(), "descriptors must be a list, not %s", list.whatText())
 		return nil
 	}
-	out := make([]entry, 0, len(list.pairs))
+	out := make([]Entry, 0, len(list.pairs))
 	for i, p := range list.pairs {
-		if !r.report.step() {
+		if !r.report.Step() {
 			return out
 		}
 		out = r.item(out, i, p.value)
@@ -156,7 +156,7 @@ func (r *reader) entries(list *node) []entry {
 }
 
 // item reads one item of a descriptors list.
-func (r *reader) item(list []entry, index int, item *node) []entry {
+func (r *reader) item(list []Entry, index int, item *node) []Entry {
 	if item.kind != mapNode {
 		r.problem(item.pos, item.shown(), "descriptors[%d] must be a map with a key, not %s", index, item.whatText())
 		return list
@@ -164,37 +164,37 @@ func (r *reader) item(list []entry, index int, item *node) []entry {
 	return append(list, r.entry(index, item))
 }
 
-func (r *reader) entry(index int, n *node) entry {
-	e := entry{file: r.file, index: index, pos: n.pos}
+func (r *reader) entry(index int, n *node) Entry {
+	e := Entry{File: r.file, Index: index, Pos: n.pos}
 	r.path = append(r.path, entryLabel(index, n))
 	r.eachKey(n, "a descriptor", entryKeys, func(key string, v *node) {
 		switch key {
 		case "key":
 			s, ok := r.text(key, v)
-			e.key, e.keyUnreadable = s, !ok
+			e.Key, e.KeyUnreadable = s, !ok
 		case "value":
-			e.value, _ = r.text(key, v)
-			e.valuePos = v.pos
+			e.Value, _ = r.text(key, v)
+			e.ValuePos = v.pos
 		case "rate_limit":
-			e.limit = r.limit(v)
+			e.Limit = r.limit(v)
 		case "descriptors":
-			e.children = r.entries(v)
+			e.Children = r.entries(v)
 		case "shadow_mode":
-			e.shadow, _ = r.boolean(key, v)
-			e.shadowPos = v.pos
+			e.Shadow, _ = r.boolean(key, v)
+			e.ShadowPos = v.pos
 		case "quota_mode":
-			e.quota, _ = r.boolean(key, v)
-			e.quotaPos = v.pos
+			e.Quota, _ = r.boolean(key, v)
+			e.QuotaPos = v.pos
 		case "detailed_metric":
-			e.detailed, _ = r.boolean(key, v)
-			e.detailedPos = v.pos
+			e.Detailed, _ = r.boolean(key, v)
+			e.DetailedPos = v.pos
 		case "value_to_metric":
-			e.valueToMetric, _ = r.boolean(key, v)
+			e.ValueToMetric, _ = r.boolean(key, v)
 		case "share_threshold":
-			e.share, _ = r.boolean(key, v)
-			e.sharePos = v.pos
+			e.Share, _ = r.boolean(key, v)
+			e.SharePos = v.pos
 		case "metadata":
-			e.metadata = r.metadata(v)
+			e.Metadata = r.metadata(v)
 		}
 	})
 	r.path = r.path[:len(r.path)-1]
@@ -215,46 +215,46 @@ func entryLabel(index int, n *node) string {
 			value = p.value.text
 		}
 	}
-	return label(index, key, value)
+	return Label(index, key, value)
 }
 
-func (r *reader) limit(n *node) *limit {
+func (r *reader) limit(n *node) *Limit {
 	if n.isNull() {
 		return nil
 	}
-	l := &limit{pos: n.pos}
+	l := &Limit{Pos: n.pos}
 	if n.kind != mapNode {
-		r.problem(n.pos, n.shown(), "rate_limit must be a map with %s, not %s", orList(limitKeys), n.whatText())
-		l.unreadable = true
+		r.problem(n.pos, n.shown(), "rate_limit must be a map with %s, not %s", OrList(limitKeys), n.whatText())
+		l.Unreadable = true
 		return l
 	}
 	ok := r.eachKey(n, "rate_limit", limitKeys, func(key string, v *node) {
 		var ok bool
 		switch key {
 		case "unit":
-			l.unit, ok = r.text(key, v)
-			l.hasUnit, l.unitPos = ok && !v.isNull(), v.pos
+			l.Unit, ok = r.text(key, v)
+			l.HasUnit, l.UnitPos = ok && !v.isNull(), v.pos
 		case "requests_per_unit":
-			l.perUnit, ok = r.uint32(key, v, 0)
-			l.hasPerUnit, l.perUnitPos = ok && !v.isNull(), v.pos
+			l.PerUnit, ok = r.uint32(key, v, 0)
+			l.HasPerUnit, l.PerUnitPos = ok && !v.isNull(), v.pos
 		case "unit_multiplier":
-			l.multiplier, ok = r.uint32(key, v, 1)
-			l.multiplierPos = v.pos
+			l.Multiplier, ok = r.uint32(key, v, 1)
+			l.MultiplierPos = v.pos
 		case "unlimited":
-			l.unlimited, ok = r.boolean(key, v)
+			l.Unlimited, ok = r.boolean(key, v)
 		case "name":
-			l.name, ok = r.text(key, v)
-			l.namePos = v.pos
+			l.Name, ok = r.text(key, v)
+			l.NamePos = v.pos
 		case "replaces":
-			l.replaces, ok = r.replaces(v), true
+			l.Replaces, ok = r.replaces(v), true
 		}
-		l.unreadable = l.unreadable || !ok
+		l.Unreadable = l.Unreadable || !ok
 	})
-	l.unreadable = l.unreadable || !ok
+	l.Unreadable = l.Unreadable || !ok
 	return l
 }
 
-func (r *reader) replaces(list *node) []replaced {
+func (r *reader) replaces(list *node) []Replaced {
 	if list.isNull() {
 		return nil
 	}
@@ -262,17 +262,17 @@ func (r *reader) replaces(list *node) []replaced {
 		r.problem(list.pos, list.shown(), "replaces must be a list of {name: …}, not %s", list.whatText())
 		return nil
 	}
-	var out []replaced
+	var out []Replaced
 	for i, p := range list.pairs {
 		item := p.value
 		if item.kind != mapNode {
 			r.problem(item.pos, item.shown(), "replaces[%d] must be a map {name: …}, not %s", i, item.whatText())
 			continue
 		}
-		x, before := replaced{pos: item.pos}, r.wrong
+		x, before := Replaced{Pos: item.pos}, r.wrong
 		ok := r.eachKey(item, "an item of replaces", replacesKeys, func(_ string, v *node) {
-			x.name, _ = r.text("name", v)
-			x.pos = v.pos
+			x.Name, _ = r.text("name", v)
+			x.Pos = v.pos
 		})
 		if ok && r.wrong == before { // else it has been reported
 			out = append(out, x)
@@ -296,7 +296,7 @@ func (r *reader) eachKey(n *node, where string, allowed []string, f func(key str
 			ok = false
 		case firstOf(n.pairs, k.text) != i:
 			first := n.pairs[firstOf(n.pairs, k.text)].key.pos
-			r.problem(k.pos, k.text, "key %s stands twice in %s; the first is at line %d, column %d", k.text, where, first.line, first.column)
+			r.problem(k.pos, k.text, "key %s stands twice in %s; the first is at line %d, column %d", k.text, where, first.Line, first.Column)
 			ok = false
 		default:
 			f(k.text, p.value)
@@ -307,14 +307,14 @@ func (r *reader) eachKey(n *node, where string, allowed []string, f func(key str
 
 func (r *reader) wrongKey(k *node, where string, allowed []string) {
 	if contains(knownKeys, k.text) {
-		r.problem(k.pos, k.text, "key %s has no meaning in %s; %s", k.text, where, allow(allowed))
+		r.problem(k.pos, k.text, "key %s has no meaning in %s; %s", k.text, where, Allow(allowed))
 		return
 	}
-	hint := didYouMean(k.text, allowed)
+	hint := DidYouMean(k.text, allowed)
 	if hint == "" {
-		hint = didYouMean(k.text, knownKeys)
+		hint = DidYouMean(k.text, knownKeys)
 	}
-	r.problem(k.pos, k.text, "unknown key %s in %s; %s%s", quote(k.text), where, allow(allowed), hint)
+	r.problem(k.pos, k.text, "unknown key %s in %s; %s%s", Quote(k.text), where, Allow(allowed), hint)
 }
 
 func firstOf(pairs []pair, key string) int {
@@ -382,7 +382,7 @@ func (r *reader) uint32(field string, v *node, lowest uint32) (uint32, bool) {
 			r.problem(v.pos, v.text, "%s must be a number without quotes, not the text %s", field, v.shown())
 			return 0, false
 		case negative && n != 0, n > math.MaxUint32, uint32(n) < lowest:
-			r.problem(v.pos, v.text, "%s is %s; allowed are whole numbers from %d to 4294967295", field, oneLine(v.text), lowest)
+			r.problem(v.pos, v.text, "%s is %s; allowed are whole numbers from %d to 4294967295", field, OneLine(v.text), lowest)
 			return 0, false
 		default:
 			return uint32(n), true

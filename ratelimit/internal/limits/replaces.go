@@ -11,34 +11,34 @@ import (
 // that no rule has, names that several rules have, and circles, in which all limits are dropped.
 type replaceGraph struct {
 	*checker
-	rules     map[string]*entry // by name, the first that has it
+	rules     map[string]*Entry // by name, the first that has it
 	replacing []replacingRule   // the rules with replaces
 }
 
 type replacingRule struct {
-	*entry
+	*Entry
 	path string
 }
 
 // collect walks all entries, warning about names that stand twice.
-func (g *replaceGraph) collect(list []entry) {
+func (g *replaceGraph) collect(list []Entry) {
 	for i := range list {
-		if !g.report.step() {
+		if !g.report.Step() {
 			return
 		}
 		e := &list[i]
-		if l := e.limit; l != nil {
-			if first := g.rules[l.name]; l.name != "" && first != nil {
-				g.report.warning(g.at(e, l.namePos), l.name, "the rule in %s has the name %s too; what replaces one replaces both", whereEntry(first, first.limit.namePos), quote(l.name))
-			} else if l.name != "" {
-				g.rules[l.name] = e
+		if l := e.Limit; l != nil {
+			if first := g.rules[l.Name]; l.Name != "" && first != nil {
+				g.report.Warning(g.at(e, l.NamePos), l.Name, "the rule in %s has the name %s too; what replaces one replaces both", whereEntry(first, first.Limit.NamePos), Quote(l.Name))
+			} else if l.Name != "" {
+				g.rules[l.Name] = e
 			}
-			if len(l.replaces) > 0 {
+			if len(l.Replaces) > 0 {
 				g.replacing = append(g.replacing, replacingRule{e, g.dotted(e)})
 			}
 		}
 		g.path = append(g.path, e)
-		g.collect(e.children)
+		g.collect(e.Children)
 		g.path = g.path[:len(g.path)-1]
 	}
 }
@@ -49,12 +49,12 @@ func (g *replaceGraph) warn() {
 	}
 	names := slices.Sorted(maps.Keys(g.rules))
 	for _, r := range g.replacing {
-		for _, x := range r.limit.replaces {
-			if !g.report.step() {
+		for _, x := range r.Limit.Replaces {
+			if !g.report.Step() {
 				return
 			}
-			if x.name != "" && g.rules[x.name] == nil {
-				g.report.warning(place{file: r.file, pos: x.pos, domain: g.domain, path: r.path}, x.name, "no rule of this domain has the name %s%s", quote(x.name), g.report.suggest(x.name, names))
+			if x.Name != "" && g.rules[x.Name] == nil {
+				g.report.Warning(Place{File: r.File, Pos: x.Pos, Domain: g.domain, Path: r.path}, x.Name, "no rule of this domain has the name %s%s", Quote(x.Name), g.report.suggest(x.Name, names))
 			}
 		}
 	}
@@ -64,7 +64,7 @@ func (g *replaceGraph) warn() {
 // circles reports each group of names that replace each other once, by a shortest way around it.
 func (g *replaceGraph) circles(names []string) {
 	w := newNameGraph(names, g.replacing)
-	groups := w.groups(g.report.step)
+	groups := w.groups(g.report.Step)
 	sizes := map[int32]int{}
 	for _, group := range groups {
 		sizes[group]++
@@ -76,8 +76,8 @@ func (g *replaceGraph) circles(names []string) {
 		}
 		reported[group] = true
 		circle, closing := w.circle(int32(n), groups)
-		at := place{file: closing.rule.file, pos: closing.pos, domain: g.domain, path: closing.rule.path}
-		g.report.warning(at, names[n], "rules replace each other in a circle (%s); a request that matches them all has no limit left", g.shownCircle(names, circle))
+		at := Place{File: closing.rule.File, Pos: closing.pos, Domain: g.domain, Path: closing.rule.path}
+		g.report.Warning(at, names[n], "rules replace each other in a circle (%s); a request that matches them all has no limit left", g.shownCircle(names, circle))
 	}
 }
 
@@ -87,12 +87,12 @@ const maxMembers = 10
 func (g *replaceGraph) shownCircle(names []string, circle []int32) string {
 	var shown []string
 	for _, n := range circle[:min(len(circle), maxMembers)] {
-		shown = append(shown, oneLine(names[n]))
+		shown = append(shown, OneLine(names[n]))
 	}
 	if len(circle) > maxMembers {
 		return strings.Join(shown, " replaces ") + fmt.Sprintf(" and so on, %d rules in all", len(circle))
 	}
-	return strings.Join(append(shown, oneLine(names[circle[0]])), " replaces ")
+	return strings.Join(append(shown, OneLine(names[circle[0]])), " replaces ")
 }
 
 // nameGraph has the rules' names as nodes, by their number.
@@ -107,7 +107,7 @@ func newNameGraph(names []string, replacing []replacingRule) *nameGraph {
 		w.number[name] = int32(i)
 	}
 	for _, r := range replacing {
-		if n, ok := w.number[r.limit.name]; ok {
+		if n, ok := w.number[r.Limit.Name]; ok {
 			w.rules[n] = append(w.rules[n], r)
 		}
 	}
@@ -118,7 +118,7 @@ func newNameGraph(names []string, replacing []replacingRule) *nameGraph {
 type edge struct {
 	to   int32
 	rule replacingRule
-	pos  pos
+	pos  Pos
 }
 
 // edgeAt is the edge of a node that a cursor stands on; the cursor goes behind it. ok is false behind
@@ -126,11 +126,11 @@ type edge struct {
 func (w *nameGraph) edgeAt(n int32, cursor *[2]int) (e edge, ok bool) {
 	for rules := w.rules[n]; cursor[0] < len(rules); cursor[0], cursor[1] = cursor[0]+1, 0 {
 		r := rules[cursor[0]]
-		for cursor[1] < len(r.limit.replaces) {
-			x := &r.limit.replaces[cursor[1]]
+		for cursor[1] < len(r.Limit.Replaces) {
+			x := &r.Limit.Replaces[cursor[1]]
 			cursor[1]++
-			if to, known := w.number[x.name]; known && to != n {
-				return edge{to, r, x.pos}, true
+			if to, known := w.number[x.Name]; known && to != n {
+				return edge{to, r, x.Pos}, true
 			}
 		}
 	}

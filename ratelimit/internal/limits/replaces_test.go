@@ -44,7 +44,7 @@ func TestReplaces_suggestions(t *testing.T) {
 	if len(warnings) != maxProblems || suggested != maxSuggestions {
 		t.Errorf("%d warnings, %d with a suggestion; want %d and %d", len(warnings), suggested, maxProblems, maxSuggestions)
 	}
-	rep := newReport(context.Background(), false)
+	rep := NewReport(context.Background(), false)
 	var known []string
 	for i := range maxCompared/10 + 7 {
 		known = append(known, fmt.Sprintf("rule%06d", i))

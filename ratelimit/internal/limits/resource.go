@@ -21,8 +21,8 @@ const ResourceType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimi
 // RateLimitConfig, as Load does with files: what Load says holds here. A resource is called by its
 // name, or resources[i] without one.
 func LoadResources(ctx context.Context, resources [][]byte, o Options) (*Rules, []Problem, error) {
-	rep := newReport(ctx, o.Paced)
-	docs, bytes := make([]document, 0, len(resources)), 0
+	rep := NewReport(ctx, o.Paced)
+	docs, bytes := make([]Document, 0, len(resources)), 0
 	for i, b := range resources {
 		bytes += len(b)
 		if doc, ok := readResource(i, b, rep); ok {
@@ -30,32 +30,32 @@ func LoadResources(ctx context.Context, resources [][]byte, o Options) (*Rules, 
 		}
 	}
 	// The order of a response is the server's whim, and merged wildcards go by it.
-	slices.SortStableFunc(docs, func(a, b document) int { return strings.Compare(a.file, b.file) })
-	return load(bytes, docs, o, rep)
+	slices.SortStableFunc(docs, func(a, b Document) int { return strings.Compare(a.File, b.File) })
+	return Compile(bytes, docs, o, rep)
 }
 
 // readResource decodes one resource into the tree that files are read into.
-func readResource(index int, b []byte, rep *report) (doc document, ok bool) {
+func readResource(index int, b []byte, rep *Report) (doc Document, ok bool) {
 	label := fmt.Sprintf("resources[%d]", index)
 	rest, descriptors := takeApart(b)
 	var config rlsconf.RateLimitConfig
 	err := decode(rest, &config, maxDepth)
 	if err == nil && config.Name != "" {
-		label = oneLine(config.Name)
+		label = OneLine(config.Name)
 	}
 	r := &resourceReader{file: label, domain: config.Domain, report: rep}
-	doc = document{file: label, domain: config.Domain, entries: make([]entry, 0, len(descriptors))}
-	for i := 0; err == nil && i < len(descriptors) && rep.step(); i++ {
+	doc = Document{File: label, Domain: config.Domain, Entries: make([]Entry, 0, len(descriptors))}
+	for i := 0; err == nil && i < len(descriptors) && rep.Step(); i++ {
 		var d rlsconf.RateLimitDescriptor
 		if err = decode(descriptors[i], &d, maxDepth-1); err == nil {
-			doc.entries = append(doc.entries, r.entry(i, &d))
+			doc.Entries = append(doc.Entries, r.entry(i, &d))
 		}
 	}
 	if err != nil {
 		// The library varies its spaces so that nobody relies on its texts.
 		reason := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
-		rep.problem(place{file: fmt.Sprintf("resources[%d]", index)}, "", "not a RateLimitConfig: %s", firstLine(reason))
-		return document{}, false
+		rep.Problem(Place{File: fmt.Sprintf("resources[%d]", index)}, "", "not a RateLimitConfig: %s", firstLine(reason))
+		return Document{}, false
 	}
 	return doc, true
 }
@@ -97,28 +97,28 @@ type resourceReader struct {
 	file   string
 	domain string
 	path   []string // the entries above, as labels
-	report *report
+	report *Report
 }
 
-func (r *resourceReader) entries(list []*rlsconf.RateLimitDescriptor) []entry {
+func (r *resourceReader) entries(list []*rlsconf.RateLimitDescriptor) []Entry {
 	if len(list) == 0 {
 		return nil
 	}
-	out := make([]entry, len(list))
+	out := make([]Entry, len(list))
 	for i, d := range list {
 		out[i] = r.entry(i, d)
 	}
 	return out
 }
 
-func (r *resourceReader) entry(index int, d *rlsconf.RateLimitDescriptor) entry {
-	e := entry{
-		file: r.file, index: index, key: d.Key, value: d.Value, limit: limitOf(d.RateLimit),
-		shadow: d.ShadowMode, detailed: d.DetailedMetric,
+func (r *resourceReader) entry(index int, d *rlsconf.RateLimitDescriptor) Entry {
+	e := Entry{
+		File: r.file, Index: index, Key: d.Key, Value: d.Value, Limit: limitOf(d.RateLimit),
+		Shadow: d.ShadowMode, Detailed: d.DetailedMetric,
 	}
-	r.path = append(r.path, e.label())
+	r.path = append(r.path, e.Label())
 	r.newerFields(&e, d.ProtoReflect().GetUnknown())
-	e.children = r.entries(d.Descriptors)
+	e.Children = r.entries(d.Descriptors)
 	r.path = r.path[:len(r.path)-1]
 	return e
 }
@@ -131,7 +131,7 @@ const (
 
 // newerFields reads quota_mode and metadata. Of a field that is there more than once, the last bool
 // counts and messages merge, as protobuf has it; other types under these numbers are passed over.
-func (r *resourceReader) newerFields(e *entry, unknown []byte) {
+func (r *resourceReader) newerFields(e *Entry, unknown []byte) {
 	var metadata []byte
 	found := false
 	for len(unknown) > 0 {
@@ -147,7 +147,7 @@ func (r *resourceReader) newerFields(e *entry, unknown []byte) {
 		switch {
 		case number == fieldQuotaMode && kind == protowire.VarintType:
 			v, _ := protowire.ConsumeVarint(value)
-			e.quota = v != 0
+			e.Quota = v != 0
 		case number == fieldMetadata && kind == protowire.BytesType:
 			part, _ := protowire.ConsumeBytes(value)
 			metadata, found = append(metadata, part...), true
@@ -155,7 +155,7 @@ func (r *resourceReader) newerFields(e *entry, unknown []byte) {
 		unknown = value[length:]
 	}
 	if found {
-		e.metadata = r.metadata(metadata)
+		e.Metadata = r.metadata(metadata)
 	}
 }
 
@@ -177,7 +177,7 @@ func (r *resourceReader) object(s *structpb.Struct, path string) {
 			s.Fields[key] = structpb.NewNullValue()
 			continue
 		}
-		r.value(v, path+"."+oneLine(key))
+		r.value(v, path+"."+OneLine(key))
 	}
 }
 
@@ -201,7 +201,7 @@ func (r *resourceReader) value(v *structpb.Value, path string) {
 }
 
 func (r *resourceReader) problem(text, format string, args ...any) {
-	r.report.problem(place{file: r.file, domain: r.domain, path: strings.Join(r.path, ".")}, text, format, args...)
+	r.report.Problem(Place{File: r.file, Domain: r.domain, Path: strings.Join(r.path, ".")}, text, format, args...)
 }
 
 // resourceUnits are the units by their number in a resource; 0 is not given.
@@ -209,21 +209,21 @@ var resourceUnits = [...]string{"", "second", "minute", "hour", "day", "month", 
 
 // limitOf is the limit of an entry, nil without one. A number of requests can't be told from none, so
 // that 0 is taken for a limit that blocks everything, but not beside unlimited.
-func limitOf(p *rlsconf.RateLimitPolicy) *limit {
+func limitOf(p *rlsconf.RateLimitPolicy) *Limit {
 	if p == nil {
 		return nil
 	}
-	l := &limit{
-		perUnit: p.RequestsPerUnit, hasPerUnit: p.RequestsPerUnit != 0 || !p.Unlimited,
-		unlimited: p.Unlimited, name: p.Name, hasUnit: p.Unit != rlsconf.RateLimitUnit_UNKNOWN,
+	l := &Limit{
+		PerUnit: p.RequestsPerUnit, HasPerUnit: p.RequestsPerUnit != 0 || !p.Unlimited,
+		Unlimited: p.Unlimited, Name: p.Name, HasUnit: p.Unit != rlsconf.RateLimitUnit_UNKNOWN,
 	}
 	if u := int(p.Unit); u > 0 && u < len(resourceUnits) {
-		l.unit = resourceUnits[u]
-	} else if l.hasUnit {
-		l.unit = fmt.Sprint(u)
+		l.Unit = resourceUnits[u]
+	} else if l.HasUnit {
+		l.Unit = fmt.Sprint(u)
 	}
 	for _, x := range p.Replaces {
-		l.replaces = append(l.replaces, replaced{name: x.GetName()})
+		l.Replaces = append(l.Replaces, Replaced{Name: x.GetName()})
 	}
 	return l
 }

@@ -45,7 +45,7 @@ type step struct {
 	key, value string
 	pattern    *pattern // nil unless value has a wildcard
 	file       string
-	pos        pos
+	pos        Pos
 
 	shadow, quota, detailed, valueToMetric, share bool
 }
