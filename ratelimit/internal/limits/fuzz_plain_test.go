@@ -45,10 +45,11 @@ func noTabs(outline string) string { return strings.ReplaceAll(outline, `\t`, " 
 // sameEntries compares a document read item by item with one read from the whole tree.
 func sameEntries(t *testing.T, text string, root *node) {
 	rep := NewReport(context.Background(), false)
-	whole := readDocument("f.yaml", root, rep)
+	r := &reader{file: "f.yaml", report: rep}
+	whole := r.document(root)
 	streamed, ok := streamDocument("f.yaml", text, rep)
-	if ok != (len(rep.problems) == 0) {
-		t.Fatalf("read item by item: %v, problems of the whole: %v", ok, rep.problems)
+	if ok != (r.wrong == 0) {
+		t.Fatalf("read item by item: %v, problems of the whole: %d", ok, r.wrong)
 	}
 	if ok {
 		if d := cmp.Diff(whole, streamed, cmp.AllowUnexported(Document{}, Entry{}, Limit{}, Replaced{}, Pos{}), protocmp.Transform(), cmpopts.EquateEmpty()); d != "" {
