@@ -24,7 +24,7 @@ var floors = map[string]int{
 	"ratelimit/internal/printable": 0, "ratelimit/internal/dnstest": 0, "ratelimit/internal/doctest": 0,
 	"ratelimit/internal/siphash": 0, "ratelimit/internal/overlimit": 1,
 	"ratelimit/internal/rls": 1, "ratelimit/internal/stats": 1,
-	"ratelimit/internal/limits": 2, "ratelimit/internal/counter": 2,
+	"ratelimit/internal/limits": 2, "ratelimit/internal/limits/rulefile": 3, "ratelimit/internal/counter": 2,
 	"ratelimit/internal/counter/link": 3, "ratelimit/internal/counter/memory": 3, "ratelimit/internal/counter/countertest": 3,
 	"ratelimit/internal/counter/redis": 4, "ratelimit/internal/counter/memcached": 4,
 	"ratelimit/internal/pull":    2,

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"gatehouse/ratelimit/internal/doctest"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 
 	httprl "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	"github.com/goccy/go-yaml"
@@ -44,7 +45,7 @@ func TestDocs_length(t *testing.T) {
 }
 
 func loadRules(b doctest.Block) (*limits.Rules, error) {
-	rules, warnings, err := limits.Load(context.Background(), []limits.File{{Name: "readme.yaml", Text: []byte(b.Text)}}, limits.Options{NearRatio: 0.8})
+	rules, warnings, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "readme.yaml", Text: []byte(b.Text)}}, limits.Options{NearRatio: 0.8})
 	if err == nil && len(warnings) > 0 {
 		err = fmt.Errorf("warnings: %v", warnings)
 	}

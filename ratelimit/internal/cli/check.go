@@ -10,6 +10,7 @@ import (
 
 	"gatehouse/ratelimit/internal/config"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 )
 
 // check loads files, standard input and folders as one set, as the daemon would, and reports every
@@ -60,7 +61,7 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 
 	fmt.Fprintln(stdout, "checking rate limit configs...")
 	files, ok := readRules(paths, rules.IgnoreDotFiles, stdout)
-	_, warnings, err := limits.Load(ctx, files, limits.Options{NearRatio: 0.8, MergeDomains: *merge})
+	_, warnings, err := rulefile.Load(ctx, files, limits.Options{NearRatio: 0.8, MergeDomains: *merge})
 	for _, w := range warnings {
 		fmt.Fprintf(stdout, "warning: %s\n", w)
 	}

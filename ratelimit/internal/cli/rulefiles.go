@@ -6,7 +6,7 @@ import (
 	"os"
 	"strings"
 
-	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/source"
 )
 
@@ -15,7 +15,7 @@ const stdinName = "<stdin>"
 
 // readRules reads the files, folders and standard input ("-") that arguments of check name, and says
 // what it reads. ok is false when something could not be read.
-func readRules(paths []string, ignoreDotFiles bool, w io.Writer) (files []limits.File, ok bool) {
+func readRules(paths []string, ignoreDotFiles bool, w io.Writer) (files []rulefile.File, ok bool) {
 	ok = true
 	for _, path := range paths {
 		if isDirectory(path) || path != "-" && !exists(path) {
@@ -30,13 +30,13 @@ func readRules(paths []string, ignoreDotFiles bool, w io.Writer) (files []limits
 			continue
 		}
 		fmt.Fprintf(w, "opening config file: %s\n", name)
-		files = append(files, limits.File{Name: name, Text: text})
+		files = append(files, rulefile.File{Name: name, Text: text})
 	}
 	return files, ok
 }
 
 // readFolder reads a folder as the daemon would.
-func readFolder(dir string, ignoreDotFiles bool, w io.Writer) (files []limits.File, ok bool) {
+func readFolder(dir string, ignoreDotFiles bool, w io.Writer) (files []rulefile.File, ok bool) {
 	fmt.Fprintf(w, "loading config directory: %s\n", dir)
 	files, skipped, leftovers, unread := source.ReadDir(dir, ignoreDotFiles)
 	for _, err := range unread {
@@ -69,7 +69,7 @@ func readOne(path string) (name string, text []byte, err error) {
 		defer file.Close()
 		in, name = file, path
 	}
-	text, err = io.ReadAll(io.LimitReader(in, limits.MaxFileBytes+1)) // one more is refused with its reason
+	text, err = io.ReadAll(io.LimitReader(in, rulefile.MaxFileBytes+1)) // one more is refused with its reason
 	if err != nil {
 		return name, nil, fmt.Errorf("read %s: %w", name, err)
 	}

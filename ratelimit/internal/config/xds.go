@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/source/xds"
 	"gatehouse/shared/certs"
 	"gatehouse/shared/settings"
@@ -58,7 +58,7 @@ func (c XDS) Files() certs.Files {
 func (c XDS) Options() xds.Options {
 	metadata, _ := pairs(c.NodeMetadata)
 	o := xds.Options{
-		Target: c.Server, Type: limits.ResourceType, NodeID: c.NodeID, NodeMetadata: metadata, Headers: map[string]string{},
+		Target: c.Server, Type: rulefile.ResourceType, NodeID: c.NodeID, NodeMetadata: metadata, Headers: map[string]string{},
 		ServerName: c.SAN, MaxMessage: c.MaxMessage,
 		DialRetry: c.ConnectRetry, StreamRetry: c.BackoffInitial, MaxRetry: c.BackoffMax,
 	}

@@ -14,9 +14,9 @@ import (
 	"gatehouse/ratelimit/internal/config"
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/doctest"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 
 	"gatehouse/ratelimit/internal/counter"
-	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/service"
@@ -132,7 +132,7 @@ func newWalk(t *testing.T, rules doctest.Block, head string) *walk {
 	log := slog.New(slog.DiscardHandler)
 	d := &daemon{config: c, log: log, health: server.NewHealth(), stats: stats.NewRegistry(stats.Options{Log: log})}
 	d.makeService()
-	if err := d.loader.Load(context.Background(), []limits.File{{Name: "readme.yaml", Text: []byte(rules.Text)}}); err != nil {
+	if err := d.loader.Load(context.Background(), []rulefile.File{{Name: "readme.yaml", Text: []byte(rules.Text)}}); err != nil {
 		t.Fatalf("%s: %v", rules.Place(), err)
 	}
 	w := &walk{t: t, service: d.service, store: &walkStore{

@@ -1,11 +1,10 @@
 // Package limits turns rate limit configuration into rules and finds the rule for a request's
-// descriptor. Files are parsed into nodes (yaml.go) and read into a tree with positions (read.go), xDS
-// resources are decoded into the same tree (resource.go). It is judged (check.go) and compiled into
-// an immutable trie (compile.go, trie.go), from which Find answers without allocating. It also lays
-// out counter keys (key.go) and metric keys (metric.go).
+// descriptor. Package rulefile reads files and xDS resources into a tree with positions (tree.go). It is
+// judged (check.go) and compiled into an immutable trie (compile.go, trie.go), from which Find answers
+// without allocating. It also lays out counter keys (key.go) and metric keys (metric.go).
 //
-// It knows neither stores nor gRPC, reads no file itself and keeps no clock: callers hand in texts
-// and window starts.
+// It knows neither stores nor gRPC nor YAML, reads no file itself and keeps no clock: callers hand in
+// trees and window starts.
 package limits
 
 import (

@@ -6,8 +6,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// The tree that sources produce and check.go judges. YAML files come to it through read.go, xDS
-// resources, whose positions are zero, through resource.go. Texts are as written, defaults are not applied.
+// The tree that rulefile produces and check.go judges. Positions of xDS resources are zero. Texts are as written,
+// defaults are not applied.
 
 // Pos is a place in a file; line 0 means none.
 type Pos struct{ Line, Column int32 }

@@ -11,6 +11,7 @@ import (
 
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
 )
@@ -26,7 +27,7 @@ func BenchmarkCall(b *testing.B) {
 		"- {key: user, descriptors: [{key: plan, value: gold, descriptors: [{key: region, " + plenty + "}]}]}\n"
 	registry := stats.NewRegistry(stats.Options{})
 	registry.OnTime(func(stats.Series, time.Duration, float64) {})
-	rules, _, err := limits.Load(context.Background(), []limits.File{{Name: "bench.yaml", Text: []byte(text)}}, limits.Options{NearRatio: 0.8, Stats: registry})
+	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "bench.yaml", Text: []byte(text)}}, limits.Options{NearRatio: 0.8, Stats: registry})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
 )
@@ -86,14 +87,14 @@ func (r *rig) load(t testing.TB, lo limits.Options, files ...string) {
 		lo.NearRatio = 0.8
 	}
 	lo.Stats = r.stats
-	var set []limits.File
+	var set []rulefile.File
 	for i, text := range files {
 		if !strings.Contains(text, "domain:") {
 			text = "domain: d\ndescriptors:\n" + text
 		}
-		set = append(set, limits.File{Name: "rules" + string(rune('0'+i)) + ".yaml", Text: []byte(text)})
+		set = append(set, rulefile.File{Name: "rules" + string(rune('0'+i)) + ".yaml", Text: []byte(text)})
 	}
-	rules, _, err := limits.Load(context.Background(), set, lo)
+	rules, _, err := rulefile.Load(context.Background(), set, lo)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,6 +27,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/decide"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/service"
 )
 
@@ -392,10 +393,10 @@ func TestDebug(t *testing.T) {
 		t.Errorf("/rlconfig before the first rules: %q", body)
 	}
 	get("/explain?domain=d&descriptor=k=v", 503, "no rate limit configuration loaded")
-	if err := loader.Load(context.Background(), []limits.File{{Name: "shop.yaml", Text: []byte("domain: d\ndescriptors: " + short(`[{key: k, @2/m}]`))}}); err != nil {
+	if err := loader.Load(context.Background(), []rulefile.File{{Name: "shop.yaml", Text: []byte("domain: d\ndescriptors: " + short(`[{key: k, @2/m}]`))}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := loader.Load(context.Background(), []limits.File{{Name: "shop.yaml", Text: []byte("domian: d\n")}}); err == nil {
+	if err := loader.Load(context.Background(), []rulefile.File{{Name: "shop.yaml", Text: []byte("domian: d\n")}}); err == nil {
 		t.Fatal("a bad set was taken")
 	}
 	r.ask(t, req("d", "(k,v)"))

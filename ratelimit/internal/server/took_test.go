@@ -13,6 +13,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
 )
@@ -42,7 +43,7 @@ func TestResponseTimes(t *testing.T) {
 		got := map[string]time.Duration{}
 		registry := stats.NewRegistry(stats.Options{})
 		registry.OnTime(func(s stats.Series, d time.Duration, _ float64) { mu.Lock(); got[s.Name] = d; mu.Unlock() })
-		rules, _, err := limits.Load(t.Context(), []limits.File{{Name: "d.yaml", Text: []byte("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 5}}]")}},
+		rules, _, err := rulefile.Load(t.Context(), []rulefile.File{{Name: "d.yaml", Text: []byte("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 5}}]")}},
 			limits.Options{Stats: registry})
 		if err != nil {
 			t.Fatal(err)

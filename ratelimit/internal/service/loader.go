@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/stats"
 )
 
@@ -70,12 +71,12 @@ func NewLoader(s *Service, o limits.Options, log *slog.Logger, onLoaded func(dom
 
 // Load compiles files and puts them in force, or keeps the rules already loaded and says why. A load
 // that ctx ends changes nothing at all.
-func (l *Loader) Load(ctx context.Context, files []limits.File) error {
+func (l *Loader) Load(ctx context.Context, files []rulefile.File) error {
 	bytes := 0
 	for _, f := range files {
 		bytes += len(f.Text)
 	}
-	return l.load(ctx, bytes, func(o limits.Options) (*limits.Rules, []limits.Problem, error) { return limits.Load(ctx, files, o) })
+	return l.load(ctx, bytes, func(o limits.Options) (*limits.Rules, []limits.Problem, error) { return rulefile.Load(ctx, files, o) })
 }
 
 // LoadResources is Load for the resources of a control plane.
@@ -85,7 +86,7 @@ func (l *Loader) LoadResources(ctx context.Context, resources [][]byte) error {
 		bytes += len(r)
 	}
 	return l.load(ctx, bytes, func(o limits.Options) (*limits.Rules, []limits.Problem, error) {
-		return limits.LoadResources(ctx, resources, o)
+		return rulefile.LoadResources(ctx, resources, o)
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/stats"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestLoader_whileLoading(t *testing.T) {
 	registry := stats.NewRegistry(stats.Options{})
 	l := NewLoader(New(Options{Stats: registry}), limits.Options{}, slog.New(slog.DiscardHandler), func(int) {})
-	if err := l.Load(context.Background(), []limits.File{{Name: "a.yaml", Text: []byte("domain: d\n")}}); err != nil {
+	if err := l.Load(context.Background(), []rulefile.File{{Name: "a.yaml", Text: []byte("domain: d\n")}}); err != nil {
 		t.Fatal(err)
 	}
 	begun, goOn, ended := make(chan bool), make(chan bool), make(chan error)
@@ -54,7 +55,7 @@ func TestLoader_log(t *testing.T) {
 	l := NewLoader(New(Options{Stats: registry}), limits.Options{}, slog.New(slog.NewTextHandler(&log, nil)), func(int) {})
 	load := func(text string) string {
 		log.Reset()
-		l.Load(context.Background(), []limits.File{{Name: "a.yaml", Text: []byte(text)}})
+		l.Load(context.Background(), []rulefile.File{{Name: "a.yaml", Text: []byte(text)}})
 		return log.String()
 	}
 	const one = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]\n"

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/rls"
 )
 
@@ -28,7 +29,7 @@ func replacingRules(tb testing.TB, names int, lists [][]int) []*limits.Rule {
 		}
 		b.WriteString("]}}\n")
 	}
-	r, _, err := limits.Load(context.Background(), []limits.File{{Name: "f.yaml", Text: []byte(b.String())}}, limits.Options{})
+	r, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "f.yaml", Text: []byte(b.String())}}, limits.Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/stats"
@@ -69,7 +70,7 @@ func (r *rig) load(t testing.TB, yaml string) {
 	if !strings.Contains(yaml, "domain:") {
 		yaml = "domain: d\ndescriptors: " + yaml
 	}
-	rules, _, err := limits.Load(context.Background(), []limits.File{{Name: "rules.yaml", Text: []byte(yaml)}}, limits.Options{NearRatio: 0.8, Stats: r.stats})
+	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(yaml)}}, limits.Options{NearRatio: 0.8, Stats: r.stats})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,14 +18,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/stats"
 )
 
 // Set is one whole configuration as it lay there at one time.
 type Set struct {
 	// Files in order of their names; none is a valid set.
-	Files []limits.File
+	Files []rulefile.File
 	// Err says why the files could not be read; Files means nothing then.
 	Err error
 }

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 )
 
 // ReadDir reads dir/*.yaml and *.yml, sorted by name, as Files does; a file is called by its base
@@ -16,7 +16,7 @@ import (
 // with a dot: a Kubernetes volume is full of them. Every entry that cannot be read is an error of its
 // own beside the files that can. leftovers are what editors and file managers left behind, which is
 // never read, dot files or not.
-func ReadDir(dir string, ignoreDotFiles bool) (files []limits.File, skipped, leftovers []string, errs []error) {
+func ReadDir(dir string, ignoreDotFiles bool) (files []rulefile.File, skipped, leftovers []string, errs []error) {
 	entries, err := os.ReadDir(dir) // sorted by name
 	if err != nil {
 		return nil, nil, nil, []error{fmt.Errorf("source: read the configuration directory: %w", err)}
@@ -50,7 +50,7 @@ func ReadDir(dir string, ignoreDotFiles bool) (files []limits.File, skipped, lef
 			skipped = append(skipped, shown)
 		default:
 			seen[real] = true
-			files = append(files, limits.File{Name: name, Text: file})
+			files = append(files, rulefile.File{Name: name, Text: file})
 		}
 	}
 	return files, skipped, leftovers, errs

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
-	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/source/xds/xdstest"
 	"gatehouse/ratelimit/internal/stats"
 	"gatehouse/shared/logtest"
@@ -40,7 +40,7 @@ type world struct {
 func start(t *testing.T, target string, o Options) *world {
 	t.Helper()
 	w := &world{t: t, stats: stats.NewRegistry(stats.Options{})}
-	o.Target, o.Type, o.Stats, o.Log = target, limits.ResourceType, w.stats, slog.New(slog.NewTextHandler(&w.log, nil))
+	o.Target, o.Type, o.Stats, o.Log = target, rulefile.ResourceType, w.stats, slog.New(slog.NewTextHandler(&w.log, nil))
 	if o.MaxRetry == 0 {
 		o.DialRetry, o.StreamRetry, o.MaxRetry = 5*time.Millisecond, 5*time.Millisecond, 20*time.Millisecond
 	}
@@ -179,7 +179,7 @@ func TestClient(t *testing.T) {
 		w.until(applied...)
 	}
 	for _, r := range p.Requests() {
-		if r.Node.GetId() != "n1" || r.Node.GetMetadata().GetFields()["zone"].GetStringValue() != "z=1" || r.TypeUrl != limits.ResourceType || len(r.ResourceNames) != 0 {
+		if r.Node.GetId() != "n1" || r.Node.GetMetadata().GetFields()["zone"].GetStringValue() != "z=1" || r.TypeUrl != rulefile.ResourceType || len(r.ResourceNames) != 0 {
 			t.Errorf("a request says %v", r)
 		}
 	}

@@ -1,8 +1,10 @@
-package limits
+package rulefile
 
 import (
 	"fmt"
 	"strings"
+
+	"gatehouse/ratelimit/internal/limits"
 )
 
 // directives are what stands before the first --- of a file: %YAML and %TAG.
@@ -25,24 +27,24 @@ func readDirectives(text string) (string, directives, *syntax) {
 		switch {
 		case len(fields) > 0 && content[0] == '%':
 			if len(found) == maxMarks {
-				return "", d, &syntax{Pos{Line: line, Column: 1}, fmt.Sprintf("more than %d directives", maxMarks)}
+				return "", d, &syntax{limits.Pos{Line: line, Column: 1}, fmt.Sprintf("more than %d directives", maxMarks)}
 			}
 			found = append(found, begin)
 			if bad := d.add(fields, &version); bad != "" {
-				return "", d, &syntax{Pos{Line: line, Column: 1}, bad}
+				return "", d, &syntax{limits.Pos{Line: line, Column: 1}, bad}
 			}
 		case len(fields) > 0 && fields[0][0] != '#':
 			if len(found) == 0 {
 				return text, d, nil
 			}
 			if fields[0] != "---" || content[0] != '-' {
-				return "", d, &syntax{Pos{Line: line, Column: 1}, "a line --- must stand between directives and the document"}
+				return "", d, &syntax{limits.Pos{Line: line, Column: 1}, "a line --- must stand between directives and the document"}
 			}
 			return commented(text, found), d, nil
 		}
 		if !more {
 			if len(found) > 0 {
-				return "", d, &syntax{Pos{Line: line, Column: 1}, "a line --- must follow the directives"}
+				return "", d, &syntax{limits.Pos{Line: line, Column: 1}, "a line --- must follow the directives"}
 			}
 			return text, d, nil
 		}
@@ -65,14 +67,14 @@ func (d *directives) add(fields []string, versionSeen *bool) (bad string) {
 		}
 		*versionSeen = true
 		if len(fields) != 2 || !strings.HasPrefix(fields[1], "1.") {
-			return fmt.Sprintf("%s: want %%YAML 1.1 or %%YAML 1.2", OneLine(strings.Join(fields, " ")))
+			return fmt.Sprintf("%s: want %%YAML 1.1 or %%YAML 1.2", limits.OneLine(strings.Join(fields, " ")))
 		}
 	case "%TAG":
 		if len(fields) != 3 || fields[1][0] != '!' || fields[1][len(fields[1])-1] != '!' {
-			return fmt.Sprintf("%s: want %%TAG !handle! prefix", OneLine(strings.Join(fields, " ")))
+			return fmt.Sprintf("%s: want %%TAG !handle! prefix", limits.OneLine(strings.Join(fields, " ")))
 		}
 		if _, twice := d.tags[fields[1]]; twice {
-			return fmt.Sprintf("%%TAG %s stands twice", OneLine(fields[1]))
+			return fmt.Sprintf("%%TAG %s stands twice", limits.OneLine(fields[1]))
 		}
 		if d.tags == nil {
 			d.tags = map[string]string{}

@@ -1,8 +1,10 @@
-package limits
+package rulefile
 
 import (
 	"math"
 	"strings"
+
+	"gatehouse/ratelimit/internal/limits"
 )
 
 // The keys of each level. knownKeys is all of them, for "did you mean" and for the
@@ -22,23 +24,23 @@ type reader struct {
 	domain string
 	path   []string // the entries above, as labels
 	wrong  int      // problems so far
-	report *Report
+	report *limits.Report
 }
 
-func (r *reader) problem(p Pos, text, format string, args ...any) {
+func (r *reader) problem(p limits.Pos, text, format string, args ...any) {
 	r.wrong++
-	r.report.Problem(Place{File: r.file, Pos: p, Domain: r.domain, Path: strings.Join(r.path, ".")}, text, format, args...)
+	r.report.Problem(limits.Place{File: r.file, Pos: p, Domain: r.domain, Path: strings.Join(r.path, ".")}, text, format, args...)
 }
 
 // readDocument reads the root of a file.
-func readDocument(file string, root *node, rep *Report) Document {
+func readDocument(file string, root *node, rep *limits.Report) limits.Document {
 	r := &reader{file: file, report: rep}
 	return r.document(root)
 }
 
 // streamDocument reads a file of plain YAML without holding all its nodes at once. It gives up on
 // any other file and on the first problem, which readDocument can describe better.
-func streamDocument(file, text string, rep *Report) (doc Document, ok bool) {
+func streamDocument(file, text string, rep *limits.Report) (doc limits.Document, ok bool) {
 	r := &reader{file: file, report: rep.Another()}
 	var list entryChunks
 	index := 0
@@ -49,7 +51,7 @@ func streamDocument(file, text string, rep *Report) (doc Document, ok bool) {
 		return r.wrong == 0 && rep.Step()
 	})
 	if root == nil || r.wrong > 0 {
-		return Document{}, false
+		return limits.Document{}, false
 	}
 	doc = r.document(root)
 	if index > 0 {
@@ -61,8 +63,8 @@ func streamDocument(file, text string, rep *Report) (doc Document, ok bool) {
 // entryChunks gathers entries in pieces. Appending to one slice would move 25 MB at once for 100,000
 // rules, during which a processor serves nobody.
 type entryChunks struct {
-	full [][]Entry
-	last []Entry
+	full [][]limits.Entry
+	last []limits.Entry
 	size int // of all in full
 }
 
@@ -72,16 +74,16 @@ const entriesPerChunk = 256
 func (l *entryChunks) grow() {
 	if len(l.last) == entriesPerChunk {
 		l.full, l.size = append(l.full, l.last), l.size+len(l.last)
-		l.last = make([]Entry, 0, entriesPerChunk)
+		l.last = make([]limits.Entry, 0, entriesPerChunk)
 	}
 }
 
 // joined is all entries as one slice. The chunks are gone then.
-func (l *entryChunks) joined(rep *Report) []Entry {
+func (l *entryChunks) joined(rep *limits.Report) []limits.Entry {
 	if len(l.full) == 0 {
 		return l.last
 	}
-	out := make([]Entry, 0, l.size+len(l.last))
+	out := make([]limits.Entry, 0, l.size+len(l.last))
 	for i, chunk := range l.full {
 		out = append(out, chunk...)
 		l.full[i] = nil
@@ -90,13 +92,13 @@ func (l *entryChunks) joined(rep *Report) []Entry {
 	return append(out, l.last...)
 }
 
-func (r *reader) document(root *node) Document {
-	doc := Document{File: r.file, Pos: root.pos}
+func (r *reader) document(root *node) limits.Document {
+	doc := limits.Document{File: r.file, Pos: root.pos}
 	if root.isNull() {
 		return doc // an empty file: the missing domain is reported
 	}
 	if root.kind != mapNode {
-		r.problem(root.pos, root.shown(), "the file must be a map with %s, not %s", OrList(rootKeys), root.whatText())
+		r.problem(root.pos, root.shown(), "the file must be a map with %s, not %s", limits.OrList(rootKeys), root.whatText())
 		doc.Unreadable = true
 		return doc
 	}
@@ -121,23 +123,23 @@ func (r *reader) document(root *node) Document {
 	return doc
 }
 
-func (r *reader) failureMode(v *node) FailureMode {
+func (r *reader) failureMode(v *node) limits.FailureMode {
 	if v.isNull() {
-		return FailureUnset
+		return limits.FailureUnset
 	}
 	s, ok := r.text("on_store_failure", v)
 	if !ok {
-		return FailureUnset
+		return limits.FailureUnset
 	}
-	mode, err := ParseFailureMode(s)
-	if err != nil || mode == FailureUnset {
-		r.problem(v.pos, s, "on_store_failure %s is unknown; %s%s", Quote(s), Allow(FailureWords()), DidYouMean(s, FailureWords()))
+	mode, err := limits.ParseFailureMode(s)
+	if err != nil || mode == limits.FailureUnset {
+		r.problem(v.pos, s, "on_store_failure %s is unknown; %s%s", limits.Quote(s), limits.Allow(limits.FailureWords()), limits.DidYouMean(s, limits.FailureWords()))
 	}
 	return mode
 }
 
 // entries reads a descriptors list.
-func (r *reader) entries(list *node) []Entry {
+func (r *reader) entries(list *node) []limits.Entry {
 	if list.isNull() {
 		return nil
 	}
@@ -145,7 +147,7 @@ func (r *reader) entries(list *node) []Entry {
 		r.problem(list.pos, list.shown(), "descriptors must be a list, not %s", list.whatText())
 		return nil
 	}
-	out := make([]Entry, 0, len(list.pairs))
+	out := make([]limits.Entry, 0, len(list.pairs))
 	for i, p := range list.pairs {
 		if !r.report.Step() {
 			return out
@@ -156,7 +158,7 @@ func (r *reader) entries(list *node) []Entry {
 }
 
 // item reads one item of a descriptors list.
-func (r *reader) item(list []Entry, index int, item *node) []Entry {
+func (r *reader) item(list []limits.Entry, index int, item *node) []limits.Entry {
 	if item.kind != mapNode {
 		r.problem(item.pos, item.shown(), "descriptors[%d] must be a map with a key, not %s", index, item.whatText())
 		return list
@@ -164,8 +166,8 @@ func (r *reader) item(list []Entry, index int, item *node) []Entry {
 	return append(list, r.entry(index, item))
 }
 
-func (r *reader) entry(index int, n *node) Entry {
-	e := Entry{File: r.file, Index: index, Pos: n.pos}
+func (r *reader) entry(index int, n *node) limits.Entry {
+	e := limits.Entry{File: r.file, Index: index, Pos: n.pos}
 	r.path = append(r.path, entryLabel(index, n))
 	r.eachKey(n, "a descriptor", entryKeys, func(key string, v *node) {
 		switch key {
@@ -215,16 +217,16 @@ func entryLabel(index int, n *node) string {
 			value = p.value.text
 		}
 	}
-	return Label(index, key, value)
+	return limits.Label(index, key, value)
 }
 
-func (r *reader) limit(n *node) *Limit {
+func (r *reader) limit(n *node) *limits.Limit {
 	if n.isNull() {
 		return nil
 	}
-	l := &Limit{Pos: n.pos}
+	l := &limits.Limit{Pos: n.pos}
 	if n.kind != mapNode {
-		r.problem(n.pos, n.shown(), "rate_limit must be a map with %s, not %s", OrList(limitKeys), n.whatText())
+		r.problem(n.pos, n.shown(), "rate_limit must be a map with %s, not %s", limits.OrList(limitKeys), n.whatText())
 		l.Unreadable = true
 		return l
 	}
@@ -254,7 +256,7 @@ func (r *reader) limit(n *node) *Limit {
 	return l
 }
 
-func (r *reader) replaces(list *node) []Replaced {
+func (r *reader) replaces(list *node) []limits.Replaced {
 	if list.isNull() {
 		return nil
 	}
@@ -262,14 +264,14 @@ func (r *reader) replaces(list *node) []Replaced {
 		r.problem(list.pos, list.shown(), "replaces must be a list of {name: …}, not %s", list.whatText())
 		return nil
 	}
-	var out []Replaced
+	var out []limits.Replaced
 	for i, p := range list.pairs {
 		item := p.value
 		if item.kind != mapNode {
 			r.problem(item.pos, item.shown(), "replaces[%d] must be a map {name: …}, not %s", i, item.whatText())
 			continue
 		}
-		x, before := Replaced{Pos: item.pos}, r.wrong
+		x, before := limits.Replaced{Pos: item.pos}, r.wrong
 		ok := r.eachKey(item, "an item of replaces", replacesKeys, func(_ string, v *node) {
 			x.Name, _ = r.text("name", v)
 			x.Pos = v.pos
@@ -307,14 +309,14 @@ func (r *reader) eachKey(n *node, where string, allowed []string, f func(key str
 
 func (r *reader) wrongKey(k *node, where string, allowed []string) {
 	if contains(knownKeys, k.text) {
-		r.problem(k.pos, k.text, "key %s has no meaning in %s; %s", k.text, where, Allow(allowed))
+		r.problem(k.pos, k.text, "key %s has no meaning in %s; %s", k.text, where, limits.Allow(allowed))
 		return
 	}
-	hint := DidYouMean(k.text, allowed)
+	hint := limits.DidYouMean(k.text, allowed)
 	if hint == "" {
-		hint = DidYouMean(k.text, knownKeys)
+		hint = limits.DidYouMean(k.text, knownKeys)
 	}
-	r.problem(k.pos, k.text, "unknown key %s in %s; %s%s", Quote(k.text), where, Allow(allowed), hint)
+	r.problem(k.pos, k.text, "unknown key %s in %s; %s%s", limits.Quote(k.text), where, limits.Allow(allowed), hint)
 }
 
 func firstOf(pairs []pair, key string) int {
@@ -382,7 +384,7 @@ func (r *reader) uint32(field string, v *node, lowest uint32) (uint32, bool) {
 			r.problem(v.pos, v.text, "%s must be a number without quotes, not the text %s", field, v.shown())
 			return 0, false
 		case negative && n != 0, n > math.MaxUint32, uint32(n) < lowest:
-			r.problem(v.pos, v.text, "%s is %s; allowed are whole numbers from %d to 4294967295", field, OneLine(v.text), lowest)
+			r.problem(v.pos, v.text, "%s is %s; allowed are whole numbers from %d to 4294967295", field, limits.OneLine(v.text), lowest)
 			return 0, false
 		default:
 			return uint32(n), true

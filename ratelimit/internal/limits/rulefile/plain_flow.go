@@ -1,4 +1,4 @@
-package limits
+package rulefile
 
 // rootFlow is the depth of flow style that is the whole document, as in a file of JSON.
 const rootFlow = -1

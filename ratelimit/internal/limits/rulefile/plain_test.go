@@ -1,10 +1,11 @@
-package limits
+package rulefile
 
 import (
 	"context"
 	"strings"
 	"testing"
 
+	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/rls"
 )
 
@@ -33,7 +34,7 @@ func TestReadPlain(t *testing.T) {
 		if root, why := readPlain(text, nil); root == nil {
 			t.Errorf("%q goes to the library for %s at %v", text, why.what, why.pos)
 		}
-		if doc, ok := streamDocument("f.yaml", text, NewReport(context.Background(), false)); !ok || len(doc.Entries) == 0 {
+		if doc, ok := streamDocument("f.yaml", text, limits.NewReport(context.Background(), false)); !ok || len(doc.Entries) == 0 {
 			t.Errorf("%q is not read item by item: %+v", text, doc)
 		}
 	}
@@ -53,7 +54,7 @@ func TestLoad_fullParserWarns(t *testing.T) {
 		head + "- key: a\n  value: {b: *c}\n":              "",
 		head + "- key: a # &x !!str <<\n  value: 'a &b'\n": "",
 	} {
-		_, warnings, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}}, Options{})
+		_, warnings, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}}, limits.Options{})
 		switch {
 		case want == "" && len(warnings) > 0:
 			t.Errorf("%q: %v", text, warnings)
@@ -78,7 +79,7 @@ func TestLoad_directives(t *testing.T) {
 		"%YAML 1.1\ndomain: d\n":                                  "f.yaml:2:1: a line --- must stand between directives and the document",
 		"%YAML 1.1\n":                                             "f.yaml:2:1: a line --- must follow the directives",
 	} {
-		_, _, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}}, Options{})
+		_, _, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}}, limits.Options{})
 		if want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
@@ -92,12 +93,12 @@ func TestLoad_tabsInFlow(t *testing.T) {
 		"domain: &d d\ndescriptors: [{\tkey:\ta\t,\tvalue: b\t}]\n",
 		"domain: &d d\ndescriptors: [\n\t{\n\t\tkey: a,\n\t\tvalue: \"b\"\n\t}\n]\n",
 	} {
-		r, _, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}}, Options{})
+		r, _, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}}, limits.Options{})
 		if err != nil {
 			t.Errorf("%q: %v", text, err)
 			continue
 		}
-		if x := r.Explain("d", []rls.Entry{{Key: "a", Value: "b"}}); x.Outcome != Whitelisted {
+		if x := r.Explain("d", []rls.Entry{{Key: "a", Value: "b"}}); x.Outcome != limits.Whitelisted {
 			t.Errorf("%q: %s", text, x.Text())
 		}
 	}
@@ -109,12 +110,12 @@ func TestLoad_tabsInFlow(t *testing.T) {
 		"domain: &d d\ndescriptors: [{key: \"b\\\\\",\tvalue: c}, {key: a, value: \"x\ty\"}]\n",
 		"domain: &d d\ndescriptors: [{key: 'b''\\',\tvalue: c}, {key: a, value: \"x\ty\"}]\n",
 	} {
-		r, _, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}}, Options{})
+		r, _, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}}, limits.Options{})
 		if err != nil {
 			t.Errorf("%q: %v", text, err)
 			continue
 		}
-		if x := r.Explain("d", []rls.Entry{{Key: "a", Value: "x\ty"}}); x.Outcome != Whitelisted {
+		if x := r.Explain("d", []rls.Entry{{Key: "a", Value: "x\ty"}}); x.Outcome != limits.Whitelisted {
 			t.Errorf("%q: %s", text, x.Text())
 		}
 	}

@@ -1,8 +1,10 @@
-package limits
+package rulefile
 
 import (
 	"strings"
 	"unicode/utf8"
+
+	"gatehouse/ratelimit/internal/limits"
 )
 
 // The way through goccy/go-yaml takes 250 ms for 10,000 rules, of which the lexer alone is a fifth,
@@ -46,7 +48,7 @@ func readPlain(text string, each func(item *node) bool) (*node, obstacle) {
 
 // obstacle is what readPlain could not read, the first of the file.
 type obstacle struct {
-	pos  Pos
+	pos  limits.Pos
 	what string
 }
 
@@ -141,7 +143,7 @@ func (p *plainReader) fail(at int) *node {
 
 func (p *plainReader) failFor(at int, what string) *node {
 	if !p.bad {
-		p.obstacle = obstacle{Pos{Line: p.line, Column: p.column(at)}, what}
+		p.obstacle = obstacle{limits.Pos{Line: p.line, Column: p.column(at)}, what}
 	}
 	p.bad, p.eof = true, true
 	return &node{}
@@ -331,7 +333,7 @@ func (p *plainReader) node(k kind, at int) *node {
 	}
 	n := &p.nodes[0]
 	p.nodes = p.nodes[1:]
-	*n = node{kind: k, pos: Pos{Line: p.line, Column: p.column(at)}, weight: 1, depth: 1}
+	*n = node{kind: k, pos: limits.Pos{Line: p.line, Column: p.column(at)}, weight: 1, depth: 1}
 	return n
 }
 

@@ -1,4 +1,4 @@
-package limits
+package rulefile
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"gatehouse/ratelimit/internal/limits"
 
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -20,9 +22,9 @@ const ResourceType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimi
 // LoadResources compiles a whole configuration of xDS resources, each an encoded
 // RateLimitConfig, as Load does with files: what Load says holds here. A resource is called by its
 // name, or resources[i] without one.
-func LoadResources(ctx context.Context, resources [][]byte, o Options) (*Rules, []Problem, error) {
-	rep := NewReport(ctx, o.Paced)
-	docs, bytes := make([]Document, 0, len(resources)), 0
+func LoadResources(ctx context.Context, resources [][]byte, o limits.Options) (*limits.Rules, []limits.Problem, error) {
+	rep := limits.NewReport(ctx, o.Paced)
+	docs, bytes := make([]limits.Document, 0, len(resources)), 0
 	for i, b := range resources {
 		bytes += len(b)
 		if doc, ok := readResource(i, b, rep); ok {
@@ -30,21 +32,21 @@ func LoadResources(ctx context.Context, resources [][]byte, o Options) (*Rules, 
 		}
 	}
 	// The order of a response is the server's whim, and merged wildcards go by it.
-	slices.SortStableFunc(docs, func(a, b Document) int { return strings.Compare(a.File, b.File) })
-	return Compile(bytes, docs, o, rep)
+	slices.SortStableFunc(docs, func(a, b limits.Document) int { return strings.Compare(a.File, b.File) })
+	return limits.Compile(bytes, docs, o, rep)
 }
 
 // readResource decodes one resource into the tree that files are read into.
-func readResource(index int, b []byte, rep *Report) (doc Document, ok bool) {
+func readResource(index int, b []byte, rep *limits.Report) (doc limits.Document, ok bool) {
 	label := fmt.Sprintf("resources[%d]", index)
 	rest, descriptors := takeApart(b)
 	var config rlsconf.RateLimitConfig
 	err := decode(rest, &config, maxDepth)
 	if err == nil && config.Name != "" {
-		label = OneLine(config.Name)
+		label = limits.OneLine(config.Name)
 	}
 	r := &resourceReader{file: label, domain: config.Domain, report: rep}
-	doc = Document{File: label, Domain: config.Domain, Entries: make([]Entry, 0, len(descriptors))}
+	doc = limits.Document{File: label, Domain: config.Domain, Entries: make([]limits.Entry, 0, len(descriptors))}
 	for i := 0; err == nil && i < len(descriptors) && rep.Step(); i++ {
 		var d rlsconf.RateLimitDescriptor
 		if err = decode(descriptors[i], &d, maxDepth-1); err == nil {
@@ -54,8 +56,8 @@ func readResource(index int, b []byte, rep *Report) (doc Document, ok bool) {
 	if err != nil {
 		// The library varies its spaces so that nobody relies on its texts.
 		reason := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
-		rep.Problem(Place{File: fmt.Sprintf("resources[%d]", index)}, "", "not a RateLimitConfig: %s", firstLine(reason))
-		return Document{}, false
+		rep.Problem(limits.Place{File: fmt.Sprintf("resources[%d]", index)}, "", "not a RateLimitConfig: %s", firstLine(reason))
+		return limits.Document{}, false
 	}
 	return doc, true
 }
@@ -97,22 +99,22 @@ type resourceReader struct {
 	file   string
 	domain string
 	path   []string // the entries above, as labels
-	report *Report
+	report *limits.Report
 }
 
-func (r *resourceReader) entries(list []*rlsconf.RateLimitDescriptor) []Entry {
+func (r *resourceReader) entries(list []*rlsconf.RateLimitDescriptor) []limits.Entry {
 	if len(list) == 0 {
 		return nil
 	}
-	out := make([]Entry, len(list))
+	out := make([]limits.Entry, len(list))
 	for i, d := range list {
 		out[i] = r.entry(i, d)
 	}
 	return out
 }
 
-func (r *resourceReader) entry(index int, d *rlsconf.RateLimitDescriptor) Entry {
-	e := Entry{
+func (r *resourceReader) entry(index int, d *rlsconf.RateLimitDescriptor) limits.Entry {
+	e := limits.Entry{
 		File: r.file, Index: index, Key: d.Key, Value: d.Value, Limit: limitOf(d.RateLimit),
 		Shadow: d.ShadowMode, Detailed: d.DetailedMetric,
 	}
@@ -131,7 +133,7 @@ const (
 
 // newerFields reads quota_mode and metadata. Of a field that is there more than once, the last bool
 // counts and messages merge, as protobuf has it; other types under these numbers are passed over.
-func (r *resourceReader) newerFields(e *Entry, unknown []byte) {
+func (r *resourceReader) newerFields(e *limits.Entry, unknown []byte) {
 	var metadata []byte
 	found := false
 	for len(unknown) > 0 {
@@ -177,7 +179,7 @@ func (r *resourceReader) object(s *structpb.Struct, path string) {
 			s.Fields[key] = structpb.NewNullValue()
 			continue
 		}
-		r.value(v, path+"."+OneLine(key))
+		r.value(v, path+"."+limits.OneLine(key))
 	}
 }
 
@@ -201,7 +203,7 @@ func (r *resourceReader) value(v *structpb.Value, path string) {
 }
 
 func (r *resourceReader) problem(text, format string, args ...any) {
-	r.report.Problem(Place{File: r.file, Domain: r.domain, Path: strings.Join(r.path, ".")}, text, format, args...)
+	r.report.Problem(limits.Place{File: r.file, Domain: r.domain, Path: strings.Join(r.path, ".")}, text, format, args...)
 }
 
 // resourceUnits are the units by their number in a resource; 0 is not given.
@@ -209,11 +211,11 @@ var resourceUnits = [...]string{"", "second", "minute", "hour", "day", "month", 
 
 // limitOf is the limit of an entry, nil without one. A number of requests can't be told from none, so
 // that 0 is taken for a limit that blocks everything, but not beside unlimited.
-func limitOf(p *rlsconf.RateLimitPolicy) *Limit {
+func limitOf(p *rlsconf.RateLimitPolicy) *limits.Limit {
 	if p == nil {
 		return nil
 	}
-	l := &Limit{
+	l := &limits.Limit{
 		PerUnit: p.RequestsPerUnit, HasPerUnit: p.RequestsPerUnit != 0 || !p.Unlimited,
 		Unlimited: p.Unlimited, Name: p.Name, HasUnit: p.Unit != rlsconf.RateLimitUnit_UNKNOWN,
 	}
@@ -223,7 +225,7 @@ func limitOf(p *rlsconf.RateLimitPolicy) *Limit {
 		l.Unit = fmt.Sprint(u)
 	}
 	for _, x := range p.Replaces {
-		l.Replaces = append(l.Replaces, Replaced{Name: x.GetName()})
+		l.Replaces = append(l.Replaces, limits.Replaced{Name: x.GetName()})
 	}
 	return l
 }

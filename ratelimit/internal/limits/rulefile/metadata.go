@@ -1,10 +1,12 @@
-package limits
+package rulefile
 
 import (
 	"fmt"
 	"math"
 	"strings"
 	"unicode/utf8"
+
+	"gatehouse/ratelimit/internal/limits"
 
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -32,14 +34,14 @@ func (r *reader) object(n *node, path string) *structpb.Struct {
 			continue
 		}
 		if _, twice := out.Fields[k.text]; twice {
-			r.problem(k.pos, k.text, "key %s stands twice in %s", Quote(k.text), path)
+			r.problem(k.pos, k.text, "key %s stands twice in %s", limits.Quote(k.text), path)
 			continue
 		}
 		if !utf8.ValidString(k.text) {
-			r.problem(k.pos, k.text, "a key of %s is not UTF-8: %s", path, Quote(k.text))
+			r.problem(k.pos, k.text, "a key of %s is not UTF-8: %s", path, limits.Quote(k.text))
 			continue
 		}
-		out.Fields[k.text] = r.value(p.value, path+"."+OneLine(k.text))
+		out.Fields[k.text] = r.value(p.value, path+"."+limits.OneLine(k.text))
 	}
 	return out
 }
@@ -64,7 +66,7 @@ func (r *reader) value(n *node, path string) *structpb.Value {
 	case intScalar:
 		i, negative, _ := yamlInt(n.text)
 		if !fits64(n.text) {
-			r.problem(n.pos, n.text, "%s is %s, which does not fit into 64 bits; put it in quotes to keep its digits", path, OneLine(n.text))
+			r.problem(n.pos, n.text, "%s is %s, which does not fit into 64 bits; put it in quotes to keep its digits", path, limits.OneLine(n.text))
 		}
 		f := float64(i)
 		if negative {
@@ -74,12 +76,12 @@ func (r *reader) value(n *node, path string) *structpb.Value {
 	case floatScalar:
 		f, _ := yamlFloat(n.text)
 		if math.IsInf(f, 0) || math.IsNaN(f) {
-			r.problem(n.pos, n.text, "%s is %s, which JSON can't hold", path, OneLine(n.text))
+			r.problem(n.pos, n.text, "%s is %s, which JSON can't hold", path, limits.OneLine(n.text))
 		}
 		return structpb.NewNumberValue(f)
 	}
 	if !utf8.ValidString(n.text) {
-		r.problem(n.pos, n.text, "%s is not UTF-8: %s", path, Quote(n.text))
+		r.problem(n.pos, n.text, "%s is not UTF-8: %s", path, limits.Quote(n.text))
 		return structpb.NewStringValue(strings.ToValidUTF8(n.text, "?"))
 	}
 	return structpb.NewStringValue(n.text)

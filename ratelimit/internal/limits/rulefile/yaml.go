@@ -1,9 +1,11 @@
-package limits
+package rulefile
 
 import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"gatehouse/ratelimit/internal/limits"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/lexer"
@@ -26,13 +28,13 @@ const secondDocument = "a second YAML document begins here; a file holds one dom
 
 // syntax is a text that is not the YAML that rules are written in.
 type syntax struct {
-	pos     Pos
+	pos     limits.Pos
 	message string
 }
 
 // parseYAML turns the text of one file into nodes. It never panics; the time it takes is in
 // proportion to the text. slow is what made goccy/go-yaml read the file.
-func parseYAML(text string, d directives, rep *Report) (root *node, slow obstacle, bad *syntax) {
+func parseYAML(text string, d directives, rep *limits.Report) (root *node, slow obstacle, bad *syntax) {
 	root, slow = readPlain(text, nil)
 	if root != nil {
 		return root, obstacle{}, nil
@@ -67,11 +69,11 @@ func unixLines(text string) string {
 
 // badByte finds the first byte that YAML does not allow. The library would read on with another.
 func badByte(text string) *syntax {
-	at := Pos{Line: 1, Column: 1}
+	at := limits.Pos{Line: 1, Column: 1}
 	for i, r := range text {
 		switch {
 		case r == '\n':
-			at = Pos{Line: at.Line + 1, Column: 1}
+			at = limits.Pos{Line: at.Line + 1, Column: 1}
 			continue
 		case r == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd"):
 			return &syntax{at, fmt.Sprintf("byte 0x%02x is not UTF-8", text[i])}
@@ -88,7 +90,7 @@ func parseAnyYAML(text string, d directives) (root *node, bad *syntax) {
 	defer func() {
 		// A fault in the YAML library must not end a daemon that has good rules in force.
 		if r := recover(); r != nil {
-			root, bad = nil, &syntax{Pos{Line: 1, Column: 1}, fmt.Sprintf("this text can't be read as YAML (%v)", r)}
+			root, bad = nil, &syntax{limits.Pos{Line: 1, Column: 1}, fmt.Sprintf("this text can't be read as YAML (%v)", r)}
 		}
 	}()
 	text = unixLines(text) // it counts a line twice where CR LF follows a comment
@@ -157,7 +159,7 @@ func spacesInFlow(text string) string {
 
 // syntaxOf takes position and reason from an error of the parser.
 func syntaxOf(err error) *syntax {
-	s := &syntax{Pos{Line: 1, Column: 1}, "not YAML: " + firstLine(err.Error())}
+	s := &syntax{limits.Pos{Line: 1, Column: 1}, "not YAML: " + firstLine(err.Error())}
 	if e, ok := err.(interface {
 		GetMessage() string
 		GetToken() *token.Token
@@ -173,17 +175,17 @@ func syntaxOf(err error) *syntax {
 // firstLine is what a message repeats of the library's.
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(s, "\n")
-	if len(s) > 2*MaxQuoted {
-		return s[:2*MaxQuoted] + "…"
+	if len(s) > 2*limits.MaxQuoted {
+		return s[:2*limits.MaxQuoted] + "…"
 	}
 	return s
 }
 
-func positionOf(t *token.Token) Pos {
+func positionOf(t *token.Token) limits.Pos {
 	if t == nil || t.Position == nil {
-		return Pos{Line: 1, Column: 1}
+		return limits.Pos{Line: 1, Column: 1}
 	}
-	return Pos{Line: int32(max(t.Position.Line, 1)), Column: int32(max(t.Position.Column, 1))}
+	return limits.Pos{Line: int32(max(t.Position.Line, 1)), Column: int32(max(t.Position.Column, 1))}
 }
 
 // builder turns the syntax tree of one file into nodes, resolving aliases and merge keys.
@@ -203,7 +205,7 @@ func (b builder) file(f *ast.File) (*node, *syntax) {
 		docs = append(docs, d)
 	}
 	if len(docs) > 1 {
-		at := Pos{Line: 1, Column: 1}
+		at := limits.Pos{Line: 1, Column: 1}
 		if docs[1].Start != nil {
 			at = positionOf(docs[1].Start)
 		} else if docs[1].Body != nil {
@@ -212,13 +214,13 @@ func (b builder) file(f *ast.File) (*node, *syntax) {
 		return nil, &syntax{at, secondDocument}
 	}
 	if len(docs) == 0 || docs[0].Body == nil {
-		return &node{plain: true, pos: Pos{Line: 1, Column: 1}, weight: 1, depth: 1}, nil
+		return &node{plain: true, pos: limits.Pos{Line: 1, Column: 1}, weight: 1, depth: 1}, nil
 	}
-	n := b.node(docs[0].Body, Pos{Line: 1, Column: 1})
+	n := b.node(docs[0].Body, limits.Pos{Line: 1, Column: 1})
 	return n, b.err
 }
 
-func (b *builder) fail(p Pos, format string, args ...any) *node {
+func (b *builder) fail(p limits.Pos, format string, args ...any) *node {
 	if b.err == nil {
 		b.err = &syntax{p, fmt.Sprintf(format, args...)}
 	}
@@ -227,7 +229,7 @@ func (b *builder) fail(p Pos, format string, args ...any) *node {
 
 // node converts one value. at is where it would stand if it has no place of its own (a null that
 // is not written out).
-func (b *builder) node(n ast.Node, at Pos) *node {
+func (b *builder) node(n ast.Node, at limits.Pos) *node {
 	if b.err != nil || n == nil {
 		return &node{plain: true, pos: at, weight: 1, depth: 1}
 	}
@@ -274,7 +276,7 @@ func (b *builder) node(n ast.Node, at Pos) *node {
 	return b.fail(positionOf(n.GetToken()), "%s has no meaning here", n.Type())
 }
 
-func leaf(text string, plain bool, p Pos) *node {
+func leaf(text string, plain bool, p limits.Pos) *node {
 	return &node{plain: plain, pos: p, text: text, weight: 1, depth: 1}
 }
 
@@ -286,7 +288,7 @@ func (b *builder) list(n *ast.SequenceNode) *node {
 	return b.weigh(out)
 }
 
-func (b *builder) pairs(values []*ast.MappingValueNode, p Pos) *node {
+func (b *builder) pairs(values []*ast.MappingValueNode, p limits.Pos) *node {
 	out := &node{kind: mapNode, pos: p, pairs: make([]pair, 0, len(values))}
 	if len(values) > 0 {
 		out.pos = positionOf(values[0].Key.GetToken())
@@ -349,9 +351,9 @@ func (b *builder) alias(n *ast.AliasNode) *node {
 	target, ok := b.anchors[name]
 	switch {
 	case !ok:
-		return b.fail(at, "alias *%s has no anchor &%s before it; %s", OneLine(name), OneLine(name), starNeedsQuotes)
+		return b.fail(at, "alias *%s has no anchor &%s before it; %s", limits.OneLine(name), limits.OneLine(name), starNeedsQuotes)
 	case target == nil:
-		return b.fail(at, "alias *%s stands inside its own anchor", OneLine(name))
+		return b.fail(at, "alias *%s stands inside its own anchor", limits.OneLine(name))
 	}
 	if b.extra += int64(target.weight); b.extra > maxExpansion {
 		return b.fail(at, "aliases stand for more than %d values", maxExpansion)
@@ -374,7 +376,7 @@ func (b *builder) tagged(n *ast.TagNode) *node {
 		}
 	case "!!map", "!!seq":
 	default:
-		return b.fail(at, "tag %s is not known", OneLine(tag))
+		return b.fail(at, "tag %s is not known", limits.OneLine(tag))
 	}
 	return v
 }

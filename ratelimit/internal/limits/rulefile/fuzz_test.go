@@ -1,10 +1,14 @@
-package limits
+package rulefile
 
 import (
 	"context"
 	"fmt"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
+
+	"gatehouse/ratelimit/internal/limits"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -44,7 +48,7 @@ func noTabs(outline string) string { return strings.ReplaceAll(outline, `\t`, " 
 
 // sameEntries compares a document read item by item with one read from the whole tree.
 func sameEntries(t *testing.T, text string, root *node) {
-	rep := NewReport(context.Background(), false)
+	rep := limits.NewReport(context.Background(), false)
 	r := &reader{file: "f.yaml", report: rep}
 	whole := r.document(root)
 	streamed, ok := streamDocument("f.yaml", text, rep)
@@ -52,7 +56,7 @@ func sameEntries(t *testing.T, text string, root *node) {
 		t.Fatalf("read item by item: %v, problems of the whole: %d", ok, r.wrong)
 	}
 	if ok {
-		if d := cmp.Diff(whole, streamed, cmp.AllowUnexported(Document{}, Entry{}, Limit{}, Replaced{}, Pos{}), protocmp.Transform(), cmpopts.EquateEmpty()); d != "" {
+		if d := cmp.Diff(whole, streamed, cmp.AllowUnexported(limits.Document{}, limits.Entry{}, limits.Limit{}, limits.Replaced{}, limits.Pos{}), protocmp.Transform(), cmpopts.EquateEmpty()); d != "" {
 			t.Fatalf("(-whole +streamed):\n%s", d)
 		}
 	}
@@ -86,4 +90,20 @@ func outline(n *node, columns bool) string {
 	}
 	write(n, 1)
 	return b.String()
+}
+
+// yamlSeeds are texts with the parts of YAML, one quoted on each line.
+func yamlSeeds(f *testing.F) (seeds []string) {
+	text, err := os.ReadFile("../testdata/yaml.txt")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		seed, err := strconv.Unquote(strings.TrimSpace(line))
+		if err != nil {
+			f.Fatal(err)
+		}
+		seeds = append(seeds, seed)
+	}
+	return seeds
 }

@@ -1,10 +1,12 @@
-package limits
+package rulefile
 
 import (
 	"errors"
 	"math"
 	"strconv"
 	"strings"
+
+	"gatehouse/ratelimit/internal/limits"
 )
 
 // kind is what a YAML node is, before anyone asks what it means.
@@ -22,7 +24,7 @@ const (
 type node struct {
 	text  string
 	pairs []pair
-	pos   Pos
+	pos   limits.Pos
 	// weight is the number of values below and including this one with aliases written out, at
 	// most maxExpansion more than stand in the file; depth is the number of levels.
 	weight int32
@@ -84,9 +86,9 @@ func (n *node) shown() string {
 		return "[…]"
 	}
 	if n.plain {
-		return OneLine(n.text)
+		return limits.OneLine(n.text)
 	}
-	return Quote(n.text)
+	return limits.Quote(n.text)
 }
 
 func (n *node) scalar() scalar {
