@@ -1,9 +1,9 @@
 // Package settings reads a daemon's configuration from the environment into a struct and tells
 // ALL mistakes at once: the variable, its value (never a secret's), and what would be right.
 //
-// The struct is parsed by caarlos0/env; this package is what happens before (old names, secrets
-// from files, empty means unset, misspelt names) and the value parsers. It reads no file but
-// those that a NAME_FILE variable names, keeps nothing, and knows no daemon.
+// Old names, secrets from files and misspelt names are dealt with first; an empty variable counts
+// as unset. Package settings reads no file but those that a NAME_FILE variable names, keeps
+// nothing, and knows no daemon.
 package settings
 
 import (
@@ -12,8 +12,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-
-	"github.com/caarlos0/env/v11"
 )
 
 // Options say what a daemon's environment may look like.
@@ -90,7 +88,8 @@ func Load(into any, environ []string, o Options) *Report {
 		}
 	}
 	r.unknown(fields, o)
-	r.parse(into, o.Seconds)
+	r.fill(into, o.Seconds)
+	r.check(into)
 	return r
 }
 
@@ -290,19 +289,4 @@ func readSecret(path string) ([]byte, error) {
 	}
 	defer f.Close()
 	return io.ReadAll(io.LimitReader(f, secretBytes+3)) // a line's end is cut off
-}
-
-// parse hands the cleaned environment to the library. OnSet runs before each field's parser and
-// tells which variable it is about, which the library's own errors do not.
-func (r *Report) parse(into any, seconds bool) {
-	p := &parsers{report: r, seconds: seconds}
-	err := env.ParseWithOptions(into, env.Options{
-		Environment: r.env,
-		OnSet:       func(name string, _ any, _ bool) { p.name = name },
-		FuncMap:     p.byType(),
-	})
-	if err != nil {
-		panic(err) // a type without a parser: a bug in the struct
-	}
-	r.check(into)
 }

@@ -115,6 +115,23 @@ func TestLoad_mistakes(t *testing.T) {
 		`WAIT="1": not a duration, such as 10s, 150us, 1h30m: a number needs its unit`)
 }
 
+// TestLoad_fields shows what becomes of the fields whose variables are wrong or unset, and which may not be there.
+func TestLoad_fields(t *testing.T) {
+	s := sample{Count: 7, Small: 7, Hosts: []string{"x"}}
+	Load(&s, []string{"COUNT=ten"}, options)
+	if s.Count != 0 || s.Small != 7 || len(s.Hosts) != 1 {
+		t.Errorf("a wrong variable gave %d, want 0; unset ones without default gave %d and %q, want 7 and [x]", s.Count, s.Small, s.Hosts)
+	}
+	defer func() {
+		if got, want := recover(), "settings: A: a int8 has no parser"; got != want {
+			t.Errorf("a field of a type without a parser: %v, want %s", got, want)
+		}
+	}()
+	Load(&struct {
+		A int8 `env:"A"`
+	}{}, nil, options)
+}
+
 func TestSeconds(t *testing.T) {
 	f := func(text string, want time.Duration, mistakes ...string) {
 		t.Helper()

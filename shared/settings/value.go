@@ -7,67 +7,90 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/caarlos0/env/v11"
 )
 
-// parsers turn texts into values. A mistake goes to the report and leaves zero, so that the
-// library goes on to the next field.
-type parsers struct {
-	report  *Report
-	name    string // the variable at hand
-	seconds bool   // bare numbers are durations too
+// parser reads a text into a field of one type.
+type parser struct {
+	set  func(field reflect.Value, text string) error
+	want string // what a text should have been; empty: the error says it
 }
 
-func (p *parsers) byType() map[reflect.Type]env.ParserFunc {
-	m := map[reflect.Type]env.ParserFunc{}
-	add(m, p, strconv.ParseBool, "not a yes or no: true, false, 1, 0")
-	add(m, p, func(s string) (int, error) { n, err := strconv.ParseInt(s, 0, strconv.IntSize); return int(n), err }, integer)
-	add(m, p, func(s string) (int64, error) { return strconv.ParseInt(s, 0, 64) }, integer)
-	add(m, p, func(s string) (uint32, error) { n, err := strconv.ParseUint(s, 0, 32); return uint32(n), err }, integer)
-	add(m, p, func(s string) (float32, error) { n, err := strconv.ParseFloat(s, 32); return float32(n), err }, "not a number, such as 0.8")
-	add(m, p, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }, "not a number, such as 0.8")
-	if p.seconds {
-		add(m, p, Seconds, "not a duration: a number of seconds, or 10s, 150us, 1h30m")
-	} else {
-		add(m, p, time.ParseDuration, "not a duration, such as 10s, 150us, 1h30m: a number needs its unit")
-	}
-	add(m, p, func(s string) ([]string, error) { return List(s), nil }, "")
-	add(m, p, Map, "")
-	return m
-}
-
-const integer = "not a whole number, such as 10 or 0x10"
-
-// add registers a parser; its own error text is used where want is empty.
-func add[T any](m map[reflect.Type]env.ParserFunc, p *parsers, parse func(string) (T, error), want string) {
-	m[reflect.TypeFor[T]()] = func(s string) (any, error) {
-		v, err := parse(s)
+func parserOf[T any](parse func(string) (T, error), want string) parser {
+	set := func(field reflect.Value, text string) error {
+		value, err := parse(text)
 		if err == nil {
-			return v, nil
+			field.Set(reflect.ValueOf(value))
 		}
-		text := want
-		switch {
-		case text == "" && p.report.fields[p.name].Secret:
-			text = "not a list of name:value"
-		case text == "":
-			text = err.Error()
-		case errors.Is(err, strconv.ErrRange):
-			text = "out of range"
-		case want == integer && strings.HasPrefix(s, "tcp://"):
-			text += " (Kubernetes sets such variables for each service: enableServiceLinks: false)"
-		}
-		p.report.Wrong(p.name, "%s", text)
-		p.report.fields[p.name] = failed(p.report.fields[p.name])
-		var zero T
-		return zero, nil
+		return err
 	}
+	return parser{set, want}
 }
 
-// failed marks a field that no further check may judge.
-func failed(f Field) Field {
+// parsers are those of the types that a field may have.
+var parsers = map[reflect.Type]parser{
+	reflect.TypeFor[string](): parserOf(func(s string) (string, error) { return s, nil }, ""),
+	reflect.TypeFor[bool]():   parserOf(strconv.ParseBool, "not a yes or no: true, false, 1, 0"),
+	reflect.TypeFor[int](): parserOf(func(s string) (int, error) {
+		n, err := strconv.ParseInt(s, 0, strconv.IntSize)
+		return int(n), err
+	}, integer),
+	reflect.TypeFor[int64]():             parserOf(func(s string) (int64, error) { return strconv.ParseInt(s, 0, 64) }, integer),
+	reflect.TypeFor[uint32]():            parserOf(func(s string) (uint32, error) { n, err := strconv.ParseUint(s, 0, 32); return uint32(n), err }, integer),
+	reflect.TypeFor[float32]():           parserOf(func(s string) (float32, error) { n, err := strconv.ParseFloat(s, 32); return float32(n), err }, number),
+	reflect.TypeFor[float64]():           parserOf(func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }, number),
+	reflect.TypeFor[time.Duration]():     parserOf(time.ParseDuration, "not a duration, such as 10s, 150us, 1h30m: a number needs its unit"),
+	reflect.TypeFor[[]string]():          parserOf(func(s string) ([]string, error) { return List(s), nil }, ""),
+	reflect.TypeFor[map[string]string](): parserOf(Map, ""),
+}
+
+// inSeconds takes the place of the parser of durations where a bare number is one too.
+var inSeconds = parserOf(Seconds, "not a duration: a number of seconds, or 10s, 150us, 1h30m")
+
+const (
+	integer = "not a whole number, such as 10 or 0x10"
+	number  = "not a number, such as 0.8"
+)
+
+// fill sets every field to its variable's value, else to its default; a field without either keeps what it has. A text
+// that cannot be read is a mistake and leaves zero.
+func (r *Report) fill(into any, seconds bool) {
+	walk(reflect.ValueOf(into).Elem(), "", func(f Field, _ reflect.StructTag, field reflect.Value) {
+		p, ok := parsers[field.Type()]
+		if !ok {
+			panic(fmt.Sprintf("settings: %s: a %s has no parser", f.Name, field.Type())) // a bug in the struct
+		}
+		if seconds && field.Type() == reflect.TypeFor[time.Duration]() {
+			p = inSeconds
+		}
+		text, set := r.env[f.Name]
+		if !set {
+			text = f.Default
+		}
+		if text == "" {
+			return
+		}
+		if err := p.set(field, text); err != nil {
+			field.SetZero()
+			r.unreadable(f, text, p.want, err)
+		}
+	})
+}
+
+// unreadable adds the mistake that a text is no value of its field.
+func (r *Report) unreadable(f Field, text, want string, err error) {
+	switch {
+	case want == "" && f.Secret:
+		want = "not a list of name:value"
+	case want == "":
+		want = err.Error()
+	case errors.Is(err, strconv.ErrRange):
+		want = "out of range"
+	case want == integer && strings.HasPrefix(text, "tcp://"):
+		want += " (Kubernetes sets such variables for each service: enableServiceLinks: false)"
+	}
+	r.Wrong(f.Name, "%s", want)
 	f.failed = true
-	return f
+	r.fields[f.Name] = f
 }
 
 // Seconds reads a whole number of seconds or a Go duration.
