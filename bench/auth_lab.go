@@ -15,8 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"gatehouse/shared/child"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/subprocess"
 )
 
 const (
@@ -156,7 +156,7 @@ func (l *lab) authOf(program, name, database string, settings ...string) (*targe
 		"AUTH_JWT_SECRET=" + benchSecret, "AUTH_MAILER_AUTOCONFIRM=true",
 	}, settings...)
 	cmd.Env = append(cmd.Env, l.authExtra...)
-	if t.process, err = child.Start(cmd); err != nil {
+	if t.process, err = subprocess.Start(cmd); err != nil {
 		return nil, err
 	}
 	l.started = append(l.started, t)

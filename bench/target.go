@@ -16,8 +16,8 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/shared/child"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/subprocess"
 )
 
 // target is a process under measurement.
@@ -26,7 +26,7 @@ type target struct {
 	addr    string // its gRPC listener
 	http    string // the daemon's HTTP listener
 	debug   string // its debug listener, "" for a yardstick
-	process *child.Process
+	process *subprocess.Process
 	stores  []*localserver.Server // the servers that count; none when it counts in process or not at all
 	rules   string                // its rules file
 }
@@ -109,7 +109,7 @@ func (l *lab) self(name string, args ...string) (*target, error) {
 	}
 	defer out.Close()
 	cmd.Stdout = in
-	process, err := child.Start(cmd)
+	process, err := subprocess.Start(cmd)
 	in.Close()
 	if err != nil {
 		return nil, fmt.Errorf("yardstick: %w", err)
@@ -167,7 +167,7 @@ func (l *lab) ratelimitOf(program, name string, rules []byte, store *localserver
 		cmd.Env = append(cmd.Env, "BACKEND_TYPE=kvstore", "KVSTORE_URL="+store.Addr())
 	}
 	cmd.Env = append(append(cmd.Env, l.extra...), settings...)
-	if t.process, err = child.Start(cmd); err != nil {
+	if t.process, err = subprocess.Start(cmd); err != nil {
 		return nil, err
 	}
 	l.started = append(l.started, t)

@@ -151,7 +151,7 @@ func TestImports(t *testing.T) {
 	f("shared/httpx", "auth/internal/token", false)
 	f("auth/internal/account", "migrations", false)
 	f("auth/internal/store", "migrations", true)
-	f("bench", "shared/child", true)
+	f("bench", "shared/subprocess", true)
 	f("ratelimit/internal/decide", "ratelimit/internal/limits", true)
 	f("ratelimit/internal/limits", "ratelimit/internal/decide", false)
 	f("ratelimit/internal/limits", "ratelimit/internal/counter", false)

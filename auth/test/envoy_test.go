@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/config"
-	"gatehouse/shared/child"
 	"gatehouse/shared/envoytest"
+	"gatehouse/shared/subprocess"
 	"gatehouse/shared/testdb"
 )
 
@@ -99,7 +99,7 @@ func ratelimitDaemon(t *testing.T) string {
 		"RUNTIME_ROOT=" + dir, "RUNTIME_WATCH_ROOT=false", "BACKEND_TYPE=memory", "DISABLE_STATS=true", "LOG_LEVEL=info", "LOG_FORMAT=json",
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0", "LIMIT_RESPONSE_HEADERS_ENABLED=true",
 	}
-	p, err := child.Start(cmd)
+	p, err := subprocess.Start(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/cli"
-	"gatehouse/shared/child"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/subprocess"
 	"gatehouse/shared/testdb"
 )
 
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 
 // instance is one daemon of a test: a real process on free ports.
 type instance struct {
-	*child.Process
+	*subprocess.Process
 	http, mailbox string // addresses
 	log           *lines
 	dir           string // its working directory, where .env is
@@ -67,7 +67,7 @@ func launch(t testing.TB, dir string, env []string, args ...string) *instance {
 	}
 	defer left.Close()
 	cmd.ExtraFiles = []*os.File{left} // as a careless parent leaves one open
-	if d.Process, err = child.Start(cmd); err != nil {
+	if d.Process, err = subprocess.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	d.log.ended = d.Ended()
@@ -158,7 +158,7 @@ func (d *instance) signUp(t testing.TB, email string) answer {
 
 // lines are what a process writes.
 type lines struct {
-	child.Lines
+	subprocess.Lines
 	// ended is closed when nothing more comes.
 	ended <-chan struct{}
 }
@@ -229,7 +229,7 @@ func TestNobodyReads(t *testing.T) {
 	cmd.Dir, cmd.Env = t.TempDir(), environment(testdb.Postgres(t))
 	cmd.Stdout, cmd.Stderr = write, write
 	d := new(instance)
-	if d.Process, err = child.Start(cmd); err != nil {
+	if d.Process, err = subprocess.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Stop(time.Minute) })

@@ -28,7 +28,7 @@ import (
 
 	"gatehouse/ratelimit/internal/cli"
 	"gatehouse/ratelimit/internal/dnstest"
-	"gatehouse/shared/child"
+	"gatehouse/shared/subprocess"
 )
 
 // asDaemon makes this test binary the program itself, so that tests run real processes of it, with
@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 
 // process is one daemon of a test: a real process on free ports.
 type process struct {
-	*child.Process
+	*subprocess.Process
 	rules             string // the folder of its rules
 	grpc, http, debug string // addresses
 	log               *lines
@@ -95,7 +95,7 @@ func launch(t testing.TB, rules string, env map[string]string) *process {
 	cmd := command(all)
 	cmd.Stdout, cmd.Stderr = p.stdout, p.log
 	var err error
-	if p.Process, err = child.Start(cmd); err != nil {
+	if p.Process, err = subprocess.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -231,7 +231,7 @@ func eventually(t testing.TB, what string, f func() bool) {
 }
 
 // lines are what a process writes.
-type lines struct{ child.Lines }
+type lines struct{ subprocess.Lines }
 
 func newLines() *lines { return new(lines) }
 
@@ -376,7 +376,7 @@ func TestNobodyReads(t *testing.T) {
 		"USE_STATSD": "false", "STATS_FLUSH_INTERVAL": "10ms",
 	})
 	cmd.Stdout, cmd.Stderr = write, write
-	if p.Process, err = child.Start(cmd); err != nil {
+	if p.Process, err = subprocess.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Stop(time.Minute) })

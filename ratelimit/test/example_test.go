@@ -20,8 +20,8 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"gatehouse/ratelimit/internal/config"
-	"gatehouse/shared/child"
 	"gatehouse/shared/envoytest"
+	"gatehouse/shared/subprocess"
 	"gatehouse/shared/testdb"
 )
 
@@ -106,10 +106,10 @@ func TestExample_prometheus(t *testing.T) {
 		}
 	}
 	at := "127.0.0.1:" + freePorts(t, 1)[0]
-	log := new(child.Lines)
+	log := new(subprocess.Lines)
 	cmd := exec.Command(program, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+at)
 	cmd.Stdout, cmd.Stderr = log, log
-	p, err := child.Start(cmd)
+	p, err := subprocess.Start(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,13 +221,13 @@ func TestExample_withoutContainers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	log := new(child.Lines)
+	log := new(subprocess.Lines)
 	// The shell stays, and ends what it started when it is told to end.
 	cmd := exec.Command("sh", "-e", "-c", "trap 'trap - TERM; kill 0' TERM\n"+script+"wait\n")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = root, log, log
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "PWD=" + root, "ENVOY_BIN=" + envoy, "STORE_STALL=0",
 		"HOST=127.0.0.1", "PORT=" + ports[3], "GRPC_HOST=127.0.0.1", "GRPC_PORT=" + ports[2], "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0"}
-	p, err := child.Start(cmd)
+	p, err := subprocess.Start(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,14 +14,14 @@ import (
 	"path/filepath"
 	"strings"
 
-	"gatehouse/shared/child"
 	"gatehouse/shared/fakeidp"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/subprocess"
 )
 
 // auth is the running auth daemon on a PostgreSQL of its own, which is empty at each start.
 type auth struct {
-	process       *child.Process
+	process       *subprocess.Process
 	postgres      *localserver.Server
 	program       string
 	home          string          // its working directory: log, secret, the person's .env
@@ -92,7 +92,7 @@ func (a *auth) launch(ctx context.Context, out io.Writer) error {
 	cmd := exec.Command(a.program, "serve")
 	cmd.Dir, cmd.Env = a.home, a.env
 	cmd.Stdout, cmd.Stderr = log, log
-	if a.process, err = child.Start(cmd); err != nil {
+	if a.process, err = subprocess.Start(cmd); err != nil {
 		return err
 	}
 	if err := await(ctx, a.process, "http://"+a.http+"/readyz"); err != nil {

@@ -13,12 +13,12 @@ import (
 	"strconv"
 	"time"
 
-	"gatehouse/shared/child"
+	"gatehouse/shared/subprocess"
 )
 
 // ratelimit is the running rate limit daemon on its in-process store.
 type ratelimit struct {
-	process           *child.Process
+	process           *subprocess.Process
 	program, rules    string
 	grpc, http, debug string // host:port
 }
@@ -64,7 +64,7 @@ func startRatelimit(ctx context.Context, bin, dir string, out io.Writer) (*ratel
 	cmd := exec.Command(program, "serve")
 	cmd.Env = append(r.environment(home), passedOn("PATH", "HOME", "LOG_LEVEL", "LOG_FORMAT")...)
 	cmd.Stdout, cmd.Stderr = out, out
-	if r.process, err = child.Start(cmd); err != nil {
+	if r.process, err = subprocess.Start(cmd); err != nil {
 		return nil, fmt.Errorf("ratelimit: %w (make build makes it)", err)
 	}
 	if err := await(ctx, r.process, "http://"+r.http+"/healthcheck"); err != nil {
@@ -111,7 +111,7 @@ func freeAddr(port int) (string, error) {
 }
 
 // await returns when the daemon answers its health URL with 200.
-func await(ctx context.Context, p *child.Process, url string) error {
+func await(ctx context.Context, p *subprocess.Process, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	for {

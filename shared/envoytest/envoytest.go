@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/shared/child"
+	"gatehouse/shared/subprocess"
 )
 
 // Program is Envoy: ENVOY_BIN, on PATH, or where .ci/envoy puts it, which also says why it could not. Without
@@ -58,7 +58,7 @@ func Valid(t testing.TB, file string) {
 
 // Envoy is one that runs until its test ends.
 type Envoy struct {
-	*child.Process
+	*subprocess.Process
 	// Addr is its first listener, Admin its administration page: host:port each.
 	Addr, Admin string
 }
@@ -80,12 +80,12 @@ func Start(t testing.TB, c Config) *Envoy {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	log := new(child.Lines)
+	log := new(subprocess.Lines)
 	cmd := exec.Command(program, "-c", file, "--admin-address-path", admin, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	e := new(Envoy)
-	if e.Process, err = child.Start(cmd); err != nil {
+	if e.Process, err = subprocess.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -99,7 +99,7 @@ func Start(t testing.TB, c Config) *Envoy {
 }
 
 // await waits until Envoy has told its addresses and listens, for at most a minute.
-func (e *Envoy) await(t testing.TB, log *child.Lines, admin string) {
+func (e *Envoy) await(t testing.TB, log *subprocess.Lines, admin string) {
 	t.Helper()
 	for begun := time.Now(); time.Since(begun) < time.Minute; time.Sleep(20 * time.Millisecond) {
 		select {

@@ -21,7 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"gatehouse/shared/child"
+	"gatehouse/shared/subprocess"
 )
 
 // ErrMissing: the server's program is not on this machine.
@@ -123,7 +123,7 @@ func (s *Server) run(ctx context.Context) error {
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.plan.credential}
-	process, err := child.Start(cmd)
+	process, err := subprocess.Start(cmd)
 	if err != nil {
 		log.Close()
 		return fmt.Errorf("localserver: %w", err)

@@ -124,5 +124,5 @@ func check(t testing.TB, err error) {
 
 // IgnoreServers is for goleak: the goroutines that wait for servers' ends are no leak.
 func IgnoreServers() goleak.Option {
-	return goleak.IgnoreAnyFunction("gatehouse/shared/child.(*Process).watch")
+	return goleak.IgnoreAnyFunction("gatehouse/shared/subprocess.(*Process).watch")
 }

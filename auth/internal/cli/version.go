@@ -3,8 +3,8 @@ package cli
 import (
 	"fmt"
 
-	"gatehouse/shared/self"
+	"gatehouse/shared/buildinfo"
 )
 
 // version is the command of that name.
-func (p *program) version() { fmt.Fprintln(p.stdout, self.Version("auth")) }
+func (p *program) version() { fmt.Fprintln(p.stdout, buildinfo.Version("auth")) }

@@ -12,7 +12,7 @@ import (
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/token"
-	"gatehouse/shared/self"
+	"gatehouse/shared/buildinfo"
 )
 
 // newProviders makes the set of external providers for the settings of the flows.
@@ -62,7 +62,7 @@ func (d *daemon) makeAPI(l config.Live) (err error) {
 		return err
 	}
 	d.api, err = httpapi.New(httpapi.Options{
-		Accounts: d.accounts, Keys: d.keeper.Live(), Refresh: codec, Version: self.Release(), Log: d.log.Logger, Observer: observer,
+		Accounts: d.accounts, Keys: d.keeper.Live(), Refresh: codec, Version: buildinfo.Release(), Log: d.log.Logger, Observer: observer,
 		Checks: []httpapi.Check{
 			{Name: "stopping", Check: d.checkDraining}, {Name: "database", Check: d.db.Ping},
 			{Name: "migrations", Check: d.checkMigrations}, {Name: "keys", Check: d.checkKeys}, {Name: "outbox", Check: d.checkOutbox},

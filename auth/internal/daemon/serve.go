@@ -28,8 +28,9 @@ import (
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/buildinfo"
 	"gatehouse/shared/httpx"
-	"gatehouse/shared/self"
+	"gatehouse/shared/memlimit"
 )
 
 // daemon is what the steps of serve share.
@@ -84,7 +85,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 		d.log.Warn(w)
 	}
 	d.config.Store(c)
-	self.KeepHeapFloor(c.API.HeapFloor)
+	memlimit.KeepHeapFloor(c.API.HeapFloor)
 	d.startTelemetry(ctx)
 
 	if err := d.openDatabase(ctx, o.SkipMigrations); err != nil {
@@ -137,7 +138,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 		}
 	})
 	d.runBackground(background, &wg, o)
-	d.log.Info("ready", "version", self.Version("auth"), "http", listener.Addr().String(), "mailbox", at)
+	d.log.Info("ready", "version", buildinfo.Version("auth"), "http", listener.Addr().String(), "mailbox", at)
 
 	select {
 	case <-ctx.Done():

@@ -14,8 +14,8 @@ import (
 
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/buildinfo"
 	"gatehouse/shared/httpx"
-	"gatehouse/shared/self"
 	"gatehouse/shared/telemetry"
 	"gatehouse/shared/telemetry/metrics"
 )
@@ -50,8 +50,8 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 		level = slog.LevelInfo
 	}
 	telemetry.Diagnostics(d.log.Logger, level)
-	sure := []attribute.KeyValue{attribute.String("auth.version", self.Release())}
-	fallback := []attribute.KeyValue{attribute.String("service.name", "auth"), attribute.String("service.version", self.Release())}
+	sure := []attribute.KeyValue{attribute.String("auth.version", buildinfo.Release())}
+	fallback := []attribute.KeyValue{attribute.String("service.name", "auth"), attribute.String("service.version", buildinfo.Release())}
 	var headers map[string]string
 	if c.Headers != "" && os.Getenv("OTEL_EXPORTER_OTLP_HEADERS") == "" { // they came from a file
 		headers, _ = telemetry.ParseHeaders(c.Headers) // checkTelemetry has seen those that are wrong

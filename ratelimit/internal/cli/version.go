@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"io"
 
-	"gatehouse/shared/self"
+	"gatehouse/shared/buildinfo"
 )
 
 // version prints the program's name, version and commit, and the version of Go.
 func version(stdout io.Writer) int {
-	fmt.Fprintln(stdout, self.Version("ratelimit"))
+	fmt.Fprintln(stdout, buildinfo.Version("ratelimit"))
 	return exitOK
 }

@@ -16,8 +16,8 @@ import (
 
 	"gatehouse/ratelimit/internal/config"
 	"gatehouse/ratelimit/internal/server"
+	"gatehouse/shared/buildinfo"
 	"gatehouse/shared/httpx"
-	"gatehouse/shared/self"
 )
 
 // listeners are the open ports of the daemon.
@@ -45,7 +45,7 @@ func (d *daemon) openDebug(ctx context.Context, l *listeners) {
 	}
 	l.debugAt = at
 	l.debug = httpx.NewServer(server.NewDebug(server.DebugOptions{
-		Service: d.service, Loader: d.loader, Stats: d.stats, Log: d.log, Version: self.Version("ratelimit"),
+		Service: d.service, Loader: d.loader, Stats: d.stats, Log: d.log, Version: buildinfo.Version("ratelimit"),
 		ControlPlane: d.controlPlaneState(),
 	}), httpx.Timeouts{Header: c.HTTPHeaderTimeout, Read: c.HTTPReadTimeout, Idle: c.HTTPIdleTimeout}, d.log) // no write bound: a profile takes as long as it was asked for
 	l.serve(func() error { return l.debug.Serve(l.debugAt) })

@@ -28,7 +28,8 @@ import (
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/source/xds"
 	"gatehouse/ratelimit/internal/stats"
-	"gatehouse/shared/self"
+	"gatehouse/shared/buildinfo"
+	"gatehouse/shared/memlimit"
 	"gatehouse/shared/telemetry"
 )
 
@@ -58,7 +59,7 @@ func Serve(ctx context.Context, o Options) error {
 	for _, w := range settings.Brief() {
 		log.Warn(w)
 	}
-	self.KeepHeapFloor(c.Process.HeapFloor)
+	memlimit.KeepHeapFloor(c.Process.HeapFloor)
 
 	d := &daemon{config: c, log: log, health: server.NewHealth(), hup: hup, resolver: o.Resolver}
 	d.stats = stats.NewRegistry(stats.Options{
@@ -115,7 +116,7 @@ func Serve(ctx context.Context, o Options) error {
 	}
 	defer d.remindOfRules(ctx, loaded, rulesPatience, time.Minute)()
 	d.health.Set(server.Running, true)
-	log.Info("ready", "version", self.Version("ratelimit"), "grpc", addrOf(listeners.grpcAt), "http", addrOf(listeners.httpAt), "debug", addrOf(listeners.debugAt), "pullmetrics", addrOf(listeners.pageAt))
+	log.Info("ready", "version", buildinfo.Version("ratelimit"), "grpc", addrOf(listeners.grpcAt), "http", addrOf(listeners.httpAt), "debug", addrOf(listeners.debugAt), "pullmetrics", addrOf(listeners.pageAt))
 
 	select {
 	case <-ctx.Done():
@@ -237,7 +238,7 @@ func (d *daemon) sink(stdout io.Writer) stats.Sink {
 func (d *daemon) makePage() {
 	c := d.config.Stats
 	if c.Pull && !c.Disable {
-		build := self.ReadBuild()
+		build := buildinfo.ReadBuild()
 		d.page = pull.New(pull.Options{
 			Stats: d.stats, Mapping: c.Mapping(), Milliseconds: c.Milliseconds, Log: d.log,
 			Build: []stats.Tag{{Name: "goversion", Value: build.Go}, {Name: "revision", Value: build.Revision}, {Name: "version", Value: build.Version}},

@@ -13,7 +13,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/service"
-	"gatehouse/shared/self"
+	"gatehouse/shared/buildinfo"
 	"gatehouse/shared/telemetry"
 )
 
@@ -31,7 +31,7 @@ func (d *daemon) startTracing(ctx context.Context) (stop func(), err error) {
 	o := telemetry.TracingOptions{
 		Protocol: c.Protocol, SamplingRate: c.SamplingRate, Log: d.log,
 		Resource: []attribute.KeyValue{attribute.String("service.name", c.ServiceName), attribute.String("service.instance.id", c.ServiceInstanceID)},
-		Default:  []attribute.KeyValue{attribute.String("service.version", self.Release())},
+		Default:  []attribute.KeyValue{attribute.String("service.version", buildinfo.Release())},
 	}
 	if c.ServiceInstanceID == "" {
 		o.Resource[1] = attribute.String("service.instance.id", uuid.NewString())

@@ -1,23 +1,12 @@
-package self
+package memlimit
 
 import (
 	"math"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"testing"
 	"time"
 )
-
-func TestVersion(t *testing.T) {
-	got := Version("daemon")
-	if !strings.HasPrefix(got, "daemon ") || !strings.HasSuffix(got, runtime.Version()+")") {
-		t.Error(got)
-	}
-	if r := Release(); r == "" || strings.HasPrefix(r, "v") {
-		t.Error(r)
-	}
-}
 
 // The pace outlives collections, and a floor of nothing changes nothing.
 func TestKeepHeapFloor(t *testing.T) {

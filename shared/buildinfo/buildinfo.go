@@ -1,4 +1,7 @@
-package self
+// Package buildinfo says which version a daemon is.
+//
+// It knows no daemon and reads no setting.
+package buildinfo
 
 import (
 	"fmt"

@@ -1,9 +1,9 @@
-// Package child runs programs of this repository beside the one that needs them (make run, bench,
+// Package subprocess runs programs of this repository beside the one that needs them (make run, bench,
 // tests): a child is stopped by its process id, in order, and ends with its owner however that ends.
 //
 // It doesn't know when a program is ready, and doesn't start it again. Outside Linux a child
 // outlives an owner that is killed.
-package child
+package subprocess
 
 import (
 	"errors"

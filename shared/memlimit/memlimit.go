@@ -1,8 +1,7 @@
-// Package self is what both daemons do alike with themselves as a process: how much memory they
-// may leave to garbage, and which version they say they are.
+// Package memlimit bounds the memory that a daemon may leave to garbage.
 //
 // It knows no daemon and reads no setting.
-package self
+package memlimit
 
 import (
 	"math"

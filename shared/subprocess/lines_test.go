@@ -1,4 +1,4 @@
-package child_test
+package subprocess_test
 
 import (
 	"fmt"
@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/shared/child"
+	"gatehouse/shared/subprocess"
 )
 
 func TestLines(t *testing.T) {
 	const long = time.Minute
-	var l child.Lines
+	var l subprocess.Lines
 	fmt.Fprint(&l, "one\n{\"msg\":\"ready\",\"n\":1}\n{\"msg\":\"ready\"")
 	var v struct{ N int }
 	if err := l.Await("ready", &v, nil, long); err != nil || v.N != 1 {
