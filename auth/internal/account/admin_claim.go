@@ -12,9 +12,9 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// AdminClaim gives an account to the owner of its confirmed address alone: everything by which others could come
-// back is dropped, and a recovery mail is sent. For an owner who has confirmed an account that a stranger had
-// prepared: recovery alone leaves the stranger's phone, factors and identities in place.
+// AdminClaim gives an account to the owner of its confirmed address alone: every other way into it is removed, and a
+// recovery mail is sent. It is for an owner who confirmed an account that a stranger had prepared: recovery alone
+// leaves the stranger's phone, factors and identities in place.
 func (a *Accounts) AdminClaim(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID) error {
 	return adminClaim(ctx, a.begin(req), by, id)
 }
@@ -56,7 +56,7 @@ func adminClaim(ctx context.Context, f *flow, by Actor, id uuid.UUID) error {
 	return f.send(ctx, msg)
 }
 
-// dropAccess takes out of an account everything but its address, metadata and bans.
+// dropAccess removes everything from an account but its address, metadata and bans.
 func dropAccess(b *store.Batch, u store.User, now time.Time) {
 	none := time.Time{}
 	p := store.UserPatch{

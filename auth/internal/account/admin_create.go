@@ -13,7 +13,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// valueOf is the text of an attribute, "" when it wasn't given: an empty one changes nothing.
+// valueOf returns the text of an attribute, "" if it was not given: an empty one changes nothing.
 func valueOf(text *string) string {
 	if text == nil {
 		return ""
@@ -23,8 +23,7 @@ func valueOf(text *string) string {
 
 func isTrue(flag *bool) bool { return flag != nil && *flag }
 
-// maxClaim is how many bytes a role and an audience may have: they stand in every token, which travels in
-// headers.
+// maxClaim is how many bytes a role and an audience may have: they are in every token, which travels in headers.
 const maxClaim = 255
 
 func checkClaimLengths(role, aud string) error {
@@ -37,8 +36,7 @@ func checkClaimLengths(role, aud string) error {
 	return nil
 }
 
-// AdminCreate makes a user as an administrator wants him: no mail is sent, and whether sign-ups are
-// open does not matter.
+// AdminCreate makes a user with the given attributes: no mail is sent, and it works while sign-ups are disabled.
 func (a *Accounts) AdminCreate(ctx context.Context, req RequestInfo, by Actor, p Attributes) (store.User, error) {
 	return adminCreate(ctx, a.begin(req), by, p)
 }
@@ -111,8 +109,8 @@ func adminCreate(ctx context.Context, f *flow, by Actor, p Attributes) (store.Us
 
 var errNumberTaken = unprocessable(CodePhoneExists, "Phone number already registered by another user")
 
-// takeAddresses judges and sets the addresses of a new user, in this order: the form of the e-mail address, whether it
-// is taken, then both of the phone number.
+// takeAddresses checks and sets the addresses of a new user, in this order: the form of the e-mail address, whether it
+// is taken, then both for the phone number.
 func takeAddresses(ctx context.Context, f *flow, u *store.User, p Attributes) (err error) {
 	if valueOf(p.Email) == "" && valueOf(p.Phone) == "" {
 		return notValid("Cannot create a user without either an email or phone")
@@ -148,7 +146,7 @@ func takeAddresses(ctx context.Context, f *flow, u *store.User, p Attributes) (e
 	return nil
 }
 
-// checkAdminPassword judges what an administrator gives as a password, or as the hash of one.
+// checkAdminPassword checks a password, or the hash of one, that an administrator gives.
 func (s *Settings) checkAdminPassword(p Attributes) error {
 	text, hash := valueOf(p.Password), valueOf(p.PasswordHash)
 	switch {
@@ -181,8 +179,7 @@ func parseUserID(text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// parseBan reads a ban_duration: until when, and whether it was given. "none" and 0 end a ban, which is
-// the zero time.
+// parseBan reads a ban_duration: until when, and whether it was given. "none" and 0 end a ban, which is the zero time.
 func parseBan(text *string, now time.Time) (until time.Time, given bool, err error) {
 	if valueOf(text) == "" {
 		return until, false, nil
@@ -203,7 +200,7 @@ func parseBan(text *string, now time.Time) (until time.Time, given bool, err err
 	return now.Add(d).Truncate(time.Microsecond), true, nil
 }
 
-// addIdentities gives a new user his identities and what follows from them.
+// addIdentities gives a new user its identities and what follows from them.
 func addIdentities(u *store.User, p Attributes, app json.RawMessage, now time.Time) {
 	confirmed := map[string]bool{}
 	var providers []string
@@ -232,7 +229,7 @@ func addIdentities(u *store.User, p Attributes, app json.RawMessage, now time.Ti
 	u.UserMetadata = merge(u.UserMetadata, mustJSON(confirmed))
 }
 
-// merge is an object with the members of a second one put over it. Either may be nil.
+// merge returns an object with the members of a second one put over it. Either may be nil.
 func merge(under, over json.RawMessage) json.RawMessage {
 	members := map[string]json.RawMessage{}
 	for _, o := range []json.RawMessage{under, over} {

@@ -22,9 +22,9 @@ type adminUpdateOp struct {
 	user, app    store.MetadataPatch
 }
 
-// AdminUpdate changes a user without asking him: addresses at once, and nobody is written to. Another
-// password ends all his sessions, and so does another address in the place of one that he had: whoever
-// came in by that one stays no longer. A ban keeps them.
+// AdminUpdate changes a user on behalf of an administrator: addresses change at once, and no message is sent. A new
+// password ends all sessions of the user, and so does an address that replaces another: a session opened by the old one
+// must not stay. A ban keeps them.
 func (a *Accounts) AdminUpdate(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID, p Attributes) (store.User, error) {
 	return adminUpdate(ctx, a.begin(req), by, id, p)
 }
@@ -105,8 +105,8 @@ func (op *adminUpdateOp) validate() (err error) {
 	return err
 }
 
-// look reads what the change depends on: who else has the address, and the sign-up that a confirmation
-// would take the password and data of.
+// look reads what the change depends on: which account has the address, and the sign-up whose password and metadata a
+// confirmation would set.
 func (op *adminUpdateOp) look(ctx context.Context, tx *store.Tx, old store.User) (pending store.Token, err error) {
 	var other store.User
 	b := tx.Batch()
@@ -183,7 +183,7 @@ func (op *adminUpdateOp) fill(b *store.Batch, old store.User, pending store.Toke
 			op.adoptSignup(&p, old, pending)
 		}
 	}
-	if voids { // whatever was sent proves an address or a right that is no more
+	if voids { // what was sent proves an address or a right that no longer exists
 		p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(""), ptr(false), ptr(false)
 	}
 	b.UpdateUser(p)
@@ -192,13 +192,13 @@ func (op *adminUpdateOp) fill(b *store.Batch, old store.User, pending store.Toke
 	}
 	if voids {
 		b.DeleteTokens(old.ID)
-		b.DeleteFlows(old.ID) // and the codes that were given out
+		b.DeleteFlows(old.ID) // and the codes that were issued
 		b.DeleteChallenges(old.ID)
 	}
 	op.audit(b, old)
 }
 
-// adoptSignup gives the user what the newest sign-up of him brought along, where nobody has set anything.
+// adoptSignup sets what the user's newest sign-up contained, where nothing is set yet.
 func (op *adminUpdateOp) adoptSignup(p *store.UserPatch, old store.User, pending store.Token) {
 	if op.hash == "" && old.PasswordHash == "" && pending.PasswordHash != "" {
 		p.PasswordHash = &pending.PasswordHash

@@ -13,7 +13,7 @@ import (
 
 var errNoUser = missing(CodeUserNotFound, "User not found")
 
-// AdminUsers is one page of users, and how many there are if the filter asks for it. Without an audience it is the
+// AdminUsers returns one page of users, and how many there are if the filter asks for it. Without an audience it is the
 // default one's.
 func (a *Accounts) AdminUsers(ctx context.Context, f store.UsersFilter) ([]store.User, int, error) {
 	if f.Aud == "" {
@@ -24,7 +24,7 @@ func (a *Accounts) AdminUsers(ctx context.Context, f store.UsersFilter) ([]store
 	return page, total, failure("users", err)
 }
 
-// AdminUser is a user of any audience, a soft-deleted one too.
+// AdminUser returns a user of any audience, even a soft-deleted one.
 func (a *Accounts) AdminUser(ctx context.Context, id uuid.UUID) (store.User, error) {
 	u, err := a.core.db.User(ctx, id)
 	if errors.Is(err, store.ErrNotFound) {
@@ -33,7 +33,7 @@ func (a *Accounts) AdminUser(ctx context.Context, id uuid.UUID) (store.User, err
 	return u, failure("user", err)
 }
 
-// UserSessions are a user's sessions, newest first.
+// UserSessions returns a user's sessions, newest first.
 func (a *Accounts) UserSessions(ctx context.Context, id uuid.UUID) ([]store.Session, error) {
 	if _, err := a.AdminUser(ctx, id); err != nil {
 		return nil, err
@@ -42,15 +42,15 @@ func (a *Accounts) UserSessions(ctx context.Context, id uuid.UUID) ([]store.Sess
 	return list, failure("sessions", err)
 }
 
-// AuditLog is one page of the log, newest first, and how many rows the filter finds.
+// AuditLog returns one page of the log, newest first, and how many rows the filter finds.
 func (a *Accounts) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, int, error) {
 	f.Author = storableText(f.Author)
 	page, total, err := a.core.db.AuditLog(ctx, f)
 	return page, total, failure("audit log", err)
 }
 
-// AdminDelete removes a user with all that is his, or softly: then his id stays, nothing personal does,
-// and his addresses are free. Mails that wait for him are dropped.
+// AdminDelete removes a user with all data, or softly: then the ID stays, no personal data does, and the addresses are
+// free. Pending mails to the user are dropped.
 func (a *Accounts) AdminDelete(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID, soft bool) error {
 	return adminDelete(ctx, a.begin(req), by, id, soft)
 }
@@ -79,8 +79,8 @@ func adminDelete(ctx context.Context, f *flow, by Actor, id uuid.UUID, soft bool
 	return failure("delete user", err)
 }
 
-// erasedAddress is what stands for an address that was erased. Numbers are few, so a plain digest of one
-// could be found by trying them all.
+// erasedAddress returns what replaces an address that was erased. There are few numbers, so a plain digest could be
+// reversed by trying them all.
 func erasedAddress(f *flow, id uuid.UUID, who string) string {
 	return base64.RawURLEncoding.EncodeToString(f.core.root.MAC(secret.FauxUser, "deleted", id.String(), who))
 }

@@ -13,10 +13,10 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// kindFactor is what an SMS with a factor's code is called in the outbox.
+// kindFactor is the kind of an SMS with a factor's code in the outbox.
 const kindFactor = "mfa"
 
-// ChallengeFactor asks for a code of one of the caller's factors; a phone is sent one.
+// ChallengeFactor creates a challenge for one of the user's own factors; a phone is sent a code.
 func (a *Accounts) ChallengeFactor(ctx context.Context, req RequestInfo, principal Principal, id uuid.UUID, channel string) (store.Challenge, store.Factor, error) {
 	return challengeFactor(ctx, a.begin(req), principal, id, channel)
 }
@@ -51,7 +51,7 @@ func challengeFactor(ctx context.Context, f *flow, principal Principal, id uuid.
 	if q != nil {
 		err = q.refusalOf(err)
 	}
-	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUserGone) { // the factor went meanwhile
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUserGone) { // the factor was deleted meanwhile
 		err = errNoFactor
 	}
 	if err == nil && m.Payload != nil {
@@ -62,7 +62,7 @@ func challengeFactor(ctx context.Context, f *flow, principal Principal, id uuid.
 
 var errNoFactor = missing(CodeFactorNotFound, "Factor not found")
 
-// factorOf finds one of a user's own factors: somebody else's is as unknown as none.
+// factorOf finds one of a user's own factors: another user's is as unknown as none.
 func factorOf(u store.User, id uuid.UUID) (store.Factor, error) {
 	for _, factor := range u.Factors {
 		if factor.ID == id {
@@ -72,8 +72,8 @@ func factorOf(u store.User, id uuid.UUID) (store.Factor, error) {
 	return store.Factor{}, errNoFactor
 }
 
-// challengeable is one of the caller's factors that he may be asked for. One that is not verified yet does not
-// open what a verified one guards: somebody may have left it there.
+// challengeable returns one of the user's factors if it may be challenged. An unverified one does not open what a
+// verified one guards: another person may have left it there.
 func (s *Settings) challengeable(principal Principal, id uuid.UUID) (store.Factor, error) {
 	factor, err := factorOf(principal.User, id)
 	switch {
@@ -87,7 +87,7 @@ func (s *Settings) challengeable(principal Principal, id uuid.UUID) (store.Facto
 	return factor, checkChallenge(factor, principal.User, principal.Session)
 }
 
-// checkChallenge keeps a session below aal2 from verifying a factor for the first time when the user has one.
+// checkChallenge keeps a session below aal2 from verifying a factor for the first time if the user has a verified one.
 func checkChallenge(factor store.Factor, u store.User, v store.Session) error {
 	if !factor.Verified() && isBelowAAL2(u, v) {
 		return errEnrollLow
@@ -95,7 +95,7 @@ func checkChallenge(factor store.Factor, u store.User, v store.Session) error {
 	return nil
 }
 
-// factorQuota judges whether an SMS may go out now. Its pause is the factor's own; the budgets are those of all SMS.
+// factorQuota checks whether an SMS may be sent now. Its pause is the factor's own; the budgets are those of all SMS.
 func factorQuota(ctx context.Context, f *flow, factor store.Factor, channel string) (*quota, error) {
 	if err := f.settings.Phone.checkChannel(channel); err != nil {
 		return nil, err
@@ -116,8 +116,7 @@ func factorQuota(ctx context.Context, f *flow, factor store.Factor, channel stri
 	return q, q.check(f.now)
 }
 
-// factorSMS chooses the code of a challenge and writes the SMS with it. A test number gets its fixed code, and
-// no SMS.
+// factorSMS chooses the code of a challenge and returns the SMS with it. A test number gets its fixed code, and no SMS.
 func factorSMS(f *flow, factor store.Factor, ch *store.Challenge, channel string) (store.NewMessage, error) {
 	code, test := f.settings.Phone.testCode(factor.Phone, ch.CreatedAt)
 	if !test {

@@ -24,10 +24,10 @@ type Enrolment struct {
 	Phone        string
 }
 
-// Enrolled is its answer. The TOTP key is shown here and never again.
+// Enrolled is the enrolled factor. The TOTP key is shown here and never again.
 type Enrolled struct {
 	Factor store.Factor
-	// Phone is the number as it was spelled.
+	// Phone is the number as it was spelled in the request.
 	Phone               string
 	Secret, URI, QRCode string
 }
@@ -35,7 +35,7 @@ type Enrolled struct {
 // maxFactorText bounds a factor's name and issuer, in characters: the name is in an index, both are in a QR code.
 const maxFactorText = 255
 
-// EnrollFactor gives the caller a factor, unverified.
+// EnrollFactor gives the user a factor, unverified.
 func (a *Accounts) EnrollFactor(ctx context.Context, req RequestInfo, principal Principal, p Enrolment) (Enrolled, error) {
 	return enrollFactor(ctx, a.begin(req), principal, p)
 }
@@ -81,7 +81,7 @@ func enrollFactor(ctx context.Context, f *flow, principal Principal, p Enrolment
 	return out, failure("enroll a factor", err)
 }
 
-// checkEnrolment judges what can be said from the request alone.
+// checkEnrolment checks what needs only the request.
 func (s *Settings) checkEnrolment(p Enrolment, out *Enrolled) (err error) {
 	factor := &out.Factor
 	switch p.Kind {
@@ -120,8 +120,8 @@ func checkFactorText(name, issuer string) error {
 	return nil
 }
 
-// makeRoom says whether a user may have one more factor, and which of the unverified ones make room: those of
-// the same number, and those that nobody has come back to.
+// makeRoom checks whether a user may have one more factor, and returns which unverified ones make room: those of the
+// same number, and the abandoned ones.
 func (s *Settings) makeRoom(factor store.Factor, u store.User, v store.Session, now time.Time) (stale []uuid.UUID, err error) {
 	verified := 0
 	var others []store.Factor
@@ -158,7 +158,7 @@ func errFactorName(name string) error {
 	return unprocessable(CodeFactorNameConflict, fmt.Sprintf("A factor with the friendly name %q for this user already exists", name))
 }
 
-// issuer is what an authenticator app calls the site.
+// issuer returns what an authenticator app calls the site.
 func (s *Settings) issuer(asked string) string {
 	if asked != "" {
 		return asked
@@ -169,7 +169,7 @@ func (s *Settings) issuer(asked string) string {
 	return s.SiteURL
 }
 
-// accountName is what it calls the user.
+// accountName returns what it calls the user.
 func accountName(u store.User) string {
 	switch {
 	case u.Email != "":
@@ -180,7 +180,7 @@ func accountName(u store.User) string {
 	return u.ID.String()
 }
 
-// sealKey is a TOTP key as it is stored, bound to its factor.
+// sealKey returns a TOTP key as it is stored, bound to its factor.
 func sealKey(f *flow, id uuid.UUID, key []byte) []byte {
 	return f.core.root.Seal(secret.Factors, key, id[:])
 }

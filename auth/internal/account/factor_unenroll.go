@@ -10,8 +10,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// UnenrollFactor takes one of the caller's factors from him, and from his sessions what it gave them. A verified one
-// wants a session of aal2.
+// UnenrollFactor removes one of the user's own factors, and from the user's sessions the level that it gave them.
+// Removing a verified one needs a session of aal2.
 func (a *Accounts) UnenrollFactor(ctx context.Context, req RequestInfo, principal Principal, id uuid.UUID) error {
 	return unenrollFactor(ctx, a.begin(req), principal, id)
 }
@@ -53,13 +53,13 @@ func unenrollFactor(ctx context.Context, f *flow, principal Principal, id uuid.U
 	return nil
 }
 
-// AdminFactors are a user's factors by age.
+// AdminFactors returns a user's factors by age.
 func (a *Accounts) AdminFactors(ctx context.Context, user uuid.UUID) ([]store.Factor, error) {
 	u, err := a.AdminUser(ctx, user)
 	return u.Factors, err
 }
 
-// AdminDeleteFactor takes a factor from a user who has lost it. He is told.
+// AdminDeleteFactor removes a factor from a user who has lost it. The user is notified.
 func (a *Accounts) AdminDeleteFactor(ctx context.Context, req RequestInfo, by Actor, user, id uuid.UUID) (store.Factor, error) {
 	return adminDeleteFactor(ctx, a.begin(req), by, user, id)
 }
@@ -94,8 +94,8 @@ type FactorUpdate struct {
 	FriendlyName, Phone string
 }
 
-// AdminUpdateFactor gives a factor another name or, if it is a phone, number; "" keeps. Codes that were sent
-// to another number are void.
+// AdminUpdateFactor gives a factor another name or, if it is a phone, number; "" keeps. Codes that were sent to another
+// number become void.
 func (a *Accounts) AdminUpdateFactor(ctx context.Context, req RequestInfo, by Actor, user uuid.UUID, p FactorUpdate) (store.Factor, error) {
 	return adminUpdateFactor(ctx, a.begin(req), by, user, p)
 }
@@ -135,7 +135,7 @@ func adminUpdateFactor(ctx context.Context, f *flow, by Actor, user uuid.UUID, p
 	return factor, failure("update a factor", err)
 }
 
-// onFactor runs f with a user locked and one of his factors.
+// onFactor runs do with a user locked and one of the user's factors.
 func onFactor(ctx context.Context, f *flow, user, id uuid.UUID, do func(*store.Tx, store.User, store.Factor) error) error {
 	return f.inTx(ctx, func(tx *store.Tx) error {
 		u, err := tx.LockUser(ctx, user)
@@ -158,7 +158,7 @@ func onFactor(ctx context.Context, f *flow, user, id uuid.UUID, do func(*store.T
 	})
 }
 
-// factorNotification is the mail about a factor, if it is on and there is somebody to tell.
+// factorNotification returns the mail about a factor, if it is on and the user has an address.
 func factorNotification(f *flow, on bool, kind mail.Kind, u store.User, factor store.Factor) (store.NewMessage, bool) {
 	if !on || u.Email == "" {
 		return store.NewMessage{}, false

@@ -18,8 +18,8 @@ import (
 	"gatehouse/auth/internal/totp"
 )
 
-// factorMisses is how many wrong answers a factor takes in an hour, whoever gives them from wherever; then a
-// right one is not looked at either. maxMisses is how many a challenge takes.
+// factorMisses is how many wrong answers a factor takes in an hour, from whatever clients; after that a right one is
+// refused too. maxMisses is how many a challenge takes.
 const factorMisses = 10
 
 // verifyFactorOp is one call of VerifyFactor.
@@ -31,8 +31,8 @@ type verifyFactorOp struct {
 	code      string
 	notify    bool // may be written
 
-	// What a transaction found out: each begins anew.
-	judged   bool // the code was looked at
+	// What a transaction found out; each begins afresh.
+	judged   bool // the code was checked
 	refusal  error
 	notified int
 
@@ -43,9 +43,9 @@ type verifyFactorOp struct {
 	refresh token.Refresh
 }
 
-// VerifyFactor answers a challenge. A right answer brings the caller's session to aal2 with a new refresh
-// token, and ends his sessions below that. Wrong answers are counted under the lock on the user, so that as
-// many as are sent at once make no more tries.
+// VerifyFactor answers a challenge. A right answer raises the session to aal2 with a new refresh token, and ends the
+// user's sessions below that. Wrong answers are counted under the lock on the user, so that parallel answers get no
+// more tries.
 func (a *Accounts) VerifyFactor(ctx context.Context, req RequestInfo, principal Principal, p FactorAnswer) (Grant, error) {
 	return verifyFactor(ctx, a.begin(req), principal, p)
 }
@@ -71,8 +71,8 @@ func verifyFactor(ctx context.Context, f *flow, principal Principal, p FactorAns
 	return signGrant(f, op.user, op.session, &op.refresh, op.made)
 }
 
-// run judges and raises in one transaction; in two when somebody is asked in between, who must not be waited
-// for with a connection and a lock in hand.
+// run checks and raises in one transaction; in two if a hook is called in between, which must not hold a connection and
+// a lock.
 func (op *verifyFactorOp) run(ctx context.Context) error {
 	ask := op.f.settings.Factors.Attempt
 	apart := ask != nil || op.f.settings.Hooks.Claims != nil
@@ -86,7 +86,7 @@ func (op *verifyFactorOp) run(ctx context.Context) error {
 	if err == nil && ask != nil && op.judged {
 		err = op.askHook(ctx, ask)
 	}
-	if err == nil && op.refusal == nil && op.f.settings.Hooks.Claims != nil { // who gets no token keeps the session and the refresh token that he has
+	if err == nil && op.refusal == nil && op.f.settings.Hooks.Claims != nil { // without a token, the client keeps the session and the refresh token that it has
 		as := op.session
 		as.AAL, as.AMR = 2, withMethod(as.AMR, factorMethod(op.factor.Kind), op.f.now)
 		op.made, err = customClaimsOf(ctx, op.f, op.user, as, "")
@@ -118,8 +118,8 @@ func (op *verifyFactorOp) misses() store.Limit {
 	return store.Limit{Key: op.f.limitKey("factor misses", op.factor.ID.String()), Size: factorMisses, Refill: time.Hour}
 }
 
-// judgeAnswer looks at the answer and uses up what it used. A refusal in v.refusal is committed with what it
-// counted; an error undoes.
+// judgeAnswer checks the answer and uses up what it used. A refusal in op.refusal is committed with what it counted; an
+// error undoes the transaction.
 func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *store.Tx, u store.User, session store.Session) error {
 	var at store.Attempt
 	var levels []store.Level
@@ -163,7 +163,7 @@ func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *store.Tx, u store
 	return b.Send(ctx)
 }
 
-// checkFactorLimit says whether a right answer may make one factor more a verified one.
+// checkFactorLimit checks whether a right answer may add a verified factor.
 func (op *verifyFactorOp) checkFactorLimit(u store.User, session store.Session) error {
 	if err := checkChallenge(op.factor, u, session); err != nil {
 		return err
@@ -185,7 +185,7 @@ func errChallengeExpired(id uuid.UUID) error {
 		fmt.Sprintf("MFA challenge %s has expired, verify against another challenge or create a new challenge.", id))
 }
 
-// check says whether the code is right. reseal is the key sealed anew when an earlier root key had sealed it.
+// check reports whether the code is right. reseal is the key sealed again if it was sealed by an earlier root key.
 func (op *verifyFactorOp) check(at store.Attempt) (step int64, reseal []byte, right bool, err error) {
 	if op.factor.Kind == store.FactorPhone {
 		macs := op.f.core.root.MACs(secret.OTP, kindFactor, op.challenge.String(), op.code)
@@ -203,8 +203,8 @@ func (op *verifyFactorOp) check(at store.Attempt) (step int64, reseal []byte, ri
 	return step, reseal, right, nil
 }
 
-// countMiss counts a wrong answer. Everybody who takes from this bucket has locked the user before, so that nobody
-// waits crosswise. The fixed code of a test number is nothing to be guessed.
+// countMiss counts a wrong answer. All who take from this bucket have locked the user before, so there is no deadlock.
+// The fixed code of a test number need not be guessed.
 func (op *verifyFactorOp) countMiss(ctx context.Context, tx *store.Tx) error {
 	op.refusal = unprocessable(CodeFactorVerificationFailed, "Invalid TOTP code entered")
 	if op.factor.Kind == store.FactorPhone {
@@ -219,7 +219,7 @@ func (op *verifyFactorOp) countMiss(ctx context.Context, tx *store.Tx) error {
 	return b.Send(ctx)
 }
 
-// askHook asks what is to come of the attempt.
+// askHook asks the hook for the outcome of the attempt.
 func (op *verifyFactorOp) askHook(ctx context.Context, ask func(context.Context, FactorAttempt) (FactorVerdict, error)) error {
 	verdict, err := ask(ctx, FactorAttempt{User: op.principal.User.ID, Factor: op.factor.ID, Kind: op.factor.Kind, Valid: op.refusal == nil, IP: op.f.req.IP})
 	if err != nil || !verdict.Reject {
@@ -237,7 +237,7 @@ func (op *verifyFactorOp) askHook(ctx context.Context, ask func(context.Context,
 	return denied(CodeFactorRejected, msg)
 }
 
-// raise lets the right answer have its effect.
+// raise puts the right answer into effect.
 func (op *verifyFactorOp) raise(ctx context.Context, tx *store.Tx, u store.User, session store.Session) error {
 	op.refresh = token.Refresh{Session: session.ID, Secret: token.NewRefreshSecret()}
 	b := tx.Batch()
@@ -257,7 +257,7 @@ func (op *verifyFactorOp) raise(ctx context.Context, tx *store.Tx, u store.User,
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
-	if op.session.ID == uuid.Nil { // a sign-out takes no lock on the user
+	if op.session.ID == uuid.Nil { // a sign-out does not lock the user
 		return sessionNotFound()
 	}
 	op.refresh.Counter = op.session.Counter
@@ -268,7 +268,7 @@ func (op *verifyFactorOp) audit(action store.Action) store.Audit {
 	return op.f.audit(action, op.principal.User.ID, op.principal.Session.ID, "factor_id", op.factor.ID.String(), "factor_type", string(op.factor.Kind), "challenge_id", op.challenge.String())
 }
 
-// factorMethod is the amr method of a factor.
+// factorMethod returns the amr method of a factor.
 func factorMethod(k store.FactorKind) string {
 	if k == store.FactorPhone {
 		return "mfa/phone"
@@ -276,12 +276,12 @@ func factorMethod(k store.FactorKind) string {
 	return string(k)
 }
 
-// withMethod puts a method in front, newest first; the one of the same name goes. The other entries stay as
-// they are.
+// withMethod puts a method in front, newest first, and removes an older entry of the same method. The other entries
+// stay as they are.
 func withMethod(old json.RawMessage, method string, now time.Time) json.RawMessage {
 	list := []json.RawMessage{mustJSON(token.AMR{Method: method, Timestamp: now.Unix()})}
 	var entries []json.RawMessage
-	_ = json.Unmarshal(old, &entries) // it came out of PostgreSQL
+	_ = json.Unmarshal(old, &entries) // from PostgreSQL
 	for _, e := range entries {
 		var m token.AMR
 		if json.Unmarshal(e, &m) == nil && m.Method != method {

@@ -11,8 +11,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// GenerateLink makes the token of a mail and returns its link and digits instead of sending them. Links are never
-// those of a PKCE flow. Neither limits nor DISABLE_SIGNUP hold, but the user's own next request meets the pause.
+// GenerateLink creates the token of a mail and returns its link and digits instead of sending them. Links never belong
+// to a PKCE flow. Neither limits nor DISABLE_SIGNUP apply, but the user's own next request meets the pause.
 func (a *Accounts) GenerateLink(ctx context.Context, req RequestInfo, by Actor, p LinkRequest) (Link, error) {
 	return generateLink(ctx, a.begin(req), by, p)
 }
@@ -54,18 +54,18 @@ type generateLinkOp struct {
 	p    LinkRequest
 	cand signupCandidate
 
-	// What the look found out; again after the address was overtaken.
-	typ   string // the type that it becomes: magiclink is signup for an unknown address
+	// What the look-up found; set again after the address was overtaken.
+	typ   string // the effective type: magiclink becomes signup for an unknown address
 	made  linkType
 	state addressState
 	user  store.User
-	waits store.Token // of the sign-up that waits
+	waits store.Token // of the pending sign-up
 }
 
-// linkType is what each type makes.
+// linkType describes what each type creates.
 type linkType struct {
 	mail  mailSpec
-	pause string // the user's next mail of this sort waits
+	pause string // the name of the pause that begins for the user's next mail
 	sent  store.SentColumn
 	note  store.Action
 }
@@ -92,7 +92,7 @@ func (op *generateLinkOp) run(ctx context.Context) (Link, error) {
 	return op.write(ctx)
 }
 
-// look reads who has the addresses, and judges whether the link may be made.
+// look reads which accounts have the addresses, and checks whether the link may be created.
 func (op *generateLinkOp) look(ctx context.Context) error {
 	op.typ = op.p.Type
 	newEmail, badEmail := parseEmail(op.p.NewEmail)
@@ -140,7 +140,7 @@ func (op *generateLinkOp) look(ctx context.Context) error {
 	return nil
 }
 
-// checkType are the checks of links for people who aren't confirmed yet.
+// checkType checks links for users who are not confirmed yet.
 func (op *generateLinkOp) checkType(ctx context.Context) error {
 	if op.typ != "signup" && op.typ != "invite" {
 		return nil
@@ -181,7 +181,7 @@ func (op *generateLinkOp) write(ctx context.Context) (Link, error) {
 	case typ == "signup" && state == addressFree:
 		msg.token.PasswordHash, msg.token.UserMetadata = op.cand.hash, op.cand.data
 		id = op.cand.addPending(op.f, b, state, u)
-	case typ == "signup": // a sign-up that waits keeps its password, unless this one brings its own
+	case typ == "signup": // a pending sign-up keeps its password, unless this request has one
 		if waits.Address == op.cand.address {
 			msg.token.PasswordHash, msg.token.UserMetadata, msg.token.Identity = waits.PasswordHash, waits.UserMetadata, waits.Identity
 		}
@@ -194,7 +194,7 @@ func (op *generateLinkOp) write(ctx context.Context) (Link, error) {
 		b.MarkSent(id, made.sent, op.f.now)
 	case made.mail.vars.NewEmail != "":
 		b.UpdateUser(store.UserPatch{ID: id, Now: op.f.now, NewEmail: &made.mail.vars.NewEmail, CurrentEmailProven: ptr(false), NewEmailProven: ptr(false), EmailChangeSentAt: &op.f.now})
-		if u.NewEmail != made.mail.vars.NewEmail { // what was sent for another address proves nothing now
+		if u.NewEmail != made.mail.vars.NewEmail { // what was sent for another address no longer proves anything
 			b.DeleteTokens(id, store.KindEmailChangeCurrent, store.KindEmailChangeNew)
 		}
 	default:
@@ -208,13 +208,13 @@ func (op *generateLinkOp) write(ctx context.Context) (Link, error) {
 		return Link{}, err
 	}
 	op.beginPause(ctx)
-	if typ == "signup" { // the data waits with the token
+	if typ == "signup" { // the metadata is stored with the token
 		out.UserMetadata = withoutOwn(msg.token.UserMetadata)
 	}
 	return Link{User: out, ActionLink: msg.url, EmailOTP: msg.code, HashedToken: msg.tokenHash, VerificationType: typ, RedirectTo: op.f.req.RedirectTo}, nil
 }
 
-// beginPause begins the pause that a mail would have begun, if it hasn't yet. Nothing depends on it.
+// beginPause begins the pause that a mail would have begun, unless it runs already. Nothing depends on it.
 func (op *generateLinkOp) beginPause(ctx context.Context) {
 	if op.made.pause == "" {
 		return

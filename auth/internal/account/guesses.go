@@ -12,30 +12,30 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// guesses counts the wrong passwords for an address, whether or not anybody has it. A try is judged twice:
-// before the hash, which an empty bucket spares, and by the statement that follows it, which decides. So parallel
-// guesses learn no more than the bucket holds, and beyond that right and wrong ones get the same answer.
+// guesses counts the wrong passwords for an address, whether or not it has an account. A try is checked twice: before
+// the hash, which an empty bucket saves, and by the statement that follows it, which decides. So parallel guesses learn
+// no more than the bucket holds, and beyond that right and wrong ones get the same answer.
 type guesses struct {
 	f       *flow
 	address string
-	// limit is the account's bucket, or that of the place where that is known.
+	// limit is the account's bucket, or that of the place where it is known.
 	limit, account store.Limit
 	place          store.Place
-	note           store.Limit // pause between two audit rows about the address, or anybody could fill the log
+	note           store.Limit // pause between two audit rows about the address, so that guesses cannot fill the log
 	off            bool
 }
 
 func passwordGuesses(f *flow, aud, who string) guesses {
 	n := f.settings.Passwords.TriesPerAccount
 	g := guesses{f: f, address: who, note: store.NewInterval(f.limitKey("password note", who), time.Minute), off: n <= 0}
-	n = max(n, 1) // off: counted by the same statements, and not judged
+	n = max(n, 1) // off: counted by the same statements, and not checked
 	g.limit = store.Limit{Key: f.limitKey("password", aud, who), Size: float64(n), Refill: time.Duration(n) * time.Minute}
 	g.account = g.limit
 	g.place = placeTries(f, g.limit, "password place", aud, who)
 	return g
 }
 
-// check refuses what the bucket has no try for: that of the place, if the user signed in from there before.
+// check refuses a try that the bucket does not have: that of the place, if the user has signed in from there before.
 func (g *guesses) check(tried store.Tried) error {
 	v := tried.Tries
 	if g.limit = g.account; tried.PlaceKnown {
@@ -47,12 +47,12 @@ func (g *guesses) check(tried store.Tried) error {
 	return nil
 }
 
-// tooManyPasswords is the same for known and unknown addresses.
+// tooManyPasswords is the same answer for known and unknown addresses.
 func tooManyPasswords(wait time.Duration) *Refusal {
 	return limited(CodeOverRequestRate, "Too many wrong passwords for this address. Wait, or sign in with a link or a code.", wait)
 }
 
-// limitToCheck is the bucket that a statement has to look at; without a key where tries are not limited.
+// limitToCheck returns the bucket that a statement checks; without a key where tries are not limited.
 func (g *guesses) limitToCheck() store.Limit {
 	if g.off {
 		return store.Limit{}
@@ -60,8 +60,8 @@ func (g *guesses) limitToCheck() store.Limit {
 	return g.limit
 }
 
-// refusalOf turns the error of a statement that found the bucket empty into the refusal. How much has come back is not
-// known then; a whole try takes no longer than this.
+// refusalOf turns the error of a statement that found the bucket empty into the refusal. The bucket's level is not
+// known then; refilling a whole try takes no longer than this.
 func (g *guesses) refusalOf(err error) error {
 	if over, ok := errors.AsType[*store.LimitError](err); ok {
 		return tooManyPasswords(over.Limit.Refill / time.Duration(over.Limit.Size))
@@ -69,7 +69,7 @@ func (g *guesses) refusalOf(err error) error {
 	return err
 }
 
-// countWrong takes a try for a wrong password, and answers what the caller would.
+// countWrong takes a try for a wrong password, and returns answer.
 func (g *guesses) countWrong(ctx context.Context, user uuid.UUID, reason string, answer error) error {
 	err := g.f.core.db.FailedPassword(ctx, g.failed(g.limit, user, reason))
 	if _, over := errors.AsType[*store.LimitError](err); over && g.off {
@@ -81,7 +81,7 @@ func (g *guesses) countWrong(ctx context.Context, user uuid.UUID, reason string,
 	return answer
 }
 
-// recordRefused notes a try that failed although the password was right.
+// recordRefused records a try that failed although the password was right.
 func (g *guesses) recordRefused(ctx context.Context, user uuid.UUID, r *Refusal) error {
 	if err := g.f.core.db.RefusedPassword(ctx, g.failed(g.limitToCheck(), user, r.Code)); err != nil {
 		return failure("refused sign-in", g.refusalOf(err))
@@ -96,7 +96,7 @@ func (g *guesses) failed(limit store.Limit, user uuid.UUID, reason string) store
 	}
 }
 
-// recordRejected notes a try that the hook ended, and counts it if it was wrong.
+// recordRejected records a try that the hook rejected, and counts it if the password was wrong.
 func (g *guesses) recordRejected(ctx context.Context, user uuid.UUID, right bool, why error) error {
 	r, ok := errors.AsType[*Refusal](why)
 	switch {
@@ -108,8 +108,8 @@ func (g *guesses) recordRejected(ctx context.Context, user uuid.UUID, right bool
 	return g.countWrong(ctx, user, "password", r)
 }
 
-// codeTries is the bucket of wrong digits for an address, whether or not any were sent to it; without a key where they
-// are not limited. name tells apart who holds which lock when the try is taken.
+// codeTries returns the bucket of wrong digits for an address, whether or not any were sent to it; without a key where
+// they are not limited. name separates callers that hold different locks when the try is taken.
 func codeTries(f *flow, name, aud, who string) (store.Limit, store.Place) {
 	n := f.settings.CodesPerAccount
 	if n <= 0 {
@@ -119,7 +119,7 @@ func codeTries(f *flow, name, aud, who string) (store.Limit, store.Place) {
 	return limit, placeTries(f, limit, name+" place", aud, who)
 }
 
-// tooManyCodes is the answer to digits for which there is no try, right or wrong; err, if it is of another kind.
+// tooManyCodes is the answer to digits, right or wrong, for which there is no try left; err, if it is another error.
 func tooManyCodes(err error) error {
 	if over, ok := errors.AsType[*store.LimitError](err); ok {
 		return limited(CodeOverRequestRate, "Too many wrong codes for this address. Wait; links still work.", over.Limit.Refill/time.Duration(over.Limit.Size))
@@ -127,11 +127,11 @@ func tooManyCodes(err error) error {
 	return err
 }
 
-// PlaceLife is for how long a place is known from which a user signed in.
+// PlaceLife is how long a place that a user signed in from stays known.
 const PlaceLife = 90 * 24 * time.Hour
 
-// place is the part of the network that a client's address is in: an IPv4 /24, an IPv6 /64. Providers give
-// the next address to the same home from there. "" where the address is unknown.
+// place returns the part of the network that the client's address is in: an IPv4 /24, an IPv6 /64, from which providers
+// assign the next address to the same home. "" if the address is unknown.
 func (req RequestInfo) place() string {
 	if ip, err := netip.ParseAddr(req.Network); err == nil && ip.Is4() {
 		return netip.PrefixFrom(ip, 24).Masked().String()
@@ -142,7 +142,7 @@ func (req RequestInfo) place() string {
 	return ""
 }
 
-// place is the MAC of the client's place, nil when places are not known, or this one is not.
+// placeMAC returns the MAC of the client's place, nil if places are not used or this one is not known.
 func placeMAC(f *flow) []byte {
 	where := f.req.place()
 	if where == "" || !f.settings.KnownPlaces {
@@ -151,7 +151,7 @@ func placeMAC(f *flow) []byte {
 	return f.core.root.MAC(secret.Limits, "place", where)
 }
 
-// placeTries is the bucket like that one, named for an address, of guesses from the client's place.
+// placeTries returns the bucket, of the same size as like, for guesses about an address from the client's place.
 func placeTries(f *flow, like store.Limit, name ...string) store.Place {
 	p := store.Place{MAC: placeMAC(f), Since: f.now.Add(-PlaceLife), Tries: like}
 	if p.MAC != nil {

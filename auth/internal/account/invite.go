@@ -9,7 +9,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// audit is a row about what an administrator did.
+// audit returns the row about what an administrator did.
 func (by Actor) audit(f *flow, action store.Action, pairs ...string) store.Audit {
 	a := f.audit(action, by.ID, by.Session, pairs...)
 	if by.ID == uuid.Nil {
@@ -18,8 +18,8 @@ func (by Actor) audit(f *flow, action store.Action, pairs ...string) store.Audit
 	return a
 }
 
-// Invite makes a user without password and sends him a link. Whoever is unconfirmed is invited
-// again; his metadata stays. Only the budget for mails holds, no pause.
+// Invite makes a user without password and sends a link. An unconfirmed user is invited again and keeps the metadata.
+// Only the budget for mails applies, no pause.
 func (a *Accounts) Invite(ctx context.Context, req RequestInfo, by Actor, p Invitation) (store.User, error) {
 	return invite(ctx, a.begin(req), by, p)
 }
@@ -85,7 +85,7 @@ func newInvitation(f *flow, cand *signupCandidate, known store.User) (outgoing, 
 	})
 }
 
-// addInvited adds an invited user, or notes that one is invited again.
+// addInvited adds an invited user, or marks that one was invited again.
 func (cand *signupCandidate) addInvited(f *flow, b *store.Batch, state addressState, known store.User) uuid.UUID {
 	if state == addressPending {
 		b.UpdateUser(store.UserPatch{ID: known.ID, Now: f.now, InvitedAt: &f.now, ConfirmationSentAt: &f.now})

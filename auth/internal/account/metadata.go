@@ -12,8 +12,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// maxNesting keeps metadata readable to those who check our tokens: a verifier stops at some depth,
-// ours at 32.
+// maxNesting keeps metadata readable to verifiers of the tokens: they stop at some depth, ours at 32.
 const maxNesting = 24
 
 // metadata reads an object that a client sent and writes it so that PostgreSQL and every reader of our
@@ -39,8 +38,8 @@ func metadata(data json.RawMessage) (json.RawMessage, error) {
 	return mustJSON(members), nil
 }
 
-// ownMembers are the members of user_metadata that this service writes itself. They get into tokens, so callers'
-// values of them are dropped.
+// ownMembers are the members of user_metadata that this service writes itself. They get into tokens, so values given by
+// clients are dropped.
 var ownMembers = []string{"sub", "email", "email_verified", "phone", "phone_verified"}
 
 // userMetadata is metadata without the members that are this service's own.
@@ -58,7 +57,7 @@ func withoutOwn(data json.RawMessage) json.RawMessage { return without(data, own
 func without(data json.RawMessage, names ...string) json.RawMessage {
 	members := map[string]json.RawMessage{}
 	if len(data) > 0 {
-		_ = json.Unmarshal(data, &members) // callers have parsed it, or PostgreSQL has
+		_ = json.Unmarshal(data, &members) // parsed by the caller or by PostgreSQL before
 	}
 	for _, name := range names {
 		delete(members, name)
@@ -66,7 +65,7 @@ func without(data json.RawMessage, names ...string) json.RawMessage {
 	return mustJSON(members)
 }
 
-// newMetadata is userMetadata of a user to be, within the limit.
+// newMetadata is userMetadata of a new user, within the limit.
 func (s *Settings) newMetadata(data json.RawMessage) (json.RawMessage, error) {
 	data, err := userMetadata(data)
 	if err == nil && s.isTooLarge(data, nil) {
@@ -75,8 +74,8 @@ func (s *Settings) newMetadata(data json.RawMessage) (json.RawMessage, error) {
 	return data, err
 }
 
-// isTooLarge says that a user's metadata exceeds MetadataMaxBytes. Both objects are in every access token, which
-// proxies and servers take only up to a few kilobytes.
+// isTooLarge reports whether a user's metadata exceeds MetadataMaxBytes. Both objects are in every access token, which
+// proxies and servers accept only up to a few kilobytes.
 func (s *Settings) isTooLarge(user, app json.RawMessage) bool {
 	return s.MetadataMaxBytes > 0 && metadataSize(user, app) > s.MetadataMaxBytes
 }
@@ -85,7 +84,7 @@ func (s *Settings) errTooLarge() *Refusal {
 	return notValid(fmt.Sprintf("Metadata cannot be larger than %d bytes", s.MetadataMaxBytes))
 }
 
-// metadataSize is the size in bytes of both objects as compact JSON, apart from the service's own members of
+// metadataSize returns the size in bytes of both objects as compact JSON, without the service's own members of
 // user_metadata.
 func metadataSize(user, app json.RawMessage) (size int) {
 	for _, o := range []json.RawMessage{withoutOwn(user), without(app)} {
@@ -113,8 +112,8 @@ func (s *Settings) grows(u store.User, user, app store.MetadataPatch) bool {
 	return s.isTooLarge(newUser, newApp) && metadataSize(newUser, newApp) > metadataSize(u.UserMetadata, u.AppMetadata)
 }
 
-// withinLimit is what a sign-in or a confirmation adds to a user's metadata. Neither may fail because of the limit:
-// beyond it only the service's own members are written.
+// withinLimit returns what a sign-in or a confirmation adds to a user's metadata. Neither may fail because of the
+// limit: beyond it only the service's own members are written.
 func (s *Settings) withinLimit(u store.User, p store.MetadataPatch) store.MetadataPatch {
 	if !s.grows(u, p, store.MetadataPatch{}) {
 		return p
@@ -144,7 +143,7 @@ func mantissa(number string) string {
 	return digits
 }
 
-// storableText is text without what PostgreSQL refuses in any text. Nobody's address has it.
+// storableText replaces what PostgreSQL refuses in any text. No address contains it.
 func storableText(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 }

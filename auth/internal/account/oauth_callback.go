@@ -17,13 +17,13 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// OAuthResult is what became of a callback.
+// OAuthResult is the result of a callback.
 type OAuthResult struct {
-	// RedirectTo is where the browser goes, with an error too; "" while nobody knows, because the state
-	// is none of ours.
+	// RedirectTo is where the browser goes, also with an error; "" while that is unknown, because the state is not
+	// ours.
 	RedirectTo string
 	Provider   string
-	// Grant is the session, or Code what it is exchanged for in a PKCE flow.
+	// Grant is the session; in a PKCE flow, Code is what it is exchanged for.
 	Grant *Grant
 	Code  string
 	User  uuid.UUID
@@ -31,9 +31,9 @@ type OAuthResult struct {
 
 var errStateUnknown = invalid(CodeBadOAuthState, "OAuth state not found or expired")
 
-// FinishOAuth takes a provider's answer from the browser. cookie is the value of the cookie
-// StateCookie(state). A state is good for one callback, whatever becomes of it. The provider is
-// asked before a transaction is begun.
+// FinishOAuth handles a provider's answer, which the browser brings. cookie is the value of the cookie
+// StateCookie(state). A state is good for one callback, whatever its result. The provider is queried before a
+// transaction is begun.
 func (a *Accounts) FinishOAuth(ctx context.Context, req RequestInfo, callback url.Values, cookie string) (out OAuthResult, err error) {
 	return finishOAuth(ctx, a.begin(req), callback, cookie)
 }
@@ -71,7 +71,7 @@ func finishOAuth(ctx context.Context, f *flow, callback url.Values, cookie strin
 	return op.finish(ctx, out)
 }
 
-// finish lets the entry happen and writes down what it gives.
+// finish runs the operation and writes its result into out.
 func (op *oauthOp) finish(ctx context.Context, out OAuthResult) (OAuthResult, error) {
 	if op.linkUser != uuid.Nil && op.challenge.given() && op.f.settings.External.LinkingPKCE {
 		return op.issueLinkingCode(ctx, out)
@@ -93,8 +93,8 @@ func (op *oauthOp) finish(ctx context.Context, out OAuthResult) (OAuthResult, er
 	return out, nil
 }
 
-// useState uses a state up and says what is wrong with it. Until here nothing that the request says is
-// believed, so that its errors lead to SITE_URL.
+// useState uses a state up and returns what is wrong with it. Until here nothing in the request is trusted, so its
+// errors lead to SITE_URL.
 func useState(ctx context.Context, f *flow, text, cookie string) (store.ExternalState, error) {
 	if text == "" {
 		return store.ExternalState{}, invalid(CodeBadOAuthCallback, "OAuth state parameter missing")
@@ -116,7 +116,7 @@ func useState(ctx context.Context, f *flow, text, cookie string) (store.External
 	case !f.now.Before(st.ExpiresAt):
 		return st, invalid(CodeBadOAuthState, "OAuth state has expired")
 	case st.CookieHash != nil && subtle.ConstantTimeCompare(st.CookieHash, cookieHash(cookie)) == 0:
-		// Somebody else's callback: who opens it must not end up in his account.
+		// Another browser's callback: the user who opens it must not end up in that account.
 		return st, invalid(CodeBadOAuthState, "OAuth state was not issued to this browser")
 	}
 	if st.LinkingUser != uuid.Nil {
@@ -133,13 +133,13 @@ func useState(ctx context.Context, f *flow, text, cookie string) (store.External
 
 var errTargetGone = unprocessable(CodeUserNotFound, "Linking target user not found")
 
-// providerTokens are a provider's own tokens, as they lie sealed in a flow.
+// providerTokens are a provider's own tokens, as they are sealed in a flow.
 type providerTokens struct {
 	Token   string `json:"t,omitempty"`
 	Refresh string `json:"r,omitempty"`
 }
 
-// issueFlow is the flow of a client that came with a challenge, and the code for it.
+// issueFlow returns the flow of a client that came with a challenge, and the hash of its code.
 func (op *oauthOp) issueFlow(user uuid.UUID) (store.Flow, []byte) {
 	code, hash := token.NewLinkToken()
 	op.code = code
@@ -154,7 +154,7 @@ func (op *oauthOp) issueFlow(user uuid.UUID) (store.Flow, []byte) {
 	return pkce, hash[:]
 }
 
-// giveTokens adds the provider's tokens of a flow to what its code is exchanged for.
+// giveTokens adds the provider's tokens of a flow to the grant that its code is exchanged for.
 func giveTokens(f *flow, g *Grant, pkce store.Flow) {
 	if pkce.ProviderTokens == nil {
 		return
@@ -173,7 +173,7 @@ func giveTokens(f *flow, g *Grant, pkce store.Flow) {
 // IDToken is a native sign-in.
 type IDToken struct {
 	Request provider.IDTokenRequest
-	// Linking is who wants the identity linked to his account; nil: it is a sign-in.
+	// Linking is the user to link the identity to; nil: it is a sign-in.
 	Linking *Principal
 }
 
@@ -192,7 +192,7 @@ func (e *OAuthError) Error() string {
 
 func (e *OAuthError) Unwrap() error { return e.Err }
 
-// SignInIDToken opens a session for whom an ID token names, or links the identity.
+// SignInIDToken opens a session for the user whom an ID token names, or links the identity.
 func (a *Accounts) SignInIDToken(ctx context.Context, req RequestInfo, p IDToken) (Grant, error) {
 	return signInIDToken(ctx, a.begin(req), p)
 }
@@ -252,10 +252,10 @@ func idTokenError(err error) error {
 	return &OAuthError{Code: "server_error", Description: "Internal Server Error", Err: err}
 }
 
-// errSpent is the answer to an ID token that has signed somebody in before.
+// errSpent is the answer to an ID token that was used to sign in before.
 var errSpent = &OAuthError{Code: "invalid request", Description: "Bad ID token", Err: errors.New("account: the ID token was used before")}
 
-// spendIDToken notes an ID token in the transaction of its sign-in.
+// spendIDToken records an ID token in the transaction of its sign-in.
 func (op *oauthOp) spendIDToken(ctx context.Context, tx *store.Tx) error {
 	if op.accepted == nil {
 		return nil

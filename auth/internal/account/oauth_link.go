@@ -23,7 +23,7 @@ var (
 	errLinkingNeedsPKCE = notValid("Linking needs a code challenge: use the PKCE flow (flowType: 'pkce')")
 )
 
-// checkLinking says whether a caller may change the identities of his account at all.
+// checkLinking checks whether a user may change the identities of the account at all.
 func (s *Settings) checkLinking(u store.User, v store.Session) error {
 	if !s.External.ManualLinking {
 		return errManualLinking
@@ -31,7 +31,7 @@ func (s *Settings) checkLinking(u store.User, v store.Session) error {
 	return s.checkLinkingLevel(u, v)
 }
 
-// checkLinkingLevel wants the second factor of who has one: another identity is a way in without the first.
+// checkLinkingLevel requires the second factor of a user who has one: another identity is a way in without the first.
 func (s *Settings) checkLinkingLevel(u store.User, v store.Session) error {
 	if s.External.LinkingAAL2 && isBelowAAL2(u, v) {
 		return denied(CodeInsufficientAAL, "AAL2 session is required to link or unlink an identity when MFA is enabled.")
@@ -39,8 +39,8 @@ func (s *Settings) checkLinkingLevel(u store.User, v store.Session) error {
 	return nil
 }
 
-// linkIdentity links an identity to the account of whoever asked for it. What he was when he asked is
-// looked at again: he may be gone, banned or signed out by now.
+// linkIdentity links an identity to the account of the user who requested it. The user's state is checked again: the
+// account may be gone, banned or signed out by now.
 func (op *oauthOp) linkIdentity(ctx context.Context, tx *store.Tx) error {
 	old, err := tx.LockUser(ctx, op.linkUser)
 	if errors.Is(err, store.ErrNotFound) || err == nil && !old.DeletedAt.IsZero() {
@@ -92,13 +92,13 @@ func (op *oauthOp) linkIdentity(ctx context.Context, tx *store.Tx) error {
 	return w.finish(ctx)
 }
 
-// adoptEmail gives a user without any address the provider's. One that is not verified only waits, as a
-// change of address does: until its mail is answered it is nobody's, and keeps nobody from it.
+// adoptEmail gives a user without an address the provider's. An unverified one is only pending, as in a change of
+// address: until its mail is answered it belongs to no account, and blocks none.
 func (w *oauthTx) adoptEmail(found []store.Match) error {
 	best := w.op.emails.best
 	switch {
 	case best == "":
-		w.patch.IsAnonymous = ptr(false) // he can come back by the identity
+		w.patch.IsAnonymous = ptr(false) // the identity is a way to sign in again
 		return nil
 	case w.isTaken(found):
 		return invalid(CodeEmailExists, errEmailExists.Msg)
@@ -124,7 +124,7 @@ func (w *oauthTx) adoptEmail(found []store.Match) error {
 	return err
 }
 
-// isTaken says that somebody else has the address.
+// isTaken reports whether another user has the address.
 func (w *oauthTx) isTaken(found []store.Match) bool {
 	for _, m := range found {
 		if m.How != store.BySubject && m.Email == w.op.emails.best && m.User != w.old.ID {
@@ -134,7 +134,7 @@ func (w *oauthTx) isTaken(found []store.Match) bool {
 	return false
 }
 
-// joinAMR puts what is newest first.
+// joinAMR joins the methods of two sessions, newer first.
 func joinAMR(newer, older json.RawMessage) json.RawMessage {
 	var a, b []token.AMR
 	if json.Unmarshal(newer, &a) != nil || json.Unmarshal(older, &b) != nil {
@@ -148,15 +148,15 @@ func joinAMR(newer, older json.RawMessage) json.RawMessage {
 	return mustJSON(a)
 }
 
-// pendingLink is an identity that waits, sealed in a flow, to be linked.
+// pendingLink is an identity, sealed in a flow, that is going to be linked.
 type pendingLink struct {
 	Profile    provider.Profile `json:"profile"`
 	RedirectTo string           `json:"redirect_to"`
 }
 
-// issueLinkingCode answers a callback that links an identity: the browser gets a code, and nothing is linked
-// until the client that asked exchanges it. The URL that begins the linking can be opened by anybody, and
-// would hang the identity of whoever does on the asker's account.
+// issueLinkingCode answers a callback that links an identity: the browser gets a code, and nothing is linked until the
+// client that requested it exchanges the code. Anyone can open the URL that begins the linking; without this, the
+// identity of that person would be linked to the requester's account.
 func (op *oauthOp) issueLinkingCode(ctx context.Context, out OAuthResult) (OAuthResult, error) {
 	f, hash := op.issueFlow(op.linkUser)
 	text, err := json.Marshal(pendingLink{op.profile, op.f.req.RedirectTo})
@@ -179,8 +179,8 @@ func (op *oauthOp) issueLinkingCode(ctx context.Context, out OAuthResult) (OAuth
 // errLinksIdentity ends the transaction of a sign-in that turned out to link an identity; the code stays unused.
 var errLinksIdentity = errors.New("account: the code links an identity")
 
-// checkBearer refuses a bearer who is another user than the one who asked for the link. No bearer is needed: the
-// client library sends none, and the verifier proves who asked.
+// checkBearer refuses the token of a user other than the one who requested the link. No token is needed: the client
+// library sends none, and the verifier proves where the request came from.
 func (op *exchangeCodeOp) checkBearer() error {
 	var claims token.Claims
 	if user, _, err := op.f.core.readIDs(&claims, op.bearer, op.f.now); err == nil && user != op.pkce.User {
@@ -189,7 +189,7 @@ func (op *exchangeCodeOp) checkBearer() error {
 	return nil
 }
 
-// link links the identity that waits in the flow, and opens the session.
+// link links the identity that is pending in the flow, and opens the session.
 func (op *exchangeCodeOp) link(ctx context.Context) (Grant, error) {
 	f := op.pkce
 	text, _, err := op.f.core.root.Open(secret.ExternalStates, f.Linked, f.ID[:])
@@ -203,7 +203,7 @@ func (op *exchangeCodeOp) link(ctx context.Context) (Grant, error) {
 		return Grant{}, fmt.Errorf("account: linked profile: %w", err)
 	}
 	op.f.req.RedirectTo = waits.RedirectTo
-	own := *op.f // its time and audience are apart
+	own := *op.f // time and audience change separately
 	link := oauthOp{f: &own, profile: waits.Profile, names: []string{waits.Profile.Provider}, strict: true,
 		linkUser: f.User, linkSession: f.LinkingSession, linkAAL: f.LinkingAAL, exchange: op}
 	if via, err := op.f.settings.provider(waits.Profile.Provider); err == nil {
@@ -216,7 +216,7 @@ func (op *exchangeCodeOp) link(ctx context.Context) (Grant, error) {
 	return *out.Grant, nil
 }
 
-// spendCode uses the code up that led to a refusal which trying again would not change.
+// spendCode uses up a code that led to a refusal which a retry would not change.
 func (op *exchangeCodeOp) spendCode(ctx context.Context, refusal error) error {
 	r, ok := errors.AsType[*Refusal](refusal)
 	if !ok || r.Kind != Denied && r.Kind != Unprocessable && r.Kind != Invalid {

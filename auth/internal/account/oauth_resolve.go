@@ -13,7 +13,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// providerEmails are what a provider told of somebody's e-mail.
+// providerEmails are the addresses that a provider gave for a user.
 type providerEmails struct {
 	all      []string // each once
 	verified []string
@@ -24,7 +24,7 @@ type providerEmails struct {
 
 func (a *providerEmails) bestVerified() bool { return a.has(a.best) }
 
-// has says that the provider vouches for an address.
+// has reports whether the provider has verified an address.
 func (a *providerEmails) has(address string) bool {
 	return address != "" && slices.Contains(a.verified, address)
 }
@@ -59,32 +59,33 @@ func judgeEmails(told []provider.Email) providerEmails {
 	return a
 }
 
-// resolution is what somebody whom a provider vouches for is to us (docs/providers.md#who-signs-in).
+// resolution is what the identity of a provider leads to (docs/providers.md#who-signs-in).
 type resolution uint8
 
 const (
-	userKnown     resolution = iota + 1 // his identity is known
-	userLinked                          // it is not; a user has an address that he has proven
-	userCreated                         // nobody has
-	userAmbiguous                       // several have
+	userKnown     resolution = iota + 1 // the identity is known
+	userLinked                          // it is not; a user has proven one of its addresses
+	userCreated                         // no user has
+	userAmbiguous                       // several users have
 )
 
-// accountDecision says who is signed in. It is comparable: it is made again under the lock, and must come out
-// the same.
+// accountDecision says which user is signed in. It is comparable: it is made again under the lock, and must be the
+// same.
 type accountDecision struct {
 	resolution resolution
-	user       uuid.UUID // of exists and link
-	email      string    // of create: the new user's; "" when there is none, or it is not his to take
-	// free: nobody else has the best address.
+	user       uuid.UUID // of userKnown and userLinked
+	email      string    // of userCreated: the new user's; "" if there is none, or another user has it
+	// free: no other user has the best address.
 	free bool
-	// abandoned has the identity and nothing else, and goes before it is added again; Nil: nobody.
+	// abandoned is the user that has the identity and nothing else, and is deleted before the identity is added again;
+	// Nil: none.
 	abandoned uuid.UUID
 }
 
-// resolveAccount is the account decision. Only addresses that the provider has verified lead to a user, and only
-// those that are his by proof attract: a confirmed address, or one that another provider has verified.
-// Without such a user, an account that nobody has confirmed is taken over. MAILER_AUTOCONFIRM makes no
-// address a proof.
+// resolveAccount decides which account an identity leads to. Only addresses that the provider has verified lead to a
+// user, and only users who have proven them: by confirming the address, or by another provider that has verified it.
+// Without such a user, an account that was never confirmed is taken over. MAILER_AUTOCONFIRM is not a proof of an
+// address.
 func resolveAccount(found []store.Match, a providerEmails) accountDecision {
 	d := accountDecision{resolution: userCreated, email: a.best, free: true}
 	var proven, waiting []uuid.UUID
@@ -109,7 +110,7 @@ func resolveAccount(found []store.Match, a providerEmails) accountDecision {
 			if !slices.Contains(proven, m.User) {
 				proven = append(proven, m.User)
 			}
-		} else if m.Email == a.best { // nobody's accounts: the one of the best address will do
+		} else if m.Email == a.best { // unconfirmed accounts: that of the best address is preferred
 			waiting = slices.Insert(waiting, 0, m.User)
 		} else {
 			waiting = append(waiting, m.User)
@@ -132,30 +133,30 @@ func resolveAccount(found []store.Match, a providerEmails) accountDecision {
 	return d
 }
 
-// emailOutcome is what becomes of a user's address when a provider signs him in.
+// emailOutcome says what happens to a user's address in a sign-in by a provider.
 type emailOutcome struct {
 	// adopt is the proven address that a user without any gets.
 	adopt string
-	// confirm: his address is proven.
+	// confirm: the user's address is proven.
 	confirm bool
-	// claim: the account was nobody's until now, so that whatever others may have left in it goes.
+	// claim: the account was unconfirmed until now, so other ways into it are removed.
 	claim bool
-	// confirmByMail: he is asked by mail whether the address is his.
+	// confirmByMail: the user is asked by mail to confirm the address.
 	confirmByMail bool
-	// refuse: he is not let in.
+	// refuse: the sign-in is refused.
 	refuse bool
 }
 
-// refusesOutright: nobody is let in, and nothing is to be confirmed.
+// refusesOutright reports whether the sign-in is refused with nothing to confirm.
 func (v emailOutcome) refusesOutright() bool { return v.refuse && !v.confirmByMail }
 
-// emailRules are the settings that a settlement depends on.
+// emailRules are the settings that an emailOutcome depends on.
 type emailRules struct {
 	optional, autoconfirm, allowUnverified bool
 }
 
-// reconcileEmail says it of a user as he is, or as he is created. Exactly the address that was proven becomes
-// confirmed, never another one that the account happens to have.
+// reconcileEmail returns it for a user as it is, or as it is created. Exactly the address that was proven becomes
+// confirmed, never another one that the account has.
 func reconcileEmail(d accountDecision, u store.User, a providerEmails, r emailRules) emailOutcome {
 	if !u.EmailConfirmedAt.IsZero() {
 		return emailOutcome{}
@@ -175,7 +176,7 @@ func reconcileEmail(d accountDecision, u store.User, a providerEmails, r emailRu
 	return emailOutcome{confirmByMail: true, refuse: !r.allowUnverified}
 }
 
-// confirmedAt is when the address of a new user is confirmed; zero: not yet.
+// confirmedAt returns when the address of a new user is confirmed; zero: not yet.
 func (v emailOutcome) confirmedAt(now time.Time) time.Time {
 	if v.confirm {
 		return now
@@ -183,20 +184,20 @@ func (v emailOutcome) confirmedAt(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// maxProfile bounds what a provider's profile may weigh: it gets into every token of the user.
+// maxProfile limits the size of a provider's profile: it gets into every token of the user.
 const maxProfile = 16 << 10
 
-// storableAddress: what a provider calls an address need not be one by our rules, but must be fit for a
-// row and a comparison.
+// storableAddress reports whether a provider's address can be stored and compared; it need not be one by the rules of
+// this service.
 func storableAddress(s string) bool {
 	return s != "" && len(s) <= 255 && utf8.ValidString(s) && strings.Contains(s, "@") && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f })
 }
 
-// nameKeys are what Apple tells on the first sign-in only.
+// nameKeys are the members that Apple sends on the first sign-in only.
 var nameKeys = []string{"name", "full_name", "family_name", "given_name", "middle_name", "nickname"}
 
-// identityData is what is kept with an identity, and merged into user_metadata. old is what was
-// there: names stay when the new data has none. What PostgreSQL refuses is left out.
+// identityData returns what is kept with an identity, and merged into user_metadata. old is what was there: names stay
+// if the new data has none. What PostgreSQL refuses is left out.
 func identityData(p *provider.Profile, a *providerEmails, old json.RawMessage) json.RawMessage {
 	data := map[string]any{}
 	for name, value := range p.Data {
@@ -210,7 +211,7 @@ func identityData(p *provider.Profile, a *providerEmails, old json.RawMessage) j
 	}
 	if !named && len(old) > 0 {
 		var before map[string]any
-		_ = json.Unmarshal(old, &before) // it came out of PostgreSQL
+		_ = json.Unmarshal(old, &before) // from PostgreSQL
 		for _, key := range nameKeys {
 			if v := before[key]; v != nil {
 				data[key] = v
@@ -224,7 +225,7 @@ func identityData(p *provider.Profile, a *providerEmails, old json.RawMessage) j
 	data["email_verified"], data["phone_verified"] = a.bestVerified(), false
 	text, err := json.Marshal(data)
 	if err != nil || len(text) > maxProfile {
-		// Claims are somebody else's choice; the rest is short.
+		// Claims are of any size; the rest is short.
 		delete(data, "custom_claims")
 		for name, value := range data {
 			if s, ok := value.(string); ok && len(s) > 2048 {
@@ -236,7 +237,7 @@ func identityData(p *provider.Profile, a *providerEmails, old json.RawMessage) j
 	return text
 }
 
-// matched is the address by which an identity attracts others: none but a verified one.
+// matched returns the address that other identities are linked by: only a verified one.
 func (a *providerEmails) matched() string {
 	if a.bestVerified() {
 		return a.best

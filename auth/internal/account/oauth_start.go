@@ -19,32 +19,32 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// OAuthStart asks for the way to a provider.
+// OAuthStart asks for the URL of a provider.
 type OAuthStart struct {
 	Provider, Scopes string
-	// Params are the request's query; the provider gets those that are not ours.
+	// Params are the request's query; the provider gets those that are not this service's own.
 	Params    url.Values
 	Challenge Challenge
 	// InviteToken is the token of an invitation's link.
 	InviteToken string
-	// Linking is who wants the identity linked to his account; nil: it is a sign-in.
+	// Linking is the user to link the identity to; nil: it is a sign-in.
 	Linking *Principal
-	// Cookie: the browser that begins is the one that has to come back.
+	// Cookie: the browser that begins must be the one that comes back.
 	Cookie bool
 }
 
-// OAuthStarted is that way.
+// OAuthStarted is that URL.
 type OAuthStarted struct {
 	URL string
-	// CookieName and CookieValue are for the browser, for Life; "" when it need not be known again.
+	// CookieName and CookieValue are for the browser, for Life; "" if it need not be recognized.
 	CookieName, CookieValue string
 	Life                    time.Duration
 	// CrossSite: the browser comes back with a POST from the provider's page.
 	CrossSite bool
 }
 
-// StartOAuth begins a sign-in, or the linking of an identity. The state that travels is a random id;
-// all that it stands for stays here.
+// StartOAuth begins a sign-in, or the linking of an identity. The state in the URL is a random ID; everything that
+// belongs to it is stored here.
 func (a *Accounts) StartOAuth(ctx context.Context, req RequestInfo, p OAuthStart) (OAuthStarted, error) {
 	return startOAuth(ctx, a.begin(req), p)
 }
@@ -94,8 +94,8 @@ func startOAuth(ctx context.Context, f *flow, p OAuthStart) (OAuthStarted, error
 	return out, failure("external state", b.Send(ctx))
 }
 
-// StateCookie is the name of the cookie that goes with a state; each flow has its own. The state cannot
-// be read back from it.
+// StateCookie returns the name of the cookie that belongs to a state; each flow has its own. The state cannot be read
+// back from it.
 func StateCookie(state string) string {
 	return "gatehouse-state-" + hex.EncodeToString(stateHash(strings.ToLower(state))[:8])
 }
@@ -110,7 +110,7 @@ func cookieHash(value string) []byte {
 	return sum[:]
 }
 
-// provider is an enabled provider.
+// provider returns an enabled provider.
 func (s *Settings) provider(name string) (*provider.Provider, error) {
 	if s.External.Providers == nil {
 		return nil, notValid("Unsupported provider: provider is not enabled")
@@ -122,7 +122,7 @@ func (s *Settings) provider(name string) (*provider.Provider, error) {
 	return via, nil
 }
 
-// invited is the hash of an invitation that is open; nil when there is no token.
+// invitationHash returns the hash of an open invitation; nil without a token.
 func invitationHash(ctx context.Context, f *flow, inviteToken string) ([]byte, error) {
 	if inviteToken == "" {
 		return nil, nil
@@ -142,13 +142,12 @@ func invitationHash(ctx context.Context, f *flow, inviteToken string) ([]byte, e
 	return hash, nil
 }
 
-// ProviderRefused is what a provider said instead of who somebody is; the application is told in the
-// provider's words.
+// ProviderRefused is a provider's refusal; the application gets the provider's words.
 type ProviderRefused struct{ Code, Description string }
 
 func (e *ProviderRefused) Error() string { return "the provider refused: " + e.Code }
 
-// providerError tells an error of package provider in our terms.
+// providerError turns an error of package provider into one of this package.
 func providerError(err error) error {
 	e, ok := errors.AsType[*provider.Error](err)
 	if !ok {

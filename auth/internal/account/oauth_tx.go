@@ -13,13 +13,13 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// oauthTx is what an entry does to its user, gathered into one batch.
+// oauthTx is what an oauthOp changes of its user, gathered into one batch.
 type oauthTx struct {
 	f   *flow
 	op  *oauthOp
 	b   *store.Batch
-	old store.User // as locked; the new one when he is created
-	// identity is the one that he came by: known, or to be added.
+	old store.User // as locked; or the new user
+	// identity is the one that was presented: known, or to be added.
 	identity      store.Identity
 	known         bool
 	created       bool
@@ -31,7 +31,7 @@ type oauthTx struct {
 	audits        []store.Audit
 }
 
-// findIdentity finds the identity among the user's, or makes it.
+// findIdentity finds the identity among the user's, or creates it.
 func (w *oauthTx) findIdentity() {
 	for _, i := range w.old.Identities {
 		if slices.Contains(w.op.names, i.Provider) && i.ProviderID == w.op.profile.Subject {
@@ -48,11 +48,11 @@ func (w *oauthTx) findIdentity() {
 	}
 }
 
-// reconcile puts the settlement into the patch, and writes the letter.
+// reconcile puts the outcome for the address into the patch, and writes the confirmation mail.
 func (w *oauthTx) reconcile(d accountDecision) error {
 	if w.email.adopt != "" {
 		w.patch.Email = &w.email.adopt
-		w.old.Email = w.email.adopt // of a new user, as he is inserted
+		w.old.Email = w.email.adopt // of a new user, as it is inserted
 	}
 	if w.email.confirm {
 		w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &w.f.now, ptr(false)
@@ -74,8 +74,8 @@ func (w *oauthTx) reconcile(d accountDecision) error {
 	return nil
 }
 
-// confirmation is the mail that asks whether the address is his. That one is needed shows only under the
-// lock, and what it costs is taken before it: so the first time the entry begins again.
+// confirmation writes the mail that asks to confirm the address. Whether one is needed is known only under the lock,
+// but its cost must be taken before the lock: so the first time the operation starts over.
 func (w *oauthTx) confirmation() error {
 	to := w.old.Email
 	if w.op.mailSkipped {
@@ -94,7 +94,7 @@ func (w *oauthTx) confirmation() error {
 	return err
 }
 
-// audit notes what happens, in the order of its weight.
+// audit adds the rows about what happens, the most important first.
 func (w *oauthTx) audit(d accountDecision) {
 	if d.resolution == userLinked {
 		w.note(store.ActionIdentityLinked, "identity_id", w.identity.ID.String(), "provider", w.identity.Provider, "provider_id", w.identity.ProviderID)
@@ -113,7 +113,7 @@ func (w *oauthTx) note(action store.Action, pairs ...string) {
 	w.audits = append(w.audits, w.f.audit(action, w.old.ID, uuid.Nil, pairs...))
 }
 
-// recordRefusal notes a refused sign-in and stores nothing else: a user without address who owned the identity would
+// recordRefusal records a refused sign-in and stores nothing else: a user without address who owned the identity would
 // keep a later try, with a verified address, from its own account.
 func (w *oauthTx) recordRefusal(ctx context.Context, d accountDecision) error {
 	row := w.f.audit(store.ActionLoginFailed, w.old.ID, uuid.Nil, "reason", CodeProviderEmailUnverified, "provider", w.op.profile.Provider)
@@ -124,14 +124,14 @@ func (w *oauthTx) recordRefusal(ctx context.Context, d accountDecision) error {
 	return w.b.Send(ctx)
 }
 
-// deleteAbandoned removes the abandoned owner of the identity that is about to be added.
+// deleteAbandoned deletes the abandoned owner of the identity that is about to be added.
 func (w *oauthTx) deleteAbandoned(owner uuid.UUID) {
 	if owner != uuid.Nil {
 		w.b.DeleteAbandoned(owner)
 	}
 }
 
-// insertUser adds a new user as he is from now on.
+// insertUser adds a new user in its final state.
 func (w *oauthTx) insertUser() {
 	u := w.old
 	u.UserMetadata, u.EmailConfirmedAt = w.f.settings.withinLimit(store.User{}, store.MetadataPatch{Set: w.data}).Set, w.email.confirmedAt(w.f.now)
@@ -175,8 +175,8 @@ func (w *oauthTx) updateUser(d accountDecision) {
 	}
 }
 
-// clearAccount takes out of an account that was nobody's whatever somebody may have left in it to come back by:
-// password, phone, metadata, other identities; sessions, tokens, flows and factors go with it.
+// clearAccount removes from an account that was never confirmed all ways in that others may have left: password, phone,
+// metadata, other identities; sessions, tokens, flows and factors go with it.
 func (w *oauthTx) clearAccount() {
 	p := &w.patch
 	p.PasswordHash, p.Phone, p.PhoneConfirmedAt = ptr(""), ptr(""), &time.Time{}
@@ -186,11 +186,11 @@ func (w *oauthTx) clearAccount() {
 	w.b.DeleteIdentitiesBut(w.old.ID, w.identity.ID, true)
 }
 
-// notifyLinked tells the user that there is another way into his account.
+// notifyLinked notifies the user of the new way to sign in.
 func (w *oauthTx) notifyLinked() {
 	to := w.old.Email
 	if !w.op.notify || !w.f.settings.Email.NotifyIdentityLinked || to == "" || w.email.confirm && w.email.claim {
-		return // a claimed account has nobody to be told
+		return // a claimed account has no previous owner to notify
 	}
 	w.notifications = append(w.notifications, notification(w.f, mail.IdentityLinked, to,
 		mail.Vars{Email: to, Provider: w.identity.Provider, Data: w.old.UserMetadata}))

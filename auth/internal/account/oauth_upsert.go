@@ -12,36 +12,35 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// methodOAuth is the amr method of a session that a provider vouches for.
+// methodOAuth is the amr method of a session opened through a provider.
 const methodOAuth = "oauth"
 
-// oauthOp is one arrival of somebody whom a provider vouches for: a sign-in, an accepted invitation, or an
-// identity to be linked.
+// oauthOp is one use of an identity that a provider has verified: a sign-in, an accepted invitation, or a linking.
 type oauthOp struct {
 	f       *flow
 	profile provider.Profile
-	names   []string // under which its identities may be stored, the present one first
+	names   []string // that its identities may be stored under, the present one first
 	emails  providerEmails
 	// optional: no address is needed. strict: without one it ends before anything is looked up.
 	optional, strict bool
-	// challenge: the client gets a code for it. Else it gets the session.
+	// challenge: the client gets a code for it, otherwise the session itself.
 	challenge Challenge
 	accepted  *provider.Accepted
 
 	invite                []byte
 	linkUser, linkSession uuid.UUID
-	linkAAL               int             // of the access token that asked
+	linkAAL               int             // of the access token that requested the linking
 	exchange              *exchangeCodeOp // of the code that links; nil: it is linked at once
 
 	quota           *quota    // of a confirmation, once it is known that one is needed
 	confirmTo       string    // the address that it goes to
-	mailOptional    bool      // without it he is let in all the same
-	newUser         uuid.UUID // the id of the user who was asked of; Nil: nobody was
+	mailOptional    bool      // the sign-in succeeds without the mail
+	newUser         uuid.UUID // the user ID that the hook was called with; Nil: it was not
 	creationAllowed bool      // by the hook before a creation
-	mailSkipped     bool      // so none is written: another has just been, or the budget is used up
-	notify          bool      // may be written
+	mailSkipped     bool      // no mail is written: one has just been sent, or the budget is used up
+	notify          bool      // notifications may be written
 
-	// What the transaction came to; set anew by each try.
+	// What the transaction found; set again by each try.
 	open     sessionDraft
 	code     string
 	user     store.User
@@ -52,13 +51,13 @@ type oauthOp struct {
 	sent     []outgoing
 }
 
-// errRaced: what was decided before the lock is not so any more.
+// errRaced: what was decided before the lock has changed.
 var errRaced = errors.New("account: external: somebody else was faster")
 
-// oauthTries is how often an entry is decided anew when others change what it depends on.
+// oauthTries is how often the decision is made again when concurrent requests change what it depends on.
 const oauthTries = 5
 
-// run decides, and does it in one transaction. Two callbacks for the same newcomer make one user: the
+// run decides, and carries the decision out in one transaction. Two callbacks for the same new user create one: the
 // second meets a unique index, and decides again.
 func (op *oauthOp) run(ctx context.Context) error {
 	op.emails = judgeEmails(op.profile.Emails)
@@ -98,8 +97,8 @@ func (op *oauthOp) refusedByQuota(err error) error {
 	return op.quota.refusalOf(err)
 }
 
-// attempt is one try: who it is, before anything is locked, and then the transaction, in which that has
-// to come out the same. That somebody is new is known between the two.
+// attempt is one try: the decision before anything is locked, then the transaction, in which it must be the same. The
+// hook for a new user is called between the two.
 func (op *oauthOp) attempt(ctx context.Context) error {
 	d := accountDecision{resolution: userKnown}
 	b := op.f.batch()
@@ -155,8 +154,8 @@ func (op *oauthOp) attempt(ctx context.Context) error {
 	})
 }
 
-// askCreation asks the hook whether a newcomer may be created, once for all tries, before the transaction: the user
-// as far as it is known by then.
+// askCreation asks the hook whether a user may be created, once for all tries, before the transaction: with the user as
+// far as it is known by then.
 func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
 	if op.creationAllowed || op.f.settings.Hooks.BeforeCreate == nil {
 		return nil
@@ -173,7 +172,7 @@ func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
 	return nil
 }
 
-// checkSending judges a confirmation that is to be written.
+// checkSending checks whether a confirmation may be sent.
 func (op *oauthOp) checkSending() error {
 	if op.quota == nil {
 		return nil
@@ -184,7 +183,7 @@ func (op *oauthOp) checkSending() error {
 	return op.quota.check(op.f.now)
 }
 
-// checkDecision are the decisions that nothing is written for.
+// checkDecision refuses the decisions that write nothing.
 func (op *oauthOp) checkDecision(d accountDecision) error {
 	switch {
 	case d.resolution == userAmbiguous:
@@ -198,7 +197,7 @@ func (op *oauthOp) checkDecision(d accountDecision) error {
 	return nil
 }
 
-// find adds the look for whoever this may be.
+// find adds the look-up of the users that this may be.
 func (op *oauthOp) find(b *store.Batch, dst *[]store.Match) {
 	wanted := op.emails.verified
 	if op.emails.best != "" && !op.emails.bestVerified() {
@@ -207,7 +206,7 @@ func (op *oauthOp) find(b *store.Batch, dst *[]store.Match) {
 	b.Matches(dst, op.names, op.profile.Subject, op.f.aud(), wanted)
 }
 
-// upsertUser signs somebody in.
+// upsertUser signs the user in, and creates or updates the account.
 func (op *oauthOp) upsertUser(ctx context.Context, tx *store.Tx, d accountDecision) error {
 	var old store.User
 	if d.resolution != userCreated {
@@ -265,7 +264,7 @@ func (op *oauthOp) rules() emailRules {
 	return emailRules{op.optional, op.f.settings.Email.Autoconfirm, op.f.settings.External.AllowUnverified}
 }
 
-// checkStillAllowed refuses a banned user, and so undoes all of it.
+// checkStillAllowed refuses a banned user, which undoes the transaction.
 func (op *oauthOp) checkStillAllowed(u store.User) error {
 	switch {
 	case !u.DeletedAt.IsZero():
@@ -276,8 +275,8 @@ func (op *oauthOp) checkStillAllowed(u store.User) error {
 	return nil
 }
 
-// acceptInvite is an invitation that is accepted by signing in with a provider: one of the addresses that
-// it has verified must be the invited one.
+// acceptInvite accepts an invitation by signing in with a provider: one of the addresses that it has verified must be
+// the invited one.
 func (op *oauthOp) acceptInvite(ctx context.Context, tx *store.Tx) error {
 	t, err := tx.RedeemLink(ctx, op.invite, []store.Kind{store.KindInvite}, op.f.now)
 	if errors.Is(err, store.ErrNotFound) {

@@ -34,7 +34,7 @@ func requestOTP(ctx context.Context, f *flow, p OTP) error {
 	return notValid("One of email or phone must be set")
 }
 
-// MagicLink is SendOTP by mail for anybody.
+// MagicLink is SendOTP by mail with CreateUser.
 func (a *Accounts) MagicLink(ctx context.Context, req RequestInfo, p MagicLink) error {
 	return sendLink(ctx, a.begin(req), p, true)
 }
@@ -63,7 +63,7 @@ func sendLink(ctx context.Context, f *flow, p MagicLink, create bool) error {
 	if err := f.settings.checkMailSendable("magic link"); err != nil {
 		return err
 	}
-	// The pause is that of recovery, for whatever kind of mail this turns into.
+	// The pause is that of recovery, whatever kind of mail is sent.
 	op := otpOp{f: f, cand: cand, create: create, autoconfirm: f.settings.Email.Autoconfirm}
 	op.q = boundClient(f, mailQuota(f, "recovery", f.settings.Email.Interval, cand.aud, cand.address))
 	return op.run(ctx)
@@ -100,14 +100,14 @@ type otpOp struct {
 	create      bool // an unknown address becomes an account
 	autoconfirm bool // which is confirmed at once
 
-	// What the look found out; again after the address was overtaken.
+	// What the look-up found; set again after the address was overtaken.
 	known  store.User
 	state  addressState
-	hidden bool // unknown, and answered as a known one
+	hidden bool // unknown, and answered like a known one
 }
 
-// run sends to whoever has the address what lets him in: a confirmation to somebody new or
-// unconfirmed, else a magic link or digits. One batch of reads, one of writes.
+// run sends a message to sign in with to the address: a confirmation to a new or unconfirmed one, else a magic link or
+// digits. One batch of reads, one of writes.
 func (op *otpOp) run(ctx context.Context) error {
 	for again := false; ; again = true {
 		if err := op.look(ctx); err != nil {
@@ -124,7 +124,7 @@ func (op *otpOp) run(ctx context.Context) error {
 	}
 }
 
-// look reads who has the address, and judges whether an unknown one may become an account.
+// look reads which account has the address, and checks whether an unknown one may become an account.
 func (op *otpOp) look(ctx context.Context) (err error) {
 	f, cand := op.f, op.cand
 	if op.known, err = lookUp(ctx, f, cand, op.q); err != nil {
@@ -160,7 +160,7 @@ func (op *otpOp) write(ctx context.Context) (outgoing, error) {
 	switch {
 	case signsUp:
 		id = cand.addPending(f, b, state, known)
-	case created: // confirmed at once; the link below lets him in
+	case created: // confirmed at once; the link below signs in
 		u := cand.user(f, cand.newID(), true, cand.data)
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])
@@ -200,7 +200,7 @@ func (op *otpOp) write(ctx context.Context) (outgoing, error) {
 	return msg, b.Send(ctx)
 }
 
-// otpMessage is the message that lets somebody in.
+// otpMessage returns the message to sign in with.
 func otpMessage(f *flow, cand *signupCandidate, known store.User, signsUp bool, pkce *store.Flow) (outgoing, error) {
 	switch {
 	case signsUp:
@@ -209,7 +209,7 @@ func otpMessage(f *flow, cand *signupCandidate, known store.User, signsUp bool, 
 		return newSMS(f, store.KindSMS, cand.address, cand.channel)
 	}
 	data := known.UserMetadata
-	if known.ID == uuid.Nil { // he has just been made, and confirmed
+	if known.ID == uuid.Nil { // the account has just been created, and confirmed
 		data = cand.profile(cand.newID(), true, cand.data)
 	}
 	return newMail(f, mailSpec{

@@ -15,7 +15,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// given says that there is a challenge; check judges it.
+// given reports whether there is a challenge; check checks it.
 func (c Challenge) given() bool { return c.Challenge != "" }
 
 func (c Challenge) check() error {
@@ -36,8 +36,8 @@ func (c Challenge) check() error {
 	return notValid("Invalid code_challenge_method")
 }
 
-// pkceFlow begins one for a mail, or is nil without a challenge. It outlives the mail's token by as long as
-// a code may wait, so that the last moment's link still leads to a session.
+// pkceFlow begins a flow for a mail; nil without a challenge. The flow outlives the mail's token by the life of a code,
+// so that a link opened at the last moment still leads to a session.
 func (s *Settings) pkceFlow(c Challenge, method string, now time.Time) *store.Flow {
 	if !c.given() {
 		return nil
@@ -48,7 +48,7 @@ func (s *Settings) pkceFlow(c Challenge, method string, now time.Time) *store.Fl
 	}
 }
 
-// idOf is the flow's id, Nil without one.
+// idOf returns the flow's ID, Nil without one.
 func idOf(f *store.Flow) uuid.UUID {
 	if f == nil {
 		return uuid.Nil
@@ -58,8 +58,8 @@ func idOf(f *store.Flow) uuid.UUID {
 
 var errNoFlow = missing(CodeFlowStateNotFound, "invalid flow state, no valid flow state found")
 
-// codeRetry is how long after its exchange a code may come again without harm: a client that lost the answer
-// tries again, or two tabs of a browser exchange one code.
+// codeRetry is how long after its exchange a code may come again without consequence: a client that lost the answer
+// retries, or two tabs of a browser exchange one code.
 const codeRetry = 10 * time.Second
 
 // exchangeCodeOp is one call of ExchangeCode.
@@ -76,17 +76,16 @@ type exchangeCodeOp struct {
 	refusal error // committed: the code is used up
 }
 
-// CodeExchange is a code with what proves that it is the caller's.
+// CodeExchange is a code with the proof that it belongs to the client.
 type CodeExchange struct {
 	Code, Verifier string
 	// Bearer is the request's token; "" or a service's: none.
 	Bearer string
 }
 
-// ExchangeCode opens the session of a code for the client that knows the verifier (RFC 7636 section 4.5). The
-// code is used up by the first try, right or wrong; but one that ends in a 503 has changed nothing, and
-// may come again. A code that comes again later, with the right verifier, is in the hands of two clients: the
-// session that it opened ends (RFC 9700 section 4.5).
+// ExchangeCode opens the session of a code for the client that knows the verifier (RFC 7636 section 4.5). The first try
+// uses the code up, right or wrong; but one that ends in a 503 has changed nothing and may be repeated. If a code comes
+// again later with the right verifier, two clients have it: the session that it opened ends (RFC 9700 section 4.5).
 func (a *Accounts) ExchangeCode(ctx context.Context, req RequestInfo, p CodeExchange) (Grant, error) {
 	return exchangeCode(ctx, a.begin(req), p)
 }
@@ -144,7 +143,7 @@ func (op *exchangeCodeOp) write(ctx context.Context, tx *store.Tx) error {
 	return err
 }
 
-// takeCode uses the code up for a session, and sets refusal if it gives none.
+// takeCode uses the code up for a session, and sets refusal if it yields none.
 func (op *exchangeCodeOp) takeCode(ctx context.Context, tx *store.Tx, session uuid.UUID) (err error) {
 	op.refusal = nil
 	op.pkce, err = tx.TakeFlow(ctx, op.hash, session, op.f.now)
@@ -169,8 +168,8 @@ func (op *exchangeCodeOp) takeCode(ctx context.Context, tx *store.Tx, session uu
 	return nil
 }
 
-// endReused ends the session that a used code opened, if the code comes again too late to be a retry. A wrong
-// verifier shows only that somebody has seen the code, which ends nobody's session.
+// endReused ends the session that a used code opened, if the code comes again too late to be a retry. A wrong verifier
+// only shows that the code leaked, and ends no session.
 func (op *exchangeCodeOp) endReused(ctx context.Context, tx *store.Tx) error {
 	if !op.f.now.After(op.pkce.UsedAt.Add(codeRetry)) || !proves(op.pkce, op.verifier) {
 		return nil
@@ -180,7 +179,7 @@ func (op *exchangeCodeOp) endReused(ctx context.Context, tx *store.Tx) error {
 	return b.Send(ctx)
 }
 
-// noSessionReason tells a banned user from one who is gone.
+// noSessionReason distinguishes a banned user from a deleted one.
 func noSessionReason(ctx context.Context, f *flow, user uuid.UUID) error {
 	u, err := f.core.db.User(ctx, user)
 	switch {
@@ -191,10 +190,10 @@ func noSessionReason(ctx context.Context, f *flow, user uuid.UUID) error {
 	case u.BannedUntil.After(f.now):
 		return denied(CodeUserBanned, "User is banned")
 	}
-	return errNoFlow // he was all that a moment ago
+	return errNoFlow // it was so a moment ago
 }
 
-// proves says whether a verifier belongs to a flow's challenge (RFC 7636 section 4.6).
+// proves reports whether a verifier belongs to a flow's challenge (RFC 7636 section 4.6).
 func proves(f store.Flow, verifier string) bool {
 	got := verifier
 	if f.ChallengeMethod == "s256" {

@@ -11,20 +11,20 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// quota is what a mail or SMS is under: pauses between two to the same address, which an unknown one
-// has too, and budgets of the whole service. They are looked at first, so that nothing is hashed or
-// built in vain, and taken with the commit, which decides.
+// quota holds the limits that a mail or SMS is under: pauses between two to the same address, which an unknown one has
+// too, and budgets of the whole service. They are read first, so that nothing is hashed or built in vain, and taken
+// with the commit, which decides.
 type quota struct {
 	sms     bool
 	pauses  []store.Limit
 	budgets []store.Limit
-	// barred is what is answered between the two, when the address may not be written to.
+	// barred is the answer, checked between the two, if the address may not be written to.
 	barred *Refusal
 	levels []store.Level
 }
 
-// mailQuota is that of a mail about these addresses. name is one of the pauses' names, that keep one
-// sort of mail from delaying another.
+// mailQuota returns the quota of a mail about these addresses. name is the name of the pause, so that one kind of mail
+// does not delay another.
 func mailQuota(f *flow, name string, pause time.Duration, aud string, addresses ...string) *quota {
 	q := &quota{}
 	if pause > 0 {
@@ -41,7 +41,7 @@ func mailQuota(f *flow, name string, pause time.Duration, aud string, addresses 
 	return q
 }
 
-// isAuthorized knows the allow list, in which labels behind a plus don't count.
+// isAuthorized reports whether the allow list has the address. Labels after a plus do not count.
 func (e *EmailSettings) isAuthorized(to string) bool {
 	if len(e.Authorized) == 0 {
 		return true
@@ -60,7 +60,7 @@ func withoutLabel(email string) string {
 	return local + "@" + domain
 }
 
-// smsQuota is that of an SMS. A test number gets none, so only the pause holds for it.
+// smsQuota returns the quota of an SMS. A test number gets none, so only the pause applies to it.
 func smsQuota(f *flow, aud, number string) *quota {
 	q := &quota{sms: true}
 	if f.settings.Phone.Interval > 0 {
@@ -80,8 +80,8 @@ func smsQuota(f *flow, aud, number string) *quota {
 	return q
 }
 
-// boundClient lets a client whom limits know use up only its share of the service's budget, all routes that need no
-// token together. It comes after the service's: everybody takes in the same order.
+// boundClient limits a client that limits can tell apart to its share of the service's budget, for all routes together
+// that need no token. It comes after the service's budget: the order of taking is the same everywhere.
 func boundClient(f *flow, q *quota) *quota {
 	if f.settings.SentPerClient <= 0 || f.req.Network == "" || f.req.Identified || len(q.budgets) == 0 {
 		return q
@@ -95,7 +95,7 @@ func boundClient(f *flow, q *quota) *quota {
 	return q
 }
 
-// testCode is the fixed code of a test number.
+// testCode returns the fixed code of a test number.
 func (p *PhoneSettings) testCode(number string, now time.Time) (string, bool) {
 	code, ok := p.TestCodes[number]
 	return code, ok && (p.TestUntil.IsZero() || now.Before(p.TestUntil))
@@ -108,7 +108,7 @@ func (q *quota) all() []store.Limit {
 // look adds the reading of the levels.
 func (q *quota) look(b *store.Batch) { b.Levels(&q.levels, q.all()...) }
 
-// check refuses what look has found used up: pauses first, then the address, then budgets.
+// check refuses what look has found used up: pauses first, then a barred address, then budgets.
 func (q *quota) check(now time.Time) error {
 	for i, l := range q.all() {
 		if i == len(q.pauses) && q.barred != nil {
@@ -124,9 +124,9 @@ func (q *quota) check(now time.Time) error {
 	return nil
 }
 
-// take adds the taking, which is the same when nothing will be sent because nobody has the address: else the
-// next request would tell. others are pauses of whoever else is written to. Pauses are
-// taken in the order of their keys, or two calls about the same two addresses would wait for each other.
+// take adds the taking, which is the same if nothing will be sent because no account has the address: else the next
+// request would reveal it. others are pauses of other addresses that are written to. Pauses are taken in the order of
+// their keys, or two calls about the same two addresses would deadlock.
 func (q *quota) take(b *store.Batch, now time.Time, others ...store.Limit) {
 	pauses := slices.Concat(q.pauses, others)
 	slices.SortFunc(pauses, func(x, y store.Limit) int { return bytes.Compare(x.Key, y.Key) })
@@ -145,7 +145,8 @@ func (q *quota) giveBack(b *store.Batch, now time.Time) {
 	}
 }
 
-// refusalOf is the error of a batch that take was part of: somebody else was faster than we since look.
+// refusalOf returns the refusal for the error of a batch that take was part of: another request has used up the limit
+// since look.
 func (q *quota) refusalOf(err error) error {
 	if l, ok := among(q.pauses, err); ok {
 		return q.refuse(true, l.Refill)
@@ -156,7 +157,7 @@ func (q *quota) refusalOf(err error) error {
 	return err
 }
 
-// among finds the limit that a batch failed at in a list.
+// among returns the limit in a list that a batch failed at.
 func among(list []store.Limit, err error) (store.Limit, bool) {
 	if over, ok := errors.AsType[*store.LimitError](err); ok {
 		for _, l := range list {
@@ -168,7 +169,7 @@ func among(list []store.Limit, err error) (store.Limit, bool) {
 	return store.Limit{}, false
 }
 
-// refuse says it in the words that applications read the number out of.
+// refuse returns the refusal, in the words that applications read the number from.
 func (q *quota) refuse(pause bool, wait time.Duration) *Refusal {
 	code, what := CodeOverEmailSendRate, "email rate limit exceeded"
 	if q.sms {

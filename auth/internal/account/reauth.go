@@ -7,8 +7,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Reauthenticate sends the caller digits that prove he still reads his mail, or his phone. They are the nonce of a
-// new password.
+// Reauthenticate sends the user digits that prove access to the mailbox or phone. They are the nonce of a new password.
 func (a *Accounts) Reauthenticate(ctx context.Context, req RequestInfo, principal Principal) error {
 	return reauthenticate(ctx, a.begin(req), principal)
 }

@@ -9,8 +9,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Recover sends a link that lets the owner of an address in. Whether anybody has the address makes
-// no difference that can be seen: the pause holds for all.
+// Recover sends a link that signs the owner of an address in. Whether the address has an account makes no visible
+// difference: the pause applies to all.
 func (a *Accounts) Recover(ctx context.Context, req RequestInfo, p Recover) error {
 	return sendRecovery(ctx, a.begin(req), p)
 }

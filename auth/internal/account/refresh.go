@@ -9,11 +9,11 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// refreshRetry is after how long a client may try again: the library waits 200 ms and more by itself.
+// refreshRetry is when a client may try again: the client library waits 200 ms and more by itself.
 const refreshRetry = time.Second
 
-// Refresh rotates a refresh token, in one statement (docs/tokens.md#refresh-tokens). Every answer that
-// isn't about the token itself is a 503: any other makes the client library drop its session.
+// Refresh rotates a refresh token, in one statement (docs/tokens.md#refresh-tokens). Every answer that is not about the
+// token itself is a 503: any other makes the client library drop its session.
 func (a *Accounts) Refresh(ctx context.Context, req RequestInfo, text string) (Grant, error) {
 	return refresh(ctx, a.begin(req), text)
 }
@@ -66,7 +66,7 @@ func refresh(ctx context.Context, f *flow, text string) (Grant, error) {
 	return g, nil
 }
 
-// ago is the earliest time within a limit; zero without one.
+// ago returns the earliest time within a limit; zero without one.
 func ago(now time.Time, limit time.Duration) time.Time {
 	if limit <= 0 {
 		return time.Time{}
@@ -79,7 +79,7 @@ var (
 	errReused          = invalid(CodeRefreshTokenAlreadyUsed, "Invalid Refresh Token: Already Used")
 )
 
-// refreshRefusal says why nothing was rotated; nil means that the child is handed out once more.
+// refreshRefusal says why nothing was rotated; nil means that the child token is handed out once more.
 func (s *Settings) refreshRefusal(out store.Refreshed, counter uint64, now time.Time) error {
 	const expired = "Invalid Refresh Token: Session Expired"
 	v := out.Session
@@ -97,7 +97,7 @@ func (s *Settings) refreshRefusal(out store.Refreshed, counter uint64, now time.
 	case out.NewerLogin:
 		return invalid(CodeSessionExpired, expired+" (Revoked by Newer Login)")
 	case counter >= v.Counter:
-		// Ours by its MAC and never issued: the database was put back to an older state.
+		// Ours by its MAC and never issued: the database was restored to an older state.
 		return errRefreshNotFound
 	case counter+1 == v.Counter && (!s.Sessions.Rotation || out.RotatedAgo <= s.Sessions.ReuseInterval):
 		return nil

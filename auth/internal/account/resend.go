@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// resendable is what each type of a resend looks for.
+// resendable says what each type of a resend looks for.
 var resendable = map[string]struct {
 	phone bool
 	name  string // in errors
@@ -23,11 +23,11 @@ var resendable = map[string]struct {
 	"phone_change":  {true, "phone_change", []store.Kind{store.KindPhoneChange}},
 }
 
-// flowMethods are the amr methods of what a mail's PKCE flow opens.
+// flowMethods are the amr methods of the sessions that a mail's PKCE flow opens.
 var flowMethods = map[string]string{"signup": "email/signup", typeEmailChange: "email_change"}
 
-// Resend sends another mail or SMS of what waits for an address. The answer is the id of the
-// message, or of one that was never written: nobody is told whether anything waits.
+// Resend sends another mail or SMS of what is pending for an address. The answer is the ID of the message, or of one
+// that was never written: it does not reveal whether anything is pending.
 func (a *Accounts) Resend(ctx context.Context, req RequestInfo, p Resend) (uuid.UUID, error) {
 	op := resendOp{f: a.begin(req), p: p}
 	return op.run(ctx)
@@ -40,7 +40,7 @@ type resendOp struct {
 	address string // the address, of whatever kind
 	q       *quota
 	pending store.Pending
-	// found: there is something to be sent. Without it the same is done for nobody.
+	// found: something is pending. Otherwise the same statements are made for a user that does not exist.
 	found bool
 }
 
@@ -51,7 +51,7 @@ func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 	}
 	f, what, aud := op.f, resendable[op.p.Type], op.f.aud()
 	if what.phone {
-		if checkSMSSendable(f, what.name, op.address) != nil { // to the asker, nothing waits for any number
+		if checkSMSSendable(f, what.name, op.address) != nil { // answered as if nothing were pending for any number
 			return uuid.New(), nil
 		}
 		op.q = smsQuota(f, aud, op.address)
@@ -77,19 +77,19 @@ func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 	}
 	op.found = hasPending(op.p.Type, op.address, &op.pending)
 	id, err := op.write(ctx)
-	if errors.Is(err, errOtherPaused) { // whoever else it goes to has just had one: to the asker, nothing waits
+	if errors.Is(err, errOtherPaused) { // the other address has just had a message: answered as if nothing were pending
 		op.found = false
 		id, err = op.write(ctx)
 	}
 	return id, err
 }
 
-// errOtherPaused: the other address that a change is about may not be written to yet.
+// errOtherPaused: the other address that a change is about is still paused.
 var errOtherPaused = errors.New("account: resend: the pause of the other address")
 
-// otherLimits are the pauses and caps of the other address that is written to, beside the one that was
-// asked for: else everybody with a change that waits could have somebody written to once more. Where
-// there is none they are nobody's.
+// otherLimits returns the pauses and caps of the other address that a message goes to, next to the requested one:
+// otherwise any user with a pending change could trigger one more message to another person. Where there is no other
+// address they belong to a random one.
 func (op *resendOp) otherLimits() []store.Limit {
 	f, u, other := op.f, &op.pending.User, uuid.NewString()
 	switch op.p.Type {
@@ -113,7 +113,7 @@ func (op *resendOp) otherLimits() []store.Limit {
 	return nil
 }
 
-// resendAddress judges the request and is the address.
+// resendAddress checks the request and returns the address.
 func (s *Settings) resendAddress(p Resend) (who string, err error) {
 	what, known := resendable[p.Type]
 	if !what.phone {
@@ -148,7 +148,7 @@ func (s *Settings) resendAddress(p Resend) (who string, err error) {
 	return who, err
 }
 
-// hasPending says whether there is anything of that type to be sent to the address.
+// hasPending reports whether anything of that type is pending for the address.
 func hasPending(typ, who string, p *store.Pending) bool {
 	u := &p.User
 	switch typ {
@@ -184,7 +184,7 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 	case typeEmailChange:
 		sent, note.Action, note.Traits = store.EmailChangeSent, store.ActionEmailChangeRequested, nil
 		u := p.User
-		if !found { // as many mails as for somebody
+		if !found { // as many mails as for an account
 			u.Email, u.NewEmail = who, who
 		}
 		msgs, err = newEmailChange(f, u, pkce)
@@ -224,7 +224,7 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 	return uuid.New(), nil // a test number
 }
 
-// keepPassword lets the password that waits with a first address wait with its new token.
+// keepPassword moves the password that is pending with a first address to its new token.
 func (op *resendOp) keepPassword(msgs []outgoing) {
 	waiting := &op.pending.Token
 	for i := range msgs {
@@ -234,7 +234,7 @@ func (op *resendOp) keepPassword(msgs []outgoing) {
 	}
 }
 
-// renewConfirmation renews a pending sign-up: the same password, data and identity hang on the new confirmation.
+// renewConfirmation renews a pending sign-up: the new confirmation carries the same password, metadata and identity.
 func (op *resendOp) renewConfirmation(provider string, pkce *store.Flow) ([]outgoing, error) {
 	f, p, who, found := op.f, &op.pending, op.address, op.found
 	cand := &signupCandidate{provider: provider, address: who}
@@ -245,8 +245,8 @@ func (op *resendOp) renewConfirmation(provider string, pkce *store.Flow) ([]outg
 	return []outgoing{msg}, err
 }
 
-// pkceFlowAgain is the flow of a mail that is sent once more: the client's, or one like that of the mail before.
-// The library sends no challenge here, and refuses a link that isn't of its flow.
+// pkceFlowAgain returns the flow of a mail that is sent once more: the client's, or one like that of the previous mail.
+// The client library sends no challenge here, and refuses a link that is not of its flow.
 func (s *Settings) pkceFlowAgain(c Challenge, old store.Flow, method string, now time.Time) *store.Flow {
 	if !c.given() && old.ID != uuid.Nil {
 		c, method = Challenge{Challenge: old.Challenge, Method: old.ChallengeMethod}, old.Method
@@ -254,13 +254,13 @@ func (s *Settings) pkceFlowAgain(c Challenge, old store.Flow, method string, now
 	return s.pkceFlow(c, method, now)
 }
 
-// asksCurrent: the current address has to agree to a change.
+// asksCurrent reports whether the current address has to agree to a change.
 func (s *Settings) asksCurrent(u *store.User) bool {
 	return s.Email.SecureChange && u.Email != "" && !s.Email.Autoconfirm
 }
 
-// emailChange are the mails of a change of address: to the new one, and to the current one if that has
-// to agree. A hook gets both in one call, so in one message.
+// newEmailChange returns the mails of a change of address: to the new one, and to the current one if that has to agree.
+// A hook gets both in one call, so they are one message.
 func newEmailChange(f *flow, u store.User, pkce *store.Flow) ([]outgoing, error) {
 	half := func(kind store.Kind, to string) mailSpec {
 		return mailSpec{

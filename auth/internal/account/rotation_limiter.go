@@ -7,13 +7,13 @@ import (
 	"github.com/google/uuid"
 )
 
-// rotationLimiter bound how often each session may rotate its refresh token, in this process: a broken client in a
-// loop is told to wait (503) before it costs the database anything. A token whose MAC is good is never
-// counted against an address: a refresh that is refused for a neighbour's sake would sign the user out.
+// rotationLimiter limits how often each session may rotate its refresh token, in this process: a broken client in a
+// loop gets a 503 before it costs the database anything. A token with a valid MAC never counts against an address: a
+// refresh that is refused because of a neighbour would sign the user out.
 type rotationLimiter struct {
 	mu     sync.Mutex
 	levels map[uuid.UUID]bucket
-	// sweepAt is the size at which full buckets are dropped: full is what an unknown one is.
+	// sweepAt is the size at which full buckets are dropped: a full bucket is the same as none.
 	sweepAt int
 }
 
@@ -24,13 +24,13 @@ type bucket struct {
 
 const sweepFirst = 4096
 
-// left is what a bucket of that burst holds now; one token comes back each second.
+// left returns what a bucket of that burst holds now; one token comes back each second.
 func (b bucket) left(burst int, now time.Time) float64 {
 	return min(float64(burst), b.tokens+max(0, now.Sub(b.at).Seconds()))
 }
 
-// allow says whether a rotation may be tried. Handing out a child again takes nothing, so trying does
-// not either.
+// allow reports whether a rotation may be tried. Handing out a child token again takes nothing, so trying does not
+// either.
 func (b *rotationLimiter) allow(id uuid.UUID, burst int, now time.Time) bool {
 	if burst <= 0 {
 		return true
@@ -41,7 +41,7 @@ func (b *rotationLimiter) allow(id uuid.UUID, burst int, now time.Time) bool {
 	return !known || v.left(burst, now) >= 1
 }
 
-// take notes a rotation. Parallel ones may overdraw a little, and then wait longer.
+// take counts a rotation. Parallel ones may overdraw a little, and then wait longer.
 func (b *rotationLimiter) take(id uuid.UUID, burst int, now time.Time) {
 	if burst <= 0 {
 		return

@@ -14,8 +14,8 @@ type Password struct{ Email, Phone, Password string }
 
 var errCredentials = invalid(CodeInvalidCredentials, "Invalid login credentials")
 
-// SignInPassword opens a session: one statement, one hash, one statement, whether or not anybody has that
-// address and password.
+// SignInPassword opens a session: one statement, one hash, one statement, whether or not the address has an account and
+// the password is right.
 func (a *Accounts) SignInPassword(ctx context.Context, req RequestInfo, p Password) (Grant, error) {
 	return signInPassword(ctx, a.begin(req), p)
 }
@@ -35,8 +35,8 @@ func signInPassword(ctx context.Context, f *flow, p Password) (Grant, error) {
 	return Grant{}, unavailable(errChangedMeanwhile, time.Second)
 }
 
-// passwordRounds is how often a sign-in begins again when the account changed while its password was checked.
-// Another sign-in that renews the hash changes it once; the rest is for what an owner may do in between.
+// passwordRounds is how often a sign-in starts over because the account changed while its password was checked. A
+// concurrent sign-in that renews the hash changes it once; the rest is for changes by the user.
 const passwordRounds = 3
 
 // signInOp is one call of SignInPassword.
@@ -45,11 +45,11 @@ type signInOp struct {
 	guesses      guesses
 	p            Password
 	provider     string // email or phone
-	hookNotified bool   // the hook was told of the right password
+	hookNotified bool   // the hook was called for the right password
 }
 
-// try checks the password against the account as it is. errMeanwhile: it changed while the password was checked,
-// so that what is true of it has to be read again.
+// try checks the password against the account as it is. errChangedMeanwhile: the account changed while the password was
+// checked, and has to be read again.
 func (op *signInOp) try(ctx context.Context) (Grant, error) {
 	look := store.CredentialsFor{Aud: op.f.aud(), Tries: op.guesses.account, Place: op.guesses.place}
 	if op.provider == "email" {
@@ -90,7 +90,7 @@ func (op *signInOp) try(ctx context.Context) (Grant, error) {
 	o := store.OpenSession{IfPassword: hash, Tries: op.guesses.limitToCheck()}
 	if rehash {
 		if o.Rehash, err = op.f.core.passwords.Hash(ctx, op.p.Password); err != nil {
-			o.Rehash = "" // the old hash does for another time
+			o.Rehash = "" // the old hash stays until the next sign-in
 		}
 	}
 	return op.open(ctx, u, o)
@@ -116,7 +116,7 @@ func (op *signInOp) open(ctx context.Context, u store.User, o store.OpenSession)
 	return g, err
 }
 
-// identifier is which address is to be looked up. It is folded, not judged: a malformed one is unknown.
+// identifier returns the address to look up. It is folded, not checked: a malformed one is unknown.
 func (s *Settings) identifier(p Password) (provider, who string, err error) {
 	switch {
 	case p.Email != "" && p.Phone != "":
@@ -133,7 +133,7 @@ func (s *Settings) identifier(p Password) (provider, who string, err error) {
 	return "", "", notValid("missing email or phone")
 }
 
-// checkSignIn is what the owner of the right password is told.
+// checkSignIn returns what refuses a sign-in with the right password.
 func checkSignIn(provider string, u store.User, pending bool, now time.Time) *Refusal {
 	switch {
 	case u.BannedUntil.After(now):
@@ -146,7 +146,7 @@ func checkSignIn(provider string, u store.User, pending bool, now time.Time) *Re
 	return nil
 }
 
-// traits are an audit row's, as name and value in turns.
+// traits returns the traits of an audit row; pairs are name and value in turns.
 func traits(pairs ...string) []byte {
 	if len(pairs) == 0 {
 		return nil

@@ -13,9 +13,9 @@ import (
 
 var scopes = map[string]store.Scope{"": store.ScopeGlobal, "global": store.ScopeGlobal, "local": store.ScopeLocal, "others": store.ScopeOthers}
 
-// SignOut ends sessions, in one statement. given says whether there was a scope at all: without one
-// only the refresh tokens go. A token that is good but whose session is gone, or whose user is
-// banned, is as welcome as any other: who wants to be out is out.
+// SignOut ends sessions, in one statement. given says whether there was a scope at all: without one only the refresh
+// tokens are deleted. A valid token is accepted even if its session is gone or its user is banned: the caller wants to
+// be signed out, and is.
 func (a *Accounts) SignOut(ctx context.Context, req RequestInfo, bearer, scope string, given bool) error {
 	return signOut(ctx, a.begin(req), bearer, scope, given)
 }
@@ -40,13 +40,13 @@ func signOut(ctx context.Context, f *flow, bearer, scope string, given bool) err
 	return failure("sign out", err)
 }
 
-// Sessions are the caller's, newest first, with the ended ones that are still kept.
+// Sessions returns the user's own, newest first, with the ended ones that are still kept.
 func (a *Accounts) Sessions(ctx context.Context, principal Principal) ([]store.Session, error) {
 	list, err := a.core.db.Sessions(ctx, principal.User.ID)
 	return list, failure("sessions", err)
 }
 
-// EndSession ends one of the caller's sessions, the current one too.
+// EndSession ends one of the user's own sessions, possibly the current one.
 func (a *Accounts) EndSession(ctx context.Context, req RequestInfo, principal Principal, session uuid.UUID) error {
 	return endSession(ctx, a.begin(req), principal, session)
 }

@@ -16,8 +16,8 @@ import (
 
 const badChannel = "Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider."
 
-// SignUp asks for an account with a password: one batch of reads, one hash, one batch of writes,
-// whatever the address is to us.
+// SignUp asks for an account with a password: one batch of reads, one hash, one batch of writes, whatever the state of
+// the address.
 func (a *Accounts) SignUp(ctx context.Context, req RequestInfo, p SignUp) (SignedUp, error) {
 	return signUp(ctx, a.begin(req), p)
 }
@@ -38,7 +38,7 @@ func signUp(ctx context.Context, f *flow, p SignUp) (SignedUp, error) {
 	return SignedUp{User: u}, err
 }
 
-// newSignupCandidate judges a sign-up before anything is looked up.
+// newSignupCandidate checks a sign-up before anything is looked up.
 func newSignupCandidate(f *flow, p SignUp) (*signupCandidate, error) {
 	s := f.settings
 	cand := &signupCandidate{aud: f.aud(), challenge: p.Challenge, channel: p.Channel}
@@ -108,7 +108,7 @@ func parsePhone(text string) (string, error) {
 
 const whatsApp = "whatsapp"
 
-// channelOf is the channel of a message. Others than these two pass where a hook sends, and nobody else knows them.
+// channelOf returns the channel of a message. Channels other than these two are accepted only where a hook sends.
 func channelOf(channel string) string {
 	if channel == whatsApp {
 		return channel
@@ -123,7 +123,7 @@ func (p *PhoneSettings) checkChannel(channel string) error {
 	return notValid(badChannel)
 }
 
-// checkPassword judges a new password: its length in bytes, then the policy.
+// checkPassword checks a new password: its length in bytes, then the policy.
 func (s *Settings) checkPassword(text string) error {
 	if len(text) > password.MaxBytes {
 		return notValid("Password cannot be longer than 72 characters")
@@ -139,7 +139,7 @@ func (s *Settings) checkPassword(text string) error {
 	return nil
 }
 
-// checkSignUpAudience keeps strangers from making users of an audience that nobody has set up: it would stand in their
+// checkSignUpAudience keeps clients from creating users of an audience that is not configured: it would be in their
 // tokens.
 func (s *Settings) checkSignUpAudience(aud string) error {
 	if aud != s.Audience {
@@ -148,8 +148,8 @@ func (s *Settings) checkSignUpAudience(aud string) error {
 	return nil
 }
 
-// canSend refuses what could never be delivered, before anybody is looked up: so the answer says
-// nothing about the address.
+// checkMailSendable refuses what could not be delivered, before any user is looked up: so the answer reveals nothing
+// about the address.
 func (s *Settings) checkMailSendable(what string) error {
 	if !s.Email.Configured {
 		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "Error sending " + what + " email", Err: errors.New("no mail server is configured")}
@@ -179,13 +179,13 @@ func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text str
 	if err != nil {
 		return store.User{}, err
 	}
-	// Twice at most: between the look and the writing somebody else may have signed up.
+	// Two tries at most: between the look-up and the writes another request may have taken the address.
 	for again := false; ; again = true {
 		known, err := lookUp(ctx, f, cand, q)
 		if err != nil {
 			return store.User{}, err
 		}
-		// Asked whoever has the address, or else a refusal would tell that nobody has it.
+		// Called whatever the state of the address: a refusal must not reveal that it is free.
 		if err := checkCreation(ctx, f, cand, cand.user(f, cand.newID(), false, cand.data)); err != nil {
 			return store.User{}, err
 		}
@@ -229,7 +229,7 @@ func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text str
 	}
 }
 
-// lookUp reads who has the address and judges the quota.
+// lookUp reads which account has the address and checks the quota.
 func lookUp(ctx context.Context, f *flow, cand *signupCandidate, q *quota) (known store.User, err error) {
 	b := f.batch()
 	cand.find(b, &known)
@@ -241,8 +241,7 @@ func lookUp(ctx context.Context, f *flow, cand *signupCandidate, q *quota) (know
 	return known, q.check(f.now)
 }
 
-// isOvertaken says that somebody took the address, or that the account of it was deleted, between the look and the
-// writing.
+// isOvertaken reports whether the address was taken, or its account deleted, between the look-up and the writes.
 func isOvertaken(err error) bool {
 	return errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrPhoneTaken) || errors.Is(err, store.ErrUserGone)
 }
@@ -266,7 +265,7 @@ func signUpConfirmed(ctx context.Context, f *flow, cand *signupCandidate, text s
 		}
 		state := cand.state(known)
 		if state == addressPending && (known.PasswordHash != "" || hasProvider(known) || !known.EmailConfirmedAt.IsZero() || !known.PhoneConfirmedAt.IsZero()) {
-			state = addressTaken // an administrator's, or somebody's by his other address
+			state = addressTaken // created by an administrator, or confirmed by its other address
 		}
 		g, err := signUpAtOnce(ctx, f, cand, state, known)
 		if isOvertaken(err) && !again {
@@ -276,14 +275,14 @@ func signUpConfirmed(ctx context.Context, f *flow, cand *signupCandidate, text s
 	}
 }
 
-// hasProvider says that a provider has brought a user here, or that one was linked.
+// hasProvider reports whether the user came by a provider, or has linked one.
 func hasProvider(u store.User) bool {
 	var app struct{ Providers []string }
-	_ = json.Unmarshal(u.AppMetadata, &app) // what is not of that form is not ours
+	_ = json.Unmarshal(u.AppMetadata, &app) // other forms are not written by this service
 	return slices.ContainsFunc(app.Providers, func(p string) bool { return p != "email" && p != "phone" })
 }
 
-// enter makes a confirmed account and its first session, in one batch.
+// signUpAtOnce creates a confirmed account and its first session, in one batch.
 func signUpAtOnce(ctx context.Context, f *flow, cand *signupCandidate, state addressState, known store.User) (Grant, error) {
 	f.tick()
 	b := f.batch()
@@ -336,7 +335,7 @@ func signUpAtOnce(ctx context.Context, f *flow, cand *signupCandidate, state add
 	return signGrant(f, u, openedSession(f, &draft), &draft.first, made)
 }
 
-// confirmPatch makes an unconfirmed account what u is.
+// confirmPatch returns the patch that makes an unconfirmed account what u is.
 func confirmPatch(u store.User, now time.Time) store.UserPatch {
 	p := store.UserPatch{ID: u.ID, Now: now, PasswordHash: &u.PasswordHash, LastSignInAt: &now, ProvidersFromIdentities: true}
 	if !u.EmailConfirmedAt.IsZero() {
@@ -349,7 +348,7 @@ func confirmPatch(u store.User, now time.Time) store.UserPatch {
 	return p
 }
 
-// auditRow is the audit row of a sign-up that made no session.
+// auditRow returns the audit row of a sign-up that made no session.
 func (cand *signupCandidate) auditRow(f *flow, state addressState, known store.User, id uuid.UUID) store.Audit {
 	a := f.audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", cand.provider, "channel", cand.channel)
 	if state == addressTaken {

@@ -10,12 +10,12 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// keepPending is how many older sign-ups of an address stay open beside a new one: with it they are
-// five, and a sixth drops the oldest.
+// keepPending is how many older sign-ups of an address stay open next to a new one: five in all, and a sixth drops the
+// oldest.
 const keepPending = 4
 
-// signupCandidate is somebody who asks for an account with an address. What he brings along, password and
-// data, hangs on the token that is sent to the address, and only what is confirmed becomes the account's.
+// signupCandidate is a request for an account with an address. Password and metadata are stored with the token that is
+// sent to the address, and only what is confirmed becomes the account's.
 type signupCandidate struct {
 	id                     uuid.UUID // see newID
 	allowed                bool      // by the hook before a creation
@@ -24,10 +24,10 @@ type signupCandidate struct {
 	data                   json.RawMessage
 	challenge              Challenge
 	channel                string
-	identity               uuid.UUID // of the provider that told the address; Nil: nobody did
+	identity               uuid.UUID // of the provider that gave the address; Nil: none did
 }
 
-// newID is the id that he gets if he is new: the same at each try, since a hook may have been told it.
+// newID returns the ID that a new account gets: the same in each try, since a hook may have seen it.
 func (cand *signupCandidate) newID() uuid.UUID {
 	if cand.id == uuid.Nil {
 		cand.id = uuid.New()
@@ -35,7 +35,7 @@ func (cand *signupCandidate) newID() uuid.UUID {
 	return cand.id
 }
 
-// accountID is the id of the account that is meant: the known one's, else that of the one to be made.
+// accountID returns the ID of the known account, else that of the account to be created.
 func (cand *signupCandidate) accountID(known store.User) uuid.UUID {
 	if known.ID != uuid.Nil {
 		return known.ID
@@ -43,13 +43,13 @@ func (cand *signupCandidate) accountID(known store.User) uuid.UUID {
 	return cand.newID()
 }
 
-// addressState is what an address is to a newcomer.
+// addressState is the state of an address for a sign-up.
 type addressState uint8
 
 const (
-	addressFree    addressState = iota // nobody's
-	addressPending                     // an account that nobody has confirmed
-	addressTaken                       // somebody's
+	addressFree    addressState = iota // no account has it
+	addressPending                     // an unconfirmed account has it
+	addressTaken                       // a confirmed account has it
 )
 
 func (cand *signupCandidate) state(u store.User) addressState {
@@ -64,7 +64,7 @@ func (cand *signupCandidate) state(u store.User) addressState {
 	return addressTaken // confirmed, or the address of another provider's identity
 }
 
-// find adds the look-up of who has the address.
+// find adds the look-up of the account with the address.
 func (cand *signupCandidate) find(b *store.Batch, dst *store.User) {
 	if cand.provider == "email" {
 		b.Account(dst, cand.aud, cand.address)
@@ -73,7 +73,7 @@ func (cand *signupCandidate) find(b *store.Batch, dst *store.User) {
 	}
 }
 
-// profile is identity_data, and user_metadata when verified: our own members win over the data's.
+// profile returns identity_data, and user_metadata when verified: the service's own members win over those of data.
 func (cand *signupCandidate) profile(id uuid.UUID, verified bool, data json.RawMessage) json.RawMessage {
 	return profile(id, cand.provider, cand.address, verified, data)
 }
@@ -81,7 +81,7 @@ func (cand *signupCandidate) profile(id uuid.UUID, verified bool, data json.RawM
 func profile(id uuid.UUID, provider, who string, verified bool, data json.RawMessage) json.RawMessage {
 	members := map[string]json.RawMessage{}
 	if len(data) > 0 {
-		_ = json.Unmarshal(data, &members) // it was checked when it came
+		_ = json.Unmarshal(data, &members) // it was checked when it came in
 	}
 	ours := map[string]any{"sub": id.String(), provider: who, "email_verified": false, "phone_verified": false}
 	ours[provider+"_verified"] = verified
@@ -91,7 +91,7 @@ func profile(id uuid.UUID, provider, who string, verified bool, data json.RawMes
 	return mustJSON(members)
 }
 
-// user is the account as a new one is stored, or shown.
+// user returns the account as a new one is stored, or shown.
 func (cand *signupCandidate) user(f *flow, id uuid.UUID, confirmed bool, data json.RawMessage) store.User {
 	u := store.User{
 		ID: id, Aud: cand.aud, Role: f.settings.Role, CreatedAt: f.now, UpdatedAt: f.now,
@@ -119,7 +119,7 @@ func (cand *signupCandidate) user(f *flow, id uuid.UUID, confirmed bool, data js
 	return u
 }
 
-// confirmation is the letter that the newcomer gets, whose account is user's; flow is nil without PKCE. Its
+// newConfirmation returns the message that asks for confirmation; user is the account's ID, pkce nil without PKCE. Its
 // template sees the user_metadata that the account will have.
 func newConfirmation(f *flow, cand *signupCandidate, user uuid.UUID, pkce *store.Flow) (outgoing, error) {
 	var msg outgoing
@@ -141,8 +141,8 @@ func newConfirmation(f *flow, cand *signupCandidate, user uuid.UUID, pkce *store
 	return msg, err
 }
 
-// externalUser is the account of somebody whom a provider vouches for, before anything of it is
-// confirmed; email may be "".
+// externalUser returns the account of a user whom a provider has identified, before anything of it is confirmed; email
+// may be "".
 func (s *Settings) externalUser(aud, provider, email string, data json.RawMessage, now time.Time) store.User {
 	return store.User{
 		ID: uuid.New(), Aud: aud, Role: s.Role, Email: email, CreatedAt: now, UpdatedAt: now, UserMetadata: data,
@@ -150,9 +150,9 @@ func (s *Settings) externalUser(aud, provider, email string, data json.RawMessag
 	}
 }
 
-// addPending adds what a sign-up writes: for a fresh address the account, for a pending one another
-// confirmation, for one that is taken as many statements that do nothing. It returns the user's id,
-// and for a taken address one that nobody has.
+// addPending adds what a sign-up writes: for a free address the account, for a pending one another confirmation, for
+// one that is taken as many statements that do nothing. It returns the user's ID, for a taken address one that no user
+// has.
 func (cand *signupCandidate) addPending(f *flow, b *store.Batch, state addressState, known store.User) uuid.UUID {
 	switch state {
 	case addressFree:
@@ -168,7 +168,7 @@ func (cand *signupCandidate) addPending(f *flow, b *store.Batch, state addressSt
 	return addNothing(b, f.now)
 }
 
-// addNothing adds statements like those of enlist that change nothing, and is the id of nobody.
+// addNothing adds statements like those of addPending that change nothing, and returns an ID that no user has.
 func addNothing(b *store.Batch, now time.Time) uuid.UUID {
 	nobody := uuid.New()
 	b.MarkSent(nobody, store.ConfirmationSent, now)

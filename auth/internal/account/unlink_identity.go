@@ -14,8 +14,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// UnlinkIdentity takes one of the caller's identities from his account. text is the identity's id;
-// aud is the request's X-JWT-AUD. Sessions stay.
+// UnlinkIdentity removes one of the user's own identities. text is the identity's ID; aud is the request's X-JWT-AUD.
+// Sessions stay.
 func (a *Accounts) UnlinkIdentity(ctx context.Context, req RequestInfo, principal Principal, text, aud string) error {
 	return unlinkIdentity(ctx, a.begin(req), principal, text, aud)
 }
@@ -38,7 +38,7 @@ func unlinkIdentity(ctx context.Context, f *flow, principal Principal, text, aud
 		return op.write(ctx, tx)
 	})
 	switch {
-	case errors.Is(err, store.ErrEmailTaken): // between our look and the commit
+	case errors.Is(err, store.ErrEmailTaken): // between the look-up and the commit
 		return errUnlinkConflict
 	case errors.Is(err, store.ErrNotFound):
 		return denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
@@ -58,7 +58,7 @@ type unlinkIdentityOp struct {
 	principal Principal
 	id        uuid.UUID
 	notify    bool // may be written
-	notified  int  // were
+	notified  int  // how many were
 }
 
 func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
@@ -92,7 +92,7 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
 		return err
 	}
 	if gone.Provider == "email" && !slices.ContainsFunc(rest, func(i store.Identity) bool { return old.Email != "" && IdentityEmail(&i) == old.Email }) {
-		p.PasswordHash = ptr("") // it went with the address
+		p.PasswordHash = ptr("") // it belonged to the address
 	}
 	b = tx.Batch()
 	b.DeleteIdentity(gone.ID)
@@ -113,9 +113,9 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
 	return b.Send(ctx)
 }
 
-// moveEmail gives the user the verified address of an identity that stays, when none of them has the user's
-// own. An address that the provider has not verified is never given: its owner would come into an account to
-// which others hold keys. Without a verified one the user has none.
+// moveEmail gives the user the verified address of a remaining identity, if none of them has the user's own. An address
+// that the provider has not verified is never given: its owner would enter an account that others can sign in to.
+// Without a verified one the user has none.
 func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPatch, old store.User, rest []store.Identity) (moved bool, err error) {
 	var wanted []string
 	for _, i := range rest {
@@ -160,8 +160,8 @@ func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *store.Tx, p *stor
 	return true, nil
 }
 
-// nextEmail is the identity whose address the user gets: the oldest with a verified one, else the oldest. Those
-// whose verified address somebody else has don't count.
+// nextEmail returns the identity whose address the user gets: the oldest with a verified one, else the oldest. Those
+// whose verified address another user has do not count.
 func nextEmail(rest []store.Identity, taken []string) (store.Identity, bool) {
 	free := slices.DeleteFunc(slices.Clone(rest), func(i store.Identity) bool {
 		return verifiedBy(i) && slices.Contains(taken, IdentityEmail(&i))
@@ -180,8 +180,8 @@ func nextEmail(rest []store.Identity, taken []string) (store.Identity, bool) {
 	}), true
 }
 
-// IdentityEmail is the address that an identity tells, verified or not; the row's own column has those
-// alone by which others may be linked.
+// IdentityEmail returns the address of an identity, verified or not; the row's own column has only those that
+// identities are linked by.
 func IdentityEmail(i *store.Identity) string {
 	if i.Email != "" || i.Provider == "email" || i.Provider == "phone" {
 		return i.Email
@@ -189,11 +189,11 @@ func IdentityEmail(i *store.Identity) string {
 	var data struct {
 		Email string `json:"email"`
 	}
-	_ = json.Unmarshal(i.Data, &data) // it came out of PostgreSQL; an address that is no text is none
+	_ = json.Unmarshal(i.Data, &data) // from PostgreSQL; an address that is no text counts as none
 	return data.Email
 }
 
-// verifiedBy says that the identity's provider vouches for its address. Nothing said counts as no.
+// verifiedBy reports whether the identity's provider has verified its address. No statement counts as no.
 func verifiedBy(i store.Identity) bool {
 	var data struct {
 		Verified bool `json:"email_verified"`

@@ -21,29 +21,29 @@ type updateUserOp struct {
 	principal Principal
 	p         UserUpdate
 
-	email, phone string // wanted, and other than the present ones; "" for no change
+	email, phone string // wanted, and different from the present ones; "" for no change
 	data         store.MetadataPatch
 
-	// What the hash workers said of the passwords given, before the transaction.
-	hash string // of the new one; "" for no change
-	// against is the hash that was compared: who has another by now is asked to try again.
+	// What the hash workers found for the given passwords, before the transaction.
+	hash string // of the new password; "" for no change
+	// against is the hash that was compared: if the user has another by now, the comparison is made again.
 	against string
-	// same: the new one is the old one. current: the current one was given, and right.
+	// same: the new password is the old one. current: the current one was given, and right.
 	same, current bool
 
 	guesses      guesses // of the current password
 	tries        store.Tried
 	nonceTry     store.Limit // a right nonce gives it back
-	hookNotified bool        // of the right one
+	hookNotified bool        // of the right current password
 	mails        *quota
 	texts        *quota
-	notify       bool       // may be written
-	notified     int        // were
+	notify       bool       // notifications may be written
+	notified     int        // how many were
 	sent         []outgoing // written with the change
 	endedPauses  [][]byte   // pauses that end
 }
 
-// UpdateUser changes the caller's password, metadata, e-mail address or phone number, after the checks of
+// UpdateUser changes the user's own password, metadata, e-mail address or phone number, after the checks of
 // docs/api.md#checks-and-their-order. Addresses change when they are proven. Everything, the mails included, is one
 // transaction; the passwords are hashed before it.
 func (a *Accounts) UpdateUser(ctx context.Context, req RequestInfo, principal Principal, p UserUpdate) (store.User, error) {
@@ -63,7 +63,7 @@ func updateUser(ctx context.Context, f *flow, principal Principal, p UserUpdate)
 		return store.User{}, err
 	}
 	out, err := op.commit(ctx)
-	if errors.Is(err, errChangedMeanwhile) { // a second click on the same button, most likely
+	if errors.Is(err, errChangedMeanwhile) { // most likely a second click on the same button
 		out, err = op.commit(ctx)
 	}
 	switch {
@@ -113,8 +113,7 @@ func (op *updateUserOp) commit(ctx context.Context) (out store.User, err error) 
 
 var errCurrentInvalid = invalid(CodeCurrentPasswordInvalid, "Current password required when setting new password.")
 
-// wrongCurrent counts a wrong current password as a sign-in's is counted: whoever has a session alone may guess no
-// oftener.
+// wrongCurrent counts a wrong current password like a sign-in's: a session alone allows no more guesses.
 func (op *updateUserOp) wrongCurrent(ctx context.Context) error {
 	if err := op.checkGuesses(ctx); err != nil {
 		return err
@@ -122,7 +121,7 @@ func (op *updateUserOp) wrongCurrent(ctx context.Context) error {
 	return op.guesses.countWrong(ctx, op.principal.User.ID, "current_password", errCurrentInvalid)
 }
 
-// checkGuesses refuses what the bucket has no try for, outside of the transaction.
+// checkGuesses refuses a try that the bucket does not have, outside of the transaction.
 func (op *updateUserOp) checkGuesses(ctx context.Context) error {
 	b := op.f.batch()
 	op.addTried(b)
@@ -132,14 +131,14 @@ func (op *updateUserOp) checkGuesses(ctx context.Context) error {
 	return op.guesses.check(op.tries)
 }
 
-// addTried adds the reading of the bucket, where a current password was given.
+// addTried adds the reading of the bucket, if a current password was given.
 func (op *updateUserOp) addTried(b *store.Batch) {
 	if op.p.CurrentPassword != nil && op.needsCurrent() {
 		b.Tried(&op.tries, op.principal.User.ID, op.guesses.account, op.guesses.place)
 	}
 }
 
-// checkCurrent compares the current password, and tells the hook.
+// checkCurrent compares the current password, and calls the hook.
 func (op *updateUserOp) checkCurrent(ctx context.Context) (err error) {
 	if op.current, _, err = op.f.core.passwords.Check(ctx, op.against, *op.p.CurrentPassword); err != nil {
 		return failure("check password", err)
@@ -153,18 +152,18 @@ func (op *updateUserOp) checkCurrent(ctx context.Context) (err error) {
 			return op.guesses.recordRejected(ctx, op.principal.User.ID, op.current, verdict)
 		}
 	}
-	if !op.current && !op.needsNonce() { // else the nonce is judged first
+	if !op.current && !op.needsNonce() { // otherwise the nonce is checked first
 		return op.wrongCurrent(ctx)
 	}
 	return nil
 }
 
-// errChangedMeanwhile: the hash that was compared is no longer the user's. The caller's is the one of now, so that the
-// comparison can be made again.
+// errChangedMeanwhile: the hash that was compared is no longer the user's. The principal's is the present one by now,
+// so that the comparison can be made again.
 var errChangedMeanwhile = errors.New("account: the password was changed meanwhile")
 
-// endPauses lets mails be asked for again at once after a new password. It is not part of the
-// transaction, in which it would come after the lock on the user; nothing is lost if it fails.
+// endPauses ends the pauses between mails after a new password. It is not part of the transaction, in which it would
+// come after the lock on the user; nothing is lost if it fails.
 func (op *updateUserOp) endPauses(ctx context.Context) {
 	if len(op.endedPauses) == 0 || op.mails != nil || op.texts != nil {
 		return
@@ -176,7 +175,7 @@ func (op *updateUserOp) endPauses(ctx context.Context) {
 	}
 }
 
-// validate is what can be said from the request and the caller alone.
+// validate checks what needs only the request and the principal.
 func (op *updateUserOp) validate() (err error) {
 	p, old := &op.p, &op.principal.User
 	if p.Email != "" {
@@ -221,12 +220,12 @@ func (op *updateUserOp) validate() (err error) {
 	return nil
 }
 
-// emailAtOnce: an anonymous user's first address is confirmed by the setting alone.
+// emailAtOnce reports whether an anonymous user's first address is confirmed by the setting alone.
 func (op *updateUserOp) emailAtOnce() bool {
 	return op.principal.User.IsAnonymous && op.f.settings.Email.Autoconfirm
 }
 
-// look reads who has the wanted addresses, and judges what the sending is under.
+// look reads which accounts have the wanted addresses, and checks what the sending is under.
 func (op *updateUserOp) look(ctx context.Context) error {
 	if op.email == "" && op.phone == "" {
 		return nil
@@ -256,7 +255,8 @@ func (op *updateUserOp) look(ctx context.Context) error {
 		return failure("look up", err)
 	}
 	me := op.principal.User.ID
-	// An account that never proved the address gives way to the proof; what is set without one does not ask for it.
+	// An account that never proved the address yields to a proof; an address that is set without one does not ask for
+	// it.
 	if byEmail.ID != uuid.Nil && byEmail.ID != me && (op.mails == nil || !isUnproven(byEmail, "email", op.email)) {
 		return errEmailExists
 	}
@@ -266,7 +266,7 @@ func (op *updateUserOp) look(ctx context.Context) error {
 	return nil
 }
 
-// checkSending comes last among the checks: what it refuses is only a matter of time.
+// checkSending comes last among the checks: what it refuses is allowed later.
 func (op *updateUserOp) checkSending() error {
 	if op.mails != nil {
 		if err := op.f.settings.checkMailSendable("email change"); err != nil {
@@ -310,16 +310,16 @@ func (op *updateUserOp) hashPasswords(ctx context.Context) (err error) {
 	return nil
 }
 
-// needsNonce: a new password wants a fresh proof of the address, except from young sessions.
+// needsNonce reports whether a new password needs a fresh proof of the address: not in young sessions.
 func (op *updateUserOp) needsNonce() bool {
 	v := op.principal.Session
 	young := op.f.settings.Passwords.NonceMaxAge > 0 && v.ID != uuid.Nil && op.f.now.Sub(v.CreatedAt) < op.f.settings.Passwords.NonceMaxAge
 	return op.f.settings.Passwords.RequireNonce && !young
 }
 
-// needsCurrent: a new password wants the old one, unless there is none or the session came by a mail or an
-// SMS to an address that the user had before. The session of a change of address is only as good as the
-// one that asked for the change.
+// needsCurrent reports whether a new password needs the old one: unless there is none, or the session was opened by a
+// mail or an SMS to an address that the user had before. The session of a change of address is only as good as the one
+// that requested the change.
 func (op *updateUserOp) needsCurrent() bool {
 	if !op.f.settings.Passwords.RequireCurrent || op.principal.User.PasswordHash == "" {
 		return false
@@ -331,7 +331,7 @@ func (op *updateUserOp) needsCurrent() bool {
 
 var errNonce = unprocessable(CodeReauthenticationNotValid, "Nonce has expired or is invalid")
 
-// checkPasswordChange are the checks that need the user as he is now, nonce first.
+// checkPasswordChange makes the checks that need the present user, the nonce first.
 func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *store.Tx, now store.User) error {
 	if op.needsNonce() {
 		var macs [][]byte
@@ -341,7 +341,7 @@ func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *store.Tx, n
 			}
 		}
 		n := store.Nonce{User: now.ID, MACs: macs, Now: op.f.now, MaxMisses: maxMisses}
-		// A bucket of its own: it is taken from under the lock on the user, and that of /verify before it.
+		// A bucket of its own: it is taken from under the lock on the user, that of /verify before it.
 		n.Tries, n.Place = codeTries(op.f, "nonces", now.Aud, op.guesses.address)
 		_, try, err := tx.RedeemNonce(ctx, n)
 		op.nonceTry, err = try, tooManyCodes(err)
@@ -378,7 +378,7 @@ func (op *updateUserOp) write(ctx context.Context, tx *store.Tx) (out store.User
 			return out, err
 		}
 	}
-	// A new password ends the sessions of others, and what they asked for while it was written would outlive it.
+	// A new password ends other sessions; what they request while it is written would outlive it.
 	old, session, err := lockPrincipal(ctx, op.f, tx, op.principal, op.addTried)
 	if err != nil {
 		return out, err
@@ -430,7 +430,7 @@ func (op *updateUserOp) write(ctx context.Context, tx *store.Tx) (out store.User
 	return out, ch.b.Send(ctx)
 }
 
-// requireAAL2 refuses what gives an account away to whoever knows the first factor alone.
+// requireAAL2 refuses changes that would give the account to the holder of the first factor alone.
 func (op *updateUserOp) requireAAL2(now store.User, v store.Session) error {
 	if (op.p.Password != nil || op.email != "" || op.phone != "") && isBelowAAL2(now, v) {
 		return &Refusal{Kind: Unauthenticated, Code: CodeInsufficientAAL, Msg: "AAL2 session is required to update email or password when MFA is enabled."}
@@ -438,7 +438,7 @@ func (op *updateUserOp) requireAAL2(now store.User, v store.Session) error {
 	return nil
 }
 
-// giveBackQuotas returns what takeFirst took: a miss of the nonce commits, and nothing is sent. The rows are locked
+// giveBackQuotas returns what takeQuotas took: a miss of the nonce commits, and nothing is sent. The rows are locked
 // already.
 func (op *updateUserOp) giveBackQuotas(ctx context.Context, tx *store.Tx) error {
 	b := tx.Batch()
@@ -450,8 +450,8 @@ func (op *updateUserOp) giveBackQuotas(ctx context.Context, tx *store.Tx) error 
 	return b.Send(ctx)
 }
 
-// takeQuotas takes what the sending costs before the user is locked: everybody takes limits first, or
-// two would wait for each other.
+// takeQuotas takes what the sending costs before the user is locked: limits are always taken first, or two transactions
+// would deadlock.
 func (op *updateUserOp) takeQuotas(ctx context.Context, tx *store.Tx) error {
 	b := tx.Batch()
 	for _, q := range []*quota{op.mails, op.texts} {
@@ -468,7 +468,7 @@ func (op *updateUserOp) takeQuotas(ctx context.Context, tx *store.Tx) error {
 	return err
 }
 
-// notify adds a notification, if it is on and there is somebody to tell.
+// notify adds a notification, if it is on and the user has an address.
 func (ch *updateUserTx) notify(on bool, kind mail.Kind, v mail.Vars) {
 	if on && ch.op.notify && ch.old.Email != "" {
 		v.Email, v.Data = ch.old.Email, ch.old.UserMetadata

@@ -12,7 +12,7 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// updateUserTx is what an update does to its user, gathered into one batch.
+// updateUserTx is what an update changes of its user, gathered into one batch.
 type updateUserTx struct {
 	f     *flow
 	op    *updateUserOp
@@ -20,25 +20,24 @@ type updateUserTx struct {
 	old   store.User // as locked
 	patch store.UserPatch
 
-	identities    []store.Identity // to be put
-	void          []store.Kind     // tokens that die; all when voidAll
+	identities    []store.Identity // to be written
+	void          []store.Kind     // tokens to delete; all when voidAll
 	voidAll       bool
 	outgoing      []outgoing
 	pkce          *store.Flow
 	notifications []store.NewMessage
-	// pending is the hash of a password that waits with the token of the first address.
+	// pending is the hash of a password that is stored with the token of the first address.
 	pending string
 }
 
-// passwordWaits: a password that is given together with the account's first address becomes the account's by the
-// proof of that address, as a sign-up's does.
+// passwordWaits reports whether the password waits for a proof: one given together with the account's first address
+// becomes the account's when that address is proven, as a sign-up's does.
 func (ch *updateUserTx) passwordWaits() bool {
 	atOnce := ch.op.email != "" && ch.op.mails == nil || ch.op.phone != "" && ch.op.texts == nil
 	return ch.old.Email == "" && ch.old.Phone == "" && (ch.op.mails != nil || ch.op.texts != nil) && !atOnce
 }
 
-// password sets it. Whatever somebody else may have asked for dies: tokens, changes that wait, and other
-// sessions.
+// password sets the password. What others may have requested ends: tokens, pending changes, and other sessions.
 func (ch *updateUserTx) password() {
 	p := &ch.patch
 	p.PasswordHash = &ch.op.hash
@@ -47,7 +46,7 @@ func (ch *updateUserTx) password() {
 	p.ConfirmationSentAt, p.RecoverySentAt, p.ReauthenticationSentAt = &none, &none, &none
 	p.EmailChangeSentAt, p.PhoneChangeSentAt = &none, &none
 	p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(""), ptr(false), ptr(false)
-	// The pause of an address that only waits stays: it may be anybody's.
+	// The pause of an address that is only pending stays: the address may be another person's.
 	if who := ch.old.Email; who != "" {
 		for _, name := range []string{"confirmation", "recovery", "email_change", "reauthentication"} {
 			ch.op.endedPauses = append(ch.op.endedPauses, ch.f.limitKey(name, ch.old.Aud, who))
@@ -56,7 +55,7 @@ func (ch *updateUserTx) password() {
 	if ch.old.Phone != "" {
 		ch.op.endedPauses = append(ch.op.endedPauses, ch.f.limitKey("phone", ch.old.Aud, ch.old.Phone))
 	}
-	// A password makes the address a way in of its own.
+	// With a password, the address is a way to sign in.
 	if !ch.old.EmailConfirmedAt.IsZero() && !hasIdentity(ch.old, "email") && ch.old.Email != "" {
 		ch.identities = append(ch.identities, *ownIdentity(ch.old.ID, "email", ch.old.Email, nil, *p))
 		p.ProvidersFromIdentities = true
@@ -68,7 +67,7 @@ func hasIdentity(u store.User, provider string) bool {
 	return slices.ContainsFunc(u.Identities, func(i store.Identity) bool { return i.Provider == provider })
 }
 
-// email lets the new address wait for its proofs, or sets an anonymous user's at once.
+// email makes the new address pending until it is proven, or sets an anonymous user's at once.
 func (ch *updateUserTx) email() error {
 	p := &ch.patch
 	if ch.op.emailAtOnce() {
@@ -80,7 +79,7 @@ func (ch *updateUserTx) email() error {
 	wanted.NewEmail = ch.op.email
 	ch.pkce = ch.f.settings.pkceFlow(ch.op.p.Challenge, "email_change", ch.f.now)
 	msgs, err := newEmailChange(ch.f, wanted, ch.pkce)
-	for i := range msgs { // without an address of before, the new one's alone
+	for i := range msgs { // without a previous address there is only the message to the new one
 		msgs[i].token.PasswordHash = ch.pending
 	}
 	ch.outgoing = append(ch.outgoing, msgs...)
@@ -104,8 +103,7 @@ func (ch *updateUserTx) phone() error {
 	return err
 }
 
-// proven makes an address one of the user's ways in. Changes that wait end, but for one that this call
-// asks for.
+// proven makes an address one that the user signs in with. Pending changes end, except one that this call requests.
 func (ch *updateUserTx) proven(provider, who string) {
 	if p := &ch.patch; p.NewEmail == nil {
 		p.NewEmail, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(false), ptr(false)
@@ -118,7 +116,7 @@ func (ch *updateUserTx) proven(provider, who string) {
 	ch.voidAll = true
 }
 
-// fill adds all of it, in the order in which everybody locks.
+// fill adds all of it to the batch, in the lock order.
 func (ch *updateUserTx) fill() {
 	b, id := ch.b, ch.old.ID
 	for _, i := range ch.identities {
@@ -130,7 +128,7 @@ func (ch *updateUserTx) fill() {
 	}
 	if ch.voidAll {
 		b.DeleteTokens(id)
-		b.DeleteFlows(id) // and the codes that were given out
+		b.DeleteFlows(id) // and the codes that were issued
 	} else if len(ch.void) > 0 {
 		b.DeleteTokens(id, ch.void...)
 	}
@@ -159,7 +157,7 @@ func (ch *updateUserTx) fill() {
 	}
 }
 
-// amr are the methods of a session, newest first.
+// amr returns the methods of a session, newest first.
 func amr(v store.Session) (list []token.AMR) {
 	if v.ID == uuid.Nil || json.Unmarshal(v.AMR, &list) != nil {
 		return nil

@@ -21,9 +21,9 @@ const (
 	typeEmailChange = "email_change"
 )
 
-// byLink is which tokens a link's type finds; byDigits which are found by digits and an e-mail address or a phone
-// number: a token is redeemed only as what it was sent for (docs/tokens.md#one-time-tokens). Of several, the earlier
-// one is preferred.
+// byLink holds the kinds of token that a link's type finds; with digits and an e-mail address it is used too, with a
+// phone number byPhone: a token is redeemed only as what it was sent for (docs/tokens.md#one-time-tokens). Of several,
+// the earlier kind is preferred.
 var (
 	byLink = map[string][]store.Kind{
 		typeEmail:       {store.KindSignup, store.KindInvite, store.KindMagicLink},
@@ -39,7 +39,7 @@ var (
 	}
 )
 
-// typeOf is the type that is told of a redeemed token.
+// typeOf returns the type that the answer names for a redeemed token.
 func typeOf(t store.Token) string {
 	switch {
 	case isChange(t.Kind) && t.Kind != store.KindPhoneChange:
@@ -61,7 +61,7 @@ var (
 	errTokenExpired = denied(CodeOTPExpired, "Token has expired or is invalid")
 )
 
-// proof is what somebody presents: a link's hash, or digits with the address that they went to.
+// proof is what the client presents: a link's hash, or digits with the address that they were sent to.
 type proof struct {
 	kinds   []store.Kind
 	link    []byte
@@ -71,7 +71,7 @@ type proof struct {
 	missed  *Refusal
 }
 
-// proof judges a verification before anything is looked up.
+// proof checks a verification before anything is looked up.
 func (s *Settings) proof(p Verify) (proof, error) {
 	if p.Type == "" {
 		return proof{}, notValid("Verify requires a verification type")
@@ -154,7 +154,7 @@ func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
 			return err
 		})
 	}
-	if err = redeem(); errors.Is(err, errPasswordNotHashed) { // it was sent since we looked
+	if err = redeem(); errors.Is(err, errPasswordNotHashed) { // it was sent since the look-up
 		if err = op.hashPassword(ctx); err == nil {
 			err = redeem()
 		}
@@ -184,7 +184,7 @@ func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
 	return out, nil
 }
 
-// addressError tells an address that somebody took between the request for it and its proof.
+// addressError returns the refusal for an address that was taken between the request for it and its proof.
 func (op *verifyOp) addressError(err error) error {
 	switch {
 	case errors.Is(err, store.ErrEmailTaken):
@@ -206,16 +206,16 @@ type verifyOp struct {
 	p        Verify
 	hash     string // of p.Password
 	notify   bool   // may be written
-	notified int    // were
+	notified int    // how many were
 	open     sessionDraft
 	// displace: an unconfirmed account has the address that is proven.
 	displace bool
 }
 
-// redeem consumes the token. ErrNotFound: there is none such.
+// redeem consumes the token. ErrNotFound: there is none.
 func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verified, error) {
 	var t store.Token
-	var try store.Limit // taken from, by digits
+	var try store.Limit // which digits take from
 	var err error
 	switch {
 	case pf.digits != "":
@@ -234,7 +234,7 @@ func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verifie
 		return Verified{}, err
 	}
 	if pf.link != nil && pf.pkce != (t.Flow != uuid.Nil) {
-		return Verified{}, pf.missed // not the text that was sent; undone, the link stays
+		return Verified{}, pf.missed // not the text that was sent; the transaction is undone, and the link stays
 	}
 	if op.p.Password != "" && op.hash == "" {
 		return Verified{}, errPasswordNotHashed
@@ -265,10 +265,10 @@ func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verifie
 		}
 	} else if !out.Half {
 		op.open = newSession(op.f, u.ID, methodOTP)
-		if _, test := op.f.settings.Phone.testCode(pf.address, op.f.now); test { // whose code is in a file
+		if _, test := op.f.settings.Phone.testCode(pf.address, op.f.now); test { // its code is in a file
 			op.open.row.Place = nil
 		}
-		if isChange(t.Kind) { // which proves an address of the caller's choice, and not who he is: see needsCurrent
+		if isChange(t.Kind) { // it proves an address of the client's choice, not the user's identity: see needsCurrent
 			op.open.row.AMR = mustJSON([]token.AMR{{Method: methodOTP, Timestamp: op.f.now.Unix(), Provider: out.Type}})
 		}
 		w.patch.LastSignInAt = &op.f.now
@@ -278,7 +278,7 @@ func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verifie
 	return out, w.b.Send(ctx)
 }
 
-// typedDigits are the digits of a proof. Those of a test number are not counted.
+// typedDigits returns the digits of a proof. Those of a test number are not counted.
 func (op *verifyOp) typedDigits(pf proof) store.Digits {
 	d := store.Digits{Aud: op.f.aud(), Address: pf.address, Kinds: pf.kinds, MACs: digitMACs(op.f, pf.kinds, pf.address, pf.digits), Now: op.f.now}
 	if _, test := op.f.settings.Phone.testCode(pf.address, op.f.now); !test {
@@ -288,8 +288,8 @@ func (op *verifyOp) typedDigits(pf proof) store.Digits {
 	return d
 }
 
-// isPending looks whether there is what the proof asks for, so that nothing is hashed for invented tokens. Redeeming
-// decides, and counts a miss.
+// isPending reports whether the token exists that the proof asks for, so that nothing is hashed for invented tokens.
+// Redeeming decides, and counts a miss.
 func (op *verifyOp) isPending(ctx context.Context, pf proof) (bool, error) {
 	switch {
 	case pf.digits != "":
@@ -300,7 +300,7 @@ func (op *verifyOp) isPending(ctx context.Context, pf proof) (bool, error) {
 	return false, nil
 }
 
-// errPasswordNotHashed: a token was found after all, and the password that came with it was not hashed.
+// errPasswordNotHashed: a token was found after all, and the password that came with it is not hashed yet.
 var errPasswordNotHashed = errors.New("account: verify: the password is not hashed")
 
 func (op *verifyOp) hashPassword(ctx context.Context) (err error) {
@@ -310,8 +310,8 @@ func (op *verifyOp) hashPassword(ctx context.Context) (err error) {
 	return nil
 }
 
-// testToken is the token of a test number's code that was not asked for, or was used before: it is good at any
-// time for whoever has that number.
+// testToken returns a token for the code of a test number that was not requested, or was used before: the code is valid
+// at any time for the user with that number.
 func (op *verifyOp) testToken(ctx context.Context, tx *store.Tx, pf proof) (store.Token, error) {
 	if !slices.Contains(pf.kinds, store.KindSMS) {
 		return store.Token{}, store.ErrNotFound // a change of number waits with its token, for a year
@@ -328,8 +328,8 @@ func (op *verifyOp) testToken(ctx context.Context, tx *store.Tx, pf proof) (stor
 	return store.Token{User: u.ID, Kind: store.KindSMS, Address: pf.address, CreatedAt: op.f.now, ExpiresAt: op.f.now}, nil
 }
 
-// recordMiss notes a failed verification: at most once a minute for an address, and for all links together
-// that nobody was sent, or whoever guesses would fill the log.
+// recordMiss records a failed verification: at most once a minute for an address, and for all unknown links together,
+// so that guesses cannot fill the log.
 func (op *verifyOp) recordMiss(ctx context.Context, tx *store.Tx, pf proof) error {
 	typ := op.p.Type
 	if pf.kinds == nil { // anything may stand there
@@ -341,7 +341,7 @@ func (op *verifyOp) recordMiss(ctx context.Context, tx *store.Tx, pf proof) erro
 	return b.Send(ctx)
 }
 
-// issueCode gives the flow its code. A link whose flow has gone is refused, and stays.
+// issueCode sets the code of the PKCE flow. A link whose flow is gone is refused, and stays valid.
 func (w *verifyTx) issueCode(ctx context.Context, tx *store.Tx) (string, error) {
 	var f store.Flow
 	b := tx.Batch()

@@ -14,7 +14,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// verifyTx is what a redeemed token does to its user, gathered into one batch.
+// verifyTx is what a redeemed token changes of its user, gathered into one batch.
 type verifyTx struct {
 	f     *flow
 	op    *verifyOp
@@ -22,11 +22,11 @@ type verifyTx struct {
 	u     store.User // as locked
 	t     store.Token
 	patch store.UserPatch
-	// identity is to be put, with the address that it proves.
+	// identity is written, with the address that it proves.
 	identity *store.Identity
 	// endSessions is the reason for which all older ones end; "" leaves them.
 	endSessions string
-	// dropForeign: external identities go, but for the one that asked for the token.
+	// dropForeign: external identities are deleted, except the one that asked for the token.
 	dropForeign bool
 	// codeHash is the hash of the code for the token's PKCE flow.
 	codeHash      []byte
@@ -35,7 +35,7 @@ type verifyTx struct {
 	notifications []store.NewMessage
 }
 
-// apply decides what happens. half: it was the first half of an e-mail change.
+// apply prepares the changes. half: it was the first half of an e-mail change.
 func (w *verifyTx) apply() (half bool, err error) {
 	switch w.t.Kind {
 	case store.KindSignup, store.KindInvite, store.KindMagicLink, store.KindRecovery, store.KindSMS:
@@ -48,8 +48,8 @@ func (w *verifyTx) apply() (half bool, err error) {
 	return false, errTokenExpired
 }
 
-// confirm makes the address that the token went to a proven one, if it isn't yet, and signs in. A token
-// that was sent to an address which the user has no more, because both happened at once, is worth nothing.
+// confirm makes the address that the token was sent to a proven one, unless it is, and signs in. A token is void if the
+// user no longer has the address that it was sent to, because both happened at once.
 func (w *verifyTx) confirm() error {
 	w.action = store.ActionLogin
 	provider, at, sent := "email", w.u.EmailConfirmedAt, w.u.Email
@@ -72,8 +72,8 @@ func (w *verifyTx) confirm() error {
 	} else {
 		w.patch.PhoneConfirmedAt = &w.f.now
 	}
-	// Password and data are those of the sign-up whose token this is; whoever asks for recovery or a
-	// magic link instead confirms with none. What others have set before stays.
+	// Password and metadata are those of the sign-up that this token belongs to; a recovery or a magic link confirms
+	// without any. What was set before stays.
 	var data json.RawMessage
 	first := w.u.EmailConfirmedAt.IsZero() && w.u.PhoneConfirmedAt.IsZero() || w.dropForeign
 	mayChoose := w.u.PasswordHash == "" || w.dropForeign
@@ -84,10 +84,10 @@ func (w *verifyTx) confirm() error {
 		}
 	}
 	if w.op.hash != "" && mayChoose && (w.t.Kind == store.KindSignup || w.t.Kind == store.KindInvite) {
-		w.patch.PasswordHash = &w.op.hash // the choice of who has the mailbox
+		w.patch.PasswordHash = &w.op.hash // chosen by the owner of the mailbox
 	}
 	by := w.confirmedIdentity()
-	if by != nil { // the account is that provider's, and has its data
+	if by != nil { // the account belongs to that provider, and has its data
 		w.trait = by.Provider
 		w.patch.UserMetadata.Set = mustJSON(map[string]any{"email": w.t.Address, "email_verified": true})
 	} else {
@@ -102,7 +102,7 @@ func (w *verifyTx) confirm() error {
 	return nil
 }
 
-// confirmedIdentity is the external identity whose sign-in asked for this confirmation; nil: none did.
+// confirmedIdentity returns the external identity whose sign-in asked for this confirmation; nil: none did.
 func (w *verifyTx) confirmedIdentity() *store.Identity {
 	for i := range w.u.Identities {
 		if w.u.Identities[i].ID == w.t.Identity {
@@ -112,9 +112,9 @@ func (w *verifyTx) confirmedIdentity() *store.Identity {
 	return nil
 }
 
-// dropForeignAccess: the address had been told by an external provider that did not vouch for it, and the identity
-// stands in the account; but this is the answer to another mail. Whoever reads that mail gets the account
-// without what others may have left in it to come back by.
+// dropForeignAccess: the address came from an external provider that had not verified it, and that identity is in the
+// account, but this token belongs to another mail. The owner of the mailbox gets the account without the ways in that
+// others may have left in it.
 func (w *verifyTx) dropForeignAccess() {
 	p := &w.patch
 	if p.PasswordHash == nil {
@@ -126,7 +126,7 @@ func (w *verifyTx) dropForeignAccess() {
 	w.endSessions = store.EndedClaimed
 }
 
-// putIdentity puts the identity of an address that is the user's own.
+// putIdentity sets the identity of an address that is the user's own.
 func (w *verifyTx) putIdentity(provider, who string, data json.RawMessage) {
 	w.identity = ownIdentity(w.u.ID, provider, who, data, w.patch)
 	w.patch.ProvidersFromIdentities = true
@@ -143,8 +143,8 @@ func ownIdentity(user uuid.UUID, provider, who string, data json.RawMessage, p s
 	return i
 }
 
-// changeEmail is one proof of an e-mail change. Each address has a flag of its own that only its
-// own token sets, and the new one must always be proven.
+// changeEmail handles one proof of an e-mail change. Each address has a flag of its own that only its own token sets,
+// and the new address must always be proven.
 func (w *verifyTx) changeEmail() (half bool, err error) {
 	current := w.t.Kind == store.KindEmailChangeCurrent
 	if w.u.NewEmail == "" || current && w.t.Address != w.u.Email || !current && w.t.Address != w.u.NewEmail {
@@ -198,15 +198,15 @@ func (w *verifyTx) changePhone() error {
 	return nil
 }
 
-// firstPassword sets the password that waited for the account's first address.
+// firstPassword sets the password that was given with the account's first address.
 func (w *verifyTx) firstPassword() {
 	if w.u.Email == "" && w.u.Phone == "" && w.t.PasswordHash != "" {
 		w.patch.PasswordHash = &w.t.PasswordHash
 	}
 }
 
-// dropPending ends every change that waits. Its tokens die with the one that was redeemed; what stayed
-// here could be sent out again, to an address that somebody else may have named.
+// dropPending ends every pending change. Its tokens are deleted with the one that was redeemed; a change left here
+// could be sent again, to an address that another person may have named.
 func (w *verifyTx) dropPending() {
 	w.patch.NewEmail, w.patch.CurrentEmailProven, w.patch.NewEmailProven = ptr(""), ptr(false), ptr(false)
 	w.patch.NewPhone = ptr("")
@@ -219,7 +219,7 @@ func (w *verifyTx) notify(kind mail.Kind, to string, v mail.Vars) {
 	}
 }
 
-// fill adds all of it, in the order in which everybody locks.
+// fill adds all of it to the batch, in the lock order.
 func (w *verifyTx) fill(out Verified) {
 	if w.dropForeign {
 		w.b.DeletePlaces(w.u.ID)
@@ -257,8 +257,8 @@ func (w *verifyTx) fill(out Verified) {
 	w.b.Audit(w.f.audit(w.action, w.u.ID, w.op.open.row.ID, "provider", w.trait))
 }
 
-// displaceUnproven takes an address that was just proven from an account that never proved it: its identity of the
-// address and what was sent there go, and the account too when nothing else is left of it.
+// displaceUnproven takes an address that was just proven from an account that never proved it: the account's identity
+// of the address and what was sent there are deleted, and the account too if nothing else is left of it.
 func (w *verifyTx) displaceUnproven(ctx context.Context, tx *store.Tx) error {
 	var other store.User
 	provider, b := "email", tx.Batch()
@@ -277,7 +277,7 @@ func (w *verifyTx) displaceUnproven(ctx context.Context, tx *store.Tx) error {
 	}
 	locked, err := tx.LockUser(ctx, other.ID)
 	if errors.Is(err, store.ErrNotFound) {
-		return nil // it is gone already
+		return nil // already deleted
 	}
 	if err != nil || !isUnproven(locked, provider, address) {
 		return err // confirmed by now: the unique index refuses the change
@@ -293,7 +293,7 @@ func (w *verifyTx) displaceUnproven(ctx context.Context, tx *store.Tx) error {
 	return b.Send(ctx)
 }
 
-// isUnproven says that a user has an address without a proof of it.
+// isUnproven reports whether a user has an address without a proof of it.
 func isUnproven(u store.User, provider, address string) bool {
 	if provider == "phone" {
 		return u.Phone == address && u.PhoneConfirmedAt.IsZero()
@@ -301,7 +301,7 @@ func isUnproven(u store.User, provider, address string) bool {
 	return u.Email == address && u.EmailConfirmedAt.IsZero()
 }
 
-// removeAddress removes an address from a user, or the user who has nothing else, and says which.
+// removeAddress removes an address from a user, or a user without anything else, and returns which.
 func (w *verifyTx) removeAddress(b *store.Batch, u store.User, provider string) store.Action {
 	elsewhere := u.Phone
 	if provider == "phone" {
