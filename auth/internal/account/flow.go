@@ -116,7 +116,7 @@ func (f *flow) countNotifications(ctx context.Context, n int) {
 	b.Take(f.settings.Email.Sent.limit(f.limitKey("mail")), float64(n), f.core.now())
 	err := b.Send(ctx)
 	if _, over := errors.AsType[*store.LimitError](err); err != nil && !over {
-		f.core.log.Warn("notifications were not counted", "count", n, "err", err)
+		f.core.log.Warn("notifications were not counted", "count", n, "error", err)
 	}
 }
 

@@ -228,6 +228,6 @@ func (op *generateLinkOp) beginPause(ctx context.Context) {
 	b := op.f.batch()
 	q.take(b, op.f.now)
 	if err := b.Send(ctx); err != nil && q.refusalOf(err) == err {
-		op.f.core.log.Warn("a generated link began no pause between mails", "err", err)
+		op.f.core.log.Warn("a generated link began no pause between mails", "error", err)
 	}
 }

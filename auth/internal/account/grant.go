@@ -56,7 +56,7 @@ func enforceSessionLimit(ctx context.Context, f *flow, user uuid.UUID) {
 	b := f.batch()
 	b.EndSurplus(user, f.settings.Sessions.MaxPerUser, f.now)
 	if err := b.Send(ctx); err != nil {
-		f.core.log.Warn("surplus sessions were not ended", "user", user, "err", err)
+		f.core.log.Warn("surplus sessions were not ended", "user", user, "error", err)
 	}
 }
 
@@ -133,7 +133,7 @@ func grantNew(ctx context.Context, f *flow, u store.User, draft *sessionDraft) (
 		b := f.batch()
 		b.EndSessions(store.EndSessions{User: u.ID, Only: v.ID, Reason: store.EndedByHook, At: f.now})
 		if err := b.Send(context.WithoutCancel(ctx)); err != nil {
-			f.core.log.Warn("a session that got no token was not ended", "session", v.ID, "err", err)
+			f.core.log.Warn("a session that got no token was not ended", "session", v.ID, "error", err)
 		}
 		return Grant{}, err
 	}

@@ -165,7 +165,7 @@ func giveTokens(f *flow, g *Grant, pkce store.Flow) {
 		err = json.Unmarshal(text, &tokens)
 	}
 	if err != nil {
-		f.core.log.Warn("a provider's tokens could not be opened", "provider", pkce.Provider, "err", err)
+		f.core.log.Warn("a provider's tokens could not be opened", "provider", pkce.Provider, "error", err)
 	}
 	g.ProviderToken, g.ProviderRefreshToken = tokens.Token, tokens.Refresh
 }

@@ -171,7 +171,7 @@ func (op *updateUserOp) endPauses(ctx context.Context) {
 	b := op.f.batch()
 	b.ForgetLimits(op.endedPauses...)
 	if err := b.Send(ctx); err != nil {
-		op.f.core.log.Warn("the pauses between mails were not ended", "err", err)
+		op.f.core.log.Warn("the pauses between mails were not ended", "error", err)
 	}
 }
 

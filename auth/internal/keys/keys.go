@@ -172,16 +172,16 @@ func (k *Keeper) Poll(ctx context.Context) {
 	k.failing = err != nil
 	k.mu.Unlock()
 	if changed && err != nil {
-		k.log.Error("cannot read the signing keys; going on with those read last", "err", err)
+		k.log.Error("cannot read the signing keys; going on with those read last", "error", err)
 	} else if changed {
 		k.log.Info("can read the signing keys again")
 	}
 	if err := k.rebuild(false); err != nil {
-		k.log.Error("keeping the signing keys already in force", "err", err)
+		k.log.Error("keeping the signing keys already in force", "error", err)
 	}
 	if err == nil {
 		if err := k.reseal(query); err != nil {
-			k.log.Warn("cannot seal a signing key anew", "err", err)
+			k.log.Warn("cannot seal a signing key anew", "error", err)
 		}
 	}
 }
@@ -352,7 +352,7 @@ func (k *Keeper) open(rows []store.SigningKey, strict bool) ([]token.Stored, err
 				problems = append(problems, err)
 				if !strict && !k.troubled[row.KID] {
 					k.troubled[row.KID] = true
-					k.log.Error("a signing key cannot be used here", "err", err)
+					k.log.Error("a signing key cannot be used here", "error", err)
 				}
 				continue
 			}

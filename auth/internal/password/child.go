@@ -78,19 +78,19 @@ func (c *child) running() (*process, *Workers, error) {
 	if err == nil {
 		c.now, c.worked = p, true
 		if p.problem != "" {
-			c.refusal.Do(func() { c.o.Log.Warn(normalPriority, "err", p.problem) })
+			c.refusal.Do(func() { c.o.Log.Warn(normalPriority, "error", p.problem) })
 		}
 		return p, nil, nil
 	}
 	c.note(time.Now())
 	if refused(err) || !c.worked && c.short == hopeless {
-		c.o.Log.Warn("password: no process for hashing can be started; threads of this one hash, and a flood of sign-ins will slow other requests", "err", err)
+		c.o.Log.Warn("password: no process for hashing can be started; threads of this one hash, and a flood of sign-ins will slow other requests", "error", err)
 		own := c.o
 		own.Child, own.Queue = nil, askedPerWorker*c.o.Workers // nobody else asks them
 		c.threads = NewWorkers(own)
 		return nil, c.threads, nil
 	}
-	c.o.Log.Warn("password: the process for hashing did not start", "err", err)
+	c.o.Log.Warn("password: the process for hashing did not start", "error", err)
 	return nil, nil, &Busy{RetryAfter: time.Second}
 }
 
@@ -118,7 +118,7 @@ func (c *child) ended(p *process) {
 	c.now = nil
 	if !c.closed {
 		c.note(p.began)
-		c.o.Log.Warn("password: the process for hashing has ended; what it was asked is asked again", "err", p.end())
+		c.o.Log.Warn("password: the process for hashing has ended; what it was asked is asked again", "error", p.end())
 	}
 }
 

@@ -331,7 +331,7 @@ func TestChildRefusedPriorityIsLoggedOnce(t *testing.T) {
 	right(t, w)
 	kill(t, w.pid())
 	right(t, w)
-	n := strings.Count(strings.Join(log.lines(), "\n"), normalPriority+`" err="not allowed"`)
+	n := strings.Count(strings.Join(log.lines(), "\n"), normalPriority+`" error="not allowed"`)
 	if n != 1 {
 		t.Errorf("%d times:\n%s", n, strings.Join(log.lines(), "\n"))
 	}

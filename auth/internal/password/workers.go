@@ -139,7 +139,7 @@ func NewWorkers(o Options) *Workers {
 	for range o.Workers {
 		w.start(func() {
 			if err := o.lower(); err != nil {
-				refusal.Do(func() { o.Log.Warn(normalPriority, "err", err) })
+				refusal.Do(func() { o.Log.Warn(normalPriority, "error", err) })
 			}
 			w.work()
 		})
