@@ -265,7 +265,8 @@ func (op *verifyFactorOp) raise(ctx context.Context, tx *store.Tx, u store.User,
 }
 
 func (op *verifyFactorOp) audit(action store.Action) store.Audit {
-	return op.f.audit(action, op.principal.User.ID, op.principal.Session.ID, "factor_id", op.factor.ID.String(), "factor_type", string(op.factor.Kind), "challenge_id", op.challenge.String())
+	return op.f.audit(action, op.principal.User.ID, op.principal.Session.ID,
+		"factor_id", op.factor.ID.String(), "factor_type", string(op.factor.Kind), "challenge_id", op.challenge.String())
 }
 
 // factorMethod returns the amr method of a factor.

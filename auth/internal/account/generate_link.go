@@ -193,7 +193,8 @@ func (op *generateLinkOp) write(ctx context.Context) (Link, error) {
 		}
 		b.MarkSent(id, made.sent, op.f.now)
 	case made.mail.vars.NewEmail != "":
-		b.UpdateUser(store.UserPatch{ID: id, Now: op.f.now, NewEmail: &made.mail.vars.NewEmail, CurrentEmailProven: ptr(false), NewEmailProven: ptr(false), EmailChangeSentAt: &op.f.now})
+		b.UpdateUser(store.UserPatch{ID: id, Now: op.f.now, NewEmail: &made.mail.vars.NewEmail,
+			CurrentEmailProven: ptr(false), NewEmailProven: ptr(false), EmailChangeSentAt: &op.f.now})
 		if u.NewEmail != made.mail.vars.NewEmail { // what was sent for another address no longer proves anything
 			b.DeleteTokens(id, store.KindEmailChangeCurrent, store.KindEmailChangeNew)
 		}

@@ -136,7 +136,8 @@ func (op *exchangeCodeOp) write(ctx context.Context, tx *store.Tx) error {
 		op.open.row.AAL, op.open.row.AMR = f.AAL, joinAMR(op.open.row.AMR, f.AMR)
 	}
 	var err error
-	op.user, err = tx.OpenSession(ctx, store.OpenSession{Session: op.open.row, Audit: op.f.audit(store.ActionLogin, f.User, f.Session, "provider_type", cmp.Or(f.Provider, "email"))})
+	op.user, err = tx.OpenSession(ctx, store.OpenSession{Session: op.open.row,
+		Audit: op.f.audit(store.ActionLogin, f.User, f.Session, "provider_type", cmp.Or(f.Provider, "email"))})
 	if errors.Is(err, store.ErrNotFound) {
 		op.refusal, err = store.ErrNotFound, nil
 	}

@@ -35,7 +35,8 @@ func refresh(ctx context.Context, f *flow, text string) (Grant, error) {
 	}
 	out, err := f.core.db.Refresh(ctx, store.Refresh{
 		Session: r.Session, SecretHash: r.SecretHash(), Counter: r.Counter, Now: f.now, UserAgent: f.req.UserAgent, IP: f.req.IP,
-		CreatedAfter: ago(f.now, f.settings.Sessions.Timebox), ActiveAfter: ago(f.now, f.settings.Sessions.Inactivity), LowAfter: ago(f.now, f.settings.Sessions.AllowLowAAL), SinglePerUser: f.settings.Sessions.SinglePerUser,
+		CreatedAfter: ago(f.now, f.settings.Sessions.Timebox), ActiveAfter: ago(f.now, f.settings.Sessions.Inactivity),
+		LowAfter: ago(f.now, f.settings.Sessions.AllowLowAAL), SinglePerUser: f.settings.Sessions.SinglePerUser,
 		ServerNow: f.core.serverNow(),
 	})
 	switch {

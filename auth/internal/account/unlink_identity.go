@@ -109,7 +109,8 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
 		b.InsertMessage(m)
 		op.notified = 1
 	}
-	b.Audit(op.f.audit(store.ActionIdentityUnlinked, old.ID, op.principal.Session.ID, "identity_id", gone.ID.String(), "provider", gone.Provider, "provider_id", gone.ProviderID))
+	b.Audit(op.f.audit(store.ActionIdentityUnlinked, old.ID, op.principal.Session.ID,
+		"identity_id", gone.ID.String(), "provider", gone.Provider, "provider_id", gone.ProviderID))
 	return b.Send(ctx)
 }
 
