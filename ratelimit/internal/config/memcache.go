@@ -82,7 +82,7 @@ func (c *Config) checkMemcache(r *settings.Report) {
 	if m.SRV == "" && m.SRVRefresh > 0 {
 		r.Warn("MCACHE_SRV_REFRESH has no effect without MCACHE_SRV")
 	}
-	if err := memcached.CheckMemcachePrefix(c.Counting.KeyPrefix); err != nil && c.Counting.KeyFormat == "plain" {
+	if err := memcached.CheckPrefix(c.Counting.KeyPrefix); err != nil && c.Counting.KeyFormat == "plain" {
 		r.Wrong("CACHE_KEY_PREFIX", "memcached would take no key: %v; CACHE_KEY_FORMAT=escaped hashes such keys", err)
 	}
 	if m.TLS && slices.ContainsFunc(m.HostPort, func(node string) bool { return strings.Contains(node, "/") }) {
@@ -92,9 +92,9 @@ func (c *Config) checkMemcache(r *settings.Report) {
 }
 
 // MemcacheOptions is the nodes' settings in the store's own words.
-func (c *Config) MemcacheOptions() memcached.MemcacheOptions {
+func (c *Config) MemcacheOptions() memcached.Options {
 	m := c.MCache
-	return memcached.MemcacheOptions{
+	return memcached.Options{
 		Nodes: m.HostPort, SRV: m.SRV, Refresh: m.SRVRefresh, MaxIdleConns: m.MaxIdleConns,
 		Timeout: m.Timeout, QueueSize: m.QueueSize, HashKeys: c.Counting.KeyFormat == "escaped",
 		JitterMax: c.Counting.JitterMax, Stall: never(c.Counting.Stall, -1),

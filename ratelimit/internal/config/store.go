@@ -88,9 +88,9 @@ const (
 func (k KVStore) WantsTLS() bool { return k.TLS || redis.WantsTLS(k.URL) }
 
 // KVStoreOptions is one store's settings in the store's own words.
-func (c *Config) KVStoreOptions(k KVStore) redis.KVStoreOptions {
+func (c *Config) KVStoreOptions(k KVStore) redis.Options {
 	onEmpty, _ := redis.ParseOnEmpty(k.OnEmpty) // one of the three, as its tag says
-	return redis.KVStoreOptions{
+	return redis.Options{
 		URL: k.URL, SocketType: k.SocketType, Auth: k.Auth,
 		Type: k.Type, SentinelAuth: k.SentinelAuth, Parallelism: k.Parallelism,
 		PoolSize: k.PoolSize, Timeout: k.Timeout,

@@ -5,37 +5,37 @@ import (
 	"sync"
 )
 
-// Twin sends hits of rules per second to a store of their own and all others to the main one
+// PerSecondRouter sends hits of rules per second to a store of their own and all others to the main one
 // (KVSTORE_PERSECOND). A request with both is one batch to each, at the same time.
 //
 // Under Request.Stop a request with both is read in both stores first and written when nobody is over,
 // each write minding its own limit once more; see AddAcrossNodes. It fails as a whole when either store does.
 // Without, a store that fails fails its own hits alone, and so does a node of it: Add returns ErrPartial.
-type Twin struct {
+type PerSecondRouter struct {
 	main, perSecond Store
 	pairs           sync.Pool // *pair
 }
 
-// NewTwin joins two stores and owns them.
-func NewTwin(main, perSecond Store) *Twin {
-	return &Twin{main: main, perSecond: perSecond, pairs: sync.Pool{New: func() any { return &pair{done: make(chan struct{}, 1)} }}}
+// NewPerSecondRouter joins two stores and owns them.
+func NewPerSecondRouter(main, perSecond Store) *PerSecondRouter {
+	return &PerSecondRouter{main: main, perSecond: perSecond, pairs: sync.Pool{New: func() any { return &pair{done: make(chan struct{}, 1)} }}}
 }
 
 // pair is one request in two parts.
 type pair struct {
-	main, perSecond side
+	main, perSecond subrequest
 	done            chan struct{} // the per-second side is
 }
 
-// side is what one store gets of a request.
-type side struct {
+// subrequest is what one store gets of a request.
+type subrequest struct {
 	req Request
 	at  []int // the hits' places in the request
 	err error
 }
 
 // Add implements Store.
-func (t *Twin) Add(ctx context.Context, req *Request) error {
+func (t *PerSecondRouter) Add(ctx context.Context, req *Request) error {
 	if only := t.only(req); only != nil {
 		return only.Add(ctx, req)
 	}
@@ -46,7 +46,7 @@ func (t *Twin) Add(ctx context.Context, req *Request) error {
 }
 
 // only is the store that has all of the request's counters; nil: both have some.
-func (t *Twin) only(req *Request) Store {
+func (t *PerSecondRouter) only(req *Request) Store {
 	perSecond := 0
 	for i := range req.Hits {
 		if req.Hits[i].PerSecond {
@@ -63,7 +63,7 @@ func (t *Twin) only(req *Request) Store {
 }
 
 // whole carries out a request wherever its counters are, and fails as a whole.
-func (t *Twin) whole(ctx context.Context, req *Request) error {
+func (t *PerSecondRouter) whole(ctx context.Context, req *Request) error {
 	var err error
 	if only := t.only(req); only != nil {
 		err = only.Add(ctx, req)
@@ -81,9 +81,9 @@ func (t *Twin) whole(ctx context.Context, req *Request) error {
 }
 
 // carry has both stores carry out their sides and waits for both.
-func (t *Twin) carry(ctx context.Context, req *Request) error {
+func (t *PerSecondRouter) carry(ctx context.Context, req *Request) error {
 	p := t.pairs.Get().(*pair)
-	sides := [...]*side{&p.main, &p.perSecond}
+	sides := [...]*subrequest{&p.main, &p.perSecond}
 	for _, s := range sides {
 		s.req.Now, s.req.Stop = req.Now, req.Stop
 	}
@@ -124,7 +124,7 @@ func (p *pair) runPerSecond(ctx context.Context, s Store) {
 
 // Peek implements Store. A key does not say whose it is. Windows of whole minutes are the main store's,
 // unless a rule counts 60 seconds as such: then the per-second store knows the key and the main one does not.
-func (t *Twin) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
+func (t *PerSecondRouter) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
 	if window%60 != 0 {
 		return t.perSecond.Peek(ctx, key, window)
 	}
@@ -139,7 +139,7 @@ func (t *Twin) Peek(ctx context.Context, key []byte, window int64) (int64, error
 }
 
 // Close implements Store.
-func (t *Twin) Close() {
+func (t *PerSecondRouter) Close() {
 	t.perSecond.Close()
 	t.main.Close()
 }

@@ -32,18 +32,18 @@ func (m mixed) Add(ctx context.Context, req *counter.Request) error {
 }
 
 // openTwin joins two stores that are closed when t ends, and must leave no goroutine behind.
-func openTwin(t *testing.T, mainURL, perSecondURL string) (twin *counter.Twin, main, perSecond *redis.KVStore) {
+func openTwin(t *testing.T, mainURL, perSecondURL string) (twin *counter.PerSecondRouter, main, perSecond *redis.Server) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
-	open := func(url string) *redis.KVStore {
-		s, err := redis.NewKVStore(t.Context(), redis.KVStoreOptions{URL: url, Timeout: patience, Stall: -1})
+	open := func(url string) *redis.Server {
+		s, err := redis.NewServer(t.Context(), redis.Options{URL: url, Timeout: patience, Stall: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s
 	}
 	main, perSecond = open(mainURL), open(perSecondURL)
-	twin = counter.NewTwin(main, perSecond)
+	twin = counter.NewPerSecondRouter(main, perSecond)
 	t.Cleanup(func() {
 		twin.Close()
 		goleak.VerifyNone(t, before, testdb.IgnoreServers())
@@ -52,7 +52,7 @@ func openTwin(t *testing.T, mainURL, perSecondURL string) (twin *counter.Twin, m
 }
 
 // newTestTwin is a twin on two databases, and clients of these.
-func newTestTwin(t *testing.T) (twin *counter.Twin, main, perSecond rueidis.Client) {
+func newTestTwin(t *testing.T) (twin *counter.PerSecondRouter, main, perSecond rueidis.Client) {
 	t.Helper()
 	a, b := testdb.Redis(t), testdb.Redis(t)
 	main, perSecond = redisClient(t, a.Addr, a.DB), redisClient(t, b.Addr, b.DB)
@@ -215,7 +215,7 @@ func (h halfway) Add(ctx context.Context, req *counter.Request) error {
 
 // What one of the stores can answer in part is answered in part.
 func TestTwin_partOfOne(t *testing.T) {
-	twin := counter.NewTwin(halfway{memory.NewMemory(memory.MemoryOptions{})}, memory.NewMemory(memory.MemoryOptions{}))
+	twin := counter.NewPerSecondRouter(halfway{memory.New(memory.Options{})}, memory.New(memory.Options{}))
 	f := func(stop bool, hits []counter.Hit, want error, failed ...bool) {
 		t.Helper()
 		req := counter.Request{Hits: hits, Now: now(), Stop: counter.StopWhen(stop)}
@@ -240,7 +240,7 @@ func TestTwin_partOfOne(t *testing.T) {
 func TestTwin_parallel(t *testing.T) {
 	meet := make(chan struct{})
 	a, b := &meeting{meet: meet}, &meeting{meet: meet}
-	twin := counter.NewTwin(a, b)
+	twin := counter.NewPerSecondRouter(a, b)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := twin.Add(ctx, &counter.Request{Hits: []counter.Hit{h("m", 1), perSecond(h("s", 1))}, Now: now()}); err != nil {
@@ -268,7 +268,7 @@ func (m *meeting) Add(ctx context.Context, req *counter.Request) error {
 }
 
 func BenchmarkTwin(b *testing.B) {
-	twin := counter.NewTwin(memory.NewMemory(memory.MemoryOptions{}), memory.NewMemory(memory.MemoryOptions{}))
+	twin := counter.NewPerSecondRouter(memory.New(memory.Options{}), memory.New(memory.Options{}))
 	for _, hits := range [][]counter.Hit{{h("m", 1)}, {h("m", 1), perSecond(h("s", 1))}} {
 		b.Run(fmt.Sprint(len(hits)), func(b *testing.B) {
 			b.ReportAllocs()

@@ -249,7 +249,7 @@ func (d *daemon) makePage() {
 func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
 	if d.config.Counting.Backend == config.BackendMemory {
 		evicted := d.stats.Counter("ratelimit.memory.evicted")
-		m := memory.NewMemory(memory.MemoryOptions{MaxKeys: d.config.Counting.MemoryMaxKeys, Evicted: evicted.Inc})
+		m := memory.New(memory.Options{MaxKeys: d.config.Counting.MemoryMaxKeys, Evicted: evicted.Inc})
 		d.stats.GaugeFunc("ratelimit.memory.keys", func() int64 { return int64(m.Len()) })
 		return m, nil
 	}

@@ -25,7 +25,7 @@ func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
 			return nil, fmt.Errorf("MCACHE_TLS: %w", err)
 		}
 	}
-	m, err := memcached.NewMemcache(ctx, o)
+	m, err := memcached.New(ctx, o)
 	if err != nil {
 		if closeCerts != nil {
 			closeCerts()
@@ -41,7 +41,7 @@ func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
 
 // memcacheStats has the store's figures in the statistics: the first ones in the words of the replaced
 // service, which dashboards know.
-func (d *daemon) memcacheStats(m *memcached.Memcache) {
+func (d *daemon) memcacheStats(m *memcached.Store) {
 	st := m.Stats()
 	for name, codes := range map[string]map[string]func() uint64{
 		"multiget":  {"success": st.Multiget.Success.Load, "error": st.Multiget.Error.Load},
@@ -91,7 +91,7 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 		}
 		opened = append(opened, closeCerts)
 	}
-	var perSecond redis.KV
+	var perSecond redis.Store
 	if c.KVShared.PerSecond {
 		if perSecond, err = d.openKV(ctx, "KVSTORE_PERSECOND_URL", c.PerSecond, config); err != nil {
 			return nil, err
@@ -111,7 +111,7 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 	}
 	var store counter.Store = main
 	if perSecond != nil {
-		store = counter.NewTwin(main, perSecond)
+		store = counter.NewPerSecondRouter(main, perSecond)
 	}
 	if config != nil {
 		store = &storeWithCerts{store, opened[0]}
@@ -121,7 +121,7 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 
 // openKV connects to one store, in the background where the start does not require it; setting is where
 // its address comes from.
-func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore, config func(host string) *tls.Config) (redis.KV, error) {
+func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore, config func(host string) *tls.Config) (redis.Store, error) {
 	o := d.config.KVStoreOptions(k)
 	if o.Log = d.log; d.config.KVShared.PerSecond {
 		o.Log = d.log.With("store", setting) // there are two to lose
@@ -129,9 +129,9 @@ func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore, c
 	if k.WantsTLS() {
 		o.TLS = config
 	}
-	open := redis.OpenKV
+	open := redis.Open
 	if !d.config.KVShared.StartRequired {
-		open = func(_ context.Context, o redis.KVStoreOptions) (redis.KV, error) { return redis.ConnectKV(o) }
+		open = func(_ context.Context, o redis.Options) (redis.Store, error) { return redis.Connect(o) }
 	}
 	kv, err := open(ctx, o)
 	if err != nil {
@@ -141,7 +141,7 @@ func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore, c
 }
 
 // poolStats has a store's connections in the statistics, under the replaced service's names.
-func (d *daemon) poolStats(pool string, kv redis.KV) {
+func (d *daemon) poolStats(pool string, kv redis.Store) {
 	pool = "ratelimit." + pool
 	d.stats.GaugeFunc(pool+".cx_active", kv.ActiveConns)
 	d.stats.CounterFunc(pool+".cx_total", func() uint64 { return uint64(kv.TotalConns()) })

@@ -136,7 +136,7 @@ func newWalk(t *testing.T, rules doctest.Block, head string) *walk {
 		t.Fatalf("%s: %v", rules.Place(), err)
 	}
 	w := &walk{t: t, service: d.service, store: &walkStore{
-		Store: memory.NewMemory(memory.MemoryOptions{}), away: strings.Contains(head, "store away"),
+		Store: memory.New(memory.Options{}), away: strings.Contains(head, "store away"),
 	}}
 	d.service.SetStore(w.store)
 	return w

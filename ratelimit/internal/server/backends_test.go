@@ -25,7 +25,7 @@ type backend struct {
 var backends = []backend{{"memory", openMemory}, {"redis", openRedis}, {"sentinel", openSentinel}, {"cluster", openCluster}}
 
 func openMemory(testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
-	m := memory.NewMemory(memory.MemoryOptions{})
+	m := memory.New(memory.Options{})
 	return m, func(t testing.TB, wanted []string) map[string]int64 {
 		t.Helper()
 		got := map[string]int64{}
@@ -47,7 +47,7 @@ func openMemory(testing.TB) (counter.Store, func(testing.TB, []string) map[strin
 
 func openRedis(t testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
 	db := testdb.Redis(t)
-	return openKV(t, redis.KVStoreOptions{URL: db.URL()}), func(t testing.TB, _ []string) map[string]int64 {
+	return openKV(t, redis.Options{URL: db.URL()}), func(t testing.TB, _ []string) map[string]int64 {
 		return readKeys(t, rueidis.ClientOption{InitAddress: []string{db.Addr}, SelectDB: db.DB})
 	}
 }
@@ -58,14 +58,14 @@ func openSentinel(t testing.TB) (counter.Store, func(testing.TB, []string) map[s
 	if err != nil {
 		t.Fatal(err)
 	}
-	return openKV(t, redis.KVStoreOptions{Type: redis.Sentinel, URL: set.URL()}), func(t testing.TB, _ []string) map[string]int64 {
+	return openKV(t, redis.Options{Type: redis.Sentinel, URL: set.URL()}), func(t testing.TB, _ []string) map[string]int64 {
 		return readKeys(t, rueidis.ClientOption{InitAddress: []string{master.Addr()}})
 	}
 }
 
 func openCluster(t testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
 	cluster := testdb.Cluster(t)
-	return openKV(t, redis.KVStoreOptions{Type: redis.InCluster, URL: cluster.URL()}), func(t testing.TB, _ []string) map[string]int64 {
+	return openKV(t, redis.Options{Type: redis.InCluster, URL: cluster.URL()}), func(t testing.TB, _ []string) map[string]int64 {
 		all := map[string]int64{}
 		for _, master := range cluster.Nodes[:3] {
 			maps.Copy(all, readKeys(t, rueidis.ClientOption{InitAddress: []string{master.Addr()}}))
@@ -74,9 +74,9 @@ func openCluster(t testing.TB) (counter.Store, func(testing.TB, []string) map[st
 	}
 }
 
-func openKV(t testing.TB, o redis.KVStoreOptions) counter.Store {
+func openKV(t testing.TB, o redis.Options) counter.Store {
 	o.Timeout, o.Stall = 5*time.Second, -1
-	kv, err := redis.OpenKV(t.Context(), o)
+	kv, err := redis.Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

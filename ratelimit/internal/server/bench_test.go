@@ -32,7 +32,7 @@ func BenchmarkCall(b *testing.B) {
 		b.Fatal(err)
 	}
 	s := service.New(service.Options{
-		Store: memory.NewMemory(memory.MemoryOptions{}), Stats: registry,
+		Store: memory.New(memory.Options{}), Stats: registry,
 		Caps: service.Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10},
 	})
 	s.SetRules(rules)

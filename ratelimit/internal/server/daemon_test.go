@@ -42,7 +42,7 @@ func newRig(t testing.TB, o service.Options, lo limits.Options, files ...string)
 	t.Helper()
 	r := &rig{stats: stats.NewRegistry(stats.Options{}), health: NewHealth()}
 	if o.Store == nil {
-		o.Store = memory.NewMemory(memory.MemoryOptions{})
+		o.Store = memory.New(memory.Options{})
 	}
 	if o.Clock == nil {
 		o.Clock = func() time.Time { return time.Unix(exampleNow, 0) }

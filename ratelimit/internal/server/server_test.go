@@ -33,7 +33,7 @@ import (
 
 // faulty is the in-process store until do is set.
 type faulty struct {
-	*memory.Memory
+	*memory.Store
 	do func(context.Context) error
 }
 
@@ -41,10 +41,10 @@ func (f *faulty) Add(ctx context.Context, r *counter.Request) error {
 	if f.do != nil {
 		return f.do(ctx)
 	}
-	return f.Memory.Add(ctx, r)
+	return f.Store.Add(ctx, r)
 }
 
-func newFaulty() *faulty { return &faulty{Memory: memory.NewMemory(memory.MemoryOptions{})} }
+func newFaulty() *faulty { return &faulty{Store: memory.New(memory.Options{})} }
 
 func (r *rig) post(t testing.TB, method, path, body string) (*http.Response, string) {
 	t.Helper()

@@ -20,7 +20,7 @@ import (
 
 // slowStore takes 30 ms of a clock of the test's.
 type slowStore struct {
-	*memory.Memory
+	*memory.Store
 	now *time.Time
 	err error
 }
@@ -30,7 +30,7 @@ func (s *slowStore) Add(ctx context.Context, r *counter.Request) error {
 	if s.err != nil {
 		return s.err
 	}
-	return s.Memory.Add(ctx, r)
+	return s.Store.Add(ctx, r)
 }
 
 // The response time of a call is its own: from its arrival, reading it included. That of the store is the store's
@@ -49,7 +49,7 @@ func TestResponseTimes(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := service.New(service.Options{
-			Store: &slowStore{memory.NewMemory(memory.MemoryOptions{}), &now, storeErr}, Stats: registry,
+			Store: &slowStore{memory.New(memory.Options{}), &now, storeErr}, Stats: registry,
 			Caps: service.Caps{Descriptors: 9, Entries: 9, TextBytes: 99}, Clock: func() time.Time { return now },
 		})
 		s.SetRules(rules)

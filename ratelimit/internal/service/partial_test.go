@@ -16,7 +16,7 @@ import (
 
 // someFail is the in-process store, but for keys with a space, which it does not take, and keys of a
 // node that is away.
-type someFail struct{ *memory.Memory }
+type someFail struct{ *memory.Store }
 
 func (s someFail) Add(ctx context.Context, r *counter.Request) error {
 	failed := false
@@ -29,7 +29,7 @@ func (s someFail) Add(ctx context.Context, r *counter.Request) error {
 			h.Err = counter.ErrOpen
 		default:
 			one := counter.Request{Hits: []counter.Hit{*h}, Now: r.Now}
-			if err := s.Memory.Add(ctx, &one); err != nil {
+			if err := s.Store.Add(ctx, &one); err != nil {
 				return err
 			}
 			*h = one.Hits[0]
@@ -50,7 +50,7 @@ func TestPartialFailure(t *testing.T) {
 	f := func(mode limits.FailureMode, descriptors string, want ...string) {
 		t.Helper()
 		r := newRig(t, rules, Options{OnStoreFailure: mode})
-		r.SetStore(someFail{r.store.Memory})
+		r.SetStore(someFail{r.store.Store})
 		for _, w := range want {
 			r.expect(t, call("d", descriptors), w)
 		}
@@ -73,7 +73,7 @@ func TestPartialFailure(t *testing.T) {
 func TestPartialFailure_statistics(t *testing.T) {
 	var log bytes.Buffer
 	r := newRig(t, `[{key: k, @2}]`, Options{OnStoreFailure: limits.FailureError, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	r.SetStore(someFail{r.store.Memory})
+	r.SetStore(someFail{r.store.Store})
 	r.decide(t, call("d", "(k,a)|(k,a b)"))
 	r.decide(t, call("d", "(k,away)|(k,b)"))
 	r.wantCounters(t, "ratelimit.service.store_error.", map[string]int64{"bad_key": 1, "breaker_open": 1})

@@ -37,7 +37,7 @@ type rig struct {
 
 // failing is the in-process store until err is set.
 type failing struct {
-	*memory.Memory
+	*memory.Store
 	err   error
 	calls int
 }
@@ -47,7 +47,7 @@ func (f *failing) Add(ctx context.Context, r *counter.Request) error {
 	if f.err != nil {
 		return f.err
 	}
-	return f.Memory.Add(ctx, r)
+	return f.Store.Add(ctx, r)
 }
 
 var rateLimit = regexp.MustCompile(`@(\d+)`)
@@ -55,7 +55,7 @@ var rateLimit = regexp.MustCompile(`@(\d+)`)
 // newRig loads one domain named d from flow YAML, in which @5 is a limit of 5 per minute.
 func newRig(t testing.TB, yaml string, o Options) *rig {
 	t.Helper()
-	r := &rig{stats: stats.NewRegistry(stats.Options{}), store: &failing{Memory: memory.NewMemory(memory.MemoryOptions{})}, now: testNow}
+	r := &rig{stats: stats.NewRegistry(stats.Options{}), store: &failing{Store: memory.New(memory.Options{})}, now: testNow}
 	o.Stats, o.Store = r.stats, r.store
 	o.Clock = func() time.Time { return time.Unix(r.now, 0) }
 	o.Caps = Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10}
@@ -168,7 +168,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestDecide_withoutRules(t *testing.T) {
-	s := New(Options{Store: memory.NewMemory(memory.MemoryOptions{}), Stats: stats.NewRegistry(stats.Options{})})
+	s := New(Options{Store: memory.New(memory.Options{}), Stats: stats.NewRegistry(stats.Options{})})
 	if err := s.Decide(t.Context(), call("d", "(k,v)")); err != ErrNoRules {
 		t.Errorf("%v, want ErrNoRules", err)
 	}

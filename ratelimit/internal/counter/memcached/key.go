@@ -50,8 +50,8 @@ func keyTrouble(key []byte) string {
 	return ""
 }
 
-// CheckMemcachePrefix says why no key with this prefix would be taken; nil: some are.
-func CheckMemcachePrefix(prefix string) error {
+// CheckPrefix says why no key with this prefix would be taken; nil: some are.
+func CheckPrefix(prefix string) error {
 	if why := keyTrouble([]byte(prefix)); prefix != "" && why != "" {
 		return &counter.KeyError{Why: why}
 	}

@@ -45,7 +45,7 @@ func TestMemcacheKey(t *testing.T) {
 	if b, _ := memcacheKey([]byte("a c"), true); a == b {
 		t.Error("two keys, one hash")
 	}
-	if CheckMemcachePrefix("") != nil || CheckMemcachePrefix("p_") != nil || CheckMemcachePrefix("p ") == nil {
+	if CheckPrefix("") != nil || CheckPrefix("p_") != nil || CheckPrefix("p ") == nil {
 		t.Error("CheckMemcachePrefix")
 	}
 }

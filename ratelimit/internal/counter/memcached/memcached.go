@@ -19,8 +19,8 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// MemcacheOptions configures NewMemcache. Zero values mean the defaults given.
-type MemcacheOptions struct {
+// Options configures New. Zero values mean the defaults given.
+type Options struct {
 	// Nodes is MCACHE_HOST_PORT: host:port, or the path of a unix socket. A key's node follows from
 	// their number and order, so all instances must list the same.
 	Nodes []string
@@ -32,7 +32,7 @@ type MemcacheOptions struct {
 	// MaxIdleConns is how many connections to a node stay open at rest, and how many look-ups are under
 	// way there at once (2).
 	MaxIdleConns int
-	// TLS is as of KVStoreOptions.
+	// TLS is as of redis.Options.
 	TLS func(host string) *tls.Config
 	// Timeout bounds connecting, each operation, and callers without a deadline (500 ms).
 	Timeout time.Duration
@@ -41,7 +41,7 @@ type MemcacheOptions struct {
 	QueueSize int
 	// HashKeys stores keys that memcached would refuse under their hash; else they are a KeyError.
 	HashKeys bool
-	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS, as for KVStoreOptions.
+	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS, as for redis.Options.
 	JitterMax int64
 	// Stall is STORE_STALL: how long a look-up may take until its node counts as dead (250 ms); negative: for ever.
 	Stall time.Duration
@@ -49,7 +49,7 @@ type MemcacheOptions struct {
 	Log *slog.Logger
 }
 
-func (o MemcacheOptions) withDefaults() MemcacheOptions {
+func (o Options) withDefaults() Options {
 	if o.MaxIdleConns < 1 {
 		o.MaxIdleConns = 2
 	}
@@ -65,7 +65,7 @@ func (o MemcacheOptions) withDefaults() MemcacheOptions {
 	return o
 }
 
-// Memcache counts in memcached nodes that many processes share.
+// Store counts in memcached nodes that many processes share.
 //
 // A node is asked for the totals before (one look-up for all calls that wait, whatever their number),
 // the caller is answered, and the hits follow in the background, added up per counter. So limits can be
@@ -74,11 +74,11 @@ func (o MemcacheOptions) withDefaults() MemcacheOptions {
 //
 // Differences from the other stores: keys are at most 250 bytes without white space and control
 // characters; under Request.Stop nothing but this process is atomic.
-type Memcache struct {
-	o      MemcacheOptions
+type Store struct {
+	o      Options
 	dialer link.Dialer
 	conns  link.PoolStats
-	stats  MemcacheStats
+	stats  Stats
 	ring   atomic.Pointer[ring]
 	begun  time.Time
 
@@ -93,8 +93,8 @@ type Memcache struct {
 	wg   sync.WaitGroup
 }
 
-// MemcacheStats counts operations by their outcome, in the words of the replaced service.
-type MemcacheStats struct {
+// Stats counts operations by their outcome, in the words of the replaced service.
+type Stats struct {
 	Multiget                 struct{ Success, Error atomic.Uint64 }
 	Increment                struct{ Success, Miss, Error atomic.Uint64 }
 	Add                      struct{ Success, NotStored, Error atomic.Uint64 }
@@ -102,9 +102,9 @@ type MemcacheStats struct {
 	ResolveFailures          atomic.Uint64
 }
 
-// NewMemcache looks up the nodes, if SRV names them, and returns without connecting to any.
-func NewMemcache(ctx context.Context, o MemcacheOptions) (*Memcache, error) {
-	s := &Memcache{o: o.withDefaults(), begun: time.Now()}
+// New looks up the nodes, if SRV names them, and returns without connecting to any.
+func New(ctx context.Context, o Options) (*Store, error) {
+	s := &Store{o: o.withDefaults(), begun: time.Now()}
 	s.dialer = link.Dialer{TLS: o.TLS, Timeout: s.o.Timeout, Stats: &s.conns}
 	nodes := o.Nodes
 	if o.SRV != "" {
@@ -141,7 +141,7 @@ type askedHit struct {
 }
 
 // Add implements Store.
-func (s *Memcache) Add(ctx context.Context, req *counter.Request) error {
+func (s *Store) Add(ctx context.Context, req *counter.Request) error {
 	if len(req.Hits) == 0 {
 		return nil
 	}
@@ -177,7 +177,7 @@ func (s *Memcache) Add(ctx context.Context, req *counter.Request) error {
 }
 
 // ask pins the counters of a request and queues a look at each node; s.mu is held.
-func (s *Memcache) ask(a *asking, keys []string) {
+func (s *Store) ask(a *asking, keys []string) {
 	ring := s.ring.Load()
 	for i, key := range keys {
 		h := &a.hits[i]
@@ -227,7 +227,7 @@ func (a *asking) wait(ctx context.Context, stay time.Duration) error {
 
 // answer works out the totals and puts the hits into the nodes' queues; s.mu is held. gone is the error
 // of looks that have no answer yet.
-func (s *Memcache) answer(a *asking, req *counter.Request, gone error) error {
+func (s *Store) answer(a *asking, req *counter.Request, gone error) error {
 	a.left = true
 	for _, l := range a.looks {
 		if !l.done {
@@ -290,9 +290,9 @@ func (h *askedHit) failure() error {
 	return nil
 }
 
-// countOrStop carries out a request under Request.Stop as Memory does. The lock makes it atomic within
+// countOrStop carries out a request under Request.Stop as package memory does. The lock makes it atomic within
 // this process; s.mu is held.
-func (s *Memcache) countOrStop(a *asking, req *counter.Request) {
+func (s *Store) countOrStop(a *asking, req *counter.Request) {
 	stopped := false
 	for i := range req.Hits {
 		h, t := &req.Hits[i], a.hits[i].tally
@@ -326,7 +326,7 @@ func (s *Memcache) countOrStop(a *asking, req *counter.Request) {
 }
 
 // owe has the node told of a change, in the background; s.mu is held.
-func (s *Memcache) owe(t *tally, h *counter.Hit, change, now int64) {
+func (s *Store) owe(t *tally, h *counter.Hit, change, now int64) {
 	if change == 0 {
 		return
 	}
@@ -347,7 +347,7 @@ func (s *Memcache) owe(t *tally, h *counter.Hit, change, now int64) {
 }
 
 // Peek implements Store.
-func (s *Memcache) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
+func (s *Store) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
 	req := counter.Request{Hits: []counter.Hit{{Key: key, Window: window}}}
 	if err := s.Add(ctx, &req); err != nil {
 		if errors.Is(err, counter.ErrPartial) {
@@ -359,7 +359,7 @@ func (s *Memcache) Peek(ctx context.Context, key []byte, window int64) (int64, e
 }
 
 // Close implements Store. It waits for hits that are still to be told, for two time-outs.
-func (s *Memcache) Close() {
+func (s *Store) Close() {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -393,7 +393,7 @@ func (s *Memcache) Close() {
 }
 
 // owing says whether a node that answers is still to be told of hits.
-func (s *Memcache) owing() bool {
+func (s *Store) owing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.nodes {
@@ -405,25 +405,25 @@ func (s *Memcache) owing() bool {
 }
 
 // Stats are the counts of operations.
-func (s *Memcache) Stats() *MemcacheStats { return &s.stats }
+func (s *Store) Stats() *Stats { return &s.stats }
 
 // Dropped is how many hits no node was told of, though their callers had an answer: the queue was full,
 // or the node failed.
-func (s *Memcache) Dropped() uint64 {
+func (s *Store) Dropped() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.dropped
 }
 
 // Waiting is how many counters are still to be told of hits.
-func (s *Memcache) Waiting() int64 {
+func (s *Store) Waiting() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return int64(s.waiting)
 }
 
 // Nodes is the length of the list of nodes, and how many of these are lost.
-func (s *Memcache) Nodes() (all, lost int64) {
+func (s *Store) Nodes() (all, lost int64) {
 	ring := s.ring.Load()
 	for _, n := range ring.nodes {
 		if n.breaker.IsOpen() {
@@ -433,11 +433,11 @@ func (s *Memcache) Nodes() (all, lost int64) {
 	return int64(len(ring.nodes)), lost
 }
 
-// ActiveConns, TotalConns and LocalCloses are as of KVStore.
-func (s *Memcache) ActiveConns() int64 { return s.conns.Active.Load() }
+// ActiveConns, TotalConns and LocalCloses are as of redis.Server.
+func (s *Store) ActiveConns() int64 { return s.conns.Active.Load() }
 
 // TotalConns is how many connections were ever opened.
-func (s *Memcache) TotalConns() int64 { return s.conns.Total.Load() }
+func (s *Store) TotalConns() int64 { return s.conns.Total.Load() }
 
 // LocalCloses is how many of them were closed from our side.
-func (s *Memcache) LocalCloses() int64 { return s.conns.LocalClose.Load() }
+func (s *Store) LocalCloses() int64 { return s.conns.LocalClose.Load() }

@@ -16,9 +16,9 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-func newTestMemcache(t testing.TB, o MemcacheOptions) *Memcache {
+func newTestMemcache(t testing.TB, o Options) *Store {
 	t.Helper()
-	return countertest.Opened(t, func() (*Memcache, error) { return NewMemcache(t.Context(), o) })
+	return countertest.Opened(t, func() (*Store, error) { return New(t.Context(), o) })
 }
 
 // threeNodes are three memcached of t's own.
@@ -39,8 +39,8 @@ var (
 
 const patience = countertest.Patience
 
-func patient3(addrs []string) MemcacheOptions {
-	return MemcacheOptions{Nodes: addrs, Timeout: patience, Stall: -1}
+func patient3(addrs []string) Options {
+	return Options{Nodes: addrs, Timeout: patience, Stall: -1}
 }
 
 func TestMemcache(t *testing.T) {
@@ -55,7 +55,7 @@ func TestMemcache(t *testing.T) {
 }
 
 // settled waits until the nodes have been told of everything.
-func settled(t testing.TB, s *Memcache) {
+func settled(t testing.TB, s *Store) {
 	t.Helper()
 	await(t, "the queue to empty", func() bool {
 		s.mu.Lock()
@@ -111,7 +111,7 @@ func TestMemcache_twoProcesses(t *testing.T) {
 	_, addrs := threeNodes(t)
 	a, b := newTestMemcache(t, patient3(addrs)), newTestMemcache(t, patient3(addrs))
 	var wg sync.WaitGroup
-	for _, s := range []*Memcache{a, b} {
+	for _, s := range []*Store{a, b} {
 		for range 8 {
 			wg.Go(func() {
 				for range 50 {
@@ -126,7 +126,7 @@ func TestMemcache_twoProcesses(t *testing.T) {
 	wg.Wait()
 	settled(t, a)
 	settled(t, b)
-	for _, s := range []*Memcache{a, b} {
+	for _, s := range []*Store{a, b} {
 		for key, want := range map[string]int64{"hot": 2400, "other": 800} {
 			if got, err := s.Peek(t.Context(), []byte(key), 60); got != want || err != nil {
 				t.Errorf("%s stands at %d (%v), want %d", key, got, err, want)
@@ -211,7 +211,7 @@ func TestMemcache_socket(t *testing.T) {
 
 func BenchmarkMemcache(b *testing.B) {
 	server := testdb.Memcached(b, localserver.MemcachedOptions{})
-	s, err := NewMemcache(b.Context(), patient3([]string{server.Addr()}))
+	s, err := New(b.Context(), patient3([]string{server.Addr()}))
 	if err != nil {
 		b.Fatal(err)
 	}

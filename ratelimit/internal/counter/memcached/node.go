@@ -19,7 +19,7 @@ import (
 
 // node is one memcached server. Fields are guarded by the store's mutex unless they say otherwise.
 type node struct {
-	store   *Memcache
+	store   *Store
 	addr    nodeAddr
 	breaker link.Breaker
 
@@ -54,7 +54,7 @@ type oneNode struct{ addr net.Addr }
 func (o oneNode) PickServer(string) (net.Addr, error)    { return o.addr, nil }
 func (o oneNode) Each(f func(addr net.Addr) error) error { return f(o.addr) }
 
-func (s *Memcache) newNode(addr string) *node {
+func (s *Store) newNode(addr string) *node {
 	n := &node{
 		store: s, addr: nodeAddr{"tcp", addr}, breaker: link.Breaker{Stall: s.o.Stall},
 		tallies: map[string]*tally{}, out: map[*look]struct{}{}, conns: map[*nodeConn]struct{}{},

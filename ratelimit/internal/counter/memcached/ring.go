@@ -29,7 +29,7 @@ func (r *ring) pick(key string) *node {
 
 // setNodes puts a list in force. Nodes that stay keep their connections and what they are owed; those
 // that go are told of it first.
-func (s *Memcache) setNodes(addrs []string) {
+func (s *Store) setNodes(addrs []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := map[string]*node{}
@@ -52,7 +52,7 @@ func (s *Memcache) setNodes(addrs []string) {
 }
 
 // retire ends nodes that are no longer listed and have nothing left to be told; s.mu is held.
-func (s *Memcache) retire() {
+func (s *Store) retire() {
 	s.nodes = slices.DeleteFunc(s.nodes, func(n *node) bool {
 		if !n.gone || len(n.looks)+len(n.out)+n.lookers > 0 || n.telling {
 			return false
@@ -72,7 +72,7 @@ func (s *Memcache) retire() {
 
 // follow looks the nodes up again from time to time. What cannot be looked up, or names nobody, changes
 // nothing.
-func (s *Memcache) follow() {
+func (s *Store) follow() {
 	tick := time.NewTicker(s.o.Refresh)
 	defer tick.Stop()
 	for {
@@ -109,7 +109,7 @@ const resolveTimeout = 5 * time.Second
 
 // resolve looks SRV up. The list is sorted as text, so that all instances have the same order; priority
 // and weight mean nothing.
-func (s *Memcache) resolve(ctx context.Context) ([]string, error) {
+func (s *Store) resolve(ctx context.Context) ([]string, error) {
 	service, proto, name, err := parseSRV(s.o.SRV)
 	if err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ func sortedNodes(addrs []string) (nodes []string) {
 	return nodes
 }
 
-func (s *Memcache) listed() (addrs []string) {
+func (s *Store) listed() (addrs []string) {
 	for _, n := range s.ring.Load().nodes {
 		addrs = append(addrs, n.addr.text)
 	}
@@ -34,11 +34,11 @@ func (s *Memcache) listed() (addrs []string) {
 func TestMemcache_SRV(t *testing.T) {
 	servers, addrs := threeNodes(t)
 	dns := dnstest.Start(t)
-	o := MemcacheOptions{
+	o := Options{
 		SRV: "_memcache._tcp.nodes.test.", Refresh: 10 * time.Millisecond, Resolver: dnstest.Resolver(dns.Addr), Timeout: patience, Stall: -1,
 	}
 	dns.Say(dnsmessage.RCodeServerFailure)
-	if s, err := NewMemcache(t.Context(), o); err == nil {
+	if s, err := New(t.Context(), o); err == nil {
 		s.Close()
 		t.Fatal("it starts without nodes")
 	}
@@ -103,7 +103,7 @@ func TestMemcache_SRVonce(t *testing.T) {
 	_, addrs := threeNodes(t)
 	dns := dnstest.Start(t)
 	dns.Say(dnsmessage.RCodeSuccess, addrs...)
-	s := newTestMemcache(t, MemcacheOptions{SRV: "_memcache._tcp.nodes.test.", Resolver: dnstest.Resolver(dns.Addr), Timeout: patience, Stall: -1})
+	s := newTestMemcache(t, Options{SRV: "_memcache._tcp.nodes.test.", Resolver: dnstest.Resolver(dns.Addr), Timeout: patience, Stall: -1})
 	asked := dns.Asked()
 	add(t, s, now(), h("a", 1))
 	settled(t, s)

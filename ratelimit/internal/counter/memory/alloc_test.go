@@ -11,7 +11,7 @@ import (
 )
 
 func TestMemoryAlloc(t *testing.T) {
-	m := NewMemory(MemoryOptions{})
+	m := New(Options{})
 	f := func(what string, req *counter.Request) {
 		t.Helper()
 		if n := testing.AllocsPerRun(1000, func() {
@@ -33,7 +33,7 @@ func TestMemoryAlloc_million(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	evicted := 0
-	m := NewMemory(MemoryOptions{Evicted: func() { evicted++ }})
+	m := New(Options{Evicted: func() { evicted++ }})
 	req := counter.Request{Hits: make([]counter.Hit, 1), Now: noon}
 	var key []byte
 	for i := range 1_000_000 {

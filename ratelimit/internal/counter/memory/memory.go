@@ -22,8 +22,8 @@ const maxShards = 256
 // minShardKeys keeps shards large enough to find something to evict in each.
 const minShardKeys = 1024
 
-// MemoryOptions configures NewMemory.
-type MemoryOptions struct {
+// Options configures New.
+type Options struct {
 	// MaxKeys is how many counters are kept at most (MEMORY_MAX_KEYS); 0 means DefaultMaxKeys.
 	MaxKeys int
 	// Evicted is called for each live counter dropped because the store was full, with a lock held:
@@ -31,14 +31,14 @@ type MemoryOptions struct {
 	Evicted func()
 }
 
-// Memory counts in this process: exactly, under any concurrency, within a bounded memory. Keys are
+// Store counts in this process: exactly, under any concurrency, within a bounded memory. Keys are
 // kept as 128-bit keyed hashes. It never waits and needs no closing.
 //
 // When MaxKeys counters are live, a new one replaces the one least used against its limit out of a
 // sample; counters at or over their limits are never dropped, and where the sample holds no other,
 // Add fails with ErrFull. Otherwise a caller who invents a million values would either free the
 // blocked ones or shut the rule for everybody.
-type Memory struct {
+type Store struct {
 	secret  siphash.Secret
 	shards  []shard
 	mask    uint64
@@ -48,8 +48,8 @@ type Memory struct {
 	stops   sync.Pool // *stopScratch
 }
 
-// NewMemory returns an empty store.
-func NewMemory(o MemoryOptions) *Memory {
+// New returns an empty store.
+func New(o Options) *Store {
 	if o.MaxKeys <= 0 {
 		o.MaxKeys = DefaultMaxKeys
 	}
@@ -58,7 +58,7 @@ func NewMemory(o MemoryOptions) *Memory {
 	}
 	n := min(maxShards, max(1, o.MaxKeys/minShardKeys))
 	n = 1 << (bits.Len(uint(n)) - 1)
-	return &Memory{
+	return &Store{
 		secret:  siphash.NewSecret(),
 		shards:  make([]shard, n),
 		mask:    uint64(n - 1),
@@ -69,13 +69,13 @@ func NewMemory(o MemoryOptions) *Memory {
 }
 
 // Len is the number of counters held, those of ended windows that no sweep has met yet included.
-func (m *Memory) Len() int { return int(m.keys.Load()) }
+func (m *Store) Len() int { return int(m.keys.Load()) }
 
 // Close does nothing: the store has neither goroutines nor connections.
-func (m *Memory) Close() {}
+func (m *Store) Close() {}
 
 // Peek implements Store.
-func (m *Memory) Peek(_ context.Context, key []byte, _ int64) (int64, error) {
+func (m *Store) Peek(_ context.Context, key []byte, _ int64) (int64, error) {
 	x := m.id(key)
 	s := m.shard(x)
 	s.mu.Lock()
@@ -84,7 +84,7 @@ func (m *Memory) Peek(_ context.Context, key []byte, _ int64) (int64, error) {
 }
 
 // Add implements Store. The only error is ErrFull; 0 allocations.
-func (m *Memory) Add(_ context.Context, req *counter.Request) error {
+func (m *Store) Add(_ context.Context, req *counter.Request) error {
 	if req.Stop != counter.StopNone {
 		return m.addOrStop(req)
 	}
@@ -104,14 +104,14 @@ func (m *Memory) Add(_ context.Context, req *counter.Request) error {
 }
 
 // id hashes a key. The lowest bit of B is set, so that no id looks like an empty slot.
-func (m *Memory) id(key []byte) siphash.ID {
+func (m *Store) id(key []byte) siphash.ID {
 	x := m.secret.Sum(key)
 	x.B |= 1
 	return x
 }
 
 // shard takes the low bits of A; the place inside the shard comes from the high ones.
-func (m *Memory) shard(x siphash.ID) *shard { return &m.shards[x.A&m.mask] }
+func (m *Store) shard(x siphash.ID) *shard { return &m.shards[x.A&m.mask] }
 
 func (s *shard) total(x siphash.ID) int64 {
 	if sl := s.find(x); sl != nil {
@@ -121,7 +121,7 @@ func (s *shard) total(x siphash.ID) int64 {
 }
 
 // add carries out one hit; the shard's lock is held. False: there is no room.
-func (m *Memory) add(s *shard, x siphash.ID, h *counter.Hit, now int64) (after int64, ok bool) {
+func (m *Store) add(s *shard, x siphash.ID, h *counter.Hit, now int64) (after int64, ok bool) {
 	limit, end := uint32(min(h.Limit, math.MaxUint32)), uint32(min(max(h.End, 0), math.MaxUint32))
 	if sl := s.find(x); sl != nil {
 		sl.count = h.Apply(sl.count)

@@ -21,11 +21,11 @@ func hit(key string, n, limit uint64, end int64) counter.Hit {
 var add = countertest.Add
 
 func TestMemory(t *testing.T) {
-	countertest.Run(t, func(*testing.T) counter.Store { return NewMemory(MemoryOptions{}) })
+	countertest.Run(t, func(*testing.T) counter.Store { return New(Options{}) })
 }
 
 func TestMemory_sweep(t *testing.T) {
-	m := NewMemory(MemoryOptions{})
+	m := New(Options{})
 	for i := range 10_000 {
 		add(t, m, noon, hit(fmt.Sprint("old", i), 1, 10, noon+1))
 	}
@@ -60,7 +60,7 @@ func TestMemory_sweep(t *testing.T) {
 
 // The table must agree with a plain map whatever is inserted, swept and evicted.
 func TestMemory_model(t *testing.T) {
-	m := NewMemory(MemoryOptions{})
+	m := New(Options{})
 	r := rand.New(rand.NewPCG(1, 2))
 	model := map[string]int64{}
 	for i := range 200_000 {
@@ -77,7 +77,7 @@ func TestMemory_model(t *testing.T) {
 
 func TestMemory_full(t *testing.T) {
 	evicted := 0
-	m := NewMemory(MemoryOptions{MaxKeys: 5000, Evicted: func() { evicted++ }})
+	m := New(Options{MaxKeys: 5000, Evicted: func() { evicted++ }})
 	const end = noon + 60
 	for i := range 1000 { // blocked ones
 		add(t, m, noon, hit(fmt.Sprint("blocked", i), 10, 10, end))
@@ -108,7 +108,7 @@ func TestMemory_full(t *testing.T) {
 	}
 
 	// Full of blocked counters: nothing can be evicted.
-	m = NewMemory(MemoryOptions{MaxKeys: 100})
+	m = New(Options{MaxKeys: 100})
 	for i := range 100 {
 		add(t, m, noon, hit(fmt.Sprint("blocked", i), 10, 10, end))
 	}
@@ -142,7 +142,7 @@ func TestShard_size(t *testing.T) {
 func BenchmarkMemory(b *testing.B) {
 	for _, hits := range []int{1, 4} {
 		b.Run(fmt.Sprintf("hits=%d", hits), func(b *testing.B) {
-			m := NewMemory(MemoryOptions{})
+			m := New(Options{})
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				r := rand.New(rand.NewPCG(rand.Uint64(), 1))

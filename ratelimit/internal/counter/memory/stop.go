@@ -18,7 +18,7 @@ type stopScratch struct {
 // addOrStop carries out a request under Request.Stop. All its shards stay locked from the first look
 // to the last write, so that no other request comes between; they are locked in ascending order, so
 // that two such requests cannot wait for each other.
-func (m *Memory) addOrStop(req *counter.Request) error {
+func (m *Store) addOrStop(req *counter.Request) error {
 	c := m.stops.Get().(*stopScratch)
 	defer m.stops.Put(c)
 	c.ids, c.was, c.would = c.ids[:0], c.was[:0], c.would[:0]

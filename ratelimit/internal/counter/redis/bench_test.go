@@ -29,8 +29,8 @@ func (l *stubLink) drop()       {}
 func (l *stubLink) close()      {}
 
 // newStubStore is a store above a stub.
-func newStubStore(t testing.TB) *KVStore {
-	s := newKVStore(KVStoreOptions{})
+func newStubStore(t testing.TB) *Server {
+	s := newServer(Options{})
 	s.newLink = func(time.Duration) connection { return new(stubLink) }
 	s.run(s.newLink(0))
 	t.Cleanup(s.Close)
@@ -90,7 +90,7 @@ func BenchmarkKVStore(b *testing.B) {
 	for _, goroutines := range []int{1, 16, 256} {
 		for _, hits := range []int{1, 4} {
 			b.Run(fmt.Sprintf("goroutines=%d/hits=%d", goroutines, hits), func(b *testing.B) {
-				s := newTestStore(b, KVStoreOptions{URL: kv.URL()})
+				s := newTestStore(b, Options{URL: kv.URL()})
 				drive(b, s, goroutines, hits)
 			})
 		}

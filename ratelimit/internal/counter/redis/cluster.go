@@ -23,15 +23,15 @@ const (
 	unwanted = 30 * time.Second
 )
 
-// Cluster counts in a Redis Cluster: each master is a KVStore of its own, with its own queue,
+// Cluster counts in a Redis Cluster: each master is a Server of its own, with its own queue,
 // connections and breaker, and a table says which slot is whose.
 //
-// A request's hits are grouped by node, one call of a KVStore each, so that hits of different requests
+// A request's hits are grouped by node, one call of a Server each, so that hits of different requests
 // meet in one pipeline for each node and a dead node holds up its own keys only. rueidis' own client
 // for clusters sends a batch for several nodes as one, follows redirections inside, and cannot drop
 // a connection: the slowest node would hold up all, and there would be nothing for a breaker to watch.
 type Cluster struct {
-	o      KVStoreOptions
+	o      Options
 	t      target // whose credentials and seeds
 	width  int    // nodes that one request asks at a time
 	stats  *link.PoolStats
@@ -52,13 +52,13 @@ type Cluster struct {
 
 // clusterNode is one master.
 type clusterNode struct {
-	*KVStore
+	*Server
 	addr   string
 	wanted time.Time // when it last had slots, or was named; guarded by Cluster.mu
 }
 
-// NewCluster returns when a node has said which slots are where. See NewKVStore.
-func NewCluster(ctx context.Context, o KVStoreOptions) (*Cluster, error) {
+// NewCluster returns when a node has said which slots are where. See NewServer.
+func NewCluster(ctx context.Context, o Options) (*Cluster, error) {
 	t, err := o.target()
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (c *Cluster) node(addr string) *clusterNode {
 	if n == nil {
 		o := c.o
 		o.Log = o.Log.With("node", addr)
-		n = &clusterNode{KVStore: newKVStore(o), addr: addr}
+		n = &clusterNode{Server: newServer(o), addr: addr}
 		n.stats, n.trouble = c.stats, c.trouble
 		n.at(c.t, func() link.Endpoint { return link.Endpoint{Network: "tcp", Addr: addr} }, clusterServer)
 		n.run(n.newLink(o.Timeout))
@@ -211,13 +211,13 @@ func (c *Cluster) Close() {
 	c.wg.Wait()
 }
 
-// ActiveConns is as KVStore's, of all nodes.
+// ActiveConns is as Server's, of all nodes.
 func (c *Cluster) ActiveConns() int64 { return c.stats.Active.Load() }
 
-// TotalConns is as KVStore's, of all nodes.
+// TotalConns is as Server's, of all nodes.
 func (c *Cluster) TotalConns() int64 { return c.stats.Total.Load() }
 
-// LocalCloses is as KVStore's, of all nodes.
+// LocalCloses is as Server's, of all nodes.
 func (c *Cluster) LocalCloses() int64 { return c.stats.LocalClose.Load() }
 
 // Open reports whether the breaker of any node is open.

@@ -28,7 +28,7 @@ func TestCluster(t *testing.T) {
 				t.Fatal(err)
 			}
 			countertest.Run(t, func(t *testing.T) counter.Store {
-				return openTest(t, KVStoreOptions{Type: InCluster, URL: cluster.Nodes[0].Addr(), Parallelism: parallelism, Stall: -1})
+				return openTest(t, Options{Type: InCluster, URL: cluster.Nodes[0].Addr(), Parallelism: parallelism, Stall: -1})
 			})
 		})
 	}
@@ -106,7 +106,7 @@ func (r resharder) do(s *localserver.Server, args ...string) string {
 // nobody passes a limit who should not.
 func TestCluster_reshard(t *testing.T) {
 	cluster := testdb.Cluster(t)
-	s := openTest(t, KVStoreOptions{Type: InCluster, URL: cluster.URL(), Stall: -1, Parallelism: 2})
+	s := openTest(t, Options{Type: InCluster, URL: cluster.URL(), Stall: -1, Parallelism: 2})
 	from, to := cluster.Nodes[0], cluster.Nodes[1]
 	const limitOf = 200
 
@@ -236,7 +236,7 @@ func TestCluster_failover(t *testing.T) {
 		}
 	}
 	setTimeout(nodeTimeout)
-	s := openTest(t, KVStoreOptions{Type: InCluster, URL: cluster.URL(), Timeout: time.Second})
+	s := openTest(t, Options{Type: InCluster, URL: cluster.URL(), Timeout: time.Second})
 	const deadline = 400 * time.Millisecond
 	l := startLoad(s, 32, deadline, time.Millisecond)
 	l.awaitOK(t, time.Now())
@@ -317,7 +317,7 @@ func TestCluster_partial(t *testing.T) {
 		if err := cluster.Flush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		s := openTest(t, KVStoreOptions{Type: InCluster, URL: cluster.URL(), Parallelism: parallelism, Stall: -1}).(*Cluster)
+		s := openTest(t, Options{Type: InCluster, URL: cluster.URL(), Parallelism: parallelism, Stall: -1}).(*Cluster)
 		tags := tagsOfNodes()
 		hits := func() []counter.Hit { return []counter.Hit{h(tags[0]+"p", 1), h(tags[1]+"p", 1), h(tags[0]+"q", 2)} }
 		lost := s.slots[slotOf([]byte(tags[1]))].Load()
@@ -353,7 +353,7 @@ func TestCluster_partial(t *testing.T) {
 
 // A node that is given up, since it has had no slot for a while, fails nobody who is about to use it.
 func TestCluster_retire(t *testing.T) {
-	s := openTest(t, KVStoreOptions{Type: InCluster, URL: testdb.Cluster(t).URL(), Stall: -1}).(*Cluster)
+	s := openTest(t, Options{Type: InCluster, URL: testdb.Cluster(t).URL(), Stall: -1}).(*Cluster)
 	tags := tagsOfNodes()
 	for i := range 5 {
 		for _, stop := range []bool{false, true} {
@@ -369,7 +369,7 @@ func TestCluster_retire(t *testing.T) {
 				stays := s.nodes[n.addr] == n // it was wanted again at that moment
 				s.mu.Unlock()
 				if !stays {
-					<-n.KVStore.ctx.Done()
+					<-n.Server.ctx.Done()
 				}
 			}
 			req := &counter.Request{Hits: []counter.Hit{h(tags[0], 1), h(tags[1], 1), h(tags[2], 1)}[:1+i%3], Now: now(), Stop: counter.StopWhen(stop)}

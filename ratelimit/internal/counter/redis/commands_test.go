@@ -44,7 +44,7 @@ func commandCounts(t *testing.T, peer rueidis.Client) map[string]int {
 func TestCommands(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	peer := redisClient(t, server.Addr(), 0)
-	s := newTestStore(t, KVStoreOptions{URL: server.Addr()})
+	s := newTestStore(t, Options{URL: server.Addr()})
 	// f carries out the requests one after another and compares the commands they cost.
 	f := func(want string, requests ...counter.Request) {
 		t.Helper()
@@ -119,7 +119,7 @@ func TestCommands_cluster(t *testing.T) {
 			masters = append(masters, redisClient(t, n.Addr(), 0))
 		}
 	}
-	s := openTest(t, KVStoreOptions{Type: InCluster, URL: cluster.URL(), Stall: -1})
+	s := openTest(t, Options{Type: InCluster, URL: cluster.URL(), Stall: -1})
 	counts := func() map[string]int {
 		sum := map[string]int{}
 		for _, m := range masters {
@@ -174,17 +174,17 @@ func TestKVStoreAlloc(t *testing.T) {
 
 // A cluster adds nothing, on one node or on several.
 func TestClusterAlloc(t *testing.T) {
-	c := &Cluster{o: KVStoreOptions{}.withDefaults(), nodes: map[string]*clusterNode{}, width: 2}
+	c := &Cluster{o: Options{}.withDefaults(), nodes: map[string]*clusterNode{}, width: 2}
 	c.ctx, c.stop = context.WithCancel(t.Context())
 	defer c.Close()
 	c.splits.New = func() any { return new(split) }
 	for i := range c.slots {
 		addr := fmt.Sprint("node", i*3/slots)
 		if c.nodes[addr] == nil {
-			s := newKVStore(c.o)
+			s := newServer(c.o)
 			s.newLink = func(time.Duration) connection { return new(stubLink) }
 			s.run(s.newLink(0))
-			c.nodes[addr] = &clusterNode{KVStore: s, addr: addr}
+			c.nodes[addr] = &clusterNode{Server: s, addr: addr}
 		}
 		c.slots[i].Store(c.nodes[addr])
 	}
@@ -209,7 +209,7 @@ func TestClusterAlloc(t *testing.T) {
 
 // A whole batch through rueidis: at most 5.
 func TestKVStoreAlloc_batch(t *testing.T) {
-	s := newTestStore(t, KVStoreOptions{URL: testdb.Redis(t).URL()})
+	s := newTestStore(t, Options{URL: testdb.Redis(t).URL()})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, hits := range []int{1, 10, 200} {

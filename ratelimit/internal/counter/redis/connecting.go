@@ -14,14 +14,14 @@ import (
 // connecting is a store that is connected in the background. Until it has answered, hits are refused as
 // those behind an open breaker are: at once, and nothing is sent.
 type connecting struct {
-	kv   atomic.Pointer[KV] // nil until the store has answered
+	kv   atomic.Pointer[Store] // nil until the store has answered
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 }
 
-// ConnectKV returns a store that need not be there yet. It tries to reach it in the background for as
-// long as it is not closed, with the pauses that OpenKV makes. The error is one of the options alone.
-func ConnectKV(o KVStoreOptions) (KV, error) {
+// Connect returns a store that need not be there yet. It tries to reach it in the background for as
+// long as it is not closed, with the pauses that Open makes. The error is one of the options alone.
+func Connect(o Options) (Store, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
@@ -36,9 +36,9 @@ func ConnectKV(o KVStoreOptions) (KV, error) {
 	return c, nil
 }
 
-func (c *connecting) connect(ctx context.Context, o KVStoreOptions) {
+func (c *connecting) connect(ctx context.Context, o Options) {
 	begun := time.Now()
-	kv, err := OpenKV(ctx, o)
+	kv, err := Open(ctx, o)
 	switch {
 	case errors.Is(err, context.Canceled):
 		return
@@ -84,15 +84,15 @@ func (c *connecting) Close() {
 }
 
 // ActiveConns is 0 until the store has answered, as are the other figures.
-func (c *connecting) ActiveConns() int64 { return c.figure(KV.ActiveConns) }
+func (c *connecting) ActiveConns() int64 { return c.figure(Store.ActiveConns) }
 
-// TotalConns implements KV.
-func (c *connecting) TotalConns() int64 { return c.figure(KV.TotalConns) }
+// TotalConns implements Store.
+func (c *connecting) TotalConns() int64 { return c.figure(Store.TotalConns) }
 
-// LocalCloses implements KV.
-func (c *connecting) LocalCloses() int64 { return c.figure(KV.LocalCloses) }
+// LocalCloses implements Store.
+func (c *connecting) LocalCloses() int64 { return c.figure(Store.LocalCloses) }
 
-func (c *connecting) figure(of func(KV) int64) int64 {
+func (c *connecting) figure(of func(Store) int64) int64 {
 	if kv := c.kv.Load(); kv != nil {
 		return of(*kv)
 	}

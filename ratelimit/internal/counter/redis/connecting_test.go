@@ -19,7 +19,7 @@ func TestConnectKV(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	server.Kill()
 	var log bytes.Buffer
-	kv, err := ConnectKV(KVStoreOptions{
+	kv, err := Connect(Options{
 		URL: server.Addr(), StartInitial: time.Millisecond, StartMax: 20 * time.Millisecond, StartMaxElapsed: time.Nanosecond,
 		Log: slog.New(slog.NewTextHandler(&log, nil)),
 	})
@@ -59,14 +59,14 @@ func TestConnectKV(t *testing.T) {
 // What no wait can mend is an error at once, and Close ends a store that never came.
 func TestConnectKV_ends(t *testing.T) {
 	t.Parallel()
-	for _, o := range []KVStoreOptions{{URL: "nowhere"}, {URL: "rediss://h:1"}, {URL: "m", Type: Sentinel}} {
-		if kv, err := ConnectKV(o); err == nil {
+	for _, o := range []Options{{URL: "nowhere"}, {URL: "rediss://h:1"}, {URL: "m", Type: Sentinel}} {
+		if kv, err := Connect(o); err == nil {
 			kv.Close()
 			t.Errorf("%s: no error", o.URL)
 		}
 	}
 	for kind, url := range map[string]string{Single: "127.0.0.1:1", Sentinel: "m,127.0.0.1:1", InCluster: "127.0.0.1:1"} {
-		kv, err := ConnectKV(KVStoreOptions{URL: url, Type: kind, StartInitial: time.Hour})
+		kv, err := Connect(Options{URL: url, Type: kind, StartInitial: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}

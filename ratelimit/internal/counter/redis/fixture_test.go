@@ -24,13 +24,13 @@ func hit(key string, n, limit uint64, end int64) counter.Hit {
 	return counter.Hit{Key: []byte(key), N: n, Limit: limit, Window: 60, End: end}
 }
 
-func newTestStore(t testing.TB, o KVStoreOptions) *KVStore {
+func newTestStore(t testing.TB, o Options) *Server {
 	t.Helper()
-	return countertest.Opened(t, func() (*KVStore, error) { return NewKVStore(t.Context(), o) })
+	return countertest.Opened(t, func() (*Server, error) { return NewServer(t.Context(), o) })
 }
 
 func TestKVStore(t *testing.T) {
 	countertest.Run(t, func(t *testing.T) counter.Store {
-		return newTestStore(t, KVStoreOptions{URL: testdb.Redis(t).URL(), Stall: -1})
+		return newTestStore(t, Options{URL: testdb.Redis(t).URL(), Stall: -1})
 	})
 }

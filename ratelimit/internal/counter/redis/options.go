@@ -15,7 +15,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// Types of KVStoreOptions.
+// Types of Options.
 const (
 	Single    = "single"
 	Sentinel  = "sentinel"
@@ -48,8 +48,8 @@ func ParseOnEmpty(s string) (OnEmpty, error) {
 	return 0, fmt.Errorf("%q is none of CREATE, ERROR, WAIT", s)
 }
 
-// KVStoreOptions configures NewKVStore. Zero values mean the defaults given, where there is one.
-type KVStoreOptions struct {
+// Options configures NewServer. Zero values mean the defaults given, where there is one.
+type Options struct {
 	// URL is KVSTORE_URL. Type single: host:port, a path, or redis://[user[:password]@]host:port[/db],
 	// or rediss:// likewise, with the query parameters username, password and db. Type sentinel:
 	// master,host:port[,host:port...]. Type cluster: host:port[,host:port...].
@@ -89,7 +89,7 @@ type KVStoreOptions struct {
 	Log *slog.Logger
 }
 
-func (o KVStoreOptions) withDefaults() KVStoreOptions {
+func (o Options) withDefaults() Options {
 	o.PoolSize = max(1, cmp.Or(o.PoolSize, 10))
 	o.OnEmptyWait = cmp.Or(o.OnEmptyWait, time.Second)
 	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
@@ -112,19 +112,19 @@ type target struct {
 }
 
 // access is how connections to a store's servers are opened.
-func (o KVStoreOptions) access(t target, timeout time.Duration, stats *link.PoolStats) *access {
+func (o Options) access(t target, timeout time.Duration, stats *link.PoolStats) *access {
 	return &access{dialer: link.Dialer{TLS: o.TLS, Timeout: timeout, Stats: stats}, user: t.user, password: t.password, db: t.db}
 }
 
 // Check says what is wrong with URL, SocketType and Auth, without credentials; nil if nothing is.
-func (o KVStoreOptions) Check() error {
+func (o Options) Check() error {
 	_, err := o.target()
 	return err
 }
 
 // target reads URL, SocketType and Auth. Its errors name the settings and hold no credentials: a part
 // of the URL that cannot be read may be one.
-func (o KVStoreOptions) target() (t target, err error) {
+func (o Options) target() (t target, err error) {
 	switch socket := strings.ToLower(o.SocketType); {
 	case socket != "" && socket != "tcp" && socket != "unix":
 		return t, fmt.Errorf("KVSTORE_SOCKET_TYPE: %q is neither tcp nor unix", o.SocketType)
@@ -171,13 +171,13 @@ func credentials(auth string) (user, password string) {
 }
 
 // several says that the URL is a list.
-func (o KVStoreOptions) several() bool {
+func (o Options) several() bool {
 	t := strings.ToLower(o.Type)
 	return t == Sentinel || t == InCluster
 }
 
 // list reads the URL of types sentinel and cluster.
-func (o KVStoreOptions) list() (t target, err error) {
+func (o Options) list() (t target, err error) {
 	kind := strings.ToLower(o.Type)
 	if strings.Contains(o.URL, "://") {
 		return t, fmt.Errorf("KVSTORE_URL: KVSTORE_TYPE=%s takes a list of host:port, not a URL; credentials go into KVSTORE_AUTH", kind)

@@ -9,7 +9,7 @@ import (
 )
 
 func TestTarget(t *testing.T) {
-	f := func(o KVStoreOptions, want target) {
+	f := func(o Options, want target) {
 		t.Helper()
 		got, err := o.target()
 		if err != nil || !reflect.DeepEqual(got, want) {
@@ -17,24 +17,24 @@ func TestTarget(t *testing.T) {
 		}
 	}
 	tcp := func(addr string) target { return target{Endpoint: link.Endpoint{Network: "tcp", Addr: addr}} }
-	f(KVStoreOptions{URL: "localhost:6379"}, tcp("localhost:6379"))
-	f(KVStoreOptions{URL: "[::1]:6379", SocketType: "TCP"}, tcp("[::1]:6379"))
-	f(KVStoreOptions{URL: "/run/redis.sock"}, target{Endpoint: link.Endpoint{Network: "unix", Addr: "/run/redis.sock"}})
-	f(KVStoreOptions{URL: "redis.sock", SocketType: "unix"}, target{Endpoint: link.Endpoint{Network: "unix", Addr: "redis.sock"}})
-	f(KVStoreOptions{URL: "redis://db.example"}, tcp("db.example:6379"))
-	f(KVStoreOptions{URL: "redis://:s%40crt@h:1/3"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "s@crt", db: 3})
-	f(KVStoreOptions{URL: "redis://u:p@h:1"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p"})
-	f(KVStoreOptions{URL: "redis://h:1?username=u&password=p&db=7"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p", db: 7})
-	f(KVStoreOptions{URL: "rediss://u:p@h/2"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:6379"}, user: "u", password: "p", db: 2})
+	f(Options{URL: "localhost:6379"}, tcp("localhost:6379"))
+	f(Options{URL: "[::1]:6379", SocketType: "TCP"}, tcp("[::1]:6379"))
+	f(Options{URL: "/run/redis.sock"}, target{Endpoint: link.Endpoint{Network: "unix", Addr: "/run/redis.sock"}})
+	f(Options{URL: "redis.sock", SocketType: "unix"}, target{Endpoint: link.Endpoint{Network: "unix", Addr: "redis.sock"}})
+	f(Options{URL: "redis://db.example"}, tcp("db.example:6379"))
+	f(Options{URL: "redis://:s%40crt@h:1/3"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "s@crt", db: 3})
+	f(Options{URL: "redis://u:p@h:1"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p"})
+	f(Options{URL: "redis://h:1?username=u&password=p&db=7"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p", db: 7})
+	f(Options{URL: "rediss://u:p@h/2"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:6379"}, user: "u", password: "p", db: 2})
 
 	// KVSTORE_AUTH is split at its first colon and wins over the URL.
-	f(KVStoreOptions{URL: "h:1", Auth: "p"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "p"})
-	f(KVStoreOptions{URL: "h:1", Auth: "u:p:q"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p:q"})
-	f(KVStoreOptions{URL: "redis://u:p@h:1", Auth: "q"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "q"})
+	f(Options{URL: "h:1", Auth: "p"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "p"})
+	f(Options{URL: "h:1", Auth: "u:p:q"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p:q"})
+	f(Options{URL: "redis://u:p@h:1", Auth: "q"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "q"})
 }
 
 func TestTarget_refused(t *testing.T) {
-	f := func(o KVStoreOptions, want string) {
+	f := func(o Options, want string) {
 		t.Helper()
 		err := o.Check()
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -44,20 +44,20 @@ func TestTarget_refused(t *testing.T) {
 			t.Errorf("%v names the password", err)
 		}
 	}
-	f(KVStoreOptions{}, "KVSTORE_URL: missing")
-	f(KVStoreOptions{URL: "http://u:secret@h:1"}, "scheme http:// is neither redis:// nor rediss://")
-	f(KVStoreOptions{URL: "redis://u:secret%@h:1"}, "not a URL")
-	f(KVStoreOptions{URL: "redis://u:sec/secret@h:1"}, "KVSTORE_URL")
-	f(KVStoreOptions{URL: "redis://u:secret@"}, "no host:port")
-	f(KVStoreOptions{URL: "redis://u:secret@h:99999"}, "no host:port")
-	f(KVStoreOptions{URL: "redis://h/x"}, `database "x" is not a number`)
-	f(KVStoreOptions{URL: "redis://h?timeout=3"}, `unknown parameter "timeout"`)
-	f(KVStoreOptions{URL: "h:1,h:2"}, "not a list")
-	f(KVStoreOptions{URL: "h"}, "neither host:port nor a path")
-	f(KVStoreOptions{URL: "h:port"}, "neither host:port nor a path")
-	f(KVStoreOptions{URL: "/a/path", SocketType: "tcp"}, "tcp needs host:port")
-	f(KVStoreOptions{URL: "redis://h:1", SocketType: "unix"}, "unix needs a path")
-	f(KVStoreOptions{URL: "h:1", SocketType: "udp"}, `"udp" is neither tcp nor unix`)
+	f(Options{}, "KVSTORE_URL: missing")
+	f(Options{URL: "http://u:secret@h:1"}, "scheme http:// is neither redis:// nor rediss://")
+	f(Options{URL: "redis://u:secret%@h:1"}, "not a URL")
+	f(Options{URL: "redis://u:sec/secret@h:1"}, "KVSTORE_URL")
+	f(Options{URL: "redis://u:secret@"}, "no host:port")
+	f(Options{URL: "redis://u:secret@h:99999"}, "no host:port")
+	f(Options{URL: "redis://h/x"}, `database "x" is not a number`)
+	f(Options{URL: "redis://h?timeout=3"}, `unknown parameter "timeout"`)
+	f(Options{URL: "h:1,h:2"}, "not a list")
+	f(Options{URL: "h"}, "neither host:port nor a path")
+	f(Options{URL: "h:port"}, "neither host:port nor a path")
+	f(Options{URL: "/a/path", SocketType: "tcp"}, "tcp needs host:port")
+	f(Options{URL: "redis://h:1", SocketType: "unix"}, "unix needs a path")
+	f(Options{URL: "h:1", SocketType: "udp"}, `"udp" is neither tcp nor unix`)
 }
 
 func TestMaskURL(t *testing.T) {

@@ -20,11 +20,11 @@ const spread = int64(500 * time.Microsecond)
 // apart is how long after the last batch another one sets out beside it: half a round trip, so that
 // usually two are under way and hits wait for half of one at most. A store that slows down suddenly
 // gets more of them, up to PoolSize. s.mu is held.
-func (s *KVStore) apart() int64 { return max(spread, s.trip/2, 2*int64(s.o.PipelineWindow)) }
+func (s *Server) apart() int64 { return max(spread, s.trip/2, 2*int64(s.o.PipelineWindow)) }
 
 // lane is one connection and the goroutine that flushes over it, one batch at a time.
 type lane struct {
-	store    *KVStore
+	store    *Server
 	link     connection
 	overflow bool // opened by Create; ends when idle
 	batch    batch
@@ -42,7 +42,7 @@ type lane struct {
 }
 
 // newLane starts a lane; s.mu is held.
-func (s *KVStore) newLane(via connection, overflow bool) *lane {
+func (s *Server) newLane(via connection, overflow bool) *lane {
 	l := &lane{store: s, link: via, overflow: overflow, work: make(chan bool, 1), used: s.clock()}
 	s.lanes = append(s.lanes, l)
 	s.wg.Go(l.run)
@@ -50,7 +50,7 @@ func (s *KVStore) newLane(via connection, overflow bool) *lane {
 }
 
 // enqueue puts a call into the queue and sees to it that a lane will take it.
-func (s *KVStore) enqueue(c *call) error {
+func (s *Server) enqueue(c *call) error {
 	now := c.arrived
 	s.mu.Lock()
 	if s.closed {
@@ -71,7 +71,7 @@ func (s *KVStore) enqueue(c *call) error {
 
 // launch sends an idle lane for the queue, or a new one below PoolSize; s.mu is held. False: all are
 // in the store.
-func (s *KVStore) launch(now int64) bool {
+func (s *Server) launch(now int64) bool {
 	var l *lane
 	switch n := len(s.idle); {
 	case n > 0:
@@ -87,7 +87,7 @@ func (s *KVStore) launch(now int64) bool {
 }
 
 // send gives an idle lane something to do; s.mu is held.
-func (s *KVStore) send(l *lane, batch bool, now int64) {
+func (s *Server) send(l *lane, batch bool, now int64) {
 	s.busy++
 	s.launched = now
 	l.work <- batch
@@ -231,14 +231,14 @@ func (l *lane) flush() {
 
 // free takes back a call that its caller no longer waits for. A dismissed one is left to the collector:
 // its caller may still be about to read why.
-func (s *KVStore) free(c *call) {
+func (s *Server) free(c *call) {
 	if c.state.Load() == left {
 		s.recycle(c)
 	}
 }
 
 // remember notes the keys that are now known to have an expiry and were not before.
-func (s *KVStore) remember(b *batch) {
+func (s *Server) remember(b *batch) {
 	s.met.mu.Lock()
 	defer s.met.mu.Unlock()
 	for i := range b.ops {
@@ -308,14 +308,14 @@ func (l *lane) failed(err error) {
 }
 
 // forgetKeys forgets which keys have an expiry: the store may come back empty.
-func (s *KVStore) forgetKeys() {
+func (s *Server) forgetKeys() {
 	s.met.mu.Lock()
 	defer s.met.mu.Unlock()
 	s.met.forget()
 }
 
 // opened answers everybody who waits, now that the breaker is open.
-func (s *KVStore) opened(why string) {
+func (s *Server) opened(why string) {
 	s.log(slog.LevelError, "the key-value store is lost; the failure mode answers until it is back", "why", why)
 	s.mu.Lock()
 	for _, c := range s.queue {
@@ -330,7 +330,7 @@ func (s *KVStore) opened(why string) {
 
 // breakOff answers the callers whose batches are out and ends the connections these are on. It is
 // repeated while the breaker is open, since a lane may have been about to dial.
-func (s *KVStore) breakOff() {
+func (s *Server) breakOff() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.lanes {
@@ -347,7 +347,7 @@ func (s *KVStore) breakOff() {
 
 // relocated breaks off all connections, since the server is elsewhere now, and asks the new one at once
 // if the old one was given up.
-func (s *KVStore) relocated() {
+func (s *Server) relocated() {
 	s.forgetKeys()
 	s.mu.Lock()
 	for _, l := range s.lanes {
@@ -361,7 +361,7 @@ func (s *KVStore) relocated() {
 }
 
 // hurry has an open breaker ask at once.
-func (s *KVStore) hurry() {
+func (s *Server) hurry() {
 	s.breaker.Hurry()
 	select {
 	case s.wake <- struct{}{}:

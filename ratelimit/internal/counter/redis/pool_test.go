@@ -93,16 +93,16 @@ func (l *slowLink) close() {
 	l.pool.closed++
 }
 
-func newSlowStore(t *testing.T, o KVStoreOptions, takes time.Duration) (*KVStore, *slowPool) {
+func newSlowStore(t *testing.T, o Options, takes time.Duration) (*Server, *slowPool) {
 	p := &slowPool{takes: takes}
-	s := newKVStore(o)
+	s := newServer(o)
 	s.newLink = p.newLink
 	s.run(s.newLink(0))
 	return s, p
 }
 
 // arrive starts callers one after another, gap apart, and returns their errors in order when all are back.
-func arrive(s *KVStore, n int, gap, deadline time.Duration) []error {
+func arrive(s *Server, n int, gap, deadline time.Duration) []error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
@@ -132,7 +132,7 @@ func count(errs []error, target error) (n int) {
 
 func TestPool(t *testing.T) {
 	// f lets callers arrive at a store whose batches take a second, longer than any of the waits below.
-	f := func(name string, o KVStoreOptions, deadline time.Duration, check func(t *testing.T, errs []error, p *slowPool)) {
+	f := func(name string, o Options, deadline time.Duration, check func(t *testing.T, errs []error, p *slowPool)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o.Stall = -1
@@ -149,16 +149,16 @@ func TestPool(t *testing.T) {
 			t.Errorf("%d of %d counted, %d batches at once; want all and %d", n, len(errs), p.most, most)
 		}
 	}
-	f("pool", KVStoreOptions{PoolSize: 4, OnEmpty: Wait}, 0, func(t *testing.T, errs []error, p *slowPool) {
+	f("pool", Options{PoolSize: 4, OnEmpty: Wait}, 0, func(t *testing.T, errs []error, p *slowPool) {
 		all(t, errs, p, 4)
 	})
-	f("create", KVStoreOptions{PoolSize: 2, OnEmpty: Create, OnEmptyWait: 20 * time.Millisecond}, 0, func(t *testing.T, errs []error, p *slowPool) {
+	f("create", Options{PoolSize: 2, OnEmpty: Create, OnEmptyWait: 20 * time.Millisecond}, 0, func(t *testing.T, errs []error, p *slowPool) {
 		all(t, errs, p, 4)
 	})
-	f("create later", KVStoreOptions{PoolSize: 2, OnEmpty: Create, OnEmptyWait: 5 * time.Second}, 0, func(t *testing.T, errs []error, p *slowPool) {
+	f("create later", Options{PoolSize: 2, OnEmpty: Create, OnEmptyWait: 5 * time.Second}, 0, func(t *testing.T, errs []error, p *slowPool) {
 		all(t, errs, p, 2)
 	})
-	f("refuse", KVStoreOptions{PoolSize: 2, OnEmpty: Refuse, OnEmptyWait: 50 * time.Millisecond}, 0, func(t *testing.T, errs []error, p *slowPool) {
+	f("refuse", Options{PoolSize: 2, OnEmpty: Refuse, OnEmptyWait: 50 * time.Millisecond}, 0, func(t *testing.T, errs []error, p *slowPool) {
 		if ok, busy := count(errs, nil), count(errs, counter.ErrBusy); ok != 2 || busy != 18 {
 			t.Errorf("%d counted, %d refused; want 2 and 18", ok, busy)
 		}
@@ -166,7 +166,7 @@ func TestPool(t *testing.T) {
 			t.Errorf("%d hits were sent: the refused ones too", p.hits)
 		}
 	})
-	f("wait", KVStoreOptions{PoolSize: 2, OnEmpty: Wait, OnEmptyWait: time.Millisecond}, 500*time.Millisecond, func(t *testing.T, errs []error, p *slowPool) {
+	f("wait", Options{PoolSize: 2, OnEmpty: Wait, OnEmptyWait: time.Millisecond}, 500*time.Millisecond, func(t *testing.T, errs []error, p *slowPool) {
 		if n := count(errs, counter.ErrTimeout); n != 20 {
 			t.Errorf("%d timed out, want 20: %v", n, errs)
 		}
@@ -179,7 +179,7 @@ func TestPool(t *testing.T) {
 // An overflow connection closes when it has rested for 30 s; those of the pool stay.
 func TestPool_overflowCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, p := newSlowStore(t, KVStoreOptions{PoolSize: 1, OnEmptyWait: 10 * time.Millisecond, Stall: -1}, 100*time.Millisecond)
+		s, p := newSlowStore(t, Options{PoolSize: 1, OnEmptyWait: 10 * time.Millisecond, Stall: -1}, 100*time.Millisecond)
 		defer s.Close()
 		arrive(s, 5, 10*time.Millisecond, 0)
 		if p.links != 2 {
@@ -200,7 +200,7 @@ func TestPool_overflowCloses(t *testing.T) {
 
 func TestPipelineWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, p := newSlowStore(t, KVStoreOptions{PipelineWindow: 5 * time.Millisecond}, 100*time.Microsecond)
+		s, p := newSlowStore(t, Options{PipelineWindow: 5 * time.Millisecond}, 100*time.Microsecond)
 		defer s.Close()
 		begun := time.Now()
 		arrive(s, 10, time.Millisecond, 0)
@@ -217,7 +217,7 @@ func TestPipelineWindow(t *testing.T) {
 func TestKVStore_breaker(t *testing.T) {
 	t.Run("stall", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s, p := newSlowStore(t, KVStoreOptions{PoolSize: 2}, time.Hour)
+			s, p := newSlowStore(t, Options{PoolSize: 2}, time.Hour)
 			defer s.Close()
 			begun := time.Now()
 			errs := arrive(s, 20, time.Millisecond, time.Minute)
@@ -244,7 +244,7 @@ func TestKVStore_breaker(t *testing.T) {
 	})
 	t.Run("failures", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s, p := newSlowStore(t, KVStoreOptions{}, 0)
+			s, p := newSlowStore(t, Options{}, 0)
 			defer s.Close()
 			p.mu.Lock()
 			p.fail = errors.New("connection refused")
@@ -261,7 +261,7 @@ func TestKVStore_breaker(t *testing.T) {
 	})
 	t.Run("deadlines do not count", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s, _ := newSlowStore(t, KVStoreOptions{}, 200*time.Millisecond)
+			s, _ := newSlowStore(t, Options{}, 200*time.Millisecond)
 			defer s.Close()
 			errs := arrive(s, 100, 10*time.Millisecond, 50*time.Millisecond)
 			if n := count(errs, counter.ErrTimeout); n != 100 || s.Open() {
@@ -276,7 +276,7 @@ func TestKVStore_leave(t *testing.T) {
 	f := func(deadline, least, most time.Duration) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
-			s, _ := newSlowStore(t, KVStoreOptions{Stall: -1, PoolSize: 1, OnEmpty: Wait}, 10*time.Second)
+			s, _ := newSlowStore(t, Options{Stall: -1, PoolSize: 1, OnEmpty: Wait}, 10*time.Second)
 			defer s.Close()
 			for _, where := range []string{"in the store", "in the queue"} {
 				ctx, cancel := context.WithTimeout(context.Background(), deadline)
@@ -308,7 +308,7 @@ func TestKVStore_leave(t *testing.T) {
 // was slow. Hits that wait behind it are.
 func TestBreaker_slowPing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, p := newSlowStore(t, KVStoreOptions{PoolSize: 1, Stall: 250 * time.Millisecond}, time.Millisecond)
+		s, p := newSlowStore(t, Options{PoolSize: 1, Stall: 250 * time.Millisecond}, time.Millisecond)
 		defer s.Close()
 		p.mu.Lock()
 		p.pings = 400 * time.Millisecond
@@ -334,7 +334,7 @@ func TestBreaker_slowPing(t *testing.T) {
 // A store that stands still, with no stall that opens the breaker: who has left is not kept in the queue.
 func TestQueue_forgetsWhoLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := newSlowStore(t, KVStoreOptions{PoolSize: 1, OnEmpty: Wait, Stall: -1}, time.Minute)
+		s, _ := newSlowStore(t, Options{PoolSize: 1, OnEmpty: Wait, Stall: -1}, time.Minute)
 		defer s.Close()
 		if errs := arrive(s, 1000, 0, 100*time.Millisecond); count(errs, counter.ErrTimeout) != 1000 {
 			t.Fatalf("%d timed out", count(errs, counter.ErrTimeout))

@@ -16,7 +16,7 @@ import (
 // CREATE, ERROR and WAIT differ in the same way whatever the deployment. The server holds up every hit,
 // and answers a PING all the same.
 func TestPool_types(t *testing.T) {
-	f := func(o KVStoreOptions, server *localserver.Server, key string) {
+	f := func(o Options, server *localserver.Server, key string) {
 		t.Run(o.Type, func(t *testing.T) {
 			o.PoolSize, o.Stall, o.Timeout = 2, -1, 20*time.Second
 			hold := func(args ...string) {
@@ -27,7 +27,7 @@ func TestPool_types(t *testing.T) {
 			}
 			// held has 100 callers come 2 ms apart while the server holds up what they bring, and calls
 			// meanwhile. On a busy machine some share a batch.
-			held := func(o KVStoreOptions, within time.Duration, meanwhile func(s KV, before int64)) (errs []error, took []time.Duration) {
+			held := func(o Options, within time.Duration, meanwhile func(s Store, before int64)) (errs []error, took []time.Duration) {
 				t.Helper()
 				s := openTest(t, o)
 				tags := tagsOfNodes() // all nodes of a cluster get their first connection
@@ -63,7 +63,7 @@ func TestPool_types(t *testing.T) {
 			}
 
 			o.OnEmpty, o.OnEmptyWait = Create, 30*time.Millisecond
-			errs, _ := held(o, 20*time.Second, func(s KV, before int64) {
+			errs, _ := held(o, 20*time.Second, func(s Store, before int64) {
 				// One connection to this server was open.
 				await("two overflow connections", func() bool { return s.ActiveConns() == before+3 })
 				time.Sleep(200 * time.Millisecond) // in which no more may come
@@ -77,7 +77,7 @@ func TestPool_types(t *testing.T) {
 			}
 
 			o.OnEmpty, o.OnEmptyWait = Refuse, 200*time.Millisecond
-			errs, took := held(o, 20*time.Second, func(KV, int64) {
+			errs, took := held(o, 20*time.Second, func(Store, int64) {
 				time.Sleep(500 * time.Millisecond) // the last have come and waited
 				hold("UNPAUSE")
 			})
@@ -92,7 +92,7 @@ func TestPool_types(t *testing.T) {
 			}
 
 			o.OnEmpty, o.OnEmptyWait = Wait, 10*time.Millisecond
-			errs, took = held(o, 500*time.Millisecond, func(s KV, before int64) {
+			errs, took = held(o, 500*time.Millisecond, func(s Store, before int64) {
 				time.Sleep(300 * time.Millisecond)
 				if n := s.ActiveConns(); n > before+1 {
 					t.Errorf("WAIT: %d connections more, want 1 at most", n-before)
@@ -109,14 +109,14 @@ func TestPool_types(t *testing.T) {
 		})
 	}
 	single := testdb.Private(t, localserver.RedisOptions{})
-	f(KVStoreOptions{Type: Single, URL: single.Addr()}, single, "key")
+	f(Options{Type: Single, URL: single.Addr()}, single, "key")
 	set := testdb.Sentinels(t)
 	master, err := set.Master(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	f(KVStoreOptions{Type: Sentinel, URL: set.URL()}, master, "key")
+	f(Options{Type: Sentinel, URL: set.URL()}, master, "key")
 	cluster := testdb.Cluster(t)
 	tag := tagsOfNodes()[1]
-	f(KVStoreOptions{Type: InCluster, URL: cluster.URL()}, cluster.Nodes[1], fmt.Sprint(tag, "key"))
+	f(Options{Type: InCluster, URL: cluster.URL()}, cluster.Nodes[1], fmt.Sprint(tag, "key"))
 }

@@ -9,8 +9,8 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// KV is a store in other processes, of whatever type.
-type KV interface {
+// Store is a store in other processes, of whatever type.
+type Store interface {
 	counter.Store
 	// ActiveConns is the number of connections open now (cx_active), TotalConns how many were ever
 	// opened (cx_total), LocalCloses how many of them were closed from our side (cx_local_close).
@@ -21,16 +21,16 @@ type KV interface {
 	Open() bool
 }
 
-// OpenKV connects to a store of the type that the options name. It tries again with exponential backoff
+// Open connects to a store of the type that the options name. It tries again with exponential backoff
 // until the store answers, ctx ends or StartMaxElapsed is over.
-func OpenKV(ctx context.Context, o KVStoreOptions) (kv KV, err error) {
+func Open(ctx context.Context, o Options) (kv Store, err error) {
 	switch strings.ToLower(o.Type) {
 	case Sentinel:
 		kv, err = newSentinel(ctx, o)
 	case InCluster:
 		kv, err = NewCluster(ctx, o)
 	default:
-		kv, err = NewKVStore(ctx, o)
+		kv, err = NewServer(ctx, o)
 	}
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// sentinels find the master of a KVStore. They are listened to, for +switch-master, and all asked every
+// sentinels find the master of a Server. They are listened to, for +switch-master, and all asked every
 // refreshEvery and whenever the server fails.
 //
 // rueidis' own client for sentinels was not taken: it follows one sentinel's word, each of its
@@ -37,13 +37,13 @@ type sentinels struct {
 	wg   sync.WaitGroup
 }
 
-// newSentinel is a KVStore whose server the sentinels name.
-func newSentinel(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
+// newSentinel is a Server whose server the sentinels name.
+func newSentinel(ctx context.Context, o Options) (*Server, error) {
 	t, err := o.target()
 	if err != nil {
 		return nil, err
 	}
-	s := newKVStore(o)
+	s := newServer(o)
 	as := target{}
 	as.user, as.password = credentials(o.SentinelAuth)
 	find := &sentinels{

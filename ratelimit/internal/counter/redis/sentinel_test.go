@@ -13,15 +13,15 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-func openTest(t testing.TB, o KVStoreOptions) KV {
+func openTest(t testing.TB, o Options) Store {
 	t.Helper()
-	return countertest.Opened(t, func() (KV, error) { return OpenKV(t.Context(), o) })
+	return countertest.Opened(t, func() (Store, error) { return Open(t.Context(), o) })
 }
 
 func TestSentinel(t *testing.T) {
 	set := testdb.Sentinels(t)
 	countertest.Run(t, func(t *testing.T) counter.Store {
-		return openTest(t, KVStoreOptions{Type: Sentinel, URL: set.URL(), Stall: -1})
+		return openTest(t, Options{Type: Sentinel, URL: set.URL(), Stall: -1})
 	})
 }
 
@@ -29,7 +29,7 @@ func TestSentinel(t *testing.T) {
 // anybody, nothing counted twice.
 func TestSentinel_failover(t *testing.T) {
 	set := testdb.Sentinels(t)
-	s := openTest(t, KVStoreOptions{Type: Sentinel, URL: set.URL(), Timeout: time.Second})
+	s := openTest(t, Options{Type: Sentinel, URL: set.URL(), Timeout: time.Second})
 	const deadline = 400 * time.Millisecond
 	l := startLoad(s, 32, deadline, time.Millisecond)
 	l.awaitOK(t, time.Now())

@@ -18,13 +18,13 @@ import (
 // A timer and a select for each would cost 1.0 of the 2.5 us that a hit takes (BenchmarkKVStore).
 const patient = 10 * time.Millisecond
 
-// KVStore counts in a key-value store that many processes share (Redis and what speaks like it).
+// Server counts in a key-value store that many processes share (Redis and what speaks like it).
 //
 // Hits are collected while a batch is in the store and go together in the next: one command for each
 // key, whoever hit it, with the answers handed out in the order of arrival. So a lone caller waits
 // for nobody, and many pay for one write and one read together. See batch, lane and keep.
-type KVStore struct {
-	o       KVStoreOptions
+type Server struct {
+	o       Options
 	newLink func(timeout time.Duration) connection
 	stats   *link.PoolStats
 	trouble func() // called when the server fails: the topology may have changed; must not block
@@ -54,9 +54,9 @@ type KVStore struct {
 // errNeedsTLS keeps what was to be protected from being sent in clear.
 var errNeedsTLS = errors.New("rediss:// needs TLS")
 
-// NewKVStore connects to the store and returns when it has answered a PING. Until then it tries again
+// NewServer connects to the store and returns when it has answered a PING. Until then it tries again
 // with exponential backoff, until ctx ends or StartMaxElapsed is over.
-func NewKVStore(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
+func NewServer(ctx context.Context, o Options) (*Server, error) {
 	t, err := o.target()
 	if err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func NewKVStore(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
 	if WantsTLS(o.URL) && o.TLS == nil {
 		return nil, errNeedsTLS
 	}
-	s := newKVStore(o)
+	s := newServer(o)
 	s.at(t, func() link.Endpoint { return t.Endpoint }, anyServer)
 	if err := s.open(ctx); err != nil {
 		return nil, err
@@ -73,14 +73,14 @@ func NewKVStore(ctx context.Context, o KVStoreOptions) (*KVStore, error) {
 }
 
 // at says where the server is.
-func (s *KVStore) at(t target, where func() link.Endpoint, as role) {
+func (s *Server) at(t target, where func() link.Endpoint, as role) {
 	s.newLink = func(timeout time.Duration) connection {
 		return newRedisLink(s.ctx, s.o.access(t, timeout, s.stats), where, as)
 	}
 }
 
 // open waits until the server has given a sign of life, and starts.
-func (s *KVStore) open(ctx context.Context) error {
+func (s *Server) open(ctx context.Context) error {
 	first := s.newLink(s.o.Timeout)
 	err := reach(ctx, s.o, func(ctx context.Context) error {
 		defer context.AfterFunc(ctx, first.drop)()
@@ -95,10 +95,10 @@ func (s *KVStore) open(ctx context.Context) error {
 	return nil
 }
 
-func newKVStore(o KVStoreOptions) *KVStore {
+func newServer(o Options) *Server {
 	o = o.withDefaults()
 	ctx, stop := context.WithCancel(context.Background())
-	return &KVStore{
+	return &Server{
 		o:       o,
 		stats:   new(link.PoolStats),
 		trouble: func() {},
@@ -114,7 +114,7 @@ func newKVStore(o KVStoreOptions) *KVStore {
 }
 
 // run starts the keeper and the first lane.
-func (s *KVStore) run(first connection) {
+func (s *Server) run(first connection) {
 	s.mu.Lock()
 	s.idle = append(s.idle, s.newLane(first, false))
 	s.mu.Unlock()
@@ -123,7 +123,7 @@ func (s *KVStore) run(first connection) {
 
 // reach tries until there is no error. The pause is a random one between StartInitial and a step that
 // doubles up to StartMax.
-func reach(ctx context.Context, o KVStoreOptions, try func(context.Context) error) error {
+func reach(ctx context.Context, o Options, try func(context.Context) error) error {
 	step := o.StartInitial
 	for begun := time.Now(); ; step = min(2*step, o.StartMax) {
 		err := try(ctx)
@@ -147,7 +147,7 @@ func reach(ctx context.Context, o KVStoreOptions, try func(context.Context) erro
 }
 
 // Add implements Store.
-func (s *KVStore) Add(ctx context.Context, req *counter.Request) error {
+func (s *Server) Add(ctx context.Context, req *counter.Request) error {
 	if len(req.Hits) == 0 {
 		return nil
 	}
@@ -163,7 +163,7 @@ func (s *KVStore) Add(ctx context.Context, req *counter.Request) error {
 }
 
 // addLater carries out what the server could not when it was asked, as soon as it can.
-func (s *KVStore) addLater(ctx context.Context, req *counter.Request, undone *call) error {
+func (s *Server) addLater(ctx context.Context, req *counter.Request, undone *call) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()
 	var left leftover
@@ -191,7 +191,7 @@ func (s *KVStore) addLater(ctx context.Context, req *counter.Request, undone *ca
 }
 
 // begin puts a request into the queue. asking is as of call.fill.
-func (s *KVStore) begin(ctx context.Context, req *counter.Request, asking []bool) (*call, error) {
+func (s *Server) begin(ctx context.Context, req *counter.Request, asking []bool) (*call, error) {
 	if s.breaker.IsOpen() {
 		return nil, counter.ErrOpen
 	}
@@ -218,7 +218,7 @@ func (s *KVStore) begin(ctx context.Context, req *counter.Request, asking []bool
 
 // finish waits for a request's batch and takes the answers. undone: the server has not carried out some
 // hits; c says which, and is the caller's to recycle.
-func (s *KVStore) finish(ctx context.Context, c *call, req *counter.Request) (undone *call, err error) {
+func (s *Server) finish(ctx context.Context, c *call, req *counter.Request) (undone *call, err error) {
 	if c.ctx != nil {
 		<-c.ready
 	} else if err := c.wait(ctx, c.stay-time.Duration(s.clock()-c.arrived)); err != nil {
@@ -238,7 +238,7 @@ func (s *KVStore) finish(ctx context.Context, c *call, req *counter.Request) (un
 	return nil, err
 }
 
-func (s *KVStore) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) | 1 }
+func (s *Server) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) | 1 }
 
 // wait blocks until the call is answered, or for stay, or until ctx ends; the error says that the
 // caller has left.
@@ -261,7 +261,7 @@ func (c *call) wait(ctx context.Context, stay time.Duration) error {
 }
 
 // recycle keeps a call for the next Add, unless its keys were unusually long.
-func (s *KVStore) recycle(c *call) {
+func (s *Server) recycle(c *call) {
 	if c.ctx = nil; cap(c.keys) > 16<<10 {
 		return
 	}
@@ -269,7 +269,7 @@ func (s *KVStore) recycle(c *call) {
 }
 
 // Peek implements Store.
-func (s *KVStore) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
+func (s *Server) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
 	return peek(ctx, s, key, window)
 }
 
@@ -282,7 +282,7 @@ func peek(ctx context.Context, s counter.Store, key []byte, window int64) (int64
 }
 
 // Close implements Store. Connections are broken off; no call may be in flight.
-func (s *KVStore) Close() {
+func (s *Server) Close() {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -301,20 +301,20 @@ func (s *KVStore) Close() {
 }
 
 // ActiveConns is the number of connections open to the store now (cx_active).
-func (s *KVStore) ActiveConns() int64 { return s.stats.Active.Load() }
+func (s *Server) ActiveConns() int64 { return s.stats.Active.Load() }
 
 // TotalConns is how many were ever opened (cx_total).
-func (s *KVStore) TotalConns() int64 { return s.stats.Total.Load() }
+func (s *Server) TotalConns() int64 { return s.stats.Total.Load() }
 
 // LocalCloses is how many of them were closed from our side (cx_local_close).
-func (s *KVStore) LocalCloses() int64 { return s.stats.LocalClose.Load() }
+func (s *Server) LocalCloses() int64 { return s.stats.LocalClose.Load() }
 
 // Open reports whether the breaker is open: hits are refused without asking the store.
-func (s *KVStore) Open() bool { return s.breaker.IsOpen() }
+func (s *Server) Open() bool { return s.breaker.IsOpen() }
 
 // clock is the time since the store was made, monotonic, in nanoseconds.
-func (s *KVStore) clock() int64 { return int64(time.Since(s.begun)) }
+func (s *Server) clock() int64 { return int64(time.Since(s.begun)) }
 
-func (s *KVStore) log(level slog.Level, msg string, args ...any) {
+func (s *Server) log(level slog.Level, msg string, args ...any) {
 	s.o.Log.Log(context.Background(), level, msg, args...)
 }

@@ -20,27 +20,27 @@ import (
 func TestKVStore_auth(t *testing.T) {
 	tcp := testdb.Private(t, localserver.RedisOptions{Password: "se:cret", Users: map[string]string{"alice": "wonder:land"}})
 	unix := testdb.Private(t, localserver.RedisOptions{Socket: true, Password: "secret"})
-	f := func(o KVStoreOptions) {
+	f := func(o Options) {
 		t.Helper()
 		s := newTestStore(t, o)
 		if got := add(t, s, now(), h("key", 1)); got < 1 {
 			t.Errorf("total %d", got)
 		}
 	}
-	f(KVStoreOptions{URL: "redis://:se%3Acret@" + tcp.Addr()})
-	f(KVStoreOptions{URL: "redis://default:se%3Acret@" + tcp.Addr() + "/5"})
-	f(KVStoreOptions{URL: "redis://" + tcp.Addr() + "/5?username=alice&password=wonder:land"})
-	f(KVStoreOptions{URL: tcp.Addr(), Auth: "alice:wonder:land"})
-	f(KVStoreOptions{URL: "redis://alice:wrong@" + tcp.Addr(), Auth: "default:se:cret"})
-	f(KVStoreOptions{URL: unix.Addr(), Auth: "secret"})
-	f(KVStoreOptions{URL: unix.Addr(), Auth: "default:secret", SocketType: "unix"})
+	f(Options{URL: "redis://:se%3Acret@" + tcp.Addr()})
+	f(Options{URL: "redis://default:se%3Acret@" + tcp.Addr() + "/5"})
+	f(Options{URL: "redis://" + tcp.Addr() + "/5?username=alice&password=wonder:land"})
+	f(Options{URL: tcp.Addr(), Auth: "alice:wonder:land"})
+	f(Options{URL: "redis://alice:wrong@" + tcp.Addr(), Auth: "default:se:cret"})
+	f(Options{URL: unix.Addr(), Auth: "secret"})
+	f(Options{URL: unix.Addr(), Auth: "default:secret", SocketType: "unix"})
 
-	refused := func(o KVStoreOptions) {
+	refused := func(o Options) {
 		t.Helper()
 		var log bytes.Buffer
 		o.Log = slog.New(slog.NewTextHandler(&log, nil))
 		o.StartInitial, o.StartMax, o.StartMaxElapsed = time.Millisecond, 5*time.Millisecond, 50*time.Millisecond
-		_, err := NewKVStore(t.Context(), o)
+		_, err := NewServer(t.Context(), o)
 		if !errors.Is(err, counter.ErrUnavailable) {
 			t.Errorf("%v, want ErrUnavailable", err)
 		}
@@ -52,29 +52,29 @@ func TestKVStore_auth(t *testing.T) {
 			t.Errorf("said %s: that is the password", said)
 		}
 	}
-	refused(KVStoreOptions{URL: tcp.Addr(), Auth: "guess"})
-	refused(KVStoreOptions{URL: tcp.Addr(), Auth: "alice:guess"})
-	refused(KVStoreOptions{URL: tcp.Addr()})
+	refused(Options{URL: tcp.Addr(), Auth: "guess"})
+	refused(Options{URL: tcp.Addr(), Auth: "alice:guess"})
+	refused(Options{URL: tcp.Addr()})
 }
 
 func TestNewKVStore_waits(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	server.Kill()
-	o := KVStoreOptions{URL: server.Addr(), StartInitial: time.Millisecond, StartMax: 20 * time.Millisecond}
+	o := Options{URL: server.Addr(), StartInitial: time.Millisecond, StartMax: 20 * time.Millisecond}
 
 	// It gives up when it is told to.
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
-	if _, err := NewKVStore(ctx, o); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := NewServer(ctx, o); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want the context's error", err)
 	}
 	o.StartMaxElapsed = 30 * time.Millisecond
-	if _, err := NewKVStore(t.Context(), o); !errors.Is(err, counter.ErrUnavailable) {
+	if _, err := NewServer(t.Context(), o); !errors.Is(err, counter.ErrUnavailable) {
 		t.Errorf("%v, want ErrUnavailable", err)
 	}
 	// And comes up when the store does.
 	o.StartMaxElapsed = 0
-	var s *KVStore
+	var s *Server
 	var wg sync.WaitGroup
 	wg.Go(func() { s = newTestStore(t, o) })
 	if err := server.Restart(t.Context()); err != nil {
@@ -95,7 +95,7 @@ func TestNewKVStore_silentServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
 	begun := time.Now()
-	if _, err := NewKVStore(ctx, KVStoreOptions{URL: server.Addr()}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := NewServer(ctx, Options{URL: server.Addr()}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want the context's error", err)
 	}
 	if took := time.Since(begun); took > 15*time.Second {
@@ -107,7 +107,7 @@ func TestNewKVStore_silentServer(t *testing.T) {
 func TestKVStore_ttl(t *testing.T) {
 	kv := testdb.Redis(t)
 	peer := redisClient(t, kv.Addr, kv.DB)
-	s := newTestStore(t, KVStoreOptions{URL: kv.URL(), JitterMax: 300})
+	s := newTestStore(t, Options{URL: kv.URL(), JitterMax: 300})
 	ttl := func(key string, least, most int64) {
 		t.Helper()
 		got, err := peer.Do(t.Context(), peer.B().Ttl().Key(key).Build()).AsInt64()
@@ -177,7 +177,7 @@ func TestKVStore_ttlWithoutSET(t *testing.T) {
 	if err := peer.Do(t.Context(), peer.B().Arbitrary("ACL", "SETUSER", "few", "on", ">pw", "~*", "-@all", "+ping", "+incrby", "+expire").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
-	s := newTestStore(t, KVStoreOptions{URL: redis.Addr(), Auth: "few:pw"})
+	s := newTestStore(t, Options{URL: redis.Addr(), Auth: "few:pw"})
 	for range 2 {
 		add(t, s, now(), counter.Hit{Key: []byte("key"), N: 1, Limit: 10, Window: 60, End: now() + 40})
 	}
@@ -190,7 +190,7 @@ func TestKVStore_ttlWithoutSET(t *testing.T) {
 func TestKVStore_foreignValue(t *testing.T) {
 	kv := testdb.Redis(t)
 	peer := redisClient(t, kv.Addr, kv.DB)
-	s := newTestStore(t, KVStoreOptions{URL: kv.URL()})
+	s := newTestStore(t, Options{URL: kv.URL()})
 	peer.Do(t.Context(), peer.B().Set().Key("text").Value("secret words").Build())
 	peer.Do(t.Context(), peer.B().Lpush().Key("list").Element("x").Build())
 	for range 2 * link.BreakerFailures {
@@ -216,7 +216,7 @@ func TestKVStore_foreignValue(t *testing.T) {
 // Callers leave before their deadline, whatever the store does.
 func TestKVStore_deadline(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
-	s := newTestStore(t, KVStoreOptions{URL: server.Addr(), Stall: -1, Timeout: 100 * time.Millisecond})
+	s := newTestStore(t, Options{URL: server.Addr(), Stall: -1, Timeout: 100 * time.Millisecond})
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ func TestKVStore_TLS(t *testing.T) {
 	countertest.RunTLS(t, func(f countertest.TLSFiles, clientCA string) string {
 		return testdb.Private(t, localserver.RedisOptions{Cert: f.Cert, Key: f.Key, ClientCA: clientCA, Password: "secret"}).Addr()
 	}, func(addr string, config func(string) *tls.Config) error {
-		s, err := NewKVStore(t.Context(), KVStoreOptions{
+		s, err := NewServer(t.Context(), Options{
 			URL: "rediss://:secret@" + addr, TLS: config, StartInitial: time.Nanosecond, StartMaxElapsed: time.Nanosecond, Timeout: patience, Stall: -1,
 		})
 		if err != nil {
@@ -28,7 +28,7 @@ func TestKVStore_TLS(t *testing.T) {
 		defer s.Close()
 		return s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("a", 1)}, Now: now()})
 	})
-	if _, err := NewKVStore(t.Context(), KVStoreOptions{URL: "rediss://localhost:1"}); err == nil || !strings.Contains(err.Error(), "needs TLS") {
+	if _, err := NewServer(t.Context(), Options{URL: "rediss://localhost:1"}); err == nil || !strings.Contains(err.Error(), "needs TLS") {
 		t.Errorf("rediss:// without TLS: %v", err)
 	}
 }
@@ -39,7 +39,7 @@ func TestKVStore_TLSconformance(t *testing.T) {
 	f := countertest.NewTLSFiles(t, ca, ca.Issue("localhost"))
 	server := testdb.Private(t, localserver.RedisOptions{Cert: f.Cert, Key: f.Key, Users: map[string]string{"ann": "a:b"}})
 	countertest.Run(t, func(t *testing.T) counter.Store {
-		return newTestStore(t, KVStoreOptions{
+		return newTestStore(t, Options{
 			URL: countertest.Localhost(server.Addr()), Auth: "ann:a:b", TLS: countertest.Trusting(t, certs.Files{CA: f.CA}, false), Timeout: patience, Stall: -1,
 		})
 	})
@@ -53,7 +53,7 @@ func TestKVStore_TLSrotates(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := ca.Issue("one").Write(t, dir)
 	root := ca.Write(t, dir)
-	s := newTestStore(t, KVStoreOptions{
+	s := newTestStore(t, Options{
 		URL: countertest.Localhost(server.Addr()), Timeout: patience, Stall: -1,
 		TLS: countertest.Trusting(t, certs.Files{CA: root, Cert: cert, Key: key}, false),
 	})
@@ -86,7 +86,7 @@ func TestSentinel_TLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testTopologyTLS(t, KVStoreOptions{Type: Sentinel, URL: url, Auth: "servers", SentinelAuth: "watchers"}, f)
+	testTopologyTLS(t, Options{Type: Sentinel, URL: url, Auth: "servers", SentinelAuth: "watchers"}, f)
 }
 
 func TestCluster_TLS(t *testing.T) {
@@ -99,14 +99,14 @@ func TestCluster_TLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testTopologyTLS(t, KVStoreOptions{Type: InCluster, URL: url, Auth: "nodes"}, f)
+	testTopologyTLS(t, Options{Type: InCluster, URL: url, Auth: "nodes"}, f)
 }
 
 // testTopologyTLS counts over TLS, and holds that nothing does without it or with another authority.
-func testTopologyTLS(t *testing.T, o KVStoreOptions, f countertest.TLSFiles) {
+func testTopologyTLS(t *testing.T, o Options, f countertest.TLSFiles) {
 	o.Timeout, o.Stall = patience, -1
 	o.TLS = countertest.Trusting(t, certs.Files{CA: f.CA}, false)
-	s, err := OpenKV(t.Context(), o)
+	s, err := Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,12 +120,12 @@ func testTopologyTLS(t *testing.T, o KVStoreOptions, f countertest.TLSFiles) {
 	}
 	o.StartInitial, o.StartMaxElapsed, o.Timeout = time.Nanosecond, time.Nanosecond, 5*time.Second
 	o.TLS = countertest.Trusting(t, certs.Files{CA: certtest.NewCA(t, "other", time.Hour).Write(t, t.TempDir())}, false)
-	if s, err := OpenKV(t.Context(), o); err == nil {
+	if s, err := Open(t.Context(), o); err == nil {
 		s.Close()
 		t.Error("it believes another authority")
 	}
 	o.TLS = nil
-	if s, err := OpenKV(t.Context(), o); err == nil {
+	if s, err := Open(t.Context(), o); err == nil {
 		s.Close()
 		t.Error("it gets by in clear")
 	}

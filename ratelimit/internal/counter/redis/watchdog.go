@@ -25,7 +25,7 @@ const (
 
 // keep watches over what no caller and no lane can see: batches that do not come back, hits that
 // no lane takes, connections that rest, an open breaker. It sleeps while there is nothing to watch.
-func (s *KVStore) keep() {
+func (s *Server) keep() {
 	timer := time.NewTimer(keeperTick)
 	defer timer.Stop()
 	last := s.clock()
@@ -66,7 +66,7 @@ func (s *KVStore) keep() {
 // oldest is the age of the oldest batch that is out, as far as this process ran meanwhile; ran is how much of
 // the time since the last look it did. A PING counts from when hits began to wait behind
 // it: alone, a late answer to it says more about this machine than about the store.
-func (s *KVStore) oldest(now int64, ran time.Duration) (oldest time.Duration) {
+func (s *Server) oldest(now int64, ran time.Duration) (oldest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.lanes {
@@ -85,7 +85,7 @@ func (s *KVStore) oldest(now int64, ran time.Duration) (oldest time.Duration) {
 }
 
 // sendAway answers the callers whose time is up, wherever their hits are; s.mu is held.
-func (s *KVStore) sendAway(now int64) {
+func (s *Server) sendAway(now int64) {
 	waits := s.queue[:0]
 	for _, c := range s.queue {
 		c.expire(now)
@@ -119,7 +119,7 @@ func (c *call) expire(now int64) {
 }
 
 // relieve looks after hits that have waited too long for a batch; s.mu is held.
-func (s *KVStore) relieve(now int64) {
+func (s *Server) relieve(now int64) {
 	if len(s.queue) == 0 {
 		return
 	}
@@ -146,7 +146,7 @@ func (s *KVStore) relieve(now int64) {
 }
 
 // rest pings idle connections and ends overflow ones; s.mu is held.
-func (s *KVStore) rest(now int64) {
+func (s *Server) rest(now int64) {
 	if s.breaker.IsOpen() {
 		return // the probe asks for all
 	}
@@ -168,7 +168,7 @@ func (s *KVStore) rest(now int64) {
 }
 
 // forget takes a lane off the list; s.mu is held.
-func (s *KVStore) forget(gone *lane) {
+func (s *Server) forget(gone *lane) {
 	for i, l := range s.lanes {
 		if l == gone {
 			s.lanes = append(s.lanes[:i], s.lanes[i+1:]...)
@@ -179,7 +179,7 @@ func (s *KVStore) forget(gone *lane) {
 
 // startProbe asks a store that was lost whether it is back, on a connection of its own with a short
 // time-out.
-func (s *KVStore) startProbe() {
+func (s *Server) startProbe() {
 	l := s.newLink(min(probeTimeout, s.o.Timeout))
 	s.mu.Lock()
 	defer s.mu.Unlock()
