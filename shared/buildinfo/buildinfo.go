@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// Build is what the build info says of the program. It needs no linker flags.
-type Build struct{ Version, Revision, Go string }
+// Info is what the build info says of the program. It needs no linker flags.
+type Info struct{ Version, Revision, Go string }
 
-// ReadBuild returns "unknown" for what the build info lacks. A revision with changes that were not committed ends in
+// Read returns "unknown" for what the build info lacks. A revision with changes that were not committed ends in
 // ", modified".
-func ReadBuild() Build {
-	b := Build{"unknown", "unknown", "unknown"}
+func Read() Info {
+	b := Info{"unknown", "unknown", "unknown"}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return b
@@ -36,7 +36,7 @@ func ReadBuild() Build {
 
 // Version is the program's name with what its build info says: module version, commit, Go.
 func Version(name string) string {
-	b := ReadBuild()
+	b := Read()
 	return fmt.Sprintf("%s %s (commit %s, %s)", name, b.Version, b.Revision, b.Go)
 }
 

@@ -238,7 +238,7 @@ func (d *daemon) sink(stdout io.Writer) stats.Sink {
 func (d *daemon) makePage() {
 	c := d.config.Stats
 	if c.Pull && !c.Disable {
-		build := buildinfo.ReadBuild()
+		build := buildinfo.Read()
 		d.page = pull.New(pull.Options{
 			Stats: d.stats, Mapping: c.Mapping(), Milliseconds: c.Milliseconds, Log: d.log,
 			Build: []stats.Tag{{Name: "goversion", Value: build.Go}, {Name: "revision", Value: build.Revision}, {Name: "version", Value: build.Version}},
