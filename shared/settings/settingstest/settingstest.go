@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "write the tables of docs/settings.md ag
 // pages are where a test's working directory may find the page: it is the daemon's own, or its internal/config.
 var pages = []string{"docs/settings.md", "../../docs/settings.md"}
 
-var marked = regexp.MustCompile(`(?s)<!-- table of (\w+) -->\n.*?<!-- end of table -->`)
+var marked = regexp.MustCompile(`(?s)<!-- table of ([\w.]+) -->\n.*?<!-- end of table -->`)
 
 // table is one struct of settings and the prefix of its variables.
 type table struct {
@@ -33,21 +33,27 @@ type table struct {
 }
 
 // Tables compares the tables of docs/settings.md, each between <!-- table of structName --> and
-// <!-- end of table -->, with the fields' tags and comments in the package. What stands between the tables is written
-// by hand. config is the struct that holds the structs; flat are further ones. A struct that config holds twice has
-// one table, under the prefix of the first. show is what a variable is called in a table: variables with one name and
-// one text share a row.
+// <!-- end of table -->, with the fields' tags and comments. What stands between the tables is written by hand. config
+// is the struct that holds the structs; flat are further ones. One of another package is called package.structName. A
+// struct that config holds twice has one table, under the prefix of the first. show is what a variable is called in a
+// table: variables with one name and one text share a row.
 func Tables(t *testing.T, show func(name string) string, config any, flat ...any) {
 	t.Helper()
 	tables := map[string]table{}
+	add := func(of reflect.Type, prefix string) {
+		name := of.Name()
+		if of.PkgPath() != reflect.TypeOf(config).PkgPath() {
+			name = of.String()
+		}
+		if _, there := tables[name]; !there {
+			tables[name] = table{of, prefix}
+		}
+	}
 	for _, v := range flat {
-		of := reflect.TypeOf(v)
-		tables[of.Name()] = table{of, ""}
+		add(reflect.TypeOf(v), "")
 	}
 	for f := range reflect.TypeOf(config).Fields() {
-		if _, there := tables[f.Type.Name()]; !there {
-			tables[f.Type.Name()] = table{f.Type, f.Tag.Get("envPrefix")}
-		}
+		add(f.Type, f.Tag.Get("envPrefix"))
 	}
 	page := pages[0]
 	text, err := os.ReadFile(page)
@@ -58,7 +64,7 @@ func Tables(t *testing.T, show func(name string) string, config any, flat ...any
 	if err != nil {
 		t.Fatal(err)
 	}
-	comments, made := fieldComments(t), map[string]bool{}
+	comments, made := comments{}, map[string]bool{}
 	want := marked.ReplaceAllStringFunc(string(text), func(old string) string {
 		name := strings.Fields(old)[3]
 		from, there := tables[name]
@@ -88,11 +94,11 @@ func Tables(t *testing.T, show func(name string) string, config any, flat ...any
 
 // settingRows are the rows of a struct's settings, with what is nested in it. outer is the comment of the field that
 // holds the struct: fields without one of their own take it.
-func settingRows(t *testing.T, from table, outer string, show func(string) string, comments map[string]string) (rows []string) {
+func settingRows(t *testing.T, from table, outer string, show func(string) string, comments comments) (rows []string) {
 	t.Helper()
 	seen := map[string]bool{}
 	for f := range from.of.Fields() {
-		says := comments[from.of.Name()+"."+f.Name]
+		says := comments.of(t, from.of, f.Name)
 		if says == "" {
 			says = outer
 		}
@@ -125,10 +131,38 @@ func settingRows(t *testing.T, from table, outer string, show func(string) strin
 	return rows
 }
 
-// fieldComments are the comments of the fields of the structs in the package's files, by Struct.Field.
-func fieldComments(t *testing.T) map[string]string {
+// comments are those of the fields of the structs in a folder, by folder and Struct.Field.
+type comments map[string]map[string]string
+
+// of is a field's comment.
+func (c comments) of(t *testing.T, of reflect.Type, field string) string {
 	t.Helper()
-	paths, err := filepath.Glob("*.go")
+	dir := folder(t, of.PkgPath())
+	if c[dir] == nil {
+		c[dir] = fieldComments(t, dir)
+	}
+	return c[dir][of.Name()+"."+field]
+}
+
+// folder is where a package of this module lies.
+func folder(t *testing.T, pkg string) string {
+	t.Helper()
+	for up := "."; ; up = filepath.Join(up, "..") {
+		mod, err := os.ReadFile(filepath.Join(up, "go.mod"))
+		if err == nil {
+			name, _, _ := strings.Cut(strings.TrimPrefix(string(mod), "module "), "\n")
+			return filepath.Join(up, strings.TrimSuffix(strings.TrimPrefix(pkg, name), "_test"))
+		}
+		if abs, absErr := filepath.Abs(up); !errors.Is(err, fs.ErrNotExist) || absErr != nil || abs == filepath.Dir(abs) {
+			t.Fatal(errors.Join(err, absErr))
+		}
+	}
+}
+
+// fieldComments are the comments of the fields of the structs in a folder, by Struct.Field.
+func fieldComments(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		t.Fatal(err)
 	}

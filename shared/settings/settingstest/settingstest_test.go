@@ -1,0 +1,34 @@
+package settingstest
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/shared/settings/settingstest/roomtest"
+)
+
+type config struct {
+	// The address of the first.
+	First roomtest.Settings `envPrefix:"A_"`
+	// The address of the second.
+	Second roomtest.Settings `envPrefix:"B_"`
+	// Its own.
+	Own string `env:"OWN" envDefault:"x" restart:"true"`
+}
+
+// Rows of a struct of another package have its comments, and each use its prefix.
+func TestSettingRows(t *testing.T) {
+	got := settingRows(t, table{reflect.TypeFor[config](), "P_"}, "", func(name string) string { return "N_" + name }, comments{})
+	want := []string{
+		"| `N_P_A_ADDR` |  | The address of the first. |\n",
+		"| `N_P_A_SIZE` | `10` | How many there are. |\n",
+		"| `N_P_B_ADDR` |  | The address of the second. |\n",
+		"| `N_P_B_SIZE` | `10` | How many there are. |\n",
+		"| `N_P_OWN` | `x` | Its own. **R** |\n",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
