@@ -61,13 +61,13 @@ func (l *Lines) Await(part string, v any, ended <-chan struct{}, limit time.Dura
 			text = rest
 		}
 		if over {
-			return fmt.Errorf("child: it ended without a line with %s", part)
+			return fmt.Errorf("subprocess: it ended without a line with %s", part)
 		}
 		select {
 		case <-more:
 		case <-ended:
 		case <-timeout.C:
-			return fmt.Errorf("child: no line with %s within %s", part, limit)
+			return fmt.Errorf("subprocess: no line with %s within %s", part, limit)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 	started := make(chan error, 1)
 	go p.watch(started)
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("child: %w", err)
+		return nil, fmt.Errorf("subprocess: %w", err)
 	}
 	return p, nil
 }
@@ -65,7 +65,7 @@ func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
 // status 0. A child that had ended before is reported the same way.
 func (p *Process) Stop(grace time.Duration) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("child: %w", err)
+		return fmt.Errorf("subprocess: %w", err)
 	}
 	select {
 	case <-p.done:
@@ -74,7 +74,7 @@ func (p *Process) Stop(grace time.Duration) error {
 		<-p.done
 	}
 	if p.err != nil {
-		return fmt.Errorf("child: %s: %w", p.cmd.Path, p.err)
+		return fmt.Errorf("subprocess: %s: %w", p.cmd.Path, p.err)
 	}
 	return nil
 }
