@@ -78,8 +78,8 @@ func (b *Breaker) ProbeDue(now time.Duration) bool {
 	return true
 }
 
-// Hurry makes the next probe due at once.
-func (b *Breaker) Hurry() {
+// ProbeNow makes the next probe due at once.
+func (b *Breaker) ProbeNow() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.probe = 0

@@ -68,7 +68,7 @@ func (w *StallWatch) look() {
 	}
 }
 
-// OutFor is how long a lane has been without an answer, as far as this process ran.
+// OutFor is how long a pipeline has been without an answer, as far as this process ran.
 type OutFor struct {
 	since int64 // nanoseconds of the store's clock
 	ran   time.Duration

@@ -84,7 +84,7 @@ func (n *node) lookOut() {
 	var keys []string
 	watch := link.StallWatch{After: s.o.Stall, Stalled: n.stalled}
 	for {
-		// Whoever is ready to run goes first, so that their looks come along; as lane.take.
+		// Whoever is ready to run goes first, so that their looks come along; as pipeline.take.
 		runtime.Gosched()
 		runtime.Gosched()
 		s.mu.Lock()

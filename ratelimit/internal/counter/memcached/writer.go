@@ -51,7 +51,7 @@ func (t *telling) finish(total int64, err error) { t.done, t.total, t.err = true
 func (n *node) tell() {
 	s := n.store
 	for {
-		// Whoever is ready to run goes first, so that their hits come along; as lane.take.
+		// Whoever is ready to run goes first, so that their hits come along; as pipeline.take.
 		runtime.Gosched()
 		runtime.Gosched()
 		s.mu.Lock()

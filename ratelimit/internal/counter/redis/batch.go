@@ -22,8 +22,8 @@ const (
 // op is one command of a batch, together with what has to go before it.
 type op struct {
 	kind opKind
-	// met: this process knows that the key has an expiry. fresh: it does not, so SET NX gives it one first.
-	met, fresh bool
+	// seen: this process knows that the key has an expiry. fresh: it does not, so SET NX gives it one first.
+	seen, fresh bool
 	// asking: ASKING goes before each of its commands.
 	asking     bool
 	overflowed bool // INCRBY would pass 2^63-1
@@ -34,9 +34,9 @@ type op struct {
 	first *callHit // the hit that it was made for, at now: its expiry is the key's
 	now   int64
 
-	base int64 // the answer: total before the batch's hits; after a refund
-	err  error // the store refused this command
-	away *away // it did not carry it out, but may do so later or elsewhere
+	base        int64        // the answer: total before the batch's hits; after a refund
+	err         error        // the store refused this command
+	notExecuted *notExecuted // it did not carry it out, but may do so later or elsewhere
 
 	*stopOp // nil unless of that kind
 }
@@ -61,7 +61,7 @@ type batch struct {
 
 // build turns the calls that are still waited for into commands: one for each key, however many hit it,
 // but hits never pass a script on the same key. Calls whose callers have left are dropped.
-func (b *batch) build(met *metSet, jitter int64, free func(*call)) {
+func (b *batch) build(met *seenKeys, jitter int64, free func(*call)) {
 	b.ops, b.refusal, b.jitter = b.ops[:0], "", jitter
 	kept, hits := b.calls[:0], 0
 	for _, c := range b.calls {
@@ -96,8 +96,8 @@ func (b *batch) build(met *metSet, jitter int64, free func(*call)) {
 	defer met.mu.Unlock()
 	for i := range b.ops {
 		if o := &b.ops[i]; o.kind == opCount && o.n > 0 {
-			o.met = met.has(o.hash)
-			o.fresh = !o.met
+			o.seen = met.has(o.hash)
+			o.fresh = !o.seen
 		}
 	}
 }
@@ -181,7 +181,7 @@ func (b *batch) settle(c *call) {
 			return
 		}
 		h.spared = false
-		if h.away = o.away; h.away != nil {
+		if h.notExecuted = o.notExecuted; h.notExecuted != nil {
 			c.undone++
 			continue
 		}
@@ -202,7 +202,7 @@ func (b *batch) settle(c *call) {
 // unsent says that nothing of the batch has gone out.
 func (b *batch) unsent() {
 	for i := range b.ops {
-		b.ops[i].away = &awayUnsent
+		b.ops[i].notExecuted = &notSent
 	}
 }
 

@@ -20,7 +20,7 @@ func TestBatch_coalesce(t *testing.T) {
 			c.fill(&requests[i], nil, store.hash)
 			b.calls = append(b.calls, c)
 		}
-		b.build(&metSet{generation: 10}, 0, func(*call) {})
+		b.build(&seenKeys{generation: 10}, 0, func(*call) {})
 		got := ""
 		for i := range b.ops {
 			o := &b.ops[i]
@@ -56,7 +56,7 @@ func TestBatch_leftCallsAreNotSent(t *testing.T) {
 	}
 	b.calls[1].claim(left)
 	freed := 0
-	b.build(&metSet{generation: 10}, 0, func(*call) { freed++ })
+	b.build(&seenKeys{generation: 10}, 0, func(*call) { freed++ })
 	if len(b.ops) != 1 || b.ops[0].n != 2 || len(b.calls) != 2 || freed != 1 {
 		t.Errorf("%d commands for %d hits of %d calls, %d freed; want 1, 2, 2, 1", len(b.ops), b.ops[0].n, len(b.calls), freed)
 	}
@@ -99,7 +99,7 @@ func TestOpIndex(t *testing.T) {
 }
 
 func TestMetSet(t *testing.T) {
-	m := metSet{generation: 100}
+	m := seenKeys{generation: 100}
 	for i := range uint64(10_000) {
 		m.add(i<<1 | 1)
 		if !m.has(i<<1|1) || !m.has(1) { // what is asked for stays

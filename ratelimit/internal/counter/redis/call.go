@@ -21,8 +21,8 @@ type call struct {
 
 	arrived int64           // on the store's clock
 	stay    time.Duration   // how long the caller can wait
-	leave   int64           // when the keeper sends the caller away, on that clock
-	ctx     context.Context // of the caller, for the keeper; nil: the caller watches it itself
+	leave   int64           // when the watchdog sends the caller away, on that clock
+	ctx     context.Context // of the caller, for the watchdog; nil: the caller watches it itself
 	state   atomic.Int32
 	err     error         // set between claim and ready
 	ready   chan struct{} // holds one
@@ -40,20 +40,20 @@ type callHit struct {
 	asking      bool
 
 	// What follows is the batch's, and says nothing before: it may be left from another request.
-	op     int32 // the command that carries it
-	prefix int64 // the command's hits up to and including this one
-	after  int64
-	spared bool
-	away   *away // why it was not carried out; nil: it was
+	op          int32 // the command that carries it
+	prefix      int64 // the command's hits up to and including this one
+	after       int64
+	spared      bool
+	notExecuted *notExecuted // why it was not carried out; nil: it was
 }
 
 // States of a call. Whoever moves it out of waiting decides how it ends; nobody touches it after
 // its last owner has given it back to the pool.
 const (
-	waiting   = iota
-	answered  // by its batch: the caller owns it
-	left      // the caller has gone: the batcher owns it
-	dismissed // answered by the breaker or the keeper, not by its batch: the batcher owns it
+	waiting  = iota
+	answered // by its batch: the caller owns it
+	left     // the caller has gone: the batcher owns it
+	canceled // answered by the breaker or the watchdog, not by its batch: the batcher owns it
 )
 
 func newCall() *call { return &call{ready: make(chan struct{}, 1)} }
@@ -77,7 +77,7 @@ func (c *call) fill(req *counter.Request, asking []bool, hash func([]byte) uint6
 		c.keys = append(c.keys, h.Key...)
 		to.key, to.hash, to.n = c.keys[start:], hash(h.Key), int64(min(h.N, math.MaxInt64))
 		to.limit, to.window, to.end = h.Limit, h.Window, h.End
-		to.refund, to.shadow, to.asking, to.away = h.Refund, h.Shadow, asking != nil && asking[i], nil
+		to.refund, to.shadow, to.asking, to.notExecuted = h.Refund, h.Shadow, asking != nil && asking[i], nil
 	}
 	c.state.Store(waiting)
 }
@@ -92,9 +92,9 @@ func (c *call) deliver(req *counter.Request) {
 // claim moves the call out of waiting; false if somebody else has.
 func (c *call) claim(to int32) bool { return c.state.CompareAndSwap(waiting, to) }
 
-// dismiss answers a call whose batch is not back yet.
-func (c *call) dismiss(err error) {
-	if c.claim(dismissed) {
+// cancel answers a call whose batch is not back yet.
+func (c *call) cancel(err error) {
+	if c.claim(canceled) {
 		c.err = err
 		c.ready <- struct{}{}
 	}

@@ -259,7 +259,7 @@ func (c *Cluster) addHits(ctx context.Context, req *counter.Request) error {
 	for i := range req.Hits {
 		req.Hits[i].Err = nil
 	}
-	var left leftover
+	var left remainder
 	var out counter.Outcome
 	left.take(undone, req, nil, n.addr)
 	n.recycle(undone)
@@ -300,16 +300,16 @@ func (c *Cluster) addStop(ctx context.Context, req *counter.Request) error {
 		if undone == nil && err != link.ErrClosed {
 			return err
 		}
-		is := awayLater
+		is := notNow
 		if undone != nil {
-			is = *undone.hits[0].away // of all, for one script carries them
+			is = *undone.hits[0].notExecuted // of all, for one script carries them
 			n.recycle(undone)
 		}
-		if is.why == redoMoved {
+		if is.reason == retryMoved {
 			c.moved(req.Hits[0].Key, is.to, n.addr)
 			continue
 		}
-		if is.why == redoAsk || is.why == redoApart {
+		if is.reason == retryAsk || is.reason == retryApart {
 			break
 		}
 		if err := pause(ctx, tries); err != nil {
@@ -323,13 +323,13 @@ func (c *Cluster) addStop(ctx context.Context, req *counter.Request) error {
 const maxRedirects = 4
 
 // addLater carries out what was redirected, or could not be carried out when it was asked.
-func (c *Cluster) addLater(ctx context.Context, req *counter.Request, left *leftover, out *counter.Outcome) {
+func (c *Cluster) addLater(ctx context.Context, req *counter.Request, left *remainder, out *counter.Outcome) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
 	s := c.splits.Get().(*split)
 	defer c.splits.Put(s)
 	for n := 0; len(left.at) > 0; n++ {
-		if left.reason > redoAsk || n >= maxRedirects {
+		if left.reason > retryAsk || n >= maxRedirects {
 			c.trouble()
 			if err := pause(ctx, n); err != nil {
 				for _, at := range left.at {
@@ -339,7 +339,7 @@ func (c *Cluster) addLater(ctx context.Context, req *counter.Request, left *left
 			}
 		}
 		s.reset(&left.req)
-		less := new(leftover)
+		less := new(remainder)
 		for i := range left.req.Hits {
 			h := &left.req.Hits[i]
 			if to := c.next(h, left.to[i], left.from[i], left.asking[i]); to != nil {

@@ -30,7 +30,7 @@ type connection interface {
 	close()
 }
 
-// redisLink speaks to one Redis over one connection of rueidis. Idle ones are pinged by the keeper.
+// redisLink speaks to one Redis over one connection of rueidis. Idle ones are pinged by the watchdog.
 type redisLink struct {
 	ctx    context.Context // of the store: ends dials when it closes
 	access *access
@@ -321,7 +321,7 @@ func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, er
 		if o.overflowed || e.IsNoScript() {
 			return true, nil
 		}
-		if l.refusal(b, o, e.Error()); o.away != nil {
+		if l.refusal(b, o, e.Error()); o.notExecuted != nil {
 			return false, nil
 		}
 	}

@@ -13,17 +13,17 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// spread is the least time between two batches that set out while one of them is still under way, so
+// minSpacing is the least time between two batches that set out while one of them is still under way, so
 // that smaller batches cost no throughput. A store nearby has answered before.
-const spread = int64(500 * time.Microsecond)
+const minSpacing = int64(500 * time.Microsecond)
 
-// apart is how long after the last batch another one sets out beside it: half a round trip, so that
+// spacing is how long after the last batch another one sets out beside it: half a round trip, so that
 // usually two are under way and hits wait for half of one at most. A store that slows down suddenly
 // gets more of them, up to PoolSize. s.mu is held.
-func (s *Server) apart() int64 { return max(spread, s.trip/2, 2*int64(s.o.PipelineWindow)) }
+func (s *Server) spacing() int64 { return max(minSpacing, s.trip/2, 2*int64(s.o.PipelineWindow)) }
 
-// lane is one connection and the goroutine that flushes over it, one batch at a time.
-type lane struct {
+// pipeline is one connection and the goroutine that flushes over it, one batch at a time.
+type pipeline struct {
 	store    *Server
 	link     connection
 	overflow bool // opened by Create; ends when idle
@@ -37,19 +37,19 @@ type lane struct {
 	mu    sync.Mutex
 	out   []*call // in the store now, for the breaker; nil when their answers are being handed out
 	since int64   // when they set out
-	// watched is how long they have been out; the keeper's.
+	// watched is how long they have been out; the watchdog's.
 	watched link.OutFor
 }
 
-// newLane starts a lane; s.mu is held.
-func (s *Server) newLane(via connection, overflow bool) *lane {
-	l := &lane{store: s, link: via, overflow: overflow, work: make(chan bool, 1), used: s.clock()}
-	s.lanes = append(s.lanes, l)
+// newPipeline starts a pipeline; s.mu is held.
+func (s *Server) newPipeline(via connection, overflow bool) *pipeline {
+	l := &pipeline{store: s, link: via, overflow: overflow, work: make(chan bool, 1), used: s.clock()}
+	s.pipelines = append(s.pipelines, l)
 	s.wg.Go(l.run)
 	return l
 }
 
-// enqueue puts a call into the queue and sees to it that a lane will take it.
+// enqueue puts a call into the queue and sees to it that a pipeline will take it.
 func (s *Server) enqueue(c *call) error {
 	now := c.arrived
 	s.mu.Lock()
@@ -62,23 +62,23 @@ func (s *Server) enqueue(c *call) error {
 		return counter.ErrOpen
 	}
 	s.queue = append(s.queue, c)
-	if s.busy == 0 || now-s.launched >= s.apart() || len(s.queue) >= maxBatchHits {
-		s.launch(now)
+	if s.busy == 0 || now-s.dispatched >= s.spacing() || len(s.queue) >= maxBatchHits {
+		s.dispatch(now)
 	}
 	s.mu.Unlock()
 	return nil
 }
 
-// launch sends an idle lane for the queue, or a new one below PoolSize; s.mu is held. False: all are
+// dispatch sends an idle pipeline for the queue, or a new one below PoolSize; s.mu is held. False: all are
 // in the store.
-func (s *Server) launch(now int64) bool {
-	var l *lane
+func (s *Server) dispatch(now int64) bool {
+	var l *pipeline
 	switch n := len(s.idle); {
 	case n > 0:
 		l = s.idle[n-1]
 		s.idle = s.idle[:n-1]
-	case len(s.lanes) < s.o.PoolSize:
-		l = s.newLane(s.newLink(s.o.Timeout), false)
+	case len(s.pipelines) < s.o.PoolSize:
+		l = s.newPipeline(s.newLink(s.o.Timeout), false)
 	default:
 		return false
 	}
@@ -86,10 +86,10 @@ func (s *Server) launch(now int64) bool {
 	return true
 }
 
-// send gives an idle lane something to do; s.mu is held.
-func (s *Server) send(l *lane, batch bool, now int64) {
+// send gives an idle pipeline something to do; s.mu is held.
+func (s *Server) send(l *pipeline, batch bool, now int64) {
 	s.busy++
-	s.launched = now
+	s.dispatched = now
 	l.work <- batch
 	if s.asleep {
 		s.asleep = false
@@ -101,7 +101,7 @@ func (s *Server) send(l *lane, batch bool, now int64) {
 }
 
 // run flushes whenever there is something to flush.
-func (l *lane) run() {
+func (l *pipeline) run() {
 	s := l.store
 	defer l.link.close()
 	for {
@@ -110,7 +110,7 @@ func (l *lane) run() {
 			return
 		case batch, ok := <-l.work:
 			if !ok {
-				return // an overflow lane that nobody needs
+				return // an overflow pipeline that nobody needs
 			}
 			if !batch {
 				l.ping()
@@ -122,11 +122,11 @@ func (l *lane) run() {
 	}
 }
 
-// take moves calls from the queue into the batch. False: there is none; the lane is idle.
-func (l *lane) take() bool {
+// take moves calls from the queue into the batch. False: there is none; the pipeline is idle.
+func (l *pipeline) take() bool {
 	s := l.store
 	if s.o.PipelineWindow > 0 {
-		l.gather()
+		l.linger()
 	}
 	// Whoever is ready to run goes first: connections that have requests to read, then the handlers
 	// that these wake, so their hits come along. Nobody is, when the daemon has little to do. This
@@ -147,7 +147,7 @@ func (l *lane) take() bool {
 	}
 	if n == 0 || s.closed {
 		for _, c := range s.queue {
-			c.dismiss(link.ErrClosed)
+			c.cancel(link.ErrClosed)
 		}
 		s.queue = s.queue[:0]
 		s.busy--
@@ -159,15 +159,15 @@ func (l *lane) take() bool {
 	rest := copy(s.queue, s.queue[n:])
 	clear(s.queue[rest:])
 	s.queue = s.queue[:rest]
-	s.launched, l.used = now, now
+	s.dispatched, l.used = now, now
 	l.mu.Lock()
 	l.out, l.since = l.batch.calls, now
 	l.mu.Unlock()
 	return true
 }
 
-// gather waits until the first call in the queue is PipelineWindow old.
-func (l *lane) gather() {
+// linger waits until the first call in the queue is PipelineWindow old.
+func (l *pipeline) linger() {
 	s := l.store
 	s.mu.Lock()
 	first := int64(-1)
@@ -185,10 +185,10 @@ func (l *lane) gather() {
 }
 
 // flush sends the batch and hands out its answers.
-func (l *lane) flush() {
+func (l *pipeline) flush() {
 	s, b := l.store, &l.batch
 	l.mu.Lock() // build drops calls from the list that the breaker reads
-	b.build(&s.met, s.o.JitterMax, s.free)
+	b.build(&s.seen, s.o.JitterMax, s.free)
 	l.out = b.calls
 	l.mu.Unlock()
 
@@ -229,7 +229,7 @@ func (l *lane) flush() {
 	}
 }
 
-// free takes back a call that its caller no longer waits for. A dismissed one is left to the collector:
+// free takes back a call that its caller no longer waits for. A canceled one is left to the collector:
 // its caller may still be about to read why.
 func (s *Server) free(c *call) {
 	if c.state.Load() == left {
@@ -239,11 +239,11 @@ func (s *Server) free(c *call) {
 
 // remember notes the keys that are now known to have an expiry and were not before.
 func (s *Server) remember(b *batch) {
-	s.met.mu.Lock()
-	defer s.met.mu.Unlock()
+	s.seen.mu.Lock()
+	defer s.seen.mu.Unlock()
 	for i := range b.ops {
-		if o := &b.ops[i]; !o.met && o.kind == opCount && o.n > 0 && o.err == nil && o.away == nil {
-			s.met.add(o.hash)
+		if o := &b.ops[i]; !o.seen && o.kind == opCount && o.n > 0 && o.err == nil && o.notExecuted == nil {
+			s.seen.add(o.hash)
 		}
 	}
 }
@@ -252,14 +252,14 @@ func (s *Server) remember(b *batch) {
 var pinging = []*call{}
 
 // ping keeps an idle connection honest: a store that has gone is noticed before somebody needs it.
-func (l *lane) ping() {
+func (l *pipeline) ping() {
 	if err := l.check(); err != nil {
 		l.lost(err)
 	}
 }
 
 // check asks for a sign of life.
-func (l *lane) check() error {
+func (l *pipeline) check() error {
 	l.mu.Lock()
 	l.since, l.out = l.store.clock(), pinging
 	l.mu.Unlock()
@@ -275,7 +275,7 @@ func (l *lane) check() error {
 
 // lost notes that a connection has ended. That alone says little about the server, which may have been
 // told to close it: what counts is whether there is another one at once. A time-out is a failure.
-func (l *lane) lost(err error) {
+func (l *pipeline) lost(err error) {
 	s := l.store
 	s.forgetKeys()
 	if !errors.Is(err, errUnsent) && !errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil && !s.breaker.IsOpen() {
@@ -287,7 +287,7 @@ func (l *lane) lost(err error) {
 }
 
 // refused notes that the server answers, but cannot count at present.
-func (l *lane) refused(code string) {
+func (l *pipeline) refused(code string) {
 	if code == "READONLY" || code == "MASTERDOWN" {
 		l.link.drop() // the name may lead to another server by now
 	}
@@ -295,7 +295,7 @@ func (l *lane) refused(code string) {
 }
 
 // failed notes a failure of the server.
-func (l *lane) failed(err error) {
+func (l *pipeline) failed(err error) {
 	s := l.store
 	if s.ctx.Err() != nil {
 		return // it was us
@@ -309,9 +309,9 @@ func (l *lane) failed(err error) {
 
 // forgetKeys forgets which keys have an expiry: the store may come back empty.
 func (s *Server) forgetKeys() {
-	s.met.mu.Lock()
-	defer s.met.mu.Unlock()
-	s.met.forget()
+	s.seen.mu.Lock()
+	defer s.seen.mu.Unlock()
+	s.seen.forget()
 }
 
 // opened answers everybody who waits, now that the breaker is open.
@@ -319,7 +319,7 @@ func (s *Server) opened(why string) {
 	s.log(slog.LevelError, "the key-value store is lost; the failure mode answers until it is back", "why", why)
 	s.mu.Lock()
 	for _, c := range s.queue {
-		c.dismiss(counter.ErrOpen)
+		c.cancel(counter.ErrOpen)
 	}
 	clear(s.queue)
 	s.queue = s.queue[:0]
@@ -329,14 +329,14 @@ func (s *Server) opened(why string) {
 }
 
 // breakOff answers the callers whose batches are out and ends the connections these are on. It is
-// repeated while the breaker is open, since a lane may have been about to dial.
+// repeated while the breaker is open, since a pipeline may have been about to dial.
 func (s *Server) breakOff() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.lanes {
+	for _, l := range s.pipelines {
 		l.mu.Lock()
 		for _, c := range l.out {
-			c.dismiss(counter.ErrOpen)
+			c.cancel(counter.ErrOpen)
 		}
 		if l.out != nil {
 			l.link.drop()
@@ -350,19 +350,19 @@ func (s *Server) breakOff() {
 func (s *Server) relocated() {
 	s.forgetKeys()
 	s.mu.Lock()
-	for _, l := range s.lanes {
+	for _, l := range s.pipelines {
 		l.link.drop()
 	}
 	if s.probe != nil {
 		s.probe.drop() // it asks the old one
 	}
 	s.mu.Unlock()
-	s.hurry()
+	s.wakeProbe()
 }
 
-// hurry has an open breaker ask at once.
-func (s *Server) hurry() {
-	s.breaker.Hurry()
+// wakeProbe has an open breaker ask at once.
+func (s *Server) wakeProbe() {
+	s.breaker.ProbeNow()
 	select {
 	case s.wake <- struct{}{}:
 	default:

@@ -11,29 +11,29 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// away says that a server has not carried out a command that is sound. Nothing is counted yet, so that
+// notExecuted says that a server has not carried out a command that is sound. Nothing is counted yet, so that
 // it can go out once more.
-type away struct {
-	why redo
-	to  string // of redoMoved and redoAsk: the node, as the server names it
+type notExecuted struct {
+	reason retryReason
+	to     string // of retryMoved and retryAsk: the node, as the server names it
 }
 
-type redo uint8
+type retryReason uint8
 
 const (
-	redoMoved  redo = iota // another node of the cluster has the slot
-	redoAsk                // another node may have the key, and is to be told ASKING
-	redoLater              // the server cannot at present: it loads, or is no master, or its cluster is down
-	redoApart              // a script cannot reach all its keys here at present
-	redoUnsent             // it never went out: there is no connection
+	retryMoved  retryReason = iota // another node of the cluster has the slot
+	retryAsk                       // another node may have the key, and is to be told ASKING
+	retryLater                     // the server cannot at present: it loads, or is no master, or its cluster is down
+	retryApart                     // a script cannot reach all its keys here at present
+	retryUnsent                    // it never went out: there is no connection
 )
 
-var awayLater, awayApart, awayUnsent = away{why: redoLater}, away{why: redoApart}, away{why: redoUnsent}
+var notNow, notTogether, notSent = notExecuted{reason: retryLater}, notExecuted{reason: retryApart}, notExecuted{reason: retryUnsent}
 
 // errUnsent is wrapped by the errors of a link that has sent nothing.
 var errUnsent = errors.New("not connected")
 
-// refusal reads an error of Redis that says something about the server. Others leave o.away nil.
+// refusal reads an error of Redis that says something about the server. Others leave o.notExecuted nil.
 func (l *redisLink) refusal(b *batch, o *op, text string) {
 	code, rest, _ := strings.Cut(text, " ")
 	inCluster := l.role == clusterServer
@@ -45,61 +45,61 @@ func (l *redisLink) refusal(b *batch, o *op, text string) {
 		}
 		switch {
 		case code == "MOVED":
-			o.away = &away{redoMoved, strings.TrimSpace(to)}
+			o.notExecuted = &notExecuted{retryMoved, strings.TrimSpace(to)}
 		case o.kind == opStop && len(o.hits) > 1:
-			o.away = &awayApart // the other keys may be here
+			o.notExecuted = &notTogether // the other keys may be here
 		default:
-			o.away = &away{redoAsk, strings.TrimSpace(to)}
+			o.notExecuted = &notExecuted{retryAsk, strings.TrimSpace(to)}
 		}
 	case "READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN":
-		o.away, b.refusal = &awayLater, code
+		o.notExecuted, b.refusal = &notNow, code
 	case "TRYAGAIN", "CROSSSLOT":
 		if inCluster {
-			o.away = &awayApart
+			o.notExecuted = &notTogether
 		}
 	case "ERR":
 		// The script meets a key whose slot is on its way, or is more than an old Redis understands.
 		if inCluster && o.kind == opStop && (strings.Contains(rest, "non local key") ||
 			strings.Contains(rest, "same slot") || strings.Contains(rest, "compiling script")) {
-			o.away = &awayApart
+			o.notExecuted = &notTogether
 		}
 	}
 }
 
-// leftover notes which hits of a request are not carried out yet.
-type leftover struct {
+// remainder notes which hits of a request are not carried out yet.
+type remainder struct {
 	req    counter.Request
 	at     []int    // the hits' places in the request they come from
 	to     []string // where each is to go, as from names it; empty: where its key belongs
 	from   []string
-	asking []bool // the slot of its key is on its way there
-	reason redo   // the gravest
+	asking []bool      // the slot of its key is on its way there
+	reason retryReason // the gravest
 }
 
 // take notes the hits that c's server has not carried out; at is where in the whole request c's hits
 // are, nil: in their order.
-func (l *leftover) take(c *call, req *counter.Request, at []int, from string) {
+func (l *remainder) take(c *call, req *counter.Request, at []int, from string) {
 	for i := range c.hits {
 		h := &c.hits[i]
-		if h.away == nil {
+		if h.notExecuted == nil {
 			continue
 		}
 		place := i
 		if at != nil {
 			place = at[i]
 		}
-		l.add(req, &req.Hits[i], place, h.away.why)
+		l.add(req, &req.Hits[i], place, h.notExecuted.reason)
 		last := len(l.at) - 1
-		l.to[last], l.from[last], l.asking[last] = h.away.to, from, h.away.why == redoAsk
+		l.to[last], l.from[last], l.asking[last] = h.notExecuted.to, from, h.notExecuted.reason == retryAsk
 	}
 }
 
 // later notes a hit of req that nobody can carry out at present.
-func (l *leftover) later(req *counter.Request, h *counter.Hit, at int) {
-	l.add(req, h, at, redoLater)
+func (l *remainder) later(req *counter.Request, h *counter.Hit, at int) {
+	l.add(req, h, at, retryLater)
 }
 
-func (l *leftover) add(req *counter.Request, h *counter.Hit, at int, why redo) {
+func (l *remainder) add(req *counter.Request, h *counter.Hit, at int, why retryReason) {
 	l.req.Now, l.req.Stop = req.Now, req.Stop
 	l.req.Hits, l.at = append(l.req.Hits, *h), append(l.at, at)
 	l.to, l.from, l.asking = append(l.to, ""), append(l.from, ""), append(l.asking, false)
@@ -107,21 +107,21 @@ func (l *leftover) add(req *counter.Request, h *counter.Hit, at int, why redo) {
 }
 
 // deliver hands the answers over to the whole request.
-func (l *leftover) deliver(req *counter.Request) {
+func (l *remainder) deliver(req *counter.Request) {
 	for i, at := range l.at {
 		req.Hits[at].After, req.Hits[at].Spared = l.req.Hits[i].After, l.req.Hits[i].Spared
 	}
 }
 
-// redoPause is how long to wait before a server that cannot is asked again for the nth time.
-func redoPause(n int) time.Duration { return min(5*time.Millisecond<<min(n, 4), 50*time.Millisecond) }
+// retryPause is how long to wait before a server that cannot is asked again for the nth time.
+func retryPause(n int) time.Duration { return min(5*time.Millisecond<<min(n, 4), 50*time.Millisecond) }
 
 // errLater is what a caller gets whose time is up while the server still cannot.
 var errLater = fmt.Errorf("%w: it refuses hits at present", counter.ErrUnavailable)
 
 // pause waits before a server is asked again. The error says that the caller's time would be up.
 func pause(ctx context.Context, n int) error {
-	d := redoPause(n)
+	d := retryPause(n)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d+link.LeaveBefore {
 		return errLater
 	}

@@ -2,20 +2,20 @@ package redis
 
 import "sync"
 
-// metGeneration is how many keys one generation holds: two of them take at most 8 MiB.
-const metGeneration = 1 << 18
+// seenGeneration is how many keys one generation holds: two of them take at most 8 MiB.
+const seenGeneration = 1 << 18
 
-// metSet is a bounded set of the keys that are known to have an expiry in the store, as 64-bit keyed
+// seenKeys is a bounded set of the keys that are known to have an expiry in the store, as 64-bit keyed
 // hashes. A key that drops out costs one more SET NX; one taken for another (1 in 2^45 with both
 // generations full) is caught by the reply that equals the hits sent.
-type metSet struct {
+type seenKeys struct {
 	mu         sync.Mutex
 	young, old hashSet
 	generation int // most keys in young before it becomes old
 }
 
 // has reports whether the key is in the set, and keeps it there if so.
-func (m *metSet) has(hash uint64) bool {
+func (m *seenKeys) has(hash uint64) bool {
 	if m.young.has(hash) {
 		return true
 	}
@@ -26,7 +26,7 @@ func (m *metSet) has(hash uint64) bool {
 	return false
 }
 
-func (m *metSet) add(hash uint64) {
+func (m *seenKeys) add(hash uint64) {
 	if m.young.n >= m.generation {
 		m.young, m.old = m.old, m.young
 		m.young.clear()
@@ -35,7 +35,7 @@ func (m *metSet) add(hash uint64) {
 }
 
 // forget empties the set: the store may have been restarted without its data.
-func (m *metSet) forget() {
+func (m *seenKeys) forget() {
 	m.young.clear()
 	m.old.clear()
 }

@@ -95,20 +95,20 @@ func FuzzRefusal(f *testing.F) {
 		for _, o := range []*op{{}, {kind: opStop, stopOp: &stopOp{hits: make([]callHit, 2)}}, {kind: opStop, stopOp: &stopOp{hits: make([]callHit, 1)}}} {
 			b := new(batch)
 			l.refusal(b, o, text)
-			if o.away == nil {
+			if o.notExecuted == nil {
 				continue
 			}
-			if o.away.why <= redoAsk {
-				if addr, ok := absolute(o.away.to, "h:1"); ok {
+			if o.notExecuted.reason <= retryAsk {
+				if addr, ok := absolute(o.notExecuted.to, "h:1"); ok {
 					if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || !link.IsPort(port) {
 						t.Errorf("%q: %q cannot be dialled: %v", text, addr, err)
 					}
 				}
-			} else if o.away.to != "" {
-				t.Errorf("%q: %d names %q", text, o.away.why, o.away.to)
+			} else if o.notExecuted.to != "" {
+				t.Errorf("%q: %d names %q", text, o.notExecuted.reason, o.notExecuted.to)
 			}
-			if (b.refusal != "") != (o.away.why == redoLater) {
-				t.Errorf("%q: refusal %q, %d", text, b.refusal, o.away.why)
+			if (b.refusal != "") != (o.notExecuted.reason == retryLater) {
+				t.Errorf("%q: refusal %q, %d", text, b.refusal, o.notExecuted.reason)
 			}
 		}
 		if to, ok := switchedTo(text, "gate"); ok {

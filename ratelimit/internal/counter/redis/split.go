@@ -9,13 +9,13 @@ import (
 
 // split is the hits of one request, grouped by the node that has their keys. It is used again.
 type split struct {
-	now   int64
-	stop  counter.Stop
-	parts []part
+	now    int64
+	stop   counter.Stop
+	shards []shard
 }
 
-// part is what one node gets of a request.
-type part struct {
+// shard is what one node gets of a request.
+type shard struct {
 	node   *clusterNode
 	req    counter.Request
 	at     []int  // the hits' places in the request
@@ -27,30 +27,30 @@ type part struct {
 // reset empties it for hits of req.
 func (s *split) reset(req *counter.Request) {
 	s.now, s.stop = req.Now, req.Stop
-	for i := range s.parts {
-		p := &s.parts[i]
+	for i := range s.shards {
+		p := &s.shards[i]
 		clear(p.req.Hits) // keys of others
 		p.node, p.call, p.err, p.req.Hits, p.at, p.asking = nil, nil, nil, p.req.Hits[:0], p.at[:0], p.asking[:0]
 	}
-	s.parts = s.parts[:0]
+	s.shards = s.shards[:0]
 }
 
-// add puts a hit into the part of its node. Hits on one key keep their order.
+// add puts a hit into the shard of its node. Hits on one key keep their order.
 func (s *split) add(n *clusterNode, h *counter.Hit, at int, asking bool) {
 	i := 0
-	for i < len(s.parts) && s.parts[i].node != n {
+	for i < len(s.shards) && s.shards[i].node != n {
 		i++
 	}
-	if i == len(s.parts) {
-		if i < cap(s.parts) {
-			s.parts = s.parts[:i+1] // with the memory of before
+	if i == len(s.shards) {
+		if i < cap(s.shards) {
+			s.shards = s.shards[:i+1] // with the memory of before
 		} else {
-			s.parts = append(s.parts, part{})
+			s.shards = append(s.shards, shard{})
 		}
-		p := &s.parts[i]
+		p := &s.shards[i]
 		p.node, p.req.Now, p.req.Stop = n, s.now, s.stop
 	}
-	p := &s.parts[i]
+	p := &s.shards[i]
 	p.req.Hits, p.at, p.asking = append(p.req.Hits, *h), append(p.at, at), append(p.asking, asking)
 }
 
@@ -59,7 +59,7 @@ func (c *Cluster) addSpread(ctx context.Context, req *counter.Request) error {
 	s := c.splits.Get().(*split)
 	defer c.splits.Put(s)
 	s.reset(req)
-	var left leftover
+	var left remainder
 	var out counter.Outcome
 	for i := range req.Hits {
 		h := &req.Hits[i]
@@ -77,16 +77,16 @@ func (c *Cluster) addSpread(ctx context.Context, req *counter.Request) error {
 	return out.Of(req)
 }
 
-// carry has the nodes carry out their parts, c.width of them at a time, and puts what they cannot at
+// carry has the nodes carry out their shards, c.width of them at a time, and puts what they cannot at
 // present into left.
-func (c *Cluster) carry(ctx context.Context, s *split, req *counter.Request, left *leftover, out *counter.Outcome) {
+func (c *Cluster) carry(ctx context.Context, s *split, req *counter.Request, left *remainder, out *counter.Outcome) {
 	begun := 0
-	for i := range s.parts {
-		for ; begun < len(s.parts) && begun-i < c.width; begun++ {
-			p := &s.parts[begun]
+	for i := range s.shards {
+		for ; begun < len(s.shards) && begun-i < c.width; begun++ {
+			p := &s.shards[begun]
 			p.call, p.err = p.node.begin(ctx, &p.req, p.asking)
 		}
-		p := &s.parts[i]
+		p := &s.shards[i]
 		var undone *call
 		if p.err == nil {
 			undone, p.err = p.node.finish(ctx, p.call, &p.req)

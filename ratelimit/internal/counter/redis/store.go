@@ -14,7 +14,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// patient callers, with more time than this, are sent away by the keeper when their time is up.
+// patient callers, with more time than this, are sent away by the watchdog when their time is up.
 // A timer and a select for each would cost 1.0 of the 2.5 us that a hit takes (BenchmarkKVStore).
 const patient = 10 * time.Millisecond
 
@@ -22,30 +22,30 @@ const patient = 10 * time.Millisecond
 //
 // Hits are collected while a batch is in the store and go together in the next: one command for each
 // key, whoever hit it, with the answers handed out in the order of arrival. So a lone caller waits
-// for nobody, and many pay for one write and one read together. See batch, lane and keep.
+// for nobody, and many pay for one write and one read together. See batch, pipeline and watch.
 type Server struct {
 	o       Options
 	newLink func(timeout time.Duration) connection
 	stats   *link.PoolStats
 	trouble func() // called when the server fails: the topology may have changed; must not block
 	breaker link.Breaker
-	met     metSet
+	seen    seenKeys
 	seed    maphash.Seed
 	calls   sync.Pool // *call
 	begun   time.Time // the clock counts from here
 
-	mu       sync.Mutex
-	queue    []*call // waiting for a batch, in the order of arrival
-	idle     []*lane // the one used last at the end
-	lanes    []*lane // all, overflow included
-	busy     int     // lanes with a batch, or about to take one
-	launched int64   // when the last batch set out
-	trip     int64   // a moving average of how long batches are out
-	asleep   bool    // the keeper sleeps until it is called
-	closed   bool
-	probe    connection // of an open breaker, to be dropped by Close
+	mu         sync.Mutex
+	queue      []*call     // waiting for a batch, in the order of arrival
+	idle       []*pipeline // the one used last at the end
+	pipelines  []*pipeline // all, overflow included
+	busy       int         // pipelines with a batch, or about to take one
+	dispatched int64       // when the last batch set out
+	trip       int64       // a moving average of how long batches are out
+	asleep     bool        // the watchdog sleeps until it is called
+	closed     bool
+	probe      connection // of an open breaker, to be dropped by Close
 
-	wake chan struct{}   // calls the keeper
+	wake chan struct{}   // calls the watchdog
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -103,7 +103,7 @@ func newServer(o Options) *Server {
 		stats:   new(link.PoolStats),
 		trouble: func() {},
 		breaker: link.Breaker{Stall: o.Stall},
-		met:     metSet{generation: metGeneration},
+		seen:    seenKeys{generation: seenGeneration},
 		seed:    maphash.MakeSeed(),
 		calls:   sync.Pool{New: func() any { return newCall() }},
 		begun:   time.Now(),
@@ -113,12 +113,12 @@ func newServer(o Options) *Server {
 	}
 }
 
-// run starts the keeper and the first lane.
+// run starts the watchdog and the first pipeline.
 func (s *Server) run(first connection) {
 	s.mu.Lock()
-	s.idle = append(s.idle, s.newLane(first, false))
+	s.idle = append(s.idle, s.newPipeline(first, false))
 	s.mu.Unlock()
-	s.wg.Go(s.keep)
+	s.wg.Go(s.watch)
 }
 
 // reach tries until there is no error. The pause is a random one between StartInitial and a step that
@@ -166,7 +166,7 @@ func (s *Server) Add(ctx context.Context, req *counter.Request) error {
 func (s *Server) addLater(ctx context.Context, req *counter.Request, undone *call) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()
-	var left leftover
+	var left remainder
 	left.take(undone, req, nil, "")
 	for n := 0; ; n++ {
 		s.recycle(undone)
@@ -184,7 +184,7 @@ func (s *Server) addLater(ctx context.Context, req *counter.Request, undone *cal
 		if undone == nil {
 			return nil
 		}
-		var less leftover
+		var less remainder
 		less.take(undone, &left.req, left.at, "")
 		left = less
 	}
@@ -207,7 +207,7 @@ func (s *Server) begin(ctx context.Context, req *counter.Request, asking []bool)
 	c.fill(req, asking, s.hash)
 	c.arrived, c.stay = now, stay
 	if stay > patient {
-		c.ctx, c.leave = ctx, c.arrived+int64(stay-keeperTick)
+		c.ctx, c.leave = ctx, c.arrived+int64(stay-watchTick)
 	}
 	if err := s.enqueue(c); err != nil {
 		s.free(c)
@@ -290,7 +290,7 @@ func (s *Server) Close() {
 	}
 	s.closed = true
 	s.stop()
-	for _, l := range s.lanes {
+	for _, l := range s.pipelines {
 		l.link.drop()
 	}
 	if s.probe != nil {

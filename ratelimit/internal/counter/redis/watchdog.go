@@ -9,24 +9,24 @@ import (
 )
 
 const (
-	// keeperTick is how often the keeper looks while hits come in.
-	keeperTick = 2 * time.Millisecond
-	// keeperBeat is the longest time between two looks that a busy machine explains.
-	keeperBeat = 4 * time.Millisecond
-	// keeperRests after this long without any.
-	keeperRests = 100 * time.Millisecond
-	// pingIdle is how long a connection rests before it is asked whether it lives.
-	pingIdle = time.Second
+	// watchTick is how often the watchdog looks while hits come in.
+	watchTick = 2 * time.Millisecond
+	// watchBeat is the longest time between two looks that a busy machine explains.
+	watchBeat = 4 * time.Millisecond
+	// watchRests after this long without any.
+	watchRests = 100 * time.Millisecond
+	// pingAfter is how long a connection rests before it is asked whether it lives.
+	pingAfter = time.Second
 	// overflowIdle is how long an overflow connection rests before it is closed.
 	overflowIdle = 30 * time.Second
 	// probeTimeout bounds one probe of an open breaker.
 	probeTimeout = link.ProbeEvery
 )
 
-// keep watches over what no caller and no lane can see: batches that do not come back, hits that
-// no lane takes, connections that rest, an open breaker. It sleeps while there is nothing to watch.
-func (s *Server) keep() {
-	timer := time.NewTimer(keeperTick)
+// watch watches over what no caller and no pipeline can see: batches that do not come back, hits that
+// no pipeline takes, connections that rest, an open breaker. It sleeps while there is nothing to watch.
+func (s *Server) watch() {
+	timer := time.NewTimer(watchTick)
 	defer timer.Stop()
 	last := s.clock()
 	for {
@@ -37,7 +37,7 @@ func (s *Server) keep() {
 		case <-timer.C:
 		}
 		now := s.clock()
-		ran := link.RanFor(time.Duration(now-last), keeperBeat)
+		ran := link.RanFor(time.Duration(now-last), watchBeat)
 		last = now
 		if s.breaker.Aged(s.oldest(now, ran), time.Duration(now)) {
 			s.opened("a batch has been out for " + s.o.Stall.String())
@@ -49,13 +49,13 @@ func (s *Server) keep() {
 			s.startProbe()
 		}
 		s.mu.Lock()
-		s.sendAway(now)
-		s.relieve(now)
-		s.rest(now)
-		pause := keeperTick
-		if s.asleep = s.busy == 0 && len(s.queue) == 0 && now-s.launched > int64(keeperRests); s.asleep {
-			if pause = pingIdle / 4; s.breaker.IsOpen() {
-				pause = 5 * keeperTick // a probe may be due as soon as the one before is back
+		s.expireCallers(now)
+		s.scaleUp(now)
+		s.pingIdle(now)
+		pause := watchTick
+		if s.asleep = s.busy == 0 && len(s.queue) == 0 && now-s.dispatched > int64(watchRests); s.asleep {
+			if pause = pingAfter / 4; s.breaker.IsOpen() {
+				pause = 5 * watchTick // a probe may be due as soon as the one before is back
 			}
 		}
 		s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *Server) keep() {
 func (s *Server) oldest(now int64, ran time.Duration) (oldest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.lanes {
+	for _, l := range s.pipelines {
 		if !l.mu.TryLock() {
 			continue // it is on the move
 		}
@@ -84,8 +84,8 @@ func (s *Server) oldest(now int64, ran time.Duration) (oldest time.Duration) {
 	return oldest
 }
 
-// sendAway answers the callers whose time is up, wherever their hits are; s.mu is held.
-func (s *Server) sendAway(now int64) {
+// expireCallers answers the callers whose time is up, wherever their hits are; s.mu is held.
+func (s *Server) expireCallers(now int64) {
 	waits := s.queue[:0]
 	for _, c := range s.queue {
 		c.expire(now)
@@ -97,7 +97,7 @@ func (s *Server) sendAway(now int64) {
 	}
 	clear(s.queue[len(waits):]) // while a store stands still the queue holds no more than those who wait
 	s.queue = waits
-	for _, l := range s.lanes {
+	for _, l := range s.pipelines {
 		if !l.mu.TryLock() {
 			continue // a batch is being built: the next tick is soon enough
 		}
@@ -112,30 +112,30 @@ func (c *call) expire(now int64) {
 	switch {
 	case c.ctx == nil:
 	case c.leave <= now:
-		c.dismiss(counter.ErrTimeout)
+		c.cancel(counter.ErrTimeout)
 	case c.ctx.Err() != nil:
-		c.dismiss(link.ContextError(c.ctx))
+		c.cancel(link.ContextError(c.ctx))
 	}
 }
 
-// relieve looks after hits that have waited too long for a batch; s.mu is held.
-func (s *Server) relieve(now int64) {
+// scaleUp looks after hits that have waited too long for a batch; s.mu is held.
+func (s *Server) scaleUp(now int64) {
 	if len(s.queue) == 0 {
 		return
 	}
 	age := now - s.queue[0].arrived
-	if age < spread+int64(s.o.PipelineWindow) || s.launch(now) || age < int64(s.o.OnEmptyWait) {
+	if age < minSpacing+int64(s.o.PipelineWindow) || s.dispatch(now) || age < int64(s.o.OnEmptyWait) {
 		return
 	}
 	switch s.o.OnEmpty {
 	case Create:
-		if len(s.lanes) < 2*s.o.PoolSize {
-			s.send(s.newLane(s.newLink(s.o.Timeout), true), true, now)
+		if len(s.pipelines) < 2*s.o.PoolSize {
+			s.send(s.newPipeline(s.newLink(s.o.Timeout), true), true, now)
 		}
 	case Refuse:
 		n := 0
 		for n < len(s.queue) && now-s.queue[n].arrived >= int64(s.o.OnEmptyWait) {
-			s.queue[n].dismiss(counter.ErrBusy)
+			s.queue[n].cancel(counter.ErrBusy)
 			n++
 		}
 		rest := copy(s.queue, s.queue[n:])
@@ -145,8 +145,8 @@ func (s *Server) relieve(now int64) {
 	}
 }
 
-// rest pings idle connections and ends overflow ones; s.mu is held.
-func (s *Server) rest(now int64) {
+// pingIdle pings idle connections and ends overflow ones; s.mu is held.
+func (s *Server) pingIdle(now int64) {
 	if s.breaker.IsOpen() {
 		return // the probe asks for all
 	}
@@ -156,7 +156,7 @@ func (s *Server) rest(now int64) {
 		case l.overflow && now-l.used >= int64(overflowIdle):
 			close(l.work)
 			s.forget(l)
-		case now-l.rested >= int64(pingIdle) && !s.closed:
+		case now-l.rested >= int64(pingAfter) && !s.closed:
 			s.busy++
 			l.work <- false
 		default:
@@ -167,11 +167,11 @@ func (s *Server) rest(now int64) {
 	s.idle = kept
 }
 
-// forget takes a lane off the list; s.mu is held.
-func (s *Server) forget(gone *lane) {
-	for i, l := range s.lanes {
+// forget takes a pipeline off the list; s.mu is held.
+func (s *Server) forget(gone *pipeline) {
+	for i, l := range s.pipelines {
 		if l == gone {
-			s.lanes = append(s.lanes[:i], s.lanes[i+1:]...)
+			s.pipelines = append(s.pipelines[:i], s.pipelines[i+1:]...)
 			return
 		}
 	}
