@@ -15,7 +15,6 @@ import (
 
 	"gatehouse/ratelimit/internal/config"
 	"gatehouse/ratelimit/internal/doctest"
-
 	"gatehouse/shared/envoytest"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"

@@ -12,15 +12,14 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/ratelimit/internal/doctest"
-	"gatehouse/ratelimit/internal/limits/rulefile"
-
 	httprl "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"gatehouse/ratelimit/internal/doctest"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 )
 
 // This file, transcripts_test.go, and walk_test.go and metrics_test.go of internal/daemon hold README.md and the pages

@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/ratelimit/internal/doctest"
-
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"gatehouse/ratelimit/internal/doctest"
 	"gatehouse/shared/certs/certtest"
 	"gatehouse/shared/settings"
 )

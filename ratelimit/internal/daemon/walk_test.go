@@ -12,11 +12,10 @@ import (
 	"time"
 
 	"gatehouse/ratelimit/internal/config"
+	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/doctest"
 	"gatehouse/ratelimit/internal/limits/rulefile"
-
-	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/service"

@@ -4,9 +4,9 @@ package overlimit
 import (
 	"encoding/binary"
 
-	"gatehouse/ratelimit/internal/siphash"
-
 	"github.com/coocood/freecache"
+
+	"gatehouse/ratelimit/internal/siphash"
 )
 
 // maxCachedKey is the longest key that the over-limit cache keeps as it is. freecache refuses entries

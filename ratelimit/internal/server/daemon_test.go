@@ -9,11 +9,10 @@ import (
 	"testing"
 	"time"
 
+	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-
-	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/limits"

@@ -15,10 +15,9 @@ import (
 	"strings"
 	"time"
 
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"go.opentelemetry.io/otel/attribute"
 	"google.golang.org/protobuf/encoding/protojson"
-
-	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/service"

@@ -3,10 +3,10 @@ package memcached
 import (
 	"runtime"
 
+	"github.com/bradfitz/gomemcache/memcache"
+
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/link"
-
-	"github.com/bradfitz/gomemcache/memcache"
 )
 
 // maxLookKeys bounds one look-up.

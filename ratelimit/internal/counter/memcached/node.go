@@ -11,10 +11,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bradfitz/gomemcache/memcache"
+
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/link"
-
-	"github.com/bradfitz/gomemcache/memcache"
 )
 
 // node is one memcached server. Fields are guarded by the store's mutex unless they say otherwise.

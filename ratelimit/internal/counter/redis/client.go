@@ -5,9 +5,9 @@ import (
 	"crypto/tls"
 	"net"
 
-	"gatehouse/ratelimit/internal/counter/link"
-
 	"github.com/redis/rueidis"
+
+	"gatehouse/ratelimit/internal/counter/link"
 )
 
 // access is how the servers of one kind are reached and entered: those of a store, or its sentinels.

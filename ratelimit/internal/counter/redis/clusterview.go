@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/ratelimit/internal/counter/link"
-
 	"github.com/redis/rueidis"
+
+	"gatehouse/ratelimit/internal/counter/link"
 )
 
 // view is what one node says about the cluster.

@@ -11,10 +11,10 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/redis/rueidis"
+
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/link"
-
-	"github.com/redis/rueidis"
 )
 
 // connection is one connection to a store. One goroutine uses it at a time; only drop may be called beside it.

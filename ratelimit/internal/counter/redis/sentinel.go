@@ -12,9 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gatehouse/ratelimit/internal/counter/link"
-
 	"github.com/redis/rueidis"
+
+	"gatehouse/ratelimit/internal/counter/link"
 )
 
 // sentinels find the master of a Server. They are listened to, for +switch-master, and all asked every

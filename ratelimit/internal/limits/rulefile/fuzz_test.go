@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/ratelimit/internal/limits"
-
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/testing/protocmp"
+
+	"gatehouse/ratelimit/internal/limits"
 )
 
 // FuzzPlain holds readPlain to the library: what it reads, the library reads as the same tree.

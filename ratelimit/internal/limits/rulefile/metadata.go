@@ -6,9 +6,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"gatehouse/ratelimit/internal/limits"
-
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"gatehouse/ratelimit/internal/limits"
 )
 
 // metadata converts a free-form map to the Struct that dynamic metadata carries (row 18). Every

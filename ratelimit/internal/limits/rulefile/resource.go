@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/ratelimit/internal/limits"
-
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"gatehouse/ratelimit/internal/limits"
 )
 
 // ResourceType is the type URL of the resources that LoadResources reads.

@@ -5,12 +5,12 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"gatehouse/ratelimit/internal/limits"
-
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"gatehouse/ratelimit/internal/limits"
 )
 
 const (
