@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// maxMemcacheKey is memcached's limit, in bytes.
-	maxMemcacheKey = 250
+	// maxKey is memcached's limit, in bytes.
+	maxKey = 250
 	// longestRelative is the longest time to live that memcached takes for one: beyond it the number
 	// is a date, as Unix seconds.
 	longestRelative = 30 * 86400
 )
 
-// memcacheKey is the key in a form that memcached takes, or a *KeyError. With hashed, a key that it
+// storedKey is the key in a form that memcached takes, or a *KeyError. With hashed, a key that it
 // would refuse is sha256: and the 64 digits of its SHA-256: the same in all instances, and no escaped
 // key looks like it, since those hold a bar.
-func memcacheKey(key []byte, hashed bool) (string, error) {
+func storedKey(key []byte, hashed bool) (string, error) {
 	why := keyTrouble(key)
 	switch {
 	case why == "":
@@ -39,8 +39,8 @@ func keyTrouble(key []byte) string {
 	switch {
 	case len(key) == 0:
 		return "is empty"
-	case len(key) > maxMemcacheKey:
-		return fmt.Sprintf("has %d bytes, memcached takes at most %d", len(key), maxMemcacheKey)
+	case len(key) > maxKey:
+		return fmt.Sprintf("has %d bytes, memcached takes at most %d", len(key), maxKey)
 	}
 	for _, c := range key {
 		if c <= ' ' || c == 0x7f {
@@ -58,11 +58,11 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// memcacheExpiry is the expiry to send with a key that ends at that Unix second: seconds from now, or a
+// expiryOf is the expiry to send with a key that ends at that Unix second: seconds from now, or a
 // date where it is more than 30 days away. False: it has ended already.
 //
 // memcached reads it as a signed number of 32 bits, so nothing outlives 2038-01-19 but by 30 days.
-func memcacheExpiry(ends, now int64) (int32, bool) {
+func expiryOf(ends, now int64) (int32, bool) {
 	switch left := ends - now; {
 	case left <= 0:
 		return 0, false
@@ -74,8 +74,8 @@ func memcacheExpiry(ends, now int64) (int32, bool) {
 	return int32(min(ends, math.MaxInt32)), true
 }
 
-// memcacheTotal reads a counter, at most 2^63-1. memcached pads what has become shorter with spaces.
-func memcacheTotal(value []byte) (int64, error) {
+// parseTotal reads a counter, at most 2^63-1. memcached pads what has become shorter with spaces.
+func parseTotal(value []byte) (int64, error) {
 	n, err := strconv.ParseUint(strings.TrimRight(string(value), " "), 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("%w: a counter holds no number", counter.ErrUnavailable)

@@ -20,11 +20,11 @@ import (
 func TestMemcacheKey(t *testing.T) {
 	f := func(key, want, why string) {
 		t.Helper()
-		got, err := memcacheKey([]byte(key), false)
+		got, err := storedKey([]byte(key), false)
 		if got != want || why != "" && fmt.Sprint(err) != "the counter key "+why || why == "" && err != nil {
 			t.Errorf("%.20q: %q %v", key, got, err)
 		}
-		got, err = memcacheKey([]byte(key), true)
+		got, err = storedKey([]byte(key), true)
 		if err != nil || (why == "") != (got == key) || keyTrouble([]byte(got)) != "" {
 			t.Errorf("%.20q hashed: %q %v", key, got, err)
 		}
@@ -38,11 +38,11 @@ func TestMemcacheKey(t *testing.T) {
 	for _, c := range []string{" ", "\t", "\r\n", "\x00", "\x7f", "\x1f"} {
 		f("a"+c+"b", "", "holds white space or a control character, which memcached does not take")
 	}
-	a, _ := memcacheKey([]byte("a b"), true)
+	a, _ := storedKey([]byte("a b"), true)
 	if a != "sha256:c8687a08aa5d6ed2044328fa6a697ab8e96dc34291e8c034ba24ef6fcf5da1dc" && len(a) != 71 {
 		t.Errorf("%q", a)
 	}
-	if b, _ := memcacheKey([]byte("a c"), true); a == b {
+	if b, _ := storedKey([]byte("a c"), true); a == b {
 		t.Error("two keys, one hash")
 	}
 	if CheckPrefix("") != nil || CheckPrefix("p_") != nil || CheckPrefix("p ") == nil {
@@ -53,7 +53,7 @@ func TestMemcacheKey(t *testing.T) {
 func TestMemcacheExpiry(t *testing.T) {
 	f := func(ends, now int64, want int32, alive bool) {
 		t.Helper()
-		if got, ok := memcacheExpiry(ends, now); got != want || ok != alive {
+		if got, ok := expiryOf(ends, now); got != want || ok != alive {
 			t.Errorf("%d at %d: %d %v, want %d %v", ends, now, got, ok, want, alive)
 		}
 	}
@@ -74,7 +74,7 @@ func FuzzMemcacheTotal(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, value []byte) {
-		n, err := memcacheTotal(value)
+		n, err := parseTotal(value)
 		if n < 0 || err != nil && (n != 0 || !errors.Is(err, counter.ErrUnavailable)) {
 			t.Errorf("%q: %d %v", value, n, err)
 		}

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// memcacheLink speaks the increments of memcached's text protocol (protocol.txt, "Increment/Decrement" and
+// connection speaks the increments of memcached's text protocol (protocol.txt, "Increment/Decrement" and
 // "Storage commands") with many commands in one write: the client library sends the next when the last is
 // answered, and at 20,000 counters a second each of those round trips is two system calls.
-type memcacheLink struct {
+type connection struct {
 	conn net.Conn
 	in   *bufio.Reader
 	out  []byte
 }
 
-func newMemcacheLink(conn net.Conn) *memcacheLink {
-	return &memcacheLink{conn: conn, in: bufio.NewReaderSize(conn, 4<<10)}
+func newConnection(conn net.Conn) *connection {
+	return &connection{conn: conn, in: bufio.NewReaderSize(conn, 4<<10)}
 }
 
 // reply is what the node says to one command.
@@ -34,23 +34,23 @@ type reply struct {
 }
 
 // begin starts a batch that must be over by then.
-func (l *memcacheLink) begin(end time.Time) {
+func (l *connection) begin(end time.Time) {
 	l.out = l.out[:0]
 	l.conn.SetDeadline(end) // an error is the connection's, which the write meets too
 }
 
 // shift adds a change to a counter that exists; below 0 memcached stays at 0.
-func (l *memcacheLink) shift(key string, change int64) {
+func (l *connection) shift(key string, change int64) {
 	command := "incr "
 	if change < 0 {
 		command = "decr "
 	}
 	l.out = append(append(append(l.out, command...), key...), ' ')
-	l.out = append(strconv.AppendUint(l.out, size(change), 10), "\r\n"...)
+	l.out = append(strconv.AppendUint(l.out, hitsOf(change), 10), "\r\n"...)
 }
 
 // add makes a counter that does not exist.
-func (l *memcacheLink) add(key string, value int64, expiry int32) {
+func (l *connection) add(key string, value int64, expiry int32) {
 	l.out = append(append(append(l.out, "add "...), key...), " 0 "...)
 	l.out = append(strconv.AppendInt(l.out, int64(expiry), 10), ' ')
 	var digits [20]byte
@@ -59,15 +59,15 @@ func (l *memcacheLink) add(key string, value int64, expiry int32) {
 	l.out = append(append(l.out, text...), "\r\n"...)
 }
 
-// flush writes the batch. What the node says meanwhile fits into the sockets' buffers: at most maxTold
+// flush writes the batch. What the node says meanwhile fits into the sockets' buffers: at most maxIncrs
 // lines of two dozen bytes.
-func (l *memcacheLink) flush() error {
+func (l *connection) flush() error {
 	_, err := l.conn.Write(l.out)
 	return err
 }
 
 // reply reads what the node says to the next command. An error is the link's.
-func (l *memcacheLink) reply() (reply, error) {
+func (l *connection) reply() (reply, error) {
 	line, err := l.in.ReadSlice('\n')
 	if err != nil {
 		return reply{}, err

@@ -13,7 +13,7 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// One batch of everything that a node can be told, refusals between the others included.
+// One batch of everything that a node can be sent, refusals between the others included.
 func TestMemcacheLink(t *testing.T) {
 	server := testdb.Memcached(t, localserver.MemcachedOptions{})
 	conn, err := net.Dial("tcp", server.Addr())
@@ -21,7 +21,7 @@ func TestMemcacheLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	l := newMemcacheLink(conn)
+	l := newConnection(conn)
 	l.begin(time.Now().Add(time.Minute))
 	l.shift("a", 5)
 	l.add("a", 7, 60)
@@ -68,7 +68,7 @@ func (c *writes) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// However many counters wait, a node is told of them in one write, and in two when they are new.
+// However many counters wait, a node is sent them in one write, and in two when they are new.
 func TestNode_count(t *testing.T) {
 	server := testdb.Memcached(t, localserver.MemcachedOptions{})
 	s := newTestMemcache(t, patient3([]string{server.Addr()}))
@@ -79,18 +79,18 @@ func TestNode_count(t *testing.T) {
 		t.Fatal(err)
 	}
 	counted := &writes{Conn: conn}
-	n.link = newMemcacheLink(counted) // nobody tells
+	n.link = newConnection(counted) // no writer has it
 	count := func(change, total, sent int64) {
 		t.Helper()
-		batch := make([]telling, 100)
+		batch := make([]pendingIncr, 100)
 		for i := range batch {
-			batch[i] = telling{tally: &tally{node: n, key: fmt.Sprint("t", i)}, change: change, ends: now() + 60}
+			batch[i] = pendingIncr{count: &localCount{node: n, key: fmt.Sprint("t", i)}, change: change, ends: now() + 60}
 		}
 		before := counted.n.Load()
-		n.count(batch)
+		n.increment(batch)
 		for _, b := range batch {
 			if b.err != nil || b.total != total {
-				t.Fatalf("%s: %d, %v; want %d", b.tally.key, b.total, b.err, total)
+				t.Fatalf("%s: %d, %v; want %d", b.count.key, b.total, b.err, total)
 			}
 		}
 		if got := counted.n.Load() - before; got != sent {
@@ -106,8 +106,8 @@ func TestNode_count(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); err == nil {
 		t.Fatal("memcached does not hang up")
 	}
-	batch := []telling{{tally: &tally{node: n, key: "t0"}, change: 1, ends: now() + 60}}
-	n.count(batch)
+	batch := []pendingIncr{{count: &localCount{node: n, key: "t0"}, change: 1, ends: now() + 60}}
+	n.increment(batch)
 	if batch[0].err != nil || batch[0].total != 6 {
 		t.Errorf("%d, %v; want 6", batch[0].total, batch[0].err)
 	}

@@ -9,47 +9,47 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// maxLookKeys bounds one look-up.
-const maxLookKeys = 256
+// maxLookupKeys bounds one lookup.
+const maxLookupKeys = 256
 
-// look is what one call wants to know of one node.
-type look struct {
-	asking  *asking
-	node    *node
-	tallies []*tally // each once
-	shrunk  []uint32 // theirs when the look was sent
-	seen    []int64  // the answers; -1: no number
-	done    bool
-	err     error
+// lookup is what one call wants to know of one node.
+type lookup struct {
+	call   *call
+	node   *node
+	counts []*localCount // each once
+	shrunk []uint32      // theirs when the lookup was sent
+	seen   []int64       // the answers; -1: no number
+	done   bool
+	err    error
 }
 
 // add pins a counter that the call asks for.
-func (l *look) add(t *tally) {
-	for _, have := range l.tallies {
+func (l *lookup) add(t *localCount) {
+	for _, have := range l.counts {
 		if have == t {
 			return
 		}
 	}
 	t.pins++
-	l.tallies = append(l.tallies, t)
+	l.counts = append(l.counts, t)
 }
 
 // release lets go of the counters.
-func (l *look) release() {
-	for _, t := range l.tallies {
+func (l *lookup) release() {
+	for _, t := range l.counts {
 		t.pins--
 		l.node.drop(t)
 	}
 }
 
 // finish notes the outcome and wakes the caller when it was the last.
-func (l *look) finish(err error) {
+func (l *lookup) finish(err error) {
 	if l.done {
 		return
 	}
 	l.done, l.err = true, err
 	delete(l.node.out, l)
-	a := l.asking
+	a := l.call
 	if a.open--; a.left {
 		l.release()
 	} else if a.open == 0 {
@@ -57,39 +57,39 @@ func (l *look) finish(err error) {
 	}
 }
 
-// enqueue puts a look into the queue and sees to it that somebody takes it.
-func (n *node) enqueue(l *look) {
-	n.looks = append(n.looks, l)
-	if n.lookers < n.store.o.MaxIdleConns {
-		n.lookers++
-		n.store.wg.Go(n.lookOut)
+// enqueue puts a lookup into the queue and sees to it that a worker takes it.
+func (n *node) enqueue(l *lookup) {
+	n.lookups = append(n.lookups, l)
+	if n.workers < n.store.o.MaxIdleConns {
+		n.workers++
+		n.store.wg.Go(n.work)
 	}
 }
 
-// forget takes a look whose caller has gone out of the queue; one that is under way ends by itself.
-func (n *node) forget(l *look) {
-	for i, have := range n.looks {
+// forget takes a lookup whose caller has gone out of the queue; one that is under way ends by itself.
+func (n *node) forget(l *lookup) {
+	for i, have := range n.lookups {
 		if have == l {
-			n.looks = append(n.looks[:i], n.looks[i+1:]...)
+			n.lookups = append(n.lookups[:i], n.lookups[i+1:]...)
 			l.finish(counter.ErrTimeout)
 			return
 		}
 	}
 }
 
-// lookOut asks for what waits until nothing does.
-func (n *node) lookOut() {
+// work asks for what waits until nothing does.
+func (n *node) work() {
 	s := n.store
-	var batch []*look
+	var batch []*lookup
 	var keys []string
 	watch := link.StallWatch{After: s.o.Stall, Stalled: n.stalled}
 	for {
-		// Whoever is ready to run goes first, so that their looks come along; as pipeline.take.
+		// Whoever is ready to run goes first, so that their lookups come along; as pipeline.take.
 		runtime.Gosched()
 		runtime.Gosched()
 		s.mu.Lock()
-		if batch, keys = n.takeLooks(batch[:0], keys[:0]); len(batch) == 0 {
-			n.lookers--
+		if batch, keys = n.takeLookups(batch[:0], keys[:0]); len(batch) == 0 {
+			n.workers--
 			s.mu.Unlock()
 			return
 		}
@@ -120,24 +120,24 @@ func (n *node) lookOut() {
 	}
 }
 
-// takeLooks moves looks from the queue into a batch, with the keys to ask for.
-func (n *node) takeLooks(batch []*look, keys []string) ([]*look, []string) {
+// takeLookups moves lookups from the queue into a batch, with the keys to ask for.
+func (n *node) takeLookups(batch []*lookup, keys []string) ([]*lookup, []string) {
 	taken := 0
-	for _, l := range n.looks {
-		if taken > 0 && len(keys)+len(l.tallies) > maxLookKeys {
+	for _, l := range n.lookups {
+		if taken > 0 && len(keys)+len(l.counts) > maxLookupKeys {
 			break
 		}
 		taken++
-		for _, t := range l.tallies {
+		for _, t := range l.counts {
 			l.shrunk = append(l.shrunk, t.shrunk)
 			keys = append(keys, t.key)
 		}
 		n.out[l] = struct{}{}
 		batch = append(batch, l)
 	}
-	rest := copy(n.looks, n.looks[taken:])
-	clear(n.looks[rest:])
-	n.looks = n.looks[:rest]
+	rest := copy(n.lookups, n.lookups[taken:])
+	clear(n.lookups[rest:])
+	n.lookups = n.lookups[:rest]
 	return batch, unique(keys)
 }
 
@@ -157,16 +157,16 @@ func unique(keys []string) []string {
 	return kept
 }
 
-// read takes the answers out of a look-up.
-func (l *look) read(items map[string]*memcache.Item) {
+// read takes the answers out of a lookup.
+func (l *lookup) read(items map[string]*memcache.Item) {
 	if l.done {
 		return
 	}
-	for _, t := range l.tallies {
+	for _, t := range l.counts {
 		seen := int64(0)
 		if item := items[t.key]; item != nil {
 			var err error
-			if seen, err = memcacheTotal(item.Value); err != nil {
+			if seen, err = parseTotal(item.Value); err != nil {
 				seen = -1
 			}
 		}
@@ -177,8 +177,8 @@ func (l *look) read(items map[string]*memcache.Item) {
 func (n *node) get(keys []string) (items map[string]*memcache.Item, err error) {
 	st := &n.store.stats
 	st.KeysRequested.Add(uint64(len(keys)))
-	err = again(n.looker, func() error {
-		items, err = n.looker.GetMulti(keys)
+	err = again(n.client, func() error {
+		items, err = n.client.GetMulti(keys)
 		return err
 	})
 	if err != nil {

@@ -172,7 +172,7 @@ func TestMemcache_stopped(t *testing.T) {
 	await(t, "the look-ups of those who left to end", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.nodes[0].tallies)+len(s.nodes[0].out)+len(s.nodes[0].looks) == 0
+		return len(s.nodes[0].counts)+len(s.nodes[0].out)+len(s.nodes[0].lookups) == 0
 	})
 }
 
@@ -215,7 +215,7 @@ func TestMemcache_queueFull(t *testing.T) {
 	}
 }
 
-// Close waits for what is owed.
+// Close waits for what is pending.
 func TestMemcache_closeTells(t *testing.T) {
 	_, addrs := threeNodes(t)
 	s := newTestMemcache(t, patient3(addrs))
@@ -317,8 +317,8 @@ func TestMemcache_chaos(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, n := range s.nodes {
-			lost += int64(len(n.due) + n.lookers + len(n.out) + len(n.looks) + len(n.tallies))
-			if n.telling {
+			lost += int64(len(n.due) + n.workers + len(n.out) + len(n.lookups) + len(n.counts))
+			if n.writing {
 				lost++
 			}
 		}

@@ -29,21 +29,21 @@ type Options struct {
 	Refresh time.Duration
 	// Resolver answers SRV; nil: the system's.
 	Resolver *net.Resolver
-	// MaxIdleConns is how many connections to a node stay open at rest, and how many look-ups are under
+	// MaxIdleConns is how many connections to a node stay open at rest, and how many lookups are under
 	// way there at once (2).
 	MaxIdleConns int
 	// TLS is as of redis.Options.
 	TLS func(host string) *tls.Config
 	// Timeout bounds connecting, each operation, and callers without a deadline (500 ms).
 	Timeout time.Duration
-	// QueueSize is how many counters may wait to be told of their hits (10,000). Beyond it hits are
+	// QueueSize is how many counters may wait for their hits to be written (10,000). Beyond it hits are
 	// answered and dropped.
 	QueueSize int
 	// HashKeys stores keys that memcached would refuse under their hash; else they are a KeyError.
 	HashKeys bool
 	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS, as for redis.Options.
 	JitterMax int64
-	// Stall is STORE_STALL: how long a look-up may take until its node counts as dead (250 ms); negative: for ever.
+	// Stall is STORE_STALL: how long a lookup may take until its node counts as dead (250 ms); negative: for ever.
 	Stall time.Duration
 	// Log gets a line when a node is lost or found, or the nodes change. May be nil.
 	Log *slog.Logger
@@ -67,9 +67,9 @@ func (o Options) withDefaults() Options {
 
 // Store counts in memcached nodes that many processes share.
 //
-// A node is asked for the totals before (one look-up for all calls that wait, whatever their number),
+// A node is asked for the totals before (one lookup for all calls that wait, whatever their number),
 // the caller is answered, and the hits follow in the background, added up per counter. So limits can be
-// exceeded by what other processes have let pass within about a round trip; see tally. A node that is
+// exceeded by what other processes have let pass within about a round trip; see localCount. A node that is
 // lost fails the hits on its keys alone: Add then returns ErrPartial.
 //
 // Differences from the other stores: keys are at most 250 bytes without white space and control
@@ -83,9 +83,9 @@ type Store struct {
 	begun  time.Time
 
 	mu      sync.Mutex
-	waiting int     // tallies in the nodes' queues
+	waiting int     // local counts in the nodes' queues
 	dropped uint64  // hits
-	nodes   []*node // of the ring, each once, and those that left it with something still to be told
+	nodes   []*node // of the ring, each once, and those that left it with something still to be written
 	closed  bool
 
 	ctx  context.Context // ends with Close
@@ -124,20 +124,20 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// asking is one Add on its way.
-type asking struct {
-	hits  []askedHit
-	looks []*look
-	open  int  // looks without an answer
-	left  bool // the caller has gone: who answers a look lets go of its tallies
-	ready chan struct{}
+// call is one Add on its way.
+type call struct {
+	hits    []callHit
+	lookups []*lookup
+	open    int  // lookups without an answer
+	left    bool // the caller has gone: who answers a lookup lets go of its local counts
+	ready   chan struct{}
 }
 
-// askedHit is where a hit's total is found.
-type askedHit struct {
-	tally *tally
-	look  *look // nil: there is no use in asking, err says why
-	err   error
+// callHit is where a hit's total is found.
+type callHit struct {
+	count  *localCount
+	lookup *lookup // nil: there is no use in asking, err says why
+	err    error
 }
 
 // Add implements Store.
@@ -153,17 +153,17 @@ func (s *Store) Add(ctx context.Context, req *counter.Request) error {
 	if stay <= 0 {
 		return counter.ErrTimeout
 	}
-	a := &asking{hits: make([]askedHit, len(req.Hits)), ready: make(chan struct{}, 1)}
+	a := &call{hits: make([]callHit, len(req.Hits)), ready: make(chan struct{}, 1)}
 	keys := make([]string, len(req.Hits))
 	for i := range req.Hits {
-		keys[i], a.hits[i].err = memcacheKey(req.Hits[i].Key, s.o.HashKeys)
+		keys[i], a.hits[i].err = storedKey(req.Hits[i].Key, s.o.HashKeys)
 	}
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
 		return link.ErrClosed
 	}
-	s.ask(a, keys)
+	s.lookUp(a, keys)
 	asked := a.open > 0
 	s.mu.Unlock()
 
@@ -176,8 +176,8 @@ func (s *Store) Add(ctx context.Context, req *counter.Request) error {
 	return s.answer(a, req, gone)
 }
 
-// ask pins the counters of a request and queues a look at each node; s.mu is held.
-func (s *Store) ask(a *asking, keys []string) {
+// lookUp pins the counters of a request and queues a lookup at each node; s.mu is held.
+func (s *Store) lookUp(a *call, keys []string) {
 	ring := s.ring.Load()
 	for i, key := range keys {
 		h := &a.hits[i]
@@ -189,30 +189,30 @@ func (s *Store) ask(a *asking, keys []string) {
 			h.err = counter.ErrOpen
 			continue
 		}
-		h.tally = n.tally(key)
-		h.look = a.lookAt(n)
-		h.look.add(h.tally)
+		h.count = n.count(key)
+		h.lookup = a.lookupAt(n)
+		h.lookup.add(h.count)
 	}
-	a.open = len(a.looks)
-	for _, l := range a.looks {
+	a.open = len(a.lookups)
+	for _, l := range a.lookups {
 		l.node.enqueue(l)
 	}
 }
 
-func (a *asking) lookAt(n *node) *look {
-	for _, l := range a.looks {
+func (a *call) lookupAt(n *node) *lookup {
+	for _, l := range a.lookups {
 		if l.node == n {
 			return l
 		}
 	}
-	l := &look{asking: a, node: n}
-	a.looks = append(a.looks, l)
+	l := &lookup{call: a, node: n}
+	a.lookups = append(a.lookups, l)
 	return l
 }
 
-// wait blocks until all looks are answered, or for stay, or until ctx ends; the error is what the
+// wait blocks until all lookups are answered, or for stay, or until ctx ends; the error is what the
 // others are to be answered with.
-func (a *asking) wait(ctx context.Context, stay time.Duration) error {
+func (a *call) wait(ctx context.Context, stay time.Duration) error {
 	timer := time.NewTimer(stay)
 	defer timer.Stop()
 	select {
@@ -226,10 +226,10 @@ func (a *asking) wait(ctx context.Context, stay time.Duration) error {
 }
 
 // answer works out the totals and puts the hits into the nodes' queues; s.mu is held. gone is the error
-// of looks that have no answer yet.
-func (s *Store) answer(a *asking, req *counter.Request, gone error) error {
+// of lookups that have no answer yet.
+func (s *Store) answer(a *call, req *counter.Request, gone error) error {
 	a.left = true
-	for _, l := range a.looks {
+	for _, l := range a.lookups {
 		if !l.done {
 			l.node.forget(l)
 			l.err = gone
@@ -238,7 +238,7 @@ func (s *Store) answer(a *asking, req *counter.Request, gone error) error {
 		defer l.release()
 		for i, seen := range l.seen { // none after an error
 			if seen >= 0 {
-				l.tallies[i].learn(seen, l.shrunk[i])
+				l.counts[i].learn(seen, l.shrunk[i])
 			}
 		}
 	}
@@ -263,10 +263,10 @@ func (s *Store) answer(a *asking, req *counter.Request, gone error) error {
 	} else {
 		for i := range req.Hits {
 			if h := &req.Hits[i]; h.Err == nil {
-				t := a.hits[i].tally
+				t := a.hits[i].count
 				before := t.total()
 				h.After, h.Spared = h.Apply(before), false
-				s.owe(t, h, h.After-before, req.Now)
+				s.enqueueIncr(t, h, h.After-before, req.Now)
 			}
 		}
 	}
@@ -277,14 +277,14 @@ func (s *Store) answer(a *asking, req *counter.Request, gone error) error {
 }
 
 // failure is why the hit has no total; nil: it has one.
-func (h *askedHit) failure() error {
+func (h *callHit) failure() error {
 	if h.err != nil {
 		return h.err
 	}
-	if h.look.err != nil {
-		return h.look.err
+	if h.lookup.err != nil {
+		return h.lookup.err
 	}
-	if h.look.seen[slices.Index(h.look.tallies, h.tally)] < 0 {
+	if h.lookup.seen[slices.Index(h.lookup.counts, h.count)] < 0 {
 		return fmt.Errorf("%w: a counter holds no number", counter.ErrUnavailable)
 	}
 	return nil
@@ -292,10 +292,10 @@ func (h *askedHit) failure() error {
 
 // countOrStop carries out a request under Request.Stop as package memory does. The lock makes it atomic within
 // this process; s.mu is held.
-func (s *Store) countOrStop(a *asking, req *counter.Request) {
+func (s *Store) countOrStop(a *call, req *counter.Request) {
 	stopped := false
 	for i := range req.Hits {
-		h, t := &req.Hits[i], a.hits[i].tally
+		h, t := &req.Hits[i], a.hits[i].count
 		if h.Err != nil {
 			continue
 		}
@@ -311,7 +311,7 @@ func (s *Store) countOrStop(a *asking, req *counter.Request) {
 		}
 	}
 	for i := range req.Hits {
-		h, t := &req.Hits[i], a.hits[i].tally
+		h, t := &req.Hits[i], a.hits[i].count
 		switch {
 		case h.Err != nil:
 			continue
@@ -319,26 +319,26 @@ func (s *Store) countOrStop(a *asking, req *counter.Request) {
 		case stopped:
 			h.After, h.Spared = t.was, true
 		default:
-			s.owe(t, h, h.After-t.total(), req.Now)
+			s.enqueueIncr(t, h, h.After-t.total(), req.Now)
 		}
 		t.touched = false
 	}
 }
 
-// owe has the node told of a change, in the background; s.mu is held.
-func (s *Store) owe(t *tally, h *counter.Hit, change, now int64) {
+// enqueueIncr puts a change into the queue of the node, in the background; s.mu is held.
+func (s *Store) enqueueIncr(t *localCount, h *counter.Hit, change, now int64) {
 	if change == 0 {
 		return
 	}
 	if !t.queued {
 		if s.waiting >= s.o.QueueSize {
-			s.dropped += size(change)
+			s.dropped += hitsOf(change)
 			return
 		}
 		s.waiting++
 		t.node.queue(t)
 	}
-	t.owed += change
+	t.pending += change
 	ends := h.End + counter.ExpirySlack
 	if j := min(s.o.JitterMax, h.Window/10); j > 0 {
 		ends += rand.Int64N(j)
@@ -358,7 +358,7 @@ func (s *Store) Peek(ctx context.Context, key []byte, window int64) (int64, erro
 	return req.Hits[0].After, nil
 }
 
-// Close implements Store. It waits for hits that are still to be told, for two time-outs.
+// Close implements Store. It waits for hits that are still to be written, for two time-outs.
 func (s *Store) Close() {
 	s.mu.Lock()
 	if s.closed {
@@ -367,7 +367,7 @@ func (s *Store) Close() {
 	}
 	s.closed = true
 	s.mu.Unlock()
-	for end := time.Now().Add(2 * s.o.Timeout); s.owing() && time.Now().Before(end); {
+	for end := time.Now().Add(2 * s.o.Timeout); s.writesPending() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	s.stop()
@@ -377,11 +377,11 @@ func (s *Store) Close() {
 	for _, n := range nodes {
 		n.breakOff()
 	}
-	s.wg.Wait() // the tellers have counted what was on its way
+	s.wg.Wait() // the writers have counted what was on its way
 	s.mu.Lock()
 	for _, n := range s.nodes {
-		for _, t := range n.tallies {
-			s.dropped += size(t.owed)
+		for _, t := range n.counts {
+			s.dropped += hitsOf(t.pending)
 		}
 		n.rest()
 	}
@@ -392,12 +392,12 @@ func (s *Store) Close() {
 	}
 }
 
-// owing says whether a node that answers is still to be told of hits.
-func (s *Store) owing() bool {
+// writesPending says whether a node that answers is still to be sent hits.
+func (s *Store) writesPending() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.nodes {
-		if !n.breaker.IsOpen() && (len(n.due) > 0 || n.telling) {
+		if !n.breaker.IsOpen() && (len(n.due) > 0 || n.writing) {
 			return true
 		}
 	}
@@ -407,7 +407,7 @@ func (s *Store) owing() bool {
 // Stats are the counts of operations.
 func (s *Store) Stats() *Stats { return &s.stats }
 
-// Dropped is how many hits no node was told of, though their callers had an answer: the queue was full,
+// Dropped is how many hits no node was sent, though their callers had an answer: the queue was full,
 // or the node failed.
 func (s *Store) Dropped() uint64 {
 	s.mu.Lock()
@@ -415,7 +415,7 @@ func (s *Store) Dropped() uint64 {
 	return s.dropped
 }
 
-// Waiting is how many counters are still to be told of hits.
+// Waiting is how many counters are still to be sent their hits.
 func (s *Store) Waiting() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

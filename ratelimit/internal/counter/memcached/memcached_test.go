@@ -54,14 +54,14 @@ func TestMemcache(t *testing.T) {
 	t.Run("one node", func(t *testing.T) { countertest.Concurrent(t, s) })
 }
 
-// settled waits until the nodes have been told of everything.
+// settled waits until everything has been written to the nodes.
 func settled(t testing.TB, s *Store) {
 	t.Helper()
 	await(t, "the queue to empty", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, n := range s.nodes {
-			if len(n.due) > 0 || n.telling {
+			if len(n.due) > 0 || n.writing {
 				return false
 			}
 		}
@@ -160,7 +160,7 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// At rest no more connections than MaxIdleConns are kept for look-ups, and a hot counter costs few of them.
+// At rest no more connections than MaxIdleConns are kept for lookups, and a hot counter costs few of them.
 func TestMemcache_hotKey(t *testing.T) {
 	server := testdb.Memcached(t, localserver.MemcachedOptions{})
 	o := patient3([]string{server.Addr()})
@@ -180,7 +180,7 @@ func TestMemcache_hotKey(t *testing.T) {
 	await(t, "all to have asked", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.nodes[0].tallies) == 1 && s.nodes[0].tallies["hot"].pins == 64
+		return len(s.nodes[0].counts) == 1 && s.nodes[0].counts["hot"].pins == 64
 	})
 	if err := server.Cont(); err != nil {
 		t.Fatal(err)

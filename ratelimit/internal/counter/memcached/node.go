@@ -23,20 +23,20 @@ type node struct {
 	addr    nodeAddr
 	breaker link.Breaker
 
-	looker *memcache.Client // for look-ups
-	link   *memcacheLink    // for increments, while there is one; the teller's own
+	client *memcache.Client // for lookups
+	link   *connection      // for increments, while there is one; the writer's own
 	quiet  *time.Timer      // closes it
-	batch  []telling        // the teller's own: what is under way
-	open   []*telling       // likewise, those not done
+	batch  []pendingIncr    // the writer's own: what is under way
+	open   []*pendingIncr   // likewise, those not done
 
-	tallies map[string]*tally
-	looks   []*look // waiting
-	lookers int
-	out     map[*look]struct{} // asked for now
-	due     []*tally           // with something owed, in order
-	telling bool               // somebody is
-	gone    bool               // no longer on the list
-	retired bool               // nor of use to anybody
+	counts  map[string]*localCount
+	lookups []*lookup // waiting
+	workers int
+	out     map[*lookup]struct{} // asked for now
+	due     []*localCount        // with something pending, in order
+	writing bool                 // somebody is
+	gone    bool                 // no longer on the list
+	retired bool                 // nor of use to anybody
 
 	connsMu sync.Mutex
 	conns   map[*nodeConn]struct{}
@@ -57,14 +57,14 @@ func (o oneNode) Each(f func(addr net.Addr) error) error { return f(o.addr) }
 func (s *Store) newNode(addr string) *node {
 	n := &node{
 		store: s, addr: nodeAddr{"tcp", addr}, breaker: link.Breaker{Stall: s.o.Stall},
-		tallies: map[string]*tally{}, out: map[*look]struct{}{}, conns: map[*nodeConn]struct{}{},
+		counts: map[string]*localCount{}, out: map[*lookup]struct{}{}, conns: map[*nodeConn]struct{}{},
 	}
 	if strings.Contains(addr, "/") {
 		n.addr.network = "unix"
 	}
-	n.looker = memcache.NewFromSelector(oneNode{n.addr})
-	n.looker.Timeout, n.looker.MaxIdleConns, n.looker.DialContext = s.o.Timeout, s.o.MaxIdleConns, n.dial
-	n.quiet = time.AfterFunc(tellerIdle, n.hangUpIdle)
+	n.client = memcache.NewFromSelector(oneNode{n.addr})
+	n.client.Timeout, n.client.MaxIdleConns, n.client.DialContext = s.o.Timeout, s.o.MaxIdleConns, n.dial
+	n.quiet = time.AfterFunc(writerIdle, n.hangUpIdle)
 	return n
 }
 
@@ -107,27 +107,27 @@ func (n *node) breakOff() {
 }
 
 // rest closes the connections that nobody uses; for good, if nobody uses the node afterwards. Nobody is
-// telling, and the store's mutex is held: a timer may be about to hang up, too.
+// writing, and the store's mutex is held: a timer may be about to hang up, too.
 func (n *node) rest() {
 	n.quiet.Stop()
-	n.looker.Close() // an error is that of a connection already broken
+	n.client.Close() // an error is that of a connection already broken
 	n.hangUp()
 }
 
-// tally is the counter's, made if need be.
-func (n *node) tally(key string) *tally {
-	t := n.tallies[key]
+// count is the counter's, made if need be.
+func (n *node) count(key string) *localCount {
+	t := n.counts[key]
 	if t == nil {
-		t = &tally{node: n, key: key}
-		n.tallies[key] = t
+		t = &localCount{node: n, key: key}
+		n.counts[key] = t
 	}
 	return t
 }
 
-// drop forgets a tally that nobody needs.
-func (n *node) drop(t *tally) {
+// drop forgets a local count that nobody needs.
+func (n *node) drop(t *localCount) {
 	if t.idle() {
-		delete(n.tallies, t.key)
+		delete(n.counts, t.key)
 	}
 }
 
@@ -156,7 +156,7 @@ func (n *node) failed(err error) {
 	}
 }
 
-// stalled notes that a look-up has had no answer for the time of STORE_STALL.
+// stalled notes that a lookup has had no answer for the time of STORE_STALL.
 func (n *node) stalled() {
 	if n.breaker.Aged(n.store.o.Stall, time.Since(n.store.begun)) {
 		n.lost("a look-up has been out for " + n.store.o.Stall.String())
@@ -171,17 +171,17 @@ func (n *node) lost(why string) {
 	for l := range n.out {
 		l.finish(counter.ErrOpen)
 	}
-	for _, l := range n.looks {
+	for _, l := range n.lookups {
 		l.finish(counter.ErrOpen)
 	}
-	clear(n.looks)
-	n.looks = n.looks[:0]
+	clear(n.lookups)
+	n.lookups = n.lookups[:0]
 	if s.ctx.Err() == nil {
 		s.wg.Go(n.probe)
 	}
 	s.mu.Unlock()
 	n.breakOff()
-	n.looker.Close() // those that rest are broken too
+	n.client.Close() // those that rest are broken too
 	n.hangUpIdle()
 }
 
@@ -200,13 +200,13 @@ func (n *node) probe() {
 		if retired {
 			return
 		}
-		if again(n.looker, n.looker.Ping) != nil {
+		if again(n.client, n.client.Ping) != nil {
 			continue
 		}
 		n.breaker.Probed(true)
 		s.o.Log.Warn("a memcached node answers again", "node", n.addr.text)
 		s.mu.Lock()
-		n.tellAll()
+		n.startWriter()
 		s.mu.Unlock()
 		return
 	}

@@ -27,8 +27,8 @@ func (r *ring) pick(key string) *node {
 	return r.nodes[sum%uint32(len(r.nodes))]
 }
 
-// setNodes puts a list in force. Nodes that stay keep their connections and what they are owed; those
-// that go are told of it first.
+// setNodes puts a list in force. Nodes that stay keep their connections and what is pending for them; those
+// that go are written to first.
 func (s *Store) setNodes(addrs []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,17 +51,17 @@ func (s *Store) setNodes(addrs []string) {
 	s.retire()
 }
 
-// retire ends nodes that are no longer listed and have nothing left to be told; s.mu is held.
+// retire ends nodes that are no longer listed and have nothing left to be written; s.mu is held.
 func (s *Store) retire() {
 	s.nodes = slices.DeleteFunc(s.nodes, func(n *node) bool {
-		if !n.gone || len(n.looks)+len(n.out)+n.lookers > 0 || n.telling {
+		if !n.gone || len(n.lookups)+len(n.out)+n.workers > 0 || n.writing {
 			return false
 		}
 		if len(n.due) > 0 && !n.breaker.IsOpen() {
 			return false
 		}
 		for _, t := range n.due { // it was lost and nobody asks after it any more
-			s.dropped += size(t.owed)
+			s.dropped += hitsOf(t.pending)
 			s.waiting--
 		}
 		n.retired = true
@@ -104,7 +104,7 @@ func (s *Store) follow() {
 	}
 }
 
-// resolveTimeout bounds one look-up of SRV.
+// resolveTimeout bounds one lookup of SRV.
 const resolveTimeout = 5 * time.Second
 
 // resolve looks SRV up. The list is sorted as text, so that all instances have the same order; priority

@@ -80,7 +80,7 @@ func TestMemcache_SRV(t *testing.T) {
 		add(t, s, now(), h(fmt.Sprint("n", i), 1))
 	}
 	settled(t, s)
-	// A node that leaves is let go of once it has nothing to be told.
+	// A node that leaves is let go of once there is nothing to write to it.
 	dns.Say(dnsmessage.RCodeSuccess, addrs[:2]...)
 	lists(two)
 	await(t, "the third node to be let go of", func() bool {

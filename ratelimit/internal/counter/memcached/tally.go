@@ -6,25 +6,25 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// tally is what this process knows of one counter that its node may not have told yet.
+// localCount is what this process knows of one counter that its node may not show yet.
 //
-// memcached is asked first and told afterwards, in the background. Were the two not put together here,
+// memcached is asked first and written to afterwards, in the background. Were the two not put together here,
 // hits on their way would be invisible, and many at once could pass one limit. So within one process the
 // totals are exact; only between processes hits are seen late, by about one round trip.
 //
-// It lives while a call looks at the counter or something is owed. All fields are guarded by the store.
-type tally struct {
+// It lives while a call looks at the counter or something is pending. All fields are guarded by the store.
+type localCount struct {
 	node *node
 	key  string
 	pins int // calls that look at it
 
-	// base is the least that the counter is known to hold without sent and owed.
+	// base is the least that the counter is known to hold without sent and pending.
 	base int64
-	// sent is on its way and may be in the node's answers or not; owed waits. Negative: refunds.
-	sent, owed int64
-	// shrunk counts refunds that have arrived: what a look saw before one is not comparable.
+	// sent is on its way and may be in the node's answers or not; pending waits. Negative: refunds.
+	sent, pending int64
+	// shrunk counts refunds that have arrived: what a lookup saw before one is not comparable.
 	shrunk uint32
-	// ends is when a counter made by what is owed expires, Unix seconds.
+	// ends is when a counter made by what is pending expires, Unix seconds.
 	ends int64
 
 	queued bool // in the node's queue
@@ -34,8 +34,8 @@ type tally struct {
 	touched    bool
 }
 
-// learn takes in what a look saw. shrunk is the tally's from when the look was sent.
-func (t *tally) learn(seen int64, shrunk uint32) {
+// learn takes in what a lookup saw. shrunk is the local count's from when the lookup was sent.
+func (t *localCount) learn(seen int64, shrunk uint32) {
 	if shrunk != t.shrunk {
 		return
 	}
@@ -44,8 +44,8 @@ func (t *tally) learn(seen int64, shrunk uint32) {
 }
 
 // total is the counter as far as it is known.
-func (t *tally) total() int64 {
-	return shifted(shifted(t.base, t.sent), t.owed)
+func (t *localCount) total() int64 {
+	return shifted(shifted(t.base, t.sent), t.pending)
 }
 
 // shifted is total + by, at least 0 and at most 2^63-1.
@@ -57,18 +57,18 @@ func shifted(total, by int64) int64 {
 }
 
 // arrived notes that what was sent is in the counter, which now holds total.
-func (t *tally) arrived(total int64) {
+func (t *localCount) arrived(total int64) {
 	if t.sent < 0 {
 		t.shrunk++
 	}
 	t.base, t.sent = total, 0
 }
 
-// idle says that nobody needs the tally.
-func (t *tally) idle() bool { return t.pins == 0 && t.sent == 0 && t.owed == 0 && !t.queued }
+// idle says that nobody needs the local count.
+func (t *localCount) idle() bool { return t.pins == 0 && t.sent == 0 && t.pending == 0 && !t.queued }
 
-// size is how many hits a change of the counter stands for.
-func size(change int64) uint64 {
+// hitsOf is how many hits a change of the counter stands for.
+func hitsOf(change int64) uint64 {
 	if change == math.MinInt64 {
 		return 1 << 63
 	}

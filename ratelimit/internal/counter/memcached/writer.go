@@ -10,32 +10,32 @@ import (
 )
 
 const (
-	// maxTold bounds what a node is told of in one write.
-	maxTold = 256
-	// tellerIdle is how long the teller's connection stays open when nothing is to be told.
-	tellerIdle = 10 * time.Second
-	// tellRounds is how often a counter may vanish between its increment and its making.
-	tellRounds = 3
+	// maxIncrs bounds what a node is sent in one write.
+	maxIncrs = 256
+	// writerIdle is how long the writer's connection stays open when there is nothing to write.
+	writerIdle = 10 * time.Second
+	// incrRounds is how often a counter may vanish between its increment and its making.
+	incrRounds = 3
 )
 
-// queue puts a counter with something owed into the queue and sees to it that somebody tells.
-func (n *node) queue(t *tally) {
+// queue puts a counter with something pending into the queue and sees to it that it is written.
+func (n *node) queue(t *localCount) {
 	t.queued = true
 	n.due = append(n.due, t)
-	n.tellAll()
+	n.startWriter()
 }
 
-// tellAll starts the teller if it is of use and not under way.
-func (n *node) tellAll() {
-	if !n.telling && len(n.due) > 0 && !n.breaker.IsOpen() && n.store.ctx.Err() == nil {
-		n.telling = true
-		n.store.wg.Go(n.tell)
+// startWriter starts the writer if it is of use and not under way.
+func (n *node) startWriter() {
+	if !n.writing && len(n.due) > 0 && !n.breaker.IsOpen() && n.store.ctx.Err() == nil {
+		n.writing = true
+		n.store.wg.Go(n.write)
 	}
 }
 
-// telling is what a node is told of one counter, and what became of that.
-type telling struct {
-	tally        *tally
+// pendingIncr is what a node is sent of one counter, and what became of that.
+type pendingIncr struct {
+	count        *localCount
 	change, ends int64
 	// add: the counter is to be made, with the change as its first value.
 	add   bool
@@ -44,11 +44,11 @@ type telling struct {
 	err   error
 }
 
-func (t *telling) finish(total int64, err error) { t.done, t.total, t.err = true, total, err }
+func (t *pendingIncr) finish(total int64, err error) { t.done, t.total, t.err = true, total, err }
 
-// tell tells the node of what is owed until nothing is: all that waits in one write, while the next
-// gathers. Only one teller is under way, so that each counter is told of one after the other.
-func (n *node) tell() {
+// write sends the node what is pending until nothing is: all that waits in one write, while the next
+// gathers. Only one writer is under way, so that the changes of each counter are written one after the other.
+func (n *node) write() {
 	s := n.store
 	for {
 		// Whoever is ready to run goes first, so that their hits come along; as pipeline.take.
@@ -58,47 +58,47 @@ func (n *node) tell() {
 		n.batch = n.takeDue(n.batch[:0])
 		batch := n.batch
 		if len(batch) == 0 {
-			n.telling = false
-			n.quiet.Reset(tellerIdle)
+			n.writing = false
+			n.quiet.Reset(writerIdle)
 			s.mu.Unlock()
 			return
 		}
 		s.mu.Unlock()
-		n.count(batch)
+		n.increment(batch)
 		s.mu.Lock()
 		for i := range batch {
 			b := &batch[i]
 			if b.err == nil {
-				b.tally.arrived(b.total)
+				b.count.arrived(b.total)
 			} else {
-				s.dropped += size(b.change)
-				b.tally.sent = 0
+				s.dropped += hitsOf(b.change)
+				b.count.sent = 0
 			}
-			n.drop(b.tally)
+			n.drop(b.count)
 		}
 		s.mu.Unlock()
 		clear(batch)
 	}
 }
 
-// takeDue moves counters from the queue into a batch, with what they are owed as sent; none: no use.
-func (n *node) takeDue(batch []telling) []telling {
+// takeDue moves counters from the queue into a batch, with what is pending for them as sent; none: no use.
+func (n *node) takeDue(batch []pendingIncr) []pendingIncr {
 	if n.breaker.IsOpen() || n.store.ctx.Err() != nil {
 		return batch
 	}
 	taken := 0
 	for _, t := range n.due {
-		if len(batch) == maxTold {
+		if len(batch) == maxIncrs {
 			break
 		}
 		taken++
 		n.store.waiting--
 		t.queued = false
-		if t.sent, t.owed = t.owed, 0; t.sent == 0 {
+		if t.sent, t.pending = t.pending, 0; t.sent == 0 {
 			n.drop(t) // hits and refunds have cancelled out
 			continue
 		}
-		batch = append(batch, telling{tally: t, change: t.sent, ends: t.ends})
+		batch = append(batch, pendingIncr{count: t, change: t.sent, ends: t.ends})
 	}
 	rest := copy(n.due, n.due[taken:])
 	clear(n.due[rest:])
@@ -106,19 +106,19 @@ func (n *node) takeDue(batch []telling) []telling {
 	return batch
 }
 
-// count adds the changes to their counters: all that exist in one round trip, and those that do not in
+// increment adds the changes to their counters: all that exist in one round trip, and those that do not in
 // a second, which makes them.
-func (n *node) count(batch []telling) {
+func (n *node) increment(batch []pendingIncr) {
 	st := &n.store.stats
-	for range tellRounds {
-		n.exchange(batch, func(t *telling, r reply) {
+	for range incrRounds {
+		n.exchange(batch, func(t *pendingIncr, r reply) {
 			switch {
 			case r.err != nil:
 				st.Increment.Error.Add(1)
 				t.finish(0, r.err)
 			case r.missing:
 				st.Increment.Miss.Add(1)
-				if _, alive := memcacheExpiry(t.ends, time.Now().Unix()); t.change < 0 || !alive {
+				if _, alive := expiryOf(t.ends, time.Now().Unix()); t.change < 0 || !alive {
 					t.finish(0, nil) // nothing to give back; or the window is over
 					return
 				}
@@ -128,7 +128,7 @@ func (n *node) count(batch []telling) {
 				t.finish(r.total, nil)
 			}
 		})
-		n.exchange(batch, func(t *telling, r reply) {
+		n.exchange(batch, func(t *pendingIncr, r reply) {
 			switch {
 			case r.err != nil:
 				st.Add.Error.Add(1)
@@ -151,7 +151,7 @@ func (n *node) count(batch []telling) {
 
 // exchange sends a command for each counter of the batch that is not done, and hands out the replies. It
 // does nothing when there is none to send. A link that breaks is the reply to all that had none before.
-func (n *node) exchange(batch []telling, got func(*telling, reply)) {
+func (n *node) exchange(batch []pendingIncr, got func(*pendingIncr, reply)) {
 	open := n.open[:0]
 	for i := range batch {
 		if !batch[i].done {
@@ -184,14 +184,14 @@ func (n *node) exchange(batch []telling, got func(*telling, reply)) {
 	}
 }
 
-// send does so over the teller's connection, which it opens if there is none, and closes on an error.
-func (n *node) send(open []*telling, hand func(reply)) (err error) {
+// send does so over the writer's connection, which it opens if there is none, and closes on an error.
+func (n *node) send(open []*pendingIncr, hand func(reply)) (err error) {
 	if n.link == nil {
 		conn, err := n.dial(n.store.ctx, n.addr.network, n.addr.text)
 		if err != nil {
 			return err
 		}
-		n.link = newMemcacheLink(conn)
+		n.link = newConnection(conn)
 	}
 	defer func() {
 		if err != nil {
@@ -202,10 +202,10 @@ func (n *node) send(open []*telling, hand func(reply)) (err error) {
 	n.link.begin(now.Add(n.store.o.Timeout))
 	for _, t := range open {
 		if t.add {
-			expiry, _ := memcacheExpiry(max(t.ends, now.Unix()+1), now.Unix())
-			n.link.add(t.tally.key, t.change, expiry)
+			expiry, _ := expiryOf(max(t.ends, now.Unix()+1), now.Unix())
+			n.link.add(t.count.key, t.change, expiry)
 		} else {
-			n.link.shift(t.tally.key, t.change)
+			n.link.shift(t.count.key, t.change)
 		}
 	}
 	if err := n.link.flush(); err != nil {
@@ -221,7 +221,7 @@ func (n *node) send(open []*telling, hand func(reply)) (err error) {
 	return nil
 }
 
-// hangUp closes the teller's connection. Only the teller calls it, or who knows that there is none.
+// hangUp closes the writer's connection. Only the writer calls it, or who knows that there is none.
 func (n *node) hangUp() {
 	if n.link != nil {
 		n.link.conn.Close()
@@ -229,11 +229,11 @@ func (n *node) hangUp() {
 	}
 }
 
-// hangUpIdle closes it when nobody is telling.
+// hangUpIdle closes it when nothing is being written.
 func (n *node) hangUpIdle() {
 	n.store.mu.Lock()
-	var idle *memcacheLink
-	if !n.telling {
+	var idle *connection
+	if !n.writing {
 		idle, n.link = n.link, nil
 	}
 	n.store.mu.Unlock()
