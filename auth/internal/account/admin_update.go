@@ -12,7 +12,7 @@ import (
 
 // adminUpdateOp is one call of AdminUpdate.
 type adminUpdateOp struct {
-	f            *flow
+	f            flow
 	by           Actor
 	p            Attributes
 	email, phone string
@@ -30,7 +30,7 @@ func (a *Accounts) AdminUpdate(ctx context.Context, req RequestInfo, by Actor, i
 }
 
 func adminUpdate(ctx context.Context, f *flow, by Actor, id uuid.UUID, p Attributes) (store.User, error) {
-	op := adminUpdateOp{f: f, by: by, p: p}
+	op := adminUpdateOp{f: *f, by: by, p: p}
 	p.PasswordHash = nil
 	if err := op.validate(); err != nil {
 		return store.User{}, err
@@ -208,18 +208,18 @@ func (op *adminUpdateOp) adoptSignup(p *store.UserPatch, old store.User, pending
 
 func (op *adminUpdateOp) audit(b *store.Batch, old store.User) {
 	id := old.ID.String()
-	b.Audit(op.by.audit(op.f, store.ActionUserModified, "user_id", id))
+	b.Audit(op.by.audit(&op.f, store.ActionUserModified, "user_id", id))
 	if op.hash != "" {
-		b.Audit(op.by.audit(op.f, store.ActionUserUpdatedPassword, "user_id", id))
+		b.Audit(op.by.audit(&op.f, store.ActionUserUpdatedPassword, "user_id", id))
 	}
 	if role := storableText(valueOf(op.p.Role)); role != "" && role != old.Role {
-		b.Audit(op.by.audit(op.f, store.ActionUserRoleChanged, "user_id", id, "role", role))
+		b.Audit(op.by.audit(&op.f, store.ActionUserRoleChanged, "user_id", id, "role", role))
 	}
 	was := old.BannedUntil.After(op.f.now)
 	switch {
 	case op.bans && !op.until.IsZero():
-		b.Audit(op.by.audit(op.f, store.ActionUserBanned, "user_id", id))
+		b.Audit(op.by.audit(&op.f, store.ActionUserBanned, "user_id", id))
 	case op.bans && was:
-		b.Audit(op.by.audit(op.f, store.ActionUserUnbanned, "user_id", id))
+		b.Audit(op.by.audit(&op.f, store.ActionUserUnbanned, "user_id", id))
 	}
 }

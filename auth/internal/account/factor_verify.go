@@ -24,7 +24,7 @@ const factorMisses = 10
 
 // verifyFactorOp is one call of VerifyFactor.
 type verifyFactorOp struct {
-	f         *flow
+	f         flow
 	principal Principal
 	factor    store.Factor
 	challenge uuid.UUID
@@ -58,7 +58,7 @@ func verifyFactor(ctx context.Context, f *flow, principal Principal, p FactorAns
 	if err != nil {
 		return Grant{}, err
 	}
-	op := verifyFactorOp{f: f, principal: principal, factor: factor, challenge: p.Challenge, code: strings.TrimSpace(p.Code)}
+	op := verifyFactorOp{f: *f, principal: principal, factor: factor, challenge: p.Challenge, code: strings.TrimSpace(p.Code)}
 	if op.code == "" {
 		return Grant{}, notValid("Code needs to be non-empty")
 	}
@@ -89,7 +89,7 @@ func (op *verifyFactorOp) run(ctx context.Context) error {
 	if err == nil && op.refusal == nil && op.f.settings.Hooks.Claims != nil { // without a token, the client keeps the session and the refresh token that it has
 		as := op.session
 		as.AAL, as.AMR = 2, withMethod(as.AMR, factorMethod(op.factor.Kind), op.f.now)
-		op.made, err = customClaimsOf(ctx, op.f, op.user, as, "")
+		op.made, err = customClaimsOf(ctx, &op.f, op.user, as, "")
 	}
 	switch {
 	case err != nil:
@@ -103,7 +103,7 @@ func (op *verifyFactorOp) run(ctx context.Context) error {
 func (op *verifyFactorOp) locked(ctx context.Context, do func(*store.Tx, store.User, store.Session) error) error {
 	return op.f.inTx(ctx, func(tx *store.Tx) error {
 		op.judged, op.refusal, op.notified = false, nil, 0
-		u, session, err := lockPrincipal(ctx, op.f, tx, op.principal)
+		u, session, err := lockPrincipal(ctx, &op.f, tx, op.principal)
 		if err != nil {
 			return err
 		}
@@ -197,7 +197,7 @@ func (op *verifyFactorOp) check(at store.Attempt) (step int64, reseal []byte, ri
 			Err: fmt.Errorf("account: factor %s: %w", op.factor.ID, err)}
 	}
 	if old {
-		reseal = sealKey(op.f, op.factor.ID, key)
+		reseal = sealKey(&op.f, op.factor.ID, key)
 	}
 	step, right = totp.Check(key, op.code, op.f.now, at.LastStep)
 	return step, reseal, right, nil
@@ -248,7 +248,7 @@ func (op *verifyFactorOp) raise(ctx context.Context, tx *store.Tx, u store.User,
 	b.EndLowSessions(u.ID, session.ID, op.f.now)
 	b.VerifyFactor(op.factor.ID, op.f.now)
 	b.DeleteUnverified(u.ID, op.factor.Kind)
-	if m, ok := factorNotification(op.f, op.notify && !op.factor.Verified(), mail.FactorEnrolled, u, op.factor); ok {
+	if m, ok := factorNotification(&op.f, op.notify && !op.factor.Verified(), mail.FactorEnrolled, u, op.factor); ok {
 		b.InsertMessage(m)
 		op.notified = 1
 	}

@@ -51,7 +51,7 @@ type flow struct {
 	now      time.Time
 }
 
-// begin returns the flow of a call. Settings are loaded only here, so that a call sees one version of them.
+// begin returns the flow of a call. It loads the settings once, so that the whole call sees one version of them.
 func (a *Accounts) begin(req RequestInfo) *flow {
 	return &flow{core: &a.core, settings: a.live.Load(), req: req, now: a.core.now()}
 }

@@ -18,7 +18,7 @@ func (a *Accounts) GenerateLink(ctx context.Context, req RequestInfo, by Actor, 
 }
 
 func generateLink(ctx context.Context, f *flow, by Actor, p LinkRequest) (Link, error) {
-	op := generateLinkOp{f: f, by: by, p: p}
+	op := generateLinkOp{f: *f, by: by, p: p}
 	op.cand = signupCandidate{aud: f.aud(), provider: "email"}
 	err := checkClaimLengths("", op.cand.aud)
 	if err != nil {
@@ -49,7 +49,7 @@ var errNoSuchEmail = missing(CodeUserNotFound, "User with this email not found")
 
 // generateLinkOp is one call of GenerateLink.
 type generateLinkOp struct {
-	f    *flow
+	f    flow
 	by   Actor
 	p    LinkRequest
 	cand signupCandidate
@@ -167,7 +167,7 @@ func (op *generateLinkOp) checkType(ctx context.Context) error {
 
 func (op *generateLinkOp) write(ctx context.Context) (Link, error) {
 	typ, made, state, u, waits := op.typ, &op.made, op.state, op.user, op.waits
-	msg, err := newMail(op.f, made.mail)
+	msg, err := newMail(&op.f, made.mail)
 	if err != nil {
 		return Link{}, err
 	}
@@ -177,10 +177,10 @@ func (op *generateLinkOp) write(ctx context.Context) (Link, error) {
 	id := u.ID
 	switch {
 	case typ == "invite":
-		id = op.cand.addInvited(op.f, b, state, u)
+		id = op.cand.addInvited(&op.f, b, state, u)
 	case typ == "signup" && state == addressFree:
 		msg.token.PasswordHash, msg.token.UserMetadata = op.cand.hash, op.cand.data
-		id = op.cand.addPending(op.f, b, state, u)
+		id = op.cand.addPending(&op.f, b, state, u)
 	case typ == "signup": // a pending sign-up keeps its password, unless this request has one
 		if waits.Address == op.cand.address {
 			msg.token.PasswordHash, msg.token.UserMetadata, msg.token.Identity = waits.PasswordHash, waits.UserMetadata, waits.Identity
@@ -202,7 +202,7 @@ func (op *generateLinkOp) write(ctx context.Context) (Link, error) {
 		b.MarkSent(id, made.sent, op.f.now)
 	}
 	insertOutgoing(b, id, nil, msg)
-	b.Audit(op.by.audit(op.f, made.note, "user_id", id.String()))
+	b.Audit(op.by.audit(&op.f, made.note, "user_id", id.String()))
 	var out store.User
 	b.User(&out, id)
 	if err := b.Send(ctx); err != nil {
@@ -224,7 +224,7 @@ func (op *generateLinkOp) beginPause(ctx context.Context) {
 	if op.made.pause == "confirmation" {
 		pause = op.f.settings.Email.ConfirmationInterval
 	}
-	q := mailQuota(op.f, op.made.pause, pause, op.cand.aud, op.cand.address)
+	q := mailQuota(&op.f, op.made.pause, pause, op.cand.aud, op.cand.address)
 	q.budgets = nil
 	b := op.f.batch()
 	q.take(b, op.f.now)

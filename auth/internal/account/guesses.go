@@ -16,7 +16,6 @@ import (
 // the hash, which an empty bucket saves, and by the statement that follows it, which decides. So parallel guesses learn
 // no more than the bucket holds, and beyond that right and wrong ones get the same answer.
 type guesses struct {
-	f       *flow
 	address string
 	// limit is the account's bucket, or that of the place where it is known.
 	limit, account store.Limit
@@ -27,7 +26,7 @@ type guesses struct {
 
 func passwordGuesses(f *flow, aud, who string) guesses {
 	n := f.settings.Passwords.TriesPerAccount
-	g := guesses{f: f, address: who, note: store.NewInterval(f.limitKey("password note", who), time.Minute), off: n <= 0}
+	g := guesses{address: who, note: store.NewInterval(f.limitKey("password note", who), time.Minute), off: n <= 0}
 	n = max(n, 1) // off: counted by the same statements, and not checked
 	g.limit = store.Limit{Key: f.limitKey("password", aud, who), Size: float64(n), Refill: time.Duration(n) * time.Minute}
 	g.account = g.limit
@@ -36,12 +35,12 @@ func passwordGuesses(f *flow, aud, who string) guesses {
 }
 
 // check refuses a try that the bucket does not have: that of the place, if the user has signed in from there before.
-func (g *guesses) check(tried store.Tried) error {
+func (g *guesses) check(f *flow, tried store.Tried) error {
 	v := tried.Tries
 	if g.limit = g.account; tried.PlaceKnown {
 		g.limit, v = g.place.Tries, tried.PlaceTries
 	}
-	if wait := g.limit.Wait(v, g.f.now, 1); wait > 0 && !g.off {
+	if wait := g.limit.Wait(v, f.now, 1); wait > 0 && !g.off {
 		return tooManyPasswords(wait)
 	}
 	return nil
@@ -70,8 +69,8 @@ func (g *guesses) refusalOf(err error) error {
 }
 
 // countWrong takes a try for a wrong password, and returns answer.
-func (g *guesses) countWrong(ctx context.Context, user uuid.UUID, reason string, answer error) error {
-	err := g.f.core.db.FailedPassword(ctx, g.failed(g.limit, user, reason))
+func (g *guesses) countWrong(ctx context.Context, f *flow, user uuid.UUID, reason string, answer error) error {
+	err := f.core.db.FailedPassword(ctx, g.failed(f, g.limit, user, reason))
 	if _, over := errors.AsType[*store.LimitError](err); over && g.off {
 		err = nil
 	}
@@ -82,30 +81,30 @@ func (g *guesses) countWrong(ctx context.Context, user uuid.UUID, reason string,
 }
 
 // recordRefused records a try that failed although the password was right.
-func (g *guesses) recordRefused(ctx context.Context, user uuid.UUID, r *Refusal) error {
-	if err := g.f.core.db.RefusedPassword(ctx, g.failed(g.limitToCheck(), user, r.Code)); err != nil {
+func (g *guesses) recordRefused(ctx context.Context, f *flow, user uuid.UUID, r *Refusal) error {
+	if err := f.core.db.RefusedPassword(ctx, g.failed(f, g.limitToCheck(), user, r.Code)); err != nil {
 		return failure("refused sign-in", g.refusalOf(err))
 	}
 	return r
 }
 
-func (g *guesses) failed(limit store.Limit, user uuid.UUID, reason string) store.FailedPassword {
+func (g *guesses) failed(f *flow, limit store.Limit, user uuid.UUID, reason string) store.FailedPassword {
 	return store.FailedPassword{
-		Tries: limit, Now: g.f.now, Note: g.note,
-		Audit: g.f.audit(store.ActionLoginFailed, user, uuid.Nil, "reason", reason),
+		Tries: limit, Now: f.now, Note: g.note,
+		Audit: f.audit(store.ActionLoginFailed, user, uuid.Nil, "reason", reason),
 	}
 }
 
 // recordRejected records a try that the hook rejected, and counts it if the password was wrong.
-func (g *guesses) recordRejected(ctx context.Context, user uuid.UUID, right bool, why error) error {
+func (g *guesses) recordRejected(ctx context.Context, f *flow, user uuid.UUID, right bool, why error) error {
 	r, ok := errors.AsType[*Refusal](why)
 	switch {
 	case !ok:
 		return failure("hook of passwords", why)
 	case right:
-		return g.recordRefused(ctx, user, r)
+		return g.recordRefused(ctx, f, user, r)
 	}
-	return g.countWrong(ctx, user, "password", r)
+	return g.countWrong(ctx, f, user, "password", r)
 }
 
 // codeTries returns the bucket of wrong digits for an address, whether or not any were sent to it; without a key where

@@ -60,7 +60,7 @@ func finishOAuth(ctx context.Context, f *flow, callback url.Values, cookie strin
 	if err != nil {
 		return out, providerError(err)
 	}
-	op := oauthOp{f: f, profile: profile, names: append([]string{profile.Provider}, via.Aliases()...), optional: via.EmailOptional(), strict: true,
+	op := oauthOp{f: *f, profile: profile, names: append([]string{profile.Provider}, via.Aliases()...), optional: via.EmailOptional(), strict: true,
 		linkUser: st.LinkingUser, linkSession: st.LinkingSession, linkAAL: st.LinkingAAL, invite: st.InviteHash}
 	if st.LinkingUser != uuid.Nil && f.settings.External.LinkingPKCE && st.Challenge == "" { // begun before the setting was in force
 		return out, errLinkingNeedsPKCE
@@ -84,7 +84,7 @@ func (op *oauthOp) finish(ctx context.Context, out OAuthResult) (OAuthResult, er
 		out.Code = op.code
 		return out, nil
 	}
-	g, err := grantNew(ctx, op.f, op.user, &op.open)
+	g, err := grantNew(ctx, &op.f, op.user, &op.open)
 	if err != nil {
 		return out, err
 	}
@@ -216,7 +216,7 @@ func signInIDToken(ctx context.Context, f *flow, p IDToken) (Grant, error) {
 	if err != nil {
 		return Grant{}, idTokenError(err)
 	}
-	op := oauthOp{f: f, profile: profile, names: []string{profile.Provider}}
+	op := oauthOp{f: *f, profile: profile, names: []string{profile.Provider}}
 	if via, err := f.settings.External.Providers.Lookup(profile.Provider); err == nil {
 		op.names = append(op.names, via.Aliases()...)
 		op.optional = via.EmailOptional()
@@ -225,7 +225,7 @@ func signInIDToken(ctx context.Context, f *flow, p IDToken) (Grant, error) {
 		op.accepted = accepted
 	}
 	if p.Linking != nil {
-		op.linkUser, op.linkSession, f.req.Aud = p.Linking.User.ID, p.Linking.Session.ID, p.Linking.User.Aud
+		op.linkUser, op.linkSession, op.f.req.Aud = p.Linking.User.ID, p.Linking.Session.ID, p.Linking.User.Aud
 		op.linkAAL = p.Linking.Session.AAL
 	}
 	out, err := op.finish(ctx, OAuthResult{})

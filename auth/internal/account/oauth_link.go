@@ -79,7 +79,7 @@ func (op *oauthOp) linkIdentity(ctx context.Context, tx *store.Tx) error {
 		return errLinkedElsewhere
 	}
 	op.level, op.methods = from.AAL, from.AMR
-	w := &oauthTx{f: op.f, op: op, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: op.f.now, ProvidersFromIdentities: true}}
+	w := &oauthTx{f: &op.f, op: op, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: op.f.now, ProvidersFromIdentities: true}}
 	w.findIdentity()
 	w.note(store.ActionIdentityLinked, "identity_id", w.identity.ID.String(), "provider", w.identity.Provider, "provider_id", w.identity.ProviderID)
 	if old.Email == "" {
@@ -203,8 +203,7 @@ func (op *exchangeCodeOp) link(ctx context.Context) (Grant, error) {
 		return Grant{}, fmt.Errorf("account: linked profile: %w", err)
 	}
 	op.f.req.RedirectTo = waits.RedirectTo
-	own := *op.f // time and audience change separately
-	link := oauthOp{f: &own, profile: waits.Profile, names: []string{waits.Profile.Provider}, strict: true,
+	link := oauthOp{f: op.f, profile: waits.Profile, names: []string{waits.Profile.Provider}, strict: true,
 		linkUser: f.User, linkSession: f.LinkingSession, linkAAL: f.LinkingAAL, exchange: op}
 	if via, err := op.f.settings.provider(waits.Profile.Provider); err == nil {
 		link.names, link.optional = append(link.names, via.Aliases()...), via.EmailOptional()

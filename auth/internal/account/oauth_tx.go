@@ -202,7 +202,7 @@ func (w *oauthTx) finish(ctx context.Context) error {
 	var session uuid.UUID
 	issued := w.op.refusal == nil && op.challenge.Challenge != ""
 	if w.op.refusal == nil && !issued {
-		op.open = newSession(op.f, id, methodOAuth)
+		op.open = newSession(&op.f, id, methodOAuth)
 		if op.exchange != nil {
 			op.open.setID(op.exchange.pkce.Session)
 		}

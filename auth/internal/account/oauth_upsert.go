@@ -17,7 +17,7 @@ const methodOAuth = "oauth"
 
 // oauthOp is one use of an identity that a provider has verified: a sign-in, an accepted invitation, or a linking.
 type oauthOp struct {
-	f       *flow
+	f       flow
 	profile provider.Profile
 	names   []string // that its identities may be stored under, the present one first
 	emails  providerEmails
@@ -86,7 +86,7 @@ func (op *oauthOp) run(ctx context.Context) error {
 	if op.refusal != nil {
 		return op.refusal
 	}
-	enforceSessionLimit(ctx, op.f, op.user.ID)
+	enforceSessionLimit(ctx, &op.f, op.user.ID)
 	return nil
 }
 
@@ -129,7 +129,7 @@ func (op *oauthOp) attempt(ctx context.Context) error {
 			return err
 		}
 	}
-	op.notify = canNotify(ctx, op.f, op.f.settings.Email.NotifyIdentityLinked && (d.resolution == userLinked || !signIn))
+	op.notify = canNotify(ctx, &op.f, op.f.settings.Email.NotifyIdentityLinked && (d.resolution == userLinked || !signIn))
 	return op.f.inTx(ctx, func(tx *store.Tx) error {
 		op.open, op.code, op.user, op.refusal, op.notified, op.sent, op.level, op.methods = sessionDraft{}, "", store.User{}, nil, 0, nil, 0, nil
 		if op.quota != nil {
@@ -165,7 +165,7 @@ func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
 	}
 	u := op.f.settings.externalUser(op.f.aud(), op.profile.Provider, d.email, identityData(&op.profile, &op.emails, nil), op.f.now)
 	u.ID = op.newUser
-	if err := checkCreation(ctx, op.f, nil, u); err != nil {
+	if err := checkCreation(ctx, &op.f, nil, u); err != nil {
 		return err
 	}
 	op.creationAllowed = true
@@ -229,7 +229,7 @@ func (op *oauthOp) upsertUser(ctx context.Context, tx *store.Tx, d accountDecisi
 	if resolveAccount(found, op.emails) != d {
 		return errRaced
 	}
-	w := &oauthTx{f: op.f, op: op, b: tx.Batch(), old: old, patch: store.UserPatch{Now: op.f.now, ProvidersFromIdentities: true}}
+	w := &oauthTx{f: &op.f, op: op, b: tx.Batch(), old: old, patch: store.UserPatch{Now: op.f.now, ProvidersFromIdentities: true}}
 	w.findIdentity()
 	if d.resolution == userCreated {
 		w.old = op.f.settings.externalUser(op.f.aud(), op.profile.Provider, d.email, w.data, op.f.now)
@@ -306,7 +306,7 @@ func (op *oauthOp) acceptInvite(ctx context.Context, tx *store.Tx) error {
 		return err
 	}
 	op.emails.best = old.Email
-	w := &oauthTx{f: op.f, op: op, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: op.f.now, ProvidersFromIdentities: true},
+	w := &oauthTx{f: &op.f, op: op, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: op.f.now, ProvidersFromIdentities: true},
 		email: emailOutcome{confirm: true, claim: old.EmailConfirmedAt.IsZero()}}
 	w.findIdentity()
 	w.note(store.ActionInviteAccepted, "provider", op.profile.Provider)

@@ -49,7 +49,7 @@ func sendLink(ctx context.Context, f *flow, p MagicLink, create bool) error {
 	if p.Email == "" {
 		return unprocessable(CodeValidationFailed, "Password recovery requires an email")
 	}
-	cand := &signupCandidate{aud: f.aud(), provider: "email", challenge: p.Challenge}
+	cand := signupCandidate{aud: f.aud(), provider: "email", challenge: p.Challenge}
 	var err error
 	if cand.address, err = parseEmail(p.Email); err != nil {
 		return err
@@ -64,7 +64,7 @@ func sendLink(ctx context.Context, f *flow, p MagicLink, create bool) error {
 		return err
 	}
 	// The pause is that of recovery, whatever kind of mail is sent.
-	op := otpOp{f: f, cand: cand, create: create, autoconfirm: f.settings.Email.Autoconfirm}
+	op := otpOp{f: *f, cand: cand, create: create, autoconfirm: f.settings.Email.Autoconfirm}
 	op.q = boundClient(f, mailQuota(f, "recovery", f.settings.Email.Interval, cand.aud, cand.address))
 	return op.run(ctx)
 }
@@ -73,7 +73,7 @@ func sendDigits(ctx context.Context, f *flow, p OTP) error {
 	if !f.settings.Phone.Enabled {
 		return invalid(CodePhoneProviderDisabled, "Unsupported phone provider")
 	}
-	cand := &signupCandidate{aud: f.aud(), provider: "phone", channel: p.Channel}
+	cand := signupCandidate{aud: f.aud(), provider: "phone", channel: p.Channel}
 	var err error
 	if cand.address, err = parsePhone(p.Phone); err != nil {
 		return err
@@ -87,15 +87,15 @@ func sendDigits(ctx context.Context, f *flow, p OTP) error {
 	if err := checkSMSSendable(f, "confirmation", cand.address); err != nil {
 		return err
 	}
-	op := otpOp{f: f, cand: cand, create: p.CreateUser, autoconfirm: f.settings.Phone.Autoconfirm}
+	op := otpOp{f: *f, cand: cand, create: p.CreateUser, autoconfirm: f.settings.Phone.Autoconfirm}
 	op.q = boundClient(f, smsQuota(f, cand.aud, cand.address))
 	return op.run(ctx)
 }
 
 // otpOp is one call of SendOTP or MagicLink.
 type otpOp struct {
-	f           *flow
-	cand        *signupCandidate
+	f           flow
+	cand        signupCandidate
 	q           *quota
 	create      bool // an unknown address becomes an account
 	autoconfirm bool // which is confirmed at once
@@ -126,7 +126,7 @@ func (op *otpOp) run(ctx context.Context) error {
 
 // look reads which account has the address, and checks whether an unknown one may become an account.
 func (op *otpOp) look(ctx context.Context) (err error) {
-	f, cand := op.f, op.cand
+	f, cand := &op.f, &op.cand
 	if op.known, err = lookUp(ctx, f, cand, op.q); err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (op *otpOp) look(ctx context.Context) (err error) {
 }
 
 func (op *otpOp) write(ctx context.Context) (outgoing, error) {
-	f, cand, state, known := op.f, op.cand, op.state, op.known
+	f, cand, state, known := &op.f, &op.cand, op.state, op.known
 	f.tick()
 	created := state == addressFree && !op.hidden
 	reachable := state == addressTaken && (cand.provider == "phone" || known.Email == cand.address)

@@ -64,7 +64,7 @@ const codeRetry = 10 * time.Second
 
 // exchangeCodeOp is one call of ExchangeCode.
 type exchangeCodeOp struct {
-	f        *flow
+	f        flow
 	hash     []byte
 	verifier string
 	bearer   string
@@ -94,7 +94,7 @@ func exchangeCode(ctx context.Context, f *flow, p CodeExchange) (Grant, error) {
 	if p.Code == "" || p.Verifier == "" {
 		return Grant{}, notValid("invalid request: both auth code and code verifier should be non-empty")
 	}
-	op := exchangeCodeOp{f: f, hash: codeHash(p.Code), verifier: p.Verifier, bearer: p.Bearer}
+	op := exchangeCodeOp{f: *f, hash: codeHash(p.Code), verifier: p.Verifier, bearer: p.Bearer}
 	if op.hash == nil {
 		return Grant{}, errNoFlow
 	}
@@ -130,7 +130,7 @@ func (op *exchangeCodeOp) write(ctx context.Context, tx *store.Tx) error {
 		}
 		return errLinksIdentity
 	}
-	op.open = newSession(op.f, f.User, f.Method)
+	op.open = newSession(&op.f, f.User, f.Method)
 	op.open.setID(f.Session)
 	if f.AAL > 1 {
 		op.open.row.AAL, op.open.row.AMR = f.AAL, joinAMR(op.open.row.AMR, f.AMR)

@@ -29,13 +29,13 @@ var flowMethods = map[string]string{"signup": "email/signup", typeEmailChange: "
 // Resend sends another mail or SMS of what is pending for an address. The answer is the ID of the message, or of one
 // that was never written: it does not reveal whether anything is pending.
 func (a *Accounts) Resend(ctx context.Context, req RequestInfo, p Resend) (uuid.UUID, error) {
-	op := resendOp{f: a.begin(req), p: p}
+	op := resendOp{f: *a.begin(req), p: p}
 	return op.run(ctx)
 }
 
 // resendOp is one call of Resend.
 type resendOp struct {
-	f       *flow
+	f       flow
 	p       Resend
 	address string // the address, of whatever kind
 	q       *quota
@@ -49,7 +49,7 @@ func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 	if op.address, err = op.f.settings.resendAddress(op.p); err != nil {
 		return uuid.Nil, err
 	}
-	f, what, aud := op.f, resendable[op.p.Type], op.f.aud()
+	f, what, aud := &op.f, resendable[op.p.Type], op.f.aud()
 	if what.phone {
 		if checkSMSSendable(f, what.name, op.address) != nil { // answered as if nothing were pending for any number
 			return uuid.New(), nil
@@ -91,7 +91,7 @@ var errOtherPaused = errors.New("account: resend: the pause of the other address
 // otherwise any user with a pending change could trigger one more message to another person. Where there is no other
 // address they belong to a random one.
 func (op *resendOp) otherLimits() []store.Limit {
-	f, u, other := op.f, &op.pending.User, uuid.NewString()
+	f, u, other := &op.f, &op.pending.User, uuid.NewString()
 	switch op.p.Type {
 	case typeEmailChange:
 		if op.found && op.address != u.NewEmail {
@@ -163,7 +163,7 @@ func hasPending(typ, who string, p *store.Pending) bool {
 }
 
 func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
-	f, p, who, found := op.f, &op.pending, op.address, op.found
+	f, p, who, found := &op.f, &op.pending, op.address, op.found
 	id := p.User.ID
 	if !found {
 		id = uuid.New()
@@ -236,7 +236,7 @@ func (op *resendOp) keepPassword(msgs []outgoing) {
 
 // renewConfirmation renews a pending sign-up: the new confirmation carries the same password, metadata and identity.
 func (op *resendOp) renewConfirmation(provider string, pkce *store.Flow) ([]outgoing, error) {
-	f, p, who, found := op.f, &op.pending, op.address, op.found
+	f, p, who, found := &op.f, &op.pending, op.address, op.found
 	cand := &signupCandidate{provider: provider, address: who}
 	if found && p.Token.Kind == store.KindSignup && p.Token.Address == who {
 		cand.hash, cand.data, cand.identity = p.Token.PasswordHash, p.Token.UserMetadata, p.Token.Identity

@@ -25,7 +25,8 @@ func signInPassword(ctx context.Context, f *flow, p Password) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
-	op := signInOp{f: f, guesses: passwordGuesses(f, f.aud(), who), p: p, provider: provider}
+	op := signInOp{f: *f, p: p, provider: provider}
+	op.guesses = passwordGuesses(f, f.aud(), who)
 	for range passwordRounds {
 		g, err := op.try(ctx)
 		if !errors.Is(err, errChangedMeanwhile) {
@@ -41,7 +42,7 @@ const passwordRounds = 3
 
 // signInOp is one call of SignInPassword.
 type signInOp struct {
-	f            *flow
+	f            flow
 	guesses      guesses
 	p            Password
 	provider     string // email or phone
@@ -61,7 +62,7 @@ func (op *signInOp) try(ctx context.Context) (Grant, error) {
 	if err != nil {
 		return Grant{}, failure("credentials", err)
 	}
-	if err := op.guesses.check(known.Tried); err != nil {
+	if err := op.guesses.check(&op.f, known.Tried); err != nil {
 		return Grant{}, err
 	}
 	u, hash, pending := known.User, known.User.PasswordHash, false
@@ -74,18 +75,18 @@ func (op *signInOp) try(ctx context.Context) (Grant, error) {
 	}
 	if !right || !op.hookNotified {
 		op.hookNotified = right
-		if err := reportPassword(ctx, op.f, u.ID, right); err != nil {
-			return Grant{}, op.guesses.recordRejected(ctx, u.ID, right, err)
+		if err := reportPassword(ctx, &op.f, u.ID, right); err != nil {
+			return Grant{}, op.guesses.recordRejected(ctx, &op.f, u.ID, right, err)
 		}
 	}
 	if !right {
-		return Grant{}, op.guesses.countWrong(ctx, u.ID, "password", errCredentials)
+		return Grant{}, op.guesses.countWrong(ctx, &op.f, u.ID, "password", errCredentials)
 	}
 	if r := checkSignIn(op.provider, u, pending, op.f.now); r != nil {
 		if op.f.settings.HideUnconfirmed && r.Code != CodeUserBanned {
-			return Grant{}, op.guesses.countWrong(ctx, u.ID, r.Code, errCredentials)
+			return Grant{}, op.guesses.countWrong(ctx, &op.f, u.ID, r.Code, errCredentials)
 		}
-		return Grant{}, op.guesses.recordRefused(ctx, u.ID, r)
+		return Grant{}, op.guesses.recordRefused(ctx, &op.f, u.ID, r)
 	}
 	o := store.OpenSession{IfPassword: hash, Tries: op.guesses.limitToCheck()}
 	if rehash {
@@ -98,7 +99,7 @@ func (op *signInOp) try(ctx context.Context) (Grant, error) {
 
 // open writes the session.
 func (op *signInOp) open(ctx context.Context, u store.User, o store.OpenSession) (Grant, error) {
-	draft := newSession(op.f, u.ID, methodPassword)
+	draft := newSession(&op.f, u.ID, methodPassword)
 	o.Session = draft.row
 	o.Audit = op.f.audit(store.ActionLogin, u.ID, draft.row.ID, "provider", op.provider)
 	u, err := op.f.core.db.OpenSession(ctx, o)
@@ -108,8 +109,8 @@ func (op *signInOp) open(ctx context.Context, u store.User, o store.OpenSession)
 	if err != nil {
 		return Grant{}, failure("open session", op.guesses.refusalOf(err))
 	}
-	enforceSessionLimit(ctx, op.f, u.ID)
-	g, err := grantNew(ctx, op.f, u, &draft)
+	enforceSessionLimit(ctx, &op.f, u.ID)
+	g, err := grantNew(ctx, &op.f, u, &draft)
 	if op.f.settings.Passwords.Policy != nil {
 		g.Weak = op.f.settings.Passwords.Policy.Check(op.p.Password)
 	}

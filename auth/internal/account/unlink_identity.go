@@ -31,7 +31,7 @@ func unlinkIdentity(ctx context.Context, f *flow, principal Principal, text, aud
 	if f.settings.isOtherAudience(aud, &principal.Claims) {
 		return denied(CodeUnexpectedAudience, "Token audience doesn't match request audience")
 	}
-	op := unlinkIdentityOp{f: f, principal: principal, id: id}
+	op := unlinkIdentityOp{f: *f, principal: principal, id: id}
 	op.notify = canNotify(ctx, f, f.settings.Email.NotifyIdentityUnlinked)
 	err = f.inTx(ctx, func(tx *store.Tx) error {
 		op.notified = 0
@@ -54,7 +54,7 @@ var errUnlinkConflict = unprocessable(CodeEmailConflictIdentity, "Unable to unli
 
 // unlinkIdentityOp is one call of UnlinkIdentity.
 type unlinkIdentityOp struct {
-	f         *flow
+	f         flow
 	principal Principal
 	id        uuid.UUID
 	notify    bool // may be written
@@ -62,7 +62,7 @@ type unlinkIdentityOp struct {
 }
 
 func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
-	old, session, err := lockPrincipal(ctx, op.f, tx, op.principal)
+	old, session, err := lockPrincipal(ctx, &op.f, tx, op.principal)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
 		b.DeleteTokens(old.ID, store.KindSMS, store.KindPhoneChange)
 	}
 	if op.notify && old.Email != "" {
-		m := notification(op.f, mail.IdentityUnlinked, old.Email, mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata})
+		m := notification(&op.f, mail.IdentityUnlinked, old.Email, mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata})
 		m.User = old.ID
 		b.InsertMessage(m)
 		op.notified = 1

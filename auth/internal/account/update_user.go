@@ -17,7 +17,7 @@ import (
 
 // updateUserOp is one call of UpdateUser.
 type updateUserOp struct {
-	f         *flow
+	f         flow
 	principal Principal
 	p         UserUpdate
 
@@ -51,7 +51,7 @@ func (a *Accounts) UpdateUser(ctx context.Context, req RequestInfo, principal Pr
 }
 
 func updateUser(ctx context.Context, f *flow, principal Principal, p UserUpdate) (store.User, error) {
-	op := updateUserOp{f: f, principal: principal, p: p}
+	op := updateUserOp{f: *f, principal: principal, p: p}
 	op.guesses = passwordGuesses(f, principal.User.Aud, cmp.Or(principal.User.Email, principal.User.Phone))
 	if err := op.validate(); err != nil {
 		return store.User{}, err
@@ -92,7 +92,7 @@ func (op *updateUserOp) commit(ctx context.Context) (out store.User, err error) 
 		return out, err
 	}
 	var refusal error
-	op.notify = canNotify(ctx, op.f, op.hash != "" && op.f.settings.Email.NotifyPasswordChanged || op.phone != "" && op.f.settings.Email.NotifyPhoneChanged)
+	op.notify = canNotify(ctx, &op.f, op.hash != "" && op.f.settings.Email.NotifyPasswordChanged || op.phone != "" && op.f.settings.Email.NotifyPhoneChanged)
 	err = op.f.inTx(ctx, func(tx *store.Tx) (err error) {
 		op.notified, op.endedPauses, refusal = 0, nil, nil
 		out, err = op.write(ctx, tx)
@@ -118,7 +118,7 @@ func (op *updateUserOp) wrongCurrent(ctx context.Context) error {
 	if err := op.checkGuesses(ctx); err != nil {
 		return err
 	}
-	return op.guesses.countWrong(ctx, op.principal.User.ID, "current_password", errCurrentInvalid)
+	return op.guesses.countWrong(ctx, &op.f, op.principal.User.ID, "current_password", errCurrentInvalid)
 }
 
 // checkGuesses refuses a try that the bucket does not have, outside of the transaction.
@@ -128,7 +128,7 @@ func (op *updateUserOp) checkGuesses(ctx context.Context) error {
 	if err := b.Send(ctx); err != nil {
 		return failure("tries of a password", err)
 	}
-	return op.guesses.check(op.tries)
+	return op.guesses.check(&op.f, op.tries)
 }
 
 // addTried adds the reading of the bucket, if a current password was given.
@@ -145,11 +145,11 @@ func (op *updateUserOp) checkCurrent(ctx context.Context) (err error) {
 	}
 	if !op.current || !op.hookNotified {
 		op.hookNotified = op.current
-		if verdict := reportPassword(ctx, op.f, op.principal.User.ID, op.current); verdict != nil {
+		if verdict := reportPassword(ctx, &op.f, op.principal.User.ID, op.current); verdict != nil {
 			if err := op.checkGuesses(ctx); err != nil {
 				return err
 			}
-			return op.guesses.recordRejected(ctx, op.principal.User.ID, op.current, verdict)
+			return op.guesses.recordRejected(ctx, &op.f, op.principal.User.ID, op.current, verdict)
 		}
 	}
 	if !op.current && !op.needsNonce() { // otherwise the nonce is checked first
@@ -240,14 +240,14 @@ func (op *updateUserOp) look(ctx context.Context) error {
 			if op.principal.User.Email != "" {
 				about = append(about, op.principal.User.Email)
 			}
-			op.mails = mailQuota(op.f, "email_change", op.f.settings.Email.Interval, aud, about...)
+			op.mails = mailQuota(&op.f, "email_change", op.f.settings.Email.Interval, aud, about...)
 			op.mails.look(b)
 		}
 	}
 	if op.phone != "" {
 		b.UserByPhone(&byPhone, aud, op.phone)
 		if !op.f.settings.Phone.Autoconfirm {
-			op.texts = smsQuota(op.f, aud, op.phone)
+			op.texts = smsQuota(&op.f, aud, op.phone)
 			op.texts.look(b)
 		}
 	}
@@ -277,7 +277,7 @@ func (op *updateUserOp) checkSending() error {
 		}
 	}
 	if op.texts != nil {
-		if err := checkSMSSendable(op.f, "phone_change", op.phone); err != nil {
+		if err := checkSMSSendable(&op.f, "phone_change", op.phone); err != nil {
 			return err
 		}
 		return op.texts.check(op.f.now)
@@ -337,12 +337,12 @@ func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *store.Tx, n
 		var macs [][]byte
 		for _, who := range []string{now.Email, now.Phone} {
 			if who != "" {
-				macs = append(macs, digitMACs(op.f, []store.Kind{store.KindReauthentication}, who, op.p.Nonce)...)
+				macs = append(macs, digitMACs(&op.f, []store.Kind{store.KindReauthentication}, who, op.p.Nonce)...)
 			}
 		}
 		n := store.Nonce{User: now.ID, MACs: macs, Now: op.f.now, MaxMisses: maxMisses}
 		// A bucket of its own: it is taken from under the lock on the user, that of /verify before it.
-		n.Tries, n.Place = codeTries(op.f, "nonces", now.Aud, op.guesses.address)
+		n.Tries, n.Place = codeTries(&op.f, "nonces", now.Aud, op.guesses.address)
 		_, try, err := tx.RedeemNonce(ctx, n)
 		op.nonceTry, err = try, tooManyCodes(err)
 		if errors.Is(err, store.ErrNotFound) {
@@ -361,7 +361,7 @@ func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *store.Tx, n
 	case op.needsCurrent() && !op.current:
 		return errCurrentInvalid
 	case op.needsCurrent():
-		if err := op.guesses.check(op.tries); err != nil {
+		if err := op.guesses.check(&op.f, op.tries); err != nil {
 			return err
 		}
 	}
@@ -379,7 +379,7 @@ func (op *updateUserOp) write(ctx context.Context, tx *store.Tx) (out store.User
 		}
 	}
 	// A new password ends other sessions; what they request while it is written would outlive it.
-	old, session, err := lockPrincipal(ctx, op.f, tx, op.principal, op.addTried)
+	old, session, err := lockPrincipal(ctx, &op.f, tx, op.principal, op.addTried)
 	if err != nil {
 		return out, err
 	}
@@ -406,7 +406,7 @@ func (op *updateUserOp) write(ctx context.Context, tx *store.Tx) (out store.User
 	if op.same {
 		return out, errSamePassword
 	}
-	ch := updateUserTx{f: op.f, op: op, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: op.f.now, UserMetadata: op.data}}
+	ch := updateUserTx{f: &op.f, op: op, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: op.f.now, UserMetadata: op.data}}
 	if op.nonceTry.Key != nil {
 		ch.b.Take(op.nonceTry, -1, op.f.now)
 	}

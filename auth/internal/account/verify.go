@@ -124,7 +124,7 @@ func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
 	if err != nil {
 		return Verified{}, err
 	}
-	op := verifyOp{f: f, p: p}
+	op := verifyOp{f: *f, p: p}
 	if p.Password != "" {
 		if err := f.settings.checkPassword(p.Password); err != nil {
 			return Verified{}, err
@@ -202,7 +202,7 @@ var (
 
 // verifyOp is one call of Verify.
 type verifyOp struct {
-	f        *flow
+	f        flow
 	p        Verify
 	hash     string // of p.Password
 	notify   bool   // may be written
@@ -246,7 +246,7 @@ func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verifie
 	if u.BannedUntil.After(op.f.now) {
 		return Verified{}, denied(CodeUserBanned, "User is banned")
 	}
-	w := verifyTx{f: op.f, op: op, b: tx.Batch(), u: u, t: t, patch: store.UserPatch{ID: u.ID, Now: op.f.now}}
+	w := verifyTx{f: &op.f, op: op, b: tx.Batch(), u: u, t: t, patch: store.UserPatch{ID: u.ID, Now: op.f.now}}
 	if try.Key != nil { // the digits were right
 		w.b.Take(try, -1, op.f.now)
 	}
@@ -264,7 +264,7 @@ func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verifie
 			return Verified{}, err
 		}
 	} else if !out.Half {
-		op.open = newSession(op.f, u.ID, methodOTP)
+		op.open = newSession(&op.f, u.ID, methodOTP)
 		if _, test := op.f.settings.Phone.testCode(pf.address, op.f.now); test { // its code is in a file
 			op.open.row.Place = nil
 		}
@@ -280,10 +280,10 @@ func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verifie
 
 // typedDigits returns the digits of a proof. Those of a test number are not counted.
 func (op *verifyOp) typedDigits(pf proof) store.Digits {
-	d := store.Digits{Aud: op.f.aud(), Address: pf.address, Kinds: pf.kinds, MACs: digitMACs(op.f, pf.kinds, pf.address, pf.digits), Now: op.f.now}
+	d := store.Digits{Aud: op.f.aud(), Address: pf.address, Kinds: pf.kinds, MACs: digitMACs(&op.f, pf.kinds, pf.address, pf.digits), Now: op.f.now}
 	if _, test := op.f.settings.Phone.testCode(pf.address, op.f.now); !test {
 		d.MaxMisses = maxMisses
-		d.Tries, d.Place = codeTries(op.f, "codes", d.Aud, pf.address)
+		d.Tries, d.Place = codeTries(&op.f, "codes", d.Aud, pf.address)
 	}
 	return d
 }
