@@ -38,7 +38,7 @@ type op struct {
 	err         error        // the store refused this command
 	notExecuted *notExecuted // it did not carry it out, but may do so later or elsewhere
 
-	*stopOp // nil unless of that kind
+	stop *stopOp // nil unless of that kind
 }
 
 // stopOp is what only an opStop has.
@@ -131,7 +131,7 @@ func (b *batch) addHit(c *call, h *callHit) {
 
 func (b *batch) addStop(c *call, hits []callHit) {
 	o := b.add()
-	o.kind, o.stopOp = opStop, &stopOp{hits: hits}
+	o.kind, o.stop = opStop, &stopOp{hits: hits}
 	for i := range hits {
 		h := &hits[i]
 		h.op = int32(len(b.ops)) - 1
@@ -148,8 +148,8 @@ func (o *op) holds(key string) bool {
 	if o.kind != opStop {
 		return o.key == key
 	}
-	for i := range o.hits {
-		if string(o.hits[i].key) == key {
+	for i := range o.stop.hits {
+		if string(o.stop.hits[i].key) == key {
 			return true
 		}
 	}
@@ -194,7 +194,7 @@ func (b *batch) settle(c *call) {
 			if c.err = o.settleStop(); c.err != nil {
 				return
 			}
-			i += len(o.hits) - 1
+			i += len(o.stop.hits) - 1
 		}
 	}
 }

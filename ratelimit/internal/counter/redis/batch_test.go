@@ -30,7 +30,7 @@ func TestBatch_coalesce(t *testing.T) {
 			case opRefund:
 				got += fmt.Sprintf("%s-%d ", o.key, o.n)
 			case opStop:
-				got += fmt.Sprintf("stop(%d) ", len(o.hits))
+				got += fmt.Sprintf("stop(%d) ", len(o.stop.hits))
 			}
 		}
 		if got != want {

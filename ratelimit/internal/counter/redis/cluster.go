@@ -52,7 +52,7 @@ type Cluster struct {
 
 // clusterNode is one master.
 type clusterNode struct {
-	*Server
+	server *Server
 	addr   string
 	wanted time.Time // when it last had slots, or was named; guarded by Cluster.mu
 }
@@ -85,10 +85,10 @@ func (c *Cluster) node(addr string) *clusterNode {
 	if n == nil {
 		o := c.o
 		o.Log = o.Log.With("node", addr)
-		n = &clusterNode{Server: newServer(o), addr: addr}
-		n.stats, n.trouble = c.stats, c.trouble
-		n.at(c.t, func() link.Endpoint { return link.Endpoint{Network: "tcp", Addr: addr} }, clusterServer)
-		n.run(n.newLink(o.Timeout))
+		n = &clusterNode{server: newServer(o), addr: addr}
+		n.server.stats, n.server.trouble = c.stats, c.trouble
+		n.server.at(c.t, func() link.Endpoint { return link.Endpoint{Network: "tcp", Addr: addr} }, clusterServer)
+		n.server.run(n.server.newLink(o.Timeout))
 		c.nodes[addr] = n
 	}
 	n.wanted = time.Now()
@@ -177,7 +177,7 @@ func (c *Cluster) retire() {
 	for addr, n := range c.nodes {
 		if time.Since(n.wanted) > unwanted {
 			delete(c.nodes, addr)
-			c.wg.Go(n.Close)
+			c.wg.Go(n.server.Close)
 		}
 	}
 }
@@ -205,7 +205,7 @@ func (c *Cluster) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for addr, n := range c.nodes {
-		c.wg.Go(n.Close)
+		c.wg.Go(n.server.Close)
 		delete(c.nodes, addr)
 	}
 	c.wg.Wait()
@@ -225,7 +225,7 @@ func (c *Cluster) Open() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range c.nodes {
-		if n.breaker.IsOpen() {
+		if n.server.breaker.IsOpen() {
 			return true
 		}
 	}
@@ -262,7 +262,7 @@ func (c *Cluster) addHits(ctx context.Context, req *counter.Request) error {
 	var left remainder
 	var out counter.Outcome
 	left.take(undone, req, nil, n.addr)
-	n.recycle(undone)
+	n.server.recycle(undone)
 	c.addLater(ctx, req, &left, &out)
 	return out.Of(req)
 }
@@ -282,11 +282,11 @@ func (c *Cluster) addWhole(ctx context.Context, req *counter.Request) error {
 
 // add is one request to one node; see finish.
 func (n *clusterNode) add(ctx context.Context, req *counter.Request) (undone *call, err error) {
-	call, err := n.begin(ctx, req, nil)
+	call, err := n.server.begin(ctx, req, nil)
 	if err != nil {
 		return nil, err
 	}
-	return n.finish(ctx, call, req)
+	return n.server.finish(ctx, call, req)
 }
 
 // addStop lets one script decide where one node has all counters, and else reads before it writes.
@@ -303,7 +303,7 @@ func (c *Cluster) addStop(ctx context.Context, req *counter.Request) error {
 		is := notNow
 		if undone != nil {
 			is = *undone.hits[0].notExecuted // of all, for one script carries them
-			n.recycle(undone)
+			n.server.recycle(undone)
 		}
 		if is.reason == retryMoved {
 			c.moved(req.Hits[0].Key, is.to, n.addr)

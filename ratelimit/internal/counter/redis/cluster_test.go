@@ -322,7 +322,7 @@ func TestCluster_partial(t *testing.T) {
 		hits := func() []counter.Hit { return []counter.Hit{h(tags[0]+"p", 1), h(tags[1]+"p", 1), h(tags[0]+"q", 2)} }
 		lost := s.slots[slotOf([]byte(tags[1]))].Load()
 		for range link.BreakerFailures {
-			lost.breaker.Failed(1 << 60) // no probe
+			lost.server.breaker.Failed(1 << 60) // no probe
 		}
 		req := &counter.Request{Hits: hits(), Now: now()}
 		if err := s.Add(t.Context(), req); err != counter.ErrPartial {
@@ -343,7 +343,7 @@ func TestCluster_partial(t *testing.T) {
 		if err := s.Add(t.Context(), &counter.Request{Hits: hits()[1:2], Now: now()}); err != counter.ErrOpen {
 			t.Errorf("alone: %v, want ErrOpen", err)
 		}
-		lost.breaker.Probed(true)
+		lost.server.breaker.Probed(true)
 		req = &counter.Request{Hits: hits(), Now: now()}
 		if err := s.Add(t.Context(), req); err != nil || req.Hits[0].After != 2 || req.Hits[1].After != 1 {
 			t.Errorf("afterwards: %v %+v", err, req.Hits)
@@ -369,7 +369,7 @@ func TestCluster_retire(t *testing.T) {
 				stays := s.nodes[n.addr] == n // it was wanted again at that moment
 				s.mu.Unlock()
 				if !stays {
-					<-n.Server.ctx.Done()
+					<-n.server.ctx.Done()
 				}
 			}
 			req := &counter.Request{Hits: []counter.Hit{h(tags[0], 1), h(tags[1], 1), h(tags[2], 1)}[:1+i%3], Now: now(), Stop: counter.StopWhen(stop)}

@@ -165,7 +165,7 @@ func (c *Cluster) apply(v view) {
 	}
 	if c.down { // until now: nodes that were given up for that are worth asking
 		for _, n := range c.nodes {
-			n.wakeProbe()
+			n.server.wakeProbe()
 		}
 	}
 	for i := range table {

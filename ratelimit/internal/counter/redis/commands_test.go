@@ -184,7 +184,7 @@ func TestClusterAlloc(t *testing.T) {
 			s := newServer(c.o)
 			s.newLink = func(time.Duration) connection { return new(stubLink) }
 			s.run(s.newLink(0))
-			c.nodes[addr] = &clusterNode{Server: s, addr: addr}
+			c.nodes[addr] = &clusterNode{server: s, addr: addr}
 		}
 		c.slots[i].Store(c.nodes[addr])
 	}

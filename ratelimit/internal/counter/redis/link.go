@@ -267,7 +267,7 @@ func (l *redisLink) ask(o *op) {
 
 // stopper is the script for an opStop.
 func (l *redisLink) stopper(o *op) *script {
-	if l.role == clusterServer && len(o.hits) > 1 {
+	if l.role == clusterServer && len(o.stop.hits) > 1 {
 		return stopClusterLua
 	}
 	return stopLua
@@ -281,14 +281,14 @@ func (l *redisLink) eval(o *op, how, script string) rueidis.Completed {
 	}
 	if l.stopper(o) == stopClusterLua {
 		args := o.stopArgs()
-		for i := range o.hits[1:] {
-			args = append(args, string(o.hits[1+i].key))
+		for i := range o.stop.hits[1:] {
+			args = append(args, string(o.stop.hits[1+i].key))
 		}
-		return build.Arbitrary(how, script, "1", string(o.hits[0].key)).Args(args...).Build()
+		return build.Arbitrary(how, script, "1", string(o.stop.hits[0].key)).Args(args...).Build()
 	}
-	c := build.Arbitrary(how, script, strconv.Itoa(len(o.hits)))
-	for i := range o.hits {
-		c = c.Args(string(o.hits[i].key))
+	c := build.Arbitrary(how, script, strconv.Itoa(len(o.stop.hits)))
+	for i := range o.stop.hits {
+		c = c.Args(string(o.stop.hits[i].key))
 	}
 	return c.Args(o.stopArgs()...).Build()
 }
@@ -335,21 +335,21 @@ func (o *op) readStop(r rueidis.RedisResult) error {
 	if err != nil {
 		return err
 	}
-	o.was = o.was[:0]
+	o.stop.was = o.stop.was[:0]
 	for i := range out {
 		if i == 0 {
 			held, err := out[0].AsInt64()
 			if err != nil {
 				return err
 			}
-			o.held = held == 1
+			o.stop.held = held == 1
 			continue
 		}
 		total, err := out[i].ToString()
 		if err != nil {
 			return err
 		}
-		o.was = append(o.was, total)
+		o.stop.was = append(o.stop.was, total)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (o Options) withDefaults() Options {
 
 // target is where the store is and as whom we come.
 type target struct {
-	link.Endpoint
+	at             link.Endpoint
 	user, password string
 	db             int
 	master         string   // its name, of type sentinel
@@ -144,7 +144,7 @@ func (o Options) target() (t target, err error) {
 			return target{}, err
 		}
 	case socket == "unix", socket == "" && strings.HasPrefix(o.URL, "/"):
-		t.Endpoint = link.Endpoint{Network: "unix", Addr: o.URL}
+		t.at = link.Endpoint{Network: "unix", Addr: o.URL}
 	case strings.HasPrefix(o.URL, "/"):
 		return t, errors.New("KVSTORE_SOCKET_TYPE: tcp needs host:port in KVSTORE_URL, not a path")
 	case strings.Contains(o.URL, ","):
@@ -154,7 +154,7 @@ func (o Options) target() (t target, err error) {
 		if err != nil || !link.IsPort(port) {
 			return t, errors.New("KVSTORE_URL: neither host:port nor a path nor redis://host:port")
 		}
-		t.Endpoint = link.Endpoint{Network: "tcp", Addr: net.JoinHostPort(host, port)}
+		t.at = link.Endpoint{Network: "tcp", Addr: net.JoinHostPort(host, port)}
 	}
 	if o.Auth != "" {
 		t.user, t.password = credentials(o.Auth)
@@ -223,7 +223,7 @@ func parseURL(s string) (t target, err error) {
 	if u.Hostname() == "" || !link.IsPort(port) {
 		return t, errors.New("KVSTORE_URL: no host:port behind redis://")
 	}
-	t = target{Endpoint: link.Endpoint{Network: "tcp", Addr: net.JoinHostPort(u.Hostname(), port)}, user: u.User.Username()}
+	t = target{at: link.Endpoint{Network: "tcp", Addr: net.JoinHostPort(u.Hostname(), port)}, user: u.User.Username()}
 	t.password, _ = u.User.Password()
 	db := strings.Trim(u.Path, "/")
 	for name, values := range u.Query() {

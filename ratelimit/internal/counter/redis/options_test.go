@@ -16,21 +16,21 @@ func TestTarget(t *testing.T) {
 			t.Errorf("%+v: %+v, %v; want %+v", o, got, err, want)
 		}
 	}
-	tcp := func(addr string) target { return target{Endpoint: link.Endpoint{Network: "tcp", Addr: addr}} }
+	tcp := func(addr string) target { return target{at: link.Endpoint{Network: "tcp", Addr: addr}} }
 	f(Options{URL: "localhost:6379"}, tcp("localhost:6379"))
 	f(Options{URL: "[::1]:6379", SocketType: "TCP"}, tcp("[::1]:6379"))
-	f(Options{URL: "/run/redis.sock"}, target{Endpoint: link.Endpoint{Network: "unix", Addr: "/run/redis.sock"}})
-	f(Options{URL: "redis.sock", SocketType: "unix"}, target{Endpoint: link.Endpoint{Network: "unix", Addr: "redis.sock"}})
+	f(Options{URL: "/run/redis.sock"}, target{at: link.Endpoint{Network: "unix", Addr: "/run/redis.sock"}})
+	f(Options{URL: "redis.sock", SocketType: "unix"}, target{at: link.Endpoint{Network: "unix", Addr: "redis.sock"}})
 	f(Options{URL: "redis://db.example"}, tcp("db.example:6379"))
-	f(Options{URL: "redis://:s%40crt@h:1/3"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "s@crt", db: 3})
-	f(Options{URL: "redis://u:p@h:1"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p"})
-	f(Options{URL: "redis://h:1?username=u&password=p&db=7"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p", db: 7})
-	f(Options{URL: "rediss://u:p@h/2"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:6379"}, user: "u", password: "p", db: 2})
+	f(Options{URL: "redis://:s%40crt@h:1/3"}, target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "s@crt", db: 3})
+	f(Options{URL: "redis://u:p@h:1"}, target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p"})
+	f(Options{URL: "redis://h:1?username=u&password=p&db=7"}, target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p", db: 7})
+	f(Options{URL: "rediss://u:p@h/2"}, target{at: link.Endpoint{Network: "tcp", Addr: "h:6379"}, user: "u", password: "p", db: 2})
 
 	// KVSTORE_AUTH is split at its first colon and wins over the URL.
-	f(Options{URL: "h:1", Auth: "p"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "p"})
-	f(Options{URL: "h:1", Auth: "u:p:q"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p:q"})
-	f(Options{URL: "redis://u:p@h:1", Auth: "q"}, target{Endpoint: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "q"})
+	f(Options{URL: "h:1", Auth: "p"}, target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "p"})
+	f(Options{URL: "h:1", Auth: "u:p:q"}, target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p:q"})
+	f(Options{URL: "redis://u:p@h:1", Auth: "q"}, target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "q"})
 }
 
 func TestTarget_refused(t *testing.T) {

@@ -46,7 +46,7 @@ func (l *redisLink) refusal(b *batch, o *op, text string) {
 		switch {
 		case code == "MOVED":
 			o.notExecuted = &notExecuted{retryMoved, strings.TrimSpace(to)}
-		case o.kind == opStop && len(o.hits) > 1:
+		case o.kind == opStop && len(o.stop.hits) > 1:
 			o.notExecuted = &notTogether // the other keys may be here
 		default:
 			o.notExecuted = &notExecuted{retryAsk, strings.TrimSpace(to)}

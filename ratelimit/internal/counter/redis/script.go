@@ -79,9 +79,9 @@ for i = #ARGV - (#ARGV - 4) / 5 + 1, #ARGV do KEYS[#KEYS+1] = ARGV[i] end` + sto
 
 // stopArgs is ARGV of stopScript.
 func (o *op) stopArgs() []string {
-	args := make([]string, 0, 5*len(o.hits))
-	for i := range o.hits {
-		h := &o.hits[i]
+	args := make([]string, 0, 5*len(o.stop.hits))
+	for i := range o.stop.hits {
+		h := &o.stop.hits[i]
 		kind := "hit"
 		switch {
 		case h.refund:
@@ -97,13 +97,13 @@ func (o *op) stopArgs() []string {
 
 // settleStop replays the script's decision on the totals it found, as memory's addOrStop does.
 func (o *op) settleStop() error {
-	hits := o.hits
-	if len(o.was) != len(hits) {
-		return fmt.Errorf("%w: the script answered %d totals for %d hits", counter.ErrUnavailable, len(o.was), len(hits))
+	hits := o.stop.hits
+	if len(o.stop.was) != len(hits) {
+		return fmt.Errorf("%w: the script answered %d totals for %d hits", counter.ErrUnavailable, len(o.stop.was), len(hits))
 	}
 	for i := range hits {
 		h := &hits[i]
-		was, err := strconv.ParseInt(o.was[i], 10, 64)
+		was, err := strconv.ParseInt(o.stop.was[i], 10, 64)
 		if err != nil {
 			return fmt.Errorf("%w: the script answered no number", counter.ErrUnavailable)
 		}
@@ -123,7 +123,7 @@ func (o *op) settleStop() error {
 		h.prefix, h.spared = h.after, false // prefix: the total the next hit on this key starts from
 		if !h.refund && uint64(h.after) > h.limit {
 			h.prefix = before
-		} else if o.held {
+		} else if o.stop.held {
 			h.after, h.spared = was, true
 		}
 	}

@@ -92,7 +92,7 @@ func FuzzRefusal(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		l := &redisLink{role: clusterServer}
-		for _, o := range []*op{{}, {kind: opStop, stopOp: &stopOp{hits: make([]callHit, 2)}}, {kind: opStop, stopOp: &stopOp{hits: make([]callHit, 1)}}} {
+		for _, o := range []*op{{}, {kind: opStop, stop: &stopOp{hits: make([]callHit, 2)}}, {kind: opStop, stop: &stopOp{hits: make([]callHit, 1)}}} {
 			b := new(batch)
 			l.refusal(b, o, text)
 			if o.notExecuted == nil {

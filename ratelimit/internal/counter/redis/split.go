@@ -84,12 +84,12 @@ func (c *Cluster) carry(ctx context.Context, s *split, req *counter.Request, lef
 	for i := range s.shards {
 		for ; begun < len(s.shards) && begun-i < c.width; begun++ {
 			p := &s.shards[begun]
-			p.call, p.err = p.node.begin(ctx, &p.req, p.asking)
+			p.call, p.err = p.node.server.begin(ctx, &p.req, p.asking)
 		}
 		p := &s.shards[i]
 		var undone *call
 		if p.err == nil {
-			undone, p.err = p.node.finish(ctx, p.call, &p.req)
+			undone, p.err = p.node.server.finish(ctx, p.call, &p.req)
 		}
 		switch {
 		case p.err == link.ErrClosed: // the node has just been given up
@@ -106,7 +106,7 @@ func (c *Cluster) carry(ctx context.Context, s *split, req *counter.Request, lef
 			}
 			if undone != nil {
 				left.take(undone, &p.req, p.at, p.node.addr)
-				p.node.recycle(undone)
+				p.node.server.recycle(undone)
 			}
 		}
 		p.call = nil

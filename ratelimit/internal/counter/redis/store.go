@@ -65,7 +65,7 @@ func NewServer(ctx context.Context, o Options) (*Server, error) {
 		return nil, errNeedsTLS
 	}
 	s := newServer(o)
-	s.at(t, func() link.Endpoint { return t.Endpoint }, anyServer)
+	s.at(t, func() link.Endpoint { return t.at }, anyServer)
 	if err := s.open(ctx); err != nil {
 		return nil, err
 	}
