@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"gatehouse/ratelimit/internal/config"
 	"gatehouse/ratelimit/internal/source"
@@ -115,5 +116,48 @@ func (d *daemon) controlPlaneState() func() (text string, v any) {
 		}
 		state := client.State()
 		return state.Text(), state
+	}
+}
+
+// rulesPatience is how long the first valid rules may take without a word in the log.
+const rulesPatience = 2 * time.Second
+
+// remindOfRules warns that nothing is decided while there are no rules yet: after first, and then every so
+// often until loaded is closed or stop is called.
+func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, first, every time.Duration) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for pause := first; ; pause = every {
+			select {
+			case <-loaded:
+				return
+			case <-ctx.Done():
+				return
+			case <-time.After(pause):
+				d.log.Warn("no rules yet: every decision is UNAVAILABLE until a first valid set is loaded", "source", d.config.Rules.Type)
+			}
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// awaitRules waits for the first valid rules, and says so when that takes long; false: the daemon was told
+// to stop first.
+func (d *daemon) awaitRules(ctx context.Context, loaded <-chan struct{}) bool {
+	patience := time.NewTimer(rulesPatience)
+	defer patience.Stop()
+	for {
+		select {
+		case <-loaded:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-patience.C:
+			d.log.Warn("still no valid rules: the gRPC and HTTP listeners open with the first (FORCE_START_WITHOUT_INITIAL_CONFIG)")
+		}
 	}
 }

@@ -11,18 +11,12 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"strconv"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"gatehouse/ratelimit/internal/config"
 	"gatehouse/ratelimit/internal/counter"
-	"gatehouse/ratelimit/internal/counter/memory"
-	"gatehouse/ratelimit/internal/decide"
-	"gatehouse/ratelimit/internal/limits"
-	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/pull"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/service"
@@ -128,49 +122,6 @@ func Serve(ctx context.Context, o Options) error {
 	}
 }
 
-// rulesPatience is how long the first valid rules may take without a word in the log.
-const rulesPatience = 2 * time.Second
-
-// remindOfRules warns that nothing is decided while there are no rules yet: after first, and then every so
-// often until loaded is closed or stop is called.
-func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, first, every time.Duration) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for pause := first; ; pause = every {
-			select {
-			case <-loaded:
-				return
-			case <-ctx.Done():
-				return
-			case <-time.After(pause):
-				d.log.Warn("no rules yet: every decision is UNAVAILABLE until a first valid set is loaded", "source", d.config.Rules.Type)
-			}
-		}
-	})
-	return func() {
-		cancel()
-		wg.Wait()
-	}
-}
-
-// awaitRules waits for the first valid rules, and says so when that takes long; false: the daemon was told
-// to stop first.
-func (d *daemon) awaitRules(ctx context.Context, loaded <-chan struct{}) bool {
-	patience := time.NewTimer(rulesPatience)
-	defer patience.Stop()
-	for {
-		select {
-		case <-loaded:
-			return true
-		case <-ctx.Done():
-			return false
-		case <-patience.C:
-			d.log.Warn("still no valid rules: the gRPC and HTTP listeners open with the first (FORCE_START_WITHOUT_INITIAL_CONFIG)")
-		}
-	}
-}
-
 // stopped is nil when err only says that the daemon was told to stop.
 func stopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
@@ -197,116 +148,6 @@ type daemon struct {
 	tracing        *telemetry.Tracing // nil: off
 	traceListeners *server.Tracing    // the same
 	page           *pull.Page         // of pull metrics; nil: none
-}
-
-// flushStats starts the flush loop. The function it returns flushes once more and waits for that,
-// for a bounded time.
-func (d *daemon) flushStats(stdout io.Writer) (stop func()) {
-	c := d.config.Stats
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() { d.stats.Run(ctx, d.sink(stdout), c.FlushInterval) })
-	return func() {
-		cancel()
-		wg.Wait()
-	}
-}
-
-func (d *daemon) sink(stdout io.Writer) stats.Sink {
-	c := d.config.Stats
-	address := net.JoinHostPort(c.Host, strconv.Itoa(c.Port))
-	switch {
-	case c.Disable:
-		return nil
-	case c.Tagged && c.Protocol == "tcp":
-		return stats.NewTaggedTCP(address, c.Patterns(), d.log)
-	case c.Tagged:
-		return stats.NewTaggedUDP(address, c.Patterns(), d.log)
-	case c.Statsd && c.Protocol == "udp":
-		return stats.NewStatsdUDP(address, d.log)
-	case c.Statsd:
-		return stats.NewStatsdTCP(address, d.log)
-	case c.Pull:
-		return nil
-	default:
-		return stats.NewLines(stdout)
-	}
-}
-
-// makePage makes the page of pull metrics, if there is to be one. It reads the counters themselves, so
-// it and another sink each get everything.
-func (d *daemon) makePage() {
-	c := d.config.Stats
-	if c.Pull && !c.Disable {
-		build := buildinfo.Read()
-		d.page = pull.New(pull.Options{
-			Stats: d.stats, Mapping: c.Mapping(), Milliseconds: c.Milliseconds, Log: d.log,
-			Build: []stats.Tag{{Name: "goversion", Value: build.Go}, {Name: "revision", Value: build.Revision}, {Name: "version", Value: build.Version}},
-		})
-	}
-}
-
-func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
-	if d.config.Counting.Backend == config.BackendMemory {
-		evicted := d.stats.Counter("ratelimit.memory.evicted")
-		m := memory.New(memory.Options{MaxKeys: d.config.Counting.MemoryMaxKeys, Evicted: evicted.Inc})
-		d.stats.GaugeFunc("ratelimit.memory.keys", func() int64 { return int64(m.Len()) })
-		return m, nil
-	}
-	if d.config.Counting.Backend == config.BackendMemcache {
-		return d.openMemcache(ctx)
-	}
-	return d.openKVStores(ctx)
-}
-
-func (d *daemon) makeService() {
-	c := d.config
-	mode, _ := limits.ParseFailureMode(c.Counting.FailureMode) // one of the three, as its tag says
-	o := service.Options{
-		Stats: d.stats, Log: d.log,
-		GlobalShadow: c.Answer.Shadow, GlobalQuota: c.Answer.Quota, StopWhenOver: c.Counting.StopWhenOver,
-		DenyUnknown: c.Answer.UnknownDomain == "deny", DynamicMetadata: c.Answer.DynamicMetadata, OnStoreFailure: mode,
-		CountNoMatch: c.Stats.NoMatch,
-		Caps:         service.Caps{Descriptors: c.Listen.MaxDescriptors, Entries: c.Listen.MaxEntries, TextBytes: c.Listen.MaxTextBytes},
-	}
-	if c.Answer.Headers {
-		o.Headers = &decide.HeaderNames{Limit: c.Answer.LimitHeader, Remaining: c.Answer.RemainingHeader, Reset: c.Answer.ResetHeader}
-	}
-	if d.tracing != nil {
-		o.Tracer, o.TraceRequests = d.tracing.Tracer("ratelimit"), c.Tracing.RequestText
-	}
-	if c.Counting.LocalCache > 0 {
-		o.OverLimit = overlimit.New(c.Counting.LocalCache)
-		d.localCacheGauges(o.OverLimit)
-	}
-	d.service = service.New(o)
-
-	if c.Process.HealthyWithConfig {
-		d.health.Set(server.Rules, false)
-	}
-	d.loader = service.NewLoader(d.service, limits.Options{
-		KeyPrefix: c.Counting.KeyPrefix, EscapedKeys: c.Counting.KeyFormat == "escaped",
-		NearRatio: c.Counting.NearRatio, MergeDomains: c.Rules.MergeDomains,
-	}, d.log, func(domains int) {
-		if c.Process.HealthyWithConfig {
-			d.health.Set(server.Rules, domains > 0)
-		}
-	})
-}
-
-func (d *daemon) localCacheGauges(o *overlimit.Cache) {
-	for name, read := range map[string]func(overlimit.Stats) int64{
-		"evacuateCount":     func(s overlimit.Stats) int64 { return s.EvacuateCount },
-		"expiredCount":      func(s overlimit.Stats) int64 { return s.ExpiredCount },
-		"entryCount":        func(s overlimit.Stats) int64 { return s.EntryCount },
-		"averageAccessTime": func(s overlimit.Stats) int64 { return s.AverageAccessTime },
-		"hitCount":          func(s overlimit.Stats) int64 { return s.HitCount },
-		"missCount":         func(s overlimit.Stats) int64 { return s.MissCount },
-		"lookupCount":       func(s overlimit.Stats) int64 { return s.LookupCount },
-		"overwriteCount":    func(s overlimit.Stats) int64 { return s.OverwriteCount },
-	} {
-		d.stats.GaugeFunc("ratelimit.localcache."+name, func() int64 { return read(o.Stats()) })
-	}
 }
 
 // drain stops taking work in the order that balancers need: unhealthy first, then a pause for them to

@@ -9,10 +9,24 @@ import (
 	"gatehouse/ratelimit/internal/config"
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/memcached"
+	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/counter/redis"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/stats"
 )
+
+func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
+	if d.config.Counting.Backend == config.BackendMemory {
+		evicted := d.stats.Counter("ratelimit.memory.evicted")
+		m := memory.New(memory.Options{MaxKeys: d.config.Counting.MemoryMaxKeys, Evicted: evicted.Inc})
+		d.stats.GaugeFunc("ratelimit.memory.keys", func() int64 { return int64(m.Len()) })
+		return m, nil
+	}
+	if d.config.Counting.Backend == config.BackendMemcache {
+		return d.openMemcache(ctx)
+	}
+	return d.openKVStores(ctx)
+}
 
 // openMemcache looks up the nodes if their names come from DNS; none is connected to yet.
 func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {

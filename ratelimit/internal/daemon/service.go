@@ -1,0 +1,59 @@
+package daemon
+
+import (
+	"gatehouse/ratelimit/internal/decide"
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/overlimit"
+	"gatehouse/ratelimit/internal/server"
+	"gatehouse/ratelimit/internal/service"
+)
+
+func (d *daemon) makeService() {
+	c := d.config
+	mode, _ := limits.ParseFailureMode(c.Counting.FailureMode) // one of the three, as its tag says
+	o := service.Options{
+		Stats: d.stats, Log: d.log,
+		GlobalShadow: c.Answer.Shadow, GlobalQuota: c.Answer.Quota, StopWhenOver: c.Counting.StopWhenOver,
+		DenyUnknown: c.Answer.UnknownDomain == "deny", DynamicMetadata: c.Answer.DynamicMetadata, OnStoreFailure: mode,
+		CountNoMatch: c.Stats.NoMatch,
+		Caps:         service.Caps{Descriptors: c.Listen.MaxDescriptors, Entries: c.Listen.MaxEntries, TextBytes: c.Listen.MaxTextBytes},
+	}
+	if c.Answer.Headers {
+		o.Headers = &decide.HeaderNames{Limit: c.Answer.LimitHeader, Remaining: c.Answer.RemainingHeader, Reset: c.Answer.ResetHeader}
+	}
+	if d.tracing != nil {
+		o.Tracer, o.TraceRequests = d.tracing.Tracer("ratelimit"), c.Tracing.RequestText
+	}
+	if c.Counting.LocalCache > 0 {
+		o.OverLimit = overlimit.New(c.Counting.LocalCache)
+		d.localCacheGauges(o.OverLimit)
+	}
+	d.service = service.New(o)
+
+	if c.Process.HealthyWithConfig {
+		d.health.Set(server.Rules, false)
+	}
+	d.loader = service.NewLoader(d.service, limits.Options{
+		KeyPrefix: c.Counting.KeyPrefix, EscapedKeys: c.Counting.KeyFormat == "escaped",
+		NearRatio: c.Counting.NearRatio, MergeDomains: c.Rules.MergeDomains,
+	}, d.log, func(domains int) {
+		if c.Process.HealthyWithConfig {
+			d.health.Set(server.Rules, domains > 0)
+		}
+	})
+}
+
+func (d *daemon) localCacheGauges(o *overlimit.Cache) {
+	for name, read := range map[string]func(overlimit.Stats) int64{
+		"evacuateCount":     func(s overlimit.Stats) int64 { return s.EvacuateCount },
+		"expiredCount":      func(s overlimit.Stats) int64 { return s.ExpiredCount },
+		"entryCount":        func(s overlimit.Stats) int64 { return s.EntryCount },
+		"averageAccessTime": func(s overlimit.Stats) int64 { return s.AverageAccessTime },
+		"hitCount":          func(s overlimit.Stats) int64 { return s.HitCount },
+		"missCount":         func(s overlimit.Stats) int64 { return s.MissCount },
+		"lookupCount":       func(s overlimit.Stats) int64 { return s.LookupCount },
+		"overwriteCount":    func(s overlimit.Stats) int64 { return s.OverwriteCount },
+	} {
+		d.stats.GaugeFunc("ratelimit.localcache."+name, func() int64 { return read(o.Stats()) })
+	}
+}
