@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 )
 
@@ -172,14 +173,10 @@ func TestReadFamily_endedThread(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(task); err != nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the thread didn't end")
-		}
-	}
+	await.True(t, "the thread ends", func() bool {
+		_, err := os.Stat(task)
+		return err != nil
+	})
 	without, err := readFamily(os.Getpid())
 	if err != nil {
 		t.Fatal(err)

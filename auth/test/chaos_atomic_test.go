@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/fakeidp"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -74,7 +75,7 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 	d := start(t, append(env, "AUTH_API_MAX_REQUEST_DURATION=200ms", "AUTH_DB_CLEANUP_ENABLED=false"))
 
 	// What is to be known of the provider, so that it isn't asked in the little time that requests have.
-	eventually(t, "the provider is known", func() bool {
+	await.True(t, "the provider is known", func() bool {
 		forged := strings.TrimSuffix(idTokenBody(idp, "x@example.org"), `"}`) + `x"}`
 		r, err := client.do("POST", d.http+"/token?grant_type=id_token", "", forged)
 		return err == nil && r.status == 400
@@ -99,7 +100,7 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 	}
 	whole := func() (state map[string]string) {
 		t.Helper()
-		eventually(t, "all mails are sent", func() bool {
+		await.True(t, "all mails are sent", func() bool {
 			state = map[string]string{}
 			var name, text string
 			r, err := conn.Query(t.Context(), strings.Join(every, " union all "))
@@ -139,7 +140,7 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 			}
 			// What was told to come again may. It is asked of the other daemon: where 200 ms end just when the
 			// database has committed, the answer is 504 and the next one another than the first time.
-			eventually(t, q.name+" again", func() bool {
+			await.True(t, q.name+" again", func() bool {
 				if r, err = client.do(q.method, patient.http+q.path, q.bearer, q.body); err != nil {
 					t.Fatal(err)
 				}

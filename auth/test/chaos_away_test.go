@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -89,11 +90,11 @@ func TestEndpointsWhileAway(t *testing.T) {
 				(r.status != 303 || strings.Contains(r.header.Get("Location"), "otp_expired") || !strings.Contains(r.header.Get("Location"), "error=")) {
 				t.Errorf("GET /verify: %d %s %s", r.status, r.header.Get("Location"), r.text)
 			}
-			eventually(t, "unready", func() bool { return ask("GET", "/readyz", "", "").status == 503 })
+			await.True(t, "unready", func() bool { return ask("GET", "/readyz", "", "").status == 503 })
 			if err := back(pg); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "ready", func() bool { return ask("GET", "/readyz", "", "").status == 200 })
+			await.True(t, "ready", func() bool { return ask("GET", "/readyz", "", "").status == 200 })
 
 			// Nothing of it has half happened: a killed one has done nothing, a frozen one all or nothing.
 			none(t, url, "users without identity", `select id::text from users u where not is_anonymous and not exists (select from identities where user_id = u.id)`)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/mail/smtptest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -61,7 +62,7 @@ func TestReplicasCrowdedDatabase(t *testing.T) {
 	for i := range 24 {
 		email := fmt.Sprintf("p%d@example.org", i)
 		r.all[i%3].want(t, 200, "POST", "/signup", "", `{"email":"`+email+`","password":"correct horse"}`)
-		eventually(t, "the mail", func() bool { return len(letters.to(t, email)) > 0 })
+		await.True(t, "the mail", func() bool { return len(letters.to(t, email)) > 0 })
 		s, err := r.client.do("POST", r.all[(i+1)%3].http+"/verify", "", `{"type":"signup","token_hash":"`+letters.to(t, email)[0].token+`"}`)
 		if err != nil || s.status != 200 {
 			t.Fatal(err, s.text)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/mail/smtptest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -358,7 +359,7 @@ func TestStorm(t *testing.T) {
 		// The blow falls while work is under way: at a random one of the next answers.
 		until := s.done.Load() + int64(1+chance.IntN(30))
 		begun := time.Now()
-		eventually(t, "work goes on", func() bool { return s.done.Load() >= until })
+		await.True(t, "work goes on", func() bool { return s.done.Load() >= until })
 		worked += time.Since(begun)
 		begun = time.Now()
 		for _, what := range s.strike(chance) {
@@ -377,7 +378,7 @@ func TestStorm(t *testing.T) {
 	s.stopDaemons()
 	rows[int](t, s.url, `update outbox set due_at = now() where state = 'pending' returning 1`)
 	s.startDaemons(0, 1)
-	eventually(t, "nothing is pending", func() bool {
+	await.True(t, "nothing is pending", func() bool {
 		return rows[int](t, s.url, `select count(*) from outbox where state = 'pending'`)[0] == 0
 	})
 	s.checkUsers()

@@ -18,17 +18,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/mail/smtptest"
+	"gatehouse/shared/await"
 )
-
-// eventually waits until f holds, within a minute.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !f(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}
 
 // caller keeps connections open, as a busy client does: call opens one for each request.
 type caller struct{ http.Client }
@@ -132,13 +123,11 @@ func rows[T any](t testing.TB, url, sql string, args ...any) []T {
 	t.Helper()
 	var list []T
 	var err error
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if list, err = rowsOnce[T](url, sql, args...); err == nil {
-			return list
-		}
-	}
-	t.Fatalf("%s: %v", sql, err)
-	return nil
+	await.True(t, sql, func() bool {
+		list, err = rowsOnce[T](url, sql, args...)
+		return err == nil
+	}, func() string { return err.Error() })
+	return list
 }
 
 func rowsOnce[T any](url, sql string, args ...any) ([]T, error) {

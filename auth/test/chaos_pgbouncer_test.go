@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -46,7 +47,7 @@ func TestThroughPgBouncer(t *testing.T) {
 	// code waits for the newest mail of a kind; it arrives at the mailbox of either daemon.
 	code := func(to, kind string) (token string) {
 		t.Helper()
-		eventually(t, kind+" for "+to, func() bool {
+		await.True(t, kind+" for "+to, func() bool {
 			for _, d := range daemons {
 				if found := tokenInLink.FindStringSubmatch(d.inbox(t, "GET", "/latest/link?to="+to+"&kind="+kind)); found != nil {
 					token = found[1]

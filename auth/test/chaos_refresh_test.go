@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -35,7 +36,7 @@ func TestRefreshWhileAway(t *testing.T) {
 	// occupy takes all connections that the server has, the daemon's too, until the returned function is called.
 	occupy := func(t *testing.T, pg *localserver.Server) (release func()) {
 		var taken []*pgx.Conn
-		eventually(t, "all connections are taken", func() bool {
+		await.True(t, "all connections are taken", func() bool {
 			for {
 				conn, err := pgx.Connect(t.Context(), pg.PostgresURL("postgres"))
 				if err != nil {
@@ -88,7 +89,7 @@ func TestRefreshWhileAway(t *testing.T) {
 			wg.Wait()
 			back()
 			for _, token := range tokens {
-				eventually(t, "the same token works", func() bool {
+				await.True(t, "the same token works", func() bool {
 					r, err := client.do("POST", d.http+refreshPath, "", refreshing(token))
 					if err != nil || r.status != 200 && r.status != 503 {
 						t.Fatalf("back: %v %d %s", err, r.status, r.text)
@@ -214,13 +215,13 @@ func TestAtOnce(t *testing.T) {
 	delivered := func() bool {
 		return rows[int](t, url, `select count(*) from outbox where state = 'pending'`)[0] == 0
 	}
-	eventually(t, "all mails are delivered", delivered)
+	await.True(t, "all mails are delivered", delivered)
 	for _, d := range replicas { // each has a mailbox of its own
 		d.inbox(t, "DELETE", "/messages")
 	}
 	replicas[0].want(t, 200, "POST", "/signup", "", signUp)
 	count(1, `select count(*) from users`)
-	eventually(t, "the newest mail is delivered", delivered)
+	await.True(t, "the newest mail is delivered", delivered)
 	var token string
 	for _, d := range replicas {
 		if found := tokenInLink.FindStringSubmatch(d.inbox(t, "GET", "/latest/link")); found != nil {

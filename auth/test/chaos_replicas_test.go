@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/testdb"
 )
 
@@ -180,7 +181,7 @@ func TestReplicasKeys(t *testing.T) {
 		t.Helper()
 		begun := time.Now()
 		for _, d := range r.all {
-			eventually(t, what, func() bool { return f(d) })
+			await.True(t, what, func() bool { return f(d) })
 		}
 		took := time.Since(begun)
 		t.Logf("%s on all after %v", what, took)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/mail/smtptest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/testdb"
 )
 
@@ -34,7 +35,7 @@ func TestMailServerAway(t *testing.T) {
 	}
 	tried := func(what, like string, many int) {
 		t.Helper()
-		eventually(t, what, func() bool {
+		await.True(t, what, func() bool {
 			return rows[int](t, url, `select count(*) from outbox o join users u on u.id = o.user_id where u.email like $1 || '%' and error <> ''`, like)[0] == many
 		})
 	}
@@ -63,18 +64,18 @@ func TestMailServerAway(t *testing.T) {
 	rows[int](t, url, `update outbox set due_at = now() + interval '1 hour' where state = 'pending' returning 1`) // none of them is to be refused
 	smtp.Behave(smtptest.At(smtptest.Rcpt, smtptest.Action{Reply: "550 5.1.1 no such user"}))
 	signUps(t, "refused", 4)
-	eventually(t, "the refused are marked failed, and can be sent again until they expire", func() bool {
+	await.True(t, "the refused are marked failed, and can be sent again until they expire", func() bool {
 		return rows[int](t, url, `select count(*) from outbox o join users u on u.id = o.user_id where u.email like 'refused%' and state = 'failed' and error like '%no such user%' and payload is not null`)[0] == 4
 	})
 	smtp.Behave(smtptest.At(smtptest.Data, smtptest.Action{Hang: true}))
 	signUps(t, "hang", 12) // more than are sent side by side
-	eventually(t, "as many hang as are sent side by side", func() bool {
+	await.True(t, "as many hang as are sent side by side", func() bool {
 		return rows[int](t, url, `select count(*) from outbox o join users u on u.id = o.user_id where u.email like 'hang%' and attempts > 0`)[0] >= 8
 	})
 	smtp.Down()
 	smtp.Behave(nil)
 	smtp.Up()
-	eventually(t, "nothing waits", func() bool {
+	await.True(t, "nothing waits", func() bool {
 		soon()
 		return rows[int](t, url, `select count(*) from outbox where state = 'pending'`)[0] == 0
 	})

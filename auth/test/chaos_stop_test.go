@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/mail/smtptest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -33,14 +34,14 @@ func TestStopWithAllInFlight(t *testing.T) {
 	for i := range 6 {
 		email := fmt.Sprintf("early%d@example.org", i)
 		d.want(t, 200, "POST", "/signup", "", `{"email":"`+email+`","password":"correct horse"}`)
-		eventually(t, "the mail", func() bool { return len(letters.to(t, email)) > 0 })
+		await.True(t, "the mail", func() bool { return len(letters.to(t, email)) > 0 })
 		tokens = append(tokens, d.want(t, 200, "POST", "/verify", "", `{"type":"signup","token_hash":"`+letters.to(t, email)[0].token+`"}`).str("refresh_token"))
 	}
 	smtp.Behave(smtptest.At(smtptest.Data, smtptest.Action{Hang: true}))
 	for i := range 14 {
 		d.want(t, 200, "POST", "/signup", "", fmt.Sprintf(`{"email":"late%d@example.org","password":"correct horse"}`, i))
 	}
-	eventually(t, "8 mails hang", func() bool {
+	await.True(t, "8 mails hang", func() bool {
 		return rows[int](t, url, `select count(*) from outbox where state = 'pending' and attempts > 0`)[0] >= 8
 	})
 
@@ -70,7 +71,7 @@ func TestStopWithAllInFlight(t *testing.T) {
 		send("/signup", fmt.Sprintf(`{"email":"waiting%d@example.org","password":"correct horse"}`, i))
 		send("/token?grant_type=password", fmt.Sprintf(`{"email":"early%d@example.org","password":"correct horse"}`, i))
 	}
-	eventually(t, "all wait for the lock", func() bool {
+	await.True(t, "all wait for the lock", func() bool {
 		return rows[int](t, url, `select count(*) from pg_stat_activity where wait_event_type = 'Lock'`)[0] >= 18
 	})
 
@@ -79,7 +80,7 @@ func TestStopWithAllInFlight(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.log.await(t, `"msg":"stopping"`, nil)
-	eventually(t, "unready while requests are still taken", func() bool {
+	await.True(t, "unready while requests are still taken", func() bool {
 		r, err := client.do("GET", d.http+"/readyz", "", "")
 		if err != nil {
 			t.Fatalf("the listener closed before readiness flipped: %v", err)
@@ -90,7 +91,7 @@ func TestStopWithAllInFlight(t *testing.T) {
 		t.Errorf("livez while stopping: %v %d", err, r.status)
 	}
 	// Past the pause the listener is closed; those in flight still wait.
-	eventually(t, "no new connections", func() bool {
+	await.True(t, "no new connections", func() bool {
 		fresh := newCaller(t, time.Second)
 		_, err := fresh.do("GET", d.http+"/livez", "", "")
 		return err != nil
@@ -129,7 +130,7 @@ func TestStopWithAllInFlight(t *testing.T) {
 	smtp.Behave(nil)
 	smtp.Up()
 	next := start(t, env)
-	eventually(t, "another replica sends them", func() bool {
+	await.True(t, "another replica sends them", func() bool {
 		return rows[int](t, url, `select count(*) from outbox where state = 'sent'`)[0] == 26
 	})
 	seen := map[string]int{}

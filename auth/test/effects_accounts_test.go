@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/testdb"
 )
 
@@ -336,7 +337,7 @@ func TestEffects_mails(t *testing.T) {
 	type message struct{ Subject, HTML, Link, Code string }
 	mail := func(to, kind string) (m message) {
 		t.Helper()
-		eventually(t, "the mail of "+kind, func() bool {
+		await.True(t, "the mail of "+kind, func() bool {
 			a, err := call("GET", d.mailbox+"/messages?to="+url.QueryEscape(to), "", "")
 			var list []message
 			if err != nil || json.Unmarshal([]byte(a.text), &list) != nil || len(list) == 0 {
@@ -398,7 +399,7 @@ func TestEffects_start(t *testing.T) {
 
 	fresh := testdb.Postgres(t)
 	quiet := launch(t, t.TempDir(), environment(fresh, "LOG_LEVEL=error"))
-	eventually(t, "the tables are there", func() bool {
+	await.True(t, "the tables are there", func() bool {
 		return rows[int](t, fresh, `select count(*)::int from pg_tables where tablename = 'users'`)[0] > 0
 	})
 	if err := quiet.Stop(20 * time.Second); err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/provider"
+	"gatehouse/shared/await"
 	"gatehouse/shared/fakeidp"
 )
 
@@ -268,7 +269,7 @@ func TestEffects_freeProviders(t *testing.T) {
 	documents := func() int { return len(idp.Requests("oidc", "/.well-known/")) }
 	with("AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL=1s")
 	before, began := documents(), time.Now()
-	eventually(t, "a second look at the document", func() bool { d.begin(t, "acme"); return documents() >= before+2 })
+	await.True(t, "a second look at the document", func() bool { d.begin(t, "acme"); return documents() >= before+2 })
 	long := time.Since(began)
 	with("AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL=1h")
 	before = documents()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/totp"
+	"gatehouse/shared/await"
 )
 
 // app enrolls an authenticator app and answers a challenge of it: the factor, and the session's next tokens.
@@ -79,7 +80,7 @@ func TestEffects_phoneFactors(t *testing.T) {
 		d.want(t, 200, "POST", challenge, access, "")
 		sent++
 		var list []struct{ Text string }
-		eventually(t, "the SMS", func() bool {
+		await.True(t, "the SMS", func() bool {
 			a, err := call("GET", d.mailbox+"/messages?to="+url.QueryEscape(number), "", "")
 			return err == nil && json.Unmarshal([]byte(a.text), &list) == nil && len(list) == sent
 		})

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/hook"
+	"gatehouse/shared/await"
 	"gatehouse/shared/testdb"
 )
 
@@ -182,7 +183,7 @@ func TestHooks_created(t *testing.T) {
 	h.behave(nil)
 	a := d.want(t, 200, "POST", "/signup", "", form)
 	id := a.str("id")
-	eventually(t, "the mail and the news", func() bool { return len(h.of(hook.SendEmail)) == 1 && len(h.of(hook.AfterUserCreated)) == 1 })
+	await.True(t, "the mail and the news", func() bool { return len(h.of(hook.SendEmail)) == 1 && len(h.of(hook.AfterUserCreated)) == 1 })
 	before := h.of(hook.BeforeUserCreated)
 	if q := before[len(before)-1]; q.at("user.id") != id || q.at("user.email") != "ada@example.org" || q.at("user.user_metadata.name") != "Ada" || q.at("metadata.ip_address") != "127.0.0.1" {
 		t.Errorf("before: %v", q.body)
@@ -203,7 +204,7 @@ func TestHooks_created(t *testing.T) {
 	h.behave(nil)
 	bearer := d.want(t, 200, "POST", "/verify", "", `{"type":"signup","email":"ada@example.org","token":"`+token+`"}`).str("access_token")
 	d.want(t, 200, "PUT", "/user", bearer, `{"password":"another long one"}`)
-	eventually(t, "the notification", func() bool {
+	await.True(t, "the notification", func() bool {
 		return slices.ContainsFunc(h.of(hook.SendEmail), func(q question) bool {
 			return q.at("email_data.email_action_type") == "password_changed_notification"
 		})
@@ -219,7 +220,7 @@ func TestHooks_created(t *testing.T) {
 		}
 		return all
 	}
-	eventually(t, "the change", func() bool { return len(changes()) > 0 })
+	await.True(t, "the change", func() bool { return len(changes()) > 0 })
 	q = changes()[0]
 	if q.at("user.email") != "ada@example.org" || q.at("user.new_email") != "new@example.org" || q.at("metadata.ip_address") != "127.0.0.1" {
 		t.Errorf("change: %v", q.body)
@@ -234,7 +235,7 @@ func TestHooks_created(t *testing.T) {
 	}
 	bearer = d.want(t, 200, "POST", "/token?grant_type=password", "", `{"email":"new@example.org","password":"another long one"}`).str("access_token")
 	d.want(t, 200, "PUT", "/user", bearer, `{"email":"newer@example.org"}`)
-	eventually(t, "the second change", func() bool { return len(changes()) > 1 })
+	await.True(t, "the second change", func() bool { return len(changes()) > 1 })
 	q = changes()[1]
 	d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","email":"newer@example.org","token":"`+part("token_new")+`"}`)
 	d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","token_hash":"`+part("token_hash_new")+`"}`)
@@ -243,7 +244,7 @@ func TestHooks_created(t *testing.T) {
 	}
 
 	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345678","channel":"pigeon"}`) // any, where a hook sends
-	eventually(t, "the SMS", func() bool { return len(h.of(hook.SendSMS)) == 1 })
+	await.True(t, "the SMS", func() bool { return len(h.of(hook.SendSMS)) == 1 })
 	q = h.of(hook.SendSMS)[0]
 	code, _ := q.at("sms.otp").(string)
 	if q.at("metadata.ip_address") != "127.0.0.1" || q.at("sms.phone") != "4915112345678" || q.at("user.phone") != "4915112345678" || q.at("sms.sms_type") == "mfa" {
@@ -251,19 +252,19 @@ func TestHooks_created(t *testing.T) {
 	}
 	d.want(t, 200, "POST", "/verify", "", `{"type":"sms","phone":"+4915112345678","token":"`+code+`"}`)
 	d.want(t, 200, "POST", "/signup", "", `{}`)
-	eventually(t, "the news of all three", func() bool { return len(h.of(hook.AfterUserCreated)) == 3 })
+	await.True(t, "the news of all three", func() bool { return len(h.of(hook.AfterUserCreated)) == 3 })
 	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345678"}`)
-	eventually(t, "another SMS", func() bool { return len(h.of(hook.SendSMS)) == 2 })
+	await.True(t, "another SMS", func() bool { return len(h.of(hook.SendSMS)) == 2 })
 
 	// A hook's failure is retried, its no is final; neither is the answer.
 	h.behave(onlyAt(hook.SendSMS, 500, `{}`))
 	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345678"}`)
-	eventually(t, "it waits", func() bool {
+	await.True(t, "it waits", func() bool {
 		return count(t, url, `select count(*) from outbox where state = 'pending' and channel = 'sms' and error like '%Unexpected status code returned from hook: 500%'`) == 1
 	})
 	h.behave(onlyAt(hook.SendSMS, 200, `{"error":{"http_code":422,"message":"no such number"}}`))
 	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345678"}`)
-	eventually(t, "it is given up", func() bool {
+	await.True(t, "it is given up", func() bool {
 		return count(t, url, `select count(*) from outbox where state = 'failed' and channel = 'sms' and error like '%no such number%'`) >= 1
 	})
 	if n := users(); n != 3 || len(h.of(hook.AfterUserCreated)) != 3 {

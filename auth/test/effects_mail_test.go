@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"gatehouse/auth/internal/mail/smtptest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/testdb"
 )
 
@@ -94,7 +95,7 @@ func TestEffects_templates(t *testing.T) {
 		}
 		d.want(t, 200, "POST", path, bearer, body)
 		var all []string
-		eventually(t, "the mail of "+path, func() bool { all = d.inboxHTML(t, to); return len(all) > before })
+		await.True(t, "the mail of "+path, func() bool { all = d.inboxHTML(t, to); return len(all) > before })
 		own := "own body " + strconv.Itoa(n) + "."
 		if n == builtIn && strings.Contains(all[0], "own body") || n != builtIn && !strings.Contains(all[0], own) {
 			t.Errorf("%s: %s; want %d", path, all[0], n)
@@ -118,7 +119,7 @@ func TestEffects_templates(t *testing.T) {
 	mailed(long, 1, "/invite", long.admin(t, "service_role"), "guest@example.org")
 
 	mailed(loads, 1, "/signup", "", "ann@example.org")
-	eventually(t, "the template is loaded again and again", func() bool { return loads.bodies.count("/CONFIRMATION") >= 3 })
+	await.True(t, "the template is loaded again and again", func() bool { return loads.bodies.count("/CONFIRMATION") >= 3 })
 	for name, d := range map[string]tested{"idle": idle, "short": short, "long": long} {
 		if n := d.bodies.count("/CONFIRMATION"); n != 1 {
 			t.Errorf("%s: loaded %d times", name, n)
@@ -148,7 +149,7 @@ func TestEffects_smtp(t *testing.T) {
 		t.Helper()
 		before := len(smtp.Mails())
 		d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse))
-		eventually(t, "the mail", func() bool { return len(smtp.Mails()) > before })
+		await.True(t, "the mail", func() bool { return len(smtp.Mails()) > before })
 		return smtp.Mails()[before]
 	}
 	m := next()
@@ -166,7 +167,7 @@ func TestEffects_smtp(t *testing.T) {
 	}
 	d.with(t, append(full, "AUTH_SMTP_PASS=other")...)
 	d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse))
-	eventually(t, "the sign-in at the mail server fails", func() bool {
+	await.True(t, "the sign-in at the mail server fails", func() bool {
 		return rows[int](t, database, `select count(*)::int from outbox where error like '%AUTH: 535%'`)[0] == 1
 	})
 }
@@ -184,7 +185,7 @@ func TestEffects_outboxAge(t *testing.T) {
 		status  int
 	}{{"AUTH_READY_OUTBOX_AGE=1s", 503}, {"AUTH_READY_OUTBOX_AGE=0", 200}, {"AUTH_READY_OUTBOX_AGE=1s", 503}, {"AUTH_READY_OUTBOX_AGE=10m", 200}} {
 		d.with(t, c.setting)
-		eventually(t, c.setting, func() bool {
+		await.True(t, c.setting, func() bool {
 			a, err := call("GET", d.http+"/readyz", "", "")
 			return err == nil && a.status == c.status && (a.status == 200 || strings.Contains(a.text, "outbox"))
 		})
@@ -211,7 +212,7 @@ func TestEffects_emailChange(t *testing.T) {
 		d.want(t, 200, "PUT", "/user", access, `{"email":"`+to+`"}`)
 		_, code := d.mail(t, to)
 		if c.secure {
-			eventually(t, "the mail to the old address", func() bool { return len(d.inboxHTML(t, from)) > before })
+			await.True(t, "the mail to the old address", func() bool { return len(d.inboxHTML(t, from)) > before })
 			d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","email":"`+to+`","token":"`+code+`"}`)
 			if a := d.want(t, 200, "GET", "/user", access, ""); a.str("email") != from {
 				t.Errorf("%v: the new address alone has changed it: %s", c.settings, a.text)

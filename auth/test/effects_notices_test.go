@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"gatehouse/auth/internal/mail/smtptest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/testdb"
 )
 
@@ -80,20 +81,20 @@ func TestNotifications(t *testing.T) {
 		d.awaitReady(t)
 		// What is told is awaited step by step, so that the order of the mails is that of the changes.
 		mails := 0
-		await := func(kind string) {
+		arrives := func(kind string) {
 			t.Helper()
 			if slices.Contains(on, kind) {
 				mails++
-				eventually(t, kind, func() bool { return len(smtp.Mails()) == mails })
+				await.True(t, kind, func() bool { return len(smtp.Mails()) == mails })
 			}
 		}
 		bearer := d.want(t, 200, "POST", "/signup", "", `{"email":"ada@example.org","password":"a long enough one"}`).str("access_token")
 		d.want(t, 200, "PUT", "/user", bearer, `{"password":"another long one"}`)
-		await("PASSWORD_CHANGED")
+		arrives("PASSWORD_CHANGED")
 		for _, number := range []string{"4915100000007", "4915100000008"} {
 			d.want(t, 200, "PUT", "/user", bearer, `{"phone":"+`+number+`"}`)
 			bearer = d.want(t, 200, "POST", "/verify", "", `{"type":"phone_change","phone":"+`+number+`","token":"424242"}`).str("access_token")
-			await(map[string]string{"4915100000007": "IDENTITY_LINKED", "4915100000008": "PHONE_CHANGED"}[number])
+			arrives(map[string]string{"4915100000007": "IDENTITY_LINKED", "4915100000008": "PHONE_CHANGED"}[number])
 		}
 		var phone string
 		for _, i := range d.want(t, 200, "GET", "/user", bearer, "").body["identities"].([]any) {
@@ -102,19 +103,19 @@ func TestNotifications(t *testing.T) {
 			}
 		}
 		d.want(t, 200, "DELETE", "/user/identities/"+phone, bearer, "")
-		await("IDENTITY_UNLINKED")
+		arrives("IDENTITY_UNLINKED")
 		factor := "/factors/" + d.want(t, 200, "POST", "/factors", bearer, `{"factor_type":"phone","phone":"+4915100000007","friendly_name":"p"}`).str("id")
 		challenge := d.want(t, 200, "POST", factor+"/challenge", bearer, "").str("id")
 		bearer = d.want(t, 200, "POST", factor+"/verify", bearer, `{"challenge_id":"`+challenge+`","code":"424242"}`).str("access_token")
-		await("MFA_FACTOR_ENROLLED")
+		arrives("MFA_FACTOR_ENROLLED")
 		d.want(t, 200, "DELETE", factor, bearer, "")
-		await("MFA_FACTOR_UNENROLLED")
+		arrives("MFA_FACTOR_UNENROLLED")
 		d.want(t, 200, "PUT", "/user", bearer, `{"email":"new@example.org"}`)
 		mails++
-		eventually(t, "the mail to the new address", func() bool { return len(smtp.Mails()) == mails })
+		await.True(t, "the mail to the new address", func() bool { return len(smtp.Mails()) == mails })
 		links := newLetters(smtp)
 		d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","token_hash":"`+links.to(t, "new@example.org")[0].token+`"}`)
-		await("EMAIL_CHANGED")
+		arrives("EMAIL_CHANGED")
 
 		var got []told
 		for _, m := range smtp.Mails() {

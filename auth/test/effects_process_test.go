@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/testdb"
 )
 
@@ -136,7 +137,7 @@ func TestEffects_database(t *testing.T) {
 		}
 	}
 	for _, d := range daemons {
-		eventually(t, d.name+" has all its connections in use", func() bool {
+		await.True(t, d.name+" has all its connections in use", func() bool {
 			d.had = rows[int](t, database, `select pid from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'`, d.name)
 			return len(d.had) == size
 		})
@@ -145,8 +146,8 @@ func TestEffects_database(t *testing.T) {
 		t.Fatal(err)
 	}
 	wg.Wait()
-	eventually(t, "AUTH_DB_CONN_MAX_IDLE_TIME=100ms closes what rests", func() bool { return rested.left(t, database) == atRest })
-	eventually(t, "AUTH_DB_CONN_MAX_LIFETIME=100ms closes what is old", func() bool { return old.left(t, database) < atRest })
+	await.True(t, "AUTH_DB_CONN_MAX_IDLE_TIME=100ms closes what rests", func() bool { return rested.left(t, database) == atRest })
+	await.True(t, "AUTH_DB_CONN_MAX_LIFETIME=100ms closes what is old", func() bool { return old.left(t, database) < atRest })
 	if n := long.left(t, database); n != size {
 		t.Errorf("an hour's rest and life: %d connections of %d are left", n, size)
 	}
@@ -154,7 +155,7 @@ func TestEffects_database(t *testing.T) {
 		t.Errorf("AUTH_DB_HEALTH_CHECK_PERIOD=1h: %d connections of %d are left", n, size)
 	}
 
-	eventually(t, "what has expired is removed", func() bool { return rows[int](t, swept, kept)[0] == 0 })
+	await.True(t, "what has expired is removed", func() bool { return rows[int](t, swept, kept)[0] == 0 })
 	if rows[int](t, database, kept)[0] == 0 {
 		t.Error("AUTH_DB_CLEANUP_ENABLED=false: what has expired was removed")
 	}

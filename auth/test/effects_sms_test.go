@@ -7,6 +7,7 @@ import (
 
 	"gatehouse/auth/internal/captcha/captchatest"
 	"gatehouse/auth/internal/sms/smstest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/testdb"
 )
 
@@ -33,7 +34,7 @@ func TestSMSGateway(t *testing.T) {
 		t.Helper()
 		n := len(gateway.Taken())
 		d.want(t, 200, "POST", "/otp", "", `{"phone":"+`+number+`","channel":"`+channel+`"`+more+`}`)
-		eventually(t, "the SMS", func() bool { return len(gateway.Taken()) > n })
+		await.True(t, "the SMS", func() bool { return len(gateway.Taken()) > n })
 		got := gateway.Taken()[n]
 		code := strings.TrimSuffix(strings.TrimPrefix(got.Text, "Use "), " now")
 		if got.Gateway != by || got.To != number || got.Channel != channel || len(code) != 6 {
@@ -82,18 +83,18 @@ func TestSMSGateway(t *testing.T) {
 	solved := `{"phone":"+` + number + `","captcha_token":"` + captchatest.Solved + `"}`
 	gateway.Behave(smstest.Always(smstest.Answer{Body: `{"messages":[{"status":"7","error-text":"` + number + ` is barred"}]}`}))
 	d.want(t, 200, "POST", "/otp", "", solved)
-	eventually(t, "it is given up", func() bool {
+	await.True(t, "it is given up", func() bool {
 		l := list()
 		return strings.Contains(l, "failed") && strings.Contains(l, "sms: vonage: <recipient> is barred (status: 7)")
 	})
 	gateway.Behave(smstest.Always(smstest.Answer{Body: `{"messages":[{"status":"1","error-text":"Throttled"}]}`}))
 	d.want(t, 200, "POST", "/otp", "", solved)
-	eventually(t, "it waits", func() bool {
+	await.True(t, "it waits", func() bool {
 		l := list()
 		return strings.Contains(l, "pending") && strings.Contains(l, "sms: vonage: Throttled (status: 1)")
 	})
 	gateway.Behave(nil)
-	eventually(t, "it is sent", func() bool { return strings.Contains(list(), "sent") })
+	await.True(t, "it is sent", func() bool { return strings.Contains(list(), "sent") })
 
 	// What auth check says: the gateway, what the captcha provider thinks of the secret, and what is missing.
 	for environ, want := range map[string][]string{
@@ -129,7 +130,7 @@ func TestSMS_effects(t *testing.T) {
 		t.Helper()
 		n := len(gateway.Taken())
 		otp(200, number)
-		eventually(t, "the SMS", func() bool { return len(gateway.Taken()) > n })
+		await.True(t, "the SMS", func() bool { return len(gateway.Taken()) > n })
 		if got := gateway.Taken()[n]; got.To == number {
 			return got.Text
 		}

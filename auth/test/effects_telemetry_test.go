@@ -18,6 +18,7 @@ import (
 	"gatehouse/auth/internal/mail/smtptest"
 	"gatehouse/auth/internal/sms/smstest"
 	"gatehouse/shared/alerttest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/telemetry/otlptest"
 	"gatehouse/shared/testdb"
 )
@@ -99,7 +100,7 @@ func TestTracing_calls(t *testing.T) {
 	d.want(t, 200, "POST", "/signup", "", `{"email":"mia@example.org","password":"a long enough one"`+captcha)
 	d.want(t, 400, "POST", "/token?grant_type=password", "", `{"email":"mia@example.org","password":"a long enough one"`+captcha) // not confirmed
 	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345678"`+captcha)
-	eventually(t, "the SMS", func() bool { return len(gateway.Taken()) == 1 })
+	await.True(t, "the SMS", func() bool { return len(gateway.Taken()) == 1 })
 	d.want(t, 200, "POST", "/verify", "", `{"type":"sms","phone":"+4915112345678","token":"`+code(t, gateway.Taken()[0].Text)+`"}`)
 	gateway.Behave(smstest.Always(smstest.Answer{Status: 500, Body: "{}"}))
 	if resp, err := http.DefaultTransport.RoundTrip(httptest.NewRequest("GET", d.http+"/authorize?provider=google", nil)); err != nil || resp.StatusCode != 302 {
@@ -205,7 +206,7 @@ func TestMetrics_pull(t *testing.T) {
 	d.want(t, 200, "POST", "/token?grant_type=password", "", `{"email":"mia@example.org","password":"correct horse"}`)
 	d.want(t, 404, "GET", "/secret@example.org", "", "")
 	var page string
-	eventually(t, "the news of her", func() bool {
+	await.True(t, "the news of her", func() bool {
 		page = scrape(t, at.HTTP)
 		return strings.Contains(page, `auth_outbox_sent_total{channel="hook"} 1`)
 	})

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/config"
+	"gatehouse/shared/await"
 	"gatehouse/shared/envoytest"
 	"gatehouse/shared/subprocess"
 	"gatehouse/shared/testdb"
@@ -284,7 +285,7 @@ func TestEnvoy_restart(t *testing.T) {
 	busy := func(d *instance) {
 		t.Helper()
 		// Either route: taking turns, one daemon may get each GET /user and the other each refresh.
-		eventually(t, "both daemons are asked", func() bool {
+		await.True(t, "both daemons are asked", func() bool {
 			return strings.Count(d.log.text(), `"route":"/user"`)+strings.Count(d.log.text(), `"route":"/token"`) > 20
 		})
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/cli"
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/subprocess"
 	"gatehouse/shared/testdb"
@@ -293,7 +294,7 @@ func TestStopUnderLoad(t *testing.T) {
 	if resp, err := kept.Get(d.http + "/livez"); err != nil || resp.StatusCode != 200 || !resp.Close {
 		t.Errorf("%v %+v: want an answer that ends its connection", err, resp)
 	}
-	eventually(t, "it isn't ready", func() bool { // readiness is remembered for half a second
+	await.True(t, "it isn't ready", func() bool { // readiness is remembered for half a second
 		a, err := call("GET", d.http+"/readyz", "", "")
 		if err != nil {
 			t.Fatal(err)
@@ -404,17 +405,11 @@ func TestLogFile(t *testing.T) {
 	d := launch(t, dir, env)
 	read := func(part string) {
 		t.Helper()
-		deadline := time.Now().Add(30 * time.Second)
-		for {
-			b, _ := os.ReadFile(path)
-			if strings.Contains(string(b), part) {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("no %s in %s", part, b)
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+		var b []byte
+		await.True(t, part+" in the file", func() bool {
+			b, _ = os.ReadFile(path)
+			return strings.Contains(string(b), part)
+		}, func() string { return string(b) })
 	}
 	read(`"msg":"ready"`)
 	if err := os.Rename(path, path+".1"); err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/await"
 	"gatehouse/shared/testdb"
 )
 
@@ -37,7 +38,7 @@ func (d *instance) reload(t testing.TB, lines []string) string {
 		t.Fatal(err)
 	}
 	var end string
-	eventually(t, "the settings are read", func() bool {
+	await.True(t, "the settings are read", func() bool {
 		for line := range strings.Lines(d.log.text()[before:]) {
 			if strings.HasSuffix(line, "\n") && (strings.Contains(line, reloadTaken) || strings.Contains(line, reloadRefused)) {
 				end = line

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -148,22 +149,22 @@ func TestRedisGoesAway(t *testing.T) {
 			const deadline = 500 * time.Millisecond
 			l := startTraffic(c, 8, deadline)
 			defer l.stop()
-			eventually(t, "answers", func() bool { return l.ok.Load() > 100 })
+			await.True(t, "answers", func() bool { return l.ok.Load() > 100 })
 
 			if err := away(redis); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the breaker opens", func() bool {
+			await.True(t, "the breaker opens", func() bool {
 				_, body := get(t, p.debug+"/stats")
 				return strings.Contains(body, "ratelimit.redis_pool.breaker_open: 1")
 			})
 			failed := l.failed.Load()
-			eventually(t, "refusals go on", func() bool { return l.failed.Load() > failed+100 })
+			await.True(t, "refusals go on", func() bool { return l.failed.Load() > failed+100 })
 			if err := back(redis); err != nil {
 				t.Fatal(err)
 			}
 			returned := time.Now()
-			eventually(t, "normal answers", func() bool {
+			await.True(t, "normal answers", func() bool {
 				ctx, cancel := context.WithTimeout(context.Background(), deadline)
 				defer cancel()
 				_, err := c.ShouldRateLimit(ctx, request("k", "again"))
@@ -236,7 +237,7 @@ func TestKilledDaemonLeavesNoImmortalKey(t *testing.T) {
 				}
 			})
 		}
-		eventually(t, "answers", func() bool { return l.ok.Load() > int64(20+kills*13%200) })
+		await.True(t, "answers", func() bool { return l.ok.Load() > int64(20+kills*13%200) })
 		p.Signal(syscall.SIGKILL)
 		<-p.Ended()
 		cancel()
@@ -284,7 +285,7 @@ func TestSIGTERM_waitsForRequestsInFlight(t *testing.T) {
 			errs <- err
 		}()
 	}
-	eventually(t, "all calls are under way", func() bool {
+	await.True(t, "all calls are under way", func() bool {
 		_, body := get(t, p.debug+"/debug/pprof/goroutine?debug=2")
 		return strings.Count(body, "service.(*Service).DecideAt(") >= calls
 	})

@@ -28,6 +28,7 @@ import (
 
 	"gatehouse/ratelimit/internal/cli"
 	"gatehouse/ratelimit/internal/dnstest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/subprocess"
 )
 
@@ -159,7 +160,7 @@ func (p *process) freeze(t testing.TB) {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the daemon stands still", func() bool {
+	await.True(t, "the daemon stands still", func() bool {
 		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
 		if err != nil {
 			t.Fatal(err)
@@ -218,18 +219,6 @@ func get(t testing.TB, url string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-// eventually asks f until it is true, for at most a minute: a busy machine is slow.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !f() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 // lines are what a process writes.
 type lines struct{ subprocess.Lines }
 
@@ -277,11 +266,11 @@ func TestDaemon(t *testing.T) {
 	}
 
 	p.write(t, `[{key: k, @100/y}]`)
-	eventually(t, "the edit changes the next answer", func() bool {
+	await.True(t, "the edit changes the next answer", func() bool {
 		return decide1(t, c, "k", "v").Statuses[0].CurrentLimit.RequestsPerUnit == 100
 	})
 	p.write(t, `[{key: k, @100/fortnight}]`)
-	eventually(t, "the mistake shows on the debug port", func() bool {
+	await.True(t, "the mistake shows on the debug port", func() bool {
 		_, body := get(t, p.debug+"/rlconfig?format=json")
 		return strings.Contains(body, `"error": "rules.yaml:2:`)
 	})
@@ -292,7 +281,7 @@ func TestDaemon(t *testing.T) {
 	if err := p.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "SIGHUP reads the rules again", func() bool {
+	await.True(t, "SIGHUP reads the rules again", func() bool {
 		return decide1(t, c, "k", "v").Statuses[0].CurrentLimit.RequestsPerUnit == 7
 	})
 	if err := p.Stop(time.Minute); err != nil {
@@ -356,7 +345,7 @@ func TestForceStart(t *testing.T) {
 		t.Errorf("healthy without rules: %d", status)
 	}
 	p.write(t, `[{key: k, @2/m}]`)
-	eventually(t, "healthy with rules", func() bool { status, _ := get(t, p.http+"/healthcheck"); return status == 200 })
+	await.True(t, "healthy with rules", func() bool { status, _ := get(t, p.http+"/healthcheck"); return status == 200 })
 	decide1(t, c, "k", "v")
 }
 
@@ -391,7 +380,7 @@ func TestNobodyReads(t *testing.T) {
 	if err := p.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a reload", func() bool {
+	await.True(t, "a reload", func() bool {
 		_, body := get(t, p.debug+"/rlconfig?format=json")
 		return strings.Contains(body, `"generation": 2`)
 	})

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -167,13 +168,13 @@ var _ = both("CLUSTER_PIPELINE_PARALLELISM", func(t *testing.T, at place) {
 			_, err := c.ShouldRateLimit(ctx, two)
 			done <- err
 		}()
-		eventually(t, "the paused node has been asked", func() bool {
+		await.True(t, "the paused node has been asked", func() bool {
 			info, err := cluster.Do(t.Context(), slow, "INFO", "clients")
 			return err == nil && !strings.Contains(info, "blocked_clients:0")
 		})
 		asked := func() int { return stored(t, []*localserver.Server{fast}, "{c}") - before }
 		if want > 0 {
-			eventually(t, "parallelism "+parallelism+": the other node is asked meanwhile", func() bool { return asked() == want })
+			await.True(t, "parallelism "+parallelism+": the other node is asked meanwhile", func() bool { return asked() == want })
 		} else if n := asked(); n != 0 {
 			t.Errorf("parallelism %s: the other node was asked %d times while the first was paused", parallelism, n)
 		}
@@ -245,7 +246,7 @@ var _ = both("POOL_SIZE", func(t *testing.T, at place) {
 	for _, size := range []string{"1", "3"} {
 		c, conns, unpause := at.poolCase(t, "POOL_SIZE", size, "POOL_ON_EMPTY_BEHAVIOR", "WAIT")
 		wait := callers(c, 100, 20*time.Second)
-		eventually(t, "all "+size+" connections are in use", func() bool { return conns() == size })
+		await.True(t, "all "+size+" connections are in use", func() bool { return conns() == size })
 		time.Sleep(300 * time.Millisecond) // in which no more may come
 		if got := conns(); got != size {
 			t.Errorf("size %s: %s connections", size, got)
@@ -261,7 +262,7 @@ var _ = both("POOL_ON_EMPTY_BEHAVIOR", func(t *testing.T, at place) {
 	// CREATE: as many connections again, no more.
 	c, conns, unpause := at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "CREATE", "POOL_ON_EMPTY_WAIT_DURATION", "50ms")
 	wait := callers(c, 100, 20*time.Second)
-	eventually(t, "CREATE opens overflow connections", func() bool { return conns() == "4" })
+	await.True(t, "CREATE opens overflow connections", func() bool { return conns() == "4" })
 	time.Sleep(300 * time.Millisecond)
 	if got := conns(); got != "4" {
 		t.Errorf("CREATE: %s connections, want 4", got)
@@ -407,19 +408,19 @@ var _ = effect("KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION", func(t *testing.T) {
 				t.Errorf("%s, store %d: unhealthy with a connection", setting, i)
 			}
 			redis.Kill()
-			eventually(t, "the loss is noticed", func() bool {
+			await.True(t, "the loss is noticed", func() bool {
 				post(t, p, "k=v")
 				return stat(t, p, "ratelimit."+at.pool+".breaker_open") == 1
 			})
 			if setting == "true" {
-				eventually(t, "unhealthy without a connection", func() bool { return !healthy() })
+				await.True(t, "unhealthy without a connection", func() bool { return !healthy() })
 			} else if !healthy() {
 				t.Errorf("store %d: unhealthy though nobody asked for it", i)
 			}
 			if err := redis.Restart(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "healthy again", healthy)
+			await.True(t, "healthy again", healthy)
 		}
 	}
 })
@@ -467,11 +468,11 @@ var _ = effect("KVSTORE_STARTUP_REQUIRED", func(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, p := range []*process{strict, open} {
-			eventually(t, "hits are counted", func() bool {
+			await.True(t, "hits are counted", func() bool {
 				_, body := post(t, p, "k=counted")
 				return strings.Contains(body, `"limitRemaining":`)
 			})
-			eventually(t, "healthy", func() bool { return health(p) == 200 })
+			await.True(t, "healthy", func() bool { return health(p) == 200 })
 		}
 		if n := stored(t, []*localserver.Server{redis}, "_counted"); n == 0 {
 			t.Errorf("%s: the store holds no hit", at.prefix)
@@ -488,7 +489,7 @@ var _ = effect("KVSTORE_STARTUP_INITIAL_INTERVAL", func(t *testing.T) {
 
 var _ = effect("KVSTORE_STARTUP_MAX_INTERVAL", func(t *testing.T) {
 	p := launch(t, places[0].rules, absent("INITIAL_INTERVAL", "1ms", "MAX_INTERVAL", "2ms"))
-	eventually(t, "thirty tries", func() bool { return strings.Count(p.log.text(), "does not answer yet") >= 30 })
+	await.True(t, "thirty tries", func() bool { return strings.Count(p.log.text(), "does not answer yet") >= 30 })
 	for line := range strings.Lines(p.log.text()) {
 		if strings.Contains(line, "does not answer yet") && !strings.Contains(line, `"next try in":"1ms"`) && !strings.Contains(line, `"next try in":"2ms"`) {
 			t.Errorf("a longer pause: %s", line)

@@ -21,6 +21,8 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+
+	"gatehouse/shared/await"
 )
 
 const anyLimit = `[{key: k, @1000/y}]`
@@ -171,7 +173,7 @@ var _ = effect("GRPC_MAX_CONNECTION_AGE_GRACE", func(t *testing.T) {
 	conn, stream := watch("1h")
 	ended := make(chan error, 1)
 	go func() { _, err := stream.Recv(); ended <- err }()
-	eventually(t, "told to go away", func() bool { return conn.GetState() != connectivity.Ready })
+	await.True(t, "told to go away", func() bool { return conn.GetState() != connectivity.Ready })
 	select {
 	case err := <-ended:
 		t.Errorf("with a long grace the stream ended with %v", err)
@@ -328,7 +330,7 @@ var _ = effect("DRAIN_DELAY", func(t *testing.T) {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "unhealthy", func() bool { code, _ := get(t, p.http+"/healthcheck"); return code == 500 })
+	await.True(t, "unhealthy", func() bool { code, _ := get(t, p.http+"/healthcheck"); return code == 500 })
 	for range 3 {
 		decide1(t, c, "k", "v")
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"gatehouse/ratelimit/internal/dnstest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -110,7 +111,7 @@ var _ = effect("MCACHE_HOST_PORT", func(t *testing.T) {
 	}
 	for i := range 5 {
 		value := fmt.Sprint("v", i)
-		eventually(t, "the other daemon sees the hits of "+value, func() bool {
+		await.True(t, "the other daemon sees the hits of "+value, func() bool {
 			_, page := get(t, b.debug+"/explain?domain=d&descriptor=k="+value)
 			return strings.Contains(page, "counter now: 2 of 2")
 		})
@@ -157,7 +158,7 @@ var _ = effect("MCACHE_SRV_REFRESH", func(t *testing.T) {
 	dns.Say(dnsmessage.RCodeSuccess, servers[0].Addr())
 	p := start(t, `[{key: k, @9/y}]`, onMemcache("MCACHE_SRV", "_memcache._tcp.nodes.test.", "MCACHE_SRV_REFRESH", "20ms", testDNS, dns.Addr))
 	dns.Say(dnsmessage.RCodeServerFailure)
-	eventually(t, "failed look-ups are counted", func() bool { return stat(t, p, "ratelimit.memcache.resolve_error") > 1 })
+	await.True(t, "failed look-ups are counted", func() bool { return stat(t, p, "ratelimit.memcache.resolve_error") > 1 })
 	if n := stat(t, p, "ratelimit.memcache.nodes"); n != 1 {
 		t.Errorf("%d nodes after a failed look-up, want the 1 of before", n)
 	}
@@ -165,7 +166,7 @@ var _ = effect("MCACHE_SRV_REFRESH", func(t *testing.T) {
 		t.Error(got)
 	}
 	dns.Say(dnsmessage.RCodeSuccess, servers[0].Addr(), servers[1].Addr())
-	eventually(t, "the second node is there", func() bool { return stat(t, p, "ratelimit.memcache.nodes") == 2 })
+	await.True(t, "the second node is there", func() bool { return stat(t, p, "ratelimit.memcache.nodes") == 2 })
 })
 
 // With a node that says nothing, as many look-ups wait as there are connections for them.
@@ -180,7 +181,7 @@ var _ = effect("MCACHE_MAX_IDLE_CONNS", func(t *testing.T) {
 		for i := range want + 3 {
 			wg.Go(func() { post(t, p, fmt.Sprint("k=", i)) })
 			open := min(i+1, want)
-			eventually(t, fmt.Sprintf("%d connections with %s", open, setting), func() bool { return stat(t, p, "ratelimit.memcache.cx_active") == open })
+			await.True(t, fmt.Sprintf("%d connections with %s", open, setting), func() bool { return stat(t, p, "ratelimit.memcache.cx_active") == open })
 		}
 		if err := servers[0].Cont(); err != nil {
 			t.Fatal(err)
@@ -323,14 +324,14 @@ func TestMemcache_nodeKilled(t *testing.T) {
 	if code != 429 || !strings.Contains(answer, `"limitRemaining":97`) {
 		t.Errorf("both in one request: %d %s", code, answer)
 	}
-	eventually(t, "the node counts as lost", func() bool {
+	await.True(t, "the node counts as lost", func() bool {
 		post(t, p, denied[0])
 		return stat(t, p, "ratelimit.memcache.nodes_lost") == 1
 	})
 	if err := servers[1].Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the node is found again", func() bool {
+	await.True(t, "the node is found again", func() bool {
 		code, _ := post(t, p, denied[0])
 		return code == 200
 	})

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -56,7 +57,7 @@ var _ = effect("KVSTORE_PERSECOND KVSTORE_PERSECOND_URL", func(t *testing.T) {
 		t.Errorf("/explain:\n%s", page)
 	}
 	second.Kill()
-	eventually(t, "only who needs the second store fails", func() bool {
+	await.True(t, "only who needs the second store fails", func() bool {
 		alone, _ := post(t, p, "m=on")
 		needs, _ := post(t, p, "s=on")
 		return alone == 200 && needs == 503

@@ -12,6 +12,8 @@ import (
 
 	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"gatehouse/shared/await"
 )
 
 // put writes a file below dir, with its directories.
@@ -95,14 +97,14 @@ var _ = effect("RUNTIME_WATCH_ROOT", func(t *testing.T) {
 	if err := os.Rename(current+".next", current); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the swap", func() bool { return strings.Contains(p.rlconfig(t), `"two"`) })
+	await.True(t, "the swap", func() bool { return strings.Contains(p.rlconfig(t), `"two"`) })
 
 	p = start(t, "", map[string]string{"RUNTIME_ROOT": current, "RUNTIME_APPDIRECTORY": "config", "RUNTIME_WATCH_ROOT": "false"})
 	if got := p.rlconfig(t); !strings.Contains(got, `"rules.yaml"`) {
 		t.Errorf("files are called otherwise: %s", got)
 	}
 	put(t, dir, "v2/config/rules.yaml", "domain: three\n")
-	eventually(t, "the edit", func() bool { return strings.Contains(p.rlconfig(t), `"three"`) })
+	await.True(t, "the edit", func() bool { return strings.Contains(p.rlconfig(t), `"three"`) })
 })
 
 var _ = effect("RUNTIME_REFUSE_EMPTY", func(t *testing.T) {
@@ -113,7 +115,7 @@ var _ = effect("RUNTIME_REFUSE_EMPTY", func(t *testing.T) {
 		}
 		p.log.await(t, want, nil)
 		limited := refuse == "true"
-		eventually(t, "rules as they should be", func() bool { return strings.Contains(p.rlconfig(t), `"key": "d.k"`) == limited })
+		await.True(t, "rules as they should be", func() bool { return strings.Contains(p.rlconfig(t), `"key": "d.k"`) == limited })
 	}
 })
 
@@ -152,7 +154,7 @@ var _ = effect("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", func(t *testing.T) {
 			t.Errorf("%s: no domain, %d, want %d", value, got, want)
 		}
 		p.write(t, `[{key: k, @1/y}]`)
-		eventually(t, "healthy with a domain", func() bool { got, _ := get(t, p.http+"/healthcheck"); return got == 200 })
+		await.True(t, "healthy with a domain", func() bool { got, _ := get(t, p.http+"/healthcheck"); return got == 200 })
 	}
 })
 

@@ -19,6 +19,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"gatehouse/shared/await"
 )
 
 // statsdServer keeps what it is sent, over UDP and TCP on one port.
@@ -115,7 +117,7 @@ func (s *statsdServer) env(more ...string) map[string]string {
 // awaitLine waits for a line that begins so.
 func (s *statsdServer) awaitLine(t *testing.T, network, line string) {
 	t.Helper()
-	eventually(t, line+" over "+network, func() bool {
+	await.True(t, line+" over "+network, func() bool {
 		return strings.Contains("\n"+s.lines(network), "\n"+line)
 	})
 }
@@ -124,7 +126,7 @@ func (s *statsdServer) awaitLine(t *testing.T, network, line string) {
 func (s *statsdServer) awaitTime(t *testing.T, p *process) {
 	t.Helper()
 	c := p.dial(t)
-	eventually(t, "a response time", func() bool {
+	await.True(t, "a response time", func() bool {
 		decide1(t, c, "other", "v")
 		return strings.Contains(s.lines("tcp"), "\nratelimit_server.ShouldRateLimit.response_time:")
 	})
@@ -192,8 +194,8 @@ var _ = effect("EXTRA_TAGS", func(t *testing.T) {
 	hit(t, s.env("EXTRA_TAGS", "ver:1.2,az:b"))
 	s.awaitLine(t, "tcp", ruleHits+".__az=b.__ver=1_2:1|c\n")
 	p := hit(t, pulled("EXTRA_TAGS", "ver:1.2,az:b"))
-	await(t, p, "ratelimit_service_rate_limit_total_hits", `az="b" domain="d" key1="k" ver="1_2"`, 1)
-	await(t, p, "ratelimit_service_total_requests", `az="b" grpc_method="ShouldRateLimit" ver="1_2"`, 1)
+	awaitValue(t, p, "ratelimit_service_rate_limit_total_hits", `az="b" domain="d" key1="k" ver="1_2"`, 1)
+	awaitValue(t, p, "ratelimit_service_total_requests", `az="b" grpc_method="ShouldRateLimit" ver="1_2"`, 1)
 	if m := series(t, p)["go_goroutines"][`az="b" ver="1_2"`]; m == nil {
 		t.Error("the tags are not on Go's figures")
 	}
@@ -221,9 +223,9 @@ var _ = effect("STATS_MAX_UNKNOWN_DOMAINS", func(t *testing.T) {
 		askFor(t, c, domain, 1, "k=v")
 	}
 	const name = "ratelimit_service_rate_limit_domain_not_found"
-	await(t, p, name, `domain="a"`, 2)
-	await(t, p, name, `domain="my.b"`, 1)
-	await(t, p, name, `domain="_overflow"`, 2)
+	awaitValue(t, p, name, `domain="a"`, 2)
+	awaitValue(t, p, name, `domain="my.b"`, 1)
+	awaitValue(t, p, name, `domain="_overflow"`, 2)
 	all := series(t, p)
 	if len(all[name]) != 3 || value(all["ratelimit_stats_unknown_domains_overflow"][""]) != 2 || value(all["ratelimit_stats_dynamic_keys_overflow"][""]) != 0 {
 		t.Errorf("domains %v, overflow of domains %v, of values %v", all[name], all["ratelimit_stats_unknown_domains_overflow"], all["ratelimit_stats_dynamic_keys_overflow"])
@@ -240,7 +242,7 @@ var _ = effect("STATS_NO_MATCH", func(t *testing.T) {
 	if _, body := get(t, p.debug+"/stats"); !strings.Contains(body, "ratelimit.service.no_match.d: 4\n") {
 		t.Errorf("no_match is not 4 in:\n%s", body)
 	}
-	await(t, p, "ratelimit_service_no_match", `domain="d"`, 4)
+	awaitValue(t, p, "ratelimit_service_no_match", `domain="d"`, 4)
 	p = hit(t, nil)
 	askFor(t, p.dial(t), "d", 1, "kk=v")
 	if _, body := get(t, p.debug+"/stats"); strings.Contains(body, "no_match") {
@@ -251,12 +253,12 @@ var _ = effect("STATS_NO_MATCH", func(t *testing.T) {
 var _ = effect("STATS_DYNAMIC_IDLE", func(t *testing.T) {
 	p := hit(t, map[string]string{"STATS_DYNAMIC_IDLE": "1s", "STATS_FLUSH_INTERVAL": "20ms"})
 	c := p.dial(t)
-	eventually(t, "a hit is counted", func() bool { // on a starved machine it may be forgotten before the look
+	await.True(t, "a hit is counted", func() bool { // on a starved machine it may be forgotten before the look
 		decide1(t, c, "deep", "a")
 		_, body := get(t, p.debug+"/stats")
 		return strings.Contains(body, "rate_limit.d.deep_a.total_hits: ")
 	})
-	eventually(t, "the idle series is forgotten", func() bool {
+	await.True(t, "the idle series is forgotten", func() bool {
 		_, body := get(t, p.debug+"/stats")
 		return !strings.Contains(body, "deep_a") && strings.Contains(body, ruleHits)
 	})
@@ -358,26 +360,19 @@ func value(m *dto.Metric) float64 {
 	return m.GetUntyped().GetValue()
 }
 
-// await scrapes until a series has a value.
-func await(t *testing.T, p *process, name, labels string, want float64) {
+// awaitValue scrapes until a series has a value.
+func awaitValue(t *testing.T, p *process, name, labels string, want float64) {
 	t.Helper()
-	got := -1.0
-	deadline := time.Now().Add(time.Minute)
-	for {
-		all := series(t, p)
-		if got = value(all[name][labels]); got == want {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s{%s} is %v, want %v; there are %v", name, labels, got, want, all[name])
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	var last map[string]*dto.Metric
+	await.True(t, fmt.Sprintf("%s{%s} is %v", name, labels, want), func() bool {
+		last = series(t, p)[name]
+		return value(last[labels]) == want
+	}, func() string { return fmt.Sprintf("there are %v", last) })
 }
 
 var _ = effect("USE_PULLMETRICS", func(t *testing.T) {
 	p := hit(t, pulled())
-	await(t, p, "ratelimit_service_rate_limit_total_hits", `domain="d" key1="k"`, 1)
+	awaitValue(t, p, "ratelimit_service_rate_limit_total_hits", `domain="d" key1="k"`, 1)
 	if got := p.stdout.text(); got != "" {
 		t.Errorf("JSON lines beside it: %s", got)
 	}
@@ -385,8 +380,8 @@ var _ = effect("USE_PULLMETRICS", func(t *testing.T) {
 	s := startStatsd(t)
 	p = hit(t, s.env("USE_PULLMETRICS", "true", "PULLMETRICS_ADDR", "127.0.0.1:0", "USE_STATSD", "true"))
 	s.awaitLine(t, "tcp", ruleHits+":1|c\n")
-	await(t, p, "ratelimit_service_rate_limit_total_hits", `domain="d" key1="k"`, 1)
-	await(t, p, "ratelimit_service_response_time_seconds", `grpc_method="ShouldRateLimit"`, 1)
+	awaitValue(t, p, "ratelimit_service_rate_limit_total_hits", `domain="d" key1="k"`, 1)
+	awaitValue(t, p, "ratelimit_service_response_time_seconds", `grpc_method="ShouldRateLimit"`, 1)
 	s.awaitTime(t, p)
 })
 
@@ -420,7 +415,7 @@ var _ = effect("PULLMETRICS_MAPPER_YAML", func(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := hit(t, pulled("PULLMETRICS_MAPPER_YAML", file))
-	await(t, p, "hits", `dom="d" rule="k"`, 1)
+	awaitValue(t, p, "hits", `dom="d" rule="k"`, 1)
 	if err := os.WriteFile(file, []byte(text+"- match: a.*\n  nam: b\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -444,7 +439,7 @@ var _ = effect("PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS", func(t *testing.T) {
 			t.Fatal(err)
 		}
 		const name, labels = "ratelimit_service_response_time_seconds", `grpc_method="ShouldRateLimit"`
-		await(t, p, name, labels, 1)
+		awaitValue(t, p, name, labels, 1)
 		if sum := series(t, p)[name][labels].GetHistogram().GetSampleSum(); math.Abs(sum-ms*unit) > 1e-5*unit {
 			t.Errorf("%q: %v for %v ms", setting, sum, ms)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/certs/certtest"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -153,7 +154,7 @@ func TestCertificates_stats(t *testing.T) {
 			t.Errorf("no %q in\n%s", ends, body)
 		}
 		certtest.WriteFile(t, l.path("tls.key"), l.ca.Issue("other").Key)
-		eventually(t, prefix+": the wrong key shows", func() bool {
+		await.True(t, prefix+": the wrong key shows", func() bool {
 			_, body := get(t, p.debug+"/stats")
 			return strings.Contains(body, ends+prefix+".files_rejected: 1\n")
 		})

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/certs/certtest"
 )
 
@@ -135,7 +136,7 @@ var _ = effect("GRPC_SERVER_USE_TLS", func(t *testing.T) {
 	f(1, "unknown authority")
 	f(2, "none: no such file", "-grpc-server-ca-file", l.path("none"))
 	f(2, "without its key", "-grpc-cert-file", l.path("tls.crt"))
-	eventually(t, "refused handshakes are counted", func() bool {
+	await.True(t, "refused handshakes are counted", func() bool {
 		_, body := get(t, p.debug+"/stats?format=json")
 		return strings.Contains(body, `"ratelimit_server.tls.handshake_error"`) && !strings.Contains(body, `"ratelimit_server.tls.handshake_error": 0`)
 	})
@@ -190,7 +191,7 @@ var _ = effect("GRPC_SERVER_TLS_CERT", func(t *testing.T) {
 	for range 3 {
 		l.swap()
 		want, began := l.last.TLS(t).Leaf.SerialNumber.String(), time.Now()
-		eventually(t, "the new certificate is shown", func() bool { mu.Lock(); defer mu.Unlock(); return shown == want })
+		await.True(t, "the new certificate is shown", func() bool { mu.Lock(); defer mu.Unlock(); return shown == want })
 		t.Logf("used %v after the swap, %d calls so far", time.Since(began), calls.Load())
 	}
 	close(stop)
@@ -218,7 +219,7 @@ var _ = effect("GRPC_SERVER_TLS_KEY", func(t *testing.T) {
 	}
 	wrong := l.ca.Issue("localhost")
 	certtest.WriteFile(t, l.path("tls.key"), wrong.Key)
-	eventually(t, "the wrong key shows in the statistics", func() bool {
+	await.True(t, "the wrong key shows in the statistics", func() bool {
 		_, body := get(t, p.debug+"/stats?format=json")
 		return strings.Contains(body, `"ratelimit_server.tls.files_rejected": 1`)
 	})
@@ -230,7 +231,7 @@ var _ = effect("GRPC_SERVER_TLS_KEY", func(t *testing.T) {
 		t.Errorf("with a wrong key there: %v", err)
 	}
 	certtest.WriteFile(t, l.path("tls.key"), l.last.Key)
-	eventually(t, "the right key ends that", func() bool {
+	await.True(t, "the right key ends that", func() bool {
 		_, body := get(t, p.debug+"/stats?format=json")
 		return strings.Contains(body, `"ratelimit_server.tls.files_rejected": 0`)
 	})
@@ -258,7 +259,7 @@ var _ = effect("GRPC_CLIENT_TLS_CACERT", func(t *testing.T) {
 	}
 	// The roots are followed: the other authority is let in, ours is not any more.
 	certtest.WriteFile(t, bundle, next.PEM)
-	eventually(t, "the new authority's client is let in", func() bool { _, err := ask(p.grpc, l.client(&theirs)); return err == nil })
+	await.True(t, "the new authority's client is let in", func() bool { _, err := ask(p.grpc, l.client(&theirs)); return err == nil })
 	f(&ours, false, "a client of the authority that was replaced")
 })
 

@@ -15,6 +15,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/telemetry/otlptest"
 	"gatehouse/shared/testdb"
 )
@@ -80,7 +81,7 @@ func TestTracing_propagation(t *testing.T) {
 	find := func(name, traceID string) otlptest.Span {
 		t.Helper()
 		var found otlptest.Span
-		eventually(t, name+" of "+traceID, func() bool {
+		await.True(t, name+" of "+traceID, func() bool {
 			for _, s := range c.Spans() {
 				if s.Name == name && s.TraceID == traceID {
 					found = s
@@ -155,7 +156,7 @@ func TestTracing_outage(t *testing.T) {
 	})
 	decide1(t, p.dial(t), "k", "v")
 	p.log.await(t, "the collector takes no spans", nil)
-	eventually(t, "lost spans are counted", func() bool {
+	await.True(t, "lost spans are counted", func() bool {
 		_, body := get(t, p.debug+"/stats")
 		return strings.Contains(body, "ratelimit.tracing.spans_lost: ") && !strings.Contains(body, "ratelimit.tracing.spans_lost: 0")
 	})

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"gatehouse/ratelimit/internal/source/xds/xdstest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/certs/certtest"
 )
 
@@ -66,13 +67,13 @@ var _ = effect("CONFIG_TYPE", func(t *testing.T) {
 		t.Errorf("limit %d, want 3", got)
 	}
 	plane.Set("2", perYear(4))
-	eventually(t, "the update", func() bool { return limit() == 4 })
+	await.True(t, "the update", func() bool { return limit() == 4 })
 
 	bad := perYear(5)
 	bad.Descriptors = append(bad.Descriptors, &rlsconf.RateLimitDescriptor{Key: "k"}, &rlsconf.RateLimitDescriptor{Value: "v"})
 	plane.Set("3", bad)
 	const reason = `r: domain "d", descriptor k: this descriptor is already configured in r (descriptors[0])`
-	eventually(t, "the refusal with both reasons", func() bool {
+	await.True(t, "the refusal with both reasons", func() bool {
 		said := plane.Requests()[len(plane.Requests())-1]
 		return said.VersionInfo == "2" && strings.Contains(said.ErrorDetail.GetMessage(), reason) && strings.Contains(said.ErrorDetail.GetMessage(), "descriptors[2] needs a key")
 	})
@@ -105,13 +106,13 @@ var _ = effect("CONFIG_TYPE", func(t *testing.T) {
 	}
 
 	plane.Kill()
-	eventually(t, "the server is missed", func() bool { return stats()["ratelimit.xds.connected"] == 0 })
+	await.True(t, "the server is missed", func() bool { return stats()["ratelimit.xds.connected"] == 0 })
 	if got := limit(); got != 4 {
 		t.Errorf("without a server the limit is %d, want 4", got)
 	}
 	plane.Set("4", perYear(6))
 	plane.Serve()
-	eventually(t, "the set of the server that returned", func() bool { return limit() == 6 })
+	await.True(t, "the set of the server that returned", func() bool { return limit() == 6 })
 	if s := stats(); s["ratelimit.service.config_rejected"] != 0 {
 		t.Errorf("still rejected: %v", s)
 	}
@@ -119,10 +120,10 @@ var _ = effect("CONFIG_TYPE", func(t *testing.T) {
 	if err := p.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "SIGHUP begins another stream", func() bool { return len(plane.Streams()) > streams })
+	await.True(t, "SIGHUP begins another stream", func() bool { return len(plane.Streams()) > streams })
 
 	plane.Set("5")
-	eventually(t, "no limit any more", func() bool { return decide1(t, c, "k", "v").Statuses[0].CurrentLimit == nil })
+	await.True(t, "no limit any more", func() bool { return decide1(t, c, "k", "v").Statuses[0].CurrentLimit == nil })
 	if err := p.Stop(time.Minute); err != nil {
 		t.Errorf("stopping: %v", err)
 	}
@@ -157,13 +158,13 @@ func TestXDS_withoutServer(t *testing.T) {
 	}
 	plane.Set("1", perYear(3))
 	plane.Serve()
-	eventually(t, "healthy with rules", func() bool { code, _ := get(t, p.http+"/healthcheck"); return code == 200 })
-	eventually(t, "no longer awaiting", func() bool {
+	await.True(t, "healthy with rules", func() bool { code, _ := get(t, p.http+"/healthcheck"); return code == 200 })
+	await.True(t, "no longer awaiting", func() bool {
 		gauge, page := awaiting()
 		return gauge == 0 && !strings.Contains(page, "UNAVAILABLE")
 	})
 	plane.Set("2")
-	eventually(t, "unhealthy without a domain", func() bool { code, _ := get(t, p.http+"/healthcheck"); return code == 500 })
+	await.True(t, "unhealthy without a domain", func() bool { code, _ := get(t, p.http+"/healthcheck"); return code == 500 })
 }
 
 // TestXDS_waitsForGoodRules: a refused first set does not end the wait.
@@ -173,7 +174,7 @@ func TestXDS_waitsForGoodRules(t *testing.T) {
 	plane.Set("1", &rlsconf.RateLimitConfig{Name: "r"})
 	p := launch(t, "", follow(plane.Addr))
 	p.log.await(t, "there are no rules yet", nil)
-	eventually(t, "the refusal", func() bool { return len(plane.Requests()) > 1 })
+	await.True(t, "the refusal", func() bool { return len(plane.Requests()) > 1 })
 	if said := plane.Requests()[1]; said.VersionInfo != "" || said.ErrorDetail.GetCode() != int32(codes.InvalidArgument) || said.ErrorDetail.GetMessage() != "r: domain is missing or empty" {
 		t.Errorf("said %v", said)
 	}
@@ -289,7 +290,7 @@ func (p *process) pauses(after string) (all []time.Duration, at []time.Time) {
 func (p *process) awaitPauses(t testing.TB, n int, after string) []time.Duration {
 	t.Helper()
 	var all []time.Duration
-	eventually(t, "pauses", func() bool { all, _ = p.pauses(after); return len(all) >= n })
+	await.True(t, "pauses", func() bool { all, _ = p.pauses(after); return len(all) >= n })
 	return all[:n]
 }
 

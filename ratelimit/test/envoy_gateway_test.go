@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/envoytest"
 )
 
@@ -142,7 +143,7 @@ func (g *gateway) want(t *testing.T, c *http.Client, want answer, path string, h
 // answers asks until the answer has the daemon's headers.
 func (g *gateway) answers(t *testing.T, c *http.Client, path string, headers ...string) {
 	t.Helper()
-	eventually(t, path+" is limited", func() bool {
+	await.True(t, path+" is limited", func() bool {
 		got, err := g.ask(c, path, headers...)
 		return err == nil && got.status == 200 && got.limit > 0
 	})

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/envoytest"
 	"gatehouse/shared/testdb"
 )
@@ -91,7 +92,7 @@ func TestEnvoy_keepalive(t *testing.T) {
 		delete(config.Cluster(t, "ratelimit"), "health_checks") // leaves the connections idle
 	})
 	c := caller("127.0.0.1")
-	eventually(t, "a connection to each daemon", func() bool {
+	await.True(t, "a connection to each daemon", func() bool {
 		g.answers(t, c, "/api/", "X-User: ann-"+strconv.FormatInt(time.Now().UnixNano(), 36))
 		return good.conns.Load() == 1 && touchy.conns.Load() == 1
 	})

@@ -15,6 +15,7 @@ import (
 
 	"gatehouse/ratelimit/internal/config"
 	"gatehouse/ratelimit/internal/doctest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/envoytest"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -211,7 +212,7 @@ func TestEnvoy_restart(t *testing.T) {
 	defer stop()
 	busy := func(p *process) {
 		t.Helper()
-		eventually(t, "both daemons are asked", func() bool {
+		await.True(t, "both daemons are asked", func() bool {
 			return stat(t, p, "ratelimit_server.ShouldRateLimit.total_requests") > 20
 		})
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"gatehouse/ratelimit/internal/config"
+	"gatehouse/shared/await"
 	"gatehouse/shared/envoytest"
 	"gatehouse/shared/subprocess"
 	"gatehouse/shared/testdb"
@@ -122,7 +123,7 @@ func TestExample_prometheus(t *testing.T) {
 		defer resp.Body.Close()
 		return json.NewDecoder(resp.Body).Decode(into) == nil
 	}
-	eventually(t, "Prometheus has scraped the daemon", func() bool {
+	await.True(t, "Prometheus has scraped the daemon", func() bool {
 		var got struct {
 			Data struct {
 				Result []struct {
@@ -243,7 +244,7 @@ func TestExample_withoutContainers(t *testing.T) {
 	}
 	over := regexp.MustCompile(`^(?:10|)$`)
 	var limited []string
-	eventually(t, "429 by the example's rules", func() bool {
+	await.True(t, "429 by the example's rules", func() bool {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1:"+ports[4]+"/api/", nil)
 		if err != nil {
 			t.Fatal(err)

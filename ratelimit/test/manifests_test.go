@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -70,7 +71,7 @@ func TestManifest_envoyGateway(t *testing.T) {
 	if code, _ := get(t, p.http+"/healthcheck"); code != 200 { // the probes of startup and readiness
 		t.Errorf("/healthcheck %d", code)
 	}
-	eventually(t, "a decision by the control plane's rules", func() bool {
+	await.True(t, "a decision by the control plane's rules", func() bool {
 		got, err := ask(p.grpc, &tls.Config{RootCAs: l.ca.Pool()})
 		return err == nil && got.Statuses[0].CurrentLimit.GetRequestsPerUnit() == 3
 	})

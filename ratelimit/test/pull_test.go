@@ -61,7 +61,7 @@ func TestPullMetrics_defaultMapping(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The histogram is up to two tenths of a second behind.
-	await(t, p, "ratelimit_service_response_time_seconds", `grpc_method="ShouldRateLimit"`, stats["ratelimit_server.ShouldRateLimit.total_requests"])
+	awaitValue(t, p, "ratelimit_service_response_time_seconds", `grpc_method="ShouldRateLimit"`, stats["ratelimit_server.ShouldRateLimit.total_requests"])
 	page := series(t, p)
 
 	want := map[string]float64{}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -21,7 +22,7 @@ func TestStall_starved(t *testing.T) {
 			p := start(t, `[{key: k, @1000000000/y}]`, env)
 			l := startTraffic(p.dial(t), 32, 30*time.Second)
 			defer l.stop()
-			eventually(t, "answers", func() bool { return l.ok.Load() > 100 })
+			await.True(t, "answers", func() bool { return l.ok.Load() > 100 })
 			for range 8 {
 				if err := p.Signal(syscall.SIGSTOP); err != nil {
 					t.Fatal(err)
@@ -33,7 +34,7 @@ func TestStall_starved(t *testing.T) {
 				time.Sleep(20 * time.Millisecond)
 			}
 			ok := l.ok.Load()
-			eventually(t, "answers again", func() bool { return l.ok.Load() > ok+100 })
+			await.True(t, "answers again", func() bool { return l.ok.Load() > ok+100 })
 			if text := p.log.text(); strings.Contains(text, "has been out for") || l.failed.Load() > 0 {
 				t.Errorf("%d calls failed, %v: the store was taken for dead:\n%s", l.failed.Load(), l.errors, text)
 			}

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/certs/certtest"
 	"gatehouse/shared/logtest"
 )
@@ -80,15 +81,6 @@ func serial(t *testing.T, cs tls.ConnectionState) string {
 }
 
 func serialOf(t *testing.T, p certtest.Pair) string { return p.TLS(t).Leaf.SerialNumber.String() }
-
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 20 s: %s", what)
-		}
-	}
-}
 
 // TestServer_clients tries which clients are let in.
 func TestServer_clients(t *testing.T) {
@@ -171,7 +163,7 @@ func TestServer_resumed(t *testing.T) {
 		t.Fatal(err)
 	}
 	next.Write(t, dir)
-	eventually(t, "a client of the old authority is refused", func() bool { _, err, _ := shake(t, server, client); return err != nil })
+	await.True(t, "a client of the old authority is refused", func() bool { _, err, _ := shake(t, server, client); return err != nil })
 }
 
 func TestServer_versions(t *testing.T) {
@@ -240,7 +232,7 @@ func TestClient_own(t *testing.T) {
 		t.Errorf("shown %s", got)
 	}
 	second.Write(t, dir)
-	eventually(t, "the new certificate is shown", func() bool { return shown() == serialOf(t, second) })
+	await.True(t, "the new certificate is shown", func() bool { return shown() == serialOf(t, second) })
 }
 
 // TestReload goes through the ways in which files change. Handshakes go on all the while, and none fails.
@@ -282,7 +274,7 @@ func TestReload(t *testing.T) {
 	until := func(what string, p certtest.Pair) {
 		t.Helper()
 		start := time.Now()
-		eventually(t, what, func() bool { return shown() == serialOf(t, p) })
+		await.True(t, what, func() bool { return shown() == serialOf(t, p) })
 		t.Logf("%s: %v", what, time.Since(start))
 	}
 	until("at first", first)
@@ -314,17 +306,17 @@ func TestReload(t *testing.T) {
 	before := strings.Count(log.String(), "not the key of") // a slow machine may have met one in between
 	wrong := ca.Issue("server.test")
 	certtest.WriteFile(t, filepath.Join(elsewhere, "tls.key"), wrong.Key)
-	eventually(t, "the mismatch is told", func() bool { return strings.Contains(s.State().Error, "not the key of") })
+	await.True(t, "the mismatch is told", func() bool { return strings.Contains(s.State().Error, "not the key of") })
 	if got := shown(); got != serialOf(t, next) {
 		t.Errorf("with a wrong key there, %s is shown", got)
 	}
 	certtest.WriteFile(t, filepath.Join(elsewhere, "tls.crt"), []byte("junk"))
-	eventually(t, "the junk is told", func() bool { return strings.Contains(s.State().Error, "no PEM certificate in it") })
+	await.True(t, "the junk is told", func() bool { return strings.Contains(s.State().Error, "no PEM certificate in it") })
 	if n := strings.Count(log.String(), "not the key of") - before; n != 1 {
 		t.Errorf("the mismatch was logged %d times", n)
 	}
 	next.Write(t, elsewhere)
-	eventually(t, "what was good is back", func() bool { return s.State().Error == "" })
+	await.True(t, "what was good is back", func() bool { return s.State().Error == "" })
 	if end := s.State().NotAfter; end.Before(time.Now()) {
 		t.Errorf("ends %v", end)
 	}

@@ -95,7 +95,7 @@ func (a *auth) launch(ctx context.Context, out io.Writer) error {
 	if a.process, err = subprocess.Start(cmd); err != nil {
 		return err
 	}
-	if err := await(ctx, a.process, "http://"+a.http+"/readyz"); err != nil {
+	if err := awaitReady(ctx, a.process, "http://"+a.http+"/readyz"); err != nil {
 		text, _ := os.ReadFile(path) // to say more than err does
 		fmt.Fprintf(out, "%s", text)
 		return err

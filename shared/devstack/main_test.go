@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 )
 
@@ -36,16 +37,6 @@ func (s *screen) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.String()
-}
-
-// eventually asks until f is true: starting and reloading take their time on a busy machine.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !f(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
 }
 
 // TestStack types the lines that make run prints.
@@ -69,7 +60,7 @@ func TestStack(t *testing.T) {
 	var shown screen
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, bin, home, &shown) }()
-	eventually(t, "it says how to stop it", func() bool {
+	await.True(t, "it says how to stop it", func() bool {
 		select {
 		case err := <-ended:
 			t.Fatalf("ended: %v\n%s", err, shown.String())
@@ -92,7 +83,7 @@ func TestStack(t *testing.T) {
 		t.Errorf("the client line's first answer: %s", got)
 	}
 	// At most 3 pass in one minute and 3 in the next.
-	eventually(t, "the client line is over its limit", func() bool { return strings.Contains(typed(client), "OVER_LIMIT") })
+	await.True(t, "the client line is over its limit", func() bool { return strings.Contains(typed(client), "OVER_LIMIT") })
 
 	request := regexp.MustCompile(`curl -i (\S+) -d '(.*)'`).FindStringSubmatch(shown.String())
 	if request == nil {
@@ -109,7 +100,7 @@ func TestStack(t *testing.T) {
 	if got := post(); got != http.StatusOK {
 		t.Errorf("the curl line's first answer is %d, want 200", got)
 	}
-	eventually(t, "the curl line answers 429", func() bool { return post() == http.StatusTooManyRequests })
+	await.True(t, "the curl line answers 429", func() bool { return post() == http.StatusTooManyRequests })
 
 	explain := regexp.QuoteMeta(filepath.Join(bin, "ratelimit")) + " explain"
 	if got := typed(explain); !strings.Contains(got, "rules.yaml") || !strings.Contains(got, "2") {
@@ -130,7 +121,7 @@ func TestStack(t *testing.T) {
 	if err := os.WriteFile(rules, edited, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the next answer obeys the edited rules", func() bool {
+	await.True(t, "the next answer obeys the edited rules", func() bool {
 		got := typed(client)
 		return strings.Contains(got, "1000") && !strings.Contains(got, "OVER_LIMIT")
 	})

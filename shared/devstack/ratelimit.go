@@ -67,7 +67,7 @@ func startRatelimit(ctx context.Context, bin, dir string, out io.Writer) (*ratel
 	if r.process, err = subprocess.Start(cmd); err != nil {
 		return nil, fmt.Errorf("ratelimit: %w (make build makes it)", err)
 	}
-	if err := await(ctx, r.process, "http://"+r.http+"/healthcheck"); err != nil {
+	if err := awaitReady(ctx, r.process, "http://"+r.http+"/healthcheck"); err != nil {
 		return nil, errors.Join(fmt.Errorf("ratelimit: %w", err), r.stop())
 	}
 	return r, nil
@@ -110,8 +110,8 @@ func freeAddr(port int) (string, error) {
 	return "", fmt.Errorf("port %d and those 10,000, 20,000, … above it are busy", port)
 }
 
-// await returns when the daemon answers its health URL with 200.
-func await(ctx context.Context, p *subprocess.Process, url string) error {
+// awaitReady returns when the daemon answers its health URL with 200.
+func awaitReady(ctx context.Context, p *subprocess.Process, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	for {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"gatehouse/shared/await"
 )
 
 func postgres(t *testing.T, o PostgresOptions) *Server {
@@ -100,12 +102,8 @@ func TestPostgres_forgotten(t *testing.T) {
 		t.Fatalf("the child said no folder: %s", out)
 	}
 	dir := strings.Fields(after)[0]
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s is still there", dir)
-		}
-	}
+	await.True(t, dir+" goes", func() bool {
+		_, err := os.Stat(dir)
+		return errors.Is(err, os.ErrNotExist)
+	})
 }

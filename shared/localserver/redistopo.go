@@ -275,7 +275,7 @@ func (c *Cluster) Await(ctx context.Context, lines ...string) error {
 			continue
 		default:
 		}
-		if err := await(ctx, lines, func() (string, error) {
+		if err := awaitText(ctx, lines, func() (string, error) {
 			return c.Do(ctx, s, "CLUSTER", "INFO")
 		}); err != nil {
 			return err
@@ -386,13 +386,13 @@ func forgetAll(servers []*Server) (err error) {
 
 // awaitInfo waits until a section of INFO holds all the texts.
 func awaitInfo(ctx context.Context, addr, password, section string, texts ...string) error {
-	return await(ctx, texts, func() (string, error) { return RedisCommand(ctx, addr, password, "INFO", section) })
+	return awaitText(ctx, texts, func() (string, error) { return RedisCommand(ctx, addr, password, "INFO", section) })
 }
 
 // topologyTimeout is how long servers may take to find one another: sentinels speak up every 2 s.
 const topologyTimeout = 60 * time.Second
 
-func await(ctx context.Context, texts []string, ask func() (string, error)) error {
+func awaitText(ctx context.Context, texts []string, ask func() (string, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, topologyTimeout)
 	defer cancel()
 	for {

@@ -18,6 +18,7 @@ import (
 	"gatehouse/auth/internal/outbox"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -64,7 +65,7 @@ func TestOutage(t *testing.T) {
 	}
 	out, _ := start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
 	failed := func(times int) {
-		eventually(t, "all have failed", func() bool {
+		await.True(t, "all have failed", func() bool {
 			list, err := db.Messages(t.Context(), "pending", 1000)
 			n := 0
 			for _, m := range list {
@@ -94,7 +95,7 @@ func TestOutage(t *testing.T) {
 	s.Behave(nil)
 	c.Advance(time.Minute)
 	out.Wake()
-	eventually(t, "all sent", func() bool {
+	await.True(t, "all sent", func() bool {
 		list, err := db.Messages(t.Context(), "sent", 1000)
 		return err == nil && len(list) == len(ids)
 	})
@@ -140,7 +141,7 @@ func TestChaos(t *testing.T) {
 		replicas = append(replicas, out)
 	}
 	// The clock moves to the next try when nothing is being sent: no lease ends by itself.
-	eventually(t, "all sent", func() bool {
+	await.True(t, "all sent", func() bool {
 		list, err := db.Messages(t.Context(), "pending", 1000)
 		if err != nil {
 			t.Fatal(err)
@@ -195,7 +196,7 @@ func TestKilledSender(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the server has it", func() bool { return len(s.Mails()) == 1 })
+	await.True(t, "the server has it", func() bool { return len(s.Mails()) == 1 })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +211,7 @@ func TestKilledSender(t *testing.T) {
 	}
 	c.Advance(2 * time.Second)
 	out.Wake()
-	eventually(t, "sent again", func() bool { return row(t, db, id).State == "sent" })
+	await.True(t, "sent again", func() bool { return row(t, db, id).State == "sent" })
 	if n := counts(t, s); len(n) != 1 || n[messageID(id)] != 2 {
 		t.Errorf("taken: %v", n)
 	}
@@ -247,7 +248,7 @@ func TestDatabaseAway(t *testing.T) {
 	if err := p.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "noted", func() bool {
+	await.True(t, "noted", func() bool {
 		list, err := db.Messages(t.Context(), "sent", 10)
 		return err == nil && len(list) == 1 && list[0].ID == id
 	})

@@ -103,16 +103,6 @@ func start(t testing.TB, o outbox.Options) (out *outbox.Outbox, stop func()) {
 	return out, stop
 }
 
-// eventually waits for what goroutines and servers do; the limit is only for a test that hangs.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // row is the message as `auth mail list` shows it.
 func row(t testing.TB, db *store.DB, id uuid.UUID) store.Message {
 	t.Helper()

@@ -19,6 +19,7 @@ import (
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/logtest"
 )
 
@@ -36,7 +37,7 @@ func TestDelivery(t *testing.T) {
 		texts = append(texts, order(t, db, noon, mail.ChannelSMS, mail.SMS{To: "15550001", Text: "Your code is 123456", Token: "123456", Kind: "sms", Channel: "sms"}))
 	}
 	out.Wake()
-	eventually(t, "all noted as sent", func() bool {
+	await.True(t, "all noted as sent", func() bool {
 		list, err := db.Messages(t.Context(), "sent", 100)
 		return err == nil && len(list) == 60
 	})
@@ -81,10 +82,10 @@ func TestDelivery_bothHalves(t *testing.T) {
 	both.Current = &current
 	id := order(t, db, noon, mail.ChannelEmail, both)
 	out.Wake()
-	eventually(t, "a failure", func() bool { return row(t, db, id).Error != "" })
+	await.True(t, "a failure", func() bool { return row(t, db, id).Error != "" })
 	c.Advance(time.Minute)
 	out.Wake()
-	eventually(t, "sent", func() bool { return row(t, db, id).State == "sent" })
+	await.True(t, "sent", func() bool { return row(t, db, id).State == "sent" })
 	mu.Lock()
 	defer mu.Unlock()
 	if len(taken) != 3 || taken[0].To != "old@acme.test" || taken[1].ID != taken[0].ID || taken[2].To != "new@acme.test" || taken[2].ID != id || taken[0].ID == id {
@@ -103,7 +104,7 @@ func TestPoll(t *testing.T) {
 	box := mailbox.New(c.Now)
 	start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{mail.ChannelSMS: outbox.Texts(box)}})
 	order(t, db, noon, mail.ChannelSMS, mail.SMS{To: "1", Text: "x"})
-	eventually(t, "the poll finds it", func() bool { return len(box.Messages(mailbox.Filter{})) == 1 })
+	await.True(t, "the poll finds it", func() bool { return len(box.Messages(mailbox.Filter{})) == 1 })
 }
 
 // TestNoSender: what this process can't send stays untouched for one that can.
@@ -115,14 +116,14 @@ func TestNoSender(t *testing.T) {
 	sms := order(t, db, noon, mail.ChannelSMS, mail.SMS{To: "1", Text: "x"})
 	order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test"))
 	out.Wake()
-	eventually(t, "the mail", func() bool { return len(box.Messages(mailbox.Filter{})) == 1 })
+	await.True(t, "the mail", func() bool { return len(box.Messages(mailbox.Filter{})) == 1 })
 	stop()
 	if m := row(t, db, sms); m.State != "pending" || m.Attempts != 0 {
 		t.Errorf("%+v", m)
 	}
 	c.Advance(time.Hour)
 	start(t, outbox.Options{DB: db, Now: c.Now})
-	eventually(t, "it expires", func() bool { return row(t, db, sms).State == "expired" })
+	await.True(t, "it expires", func() bool { return row(t, db, sms).State == "expired" })
 }
 
 // resting is a Texter that can be without a gateway.
@@ -146,12 +147,12 @@ func TestResting(t *testing.T) {
 	sms := order(t, db, noon, mail.ChannelSMS, mail.SMS{To: "1", Text: "x"})
 	order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test"))
 	out.Wake()
-	eventually(t, "the mail", func() bool { return len(box.Messages(mailbox.Filter{})) == 1 })
+	await.True(t, "the mail", func() bool { return len(box.Messages(mailbox.Filter{})) == 1 })
 	if m := row(t, db, sms); m.State != "pending" || m.Attempts != 0 {
 		t.Errorf("%+v", m)
 	}
 	to.ready.Store(true)
-	eventually(t, "the SMS, without anybody's Wake", func() bool { return row(t, db, sms).State == "sent" })
+	await.True(t, "the SMS, without anybody's Wake", func() bool { return row(t, db, sms).State == "sent" })
 	if m := row(t, db, sms); m.Attempts != 1 {
 		t.Errorf("%+v", m)
 	}
@@ -167,7 +168,7 @@ func TestRetry(t *testing.T) {
 	id := order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test"))
 	for try := 1; try <= 10; try++ {
 		out.Wake()
-		eventually(t, "the next try", func() bool {
+		await.True(t, "the next try", func() bool {
 			m := row(t, db, id)
 			return m.Attempts == try && (m.State != "pending" || m.Error != "" && m.DueAt.Sub(c.Now()) != lease)
 		})
@@ -214,7 +215,7 @@ func TestGivenUp(t *testing.T) {
 	f := func(id uuid.UUID, state, reason string) {
 		t.Helper()
 		out.Wake()
-		eventually(t, reason, func() bool { m := row(t, db, id); return m.State == state && strings.Contains(m.Error, reason) })
+		await.True(t, reason, func() bool { m := row(t, db, id); return m.State == state && strings.Contains(m.Error, reason) })
 	}
 	id := uuid.New()
 	f(order(t, db, noon, mail.ChannelEmail, mail.Payload{To: "a@b.test", Kind: "unheard_of"}), "failed", `no kind "unheard_of"`)
@@ -244,11 +245,11 @@ func TestDeadServer(t *testing.T) {
 	out, stop := start(t, outbox.Options{DB: db, Now: c.Now, Parallel: 3, Grace: time.Millisecond, Senders: map[string]outbox.Sender{
 		mail.ChannelEmail: smtpSender(t, s, time.Hour), mail.ChannelSMS: outbox.Texts(box),
 	}})
-	eventually(t, "three hang", func() bool { return s.Dialled() == 3 })
+	await.True(t, "three hang", func() bool { return s.Dialled() == 3 })
 	for i := range 20 {
 		order(t, db, noon, mail.ChannelSMS, mail.SMS{To: "1", Text: "x"})
 		out.Wake()
-		eventually(t, "the SMS", func() bool { return len(box.Messages(mailbox.Filter{})) == i+1 })
+		await.True(t, "the SMS", func() bool { return len(box.Messages(mailbox.Filter{})) == i+1 })
 	}
 	if n := s.Dialled(); n != 3 {
 		t.Errorf("%d connections, want 3", n)
@@ -261,7 +262,7 @@ func TestDeadServer(t *testing.T) {
 	}
 	s.Behave(nil)
 	start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
-	eventually(t, "all mails", func() bool { return len(s.Mails()) == 10 })
+	await.True(t, "all mails", func() bool { return len(s.Mails()) == 10 })
 }
 
 // TestDrain: what is being sent comes to its end within the grace period.
@@ -294,7 +295,7 @@ func TestReplicas(t *testing.T) {
 	for range 3 {
 		start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
 	}
-	eventually(t, "all noted as sent", func() bool {
+	await.True(t, "all noted as sent", func() bool {
 		list, err := db.Messages(t.Context(), "sent", 1000)
 		return err == nil && len(list) == len(ids)
 	})
@@ -316,7 +317,7 @@ func TestExpiry(t *testing.T) {
 	start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{
 		mail.ChannelEmail: senderFunc(func(context.Context, outbox.Item) error { sent.Add(1); return nil }),
 	}})
-	eventually(t, "it expires", func() bool { return row(t, db, id).State == "expired" })
+	await.True(t, "it expires", func() bool { return row(t, db, id).State == "expired" })
 	if sent.Load() != 0 {
 		t.Error("sent after its time")
 	}
@@ -345,7 +346,7 @@ func TestUserGone(t *testing.T) {
 			return nil
 		}),
 	}})
-	eventually(t, "the other", func() bool { return row(t, db, other).State == "sent" })
+	await.True(t, "the other", func() bool { return row(t, db, other).State == "sent" })
 	if m := row(t, db, id); m.State != "expired" || m.Attempts != 0 {
 		t.Errorf("%+v", m)
 	}

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/logtest"
 )
 
@@ -184,17 +185,11 @@ func TestChildKilledOverAQuestion(t *testing.T) {
 			results <- result{ok, err}
 		}()
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+	await.True(t, "two questions wait", func() bool {
 		p.mu.Lock()
-		n := len(p.waiting)
-		p.mu.Unlock()
-		if n == 2 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("it is not asked")
-		}
-	}
+		defer p.mu.Unlock()
+		return len(p.waiting) == 2
+	})
 	kill(t, w.pid())
 	for range 2 {
 		if r := <-results; !r.ok || r.err != nil {

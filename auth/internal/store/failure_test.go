@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -182,11 +184,8 @@ func TestPool_rest(t *testing.T) {
 	}
 	counted.Done()
 	wg.Wait()
-	for deadline := time.Now().Add(20 * time.Second); db.Pool().Stat().TotalConns() != floor; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d connections rest, want %d", db.Pool().Stat().TotalConns(), floor)
-		}
-	}
+	await.True(t, fmt.Sprintf("%d connections", floor), func() bool { return db.Pool().Stat().TotalConns() == floor },
+		func() string { return fmt.Sprint("there are ", db.Pool().Stat().TotalConns()) })
 }
 
 func TestOpen_refuses(t *testing.T) {
@@ -384,15 +383,13 @@ func TestOutOfTime_messageOnItsWay(t *testing.T) {
 		_, err := db.User(ctx, u.ID)
 		done <- err
 	}()
-	deadline := time.Now().Add(time.Minute)
-	for waiting := 0; waiting == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the statement does not come to the lock")
-		}
+	await.True(t, "the statement waits for the lock", func() bool {
+		waiting := 0
 		if err := other.QueryRow(t.Context(), "select count(*) from pg_locks where not granted and relation = 'users'::regclass").Scan(&waiting); err != nil {
 			t.Fatal(err)
 		}
-	}
+		return waiting > 0
+	})
 	cancel()
 	select {
 	case <-dialled:

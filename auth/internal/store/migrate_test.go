@@ -17,6 +17,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/migrations"
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/logtest"
 	"gatehouse/shared/testdb"
@@ -202,11 +203,7 @@ func TestMigrate_waits(t *testing.T) {
 		_, err := db.Migrate(ctx)
 		done <- err
 	}()
-	for end := time.Now().Add(time.Minute); !strings.Contains(log.String(), "a migration waits for a lock"); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal(log.String())
-		}
-	}
+	await.True(t, "a log line of the lock", func() bool { return strings.Contains(log.String(), "a migration waits for a lock") }, log.String)
 	if _, err := other.Exec(ctx, "select pg_advisory_unlock($1)", db.MigrationLock()); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/logtest"
 )
 
@@ -15,11 +16,7 @@ func TestRemindOfRules(t *testing.T) {
 	d := &daemon{log: newLogger(&log, "WARN", "json")}
 	loaded := make(chan struct{})
 	stop := d.remindOfRules(t.Context(), loaded, time.Millisecond, 2*time.Millisecond)
-	for deadline := time.Now().Add(time.Minute); strings.Count(log.String(), "no rules yet") < 3; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not three reminders within a minute")
-		}
-	}
+	await.True(t, "three reminders", func() bool { return strings.Count(log.String(), "no rules yet") >= 3 })
 	close(loaded)
 	stop()
 	n := strings.Count(log.String(), "no rules yet")

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/statsd_exporter/pkg/mapper"
 
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/await"
 )
 
 func TestMapped(t *testing.T) {
@@ -26,7 +27,7 @@ func TestMapped(t *testing.T) {
 	r.Timer("a.time").Observe(5 * time.Millisecond)
 	r.Timer("a.seconds").Observe(500 * time.Millisecond)
 	run(t, r)
-	eventually(t, "both times", func() bool {
+	await.True(t, "both times", func() bool {
 		text := scrape(t, p)
 		return strings.Contains(text, `a_time_count{az="b"} 1`) && strings.Contains(text, `a_seconds_count{az="b"} 1`)
 	})
@@ -56,7 +57,7 @@ func TestMapped_ttl(t *testing.T) {
 	if got := scrape(t, p); got != "a_x 1\n" {
 		t.Error(got)
 	}
-	eventually(t, "a_x is gone", func() bool { return scrape(t, p) == "" })
+	await.True(t, "a_x is gone", func() bool { return scrape(t, p) == "" })
 	r.Counter("a.x").Add(1)
 	if got := scrape(t, p); got != "a_x 2\n" {
 		t.Error(got)

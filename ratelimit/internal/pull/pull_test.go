@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/await"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -176,15 +177,6 @@ func run(t *testing.T, r *stats.Registry) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never happened: %s", what)
-		}
-	}
-}
-
 // TestForgotten: when one of several rules that are shown as one series is forgotten, the series does not
 // shrink, by which its reader would take it for one that began anew; when all are, it goes.
 func TestForgotten(t *testing.T) {
@@ -216,7 +208,7 @@ func TestForgotten(t *testing.T) {
 			}
 			return n
 		}
-		eventually(t, "two rules are forgotten", func() bool { return left() == 0 })
+		await.True(t, "two rules are forgotten", func() bool { return left() == 0 })
 		held.TotalHits.Add(1)
 		if got := linesOf(scrape(t, p), series); got != series+" 112\n" {
 			t.Errorf("after two of three: %q", got)
@@ -225,7 +217,7 @@ func TestForgotten(t *testing.T) {
 			t.Errorf("and again: %q", got)
 		}
 		r.Retain(nil)
-		eventually(t, "the last rule is forgotten", func() bool { return len(r.Rules()) == 0 })
+		await.True(t, "the last rule is forgotten", func() bool { return len(r.Rules()) == 0 })
 		if got := linesOf(scrape(t, p), series); got != "" {
 			t.Errorf("after all: %q", got)
 		}
@@ -326,7 +318,7 @@ func TestStuckReader(t *testing.T) {
 	r.DomainNotFound("new").Inc()
 	r.Rule("d.k1").TotalHits.Inc()
 	took.Observe(time.Second)
-	eventually(t, "the flusher hands over the time", func() bool {
+	await.True(t, "the flusher hands over the time", func() bool {
 		p.times.mu.Lock()
 		defer p.times.mu.Unlock()
 		h := p.times.all["ratelimit_server.x.response_time"]

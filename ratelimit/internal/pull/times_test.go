@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/await"
 )
 
 func TestTimes(t *testing.T) {
@@ -18,7 +19,7 @@ func TestTimes(t *testing.T) {
 		other.Observe(2 * time.Millisecond)
 	}
 	run(t, r)
-	eventually(t, "100 times", func() bool { return strings.Contains(scrape(t, p), "other_time_count 100") })
+	await.True(t, "100 times", func() bool { return strings.Contains(scrape(t, p), "other_time_count 100") })
 	compare(t, `
 other_time{quantile="0.5"} 2
 other_time{quantile="0.9"} 2
@@ -56,7 +57,7 @@ func TestTimes_milliseconds(t *testing.T) {
 	r.Timer("ratelimit_server.x.response_time").Observe(250 * time.Millisecond)
 	r.Timer("ratelimit.store.response_time").Observe(250 * time.Millisecond)
 	run(t, r)
-	eventually(t, "both times", func() bool {
+	await.True(t, "both times", func() bool {
 		page := scrape(t, p)
 		return strings.Contains(page, `ratelimit_service_response_time_seconds_count{grpc_method="x"} 1`) &&
 			strings.Contains(page, "ratelimit_store_response_time_seconds_count 1")
@@ -81,7 +82,7 @@ func TestTimes_sampled(t *testing.T) {
 		took.Observe(time.Second)
 	}
 	run(t, r)
-	eventually(t, "100,000 times", func() bool {
+	await.True(t, "100,000 times", func() bool {
 		return strings.Contains(scrape(t, p), `_count{grpc_method="x"} 100000`)
 	})
 	if text := scrape(t, p); !strings.Contains(text, `{grpc_method="x",le="1"} 100000`) || !strings.Contains(text, `{grpc_method="x",le="0.5"} 0`) {

@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/await"
 )
 
 // slowStore takes 30 ms of a clock of the test's.
@@ -72,21 +75,11 @@ func TestResponseTimes(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); registry.Run(ctx, nil, time.Hour) }()
 		defer func() { cancel(); <-done }()
-		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		await.True(t, fmt.Sprintf("%s takes %v", descriptors, want), func() bool {
 			mu.Lock()
-			same := len(got) == len(want)
-			for name, d := range want {
-				same = same && got[name] == d
-			}
-			mu.Unlock()
-			if same {
-				return
-			}
-			if time.Now().After(end) {
-				t.Errorf("%s: got %v, want %v", descriptors, got, want)
-				return
-			}
-		}
+			defer mu.Unlock()
+			return maps.Equal(got, want)
+		}, func() string { return fmt.Sprint(got) })
 	}
 	f("(k,1)", nil, map[string]time.Duration{"call": 35 * time.Millisecond, "ratelimit.store.response_time": 30 * time.Millisecond})
 	f("(k,1)", errors.New("down"), map[string]time.Duration{"call": 35 * time.Millisecond, "ratelimit.store.response_time": 30 * time.Millisecond})

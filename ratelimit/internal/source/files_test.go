@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/await"
 	"gatehouse/shared/logtest"
 )
 
@@ -91,16 +92,7 @@ func (w *world) count() int {
 // until waits for the set that want describes.
 func (w *world) until(want string) {
 	w.t.Helper()
-	w.eventually(func() bool { return w.last() == want }, func() string { return "last set is " + w.last() + ", want " + want })
-}
-
-func (w *world) eventually(ok func() bool, what func() string) {
-	w.t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			w.t.Fatal(what())
-		}
-	}
+	await.True(w.t, "the set "+want, func() bool { return w.last() == want }, func() string { return "the last is " + w.last() })
 }
 
 func mkdir(t *testing.T, dir string) string {
@@ -264,8 +256,8 @@ func TestReload_appliesTheSameAgain(t *testing.T) {
 		t.Helper()
 		touch()
 		sets++
-		w.eventually(func() bool { return w.count() == sets }, func() string {
-			return fmt.Sprintf("%s: %d sets, want %d", what, w.count(), sets)
+		await.True(t, fmt.Sprintf("%s: %d sets", what, sets), func() bool { return w.count() == sets }, func() string {
+			return fmt.Sprint("there are ", w.count())
 		})
 	}
 	f("SIGHUP", w.f.Reload)
@@ -277,7 +269,7 @@ func TestReload_appliesTheSameAgain(t *testing.T) {
 	})
 	reads := w.f.attempts.Value()
 	write(t, root+"/config/notes.txt", "1\n")
-	w.eventually(func() bool { return w.f.attempts.Value() > reads }, func() string { return "not read again" })
+	await.True(t, "read again", func() bool { return w.f.attempts.Value() > reads })
 	f("new bytes", func() { write(t, path, "2\n") })
 }
 
@@ -292,7 +284,7 @@ func TestUnfinished(t *testing.T) {
 	for i, half := range []string{"", "  \n", "dom"} {
 		reads := w.f.attempts.Value()
 		write(t, path, half)
-		w.eventually(func() bool { return w.f.attempts.Value() > reads }, func() string { return "not read" })
+		await.True(t, "read", func() bool { return w.f.attempts.Value() > reads })
 		whole := fmt.Sprint("domain", i)
 		write(t, path, whole+"\n")
 		w.until("a.yaml=" + whole)
@@ -320,7 +312,7 @@ func TestRootSwap_toTheSame(t *testing.T) {
 	w.until("config.a.yaml=1")
 	must(t, os.Symlink("v1", top+"/next"))
 	must(t, os.Rename(top+"/next", top+"/current"))
-	w.eventually(func() bool { return w.count() == 2 }, func() string { return "not applied" })
+	await.True(t, "applied", func() bool { return w.count() == 2 })
 }
 
 func TestRefuseEmpty(t *testing.T) {

@@ -12,20 +12,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"gatehouse/shared/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// eventually polls: sockets have no clock of ours.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("never happened: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
 
 func closing(t *testing.T, s Sink) error {
 	ctx, cancel := context.WithTimeout(t.Context(), finalFlush)
@@ -68,7 +59,7 @@ func TestStatsdTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	eventually(t, "ready", s.Ready)
+	await.True(t, "ready", s.Ready)
 	fill(s)
 	if err := closing(t, s); err != nil {
 		t.Error(err)
@@ -102,7 +93,7 @@ func TestStatsdTCP_restart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "ready", s.Ready)
+	await.True(t, "ready", s.Ready)
 	c.Add(1)
 	r.flush(s, time.Now())
 	for in, line := bufio.NewReader(conn), ""; line != "n:1|c\n"; {
@@ -113,7 +104,7 @@ func TestStatsdTCP_restart(t *testing.T) {
 
 	conn.Close()
 	ln.Close()
-	eventually(t, "noticed", func() bool { return !s.Ready() })
+	await.True(t, "noticed", func() bool { return !s.Ready() })
 	c.Add(2)
 	r.flush(s, time.Now())
 	ln = listen(t, ln.Addr().String())
@@ -121,7 +112,7 @@ func TestStatsdTCP_restart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	eventually(t, "ready again", s.Ready)
+	await.True(t, "ready again", s.Ready)
 	c.Add(4)
 	r.flush(s, time.Now())
 	if err := closing(t, s); err != nil {
@@ -176,7 +167,7 @@ func TestStatsdTCP_stalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	eventually(t, "ready", s.Ready)
+	await.True(t, "ready", s.Ready)
 	m := Series{Name: strings.Repeat("x", 1000)}
 	for range 20000 {
 		if !s.Count(m, 1) {
@@ -228,7 +219,7 @@ func TestStatsdUDP(t *testing.T) {
 	}
 	defer server.Close()
 	s := NewStatsdUDP(server.LocalAddr().String(), quiet())
-	eventually(t, "ready", s.Ready)
+	await.True(t, "ready", s.Ready)
 	packet := func() string {
 		t.Helper()
 		b := make([]byte, 64<<10)

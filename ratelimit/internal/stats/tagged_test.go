@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/shared/await"
 )
 
 func mogrifier(t *testing.T, pattern, name, tags string) Mogrifier {
@@ -87,7 +89,7 @@ func TestTaggedUDP(t *testing.T) {
 	}
 	defer server.Close()
 	s := NewTaggedUDP(server.LocalAddr().String(), taggers(t), quiet())
-	eventually(t, "ready", s.Ready)
+	await.True(t, "ready", s.Ready)
 	fillTagged(t, s)
 	b := make([]byte, 64<<10)
 	server.SetReadDeadline(time.Now().Add(time.Minute))
@@ -109,7 +111,7 @@ func TestTaggedTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	eventually(t, "ready", s.Ready)
+	await.True(t, "ready", s.Ready)
 	fillTagged(t, s)
 	if err := closing(t, s); err != nil {
 		t.Error(err)

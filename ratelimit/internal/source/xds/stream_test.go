@@ -127,7 +127,7 @@ func TestClient_refusesPings(t *testing.T) {
 		}
 	}()
 	w := start(t, l.Addr().String(), Options{})
-	w.eventually("pings are rarer", func() bool { return strings.Contains(w.log.String(), "every=4m0s") })
+	w.await("pings are rarer", func() bool { return strings.Contains(w.log.String(), "every=4m0s") })
 }
 
 // TestClient_halfOpen: a connection over which nothing comes any more, not even an end, is left.
@@ -192,11 +192,7 @@ func TestClient_halfOpen(t *testing.T) {
 	silent = len(open)
 	mu.Unlock()
 	p.Set("2", domain("b"))
-	for end := time.Now().Add(60 * time.Second); w.seen() != "1: a | 2: b"; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("sets %s, state %s", w.seen(), w.c.State().Text())
-		}
-	}
+	w.until("1: a", "2: b")
 }
 
 func TestShorten(t *testing.T) {

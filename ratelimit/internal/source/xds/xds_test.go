@@ -20,6 +20,7 @@ import (
 	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/source/xds/xdstest"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/await"
 	"gatehouse/shared/logtest"
 )
 
@@ -90,19 +91,17 @@ func (w *world) seen() string {
 	return strings.Join(w.sets, " | ")
 }
 
-func (w *world) eventually(what string, ok func() bool) {
+func (w *world) await(what string, cond func() bool) {
 	w.t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			w.t.Fatalf("not within a minute: %s; sets %s; state %+v; log:\n%s", what, w.seen(), w.c.State(), &w.log)
-		}
-	}
+	await.True(w.t, what, cond, func() string {
+		return fmt.Sprintf("sets %s; state %+v; log:\n%s", w.seen(), w.c.State(), &w.log)
+	})
 }
 
 // until waits for the sets handed over so far.
 func (w *world) until(want ...string) {
 	w.t.Helper()
-	w.eventually(strings.Join(want, " | "), func() bool { return w.seen() == strings.Join(want, " | ") })
+	w.await(strings.Join(want, " | "), func() bool { return w.seen() == strings.Join(want, " | ") })
 }
 
 func (w *world) stat(name string) (value int64) {
@@ -219,7 +218,7 @@ func TestClient_returns(t *testing.T) {
 		}
 		failures := w.stat("ratelimit.xds.connect_failure")
 		p.Kill()
-		w.eventually("the dial fails", func() bool { return w.stat("ratelimit.xds.connect_failure") > failures+1 })
+		w.await("the dial fails", func() bool { return w.stat("ratelimit.xds.connect_failure") > failures+1 })
 		if s := w.c.State(); s.Connected || s.Version != "1" || !strings.Contains(s.Text(), "connection refused") {
 			t.Errorf("while the server is away: %s", s.Text())
 		}
@@ -230,8 +229,8 @@ func TestClient_returns(t *testing.T) {
 		}
 	}
 	p.Set("3", domain("c"))
-	w.eventually("a set from the server that returned", func() bool { return strings.HasSuffix(w.seen(), "| 3: c") })
-	w.eventually("connected", func() bool { return w.c.State().Connected })
+	w.await("a set from the server that returned", func() bool { return strings.HasSuffix(w.seen(), "| 3: c") })
+	w.await("connected", func() bool { return w.c.State().Connected })
 }
 
 // TestClient_nagging: this library's server sends a refused set again whenever it is refused. It is
@@ -263,7 +262,7 @@ func TestClient_oversized(t *testing.T) {
 	w := start(t, p.Addr, Options{MaxMessage: 1000})
 	w.until("1: a")
 	p.Set("2", domain(strings.Repeat("x", 1000)))
-	w.eventually("the stream breaks again and again", func() bool { return w.stat("ratelimit.xds.stream_failure") > 2 })
+	w.await("the stream breaks again and again", func() bool { return w.stat("ratelimit.xds.stream_failure") > 2 })
 	if log := w.log.String(); !strings.Contains(log, "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES allows more") {
 		t.Error(log)
 	}
@@ -281,13 +280,13 @@ func TestClient_reconnect(t *testing.T) {
 	p.Set("1", domain("a"))
 	p.Kill()
 	w := start(t, p.Addr, Options{DialRetry: time.Hour, StreamRetry: time.Hour, MaxRetry: time.Hour})
-	w.eventually("the dial fails", func() bool { return w.stat("ratelimit.xds.connect_failure") == 1 })
+	w.await("the dial fails", func() bool { return w.stat("ratelimit.xds.connect_failure") == 1 })
 	p.Serve()
 	w.c.Reconnect()
 	w.until("1: a")
-	w.eventually("connected", func() bool { return w.c.State().Connected })
+	w.await("connected", func() bool { return w.c.State().Connected })
 	w.c.Reconnect()
-	w.eventually("a second stream", func() bool { return len(p.Streams()) == 2 })
+	w.await("a second stream", func() bool { return len(p.Streams()) == 2 })
 	if n := w.stat("ratelimit.xds.stream_failure"); n != 0 {
 		t.Errorf("%d failures", n)
 	}
