@@ -18,7 +18,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/auth/internal/outward"
+	"gatehouse/auth/internal/outbound"
 )
 
 // maxAnswer is the longest answer in bytes; theirs have a few hundred.
@@ -41,14 +41,14 @@ type Options struct {
 	URL string
 	// Timeout is for a whole call; 0: 10 s.
 	Timeout time.Duration
-	Watch   outward.Watch // of each call; nil: nobody
+	Watch   outbound.Watch // of each call; nil: nobody
 }
 
 // Verifier asks. It never changes and keeps nothing.
 type Verifier struct {
 	o         Options
 	name, url string
-	http      outward.Clients
+	http      outbound.Clients
 	client    *http.Client
 }
 
@@ -68,7 +68,7 @@ func New(o Options) (*Verifier, error) {
 	if o.URL != "" {
 		at = o.URL
 	}
-	v := &Verifier{o: o, name: o.Provider, url: at, http: outward.New(outward.Options{
+	v := &Verifier{o: o, name: o.Provider, url: at, http: outbound.New(outbound.Options{
 		Timeout: o.Timeout, MaxBytes: maxAnswer, Watch: o.Watch, To: "captcha " + o.Provider,
 	})}
 	client := *v.http.Operator
@@ -78,7 +78,7 @@ func New(o Options) (*Verifier, error) {
 }
 
 // Watched is a Verifier like v whose calls somebody watches.
-func (v *Verifier) Watched(w outward.Watch) *Verifier {
+func (v *Verifier) Watched(w outbound.Watch) *Verifier {
 	o := v.o
 	o.Watch = w
 	n, _ := New(o) // they were good before

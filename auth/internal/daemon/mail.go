@@ -12,8 +12,8 @@ import (
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/mailbox"
+	"gatehouse/auth/internal/outbound"
 	"gatehouse/auth/internal/outbox"
-	"gatehouse/auth/internal/outward"
 	"gatehouse/auth/internal/sms"
 )
 
@@ -88,7 +88,7 @@ func (d *daemon) makeGateway(s sms.Settings) {
 // watchedSMTP is the mail server, each mail a call.
 type watchedSMTP struct {
 	to    mail.Sender
-	watch outward.Watch
+	watch outbound.Watch
 }
 
 // Send implements mail.Sender.
@@ -96,7 +96,7 @@ func (s watchedSMTP) Send(ctx context.Context, m mail.Message) error {
 	if s.watch == nil {
 		return s.to.Send(ctx, m)
 	}
-	ctx, done := s.watch(ctx, outward.Call{To: "smtp"})
+	ctx, done := s.watch(ctx, outbound.Call{To: "smtp"})
 	err := s.to.Send(ctx, m)
 	done(0, err)
 	return err

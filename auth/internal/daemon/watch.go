@@ -11,14 +11,14 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"gatehouse/auth/internal/outward"
+	"gatehouse/auth/internal/outbound"
 )
 
 // watch makes a span and a figure of each call that leaves the daemon; nil when nothing is on. Below a request
 // the span is its child; what the outbox sends, and keys that are fetched for later, have one of their own.
 //
 // Neither holds a path, a query or a body: there are codes and secrets in them.
-func (d *daemon) watch() outward.Watch {
+func (d *daemon) watch() outbound.Watch {
 	o := &d.observed
 	if o.tracing == nil && o.calls == nil {
 		return nil
@@ -27,7 +27,7 @@ func (d *daemon) watch() outward.Watch {
 	if o.tracing != nil {
 		tracer = o.tracing.Tracer(scopeName)
 	}
-	return func(ctx context.Context, c outward.Call) (context.Context, func(int, error)) {
+	return func(ctx context.Context, c outbound.Call) (context.Context, func(int, error)) {
 		began := time.Now()
 		if tracer != nil {
 			ctx, _ = tracer.Start(ctx, c.To, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(called(c)...))
@@ -59,7 +59,7 @@ func (d *daemon) inject() func(context.Context, http.Header) {
 	}
 }
 
-func called(c outward.Call) (about []attribute.KeyValue) {
+func called(c outbound.Call) (about []attribute.KeyValue) {
 	if c.Method != "" {
 		about = append(about, attribute.String("http.method", c.Method))
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/outward"
+	"gatehouse/auth/internal/outbound"
 )
 
 // Point is where a hook is asked. The text is the name in the metadata of its input.
@@ -85,7 +85,7 @@ type Options struct {
 	// Pause replaces the pause between attempts in tests; 0: 2 s. Budget likewise; 0: 5 s.
 	Pause, Budget time.Duration
 	// Watch is told of each call, of a function too, and Inject adds the headers of its trace; nil: nobody, none.
-	Watch  outward.Watch
+	Watch  outbound.Watch
 	Inject func(context.Context, http.Header)
 }
 
@@ -93,7 +93,7 @@ type Options struct {
 type Set struct {
 	o       Options
 	targets map[Point]Target
-	clients outward.Clients
+	clients outbound.Clients
 }
 
 // NewSet makes one; nil when no hook is on.
@@ -110,7 +110,7 @@ func NewSet(o Options, targets map[Point]Target) *Set {
 	if o.Budget <= 0 {
 		o.Budget = budget
 	}
-	s := &Set{o: o, targets: targets, clients: outward.New(outward.Options{Timeout: o.Budget, MaxBytes: maxAnswer, Watch: o.Watch, Inject: o.Inject})}
+	s := &Set{o: o, targets: targets, clients: outbound.New(outbound.Options{Timeout: o.Budget, MaxBytes: maxAnswer, Watch: o.Watch, Inject: o.Inject})}
 	s.clients.Operator.CheckRedirect = noRedirect // a question is asked of the host that was configured
 	return s
 }
@@ -215,7 +215,7 @@ func (s *Set) watched(ctx context.Context, p Point, t Target, body []byte) ([]by
 	if s.o.Watch == nil {
 		return s.ask(ctx, t, body)
 	}
-	ctx, done := s.o.Watch(ctx, outward.Call{To: called(p)})
+	ctx, done := s.o.Watch(ctx, outbound.Call{To: called(p)})
 	out, err := s.ask(ctx, t, body)
 	done(0, err)
 	return out, err

@@ -18,7 +18,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/outward"
+	"gatehouse/auth/internal/outbound"
 )
 
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -85,7 +85,7 @@ func (s *Set) attempt(ctx context.Context, t Target, body []byte) ([]byte, error
 	r.Header.Set("webhook-signature", sign(t.secrets, id, now, body))
 	resp, err := s.clients.Operator.Do(r)
 	switch {
-	case errors.Is(err, outward.ErrTooLarge):
+	case errors.Is(err, outbound.ErrTooLarge):
 		return nil, overSize()
 	case err != nil:
 		return nil, quiet(r, err)
@@ -124,7 +124,7 @@ func read(resp *http.Response) ([]byte, error) {
 		return nil, &Error{Status: 400, Code: CodeContentType, Msg: "Invalid JSON response. Expected content-type application/json"}
 	}
 	out, err := io.ReadAll(resp.Body)
-	if errors.Is(err, outward.ErrTooLarge) {
+	if errors.Is(err, outbound.ErrTooLarge) {
 		return nil, overSize()
 	}
 	return out, err

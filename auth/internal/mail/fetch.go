@@ -15,7 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"gatehouse/auth/internal/outward"
+	"gatehouse/auth/internal/outbound"
 )
 
 // fetchTimeout is how long one template may take to arrive.
@@ -100,17 +100,17 @@ func (b *remote) shown() string {
 }
 
 // fetcher loads templates.
-type fetcher struct{ web outward.Clients }
+type fetcher struct{ web outbound.Clients }
 
 // newFetcher's redirects may lead to another host: a site may keep its files elsewhere.
-func newFetcher(w outward.Watch) *fetcher {
-	return fetcherWith(outward.Options{Watch: w, To: "template"})
+func newFetcher(w outbound.Watch) *fetcher {
+	return fetcherWith(outbound.Options{Watch: w, To: "template"})
 }
 
-func fetcherWith(o outward.Options) *fetcher {
+func fetcherWith(o outbound.Options) *fetcher {
 	o.Timeout, o.OtherHosts = fetchTimeout, true
 	o.MaxBytes = math.MaxInt64 - 1 // load has a cap that can change
-	return &fetcher{outward.New(o)}
+	return &fetcher{outbound.New(o)}
 }
 
 // load is one GET: only status 200 and a body of at most size bytes count.

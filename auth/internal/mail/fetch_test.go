@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/outward"
+	"gatehouse/auth/internal/outbound"
 )
 
 // site serves a template and counts.
@@ -217,7 +217,7 @@ func TestTemplates_inward(t *testing.T) {
 		t.Helper()
 		r := NewRenderer(RendererOptions{Now: time.Now, Log: quiet()})
 		first := true
-		r.fetch = fetcherWith(outward.Options{Public: func(netip.Addr) bool {
+		r.fetch = fetcherWith(outbound.Options{Public: func(netip.Addr) bool {
 			defer func() { first = false }()
 			return public && first
 		}})

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/outward"
+	"gatehouse/auth/internal/outbound"
 )
 
 // Message is a mail ready to be sent.
@@ -87,7 +87,7 @@ type RendererOptions struct {
 	// Log gets what is wrong with the operator's texts; nil: nowhere.
 	Log *slog.Logger
 	// Watch is told of each load of a template; nil: nobody.
-	Watch outward.Watch
+	Watch outbound.Watch
 }
 
 // Renderer makes mails of payloads. It may be used by many goroutines.

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/oauth2"
 
-	"gatehouse/auth/internal/outward"
+	"gatehouse/auth/internal/outbound"
 	"gatehouse/auth/internal/token"
 )
 
@@ -57,7 +57,7 @@ type document struct {
 	public                           bool // it came from a public address: what it names must be one, too
 }
 
-func (d *document) client(c outward.Clients) *http.Client {
+func (d *document) client(c outbound.Clients) *http.Client {
 	if d.public {
 		return c.Answer
 	}
@@ -73,7 +73,7 @@ type keySet struct {
 // directory keeps the documents and keys of issuers. Look-ups of one issuer are merged; a stale answer is
 // used while a new one can't be had.
 type directory struct {
-	clients outward.Clients
+	clients outbound.Clients
 	ttl     time.Duration
 	limit   time.Duration // of one look-up
 	now     func() time.Time
@@ -111,7 +111,7 @@ func (a *allowance) take(now time.Time) bool {
 	return true
 }
 
-func newDirectory(c outward.Clients, s Settings) *directory {
+func newDirectory(c outbound.Clients, s Settings) *directory {
 	return &directory{clients: c, ttl: s.DiscoveryTTL, limit: s.Timeout, now: s.Now, log: s.Log, issuers: map[string]*issuer{}}
 }
 
@@ -188,7 +188,7 @@ func (d *directory) fetchDocument(ctx context.Context, t trust) (*document, erro
 	if err != nil {
 		return nil, err
 	}
-	doc.public = outward.FromPublic(resp)
+	doc.public = outbound.FromPublic(resp)
 	return doc, nil
 }
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/outward"
+	"gatehouse/auth/internal/outbound"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/fakeidp"
 )
@@ -30,7 +30,7 @@ func (c *clock) advance(d time.Duration) { c.ns.Add(int64(d)) }
 
 func directoryAt(t *testing.T, c *clock) *directory {
 	t.Helper()
-	clients := outward.New(outward.Options{})
+	clients := outbound.New(outbound.Options{})
 	t.Cleanup(clients.CloseIdle)
 	return newDirectory(clients, Settings{Now: c.now}.withDefaults())
 }

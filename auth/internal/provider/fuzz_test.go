@@ -14,7 +14,7 @@ import (
 	"golang.org/x/oauth2"
 
 	"gatehouse/auth/internal/address"
-	"gatehouse/auth/internal/outward"
+	"gatehouse/auth/internal/outbound"
 	"gatehouse/auth/internal/token"
 )
 
@@ -32,7 +32,7 @@ func (s says) RoundTrip(r *http.Request) (*http.Response, error) {
 func offline(r row, kind, body string) *Provider {
 	c := &http.Client{Transport: says{kind, body}}
 	return &Provider{
-		row: r, name: r.id, base: "https://base.example", http: outward.Clients{Operator: c, Answer: c}, now: time.Now,
+		row: r, name: r.id, base: "https://base.example", http: outbound.Clients{Operator: c, Answer: c}, now: time.Now,
 		client: Client{ClientIDs: []string{"c"}, Secret: "s", RedirectURI: callback},
 	}
 }

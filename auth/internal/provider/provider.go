@@ -6,7 +6,7 @@
 // It knows no accounts, no SQL and no HTTP server. A caller begins a flow, keeps what Begin gives him with
 // the state, and hands the callback's parameters to Finish, which tells who signed in. It decides which
 // addresses a provider has proven (Email.Verified) and leaves to the caller what follows from that.
-// All calls go through package outward. Errors hold no secret, code or token.
+// All calls go through package outbound. Errors hold no secret, code or token.
 package provider
 
 import (
@@ -23,7 +23,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/auth/internal/outward"
+	"gatehouse/auth/internal/outbound"
 )
 
 // Email is an address that a provider told: lower-cased, never empty.
@@ -60,7 +60,7 @@ type Provider struct {
 	client  Client
 	base    string // the override of its base URL, or the default; "" where the row's URLs stand
 	domains []string
-	http    outward.Clients
+	http    outbound.Clients
 	issuers *directory
 	now     func() time.Time
 	log     *slog.Logger
@@ -75,7 +75,7 @@ func New(s Settings) (*Set, error) {
 		}
 	}
 	s = s.withDefaults()
-	clients := outward.New(outward.Options{Timeout: s.Timeout, Public: s.Public, Watch: s.Watch})
+	clients := outbound.New(outbound.Options{Timeout: s.Timeout, Public: s.Public, Watch: s.Watch})
 	issuers := newDirectory(clients, s)
 	set := &Set{byName: map[string]*Provider{}, iosApp: s.IOSBundleID, now: s.Now}
 	add := func(r row, name string, c Client) {

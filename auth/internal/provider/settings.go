@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/auth/internal/outward"
+	"gatehouse/auth/internal/outbound"
 	"gatehouse/auth/internal/token"
 )
 
@@ -29,12 +29,12 @@ type Settings struct {
 	Timeout              time.Duration // INTERNAL_HTTP_TIMEOUT, of each call; 0: 10 s
 	AllowInsecure        bool          // EXTERNAL_ALLOW_INSECURE_URLS: http for hosts other than loopback
 
-	Log   *slog.Logger  // nil: discarded
-	Watch outward.Watch // of each call; nil: nobody
+	Log   *slog.Logger   // nil: discarded
+	Watch outbound.Watch // of each call; nil: nobody
 
 	// For tests: nil is the real thing.
 	Now    func() time.Time
-	Public func(netip.Addr) bool // of package outward
+	Public func(netip.Addr) bool // of package outbound
 }
 
 // Client is what the operator has agreed on with one provider.

@@ -19,7 +19,7 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/mail"
-	"gatehouse/auth/internal/outward"
+	"gatehouse/auth/internal/outbound"
 )
 
 // Settings choose a gateway and hold what the operator has agreed on with each (AUTH_SMS_*). Every URL
@@ -32,8 +32,8 @@ type Settings struct {
 	Vonage      Vonage
 	// Timeout is for a whole call; 0: 10 s.
 	Timeout time.Duration
-	Log     *slog.Logger  // nil: nowhere
-	Watch   outward.Watch // of each call; nil: nobody
+	Log     *slog.Logger   // nil: nowhere
+	Watch   outbound.Watch // of each call; nil: nobody
 }
 
 // vendor is one gateway's dialect.
@@ -98,7 +98,7 @@ func lacking(pairs ...string) (names []string) {
 type Gateway struct {
 	name   string
 	vendor vendor
-	http   outward.Clients
+	http   outbound.Clients
 	client *http.Client
 	log    *slog.Logger
 }
@@ -113,7 +113,7 @@ func New(s Settings) *Gateway {
 	if s.Log == nil {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
-	g := &Gateway{name: s.Provider, vendor: v, log: s.Log, http: outward.New(outward.Options{Timeout: s.Timeout, MaxBytes: maxAnswer, Watch: s.Watch, To: "sms " + s.Provider})}
+	g := &Gateway{name: s.Provider, vendor: v, log: s.Log, http: outbound.New(outbound.Options{Timeout: s.Timeout, MaxBytes: maxAnswer, Watch: s.Watch, To: "sms " + s.Provider})}
 	client := *g.http.Operator
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	g.client = &client

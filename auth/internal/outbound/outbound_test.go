@@ -1,4 +1,4 @@
-package outward
+package outbound
 
 import (
 	"bytes"

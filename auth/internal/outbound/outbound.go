@@ -1,4 +1,4 @@
-// Package outward makes HTTP clients for calls that leave this service: mail templates, identity
+// Package outbound makes HTTP clients for calls that leave this service: mail templates, identity
 // providers, key sets, hooks, gateways.
 //
 // There are two kinds of URLs, and a client for each:
@@ -17,7 +17,7 @@
 // (unpacked), and follow redirects only within a host, never from https to http. They use the proxy of
 // HTTP_PROXY, HTTPS_PROXY and NO_PROXY. A proxy resolves names itself: through it only literal addresses
 // and localhost are judged here, and what hosts behind it name counts as named by a public address.
-package outward
+package outbound
 
 import (
 	"context"
