@@ -69,9 +69,9 @@ func New(o Options) (*Verifier, error) {
 		at = o.URL
 	}
 	v := &Verifier{o: o, name: o.Provider, url: at, http: outbound.New(outbound.Options{
-		Timeout: o.Timeout, MaxBytes: maxAnswer, Watch: o.Watch, To: "captcha " + o.Provider,
+		Timeout: o.Timeout, MaxBytes: maxAnswer, Watch: o.Watch, Target: "captcha " + o.Provider,
 	})}
-	client := *v.http.Operator
+	client := *v.http.Configured
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the secret goes to one address
 	v.client = &client
 	return v, nil

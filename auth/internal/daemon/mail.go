@@ -96,7 +96,7 @@ func (s watchedSMTP) Send(ctx context.Context, m mail.Message) error {
 	if s.watch == nil {
 		return s.to.Send(ctx, m)
 	}
-	ctx, done := s.watch(ctx, outbound.Call{To: "smtp"})
+	ctx, done := s.watch(ctx, outbound.Call{Target: "smtp"})
 	err := s.to.Send(ctx, m)
 	done(0, err)
 	return err

@@ -30,7 +30,7 @@ func (d *daemon) watch() outbound.Watch {
 	return func(ctx context.Context, c outbound.Call) (context.Context, func(int, error)) {
 		began := time.Now()
 		if tracer != nil {
-			ctx, _ = tracer.Start(ctx, c.To, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(called(c)...))
+			ctx, _ = tracer.Start(ctx, c.Target, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(called(c)...))
 		}
 		return ctx, func(status int, err error) {
 			failed := err != nil || status >= 400
@@ -42,7 +42,7 @@ func (d *daemon) watch() outbound.Watch {
 				if failed {
 					outcome = "failed"
 				}
-				o.calls.Record(context.WithoutCancel(ctx), time.Since(began).Seconds(), metric.WithAttributes(attribute.String("to", c.To), attribute.String("outcome", outcome)))
+				o.calls.Record(context.WithoutCancel(ctx), time.Since(began).Seconds(), metric.WithAttributes(attribute.String("to", c.Target), attribute.String("outcome", outcome)))
 			}
 		}
 	}

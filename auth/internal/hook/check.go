@@ -42,7 +42,7 @@ func (s *Set) Check(ctx context.Context, p Point, find func(ctx context.Context,
 	if err != nil {
 		return errors.New("the request cannot be made")
 	}
-	resp, err := s.clients.Operator.Do(r)
+	resp, err := s.clients.Configured.Do(r)
 	if err != nil {
 		return quiet(r, err)
 	}

@@ -111,7 +111,7 @@ func NewSet(o Options, targets map[Point]Target) *Set {
 		o.Budget = budget
 	}
 	s := &Set{o: o, targets: targets, clients: outbound.New(outbound.Options{Timeout: o.Budget, MaxBytes: maxAnswer, Watch: o.Watch, Inject: o.Inject})}
-	s.clients.Operator.CheckRedirect = noRedirect // a question is asked of the host that was configured
+	s.clients.Configured.CheckRedirect = noRedirect // a question is asked of the host that was configured
 	return s
 }
 
@@ -159,7 +159,7 @@ func (s *Set) Call(ctx context.Context, p Point, ip string, input map[string]any
 	if t.function != "" {
 		answer, err = s.watched(ctx, p, t, text)
 	} else {
-		answer, err = s.post(s.clients.To(ctx, called(p)), t, text)
+		answer, err = s.post(s.clients.WithTarget(ctx, called(p)), t, text)
 	}
 	if err != nil {
 		return fmt.Errorf("hook %s: %w", p, err)
@@ -215,7 +215,7 @@ func (s *Set) watched(ctx context.Context, p Point, t Target, body []byte) ([]by
 	if s.o.Watch == nil {
 		return s.ask(ctx, t, body)
 	}
-	ctx, done := s.o.Watch(ctx, outbound.Call{To: called(p)})
+	ctx, done := s.o.Watch(ctx, outbound.Call{Target: called(p)})
 	out, err := s.ask(ctx, t, body)
 	done(0, err)
 	return out, err

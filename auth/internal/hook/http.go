@@ -83,7 +83,7 @@ func (s *Set) attempt(ctx context.Context, t Target, body []byte) ([]byte, error
 	r.Header.Set("webhook-id", id)
 	r.Header.Set("webhook-timestamp", strconv.FormatInt(now.Unix(), 10))
 	r.Header.Set("webhook-signature", sign(t.secrets, id, now, body))
-	resp, err := s.clients.Operator.Do(r)
+	resp, err := s.clients.Configured.Do(r)
 	switch {
 	case errors.Is(err, outbound.ErrTooLarge):
 		return nil, overSize()

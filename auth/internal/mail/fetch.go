@@ -104,7 +104,7 @@ type fetcher struct{ web outbound.Clients }
 
 // newFetcher's redirects may lead to another host: a site may keep its files elsewhere.
 func newFetcher(w outbound.Watch) *fetcher {
-	return fetcherWith(outbound.Options{Watch: w, To: "template"})
+	return fetcherWith(outbound.Options{Watch: w, Target: "template"})
 }
 
 func fetcherWith(o outbound.Options) *fetcher {
@@ -119,7 +119,7 @@ func (f *fetcher) load(ctx context.Context, location string, size int64) (*body,
 	if err != nil {
 		return nil, errors.New("it is no URL")
 	}
-	resp, err := f.web.Operator.Do(req)
+	resp, err := f.web.Configured.Do(req)
 	if err != nil {
 		if e, ok := errors.AsType[*url.Error](err); ok {
 			err = e.Err // without the URL, which may hold a key

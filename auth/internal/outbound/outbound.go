@@ -36,8 +36,8 @@ import (
 )
 
 var (
-	// ErrInward: an answer from a public address leads to an address that isn't.
-	ErrInward = errors.New("a public address leads to one that is not")
+	// ErrNotPublic: an answer from a public address leads to an address that isn't.
+	ErrNotPublic = errors.New("a public address leads to one that is not")
 	// ErrRedirect: a redirect to another host, from https to http, or the sixth in a row.
 	ErrRedirect = errors.New("a redirect that is not followed")
 	// ErrTooLarge comes from RoundTrip when the length is announced, else from reading the body.
@@ -53,14 +53,14 @@ type Options struct {
 	Public func(netip.Addr) bool
 	// Watch is told of each call, nil: nobody; To is whom they are meant for, unless Clients.To says more.
 	Watch Watch
-	To    string
+	Target    string
 	// Inject adds headers of whoever watches to a call; nil: none. They are for those who may know of our traces.
 	Inject func(context.Context, http.Header)
 }
 
 // Clients are one for each kind of URL. They keep connections and are meant to live long.
 type Clients struct {
-	Operator, Answer *http.Client
+	Configured, Discovered *http.Client
 
 	watched bool
 }
@@ -87,19 +87,19 @@ func newClients(o Options, proxy func(*http.Request) (*url.URL, error)) Clients 
 	client := func(t http.RoundTripper) *http.Client {
 		return &http.Client{Transport: t, Timeout: o.Timeout, CheckRedirect: o.checkRedirect}
 	}
-	return Clients{Operator: client(operator{g}), Answer: client(answer{g}), watched: o.Watch != nil}
+	return Clients{Configured: client(configured{g}), Discovered: client(discovered{g}), watched: o.Watch != nil}
 }
 
 // NamedBy is the client for a URL that stands in an answer which one of both clients got.
-func (c Clients) NamedBy(resp *http.Response) *http.Client {
+func (c Clients) DiscoveredIn(resp *http.Response) *http.Client {
 	if FromPublic(resp) {
-		return c.Answer
+		return c.Discovered
 	}
-	return c.Operator
+	return c.Configured
 }
 
 // CloseIdle closes connections that wait for another call.
-func (c Clients) CloseIdle() { c.Operator.CloseIdleConnections() }
+func (c Clients) CloseIdle() { c.Configured.CloseIdleConnections() }
 
 // FromPublic tells whether an answer of one of the clients, or one that redirected to it, came from a
 // public address. Whoever keeps a URL that an answer named keeps this with it. An answer of another
@@ -124,21 +124,21 @@ type gate struct {
 	open, guarded *http.Transport
 }
 
-type operator struct{ *gate }
-type answer struct{ *gate }
+type configured struct{ *gate }
+type discovered struct{ *gate }
 
 // RoundTrip of a redirect is the operator's until a public address has answered.
-func (g operator) RoundTrip(r *http.Request) (*http.Response, error) {
+func (g configured) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.roundTrip(r, r.Response != nil && FromPublic(r.Response))
 }
 
-func (g answer) RoundTrip(r *http.Request) (*http.Response, error) { return g.roundTrip(r, true) }
+func (g discovered) RoundTrip(r *http.Request) (*http.Response, error) { return g.roundTrip(r, true) }
 
-func (g *gate) roundTrip(r *http.Request, named bool) (*http.Response, error) {
+func (g *gate) roundTrip(r *http.Request, isDiscovered bool) (*http.Response, error) {
 	if g.options.Watch != nil {
-		return g.watch(r, named)
+		return g.watch(r, isDiscovered)
 	}
-	return g.send(r, named)
+	return g.send(r, isDiscovered)
 }
 
 // peer is what is known of whoever answers a request; it travels in the request's context.
@@ -146,32 +146,32 @@ type peer struct{ public atomic.Bool }
 
 type peerKey struct{}
 
-func (g *gate) send(r *http.Request, named bool) (*http.Response, error) {
+func (g *gate) send(r *http.Request, isDiscovered bool) (*http.Response, error) {
 	via, err := g.proxy(r)
 	if err != nil {
 		closeBody(r)
 		return nil, err
 	}
-	who := new(peer)
-	by := g.open
+	remote := new(peer)
+	rt := g.open
 	switch {
 	case via != nil:
-		who.public.Store(!g.inwardName(r.URL.Hostname()))
-		if named && !who.public.Load() {
+		remote.public.Store(!g.localName(r.URL.Hostname()))
+		if isDiscovered && !remote.public.Load() {
 			closeBody(r)
-			return nil, ErrInward
+			return nil, ErrNotPublic
 		}
-	case named:
-		by = g.guarded
+	case isDiscovered:
+		rt = g.guarded
 	}
-	ctx := context.WithValue(r.Context(), peerKey{}, who)
+	ctx := context.WithValue(r.Context(), peerKey{}, remote)
 	if via == nil {
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
 			to, ok := i.Conn.RemoteAddr().(*net.TCPAddr)
-			who.public.Store(!ok || g.options.Public(to.AddrPort().Addr().Unmap()))
+			remote.public.Store(!ok || g.options.Public(to.AddrPort().Addr().Unmap()))
 		}})
 	}
-	resp, err := by.RoundTrip(r.WithContext(ctx))
+	resp, err := rt.RoundTrip(r.WithContext(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (g *gate) send(r *http.Request, named bool) (*http.Response, error) {
 		resp.Body.Close()
 		return nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, g.options.MaxBytes)
 	}
-	resp.Body = &capped{resp.Body, g.options.MaxBytes, g.options.MaxBytes}
+	resp.Body = &cappedBody{resp.Body, g.options.MaxBytes, g.options.MaxBytes}
 	return resp, nil
 }
 
@@ -195,13 +195,13 @@ func (g *gate) control(_, address string, _ syscall.RawConn) error {
 		return err
 	}
 	if !g.options.Public(to.Addr().Unmap()) {
-		return ErrInward
+		return ErrNotPublic
 	}
 	return nil
 }
 
 // inwardName judges a name that a proxy will resolve.
-func (g *gate) inwardName(host string) bool {
+func (g *gate) localName(host string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if a, err := netip.ParseAddr(host); err == nil {
 		return !g.options.Public(a)
@@ -251,12 +251,12 @@ func closeBody(r *http.Request) {
 }
 
 // capped is a body that fails instead of ending early.
-type capped struct {
+type cappedBody struct {
 	io.ReadCloser
 	left, max int64
 }
 
-func (b *capped) Read(p []byte) (int, error) {
+func (b *cappedBody) Read(p []byte) (int, error) {
 	if int64(len(p)) > b.left+1 {
 		p = p[:b.left+1]
 	}

@@ -102,15 +102,15 @@ func TestClients(t *testing.T) {
 	c := direct(Options{})
 	t.Cleanup(c.CloseIdle)
 	for _, u := range []string{inner.URL, named} {
-		text, resp, err := get(c.Operator, u)
+		text, resp, err := get(c.Configured, u)
 		if err != nil || text != "inner" {
 			t.Fatalf("the operator's %s: %q, %v", u, text, err)
 		}
-		if FromPublic(resp) || c.NamedBy(resp) != c.Operator {
+		if FromPublic(resp) || c.DiscoveredIn(resp) != c.Configured {
 			t.Errorf("an answer from loopback counts as public")
 		}
 		// The connection that the operator's URL opened is idle now, and no way in.
-		if _, _, err := get(c.Answer, u); !errors.Is(err, ErrInward) {
+		if _, _, err := get(c.Discovered, u); !errors.Is(err, ErrNotPublic) {
 			t.Errorf("an answer's %s: %v", u, err)
 		}
 	}
@@ -121,16 +121,16 @@ func TestClients(t *testing.T) {
 	// Public at the first look, private at the second: the second is a connection of its own.
 	o := direct(publicAt(true, true, true, false))
 	t.Cleanup(o.CloseIdle)
-	text, resp, err := get(o.Answer, inner.URL)
-	if err != nil || text != "inner" || !FromPublic(resp) || o.NamedBy(resp) != o.Answer {
+	text, resp, err := get(o.Discovered, inner.URL)
+	if err != nil || text != "inner" || !FromPublic(resp) || o.DiscoveredIn(resp) != o.Discovered {
 		t.Errorf("an answer's public URL: %q, %v", text, err)
 	}
-	_, resp, err = get(o.Operator, inner.URL)
+	_, resp, err = get(o.Configured, inner.URL)
 	if err != nil || !FromPublic(resp) {
 		t.Errorf("the operator's public URL: %v", err)
 	}
 	o.CloseIdle()
-	if _, _, err := get(o.Answer, inner.URL); !errors.Is(err, ErrInward) {
+	if _, _, err := get(o.Discovered, inner.URL); !errors.Is(err, ErrNotPublic) {
 		t.Errorf("a name that has moved inside: %v", err)
 	}
 	if !FromPublic(&http.Response{}) || !FromPublic(&http.Response{Request: httptest.NewRequest("GET", "/", nil)}) {
@@ -161,7 +161,7 @@ func TestRedirects(t *testing.T) {
 		t.Helper()
 		c := direct(o)
 		defer c.CloseIdle()
-		text, _, err := get(c.Operator, outer.URL+path)
+		text, _, err := get(c.Configured, outer.URL+path)
 		if fails == nil && (err != nil || text != want) || fails != nil && !errors.Is(err, fails) {
 			t.Errorf("%s: %q, %v; want %q, %v", path, text, err, want, fails)
 		}
@@ -177,11 +177,11 @@ func TestRedirects(t *testing.T) {
 	// The first answer is public, what it leads to is not; nor is what that leads to.
 	public := publicAt(true, false)
 	public.OtherHosts = true
-	f(public, "/away", "", ErrInward)
+	f(public, "/away", "", ErrNotPublic)
 	public = publicAt(true, true, true, false)
 	public.OtherHosts = true
-	f(public, "/chain", "", ErrInward)
-	f(publicAt(true, false), "/here", "", ErrInward)
+	f(public, "/chain", "", ErrNotPublic)
+	f(publicAt(true, false), "/here", "", ErrNotPublic)
 	if n := inner.calls.Load(); n != 2 {
 		t.Error("a public site reached one inside")
 	}
@@ -192,8 +192,8 @@ func TestRedirects(t *testing.T) {
 	defer s.Close()
 	c := direct(Options{OtherHosts: true})
 	defer c.CloseIdle()
-	c.Operator.Transport.(operator).open.TLSClientConfig = s.Client().Transport.(*http.Transport).TLSClientConfig
-	if _, _, err := get(c.Operator, s.URL); !errors.Is(err, ErrRedirect) {
+	c.Configured.Transport.(configured).open.TLSClientConfig = s.Client().Transport.(*http.Transport).TLSClientConfig
+	if _, _, err := get(c.Configured, s.URL); !errors.Is(err, ErrRedirect) {
 		t.Errorf("from https to http: %v", err)
 	}
 	same := func(a, b string, want bool) {
@@ -241,7 +241,7 @@ func TestLimits(t *testing.T) {
 	t.Cleanup(c.CloseIdle)
 	f := func(path string, fails error) {
 		t.Helper()
-		text, _, err := get(c.Operator, s.URL+path)
+		text, _, err := get(c.Configured, s.URL+path)
 		if !errors.Is(err, fails) || fails == nil && len(text) != size || len(text) > size {
 			t.Errorf("%s: %d bytes, %v; want %v", path, len(text), err, fails)
 		}
@@ -250,12 +250,12 @@ func TestLimits(t *testing.T) {
 	f("/announced", ErrTooLarge)
 	f("/chunked", ErrTooLarge)
 	f("/packed", ErrTooLarge)
-	if _, _, err := get(c.Operator, s.URL+"/header"); err == nil {
+	if _, _, err := get(c.Configured, s.URL+"/header"); err == nil {
 		t.Error("100 KiB of headers are taken")
 	}
 	c = direct(Options{Timeout: 100 * time.Millisecond})
 	t.Cleanup(c.CloseIdle)
-	if _, _, err := get(c.Operator, s.URL+"/slow"); !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := get(c.Configured, s.URL+"/slow"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a body that never ends: %v", err)
 	}
 }
@@ -274,15 +274,15 @@ func TestProxy(t *testing.T) {
 			t.Errorf("%s: %q, %v", u, text, err)
 		}
 	}
-	f(c.Operator, "http://10.0.0.1/", nil, false)
-	f(c.Operator, "http://keys.acme.test/", nil, true)
-	f(c.Answer, "http://keys.acme.test/", nil, true)
-	f(c.Answer, "http://93.184.216.34/", nil, true)
+	f(c.Configured, "http://10.0.0.1/", nil, false)
+	f(c.Configured, "http://keys.acme.test/", nil, true)
+	f(c.Discovered, "http://keys.acme.test/", nil, true)
+	f(c.Discovered, "http://93.184.216.34/", nil, true)
 	for _, host := range []string{"10.0.0.1", "[::1]", "localhost", "LOCALHOST.", "x.localhost", "0x7f.1", "2130706433", "127.1"} {
-		f(c.Answer, "http://"+host+"/", ErrInward, false)
+		f(c.Discovered, "http://"+host+"/", ErrNotPublic, false)
 	}
 	broken := newClients(o, func(*http.Request) (*url.URL, error) { return nil, fmt.Errorf("no proxy") })
-	if _, err := broken.Answer.Post("http://a.test", "", strings.NewReader("x")); err == nil {
+	if _, err := broken.Discovered.Post("http://a.test", "", strings.NewReader("x")); err == nil {
 		t.Error("a proxy that is no URL is taken")
 	}
 }

@@ -11,7 +11,7 @@ import (
 type Call struct {
 	// To is whom it is meant for, in the operator's words: "hook send-email", "sms twilio", "provider github".
 	// There are as many as the settings name.
-	To string
+	Target string
 	// Method is HTTP's, "" for a call that isn't HTTP.
 	Method string
 	// Host is who is asked, with a port if it isn't the usual one; "" where the call has none.
@@ -22,21 +22,21 @@ type Call struct {
 // up: status is HTTP's, 0 without an answer or for another protocol. A nil Watch costs nothing.
 type Watch func(ctx context.Context, c Call) (context.Context, func(status int, err error))
 
-type toKey struct{}
+type targetKey struct{}
 
 // To says whom the calls made with a context are meant for, where the clients' Options say less.
-func (c Clients) To(ctx context.Context, to string) context.Context {
+func (c Clients) WithTarget(ctx context.Context, to string) context.Context {
 	if !c.watched {
 		return ctx
 	}
-	return context.WithValue(ctx, toKey{}, to)
+	return context.WithValue(ctx, targetKey{}, to)
 }
 
 // watch has a call watched until its body is closed.
-func (g *gate) watch(r *http.Request, named bool) (*http.Response, error) {
-	c := Call{To: g.options.To, Method: r.Method, Host: r.URL.Host}
-	if to, ok := r.Context().Value(toKey{}).(string); ok {
-		c.To = to
+func (g *gate) watch(r *http.Request, isDiscovered bool) (*http.Response, error) {
+	c := Call{Target: g.options.Target, Method: r.Method, Host: r.URL.Host}
+	if to, ok := r.Context().Value(targetKey{}).(string); ok {
+		c.Target = to
 	}
 	ctx, done := g.options.Watch(r.Context(), c)
 	r = r.WithContext(ctx)
@@ -44,25 +44,25 @@ func (g *gate) watch(r *http.Request, named bool) (*http.Response, error) {
 		r.Header = r.Header.Clone() // the copy shares it
 		g.options.Inject(ctx, r.Header)
 	}
-	resp, err := g.send(r, named)
+	resp, err := g.send(r, isDiscovered)
 	if err != nil {
 		done(0, err)
 		return nil, err
 	}
-	body := &watched{ReadCloser: resp.Body}
+	body := &watchedBody{ReadCloser: resp.Body}
 	body.end = sync.OnceFunc(func() { done(resp.StatusCode, body.failed) })
 	resp.Body = body
 	return resp, nil
 }
 
 // watched is a body that tells when it is done with.
-type watched struct {
+type watchedBody struct {
 	io.ReadCloser
 	failed error
 	end    func()
 }
 
-func (b *watched) Read(p []byte) (int, error) {
+func (b *watchedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && err != io.EOF {
 		b.failed = err
@@ -70,7 +70,7 @@ func (b *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (b *watched) Close() error {
+func (b *watchedBody) Close() error {
 	defer b.end()
 	return b.ReadCloser.Close()
 }

@@ -34,7 +34,7 @@ func TestWatch(t *testing.T) {
 	})
 	var told []string
 	type key struct{}
-	c := New(Options{Timeout: time.Minute, MaxBytes: 4096, To: "somebody", Watch: func(ctx context.Context, c Call) (context.Context, func(int, error)) {
+	c := New(Options{Timeout: time.Minute, MaxBytes: 4096, Target: "somebody", Watch: func(ctx context.Context, c Call) (context.Context, func(int, error)) {
 		if c.Method != "GET" || c.Host != strings.TrimPrefix(s.URL, "http://") {
 			t.Errorf("%+v", c)
 		}
@@ -44,14 +44,14 @@ func TestWatch(t *testing.T) {
 				t.Error("ended twice")
 			}
 			ended = true
-			told = append(told, fmt.Sprint(c.To, " ", status, " ", err != nil))
+			told = append(told, fmt.Sprint(c.Target, " ", status, " ", err != nil))
 		}
 	}})
 	f := func(ctx context.Context, path string, want ...string) {
 		t.Helper()
 		told = nil
 		r, _ := http.NewRequestWithContext(ctx, "GET", s.URL+path, nil)
-		resp, err := c.Operator.Do(r)
+		resp, err := c.Configured.Do(r)
 		if err == nil {
 			if n := len(told); n != len(want)-1 {
 				t.Errorf("%s: %d calls ended before the answer was read", path, n)
@@ -66,7 +66,7 @@ func TestWatch(t *testing.T) {
 	}
 	ctx := t.Context()
 	f(ctx, "/here", "somebody 200 false")
-	f(c.To(ctx, "somebody else"), "/here", "somebody else 200 false")
+	f(c.WithTarget(ctx, "somebody else"), "/here", "somebody else 200 false")
 	f(ctx, "/moved", "somebody 302 false", "somebody 200 false")
 	f(ctx, "/missing", "somebody 404 false")
 	f(ctx, "/cut", "somebody 200 true")
@@ -77,7 +77,7 @@ func TestWatch(t *testing.T) {
 
 	// Nobody watches: nothing is made.
 	quiet := New(Options{})
-	if n := testing.AllocsPerRun(100, func() { quiet.To(ctx, "anybody") }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { quiet.WithTarget(ctx, "anybody") }); n != 0 {
 		t.Errorf("%v allocations for nobody", n)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // calling names the provider to whoever watches the calls that are made with ctx.
 func (p *Provider) calling(ctx context.Context) context.Context {
-	return p.http.To(ctx, "provider "+p.name)
+	return p.http.WithTarget(ctx, "provider "+p.name)
 }
 
 // me is the answer to the profile call.
@@ -46,7 +46,7 @@ func (s *signIn) call(ctx context.Context, path, query string, into any) error {
 	if query != "" {
 		address += "?" + query
 	}
-	return getJSON(ctx, s.http.Operator, address, header, into)
+	return getJSON(ctx, s.http.Configured, address, header, into)
 }
 
 // getJSON gets an answer of status 200 to 299 and decodes it.

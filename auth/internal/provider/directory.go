@@ -59,9 +59,9 @@ type document struct {
 
 func (d *document) client(c outbound.Clients) *http.Client {
 	if d.public {
-		return c.Answer
+		return c.Discovered
 	}
-	return c.Operator
+	return c.Configured
 }
 
 // keySet is the keys of an issuer.
@@ -171,7 +171,7 @@ func (d *directory) keysAfter(ctx context.Context, t trust, older keySet) (keySe
 
 func (d *directory) fetchDocument(ctx context.Context, t trust) (*document, error) {
 	at := strings.TrimSuffix(t.issuer, "/") + "/.well-known/openid-configuration"
-	resp, err := get(ctx, d.clients.Operator, at, http.Header{})
+	resp, err := get(ctx, d.clients.Configured, at, http.Header{})
 	if err != nil {
 		return nil, quiet(err)
 	}

@@ -238,7 +238,7 @@ type endpoints struct {
 
 func (p *Provider) endpoints(ctx context.Context) (endpoints, error) {
 	if !p.discovers() {
-		return endpoints{authorize: p.at(p.row.authorize), token: p.at(p.row.token), client: p.http.Operator}, nil
+		return endpoints{authorize: p.at(p.row.authorize), token: p.at(p.row.token), client: p.http.Configured}, nil
 	}
 	d, err := p.issuers.document(ctx, p.trust())
 	if err != nil {
@@ -249,7 +249,7 @@ func (p *Provider) endpoints(ctx context.Context) (endpoints, error) {
 		e.authorize = p.at(p.row.authorize)
 	}
 	if p.row.token != "" && e.token == "" {
-		e.token, e.client = p.at(p.row.token), p.http.Operator
+		e.token, e.client = p.at(p.row.token), p.http.Configured
 	}
 	if e.authorize == "" || e.token == "" {
 		return endpoints{}, fmt.Errorf("%s names no authorization_endpoint or no token_endpoint", p.trust().issuer)

@@ -94,7 +94,7 @@ func (p *Provider) signed(ctx context.Context, c credentials, address string, mo
 	header := http.Header{"Authorization": {c.authorization(http.MethodGet, u, more, oauth1Nonce(), p.now())}}
 	// A redirect would carry a signature that is good for this address only.
 	once := &http.Client{
-		Transport: p.http.Operator.Transport, Timeout: p.http.Operator.Timeout,
+		Transport: p.http.Configured.Transport, Timeout: p.http.Configured.Timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	resp, err := get(ctx, once, address, header)
