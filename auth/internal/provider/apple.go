@@ -22,12 +22,12 @@ func appleProfile(ctx context.Context, s *signIn) (Profile, error) {
 
 // appleClaims: Apple gives proven addresses only. is_private_email may arrive as text (note A).
 func appleClaims(_ *Provider, t *idToken, d *Profile) {
-	d.addEmail(t.claims.text("email"), true, true)
-	if t.claims.at("is_private_email") != nil {
-		d.setCustom("is_private_email", t.claims.lenient("is_private_email"))
+	d.addEmail(t.claims.textAt("email"), true, true)
+	if t.claims.lookup("is_private_email") != nil {
+		d.setCustom("is_private_email", t.claims.isTrueOrText("is_private_email"))
 	}
-	d.setCustom("auth_time", t.claims.at("auth_time"))
-	d.setCustom("transfer_sub", t.claims.at("transfer_sub"))
+	d.setCustom("auth_time", t.claims.lookup("auth_time"))
+	d.setCustom("transfer_sub", t.claims.lookup("transfer_sub"))
 }
 
 // appleName takes the name out of the form field user, which comes with the first consent only. Anybody
@@ -40,6 +40,6 @@ func appleName(user string, d *Profile) error {
 	if err != nil {
 		return errors.New("the field user is no JSON object")
 	}
-	d.set("name full_name", strings.TrimSpace(o.text("name.firstName")+" "+o.text("name.lastName")))
+	d.set("name full_name", strings.TrimSpace(o.textAt("name.firstName")+" "+o.textAt("name.lastName")))
 	return nil
 }

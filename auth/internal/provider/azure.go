@@ -91,14 +91,14 @@ func azureProfile(ctx context.Context, s *signIn) (Profile, error) {
 var azureNoClaims = strings.Fields("aud iss iat nbf exp c_hash at_hash aio nonce rh uti jti ver sub name preferred_username")
 
 func azureClaims(p *Provider, t *idToken, d *Profile) {
-	d.set("full_name", t.claims.at("name"))
-	d.set("preferred_username", t.claims.at("preferred_username"))
+	d.set("full_name", t.claims.lookup("name"))
+	d.set("preferred_username", t.claims.lookup("preferred_username"))
 	for name, value := range t.claims {
 		if !slices.Contains(azureNoClaims, name) {
 			d.setCustom(name, value)
 		}
 	}
-	email := t.claims.text("email")
+	email := t.claims.textAt("email")
 	d.addEmail(email, azureProven(p, t, email), true)
 }
 
@@ -106,11 +106,11 @@ func azureClaims(p *Provider, t *idToken, d *Profile) {
 // vouches for counts: xms_edov, or the address among those of the tenant's verified domains. The
 // operator of one tenant may list domains that he knows to be his.
 func azureProven(p *Provider, t *idToken, email string) bool {
-	if v := t.claims.at("xms_edov"); v != nil {
+	if v := t.claims.lookup("xms_edov"); v != nil {
 		return v == true || v == "1" || v == "true"
 	}
 	for _, claim := range []string{"verified_primary_email", "verified_secondary_email"} {
-		list, _ := t.claims.at(claim).([]any)
+		list, _ := t.claims.lookup(claim).([]any)
 		for _, v := range list {
 			if s, ok := v.(string); ok && s != "" && strings.EqualFold(s, email) {
 				return true

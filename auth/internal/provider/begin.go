@@ -43,7 +43,7 @@ func (p *Provider) Begin(ctx context.Context, r Start) (Begun, error) {
 	at, err := p.endpoints(ctx)
 	if err != nil {
 		return Begun{}, &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure",
-			Message: "Error reaching the external provider", Err: quiet(err)}
+			Message: "Error reaching the external provider", Err: withoutDescription(err)}
 	}
 	params := map[string]string{}
 	if !p.noParams {
@@ -61,12 +61,12 @@ func (p *Provider) Begin(ctx context.Context, r Start) (Begun, error) {
 	var keep private
 	if p.nonce {
 		if keep.Nonce = params["nonce"]; keep.Nonce == "" {
-			keep.Nonce = unguessable()
+			keep.Nonce = randomText()
 		}
 		params["nonce"] = keep.Nonce
 	}
 	if p.pkce || at.document != nil && at.document.pkce {
-		keep.Verifier = unguessable()
+		keep.Verifier = randomText()
 		sum := sha256.Sum256([]byte(keep.Verifier))
 		params["code_challenge"] = base64.RawURLEncoding.EncodeToString(sum[:])
 		params["code_challenge_method"] = "S256"

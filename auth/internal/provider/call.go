@@ -16,9 +16,9 @@ func (p *Provider) calling(ctx context.Context) context.Context {
 }
 
 // me is the answer to the profile call.
-func (s *signIn) me(ctx context.Context) (object, error) {
+func (s *signIn) me(ctx context.Context) (jsonObject, error) {
 	path, query, _ := strings.Cut(s.row.profile, "?")
-	var into object
+	var into jsonObject
 	err := s.call(ctx, path, query, &into)
 	if err == nil && into == nil {
 		err = errNoObject
@@ -53,7 +53,7 @@ func (s *signIn) call(ctx context.Context, path, query string, into any) error {
 func getJSON(ctx context.Context, c *http.Client, address string, header http.Header, into any) error {
 	resp, err := get(ctx, c, address, header)
 	if err != nil {
-		return quiet(err)
+		return withoutDescription(err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)

@@ -173,7 +173,7 @@ func (d *directory) fetchDocument(ctx context.Context, t trust) (*document, erro
 	at := strings.TrimSuffix(t.issuer, "/") + "/.well-known/openid-configuration"
 	resp, err := get(ctx, d.clients.Configured, at, http.Header{})
 	if err != nil {
-		return nil, quiet(err)
+		return nil, withoutDescription(err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
@@ -193,19 +193,19 @@ func (d *directory) fetchDocument(ctx context.Context, t trust) (*document, erro
 }
 
 // readDocument takes only what an issuer says of itself.
-func readDocument(o object, t trust) (*document, error) {
-	issuer := o.text("issuer")
+func readDocument(o jsonObject, t trust) (*document, error) {
+	issuer := o.textAt("issuer")
 	if !t.accepts(issuer) && (t.learn == nil || !t.learn().MatchString(issuer)) {
 		return nil, fmt.Errorf("the discovery document is of the issuer %.200q, not of %s", issuer, t.issuer)
 	}
 	doc := &document{
 		issuer: issuer,
-		pkce:   contains(o, "code_challenge_methods_supported", "S256"), sendsIssuer: o.yes("authorization_response_iss_parameter_supported"),
+		pkce:   contains(o, "code_challenge_methods_supported", "S256"), sendsIssuer: o.isTrue("authorization_response_iss_parameter_supported"),
 	}
 	for name, into := range map[string]*string{
 		"authorization_endpoint": &doc.authorize, "token_endpoint": &doc.token, "userinfo_endpoint": &doc.userinfo, "jwks_uri": &doc.keys,
 	} {
-		text := o.text(name)
+		text := o.textAt(name)
 		if text == "" {
 			continue
 		}
@@ -218,7 +218,7 @@ func readDocument(o object, t trust) (*document, error) {
 		}
 		*into = text
 	}
-	list, _ := o.at("id_token_signing_alg_values_supported").([]any)
+	list, _ := o.lookup("id_token_signing_alg_values_supported").([]any)
 	for _, v := range list {
 		if name, ok := v.(string); ok && token.ForeignAlgorithm(name) {
 			doc.algs = append(doc.algs, name)
@@ -229,7 +229,7 @@ func readDocument(o object, t trust) (*document, error) {
 	}
 	// client_secret_basic is the default of the specification, and what most understand.
 	doc.style = oauth2.AuthStyleInHeader
-	if _, listed := o.at("token_endpoint_auth_methods_supported").([]any); listed &&
+	if _, listed := o.lookup("token_endpoint_auth_methods_supported").([]any); listed &&
 		!contains(o, "token_endpoint_auth_methods_supported", "client_secret_basic") &&
 		contains(o, "token_endpoint_auth_methods_supported", "client_secret_post") {
 		doc.style = oauth2.AuthStyleInParams
@@ -237,8 +237,8 @@ func readDocument(o object, t trust) (*document, error) {
 	return doc, nil
 }
 
-func contains(o object, path, word string) bool {
-	list, _ := o.at(path).([]any)
+func contains(o jsonObject, path, word string) bool {
+	list, _ := o.lookup(path).([]any)
 	return slices.Contains(list, any(word))
 }
 
@@ -249,7 +249,7 @@ func (d *directory) fetchKeys(ctx context.Context, doc *document) (keySet, error
 	at := d.now()
 	resp, err := get(ctx, doc.client(d.clients), doc.keys, http.Header{})
 	if err != nil {
-		return keySet{}, quiet(err)
+		return keySet{}, withoutDescription(err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)

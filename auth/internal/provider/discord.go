@@ -9,13 +9,13 @@ import (
 
 // discordMore: the name with its old four digits, and the picture (note C). Accounts without digits have
 // the discriminator "0" or none.
-func discordMore(_ context.Context, _ *signIn, me object, d *Profile) error {
-	id, digits := me.id("id"), me.id("discriminator")
-	if name := me.text("username"); name != "" {
+func discordMore(_ context.Context, _ *signIn, me jsonObject, d *Profile) error {
+	id, digits := me.idAt("id"), me.idAt("discriminator")
+	if name := me.textAt("username"); name != "" {
 		d.set("name", name+"#"+cmp.Or(digits, "0"))
 	}
 	const cdn = "https://cdn.discordapp.com/"
-	if hash := me.text("avatar"); hash != "" {
+	if hash := me.textAt("avatar"); hash != "" {
 		ending := ".png"
 		if strings.HasPrefix(hash, "a_") {
 			ending = ".gif"

@@ -72,7 +72,7 @@ func noProfile(err error) *Error {
 
 // quiet is an error without what a log must not hold: the query of a URL (proofs stand in it), the body
 // of a token endpoint's answer, the code that some of them repeat.
-func quiet(err error) error {
+func withoutDescription(err error) error {
 	var refused *oauth2.RetrieveError
 	if errors.As(err, &refused) {
 		status := 0
@@ -80,7 +80,7 @@ func quiet(err error) error {
 			status = refused.Response.StatusCode
 		}
 		if refused.ErrorCode != "" {
-			return fmt.Errorf("the token endpoint answers %d, error %q", status, word(refused.ErrorCode))
+			return fmt.Errorf("the token endpoint answers %d, error %q", status, sanitizeWord(refused.ErrorCode))
 		}
 		return fmt.Errorf("the token endpoint answers %d", status)
 	}
@@ -96,7 +96,7 @@ func quiet(err error) error {
 }
 
 // word is an error code of somebody else's, fit for a log line.
-func word(s string) string {
+func sanitizeWord(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
 			return r

@@ -16,20 +16,20 @@ func facebookProof(s *signIn, query map[string]string, _ http.Header) {
 	query["appsecret_proof"] = hex.EncodeToString(mac.Sum(nil))
 }
 
-func facebookMore(ctx context.Context, s *signIn, me object, d *Profile) error {
-	d.set("name full_name", strings.TrimSpace(me.text("first_name")+" "+me.text("last_name")))
+func facebookMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) error {
+	d.set("name full_name", strings.TrimSpace(me.textAt("first_name")+" "+me.textAt("last_name")))
 	return issuedByCall(ctx, s, me, d)
 }
 
 // issuedByCall: iss is the address of the profile call.
-func issuedByCall(_ context.Context, s *signIn, _ object, d *Profile) error {
+func issuedByCall(_ context.Context, s *signIn, _ jsonObject, d *Profile) error {
 	d.set("iss", s.apiURL()+s.row.profile)
 	return nil
 }
 
 // facebookClaims are those of Limited Login, whose ID tokens an app on a telephone gets.
 func facebookClaims(_ *Provider, t *idToken, d *Profile) {
-	d.addEmail(t.claims.text("email"), true, true)
-	d.set("name full_name", t.claims.at("name"))
-	d.set("picture avatar_url", t.claims.at("picture"))
+	d.addEmail(t.claims.textAt("email"), true, true)
+	d.set("name full_name", t.claims.lookup("name"))
+	d.set("picture avatar_url", t.claims.lookup("picture"))
 }

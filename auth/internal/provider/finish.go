@@ -61,14 +61,14 @@ func (p *Provider) Finish(ctx context.Context, callback url.Values, keep []byte)
 		err = p.complete(&d)
 	}
 	if err != nil {
-		return Profile{}, noProfile(quiet(err))
+		return Profile{}, noProfile(withoutDescription(err))
 	}
 	d.Token, d.RefreshToken = t.AccessToken, t.RefreshToken
 	return d, nil
 }
 
 func noExchange(err error) *Error {
-	return &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure", Message: "Unable to exchange external code", Err: quiet(err)}
+	return &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure", Message: "Unable to exchange external code", Err: withoutDescription(err)}
 }
 
 // checkIssuer refuses an answer that another provider gave (mix-up, RFC 9207): iss must be right where it
@@ -156,16 +156,16 @@ func (s *signIn) readProfile(ctx context.Context) (Profile, error) {
 }
 
 // copied is a profile of what the row takes out of an answer.
-func (s *signIn) copied(ctx context.Context, me object) (Profile, error) {
-	d := Profile{Subject: me.id(s.sub), Data: map[string]any{"iss": s.apiURL()}}
+func (s *signIn) copied(ctx context.Context, me jsonObject) (Profile, error) {
+	d := Profile{Subject: me.idAt(s.sub), Data: map[string]any{"iss": s.apiURL()}}
 	for names, path := range s.fields {
-		d.set(names, me.at(path))
+		d.set(names, me.lookup(path))
 	}
 	for name, path := range s.custom {
-		d.setCustom(name, me.at(path))
+		d.setCustom(name, me.lookup(path))
 	}
 	if s.email != "" {
-		d.addEmail(me.text(s.email), s.verified == assumed || s.verified != unproven && me.yes(s.verified), true)
+		d.addEmail(me.textAt(s.email), s.verified == assumed || s.verified != unproven && me.isTrue(s.verified), true)
 	}
 	if s.more != nil {
 		if err := s.more(ctx, s, me, &d); err != nil {

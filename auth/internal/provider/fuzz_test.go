@@ -19,9 +19,9 @@ import (
 )
 
 // says answers every call with the same body.
-type says struct{ kind, body string }
+type cannedAnswer struct{ kind, body string }
 
-func (s says) RoundTrip(r *http.Request) (*http.Response, error) {
+func (s cannedAnswer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
 		r.Body.Close()
 	}
@@ -30,7 +30,7 @@ func (s says) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // offline is a provider whose every call is answered so.
 func offline(r row, kind, body string) *Provider {
-	c := &http.Client{Transport: says{kind, body}}
+	c := &http.Client{Transport: cannedAnswer{kind, body}}
 	return &Provider{
 		row: r, name: r.id, base: "https://base.example", http: outbound.Clients{Configured: c, Discovered: c}, now: time.Now,
 		client: Client{ClientIDs: []string{"c"}, Secret: "s", RedirectURI: callback},
@@ -120,7 +120,7 @@ func FuzzToken(f *testing.F) {
 			p := offline(rowOf("workos", ""), kind, body)
 			tok, err := p.exchange(t.Context(), endpoints{token: "https://base.example/token", client: p.http.Configured}, "code", private{})
 			if err != nil {
-				if text := quiet(err).Error(); len(text) > 300 {
+				if text := withoutDescription(err).Error(); len(text) > 300 {
 					t.Errorf("an error of %d bytes from %q", len(text), body)
 				}
 				continue

@@ -11,8 +11,8 @@ func googleProfile(ctx context.Context, s *signIn) (Profile, error) {
 }
 
 func googleClaims(_ *Provider, t *idToken, d *Profile) {
-	d.addEmail(t.claims.text("email"), t.claims.lenient("email_verified"), true)
-	d.set("name full_name", t.claims.at("name"))
-	d.set("picture avatar_url", t.claims.at("picture"))
-	d.setCustom("hd", t.claims.at("hd"))
+	d.addEmail(t.claims.textAt("email"), t.claims.isTrueOrText("email_verified"), true)
+	d.set("name full_name", t.claims.lookup("name"))
+	d.set("picture avatar_url", t.claims.lookup("picture"))
+	d.setCustom("hd", t.claims.lookup("hd"))
 }

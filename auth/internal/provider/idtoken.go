@@ -13,7 +13,7 @@ import (
 // idToken is a verified ID token: signed by its issuer, in time, for us.
 type idToken struct {
 	*token.Foreign
-	claims object
+	claims jsonObject
 }
 
 // want is what an ID token must say besides being genuine.
@@ -63,11 +63,11 @@ func (p *Provider) verify(ctx context.Context, t trust, text string, w want) (*i
 // that is so, PKCE ties the code to the browser's sign-in, or the provider knows no nonce at all. A free provider
 // has to keep to OpenID Connect Core 1.0, section 3.1.3.7, and Apple to its word: nonce_supported says that
 // it would have repeated the nonce.
-func (w want) repeated(nonce string, claims object) bool {
+func (w want) repeated(nonce string, claims jsonObject) bool {
 	if w.nonce == "" || nonce == w.nonce {
 		return true
 	}
-	return nonce == "" && !w.demanded && !claims.lenient("nonce_supported")
+	return nonce == "" && !w.demanded && !claims.isTrueOrText("nonce_supported")
 }
 
 // trust is whose ID tokens the provider's are. The zero trust believes nobody.
@@ -76,7 +76,7 @@ func (p *Provider) trust() trust {
 		return p.trusts(p)
 	}
 	if p.client.URL != "" { // the operator's base is the issuer, and nobody else is
-		return trust{issuer: p.at(p.row.issuer)}
+		return trust{issuer: p.resolve(p.row.issuer)}
 	}
 	return trust{issuer: p.row.issuer, also: p.also}
 }

@@ -64,7 +64,7 @@ func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted
 	var away *unreachable
 	switch {
 	case errors.As(err, &away):
-		return Profile{}, nil, &Refused{Status: http.StatusInternalServerError, Code: "unexpected_failure", Message: "Error reaching the external provider", Err: quiet(err)}
+		return Profile{}, nil, &Refused{Status: http.StatusInternalServerError, Code: "unexpected_failure", Message: "Error reaching the external provider", Err: withoutDescription(err)}
 	case errors.Is(err, errSubject):
 		return refuseToken("invalid request", "Missing sub claim in id_token", err)
 	case errors.Is(err, errAudience):

@@ -19,7 +19,7 @@ const (
 
 // object is a JSON object that somebody answered; numbers are json.Number. A member that is missing or
 // of another kind than asked for reads as empty, never as a panic.
-type object map[string]any
+type jsonObject map[string]any
 
 var errNoObject = errors.New("the answer is no JSON object")
 
@@ -35,8 +35,8 @@ func decode(body []byte, into any) error {
 	return nil
 }
 
-func decodeObject(body []byte) (object, error) {
-	var o object
+func decodeObject(body []byte) (jsonObject, error) {
+	var o jsonObject
 	if err := decode(body, &o); err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func decodeObject(body []byte) (object, error) {
 
 // at is the value under names with dots between them; a number is an index into an array. nil when there
 // is none.
-func (o object) at(path string) any {
+func (o jsonObject) lookup(path string) any {
 	var v any = map[string]any(o)
 	for name := range strings.SplitSeq(path, ".") {
 		switch in := v.(type) {
@@ -67,20 +67,23 @@ func (o object) at(path string) any {
 	return v
 }
 
-func (o object) text(path string) string {
-	s, _ := o.at(path).(string)
+func (o jsonObject) textAt(path string) string {
+	s, _ := o.lookup(path).(string)
 	return s
 }
 
 // yes is true for the JSON true alone.
-func (o object) yes(path string) bool { return o.at(path) == true }
+func (o jsonObject) isTrue(path string) bool { return o.lookup(path) == true }
 
 // lenient also takes the strings of providers that write flags as text.
-func (o object) lenient(path string) bool { v := o.at(path); return v == true || v == "true" }
+func (o jsonObject) isTrueOrText(path string) bool {
+	v := o.lookup(path)
+	return v == true || v == "true"
+}
 
 // id is a string, or a whole number as its digits.
-func (o object) id(path string) string {
-	switch v := o.at(path).(type) {
+func (o jsonObject) idAt(path string) string {
+	switch v := o.lookup(path).(type) {
 	case string:
 		return v
 	case json.Number:
@@ -92,8 +95,8 @@ func (o object) id(path string) string {
 }
 
 // each calls f with every object of an array.
-func (o object) each(path string, f func(object)) {
-	list, _ := o.at(path).([]any)
+func (o jsonObject) eachObject(path string, f func(jsonObject)) {
+	list, _ := o.lookup(path).([]any)
 	for _, v := range list {
 		if m, ok := v.(map[string]any); ok {
 			f(m)
@@ -103,7 +106,7 @@ func (o object) each(path string, f func(object)) {
 
 // set keeps a value under each of the names, unless it is empty.
 func (d *Profile) set(names string, v any) {
-	if v = kept(v, 0); v == nil {
+	if v = boundedValue(v, 0); v == nil {
 		return
 	}
 	if d.Data == nil {
@@ -115,7 +118,7 @@ func (d *Profile) set(names string, v any) {
 }
 
 func (d *Profile) setCustom(name string, v any) {
-	if v = kept(v, 0); v == nil {
+	if v = boundedValue(v, 0); v == nil {
 		return
 	}
 	custom, ok := d.Data["custom_claims"].(map[string]any)
@@ -135,7 +138,7 @@ func (d *Profile) addEmail(text string, verified, primary bool) {
 
 // kept is a value as it may be stored: without NUL, which jsonb refuses; nil for null, "" and what is
 // nested too deeply.
-func kept(v any, depth int) any {
+func boundedValue(v any, depth int) any {
 	if depth > maxDepth {
 		return nil
 	}
@@ -148,13 +151,13 @@ func kept(v any, depth int) any {
 	case map[string]any:
 		m := make(map[string]any, len(v))
 		for name, value := range v {
-			m[noNUL(name)] = kept(value, depth+1)
+			m[noNUL(name)] = boundedValue(value, depth+1)
 		}
 		return m
 	case []any:
 		list := make([]any, len(v))
 		for i := range v {
-			list[i] = kept(v[i], depth+1)
+			list[i] = boundedValue(v[i], depth+1)
 		}
 		return list
 	}
@@ -165,7 +168,7 @@ func noNUL(s string) string { return strings.ReplaceAll(s, "\x00", "") }
 
 func hasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
 
-func text(v any) string {
+func scalarText(v any) string {
 	s, _ := v.(string)
 	return s
 }

@@ -16,11 +16,11 @@ var standard = strings.Fields(`name family_name given_name middle_name nickname 
 // standardClaims: claims under their own names, with aud, iat and exp as they are for native tokens.
 func standardClaims(_ *Provider, t *idToken, d *Profile) {
 	for _, name := range append([]string{"aud", "iat", "exp"}, standard...) {
-		d.set(name, t.claims.at(name))
+		d.set(name, t.claims.lookup(name))
 	}
-	d.set("full_name", t.claims.at("name"))
-	d.set("avatar_url", t.claims.at("picture"))
-	d.addEmail(t.claims.text("email"), t.claims.yes("email_verified"), true)
+	d.set("full_name", t.claims.lookup("name"))
+	d.set("avatar_url", t.claims.lookup("picture"))
+	d.addEmail(t.claims.textAt("email"), t.claims.isTrue("email_verified"), true)
 }
 
 // protocol are claims that say something of the token instead of its subject.
@@ -49,11 +49,11 @@ func freeProfile(ctx context.Context, s *signIn) (Profile, error) {
 	if err != nil || doc.userinfo == "" {
 		return d, err
 	}
-	var more object
+	var more jsonObject
 	if err := getJSON(ctx, doc.client(s.http), doc.userinfo, http.Header{"Authorization": {"Bearer " + s.token.AccessToken}}, &more); err != nil {
 		return Profile{}, err
 	}
-	if more.text("sub") != d.Subject { // OpenID Connect Core 1.0, section 5.3.2
+	if more.textAt("sub") != d.Subject { // OpenID Connect Core 1.0, section 5.3.2
 		return Profile{}, errors.New("the profile endpoint speaks of somebody else")
 	}
 	told := Profile{Data: map[string]any{}}

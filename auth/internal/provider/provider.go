@@ -177,7 +177,7 @@ func (p *Provider) clientID() string {
 }
 
 // at is a URL of the row, on the base that the operator has set in its stead: the path stays.
-func (p *Provider) at(ref string) string {
+func (p *Provider) resolve(ref string) string {
 	if strings.HasPrefix(ref, "/") {
 		return p.base + ref
 	}
@@ -199,7 +199,7 @@ func (p *Provider) apiURL() string {
 	if p.client.URL != "" && p.apiAt != "" {
 		return strings.TrimSuffix(p.base+p.apiAt, "/")
 	}
-	return p.at(p.api)
+	return p.resolve(p.api)
 }
 
 // private is what Begin keeps for Finish.
@@ -223,7 +223,7 @@ func openPrivate(text []byte) (s private, err error) {
 }
 
 // unguessable is 32 random bytes in base64url: 43 characters, as RFC 7636 section 4.1 wants at least.
-func unguessable() string {
+func randomText() string {
 	var b [32]byte
 	rand.Read(b[:])
 	return base64.RawURLEncoding.EncodeToString(b[:])
@@ -238,7 +238,7 @@ type endpoints struct {
 
 func (p *Provider) endpoints(ctx context.Context) (endpoints, error) {
 	if !p.discovers() {
-		return endpoints{authorize: p.at(p.row.authorize), token: p.at(p.row.token), client: p.http.Configured}, nil
+		return endpoints{authorize: p.resolve(p.row.authorize), token: p.resolve(p.row.token), client: p.http.Configured}, nil
 	}
 	d, err := p.issuers.document(ctx, p.trust())
 	if err != nil {
@@ -246,10 +246,10 @@ func (p *Provider) endpoints(ctx context.Context) (endpoints, error) {
 	}
 	e := endpoints{d.authorize, d.token, d.client(p.http), d}
 	if p.row.authorize != "" && e.authorize == "" { // of apple and google the paths are known
-		e.authorize = p.at(p.row.authorize)
+		e.authorize = p.resolve(p.row.authorize)
 	}
 	if p.row.token != "" && e.token == "" {
-		e.token, e.client = p.at(p.row.token), p.http.Configured
+		e.token, e.client = p.resolve(p.row.token), p.http.Configured
 	}
 	if e.authorize == "" || e.token == "" {
 		return endpoints{}, fmt.Errorf("%s names no authorization_endpoint or no token_endpoint", p.trust().issuer)

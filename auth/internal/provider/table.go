@@ -45,13 +45,13 @@ type row struct {
 	fields               fields // of the identity's data
 	custom               fields // of custom_claims
 
-	begin      func(params map[string]string) error                              // changes or demands parameters
-	formFields func(p *Provider) map[string]string                               // further fields of the code exchange
-	proof      func(s *signIn, query map[string]string, header http.Header)      // what else the profile call carries
-	more       func(ctx context.Context, s *signIn, me object, d *Profile) error // after the fields were copied
-	read       func(ctx context.Context, s *signIn) (Profile, error)             // instead of all of that
-	claim      func(p *Provider, t *idToken, d *Profile)                         // what an ID token's claims mean; nil: none are taken
-	trusts     func(p *Provider) trust                                           // whose ID tokens; nil: those of issuer
+	begin      func(params map[string]string) error                                  // changes or demands parameters
+	formFields func(p *Provider) map[string]string                                   // further fields of the code exchange
+	proof      func(s *signIn, query map[string]string, header http.Header)          // what else the profile call carries
+	more       func(ctx context.Context, s *signIn, me jsonObject, d *Profile) error // after the fields were copied
+	read       func(ctx context.Context, s *signIn) (Profile, error)                 // instead of all of that
+	claim      func(p *Provider, t *idToken, d *Profile)                             // what an ID token's claims mean; nil: none are taken
+	trusts     func(p *Provider) trust                                               // whose ID tokens; nil: those of issuer
 }
 
 // fields is where values go (one name or several with spaces between) and the paths they come from.

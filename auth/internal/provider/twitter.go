@@ -26,10 +26,10 @@ func (p *Provider) beginOAuth1(ctx context.Context, r Start) (Begun, error) {
 	}
 	if err != nil {
 		return Begun{}, &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure",
-			Message: "Error getting a request token from external provider", Err: quiet(err)}
+			Message: "Error getting a request token from external provider", Err: withoutDescription(err)}
 	}
 	keep := private{Token: answer.Get("oauth_token"), Secret: answer.Get("oauth_token_secret")}
-	return Begun{URL: p.at(p.row.authorize) + "?oauth_token=" + url.QueryEscape(keep.Token), Private: keep.seal()}, nil
+	return Begun{URL: p.resolve(p.row.authorize) + "?oauth_token=" + url.QueryEscape(keep.Token), Private: keep.seal()}, nil
 }
 
 // finishOAuth1 takes only the answer to the request token that this flow was given.
@@ -50,7 +50,7 @@ func (p *Provider) finishOAuth1(ctx context.Context, callback url.Values, kept p
 		return Profile{}, noExchange(err)
 	}
 	c.token, c.tokenSecret = answer.Get("oauth_token"), answer.Get("oauth_token_secret")
-	var me object
+	var me jsonObject
 	body, err := p.signed(ctx, c, p.apiURL()+p.row.profile+"?include_email=true&include_entities=false&skip_status=true", nil)
 	if err == nil {
 		me, err = decodeObject(body)
@@ -63,7 +63,7 @@ func (p *Provider) finishOAuth1(ctx context.Context, callback url.Values, kept p
 		}
 	}
 	if err != nil {
-		return Profile{}, noProfile(quiet(err))
+		return Profile{}, noProfile(withoutDescription(err))
 	}
 	d.Token = c.token // its secret stays here
 	return d, nil
@@ -71,7 +71,7 @@ func (p *Provider) finishOAuth1(ctx context.Context, callback url.Values, kept p
 
 // signedForm makes a signed call whose answer is a form with a token in it.
 func (p *Provider) signedForm(ctx context.Context, c credentials, ref string, more map[string]string) (url.Values, error) {
-	body, err := p.signed(ctx, c, p.at(ref), more)
+	body, err := p.signed(ctx, c, p.resolve(ref), more)
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ func workosProfile(ctx context.Context, s *signIn) (Profile, error) {
 	return s.copied(ctx, me)
 }
 
-func workosMore(_ context.Context, _ *signIn, me object, d *Profile) error {
-	d.set("name full_name", strings.TrimSpace(me.text("first_name")+" "+me.text("last_name")))
+func workosMore(_ context.Context, _ *signIn, me jsonObject, d *Profile) error {
+	d.set("name full_name", strings.TrimSpace(me.textAt("first_name")+" "+me.textAt("last_name")))
 	return nil
 }
