@@ -28,7 +28,7 @@ func (s *Server) getAudit(c *call, _ account.Actor) error {
 		case ok && scope == "type":
 			f.LogType = text
 		default:
-			return notValid(fmt.Sprintf("Invalid query scope: %.100s", scope))
+			return invalidRequest(fmt.Sprintf("Invalid query scope: %.100s", scope))
 		}
 	}
 	rows, total, err := s.accounts.AuditLog(c.ctx(), f)

@@ -5,13 +5,13 @@ import "gatehouse/auth/internal/account"
 // postInvite mails an invitation.
 func (s *Server) postInvite(c *call, by account.Actor) error {
 	var in struct {
-		Email string `json:"email"`
-		Data  object `json:"data"`
+		Email string     `json:"email"`
+		Data  jsonObject `json:"data"`
 	}
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	u, err := s.accounts.Invite(c.ctx(), c.client(), by, account.Invitation{Email: in.Email, Data: in.Data.raw()})
+	u, err := s.accounts.Invite(c.ctx(), c.client(), by, account.Invitation{Email: in.Email, Data: in.Data.message()})
 	if err != nil {
 		return err
 	}
@@ -22,12 +22,12 @@ func (s *Server) postInvite(c *call, by account.Actor) error {
 // other.
 func (s *Server) postGenerateLink(c *call, by account.Actor) error {
 	var in struct {
-		Type       string `json:"type"`
-		Email      string `json:"email"`
-		NewEmail   string `json:"new_email"`
-		Password   string `json:"password"`
-		Data       object `json:"data"`
-		RedirectTo string `json:"redirect_to"`
+		Type       string     `json:"type"`
+		Email      string     `json:"email"`
+		NewEmail   string     `json:"new_email"`
+		Password   string     `json:"password"`
+		Data       jsonObject `json:"data"`
+		RedirectTo string     `json:"redirect_to"`
 	}
 	if err := c.decode(&in); err != nil {
 		return err
@@ -35,7 +35,7 @@ func (s *Server) postGenerateLink(c *call, by account.Actor) error {
 	client := c.client()
 	client.RedirectTo = c.target(in.RedirectTo)
 	l, err := s.accounts.GenerateLink(c.ctx(), client, by, account.LinkRequest{
-		Type: in.Type, Email: in.Email, NewEmail: in.NewEmail, Password: in.Password, Data: in.Data.raw(),
+		Type: in.Type, Email: in.Email, NewEmail: in.NewEmail, Password: in.Password, Data: in.Data.message(),
 	})
 	if err != nil {
 		return err

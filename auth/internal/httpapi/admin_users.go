@@ -27,7 +27,7 @@ func (s *Server) getUsers(c *call, _ account.Actor) error {
 	if id := c.param("id"); id != "" {
 		var err error
 		if f.ID, err = uuid.Parse(id); err != nil || len(id) != 36 {
-			return notValid("id must be an UUID")
+			return invalidRequest("id must be an UUID")
 		}
 	}
 	var err error
@@ -58,7 +58,7 @@ func (s *Server) usersBehind(c *call, f store.UsersFilter) error {
 	}
 	if text := c.param("cursor"); text != "" {
 		if f.After, err = parseCursor(text); err != nil {
-			return notValid("Bad Pagination Parameters: " + err.Error())
+			return invalidRequest("Bad Pagination Parameters: " + err.Error())
 		}
 	}
 	f.Limit = limit + 1
@@ -119,14 +119,14 @@ func (c *call) sort() (oldestFirst bool, err error) {
 		}
 		field, direction, _ := strings.Cut(text, " ")
 		if field != "created_at" {
-			return false, notValid(fmt.Sprintf("Bad Sort Parameters: bad field for sort '%s'", cleanText(field, 100)))
+			return false, invalidRequest(fmt.Sprintf("Bad Sort Parameters: bad field for sort '%s'", cleanText(field, 100)))
 		}
 		switch strings.ToLower(direction) {
 		case "", "desc":
 		case "asc":
 			oldestFirst = oldestFirst || first
 		default:
-			return false, notValid(fmt.Sprintf("Bad Sort Parameters: bad direction for sort '%s', only 'asc' and 'desc' allowed", cleanText(direction, 100)))
+			return false, invalidRequest(fmt.Sprintf("Bad Sort Parameters: bad direction for sort '%s', only 'asc' and 'desc' allowed", cleanText(direction, 100)))
 		}
 		first = false
 	}
@@ -135,25 +135,25 @@ func (c *call) sort() (oldestFirst bool, err error) {
 
 // attributes are what an administrator writes of a user.
 type attributes struct {
-	ID           string  `json:"id"`
-	Aud          string  `json:"aud"`
-	Email        *string `json:"email"`
-	Phone        *string `json:"phone"`
-	Password     *string `json:"password"`
-	PasswordHash *string `json:"password_hash"`
-	EmailConfirm *bool   `json:"email_confirm"`
-	PhoneConfirm *bool   `json:"phone_confirm"`
-	UserMetadata object  `json:"user_metadata"`
-	AppMetadata  object  `json:"app_metadata"`
-	Role         *string `json:"role"`
-	BanDuration  *string `json:"ban_duration"`
+	ID           string     `json:"id"`
+	Aud          string     `json:"aud"`
+	Email        *string    `json:"email"`
+	Phone        *string    `json:"phone"`
+	Password     *string    `json:"password"`
+	PasswordHash *string    `json:"password_hash"`
+	EmailConfirm *bool      `json:"email_confirm"`
+	PhoneConfirm *bool      `json:"phone_confirm"`
+	UserMetadata jsonObject `json:"user_metadata"`
+	AppMetadata  jsonObject `json:"app_metadata"`
+	Role         *string    `json:"role"`
+	BanDuration  *string    `json:"ban_duration"`
 }
 
 func (a *attributes) forAccount() account.Attributes {
 	return account.Attributes{
 		ID: a.ID, Aud: a.Aud, Email: a.Email, Phone: a.Phone, Password: a.Password, PasswordHash: a.PasswordHash,
-		EmailConfirm: a.EmailConfirm, PhoneConfirm: a.PhoneConfirm, UserMetadata: a.UserMetadata.raw(),
-		AppMetadata: a.AppMetadata.raw(), Role: a.Role, BanDuration: a.BanDuration,
+		EmailConfirm: a.EmailConfirm, PhoneConfirm: a.PhoneConfirm, UserMetadata: a.UserMetadata.message(),
+		AppMetadata: a.AppMetadata.message(), Role: a.Role, BanDuration: a.BanDuration,
 	}
 }
 

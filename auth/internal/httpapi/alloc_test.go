@@ -23,7 +23,7 @@ func TestServe_Alloc(t *testing.T) {
 		t.Helper()
 		r := httptest.NewRequest("GET", path, nil)
 		r.Header.Set("Authorization", "Bearer "+bearer)
-		w := &nowhere{}
+		w := &discardWriter{}
 		n := testing.AllocsPerRun(200, func() {
 			w.h, w.status = make(http.Header, 8), 0
 			req := *r

@@ -34,7 +34,7 @@ func (s *Server) getLinkAuthorize(c *call, caller account.Principal) error {
 
 func (s *Server) startExternal(c *call, linking *account.Principal) error {
 	if strings.IndexByte(c.rawParam("provider"), 0) >= 0 {
-		return notValid("provider contains a NUL byte")
+		return invalidRequest("provider contains a NUL byte")
 	}
 	p := account.OAuthStart{
 		Provider: c.param("provider"), Scopes: c.param("scopes"), InviteToken: c.param("invite_token"),
@@ -63,7 +63,7 @@ func (c *call) noHead() error {
 		return nil
 	}
 	c.Header()["Allow"] = []string{http.MethodGet}
-	return bad(405, account.CodeMethodNotAllowed, "This path does not know the method HEAD")
+	return newProblem(405, account.CodeMethodNotAllowed, "This path does not know the method HEAD")
 }
 
 // secure: browsers come here by https.

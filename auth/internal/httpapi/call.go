@@ -24,7 +24,7 @@ type call struct {
 	http.ResponseWriter
 	r    *http.Request
 	srv  *Server
-	live *live
+	live *liveSettings
 	id   string // the request's
 
 	ipText  string
@@ -47,7 +47,7 @@ type call struct {
 	unlisted string
 }
 
-func (s *Server) serve(l *live, w http.ResponseWriter, r *http.Request) {
+func (s *Server) serve(l *liveSettings, w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	if p := r.URL.Path; len(p) > 1 && p[len(p)-1] == '/' { // one is tolerated
 		u := *r.URL
@@ -62,15 +62,15 @@ func (s *Server) serve(l *live, w http.ResponseWriter, r *http.Request) {
 		r = s.observer.begin(c, r)
 		defer s.observer.end(c, began)
 	}
-	defer s.done(c, began)
+	defer s.finish(c, began)
 	s.mux.ServeHTTP(c, r)
 	if c.refused != 0 {
-		c.unrouted()
+		c.routeError()
 	}
 }
 
 // bound gives the request its time, from when a route has it.
-func (c *call) bound() {
+func (c *call) startTimeout() {
 	if d := c.live.MaxDuration; d > 0 {
 		var ctx context.Context
 		ctx, c.cancel = context.WithTimeout(c.r.Context(), d)
@@ -93,7 +93,7 @@ func (c *call) ip() string {
 }
 
 // done writes the log line, and an answer when a handler panicked.
-func (s *Server) done(c *call, began time.Time) {
+func (s *Server) finish(c *call, began time.Time) {
 	level := slog.LevelInfo
 	if p := recover(); p != nil {
 		if p == http.ErrAbortHandler {
@@ -103,9 +103,9 @@ func (s *Server) done(c *call, began time.Time) {
 		if c.status != 0 {
 			panic(http.ErrAbortHandler) // half an answer is out: let the client see that it is half
 		}
-		c.fail(&problem{status: 500, code: account.CodeUnexpectedFailure, msg: "Internal Server Error", err: c.err})
+		c.writeError(&problem{status: 500, code: account.CodeUnexpectedFailure, msg: "Internal Server Error", err: c.err})
 	}
-	if quiet[c.r.Pattern] && c.status < 400 {
+	if notLogged[c.r.Pattern] && c.status < 400 {
 		return
 	}
 	switch {
@@ -144,7 +144,7 @@ func (s *Server) done(c *call, began time.Time) {
 const clientGone = "client_gone"
 
 // quiet routes are asked all the time by machines; only their failures are logged.
-var quiet = map[string]bool{"GET /health": true, "GET /livez": true, "GET /readyz": true}
+var notLogged = map[string]bool{"GET /health": true, "GET /livez": true, "GET /readyz": true}
 
 // route is a pattern without its method: the path of a request may hold anything, this never does.
 func route(pattern string) string {
@@ -155,7 +155,7 @@ func route(pattern string) string {
 }
 
 // requestID is the id that came with the request if it is decent, else a new one.
-func requestID(l *live, r *http.Request) string {
+func requestID(l *liveSettings, r *http.Request) string {
 	if l.RequestIDHeader != "" {
 		if v := r.Header[l.idHeader]; len(v) > 0 && printable(v[0]) {
 			return v[0]
@@ -201,21 +201,21 @@ func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 // unrouted answers for ServeMux: 405 where the path has other methods, else 404, also where ServeMux
 // would like to redirect to a cleaner path.
-func (c *call) unrouted() {
+func (c *call) routeError() {
 	h := c.Header()
 	delete(h, "Location")
-	p := errNothing
+	p := errNotFound
 	if c.refused == http.StatusMethodNotAllowed {
 		p = &problem{status: 405, code: account.CodeMethodNotAllowed, msg: fmt.Sprintf("This path does not know the method %.32s", c.r.Method)}
 	}
 	c.routed = true
-	c.fail(p)
+	c.writeError(p)
 }
 
-var errNothing = bad(404, account.CodeNotFound, "There is nothing at this path")
+var errNotFound = newProblem(404, account.CodeNotFound, "There is nothing at this path")
 
 // getNothing answers as an unknown path is.
-func getNothing(*call) error { return errNothing }
+func getNotFound(*call) error { return errNotFound }
 
 // ctx is the request's, with its deadline.
 func (c *call) ctx() context.Context { return c.r.Context() }
@@ -240,12 +240,12 @@ func (c *call) parseQuery() {
 
 // lenient routes answer a query that cannot be parsed as they answer their other errors: by a redirect. A provider
 // that calls back may send parameters of its own.
-var lenient = map[string]bool{"GET /verify": true, "GET /callback": true, "POST /callback": true}
+var ignoresBadQuery = map[string]bool{"GET /verify": true, "GET /callback": true, "POST /callback": true}
 
 // checkQuery refuses a query of which package url would drop a part: a raw ";" or a bad percent escape. The
 // parameter that vanished may have been the one that restricts the request.
 func (c *call) checkQuery() error {
-	if c.r.URL.RawQuery == "" || lenient[c.r.Pattern] {
+	if c.r.URL.RawQuery == "" || ignoresBadQuery[c.r.Pattern] {
 		return nil
 	}
 	c.parseQuery()
@@ -345,11 +345,11 @@ func (c *call) empty() error { return c.json(http.StatusOK, emptyObject) }
 var emptyObject = []byte("{}")
 
 // nothing answers 204.
-func (c *call) nothing() error {
+func (c *call) noContent() error {
 	c.Header()["Cache-Control"] = noStore
 	c.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
 // late says that the request's time is up.
-func (c *call) late() bool { return errors.Is(c.ctx().Err(), context.DeadlineExceeded) }
+func (c *call) timedOut() bool { return errors.Is(c.ctx().Err(), context.DeadlineExceeded) }

@@ -12,7 +12,7 @@ import (
 // getCallback is where a provider sends the browser back to. Who only looks uses no state up.
 func (s *Server) getCallback(c *call) error {
 	if c.r.Method == http.MethodHead || looksAhead(c.r) {
-		return c.nothing()
+		return c.noContent()
 	}
 	if err := s.limit(c, byCallback); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 // captcha lets in whoever has solved one, where they are demanded.
 func (s *Server) captcha(h handler) handler {
 	return func(c *call) error {
-		if err := s.askCaptcha(c); err != nil {
+		if err := s.verifyCaptcha(c); err != nil {
 			return err
 		}
 		return h(c)
@@ -21,7 +21,7 @@ func (s *Server) captcha(h handler) handler {
 }
 
 // askCaptcha is nil when no captcha is demanded, this one was solved, or an administrator asks.
-func (s *Server) askCaptcha(c *call) error {
+func (s *Server) verifyCaptcha(c *call) error {
 	v := c.live.Captcha
 	if v == nil {
 		return nil
@@ -51,7 +51,7 @@ func (s *Server) askCaptcha(c *call) error {
 }
 
 func noCaptcha(why string, err error) *problem {
-	p := bad(400, account.CodeCaptchaFailed, "captcha protection: request disallowed ("+why+")")
+	p := newProblem(400, account.CodeCaptchaFailed, "captcha protection: request disallowed ("+why+")")
 	p.err = err
 	return p
 }

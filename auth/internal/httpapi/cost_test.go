@@ -60,14 +60,14 @@ func TestStatements_perRequest(t *testing.T) {
 }
 
 // nowhere is a connection that nobody reads.
-type nowhere struct {
+type discardWriter struct {
 	h      http.Header
 	status int
 }
 
-func (n *nowhere) Header() http.Header         { return n.h }
-func (n *nowhere) Write(b []byte) (int, error) { return len(b), nil }
-func (n *nowhere) WriteHeader(status int)      { n.status = status }
+func (n *discardWriter) Header() http.Header         { return n.h }
+func (n *discardWriter) Write(b []byte) (int, error) { return len(b), nil }
+func (n *discardWriter) WriteHeader(status int)      { n.status = status }
 
 // What a request costs apart from net/http's own reading and writing.
 func BenchmarkServe(b *testing.B) {
@@ -78,7 +78,7 @@ func BenchmarkServe(b *testing.B) {
 			r.Header.Set("Origin", "https://app.example.org")
 			b.ReportAllocs()
 			for b.Loop() {
-				w := &nowhere{h: make(http.Header, 8)}
+				w := &discardWriter{h: make(http.Header, 8)}
 				req := *r
 				srv.ServeHTTP(w, &req)
 				if len(w.h["Content-Type"]) != 1 {
@@ -104,7 +104,7 @@ func BenchmarkGetUser(b *testing.B) {
 	r.Header.Set("Authorization", "Bearer "+g.AccessToken)
 	b.ReportAllocs()
 	for b.Loop() {
-		w := &nowhere{h: make(http.Header, 8)}
+		w := &discardWriter{h: make(http.Header, 8)}
 		req := *r
 		a.server.ServeHTTP(w, &req)
 		if w.status != 200 {

@@ -61,8 +61,8 @@ func (c *call) body() (text []byte, err error) {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return nil, tooLarge()
 		}
-		if errors.Is(err, os.ErrDeadlineExceeded) || c.late() {
-			p := timedOut
+		if errors.Is(err, os.ErrDeadlineExceeded) || c.timedOut() {
+			p := problemTimeout
 			p.err = err
 			return nil, &p
 		}
@@ -71,7 +71,7 @@ func (c *call) body() (text []byte, err error) {
 }
 
 func tooLarge() *problem {
-	return bad(413, account.CodeRequestEntityTooLarge, fmt.Sprintf("Request body too large (max %d bytes)", maxBody))
+	return newProblem(413, account.CodeRequestEntityTooLarge, fmt.Sprintf("Request body too large (max %d bytes)", maxBody))
 }
 
 // decode reads the body, which must be a JSON object, into a struct. Unknown members are ignored, null
@@ -119,11 +119,11 @@ func mistyped(t *json.UnmarshalTypeError) string {
 const notJSON = "Could not parse request body as JSON: "
 
 func badJSON(why string) *problem {
-	return bad(400, account.CodeBadJSON, notJSON+why)
+	return newProblem(400, account.CodeBadJSON, notJSON+why)
 }
 
 // otherWords is err with another beginning where it says that the body is no JSON.
-func otherWords(err error, words string) error {
+func reworded(err error, words string) error {
 	if p, ok := err.(*problem); ok {
 		p.msg = strings.Replace(p.msg, notJSON, words, 1)
 	}
@@ -243,21 +243,21 @@ func hex4(text []byte) (r int) {
 }
 
 // object is a member that must be an object; null is none.
-type object json.RawMessage
+type jsonObject json.RawMessage
 
-func (o *object) UnmarshalJSON(text []byte) error {
+func (o *jsonObject) UnmarshalJSON(text []byte) error {
 	if string(text) == "null" {
 		*o = nil
 		return nil
 	}
 	if text[0] != '{' {
-		return &json.UnmarshalTypeError{Value: "no object", Type: reflect.TypeFor[object]()} // the decoder adds the name
+		return &json.UnmarshalTypeError{Value: "no object", Type: reflect.TypeFor[jsonObject]()} // the decoder adds the name
 	}
 	*o = append((*o)[:0], text...)
 	return nil
 }
 
-func (o object) raw() json.RawMessage { return json.RawMessage(o) }
+func (o jsonObject) message() json.RawMessage { return json.RawMessage(o) }
 
 // pkce is the pair that begins a flow; the client sends null where it has none.
 type pkce struct {

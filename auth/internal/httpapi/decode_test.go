@@ -12,9 +12,9 @@ import (
 
 func TestDecode(t *testing.T) {
 	type body struct {
-		Email string `json:"email"`
-		Data  object `json:"data"`
-		Flag  *bool  `json:"flag"`
+		Email string     `json:"email"`
+		Data  jsonObject `json:"data"`
+		Flag  *bool      `json:"flag"`
 		pkce
 	}
 	f := func(text, want string) {
@@ -74,13 +74,13 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var in, again struct {
-			Email string `json:"email"`
-			Data  object `json:"data"`
+			Email string     `json:"email"`
+			Data  jsonObject `json:"data"`
 		}
 		if decodeJSON(text, &in) != nil {
 			return
 		}
-		out, err := json.Marshal(map[string]any{"email": in.Email, "data": json.RawMessage(orNull(in.Data))})
+		out, err := json.Marshal(map[string]any{"email": in.Email, "data": json.RawMessage(objectOrNull(in.Data))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func orNull(o object) []byte {
+func objectOrNull(o jsonObject) []byte {
 	if len(o) == 0 {
 		return []byte("null")
 	}

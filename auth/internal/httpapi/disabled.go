@@ -9,12 +9,12 @@ import (
 // What this daemon leaves out answers as the service that it replaces does with the feature switched off:
 // the client library and its tests tell these apart from a path that nobody knows.
 var (
-	noSAML            = bad(404, account.CodeSAMLProviderDisabled, "SAML 2.0 is disabled")
-	noWeb3            = bad(422, account.CodeWeb3ProviderDisabled, "Web3 provider is disabled")
-	noPasskeys        = bad(404, account.CodePasskeyDisabled, "Passkeys are disabled")
-	noOAuthServer     = bad(404, account.CodeFeatureDisabled, "OAuth server is disabled")
-	noCustomProviders = bad(404, account.CodeFeatureDisabled, "Custom OAuth providers are disabled")
-	noSCIM            = bad(404, account.CodeFeatureDisabled, "SCIM server is disabled")
+	noSAML            = newProblem(404, account.CodeSAMLProviderDisabled, "SAML 2.0 is disabled")
+	noWeb3            = newProblem(422, account.CodeWeb3ProviderDisabled, "Web3 provider is disabled")
+	noPasskeys        = newProblem(404, account.CodePasskeyDisabled, "Passkeys are disabled")
+	noOAuthServer     = newProblem(404, account.CodeFeatureDisabled, "OAuth server is disabled")
+	noCustomProviders = newProblem(404, account.CodeFeatureDisabled, "Custom OAuth providers are disabled")
+	noSCIM            = newProblem(404, account.CodeFeatureDisabled, "SCIM server is disabled")
 )
 
 // postSSO would begin a sign-in by SAML 2.0.

@@ -35,11 +35,11 @@ func (p *problem) Error() string {
 
 func (p *problem) Unwrap() error { return p.err }
 
-func bad(status int, code, msg string) *problem {
+func newProblem(status int, code, msg string) *problem {
 	return &problem{status: status, code: code, msg: msg}
 }
 
-func notValid(msg string) *problem { return bad(400, account.CodeValidationFailed, msg) }
+func invalidRequest(msg string) *problem { return newProblem(400, account.CodeValidationFailed, msg) }
 
 // statusOf is what each kind of refusal is on the wire.
 var statusOf = [...]int{
@@ -47,7 +47,7 @@ var statusOf = [...]int{
 	account.Unprocessable: 422, account.Limited: 429, account.Failed: 500, account.Unavailable: 503,
 }
 
-var timedOut = problem{status: http.StatusGatewayTimeout, code: account.CodeRequestTimeout,
+var problemTimeout = problem{status: http.StatusGatewayTimeout, code: account.CodeRequestTimeout,
 	msg: "Processing this request timed out, please retry after a moment.", retryAfter: time.Second}
 
 // problemOf says an error in the words of HTTP. What isn't meant for the client becomes one sentence.
@@ -68,13 +68,13 @@ func (c *call) problemOf(err error) *problem {
 		}
 		// A refresh is told 503 whatever it waited for, since any other answer signs the user out, and so is who
 		// waited for a worker that hashes.
-		if r.Kind == account.Unavailable && c.late() && c.r.Pattern != "POST /token" && !r.Busy() {
-			p.status, p.code, p.msg = timedOut.status, timedOut.code, timedOut.msg
+		if r.Kind == account.Unavailable && c.timedOut() && c.r.Pattern != "POST /token" && !r.Busy() {
+			p.status, p.code, p.msg = problemTimeout.status, problemTimeout.code, problemTimeout.msg
 		}
 		return p
 	}
-	if c.late() {
-		p := timedOut
+	if c.timedOut() {
+		p := problemTimeout
 		p.err = err
 		return &p
 	}
@@ -85,7 +85,7 @@ func (c *call) problemOf(err error) *problem {
 var bearerScheme = []string{"Bearer"}
 
 // fail is where every failed request ends.
-func (c *call) fail(err error) {
+func (c *call) writeError(err error) {
 	p := c.problemOf(err)
 	c.code = p.code
 	if c.err == nil && (p.status >= 500 || p.err != nil) {

@@ -14,7 +14,7 @@ import (
 func (s *Server) member(h func(*call, account.Principal) error) http.Handler {
 	return s.user(account.Full, func(c *call, caller account.Principal) error {
 		if caller.User.IsAnonymous {
-			return bad(403, account.CodeNoAuthorization, "Anonymous user not allowed to perform these actions")
+			return newProblem(403, account.CodeNoAuthorization, "Anonymous user not allowed to perform these actions")
 		}
 		return h(c, caller)
 	})
@@ -22,7 +22,7 @@ func (s *Server) member(h func(*call, account.Principal) error) http.Handler {
 
 // toldClient is the client with his address where a header that is trusted told it: challenge and answer
 // must come from the same, which only two trusted ones can say.
-func (c *call) toldClient() account.RequestInfo {
+func (c *call) forwardedClient() account.RequestInfo {
 	out := c.client()
 	if ip, ok := forwardedIP(&c.live.Settings, c.r); ok {
 		out.TrustedIP = ip.String()
@@ -73,8 +73,8 @@ func (s *Server) postChallenge(c *call, caller account.Principal) error {
 		return err
 	}
 	var in struct {
-		Channel  string `json:"channel"`
-		WebAuthn object `json:"webauthn"`
+		Channel  string     `json:"channel"`
+		WebAuthn jsonObject `json:"webauthn"`
 	}
 	text, err := c.body()
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *Server) postChallenge(c *call, caller account.Principal) error {
 	if in.WebAuthn != nil {
 		return errNoWebAuthn
 	}
-	ch, f, err := s.accounts.ChallengeFactor(c.ctx(), c.toldClient(), caller, id, in.Channel)
+	ch, f, err := s.accounts.ChallengeFactor(c.ctx(), c.forwardedClient(), caller, id, in.Channel)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (s *Server) postChallenge(c *call, caller account.Principal) error {
 }
 
 // errNoWebAuthn is for the second half of a ceremony whose first was refused.
-var errNoWebAuthn = bad(422, account.CodeWebAuthnVerifyDisabled, "MFA verification is disabled for WebAuthn")
+var errNoWebAuthn = newProblem(422, account.CodeWebAuthnVerifyDisabled, "MFA verification is disabled for WebAuthn")
 
 // postFactorVerify answers a challenge.
 func (s *Server) postFactorVerify(c *call, caller account.Principal) error {
@@ -111,9 +111,9 @@ func (s *Server) postFactorVerify(c *call, caller account.Principal) error {
 		return err
 	}
 	var in struct {
-		ChallengeID string `json:"challenge_id"`
-		Code        string `json:"code"`
-		WebAuthn    object `json:"webauthn"`
+		ChallengeID string     `json:"challenge_id"`
+		Code        string     `json:"code"`
+		WebAuthn    jsonObject `json:"webauthn"`
 	}
 	if err := c.decode(&in); err != nil {
 		return err
@@ -123,9 +123,9 @@ func (s *Server) postFactorVerify(c *call, caller account.Principal) error {
 	}
 	challenge, err := uuid.Parse(in.ChallengeID)
 	if in.ChallengeID != "" && (err != nil || len(in.ChallengeID) != 36) {
-		return notValid("challenge_id must be an UUID")
+		return invalidRequest("challenge_id must be an UUID")
 	}
-	g, err := s.accounts.VerifyFactor(c.ctx(), c.toldClient(), caller, account.FactorAnswer{Factor: id, Challenge: challenge, Code: in.Code})
+	g, err := s.accounts.VerifyFactor(c.ctx(), c.forwardedClient(), caller, account.FactorAnswer{Factor: id, Challenge: challenge, Code: in.Code})
 	if err != nil {
 		return err
 	}

@@ -15,24 +15,24 @@ type handler func(c *call) error
 func (h handler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	c := w.(*call) // serve hands nothing else to ServeMux
 	c.routed = true
-	c.bound()
+	c.startTimeout()
 	err := c.checkQuery()
 	if err == nil {
 		err = h(c)
 	}
 	if err != nil {
-		c.fail(err)
+		c.writeError(err)
 	}
 }
 
 // instant answers from what is ready made: it cannot be late, and no time is kept for it.
-type instant func(c *call) error
+type noTimeout func(c *call) error
 
-func (h instant) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (h noTimeout) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	c := w.(*call)
 	c.routed = true
 	if err := h(c); err != nil {
-		c.fail(err)
+		c.writeError(err)
 	}
 }
 
@@ -40,7 +40,7 @@ func (h instant) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) open(h handler) http.Handler { return h }
 
 // limited counts the request against its address before anything of it is read.
-func (s *Server) limited(by limited, h handler) http.Handler {
+func (s *Server) limited(by routeLimit, h handler) http.Handler {
 	return handler(func(c *call) error {
 		if err := s.limit(c, by); err != nil {
 			return err
@@ -78,7 +78,7 @@ func (c *call) pathID(name string) (uuid.UUID, error) {
 	text := c.r.PathValue(name)
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != 36 {
-		return uuid.Nil, bad(404, account.CodeValidationFailed, name+" must be an UUID")
+		return uuid.Nil, newProblem(404, account.CodeValidationFailed, name+" must be an UUID")
 	}
 	return id, nil
 }
@@ -87,7 +87,7 @@ func (c *call) pathID(name string) (uuid.UUID, error) {
 // would choose the aud claim of its own tokens.
 func (c *call) knownAud() error {
 	if aud := c.aud(); aud != "" && aud != c.live.Audience {
-		return notValid("The audience of the X-JWT-AUD header is not one of this service")
+		return invalidRequest("The audience of the X-JWT-AUD header is not one of this service")
 	}
 	return nil
 }

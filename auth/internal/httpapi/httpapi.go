@@ -95,7 +95,7 @@ type Shown struct {
 }
 
 // live is Settings with what is made of them once.
-type live struct {
+type liveSettings struct {
 	Settings
 	handler  http.Handler // with CORS around it
 	settings []byte       // the body of GET /settings
@@ -116,7 +116,7 @@ type Server struct {
 	limiters [limiterCount]limiter
 	refused  refusedTargets
 	missing  atomic.Int64 // when it was last said that LimitHeader is missing
-	live     atomic.Pointer[live]
+	live     atomic.Pointer[liveSettings]
 }
 
 // New makes the handler of the API's port.
@@ -154,7 +154,7 @@ func (set *Settings) Check() error {
 
 // Apply puts other settings, which Check has passed, in force for the requests that come from now on.
 func (s *Server) Apply(set Settings) {
-	l := &live{Settings: set, settings: settingsBody(set.Shown)}
+	l := &liveSettings{Settings: set, settings: settingsBody(set.Shown)}
 	l.idHeader = http.CanonicalHeaderKey(cmp.Or(set.RequestIDHeader, "X-Request-Id"))
 	l.handler = corsRules(set.CORSHeaders).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(l, w, r) }))
 	s.live.Store(l)

@@ -47,9 +47,9 @@ func appendID(b []byte, id uuid.UUID) []byte {
 }
 
 // appendRaw appends what is JSON already, instead where there is none.
-func appendRaw(b []byte, raw json.RawMessage, instead string) []byte {
+func appendRaw(b []byte, raw json.RawMessage, fallback string) []byte {
 	if len(raw) == 0 || string(raw) == "null" {
-		return append(b, instead...)
+		return append(b, fallback...)
 	}
 	return append(b, raw...)
 }

@@ -10,10 +10,10 @@ import (
 )
 
 // limited is one of the per-address limiters; each counts apart.
-type limited uint8
+type routeLimit uint8
 
 const (
-	bySignup limited = iota
+	bySignup routeLimit = iota
 	byRecover
 	byResend
 	byMagicLink
@@ -38,22 +38,22 @@ type rate struct {
 	per   time.Duration
 }
 
-func (l Limits) rate(by limited) rate {
+func (l Limits) rate(by routeLimit) rate {
 	switch by {
 	case byAnonymous:
 		return rate{burst: float64(l.Anonymous), n: float64(l.Anonymous), per: time.Hour}
 	case byToken:
-		return bounded(l.Token)
+		return rateOf(l.Token)
 	case byVerify, byAuthorize, byCallback:
-		return bounded(l.Verify)
+		return rateOf(l.Verify)
 	case byChallenge, byFactorVerify:
 		return rate{burst: float64(min(30, 30*l.Factors)), n: float64(l.Factors), per: time.Minute}
 	}
-	return bounded(l.OTP)
+	return rateOf(l.OTP)
 }
 
 // bounded: at most 30 at once, however many may come in 5 minutes.
-func bounded(n int) rate {
+func rateOf(n int) rate {
 	return rate{burst: float64(min(30, n)), n: float64(n), per: 5 * time.Minute}
 }
 
@@ -144,7 +144,7 @@ func (s *shard) makeRoom() {
 }
 
 // limit takes one request from the client's allowance. Without a key there is no limit.
-func (s *Server) limit(c *call, by limited) error {
+func (s *Server) limit(c *call, by routeLimit) error {
 	key := s.limitKey(c)
 	if key == "" {
 		return nil

@@ -25,7 +25,7 @@ func TestClientIP(t *testing.T) {
 		if got := clientIP(&s, r); got != ip {
 			t.Errorf("from %s with %v: client %q, want %q", from, headers, got, ip)
 		}
-		if got := srv.limitKey(&call{r: r, live: &live{Settings: s}}); got != key {
+		if got := srv.limitKey(&call{r: r, live: &liveSettings{Settings: s}}); got != key {
 			t.Errorf("from %s with %v: counted as %q, want %q", from, headers, got, key)
 		}
 	}

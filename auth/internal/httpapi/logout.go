@@ -8,5 +8,5 @@ func (s *Server) postLogout(c *call) error {
 	if err := s.accounts.SignOut(c.ctx(), c.client(), c.bearer(), scope, given); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.noContent()
 }

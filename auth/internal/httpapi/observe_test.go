@@ -24,7 +24,7 @@ func TestObserver_spans(t *testing.T) {
 	f := func(method, path, name string, want map[string]string) {
 		t.Helper()
 		recorder.Reset()
-		srv.ServeHTTP(&nowhere{h: http.Header{}}, httptest.NewRequest(method, path, nil))
+		srv.ServeHTTP(&discardWriter{h: http.Header{}}, httptest.NewRequest(method, path, nil))
 		spans := recorder.Ended()
 		if len(spans) != 1 || spans[0].Name() != name {
 			t.Fatalf("%s %s: %v", method, path, spans)

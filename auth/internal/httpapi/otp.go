@@ -7,11 +7,11 @@ import (
 // postOTP sends a link or digits to sign in with.
 func (s *Server) postOTP(c *call) error {
 	var in struct {
-		Email      string `json:"email"`
-		Phone      string `json:"phone"`
-		CreateUser *bool  `json:"create_user"`
-		Data       object `json:"data"`
-		Channel    string `json:"channel"`
+		Email      string     `json:"email"`
+		Phone      string     `json:"phone"`
+		CreateUser *bool      `json:"create_user"`
+		Data       jsonObject `json:"data"`
+		Channel    string     `json:"channel"`
 		pkce
 	}
 	if err := c.decode(&in); err != nil {
@@ -24,7 +24,7 @@ func (s *Server) postOTP(c *call) error {
 		}
 	}
 	err := s.accounts.SendOTP(c.ctx(), s.sender(c), account.OTP{
-		Email: in.Email, Phone: in.Phone, CreateUser: create, Data: in.Data.raw(), Channel: in.Channel, Challenge: in.challenge(),
+		Email: in.Email, Phone: in.Phone, CreateUser: create, Data: in.Data.message(), Channel: in.Channel, Challenge: in.challenge(),
 	})
 	if err != nil {
 		return err
@@ -35,17 +35,17 @@ func (s *Server) postOTP(c *call) error {
 // postMagicLink is /otp of former times, with its own words for a body that is no JSON.
 func (s *Server) postMagicLink(c *call) error {
 	var in struct {
-		Email string `json:"email"`
-		Data  object `json:"data"`
+		Email string     `json:"email"`
+		Data  jsonObject `json:"data"`
 		pkce
 	}
 	if err := c.decode(&in); err != nil {
-		return otherWords(err, "Could not read verification params: ")
+		return reworded(err, "Could not read verification params: ")
 	}
 	if err := c.knownAud(); err != nil {
 		return err
 	}
-	if err := s.accounts.MagicLink(c.ctx(), s.sender(c), account.MagicLink{Email: in.Email, Data: in.Data.raw(), Challenge: in.challenge()}); err != nil {
+	if err := s.accounts.MagicLink(c.ctx(), s.sender(c), account.MagicLink{Email: in.Email, Data: in.Data.message(), Challenge: in.challenge()}); err != nil {
 		return err
 	}
 	return c.empty()

@@ -39,7 +39,7 @@ func (c *call) knownParams(names ...string) error {
 		return nil
 	}
 	slices.Sort(unknown)
-	return notValid(fmt.Sprintf("Unknown query parameters: %s; known are %s",
+	return invalidRequest(fmt.Sprintf("Unknown query parameters: %s; known are %s",
 		strings.Join(unknown[:min(len(unknown), 10)], ", "), strings.Join(names, ", ")))
 }
 
@@ -51,7 +51,7 @@ func (c *call) count(name string, absent, most int) (int, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 31)
 	if err != nil || n == 0 {
-		return 0, notValid(fmt.Sprintf("Bad Pagination Parameters: %s must be a number from 1 on", name))
+		return 0, invalidRequest(fmt.Sprintf("Bad Pagination Parameters: %s must be a number from 1 on", name))
 	}
 	return min(int(n), most), nil
 }

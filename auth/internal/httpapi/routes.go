@@ -10,12 +10,12 @@ import (
 func (s *Server) routes() *http.ServeMux {
 	mux := http.NewServeMux()
 
-	mux.Handle("GET /health", instant(s.getHealth)) // health.go
-	mux.Handle("GET /livez", instant(s.getLivez))
-	mux.Handle("GET /readyz", instant(s.getReadyz))
-	mux.Handle("GET /settings", instant(s.getSettings)) // settings.go
-	mux.Handle("GET /.well-known/jwks.json", instant(s.getJWKS))
-	mux.Handle("GET /openapi.json", instant(s.getOpenAPI)) // openapi.go
+	mux.Handle("GET /health", noTimeout(s.getHealth)) // health.go
+	mux.Handle("GET /livez", noTimeout(s.getLivez))
+	mux.Handle("GET /readyz", noTimeout(s.getReadyz))
+	mux.Handle("GET /settings", noTimeout(s.getSettings)) // settings.go
+	mux.Handle("GET /.well-known/jwks.json", noTimeout(s.getJWKS))
+	mux.Handle("GET /openapi.json", noTimeout(s.getOpenAPI)) // openapi.go
 
 	mux.Handle("POST /signup", s.open(s.captcha(s.postSignup))) // signup.go
 	mux.Handle("POST /token", s.open(s.postToken))              // token.go: a captcha for some grants
@@ -43,7 +43,7 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("POST /factors/{factor_id}/verify", s.member(s.postFactorVerify))
 	mux.Handle("DELETE /factors/{factor_id}", s.member(s.deleteFactor))
 	for _, later := range []string{"GET /factors/recovery-codes", "POST /factors/recovery-codes"} {
-		mux.Handle(later, instant(getNothing)) // the client library knows them; no factor is called so
+		mux.Handle(later, noTimeout(getNotFound)) // the client library knows them; no factor is called so
 	}
 
 	mux.Handle("POST /logout", s.open(s.postLogout)) // logout.go: it also takes tokens whose session is gone

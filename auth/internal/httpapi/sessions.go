@@ -24,7 +24,7 @@ func (s *Server) deleteSession(c *call, caller account.Principal) error {
 	if err := s.accounts.EndSession(c.ctx(), c.client(), caller, id); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.noContent()
 }
 
 // getUserSessions shows them to an administrator.

@@ -5,11 +5,11 @@ import "gatehouse/auth/internal/account"
 // postSignup opens an account, with an address or without.
 func (s *Server) postSignup(c *call) error {
 	var in struct {
-		Email    string `json:"email"`
-		Phone    string `json:"phone"`
-		Password string `json:"password"`
-		Data     object `json:"data"`
-		Channel  string `json:"channel"`
+		Email    string     `json:"email"`
+		Phone    string     `json:"phone"`
+		Password string     `json:"password"`
+		Data     jsonObject `json:"data"`
+		Channel  string     `json:"channel"`
 		pkce
 	}
 	if err := c.decode(&in); err != nil {
@@ -28,14 +28,14 @@ func (s *Server) postSignup(c *call) error {
 		return err
 	}
 	if by == byAnonymous {
-		g, err := s.accounts.SignUpAnonymous(c.ctx(), c.client(), in.Data.raw())
+		g, err := s.accounts.SignUpAnonymous(c.ctx(), c.client(), in.Data.message())
 		if err != nil {
 			return err
 		}
 		return c.grantView(&g)
 	}
 	out, err := s.accounts.SignUp(c.ctx(), s.sender(c), account.SignUp{
-		Email: in.Email, Phone: in.Phone, Password: in.Password, Data: in.Data.raw(), Channel: in.Channel, Challenge: in.challenge(),
+		Email: in.Email, Phone: in.Phone, Password: in.Password, Data: in.Data.message(), Channel: in.Channel, Challenge: in.challenge(),
 	})
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ func (s *Server) postToken(c *call) error {
 		return s.idTokenGrant(c)
 	}
 	// Those prove something that was got before; whoever may be guessing solves a captcha.
-	if err := s.askCaptcha(c); err != nil {
+	if err := s.verifyCaptcha(c); err != nil {
 		return err
 	}
 	switch grant {
@@ -28,7 +28,7 @@ func (s *Server) postToken(c *call) error {
 	case "web3":
 		return noWeb3 // disabled.go
 	}
-	return bad(400, account.CodeInvalidCredentials, "unsupported_grant_type")
+	return newProblem(400, account.CodeInvalidCredentials, "unsupported_grant_type")
 }
 
 func (s *Server) passwordGrant(c *call) error {

@@ -11,14 +11,14 @@ func (s *Server) putUser(c *call, caller account.Principal) error {
 		return err
 	}
 	var in struct {
-		Email           string  `json:"email"`
-		Phone           string  `json:"phone"`
-		Password        *string `json:"password"`
-		CurrentPassword *string `json:"current_password"`
-		Nonce           string  `json:"nonce"`
-		Data            object  `json:"data"`
-		AppMetadata     object  `json:"app_metadata"`
-		Channel         string  `json:"channel"`
+		Email           string     `json:"email"`
+		Phone           string     `json:"phone"`
+		Password        *string    `json:"password"`
+		CurrentPassword *string    `json:"current_password"`
+		Nonce           string     `json:"nonce"`
+		Data            jsonObject `json:"data"`
+		AppMetadata     jsonObject `json:"app_metadata"`
+		Channel         string     `json:"channel"`
 		pkce
 	}
 	if err := c.decode(&in); err != nil {
@@ -26,7 +26,7 @@ func (s *Server) putUser(c *call, caller account.Principal) error {
 	}
 	u, err := s.accounts.UpdateUser(c.ctx(), c.client(), caller, account.UserUpdate{
 		Email: in.Email, Phone: in.Phone, Password: in.Password, CurrentPassword: in.CurrentPassword, Nonce: in.Nonce,
-		Data: in.Data.raw(), AppMetadata: in.AppMetadata.raw(), Channel: in.Channel, Challenge: in.challenge(),
+		Data: in.Data.message(), AppMetadata: in.AppMetadata.message(), Channel: in.Channel, Challenge: in.challenge(),
 	})
 	if err != nil {
 		return err

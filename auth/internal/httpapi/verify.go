@@ -45,7 +45,7 @@ func (s *Server) postVerify(c *call) error {
 // (HEAD, a prefetch or preview) consumes nothing.
 func (s *Server) getVerify(c *call) error {
 	if c.r.Method == http.MethodHead || looksAhead(c.r) {
-		return c.nothing()
+		return c.noContent()
 	}
 	if err := s.limit(c, byVerify); err != nil {
 		return err
@@ -55,10 +55,10 @@ func (s *Server) getVerify(c *call) error {
 		return c.redirect(http.StatusSeeOther, failed(c.target(""), c.learn(err), strings.HasPrefix(token, "pkce_")))
 	}
 	if kind == "" {
-		return notValid("Verify requires a verification type")
+		return invalidRequest("Verify requires a verification type")
 	}
 	if token == "" {
-		return notValid("Verify requires a token or a token hash")
+		return invalidRequest("Verify requires a token or a token hash")
 	}
 	client := c.client()
 	flow := strings.HasPrefix(token, "pkce_")

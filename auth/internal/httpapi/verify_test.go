@@ -230,6 +230,6 @@ func TestRedirectTargets(t *testing.T) {
 	f(withQuery("https://a.test/?#f?g", url.Values{"code": {"1"}}), "https://a.test/?code=1#f?g")
 	f(withQuery("myapp://cb", url.Values{"code": {"1"}}), "myapp://cb?code=1")
 	f(withFragment("https://a.test/#x#y", url.Values{"k": {"a:b c"}}), "https://a.test/#k=a%3Ab+c")
-	f(failed("https://a.test/", bad(429, "over", ""), false), "https://a.test/#error_code=over&error_description=over&sb=")
+	f(failed("https://a.test/", newProblem(429, "over", ""), false), "https://a.test/#error_code=over&error_description=over&sb=")
 	f(encodeHeader("https://a.test/ä b\r\n"), "https://a.test/%C3%A4%20b%0D%0A")
 }
