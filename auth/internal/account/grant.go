@@ -54,7 +54,7 @@ func enforceSessionLimit(ctx context.Context, f *flow, user uuid.UUID) {
 		return
 	}
 	b := f.batch()
-	b.EndSurplus(user, f.settings.Sessions.MaxPerUser, f.now)
+	b.EnforceSessionLimit(user, f.settings.Sessions.MaxPerUser, f.now)
 	if err := b.Send(ctx); err != nil {
 		f.core.log.Warn("surplus sessions were not ended", "user", user, "error", err)
 	}

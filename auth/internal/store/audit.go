@@ -112,7 +112,7 @@ func (a Audit) args() []any {
 	if a.ActorRole != "" {
 		role = a.ActorRole
 	}
-	return []any{a.At, a.Action, nullID(a.Actor), role, nullID(a.Session), a.IP, nullBytes(a.Traits)}
+	return []any{a.At, a.Action, uuidOrNull(a.Actor), role, uuidOrNull(a.Session), a.IP, bytesOrNull(a.Traits)}
 }
 
 var insertAudit = define(`
@@ -122,11 +122,11 @@ where $8::uuid is null or exists (select from {users} where id = $8)`)
 
 // Audit notes an act. Without an actor it is noted while there is room for such rows.
 func (b *Batch) Audit(a Audit) {
-	if e := b.db.enter(a); a.unnamed() {
-		b.note("audit", insertUnnamed, e, append(append(a.args(), e.args()...), nullID(a.OnlyFor)))
+	if e := b.db.admitAudit(a); a.unnamed() {
+		b.note("audit", insertUnnamed, e, append(append(a.args(), e.args()...), uuidOrNull(a.OnlyFor)))
 		return
 	}
-	b.exec("audit", insertAudit, append(a.args(), nullID(a.OnlyFor))...)
+	b.exec("audit", insertAudit, append(a.args(), uuidOrNull(a.OnlyFor))...)
 }
 
 // The mark is a bucket of one whose refusal is no error: nothing is noted then.
@@ -142,7 +142,7 @@ select ` + roomColumns)
 
 // AuditSeldom notes an act unless one was noted under that interval before.
 func (b *Batch) AuditSeldom(pause Limit, a Audit) {
-	e := b.db.enter(a)
+	e := b.db.admitAudit(a)
 	b.note("audit seldom", insertAuditSeldom, e, append(append(a.args(), e.args()...), pause.Key, pause.Refill.Seconds()))
 }
 
@@ -193,8 +193,8 @@ func (db *DB) AuditLog(ctx context.Context, f AuditFilter) (page []AuditRow, tot
 	b := db.Batch()
 	b.rows("audit log", func(r pgx.Rows) error {
 		var a AuditRow
-		err := r.Scan(&a.ID, (*at)(&a.At), &a.Action, (*id)(&a.Actor), (*id)(&a.Session), (*text)(&a.ActorRole), &a.IP, (*raw)(&a.Traits),
-			(*text)(&a.ActorEmail), (*text)(&a.ActorPhone), (*text)(&a.ActorFullName))
+		err := r.Scan(&a.ID, (*nullTime)(&a.At), &a.Action, (*nullUUID)(&a.Actor), (*nullUUID)(&a.Session), (*nullText)(&a.ActorRole), &a.IP, (*nullBytes)(&a.Traits),
+			(*nullText)(&a.ActorEmail), (*nullText)(&a.ActorPhone), (*nullText)(&a.ActorFullName))
 		page = append(page, a)
 		return err
 	}, selectAudit, chosen, author, f.Offset, f.Limit)

@@ -10,60 +10,60 @@ import (
 // unnamedAudit spares the database what it has refused: a bucket that was empty is not asked again for as long as one
 // row takes to come back, so that a flood doesn't queue for one lock. What is left out meanwhile is counted here, and
 // told with the next row that asks.
-type unnamedAudit struct {
-	mu   sync.Mutex
-	shut time.Time // until then
-	left int64
+type auditGate struct {
+	mu          sync.Mutex
+	closedUntil time.Time // until then
+	skipped     int64
 }
 
 // unnamedPerMinute is how many rows without an actor all replicas write in a minute.
 const unnamedPerMinute = "60"
 
 // entry is one row's way through: carry is what was left out here so far, nil when the row asks for nothing.
-type entry struct {
-	gate  *unnamedAudit
-	at    time.Time
-	carry *int64
-	shut  bool
+type auditTicket struct {
+	gate    *auditGate
+	at      time.Time
+	skipped *int64
+	closed  bool
 }
 
 // enter begins a row's way. A row with an actor, or with the role of a service, is always written.
-func (db *DB) enter(a Audit) entry {
-	e := entry{gate: &db.unnamed, at: a.At}
+func (db *DB) admitAudit(a Audit) auditTicket {
+	e := auditTicket{gate: &db.unnamed, at: a.At}
 	if !a.unnamed() {
 		return e
 	}
 	g := e.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if wait := g.shut.Sub(a.At); wait > 0 && wait <= time.Second { // else the clock was set back
-		e.shut = true
+	if wait := g.closedUntil.Sub(a.At); wait > 0 && wait <= time.Second { // else the clock was set back
+		e.closed = true
 		return e
 	}
-	carry := g.left
-	e.carry, g.left = &carry, 0
+	carry := g.skipped
+	e.skipped, g.skipped = &carry, 0
 	return e
 }
 
 // leave ends it: due says that the row would have been written without the bucket, wrote that it was.
-func (e *entry) leave(due, wrote bool, err error) {
+func (e *auditTicket) report(due, wrote bool, err error) {
 	g := e.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case e.shut && due && err == nil:
-		g.left++
-	case e.carry == nil:
+	case e.closed && due && err == nil:
+		g.skipped++
+	case e.skipped == nil:
 	case err != nil || !due:
-		g.left += *e.carry
+		g.skipped += *e.skipped
 	case !wrote:
-		g.shut = e.at.Add(time.Second)
+		g.closedUntil = e.at.Add(time.Second)
 	}
 }
 
-func (e *entry) args() []any { return []any{e.carry, e.shut} }
+func (e *auditTicket) args() []any { return []any{e.skipped, e.closed} }
 
-func (a Audit) unnamed() bool { return nullID(a.Actor) == nil && a.ActorRole == "" }
+func (a Audit) unnamed() bool { return uuidOrNull(a.Actor) == nil && a.ActorRole == "" }
 
 // noteIfRoom are steps of a statement that write an audit row if a row of marked is there: at, action, actor, role,
 // session, IP address and traits are the parameters from first on, then come an entry's.
@@ -96,11 +96,11 @@ with marked as (
 select ` + roomColumns)
 
 // note adds a statement that ends in roomColumns.
-func (b *Batch) note(doing string, s statement, e entry, args []any) {
+func (b *Batch) note(doing string, s statement, e auditTicket, args []any) {
 	b.add(doing, func(r pgx.BatchResults) error {
 		var due, wrote bool
 		err := r.QueryRow().Scan(&due, &wrote)
-		e.leave(due, wrote, err)
+		e.report(due, wrote, err)
 		return err
 	}, s, args...)
 }

@@ -16,32 +16,32 @@ import (
 // keep transactions from waiting for each other crosswise, statements that change rows come in the
 // order limits, users, identities, sessions, tokens, flows, factors, challenges, outbox, audit.
 type Batch struct {
-	db    *DB
-	tx    pgx.Tx // nil: a transaction of its own
-	queue pgx.Batch
-	steps []step
+	db      *DB
+	tx      pgx.Tx // nil: a transaction of its own
+	queue   pgx.Batch
+	readers []resultReader
 }
 
 // step takes one statement's answer.
-type step struct {
+type resultReader struct {
 	doing string
-	take  func(pgx.BatchResults) error
+	read  func(pgx.BatchResults) error
 }
 
 // Batch starts an empty one.
 func (db *DB) Batch() *Batch { return &Batch{db: db} }
 
 func (b *Batch) add(doing string, take func(pgx.BatchResults) error, s statement, args ...any) {
-	b.queue.Queue(b.db.sql[s], plain(args)...)
-	b.steps = append(b.steps, step{doing, take})
+	b.queue.Queue(b.db.sql[s], encodeUUIDs(args)...)
+	b.readers = append(b.readers, resultReader{doing, take})
 }
 
 // exec adds a statement whose answer says nothing.
 func (b *Batch) exec(doing string, s statement, args ...any) {
-	b.add(doing, run, s, args...)
+	b.add(doing, discardResult, s, args...)
 }
 
-func run(r pgx.BatchResults) error {
+func discardResult(r pgx.BatchResults) error {
 	_, err := r.Exec()
 	return err
 }
@@ -70,20 +70,20 @@ func eachRow(rows pgx.Rows, each func(pgx.Rows) error) error {
 
 // Send sends the statements and takes their answers. An empty batch costs nothing.
 func (b *Batch) Send(ctx context.Context) error {
-	if len(b.steps) == 0 {
+	if len(b.readers) == 0 {
 		return nil
 	}
 	if b.tx != nil {
-		return b.db.failure("batch", b.answers(b.tx.SendBatch(ctx, &b.queue)))
+		return b.db.wrapError("batch", b.readResults(b.tx.SendBatch(ctx, &b.queue)))
 	}
-	return b.db.on(ctx, "batch", func(c *pgx.Conn) error {
-		return b.answers(c.SendBatch(ctx, &b.queue))
+	return b.db.withConn(ctx, "batch", func(c *pgx.Conn) error {
+		return b.readResults(c.SendBatch(ctx, &b.queue))
 	})
 }
 
-func (b *Batch) answers(r pgx.BatchResults) error {
-	for _, s := range b.steps {
-		if err := s.take(r); err != nil {
+func (b *Batch) readResults(r pgx.BatchResults) error {
+	for _, s := range b.readers {
+		if err := s.read(r); err != nil {
 			r.Close() // says the same again
 			return fmt.Errorf("%s: %w", s.doing, err)
 		}
@@ -108,10 +108,10 @@ const deadlockTries = 3
 // must not hash or talk to anybody: it holds a connection.
 func (db *DB) InTx(ctx context.Context, f func(*Tx) error) error {
 	for try := 1; ; try++ {
-		err := db.on(ctx, "transaction", func(c *pgx.Conn) error {
+		err := db.withConn(ctx, "transaction", func(c *pgx.Conn) error {
 			return db.inTx(ctx, c, f)
 		})
-		if try == deadlockTries || !contended(err) {
+		if try == deadlockTries || !isContention(err) {
 			return err
 		}
 		// The other one must get the lock before we ask again: it has to be woken for it.
@@ -131,7 +131,7 @@ func (db *DB) inTx(ctx context.Context, c *pgx.Conn, f func(*Tx) error) error {
 	done := false
 	defer func() {
 		if !done { // whose time is up too, so that the connection is good for the next caller
-			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWord)
+			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelGrace)
 			defer cancel()
 			tx.Rollback(undo) // where it fails the connection is closed, and that ends the transaction
 		}
@@ -147,27 +147,27 @@ func (db *DB) inTx(ctx context.Context, c *pgx.Conn, f func(*Tx) error) error {
 }
 
 // one runs a statement of one row.
-func (db *DB) one(ctx context.Context, doing string, scan func(pgx.Row) error, s statement, args ...any) error {
-	return db.on(ctx, doing, func(c *pgx.Conn) error {
-		return scan(c.QueryRow(ctx, db.sql[s], plain(args)...))
+func (db *DB) queryRow(ctx context.Context, doing string, scan func(pgx.Row) error, s statement, args ...any) error {
+	return db.withConn(ctx, doing, func(c *pgx.Conn) error {
+		return scan(c.QueryRow(ctx, db.sql[s], encodeUUIDs(args)...))
 	})
 }
 
 // each runs a statement of any number of rows.
-func (db *DB) each(ctx context.Context, doing string, each func(pgx.Rows) error, s statement, args ...any) error {
-	return db.on(ctx, doing, func(c *pgx.Conn) error {
-		rows, err := c.Query(ctx, db.sql[s], plain(args)...)
+func (db *DB) query(ctx context.Context, doing string, query func(pgx.Rows) error, s statement, args ...any) error {
+	return db.withConn(ctx, doing, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, db.sql[s], encodeUUIDs(args)...)
 		if err != nil {
 			return err
 		}
-		return eachRow(rows, each)
+		return eachRow(rows, query)
 	})
 }
 
 // run runs a statement and says how many rows it changed.
-func (db *DB) run(ctx context.Context, doing string, s statement, args ...any) (n int64, err error) {
-	err = db.on(ctx, doing, func(c *pgx.Conn) error {
-		tag, err := c.Exec(ctx, db.sql[s], plain(args)...)
+func (db *DB) exec(ctx context.Context, doing string, s statement, args ...any) (n int64, err error) {
+	err = db.withConn(ctx, doing, func(c *pgx.Conn) error {
+		tag, err := c.Exec(ctx, db.sql[s], encodeUUIDs(args)...)
 		n = tag.RowsAffected()
 		return err
 	})

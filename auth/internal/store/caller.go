@@ -21,7 +21,7 @@ where u.id = $1
 // Caller reads the user, with identities and factors, and the session that an access token names. ErrNotFound: no such user. A
 // session that isn't there, or not his, has a Nil ID.
 func (db *DB) Caller(ctx context.Context, user, session uuid.UUID) (u User, s Session, err error) {
-	err = db.each(ctx, "caller", func(r pgx.Rows) error {
+	err = db.query(ctx, "caller", func(r pgx.Rows) error {
 		var i Identity
 		targets := append(append(userTargets(&u), identityTargets(&i)...), sessionTargets(&s)...)
 		if err := scanRow(r, append(targets, (*factorList)(&u.Factors))); err != nil {
@@ -33,5 +33,5 @@ func (db *DB) Caller(ctx context.Context, user, session uuid.UUID) (u User, s Se
 		return nil
 	}, selectCaller, user, session)
 	u.sortIdentities()
-	return u, s, found(err, u)
+	return u, s, orNotFound(err, u)
 }

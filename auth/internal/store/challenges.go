@@ -43,7 +43,7 @@ func (b *Batch) InsertChallenge(user uuid.UUID, c Challenge) {
 			err = ErrNotFound
 		}
 		return err
-	}, insertChallenge, c.ID, c.Factor, c.IP, nullBytes(c.OTPMAC), c.CreatedAt, c.ExpiresAt, user, challengesKept-1)
+	}, insertChallenge, c.ID, c.Factor, c.IP, bytesOrNull(c.OTPMAC), c.CreatedAt, c.ExpiresAt, user, challengesKept-1)
 }
 
 // Attempt is what an answer to a challenge is judged by.
@@ -65,8 +65,8 @@ func (b *Batch) Attempt(dst *Attempt, factor, challenge uuid.UUID) {
 	*dst = Attempt{}
 	b.rows("attempt", func(r pgx.Rows) error {
 		c := &dst.Challenge
-		return r.Scan((*raw)(&dst.Secret), &dst.LastStep, (*id)(&c.ID), (*id)(&c.Factor), (*text)(&c.IP), (*raw)(&c.OTPMAC), (*small)(&c.Misses),
-			(*at)(&c.CreatedAt), (*at)(&c.ExpiresAt), (*at)(&c.VerifiedAt))
+		return r.Scan((*nullBytes)(&dst.Secret), &dst.LastStep, (*nullUUID)(&c.ID), (*nullUUID)(&c.Factor), (*nullText)(&c.IP), (*nullBytes)(&c.OTPMAC), (*nullInt)(&c.Misses),
+			(*nullTime)(&c.CreatedAt), (*nullTime)(&c.ExpiresAt), (*nullTime)(&c.VerifiedAt))
 	}, selectAttempt, factor, challenge)
 }
 

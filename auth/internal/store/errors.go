@@ -40,7 +40,7 @@ var byConstraint = map[string]error{
 }
 
 // failure tells a driver's error in our terms. The driver's text stays in the chain, for the log only.
-func failure(doing string, err error) error {
+func wrapError(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -107,7 +107,7 @@ func meaningOfCode(pg *pgconn.PgError) error {
 }
 
 // contended says that running the same transaction again may well work.
-func contended(err error) bool {
+func isContention(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == "40001" || pg.Code == "40P01")
 }

@@ -27,7 +27,9 @@ func (db *DB) Pool() *pgxpool.Pool { return db.pool }
 func (db *DB) Texts() []string { return db.sql }
 
 // With lends a connection of the pool.
-func (db *DB) With(ctx context.Context, f func(*pgx.Conn) error) error { return db.on(ctx, "test", f) }
+func (db *DB) With(ctx context.Context, f func(*pgx.Conn) error) error {
+	return db.withConn(ctx, "test", f)
+}
 
 // Fill puts names into a text.
 func (db *DB) Fill(sql string) string { return db.fill(sql) }

@@ -40,7 +40,7 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`)
 // InsertExternalState begins a way to a provider.
 func (b *Batch) InsertExternalState(s ExternalState) {
 	b.exec("insert external state", insertExternalState, s.Hash, s.Provider, s.Aud, s.RedirectTo, s.Challenge, s.ChallengeMethod,
-		nullBytes(s.InviteHash), nullID(s.LinkingUser), nullID(s.LinkingSession), nullBytes(s.CookieHash), nullBytes(s.Private),
+		bytesOrNull(s.InviteHash), uuidOrNull(s.LinkingUser), uuidOrNull(s.LinkingSession), bytesOrNull(s.CookieHash), bytesOrNull(s.Private),
 		s.CreatedAt, s.ExpiresAt, s.LinkingAAL)
 }
 
@@ -60,10 +60,10 @@ from found f`)
 // gets it with UsedAt set and without its secrets. ErrNotFound: there is none such, or not any more.
 func (db *DB) UseExternalState(ctx context.Context, hash []byte, now time.Time) (ExternalState, error) {
 	var s ExternalState
-	err := db.one(ctx, "use external state", func(r pgx.Row) error {
-		return r.Scan((*raw)(&s.Hash), &s.Provider, &s.Aud, &s.RedirectTo, &s.Challenge, &s.ChallengeMethod, (*raw)(&s.InviteHash),
-			(*id)(&s.LinkingUser), (*id)(&s.LinkingSession), (*raw)(&s.CookieHash), (*raw)(&s.Private),
-			(*at)(&s.CreatedAt), (*at)(&s.ExpiresAt), (*at)(&s.UsedAt), (*small)(&s.LinkingAAL))
+	err := db.queryRow(ctx, "use external state", func(r pgx.Row) error {
+		return r.Scan((*nullBytes)(&s.Hash), &s.Provider, &s.Aud, &s.RedirectTo, &s.Challenge, &s.ChallengeMethod, (*nullBytes)(&s.InviteHash),
+			(*nullUUID)(&s.LinkingUser), (*nullUUID)(&s.LinkingSession), (*nullBytes)(&s.CookieHash), (*nullBytes)(&s.Private),
+			(*nullTime)(&s.CreatedAt), (*nullTime)(&s.ExpiresAt), (*nullTime)(&s.UsedAt), (*nullInt)(&s.LinkingAAL))
 	}, useExternalState, hash, now)
 	return s, err
 }
@@ -115,10 +115,10 @@ func (b *Batch) Matches(dst *[]Match, providers []string, subject, aud string, a
 	*dst = nil
 	b.rows("matches", func(r pgx.Rows) error {
 		var m Match
-		err := r.Scan((*id)(&m.User), (*small)(&m.How), &m.Email)
+		err := r.Scan((*nullUUID)(&m.User), (*nullInt)(&m.How), &m.Email)
 		*dst = append(*dst, m)
 		return err
-	}, selectMatches, providers, subject, aud, names(addresses))
+	}, selectMatches, providers, subject, aud, stringArray(addresses))
 }
 
 var deleteAbandoned = define(`
@@ -142,7 +142,7 @@ func (b *Batch) TakenByOthers(dst *[]string, aud string, addresses []string, use
 		err := r.Scan(&email)
 		*dst = append(*dst, email)
 		return err
-	}, selectTaken, aud, names(addresses), user)
+	}, selectTaken, aud, stringArray(addresses), user)
 }
 
 var selectInvitation = define(`
@@ -151,7 +151,7 @@ select t.user_id from {one_time_tokens} t where t.link_hash = $1 and t.kind = 'i
 // Invitation reads whom an invitation is for; Nil: it is none, or none any more.
 func (b *Batch) Invitation(dst *uuid.UUID, linkHash []byte, now time.Time) {
 	*dst = uuid.Nil
-	b.rows("invitation", func(r pgx.Rows) error { return r.Scan((*id)(dst)) }, selectInvitation, linkHash, now)
+	b.rows("invitation", func(r pgx.Rows) error { return r.Scan((*nullUUID)(dst)) }, selectInvitation, linkHash, now)
 }
 
 var spendIDToken = define(`
@@ -161,5 +161,5 @@ on conflict (key) do nothing`)
 // SpendIDToken notes that an ID token signs somebody in. false: it did before.
 func (t *Tx) SpendIDToken(ctx context.Context, key []byte, until time.Time) (bool, error) {
 	tag, err := t.tx.Exec(ctx, t.db.sql[spendIDToken], key, until)
-	return tag.RowsAffected() == 1, t.db.failure("spend id token", err)
+	return tag.RowsAffected() == 1, t.db.wrapError("spend id token", err)
 }

@@ -75,8 +75,8 @@ const factorColumns = `
     f.id, f.kind, f.friendly_name, f.phone, f.created_at, f.updated_at, f.verified_at, f.last_challenged_at`
 
 func factorTargets(f *Factor) []any {
-	return []any{(*id)(&f.ID), (*text)(&f.Kind), (*text)(&f.FriendlyName), (*text)(&f.Phone), (*at)(&f.CreatedAt), (*at)(&f.UpdatedAt),
-		(*at)(&f.VerifiedAt), (*at)(&f.LastChallengedAt)}
+	return []any{(*nullUUID)(&f.ID), (*nullText)(&f.Kind), (*nullText)(&f.FriendlyName), (*nullText)(&f.Phone), (*nullTime)(&f.CreatedAt), (*nullTime)(&f.UpdatedAt),
+		(*nullTime)(&f.VerifiedAt), (*nullTime)(&f.LastChallengedAt)}
 }
 
 var selectFactors = define(`
@@ -103,7 +103,7 @@ values ($1, $2, $3, $4, $5, $6, $7, $7)`)
 // InsertFactor adds an unverified factor; secret is sealed, nil for none. ErrFactorName and ErrFactorPhone:
 // the user has such a one.
 func (b *Batch) InsertFactor(user uuid.UUID, f Factor, secret []byte) {
-	b.exec("insert factor", insertFactor, f.ID, user, string(f.Kind), f.FriendlyName, f.Phone, nullBytes(secret), f.CreatedAt)
+	b.exec("insert factor", insertFactor, f.ID, user, string(f.Kind), f.FriendlyName, f.Phone, bytesOrNull(secret), f.CreatedAt)
 }
 
 var renameFactor = define(`
@@ -127,7 +127,7 @@ update {factors} set last_step = greatest(last_step, $2), secret = coalesce($3, 
 
 // SpendStep notes which TOTP step was accepted; 0 for another kind. secret replaces the sealed key, nil keeps it.
 func (b *Batch) SpendStep(factor uuid.UUID, step int64, secret []byte) {
-	b.exec("spend step", spendStep, factor, step, nullBytes(secret))
+	b.exec("spend step", spendStep, factor, step, bytesOrNull(secret))
 }
 
 var deleteFactors = define(`

@@ -47,7 +47,7 @@ where $2::uuid is null or exists (select from {users} where id = $2 and deleted_
 
 // InsertFlow begins a flow; without effect when its user doesn't exist.
 func (b *Batch) InsertFlow(f Flow) {
-	b.exec("insert flow", insertFlow, f.ID, nullID(f.User), f.Method, f.Challenge, f.ChallengeMethod, f.CreatedAt, f.ExpiresAt)
+	b.exec("insert flow", insertFlow, f.ID, uuidOrNull(f.User), f.Method, f.Challenge, f.ChallengeMethod, f.CreatedAt, f.ExpiresAt)
 }
 
 const flowColumns = `
@@ -66,8 +66,8 @@ func (b *Batch) Flow(dst *Flow, id uuid.UUID) {
 }
 
 func flowTargets(f *Flow) []any {
-	return []any{(*id)(&f.ID), (*id)(&f.User), &f.Method, &f.Challenge, &f.ChallengeMethod, (*at)(&f.IssuedAt), (*at)(&f.CreatedAt), (*at)(&f.ExpiresAt),
-		&f.Provider, (*raw)(&f.ProviderTokens), (*small)(&f.AAL), (*raw)(&f.AMR), (*raw)(&f.Linked), (*id)(&f.LinkingSession), (*small)(&f.LinkingAAL)}
+	return []any{(*nullUUID)(&f.ID), (*nullUUID)(&f.User), &f.Method, &f.Challenge, &f.ChallengeMethod, (*nullTime)(&f.IssuedAt), (*nullTime)(&f.CreatedAt), (*nullTime)(&f.ExpiresAt),
+		&f.Provider, (*nullBytes)(&f.ProviderTokens), (*nullInt)(&f.AAL), (*nullBytes)(&f.AMR), (*nullBytes)(&f.Linked), (*nullUUID)(&f.LinkingSession), (*nullInt)(&f.LinkingAAL)}
 }
 
 var insertIssuedFlow = define(`
@@ -78,7 +78,7 @@ values ($1, $2, $3, $4, $5, $6, $7, $7, $8, $9, $10, $11, $12, $13, $14, $15)`)
 // InsertIssuedFlow adds a flow that came from a provider, with its code.
 func (b *Batch) InsertIssuedFlow(f Flow, codeHash []byte) {
 	b.exec("insert issued flow", insertIssuedFlow, f.ID, f.User, f.Method, f.Challenge, f.ChallengeMethod, codeHash, f.IssuedAt, f.ExpiresAt,
-		f.Provider, nullBytes(f.ProviderTokens), f.AAL, nullBytes(f.AMR), nullBytes(f.Linked), nullID(f.LinkingSession), f.LinkingAAL)
+		f.Provider, bytesOrNull(f.ProviderTokens), f.AAL, bytesOrNull(f.AMR), bytesOrNull(f.Linked), uuidOrNull(f.LinkingSession), f.LinkingAAL)
 }
 
 var issueCode = define(`
@@ -86,7 +86,7 @@ update {flows} set code_hash = $2, issued_at = $3, user_id = coalesce(user_id, $
 
 // IssueCode gives a flow its code, once, and its user if it had none.
 func (b *Batch) IssueCode(flow uuid.UUID, codeHash []byte, now time.Time, user uuid.UUID) {
-	b.exec("issue code", issueCode, flow, codeHash, now, nullID(user))
+	b.exec("issue code", issueCode, flow, codeHash, now, uuidOrNull(user))
 }
 
 // The user is locked before the flow, as everywhere, and read as the one who held the lock has left him. A
@@ -110,13 +110,13 @@ func (t *Tx) TakeFlow(ctx context.Context, codeHash []byte, session uuid.UUID, n
 	var f Flow
 	b := t.Batch()
 	b.rows("take flow", func(r pgx.Rows) error {
-		return r.Scan(append(flowTargets(&f), (*at)(&f.UsedAt), (*id)(&f.Session), &f.Void)...)
+		return r.Scan(append(flowTargets(&f), (*nullTime)(&f.UsedAt), (*nullUUID)(&f.Session), &f.Void)...)
 	}, takeFlow, codeHash, now, session)
 	if err := b.Send(ctx); err != nil {
 		return f, err
 	}
 	if f.ID == uuid.Nil {
-		return f, t.db.failure("take flow", ErrNotFound)
+		return f, t.db.wrapError("take flow", ErrNotFound)
 	}
 	return f, nil
 }

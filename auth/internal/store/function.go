@@ -23,17 +23,17 @@ const afterFunction = "reset all; reset session authorization; reset role; commi
 // a time limit for its statement. It returns the result as text: nil for null and void.
 func (db *DB) CallFunction(ctx context.Context, schema, function string, input []byte, limit time.Duration) (out []byte, err error) {
 	call := functionCall(schema, function)
-	err = db.on(ctx, "function", func(c *pgx.Conn) error {
-		if err := together(ctx, c, fmt.Sprintf("begin; set local statement_timeout = %d", limit.Milliseconds())); err != nil {
+	err = db.withConn(ctx, "function", func(c *pgx.Conn) error {
+		if err := execSimple(ctx, c, fmt.Sprintf("begin; set local statement_timeout = %d", limit.Milliseconds())); err != nil {
 			return err
 		}
 		// Described anew each time: the operator may replace the function while we run.
 		err := c.QueryRow(ctx, call, pgx.QueryExecModeDescribeExec, string(input)).Scan(&out)
 		if err != nil {
-			together(ctx, c, "rollback") // where this fails the pool drops the connection
+			execSimple(ctx, c, "rollback") // where this fails the pool drops the connection
 			return err
 		}
-		return together(ctx, c, afterFunction)
+		return execSimple(ctx, c, afterFunction)
 	})
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "57014" && ctx.Err() == nil { // query_canceled, and not for the caller's sake
 		return nil, fmt.Errorf("%w: %w", ErrFunctionTime, err)
@@ -42,7 +42,7 @@ func (db *DB) CallFunction(ctx context.Context, schema, function string, input [
 }
 
 // together sends several commands in one round trip.
-func together(ctx context.Context, c *pgx.Conn, commands string) error {
+func execSimple(ctx context.Context, c *pgx.Conn, commands string) error {
 	_, err := c.Exec(ctx, commands, pgx.QueryExecModeSimpleProtocol)
 	return err
 }
@@ -67,7 +67,7 @@ func (db *DB) CheckFunction(ctx context.Context, schema, function string) error 
 		many, see, call    bool
 	}
 	var all []candidate
-	err := db.each(ctx, "functions", func(r pgx.Rows) error {
+	err := db.query(ctx, "functions", func(r pgx.Rows) error {
 		var c candidate
 		err := r.Scan(&c.signature, &c.returns, &c.many, &c.see, &c.call)
 		all = append(all, c)
@@ -84,7 +84,7 @@ func (db *DB) CheckFunction(ctx context.Context, schema, function string) error 
 		return fmt.Errorf("the database user lacks USAGE on schema %s", schema)
 	}
 	var takes uint32
-	err = db.on(ctx, "function", func(c *pgx.Conn) error {
+	err = db.withConn(ctx, "function", func(c *pgx.Conn) error {
 		d, err := c.Prepare(ctx, "", functionCall(schema, function))
 		if err == nil {
 			takes = d.ParamOIDs[0]

@@ -10,12 +10,12 @@ import (
 
 const (
 	// lastWord is how long a server may take to say what became of a statement that it was told to cancel.
-	lastWord = time.Second
+	cancelGrace = time.Second
 	// settled is how long after it took the message a server may be at passing it on to the statement; until
 	// then the connection has no other one, which might be cancelled in its place.
-	settled = 100 * time.Millisecond
+	cancelSettle = 100 * time.Millisecond
 	// toldWithin bounds the message itself.
-	toldWithin = 15 * time.Second
+	cancelTimeout = 15 * time.Second
 )
 
 // giveUp is what happens to a statement whose caller has no more time: the server is told to cancel it, and
@@ -25,38 +25,38 @@ const (
 //
 // It is pgconn.CancelRequestContextWatcherHandler but for one thing: the message is never broken off, since
 // PgBouncer 1.18 ends itself then.
-type giveUp struct {
-	conn  *pgconn.PgConn
-	until time.Time     // the end of lastWord
-	told  chan struct{} // closed when the server has the message, or never will
+type cancelHandler struct {
+	conn      *pgconn.PgConn
+	deadline  time.Time     // the end of lastWord
+	delivered chan struct{} // closed when the server has the message, or never will
 }
 
-func newGiveUp(c *pgconn.PgConn) ctxwatch.Handler { return &giveUp{conn: c} }
+func newCancelHandler(c *pgconn.PgConn) ctxwatch.Handler { return &cancelHandler{conn: c} }
 
 // HandleCancel implements ctxwatch.Handler.
-func (g *giveUp) HandleCancel(context.Context) {
-	told := make(chan struct{})
-	g.told, g.until = told, time.Now().Add(lastWord)
-	g.conn.Conn().SetDeadline(g.until)
+func (h *cancelHandler) HandleCancel(context.Context) {
+	delivered := make(chan struct{})
+	h.delivered, h.deadline = delivered, time.Now().Add(cancelGrace)
+	h.conn.Conn().SetDeadline(h.deadline)
 	go func() {
-		defer close(told)
-		ctx, cancel := context.WithTimeout(context.Background(), toldWithin)
+		defer close(delivered)
+		ctx, cancel := context.WithTimeout(context.Background(), cancelTimeout)
 		defer cancel()
-		if g.conn.CancelRequest(ctx) == nil {
-			time.Sleep(settled)
+		if h.conn.CancelRequest(ctx) == nil {
+			time.Sleep(cancelSettle)
 		}
 	}()
 }
 
 // HandleUnwatchAfterCancel implements ctxwatch.Handler. A connection to which the message may still come is
 // of no use to anybody.
-func (g *giveUp) HandleUnwatchAfterCancel() {
-	late := time.NewTimer(time.Until(g.until))
-	defer late.Stop()
+func (h *cancelHandler) HandleUnwatchAfterCancel() {
+	grace := time.NewTimer(time.Until(h.deadline))
+	defer grace.Stop()
 	select {
-	case <-g.told:
-		g.conn.Conn().SetDeadline(time.Time{})
-	case <-late.C:
-		g.conn.Close(context.Background()) // not only its socket: the pool has to know
+	case <-h.delivered:
+		h.conn.Conn().SetDeadline(time.Time{})
+	case <-grace.C:
+		h.conn.Close(context.Background()) // not only its socket: the pool has to know
 	}
 }

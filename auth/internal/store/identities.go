@@ -25,8 +25,8 @@ const identityColumns = `
 
 func identityTargets(i *Identity) []any {
 	return []any{
-		(*id)(&i.ID), (*id)(&i.UserID), (*text)(&i.Provider), (*text)(&i.ProviderID), (*text)(&i.Email), (*raw)(&i.Data),
-		(*at)(&i.LastSignInAt), (*at)(&i.CreatedAt), (*at)(&i.UpdatedAt),
+		(*nullUUID)(&i.ID), (*nullUUID)(&i.UserID), (*nullText)(&i.Provider), (*nullText)(&i.ProviderID), (*nullText)(&i.Email), (*nullBytes)(&i.Data),
+		(*nullTime)(&i.LastSignInAt), (*nullTime)(&i.CreatedAt), (*nullTime)(&i.UpdatedAt),
 	}
 }
 
@@ -57,7 +57,7 @@ func (b *Batch) InsertIdentity(i Identity) {
 }
 
 func identityArgs(i Identity) []any {
-	return []any{i.ID, i.UserID, i.Provider, i.ProviderID, i.Email, []byte(i.Data), null(i.LastSignInAt), i.CreatedAt, i.UpdatedAt}
+	return []any{i.ID, i.UserID, i.Provider, i.ProviderID, i.Email, []byte(i.Data), timeOrNull(i.LastSignInAt), i.CreatedAt, i.UpdatedAt}
 }
 
 // The owner's row alone is brought up to date; another user's stays as it is.

@@ -24,7 +24,7 @@ func keysInto(list *[]SigningKey) func(pgx.Rows) error {
 	*list = nil
 	return func(r pgx.Rows) error {
 		var k SigningKey
-		err := r.Scan(&k.KID, &k.Algorithm, (*raw)(&k.Sealed), (*at)(&k.CreatedAt), (*at)(&k.SignsAt), (*at)(&k.RevokedAt))
+		err := r.Scan(&k.KID, &k.Algorithm, (*nullBytes)(&k.Sealed), (*nullTime)(&k.CreatedAt), (*nullTime)(&k.SignsAt), (*nullTime)(&k.RevokedAt))
 		*list = append(*list, k)
 		return err
 	}
@@ -33,7 +33,7 @@ func keysInto(list *[]SigningKey) func(pgx.Rows) error {
 // SigningKeys reads all keys, the one that signs last first.
 func (db *DB) SigningKeys(ctx context.Context) ([]SigningKey, error) {
 	var list []SigningKey
-	err := db.each(ctx, "signing keys", keysInto(&list), selectSigningKeys)
+	err := db.query(ctx, "signing keys", keysInto(&list), selectSigningKeys)
 	return list, err
 }
 
@@ -83,7 +83,7 @@ update {signing_keys} set sealed = $2 where kid = $1`)
 
 // ResealSigningKey replaces a sealed key by the same one sealed with a newer root key.
 func (db *DB) ResealSigningKey(ctx context.Context, kid string, sealed []byte) error {
-	_, err := db.run(ctx, "reseal signing key", resealSigningKey, kid, sealed)
+	_, err := db.exec(ctx, "reseal signing key", resealSigningKey, kid, sealed)
 	return err
 }
 
@@ -92,6 +92,6 @@ delete from {signing_keys} where kid = $1`)
 
 // DeleteSigningKey removes a key that nothing is verified with any more.
 func (db *DB) DeleteSigningKey(ctx context.Context, kid string) error {
-	_, err := db.run(ctx, "delete signing key", deleteSigningKey, kid)
+	_, err := db.exec(ctx, "delete signing key", deleteSigningKey, kid)
 	return err
 }

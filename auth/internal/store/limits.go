@@ -80,7 +80,7 @@ func (b *Batch) Levels(dst *[]Level, limits ...Limit) {
 	b.rows("levels", func(r pgx.Rows) error {
 		var i int
 		var v Level
-		if err := r.Scan(&i, &v.Tokens, (*at)(&v.At)); err != nil {
+		if err := r.Scan(&i, &v.Tokens, (*nullTime)(&v.At)); err != nil {
 			return err
 		}
 		(*dst)[i-1] = v

@@ -78,9 +78,9 @@ func (db *DB) migrate(ctx context.Context, files []migration) (done int, err err
 		return 0, err
 	}
 	for _, m := range files {
-		ran, err := db.applyPatiently(ctx, files, m)
+		ran, err := db.applyWithRetry(ctx, files, m)
 		if err != nil {
-			return done, fmt.Errorf("store: migration %s: %w", m.name, db.failure("migrate", err))
+			return done, fmt.Errorf("store: migration %s: %w", m.name, db.wrapError("migrate", err))
 		}
 		if ran {
 			done++
@@ -91,13 +91,13 @@ func (db *DB) migrate(ctx context.Context, files []migration) (done int, err err
 
 // applyPatiently tries again when somebody else holds a lock for longer than a second: rather than
 // queue behind it, with all traffic queueing behind us.
-func (db *DB) applyPatiently(ctx context.Context, files []migration, m migration) (ran bool, err error) {
+func (db *DB) applyWithRetry(ctx context.Context, files []migration, m migration) (ran bool, err error) {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
-		err = db.on(ctx, "apply", func(c *pgx.Conn) error {
+		err = db.withConn(ctx, "apply", func(c *pgx.Conn) error {
 			ran, err = db.apply(ctx, c, files, m)
 			return err
 		})
-		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "55P03" && !contended(err) {
+		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "55P03" && !isContention(err) {
 			return ran, err
 		}
 		db.log.Info("a migration waits for a lock", "file", m.name)
@@ -190,7 +190,7 @@ func (db *DB) versions(ctx context.Context, tx pgx.Tx, files []migration) (map[i
 	if err != nil {
 		return nil, err
 	}
-	return there, judge(there, files)
+	return there, checkVersions(there, files)
 }
 
 // schemaError says why a schema isn't for this program. Waiting doesn't help.
@@ -198,7 +198,7 @@ type schemaError string
 
 func (e schemaError) Error() string { return string(e) }
 
-func judge(there map[int]applied, files []migration) error {
+func checkVersions(there map[int]applied, files []migration) error {
 	known := map[int]migration{}
 	for _, m := range files {
 		known[m.version] = m
@@ -243,7 +243,7 @@ func (db *DB) Pending(ctx context.Context) (n int, err error) {
 }
 
 func (db *DB) pending(ctx context.Context, files []migration) (n int, err error) {
-	err = db.on(ctx, "pending migrations", func(c *pgx.Conn) error {
+	err = db.withConn(ctx, "pending migrations", func(c *pgx.Conn) error {
 		there, err := db.readVersions(ctx, c)
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P01" { // no such table
 			there, err = nil, nil
@@ -257,7 +257,7 @@ func (db *DB) pending(ctx context.Context, files []migration) (n int, err error)
 		if err != nil {
 			return err
 		}
-		return judge(there, files)
+		return checkVersions(there, files)
 	})
 	return n, err
 }

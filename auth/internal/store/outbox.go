@@ -30,8 +30,8 @@ var MessageStates = []string{"pending", "sent", "failed", "expired"}
 const messageColumns = `o.id, o.channel, o.kind, o.user_id, o.payload, o.state, o.attempts, o.created_at, o.due_at, o.expires_at, o.done_at, o.error`
 
 func messageTargets(m *Message) []any {
-	return []any{(*id)(&m.ID), &m.Channel, &m.Kind, (*id)(&m.User), (*raw)(&m.Payload), &m.State, &m.Attempts,
-		(*at)(&m.CreatedAt), (*at)(&m.DueAt), (*at)(&m.ExpiresAt), (*at)(&m.DoneAt), &m.Error}
+	return []any{(*nullUUID)(&m.ID), &m.Channel, &m.Kind, (*nullUUID)(&m.User), (*nullBytes)(&m.Payload), &m.State, &m.Attempts,
+		(*nullTime)(&m.CreatedAt), (*nullTime)(&m.DueAt), (*nullTime)(&m.ExpiresAt), (*nullTime)(&m.DoneAt), &m.Error}
 }
 
 func messagesInto(list *[]Message) func(pgx.Rows) error {
@@ -61,7 +61,7 @@ where $4::uuid is null or exists (select from {users} where id = $4 and deleted_
 
 // InsertMessage puts a message into the outbox; without effect when its user doesn't exist, or was deleted.
 func (b *Batch) InsertMessage(m NewMessage) {
-	b.exec("insert message", insertMessage, m.ID, m.Channel, m.Kind, nullID(m.User), m.Payload, m.At, m.ExpiresAt, null(m.DueAt))
+	b.exec("insert message", insertMessage, m.ID, m.Channel, m.Kind, uuidOrNull(m.User), m.Payload, m.At, m.ExpiresAt, timeOrNull(m.DueAt))
 }
 
 var cancelMessages = define(`
@@ -90,7 +90,7 @@ returning ` + messageColumns)
 // over; after it they are due again, if neither Finish, Retry nor Fail was called.
 func (db *DB) ClaimMessages(ctx context.Context, now time.Time, lease time.Duration, most int) ([]Message, error) {
 	var claimed []Message
-	err := db.each(ctx, "claim messages", messagesInto(&claimed), claimMessages, now, now.Add(lease), most)
+	err := db.query(ctx, "claim messages", messagesInto(&claimed), claimMessages, now, now.Add(lease), most)
 	return claimed, err
 }
 
@@ -100,14 +100,14 @@ where id = $1 and state = 'pending'`)
 
 // FinishMessage: it was sent.
 func (db *DB) FinishMessage(ctx context.Context, id uuid.UUID, now time.Time) error {
-	_, err := db.run(ctx, "finish message", finishMessage, id, "sent", now, "")
+	_, err := db.exec(ctx, "finish message", finishMessage, id, "sent", now, "")
 	return err
 }
 
 // FailMessage gives a message up; why is for an operator, who may have it sent again with ResendMessage until it
 // expires. Sweep wipes it then.
 func (db *DB) FailMessage(ctx context.Context, id uuid.UUID, now time.Time, why string) error {
-	_, err := db.run(ctx, "fail message", finishMessage, id, "failed", now, why)
+	_, err := db.exec(ctx, "fail message", finishMessage, id, "failed", now, why)
 	return err
 }
 
@@ -117,7 +117,7 @@ where id = $1 and state = 'pending'`)
 
 // RetryMessage: it could not be sent and is due again then.
 func (db *DB) RetryMessage(ctx context.Context, id uuid.UUID, due time.Time, why string) error {
-	_, err := db.run(ctx, "retry message", retryMessage, id, due, why)
+	_, err := db.exec(ctx, "retry message", retryMessage, id, due, why)
 	return err
 }
 
@@ -127,7 +127,7 @@ where id = any($1) and state = 'pending'`)
 
 // ReleaseMessages gives claimed messages back untried: a process that ends lets another take them.
 func (db *DB) ReleaseMessages(ctx context.Context, ids []uuid.UUID, now time.Time) error {
-	_, err := db.run(ctx, "release messages", releaseMessages, ids, now)
+	_, err := db.exec(ctx, "release messages", releaseMessages, ids, now)
 	return err
 }
 
@@ -137,7 +137,7 @@ where state = 'pending' and expires_at <= $1`)
 
 // ExpireMessages ends what may not be sent any more and says how many they were.
 func (db *DB) ExpireMessages(ctx context.Context, now time.Time) (int64, error) {
-	return db.run(ctx, "expire messages", expireMessages, now)
+	return db.exec(ctx, "expire messages", expireMessages, now)
 }
 
 var selectMessages = define(`
@@ -150,7 +150,7 @@ limit $2`)
 // Messages lists the outbox, newest first, without payloads. state "" means any.
 func (db *DB) Messages(ctx context.Context, state string, limit int) ([]Message, error) {
 	var list []Message
-	err := db.each(ctx, "messages", messagesInto(&list), selectMessages, state, limit)
+	err := db.query(ctx, "messages", messagesInto(&list), selectMessages, state, limit)
 	return list, err
 }
 
@@ -167,9 +167,9 @@ where id = $1 and expires_at > $2 and payload is not null and (
 // ResendMessage makes a message due now that waits, or that failed and whose token is still good. ErrNotFound: there
 // is none that can still be sent.
 func (db *DB) ResendMessage(ctx context.Context, id uuid.UUID, now time.Time) error {
-	n, err := db.run(ctx, "resend message", resendMessage, id, now)
+	n, err := db.exec(ctx, "resend message", resendMessage, id, now)
 	if err == nil && n == 0 {
-		return failure("resend message", ErrNotFound)
+		return wrapError("resend message", ErrNotFound)
 	}
 	return err
 }
@@ -180,7 +180,7 @@ select min(due_at) from {outbox} where state = 'pending' and due_at <= $1 and ex
 // OldestDue is for how long the message that waits longest has been due; 0 when none is.
 func (db *DB) OldestDue(ctx context.Context, now time.Time) (time.Duration, error) {
 	var since time.Time
-	err := db.one(ctx, "oldest due", func(r pgx.Row) error { return r.Scan((*at)(&since)) }, oldestDue, now)
+	err := db.queryRow(ctx, "oldest due", func(r pgx.Row) error { return r.Scan((*nullTime)(&since)) }, oldestDue, now)
 	if err != nil || since.IsZero() {
 		return 0, err
 	}

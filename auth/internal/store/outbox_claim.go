@@ -21,7 +21,7 @@ returning ` + messageColumns)
 // one that can, without its attempts being counted.
 func (db *DB) ClaimMessagesOf(ctx context.Context, channel string, now time.Time, lease time.Duration, most int) ([]Message, error) {
 	var claimed []Message
-	err := db.each(ctx, "claim messages", messagesInto(&claimed), claimMessagesOf, now, now.Add(lease), most, channel)
+	err := db.query(ctx, "claim messages", messagesInto(&claimed), claimMessagesOf, now, now.Add(lease), most, channel)
 	return claimed, err
 }
 
@@ -32,6 +32,6 @@ returning ` + messageColumns)
 
 // ClaimMessage takes one message, due or not. ErrNotFound: there is none that waits.
 func (db *DB) ClaimMessage(ctx context.Context, message uuid.UUID, until time.Time) (m Message, err error) {
-	err = db.one(ctx, "claim message", func(r pgx.Row) error { return r.Scan(messageTargets(&m)...) }, claimMessage, message, until)
+	err = db.queryRow(ctx, "claim message", func(r pgx.Row) error { return r.Scan(messageTargets(&m)...) }, claimMessage, message, until)
 	return m, err
 }

@@ -23,11 +23,11 @@ type Waiting struct {
 // OutboxWaiting counts by channel. It reads what is pending and nothing else.
 func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]Waiting, err error) {
 	by = map[string]Waiting{}
-	err = db.each(ctx, "outbox waiting", func(r pgx.Rows) error {
+	err = db.query(ctx, "outbox waiting", func(r pgx.Rows) error {
 		var channel string
 		var w Waiting
 		var since time.Time
-		if err := r.Scan(&channel, &w.Pending, (*at)(&since)); err != nil {
+		if err := r.Scan(&channel, &w.Pending, (*nullTime)(&since)); err != nil {
 			return err
 		}
 		if !since.IsZero() {
@@ -42,7 +42,7 @@ func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]W
 // OldestDueOn is OldestDue for some channels: those that a process sends.
 func (db *DB) OldestDueOn(ctx context.Context, channels []string, now time.Time) (time.Duration, error) {
 	var since time.Time
-	err := db.one(ctx, "oldest due", func(r pgx.Row) error { return r.Scan((*at)(&since)) }, oldestDueOn, now, channels)
+	err := db.queryRow(ctx, "oldest due", func(r pgx.Row) error { return r.Scan((*nullTime)(&since)) }, oldestDueOn, now, channels)
 	if err != nil || since.IsZero() {
 		return 0, err
 	}

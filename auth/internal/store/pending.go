@@ -41,12 +41,12 @@ func (b *Batch) Pending(dst *Pending, aud, address string, kinds ...Kind) {
 	b.rows("pending", func(r pgx.Rows) error {
 		t, f := &dst.Token, &dst.Flow
 		targets := append(userTargets(&dst.User),
-			(*id)(&t.ID), (*id)(&t.User), (*text)(&t.Kind), (*text)(&t.Address), (*id)(&t.Flow), (*id)(&t.Identity), (*text)(&t.PasswordHash),
-			(*raw)(&t.UserMetadata), (*at)(&t.CreatedAt), (*at)(&t.ExpiresAt),
-			(*id)(&f.ID), (*id)(&f.User), (*text)(&f.Method), (*text)(&f.Challenge), (*text)(&f.ChallengeMethod),
-			(*at)(&f.IssuedAt), (*at)(&f.CreatedAt), (*at)(&f.ExpiresAt))
+			(*nullUUID)(&t.ID), (*nullUUID)(&t.User), (*nullText)(&t.Kind), (*nullText)(&t.Address), (*nullUUID)(&t.Flow), (*nullUUID)(&t.Identity), (*nullText)(&t.PasswordHash),
+			(*nullBytes)(&t.UserMetadata), (*nullTime)(&t.CreatedAt), (*nullTime)(&t.ExpiresAt),
+			(*nullUUID)(&f.ID), (*nullUUID)(&f.User), (*nullText)(&f.Method), (*nullText)(&f.Challenge), (*nullText)(&f.ChallengeMethod),
+			(*nullTime)(&f.IssuedAt), (*nullTime)(&f.CreatedAt), (*nullTime)(&f.ExpiresAt))
 		return r.Scan(targets...)
-	}, selectPending, aud, address, texts(kinds))
+	}, selectPending, aud, address, kindArray(kinds))
 }
 
 // Known says that somebody was found.

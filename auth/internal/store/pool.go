@@ -17,16 +17,16 @@ const noGrowth = 30 * time.Second
 
 var (
 	// errFull ends an attempt to connect within noGrowth.
-	errFull = errors.New("the server has no connection left")
+	errServerFull = errors.New("the server has no connection left")
 	// errNotAsked ends the pool's attempts to connect without a caller.
-	errNotAsked = errors.New("nobody waits for this connection")
+	errNoCaller = errors.New("nobody waits for this connection")
 )
 
 // asked marks the context of a caller who waits for a connection.
-type asked struct{}
+type callerKey struct{}
 
 // mostConns is how large the pool may grow.
-func mostConns(ctx context.Context, config *pgx.ConnConfig, wanted int) (int, error) {
+func maxConns(ctx context.Context, config *pgx.ConnConfig, wanted int) (int, error) {
 	conn, err := pgconn.ConnectConfig(ctx, &config.Config) // without pgx's caches and types, for one statement
 	if err != nil {
 		return 0, err
@@ -40,11 +40,11 @@ func mostConns(ctx context.Context, config *pgx.ConnConfig, wanted int) (int, er
 select current_setting('max_connections')::int
      - current_setting('superuser_reserved_connections')::int
      - (select coalesce(sum(numbackends), 0) from pg_stat_database)::int + 1`
-	answer := conn.ExecParams(ctx, freeConnections, nil, nil, nil, nil).Read()
-	if answer.Err != nil {
-		return 0, answer.Err
+	result := conn.ExecParams(ctx, freeConnections, nil, nil, nil, nil).Read()
+	if result.Err != nil {
+		return 0, result.Err
 	}
-	free, err := strconv.Atoi(string(answer.Rows[0][0]))
+	free, err := strconv.Atoi(string(result.Rows[0][0]))
 	if err != nil {
 		return 0, err
 	}
@@ -54,12 +54,12 @@ select current_setting('max_connections')::int
 // mayConnect is asked before each new connection. The pool likes to fill itself up to MinConns,
 // which would cost each replica 4 connections for each core from the start; refused, it leaves
 // these few alone and closes what rests beyond them, which is all that MinConns is set for.
-func (db *DB) mayConnect(ctx context.Context, _ *pgx.ConnConfig) error {
-	if ctx.Value(asked{}) == nil {
-		return errNotAsked
+func (db *DB) beforeConnect(ctx context.Context, _ *pgx.ConnConfig) error {
+	if ctx.Value(callerKey{}) == nil {
+		return errNoCaller
 	}
-	if time.Now().UnixNano() < db.full.Load() && db.pool.Stat().TotalConns() > db.pool.Stat().ConstructingConns() {
-		return errFull
+	if time.Now().UnixNano() < db.serverFullUntil.Load() && db.pool.Stat().TotalConns() > db.pool.Stat().ConstructingConns() {
+		return errServerFull
 	}
 	return nil
 }
@@ -67,22 +67,22 @@ func (db *DB) mayConnect(ctx context.Context, _ *pgx.ConnConfig) error {
 // acquire takes a connection. When the server has none left for the pool to grow, the caller waits
 // for one that is in use, until his context ends.
 func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	waiting := context.WithValue(ctx, asked{}, true)
+	waiting := context.WithValue(ctx, callerKey{}, true)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		c, err := db.pool.Acquire(waiting)
 		if err == nil {
 			return c, nil
 		}
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "53300" {
-			db.full.Store(time.Now().Add(noGrowth).UnixNano())
+			db.serverFullUntil.Store(time.Now().Add(noGrowth).UnixNano())
 			db.log.Warn("the database has no connection left; the pool stays as it is for a while",
 				"connections", db.pool.Stat().TotalConns(), "for", noGrowth)
-		} else if !errors.Is(err, errFull) {
+		} else if !errors.Is(err, errServerFull) {
 			return nil, err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, errFull)
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, errServerFull)
 		case <-time.After(pause):
 		}
 	}

@@ -90,12 +90,12 @@ left join {identities} i on i.user_id = u.id`
 // When nothing was rotated the caller tells from the fields why.
 func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 	what, args := refreshSession, []any{p.Session, p.SecretHash[:], int64(p.Counter), p.Now, p.UserAgent, p.IP,
-		null(p.CreatedAfter), null(p.ActiveAfter), p.SinglePerUser, ActionTokenRefreshed, null(p.ServerNow)}
+		timeOrNull(p.CreatedAfter), timeOrNull(p.ActiveAfter), p.SinglePerUser, ActionTokenRefreshed, timeOrNull(p.ServerNow)}
 	if !p.LowAfter.IsZero() {
 		what, args = refreshBoundedSession, append(args, p.LowAfter)
 	}
 	var out Refreshed
-	err := db.each(ctx, "refresh", func(r pgx.Rows) error {
+	err := db.query(ctx, "refresh", func(r pgx.Rows) error {
 		var i Identity
 		var ago int64 // in microseconds
 		targets := append(append(userTargets(&out.User), identityTargets(&i)...), sessionTargets(&out.Session)...)
@@ -109,7 +109,7 @@ func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 		return nil
 	}, what, args...)
 	out.User.sortIdentities()
-	return out, found(err, out.User)
+	return out, orNotFound(err, out.User)
 }
 
 var endByReuse = define(`
@@ -128,6 +128,6 @@ func (b *Batch) EndByReuse(session uuid.UUID, now time.Time, ip string) {
 
 // EndByReuse ends a session one of whose old refresh tokens came back, and notes it.
 func (db *DB) EndByReuse(ctx context.Context, session uuid.UUID, now time.Time, ip string) error {
-	_, err := db.run(ctx, "end by reuse", endByReuse, session, now, ActionTokenRevoked, ip)
+	_, err := db.exec(ctx, "end by reuse", endByReuse, session, now, ActionTokenRevoked, ip)
 	return err
 }

@@ -34,7 +34,7 @@ select name, migrating from needed where granted is not true and name is not nul
 // MissingRights names each right that the daemon's database user lacks: those that it needs to serve, and
 // those that only migrations need. None of either for a good one.
 func (db *DB) MissingRights(ctx context.Context) (serving, migrating []string, err error) {
-	err = db.each(ctx, "missing rights", func(r pgx.Rows) error {
+	err = db.query(ctx, "missing rights", func(r pgx.Rows) error {
 		var name string
 		var forMigrations bool
 		err := r.Scan(&name, &forMigrations)

@@ -13,62 +13,62 @@ import (
 // Destinations of a Scan that take null as the zero value. They are plain pointers to the fields of
 // our rows, so that reading a row costs no allocation for them.
 type (
-	at     time.Time
-	id     uuid.UUID
-	text   string
-	raw    []byte
-	amount float64
+	nullTime  time.Time
+	nullUUID  uuid.UUID
+	nullText  string
+	nullBytes []byte
+	nullFloat float64
 	// number and small are integers of ours.
-	number uint64
-	small  int
+	nullUint uint64
+	nullInt  int
 )
 
 // ScanTimestamptz implements pgtype.TimestamptzScanner.
-func (a *at) ScanTimestamptz(v pgtype.Timestamptz) error {
-	if *a = at(time.Time{}); v.Valid {
-		*a = at(v.Time.UTC())
+func (a *nullTime) ScanTimestamptz(v pgtype.Timestamptz) error {
+	if *a = nullTime(time.Time{}); v.Valid {
+		*a = nullTime(v.Time.UTC())
 	}
 	return nil
 }
 
 // ScanUUID implements pgtype.UUIDScanner.
-func (i *id) ScanUUID(v pgtype.UUID) error {
-	*i = id(v.Bytes) // zero for null
+func (i *nullUUID) ScanUUID(v pgtype.UUID) error {
+	*i = nullUUID(v.Bytes) // zero for null
 	return nil
 }
 
 // ScanText implements pgtype.TextScanner.
-func (t *text) ScanText(v pgtype.Text) error {
-	*t = text(v.String)
+func (t *nullText) ScanText(v pgtype.Text) error {
+	*t = nullText(v.String)
 	return nil
 }
 
 // ScanFloat64 implements pgtype.Float64Scanner.
-func (a *amount) ScanFloat64(v pgtype.Float8) error {
-	*a = amount(v.Float64) // zero for null
+func (a *nullFloat) ScanFloat64(v pgtype.Float8) error {
+	*a = nullFloat(v.Float64) // zero for null
 	return nil
 }
 
 // ScanInt64 implements pgtype.Int64Scanner.
-func (n *number) ScanInt64(v pgtype.Int8) error {
-	*n = number(v.Int64)
+func (n *nullUint) ScanInt64(v pgtype.Int8) error {
+	*n = nullUint(v.Int64)
 	return nil
 }
 
 // ScanInt64 implements pgtype.Int64Scanner.
-func (n *small) ScanInt64(v pgtype.Int8) error {
-	*n = small(v.Int64)
+func (n *nullInt) ScanInt64(v pgtype.Int8) error {
+	*n = nullInt(v.Int64)
 	return nil
 }
 
 // ScanBytes implements pgtype.BytesScanner; v is only lent.
-func (r *raw) ScanBytes(v []byte) error {
-	*r = append(raw(nil), v...)
+func (r *nullBytes) ScanBytes(v []byte) error {
+	*r = append(nullBytes(nil), v...)
 	return nil
 }
 
 // null is a time as an argument: nil for the zero one.
-func null(t time.Time) any {
+func timeOrNull(t time.Time) any {
 	if t.IsZero() {
 		return nil
 	}
@@ -77,7 +77,7 @@ func null(t time.Time) any {
 
 // plain puts ids into pgx's own form. It would turn uuid.UUID into text and back, since that
 // implements driver.Valuer.
-func plain(args []any) []any {
+func encodeUUIDs(args []any) []any {
 	for i, a := range args {
 		if u, ok := a.(uuid.UUID); ok {
 			args[i] = pgtype.UUID{Bytes: u, Valid: true}
@@ -87,7 +87,7 @@ func plain(args []any) []any {
 }
 
 // nullID is an id as an argument: nil for the zero one.
-func nullID(u uuid.UUID) any {
+func uuidOrNull(u uuid.UUID) any {
 	if u == uuid.Nil {
 		return nil
 	}
@@ -95,7 +95,7 @@ func nullID(u uuid.UUID) any {
 }
 
 // nullBytes is bytes, or JSON text, as an argument: nil for none.
-func nullBytes(b []byte) any {
+func bytesOrNull(b []byte) any {
 	if len(b) == 0 {
 		return nil
 	}
@@ -103,7 +103,7 @@ func nullBytes(b []byte) any {
 }
 
 // orInfinity is an optional time as an argument: nil stays null, the zero time becomes -infinity.
-func orInfinity(t *time.Time) pgtype.Timestamptz {
+func timeOrInfinity(t *time.Time) pgtype.Timestamptz {
 	switch {
 	case t == nil:
 		return pgtype.Timestamptz{}
@@ -113,11 +113,11 @@ func orInfinity(t *time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: *t, Valid: true}
 }
 
-type flag bool
+type nullBool bool
 
 // ScanBool implements pgtype.BoolScanner.
-func (f *flag) ScanBool(v pgtype.Bool) error {
-	*f = flag(v.Bool)
+func (f *nullBool) ScanBool(v pgtype.Bool) error {
+	*f = nullBool(v.Bool)
 	return nil
 }
 
@@ -146,43 +146,43 @@ func scanRow(r pgx.Rows, targets []any) error {
 func scanUsual(to any, oid uint32, format int16, v []byte) bool {
 	inBinary := format == pgtype.BinaryFormatCode
 	switch to := to.(type) {
-	case *at:
-		return oid == pgtype.TimestamptzOID && inBinary && to.scan(v)
-	case *id:
+	case *nullTime:
+		return oid == pgtype.TimestamptzOID && inBinary && to.scanBinary(v)
+	case *nullUUID:
 		if oid != pgtype.UUIDOID || !inBinary || v != nil && len(v) != len(to) {
 			return false
 		}
-		*to = id{}
+		*to = nullUUID{}
 		copy(to[:], v)
 	case *factorList:
 		return isText(oid) && len(v) == 0 // most users have none
-	case *text:
+	case *nullText:
 		if !isText(oid) {
 			return false
 		}
-		*to = text(v)
+		*to = nullText(v)
 	case *string:
 		if !isText(oid) || v == nil {
 			return false
 		}
 		*to = string(v)
-	case *raw:
+	case *nullBytes:
 		if !(oid == pgtype.ByteaOID && inBinary) && !(oid == pgtype.JSONBOID && !inBinary) {
 			return false
 		}
-		*to = append(raw(nil), v...)
+		*to = append(nullBytes(nil), v...)
 	case *bool:
 		if oid != pgtype.BoolOID || !inBinary || len(v) != 1 {
 			return false
 		}
 		*to = v[0] == 1
-	case *number:
+	case *nullUint:
 		n, ok := integer(oid, inBinary, v)
-		*to = number(n)
+		*to = nullUint(n)
 		return ok
-	case *small:
+	case *nullInt:
 		n, ok := integer(oid, inBinary, v)
-		*to = small(n)
+		*to = nullInt(n)
 		return ok
 	default:
 		return false
@@ -208,9 +208,9 @@ func integer(oid uint32, inBinary bool, v []byte) (int64, bool) {
 func isText(oid uint32) bool { return oid == pgtype.TextOID || oid == pgtype.VarcharOID }
 
 // scan reads the binary form: microseconds since 2000. Infinite times are left to pgx.
-func (a *at) scan(v []byte) bool {
+func (a *nullTime) scanBinary(v []byte) bool {
 	if v == nil {
-		*a = at{}
+		*a = nullTime{}
 		return true
 	}
 	if len(v) != 8 {
@@ -221,6 +221,6 @@ func (a *at) scan(v []byte) bool {
 		return false
 	}
 	const year2000 = 946684800 // as Unix time
-	*a = at(time.Unix(year2000+micros/1e6, micros%1e6*1e3).UTC())
+	*a = nullTime(time.Unix(year2000+micros/1e6, micros%1e6*1e3).UTC())
 	return true
 }

@@ -21,7 +21,7 @@ func TestScanRow(t *testing.T) {
 	}
 	defer conn.Close(ctx)
 	fresh := func() []any {
-		return []any{new(at), new(id), new(text), new(string), new(raw), new(raw), new(bool), new(number), new(small), new(flag), new(float64)}
+		return []any{new(nullTime), new(nullUUID), new(nullText), new(string), new(nullBytes), new(nullBytes), new(bool), new(nullUint), new(nullInt), new(nullBool), new(float64)}
 	}
 	read := func(values string, mode pgx.QueryExecMode, scan func(pgx.Rows, []any) error) ([]any, error) {
 		targets := fresh()

@@ -27,7 +27,7 @@ where s.id = $1`)
 // Refreshing reads a session and its user, without identities, to tell beforehand what a
 // refresh would give. ErrNotFound: no such session.
 func (db *DB) Refreshing(ctx context.Context, session uuid.UUID) (u User, s Session, err error) {
-	err = db.one(ctx, "refreshing", func(r pgx.Row) error {
+	err = db.queryRow(ctx, "refreshing", func(r pgx.Row) error {
 		return r.Scan(append(append(userTargets(&u), sessionTargets(&s)...), (*factorList)(&u.Factors))...)
 	}, selectRefreshing, session)
 	return u, s, err

@@ -37,9 +37,9 @@ const sessionColumns = `
 
 func sessionTargets(s *Session) []any {
 	return []any{
-		(*id)(&s.ID), (*id)(&s.UserID), (*at)(&s.CreatedAt), (*number)(&s.Counter), (*at)(&s.RefreshedAt), (*text)(&s.UserAgent), (*text)(&s.IP),
-		(*small)(&s.AAL), (*raw)(&s.AMR), (*text)(&s.Tag), (*id)(&s.FactorID),
-		(*at)(&s.NotAfter), (*at)(&s.EndedAt), (*text)(&s.EndedReason),
+		(*nullUUID)(&s.ID), (*nullUUID)(&s.UserID), (*nullTime)(&s.CreatedAt), (*nullUint)(&s.Counter), (*nullTime)(&s.RefreshedAt), (*nullText)(&s.UserAgent), (*nullText)(&s.IP),
+		(*nullInt)(&s.AAL), (*nullBytes)(&s.AMR), (*nullText)(&s.Tag), (*nullUUID)(&s.FactorID),
+		(*nullTime)(&s.NotAfter), (*nullTime)(&s.EndedAt), (*nullText)(&s.EndedReason),
 	}
 }
 
@@ -64,7 +64,7 @@ values ($1, (select id from {users} where id = $2 and deleted_at is null), $3, $
 
 // InsertSession opens a session; ErrUserGone when its user doesn't exist, or was deleted.
 func (b *Batch) InsertSession(s NewSession) {
-	b.exec("insert session", insertSession, s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag, null(s.NotAfter), nullBytes(s.Place))
+	b.exec("insert session", insertSession, s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag, timeOrNull(s.NotAfter), bytesOrNull(s.Place))
 }
 
 // Why a session ended. A sign-out without scope takes the refresh token only: see Session.Readable.
@@ -121,7 +121,7 @@ where user_id = $1 and ($2::uuid is null or id = $2) and ($3::uuid is null or id
 // EndSessions ends sessions at once. Unless it is Only one, the codes that were given out and not yet
 // exchanged end with them.
 func (b *Batch) EndSessions(e EndSessions) {
-	b.exec("end sessions", endSessions, e.User, nullID(e.Only), nullID(e.Except), e.At, e.Reason)
+	b.exec("end sessions", endSessions, e.User, uuidOrNull(e.Only), uuidOrNull(e.Except), e.At, e.Reason)
 }
 
 var eraseSessions = define(`
@@ -149,7 +149,7 @@ limit 1000`)
 // Sessions are a user's, newest first, with the ended ones that are still kept; at most 1000.
 func (db *DB) Sessions(ctx context.Context, user uuid.UUID) ([]Session, error) {
 	var all []Session
-	err := db.each(ctx, "sessions", func(r pgx.Rows) error {
+	err := db.query(ctx, "sessions", func(r pgx.Rows) error {
 		var s Session
 		err := r.Scan(sessionTargets(&s)...)
 		all = append(all, s)
@@ -179,7 +179,7 @@ select id from {sessions} where id = $1 and user_id = $2`)
 // EndSession ends a session; ErrNotFound when it is not that user's. Ending an ended one is fine.
 func (db *DB) EndSession(ctx context.Context, e EndSession) error {
 	args := append([]any{e.Session, e.User, e.Audit.At, e.Reason}, e.Audit.args()[1:]...)
-	return db.one(ctx, "end session", func(r pgx.Row) error {
+	return db.queryRow(ctx, "end session", func(r pgx.Row) error {
 		return r.Scan(new(uuid.UUID))
 	}, endSession, args...)
 }

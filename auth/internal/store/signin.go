@@ -35,7 +35,7 @@ type Tried struct {
 }
 
 func triedTargets(t *Tried) []any {
-	return []any{(*amount)(&t.Tries.Tokens), (*at)(&t.Tries.At), &t.PlaceKnown, (*amount)(&t.PlaceTries.Tokens), (*at)(&t.PlaceTries.At)}
+	return []any{(*nullFloat)(&t.Tries.Tokens), (*nullTime)(&t.Tries.At), &t.PlaceKnown, (*nullFloat)(&t.PlaceTries.Tokens), (*nullTime)(&t.PlaceTries.At)}
 }
 
 var selectTried = define(`
@@ -45,7 +45,7 @@ from (select) here left join {limits} l on l.key = $2 left join {limits} lp on l
 // Tried reads how often a user's password was tried, in tries or from a place.
 func (b *Batch) Tried(dst *Tried, user uuid.UUID, tries Limit, p Place) {
 	b.rows("tried", func(r pgx.Rows) error { return r.Scan(triedTargets(dst)...) },
-		selectTried, user, tries.Key, nullBytes(p.MAC), p.Since, nullBytes(p.Tries.Key))
+		selectTried, user, tries.Key, bytesOrNull(p.MAC), p.Since, bytesOrNull(p.Tries.Key))
 }
 
 // One row in any case, found by the same work. A pending sign-up counts only while nothing is confirmed.
@@ -68,10 +68,10 @@ left join {limits} lp on lp.key = $8`)
 // Credentials reads them in one statement.
 func (db *DB) Credentials(ctx context.Context, f CredentialsFor, now time.Time) (Credentials, error) {
 	var c Credentials
-	err := db.one(ctx, "credentials", func(r pgx.Row) error {
-		targets := append(nullable(&c.User), (*text)(&c.PendingHash))
+	err := db.queryRow(ctx, "credentials", func(r pgx.Row) error {
+		targets := append(nullable(&c.User), (*nullText)(&c.PendingHash))
 		return r.Scan(append(targets, triedTargets(&c.Tried)...)...)
-	}, selectCredentials, f.Aud, f.Email, f.Phone, f.Tries.Key, now, nullBytes(f.Place.MAC), f.Place.Since, nullBytes(f.Place.Tries.Key))
+	}, selectCredentials, f.Aud, f.Email, f.Phone, f.Tries.Key, now, bytesOrNull(f.Place.MAC), f.Place.Since, bytesOrNull(f.Place.Tries.Key))
 	return c, err
 }
 
@@ -81,9 +81,9 @@ func nullable(u *User) []any {
 	for i, t := range targets {
 		switch t := t.(type) {
 		case *string:
-			targets[i] = (*text)(t)
+			targets[i] = (*nullText)(t)
 		case *bool:
-			targets[i] = (*flag)(t)
+			targets[i] = (*nullBool)(t)
 		}
 	}
 	return targets
@@ -103,7 +103,7 @@ type OpenSession struct {
 
 // holdsTry is whether the bucket in a row l of {limits} holds a try; size, rate and now are parameters.
 // The tolerance is for rounding only: a try that came back a moment ago counts.
-func holdsTry(size, rate, now string) string {
+func bucketHoldsTry(size, rate, now string) string {
 	return "least(" + size + "::float8, l.tokens + greatest(0, extract(epoch from " + now + "::timestamptz - l.at)::float8) * " + rate + "::float8) >= 1 - 1e-9"
 }
 
@@ -112,7 +112,7 @@ func holdsTry(size, rate, now string) string {
 var openSession = define(`
 with bucket as (
     select $20::bytea is null or not exists (
-        select from {limits} l where l.key = $20 and not ` + holdsTry("$21", "$22", "$3") + `) as holds
+        select from {limits} l where l.key = $20 and not ` + bucketHoldsTry("$21", "$22", "$3") + `) as holds
 ), person as (
     update {users} u set
         last_sign_in_at = $3, updated_at = $3,
@@ -137,8 +137,8 @@ from bucket left join person u on true left join {identities} i on i.user_id = u
 func (db *DB) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User
 	var holds bool
-	err := db.each(ctx, "open session", opened(&u, &holds), openSession, o.args()...)
-	return u, o.outcome(&u, holds, err)
+	err := db.query(ctx, "open session", openedInto(&u, &holds), openSession, o.args()...)
+	return u, o.result(&u, holds, err)
 }
 
 // OpenSession is DB's, as a step of a transaction.
@@ -146,13 +146,13 @@ func (t *Tx) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User
 	var holds bool
 	b := t.Batch()
-	b.rows("open session", opened(&u, &holds), openSession, o.args()...)
+	b.rows("open session", openedInto(&u, &holds), openSession, o.args()...)
 	err := b.Send(ctx)
-	return u, o.outcome(&u, holds, err)
+	return u, o.result(&u, holds, err)
 }
 
 // opened reads a user with identities and factors, or a row of nulls.
-func opened(u *User, holds *bool) func(pgx.Rows) error {
+func openedInto(u *User, holds *bool) func(pgx.Rows) error {
 	return func(r pgx.Rows) error {
 		var i Identity
 		targets := append([]any{holds}, nullable(u)...)
@@ -166,19 +166,19 @@ func opened(u *User, holds *bool) func(pgx.Rows) error {
 	}
 }
 
-func (o OpenSession) outcome(u *User, holds bool, err error) error {
+func (o OpenSession) result(u *User, holds bool, err error) error {
 	if err == nil && !holds {
-		return failure("open session", &LimitError{o.Tries})
+		return wrapError("open session", &LimitError{o.Tries})
 	}
 	u.sortIdentities()
-	return found(err, *u)
+	return orNotFound(err, *u)
 }
 
 func (o OpenSession) args() []any {
 	s := o.Session
-	args := []any{s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag, null(s.NotAfter), o.IfPassword, o.Rehash}
+	args := []any{s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag, timeOrNull(s.NotAfter), o.IfPassword, o.Rehash}
 	args = append(args, o.Audit.args()...)
-	return append(args, nullBytes(o.Tries.Key), o.Tries.Size, o.Tries.rate(), nullBytes(s.Place))
+	return append(args, bytesOrNull(o.Tries.Key), o.Tries.Size, o.Tries.rate(), bytesOrNull(s.Place))
 }
 
 // FailedPassword is a password that opened nothing.
@@ -200,7 +200,7 @@ with taken as (
     on conflict (key) do update set
         tokens = greatest(0, least($2::float8, l.tokens + greatest(0, extract(epoch from $4::timestamptz - l.at)::float8) * $3::float8) - 1),
         at = greatest(l.at, $4), full_at = greatest(l.full_at, $4::timestamptz + $5::float8 * interval '1 second')
-    where ` + holdsTry("$2", "$3", "$4") + `
+    where ` + bucketHoldsTry("$2", "$3", "$4") + `
     returning 1
 ), marked as (
     insert into {limits} as l (key, tokens, at, full_at)
@@ -215,18 +215,18 @@ select exists (select from taken), ` + roomColumns)
 // so that the caller must not say that the password was wrong.
 func (db *DB) FailedPassword(ctx context.Context, f FailedPassword) error {
 	args := []any{f.Tries.Key, f.Tries.Size, f.Tries.rate(), f.Now, f.Tries.Refill.Seconds(), f.Note.Key, f.Note.Refill.Seconds()}
-	e := db.enter(f.Audit)
+	e := db.admitAudit(f.Audit)
 	var taken, due, wrote bool
-	err := db.one(ctx, "failed password", func(r pgx.Row) error { return r.Scan(&taken, &due, &wrote) }, failPassword,
+	err := db.queryRow(ctx, "failed password", func(r pgx.Row) error { return r.Scan(&taken, &due, &wrote) }, failPassword,
 		append(append(args, f.Audit.args()...), e.args()...)...)
-	e.leave(due, wrote, err)
-	return f.outcome(taken, err)
+	e.report(due, wrote, err)
+	return f.result(taken, err)
 }
 
 var refusePassword = define(`
 with bucket as (
     select where $1::bytea is null or not exists (
-        select from {limits} l where l.key = $1 and not ` + holdsTry("$2", "$3", "$4") + `)
+        select from {limits} l where l.key = $1 and not ` + bucketHoldsTry("$2", "$3", "$4") + `)
 ), marked as (
     insert into {limits} as l (key, tokens, at, full_at)
     select $5::bytea, 0, $4::timestamptz, $4::timestamptz + $6::float8 * interval '1 second' from bucket
@@ -243,14 +243,14 @@ select from bucket`)
 // LimitError: there was none, so that the caller must not say that the password was right. Tries without a key
 // are not looked at.
 func (db *DB) RefusedPassword(ctx context.Context, f FailedPassword) error {
-	args := []any{nullBytes(f.Tries.Key), f.Tries.Size, f.Tries.rate(), f.Now, f.Note.Key, f.Note.Refill.Seconds()}
-	n, err := db.run(ctx, "refused password", refusePassword, append(args, f.Audit.args()...)...)
-	return f.outcome(n > 0, err)
+	args := []any{bytesOrNull(f.Tries.Key), f.Tries.Size, f.Tries.rate(), f.Now, f.Note.Key, f.Note.Refill.Seconds()}
+	n, err := db.exec(ctx, "refused password", refusePassword, append(args, f.Audit.args()...)...)
+	return f.result(n > 0, err)
 }
 
-func (f FailedPassword) outcome(had bool, err error) error {
+func (f FailedPassword) result(had bool, err error) error {
 	if err == nil && !had {
-		return failure("password", &LimitError{f.Tries})
+		return wrapError("password", &LimitError{f.Tries})
 	}
 	return err
 }

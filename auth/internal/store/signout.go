@@ -57,7 +57,7 @@ select exists (select from present)`)
 // exchanged. It is false when the token's own session had ended before,
 // or the user is gone: then nothing was done, and nothing noted.
 func (db *DB) SignOut(ctx context.Context, o SignOut) (done bool, err error) {
-	err = db.one(ctx, "sign out", func(r pgx.Row) error { return r.Scan(&done) },
-		signOut, o.User, nullID(o.Session), int16(o.Scope), o.Now, ActionLogout, o.IP)
+	err = db.queryRow(ctx, "sign out", func(r pgx.Row) error { return r.Scan(&done) },
+		signOut, o.User, uuidOrNull(o.Session), int16(o.Scope), o.Now, ActionLogout, o.IP)
 	return done, err
 }

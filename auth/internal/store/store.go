@@ -51,10 +51,10 @@ type DB struct {
 	ns   string
 	log  *slog.Logger
 	// full is until when no connection is added because the server had none left, Unix nanoseconds.
-	full    atomic.Int64
-	unnamed unnamedAudit
+	serverFullUntil atomic.Int64
+	unnamed         auditGate
 	// bouncer guards the one line about PgBouncer.
-	bouncer sync.Once
+	poolerLogged sync.Once
 }
 
 var validNamespace = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_]{0,29}$`) })
@@ -83,7 +83,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if o.Tracer != nil {
 		config.ConnConfig.Tracer = tracer{o.Tracer}
 	}
-	config.ConnConfig.BuildContextWatcherHandler = newGiveUp
+	config.ConnConfig.BuildContextWatcherHandler = newCancelHandler
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = 5 * time.Second
 	}
@@ -101,9 +101,9 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	for i, text := range statements {
 		db.sql[i] = db.fill(text)
 	}
-	most, err := mostConns(ctx, config.ConnConfig, o.MaxConns)
+	most, err := maxConns(ctx, config.ConnConfig, o.MaxConns)
 	if err != nil {
-		return nil, failure("open", err)
+		return nil, wrapError("open", err)
 	}
 	config.MaxConns = int32(most)
 	// See pool.go: the pool may not make these by itself, so they are only a floor for closing.
@@ -113,7 +113,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	config.MaxConnLifetime = cmp.Or(o.MaxConnLifetime, 100*365*24*time.Hour)
 	config.MaxConnIdleTime = cmp.Or(o.MaxConnIdleTime, 10*time.Second)
 	config.HealthCheckPeriod = cmp.Or(o.HealthCheckPeriod, 5*time.Second)
-	config.BeforeConnect = db.mayConnect
+	config.BeforeConnect = db.beforeConnect
 	db.pool, err = pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
@@ -126,23 +126,23 @@ func (db *DB) Close() { db.pool.Close() }
 
 // Ping asks whether the database answers.
 func (db *DB) Ping(ctx context.Context) error {
-	return db.on(ctx, "ping", func(c *pgx.Conn) error { return c.Ping(ctx) })
+	return db.withConn(ctx, "ping", func(c *pgx.Conn) error { return c.Ping(ctx) })
 }
 
 // on runs f with a connection of its own and tells its error in our terms.
-func (db *DB) on(ctx context.Context, doing string, f func(*pgx.Conn) error) error {
+func (db *DB) withConn(ctx context.Context, doing string, f func(*pgx.Conn) error) error {
 	c, err := db.acquire(ctx)
 	if err == nil {
 		err = f(c.Conn())
 		c.Release()
 	}
-	return db.failure(doing, err)
+	return db.wrapError(doing, err)
 }
 
 // failure is the package's failure with a word in the log for what an operator must change.
-func (db *DB) failure(doing string, err error) error {
+func (db *DB) wrapError(doing string, err error) error {
 	if isLostStatement(err) {
-		db.bouncer.Do(func() { db.log.Error("DATABASE_URL: "+ErrPooler.Error(), "error", err) })
+		db.poolerLogged.Do(func() { db.log.Error("DATABASE_URL: "+ErrPooler.Error(), "error", err) })
 	}
-	return failure(doing, err)
+	return wrapError(doing, err)
 }

@@ -15,8 +15,8 @@ func TestEndSurplus(t *testing.T) {
 	first, second, third := addSession(t, db, mia, noon), addSession(t, db, mia, noon.Add(time.Second)), addSession(t, db, mia, noon.Add(2*time.Second))
 	other := addSession(t, db, tom, noon)
 	for range 2 {
-		send(t, db, func(b *store.Batch) { b.EndSurplus(mia.ID, 2, noon.Add(time.Minute)) })
-		if s := session(t, db, mia, first); s.EndedReason != store.EndedSurplus || s.EndedAt != noon.Add(time.Minute) {
+		send(t, db, func(b *store.Batch) { b.EnforceSessionLimit(mia.ID, 2, noon.Add(time.Minute)) })
+		if s := session(t, db, mia, first); s.EndedReason != store.EndedSessionLimit || s.EndedAt != noon.Add(time.Minute) {
 			t.Errorf("%+v", s)
 		}
 		if session(t, db, mia, second).Ended() || session(t, db, mia, third).Ended() || session(t, db, tom, other).Ended() {

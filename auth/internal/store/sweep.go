@@ -165,10 +165,10 @@ func (t *Tx) sweepByTime(ctx context.Context, s Sweep, out *Swept) error {
 func (t *Tx) sweepSessions(ctx context.Context, s Sweep, out *Swept) error {
 	var seen, gone int64
 	var last uuid.UUID
-	err := t.tx.QueryRow(ctx, t.db.sql[sweepSessions], s.Cursor, s.Batch, null(s.EndedBefore), null(s.CreatedBefore), null(s.ActiveBefore)).
-		Scan(&seen, &gone, (*id)(&last))
+	err := t.tx.QueryRow(ctx, t.db.sql[sweepSessions], s.Cursor, s.Batch, timeOrNull(s.EndedBefore), timeOrNull(s.CreatedBefore), timeOrNull(s.ActiveBefore)).
+		Scan(&seen, &gone, (*nullUUID)(&last))
 	if out.Removed += gone; seen == int64(s.Batch) {
 		out.Cursor = last
 	}
-	return t.db.failure("sweep sessions", err)
+	return t.db.wrapError("sweep sessions", err)
 }

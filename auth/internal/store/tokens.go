@@ -55,7 +55,7 @@ type NewToken struct {
 const tokenColumns = `t.id, t.user_id, t.kind, t.address, t.flow_id, t.identity_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at`
 
 func tokenTargets(t *Token) []any {
-	return []any{(*id)(&t.ID), (*id)(&t.User), (*text)(&t.Kind), &t.Address, (*id)(&t.Flow), (*id)(&t.Identity), &t.PasswordHash, (*raw)(&t.UserMetadata), (*at)(&t.CreatedAt), (*at)(&t.ExpiresAt)}
+	return []any{(*nullUUID)(&t.ID), (*nullUUID)(&t.User), (*nullText)(&t.Kind), &t.Address, (*nullUUID)(&t.Flow), (*nullUUID)(&t.Identity), &t.PasswordHash, (*nullBytes)(&t.UserMetadata), (*nullTime)(&t.CreatedAt), (*nullTime)(&t.ExpiresAt)}
 }
 
 var insertToken = define(`
@@ -71,8 +71,8 @@ where $14 or exists (select from {users} where id = $2 and deleted_at is null)`)
 // InsertToken adds a token and drops the older ones of its kind. For a user who doesn't exist, or was deleted, it
 // costs the same and does nothing: so the answer to an unknown address takes the same work.
 func (b *Batch) InsertToken(t NewToken) {
-	b.exec("insert token", insertToken, t.ID, t.User, string(t.Kind), t.Address, nullBytes(t.LinkHash), nullBytes(t.OTPMAC), nullID(t.Flow),
-		t.PasswordHash, nullBytes(t.UserMetadata), t.CreatedAt, t.ExpiresAt, t.Keep, nullID(t.Identity), t.Required)
+	b.exec("insert token", insertToken, t.ID, t.User, string(t.Kind), t.Address, bytesOrNull(t.LinkHash), bytesOrNull(t.OTPMAC), uuidOrNull(t.Flow),
+		t.PasswordHash, bytesOrNull(t.UserMetadata), t.CreatedAt, t.ExpiresAt, t.Keep, uuidOrNull(t.Identity), t.Required)
 }
 
 var deleteTokens = define(`
@@ -80,11 +80,11 @@ delete from {one_time_tokens} where user_id = $1 and ($2::text[] is null or kind
 
 // DeleteTokens voids a user's tokens of these kinds, or all.
 func (b *Batch) DeleteTokens(user uuid.UUID, kinds ...Kind) {
-	b.exec("delete tokens", deleteTokens, user, texts(kinds))
+	b.exec("delete tokens", deleteTokens, user, kindArray(kinds))
 }
 
 // texts are kinds as an argument; null for none.
-func texts(kinds []Kind) []string {
+func kindArray(kinds []Kind) []string {
 	var list []string
 	for _, k := range kinds {
 		list = append(list, string(k))
@@ -119,7 +119,7 @@ func (b *Batch) Tokens(dst *[]Token, user uuid.UUID, kinds ...Kind) {
 		err := r.Scan(tokenTargets(&t)...)
 		*dst = append(*dst, t)
 		return err
-	}, selectTokens, user, texts(kinds))
+	}, selectTokens, user, kindArray(kinds))
 }
 
 // Digits are typed digits: the MACs that they have as each kind of token that may be meant, under
@@ -151,7 +151,7 @@ func takeTry(known, now string, first int) string {
     on conflict (key) do update set
         tokens = greatest(0, least(` + p(1) + `::float8, l.tokens + greatest(0, extract(epoch from ` + now + `::timestamptz - l.at)::float8) * ` + p(2) + `::float8) - 1),
         at = greatest(l.at, ` + now + `), full_at = greatest(l.full_at, ` + now + `::timestamptz + ` + p(3) + `::float8 * interval '1 second')
-    where ` + holdsTry(p(1), p(2), now) + `
+    where ` + bucketHoldsTry(p(1), p(2), now) + `
     returning 1
 ), guess as (
     select where ` + p(0) + `::bytea is null or exists (select from taken)
@@ -159,7 +159,7 @@ func takeTry(known, now string, first int) string {
 }
 
 func takeTryArgs(tries Limit, p Place) []any {
-	return []any{nullBytes(tries.Key), tries.Size, tries.rate(), tries.Refill.Seconds(), nullBytes(p.MAC), p.Since, nullBytes(p.Tries.Key)}
+	return []any{bytesOrNull(tries.Key), tries.Size, tries.rate(), tries.Refill.Seconds(), bytesOrNull(p.MAC), p.Since, bytesOrNull(p.Tries.Key)}
 }
 
 // ownerKnows is whether a place is known of the user who has an address.
@@ -198,7 +198,7 @@ select ` + guessColumns + ` from known left join hit t on true`)
 // miss, which stays counted only if the transaction commits. The Limit is the bucket that a try was taken from, which
 // is to be given back when a token was found. A LimitError: there was no try, and nothing was compared.
 func (t *Tx) RedeemDigits(ctx context.Context, d Digits) (Token, Limit, error) {
-	args := []any{d.Aud, d.Address, texts(d.Kinds), d.MACs, d.Now, d.MaxMisses}
+	args := []any{d.Aud, d.Address, kindArray(d.Kinds), d.MACs, d.Now, d.MaxMisses}
 	return t.guess(ctx, redeemDigits, d.Tries, d.Place, append(args, takeTryArgs(d.Tries, d.Place)...))
 }
 
@@ -211,10 +211,10 @@ func (t *Tx) guess(ctx context.Context, s statement, tries Limit, place Place, a
 	targets := tokenTargets(&token)
 	for i, to := range targets {
 		if to, ok := to.(*string); ok {
-			targets[i] = (*text)(to)
+			targets[i] = (*nullText)(to)
 		}
 	}
-	err := t.tx.QueryRow(ctx, t.db.sql[s], plain(args)...).Scan(append([]any{&here, &had}, targets...)...)
+	err := t.tx.QueryRow(ctx, t.db.sql[s], encodeUUIDs(args)...).Scan(append([]any{&here, &had}, targets...)...)
 	if here && tries.Key != nil {
 		tries.Key = place.Tries.Key
 	}
@@ -225,7 +225,7 @@ func (t *Tx) guess(ctx context.Context, s statement, tries Limit, place Place, a
 	case token.ID == uuid.Nil:
 		err = ErrNotFound
 	}
-	return token, tries, t.db.failure("redeem token", err)
+	return token, tries, t.db.wrapError("redeem token", err)
 }
 
 var redeemLink = define(`
@@ -241,7 +241,7 @@ returning ` + tokenColumns)
 // RedeemLink locks the user and consumes the token that a link's secret belongs to, if it is of one
 // of these kinds; ErrNotFound otherwise.
 func (t *Tx) RedeemLink(ctx context.Context, hash []byte, kinds []Kind, now time.Time) (Token, error) {
-	return t.redeem(ctx, redeemLink, hash, texts(kinds), now)
+	return t.redeem(ctx, redeemLink, hash, kindArray(kinds), now)
 }
 
 var digitsWait = define(`
@@ -251,12 +251,12 @@ select exists (
 and not exists (
     select from {limits} l
     where l.key = case when ` + ownerKnows("$1", "$2", "$9", "$10") + ` then $11::bytea else $6::bytea end
-      and not ` + holdsTry("$7", "$8", "$5") + `)`)
+      and not ` + bucketHoldsTry("$7", "$8", "$5") + `)`)
 
 // DigitsWait says whether RedeemDigits would find a token, and counts nothing: never, where there is no try left.
 func (db *DB) DigitsWait(ctx context.Context, d Digits) (found bool, err error) {
-	err = db.one(ctx, "digits", func(r pgx.Row) error { return r.Scan(&found) }, digitsWait, d.Aud, d.Address, texts(d.Kinds), d.MACs, d.Now,
-		nullBytes(d.Tries.Key), d.Tries.Size, d.Tries.rate(), nullBytes(d.Place.MAC), d.Place.Since, nullBytes(d.Place.Tries.Key))
+	err = db.queryRow(ctx, "digits", func(r pgx.Row) error { return r.Scan(&found) }, digitsWait, d.Aud, d.Address, kindArray(d.Kinds), d.MACs, d.Now,
+		bytesOrNull(d.Tries.Key), d.Tries.Size, d.Tries.rate(), bytesOrNull(d.Place.MAC), d.Place.Since, bytesOrNull(d.Place.Tries.Key))
 	return found, err
 }
 
@@ -265,7 +265,7 @@ select exists (select from {one_time_tokens} t where t.link_hash = $1 and t.kind
 
 // LinkWaits says whether RedeemLink would find a token.
 func (db *DB) LinkWaits(ctx context.Context, hash []byte, kinds []Kind, now time.Time) (found bool, err error) {
-	err = db.one(ctx, "link", func(r pgx.Row) error { return r.Scan(&found) }, linkWaits, hash, texts(kinds), now)
+	err = db.queryRow(ctx, "link", func(r pgx.Row) error { return r.Scan(&found) }, linkWaits, hash, kindArray(kinds), now)
 	return found, err
 }
 
@@ -308,6 +308,6 @@ func (t *Tx) RedeemNonce(ctx context.Context, n Nonce) (Token, Limit, error) {
 
 func (t *Tx) redeem(ctx context.Context, s statement, args ...any) (Token, error) {
 	var token Token
-	err := t.tx.QueryRow(ctx, t.db.sql[s], plain(args)...).Scan(tokenTargets(&token)...)
-	return token, t.db.failure("redeem token", err)
+	err := t.tx.QueryRow(ctx, t.db.sql[s], encodeUUIDs(args)...).Scan(tokenTargets(&token)...)
+	return token, t.db.wrapError("redeem token", err)
 }

@@ -37,11 +37,11 @@ func (t tracer) end(ctx context.Context, err error) {
 // spanKey marks the contexts of this package's spans: pgx gives the end a context that may be the caller's.
 type spanKey struct{}
 
-func recorded(ctx context.Context) bool { return trace.SpanFromContext(ctx).IsRecording() }
+func isRecording(ctx context.Context) bool { return trace.SpanFromContext(ctx).IsRecording() }
 
 // TraceQueryStart implements pgx.QueryTracer.
 func (t tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
-	if !recorded(ctx) {
+	if !isRecording(ctx) {
 		return ctx
 	}
 	text := oneLine(d.SQL)
@@ -57,7 +57,7 @@ func (t tracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, d pgx.TraceQuery
 
 // TraceBatchStart implements pgx.BatchTracer.
 func (t tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceBatchStartData) context.Context {
-	if !recorded(ctx) {
+	if !isRecording(ctx) {
 		return ctx
 	}
 	var all strings.Builder

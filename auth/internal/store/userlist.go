@@ -58,7 +58,7 @@ select count(*) from {users} u` + usersWhere)
 
 // Users is one page, and the total if the filter asks for it; no identities.
 func (db *DB) Users(ctx context.Context, f UsersFilter) (page []User, total int, err error) {
-	where := []any{f.Aud, contains(f.Text), f.Text, f.Email, f.Phone, nullID(f.ID)}
+	where := []any{f.Aud, contains(f.Text), f.Text, f.Email, f.Phone, uuidOrNull(f.ID)}
 	order := selectUsersNewest
 	if f.OldestFirst {
 		order = selectUsersOldest
@@ -69,7 +69,7 @@ func (db *DB) Users(ctx context.Context, f UsersFilter) (page []User, total int,
 		err := r.Scan(userTargets(&u)...)
 		page = append(page, u)
 		return err
-	}, order, append(where, null(f.After.CreatedAt), nullID(f.After.ID), f.Offset, f.Limit)...)
+	}, order, append(where, timeOrNull(f.After.CreatedAt), uuidOrNull(f.After.ID), f.Offset, f.Limit)...)
 	if f.Count {
 		b.rows("count users", func(r pgx.Rows) error { return r.Scan(&total) }, countUsers, where...)
 	}

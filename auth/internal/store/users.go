@@ -48,16 +48,16 @@ const userColumns = `
 
 func userTargets(u *User) []any {
 	return []any{
-		(*id)(&u.ID), &u.Aud, &u.Role, &u.Email, &u.Phone, &u.PasswordHash, &u.IsAnonymous, (*raw)(&u.AppMetadata), (*raw)(&u.UserMetadata),
-		(*at)(&u.CreatedAt), (*at)(&u.UpdatedAt), (*at)(&u.LastSignInAt), (*at)(&u.EmailConfirmedAt), (*at)(&u.PhoneConfirmedAt),
-		(*at)(&u.InvitedAt), (*at)(&u.BannedUntil), (*at)(&u.DeletedAt), (*at)(&u.ConfirmationSentAt), (*at)(&u.RecoverySentAt),
-		(*at)(&u.EmailChangeSentAt), (*at)(&u.PhoneChangeSentAt), (*at)(&u.ReauthenticationSentAt),
+		(*nullUUID)(&u.ID), &u.Aud, &u.Role, &u.Email, &u.Phone, &u.PasswordHash, &u.IsAnonymous, (*nullBytes)(&u.AppMetadata), (*nullBytes)(&u.UserMetadata),
+		(*nullTime)(&u.CreatedAt), (*nullTime)(&u.UpdatedAt), (*nullTime)(&u.LastSignInAt), (*nullTime)(&u.EmailConfirmedAt), (*nullTime)(&u.PhoneConfirmedAt),
+		(*nullTime)(&u.InvitedAt), (*nullTime)(&u.BannedUntil), (*nullTime)(&u.DeletedAt), (*nullTime)(&u.ConfirmationSentAt), (*nullTime)(&u.RecoverySentAt),
+		(*nullTime)(&u.EmailChangeSentAt), (*nullTime)(&u.PhoneChangeSentAt), (*nullTime)(&u.ReauthenticationSentAt),
 		&u.NewEmail, &u.NewPhone, &u.CurrentEmailProven, &u.NewEmailProven,
 	}
 }
 
 // into reads one user of any number of rows that repeat him, and his factors, for each identity.
-func into(u *User) func(pgx.Rows) error {
+func userInto(u *User) func(pgx.Rows) error {
 	*u = User{}
 	return func(r pgx.Rows) error {
 		var i Identity
@@ -72,7 +72,7 @@ func into(u *User) func(pgx.Rows) error {
 }
 
 // alone reads one user of at most one row.
-func alone(u *User) func(pgx.Rows) error {
+func userRowInto(u *User) func(pgx.Rows) error {
 	*u = User{}
 	return func(r pgx.Rows) error { return r.Scan(userTargets(u)...) }
 }
@@ -95,19 +95,19 @@ order by i.created_at, i.id`)
 // User reads a user with identities and factors, a deleted one too, or returns ErrNotFound.
 func (db *DB) User(ctx context.Context, id uuid.UUID) (User, error) {
 	var u User
-	err := db.each(ctx, "user", into(&u), selectUser, id)
-	return u, found(err, u)
+	err := db.query(ctx, "user", userInto(&u), selectUser, id)
+	return u, orNotFound(err, u)
 }
 
-func found(err error, u User) error {
+func orNotFound(err error, u User) error {
 	if err == nil && u.ID == uuid.Nil {
-		return failure("user", ErrNotFound)
+		return wrapError("user", ErrNotFound)
 	}
 	return err
 }
 
 // User reads a user with identities and factors.
-func (b *Batch) User(dst *User, id uuid.UUID) { b.rows("user", into(dst), selectUser, id) }
+func (b *Batch) User(dst *User, id uuid.UUID) { b.rows("user", userInto(dst), selectUser, id) }
 
 var lockUser = define(`
 select ` + userColumns + `,` + identityColumns + `, null::text
@@ -123,9 +123,9 @@ func (t *Tx) LockUser(ctx context.Context, id uuid.UUID) (User, error) {
 	var u User
 	rows, err := t.tx.Query(ctx, t.db.sql[lockUser], id)
 	if err == nil {
-		err = eachRow(rows, into(&u))
+		err = eachRow(rows, userInto(&u))
 	}
-	return u, found(t.db.failure("lock user", err), u)
+	return u, orNotFound(t.db.wrapError("lock user", err), u)
 }
 
 var selectUserByEmail = define(`
@@ -135,7 +135,7 @@ where u.aud = $1 and u.email = $2 and u.email <> ''`)
 
 // UserByEmail reads the user with that address, without identities.
 func (b *Batch) UserByEmail(dst *User, aud, email string) {
-	b.rows("user by e-mail", alone(dst), selectUserByEmail, aud, email)
+	b.rows("user by e-mail", userRowInto(dst), selectUserByEmail, aud, email)
 }
 
 var selectUserByPhone = define(`
@@ -145,7 +145,7 @@ where u.aud = $1 and u.phone = $2 and u.phone <> ''`)
 
 // UserByPhone reads the user with that number, without identities.
 func (b *Batch) UserByPhone(dst *User, aud, phone string) {
-	b.rows("user by phone", alone(dst), selectUserByPhone, aud, phone)
+	b.rows("user by phone", userRowInto(dst), selectUserByPhone, aud, phone)
 }
 
 // An address known only from a provider's identity is taken too, and comes first.
@@ -161,5 +161,5 @@ where u.id = coalesce(
 
 // Account reads the user to whom an address belongs by an identity or by the account itself.
 func (b *Batch) Account(dst *User, aud, email string) {
-	b.rows("account", alone(dst), selectAccount, aud, email)
+	b.rows("account", userRowInto(dst), selectAccount, aud, email)
 }

@@ -20,13 +20,13 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 // how somebody else's sign-up of the same moment shows.
 func (b *Batch) InsertUser(u User) {
 	b.exec("insert user", insertUser,
-		u.ID, u.Aud, u.Role, u.Email, u.Phone, u.PasswordHash, u.IsAnonymous, object(u.AppMetadata), object(u.UserMetadata),
-		u.CreatedAt, u.UpdatedAt, null(u.LastSignInAt), null(u.EmailConfirmedAt), null(u.PhoneConfirmedAt), null(u.InvitedAt), null(u.BannedUntil),
-		null(u.ConfirmationSentAt), null(u.RecoverySentAt))
+		u.ID, u.Aud, u.Role, u.Email, u.Phone, u.PasswordHash, u.IsAnonymous, objectOrEmpty(u.AppMetadata), objectOrEmpty(u.UserMetadata),
+		u.CreatedAt, u.UpdatedAt, timeOrNull(u.LastSignInAt), timeOrNull(u.EmailConfirmedAt), timeOrNull(u.PhoneConfirmedAt), timeOrNull(u.InvitedAt), timeOrNull(u.BannedUntil),
+		timeOrNull(u.ConfirmationSentAt), timeOrNull(u.RecoverySentAt))
 }
 
 // object is JSON text as an argument; {} for none.
-func object(m json.RawMessage) []byte {
+func objectOrEmpty(m json.RawMessage) []byte {
 	if len(m) == 0 {
 		return []byte("{}")
 	}
@@ -137,15 +137,15 @@ where u.id = $1`)
 func (b *Batch) UpdateUser(p UserPatch) {
 	b.exec("update user", updateUser, p.ID, p.Now, p.Role, p.Email, p.Phone, p.PasswordHash, p.NewEmail, p.NewPhone,
 		p.CurrentEmailProven, p.NewEmailProven, p.IsAnonymous,
-		orInfinity(p.EmailConfirmedAt), orInfinity(p.PhoneConfirmedAt), orInfinity(p.InvitedAt), orInfinity(p.BannedUntil),
-		orInfinity(p.LastSignInAt), orInfinity(p.ConfirmationSentAt), orInfinity(p.RecoverySentAt),
-		orInfinity(p.EmailChangeSentAt), orInfinity(p.PhoneChangeSentAt), orInfinity(p.ReauthenticationSentAt),
-		p.AppMetadata.Replace, p.ProvidersFromIdentities, nullBytes(p.AppMetadata.Set), names(p.AppMetadata.Delete),
-		p.UserMetadata.Replace, nullBytes(p.UserMetadata.Set), names(p.UserMetadata.Delete))
+		timeOrInfinity(p.EmailConfirmedAt), timeOrInfinity(p.PhoneConfirmedAt), timeOrInfinity(p.InvitedAt), timeOrInfinity(p.BannedUntil),
+		timeOrInfinity(p.LastSignInAt), timeOrInfinity(p.ConfirmationSentAt), timeOrInfinity(p.RecoverySentAt),
+		timeOrInfinity(p.EmailChangeSentAt), timeOrInfinity(p.PhoneChangeSentAt), timeOrInfinity(p.ReauthenticationSentAt),
+		p.AppMetadata.Replace, p.ProvidersFromIdentities, bytesOrNull(p.AppMetadata.Set), stringArray(p.AppMetadata.Delete),
+		p.UserMetadata.Replace, bytesOrNull(p.UserMetadata.Set), stringArray(p.UserMetadata.Delete))
 }
 
 // names is a list as an argument that is never null.
-func names(list []string) []string {
+func stringArray(list []string) []string {
 	if list == nil {
 		return []string{}
 	}
