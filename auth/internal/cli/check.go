@@ -151,7 +151,7 @@ func (r *report) templates(ctx context.Context, l config.Live) {
 // outward asks the SMS gateway about the account (what it lacks is among the warnings), and the captcha provider
 // about a captcha that nobody solved.
 func (r *report) outward(ctx context.Context, l config.Live) {
-	for _, doubt := range l.SMS.Doubts() {
+	for _, doubt := range l.SMS.Lint() {
 		fmt.Fprintln(r.p.stdout, "warn ", doubt)
 	}
 	if g := sms.New(l.SMS); g != nil {

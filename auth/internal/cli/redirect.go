@@ -21,7 +21,7 @@ func (p *program) redirect(args []string) error {
 	if err != nil {
 		return err
 	}
-	for _, doubt := range l.API.Redirects.Doubts() {
+	for _, doubt := range l.API.Redirects.Lint() {
 		fmt.Fprintln(p.stderr, "warn ", doubt)
 	}
 	refused := 0

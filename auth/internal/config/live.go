@@ -120,7 +120,7 @@ func (c *Config) apiSettings(r *settings.Report) httpapi.Settings {
 				r.Clash("AUTH_URI_ALLOW_LIST: %v", e)
 			}
 		} else {
-			for _, doubt := range list.Doubts() {
+			for _, doubt := range list.Lint() {
 				r.Warn("AUTH_URI_ALLOW_LIST: %s", doubt)
 			}
 		}

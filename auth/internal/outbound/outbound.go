@@ -52,8 +52,8 @@ type Options struct {
 	// Public replaces the function Public in tests, where every address is loopback.
 	Public func(netip.Addr) bool
 	// Watch is told of each call, nil: nobody; To is whom they are meant for, unless Clients.To says more.
-	Watch Watch
-	Target    string
+	Watch  Watch
+	Target string
 	// Inject adds headers of whoever watches to a call; nil: none. They are for those who may know of our traces.
 	Inject func(context.Context, http.Header)
 }

@@ -9,7 +9,7 @@ import (
 
 // Doubts are the items of the list that match hosts which anybody can register, one sentence each: a wildcard of
 // https://example.com** also takes example.com.evil.test, one of https://*example.com takes evilexample.com.
-func (l *List) Doubts() (all []string) {
+func (l *List) Lint() (all []string) {
 	for i := range l.rules {
 		if host := l.rules[i].registrable(); host != "" {
 			all = append(all, fmt.Sprintf("%q of the redirect list also matches hosts that anybody can register, such as %s: "+

@@ -11,7 +11,7 @@ func TestList_Doubts(t *testing.T) {
 	f := func(pattern, example string) {
 		t.Helper()
 		l := mustNew(t, testSite, pattern)
-		got := strings.Join(l.Doubts(), "\n")
+		got := strings.Join(l.Lint(), "\n")
 		if example == "" {
 			if got != "" {
 				t.Errorf("%s: %s", pattern, got)

@@ -13,7 +13,7 @@ var (
 
 // Doubts are settings of the chosen gateway that don't look like what they are for, by their variables. They are
 // tried all the same: a gateway may know more kinds than these. What is empty is Missing's.
-func (s Settings) Doubts() (all []string) {
+func (s Settings) Lint() (all []string) {
 	f := func(name, value, what string, forms ...*regexp.Regexp) {
 		for _, form := range forms {
 			if value == "" || form.MatchString(value) {

@@ -291,17 +291,17 @@ func TestCheck(t *testing.T) {
 func TestDoubts(t *testing.T) {
 	t.Parallel()
 	for _, provider := range providers {
-		if got := settings(provider, "").Doubts(); len(got) > 0 {
+		if got := settings(provider, "").Lint(); len(got) > 0 {
 			t.Errorf("%s: %q", provider, got)
 		}
-		if got := (Settings{Provider: provider}).Doubts(); len(got) > 0 {
+		if got := (Settings{Provider: provider}).Lint(); len(got) > 0 {
 			t.Errorf("%s, with nothing: %q", provider, got)
 		}
 	}
 	for _, from := range []string{"+1 555 0100", "15550100", "72345", "Gatehouse", "My Shop"} {
 		o := settings("twilio", "")
 		o.Twilio.From = from
-		if got := o.Doubts(); len(got) > 0 {
+		if got := o.Lint(); len(got) > 0 {
 			t.Errorf("%s: %q", from, got)
 		}
 	}
@@ -316,7 +316,7 @@ func TestDoubts(t *testing.T) {
 		o := wrong
 		o.Provider = provider
 		var names []string
-		for _, doubt := range o.Doubts() {
+		for _, doubt := range o.Lint() {
 			name, _, _ := strings.Cut(doubt, " ")
 			names = append(names, name)
 		}
