@@ -168,7 +168,7 @@ func TestDocs_states(t *testing.T) {
 			}
 		}
 	}
-	given = append(given, matches(t, "internal/store/surplus.go", `EndedSurplus = "(\w+)"`)...)
+	given = append(given, matches(t, "internal/store/sessions.go", `EndedSessionLimit = "(\w+)"`)...)
 	slices.Sort(given)
 	f("reasons", slices.Compact(given), firstCells(t, "docs/accounts.md", "## Sessions"))
 

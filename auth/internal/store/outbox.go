@@ -186,3 +186,73 @@ func (db *DB) OldestDue(ctx context.Context, now time.Time) (time.Duration, erro
 	}
 	return now.Sub(since), nil
 }
+
+var claimMessagesOf = define(`
+update {outbox} o set due_at = $2, attempts = attempts + 1
+where o.id in (
+    select id from {outbox}
+    where state = 'pending' and due_at <= $1 and expires_at > $1 and channel = $4
+    order by due_at limit $3
+    for update skip locked)
+returning ` + messageColumns)
+
+// ClaimMessagesOf is ClaimMessages for one channel. What no sender of this process can send waits for
+// one that can, without its attempts being counted.
+func (db *DB) ClaimMessagesOf(ctx context.Context, channel string, now time.Time, lease time.Duration, most int) ([]Message, error) {
+	var claimed []Message
+	err := db.query(ctx, "claim messages", messagesInto(&claimed), claimMessagesOf, now, now.Add(lease), most, channel)
+	return claimed, err
+}
+
+var claimMessage = define(`
+update {outbox} o set due_at = $2, attempts = attempts + 1
+where o.id = $1 and o.state = 'pending'
+returning ` + messageColumns)
+
+// ClaimMessage takes one message, due or not. ErrNotFound: there is none that waits.
+func (db *DB) ClaimMessage(ctx context.Context, message uuid.UUID, until time.Time) (m Message, err error) {
+	err = db.queryRow(ctx, "claim message", func(r pgx.Row) error { return r.Scan(messageTargets(&m)...) }, claimMessage, message, until)
+	return m, err
+}
+
+var oldestDueOn = define(`
+select min(due_at) from {outbox} where state = 'pending' and due_at <= $1 and expires_at > $1 and channel = any($2)`)
+
+var outboxWaiting = define(`
+select channel, count(*), min(due_at) filter (where due_at <= $1) from {outbox} where state = 'pending' and expires_at > $1 group by channel`)
+
+// Waiting is what a channel's messages wait for: Pending are not sent yet, OldestDue is how long the
+// oldest of those that are due has been so, 0 when none is.
+type Waiting struct {
+	Pending   int
+	OldestDue time.Duration
+}
+
+// OutboxWaiting counts by channel. It reads what is pending and nothing else.
+func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]Waiting, err error) {
+	by = map[string]Waiting{}
+	err = db.query(ctx, "outbox waiting", func(r pgx.Rows) error {
+		var channel string
+		var w Waiting
+		var since time.Time
+		if err := r.Scan(&channel, &w.Pending, (*nullTime)(&since)); err != nil {
+			return err
+		}
+		if !since.IsZero() {
+			w.OldestDue = now.Sub(since)
+		}
+		by[channel] = w
+		return nil
+	}, outboxWaiting, now)
+	return by, err
+}
+
+// OldestDueOn is OldestDue for some channels: those that a process sends.
+func (db *DB) OldestDueOn(ctx context.Context, channels []string, now time.Time) (time.Duration, error) {
+	var since time.Time
+	err := db.queryRow(ctx, "oldest due", func(r pgx.Row) error { return r.Scan((*nullTime)(&since)) }, oldestDueOn, now, channels)
+	if err != nil || since.IsZero() {
+		return 0, err
+	}
+	return now.Sub(since), nil
+}

@@ -212,3 +212,63 @@ func TestClaimMessages_parallel(t *testing.T) {
 		t.Errorf("%d claimed of 50", len(got))
 	}
 }
+
+// TestClaimMessagesOf: a channel's messages are claimed apart; the other's stay as they were.
+func TestClaimMessagesOf(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	mail := addMessage(t, db, noon)
+	sms := store.NewMessage{ID: uuid.New(), Channel: "sms", Kind: "sms", Payload: []byte("sealed"), At: noon, ExpiresAt: noon.Add(time.Hour)}
+	send(t, db, func(b *store.Batch) { b.InsertMessage(sms) })
+	f := func(channel string, after time.Duration, want ...uuid.UUID) {
+		t.Helper()
+		got, err := db.ClaimMessagesOf(t.Context(), channel, noon.Add(after), time.Minute, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got) != len(want) || len(want) == 1 && (got[0].ID != want[0] || string(got[0].Payload) != "sealed" || got[0].Attempts != 1) {
+			t.Errorf("claimed of %s: %+v, want %v", channel, got, want)
+		}
+	}
+	f("email", -time.Second)
+	f("email", 0, mail)
+	f("email", 59*time.Second)
+	f("sms", time.Second, sms.ID)
+	f("sms", time.Hour)
+}
+
+// What nobody here sends makes no process look stuck.
+func TestOldestDueOn(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	addMessage(t, db, noon)
+	f := func(want time.Duration, channels ...string) {
+		t.Helper()
+		if d, err := db.OldestDueOn(t.Context(), channels, noon.Add(time.Second)); d != want || err != nil {
+			t.Errorf("%v: %v, %v; want %v", channels, d, err, want)
+		}
+	}
+	f(time.Second, "email")
+	f(time.Second, "sms", "email")
+	f(0, "sms")
+	f(0)
+}
+
+func TestOutboxWaiting(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	f := func(after time.Duration, pending int, oldest time.Duration) {
+		t.Helper()
+		by, err := db.OutboxWaiting(t.Context(), noon.Add(after))
+		if w := by["email"]; w.Pending != pending || w.OldestDue != oldest || err != nil {
+			t.Errorf("%v after noon: %+v, %v", after, by, err)
+		}
+	}
+	f(0, 0, 0)
+	addMessage(t, db, noon)
+	addMessage(t, db, noon.Add(time.Minute))
+	f(-time.Second, 2, 0)
+	f(time.Second, 2, time.Second)
+	f(2*time.Minute, 2, 2*time.Minute)
+	f(1000*time.Hour, 0, 0) // expired
+}

@@ -183,3 +183,43 @@ func (db *DB) EndSession(ctx context.Context, e EndSession) error {
 		return r.Scan(new(uuid.UUID))
 	}, endSession, args...)
 }
+
+var selectSession = define(`
+select ` + sessionColumns + `
+from {sessions} s
+where s.id = $1 and s.user_id = $2`)
+
+// Session reads one session of a user; a Nil ID when he has none such. Whoever has locked the user sees
+// what ended it: all that ends a user's sessions locks him first, but for a sign-out.
+func (b *Batch) Session(dst *Session, user, session uuid.UUID) {
+	*dst = Session{}
+	b.rows("session", func(r pgx.Rows) error { return r.Scan(sessionTargets(dst)...) }, selectSession, session, user)
+}
+
+var selectRefreshing = define(`
+select ` + userColumns + `,` + sessionColumns + `,` + factorsOf("s.user_id") + `
+from {sessions} s join {users} u on u.id = s.user_id
+where s.id = $1`)
+
+// Refreshing reads a session and its user, without identities, to tell beforehand what a
+// refresh would give. ErrNotFound: no such session.
+func (db *DB) Refreshing(ctx context.Context, session uuid.UUID) (u User, s Session, err error) {
+	err = db.queryRow(ctx, "refreshing", func(r pgx.Row) error {
+		return r.Scan(append(append(userTargets(&u), sessionTargets(&s)...), (*factorList)(&u.Factors))...)
+	}, selectRefreshing, session)
+	return u, s, err
+}
+
+// EndedSurplus is the reason of sessions that newer ones have crowded out.
+const EndedSessionLimit = "session_limit"
+
+var enforceSessionLimit = define(`
+update {sessions} set ended_at = $3, ended_reason = '` + EndedSessionLimit + `'
+where id in (
+    select id from {sessions} where user_id = $1 and ended_at is null
+    order by refreshed_at desc, created_at desc, id offset $2)`)
+
+// EndSurplus ends all but so many of a user's sessions; those used last stay.
+func (b *Batch) EnforceSessionLimit(user uuid.UUID, keep int, now time.Time) {
+	b.exec("end surplus", enforceSessionLimit, user, keep, now)
+}

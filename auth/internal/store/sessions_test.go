@@ -244,3 +244,42 @@ func TestEndSessions(t *testing.T) {
 		t.Errorf("another's session: %v", err)
 	}
 }
+
+func TestBatch_Session(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	mia, tom := addUser(t, db, "mia@example.org"), addUser(t, db, "tom@example.org")
+	own := addSession(t, db, mia, noon)
+	f := func(user, session, want uuid.UUID, ended bool) {
+		t.Helper()
+		v := store.Session{ID: uuid.New()}
+		send(t, db, func(b *store.Batch) { b.Session(&v, user, session) })
+		if v.ID != want || v.Ended() != ended {
+			t.Errorf("%+v", v)
+		}
+	}
+	f(mia.ID, own, own, false)
+	f(tom.ID, own, uuid.Nil, false)
+	f(mia.ID, uuid.New(), uuid.Nil, false)
+	send(t, db, func(b *store.Batch) {
+		b.EndSessions(store.EndSessions{User: mia.ID, Reason: store.EndedPasswordChanged, At: noon.Add(time.Second)})
+	})
+	f(mia.ID, own, own, true)
+}
+
+func TestEndSurplus(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	mia, tom := addUser(t, db, "mia@example.org"), addUser(t, db, "tom@example.org")
+	first, second, third := addSession(t, db, mia, noon), addSession(t, db, mia, noon.Add(time.Second)), addSession(t, db, mia, noon.Add(2*time.Second))
+	other := addSession(t, db, tom, noon)
+	for range 2 {
+		send(t, db, func(b *store.Batch) { b.EnforceSessionLimit(mia.ID, 2, noon.Add(time.Minute)) })
+		if s := session(t, db, mia, first); s.EndedReason != store.EndedSessionLimit || s.EndedAt != noon.Add(time.Minute) {
+			t.Errorf("%+v", s)
+		}
+		if session(t, db, mia, second).Ended() || session(t, db, mia, third).Ended() || session(t, db, tom, other).Ended() {
+			t.Error("too many ended")
+		}
+	}
+}
