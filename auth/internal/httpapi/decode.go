@@ -85,7 +85,7 @@ func (c *call) decode(into any) error {
 }
 
 func decodeJSON(text []byte, into any) error {
-	if err := checkJSON(text); err != nil {
+	if err := CheckJSONB(text); err != nil {
 		return badJSON(err.Error())
 	}
 	err := json.Unmarshal(text, into)
@@ -132,14 +132,14 @@ func reworded(err error, words string) error {
 
 // Bounds of what PostgreSQL's jsonb takes; beyond them it fails only when the row is written.
 const (
-	maxDepth    = 100
-	maxDigits   = 1000
-	maxExponent = 3 // digits
+	jsonbDepth    = 100
+	jsonbDigits   = 1000
+	jsonbExponent = 3 // digits
 )
 
 // checkJSON refuses what encoding/json reads and the database doesn't: U+0000, half surrogates, huge
 // numbers, deep nesting. Syntax is encoding/json's to check.
-func checkJSON(text []byte) error {
+func CheckJSONB(text []byte) error {
 	trimmed := bytes.TrimLeft(text, " \t\r\n")
 	if len(trimmed) == 0 {
 		return errors.New("unexpected end of JSON input")
@@ -154,7 +154,7 @@ func checkJSON(text []byte) error {
 	for i := 0; i < len(text); i++ {
 		c := text[i]
 		if c >= '0' && c <= '9' || number > 0 && (c == '.' || c == '-' || c == '+') {
-			if number++; number > maxDigits {
+			if number++; number > jsonbDigits {
 				return errors.New("a number has too many digits")
 			}
 			continue
@@ -168,20 +168,20 @@ func checkJSON(text []byte) error {
 			for to < len(text) && text[to] >= '0' && text[to] <= '9' {
 				to++
 			}
-			if to-from > maxExponent {
+			if to-from > jsonbExponent {
 				return errors.New("a number is too large")
 			}
 		}
 		number = 0
 		switch c {
 		case '{', '[':
-			if depth++; depth > maxDepth {
+			if depth++; depth > jsonbDepth {
 				return errors.New("it is nested too deeply")
 			}
 		case '}', ']':
 			depth--
 		case '"':
-			end, err := checkString(text, i+1)
+			end, err := checkEscapes(text, i+1)
 			if err != nil {
 				return err
 			}
@@ -192,12 +192,12 @@ func checkJSON(text []byte) error {
 }
 
 // checkString looks at the escapes of a string that begins at from, and returns where it ends.
-func checkString(text []byte, from int) (end int, err error) {
+func checkEscapes(text []byte, from int) (end int, err error) {
 	high := false // a high surrogate came just before
 	for i := from; i < len(text); i++ {
 		if text[i] != '\\' {
 			if high {
-				return 0, errHalf
+				return 0, ErrHalfPair
 			}
 			if text[i] == '"' {
 				return i, nil
@@ -206,21 +206,21 @@ func checkString(text []byte, from int) (end int, err error) {
 		}
 		if i++; i >= len(text) || text[i] != 'u' || i+4 >= len(text) {
 			if high {
-				return 0, errHalf
+				return 0, ErrHalfPair
 			}
 			continue
 		}
-		r := hex4(text[i+1 : i+5])
+		r := escapeValue(text[i+1 : i+5])
 		switch {
 		case r == 0:
 			return 0, errors.New(`a text contains \u0000`)
 		case r >= 0xdc00 && r <= 0xdfff:
 			if !high {
-				return 0, errHalf
+				return 0, ErrHalfPair
 			}
 			high = false
 		case high:
-			return 0, errHalf
+			return 0, ErrHalfPair
 		case r >= 0xd800 && r <= 0xdbff:
 			high = true
 		}
@@ -229,9 +229,9 @@ func checkString(text []byte, from int) (end int, err error) {
 	return len(text), nil // not closed: a syntax error
 }
 
-var errHalf = errors.New("a text contains half of a surrogate pair")
+var ErrHalfPair = errors.New("a text contains half of a surrogate pair")
 
-func hex4(text []byte) (r int) {
+func escapeValue(text []byte) (r int) {
 	for _, c := range text {
 		n := strings.IndexByte(hex, c|0x20) // digits have that bit already
 		if n < 0 {

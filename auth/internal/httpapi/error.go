@@ -133,7 +133,7 @@ func appendReasons(b []byte, reasons []string) []byte {
 		return b
 	}
 	b = append(b, `,"weak_password":{"reasons":`...)
-	return append(appendStrings(b, reasons), '}')
+	return append(AppendStrings(b, reasons), '}')
 }
 
 // newForm: the client speaks the version of 2024 or a later one. What is no date counts as absent.

@@ -65,6 +65,6 @@ func (s *Server) getReadyz(c *call) error {
 		return c.json(200, wellBody)
 	}
 	c.code = "not_ready"
-	b := appendStrings([]byte(`{"status":"unavailable","failed":`), failed)
+	b := AppendStrings([]byte(`{"status":"unavailable","failed":`), failed)
 	return c.json(503, append(b, '}'))
 }

@@ -15,9 +15,9 @@ import (
 const hex = "0123456789abcdef"
 
 // appendString appends s as a JSON string.
-func appendString(b []byte, s string) []byte { return quote.Append(b, s) }
+func appendString(b []byte, s string) []byte { return quote.AppendString(b, s) }
 
-func appendStrings(b []byte, list []string) []byte {
+func AppendStrings(b []byte, list []string) []byte {
 	b = append(b, '[')
 	for i, s := range list {
 		if i > 0 {

@@ -26,7 +26,7 @@ func appendGrant(b []byte, g *account.Grant) []byte {
 	b = fieldString(b, `,"provider_refresh_token":`, g.ProviderRefreshToken)
 	if g.Weak != nil {
 		b = appendString(append(b, `,"weak_password":{"message":`...), g.Weak.Message)
-		b = append(appendStrings(append(b, `,"reasons":`...), g.Weak.Reasons), '}')
+		b = append(AppendStrings(append(b, `,"reasons":`...), g.Weak.Reasons), '}')
 	}
 	return append(b, '}')
 }

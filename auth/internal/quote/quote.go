@@ -8,7 +8,7 @@ const hex = "0123456789abcdef"
 
 // Append appends s as a JSON string (RFC 8259 section 7). What is not UTF-8 becomes U+FFFD; '<', '>' and '&'
 // stay as they are, since nothing of ours is ever part of a page.
-func Append(b []byte, s string) []byte {
+func AppendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	from := 0
 	for i := 0; i < len(s); {

@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-func TestAppend(t *testing.T) {
+func TestAppendString(t *testing.T) {
 	f := func(s, want string) {
 		t.Helper()
-		if got := string(Append([]byte("x"), s)); got != "x"+want {
+		if got := string(AppendString([]byte("x"), s)); got != "x"+want {
 			t.Errorf("%q: %s, want %s", s, got, want)
 		}
 	}
@@ -23,10 +23,10 @@ func TestAppend(t *testing.T) {
 }
 
 // FuzzAppend: whatever it is, a JSON reader finds it again, and each broken byte is one U+FFFD.
-func FuzzAppend(f *testing.F) {
+func FuzzAppendString_valid(f *testing.F) {
 	f.Add("a\"\\\x01é\xff\U0001F511")
 	f.Fuzz(func(t *testing.T, s string) {
-		text := Append(nil, s)
+		text := AppendString(nil, s)
 		var back string
 		if err := json.Unmarshal(text, &back); err != nil || !utf8.Valid(text) {
 			t.Fatalf("%q: %s: %v", s, text, err)
@@ -37,9 +37,9 @@ func FuzzAppend(f *testing.F) {
 	})
 }
 
-func TestAppend_Alloc(t *testing.T) {
+func TestAppendString_Alloc(t *testing.T) {
 	b, s := make([]byte, 0, 1024), strings.Repeat("aé\n", 50)
-	if n := testing.AllocsPerRun(100, func() { b = Append(b[:0], s) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { b = AppendString(b[:0], s) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

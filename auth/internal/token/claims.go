@@ -53,11 +53,11 @@ func (c *Claims) appendTo(dst []byte) ([]byte, error) {
 	}
 	dst = appendString(append(dst, `,"email":`...), c.Email)
 	dst = appendString(append(dst, `,"phone":`...), c.Phone)
-	dst, err := appendObject(append(dst, `,"app_metadata":`...), c.AppMetadata)
+	dst, err := AppendObject(append(dst, `,"app_metadata":`...), c.AppMetadata)
 	if err != nil {
 		return dst, fmt.Errorf("app_metadata: %w", err)
 	}
-	if dst, err = appendObject(append(dst, `,"user_metadata":`...), c.UserMetadata); err != nil {
+	if dst, err = AppendObject(append(dst, `,"user_metadata":`...), c.UserMetadata); err != nil {
 		return dst, fmt.Errorf("user_metadata: %w", err)
 	}
 	dst = appendString(append(dst, `,"role":`...), c.Role)
@@ -94,45 +94,45 @@ const maxTime = 253402300799
 // them); others are ignored.
 func (c *Claims) parse(payload string) error {
 	*c = Claims{AMR: c.AMR[:0], Payload: payload}
-	err := eachMember(payload, func(name, value string) error {
+	err := Members(payload, func(name, value string) error {
 		var err error
 		switch name {
 		case "iss":
-			c.Issuer, err = unquote(value)
+			c.Issuer, err = Unquote(value)
 		case "sub":
-			c.Subject, err = unquote(value)
+			c.Subject, err = Unquote(value)
 		case "aud":
 			c.Audience, err = parseAudience(value)
 		case "exp":
 			if c.ExpiresAt, err = parseTime(value); c.ExpiresAt == 0 {
-				err = errJSON // 0 stands for no exp at all
+				err = ErrSyntax // 0 stands for no exp at all
 			}
 		case "nbf":
 			c.NotBefore, err = parseTime(value)
 		case "iat":
 			c.IssuedAt, err = parseTime(value)
 		case "jti":
-			c.ID, err = unquote(value)
+			c.ID, err = Unquote(value)
 		case "email":
-			c.Email, err = unquote(value)
+			c.Email, err = Unquote(value)
 		case "phone":
-			c.Phone, err = unquote(value)
+			c.Phone, err = Unquote(value)
 		case "app_metadata", "user_metadata":
 			if value[0] != '{' {
-				err = errJSON
+				err = ErrSyntax
 			}
 		case "role":
-			c.Role, err = unquote(value)
+			c.Role, err = Unquote(value)
 		case "aal":
-			c.AAL, err = unquote(value)
+			c.AAL, err = Unquote(value)
 		case "amr":
 			err = c.parseAMR(value)
 		case "session_id":
-			c.SessionID, err = unquote(value)
+			c.SessionID, err = Unquote(value)
 		case "is_anonymous":
 			c.IsAnonymous = value == "true"
 			if !c.IsAnonymous && value != "false" {
-				err = errJSON
+				err = ErrSyntax
 			}
 		}
 		if err != nil {
@@ -141,7 +141,7 @@ func (c *Claims) parse(payload string) error {
 		return nil
 	})
 	switch err {
-	case errJSON, errDepth, errDuplicate, errMembers:
+	case ErrSyntax, ErrDepth, ErrDuplicate, ErrMembers:
 		return fmt.Errorf("%w: %w", ErrClaims, err)
 	}
 	return err
@@ -154,29 +154,29 @@ func parseTime(value string) (int64, error) {
 	i := 0
 	for ; i < len(value) && '0' <= value[i] && value[i] <= '9'; i++ {
 		if n = n*10 + int64(value[i]-'0'); n > maxTime {
-			return 0, errJSON
+			return 0, ErrSyntax
 		}
 	}
 	if i == 0 {
-		return 0, errJSON
+		return 0, ErrSyntax
 	}
 	if i < len(value) && value[i] == '.' {
 		for i++; i < len(value) && '0' <= value[i] && value[i] <= '9'; i++ {
 		}
 	}
 	if i != len(value) {
-		return 0, errJSON
+		return 0, ErrSyntax
 	}
 	return n, nil
 }
 
 func parseAudience(value string) (string, error) {
 	if value[0] != '[' {
-		return unquote(value)
+		return Unquote(value)
 	}
 	first, n := "", 0
-	err := eachElement(value, func(value string) error {
-		s, err := unquote(value)
+	err := Elements(value, func(value string) error {
+		s, err := Unquote(value)
 		if n == 0 {
 			first = s
 		}
@@ -188,21 +188,21 @@ func parseAudience(value string) (string, error) {
 
 // parseAMR takes the objects we write and the plain strings of RFC 8176, which a claims hook may write.
 func (c *Claims) parseAMR(value string) error {
-	return eachElement(value, func(value string) error {
+	return Elements(value, func(value string) error {
 		var a AMR
 		var err error
 		if value[0] == '"' {
-			a.Method, err = unquote(value)
+			a.Method, err = Unquote(value)
 		} else {
-			err = eachMember(value, func(name, value string) error {
+			err = Members(value, func(name, value string) error {
 				var err error
 				switch name {
 				case "method":
-					a.Method, err = unquote(value)
+					a.Method, err = Unquote(value)
 				case "timestamp":
 					a.Timestamp, err = parseTime(value)
 				case "provider":
-					a.Provider, err = unquote(value)
+					a.Provider, err = Unquote(value)
 				}
 				return err
 			})

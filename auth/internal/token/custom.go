@@ -15,7 +15,7 @@ func ParseCustom(payload string) (c Claims, err error) {
 		return c, err
 	}
 	has := map[string]bool{}
-	if err := eachMember(payload, func(name, _ string) error { has[name] = true; return nil }); err != nil {
+	if err := Members(payload, func(name, _ string) error { has[name] = true; return nil }); err != nil {
 		return c, fmt.Errorf("%w: %w", ErrClaims, err)
 	}
 	var missing []string

@@ -55,13 +55,13 @@ const maxForeignKeys = 100
 func ParseForeignKeys(text string) ([]ForeignKey, error) {
 	var keys []ForeignKey
 	found := false
-	err := eachMember(text, func(name, value string) error {
+	err := Members(text, func(name, value string) error {
 		if name != "keys" {
 			return nil
 		}
 		found = true
 		n := 0
-		return eachElement(value, func(value string) error {
+		return Elements(value, func(value string) error {
 			if n++; n > maxForeignKeys {
 				return fmt.Errorf("it holds more than %d keys", maxForeignKeys)
 			}
@@ -226,15 +226,15 @@ func ParseForeign(text string) (*Foreign, error) {
 }
 
 func (t *Foreign) parseHeader(header string) error {
-	return eachMember(header, func(name, value string) (err error) {
+	return Members(header, func(name, value string) (err error) {
 		switch name {
 		case "alg":
-			t.Alg, err = unquote(value)
+			t.Alg, err = Unquote(value)
 		case "kid":
-			t.KeyID, err = unquote(value)
+			t.KeyID, err = Unquote(value)
 		case "typ":
 			var typ string
-			if typ, err = unquote(value); err == nil && !strings.EqualFold(typ, "JWT") {
+			if typ, err = Unquote(value); err == nil && !strings.EqualFold(typ, "JWT") {
 				err = errors.New("typ is not JWT")
 			}
 		case "crit", "b64":
@@ -245,20 +245,20 @@ func (t *Foreign) parseHeader(header string) error {
 }
 
 func (t *Foreign) parseClaims() error {
-	return eachMember(t.Payload, func(name, value string) (err error) {
+	return Members(t.Payload, func(name, value string) (err error) {
 		switch name {
 		case "iss":
-			t.Issuer, err = unquote(value)
+			t.Issuer, err = Unquote(value)
 		case "sub":
-			t.Subject, err = unquote(value)
+			t.Subject, err = Unquote(value)
 		case "nonce":
-			t.Nonce, err = unquote(value)
+			t.Nonce, err = Unquote(value)
 		case "jti":
-			t.ID, err = unquote(value)
+			t.ID, err = Unquote(value)
 		case "azp":
-			t.AuthorizedParty, err = unquote(value)
+			t.AuthorizedParty, err = Unquote(value)
 		case "at_hash":
-			t.AccessTokenHash, err = unquote(value)
+			t.AccessTokenHash, err = Unquote(value)
 		case "aud":
 			t.Audience, err = parseAudiences(value)
 		case "exp":
@@ -277,11 +277,11 @@ func (t *Foreign) parseClaims() error {
 
 func parseAudiences(value string) (all []string, err error) {
 	if value[0] != '[' {
-		one, err := unquote(value)
+		one, err := Unquote(value)
 		return []string{one}, err
 	}
-	err = eachElement(value, func(value string) error {
-		s, err := unquote(value)
+	err = Elements(value, func(value string) error {
+		s, err := Unquote(value)
 		all = append(all, s)
 		return err
 	})

@@ -191,7 +191,7 @@ func (f *forgery) claims(k *Key, header, payload string) {
 		bad = append(bad, replace(exp, `"exp":`+value))
 	}
 	many := strings.Builder{}
-	for i := range maxMembers {
+	for i := range MaxMembers {
 		fmt.Fprintf(&many, `"x%d":0,`, i)
 	}
 	bad = append(bad, strings.Replace(payload, "{", "{"+many.String(), 1))

@@ -70,7 +70,7 @@ func FuzzWrite(f *testing.F) {
 		c := Claims{Email: s, UserMetadata: json.RawMessage(raw)}
 		have, err := c.appendTo(nil)
 		if err != nil {
-			if json.Valid([]byte(raw)) && strings.HasPrefix(strings.TrimSpace(raw), "{") && strings.ToValidUTF8(raw, "") == raw && strings.Count(raw, "{")+strings.Count(raw, "[") < maxDepth {
+			if json.Valid([]byte(raw)) && strings.HasPrefix(strings.TrimSpace(raw), "{") && strings.ToValidUTF8(raw, "") == raw && strings.Count(raw, "{")+strings.Count(raw, "[") < MaxDepth {
 				t.Errorf("metadata %q is refused: %v", raw, err)
 			}
 			return

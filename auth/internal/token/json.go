@@ -12,54 +12,54 @@ import (
 // equal names, matches names without regard to case and repairs broken UTF-8.
 
 const (
-	maxDepth   = 32  // nested arrays and objects
-	maxMembers = 256 // of the outermost object
+	MaxDepth   = 32  // nested arrays and objects
+	MaxMembers = 256 // of the outermost object
 )
 
 var (
-	errJSON      = errors.New("not valid JSON")
-	errDepth     = errors.New("JSON nested too deeply")
-	errDuplicate = errors.New("JSON member given twice")
-	errMembers   = errors.New("too many JSON members")
+	ErrSyntax    = errors.New("not valid JSON")
+	ErrDepth     = errors.New("JSON nested too deeply")
+	ErrDuplicate = errors.New("JSON member given twice")
+	ErrMembers   = errors.New("too many JSON members")
 )
 
 // eachMember calls f with every member of the object that text must be. The value is the member's raw
 // JSON. It stops at f's first error.
-func eachMember(text string, f func(name, value string) error) error {
+func Members(text string, f func(name, value string) error) error {
 	if !utf8.ValidString(text) {
-		return errJSON
+		return ErrSyntax
 	}
 	var few [24]string
 	seen := few[:0]
 	i := skipSpace(text, 0)
 	if i >= len(text) || text[i] != '{' {
-		return errJSON
+		return ErrSyntax
 	}
 	i = skipSpace(text, i+1)
 	if i < len(text) && text[i] == '}' {
 		return atEnd(text, i+1)
 	}
 	for {
-		if len(seen) == maxMembers {
-			return errMembers
+		if len(seen) == MaxMembers {
+			return ErrMembers
 		}
 		end, err := skipString(text, i)
 		if err != nil {
 			return err
 		}
-		name, err := unquote(text[i:end])
+		name, err := Unquote(text[i:end])
 		if err != nil {
 			return err
 		}
 		for _, s := range seen {
 			if s == name {
-				return errDuplicate
+				return ErrDuplicate
 			}
 		}
 		seen = append(seen, name)
 		i = skipSpace(text, end)
 		if i >= len(text) || text[i] != ':' {
-			return errJSON
+			return ErrSyntax
 		}
 		i = skipSpace(text, i+1)
 		end, err = skipValue(text, i, 1)
@@ -71,7 +71,7 @@ func eachMember(text string, f func(name, value string) error) error {
 		}
 		var more bool
 		if i, more = comma(text, end); !more {
-			if i, err = behind(text, i, '}'); err != nil {
+			if i, err = closing(text, i, '}'); err != nil {
 				return err
 			}
 			return atEnd(text, i)
@@ -80,9 +80,9 @@ func eachMember(text string, f func(name, value string) error) error {
 }
 
 // eachElement calls f with every element of the array that text, already checked, must be.
-func eachElement(text string, f func(value string) error) error {
+func Elements(text string, f func(value string) error) error {
 	if text == "" || text[0] != '[' {
-		return errJSON
+		return ErrSyntax
 	}
 	i := skipSpace(text, 1)
 	if i < len(text) && text[i] == ']' {
@@ -98,7 +98,7 @@ func eachElement(text string, f func(value string) error) error {
 		}
 		var more bool
 		if i, more = comma(text, end); !more {
-			if i, err = behind(text, i, ']'); err != nil {
+			if i, err = closing(text, i, ']'); err != nil {
 				return err
 			}
 			return atEnd(text, i)
@@ -116,16 +116,16 @@ func comma(text string, i int) (next int, more bool) {
 }
 
 // behind is the index behind a bracket that must stand at i.
-func behind(text string, i int, bracket byte) (int, error) {
+func closing(text string, i int, bracket byte) (int, error) {
 	if i >= len(text) || text[i] != bracket {
-		return 0, errJSON
+		return 0, ErrSyntax
 	}
 	return i + 1, nil
 }
 
 func atEnd(text string, i int) error {
 	if skipSpace(text, i) != len(text) {
-		return errJSON
+		return ErrSyntax
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func skipSpace(text string, i int) int {
 // skipValue returns the index behind the value that starts at i.
 func skipValue(text string, i, depth int) (int, error) {
 	if i >= len(text) {
-		return 0, errJSON
+		return 0, ErrSyntax
 	}
 	switch c := text[i]; {
 	case c == '"':
@@ -155,12 +155,12 @@ func skipValue(text string, i, depth int) (int, error) {
 			return i + len(word), nil
 		}
 	}
-	return 0, errJSON
+	return 0, ErrSyntax
 }
 
 func skipNested(text string, i, depth int) (int, error) {
-	if depth >= maxDepth {
-		return 0, errDepth
+	if depth >= MaxDepth {
+		return 0, ErrDepth
 	}
 	object := text[i] == '{'
 	last := byte(']')
@@ -179,7 +179,7 @@ func skipNested(text string, i, depth int) (int, error) {
 			}
 			i = skipSpace(text, i)
 			if i >= len(text) || text[i] != ':' {
-				return 0, errJSON
+				return 0, ErrSyntax
 			}
 			i = skipSpace(text, i+1)
 		}
@@ -188,39 +188,39 @@ func skipNested(text string, i, depth int) (int, error) {
 		}
 		var more bool
 		if i, more = comma(text, i); !more {
-			return behind(text, i, last)
+			return closing(text, i, last)
 		}
 	}
 }
 
 func skipString(text string, i int) (int, error) {
 	if i >= len(text) || text[i] != '"' {
-		return 0, errJSON
+		return 0, ErrSyntax
 	}
 	for i++; i < len(text); i++ {
 		switch c := text[i]; {
 		case c == '"':
 			return i + 1, nil
 		case c < 0x20:
-			return 0, errJSON
+			return 0, ErrSyntax
 		case c == '\\':
 			i++
 			if i >= len(text) {
-				return 0, errJSON
+				return 0, ErrSyntax
 			}
 			switch text[i] {
 			case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 			case 'u':
 				if _, ok := hex4(text, i+1); !ok {
-					return 0, errJSON
+					return 0, ErrSyntax
 				}
 				i += 4
 			default:
-				return 0, errJSON
+				return 0, ErrSyntax
 			}
 		}
 	}
-	return 0, errJSON
+	return 0, ErrSyntax
 }
 
 func skipNumber(text string, i int) (int, error) {
@@ -236,12 +236,12 @@ func skipNumber(text string, i int) (int, error) {
 	}
 	start := i
 	if !digits() || text[start] == '0' && i > start+1 {
-		return 0, errJSON
+		return 0, ErrSyntax
 	}
 	if i < len(text) && text[i] == '.' {
 		i++
 		if !digits() {
-			return 0, errJSON
+			return 0, ErrSyntax
 		}
 	}
 	if i < len(text) && (text[i] == 'e' || text[i] == 'E') {
@@ -250,7 +250,7 @@ func skipNumber(text string, i int) (int, error) {
 			i++
 		}
 		if !digits() {
-			return 0, errJSON
+			return 0, ErrSyntax
 		}
 	}
 	return i, nil
@@ -278,9 +278,9 @@ func hex4(text string, i int) (rune, bool) {
 
 // unquote is the text of a JSON string that skipString has accepted. Half a surrogate pair is refused:
 // it has no UTF-8 form.
-func unquote(value string) (string, error) {
+func Unquote(value string) (string, error) {
 	if len(value) < 2 || value[0] != '"' {
-		return "", errJSON
+		return "", ErrSyntax
 	}
 	in := value[1 : len(value)-1]
 	for i := 0; ; i++ {
@@ -314,11 +314,11 @@ func unquote(value string) (string, error) {
 			i += 4
 			if utf16.IsSurrogate(r) {
 				if i+2 >= len(in) || in[i+1] != '\\' || in[i+2] != 'u' {
-					return "", errJSON
+					return "", ErrSyntax
 				}
 				low, _ := hex4(in, i+3)
 				if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
-					return "", errJSON
+					return "", ErrSyntax
 				}
 				i += 6
 			}

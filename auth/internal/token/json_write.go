@@ -8,11 +8,11 @@ import (
 )
 
 // appendString appends s as a JSON string.
-func appendString(dst []byte, s string) []byte { return quote.Append(dst, s) }
+func appendString(dst []byte, s string) []byte { return quote.AppendString(dst, s) }
 
 // appendObject appends raw, which must be one JSON object, without white space between its parts
 // (PostgreSQL prints jsonb with blanks). Nothing and null become the empty object.
-func appendObject(dst, raw []byte) ([]byte, error) {
+func AppendObject(dst, raw []byte) ([]byte, error) {
 	// text lives no longer than raw and nobody writes to either meanwhile.
 	text := unsafe.String(unsafe.SliceData(raw), len(raw))
 	start := skipSpace(text, 0)
@@ -20,7 +20,7 @@ func appendObject(dst, raw []byte) ([]byte, error) {
 		return append(dst, '{', '}'), nil
 	}
 	if text[start] != '{' || !utf8.ValidString(text) {
-		return dst, errJSON
+		return dst, ErrSyntax
 	}
 	end, err := skipValue(text, start, 1)
 	if err != nil {

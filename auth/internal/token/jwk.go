@@ -86,15 +86,15 @@ func readJWK(text string) (*jwkText, error) {
 		"n": &t.n, "e": &t.e, "d": &t.d, "p": &t.p, "q": &t.q, "dp": &t.dp, "dq": &t.dq, "qi": &t.qi,
 		"k": &t.k, "x": &t.x, "y": &t.y,
 	}
-	err := eachMember(text, func(name, value string) error {
+	err := Members(text, func(name, value string) error {
 		var err error
 		switch field := fields[name]; {
 		case field != nil:
-			*field, err = unquote(value)
+			*field, err = Unquote(value)
 		case name == "key_ops":
 			t.hasOps = true
-			err = eachElement(value, func(value string) error {
-				op, err := unquote(value)
+			err = Elements(value, func(value string) error {
+				op, err := Unquote(value)
 				t.ops = append(t.ops, op)
 				return err
 			})

@@ -154,17 +154,17 @@ func (s *Set) keyFor(encoded string) (*Key, error) {
 	}
 	var alg, kid string
 	hasKid := false
-	err = eachMember(string(raw), func(name, value string) error {
+	err = Members(string(raw), func(name, value string) error {
 		var err error
 		switch name {
 		case "alg":
-			alg, err = unquote(value)
+			alg, err = Unquote(value)
 		case "kid":
 			hasKid = true
-			kid, err = unquote(value)
+			kid, err = Unquote(value)
 		case "typ":
 			var typ string
-			if typ, err = unquote(value); err == nil && !strings.EqualFold(typ, "JWT") {
+			if typ, err = Unquote(value); err == nil && !strings.EqualFold(typ, "JWT") {
 				err = errors.New("is not JWT")
 			}
 		default:

@@ -14,7 +14,7 @@ func ParseKeys(text string) ([]Entry, error) {
 	text = strings.TrimSpace(text)
 	if strings.HasPrefix(text, "{") {
 		keys := ""
-		err := eachMember(text, func(name, value string) error {
+		err := Members(text, func(name, value string) error {
 			if name == "keys" {
 				keys = value
 			}
@@ -31,7 +31,7 @@ func ParseKeys(text string) ([]Entry, error) {
 	var problems []error
 	signers, n := 0, 0
 	seen := map[string]int{}
-	err := eachElement(text, func(value string) error {
+	err := Elements(text, func(value string) error {
 		n++
 		k, err := ParseJWK(value)
 		if err != nil {
