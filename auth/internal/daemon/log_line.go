@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"gatehouse/auth/internal/quote"
+	"gatehouse/auth/internal/jsontext"
 )
 
 // flatJSON writes the records that there is one of for each request, whose values are texts, integers and
@@ -41,17 +41,17 @@ func appendRecord(b []byte, r slog.Record) (_ []byte, flat bool) {
 	}
 	b = r.Time.UTC().AppendFormat(append(b, `{"time":"`...), "2006-01-02T15:04:05.999999999Z07:00")
 	b = append(append(append(b, `","level":"`...), lowerLevel(r.Level)...), `","msg":`...)
-	b = quote.AppendString(b, r.Message)
+	b = jsontext.AppendString(b, r.Message)
 	flat = true
 	r.Attrs(func(a slog.Attr) bool {
-		b = append(quote.AppendString(append(b, ','), a.Key), ':')
+		b = append(jsontext.AppendString(append(b, ','), a.Key), ':')
 		switch a.Value.Kind() {
 		case slog.KindString:
-			b = quote.AppendString(b, HideCredentials(a.Value.String()))
+			b = jsontext.AppendString(b, HideCredentials(a.Value.String()))
 		case slog.KindInt64:
 			b = strconv.AppendInt(b, a.Value.Int64(), 10)
 		case slog.KindDuration:
-			b = quote.AppendString(b, a.Value.Duration().String())
+			b = jsontext.AppendString(b, a.Value.Duration().String())
 		default:
 			flat = false
 		}

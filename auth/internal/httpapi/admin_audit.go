@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/jsontext"
 	"gatehouse/auth/internal/store"
 )
 
@@ -57,15 +58,15 @@ func appendAudit(b []byte, r *store.AuditRow) []byte {
 	}
 	b = append(strconv.AppendInt(append(b, `{"id":"`...), r.ID, 10), '"')
 	b = appendID(append(b, `,"payload":{"actor_id":`...), r.Actor)
-	b = appendString(append(b, `,"actor_username":`...), name)
+	b = jsontext.AppendString(append(b, `,"actor_username":`...), name)
 	b = append(b, `,"actor_via_sso":false`...)
 	b = fieldString(b, `,"actor_name":`, r.ActorFullName)
-	b = appendString(append(b, `,"action":`...), r.Action.String())
-	b = appendString(append(b, `,"log_type":`...), r.Action.LogType())
+	b = jsontext.AppendString(append(b, `,"action":`...), r.Action.String())
+	b = jsontext.AppendString(append(b, `,"log_type":`...), r.Action.LogType())
 	if len(r.Traits) > 0 && string(r.Traits) != "null" {
 		b = append(append(b, `,"traits":`...), r.Traits...)
 	}
 	b = appendTime(append(b, `},"created_at":`...), r.At)
-	b = appendString(append(b, `,"ip_address":`...), r.IP)
+	b = jsontext.AppendString(append(b, `,"ip_address":`...), r.IP)
 	return append(b, '}')
 }

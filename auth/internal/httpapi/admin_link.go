@@ -1,6 +1,10 @@
 package httpapi
 
-import "gatehouse/auth/internal/account"
+import (
+	"gatehouse/auth/internal/account"
+
+	"gatehouse/auth/internal/jsontext"
+)
 
 // postInvite mails an invitation.
 func (s *Server) postInvite(c *call, by account.Actor) error {
@@ -41,10 +45,10 @@ func (s *Server) postGenerateLink(c *call, by account.Actor) error {
 		return err
 	}
 	b := appendUser(make([]byte, 0, 2048), &l.User)
-	b = appendString(append(b[:len(b)-1], `,"action_link":`...), l.ActionLink)
-	b = appendString(append(b, `,"email_otp":`...), l.EmailOTP)
-	b = appendString(append(b, `,"hashed_token":`...), l.HashedToken)
-	b = appendString(append(b, `,"verification_type":`...), l.VerificationType)
-	b = appendString(append(b, `,"redirect_to":`...), l.RedirectTo)
+	b = jsontext.AppendString(append(b[:len(b)-1], `,"action_link":`...), l.ActionLink)
+	b = jsontext.AppendString(append(b, `,"email_otp":`...), l.EmailOTP)
+	b = jsontext.AppendString(append(b, `,"hashed_token":`...), l.HashedToken)
+	b = jsontext.AppendString(append(b, `,"verification_type":`...), l.VerificationType)
+	b = jsontext.AppendString(append(b, `,"redirect_to":`...), l.RedirectTo)
 	return c.json(200, append(b, '}'))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/jsontext"
 	"gatehouse/auth/internal/store"
 )
 
@@ -73,7 +74,7 @@ func (s *Server) usersBehind(c *call, f store.UsersFilter) error {
 	b := append(appendUsers(users, f.Aud), `,"pagination":{`...)
 	if more {
 		last := &users[limit-1]
-		b = append(appendString(append(b, `"next_cursor":`...), cursor(last)), ',')
+		b = append(jsontext.AppendString(append(b, `"next_cursor":`...), cursor(last)), ',')
 	}
 	b = strconv.AppendBool(append(b, `"has_more":`...), more)
 	return c.json(200, append(b, '}', '}'))
@@ -87,7 +88,7 @@ func appendUsers(users []store.User, aud string) []byte {
 		}
 		b = appendUser(b, &users[i])
 	}
-	return appendString(append(b, `],"aud":`...), aud)
+	return jsontext.AppendString(append(b, `],"aud":`...), aud)
 }
 
 // cursor is the place behind a user: his time in microseconds and his id.

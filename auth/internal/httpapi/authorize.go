@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/jsontext"
 )
 
 // getAuthorize sends a browser to a provider. Its failures are JSON: nobody has vouched yet for
@@ -49,7 +50,7 @@ func (s *Server) startExternal(c *call, linking *account.Principal) error {
 		return err
 	}
 	if linking != nil && c.param("skip_http_redirect") == "true" {
-		return c.json(200, append(appendString([]byte(`{"url":`), out.URL), '}'))
+		return c.json(200, append(jsontext.AppendString([]byte(`{"url":`), out.URL), '}'))
 	}
 	if out.CookieName != "" {
 		c.setStateCookie(out)

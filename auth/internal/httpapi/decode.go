@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,9 +10,9 @@ import (
 	"reflect"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/jsontext"
 )
 
 // maxBody is the longest request body in bytes.
@@ -85,7 +84,7 @@ func (c *call) decode(into any) error {
 }
 
 func decodeJSON(text []byte, into any) error {
-	if err := CheckJSONB(text); err != nil {
+	if err := jsontext.CheckJSONB(text); err != nil {
 		return badJSON(err.Error())
 	}
 	err := json.Unmarshal(text, into)
@@ -128,118 +127,6 @@ func reworded(err error, words string) error {
 		p.msg = strings.Replace(p.msg, notJSON, words, 1)
 	}
 	return err
-}
-
-// Bounds of what PostgreSQL's jsonb takes; beyond them it fails only when the row is written.
-const (
-	jsonbDepth    = 100
-	jsonbDigits   = 1000
-	jsonbExponent = 3 // digits
-)
-
-// checkJSON refuses what encoding/json reads and the database doesn't: U+0000, half surrogates, huge
-// numbers, deep nesting. Syntax is encoding/json's to check.
-func CheckJSONB(text []byte) error {
-	trimmed := bytes.TrimLeft(text, " \t\r\n")
-	if len(trimmed) == 0 {
-		return errors.New("unexpected end of JSON input")
-	}
-	if trimmed[0] != '{' {
-		return errors.New("it is not an object")
-	}
-	if !utf8.Valid(text) {
-		return errors.New("it is not UTF-8")
-	}
-	depth, number := 0, 0
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		if c >= '0' && c <= '9' || number > 0 && (c == '.' || c == '-' || c == '+') {
-			if number++; number > jsonbDigits {
-				return errors.New("a number has too many digits")
-			}
-			continue
-		}
-		if number > 0 && (c == 'e' || c == 'E') {
-			from := i + 1
-			for from < len(text) && (text[from] == '+' || text[from] == '-' || text[from] == '0') {
-				from++
-			}
-			to := from
-			for to < len(text) && text[to] >= '0' && text[to] <= '9' {
-				to++
-			}
-			if to-from > jsonbExponent {
-				return errors.New("a number is too large")
-			}
-		}
-		number = 0
-		switch c {
-		case '{', '[':
-			if depth++; depth > jsonbDepth {
-				return errors.New("it is nested too deeply")
-			}
-		case '}', ']':
-			depth--
-		case '"':
-			end, err := checkEscapes(text, i+1)
-			if err != nil {
-				return err
-			}
-			i = end
-		}
-	}
-	return nil
-}
-
-// checkString looks at the escapes of a string that begins at from, and returns where it ends.
-func checkEscapes(text []byte, from int) (end int, err error) {
-	high := false // a high surrogate came just before
-	for i := from; i < len(text); i++ {
-		if text[i] != '\\' {
-			if high {
-				return 0, ErrHalfPair
-			}
-			if text[i] == '"' {
-				return i, nil
-			}
-			continue
-		}
-		if i++; i >= len(text) || text[i] != 'u' || i+4 >= len(text) {
-			if high {
-				return 0, ErrHalfPair
-			}
-			continue
-		}
-		r := escapeValue(text[i+1 : i+5])
-		switch {
-		case r == 0:
-			return 0, errors.New(`a text contains \u0000`)
-		case r >= 0xdc00 && r <= 0xdfff:
-			if !high {
-				return 0, ErrHalfPair
-			}
-			high = false
-		case high:
-			return 0, ErrHalfPair
-		case r >= 0xd800 && r <= 0xdbff:
-			high = true
-		}
-		i += 4
-	}
-	return len(text), nil // not closed: a syntax error
-}
-
-var ErrHalfPair = errors.New("a text contains half of a surrogate pair")
-
-func escapeValue(text []byte) (r int) {
-	for _, c := range text {
-		n := strings.IndexByte(hex, c|0x20) // digits have that bit already
-		if n < 0 {
-			return -1
-		}
-		r = r<<4 | n
-	}
-	return r
 }
 
 // object is a member that must be an object; null is none.

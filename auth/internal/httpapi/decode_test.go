@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/jsontext"
 )
 
 func TestDecode(t *testing.T) {
@@ -54,11 +55,11 @@ func TestDecode(t *testing.T) {
 	f(`{"email":"\u0000"}`, `a text contains \u0000`)
 	f(`{"email":"\\\u0000"}`, `a text contains \u0000`)
 	f(`{"\u0000":1}`, `a text contains \u0000`)
-	f(`{"email":"\ud800"}`, ErrHalfPair.Error())
-	f(`{"email":"\ud800x"}`, ErrHalfPair.Error())
-	f(`{"email":"\ud800\n"}`, ErrHalfPair.Error())
-	f(`{"email":"\ud800\ud800"}`, ErrHalfPair.Error())
-	f(`{"email":"\udc00"}`, ErrHalfPair.Error())
+	f(`{"email":"\ud800"}`, jsontext.ErrHalfPair.Error())
+	f(`{"email":"\ud800x"}`, jsontext.ErrHalfPair.Error())
+	f(`{"email":"\ud800\n"}`, jsontext.ErrHalfPair.Error())
+	f(`{"email":"\ud800\ud800"}`, jsontext.ErrHalfPair.Error())
+	f(`{"email":"\udc00"}`, jsontext.ErrHalfPair.Error())
 	f("{\"email\":\"\xff\"}", "it is not UTF-8")
 	f(`{"data":{"a":1e9999}}`, "a number is too large")
 	f(`{"data":{"a":1e-99999}}`, "a number is too large")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/jsontext"
 )
 
 // apiVersion is the version of the API since which errors have another form. Whoever asks for it or a
@@ -109,19 +110,19 @@ func (c *call) writeError(err error) {
 	switch {
 	case p.oauth:
 		status = http.StatusBadRequest
-		b = append(appendString(append(b, `{"error":`...), p.code), `,"error_description":`...)
-		b = append(appendString(b, p.msg), '}')
+		b = append(jsontext.AppendString(append(b, `{"error":`...), p.code), `,"error_description":`...)
+		b = append(jsontext.AppendString(b, p.msg), '}')
 	case newForm(c.r):
 		h["X-Supabase-Api-Version"] = []string{apiVersion}
-		b = append(appendString(append(b, `{"code":`...), p.code), `,"message":`...)
-		b = appendReasons(appendString(b, p.msg), p.weak)
+		b = append(jsontext.AppendString(append(b, `{"code":`...), p.code), `,"message":`...)
+		b = appendReasons(jsontext.AppendString(b, p.msg), p.weak)
 		b = append(b, '}')
 	default:
 		b = append(strconv.AppendInt(append(b, `{"code":`...), int64(status), 10), `,"error_code":`...)
-		b = append(appendString(b, p.code), `,"msg":`...)
-		b = appendString(b, p.msg)
+		b = append(jsontext.AppendString(b, p.code), `,"msg":`...)
+		b = jsontext.AppendString(b, p.msg)
 		if status >= 500 {
-			b = appendString(append(b, `,"error_id":`...), c.id)
+			b = jsontext.AppendString(append(b, `,"error_id":`...), c.id)
 		}
 		b = append(appendReasons(b, p.weak), '}')
 	}
@@ -133,7 +134,7 @@ func appendReasons(b []byte, reasons []string) []byte {
 		return b
 	}
 	b = append(b, `,"weak_password":{"reasons":`...)
-	return append(AppendStrings(b, reasons), '}')
+	return append(jsontext.AppendStrings(b, reasons), '}')
 }
 
 // newForm: the client speaks the version of 2024 or a later one. What is no date counts as absent.

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/jsontext"
 	"gatehouse/auth/internal/store"
 )
 
@@ -51,15 +52,15 @@ func (s *Server) postFactor(c *call, caller account.Principal) error {
 		return err
 	}
 	b := appendID(append(make([]byte, 0, 512+len(e.QRCode)*5/4), `{"id":`...), e.Factor.ID)
-	b = appendString(append(b, `,"type":`...), string(e.Factor.Kind))
-	b = appendString(append(b, `,"friendly_name":`...), e.Factor.FriendlyName)
+	b = jsontext.AppendString(append(b, `,"type":`...), string(e.Factor.Kind))
+	b = jsontext.AppendString(append(b, `,"friendly_name":`...), e.Factor.FriendlyName)
 	if e.Factor.Kind == store.FactorPhone {
-		b = appendString(append(b, `,"phone":`...), e.Phone)
+		b = jsontext.AppendString(append(b, `,"phone":`...), e.Phone)
 		return c.json(200, append(b, '}'))
 	}
-	b = appendString(append(b, `,"totp":{"qr_code":`...), e.QRCode)
-	b = appendString(append(b, `,"secret":`...), e.Secret)
-	b = appendString(append(b, `,"uri":`...), e.URI)
+	b = jsontext.AppendString(append(b, `,"totp":{"qr_code":`...), e.QRCode)
+	b = jsontext.AppendString(append(b, `,"secret":`...), e.Secret)
+	b = jsontext.AppendString(append(b, `,"uri":`...), e.URI)
 	return c.json(200, append(b, '}', '}'))
 }
 
@@ -93,7 +94,7 @@ func (s *Server) postChallenge(c *call, caller account.Principal) error {
 		return err
 	}
 	b := appendID(append(make([]byte, 0, 128), `{"id":`...), ch.ID)
-	b = appendString(append(b, `,"type":`...), string(f.Kind))
+	b = jsontext.AppendString(append(b, `,"type":`...), string(f.Kind))
 	b = strconv.AppendInt(append(b, `,"expires_at":`...), ch.ExpiresAt.Unix(), 10)
 	return c.json(200, append(b, '}'))
 }
@@ -155,8 +156,8 @@ func appendFactor(b []byte, f *store.Factor) []byte {
 		b = append(b, `,"status":"unverified"`...)
 	}
 	b = fieldString(b, `,"friendly_name":`, f.FriendlyName)
-	b = appendString(append(b, `,"factor_type":`...), string(f.Kind))
-	b = appendString(append(b, `,"phone":`...), f.Phone)
+	b = jsontext.AppendString(append(b, `,"factor_type":`...), string(f.Kind))
+	b = jsontext.AppendString(append(b, `,"phone":`...), f.Phone)
 	b = append(b, `,"last_challenged_at":`...)
 	if f.LastChallengedAt.IsZero() {
 		return append(b, `null}`...)

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"gatehouse/auth/internal/jsontext"
 )
 
 // Check is one thing that must be well for the daemon to be ready. Name is shown to anybody.
@@ -14,7 +16,7 @@ type Check struct {
 }
 
 func healthBody(version string) []byte {
-	b := appendString([]byte(`{"version":`), version)
+	b := jsontext.AppendString([]byte(`{"version":`), version)
 	return append(b, `,"name":"Gatehouse","description":"Gatehouse is a user registration and authentication API"}`...)
 }
 
@@ -65,6 +67,6 @@ func (s *Server) getReadyz(c *call) error {
 		return c.json(200, wellBody)
 	}
 	c.code = "not_ready"
-	b := AppendStrings([]byte(`{"status":"unavailable","failed":`), failed)
+	b := jsontext.AppendStrings([]byte(`{"status":"unavailable","failed":`), failed)
 	return c.json(503, append(b, '}'))
 }

@@ -3,6 +3,8 @@ package httpapi
 import (
 	"net/http"
 	"slices"
+
+	"gatehouse/auth/internal/jsontext"
 )
 
 // providers are the names that "external" lists from the first version on, false while they are off.
@@ -13,7 +15,7 @@ var providers = []string{"apple", "azure", "bitbucket", "discord", "facebook", "
 func settingsBody(s Shown) []byte {
 	b := []byte(`{"external":{`)
 	flag := func(key string, v bool) {
-		b = append(appendString(b, key), ':')
+		b = append(jsontext.AppendString(b, key), ':')
 		if v {
 			b = append(b, "true,"...)
 		} else {
@@ -36,7 +38,7 @@ func settingsBody(s Shown) []byte {
 	flag("autoconfirm", s.MailerAutoconfirm)
 	flag("mailer_autoconfirm", s.MailerAutoconfirm)
 	flag("phone_autoconfirm", s.PhoneAutoconfirm)
-	b = append(appendString(append(b, `"sms_provider":`...), s.SMSProvider), ',')
+	b = append(jsontext.AppendString(append(b, `"sms_provider":`...), s.SMSProvider), ',')
 	flag("saml_enabled", false)
 	flag("passkeys_enabled", false)
 	b[len(b)-1] = '}'

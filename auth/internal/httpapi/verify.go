@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/jsontext"
 )
 
 // postVerify redeems what was typed in, or a link's token.
@@ -33,7 +34,7 @@ func (s *Server) postVerify(c *call) error {
 		return err
 	}
 	if v.Half || v.Grant == nil {
-		return c.json(200, append(appendString([]byte(`{"code":"200","msg":`), account.HalfMessage), '}'))
+		return c.json(200, append(jsontext.AppendString([]byte(`{"code":"200","msg":`), account.HalfMessage), '}'))
 	}
 	if v.Grant.Type == "" {
 		v.Grant.Type = v.Type

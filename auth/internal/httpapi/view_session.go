@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/jsontext"
 	"gatehouse/auth/internal/store"
 )
 
@@ -16,17 +17,17 @@ func (c *call) grantView(g *account.Grant) error {
 }
 
 func appendGrant(b []byte, g *account.Grant) []byte {
-	b = appendString(append(b, `{"access_token":`...), g.AccessToken)
+	b = jsontext.AppendString(append(b, `{"access_token":`...), g.AccessToken)
 	b = strconv.AppendInt(append(b, `,"token_type":"bearer","expires_in":`...), int64(g.ExpiresIn), 10)
 	b = strconv.AppendInt(append(b, `,"expires_at":`...), g.ExpiresAt.Unix(), 10)
-	b = appendString(append(b, `,"refresh_token":`...), g.RefreshToken)
+	b = jsontext.AppendString(append(b, `,"refresh_token":`...), g.RefreshToken)
 	b = appendUser(append(b, `,"user":`...), &g.User)
 	b = fieldString(b, `,"type":`, g.Type)
 	b = fieldString(b, `,"provider_token":`, g.ProviderToken)
 	b = fieldString(b, `,"provider_refresh_token":`, g.ProviderRefreshToken)
 	if g.Weak != nil {
-		b = appendString(append(b, `,"weak_password":{"message":`...), g.Weak.Message)
-		b = append(AppendStrings(append(b, `,"reasons":`...), g.Weak.Reasons), '}')
+		b = jsontext.AppendString(append(b, `,"weak_password":{"message":`...), g.Weak.Message)
+		b = append(jsontext.AppendStrings(append(b, `,"reasons":`...), g.Weak.Reasons), '}')
 	}
 	return append(b, '}')
 }
@@ -47,8 +48,8 @@ func appendSession(b []byte, s *store.Session, current uuid.UUID) []byte {
 	b = appendID(append(b, `{"id":`...), s.ID)
 	b = appendTime(append(b, `,"created_at":`...), s.CreatedAt)
 	b = appendTime(append(b, `,"refreshed_at":`...), s.RefreshedAt)
-	b = appendString(append(b, `,"user_agent":`...), s.UserAgent)
-	b = appendString(append(b, `,"ip":`...), s.IP)
+	b = jsontext.AppendString(append(b, `,"user_agent":`...), s.UserAgent)
+	b = jsontext.AppendString(append(b, `,"ip":`...), s.IP)
 	b = append(strconv.AppendInt(append(b, `,"aal":"aal`...), int64(s.AAL), 10), '"')
 	b = appendRaw(append(b, `,"amr":`...), s.AMR, "[]")
 	b = strconv.AppendBool(append(b, `,"current":`...), s.ID == current)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/jsontext"
 	"gatehouse/auth/internal/store"
 )
 
@@ -19,12 +20,12 @@ func AppendUser(b []byte, u *store.User) []byte { return appendUser(b, u) }
 
 // appendUserRest appends what follows the id, without the closing brace: other keys may follow.
 func appendUserRest(b []byte, u *store.User) []byte {
-	b = appendString(append(b, `,"aud":`...), u.Aud)
-	b = appendString(append(b, `,"role":`...), u.Role)
-	b = appendString(append(b, `,"email":`...), u.Email)
+	b = jsontext.AppendString(append(b, `,"aud":`...), u.Aud)
+	b = jsontext.AppendString(append(b, `,"role":`...), u.Role)
+	b = jsontext.AppendString(append(b, `,"email":`...), u.Email)
 	b = fieldTime(b, `,"email_confirmed_at":`, u.EmailConfirmedAt)
 	b = fieldTime(b, `,"invited_at":`, u.InvitedAt)
-	b = appendString(append(b, `,"phone":`...), u.Phone)
+	b = jsontext.AppendString(append(b, `,"phone":`...), u.Phone)
 	b = fieldTime(b, `,"phone_confirmed_at":`, u.PhoneConfirmedAt)
 	b = fieldTime(b, `,"confirmation_sent_at":`, u.ConfirmationSentAt)
 	b = fieldTime(b, `,"confirmed_at":`, confirmedAt(u))
@@ -69,12 +70,12 @@ func confirmedAt(u *store.User) time.Time {
 // appendIdentity appends an identity: identity_id is its own id, id the one at the provider.
 func appendIdentity(b []byte, i *store.Identity) []byte {
 	b = appendID(append(b, `{"identity_id":`...), i.ID)
-	b = appendString(append(b, `,"id":`...), i.ProviderID)
+	b = jsontext.AppendString(append(b, `,"id":`...), i.ProviderID)
 	b = appendID(append(b, `,"user_id":`...), i.UserID)
 	if len(i.Data) > 2 && string(i.Data) != "null" {
 		b = append(append(b, `,"identity_data":`...), i.Data...)
 	}
-	b = appendString(append(b, `,"provider":`...), i.Provider)
+	b = jsontext.AppendString(append(b, `,"provider":`...), i.Provider)
 	b = fieldTime(b, `,"last_sign_in_at":`, i.LastSignInAt)
 	b = appendTime(append(b, `,"created_at":`...), i.CreatedAt)
 	b = appendTime(append(b, `,"updated_at":`...), i.UpdatedAt)

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+
+	"gatehouse/auth/internal/jsontext"
 )
 
 // Claims are those of an access token (docs/tokens.md#access-tokens). The fields stand in the order they are
@@ -42,26 +44,26 @@ type AMR struct {
 func (c *Claims) appendTo(dst []byte) ([]byte, error) {
 	dst = append(dst, '{')
 	if c.Issuer != "" {
-		dst = append(appendString(append(dst, `"iss":`...), c.Issuer), ',')
+		dst = append(jsontext.AppendString(append(dst, `"iss":`...), c.Issuer), ',')
 	}
-	dst = appendString(append(dst, `"sub":`...), c.Subject)
-	dst = appendString(append(dst, `,"aud":`...), c.Audience)
+	dst = jsontext.AppendString(append(dst, `"sub":`...), c.Subject)
+	dst = jsontext.AppendString(append(dst, `,"aud":`...), c.Audience)
 	dst = strconv.AppendInt(append(dst, `,"exp":`...), c.ExpiresAt, 10)
 	dst = strconv.AppendInt(append(dst, `,"iat":`...), c.IssuedAt, 10)
 	if c.ID != "" {
-		dst = appendString(append(dst, `,"jti":`...), c.ID)
+		dst = jsontext.AppendString(append(dst, `,"jti":`...), c.ID)
 	}
-	dst = appendString(append(dst, `,"email":`...), c.Email)
-	dst = appendString(append(dst, `,"phone":`...), c.Phone)
-	dst, err := AppendObject(append(dst, `,"app_metadata":`...), c.AppMetadata)
+	dst = jsontext.AppendString(append(dst, `,"email":`...), c.Email)
+	dst = jsontext.AppendString(append(dst, `,"phone":`...), c.Phone)
+	dst, err := jsontext.AppendObject(append(dst, `,"app_metadata":`...), c.AppMetadata)
 	if err != nil {
 		return dst, fmt.Errorf("app_metadata: %w", err)
 	}
-	if dst, err = AppendObject(append(dst, `,"user_metadata":`...), c.UserMetadata); err != nil {
+	if dst, err = jsontext.AppendObject(append(dst, `,"user_metadata":`...), c.UserMetadata); err != nil {
 		return dst, fmt.Errorf("user_metadata: %w", err)
 	}
-	dst = appendString(append(dst, `,"role":`...), c.Role)
-	dst = appendString(append(dst, `,"aal":`...), c.AAL)
+	dst = jsontext.AppendString(append(dst, `,"role":`...), c.Role)
+	dst = jsontext.AppendString(append(dst, `,"aal":`...), c.AAL)
 	for i := range c.AMR {
 		if i == 0 {
 			dst = append(dst, `,"amr":[`...)
@@ -73,16 +75,16 @@ func (c *Claims) appendTo(dst []byte) ([]byte, error) {
 	if len(c.AMR) > 0 {
 		dst = append(dst, ']')
 	}
-	dst = appendString(append(dst, `,"session_id":`...), c.SessionID)
+	dst = jsontext.AppendString(append(dst, `,"session_id":`...), c.SessionID)
 	dst = strconv.AppendBool(append(dst, `,"is_anonymous":`...), c.IsAnonymous)
 	return append(dst, '}'), nil
 }
 
 func (a *AMR) appendTo(dst []byte) []byte {
-	dst = appendString(append(dst, `{"method":`...), a.Method)
+	dst = jsontext.AppendString(append(dst, `{"method":`...), a.Method)
 	dst = strconv.AppendInt(append(dst, `,"timestamp":`...), a.Timestamp, 10)
 	if a.Provider != "" {
-		dst = appendString(append(dst, `,"provider":`...), a.Provider)
+		dst = jsontext.AppendString(append(dst, `,"provider":`...), a.Provider)
 	}
 	return append(dst, '}')
 }
@@ -94,45 +96,45 @@ const maxTime = 253402300799
 // them); others are ignored.
 func (c *Claims) parse(payload string) error {
 	*c = Claims{AMR: c.AMR[:0], Payload: payload}
-	err := Members(payload, func(name, value string) error {
+	err := jsontext.Members(payload, func(name, value string) error {
 		var err error
 		switch name {
 		case "iss":
-			c.Issuer, err = Unquote(value)
+			c.Issuer, err = jsontext.Unquote(value)
 		case "sub":
-			c.Subject, err = Unquote(value)
+			c.Subject, err = jsontext.Unquote(value)
 		case "aud":
 			c.Audience, err = parseAudience(value)
 		case "exp":
 			if c.ExpiresAt, err = parseTime(value); c.ExpiresAt == 0 {
-				err = ErrSyntax // 0 stands for no exp at all
+				err = jsontext.ErrSyntax // 0 stands for no exp at all
 			}
 		case "nbf":
 			c.NotBefore, err = parseTime(value)
 		case "iat":
 			c.IssuedAt, err = parseTime(value)
 		case "jti":
-			c.ID, err = Unquote(value)
+			c.ID, err = jsontext.Unquote(value)
 		case "email":
-			c.Email, err = Unquote(value)
+			c.Email, err = jsontext.Unquote(value)
 		case "phone":
-			c.Phone, err = Unquote(value)
+			c.Phone, err = jsontext.Unquote(value)
 		case "app_metadata", "user_metadata":
 			if value[0] != '{' {
-				err = ErrSyntax
+				err = jsontext.ErrSyntax
 			}
 		case "role":
-			c.Role, err = Unquote(value)
+			c.Role, err = jsontext.Unquote(value)
 		case "aal":
-			c.AAL, err = Unquote(value)
+			c.AAL, err = jsontext.Unquote(value)
 		case "amr":
 			err = c.parseAMR(value)
 		case "session_id":
-			c.SessionID, err = Unquote(value)
+			c.SessionID, err = jsontext.Unquote(value)
 		case "is_anonymous":
 			c.IsAnonymous = value == "true"
 			if !c.IsAnonymous && value != "false" {
-				err = ErrSyntax
+				err = jsontext.ErrSyntax
 			}
 		}
 		if err != nil {
@@ -141,7 +143,7 @@ func (c *Claims) parse(payload string) error {
 		return nil
 	})
 	switch err {
-	case ErrSyntax, ErrDepth, ErrDuplicate, ErrMembers:
+	case jsontext.ErrSyntax, jsontext.ErrDepth, jsontext.ErrDuplicate, jsontext.ErrMembers:
 		return fmt.Errorf("%w: %w", ErrClaims, err)
 	}
 	return err
@@ -154,29 +156,29 @@ func parseTime(value string) (int64, error) {
 	i := 0
 	for ; i < len(value) && '0' <= value[i] && value[i] <= '9'; i++ {
 		if n = n*10 + int64(value[i]-'0'); n > maxTime {
-			return 0, ErrSyntax
+			return 0, jsontext.ErrSyntax
 		}
 	}
 	if i == 0 {
-		return 0, ErrSyntax
+		return 0, jsontext.ErrSyntax
 	}
 	if i < len(value) && value[i] == '.' {
 		for i++; i < len(value) && '0' <= value[i] && value[i] <= '9'; i++ {
 		}
 	}
 	if i != len(value) {
-		return 0, ErrSyntax
+		return 0, jsontext.ErrSyntax
 	}
 	return n, nil
 }
 
 func parseAudience(value string) (string, error) {
 	if value[0] != '[' {
-		return Unquote(value)
+		return jsontext.Unquote(value)
 	}
 	first, n := "", 0
-	err := Elements(value, func(value string) error {
-		s, err := Unquote(value)
+	err := jsontext.Elements(value, func(value string) error {
+		s, err := jsontext.Unquote(value)
 		if n == 0 {
 			first = s
 		}
@@ -188,21 +190,21 @@ func parseAudience(value string) (string, error) {
 
 // parseAMR takes the objects we write and the plain strings of RFC 8176, which a claims hook may write.
 func (c *Claims) parseAMR(value string) error {
-	return Elements(value, func(value string) error {
+	return jsontext.Elements(value, func(value string) error {
 		var a AMR
 		var err error
 		if value[0] == '"' {
-			a.Method, err = Unquote(value)
+			a.Method, err = jsontext.Unquote(value)
 		} else {
-			err = Members(value, func(name, value string) error {
+			err = jsontext.Members(value, func(name, value string) error {
 				var err error
 				switch name {
 				case "method":
-					a.Method, err = Unquote(value)
+					a.Method, err = jsontext.Unquote(value)
 				case "timestamp":
 					a.Timestamp, err = parseTime(value)
 				case "provider":
-					a.Provider, err = Unquote(value)
+					a.Provider, err = jsontext.Unquote(value)
 				}
 				return err
 			})

@@ -3,6 +3,8 @@ package token
 import (
 	"fmt"
 	"strings"
+
+	"gatehouse/auth/internal/jsontext"
 )
 
 // needed are the claims that a token cannot do without, whoever made them: a hook may change all others.
@@ -15,7 +17,7 @@ func ParseCustom(payload string) (c Claims, err error) {
 		return c, err
 	}
 	has := map[string]bool{}
-	if err := Members(payload, func(name, _ string) error { has[name] = true; return nil }); err != nil {
+	if err := jsontext.Members(payload, func(name, _ string) error { has[name] = true; return nil }); err != nil {
 		return c, fmt.Errorf("%w: %w", ErrClaims, err)
 	}
 	var missing []string

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"gatehouse/auth/internal/jsontext"
 )
 
 // Tokens of others: ID tokens of identity providers (OpenID Connect Core 1.0), signed with keys that the
@@ -55,13 +57,13 @@ const maxForeignKeys = 100
 func ParseForeignKeys(text string) ([]ForeignKey, error) {
 	var keys []ForeignKey
 	found := false
-	err := Members(text, func(name, value string) error {
+	err := jsontext.Members(text, func(name, value string) error {
 		if name != "keys" {
 			return nil
 		}
 		found = true
 		n := 0
-		return Elements(value, func(value string) error {
+		return jsontext.Elements(value, func(value string) error {
 			if n++; n > maxForeignKeys {
 				return fmt.Errorf("it holds more than %d keys", maxForeignKeys)
 			}
@@ -226,15 +228,15 @@ func ParseForeign(text string) (*Foreign, error) {
 }
 
 func (t *Foreign) parseHeader(header string) error {
-	return Members(header, func(name, value string) (err error) {
+	return jsontext.Members(header, func(name, value string) (err error) {
 		switch name {
 		case "alg":
-			t.Alg, err = Unquote(value)
+			t.Alg, err = jsontext.Unquote(value)
 		case "kid":
-			t.KeyID, err = Unquote(value)
+			t.KeyID, err = jsontext.Unquote(value)
 		case "typ":
 			var typ string
-			if typ, err = Unquote(value); err == nil && !strings.EqualFold(typ, "JWT") {
+			if typ, err = jsontext.Unquote(value); err == nil && !strings.EqualFold(typ, "JWT") {
 				err = errors.New("typ is not JWT")
 			}
 		case "crit", "b64":
@@ -245,20 +247,20 @@ func (t *Foreign) parseHeader(header string) error {
 }
 
 func (t *Foreign) parseClaims() error {
-	return Members(t.Payload, func(name, value string) (err error) {
+	return jsontext.Members(t.Payload, func(name, value string) (err error) {
 		switch name {
 		case "iss":
-			t.Issuer, err = Unquote(value)
+			t.Issuer, err = jsontext.Unquote(value)
 		case "sub":
-			t.Subject, err = Unquote(value)
+			t.Subject, err = jsontext.Unquote(value)
 		case "nonce":
-			t.Nonce, err = Unquote(value)
+			t.Nonce, err = jsontext.Unquote(value)
 		case "jti":
-			t.ID, err = Unquote(value)
+			t.ID, err = jsontext.Unquote(value)
 		case "azp":
-			t.AuthorizedParty, err = Unquote(value)
+			t.AuthorizedParty, err = jsontext.Unquote(value)
 		case "at_hash":
-			t.AccessTokenHash, err = Unquote(value)
+			t.AccessTokenHash, err = jsontext.Unquote(value)
 		case "aud":
 			t.Audience, err = parseAudiences(value)
 		case "exp":
@@ -277,11 +279,11 @@ func (t *Foreign) parseClaims() error {
 
 func parseAudiences(value string) (all []string, err error) {
 	if value[0] != '[' {
-		one, err := Unquote(value)
+		one, err := jsontext.Unquote(value)
 		return []string{one}, err
 	}
-	err = Elements(value, func(value string) error {
-		s, err := Unquote(value)
+	err = jsontext.Elements(value, func(value string) error {
+		s, err := jsontext.Unquote(value)
 		all = append(all, s)
 		return err
 	})

@@ -14,6 +14,8 @@ import (
 	"math/big"
 	"strings"
 	"testing"
+
+	"gatehouse/auth/internal/jsontext"
 )
 
 // forgery collects tokens that are each a valid one with one thing wrong.
@@ -191,7 +193,7 @@ func (f *forgery) claims(k *Key, header, payload string) {
 		bad = append(bad, replace(exp, `"exp":`+value))
 	}
 	many := strings.Builder{}
-	for i := range MaxMembers {
+	for i := range jsontext.MaxMembers {
 		fmt.Fprintf(&many, `"x%d":0,`, i)
 	}
 	bad = append(bad, strings.Replace(payload, "{", "{"+many.String(), 1))

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"gatehouse/auth/internal/jsontext"
 )
 
 // FuzzVerify looks for texts that make Verify panic, or that it takes for signed.
@@ -70,7 +72,7 @@ func FuzzWrite(f *testing.F) {
 		c := Claims{Email: s, UserMetadata: json.RawMessage(raw)}
 		have, err := c.appendTo(nil)
 		if err != nil {
-			if json.Valid([]byte(raw)) && strings.HasPrefix(strings.TrimSpace(raw), "{") && strings.ToValidUTF8(raw, "") == raw && strings.Count(raw, "{")+strings.Count(raw, "[") < MaxDepth {
+			if json.Valid([]byte(raw)) && strings.HasPrefix(strings.TrimSpace(raw), "{") && strings.ToValidUTF8(raw, "") == raw && strings.Count(raw, "{")+strings.Count(raw, "[") < jsontext.MaxDepth {
 				t.Errorf("metadata %q is refused: %v", raw, err)
 			}
 			return

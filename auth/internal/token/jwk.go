@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"gatehouse/auth/internal/jsontext"
 )
 
 const (
@@ -86,15 +88,15 @@ func readJWK(text string) (*jwkText, error) {
 		"n": &t.n, "e": &t.e, "d": &t.d, "p": &t.p, "q": &t.q, "dp": &t.dp, "dq": &t.dq, "qi": &t.qi,
 		"k": &t.k, "x": &t.x, "y": &t.y,
 	}
-	err := Members(text, func(name, value string) error {
+	err := jsontext.Members(text, func(name, value string) error {
 		var err error
 		switch field := fields[name]; {
 		case field != nil:
-			*field, err = Unquote(value)
+			*field, err = jsontext.Unquote(value)
 		case name == "key_ops":
 			t.hasOps = true
-			err = Elements(value, func(value string) error {
-				op, err := Unquote(value)
+			err = jsontext.Elements(value, func(value string) error {
+				op, err := jsontext.Unquote(value)
 				t.ops = append(t.ops, op)
 				return err
 			})

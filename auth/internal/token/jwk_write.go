@@ -8,6 +8,8 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"math/big"
+
+	"gatehouse/auth/internal/jsontext"
 )
 
 // Thumbprint is the RFC 7638 SHA-256 thumbprint of the public half, in base64url. A secret has none,
@@ -31,7 +33,7 @@ func (k *Key) appendPublic(dst []byte, canonical bool) []byte {
 		switch {
 		case !canonical:
 			dst = append(dst, `"kty":"`+kty+`","kid":`...)
-			dst = append(appendString(dst, k.id), `,"alg":"`+k.alg.String()+`","use":"sig","key_ops":["verify"],`...)
+			dst = append(jsontext.AppendString(dst, k.id), `,"alg":"`+k.alg.String()+`","use":"sig","key_ops":["verify"],`...)
 			if crv != "" {
 				dst = append(dst, `"crv":"`+crv+`",`...)
 			}
@@ -102,7 +104,7 @@ func (k *Key) PrivateJWK() ([]byte, error) {
 	case ed25519.PrivateKey:
 		member("d", p.Seed())
 	case []byte:
-		out = append(appendString([]byte(`{"kty":"oct","kid":`), k.id), `,"alg":"HS256","use":"sig","key_ops":["sign","verify"]`...)
+		out = append(jsontext.AppendString([]byte(`{"kty":"oct","kid":`), k.id), `,"alg":"HS256","use":"sig","key_ops":["sign","verify"]`...)
 		member("k", p)
 	}
 	return append(out, '}'), nil

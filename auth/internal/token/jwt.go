@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"gatehouse/auth/internal/jsontext"
 )
 
 // leeway is how far ahead of ours another clock may be when it stamps iat or nbf. For exp there is
@@ -55,9 +57,9 @@ func (s *Set) SignService(dst []byte, role, issuer string, issued, expires time.
 	}
 	payload := []byte{'{'}
 	if issuer != "" {
-		payload = append(appendString(append(payload, `"iss":`...), issuer), ',')
+		payload = append(jsontext.AppendString(append(payload, `"iss":`...), issuer), ',')
 	}
-	payload = appendString(append(payload, `"role":`...), role)
+	payload = jsontext.AppendString(append(payload, `"role":`...), role)
 	payload = strconv.AppendInt(append(payload, `,"iat":`...), issued.Unix(), 10)
 	payload = strconv.AppendInt(append(payload, `,"exp":`...), expires.Unix(), 10)
 	return k.signPayload(dst, append(payload, '}'))
@@ -154,17 +156,17 @@ func (s *Set) keyFor(encoded string) (*Key, error) {
 	}
 	var alg, kid string
 	hasKid := false
-	err = Members(string(raw), func(name, value string) error {
+	err = jsontext.Members(string(raw), func(name, value string) error {
 		var err error
 		switch name {
 		case "alg":
-			alg, err = Unquote(value)
+			alg, err = jsontext.Unquote(value)
 		case "kid":
 			hasKid = true
-			kid, err = Unquote(value)
+			kid, err = jsontext.Unquote(value)
 		case "typ":
 			var typ string
-			if typ, err = Unquote(value); err == nil && !strings.EqualFold(typ, "JWT") {
+			if typ, err = jsontext.Unquote(value); err == nil && !strings.EqualFold(typ, "JWT") {
 				err = errors.New("is not JWT")
 			}
 		default:

@@ -15,6 +15,8 @@ import (
 	"log/slog"
 	"math/big"
 	"sync"
+
+	"gatehouse/auth/internal/jsontext"
 )
 
 // minSecret is the least bytes of an HS256 secret that RFC 7518 section 3.2 allows.
@@ -108,7 +110,7 @@ func (k *Key) setID(id string) {
 	header := append([]byte(`{"alg":"`), k.alg.String()...)
 	header = append(header, '"')
 	if id != "" {
-		header = appendString(append(header, `,"kid":`...), id)
+		header = jsontext.AppendString(append(header, `,"kid":`...), id)
 	}
 	header = append(header, `,"typ":"JWT"}`...)
 	k.header = b64.EncodeToString(header) + "."

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"gatehouse/auth/internal/jsontext"
 )
 
 // ParseKeys reads the keys an operator gives as AUTH_JWT_KEYS: a JSON array of JWKs, or a JWK set
@@ -14,7 +16,7 @@ func ParseKeys(text string) ([]Entry, error) {
 	text = strings.TrimSpace(text)
 	if strings.HasPrefix(text, "{") {
 		keys := ""
-		err := Members(text, func(name, value string) error {
+		err := jsontext.Members(text, func(name, value string) error {
 			if name == "keys" {
 				keys = value
 			}
@@ -31,7 +33,7 @@ func ParseKeys(text string) ([]Entry, error) {
 	var problems []error
 	signers, n := 0, 0
 	seen := map[string]int{}
-	err := Elements(text, func(value string) error {
+	err := jsontext.Elements(text, func(value string) error {
 		n++
 		k, err := ParseJWK(value)
 		if err != nil {

@@ -1,4 +1,4 @@
-package quote
+package jsontext
 
 import (
 	"encoding/json"
@@ -22,7 +22,7 @@ func TestAppendString(t *testing.T) {
 	f("\uFFFD", `"`+"\uFFFD"+`"`)
 }
 
-// FuzzAppend: whatever it is, a JSON reader finds it again, and each broken byte is one U+FFFD.
+// FuzzAppendString_valid: whatever it is, a JSON reader finds it again, and each broken byte is one U+FFFD.
 func FuzzAppendString_valid(f *testing.F) {
 	f.Add("a\"\\\x01é\xff\U0001F511")
 	f.Fuzz(func(t *testing.T, s string) {
@@ -42,4 +42,19 @@ func TestAppendString_Alloc(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { b = AppendString(b[:0], s) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
+}
+
+func FuzzAppendString(f *testing.F) {
+	f.Add("a\xff\"\\\x00\u2028")
+	f.Fuzz(func(t *testing.T, s string) {
+		var back, want string
+		if err := json.Unmarshal(AppendString(nil, s), &back); err != nil {
+			t.Fatalf("%q: %v", s, err)
+		}
+		text, _ := json.Marshal(s)
+		json.Unmarshal(text, &want)
+		if back != want {
+			t.Errorf("%q comes back as %q", s, back)
+		}
+	})
 }

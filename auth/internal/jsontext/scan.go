@@ -1,4 +1,4 @@
-package token
+package jsontext
 
 import (
 	"errors"
@@ -23,7 +23,7 @@ var (
 	ErrMembers   = errors.New("too many JSON members")
 )
 
-// eachMember calls f with every member of the object that text must be. The value is the member's raw
+// Members calls f with every member of the object that text must be. The value is the member's raw
 // JSON. It stops at f's first error.
 func Members(text string, f func(name, value string) error) error {
 	if !utf8.ValidString(text) {
@@ -79,7 +79,7 @@ func Members(text string, f func(name, value string) error) error {
 	}
 }
 
-// eachElement calls f with every element of the array that text, already checked, must be.
+// Elements calls f with every element of the array that text, already checked, must be.
 func Elements(text string, f func(value string) error) error {
 	if text == "" || text[0] != '[' {
 		return ErrSyntax
@@ -115,7 +115,7 @@ func comma(text string, i int) (next int, more bool) {
 	return i, false
 }
 
-// behind is the index behind a bracket that must stand at i.
+// closing is the index behind a bracket that must stand at i.
 func closing(text string, i int, bracket byte) (int, error) {
 	if i >= len(text) || text[i] != bracket {
 		return 0, ErrSyntax
@@ -276,7 +276,7 @@ func hex4(text string, i int) (rune, bool) {
 	return r, true
 }
 
-// unquote is the text of a JSON string that skipString has accepted. Half a surrogate pair is refused:
+// Unquote is the text of a JSON string that skipString has accepted. Half a surrogate pair is refused:
 // it has no UTF-8 form.
 func Unquote(value string) (string, error) {
 	if len(value) < 2 || value[0] != '"' {
