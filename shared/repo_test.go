@@ -39,7 +39,7 @@ var floors = map[string]int{
 	"ratelimit":                  10,
 
 	"auth/internal/secret": 0, "auth/internal/password": 0, "auth/internal/redirect": 0, "auth/internal/address": 0,
-	"auth/internal/totp": 0, "auth/internal/quote": 0, "auth/internal/outward": 0, "auth/internal/mail/smtptest": 0,
+	"auth/internal/totp": 0, "auth/internal/jsontext": 0, "auth/internal/outbound": 0, "auth/internal/mail/smtptest": 0,
 	"auth/internal/sms/smstest": 0, "auth/internal/captcha/captchatest": 0,
 	"auth/internal/token": 1, "auth/internal/mail": 1, "auth/internal/store": 1, "auth/internal/captcha": 1,
 	"auth/internal/keys": 2, "auth/internal/mailbox": 2, "auth/internal/hook": 2, "auth/internal/provider": 2,
