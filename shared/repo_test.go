@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -155,6 +156,33 @@ func TestImports(t *testing.T) {
 	f("ratelimit/internal/decide", "ratelimit/internal/limits", true)
 	f("ratelimit/internal/limits", "ratelimit/internal/decide", false)
 	f("ratelimit/internal/limits", "ratelimit/internal/counter", false)
+}
+
+// linked is what of shared/ a daemon links. The rest is for tests, measurements and make run: what is added here is in
+// every installation.
+var linked = map[string][]string{
+	"auth":      {"buildinfo", "httpx", "memlimit", "settings", "telemetry", "telemetry/metrics"},
+	"ratelimit": {"buildinfo", "certs", "httpx", "memlimit", "settings", "telemetry"},
+}
+
+// TestLinked compares it with the daemons' dependencies, as built.
+func TestLinked(t *testing.T) {
+	for daemon, want := range linked {
+		out, err := exec.Command("go", "list", "-tags", "grpcnotrace", "-deps", "../"+daemon).Output()
+		if err != nil {
+			t.Fatalf("%s: %v", daemon, err)
+		}
+		var got []string
+		for name := range strings.FieldsSeq(string(out)) {
+			if part, ours := strings.CutPrefix(name, module+"/shared/"); ours {
+				got = append(got, part)
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s links %q of shared/, want %q", daemon, got, want)
+		}
+	}
 }
 
 // TestPackageComments wants one package comment in each folder that has Go files.
