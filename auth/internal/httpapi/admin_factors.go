@@ -32,7 +32,7 @@ func (s *Server) deleteAdminFactor(c *call, by account.Actor) error {
 	if err != nil {
 		return err
 	}
-	f, err := s.accounts.AdminDeleteFactor(c.ctx(), c.client(), by, user, factor)
+	f, err := s.accounts.AdminDeleteFactor(c.ctx(), c.requestInfo(), by, user, factor)
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (s *Server) putAdminFactor(c *call, by account.Actor) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	f, err := s.accounts.AdminUpdateFactor(c.ctx(), c.client(), by, user, account.FactorUpdate{Factor: factor, FriendlyName: in.FriendlyName, Phone: in.Phone})
+	f, err := s.accounts.AdminUpdateFactor(c.ctx(), c.requestInfo(), by, user, account.FactorUpdate{Factor: factor, FriendlyName: in.FriendlyName, Phone: in.Phone})
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ func (s *Server) postInvite(c *call, by account.Actor) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	u, err := s.accounts.Invite(c.ctx(), c.client(), by, account.Invitation{Email: in.Email, Data: in.Data.message()})
+	u, err := s.accounts.Invite(c.ctx(), c.requestInfo(), by, account.Invitation{Email: in.Email, Data: in.Data.message()})
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func (s *Server) postGenerateLink(c *call, by account.Actor) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	client := c.client()
+	client := c.requestInfo()
 	client.RedirectTo = c.target(in.RedirectTo)
 	l, err := s.accounts.GenerateLink(c.ctx(), client, by, account.LinkRequest{
 		Type: in.Type, Email: in.Email, NewEmail: in.NewEmail, Password: in.Password, Data: in.Data.message(),

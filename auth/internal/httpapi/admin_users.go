@@ -171,7 +171,7 @@ func (s *Server) postUser(c *call, by account.Actor) error {
 		}
 		in.ID = id.String()
 	}
-	u, err := s.accounts.AdminCreate(c.ctx(), c.client(), by, in.forAccount())
+	u, err := s.accounts.AdminCreate(c.ctx(), c.requestInfo(), by, in.forAccount())
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (s *Server) putAdminUser(c *call, by account.Actor) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	u, err := s.accounts.AdminUpdate(c.ctx(), c.client(), by, id, in.forAccount())
+	u, err := s.accounts.AdminUpdate(c.ctx(), c.requestInfo(), by, id, in.forAccount())
 	if err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func (s *Server) deleteUser(c *call, by account.Actor) error {
 			return err
 		}
 	}
-	if err := s.accounts.AdminDelete(c.ctx(), c.client(), by, id, in.Soft); err != nil {
+	if err := s.accounts.AdminDelete(c.ctx(), c.requestInfo(), by, id, in.Soft); err != nil {
 		return err
 	}
 	return c.empty()

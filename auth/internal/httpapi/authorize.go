@@ -26,11 +26,11 @@ func (s *Server) getAuthorize(c *call) error {
 
 // getLinkAuthorize begins the linking of an identity to the caller's account. The client library
 // asks by fetch and navigates itself: no cookie of ours would come along.
-func (s *Server) getLinkAuthorize(c *call, caller account.Principal) error {
+func (s *Server) getLinkAuthorize(c *call, principal account.Principal) error {
 	if err := c.noHead(); err != nil {
 		return err
 	}
-	return s.startExternal(c, &caller)
+	return s.startExternal(c, &principal)
 }
 
 func (s *Server) startExternal(c *call, linking *account.Principal) error {
@@ -43,7 +43,7 @@ func (s *Server) startExternal(c *call, linking *account.Principal) error {
 		Linking:   linking, Cookie: linking == nil,
 	}
 	p.Params = c.query // parsed by param
-	client := c.client()
+	client := c.requestInfo()
 	client.RedirectTo = encodeHeader(client.RedirectTo)
 	out, err := s.accounts.StartOAuth(c.ctx(), client, p)
 	if err != nil {

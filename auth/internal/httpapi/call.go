@@ -274,8 +274,8 @@ func cleanText(s string, most int) string {
 	return s
 }
 
-// client is what flows want to know of who calls.
-func (c *call) client() account.RequestInfo {
+// requestInfo is what flows want to know of who calls.
+func (c *call) requestInfo() account.RequestInfo {
 	base, unlisted := baseURL(&c.live.Settings, c.r)
 	c.unlisted = unlisted
 	network, _ := c.limitKey()

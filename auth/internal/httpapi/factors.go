@@ -13,18 +13,18 @@ import (
 
 // member lets in users who are not anonymous: those have no second factor.
 func (s *Server) member(h func(*call, account.Principal) error) http.Handler {
-	return s.user(account.Full, func(c *call, caller account.Principal) error {
-		if caller.User.IsAnonymous {
+	return s.user(account.Full, func(c *call, principal account.Principal) error {
+		if principal.User.IsAnonymous {
 			return newProblem(403, account.CodeNoAuthorization, "Anonymous user not allowed to perform these actions")
 		}
-		return h(c, caller)
+		return h(c, principal)
 	})
 }
 
 // toldClient is the client with his address where a header that is trusted told it: challenge and answer
 // must come from the same, which only two trusted ones can say.
 func (c *call) forwardedClient() account.RequestInfo {
-	out := c.client()
+	out := c.requestInfo()
 	if ip, ok := forwardedIP(&c.live.Settings, c.r); ok {
 		out.TrustedIP = ip.String()
 	}
@@ -32,7 +32,7 @@ func (c *call) forwardedClient() account.RequestInfo {
 }
 
 // postFactor enrolls a factor.
-func (s *Server) postFactor(c *call, caller account.Principal) error {
+func (s *Server) postFactor(c *call, principal account.Principal) error {
 	if err := s.limit(c, byEnroll); err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (s *Server) postFactor(c *call, caller account.Principal) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	e, err := s.accounts.EnrollFactor(c.ctx(), c.client(), caller, account.Enrolment{
+	e, err := s.accounts.EnrollFactor(c.ctx(), c.requestInfo(), principal, account.Enrolment{
 		Kind: in.FactorType, FriendlyName: in.FriendlyName, Issuer: in.Issuer, Phone: in.Phone,
 	})
 	if err != nil {
@@ -65,7 +65,7 @@ func (s *Server) postFactor(c *call, caller account.Principal) error {
 }
 
 // postChallenge asks for a factor's code. The body may be empty.
-func (s *Server) postChallenge(c *call, caller account.Principal) error {
+func (s *Server) postChallenge(c *call, principal account.Principal) error {
 	id, err := c.pathID("factor_id")
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (s *Server) postChallenge(c *call, caller account.Principal) error {
 	if in.WebAuthn != nil {
 		return errNoWebAuthn
 	}
-	ch, f, err := s.accounts.ChallengeFactor(c.ctx(), c.forwardedClient(), caller, id, in.Channel)
+	ch, f, err := s.accounts.ChallengeFactor(c.ctx(), c.forwardedClient(), principal, id, in.Channel)
 	if err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (s *Server) postChallenge(c *call, caller account.Principal) error {
 var errNoWebAuthn = newProblem(422, account.CodeWebAuthnVerifyDisabled, "MFA verification is disabled for WebAuthn")
 
 // postFactorVerify answers a challenge.
-func (s *Server) postFactorVerify(c *call, caller account.Principal) error {
+func (s *Server) postFactorVerify(c *call, principal account.Principal) error {
 	id, err := c.pathID("factor_id")
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func (s *Server) postFactorVerify(c *call, caller account.Principal) error {
 	if in.ChallengeID != "" && (err != nil || len(in.ChallengeID) != 36) {
 		return invalidRequest("challenge_id must be an UUID")
 	}
-	g, err := s.accounts.VerifyFactor(c.ctx(), c.forwardedClient(), caller, account.FactorAnswer{Factor: id, Challenge: challenge, Code: in.Code})
+	g, err := s.accounts.VerifyFactor(c.ctx(), c.forwardedClient(), principal, account.FactorAnswer{Factor: id, Challenge: challenge, Code: in.Code})
 	if err != nil {
 		return err
 	}
@@ -134,12 +134,12 @@ func (s *Server) postFactorVerify(c *call, caller account.Principal) error {
 }
 
 // deleteFactor unenrolls a factor.
-func (s *Server) deleteFactor(c *call, caller account.Principal) error {
+func (s *Server) deleteFactor(c *call, principal account.Principal) error {
 	id, err := c.pathID("factor_id")
 	if err != nil {
 		return err
 	}
-	if err := s.accounts.UnenrollFactor(c.ctx(), c.client(), caller, id); err != nil {
+	if err := s.accounts.UnenrollFactor(c.ctx(), c.requestInfo(), principal, id); err != nil {
 		return err
 	}
 	return c.json(200, append(appendID(append(make([]byte, 0, 64), `{"id":`...), id), '}'))

@@ -52,12 +52,12 @@ func (s *Server) limited(by routeLimit, h handler) http.Handler {
 // user lets in whoever has a user's token.
 func (s *Server) user(access account.Access, h func(*call, account.Principal) error) http.Handler {
 	return handler(func(c *call) error {
-		caller, err := s.accounts.Authenticate(c.ctx(), c.bearer(), c.aud(), access)
+		principal, err := s.accounts.Authenticate(c.ctx(), c.bearer(), c.aud(), access)
 		if err != nil {
 			return err
 		}
-		c.user = caller.User.ID
-		return h(c, caller)
+		c.user = principal.User.ID
+		return h(c, principal)
 	})
 }
 

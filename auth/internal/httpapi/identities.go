@@ -3,8 +3,8 @@ package httpapi
 import "gatehouse/auth/internal/account"
 
 // deleteIdentity takes one of the caller's identities from his account.
-func (s *Server) deleteIdentity(c *call, caller account.Principal) error {
-	if err := s.accounts.UnlinkIdentity(c.ctx(), c.client(), caller, c.r.PathValue("identity_id"), c.aud()); err != nil {
+func (s *Server) deleteIdentity(c *call, principal account.Principal) error {
+	if err := s.accounts.UnlinkIdentity(c.ctx(), c.requestInfo(), principal, c.r.PathValue("identity_id"), c.aud()); err != nil {
 		return err
 	}
 	return c.empty()

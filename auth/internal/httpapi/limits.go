@@ -159,7 +159,7 @@ func (s *Server) limit(c *call, by routeLimit) error {
 // sender is the client of a route that sends mails or SMS without asking for a token: one that brings a good token all
 // the same is not held to a client's share.
 func (s *Server) sender(c *call) account.RequestInfo {
-	client := c.client()
+	client := c.requestInfo()
 	if client.Network != "" {
 		client.Identified = s.accounts.Identified(c.bearer())
 	}

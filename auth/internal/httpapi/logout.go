@@ -5,7 +5,7 @@ package httpapi
 func (s *Server) postLogout(c *call) error {
 	scope := c.param("scope")
 	given := c.query.Has("scope")
-	if err := s.accounts.SignOut(c.ctx(), c.client(), c.bearer(), scope, given); err != nil {
+	if err := s.accounts.SignOut(c.ctx(), c.requestInfo(), c.bearer(), scope, given); err != nil {
 		return err
 	}
 	return c.noContent()

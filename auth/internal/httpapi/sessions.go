@@ -7,21 +7,21 @@ import (
 )
 
 // getSessions shows a user where he is and was signed in.
-func (s *Server) getSessions(c *call, caller account.Principal) error {
-	list, err := s.accounts.Sessions(c.ctx(), caller)
+func (s *Server) getSessions(c *call, principal account.Principal) error {
+	list, err := s.accounts.Sessions(c.ctx(), principal)
 	if err != nil {
 		return err
 	}
-	return c.sessionsView(list, caller.Session.ID)
+	return c.sessionsView(list, principal.Session.ID)
 }
 
 // deleteSession ends one of the user's own sessions; another's is not found.
-func (s *Server) deleteSession(c *call, caller account.Principal) error {
+func (s *Server) deleteSession(c *call, principal account.Principal) error {
 	id, err := c.pathID("id")
 	if err != nil {
 		return err
 	}
-	if err := s.accounts.EndSession(c.ctx(), c.client(), caller, id); err != nil {
+	if err := s.accounts.EndSession(c.ctx(), c.requestInfo(), principal, id); err != nil {
 		return err
 	}
 	return c.noContent()

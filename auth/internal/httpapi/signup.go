@@ -28,7 +28,7 @@ func (s *Server) postSignup(c *call) error {
 		return err
 	}
 	if by == byAnonymous {
-		g, err := s.accounts.SignUpAnonymous(c.ctx(), c.client(), in.Data.message())
+		g, err := s.accounts.SignUpAnonymous(c.ctx(), c.requestInfo(), in.Data.message())
 		if err != nil {
 			return err
 		}

@@ -43,7 +43,7 @@ func (s *Server) passwordGrant(c *call) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	g, err := s.accounts.SignInPassword(c.ctx(), c.client(), account.Password(in))
+	g, err := s.accounts.SignInPassword(c.ctx(), c.requestInfo(), account.Password(in))
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (s *Server) refreshGrant(c *call) error {
 	if _, ok := err.(*problem); ok {
 		return err // the body's; what is wrong with a token the flow says
 	}
-	g, err := s.accounts.Refresh(c.ctx(), c.client(), in.RefreshToken)
+	g, err := s.accounts.Refresh(c.ctx(), c.requestInfo(), in.RefreshToken)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (s *Server) pkceGrant(c *call) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	g, err := s.accounts.ExchangeCode(c.ctx(), c.client(), account.CodeExchange{Code: in.AuthCode, Verifier: in.CodeVerifier, Bearer: c.bearer()})
+	g, err := s.accounts.ExchangeCode(c.ctx(), c.requestInfo(), account.CodeExchange{Code: in.AuthCode, Verifier: in.CodeVerifier, Bearer: c.bearer()})
 	if err != nil {
 		return err
 	}
@@ -120,13 +120,13 @@ func (s *Server) idTokenGrant(c *call) error {
 		if len(c.r.Header["Authorization"]) == 0 {
 			return &problem{oauth: true, code: "invalid request", msg: "Linking requires a valid user access token in Authorization"}
 		}
-		caller, err := s.accounts.Authenticate(c.ctx(), c.bearer(), c.aud(), account.Full)
+		principal, err := s.accounts.Authenticate(c.ctx(), c.bearer(), c.aud(), account.Full)
 		if err != nil {
 			return err
 		}
-		p.Linking = &caller
+		p.Linking = &principal
 	}
-	g, err := s.accounts.SignInIDToken(c.ctx(), c.client(), p)
+	g, err := s.accounts.SignInIDToken(c.ctx(), c.requestInfo(), p)
 	if e, ok := errors.AsType[*account.OAuthError](err); ok {
 		return &problem{oauth: true, code: e.Code, msg: e.Description, err: e}
 	}

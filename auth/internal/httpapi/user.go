@@ -3,10 +3,12 @@ package httpapi
 import "gatehouse/auth/internal/account"
 
 // getUser shows a user to himself.
-func (s *Server) getUser(c *call, caller account.Principal) error { return c.userView(&caller.User) }
+func (s *Server) getUser(c *call, principal account.Principal) error {
+	return c.userView(&principal.User)
+}
 
 // putUser changes a user by his own wish.
-func (s *Server) putUser(c *call, caller account.Principal) error {
+func (s *Server) putUser(c *call, principal account.Principal) error {
 	if err := s.limit(c, byUser); err != nil {
 		return err
 	}
@@ -24,7 +26,7 @@ func (s *Server) putUser(c *call, caller account.Principal) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	u, err := s.accounts.UpdateUser(c.ctx(), c.client(), caller, account.UserUpdate{
+	u, err := s.accounts.UpdateUser(c.ctx(), c.requestInfo(), principal, account.UserUpdate{
 		Email: in.Email, Phone: in.Phone, Password: in.Password, CurrentPassword: in.CurrentPassword, Nonce: in.Nonce,
 		Data: in.Data.message(), AppMetadata: in.AppMetadata.message(), Channel: in.Channel, Challenge: in.challenge(),
 	})
@@ -35,14 +37,14 @@ func (s *Server) putUser(c *call, caller account.Principal) error {
 }
 
 // getReauthenticate sends a nonce. It is a GET with an effect, which a HEAD must not have.
-func (s *Server) getReauthenticate(c *call, caller account.Principal) error {
+func (s *Server) getReauthenticate(c *call, principal account.Principal) error {
 	if err := c.noHead(); err != nil {
 		return err
 	}
 	if err := s.limit(c, byReauthenticate); err != nil {
 		return err
 	}
-	if err := s.accounts.Reauthenticate(c.ctx(), c.client(), caller); err != nil {
+	if err := s.accounts.Reauthenticate(c.ctx(), c.requestInfo(), principal); err != nil {
 		return err
 	}
 	return c.empty()

@@ -26,7 +26,7 @@ func (s *Server) postVerify(c *call) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	v, err := s.accounts.Verify(c.ctx(), c.client(), account.Verify{
+	v, err := s.accounts.Verify(c.ctx(), c.requestInfo(), account.Verify{
 		Type: in.Type, Token: in.Token, TokenHash: in.TokenHash, Email: in.Email, Phone: in.Phone,
 		RedirectTo: in.RedirectTo, Password: in.Password,
 	})
@@ -61,7 +61,7 @@ func (s *Server) getVerify(c *call) error {
 	if token == "" {
 		return invalidRequest("Verify requires a token or a token hash")
 	}
-	client := c.client()
+	client := c.requestInfo()
 	flow := strings.HasPrefix(token, "pkce_")
 	v, err := s.accounts.Verify(c.ctx(), client, account.Verify{Type: kind, TokenHash: token, Link: true})
 	switch {
