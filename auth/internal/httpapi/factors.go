@@ -21,8 +21,8 @@ func (s *Server) member(h func(*call, account.Principal) error) http.Handler {
 	})
 }
 
-// toldClient is the client with his address where a header that is trusted told it: challenge and answer
-// must come from the same, which only two trusted ones can say.
+// forwardedClient is requestInfo with the address from a trusted header, if there is one: challenge and answer
+// must come from the same address, and only trusted ones can be compared.
 func (c *call) forwardedClient() account.RequestInfo {
 	out := c.requestInfo()
 	if ip, ok := forwardedIP(&c.live.Settings, c.r); ok {
