@@ -17,6 +17,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/counter/redis"
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -68,7 +69,7 @@ func TestTwin(t *testing.T) {
 // What the tests of all stores share, by the names of this package's tests.
 var (
 	now, h, limit, shadow = countertest.Now, countertest.Hit, countertest.Limit, countertest.Shadow
-	add, await, spared    = countertest.Add, countertest.Await, countertest.Spared
+	add, spared           = countertest.Add, countertest.Spared
 	redisClient           = countertest.RedisClient
 )
 
@@ -182,7 +183,7 @@ func TestTwin_oneFails(t *testing.T) {
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the store to be found again", func() bool { return !second.Open() })
+	await.True(t, "the store to be found again", func() bool { return !second.Open() })
 	if req, err := both(false); err != nil || req.Hits[1].After != 1 {
 		t.Errorf("%v %+v", err, req.Hits)
 	}

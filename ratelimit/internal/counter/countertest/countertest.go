@@ -53,16 +53,6 @@ const Noon = 1_700_000_000
 // Patience is for tests that are not about time-outs, on a machine that is busy.
 const Patience = 20 * time.Second
 
-// Await fails the test if is does not become true.
-func Await(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
-}
-
 // Add carries out one hit and returns its total.
 func Add(t *testing.T, s counter.Store, now int64, h counter.Hit) int64 {
 	t.Helper()

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -65,7 +66,7 @@ func TestMemcache_nodeKilled(t *testing.T) {
 	if err := servers[1].Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the node to be found again", func() bool { _, lost := s.Nodes(); return lost == 0 })
+	await.True(t, "the node to be found again", func() bool { _, lost := s.Nodes(); return lost == 0 })
 	if got := add(t, s, now(), h(keys[1][0], 1)); got != 1 {
 		t.Errorf("%d, want 1 from an empty node", got)
 	}
@@ -117,7 +118,7 @@ func TestMemcache_stopped(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		defer cancel()
-		await(t, "the other node's answer", func() bool {
+		await.True(t, "the other node's answer", func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return len(s.nodes[0].out) == 1 && s.stats.Multiget.Success.Load() == 2
@@ -162,14 +163,14 @@ func TestMemcache_stopped(t *testing.T) {
 	if err := server.Cont(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the node to be found again", func() bool { _, lost := stalls.Nodes(); return lost == 0 })
+	await.True(t, "the node to be found again", func() bool { _, lost := stalls.Nodes(); return lost == 0 })
 	again := counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()}
-	await(t, "an answer within the stall", func() bool { return stalls.Add(context.Background(), &again) == nil })
+	await.True(t, "an answer within the stall", func() bool { return stalls.Add(context.Background(), &again) == nil })
 	if got := again.Hits[0].After; got != 2 {
 		t.Errorf("%d, want 2: of those who left none is counted", got)
 	}
 	// Those who left let go of what they looked at.
-	await(t, "the look-ups of those who left to end", func() bool {
+	await.True(t, "the look-ups of those who left to end", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.nodes[0].counts)+len(s.nodes[0].out)+len(s.nodes[0].lookups) == 0
@@ -312,7 +313,7 @@ func TestMemcache_chaos(t *testing.T) {
 	if answered.Load() == 0 {
 		t.Error("nothing was answered")
 	}
-	await(t, "all nodes to be found again, and told of everything", func() bool {
+	await.True(t, "all nodes to be found again, and told of everything", func() bool {
 		_, lost := s.Nodes()
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -325,7 +326,7 @@ func TestMemcache_chaos(t *testing.T) {
 		return lost == 0 && s.waiting == 0
 	})
 	for i := range sent {
-		await(t, "an answer", func() bool {
+		await.True(t, "an answer", func() bool {
 			_, err := s.Peek(context.Background(), fmt.Appendf(nil, "chaos%d", i), 60)
 			return err == nil
 		})

@@ -12,6 +12,7 @@ import (
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/countertest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -34,7 +35,7 @@ func threeNodes(t testing.TB) (servers []*localserver.Server, addrs []string) {
 // What the tests of all stores share, by the names of this package's tests.
 var (
 	now, h, limit = countertest.Now, countertest.Hit, countertest.Limit
-	add, await    = countertest.Add, countertest.Await
+	add           = countertest.Add
 )
 
 const patience = countertest.Patience
@@ -57,7 +58,7 @@ func TestMemcache(t *testing.T) {
 // settled waits until everything has been written to the nodes.
 func settled(t testing.TB, s *Store) {
 	t.Helper()
-	await(t, "the queue to empty", func() bool {
+	await.True(t, "the queue to empty", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, n := range s.nodes {
@@ -177,7 +178,7 @@ func TestMemcache_hotKey(t *testing.T) {
 			}
 		})
 	}
-	await(t, "all to have asked", func() bool {
+	await.True(t, "all to have asked", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.nodes[0].counts) == 1 && s.nodes[0].counts["hot"].pins == 64

@@ -13,6 +13,7 @@ import (
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/dnstest"
+	"gatehouse/shared/await"
 )
 
 // sortedNodes is the list that SRV gives for these addresses.
@@ -49,7 +50,7 @@ func TestMemcache_SRV(t *testing.T) {
 	two, three := sortedNodes(addrs[:2]), sortedNodes(addrs)
 	lists := func(want []string) {
 		t.Helper()
-		await(t, fmt.Sprint("the list ", want), func() bool { return slices.Equal(s.listed(), want) })
+		await.True(t, fmt.Sprint("the list ", want), func() bool { return slices.Equal(s.listed(), want) })
 	}
 	lists(two)
 	for i := range 20 {
@@ -59,7 +60,7 @@ func TestMemcache_SRV(t *testing.T) {
 	failures := func() {
 		t.Helper()
 		before := s.Stats().ResolveFailures.Load()
-		await(t, "a failed look-up", func() bool { return s.Stats().ResolveFailures.Load() > before+1 })
+		await.True(t, "a failed look-up", func() bool { return s.Stats().ResolveFailures.Load() > before+1 })
 		if d := cmp.Diff(two, s.listed()); d != "" {
 			t.Errorf("the list after a failure: %s", d)
 		}
@@ -83,7 +84,7 @@ func TestMemcache_SRV(t *testing.T) {
 	// A node that leaves is let go of once there is nothing to write to it.
 	dns.Say(dnsmessage.RCodeSuccess, addrs[:2]...)
 	lists(two)
-	await(t, "the third node to be let go of", func() bool {
+	await.True(t, "the third node to be let go of", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.nodes) == 2

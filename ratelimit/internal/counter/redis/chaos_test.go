@@ -16,6 +16,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -163,24 +164,18 @@ func (l *load) end() {
 // awaitOK waits until a hit has been counted after since, and says how long that took.
 func (l *load) awaitOK(t *testing.T, since time.Time) time.Duration {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if last := time.Unix(0, l.lastOK.Load()); last.After(since) {
-			return last.Sub(since)
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("no hit is counted any more")
-		}
-	}
+	var last time.Time
+	await.True(t, "a hit is counted", func() bool {
+		last = time.Unix(0, l.lastOK.Load())
+		return last.After(since)
+	})
+	return last.Sub(since)
 }
 
 // awaitOpen waits until the breaker is open.
 func awaitOpen(t *testing.T, s *Server) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !s.Open(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the breaker does not open")
-		}
-	}
+	await.True(t, "the breaker opens", s.Open)
 }
 
 // Redis killed and stopped under load: answers stay in time, and all is well soon after its return.
@@ -241,11 +236,8 @@ func TestKVStore_idle(t *testing.T) {
 	add(t, s, now(), h("key", 1))
 	conns := func(want int64) {
 		t.Helper()
-		for deadline := time.Now().Add(time.Minute); s.ActiveConns() != want; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%d connections, want %d", s.ActiveConns(), want)
-			}
-		}
+		await.True(t, fmt.Sprintf("%d connections", want), func() bool { return s.ActiveConns() == want },
+			func() string { return fmt.Sprint("there are ", s.ActiveConns()) })
 	}
 	conns(1)
 	server.Kill()

@@ -15,6 +15,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/countertest"
 	"gatehouse/ratelimit/internal/counter/link"
+	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -258,21 +259,13 @@ func TestCluster_failover(t *testing.T) {
 		if err := away(); err != nil {
 			t.Fatal(err)
 		}
-		await := func(what string, ok func() bool) time.Duration {
-			t.Helper()
-			for !ok() {
-				if time.Since(begun) > time.Minute {
-					t.Fatal(what + ": not within a minute")
-				}
-				time.Sleep(5 * time.Millisecond)
-			}
-			return time.Since(begun)
-		}
-		elected := await("election", func() bool {
+		await.True(t, "election", func() bool {
 			role, err := cluster.Do(t.Context(), replica, "ROLE")
 			return err == nil && strings.HasPrefix(role, "master")
 		})
-		took := await("normal answers", works)
+		elected := time.Since(begun)
+		await.True(t, "normal answers", works)
+		took := time.Since(begun)
 		t.Logf("%s: another master after %v, all keys count after %v", how, elected.Round(time.Millisecond), took.Round(time.Millisecond))
 		if took > elected+15*time.Second { // 2 s is the promise; the rest is for a busy machine
 			t.Errorf("%s: normal answers %v after there was another master", how, took-elected)

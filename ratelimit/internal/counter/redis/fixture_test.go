@@ -11,7 +11,7 @@ import (
 // What the tests of all stores share, by the names of this package's tests.
 var (
 	now, h, limit, refund = countertest.Now, countertest.Hit, countertest.Limit, countertest.Refund
-	add, await            = countertest.Add, countertest.Await
+	add                   = countertest.Add
 	redisClient           = countertest.RedisClient
 )
 

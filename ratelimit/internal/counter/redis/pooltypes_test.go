@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -53,19 +54,11 @@ func TestPool_types(t *testing.T) {
 				wg.Wait()
 				return errs, took
 			}
-			await := func(what string, ok func() bool) {
-				t.Helper()
-				for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-					if time.Now().After(end) {
-						t.Fatal("not within a minute: " + what)
-					}
-				}
-			}
 
 			o.OnEmpty, o.OnEmptyWait = Create, 30*time.Millisecond
 			errs, _ := held(o, 20*time.Second, func(s Store, before int64) {
 				// One connection to this server was open.
-				await("two overflow connections", func() bool { return s.ActiveConns() == before+3 })
+				await.True(t, "two overflow connections", func() bool { return s.ActiveConns() == before+3 })
 				time.Sleep(200 * time.Millisecond) // in which no more may come
 				if n := s.ActiveConns(); n != before+3 {
 					t.Errorf("CREATE: %d connections more, want 3", n-before)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -168,11 +169,7 @@ func TestRedo(t *testing.T) {
 		t.Error("the breaker is not open")
 	}
 	server.set("", 0)
-	for end := time.Now().Add(time.Minute); s.Open(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("no probe closes the breaker")
-		}
-	}
+	await.True(t, "a probe closes the breaker", func() bool { return !s.Open() })
 	if got := add(t, s, now(), h("else", 1)); got != 1 {
 		t.Errorf("total %d", got)
 	}

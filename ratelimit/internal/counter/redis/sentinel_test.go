@@ -8,6 +8,7 @@ import (
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/countertest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -47,14 +48,10 @@ func TestSentinel_failover(t *testing.T) {
 		} else if how, err = "frozen", old.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		for end := gone.Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-			if master, err := set.Master(t.Context()); err == nil && master != old {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatal("the sentinels name no other master")
-			}
-		}
+		await.True(t, "the sentinels name another master", func() bool {
+			master, err := set.Master(t.Context())
+			return err == nil && master != old
+		})
 		elected := time.Now()
 		took := l.awaitOK(t, elected)
 		t.Logf("%s: another master after %v, answers %v later", how, elected.Sub(gone).Round(time.Millisecond), took.Round(time.Millisecond))

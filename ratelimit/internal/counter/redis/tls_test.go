@@ -9,6 +9,7 @@ import (
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/countertest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/certs"
 	"gatehouse/shared/certs/certtest"
 	"gatehouse/shared/localserver"
@@ -70,7 +71,7 @@ func TestKVStore_TLSrotates(t *testing.T) {
 	}
 	next.Issue("two").Write(t, dir)
 	next.Write(t, dir)
-	await(t, "the new files to be used", func() bool {
+	await.True(t, "the new files to be used", func() bool {
 		return s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("b", 1)}, Now: now()}) == nil
 	})
 }
