@@ -48,9 +48,9 @@ func (b *Batch) EndLowSessions(user, except uuid.UUID, now time.Time) {
 // secondMethods are the amr methods that make a session aal2.
 const secondMethods = `('totp', 'mfa/phone', 'mfa/webauthn')`
 
-// A session that another factor of the same kind has raised keeps the method: it is that one's. Where nobody
-// knows whose it is (a session that goes on in another has no factor), it goes. The other members of an amr
-// entry stay as they are.
+// A method is kept where another factor of the same kind has raised the session too: it belongs to that one. Where
+// its factor is unknown (a session continued from another has no factor), it is removed. The other members of an amr
+// entry are unchanged.
 var lowerSessions = define(`
 update {sessions} s set
     amr = coalesce((

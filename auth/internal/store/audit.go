@@ -100,8 +100,8 @@ type Audit struct {
 	ActorRole string
 	Session   uuid.UUID
 	IP        string
-	// Traits is an object, or nil. Never a token, and never an address: "user_id" names the user whom the act
-	// is about, and AuditLog puts his addresses beside it for as long as he has them.
+	// Traits is an object, or nil. It never holds a token or an address: "user_id" names the user whom the act is
+	// about, and AuditLog adds that user's addresses for as long as they exist.
 	Traits json.RawMessage
 	// OnlyFor, if not Nil, is a user without whom nothing is noted.
 	OnlyFor uuid.UUID
@@ -155,8 +155,8 @@ type AuditFilter struct {
 	Offset, Limit   int
 }
 
-// AuditRow is one noted act, with the actor as he is now. So are user_email and user_phone in its traits;
-// a deleted user has none.
+// AuditRow is one noted act, with the actor's present data. So are user_email and user_phone in its traits; a deleted
+// user has none.
 type AuditRow struct {
 	ID             int64
 	At             time.Time

@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// unnamedAudit spares the database what it has refused: a bucket that was empty is not asked again for as long as one
-// row takes to come back, so that a flood doesn't queue for one lock. What is left out meanwhile is counted here, and
-// told with the next row that asks.
+// auditGate spares the database rows that it has refused: an empty bucket is not queried again for as long as one row
+// takes to come back, so that a flood doesn't queue for one lock. Rows skipped meanwhile are counted here and
+// reported with the next row that queries the bucket.
 type auditGate struct {
 	mu          sync.Mutex
 	closedUntil time.Time // until then
@@ -19,7 +19,8 @@ type auditGate struct {
 // unnamedPerMinute is how many rows without an actor all replicas write in a minute.
 const unnamedPerMinute = "60"
 
-// entry is one row's way through: carry is what was left out here so far, nil when the row asks for nothing.
+// auditTicket is one row's pass: skipped is how many rows were left out here so far, nil when the row queries no
+// bucket.
 type auditTicket struct {
 	gate    *auditGate
 	at      time.Time
@@ -27,7 +28,7 @@ type auditTicket struct {
 	closed  bool
 }
 
-// enter begins a row's way. A row with an actor, or with the role of a service, is always written.
+// admitAudit begins a row's way. A row with an actor, or with the role of a service, is always written.
 func (db *DB) admitAudit(a Audit) auditTicket {
 	e := auditTicket{gate: &db.unnamed, at: a.At}
 	if !a.unnamed() {
@@ -45,7 +46,7 @@ func (db *DB) admitAudit(a Audit) auditTicket {
 	return e
 }
 
-// leave ends it: due says that the row would have been written without the bucket, wrote that it was.
+// report ends it: due says that the row would have been written without the bucket, wrote that it was.
 func (e *auditTicket) report(due, wrote bool, err error) {
 	g := e.gate
 	g.mu.Lock()
@@ -86,7 +87,7 @@ func noteIfRoom(p func(int) string) string {
 )`
 }
 
-// roomColumns are what leave asks.
+// roomColumns are the results that report takes.
 const roomColumns = `exists (select from marked), coalesce((select wrote from counted), false)`
 
 var insertUnnamed = define(`

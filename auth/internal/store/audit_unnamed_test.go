@@ -11,8 +11,8 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 )
 
-// Rows without an actor share 60 a minute over all replicas, by whichever statement they come. None is forgotten: what
-// is left out is counted in the traits of a later one. Rows with an actor are not held up.
+// Rows without an actor share 60 a minute over all replicas, whichever statement writes them. None is lost: what is
+// left out is counted in the traits of a later one. Rows with an actor are not held up.
 func TestAudit_unnamed(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)

@@ -22,7 +22,7 @@ type Batch struct {
 	readers []resultReader
 }
 
-// step takes one statement's answer.
+// resultReader takes one statement's answer.
 type resultReader struct {
 	doing string
 	read  func(pgx.BatchResults) error
@@ -91,7 +91,7 @@ func (b *Batch) readResults(r pgx.BatchResults) error {
 	return r.Close()
 }
 
-// Tx is a transaction whose later statements depend on the answers of earlier ones.
+// Tx is a transaction whose later statements depend on the results of earlier ones.
 type Tx struct {
 	db *DB
 	tx pgx.Tx
@@ -103,9 +103,9 @@ func (t *Tx) Batch() *Batch { return &Batch{db: t.db, tx: t.tx} }
 // deadlockTries is how often a transaction is begun that ends in a deadlock.
 const deadlockTries = 3
 
-// InTx runs f in a transaction (READ COMMITTED), which commits when f returns nil. After a deadlock
-// f is run again, so it must not change anything but the database and variables it sets anew. It
-// must not hash or talk to anybody: it holds a connection.
+// InTx runs f in a transaction (READ COMMITTED), which commits when f returns nil. After a deadlock f runs again, so
+// it must change nothing but the database and variables that it sets each time. It must not hash or call other
+// services: it holds a connection.
 func (db *DB) InTx(ctx context.Context, f func(*Tx) error) error {
 	for try := 1; ; try++ {
 		err := db.withConn(ctx, "transaction", func(c *pgx.Conn) error {
@@ -114,7 +114,7 @@ func (db *DB) InTx(ctx context.Context, f func(*Tx) error) error {
 		if try == deadlockTries || !isContention(err) {
 			return err
 		}
-		// The other one must get the lock before we ask again: it has to be woken for it.
+		// The other transaction must get the lock before this one retries: it has to be woken for it.
 		select {
 		case <-ctx.Done():
 			return err
@@ -146,14 +146,14 @@ func (db *DB) inTx(ctx context.Context, c *pgx.Conn, f func(*Tx) error) error {
 	return tx.Commit(ctx)
 }
 
-// one runs a statement of one row.
+// queryRow runs a statement of one row.
 func (db *DB) queryRow(ctx context.Context, doing string, scan func(pgx.Row) error, s statement, args ...any) error {
 	return db.withConn(ctx, doing, func(c *pgx.Conn) error {
 		return scan(c.QueryRow(ctx, db.sql[s], encodeUUIDs(args)...))
 	})
 }
 
-// each runs a statement of any number of rows.
+// query runs a statement of any number of rows.
 func (db *DB) query(ctx context.Context, doing string, query func(pgx.Rows) error, s statement, args ...any) error {
 	return db.withConn(ctx, doing, func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, db.sql[s], encodeUUIDs(args)...)
@@ -164,7 +164,7 @@ func (db *DB) query(ctx context.Context, doing string, query func(pgx.Rows) erro
 	})
 }
 
-// run runs a statement and says how many rows it changed.
+// exec runs a statement and says how many rows it changed.
 func (db *DB) exec(ctx context.Context, doing string, s statement, args ...any) (n int64, err error) {
 	err = db.withConn(ctx, doing, func(c *pgx.Conn) error {
 		tag, err := c.Exec(ctx, db.sql[s], encodeUUIDs(args)...)

@@ -18,8 +18,8 @@ left join {identities} i on i.user_id = u.id
 where u.id = $1
 `)
 
-// Caller reads the user, with identities and factors, and the session that an access token names. ErrNotFound: no such user. A
-// session that isn't there, or not his, has a Nil ID.
+// Caller reads the user, with identities and factors, and the session that an access token names. ErrNotFound: no
+// such user. A session that doesn't exist, or belongs to another user, has a Nil ID.
 func (db *DB) Caller(ctx context.Context, user, session uuid.UUID) (u User, s Session, err error) {
 	err = db.query(ctx, "caller", func(r pgx.Rows) error {
 		var i Identity

@@ -9,25 +9,25 @@ import (
 )
 
 const (
-	// lastWord is how long a server may take to say what became of a statement that it was told to cancel.
+	// cancelGrace is how long a server may take to report the outcome of a statement that it was sent a cancellation
+	// for.
 	cancelGrace = time.Second
-	// settled is how long after it took the message a server may be at passing it on to the statement; until
+	// cancelSettle is how long after it took the message a server may be at passing it on to the statement; until
 	// then the connection has no other one, which might be cancelled in its place.
 	cancelSettle = 100 * time.Millisecond
-	// toldWithin bounds the message itself.
+	// cancelTimeout bounds the message itself.
 	cancelTimeout = 15 * time.Second
 )
 
-// giveUp is what happens to a statement whose caller has no more time: the server is told to cancel it, and
-// what it then says counts, "cancelled" or "done", so that who is told of a failure knows that nothing will
-// happen later. To close the connection would leave the statement waiting for its lock, and change rows
-// when it has it.
+// cancelHandler cancels a statement whose caller has no more time: the server gets a cancel request, and its reply
+// decides, "cancelled" or "done", so that a caller to whom a failure is reported knows that nothing will happen
+// later. Closing the connection would leave the statement waiting for its lock, and change rows once it holds it.
 //
-// It is pgconn.CancelRequestContextWatcherHandler but for one thing: the message is never broken off, since
+// It is pgconn.CancelRequestContextWatcherHandler with one difference: the cancel request is never broken off, since
 // PgBouncer 1.18 ends itself then.
 type cancelHandler struct {
 	conn      *pgconn.PgConn
-	deadline  time.Time     // the end of lastWord
+	deadline  time.Time     // the end of cancelGrace
 	delivered chan struct{} // closed when the server has the message, or never will
 }
 
@@ -48,8 +48,8 @@ func (h *cancelHandler) HandleCancel(context.Context) {
 	}()
 }
 
-// HandleUnwatchAfterCancel implements ctxwatch.Handler. A connection to which the message may still come is
-// of no use to anybody.
+// HandleUnwatchAfterCancel implements ctxwatch.Handler. A connection that the cancel request may still reach cannot
+// be used again.
 func (h *cancelHandler) HandleUnwatchAfterCancel() {
 	grace := time.NewTimer(time.Until(h.deadline))
 	defer grace.Stop()

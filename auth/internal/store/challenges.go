@@ -10,7 +10,7 @@ import (
 // Challenge is a question for a factor's code.
 type Challenge struct {
 	ID, Factor uuid.UUID
-	// IP is the asker's, where somebody trusted told it.
+	// IP is the client's address, where a trusted proxy reported it.
 	IP string
 	// OTPMAC is over the challenge's id and the digits that were sent; nil for TOTP.
 	OTPMAC               []byte
@@ -34,7 +34,7 @@ with marked as (
 insert into {challenges} (id, factor_id, ip, otp_mac, created_at, expires_at)
 select $1, id, $3, $4, $5, $6 from marked`)
 
-// InsertChallenge asks for a code of a user's factor. ErrNotFound, and nothing of the batch happens, when he
+// InsertChallenge adds a challenge of a user's factor. ErrNotFound, and nothing of the batch happens, when the user
 // has no such factor.
 func (b *Batch) InsertChallenge(user uuid.UUID, c Challenge) {
 	b.add("insert challenge", func(r pgx.BatchResults) error {

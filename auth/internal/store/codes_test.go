@@ -12,8 +12,8 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 )
 
-// Whatever ends all or other sessions of a user ends the codes that were given out and not yet exchanged, in
-// the same statement; flows whose mail nobody has answered stay. What ends a single session does not.
+// Every statement that ends all or other sessions of a user ends the codes that were given out and not yet exchanged;
+// flows whose mail is unanswered stay. Ending a single session leaves the codes.
 func TestCodes_endWithSessions(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

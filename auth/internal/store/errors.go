@@ -12,12 +12,12 @@ import (
 
 // What a caller can do something about. Everything else is a bug here or a broken schema.
 var (
-	// ErrNotFound: no such row, or not in the state that was asked for.
+	// ErrNotFound: no such row, or not in the requested state.
 	ErrNotFound = errors.New("not found")
-	// ErrUnavailable: the database is away, full, contended or too slow; nothing was changed, or it
-	// isn't known whether. Trying again later makes sense.
+	// ErrUnavailable: the database is unreachable, full, contended or too slow; nothing was changed, or the outcome
+	// is unknown. Trying again later makes sense.
 	ErrUnavailable = errors.New("database unavailable")
-	// ErrEmailTaken and its like: another row has it.
+	// ErrEmailTaken, ErrPhoneTaken, ErrIDTaken and ErrIdentityTaken: another row has the value.
 	ErrEmailTaken    = errors.New("e-mail address taken")
 	ErrPhoneTaken    = errors.New("phone number taken")
 	ErrIDTaken       = errors.New("id taken")
@@ -39,7 +39,7 @@ var byConstraint = map[string]error{
 	"factors_phone_key":       ErrFactorPhone,
 }
 
-// failure tells a driver's error in our terms. The driver's text stays in the chain, for the log only.
+// wrapError translates a driver's error into this package's. The driver's text stays in the chain, for the log only.
 func wrapError(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -63,7 +63,7 @@ func meaningOf(err error) error {
 		return meaningOfCode(pg)
 	}
 	if errors.Is(err, context.Canceled) {
-		return nil // nobody waits for the answer
+		return nil // the caller no longer waits
 	}
 	if _, ok := errors.AsType[*LimitError](err); ok {
 		return nil
@@ -106,7 +106,7 @@ func meaningOfCode(pg *pgconn.PgError) error {
 	return nil
 }
 
-// contended says that running the same transaction again may well work.
+// isContention says that running the same transaction again may well work.
 func isContention(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == "40001" || pg.Code == "40P01")

@@ -17,7 +17,7 @@ func (db *DB) MigrateFS(ctx context.Context, fsys fs.FS) (int, error) {
 	return db.migrate(ctx, files)
 }
 
-// MigrationLock is the advisory lock of who migrates.
+// MigrationLock is the key of the advisory lock for migrating.
 func (db *DB) MigrationLock() int64 { return db.migrationLock() }
 
 // Pool is for tests that look at the database itself.

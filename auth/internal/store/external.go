@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ExternalState is what is remembered while a browser is away at a provider.
+// ExternalState is what is remembered while a browser is at a provider.
 type ExternalState struct {
 	// Hash is SHA-256 of the state parameter.
 	Hash          []byte
@@ -20,7 +20,7 @@ type ExternalState struct {
 	InviteHash []byte
 	// LinkingUser gets the identity linked, from LinkingSession; Nil: it is a sign-in.
 	LinkingUser, LinkingSession uuid.UUID
-	// LinkingAAL is the level at which that was asked.
+	// LinkingAAL is the level at which the link was requested.
 	LinkingAAL int
 	// CookieHash is SHA-256 of the cookie that has to come back; nil: none was set.
 	CookieHash []byte
@@ -68,7 +68,7 @@ func (db *DB) UseExternalState(ctx context.Context, hash []byte, now time.Time) 
 	return s, err
 }
 
-// How says by what a user was found for somebody whom a provider vouches for.
+// How says by what a user was found for a profile that a provider vouches for.
 type How int
 
 // The ways to be found: by the identity itself; by the address of an account, confirmed or not; by the
@@ -82,15 +82,15 @@ const (
 	ByAbandoned
 )
 
-// Match is a user who was found.
+// Match is a user that was found.
 type Match struct {
 	User uuid.UUID
 	How  How
-	// Email is the address that he was found by; not for BySubject and ByAbandoned.
+	// Email is the address that matched; not for BySubject and ByAbandoned.
 	Email string
 }
 
-// abandoned says of a user u that nobody has ever been let in as him, and that he has nothing but one identity i.
+// abandoned is a condition on a user u: the account was never signed in to, and has nothing but one identity i.
 const abandoned = `
     u.email = '' and u.phone = '' and u.new_email = '' and u.new_phone = '' and u.password_hash = '' and not u.is_anonymous
     and u.last_sign_in_at is null and u.invited_at is null and u.banned_until is null and u.deleted_at is null
@@ -110,7 +110,7 @@ from {identities} i join {users} u on u.id = i.user_id
 where i.email = any($4) and i.email <> '' and i.provider <> 'email' and u.aud = $3 and u.deleted_at is null and not (` + abandoned + `)
 order by 2, 1, 3`)
 
-// Matches reads who has this identity, under any of the provider's names, and who has one of the addresses.
+// Matches reads the users that have this identity, under any of the provider's names, or one of the addresses.
 func (b *Batch) Matches(dst *[]Match, providers []string, subject, aud string, addresses []string) {
 	*dst = nil
 	b.rows("matches", func(r pgx.Rows) error {
@@ -125,7 +125,7 @@ var deleteAbandoned = define(`
 delete from {users} u using {identities} i
 where u.id = $1 and i.user_id = u.id and ` + abandoned)
 
-// DeleteAbandoned removes a user who was found ByAbandoned, unless something of him is used by now.
+// DeleteAbandoned removes a user found ByAbandoned, unless something of the account is used by now.
 func (b *Batch) DeleteAbandoned(user uuid.UUID) {
 	b.exec("delete abandoned user", deleteAbandoned, user)
 }
@@ -148,7 +148,7 @@ func (b *Batch) TakenByOthers(dst *[]string, aud string, addresses []string, use
 var selectInvitation = define(`
 select t.user_id from {one_time_tokens} t where t.link_hash = $1 and t.kind = 'invite' and t.expires_at > $2`)
 
-// Invitation reads whom an invitation is for; Nil: it is none, or none any more.
+// Invitation reads the user that an invitation is for; Nil: there is none, or no longer.
 func (b *Batch) Invitation(dst *uuid.UUID, linkHash []byte, now time.Time) {
 	*dst = uuid.Nil
 	b.rows("invitation", func(r pgx.Rows) error { return r.Scan((*nullUUID)(dst)) }, selectInvitation, linkHash, now)
@@ -158,7 +158,7 @@ var spendIDToken = define(`
 insert into {spent_id_tokens} (key, expires_at) values ($1, $2)
 on conflict (key) do nothing`)
 
-// SpendIDToken notes that an ID token signs somebody in. false: it did before.
+// SpendIDToken notes that an ID token was used for a sign-in. false: it was used before.
 func (t *Tx) SpendIDToken(ctx context.Context, key []byte, until time.Time) (bool, error) {
 	tag, err := t.tx.Exec(ctx, t.db.sql[spendIDToken], key, until)
 	return tag.RowsAffected() == 1, t.db.wrapError("spend id token", err)

@@ -29,7 +29,7 @@ func newState(name string) store.ExternalState {
 	}
 }
 
-// Of all who come with one state, one gets it; the others see that it was used, and none of its secrets.
+// Of all callers with one state, one gets it; the others see that it was used, and none of its secrets.
 func TestUseExternalState(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -34,7 +34,7 @@ type Factor struct {
 	LastChallengedAt time.Time `json:"challenged"` // zero: never
 }
 
-// Verified says that somebody has shown once that he has it.
+// Verified reports whether possession of the factor has been proven once.
 func (f Factor) Verified() bool { return !f.VerifiedAt.IsZero() }
 
 // factorsOf is the column of a user's factors: JSON objects separated by commas, in no order; ” for none.
@@ -117,7 +117,7 @@ func (b *Batch) RenameFactor(f Factor, now time.Time) {
 var verifyFactor = define(`
 update {factors} set verified_at = $2, updated_at = $2 where id = $1 and verified_at is null`)
 
-// VerifyFactor notes that a factor was proven for the first time; later ones say nothing new.
+// VerifyFactor notes that a factor was proven for the first time; later proofs change nothing.
 func (b *Batch) VerifyFactor(factor uuid.UUID, now time.Time) {
 	b.exec("verify factor", verifyFactor, factor, now)
 }
@@ -133,7 +133,7 @@ func (b *Batch) SpendStep(factor uuid.UUID, step int64, secret []byte) {
 var deleteFactors = define(`
 delete from {factors} where user_id = $1 and ($2::uuid[] is null or id = any($2))`)
 
-// DeleteFactors removes these factors of a user with their challenges, or all of his.
+// DeleteFactors removes these factors of a user with their challenges, or all factors if none is named.
 func (b *Batch) DeleteFactors(user uuid.UUID, factors ...uuid.UUID) {
 	var list any
 	if len(factors) > 0 {
@@ -145,7 +145,7 @@ func (b *Batch) DeleteFactors(user uuid.UUID, factors ...uuid.UUID) {
 var deleteUnverified = define(`
 delete from {factors} where user_id = $1 and kind = $2 and verified_at is null`)
 
-// DeleteUnverified removes a user's factors of that kind that nobody has verified.
+// DeleteUnverified removes a user's unverified factors of that kind.
 func (b *Batch) DeleteUnverified(user uuid.UUID, kind FactorKind) {
 	b.exec("delete unverified factors", deleteUnverified, user, string(kind))
 }

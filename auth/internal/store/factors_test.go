@@ -106,7 +106,7 @@ func TestFactors(t *testing.T) {
 	if at.Challenge.ID != uuid.Nil {
 		t.Error("21 challenges are open")
 	}
-	// Erasing a user takes his factors, and nobody else's.
+	// Erasing a user deletes that user's factors and no others.
 	send(t, db, func(b *store.Batch) { b.EraseUser(store.EraseUser{ID: u.ID, Now: noon, Email: "x"}) })
 	want = nil
 	got, err = db.User(ctx, u.ID)
@@ -227,7 +227,7 @@ func TestRaiseSession(t *testing.T) {
 	}
 }
 
-// A session below aal2 of who has a verified factor is refreshed while it is young enough.
+// A session below aal2 of a user with a verified factor is refreshed while it is young enough.
 func TestRefresh_low(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

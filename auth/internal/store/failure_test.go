@@ -20,7 +20,7 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// The database is killed, frozen and away: every call says so in time, and works afterwards.
+// The database is killed, frozen and unreachable: every call reports it in time, and works afterwards.
 func TestUnavailable(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
@@ -103,7 +103,7 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-// With the server's connections used up callers wait for those that there are, and nobody fails.
+// With the server's connections used up callers wait for the existing ones, and none fails.
 func TestPool_full(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{Config: []string{"max_connections=9", "superuser_reserved_connections=3"}})
@@ -154,7 +154,7 @@ func TestPool_full(t *testing.T) {
 	}
 }
 
-// Nobody's need makes connections, and beyond 4 for each core they close when they rest.
+// Connections are made only for a waiting caller, and beyond 4 for each core they close when idle.
 func TestPool_rest(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t)
@@ -235,8 +235,8 @@ func TestInTx_deadlock(t *testing.T) {
 	wg.Wait()
 }
 
-// A caller whose time ends while a statement waits is told when the server has given it up: nothing of it
-// happens later, and the connection is good for the next caller.
+// A caller whose time ends while a statement waits gets its error once the server has cancelled the statement:
+// nothing of it happens later, and the connection is good for the next caller.
 func TestOutOfTime(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t)
@@ -340,8 +340,7 @@ func TestInTx_tooLate(t *testing.T) {
 	}
 }
 
-// A statement that ends well although the message that cancels it is still on its way leaves a connection that
-// nobody gets any more.
+// A statement that ends well while its cancel request is still on its way leaves a connection that is not used again.
 func TestOutOfTime_messageOnItsWay(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Flow is a PKCE flow: the link or provider gives the browser a code, and whoever knows the
-// verifier gets the session for it.
+// Flow is a PKCE flow: the link or provider gives the browser a code, and a client that knows the verifier gets the
+// session for it.
 type Flow struct {
 	ID, User uuid.UUID
 	// Method becomes the session's amr.
@@ -28,7 +28,7 @@ type Flow struct {
 	AMR json.RawMessage
 
 	// Linked is the sealed profile of an identity that is linked by the exchange; nil: it is a sign-in.
-	// LinkingSession asked for it, at the level LinkingAAL.
+	// LinkingSession requested it, at the level LinkingAAL.
 	Linked         []byte
 	LinkingSession uuid.UUID
 	LinkingAAL     int
@@ -89,8 +89,8 @@ func (b *Batch) IssueCode(flow uuid.UUID, codeHash []byte, now time.Time, user u
 	b.exec("issue code", issueCode, flow, codeHash, now, uuidOrNull(user))
 }
 
-// The user is locked before the flow, as everywhere, and read as the one who held the lock has left him. A
-// used flow has the hash of its code's hash, and no secrets.
+// The user is locked before the flow, as everywhere, and read as the previous lock holder left it. A used flow has
+// the hash of its code's hash, and no secrets.
 var takeFlow = define(`
 with live as materialized (
     select f.*, u.sessions_void_before

@@ -27,7 +27,7 @@ func (db *DB) CallFunction(ctx context.Context, schema, function string, input [
 		if err := execSimple(ctx, c, fmt.Sprintf("begin; set local statement_timeout = %d", limit.Milliseconds())); err != nil {
 			return err
 		}
-		// Described anew each time: the operator may replace the function while we run.
+		// Described again each time: the operator may replace the function while the daemon runs.
 		err := c.QueryRow(ctx, call, pgx.QueryExecModeDescribeExec, string(input)).Scan(&out)
 		if err != nil {
 			execSimple(ctx, c, "rollback") // where this fails the pool drops the connection
@@ -41,7 +41,7 @@ func (db *DB) CallFunction(ctx context.Context, schema, function string, input [
 	return out, err
 }
 
-// together sends several commands in one round trip.
+// execSimple sends several commands in one round trip.
 func execSimple(ctx context.Context, c *pgx.Conn, commands string) error {
 	_, err := c.Exec(ctx, commands, pgx.QueryExecModeSimpleProtocol)
 	return err

@@ -68,8 +68,8 @@ func TestCallFunction(t *testing.T) {
 	}
 }
 
-// What a function sets for its session is not there any more when the connection is somebody else's, and what it
-// writes is.
+// What a function sets for its session is gone when the connection goes to the next caller, and what it writes is
+// kept.
 func TestCallFunction_leavesNothing(t *testing.T) {
 	t.Parallel()
 	ctx, url := t.Context(), testdb.Postgres(t)
@@ -114,7 +114,7 @@ func TestCallFunction_leavesNothing(t *testing.T) {
 	}
 }
 
-// What is wrong with a function is told without calling it.
+// A function's faults are reported without calling it.
 func TestCheckFunction(t *testing.T) {
 	t.Parallel()
 	ctx, url := t.Context(), testdb.Postgres(t)

@@ -51,7 +51,7 @@ var insertIdentity = define(`
 insert into {identities} (id, user_id, provider, provider_id, email, identity_data, last_sign_in_at, created_at, updated_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9)`)
 
-// InsertIdentity adds an identity; ErrIdentityTaken when the provider's id belongs to somebody.
+// InsertIdentity adds an identity; ErrIdentityTaken when the provider's id belongs to another user.
 func (b *Batch) InsertIdentity(i Identity) {
 	b.exec("insert identity", insertIdentity, identityArgs(i)...)
 }
@@ -99,7 +99,7 @@ func (b *Batch) RefreshIdentity(id uuid.UUID, email string, data json.RawMessage
 var deleteIdentitiesBut = define(`
 delete from {identities} where user_id = $1 and id <> $2 and ($3 or provider not in ('email', 'phone'))`)
 
-// DeleteIdentitiesBut removes a user's identities but one; with own also those of his own addresses.
+// DeleteIdentitiesBut removes a user's identities but one; with own also those of the user's own addresses.
 func (b *Batch) DeleteIdentitiesBut(user, keep uuid.UUID, own bool) {
 	b.exec("delete identities", deleteIdentitiesBut, user, keep, own)
 }

@@ -29,7 +29,7 @@ func TestLimit(t *testing.T) {
 	f(hourly, store.Level{At: noon}, 0, 1, 0, 2*time.Minute)
 	f(hourly, store.Level{At: noon}, 2*time.Minute, 1, 1, 0)
 	f(hourly, store.Level{At: noon, Tokens: 29}, time.Hour, 1, 30, 0)
-	f(hourly, store.Level{At: noon, Tokens: 5}, -time.Hour, 1, 5, 0) // a clock behind takes nothing away
+	f(hourly, store.Level{At: noon, Tokens: 5}, -time.Hour, 1, 5, 0) // a clock set back removes no tokens
 	pause := store.NewInterval(nil, time.Minute)
 	f(pause, store.Level{At: noon}, 20*time.Second, 1, 1./3, 40*time.Second)
 	f(pause, store.Level{At: noon}, time.Minute, 1, 1, 0)

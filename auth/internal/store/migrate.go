@@ -89,8 +89,8 @@ func (db *DB) migrate(ctx context.Context, files []migration) (done int, err err
 	return done, nil
 }
 
-// applyPatiently tries again when somebody else holds a lock for longer than a second: rather than
-// queue behind it, with all traffic queueing behind us.
+// applyWithRetry tries again when another client holds a lock for longer than a second, rather than queue for it with
+// all traffic queueing behind.
 func (db *DB) applyWithRetry(ctx context.Context, files []migration, m migration) (ran bool, err error) {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		err = db.withConn(ctx, "apply", func(c *pgx.Conn) error {
@@ -156,11 +156,11 @@ func (db *DB) applyOutside(ctx context.Context, c *pgx.Conn, files []migration, 
 	return true, nil
 }
 
-// locked runs f in a transaction that no other program's migration runs beside. The lock is the
-// transaction's, since a session's means nothing behind PgBouncer.
+// locked runs f in a transaction during which no other program's migration runs. The lock is the transaction's, since
+// a session's has no meaning behind PgBouncer.
 func (db *DB) locked(ctx context.Context, c *pgx.Conn, f func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
-		// Our own kind may take long; who waits says so now and then.
+		// Another daemon's migration may take long; the wait is logged now and then.
 		if _, err := tx.Exec(ctx, "set local lock_timeout = '5s'"); err != nil {
 			return err
 		}
@@ -177,7 +177,7 @@ func (db *DB) locked(ctx context.Context, c *pgx.Conn, f func(pgx.Tx) error) err
 	})
 }
 
-// migrationLock is the advisory lock of who migrates this namespace.
+// migrationLock is the key of the advisory lock for migrating this namespace.
 func (db *DB) migrationLock() int64 {
 	h := fnv.New64a()
 	h.Write([]byte("gatehouse auth migrations " + db.ns))
@@ -262,7 +262,7 @@ func (db *DB) pending(ctx context.Context, files []migration) (n int, err error)
 	return n, err
 }
 
-// readMigrations reads NNNNN_subject.sql in order.
+// readMigrations reads NNNNN_subject.sql by ascending number.
 func readMigrations(fsys fs.FS) ([]migration, error) {
 	names, err := fs.Glob(fsys, "*.sql")
 	if err != nil {

@@ -179,7 +179,7 @@ func TestMigrate_lock(t *testing.T) {
 	}
 }
 
-// Who waits for another program's migration says so.
+// A daemon that waits for another program's migration logs it.
 func TestMigrate_waits(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -71,7 +71,7 @@ update {outbox} set payload = null,
     error = case state when 'pending' then 'no longer wanted' else error end
 where user_id = $1 and (state = 'pending' or state = 'failed' and payload is not null)`)
 
-// CancelMessages drops what a user has not been sent yet: when he is deleted, or his tokens are void. Failed messages
+// CancelMessages drops a user's pending messages: when the user is deleted, or the tokens are void. Failed messages
 // can no longer be sent again.
 func (b *Batch) CancelMessages(user uuid.UUID, now time.Time) {
 	b.exec("cancel messages", cancelMessages, user, now)
@@ -86,8 +86,8 @@ where o.id in (
     for update skip locked)
 returning ` + messageColumns)
 
-// ClaimMessages takes up to so many messages that are due. Nobody else gets them before the lease is
-// over; after it they are due again, if neither Finish, Retry nor Fail was called.
+// ClaimMessages takes up to so many messages that are due. No other process gets them before the lease is over; after
+// it they are due again, if neither Finish, Retry nor Fail was called.
 func (db *DB) ClaimMessages(ctx context.Context, now time.Time, lease time.Duration, most int) ([]Message, error) {
 	var claimed []Message
 	err := db.query(ctx, "claim messages", messagesInto(&claimed), claimMessages, now, now.Add(lease), most)
@@ -104,8 +104,8 @@ func (db *DB) FinishMessage(ctx context.Context, id uuid.UUID, now time.Time) er
 	return err
 }
 
-// FailMessage gives a message up; why is for an operator, who may have it sent again with ResendMessage until it
-// expires. Sweep wipes it then.
+// FailMessage ends the attempts for a message; why is for an operator, who may have it sent again with ResendMessage
+// until it expires. Sweep wipes it then.
 func (db *DB) FailMessage(ctx context.Context, id uuid.UUID, now time.Time, why string) error {
 	_, err := db.exec(ctx, "fail message", finishMessage, id, "failed", now, why)
 	return err

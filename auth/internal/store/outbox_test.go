@@ -213,7 +213,7 @@ func TestClaimMessages_parallel(t *testing.T) {
 	}
 }
 
-// TestClaimMessagesOf: a channel's messages are claimed apart; the other's stay as they were.
+// TestClaimMessagesOf: a channel's messages are claimed separately; the other's stay as they were.
 func TestClaimMessagesOf(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -237,7 +237,7 @@ func TestClaimMessagesOf(t *testing.T) {
 	f("sms", time.Hour)
 }
 
-// What nobody here sends makes no process look stuck.
+// Messages that this process does not send don't make it look stuck.
 func TestOldestDueOn(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

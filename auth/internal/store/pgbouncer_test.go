@@ -91,8 +91,8 @@ func TestCheckPooler_sound(t *testing.T) {
 	}
 }
 
-// Many callers whose time ends at once: each is told, and PgBouncer, which passes on that their statements are
-// to be cancelled, is there afterwards. 1.18 ends itself when such a message is broken off.
+// Many callers whose time ends at once: each gets its error, and PgBouncer, which passes on the cancel requests,
+// still runs afterwards. 1.18 ends itself when such a request is broken off.
 func TestPgBouncer_outOfTime(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})

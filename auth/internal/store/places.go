@@ -6,7 +6,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Place is a network from which somebody tries to sign in.
+// Place is a network from which a sign-in is tried.
 type Place struct {
 	// MAC names the network; nil: unknown.
 	MAC []byte
@@ -19,8 +19,8 @@ type Place struct {
 // maxPlaces is how many places of a user are remembered.
 const maxPlaces = "20"
 
-// placeOf is the place in the table of a user's; user and mac are expressions. The user's id is in it, so that
-// who reads the table can't tell who lives with whom.
+// placeOf is the place in the table of a user's; user and mac are expressions. The user's id is hashed in, so that
+// the table doesn't show which users share a network.
 func placeOf(user, mac string) string {
 	return "sha256(uuid_send(" + user + "::uuid) || " + mac + "::bytea)"
 }

@@ -126,7 +126,7 @@ func TestMissingRights(t *testing.T) {
 	}
 	as("x_", "SELECT on table x_users\n", "DELETE on table x_audit\n", "for migrations:\nCREATE on schema public\n", "ownership of table x_sessions")
 	as("y_", "CREATE on schema public")
-	// Who may only read and write rows serves what another user has migrated.
+	// A database user that may only read and write rows serves a schema that another one has migrated.
 	exec("grant select, insert, update, delete on all tables in schema public to plain")
 	as("x_", "missing:\nfor migrations:\nCREATE on schema public\nownership of table")
 	if n, err := plain("x_").Migrate(ctx); n != 0 || err != nil {

@@ -16,16 +16,16 @@ import (
 const noGrowth = 30 * time.Second
 
 var (
-	// errFull ends an attempt to connect within noGrowth.
+	// errServerFull ends an attempt to connect within noGrowth.
 	errServerFull = errors.New("the server has no connection left")
-	// errNotAsked ends the pool's attempts to connect without a caller.
+	// errNoCaller ends the pool's attempts to connect without a caller.
 	errNoCaller = errors.New("nobody waits for this connection")
 )
 
-// asked marks the context of a caller who waits for a connection.
+// callerKey marks the context of a caller that waits for a connection.
 type callerKey struct{}
 
-// mostConns is how large the pool may grow.
+// maxConns is how large the pool may grow.
 func maxConns(ctx context.Context, config *pgx.ConnConfig, wanted int) (int, error) {
 	conn, err := pgconn.ConnectConfig(ctx, &config.Config) // without pgx's caches and types, for one statement
 	if err != nil {
@@ -51,9 +51,9 @@ select current_setting('max_connections')::int
 	return max(free-5, 4), nil
 }
 
-// mayConnect is asked before each new connection. The pool likes to fill itself up to MinConns,
-// which would cost each replica 4 connections for each core from the start; refused, it leaves
-// these few alone and closes what rests beyond them, which is all that MinConns is set for.
+// beforeConnect runs before each new connection. The pool tends to fill itself up to MinConns, which would cost each
+// replica 4 connections for each core from the start; refused, it leaves these few alone and closes idle connections
+// beyond them, which is all that MinConns is set for.
 func (db *DB) beforeConnect(ctx context.Context, _ *pgx.ConnConfig) error {
 	if ctx.Value(callerKey{}) == nil {
 		return errNoCaller
@@ -64,8 +64,8 @@ func (db *DB) beforeConnect(ctx context.Context, _ *pgx.ConnConfig) error {
 	return nil
 }
 
-// acquire takes a connection. When the server has none left for the pool to grow, the caller waits
-// for one that is in use, until his context ends.
+// acquire takes a connection. When the server has none left for the pool to grow, the caller waits for one that is in
+// use, until its context ends.
 func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	waiting := context.WithValue(ctx, callerKey{}, true)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -96,7 +96,7 @@ type PoolStats struct {
 	Waited time.Duration
 }
 
-// PoolStats are the pool's figures.
+// PoolStats returns the pool's metrics.
 func (db *DB) PoolStats() PoolStats {
 	s := db.pool.Stat()
 	return PoolStats{

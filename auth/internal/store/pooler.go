@@ -21,10 +21,10 @@ var ErrPooler = errors.New("prepared statements get lost between this program an
 // shows itself on the second.
 const poolerConns = 3
 
-// CheckPooler finds out by trying whether prepared statements survive: over several connections at once, each
-// prepares two statements under the same names and runs them. It returns ErrPooler when one is lost or is
-// there already, and nil otherwise, also where the connections cannot be opened: others report that.
-// It does nothing when DATABASE_URL asks for a mode without named statements.
+// CheckPooler tests whether prepared statements survive: over several connections at once, each prepares two
+// statements under the same names and runs them. It returns ErrPooler when one is lost or exists already, and nil
+// otherwise, also where the connections cannot be opened: other checks report that. It does nothing when DATABASE_URL
+// selects a mode without named statements.
 func (db *DB) CheckPooler(ctx context.Context) error {
 	config := db.pool.Config().ConnConfig
 	if config.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {

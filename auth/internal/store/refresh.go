@@ -40,10 +40,10 @@ type Refreshed struct {
 	NewerLogin bool
 }
 
-// The row is locked first, so that of many calls with one token the first rotates and the others,
-// when it has committed, see the new counter (READ COMMITTED reads the locked row anew). The update
-// then tests what the lock showed. The time of a rotation is PostgreSQL's: the interval in which the token before is
-// still good must not depend on the clocks of two replicas.
+// The row is locked first, so that of many calls with one token the first rotates and the others, once it has
+// committed, see the new counter (READ COMMITTED reads the locked row again). The update then tests what the lock
+// showed. The time of a rotation is PostgreSQL's: the interval in which the previous token is still valid must not
+// depend on the clocks of two replicas.
 var refreshSession, refreshBoundedSession = define(refreshText("")), define(refreshText(`
       and (old.aal > 1 or old.created_at >= $12 or not exists (
           select from {factors} f where f.user_id = old.user_id and f.verified_at is not null))`))
@@ -85,9 +85,9 @@ left join rotated r on true
 left join {identities} i on i.user_id = u.id`
 }
 
-// Refresh rotates a session's refresh token if that is allowed, notes it, and says what the session
-// is now, all in one statement that commits. ErrNotFound: no such session, or its secret is another.
-// When nothing was rotated the caller tells from the fields why.
+// Refresh rotates a session's refresh token if that is allowed, notes it, and returns the session's present state,
+// all in one statement that commits. ErrNotFound: no such session, or its secret is another. When nothing was rotated
+// the fields say why.
 func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 	what, args := refreshSession, []any{p.Session, p.SecretHash[:], int64(p.Counter), p.Now, p.UserAgent, p.IP,
 		timeOrNull(p.CreatedAfter), timeOrNull(p.ActiveAfter), p.SinglePerUser, ActionTokenRefreshed, timeOrNull(p.ServerNow)}

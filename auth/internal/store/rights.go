@@ -6,8 +6,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What migrations and statements need, asked of the catalogue: nothing is created for the question.
-// A table that isn't there yet will be ours.
+// What migrations and statements need, read from the catalogue: nothing is created for the query. A table that
+// doesn't exist yet will be the daemon's own.
 var missingRights = define(`
 with needed (name, granted, migrating) as (
     values

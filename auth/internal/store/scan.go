@@ -18,7 +18,7 @@ type (
 	nullText  string
 	nullBytes []byte
 	nullFloat float64
-	// number and small are integers of ours.
+	// nullUint and small are integers of ours.
 	nullUint uint64
 	nullInt  int
 )
@@ -67,7 +67,7 @@ func (r *nullBytes) ScanBytes(v []byte) error {
 	return nil
 }
 
-// null is a time as an argument: nil for the zero one.
+// timeOrNull is a time as an argument: nil for the zero one.
 func timeOrNull(t time.Time) any {
 	if t.IsZero() {
 		return nil
@@ -75,7 +75,7 @@ func timeOrNull(t time.Time) any {
 	return t
 }
 
-// plain puts ids into pgx's own form. It would turn uuid.UUID into text and back, since that
+// encodeUUIDs puts ids into pgx's own form. It would turn uuid.UUID into text and back, since that
 // implements driver.Valuer.
 func encodeUUIDs(args []any) []any {
 	for i, a := range args {
@@ -86,7 +86,7 @@ func encodeUUIDs(args []any) []any {
 	return args
 }
 
-// nullID is an id as an argument: nil for the zero one.
+// uuidOrNull is an id as an argument: nil for the zero one.
 func uuidOrNull(u uuid.UUID) any {
 	if u == uuid.Nil {
 		return nil
@@ -94,7 +94,7 @@ func uuidOrNull(u uuid.UUID) any {
 	return pgtype.UUID{Bytes: u, Valid: true}
 }
 
-// nullBytes is bytes, or JSON text, as an argument: nil for none.
+// bytesOrNull is bytes, or JSON text, as an argument: nil for none.
 func bytesOrNull(b []byte) any {
 	if len(b) == 0 {
 		return nil
@@ -102,7 +102,7 @@ func bytesOrNull(b []byte) any {
 	return b
 }
 
-// orInfinity is an optional time as an argument: nil stays null, the zero time becomes -infinity.
+// timeOrInfinity is an optional time as an argument: nil stays null, the zero time becomes -infinity.
 func timeOrInfinity(t *time.Time) pgtype.Timestamptz {
 	switch {
 	case t == nil:
@@ -141,8 +141,8 @@ func scanRow(r pgx.Rows, targets []any) error {
 	return nil
 }
 
-// scanUsual reads a value that PostgreSQL sent in the form that pgx asks for by default. It says false, and
-// has read nothing, for any other, and for what is an error.
+// scanUsual reads a value that PostgreSQL sent in the form that pgx requests by default. For any other form, and for
+// an error, it returns false and has read nothing.
 func scanUsual(to any, oid uint32, format int16, v []byte) bool {
 	inBinary := format == pgtype.BinaryFormatCode
 	switch to := to.(type) {
@@ -207,7 +207,7 @@ func integer(oid uint32, inBinary bool, v []byte) (int64, bool) {
 // isText: the same bytes in both formats.
 func isText(oid uint32) bool { return oid == pgtype.TextOID || oid == pgtype.VarcharOID }
 
-// scan reads the binary form: microseconds since 2000. Infinite times are left to pgx.
+// scanBinary reads the binary form: microseconds since 2000. Infinite times are left to pgx.
 func (a *nullTime) scanBinary(v []byte) bool {
 	if v == nil {
 		*a = nullTime{}

@@ -77,7 +77,8 @@ const (
 	EndedPhoneChanged    = "phone_changed"
 	EndedReuse           = "reuse"
 	EndedDeleted         = "deleted"
-	// EndedClaimed: whoever proved the address of an unconfirmed account got it to himself.
+	// EndedClaimed: the address of an unconfirmed account was proven, and the account went to the user that proved
+	// it.
 	EndedClaimed = "claimed"
 	// EndedByFactor: it was below aal2 when a factor was verified in another one.
 	EndedByFactor = "mfa_verified"
@@ -103,8 +104,8 @@ type EndSessions struct {
 	At           time.Time
 }
 
-// A session that only lost its refresh token can still be ended for good. The user is locked before his
-// sessions; where one session is ended alone, he is left as he is.
+// A session that only lost its refresh token can still be ended for good. The user is locked before the sessions;
+// where one session is ended alone, the user is left unlocked.
 var endSessions = define(`
 with person as (
     update {users} set sessions_void_before = greatest(sessions_void_before, $4)
@@ -158,7 +159,7 @@ func (db *DB) Sessions(ctx context.Context, user uuid.UUID) ([]Session, error) {
 	return all, err
 }
 
-// EndSession ends one session of a user by his own or an administrator's wish.
+// EndSession ends one session at the request of its user or of an administrator.
 type EndSession struct {
 	User, Session uuid.UUID
 	Reason        string
@@ -189,8 +190,8 @@ select ` + sessionColumns + `
 from {sessions} s
 where s.id = $1 and s.user_id = $2`)
 
-// Session reads one session of a user; a Nil ID when he has none such. Whoever has locked the user sees
-// what ended it: all that ends a user's sessions locks him first, but for a sign-out.
+// Session reads one session of a user; a Nil ID when the user has none such. A caller that has locked the user sees
+// what ended it: every statement that ends a user's sessions locks the user first, except a sign-out.
 func (b *Batch) Session(dst *Session, user, session uuid.UUID) {
 	*dst = Session{}
 	b.rows("session", func(r pgx.Rows) error { return r.Scan(sessionTargets(dst)...) }, selectSession, session, user)
@@ -201,8 +202,8 @@ select ` + userColumns + `,` + sessionColumns + `,` + factorsOf("s.user_id") + `
 from {sessions} s join {users} u on u.id = s.user_id
 where s.id = $1`)
 
-// Refreshing reads a session and its user, without identities, to tell beforehand what a
-// refresh would give. ErrNotFound: no such session.
+// Refreshing reads a session and its user, without identities, to predict what a refresh would give. ErrNotFound: no
+// such session.
 func (db *DB) Refreshing(ctx context.Context, session uuid.UUID) (u User, s Session, err error) {
 	err = db.queryRow(ctx, "refreshing", func(r pgx.Row) error {
 		return r.Scan(append(append(userTargets(&u), sessionTargets(&s)...), (*factorList)(&u.Factors))...)
@@ -210,7 +211,7 @@ func (db *DB) Refreshing(ctx context.Context, session uuid.UUID) (u User, s Sess
 	return u, s, err
 }
 
-// EndedSurplus is the reason of sessions that newer ones have crowded out.
+// EndedSessionLimit is the reason of sessions that were ended because newer ones exceeded the user's limit.
 const EndedSessionLimit = "session_limit"
 
 var enforceSessionLimit = define(`
@@ -219,7 +220,7 @@ where id in (
     select id from {sessions} where user_id = $1 and ended_at is null
     order by refreshed_at desc, created_at desc, id offset $2)`)
 
-// EndSurplus ends all but so many of a user's sessions; those used last stay.
+// EnforceSessionLimit ends all but so many of a user's sessions; those used last stay.
 func (b *Batch) EnforceSessionLimit(user uuid.UUID, keep int, now time.Time) {
 	b.exec("end surplus", enforceSessionLimit, user, keep, now)
 }

@@ -92,7 +92,7 @@ func nullable(u *User) []any {
 // OpenSession is a sign-in whose password was right.
 type OpenSession struct {
 	Session NewSession
-	// IfPassword is the hash that was checked: a user who has another by now is refused. "" tests nothing.
+	// IfPassword is the hash that was checked: a user whose hash has changed since is refused. "" tests nothing.
 	IfPassword string
 	// Rehash replaces it; "" keeps it.
 	Rehash string
@@ -101,7 +101,7 @@ type OpenSession struct {
 	Audit Audit
 }
 
-// holdsTry is whether the bucket in a row l of {limits} holds a try; size, rate and now are parameters.
+// bucketHoldsTry is whether the bucket in a row l of {limits} holds a try; size, rate and now are parameters.
 // The tolerance is for rounding only: a try that came back a moment ago counts.
 func bucketHoldsTry(size, rate, now string) string {
 	return "least(" + size + "::float8, l.tokens + greatest(0, extract(epoch from " + now + "::timestamptz - l.at)::float8) * " + rate + "::float8) >= 1 - 1e-9"
@@ -132,8 +132,9 @@ with bucket as (
 select bucket.holds, ` + userColumns + `,` + identityColumns + `,` + factorsOf("$2") + `
 from bucket left join person u on true left join {identities} i on i.user_id = u.id`)
 
-// OpenSession opens it, in one statement, and returns the user with identities and factors as he is now.
-// A LimitError: the bucket of tries is empty. ErrNotFound: he was banned, deleted or given another password meanwhile.
+// OpenSession opens it, in one statement, and returns the user's present row with identities and factors. A
+// LimitError: the bucket of tries is empty. ErrNotFound: the user was banned, deleted or given another password
+// meanwhile.
 func (db *DB) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User
 	var holds bool
@@ -151,7 +152,7 @@ func (t *Tx) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	return u, o.result(&u, holds, err)
 }
 
-// opened reads a user with identities and factors, or a row of nulls.
+// openedInto reads a user with identities and factors, or a row of nulls.
 func openedInto(u *User, holds *bool) func(pgx.Rows) error {
 	return func(r pgx.Rows) error {
 		var i Identity

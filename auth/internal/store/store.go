@@ -39,7 +39,7 @@ type Options struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Tracer makes spans of statements; nil: none.
 	Tracer trace.Tracer
-	// Log gets what no caller is told. nil: nowhere.
+	// Log gets what is not reported to any caller. nil: nowhere.
 	Log *slog.Logger
 }
 
@@ -50,10 +50,10 @@ type DB struct {
 	fill func(string) string
 	ns   string
 	log  *slog.Logger
-	// full is until when no connection is added because the server had none left, Unix nanoseconds.
+	// serverFullUntil is until when no connection is added because the server had none left, Unix nanoseconds.
 	serverFullUntil atomic.Int64
 	unnamed         auditGate
-	// bouncer guards the one line about PgBouncer.
+	// poolerLogged guards the one line about PgBouncer.
 	poolerLogged sync.Once
 }
 
@@ -67,8 +67,8 @@ func CheckNamespace(ns string) error {
 	return nil
 }
 
-// Open connects once, to see that the database answers and how many connections it has to give.
-// While the database is away the error is ErrUnavailable, and trying again makes sense.
+// Open connects once, to see that the database answers and how many connections it has to give. While the database is
+// unreachable the error is ErrUnavailable, and trying again makes sense.
 func Open(ctx context.Context, o Options) (*DB, error) {
 	if err := CheckNamespace(o.Namespace); err != nil {
 		return nil, fmt.Errorf("store: namespace %q: %w", o.Namespace, err)
@@ -91,7 +91,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		config.ConnConfig.RuntimeParams["application_name"] = "auth"
 	}
 	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		config.ConnConfig.DescriptionCacheCapacity = 0 // nobody asks this one, and it takes 27 KB of each connection
+		config.ConnConfig.DescriptionCacheCapacity = 0 // nothing reads this cache, and it takes 27 KB of each connection
 	}
 	db := &DB{ns: o.Namespace, fill: filler(o.Namespace), log: o.Log}
 	if db.log == nil {
@@ -124,12 +124,12 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 // Close waits until every connection is back and closes them.
 func (db *DB) Close() { db.pool.Close() }
 
-// Ping asks whether the database answers.
+// Ping reports whether the database answers.
 func (db *DB) Ping(ctx context.Context) error {
 	return db.withConn(ctx, "ping", func(c *pgx.Conn) error { return c.Ping(ctx) })
 }
 
-// on runs f with a connection of its own and tells its error in our terms.
+// withConn runs f with a connection of its own and translates its error.
 func (db *DB) withConn(ctx context.Context, doing string, f func(*pgx.Conn) error) error {
 	c, err := db.acquire(ctx)
 	if err == nil {
@@ -139,7 +139,7 @@ func (db *DB) withConn(ctx context.Context, doing string, f func(*pgx.Conn) erro
 	return db.wrapError(doing, err)
 }
 
-// failure is the package's failure with a word in the log for what an operator must change.
+// wrapError is the package's wrapError with a log line for what an operator must change.
 func (db *DB) wrapError(doing string, err error) error {
 	if isLostStatement(err) {
 		db.poolerLogged.Do(func() { db.log.Error("DATABASE_URL: "+ErrPooler.Error(), "error", err) })

@@ -15,7 +15,7 @@ type Sweep struct {
 	// Tokens, flows, states, spent ID tokens and limits go when they have been worthless since before Now. Messages go when
 	// they were done before Messages, audit rows when they are older than Audit.
 	Messages, Audit time.Time
-	// Challenges go when they expired before Challenges, factors that nobody verified when they were enrolled before Factors.
+	// Challenges go when they expired before Challenges, unverified factors when they were enrolled before Factors.
 	Challenges, Factors time.Time
 	// Places that users signed in from go when that was before Places.
 	Places time.Time
@@ -71,8 +71,8 @@ var sweepPlaces = define(`
 delete from {known_places} where (user_id, place) in (
     select user_id, place from {known_places} where seen_at < $1 limit $2 for update skip locked)`)
 
-// The two tables below have no index on the time: a step reads them whole. They stay small, since
-// what is full or long done is worth no row.
+// The two tables below have no index on the time: a step reads them whole. They stay small, since a full bucket and a
+// message done long ago keep no row.
 var sweepLimits = define(`
 delete from {limits} where key in (
     select key from {limits} where full_at < $1 limit $2 for update skip locked)`)
@@ -92,7 +92,7 @@ var sweepAudit = define(`
 delete from {audit} where at < $1 and id <= (
     select max(id) from (select id, at from {audit} order by id limit $2) oldest where at < $1)`)
 
-// An index on ended_at or refreshed_at would cost every refresh; a walk by the key costs nobody.
+// An index on ended_at or refreshed_at would slow every refresh; a walk by the key slows none.
 var sweepSessions = define(`
 with part as (
     select id, created_at, refreshed_at, not_after, ended_at from {sessions}

@@ -33,7 +33,7 @@ type Token struct {
 	Address string
 	// Flow is the PKCE flow that its link continues; Nil: none.
 	Flow uuid.UUID
-	// Identity is the one whose sign-in asked for the confirmation; Nil: none.
+	// Identity is the one whose sign-in required the confirmation; Nil: none.
 	Identity uuid.UUID
 	// PasswordHash and UserMetadata are a pending sign-up's; "" and nil: none.
 	PasswordHash         string
@@ -68,8 +68,8 @@ insert into {one_time_tokens} (id, user_id, kind, address, link_hash, otp_mac, f
 select $1, (select id from {users} where id = $2 and deleted_at is null), $3, $4, $5, $6, $7, $8, $9, $10, $11, $13
 where $14 or exists (select from {users} where id = $2 and deleted_at is null)`)
 
-// InsertToken adds a token and drops the older ones of its kind. For a user who doesn't exist, or was deleted, it
-// costs the same and does nothing: so the answer to an unknown address takes the same work.
+// InsertToken adds a token and drops the older ones of its kind. For a user that doesn't exist, or was deleted, it
+// costs the same and does nothing, so that the reply to an unknown address takes the same work.
 func (b *Batch) InsertToken(t NewToken) {
 	b.exec("insert token", insertToken, t.ID, t.User, string(t.Kind), t.Address, bytesOrNull(t.LinkHash), bytesOrNull(t.OTPMAC), uuidOrNull(t.Flow),
 		t.PasswordHash, bytesOrNull(t.UserMetadata), t.CreatedAt, t.ExpiresAt, t.Keep, uuidOrNull(t.Identity), t.Required)
@@ -83,7 +83,7 @@ func (b *Batch) DeleteTokens(user uuid.UUID, kinds ...Kind) {
 	b.exec("delete tokens", deleteTokens, user, kindArray(kinds))
 }
 
-// texts are kinds as an argument; null for none.
+// kindArray are kinds as an argument; null for none.
 func kindArray(kinds []Kind) []string {
 	var list []string
 	for _, k := range kinds {
@@ -162,7 +162,7 @@ func takeTryArgs(tries Limit, p Place) []any {
 	return []any{bytesOrNull(tries.Key), tries.Size, tries.rate(), tries.Refill.Seconds(), bytesOrNull(p.MAC), p.Since, bytesOrNull(p.Tries.Key)}
 }
 
-// ownerKnows is whether a place is known of the user who has an address.
+// ownerKnows is whether a place is known of the user with an address.
 func ownerKnows(aud, address, mac, since string) string {
 	return `exists (
         select from (
@@ -172,7 +172,7 @@ func ownerKnows(aud, address, mac, since string) string {
         where ` + knowsPlace("owner.id", mac, since) + `)`
 }
 
-// The user is locked before his tokens, as everywhere. A match consumes its row, a miss counts on each.
+// The user is locked before the tokens, as everywhere. A match consumes its row, a miss counts on each.
 var redeemDigits = define(`
 with ` + takeTry(ownerKnows("$1", "$2", "$11", "$12"), "$5", 7) + `, live as materialized (
     select t.* from {users} u join {one_time_tokens} t on u.id = t.user_id
@@ -299,7 +299,7 @@ type Nonce struct {
 	Place Place
 }
 
-// RedeemNonce consumes the reauthentication nonce of a user whom LockUser locked. What it returns is as with
+// RedeemNonce consumes the reauthentication nonce of a user locked by LockUser. Its results are those of
 // RedeemDigits.
 func (t *Tx) RedeemNonce(ctx context.Context, n Nonce) (Token, Limit, error) {
 	args := []any{n.User, n.MACs, n.Now, n.MaxMisses}
@@ -312,16 +312,16 @@ func (t *Tx) redeem(ctx context.Context, s statement, args ...any) (Token, error
 	return token, t.db.wrapError("redeem token", err)
 }
 
-// Pending is what waits for somebody to prove an address: whose, the newest token, its flow.
+// Pending is what waits for the proof of an address: the user, the newest token, its flow.
 type Pending struct {
-	User  User  // without identities; Nil ID: nobody has the address, or is about to
+	User  User  // without identities; Nil ID: no user has the address or is about to
 	Token Token // Nil ID: none
 	Flow  Flow  // Nil ID: none
 }
 
-// The user who has the address comes first, if the address is confirmed or a token of these kinds is out; then the
-// one who wants it, found by the token that was sent there; last an unconfirmed account, which blocks no other's
-// change. Tokens that have expired count until they are swept.
+// The user that has the address comes first, if the address is confirmed or a token of these kinds is out; then the
+// user that is changing to it, found by the token that was sent there; last an unconfirmed account, which blocks no
+// other user's change. Tokens that have expired count until they are swept.
 var selectPending = define(`
 select ` + userColumns + `,
     t.id, t.user_id, t.kind, t.address, t.flow_id, t.identity_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at,
@@ -356,5 +356,5 @@ func (b *Batch) Pending(dst *Pending, aud, address string, kinds ...Kind) {
 	}, selectPending, aud, address, kindArray(kinds))
 }
 
-// Known says that somebody was found.
+// Known reports whether a user was found.
 func (p *Pending) Known() bool { return p.User.ID != uuid.Nil }

@@ -219,7 +219,7 @@ func TestInsertToken(t *testing.T) {
 	if newest.CreatedAt != noon.Add(6*time.Second) {
 		t.Errorf("the newest is of %v", newest.CreatedAt)
 	}
-	// For nobody the same statements do nothing.
+	// For an unknown user the same statements do nothing.
 	nobody := store.User{ID: uuid.New(), Email: "nobody@example.org"}
 	send(t, db, func(b *store.Batch) {
 		b.MarkSent(nobody.ID, store.RecoverySent, noon)

@@ -22,7 +22,7 @@ type UsersFilter struct {
 	// Offset skips rows; After continues behind a row instead, at any depth for the same cost.
 	Offset, Limit int
 	After         UsersCursor
-	// Count asks for the total, which reads every row that the filter finds.
+	// Count requests the total, which reads every row that the filter finds.
 	Count bool
 }
 
@@ -56,7 +56,7 @@ offset $9 limit $10`)
 var countUsers = define(`
 select count(*) from {users} u` + usersWhere)
 
-// Users is one page, and the total if the filter asks for it; no identities.
+// Users returns one page, and the total if the filter requests it; no identities.
 func (db *DB) Users(ctx context.Context, f UsersFilter) (page []User, total int, err error) {
 	where := []any{f.Aud, contains(f.Text), f.Text, f.Email, f.Phone, uuidOrNull(f.ID)}
 	order := selectUsersNewest

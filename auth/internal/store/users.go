@@ -56,7 +56,7 @@ func userTargets(u *User) []any {
 	}
 }
 
-// into reads one user of any number of rows that repeat him, and his factors, for each identity.
+// userInto reads one user of any number of rows that repeat it, and its factors, for each identity.
 func userInto(u *User) func(pgx.Rows) error {
 	*u = User{}
 	return func(r pgx.Rows) error {
@@ -71,7 +71,7 @@ func userInto(u *User) func(pgx.Rows) error {
 	}
 }
 
-// alone reads one user of at most one row.
+// userRowInto reads one user of at most one row.
 func userRowInto(u *User) func(pgx.Rows) error {
 	*u = User{}
 	return func(r pgx.Rows) error { return r.Scan(userTargets(u)...) }
@@ -116,9 +116,9 @@ where u.id = $1
 order by i.created_at, i.id
 for no key update of u`)
 
-// LockUser reads a user with identities and keeps others from changing him until the transaction
-// ends: the first step of every change that depends on what he is now. ErrNotFound when gone. Factors are
-// for a later statement: this one, where it had to wait, sees other rows as they were before.
+// LockUser reads a user with identities and blocks changes to it by others until the transaction ends: the first step
+// of every change that depends on the user's present state. ErrNotFound when it is gone. Factors are read by a later
+// statement: this one, where it had to wait, sees other rows as they were before.
 func (t *Tx) LockUser(ctx context.Context, id uuid.UUID) (User, error) {
 	var u User
 	rows, err := t.tx.Query(ctx, t.db.sql[lockUser], id)
@@ -159,7 +159,7 @@ where u.id = coalesce(
      order by i.created_at limit 1),
     (select o.id from {users} o where o.aud = $1 and o.email = $2 and o.email <> ''))`)
 
-// Account reads the user to whom an address belongs by an identity or by the account itself.
+// Account reads the user that an address belongs to, by an identity or by the account itself.
 func (b *Batch) Account(dst *User, aud, email string) {
 	b.rows("account", userRowInto(dst), selectAccount, aud, email)
 }

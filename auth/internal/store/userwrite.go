@@ -16,8 +16,7 @@ insert into {users} (
     confirmation_sent_at, recovery_sent_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`)
 
-// InsertUser adds a user without his identities. ErrEmailTaken, ErrPhoneTaken and ErrIDTaken are
-// how somebody else's sign-up of the same moment shows.
+// InsertUser adds a user without identities. ErrEmailTaken, ErrPhoneTaken and ErrIDTaken report a concurrent sign-up.
 func (b *Batch) InsertUser(u User) {
 	b.exec("insert user", insertUser,
 		u.ID, u.Aud, u.Role, u.Email, u.Phone, u.PasswordHash, u.IsAnonymous, objectOrEmpty(u.AppMetadata), objectOrEmpty(u.UserMetadata),
@@ -25,7 +24,7 @@ func (b *Batch) InsertUser(u User) {
 		timeOrNull(u.ConfirmationSentAt), timeOrNull(u.RecoverySentAt))
 }
 
-// object is JSON text as an argument; {} for none.
+// objectOrEmpty is JSON text as an argument; {} for none.
 func objectOrEmpty(m json.RawMessage) []byte {
 	if len(m) == 0 {
 		return []byte("{}")
@@ -81,7 +80,7 @@ func (p MetadataPatch) Apply(old json.RawMessage) json.RawMessage {
 	return out
 }
 
-// ParseMetadataPatch reads an object in which null asks for a member's removal.
+// ParseMetadataPatch reads an object in which null removes a member.
 func ParseMetadataPatch(text json.RawMessage) (MetadataPatch, error) {
 	var p MetadataPatch
 	if len(text) == 0 || string(text) == "null" {
@@ -133,7 +132,7 @@ update {users} u set
     user_metadata = (case when $26 then '{}' else user_metadata end || coalesce($27, '{}'::jsonb)) - $28::text[]
 where u.id = $1`)
 
-// UpdateUser applies a patch; without effect on a user who is gone.
+// UpdateUser applies a patch; without effect on a deleted user.
 func (b *Batch) UpdateUser(p UserPatch) {
 	b.exec("update user", updateUser, p.ID, p.Now, p.Role, p.Email, p.Phone, p.PasswordHash, p.NewEmail, p.NewPhone,
 		p.CurrentEmailProven, p.NewEmailProven, p.IsAnonymous,
@@ -144,7 +143,7 @@ func (b *Batch) UpdateUser(p UserPatch) {
 		p.UserMetadata.Replace, bytesOrNull(p.UserMetadata.Set), stringArray(p.UserMetadata.Delete))
 }
 
-// names is a list as an argument that is never null.
+// stringArray is a list as an argument that is never null.
 func stringArray(list []string) []string {
 	if list == nil {
 		return []string{}
@@ -174,7 +173,7 @@ update {users} set
     reauthentication_sent_at = case $3 when 'reauthentication_sent_at' then $2 else reauthentication_sent_at end
 where id = $1`)
 
-// MarkSent notes that something was sent; without effect on a user who doesn't exist.
+// MarkSent notes that something was sent; without effect on a user that doesn't exist.
 func (b *Batch) MarkSent(user uuid.UUID, column SentColumn, now time.Time) {
 	b.exec("mark sent", markSent, user, now, string(column))
 }
@@ -182,7 +181,7 @@ func (b *Batch) MarkSent(user uuid.UUID, column SentColumn, now time.Time) {
 var deleteUser = define(`
 delete from {users} where id = $1`)
 
-// DeleteUser removes a user with all that refers to him. Audit rows stay; messages see CancelMessages.
+// DeleteUser removes a user with all that refers to it. Audit rows stay; for messages see CancelMessages.
 func (b *Batch) DeleteUser(id uuid.UUID) { b.exec("delete user", deleteUser, id) }
 
 // EraseUser takes everything personal out of a user whose id must stay.
@@ -213,8 +212,8 @@ where user_id = $1 and identity_data <> '{}'`)
 var eraseFlows = define(`
 delete from {flows} where user_id = $1`)
 
-// EraseUser empties the user, his identities and his sessions, which end. His tokens, his flows, used ones too,
-// and his factors are deleted.
+// EraseUser empties the user, its identities and its sessions, which end. Its tokens, its flows, used ones too, and
+// its factors are deleted.
 func (b *Batch) EraseUser(e EraseUser) {
 	b.exec("erase user", eraseUser, e.ID, e.Now, e.Email, e.Phone)
 	b.exec("erase identities", eraseIdentities, e.ID, e.Now)
