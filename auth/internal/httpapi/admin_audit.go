@@ -47,7 +47,7 @@ func (s *Server) getAudit(c *call, _ account.Actor) error {
 	return c.json(200, append(b, ']'))
 }
 
-// appendAudit appends a row. A service has no id and goes by its role; an actor who is gone keeps his id.
+// appendAudit appends a row. A service has no id and goes by its role; a deleted actor keeps its id.
 func appendAudit(b []byte, r *store.AuditRow) []byte {
 	name := r.ActorPhone
 	if name == "" {

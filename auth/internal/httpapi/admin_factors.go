@@ -19,7 +19,7 @@ func (s *Server) getAdminFactors(c *call, _ account.Actor) error {
 	return c.json(200, appendFactors(make([]byte, 0, 16+len(list)*320), list))
 }
 
-// pathFactor are the ids of a path that names a user and one of his factors.
+// pathFactor returns the ids of a path that names a user and one of the user's factors.
 func (c *call) pathFactor() (user, factor uuid.UUID, err error) {
 	if user, err = c.pathID("user_id"); err == nil {
 		factor, err = c.pathID("factor_id")

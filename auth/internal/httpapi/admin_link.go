@@ -22,8 +22,7 @@ func (s *Server) postInvite(c *call, by account.Actor) error {
 	return c.userView(&u)
 }
 
-// postGenerateLink makes a link without sending it: the user's fields and the link's beside each
-// other.
+// postGenerateLink makes a link without sending it: the user's fields and the link's are members of one object.
 func (s *Server) postGenerateLink(c *call, by account.Actor) error {
 	var in struct {
 		Type       string     `json:"type"`

@@ -51,7 +51,7 @@ func (s *Server) getUsers(c *call, _ account.Actor) error {
 	return c.json(200, append(appendUsers(users, f.Aud), '}'))
 }
 
-// usersBehind is a page behind a cursor. One more user is asked for, to know whether there are more.
+// usersBehind is a page behind a cursor. One more user is read, to know whether there are more.
 func (s *Server) usersBehind(c *call, f store.UsersFilter) error {
 	limit, err := c.count("limit", defaultPerPage, maxPerPage)
 	if err != nil {
@@ -91,7 +91,7 @@ func appendUsers(users []store.User, aud string) []byte {
 	return jsontext.AppendString(append(b, `],"aud":`...), aud)
 }
 
-// cursor is the place behind a user: his time in microseconds and his id.
+// cursor is the place behind a user: its time in microseconds and its id.
 func cursor(u *store.User) string {
 	b := binary.BigEndian.AppendUint64(nil, uint64(u.CreatedAt.UnixMicro()))
 	return base64.RawURLEncoding.EncodeToString(append(b, u.ID[:]...))
@@ -207,7 +207,7 @@ func (s *Server) putAdminUser(c *call, by account.Actor) error {
 	return c.userView(&u)
 }
 
-// deleteUser removes a user, or what is personal of him. The body may be empty.
+// deleteUser removes a user, or only the user's personal data. The body may be empty.
 func (s *Server) deleteUser(c *call, by account.Actor) error {
 	id, err := c.pathID("user_id")
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 )
 
-// What a request allocates apart from net/http's own reading and writing, with the log line: the most that is
-// allowed. The race detector makes sync.Pool drop items on purpose, hence the build tag.
+// What a request allocates, without net/http's own reading and writing, with the log line: the most that is allowed.
+// The race detector makes sync.Pool drop items on purpose, hence the build tag.
 func TestServe_Alloc(t *testing.T) {
 	offline := offline(t)
 	offline.log = slog.New(slog.NewJSONHandler(io.Discard, nil))

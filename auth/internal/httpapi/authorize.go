@@ -9,8 +9,7 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// getAuthorize sends a browser to a provider. Its failures are JSON: nobody has vouched yet for
-// where else they might go.
+// getAuthorize sends a browser to a provider. Its failures are JSON: no redirect target has been verified yet.
 func (s *Server) getAuthorize(c *call) error {
 	if err := c.noHead(); err != nil {
 		return err
@@ -24,8 +23,8 @@ func (s *Server) getAuthorize(c *call) error {
 	return s.startExternal(c, nil)
 }
 
-// getLinkAuthorize begins the linking of an identity to the caller's account. The client library
-// asks by fetch and navigates itself: no cookie of ours would come along.
+// getLinkAuthorize begins the linking of an identity to the caller's account. The client library calls it by fetch
+// and navigates itself: no cookie of ours would come along.
 func (s *Server) getLinkAuthorize(c *call, principal account.Principal) error {
 	if err := c.noHead(); err != nil {
 		return err
@@ -70,7 +69,7 @@ func (c *call) noHead() error {
 // secure: browsers come here by https.
 func (c *call) secure() bool { return strings.HasPrefix(c.live.ExternalURL, "https://") }
 
-// cookieName: behind https nobody but this host can set a cookie of that name (RFC 6265bis 4.1.3.2).
+// cookieName: over https only this host can set a cookie of that name (RFC 6265bis 4.1.3.2).
 func (c *call) cookieName(name string) string {
 	if c.secure() {
 		return "__Host-" + name
@@ -78,10 +77,10 @@ func (c *call) cookieName(name string) string {
 	return name
 }
 
-// setStateCookie marks the browser that begins, so that nobody else's can be made to finish. A POST from the
-// provider's page brings only a cookie with SameSite=None, which browsers want Secure. Behind http, which is for
-// development, a Secure cookie would be lost: there it says nothing of either, and comes along from another port of
-// the same host as from anywhere shortly after.
+// setStateCookie marks the browser that begins, so that no other browser can be made to finish. A POST from the
+// provider's page brings only a cookie with SameSite=None, which browsers want Secure. Over http, which is for
+// development, a Secure cookie would be lost: there neither attribute is set, and shortly after the cookie comes
+// along from another port of the same host as from anywhere.
 func (c *call) setStateCookie(s account.OAuthStarted) {
 	k := &http.Cookie{
 		Name: c.cookieName(s.CookieName), Value: s.CookieValue, Path: "/", MaxAge: int(s.Life / time.Second),

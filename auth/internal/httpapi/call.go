@@ -42,7 +42,7 @@ type call struct {
 	user uuid.UUID
 	code string
 	err  error
-	told int // the status of a problem that a redirect tells
+	told int // the status of a problem that a redirect carries
 	// unlisted is the host that a proxy names and no link is made of.
 	unlisted string
 }
@@ -69,7 +69,7 @@ func (s *Server) serve(l *liveSettings, w http.ResponseWriter, r *http.Request) 
 	}
 }
 
-// bound gives the request its time, from when a route has it.
+// startTimeout starts the request's time, once a route has it.
 func (c *call) startTimeout() {
 	if d := c.live.MaxDuration; d > 0 {
 		var ctx context.Context
@@ -84,7 +84,7 @@ func (c *call) release() {
 	}
 }
 
-// ip is the client's address, "" when nobody knows.
+// ip is the client's address, "" when it is unknown.
 func (c *call) ip() string {
 	if !c.ipKnown {
 		c.ipText, c.ipKnown = clientIP(&c.live.Settings, c.r), true
@@ -92,7 +92,7 @@ func (c *call) ip() string {
 	return c.ipText
 }
 
-// done writes the log line, and an answer when a handler panicked.
+// finish writes the log line, and an answer when a handler panicked.
 func (s *Server) finish(c *call, began time.Time) {
 	level := slog.LevelInfo
 	if p := recover(); p != nil {
@@ -109,7 +109,7 @@ func (s *Server) finish(c *call, began time.Time) {
 		return
 	}
 	switch {
-	case c.code == clientGone: // whatever failed then, failed because nobody waited for it
+	case c.code == clientGone: // whatever failed then, failed because the client had gone
 	case c.status >= 500 || c.told >= 500:
 		level = slog.LevelError
 	case c.status >= 400 || c.told >= 400:
@@ -143,7 +143,7 @@ func (s *Server) finish(c *call, began time.Time) {
 // clientGone is the log's code for a request whose sender hung up.
 const clientGone = "client_gone"
 
-// quiet routes are asked all the time by machines; only their failures are logged.
+// notLogged are routes that machines poll; only their failures are logged.
 var notLogged = map[string]bool{"GET /health": true, "GET /livez": true, "GET /readyz": true}
 
 // route is a pattern without its method: the path of a request may hold anything, this never does.
@@ -199,7 +199,7 @@ func (c *call) Write(b []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// unrouted answers for ServeMux: 405 where the path has other methods, else 404, also where ServeMux
+// routeError answers for ServeMux: 405 where the path has other methods, else 404, also where ServeMux
 // would like to redirect to a cleaner path.
 func (c *call) routeError() {
 	h := c.Header()
@@ -214,7 +214,7 @@ func (c *call) routeError() {
 
 var errNotFound = newProblem(404, account.CodeNotFound, "There is nothing at this path")
 
-// getNothing answers as an unknown path is.
+// getNotFound answers as an unknown path is.
 func getNotFound(*call) error { return errNotFound }
 
 // ctx is the request's, with its deadline.
@@ -238,7 +238,7 @@ func (c *call) parseQuery() {
 	}
 }
 
-// lenient routes answer a query that cannot be parsed as they answer their other errors: by a redirect. A provider
+// ignoresBadQuery routes answer a query that cannot be parsed as they answer their other errors: by a redirect. A provider
 // that calls back may send parameters of its own.
 var ignoresBadQuery = map[string]bool{"GET /verify": true, "GET /callback": true, "POST /callback": true}
 
@@ -274,7 +274,7 @@ func cleanText(s string, most int) string {
 	return s
 }
 
-// requestInfo is what flows want to know of who calls.
+// client is what flows need to know about the client.
 func (c *call) requestInfo() account.RequestInfo {
 	base, unlisted := baseURL(&c.live.Settings, c.r)
 	c.unlisted = unlisted
@@ -285,11 +285,11 @@ func (c *call) requestInfo() account.RequestInfo {
 	}
 }
 
-// aud is the audience that the request asks for by header, "" when it doesn't.
+// aud is the audience that the request names by header, "" when it names none.
 func (c *call) aud() string { return cleanText(c.r.Header.Get("X-Jwt-Aud"), 255) }
 
-// target is where a link may lead in the end: what the body or the query asks for, else the page that
-// sent the request, else the site; the first that is allowed.
+// target is where a link may lead in the end: the target in the body or the query, else the page that sent the
+// request, else the site; the first that is allowed.
 func (c *call) target(body string) string {
 	l := c.live
 	for _, t := range [...]string{body, c.rawParam("redirect_to")} {
@@ -326,8 +326,7 @@ func (c *call) bearer() string {
 
 var jsonType, noStore = []string{"application/json"}, []string{"no-store"}
 
-// json answers with a body that is JSON already. What accounts answer is nobody else's business:
-// nothing on the way may keep it.
+// json answers with a body that is JSON already. Answers of accounts are private: no cache on the way may keep them.
 func (c *call) json(status int, body []byte) error {
 	h := c.Header()
 	h["Content-Type"] = jsonType
@@ -335,7 +334,7 @@ func (c *call) json(status int, body []byte) error {
 		h["Cache-Control"] = noStore
 	}
 	c.WriteHeader(status)
-	c.ResponseWriter.Write(body) // an error means that nobody is there any more
+	c.ResponseWriter.Write(body) // an error means that the client has gone
 	return nil
 }
 
@@ -344,12 +343,12 @@ func (c *call) empty() error { return c.json(http.StatusOK, emptyObject) }
 
 var emptyObject = []byte("{}")
 
-// nothing answers 204.
+// noContent answers 204.
 func (c *call) noContent() error {
 	c.Header()["Cache-Control"] = noStore
 	c.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// late says that the request's time is up.
+// timedOut says that the request's time is up.
 func (c *call) timedOut() bool { return errors.Is(c.ctx().Err(), context.DeadlineExceeded) }

@@ -9,7 +9,7 @@ import (
 	"gatehouse/auth/internal/account"
 )
 
-// getCallback is where a provider sends the browser back to. Who only looks uses no state up.
+// getCallback is where a provider sends the browser back to. A HEAD request consumes no state.
 func (s *Server) getCallback(c *call) error {
 	if c.r.Method == http.MethodHead || looksAhead(c.r) {
 		return c.noContent()
@@ -33,8 +33,8 @@ func (s *Server) postCallback(c *call) error {
 	return s.callback(c, form)
 }
 
-// callback sends the browser on, whatever becomes of it: to the application with a session, a code or an
-// error, and to the site while nobody knows whose flow it is.
+// callback always redirects the browser: to the application with a session, a code or an error, and to the site while
+// the flow is unknown.
 func (s *Server) callback(c *call, params url.Values) error {
 	for _, values := range params {
 		for i := range values {
@@ -61,8 +61,8 @@ func (s *Server) callback(c *call, params url.Values) error {
 	return c.redirect(http.StatusFound, withFragment(out.RedirectTo, v))
 }
 
-// externalFailed tells the application what went wrong, in query and fragment. to is "" while the
-// state is unknown: then the site is told, in the query alone.
+// externalFailed reports the failure to the application, in query and fragment. to is "" while the state is unknown:
+// then the site gets it, in the query alone.
 func (c *call) externalFailed(to string, err error) error {
 	v := url.Values{}
 	if refused, ok := errors.AsType[*account.ProviderRefused](err); ok {

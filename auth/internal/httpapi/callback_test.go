@@ -35,7 +35,7 @@ func TestCallback_stateOnce(t *testing.T) {
 	a.pass(5 * time.Minute)
 	a.callback(b.back, b.cookies...).astray("bad_oauth_state", "OAuth state has expired")
 
-	// While the database is away nothing is used up, and the browser is told to come back.
+	// While the database is unreachable nothing is used up, and the browser is asked to come back.
 	b = a.authorize("provider=github")
 	t.Run("away", func(t *testing.T) {
 		lost := openOn(t, storetest.Open(t))
@@ -70,7 +70,7 @@ func TestCallback_stateOnce(t *testing.T) {
 	}
 }
 
-// What a redirect tells the application, the log tells the operator, at the level of other answers.
+// The problem that a redirect carries is logged too, at the level of other answers.
 func TestCallback_log(t *testing.T) {
 	a := openAbroad(t)
 	f := func(level, cause string, b fakeidp.Behaviour) {
@@ -90,7 +90,7 @@ func TestCallback_log(t *testing.T) {
 	f("ERROR", "answers 500", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"/protocol/openid-connect/userinfo": fakeidp.ServerError}})
 }
 
-// A callback that another browser began signs nobody in: an attacker's code in a victim's browser.
+// A callback that another browser began opens no session: an attacker's code in a victim's browser.
 func TestCallback_boundToTheBrowser(t *testing.T) {
 	a := openAbroad(t)
 	got := a.do("GET /authorize?provider=github", nil)
@@ -165,7 +165,7 @@ func TestAuthorize(t *testing.T) {
 	}
 	a.do("GET /authorize?provider=gitlab", nil, header{"X-JWT-AUD", "other"}).refused(400, "validation_failed", "*")
 
-	// Twitter is asked first; that it can't be is told at once.
+	// Twitter gets a request first; its failure is reported at once.
 	a.idp.Behave("twitter", answers("/oauth/request_token", fakeidp.ServerError))
 	a.do("GET /authorize?provider=twitter", nil).refused(500, "unexpected_failure", "*")
 

@@ -10,7 +10,7 @@ import (
 	"gatehouse/auth/internal/captcha"
 )
 
-// captcha lets in whoever has solved one, where they are demanded.
+// captcha requires a solved captcha, where they are configured.
 func (s *Server) captcha(h handler) handler {
 	return func(c *call) error {
 		if err := s.verifyCaptcha(c); err != nil {
@@ -20,7 +20,7 @@ func (s *Server) captcha(h handler) handler {
 	}
 }
 
-// askCaptcha is nil when no captcha is demanded, this one was solved, or an administrator asks.
+// verifyCaptcha is nil when no captcha is required, this one was solved, or the caller is an administrator.
 func (s *Server) verifyCaptcha(c *call) error {
 	v := c.live.Captcha
 	if v == nil {

@@ -85,7 +85,7 @@ func TestCaptcha_where(t *testing.T) {
 	}
 	a.do("POST /token?grant_type=web3", m{}).refused(400, "captcha_failed", noToken)
 	a.do("POST /token?grant_type=web3", with(m{})).refused(422, "web3_provider_disabled", "*")
-	a.do("POST /sso", "{").refused(404, "saml_provider_disabled", "*") // what is disabled asks for none
+	a.do("POST /sso", "{").refused(404, "saml_provider_disabled", "*") // what is disabled requires none
 	asked += 3
 	var again grantJSON
 	a.do("POST /token?grant_type=password", with(m{"email": "mia@example.org", "password": sesame})).json(&again)
@@ -139,7 +139,7 @@ func TestCaptcha_token(t *testing.T) {
 	a.do("POST /signup", `{"x":"`+strings.Repeat("x", maxBody)+`"}`).refused(413, "request_entity_too_large", "*")
 }
 
-// What is answered when a captcha is not solved, or nobody can say.
+// The answers when a captcha is not solved, or cannot be verified.
 func TestCaptcha_errors(t *testing.T) {
 	type m = map[string]any
 	a, s := guarded(t, nil)
@@ -166,13 +166,13 @@ func TestCaptcha_errors(t *testing.T) {
 			t.Errorf("the log holds %q", hidden)
 		}
 	}
-	// The database can't be asked who administers: nobody is let by, and nobody is refused for good.
+	// The database cannot say which user administers: no request passes, and none is refused for good.
 	boss := a.administrator(t, s)
 	a.db.Close()
 	a.do("POST /recover", m{"captcha_token": "x"}, bearer(boss)).refused(503, "unexpected_failure", "*")
 }
 
-// administrator is the access token of a user who administers, signed up where captchas are demanded.
+// administrator is the access token of an administrator, signed up where captchas are required.
 func (a *api) administrator(t *testing.T, s *captchatest.Server) string {
 	t.Helper()
 	s.Say(nil)

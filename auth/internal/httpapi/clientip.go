@@ -20,7 +20,7 @@ func clientIP(s *Settings, r *http.Request) string {
 	return ""
 }
 
-// forwardedIP is an address that a header told and somebody trusted vouches for.
+// forwardedIP is an address from a header that a trusted proxy set.
 func forwardedIP(s *Settings, r *http.Request) (netip.Addr, bool) {
 	if ip, ok := authForwardedFor(s, r); ok {
 		return ip, true
@@ -28,8 +28,8 @@ func forwardedIP(s *Settings, r *http.Request) (netip.Addr, bool) {
 	if len(s.TrustedProxies) == 0 || !trusted(s, peer(r)) {
 		return netip.Addr{}, false
 	}
-	// Each proxy adds whom it heard from at the right end; what stands left of the first address that
-	// is no proxy of ours, anybody may have written.
+	// Each proxy appends the peer that it heard from; anything left of the first address that is no proxy of ours may
+	// be forged.
 	list := strings.Join(r.Header["X-Forwarded-For"], ",")
 	for list != "" {
 		text := list

@@ -164,7 +164,8 @@ func (s suite) Run() int {
 	if _, any := met.Load("GET /health 200 "); !any {
 		return code // no server to test on
 	}
-	// What any route may answer when something is away or too large is tested for some of them.
+	// The answers that any route may give when a server is unreachable or a body too large are tested for some
+	// routes.
 	anywhere := []string{"413 request_entity_too_large", "500 unexpected_failure", "503 unexpected_failure", "504 request_timeout"}
 	for path, methods := range spec().doc.Paths {
 		for method, op := range methods {

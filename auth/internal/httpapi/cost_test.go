@@ -21,7 +21,7 @@ func TestStatements_perRequest(t *testing.T) {
 	signIn := func(into *grantJSON) {
 		a.do("POST /token?grant_type=password", map[string]any{"email": "mia@example.org", "password": sesame}).json(into)
 	}
-	e := a.enroll(g, "") // he has identities and a factor
+	e := a.enroll(g, "") // the user has identities and a factor
 	g = a.verify(g, e)
 	n := 0
 	f := func(what string, want int64, request func()) {
@@ -59,7 +59,7 @@ func TestStatements_perRequest(t *testing.T) {
 	})
 }
 
-// nowhere is a connection that nobody reads.
+// discardWriter is a connection without a reader.
 type discardWriter struct {
 	h      http.Header
 	status int
@@ -69,7 +69,7 @@ func (n *discardWriter) Header() http.Header         { return n.h }
 func (n *discardWriter) Write(b []byte) (int, error) { return len(b), nil }
 func (n *discardWriter) WriteHeader(status int)      { n.status = status }
 
-// What a request costs apart from net/http's own reading and writing.
+// What a request costs without net/http's own reading and writing.
 func BenchmarkServe(b *testing.B) {
 	for name, path := range map[string]string{"health": "/health", "settings": "/settings", "jwks": "/.well-known/jwks.json", "refused": "/user", "notfound": "/x"} {
 		b.Run(name, func(b *testing.B) {

@@ -21,7 +21,7 @@ const maxBody = 1 << 20
 // body reads the whole request body within the request's time.
 func (c *call) body() (text []byte, err error) {
 	if c.r.ContentLength > maxBody {
-		c.Header()["Connection"] = []string{"close"} // rather than read what nobody wants
+		c.Header()["Connection"] = []string{"close"} // rather than read an unwanted body
 		return nil, tooLarge()
 	}
 	if c.r.Body == nil || c.r.Body == http.NoBody {
@@ -30,8 +30,8 @@ func (c *call) body() (text []byte, err error) {
 	if deadline, ok := c.ctx().Deadline(); ok {
 		conn := http.NewResponseController(c.ResponseWriter)
 		conn.SetReadDeadline(deadline) // tests' recorders can't
-		// Once the body is in, net/http goes on reading, to notice a client that hangs up; at the deadline
-		// it would take the silence for that. A body that isn't in by then is not waited for.
+		// Once the body is in, net/http goes on reading, to notice a client that hangs up; at the deadline it would
+		// take the silence for that. A body that isn't in by then is not waited for.
 		defer func() {
 			if err == nil {
 				conn.SetReadDeadline(time.Time{})
@@ -121,7 +121,7 @@ func badJSON(why string) *problem {
 	return newProblem(400, account.CodeBadJSON, notJSON+why)
 }
 
-// otherWords is err with another beginning where it says that the body is no JSON.
+// reworded is err with another beginning where it says that the body is no JSON.
 func reworded(err error, words string) error {
 	if p, ok := err.(*problem); ok {
 		p.msg = strings.Replace(p.msg, notJSON, words, 1)
@@ -129,7 +129,7 @@ func reworded(err error, words string) error {
 	return err
 }
 
-// object is a member that must be an object; null is none.
+// jsonObject is a member that must be an object; null is none.
 type jsonObject json.RawMessage
 
 func (o *jsonObject) UnmarshalJSON(text []byte) error {

@@ -6,8 +6,8 @@ import (
 	"gatehouse/auth/internal/account"
 )
 
-// What this daemon leaves out answers as the service that it replaces does with the feature switched off:
-// the client library and its tests tell these apart from a path that nobody knows.
+// A route that this daemon does not implement answers as the service that it replaces does with the feature switched
+// off: the client library and its tests distinguish that from an unknown path.
 var (
 	noSAML            = newProblem(404, account.CodeSAMLProviderDisabled, "SAML 2.0 is disabled")
 	noWeb3            = newProblem(422, account.CodeWeb3ProviderDisabled, "Web3 provider is disabled")
@@ -20,7 +20,7 @@ var (
 // postSSO would begin a sign-in by SAML 2.0.
 func (s *Server) postSSO(*call) error { return noSAML }
 
-// disabled answers every request alike, before anything of it is read.
+// disabled gives every request the same answer, before anything of it is read.
 func disabled(p *problem) http.Handler {
 	return handler(func(*call) error { return p })
 }

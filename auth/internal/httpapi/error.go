@@ -12,8 +12,8 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// apiVersion is the version of the API since which errors have another form. Whoever asks for it or a
-// later one gets that form, with this date echoed.
+// apiVersion is the version of the API since which errors have another form. A client that requests it or a newer one
+// gets that form, with this date echoed.
 const apiVersion = "2024-01-01"
 
 // problem is a failure in the words of HTTP.
@@ -67,8 +67,8 @@ func (c *call) problemOf(err error) *problem {
 		if r.Weak != nil {
 			p.weak = r.Weak.Reasons
 		}
-		// A refresh is told 503 whatever it waited for, since any other answer signs the user out, and so is who
-		// waited for a worker that hashes.
+		// A refresh answers 503 whatever it waited for, since any other status signs the user out, and so does a
+		// request that waited for a hashing worker.
 		if r.Kind == account.Unavailable && c.timedOut() && c.r.Pattern != "POST /token" && !r.Busy() {
 			p.status, p.code, p.msg = problemTimeout.status, problemTimeout.code, problemTimeout.msg
 		}
@@ -85,7 +85,7 @@ func (c *call) problemOf(err error) *problem {
 
 var bearerScheme = []string{"Bearer"}
 
-// fail is where every failed request ends.
+// writeError is where every failed request ends.
 func (c *call) writeError(err error) {
 	p := c.problemOf(err)
 	c.code = p.code
@@ -137,7 +137,7 @@ func appendReasons(b []byte, reasons []string) []byte {
 	return append(jsontext.AppendStrings(b, reasons), '}')
 }
 
-// newForm: the client speaks the version of 2024 or a later one. What is no date counts as absent.
+// newForm reports whether the client requests the version of 2024 or a newer one. What is no date counts as absent.
 func newForm(r *http.Request) bool {
 	v := r.Header["X-Supabase-Api-Version"]
 	if len(v) == 0 {

@@ -103,7 +103,7 @@ func TestErrors_panicAndTimeout(t *testing.T) {
 	a.apply(func(_ *account.Settings, s *Settings) { s.MaxDuration = 20 * time.Millisecond })
 	a.do("GET /slow", nil).is(504, `{"code":504,"error_code":"request_timeout","msg":"Processing this request timed out, please retry after a moment.","error_id":"*"}`)
 	a.do("GET /slowdb", nil).refused(504, "request_timeout", "*")
-	// Who waited for a worker that hashes hears what he would have heard from a full queue.
+	// A request that waited for a hashing worker gets the answer of a full queue.
 	a.do("GET /slowhash", nil).refused(503, "unexpected_failure", "busy")
 	for _, path := range []string{"GET /slow", "GET /slowdb", "GET /slowhash"} {
 		if got := a.do(path, nil).Header.Get("Retry-After"); got != "1" {
@@ -115,7 +115,7 @@ func TestErrors_panicAndTimeout(t *testing.T) {
 	a.do("GET /settings/", nil).is(200, "*")
 }
 
-// Who hangs up gets no answer, and causes no alarm.
+// A client that hangs up gets no answer, and causes no alarm.
 func TestErrors_clientGone(t *testing.T) {
 	a := open(t)
 	arrived, gone := make(chan bool), make(chan bool)
@@ -239,7 +239,7 @@ func TestCORS(t *testing.T) {
 			t.Error("credentials are allowed")
 		}
 	}
-	// As a person writes them, for whom curl does not sort.
+	// As an operator types them: curl does not sort.
 	if h := preflight("POST", "Content-Type, Authorization, X-Client-Info, authorization"); h.Get("Access-Control-Allow-Headers") != "authorization,content-type,x-client-info" {
 		t.Errorf("headers in another order are refused: %v", h)
 	}

@@ -23,7 +23,7 @@ var challenge = func() string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }()
 
-// githubAlone is a set with one provider, of which no test asks more than the way there.
+// githubAlone is a set with one provider, of which tests use only the redirect to it.
 func githubAlone(t testing.TB) *provider.Set {
 	t.Helper()
 	set, err := provider.New(provider.Settings{Clients: map[string]provider.Client{
@@ -206,7 +206,7 @@ func (l landing) astray(code, description string) {
 	}
 }
 
-// user is who has the session of a landing.
+// user is the user of a landing's session.
 func (a *abroad) user(l landing) (u userJSON) {
 	a.t.Helper()
 	a.do("GET /user", nil, bearer(l.in().fragment.Get("access_token"))).json(&u)

@@ -41,7 +41,7 @@ func TestExternal_each(t *testing.T) {
 		if claims := claimsOf(t, v.Get("access_token")); claims["aal"] != "aal1" || fmt.Sprint(claims["amr"].([]any)[0].(map[string]any)["method"]) != "oauth" {
 			t.Errorf("%s: %v", name, claims)
 		}
-		// The second time he is known.
+		// The second time the user is known.
 		if again := a.user(a.signIn("provider=" + strings.ToUpper(name))); again.ID != u.ID || len(again.Identities) != 1 {
 			t.Errorf("%s: a second user or identity: %+v", name, again)
 		}
@@ -55,14 +55,14 @@ func TestExternal_each(t *testing.T) {
 	}
 	var set struct{ External map[string]bool }
 	a.do("GET /settings", nil).json(&set)
-	if set.External["github"] { // what it shows is not asked of the providers
+	if set.External["github"] { // what it shows is not requested from the providers
 		t.Errorf("%+v", set)
 	}
 }
 
 // suite is what differs between the providers that all cases are tried with.
 var suites = map[string]struct {
-	// unverified has the provider tell an address that it doesn't vouch for; nil: it always does.
+	// unverified has the provider send an address that it doesn't vouch for; nil: it always does.
 	unverified func(*fakeidp.User, *fakeidp.Behaviour)
 	verified   func(*fakeidp.Behaviour)
 	// badProfile are ways in which the profile can be no good.
@@ -103,7 +103,7 @@ func TestExternal_cases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := openAbroad(t)
 			n := 0
-			// as sets who is at the provider; behaviour is put over what makes his address a verified one.
+			// as sets the user at the provider; behaviour overrides the default of a verified address.
 			as := func(email string, b fakeidp.Behaviour) fakeidp.User {
 				n++
 				u := person(fmt.Sprint(5000+n), email)
@@ -156,7 +156,7 @@ func TestExternal_cases(t *testing.T) {
 				l := a.newest("open@example.org")
 				a.do("POST /verify", map[string]any{"type": "signup", "token_hash": l.Hash}).is(200, "*")
 				a.signIn(go_).in()
-				u = person("4998", "new@example.org") // somebody's
+				u = person("4998", "new@example.org") // another user's
 				s.unverified(&u, &b)
 				a.idp.SetUser(u)
 				a.signIn(go_).out("access_denied", "provider_email_needs_verification",

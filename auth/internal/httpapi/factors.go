@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// member lets in users who are not anonymous: those have no second factor.
+// member requires a user that is not anonymous: anonymous users have no second factor.
 func (s *Server) member(h func(*call, account.Principal) error) http.Handler {
 	return s.user(account.Full, func(c *call, principal account.Principal) error {
 		if principal.User.IsAnonymous {
@@ -21,8 +21,8 @@ func (s *Server) member(h func(*call, account.Principal) error) http.Handler {
 	})
 }
 
-// forwardedClient is requestInfo with the address from a trusted header, if there is one: challenge and answer
-// must come from the same address, and only trusted ones can be compared.
+// forwardedClient is the client with its address where a trusted header gave it: challenge and answer must come from
+// the same address, which only two trusted ones can show.
 func (c *call) forwardedClient() account.RequestInfo {
 	out := c.requestInfo()
 	if ip, ok := forwardedIP(&c.live.Settings, c.r); ok {
@@ -64,7 +64,7 @@ func (s *Server) postFactor(c *call, principal account.Principal) error {
 	return c.json(200, append(b, '}', '}'))
 }
 
-// postChallenge asks for a factor's code. The body may be empty.
+// postChallenge sends a factor's code. The body may be empty.
 func (s *Server) postChallenge(c *call, principal account.Principal) error {
 	id, err := c.pathID("factor_id")
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *Server) deleteFactor(c *call, principal account.Principal) error {
 	return c.json(200, append(appendID(append(make([]byte, 0, 64), `{"id":`...), id), '}'))
 }
 
-// appendFactor appends a factor as everybody who may see it does: without its secret.
+// appendFactor appends a factor in the one form that every view has: without its secret.
 func appendFactor(b []byte, f *store.Factor) []byte {
 	b = appendID(append(b, `{"id":`...), f.ID)
 	b = appendTime(append(b, `,"created_at":`...), f.CreatedAt)

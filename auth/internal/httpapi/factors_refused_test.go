@@ -40,7 +40,7 @@ func TestFactors_enrollRefused(t *testing.T) {
 
 	first := a.enroll(g, "")
 	f(m{"factor_type": "totp"}, 422, "mfa_factor_name_conflict", `A factor with the friendly name "" for this user already exists`)
-	// One that nobody came back to gives its name away, but not one that was challenged.
+	// An unfinished one gives its name up, but not one that was challenged.
 	a.pass(5*time.Minute + time.Second)
 	first = a.enroll(g, "")
 	if list := a.user(g).Factors; len(list) != 1 || list[0].ID != first.ID {
@@ -54,7 +54,7 @@ func TestFactors_enrollRefused(t *testing.T) {
 	a.enroll(g, "two")
 	a.enroll(g, "three")
 	f(m{"factor_type": "totp", "friendly_name": "four"}, 422, "too_many_enrolled_mfa_factors", "Maximum number of verified factors reached, unenroll to continue")
-	g = a.verify(g, first) // takes the other two away
+	g = a.verify(g, first) // removes the other two
 	if list := a.user(g).Factors; len(list) != 1 {
 		t.Errorf("%+v", list)
 	}
@@ -117,7 +117,7 @@ func TestFactors_verifyRefused(t *testing.T) {
 
 	// A challenge is found by itself and its factor.
 	a.answerTo(g, e.ID, a.challenge(g, p.ID).ID, a.code(e, 0)).refused(422, "mfa_factor_not_found", "*")
-	// Two steps away and other lengths are wrong; so is what was right once.
+	// A code two steps off or of another length is wrong; so is one that was right before.
 	ch := a.challenge(g, e.ID)
 	for _, code := range []string{a.code(e, 2), a.code(e, -2), a.code(e, 0)[:5], a.code(e, 0) + "0"} {
 		a.answerTo(g, e.ID, ch.ID, code).refused(422, "mfa_verification_failed", "Invalid TOTP code entered")
@@ -169,7 +169,7 @@ func TestFactors_attemptsAreCounted(t *testing.T) {
 	a.answerTo(g, e.ID, ch.ID, a.code(e, 0)).is(200, "*")
 }
 
-// Per-address limits of challenges and answers count apart, where an address is known.
+// Per-address limits of challenges and answers have separate counts, where an address is known.
 func TestFactors_limits(t *testing.T) {
 	a := open(t, func(_ *account.Settings, s *Settings) { s.LimitHeader, s.Limits.Factors = "X-Real-Ip", 2 })
 	g := a.member("mia@example.org")
@@ -190,8 +190,8 @@ func TestFactors_limits(t *testing.T) {
 	a.do(path+"/challenge", nil, me, header{"X-Real-Ip", "192.0.2.3"}).refused(429, "over_request_rate_limit", "*")
 }
 
-// Challenge and answer come from one address, where a proxy that is trusted tells both; what anybody can
-// write into a header counts for nothing.
+// Challenge and answer come from one address, where a trusted proxy reports both; headers that any client can write
+// count for nothing.
 func TestFactors_addresses(t *testing.T) {
 	a := open(t)
 	g := a.member("mia@example.org")
@@ -233,13 +233,13 @@ func TestFactors_othersAreUnknown(t *testing.T) {
 	for _, method := range []string{"PUT", "DELETE"} {
 		a.do(method+" /admin/users/"+eve.User.ID+"/factors/"+e.ID, map[string]any{}, a.service()).refused(404, "mfa_factor_not_found", "Factor not found")
 	}
-	// A challenge of one's own factor doesn't open somebody else's.
+	// A challenge of one's own factor doesn't open another user's.
 	own := a.enroll(eve, "")
 	a.answerTo(eve, own.ID, ch.ID, a.code(own, 0)).refused(422, "mfa_factor_not_found", "*")
 }
 
-// A factor that somebody with the password alone has left unverified opens nothing once another guards the
-// account: enrolling a further factor needs aal2 once one is verified.
+// A factor left unverified by a holder of the password alone opens nothing once another guards the account: enrolling
+// a further factor needs aal2 once one is verified.
 func TestFactors_leftBehind(t *testing.T) {
 	a := open(t)
 	eve := a.member("mia@example.org") // knows the password
@@ -256,7 +256,7 @@ func TestFactors_leftBehind(t *testing.T) {
 	a.verify(eve, e)                                                            // she has the app after all
 }
 
-// PUT /user and linking want the second factor of who has one.
+// PUT /user and linking require the second factor of a user that has one.
 func TestFactors_insufficientAAL(t *testing.T) {
 	a := open(t)
 	a.apply(func(s *account.Settings, _ *Settings) {
@@ -301,7 +301,7 @@ func TestFactors_verdict(t *testing.T) {
 			return verdict, nil
 		}
 	})
-	a.answerTo(g, e.ID, uuid.NewString(), "123456").refused(422, "mfa_factor_not_found", "*") // nothing to ask about
+	a.answerTo(g, e.ID, uuid.NewString(), "123456").refused(422, "mfa_factor_not_found", "*") // nothing to verify
 	ch := a.challenge(g, e.ID)
 	a.answerTo(g, e.ID, ch.ID, wrong(a.code(e, 0))).refused(422, "mfa_verification_failed", "*")
 	a.answerTo(g, e.ID, ch.ID, a.code(e, 0)).json(&g)
@@ -313,7 +313,7 @@ func TestFactors_verdict(t *testing.T) {
 	}
 	a.refresh(other).refused(400, "refresh_token_not_found", "*")
 	a.pass(totp.Period)
-	// Right or wrong: who is rejected is out.
+	// Right or wrong: a rejected user is signed out.
 	verdict = account.FactorVerdict{Reject: true, Message: "no more"}
 	low := a.signIn("mia@example.org")
 	ch = a.challenge(low, e.ID)
@@ -327,7 +327,7 @@ func TestFactors_verdict(t *testing.T) {
 	a.answerTo(low, e.ID, a.challenge(low, e.ID).ID, "0").refused(403, "mfa_verification_rejected", "Further MFA verification attempts will be rejected.")
 }
 
-// A session that has lost its level while its browser was away at a provider links nothing.
+// A session that lost its level while its browser was at a provider links nothing.
 func TestFactors_levelLostMeanwhile(t *testing.T) {
 	a := openAbroad(t, func(s *account.Settings, _ *Settings) { s.External.LinkingAAL2 = true })
 	a.idp.SetUser(person("1", "else@example.org"))

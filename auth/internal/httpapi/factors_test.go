@@ -203,7 +203,7 @@ func TestFactors_totp(t *testing.T) {
 	}
 }
 
-// A code is sent, and only to whom it was sent is it of use.
+// A code is sent, and works only for the factor that it was sent for.
 func TestFactors_phone(t *testing.T) {
 	a := open(t, func(s *account.Settings, _ *Settings) {
 		s.Factors.PhoneInterval, s.Factors.OTPLength = time.Minute, 8

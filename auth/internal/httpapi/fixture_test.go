@@ -146,7 +146,7 @@ func testRedirects(t testing.TB) *redirect.List {
 	return list
 }
 
-// offline is a server whose database nobody may need.
+// offline is a server whose database no test may need.
 func offline(t testing.TB) *Server {
 	t.Helper()
 	root, keys := secret.NewRoot("root key"), new(token.Live)
@@ -317,7 +317,7 @@ type grantJSON struct {
 // letter is what waits in the outbox.
 type letter struct{ To, Kind, Code, Link, Hash string }
 
-// newest is the letter to somebody that was written last.
+// newest is the last letter written to an address.
 func (a *api) newest(to string) letter {
 	a.t.Helper()
 	list, err := a.db.ClaimMessages(a.t.Context(), a.clock(), 0, 1000)
@@ -351,7 +351,7 @@ func (a *api) newest(to string) letter {
 	return found
 }
 
-// member signs somebody up, confirms the address and returns the session.
+// member signs a user up, confirms the address and returns the session.
 func (a *api) member(email string) (g grantJSON) {
 	a.t.Helper()
 	a.do("POST /signup", map[string]any{"email": email, "password": sesame, "data": map[string]any{"nick": "mi"}}).is(200, "*")

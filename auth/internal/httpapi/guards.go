@@ -25,7 +25,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// instant answers from what is ready made: it cannot be late, and no time is kept for it.
+// noTimeout answers from what is ready made: it cannot be late, and no time is kept for it.
 type noTimeout func(c *call) error
 
 func (h noTimeout) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
@@ -39,7 +39,7 @@ func (h noTimeout) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 // open guards nothing.
 func (s *Server) open(h handler) http.Handler { return h }
 
-// limited counts the request against its address before anything of it is read.
+// routeLimit counts the request against its address before anything of it is read.
 func (s *Server) limited(by routeLimit, h handler) http.Handler {
 	return handler(func(c *call) error {
 		if err := s.limit(c, by); err != nil {
@@ -49,7 +49,7 @@ func (s *Server) limited(by routeLimit, h handler) http.Handler {
 	})
 }
 
-// user lets in whoever has a user's token.
+// user requires a user's token.
 func (s *Server) user(access account.Access, h func(*call, account.Principal) error) http.Handler {
 	return handler(func(c *call) error {
 		principal, err := s.accounts.Authenticate(c.ctx(), c.bearer(), c.aud(), access)
@@ -61,7 +61,7 @@ func (s *Server) user(access account.Access, h func(*call, account.Principal) er
 	})
 }
 
-// admin lets in whoever has a token with an administrator's role.
+// admin requires a token with an administrator's role.
 func (s *Server) admin(h func(*call, account.Actor) error) http.Handler {
 	return handler(func(c *call) error {
 		actor, err := s.accounts.AuthenticateAdmin(c.ctx(), c.bearer())
@@ -83,8 +83,8 @@ func (c *call) pathID(name string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// knownAud refuses an audience that nobody configured where an account may be made in it: else a client
-// would choose the aud claim of its own tokens.
+// knownAud refuses an audience that is not configured where an account may be made in it: else a client would choose
+// the aud claim of its own tokens.
 func (c *call) knownAud() error {
 	if aud := c.aud(); aud != "" && aud != c.live.Audience {
 		return invalidRequest("The audience of the X-JWT-AUD header is not one of this service")

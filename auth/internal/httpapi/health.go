@@ -9,7 +9,7 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// Check is one thing that must be well for the daemon to be ready. Name is shown to anybody.
+// Check is one thing that must be well for the daemon to be ready. Name is public.
 type Check struct {
 	Name  string
 	Check func(context.Context) error
@@ -27,8 +27,7 @@ var wellBody = []byte(`{"status":"ok"}`)
 
 func (s *Server) getLivez(c *call) error { return c.json(200, wellBody) }
 
-// readiness remembers the last verdict for a moment, so that whoever asks often doesn't reach the
-// database as often.
+// readiness remembers the last verdict for a moment, so that frequent polling doesn't reach the database as often.
 type readiness struct {
 	checks []Check
 

@@ -13,8 +13,8 @@ import (
 	"gatehouse/auth/internal/totp"
 )
 
-// TestHooks_failures: what a hook refuses, or how asking it fails, is the answer of the request that asked, with
-// nothing made.
+// TestHooks_failures: a hook's refusal, or the failure of its call, is the answer of the request that called it, and
+// nothing is created.
 func TestHooks_failures(t *testing.T) {
 	var refusal *account.Refusal
 	a := open(t, func(s *account.Settings, _ *Settings) {

@@ -29,15 +29,15 @@ type Options struct {
 	Accounts *account.Accounts
 	// Keys are published at /.well-known/jwks.json.
 	Keys *token.Live
-	// Refresh tells refresh tokens of ours from others, which alone count against an address.
+	// Refresh distinguishes this daemon's refresh tokens from others, which alone count against an address.
 	Refresh *token.RefreshCodec
-	// Checks are what /readyz asks for. Their errors go to the log; the answer has only names.
+	// Checks are what /readyz tests. Their errors go to the log; the answer has only names.
 	Checks []Check
 	// Version is what /health shows.
 	Version string
 	// Log gets one line for each request. nil: nowhere.
 	Log *slog.Logger
-	// Observer makes spans and figures of requests. nil: nobody does.
+	// Observer makes spans and metrics of requests. nil: off.
 	Observer *Observer
 	// Now is the clock of the limiters; nil: time.Now.
 	Now func() time.Time
@@ -68,8 +68,8 @@ type Settings struct {
 	LimitHeader string
 	LimitByPeer bool
 	Limits      Limits
-	// Captcha is asked about whoever signs up or in, or has something sent to an address (SECURITY_CAPTCHA_*);
-	// nil: nobody has to solve one.
+	// Captcha verifies the captcha of each request that signs up or in, or has something sent to an address
+	// (SECURITY_CAPTCHA_*); nil: none is required.
 	Captcha *captcha.Verifier
 
 	Shown Shown
@@ -84,7 +84,7 @@ type Limits struct {
 // DefaultLimits are those of docs/settings.md#limits.
 var DefaultLimits = Limits{OTP: 30, Verify: 30, Token: 150, Anonymous: 30, Factors: 15}
 
-// Shown is what GET /settings tells the world.
+// Shown is what GET /settings publishes.
 type Shown struct {
 	DisableSignup           bool
 	Email, Phone, Anonymous bool
@@ -94,7 +94,7 @@ type Shown struct {
 	SMSProvider             string
 }
 
-// live is Settings with what is made of them once.
+// liveSettings is Settings with what is made of them once.
 type liveSettings struct {
 	Settings
 	handler  http.Handler // with CORS around it
@@ -171,9 +171,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.live.Load().handler.ServeHTTP(w, r)
 }
 
-// canonicalPreflight has the names of the headers that a browser asks for in lower case and sorted. Browsers
-// send them so (Fetch standard, "CORS-unsafe request-header names") and package cors takes nothing else; whoever
-// tries his settings by hand shall learn what a browser would.
+// canonicalPreflight has the names of the requested headers in lower case and sorted. Browsers send them so (Fetch
+// standard, "CORS-unsafe request-header names") and package cors takes nothing else; an operator who tries the
+// settings by hand should get the answer that a browser would.
 func canonicalPreflight(r *http.Request) *http.Request {
 	const asked = "Access-Control-Request-Headers"
 	given := r.Header[asked]
@@ -196,7 +196,7 @@ func corsRules(more []string) *cors.Cors {
 			"X-JWT-AUD", "x-use-cookie", "X-Supabase-Api-Version", "apikey"}, more...),
 		ExposedHeaders:       []string{"X-Total-Count", "Link", "X-Supabase-Api-Version"},
 		OptionsSuccessStatus: http.StatusNoContent,
-		// Each call has an Authorization header, and so a preflight; without this a browser asks again after 5 s.
+		// Each call has an Authorization header, and so a preflight; without this a browser repeats it after 5 s.
 		MaxAge: 600,
 	})
 }

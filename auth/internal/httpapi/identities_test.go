@@ -31,7 +31,7 @@ func TestIdentities(t *testing.T) {
 	if u.ID != mia.User.ID || len(u.Identities) != 2 || u.Email != "mia@example.org" {
 		t.Fatalf("%+v", u)
 	}
-	// The address is shown although it attracts nobody.
+	// The address is shown although it matches no account.
 	github := u.Identities[1]
 	if github["provider"] != "github" || github["email"] != "else@example.org" || github["id"] != "1" {
 		t.Errorf("%v", github)
@@ -75,7 +75,7 @@ func TestIdentities(t *testing.T) {
 	if u := a.user(out); u.Email != "" {
 		t.Errorf("%+v", u)
 	}
-	// A verified one that is somebody's keeps the user's own.
+	// A verified one that belongs to another user keeps the user's own.
 	a.idp.SetUser(person("5", "tom@example.org"))
 	bob := a.member("bob@example.org")
 	a.link(bob, "provider=github").in()
@@ -88,7 +88,7 @@ func TestIdentities(t *testing.T) {
 	a.do("GET /user/identities/authorize?provider=none", nil).refused(401, "no_authorization", "*")
 }
 
-// Who began the linking is looked at again when the browser is back.
+// The user that began the linking is checked again when the browser is back.
 func TestIdentities_lookedAtAgain(t *testing.T) {
 	a := openAbroad(t)
 	a.idp.SetUser(person("1", "else@example.org"))
@@ -162,7 +162,7 @@ func TestToken_idToken(t *testing.T) {
 	if g.User.Email != "mia@example.org" || g.User.AppMetadata["provider"] != "google" || strings.Contains(got.body, "provider_token") {
 		t.Errorf("%s", got.body)
 	}
-	// Once. A leaked token is worth nothing after its owner used it.
+	// Once. A leaked token is useless after its owner used it.
 	oauth(native(map[string]any{"id_token": text, "provider": "google"}), "invalid request", "Bad ID token")
 	a.settings(func(s *account.Settings) { s.External.IDTokenOnce = false })
 	native(map[string]any{"id_token": text, "provider": "google"}).is(200, "*")

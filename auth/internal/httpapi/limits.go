@@ -9,7 +9,7 @@ import (
 	"gatehouse/auth/internal/account"
 )
 
-// limited is one of the per-address limiters; each counts apart.
+// routeLimit is one of the per-address limiters; each has its own count.
 type routeLimit uint8
 
 const (
@@ -52,15 +52,15 @@ func (l Limits) rate(by routeLimit) rate {
 	return rateOf(l.OTP)
 }
 
-// bounded: at most 30 at once, however many may come in 5 minutes.
+// rateOf: at most 30 at once, however many may come in 5 minutes.
 func rateOf(n int) rate {
 	return rate{burst: float64(min(30, n)), n: float64(n), per: 5 * time.Minute}
 }
 
 const (
 	shards = 16
-	// maxKeys is how many addresses a shard holds. Beyond them it forgets some: better than growing
-	// without end when somebody has a whole network to send from.
+	// maxKeys is how many addresses a shard holds. Beyond them it forgets some: better than growing without end when
+	// a client sends from a whole network.
 	maxKeys = 1 << 15
 	// sweepEvery is how often buckets that are full again are dropped: a new one would be the same.
 	sweepEvery = time.Minute

@@ -92,7 +92,7 @@ func TestBaseURL(t *testing.T) {
 	f("localhost:9999", "https", "https://localhost:9999")
 }
 
-// A proxy whose name is missing from the list shows in the log; without a list nobody wants to know.
+// A proxy whose name is missing from the list shows in the log; without a list nothing is logged.
 func TestBaseURL_log(t *testing.T) {
 	a := open(t)
 	f := func(host string, want bool) {
@@ -232,7 +232,7 @@ func TestLimits_endpoints(t *testing.T) {
 	f(2, "POST /token?grant_type=refresh_token", "nonsense")
 	f(2, "POST /token?grant_type=refresh_token", map[string]any{"refresh_token": "forged"})
 
-	// A token of ours is never counted: its user would be signed out for his neighbours' sake.
+	// A token of this daemon is never counted: its user would be signed out because of others at the address.
 	from := header{"X-Real-Ip", "192.0.2.200"}
 	a.do("POST /token?grant_type=password", "x", from)
 	a.do("POST /token?grant_type=password", "x", from)

@@ -1,7 +1,6 @@
 package httpapi
 
-// postLogout ends sessions. Whether scope was given at all makes a difference, so that the flow is
-// told.
+// postLogout ends sessions. A missing scope and an empty one differ, so the flow gets both.
 func (s *Server) postLogout(c *call) error {
 	scope := c.param("scope")
 	given := c.query.Has("scope")

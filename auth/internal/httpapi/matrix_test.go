@@ -40,12 +40,12 @@ func but(row []string, changes ...string) []string {
 // cell is one caller at one route.
 type cell struct {
 	a                        *api
-	user                     grantJSON // whom the routes are about
+	user                     grantJSON // the user that the routes are about
 	token, address, userMail string
-	factor                   string // the user's, made when a route first asks for it
+	factor                   string // the user's, made when a route first needs it
 }
 
-// row is a request and what each caller gets. {user_id} is the user's, {id} his session's, {factor_id} his factor's.
+// row is a request and what each caller gets. {user_id} is the user's, {id} a session's, {factor_id} a factor's.
 type row struct {
 	query string
 	body  func(c *cell) any
@@ -105,7 +105,7 @@ var matrix = map[string]row{
 var destructive = map[string]bool{"DELETE /user/sessions/{id}": true, "POST /logout": true, "DELETE /admin/users/{user_id}": true, "DELETE /factors/{factor_id}": true,
 	"DELETE /admin/users/{user_id}/factors/{factor_id}": true}
 
-// Every route, asked by everybody.
+// Every route, by every kind of caller.
 func TestMatrix(t *testing.T) {
 	var rows []string
 	for route := range matrix {
@@ -164,7 +164,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// tokenOf makes the caller and his token.
+// tokenOf makes the caller and its token.
 func (c *cell) tokenOf(caller, name string, foreign *token.Set) string {
 	a := c.a
 	a.t.Helper()

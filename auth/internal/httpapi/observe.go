@@ -15,16 +15,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Observer makes a span and figures of each request. A server without one has nothing of it on its way
-// but a comparison.
+// Observer makes a span and metrics of each request. A server without one pays for a comparison only.
 //
-// Nothing that a client chooses freely becomes an attribute: no query, no header, no body, and of the
-// path the route's pattern with those parameters that are ids. So there is a bounded number of series,
-// and neither secrets nor addresses leave the process.
+// Nothing that a client chooses freely becomes an attribute: no query, no header, no body, and of the path the
+// route's pattern with those parameters that are ids. So there is a bounded number of series, and neither secrets nor
+// addresses leave the process.
 type Observer struct {
 	tracer     trace.Tracer // nil: no spans
 	propagator propagation.TextMapPropagator
-	requests   metric.Int64Counter // nil: no figures
+	requests   metric.Int64Counter // nil: no metrics
 	duration   metric.Float64Histogram
 	series     sync.Map // series to *options, each made once
 }
@@ -45,7 +44,7 @@ func NewObserver(tracer trace.Tracer, propagator propagation.TextMapPropagator, 
 	return o, err
 }
 
-// begin starts the span of a call, below the caller's if he sent one along.
+// begin starts the span of a call, below the client's if the request carries one.
 func (o *Observer) begin(c *call, r *http.Request) *http.Request {
 	if o.tracer == nil {
 		return r
@@ -56,7 +55,7 @@ func (o *Observer) begin(c *call, r *http.Request) *http.Request {
 	return c.r
 }
 
-// end tells what became of it, when the answer is out.
+// end records the outcome, once the answer is out.
 func (o *Observer) end(c *call, began time.Time) {
 	pattern := c.r.Pattern
 	if c.refused != 0 { // ServeMux would have redirected
@@ -117,7 +116,7 @@ func parameters(path string) func(yield func(string) bool) {
 	}
 }
 
-// series is what figures are told apart by.
+// series is the set of labels of a metric.
 type series struct {
 	method, route string
 	status        int

@@ -13,7 +13,7 @@ const (
 	maxPerPage     = 1000
 )
 
-// page is which part of a list an administrator asks for, from 1.
+// page is which part of a list an administrator requests, from 1.
 type page struct{ number, size int }
 
 // page reads page and per_page. The client library always sends both, often empty.

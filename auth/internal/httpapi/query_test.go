@@ -15,7 +15,7 @@ func TestQuery_malformed(t *testing.T) {
 	for _, query := range []string{"scope=loc;al", "scope=local&x=%zz", "scope=local&x=%", "%=1&scope=local"} {
 		a.do("POST /logout?"+query, nil, me).refused(400, "validation_failed", msg)
 	}
-	a.do("GET /user", nil, me).is(200, "*") // nobody was signed out
+	a.do("GET /user", nil, me).is(200, "*") // no user was signed out
 	a.do("GET /user?x=a;b", nil, me).refused(400, "validation_failed", msg)
 	a.do("GET /admin/users?page=1';--", nil, a.service()).refused(400, "validation_failed", msg)
 	a.do("POST /token?grant_type=password;", map[string]any{}).refused(400, "validation_failed", msg)

@@ -128,7 +128,7 @@ func TestRefusals_others(t *testing.T) {
 	g := a.member("mia@example.org")
 	me := bearer(g.AccessToken)
 
-	// A number that somebody else has, or takes before the proof.
+	// A number that another user has, or takes before the proof.
 	a.do("POST /admin/users", m{"phone": "4915112345678", "phone_confirm": true}, admin).is(200, "*")
 	a.do("PUT /user", m{"phone": "4915112345678"}, me).refused(422, "phone_exists", "A user with this phone number has already been registered")
 	a.do("PUT /user", m{"phone": "4915187654321"}, me).is(200, "*")

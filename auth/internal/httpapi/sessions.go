@@ -6,7 +6,7 @@ import (
 	"gatehouse/auth/internal/account"
 )
 
-// getSessions shows a user where he is and was signed in.
+// getSessions lists the caller's present and past sessions.
 func (s *Server) getSessions(c *call, principal account.Principal) error {
 	list, err := s.accounts.Sessions(c.ctx(), principal)
 	if err != nil {

@@ -45,7 +45,7 @@ func settingsBody(s Shown) []byte {
 	return b
 }
 
-// getSettings answers what anybody may know of the configuration.
+// getSettings answers with the public part of the configuration.
 func (s *Server) getSettings(c *call) error { return c.json(200, c.live.settings) }
 
 var jwksCache = []string{"public, max-age=600"}

@@ -14,7 +14,7 @@ func TestSettings(t *testing.T) {
 	a.do("GET /settings", nil).is(200, `{"external":{"apple":false,*"email":true,"phone":false,"anonymous_users":true},"disable_signup":false,*}`)
 	a.apply(func(_ *account.Settings, s *Settings) { s.Shown.DisableSignup = true })
 	a.do("GET /settings", nil).is(200, `*"disable_signup":true,*`)
-	// The providers that are on; those of the operator's own beside the eighteen.
+	// The providers that are on; the operator's own next to the eighteen.
 	a.apply(func(_ *account.Settings, s *Settings) { s.Shown.External = []string{"github", "workos", "acme"} })
 	a.do("GET /settings", nil).is(200, `{"external":{"apple":false,*"github":true,"gitlab":false,*"workos":true,"acme":true,"email":true,*}`)
 }
@@ -34,7 +34,7 @@ func TestHealth(t *testing.T) {
 	a.do("GET /health", nil).is(200, `{"version":"1.2.3","name":"Gatehouse","description":"*"}`)
 	a.do("GET /livez", nil).is(200, `{"status":"ok"}`)
 	a.do("GET /readyz", nil).is(200, `{"status":"ok"}`)
-	a.db.Close() // liveness doesn't ask the database
+	a.db.Close() // liveness doesn't query the database
 	a.do("GET /health", nil).is(200, "*")
 	a.do("GET /livez", nil).is(200, "*")
 }
@@ -55,7 +55,7 @@ func TestReadyz(t *testing.T) {
 	}
 	a.do("GET /readyz", nil).is(200, `{"status":"ok"}`)
 	err = errors.New("dial tcp 10.0.0.1: refused")
-	a.do("GET /readyz", nil).is(200, `{"status":"ok"}`) // asked a moment ago
+	a.do("GET /readyz", nil).is(200, `{"status":"ok"}`) // the verdict of a moment ago
 	if asked != 1 {
 		t.Errorf("asked %d times", asked)
 	}

@@ -19,7 +19,7 @@ func (s *Server) postSignup(c *call) error {
 	if in.Email == "" && in.Phone == "" {
 		by = byAnonymous
 	}
-	if by == bySignup || c.live.Shown.Anonymous { // where nobody may be anonymous, that is said first
+	if by == bySignup || c.live.Shown.Anonymous { // where anonymous users are disabled, that is reported first
 		if err := s.limit(c, by); err != nil {
 			return err
 		}

@@ -119,7 +119,7 @@ func TestSignup_anonymous(t *testing.T) {
 	}
 }
 
-// An address that is taken, pending or free: nobody can tell by the answer.
+// An address that is taken, pending or free: the answer doesn't show which.
 func TestSignup_doesNotReveal(t *testing.T) {
 	a := open(t)
 	a.member("known@example.org")

@@ -8,8 +8,8 @@ import (
 	"gatehouse/auth/internal/redirect"
 )
 
-// Whatever an application asks for and a provider says, the browser goes to the host that was judged, and
-// reads in the fragment what was meant.
+// Whatever target an application names and whatever a provider answers, the browser goes to the host that was
+// checked, and the fragment reads as intended.
 func FuzzTargets(f *testing.F) {
 	list, err := redirect.New(siteURL, []string{"https://other.example.org/**", "myapp://**"}, false)
 	if err != nil {

@@ -18,7 +18,7 @@ func (s *Server) postToken(c *call) error {
 	case "id_token":
 		return s.idTokenGrant(c)
 	}
-	// Those prove something that was got before; whoever may be guessing solves a captcha.
+	// Those prove possession of something received before; a grant that can be guessed needs a captcha.
 	if err := s.verifyCaptcha(c); err != nil {
 		return err
 	}

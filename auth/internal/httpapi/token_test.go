@@ -60,7 +60,7 @@ func TestToken_password(t *testing.T) {
 	a.do("POST /token?grant_type=password", "").refused(400, "bad_json", "*")
 }
 
-// After 20 wrong guesses an address waits, whether somebody has it or not.
+// After 20 wrong guesses an address waits, whether it has an account or not.
 func TestToken_passwordTries(t *testing.T) {
 	a := open(t)
 	a.member("mia@example.org")
@@ -76,7 +76,7 @@ func TestToken_passwordTries(t *testing.T) {
 	}
 }
 
-// Where limits know the client, a stranger's guesses don't keep the owner out where he signed in before.
+// Where limits know the client, a stranger's guesses don't keep the owner out at a place of an earlier sign-in.
 func TestToken_knownPlace(t *testing.T) {
 	a := open(t, func(u *account.Settings, s *Settings) {
 		u.KnownPlaces, s.LimitHeader, s.Limits.Token = true, "X-Real-Ip", 1000
@@ -115,7 +115,7 @@ func TestToken_refresh(t *testing.T) {
 	refresh(forged).refused(400, "refresh_token_not_found", "*")
 	a.do("POST /token?grant_type=refresh_token", "{").refused(400, "bad_json", "*")
 
-	// The previous one again, within the interval: the same child. Older, or later: the end.
+	// The previous token again, within the interval: the same child. An older token, or after the interval: the end.
 	var child grantJSON
 	refresh(g.RefreshToken).json(&child)
 	if child.RefreshToken != next.RefreshToken {
@@ -137,7 +137,7 @@ func TestToken_refresh(t *testing.T) {
 	refresh(h.RefreshToken).refused(400, "session_expired", "Invalid Refresh Token: Session Expired (Inactivity)")
 	a.apply(func(s *account.Settings, _ *Settings) { s.Sessions.Inactivity = 0 })
 
-	// The database away: 503 and nothing else, and the token is none the worse.
+	// With the database unreachable: 503 and nothing else, and the token remains valid.
 	a.db.Close()
 	got := refresh(h.RefreshToken).refused(503, "unexpected_failure", "*")
 	if got.Header.Get("Retry-After") != "1" {

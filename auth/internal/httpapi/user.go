@@ -7,7 +7,7 @@ func (s *Server) getUser(c *call, principal account.Principal) error {
 	return c.userView(&principal.User)
 }
 
-// putUser changes a user by his own wish.
+// putUser changes a user at the user's own request.
 func (s *Server) putUser(c *call, principal account.Principal) error {
 	if err := s.limit(c, byUser); err != nil {
 		return err

@@ -172,8 +172,8 @@ func TestLogout(t *testing.T) {
 	alive(g, 403, 403)
 }
 
-// The audience of the header has to be the token's wherever a user's token is taken; but for the sign-out, since
-// whoever wants out is out.
+// The audience of the header must be the token's wherever a user's token is taken, except for the sign-out, which
+// always works.
 func TestAudience_everywhere(t *testing.T) {
 	a := open(t)
 	g := a.member("mia@example.org")

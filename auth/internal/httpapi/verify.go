@@ -42,8 +42,8 @@ func (s *Server) postVerify(c *call) error {
 	return c.grantView(v.Grant)
 }
 
-// getVerify is the link in a mail: whatever becomes of it, the browser is sent on. Who only looks
-// (HEAD, a prefetch or preview) consumes nothing.
+// getVerify is the link in a mail: it always redirects the browser. A request that only looks (HEAD, a prefetch or
+// preview) consumes nothing.
 func (s *Server) getVerify(c *call) error {
 	if c.r.Method == http.MethodHead || looksAhead(c.r) {
 		return c.noContent()
@@ -80,7 +80,7 @@ func (s *Server) getVerify(c *call) error {
 	return c.redirect(http.StatusSeeOther, granted(client.RedirectTo, v.Grant))
 }
 
-// looksAhead: a browser or scanner that says that nobody has clicked yet.
+// looksAhead reports whether a browser or scanner declares that no user has clicked yet.
 func looksAhead(r *http.Request) bool {
 	for _, name := range [...]string{"Purpose", "X-Purpose", "Sec-Purpose", "X-Moz"} {
 		for _, v := range r.Header[name] {
@@ -93,7 +93,7 @@ func looksAhead(r *http.Request) bool {
 	return false
 }
 
-// learn notes for the log what a redirect tells the browser.
+// learn notes for the log the problem that a redirect carries.
 func (c *call) learn(err error) *problem {
 	p := c.problemOf(err)
 	c.code, c.told = p.code, p.status

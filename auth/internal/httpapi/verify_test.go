@@ -144,7 +144,7 @@ func TestVerify_emailChange(t *testing.T) {
 		t.Errorf("Location %q", to)
 	}
 
-	// Somebody else took the address meanwhile.
+	// Another user took the address meanwhile.
 	a.pass(time.Hour)
 	g = a.member("fourth@example.org")
 	a.do("PUT /user", map[string]any{"email": "wanted@example.org"}, bearer(g.AccessToken)).is(200, "*")
@@ -190,7 +190,7 @@ func TestGetVerify(t *testing.T) {
 
 	a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).is(200, "*")
 	hash := a.newest("mia@example.org").Hash
-	// Who only looks consumes nothing.
+	// A request that only looks consumes nothing.
 	for _, h := range []header{{"Purpose", "prefetch"}, {"X-Purpose", "preview"}, {"Sec-Purpose", "prefetch;prerender"}, {"Sec-Purpose", "Prefetch"}, {"X-Moz", "prefetch"}} {
 		got := a.do("GET /verify?type=signup&token="+hash, nil, h).is(204, "")
 		if got.Header.Get("Cache-Control") != "no-store" {

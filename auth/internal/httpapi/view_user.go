@@ -8,14 +8,14 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// appendUser appends a user as every answer shows him: no secret, nothing of the account's inner
-// state, and the same keys in the same order each time.
+// appendUser appends a user in the one form that every answer has: no secret, nothing of the account's inner state,
+// and the same keys in the same order each time.
 func appendUser(b []byte, u *store.User) []byte {
 	b = appendID(append(b, `{"id":`...), u.ID)
 	return append(appendUserRest(b, u), '}')
 }
 
-// AppendUser appends a user as answers show him, for those who are told of him otherwise.
+// AppendUser appends a user as answers show it, for hooks and other readers of that form.
 func AppendUser(b []byte, u *store.User) []byte { return appendUser(b, u) }
 
 // appendUserRest appends what follows the id, without the closing brace: other keys may follow.
