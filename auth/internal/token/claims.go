@@ -20,8 +20,8 @@ type Claims struct {
 	ID        string // jti; optional
 	Email     string
 	Phone     string
-	// AppMetadata and UserMetadata are written as they are, less white space; nil is {}. Verify leaves
-	// them nil: nobody may decide on what a user can write, and Payload has them.
+	// AppMetadata and UserMetadata are written as they are, less white space; nil is {}. Verify leaves them nil: no
+	// decision may depend on what a user can write, and Payload has them.
 	AppMetadata  json.RawMessage
 	UserMetadata json.RawMessage
 	Role         string
@@ -89,7 +89,7 @@ func (a *AMR) appendTo(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// maxTime is the last second of the year 9999; later times are mistakes or traps for 32-bit readers.
+// maxTime is the last second of the year 9999; times beyond it are errors or traps for 32-bit readers.
 const maxTime = 253402300799
 
 // parse reads a claims object. A claim that this type knows must have its JSON type (null is none of

@@ -7,11 +7,11 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// needed are the claims that a token cannot do without, whoever made them: a hook may change all others.
+// needed are the claims that every token must have, whatever made them: a hook may change all others.
 var needed = []string{"aud", "exp", "iat", "sub", "email", "phone", "role", "aal", "session_id", "is_anonymous"}
 
-// ParseCustom reads a claims object that another made, as Verify would, and tells which of the claims that
-// our tokens always have are missing or of the wrong type. The error is an ErrClaims.
+// ParseCustom reads a claims object from a hook, as Verify would, and reports which of the claims that our tokens
+// always have are missing or of the wrong type. The error is an ErrClaims.
 func ParseCustom(payload string) (c Claims, err error) {
 	if err := c.parse(payload); err != nil {
 		return c, err

@@ -22,8 +22,8 @@ import (
 // provider publishes. They know more algorithms than ours, and a key set that lies in other hands: what
 // this package does not understand of it is left out instead of refused.
 
-// foreignAlgorithms are the signatures that are believed, and what each needs. The symmetric ones and
-// "none" are not among them and cannot be asked for.
+// foreignAlgorithms are the accepted signatures, and what each needs. The symmetric ones and "none" are not among
+// them and cannot be requested.
 var foreignAlgorithms = map[string]struct {
 	kty, crv string
 	hash     crypto.Hash
@@ -38,7 +38,7 @@ var foreignAlgorithms = map[string]struct {
 // ForeignAlgorithm says whether VerifyForeign knows a signature algorithm.
 func ForeignAlgorithm(name string) bool { _, ok := foreignAlgorithms[name]; return ok }
 
-// ForeignKey is a public key out of somebody's key set.
+// ForeignKey is a public key out of another issuer's key set.
 type ForeignKey struct {
 	ID  string // kid; "" when the set names none
 	Alg string // the only algorithm it serves; "": any that fits its type
@@ -52,8 +52,8 @@ type ForeignKey struct {
 // maxForeignKeys bounds what one key set may hold. Large providers publish fewer than ten.
 const maxForeignKeys = 100
 
-// ParseForeignKeys reads a key set (RFC 7517 section 5). Keys for encryption, of kinds that this package
-// lacks, or broken ones are left out, as that section asks. It fails when text is no key set at all.
+// ParseForeignKeys reads a key set (RFC 7517 section 5). Keys for encryption, of kinds that this package lacks, or
+// broken ones are left out, as that section requires. It fails when text is no key set at all.
 func ParseForeignKeys(text string) ([]ForeignKey, error) {
 	var keys []ForeignKey
 	found := false
@@ -179,7 +179,7 @@ func (k *ForeignKey) verify(alg string, input, sig []byte) bool {
 	return rsa.VerifyPKCS1v15(k.rsa, a.hash, sum, sig) == nil
 }
 
-// Foreign is a token of somebody else, read and not believed yet: Verify says whether it may be.
+// Foreign is another issuer's token, read and not trusted yet: Verify decides.
 type Foreign struct {
 	Alg, KeyID string // of the header
 	// The claims that decide. Audience holds the one string or all of the array.
@@ -194,9 +194,9 @@ type Foreign struct {
 	signature []byte
 }
 
-// ParseForeign reads a token of three parts. Nothing in it is believed yet. A header that asks for
-// understanding (crit, b64) or is of another type than JWT, such as an access token's at+jwt, is refused;
-// one that brings keys along (jwk, jku, x5c) is read without them. sub must be a string.
+// ParseForeign reads a token of three parts. Nothing in it is trusted yet. A header that requires extensions (crit,
+// b64) or is of another type than JWT, such as an access token's at+jwt, is refused; one that brings keys along (jwk,
+// jku, x5c) is read without them. sub must be a string.
 func ParseForeign(text string) (*Foreign, error) {
 	if len(text) > MaxSize {
 		return nil, ErrTooLarge

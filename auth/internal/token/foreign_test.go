@@ -251,8 +251,7 @@ func TestForeignKeys(t *testing.T) {
 	}
 }
 
-// FuzzForeign looks for texts that are read otherwise than encoding/json reads them, and for signatures that
-// nobody made.
+// FuzzForeign looks for texts that are read otherwise than encoding/json reads them, and for forged signatures.
 func FuzzForeign(f *testing.F) {
 	private := foreignPrivate(f)
 	var jwks []string
@@ -300,7 +299,7 @@ func FuzzForeignKeys(f *testing.F) {
 		}
 		for i := range keys {
 			for _, alg := range everyAlg {
-				// A key of small order has such signatures in Ed25519; whoever publishes it has given himself away.
+				// A key of small order has such signatures in Ed25519; its issuer has published a broken key.
 				if alg != "EdDSA" && keys[i].fits(alg) && keys[i].verify(alg, []byte("x"), make([]byte, 64)) {
 					t.Errorf("zeros are a signature of %s", text)
 				}

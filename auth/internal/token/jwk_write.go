@@ -73,8 +73,8 @@ func (k *Key) PublicJWK() []byte {
 	return append(k.appendPublic([]byte{'{'}, false), '}')
 }
 
-// PrivateJWK is the whole key as a JWK that ParseJWK reads back, with key_ops for signing. It is a
-// secret: it is for sealing and for an operator who asks, never for a log.
+// PrivateJWK is the whole key as a JWK that ParseJWK reads back, with key_ops for signing. It is a secret: it is for
+// sealing and for an operator who exports it, never for a log.
 func (k *Key) PrivateJWK() ([]byte, error) {
 	if !k.CanSign() {
 		return nil, fmt.Errorf("%s has no private half", k)

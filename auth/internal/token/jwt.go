@@ -29,9 +29,9 @@ func (s *scratch) free() {
 	}
 }
 
-// Sign appends a token with the claims to dst, signed with the current key. It fails when a metadata
-// field is not a JSON object. Claims larger than what Verify takes (MaxSize) are signed all the same:
-// who has that much metadata could otherwise not even sign in to remove it.
+// Sign appends a token with the claims to dst, signed with the current key. It fails when a metadata field is not a
+// JSON object. Claims larger than what Verify takes (MaxSize) are signed all the same: a user with that much metadata
+// could otherwise not even sign in to remove it.
 func (s *Set) Sign(dst []byte, c *Claims) ([]byte, error) {
 	buf := scratches.Get().(*scratch)
 	defer buf.free()
@@ -126,8 +126,8 @@ func (s *Set) Verify(c *Claims, text string, now time.Time) (*Key, error) {
 	return k, c.check(k, s.issuer, now)
 }
 
-// check judges the times and the issuer. iss is compared on tokens of our asymmetric keys only: who
-// knows JWT_SECRET may be any service.
+// check judges the times and the issuer. iss is compared on tokens of our asymmetric keys only: any service may know
+// JWT_SECRET.
 func (c *Claims) check(k *Key, issuer string, now time.Time) error {
 	late := now.Add(leeway).Unix()
 	switch {
@@ -143,9 +143,9 @@ func (c *Claims) check(k *Key, issuer string, now time.Time) error {
 	return nil
 }
 
-// keyFor parses a header that is not, byte for byte, one of ours. Only alg, kid and typ may stand in it:
-// everything else that RFC 7515 section 4.1 defines would have the token choose its own key or ask for
-// understanding that we lack (crit, b64), and members nobody defined are not worth a risk.
+// keyFor parses a header that is not, byte for byte, one of ours. Only alg, kid and typ may stand in it: everything
+// else that RFC 7515 section 4.1 defines would have the token choose its own key or require extensions that we lack
+// (crit, b64), and undefined members are not worth a risk.
 func (s *Set) keyFor(encoded string) (*Key, error) {
 	if len(encoded) > maxHeader {
 		return nil, malformed("the header is too long")

@@ -8,10 +8,9 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// ParseKeys reads the keys an operator gives as AUTH_JWT_KEYS: a JSON array of JWKs, or a JWK set
-// {"keys": [...]}. Exactly one must have sign in its key_ops: it becomes the current key, the others are
-// previous ones. All mistakes are reported at once, by the key's place (from 1) and kid, never with key
-// material.
+// ParseKeys reads the keys that an operator sets as AUTH_JWT_KEYS: a JSON array of JWKs, or a JWK set {"keys":
+// [...]}. Exactly one must have sign in its key_ops: it becomes the current key, the others are previous ones. All
+// errors are reported together, by the key's place (from 1) and kid, never with key material.
 func ParseKeys(text string) ([]Entry, error) {
 	text = strings.TrimSpace(text)
 	if strings.HasPrefix(text, "{") {

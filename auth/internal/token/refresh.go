@@ -16,8 +16,8 @@ import (
 //	bytes 33-40  counter, big endian
 //	bytes 41-56  HMAC-SHA256 over bytes 0-40, the first 16 bytes
 //
-// 57 bytes make 76 characters exactly: there is one spelling per token. Whoever has the database lacks
-// the MAC key and the secrets; whoever has the root key lacks the secrets.
+// 57 bytes make 76 characters exactly: there is one spelling per token. A thief of the database lacks the MAC key and
+// the secrets; a thief of the root key lacks the secrets.
 const (
 	refreshVersion = 1
 	refreshBody    = 1 + 16 + 16 + 8
@@ -29,7 +29,7 @@ const (
 	formerSize = 12
 )
 
-// Why a refresh token is refused before the store is asked.
+// Why a refresh token is refused before the store is queried.
 var (
 	// ErrRefreshForm: not of the form that this daemon gives out.
 	ErrRefreshForm = errors.New("refresh token is not valid")

@@ -20,11 +20,10 @@ type Stored struct {
 	RevokedAt time.Time
 }
 
-// StatesAt derives the states at now: of the keys not revoked, the one that took over last is current,
-// later ones are next, earlier ones previous. A key whose successor took over more than keep ago is left
-// out: everything it signed has expired. When revoking leaves no key that has begun to sign, the
-// earliest next one is current at once, since signing with a key that some cache does not know yet is
-// better than not signing.
+// StatesAt derives the states at now: of the keys not revoked, the one that took over last is current, those still to
+// come are next, earlier ones previous. A key whose successor took over more than keep ago is left out: everything it
+// signed has expired. When revoking leaves no key that has begun to sign, the earliest next one is current at once,
+// since signing with a key that some cache does not know yet is better than not signing.
 func StatesAt(keys []Stored, now time.Time, keep time.Duration) ([]Entry, error) {
 	sorted := slices.Clone(keys)
 	slices.SortStableFunc(sorted, func(a, b Stored) int { return a.SignsAt.Compare(b.SignsAt) })

@@ -158,7 +158,7 @@ func (s *Set) publish() {
 	s.etag = `"` + hex.EncodeToString(sum[:8]) + `"`
 }
 
-// JWKS is the published key set, the same bytes for as long as the set lives; nobody may write to them.
+// JWKS is the published key set, the same bytes for as long as the set lives; callers must not write to them.
 func (s *Set) JWKS() []byte { return s.jwks }
 
 // ETag is the quoted entity tag of JWKS.
@@ -167,7 +167,7 @@ func (s *Set) ETag() string { return s.etag }
 // Signer is the key that signs.
 func (s *Set) Signer() *Key { return s.signer }
 
-// Entries are the keys and states, as they were given; nobody may write to them.
+// Entries are the keys and states, as they were given; callers must not write to them.
 func (s *Set) Entries() []Entry { return s.entries }
 
 // Live holds the set in force. A request calls Load once and keeps the result, so that it never sees two.

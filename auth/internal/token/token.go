@@ -48,9 +48,9 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 	return 0, fmt.Errorf("algorithm %.20q is not one of RS256, ES256, EdDSA, HS256", name)
 }
 
-// Why a token is refused. The texts are safe to show to whoever sent the token: they follow "invalid
-// JWT: unable to parse or verify signature, " in the answer. Those of an expired and a not yet valid
-// token are the replaced service's, since applications look for them.
+// Why a token is refused. The texts are safe to show to the client that sent the token: they follow "invalid JWT:
+// unable to parse or verify signature, " in the answer. Those of an expired and a not yet valid token are the
+// replaced service's, since applications look for them.
 var (
 	ErrMalformed   = errors.New("token is malformed")
 	ErrTooLarge    = errors.New("token is too large")
