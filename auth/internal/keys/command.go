@@ -74,9 +74,9 @@ func (k *Keeper) states(s Settings, rows []store.SigningKey) map[string]token.St
 	return out
 }
 
-// Rotate makes a key of the configured kind, publishes it now and has it sign in 20 minutes, when every
-// cache has it; or at once, when there is no key that could sign until then. Keys that verify nothing any
-// more are removed. It is refused while another key is waiting to sign.
+// Rotate makes a key of the configured kind, publishes it now and has it sign in 20 minutes, when every cache has it;
+// or at once, when there is no key that could sign until then. Keys that no longer verify anything are removed. It is
+// refused while another key is waiting to sign.
 func (k *Keeper) Rotate(ctx context.Context) (Listed, error) {
 	s, rows, err := k.changeable(ctx)
 	if err != nil {
@@ -165,7 +165,7 @@ func (k *Keeper) changeable(ctx context.Context) (Settings, []store.SigningKey, 
 	return s, rows, nil
 }
 
-// note is the audit row of an act on a key. Who may run the commands is the operator.
+// note is the audit row of an act on a key. Only the operator can run the commands.
 func (k *Keeper) note(action store.Action, kid string) store.Audit {
 	traits, _ := json.Marshal(map[string]string{"kid": kid}) // a string is always JSON
 	return store.Audit{At: k.time(), Action: action, ActorRole: "auth keys", Traits: traits}

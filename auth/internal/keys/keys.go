@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// pollEvery is how often the store is asked. A revocation reaches a replica in that time and one
-	// query's; docs/tokens.md#rotation promises 10 s.
+	// pollEvery is how often the store is read. A revocation reaches a replica in that time and one query's;
+	// docs/tokens.md#rotation promises 10 s.
 	pollEvery = 5 * time.Second
 	// pollTimeout bounds one query.
 	pollTimeout = 3 * time.Second
@@ -35,7 +35,7 @@ type Options struct {
 	Root *secret.Root
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
-	// Log hears of changes and failures; nil: nobody.
+	// Log gets changes and failures; nil: none.
 	Log *slog.Logger
 }
 
@@ -84,7 +84,7 @@ func New(o Options, s Settings) *Keeper {
 	return k
 }
 
-// Live is where the set in force is found, for those who sign and verify.
+// Live is where signers and verifiers find the set in force.
 func (k *Keeper) Live() *token.Live { return &k.live }
 
 // Start reads the keys, makes the first one when there is none and one is needed, and puts the set in
@@ -366,8 +366,8 @@ func (k *Keeper) open(rows []store.SigningKey, strict bool) ([]token.Stored, err
 	return stored, nil
 }
 
-// Age is how long the key that signs has been signing, by what was last read of the database. false: it
-// is the operator's, who alone knows.
+// Age is how long the key that signs has been signing, by the last read of the database. false: the key is the
+// operator's, whose age only the operator knows.
 func (k *Keeper) Age() (time.Duration, bool) {
 	s, rows := k.snapshot()
 	set := k.live.Load()

@@ -139,7 +139,7 @@ func TestRotate(t *testing.T) {
 		t.Error("the next key signs already, or is not published")
 	}
 
-	// The hour comes; nobody writes anything, and a replica that lags still believes the new key.
+	// The hour comes; nothing is written, and a replica that lags still accepts the new key.
 	w.now = w.now.Add(token.PublishAhead)
 	a.Poll(ctx)
 	text := w.sign(a)
@@ -219,7 +219,7 @@ func TestAnotherRootKey(t *testing.T) {
 
 	newer := secret.NewRoot("another root key", "the root key")
 	w.verify(w.started(newer, nil), text, nil)
-	w.verify(w.started(stranger, nil), text, nil) // it has been sealed anew
+	w.verify(w.started(stranger, nil), text, nil) // it has been sealed again
 	if err := w.replica(root, nil).Check(ctx); err == nil {
 		t.Error("the old root key still opens the key")
 	}
@@ -292,7 +292,7 @@ func TestGivenKeys(t *testing.T) {
 	}
 }
 
-// While the store is away a replica goes on, and keys still change their states in time.
+// While the store is unreachable a replica goes on, and keys still change their states in time.
 func TestStoreAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

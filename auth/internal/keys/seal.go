@@ -52,7 +52,7 @@ func (k *Keeper) generate(alg token.Algorithm, signsAt time.Time) (store.Signing
 	return sealKey(k.root, key, k.time(), signsAt)
 }
 
-// reseal seals anew what a previous root key has sealed, so that it can be dropped some day.
+// reseal seals again what a previous root key has sealed, so that it can be dropped some day.
 func (k *Keeper) reseal(ctx context.Context) error {
 	_, rows := k.snapshot()
 	for _, row := range rows {
