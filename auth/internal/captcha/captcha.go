@@ -1,8 +1,8 @@
-// Package captcha asks hCaptcha or Turnstile whether a visitor has solved what their script showed him. Both speak
-// the same protocol.
+// Package captcha verifies with hCaptcha or Turnstile whether a visitor has solved the challenge of their script.
+// Both speak the same protocol.
 //
-// It knows no request and no status; whom to ask for a captcha, and what is answered when one is not
-// solved or nobody can say, is package httpapi's.
+// It knows no request and no status; which requests need a captcha, and the answer when one is not solved or cannot
+// be verified, is package httpapi's.
 package captcha
 
 import (
@@ -27,7 +27,7 @@ const maxAnswer = 64 << 10
 // maxToken is the longest token in bytes; theirs have up to a few thousand.
 const maxToken = 32 << 10
 
-// siteVerify is where each provider is asked.
+// siteVerify is each provider's endpoint.
 var siteVerify = map[string]string{
 	"hcaptcha":  "https://hcaptcha.com/siteverify",
 	"turnstile": "https://challenges.cloudflare.com/turnstile/v0/siteverify",
@@ -41,10 +41,10 @@ type Options struct {
 	URL string
 	// Timeout is for a whole call; 0: 10 s.
 	Timeout time.Duration
-	Watch   outbound.Watch // of each call; nil: nobody
+	Watch   outbound.Watch // of each call; nil: off
 }
 
-// Verifier asks. It never changes and keeps nothing.
+// Verifier verifies tokens. It never changes and keeps nothing.
 type Verifier struct {
 	o         Options
 	name, url string
@@ -77,7 +77,7 @@ func New(o Options) (*Verifier, error) {
 	return v, nil
 }
 
-// Watched is a Verifier like v whose calls somebody watches.
+// Watched is a Verifier like v whose calls are watched.
 func (v *Verifier) Watched(w outbound.Watch) *Verifier {
 	o := v.o
 	o.Watch = w
@@ -85,7 +85,7 @@ func (v *Verifier) Watched(w outbound.Watch) *Verifier {
 	return n
 }
 
-// String is the provider and where it is asked.
+// String is the provider and its endpoint.
 func (v *Verifier) String() string { return v.name + " at " + v.url }
 
 // Overridden says that the operator has put the provider somewhere else.
@@ -110,8 +110,8 @@ func (e *Refused) Misconfigured() bool {
 	})
 }
 
-// Verify asks about a token that came from ip ("": nobody knows). A *Refused is the provider's no; any other
-// error says that it could not be asked or gave no answer.
+// Verify verifies a token that came from ip ("": unknown). A *Refused is the provider's no; any other error says that
+// it could not be reached or gave no answer.
 func (v *Verifier) Verify(ctx context.Context, token, ip string) error {
 	if len(token) > maxToken {
 		return &Refused{Codes: []string{"invalid-input-response"}}
@@ -138,7 +138,7 @@ func (v *Verifier) Verify(ctx context.Context, token, ip string) error {
 	return &Refused{Codes: words(in.Codes)}
 }
 
-// Check finds out whether the provider can be asked and knows the secret: what `auth check` asks.
+// Check finds out whether the provider can be reached and knows the secret: the test of `auth check`.
 func (v *Verifier) Check(ctx context.Context) error {
 	err := v.Verify(ctx, "auth-check", "")
 	if r, ok := errors.AsType[*Refused](err); ok {

@@ -1,7 +1,7 @@
-// Package captchatest is a captcha provider for tests: it holds every question to the letter of the
-// protocol and answers otherwise where a test tells it to.
+// Package captchatest is a captcha provider for tests: it holds every request to the letter of the protocol and
+// answers otherwise where a test configures it.
 //
-// It is for tests only; its captcha is solved by whoever sends the word Solved.
+// It is for tests only; its captcha is solved by sending the word Solved.
 package captchatest
 
 import (
@@ -20,7 +20,7 @@ const (
 	Solved = "10000000-aaaa-bbbb-cccc-000000000001"
 )
 
-// Question is what it was asked, by somebody who knows the secret.
+// Question is one request by a client that knows the secret.
 type Question struct {
 	Token string
 	IP    string // "" when none was sent
@@ -63,14 +63,14 @@ func Start(t testing.TB) *Server {
 // URL is the whole address for AUTH_SECURITY_CAPTCHA_URL.
 func (s *Server) URL() string { return s.http.URL + "/siteverify" }
 
-// Say has it give that answer to all; nil: its own.
+// Say sets the answer to all requests; nil: its own.
 func (s *Server) Say(a *Answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer = a
 }
 
-// Asked are the questions so far, oldest first.
+// Asked are the requests so far, oldest first.
 func (s *Server) Asked() []Question {
 	s.mu.Lock()
 	defer s.mu.Unlock()
