@@ -17,7 +17,7 @@ type captchaConfig struct {
 	Secret string `env:"AUTH_SECURITY_CAPTCHA_SECRET" secret:"true"`
 	// Time for asking the provider; then the request fails.
 	Timeout time.Duration `env:"AUTH_SECURITY_CAPTCHA_TIMEOUT" envDefault:"10s" min:"1ms"`
-	// Whole address to ask at, in the place of the provider's own.
+	// URL to call, in the place of the provider's own.
 	URL string `env:"AUTH_SECURITY_CAPTCHA_URL"`
 }
 

@@ -32,7 +32,7 @@ type Config struct {
 	Telemetry telemetryConfig
 }
 
-// generalConfig says who may sign in how, and where links may lead.
+// generalConfig is who may sign in how, and where links may lead.
 type generalConfig struct {
 	// Required. Base URL of the application: where links lead by default, and what mails call the site.
 	SiteURL string `env:"AUTH_SITE_URL"`
@@ -255,10 +255,9 @@ type devConfig struct {
 	MailboxPort int `env:"AUTH_DEV_MAILBOX_PORT" envDefault:"8083" min:"0" max:"65535" restart:"true"`
 }
 
-// Load reads the environment, and from .env or file what the environment does not have. The
-// report holds the warnings; the error lists every mistake, and the rest is of no use then.
-// With running, the config that the process began with, what needs a restart is taken from there, and
-// stale names those that differ.
+// Load reads the environment, and variables missing there from .env or file. The report holds the warnings; the error
+// lists all errors together, and the other results are not to be used then. With running, the config that the process
+// began with, settings that need a restart are taken from there, and stale names those that differ.
 func Load(environ []string, file string, running *Config) (c Config, l Live, stale []string, r *settings.Report, err error) {
 	all, err := withFile(environ, file)
 	if err != nil {

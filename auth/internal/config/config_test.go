@@ -41,7 +41,7 @@ func TestConfig_everyVariable(t *testing.T) {
 	if len(mistakes) > 0 || len(warnings) > 0 {
 		t.Fatal(mistakes, warnings)
 	}
-	// Any of these tells clients apart for the limits by address: without all of them there is a warning.
+	// Any of these identifies clients for the limits by address: without all of them there is a warning.
 	for setting, want := range map[string]int{"": 1, "AUTH_RATE_LIMIT_BY_PEER=true": 0, "AUTH_TRUSTED_PROXIES=10.0.0.0/8": 0, "AUTH_SECURITY_FORWARDED_FOR_ENABLED=true": 0} {
 		if _, _, warnings, _ := loadSettings(t, append(leastBut("AUTH_RATE_LIMIT_HEADER", ""), strings.Fields(setting)...)...); len(warnings) != want {
 			t.Errorf("with %q: warnings %q, want %d", setting, warnings, want)
@@ -299,7 +299,7 @@ func TestConfig_everyVariable(t *testing.T) {
 		f(s.name+"_SECRETS", "a", func(c *Config) { of(c).Secrets = "a" })
 		seen[s.name+"_ENABLED"] = true // TestConfig_hooks
 	}
-	seen["AUTH_DEV_MAILBOX"], seen["AUTH_SECURITY_CAPTCHA_ENABLED"] = true, true // among the mistakes
+	seen["AUTH_DEV_MAILBOX"], seen["AUTH_SECURITY_CAPTCHA_ENABLED"] = true, true // among the errors
 
 	fields, err := settings.Fields(new(Config))
 	if err != nil {

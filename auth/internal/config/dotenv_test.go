@@ -48,7 +48,7 @@ func TestParseDotenv(t *testing.T) {
 	f("A=\xff", "error: is not text")
 }
 
-// The environment wins, an empty variable does not; a file that was asked for must be there.
+// The environment wins, an empty variable does not; a file that is named must exist.
 func TestWithFile(t *testing.T) {
 	t.Chdir(t.TempDir())
 	f := func(environ, name, want string) {

@@ -128,8 +128,8 @@ func (c freeConfig) client() provider.Client {
 
 const freePrefix = "AUTH_EXTERNAL_OIDC_"
 
-// readFree finds the free providers among the variables: their names are the operator's choice, so that no
-// struct has them. Each is read as the one called NAME, and its mistakes are told under its own.
+// readFree finds the free providers among the variables: their names are the operator's choice, so that no struct has
+// them. Each is read as the one called NAME, and its errors are reported under its own.
 func (c *externalConfig) readFree(r *settings.Report) {
 	fields, err := settings.Fields(new(freeConfig))
 	if err != nil {
@@ -231,8 +231,8 @@ func (c *Config) checkExternal(r *settings.Report) {
 	}
 }
 
-// warnCookies: a cookie is only sent to the host that set it. A browser that begins at one host and comes
-// back to another is taken for somebody else's.
+// warnCookies: a cookie is only sent to the host that set it. A browser that begins at one host and comes back to
+// another counts as another browser.
 func (c *Config) warnCookies(r *settings.Report, s provider.Settings) {
 	ours, err := url.Parse(c.API.ExternalURL)
 	if err != nil || !c.External.StateCookie {
@@ -254,7 +254,7 @@ func (c *Config) warnCookies(r *settings.Report, s provider.Settings) {
 	}
 }
 
-// externalSettings are those of the flows. The providers themselves are made by whoever runs them.
+// externalSettings are those of the flows. The providers themselves are made where they run.
 func (c *Config) externalSettings() account.ExternalSettings {
 	return account.ExternalSettings{
 		StateCookie: c.External.StateCookie, IDTokenOnce: c.External.IDTokenOnce, AllowUnverified: c.External.AllowUnverified,

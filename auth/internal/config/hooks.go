@@ -5,7 +5,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// hooksConfig is the operator's own code that is asked (docs/hooks.md).
+// hooksConfig is the operator's own code that the flows call (docs/hooks.md).
 type hooksConfig struct {
 	// SendSMS is called in the place of a gateway.
 	SendSMS hookConfig `envPrefix:"AUTH_HOOK_SEND_SMS_"`
@@ -52,7 +52,7 @@ func (h *hooksConfig) stems() []stem {
 	}
 }
 
-// targets are the hooks that are on. What stands beside one that is off is not looked at.
+// targets are the hooks that are on. The settings of one that is off are not checked.
 func (h *hooksConfig) targets(r *settings.Report) map[hook.Point]hook.Target {
 	all := map[hook.Point]hook.Target{}
 	for _, s := range h.stems() {

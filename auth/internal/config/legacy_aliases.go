@@ -9,12 +9,12 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// twin matches a setting of linkedin or slack: each is one provider with a mode here, and was two in the
-// replaced service, of which the second is called OIDC.
+// twin matches a setting of linkedin or slack: each is one provider with a mode here, and was two in the replaced
+// service, of which the second is called OIDC.
 var twin = regexp.MustCompile(`^(?:GOTRUE|AUTH)_EXTERNAL_(LINKEDIN|SLACK)_(OIDC_)?(\w+)$`)
 
-// takeTwins removes from the environment what is said of a twin that is off while the other is on, and returns
-// its names: when both get the same names, that one's would contradict the other's.
+// takeTwins removes from the environment the settings of a twin that is off while the other is on, and returns their
+// names: once both have the same names, the settings of one would contradict the other's.
 func takeTwins(environ []string) (rest, taken []string) {
 	on := map[string]bool{}
 	for _, e := range environ {

@@ -65,7 +65,7 @@ func TestConfig_live(t *testing.T) {
 	f("AUTH_SMS_PROVIDER=vonage AUTH_SMS_VONAGE_API_KEY=k AUTH_SMS_VONAGE_API_SECRET=s AUTH_SMS_VONAGE_FROM=f AUTH_SMS_TEMPLATE=<{{.Code}}> AUTH_SMS_TEST_OTP=+4912345:000123", func(s account.Settings) bool {
 		return s.Phone.Configured && !s.Phone.WhatsApp && s.Phone.Text("7") == "<7>" && s.Phone.TestCodes["4912345"] == "000123"
 	})
-	// A server that offers no STARTTLS, or from which somebody hides the offer.
+	// A server that offers no STARTTLS, or an attacker that hides the offer.
 	clear := smtptest.Start(t, smtptest.Options{})
 	for mode, want := range map[string]string{"auto": "<nil>", "required": "AUTH_SMTP_TLS=required"} {
 		_, l, _, _ := loadSettings(t, append(leastBut("AUTH_SMTP_HOST", clear.Host()), fmt.Sprint("AUTH_SMTP_PORT=", clear.Port()), "AUTH_SMTP_TLS="+mode)...)
@@ -87,7 +87,7 @@ func TestConfig_live(t *testing.T) {
 	}
 }
 
-// Whatever the rooms can be told, some setting tells them.
+// Every field of a package's settings is filled by some setting.
 func TestConfig_liveIsComplete(t *testing.T) {
 	environ := strings.Fields(`AUTH_SITE_URL=http://localhost:1 AUTH_API_EXTERNAL_URL=http://localhost:2 AUTH_DB_DRIVER=postgres DATABASE_URL=x
 		AUTH_JWT_SECRET=x AUTH_DEV_MAILBOX=true AUTH_SESSIONS_TIMEBOX=1 AUTH_SESSIONS_INACTIVITY_TIMEOUT=1 AUTH_SESSIONS_ALLOW_LOW_AAL=1 AUTH_SESSIONS_MAX_PER_USER=1 AUTH_SESSIONS_TAGS=a

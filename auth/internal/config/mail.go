@@ -77,7 +77,7 @@ func (k kindTexts) byKind() map[mail.Kind]string {
 	return all
 }
 
-// notifyConfig says of which changes a user is told.
+// notifyConfig is the changes that a user is notified of.
 type notifyConfig struct {
 	PasswordChanged  bool `env:"PASSWORD_CHANGED_ENABLED" envDefault:"false"`
 	EmailChanged     bool `env:"EMAIL_CHANGED_ENABLED" envDefault:"false"`

@@ -137,7 +137,7 @@ func (c *Config) phoneSettings(r *settings.Report) account.PhoneSettings {
 		normal, err := address.Phone(number)
 		if err != nil || code == "" || strings.Trim(code, "0123456789") != "" {
 			r.Wrong("AUTH_SMS_TEST_OTP", "wants number:code, the number with its country code, the code in digits")
-			break // the others' places say nothing to anybody
+			break // other gateways' places mean nothing
 		}
 		p.TestCodes[normal] = code
 	}

@@ -39,7 +39,7 @@ func (c *telemetryConfig) Transport() string {
 // Scraped reports whether metrics are fetched from a listener instead of being pushed.
 func (c *telemetryConfig) Scraped() bool { return c.Metrics && c.MetricsExporter == "prometheus" }
 
-// checkTelemetry holds the standard variables to what the SDK understands: it would pass over a mistake.
+// checkTelemetry holds the standard variables to what the SDK understands: it would pass over an error.
 func (c *Config) checkTelemetry(r *settings.Report) {
 	t := &c.Telemetry
 	said := map[string]bool{} // what concerns both

@@ -6,7 +6,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// laterNames are variables of features that come later; they are ours, and have no effect alone.
+// laterNames are variables of planned features; they are ours, and have no effect alone.
 func laterNames() []string {
 	names := []string{
 		"AUTH_MFA_WEB_AUTHN_*", "AUTH_WEBAUTHN_*",
@@ -14,7 +14,7 @@ func laterNames() []string {
 	return names
 }
 
-// checkLater refuses what nobody may believe to be on, and warns of the rest.
+// checkLater refuses settings that an operator must not believe to be on, and warns of the rest.
 func (c *Config) checkLater(r *settings.Report) {
 	var later, ignored []string
 	list := laterNames()
