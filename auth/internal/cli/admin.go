@@ -25,7 +25,7 @@ const adminUsage = `usage: auth admin create [-confirm] [-role ROLE] [-aud AUD] 
        auth admin claim EMAIL|ID             ends sessions, drops password, phone, factors and other identities, mails a recovery link
 `
 
-// operator is who acts in the audit log.
+// operator is the actor in the audit log.
 var operator = account.Actor{Role: "auth admin"}
 
 // admin is the command of that name. createuser and deleteuser are the replaced service's words.

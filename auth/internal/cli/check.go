@@ -70,7 +70,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 	return nil
 }
 
-// database is nil when it doesn't answer. migrated: its tables can be asked.
+// database is nil when it doesn't answer. migrated: its tables can be queried.
 func (r *report) database(ctx context.Context, c *config.Config) (db *store.DB, migrated bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
@@ -104,8 +104,8 @@ func (r *report) keys(ctx context.Context, db *store.DB, c *config.Config, l con
 	r.say("signing keys", keeper.Check(ctx))
 }
 
-// providers begins a sign-in with each that is on: those that have to be asked for their endpoints, or for a
-// token, show whether they can be.
+// providers begins a sign-in with each that is on: those whose endpoints or request token must be fetched show
+// whether that works.
 func (r *report) providers(ctx context.Context, l config.Live) {
 	set, err := provider.New(l.External)
 	if err != nil {
@@ -148,8 +148,8 @@ func (r *report) templates(ctx context.Context, l config.Live) {
 	r.say("mail templates", m.Load(ctx))
 }
 
-// outward asks the SMS gateway about the account (what it lacks is among the warnings), and the captcha provider
-// about a captcha that nobody solved.
+// outward queries the SMS gateway about the account (missing settings are among the warnings), and the captcha
+// provider about an unsolved captcha.
 func (r *report) outward(ctx context.Context, l config.Live) {
 	for _, doubt := range l.SMS.Lint() {
 		fmt.Fprintln(r.p.stdout, "warn ", doubt)
@@ -167,7 +167,7 @@ func (r *report) outward(ctx context.Context, l config.Live) {
 	}
 }
 
-// hooks finds out whether each hook could be asked; db is nil where the database can't be.
+// hooks finds out whether each hook could be called; db is nil where the database is unreachable.
 func (r *report) hooks(ctx context.Context, l config.Live, db *store.DB) {
 	set := hook.NewSet(hook.Options{}, l.Hooks)
 	defer set.Close()

@@ -17,7 +17,7 @@ import (
 	"gatehouse/auth/internal/daemon"
 )
 
-// Exit statuses. Bad usage has its own, so that scripts can tell it from a bad answer.
+// Exit statuses. Bad usage has its own, so that scripts can distinguish it from a bad answer.
 const (
 	exitOK     = 0
 	exitFailed = 1
@@ -142,7 +142,7 @@ func run(ctx context.Context, p program) int {
 // parse reads a command's flags, which may stand before, behind and between its arguments, but not behind
 // a --. least and most say how many arguments there are; most < 0: any number.
 func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least, most int) ([]string, error) {
-	var said bytes.Buffer // help that was asked for goes to standard output, what was misused to standard error
+	var said bytes.Buffer // requested help goes to standard output, usage errors to standard error
 	own := flag.NewFlagSet(f.Name(), flag.ContinueOnError)
 	f.VisitAll(func(one *flag.Flag) { own.Var(one.Value, one.Name, one.Usage) })
 	f.Usage = func() {

@@ -11,8 +11,8 @@ import (
 	"gatehouse/auth/internal/password"
 )
 
-// hashing is the command by which serve starts this program again, to hash passwords in a process of low
-// priority. The usage text doesn't have it: nobody types it.
+// hashing is the command by which serve starts this program again, to hash passwords in a process of low priority.
+// The usage text doesn't list it: it is not for operators.
 const hashing = "hashing"
 
 // hashingCommand is that start. The child needs no setting, so it gets none: the environment is full of
@@ -27,8 +27,8 @@ func hashingCommand() func() *exec.Cmd {
 	}
 }
 
-// hashing is the command of that name. It ends when its daemon does, not when somebody stops both: requests
-// in flight still want their hashes.
+// hashing is the command of that name. It ends when its daemon does, not when a signal stops both: requests in flight
+// still want their hashes.
 func (p *program) hashing(args []string) error {
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	in, ok := p.stdin.(*os.File)

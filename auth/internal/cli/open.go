@@ -16,8 +16,8 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// load reads the settings for a command. Warnings are the daemon's to tell, but for those beside a mistake:
-// a misspelled name is often why another setting is missing.
+// load reads the settings for a command. Warnings are the daemon's to report, except those next to an error: a
+// misspelled name is often why another setting is missing.
 func (p *program) load() (config.Config, config.Live, []string, error) {
 	c, l, r, err := p.read()
 	if err != nil {
@@ -28,7 +28,7 @@ func (p *program) load() (config.Config, config.Live, []string, error) {
 	return c, l, r.Brief(), err
 }
 
-// read is load for check, which tells all warnings itself.
+// read is load for check, which reports all warnings itself.
 func (p *program) read() (config.Config, config.Live, *settings.Report, error) {
 	c, l, _, r, err := config.Load(p.environ, p.file, nil)
 	if err == nil {

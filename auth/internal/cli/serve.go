@@ -20,7 +20,7 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP) // before anything is read: it must never end the process
 	defer signal.Stop(hup)
-	signal.Ignore(syscall.SIGPIPE) // nor does whoever reads its log, by going away
+	signal.Ignore(syscall.SIGPIPE) // nor does a reader of its log that goes
 
 	c, l, warnings, err := p.load()
 	if err != nil {
