@@ -1,8 +1,8 @@
-// Package address says what an e-mail address and a phone number may look like, and what form of
-// them is stored and compared (docs/accounts.md#addresses).
+// Package address defines what an e-mail address and a phone number may look like, and what form of them is stored
+// and compared (docs/accounts.md#addresses).
 //
-// It judges text only: nothing is trimmed, no plus-label or dot is folded, no name is looked up, and
-// an address that passes may belong to nobody.
+// It judges text only: nothing is trimmed, no plus-label or dot is folded, no name is looked up, and an address that
+// passes may not exist.
 package address
 
 import (
@@ -41,8 +41,7 @@ func Email(text string) (string, error) {
 	return strings.ToLower(text), nil
 }
 
-// Fold is the form in which an address is looked up that nobody has judged: at password sign-in a
-// malformed one is simply unknown.
+// Fold is the form in which an unchecked address is looked up: at password sign-in a malformed one is simply unknown.
 func Fold(email string) string { return strings.ToLower(email) }
 
 // isDomain: labels of letters, digits and inner hyphens. A single label will do.
@@ -83,7 +82,7 @@ func Phone(text string) (string, error) {
 	return number, nil
 }
 
-// FoldPhone takes the leading plus and all blanks away, and judges nothing.
+// FoldPhone removes the leading plus and all blanks, and checks nothing.
 func FoldPhone(text string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(text, "+"), " ", "")
 }

@@ -63,7 +63,7 @@ func AppendStrings(b []byte, list []string) []byte {
 // AppendObject appends raw, which must be one JSON object, without white space between its parts
 // (PostgreSQL prints jsonb with blanks). Nothing and null become the empty object.
 func AppendObject(dst, raw []byte) ([]byte, error) {
-	// text lives no longer than raw and nobody writes to either meanwhile.
+	// text lives no longer than raw, and neither is written to meanwhile.
 	text := unsafe.String(unsafe.SliceData(raw), len(raw))
 	start := skipSpace(text, 0)
 	if start == len(text) || text[start:] == "null" {

@@ -6,10 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// JSON as tokens and keys need it: one pass over the text, nothing accepted that RFC 8259 does not
-// allow, member names unique after unescaping (RFC 7515 section 4 leaves a choice; two readers of one
-// token must never disagree), and no value built that nobody reads. encoding/json takes the last of two
-// equal names, matches names without regard to case and repairs broken UTF-8.
+// JSON as tokens and keys need it: one pass over the text, nothing accepted that RFC 8259 does not allow, member
+// names unique after unescaping (RFC 7515 section 4 leaves a choice; two readers of one token must never disagree),
+// and no unused value built. encoding/json takes the last of two equal names, matches names without regard to case
+// and repairs broken UTF-8.
 
 const (
 	MaxDepth   = 32  // nested arrays and objects

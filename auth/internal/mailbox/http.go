@@ -83,7 +83,7 @@ func loopbackName(host string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// chosen are the messages that the request asks for.
+// chosen are the messages that the request selects.
 func (b *Box) chosen(r *http.Request) []Message {
 	q := r.URL.Query()
 	f := Filter{To: q.Get("to"), Kind: q.Get("kind"), Channel: q.Get("channel")}

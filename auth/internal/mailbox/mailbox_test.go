@@ -39,7 +39,7 @@ func put(t *testing.T, b *Box, to string, kind mail.Kind) uuid.UUID {
 	return id
 }
 
-// get asks the box under a Host.
+// get reads the box under a Host.
 func get(t *testing.T, b *Box, method, target, host string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, target, nil)
@@ -184,7 +184,7 @@ func TestBox_wait(t *testing.T) {
 	})
 }
 
-// TestServe: real sockets; a caller who waits is let go when it ends.
+// TestServe: real sockets; a waiting caller is released when it ends.
 func TestServe(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	b := newBox()

@@ -24,9 +24,9 @@ type channel struct {
 
 	mu      sync.Mutex
 	running int // places taken
-	// held are the messages that are being sent, or were sent and not yet noted: when the database was
-	// away for longer than a lease, our own claim may bring them again. A message whose failure is about
-	// to be noted is not held: from that moment on anybody may claim it.
+	// held are the messages that are being sent, or were sent and not yet noted: when the database was unreachable
+	// for longer than a lease, our own claim may bring them again. A message whose failure is about to be noted is
+	// not held: from that moment on any process may claim it.
 	held map[uuid.UUID]bool
 	away bool // the last claim failed
 	wg   sync.WaitGroup

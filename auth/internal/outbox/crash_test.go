@@ -54,7 +54,7 @@ func child() {
 	}).Run(context.Background())
 }
 
-// TestOutage: the SMTP server is away and comes back; each mail is taken exactly once.
+// TestOutage: the SMTP server is down and comes back; each mail is taken exactly once.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	db, c, s := storetest.Open(t), new(clock), smtptest.Start(t, smtptest.Options{})

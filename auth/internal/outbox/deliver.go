@@ -87,8 +87,8 @@ func (c *channel) finish(sending context.Context, m store.Message) {
 	}
 }
 
-// pause grows from 5 s to 10 min, and a little at random so that those who failed together don't all
-// come back together.
+// pause grows from 5 s to 10 min, and a little at random so that messages that failed together don't all come back
+// together.
 func pause(attempts int) time.Duration {
 	d := longPause
 	if attempts < 8 {
@@ -108,8 +108,8 @@ func words(err error) string {
 	return text
 }
 
-// SendNow makes the one attempt at a message whose sender's answer somebody waits for. What fails is given up.
-// A message that isn't there, or was sent already, is no error.
+// SendNow makes the one attempt at a message whose caller waits for the sender's answer. A failure is final. A
+// message that doesn't exist, or was sent already, is no error.
 func (o *Outbox) SendNow(ctx context.Context, message uuid.UUID) error {
 	m, err := o.o.DB.ClaimMessage(ctx, message, o.o.now().Add(lease))
 	if errors.Is(err, store.ErrNotFound) {

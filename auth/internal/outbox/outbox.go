@@ -1,9 +1,9 @@
-// Package outbox delivers the mails and SMS that wait in the database: it claims them under leases,
-// sends them side by side, tries again with growing pauses, and gives up where all can see it.
+// Package outbox delivers the mails and SMS that wait in the database: it claims them under leases, sends them
+// concurrently, tries again with growing pauses, and fails them in the open.
 //
-// It doesn't know what a message means or why it is sent. Delivery is at least once: a message is sent
-// twice only if the process or the database dies, or clocks of replicas differ by more than 15 s, after
-// the receiver took it and before this was noted; its id, and so its Message-ID, is the same then.
+// It doesn't know what a message means or why it is sent. Delivery is at least once: a message is sent twice only if
+// the process or the database dies, or clocks of replicas differ by more than 15 s, after the receiver took it and
+// before this was noted; its id, and so its Message-ID, is the same then.
 package outbox
 
 import (
@@ -22,7 +22,7 @@ import (
 // The times of a message's life.
 const (
 	lease       = time.Minute
-	sendTimeout = 45 * time.Second // of one attempt; well within the lease, so that nobody else begins meanwhile
+	sendTimeout = 45 * time.Second // of one attempt; well within the lease, so that no other process begins meanwhile
 	pollEvery   = time.Second
 	expireEvery = 15 * time.Second
 	firstPause  = 5 * time.Second
@@ -107,7 +107,7 @@ func (o *Outbox) Wake() {
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // somebody has said so already
+	default: // it is signalled already
 	}
 }
 

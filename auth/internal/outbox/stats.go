@@ -7,7 +7,7 @@ type ChannelStats struct {
 	Sent, Retried, Failed uint64
 }
 
-// Stats are this process's figures, by channel. Expired are messages that it found too old to be sent.
+// Stats are this process's metrics, by channel. Expired are messages that it found too old to be sent.
 func (o *Outbox) Stats() (by []ChannelStats, expired uint64) {
 	for _, c := range o.channels {
 		by = append(by, ChannelStats{Channel: c.name, Sent: c.sent.Load(), Retried: c.tried.Load(), Failed: c.failed.Load()})

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// Doubts are the items of the list that match hosts which anybody can register, one sentence each: a wildcard of
+// Lint returns the items of the list that match hosts which anyone can register, one sentence each: a wildcard of
 // https://example.com** also takes example.com.evil.test, one of https://*example.com takes evilexample.com.
 func (l *List) Lint() (all []string) {
 	for i := range l.rules {
@@ -19,7 +19,7 @@ func (l *List) Lint() (all []string) {
 	return all
 }
 
-// registrable is an example of the hosts that the rule matches and whose owner anybody may be; "" when a wildcard
+// registrable is an example of the hosts that the rule matches and that anyone can register; "" when a wildcard
 // reaches into no registrable domain.
 func (r *rule) registrable() string {
 	if r.literalHost || r.pattern == "" || !(&target{scheme: r.scheme}).special() {

@@ -10,8 +10,8 @@ import (
 // maxPattern bounds a pattern, and with it what one match can cost: pattern length × target length.
 const maxPattern = 512
 
-// rule is one compiled item of the list. Scheme, host, port and the rest are matched apart, so that a
-// wildcard of one part never eats into another.
+// rule is one compiled item of the list. Scheme, host, port and the rest are matched separately, so that a wildcard
+// of one part never eats into another.
 type rule struct {
 	text    string
 	scheme  string

@@ -1,9 +1,9 @@
 // Package redirect decides where a link or an answer may send a browser
 // (docs/api.md#where-links-and-answers-may-lead).
 //
-// It knows neither HTTP nor settings and asks no DNS. A target is accepted only when it is written so
-// plainly that a browser (the WHATWG URL standard) and this package cannot read it differently: no user
-// name, no backslash, no control character, no number that is secretly an address.
+// It knows neither HTTP nor settings and queries no DNS. A target is accepted only when it is written so plainly that
+// a browser (the WHATWG URL standard) and this package cannot read it differently: no user name, no backslash, no
+// control character, no number that is secretly an address.
 package redirect
 
 import (

@@ -55,7 +55,7 @@ var words = [...]string{
 
 func (r reason) String() string { return words[r] }
 
-// parse takes a target apart, or says why browsers and we might not agree on where it leads.
+// parse splits a target, or says why browsers and we might not agree on where it leads.
 func parse(text string) (t target, why reason) {
 	if text == "" {
 		return t, empty

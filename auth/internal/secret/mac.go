@@ -6,8 +6,8 @@ import (
 	"hash"
 )
 
-// MAC is the 32-byte HMAC-SHA256 of the parts under the current root key. Parts are told apart: ("ab",
-// "c") and ("a", "bc") differ.
+// MAC is the 32-byte HMAC-SHA256 of the parts under the current root key. The split counts: ("ab", "c") and ("a",
+// "bc") differ.
 func (r *Root) MAC(p Purpose, parts ...string) []byte {
 	return r.of(p)[0].mac(parts)
 }

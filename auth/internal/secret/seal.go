@@ -22,11 +22,11 @@ const (
 	Overhead = sealHead + 12 + 16
 )
 
-// Seal encrypts plain. bound is where the value will lie, for example a row's id: only Open with the same
-// bound reads it, so values cannot be exchanged inside the database.
+// Seal encrypts plain. bound is where the value will lie, for example a row's id: only Open with the same bound reads
+// it, so values cannot be exchanged inside the database.
 //
-// One key may seal 2^32 values with random nonces (NIST SP 800-38D): a thousand mails a second for 49
-// days. Whoever sends more changes the root key in time.
+// One key may seal 2^32 values with random nonces (NIST SP 800-38D): a thousand mails a second for 49 days. At higher
+// rates the root key must be changed in time.
 func (r *Root) Seal(p Purpose, plain, bound []byte) []byte {
 	k := &r.of(p)[0]
 	out := make([]byte, 0, len(plain)+Overhead)
@@ -34,7 +34,7 @@ func (r *Root) Seal(p Purpose, plain, bound []byte) []byte {
 	return k.aead.Seal(out, nil, plain, context(out, bound))
 }
 
-// Open is what Seal was given. old says that a previous root key sealed it: it wants to be sealed anew.
+// Open is the plain text that was sealed. old says that a previous root key sealed it: it should be sealed again.
 func (r *Root) Open(p Purpose, sealed, bound []byte) (plain []byte, old bool, err error) {
 	all := r.of(p)
 	if len(sealed) < Overhead || sealed[0] != sealVersion {

@@ -1,9 +1,9 @@
-// Package secret derives every symmetric key of the auth daemon from its root key and uses them: to
-// authenticate texts, to blind addresses, and to seal what must not lie in the database in clear.
+// Package secret derives every symmetric key of the auth daemon from its root key and uses them: to authenticate
+// texts, to blind addresses, and to seal what must not lie in the database in clear.
 //
-// The root key is AUTH_SECRET_KEY (default JWT_SECRET); AUTH_SECRET_KEYS_PREVIOUS still opens and
-// verifies. The package stores nothing, knows nobody who calls it and reads no setting. A lost root key
-// makes everything sealed unreadable: there is no second way in.
+// The root key is AUTH_SECRET_KEY (default JWT_SECRET); AUTH_SECRET_KEYS_PREVIOUS still opens and verifies. The
+// package stores nothing, knows no caller and reads no setting. A lost root key makes everything sealed unreadable:
+// there is no second way in.
 package secret
 
 import (
@@ -101,7 +101,7 @@ func (r *Root) String() string { return fmt.Sprintf("root key and %d previous", 
 // GoString is String.
 func (r *Root) GoString() string { return r.String() }
 
-// Keys are the 32-byte MAC keys of a purpose, the current root key's first. Nobody may write to them.
+// Keys are the 32-byte MAC keys of a purpose, the current root key's first. Callers must not write to them.
 func (r *Root) Keys(p Purpose) [][]byte {
 	var out [][]byte
 	for _, k := range r.of(p) {

@@ -26,7 +26,7 @@ func TestSeal(t *testing.T) {
 	f(newer, Outbox, sealed, "row 1", true, nil)
 	f(NewRoot("another"), Outbox, sealed, "row 1", false, ErrOtherRoot)
 	f(older, Outbox, sealed, "row 2", false, ErrBroken)
-	f(older, SigningKeys, sealed, "row 1", false, ErrOtherRoot) // each purpose names its root anew
+	f(older, SigningKeys, sealed, "row 1", false, ErrOtherRoot) // each purpose names its root separately
 	f(older, Outbox, sealed[:len(sealed)-1], "row 1", false, ErrBroken)
 	f(older, Outbox, sealed[:Overhead-1], "row 1", false, ErrBroken)
 	f(older, Outbox, nil, "row 1", false, ErrBroken)

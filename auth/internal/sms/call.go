@@ -44,7 +44,7 @@ func (a answer) decode(into any) *failure {
 	return nil
 }
 
-// aboutMessage: the status blames the request itself, not who sends it, from where, or how often.
+// aboutMessage: the status blames the request itself, not its sender, origin or frequency.
 func (a answer) aboutMessage() bool {
 	return a.status == http.StatusBadRequest || a.status == http.StatusUnprocessableEntity
 }
@@ -134,7 +134,7 @@ func hideDigits(words, digits, instead string) string {
 	return regexp.MustCompile(pattern.String()).ReplaceAllLiteralString(words, instead)
 }
 
-// word is an id of somebody else's, fit for a log line.
+// word is another service's id, fit for a log line.
 func word(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {

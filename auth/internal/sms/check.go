@@ -15,8 +15,8 @@ type account struct {
 	header       http.Header
 }
 
-// Check finds out whether the gateway answers and lets us in: what `auth check` asks. Any answer that does not
-// blame the credentials will do: what stands in the gateway's place may not know the question.
+// Check finds out whether the gateway answers and accepts the credentials: the test of `auth check`. Any answer that
+// does not blame the credentials will do: a substitute for the gateway may not know the request.
 func (g *Gateway) Check(ctx context.Context) error {
 	q := g.vendor.account()
 	address := g.vendor.base() + q.path
@@ -33,7 +33,7 @@ func (g *Gateway) Check(ctx context.Context) error {
 	return nil
 }
 
-// unauthorized is what a gateway says that tells by its status.
+// unauthorized is the answer of a gateway that reports it by status.
 func unauthorized(a answer) bool {
 	return a.status == http.StatusUnauthorized || a.status == http.StatusForbidden
 }

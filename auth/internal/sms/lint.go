@@ -11,8 +11,8 @@ var (
 	sender = regexp.MustCompile(`^(\+?[0-9 ]{3,20}|[A-Za-z0-9 _.-]{1,11})$`)
 )
 
-// Doubts are settings of the chosen gateway that don't look like what they are for, by their variables. They are
-// tried all the same: a gateway may know more kinds than these. What is empty is Missing's.
+// Lint returns settings of the chosen gateway that don't look like what they are for, by their variables. They are
+// tried all the same: a gateway may know more kinds than these. Empty ones are Missing's.
 func (s Settings) Lint() (all []string) {
 	f := func(name, value, what string, forms ...*regexp.Regexp) {
 		for _, form := range forms {

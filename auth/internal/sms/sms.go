@@ -33,7 +33,7 @@ type Settings struct {
 	// Timeout is for a whole call; 0: 10 s.
 	Timeout time.Duration
 	Log     *slog.Logger   // nil: nowhere
-	Watch   outbound.Watch // of each call; nil: nobody
+	Watch   outbound.Watch // of each call; nil: off
 }
 
 // vendor is one gateway's dialect.
@@ -126,12 +126,12 @@ func (g *Gateway) String() string { return g.name + " at " + g.vendor.base() }
 // Close lets idle connections go. Messages may still be sent.
 func (g *Gateway) Close() { g.http.CloseIdle() }
 
-// SendText hands the message to the gateway. A *mail.Refused says that it never will be taken: the number
-// is no number, the text is not allowed. Any other error may pass, or can be mended by the operator:
-// nobody there, too many at once, credentials, balance.
+// SendText hands the message to the gateway. A *mail.Refused says that it never will be taken: the number is no
+// number, the text is not allowed. Any other error may pass, or can be mended by the operator: gateway unreachable,
+// too many requests, credentials, balance.
 //
-// No gateway here knows ids of the sender's. A call that was cut after the gateway took the message ends
-// in a second SMS with the same code.
+// No gateway here takes ids from the sender. A call that was cut after the gateway took the message ends in a second
+// SMS with the same code.
 func (g *Gateway) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) error {
 	if !isNumber(m.To) {
 		return &mail.Refused{Err: errors.New("sms: the number is none that can be sent to")}
@@ -161,7 +161,7 @@ func isNumber(s string) bool {
 	return s != "" && len(s) <= 15 && s[0] != '0' && strings.Trim(s, "0123456789") == ""
 }
 
-// isASCII says whether a text fits the alphabet that gateways take without being told.
+// isASCII reports whether a text fits the alphabet that gateways take by default.
 func isASCII(s string) bool {
 	return strings.IndexFunc(s, func(r rune) bool { return r > 127 }) < 0
 }

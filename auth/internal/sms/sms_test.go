@@ -258,7 +258,7 @@ func TestSend_numbers(t *testing.T) {
 	}
 }
 
-// Check asks each gateway about the account, and sends nothing.
+// Check queries each gateway about the account, and sends nothing.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	s := smstest.Start(t)

@@ -1,7 +1,7 @@
-// Package totp makes and checks the six digits of an authenticator app: RFC 6238 with HMAC-SHA-1, steps of
-// 30 s and six digits, which every app knows.
+// Package totp makes and checks the six digits of an authenticator app: RFC 6238 with HMAC-SHA-1, steps of 30 s and
+// six digits, which every app knows.
 //
-// It keeps nothing: whoever calls it stores the key, sealed, and the step that was accepted last.
+// It keeps nothing: the caller stores the key, sealed, and the step that was accepted last.
 package totp
 
 import (
@@ -59,9 +59,9 @@ func value(key []byte, step int64) uint32 {
 	return binary.BigEndian.Uint32(sum[at:]) & 0x7fffffff
 }
 
-// Check finds the step that a code is of: the present one, the one before or the one after, and later than
-// last, the step that was accepted last. Blanks around the code don't count. Each step is compared in
-// constant time, and all of them are.
+// Check finds the step that a code is of: the present one, the one before or the one after, and after last, the step
+// that was accepted last. Blanks around the code don't count. Each step is compared in constant time, and all of them
+// are.
 func Check(key []byte, code string, now time.Time, last int64) (step int64, ok bool) {
 	code = strings.TrimSpace(code)
 	present := Step(now)

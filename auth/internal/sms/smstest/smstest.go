@@ -1,6 +1,5 @@
-// Package smstest is the four SMS gateways for tests: one server over real sockets that speaks each one's
-// dialect on its own path, holds every request to the letter of that dialect, and fails where a test
-// tells it to.
+// Package smstest is the four SMS gateways for tests: one server over real sockets that speaks each one's dialect on
+// its own path, holds every request to the letter of that dialect, and fails where a test configures it.
 //
 // It is for tests only and sends nothing.
 package smstest
@@ -98,7 +97,7 @@ func (s *Server) Environ() []string {
 	}
 }
 
-// Behave has the server ask f what to say; a nil answer, and a nil f, takes the message.
+// Behave has the server call f for each answer; a nil answer, and a nil f, takes the message.
 func (s *Server) Behave(f func(Request) *Answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
