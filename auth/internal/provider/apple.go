@@ -30,8 +30,8 @@ func appleClaims(_ *Provider, t *idToken, d *Profile) {
 	d.setCustom("transfer_sub", t.claims.lookup("transfer_sub"))
 }
 
-// appleName takes the name out of the form field user, which comes with the first consent only. Anybody
-// can write that field, so its address is not looked at.
+// appleName takes the name out of the form field user, which comes with the first consent only. Any client can write
+// that field, so its address is not read.
 func appleName(user string, d *Profile) error {
 	if user == "" {
 		return nil

@@ -102,9 +102,9 @@ func azureClaims(p *Provider, t *idToken, d *Profile) {
 	d.addEmail(email, azureProven(p, t, email), true)
 }
 
-// azureProven: a tenant's administrator can write any address into an account, so only what Microsoft
-// vouches for counts: xms_edov, or the address among those of the tenant's verified domains. The
-// operator of one tenant may list domains that he knows to be his.
+// azureProven: a tenant's administrator can write any address into an account, so only what Microsoft vouches for
+// counts: xms_edov, or the address among those of the tenant's verified domains. The operator of one tenant may list
+// domains known to belong to it.
 func azureProven(p *Provider, t *idToken, email string) bool {
 	if v := t.claims.lookup("xms_edov"); v != nil {
 		return v == true || v == "1" || v == "true"

@@ -12,15 +12,15 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// Start is a sign-in that a browser asks for.
+// Start is a sign-in that a browser begins.
 type Start struct {
 	State  string     // comes back with the callback
 	Scopes string     // further scopes, separated by commas or spaces
 	Params url.Values // the query of /authorize; what is not reserved is passed on
 }
 
-// Begun is where to send the browser. Private is what Finish needs and nobody else may know (PKCE
-// verifier, nonce, request token and secret of OAuth 1.0a): the caller keeps it sealed with the state.
+// Begun is where to send the browser. Private is what Finish needs and must stay secret (PKCE verifier, nonce,
+// request token and secret of OAuth 1.0a): the caller keeps it sealed with the state.
 type Begun struct {
 	URL     string
 	Private []byte
@@ -34,7 +34,7 @@ var reserved = strings.Fields(`client_id client_secret redirect_uri response_typ
 
 func isReserved(name string) bool { return slices.Contains(reserved, strings.ToLower(name)) }
 
-// Begin makes the URL of the provider's own sign-in page. Twitter is asked for a request token first.
+// Begin makes the URL of the provider's own sign-in page. For Twitter it first gets a request token.
 func (p *Provider) Begin(ctx context.Context, r Start) (Begun, error) {
 	ctx = p.calling(ctx)
 	if p.oauth1 {

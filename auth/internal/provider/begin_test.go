@@ -24,7 +24,7 @@ func begin(t *testing.T, set *Set, name string, r Start) (url.Values, Begun) {
 	return u.Query(), b
 }
 
-// TestReserved: nobody who writes a link to /authorize can change what the flow depends on.
+// TestReserved: the author of a link to /authorize can't change what the flow depends on.
 func TestReserved(t *testing.T) {
 	t.Parallel()
 	f := start(t)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// stalePatience is how long somebody waits for a new value while there is an old one.
+// stalePatience is how long a caller waits for a new value while there is an old one.
 const stalePatience = 2 * time.Second
 
 // cached is one value that is looked up again when it has become old. The zero value is empty.
@@ -20,9 +20,9 @@ type cached[V any] struct {
 	loading chan struct{} // closed when the look-up under way has ended
 }
 
-// get is the value. Whoever comes first looks it up, in a goroutine that ends with the time limit and not
-// with his request; the others wait for that one. A value that can't be renewed, or not soon, stays in use;
-// a failure without one is remembered for failurePause.
+// get returns the value. The first caller starts the look-up, in a goroutine that ends with the time limit and not
+// with that caller's request; the others wait for it. A value that can't be renewed, or not soon, stays in use; a
+// failure without one is remembered for failurePause.
 func (c *cached[V]) get(ctx context.Context, d *directory, what, of string, ttl time.Duration, fetch func(context.Context) (V, error)) (V, error) {
 	for {
 		c.mu.Lock()

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// calling names the provider to whoever watches the calls that are made with ctx.
+// calling names the provider to the watcher of calls made with ctx.
 func (p *Provider) calling(ctx context.Context) context.Context {
 	return p.http.WithTarget(ctx, "provider "+p.name)
 }

@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// failurePause is how long a failed look-up is not tried again: whoever asks meanwhile gets the last
-	// good answer, or the failure.
+	// failurePause is how long a failed look-up is not tried again: callers meanwhile get the last good answer, or
+	// the failure.
 	failurePause = 2 * time.Second
-	// A key set is fetched because none of its keys signed a token, which anybody can write, once in each
-	// unknownPause; unknownBurst times at once when that was not so for long: whoever changes his keys is
-	// believed at once.
+	// A token signed by an unknown key, which any client can send, makes the key set be fetched once in each
+	// unknownPause; unknownBurst times at once when there was none for long: a provider that changes its keys is
+	// trusted at once.
 	unknownPause = 30 * time.Second
 	unknownBurst = 3
 	// maxIssuers bounds the memory: with Azure's "common" every tenant is an issuer.
 	maxIssuers = 500
 )
 
-// trust is whose ID tokens are believed: the issuer whose document is asked for, and further spellings of
-// it in tokens and documents.
+// trust is the issuer whose ID tokens are accepted: the one whose document is fetched, and further spellings of it in
+// tokens and documents.
 type trust struct {
 	issuer string
 	also   []string
@@ -130,8 +130,8 @@ func (d *directory) of(name string) *issuer {
 	return i
 }
 
-// dropOldest forgets the issuer that nobody has asked for longest; those that have never answered first, which
-// anybody can invent. A look-up of it that is under way ends for those who wait for it.
+// dropOldest forgets the issuer that was used least recently; first of all those that have never answered, since any
+// client can invent them. A look-up of it that is under way ends for its waiting callers.
 func (d *directory) dropOldest() {
 	oldest, answered := "", true
 	for name, i := range d.issuers {
@@ -150,8 +150,8 @@ func (d *directory) document(ctx context.Context, t trust) (*document, error) {
 	})
 }
 
-// keys are the issuer's keys, at most as old as the document may be; never older than since, if it may be
-// asked again that early.
+// keys are the issuer's keys, at most as old as the document may be; never older than since, if another fetch is
+// allowed that early.
 func (d *directory) keys(ctx context.Context, t trust) (keySet, error) {
 	doc, err := d.document(ctx, t)
 	if err != nil {

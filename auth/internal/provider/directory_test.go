@@ -76,7 +76,7 @@ func TestDirectoryCaches(t *testing.T) {
 	}
 	asked(f, "2 documents, 2 key sets", t)
 
-	// What can't be renewed stays in use, and is not asked for all the time.
+	// What can't be renewed stays in use, and is not fetched all the time.
 	c.advance(2 * time.Hour)
 	f.Behave("oidc", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"discovery": fakeidp.ServerError, "keys": fakeidp.NotJSON}})
 	for range 5 {
@@ -201,7 +201,7 @@ func TestDirectoryKeySwap(t *testing.T) {
 	}
 	asked(f, "0 documents, 4 key sets", t) // two that were left, and two in a minute
 
-	// While the provider is away, the keys that are known stay good.
+	// While the provider is unreachable, the keys that are known stay good.
 	c.advance(unknownPause + time.Second)
 	f.Behave("oidc", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"keys": fakeidp.ServerError}})
 	if _, err := d.verified(t.Context(), us, invented); !errors.Is(err, token.ErrUnknownKey) {
@@ -212,7 +212,7 @@ func TestDirectoryKeySwap(t *testing.T) {
 	}
 }
 
-// TestDirectoryPatience: who gives up doesn't take the look-up with him.
+// TestDirectoryPatience: a caller that gives up doesn't cancel the look-up.
 func TestDirectoryPatience(t *testing.T) {
 	t.Parallel()
 	f := start(t)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// Error is why a sign-in in a browser fails. Status, Code and Message are the answer's and may be
-// shown to anybody; Err is for the log and holds no secret either.
+// Error is why a sign-in in a browser fails. Status, Code and Message are the answer's and may be public; Err is for
+// the log and holds no secret either.
 type Error struct {
 	Status  int
 	Code    string // "" when there is none
@@ -70,7 +70,7 @@ func noProfile(err error) *Error {
 		Message: "Error getting user profile from external provider", Err: err}
 }
 
-// quiet is an error without what a log must not hold: the query of a URL (proofs stand in it), the body
+// withoutDescription is an error without what a log must not hold: the query of a URL (proofs stand in it), the body
 // of a token endpoint's answer, the code that some of them repeat.
 func withoutDescription(err error) error {
 	var refused *oauth2.RetrieveError
@@ -95,7 +95,7 @@ func withoutDescription(err error) error {
 	return err
 }
 
-// word is an error code of somebody else's, fit for a log line.
+// sanitizeWord is another service's error code, fit for a log line.
 func sanitizeWord(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {

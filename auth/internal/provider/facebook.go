@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// facebookProof shows that whoever calls knows the secret of the app that the access token is for.
+// facebookProof proves that the caller knows the secret of the app that the access token is for.
 func facebookProof(s *signIn, query map[string]string, _ http.Header) {
 	mac := hmac.New(sha256.New, []byte(s.client.Secret))
 	mac.Write([]byte(s.token.AccessToken))

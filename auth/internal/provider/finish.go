@@ -118,8 +118,8 @@ func (p *Provider) exchange(ctx context.Context, at endpoints, code string, kept
 	return t, nil
 }
 
-// acceptJSON asks for JSON, which GitHub answers only then, and knows JSON when it sees it: what a server
-// says of the type of its answer decides how package oauth2 reads it, and some say text/plain.
+// acceptJSON requests JSON, which GitHub sends only then, and recognizes JSON by its content: package oauth2 reads an
+// answer by its declared type, and some servers declare text/plain.
 type acceptJSON struct{ next http.RoundTripper }
 
 func (a acceptJSON) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -18,7 +18,7 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// says answers every call with the same body.
+// cannedAnswer answers every call with the same body.
 type cannedAnswer struct{ kind, body string }
 
 func (s cannedAnswer) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -37,7 +37,7 @@ func offline(r row, kind, body string) *Provider {
 	}
 }
 
-// sound looks at what a profile promises to whoever keeps it.
+// sound checks what a profile promises to its user.
 func sound(t *testing.T, p *Provider, d *Profile, input string) {
 	t.Helper()
 	if p.complete(d) != nil {
@@ -168,7 +168,7 @@ func FuzzClaims(f *testing.F) {
 	})
 }
 
-// FuzzAppleUser gives anything to the form field that anybody can write.
+// FuzzAppleUser puts anything into the form field that any client can write.
 func FuzzAppleUser(f *testing.F) {
 	for _, seed := range []string{`{"name":{"firstName":"A","lastName":"B"},"email":"a@b.example"}`, `{"name":[]}`, `{"name":{"firstName":"\u0000"}}`, `{`, ``, `{"NAME":{"FIRSTNAME":"A"}}`} {
 		f.Add(seed)

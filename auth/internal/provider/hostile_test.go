@@ -26,7 +26,7 @@ const (
 	noMe   = "Error getting user profile from external provider"
 )
 
-// TestBadAnswers has every outward call of every provider fail in every way.
+// TestBadAnswers has every outbound call of every provider fail in every way.
 func TestBadAnswers(t *testing.T) {
 	for _, s := range specs {
 		t.Run(s.name+s.mode, func(t *testing.T) {
@@ -267,7 +267,7 @@ func TestPrivateAddresses(t *testing.T) {
 			f.Reset()
 			inside.Reset()
 			f.Behave("oidc", fakeidp.Behaviour{
-				Claims:    func(c map[string]any) { delete(c, "email") }, // so that userinfo is asked
+				Claims:    func(c map[string]any) { delete(c, "email") }, // so that userinfo is queried
 				Discovery: func(d map[string]any) { d[name] = inside.Base("oidc") + path },
 			})
 			s := settingsOf(f)

@@ -70,12 +70,12 @@ func (w want) repeated(nonce string, claims jsonObject) bool {
 	return nonce == "" && !w.demanded && !claims.isTrueOrText("nonce_supported")
 }
 
-// trust is whose ID tokens the provider's are. The zero trust believes nobody.
+// trust is the issuer of the provider's ID tokens. The zero trust accepts none.
 func (p *Provider) trust() trust {
 	if p.trusts != nil {
 		return p.trusts(p)
 	}
-	if p.client.URL != "" { // the operator's base is the issuer, and nobody else is
+	if p.client.URL != "" { // the operator's base is the only issuer
 		return trust{issuer: p.resolve(p.row.issuer)}
 	}
 	return trust{issuer: p.row.issuer, also: p.also}
@@ -108,9 +108,9 @@ func (p *Provider) idData(id *idToken) Profile {
 	return d
 }
 
-// fingerprint tells one ID token from all others, without keeping any of it: by its id, or by what is signed.
-// Not by the signature: of one by ECDSA anybody can make a second that is as good (r and n-s). Not by the nonce,
-// which may be one for all sign-ins of an application.
+// fingerprint distinguishes one ID token from all others, without keeping any of it: by its id, or by what is signed.
+// Not by the signature: from one by ECDSA anyone can derive a second valid one (r and n-s). Not by the nonce, which
+// may be one for all sign-ins of an application.
 func fingerprint(id *idToken) []byte {
 	h := sha256.New()
 	kind, part := "signed", id.Input()

@@ -21,8 +21,7 @@ type IDTokenRequest struct {
 	IDToken, Provider, AccessToken, Nonce, ClientID, Issuer string
 }
 
-// Accepted tells a token that was accepted from all others until it expires, so that the caller can
-// refuse it the second time.
+// Accepted identifies a token that was accepted until it expires, so that the caller can refuse it the second time.
 type Accepted struct {
 	Key   []byte // a hash of issuer and jti, or of what is signed
 	Until time.Time
@@ -31,8 +30,8 @@ type Accepted struct {
 // native are those of the eighteen whose ID tokens are taken; free providers' are, too.
 var native = []string{"apple", "google", "azure", "facebook", "keycloak", "snapchat"}
 
-// IDToken verifies a native ID token. Who issued it is decided by the settings; the request only chooses among
-// them. Errors are *IDTokenError and *Refused whose texts are the answer's; an issuer that can't be asked is
+// IDToken verifies a native ID token. The settings decide which issuers are accepted; the request only chooses among
+// them. Errors are *IDTokenError and *Refused whose texts are the answer's; an issuer that can't be reached is
 // *Refused with status 500.
 func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted, error) {
 	if r.IDToken == "" {
@@ -113,7 +112,7 @@ func checkNonce(inToken, given string) error {
 	return nil
 }
 
-// nativeProvider is whom a request means by name or issuer, on or off.
+// nativeProvider is the provider that a request means by name or issuer, on or off.
 func (s *Set) nativeProvider(r IDTokenRequest) *Provider {
 	name := strings.ToLower(r.Provider)
 	for _, p := range s.own {
@@ -128,8 +127,7 @@ func (s *Set) nativeProvider(r IDTokenRequest) *Provider {
 	return nil
 }
 
-// isIssuer says whether somebody who names that issuer means this provider. A keycloak that is off has
-// none.
+// isIssuer reports whether a request that names that issuer means this provider. A keycloak that is off has none.
 func (p *Provider) isIssuer(name string) bool {
 	switch {
 	case name == "":
@@ -142,7 +140,7 @@ func (p *Provider) isIssuer(name string) bool {
 	return p.trust().accepts(name)
 }
 
-// nativeTrust is whom a token must be from, and how that one spells its name. Apple and Azure have several
+// nativeTrust is the issuer that a token must be from, and how that one spells its name. Apple and Azure have several
 // issuers: there the token chooses, among those that the settings allow.
 func (p *Provider) nativeTrust(r IDTokenRequest) (trust, string, error) {
 	t := p.trust()

@@ -91,8 +91,8 @@ func TestNative(t *testing.T) {
 	}
 }
 
-// TestNativeTwin: of an ECDSA signature anybody can make a second that is as good. It is the same token all
-// the same. Two tokens with one nonce are two.
+// TestNativeTwin: from an ECDSA signature anyone can derive a second valid one. It is the same token all the same.
+// Two tokens with one nonce are two.
 func TestNativeTwin(t *testing.T) {
 	t.Parallel()
 	f := start(t)
@@ -243,7 +243,7 @@ func TestNativeRefused(t *testing.T) {
 		wantRefused(t, ask(IDTokenRequest{Provider: name, Issuer: "https://other.example", IDToken: honest(name, nil)}), http.StatusBadRequest, "validation_failed", "Provided issuer does not match ID token issuer")
 	}
 
-	// Off: known before a token is parsed or anybody asked, but for Apple and Azure.
+	// Off: refused before a token is parsed or a request made, except for Apple and Azure.
 	f.Reset()
 	off := setOf(t, Settings{})
 	for name, iss := range map[string]string{"google": "https://accounts.google.com", "facebook": "https://www.facebook.com", "snapchat": "https://accounts.snapchat.com/accounts/oauth2/token"} {

@@ -17,8 +17,8 @@ const (
 	maxDepth   = 32 // of what is kept of an answer
 )
 
-// object is a JSON object that somebody answered; numbers are json.Number. A member that is missing or
-// of another kind than asked for reads as empty, never as a panic.
+// jsonObject is a JSON object that a provider answered; numbers are json.Number. A member that is missing or of an
+// unexpected kind reads as empty, never as a panic.
 type jsonObject map[string]any
 
 var errNoObject = errors.New("the answer is no JSON object")
@@ -46,7 +46,7 @@ func decodeObject(body []byte) (jsonObject, error) {
 	return o, nil
 }
 
-// at is the value under names with dots between them; a number is an index into an array. nil when there
+// lookup is the value under names with dots between them; a number is an index into an array. nil when there
 // is none.
 func (o jsonObject) lookup(path string) any {
 	var v any = map[string]any(o)
@@ -72,16 +72,16 @@ func (o jsonObject) textAt(path string) string {
 	return s
 }
 
-// yes is true for the JSON true alone.
+// isTrue is true for the JSON true alone.
 func (o jsonObject) isTrue(path string) bool { return o.lookup(path) == true }
 
-// lenient also takes the strings of providers that write flags as text.
+// isTrueOrText also takes the strings of providers that write flags as text.
 func (o jsonObject) isTrueOrText(path string) bool {
 	v := o.lookup(path)
 	return v == true || v == "true"
 }
 
-// id is a string, or a whole number as its digits.
+// idAt is a string, or a whole number as its digits.
 func (o jsonObject) idAt(path string) string {
 	switch v := o.lookup(path).(type) {
 	case string:
@@ -94,7 +94,7 @@ func (o jsonObject) idAt(path string) string {
 	return ""
 }
 
-// each calls f with every object of an array.
+// eachObject calls f with every object of an array.
 func (o jsonObject) eachObject(path string, f func(jsonObject)) {
 	list, _ := o.lookup(path).([]any)
 	for _, v := range list {
@@ -136,7 +136,7 @@ func (d *Profile) addEmail(text string, verified, primary bool) {
 	}
 }
 
-// kept is a value as it may be stored: without NUL, which jsonb refuses; nil for null, "" and what is
+// boundedValue is a value as it may be stored: without NUL, which jsonb refuses; nil for null, "" and what is
 // nested too deeply.
 func boundedValue(v any, depth int) any {
 	if depth > maxDepth {

@@ -38,8 +38,8 @@ func freeClaims(p *Provider, t *idToken, d *Profile) {
 	}
 }
 
-// freeProfile is the ID token's. A provider that tells the address at its profile endpoint only is asked
-// there, too.
+// freeProfile is the ID token's. A provider that returns the address at its profile endpoint only is queried there,
+// too.
 func freeProfile(ctx context.Context, s *signIn) (Profile, error) {
 	d, err := fromIDToken(ctx, s)
 	if err != nil || len(d.Emails) > 0 {

@@ -1,12 +1,12 @@
-// Package provider speaks the outward protocols of external identity providers: OAuth 2.0, OpenID Connect and
-// Twitter's OAuth 1.0a for sign-ins in a browser, and ID tokens that an application got by itself. table.go
-// has a row for each of the eighteen (docs/providers.md#providers); what a row cannot say stands in a file
-// with the provider's name. Further OpenID Connect providers need settings only.
+// Package provider speaks the protocols of external identity providers: OAuth 2.0, OpenID Connect and Twitter's OAuth
+// 1.0a for sign-ins in a browser, and ID tokens that an application got by itself. table.go has a row for each of the
+// eighteen (docs/providers.md#providers); what a row cannot say stands in a file with the provider's name. Further
+// OpenID Connect providers need settings only.
 //
-// It knows no accounts, no SQL and no HTTP server. A caller begins a flow, keeps what Begin gives him with
-// the state, and hands the callback's parameters to Finish, which tells who signed in. It decides which
-// addresses a provider has proven (Email.Verified) and leaves to the caller what follows from that.
-// All calls go through package outbound. Errors hold no secret, code or token.
+// It knows no accounts, no SQL and no HTTP server. A caller begins a flow, keeps the result of Begin with the state,
+// and hands the callback's parameters to Finish, which returns the profile that signed in. It decides which addresses
+// a provider has proven (Email.Verified) and leaves to the caller what follows from that. All calls go through
+// package outbound. Errors hold no secret, code or token.
 package provider
 
 import (
@@ -26,13 +26,13 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// Email is an address that a provider told: lower-cased, never empty.
+// Email is an address from a provider: lower-cased, never empty.
 type Email struct {
 	Address           string
 	Verified, Primary bool
 }
 
-// Profile is who signed in.
+// Profile describes the user that signed in.
 type Profile struct {
 	Provider string // as stored with the identity
 	Subject  string // never empty
@@ -163,7 +163,7 @@ func (p *Provider) GoString() string { return p.name }
 // stored under.
 func (p *Provider) Aliases() []string { return p.aliases }
 
-// EmailOptional says whether somebody without any address may sign in.
+// EmailOptional reports whether a user without any address may sign in.
 func (p *Provider) EmailOptional() bool { return p.client.EmailOptional }
 
 // FormPost says whether the callback is a cross-site POST, which only a cookie with SameSite=None survives.
@@ -176,7 +176,7 @@ func (p *Provider) clientID() string {
 	return p.client.ClientIDs[0]
 }
 
-// at is a URL of the row, on the base that the operator has set in its stead: the path stays.
+// resolve is a URL of the row, on the base that the operator has set in its stead: the path stays.
 func (p *Provider) resolve(ref string) string {
 	if strings.HasPrefix(ref, "/") {
 		return p.base + ref
@@ -222,7 +222,7 @@ func openPrivate(text []byte) (s private, err error) {
 	return s, err
 }
 
-// unguessable is 32 random bytes in base64url: 43 characters, as RFC 7636 section 4.1 wants at least.
+// randomText is 32 random bytes in base64url: 43 characters, as RFC 7636 section 4.1 wants at least.
 func randomText() string {
 	var b [32]byte
 	rand.Read(b[:])

@@ -12,7 +12,7 @@ import (
 	"gatehouse/shared/fakeidp"
 )
 
-// signInAs is the profile of somebody at a well-behaved provider.
+// signInAs is the profile of a user at a well-behaved provider.
 func signInAs(t *testing.T, f *fakeidp.Server, set *Set, name string, u fakeidp.User, b fakeidp.Behaviour) Profile {
 	t.Helper()
 	f.Reset()
@@ -52,7 +52,7 @@ func TestNoEmail(t *testing.T) {
 	}
 }
 
-// TestUnverified: who says of an address that it isn't proven is believed.
+// TestUnverified: an address that the provider declares unproven counts as unproven.
 func TestUnverified(t *testing.T) {
 	t.Parallel()
 	f := start(t)
@@ -79,7 +79,7 @@ func TestUnverified(t *testing.T) {
 	}
 }
 
-// TestDistrust: DISTRUST_EMAIL takes the word of every provider away.
+// TestDistrust: with DISTRUST_EMAIL no provider proves an address.
 func TestDistrust(t *testing.T) {
 	t.Parallel()
 	f := start(t)
@@ -262,7 +262,7 @@ func deep(n int) any {
 	return v
 }
 
-// TestFreeUserinfo: who has no address in the ID token is asked at the profile endpoint.
+// TestFreeUserinfo: an address missing from the ID token is read at the profile endpoint.
 func TestFreeUserinfo(t *testing.T) {
 	t.Parallel()
 	f := start(t)

@@ -30,7 +30,7 @@ type Settings struct {
 	AllowInsecure        bool          // EXTERNAL_ALLOW_INSECURE_URLS: http for hosts other than loopback
 
 	Log   *slog.Logger   // nil: discarded
-	Watch outbound.Watch // of each call; nil: nobody
+	Watch outbound.Watch // of each call; nil: off
 
 	// For tests: nil is the real thing.
 	Now    func() time.Time
@@ -56,7 +56,7 @@ type Client struct {
 	Scopes []string // instead of openid, email, profile
 }
 
-// String keeps a Client that is printed from telling its secret.
+// String keeps the secret out when a Client is printed.
 func (c Client) String() string { return "client " + strings.Join(c.ClientIDs, ",") }
 
 // GoString is String, for %#v.
@@ -87,10 +87,10 @@ func (s Settings) withDefaults() Settings {
 	return s
 }
 
-// freeName is what a free provider may be called; the environment has it in upper case.
+// freeName is the form of a free provider's name; the environment has it in upper case.
 var freeName = lazily(`^[a-z][a-z0-9_]{0,31}$`)
 
-// Check finds every mistake at once. What is wrong with a provider that is off is not looked at.
+// Check returns all errors together. The settings of a provider that is off are not checked.
 func (s Settings) Check() (found []Problem) {
 	wrong := func(name, format string, args ...any) {
 		found = append(found, Problem{Name: name, Text: fmt.Sprintf(format, args...)})
@@ -204,7 +204,7 @@ func loopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// checkAzure: domains belong to somebody only within one tenant.
+// checkAzure: only within one tenant does a domain have one owner.
 func (s Settings) checkAzure(prefix string, c Client, wrong func(name, format string, args ...any)) {
 	tenant, _ := strings.CutPrefix(strings.TrimSuffix(c.URL, "/"), azureHost)
 	many := slices.Contains([]string{"", "common", "organizations", "consumers"}, tenant)

@@ -115,7 +115,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestAppleSecret: a secret that Apple would refuse is told before somebody can't sign in.
+// TestAppleSecret: a secret that Apple would refuse is reported before a sign-in fails.
 func TestAppleSecret(t *testing.T) {
 	t.Parallel()
 	f := func(secret, want string) {
@@ -186,7 +186,7 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-// TestSecretIsNotPrinted: nobody who logs settings or a provider logs its secret.
+// TestSecretIsNotPrinted: logging settings or a provider doesn't log its secret.
 func TestSecretIsNotPrinted(t *testing.T) {
 	t.Parallel()
 	c := good()

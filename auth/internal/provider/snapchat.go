@@ -2,7 +2,7 @@ package provider
 
 import "context"
 
-// snapchatQuery asks for "{ me { externalId displayName bitmoji { avatar id } email } }".
+// snapchatQuery is "{ me { externalId displayName bitmoji { avatar id } email } }".
 const snapchatQuery = "%7B+me+%7B+externalId+displayName+bitmoji+%7B+avatar+id+%7D+email+%7D+%7D"
 
 func snapchatMore(_ context.Context, s *signIn, _ jsonObject, d *Profile) error {

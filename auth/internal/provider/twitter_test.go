@@ -89,7 +89,7 @@ func TestTwitter(t *testing.T) {
 		t.Errorf("the browser carries %v, want oauth_token alone", q)
 	}
 
-	// Somebody else's request token.
+	// Another user's request token.
 	p, err := set.Lookup("twitter")
 	if err != nil {
 		t.Fatal(err)
