@@ -2,8 +2,8 @@ package outbound
 
 import "net/netip"
 
-// reserved are the networks inside 0.0.0.0/0 and 2000::/3 that are nobody's on the Internet (IANA's
-// special-purpose registries, RFC 6890), and one that is somebody's only inside his network.
+// reserved are the networks inside 0.0.0.0/0 and 2000::/3 that belong to no host on the Internet (IANA's
+// special-purpose registries, RFC 6890), and one that has an owner only inside a provider's network.
 var reserved = networks(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
 	"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15",
@@ -20,9 +20,9 @@ var (
 	anything = netip.MustParsePrefix("0.0.0.0/0")
 )
 
-// Public tells whether an address belongs to the Internet at large: not loopback, link-local, private,
-// shared (100.64.0.0/10), multicast or reserved. An IPv6 address that wraps an IPv4 one (mapped, NAT64,
-// 6to4, ISATAP) is what that one is; of local NAT64 (64:ff9b:1::/48) and Teredo none is public.
+// Public reports whether an address belongs to the Internet at large: not loopback, link-local, private, shared
+// (100.64.0.0/10), multicast or reserved. An IPv6 address that wraps an IPv4 one (mapped, NAT64, 6to4, ISATAP) is
+// judged as that one; of local NAT64 (64:ff9b:1::/48) and Teredo none is public.
 func Public(a netip.Addr) bool {
 	a = a.WithZone("").Unmap()
 	if a.Is6() {

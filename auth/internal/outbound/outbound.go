@@ -1,22 +1,22 @@
-// Package outbound makes HTTP clients for calls that leave this service: mail templates, identity
-// providers, key sets, hooks, gateways.
+// Package outbound makes HTTP clients for calls that leave this service: mail templates, identity providers, key
+// sets, hooks, gateways.
 //
 // There are two kinds of URLs, and a client for each:
 //
-//   - Operator: somebody who runs this service wrote it into the settings. It may lead anywhere, to
-//     loopback and private addresses too.
-//   - Answer: an answer that came from a public address named it (a redirect, an endpoint of a discovery
+//   - Configured: the operator wrote it into the settings. It may lead anywhere, to loopback and private
+//     addresses too.
+//   - Discovered: an answer that came from a public address named it (a redirect, an endpoint of a discovery
 //     document, a key set). It never leads to a loopback, link-local, private or otherwise reserved
 //     address. That is judged by the address that is really connected to, after name resolution, so that
-//     a name that changes between two looks (DNS rebinding) gains nothing.
+//     a name whose address changes between two look-ups (DNS rebinding) gains nothing.
 //
-// What an answer from an address that isn't public names is as good as the operator's: a provider inside
-// his network may say where its keys are. NamedBy chooses.
+// A URL in an answer from an address that isn't public counts as configured: a provider inside the operator's network
+// may name the place of its keys. DiscoveredIn chooses.
 //
-// Both kinds have a time limit for the whole call with its body, a cap on the body as it is read
-// (unpacked), and follow redirects only within a host, never from https to http. They use the proxy of
-// HTTP_PROXY, HTTPS_PROXY and NO_PROXY. A proxy resolves names itself: through it only literal addresses
-// and localhost are judged here, and what hosts behind it name counts as named by a public address.
+// Both kinds have a time limit for the whole call with its body, a cap on the body as it is read (unpacked), and
+// follow redirects only within a host, never from https to http. They use the proxy of HTTP_PROXY, HTTPS_PROXY and
+// NO_PROXY. A proxy resolves names itself: through it only literal addresses and localhost are judged here, and a URL
+// from a host behind it counts as named by a public address.
 package outbound
 
 import (
@@ -51,10 +51,10 @@ type Options struct {
 	OtherHosts bool          // redirects may lead to another host, from a public one to public ones only
 	// Public replaces the function Public in tests, where every address is loopback.
 	Public func(netip.Addr) bool
-	// Watch is told of each call, nil: nobody; To is whom they are meant for, unless Clients.To says more.
+	// Watch is called for each call, nil: off; Target names the receiver, unless Clients.WithTarget says more.
 	Watch  Watch
 	Target string
-	// Inject adds headers of whoever watches to a call; nil: none. They are for those who may know of our traces.
+	// Inject adds trace headers to a call; nil: none. It is for receivers that may know of our traces.
 	Inject func(context.Context, http.Header)
 }
 
@@ -90,7 +90,7 @@ func newClients(o Options, proxy func(*http.Request) (*url.URL, error)) Clients 
 	return Clients{Configured: client(configured{g}), Discovered: client(discovered{g}), watched: o.Watch != nil}
 }
 
-// NamedBy is the client for a URL that stands in an answer which one of both clients got.
+// DiscoveredIn is the client for a URL that stands in an answer which one of both clients got.
 func (c Clients) DiscoveredIn(resp *http.Response) *http.Client {
 	if FromPublic(resp) {
 		return c.Discovered
@@ -101,9 +101,8 @@ func (c Clients) DiscoveredIn(resp *http.Response) *http.Client {
 // CloseIdle closes connections that wait for another call.
 func (c Clients) CloseIdle() { c.Configured.CloseIdleConnections() }
 
-// FromPublic tells whether an answer of one of the clients, or one that redirected to it, came from a
-// public address. Whoever keeps a URL that an answer named keeps this with it. An answer of another
-// client counts as public.
+// FromPublic reports whether an answer of one of the clients, or one that redirected to it, came from a public
+// address. A caller that keeps a URL from an answer keeps this with it. An answer of another client counts as public.
 func FromPublic(resp *http.Response) bool {
 	for ; resp != nil; resp = resp.Request.Response {
 		if resp.Request == nil {
@@ -116,8 +115,8 @@ func FromPublic(resp *http.Response) bool {
 	return false
 }
 
-// gate is what both clients share. Their connections are apart: one that the operator's URL opened is
-// not there for an answer's.
+// gate is what both clients share. Their connections are separate: one that a configured URL opened is never used for
+// a discovered one.
 type gate struct {
 	options       Options
 	proxy         func(*http.Request) (*url.URL, error)
@@ -141,7 +140,7 @@ func (g *gate) roundTrip(r *http.Request, isDiscovered bool) (*http.Response, er
 	return g.send(r, isDiscovered)
 }
 
-// peer is what is known of whoever answers a request; it travels in the request's context.
+// peer is what is known of the answering host; it travels in the request's context.
 type peer struct{ public atomic.Bool }
 
 type peerKey struct{}
@@ -200,7 +199,7 @@ func (g *gate) control(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// inwardName judges a name that a proxy will resolve.
+// localName judges a name that a proxy will resolve.
 func (g *gate) localName(host string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if a, err := netip.ParseAddr(host); err == nil {
@@ -250,7 +249,7 @@ func closeBody(r *http.Request) {
 	}
 }
 
-// capped is a body that fails instead of ending early.
+// cappedBody is a body that fails instead of ending early.
 type cappedBody struct {
 	io.ReadCloser
 	left, max int64

@@ -260,7 +260,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestProxy: the proxy itself may be inside; what is asked of it is judged by its name.
+// TestProxy: the proxy itself may be inside; the requested host is judged by its name.
 func TestProxy(t *testing.T) {
 	proxy := serve(t, says("through"))
 	at, _ := url.Parse(proxy.URL)

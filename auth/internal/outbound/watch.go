@@ -9,22 +9,22 @@ import (
 
 // Call is one question and its answer: each attempt and each redirect is one.
 type Call struct {
-	// To is whom it is meant for, in the operator's words: "hook send-email", "sms twilio", "provider github".
-	// There are as many as the settings name.
+	// Target names the receiver, in the operator's words: "hook send-email", "sms twilio", "provider github". There
+	// are as many as the settings name.
 	Target string
 	// Method is HTTP's, "" for a call that isn't HTTP.
 	Method string
-	// Host is who is asked, with a port if it isn't the usual one; "" where the call has none.
+	// Host is the receiving host, with a port if it isn't the usual one; "" where the call has none.
 	Host string
 }
 
-// Watch is told of each call as it begins. What it returns is called once, when the answer was read or given
-// up: status is HTTP's, 0 without an answer or for another protocol. A nil Watch costs nothing.
+// Watch is called as each call begins. What it returns is called once, when the answer was read or dropped: status is
+// HTTP's, 0 without an answer or for another protocol. A nil Watch costs nothing.
 type Watch func(ctx context.Context, c Call) (context.Context, func(status int, err error))
 
 type targetKey struct{}
 
-// To says whom the calls made with a context are meant for, where the clients' Options say less.
+// WithTarget names the receiver of calls made with a context, where the clients' Options say less.
 func (c Clients) WithTarget(ctx context.Context, to string) context.Context {
 	if !c.watched {
 		return ctx
@@ -55,7 +55,7 @@ func (g *gate) watch(r *http.Request, isDiscovered bool) (*http.Response, error)
 	return resp, nil
 }
 
-// watched is a body that tells when it is done with.
+// watchedBody is a body that reports when it is done with.
 type watchedBody struct {
 	io.ReadCloser
 	failed error

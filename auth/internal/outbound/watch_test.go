@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Each attempt and each redirect is a call, which ends when its answer was read, and says whom it was meant for.
+// Each attempt and each redirect is a call, which ends when its answer was read, and names its receiver.
 func TestWatch(t *testing.T) {
 	hang := make(chan struct{})
 	defer close(hang)
@@ -75,7 +75,7 @@ func TestWatch(t *testing.T) {
 	defer cancel()
 	f(short, "/hang", "somebody 0 true")
 
-	// Nobody watches: nothing is made.
+	// No watcher: nothing is made.
 	quiet := New(Options{})
 	if n := testing.AllocsPerRun(100, func() { quiet.WithTarget(ctx, "anybody") }); n != 0 {
 		t.Errorf("%v allocations for nobody", n)
