@@ -24,7 +24,7 @@ const (
 type child struct {
 	o Options
 
-	mu      sync.Mutex // held while a child starts, too: nobody could do anything else meanwhile
+	mu      sync.Mutex // held while a child starts, too: no request could proceed meanwhile
 	now     *process   // nil: none is there
 	closed  bool
 	worked  bool // one has been ready
@@ -36,7 +36,7 @@ type child struct {
 	threads   *Workers // nil as long as there is hope for a child
 }
 
-// answer has a question answered. When the child ends over it, the next one is asked, once: a question that
+// answer sends a question to the child. When the child ends during it, the next child gets it, once: a question that
 // kills every child must not kill them for ever.
 func (c *child) answer(q question) (answer, error) {
 	for range 2 {
@@ -86,7 +86,7 @@ func (c *child) running() (*process, *Workers, error) {
 	if refused(err) || !c.worked && c.short == hopeless {
 		c.o.Log.Warn("password: no process for hashing can be started; threads of this one hash, and a flood of sign-ins will slow other requests", "error", err)
 		own := c.o
-		own.Child, own.Queue = nil, askedPerWorker*c.o.Workers // nobody else asks them
+		own.Child, own.Queue = nil, askedPerWorker*c.o.Workers // no other caller uses them
 		c.threads = NewWorkers(own)
 		return nil, c.threads, nil
 	}
@@ -94,8 +94,7 @@ func (c *child) running() (*process, *Workers, error) {
 	return nil, nil, &Busy{RetryAfter: time.Second}
 }
 
-// refused says that a start fails because the system allows none: no rights, no such file. What it lacks for
-// the moment it may have later.
+// refused reports whether a start fails because the system allows none: no rights, no such file. A shortage may pass.
 func refused(err error) bool {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
@@ -133,7 +132,7 @@ func (c *child) note(began time.Time) {
 	c.short++
 }
 
-// close ends the child. Nobody asks it any more.
+// close ends the child. It gets no further questions.
 func (c *child) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -146,7 +146,7 @@ func TestChildStartsWithTheFirstHash(t *testing.T) {
 	}
 }
 
-// Whatever kills it, the next one does the work, and what was asked meanwhile is asked again.
+// Whatever kills it, the next one does the work, and pending questions are sent again.
 func TestChildKilled(t *testing.T) {
 	w, log := withChild(t, "good", 2)
 	right(t, w)
@@ -198,7 +198,7 @@ func TestChildKilledOverAQuestion(t *testing.T) {
 	}
 }
 
-// A question that kills every child is asked twice.
+// A question that kills every child is sent twice.
 func TestChildThatDiesOfEverything(t *testing.T) {
 	w, log := withChild(t, "mortal", 1)
 	var busy *Busy
@@ -389,7 +389,7 @@ func TestChildEndsWithItsOwner(t *testing.T) {
 	}
 }
 
-// alive says whether a process is there that somebody could ask something.
+// alive reports whether a process exists that could still answer.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(stat), ") Z ")

@@ -57,7 +57,7 @@ func readFrame(r io.Reader, buf []byte) (frame, error) {
 	return f, nil
 }
 
-// question takes a frame apart. The password is the frame's memory.
+// question decodes a frame. The password is the frame's memory.
 func (f frame) question() (q question, ok bool) {
 	if len(f.body) < 2 {
 		return question{}, false

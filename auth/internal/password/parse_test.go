@@ -27,7 +27,7 @@ func TestInvalidImports(t *testing.T) {
 	}
 	f(bcryptVector, "OeW", "Oe")
 	f(bcryptVector, "OeW", "OeWW")
-	f(bcryptVector, "OeW", "OeX") // stray bits: no password has it
+	f(bcryptVector, "OeW", "OeX") // stray bits: no password matches
 	f(bcryptVector, "OeW", "Oe+")
 	f(bcryptVector, "CCC", "C\nC")
 

@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// minLength is the least minimum that a setting can ask for; lower ones count as this.
+// minLength is the lowest minimum that a setting can have; lower ones count as this.
 const minLength = 6
 
-// Reasons of a weak password, in the order they are told.
+// Reasons of a weak password, in the order they are listed.
 const (
 	ReasonLength     = "length"
 	ReasonCharacters = "characters"

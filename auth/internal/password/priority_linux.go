@@ -22,17 +22,17 @@ func lowPriority() error {
 // onFirstThread says whether the calling thread is the one that the process began with.
 func onFirstThread() bool { return syscall.Gettid() == syscall.Getpid() }
 
-// separate starts a command in a session of its own: no terminal's signals are for it, and lowProcess can
-// name its threads, and nobody else's.
+// separate starts a command in a session of its own: no terminal's signals reach it, and lowProcess can name its
+// threads and no others.
 func separate(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
-// lowProcess lowers the priority of all threads of this process, which leads a session of its own; those
-// that start later inherit it.
+// lowProcess lowers the priority of all threads of this process, which leads a session of its own; those that start
+// afterwards inherit it.
 //
-// The session matters as much. Where the kernel shares the processor out by session first (autogroup in
-// sched(7)), each PostgreSQL backend is one, and one of daemon and child together waits for the child (GET
-// /user under a flood: p99 250 ms). Its share stays that of any session: with a tenth of it a machine that
-// others keep busy gave a hash of 47 ms more than ten seconds. SCHED_IDLE measures the same as nice 19.
+// The session matters as much. Where the kernel shares the processor out by session first (autogroup in sched(7)),
+// each PostgreSQL backend is one, and one of daemon and child together waits for the child (GET /user under a flood:
+// p99 250 ms). Its share stays that of any session: with a tenth of it a machine kept busy by other processes gave a
+// hash of 47 ms more than ten seconds. SCHED_IDLE measures the same as nice 19.
 func lowProcess() error { return syscall.Setpriority(syscall.PRIO_PGRP, 0, lowestPriority) }
 
 // closeOnExec marks every descriptor above standard error close-on-exec, so that a child gets none of those that
@@ -60,6 +60,6 @@ func closeListedOnExec() error {
 // hide keeps others of the same user, and core dumps, from this process's memory, and names it for ps and
 // top. Where that is refused, the daemon's memory lies as open.
 func hide() {
-	os.WriteFile("/proc/self/comm", []byte("auth-hashing"), 0) // first: the next line takes the right away
+	os.WriteFile("/proc/self/comm", []byte("auth-hashing"), 0) // first: the next line removes the right to
 	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 }

@@ -37,8 +37,8 @@ func niceOf(t *testing.T) map[int]int {
 	return out
 }
 
-// The workers, and nobody else, run at nice 19: not the threads that the runtime starts while they work,
-// and none that is left when they have ended.
+// Only the workers run at nice 19: not the threads that the runtime starts while they work, and none that is left
+// when they have ended.
 func TestPriority(t *testing.T) {
 	own, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
 	if err != nil || 20-own >= lowestPriority {
@@ -95,8 +95,8 @@ func TestPriority(t *testing.T) {
 	}
 }
 
-// A descriptor that this process was started with, by somebody who did not mark it, does not reach the child:
-// neither by the system call nor, where that is refused, over /proc.
+// A descriptor that this process inherited without close-on-exec does not reach the child: neither by the system call
+// nor, where that is refused, over /proc.
 func TestCloseOnExec(t *testing.T) {
 	for name, mark := range map[string]func() error{"closeOnExec": closeOnExec, "closeListedOnExec": closeListedOnExec} {
 		fd, err := syscall.Dup(0) // unmarked

@@ -17,7 +17,7 @@ const (
 	// askPatience is how long one answer may take. The most expensive hash takes two seconds of a processor,
 	// of which a child gets what others leave. One that takes longer is taken for dead, and killed.
 	askPatience = 2 * time.Minute
-	// stopPatience is how long an idle child may take to see that nobody needs it.
+	// stopPatience is how long an idle child may take to end.
 	stopPatience = 5 * time.Second
 )
 
@@ -95,7 +95,7 @@ func (p *process) greet(workers int) (answer, error) {
 	return f.answer(), errors.Join(p.in.SetDeadline(time.Time{}), p.out.SetDeadline(time.Time{}))
 }
 
-// read hands answers to those who wait for them until the child has ended.
+// read hands answers to their waiting callers until the child has ended.
 func (p *process) read() {
 	buf := make([]byte, 256)
 	for {
@@ -108,7 +108,7 @@ func (p *process) read() {
 		delete(p.waiting, f.number)
 		p.mu.Unlock()
 		if to == nil {
-			break // it answers what nobody asked
+			break // an answer without a question
 		}
 		to <- f.answer() // has room for it
 	}
@@ -129,8 +129,7 @@ func (p *process) wait() {
 // errEnded: the child was gone before it had answered.
 var errEnded = errors.New("password: the process for hashing has ended")
 
-// ask waits for the answer to one question. Any error means that the child is no good any more; it has
-// ended then.
+// ask waits for the answer to one question. Any error means that the child is unusable; it has ended then.
 func (p *process) ask(q question) (answer, error) {
 	back := make(chan answer, 1)
 	p.mu.Lock()

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// question is what a worker, in this process or a child, is asked.
+// question is one job of a worker, in this process or a child.
 type question struct {
 	kind     byte
 	text     string

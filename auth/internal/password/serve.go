@@ -12,13 +12,13 @@ import (
 // greeting opens the conversation; the number of workers follows in two bytes.
 const greeting = "gatehouse hashing 1\n"
 
-// ErrByHand is what Serve returns when nobody speaks to it who wants passwords hashed.
+// ErrByHand is what Serve returns when it was not started by a daemon that wants passwords hashed.
 var ErrByHand = errors.New("this command hashes passwords for a running daemon, which starts it itself")
 
-// Serve is the life of a hashing child. It lowers the priority of its process, answers on out what is asked
-// on in, both pipes, and returns when in ends, also because whoever asked was killed. It says nothing
-// anywhere else. It sets GOMAXPROCS: argon2 computes in goroutines of its own, and no more threads than
-// there are workers shall compute.
+// Serve is the life of a hashing child. It lowers the priority of its process, reads questions from in and writes
+// answers to out, both pipes, and returns when in ends, also because the daemon was killed. It prints nothing else.
+// It sets GOMAXPROCS: argon2 computes in goroutines of its own, and no more threads than there are workers may
+// compute.
 func Serve(in, out *os.File) error {
 	for _, f := range []*os.File{in, out} {
 		if info, err := f.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 {

@@ -39,16 +39,16 @@ type Options struct {
 	patience time.Duration // for tests; 0: askPatience
 }
 
-// Workers hash and check, a fixed number at a time, at the lowest priority, so that a flood of sign-ins takes
-// only the processor time that nobody else wants.
+// Workers hash and check, a fixed number at a time, at the lowest priority, so that a flood of sign-ins takes only
+// otherwise idle processor time.
 //
-// With Options.Child that is another process. A thread of low priority in this one would take the time from
-// nobody, but stop everybody: while the kernel has it wait, it keeps one of Go's processors, and whoever
-// stops the world or sweeps waits for it (GET /user under a flood: p50 15 ms, p99 300 to 400 ms; with a
-// child p50 is what it is without the flood).
+// With Options.Child that is another process. A thread of low priority in this one would not take processor time from
+// others, but block them: while the kernel has it wait, it keeps one of Go's processors, and a goroutine that stops
+// the world or sweeps waits for it (GET /user under a flood: p50 15 ms, p99 300 to 400 ms; with a child p50 is what
+// it is without the flood).
 //
-// Without, each worker is an OS thread that serves nothing else and ends with Close. argon2 computes in
-// goroutines of its own then, at normal priority, whose number stays bounded by workers times lanes.
+// Without, each worker is an OS thread that serves nothing else and ends with Close. argon2 computes in goroutines of
+// its own then, at normal priority, whose number stays bounded by workers times lanes.
 type Workers struct {
 	jobs    chan *job
 	workers int
@@ -95,7 +95,7 @@ const (
 	jobAbandoned
 )
 
-// Busy is ErrBusy with the time after which a try is worth while.
+// Busy is ErrBusy with the time after which to retry.
 type Busy struct {
 	RetryAfter time.Duration // whole seconds, at least one: until the queue is worked off
 }
@@ -105,7 +105,7 @@ func (b *Busy) Error() string { return fmt.Sprintf("%v, retry after %v", ErrBusy
 // Is says that a *Busy is ErrBusy.
 func (b *Busy) Is(target error) bool { return target == ErrBusy }
 
-// Stats are figures of the workers: now, and since the start.
+// Stats are metrics of the workers: now, and since the start.
 type Stats struct {
 	Running, Waiting int
 	Done, Refused    uint64
@@ -147,7 +147,7 @@ func NewWorkers(o Options) *Workers {
 	return w
 }
 
-// Use changes how new passwords are hashed, and with it what a check of nobody's password costs.
+// Use changes how new passwords are hashed, and with it the cost of a check for an unknown user.
 func (w *Workers) Use(p Params) { w.current.Store(&settings{params: p, dummy: p.dummy()}) }
 
 // Hash makes the hash of a new password. It fails with ErrTooLong, a *Busy, ErrClosed, or ctx's error.
@@ -165,10 +165,10 @@ func (w *Workers) Hash(ctx context.Context, password string) (string, error) {
 	return a.text, nil
 }
 
-// Check says whether password has that hash, and whether a right one wants to be hashed anew because the
-// parameters have changed or it was imported. An empty hash stands for an account that doesn't exist or
-// has no password: nothing is right, at the cost of a check with the current parameters. The error is that
-// of an unreadable hash, a *Busy, ErrClosed, or ctx's.
+// Check reports whether password has that hash, and whether a right one needs a new hash because the parameters have
+// changed or it was imported. An empty hash stands for an account that doesn't exist or has no password: nothing is
+// right, at the cost of a check with the current parameters. The error is that of an unreadable hash, a *Busy,
+// ErrClosed, or ctx's.
 func (w *Workers) Check(ctx context.Context, hash, password string) (ok, rehash bool, err error) {
 	now := w.current.Load()
 	nobody := hash == ""
@@ -189,7 +189,7 @@ func (w *Workers) Check(ctx context.Context, hash, password string) (ok, rehash 
 	return true, !h.madeBy(now.params), nil
 }
 
-// ask has a worker find the answer.
+// ask has a worker compute the answer.
 func (w *Workers) ask(ctx context.Context, q question) (answer, error) {
 	var a answer
 	var failed error
@@ -207,8 +207,8 @@ func (w *Workers) ask(ctx context.Context, q question) (answer, error) {
 	return a, failed
 }
 
-// do waits until a worker has run f, or ctx ends. What has begun is not stopped: the result is thrown
-// away then, and f's variables must not be read.
+// do waits until a worker has run f, or ctx ends. A running f is not stopped: its result is discarded then, and f's
+// variables must not be read.
 func (w *Workers) do(ctx context.Context, f func()) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -248,10 +248,10 @@ func (w *Workers) retryAfter() time.Duration {
 	return time.Duration(max(seconds, 1)) * time.Second
 }
 
-// start runs work on a thread of its own, which is never unlocked: the runtime ends it with the goroutine
-// instead of giving its low priority to others. Threads that the runtime starts meanwhile do not inherit
-// it: they are cloned from a thread that is nobody's own. The process's first thread is passed over, since
-// it cannot end and its priority is the one that ps shows for the whole process.
+// start runs work on a thread of its own, which is never unlocked: the runtime ends it with the goroutine instead of
+// giving its low priority to other work. Threads that the runtime starts meanwhile do not inherit it: they are cloned
+// from a thread that belongs to no goroutine. The process's first thread is passed over, since it cannot end and its
+// priority is the one that ps shows for the whole process.
 func (w *Workers) start(work func()) {
 	locked := make(chan struct{})
 	w.wg.Go(func() {
@@ -271,7 +271,7 @@ func (w *Workers) start(work func()) {
 // normalPriority is what the log says, once, when the kernel refuses.
 const normalPriority = "password: hashing runs at normal priority"
 
-// work is the life of one worker, or of one who asks the child's.
+// work is the life of one worker, or of a goroutine that uses the child's.
 func (w *Workers) work() {
 	for j := range w.jobs {
 		if !j.state.CompareAndSwap(jobWaiting, jobRunning) {
@@ -291,7 +291,7 @@ func (w *Workers) work() {
 	}
 }
 
-// Stats are the workers' figures.
+// Stats returns the workers' metrics.
 func (w *Workers) Stats() Stats {
 	taken := int(w.running.Load())
 	running := min(taken, w.workers) // the others wait in the child
