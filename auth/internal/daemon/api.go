@@ -36,8 +36,7 @@ func (d *daemon) useProviders(set *provider.Set, s provider.Settings) {
 	}
 }
 
-// watchCaptcha has questions about captchas watched, and says where they are asked when that is not the provider's
-// own address.
+// watchCaptcha has captcha requests watched, and logs their address when that is not the provider's own.
 func (d *daemon) watchCaptcha(l *config.Live) {
 	v := l.API.Captcha
 	if v == nil {
@@ -94,7 +93,7 @@ func (d *daemon) checkKeys(context.Context) error {
 	return nil
 }
 
-// checkOutbox: a message that fails is due again later, so one that stays due means that nobody sends.
+// checkOutbox: a message that fails is due again after a while, so one that stays due means that no process sends.
 func (d *daemon) checkOutbox(ctx context.Context) error {
 	most := d.config.Load().API.OutboxAge
 	if most == 0 {

@@ -36,10 +36,10 @@ func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err err
 	return err
 }
 
-// DatabaseTimeout is how long a start waits for a database that is away, as when both start at once.
+// DatabaseTimeout is how long a start waits for a database that is unreachable, as when both start at once.
 const DatabaseTimeout = 30 * time.Second
 
-// OpenStore connects, and tries again while the database is away.
+// OpenStore connects, and tries again while the database is unreachable.
 func OpenStore(ctx context.Context, o store.Options, patience time.Duration) (*store.DB, error) {
 	deadline := time.Now().Add(patience)
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {

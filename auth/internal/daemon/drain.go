@@ -8,9 +8,9 @@ import (
 	"gatehouse/shared/httpx"
 )
 
-// drain stops taking work in the order that balancers need: unready first, then a pause for them to
-// notice, then no new connections and a bounded wait for the requests in flight. The outbox gives back
-// what it could not send when the background ends.
+// drain stops taking work in the sequence that balancers need: unready first, then a pause for them to notice, then
+// no new connections and a bounded wait for the requests in flight. The outbox gives back unsent messages when the
+// background ends.
 func (d *daemon) drain(server *http.Server) {
 	began, c := time.Now(), d.config.Load().API
 	d.draining.Store(true)

@@ -40,7 +40,7 @@ func (d *daemon) callFunction(ctx context.Context, schema, function string, in [
 
 type attemptFunc = func(context.Context, account.FactorAttempt) (account.FactorVerdict, error)
 
-// askBy are the hooks as the flows ask them; nil where there is none.
+// askBy are the hooks as the flows call them; nil where there is none.
 func askBy(set *hook.Set) (h account.Hooks, factor attemptFunc) {
 	if set.On(hook.BeforeUserCreated) {
 		h.BeforeCreate = func(ctx context.Context, ip string, u store.User) error {
@@ -104,7 +104,7 @@ func refusal(err error) error {
 type hookSender struct {
 	d     *daemon
 	point hook.Point
-	// input makes a message's, without the user, and tells the client's address.
+	// input makes a message's, without the user, and returns the client's address.
 	input     func(m outbox.Item, u *store.User) (in map[string]any, ip string, err error)
 	otherwise outbox.Sender // nil: messages wait while there is no hook
 }

@@ -39,14 +39,15 @@ func NewLogger(stderr io.Writer, c config.Log) *Logger {
 	return l
 }
 
-// reopen opens the file again, which may have been moved away.
+// reopen opens the file again, which may have been renamed.
 func (l *Logger) reopen() {
 	if err := l.out.reopen(); err != nil {
 		l.Error("AUTH_LOG_FILE cannot be opened; the log goes to standard error", "error", err)
 	}
 }
 
-// cleanAttr gives times in UTC, durations with their unit and levels in lower case, and hides who signs in to a URL, whoever wrote it.
+// cleanAttr gives times in UTC, durations with their unit and levels in lower case, and hides the credentials of
+// every URL.
 func cleanAttr(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 {
 		switch a.Key {

@@ -6,8 +6,8 @@ import (
 	"gatehouse/auth/internal/config"
 )
 
-// reload reads the settings file and the NAME_FILE files again (the environment of a process cannot
-// change) and puts in force what can change while requests run. A set with a mistake changes nothing.
+// reload reads the settings file and the NAME_FILE files again (the environment of a process cannot change) and puts
+// in force what can change while requests run. A set with an error changes nothing.
 func (d *daemon) reload(ctx context.Context, environ []string, file string) {
 	d.log.reopen()
 	c, l, stale, r, err := config.Load(environ, file, d.config.Load())

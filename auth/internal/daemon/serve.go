@@ -71,13 +71,13 @@ type Options struct {
 	Hashing func() *exec.Cmd
 }
 
-// Serve is the whole daemon: a straight line from settings to an open listener, a wait, and the same line
-// back. Ending ctx stops it in any phase; a stop in order returns nil.
+// Serve is the whole daemon: a straight line from settings to an open listener, a wait, and the same line back.
+// Ending ctx stops it in any phase; a clean shutdown returns nil.
 func Serve(ctx context.Context, o Options) (err error) {
 	c, l := o.Config, o.Live
 	d := &daemon{log: NewLogger(o.Stderr, c.Log), root: c.Root()}
 	defer func() {
-		if err != nil && c.Log.File != "" { // standard error has it anyway
+		if err != nil && c.Log.File != "" { // standard error gets it anyway
 			d.log.Error("the daemon ends", "error", err)
 		}
 	}()
@@ -149,7 +149,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	return err
 }
 
-// runBackground starts what runs beside the requests until ctx ends.
+// runBackground starts the background work that runs until ctx ends.
 func (d *daemon) runBackground(ctx context.Context, wg *sync.WaitGroup, o Options) {
 	wg.Go(func() { d.outbox.Run(ctx) })
 	wg.Go(func() { d.keeper.Run(ctx) })
@@ -167,7 +167,7 @@ func (d *daemon) runBackground(ctx context.Context, wg *sync.WaitGroup, o Option
 	})
 }
 
-// stopped is nil when the daemon was told to stop: what fails while it starts then fails because of that.
+// stopped is nil when the daemon was asked to stop: a failure during its start then has that cause.
 func stopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

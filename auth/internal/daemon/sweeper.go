@@ -21,7 +21,7 @@ const (
 	day = 24 * time.Hour
 	// messagesKept is for how long auth mail list shows what became of a message.
 	messagesKept = 7 * day
-	// anonymousKept is for how long an anonymous user who does nothing is kept.
+	// anonymousKept is for how long an inactive anonymous user is kept.
 	anonymousKept = 30 * day
 )
 

@@ -50,7 +50,7 @@ func TestSweepTimes(t *testing.T) {
 	f("AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", func(s *store.Sweep) { s.Anonymous = now.Add(-30 * day) })
 }
 
-// One sweep works off a backlog of several batches, and ends when it is told to.
+// One sweep works off a backlog of several batches, and ends when its context does.
 func TestSweepOnce(t *testing.T) {
 	t.Parallel()
 	c := settingsOf(t, "AUTH_AUDIT_RETENTION=1h")

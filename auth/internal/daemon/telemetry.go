@@ -20,7 +20,7 @@ import (
 	"gatehouse/shared/telemetry/metrics"
 )
 
-// observation is what of telemetry is on; its fields are nil where it is off. The scope's name tells our
+// observation is the telemetry that is on; its fields are nil where it is off. The scope's name distinguishes our
 // instruments from the runtime's.
 type observation struct {
 	tracing *telemetry.Tracing
@@ -32,14 +32,14 @@ type observation struct {
 
 const (
 	scopeName = "auth"
-	// telemetryPatience is what the last spans and figures get at the end of the process.
+	// telemetryPatience is how long the last spans and metrics may take at the end of the process.
 	telemetryPatience = 5 * time.Second
-	// figurePatience bounds what figures ask the database.
+	// figurePatience bounds the database queries of metrics.
 	figurePatience = 2 * time.Second
 )
 
-// startTelemetry sets up what is switched on. Mistakes in the settings were reported before; an exporter
-// that can't start for another reason is logged and left off, since it must not keep anybody from signing in.
+// startTelemetry sets up what is switched on. Errors in the settings were reported before; an exporter that can't
+// start for another reason is logged and left off, since it must not prevent sign-ins.
 func (d *daemon) startTelemetry(ctx context.Context) {
 	c := d.config.Load().Telemetry
 	if !c.Tracing && !c.Metrics {
@@ -114,7 +114,7 @@ func (d *daemon) signedIn() func(method string) {
 	}
 }
 
-// measure adds the figures that are read when somebody wants them.
+// measure adds the metrics that are computed when they are read.
 func (d *daemon) measure() error {
 	m := d.observed.metrics
 	if m == nil {
@@ -173,7 +173,7 @@ func (d *daemon) measure() error {
 		ctx, cancel := context.WithTimeout(ctx, figurePatience)
 		defer cancel()
 		by, err := d.db.OutboxWaiting(ctx, time.Now())
-		if err != nil { // an error would hold back all the other figures
+		if err != nil { // an error would hold back all the other metrics
 			d.log.Debug("no figures of the outbox", "error", err)
 			return nil
 		}

@@ -14,8 +14,8 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// watch makes a span and a figure of each call that leaves the daemon; nil when nothing is on. Below a request
-// the span is its child; what the outbox sends, and keys that are fetched for later, have one of their own.
+// watch makes a span and a metric of each call that leaves the daemon; nil when nothing is on. Below a request the
+// span is its child; calls of the outbox, and of keys that are fetched ahead, have one of their own.
 //
 // Neither holds a path, a query or a body: there are codes and secrets in them.
 func (d *daemon) watch() outbound.Watch {
@@ -48,8 +48,8 @@ func (d *daemon) watch() outbound.Watch {
 	}
 }
 
-// inject tells a receiver which trace a call belongs to (W3C Trace Context); nil without traces. Only hooks are told,
-// which are the operator's own.
+// inject sends a receiver the trace that a call belongs to (W3C Trace Context); nil without traces. Only hooks get
+// it, which are the operator's own.
 func (d *daemon) inject() func(context.Context, http.Header) {
 	if d.observed.tracing == nil {
 		return nil
