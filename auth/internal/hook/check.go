@@ -17,7 +17,7 @@ func (s *Set) Points() (on []Point) {
 	return on
 }
 
-// Where is who is asked at a point, for people: a URL without user and query, which may hold a password, or a
+// Where is the receiver at a point, for people: a URL without user and query, which may hold a password, or a
 // function.
 func (s *Set) Where(p Point) string {
 	t := s.targets[p]
@@ -31,8 +31,8 @@ func (s *Set) Where(p Point) string {
 	return u.Scheme + "://" + u.Host + u.Path
 }
 
-// Check finds out whether the hook of a point could be asked, without asking it anything. An endpoint gets an
-// OPTIONS, which changes nothing, and may answer what it likes; find looks for a function.
+// Check finds out whether the hook of a point could be called, without calling it. An endpoint gets an OPTIONS, which
+// changes nothing, and may answer anything; find looks for a function.
 func (s *Set) Check(ctx context.Context, p Point, find func(ctx context.Context, schema, function string) error) error {
 	t := s.targets[p]
 	if t.Function() {

@@ -1,9 +1,9 @@
-// Package hook asks the operator's own code at points of the flows (docs/hooks.md): an HTTP
-// endpoint, whose questions are signed as Standard Webhooks are, or a PostgreSQL function.
+// Package hook calls the operator's own code at points of the flows (docs/hooks.md): an HTTP endpoint, whose requests
+// are signed as Standard Webhooks are, or a PostgreSQL function.
 //
-// It knows how to ask and what an answer may look like, not when anything is asked. Nothing is asked while
-// a transaction is open. What a receiver says about a failure goes to the log; a client sees the fixed
-// texts of this package, or the message that the receiver wrote for him.
+// It knows how to call and what an answer may look like, not when a hook is called. No hook is called while a
+// transaction is open. A receiver's report of a failure goes to the log; a client sees the fixed texts of this
+// package, or the message that the receiver wrote for it.
 package hook
 
 import (
@@ -19,7 +19,7 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// Point is where a hook is asked. The text is the name in the metadata of its input.
+// Point is where a hook is called. The text is the name in the metadata of its input.
 type Point string
 
 // The seven points.
@@ -36,7 +36,7 @@ const (
 // Limits of a call.
 const (
 	budget        = 5 * time.Second // of an HTTP call with all its attempts
-	pause         = 2 * time.Second // after an attempt that reached nobody
+	pause         = 2 * time.Second // after an attempt without an answer
 	attempts      = 3
 	maxAnswer     = 200 << 10 // bytes
 	FunctionLimit = 2 * time.Second
@@ -84,7 +84,7 @@ type Options struct {
 	Now       func() time.Time // nil: time.Now
 	// Pause replaces the pause between attempts in tests; 0: 2 s. Budget likewise; 0: 5 s.
 	Pause, Budget time.Duration
-	// Watch is told of each call, of a function too, and Inject adds the headers of its trace; nil: nobody, none.
+	// Watch is called for each call, of a function too, and Inject adds the headers of its trace; nil: off, none.
 	Watch  outbound.Watch
 	Inject func(context.Context, http.Header)
 }
@@ -111,7 +111,7 @@ func NewSet(o Options, targets map[Point]Target) *Set {
 		o.Budget = budget
 	}
 	s := &Set{o: o, targets: targets, clients: outbound.New(outbound.Options{Timeout: o.Budget, MaxBytes: maxAnswer, Watch: o.Watch, Inject: o.Inject})}
-	s.clients.Configured.CheckRedirect = noRedirect // a question is asked of the host that was configured
+	s.clients.Configured.CheckRedirect = noRedirect // a call goes only to the host that was configured
 	return s
 }
 
@@ -139,8 +139,8 @@ type metadata struct {
 	IP   string `json:"ip_address"`
 }
 
-// Call asks the hook of a point. Input's members are the point's own; metadata is added. Output takes the
-// answer, if there is one; it may be nil. The error is an *Error.
+// Call calls the hook of a point. Input's members are the point's own; metadata is added. Output takes the answer, if
+// there is one; it may be nil. The error is an *Error.
 func (s *Set) Call(ctx context.Context, p Point, ip string, input map[string]any, output any) error {
 	t, on := s.targets[p]
 	if !on {
@@ -210,7 +210,7 @@ func failed(msg string, err error) *Error {
 // called is what a point is called where calls are watched.
 func called(p Point) string { return "hook " + string(p) }
 
-// watched is ask for whoever watches.
+// watched is ask with the watcher.
 func (s *Set) watched(ctx context.Context, p Point, t Target, body []byte) ([]byte, error) {
 	if s.o.Watch == nil {
 		return s.ask(ctx, t, body)

@@ -91,7 +91,7 @@ func FuzzRefusal(f *testing.F) {
 	})
 }
 
-// receiver checks every question as a receiver would, and answers as it is told.
+// receiver verifies every request as a receiver would, and answers as configured.
 type receiver struct {
 	*httptest.Server
 	mu        sync.Mutex
@@ -216,7 +216,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// 429 and 503 with retry-after are asked again at once, three times in all, each with an id of its own.
+// 429 and 503 with retry-after are retried at once, three times in all, each with an id of its own.
 func TestRetryAfter(t *testing.T) {
 	r := receive(t, func(n int, w http.ResponseWriter) {
 		if n < 3 {
@@ -239,7 +239,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// Somebody who isn't there is tried three times; somebody who is slow ends the budget.
+// An unreachable receiver is tried three times; a slow one ends the budget.
 func TestUnreachable(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

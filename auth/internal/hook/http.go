@@ -36,10 +36,10 @@ func sign(secrets [][]byte, id string, at time.Time, body []byte) string {
 	return strings.Join(all, " ")
 }
 
-// errAgain: the receiver asks to be asked once more.
+// errAgain: the receiver wants the call repeated.
 var errAgain = errors.New("asked to come again")
 
-// post asks an HTTP endpoint, up to three times in five seconds. Each attempt has an id of its own.
+// post calls an HTTP endpoint, up to three times in five seconds. Each attempt has an id of its own.
 func (s *Set) post(ctx context.Context, t Target, body []byte) ([]byte, error) {
 	within, cancel := context.WithTimeout(ctx, s.o.Budget)
 	defer cancel()
@@ -71,7 +71,7 @@ func timedOut(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// attempt asks once. An error that is no *Error may pass.
+// attempt calls once. An error that is no *Error may pass.
 func (s *Set) attempt(ctx context.Context, t Target, body []byte) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url, bytes.NewReader(body))
 	if err != nil {

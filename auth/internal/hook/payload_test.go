@@ -8,8 +8,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// What the hook of mails is told where a user and a mail differ: of an address that he has no more, and of halves
-// of a change that were ordered as two mails, before there was a hook.
+// What the hook of mails gets where a user and a mail differ: an address that the user has no more, and halves of a
+// change that were ordered as two mails, before there was a hook.
 func TestEmailInput(t *testing.T) {
 	u := store.User{Email: "now@example.org"}
 	f := func(p mail.Payload, want emailData) {

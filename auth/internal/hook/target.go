@@ -11,14 +11,14 @@ import (
 	"sync"
 )
 
-// Target is who is asked, and with which secrets a question is signed.
+// Target is a receiver, and the secrets that sign its requests.
 type Target struct {
 	url              string // "": a function
 	schema, function string
 	secrets          [][]byte
 }
 
-// clearHosts may be asked over http.
+// clearHosts may be called over http.
 var clearHosts = []string{"localhost", "127.0.0.1", "::1", "host.docker.internal"}
 
 var name = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`) })
