@@ -146,7 +146,7 @@ func TestTemplates_escaping(t *testing.T) {
 	}
 }
 
-// TestTemplates_together: many mails at once cost one GET; those who have a last good one don't wait.
+// TestTemplates_together: many mails at once cost one GET; those with a last good template don't wait.
 func TestTemplates_together(t *testing.T) {
 	s, c := newSite(t), new(clock)
 	r := NewRenderer(RendererOptions{Now: c.Now, Log: quiet()})

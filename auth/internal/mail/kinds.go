@@ -21,7 +21,7 @@ func (k Kind) Setting() string {
 	return strings.ToUpper(string(k))
 }
 
-// builtIn are a kind's own subject and body, used where the operator gives none or his can't be had.
+// builtIn are a kind's own subject and body, used where the operator gives none or the template can't be loaded.
 type builtIn struct {
 	subject string
 	heading string
@@ -30,7 +30,7 @@ type builtIn struct {
 	link string
 	// code shows the digits instead of a link.
 	code bool
-	// last closes the mail: what to do if one didn't ask for it.
+	// last closes the mail: what to do if the recipient didn't request it.
 	last string
 }
 
@@ -71,8 +71,8 @@ var builtIns = map[Kind]builtIn{
 	EmailChange: {
 		subject: "Confirm your new email address",
 		heading: "Confirm your new email address",
-		// Whose address the new one is knows nothing of an account that somebody else asks to give it to: he is
-		// told that it is about one, and shown nothing that was chosen for him to read.
+		// The owner of the new address knows nothing of an account that another user wants to move to it: the mail
+		// says that it is about one, and shows nothing that the requester has chosen.
 		lines: []string{"{{ if eq .SendingTo .NewEmail }}Somebody, hopefully you, asked to make {{ .NewEmail }} the address of an account at {{ .SiteURL }}. " +
 			"Follow the link only if that account is yours.{{ else }}" +
 			"Somebody, hopefully you, asked to change the address of your account from {{ .Email }} to {{ .NewEmail }}. Follow the link to agree.{{ end }}"},
@@ -152,7 +152,7 @@ func (b builtIn) source() string {
 	return s.String()
 }
 
-// builtInTexts are parsed for the first mail, not at the start: a mistake in them is our own bug, and they take a
+// builtInTexts are parsed for the first mail, not at the start: an error in them is our own bug, and they take a
 // quarter of a megabyte.
 var builtInTexts = sync.OnceValues(func() (map[Kind]*body, map[Kind]*subject) {
 	bodies, subjects := map[Kind]*body{}, map[Kind]*subject{}

@@ -1,8 +1,8 @@
-// Package mail turns what happened to an account into a mail: the payload that waits in the outbox, the
-// subjects and bodies of all kinds with the operator's templates, the link in them, and SMTP.
+// Package mail turns what happened to an account into a mail: the payload that waits in the outbox, the subjects and
+// bodies of all kinds with the operator's templates, the link in them, and SMTP.
 //
-// It decides nothing: not who gets a mail, not when, not how often; it reads no setting and knows no
-// database. Callers of the flows need only Payload, SMS and Links; the rest belongs to the sender.
+// It decides nothing: not the recipient, not when, not how often; it reads no setting and knows no database. Callers
+// of the flows need only Payload, SMS and Links; the rest belongs to the sender.
 package mail
 
 import "encoding/json"
@@ -31,7 +31,7 @@ const (
 const (
 	ChannelEmail = "email"
 	ChannelSMS   = "sms"
-	// ChannelHook is for what the operator's own code is told (package hook).
+	// ChannelHook is for calls of the operator's own code (package hook).
 	ChannelHook = "hook"
 )
 
@@ -41,10 +41,10 @@ type Payload struct {
 	To   string `json:"to"`
 	Kind Kind   `json:"kind"`
 	Vars Vars   `json:"vars"`
-	// Current is the mail to the present address, beside the one to the new: a hook gets both halves of a
+	// Current is the mail to the present address, sent along with the one to the new: a hook gets both halves of a
 	// change of address in one call.
 	Current *Payload `json:"current,omitempty"`
-	// IP is the client's address, where a hook is to be told.
+	// IP is the client's address, for a hook.
 	IP string `json:"ip,omitempty"`
 }
 

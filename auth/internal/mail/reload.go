@@ -10,8 +10,8 @@ import (
 // refreshEvery is how often Run looks for templates that are no longer fresh.
 const refreshEvery = 5 * time.Second
 
-// Run keeps the templates fresh that mails use, if Settings.Reloading asks for it, until ctx ends. Without
-// it the first mail after MaxAge loads its own.
+// Run keeps the templates of mails fresh, if Settings.Reloading requires it, until ctx ends. Without it the first
+// mail after MaxAge loads its own.
 func (r *Renderer) Run(ctx context.Context) {
 	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()

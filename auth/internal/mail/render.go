@@ -86,7 +86,7 @@ type RendererOptions struct {
 	Now func() time.Time
 	// Log gets what is wrong with the operator's texts; nil: nowhere.
 	Log *slog.Logger
-	// Watch is told of each load of a template; nil: nobody.
+	// Watch is called for each load of a template; nil: off.
 	Watch outbound.Watch
 }
 

@@ -65,7 +65,8 @@ func TestBuiltIn(t *testing.T) {
 	f(Recovery, "RECOVERY", "Reset your password", link, email)
 	f(MagicLink, "MAGIC_LINK", "Your sign-in link", link, email)
 	f(EmailChange, "EMAIL_CHANGE", "Confirm your new email address", link, "new@acme.test", everything().SiteURL, "only if that account is yours", "ignore")
-	// Nobody reads in a mail that he didn't ask for what somebody has chosen for him, but for his own address.
+	// A mail that its recipient didn't request shows nothing that the requester chose, except the recipient's own
+	// address.
 	if m := rendered(t, r, EmailChange, everything()); strings.Contains(m.HTML+m.Text, email) {
 		t.Errorf("the new address is told of the old one:\n%s", m.Text)
 	}
@@ -172,8 +173,8 @@ func TestPlainText(t *testing.T) {
 	f("<td>a</td><td>b</td>", "a b\n")
 }
 
-// FuzzMail: whatever stands in the values, a mail has the headers that we wrote and no other, and the
-// parts stay apart.
+// FuzzMail: whatever stands in the values, a mail has the headers that we wrote and no other, and the parts stay
+// separate.
 func FuzzMail(f *testing.F) {
 	f.Add("{{ .Token }} {{ .Data.name }}", "123456", "Ada\r\nBcc: evil@x.test\r\n\r\nbody", "<script>")
 	f.Add("{{ .Email }}", "\u2028\u0085\v\f\x00", "=?utf-8?q?=0D=0ABcc:_a?=", "\r\n.\r\nMAIL FROM:<x>")

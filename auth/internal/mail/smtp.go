@@ -37,9 +37,9 @@ type SMTPOptions struct {
 // Encryption is how the way to the server is protected.
 type Encryption string
 
-// The ways. Opportunistic uses STARTTLS when it is offered, so that who sits on the wire can hide the offer
-// and read along; Required sends nothing then. Implicit speaks TLS from the first byte (RFC 8314). Auto is
-// Implicit on port 465, Opportunistic on others. A certificate that is not good ends each but Cleartext.
+// The ways. Opportunistic uses STARTTLS when it is offered, so that an attacker on the wire can hide the offer and
+// read along; Required sends nothing then. Implicit speaks TLS from the first byte (RFC 8314). Auto is Implicit on
+// port 465, Opportunistic on others. A certificate that is not good ends each but Cleartext.
 const (
 	Auto          Encryption = "auto"
 	Opportunistic Encryption = "opportunistic"
@@ -135,8 +135,7 @@ func (s *SMTP) Send(ctx context.Context, m Message) error {
 		if err != nil {
 			return final(err, s.failure("DATA", err, m))
 		}
-		// After an error here the connection is cut without the final dot, so the server throws away
-		// what it has.
+		// After an error here the connection is cut without the final dot, so the server discards what it got.
 		if _, err := msg.WriteTo(w); err != nil {
 			return s.failure("text", err, m)
 		}
@@ -147,7 +146,7 @@ func (s *SMTP) Send(ctx context.Context, m Message) error {
 	})
 }
 
-// Check connects, signs in and leaves: what `auth check` asks.
+// Check connects, signs in and leaves: the test of `auth check`.
 func (s *SMTP) Check(ctx context.Context) error {
 	return s.converse(ctx, func(c *smtp.Client) error {
 		if err := c.Noop(); err != nil {
@@ -229,7 +228,7 @@ func (s *SMTP) greet(conn net.Conn) (*smtp.Client, error) {
 	if s.o.User == "" {
 		return c, nil
 	}
-	// A server that knows no AUTH isn't told the password; whether it takes the mail is its decision.
+	// A server that knows no AUTH doesn't get the password; whether it takes the mail is its decision.
 	offered, mechanisms := c.Extension("AUTH")
 	if !offered {
 		return c, nil

@@ -131,7 +131,7 @@ func TestSMTP_encryption(t *testing.T) {
 	f(Implicit, smtptest.Options{ImplicitTLS: true}, true)
 	f(Cleartext, smtptest.Options{StartTLS: true}, false)
 
-	// Whoever hides the offer gets no mail to read, and the mail waits.
+	// An attacker that hides the offer gets no mail to read, and the mail waits.
 	hidden := smtptest.Start(t, smtptest.Options{})
 	required := sender(t, hidden, func(o *SMTPOptions) { o.Encryption = Required })
 	for what, err := range map[string]error{"mail": required.Send(t.Context(), aMail()), "check": required.Check(t.Context())} {
@@ -140,7 +140,7 @@ func TestSMTP_encryption(t *testing.T) {
 		}
 	}
 
-	// A certificate that nobody vouches for ends it: there is no way back to clear text.
+	// An untrusted certificate ends it: there is no way back to clear text.
 	s := smtptest.Start(t, smtptest.Options{StartTLS: true})
 	out := sender(t, s, func(o *SMTPOptions) { o.TLS = nil })
 	if err := out.Send(t.Context(), aMail()); err == nil || !strings.Contains(err.Error(), "certificate") || len(s.Mails()) != 0 {
@@ -232,7 +232,7 @@ func TestSMTP_trouble(t *testing.T) {
 	f(smtptest.End, drop, "smtp: end of text", false, 0)
 	f(smtptest.End, reply("451 busy"), "smtp: end of text: 451 busy", false, 0)
 	f(smtptest.End, reply("554 spam: code 123456 and https://a.test/?x=1"), "554 spam: code <code> and <link>", true, 0)
-	f(smtptest.Taken, drop, "smtp: end of text", false, 1) // the one case in which nobody can know
+	f(smtptest.Taken, drop, "smtp: end of text", false, 1) // the one case in which the outcome cannot be known
 	f(smtptest.Quit, drop, "", false, 1)
 	f(smtptest.Quit, reply("500 never"), "", false, 1)
 
@@ -244,7 +244,7 @@ func TestSMTP_trouble(t *testing.T) {
 	f(smtptest.Quit, smtptest.Action{}, "", false, 1)
 }
 
-// TestSMTP_slow: a server that says nothing costs the time-out, or less when the caller goes away.
+// TestSMTP_slow: a server that says nothing costs the time-out, or less when the caller's context ends.
 func TestSMTP_slow(t *testing.T) {
 	s := smtptest.Start(t, smtptest.Options{})
 	for _, at := range []smtptest.Step{smtptest.Connect, smtptest.Ehlo, smtptest.Rcpt, smtptest.Text, smtptest.End} {

@@ -48,8 +48,8 @@ func parseBody(text string) (*body, error) {
 	if err != nil {
 		return nil, err
 	}
-	// html/template looks for the places of values at the first use only. Other mistakes of this trial
-	// are about its empty values.
+	// html/template looks for the places of values at the first use only. Other errors of this trial are about its
+	// empty values.
 	if err := t.Execute(io.Discard, Vars{}.variables()); err != nil {
 		if _, bad := errors.AsType[*htmltemplate.Error](err); bad {
 			return nil, err

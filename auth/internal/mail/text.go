@@ -7,9 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// plainText is the HTML of a mail for those who read plain text: its words, a line for each block, and
-// behind each link its address. It knows HTML only as far as mails go; whatever it makes of a broken
-// document is still nothing but text.
+// plainText is the HTML of a mail for readers of plain text: its words, a line for each block, and behind each link
+// its address. It knows HTML only as far as mails go; whatever it makes of a broken document is still nothing but
+// text.
 func plainText(document string) string {
 	var p plain
 	for document != "" {

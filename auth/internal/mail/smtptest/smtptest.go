@@ -1,8 +1,8 @@
-// Package smtptest is an SMTP server for tests: it speaks real SMTP over real sockets, with STARTTLS,
-// implicit TLS and AUTH, and misbehaves where a test tells it to.
+// Package smtptest is an SMTP server for tests: it speaks real SMTP over real sockets, with STARTTLS, implicit TLS
+// and AUTH, and misbehaves as a test configures it.
 //
-// It is for tests only. It keeps every mail it has accepted, checks commands only as far as our sender
-// could get them wrong, and delivers nothing.
+// It is for tests only. It keeps every mail it has accepted, checks commands only as far as our sender could get them
+// wrong, and delivers nothing.
 package smtptest
 
 import (
@@ -66,7 +66,7 @@ type Options struct {
 // Mail is one accepted mail.
 type Mail struct {
 	Helo, From, To string
-	// User is who signed in, Encrypted whether TLS was spoken.
+	// User is the account that signed in, Encrypted whether TLS was spoken.
 	User      string
 	Encrypted bool
 	// Raw is the text with CRLF, dots unstuffed.
