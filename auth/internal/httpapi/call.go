@@ -274,7 +274,7 @@ func cleanText(s string, most int) string {
 	return s
 }
 
-// client is what flows need to know about the client.
+// requestInfo is what flows need to know about the client.
 func (c *call) requestInfo() account.RequestInfo {
 	base, unlisted := baseURL(&c.live.Settings, c.r)
 	c.unlisted = unlisted
