@@ -162,7 +162,7 @@ func TestImports(t *testing.T) {
 // every installation.
 var linked = map[string][]string{
 	"auth":      {"buildinfo", "httpx", "memlimit", "settings", "telemetry", "telemetry/metrics"},
-	"ratelimit": {"buildinfo", "certs", "httpx", "memlimit", "settings", "telemetry"},
+	"ratelimit": {"buildinfo", "certs", "filewatch", "httpx", "memlimit", "settings", "telemetry"},
 }
 
 // TestLinked compares it with the daemons' dependencies, as built.

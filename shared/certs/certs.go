@@ -215,7 +215,7 @@ func Open(f Files, log *slog.Logger) (*Store, error) {
 	w := newWatch(s) // before reading: what changes from here on is noticed
 	m, errs := s.read()
 	if len(errs) > 0 {
-		w.close()
+		w.w.Close()
 		return nil, joined(errs)
 	}
 	s.use(m)

@@ -2,14 +2,11 @@ package certs
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
+	"gatehouse/shared/filewatch"
 )
 
 const (
@@ -24,35 +21,24 @@ const (
 
 // watch tells a Store when to read again.
 type watch struct {
-	s       *Store
-	w       *fsnotify.Watcher // nil where the system has none left
-	events  chan fsnotify.Event
-	errors  chan error
-	watched map[string]bool
-	seen    string // signature when the files were last read, or about to be
+	s    *Store
+	w    *filewatch.Watcher
+	seen string // signature when the files were last read, or about to be
 }
 
 func newWatch(s *Store) *watch {
-	w := &watch{s: s, watched: map[string]bool{}}
+	w := &watch{s: s}
 	var err error
-	if w.w, err = fsnotify.NewWatcher(); err != nil {
+	if w.w, err = filewatch.New(); err != nil {
 		s.log.Warn("certs: no change notifications; looking at the files instead", "every", lookEvery, "error", err)
-	} else {
-		w.events, w.errors = w.w.Events, w.w.Errors
 	}
 	w.refresh()
 	return w
 }
 
-func (w *watch) close() {
-	if w.w != nil {
-		w.w.Close()
-	}
-}
-
 // run reads the files again whenever they may have changed, until ctx ends.
 func (w *watch) run(ctx context.Context) {
-	defer w.close()
+	defer w.w.Close()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	due := time.NewTimer(time.Hour)
@@ -69,9 +55,9 @@ func (w *watch) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.events:
+		case <-w.w.Events:
 			changed(settle)
-		case <-w.errors: // events were lost
+		case <-w.w.Errors: // events were lost
 			changed(settle)
 		case <-look.C:
 			if w.signature() != w.seen {
@@ -94,29 +80,17 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// refresh watches the directories that the files are in now, by name and where symlinks lead. A
-// directory that went away and came back is another one to the system: its name does not tell.
+// refresh watches the directories that the files are in now, by name and where symlinks lead.
 func (w *watch) refresh() {
 	w.seen = w.signature()
-	if w.w == nil {
-		return
-	}
-	want := map[string]bool{}
+	var dirs []string
 	for _, path := range w.s.files.paths() {
-		want[filepath.Dir(path)] = true
+		dirs = append(dirs, filepath.Dir(path))
 		if real, err := filepath.EvalSymlinks(path); err == nil {
-			want[filepath.Dir(real)] = true
+			dirs = append(dirs, filepath.Dir(real))
 		}
 	}
-	for dir := range w.watched {
-		w.w.Remove(dir)
-	}
-	clear(w.watched)
-	for dir := range want {
-		if w.w.Add(dir) == nil { // one that cannot be watched is looked at
-			w.watched[dir] = true
-		}
-	}
+	w.w.Follow(dirs...)
 }
 
 func (f Files) paths() (all []string) {
@@ -132,15 +106,7 @@ func (f Files) paths() (all []string) {
 func (w *watch) signature() string {
 	var b strings.Builder
 	for _, path := range w.s.files.paths() {
-		info, err := os.Stat(path)
-		if err != nil {
-			b.WriteString("none\n")
-			continue
-		}
-		if sys, ok := info.Sys().(*syscall.Stat_t); ok {
-			fmt.Fprint(&b, sys.Dev, ":", sys.Ino, " ")
-		}
-		fmt.Fprintln(&b, info.Size(), info.ModTime().UnixNano(), info.Mode())
+		b.WriteString(filewatch.Identity(path) + "\n")
 	}
 	return b.String()
 }

@@ -1,0 +1,71 @@
+// Package filewatch notices that files may have changed, by the system's notifications of the directories that they
+// are in. Where there are none (no watches left, some network file systems, a symlink swapped further up the path) its
+// user compares what Identity says every now and then.
+//
+// It does not read files, and does not wait for a writer to finish.
+package filewatch
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// Watcher follows directories. Its methods are one goroutine's; the channels may be read by another.
+type Watcher struct {
+	// Events and Errors are fsnotify's; an error means that events were lost. Both are nil, which never
+	// deliver, where the system gives no notifications.
+	Events <-chan fsnotify.Event
+	Errors <-chan error
+
+	w       *fsnotify.Watcher // nil without notifications
+	watched []string
+}
+
+// New returns a Watcher in any case; the error says why it gets no notifications.
+func New() (*Watcher, error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return &Watcher{}, err
+	}
+	return &Watcher{w: w, Events: w.Events, Errors: w.Errors}, nil
+}
+
+// Follow watches these directories and no others. A directory that went away and came back is another one to the
+// system, and its name does not tell: Follow it again. One that cannot be watched is left out.
+func (w *Watcher) Follow(dirs ...string) {
+	if w.w == nil {
+		return
+	}
+	for _, dir := range w.watched {
+		w.w.Remove(dir) // fails for one that went away
+	}
+	w.watched = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(dirs))), func(dir string) bool { return w.w.Add(dir) != nil })
+}
+
+// Close ends the notifications.
+func (w *Watcher) Close() {
+	if w.w != nil {
+		w.w.Close()
+	}
+}
+
+// Identity tells the file or directory at a path from another one, and for files one content from another.
+func Identity(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "none"
+	}
+	id := ""
+	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
+		id = fmt.Sprint(sys.Dev, ":", sys.Ino)
+	}
+	if info.Mode()&fs.ModeDir == 0 {
+		id += fmt.Sprint(" ", info.Size(), " ", info.ModTime().UnixNano(), " ", info.Mode())
+	}
+	return id
+}

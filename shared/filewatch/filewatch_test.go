@@ -1,0 +1,96 @@
+package filewatch
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"gatehouse/shared/await"
+)
+
+// A directory that is made again under its name is followed when Follow is called again.
+func TestFollow(t *testing.T) {
+	w, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	top := t.TempDir()
+	dir, other := filepath.Join(top, "dir"), filepath.Join(top, "other")
+	mkdir := func(path string) {
+		t.Helper()
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// noticed writes a file and says whether an event of it comes.
+	noticed := func(dir string) bool {
+		t.Helper()
+		path := filepath.Join(dir, "file")
+		if err := os.WriteFile(path, []byte(time.Now().String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			select {
+			case e := <-w.Events:
+				if e.Name == path {
+					return true
+				}
+			case <-time.After(100 * time.Millisecond):
+				return false
+			}
+		}
+	}
+	mkdir(dir)
+	mkdir(other)
+	w.Follow(dir, filepath.Join(top, "missing"), dir)
+	await.True(t, "an event", func() bool { return noticed(dir) })
+	if noticed(other) {
+		t.Error("an event of a directory that is not followed")
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	mkdir(dir)
+	w.Follow(dir)
+	await.True(t, "an event of the directory made again", func() bool { return noticed(dir) })
+	w.Follow(other)
+	for len(w.Events) > 0 {
+		<-w.Events
+	}
+	await.True(t, "an event of the other directory", func() bool { return noticed(other) })
+	if noticed(dir) {
+		t.Error("an event of a directory that is followed no more")
+	}
+}
+
+func TestIdentity(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "file")
+	write := func(text string) string {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return Identity(path)
+	}
+	if got := Identity(path); got != "none" {
+		t.Errorf("a file that is not there: %q, want none", got)
+	}
+	folder := Identity(dir)
+	short := write("one")
+	if long := write("three"); long == short {
+		t.Error("other contents have the same identity")
+	}
+	if got := Identity(dir); got != folder {
+		t.Errorf("a directory with a new file: %q, want %q", got, folder)
+	}
+	before := Identity(path)
+	if err := os.Chmod(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := Identity(path); got == before {
+		t.Error("another mode has the same identity")
+	}
+}
