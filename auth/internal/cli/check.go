@@ -61,7 +61,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 		r.providers(ctx, l)
 		r.smtp(ctx, l)
 		r.templates(ctx, l)
-		r.outward(ctx, l)
+		r.outbound(ctx, l)
 		r.hooks(ctx, l, db)
 	}
 	if r.failed > 0 {
@@ -148,9 +148,9 @@ func (r *report) templates(ctx context.Context, l config.Live) {
 	r.say("mail templates", m.Load(ctx))
 }
 
-// outward queries the SMS gateway about the account (missing settings are among the warnings), and the captcha
+// outbound queries the SMS gateway about the account (missing settings are among the warnings), and the captcha
 // provider about an unsolved captcha.
-func (r *report) outward(ctx context.Context, l config.Live) {
+func (r *report) outbound(ctx context.Context, l config.Live) {
 	for _, doubt := range l.SMS.Lint() {
 		fmt.Fprintln(r.p.stdout, "warn ", doubt)
 	}

@@ -264,7 +264,7 @@ func Load(environ []string, file string, running *Config) (c Config, l Live, sta
 		return c, l, nil, new(settings.Report), err
 	}
 	all, schema := takeSchema(all)
-	all, twins := takeTwins(all)
+	all, twins := dropUnusedLegacy(all)
 	r = settings.Load(&c, all, settingNames)
 	if len(twins) > 0 {
 		r.Warn("no effect, since the other one of the same provider is on: %s", strings.Join(twins, ", "))

@@ -222,7 +222,7 @@ func enabledProviders(s provider.Settings) (names []string) {
 // checkExternal is what neither a field's tag nor package provider can say.
 func (c *Config) checkExternal(r *settings.Report) {
 	c.External.readFree(r)
-	warnAbsent(r)
+	warnUnsupportedProviders(r)
 	if c.External.AllowUnverified && c.Mailer.Autoconfirm {
 		r.Clash("AUTH_MAILER_AUTOCONFIRM and AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS cannot both be true")
 	}

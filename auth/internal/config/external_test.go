@@ -122,7 +122,7 @@ func TestConfig_externalWarnings(t *testing.T) {
 func TestConfig_twins(t *testing.T) {
 	f := func(environ, want string, taken ...string) {
 		t.Helper()
-		rest, got := takeTwins(strings.Fields(environ))
+		rest, got := dropUnusedLegacy(strings.Fields(environ))
 		if d := cmp.Diff(taken, got); d != "" || strings.Join(rest, " ") != want {
 			t.Errorf("%s\nleaves %s, and takes %s", environ, rest, got)
 		}

@@ -9,23 +9,23 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// twin matches a setting of linkedin or slack: each is one provider with a mode here, and was two in the replaced
+// legacyPair matches a setting of linkedin or slack: each is one provider with a mode here, and was two in the replaced
 // service, of which the second is called OIDC.
-var twin = regexp.MustCompile(`^(?:GOTRUE|AUTH)_EXTERNAL_(LINKEDIN|SLACK)_(OIDC_)?(\w+)$`)
+var legacyPair = regexp.MustCompile(`^(?:GOTRUE|AUTH)_EXTERNAL_(LINKEDIN|SLACK)_(OIDC_)?(\w+)$`)
 
-// takeTwins removes from the environment the settings of a twin that is off while the other is on, and returns their
+// dropUnusedLegacy removes from the environment the settings of a twin that is off while the other is on, and returns their
 // names: once both have the same names, the settings of one would contradict the other's.
-func takeTwins(environ []string) (rest, taken []string) {
+func dropUnusedLegacy(environ []string) (rest, taken []string) {
 	on := map[string]bool{}
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")
-		if m := twin.FindStringSubmatch(name); m != nil && m[3] == "ENABLED" && value != "" {
+		if m := legacyPair.FindStringSubmatch(name); m != nil && m[3] == "ENABLED" && value != "" {
 			on[m[1]+m[2]], _ = strconv.ParseBool(value)
 		}
 	}
 	for _, e := range environ {
 		name, _, _ := strings.Cut(e, "=")
-		m := twin.FindStringSubmatch(name)
+		m := legacyPair.FindStringSubmatch(name)
 		if m == nil || m[3] == "MODE" {
 			rest = append(rest, e)
 			continue
@@ -45,19 +45,19 @@ func takeTwins(environ []string) (rest, taken []string) {
 }
 
 // absent are providers of the replaced service that are not among the eighteen.
-var absent = []string{"FLY", "KAKAO", "VERCEL_MARKETPLACE", "X", "ZOOM"}
+var unsupportedProviders = []string{"FLY", "KAKAO", "VERCEL_MARKETPLACE", "X", "ZOOM"}
 
-// absentNames are their settings, which mean nothing here.
-func absentNames() (names []string) {
-	for _, p := range absent {
+// unsupportedProviderNames are their settings, which mean nothing here.
+func unsupportedProviderNames() (names []string) {
+	for _, p := range unsupportedProviders {
 		names = append(names, "AUTH_EXTERNAL_"+p+"_*")
 	}
 	return names
 }
 
-// warnAbsent names those that were on: whoever signed in with one cannot any more.
-func warnAbsent(r *settings.Report) {
-	for _, p := range absent {
+// warnUnsupportedProviders names those that were on: whoever signed in with one cannot any more.
+func warnUnsupportedProviders(r *settings.Report) {
+	for _, p := range unsupportedProviders {
 		name := "AUTH_EXTERNAL_" + p + "_ENABLED"
 		if on, _ := strconv.ParseBool(r.Text(name)); on {
 			r.Warn("%s has no effect: there is no provider %s, and nobody can sign in with it (%s<NAME>_ISSUER adds one that speaks OpenID Connect)", name, strings.ToLower(p), freePrefix)

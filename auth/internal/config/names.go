@@ -32,7 +32,7 @@ var settingNames = settings.Options{
 	},
 	OldPrefixes: []settings.Alias{{Old: "GOTRUE_", New: "AUTH_"}, {Old: "", New: "AUTH_"}},
 	ListAll:     "auth check lists all",
-	Known:       slices.Concat(laterNames(), ignoredNames, absentNames(), []string{freePrefix + "*"}),
+	Known:       slices.Concat(unsupportedNames(), ignoredNames, unsupportedProviderNames(), []string{freePrefix + "*"}),
 	Prefixes:    []string{"AUTH_"},
 	Seconds:     true,
 }

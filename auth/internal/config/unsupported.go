@@ -6,18 +6,18 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// laterNames are variables of planned features; they are ours, and have no effect alone.
-func laterNames() []string {
+// unsupportedNames are variables of planned features; they are ours, and have no effect alone.
+func unsupportedNames() []string {
 	names := []string{
 		"AUTH_MFA_WEB_AUTHN_*", "AUTH_WEBAUTHN_*",
 	}
 	return names
 }
 
-// checkLater refuses settings that an operator must not believe to be on, and warns of the rest.
-func (c *Config) checkLater(r *settings.Report) {
+// checkUnsupported refuses settings that an operator must not believe to be on, and warns of the rest.
+func (c *Config) checkUnsupported(r *settings.Report) {
 	var later, ignored []string
-	list := laterNames()
+	list := unsupportedNames()
 	for _, name := range r.Names() {
 		switch {
 		case named(ignoredNames, name):

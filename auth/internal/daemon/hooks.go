@@ -21,7 +21,7 @@ import (
 // they began with.
 func (d *daemon) makeHooks(l *config.Live) {
 	set := hook.NewSet(hook.Options{Functions: d.callFunction, Watch: d.watch(), Inject: d.inject()}, l.Hooks)
-	l.Accounts.Hooks, l.Accounts.Factors.Attempt = askBy(set)
+	l.Accounts.Hooks, l.Accounts.Factors.Attempt = flowHooks(set)
 	if l.SendSync {
 		l.Accounts.Hooks.SendNow = d.sendNow(set)
 	}
@@ -40,8 +40,8 @@ func (d *daemon) callFunction(ctx context.Context, schema, function string, in [
 
 type attemptFunc = func(context.Context, account.FactorAttempt) (account.FactorVerdict, error)
 
-// askBy are the hooks as the flows call them; nil where there is none.
-func askBy(set *hook.Set) (h account.Hooks, factor attemptFunc) {
+// flowHooks are the hooks as the flows call them; nil where there is none.
+func flowHooks(set *hook.Set) (h account.Hooks, factor attemptFunc) {
 	if set.On(hook.BeforeUserCreated) {
 		h.BeforeCreate = func(ctx context.Context, ip string, u store.User) error {
 			return refusal(set.Call(ctx, hook.BeforeUserCreated, ip, map[string]any{"user": userJSON(&u)}, nil))

@@ -32,10 +32,10 @@ type observation struct {
 
 const (
 	scopeName = "auth"
-	// telemetryPatience is how long the last spans and metrics may take at the end of the process.
-	telemetryPatience = 5 * time.Second
-	// figurePatience bounds the database queries of metrics.
-	figurePatience = 2 * time.Second
+	// telemetryTimeout is how long the last spans and metrics may take at the end of the process.
+	telemetryTimeout = 5 * time.Second
+	// metricsTimeout bounds the database queries of metrics.
+	metricsTimeout = 2 * time.Second
 )
 
 // startTelemetry sets up what is switched on. Errors in the settings were reported before; an exporter that can't
@@ -123,7 +123,7 @@ func (d *daemon) measure() error {
 	if err := m.GoRuntime(); err != nil {
 		return err
 	}
-	f := figures{meter: m.Meter(scopeName)}
+	f := instruments{meter: m.Meter(scopeName)}
 	running := f.level("auth.password.running", "{hash}", "Passwords that are being hashed.")
 	waiting := f.level("auth.password.waiting", "{hash}", "Passwords that wait for a worker.")
 	done := f.count("auth.password.hashes", "{hash}", "Passwords hashed or compared.")
@@ -170,7 +170,7 @@ func (d *daemon) measure() error {
 			o.ObserveFloat64(key, age.Seconds())
 		}
 
-		ctx, cancel := context.WithTimeout(ctx, figurePatience)
+		ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
 		defer cancel()
 		by, err := d.db.OutboxWaiting(ctx, time.Now())
 		if err != nil { // an error would hold back all the other metrics
@@ -191,31 +191,31 @@ func (d *daemon) measure() error {
 	return err
 }
 
-// figures makes instruments and keeps the first error.
-type figures struct {
+// instruments makes instruments and keeps the first error.
+type instruments struct {
 	meter metric.Meter
 	err   error
 }
 
-func (f *figures) note(err error) {
+func (f *instruments) note(err error) {
 	if f.err == nil && err != nil {
 		f.err = fmt.Errorf("metrics: %w", err)
 	}
 }
 
-func (f *figures) level(name, unit, help string) metric.Int64Observable {
+func (f *instruments) level(name, unit, help string) metric.Int64Observable {
 	i, err := f.meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
 	f.note(err)
 	return i
 }
 
-func (f *figures) count(name, unit, help string) metric.Int64Observable {
+func (f *instruments) count(name, unit, help string) metric.Int64Observable {
 	i, err := f.meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
 	f.note(err)
 	return i
 }
 
-func (f *figures) age(name, help string) metric.Float64Observable {
+func (f *instruments) age(name, help string) metric.Float64Observable {
 	i, err := f.meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(help))
 	f.note(err)
 	return i
@@ -248,12 +248,12 @@ func (d *daemon) stopTelemetry() {
 		o.page.Close()
 	}
 	if o.metrics != nil {
-		if err := o.metrics.Stop(telemetryPatience); err != nil {
+		if err := o.metrics.Stop(telemetryTimeout); err != nil {
 			d.log.Warn("the last figures were not sent", "error", err)
 		}
 	}
 	if o.tracing != nil {
-		if err := o.tracing.Stop(telemetryPatience); err != nil {
+		if err := o.tracing.Stop(telemetryTimeout); err != nil {
 			d.log.Warn("the last spans were not sent", "error", err)
 		}
 	}

@@ -157,7 +157,7 @@ func (s *Set) Call(ctx context.Context, p Point, ip string, input map[string]any
 	}
 	var answer []byte
 	if t.function != "" {
-		answer, err = s.watched(ctx, p, t, text)
+		answer, err = s.callWatched(ctx, p, t, text)
 	} else {
 		answer, err = s.post(s.clients.WithTarget(ctx, called(p)), t, text)
 	}
@@ -210,19 +210,19 @@ func failed(msg string, err error) *Error {
 // called is what a point is called where calls are watched.
 func called(p Point) string { return "hook " + string(p) }
 
-// watched is ask with the watcher.
-func (s *Set) watched(ctx context.Context, p Point, t Target, body []byte) ([]byte, error) {
+// callWatched is ask with the watcher.
+func (s *Set) callWatched(ctx context.Context, p Point, t Target, body []byte) ([]byte, error) {
 	if s.o.Watch == nil {
-		return s.ask(ctx, t, body)
+		return s.callFunction(ctx, t, body)
 	}
 	ctx, done := s.o.Watch(ctx, outbound.Call{Target: called(p)})
-	out, err := s.ask(ctx, t, body)
+	out, err := s.callFunction(ctx, t, body)
 	done(0, err)
 	return out, err
 }
 
-// ask calls a function of the database.
-func (s *Set) ask(ctx context.Context, t Target, body []byte) ([]byte, error) {
+// callFunction calls a function of the database.
+func (s *Set) callFunction(ctx context.Context, t Target, body []byte) ([]byte, error) {
 	out, err := s.o.Functions(ctx, t.schema, t.function, body)
 	switch {
 	case errors.Is(err, ErrFunctionTime):

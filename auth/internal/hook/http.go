@@ -36,8 +36,8 @@ func sign(secrets [][]byte, id string, at time.Time, body []byte) string {
 	return strings.Join(all, " ")
 }
 
-// errAgain: the receiver wants the call repeated.
-var errAgain = errors.New("asked to come again")
+// errRetry: the receiver wants the call repeated.
+var errRetry = errors.New("asked to come again")
 
 // post calls an HTTP endpoint, up to three times in five seconds. Each attempt has an id of its own.
 func (s *Set) post(ctx context.Context, t Target, body []byte) ([]byte, error) {
@@ -55,7 +55,7 @@ func (s *Set) post(ctx context.Context, t Target, body []byte) ([]byte, error) {
 			return nil, timeout(s.o.Budget, err)
 		case i == attempts:
 			return nil, &Error{Status: 422, Code: CodeTimeoutAfterRetry, Msg: "Failed to reach hook after maximum retries", Err: err}
-		case errors.Is(err, errAgain):
+		case errors.Is(err, errRetry):
 			continue
 		}
 		select {
@@ -110,7 +110,7 @@ func read(resp *http.Response) ([]byte, error) {
 	case http.StatusOK, http.StatusAccepted:
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		if resp.Header.Get("Retry-After") != "" {
-			return nil, fmt.Errorf("%w (status %d)", errAgain, resp.StatusCode)
+			return nil, fmt.Errorf("%w (status %d)", errRetry, resp.StatusCode)
 		}
 		return nil, failed("Service currently unavailable due to hook", fmt.Errorf("status %d", resp.StatusCode))
 	case http.StatusBadRequest:

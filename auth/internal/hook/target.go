@@ -18,8 +18,8 @@ type Target struct {
 	secrets          [][]byte
 }
 
-// clearHosts may be called over http.
-var clearHosts = []string{"localhost", "127.0.0.1", "::1", "host.docker.internal"}
+// plainHTTPHosts may be called over http.
+var plainHTTPHosts = []string{"localhost", "127.0.0.1", "::1", "host.docker.internal"}
 
 var name = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`) })
 
@@ -33,8 +33,8 @@ func ParseURI(text string) (Target, error) {
 	switch u.Scheme {
 	case "https":
 	case "http":
-		if !slices.Contains(clearHosts, strings.ToLower(u.Hostname())) {
-			return Target{}, fmt.Errorf("http:// is for %s; elsewhere https://", strings.Join(clearHosts, ", "))
+		if !slices.Contains(plainHTTPHosts, strings.ToLower(u.Hostname())) {
+			return Target{}, fmt.Errorf("http:// is for %s; elsewhere https://", strings.Join(plainHTTPHosts, ", "))
 		}
 	case "pg-functions":
 		return parseFunction(u)

@@ -36,24 +36,24 @@ type child struct {
 	threads   *Workers // nil as long as there is hope for a child
 }
 
-// answer sends a question to the child. When the child ends during it, the next child gets it, once: a question that
+// response sends a question to the child. When the child ends during it, the next child gets it, once: a question that
 // kills every child must not kill them for ever.
-func (c *child) answer(q question) (answer, error) {
+func (c *child) roundTrip(q request) (response, error) {
 	for range 2 {
 		p, threads, err := c.running()
 		if err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 		if threads != nil {
-			return threads.ask(context.Background(), q)
+			return threads.compute(context.Background(), q)
 		}
-		a, err := p.ask(q)
+		a, err := p.roundTrip(q)
 		if err == nil {
 			return a, nil
 		}
 		c.ended(p)
 	}
-	return answer{}, &Busy{RetryAfter: time.Second}
+	return response{}, &Busy{RetryAfter: time.Second}
 }
 
 // running is the child, started if there is none, or the threads instead.
@@ -86,7 +86,7 @@ func (c *child) running() (*process, *Workers, error) {
 	if refused(err) || !c.worked && c.short == hopeless {
 		c.o.Log.Warn("password: no process for hashing can be started; threads of this one hash, and a flood of sign-ins will slow other requests", "error", err)
 		own := c.o
-		own.Child, own.Queue = nil, askedPerWorker*c.o.Workers // no other caller uses them
+		own.Child, own.Queue = nil, pendingPerWorker*c.o.Workers // no other caller uses them
 		c.threads = NewWorkers(own)
 		return nil, c.threads, nil
 	}

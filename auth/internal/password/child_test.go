@@ -29,7 +29,7 @@ var children = map[string]func() error{
 	"asleep": func() error { return ready(func(frame) bool { return true }) },
 	"liar": func() error {
 		return ready(func(f frame) bool {
-			os.Stdout.Write(appendAnswer(nil, f.number+1, answer{kind: saysRight}))
+			os.Stdout.Write(appendResponse(nil, f.number+1, response{kind: saysRight}))
 			return true
 		})
 	},
@@ -38,7 +38,7 @@ var children = map[string]func() error{
 		return ready(func(f frame) bool {
 			if numbers = append(numbers, f.number); len(numbers) == 2 {
 				for _, n := range numbers {
-					os.Stdout.Write(appendAnswer(nil, n, answer{kind: saysRight}))
+					os.Stdout.Write(appendResponse(nil, n, response{kind: saysRight}))
 				}
 				numbers = nil
 			}
@@ -49,15 +49,15 @@ var children = map[string]func() error{
 		n := 0
 		return ready(func(f frame) bool {
 			n++
-			q, _ := f.question()
-			os.Stdout.Write(appendAnswer(nil, f.number, q.answer()))
+			q, _ := f.decode()
+			os.Stdout.Write(appendResponse(nil, f.number, q.answer()))
 			return n < 2
 		})
 	},
 	"refused": func() error {
 		hello := make([]byte, len(greeting)+2)
 		io.ReadFull(os.Stdin, hello)
-		os.Stdout.Write(appendAnswer(nil, 0, answer{saysReady, "not allowed"}))
+		os.Stdout.Write(appendResponse(nil, 0, response{saysReady, "not allowed"}))
 		s := service{in: os.Stdin, out: os.Stdout}
 		return s.work()
 	},
@@ -66,7 +66,7 @@ var children = map[string]func() error{
 func ready(each func(frame) bool) error {
 	hello := make([]byte, len(greeting)+2)
 	io.ReadFull(os.Stdin, hello)
-	os.Stdout.Write(appendAnswer(nil, 0, answer{kind: saysReady}))
+	os.Stdout.Write(appendResponse(nil, 0, response{kind: saysReady}))
 	for {
 		f, err := readFrame(os.Stdin, nil)
 		if err != nil || !each(f) {
@@ -421,14 +421,14 @@ func TestServeByHand(t *testing.T) {
 }
 
 func TestFrames(t *testing.T) {
-	f := func(q question) {
+	f := func(q request) {
 		t.Helper()
-		wire := appendQuestion(nil, 7, q)
+		wire := appendRequest(nil, 7, q)
 		back, err := readFrame(bytes.NewReader(wire), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if have, ok := back.question(); !ok || back.number != 7 || have.kind != q.kind || have.text != q.text || string(have.password) != string(q.password) {
+		if have, ok := back.decode(); !ok || back.number != 7 || have.kind != q.kind || have.text != q.text || string(have.password) != string(q.password) {
 			t.Errorf("%v became %v", q, have)
 		}
 		for n := range wire {
@@ -441,23 +441,23 @@ func TestFrames(t *testing.T) {
 			}
 		}
 	}
-	f(question{askHash, "bcrypt:10", []byte("correct horse")})
-	f(question{askCheck, bcryptVector, nil})
-	f(question{kind: 0})
+	f(request{opHash, "bcrypt:10", []byte("correct horse")})
+	f(request{opCheck, bcryptVector, nil})
+	f(request{kind: 0})
 	if _, err := readFrame(bytes.NewReader([]byte("\x00\x30\x00\x00aaaaaaa")), nil); err == nil {
 		t.Error("3 MiB are read")
 	}
 	if _, err := readFrame(bytes.NewReader([]byte("\x00\x00\x00\x04aaaaaaa")), nil); err == nil {
 		t.Error("4 bytes are a frame")
 	}
-	if a := (question{kind: 'x'}).answer(); a.kind != saysFailed {
+	if a := (request{kind: 'x'}).answer(); a.kind != saysFailed {
 		t.Errorf("a question of no kind is answered %v", a)
 	}
 }
 
 // What was sent is wiped, and what a frame held when it has been answered.
 func TestFramesAreWiped(t *testing.T) {
-	wire := appendQuestion(nil, 1, question{askCheck, bcryptVector, []byte("U*U")})
+	wire := appendRequest(nil, 1, request{opCheck, bcryptVector, []byte("U*U")})
 	in := &keeping{r: bytes.NewReader(bytes.Clone(wire))}
 	s := service{in: in, out: io.Discard}
 	if err := s.work(); err != nil {
@@ -493,10 +493,10 @@ func (k *keeping) Read(b []byte) (int, error) {
 
 // No bytes from outside make either side panic, keep what they shouldn't, or take more memory than they bring.
 func FuzzFrame(f *testing.F) {
-	f.Add(appendQuestion(nil, 1, question{askHash, "bcrypt:4", []byte("correct horse")}))
-	f.Add(appendQuestion(nil, 2, question{askCheck, bcryptVector, []byte("U*U")}))
-	f.Add(appendAnswer(nil, 3, answer{saysHash, bcryptVector}))
-	f.Add(appendAnswer(appendAnswer(nil, 0, answer{saysReady, "refused"}), 4, answer{kind: saysRight}))
+	f.Add(appendRequest(nil, 1, request{opHash, "bcrypt:4", []byte("correct horse")}))
+	f.Add(appendRequest(nil, 2, request{opCheck, bcryptVector, []byte("U*U")}))
+	f.Add(appendResponse(nil, 3, response{saysHash, bcryptVector}))
+	f.Add(appendResponse(appendResponse(nil, 0, response{saysReady, "refused"}), 4, response{kind: saysRight}))
 	f.Add([]byte("\x00\x00\x00\x06\x00\x00\x00\x01c\xff"))
 	f.Add([]byte("\x00\x20\x00\x00\x00\x00\x00\x01cshort"))
 	f.Fuzz(func(t *testing.T, wire []byte) {
@@ -508,11 +508,11 @@ func FuzzFrame(f *testing.F) {
 				return
 			}
 			used := wire[at : len(wire)-r.Len()]
-			if again := appendAnswer(nil, frame.number, frame.answer()); !bytes.Equal(again, used) {
+			if again := appendResponse(nil, frame.number, frame.answer()); !bytes.Equal(again, used) {
 				t.Fatalf("%q became %q", used, again)
 			}
-			if q, ok := frame.question(); ok {
-				if again := appendQuestion(nil, frame.number, q); !bytes.Equal(again, used) {
+			if q, ok := frame.decode(); ok {
+				if again := appendRequest(nil, frame.number, q); !bytes.Equal(again, used) {
 					t.Fatalf("%q became the question %q", used, again)
 				}
 			}

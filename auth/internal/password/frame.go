@@ -22,14 +22,14 @@ const (
 	maxFrame = 2 << 20
 )
 
-func appendQuestion(b []byte, number uint32, q question) []byte {
+func appendRequest(b []byte, number uint32, q request) []byte {
 	b = binary.BigEndian.AppendUint32(b, uint32(5+2+len(q.text)+len(q.password)))
 	b = append(binary.BigEndian.AppendUint32(b, number), q.kind)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(q.text)))
 	return append(append(b, q.text...), q.password...)
 }
 
-func appendAnswer(b []byte, number uint32, a answer) []byte {
+func appendResponse(b []byte, number uint32, a response) []byte {
 	b = binary.BigEndian.AppendUint32(b, uint32(5+len(a.text)))
 	b = append(binary.BigEndian.AppendUint32(b, number), a.kind)
 	return append(b, a.text...)
@@ -57,16 +57,16 @@ func readFrame(r io.Reader, buf []byte) (frame, error) {
 	return f, nil
 }
 
-// question decodes a frame. The password is the frame's memory.
-func (f frame) question() (q question, ok bool) {
+// request decodes a frame. The password is the frame's memory.
+func (f frame) decode() (q request, ok bool) {
 	if len(f.body) < 2 {
-		return question{}, false
+		return request{}, false
 	}
 	n, rest := int(binary.BigEndian.Uint16(f.body)), f.body[2:]
 	if n > len(rest) {
-		return question{}, false
+		return request{}, false
 	}
-	return question{f.kind, string(rest[:n]), rest[n:]}, true
+	return request{f.kind, string(rest[:n]), rest[n:]}, true
 }
 
-func (f frame) answer() answer { return answer{f.kind, string(f.body)} }
+func (f frame) answer() response { return response{f.kind, string(f.body)} }

@@ -17,8 +17,8 @@ const (
 	// askPatience is how long one answer may take. The most expensive hash takes two seconds of a processor,
 	// of which a child gets what others leave. One that takes longer is taken for dead, and killed.
 	askPatience = 2 * time.Minute
-	// stopPatience is how long an idle child may take to end.
-	stopPatience = 5 * time.Second
+	// stopTimeout is how long an idle child may take to end.
+	stopTimeout = 5 * time.Second
 )
 
 // process is one running child.
@@ -35,7 +35,7 @@ type process struct {
 
 	mu      sync.Mutex
 	count   uint32
-	waiting map[uint32]chan<- answer
+	waiting map[uint32]chan<- response
 
 	gone chan struct{} // closed when the process has been waited for
 	err  error         // how it ended; written before that
@@ -53,7 +53,7 @@ func startProcess(cmd *exec.Cmd, workers int, patience time.Duration) (*process,
 		theirIn.Close()
 		return nil, err
 	}
-	p := &process{cmd: cmd, began: time.Now(), patience: patience, in: in, out: out, waiting: map[uint32]chan<- answer{}, gone: make(chan struct{})}
+	p := &process{cmd: cmd, began: time.Now(), patience: patience, in: in, out: out, waiting: map[uint32]chan<- response{}, gone: make(chan struct{})}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirIn, theirOut, &p.last
 	separate(cmd)
 	err = cmd.Start()
@@ -76,21 +76,21 @@ func startProcess(cmd *exec.Cmd, workers int, patience time.Duration) (*process,
 }
 
 // greet says hello and waits for the answer.
-func (p *process) greet(workers int) (answer, error) {
+func (p *process) greet(workers int) (response, error) {
 	deadline := time.Now().Add(startPatience)
 	hello := binary.BigEndian.AppendUint16([]byte(greeting), uint16(workers))
 	if err := errors.Join(p.in.SetDeadline(deadline), p.out.SetDeadline(deadline)); err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if _, err := p.in.Write(hello); err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	f, err := readFrame(p.out, nil)
 	if err == nil && f.kind != saysReady {
 		err = f.answer().err()
 	}
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	return f.answer(), errors.Join(p.in.SetDeadline(time.Time{}), p.out.SetDeadline(time.Time{}))
 }
@@ -129,9 +129,9 @@ func (p *process) wait() {
 // errEnded: the child was gone before it had answered.
 var errEnded = errors.New("password: the process for hashing has ended")
 
-// ask waits for the answer to one question. Any error means that the child is unusable; it has ended then.
-func (p *process) ask(q question) (answer, error) {
-	back := make(chan answer, 1)
+// roundTrip waits for the answer to one question. Any error means that the child is unusable; it has ended then.
+func (p *process) roundTrip(q request) (response, error) {
+	back := make(chan response, 1)
 	p.mu.Lock()
 	p.count++
 	number := p.count
@@ -140,7 +140,7 @@ func (p *process) ask(q question) (answer, error) {
 
 	late := time.AfterFunc(p.patience, func() { p.cmd.Process.Kill() }) // fails when it has ended
 	defer late.Stop()
-	if err := p.write(appendQuestion(nil, number, q)); err != nil {
+	if err := p.write(appendRequest(nil, number, q)); err != nil {
 		p.cmd.Process.Kill()
 	}
 	select {
@@ -152,7 +152,7 @@ func (p *process) ask(q question) (answer, error) {
 	case a := <-back: // its last one
 		return a, nil
 	default:
-		return answer{}, errEnded
+		return response{}, errEnded
 	}
 }
 
@@ -168,7 +168,7 @@ func (p *process) write(frame []byte) error {
 // stop ends an idle child and waits for it.
 func (p *process) stop() {
 	p.in.Close()
-	late := time.AfterFunc(stopPatience, func() { p.cmd.Process.Kill() })
+	late := time.AfterFunc(stopTimeout, func() { p.cmd.Process.Kill() })
 	defer late.Stop()
 	<-p.gone
 }

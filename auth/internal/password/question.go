@@ -5,19 +5,19 @@ import (
 	"fmt"
 )
 
-// question is one job of a worker, in this process or a child.
-type question struct {
+// request is one job of a worker, in this process or a child.
+type request struct {
 	kind     byte
 	text     string
 	password []byte
 }
 
 const (
-	askHash  byte = 'h' // the text is the parameters, as ParseParams reads them
-	askCheck byte = 'c' // the text is the hash
+	opHash  byte = 'h' // the text is the parameters, as ParseParams reads them
+	opCheck byte = 'c' // the text is the hash
 )
 
-type answer struct {
+type response struct {
 	kind byte
 	text string
 }
@@ -31,44 +31,44 @@ const (
 )
 
 // err is what the answer is where another was wanted.
-func (a answer) err() error {
+func (a response) err() error {
 	if a.kind == saysFailed {
 		return errors.New(a.text)
 	}
 	return fmt.Errorf("password: an answer of the kind %q", a.kind)
 }
 
-// answer does the work. Whatever it panics with, the process lives on.
-func (q question) answer() (a answer) {
+// response does the work. Whatever it panics with, the process lives on.
+func (q request) answer() (a response) {
 	defer func() {
 		if r := recover(); r != nil {
-			a = answer{saysFailed, fmt.Sprintf("password: panic: %v", r)}
+			a = response{saysFailed, fmt.Sprintf("password: panic: %v", r)}
 		}
 	}()
 	switch q.kind {
-	case askHash:
+	case opHash:
 		p, err := ParseParams(q.text)
 		if err != nil {
-			return answer{saysFailed, err.Error()}
+			return response{saysFailed, err.Error()}
 		}
 		hash, err := p.hash(q.password)
 		if err != nil {
-			return answer{saysFailed, err.Error()}
+			return response{saysFailed, err.Error()}
 		}
-		return answer{saysHash, hash}
-	case askCheck:
+		return response{saysHash, hash}
+	case opCheck:
 		h, err := parse(q.text)
 		if err != nil {
-			return answer{saysFailed, err.Error()}
+			return response{saysFailed, err.Error()}
 		}
 		right, err := h.check(q.password)
 		if err != nil {
-			return answer{saysFailed, err.Error()}
+			return response{saysFailed, err.Error()}
 		}
 		if right {
-			return answer{kind: saysRight}
+			return response{kind: saysRight}
 		}
-		return answer{kind: saysWrong}
+		return response{kind: saysWrong}
 	}
-	return answer{saysFailed, fmt.Sprintf("password: a question of the kind %q", q.kind)}
+	return response{saysFailed, fmt.Sprintf("password: a question of the kind %q", q.kind)}
 }

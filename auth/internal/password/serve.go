@@ -32,7 +32,7 @@ func Serve(in, out *os.File) error {
 	workers := max(1, int(binary.BigEndian.Uint16(hello[len(greeting):])))
 	runtime.GOMAXPROCS(workers)
 	s := service{in: in, out: out}
-	ready := answer{kind: saysReady}
+	ready := response{kind: saysReady}
 	if err := lowProcess(); err != nil {
 		ready.text = err.Error()
 	}
@@ -68,8 +68,8 @@ func (s *service) work() error {
 		if err != nil {
 			return err
 		}
-		a := answer{saysFailed, "password: a frame that is no question"}
-		if q, ok := f.question(); ok {
+		a := response{saysFailed, "password: a frame that is no question"}
+		if q, ok := f.decode(); ok {
 			a = q.answer()
 		}
 		clear(f.body)
@@ -79,9 +79,9 @@ func (s *service) work() error {
 	}
 }
 
-func (s *service) write(number uint32, a answer) error {
+func (s *service) write(number uint32, a response) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	_, err := s.out.Write(appendAnswer(nil, number, a))
+	_, err := s.out.Write(appendResponse(nil, number, a))
 	return err
 }

@@ -16,9 +16,9 @@ const (
 	// queuePerWorker is the default length of the queue for each worker. At bcrypt's cost 10 its last place
 	// waits for a second and a half.
 	queuePerWorker = 32
-	// askedPerWorker is how many questions a child holds for each of its workers: the one that is computed
+	// pendingPerWorker is how many questions a child holds for each of its workers: the one that is computed
 	// and the next, so that no core rests while an answer goes up and a question comes down.
-	askedPerWorker = 2
+	pendingPerWorker = 2
 )
 
 // Options are those of NewWorkers.
@@ -129,7 +129,7 @@ func NewWorkers(o Options) *Workers {
 	w.Use(o.Params)
 	if o.Child != nil {
 		w.child = &child{o: o}
-		w.takers *= askedPerWorker
+		w.takers *= pendingPerWorker
 		for range w.takers {
 			w.wg.Go(w.work)
 		}
@@ -155,7 +155,7 @@ func (w *Workers) Hash(ctx context.Context, password string) (string, error) {
 	if len(password) > MaxBytes {
 		return "", ErrTooLong
 	}
-	a, err := w.ask(ctx, question{askHash, w.current.Load().params.String(), []byte(password)})
+	a, err := w.compute(ctx, request{opHash, w.current.Load().params.String(), []byte(password)})
 	if err == nil && a.kind != saysHash {
 		err = a.err()
 	}
@@ -179,7 +179,7 @@ func (w *Workers) Check(ctx context.Context, hash, password string) (ok, rehash 
 	if err != nil {
 		return false, false, err
 	}
-	a, err := w.ask(ctx, question{askCheck, hash, []byte(password)})
+	a, err := w.compute(ctx, request{opCheck, hash, []byte(password)})
 	if err == nil && a.kind != saysRight && a.kind != saysWrong {
 		err = a.err()
 	}
@@ -189,20 +189,20 @@ func (w *Workers) Check(ctx context.Context, hash, password string) (ok, rehash 
 	return true, !h.madeBy(now.params), nil
 }
 
-// ask has a worker compute the answer.
-func (w *Workers) ask(ctx context.Context, q question) (answer, error) {
-	var a answer
+// compute has a worker compute the answer.
+func (w *Workers) compute(ctx context.Context, q request) (response, error) {
+	var a response
 	var failed error
 	err := w.do(ctx, func() {
 		if w.child != nil {
-			a, failed = w.child.answer(q)
+			a, failed = w.child.roundTrip(q)
 		} else {
 			a = q.answer()
 		}
 		clear(q.password)
 	})
 	if err != nil {
-		return answer{}, err // a and failed may still be written to
+		return response{}, err // a and failed may still be written to
 	}
 	return a, failed
 }

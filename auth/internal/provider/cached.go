@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// stalePatience is how long a caller waits for a new value while there is an old one.
-const stalePatience = 2 * time.Second
+// staleTimeout is how long a caller waits for a new value while there is an old one.
+const staleTimeout = 2 * time.Second
 
 // cached is one value that is looked up again when it has become old. The zero value is empty.
 type cached[V any] struct {
@@ -44,7 +44,7 @@ func (c *cached[V]) get(ctx context.Context, d *directory, what, of string, ttl 
 		c.mu.Unlock()
 		var enough <-chan time.Time
 		if has {
-			enough = time.After(stalePatience)
+			enough = time.After(staleTimeout)
 		}
 		select {
 		case <-wait:

@@ -268,19 +268,19 @@ func (d *directory) verified(ctx context.Context, t trust, text string) (*token.
 	}
 	doc, err := d.document(ctx, t)
 	if err != nil {
-		return nil, &unreachable{err}
+		return nil, &unreachableError{err}
 	}
 	if !slices.Contains(doc.algs, id.Alg) {
 		return nil, token.ErrAlgorithm
 	}
 	set, err := d.keys(ctx, t)
 	if err != nil {
-		return nil, &unreachable{err}
+		return nil, &unreachableError{err}
 	}
 	err = id.Signed(set.keys, doc.algs)
 	if errors.Is(err, token.ErrUnknownKey) || errors.Is(err, token.ErrSignature) { // some change a key and keep its id
 		if set, err = d.keysAfter(ctx, t, set); err != nil {
-			return nil, &unreachable{err}
+			return nil, &unreachableError{err}
 		}
 		err = id.Signed(set.keys, doc.algs)
 	}
@@ -293,8 +293,8 @@ func (d *directory) verified(ctx context.Context, t trust, text string) (*token.
 	return id, id.Timely(d.now())
 }
 
-// unreachable: it is not the token's fault.
-type unreachable struct{ err error }
+// unreachableError: it is not the token's fault.
+type unreachableError struct{ err error }
 
-func (u *unreachable) Error() string { return u.err.Error() }
-func (u *unreachable) Unwrap() error { return u.err }
+func (u *unreachableError) Error() string { return u.err.Error() }
+func (u *unreachableError) Unwrap() error { return u.err }

@@ -136,7 +136,7 @@ func TestDirectoryFailure(t *testing.T) {
 			f.Behave("oidc", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{part: a}})
 			d := directoryAt(t, c)
 			for range 4 {
-				var away *unreachable
+				var away *unreachableError
 				if _, err := d.verified(t.Context(), us, text); !errors.As(err, &away) {
 					t.Errorf("%s, %s: %v", part, what, err)
 				}

@@ -60,7 +60,7 @@ func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted
 		audiences = append(slices.Clone(audiences), s.iosApp)
 	}
 	id, err := p.verify(p.calling(ctx), t, r.IDToken, want{audiences: audiences, access: r.AccessToken})
-	var away *unreachable
+	var away *unreachableError
 	switch {
 	case errors.As(err, &away):
 		return Profile{}, nil, &Refused{Status: http.StatusInternalServerError, Code: "unexpected_failure", Message: "Error reaching the external provider", Err: withoutDescription(err)}
