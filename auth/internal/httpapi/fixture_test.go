@@ -314,24 +314,24 @@ type grantJSON struct {
 	User         userJSON
 }
 
-// letter is what waits in the outbox.
-type letter struct{ To, Kind, Code, Link, Hash string }
+// sentMessage is what waits in the outbox.
+type sentMessage struct{ To, Kind, Code, Link, Hash string }
 
 // newest is the last letter written to an address.
-func (a *api) newest(to string) letter {
+func (a *api) newest(to string) sentMessage {
 	a.t.Helper()
 	list, err := a.db.ClaimMessages(a.t.Context(), a.clock(), 0, 1000)
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	var found letter
+	var found sentMessage
 	var at time.Time
 	for _, m := range list {
 		text, _, err := a.root.Open(secret.Outbox, m.Payload, m.ID[:])
 		if err != nil {
 			a.t.Fatal(err)
 		}
-		l := letter{Kind: m.Kind}
+		l := sentMessage{Kind: m.Kind}
 		if m.Channel == mail.ChannelSMS {
 			var v mail.SMS
 			json.Unmarshal(text, &v)

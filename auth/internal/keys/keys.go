@@ -96,7 +96,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	k.keep(rows)
+	k.replaceRows(rows)
 	if err := k.rebuild(true); err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func (k *Keeper) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	k.keep(rows)
+	k.replaceRows(rows)
 	return nil
 }
 
@@ -256,7 +256,7 @@ func (k *Keeper) fetch(ctx context.Context) ([]store.SigningKey, error) {
 	return rows, nil
 }
 
-func (k *Keeper) keep(rows []store.SigningKey) {
+func (k *Keeper) replaceRows(rows []store.SigningKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.rows = rows

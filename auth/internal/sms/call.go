@@ -134,8 +134,8 @@ func hideDigits(words, digits, instead string) string {
 	return regexp.MustCompile(pattern.String()).ReplaceAllLiteralString(words, instead)
 }
 
-// word is another service's id, fit for a log line.
-func word(s string) string {
+// sanitizeWord is another service's id, fit for a log line.
+func sanitizeWord(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
 			return r

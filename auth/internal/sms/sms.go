@@ -146,7 +146,7 @@ func (g *Gateway) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) error 
 	}
 	theirs, failed := g.vendor.read(a)
 	if failed == nil {
-		g.log.Debug("sms: a message was taken", "message", id, "gateway", g.name, "id", word(theirs))
+		g.log.Debug("sms: a message was taken", "message", id, "gateway", g.name, "id", sanitizeWord(theirs))
 		return nil
 	}
 	err = fmt.Errorf("sms: %s: %s", g.name, hide(failed.text, m, g.vendor.secrets()))

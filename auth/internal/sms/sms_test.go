@@ -386,7 +386,7 @@ func FuzzRead(f *testing.F) {
 			v := settings(name, "").vendor()
 			id, failed := v.read(answer{status, body})
 			if failed == nil {
-				word(id)
+				sanitizeWord(id)
 				continue
 			}
 			words := hide(failed.text, m, v.secrets())

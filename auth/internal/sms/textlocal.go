@@ -51,7 +51,7 @@ func (l Textlocal) read(a answer) (string, *failure) {
 	case !a.ok():
 		return "", again("it answers %d", a.status)
 	case in.Status != "success":
-		return "", again("status %q", word(string(in.Status)))
+		return "", again("status %q", sanitizeWord(string(in.Status)))
 	case len(in.Messages) == 0:
 		return "", nil
 	}
