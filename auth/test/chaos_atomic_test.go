@@ -16,8 +16,8 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// Who is told 503 or 504 has changed nothing, wherever his request got stuck: one table after the other
-// can't be touched, and after each failed request the whole database is what it was.
+// A request answered with 503 or 504 has changed nothing, wherever it got stuck: one table after the other can't be
+// touched, and after each failed request the whole database is what it was.
 func TestFailedRequestsChangeNothing(t *testing.T) {
 	t.Parallel()
 	pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
@@ -74,7 +74,7 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 	}
 	d := start(t, append(env, "AUTH_API_MAX_REQUEST_DURATION=200ms", "AUTH_DB_CLEANUP_ENABLED=false"))
 
-	// What is to be known of the provider, so that it isn't asked in the little time that requests have.
+	// The provider's document and keys, so that they aren't fetched in the little time that requests have.
 	await.True(t, "the provider is known", func() bool {
 		forged := strings.TrimSuffix(idTokenBody(idp, "x@example.org"), `"}`) + `x"}`
 		r, err := client.do("POST", d.http+"/token?grant_type=id_token", "", forged)
@@ -123,7 +123,7 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Nobody may get the lock later than his caller got the answer.
+			// No statement may get the lock after its caller got the answer.
 			run(`select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity where wait_event_type = 'Lock'`)
 			run(`rollback`)
 			if r.status < 300 {
@@ -138,7 +138,7 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 					t.Errorf("%s with %s locked: %d, and yet %s has changed", q.name, table, r.status, name)
 				}
 			}
-			// What was told to come again may. It is asked of the other daemon: where 200 ms end just when the
+			// A request that was asked to come again may. It goes to the other daemon: where 200 ms end just when the
 			// database has committed, the answer is 504 and the next one another than the first time.
 			await.True(t, q.name+" again", func() bool {
 				if r, err = client.do(q.method, patient.http+q.path, q.bearer, q.body); err != nil {

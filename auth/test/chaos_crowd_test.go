@@ -37,15 +37,14 @@ func TestKilledWhileStarting(t *testing.T) {
 	}
 }
 
-// Three replicas with pools without a bound want more connections than the server has: their callers
-// wait for those that there are, and nobody is told of it. One of them reads its settings again all the
-// while.
+// Three replicas with pools without a bound want more connections than the server has: their callers wait for the
+// existing ones, and no client notices. One of them reads its settings again all the while.
 func TestReplicasCrowdedDatabase(t *testing.T) {
 	t.Parallel()
 	pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{Config: []string{"max_connections=24", "superuser_reserved_connections=3"}})
 	smtp := smtptest.Start(t, smtptest.Options{})
 	url := pg.PostgresURL("postgres")
-	// As in an installation the daemons aren't superusers, for whom some connections are reserved.
+	// As in an installation the daemons aren't superusers, which some connections are reserved for.
 	for _, sql := range []string{`create role auth login`, `create database auth owner auth`} {
 		if err := execute(url, sql); err != nil {
 			t.Fatal(err)
@@ -104,7 +103,7 @@ func TestReplicasCrowdedDatabase(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("%d times GET /user", done.Load())
-	// Of many who look for due mails each mail is sent by one.
+	// Of many processes that look for due mails one sends each mail.
 	seen := map[string]int{}
 	for _, m := range smtp.Mails() {
 		seen[m.To]++
@@ -115,8 +114,7 @@ func TestReplicasCrowdedDatabase(t *testing.T) {
 		}
 	}
 
-	// A restarted database: those who come next may meet a connection that is gone, and are told to come
-	// again.
+	// A restarted database: the next requests may meet a connection that is gone, and are asked to come again.
 	if err := pg.Restart(context.Background()); err != nil {
 		t.Fatal(err)
 	}

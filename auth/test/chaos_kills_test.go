@@ -38,16 +38,16 @@ type storm struct {
 	all   []*person
 }
 
-// person is somebody who signs up and what the daemon has acknowledged to him.
+// person is a user that signs up, and what the daemon has acknowledged to it.
 type person struct {
 	email     string
-	passwords []string // what his password may be: more than one after a change whose answer was lost
+	passwords []string // what the password may be: more than one after a change whose answer was lost
 	signUps   int      // acknowledged
 	recovers  int
 	confirmed bool
 	access    string
-	tokens    []string // acknowledged refresh tokens of his present session, oldest first
-	ended     []string // last refresh tokens of sessions that he has signed out of
+	tokens    []string // acknowledged refresh tokens of the present session, oldest first
+	ended     []string // last refresh tokens of sessions that were signed out
 }
 
 // say counts an answer; one of our own making is never a 500.
@@ -64,8 +64,8 @@ func (s *storm) say(what string, r reply, err error) {
 	}
 }
 
-// ask sends a request until it gets an answer that isn't "later", or the storm is over: ok is false
-// then. lost says that an earlier try may have been carried out.
+// ask sends a request until it gets an answer other than "try again", or the storm is over: ok is false then. lost
+// says that an earlier try may have been carried out.
 func (s *storm) ask(ctx context.Context, what, method, path, bearer, body string) (r reply, lost, ok bool) {
 	for ctx.Err() == nil {
 		r, err := s.client.do(method, *s.at[s.turn.Add(1)%2].Load()+path, bearer, body)
@@ -109,7 +109,7 @@ func (s *storm) live(ctx context.Context, worker int, chance *rand.Rand) {
 	}
 }
 
-// join signs up and verifies. Who gets no mail soon goes away; he will have it in the end.
+// join signs up and verifies. A person that gets no mail soon leaves; the mail comes in the end.
 func (s *storm) join(ctx context.Context, p *person) bool {
 	r, _, ok := s.ask(ctx, "signup", "POST", "/signup", "", `{"email":"`+p.email+`","password":"correct horse"}`)
 	if !ok {
@@ -167,7 +167,7 @@ func (s *storm) signIn(ctx context.Context, p *person) bool {
 	return false
 }
 
-// act is one thing that a person does; false: he has gone.
+// act is one thing that a person does; false: it has left.
 func (s *storm) act(ctx context.Context, p *person, chance *rand.Rand) bool {
 	switch n := chance.IntN(20); {
 	case n < 9:
@@ -199,7 +199,7 @@ func (s *storm) act(ctx context.Context, p *person, chance *rand.Rand) bool {
 	case n < 19:
 		r, _, ok := s.ask(ctx, "logout", "POST", "/logout?scope=local", p.access, "")
 		if !ok {
-			p.tokens = nil // nobody knows whether the session is there
+			p.tokens = nil // whether the session exists is unknown
 			return false
 		}
 		if r.status != 204 {
@@ -246,7 +246,7 @@ func (s *storm) refresh(ctx context.Context, p *person, clients int) bool {
 	return true
 }
 
-// startDaemons starts these anew and waits until they serve.
+// startDaemons starts these again and waits until they serve.
 func (s *storm) startDaemons(which ...int) {
 	for _, i := range which {
 		s.daemons[i] = launch(s.t, s.t.TempDir(), s.env)
@@ -386,7 +386,7 @@ func TestStorm(t *testing.T) {
 	s.checkSessions()
 }
 
-// checkUsers: nobody is half made, and everybody is what he was told he is.
+// checkUsers: no user is half made, and each has the state that was acknowledged.
 func (s *storm) checkUsers() {
 	t := s.t
 	none(t, s.url, "users without identity", `select email from users u where not exists (select from identities where user_id = u.id)`)

@@ -118,7 +118,7 @@ func (l *letters) to(t testing.TB, address string) []chaosMail {
 	return l.byTo[address]
 }
 
-// rows asks the database itself, and waits while it is away.
+// rows queries the database itself, and waits while it is unreachable.
 func rows[T any](t testing.TB, url, sql string, args ...any) []T {
 	t.Helper()
 	var list []T

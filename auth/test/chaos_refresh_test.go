@@ -15,7 +15,7 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// While the database is away a refresh is answered 503 with Retry-After, whatever "away" is: any other
+// While the database is unreachable a refresh is answered 503 with Retry-After, however it is unreachable: any other
 // answer makes client libraries drop their session. The same token works afterwards.
 func TestRefreshWhileAway(t *testing.T) {
 	t.Parallel()
@@ -142,7 +142,7 @@ func awaitSetting(url, name, value string) error {
 	}
 }
 
-// inbox asks the daemon's mailbox.
+// inbox reads the daemon's mailbox.
 func (d *instance) inbox(t testing.TB, method, path string) string {
 	t.Helper()
 	a, err := call(method, d.mailbox+path, "", "")
@@ -152,7 +152,7 @@ func (d *instance) inbox(t testing.TB, method, path string) string {
 	return a.text
 }
 
-// Many at once with the same secret: one of them wins, and each is told what he needs.
+// Many at once with the same secret: one of them wins, and each gets the right answer.
 func TestAtOnce(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t)
@@ -194,8 +194,8 @@ func TestAtOnce(t *testing.T) {
 		return text
 	}
 
-	// A hundred sign-ups of one address are one user. Hashing has a short queue: who comes too late is
-	// told to come again.
+	// A hundred sign-ups of one address are one user. Hashing has a short queue: a sign-up that finds it full is
+	// asked to come again.
 	signUp := `{"email":"ann@example.org","password":"correct horse"}`
 	got := all(100, "/signup", signUp)
 	if len(got[200]) == 0 || len(got[200])+len(got[503])+len(got[429]) != 100 {

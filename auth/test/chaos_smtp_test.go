@@ -39,8 +39,8 @@ func TestMailServerAway(t *testing.T) {
 			return rows[int](t, url, `select count(*) from outbox o join users u on u.id = o.user_id where u.email like $1 || '%' and error <> ''`, like)[0] == many
 		})
 	}
-	// soon lets the pauses between tries pass: the first is 5 s, the next ones double. Who is being sent
-	// to is left alone: due_at is the end of a lease then, a minute after its beginning.
+	// soon lets the pauses between tries pass: the first is 5 s, the next ones double. A message that is being sent
+	// is left alone: due_at is the end of a lease then, a minute after its beginning.
 	soon := func() {
 		rows[int](t, url, `update outbox set due_at = now() where state = 'pending' and error <> ''
 			and (due_at < now() + interval '15 seconds' or due_at > now() + interval '30 minutes') returning 1`)

@@ -13,8 +13,8 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// While the database is away nothing is answered as if something were wrong with the request, and what
-// needs no database goes on. Back, all works and nothing of what was refused has half happened.
+// While the database is unreachable nothing is answered as if something were wrong with the request, and requests
+// that need no database succeed. Once it is back, all works and nothing of a refused request has half happened.
 func TestEndpointsWhileAway(t *testing.T) {
 	t.Parallel()
 	f := func(name string, away func(*localserver.Server) error, back func(*localserver.Server) error) {
@@ -85,7 +85,7 @@ func TestEndpointsWhileAway(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			// A browser is led back to the application, not told that its link is bad.
+			// A browser is led back to the application, without an error about its link.
 			if r := ask("GET", confirm, "", ""); r.status != 503 && r.status != 504 &&
 				(r.status != 303 || strings.Contains(r.header.Get("Location"), "otp_expired") || !strings.Contains(r.header.Get("Location"), "error=")) {
 				t.Errorf("GET /verify: %d %s %s", r.status, r.header.Get("Location"), r.text)

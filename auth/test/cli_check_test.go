@@ -14,7 +14,7 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// auth check tells each warning once, also when the settings have a mistake, and where its report is.
+// auth check prints each warning once, also when the settings have an error, and in its report.
 func TestCheck_warnings(t *testing.T) {
 	status, stdout, stderr := command(t, environment("postgres://h/d", "AUTH_SITE_ULR=x", "AUTH_DB_DRIVER=mysql"), "", "check")
 	if n := strings.Count(stdout+stderr, "AUTH_SITE_ULR"); status != 1 || n != 1 || !strings.Contains(stdout, "warn  AUTH_SITE_ULR") {
@@ -63,8 +63,8 @@ func TestCheck_pooler(t *testing.T) {
 	}
 }
 
-// A database user who may only read and write rows serves what another one has migrated; check says what the
-// next migrations would need.
+// A database user that may only read and write rows serves a schema that another one has migrated; check prints what
+// the next migrations would need.
 func TestCheck_rowsOnly(t *testing.T) {
 	t.Parallel()
 	pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
@@ -89,7 +89,7 @@ func TestCheck_rowsOnly(t *testing.T) {
 	}
 }
 
-// It finds out whether the providers can be asked what has to be asked of them.
+// It finds out whether the providers' endpoints and request tokens can be fetched.
 func TestCheck_providers(t *testing.T) {
 	t.Parallel()
 	idp, err := fakeidp.Start(fakeidp.Options{})
@@ -115,7 +115,8 @@ func TestCheck_providers(t *testing.T) {
 	}
 }
 
-// It finds out whether hooks, SMS gateway and captcha provider can be asked, without asking a hook or sending an SMS.
+// It finds out whether hooks, SMS gateway and captcha provider can be reached, without calling a hook or sending an
+// SMS.
 func TestCheck_outward(t *testing.T) {
 	t.Parallel()
 	url, h, gateway, solved := testdb.Postgres(t), startHooks(t), smstest.Start(t), captchatest.Start(t)

@@ -132,7 +132,7 @@ func TestCheckFails(t *testing.T) {
 	}
 }
 
-// What is wrong with settings is told all at once, with exit status 1, whatever the command.
+// All errors in settings are reported together, with exit status 1, whatever the command.
 func TestWrongSettings(t *testing.T) {
 	t.Parallel()
 	env := append(environment("postgres://localhost/none"), "PORT=many", "AUTH_JWT_EXP=-1", "AUTH_SITE_URL=", "AUTH_JWT_ALGORITM=RS256", "AUTH_SECRET_KEY=hunter2")

@@ -29,7 +29,7 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// oldestNode is what the client library asks for (engines in its package.json).
+// oldestNode is what the client library requires (engines in its package.json).
 const oldestNode = 22
 
 // The real client library against the real daemon, behind a path as gateways have it: all cases with the
@@ -157,7 +157,7 @@ func providersAt(idp *fakeidp.Server, callback string) []string {
 	return env
 }
 
-// controlIDP lets a script say who signs in at the fake, and gives out ID tokens.
+// controlIDP lets a script choose the user that signs in at the fake, and gives out ID tokens.
 func controlIDP(idp *fakeidp.Server) http.Handler {
 	control := http.NewServeMux()
 	control.HandleFunc("POST /user", func(w http.ResponseWriter, r *http.Request) {
@@ -261,7 +261,7 @@ func clientLibrary(t testing.TB) (node, modules string) {
 		return node, modules
 	}
 
-	// Beside its place and then moved there in one step: an install that was cut leaves nothing, two at
+	// Installed next to its place and then moved there in one step: an install that was cut leaves nothing, two at
 	// once don't meet.
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		t.Fatal(err)

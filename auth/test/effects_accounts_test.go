@@ -31,7 +31,7 @@ func startTuned(t *testing.T, more ...string) *tuned {
 	return d
 }
 
-// newcomer is an address that nobody had.
+// newcomer is an unused address.
 func (d *tuned) newcomer() string {
 	d.users++
 	return "user" + strconv.Itoa(d.users) + "@example.org"

@@ -9,7 +9,8 @@ import (
 	"gatehouse/auth/internal/totp"
 )
 
-// Sign-ins by a browser: who may finish one, when, by which interface of the provider, and who is let in.
+// Sign-ins by a browser: which browser may finish one, when, by which interface of the provider, and which users may
+// sign in.
 func TestEffects_browsers(t *testing.T) {
 	t.Parallel()
 	idp, d := startIDP(t), startTuned(t)
@@ -37,7 +38,7 @@ func TestEffects_browsers(t *testing.T) {
 		}
 	}
 
-	// The interfaces of before have no flag for the address: what they tell counts as proven.
+	// The interfaces of before have no flag for the address: their addresses count as proven.
 	for provider, way := range map[string]struct{ setting, oidc, legacy string }{
 		"linkedin": {"AUTH_EXTERNAL_LINKEDIN_MODE=", "scope=openid+email+profile", "scope=r_emailaddress+r_liteprofile"},
 		"slack":    {"AUTH_EXTERNAL_SLACK_MODE=", idp.Base("slack") + "/openid/connect/authorize?", idp.Base("slack") + "/oauth/authorize?"},

@@ -29,7 +29,7 @@ func startIDP(t *testing.T) *fakeidp.Server {
 	return idp
 }
 
-// someone is nobody that the daemon knows yet, with a proven address.
+// someone is a user that the daemon doesn't know yet, with a proven address.
 func (d *tuned) someone() fakeidp.User {
 	email := d.newcomer()
 	return fakeidp.User{ID: strconv.Itoa(1000000 + d.users), Login: "login", Name: "Some One", GivenName: "Some", FamilyName: "One", Email: email, Verified: true}
@@ -69,8 +69,7 @@ func (d *tuned) begin(t *testing.T, name string) (*url.URL, []*http.Cookie) {
 	return at, resp.Cookies()
 }
 
-// visit signs u in through a provider, and returns what the application is told. bare: the browser keeps
-// no cookies.
+// visit signs u in through a provider, and returns what the application receives. bare: the browser keeps no cookies.
 func (d *tuned) visit(t *testing.T, idp *fakeidp.Server, name string, u fakeidp.User, bare bool) url.Values {
 	t.Helper()
 	idp.SetUser(u)
@@ -265,7 +264,7 @@ func TestEffects_freeProviders(t *testing.T) {
 		t.Errorf("with a wrong secret: %v", told)
 	}
 
-	// How often its document is asked for while sign-ins begin all the time.
+	// How often its document is fetched while sign-ins begin all the time.
 	documents := func() int { return len(idp.Requests("oidc", "/.well-known/")) }
 	with("AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL=1s")
 	before, began := documents(), time.Now()

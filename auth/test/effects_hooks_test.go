@@ -23,7 +23,7 @@ import (
 
 const hookSecret = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// hooked is somebody's code that is asked by HTTP.
+// hooked is an operator's code that is called by HTTP.
 type hooked struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -153,8 +153,8 @@ func execSQL(t *testing.T, url string, statements ...string) {
 	}
 }
 
-// The hooks around a creation, and those that send: who is refused leaves nothing behind, who is created is told
-// of once, and mails and SMS go to the hooks.
+// The hooks around a creation, and those that send: a refused user leaves nothing behind, a created one is reported
+// once, and mails and SMS go to the hooks.
 func TestHooks_created(t *testing.T) {
 	t.Parallel()
 	h, url := startHooks(t), testdb.Postgres(t)
@@ -198,7 +198,7 @@ func TestHooks_created(t *testing.T) {
 		q.at("email_data.site_url") != "http://localhost:9999" || q.at("email_data.redirect_to") != "http://localhost:3000" {
 		t.Errorf("mail: %v", q.body)
 	}
-	// Who is known is told nothing else than who is not, be he refused.
+	// A known address gets no other answer than an unknown one, even if refused.
 	h.behave(onlyAt(hook.BeforeUserCreated, 200, `{"error":{"http_code":403,"message":"members only"}}`))
 	d.want(t, 403, "POST", "/signup", "", form)
 	h.behave(nil)

@@ -32,8 +32,8 @@ func (d *instance) inboxHTML(t *testing.T, to string) (all []string) {
 	return all
 }
 
-// bodyServer has templates that say how often each was asked for. Its first answer for /RECOVERY is an
-// error; /INVITE is long.
+// bodyServer has templates that count how often each was fetched. Its first answer for /RECOVERY is an error; /INVITE
+// is long.
 type bodyServer struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -85,7 +85,7 @@ func TestEffects_templates(t *testing.T) {
 		d.tuned = startTuned(t, settings...)
 		return d
 	}
-	// mailed asks for a mail and wants the n-th loaded body in it; builtIn: none of the server's.
+	// mailed requests a mail and wants the n-th loaded body in it; builtIn: none of the server's.
 	mailed := func(d tested, n int, path, bearer, to string) {
 		t.Helper()
 		before := len(d.inboxHTML(t, to))
@@ -132,7 +132,7 @@ func TestEffects_templates(t *testing.T) {
 	mailed(long, builtIn, "/recover", "", "ann@example.org")
 }
 
-// How the daemon speaks to the mail server, and as whom.
+// How the daemon speaks to the mail server, and with which account.
 func TestEffects_smtp(t *testing.T) {
 	t.Parallel()
 	smtp := smtptest.Start(t, smtptest.Options{StartTLS: true, Mechanisms: []string{"SCRAM-SHA-256"}, User: "post", Pass: "stamps"})
@@ -176,7 +176,7 @@ func TestEffects_smtp(t *testing.T) {
 func TestEffects_outboxAge(t *testing.T) {
 	t.Parallel()
 	d := startTuned(t)
-	// Nobody can take a mail to send it: no row of the outbox can be changed.
+	// No process can take a mail to send it: no row of the outbox can be changed.
 	execSQL(t, d.database, `create function unchanged() returns trigger language plpgsql as 'begin return null; end'`,
 		`create trigger unchanged before update on outbox for each row execute function unchanged()`)
 	d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse))
@@ -192,7 +192,7 @@ func TestEffects_outboxAge(t *testing.T) {
 	}
 }
 
-// Who confirms a change of address, and whose sessions it ends.
+// Which addresses must confirm a change of address, and whose sessions it ends.
 func TestEffects_emailChange(t *testing.T) {
 	t.Parallel()
 	d := startTuned(t)

@@ -15,7 +15,7 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// read is a mail as its reader has it: who got it, the subject, and the plain text.
+// read is a mail as its reader sees it: the recipient, the subject, and the plain text.
 func read(t *testing.T, m smtptest.Mail) (to, subject, text string) {
 	t.Helper()
 	message := m.Message(t)
@@ -40,7 +40,7 @@ func read(t *testing.T, m smtptest.Mail) (to, subject, text string) {
 
 var notices = []string{"PASSWORD_CHANGED", "EMAIL_CHANGED", "PHONE_CHANGED", "IDENTITY_LINKED", "IDENTITY_UNLINKED", "MFA_FACTOR_ENROLLED", "MFA_FACTOR_UNENROLLED"}
 
-// Everything that a user may be told of happens to one; each is told where its flag is on, and only there,
+// Every change that a user may be notified of happens to one; each is notified where its flag is on, and only there,
 // in the operator's words where they are set and in the built-in ones elsewhere.
 func TestNotifications(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestNotifications(t *testing.T) {
 		}
 		d := launch(t, t.TempDir(), env)
 		d.awaitReady(t)
-		// What is told is awaited step by step, so that the order of the mails is that of the changes.
+		// Notifications are awaited one by one, so that the mails come in the sequence of the changes.
 		mails := 0
 		arrives := func(kind string) {
 			t.Helper()
@@ -132,7 +132,7 @@ func TestNotifications(t *testing.T) {
 			if c.own {
 				email := "ada@example.org"
 				if want.kind == "EMAIL_CHANGED" {
-					email = "new@example.org" // whom it tells is the one before
+					email = "new@example.org" // the notification goes to the previous one
 				}
 				want.subject, want.text = "our subject of "+want.kind+" for "+email, "Our own words on "+want.kind+" to "+email+"."
 			}

@@ -84,7 +84,7 @@ func TestEffects_sessionRules(t *testing.T) {
 		}
 	}
 
-	// Who has a second factor and signs in with the first alone.
+	// A user with a second factor signs in with the first alone.
 	d.with(t, auto)
 	email := d.newcomer()
 	d.app(t, d.want(t, 200, "POST", "/signup", "", credentials(email, horse)).str("access_token"))
@@ -131,7 +131,7 @@ func TestEffects_secrets(t *testing.T) {
 		if i == 0 {
 			d.want(t, 200, "POST", "/signup", "", credentials(email, horse))
 		}
-		d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(email, horse)) // hashed anew by that
+		d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(email, horse)) // hashed again by that
 		kept := rows[string](t, database, `select password_hash from users where email = $1 or created_at = (select max(created_at) from users)`, email)
 		for _, h := range kept {
 			if !strings.HasPrefix(h, hash.begins) {

@@ -82,8 +82,8 @@ func TestTracing(t *testing.T) {
 	}
 }
 
-// Below a request's span are its statements and the calls that it waits for; what is sent after the answer has a
-// span of its own. Figures tell the calls apart by whom they were meant for, and by whether they were answered.
+// Below a request's span are its statements and the calls that it waits for; a call after the answer has a span of
+// its own. Metrics distinguish the calls by receiver, and by whether they were answered.
 func TestTracing_calls(t *testing.T) {
 	t.Parallel()
 	c, h, gateway, solved, idp, smtp, url := otlptest.Start(t), startHooks(t), smstest.Start(t), captchatest.Start(t), startIDP(t), smtptest.Start(t, smtptest.Options{}), testdb.Postgres(t)
@@ -163,8 +163,8 @@ func TestTracing_calls(t *testing.T) {
 	}
 }
 
-// The standard variables may stand in the settings file, headers in a file of their own; figures and
-// spans go over gRPC too.
+// The standard variables may stand in the settings file, headers in a file of their own; metrics and spans go over
+// gRPC too.
 func TestMetrics_push(t *testing.T) {
 	t.Parallel()
 	c := otlptest.Start(t)
@@ -341,7 +341,7 @@ var (
 	seriesIn = regexp.MustCompile(`\b((?:auth|go)_\w+)(?:\{([^}]*)\})?`)
 	labelsIn = regexp.MustCompile(`(\w+)(?:=~|!~|!=|=)"`)
 	grouped  = regexp.MustCompile(`\bby \(([^)]*)\)`)
-	scrapers = []string{"job", "instance"} // labels that the one who scrapes adds
+	scrapers = []string{"job", "instance"} // labels that the scraper adds
 )
 
 const alertsDir = "../example/prometheus"
@@ -373,7 +373,7 @@ func onPage(t *testing.T, page, where, expr string) {
 	}
 }
 
-// TestAlerts: each is shown firing, and silent where all is well.
+// TestAlerts: each is shown firing, and not firing where all is well.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	alerttest.Fire(t, alertsDir)

@@ -38,8 +38,8 @@ type site struct {
 	reached atomic.Int64 // requests that the application has got
 }
 
-// startSite runs Envoy in front of auth daemons, given by host:port, and a rate limit daemon, "" for none.
-// The application answers with the headers that tell it who asks.
+// startSite runs Envoy in front of auth daemons, given by host:port, and a rate limit daemon, "" for none. The
+// application answers with the headers that identify the user.
 func startSite(t *testing.T, ratelimit string, daemons ...string) *site {
 	t.Helper()
 	s := new(site)
@@ -60,7 +60,7 @@ func startSite(t *testing.T, ratelimit string, daemons ...string) *site {
 	envoytest.Map(t, tokens, "http_uri")["timeout"] = "30s"
 	config.Place(t, "auth", daemons...)
 	if ratelimit == "" {
-		ratelimit = "127.0.0.1:1" // nobody; the limit fails open
+		ratelimit = "127.0.0.1:1" // unreachable; the limit fails open
 	}
 	config.Place(t, "ratelimit", ratelimit)
 	config.Place(t, "application", application.Listener.Addr().String())
@@ -129,7 +129,7 @@ func (s *site) ask(c *caller, path, bearer, body string, headers ...string) (rep
 	return c.do(method, "http://"+s.Addr+path, bearer, body, headers...)
 }
 
-// want asks, and fails the test when the status is another.
+// want sends a request, and fails the test when the status is another.
 func (s *site) want(t *testing.T, status int, c *caller, path, bearer, body string, headers ...string) reply {
 	t.Helper()
 	a, err := s.ask(c, path, bearer, body, headers...)
@@ -139,7 +139,7 @@ func (s *site) want(t *testing.T, status int, c *caller, path, bearer, body stri
 	return a
 }
 
-// A user signs up through Envoy, follows the link in the mail, and is known to the application; nobody else is.
+// A user signs up through Envoy, follows the link in the mail, and is known to the application; no other is.
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
 	envoytest.Valid(t, "../example/envoy.yaml")
@@ -173,7 +173,7 @@ func TestEnvoy(t *testing.T) {
 		if got := s.want(t, 200, here, "/", "", "", "X-User: eve", "X_User: eve", "X-User-Aal: aal2"); got.text != "user [] role [] aal []" {
 			t.Errorf("without a token: %s", got.text)
 		}
-		// A browser's first question passes without a token, and is nobody's.
+		// A browser's preflight passes without a token, and has no user.
 		first, err := here.do("OPTIONS", "http://"+s.Addr+"/api/x", "", "", "Origin: http://localhost:3000", "Access-Control-Request-Method: GET", "X-User: eve", "X-User-Role: service_role")
 		if err != nil || first.status != 200 || first.text != "user [] role [] aal []" {
 			t.Errorf("a preflight: %v, %d %s", err, first.status, first.text)
@@ -223,7 +223,7 @@ func TestEnvoy(t *testing.T) {
 		}
 		again := s.want(t, 200, there, "/auth/v1/token?grant_type=password", "", `{"email":"ann@example.org","password":"correct horse"}`)
 		s.want(t, 200, here, "/auth/v1/token?grant_type=refresh_token", "", `{"refresh_token":"`+again.str("refresh_token")+`"}`)
-		for left := 28; left >= 0; left-- { // one was asked above; by another session of the same user
+		for left := 28; left >= 0; left-- { // one was sent above; by another session of the same user
 			a := s.want(t, 200, there, "/api/x", again.str("access_token"), "")
 			if got := a.header.Get("RateLimit-Remaining"); got != fmt.Sprint(left) {
 				t.Fatalf("%s left, want %d", got, left)

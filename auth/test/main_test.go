@@ -55,7 +55,7 @@ func environment(url string, more ...string) []string {
 	}, more...)
 }
 
-// launch starts a daemon and does not wait for it. Later settings of one name win.
+// launch starts a daemon and does not wait for it. Of settings of one name the last wins.
 func launch(t testing.TB, dir string, env []string, args ...string) *instance {
 	t.Helper()
 	d := &instance{log: newLines(), dir: dir, env: env}
@@ -149,7 +149,7 @@ func (d *instance) mail(t testing.TB, to string) (link, code string) {
 	return list[0].Link, list[0].Code
 }
 
-// signUp makes a confirmed user and returns his session.
+// signUp makes a confirmed user and returns its session.
 func (d *instance) signUp(t testing.TB, email string) answer {
 	t.Helper()
 	d.want(t, 200, "POST", "/signup", "", `{"email":"`+email+`","password":"correct horse"}`)
@@ -176,7 +176,7 @@ func (l *lines) await(t testing.TB, part string, v any) {
 	}
 }
 
-// The whole way of a newcomer: sign up, mail, verify, user, refresh, restart, log out.
+// The whole way of a new user: sign up, mail, verify, user, refresh, restart, log out.
 func TestDaemon(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t) // empty: the daemon migrates
@@ -218,7 +218,7 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
-// Who read the log may go away; the daemon serves on and stops in order.
+// The reader of the log may go; the daemon serves on and shuts down cleanly.
 func TestNobodyReads(t *testing.T) {
 	t.Parallel()
 	read, write, err := os.Pipe()
@@ -252,7 +252,7 @@ func TestNobodyReads(t *testing.T) {
 	}
 }
 
-// SIGTERM under load: readiness flips first, every request is answered, the process ends in order.
+// SIGTERM under load: readiness flips first, every request is answered, the process shuts down cleanly.
 func TestStopUnderLoad(t *testing.T) {
 	t.Parallel()
 	d := start(t, environment(testdb.Postgres(t), "AUTH_DRAIN_DELAY=5s"))
@@ -289,7 +289,7 @@ func TestStopUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.log.await(t, `"msg":"stopping"`, nil)
-	// While others still may ask, a connection that is kept for the next request is given up with the answer.
+	// While new connections are still accepted, one that is kept for the next request is closed with the answer.
 	kept := newCaller(t, time.Minute)
 	if resp, err := kept.Get(d.http + "/livez"); err != nil || resp.StatusCode != 200 || !resp.Close {
 		t.Errorf("%v %+v: want an answer that ends its connection", err, resp)
@@ -319,14 +319,14 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 }
 
-// neverTaken says that the daemon did not read the request: nobody listens any more, or the listener
-// closed on a connection that the kernel had accepted, or that was at rest. What it has taken it
-// answers: TestStopWithAllInFlight counts that exactly.
+// neverTaken says that the daemon did not read the request: nothing listens any more, or the listener closed on a
+// connection that the kernel had accepted, or that was idle. Each request that it has taken it answers:
+// TestStopWithAllInFlight counts that exactly.
 func neverTaken(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)
 }
 
-// A start waits for a database that comes late, and a stop while it waits is a stop in order.
+// A start waits for a database that comes up late, and a stop while it waits is a clean shutdown.
 func TestDatabaseAway(t *testing.T) {
 	t.Parallel()
 	pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
@@ -347,7 +347,7 @@ func TestDatabaseAway(t *testing.T) {
 	d.want(t, 200, "GET", "/readyz", "", "")
 }
 
-// A stop at any moment of the start is a stop in order; what it left is completed by the next start.
+// A stop at any moment of the start is a clean shutdown; the next start completes what it left.
 func TestStopWhileStarting(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestClientLibrary_methods: each method that the installed library publishes is called by a case of
-// e2e/, or docs/api.md says that it is answered as disabled or asks no server.
+// TestClientLibrary_methods: each method that the installed library publishes is called by a case of e2e/, or
+// docs/api.md says that it is answered as disabled or calls no server.
 func TestClientLibrary_methods(t *testing.T) {
 	t.Parallel()
 	node, modules := clientLibrary(t)

@@ -175,7 +175,7 @@ func TestDocs_states(t *testing.T) {
 	f("messages", matches(t, "../migrations/00004_outbox.sql", `'(pending|sent|failed|expired)'[,)]`), firstCells(t, "docs/mail.md", "## The outbox"))
 }
 
-// TestDocs_usage: the table lists the commands that the program tells of.
+// TestDocs_usage: the table lists the commands of the program's usage text.
 func TestDocs_usage(t *testing.T) {
 	_, help, _ := command(t, environment(""), "", "help")
 	var want []string
@@ -220,7 +220,7 @@ func TestREADME_transcripts(t *testing.T) {
 	}
 }
 
-// alike is a pattern for answers that differ in what changes from run to run.
+// alike is a pattern for answers that differ only in values that change from run to run.
 func alike(answer string) *regexp.Regexp {
 	p := regexp.QuoteMeta(answer)
 	for _, r := range [][2]string{

@@ -71,7 +71,7 @@ func (d *instance) mistaken(t testing.TB, lines []string, parts ...string) {
 	}
 }
 
-// SIGHUP reads .env again: what can change does, what cannot is named, a mistake changes nothing.
+// SIGHUP reads .env again: settings that can change do, the others are named, an error changes nothing.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	d := start(t, environment(testdb.Postgres(t), "AUTH_MAILER_AUTOCONFIRM=true"))

@@ -1,4 +1,4 @@
-// Anonymous users, who become permanent by an address.
+// Anonymous users, which become permanent by an address.
 import assert from 'node:assert/strict'
 import { address, bad, Browser, check, claims, client, follow, good, mail, page, password } from './lib.mjs'
 

@@ -1,4 +1,4 @@
-// getClaims checks asymmetric tokens with the published keys and asks the server about the others.
+// getClaims checks asymmetric tokens with the published keys and sends the others to the server.
 import assert from 'node:assert/strict'
 import { algorithm, bad, check, client, good, signedIn, url } from './lib.mjs'
 
@@ -44,6 +44,6 @@ check('getClaims of a session that has ended', async () => {
   if (algorithm === 'HS256') {
     await bad(client().getClaims(session.access_token), 'AuthSessionMissingError', 400, undefined)
   } else {
-    await good(client().getClaims(session.access_token)) // until it expires: nobody asks the server
+    await good(client().getClaims(session.access_token)) // until it expires: no request to the server
   }
 })

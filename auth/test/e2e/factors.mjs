@@ -47,7 +47,7 @@ check('mfa: an authenticator app from enrolment to its end', async () => {
   const { session } = await good(c.refreshSession())
   assert.equal(claims(session.access_token).aal, 'aal2')
 
-  // A new sign-in is asked for it.
+  // A new sign-in needs it.
   const d = client()
   await good(d.signInWithPassword({ email, password }))
   assert.deepEqual(await level(d), ['aal1', 'aal2', 'password'])
@@ -81,7 +81,7 @@ check('mfa: a phone', async () => {
 check('mfa: what is not there', async () => {
   const { client: c } = await signedIn()
   await bad(c.mfa.enroll({ factorType: 'webauthn', friendlyName: 'key' }), 'AuthApiError', 422, 'mfa_webauthn_enroll_not_enabled')
-  await bad(client().mfa.enroll({ factorType: 'totp' }), 'AuthApiError', 403, 'bad_jwt') // the anon key is nobody
+  await bad(client().mfa.enroll({ factorType: 'totp' }), 'AuthApiError', 403, 'bad_jwt') // the anon key has no user
   const anonymous = client()
   await good(anonymous.signInAnonymously())
   await bad(anonymous.mfa.enroll({ factorType: 'totp' }), 'AuthApiError', 403, 'no_authorization')

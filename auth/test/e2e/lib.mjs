@@ -35,7 +35,7 @@ async function recorded(input, init = {}) {
 
 beforeEach(() => { exchanges = [] })
 
-// check is a case. A failure tells what went over the wire.
+// check is a case. A failure prints what went over the wire.
 export function check(name, f) {
   test(name, { timeout: 60_000 }, async (t) => {
     try {
@@ -156,8 +156,8 @@ export async function mail(to, kind) {
   assert.fail(`no ${kind} mail to ${to}`)
 }
 
-// none wants no further message of a kind. What the daemon sends, it sends in order of asking, so that a
-// mail asked for later is a proof.
+// none wants no further message of a kind. The daemon sends messages in the sequence of their requests, so that a
+// mail requested afterwards is a proof.
 export async function none(to, kind) {
   const witness = address('witness')
   await good(client().resetPasswordForEmail((await confirmed(witness)).email))
@@ -179,7 +179,7 @@ export async function confirmed(email = address(), more = {}) {
   return (await good(admin().createUser({ email, password, email_confirm: true, ...more }))).user
 }
 
-// signedIn makes a user and returns a client with his session.
+// signedIn makes a user and returns a client with its session.
 export async function signedIn(email = address(), options = {}) {
   const browser = new Browser()
   const user = await confirmed(email)
@@ -191,7 +191,7 @@ export async function signedIn(email = address(), options = {}) {
 // claims are an access token's, unchecked.
 export const claims = (token) => JSON.parse(Buffer.from(token.split('.')[1], 'base64url'))
 
-// person says who sits at the fake provider; deny names a provider at which he refuses.
+// person sets the user at the fake provider; deny names a provider at which the user refuses.
 export async function person(user, { deny } = {}) {
   const answer = await fetch(`${idp}/user`, { method: 'POST', body: JSON.stringify({ User: { ID: String(Math.floor(Math.random() * 1e12)), ...user }, Deny: deny ?? '' }) })
   assert.equal(answer.status, 200, await answer.text())

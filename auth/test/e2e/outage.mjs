@@ -1,4 +1,4 @@
-// What an application sees while the database is away.
+// What an application sees while the database is unreachable.
 import assert from 'node:assert/strict'
 import { bad, check, client, good, password, signedIn, url } from './lib.mjs'
 

@@ -1,4 +1,4 @@
-// The PKCE flow: links give a code, which only the browser that asked can exchange.
+// The PKCE flow: links give a code, which only the browser that began can exchange.
 import assert from 'node:assert/strict'
 import { address, bad, Browser, check, claims, confirmed, follow, good, mail, page, password, signedIn } from './lib.mjs'
 

@@ -32,7 +32,7 @@ check('refresh by several processes at once gives each the same child', async ()
   const got = await Promise.all(Array.from({ length: 10 }, () => good(client().refreshSession({ refresh_token: session.refresh_token }))))
   assert.equal(new Set(got.map((g) => g.session.refresh_token)).size, 1)
   const { session: next } = await good(client().refreshSession({ refresh_token: got[0].session.refresh_token }))
-  // Two rotations later the first one is stolen goods: the session ends.
+  // Two rotations on, the first one counts as stolen: the session ends.
   await bad(client().refreshSession({ refresh_token: session.refresh_token }), 'AuthApiError', 400, 'refresh_token_already_used')
   await bad(client().getUser(next.access_token), 'AuthSessionMissingError', 400, undefined)
   const { error } = await client().refreshSession({ refresh_token: next.refresh_token })
