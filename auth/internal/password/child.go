@@ -19,7 +19,7 @@ const (
 	hopeless = 3
 )
 
-// child is the process that hashes for this one: from the first question on, and another in its place when
+// child is the process that hashes for this one: from the first request on, and another in its place when
 // it ends. Where the system allows no other process, threads of this one do the work.
 type child struct {
 	o Options
@@ -36,7 +36,7 @@ type child struct {
 	threads   *Workers // nil as long as there is hope for a child
 }
 
-// response sends a question to the child. When the child ends during it, the next child gets it, once: a question that
+// roundTrip sends a request to the child. When the child ends during it, the next child gets it, once: a request that
 // kills every child must not kill them for ever.
 func (c *child) roundTrip(q request) (response, error) {
 	for range 2 {
@@ -132,7 +132,7 @@ func (c *child) note(began time.Time) {
 	c.short++
 }
 
-// close ends the child. It gets no further questions.
+// close ends the child. It gets no further requests.
 func (c *child) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

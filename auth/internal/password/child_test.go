@@ -24,7 +24,7 @@ var children = map[string]func() error{
 	"good":    func() error { return Serve(os.Stdin, os.Stdout) },
 	"owner":   owner,
 	"stopped": func() error { return errors.New("no memory, say") },
-	// These say that they are ready, read questions, and ...
+	// These say that they are ready, read requests, and ...
 	"mortal": func() error { return ready(func(frame) bool { return false }) },
 	"asleep": func() error { return ready(func(frame) bool { return true }) },
 	"liar": func() error {
@@ -33,7 +33,7 @@ var children = map[string]func() error{
 			return true
 		})
 	},
-	"pairs": func() error { // answers two questions when it has both
+	"pairs": func() error { // answers two requests when it has both
 		var numbers []uint32
 		return ready(func(f frame) bool {
 			if numbers = append(numbers, f.number); len(numbers) == 2 {
@@ -45,7 +45,7 @@ var children = map[string]func() error{
 			return true
 		})
 	},
-	"weary": func() error { // dies of the second question
+	"weary": func() error { // dies of the second request
 		n := 0
 		return ready(func(f frame) bool {
 			n++
@@ -146,7 +146,7 @@ func TestChildStartsWithTheFirstHash(t *testing.T) {
 	}
 }
 
-// Whatever kills it, the next one does the work, and pending questions are sent again.
+// Whatever kills it, the next one does the work, and pending requests are sent again.
 func TestChildKilled(t *testing.T) {
 	w, log := withChild(t, "good", 2)
 	right(t, w)
@@ -198,7 +198,7 @@ func TestChildKilledOverAQuestion(t *testing.T) {
 	}
 }
 
-// A question that kills every child is sent twice.
+// A request that kills every child is sent twice.
 func TestChildThatDiesOfEverything(t *testing.T) {
 	w, log := withChild(t, "mortal", 1)
 	var busy *Busy
@@ -222,7 +222,7 @@ func TestChildThatDiesOfEverything(t *testing.T) {
 	}
 }
 
-// A child has the next question before it has answered the last, so that its workers never wait for one.
+// A child has the next request before it has answered the last, so that its workers never wait for one.
 func TestChildHasTheNextQuestion(t *testing.T) {
 	w, _ := withChild(t, "pairs", 1)
 	var asked sync.WaitGroup
@@ -273,7 +273,7 @@ func TestPauses(t *testing.T) {
 func TestChildThatDiesNowAndThen(t *testing.T) {
 	w, log := withChild(t, "weary", 1)
 	for range 3 {
-		right(t, w) // two questions: a child's life
+		right(t, w) // two requests: a child's life
 		w.child.mu.Lock()
 		w.child.short = 0
 		w.child.mu.Unlock()

@@ -7,9 +7,9 @@ import (
 )
 
 // A hashing child and the process that started it write frames to each other: the length of what follows
-// in four bytes, a number in four bytes that an answer has from its question, a byte that says which kind
-// it is, and a body: of a question the length of its text in two bytes, the text and the password, of an
-// answer its text. Numbers are big-endian.
+// in four bytes, a number in four bytes that a response has from its request, a byte that says which kind
+// it is, and a body: of a request the length of its text in two bytes, the text and the password, of a
+// response its text. Numbers are big-endian.
 type frame struct {
 	number uint32
 	kind   byte

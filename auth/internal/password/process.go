@@ -14,7 +14,7 @@ import (
 const (
 	// startPatience is how long a child may take until it says that it is ready.
 	startPatience = 30 * time.Second
-	// askPatience is how long one answer may take. The most expensive hash takes two seconds of a processor,
+	// askPatience is how long one response may take. The most expensive hash takes two seconds of a processor,
 	// of which a child gets what others leave. One that takes longer is taken for dead, and killed.
 	askPatience = 2 * time.Minute
 	// stopTimeout is how long an idle child may take to end.
@@ -75,7 +75,7 @@ func startProcess(cmd *exec.Cmd, workers int, patience time.Duration) (*process,
 	return p, nil
 }
 
-// greet says hello and waits for the answer.
+// greet says hello and waits for the response.
 func (p *process) greet(workers int) (response, error) {
 	deadline := time.Now().Add(startPatience)
 	hello := binary.BigEndian.AppendUint16([]byte(greeting), uint16(workers))
@@ -95,7 +95,7 @@ func (p *process) greet(workers int) (response, error) {
 	return f.answer(), errors.Join(p.in.SetDeadline(time.Time{}), p.out.SetDeadline(time.Time{}))
 }
 
-// read hands answers to their waiting callers until the child has ended.
+// read hands responses to their waiting callers until the child has ended.
 func (p *process) read() {
 	buf := make([]byte, 256)
 	for {
@@ -108,7 +108,7 @@ func (p *process) read() {
 		delete(p.waiting, f.number)
 		p.mu.Unlock()
 		if to == nil {
-			break // an answer without a question
+			break // a response without a request
 		}
 		to <- f.answer() // has room for it
 	}
@@ -129,7 +129,7 @@ func (p *process) wait() {
 // errEnded: the child was gone before it had answered.
 var errEnded = errors.New("password: the process for hashing has ended")
 
-// roundTrip waits for the answer to one question. Any error means that the child is unusable; it has ended then.
+// roundTrip waits for the response to one request. Any error means that the child is unusable; it has ended then.
 func (p *process) roundTrip(q request) (response, error) {
 	back := make(chan response, 1)
 	p.mu.Lock()

@@ -30,7 +30,7 @@ const (
 	saysFailed byte = 'F' // the text says why
 )
 
-// err is what the answer is where another was wanted.
+// err is what the response is where another was wanted.
 func (a response) err() error {
 	if a.kind == saysFailed {
 		return errors.New(a.text)

@@ -15,8 +15,8 @@ const greeting = "gatehouse hashing 1\n"
 // ErrByHand is what Serve returns when it was not started by a daemon that wants passwords hashed.
 var ErrByHand = errors.New("this command hashes passwords for a running daemon, which starts it itself")
 
-// Serve is the life of a hashing child. It lowers the priority of its process, reads questions from in and writes
-// answers to out, both pipes, and returns when in ends, also because the daemon was killed. It prints nothing else.
+// Serve is the life of a hashing child. It lowers the priority of its process, reads requests from in and writes
+// responses to out, both pipes, and returns when in ends, also because the daemon was killed. It prints nothing else.
 // It sets GOMAXPROCS: argon2 computes in goroutines of its own, and no more threads than there are workers may
 // compute.
 func Serve(in, out *os.File) error {

@@ -16,8 +16,8 @@ const (
 	// queuePerWorker is the default length of the queue for each worker. At bcrypt's cost 10 its last place
 	// waits for a second and a half.
 	queuePerWorker = 32
-	// pendingPerWorker is how many questions a child holds for each of its workers: the one that is computed
-	// and the next, so that no core rests while an answer goes up and a question comes down.
+	// pendingPerWorker is how many requests a child holds for each of its workers: the one that is computed
+	// and the next, so that no core rests while a response goes up and a request comes down.
 	pendingPerWorker = 2
 )
 
@@ -189,7 +189,7 @@ func (w *Workers) Check(ctx context.Context, hash, password string) (ok, rehash 
 	return true, !h.madeBy(now.params), nil
 }
 
-// compute has a worker compute the answer.
+// compute has a worker compute the response.
 func (w *Workers) compute(ctx context.Context, q request) (response, error) {
 	var a response
 	var failed error

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 var cheap = Params{cost: 4}
 
-// Threads and a child give the same answers.
+// Threads and a child give the same responses.
 func TestCheck(t *testing.T) {
 	t.Run("threads", func(t *testing.T) { testCheck(t, Options{Workers: 2, Params: cheap}) })
 	t.Run("child", func(t *testing.T) { testCheck(t, Options{Workers: 2, Params: cheap, Child: childOf("good")}) })
