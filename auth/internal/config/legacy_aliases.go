@@ -44,7 +44,7 @@ func dropUnusedLegacy(environ []string) (rest, taken []string) {
 	return rest, taken
 }
 
-// absent are providers of the replaced service that are not among the eighteen.
+// unsupportedProviders are providers of the replaced service that are not among the eighteen.
 var unsupportedProviders = []string{"FLY", "KAKAO", "VERCEL_MARKETPLACE", "X", "ZOOM"}
 
 // unsupportedProviderNames are their settings, which mean nothing here.
