@@ -14,11 +14,11 @@ type telemetryConfig struct {
 	Tracing bool `env:"AUTH_TRACING_ENABLED" envDefault:"false" restart:"true"`
 	// Only `opentelemetry`.
 	TracingExporter string `env:"AUTH_TRACING_EXPORTER" envDefault:"opentelemetry" oneof:"opentelemetry" fold:"true" restart:"true"`
-	// true: figures of requests, sign-ins, hashing, outbox, outgoing calls, database pool, keys and the Go runtime are exported.
+	// true: metrics of requests, sign-ins, hashing, outbox, outgoing calls, database pool, keys and the Go runtime are exported.
 	Metrics bool `env:"AUTH_METRICS_ENABLED" envDefault:"false" restart:"true"`
 	// `opentelemetry`: pushed over OTLP, every `OTEL_METRIC_EXPORT_INTERVAL` (60000 ms). `prometheus`: scraped from a listener of its own.
 	MetricsExporter string `env:"AUTH_METRICS_EXPORTER" envDefault:"opentelemetry" oneof:"opentelemetry prometheus" fold:"true" restart:"true"`
-	// Address of that listener, which asks for no token; its path is `/`.
+	// Address of that listener, which needs no token; its path is `/`.
 	PullHost string `env:"OTEL_EXPORTER_PULL_HOST" envDefault:"0.0.0.0" restart:"true"`
 	// Its port; 0 takes a free one.
 	PullPort int `env:"OTEL_EXPORTER_PULL_PORT" envDefault:"9100" min:"0" max:"65535" restart:"true"`
