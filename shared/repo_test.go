@@ -161,8 +161,8 @@ func TestImports(t *testing.T) {
 // linked is what of shared/ a daemon links. The rest is for tests, measurements and make run: what is added here is in
 // every installation.
 var linked = map[string][]string{
-	"auth":      {"buildinfo", "httpx", "memlimit", "settings", "telemetry", "telemetry/metrics"},
-	"ratelimit": {"buildinfo", "certs", "filewatch", "httpx", "memlimit", "settings", "telemetry"},
+	"auth":      {"buildinfo", "httpx", "logging", "memlimit", "settings", "telemetry", "telemetry/metrics"},
+	"ratelimit": {"buildinfo", "certs", "filewatch", "httpx", "logging", "memlimit", "settings", "telemetry"},
 }
 
 // TestLinked compares it with the daemons' dependencies, as built.

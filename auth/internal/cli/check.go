@@ -17,6 +17,7 @@ import (
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/sms"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/logging"
 )
 
 // checkPatience bounds each question of auth check.
@@ -31,7 +32,7 @@ type report struct {
 func (r *report) say(what string, err error) bool {
 	if err != nil {
 		r.failed++
-		fmt.Fprintf(r.p.stdout, "FAIL  %s: %s\n", what, strings.TrimPrefix(daemon.HideCredentials(err.Error()), what+": "))
+		fmt.Fprintf(r.p.stdout, "FAIL  %s: %s\n", what, strings.TrimPrefix(logging.HideCredentials(err.Error()), what+": "))
 		return false
 	}
 	fmt.Fprintf(r.p.stdout, "ok    %s\n", what)

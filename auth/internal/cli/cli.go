@@ -14,7 +14,7 @@ import (
 	"strings"
 	"syscall"
 
-	"gatehouse/auth/internal/daemon"
+	"gatehouse/shared/logging"
 )
 
 // Exit statuses. Bad usage has its own, so that scripts can distinguish it from a bad answer.
@@ -135,7 +135,7 @@ func run(ctx context.Context, p program) int {
 	case errors.Is(err, errUsage):
 		return exitUsage
 	}
-	fmt.Fprintln(p.stderr, "auth:", daemon.HideCredentials(err.Error()))
+	fmt.Fprintln(p.stderr, "auth:", logging.HideCredentials(err.Error()))
 	return exitFailed
 }
 

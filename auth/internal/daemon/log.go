@@ -4,18 +4,11 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"regexp"
-	"strings"
 	"sync"
 
 	"gatehouse/auth/internal/config"
+	"gatehouse/shared/logging"
 )
-
-// Levels beyond slog's own, as LOG_LEVEL names them.
-var logLevels = map[string]slog.Level{
-	"panic": 16, "fatal": 12, "error": slog.LevelError, "warn": slog.LevelWarn, "warning": slog.LevelWarn,
-	"info": slog.LevelInfo, "debug": slog.LevelDebug, "trace": -8,
-}
 
 // Logger is the daemon's log: its level and its file can change while it is used.
 type Logger struct {
@@ -28,7 +21,7 @@ type Logger struct {
 // stderr takes its place: a full disk must not keep people from signing in.
 func NewLogger(stderr io.Writer, c config.Log) *Logger {
 	l := &Logger{out: logOut{path: c.File, w: stderr, stderr: stderr}}
-	l.level.Set(logLevels[c.Level])
+	l.level.Set(logging.Level(c.Level))
 	o := &slog.HandlerOptions{Level: &l.level, ReplaceAttr: cleanAttr}
 	if c.Format == "text" {
 		l.Logger = slog.New(slog.NewTextHandler(&l.out, o))
@@ -46,8 +39,7 @@ func (l *Logger) reopen() {
 	}
 }
 
-// cleanAttr gives times in UTC, durations with their unit and levels in lower case, and hides the credentials of
-// every URL.
+// cleanAttr gives times in UTC and levels in lower case, and does what logging.CleanAttr does.
 func cleanAttr(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 {
 		switch a.Key {
@@ -59,29 +51,7 @@ func cleanAttr(groups []string, a slog.Attr) slog.Attr {
 			}
 		}
 	}
-	switch a.Value.Kind() { // before Any, which allocates for most
-	case slog.KindDuration: // slog's own form is nanoseconds without saying so
-		a.Value = slog.StringValue(a.Value.Duration().String())
-	case slog.KindString:
-		if s := a.Value.String(); strings.Contains(s, "://") {
-			a.Value = slog.StringValue(HideCredentials(s))
-		}
-	case slog.KindAny:
-		if err, ok := a.Value.Any().(error); ok {
-			a.Value = slog.StringValue(HideCredentials(err.Error()))
-		}
-	}
-	return a
-}
-
-var userInfo = regexp.MustCompile(`://[^/\s"]*@`)
-
-// HideCredentials replaces user name and password of each URL in s by ***.
-func HideCredentials(s string) string {
-	if !strings.Contains(s, "://") {
-		return s
-	}
-	return userInfo.ReplaceAllLiteralString(s, "://***@")
+	return logging.CleanAttr(a)
 }
 
 // logOut is where lines go. Its file stays open until the process ends.

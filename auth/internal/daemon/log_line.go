@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"gatehouse/auth/internal/jsontext"
+	"gatehouse/shared/logging"
 )
 
 // flatJSON writes the records that there is one of for each request, whose values are texts, integers and
@@ -47,7 +48,7 @@ func appendRecord(b []byte, r slog.Record) (_ []byte, flat bool) {
 		b = append(jsontext.AppendString(append(b, ','), a.Key), ':')
 		switch a.Value.Kind() {
 		case slog.KindString:
-			b = jsontext.AppendString(b, HideCredentials(a.Value.String()))
+			b = jsontext.AppendString(b, logging.HideCredentials(a.Value.String()))
 		case slog.KindInt64:
 			b = strconv.AppendInt(b, a.Value.Int64(), 10)
 		case slog.KindDuration:

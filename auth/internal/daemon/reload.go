@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"gatehouse/auth/internal/config"
+	"gatehouse/shared/logging"
 )
 
 // reload reads the settings file and the NAME_FILE files again (the environment of a process cannot change) and puts
@@ -53,7 +54,7 @@ func (d *daemon) apply(ctx context.Context, c *config.Config, l config.Live) err
 	d.smtp.p.Store(l.SMTP)
 	d.makeGateway(l.SMS)
 	d.passwords.Use(l.Hash)
-	d.log.level.Set(logLevels[c.Log.Level])
+	d.log.level.Set(logging.Level(c.Log.Level))
 	d.config.Store(c)
 	return nil
 }

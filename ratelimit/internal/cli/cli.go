@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"gatehouse/ratelimit/internal/daemon"
+	"gatehouse/shared/logging"
 )
 
 // Exit statuses. Bad usage has its own, so that scripts can tell it from a bad answer.
@@ -68,7 +69,7 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 			return exitUsage
 		}
 		if err := daemon.Serve(ctx, daemon.Options{Environ: environ, Stdout: stdout, Stderr: stderr, Resolver: p.Resolver}); err != nil {
-			daemon.Report(stderr, environ, daemon.LevelFatal, err.Error())
+			daemon.Report(stderr, environ, logging.LevelFatal, err.Error())
 			return exitFailed
 		}
 		return exitOK

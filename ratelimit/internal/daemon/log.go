@@ -6,31 +6,20 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/grpclog"
-)
 
-// Levels beyond slog's own, as LOG_LEVEL names them.
-const (
-	levelTrace = slog.Level(-8)
-	LevelFatal = slog.Level(12)
-	levelPanic = slog.Level(16)
+	"gatehouse/shared/logging"
 )
-
-var logLevels = map[string]slog.Level{
-	"PANIC": levelPanic, "FATAL": LevelFatal, "ERROR": slog.LevelError, "WARN": slog.LevelWarn, "WARNING": slog.LevelWarn,
-	"INFO": slog.LevelInfo, "DEBUG": slog.LevelDebug, "TRACE": levelTrace,
-}
 
 // newLogger writes lines to w, of text or JSON. level is one of LOG_LEVEL's words; an unknown one
 // is info. format json in any case gives JSON lines, all else text.
 func newLogger(w io.Writer, level, format string) *slog.Logger {
-	o := &slog.HandlerOptions{Level: logLevels[strings.ToUpper(level)], ReplaceAttr: jsonAttr}
+	o := &slog.HandlerOptions{Level: logging.Level(level), ReplaceAttr: jsonAttr}
 	if strings.EqualFold(format, "json") {
 		return slog.New(slog.NewJSONHandler(w, o))
 	}
@@ -58,9 +47,9 @@ func Report(w io.Writer, environ []string, level slog.Level, text string) {
 // levelName is the word that a line shows.
 func levelName(l slog.Level) string {
 	switch {
-	case l >= levelPanic:
+	case l >= logging.LevelPanic:
 		return "panic"
-	case l >= LevelFatal:
+	case l >= logging.LevelFatal:
 		return "fatal"
 	case l >= slog.LevelError:
 		return "error"
@@ -88,10 +77,7 @@ func jsonAttr(groups []string, a slog.Attr) slog.Attr {
 			}
 		}
 	}
-	if d, ok := a.Value.Any().(time.Duration); ok { // slog's own form is nanoseconds without saying so
-		return slog.String(a.Key, d.String())
-	}
-	return maskAttr(a)
+	return logging.CleanAttr(a)
 }
 
 // textAttr leaves out what textHandler writes itself.
@@ -99,27 +85,7 @@ func textAttr(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey) {
 		return slog.Attr{}
 	}
-	return maskAttr(a)
-}
-
-// userInfo is what stands before the host of a URL. No line shows it, whoever wrote it.
-var userInfo = regexp.MustCompile(`://[^/\s"]*@`)
-
-func mask(s string) string {
-	if !strings.Contains(s, "://") {
-		return s
-	}
-	return userInfo.ReplaceAllLiteralString(s, "://***@")
-}
-
-func maskAttr(a slog.Attr) slog.Attr {
-	switch v := a.Value.Any().(type) {
-	case string:
-		a.Value = slog.StringValue(mask(v))
-	case error:
-		a.Value = slog.StringValue(mask(v.Error()))
-	}
-	return a
+	return logging.CleanAttr(a)
 }
 
 // textHandler writes `time="…" level=… msg="…"` and then the attributes as slog's text handler does.
@@ -144,7 +110,7 @@ func (h *textHandler) Handle(ctx context.Context, r slog.Record) error {
 	defer h.out.mu.Unlock()
 	b := &h.out.line
 	b.Reset()
-	b.WriteString(`time="` + r.Time.Format(time.RFC3339) + `" level=` + levelName(r.Level) + ` msg=` + strconv.Quote(mask(r.Message)) + " ")
+	b.WriteString(`time="` + r.Time.Format(time.RFC3339) + `" level=` + levelName(r.Level) + ` msg=` + strconv.Quote(logging.HideCredentials(r.Message)) + " ")
 	if err := h.attrs.Handle(ctx, r); err != nil {
 		return err
 	}

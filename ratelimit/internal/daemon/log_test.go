@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/shared/logging"
 )
 
 func TestLogger_text(t *testing.T) {
@@ -17,9 +19,9 @@ func TestLogger_text(t *testing.T) {
 	log := newLogger(&b, "trace", "text")
 	log.Warn("one \"two\"\nthree", "n", 1, "text", "a b", "error", errors.New("dial redis://u:p@h:1: refused"))
 	log.With("a", 1).WithGroup("g").Info("reached redis://:secret@h:1/0", "b", 2)
-	log.Log(t.Context(), levelTrace, "t")
-	log.Log(t.Context(), LevelFatal, "f")
-	log.Log(t.Context(), levelPanic, "p")
+	log.Log(t.Context(), logging.LevelTrace, "t")
+	log.Log(t.Context(), logging.LevelFatal, "f")
+	log.Log(t.Context(), logging.LevelPanic, "p")
 	log.Debug("d")
 	log.Error("e")
 	got := regexp.MustCompile(`time="[0-9T:+Z-]{20,25}"`).ReplaceAllString(b.String(), "time=T")
@@ -53,7 +55,7 @@ func TestLogger_json(t *testing.T) {
 }
 
 func TestLogger_levels(t *testing.T) {
-	all := []slog.Level{levelTrace, slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError, LevelFatal, levelPanic}
+	all := []slog.Level{logging.LevelTrace, slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError, logging.LevelFatal, logging.LevelPanic}
 	f := func(level string, lines int) {
 		t.Helper()
 		var b strings.Builder

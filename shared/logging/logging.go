@@ -1,0 +1,51 @@
+// Package logging is what the logs of both daemons have in common: the words of LOG_LEVEL, durations with their unit,
+// and that no line shows who signs in to a URL, whoever wrote it. What a line looks like is each daemon's own.
+package logging
+
+import (
+	"log/slog"
+	"regexp"
+	"strings"
+)
+
+// Levels beyond slog's own.
+const (
+	LevelTrace = slog.Level(-8)
+	LevelFatal = slog.Level(12)
+	LevelPanic = slog.Level(16)
+)
+
+var levels = map[string]slog.Level{
+	"panic": LevelPanic, "fatal": LevelFatal, "error": slog.LevelError, "warn": slog.LevelWarn, "warning": slog.LevelWarn,
+	"info": slog.LevelInfo, "debug": slog.LevelDebug, "trace": LevelTrace,
+}
+
+// Level is the level that a word of LOG_LEVEL means, in any case; info for an unknown word.
+func Level(word string) slog.Level { return levels[strings.ToLower(word)] }
+
+// CleanAttr gives durations their unit, which slog's JSON lacks, and hides credentials in texts and errors.
+func CleanAttr(a slog.Attr) slog.Attr {
+	switch a.Value.Kind() { // before Any, which allocates for most
+	case slog.KindDuration:
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	case slog.KindString:
+		if s := a.Value.String(); strings.Contains(s, "://") {
+			a.Value = slog.StringValue(HideCredentials(s))
+		}
+	case slog.KindAny:
+		if err, ok := a.Value.Any().(error); ok {
+			a.Value = slog.StringValue(HideCredentials(err.Error()))
+		}
+	}
+	return a
+}
+
+var userInfo = regexp.MustCompile(`://[^/\s"]*@`)
+
+// HideCredentials replaces user name and password of each URL in s by ***.
+func HideCredentials(s string) string {
+	if !strings.Contains(s, "://") {
+		return s
+	}
+	return userInfo.ReplaceAllLiteralString(s, "://***@")
+}
