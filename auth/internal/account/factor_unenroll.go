@@ -130,7 +130,7 @@ func adminUpdateFactor(ctx context.Context, f *flow, by Actor, user uuid.UUID, p
 	case errors.Is(err, store.ErrFactorName):
 		return factor, errFactorName(factor.FriendlyName)
 	case errors.Is(err, store.ErrFactorPhone):
-		return factor, unprocessable(CodeVerifiedFactorExists, "The user has another p.Phone factor with this number")
+		return factor, unprocessable(CodeVerifiedFactorExists, "The user has another phone factor with this number")
 	}
 	return factor, failure("update a factor", err)
 }

@@ -42,7 +42,7 @@ func TestAdminFactors(t *testing.T) {
 	put(p.ID, "[").refused(400, "bad_json", "*")
 	put(p.ID, m{"friendly_name": "app"}).refused(422, "mfa_factor_name_conflict", `A factor with the friendly name "app" for this user already exists`)
 	q := a.enrollPhone(mia, "third", "4915100000001")
-	put(q.ID, m{"phone": "4915187654321"}).refused(422, "mfa_verified_factor_exists", "*")
+	put(q.ID, m{"phone": "4915187654321"}).refused(422, "mfa_verified_factor_exists", "The user has another phone factor with this number")
 
 	// A code that was sent to the number of before is of no use.
 	ch := a.challenge(mia, p.ID)
