@@ -158,6 +158,7 @@ type pendingLink struct {
 // client that requested it exchanges the code. Anyone can open the URL that begins the linking; without this, the
 // identity of that person would be linked to the requester's account.
 func (op *oauthOp) issueLinkingCode(ctx context.Context, out OAuthResult) (OAuthResult, error) {
+	op.f.tick() // the provider may have taken long
 	f, hash := op.issueFlow(op.linkUser)
 	text, err := json.Marshal(pendingLink{op.profile, op.f.req.RedirectTo})
 	if err != nil {

@@ -1,11 +1,13 @@
 package httpapi
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/outbound"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/shared/fakeidp"
 )
@@ -249,4 +251,24 @@ func TestIdentities_byCode(t *testing.T) {
 	}
 	a.do("POST /token?grant_type=pkce", link(tom)).refused(422, "identity_already_exists", "Identity is already linked to another user")
 	a.do("POST /token?grant_type=pkce", link(tom), bearer(mia.AccessToken)).refused(403, "bad_jwt", "The access token is not of the user who asked for the linking")
+}
+
+// The code of a linking is good from the moment that it is issued, however long the provider took to answer.
+func TestIdentities_byCodeOfSlowProvider(t *testing.T) {
+	a := openAbroad(t, func(s *account.Settings, _ *Settings) { s.External.LinkingPKCE = true })
+	a.idp.SetUser(person("1", "else@example.org"))
+	mia := a.member("mia@example.org")
+	a.providers.Watch = func(ctx context.Context, _ outbound.Call) (context.Context, func(int, error)) {
+		a.pass(10 * time.Second)
+		return ctx, func(int, error) {}
+	}
+	var life time.Duration
+	a.settings(func(s *account.Settings) { s.External.Providers, life = a.set(t), s.FlowLife })
+	l := a.link(mia, "provider=github&code_challenge="+challenge+"&code_challenge_method=S256")
+	a.pass(life)
+	var g grantJSON
+	body := map[string]any{"auth_code": l.query.Get("code"), "code_verifier": pkceVerifier}
+	if a.do("POST /token?grant_type=pkce", body).json(&g); g.User.ID != mia.User.ID || len(g.User.Identities) != 2 {
+		t.Errorf("%+v", g.User)
+	}
 }
