@@ -174,7 +174,7 @@ func (d *daemon) measure() error {
 		defer cancel()
 		by, err := d.db.OutboxWaiting(ctx, time.Now())
 		if err != nil { // an error would hold back all the other metrics
-			d.log.Debug("no figures of the outbox", "error", err)
+			d.log.Debug("no metrics of the outbox", "error", err)
 			return nil
 		}
 		for _, name := range d.channels() { // those that are empty too
