@@ -249,7 +249,7 @@ func (d *daemon) stopTelemetry() {
 	}
 	if o.metrics != nil {
 		if err := o.metrics.Stop(telemetryTimeout); err != nil {
-			d.log.Warn("the last figures were not sent", "error", err)
+			d.log.Warn("the last metrics were not sent", "error", err)
 		}
 	}
 	if o.tracing != nil {
