@@ -45,7 +45,7 @@ func (s *Server) verifyCaptcha(c *call) error {
 		return &problem{status: 500, code: account.CodeUnexpectedFailure, msg: "captcha verification process failed", err: err}
 	}
 	if refused.Misconfigured() { // the visitor can do nothing about that
-		s.log.Error("the captcha provider refuses AUTH_SECURITY_CAPTCHA_SECRET: nobody gets in", "reasons", refused.Reasons())
+		s.log.Error("the captcha provider refuses AUTH_SECURITY_CAPTCHA_SECRET: every captcha fails", "reasons", refused.Reasons())
 	}
 	return noCaptcha(refused.Reasons(), err)
 }
