@@ -181,7 +181,7 @@ func (k *Keeper) Poll(ctx context.Context) {
 	}
 	if err == nil {
 		if err := k.reseal(query); err != nil {
-			k.log.Warn("cannot seal a signing key anew", "error", err)
+			k.log.Warn("cannot seal a signing key again", "error", err)
 		}
 	}
 }
