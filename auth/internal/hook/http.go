@@ -37,7 +37,7 @@ func sign(secrets [][]byte, id string, at time.Time, body []byte) string {
 }
 
 // errRetry: the receiver wants the call repeated.
-var errRetry = errors.New("asked to come again")
+var errRetry = errors.New("the receiver asks for a retry")
 
 // post calls an HTTP endpoint, up to three times in five seconds. Each attempt has an id of its own.
 func (s *Set) post(ctx context.Context, t Target, body []byte) ([]byte, error) {
