@@ -176,7 +176,7 @@ func (r *report) hooks(ctx context.Context, l config.Live, db *store.DB) {
 		ctx, cancel := context.WithTimeout(ctx, checkPatience)
 		r.say("hook "+string(p)+": "+set.Where(p), set.Check(ctx, p, func(ctx context.Context, schema, function string) error {
 			if db == nil {
-				return errors.New("the database can't be asked")
+				return errors.New("the database can't be queried")
 			}
 			return db.CheckFunction(ctx, schema, function)
 		}))
