@@ -113,7 +113,7 @@ func TestConfig_externalWarnings(t *testing.T) {
 		"AUTH_EXTERNAL_GOOGLE_URL begins with http://: everybody on the way can read and change what the provider says")
 	f("AUTH_EXTERNAL_REDIRECTURL=x", "no effect, settings of the replaced service that are not needed here: AUTH_EXTERNAL_REDIRECTURL")
 	f("AUTH_EXTERNAL_ZOOM_ENABLED=true AUTH_EXTERNAL_ZOOM_SECRET=s AUTH_EXTERNAL_KAKAO_ENABLED=false",
-		"AUTH_EXTERNAL_ZOOM_ENABLED has no effect: there is no provider zoom, and nobody can sign in with it (AUTH_EXTERNAL_OIDC_<NAME>_ISSUER adds one that speaks OpenID Connect)")
+		"AUTH_EXTERNAL_ZOOM_ENABLED has no effect: there is no provider zoom, and no sign-in with it is possible (AUTH_EXTERNAL_OIDC_<NAME>_ISSUER adds one that speaks OpenID Connect)")
 	f("AUTH_EXTERNAL_SLACK_OIDC_ENABLED=false", "AUTH_EXTERNAL_SLACK_OIDC_ENABLED is an old name; it is called AUTH_EXTERNAL_SLACK_ENABLED now")
 	f("GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID=x", "GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID is an old name; it is called AUTH_EXTERNAL_LINKEDIN_CLIENT_ID now")
 }
