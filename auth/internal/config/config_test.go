@@ -424,7 +424,7 @@ func TestConfig_warnings(t *testing.T) {
 		"no effect, settings of the replaced service that are not needed here: AUTH_JWT_ADMIN_GROUP_NAME, AUTH_OPERATOR_TOKEN, AUTH_RELOADING_POLLER_ENABLED")
 	f("AUTH_JWT_EXPP=1", "AUTH_JWT_EXPP is no setting of this program and has no effect; did you mean AUTH_JWT_EXP?")
 	f("AUTH_COMPLETELY_DIFFERENT=1", "AUTH_COMPLETELY_DIFFERENT is no setting of this program and has no effect")
-	f("AUTH_SMS_TEST_OTP=4912:123456", "AUTH_SMS_TEST_OTP works for ever: anybody who knows a test number's code can sign in with it; set AUTH_SMS_TEST_OTP_VALID_UNTIL")
+	f("AUTH_SMS_TEST_OTP=4912:123456", "AUTH_SMS_TEST_OTP works for ever: anyone who knows a test number's code can sign in with it; set AUTH_SMS_TEST_OTP_VALID_UNTIL")
 	const refused = ": until then every SMS is refused, but for test numbers"
 	f("AUTH_SMS_PROVIDER=twilio", "AUTH_SMS_PROVIDER=twilio needs AUTH_SMS_TWILIO_ACCOUNT_SID, AUTH_SMS_TWILIO_AUTH_TOKEN, AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID"+refused)
 	f("AUTH_SMS_PROVIDER=messagebird AUTH_SMS_MESSAGEBIRD_ACCESS_KEY=x", "AUTH_SMS_PROVIDER=messagebird needs AUTH_SMS_MESSAGEBIRD_ORIGINATOR"+refused)

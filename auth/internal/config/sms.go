@@ -119,7 +119,7 @@ func (c *Config) checkSMS(r *settings.Report) {
 		r.Warn("AUTH_SMS_PROVIDER is not set, and AUTH_EXTERNAL_PHONE_ENABLED=true: every SMS is refused, but for test numbers")
 	}
 	if len(c.SMS.TestOTP) > 0 && !r.IsSet("AUTH_SMS_TEST_OTP_VALID_UNTIL") {
-		r.Warn("AUTH_SMS_TEST_OTP works for ever: anybody who knows a test number's code can sign in with it; set AUTH_SMS_TEST_OTP_VALID_UNTIL")
+		r.Warn("AUTH_SMS_TEST_OTP works for ever: anyone who knows a test number's code can sign in with it; set AUTH_SMS_TEST_OTP_VALID_UNTIL")
 	}
 }
 
