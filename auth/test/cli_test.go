@@ -103,7 +103,7 @@ func TestSubcommands(t *testing.T) {
 	f(0, `^allowed  http://localhost:3000/x`, `^$`, "redirect", "test", "http://localhost:3000/x")
 	f(1, `^refused  https://evil.test/ `, `1 of 1 are refused`, "redirect", "test", "https://evil.test/")
 	env = append(env, "AUTH_URI_ALLOW_LIST=https://example.com**")
-	const doubt = `"https://example\.com\*\*" of the redirect list also matches hosts that anybody can register`
+	const doubt = `"https://example\.com\*\*" of the redirect list also matches hosts that anyone can register`
 	f(0, `^allowed  https://example.com.evil.test`, `^warn  `+doubt, "redirect", "test", "https://example.com.evil.test")
 	f(0, `warn  AUTH_URI_ALLOW_LIST: `+doubt, `^$`, "check")
 }

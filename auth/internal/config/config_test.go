@@ -455,7 +455,7 @@ func TestConfig_warnings(t *testing.T) {
 		t.Errorf("%q", header)
 	}
 	_, _, list, _ := loadSettings(t, leastBut("AUTH_URI_ALLOW_LIST", "https://example.com**,https://*.example.com/**")...)
-	if len(list) != 1 || !strings.HasPrefix(list[0], `AUTH_URI_ALLOW_LIST: "https://example.com**" of the redirect list also matches hosts that anybody can register`) {
+	if len(list) != 1 || !strings.HasPrefix(list[0], `AUTH_URI_ALLOW_LIST: "https://example.com**" of the redirect list also matches hosts that anyone can register`) {
 		t.Errorf("%q", list)
 	}
 	_, _, got, _ := loadSettings(t, leastBut("AUTH_JWT_SECRET", "short")...)
