@@ -28,7 +28,7 @@ type want struct {
 // Why an ID token that is genuine is refused all the same.
 var (
 	errSubject  = errors.New("the ID token has no sub")
-	errAudience = errors.New("the ID token is for somebody else")
+	errAudience = errors.New("the ID token is for another audience")
 	errNonce    = errors.New("the ID token's nonce is not the one that was sent")
 	errHash     = errors.New("the ID token belongs to another access token")
 )
