@@ -54,7 +54,7 @@ func freeProfile(ctx context.Context, s *signIn) (Profile, error) {
 		return Profile{}, err
 	}
 	if more.textAt("sub") != d.Subject { // OpenID Connect Core 1.0, section 5.3.2
-		return Profile{}, errors.New("the profile endpoint speaks of somebody else")
+		return Profile{}, errors.New("the profile endpoint returns another subject")
 	}
 	told := Profile{Data: map[string]any{}}
 	freeClaims(s.Provider, &idToken{claims: more}, &told)
