@@ -19,7 +19,7 @@ var (
 	// errServerFull ends an attempt to connect within noGrowth.
 	errServerFull = errors.New("the server has no connection left")
 	// errNoCaller ends the pool's attempts to connect without a caller.
-	errNoCaller = errors.New("nobody waits for this connection")
+	errNoCaller = errors.New("no caller waits for this connection")
 )
 
 // callerKey marks the context of a caller that waits for a connection.
