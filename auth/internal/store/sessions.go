@@ -222,5 +222,5 @@ where id in (
 
 // EnforceSessionLimit ends all but so many of a user's sessions; those used last stay.
 func (b *Batch) EnforceSessionLimit(user uuid.UUID, keep int, now time.Time) {
-	b.exec("end surplus", enforceSessionLimit, user, keep, now)
+	b.exec("enforce session limit", enforceSessionLimit, user, keep, now)
 }
