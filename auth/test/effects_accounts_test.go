@@ -31,8 +31,8 @@ func startTuned(t *testing.T, more ...string) *tuned {
 	return d
 }
 
-// newcomer is an unused address.
-func (d *tuned) newcomer() string {
+// unusedAddress is an address without an account.
+func (d *tuned) unusedAddress() string {
 	d.users++
 	return "user" + strconv.Itoa(d.users) + "@example.org"
 }
@@ -100,7 +100,7 @@ func TestEffects_tokens(t *testing.T) {
 	d := startTuned(t)
 	d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_JWT_AUD=team", "AUTH_JWT_ISSUER=https://issuer.test", "AUTH_JWT_DEFAULT_GROUP_NAME=member",
 		"AUTH_JWT_ALGORITHM=HS256", "AUTH_JWT_KEY_ID=k1", "AUTH_JWT_EXP=77", "AUTH_JWT_ADMIN_ROLES=root")
-	a := d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse))
+	a := d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse))
 	header, claims := tokenParts(t, a.str("access_token"))
 	life, _ := claims["exp"].(float64)
 	iat, _ := claims["iat"].(float64)
@@ -115,7 +115,7 @@ func TestEffects_tokens(t *testing.T) {
 
 	for _, setting := range []string{"AUTH_JWT_ADMIN_REQUIRE_AAL2=false", "AUTH_JWT_ADMIN_REQUIRE_AAL2=true"} {
 		d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", setting)
-		email := d.newcomer()
+		email := d.unusedAddress()
 		id := d.want(t, 200, "POST", "/signup", "", credentials(email, horse)).body["user"].(map[string]any)["id"].(string)
 		d.want(t, 200, "PUT", "/admin/users/"+id, d.admin(t, "service_role"), `{"role":"supabase_admin"}`)
 		access := d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(email, horse)).str("access_token")
@@ -132,19 +132,19 @@ func TestEffects_passwords(t *testing.T) {
 	d := startTuned(t)
 	const auto = "AUTH_MAILER_AUTOCONFIRM=true"
 	d.with(t, auto)
-	d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), "password1"))
-	d.refuses(t, "weak_password", "POST", "/admin/users", d.admin(t, "service_role"), credentials(d.newcomer(), "x"))
+	d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), "password1"))
+	d.refuses(t, "weak_password", "POST", "/admin/users", d.admin(t, "service_role"), credentials(d.unusedAddress(), "x"))
 	d.with(t, auto, "AUTH_PASSWORD_MIN_LENGTH=12")
-	d.refuses(t, "weak_password", "POST", "/signup", "", credentials(d.newcomer(), "eleven char"))
-	d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), "twelve chars"))
+	d.refuses(t, "weak_password", "POST", "/signup", "", credentials(d.unusedAddress(), "eleven char"))
+	d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), "twelve chars"))
 	d.with(t, auto, "AUTH_PASSWORD_COMMON_REFUSED=true")
-	d.refuses(t, "weak_password", "POST", "/signup", "", credentials(d.newcomer(), "password1"))
+	d.refuses(t, "weak_password", "POST", "/signup", "", credentials(d.unusedAddress(), "password1"))
 	d.with(t, auto, "AUTH_PASSWORD_POLICY_FOR_ADMIN=false")
-	d.want(t, 200, "POST", "/admin/users", d.admin(t, "service_role"), credentials(d.newcomer(), "x"))
+	d.want(t, 200, "POST", "/admin/users", d.admin(t, "service_role"), credentials(d.unusedAddress(), "x"))
 
 	signUp := func() (email, access string) {
 		t.Helper()
-		email = d.newcomer()
+		email = d.unusedAddress()
 		return email, d.want(t, 200, "POST", "/signup", "", credentials(email, horse)).str("access_token")
 	}
 	const change = `{"password":"another horse"}`
@@ -174,7 +174,7 @@ func TestEffects_sessions(t *testing.T) {
 	f := func(ends bool, setting string) {
 		t.Helper()
 		d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", setting)
-		email := d.newcomer()
+		email := d.unusedAddress()
 		first := d.want(t, 200, "POST", "/signup", "", credentials(email, horse)).str("access_token")
 		d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(email, horse))
 		a, err := call("GET", d.http+"/user", first, "")
@@ -187,7 +187,7 @@ func TestEffects_sessions(t *testing.T) {
 	f(false, "AUTH_SESSIONS_MAX_PER_USER=2")
 	for setting, want := range map[string]int{"": 200, "AUTH_SESSIONS_SINGLE_PER_USER=true": 400} {
 		d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", setting)
-		email := d.newcomer()
+		email := d.unusedAddress()
 		first := d.want(t, 200, "POST", "/signup", "", credentials(email, horse)).str("refresh_token")
 		d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(email, horse))
 		a, err := call("POST", d.http+"/token?grant_type=refresh_token", "", `{"refresh_token":"`+first+`"}`)
@@ -197,7 +197,7 @@ func TestEffects_sessions(t *testing.T) {
 	}
 
 	d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_MFA_TOTP_ENROLL_ENABLED=false")
-	access := d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse)).str("access_token")
+	access := d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse)).str("access_token")
 	d.refuses(t, "mfa_totp_enroll_not_enabled", "POST", "/factors", access, `{"factor_type":"totp"}`)
 	d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_MFA_MAX_ENROLLED_FACTORS=1")
 	d.want(t, 200, "POST", "/factors", access, `{"factor_type":"totp","friendly_name":"a"}`)
@@ -211,9 +211,9 @@ func TestEffects_waysIn(t *testing.T) {
 	d := startTuned(t)
 	signUp := func(email string) string { return credentials(email, horse) }
 	d.with(t, "AUTH_EXTERNAL_EMAIL_ENABLED=false")
-	d.refuses(t, "email_provider_disabled", "POST", "/signup", "", signUp(d.newcomer()))
+	d.refuses(t, "email_provider_disabled", "POST", "/signup", "", signUp(d.unusedAddress()))
 	d.with(t, "AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES=mia@example.org")
-	d.refuses(t, "email_address_not_authorized", "POST", "/signup", "", signUp(d.newcomer()))
+	d.refuses(t, "email_address_not_authorized", "POST", "/signup", "", signUp(d.unusedAddress()))
 	d.want(t, 200, "POST", "/signup", "", signUp("mia+1@example.org"))
 	d.with(t, "AUTH_EXTERNAL_EMAIL_MAGIC_LINK_ENABLED=false")
 	if a, err := call("POST", d.http+"/magiclink", "", `{"email":"mia+1@example.org"}`); err != nil || a.status != 422 {
@@ -241,7 +241,7 @@ func TestEffects_waysIn(t *testing.T) {
 	if n := identities(); n != 0 {
 		t.Errorf("%d identities", n)
 	}
-	large := `{"email":"` + d.newcomer() + `","password":"correct horse","data":{"a":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}}`
+	large := `{"email":"` + d.unusedAddress() + `","password":"correct horse","data":{"a":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}}`
 	d.with(t, "AUTH_METADATA_MAX_BYTES=30")
 	if a, err := call("POST", d.http+"/signup", "", large); err != nil || a.status < 400 {
 		t.Error(a.text, err)
@@ -275,7 +275,7 @@ func TestEffects_guesses(t *testing.T) {
 	const signIn = "/token?grant_type=password"
 	for i, setting := range []string{"AUTH_SECURITY_KNOWN_PLACES=true", "AUTH_SECURITY_KNOWN_PLACES=false"} {
 		d.with(t, auto, "AUTH_RATE_LIMIT_HEADER=X-Real-Ip", "AUTH_RATE_LIMIT_PASSWORD_PER_ACCOUNT=1", setting)
-		email := d.newcomer()
+		email := d.unusedAddress()
 		d.want(t, 200, "POST", "/signup", "", credentials(email, horse))
 		ask("192.0.2.7", signIn, credentials(email, horse), 200)
 		ask("198.51.100.7", signIn, credentials(email, "wrong"), 400)

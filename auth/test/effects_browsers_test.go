@@ -109,7 +109,7 @@ func TestEffects_idTokens(t *testing.T) {
 
 	const auto = "AUTH_MAILER_AUTOCONFIRM=true"
 	with(auto)
-	email := d.newcomer()
+	email := d.unusedAddress()
 	access := d.want(t, 200, "POST", "/signup", "", credentials(email, horse)).str("access_token")
 	factor := d.want(t, 200, "POST", "/factors", access, `{"factor_type":"totp"}`)
 	shared, _ := factor.body["totp"].(map[string]any)

@@ -31,7 +31,7 @@ func startIDP(t *testing.T) *fakeidp.Server {
 
 // someone is a user that the daemon doesn't know yet, with a proven address.
 func (d *tuned) someone() fakeidp.User {
-	email := d.newcomer()
+	email := d.unusedAddress()
 	return fakeidp.User{ID: strconv.Itoa(1000000 + d.users), Login: "login", Name: "Some One", GivenName: "Some", FamilyName: "One", Email: email, Verified: true}
 }
 

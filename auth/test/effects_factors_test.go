@@ -35,7 +35,7 @@ func TestEffects_factors(t *testing.T) {
 	with := func(more ...string) { t.Helper(); d.with(t, append(more, auto)...) }
 	signUp := func() string {
 		t.Helper()
-		return d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse)).str("access_token")
+		return d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse)).str("access_token")
 	}
 	with()
 	factor, session := d.app(t, signUp())
@@ -71,7 +71,7 @@ func TestEffects_phoneFactors(t *testing.T) {
 			"AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true")...)
 	}
 	with("AUTH_MFA_PHONE_MAX_FREQUENCY=1h") // longer than any machine is slow
-	access := d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse)).str("access_token")
+	access := d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse)).str("access_token")
 	const number = "4915112345678"
 	challenge := "/factors/" + d.want(t, 200, "POST", "/factors", access, `{"factor_type":"phone","phone":"+`+number+`"}`).str("id") + "/challenge"
 	sent := 0

@@ -148,7 +148,7 @@ func TestEffects_smtp(t *testing.T) {
 	next := func() smtptest.Mail {
 		t.Helper()
 		before := len(smtp.Mails())
-		d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse))
+		d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse))
 		await.True(t, "the mail", func() bool { return len(smtp.Mails()) > before })
 		return smtp.Mails()[before]
 	}
@@ -166,7 +166,7 @@ func TestEffects_smtp(t *testing.T) {
 		t.Errorf("from %s, user %q, encrypted %t, headers %v", m.From, m.User, m.Encrypted, h)
 	}
 	d.with(t, append(full, "AUTH_SMTP_PASS=other")...)
-	d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse))
+	d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse))
 	await.True(t, "the sign-in at the mail server fails", func() bool {
 		return rows[int](t, database, `select count(*)::int from outbox where error like '%AUTH: 535%'`)[0] == 1
 	})
@@ -179,7 +179,7 @@ func TestEffects_outboxAge(t *testing.T) {
 	// No process can take a mail to send it: no row of the outbox can be changed.
 	execSQL(t, d.database, `create function unchanged() returns trigger language plpgsql as 'begin return null; end'`,
 		`create trigger unchanged before update on outbox for each row execute function unchanged()`)
-	d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse))
+	d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse))
 	for _, c := range []struct {
 		setting string
 		status  int
@@ -205,7 +205,7 @@ func TestEffects_emailChange(t *testing.T) {
 		{[]string{"AUTH_MAILER_SECURE_EMAIL_CHANGE_ENABLED=false", "AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS=false"}, false, false},
 	} {
 		d.with(t, c.settings...)
-		from, to := d.newcomer(), d.newcomer()
+		from, to := d.unusedAddress(), d.unusedAddress()
 		access := d.signUp(t, from).str("access_token")
 		other := d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(from, horse)).str("access_token")
 		before := len(d.inboxHTML(t, from))

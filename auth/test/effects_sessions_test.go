@@ -15,7 +15,7 @@ func TestEffects_refresh(t *testing.T) {
 	const auto = "AUTH_MAILER_AUTOCONFIRM=true"
 	signUp := func() string {
 		t.Helper()
-		return d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse)).str("refresh_token")
+		return d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse)).str("refresh_token")
 	}
 	refresh := func(old string) string {
 		t.Helper()
@@ -78,7 +78,7 @@ func TestEffects_sessionRules(t *testing.T) {
 	const auto = "AUTH_MAILER_AUTOCONFIRM=true"
 	for setting, want := range map[string]string{"": "", "AUTH_SESSIONS_TAGS=web,app": "web"} {
 		d.with(t, auto, setting)
-		_, claims := tokenParts(t, d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse)).str("access_token"))
+		_, claims := tokenParts(t, d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse)).str("access_token"))
 		if tags := rows[string](t, d.database, `select tag from sessions where id = $1::text::uuid`, claims["session_id"]); !slices.Equal(tags, []string{want}) {
 			t.Errorf("%q: tags %q", setting, tags)
 		}
@@ -86,7 +86,7 @@ func TestEffects_sessionRules(t *testing.T) {
 
 	// A user with a second factor signs in with the first alone.
 	d.with(t, auto)
-	email := d.newcomer()
+	email := d.unusedAddress()
 	d.app(t, d.want(t, 200, "POST", "/signup", "", credentials(email, horse)).str("access_token"))
 	signIn := func() answer {
 		t.Helper()
@@ -107,7 +107,7 @@ func TestEffects_sessionRules(t *testing.T) {
 	// A new password needs a nonce, but in a session that is young enough.
 	const change, nonces = `{"password":"another horse"}`, "AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION=true"
 	d.with(t, auto, nonces)
-	access := d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse)).str("access_token")
+	access := d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse)).str("access_token")
 	d.refuses(t, "reauthentication_needed", "PUT", "/user", access, change)
 	d.with(t, auto, nonces, "AUTH_SECURITY_REAUTHENTICATION_MAX_AGE=1ms")
 	d.refuses(t, "reauthentication_needed", "PUT", "/user", access, change)
@@ -122,12 +122,12 @@ func TestEffects_secrets(t *testing.T) {
 	d := &tuned{database: database, instance: launch(t, t.TempDir(), environment(database, "AUTH_JWT_ALGORITHM=", "AUTH_PASSWORD_HASH="))}
 	d.awaitReady(t)
 	const auto = "AUTH_MAILER_AUTOCONFIRM=true"
-	email := d.newcomer()
+	email := d.unusedAddress()
 	for i, hash := range []struct{ setting, begins string }{
 		{"AUTH_PASSWORD_HASH=bcrypt:4", "$2a$04$"}, {"AUTH_PASSWORD_HASH=bcrypt:5", "$2a$05$"}, {"AUTH_PASSWORD_HASH=argon2id:1024,1,1", "$argon2id$v=19$m=1024,t=1,p=1$"},
 	} {
 		d.with(t, auto, hash.setting)
-		d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse))
+		d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse))
 		if i == 0 {
 			d.want(t, 200, "POST", "/signup", "", credentials(email, horse))
 		}
@@ -151,7 +151,7 @@ func TestEffects_secrets(t *testing.T) {
 	signs := func(setting string) (kid string, published bool) {
 		t.Helper()
 		d.with(t, auto, "AUTH_PASSWORD_HASH=bcrypt:4", setting)
-		header, _ := tokenParts(t, d.want(t, 200, "POST", "/signup", "", credentials(d.newcomer(), horse)).str("access_token"))
+		header, _ := tokenParts(t, d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse)).str("access_token"))
 		kid, _ = header["kid"].(string)
 		return kid, strings.Contains(d.want(t, 200, "GET", "/.well-known/jwks.json", "", "").text, key.ID())
 	}

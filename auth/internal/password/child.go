@@ -74,7 +74,7 @@ func (c *child) running() (*process, *Workers, error) {
 			c.o.Log.Warn("password: the process for hashing may inherit descriptors that this one was started with", "error", err)
 		})
 	}
-	p, err := startProcess(c.o.Child(), c.o.Workers, cmp.Or(c.o.patience, askPatience))
+	p, err := startProcess(c.o.Child(), c.o.Workers, cmp.Or(c.o.patience, replyTimeout))
 	if err == nil {
 		c.now, c.worked = p, true
 		if p.problem != "" {

@@ -14,9 +14,9 @@ import (
 const (
 	// startPatience is how long a child may take until it says that it is ready.
 	startPatience = 30 * time.Second
-	// askPatience is how long one response may take. The most expensive hash takes two seconds of a processor,
+	// replyTimeout is how long one response may take. The most expensive hash takes two seconds of a processor,
 	// of which a child gets what others leave. One that takes longer is taken for dead, and killed.
-	askPatience = 2 * time.Minute
+	replyTimeout = 2 * time.Minute
 	// stopTimeout is how long an idle child may take to end.
 	stopTimeout = 5 * time.Second
 )
