@@ -104,7 +104,7 @@ func (c *Config) checkRequired(r *settings.Report) {
 	}
 }
 
-// checkURL wants an absolute http or https URL that something can be put behind.
+// checkURL requires an absolute http or https URL that something can be appended to.
 func checkURL(r *settings.Report, name, text string) {
 	if text == "" {
 		return // said already

@@ -32,7 +32,7 @@ type Config struct {
 	Telemetry telemetryConfig
 }
 
-// generalConfig is who may sign in how, and where links may lead.
+// generalConfig is which ways to sign in are open, and where links may lead.
 type generalConfig struct {
 	// Required. Base URL of the application: where links lead by default, and what mails call the site.
 	SiteURL string `env:"AUTH_SITE_URL"`

@@ -17,7 +17,7 @@ type hooksConfig struct {
 	Factor hookConfig `envPrefix:"AUTH_HOOK_MFA_VERIFICATION_ATTEMPT_"`
 	// Password decides on a password that was tried.
 	Password hookConfig `envPrefix:"AUTH_HOOK_PASSWORD_VERIFICATION_ATTEMPT_"`
-	// Before may refuse a newcomer.
+	// Before may refuse a new user.
 	Before hookConfig `envPrefix:"AUTH_HOOK_BEFORE_USER_CREATED_"`
 	// After is notified of each new user.
 	After hookConfig `envPrefix:"AUTH_HOOK_AFTER_USER_CREATED_"`

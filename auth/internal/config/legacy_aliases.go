@@ -13,7 +13,7 @@ import (
 // service, of which the second is called OIDC.
 var legacyPair = regexp.MustCompile(`^(?:GOTRUE|AUTH)_EXTERNAL_(LINKEDIN|SLACK)_(OIDC_)?(\w+)$`)
 
-// dropUnusedLegacy removes from the environment the settings of a twin that is off while the other is on, and returns their
+// dropUnusedLegacy removes from the environment the settings of one that is off while the other is on, and returns their
 // names: once both have the same names, the settings of one would contradict the other's.
 func dropUnusedLegacy(environ []string) (rest, taken []string) {
 	on := map[string]bool{}
@@ -55,7 +55,7 @@ func unsupportedProviderNames() (names []string) {
 	return names
 }
 
-// warnUnsupportedProviders names those that were on: whoever signed in with one cannot any more.
+// warnUnsupportedProviders names those that were on: their users cannot sign in with them any more.
 func warnUnsupportedProviders(r *settings.Report) {
 	for _, p := range unsupportedProviders {
 		name := "AUTH_EXTERNAL_" + p + "_ENABLED"

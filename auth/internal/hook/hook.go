@@ -210,7 +210,7 @@ func failed(msg string, err error) *Error {
 // called is what a point is called where calls are watched.
 func called(p Point) string { return "hook " + string(p) }
 
-// callWatched is ask with the watcher.
+// callWatched is callFunction with the watcher.
 func (s *Set) callWatched(ctx context.Context, p Point, t Target, body []byte) ([]byte, error) {
 	if s.o.Watch == nil {
 		return s.callFunction(ctx, t, body)

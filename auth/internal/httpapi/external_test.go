@@ -65,7 +65,7 @@ var suites = map[string]struct {
 	// unverified has the provider send an address that it doesn't vouch for; nil: it always does.
 	unverified func(*fakeidp.User, *fakeidp.Behaviour)
 	verified   func(*fakeidp.Behaviour)
-	// badProfile are ways in which the profile can be no good.
+	// badProfile are ways in which the profile can be unusable.
 	badProfile map[string]fakeidp.Behaviour
 }{
 	"github": {

@@ -69,7 +69,7 @@ func (a *api) challenge(g grantJSON, factor string, headers ...header) (ch chall
 	return ch
 }
 
-// code is what the app shows for that key; steps are how many later.
+// code is what the app shows for that key, so many steps from now.
 func (a *api) code(e enrolledJSON, steps int64) string {
 	a.t.Helper()
 	key, err := base32.StdEncoding.DecodeString(e.TOTP.Secret)

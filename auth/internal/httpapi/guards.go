@@ -39,7 +39,7 @@ func (h noTimeout) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 // open guards nothing.
 func (s *Server) open(h handler) http.Handler { return h }
 
-// routeLimit counts the request against its address before anything of it is read.
+// limited counts the request against its address before anything of it is read.
 func (s *Server) limited(by routeLimit, h handler) http.Handler {
 	return handler(func(c *call) error {
 		if err := s.limit(c, by); err != nil {

@@ -3,7 +3,7 @@
 // every replica within seconds and without a restart.
 //
 // It decides nothing about tokens. A replica that cannot reach the store goes on with what it read last
-// and hears of a revocation when the store is back.
+// and reads of a revocation when the store is back.
 package keys
 
 import (

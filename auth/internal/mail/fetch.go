@@ -102,7 +102,7 @@ func (b *remote) shown() string {
 // fetcher loads templates.
 type fetcher struct{ web outbound.Clients }
 
-// newFetcher's redirects may lead to another host: a site may keep its files elsewhere.
+// newFetcher makes a fetcher whose redirects may lead to another host: a site may keep its files elsewhere.
 func newFetcher(w outbound.Watch) *fetcher {
 	return fetcherWith(outbound.Options{Watch: w, Target: "template"})
 }

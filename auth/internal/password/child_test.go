@@ -395,7 +395,7 @@ func alive(pid int) bool {
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// What is no pipe, or says something else, wants no passwords hashed.
+// A standard input that is no pipe, or that sends something else, comes from no daemon.
 func TestServeByHand(t *testing.T) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// A hashing child and the process that started it write frames to each other: the length of what follows
+// frame is what a hashing child and the process that started it write to each other: the length of what follows
 // in four bytes, a number in four bytes that a response has from its request, a byte that says which kind
 // it is, and a body: of a request the length of its text in two bytes, the text and the password, of a
 // response its text. Numbers are big-endian.
@@ -57,7 +57,7 @@ func readFrame(r io.Reader, buf []byte) (frame, error) {
 	return f, nil
 }
 
-// request decodes a frame. The password is the frame's memory.
+// decode reads a request from a frame. The password is the frame's memory.
 func (f frame) decode() (q request, ok bool) {
 	if len(f.body) < 2 {
 		return request{}, false

@@ -38,7 +38,7 @@ func (a response) err() error {
 	return fmt.Errorf("password: an answer of the kind %q", a.kind)
 }
 
-// response does the work. Whatever it panics with, the process lives on.
+// answer computes the response. A panic while it computes doesn't end the process.
 func (q request) answer() (a response) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -32,11 +32,11 @@ type Options struct {
 	// Child makes the command of a process that calls Serve and does the hashing; it is started with the
 	// first hash. Nil: threads of this process hash.
 	Child func() *exec.Cmd
-	// Log hears, once, when priorities may not be lowered, and how a child ends. Nil: slog.Default().
+	// Log gets a line, once, when priorities may not be lowered, and one when a child ends. Nil: slog.Default().
 	Log *slog.Logger
 
 	lower    func() error  // for tests; nil: lowPriority
-	patience time.Duration // for tests; 0: askPatience
+	patience time.Duration // for tests; 0: replyTimeout
 }
 
 // Workers hash and check, a fixed number at a time, at the lowest priority, so that a flood of sign-ins takes only

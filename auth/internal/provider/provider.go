@@ -222,7 +222,7 @@ func openPrivate(text []byte) (s private, err error) {
 	return s, err
 }
 
-// randomText is 32 random bytes in base64url: 43 characters, as RFC 7636 section 4.1 wants at least.
+// randomText is 32 random bytes in base64url: 43 characters, the least that RFC 7636 section 4.1 allows.
 func randomText() string {
 	var b [32]byte
 	rand.Read(b[:])

@@ -78,7 +78,7 @@ const (
 	ByConfirmed
 	ByUnconfirmed
 	ByIdentity
-	// ByAbandoned is an identity whose owner was never let in and has nothing else: it counts as unknown.
+	// ByAbandoned is an identity whose user never signed in and has nothing else: it counts as unknown.
 	ByAbandoned
 )
 

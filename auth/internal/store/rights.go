@@ -32,7 +32,7 @@ with needed (name, granted, migrating) as (
 select name, migrating from needed where granted is not true and name is not null`)
 
 // MissingRights names each right that the daemon's database user lacks: those that it needs to serve, and
-// those that only migrations need. None of either for a good one.
+// those that only migrations need. Both are empty when it has all.
 func (db *DB) MissingRights(ctx context.Context) (serving, migrating []string, err error) {
 	err = db.query(ctx, "missing rights", func(r pgx.Rows) error {
 		var name string

@@ -16,7 +16,7 @@ type CredentialsFor struct {
 	Place Place
 }
 
-// Credentials are what a password sign-in has to know beforehand.
+// Credentials are the data that a password sign-in reads first.
 type Credentials struct {
 	// User has a Nil ID when the address is unknown. Without identities.
 	User User

@@ -58,7 +58,7 @@ func TestBatch_Account(t *testing.T) {
 	}
 }
 
-// A hundred at once: one user, and everybody else hears why not.
+// A hundred at once: one user, and each other caller gets the reason.
 func TestInsertUser_once(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

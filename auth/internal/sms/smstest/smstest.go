@@ -17,7 +17,7 @@ import (
 	"testing"
 )
 
-// What the operator has agreed on with the gateways. Nothing else is let in.
+// What the operator has agreed on with the gateways. Nothing else is accepted.
 const (
 	AccountSID = "AC0123456789abcdef0123456789abcdef"
 	AuthToken  = "twilio-token-hush"
