@@ -29,8 +29,9 @@ var floors = map[string]int{
 	"ratelimit/internal/overlimit": 1,
 	"ratelimit/internal/limits":    2, "ratelimit/internal/counter": 2, "ratelimit/internal/pull": 2,
 	"ratelimit/internal/limits/rulefile": 3, "ratelimit/internal/decide": 3,
-	"ratelimit/internal/counter/link": 3, "ratelimit/internal/counter/memory": 3, "ratelimit/internal/counter/countertest": 3,
-	"ratelimit/internal/counter/redis": 4, "ratelimit/internal/counter/memcached": 4,
+	"ratelimit/internal/counter/link": 3, "ratelimit/internal/counter/memory": 3,
+	"ratelimit/internal/counter/countertest": 3,
+	"ratelimit/internal/counter/redis":       4, "ratelimit/internal/counter/memcached": 4,
 	"ratelimit/internal/source": 4, "ratelimit/internal/source/xds": 4, "ratelimit/internal/source/xds/xdstest": 4,
 	"ratelimit/internal/service": 5,
 	"ratelimit/internal/server":  6,
@@ -58,7 +59,8 @@ func TestFloors(t *testing.T) {
 	there := map[string]bool{}
 	for file := range goFiles(t) {
 		dir := path.Dir(file)
-		if daemon, _, _ := strings.Cut(dir, "/"); (daemon == "auth" || daemon == "ratelimit") && !strings.HasSuffix(file, "_test.go") {
+		if daemon, _, _ := strings.Cut(dir, "/"); (daemon == "auth" || daemon == "ratelimit") &&
+			!strings.HasSuffix(file, "_test.go") {
 			there[dir] = true
 		}
 	}
@@ -79,7 +81,8 @@ func goFiles(t *testing.T) map[string]*ast.File {
 	t.Helper()
 	files := map[string]*ast.File{}
 	walk(t, ".go", func(path string) {
-		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", path), nil, parser.ImportsOnly|parser.ParseComments)
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", path), nil,
+			parser.ImportsOnly|parser.ParseComments)
 		if err != nil {
 			t.Error(err)
 			return
@@ -213,7 +216,8 @@ func TestTopLevel(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		if !slices.Contains(allowed, e.Name()) && !strings.HasSuffix(e.Name(), ".prof") && !strings.HasSuffix(e.Name(), ".test") {
+		if !slices.Contains(allowed, e.Name()) && !strings.HasSuffix(e.Name(), ".prof") &&
+			!strings.HasSuffix(e.Name(), ".test") {
 			t.Errorf("%s does not belong at the top level", e.Name())
 		}
 	}
@@ -284,7 +288,8 @@ func TestLinks(t *testing.T) {
 		if daemon != "auth" && daemon != "ratelimit" {
 			return
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", name), nil, parser.ParseComments|parser.SkipObjectResolution)
+		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", name), nil,
+			parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			t.Error(err)
 			return
@@ -309,7 +314,8 @@ func anchors(text string) map[string]bool {
 	names := map[string]bool{}
 	text = regexp.MustCompile("(?ms)^```.*?^```$").ReplaceAllString(text, "") // a shell's comments are no headings
 	for _, m := range regexp.MustCompile(`(?m)^#+ +(.+?)\s*$`).FindAllStringSubmatch(text, -1) {
-		name := strings.ReplaceAll(regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")
+		name := strings.ReplaceAll(regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(m[1]), ""), " ",
+			"-")
 		for n, base := 1, name; names[name]; n++ {
 			name = base + "-" + strconv.Itoa(n)
 		}
@@ -329,7 +335,8 @@ func TestAnchors(t *testing.T) {
 	if len(got) != 4 {
 		t.Errorf("%v", got)
 	}
-	for text, want := range map[string]string{"as docs/windows.md#jitter says": "docs/windows.md#jitter", "(docs/tokens.md)": "docs/tokens.md", "../docs/x.md": ""} {
+	for text, want := range map[string]string{"as docs/windows.md#jitter says": "docs/windows.md#jitter",
+		"(docs/tokens.md)": "docs/tokens.md", "../docs/x.md": ""} {
 		got := ""
 		if m := reference.FindStringSubmatch(text); m != nil {
 			got = m[1]

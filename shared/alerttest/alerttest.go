@@ -105,7 +105,8 @@ func Lint(t testing.TB, page string, accepted ...string) {
 	cmd := exec.Command(tool, "check", "metrics")
 	cmd.Stdin = strings.NewReader(page)
 	out, err := cmd.CombinedOutput()
-	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && !(ok && exit.ExitCode() == lintFound && len(accepted) > 0) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil &&
+		!(ok && exit.ExitCode() == lintFound && len(accepted) > 0) {
 		t.Errorf("promtool check metrics: %v\n%s", err, out)
 		return
 	}

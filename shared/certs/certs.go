@@ -281,7 +281,8 @@ func (s *Store) use(m *material) {
 	s.mu.Unlock()
 	if m.pair != nil {
 		if now, leaf := time.Now(), m.pair.Leaf; now.After(leaf.NotAfter) || now.Before(leaf.NotBefore) {
-			s.log.Warn("certs: the certificate is not valid now", "file", s.files.Cert, "from", leaf.NotBefore, "to", leaf.NotAfter)
+			s.log.Warn("certs: the certificate is not valid now", "file", s.files.Cert, "from", leaf.NotBefore,
+				"to", leaf.NotAfter)
 		}
 	}
 }
@@ -298,7 +299,8 @@ func (s *Store) reload() error {
 	}
 	if changed {
 		s.use(m)
-		s.log.Info("certs: new files are in use", "certificate", s.files.Cert, "ca", s.files.CA, "not_after", s.State().NotAfter)
+		s.log.Info("certs: new files are in use", "certificate", s.files.Cert, "ca", s.files.CA,
+			"not_after", s.State().NotAfter)
 		return nil
 	}
 	s.mu.Lock()

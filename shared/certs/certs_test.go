@@ -85,7 +85,8 @@ func serialOf(t *testing.T, p certtest.Pair) string { return p.TLS(t).Leaf.Seria
 // TestServer_clients tries which clients are let in.
 func TestServer_clients(t *testing.T) {
 	t.Parallel()
-	ours, other, expired := certtest.NewCA(t, "ours", time.Hour), certtest.NewCA(t, "other", time.Hour), certtest.NewCA(t, "expired", -time.Minute)
+	ours, other, expired := certtest.NewCA(t, "ours", time.Hour), certtest.NewCA(t, "other", time.Hour),
+		certtest.NewCA(t, "expired", -time.Minute)
 	dir := t.TempDir()
 	cert, key := ours.Issue("server.test").Write(t, dir)
 	roots := certtest.WriteFile(t, filepath.Join(dir, "ca.crt"), append(append([]byte{}, ours.PEM...), expired.PEM...))
@@ -105,7 +106,8 @@ func TestServer_clients(t *testing.T) {
 			t.Errorf("server: %v, client: %v; want the server to say %q", serverErr, clientErr, refusal)
 		}
 	}
-	envoy, wild, stranger, late := ours.Issue("envoy.test"), ours.Issue("*.mesh.test"), other.Issue("envoy.test"), expired.Issue("envoy.test")
+	envoy, wild, stranger, late := ours.Issue("envoy.test"), ours.Issue("*.mesh.test"), other.Issue("envoy.test"),
+		expired.Issue("envoy.test")
 	serverOnly, past := ours.IssueServer("envoy.test"), ours.IssueUntil(time.Now().Add(-time.Minute), "envoy.test")
 	f("", "", nil, "")
 	f("", "", &stranger, "")
@@ -163,7 +165,10 @@ func TestServer_resumed(t *testing.T) {
 		t.Fatal(err)
 	}
 	next.Write(t, dir)
-	await.True(t, "a client of the old authority is refused", func() bool { _, err, _ := shake(t, server, client); return err != nil })
+	await.True(t, "a client of the old authority is refused", func() bool {
+		_, err, _ := shake(t, server, client)
+		return err != nil
+	})
 }
 
 func TestServer_versions(t *testing.T) {
@@ -184,7 +189,8 @@ func TestServer_versions(t *testing.T) {
 // TestClient tries which servers are believed.
 func TestClient(t *testing.T) {
 	t.Parallel()
-	ours, other, expired := certtest.NewCA(t, "ours", time.Hour), certtest.NewCA(t, "other", time.Hour), certtest.NewCA(t, "expired", -time.Minute)
+	ours, other, expired := certtest.NewCA(t, "ours", time.Hour), certtest.NewCA(t, "other", time.Hour),
+		certtest.NewCA(t, "expired", -time.Minute)
 	dir := t.TempDir()
 	roots := certtest.WriteFile(t, filepath.Join(dir, "ca.crt"), append(append([]byte{}, ours.PEM...), expired.PEM...))
 	f := func(of *certtest.CA, name string, skip bool, refusal string) {
@@ -220,8 +226,8 @@ func TestClient_own(t *testing.T) {
 	shown := func() string {
 		var got string
 		_, _, err := shake(t, &tls.Config{
-			Certificates: []tls.Certificate{ca.Issue("server.test").TLS(t)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
-			VerifyConnection: func(cs tls.ConnectionState) error { got = serial(t, cs); return nil },
+			Certificates: []tls.Certificate{ca.Issue("server.test").TLS(t)}, ClientAuth: tls.RequireAndVerifyClientCert,
+			ClientCAs: ca.Pool(), VerifyConnection: func(cs tls.ConnectionState) error { got = serial(t, cs); return nil },
 		}, client)
 		if err != nil {
 			t.Fatal(err)
@@ -329,7 +335,8 @@ func TestFiles_Check(t *testing.T) {
 	cert, key := ca.Issue("a.test").Write(t, dir)
 	_, other := ca.Issue("a.test").Write(t, t.TempDir())
 	junk := certtest.WriteFile(t, filepath.Join(dir, "junk"), []byte("junk\n"))
-	half := certtest.WriteFile(t, filepath.Join(dir, "half"), append(append([]byte{}, ca.PEM...), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"...))
+	half := certtest.WriteFile(t, filepath.Join(dir, "half"),
+		append(append([]byte{}, ca.PEM...), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"...))
 	none := filepath.Join(dir, "none")
 	f := func(files Files, want ...string) {
 		t.Helper()

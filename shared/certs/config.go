@@ -72,7 +72,8 @@ func verify(cs tls.ConnectionState, roots *x509.CertPool, usage x509.ExtKeyUsage
 		Roots: roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{usage},
 	})
 	if err != nil {
-		return fmt.Errorf("certs: %w", &tls.CertificateVerificationError{UnverifiedCertificates: cs.PeerCertificates, Err: err})
+		return fmt.Errorf("certs: %w",
+			&tls.CertificateVerificationError{UnverifiedCertificates: cs.PeerCertificates, Err: err})
 	}
 	return nil
 }

@@ -127,10 +127,11 @@ func (a *auth) environment() error {
 	host, port, _ := net.SplitHostPort(a.http) // made by loopback
 	_, mailboxPort, _ := net.SplitHostPort(a.mailbox)
 	a.env = append([]string{
-		"AUTH_API_HOST=" + host, "AUTH_API_PORT=" + port, "AUTH_API_EXTERNAL_URL=http://" + a.http, "AUTH_SITE_URL=" + a.site(),
-		"AUTH_DB_DRIVER=postgres", "DATABASE_URL=" + a.postgres.PostgresURL("postgres"),
+		"AUTH_API_HOST=" + host, "AUTH_API_PORT=" + port, "AUTH_API_EXTERNAL_URL=http://" + a.http,
+		"AUTH_SITE_URL=" + a.site(), "AUTH_DB_DRIVER=postgres", "DATABASE_URL=" + a.postgres.PostgresURL("postgres"),
 		"AUTH_JWT_SECRET_FILE=" + secret, "AUTH_SECRET_KEY_FILE=" + secret,
-		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=" + mailboxPort, "AUTH_SMTP_MAX_FREQUENCY=0", "AUTH_SMS_MAX_FREQUENCY=0",
+		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=" + mailboxPort, "AUTH_SMTP_MAX_FREQUENCY=0",
+		"AUTH_SMS_MAX_FREQUENCY=0",
 		"AUTH_RATE_LIMIT_EMAIL_SENT=1000000", "AUTH_RATE_LIMIT_SMS_SENT=1000000", "AUTH_RATE_LIMIT_SMS_PER_NUMBER=0",
 		"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_LOG_FORMAT=text",
 	}, append(a.providers(), passedOn("PATH", "HOME", "LOG_LEVEL")...)...)
@@ -144,7 +145,8 @@ func (a *auth) providers() []string {
 		"AUTH_EXTERNAL_GITHUB_ENABLED=true", "AUTH_EXTERNAL_GITHUB_URL=" + a.provider.Base("github"),
 	}
 	for _, prefix := range []string{"AUTH_EXTERNAL_OIDC_LOCAL_", "AUTH_EXTERNAL_GITHUB_"} {
-		env = append(env, prefix+"CLIENT_ID="+fakeidp.ClientID, prefix+"SECRET="+fakeidp.ClientSecret, prefix+"REDIRECT_URI=http://"+a.http+"/callback")
+		env = append(env, prefix+"CLIENT_ID="+fakeidp.ClientID, prefix+"SECRET="+fakeidp.ClientSecret,
+			prefix+"REDIRECT_URI=http://"+a.http+"/callback")
 	}
 	return env
 }

@@ -53,7 +53,8 @@ func TestStack(t *testing.T) {
 	}
 	dir := t.TempDir()
 	bin, home := filepath.Join(dir, "bin"), filepath.Join(dir, "run")
-	if out, err := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", bin+"/", "../../ratelimit", "../../auth").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", bin+"/", "../../ratelimit",
+		"../../auth").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -83,7 +84,8 @@ func TestStack(t *testing.T) {
 		t.Errorf("the client line's first answer: %s", got)
 	}
 	// At most 3 pass in one minute and 3 in the next.
-	await.True(t, "the client line is over its limit", func() bool { return strings.Contains(typed(client), "OVER_LIMIT") })
+	await.True(t, "the client line is over its limit",
+		func() bool { return strings.Contains(typed(client), "OVER_LIMIT") })
 
 	request := regexp.MustCompile(`curl -i (\S+) -d '(.*)'`).FindStringSubmatch(shown.String())
 	if request == nil {
@@ -129,7 +131,8 @@ func TestStack(t *testing.T) {
 	typeAuth(t, typed)
 	followMailedLink(t, shown.String())
 	signIn(t, shown.String())
-	if _, err := os.Stat(filepath.Join(home, "auth", ".env")); err != nil || !strings.Contains(shown.String(), filepath.Join(home, "auth", ".env")) {
+	if _, err := os.Stat(filepath.Join(home, "auth", ".env")); err != nil ||
+		!strings.Contains(shown.String(), filepath.Join(home, "auth", ".env")) {
 		t.Errorf("the settings file that it names is not there: %v", err)
 	}
 
@@ -225,7 +228,8 @@ func signIn(t *testing.T, text string) {
 		}
 		end.Body.Close()
 		got, err := url.ParseQuery(end.Request.URL.EscapedFragment())
-		if err != nil || got.Get("access_token") == "" || got.Get("provider_token") == "" || end.Request.URL.Path != "/signed-in" {
+		if err != nil || got.Get("access_token") == "" || got.Get("provider_token") == "" ||
+			end.Request.URL.Path != "/signed-in" {
 			t.Fatalf("%s ends at %s (%v)", link[1], end.Request.URL, err)
 		}
 		r, err := http.NewRequest(http.MethodGet, strings.Split(link[1], "/authorize")[0]+"/user", nil)
@@ -263,7 +267,8 @@ func TestBusyPort(t *testing.T) {
 
 func TestNoDaemon(t *testing.T) {
 	var shown screen
-	if err := run(t.Context(), t.TempDir(), t.TempDir(), &shown); err == nil || !strings.Contains(err.Error(), "make build") {
+	if err := run(t.Context(), t.TempDir(), t.TempDir(), &shown); err == nil ||
+		!strings.Contains(err.Error(), "make build") {
 		t.Errorf("without a built daemon: %v", err)
 	}
 }

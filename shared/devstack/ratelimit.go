@@ -36,7 +36,8 @@ func startRatelimit(ctx context.Context, bin, dir string, out io.Writer) (*ratel
 	if err != nil {
 		return nil, fmt.Errorf("ratelimit: %w", err)
 	}
-	r := &ratelimit{program: filepath.Join(bin, "ratelimit"), rules: filepath.Join(dir, "ratelimit", "config", "rules.yaml")}
+	r := &ratelimit{program: filepath.Join(bin, "ratelimit"),
+		rules: filepath.Join(dir, "ratelimit", "config", "rules.yaml")}
 	kept, err := writeRules(r.rules)
 	if err != nil {
 		return nil, fmt.Errorf("ratelimit: rules: %w", err)

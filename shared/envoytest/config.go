@@ -107,7 +107,8 @@ func (c Config) Place(t testing.TB, cluster string, addrs ...string) {
 // Endpoint is where the configuration has a cluster's first server.
 func (c Config) Endpoint(t testing.TB, cluster string) (host string, port string) {
 	t.Helper()
-	at := Map(t, c.Cluster(t, cluster), "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address", "socket_address")
+	at := Map(t, c.Cluster(t, cluster), "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address",
+		"socket_address")
 	return fmt.Sprint(at["address"]), fmt.Sprint(at["port_value"])
 }
 

@@ -51,7 +51,8 @@ func Program(t testing.TB) string {
 // Valid has Envoy itself read a file as it stands, comments, aliases and all.
 func Valid(t testing.TB, file string) {
 	t.Helper()
-	if out, err := exec.CommandContext(t.Context(), Program(t), "--mode", "validate", "-c", file, "--log-level", "warning").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), Program(t), "--mode", "validate", "-c", file, "--log-level",
+		"warning").CombinedOutput(); err != nil {
 		t.Errorf("%s: %v\n%s", file, err, out)
 	}
 }
@@ -81,7 +82,8 @@ func Start(t testing.TB, c Config) *Envoy {
 		t.Fatal(err)
 	}
 	log := new(subprocess.Lines)
-	cmd := exec.Command(program, "-c", file, "--admin-address-path", admin, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
+	cmd := exec.Command(program, "-c", file, "--admin-address-path", admin, "--concurrency", "1", "--disable-hot-restart",
+		"--log-level", "warning")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	e := new(Envoy)

@@ -48,13 +48,15 @@ type Answer struct {
 
 // What providers answer on bad days.
 var (
-	NotJSON      = Answer{Type: "text/html", Body: "<html><body>We'll be back soon.</body></html>"}
-	ServerError  = Answer{Status: http.StatusInternalServerError, Type: "application/json", Body: `{"error":"server_error"}`}
+	NotJSON     = Answer{Type: "text/html", Body: "<html><body>We'll be back soon.</body></html>"}
+	ServerError = Answer{Status: http.StatusInternalServerError, Type: "application/json",
+		Body: `{"error":"server_error"}`}
 	Unauthorized = Answer{Status: http.StatusUnauthorized, Type: "application/json", Body: `{"error":"invalid_client"}`}
 	// FailedWith200 is how GitHub says that a code is no good.
-	FailedWith200 = Answer{Type: "application/json", Body: `{"error":"bad_verification_code","error_description":"The code passed is incorrect or expired."}`}
-	NotOK         = Answer{Type: "application/json", Body: `{"ok":false,"error":"invalid_code"}`}
-	Oversized     = Answer{Type: "application/json", Size: 1 << 20, Body: "{}"}
+	FailedWith200 = Answer{Type: "application/json",
+		Body: `{"error":"bad_verification_code","error_description":"The code passed is incorrect or expired."}`}
+	NotOK     = Answer{Type: "application/json", Body: `{"ok":false,"error":"invalid_code"}`}
+	Oversized = Answer{Type: "application/json", Size: 1 << 20, Body: "{}"}
 )
 
 // Slow is an answer that takes its time.

@@ -51,7 +51,8 @@ const wellKnown = "/.well-known/openid-configuration"
 
 var dialects = map[string]dialect{
 	"apple": {
-		authorize: []string{"/auth/authorize"}, token: []string{"/auth/token"}, discovery: wellKnown, keys: "/auth/keys", algs: []string{"RS256"},
+		authorize: []string{"/auth/authorize"}, token: []string{"/auth/token"}, discovery: wellKnown, keys: "/auth/keys",
+		algs: []string{"RS256"},
 		claims: func(u User, c map[string]any) {
 			c["is_private_email"] = "true"
 			c["auth_time"] = time.Now().Unix()
@@ -80,7 +81,8 @@ var dialects = map[string]dialect{
 		authorize: []string{"/site/oauth2/authorize"}, token: []string{"/site/oauth2/access_token"}, basic: true,
 		pages: map[string]func(*exchange, User) any{
 			"/2.0/user": func(x *exchange, u User) any {
-				return withExtra(u, map[string]any{"uuid": "{" + u.ID + "}", "display_name": u.Name, "links": map[string]any{"avatar": map[string]any{"href": u.Picture}}})
+				return withExtra(u, map[string]any{"uuid": "{" + u.ID + "}", "display_name": u.Name,
+					"links": map[string]any{"avatar": map[string]any{"href": u.Picture}}})
 			},
 			"/2.0/user/emails": func(x *exchange, u User) any {
 				list := []any{}
@@ -94,14 +96,17 @@ var dialects = map[string]dialect{
 	"discord": {
 		authorize: []string{"/api/oauth2/authorize"}, token: []string{"/api/oauth2/token"},
 		pages: map[string]func(*exchange, User) any{"/api/users/@me": func(x *exchange, u User) any {
-			return withExtra(u, map[string]any{"id": u.ID, "username": u.Login, "discriminator": "0", "global_name": u.Name, "avatar": "a_0f0f", "email": u.Email, "verified": u.Verified})
+			return withExtra(u, map[string]any{"id": u.ID, "username": u.Login, "discriminator": "0", "global_name": u.Name,
+				"avatar": "a_0f0f", "email": u.Email, "verified": u.Verified})
 		}},
 	},
 	"facebook": {
 		authorize: []string{"/dialog/oauth"}, token: []string{"/oauth/access_token"},
-		discovery: wellKnown, keys: "/.well-known/oauth/openid/jwks/", algs: []string{"RS256"}, idToken: func(*grant) bool { return false },
+		discovery: wellKnown, keys: "/.well-known/oauth/openid/jwks/", algs: []string{"RS256"},
+		idToken: func(*grant) bool { return false },
 		pages: map[string]func(*exchange, User) any{"/me": func(x *exchange, u User) any {
-			if got := x.r.URL.Query().Get("appsecret_proof"); got != proof(x.bearer()) || x.r.URL.Query().Get("fields") != "email,first_name,last_name,name,picture" {
+			if got := x.r.URL.Query().Get("appsecret_proof"); got != proof(x.bearer()) ||
+				x.r.URL.Query().Get("fields") != "email,first_name,last_name,name,picture" {
 				return x.refuse("fields or appsecret_proof is wrong")
 			}
 			o := map[string]any{"id": u.ID, "first_name": u.GivenName, "last_name": u.FamilyName, "name": u.Name,
@@ -122,12 +127,14 @@ var dialects = map[string]dialect{
 		authorize: []string{"/login/oauth/authorize"}, token: []string{"/login/oauth/access_token"}, pkce: true,
 		pages: map[string]func(*exchange, User) any{
 			"/api/v3/user": func(x *exchange, u User) any {
-				return withExtra(u, map[string]any{"id": number(u.ID), "login": u.Login, "name": u.Name, "avatar_url": u.Picture, "email": "shown@to-everybody.example"})
+				return withExtra(u, map[string]any{"id": number(u.ID), "login": u.Login, "name": u.Name, "avatar_url": u.Picture,
+					"email": "shown@to-everybody.example"})
 			},
 			"/api/v3/user/emails": func(x *exchange, u User) any {
 				list := []any{}
 				for _, e := range u.emails() {
-					list = append(list, map[string]any{"email": e.Address, "verified": e.Verified, "primary": e.Primary, "visibility": nil})
+					list = append(list, map[string]any{"email": e.Address, "verified": e.Verified, "primary": e.Primary,
+						"visibility": nil})
 				}
 				return list
 			},
@@ -137,7 +144,8 @@ var dialects = map[string]dialect{
 		authorize: []string{"/oauth/authorize"}, token: []string{"/oauth/token"}, pkce: true,
 		pages: map[string]func(*exchange, User) any{
 			"/api/v4/user": func(x *exchange, u User) any {
-				o := map[string]any{"id": number(u.ID), "username": u.Login, "name": u.Name, "avatar_url": u.Picture, "email": u.Email, "confirmed_at": nil}
+				o := map[string]any{"id": number(u.ID), "username": u.Login, "name": u.Name, "avatar_url": u.Picture,
+					"email": u.Email, "confirmed_at": nil}
 				if u.Verified {
 					o["confirmed_at"] = "2012-05-23T09:05:22Z"
 				}
@@ -155,9 +163,11 @@ var dialects = map[string]dialect{
 		},
 	},
 	"google": {
-		authorize: []string{"/o/oauth2/v2/auth"}, token: []string{"/token"}, pkce: true, discovery: wellKnown, keys: "/keys", algs: []string{"RS256"},
+		authorize: []string{"/o/oauth2/v2/auth"}, token: []string{"/token"}, pkce: true, discovery: wellKnown, keys: "/keys",
+		algs: []string{"RS256"},
 		pages: map[string]func(*exchange, User) any{"/userinfo/v2/me": func(x *exchange, u User) any {
-			return withExtra(u, map[string]any{"id": u.ID, "name": u.Name, "picture": u.Picture, "email": u.Email, "verified_email": u.Verified})
+			return withExtra(u, map[string]any{"id": u.ID, "name": u.Name, "picture": u.Picture, "email": u.Email,
+				"verified_email": u.Verified})
 		}},
 	},
 	"keycloak": {
@@ -167,12 +177,14 @@ var dialects = map[string]dialect{
 			if !openID(x.grant) {
 				return x.refuse("the scope openid is missing")
 			}
-			return withExtra(u, map[string]any{"sub": u.ID, "name": u.Name, "email": u.Email, "email_verified": u.Verified, "preferred_username": u.Login})
+			return withExtra(u, map[string]any{"sub": u.ID, "name": u.Name, "email": u.Email, "email_verified": u.Verified,
+				"preferred_username": u.Login})
 		}},
 	},
 	"linkedin": {
 		authorize: []string{"/oauth/v2/authorization"}, token: []string{"/oauth/v2/accessToken"},
-		issuer: "/oauth", discovery: "/oauth" + wellKnown, keys: "/oauth/openid/jwks", idToken: openID, algs: []string{"RS256"},
+		issuer: "/oauth", discovery: "/oauth" + wellKnown, keys: "/oauth/openid/jwks", idToken: openID,
+		algs: []string{"RS256"},
 		claims: func(u User, c map[string]any) {
 			c["email_verified"] = strconv.FormatBool(u.Verified)
 			c["locale"] = "en_US"
@@ -181,14 +193,17 @@ var dialects = map[string]dialect{
 		pages: map[string]func(*exchange, User) any{
 			"/v2/me": func(x *exchange, u User) any {
 				text := func(s string) any {
-					return map[string]any{"localized": map[string]any{"en_US": s}, "preferredLocale": map[string]any{"language": "en", "country": "US"}}
+					return map[string]any{"localized": map[string]any{"en_US": s},
+						"preferredLocale": map[string]any{"language": "en", "country": "US"}}
 				}
-				return withExtra(u, map[string]any{"id": u.ID, "firstName": text(u.GivenName), "lastName": text(u.FamilyName), "profilePicture": map[string]any{
-					"displayImage~": map[string]any{"elements": []any{map[string]any{"identifiers": []any{map[string]any{"identifier": u.Picture}}}}}}})
+				return withExtra(u, map[string]any{"id": u.ID, "firstName": text(u.GivenName), "lastName": text(u.FamilyName),
+					"profilePicture": map[string]any{
+						"displayImage~": map[string]any{"elements": []any{map[string]any{"identifiers": []any{map[string]any{"identifier": u.Picture}}}}}}})
 			},
 			"/v2/userinfo": func(x *exchange, u User) any {
-				return withExtra(u, map[string]any{"sub": u.ID, "name": u.Name, "given_name": u.GivenName, "family_name": u.FamilyName,
-					"email": u.Email, "email_verified": u.Verified, "picture": u.Picture, "locale": "en_US"})
+				return withExtra(u, map[string]any{"sub": u.ID, "name": u.Name, "given_name": u.GivenName,
+					"family_name": u.FamilyName,
+					"email":       u.Email, "email_verified": u.Verified, "picture": u.Picture, "locale": "en_US"})
 			},
 			"/v2/emailAddress": func(x *exchange, u User) any {
 				return map[string]any{"elements": []any{map[string]any{"handle~": map[string]any{"emailAddress": u.Email}}}}
@@ -201,15 +216,17 @@ var dialects = map[string]dialect{
 			if x.r.Header.Get("Notion-Version") != "2021-08-16" {
 				return x.refuse("Notion-Version is missing")
 			}
-			return withExtra(u, map[string]any{"bot": map[string]any{"owner": map[string]any{"type": "user", "user": map[string]any{
-				"id": u.ID, "name": u.Name, "avatar_url": u.Picture, "person": map[string]any{"email": u.Email}}}}})
+			return withExtra(u, map[string]any{"bot": map[string]any{"owner": map[string]any{"type": "user",
+				"user": map[string]any{
+					"id": u.ID, "name": u.Name, "avatar_url": u.Picture, "person": map[string]any{"email": u.Email}}}}})
 		}},
 	},
 	"slack": {
-		authorize: []string{"/openid/connect/authorize", "/oauth/authorize"}, token: []string{"/api/openid.connect.token", "/api/oauth.access"},
+		authorize: []string{"/openid/connect/authorize", "/oauth/authorize"},
+		token:     []string{"/api/openid.connect.token", "/api/oauth.access"},
 		pages: map[string]func(*exchange, User) any{"/api/openid.connect.userInfo": func(x *exchange, u User) any {
-			o := map[string]any{"ok": true, "sub": u.ID, "https://slack.com/user_id": u.ID, "https://slack.com/team_id": "T0123", "email": u.Email,
-				"name": u.Name, "picture": u.Picture}
+			o := map[string]any{"ok": true, "sub": u.ID, "https://slack.com/user_id": u.ID, "https://slack.com/team_id": "T0123",
+				"email": u.Email, "name": u.Name, "picture": u.Picture}
 			if !x.grant.old { // older applications have no flag
 				o["email_verified"] = u.Verified
 			}
@@ -219,13 +236,15 @@ var dialects = map[string]dialect{
 	},
 	"snapchat": {
 		authorize: []string{"/accounts/oauth2/auth"}, token: []string{"/accounts/oauth2/token"},
-		issuer: "/accounts/oauth2/token", discovery: "/accounts/oauth2/token" + wellKnown, keys: "/accounts/oauth2/keys", algs: []string{"ES256"},
-		idToken: func(*grant) bool { return false },
+		issuer: "/accounts/oauth2/token", discovery: "/accounts/oauth2/token" + wellKnown, keys: "/accounts/oauth2/keys",
+		algs: []string{"ES256"}, idToken: func(*grant) bool { return false },
 		pages: map[string]func(*exchange, User) any{"/v1/me": func(x *exchange, u User) any {
-			if q := strings.Join(strings.Fields(x.r.URL.Query().Get("query")), " "); q != "{ me { externalId displayName bitmoji { avatar id } email } }" {
+			if q := strings.Join(strings.Fields(x.r.URL.Query().Get("query")),
+				" "); q != "{ me { externalId displayName bitmoji { avatar id } email } }" {
 				return x.refuse("the query is wrong: %s", q)
 			}
-			me := map[string]any{"externalId": u.ID, "displayName": u.Name, "bitmoji": map[string]any{"avatar": u.Picture, "id": "b1"}}
+			me := map[string]any{"externalId": u.ID, "displayName": u.Name,
+				"bitmoji": map[string]any{"avatar": u.Picture, "id": "b1"}}
 			if u.Email != "" {
 				me["email"] = u.Email
 			}
@@ -236,7 +255,8 @@ var dialects = map[string]dialect{
 		authorize: []string{"/authorize"}, token: []string{"/api/token"}, basic: true,
 		pages: map[string]func(*exchange, User) any{"/me": func(x *exchange, u User) any {
 			return withExtra(u, map[string]any{"id": u.ID, "display_name": u.Name, "email": u.Email, "images": []any{
-				map[string]any{"url": u.Picture + "?small", "width": 64, "height": 64}, map[string]any{"url": u.Picture, "width": 300, "height": 300},
+				map[string]any{"url": u.Picture + "?small", "width": 64, "height": 64},
+				map[string]any{"url": u.Picture, "width": 300, "height": 300},
 				map[string]any{"url": u.Picture + "?unknown", "width": nil, "height": nil}}})
 		}},
 	},
@@ -246,17 +266,21 @@ var dialects = map[string]dialect{
 			if x.r.Header.Get("Client-Id") != ClientID {
 				return x.refuse("Client-Id is missing")
 			}
-			return map[string]any{"data": []any{withExtra(u, map[string]any{"id": u.ID, "login": u.Login, "display_name": u.Name, "email": u.Email,
-				"profile_image_url": u.Picture, "broadcaster_type": "partner", "description": "plays", "type": "", "offline_image_url": u.Picture + "?off", "view_count": 7})}}
+			return map[string]any{"data": []any{withExtra(u,
+				map[string]any{"id": u.ID, "login": u.Login, "display_name": u.Name, "email": u.Email,
+					"profile_image_url": u.Picture, "broadcaster_type": "partner", "description": "plays", "type": "",
+					"offline_image_url": u.Picture + "?off", "view_count": 7})}}
 		}},
 		more: func(x *exchange, u User, answer map[string]any) { answer["scope"] = []string{"user:read:email"} },
 	},
 	"twitter": {
 		pages: map[string]func(*exchange, User) any{"/1.1/account/verify_credentials.json": func(x *exchange, u User) any {
-			if q := x.r.URL.Query(); q.Get("include_entities") != "false" || q.Get("skip_status") != "true" || q.Get("include_email") != "true" {
+			if q := x.r.URL.Query(); q.Get("include_entities") != "false" || q.Get("skip_status") != "true" ||
+				q.Get("include_email") != "true" {
 				return x.refuse("the query is wrong")
 			}
-			o := map[string]any{"id": number(u.ID), "id_str": u.ID, "screen_name": u.Login, "name": u.Name, "profile_image_url_https": u.Picture}
+			o := map[string]any{"id": number(u.ID), "id_str": u.ID, "screen_name": u.Login, "name": u.Name,
+				"profile_image_url_https": u.Picture}
 			if u.Email != "" {
 				o["email"] = u.Email
 			}
@@ -273,20 +297,23 @@ var dialects = map[string]dialect{
 		},
 		more: func(x *exchange, u User, answer map[string]any) {
 			delete(answer, "refresh_token")
-			answer["profile"] = withExtra(u, map[string]any{"object": "profile", "id": u.ID, "first_name": u.GivenName, "last_name": u.FamilyName,
-				"email": u.Email, "connection_id": "conn_1", "organization_id": "org_1"})
+			answer["profile"] = withExtra(u,
+				map[string]any{"object": "profile", "id": u.ID, "first_name": u.GivenName, "last_name": u.FamilyName,
+					"email": u.Email, "connection_id": "conn_1", "organization_id": "org_1"})
 		},
 	},
 	"oidc": {
 		authorize: []string{"/authorize"}, token: []string{"/token"}, basic: true, pkce: true, sendIss: true,
-		discovery: wellKnown, keys: "/keys", algs: []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"},
+		discovery: wellKnown, keys: "/keys",
+		algs: []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"},
 		claims: func(u User, c map[string]any) {
 			c["preferred_username"] = u.Login
 			c["given_name"], c["family_name"] = u.GivenName, u.FamilyName
 			c["groups"] = []string{"staff"}
 		},
 		pages: map[string]func(*exchange, User) any{"/userinfo": func(x *exchange, u User) any {
-			return withExtra(u, map[string]any{"sub": u.ID, "name": u.Name, "email": u.Email, "email_verified": u.Verified, "picture": u.Picture})
+			return withExtra(u, map[string]any{"sub": u.ID, "name": u.Name, "email": u.Email, "email_verified": u.Verified,
+				"picture": u.Picture})
 		}},
 	},
 }

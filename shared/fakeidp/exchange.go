@@ -147,15 +147,17 @@ func (x *exchange) serveAuthorize() {
 		code := random()
 		x.mu.Lock()
 		x.codes[code] = &grant{
-			dialect: x.name, clientID: q.Get("client_id"), redirect: q.Get("redirect_uri"), nonce: q.Get("nonce"), challenge: q.Get("code_challenge"),
-			scopes: strings.Fields(q.Get("scope")), user: user, old: x.path != x.authorize[0],
+			dialect: x.name, clientID: q.Get("client_id"), redirect: q.Get("redirect_uri"), nonce: q.Get("nonce"),
+			challenge: q.Get("code_challenge"),
+			scopes:    strings.Fields(q.Get("scope")), user: user, old: x.path != x.authorize[0],
 		}
 		first := !x.seen[x.name+" "+user.ID]
 		x.seen[x.name+" "+user.ID] = true
 		x.mu.Unlock()
 		form.Set("code", code)
 		if x.name == "apple" && first {
-			text, _ := json.Marshal(map[string]any{"name": map[string]any{"firstName": user.GivenName, "lastName": user.FamilyName}, "email": "anything@attacker.example"})
+			text, _ := json.Marshal(map[string]any{"name": map[string]any{"firstName": user.GivenName,
+				"lastName": user.FamilyName}, "email": "anything@attacker.example"})
 			form.Set("user", string(text))
 		}
 	}
@@ -236,7 +238,8 @@ func (x *exchange) serveToken() {
 	x.mu.Lock()
 	x.access[access] = g
 	x.mu.Unlock()
-	answer := map[string]any{"access_token": access, "token_type": "bearer", "expires_in": 3600, "refresh_token": "refresh-" + g.user.ID}
+	answer := map[string]any{"access_token": access, "token_type": "bearer", "expires_in": 3600,
+		"refresh_token": "refresh-" + g.user.ID}
 	if x.keys != "" && !x.b.NoIDToken && (x.idToken == nil || x.idToken(g)) {
 		answer["id_token"] = x.mint(g.user, map[string]any{"nonce": g.nonce}, access, x.b)
 	}

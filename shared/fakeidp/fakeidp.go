@@ -132,7 +132,8 @@ func Start(o Options) (*Server, error) {
 		access: map[string]*grant{}, seen: map[string]bool{},
 	}
 	if s.people == nil {
-		bob := User{ID: "7654321", Login: "bob", Name: "Bob Unproven", GivenName: "Bob", FamilyName: "Unproven", Email: "bob@example.org"}
+		bob := User{ID: "7654321", Login: "bob", Name: "Bob Unproven", GivenName: "Bob", FamilyName: "Unproven",
+			Email: "bob@example.org"}
 		s.people = []User{Ann, bob}
 	}
 	s.http = &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second}
@@ -231,7 +232,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	path := "/" + rest
 	s.mu.Lock()
-	s.requests = append(s.requests, Request{Dialect: name, Method: r.Method, Path: path, Query: r.URL.Query(), Form: r.PostForm, Header: r.Header.Clone()})
+	s.requests = append(s.requests, Request{Dialect: name, Method: r.Method, Path: path, Query: r.URL.Query(),
+		Form: r.PostForm, Header: r.Header.Clone()})
 	if len(s.requests) > 10000 { // make run may go on for days
 		s.requests = slices.Clone(s.requests[5000:])
 	}
@@ -265,7 +267,9 @@ func (s *Server) Visit(ctx context.Context, address string) (Callback, error) {
 	if err != nil {
 		return Callback{}, err
 	}
-	c := &http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	c := &http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	resp, err := c.Do(r)
 	if err != nil {
 		return Callback{}, err

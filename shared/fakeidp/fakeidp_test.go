@@ -29,10 +29,14 @@ const back = "http://client.test/callback"
 // code is a fresh one of github's, with the verifier that belongs to it.
 func code(t *testing.T, s *Server) (string, string) {
 	t.Helper()
-	const verifier, challenge = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk", "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM" // RFC 7636 appendix B
-	c, err := s.Visit(t.Context(), s.Base("github")+"/login/oauth/authorize?"+url.Values{"client_id": {ClientID}, "redirect_uri": {back}, "response_type": {"code"},
-		"state": {"s"}, "code_challenge": {challenge}, "code_challenge_method": {"S256"}}.Encode())
-	if err != nil || c.Params().Get("code") == "" || c.Params().Get("state") != "s" || !strings.HasPrefix(c.URL, back+"?") {
+	const verifier, challenge = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk",
+		"E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM" // RFC 7636 appendix B
+	c, err := s.Visit(t.Context(),
+		s.Base("github")+"/login/oauth/authorize?"+url.Values{"client_id": {ClientID}, "redirect_uri": {back},
+			"response_type": {"code"},
+			"state":         {"s"}, "code_challenge": {challenge}, "code_challenge_method": {"S256"}}.Encode())
+	if err != nil || c.Params().Get("code") == "" || c.Params().Get("state") != "s" ||
+		!strings.HasPrefix(c.URL, back+"?") {
 		t.Fatalf("%+v %v", c, err)
 	}
 	return c.Params().Get("code"), verifier
@@ -67,10 +71,12 @@ func TestStrict(t *testing.T) {
 	at := s.Base("github") + "/login/oauth/access_token"
 	good := func() url.Values {
 		c, v := code(t, s)
-		return url.Values{"grant_type": {"authorization_code"}, "code": {c}, "code_verifier": {v}, "redirect_uri": {back}, "client_id": {ClientID}, "client_secret": {ClientSecret}}
+		return url.Values{"grant_type": {"authorization_code"}, "code": {c}, "code_verifier": {v}, "redirect_uri": {back},
+			"client_id": {ClientID}, "client_secret": {ClientSecret}}
 	}
 	form := good()
-	if status, answer := post(t, at, form, false); status != 200 || answer["access_token"] == "" || s.Complaints("github") != nil {
+	if status, answer := post(t, at, form, false); status != 200 || answer["access_token"] == "" ||
+		s.Complaints("github") != nil {
 		t.Fatalf("%d %v %v", status, answer, s.Complaints("github"))
 	}
 	f := func(what, want string, status int, change func(url.Values), basic bool) {
@@ -79,7 +85,8 @@ func TestStrict(t *testing.T) {
 		form := good()
 		change(form)
 		got, answer := post(t, at, form, basic)
-		if c := s.Complaints("github"); got != status || answer["access_token"] != nil || len(c) != 1 || !strings.Contains(c[0], want) {
+		if c := s.Complaints("github"); got != status || answer["access_token"] != nil ||
+			len(c) != 1 || !strings.Contains(c[0], want) {
 			t.Errorf("%s: %d %v, complaints %q, want %q", what, got, answer, c, want)
 		}
 	}
@@ -94,7 +101,8 @@ func TestStrict(t *testing.T) {
 	f("another grant", "grant_type", 400, set("grant_type", "password"), false)
 
 	s.Reset()
-	if _, answer := post(t, s.Base("gitlab")+"/oauth/token", good(), false); answer["access_token"] != nil || len(s.Complaints("gitlab")) != 1 {
+	if _, answer := post(t, s.Base("gitlab")+"/oauth/token", good(), false); answer["access_token"] != nil ||
+		len(s.Complaints("gitlab")) != 1 {
 		t.Errorf("a code of another dialect: %v", answer)
 	}
 	for _, q := range []string{"", "client_id=x", "client_id=" + ClientID + "&redirect_uri=" + back} {
@@ -134,13 +142,17 @@ func TestTokens(t *testing.T) {
 			public = s.ring.ed.Public()
 		}
 		claims := jwt.MapClaims{}
-		tok, err := jwt.ParseWithClaims(s.IDToken("oidc", Ann, map[string]any{"nonce": "n"}), claims, func(*jwt.Token) (any, error) { return public, nil },
-			jwt.WithValidMethods([]string{alg}), jwt.WithExpirationRequired(), jwt.WithAudience(ClientID), jwt.WithIssuer(s.Base("oidc")))
+		tok, err := jwt.ParseWithClaims(s.IDToken("oidc", Ann, map[string]any{"nonce": "n"}), claims,
+			func(*jwt.Token) (any, error) { return public, nil },
+			jwt.WithValidMethods([]string{alg}), jwt.WithExpirationRequired(), jwt.WithAudience(ClientID),
+			jwt.WithIssuer(s.Base("oidc")))
 		if err != nil || claims["sub"] != Ann.ID || claims["nonce"] != "n" || tok.Header["kid"] == "" {
 			t.Errorf("%s: %v %v", alg, claims, err)
 		}
 		s.Behave("oidc", Behaviour{Alg: alg, Forged: true})
-		if _, err := jwt.Parse(s.IDToken("oidc", Ann, nil), func(*jwt.Token) (any, error) { return public, nil }); err == nil {
+		if _, err := jwt.Parse(s.IDToken("oidc", Ann, nil), func(*jwt.Token) (any, error) {
+			return public, nil
+		}); err == nil {
 			t.Errorf("%s: a forged token is good", alg)
 		}
 	}
@@ -154,7 +166,8 @@ func TestTokens(t *testing.T) {
 // TestPage: a person chooses who he is, and is sent back.
 func TestPage(t *testing.T) {
 	s := start(t, Options{Interactive: true})
-	at := s.Base("gitlab") + "/oauth/authorize?" + url.Values{"client_id": {ClientID}, "redirect_uri": {back}, "response_type": {"code"}, "state": {`"><script>`},
+	at := s.Base("gitlab") + "/oauth/authorize?" + url.Values{"client_id": {ClientID}, "redirect_uri": {back},
+		"response_type": {"code"}, "state": {`"><script>`},
 		"code_challenge": {strings.Repeat("c", 43)}, "code_challenge_method": {"S256"}}.Encode()
 	resp, err := http.Get(at)
 	if err != nil {
@@ -163,7 +176,8 @@ func TestPage(t *testing.T) {
 	body, _ := io.ReadAll(resp.Body)
 	resp.Body.Close()
 	text := string(body)
-	for _, want := range []string{"Sign in as", "Ann Example", "Bob Unproven", "address not proven", "&#34;&gt;&lt;script&gt;", "somebody else"} {
+	for _, want := range []string{"Sign in as", "Ann Example", "Bob Unproven", "address not proven",
+		"&#34;&gt;&lt;script&gt;", "somebody else"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q: %s", want, text)
 		}
@@ -171,7 +185,8 @@ func TestPage(t *testing.T) {
 	if strings.Contains(text, `"><script>`) {
 		t.Error("the page repeats what it was given")
 	}
-	for choice, want := range map[string]string{"-as=7654321": "code", "-email=Carol%40example.org": "code", "-as=-": "error"} {
+	for choice, want := range map[string]string{"-as=7654321": "code", "-email=Carol%40example.org": "code",
+		"-as=-": "error"} {
 		c, err := s.Visit(t.Context(), at+"&"+choice)
 		if err != nil || c.Params().Get(want) == "" || c.Params().Get("state") != `"><script>` {
 			t.Errorf("%s: %+v %v", choice, c, err)

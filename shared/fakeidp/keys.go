@@ -86,15 +86,18 @@ func (r *keyRing) set() map[string]any {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	keys := []any{
-		map[string]any{"kty": "RSA", "kid": "encryption", "use": "enc", "alg": "RSA-OAEP", "n": b64.EncodeToString(r.rsa.N.Bytes()), "e": "AQAB"},
-		map[string]any{"kty": "XYZ", "kid": "unheard-of"},
-		map[string]any{"kty": "RSA", "kid": r.kid("RSA"), "use": "sig", "n": b64.EncodeToString(r.rsa.N.Bytes()), "e": b64.EncodeToString(big.NewInt(int64(r.rsa.E)).Bytes())},
-		map[string]any{"kty": "OKP", "kid": r.kid("EdDSA"), "use": "sig", "alg": "EdDSA", "crv": "Ed25519", "x": b64.EncodeToString(r.ed.Public().(ed25519.PublicKey))},
+		map[string]any{"kty": "RSA", "kid": "encryption", "use": "enc", "alg": "RSA-OAEP",
+			"n": b64.EncodeToString(r.rsa.N.Bytes()), "e": "AQAB"}, map[string]any{"kty": "XYZ", "kid": "unheard-of"},
+		map[string]any{"kty": "RSA", "kid": r.kid("RSA"), "use": "sig", "n": b64.EncodeToString(r.rsa.N.Bytes()),
+			"e": b64.EncodeToString(big.NewInt(int64(r.rsa.E)).Bytes())},
+		map[string]any{"kty": "OKP", "kid": r.kid("EdDSA"), "use": "sig", "alg": "EdDSA", "crv": "Ed25519",
+			"x": b64.EncodeToString(r.ed.Public().(ed25519.PublicKey))},
 	}
 	for alg, k := range r.ec {
 		point, _ := k.PublicKey.Bytes() // 4, x, y
 		half := len(point) / 2
-		keys = append(keys, map[string]any{"kty": "EC", "kid": r.kid(alg), "alg": alg, "crv": k.Params().Name, "x": b64.EncodeToString(point[1 : 1+half]), "y": b64.EncodeToString(point[1+half:])})
+		keys = append(keys, map[string]any{"kty": "EC", "kid": r.kid(alg), "alg": alg, "crv": k.Params().Name,
+			"x": b64.EncodeToString(point[1 : 1+half]), "y": b64.EncodeToString(point[1+half:])})
 	}
 	return map[string]any{"keys": keys}
 }

@@ -30,7 +30,8 @@ func (x *exchange) serveOAuth1() {
 		x.mu.Lock()
 		x.codes[g.token] = g
 		x.mu.Unlock()
-		x.form(url.Values{"oauth_token": {g.token}, "oauth_token_secret": {g.tokenSecret}, "oauth_callback_confirmed": {"true"}})
+		x.form(url.Values{"oauth_token": {g.token}, "oauth_token_secret": {g.tokenSecret},
+			"oauth_callback_confirmed": {"true"}})
 	case "/oauth/authenticate":
 		x.mu.Lock()
 		g := x.codes[x.r.URL.Query().Get("oauth_token")]
@@ -77,7 +78,8 @@ func (x *exchange) serveOAuth1() {
 		x.mu.Lock()
 		x.access[a.token] = a
 		x.mu.Unlock()
-		x.form(url.Values{"oauth_token": {a.token}, "oauth_token_secret": {a.tokenSecret}, "user_id": {g.user.ID}, "screen_name": {g.user.Login}})
+		x.form(url.Values{"oauth_token": {a.token}, "oauth_token_secret": {a.tokenSecret}, "user_id": {g.user.ID},
+			"screen_name": {g.user.Login}})
 	default:
 		page := x.pages[x.path]
 		if page == nil {
@@ -127,7 +129,8 @@ func (x *exchange) signedWith(token, secret string) map[string]string {
 	p := x.protocol()
 	seconds, _ := strconv.ParseInt(p["oauth_timestamp"], 10, 64)
 	age := time.Since(time.Unix(seconds, 0)).Abs()
-	if x.r.Method != http.MethodGet || p["oauth_consumer_key"] != ClientID || p["oauth_token"] != token || p["oauth_nonce"] == "" ||
+	if x.r.Method != http.MethodGet || p["oauth_consumer_key"] != ClientID ||
+		p["oauth_token"] != token || p["oauth_nonce"] == "" ||
 		p["oauth_signature_method"] != "HMAC-SHA1" || age > 5*time.Minute {
 		x.wrong(http.StatusUnauthorized, "invalid_request", "the protocol parameters are wrong")
 		return nil

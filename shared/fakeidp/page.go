@@ -76,7 +76,8 @@ func writeForm(w http.ResponseWriter, action string, form url.Values) {
 	var b strings.Builder
 	b.WriteString(`<!doctype html><title>Back</title><body onload="document.forms[0].submit()"><form method="post" action="` + html.EscapeString(action) + `">`)
 	for name, values := range form {
-		b.WriteString(`<input type="hidden" name="` + html.EscapeString(name) + `" value="` + html.EscapeString(values[0]) + `">`)
+		b.WriteString(`<input type="hidden" name="` + html.EscapeString(name) +
+			`" value="` + html.EscapeString(values[0]) + `">`)
 	}
 	b.WriteString(`<noscript><button>Continue</button></noscript></form>`)
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")

@@ -44,7 +44,8 @@ func (w *Watcher) Follow(dirs ...string) {
 	for _, dir := range w.watched {
 		w.w.Remove(dir) // fails for one that went away
 	}
-	w.watched = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(dirs))), func(dir string) bool { return w.w.Add(dir) != nil })
+	w.watched = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(dirs))),
+		func(dir string) bool { return w.w.Add(dir) != nil })
 }
 
 // Close ends the notifications.

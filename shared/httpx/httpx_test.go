@@ -15,7 +15,8 @@ func TestListen_unixSockets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(t.Context(), "unix", path); err == nil || !strings.Contains(err.Error(), "another process listens") {
+	if _, err := Listen(t.Context(), "unix", path); err == nil ||
+		!strings.Contains(err.Error(), "another process listens") {
 		t.Errorf("a second listener on a live socket: %v", err)
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false)

@@ -50,7 +50,8 @@ func (s *SentinelSet) Master(ctx context.Context) (*Server, error) {
 	votes := map[string]int{}
 	var last error
 	for _, sentinel := range s.Sentinels {
-		got, err := RedisCommand(ctx, sentinel.Addr(), s.options.SentinelPassword, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName)
+		got, err := RedisCommand(ctx, sentinel.Addr(), s.options.SentinelPassword, "SENTINEL", "GET-MASTER-ADDR-BY-NAME",
+			MasterName)
 		if err != nil {
 			last = err
 			continue
@@ -117,7 +118,8 @@ func RedisSentinels(ctx context.Context, o SentinelOptions) (_ *SentinelSet, err
 // Await waits until all is well: the sentinels agree on a master that has two replicas in step.
 func (s *SentinelSet) Await(ctx context.Context) error {
 	for _, sentinel := range s.Sentinels {
-		if err := awaitInfo(ctx, sentinel.Addr(), s.options.SentinelPassword, "sentinel", "status=ok,", "slaves=2,sentinels=3"); err != nil {
+		if err := awaitInfo(ctx, sentinel.Addr(), s.options.SentinelPassword, "sentinel", "status=ok,",
+			"slaves=2,sentinels=3"); err != nil {
 			return err
 		}
 	}
@@ -125,7 +127,8 @@ func (s *SentinelSet) Await(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return awaitInfo(ctx, master.Addr(), s.options.Password, "replication", "role:master", "connected_slaves:2", "state=online")
+	return awaitInfo(ctx, master.Addr(), s.options.Password, "replication", "role:master", "connected_slaves:2",
+		"state=online")
 }
 
 // AwaitReplica waits until the master has a replica in step, so that it may be lost.
@@ -300,7 +303,8 @@ func (c *Cluster) Flush(ctx context.Context) error { return flushAll(ctx, c.Node
 // flushAll empties all servers; replicas follow their masters.
 func flushAll(ctx context.Context, servers []*Server, password string) error {
 	for _, s := range servers {
-		if _, err := RedisCommand(ctx, s.Addr(), password, "FLUSHALL"); err != nil && !strings.Contains(err.Error(), "READONLY") {
+		if _, err := RedisCommand(ctx, s.Addr(), password, "FLUSHALL"); err != nil &&
+			!strings.Contains(err.Error(), "READONLY") {
 			return err
 		}
 	}

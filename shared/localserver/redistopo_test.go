@@ -13,7 +13,8 @@ import (
 
 func TestRedisSentinels(t *testing.T) {
 	begun := time.Now()
-	s, err := RedisSentinels(t.Context(), SentinelOptions{Password: "pw", SentinelPassword: "spw", DownAfter: 200 * time.Millisecond})
+	s, err := RedisSentinels(t.Context(),
+		SentinelOptions{Password: "pw", SentinelPassword: "spw", DownAfter: 200 * time.Millisecond})
 	skipMissing(t, err)
 	defer s.Close()
 	t.Logf("started in %v", time.Since(begun).Round(time.Millisecond))
@@ -41,7 +42,8 @@ func TestRedisCluster(t *testing.T) {
 	if _, err := RedisCommand(t.Context(), c.Nodes[2].Addr(), "pw", "SET", "foo", "1"); err != nil {
 		t.Error(err)
 	}
-	if _, err := RedisCommand(t.Context(), c.Nodes[0].Addr(), "pw", "SET", "foo", "1"); err == nil || !strings.HasPrefix(err.Error(), "localserver: SET: MOVED 12182 "+c.Nodes[2].Addr()) {
+	if _, err := RedisCommand(t.Context(), c.Nodes[0].Addr(), "pw", "SET", "foo", "1"); err == nil ||
+		!strings.HasPrefix(err.Error(), "localserver: SET: MOVED 12182 "+c.Nodes[2].Addr()) {
 		t.Errorf("%v, want MOVED", err)
 	}
 	got, err := RedisCommand(t.Context(), c.Nodes[5].Addr(), "pw", "ROLE")

@@ -65,7 +65,8 @@ type Report struct {
 // Load fills into, a pointer to a struct, from environ ("NAME=value" as os.Environ gives it).
 // Fields of wrong variables are left at zero; see Report.Err before using any.
 func Load(into any, environ []string, o Options) *Report {
-	r := &Report{env: map[string]string{}, origin: map[string]string{}, fields: map[string]Field{}, renamed: map[string]Alias{}, options: o, fromFile: map[string]bool{}}
+	r := &Report{env: map[string]string{}, origin: map[string]string{}, fields: map[string]Field{},
+		renamed: map[string]Alias{}, options: o, fromFile: map[string]bool{}}
 	fields, err := Fields(into)
 	if err != nil {
 		panic(err) // a bug in the struct
@@ -189,7 +190,8 @@ func (r *Report) rename(a Alias) {
 		return
 	}
 	if now, both := r.env[a.New]; both && now != old {
-		r.Clash("%s and %s are both set and differ: %s is the old name of %s, remove it", a.Old, r.origin[a.New], a.Old, a.New)
+		r.Clash("%s and %s are both set and differ: %s is the old name of %s, remove it", a.Old, r.origin[a.New], a.Old,
+			a.New)
 		delete(r.env, a.Old)
 		return
 	} else if !both {
@@ -240,7 +242,8 @@ func (r *Report) Brief() []string {
 			given = append(given, a.Old+" is "+a.New+" now")
 		}
 	}
-	summary := fmt.Sprintf("%d settings have old names, whose prefix alone changed: %s", len(r.renamed), strings.Join(given, ", "))
+	summary := fmt.Sprintf("%d settings have old names, whose prefix alone changed: %s", len(r.renamed),
+		strings.Join(given, ", "))
 	if len(r.renamed) > examples {
 		summary += ", …; " + r.options.ListAll
 	}

@@ -89,7 +89,8 @@ func TestLoad_mistakes(t *testing.T) {
 	}
 	f("FLAG=yes", `FLAG="yes": not a yes or no: true, false, 1, 0`)
 	f("COUNT=ten", `COUNT="ten": not a whole number, such as 10 or 0x10`)
-	f("COUNT=tcp://10.0.0.1:80", `COUNT="tcp://10.0.0.1:80": not a whole number, such as 10 or 0x10 (Kubernetes sets such variables for each service: enableServiceLinks: false)`)
+	f("COUNT=tcp://10.0.0.1:80",
+		`COUNT="tcp://10.0.0.1:80": not a whole number, such as 10 or 0x10 (Kubernetes sets such variables for each service: enableServiceLinks: false)`)
 	f("COUNT=9223372036854775808", `COUNT="9223372036854775808": out of range`)
 	f("SMALL=-1", `SMALL="-1": not a whole number, such as 10 or 0x10`)
 	f("RATIO=half", `RATIO="half": not a number, such as 0.8`)
@@ -103,9 +104,12 @@ func TestLoad_mistakes(t *testing.T) {
 	f("EXACT=file", `EXACT="file": must be FILE or XDS`)
 	f("STORE_TWIN_POOL_SIZE=0", `STORE_TWIN_POOL_SIZE="0": must be at least 1`)
 	f("REDIS_POOL_SIZE=x", `REDIS_POOL_SIZE="x": not a whole number, such as 10 or 0x10`)
-	f("OLD_MODE=one MODE_OF_USE=two", `OLD_MODE and MODE_OF_USE are both set and differ: OLD_MODE is the old name of MODE_OF_USE, remove it`)
-	f("OLD_MODE=one OLDER_MODE=two", `OLDER_MODE and OLD_MODE are both set and differ: OLDER_MODE is the old name of MODE_OF_USE, remove it`)
-	f("REDIS_URL=redis://u:one@h STORE_URL=redis://u:two@h", `REDIS_URL and STORE_URL are both set and differ: REDIS_URL is the old name of STORE_URL, remove it`)
+	f("OLD_MODE=one MODE_OF_USE=two",
+		`OLD_MODE and MODE_OF_USE are both set and differ: OLD_MODE is the old name of MODE_OF_USE, remove it`)
+	f("OLD_MODE=one OLDER_MODE=two",
+		`OLDER_MODE and OLD_MODE are both set and differ: OLDER_MODE is the old name of MODE_OF_USE, remove it`)
+	f("REDIS_URL=redis://u:one@h STORE_URL=redis://u:two@h",
+		`REDIS_URL and STORE_URL are both set and differ: REDIS_URL is the old name of STORE_URL, remove it`)
 	f("STORE_AUTH=x STORE_AUTH_FILE=/y", `STORE_AUTH and STORE_AUTH_FILE are both set: keep one`)
 	f("STORE_AUTH_FILE=/dev/zero", `STORE_AUTH_FILE: /dev/zero is larger than 65536 bytes`)
 	f("STORE_AUTH_FILE=/does/not/exist", `STORE_AUTH_FILE: open /does/not/exist: no such file or directory`)
@@ -120,7 +124,8 @@ func TestLoad_fields(t *testing.T) {
 	s := sample{Count: 7, Small: 7, Hosts: []string{"x"}}
 	Load(&s, []string{"COUNT=ten"}, options)
 	if s.Count != 0 || s.Small != 7 || len(s.Hosts) != 1 {
-		t.Errorf("a wrong variable gave %d, want 0; unset ones without default gave %d and %q, want 7 and [x]", s.Count, s.Small, s.Hosts)
+		t.Errorf("a wrong variable gave %d, want 0; unset ones without default gave %d and %q, want 7 and [x]", s.Count,
+			s.Small, s.Hosts)
 	}
 	defer func() {
 		if got, want := recover(), "settings: A: a int8 has no parser"; got != want {
@@ -221,7 +226,8 @@ func TestWarnings(t *testing.T) {
 			t.Errorf("%s: %s", environ, d)
 		}
 	}
-	f("STORE_POOL_SIZES=1", "STORE_POOL_SIZES is no setting of this program and has no effect; did you mean STORE_POOL_SIZE?")
+	f("STORE_POOL_SIZES=1",
+		"STORE_POOL_SIZES is no setting of this program and has no effect; did you mean STORE_POOL_SIZE?")
 	f("STORE_COMPLETELY_DIFFERENT=1", "STORE_COMPLETELY_DIFFERENT is no setting of this program and has no effect")
 	f("MODE_OFF_USE=1", "MODE_OFF_USE is no setting of this program and has no effect; did you mean MODE_OF_USE?")
 	f("FLAGS=1 PATH=/bin HOME=/root COUNTRY=x")
@@ -232,8 +238,10 @@ func TestWarnings(t *testing.T) {
 		"REDIS_TYPO is an old name; it is called STORE_TYPO now",
 		"STORE_TYPO is no setting of this program and has no effect")
 	// A typo in an old name.
-	f("POOLSIZE_OF_OLD=1", "POOLSIZE_OF_OLD is no setting of this program and has no effect; did you mean POOL_SIZE_OF_OLD, the old name of STORE_POOL_SIZE?")
-	f("OLD_AUTH_FIL=/x", "OLD_AUTH_FIL is no setting of this program and has no effect; did you mean OLD_AUTH_FILE, the old name of STORE_AUTH_FILE?")
+	f("POOLSIZE_OF_OLD=1",
+		"POOLSIZE_OF_OLD is no setting of this program and has no effect; did you mean POOL_SIZE_OF_OLD, the old name of STORE_POOL_SIZE?")
+	f("OLD_AUTH_FIL=/x",
+		"OLD_AUTH_FIL is no setting of this program and has no effect; did you mean OLD_AUTH_FILE, the old name of STORE_AUTH_FILE?")
 }
 
 // Names whose prefix alone changed are one line of a daemon's log, all others a line each.
@@ -247,14 +255,16 @@ func TestBrief(t *testing.T) {
 	}
 	f("")
 	f("REDIS_URL=h:1", "REDIS_URL is an old name; it is called STORE_URL now")
-	f("REDIS_URL=h:1 OLD_MODE=two", "OLD_MODE is an old name; it is called MODE_OF_USE now", "REDIS_URL is an old name; it is called STORE_URL now")
+	f("REDIS_URL=h:1 OLD_MODE=two", "OLD_MODE is an old name; it is called MODE_OF_USE now",
+		"REDIS_URL is an old name; it is called STORE_URL now")
 	f("REDIS_URL=h:1 OLD_MODE=two REDIS_AUTH=x", "OLD_MODE is an old name; it is called MODE_OF_USE now",
 		"2 settings have old names, whose prefix alone changed: REDIS_AUTH is STORE_AUTH now, REDIS_URL is STORE_URL now")
 	f("REDIS_URL=h:1 REDIS_AUTH=x REDIS_POOL_SIZE=2 REDIS_TWIN_URL=h:2 STORE_TWIN_X=1",
 		"4 settings have old names, whose prefix alone changed: REDIS_AUTH is STORE_AUTH now, REDIS_POOL_SIZE is STORE_POOL_SIZE now, REDIS_TWIN_URL is STORE_TWIN_URL now, …; the check lists all",
 		"STORE_TWIN_X is no setting of this program and has no effect; did you mean STORE_TWIN_URL?")
 	r := Load(new(sample), strings.Fields("REDIS_URL=h:1 REDIS_AUTH=x STORE_POOL_SIZE=3"), options)
-	for name, want := range map[string]string{"STORE_URL": "REDIS_URL", "STORE_POOL_SIZE": "STORE_POOL_SIZE", "STORE_TWIN_URL": "STORE_TWIN_URL"} {
+	for name, want := range map[string]string{"STORE_URL": "REDIS_URL", "STORE_POOL_SIZE": "STORE_POOL_SIZE",
+		"STORE_TWIN_URL": "STORE_TWIN_URL"} {
 		if got := r.Spelled(name); got != want {
 			t.Errorf("%s is spelled %s, want %s", name, got, want)
 		}

@@ -34,11 +34,20 @@ var parsers = map[reflect.Type]parser{
 		n, err := strconv.ParseInt(s, 0, strconv.IntSize)
 		return int(n), err
 	}, integer),
-	reflect.TypeFor[int64]():             parserOf(func(s string) (int64, error) { return strconv.ParseInt(s, 0, 64) }, integer),
-	reflect.TypeFor[uint32]():            parserOf(func(s string) (uint32, error) { n, err := strconv.ParseUint(s, 0, 32); return uint32(n), err }, integer),
-	reflect.TypeFor[float32]():           parserOf(func(s string) (float32, error) { n, err := strconv.ParseFloat(s, 32); return float32(n), err }, number),
-	reflect.TypeFor[float64]():           parserOf(func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }, number),
-	reflect.TypeFor[time.Duration]():     parserOf(time.ParseDuration, "not a duration, such as 10s, 150us, 1h30m: a number needs its unit"),
+	reflect.TypeFor[int64](): parserOf(func(s string) (int64, error) { return strconv.ParseInt(s, 0, 64) },
+		integer),
+	reflect.TypeFor[uint32](): parserOf(func(s string) (uint32, error) {
+		n, err := strconv.ParseUint(s, 0, 32)
+		return uint32(n), err
+	}, integer),
+	reflect.TypeFor[float32](): parserOf(func(s string) (float32, error) {
+		n, err := strconv.ParseFloat(s, 32)
+		return float32(n), err
+	}, number),
+	reflect.TypeFor[float64](): parserOf(func(s string) (float64, error) { return strconv.ParseFloat(s, 64) },
+		number),
+	reflect.TypeFor[time.Duration](): parserOf(time.ParseDuration,
+		"not a duration, such as 10s, 150us, 1h30m: a number needs its unit"),
 	reflect.TypeFor[[]string]():          parserOf(func(s string) ([]string, error) { return List(s), nil }, ""),
 	reflect.TypeFor[map[string]string](): parserOf(Map, ""),
 }

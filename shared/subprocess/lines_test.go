@@ -22,7 +22,8 @@ func TestLines(t *testing.T) {
 		t.Error(err)
 	}
 	// No JSON, and half a line, are not what is waited for.
-	if err := l.Await("one", &v, nil, time.Millisecond); err == nil || !strings.Contains(err.Error(), "no line with one within 1ms") {
+	if err := l.Await("one", &v, nil, time.Millisecond); err == nil ||
+		!strings.Contains(err.Error(), "no line with one within 1ms") {
 		t.Error(err)
 	}
 	var wg sync.WaitGroup
@@ -42,7 +43,8 @@ func TestLines(t *testing.T) {
 	// What ends says no more, but what it said last counts, a newline or not.
 	ended := make(chan struct{})
 	time.AfterFunc(10*time.Millisecond, func() { close(ended) })
-	if err := l.Await("never", nil, ended, long); err == nil || !strings.Contains(err.Error(), "ended without a line with never") {
+	if err := l.Await("never", nil, ended, long); err == nil ||
+		!strings.Contains(err.Error(), "ended without a line with never") {
 		t.Error(err)
 	}
 	fmt.Fprint(&l, "last words")

@@ -48,7 +48,8 @@ func (c *checker) endpoint(protocol string) {
 	u, err := url.Parse(v)
 	web := err == nil && (u.Scheme == "http" || u.Scheme == "https")
 	if err != nil || web && u.Host == "" || !web && protocol == "http" {
-		c.wrong("ENDPOINT", "not a URL such as http://collector:%s", map[string]string{"http": "4318", "grpc": "4317"}[protocol])
+		c.wrong("ENDPOINT", "not a URL such as http://collector:%s",
+			map[string]string{"http": "4318", "grpc": "4317"}[protocol])
 	}
 }
 
@@ -117,5 +118,6 @@ func ParseHeaders(text string) (map[string]string, error) {
 
 // isToken: what RFC 9110 section 5.6.2 allows in a name.
 func isToken(r rune) bool {
-	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' ||
+		strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }

@@ -66,10 +66,12 @@ func TestExport(t *testing.T) {
 			}
 			spans := c.Await(t, "outer", "inner")
 			in, out := otlptest.Named(t, spans, "inner"), otlptest.Named(t, spans, "outer")
-			if in.Parent != out.ID || in.TraceID != out.TraceID || out.Parent != "" || out.Kind != "server" || in.Kind != "internal" || in.Scope != "scope" {
+			if in.Parent != out.ID || in.TraceID != out.TraceID || out.Parent != "" ||
+				out.Kind != "server" || in.Kind != "internal" || in.Scope != "scope" {
 				t.Errorf("%+v\n%+v", in, out)
 			}
-			want := map[string]string{"service.name": "probe", "team": "limits", "deployment.environment": "test", "service.version": "1.2"}
+			want := map[string]string{"service.name": "probe", "team": "limits", "deployment.environment": "test",
+				"service.version": "1.2"}
 			for name, value := range want {
 				if in.Resource[name] != value {
 					t.Errorf("resource %s is %q, want %q", name, in.Resource[name], value)
@@ -92,7 +94,8 @@ func TestHeadersOption(t *testing.T) {
 	c := otlptest.Start(t)
 	for protocol, endpoint := range map[string]string{"http": c.HTTP, "grpc": c.GRPC} {
 		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
-		tr := start(t, TracingOptions{Protocol: protocol, SamplingRate: 1, Headers: map[string]string{"x-token": "from a file"}})
+		tr := start(t, TracingOptions{Protocol: protocol, SamplingRate: 1,
+			Headers: map[string]string{"x-token": "from a file"}})
 		_, span := tr.Tracer("s").Start(t.Context(), protocol)
 		span.End()
 		if err := tr.Stop(10 * time.Second); err != nil {
@@ -141,7 +144,8 @@ func TestPropagation(t *testing.T) {
 	f := func(headers map[string]string, wantID string, sampled bool) {
 		t.Helper()
 		sc := trace.SpanContextFromContext(Propagator().Extract(t.Context(), propagation.MapCarrier(headers)))
-		if wantID == "" && sc.IsValid() || wantID != "" && (sc.TraceID().String() != wantID || sc.SpanID().String() != span || sc.IsSampled() != sampled) {
+		if wantID == "" && sc.IsValid() || wantID != "" &&
+			(sc.TraceID().String() != wantID || sc.SpanID().String() != span || sc.IsSampled() != sampled) {
 			t.Errorf("%v gave %v %v, sampled %v", headers, sc.TraceID(), sc.SpanID(), sc.IsSampled())
 		}
 	}
@@ -149,8 +153,10 @@ func TestPropagation(t *testing.T) {
 	f(map[string]string{"b3": id + "-" + span + "-1"}, id, true)
 	f(map[string]string{"b3": id + "-" + span + "-0"}, id, false)
 	f(map[string]string{"x-b3-traceid": id, "x-b3-spanid": span, "x-b3-sampled": "1"}, id, true)
-	f(map[string]string{"x-b3-traceid": "8448eb211c80319c", "x-b3-spanid": span, "x-b3-sampled": "1"}, "0000000000000000"+"8448eb211c80319c", true)
-	f(map[string]string{"traceparent": "00-" + id + "-" + span + "-01", "b3": "ffffffffffffffffffffffffffffffff-" + span + "-0"}, id, true)
+	f(map[string]string{"x-b3-traceid": "8448eb211c80319c", "x-b3-spanid": span, "x-b3-sampled": "1"},
+		"0000000000000000"+"8448eb211c80319c", true)
+	f(map[string]string{"traceparent": "00-" + id + "-" + span + "-01",
+		"b3": "ffffffffffffffffffffffffffffffff-" + span + "-0"}, id, true)
 	f(map[string]string{"traceparent": "nonsense", "b3": "nonsense"}, "", false)
 	f(nil, "", false)
 }
@@ -213,7 +219,8 @@ func TestStop_bounded(t *testing.T) {
 }
 
 func TestStartTracing_unknownProtocol(t *testing.T) {
-	if _, err := StartTracing(t.Context(), TracingOptions{Protocol: "zipkin"}); err == nil || !strings.Contains(err.Error(), "zipkin") {
+	if _, err := StartTracing(t.Context(), TracingOptions{Protocol: "zipkin"}); err == nil ||
+		!strings.Contains(err.Error(), "zipkin") {
 		t.Error(err)
 	}
 }
@@ -249,7 +256,8 @@ func TestCheckEnvironment(t *testing.T) {
 	f("grpc", "ENDPOINT=127.0.0.1:4317", "ENDPOINT: not a URL such as http://collector:4317")
 	f("grpc", "ENDPOINT=http://", "ENDPOINT: not a URL such as http://collector:4317")
 	f("http", "TIMEOUT=10s", `TIMEOUT: "10s" is not a number of milliseconds, such as 10000`)
-	f("http", "COMPRESSION=zstd INSECURE=yes", `COMPRESSION: "zstd" is neither gzip nor none`, `INSECURE: "yes" is neither true nor false`)
+	f("http", "COMPRESSION=zstd INSECURE=yes", `COMPRESSION: "zstd" is neither gzip nor none`,
+		`INSECURE: "yes" is neither true nor false`)
 	f("http", "HEADERS=secret", "HEADERS: item 1 is not name=value")
 	f("http", "HEADERS=a=b,x:y=secret", "HEADERS: item 2: its name is no header's name")
 	f("http", "HEADERS=a=%zz", "HEADERS: item 1: a % in its value begins no percent-encoded byte")
@@ -257,7 +265,8 @@ func TestCheckEnvironment(t *testing.T) {
 	f("http", "CERTIFICATE="+empty, "CERTIFICATE: "+empty+" holds no PEM certificate")
 	f("http", "CLIENT_KEY=/k", "CLIENT_KEY: needs OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE")
 	f("http", "TRACES_CLIENT_CERTIFICATE=/c", "TRACES_CLIENT_CERTIFICATE: needs OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY")
-	f("http", "CLIENT_CERTIFICATE="+none+" CLIENT_KEY="+none, "CLIENT_CERTIFICATE: open "+none+": no such file or directory")
+	f("http", "CLIENT_CERTIFICATE="+none+" CLIENT_KEY="+none,
+		"CLIENT_CERTIFICATE: open "+none+": no such file or directory")
 }
 
 func FuzzParseHeaders(f *testing.F) {

@@ -133,7 +133,8 @@ func (t *Tracing) Stop(patience time.Duration) error {
 // Resource merges what is known of the process, the strongest last: fallback, OTEL_RESOURCE_ATTRIBUTES, sure.
 func Resource(ctx context.Context, sure, fallback []attribute.KeyValue) (*resource.Resource, error) {
 	return resource.New(ctx,
-		resource.WithTelemetrySDK(), resource.WithAttributes(fallback...), resource.WithFromEnv(), resource.WithAttributes(sure...))
+		resource.WithTelemetrySDK(), resource.WithAttributes(fallback...), resource.WithFromEnv(),
+		resource.WithAttributes(sure...))
 }
 
 func newExporter(ctx context.Context, o TracingOptions) (sdktrace.SpanExporter, error) {

@@ -31,8 +31,8 @@ type CA struct {
 func NewCA(t testing.TB, name string, validFor time.Duration) *CA {
 	t.Helper()
 	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(min(validFor, 0) - time.Hour), NotAfter: time.Now().Add(validFor),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(min(validFor, 0) - time.Hour),
+		NotAfter: time.Now().Add(validFor), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	ca := &CA{t: t, key: newKey(t)}
 	der := sign(t, template, template, ca.key.Public(), ca.key)

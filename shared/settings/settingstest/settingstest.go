@@ -74,7 +74,8 @@ func Tables(t *testing.T, show func(name string) string, config any, flat ...any
 		}
 		made[name] = true
 		rows := settingRows(t, from, "", show, comments)
-		return "<!-- table of " + name + " -->\n| Name | Default | Meaning |\n|---|---|---|\n" + strings.Join(rows, "") + "<!-- end of table -->"
+		return "<!-- table of " + name + " -->\n| Name | Default | Meaning |\n|---|---|---|\n" +
+			strings.Join(rows, "") + "<!-- end of table -->"
 	})
 	for name := range tables {
 		if !made[name] {

@@ -20,7 +20,8 @@ type config struct {
 
 // Rows of a struct of another package have its comments, and each use its prefix.
 func TestSettingRows(t *testing.T) {
-	got := settingRows(t, table{reflect.TypeFor[config](), "P_"}, "", func(name string) string { return "N_" + name }, comments{})
+	got := settingRows(t, table{reflect.TypeFor[config](), "P_"}, "", func(name string) string { return "N_" + name },
+		comments{})
 	want := []string{
 		"| `N_P_A_ADDR` |  | The address of the first. |\n",
 		"| `N_P_A_SIZE` | `10` | How many there are. |\n",

@@ -54,7 +54,8 @@ func seriesName(m metricdata.Metrics, counter bool) string {
 	if of, ok := strings.CutSuffix(name, "_count"); ok {
 		name = of + "s"
 	}
-	if suffix := map[string]string{"s": "_seconds", "By": "_bytes", "1": "_ratio"}[m.Unit]; suffix != "" && !strings.HasSuffix(name, suffix) {
+	if suffix := map[string]string{"s": "_seconds", "By": "_bytes", "1": "_ratio"}[m.Unit]; suffix != "" &&
+		!strings.HasSuffix(name, suffix) {
 		name += suffix
 	}
 	if counter && !strings.HasSuffix(name, "_total") {
@@ -70,7 +71,8 @@ func appendHead(b []byte, name, help, kind string) []byte {
 	return append(append(b, kind...), '\n')
 }
 
-func appendPoints[N int64 | float64](b []byte, m metricdata.Metrics, points []metricdata.DataPoint[N], counter bool) []byte {
+func appendPoints[N int64 | float64](b []byte, m metricdata.Metrics, points []metricdata.DataPoint[N],
+	counter bool) []byte {
 	name, kind := seriesName(m, counter), "gauge"
 	if counter {
 		kind = "counter"

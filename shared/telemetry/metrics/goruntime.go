@@ -20,7 +20,8 @@ func (m *Metrics) GoRuntime() error {
 		}
 	}
 	samples := []metrics.Sample{
-		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"},
+		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
+		{Name: "/memory/classes/heap/stacks:bytes"},
 		{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/goal:bytes"},
 		{Name: "/sched/goroutines:goroutines"}, {Name: "/sched/gomaxprocs:threads"}, {Name: "/gc/cycles/total:gc-cycles"},
 	}

@@ -36,7 +36,8 @@ func TestMetrics_push(t *testing.T) {
 		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", map[string]string{"http": c.HTTP, "grpc": c.GRPC}[protocol])
 		t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "team=accounts")
 		m := startMetrics(t, Options{
-			Protocol: protocol, Resource: []attribute.KeyValue{attribute.String("auth.version", "1.2")}, Headers: map[string]string{"x-token": "secret"},
+			Protocol: protocol, Resource: []attribute.KeyValue{attribute.String("auth.version", "1.2")},
+			Headers: map[string]string{"x-token": "secret"},
 		})
 		if err := m.GoRuntime(); err != nil {
 			t.Fatal(err)
@@ -50,12 +51,14 @@ func TestMetrics_push(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := c.AwaitPoint(t, "a.count", func(otlptest.Point) bool { return true })
-		if p.Value != 3 || p.Attributes["kind"] != "x" || p.Resource["team"] != "accounts" || p.Resource["auth.version"] != "1.2" ||
+		if p.Value != 3 || p.Attributes["kind"] != "x" || p.Resource["team"] != "accounts" ||
+			p.Resource["auth.version"] != "1.2" ||
 			p.Headers["x-token"] != "secret" || p.Protocol != protocol {
 			t.Errorf("%+v", p)
 		}
 		c.AwaitPoint(t, "go.goroutine.count", func(p otlptest.Point) bool { return p.Value > 0 })
-		c.AwaitPoint(t, "go.memory.used", func(p otlptest.Point) bool { return p.Value > 0 && p.Attributes["go.memory.type"] == "other" })
+		c.AwaitPoint(t, "go.memory.used",
+			func(p otlptest.Point) bool { return p.Value > 0 && p.Attributes["go.memory.type"] == "other" })
 	}
 }
 
@@ -71,10 +74,11 @@ func TestMetrics_pull(t *testing.T) {
 	for _, v := range []float64{0.25, 0.75, 4} {
 		took.Record(t.Context(), v)
 	}
-	meter.Float64ObservableGauge("c.age", metric.WithUnit("s"), metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
-		o.Observe(1.5)
-		return nil
-	}))
+	meter.Float64ObservableGauge("c.age", metric.WithUnit("s"),
+		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
+			o.Observe(1.5)
+			return nil
+		}))
 	w := httptest.NewRecorder()
 	m.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	_, got, _ := strings.Cut(w.Body.String(), "# HELP a_duration")
@@ -95,7 +99,8 @@ c_age_seconds 1.5
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	if head := w.Body.String(); !strings.Contains(head, `note="a\"b\\"`) || !strings.Contains(head, `service_name="probe"`) {
+	if head := w.Body.String(); !strings.Contains(head, `note="a\"b\\"`) ||
+		!strings.Contains(head, `service_name="probe"`) {
 		t.Error(head)
 	}
 	if got := w.Header().Get("Content-Type"); got != "text/plain; version=0.0.4; charset=utf-8" {
@@ -108,7 +113,9 @@ c_age_seconds 1.5
 
 // TestMetrics_outage: one line, however often the collector says no.
 func TestMetrics_outage(t *testing.T) {
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusBadRequest) }))
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+	}))
 	defer web.Close()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", web.URL)
 	var text logtest.Buffer

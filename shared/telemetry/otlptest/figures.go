@@ -29,7 +29,8 @@ type figures struct {
 }
 
 // Export implements the OTLP metrics service.
-func (f figures) Export(ctx context.Context, r *metricscollector.ExportMetricsServiceRequest) (*metricscollector.ExportMetricsServiceResponse, error) {
+func (f figures) Export(ctx context.Context,
+	r *metricscollector.ExportMetricsServiceRequest) (*metricscollector.ExportMetricsServiceResponse, error) {
 	headers := map[string]string{}
 	md, _ := metadata.FromIncomingContext(ctx)
 	for name, values := range md {
@@ -39,7 +40,8 @@ func (f figures) Export(ctx context.Context, r *metricscollector.ExportMetricsSe
 	return &metricscollector.ExportMetricsServiceResponse{}, nil
 }
 
-func (c *Collector) keepPoints(r *metricscollector.ExportMetricsServiceRequest, headers map[string]string, protocol string) {
+func (c *Collector) keepPoints(r *metricscollector.ExportMetricsServiceRequest, headers map[string]string,
+	protocol string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, rm := range r.GetResourceMetrics() {

@@ -72,7 +72,8 @@ func Start(t testing.TB) *Collector {
 }
 
 // Export implements the OTLP trace service.
-func (c *Collector) Export(ctx context.Context, r *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+func (c *Collector) Export(ctx context.Context,
+	r *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
 	headers := map[string]string{}
 	md, _ := metadata.FromIncomingContext(ctx)
 	for name, values := range md {
@@ -83,7 +84,8 @@ func (c *Collector) Export(ctx context.Context, r *collector.ExportTraceServiceR
 }
 
 func (c *Collector) serveHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost || r.URL.Path != "/v1/traces" && r.URL.Path != "/v1/metrics" || r.Header.Get("Content-Type") != "application/x-protobuf" {
+	if r.Method != http.MethodPost || r.URL.Path != "/v1/traces" && r.URL.Path != "/v1/metrics" ||
+		r.Header.Get("Content-Type") != "application/x-protobuf" {
 		http.Error(w, "POST /v1/traces or /v1/metrics with application/x-protobuf", http.StatusNotFound)
 		return
 	}
@@ -132,9 +134,11 @@ func (c *Collector) keep(r *collector.ExportTraceServiceRequest, headers map[str
 		for _, ss := range rs.GetScopeSpans() {
 			for _, s := range ss.GetSpans() {
 				c.spans = append(c.spans, Span{
-					Name: s.GetName(), Kind: strings.ToLower(strings.TrimPrefix(s.GetKind().String(), "SPAN_KIND_")), Scope: ss.GetScope().GetName(),
-					TraceID: fmt.Sprintf("%x", s.GetTraceId()), ID: fmt.Sprintf("%x", s.GetSpanId()), Parent: fmt.Sprintf("%x", s.GetParentSpanId()),
-					Start: time.Unix(0, int64(s.GetStartTimeUnixNano())), End: time.Unix(0, int64(s.GetEndTimeUnixNano())),
+					Name: s.GetName(), Kind: strings.ToLower(strings.TrimPrefix(s.GetKind().String(), "SPAN_KIND_")),
+					Scope:   ss.GetScope().GetName(),
+					TraceID: fmt.Sprintf("%x", s.GetTraceId()), ID: fmt.Sprintf("%x", s.GetSpanId()),
+					Parent: fmt.Sprintf("%x", s.GetParentSpanId()),
+					Start:  time.Unix(0, int64(s.GetStartTimeUnixNano())), End: time.Unix(0, int64(s.GetEndTimeUnixNano())),
 					Failed:     s.GetStatus().GetCode() == tracepb.Status_STATUS_CODE_ERROR,
 					Attributes: attributes(s.GetAttributes()), Resource: resource, Headers: headers, Protocol: protocol,
 				})
