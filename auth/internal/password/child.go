@@ -117,7 +117,7 @@ func (c *child) ended(p *process) {
 	c.now = nil
 	if !c.closed {
 		c.note(p.began)
-		c.o.Log.Warn("password: the hashing process has ended; its requests go to a new one", "error", p.end())
+		c.o.Log.Warn("password: the process for hashing has ended; its requests go to a new one", "error", p.end())
 	}
 }
 
