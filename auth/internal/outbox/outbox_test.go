@@ -158,7 +158,7 @@ func TestResting(t *testing.T) {
 	}
 }
 
-// TestRetry: growing pauses, ten tries, then it is given up visibly; nothing of the mail is in the log.
+// TestRetry: growing pauses, ten tries, then it fails visibly; nothing of the mail is in the log.
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	db, c, s := storetest.Open(t), new(clock), smtptest.Start(t, smtptest.Options{})
@@ -200,7 +200,7 @@ func TestRetry(t *testing.T) {
 			t.Errorf("the log has %q:\n%s", no, text)
 		}
 	}
-	if !strings.Contains(text, id.String()) || !strings.Contains(text, "given up") {
+	if !strings.Contains(text, id.String()) || !strings.Contains(text, "failed and is not retried") {
 		t.Errorf("the log: %s", text)
 	}
 }
