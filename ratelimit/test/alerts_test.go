@@ -194,7 +194,8 @@ func pagesOfEverything(t *testing.T) (pages []string) {
 		pages = append(pages, text)
 	}
 	rules := `[{key: k, @2/y, descriptors: [{key: j, @5/y}]}, {key: s, shadow_mode: true, @1/y}]`
-	memory := start(t, rules, pulled("LOCAL_CACHE_SIZE_IN_BYTES", "1", "STATS_NO_MATCH", "true", "TRACING_ENABLED", "true", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"))
+	memory := start(t, rules, pulled("LOCAL_CACHE_SIZE_IN_BYTES", "1", "STATS_NO_MATCH", "true", "TRACING_ENABLED", "true",
+		"OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"))
 	c := memory.dial(t)
 	askFor(t, c, "d", 4, "k=1")
 	askFor(t, c, "d", 1, "k=1,j=1")
@@ -202,7 +203,8 @@ func pagesOfEverything(t *testing.T) (pages []string) {
 	askFor(t, c, "shpo", 1, "k=1")
 	add(memory)
 	redis := testdb.Redis(t).URL()
-	add(start(t, rules, pulled("BACKEND_TYPE", "redis", "KVSTORE_URL", redis, "KVSTORE_PERSECOND", "true", "KVSTORE_PERSECOND_URL", redis)))
+	add(start(t, rules, pulled("BACKEND_TYPE", "redis", "KVSTORE_URL", redis, "KVSTORE_PERSECOND", "true",
+		"KVSTORE_PERSECOND_URL", redis)))
 	_, nodes := memcached(t, 1)
 	cached := onMemcache("MCACHE_HOST_PORT", nodes)
 	maps.Copy(cached, pulled())
@@ -212,9 +214,12 @@ func pagesOfEverything(t *testing.T) (pages []string) {
 	add(start(t, rules, tls))
 	shown := newLock(t)
 	cert, key := shown.path("tls.crt"), shown.path("tls.key")
-	add(start(t, "", pulled("CONFIG_TYPE", "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL", "127.0.0.1:1", "FORCE_START_WITHOUT_INITIAL_CONFIG", "true",
-		"CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", cert, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", key)))
-	secured := onMemcache("MCACHE_HOST_PORT", "127.0.0.1:1", "MCACHE_TLS", "true", "MCACHE_TLS_CLIENT_CERT", cert, "MCACHE_TLS_CLIENT_KEY", key)
+	add(start(t, "", pulled("CONFIG_TYPE", "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL", "127.0.0.1:1",
+		"FORCE_START_WITHOUT_INITIAL_CONFIG", "true",
+		"CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", cert, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+		key)))
+	secured := onMemcache("MCACHE_HOST_PORT", "127.0.0.1:1", "MCACHE_TLS", "true", "MCACHE_TLS_CLIENT_CERT", cert,
+		"MCACHE_TLS_CLIENT_KEY", key)
 	maps.Copy(secured, pulled())
 	add(start(t, rules, secured))
 	return pages

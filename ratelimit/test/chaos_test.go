@@ -76,7 +76,9 @@ func TestExactUnderConcurrency(t *testing.T) {
 		e["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"] = "true"
 		return e
 	})
-	f("two daemons and sentinels", 2, func(t *testing.T) map[string]string { return on("sentinel", testdb.Sentinels(t).URL()) })
+	f("two daemons and sentinels", 2, func(t *testing.T) map[string]string {
+		return on("sentinel", testdb.Sentinels(t).URL())
+	})
 	f("the stop option", 2, func(t *testing.T) map[string]string {
 		e := redis(t)
 		e["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"] = "true"
@@ -174,13 +176,16 @@ func TestRedisGoesAway(t *testing.T) {
 			if took > 15*time.Second { // 2 s is the promise; the rest is for a busy machine
 				t.Errorf("normal answers only %v after the return", took)
 			}
-			if slowest := time.Duration(l.slowest.Load()); slowest > deadline+5*time.Second { // its own deadline ends a call; the rest is for a busy machine
+			if slowest := time.Duration(l.slowest.Load()); slowest > deadline+
+				5*time.Second { // its own deadline ends a call; the rest is for a busy machine
 				t.Errorf("an answer took %v with a deadline of %v", slowest, deadline)
 			}
 			l.stop()
-			t.Logf("normal answers %v after the return; slowest answer %v; refusals %v", took, time.Duration(l.slowest.Load()), l.errors)
+			t.Logf("normal answers %v after the return; slowest answer %v; refusals %v", took, time.Duration(l.slowest.Load()),
+				l.errors)
 			for text := range l.errors {
-				if !strings.HasPrefix(text, "Unavailable: rate limit store is unavailable") && !strings.HasPrefix(text, "DeadlineExceeded: ") {
+				if !strings.HasPrefix(text, "Unavailable: rate limit store is unavailable") &&
+					!strings.HasPrefix(text, "DeadlineExceeded: ") {
 					t.Errorf("a caller was told %q", text)
 				}
 			}
@@ -244,7 +249,8 @@ func TestKilledDaemonLeavesNoImmortalKey(t *testing.T) {
 		l.wg.Wait()
 		kills++
 	}
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redis.Addr}, SelectDB: redis.DB, DisableCache: true, ForceSingleClient: true})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redis.Addr}, SelectDB: redis.DB,
+		DisableCache: true, ForceSingleClient: true})
 	if err != nil {
 		t.Fatal(err)
 	}

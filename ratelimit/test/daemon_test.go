@@ -87,8 +87,8 @@ func launch(t testing.TB, rules string, env map[string]string) *process {
 	}
 	all := map[string]string{
 		"RUNTIME_ROOT": filepath.Dir(p.rules), "RUNTIME_APPDIRECTORY": filepath.Base(p.rules), "RUNTIME_WATCH_ROOT": "false",
-		"GRPC_HOST": "127.0.0.1", "GRPC_PORT": "0", "HOST": "127.0.0.1", "PORT": "0", "DEBUG_HOST": "127.0.0.1", "DEBUG_PORT": "0",
-		"LOG_LEVEL": "info", "LOG_FORMAT": "json", "DISABLE_STATS": "true", "BACKEND_TYPE": "memory",
+		"GRPC_HOST": "127.0.0.1", "GRPC_PORT": "0", "HOST": "127.0.0.1", "PORT": "0", "DEBUG_HOST": "127.0.0.1",
+		"DEBUG_PORT": "0", "LOG_LEVEL": "info", "LOG_FORMAT": "json", "DISABLE_STATS": "true", "BACKEND_TYPE": "memory",
 	}
 	for name, value := range env {
 		all[name] = value
@@ -247,7 +247,8 @@ func TestDaemon(t *testing.T) {
 	t.Parallel()
 	p := start(t, `[{key: k, @2/y}]`, nil)
 	c := p.dial(t)
-	for i, want := range []pb.RateLimitResponse_Code{pb.RateLimitResponse_OK, pb.RateLimitResponse_OK, pb.RateLimitResponse_OVER_LIMIT} {
+	for i, want := range []pb.RateLimitResponse_Code{pb.RateLimitResponse_OK, pb.RateLimitResponse_OK,
+		pb.RateLimitResponse_OVER_LIMIT} {
 		if got := decide1(t, c, "k", "v"); got.OverallCode != want {
 			t.Errorf("request %d: %v, want %v", i+1, got.OverallCode, want)
 		}
@@ -319,7 +320,8 @@ func TestStopWhileStarting(t *testing.T) {
 
 func TestSettings_allMistakesAtOnce(t *testing.T) {
 	t.Parallel()
-	out, err := command(map[string]string{"GRPC_PORT": "eighty", "NEAR_LIMIT_RATIO": "2", "BACKEND_TYPE": "redis", "KVSTORE_PERSECOND": "true"}).CombinedOutput()
+	out, err := command(map[string]string{"GRPC_PORT": "eighty", "NEAR_LIMIT_RATIO": "2", "BACKEND_TYPE": "redis",
+		"KVSTORE_PERSECOND": "true"}).CombinedOutput()
 	exit, ok := err.(*exec.ExitError)
 	if !ok || exit.ExitCode() != 1 {
 		t.Errorf("%v, want exit status 1", err)
@@ -334,11 +336,13 @@ func TestSettings_allMistakesAtOnce(t *testing.T) {
 // Without a file the daemon waits for rules, unless it is told to start without.
 func TestForceStart(t *testing.T) {
 	t.Parallel()
-	p := start(t, `[{key: k, surprise: 1}]`, map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "true"})
+	p := start(t, `[{key: k, surprise: 1}]`,
+		map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "true"})
 	c := p.dial(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if _, err := c.ShouldRateLimit(ctx, request("k", "v")); err == nil || !strings.Contains(err.Error(), "no rate limit configuration loaded") {
+	if _, err := c.ShouldRateLimit(ctx, request("k", "v")); err == nil ||
+		!strings.Contains(err.Error(), "no rate limit configuration loaded") {
 		t.Errorf("without rules: %v", err)
 	}
 	if status, _ := get(t, p.http+"/healthcheck"); status != 500 {
@@ -360,7 +364,8 @@ func TestNobodyReads(t *testing.T) {
 	p := &process{rules: t.TempDir()}
 	p.write(t, `[{key: k, @2/y}]`)
 	cmd := command(map[string]string{
-		"RUNTIME_ROOT": p.rules, "RUNTIME_APPDIRECTORY": ".", "HOST": "127.0.0.1", "PORT": "0", "GRPC_HOST": "127.0.0.1", "GRPC_PORT": "0",
+		"RUNTIME_ROOT": p.rules, "RUNTIME_APPDIRECTORY": ".", "HOST": "127.0.0.1", "PORT": "0", "GRPC_HOST": "127.0.0.1",
+		"GRPC_PORT":  "0",
 		"DEBUG_HOST": "127.0.0.1", "DEBUG_PORT": "0", "BACKEND_TYPE": "memory", "LOG_LEVEL": "info", "LOG_FORMAT": "json",
 		"USE_STATSD": "false", "STATS_FLUSH_INTERVAL": "10ms",
 	})
@@ -393,7 +398,8 @@ func TestNobodyReads(t *testing.T) {
 // What was counted before a stop is flushed by it, however long the interval.
 func TestFinalFlush(t *testing.T) {
 	t.Parallel()
-	p := start(t, `[{key: k, @2/m}]`, map[string]string{"DISABLE_STATS": "false", "USE_STATSD": "false", "STATS_FLUSH_INTERVAL": "1h"})
+	p := start(t, `[{key: k, @2/m}]`,
+		map[string]string{"DISABLE_STATS": "false", "USE_STATSD": "false", "STATS_FLUSH_INTERVAL": "1h"})
 	decide1(t, p.dial(t), "k", "v")
 	if err := p.Stop(time.Minute); err != nil {
 		t.Fatal(err)
@@ -431,21 +437,29 @@ func TestPrograms(t *testing.T) {
 		return string(out)
 	}
 	ask := []string{"client", "-dial_string", p.grpc, "--domain=d", "-descriptors", "k=v", "-descriptors", "k=a=b,x=y"}
-	f(0, ask, "Flag: --descriptors=\"[ <key=k, value=v> ] [ <key=k, value=a=b>  <key=x, value=y> ] \"\nFlag: --dial_string=\""+p.grpc+"\"\nFlag: --domain=\"d\"\nFlag: --grpc-cert-file=\"\"\n", "Flag: --grpc-use-tls=\"false\"\nresponse: ", "overall_code:OK")
+	f(0, ask,
+		"Flag: --descriptors=\"[ <key=k, value=v> ] [ <key=k, value=a=b>  <key=x, value=y> ] \"\nFlag: --dial_string=\""+
+			p.grpc+"\"\nFlag: --domain=\"d\"\nFlag: --grpc-cert-file=\"\"\n", "Flag: --grpc-use-tls=\"false\"\nresponse: ",
+		"overall_code:OK")
 	f(0, ask, "overall_code:OVER_LIMIT")
-	f(1, []string{"client", "-dial_string", p.grpc, "-descriptors", "k=v"}, "request error: ", "rate limit domain must not be empty")
+	f(1, []string{"client", "-dial_string", p.grpc, "-descriptors", "k=v"}, "request error: ",
+		"rate limit domain must not be empty")
 	f(2, []string{"client", "-descriptors", "k"}, `"k" is no key=value pair`, "-dial_string")
-	f(2, []string{"client", "-dial_string", p.grpc, "-domain", "d", "-descriptors", ""}, "a descriptor without entries; want key=value,key=value")
+	f(2, []string{"client", "-dial_string", p.grpc, "-domain", "d", "-descriptors", ""},
+		"a descriptor without entries; want key=value,key=value")
 	f(2, []string{"client", "-nonsense"}, "-nonsense")
 
-	f(0, []string{"check", p.rules}, "loading config directory: "+p.rules, "opening config file: rules.yaml", "all rate limit configs ok")
+	f(0, []string{"check", p.rules}, "loading config directory: "+p.rules, "opening config file: rules.yaml",
+		"all rate limit configs ok")
 	bad := t.TempDir()
-	for name, text := range map[string]string{"a.yaml": "domain: a\ndescriptors: [{key: k, rate_limt: 1}]", "b.yaml": "domain: a\ndescriptors: [{value: v}]", "c.yaml": "{"} {
+	for name, text := range map[string]string{"a.yaml": "domain: a\ndescriptors: [{key: k, rate_limt: 1}]",
+		"b.yaml": "domain: a\ndescriptors: [{value: v}]", "c.yaml": "{"} {
 		if err := os.WriteFile(filepath.Join(bad, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f(1, []string{"check", "-config_dir", bad}, "error loading rate limit configs: a.yaml:2:", "rate_limit", "b.yaml:2:", "c.yaml:")
+	f(1, []string{"check", "-config_dir", bad}, "error loading rate limit configs: a.yaml:2:", "rate_limit", "b.yaml:2:",
+		"c.yaml:")
 	if err := errors.Join(
 		os.WriteFile(filepath.Join(bad, "limits"), []byte("domain: e\n"), 0o644),
 		os.Mkdir(filepath.Join(bad, "sub"), 0o755),
@@ -459,17 +473,22 @@ func TestPrograms(t *testing.T) {
 	f(1, []string{"check", filepath.Join(bad, "none")}, "none")
 
 	one, odd := filepath.Join(p.rules, "rules.yaml"), filepath.Join(bad, "limits")
-	if out := f(0, []string{"check", one}, "opening config file: "+one+"\n", "all rate limit configs ok"); strings.Contains(out, "loading config directory") {
+	if out := f(0, []string{"check", one}, "opening config file: "+one+"\n",
+		"all rate limit configs ok"); strings.Contains(out, "loading config directory") {
 		t.Errorf("check of a file names a folder:\n%s", out)
 	}
-	f(0, []string{"check", one, odd}, "opening config file: "+one+"\n", "opening config file: "+odd+"\n", "all rate limit configs ok")
+	f(0, []string{"check", one, odd}, "opening config file: "+one+"\n", "opening config file: "+odd+"\n",
+		"all rate limit configs ok")
 	f(1, []string{"check", one, p.rules}, "the domain is already configured in ")
-	f(1, []string{"check", filepath.Join(bad, "a.yaml")}, "error loading rate limit configs: "+filepath.Join(bad, "a.yaml")+":2:")
+	f(1, []string{"check", filepath.Join(bad, "a.yaml")},
+		"error loading rate limit configs: "+filepath.Join(bad, "a.yaml")+":2:")
 	f(2, []string{"check", "-settings", one}, "-settings takes a folder")
-	for text, want := range map[string]string{"domain: x\n": "all rate limit configs ok", "- x\n": "error loading rate limit configs: <stdin>:1:1: the file must be a map"} {
+	for text, want := range map[string]string{"domain: x\n": "all rate limit configs ok",
+		"- x\n": "error loading rate limit configs: <stdin>:1:1: the file must be a map"} {
 		check := command(nil, "check", "-")
 		check.Stdin = strings.NewReader(text)
-		if out, err := check.CombinedOutput(); !strings.Contains(string(out), want) || (exitOf(err) == 0) != (text == "domain: x\n") {
+		if out, err := check.CombinedOutput(); !strings.Contains(string(out), want) ||
+			(exitOf(err) == 0) != (text == "domain: x\n") {
 			t.Errorf("check - of %q: %v\n%s", text, err, out)
 		}
 	}
@@ -489,13 +508,16 @@ func TestPrograms(t *testing.T) {
 	at := map[string]string{"RUNTIME_ROOT": filepath.Dir(p.rules), "RUNTIME_APPDIRECTORY": filepath.Base(p.rules)}
 	g(0, at, "all settings ok", "loading config directory: "+p.rules+"\n", "all rate limit configs ok")
 	at["GRPC_SERVER_USE_TLS"], at["GRPC_SERVER_TLS_CERT"], at["GRPC_SERVER_TLS_KEY"] = "true", "/none.crt", "/none.key"
-	g(1, at, `GRPC_SERVER_TLS_CERT="/none.crt": open /none.crt: no such file`, `GRPC_SERVER_TLS_KEY="/none.key": open /none.key: no such file`)
+	g(1, at, `GRPC_SERVER_TLS_CERT="/none.crt": open /none.crt: no such file`,
+		`GRPC_SERVER_TLS_KEY="/none.key": open /none.key: no such file`)
 	g(0, map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW"}, "the control plane at localhost:18000")
 
 	f(0, []string{"explain", "-domain", "d", "-descriptors", "k=v", p.rules}, "decides: 1 per YEAR", "d_k_v_")
-	f(0, []string{"explain", "-domain", "d", "-descriptors", "x=y", "-descriptors", "k=v", p.rules}, "no match", "\nrequest\nleft        descriptor 2: 1 per YEAR\n")
+	f(0, []string{"explain", "-domain", "d", "-descriptors", "x=y", "-descriptors", "k=v", p.rules}, "no match",
+		"\nrequest\nleft        descriptor 2: 1 per YEAR\n")
 	f(1, []string{"explain", "-domain", "d", "-descriptors", "x=v", p.rules}, "x")
-	f(1, []string{"explain", "-domain", "other", "-descriptors", "x=v", "-format", "json", p.rules}, `"outcome": "unknown_domain"`)
+	f(1, []string{"explain", "-domain", "other", "-descriptors", "x=v", "-format", "json", p.rules},
+		`"outcome": "unknown_domain"`)
 	f(2, []string{"explain", "-domain", "d", "-descriptors", "x", p.rules}, "key=value")
 	if err := os.Remove(filepath.Join(bad, "lost.yaml")); err != nil {
 		t.Fatal(err)

@@ -101,7 +101,8 @@ var _ = effect("MEMORY_MAX_KEYS", func(t *testing.T) {
 	for i := range 400 {
 		decide1(t, c, "k", fmt.Sprint(i))
 	}
-	if keys, evicted := stat(t, p, "ratelimit.memory.keys"), stat(t, p, "ratelimit.memory.evicted"); keys > 100 || evicted < 300 {
+	if keys, evicted := stat(t, p, "ratelimit.memory.keys"), stat(t, p, "ratelimit.memory.evicted"); keys > 100 ||
+		evicted < 300 {
 		t.Errorf("%d counters are held, %d were dropped", keys, evicted)
 	}
 })
@@ -135,10 +136,13 @@ var _ = effect("NEAR_LIMIT_RATIO", func(t *testing.T) {
 // A descriptor that is within its limit is not counted when another one of the request is over.
 var _ = effect("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", func(t *testing.T) {
 	for value, want := range map[string]uint32{"true": 9, "false": 8} {
-		c := start(t, `[{key: over, @0/y}, {key: k, @10/y}]`, map[string]string{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": value}).dial(t)
+		c := start(t, `[{key: over, @0/y}, {key: k, @10/y}]`,
+			map[string]string{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": value}).dial(t)
 		both := request("over", "v")
-		both.Descriptors = append(both.Descriptors, &ratelimitpb.RateLimitDescriptor{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "k", Value: "v"}}})
-		if got, err := c.ShouldRateLimit(t.Context(), both); err != nil || got.OverallCode != pb.RateLimitResponse_OVER_LIMIT {
+		both.Descriptors = append(both.Descriptors,
+			&ratelimitpb.RateLimitDescriptor{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "k", Value: "v"}}})
+		if got, err := c.ShouldRateLimit(t.Context(), both); err != nil ||
+			got.OverallCode != pb.RateLimitResponse_OVER_LIMIT {
 			t.Errorf("%s: %v, %v", value, got, err)
 		}
 		if got := decide1(t, c, "k", "v").Statuses[0].LimitRemaining; got != want {

@@ -38,7 +38,8 @@ type place struct {
 var places = []place{
 	{"KVSTORE_", `[{key: k, @500/y}]`, "redis_pool"},
 	// A rule of the unit second whose window does not end during a test.
-	{"KVSTORE_PERSECOND_", `[{key: k, rate_limit: {requests_per_unit: 500, unit: second, unit_multiplier: 100000000}}]`, "redis_per_second_pool"},
+	{"KVSTORE_PERSECOND_", `[{key: k, rate_limit: {requests_per_unit: 500, unit: second, unit_multiplier: 100000000}}]`,
+		"redis_per_second_pool"},
 }
 
 // both registers a test of a variable that each of the stores has. The name is the variable's without its prefix.
@@ -123,7 +124,8 @@ var _ = effect("KVSTORE_TYPE", func(t *testing.T) {
 })
 
 var _ = effect("KVSTORE_SENTINEL_AUTH", func(t *testing.T) {
-	set, err := localserver.RedisSentinels(t.Context(), localserver.SentinelOptions{Password: "server", SentinelPassword: "sentinel"})
+	set, err := localserver.RedisSentinels(t.Context(),
+		localserver.SentinelOptions{Password: "server", SentinelPassword: "sentinel"})
 	if err != nil {
 		t.Skip(err) // testdb.Sentinels fails where it may not be missing
 	}
@@ -137,7 +139,8 @@ var _ = effect("KVSTORE_SENTINEL_AUTH", func(t *testing.T) {
 	} {
 		p := launch(t, rules, env)
 		p.log.await(t, "does not answer yet", nil)
-		if text := p.log.text(); strings.Contains(text, `"ready"`) || !strings.Contains(text, "NOAUTH") && !strings.Contains(text, "WRONGPASS") {
+		if text := p.log.text(); strings.Contains(text, `"ready"`) || !strings.Contains(text, "NOAUTH") &&
+			!strings.Contains(text, "WRONGPASS") {
 			t.Errorf("%s: %s", name, text)
 		}
 	}
@@ -174,7 +177,8 @@ var _ = both("CLUSTER_PIPELINE_PARALLELISM", func(t *testing.T, at place) {
 		})
 		asked := func() int { return stored(t, []*localserver.Server{fast}, "{c}") - before }
 		if want > 0 {
-			await.True(t, "parallelism "+parallelism+": the other node is asked meanwhile", func() bool { return asked() == want })
+			await.True(t, "parallelism "+parallelism+": the other node is asked meanwhile",
+				func() bool { return asked() == want })
 		} else if n := asked(); n != 0 {
 			t.Errorf("parallelism %s: the other node was asked %d times while the first was paused", parallelism, n)
 		}
@@ -191,7 +195,8 @@ var _ = both("CLUSTER_PIPELINE_PARALLELISM", func(t *testing.T, at place) {
 })
 
 // poolCase is a Redis that holds up every hit, and a daemon on it.
-func (at place) poolCase(t *testing.T, more ...string) (c pb.RateLimitServiceClient, conns func() string, unpause func()) {
+func (at place) poolCase(t *testing.T,
+	more ...string) (c pb.RateLimitServiceClient, conns func() string, unpause func()) {
 	t.Helper()
 	redis := testdb.Private(t, localserver.RedisOptions{})
 	p := start(t, at.rules, at.on(t, "single", redis.Addr(), more...))
@@ -217,7 +222,8 @@ func (at place) poolCase(t *testing.T, more ...string) (c pb.RateLimitServiceCli
 
 // callers are n calls one after another in short distance, each with its time. On a busy machine some
 // arrive together and share a batch, so there are to be more of them than slots.
-func callers(c pb.RateLimitServiceClient, n int, within time.Duration) (wait func() (errs []codes.Code, took []time.Duration)) {
+func callers(c pb.RateLimitServiceClient, n int,
+	within time.Duration) (wait func() (errs []codes.Code, took []time.Duration)) {
 	errs, took := make([]codes.Code, n), make([]time.Duration, n)
 	var wg sync.WaitGroup
 	for i := range n {
@@ -260,7 +266,8 @@ var _ = both("POOL_SIZE", func(t *testing.T, at place) {
 
 var _ = both("POOL_ON_EMPTY_BEHAVIOR", func(t *testing.T, at place) {
 	// CREATE: as many connections again, no more.
-	c, conns, unpause := at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "CREATE", "POOL_ON_EMPTY_WAIT_DURATION", "50ms")
+	c, conns, unpause := at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "CREATE",
+		"POOL_ON_EMPTY_WAIT_DURATION", "50ms")
 	wait := callers(c, 100, 20*time.Second)
 	await.True(t, "CREATE opens overflow connections", func() bool { return conns() == "4" })
 	time.Sleep(300 * time.Millisecond)
@@ -272,7 +279,8 @@ var _ = both("POOL_ON_EMPTY_BEHAVIOR", func(t *testing.T, at place) {
 		t.Errorf("CREATE: %v", errs)
 	}
 	// WAIT: nobody is refused before the deadline.
-	c, conns, unpause = at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "WAIT", "POOL_ON_EMPTY_WAIT_DURATION", "50ms")
+	c, conns, unpause = at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "WAIT", "POOL_ON_EMPTY_WAIT_DURATION",
+		"50ms")
 	errs, took := callers(c, 8, time.Second)()
 	unpause()
 	if countCodes(errs, codes.DeadlineExceeded) != 8 || conns() != "2" {
@@ -287,7 +295,8 @@ var _ = both("POOL_ON_EMPTY_BEHAVIOR", func(t *testing.T, at place) {
 
 var _ = both("POOL_ON_EMPTY_WAIT_DURATION", func(t *testing.T, at place) {
 	// ERROR: a store failure after the wait, for all but those in the store.
-	c, conns, unpause := at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "ERROR", "POOL_ON_EMPTY_WAIT_DURATION", "300ms")
+	c, conns, unpause := at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "ERROR", "POOL_ON_EMPTY_WAIT_DURATION",
+		"300ms")
 	wait := callers(c, 100, 20*time.Second)
 	time.Sleep(1500 * time.Millisecond) // the last have come and waited
 	unpause()
@@ -304,8 +313,10 @@ var _ = both("POOL_ON_EMPTY_WAIT_DURATION", func(t *testing.T, at place) {
 })
 
 var _ = effect("KVSTORE_URL", func(t *testing.T) {
-	tcp, socket := testdb.Private(t, localserver.RedisOptions{Users: map[string]string{"ann": "a:b"}}), testdb.Private(t, localserver.RedisOptions{Socket: true})
-	for i, url := range []string{tcp.Addr(), "redis://ann:a%3Ab@" + tcp.Addr(), "redis://" + tcp.Addr() + "/0?username=ann&password=a:b"} {
+	tcp, socket := testdb.Private(t, localserver.RedisOptions{Users: map[string]string{"ann": "a:b"}}),
+		testdb.Private(t, localserver.RedisOptions{Socket: true})
+	for i, url := range []string{tcp.Addr(), "redis://ann:a%3Ab@" + tcp.Addr(),
+		"redis://" + tcp.Addr() + "/0?username=ann&password=a:b"} {
 		decide1(t, start(t, places[0].rules, on("single", url)).dial(t), "k", "url")
 		if n := stored(t, []*localserver.Server{tcp}, "_url_"); n != i+1 {
 			t.Errorf("%s: the server holds %d hits, want %d", url, n, i+1)
@@ -349,7 +360,8 @@ var _ = both("AUTH", func(t *testing.T, at place) {
 		decide1(t, start(t, at.rules, at.on(t, "single", redis.Addr(), "AUTH", right)).dial(t), "k", "v")
 	}
 	// It wins over what the URL says.
-	decide1(t, start(t, at.rules, at.on(t, "single", "redis://ann:wrong@"+redis.Addr(), "AUTH", "ann:a:b")).dial(t), "k", "v")
+	decide1(t, start(t, at.rules, at.on(t, "single", "redis://ann:wrong@"+redis.Addr(), "AUTH", "ann:a:b")).dial(t), "k",
+		"v")
 })
 
 var _ = both("TIMEOUT", func(t *testing.T, at place) {
@@ -447,7 +459,8 @@ var _ = effect("KVSTORE_STARTUP_REQUIRED", func(t *testing.T) {
 			return start(t, at.rules, env)
 		}
 		strict, open := f("error", "true"), f("allow", "false")
-		if status, body := post(t, strict, "k=v"); status != 503 || !strings.Contains(body, "rate limit store is unavailable") {
+		if status, body := post(t, strict, "k=v"); status != 503 ||
+			!strings.Contains(body, "rate limit store is unavailable") {
 			t.Errorf("%s: without a store: %d %s", at.prefix, status, body)
 		}
 		if status, body := post(t, open, "k=v"); status != 200 {
@@ -491,7 +504,8 @@ var _ = effect("KVSTORE_STARTUP_MAX_INTERVAL", func(t *testing.T) {
 	p := launch(t, places[0].rules, absent("INITIAL_INTERVAL", "1ms", "MAX_INTERVAL", "2ms"))
 	await.True(t, "thirty tries", func() bool { return strings.Count(p.log.text(), "does not answer yet") >= 30 })
 	for line := range strings.Lines(p.log.text()) {
-		if strings.Contains(line, "does not answer yet") && !strings.Contains(line, `"next try in":"1ms"`) && !strings.Contains(line, `"next try in":"2ms"`) {
+		if strings.Contains(line, "does not answer yet") && !strings.Contains(line, `"next try in":"1ms"`) &&
+			!strings.Contains(line, `"next try in":"2ms"`) {
 			t.Errorf("a longer pause: %s", line)
 		}
 	}
@@ -504,7 +518,8 @@ var _ = effect("KVSTORE_STARTUP_MAX_ELAPSED_TIME", func(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("it has not given up")
 	}
-	if text := p.log.text(); !strings.Contains(text, "gave up after 200ms") || !strings.Contains(text, "KVSTORE_URL=127.0.0.1:1") {
+	if text := p.log.text(); !strings.Contains(text, "gave up after 200ms") ||
+		!strings.Contains(text, "KVSTORE_URL=127.0.0.1:1") {
 		t.Errorf("its last words: %s", text)
 	}
 })

@@ -88,7 +88,8 @@ func TestListeners_busy(t *testing.T) {
 	}
 	second := start(t, anyLimit, map[string]string{"DEBUG_PORT": debug})
 	decide1(t, second.dial(t), "k", "v")
-	if want := "there is no debug port: DEBUG_HOST, DEBUG_PORT: listen on " + q.debug + ": bind: address already in use"; !strings.Contains(second.log.text(), want) {
+	if want := "there is no debug port: DEBUG_HOST, DEBUG_PORT: listen on " +
+		q.debug + ": bind: address already in use"; !strings.Contains(second.log.text(), want) {
 		t.Errorf("no %q in:\n%s", want, second.log.text())
 	}
 	if err := second.Stop(time.Minute); err != nil {
@@ -205,7 +206,8 @@ var _ = effect("GRPC_KEEPALIVE_MIN_TIME", func(t *testing.T) {
 			}
 			return
 		}
-		if f := w.until(t, http2.FrameGoAway, any1); f == nil || f.(*http2.GoAwayFrame).ErrCode != http2.ErrCodeEnhanceYourCalm {
+		if f := w.until(t, http2.FrameGoAway, any1); f == nil ||
+			f.(*http2.GoAwayFrame).ErrCode != http2.ErrCodeEnhanceYourCalm {
 			t.Errorf("%s: ten pings give %v", least, f)
 		}
 	}
@@ -278,7 +280,8 @@ var _ = effect("HTTP_READ_HEADER_TIMEOUT", func(t *testing.T) {
 
 var _ = effect("HTTP_READ_TIMEOUT", func(t *testing.T) {
 	p := start(t, anyLimit, map[string]string{"HTTP_READ_TIMEOUT": "1s"})
-	if got := p.slowly(t, 0, postHead+"100"+postBody+"{"); !strings.HasPrefix(got, "HTTP/1.1 400 ") || !strings.Contains(got, "could not be read") {
+	if got := p.slowly(t, 0, postHead+"100"+postBody+"{"); !strings.HasPrefix(got, "HTTP/1.1 400 ") ||
+		!strings.Contains(got, "could not be read") {
 		t.Errorf("half a body was answered with %q", got)
 	}
 })
@@ -305,7 +308,8 @@ var _ = effect("HTTP_WRITE_TIMEOUT", func(t *testing.T) {
 var _ = effect("HTTP_IDLE_TIMEOUT", func(t *testing.T) {
 	p := start(t, anyLimit, map[string]string{"HTTP_IDLE_TIMEOUT": "100ms"})
 	// The connection is to be kept, and slowly reads until it ends.
-	if got := p.slowly(t, 0, "GET /healthcheck HTTP/1.1\r\nHost: x\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.1 200 OK") || strings.Contains(got, "Connection: close") {
+	if got := p.slowly(t, 0, "GET /healthcheck HTTP/1.1\r\nHost: x\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.1 200 OK") ||
+		strings.Contains(got, "Connection: close") {
 		t.Errorf("%q", got)
 	}
 })
@@ -313,13 +317,16 @@ var _ = effect("HTTP_IDLE_TIMEOUT", func(t *testing.T) {
 var _ = effect("MAX_DESCRIPTORS MAX_ENTRIES MAX_TEXT_BYTES", func(t *testing.T) {
 	f := func(name, most, body, want string) {
 		t.Helper()
-		if resp, got := start(t, anyLimit, map[string]string{name: most}).post(t, body); resp.StatusCode != 400 || !strings.Contains(got, want) {
+		if resp, got := start(t, anyLimit, map[string]string{name: most}).post(t, body); resp.StatusCode != 400 ||
+			!strings.Contains(got, want) {
 			t.Errorf("%s=%s: %d %s", name, most, resp.StatusCode, got)
 		}
 	}
 	f("MAX_DESCRIPTORS", "1", `{"domain":"d","descriptors":[{},{}]}`, "has 2 descriptors, at most 1 are allowed")
-	f("MAX_ENTRIES", "1", `{"domain":"d","descriptors":[{"entries":[{"key":"k"},{"key":"k"}]}]}`, "has 2 entries, at most 1 are allowed")
-	f("MAX_TEXT_BYTES", "2", `{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"abc"}]}]}`, "a value of 3 bytes, at most 2 each are allowed")
+	f("MAX_ENTRIES", "1", `{"domain":"d","descriptors":[{"entries":[{"key":"k"},{"key":"k"}]}]}`,
+		"has 2 entries, at most 1 are allowed")
+	f("MAX_TEXT_BYTES", "2", `{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"abc"}]}]}`,
+		"a value of 3 bytes, at most 2 each are allowed")
 })
 
 // Told to stop, the daemon is unhealthy and serves on for as long as the delay is.
@@ -335,7 +342,8 @@ var _ = effect("DRAIN_DELAY", func(t *testing.T) {
 		decide1(t, c, "k", "v")
 	}
 	// A connection that is kept for the next request is given up with the answer.
-	resp, err := http.Post("http://"+p.http+"/json", "application/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`))
+	resp, err := http.Post("http://"+p.http+"/json", "application/json",
+		strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`))
 	if err != nil || resp.StatusCode != 200 || !resp.Close {
 		t.Fatalf("%v %+v: want an answer that ends its connection", err, resp)
 	}
@@ -359,7 +367,8 @@ var _ = effect("DRAIN_TIMEOUT", func(t *testing.T) {
 	}
 	defer conn.Close()
 	io.WriteString(conn, strings.Replace(postHead, "Connection: close", "Expect: 100-continue", 1)+"100"+postBody)
-	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") { // the handler reads
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil ||
+		!strings.Contains(line, "100 Continue") { // the handler reads
 		t.Fatal(line, err)
 	}
 	if err := p.Signal(syscall.SIGTERM); err != nil {

@@ -156,7 +156,8 @@ var _ = effect("MCACHE_SRV_REFRESH", func(t *testing.T) {
 	servers, _ := memcached(t, 2)
 	dns := dnstest.Start(t)
 	dns.Say(dnsmessage.RCodeSuccess, servers[0].Addr())
-	p := start(t, `[{key: k, @9/y}]`, onMemcache("MCACHE_SRV", "_memcache._tcp.nodes.test.", "MCACHE_SRV_REFRESH", "20ms", testDNS, dns.Addr))
+	p := start(t, `[{key: k, @9/y}]`,
+		onMemcache("MCACHE_SRV", "_memcache._tcp.nodes.test.", "MCACHE_SRV_REFRESH", "20ms", testDNS, dns.Addr))
 	dns.Say(dnsmessage.RCodeServerFailure)
 	await.True(t, "failed look-ups are counted", func() bool { return stat(t, p, "ratelimit.memcache.resolve_error") > 1 })
 	if n := stat(t, p, "ratelimit.memcache.nodes"); n != 1 {
@@ -181,7 +182,8 @@ var _ = effect("MCACHE_MAX_IDLE_CONNS", func(t *testing.T) {
 		for i := range want + 3 {
 			wg.Go(func() { post(t, p, fmt.Sprint("k=", i)) })
 			open := min(i+1, want)
-			await.True(t, fmt.Sprintf("%d connections with %s", open, setting), func() bool { return stat(t, p, "ratelimit.memcache.cx_active") == open })
+			await.True(t, fmt.Sprintf("%d connections with %s", open, setting),
+				func() bool { return stat(t, p, "ratelimit.memcache.cx_active") == open })
 		}
 		if err := servers[0].Cont(); err != nil {
 			t.Fatal(err)
@@ -192,7 +194,8 @@ var _ = effect("MCACHE_MAX_IDLE_CONNS", func(t *testing.T) {
 
 var _ = effect("MCACHE_TIMEOUT", func(t *testing.T) {
 	servers, list := memcached(t, 1)
-	p := start(t, `[{key: k, @99/y}]`, onMemcache("MCACHE_HOST_PORT", list, "MCACHE_TIMEOUT", "100ms", "HTTP_REQUEST_TIMEOUT", "10m", "HTTP_WRITE_TIMEOUT", "11m"))
+	p := start(t, `[{key: k, @99/y}]`, onMemcache("MCACHE_HOST_PORT", list, "MCACHE_TIMEOUT", "100ms",
+		"HTTP_REQUEST_TIMEOUT", "10m", "HTTP_WRITE_TIMEOUT", "11m"))
 	if err := servers[0].Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +244,8 @@ func TestMemcache_badKey(t *testing.T) {
 	_, list := memcached(t, 3)
 	f := func(mode, format string, code int, part string) {
 		t.Helper()
-		p := start(t, `[{key: k, @1/y}]`, onMemcache("MCACHE_HOST_PORT", list, "STORE_FAILURE_MODE", mode, "CACHE_KEY_FORMAT", format, "CACHE_KEY_PREFIX", mode+format))
+		p := start(t, `[{key: k, @1/y}]`, onMemcache("MCACHE_HOST_PORT", list, "STORE_FAILURE_MODE", mode, "CACHE_KEY_FORMAT",
+			format, "CACHE_KEY_PREFIX", mode+format))
 		for _, bad := range []string{"a b", strings.Repeat("x", 300)} {
 			good := fmt.Sprint("good", len(bad))
 			if got, answer := post(t, p, "k="+good, "k="+bad); got != code || !strings.Contains(answer, part) {
@@ -288,7 +292,8 @@ func TestMemcache_overLimitCache(t *testing.T) {
 func TestMemcache_stop(t *testing.T) {
 	t.Parallel()
 	_, list := memcached(t, 3)
-	p := start(t, `[{key: k, @1/y}, {key: m, @9/y}]`, onMemcache("MCACHE_HOST_PORT", list, "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"))
+	p := start(t, `[{key: k, @1/y}, {key: m, @9/y}]`,
+		onMemcache("MCACHE_HOST_PORT", list, "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"))
 	for i, want := range []int{200, 429, 429} {
 		if code, answer := post(t, p, "k=v", "m=v"); code != want || !strings.Contains(answer, `"limitRemaining":8`) {
 			t.Errorf("request %d: %d %s, want %d", i+1, code, answer, want)
@@ -303,7 +308,8 @@ func TestMemcache_stop(t *testing.T) {
 func TestMemcache_nodeKilled(t *testing.T) {
 	t.Parallel()
 	servers, list := memcached(t, 3)
-	p := start(t, `[{key: k, @99/y}]`, onMemcache("MCACHE_HOST_PORT", list, "STORE_FAILURE_MODE", "deny", "LOCAL_CACHE_SIZE_IN_BYTES", "1000000"))
+	p := start(t, `[{key: k, @99/y}]`,
+		onMemcache("MCACHE_HOST_PORT", list, "STORE_FAILURE_MODE", "deny", "LOCAL_CACHE_SIZE_IN_BYTES", "1000000"))
 	servers[1].Kill()
 	var denied, counted []string
 	for i := range 30 {

@@ -58,8 +58,10 @@ var _ = effect("RUNTIME_ROOT RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY", func(t 
 	put(t, root, "a/b/rules.yaml", "domain: deep")
 	put(t, root, "a/config/rules.yaml", "domain: default")
 	put(t, root, "rules.yaml", "domain: top")
-	for env, want := range map[[3]string]string{{root, "a", "b"}: "deep", {root + "/a", "", "b"}: "deep", {root, "a", ""}: "default", {root, "", "."}: "top"} {
-		p := start(t, "", map[string]string{"RUNTIME_ROOT": env[0], "RUNTIME_SUBDIRECTORY": env[1], "RUNTIME_APPDIRECTORY": env[2]})
+	for env, want := range map[[3]string]string{{root, "a", "b"}: "deep", {root + "/a", "", "b"}: "deep",
+		{root, "a", ""}: "default", {root, "", "."}: "top"} {
+		p := start(t, "", map[string]string{"RUNTIME_ROOT": env[0], "RUNTIME_SUBDIRECTORY": env[1],
+			"RUNTIME_APPDIRECTORY": env[2]})
 		if got := p.rlconfig(t); !strings.Contains(got, `"domain": "`+want+`"`) || strings.Count(got, `"domain"`) != 1 {
 			t.Errorf("%q: %s", env, got)
 		}
@@ -71,7 +73,8 @@ var _ = effect("RUNTIME_IGNOREDOTFILES", func(t *testing.T) {
 	put(t, root, "config/a.yaml", "domain: plain")
 	put(t, root, "config/.b.yaml", "domain: dotted")
 	for ignored, want := range map[string]bool{"false": true, "true": false} {
-		p := start(t, "", map[string]string{"RUNTIME_ROOT": root, "RUNTIME_APPDIRECTORY": "config", "RUNTIME_IGNOREDOTFILES": ignored})
+		p := start(t, "", map[string]string{"RUNTIME_ROOT": root, "RUNTIME_APPDIRECTORY": "config",
+			"RUNTIME_IGNOREDOTFILES": ignored})
 		if got := p.rlconfig(t); strings.Contains(got, "dotted") != want || !strings.Contains(got, "plain") {
 			t.Errorf("%s: %s", ignored, got)
 		}
@@ -87,7 +90,8 @@ var _ = effect("RUNTIME_WATCH_ROOT", func(t *testing.T) {
 	if err := os.Symlink("v1", current); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, "", map[string]string{"RUNTIME_ROOT": current, "RUNTIME_APPDIRECTORY": "config", "RUNTIME_WATCH_ROOT": "true"})
+	p := start(t, "", map[string]string{"RUNTIME_ROOT": current, "RUNTIME_APPDIRECTORY": "config",
+		"RUNTIME_WATCH_ROOT": "true"})
 	if got := p.rlconfig(t); !strings.Contains(got, `"config.rules.yaml"`) {
 		t.Errorf("files are called otherwise: %s", got)
 	}
@@ -99,7 +103,8 @@ var _ = effect("RUNTIME_WATCH_ROOT", func(t *testing.T) {
 	}
 	await.True(t, "the swap", func() bool { return strings.Contains(p.rlconfig(t), `"two"`) })
 
-	p = start(t, "", map[string]string{"RUNTIME_ROOT": current, "RUNTIME_APPDIRECTORY": "config", "RUNTIME_WATCH_ROOT": "false"})
+	p = start(t, "", map[string]string{"RUNTIME_ROOT": current, "RUNTIME_APPDIRECTORY": "config",
+		"RUNTIME_WATCH_ROOT": "false"})
 	if got := p.rlconfig(t); !strings.Contains(got, `"rules.yaml"`) {
 		t.Errorf("files are called otherwise: %s", got)
 	}
@@ -108,14 +113,16 @@ var _ = effect("RUNTIME_WATCH_ROOT", func(t *testing.T) {
 })
 
 var _ = effect("RUNTIME_REFUSE_EMPTY", func(t *testing.T) {
-	for refuse, want := range map[string]string{"true": "RUNTIME_REFUSE_EMPTY", "false": "NO CONFIGURATION FILES ANY MORE"} {
+	for refuse, want := range map[string]string{"true": "RUNTIME_REFUSE_EMPTY",
+		"false": "NO CONFIGURATION FILES ANY MORE"} {
 		p := start(t, `[{key: k, @1/y}]`, map[string]string{"RUNTIME_REFUSE_EMPTY": refuse})
 		if err := os.Remove(filepath.Join(p.rules, "rules.yaml")); err != nil {
 			t.Fatal(err)
 		}
 		p.log.await(t, want, nil)
 		limited := refuse == "true"
-		await.True(t, "rules as they should be", func() bool { return strings.Contains(p.rlconfig(t), `"key": "d.k"`) == limited })
+		await.True(t, "rules as they should be",
+			func() bool { return strings.Contains(p.rlconfig(t), `"key": "d.k"`) == limited })
 	}
 })
 
@@ -134,7 +141,8 @@ var _ = effect("MERGE_DOMAIN_CONFIG", func(t *testing.T) {
 var _ = effect("FORCE_START_WITHOUT_INITIAL_CONFIG", func(t *testing.T) {
 	const bad = `[{key: k, surprise: 1}]`
 	p := start(t, bad, map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true"})
-	if resp, body := p.post(t, oneDescriptor); resp.StatusCode != 400 || !strings.Contains(body, "no rate limit configuration loaded") {
+	if resp, body := p.post(t, oneDescriptor); resp.StatusCode != 400 ||
+		!strings.Contains(body, "no rate limit configuration loaded") {
 		t.Errorf("%d %s", resp.StatusCode, body)
 	}
 	p = launch(t, bad, nil)
@@ -168,7 +176,8 @@ var _ = effect("LOG_LEVEL", func(t *testing.T) {
 		}
 		<-p.Ended()
 		text := p.log.text()
-		if !strings.Contains(text, want) || strings.Contains(text, `"level":"info"`) || level == "error" && strings.Contains(text, `"warning"`) {
+		if !strings.Contains(text, want) || strings.Contains(text, `"level":"info"`) || level == "error" &&
+			strings.Contains(text, `"warning"`) {
 			t.Errorf("%s:\n%s", level, text)
 		}
 	}
@@ -190,16 +199,19 @@ var _ = effect("LOG_FORMAT", func(t *testing.T) {
 var _ = effect("SHADOW_MODE", func(t *testing.T) {
 	c := start(t, `[{key: k, @1/y}]`, map[string]string{"SHADOW_MODE": "true"}).dial(t)
 	decide1(t, c, "k", "v")
-	if got := decide1(t, c, "k", "v"); got.OverallCode != pb.RateLimitResponse_OK || got.Statuses[0].Code != pb.RateLimitResponse_OVER_LIMIT {
+	if got := decide1(t, c, "k", "v"); got.OverallCode != pb.RateLimitResponse_OK ||
+		got.Statuses[0].Code != pb.RateLimitResponse_OVER_LIMIT {
 		t.Errorf("%v", got)
 	}
 })
 
 var _ = effect("QUOTA_MODE", func(t *testing.T) {
-	for value, want := range map[string]pb.RateLimitResponse_Code{"true": pb.RateLimitResponse_OK, "false": pb.RateLimitResponse_OVER_LIMIT} {
+	for value, want := range map[string]pb.RateLimitResponse_Code{"true": pb.RateLimitResponse_OK,
+		"false": pb.RateLimitResponse_OVER_LIMIT} {
 		c := start(t, `[{key: a, @0/y}, {key: b, @9/y}]`, map[string]string{"QUOTA_MODE": value}).dial(t)
 		both := request("a", "v")
-		both.Descriptors = append(both.Descriptors, &ratelimitpb.RateLimitDescriptor{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "b", Value: "v"}}})
+		both.Descriptors = append(both.Descriptors,
+			&ratelimitpb.RateLimitDescriptor{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "b", Value: "v"}}})
 		if got, err := c.ShouldRateLimit(t.Context(), both); err != nil || got.OverallCode != want {
 			t.Errorf("%s: %v, %v, want %v", value, got, err, want)
 		}
@@ -208,7 +220,8 @@ var _ = effect("QUOTA_MODE", func(t *testing.T) {
 
 var _ = effect("RESPONSE_DYNAMIC_METADATA", func(t *testing.T) {
 	for value, want := range map[string]string{"true": "gold", "false": ""} {
-		c := start(t, `[{key: k, metadata: {plan: gold}, @9/y}]`, map[string]string{"RESPONSE_DYNAMIC_METADATA": value}).dial(t)
+		c := start(t, `[{key: k, metadata: {plan: gold}, @9/y}]`,
+			map[string]string{"RESPONSE_DYNAMIC_METADATA": value}).dial(t)
 		if got := decide1(t, c, "k", "v"); strings.Contains(got.GetDynamicMetadata().String(), "gold") != (want != "") {
 			t.Errorf("%s: %v", value, got)
 		}
@@ -224,24 +237,25 @@ var _ = effect("UNKNOWN_DOMAIN", func(t *testing.T) {
 	}
 })
 
-var _ = effect("LIMIT_RESPONSE_HEADERS_ENABLED LIMIT_LIMIT_HEADER LIMIT_REMAINING_HEADER LIMIT_RESET_HEADER", func(t *testing.T) {
-	names := func(env map[string]string) string {
-		var all []string
-		for _, h := range decide1(t, start(t, `[{key: k, @9/y}]`, env).dial(t), "k", "v").ResponseHeadersToAdd {
-			all = append(all, h.Key)
+var _ = effect("LIMIT_RESPONSE_HEADERS_ENABLED LIMIT_LIMIT_HEADER LIMIT_REMAINING_HEADER LIMIT_RESET_HEADER",
+	func(t *testing.T) {
+		names := func(env map[string]string) string {
+			var all []string
+			for _, h := range decide1(t, start(t, `[{key: k, @9/y}]`, env).dial(t), "k", "v").ResponseHeadersToAdd {
+				all = append(all, h.Key)
+			}
+			return strings.Join(all, " ")
 		}
-		return strings.Join(all, " ")
-	}
-	env := map[string]string{"LIMIT_RESPONSE_HEADERS_ENABLED": "false"}
-	if got := names(env); got != "" {
-		t.Errorf("off: %s", got)
-	}
-	env["LIMIT_RESPONSE_HEADERS_ENABLED"] = "true"
-	if got := names(env); got != "RateLimit-Limit RateLimit-Remaining RateLimit-Reset" {
-		t.Errorf("on: %s", got)
-	}
-	env["LIMIT_LIMIT_HEADER"], env["LIMIT_REMAINING_HEADER"], env["LIMIT_RESET_HEADER"] = "X-L", "X-Left", "X-R"
-	if got := names(env); got != "X-L X-Left X-R" {
-		t.Errorf("renamed: %s", got)
-	}
-})
+		env := map[string]string{"LIMIT_RESPONSE_HEADERS_ENABLED": "false"}
+		if got := names(env); got != "" {
+			t.Errorf("off: %s", got)
+		}
+		env["LIMIT_RESPONSE_HEADERS_ENABLED"] = "true"
+		if got := names(env); got != "RateLimit-Limit RateLimit-Remaining RateLimit-Reset" {
+			t.Errorf("on: %s", got)
+		}
+		env["LIMIT_LIMIT_HEADER"], env["LIMIT_REMAINING_HEADER"], env["LIMIT_RESET_HEADER"] = "X-L", "X-Left", "X-R"
+		if got := names(env); got != "X-L X-Left X-R" {
+			t.Errorf("renamed: %s", got)
+		}
+	})

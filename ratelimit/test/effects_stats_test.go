@@ -107,7 +107,8 @@ func (s *statsdServer) lines(network string) string {
 
 // env points a daemon there, with a short flush.
 func (s *statsdServer) env(more ...string) map[string]string {
-	env := map[string]string{"DISABLE_STATS": "", "STATSD_HOST": "127.0.0.1", "STATSD_PORT": s.port, "STATS_FLUSH_INTERVAL": "20ms"}
+	env := map[string]string{"DISABLE_STATS": "", "STATSD_HOST": "127.0.0.1", "STATSD_PORT": s.port,
+		"STATS_FLUSH_INTERVAL": "20ms"}
 	for i := 0; i < len(more); i += 2 {
 		env[more[i]] = more[i+1]
 	}
@@ -208,7 +209,8 @@ var _ = effect("STATS_MAX_DYNAMIC_KEYS", func(t *testing.T) {
 		decide1(t, c, "deep", v)
 	}
 	_, body := get(t, p.debug+"/stats")
-	for _, want := range []string{"rate_limit.d.deep_a.total_hits: 1", "rate_limit.d.deep_b.total_hits: 1", "rate_limit._overflow.total_hits: 2", "dynamic_keys_overflow: 2"} {
+	for _, want := range []string{"rate_limit.d.deep_a.total_hits: 1", "rate_limit.d.deep_b.total_hits: 1",
+		"rate_limit._overflow.total_hits: 2", "dynamic_keys_overflow: 2"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("no %q in:\n%s", want, body)
 		}
@@ -227,10 +229,13 @@ var _ = effect("STATS_MAX_UNKNOWN_DOMAINS", func(t *testing.T) {
 	awaitValue(t, p, name, `domain="my.b"`, 1)
 	awaitValue(t, p, name, `domain="_overflow"`, 2)
 	all := series(t, p)
-	if len(all[name]) != 3 || value(all["ratelimit_stats_unknown_domains_overflow"][""]) != 2 || value(all["ratelimit_stats_dynamic_keys_overflow"][""]) != 0 {
-		t.Errorf("domains %v, overflow of domains %v, of values %v", all[name], all["ratelimit_stats_unknown_domains_overflow"], all["ratelimit_stats_dynamic_keys_overflow"])
+	if len(all[name]) != 3 || value(all["ratelimit_stats_unknown_domains_overflow"][""]) != 2 ||
+		value(all["ratelimit_stats_dynamic_keys_overflow"][""]) != 0 {
+		t.Errorf("domains %v, overflow of domains %v, of values %v", all[name],
+			all["ratelimit_stats_unknown_domains_overflow"], all["ratelimit_stats_dynamic_keys_overflow"])
 	}
-	if _, body := get(t, p.debug+"/stats"); !strings.Contains(body, "ratelimit.service.rate_limit.my.b.domain_not_found: 1\n") { // what mapping files match
+	if _, body := get(t, p.debug+"/stats"); !strings.Contains(body,
+		"ratelimit.service.rate_limit.my.b.domain_not_found: 1\n") { // what mapping files match
 		t.Errorf("the statistic has another name:\n%s", body)
 	}
 })
@@ -429,7 +434,8 @@ var _ = effect("PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS", func(t *testing.T) {
 	f := func(setting string, unit float64) {
 		t.Helper()
 		s := startStatsd(t)
-		p := start(t, `[{key: k, @100/y}]`, s.env("USE_STATSD", "true", "USE_PULLMETRICS", "true", "PULLMETRICS_ADDR", "127.0.0.1:0", "PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS", setting))
+		p := start(t, `[{key: k, @100/y}]`, s.env("USE_STATSD", "true", "USE_PULLMETRICS", "true", "PULLMETRICS_ADDR",
+			"127.0.0.1:0", "PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS", setting))
 		p.log.await(t, "connected to statsd", nil)
 		decide1(t, p.dial(t), "k", "v")
 		s.awaitLine(t, "tcp", "ratelimit_server.ShouldRateLimit.response_time:")

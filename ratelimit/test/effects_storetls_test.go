@@ -71,7 +71,8 @@ func (s storeTLS) caCert(t *testing.T) {
 	x := s.on(t)
 	addr := byName(s.server(x.cert, x.key, ""))
 	x.try("the system's authorities", addr, false, "TLS", "true")
-	x.try("another authority", addr, false, "TLS", "true", "TLS_CACERT", certtest.NewCA(t, "other", time.Hour).Write(t, t.TempDir()))
+	x.try("another authority", addr, false, "TLS", "true", "TLS_CACERT",
+		certtest.NewCA(t, "other", time.Hour).Write(t, t.TempDir()))
 	x.try("this one", addr, true, "TLS", "true", "TLS_CACERT", x.root)
 }
 
@@ -135,9 +136,11 @@ var (
 func TestCertificates_stats(t *testing.T) {
 	t.Parallel()
 	for prefix, env := range map[string]map[string]string{
-		"ratelimit.store.tls": onMemcache("MCACHE_HOST_PORT", "127.0.0.1:1", "MCACHE_TLS", "true", "MCACHE_TLS_CLIENT_CERT", "CERT", "MCACHE_TLS_CLIENT_KEY", "KEY"),
+		"ratelimit.store.tls": onMemcache("MCACHE_HOST_PORT", "127.0.0.1:1", "MCACHE_TLS", "true", "MCACHE_TLS_CLIENT_CERT",
+			"CERT", "MCACHE_TLS_CLIENT_KEY", "KEY"),
 		"ratelimit.xds.tls": follow("127.0.0.1:1", "FORCE_START_WITHOUT_INITIAL_CONFIG", "true",
-			"CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "KEY"),
+			"CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CERT",
+			"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "KEY"),
 	} {
 		l := newLock(t)
 		for name, value := range env {
@@ -166,7 +169,8 @@ var _ = effect("KVSTORE_PERSECOND_TLS", func(t *testing.T) {
 	x := redisTLS(t).on(t)
 	main := testdb.Private(t, localserver.RedisOptions{})
 	addr := byName(x.server(x.cert, x.key, ""))
-	env := on("single", main.Addr(), "KVSTORE_PERSECOND", "true", "KVSTORE_PERSECOND_URL", addr, "KVSTORE_TLS_CACERT", x.root)
+	env := on("single", main.Addr(), "KVSTORE_PERSECOND", "true", "KVSTORE_PERSECOND_URL", addr, "KVSTORE_TLS_CACERT",
+		x.root)
 	launch(t, perSecondRules, env).log.await(t, "does not answer yet", nil)
 	env["KVSTORE_PERSECOND_TLS"] = "true"
 	p := start(t, perSecondRules, env)

@@ -110,7 +110,8 @@ var _ = effect("GRPC_SERVER_USE_TLS", func(t *testing.T) {
 	if _, err := ask(p.grpc, &tls.Config{RootCAs: l.ca.Pool(), MaxVersion: tls.VersionTLS12}); err != nil {
 		t.Errorf("TLS 1.2: %v", err)
 	}
-	if _, err := ask(p.grpc, &tls.Config{RootCAs: l.ca.Pool(), MinVersion: tls.VersionTLS11, MaxVersion: tls.VersionTLS11}); err == nil {
+	if _, err := ask(p.grpc, &tls.Config{RootCAs: l.ca.Pool(), MinVersion: tls.VersionTLS11,
+		MaxVersion: tls.VersionTLS11}); err == nil {
 		t.Error("TLS 1.1 was answered")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -138,7 +139,8 @@ var _ = effect("GRPC_SERVER_USE_TLS", func(t *testing.T) {
 	f(2, "without its key", "-grpc-cert-file", l.path("tls.crt"))
 	await.True(t, "refused handshakes are counted", func() bool {
 		_, body := get(t, p.debug+"/stats?format=json")
-		return strings.Contains(body, `"ratelimit_server.tls.handshake_error"`) && !strings.Contains(body, `"ratelimit_server.tls.handshake_error": 0`)
+		return strings.Contains(body, `"ratelimit_server.tls.handshake_error"`) &&
+			!strings.Contains(body, `"ratelimit_server.tls.handshake_error": 0`)
 	})
 })
 
@@ -201,7 +203,8 @@ var _ = effect("GRPC_SERVER_TLS_CERT", func(t *testing.T) {
 var _ = effect("GRPC_SERVER_TLS_KEY", func(t *testing.T) {
 	l := newLock(t)
 	_, other := l.ca.Issue("localhost").Write(t, t.TempDir())
-	for key, want := range map[string]string{other: "not the key of " + l.path("tls.crt"), l.path("none"): "no such file"} {
+	for key, want := range map[string]string{other: "not the key of " + l.path("tls.crt"),
+		l.path("none"): "no such file"} {
 		env := l.env("GRPC_SERVER_TLS_KEY", key)
 		env["BACKEND_TYPE"] = "memory"
 		out, err := command(env).CombinedOutput()
@@ -214,7 +217,8 @@ var _ = effect("GRPC_SERVER_TLS_KEY", func(t *testing.T) {
 	}
 	// A wrong key that comes later changes nothing but what is told.
 	p := start(t, `[{key: k, @9/y}]`, l.env())
-	if _, body := get(t, p.debug+"/stats"); !strings.Contains(body, "certs.load_attempts: 1\ncerts.load_failures: 0\ncerts.num_values: 2\n") {
+	if _, body := get(t, p.debug+"/stats"); !strings.Contains(body,
+		"certs.load_attempts: 1\ncerts.load_failures: 0\ncerts.num_values: 2\n") {
 		t.Errorf("the first reading is not counted:\n%s", body)
 	}
 	wrong := l.ca.Issue("localhost")
@@ -254,19 +258,23 @@ var _ = effect("GRPC_CLIENT_TLS_CACERT", func(t *testing.T) {
 	f(&late, false, "a client of an authority that has expired")
 	f(&theirs, false, "a client of another authority")
 	if out, err := command(nil, "client", "-dial_string", p.grpc, "-domain", "d", "-descriptors", "k=v", "-grpc-use-tls",
-		"-grpc-server-ca-file", l.path("ca.crt"), "-grpc-cert-file", l.path("tls.crt"), "-grpc-key-file", l.path("tls.key")).CombinedOutput(); err != nil {
+		"-grpc-server-ca-file", l.path("ca.crt"), "-grpc-cert-file", l.path("tls.crt"), "-grpc-key-file",
+		l.path("tls.key")).CombinedOutput(); err != nil {
 		t.Errorf("the client sub-command: %v\n%s", err, out)
 	}
 	// The roots are followed: the other authority is let in, ours is not any more.
 	certtest.WriteFile(t, bundle, next.PEM)
-	await.True(t, "the new authority's client is let in", func() bool { _, err := ask(p.grpc, l.client(&theirs)); return err == nil })
+	await.True(t, "the new authority's client is let in",
+		func() bool { _, err := ask(p.grpc, l.client(&theirs)); return err == nil })
 	f(&ours, false, "a client of the authority that was replaced")
 })
 
 var _ = effect("GRPC_CLIENT_TLS_SAN", func(t *testing.T) {
 	l := newLock(t)
-	p := start(t, `[{key: k, @9/y}]`, l.env("GRPC_CLIENT_TLS_CACERT", l.path("ca.crt"), "GRPC_CLIENT_TLS_SAN", "envoy.mesh.test"))
-	for name, welcome := range map[string]bool{"envoy.mesh.test": true, "*.mesh.test": true, "mesh.test": false, "other.test": false} {
+	p := start(t, `[{key: k, @9/y}]`,
+		l.env("GRPC_CLIENT_TLS_CACERT", l.path("ca.crt"), "GRPC_CLIENT_TLS_SAN", "envoy.mesh.test"))
+	for name, welcome := range map[string]bool{"envoy.mesh.test": true, "*.mesh.test": true, "mesh.test": false,
+		"other.test": false} {
 		pair := l.ca.Issue(name)
 		if _, err := ask(p.grpc, l.client(&pair)); (err == nil) != welcome {
 			t.Errorf("a client called %s: %v", name, err)

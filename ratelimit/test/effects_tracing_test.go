@@ -26,7 +26,8 @@ const decisionSpan = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimi
 func startTraced(t *testing.T, env map[string]string) (*process, *otlptest.Collector) {
 	t.Helper()
 	c := otlptest.Start(t)
-	all := map[string]string{"TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": c.HTTP, "OTEL_BSP_SCHEDULE_DELAY": "20"}
+	all := map[string]string{"TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": c.HTTP,
+		"OTEL_BSP_SCHEDULE_DELAY": "20"}
 	maps.Copy(all, env)
 	return start(t, `[{key: k, @100/y}]`, all), c
 }
@@ -41,20 +42,25 @@ func span(t *testing.T, p *process, c *otlptest.Collector) otlptest.Span {
 var _ = effect("TRACING_ENABLED", func(t *testing.T) {
 	p, c := startTraced(t, nil)
 	s := span(t, p, c)
-	if s.Kind != "server" || s.Scope != "ratelimit server" || s.Parent != "" || s.Attributes["rpc.grpc.status_code"] != "0" ||
-		s.Attributes["rpc.service"] != "envoy.service.ratelimit.v3.RateLimitService" || s.Attributes["rpc.method"] != "ShouldRateLimit" ||
-		s.Attributes["rpc.system"] != "grpc" || s.Attributes["network.peer.address"] != "127.0.0.1" || s.Attributes["network.peer.port"] == "" {
+	if s.Kind != "server" || s.Scope != "ratelimit server" || s.Parent != "" ||
+		s.Attributes["rpc.grpc.status_code"] != "0" ||
+		s.Attributes["rpc.service"] != "envoy.service.ratelimit.v3.RateLimitService" ||
+		s.Attributes["rpc.method"] != "ShouldRateLimit" ||
+		s.Attributes["rpc.system"] != "grpc" || s.Attributes["network.peer.address"] != "127.0.0.1" ||
+		s.Attributes["network.peer.port"] == "" {
 		t.Errorf("%+v", s)
 	}
 	inner := otlptest.Named(t, c.Spans(), "ShouldRateLimit Execution")
-	if inner.Parent != s.ID || inner.Scope != "ratelimit" || inner.Kind != "internal" || inner.Attributes["domain"] != "d" || inner.Attributes["request string"] != "" {
+	if inner.Parent != s.ID || inner.Scope != "ratelimit" || inner.Kind != "internal" ||
+		inner.Attributes["domain"] != "d" || inner.Attributes["request string"] != "" {
 		t.Errorf("%+v", inner)
 	}
 	if s.Resource["service.version"] == "" {
 		t.Errorf("%v", s.Resource)
 	}
 
-	off := start(t, `[{key: k, @100/y}]`, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": c.HTTP, "OTEL_BSP_SCHEDULE_DELAY": "20"})
+	off := start(t, `[{key: k, @100/y}]`,
+		map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": c.HTTP, "OTEL_BSP_SCHEDULE_DELAY": "20"})
 	before := len(c.Spans())
 	decide1(t, off.dial(t), "k", "v")
 	if err := off.Stop(time.Minute); err != nil {
@@ -103,7 +109,8 @@ func TestTracing_propagation(t *testing.T) {
 		if s := find(decisionSpan, digit+id[1:]); s.Parent != parent {
 			t.Errorf("%v: parent %q", pairs, s.Parent)
 		}
-		req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+p.http+"/json", strings.NewReader(`{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "v"}]}]}`))
+		req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+p.http+"/json",
+			strings.NewReader(`{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "v"}]}]}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,14 +123,17 @@ func TestTracing_propagation(t *testing.T) {
 		}
 		resp.Body.Close()
 		s := find("POST /json", digit+id[1:])
-		if s.Parent != parent || s.Kind != "server" || s.Attributes["http.response.status_code"] != "200" || s.Attributes["http.route"] != "/json" {
+		if s.Parent != parent || s.Kind != "server" || s.Attributes["http.response.status_code"] != "200" ||
+			s.Attributes["http.route"] != "/json" {
 			t.Errorf("%v: %+v", pairs, s)
 		}
-		if rest := find("NewJsonHandler Remaining Execution", digit+id[1:]); rest.Parent != s.ID || rest.Attributes["response"] != "" {
+		if rest := find("NewJsonHandler Remaining Execution", digit+id[1:]); rest.Parent != s.ID ||
+			rest.Attributes["response"] != "" {
 			t.Errorf("%v: %+v", pairs, rest)
 		}
 	}
-	if _, err := healthpb.NewHealthClient(conn).Check(ctx("b3", "4"+id[1:]+"-"+parent+"-1"), &healthpb.HealthCheckRequest{}); err != nil {
+	if _, err := healthpb.NewHealthClient(conn).Check(ctx("b3", "4"+id[1:]+"-"+parent+"-1"),
+		&healthpb.HealthCheckRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	find("grpc.health.v1.Health/Check", "4"+id[1:])
@@ -152,13 +162,15 @@ func TestTracing_flushedAtDrain(t *testing.T) {
 func TestTracing_outage(t *testing.T) {
 	t.Parallel()
 	p := start(t, `[{key: k, @100/y}]`, map[string]string{
-		"TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_TIMEOUT": "100", "OTEL_BSP_SCHEDULE_DELAY": "20",
+		"TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_TIMEOUT": "100",
+		"OTEL_BSP_SCHEDULE_DELAY": "20",
 	})
 	decide1(t, p.dial(t), "k", "v")
 	p.log.await(t, "the collector takes no spans", nil)
 	await.True(t, "lost spans are counted", func() bool {
 		_, body := get(t, p.debug+"/stats")
-		return strings.Contains(body, "ratelimit.tracing.spans_lost: ") && !strings.Contains(body, "ratelimit.tracing.spans_lost: 0")
+		return strings.Contains(body, "ratelimit.tracing.spans_lost: ") &&
+			!strings.Contains(body, "ratelimit.tracing.spans_lost: 0")
 	})
 	if err := p.Stop(20 * time.Second); err != nil {
 		t.Error(err)
@@ -171,28 +183,35 @@ func TestTracing_store(t *testing.T) {
 	f := func(name, scope string, want, env map[string]string) {
 		t.Helper()
 		c := otlptest.Start(t)
-		all := map[string]string{"TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": c.HTTP, "OTEL_BSP_SCHEDULE_DELAY": "20"}
+		all := map[string]string{"TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": c.HTTP,
+			"OTEL_BSP_SCHEDULE_DELAY": "20"}
 		maps.Copy(all, env)
 		if code, answer := post(t, start(t, perSecondRules, all), "s=v", "m=v", "m=w"); code != http.StatusOK {
 			t.Fatalf("%d %s", code, answer)
 		}
 		spans := c.Await(t, name, "POST /json")
-		store, decision, request := otlptest.Named(t, spans, name), otlptest.Named(t, spans, "ShouldRateLimit Execution"), otlptest.Named(t, spans, "POST /json")
-		if store.Parent != decision.ID || decision.Parent != request.ID || store.Scope != scope || !maps.Equal(store.Attributes, want) {
+		store, decision, request := otlptest.Named(t, spans, name), otlptest.Named(t, spans, "ShouldRateLimit Execution"),
+			otlptest.Named(t, spans, "POST /json")
+		if store.Parent != decision.ID || decision.Parent != request.ID || store.Scope != scope ||
+			!maps.Equal(store.Attributes, want) {
 			t.Errorf("%+v\n%+v", store, decision)
 		}
 	}
 	redis := testdb.Redis(t).URL()
-	f("Redis Pipeline Execution", "redis.fixedCacheImpl", map[string]string{"pipeline length": "3", "perSecondPipeline length": "0"}, on("single", redis))
-	f("Redis Pipeline Execution", "redis.fixedCacheImpl", map[string]string{"pipeline length": "2", "perSecondPipeline length": "1"}, twin(redis, redis))
+	f("Redis Pipeline Execution", "redis.fixedCacheImpl",
+		map[string]string{"pipeline length": "3", "perSecondPipeline length": "0"}, on("single", redis))
+	f("Redis Pipeline Execution", "redis.fixedCacheImpl",
+		map[string]string{"pipeline length": "2", "perSecondPipeline length": "1"}, twin(redis, redis))
 	_, nodes := memcached(t, 1)
-	f("Memcached Fetch Execution", "memcached.cacheImpl", map[string]string{"keysToGet length": "3"}, onMemcache("MCACHE_HOST_PORT", nodes))
+	f("Memcached Fetch Execution", "memcached.cacheImpl", map[string]string{"keysToGet length": "3"},
+		onMemcache("MCACHE_HOST_PORT", nodes))
 }
 
 var _ = effect("TRACING_EXPORTER_PROTOCOL", func(t *testing.T) {
 	c := otlptest.Start(t)
 	p := start(t, `[{key: k, @100/y}]`, map[string]string{
-		"TRACING_ENABLED": "true", "TRACING_EXPORTER_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": c.GRPC, "OTEL_BSP_SCHEDULE_DELAY": "20",
+		"TRACING_ENABLED": "true", "TRACING_EXPORTER_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": c.GRPC,
+		"OTEL_BSP_SCHEDULE_DELAY": "20",
 	})
 	if s := span(t, p, c); s.Protocol != "grpc" {
 		t.Errorf("%+v", s)
@@ -247,15 +266,18 @@ var _ = effect("TRACING_SAMPLING_RATE", func(t *testing.T) {
 var _ = effect("TRACING_REQUEST_TEXT", func(t *testing.T) {
 	p, c := startTraced(t, map[string]string{"TRACING_REQUEST_TEXT": "true"})
 	span(t, p, c)
-	if s := otlptest.Named(t, c.Spans(), "ShouldRateLimit Execution"); s.Attributes["request string"] != `domain:"d" descriptors:{entries:{key:"k" value:"v"}}` {
+	if s := otlptest.Named(t, c.Spans(),
+		"ShouldRateLimit Execution"); s.Attributes["request string"] != `domain:"d" descriptors:{entries:{key:"k" value:"v"}}` {
 		t.Errorf("%v", s.Attributes)
 	}
-	resp, err := http.Post("http://"+p.http+"/json", "application/json", strings.NewReader(`{"domain": "d", "descriptors": [{"entries": [{"key": "k"}]}]}`))
+	resp, err := http.Post("http://"+p.http+"/json", "application/json",
+		strings.NewReader(`{"domain": "d", "descriptors": [{"entries": [{"key": "k"}]}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	if s := otlptest.Named(t, c.Await(t, "NewJsonHandler Remaining Execution"), "NewJsonHandler Remaining Execution"); !strings.Contains(s.Attributes["response"], "overallCode") {
+	if s := otlptest.Named(t, c.Await(t, "NewJsonHandler Remaining Execution"),
+		"NewJsonHandler Remaining Execution"); !strings.Contains(s.Attributes["response"], "overallCode") {
 		t.Errorf("%v", s.Attributes)
 	}
 })
@@ -276,16 +298,21 @@ var _ = effect("OTEL_EXPORTER_OTLP_HEADERS", func(t *testing.T) {
 })
 
 // The standard variables are the SDK's own; that they reach it is what is shown.
-var _ = effect("OTEL_EXPORTER_OTLP_ENDPOINT OTEL_EXPORTER_OTLP_COMPRESSION OTEL_RESOURCE_ATTRIBUTES", func(t *testing.T) {
-	p, c := startTraced(t, map[string]string{"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip", "OTEL_RESOURCE_ATTRIBUTES": "team=edge,service.name=other"})
-	if s := span(t, p, c); s.Headers["content-encoding"] != "gzip" || s.Resource["team"] != "edge" || s.Resource["service.name"] != "RateLimit" {
-		t.Errorf("%v %v", s.Headers, s.Resource)
-	}
-	other := otlptest.Start(t)
-	p, _ = startTraced(t, map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": other.HTTP + "/v1/traces"})
-	span(t, p, other)
-	out, err := command(map[string]string{"BACKEND_TYPE": "memory", "TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "OTEL_EXPORTER_OTLP_ENDPOINT: not a URL such as http://collector:4318") {
-		t.Errorf("%v %s", err, out)
-	}
-})
+var _ = effect("OTEL_EXPORTER_OTLP_ENDPOINT OTEL_EXPORTER_OTLP_COMPRESSION OTEL_RESOURCE_ATTRIBUTES",
+	func(t *testing.T) {
+		p, c := startTraced(t, map[string]string{"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+			"OTEL_RESOURCE_ATTRIBUTES": "team=edge,service.name=other"})
+		if s := span(t, p, c); s.Headers["content-encoding"] != "gzip" || s.Resource["team"] != "edge" ||
+			s.Resource["service.name"] != "RateLimit" {
+			t.Errorf("%v %v", s.Headers, s.Resource)
+		}
+		other := otlptest.Start(t)
+		p, _ = startTraced(t, map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": other.HTTP + "/v1/traces"})
+		span(t, p, other)
+		out, err := command(map[string]string{"BACKEND_TYPE": "memory", "TRACING_ENABLED": "true",
+			"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}).CombinedOutput()
+		if err == nil || !strings.Contains(string(out),
+			"OTEL_EXPORTER_OTLP_ENDPOINT: not a URL such as http://collector:4318") {
+			t.Errorf("%v %s", err, out)
+		}
+	})

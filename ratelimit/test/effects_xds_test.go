@@ -33,7 +33,8 @@ import (
 func follow(address string, more ...string) map[string]string {
 	env := map[string]string{
 		"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": address,
-		"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL": "20ms", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL": "20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL": "50ms",
+		"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL": "20ms", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL": "20ms",
+		"XDS_CLIENT_BACKOFF_MAX_INTERVAL": "50ms",
 	}
 	for i := 0; i < len(more); i += 2 {
 		env[more[i]] = more[i+1]
@@ -70,20 +71,24 @@ var _ = effect("CONFIG_TYPE", func(t *testing.T) {
 	await.True(t, "the update", func() bool { return limit() == 4 })
 
 	bad := perYear(5)
-	bad.Descriptors = append(bad.Descriptors, &rlsconf.RateLimitDescriptor{Key: "k"}, &rlsconf.RateLimitDescriptor{Value: "v"})
+	bad.Descriptors = append(bad.Descriptors, &rlsconf.RateLimitDescriptor{Key: "k"},
+		&rlsconf.RateLimitDescriptor{Value: "v"})
 	plane.Set("3", bad)
 	const reason = `r: domain "d", descriptor k: this descriptor is already configured in r (descriptors[0])`
 	await.True(t, "the refusal with both reasons", func() bool {
 		said := plane.Requests()[len(plane.Requests())-1]
-		return said.VersionInfo == "2" && strings.Contains(said.ErrorDetail.GetMessage(), reason) && strings.Contains(said.ErrorDetail.GetMessage(), "descriptors[2] needs a key")
+		return said.VersionInfo == "2" && strings.Contains(said.ErrorDetail.GetMessage(), reason) &&
+			strings.Contains(said.ErrorDetail.GetMessage(), "descriptors[2] needs a key")
 	})
 	if got := limit(); got != 4 {
 		t.Errorf("after a refused set the limit is %d, want 4", got)
 	}
-	if _, body := get(t, p.debug+"/rlconfig"); !strings.Contains(body, "# "+reason) || !strings.Contains(body, "d.k: unit=YEAR requests_per_unit=4,") {
+	if _, body := get(t, p.debug+"/rlconfig"); !strings.Contains(body, "# "+reason) ||
+		!strings.Contains(body, "d.k: unit=YEAR requests_per_unit=4,") {
 		t.Errorf("/rlconfig: %s", body)
 	}
-	if _, body := get(t, p.debug+"/explain?domain=d&descriptor=k=v"); !strings.Contains(body, "k (r) decides: 4 per YEAR") {
+	if _, body := get(t, p.debug+"/explain?domain=d&descriptor=k=v"); !strings.Contains(body,
+		"k (r) decides: 4 per YEAR") {
 		t.Errorf("/explain: %s", body)
 	}
 	var state struct {
@@ -91,7 +96,8 @@ var _ = effect("CONFIG_TYPE", func(t *testing.T) {
 		Version       string `json:"version"`
 		NackedVersion string `json:"nacked_version"`
 	}
-	if _, body := get(t, p.debug+"/xds?format=json"); json.Unmarshal([]byte(body), &state) != nil || !state.Connected || state.Version != "2" || state.NackedVersion != "3" {
+	if _, body := get(t, p.debug+"/xds?format=json"); json.Unmarshal([]byte(body), &state) != nil ||
+		!state.Connected || state.Version != "2" || state.NackedVersion != "3" {
 		t.Errorf("/xds: %s", body)
 	}
 	stats := func() map[string]int64 {
@@ -101,7 +107,8 @@ var _ = effect("CONFIG_TYPE", func(t *testing.T) {
 		return m
 	}
 	s := stats()
-	if s["ratelimit.service.config_load_success"] != 2 || s["ratelimit.service.config_load_error"] != 1 || s["ratelimit.service.config_rejected"] != 1 {
+	if s["ratelimit.service.config_load_success"] != 2 || s["ratelimit.service.config_load_error"] != 1 ||
+		s["ratelimit.service.config_rejected"] != 1 {
 		t.Errorf("loads: %v", s)
 	}
 
@@ -139,8 +146,10 @@ func TestXDS_withoutServer(t *testing.T) {
 	}
 	plane := xdstest.New(t)
 	plane.Kill()
-	p = start(t, "", follow(plane.Addr, "FORCE_START_WITHOUT_INITIAL_CONFIG", "true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true"))
-	resp, err := http.Post("http://"+p.http+"/json", "application/json", strings.NewReader(`{"domain":"d","descriptors":[{}]}`))
+	p = start(t, "", follow(plane.Addr, "FORCE_START_WITHOUT_INITIAL_CONFIG", "true",
+		"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true"))
+	resp, err := http.Post("http://"+p.http+"/json", "application/json",
+		strings.NewReader(`{"domain":"d","descriptors":[{}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +173,8 @@ func TestXDS_withoutServer(t *testing.T) {
 		return gauge == 0 && !strings.Contains(page, "UNAVAILABLE")
 	})
 	plane.Set("2")
-	await.True(t, "unhealthy without a domain", func() bool { code, _ := get(t, p.http+"/healthcheck"); return code == 500 })
+	await.True(t, "unhealthy without a domain",
+		func() bool { code, _ := get(t, p.http+"/healthcheck"); return code == 500 })
 }
 
 // TestXDS_waitsForGoodRules: a refused first set does not end the wait.
@@ -175,7 +185,8 @@ func TestXDS_waitsForGoodRules(t *testing.T) {
 	p := launch(t, "", follow(plane.Addr))
 	p.log.await(t, "there are no rules yet", nil)
 	await.True(t, "the refusal", func() bool { return len(plane.Requests()) > 1 })
-	if said := plane.Requests()[1]; said.VersionInfo != "" || said.ErrorDetail.GetCode() != int32(codes.InvalidArgument) || said.ErrorDetail.GetMessage() != "r: domain is missing or empty" {
+	if said := plane.Requests()[1]; said.VersionInfo != "" || said.ErrorDetail.GetCode() != int32(codes.InvalidArgument) ||
+		said.ErrorDetail.GetMessage() != "r: domain is missing or empty" {
 		t.Errorf("said %v", said)
 	}
 	if strings.Contains(p.log.text(), `"ready"`) {
@@ -256,7 +267,8 @@ var _ = effect("CONFIG_GRPC_XDS_SERVER_URL", func(t *testing.T) {
 
 var _ = effect("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", func(t *testing.T) {
 	plane := xdstest.New(t)
-	p := launch(t, "", follow(plane.Addr, "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "Authorization:Bearer a:b=,x-key:v", "LOG_LEVEL", "trace"))
+	p := launch(t, "", follow(plane.Addr, "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "Authorization:Bearer a:b=,x-key:v",
+		"LOG_LEVEL", "trace"))
 	plane.Request(0)
 	h := plane.Headers()[0]
 	if !slices.Equal(h.Get("authorization"), []string{"Bearer a:b="}) || !slices.Equal(h.Get("x-key"), []string{"v"}) {
@@ -316,7 +328,9 @@ var _ = effect("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", func(t *testing.
 		}
 	}()
 	env := func(address string) map[string]string {
-		return follow(address, "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "100ms", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "1h", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "300ms", "XDS_CLIENT_BACKOFF_JITTER", "false")
+		return follow(address, "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "100ms",
+			"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "1h", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "300ms", "XDS_CLIENT_BACKOFF_JITTER",
+			"false")
 	}
 	same := []time.Duration{100 * ms, 100 * ms, 100 * ms, 100 * ms}
 	plane, breakNow := breakable(t)
@@ -328,7 +342,8 @@ var _ = effect("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", func(t *testing.
 	plane.Set("1", perYear(3))
 	p := start(t, "", env(plane.Addr))
 	plane.Kill()
-	if got := p.awaitPauses(t, 4, unreachable); !slices.Equal(got, []time.Duration{100 * ms, 200 * ms, 300 * ms, 300 * ms}) {
+	if got := p.awaitPauses(t, 4, unreachable); !slices.Equal(got,
+		[]time.Duration{100 * ms, 200 * ms, 300 * ms, 300 * ms}) {
 		t.Errorf("pauses after dials, with a set: %v", got)
 	}
 	p = launch(t, "", env(l.Addr().String()))
@@ -346,18 +361,20 @@ var _ = effect("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", func(t *testing.
 // breakable is a control plane that ends every stream from when breakNow is called.
 func breakable(t *testing.T) (plane *xdstest.Plane, breakNow func()) {
 	broken, breakNow := context.WithCancel(t.Context())
-	return xdstest.New(t, grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		done := make(chan error, 1)
-		if broken.Err() == nil {
-			go func() { done <- handler(srv, stream) }()
-		}
-		select {
-		case err := <-done:
-			return err
-		case <-broken.Done():
-			return status.Error(codes.Unavailable, "not now")
-		}
-	})), breakNow
+	return xdstest.New(t,
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
+			handler grpc.StreamHandler) error {
+			done := make(chan error, 1)
+			if broken.Err() == nil {
+				go func() { done <- handler(srv, stream) }()
+			}
+			select {
+			case err := <-done:
+				return err
+			case <-broken.Done():
+				return status.Error(codes.Unavailable, "not now")
+			}
+		})), breakNow
 }
 
 // brokenLater is a daemon that has rules, and whose streams break from then on.
@@ -372,15 +389,19 @@ func brokenLater(t *testing.T, more ...string) *process {
 }
 
 var _ = effect("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", func(t *testing.T) {
-	p := brokenLater(t, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "60ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "1h", "XDS_CLIENT_BACKOFF_JITTER", "false")
-	if got := p.awaitPauses(t, 4, streamBroke); !slices.Equal(got, []time.Duration{60 * ms, 120 * ms, 240 * ms, 480 * ms}) {
+	p := brokenLater(t, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "60ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "1h",
+		"XDS_CLIENT_BACKOFF_JITTER", "false")
+	if got := p.awaitPauses(t, 4, streamBroke); !slices.Equal(got,
+		[]time.Duration{60 * ms, 120 * ms, 240 * ms, 480 * ms}) {
 		t.Errorf("pauses %v", got)
 	}
 })
 
 var _ = effect("XDS_CLIENT_BACKOFF_MAX_INTERVAL", func(t *testing.T) {
-	p := brokenLater(t, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "50ms", "XDS_CLIENT_BACKOFF_JITTER", "false")
-	if got := p.awaitPauses(t, 5, streamBroke); !slices.Equal(got, []time.Duration{20 * ms, 40 * ms, 50 * ms, 50 * ms, 50 * ms}) {
+	p := brokenLater(t, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "50ms",
+		"XDS_CLIENT_BACKOFF_JITTER", "false")
+	if got := p.awaitPauses(t, 5, streamBroke); !slices.Equal(got,
+		[]time.Duration{20 * ms, 40 * ms, 50 * ms, 50 * ms, 50 * ms}) {
 		t.Errorf("pauses %v", got)
 	}
 })
@@ -388,7 +409,8 @@ var _ = effect("XDS_CLIENT_BACKOFF_MAX_INTERVAL", func(t *testing.T) {
 // No pause is longer than the maximum, jittered or not, so that those here are 10 to 20 ms, and differ.
 var _ = effect("XDS_CLIENT_BACKOFF_JITTER", func(t *testing.T) {
 	f := func(jitter string, differ bool) {
-		p := brokenLater(t, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_JITTER", jitter)
+		p := brokenLater(t, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "20ms",
+			"XDS_CLIENT_BACKOFF_JITTER", jitter)
 		got := p.awaitPauses(t, 40, streamBroke)
 		if slices.Min(got) < 10*ms || slices.Max(got) > 20*ms || (slices.Min(got) != slices.Max(got)) != differ {
 			t.Errorf("jitter %s: pauses %v", jitter, got)
@@ -400,7 +422,8 @@ var _ = effect("XDS_CLIENT_BACKOFF_JITTER", func(t *testing.T) {
 
 var _ = effect("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", func(t *testing.T) {
 	f := func(factor string, least time.Duration, differ bool) {
-		p := brokenLater(t, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", factor)
+		p := brokenLater(t, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "20ms",
+			"XDS_CLIENT_BACKOFF_RANDOM_FACTOR", factor)
 		got := p.awaitPauses(t, 40, streamBroke)
 		if slices.Min(got) < least || slices.Max(got) > 20*ms || (slices.Min(got) != slices.Max(got)) != differ {
 			t.Errorf("factor %s: pauses %v", factor, got)
@@ -447,14 +470,16 @@ var _ = effect("CONFIG_GRPC_XDS_SERVER_USE_TLS", func(t *testing.T) {
 	plane := guarded(t, l, false, "127.0.0.1")
 	p := launch(t, "", follow(plane.Addr))
 	p.log.await(t, "the control plane can't be reached", nil)
-	start(t, "", follow(plane.Addr, "CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", l.path("ca.crt")))
+	start(t, "", follow(plane.Addr, "CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+		l.path("ca.crt")))
 })
 
 // The roots are followed: those that come later are believed at the next dial.
 var _ = effect("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", func(t *testing.T) {
 	l := newLock(t)
 	roots := certtest.WriteFile(t, l.path("roots.crt"), certtest.NewCA(t, "other", time.Hour).PEM)
-	p := launch(t, "", follow(guarded(t, l, false, "127.0.0.1").Addr, "CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", roots))
+	p := launch(t, "", follow(guarded(t, l, false, "127.0.0.1").Addr, "CONFIG_GRPC_XDS_SERVER_USE_TLS", "true",
+		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", roots))
 	p.log.await(t, "certificate signed by unknown authority", nil)
 	certtest.WriteFile(t, roots, l.ca.PEM)
 	p.log.await(t, `"ready"`, nil)
@@ -464,7 +489,8 @@ var _ = effect("CONFIG_GRPC_XDS_SERVER_TLS_SAN", func(t *testing.T) {
 	l := newLock(t)
 	plane := guarded(t, l, false, "plane.test")
 	env := func(san string) map[string]string {
-		return follow(plane.Addr, "CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", l.path("ca.crt"), "CONFIG_GRPC_XDS_SERVER_TLS_SAN", san)
+		return follow(plane.Addr, "CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+			l.path("ca.crt"), "CONFIG_GRPC_XDS_SERVER_TLS_SAN", san)
 	}
 	p := launch(t, "", env("")) // the address, which the certificate does not have
 	p.log.await(t, "127.0.0.1 because it doesn't contain any IP SANs", nil)
@@ -479,8 +505,10 @@ var _ = effect("CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
 	more := []string{"CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", l.path("ca.crt")}
 	p := launch(t, "", follow(plane.Addr, more...))
 	p.log.await(t, "certificate required", nil)
-	p = start(t, "", follow(plane.Addr, append(more, "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", l.path("tls.crt"), "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", l.path("tls.key"))...))
-	if got := decide1(t, p.dial(t), "k", "v"); got.OverallCode != pb.RateLimitResponse_OK || got.Statuses[0].CurrentLimit.GetRequestsPerUnit() != 3 {
+	p = start(t, "", follow(plane.Addr, append(more, "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", l.path("tls.crt"),
+		"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", l.path("tls.key"))...))
+	if got := decide1(t, p.dial(t), "k", "v"); got.OverallCode != pb.RateLimitResponse_OK ||
+		got.Statuses[0].CurrentLimit.GetRequestsPerUnit() != 3 {
 		t.Errorf("%v", got)
 	}
 })

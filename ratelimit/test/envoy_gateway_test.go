@@ -44,7 +44,8 @@ func limitFilters(t *testing.T, c envoytest.Config) (open, strict map[string]any
 // keepalive is how the example's Envoy looks for daemons that are gone.
 func keepalive(t *testing.T, c envoytest.Config) map[string]any {
 	t.Helper()
-	options := envoytest.Map(t, c.Cluster(t, "ratelimit"), "typed_extension_protocol_options", "envoy.extensions.upstreams.http.v3.HttpProtocolOptions")
+	options := envoytest.Map(t, c.Cluster(t, "ratelimit"), "typed_extension_protocol_options",
+		"envoy.extensions.upstreams.http.v3.HttpProtocolOptions")
 	return envoytest.Map(t, options, "explicit_http_config", "http2_protocol_options", "connection_keepalive")
 }
 
@@ -90,7 +91,8 @@ type answer struct{ status, limit, remaining int }
 // caller is an HTTP client at an address of its own.
 func caller(from string) *http.Client {
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 16}}
+	return &http.Client{Timeout: time.Minute,
+		Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 16}}
 }
 
 // ask sends a GET with headers, "name: value" each.
@@ -127,7 +129,8 @@ func (g *gateway) ask(c *http.Client, path string, headers ...string) (answer, e
 		return got, fmt.Errorf("%s: RateLimit-Reset is %d", path, reset)
 	}
 	if over := resp.StatusCode == 429; over != (resp.Header.Get("X-Envoy-Ratelimited") == "true") {
-		return got, fmt.Errorf("%s: %s with X-Envoy-Ratelimited %q", path, resp.Status, resp.Header.Get("X-Envoy-Ratelimited"))
+		return got, fmt.Errorf("%s: %s with X-Envoy-Ratelimited %q", path, resp.Status,
+			resp.Header.Get("X-Envoy-Ratelimited"))
 	}
 	return got, nil
 }
@@ -152,7 +155,8 @@ func (g *gateway) answers(t *testing.T, c *http.Client, path string, headers ...
 // exampleDaemon is a daemon with the example's rules on a Redis.
 func exampleDaemon(t *testing.T, redis string, more map[string]string) *process {
 	t.Helper()
-	env := map[string]string{"BACKEND_TYPE": "redis", "KVSTORE_URL": redis, "KVSTORE_TIMEOUT": "20s", "STORE_STALL": "20s", "LIMIT_RESPONSE_HEADERS_ENABLED": "true"}
+	env := map[string]string{"BACKEND_TYPE": "redis", "KVSTORE_URL": redis, "KVSTORE_TIMEOUT": "20s", "STORE_STALL": "20s",
+		"LIMIT_RESPONSE_HEADERS_ENABLED": "true"}
 	for name, value := range more {
 		env[name] = value
 	}

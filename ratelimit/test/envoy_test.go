@@ -259,11 +259,14 @@ func TestEnvoy_compose(t *testing.T) {
 	if daemon.Deploy.Replicas < 2 {
 		t.Errorf("%d daemons: one after the other can't be restarted", daemon.Deploy.Replicas)
 	}
-	if grace, err := time.ParseDuration(daemon.StopGrace); err != nil || grace < c.Process.DrainDelay+c.Process.DrainTimeout+3*time.Second {
-		t.Errorf("stop_grace_period is %s, DRAIN_DELAY %s, DRAIN_TIMEOUT %s", daemon.StopGrace, c.Process.DrainDelay, c.Process.DrainTimeout)
+	if grace, err := time.ParseDuration(daemon.StopGrace); err != nil || grace < c.Process.DrainDelay+
+		c.Process.DrainTimeout+3*time.Second {
+		t.Errorf("stop_grace_period is %s, DRAIN_DELAY %s, DRAIN_TIMEOUT %s", daemon.StopGrace, c.Process.DrainDelay,
+			c.Process.DrainTimeout)
 	}
 	config := exampleConfig(t)
-	if every, err := time.ParseDuration(fmt.Sprint(envoytest.Map(t, config.Cluster(t, "ratelimit"), "health_checks", 0)["interval"])); err != nil || c.Process.DrainDelay < 3*every {
+	if every, err := time.ParseDuration(fmt.Sprint(envoytest.Map(t, config.Cluster(t, "ratelimit"), "health_checks",
+		0)["interval"])); err != nil || c.Process.DrainDelay < 3*every {
 		t.Errorf("Envoy asks for health each %s, DRAIN_DELAY is %s", every, c.Process.DrainDelay)
 	}
 	for name, want := range map[string]int{"ratelimit": c.Listen.GRPCPort, "upstream": 80} {

@@ -87,7 +87,8 @@ func TestExample_prometheus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := file.Scrape[0].DNS[0]; compose.Services[d.Names[0]].Build.Dockerfile == "" || !strings.HasSuffix(c.Stats.PullAddr, fmt.Sprint(":", d.Port)) || c.Stats.PullPath != "/metrics" {
+	if d := file.Scrape[0].DNS[0]; compose.Services[d.Names[0]].Build.Dockerfile == "" ||
+		!strings.HasSuffix(c.Stats.PullAddr, fmt.Sprint(":", d.Port)) || c.Stats.PullPath != "/metrics" {
 		t.Errorf("scraped: %v, served: %s%s", d, c.Stats.PullAddr, c.Stats.PullPath)
 	}
 
@@ -96,7 +97,8 @@ func TestExample_prometheus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	static := regexp.MustCompile(`(?s)dns_sd_configs:\n.*`).ReplaceAllLiteralString(string(text), "static_configs:\n      - {targets: ["+strconv.Quote(ready.PullMetrics)+"]}\n")
+	static := regexp.MustCompile(`(?s)dns_sd_configs:\n.*`).ReplaceAllLiteralString(string(text),
+		"static_configs:\n      - {targets: ["+strconv.Quote(ready.PullMetrics)+"]}\n")
 	alerts, err := os.ReadFile("example/prometheus/alerts.yml")
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +110,8 @@ func TestExample_prometheus(t *testing.T) {
 	}
 	at := "127.0.0.1:" + freePorts(t, 1)[0]
 	log := new(subprocess.Lines)
-	cmd := exec.Command(program, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+at)
+	cmd := exec.Command(program, "--config.file="+filepath.Join(dir, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+at)
 	cmd.Stdout, cmd.Stderr = log, log
 	p, err := subprocess.Start(cmd)
 	if err != nil {
@@ -132,7 +135,8 @@ func TestExample_prometheus(t *testing.T) {
 				}
 			}
 		}
-		return query("query?query="+url.QueryEscape("ratelimit_service_config_loaded_at"), &got) && len(got.Data.Result) == 1 &&
+		return query("query?query="+url.QueryEscape("ratelimit_service_config_loaded_at"), &got) &&
+			len(got.Data.Result) == 1 &&
 			got.Data.Result[0].Metric["job"] == "ratelimit" && got.Data.Result[0].Value[1] != "0"
 	})
 	var rules struct {
@@ -164,7 +168,8 @@ func TestExample_grafana(t *testing.T) {
 	decodeYAML(t, "example/grafana/provisioning/datasources/prometheus.yaml", &sources)
 	source := sources.Datasources[0]
 	u, err := url.Parse(source.URL)
-	if err != nil || source.Type != "prometheus" || !source.Default || u.Port() != "9090" || len(compose.Services[u.Hostname()].Volumes) == 0 {
+	if err != nil || source.Type != "prometheus" || !source.Default || u.Port() != "9090" ||
+		len(compose.Services[u.Hostname()].Volumes) == 0 {
 		t.Errorf("source %+v is no service's", source)
 	}
 	var dashboards struct {
@@ -175,7 +180,8 @@ func TestExample_grafana(t *testing.T) {
 	}
 	decodeYAML(t, "example/grafana/provisioning/dashboards/dashboards.yaml", &dashboards)
 	home := grafana.Environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
-	if p := dashboards.Providers[0]; p.Type != "file" || p.Options.Path != filepath.Dir(home) || mounted[home] != "./grafana/dashboard.json" {
+	if p := dashboards.Providers[0]; p.Type != "file" || p.Options.Path != filepath.Dir(home) ||
+		mounted[home] != "./grafana/dashboard.json" {
 		t.Errorf("dashboards in %v, home %s, mounted %v", p, home, mounted)
 	}
 }
@@ -210,13 +216,15 @@ func TestExample_withoutContainers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	placed := strings.NewReplacer("port_value: 8081", "port_value: "+ports[2], "port_value: 10000", "port_value: "+ports[4], "port_value: 9901", "port_value: "+ports[5],
+	placed := strings.NewReplacer("port_value: 8081", "port_value: "+ports[2], "port_value: 10000",
+		"port_value: "+ports[4], "port_value: 9901", "port_value: "+ports[5],
 		"address: 0.0.0.0", "address: 127.0.0.1").Replace(string(config))
 	for _, err := range []error{
 		os.MkdirAll(example, 0o755), os.Mkdir(filepath.Join(root, "bin"), 0o755),
 		os.WriteFile(filepath.Join(example, "envoy.yaml"), []byte(placed), 0o644),
 		os.Symlink(filepath.Join(here, "example", "config"), filepath.Join(example, "config")),
-		os.WriteFile(filepath.Join(root, "bin", "ratelimit"), []byte("#!/bin/sh\nexec env "+asDaemon+"=1 "+os.Args[0]+"\n"), 0o755),
+		os.WriteFile(filepath.Join(root, "bin", "ratelimit"), []byte("#!/bin/sh\nexec env "+asDaemon+"=1 "+os.Args[0]+"\n"),
+			0o755),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -227,7 +235,8 @@ func TestExample_withoutContainers(t *testing.T) {
 	cmd := exec.Command("sh", "-e", "-c", "trap 'trap - TERM; kill 0' TERM\n"+script+"wait\n")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = root, log, log
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "PWD=" + root, "ENVOY_BIN=" + envoy, "STORE_STALL=0",
-		"HOST=127.0.0.1", "PORT=" + ports[3], "GRPC_HOST=127.0.0.1", "GRPC_PORT=" + ports[2], "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0"}
+		"HOST=127.0.0.1", "PORT=" + ports[3], "GRPC_HOST=127.0.0.1", "GRPC_PORT=" + ports[2], "DEBUG_HOST=127.0.0.1",
+		"DEBUG_PORT=0"}
 	p, err := subprocess.Start(cmd)
 	if err != nil {
 		t.Fatal(err)

@@ -44,12 +44,14 @@ func TestManifest_envoyGateway(t *testing.T) {
 	missing := l.path("statsd-exporter/conf.yaml")
 	p := start(t, "", map[string]string{
 		"DISABLE_STATS": "", "BACKEND_TYPE": "", "STORE_STALL": "0", // which other tests set
-		"RUNTIME_ROOT": "/data", "RUNTIME_SUBDIRECTORY": "ratelimit", "RUNTIME_APPDIRECTORY": "", "RUNTIME_IGNOREDOTFILES": "true", "RUNTIME_WATCH_ROOT": "false",
-		"LOG_LEVEL": "info", "USE_STATSD": "false",
-		"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": plane.Addr, "CONFIG_GRPC_XDS_NODE_ID": "envoy-ratelimit-7b4d",
-		"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": l.path("tls.crt"), "GRPC_SERVER_TLS_KEY": l.path("tls.key"), "GRPC_SERVER_TLS_CA_CERT": l.path("ca.crt"),
-		"CONFIG_GRPC_XDS_SERVER_USE_TLS": "true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT": l.path("tls.crt"), "CONFIG_GRPC_XDS_CLIENT_TLS_KEY": l.path("tls.key"),
-		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT":  l.path("ca.crt"),
+		"RUNTIME_ROOT": "/data", "RUNTIME_SUBDIRECTORY": "ratelimit", "RUNTIME_APPDIRECTORY": "",
+		"RUNTIME_IGNOREDOTFILES": "true", "RUNTIME_WATCH_ROOT": "false", "LOG_LEVEL": "info", "USE_STATSD": "false",
+		"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": plane.Addr,
+		"CONFIG_GRPC_XDS_NODE_ID": "envoy-ratelimit-7b4d",
+		"GRPC_SERVER_USE_TLS":     "true", "GRPC_SERVER_TLS_CERT": l.path("tls.crt"),
+		"GRPC_SERVER_TLS_KEY": l.path("tls.key"), "GRPC_SERVER_TLS_CA_CERT": l.path("ca.crt"),
+		"CONFIG_GRPC_XDS_SERVER_USE_TLS": "true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT": l.path("tls.crt"),
+		"CONFIG_GRPC_XDS_CLIENT_TLS_KEY": l.path("tls.key"), "CONFIG_GRPC_XDS_SERVER_TLS_CACERT": l.path("ca.crt"),
 		"FORCE_START_WITHOUT_INITIAL_CONFIG": "true",
 		"REDIS_SOCKET_TYPE":                  "tcp", "REDIS_URL": redis.Addr(),
 		"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": "127.0.0.1:0", "PROMETHEUS_MAPPER_YAML": missing,
@@ -61,7 +63,8 @@ func TestManifest_envoyGateway(t *testing.T) {
 		"RUNTIME_IGNOREDOTFILES, RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_WATCH_ROOT have no effect with CONFIG_TYPE=GRPC_XDS_SOTW",
 		"FORCE_START_WITHOUT_INITIAL_CONFIG=true without HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true: until the first rules the daemon is healthy and every decision is UNAVAILABLE",
 		"GRPC_SERVER_TLS_CA_CERT has no effect, as it has none in envoyproxy/ratelimit; GRPC_CLIENT_TLS_CACERT is the file of roots that clients' certificates must lead to",
-		"PROMETHEUS_MAPPER_YAML=\"" + missing + "\" does not exist: the default mapping is used; PULLMETRICS_MAPPER_YAML refuses the start instead",
+		"PROMETHEUS_MAPPER_YAML=\"" + missing +
+			"\" does not exist: the default mapping is used; PULLMETRICS_MAPPER_YAML refuses the start instead",
 	}
 	if got := p.warnings(); len(got) < len(want) {
 		t.Errorf("warnings %q", got)
@@ -83,7 +86,8 @@ func TestManifest_envoyGateway(t *testing.T) {
 	}
 	var ready struct{ PullMetrics string }
 	p.log.await(t, `"ready"`, &ready)
-	if _, page := get(t, ready.PullMetrics+"/metrics"); !strings.Contains(page, `ratelimit_service_rate_limit_total_hits{domain="d",key1="k"`) {
+	if _, page := get(t, ready.PullMetrics+"/metrics"); !strings.Contains(page,
+		`ratelimit_service_rate_limit_total_hits{domain="d",key1="k"`) {
 		t.Errorf("/metrics lacks the default mapping:\n%.500s", page)
 	}
 }
@@ -109,8 +113,8 @@ func TestManifest_istio(t *testing.T) {
 	env := map[string]string{
 		"DISABLE_STATS": "", "BACKEND_TYPE": "", "STORE_STALL": "0", "RUNTIME_APPDIRECTORY": "", // which other tests set
 		"LOG_LEVEL": "debug", "REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": redis.Addr(), "USE_STATSD": "false",
-		"RUNTIME_ROOT": root, "RUNTIME_SUBDIRECTORY": "ratelimit", "RUNTIME_WATCH_ROOT": "false", "RUNTIME_IGNOREDOTFILES": "true",
-		"HOST": "::", "GRPC_HOST": "::",
+		"RUNTIME_ROOT": root, "RUNTIME_SUBDIRECTORY": "ratelimit", "RUNTIME_WATCH_ROOT": "false",
+		"RUNTIME_IGNOREDOTFILES": "true", "HOST": "::", "GRPC_HOST": "::",
 	}
 	if l, err := net.Listen("tcp", "[::]:0"); err != nil { // a machine without IPv6
 		env["HOST"], env["GRPC_HOST"] = "0.0.0.0", "0.0.0.0"
@@ -136,12 +140,14 @@ func TestManifest_istio(t *testing.T) {
 // check lists the old names that the log of a start sums up.
 func TestCheck_oldNames(t *testing.T) {
 	t.Parallel()
-	out, err := command(map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": "h:1", "REDIS_POOL_SIZE": "3", "REDIS_TIMEOUT": "1s"}, "check", "-settings").CombinedOutput()
+	out, err := command(map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": "h:1",
+		"REDIS_POOL_SIZE": "3", "REDIS_TIMEOUT": "1s"}, "check", "-settings").CombinedOutput()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"SOCKET_TYPE", "URL", "POOL_SIZE", "TIMEOUT"} {
-		if line := "warning: REDIS_" + name + " is an old name; it is called KVSTORE_" + name + " now\n"; !strings.Contains(string(out), line) {
+		if line := "warning: REDIS_" + name + " is an old name; it is called KVSTORE_" +
+			name + " now\n"; !strings.Contains(string(out), line) {
 			t.Errorf("no %q in:\n%s", line, out)
 		}
 	}

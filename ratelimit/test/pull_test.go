@@ -61,7 +61,8 @@ func TestPullMetrics_defaultMapping(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The histogram is up to two tenths of a second behind.
-	awaitValue(t, p, "ratelimit_service_response_time_seconds", `grpc_method="ShouldRateLimit"`, stats["ratelimit_server.ShouldRateLimit.total_requests"])
+	awaitValue(t, p, "ratelimit_service_response_time_seconds", `grpc_method="ShouldRateLimit"`,
+		stats["ratelimit_server.ShouldRateLimit.total_requests"])
 	page := series(t, p)
 
 	want := map[string]float64{}
@@ -84,7 +85,8 @@ func TestPullMetrics_defaultMapping(t *testing.T) {
 	}
 	for metric, rest := range page {
 		for labels := range rest {
-			if !strings.HasPrefix(metric, "go_") && !strings.HasPrefix(metric, "process_") && !strings.HasPrefix(metric, "ratelimit_go_") &&
+			if !strings.HasPrefix(metric, "go_") && !strings.HasPrefix(metric, "process_") &&
+				!strings.HasPrefix(metric, "ratelimit_go_") &&
 				!strings.HasSuffix(metric, "_response_time_seconds") && metric != "ratelimit_build_info" {
 				t.Errorf("%s{%s} is not in the table", metric, labels)
 			}
@@ -98,7 +100,8 @@ func TestPullMetrics_defaultMapping(t *testing.T) {
 	if fmt.Sprint(bounds[:len(bounds)-1]) != "[5e-05 0.0001 0.00025 0.0005 0.001 0.0025 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10]" || h.GetSampleSum() <= 0 {
 		t.Errorf("buckets %v, sum %v", bounds, h.GetSampleSum())
 	}
-	for _, metric := range []string{"go_goroutines", "process_open_fds", "go_build_info", "ratelimit_build_info", "ratelimit_go_numGoroutine"} {
+	for _, metric := range []string{"go_goroutines", "process_open_fds", "go_build_info", "ratelimit_build_info",
+		"ratelimit_go_numGoroutine"} {
 		if len(page[metric]) == 0 {
 			t.Errorf("no %s", metric)
 		}
@@ -106,12 +109,13 @@ func TestPullMetrics_defaultMapping(t *testing.T) {
 
 	// What makes the comparison above worth something, in numbers.
 	for id, n := range map[string]float64{
-		`ratelimit_service_rate_limit_total_hits{domain="d" key1="k"}`:                             7,
-		`ratelimit_service_rate_limit_over_limit{domain="d" key1="k"}`:                             2,
-		`ratelimit_service_rate_limit_over_limit_with_local_cache{domain="d" key1="k"}`:            1,
-		`ratelimit_service_rate_limit_within_limit{domain="d" key1="k"}`:                           5,
-		`ratelimit_service_rate_limit_shadow_mode{domain="d" key1="shadow"}`:                       2,
-		`ratelimit_service_rate_limit_over_limit{domain="d" key1="a" key2="b_x"}`:                  3, // 5 in the replaced service
+		`ratelimit_service_rate_limit_total_hits{domain="d" key1="k"}`:                  7,
+		`ratelimit_service_rate_limit_over_limit{domain="d" key1="k"}`:                  2,
+		`ratelimit_service_rate_limit_over_limit_with_local_cache{domain="d" key1="k"}`: 1,
+		`ratelimit_service_rate_limit_within_limit{domain="d" key1="k"}`:                5,
+		`ratelimit_service_rate_limit_shadow_mode{domain="d" key1="shadow"}`:            2,
+		`ratelimit_service_rate_limit_over_limit{domain="d" key1="a" key2="b_x"}`:       3,
+		// 5 in the replaced service
 		`ratelimit_service_rate_limit_over_limit_with_local_cache{domain="d" key1="a" key2="b_x"}`: 2,
 		`ratelimit_service_rate_limit_total_hits{domain="d" key1="a1" key2="a2"}`:                  10,
 		`ratelimit_service_rate_limit_total_hits{domain="d" key1="m_v" key2="w"}`:                  2,
@@ -137,11 +141,15 @@ var specRows = []struct {
 	match, metric string
 	labels        []string
 }{
-	{`^ratelimit\.service\.rate_limit\.([^.]+)\.([^.]+)\.` + fiveAndOne, "ratelimit_service_rate_limit_$3", []string{"domain", "key1"}},
-	{`^ratelimit\.service\.rate_limit\.([^.]+)\.([^.]+)\.([^.]+)(?:\..*)?\.` + fiveAndOne, "ratelimit_service_rate_limit_$4", []string{"domain", "key1", "key2"}},
+	{`^ratelimit\.service\.rate_limit\.([^.]+)\.([^.]+)\.` + fiveAndOne, "ratelimit_service_rate_limit_$3",
+		[]string{"domain", "key1"}},
+	{`^ratelimit\.service\.rate_limit\.([^.]+)\.([^.]+)\.([^.]+)(?:\..*)?\.` + fiveAndOne,
+		"ratelimit_service_rate_limit_$4", []string{"domain", "key1", "key2"}},
 	{`^ratelimit\.service\.rate_limit\.(_overflow)\.` + fiveAndOne, "ratelimit_service_rate_limit_$2", []string{"domain"}},
-	{`^ratelimit\.service\.rate_limit\.(.+)\.domain_not_found$`, "ratelimit_service_rate_limit_domain_not_found", []string{"domain"}},
-	{`^ratelimit\.service\.call\.should_rate_limit\.([^.]+)$`, "ratelimit_service_should_rate_limit_error", []string{"err_type"}},
+	{`^ratelimit\.service\.rate_limit\.(.+)\.domain_not_found$`, "ratelimit_service_rate_limit_domain_not_found",
+		[]string{"domain"}},
+	{`^ratelimit\.service\.call\.should_rate_limit\.([^.]+)$`, "ratelimit_service_should_rate_limit_error",
+		[]string{"err_type"}},
 	{`^ratelimit_server\.([^.]+)\.total_requests$`, "ratelimit_service_total_requests", []string{"grpc_method"}},
 }
 

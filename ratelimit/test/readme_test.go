@@ -44,7 +44,8 @@ func TestDocs_length(t *testing.T) {
 }
 
 func loadRules(b doctest.Block) (*limits.Rules, error) {
-	rules, warnings, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "readme.yaml", Text: []byte(b.Text)}}, limits.Options{NearRatio: 0.8})
+	rules, warnings, err := rulefile.Load(context.Background(),
+		[]rulefile.File{{Name: "readme.yaml", Text: []byte(b.Text)}}, limits.Options{NearRatio: 0.8})
 	if err == nil && len(warnings) > 0 {
 		err = fmt.Errorf("warnings: %v", warnings)
 	}
@@ -155,7 +156,8 @@ func TestDocs_refusals(t *testing.T) {
 func TestDocs_links(t *testing.T) {
 	n := 0
 	for _, path := range doctest.Documents(t) {
-		links := regexp.MustCompile("\\[`(?:\\w+\\.)?(\\w+)`\\]\\(([^)]+\\.go)\\)").FindAllStringSubmatch(doctest.Document(t, path), -1)
+		links := regexp.MustCompile("\\[`(?:\\w+\\.)?(\\w+)`\\]\\(([^)]+\\.go)\\)").FindAllStringSubmatch(doctest.Document(t,
+			path), -1)
 		n += len(links)
 		for _, m := range links {
 			file, err := os.ReadFile(filepath.Join(filepath.Dir(path), m[2]))

@@ -20,12 +20,14 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	flags := flag.NewFlagSet("ratelimit check", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: ratelimit check [-merge_domain_configs] FILE|-|DIR ...\n       ratelimit check -settings [DIR]")
+		fmt.Fprintln(stderr,
+			"usage: ratelimit check [-merge_domain_configs] FILE|-|DIR ...\n       ratelimit check -settings [DIR]")
 		flags.PrintDefaults()
 	}
 	dir := flags.String("config_dir", "", "a folder, instead of `DIR`")
 	merge := flags.Bool("merge_domain_configs", false, "allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
-	withSettings := flags.Bool("settings", false, "check the settings in the environment too, with the certificates that they name, and the folder of theirs")
+	withSettings := flags.Bool("settings", false,
+		"check the settings in the environment too, with the certificates that they name, and the folder of theirs")
 	if err := flags.Parse(args); err != nil {
 		return flagExit(err)
 	}

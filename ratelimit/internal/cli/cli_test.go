@@ -13,7 +13,8 @@ func TestReport(t *testing.T) {
 	f := func(environ []string, want ...string) {
 		t.Helper()
 		var out, errs strings.Builder
-		if status := (Program{}).run(t.Context(), []string{"ratelimit"}, environ, &out, &errs); status != exitFailed || out.Len() > 0 {
+		if status := (Program{}).run(t.Context(), []string{"ratelimit"}, environ, &out, &errs); status != exitFailed ||
+			out.Len() > 0 {
 			t.Errorf("%q: exit status %d, on stdout %q", environ, status, out.String())
 		}
 		got := regexp.MustCompile(`"@timestamp":"[^"]*"`).ReplaceAllString(errs.String(), `"@timestamp":T`)

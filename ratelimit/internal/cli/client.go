@@ -29,7 +29,8 @@ func client(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.Var(&descriptors, "descriptors", "one descriptor, `key=value,key=value`; repeat for more")
 	useTLS := flags.Bool("grpc-use-tls", false, "speak TLS")
 	var files certs.Files
-	flags.StringVar(&files.CA, "grpc-server-ca-file", "", "PEM `file` of roots for the server's certificate, beside the system's")
+	flags.StringVar(&files.CA, "grpc-server-ca-file", "",
+		"PEM `file` of roots for the server's certificate, beside the system's")
 	flags.StringVar(&files.Cert, "grpc-cert-file", "", "PEM `file` of a client certificate")
 	flags.StringVar(&files.Key, "grpc-key-file", "", "PEM `file` of its key")
 	if err := flags.Parse(args); err != nil {

@@ -56,7 +56,8 @@ func explain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "ratelimit explain: %v\n", errors.Join(unread...))
 		return exitUsage
 	}
-	rules, _, err := rulefile.Load(ctx, files, limits.Options{NearRatio: 0.8, MergeDomains: *merge, KeyPrefix: *prefix, EscapedKeys: *escaped})
+	rules, _, err := rulefile.Load(ctx, files,
+		limits.Options{NearRatio: 0.8, MergeDomains: *merge, KeyPrefix: *prefix, EscapedKeys: *escaped})
 	if err != nil {
 		reportProblems(stderr, err)
 		return exitUsage

@@ -21,15 +21,17 @@ var settingNames = settings.Options{
 		{Old: "DOG_STATSD_MOGRIFIER_*", New: "TAGGED_STATSD_MOGRIFIER_"},
 		{Old: "DOG_STATSD_MOGRIFIERS_*", New: "TAGGED_STATSD_MOGRIFIER_"},
 	}...),
-	OldPrefixes: []settings.Alias{{Old: "REDIS_", New: "KVSTORE_"}, {Old: "MEMCACHE_", New: "MCACHE_"}, {Old: "PROMETHEUS_", New: "PULLMETRICS_"}},
-	ListAll:     "ratelimit check -settings lists all",
-	Known:       []string{mogrifierPrefix + "*", noServerCA},
+	OldPrefixes: []settings.Alias{{Old: "REDIS_", New: "KVSTORE_"}, {Old: "MEMCACHE_", New: "MCACHE_"},
+		{Old: "PROMETHEUS_", New: "PULLMETRICS_"}}, ListAll: "ratelimit check -settings lists all",
+	Known: []string{mogrifierPrefix + "*", noServerCA},
 	Prefixes: []string{
 		"KVSTORE_", "MCACHE_", "RUNTIME_", "GRPC_", "DEBUG_", "LIMIT_", "STATSD_", "STATS_", "TAGGED_STATSD_", "PULLMETRICS_",
-		"CONFIG_GRPC_XDS_", "XDS_CLIENT_", "TRACING_", "MEMORY_", "STORE_", "CACHE_KEY_", "LOCAL_CACHE_", "DRAIN_", "BACKEND_", "NEAR_LIMIT_",
+		"CONFIG_GRPC_XDS_", "XDS_CLIENT_", "TRACING_", "MEMORY_", "STORE_", "CACHE_KEY_", "LOCAL_CACHE_", "DRAIN_",
+		"BACKEND_", "NEAR_LIMIT_",
 	},
 	// Variables of the gRPC library itself.
-	Foreign: []string{"GRPC_GO_", "GRPC_XDS_", "GRPC_EXPERIMENTAL_", "GRPC_ENFORCE_", "GRPC_VERBOSITY", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "GRPC_TRACE", "GRPC_DNS_", "GRPC_CLIENT_CHANNEL_"},
+	Foreign: []string{"GRPC_GO_", "GRPC_XDS_", "GRPC_EXPERIMENTAL_", "GRPC_ENFORCE_", "GRPC_VERBOSITY",
+		"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "GRPC_TRACE", "GRPC_DNS_", "GRPC_CLIENT_CHANNEL_"},
 }
 
 // oldNames are the aliases that differ in their prefix only. They are listed one by one: a
@@ -79,7 +81,8 @@ func (c *Config) check(r *settings.Report) {
 	c.checkTracing(r)
 	c.checkStats(r)
 	if k := c.KVShared; k.StartInitial > k.StartMax {
-		r.Clash("KVSTORE_STARTUP_INITIAL_INTERVAL=%s is longer than KVSTORE_STARTUP_MAX_INTERVAL=%s", k.StartInitial, k.StartMax)
+		r.Clash("KVSTORE_STARTUP_INITIAL_INTERVAL=%s is longer than KVSTORE_STARTUP_MAX_INTERVAL=%s", k.StartInitial,
+			k.StartMax)
 	}
 }
 
@@ -136,7 +139,8 @@ func (c *Config) checkKVStores(r *settings.Report) {
 		r.Warn("KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the background have no end")
 	}
 	if used {
-		shared.Files.check(r, "KVSTORE_", c.KVStore.WantsTLS() || shared.PerSecond && c.PerSecond.WantsTLS(), "KVSTORE_TLS=true")
+		shared.Files.check(r, "KVSTORE_", c.KVStore.WantsTLS() || shared.PerSecond && c.PerSecond.WantsTLS(),
+			"KVSTORE_TLS=true")
 	} else {
 		shared.Files.check(r, "KVSTORE_", false, "BACKEND_TYPE=redis")
 	}
@@ -147,11 +151,13 @@ func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
 	if err := c.KVStoreOptions(k).Check(); err != nil {
 		r.Clash("%s", strings.ReplaceAll(err.Error(), "KVSTORE_", prefix))
 	}
-	if k.WantsTLS() && !strings.Contains(k.URL, "://") && (k.SocketType == "unix" && k.Type == redis.Single || strings.HasPrefix(k.URL, "/")) {
+	if k.WantsTLS() && !strings.Contains(k.URL, "://") &&
+		(k.SocketType == "unix" && k.Type == redis.Single || strings.HasPrefix(k.URL, "/")) {
 		r.Clash("%sTLS=true needs host:port in %[1]sURL, not the path of a unix socket", prefix)
 	}
 	if k.PipelineWindow >= k.Timeout && k.Timeout > 0 {
-		r.Clash("%sPIPELINE_WINDOW=%s must be shorter than %[1]sTIMEOUT=%[3]s, or no hit is counted in time", prefix, k.PipelineWindow, k.Timeout)
+		r.Clash("%sPIPELINE_WINDOW=%s must be shorter than %[1]sTIMEOUT=%[3]s, or no hit is counted in time", prefix,
+			k.PipelineWindow, k.Timeout)
 	}
 	if k.Type != redis.Single && k.SocketType == "unix" {
 		r.Warn("%sSOCKET_TYPE=unix has no effect with %[1]sTYPE=%s, which is always tcp", prefix, k.Type)
@@ -160,7 +166,8 @@ func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
 		r.Warn("%sSENTINEL_AUTH has no effect with %[1]sTYPE=%s", prefix, k.Type)
 	}
 	if r.IsSet(prefix+"POOL_ON_EMPTY_WAIT_DURATION") && k.OnEmpty != "WAIT" && k.OnEmptyWait >= k.Timeout {
-		r.Warn("%sPOOL_ON_EMPTY_WAIT_DURATION=%s is not shorter than %[1]sTIMEOUT=%[3]s: calls end before %s acts", prefix, k.OnEmptyWait, k.Timeout, k.OnEmpty)
+		r.Warn("%sPOOL_ON_EMPTY_WAIT_DURATION=%s is not shorter than %[1]sTIMEOUT=%[3]s: calls end before %s acts",
+			prefix, k.OnEmptyWait, k.Timeout, k.OnEmpty)
 	}
 }
 
@@ -196,7 +203,8 @@ func (c *Config) checkListeners(r *settings.Report) {
 		}
 	}
 	if l.HTTPWriteTimeout <= l.HTTPRequestTimeout {
-		r.Clash("HTTP_WRITE_TIMEOUT=%s must be longer than HTTP_REQUEST_TIMEOUT=%s, or late answers are cut", l.HTTPWriteTimeout, l.HTTPRequestTimeout)
+		r.Clash("HTTP_WRITE_TIMEOUT=%s must be longer than HTTP_REQUEST_TIMEOUT=%s, or late answers are cut",
+			l.HTTPWriteTimeout, l.HTTPRequestTimeout)
 	}
 }
 
@@ -220,7 +228,8 @@ func (c *Config) checkHeaders(r *settings.Report) {
 		{"LIMIT_RESET_HEADER", c.Answer.ResetHeader},
 	} {
 		if strings.ContainsFunc(h.name, func(c rune) bool {
-			return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", c))
+			return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c &&
+				c <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", c))
 		}) {
 			r.Wrong(h.setting, "not a header name: letters, digits and - are")
 		}

@@ -44,7 +44,8 @@ func TestConfig_everyVariable(t *testing.T) {
 		if d := cmp.Diff(expected, got, made); d != "" || len(mistakes) > 0 {
 			t.Errorf("%s: %v %s", environ, mistakes, d)
 		}
-		if cmp.Equal(defaults, got, made) && !strings.Contains(environ, "=FILE") && !strings.Contains(environ, "TYPE=single") {
+		if cmp.Equal(defaults, got, made) && !strings.Contains(environ, "=FILE") &&
+			!strings.Contains(environ, "TYPE=single") {
 			t.Errorf("%s changes nothing", environ)
 		}
 		name, _, _ := strings.Cut(environ, "=")
@@ -102,7 +103,10 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("GRPC_SERVER_TLS_CERT=/c", func(c *Config) { c.TLS.Cert = "/c" })
 	f("GRPC_SERVER_TLS_KEY=/k", func(c *Config) { c.TLS.Key = "/k" })
 	f("GRPC_CLIENT_TLS_CACERT="+cert+" "+tls, func(c *Config) { withTLS(c); c.TLS.ClientCA = cert })
-	f("GRPC_CLIENT_TLS_SAN=a.b GRPC_CLIENT_TLS_CACERT="+cert+" "+tls, func(c *Config) { withTLS(c); c.TLS.ClientCA, c.TLS.ClientSAN = cert, "a.b" })
+	f("GRPC_CLIENT_TLS_SAN=a.b GRPC_CLIENT_TLS_CACERT="+cert+" "+tls, func(c *Config) {
+		withTLS(c)
+		c.TLS.ClientCA, c.TLS.ClientSAN = cert, "a.b"
+	})
 	f("MAX_DESCRIPTORS=1", func(c *Config) { c.Listen.MaxDescriptors = 1 })
 	f("MAX_ENTRIES=1", func(c *Config) { c.Listen.MaxEntries = 1 })
 	f("MAX_TEXT_BYTES=1", func(c *Config) { c.Listen.MaxTextBytes = 1 })
@@ -114,7 +118,9 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("CONFIG_GRPC_XDS_NODE_METADATA=a=b", func(c *Config) { c.XDS.NodeMetadata = "a=b" })
 	f("CONFIG_GRPC_XDS_SERVER_URL=h:1", func(c *Config) { c.XDS.Server = "h:1" })
 	f("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL=1s", func(c *Config) { c.XDS.ConnectRetry = time.Second })
-	f("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=A:b:c,d:e", func(c *Config) { c.XDS.Headers = map[string]string{"A": "b:c", "d": "e"} })
+	f("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=A:b:c,d:e", func(c *Config) {
+		c.XDS.Headers = map[string]string{"A": "b:c", "d": "e"}
+	})
 	f("CONFIG_GRPC_XDS_SERVER_USE_TLS=true", func(c *Config) { c.XDS.TLS = true })
 	f("CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/c", func(c *Config) { c.XDS.Cert = "/c" })
 	f("CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/k", func(c *Config) { c.XDS.Key = "/k" })
@@ -126,7 +132,8 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("XDS_CLIENT_BACKOFF_JITTER=false", func(c *Config) { c.XDS.Jitter = false })
 	f("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=1", func(c *Config) { c.XDS.MaxMessage = 1 })
 	// 2.4
-	f("BACKEND_TYPE=kvstore KVSTORE_URL=h:1", func(c *Config) { c.Counting.Backend, c.KVStore.URL = BackendKVStore, "h:1" })
+	f("BACKEND_TYPE=kvstore KVSTORE_URL=h:1",
+		func(c *Config) { c.Counting.Backend, c.KVStore.URL = BackendKVStore, "h:1" })
 	f("MEMORY_MAX_KEYS=5", func(c *Config) { c.Counting.MemoryMaxKeys = 5 })
 	f("LOCAL_CACHE_SIZE_IN_BYTES=1", func(c *Config) { c.Counting.LocalCache = 1 })
 	f("EXPIRATION_JITTER_MAX_SECONDS=-1", func(c *Config) { c.Counting.JitterMax = -1 })
@@ -242,13 +249,16 @@ func TestConfig_mistakes(t *testing.T) {
 	f("KVSTORE_URL=nowhere", `KVSTORE_URL: neither host:port nor a path nor redis://host:port`)
 	f("KVSTORE_URL=/path KVSTORE_SOCKET_TYPE=tcp", `KVSTORE_SOCKET_TYPE: tcp needs host:port in KVSTORE_URL, not a path`)
 	f("KVSTORE_POOL_ON_EMPTY_BEHAVIOR=PANIC", `KVSTORE_POOL_ON_EMPTY_BEHAVIOR="PANIC": must be CREATE, ERROR or WAIT`)
-	f("KVSTORE_STARTUP_INITIAL_INTERVAL=1m", `KVSTORE_STARTUP_INITIAL_INTERVAL=1m0s is longer than KVSTORE_STARTUP_MAX_INTERVAL=30s`)
-	f("LOCAL_CACHE_SIZE_IN_BYTES=9223372036854775807", `LOCAL_CACHE_SIZE_IN_BYTES="9223372036854775807": must be at most 17179869184`)
+	f("KVSTORE_STARTUP_INITIAL_INTERVAL=1m",
+		`KVSTORE_STARTUP_INITIAL_INTERVAL=1m0s is longer than KVSTORE_STARTUP_MAX_INTERVAL=30s`)
+	f("LOCAL_CACHE_SIZE_IN_BYTES=9223372036854775807",
+		`LOCAL_CACHE_SIZE_IN_BYTES="9223372036854775807": must be at most 17179869184`)
 	f("LOCAL_CACHE_SIZE_IN_BYTES=17179869185", `LOCAL_CACHE_SIZE_IN_BYTES="17179869185": must be at most 17179869184`)
 	f("LOCAL_CACHE_SIZE_IN_BYTES=17179869184")
 	f("KVSTORE_PIPELINE_WINDOW=2562047h", `KVSTORE_PIPELINE_WINDOW="2562047h": must be at most 1s`)
 	f("KVSTORE_PERSECOND_PIPELINE_WINDOW=1001ms", `KVSTORE_PERSECOND_PIPELINE_WINDOW="1001ms": must be at most 1s`)
-	f("KVSTORE_URL=h:1 KVSTORE_PIPELINE_WINDOW=1s KVSTORE_TIMEOUT=1s", `KVSTORE_PIPELINE_WINDOW=1s must be shorter than KVSTORE_TIMEOUT=1s, or no hit is counted in time`)
+	f("KVSTORE_URL=h:1 KVSTORE_PIPELINE_WINDOW=1s KVSTORE_TIMEOUT=1s",
+		`KVSTORE_PIPELINE_WINDOW=1s must be shorter than KVSTORE_TIMEOUT=1s, or no hit is counted in time`)
 	f("NEAR_LIMIT_RATIO=1.01", `NEAR_LIMIT_RATIO="1.01": must be at most 1`)
 	f("STATS_FLUSH_INTERVAL=0", `STATS_FLUSH_INTERVAL="0": must be at least 1ms`)
 	f("STATS_FLUSH_INTERVAL=-1s", `STATS_FLUSH_INTERVAL="-1s": must be at least 1ms`)
@@ -258,7 +268,8 @@ func TestConfig_mistakes(t *testing.T) {
 	f("PORT=8081 HOST=127.0.0.1 GRPC_HOST=127.0.0.2")
 	f("DEBUG_PORT=8080 DEBUG_HOST=127.0.0.1", `PORT and DEBUG_PORT are both 8080`)
 	f("GRPC_UDS=/s GRPC_UDS_MODE=1777", `GRPC_UDS_MODE="1777": not a file mode in octal, such as 0660`)
-	f("HTTP_REQUEST_TIMEOUT=1m", `HTTP_WRITE_TIMEOUT=30s must be longer than HTTP_REQUEST_TIMEOUT=1m0s, or late answers are cut`)
+	f("HTTP_REQUEST_TIMEOUT=1m",
+		`HTTP_WRITE_TIMEOUT=30s must be longer than HTTP_REQUEST_TIMEOUT=1m0s, or late answers are cut`)
 	f("LIMIT_RESET_HEADER=X:Reset", `LIMIT_RESET_HEADER="X:Reset": not a header name: letters, digits and - are`)
 	f("LIMIT_LIMIT_HEADER=ratelimit-reset", `LIMIT_LIMIT_HEADER and LIMIT_RESET_HEADER are both RateLimit-Reset`)
 	f("GRPC_SERVER_USE_TLS=true",
@@ -270,37 +281,51 @@ func TestConfig_mistakes(t *testing.T) {
 	_, other := ca.Issue("a.test").Write(t, t.TempDir())
 	tls := "GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=" + cert + " GRPC_SERVER_TLS_KEY="
 	f(tls + key)
-	f(tls+key+" GRPC_CLIENT_TLS_SAN=a.test", `GRPC_CLIENT_TLS_SAN="a.test": needs GRPC_CLIENT_TLS_CACERT: without roots no client certificate is asked for`)
+	f(tls+key+" GRPC_CLIENT_TLS_SAN=a.test",
+		`GRPC_CLIENT_TLS_SAN="a.test": needs GRPC_CLIENT_TLS_CACERT: without roots no client certificate is asked for`)
 	f(tls+other, `GRPC_SERVER_TLS_KEY="`+other+`": not the key of `+cert+`: tls: private key does not match public key`)
 	f(tls+key+" GRPC_CLIENT_TLS_CACERT="+key+" GRPC_CLIENT_TLS_SAN=*.test",
 		`GRPC_CLIENT_TLS_SAN="*.test": not a DNS name, such as envoy.example.com; wildcards belong into the certificate`,
 		`GRPC_CLIENT_TLS_CACERT="`+key+`": no PEM certificate in it (-----BEGIN CERTIFICATE-----)`)
-	f(strings.Replace(tls+key, cert, dir+"/none", 1), `GRPC_SERVER_TLS_CERT="`+dir+`/none": open `+dir+`/none: no such file or directory`)
+	f(strings.Replace(tls+key, cert, dir+"/none", 1),
+		`GRPC_SERVER_TLS_CERT="`+dir+`/none": open `+dir+`/none: no such file or directory`)
 	xds := "CONFIG_TYPE=GRPC_XDS_SOTW "
 	f(xds)
-	f(xds+"CONFIG_GRPC_XDS_SERVER_URL=https://h:1", `CONFIG_GRPC_XDS_SERVER_URL="https://h:1": a gRPC target is host:port without http; CONFIG_GRPC_XDS_SERVER_USE_TLS=true turns TLS on`)
-	f("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=hunter2", `CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: not a list of name:value`)
-	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=grpc-x:hunter2", `CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: "grpc-x" is no name for a header of gRPC: letters, digits, -, _ and . are, unless they begin with grpc-`)
-	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=A:1,a:2", `CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: the header a is given twice`)
-	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a:\x7f", `CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: the value of a holds what no header may: anything but printable ASCII`)
+	f(xds+"CONFIG_GRPC_XDS_SERVER_URL=https://h:1",
+		`CONFIG_GRPC_XDS_SERVER_URL="https://h:1": a gRPC target is host:port without http; CONFIG_GRPC_XDS_SERVER_USE_TLS=true turns TLS on`)
+	f("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=hunter2",
+		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: not a list of name:value`)
+	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=grpc-x:hunter2",
+		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: "grpc-x" is no name for a header of gRPC: letters, digits, -, _ and . are, unless they begin with grpc-`)
+	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=A:1,a:2",
+		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: the header a is given twice`)
+	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a:\x7f",
+		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: the value of a holds what no header may: anything but printable ASCII`)
 	f(xds+"CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_CLIENT_TLS_CERT="+cert,
 		`CONFIG_GRPC_XDS_CLIENT_TLS_CERT="`+cert+`": a certificate without its key is of no use`)
-	f(xds+"CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_SERVER_TLS_CACERT="+dir, `CONFIG_GRPC_XDS_SERVER_TLS_CACERT="`+dir+`": not a regular file`)
+	f(xds+"CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_SERVER_TLS_CACERT="+dir,
+		`CONFIG_GRPC_XDS_SERVER_TLS_CACERT="`+dir+`": not a regular file`)
 	f("EXTRA_TAGS=a", `EXTRA_TAGS="a": item "a" is not name:value`)
-	f("REDIS_URL=h:1 KVSTORE_URL=h:2", `REDIS_URL and KVSTORE_URL are both set and differ: REDIS_URL is the old name of KVSTORE_URL, remove it`)
+	f("REDIS_URL=h:1 KVSTORE_URL=h:2",
+		`REDIS_URL and KVSTORE_URL are both set and differ: REDIS_URL is the old name of KVSTORE_URL, remove it`)
 	f("KVSTORE_URL=a:1,b KVSTORE_TYPE=CLUSTER", `KVSTORE_URL: item 2 is not host:port`)
-	f("KVSTORE_URL=m KVSTORE_TYPE=sentinel", `KVSTORE_URL: KVSTORE_TYPE=sentinel takes master,host:port[,host:port...]; there is no sentinel`)
-	f("KVSTORE_URL=redis://u:hunter2@a:1 KVSTORE_TYPE=cluster", `KVSTORE_URL: KVSTORE_TYPE=cluster takes a list of host:port, not a URL; credentials go into KVSTORE_AUTH`)
+	f("KVSTORE_URL=m KVSTORE_TYPE=sentinel",
+		`KVSTORE_URL: KVSTORE_TYPE=sentinel takes master,host:port[,host:port...]; there is no sentinel`)
+	f("KVSTORE_URL=redis://u:hunter2@a:1 KVSTORE_TYPE=cluster",
+		`KVSTORE_URL: KVSTORE_TYPE=cluster takes a list of host:port, not a URL; credentials go into KVSTORE_AUTH`)
 	f("KVSTORE_AUTH=hunter2 KVSTORE_AUTH_FILE=/x", `KVSTORE_AUTH and KVSTORE_AUTH_FILE are both set: keep one`)
 	f("TRACING_EXPORTER_PROTOCOL=zipkin", `TRACING_EXPORTER_PROTOCOL="zipkin": must be http or grpc`)
 	f("TRACING_SAMPLING_RATE=2", `TRACING_SAMPLING_RATE="2": must be at most 1`)
 	f("OTEL_EXPORTER_OTLP_ENDPOINT=collector")
 	f("TRACING_ENABLED=1 OTEL_EXPORTER_OTLP_ENDPOINT=collector OTEL_EXPORTER_OTLP_TRACES_TIMEOUT=10s OTEL_EXPORTER_OTLP_HEADERS=hunter2",
-		"OTEL_EXPORTER_OTLP_ENDPOINT: not a URL such as http://collector:4318", "OTEL_EXPORTER_OTLP_HEADERS: item 1 is not name=value",
+		"OTEL_EXPORTER_OTLP_ENDPOINT: not a URL such as http://collector:4318",
+		"OTEL_EXPORTER_OTLP_HEADERS: item 1 is not name=value",
 		`OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: "10s" is not a number of milliseconds, such as 10000`)
 	f("BACKEND_TYPE=memcache", `BACKEND_TYPE="memcache": needs MCACHE_HOST_PORT or MCACHE_SRV, and neither is set`)
-	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 MCACHE_SRV=_m._tcp.x", `MCACHE_HOST_PORT and MCACHE_SRV are both set: keep one`)
-	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1,/s MCACHE_TLS=1", `MCACHE_TLS=true needs host:port in MCACHE_HOST_PORT, not the path of a unix socket`)
+	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 MCACHE_SRV=_m._tcp.x",
+		`MCACHE_HOST_PORT and MCACHE_SRV are both set: keep one`)
+	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1,/s MCACHE_TLS=1",
+		`MCACHE_TLS=true needs host:port in MCACHE_HOST_PORT, not the path of a unix socket`)
 	f("MCACHE_HOST_PORT=h:1,h", `MCACHE_HOST_PORT="h:1,h": "h" is neither host:port nor a path`)
 	f("MEMCACHE_SRV=m.tcp.x", `MEMCACHE_SRV="m.tcp.x": not of the form _service._proto.name`)
 	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 CACHE_KEY_PREFIX=a\x7f",
@@ -309,7 +334,8 @@ func TestConfig_mistakes(t *testing.T) {
 		`MCACHE_TLS_CLIENT_KEY="/none": open /none: no such file or directory`,
 		`MCACHE_TLS_CLIENT_KEY="/none": a key without its certificate is of no use`,
 		`MCACHE_TLS_CACERT="/none": open /none: no such file or directory`)
-	f("USE_STATSD=true USE_DOG_STATSD=true", `USE_STATSD and USE_TAGGED_STATSD are both true, and both go to STATSD_HOST: one of them counts everything a second time there`)
+	f("USE_STATSD=true USE_DOG_STATSD=true",
+		`USE_STATSD and USE_TAGGED_STATSD are both true, and both go to STATSD_HOST: one of them counts everything a second time there`)
 	f("USE_TAGGED_STATSD=1 TAGGED_STATSD_MOGRIFIERS=a,b TAGGED_STATSD_MOGRIFIER_A_NAME=n TAGGED_STATSD_MOGRIFIER_B_NAME=n TAGGED_STATSD_MOGRIFIER_B_PATTERN=(",
 		`TAGGED_STATSD_MOGRIFIERS="a,b": a needs TAGGED_STATSD_MOGRIFIER_A_PATTERN, which is not set`,
 		"TAGGED_STATSD_MOGRIFIER_B_PATTERN=\"(\": error parsing regexp: missing closing ): `(`")
@@ -319,18 +345,22 @@ func TestConfig_mistakes(t *testing.T) {
 	f("USE_PULLMETRICS=true PULLMETRICS_ADDR=:http", `PULLMETRICS_ADDR=":http": its port must be a number, at most 65535`)
 	f("USE_PULLMETRICS=true PULLMETRICS_ADDR=:8081", `PULLMETRICS_ADDR and GRPC_PORT are both 8081`)
 	f("USE_PULLMETRICS=true PULLMETRICS_PATH=metrics", `PULLMETRICS_PATH="metrics": must begin with /`)
-	f("USE_PULLMETRICS=true EXTRA_TAGS=domain:x", `EXTRA_TAGS="domain:x": "domain" is a label that metrics have themselves`)
+	f("USE_PULLMETRICS=true EXTRA_TAGS=domain:x",
+		`EXTRA_TAGS="domain:x": "domain" is a label that metrics have themselves`)
 	f("USE_PULLMETRICS=true EXTRA_TAGS=a-b:x,a.b:y", `EXTRA_TAGS="a-b:x,a.b:y": "a-b" and "a.b" both become the label a_b`)
-	f("USE_PULLMETRICS=true PULLMETRICS_MAPPER_YAML=/does/not/exist", `PULLMETRICS_MAPPER_YAML="/does/not/exist": open /does/not/exist: no such file or directory`)
+	f("USE_PULLMETRICS=true PULLMETRICS_MAPPER_YAML=/does/not/exist",
+		`PULLMETRICS_MAPPER_YAML="/does/not/exist": open /does/not/exist: no such file or directory`)
 	f("USE_PULLMETRICS=true PROMETHEUS_MAPPER_YAML="+dir, `PROMETHEUS_MAPPER_YAML="`+dir+`": read `+dir+`: is a directory`)
 	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=true", `KVSTORE_PERSECOND="true": needs KVSTORE_PERSECOND_URL, which is not set`)
-	f("KVSTORE_URL=h:1 REDIS_PERSECOND=true REDIS_PERSECOND_URL=h", `KVSTORE_PERSECOND_URL: neither host:port nor a path nor redis://host:port`)
+	f("KVSTORE_URL=h:1 REDIS_PERSECOND=true REDIS_PERSECOND_URL=h",
+		`KVSTORE_PERSECOND_URL: neither host:port nor a path nor redis://host:port`)
 	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=true KVSTORE_PERSECOND_URL=h KVSTORE_PERSECOND_TYPE=sentinel",
 		`KVSTORE_PERSECOND_URL: KVSTORE_PERSECOND_TYPE=sentinel takes master,host:port[,host:port...]; there is no sentinel`)
 	f("KVSTORE_URL=/s KVSTORE_TLS=true", `KVSTORE_TLS=true needs host:port in KVSTORE_URL, not the path of a unix socket`)
-	f("KVSTORE_URL=rediss://h:1 KVSTORE_TLS_CACERT=/none", `KVSTORE_TLS_CACERT="/none": open /none: no such file or directory`)
-	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=1 KVSTORE_PERSECOND_URL=h:1 KVSTORE_PERSECOND_TLS=1 KVSTORE_TLS_CLIENT_CERT="+cert,
-		`KVSTORE_TLS_CLIENT_CERT="`+cert+`": a certificate without its key is of no use`)
+	f("KVSTORE_URL=rediss://h:1 KVSTORE_TLS_CACERT=/none",
+		`KVSTORE_TLS_CACERT="/none": open /none: no such file or directory`)
+	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=1 KVSTORE_PERSECOND_URL=h:1 KVSTORE_PERSECOND_TLS=1 KVSTORE_TLS_CLIENT_CERT="+
+		cert, `KVSTORE_TLS_CLIENT_CERT="`+cert+`": a certificate without its key is of no use`)
 }
 
 // TestConfig_everyWrongValue: each variable that is not free text says its name when it is wrong.
@@ -367,17 +397,20 @@ func TestConfig_warnings(t *testing.T) {
 	f("", "neither BACKEND_TYPE nor KVSTORE_URL is set: counting in this process; counts are per process and end with it")
 	f(memory)
 	f("KVSTORE_URL=h:1")
-	f("KVSTORE_URL=m,b:2 KVSTORE_TYPE=Sentinel KVSTORE_SOCKET_TYPE=unix", "KVSTORE_SOCKET_TYPE=unix has no effect with KVSTORE_TYPE=sentinel, which is always tcp")
+	f("KVSTORE_URL=m,b:2 KVSTORE_TYPE=Sentinel KVSTORE_SOCKET_TYPE=unix",
+		"KVSTORE_SOCKET_TYPE=unix has no effect with KVSTORE_TYPE=sentinel, which is always tcp")
 	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=1 KVSTORE_PERSECOND_URL=b:2,c:3 KVSTORE_PERSECOND_TYPE=cluster KVSTORE_PERSECOND_SOCKET_TYPE=unix",
 		"KVSTORE_PERSECOND_SOCKET_TYPE=unix has no effect with KVSTORE_PERSECOND_TYPE=cluster, which is always tcp")
 	f("BACKEND_TYPE=memory KVSTORE_URL=h:1", "KVSTORE_URL has no effect with BACKEND_TYPE=memory")
 	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 KVSTORE_URL=h:1 MCACHE_TLS_CACERT=/a MCACHE_SRV_REFRESH=1s",
 		"KVSTORE_URL has no effect with BACKEND_TYPE=memcache", "MCACHE_SRV_REFRESH has no effect without MCACHE_SRV",
 		"MCACHE_TLS_CACERT has no effect without MCACHE_TLS=true")
-	f(memory+"KVSTORE_TLS=true KVSTORE_TLS_CACERT=/a KVSTORE_TLS_CLIENT_CERT=/c", "KVSTORE_TLS_CLIENT_CERT and KVSTORE_TLS_CACERT have no effect without BACKEND_TYPE=redis")
+	f(memory+"KVSTORE_TLS=true KVSTORE_TLS_CACERT=/a KVSTORE_TLS_CLIENT_CERT=/c",
+		"KVSTORE_TLS_CLIENT_CERT and KVSTORE_TLS_CACERT have no effect without BACKEND_TYPE=redis")
 	f(memory+"KVSTORE_PERSECOND=true", "KVSTORE_PERSECOND has no effect with BACKEND_TYPE=memory")
 	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND_URL=h:1 KVSTORE_TLS_CACERT=/a",
-		"KVSTORE_PERSECOND_URL has no effect without KVSTORE_PERSECOND=true", "KVSTORE_TLS_CACERT has no effect without KVSTORE_TLS=true")
+		"KVSTORE_PERSECOND_URL has no effect without KVSTORE_PERSECOND=true",
+		"KVSTORE_TLS_CACERT has no effect without KVSTORE_TLS=true")
 	f("KVSTORE_URL=h:1 KVSTORE_STARTUP_REQUIRED=false KVSTORE_STARTUP_MAX_ELAPSED_TIME=1m",
 		"KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the background have no end")
 	f(memory+"MCACHE_HOST_PORT=h:1", "MCACHE_HOST_PORT has no effect without BACKEND_TYPE=memcache")
@@ -388,28 +421,42 @@ func TestConfig_warnings(t *testing.T) {
 	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW FORCE_START_WITHOUT_INITIAL_CONFIG=1",
 		"FORCE_START_WITHOUT_INITIAL_CONFIG=true without HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true: until the first rules the daemon is healthy and every decision is UNAVAILABLE")
 	f(memory + "CONFIG_TYPE=GRPC_XDS_SOTW FORCE_START_WITHOUT_INITIAL_CONFIG=1 HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=1")
-	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_NODE_METADATA=a=b,c", `CONFIG_GRPC_XDS_NODE_METADATA: ["c"] is no key=value and is left out`)
-	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2", "XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2 counts as 1: it is the share of a pause that jitter adds or takes")
-	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s, which counts once a set was accepted")
+	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_NODE_METADATA=a=b,c",
+		`CONFIG_GRPC_XDS_NODE_METADATA: ["c"] is no key=value and is left out`)
+	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2",
+		"XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2 counts as 1: it is the share of a pause that jitter adds or takes")
+	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s",
+		"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s, which counts once a set was accepted")
 	f(memory+"GRPC_SERVER_TLS_CERT=/c", "GRPC_SERVER_TLS_CERT has no effect without GRPC_SERVER_USE_TLS=true")
-	f(memory+"GRPC_CLIENT_TLS_CACERT=/ca GRPC_CLIENT_TLS_SAN=a.test", "GRPC_CLIENT_TLS_CACERT and GRPC_CLIENT_TLS_SAN have no effect without GRPC_SERVER_USE_TLS=true: without TLS no client needs a certificate")
-	f(memory+"GRPC_SERVER_TLS_CA_CERT=/ca", "GRPC_SERVER_TLS_CA_CERT has no effect, as it has none in envoyproxy/ratelimit; GRPC_CLIENT_TLS_CACERT is the file of roots that clients' certificates must lead to")
-	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/ca", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT has no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
-	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_TLS_SAN=a CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/c CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/k",
+	f(memory+"GRPC_CLIENT_TLS_CACERT=/ca GRPC_CLIENT_TLS_SAN=a.test",
+		"GRPC_CLIENT_TLS_CACERT and GRPC_CLIENT_TLS_SAN have no effect without GRPC_SERVER_USE_TLS=true: without TLS no client needs a certificate")
+	f(memory+"GRPC_SERVER_TLS_CA_CERT=/ca",
+		"GRPC_SERVER_TLS_CA_CERT has no effect, as it has none in envoyproxy/ratelimit; GRPC_CLIENT_TLS_CACERT is the file of roots that clients' certificates must lead to")
+	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/ca",
+		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT has no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
+	f(memory+
+		"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_TLS_SAN=a CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/c CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/k",
 		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT, CONFIG_GRPC_XDS_CLIENT_TLS_KEY and CONFIG_GRPC_XDS_SERVER_TLS_SAN have no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
-	f(memory+"USE_TAGGED_STATSD=1 USE_PULLMETRICS=1", "USE_TAGGED_STATSD and USE_PULLMETRICS are both true: both get every statistic")
-	f(memory+"USE_PULLMETRICS=1 PROMETHEUS_MAPPER_YAML=/does/not/exist", "PROMETHEUS_MAPPER_YAML is an old name; it is called PULLMETRICS_MAPPER_YAML now",
+	f(memory+"USE_TAGGED_STATSD=1 USE_PULLMETRICS=1",
+		"USE_TAGGED_STATSD and USE_PULLMETRICS are both true: both get every statistic")
+	f(memory+"USE_PULLMETRICS=1 PROMETHEUS_MAPPER_YAML=/does/not/exist",
+		"PROMETHEUS_MAPPER_YAML is an old name; it is called PULLMETRICS_MAPPER_YAML now",
 		`PROMETHEUS_MAPPER_YAML="/does/not/exist" does not exist: the default mapping is used; PULLMETRICS_MAPPER_YAML refuses the start instead`)
-	f(memory+"REDIS_SOCKETTYPE=tcp", "REDIS_SOCKETTYPE is no setting of this program and has no effect; did you mean REDIS_SOCKET_TYPE, the old name of KVSTORE_SOCKET_TYPE?")
-	f(memory+"USE_PROMETEUS=true", "USE_PROMETEUS is no setting of this program and has no effect; did you mean USE_PROMETHEUS, the old name of USE_PULLMETRICS?")
-	f(memory+"REDIS_AUTH_FILES=/x", "REDIS_AUTH_FILES is no setting of this program and has no effect; did you mean REDIS_AUTH_FILE, the old name of KVSTORE_AUTH_FILE?")
-	f(memory+"KVSTORE_PIPELINE_LIMIT=8", "KVSTORE_PIPELINE_LIMIT has no effect and will go; KVSTORE_PIPELINE_WINDOW is what gathers hits")
+	f(memory+"REDIS_SOCKETTYPE=tcp",
+		"REDIS_SOCKETTYPE is no setting of this program and has no effect; did you mean REDIS_SOCKET_TYPE, the old name of KVSTORE_SOCKET_TYPE?")
+	f(memory+"USE_PROMETEUS=true",
+		"USE_PROMETEUS is no setting of this program and has no effect; did you mean USE_PROMETHEUS, the old name of USE_PULLMETRICS?")
+	f(memory+"REDIS_AUTH_FILES=/x",
+		"REDIS_AUTH_FILES is no setting of this program and has no effect; did you mean REDIS_AUTH_FILE, the old name of KVSTORE_AUTH_FILE?")
+	f(memory+"KVSTORE_PIPELINE_LIMIT=8",
+		"KVSTORE_PIPELINE_LIMIT has no effect and will go; KVSTORE_PIPELINE_WINDOW is what gathers hits")
 	f("KVSTORE_URL=h:1 KVSTORE_TIMEOUT=1s KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s",
 		"KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s is not shorter than KVSTORE_TIMEOUT=1s: calls end before CREATE acts")
 	f(memory+"DOG_STATSD_MOGRIFIERS_A_PATTERN=x",
 		"DOG_STATSD_MOGRIFIERS_A_PATTERN is an old name; it is called TAGGED_STATSD_MOGRIFIER_A_PATTERN now",
 		"TAGGED_STATSD_MOGRIFIER_A_PATTERN has no effect: TAGGED_STATSD_MOGRIFIERS names no mogrifier that has it")
-	f(memory+"USE_PULLMETRICS=true DISABLE_STATS=true", "DISABLE_STATS=true wins over the other sinks: none of them gets anything")
+	f(memory+"USE_PULLMETRICS=true DISABLE_STATS=true",
+		"DISABLE_STATS=true wins over the other sinks: none of them gets anything")
 	f(memory+"PULLMETRICS_PATH=/m", "PULLMETRICS_PATH has no effect without USE_PULLMETRICS=true")
 	f(memory+"USE_PULLMETRICS=1 PULLMETRICS_MAPPER_YAML=/dev/null PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS=1",
 		"PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS has no effect: PULLMETRICS_MAPPER_YAML says what becomes of times")
@@ -436,11 +483,13 @@ func TestConfig_oldNames(t *testing.T) {
 			}
 		}
 	}
-	f("REDIS_SOCKET_TYPE REDIS_TYPE REDIS_URL REDIS_POOL_SIZE REDIS_AUTH REDIS_TLS REDIS_TIMEOUT REDIS_SENTINEL_AUTH", "KVSTORE_")
+	f("REDIS_SOCKET_TYPE REDIS_TYPE REDIS_URL REDIS_POOL_SIZE REDIS_AUTH REDIS_TLS REDIS_TIMEOUT REDIS_SENTINEL_AUTH",
+		"KVSTORE_")
 	f("REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY REDIS_TLS_CACERT REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "KVSTORE_")
 	f("REDIS_PIPELINE_WINDOW REDIS_PIPELINE_LIMIT REDIS_CLUSTER_PIPELINE_PARALLELISM", "KVSTORE_")
 	f("REDIS_POOL_ON_EMPTY_BEHAVIOR REDIS_POOL_ON_EMPTY_WAIT_DURATION REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "KVSTORE_")
-	f("REDIS_STARTUP_INITIAL_INTERVAL REDIS_STARTUP_MAX_INTERVAL REDIS_STARTUP_MAX_ELAPSED_TIME REDIS_PERSECOND", "KVSTORE_")
+	f("REDIS_STARTUP_INITIAL_INTERVAL REDIS_STARTUP_MAX_INTERVAL REDIS_STARTUP_MAX_ELAPSED_TIME REDIS_PERSECOND",
+		"KVSTORE_")
 	f(`REDIS_PERSECOND_SOCKET_TYPE REDIS_PERSECOND_TYPE REDIS_PERSECOND_URL REDIS_PERSECOND_POOL_SIZE REDIS_PERSECOND_AUTH
 		REDIS_PERSECOND_TLS REDIS_PERSECOND_TIMEOUT REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_PIPELINE_WINDOW
 		REDIS_PERSECOND_PIPELINE_LIMIT REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR
@@ -458,8 +507,10 @@ func TestConfig_oldNames(t *testing.T) {
 
 // TestConfig_kvstore: an operator's 0 is not the store's "default".
 func TestConfig_kvstore(t *testing.T) {
-	c, _, _ := loadSettings(t, "KVSTORE_URL=h:1 STORE_STALL=0 KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=0 KVSTORE_POOL_ON_EMPTY_BEHAVIOR=error")
-	if o := c.KVStoreOptions(c.KVStore); o.Stall >= 0 || o.OnEmptyWait != time.Nanosecond || o.OnEmpty != 1 || o.URL != "h:1" {
+	c, _, _ := loadSettings(t,
+		"KVSTORE_URL=h:1 STORE_STALL=0 KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=0 KVSTORE_POOL_ON_EMPTY_BEHAVIOR=error")
+	if o := c.KVStoreOptions(c.KVStore); o.Stall >= 0 || o.OnEmptyWait != time.Nanosecond ||
+		o.OnEmpty != 1 || o.URL != "h:1" {
 		t.Errorf("%+v", o)
 	}
 }

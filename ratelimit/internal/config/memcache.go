@@ -52,7 +52,8 @@ func (t ClientTLS) check(r *settings.Report, prefix string, on bool, need string
 		checkFiles(r, t.Files(), prefix+"TLS_CLIENT_CERT", prefix+"TLS_CLIENT_KEY", prefix+"TLS_CACERT")
 		return
 	}
-	noEffect(r, []string{prefix + "TLS_CLIENT_CERT", prefix + "TLS_CLIENT_KEY", prefix + "TLS_CACERT", prefix + "TLS_SKIP_HOSTNAME_VERIFICATION"}, "without "+need)
+	noEffect(r, []string{prefix + "TLS_CLIENT_CERT", prefix + "TLS_CLIENT_KEY", prefix + "TLS_CACERT",
+		prefix + "TLS_SKIP_HOSTNAME_VERIFICATION"}, "without "+need)
 }
 
 // checkMemcache judges the variables even where another backend is chosen: a mistake is one.

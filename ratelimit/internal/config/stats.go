@@ -137,13 +137,15 @@ func (s *Stats) checkPull(r *settings.Report) {
 		s.mapping, err = pull.LoadMapping(s.MapperYAML)
 		if was := r.Spelled("PULLMETRICS_MAPPER_YAML"); errors.Is(err, fs.ErrNotExist) && was != "PULLMETRICS_MAPPER_YAML" {
 			// Manifests for the replaced service name a file of an optional ConfigMap.
-			r.Warn("%s=%q does not exist: the default mapping is used; PULLMETRICS_MAPPER_YAML refuses the start instead", was, s.MapperYAML)
+			r.Warn("%s=%q does not exist: the default mapping is used; PULLMETRICS_MAPPER_YAML refuses the start instead",
+				was, s.MapperYAML)
 		} else if err != nil {
 			r.Wrong("PULLMETRICS_MAPPER_YAML", "%v", err)
 		}
 	}
 	if !s.Pull {
-		noEffect(r, []string{"PULLMETRICS_ADDR", "PULLMETRICS_PATH", "PULLMETRICS_MAPPER_YAML", "PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS"}, "without USE_PULLMETRICS=true")
+		noEffect(r, []string{"PULLMETRICS_ADDR", "PULLMETRICS_PATH", "PULLMETRICS_MAPPER_YAML",
+			"PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS"}, "without USE_PULLMETRICS=true")
 		return
 	}
 	if clash := pull.LabelClash(s.ExtraTags); clash != "" {

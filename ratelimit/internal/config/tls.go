@@ -44,7 +44,8 @@ func (c *Config) checkTLS(r *settings.Report) {
 	}
 	if !t.On {
 		noEffect(r, []string{"GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"}, "without GRPC_SERVER_USE_TLS=true")
-		noEffect(r, []string{"GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN"}, "without GRPC_SERVER_USE_TLS=true: without TLS no client needs a certificate")
+		noEffect(r, []string{"GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN"},
+			"without GRPC_SERVER_USE_TLS=true: without TLS no client needs a certificate")
 		return
 	}
 	whole := true

@@ -106,7 +106,8 @@ func (c *Config) checkSource(r *settings.Report) {
 func (c *Config) checkXDS(r *settings.Report) {
 	x := c.XDS
 	if strings.HasPrefix(x.Server, "http://") || strings.HasPrefix(x.Server, "https://") {
-		r.Wrong("CONFIG_GRPC_XDS_SERVER_URL", "a gRPC target is host:port without http; CONFIG_GRPC_XDS_SERVER_USE_TLS=true turns TLS on")
+		r.Wrong("CONFIG_GRPC_XDS_SERVER_URL",
+			"a gRPC target is host:port without http; CONFIG_GRPC_XDS_SERVER_USE_TLS=true turns TLS on")
 	}
 	if _, dropped := pairs(x.NodeMetadata); len(dropped) > 0 {
 		r.Warn("CONFIG_GRPC_XDS_NODE_METADATA: %q is no key=value and is left out", dropped)
@@ -118,29 +119,36 @@ func (c *Config) checkXDS(r *settings.Report) {
 		case seen[lower]:
 			r.Wrong("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "the header %s is given twice", lower)
 		case !isMetadataName(lower):
-			r.Wrong("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "%q is no name for a header of gRPC: letters, digits, -, _ and . are, unless they begin with grpc-", name)
-		case !strings.HasSuffix(lower, "-bin") && strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c > '~' }):
-			r.Wrong("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "the value of %s holds what no header may: anything but printable ASCII", lower)
+			r.Wrong("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+				"%q is no name for a header of gRPC: letters, digits, -, _ and . are, unless they begin with grpc-", name)
+		case !strings.HasSuffix(lower, "-bin") &&
+			strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c > '~' }):
+			r.Wrong("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+				"the value of %s holds what no header may: anything but printable ASCII", lower)
 		}
 		seen[lower] = true
 	}
 	if x.RandomFactor > 1 {
-		r.Warn("XDS_CLIENT_BACKOFF_RANDOM_FACTOR=%v counts as 1: it is the share of a pause that jitter adds or takes", x.RandomFactor)
+		r.Warn("XDS_CLIENT_BACKOFF_RANDOM_FACTOR=%v counts as 1: it is the share of a pause that jitter adds or takes",
+			x.RandomFactor)
 	}
 	for _, pause := range []struct {
 		name string
 		d    time.Duration
-	}{{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", x.ConnectRetry}, {"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", x.BackoffInitial}} {
+	}{{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", x.ConnectRetry},
+		{"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", x.BackoffInitial}} {
 		if pause.d > x.BackoffMax {
-			r.Warn("%s=%s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=%s, which counts once a set was accepted", pause.name, pause.d, x.BackoffMax)
+			r.Warn("%s=%s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=%s, which counts once a set was accepted",
+				pause.name, pause.d, x.BackoffMax)
 		}
 	}
 	if x.TLS {
-		checkFiles(r, x.Files(), "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT")
+		checkFiles(r, x.Files(), "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+			"CONFIG_GRPC_XDS_SERVER_TLS_CACERT")
 		return
 	}
-	noEffect(r, []string{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_TLS_SAN"},
-		"without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
+	noEffect(r, []string{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_TLS_SAN"}, "without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
 }
 
 // isMetadataName says whether gRPC lets a program set that header.

@@ -18,7 +18,9 @@ type PerSecondRouter struct {
 
 // NewPerSecondRouter joins two stores and owns them.
 func NewPerSecondRouter(main, perSecond Store) *PerSecondRouter {
-	return &PerSecondRouter{main: main, perSecond: perSecond, pairs: sync.Pool{New: func() any { return &pair{done: make(chan struct{}, 1)} }}}
+	return &PerSecondRouter{main: main, perSecond: perSecond, pairs: sync.Pool{New: func() any {
+		return &pair{done: make(chan struct{}, 1)}
+	}}}
 }
 
 // pair is one request in two parts.

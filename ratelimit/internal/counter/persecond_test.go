@@ -33,7 +33,8 @@ func (m mixed) Add(ctx context.Context, req *counter.Request) error {
 }
 
 // openTwin joins two stores that are closed when t ends, and must leave no goroutine behind.
-func openTwin(t *testing.T, mainURL, perSecondURL string) (twin *counter.PerSecondRouter, main, perSecond *redis.Server) {
+func openTwin(t *testing.T,
+	mainURL, perSecondURL string) (twin *counter.PerSecondRouter, main, perSecond *redis.Server) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	open := func(url string) *redis.Server {
@@ -88,7 +89,8 @@ func TestTwin_routes(t *testing.T) {
 			keys[i] += fmt.Sprint(stop)
 		}
 		for i := range 3 {
-			req := counter.Request{Hits: []counter.Hit{perSecond(h(keys[0], 1)), h(keys[1], 2), perSecond(h(keys[0], 1)), h(keys[2], 0)}, Now: now(), Stop: counter.StopWhen(stop)}
+			req := counter.Request{Hits: []counter.Hit{perSecond(h(keys[0], 1)), h(keys[1], 2), perSecond(h(keys[0], 1)),
+				h(keys[2], 0)}, Now: now(), Stop: counter.StopWhen(stop)}
 			if err := twin.Add(t.Context(), &req); err != nil {
 				t.Fatal(err)
 			}
@@ -149,7 +151,8 @@ func TestTwin_oneFails(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	twin, main, second := openTwin(t, testdb.Redis(t).URL(), server.Addr())
 	both := func(stop bool) (*counter.Request, error) {
-		req := &counter.Request{Hits: []counter.Hit{h("m", 1), perSecond(h("s", 1)), h("m", 1)}, Now: now(), Stop: counter.StopWhen(stop)}
+		req := &counter.Request{Hits: []counter.Hit{h("m", 1), perSecond(h("s", 1)), h("m", 1)}, Now: now(),
+			Stop: counter.StopWhen(stop)}
 		for i := range req.Hits {
 			req.Hits[i].Limit = 1000
 		}
@@ -160,7 +163,8 @@ func TestTwin_oneFails(t *testing.T) {
 	}
 	server.Kill()
 	for i := range 2 * link.BreakerFailures {
-		if err := twin.Add(t.Context(), &counter.Request{Hits: []counter.Hit{perSecond(h("s", 1))}, Now: now()}); err == nil || errors.Is(err, counter.ErrPartial) {
+		if err := twin.Add(t.Context(), &counter.Request{Hits: []counter.Hit{perSecond(h("s", 1))},
+			Now: now()}); err == nil || errors.Is(err, counter.ErrPartial) {
 			t.Errorf("per second alone: %v", err)
 		}
 		if got := add(t, twin, now(), limit(1000, h("alone", 1))); got != int64(i+1) {
@@ -244,7 +248,8 @@ func TestTwin_parallel(t *testing.T) {
 	twin := counter.NewPerSecondRouter(a, b)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := twin.Add(ctx, &counter.Request{Hits: []counter.Hit{h("m", 1), perSecond(h("s", 1))}, Now: now()}); err != nil {
+	if err := twin.Add(ctx, &counter.Request{Hits: []counter.Hit{h("m", 1), perSecond(h("s", 1))},
+		Now: now()}); err != nil {
 		t.Errorf("one after the other: %v", err)
 	}
 }

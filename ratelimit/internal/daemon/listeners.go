@@ -47,7 +47,8 @@ func (d *daemon) openDebug(ctx context.Context, l *listeners) {
 	l.debug = httpx.NewServer(server.NewDebug(server.DebugOptions{
 		Service: d.service, Loader: d.loader, Stats: d.stats, Log: d.log, Version: buildinfo.Version("ratelimit"),
 		ControlPlane: d.controlPlaneState(),
-	}), httpx.Timeouts{Header: c.HTTPHeaderTimeout, Read: c.HTTPReadTimeout, Idle: c.HTTPIdleTimeout}, d.log) // no write bound: a profile takes as long as it was asked for
+	}), httpx.Timeouts{Header: c.HTTPHeaderTimeout, Read: c.HTTPReadTimeout, Idle: c.HTTPIdleTimeout},
+		d.log) // no write bound: a profile takes as long as it was asked for
 	l.serve(func() error { return l.debug.Serve(l.debugAt) })
 }
 
@@ -68,7 +69,8 @@ func (d *daemon) openPage(ctx context.Context, l *listeners) (err error) {
 		d.page.ServeHTTP(w, r)
 	})
 	l.page = httpx.NewServer(page, httpx.Timeouts{
-		Header: c.Listen.HTTPHeaderTimeout, Read: c.Listen.HTTPReadTimeout, Write: scrapeTimeout, Idle: c.Listen.HTTPIdleTimeout}, d.log)
+		Header: c.Listen.HTTPHeaderTimeout, Read: c.Listen.HTTPReadTimeout, Write: scrapeTimeout,
+		Idle: c.Listen.HTTPIdleTimeout}, d.log)
 	l.serve(func() error { return l.page.Serve(l.pageAt) })
 	return nil
 }
@@ -82,7 +84,9 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 	if c.GRPCUDS != "" {
 		network, at, names = "unix", c.GRPCUDS, "GRPC_UDS"
 	}
-	if l.grpcAt, err = withMode(c.GRPCUDSMode, func() (net.Listener, error) { return httpx.Listen(ctx, network, at) }); err != nil {
+	if l.grpcAt, err = withMode(c.GRPCUDSMode, func() (net.Listener, error) {
+		return httpx.Listen(ctx, network, at)
+	}); err != nil {
 		return fmt.Errorf("%s: %w", names, err)
 	}
 	if l.httpAt, err = httpx.Listen(ctx, "tcp", address(c.Host, c.Port)); err != nil {
@@ -97,10 +101,11 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 		Tracing: d.traceListeners,
 	})
 	api := server.NewHTTP(server.HTTPOptions{
-		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log, BodyBytes: c.HTTPMaxBody, Timeout: c.HTTPRequestTimeout,
-		Tracing: d.traceListeners,
+		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log, BodyBytes: c.HTTPMaxBody,
+		Timeout: c.HTTPRequestTimeout, Tracing: d.traceListeners,
 	})
-	l.http = httpx.NewServer(httpx.Closing(api, d.draining.Load), httpx.Timeouts{Header: c.HTTPHeaderTimeout, Read: c.HTTPReadTimeout, Write: c.HTTPWriteTimeout, Idle: c.HTTPIdleTimeout}, d.log)
+	l.http = httpx.NewServer(httpx.Closing(api, d.draining.Load), httpx.Timeouts{Header: c.HTTPHeaderTimeout,
+		Read: c.HTTPReadTimeout, Write: c.HTTPWriteTimeout, Idle: c.HTTPIdleTimeout}, d.log)
 	l.serve(func() error { return l.grpc.Serve(server.Listener(l.grpcAt)) })
 	l.serve(func() error { return l.http.Serve(l.httpAt) })
 	return nil

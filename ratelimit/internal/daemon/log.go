@@ -110,7 +110,8 @@ func (h *textHandler) Handle(ctx context.Context, r slog.Record) error {
 	defer h.out.mu.Unlock()
 	b := &h.out.line
 	b.Reset()
-	b.WriteString(`time="` + r.Time.Format(time.RFC3339) + `" level=` + levelName(r.Level) + ` msg=` + strconv.Quote(logging.HideCredentials(r.Message)) + " ")
+	b.WriteString(`time="` + r.Time.Format(time.RFC3339) + `" level=` + levelName(r.Level) +
+		` msg=` + strconv.Quote(logging.HideCredentials(r.Message)) + " ")
 	if err := h.attrs.Handle(ctx, r); err != nil {
 		return err
 	}

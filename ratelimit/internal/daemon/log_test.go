@@ -40,7 +40,8 @@ time=T level=error msg="e"
 
 func TestLogger_json(t *testing.T) {
 	var b strings.Builder
-	newLogger(&b, "info", "JSON").Warn("to redis://u:p@h", "error", errors.New("x"), "url", "redis://u:p@h", "took", 1500*time.Microsecond)
+	newLogger(&b, "info", "JSON").Warn("to redis://u:p@h", "error", errors.New("x"), "url", "redis://u:p@h",
+		"took", 1500*time.Microsecond)
 	var got map[string]any
 	if err := json.Unmarshal([]byte(b.String()), &got); err != nil {
 		t.Fatal(err)
@@ -49,13 +50,15 @@ func TestLogger_json(t *testing.T) {
 		t.Error(err)
 	}
 	delete(got, "@timestamp")
-	if d := cmp.Diff(map[string]any{"level": "warning", "@message": "to redis://***@h", "error": "x", "url": "redis://***@h", "took": "1.5ms"}, got); d != "" {
+	if d := cmp.Diff(map[string]any{"level": "warning", "@message": "to redis://***@h", "error": "x",
+		"url": "redis://***@h", "took": "1.5ms"}, got); d != "" {
 		t.Error(d)
 	}
 }
 
 func TestLogger_levels(t *testing.T) {
-	all := []slog.Level{logging.LevelTrace, slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError, logging.LevelFatal, logging.LevelPanic}
+	all := []slog.Level{logging.LevelTrace, slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError,
+		logging.LevelFatal, logging.LevelPanic}
 	f := func(level string, lines int) {
 		t.Helper()
 		var b strings.Builder

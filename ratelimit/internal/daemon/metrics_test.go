@@ -86,7 +86,8 @@ func TestDocs_metrics(t *testing.T) {
 		}
 	}
 	for name := range listed {
-		if !there[name] && !strings.Contains(name, "<") && !strings.Contains(name, "*") && !strings.HasSuffix(name, "response_time") {
+		if !there[name] && !strings.Contains(name, "<") && !strings.Contains(name, "*") &&
+			!strings.HasSuffix(name, "response_time") {
 			t.Errorf("docs/statistics.md lists %s, which is not there", name)
 		}
 	}
@@ -123,7 +124,8 @@ func listNames(listed map[string]bool, cell string) {
 			family = ""
 		}
 		last = name
-		if !strings.HasPrefix(name, "ratelimit") && !strings.HasPrefix(name, "runtime.") && !strings.HasPrefix(name, "certs.") {
+		if !strings.HasPrefix(name, "ratelimit") && !strings.HasPrefix(name, "runtime.") &&
+			!strings.HasPrefix(name, "certs.") {
 			name = "ratelimit." + name
 		}
 		listed[name] = true

@@ -135,7 +135,8 @@ func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, firs
 			case <-ctx.Done():
 				return
 			case <-time.After(pause):
-				d.log.Warn("no rules yet: every decision is UNAVAILABLE until a first valid set is loaded", "source", d.config.Rules.Type)
+				d.log.Warn("no rules yet: every decision is UNAVAILABLE until a first valid set is loaded",
+					"source", d.config.Rules.Type)
 			}
 		}
 	})

@@ -57,7 +57,8 @@ func Serve(ctx context.Context, o Options) error {
 
 	d := &daemon{config: c, log: log, health: server.NewHealth(), hup: hup, resolver: o.Resolver}
 	d.stats = stats.NewRegistry(stats.Options{
-		MaxDynamicKeys: c.Stats.MaxDynamicKeys, MaxUnknownDomains: c.Stats.MaxUnknownDomains, DynamicIdle: c.Stats.DynamicIdle, ExtraTags: c.Stats.ExtraTags, Log: log,
+		MaxDynamicKeys: c.Stats.MaxDynamicKeys, MaxUnknownDomains: c.Stats.MaxUnknownDomains,
+		DynamicIdle: c.Stats.DynamicIdle, ExtraTags: c.Stats.ExtraTags, Log: log,
 	})
 	d.stats.GoRuntime()
 	d.makePage()
@@ -110,7 +111,8 @@ func Serve(ctx context.Context, o Options) error {
 	}
 	defer d.remindOfRules(ctx, loaded, rulesPatience, time.Minute)()
 	d.health.Set(server.Running, true)
-	log.Info("ready", "version", buildinfo.Version("ratelimit"), "grpc", addrOf(listeners.grpcAt), "http", addrOf(listeners.httpAt), "debug", addrOf(listeners.debugAt), "pullmetrics", addrOf(listeners.pageAt))
+	log.Info("ready", "version", buildinfo.Version("ratelimit"), "grpc", addrOf(listeners.grpcAt),
+		"http", addrOf(listeners.httpAt), "debug", addrOf(listeners.debugAt), "pullmetrics", addrOf(listeners.pageAt))
 
 	select {
 	case <-ctx.Done():

@@ -16,10 +16,12 @@ func (d *daemon) makeService() {
 		GlobalShadow: c.Answer.Shadow, GlobalQuota: c.Answer.Quota, StopWhenOver: c.Counting.StopWhenOver,
 		DenyUnknown: c.Answer.UnknownDomain == "deny", DynamicMetadata: c.Answer.DynamicMetadata, OnStoreFailure: mode,
 		CountNoMatch: c.Stats.NoMatch,
-		Caps:         service.Caps{Descriptors: c.Listen.MaxDescriptors, Entries: c.Listen.MaxEntries, TextBytes: c.Listen.MaxTextBytes},
+		Caps: service.Caps{Descriptors: c.Listen.MaxDescriptors, Entries: c.Listen.MaxEntries,
+			TextBytes: c.Listen.MaxTextBytes},
 	}
 	if c.Answer.Headers {
-		o.Headers = &decide.HeaderNames{Limit: c.Answer.LimitHeader, Remaining: c.Answer.RemainingHeader, Reset: c.Answer.ResetHeader}
+		o.Headers = &decide.HeaderNames{Limit: c.Answer.LimitHeader, Remaining: c.Answer.RemainingHeader,
+			Reset: c.Answer.ResetHeader}
 	}
 	if d.tracing != nil {
 		o.Tracer, o.TraceRequests = d.tracing.Tracer("ratelimit"), c.Tracing.RequestText

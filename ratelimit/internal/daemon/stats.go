@@ -54,7 +54,8 @@ func (d *daemon) makePage() {
 		build := buildinfo.Read()
 		d.page = pull.New(pull.Options{
 			Stats: d.stats, Mapping: c.Mapping(), Milliseconds: c.Milliseconds, Log: d.log,
-			Build: []stats.Tag{{Name: "goversion", Value: build.Go}, {Name: "revision", Value: build.Revision}, {Name: "version", Value: build.Version}},
+			Build: []stats.Tag{{Name: "goversion", Value: build.Go}, {Name: "revision", Value: build.Revision},
+				{Name: "version", Value: build.Version}},
 		})
 	}
 }

@@ -135,7 +135,8 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 
 // openKV connects to one store, in the background where the start does not require it; setting is where
 // its address comes from.
-func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore, config func(host string) *tls.Config) (redis.Store, error) {
+func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore,
+	config func(host string) *tls.Config) (redis.Store, error) {
 	o := d.config.KVStoreOptions(k)
 	if o.Log = d.log; d.config.KVShared.PerSecond {
 		o.Log = d.log.With("store", setting) // there are two to lose

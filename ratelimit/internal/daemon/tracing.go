@@ -30,8 +30,9 @@ func (d *daemon) startTracing(ctx context.Context) (stop func(), err error) {
 	telemetry.Diagnostics(d.log, slog.LevelDebug)
 	o := telemetry.TracingOptions{
 		Protocol: c.Protocol, SamplingRate: c.SamplingRate, Log: d.log,
-		Resource: []attribute.KeyValue{attribute.String("service.name", c.ServiceName), attribute.String("service.instance.id", c.ServiceInstanceID)},
-		Default:  []attribute.KeyValue{attribute.String("service.version", buildinfo.Release())},
+		Resource: []attribute.KeyValue{attribute.String("service.name", c.ServiceName),
+			attribute.String("service.instance.id", c.ServiceInstanceID)},
+		Default: []attribute.KeyValue{attribute.String("service.version", buildinfo.Release())},
 	}
 	if c.ServiceInstanceID == "" {
 		o.Resource[1] = attribute.String("service.instance.id", uuid.NewString())
@@ -49,7 +50,8 @@ func (d *daemon) startTracing(ctx context.Context) (stop func(), err error) {
 		return nil, err
 	}
 	d.tracing = t
-	d.traceListeners = &server.Tracing{Tracer: t.Tracer("ratelimit server"), Propagator: t.Propagator, Answers: c.RequestText}
+	d.traceListeners = &server.Tracing{Tracer: t.Tracer("ratelimit server"), Propagator: t.Propagator,
+		Answers: c.RequestText}
 	d.stats.CounterFunc("ratelimit.tracing.spans_sent", func() uint64 { sent, _ := t.Spans(); return sent })
 	d.stats.CounterFunc("ratelimit.tracing.spans_lost", func() uint64 { _, lost := t.Spans(); return lost })
 	return func() {
@@ -67,11 +69,13 @@ func (d *daemon) traceStore(store counter.Store) counter.Store {
 	}
 	switch d.config.Counting.Backend {
 	case config.BackendKVStore:
-		return service.TraceStore(store, d.tracing.Tracer("redis.fixedCacheImpl"), "Redis Pipeline Execution", d.pipelineLengths)
+		return service.TraceStore(store, d.tracing.Tracer("redis.fixedCacheImpl"), "Redis Pipeline Execution",
+			d.pipelineLengths)
 	case config.BackendMemcache:
-		return service.TraceStore(store, d.tracing.Tracer("memcached.cacheImpl"), "Memcached Fetch Execution", func(hits []counter.Hit) []attribute.KeyValue {
-			return []attribute.KeyValue{attribute.Int("keysToGet length", len(hits))}
-		})
+		return service.TraceStore(store, d.tracing.Tracer("memcached.cacheImpl"), "Memcached Fetch Execution",
+			func(hits []counter.Hit) []attribute.KeyValue {
+				return []attribute.KeyValue{attribute.Int("keysToGet length", len(hits))}
+			})
 	}
 	return store
 }
@@ -84,5 +88,6 @@ func (d *daemon) pipelineLengths(hits []counter.Hit) []attribute.KeyValue {
 			perSecond++
 		}
 	}
-	return []attribute.KeyValue{attribute.Int("pipeline length", len(hits)-perSecond), attribute.Int("perSecondPipeline length", perSecond)}
+	return []attribute.KeyValue{attribute.Int("pipeline length", len(hits)-perSecond),
+		attribute.Int("perSecondPipeline length", perSecond)}
 }

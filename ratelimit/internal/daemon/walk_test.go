@@ -83,7 +83,8 @@ func walkTable(t *testing.T, rules, b doctest.Block) (wrong []string) {
 				continue
 			}
 			if got := row[col+1]; got != want {
-				wrong = append(wrong, fmt.Sprintf("%s:%d: %s: %s\n  it says %s\n  true is %s", b.Page, b.Line+i+2, row[0], head, got, want))
+				wrong = append(wrong, fmt.Sprintf("%s:%d: %s: %s\n  it says %s\n  true is %s", b.Page, b.Line+i+2, row[0], head,
+					got, want))
 			}
 		}
 	}
@@ -131,7 +132,8 @@ func newWalk(t *testing.T, rules doctest.Block, head string) *walk {
 	log := slog.New(slog.DiscardHandler)
 	d := &daemon{config: c, log: log, health: server.NewHealth(), stats: stats.NewRegistry(stats.Options{Log: log})}
 	d.makeService()
-	if err := d.loader.Load(context.Background(), []rulefile.File{{Name: "readme.yaml", Text: []byte(rules.Text)}}); err != nil {
+	if err := d.loader.Load(context.Background(),
+		[]rulefile.File{{Name: "readme.yaml", Text: []byte(rules.Text)}}); err != nil {
 		t.Fatalf("%s: %v", rules.Place(), err)
 	}
 	w := &walk{t: t, service: d.service, store: &walkStore{

@@ -21,7 +21,8 @@ func TestJudge(t *testing.T) {
 		want.Total = hits
 		var st rls.Status
 		got := Judge(Outcome{Rule: rule(limit), Hits: hits, After: before + hits, Reset: 40}, false, &st)
-		wantStatus := rls.Status{Code: code, HasLimit: true, PerUnit: limit, Unit: rls.Minute, Name: "r", Remaining: remaining, Reset: 40}
+		wantStatus := rls.Status{Code: code, HasLimit: true, PerUnit: limit, Unit: rls.Minute, Name: "r",
+			Remaining: remaining, Reset: 40}
 		if d := cmp.Diff(wantStatus, st); d != "" {
 			t.Errorf("status: want (-), got (+):\n%s", d)
 		}
@@ -97,7 +98,8 @@ func TestFailed(t *testing.T) {
 	f(Outcome{Rule: rule(10), Hits: 2, Reset: 9}, limits.FailureDeny, false, rls.OverLimit, Delta{Total: 2})
 	f(Outcome{Rule: shadow, Hits: 2, Reset: 9}, limits.FailureDeny, false, rls.OK, Delta{Total: 2})
 	f(Outcome{Rule: blocks, Hits: 2, Reset: 9}, limits.FailureAllow, false, rls.OverLimit, Delta{Total: 2, Over: 2})
-	f(Outcome{Rule: blocks, Hits: 2, Reset: 9}, limits.FailureError, true, rls.OverLimit, Delta{Total: 2, Over: 2, Shadow: 2})
+	f(Outcome{Rule: blocks, Hits: 2, Reset: 9}, limits.FailureError, true, rls.OverLimit,
+		Delta{Total: 2, Over: 2, Shadow: 2})
 	f(Outcome{Rule: rule(10), Hits: 2, Reset: 9, Refund: true}, limits.FailureDeny, false, rls.OverLimit, Delta{})
 }
 
@@ -142,7 +144,8 @@ func TestHeaders(t *testing.T) {
 	r := rule(1)
 	// The last one over its limit, not the first.
 	f([]rls.Header{{Key: "L", Value: "9"}, {Key: "R", Value: "0"}, {Key: "T", Value: "40"}},
-		[]rls.Status{limited(rls.OK, 5, 2, 40), limited(rls.OverLimit, 3, 0, 6400), limited(rls.OverLimit, 9, 0, 40)}, r, r, r)
+		[]rls.Status{limited(rls.OK, 5, 2, 40), limited(rls.OverLimit, 3, 0, 6400), limited(rls.OverLimit, 9, 0, 40)}, r, r,
+		r)
 	// Else the first with the least remaining.
 	f([]rls.Header{{Key: "L", Value: "7"}, {Key: "R", Value: "1"}, {Key: "T", Value: "5"}},
 		[]rls.Status{limited(rls.OK, 5, 2, 40), limited(rls.OK, 7, 1, 5), limited(rls.OK, 8, 1, 6)}, r, r, r)

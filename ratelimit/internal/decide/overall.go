@@ -44,7 +44,8 @@ type HeaderNames struct{ Limit, Remaining, Reset string }
 // Headers appends the three headers that describe the tightest limit: the last
 // descriptor over its limit and not in quota mode, else the first with the least remaining.
 // None where no descriptor has a limit.
-func Headers(dst []rls.Header, names HeaderNames, statuses []rls.Status, rules []*limits.Rule, globalQuota bool) []rls.Header {
+func Headers(dst []rls.Header, names HeaderNames, statuses []rls.Status, rules []*limits.Rule,
+	globalQuota bool) []rls.Header {
 	var chosen *rls.Status
 	least := uint32(math.MaxUint32)
 	for i := range statuses {

@@ -62,7 +62,8 @@ func (d *Server) serve() {
 			for i, port := range d.ports {
 				m.Answers = append(m.Answers, dnsmessage.Resource{
 					Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 1},
-					Body:   &dnsmessage.SRVResource{Priority: uint16(i), Weight: 7, Port: uint16(port), Target: dnsmessage.MustNewName("localhost.")},
+					Body: &dnsmessage.SRVResource{Priority: uint16(i), Weight: 7, Port: uint16(port),
+						Target: dnsmessage.MustNewName("localhost.")},
 				})
 			}
 		}

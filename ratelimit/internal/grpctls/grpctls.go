@@ -47,7 +47,8 @@ func Client(store *certs.Store) credentials.TransportCredentials { return client
 type client struct{ store *certs.Store }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (c client) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (c client) ClientHandshake(ctx context.Context, authority string,
+	raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	name, _, err := net.SplitHostPort(authority)
 	if err != nil {
 		name = authority // there is no port

@@ -20,7 +20,8 @@ func TestRulesAreSmall_Alloc(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
 	for i := range rules {
-		fmt.Fprintf(&b, "  - key: path\n    value: /v1/items/%07d\n    rate_limit:\n      unit: hour\n      requests_per_unit: 5\n", i)
+		fmt.Fprintf(&b,
+			"  - key: path\n    value: /v1/items/%07d\n    rate_limit:\n      unit: hour\n      requests_per_unit: 5\n", i)
 	}
 	files := []File{{Name: "d.yaml", Text: []byte(b.String())}}
 	b.Reset()
@@ -52,11 +53,13 @@ func TestRulesAreSmall_Alloc(t *testing.T) {
 func TestFindAndKeys_Alloc(t *testing.T) {
 	l := perMinute("1")
 	list := "{key: user, value: u1, " + l + ", descriptors: [{key: path, detailed_metric: true, " + l + "}]}, " +
-		"{key: p, value: /a/*/b*c, value_to_metric: true, " + l + "}, {key: s, value: s/*, share_threshold: true, " + l + "}, {key: any, " + l + "}"
+		"{key: p, value: /a/*/b*c, value_to_metric: true, " + l + "}, {key: s, value: s/*, share_threshold: true, " +
+		l + "}, {key: any, " + l + "}"
 	for _, escaped := range []bool{false, true} {
 		r := mustLoad(t, Options{NearRatio: 0.8, KeyPrefix: "x:", EscapedKeys: escaped}, inDomain(list), manyWildcards(200))
 		buf := make([]byte, 0, 512)
-		for _, descriptor := range []string{"(user,u1)(path,/a b)", "(p,/a/x/bxc)", "(s,s/1)", "(any,thing)", "(w,/api/v77/x)"} {
+		for _, descriptor := range []string{"(user,u1)(path,/a b)", "(p,/a/x/bxc)", "(s,s/1)", "(any,thing)",
+			"(w,/api/v77/x)"} {
 			entries := entriesOf(t, descriptor)
 			domain := "d"
 			if descriptor[1] == 'w' {

@@ -17,8 +17,10 @@ func manyRules(n int) File {
 	var b strings.Builder
 	b.WriteString("domain: edge\ndescriptors:\n")
 	for i := range n / 2 {
-		fmt.Fprintf(&b, "  - key: user\n    value: u%d\n    rate_limit:\n      unit: minute\n      requests_per_unit: %d\n", i, 10+i)
-		fmt.Fprintf(&b, "    descriptors:\n      - key: path\n        rate_limit:\n          unit: second\n          requests_per_unit: %d\n", 1+i)
+		fmt.Fprintf(&b, "  - key: user\n    value: u%d\n    rate_limit:\n      unit: minute\n      requests_per_unit: %d\n",
+			i, 10+i)
+		fmt.Fprintf(&b,
+			"    descriptors:\n      - key: path\n        rate_limit:\n          unit: second\n          requests_per_unit: %d\n", 1+i)
 	}
 	return File{"edge.yaml", []byte(b.String())}
 }
@@ -38,7 +40,8 @@ func widerRules(n int) File {
 	var b strings.Builder
 	b.WriteString("domain: edge\ndescriptors: [\n")
 	for i := range n {
-		fmt.Fprintf(&b, "  {key: benützer, value: \"u%d\",\n   rate_limit: {unit: minute, requests_per_unit: %d}},\n", i, 10+i)
+		fmt.Fprintf(&b, "  {key: benützer, value: \"u%d\",\n   rate_limit: {unit: minute, requests_per_unit: %d}},\n", i,
+			10+i)
 	}
 	b.WriteString("]\n")
 	return File{"edge.yaml", []byte(b.String())}
@@ -71,7 +74,9 @@ func mustLoad(tb testing.TB, o Options, files ...File) *Rules {
 }
 
 func BenchmarkLoad(b *testing.B) {
-	for name, f := range map[string]File{"100": manyRules(100), "10000": manyRules(10_000), "10000braces": flowRules(10_000), "10000lines": lineRules(10_000), "10000wider": widerRules(10_000), "100000wider": widerRules(100_000), "10000library": richRules(10_000)} {
+	for name, f := range map[string]File{"100": manyRules(100), "10000": manyRules(10_000),
+		"10000braces": flowRules(10_000), "10000lines": lineRules(10_000), "10000wider": widerRules(10_000),
+		"100000wider": widerRules(100_000), "10000library": richRules(10_000)} {
 		b.Run(name, func(b *testing.B) {
 			reg := stats.NewRegistry(stats.Options{})
 			b.SetBytes(int64(len(f.Text)))
@@ -109,7 +114,8 @@ func BenchmarkFind(b *testing.B) {
 			// Many users, so that the trie does not sit in the processor's cache by itself.
 			asked := make([][]rls.Entry, 1<<12)
 			for i := range asked {
-				asked[i] = []rls.Entry{{Key: "user", Value: fmt.Sprintf("u%d", rand.IntN(max(n, 16)/2))}, {Key: "path", Value: "/a"}}
+				asked[i] = []rls.Entry{{Key: "user", Value: fmt.Sprintf("u%d", rand.IntN(max(n, 16)/2))},
+					{Key: "path", Value: "/a"}}
 			}
 			for i := 0; b.Loop(); i++ {
 				d := r.Domain("edge")

@@ -18,18 +18,25 @@ func TestRules_ChangesSince(t *testing.T) {
 		}
 	}
 	rule := func(name, limit string, more ...string) string {
-		return "- {key: k, value: " + name + ", rate_limit: {unit: minute, requests_per_unit: " + limit + "}" + strings.Join(more, "") + "}\n"
+		return "- {key: k, value: " + name + ", rate_limit: {unit: minute, requests_per_unit: " +
+			limit + "}" + strings.Join(more, "") + "}\n"
 	}
 	const head = "domain: d\ndescriptors:\n"
 	below := ", descriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 7}}]"
 	f(head+rule("a", "1"), head+rule("a", "1"), Changes{})
 	f(head+rule("a", "1")+rule("b", "2"), head+rule("b", "2")+rule("a", "1"), Changes{}) // order alone
-	f(head+rule("a", "1"), head+rule("a", "2"), Changes{Changed: 1, First: []string{"~ d k_a: 1 per MINUTE -> 2 per MINUTE"}})
-	f(head+rule("a", "1"), head+rule("a", "1", ", shadow_mode: true"), Changes{Changed: 1, First: []string{"~ d k_a: 1 per MINUTE"}})
-	f(head+rule("a", "1", ", metadata: {x: 1}"), head+rule("a", "1", ", metadata: {x: 2}"), Changes{Changed: 1, First: []string{"~ d k_a: 1 per MINUTE"}})
-	f(head+rule("a", "1"), head+rule("b", "1")+rule("a", "1", below), Changes{Added: 2, First: []string{"+ d k_b: 1 per MINUTE", "+ d k_a.b: 7 per DAY"}})
-	f(head+rule("b", "1")+rule("a", "1", below), head+rule("a", "1"), Changes{Removed: 2, First: []string{"- d k_a.b: 7 per DAY", "- d k_b: 1 per MINUTE"}})
-	f("domain: c\ndescriptors:\n"+rule("a", "1"), head+rule("a", "1"), Changes{Added: 1, Removed: 1, First: []string{"+ d k_a: 1 per MINUTE", "- c k_a: 1 per MINUTE"}})
+	f(head+rule("a", "1"), head+rule("a", "2"),
+		Changes{Changed: 1, First: []string{"~ d k_a: 1 per MINUTE -> 2 per MINUTE"}})
+	f(head+rule("a", "1"), head+rule("a", "1", ", shadow_mode: true"),
+		Changes{Changed: 1, First: []string{"~ d k_a: 1 per MINUTE"}})
+	f(head+rule("a", "1", ", metadata: {x: 1}"), head+rule("a", "1", ", metadata: {x: 2}"),
+		Changes{Changed: 1, First: []string{"~ d k_a: 1 per MINUTE"}})
+	f(head+rule("a", "1"), head+rule("b", "1")+rule("a", "1", below),
+		Changes{Added: 2, First: []string{"+ d k_b: 1 per MINUTE", "+ d k_a.b: 7 per DAY"}})
+	f(head+rule("b", "1")+rule("a", "1", below), head+rule("a", "1"),
+		Changes{Removed: 2, First: []string{"- d k_a.b: 7 per DAY", "- d k_b: 1 per MINUTE"}})
+	f("domain: c\ndescriptors:\n"+rule("a", "1"), head+rule("a", "1"),
+		Changes{Added: 1, Removed: 1, First: []string{"+ d k_a: 1 per MINUTE", "- c k_a: 1 per MINUTE"}})
 	by := func(name string) string {
 		return "- {key: k, rate_limit: {unlimited: true, replaces: [{name: " + name + "}]}}\n"
 	}

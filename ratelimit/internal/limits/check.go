@@ -46,7 +46,8 @@ func check(docs []Document, merge bool, rep *Report) []domainTree {
 		}
 		d := &out[n]
 		if !merge {
-			rep.Problem(at, doc.Domain, "the domain is already configured in %s; MERGE_DOMAIN_CONFIG=true lets files share one", where(d.first))
+			rep.Problem(at, doc.Domain, "the domain is already configured in %s; MERGE_DOMAIN_CONFIG=true lets files share one",
+				where(d.first))
 			c.siblings(doc.Entries)
 			continue
 		}
@@ -73,7 +74,8 @@ func (d *domainTree) join(doc *Document, rep *Report) {
 		d.failure, d.failurePlace = doc.Failure, here
 	case doc.Failure:
 	default:
-		rep.Problem(here, doc.Failure.String(), "on_store_failure is %s here and %s in %s; files of one domain must agree", doc.Failure, d.failure, where(d.failurePlace))
+		rep.Problem(here, doc.Failure.String(), "on_store_failure is %s here and %s in %s; files of one domain must agree",
+			doc.Failure, d.failure, where(d.failurePlace))
 	}
 }
 
@@ -147,17 +149,20 @@ func (c *checker) entries(list []Entry) {
 func (c *checker) flags(e *Entry) {
 	_, p := parseValue(e.Value)
 	if e.Share && p == nil {
-		c.report.Problem(c.at(e, e.SharePos), e.Value, "share_threshold needs a value with a wildcard; %s has no *", e.shownValue())
+		c.report.Problem(c.at(e, e.SharePos), e.Value, "share_threshold needs a value with a wildcard; %s has no *",
+			e.shownValue())
 	}
 	if strings.Contains(e.Key, "*") {
-		c.report.Warning(c.at(e, e.Pos), e.Key, "the star in key %s is an ordinary character; wildcards work in values only", Quote(e.Key))
+		c.report.Warning(c.at(e, e.Pos), e.Key, "the star in key %s is an ordinary character; wildcards work in values only",
+			Quote(e.Key))
 	}
 	if e.Limit == nil {
 		for _, f := range []struct {
 			set  bool
 			pos  Pos
 			name string
-		}{{e.Shadow, e.ShadowPos, "shadow_mode"}, {e.Quota, e.QuotaPos, "quota_mode"}, {e.Detailed, e.DetailedPos, "detailed_metric"}} {
+		}{{e.Shadow, e.ShadowPos, "shadow_mode"}, {e.Quota, e.QuotaPos, "quota_mode"},
+			{e.Detailed, e.DetailedPos, "detailed_metric"}} {
 			if f.set {
 				c.report.Warning(c.at(e, f.pos), f.name, "%s has no effect on a descriptor without rate_limit", f.name)
 			}
@@ -188,7 +193,8 @@ func (c *checker) limit(e *Entry) {
 	} else {
 		switch {
 		case l.HasUnit && unitOf(l.Unit) == 0:
-			c.report.Problem(c.at(e, l.UnitPos), l.Unit, "unit %s is unknown; %s%s", Quote(l.Unit), Allow(unitNames), DidYouMean(l.Unit, unitNames))
+			c.report.Problem(c.at(e, l.UnitPos), l.Unit, "unit %s is unknown; %s%s", Quote(l.Unit), Allow(unitNames),
+				DidYouMean(l.Unit, unitNames))
 		case !l.HasUnit && !l.Unreadable:
 			c.report.Problem(c.at(e, l.Pos), "", "rate_limit needs a unit (%s) or unlimited: true", OrList(unitNames))
 		}
@@ -212,10 +218,12 @@ func (c *checker) unlimited(e *Entry) {
 		c.report.Problem(c.at(e, l.UnitPos), l.Unit, "unlimited: true takes no unit, but unit is %s", Quote(l.Unit))
 	}
 	if l.HasPerUnit {
-		c.report.Problem(c.at(e, l.PerUnitPos), fmt.Sprint(l.PerUnit), "unlimited: true takes no requests_per_unit, but it is %d", l.PerUnit)
+		c.report.Problem(c.at(e, l.PerUnitPos), fmt.Sprint(l.PerUnit),
+			"unlimited: true takes no requests_per_unit, but it is %d", l.PerUnit)
 	}
 	if l.Multiplier != 0 {
-		c.report.Problem(c.at(e, l.MultiplierPos), fmt.Sprint(l.Multiplier), "unlimited: true takes no unit_multiplier, but it is %d", l.Multiplier)
+		c.report.Problem(c.at(e, l.MultiplierPos), fmt.Sprint(l.Multiplier),
+			"unlimited: true takes no unit_multiplier, but it is %d", l.Multiplier)
 	}
 }
 
@@ -250,7 +258,8 @@ func (c *checker) siblings(list []Entry) {
 			wild[e.Key] = append(wild[e.Key], e)
 		}
 		if first := seen[k]; first != nil {
-			c.report.Problem(c.at(e, e.Pos), e.Label(), "this descriptor is already configured in %s; key and value may stand once in a list", whereEntry(first, first.Pos))
+			c.report.Problem(c.at(e, e.Pos), e.Label(),
+				"this descriptor is already configured in %s; key and value may stand once in a list", whereEntry(first, first.Pos))
 			continue
 		}
 		seen[k] = e
@@ -283,7 +292,9 @@ func (c *checker) covered(group []*Entry) {
 		// 0xff stands in no text, so only a star of the earlier pattern can take it in.
 		text := patterns[i].joined("\xff")
 		if left -= min(ix.candidates(text), i+1) * (1 + len(text)/256); left < 0 {
-			c.report.Warning(c.at(e, e.ValuePos), e.Value, "whether this and the %d patterns of key %s after it ever match is not checked: they are too many that begin alike", len(group)-1-i, Quote(e.Key))
+			c.report.Warning(c.at(e, e.ValuePos), e.Value,
+				"whether this and the %d patterns of key %s after it ever match is not checked: they are too many that begin alike",
+				len(group)-1-i, Quote(e.Key))
 			return
 		}
 		if first := ix.first(text); first < i {
@@ -291,7 +302,8 @@ func (c *checker) covered(group []*Entry) {
 			if up.Value == e.Value {
 				continue // a duplicate, which is an error of its own
 			}
-			c.report.Warning(c.at(e, e.ValuePos), e.Value, "%s never matches: %s in %s takes everything before it", Quote(e.Value), Quote(up.Value), whereEntry(up, up.ValuePos))
+			c.report.Warning(c.at(e, e.ValuePos), e.Value, "%s never matches: %s in %s takes everything before it",
+				Quote(e.Value), Quote(up.Value), whereEntry(up, up.ValuePos))
 		}
 	}
 }
@@ -312,7 +324,8 @@ func (c *checker) costly(group []*Entry, ix *patterns) {
 	}
 	for i, e := range group {
 		if len(ix.all[i].middle) > 0 {
-			c.report.Warning(c.at(e, e.ValuePos), e.Value, "%d patterns of key %s from here on hold a text between two stars; a value of 60 KiB is searched for each, which costs a call up to about %v", n, Quote(e.Key), cost.Round(time.Millisecond))
+			c.report.Warning(c.at(e, e.ValuePos), e.Value,
+				"%d patterns of key %s from here on hold a text between two stars; a value of 60 KiB is searched for each, which costs a call up to about %v", n, Quote(e.Key), cost.Round(time.Millisecond))
 			return
 		}
 	}

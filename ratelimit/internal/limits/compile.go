@@ -35,7 +35,8 @@ func unitOf(name string) rls.Unit {
 func compile(domains []domainTree, o Options, rep *Report) *Rules {
 	r := &Rules{o: o, domains: make(map[string]*Domain, len(domains))}
 	for _, t := range domains {
-		c := compiler{report: rep, rules: r, ids: map[string]uint32{}, keys: map[string]string{}, d: &Domain{Name: strings.Clone(t.name), OnStoreFailure: t.failure, Files: t.files}}
+		c := compiler{report: rep, rules: r, ids: map[string]uint32{}, keys: map[string]string{},
+			d: &Domain{Name: strings.Clone(t.name), OnStoreFailure: t.failure, Files: t.files}}
 		c.names(t.entries)
 		if len(t.entries) > 0 {
 			c.children(&c.d.root, t.entries, nil)

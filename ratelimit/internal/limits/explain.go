@@ -105,7 +105,8 @@ func (r *Rules) Explain(domain string, entries []rls.Entry) Explanation {
 	switch {
 	case d == nil:
 		x.Outcome = UnknownDomain
-		x.Reason = fmt.Sprintf("no rules are configured for domain %s%s", Quote(domain), nearMiss(domain, slices.Sorted(maps.Keys(r.domains))))
+		x.Reason = fmt.Sprintf("no rules are configured for domain %s%s", Quote(domain),
+			nearMiss(domain, slices.Sorted(maps.Keys(r.domains))))
 		return x
 	case len(entries) == 0:
 		x.Outcome, x.Reason = NoEntries, "a descriptor without entries matches nothing"
@@ -164,7 +165,8 @@ func (x *Explanation) level(s *step, d *Domain, e rls.Entry) *step {
 	chosen := l.choose(e.Value).step
 	st.Tried = l.tried(e.Value, chosen)
 	if chosen == nil {
-		st.Why = fmt.Sprintf("no entry with key %s takes the value %s%s", Quote(e.Key), Quote(e.Value), nearMiss(e.Value, l.values()))
+		st.Why = fmt.Sprintf("no entry with key %s takes the value %s%s", Quote(e.Key), Quote(e.Value),
+			nearMiss(e.Value, l.values()))
 		return nil
 	}
 	st.Chosen, st.At = chosen.path(), chosen.at()
@@ -242,7 +244,8 @@ func (l *level) wildSteps() []*step {
 func (x *Explanation) fail(s *step, i int, entries []rls.Entry) {
 	if s.below == nil {
 		x.Outcome = TooDeep
-		x.Reason = fmt.Sprintf("too deep: %s (%s) has no nested descriptors, and the request goes on with %s", s.path(), s.at(), entryText(entries[i]))
+		x.Reason = fmt.Sprintf("too deep: %s (%s) has no nested descriptors, and the request goes on with %s", s.path(),
+			s.at(), entryText(entries[i]))
 		return
 	}
 	x.Outcome = NoMatch
@@ -271,7 +274,8 @@ func (x *Explanation) end(r *Rules, d *Domain, s *step, entries []rls.Entry) {
 		return
 	case rule == nil:
 		x.Outcome = TooShallow
-		x.Reason = fmt.Sprintf("too shallow: %s (%s) has no rate_limit of its own, its limits are deeper (next key: %s)", s.path(), s.at(), OrList(firstWords(s.keys())))
+		x.Reason = fmt.Sprintf("too shallow: %s (%s) has no rate_limit of its own, its limits are deeper (next key: %s)",
+			s.path(), s.at(), OrList(firstWords(s.keys())))
 		return
 	}
 	x.Outcome = Limited
@@ -311,7 +315,8 @@ func (x *Explanation) attributes(d *Domain, rule *Rule) {
 	}
 	d.root.each(func(s *step) {
 		if s.rule != nil && s.rule.ReplacesID(rule.ID) {
-			x.note("dropped when another descriptor of the same request matches %s (%s), which replaces %s", s.path(), s.at(), Quote(rule.Name))
+			x.note("dropped when another descriptor of the same request matches %s (%s), which replaces %s", s.path(), s.at(),
+				Quote(rule.Name))
 		}
 	})
 }

@@ -70,7 +70,8 @@ func (x *RequestExplanation) replacing(rule *Rule) (by []int) {
 
 // Decided says whether an entry decides one of the descriptors, if only by whitelisting it.
 func (x *RequestExplanation) Decided() bool {
-	return slices.ContainsFunc(x.Descriptors, func(e Explanation) bool { return e.Decides != nil || e.Outcome == Whitelisted })
+	return slices.ContainsFunc(x.Descriptors,
+		func(e Explanation) bool { return e.Decides != nil || e.Outcome == Whitelisted })
 }
 
 // Text is the explanation for people; of one descriptor, its walk alone.
@@ -87,10 +88,12 @@ func (x *RequestExplanation) Text() string {
 	}
 	b.WriteString("\nrequest\n")
 	for _, r := range x.Request.Replaced {
-		fmt.Fprintf(&b, "%-11s descriptor %d loses its limit: the rule of %s replaces %s\n", "replaced", r.Descriptor, numbered(r.By), Quote(r.Name))
+		fmt.Fprintf(&b, "%-11s descriptor %d loses its limit: the rule of %s replaces %s\n", "replaced", r.Descriptor,
+			numbered(r.By), Quote(r.Name))
 	}
 	if len(x.Request.QuotaAlternatives) > 0 {
-		fmt.Fprintf(&b, "%-11s %s: the request is over by them only when all are over\n", "quota", numbered(x.Request.QuotaAlternatives))
+		fmt.Fprintf(&b, "%-11s %s: the request is over by them only when all are over\n", "quota",
+			numbered(x.Request.QuotaAlternatives))
 	}
 	if len(x.Request.Left) == 0 {
 		fmt.Fprintf(&b, "%-11s no limit: the request is OK\n", "left")

@@ -188,12 +188,17 @@ func TestExplain_reasons(t *testing.T) {
 	f("Edge", "(user,a)", UnknownDomain, `no rules are configured for domain "Edge"; "edge" differs only in case`)
 	f("mail", "(user,a)", UnknownDomain, `no rules are configured for domain "mail"`)
 	f("edge", "", NoEntries, "a descriptor without entries matches nothing")
-	f("edge", "(health,1)", Whitelisted, "whitelisted: health (edge.yaml:38:5) has neither rate_limit nor nested descriptors")
-	f("edge", "(user,alice)", TooShallow, "too shallow: user_alice (edge.yaml:3:5) has no rate_limit of its own, its limits are deeper (next key: path)")
-	f("edge", "(admin,1)(x,2)", TooDeep, `too deep: admin (edge.yaml:39:5) has no nested descriptors, and the request goes on with ("x", "2")`)
-	f("edge", "(User,alice)", NoMatch, `entry 1, ("User", "alice"): no entry here has the key "User"; "user" differs only in case`)
+	f("edge", "(health,1)", Whitelisted,
+		"whitelisted: health (edge.yaml:38:5) has neither rate_limit nor nested descriptors")
+	f("edge", "(user,alice)", TooShallow,
+		"too shallow: user_alice (edge.yaml:3:5) has no rate_limit of its own, its limits are deeper (next key: path)")
+	f("edge", "(admin,1)(x,2)", TooDeep,
+		`too deep: admin (edge.yaml:39:5) has no nested descriptors, and the request goes on with ("x", "2")`)
+	f("edge", "(User,alice)", NoMatch,
+		`entry 1, ("User", "alice"): no entry here has the key "User"; "user" differs only in case`)
 	f("edge", "(usr,alice)", NoMatch, `entry 1, ("usr", "alice"): no entry here has the key "usr"; did you mean user?`)
-	f("edge", "(file,/IMG/*)", NoMatch, `entry 1, ("file", "/IMG/*"): no entry with key "file" takes the value "/IMG/*"; "/img/*" differs only in case`)
+	f("edge", "(file,/IMG/*)", NoMatch,
+		`entry 1, ("file", "/IMG/*"): no entry with key "file" takes the value "/IMG/*"; "/img/*" differs only in case`)
 	f("edge", "(file,/x)", NoMatch, `entry 1, ("file", "/x"): no entry with key "file" takes the value "/x"`)
 }
 
@@ -277,7 +282,9 @@ func TestExplain_json(t *testing.T) {
 }
 
 func TestWriteText(t *testing.T) {
-	r := mustLoad(t, Options{}, File{"a.yaml", []byte(explained)}, File{"z.yaml", []byte("domain: a.domain\ndescriptors: [{key: x, " + perMinute("1") + "}, {key: \"y\\n\", " + perMinute("2") + "}]\n")})
+	r := mustLoad(t, Options{}, File{"a.yaml", []byte(explained)},
+		File{"z.yaml", []byte("domain: a.domain\ndescriptors: [{key: x, " + perMinute("1") +
+			"}, {key: \"y\\n\", " + perMinute("2") + "}]\n")})
 	var b bytes.Buffer
 	if err := r.WriteText(&b); err != nil {
 		t.Fatal(err)
@@ -337,13 +344,15 @@ descriptors:
 
 // Outcome says of every descriptor what Explain does, and Path and At where the rule stands.
 func TestOutcome(t *testing.T) {
-	r := mustLoad(t, Options{NearRatio: 0.8}, File{"edge.yaml", []byte(explained)}, File{"empty.yaml", []byte("domain: empty")})
+	r := mustLoad(t, Options{NearRatio: 0.8}, File{"edge.yaml", []byte(explained)},
+		File{"empty.yaml", []byte("domain: empty")})
 	f := func(domain, descriptor string, want Outcome, unmatched bool) {
 		t.Helper()
 		entries := entriesOf(t, descriptor)
 		got := r.Domain(domain).Outcome(entries)
 		if explained := r.Explain(domain, entries).Outcome; got != want || explained != want || got.Unmatched() != unmatched {
-			t.Errorf("%s: outcome %s, unmatched %v; Explain says %s; want %s, %v", descriptor, got, got.Unmatched(), explained, want, unmatched)
+			t.Errorf("%s: outcome %s, unmatched %v; Explain says %s; want %s, %v", descriptor, got, got.Unmatched(), explained,
+				want, unmatched)
 		}
 	}
 	f("edge", "", NoEntries, true)

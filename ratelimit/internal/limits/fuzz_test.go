@@ -105,7 +105,8 @@ func FuzzPattern(f *testing.F) {
 		if want := patternRegexp(value).MatchString(text); match != want {
 			t.Fatalf("%q matches %q: %v, want %v", value, text, match, want)
 		}
-		if _, q := parseValue(other); q != nil && match && !strings.Contains(other, "\xff") && q.match(p.joined("\xff")) && !q.match(text) {
+		if _, q := parseValue(other); q != nil && match && !strings.Contains(other, "\xff") &&
+			q.match(p.joined("\xff")) && !q.match(text) {
 			t.Fatalf("%q is said to cover %q but does not match %q", other, value, text)
 		}
 	})

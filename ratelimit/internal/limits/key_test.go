@@ -14,21 +14,24 @@ func TestAppendKey(t *testing.T) {
 	f := func(o Options, rule *Rule, descriptor, want string) {
 		t.Helper()
 		r := mustLoad(t, o)
-		if got := string(r.AppendKey([]byte("before "), rule, "d", entriesOf(t, descriptor), 1699999980)); got != "before "+want {
+		if got := string(r.AppendKey([]byte("before "), rule, "d", entriesOf(t, descriptor),
+			1699999980)); got != "before "+want {
 			t.Errorf("%s: %q, want %q", descriptor, got, want)
 		}
 	}
 	minute := &Rule{Unit: rls.Minute, Multiplier: 1}
 	f(Options{}, minute, "(k,v)", "d_k_v_1699999980")
 	f(Options{KeyPrefix: "pre:"}, minute, "(k,v)(,)", "pre:d_k_v___1699999980")
-	f(Options{}, &Rule{Unit: rls.Minute, Multiplier: 1, levels: &ruleLevels{shared: []string{"", "x*"}}}, "(a,b)(c,xyz)", "d_a_b_c_x*_1699999980")
+	f(Options{}, &Rule{Unit: rls.Minute, Multiplier: 1, levels: &ruleLevels{shared: []string{"", "x*"}}}, "(a,b)(c,xyz)",
+		"d_a_b_c_x*_1699999980")
 
 	o := Options{KeyPrefix: "pre:", EscapedKeys: true}
 	f(o, minute, "(k,v)", "pre:d|k=v|m1|1699999980")
 	f(o, minute, "(a,x_b_y)", "pre:d|a=x_b_y|m1|1699999980")
 	f(o, minute, "(a,x)(b,y)", "pre:d|a=x|b=y|m1|1699999980")
 	f(o, &Rule{Unit: rls.Hour, Multiplier: 12}, "(a=b,c|d)(,)", "pre:d|a%3Db=c%7Cd|=|h12|1699999980")
-	f(o, &Rule{Unit: rls.Month, Multiplier: 1, levels: &ruleLevels{shared: []string{"x*"}}}, "(k,xyz)", "pre:d|k~x*|M1|1699999980")
+	f(o, &Rule{Unit: rls.Month, Multiplier: 1, levels: &ruleLevels{shared: []string{"x*"}}}, "(k,xyz)",
+		"pre:d|k~x*|M1|1699999980")
 	f(o, minute, "(k, \x00%{tag}\x7fé\n)", "pre:d|k=%20%00%25%7Btag%7D%7Fé%0A|m1|1699999980")
 }
 
@@ -101,7 +104,8 @@ func FuzzEscapedKey(f *testing.F) {
 			entries[1].Value = "" // it is not in the key
 		}
 		d, e, s, rest := decodeKey(t, key)
-		wantRest := string(unitLetters[rule.Unit]) + strconv.FormatUint(uint64(multiplier), 10) + "|" + strconv.FormatInt(start, 10)
+		wantRest := string(unitLetters[rule.Unit]) + strconv.FormatUint(uint64(multiplier), 10) +
+			"|" + strconv.FormatInt(start, 10)
 		if d != domain || !cmp.Equal(e, entries) || !cmp.Equal(s, shared) || rest != wantRest {
 			t.Fatalf("%q reads back as %q %q %q %q", key, d, e, s, rest)
 		}

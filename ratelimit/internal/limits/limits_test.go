@@ -59,7 +59,8 @@ descriptors:
 	f("(yes,No)", "unlimited")
 	f("(date,2024-01-31)", "1 per MINUTE | d_date_2024-01-31_1699999980 | d.date_2024-01-31")
 	f("(null,any)", "3 per MINUTE | d_null_any_1699999980 | d.null")
-	f("(big,99999999999999999999)", "4294967295 per MINUTE | d_big_99999999999999999999_1699999980 | d.big_99999999999999999999")
+	f("(big,99999999999999999999)",
+		"4294967295 per MINUTE | d_big_99999999999999999999_1699999980 | d.big_99999999999999999999")
 	f("(text,5)", "5 per MINUTE | d_text_5_1699999980 | d.text_5")
 }
 

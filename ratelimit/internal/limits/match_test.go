@@ -80,7 +80,8 @@ func TestFind_examples(t *testing.T) {
 	f("(k,ok)", "none")
 	f("(k,no)", "10 per MINUTE | d_k_no_1699999980 | d.k")
 
-	given("{key: a, value: b, descriptors: [{key: c, " + perMinute("3") + "}, {key: c, value: x, " + perMinute("4") + "}]}") // 8 to 10
+	given("{key: a, value: b, descriptors: [{key: c, " + perMinute("3") +
+		"}, {key: c, value: x, " + perMinute("4") + "}]}") // 8 to 10
 	f("(a,b)(c,y)", "3 per MINUTE | d_a_b_c_y_1699999980 | d.a_b.c")
 	f("(a,b)(c,x)", "4 per MINUTE | d_a_b_c_x_1699999980 | d.a_b.c_x")
 	f("(a,b)", "none")
@@ -94,11 +95,13 @@ func TestFind_examples(t *testing.T) {
 	f("(a,1)(c,2)", "3 per MINUTE | d_a_1_c_2_1699999980 | d.a.c")
 	f("(a,1)(z,2)", "none")
 
-	given("{key: a, value: v, descriptors: [{key: x, " + perMinute("1") + "}]}, {key: a, descriptors: [{key: y, " + perMinute("2") + "}]}") // 12
+	given("{key: a, value: v, descriptors: [{key: x, " + perMinute("1") +
+		"}]}, {key: a, descriptors: [{key: y, " + perMinute("2") + "}]}") // 12
 	f("(a,v)(y,1)", "none")
 	f("(a,w)(y,1)", "2 per MINUTE | d_a_w_y_1_1699999980 | d.a.y")
 
-	given("{key: w, value: a*, " + perMinute("1") + "}, {key: w, value: ab*, " + perMinute("2") + "}, {key: w, value: abc, " + perMinute("3") + "}, {key: w, " + perMinute("4") + "}") // 13 to 16
+	given("{key: w, value: a*, " + perMinute("1") + "}, {key: w, value: ab*, " +
+		perMinute("2") + "}, {key: w, value: abc, " + perMinute("3") + "}, {key: w, " + perMinute("4") + "}") // 13 to 16
 	f("(w,abc)", "3 per MINUTE | d_w_abc_1699999980 | d.w_abc")
 	f("(w,abd)", "1 per MINUTE | d_w_abd_1699999980 | d.w_a*")
 	f("(w,a)", "1 per MINUTE | d_w_a_1699999980 | d.w_a*")
@@ -120,7 +123,8 @@ func TestFind_examples(t *testing.T) {
 	f("(q,)", "2 per MINUTE | d_q__1699999980 | d.q_*")
 	f("(q,zz)", "2 per MINUTE | d_q_zz_1699999980 | d.q_*")
 
-	given("{key: r, value: '*end', " + perMinute("3") + "}, {key: s, value: a*b*a, " + perMinute("4") + "}, {key: x, value: aa*aa, " + perMinute("6") + "}") // 21 to 23
+	given("{key: r, value: '*end', " + perMinute("3") + "}, {key: s, value: a*b*a, " +
+		perMinute("4") + "}, {key: x, value: aa*aa, " + perMinute("6") + "}") // 21 to 23
 	f("(r,end)", "3 per MINUTE | d_r_end_1699999980 | d.r_*end")
 	f("(r,theend)", "3 per MINUTE | d_r_theend_1699999980 | d.r_*end")
 	f("(r,ends)", "none")
@@ -136,7 +140,8 @@ func TestFind_examples(t *testing.T) {
 	f("(w,ab)(n,1)", "1 per MINUTE | d_w_ab_n_1_1699999980 | d.w_a*.n")
 	f("(w,b)", "9 per MINUTE | d_w_b_1699999980 | d.w")
 
-	given("{key: f, value: f/*, share_threshold: true, " + perMinute("2") + "}, {key: g, value: g/*, " + perMinute("2") + "}") // 25, 26
+	given("{key: f, value: f/*, share_threshold: true, " + perMinute("2") +
+		"}, {key: g, value: g/*, " + perMinute("2") + "}") // 25, 26
 	f("(f,f/1)", "2 per MINUTE | d_f_f/*_1699999980 | d.f_f/")
 	f("(f,f/2)", "2 per MINUTE | d_f_f/*_1699999980 | d.f_f/")
 	f("(f,f/*)", "2 per MINUTE | d_f_f/*_1699999980 | d.f_f/")
@@ -146,7 +151,9 @@ func TestFind_examples(t *testing.T) {
 	f("(f,f/1)(m,GET)", "1 per MINUTE | d_f_f/*_m_GET_1699999980 | d.f_f/.m")
 	f("(f,f/2)(m,GET)", "1 per MINUTE | d_f_f/*_m_GET_1699999980 | d.f_f/.m")
 
-	given("{key: k, " + perMinute("0") + "}, {key: u, rate_limit: {unlimited: true}}, {key: v, rate_limit: {unlimited: yes}, descriptors: [{key: x, " + perMinute("1") + "}]}") // 28 to 30
+	given("{key: k, " + perMinute("0") +
+		"}, {key: u, rate_limit: {unlimited: true}}, {key: v, rate_limit: {unlimited: yes}, descriptors: [{key: x, " +
+		perMinute("1") + "}]}") // 28 to 30
 	f("(k,v)", "0 per MINUTE | d_k_v_1699999980 | d.k")
 	f("(u,1)", "unlimited")
 	f("(v,1)(x,1)", "1 per MINUTE | d_v_1_x_1_1699999980 | d.v.x")
@@ -160,7 +167,8 @@ func TestFind_examples(t *testing.T) {
 	f("(y,1)", "1 per YEAR | d_y_1_1671408000 | d.y")
 	f("(t,1)", "1 per 10 × MINUTE | d_t_1_1699999800 | d.t")
 
-	given("{key: a, " + perMinute("1") + ", descriptors: [{key: b, " + perMinute("1") + "}]}") // 48: the collision that the default layout has
+	given("{key: a, " + perMinute("1") + ", descriptors: [{key: b, " + perMinute("1") +
+		"}]}") // 48: the collision that the default layout has
 	f("(a,x_b_y)", "1 per MINUTE | d_a_x_b_y_1699999980 | d.a")
 	f("(a,x)(b,y)", "1 per MINUTE | d_a_x_b_y_1699999980 | d.a.b")
 }
@@ -221,10 +229,13 @@ func TestOverride(t *testing.T) {
 
 // Numbers of names: rules of one name share one, unknown names have none.
 func TestReplaces_numbers(t *testing.T) {
-	r := mustLoad(t, Options{}, inDomain("{key: a, rate_limit: {unit: day, requests_per_unit: 1, name: n}}, {key: b, rate_limit: {unit: day, requests_per_unit: 1, name: n}}, "+
-		"{key: c, rate_limit: {unlimited: true, name: m, replaces: [{name: n}, {name: nobody}, {name: n}]}}, {key: x, "+perMinute("1")+"}"))
+	r := mustLoad(t, Options{},
+		inDomain("{key: a, rate_limit: {unit: day, requests_per_unit: 1, name: n}}, {key: b, rate_limit: {unit: day, requests_per_unit: 1, name: n}}, "+
+			"{key: c, rate_limit: {unlimited: true, name: m, replaces: [{name: n}, {name: nobody}, {name: n}]}}, {key: x, "+
+			perMinute("1")+"}"))
 	d := r.Domain("d")
-	a, b, c, x := d.Find(entriesOf(t, "(a,1)")), d.Find(entriesOf(t, "(b,1)")), d.Find(entriesOf(t, "(c,1)")), d.Find(entriesOf(t, "(x,1)"))
+	a, b, c, x := d.Find(entriesOf(t, "(a,1)")), d.Find(entriesOf(t, "(b,1)")), d.Find(entriesOf(t, "(c,1)")),
+		d.Find(entriesOf(t, "(x,1)"))
 	if a.ID == 0 || a.ID != b.ID || c.ID == a.ID || c.ID == 0 || x.ID != 0 {
 		t.Errorf("numbers: a %d, b %d, c %d, x %d", a.ID, b.ID, c.ID, x.ID)
 	}

@@ -29,7 +29,8 @@ func TestMetricKey(t *testing.T) {
 	f("(a,1)(b,2)", "d.a.b")
 	given("{key: w, value: a*, detailed_metric: true, " + l + "}")
 	f("(w,ab)", "d.w_ab")
-	given("{key: r, value_to_metric: true, descriptors: [{key: m, value_to_metric: true, descriptors: [{key: u, " + l + "}]}]}")
+	given("{key: r, value_to_metric: true, descriptors: [{key: m, value_to_metric: true, descriptors: [{key: u, " +
+		l + "}]}]}")
 	f("(r,x)(m,GET)(u,7)", "d.r_x.m_GET.u")
 	f("(r,x)(m,)(u,7)", "d.r_x.m.u")
 	given("{key: u, value_to_metric: true, descriptors: [{key: a, value: read*, value_to_metric: true, descriptors: [{key: r, " + l + "}]}]}")
@@ -47,7 +48,8 @@ func TestMetricKey(t *testing.T) {
 	f("(u,v)", "d.u_v")
 
 	// The rows of the first table that no example shows.
-	given("{key: k, value: v, " + l + "}, {key: k, value: w*, " + l + "}, {key: k, value: x*, value_to_metric: true, " + l + "}, {key: k, " + l + "}")
+	given("{key: k, value: v, " + l + "}, {key: k, value: w*, " + l + "}, {key: k, value: x*, value_to_metric: true, " +
+		l + "}, {key: k, " + l + "}")
 	f("(k,v)", "d.k_v")
 	f("(k,w1)", "d.k_w*")
 	f("(k,x1)", "d.k_x1")
@@ -60,7 +62,8 @@ func TestMetricKey(t *testing.T) {
 
 // A rule all of whose parts are fixed has its counters from the start.
 func TestMetricKey_static(t *testing.T) {
-	r := mustLoad(t, Options{}, inDomain("{key: a, value: b, descriptors: [{key: c, value: d, detailed_metric: true, "+perMinute("1")+"}, {key: e, detailed_metric: true, "+perMinute("1")+"}]}"))
+	r := mustLoad(t, Options{}, inDomain("{key: a, value: b, descriptors: [{key: c, value: d, detailed_metric: true, "+
+		perMinute("1")+"}, {key: e, detailed_metric: true, "+perMinute("1")+"}]}"))
 	if r.Domain("d").Find(entriesOf(t, "(a,b)(c,d)")).Stats == nil {
 		t.Error("the metric key of exact values only is not fixed")
 	}

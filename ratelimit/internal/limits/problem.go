@@ -170,7 +170,8 @@ func (r *Report) rejection() error {
 	}
 	sortProblems(r.problems)
 	if r.unlisted > 0 {
-		r.problems = append(r.problems, Problem{File: r.problems[0].File, Message: fmt.Sprintf("%d further problems are not listed", r.unlisted)})
+		r.problems = append(r.problems,
+			Problem{File: r.problems[0].File, Message: fmt.Sprintf("%d further problems are not listed", r.unlisted)})
 	}
 	return &Rejection{r.problems}
 }

@@ -26,8 +26,10 @@ func TestLoad_rejections(t *testing.T) {
 	f("domain: d\n\tdescriptors:\n", `f.yaml:2:1: not YAML: found character '	' that cannot start any token`)
 	f("- a\n- b\n", `f.yaml:1:1: the file must be a map with domain, descriptors or on_store_failure, not a list`)
 	f("hello\n", `f.yaml:1:1: the file must be a map with domain, descriptors or on_store_failure, not a text (hello)`)
-	f("domain: d\n---\ndomain: e\n", `f.yaml:2:1: a second YAML document begins here; a file holds one domain, so put each document into a file of its own`)
-	f("domain: d\n---\n---\n", `f.yaml:2:1: a second YAML document begins here; a file holds one domain, so put each document into a file of its own`)
+	f("domain: d\n---\ndomain: e\n",
+		`f.yaml:2:1: a second YAML document begins here; a file holds one domain, so put each document into a file of its own`)
+	f("domain: d\n---\n---\n",
+		`f.yaml:2:1: a second YAML document begins here; a file holds one domain, so put each document into a file of its own`)
 	f("---\ndomain: d\n---\n# nothing more\n...\n") // an empty one is only said to begin
 	f("domain: d\ndescriptors: # caf\xe9\n", `f.yaml:2:19: byte 0xe9 is not UTF-8`)
 	f("domain: d\n\x00", `f.yaml:2:1: control character 0x00 must be written as an escape in double quotes`)
@@ -35,23 +37,32 @@ func TestLoad_rejections(t *testing.T) {
 
 	// 2: a key that is not a text.
 	f("domain: d\n1: x\n", `f.yaml:2:1: domain "d": a key of the file must be a text, not a number (1)`)
-	f(head+"- key: a\n  yes: x\n", `f.yaml:4:3: domain "d", descriptor a: a key of a descriptor must be a text, not a boolean (yes)`)
+	f(head+"- key: a\n  yes: x\n",
+		`f.yaml:4:3: domain "d", descriptor a: a key of a descriptor must be a text, not a boolean (yes)`)
 	f(head+"- key: a\n  ? [x]\n  : y\n", `f.yaml:5:3: not YAML: found an invalid key for this map`)
 
 	// 3: an unknown key.
-	f("domain: d\ndescriptor: []\n", `f.yaml:2:1: domain "d": unknown key "descriptor" in the file; allowed are domain, descriptors or on_store_failure; did you mean descriptors?`)
-	f(head+"- key: a\n  ratelimit:\n    unit: day\n", `f.yaml:4:3: domain "d", descriptor a: unknown key "ratelimit" in a descriptor; allowed are `+entryKeyList+`; did you mean rate_limit?`)
+	f("domain: d\ndescriptor: []\n",
+		`f.yaml:2:1: domain "d": unknown key "descriptor" in the file; allowed are domain, descriptors or on_store_failure; did you mean descriptors?`)
+	f(head+"- key: a\n  ratelimit:\n    unit: day\n",
+		`f.yaml:4:3: domain "d", descriptor a: unknown key "ratelimit" in a descriptor; allowed are `+
+			entryKeyList+`; did you mean rate_limit?`)
 	f(head+"- key: a\n  value: b\n  descriptors:\n  - key: c\n    rate_limit:\n      unit: day\n      request_per_unit: 5\n",
-		`f.yaml:9:7: domain "d", descriptor a_b.c: unknown key "request_per_unit" in rate_limit; allowed are `+limitKeyList+`; did you mean requests_per_unit?`)
-	f(head+"- key: a\n  quite_something_else: 1\n", `f.yaml:4:3: domain "d", descriptor a: unknown key "quite_something_else" in a descriptor; allowed are `+entryKeyList)
+		`f.yaml:9:7: domain "d", descriptor a_b.c: unknown key "request_per_unit" in rate_limit; allowed are `+
+			limitKeyList+`; did you mean requests_per_unit?`)
+	f(head+"- key: a\n  quite_something_else: 1\n",
+		`f.yaml:4:3: domain "d", descriptor a: unknown key "quite_something_else" in a descriptor; allowed are `+entryKeyList)
 	f("domain: d\ndescriptors:\n- key: a\n  metadata:\n    anything: {goes: [here, 1, 2.5, null, yes]}\n") // free
 
 	// 4: a known key in the wrong place.
 	f(head+"- key: a\n  rate_limit:\n    unit: day\n    requests_per_unit: 1\n    shadow_mode: true\n",
 		`f.yaml:7:5: domain "d", descriptor a: key shadow_mode has no meaning in rate_limit; allowed are `+limitKeyList)
-	f(head+"- key: a\n  unit: day\n", `f.yaml:4:3: domain "d", descriptor a: key unit has no meaning in a descriptor; allowed are `+entryKeyList)
-	f(head+"- key: a\n  domain: x\n", `f.yaml:4:3: domain "d", descriptor a: key domain has no meaning in a descriptor; allowed are `+entryKeyList)
-	f("domain: d\nkey: a\n", `f.yaml:2:1: domain "d": key key has no meaning in the file; allowed are domain, descriptors or on_store_failure`)
+	f(head+"- key: a\n  unit: day\n",
+		`f.yaml:4:3: domain "d", descriptor a: key unit has no meaning in a descriptor; allowed are `+entryKeyList)
+	f(head+"- key: a\n  domain: x\n",
+		`f.yaml:4:3: domain "d", descriptor a: key domain has no meaning in a descriptor; allowed are `+entryKeyList)
+	f("domain: d\nkey: a\n",
+		`f.yaml:2:1: domain "d": key key has no meaning in the file; allowed are domain, descriptors or on_store_failure`)
 
 	// 5: a list element that is no map.
 	f(head+"- a\n-\n- [b]\n",
@@ -75,18 +86,27 @@ func TestLoad_rejections(t *testing.T) {
 	f(rpu("many"), wholeNumber+"a text (many)")
 	f(rpu("[1]"), wholeNumber+"a list ([…])")
 	f(rpu("true"), wholeNumber+"a boolean (true)")
-	f(rpu("-1"), `f.yaml:6:24: domain "d", descriptor a: requests_per_unit is -1; allowed are whole numbers from 0 to 4294967295`)
-	f(rpu("4294967296"), `f.yaml:6:24: domain "d", descriptor a: requests_per_unit is 4294967296; allowed are whole numbers from 0 to 4294967295`)
-	f(rpu("99999999999999999999999"), `f.yaml:6:24: domain "d", descriptor a: requests_per_unit is 99999999999999999999999; allowed are whole numbers from 0 to 4294967295`)
-	f(rpu(`"5"`), `f.yaml:6:24: domain "d", descriptor a: requests_per_unit must be a number without quotes, not the text "5"`)
-	f(limit("unit_multiplier: 0"), `f.yaml:7:22: domain "d", descriptor a: unit_multiplier is 0; allowed are whole numbers from 1 to 4294967295`)
-	f(head+"- key: a\n  shadow_mode: \"true\"\n", `f.yaml:4:16: domain "d", descriptor a: shadow_mode must be true or false without quotes, not the text "true"`)
-	f(head+"- key: a\n  quota_mode: 1\n", `f.yaml:4:15: domain "d", descriptor a: quota_mode must be true or false, not a number (1)`)
+	f(rpu("-1"),
+		`f.yaml:6:24: domain "d", descriptor a: requests_per_unit is -1; allowed are whole numbers from 0 to 4294967295`)
+	f(rpu("4294967296"),
+		`f.yaml:6:24: domain "d", descriptor a: requests_per_unit is 4294967296; allowed are whole numbers from 0 to 4294967295`)
+	f(rpu("99999999999999999999999"),
+		`f.yaml:6:24: domain "d", descriptor a: requests_per_unit is 99999999999999999999999; allowed are whole numbers from 0 to 4294967295`)
+	f(rpu(`"5"`),
+		`f.yaml:6:24: domain "d", descriptor a: requests_per_unit must be a number without quotes, not the text "5"`)
+	f(limit("unit_multiplier: 0"),
+		`f.yaml:7:22: domain "d", descriptor a: unit_multiplier is 0; allowed are whole numbers from 1 to 4294967295`)
+	f(head+"- key: a\n  shadow_mode: \"true\"\n",
+		`f.yaml:4:16: domain "d", descriptor a: shadow_mode must be true or false without quotes, not the text "true"`)
+	f(head+"- key: a\n  quota_mode: 1\n",
+		`f.yaml:4:15: domain "d", descriptor a: quota_mode must be true or false, not a number (1)`)
 	f(head+"- key: [a]\n", `f.yaml:3:8: domain "d", descriptor descriptors[0]: key must be a text, not a list`)
 	f(head+"- key: a\n  value:\n    b: c\n", `f.yaml:5:5: domain "d", descriptor a: value must be a text, not a map`)
 	f("domain:\n- d\n", `f.yaml:2:1: domain must be a text, not a list`)
-	f(head+"- key: a\n  rate_limit: 5\n", `f.yaml:4:15: domain "d", descriptor a: rate_limit must be a map with `+limitKeyList+`, not a number (5)`)
-	f("domain: d\non_store_failure: alow\n", `f.yaml:2:19: domain "d": on_store_failure "alow" is unknown; allowed are error, allow or deny; did you mean allow?`)
+	f(head+"- key: a\n  rate_limit: 5\n",
+		`f.yaml:4:15: domain "d", descriptor a: rate_limit must be a map with `+limitKeyList+`, not a number (5)`)
+	f("domain: d\non_store_failure: alow\n",
+		`f.yaml:2:19: domain "d": on_store_failure "alow" is unknown; allowed are error, allow or deny; did you mean allow?`)
 
 	// 8: no domain.
 	f("", `f.yaml:1:1: domain is missing or empty`)
@@ -134,13 +154,18 @@ func TestLoad_rejections(t *testing.T) {
 	f(limit("replaces: [{name: ''}, {}]"),
 		`f.yaml:7:23: domain "d", descriptor a: replaces[0] needs the name of a rule`,
 		`f.yaml:7:28: domain "d", descriptor a: replaces[1] needs the name of a rule`)
-	f(limit("name: n\n    replaces:\n    - name: n"), `f.yaml:9:13: domain "d", descriptor a: the rule replaces itself: "n" is its own name`)
-	f(limit("replaces:\n    - nam: n"), `f.yaml:8:7: domain "d", descriptor a: unknown key "nam" in an item of replaces; only name is allowed; did you mean name?`)
+	f(limit("name: n\n    replaces:\n    - name: n"),
+		`f.yaml:9:13: domain "d", descriptor a: the rule replaces itself: "n" is its own name`)
+	f(limit("replaces:\n    - nam: n"),
+		`f.yaml:8:7: domain "d", descriptor a: unknown key "nam" in an item of replaces; only name is allowed; did you mean name?`)
 
 	// 17: share_threshold without a wildcard.
-	f(head+"- key: a\n  value: b\n  share_threshold: true\n", `f.yaml:5:20: domain "d", descriptor a_b: share_threshold needs a value with a wildcard; "b" has no *`)
-	f(head+"- key: a*\n  share_threshold: true\n", `f.yaml:4:20: domain "d", descriptor a*: share_threshold needs a value with a wildcard; a descriptor without value has no *`)
-	f(head+"- key: a\n  value: 'b\\*'\n  share_threshold: true\n", `f.yaml:5:20: domain "d", descriptor a_b\*: share_threshold needs a value with a wildcard; "b\\*" has no *`)
+	f(head+"- key: a\n  value: b\n  share_threshold: true\n",
+		`f.yaml:5:20: domain "d", descriptor a_b: share_threshold needs a value with a wildcard; "b" has no *`)
+	f(head+"- key: a*\n  share_threshold: true\n",
+		`f.yaml:4:20: domain "d", descriptor a*: share_threshold needs a value with a wildcard; a descriptor without value has no *`)
+	f(head+"- key: a\n  value: 'b\\*'\n  share_threshold: true\n",
+		`f.yaml:5:20: domain "d", descriptor a_b\*: share_threshold needs a value with a wildcard; "b\\*" has no *`)
 	f(head + "- key: a\n  value: '*b'\n  share_threshold: true\n")
 
 	// 18: metadata that does not convert.
@@ -150,14 +175,17 @@ func TestLoad_rejections(t *testing.T) {
 		`f.yaml:7:10: domain "d", descriptor a: metadata.x[0].z is .nan, which JSON can't hold`)
 
 	// Repeated keys (3.2).
-	f(head+"- key: a\n  value: b\n  key: c\n", `f.yaml:5:3: domain "d", descriptor c_b: key key stands twice in a descriptor; the first is at line 3, column 3`)
-	f("domain: d\ndomain: e\n", `f.yaml:2:1: domain "e": key domain stands twice in the file; the first is at line 1, column 1`)
+	f(head+"- key: a\n  value: b\n  key: c\n",
+		`f.yaml:5:3: domain "d", descriptor c_b: key key stands twice in a descriptor; the first is at line 3, column 3`)
+	f("domain: d\ndomain: e\n",
+		`f.yaml:2:1: domain "e": key domain stands twice in the file; the first is at line 1, column 1`)
 	f(head + "- key: a\n  metadata: {a: 18446744073709551615, b: -9223372036854775808, c: '18446744073709551616'}\n")
 	f(head+"- key: a\n  metadata: {x: 18446744073709551616, y: -9223372036854775809, z: 0x10000000000000000}\n",
 		`f.yaml:4:17: domain "d", descriptor a: metadata.x is 18446744073709551616, which does not fit into 64 bits; put it in quotes to keep its digits`,
 		`f.yaml:4:42: domain "d", descriptor a: metadata.y is -9223372036854775809, which does not fit into 64 bits; put it in quotes to keep its digits`,
 		`f.yaml:4:67: domain "d", descriptor a: metadata.z is 0x10000000000000000, which does not fit into 64 bits; put it in quotes to keep its digits`)
-	f(head+"- key: a\n  metadata:\n    x: 1\n    x: 2\n", `f.yaml:6:5: domain "d", descriptor a: key "x" stands twice in metadata`)
+	f(head+"- key: a\n  metadata:\n    x: 1\n    x: 2\n",
+		`f.yaml:6:5: domain "d", descriptor a: key "x" stands twice in metadata`)
 
 	// Aliases.
 	const quotes = "a text that begins with * must stand in quotes: without them it is an alias"
@@ -170,7 +198,8 @@ func TestLoad_rejections(t *testing.T) {
 	f(head+"- key: a\n  value: */x\n", `f.yaml:4:10: alias */x has no anchor &/x before it; `+quotes)
 	f(head + "- {key: &1 a, value: *1}\n- key: &true b\n  value: *true\n")
 	f("domain: d\ndescriptors: &x\n- key: a\n  descriptors: *x\n", `f.yaml:4:16: alias *x stands inside its own anchor`)
-	f(head+"- &x {key: a}\n- <<: *x\n  <<: *x\n", `f.yaml:5:3: << stands twice in one map; one may take a list: <<: [*a, *b]`)
+	f(head+"- &x {key: a}\n- <<: *x\n  <<: *x\n",
+		`f.yaml:5:3: << stands twice in one map; one may take a list: <<: [*a, *b]`)
 	f(head+"- <<: 5\n  key: a\n", `f.yaml:3:7: << takes a map or a list of maps, not a number`)
 	f("domain: !domain d\n", `f.yaml:1:9: tag !domain is not known`)
 }
@@ -213,7 +242,9 @@ func TestLoad_merge(t *testing.T) {
 	refused(t, o, []File{a, {"b.yaml", []byte("domain: d\ndescriptors:\n- key: a\n  value: x*\n")}},
 		`b.yaml:3:3: domain "d", descriptor a_x*: this descriptor is already configured in a.yaml:4:3; key and value may stand once in a list`)
 
-	r := mustLoad(t, o, File{"b.yaml", []byte("domain: d\ndescriptors:\n- {key: a, value: 'xy*', " + perMinute("2") + "}\n- {key: b, " + perMinute("3") + "}\n")}, a)
+	r := mustLoad(t, o, File{"b.yaml",
+		[]byte("domain: d\ndescriptors:\n- {key: a, value: 'xy*', " + perMinute("2") +
+			"}\n- {key: b, " + perMinute("3") + "}\n")}, a)
 	d := r.Domain("d")
 	if d.OnStoreFailure != FailureDeny || len(d.Files) != 2 {
 		t.Errorf("on_store_failure %v, files %v", d.OnStoreFailure, d.Files)
@@ -229,7 +260,8 @@ func TestLoad_merge(t *testing.T) {
 func TestLoad_warnings(t *testing.T) {
 	f := func(list string, want ...string) {
 		t.Helper()
-		_, warnings, err := Load(context.Background(), []File{{"f.yaml", []byte("domain: d\ndescriptors:\n" + list)}}, Options{})
+		_, warnings, err := Load(context.Background(), []File{{"f.yaml", []byte("domain: d\ndescriptors:\n" + list)}},
+			Options{})
 		if err != nil {
 			t.Errorf("refused: %v", err)
 			return
@@ -246,11 +278,13 @@ func TestLoad_warnings(t *testing.T) {
 		return "  rate_limit: {unit: day, requests_per_unit: 1" + more + "}\n"
 	}
 	f("- key: a\n" + limit(""))
-	f("- key: a\n"+limit(", name: first")+"- key: b\n"+limit(", name: first")+"- key: c\n"+limit(", replaces: [{name: frist}, {name: other}]"),
+	f("- key: a\n"+limit(", name: first")+"- key: b\n"+limit(", name: first")+
+		"- key: c\n"+limit(", replaces: [{name: frist}, {name: other}]"),
 		`f.yaml:6:55: domain "d", descriptor b: the rule in f.yaml:4:55 has the name "first" too; what replaces one replaces both`,
 		`f.yaml:8:67: domain "d", descriptor c: no rule of this domain has the name "frist"; did you mean first?`,
 		`f.yaml:8:82: domain "d", descriptor c: no rule of this domain has the name "other"`)
-	f("- key: a\n"+limit(", name: x1, replaces: [{name: x2}]")+"- key: b\n"+limit(", name: x2, replaces: [{name: x3}]")+"- key: c\n"+limit(", name: x3, replaces: [{name: x1}]"),
+	f("- key: a\n"+limit(", name: x1, replaces: [{name: x2}]")+"- key: b\n"+
+		limit(", name: x2, replaces: [{name: x3}]")+"- key: c\n"+limit(", name: x3, replaces: [{name: x1}]"),
 		`f.yaml:8:77: domain "d", descriptor c: rules replace each other in a circle (x1 replaces x2 replaces x3 replaces x1); a request that matches them all has no limit left`)
 	f("- key: a\n  shadow_mode: yes\n  quota_mode: on\n  detailed_metric: true\n",
 		`f.yaml:4:16: domain "d", descriptor a: shadow_mode has no effect on a descriptor without rate_limit`,
@@ -268,13 +302,16 @@ func TestLoad_warnings(t *testing.T) {
 // Messages stay on one line of bounded length, and a report of bounded size.
 func TestLoad_longTexts(t *testing.T) {
 	long := strings.Repeat("x", 10_000)
-	_, _, err := Load(context.Background(), []File{{"f.yaml", []byte("domain: d\ndescriptors:\n- key: \"a\\nb\"\n  value: " + long + "\n  unit: 1\n- key: a\n  " + long + ": 1\n  shadow_mode: " + long + "\n  quota_mode: x\n\n    y\n")}}, Options{})
+	_, _, err := Load(context.Background(),
+		[]File{{"f.yaml", []byte("domain: d\ndescriptors:\n- key: \"a\\nb\"\n  value: " + long +
+			"\n  unit: 1\n- key: a\n  " + long + ": 1\n  shadow_mode: " + long + "\n  quota_mode: x\n\n    y\n")}}, Options{})
 	for _, line := range strings.Split(err.Error(), "\n") {
 		if !strings.HasPrefix(line, "f.yaml:") || len(line) > 500 {
 			t.Errorf("%d bytes: %.200s", len(line), line)
 		}
 	}
-	_, _, err = Load(context.Background(), []File{{"f.yaml", []byte("domain: d\ndescriptors:\n" + strings.Repeat("- value: x\n", 1500))}}, Options{})
+	_, _, err = Load(context.Background(),
+		[]File{{"f.yaml", []byte("domain: d\ndescriptors:\n" + strings.Repeat("- value: x\n", 1500))}}, Options{})
 	refusal, _ := errors.AsType[*Rejection](err)
 	if n := len(refusal.Problems); n != 1001 || refusal.Problems[1000].Message != "500 further problems are not listed" {
 		t.Errorf("%d problems, the last: %v", n, refusal.Problems[n-1])

@@ -29,7 +29,8 @@ func (g *replaceGraph) collect(list []Entry) {
 		e := &list[i]
 		if l := e.Limit; l != nil {
 			if first := g.rules[l.Name]; l.Name != "" && first != nil {
-				g.report.Warning(g.at(e, l.NamePos), l.Name, "the rule in %s has the name %s too; what replaces one replaces both", whereEntry(first, first.Limit.NamePos), Quote(l.Name))
+				g.report.Warning(g.at(e, l.NamePos), l.Name, "the rule in %s has the name %s too; what replaces one replaces both",
+					whereEntry(first, first.Limit.NamePos), Quote(l.Name))
 			} else if l.Name != "" {
 				g.rules[l.Name] = e
 			}
@@ -54,7 +55,8 @@ func (g *replaceGraph) warn() {
 				return
 			}
 			if x.Name != "" && g.rules[x.Name] == nil {
-				g.report.Warning(Place{File: r.File, Pos: x.Pos, Domain: g.domain, Path: r.path}, x.Name, "no rule of this domain has the name %s%s", Quote(x.Name), g.report.suggest(x.Name, names))
+				g.report.Warning(Place{File: r.File, Pos: x.Pos, Domain: g.domain, Path: r.path}, x.Name,
+					"no rule of this domain has the name %s%s", Quote(x.Name), g.report.suggest(x.Name, names))
 			}
 		}
 	}
@@ -77,7 +79,9 @@ func (g *replaceGraph) circles(names []string) {
 		reported[group] = true
 		circle, closing := w.circle(int32(n), groups)
 		at := Place{File: closing.rule.File, Pos: closing.pos, Domain: g.domain, Path: closing.rule.path}
-		g.report.Warning(at, names[n], "rules replace each other in a circle (%s); a request that matches them all has no limit left", g.shownCircle(names, circle))
+		g.report.Warning(at, names[n],
+			"rules replace each other in a circle (%s); a request that matches them all has no limit left",
+			g.shownCircle(names, circle))
 	}
 }
 

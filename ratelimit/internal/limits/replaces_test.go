@@ -14,7 +14,8 @@ func replacing(n int, to func(i int) []string) File {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
 	for i := range n {
-		fmt.Fprintf(&b, "- {key: k, value: v%d, rate_limit: {unit: day, requests_per_unit: 1, name: rule%d, replaces: [", i, i)
+		fmt.Fprintf(&b, "- {key: k, value: v%d, rate_limit: {unit: day, requests_per_unit: 1, name: rule%d, replaces: [", i,
+			i)
 		for _, name := range to(i) {
 			fmt.Fprintf(&b, "{name: %s},", name)
 		}
@@ -106,8 +107,10 @@ func TestReplaces_circles(t *testing.T) {
 	}
 	f(replacing(3, next(3, 1)), "rule0 replaces rule1 replaces rule2 replaces rule0")
 	f(replacing(4, next(2, 1)), "rule0 replaces rule1 replaces rule0", "rule2 replaces rule3 replaces rule2")
-	f(replacing(10, next(10, 1)), "rule0 replaces rule1 replaces rule2 replaces rule3 replaces rule4 replaces rule5 replaces rule6 replaces rule7 replaces rule8 replaces rule9 replaces rule0")
-	f(replacing(5000, next(5000, 1)), "rule0 replaces rule1 replaces rule2 replaces rule3 replaces rule4 replaces rule5 replaces rule6 replaces rule7 replaces rule8 replaces rule9 and so on, 5000 rules in all")
+	f(replacing(10, next(10, 1)),
+		"rule0 replaces rule1 replaces rule2 replaces rule3 replaces rule4 replaces rule5 replaces rule6 replaces rule7 replaces rule8 replaces rule9 replaces rule0")
+	f(replacing(5000, next(5000, 1)),
+		"rule0 replaces rule1 replaces rule2 replaces rule3 replaces rule4 replaces rule5 replaces rule6 replaces rule7 replaces rule8 replaces rule9 and so on, 5000 rules in all")
 	// Each further way back to a rule is the same circle for whoever has to mend it.
 	f(replacing(300, func(i int) []string {
 		return []string{fmt.Sprintf("rule%d", (i+1)%300), "rule0", "rule7"}[:1+min(1, i)+i/200]
@@ -123,7 +126,8 @@ func TestReplaces_circles(t *testing.T) {
 
 // ReplacesID says the same of any list, searched or as bits.
 func TestRule_ReplacesID(t *testing.T) {
-	for _, c := range []struct{ length, span uint32 }{{0, 1}, {1, 1}, {16, 40}, {17, 17}, {17, 40}, {100, 5000}, {100, 50_000}, {1000, 1000}} {
+	for _, c := range []struct{ length, span uint32 }{{0, 1}, {1, 1}, {16, 40}, {17, 17}, {17, 40}, {100, 5000},
+		{100, 50_000}, {1000, 1000}} {
 		var ids []uint32
 		for len(ids) < int(c.length) {
 			ids = append(ids, 5+rand.Uint32N(c.span))
@@ -144,7 +148,9 @@ func BenchmarkReplaces(b *testing.B) {
 	const n = 5000
 	for name, f := range map[string]File{
 		"missing": replacing(n, func(i int) []string { return []string{fmt.Sprintf("rul%d", i)} }),
-		"circle":  replacing(n, func(i int) []string { return []string{fmt.Sprintf("rule%d", (i+1)%n), "rule0"}[:min(2, i+1)] }),
+		"circle": replacing(n, func(i int) []string {
+			return []string{fmt.Sprintf("rule%d", (i+1)%n), "rule0"}[:min(2, i+1)]
+		}),
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

@@ -66,7 +66,8 @@ func TestResources_asYAML(t *testing.T) {
 			return
 		}
 		places := cmpopts.IgnoreFields(RuleView{}, "File", "Line", "Column")
-		if d := cmp.Diff(want.View(), got.View(), places, cmpopts.IgnoreFields(DomainView{}, "Files"), protocmp.Transform()); d != "" {
+		if d := cmp.Diff(want.View(), got.View(), places, cmpopts.IgnoreFields(DomainView{}, "Files"),
+			protocmp.Transform()); d != "" {
 			t.Errorf("%s: %s", yaml, d)
 		}
 		if len(warnings) != len(wantWarnings) {
@@ -77,10 +78,13 @@ func TestResources_asYAML(t *testing.T) {
 	f(&conf{Name: "r", Domain: "d", Descriptors: []*desc{
 		{Key: "k", RateLimit: &policy{Unit: 1, RequestsPerUnit: 5}},
 		{Key: "k", Value: "v", ShadowMode: true, RateLimit: &policy{Unit: 2, RequestsPerUnit: 0, Name: "n"}},
-		{Key: "k", Value: "w*", DetailedMetric: true, RateLimit: &policy{Unit: 3, RequestsPerUnit: math.MaxUint32, Replaces: []*rlsconf.RateLimitReplace{{Name: "n"}}}},
+		{Key: "k", Value: "w*", DetailedMetric: true,
+			RateLimit: &policy{Unit: 3, RequestsPerUnit: math.MaxUint32, Replaces: []*rlsconf.RateLimitReplace{{Name: "n"}}}},
 		{Key: "a*b", Value: `x\*`, Descriptors: []*desc{{Key: "deep", RateLimit: &policy{Unlimited: true}}, {Key: "white"}}},
-		{Key: "d4", RateLimit: &policy{Unit: 4, RequestsPerUnit: 4}}, {Key: "d5", RateLimit: &policy{Unit: 5, RequestsPerUnit: 5}},
-		{Key: "d6", RateLimit: &policy{Unit: 6, RequestsPerUnit: 6}}, {Key: "d7", RateLimit: &policy{Unit: 7, RequestsPerUnit: 7}},
+		{Key: "d4", RateLimit: &policy{Unit: 4, RequestsPerUnit: 4}},
+		{Key: "d5", RateLimit: &policy{Unit: 5, RequestsPerUnit: 5}},
+		{Key: "d6", RateLimit: &policy{Unit: 6, RequestsPerUnit: 6}},
+		{Key: "d7", RateLimit: &policy{Unit: 7, RequestsPerUnit: 7}},
 	}}, `domain: d
 descriptors:
   - {key: k, rate_limit: {unit: second, requests_per_unit: 5}}
@@ -95,7 +99,8 @@ descriptors:
 	minute := &policy{Unit: 2, RequestsPerUnit: 1}
 	f(&conf{Domain: "d", Descriptors: []*desc{
 		newer(t, &desc{Key: "q", RateLimit: minute}, true, nil),
-		newer(t, &desc{Key: "m", RateLimit: minute}, true, map[string]any{"a": "b", "n": 1.5, "l": []any{true, nil, map[string]any{"x": "y"}}}),
+		newer(t, &desc{Key: "m", RateLimit: minute}, true,
+			map[string]any{"a": "b", "n": 1.5, "l": []any{true, nil, map[string]any{"x": "y"}}}),
 		newer(t, &desc{Key: "e", RateLimit: minute}, false, map[string]any{}),
 	}}, `domain: d
 descriptors:
@@ -122,12 +127,14 @@ func TestResources_newerFieldsTwice(t *testing.T) {
 	b = protowire.AppendBytes(tag(b, fieldMetadata, protowire.BytesType), part("b"))
 	d := &desc{Key: "k", RateLimit: &policy{Unit: 2, RequestsPerUnit: 1}}
 	d.ProtoReflect().SetUnknown(b)
-	r, _, err := LoadResources(context.Background(), [][]byte{encode(t, &conf{Domain: "d", Descriptors: []*desc{d}})}, Options{})
+	r, _, err := LoadResources(context.Background(), [][]byte{encode(t, &conf{Domain: "d", Descriptors: []*desc{d}})},
+		Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	rule := r.View()[0].Rules[0]
-	if !rule.QuotaMode || rule.Metadata.Fields["a"].GetStringValue() != "a" || rule.Metadata.Fields["b"].GetStringValue() != "b" {
+	if !rule.QuotaMode || rule.Metadata.Fields["a"].GetStringValue() != "a" ||
+		rule.Metadata.Fields["b"].GetStringValue() != "b" {
 		t.Errorf("%+v", rule)
 	}
 }
@@ -135,9 +142,12 @@ func TestResources_newerFieldsTwice(t *testing.T) {
 // TestResources_unset: a value of metadata that is not set is null, since nothing else could be answered.
 func TestResources_unset(t *testing.T) {
 	d := &desc{Key: "k", RateLimit: &policy{Unit: 2, RequestsPerUnit: 1}}
-	s := &structpb.Struct{Fields: map[string]*structpb.Value{"u": {}, "l": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{{}}})}}
-	d.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, fieldMetadata, protowire.BytesType), encode(t, s)))
-	r, _, err := LoadResources(context.Background(), [][]byte{encode(t, &conf{Domain: "d", Descriptors: []*desc{d}})}, Options{})
+	s := &structpb.Struct{Fields: map[string]*structpb.Value{"u": {},
+		"l": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{{}}})}}
+	d.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, fieldMetadata, protowire.BytesType),
+		encode(t, s)))
+	r, _, err := LoadResources(context.Background(), [][]byte{encode(t, &conf{Domain: "d", Descriptors: []*desc{d}})},
+		Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +189,8 @@ func TestResources_rejected(t *testing.T) {
 	f(one(&desc{Key: "k", RateLimit: &policy{Unit: 2, RequestsPerUnit: 3, Unlimited: true}}),
 		`r: domain "d", descriptor k: unlimited: true takes no unit, but unit is "minute"`,
 		`r: domain "d", descriptor k: unlimited: true takes no requests_per_unit, but it is 3`)
-	f(one(&desc{Key: "k", RateLimit: &policy{Unit: 2, RequestsPerUnit: 1, Name: "n", Replaces: []*rlsconf.RateLimitReplace{{}, {Name: "n"}}}}),
+	f(one(&desc{Key: "k", RateLimit: &policy{Unit: 2, RequestsPerUnit: 1, Name: "n",
+		Replaces: []*rlsconf.RateLimitReplace{{}, {Name: "n"}}}}),
 		`r: domain "d", descriptor k: replaces[0] needs the name of a rule`,
 		`r: domain "d", descriptor k: the rule replaces itself: "n" is its own name`)
 	f(one(&desc{Key: "k", Value: "v", RateLimit: minute}, &desc{Key: "x"}, &desc{Key: "k", Value: "v"}),
@@ -203,11 +214,14 @@ func TestResources_rejected(t *testing.T) {
 	g([]byte{0xff}, "resources[1]: not a RateLimitConfig: ")
 	g(protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), []byte{0xff}), "invalid UTF-8")
 	bad := &desc{Key: "k"}
-	bad.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, fieldMetadata, protowire.BytesType), []byte{1}))
-	g(encode(t, &conf{Name: "r", Domain: "e", Descriptors: []*desc{bad}}), `r: domain "e", descriptor k: metadata is not a google.protobuf.Struct: `)
+	bad.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, fieldMetadata, protowire.BytesType),
+		[]byte{1}))
+	g(encode(t, &conf{Name: "r", Domain: "e", Descriptors: []*desc{bad}}),
+		`r: domain "e", descriptor k: metadata is not a google.protobuf.Struct: `)
 	deep := encode(t, &desc{Key: "k"})
 	for range 2 * maxDepth {
-		deep = append(encode(t, &desc{Key: "k"}), protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType), deep)...)
+		deep = append(encode(t, &desc{Key: "k"}),
+			protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType), deep)...)
 	}
 	g(protowire.AppendBytes(protowire.AppendTag(nil, 3, protowire.BytesType), deep), "recursion")
 }
@@ -238,7 +252,8 @@ func FuzzResource(f *testing.F) {
 	minute := &policy{Unit: 2, RequestsPerUnit: 1, Name: "n", Replaces: []*rlsconf.RateLimitReplace{{Name: "m"}}}
 	f.Add(encode(f, &conf{Name: "r", Domain: "d", Descriptors: []*desc{
 		{Key: "k", Value: "v*", ShadowMode: true, DetailedMetric: true, RateLimit: minute},
-		newer(f, &desc{Key: "k", RateLimit: minute, Descriptors: []*desc{{Key: "x", RateLimit: &policy{Unlimited: true}}}}, true, map[string]any{"a": []any{1.0, nil}}),
+		newer(f, &desc{Key: "k", RateLimit: minute, Descriptors: []*desc{{Key: "x", RateLimit: &policy{Unlimited: true}}}},
+			true, map[string]any{"a": []any{1.0, nil}}),
 	}}))
 	f.Add(encode(f, &conf{Name: "r\n", Descriptors: []*desc{{}, {Key: "k"}, {Key: "k", RateLimit: &policy{Unit: 9}}}}))
 	f.Add([]byte{0xff})

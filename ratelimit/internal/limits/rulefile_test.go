@@ -8,7 +8,8 @@ import (
 )
 
 func init() {
-	limits.Load = func(ctx context.Context, files []limits.File, o limits.Options) (*limits.Rules, []limits.Problem, error) {
+	limits.Load = func(ctx context.Context, files []limits.File,
+		o limits.Options) (*limits.Rules, []limits.Problem, error) {
 		theirs := make([]rulefile.File, len(files))
 		for i, f := range files {
 			theirs[i] = rulefile.File(f)

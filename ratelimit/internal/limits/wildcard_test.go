@@ -70,7 +70,8 @@ func TestPatterns_index(t *testing.T) {
 	}
 	scanned := patterns{all: all}
 	hits := 0
-	for _, v := range []string{"", "/api/v8/", "/api/v96/x/9", "/api/q/3", "299", "12", "nothing", "/api/", "/", "2", "x277"} {
+	for _, v := range []string{"", "/api/v8/", "/api/v96/x/9", "/api/q/3", "299", "12", "nothing", "/api/", "/", "2",
+		"x277"} {
 		a, b := indexed.first(v), scanned.first(v)
 		if a != b {
 			t.Errorf("%q: the index finds %d, a scan %d", v, a, b)
@@ -116,7 +117,8 @@ func TestLoad_manyPatterns(t *testing.T) {
 	f(manyStars(5000, ends), "ever match is not checked")
 	f(manyStars(20_000, func(i int) string { return fmt.Sprintf("/v%d/*", i) }))
 	f(manyStars(100, inside))
-	f(manyStars(2000, inside), "wild.yaml:3:19: domain \"wild\", descriptor w_*x0.*: 2000 patterns of key \"w\" from here on hold a text between two stars; a value of 60 KiB is searched for each, which costs a call up to about 16ms")
+	f(manyStars(2000, inside),
+		"wild.yaml:3:19: domain \"wild\", descriptor w_*x0.*: 2000 patterns of key \"w\" from here on hold a text between two stars; a value of 60 KiB is searched for each, which costs a call up to about 16ms")
 	f(manyStars(2000, func(i int) string { return fmt.Sprintf("/v%d/*x*", i) })) // one prefix, one search
 }
 

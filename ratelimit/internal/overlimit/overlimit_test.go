@@ -41,7 +41,8 @@ func TestOverLimit(t *testing.T) {
 	clock = noon + 40 // the window ends
 	f(long+"y", 0, false)
 	o.Set([]byte("a"), 11, 40)
-	if s := o.Stats(); s.HitCount != 5 || s.MissCount != 5 || s.LookupCount != 10 || s.ExpiredCount != 1 || s.EntryCount != 1 {
+	if s := o.Stats(); s.HitCount != 5 || s.MissCount != 5 || s.LookupCount != 10 ||
+		s.ExpiredCount != 1 || s.EntryCount != 1 {
 		t.Errorf("statistics %+v", s)
 	}
 	o.Clear()

@@ -299,7 +299,8 @@ func (m *Mapping) timer(s stats.Series) (timeMapping, bool) {
 		return out, true
 	}
 	out.summary = prometheus.SummaryOpts{
-		Objectives: map[float64]float64{}, MaxAge: quantiles.MaxAge, AgeBuckets: quantiles.AgeBuckets, BufCap: quantiles.BufCap,
+		Objectives: map[float64]float64{}, MaxAge: quantiles.MaxAge, AgeBuckets: quantiles.AgeBuckets,
+		BufCap: quantiles.BufCap,
 	}
 	for _, q := range quantiles.Quantiles {
 		out.summary.Objectives[q.Quantile] = q.Error

@@ -99,7 +99,8 @@ func TestLoadMapping_mistakes(t *testing.T) {
 	f("defaults:\n  observer_type: pie\n"+good, "invalid observer type 'pie'")
 	f(good+"- match: [\n", "line ")
 	f("- a\n", "line 1")
-	f(good+"- match: b\n  name: b\n  summary_options: {max_age: -1s}\n  observer_type: summary\n", "line 4: mapping 2: max_age must not be negative")
+	f(good+"- match: b\n  name: b\n  summary_options: {max_age: -1s}\n  observer_type: summary\n",
+		"line 4: mapping 2: max_age must not be negative")
 	if _, err := LoadMapping(filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("a file that is not there is loaded")
 	}
@@ -122,8 +123,10 @@ func TestLabelClash(t *testing.T) {
 // hold.
 func FuzzParseMapping(f *testing.F) {
 	for _, s := range []string{
-		mappingFile, "", "{}", "mappings: []", "- a", "mappings: [{match: '*', name: $1}]", "mappings: [{match: a.*.b, name: a, labels: {xx: $1, yy: ${9}}}]",
-		"mappings: [{match: '(', match_type: regex, name: a}]", "defaults: {timer_type: histogram, buckets: [2, 1]}", "mappings: [{timer_type: pie}]", "mappings:\n- match: a\n  nam: b\n", "defaults: {ttl: -1s}",
+		mappingFile, "", "{}", "mappings: []", "- a", "mappings: [{match: '*', name: $1}]",
+		"mappings: [{match: a.*.b, name: a, labels: {xx: $1, yy: ${9}}}]",
+		"mappings: [{match: '(', match_type: regex, name: a}]", "defaults: {timer_type: histogram, buckets: [2, 1]}",
+		"mappings: [{timer_type: pie}]", "mappings:\n- match: a\n  nam: b\n", "defaults: {ttl: -1s}",
 	} {
 		f.Add(s)
 	}

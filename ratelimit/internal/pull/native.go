@@ -35,7 +35,8 @@ func (p *Page) labels(s stats.Series, own ...stats.Tag) []stats.Tag {
 // with `_` for whatever a metric's name may not have.
 func nativeName(name string, k kind) (string, []stats.Tag) {
 	if k == counter {
-		if part, ok := strings.CutPrefix(name, "ratelimit.service.call.should_rate_limit."); ok && part != "" && !strings.Contains(part, ".") {
+		if part, ok := strings.CutPrefix(name, "ratelimit.service.call.should_rate_limit."); ok &&
+			part != "" && !strings.Contains(part, ".") {
 			return "ratelimit_service_should_rate_limit_error", []stats.Tag{{Name: "err_type", Value: part}}
 		}
 		if method, ok := methodOf(name, ".total_requests"); ok {

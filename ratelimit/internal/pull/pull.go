@@ -64,7 +64,8 @@ func New(o Options) *Page {
 		turn:     make(chan struct{}, 1), told: map[string]bool{}, seen: map[string]*seen{}, lost: map[string]lost{},
 	}
 	p.own.MustRegister(
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewBuildInfoCollector())
 	p.times.open(p.timeMapping)
 	o.Stats.OnTime(p.times.observe)
 	if o.Mapping == nil {
@@ -180,7 +181,8 @@ func LabelClash(tags map[string]string) string {
 		case reserved[label]:
 			return fmt.Sprintf("%q is a label that metrics have themselves", name)
 		case strings.HasPrefix(label, "__"):
-			return fmt.Sprintf("%q would be a label that Prometheus keeps to itself: no name may begin with two underscores", name)
+			return fmt.Sprintf("%q would be a label that Prometheus keeps to itself: no name may begin with two underscores",
+				name)
 		case made[label] != "":
 			return fmt.Sprintf("%q and %q both become the label %s", min(name, made[label]), max(name, made[label]), label)
 		}
@@ -189,7 +191,8 @@ func LabelClash(tags map[string]string) string {
 	return ""
 }
 
-var reserved = map[string]bool{"domain": true, "key1": true, "key2": true, "err_type": true, "grpc_method": true, "le": true, "quantile": true, "code": true}
+var reserved = map[string]bool{"domain": true, "key1": true, "key2": true, "err_type": true, "grpc_method": true,
+	"le": true, "quantile": true, "code": true}
 
 // clean puts `_` for every byte that the name of a label or metric may not have, and before a
 // leading digit.

@@ -89,7 +89,8 @@ ratelimit_service_rate_limit_total_hits{domain="d",key1="q_\"\\é",_9_x="1_2",az
 `, linesOf(scrape(t, p), "_total_hits"))
 	compare(t, `ratelimit_service_rate_limit_over_limit{domain="d",key1="k",key2="j",_9_x="1_2",az="b"} 8`,
 		linesOf(scrape(t, p), `over_limit{domain="d",key1="k",key2="j",`))
-	compare(t, `ratelimit_service_rate_limit_shadow_mode{domain="d",key1="",key2="x",_9_x="1_2",az="b"} 64`, linesOf(scrape(t, p), "shadow_mode"))
+	compare(t, `ratelimit_service_rate_limit_shadow_mode{domain="d",key1="",key2="x",_9_x="1_2",az="b"} 64`,
+		linesOf(scrape(t, p), "shadow_mode"))
 }
 
 func linesOf(text, part string) string {
@@ -160,7 +161,8 @@ func TestBuildInfo(t *testing.T) {
 			}
 			w := httptest.NewRecorder()
 			p.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-			for _, theirs := range []string{`go_goroutines{az="b",version="blue"} `, fmt.Sprintf(`go_info{az="b",version=%q} 1`, runtime.Version())} {
+			for _, theirs := range []string{`go_goroutines{az="b",version="blue"} `,
+				fmt.Sprintf(`go_info{az="b",version=%q} 1`, runtime.Version())} {
 				if !strings.Contains(w.Body.String(), "\n"+theirs) {
 					t.Errorf("no %s on the page", theirs)
 				}
@@ -262,7 +264,8 @@ func TestServeHTTP(t *testing.T) {
 	const line = `ratelimit_service_rate_limit_total_hits{domain="d",key1="k"} 1`
 	for _, encoding := range []string{"identity", "gzip", "gzip"} {
 		resp, body := f("GET", encoding)
-		if !strings.Contains(body, line) || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain; version=0.0.4") ||
+		if !strings.Contains(body, line) ||
+			!strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain; version=0.0.4") ||
 			(encoding == "gzip") != (resp.Header.Get("Content-Encoding") == "gzip") {
 			t.Errorf("%s: %v", encoding, resp.Header)
 		}
@@ -326,7 +329,8 @@ func TestStuckReader(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	p.ServeHTTP(&discard{header: http.Header{}}, httptest.NewRequest("GET", "/metrics", nil).WithContext(ctx)) // gives up its turn
+	p.ServeHTTP(&discard{header: http.Header{}},
+		httptest.NewRequest("GET", "/metrics", nil).WithContext(ctx)) // gives up its turn
 	close(w.release)
 	wg.Wait()
 	if text := scrape(t, p); !strings.Contains(text, `total_hits{domain="d",key1="new"} 1`) {

@@ -152,7 +152,8 @@ func (p *Page) timeMapping(s stats.Series) (timeMapping, bool) {
 		return p.Mapping.timer(s)
 	}
 	seconds := func(name string, buckets []float64, own ...stats.Tag) timeMapping {
-		return timeMapping{name: name, help: helpOf(name), kind: histogram, scale: 0.001, buckets: buckets, labels: p.labels(s, own...)}
+		return timeMapping{name: name, help: helpOf(name), kind: histogram, scale: 0.001, buckets: buckets,
+			labels: p.labels(s, own...)}
 	}
 	if method, ok := methodOf(s.Name, ".response_time"); ok {
 		m := seconds("ratelimit_service_response_time_seconds", callBuckets, stats.Tag{Name: "grpc_method", Value: method})
@@ -165,5 +166,6 @@ func (p *Page) timeMapping(s stats.Series) (timeMapping, bool) {
 		return seconds("ratelimit_store_response_time_seconds", storeBuckets), true
 	}
 	name := clean(s.Name)
-	return timeMapping{name: name, help: helpOf(name), kind: summary, scale: 1, labels: p.labels(s), summary: prometheus.SummaryOpts{Objectives: defaultQuantiles}}, true
+	return timeMapping{name: name, help: helpOf(name), kind: summary, scale: 1, labels: p.labels(s),
+		summary: prometheus.SummaryOpts{Objectives: defaultQuantiles}}, true
 }

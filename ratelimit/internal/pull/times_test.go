@@ -63,7 +63,8 @@ func TestTimes_milliseconds(t *testing.T) {
 			strings.Contains(page, "ratelimit_store_response_time_seconds_count 1")
 	})
 	page := scrape(t, p)
-	for _, want := range []string{`ratelimit_service_response_time_seconds_sum{grpc_method="x"} 250`, "ratelimit_store_response_time_seconds_sum 0.25",
+	for _, want := range []string{`ratelimit_service_response_time_seconds_sum{grpc_method="x"} 250`,
+		"ratelimit_store_response_time_seconds_sum 0.25",
 		`ratelimit_store_response_time_seconds_bucket{le="5e-05"} 0`} {
 		if !strings.Contains(page, want+"\n") {
 			t.Errorf("no %q in\n%s", want, page)
@@ -85,7 +86,8 @@ func TestTimes_sampled(t *testing.T) {
 	await.True(t, "100,000 times", func() bool {
 		return strings.Contains(scrape(t, p), `_count{grpc_method="x"} 100000`)
 	})
-	if text := scrape(t, p); !strings.Contains(text, `{grpc_method="x",le="1"} 100000`) || !strings.Contains(text, `{grpc_method="x",le="0.5"} 0`) {
+	if text := scrape(t, p); !strings.Contains(text, `{grpc_method="x",le="1"} 100000`) ||
+		!strings.Contains(text, `{grpc_method="x",le="0.5"} 0`) {
 		t.Error(text)
 	}
 }

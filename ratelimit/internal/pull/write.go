@@ -50,7 +50,8 @@ func (w *writer) claim(name string, k kind) bool {
 	w.page.conflict.Inc()
 	if !w.page.told[name] && len(w.page.told) < 1000 {
 		w.page.told[name] = true
-		w.page.Log.Warn("pull metrics: two statistics of different types become one metric; only the first is shown", "metric", name)
+		w.page.Log.Warn("pull metrics: two statistics of different types become one metric; only the first is shown",
+			"metric", name)
 	}
 	return false
 }

@@ -14,7 +14,8 @@ func TestAllocations(t *testing.T) {
 		t.Fatal(err)
 	}
 	var req Request
-	resp := Response{Overall: OK, Statuses: []Status{{Code: OK, HasLimit: true, PerUnit: 10, Unit: Minute, Remaining: 3, Reset: 7}}}
+	resp := Response{Overall: OK, Statuses: []Status{{Code: OK, HasLimit: true, PerUnit: 10, Unit: Minute, Remaining: 3,
+		Reset: 7}}}
 	buf := make([]byte, 0, 256)
 	n := testing.AllocsPerRun(100, func() {
 		if err := req.Unmarshal(b); err != nil {
@@ -44,7 +45,8 @@ func BenchmarkUnmarshal(b *testing.B) {
 }
 
 func BenchmarkAppend(b *testing.B) {
-	resp := Response{Overall: OK, Statuses: []Status{{Code: OK, HasLimit: true, PerUnit: 10, Unit: Minute, Remaining: 3, Reset: 7}}}
+	resp := Response{Overall: OK, Statuses: []Status{{Code: OK, HasLimit: true, PerUnit: 10, Unit: Minute, Remaining: 3,
+		Reset: 7}}}
 	buf := make([]byte, 0, 256)
 	for b.Loop() {
 		var err error

@@ -103,7 +103,8 @@ func TestUnmarshal(t *testing.T) {
 func TestReset_dropsOutsizedMemory(t *testing.T) {
 	m := &pb.RateLimitRequest{Domain: "d"}
 	for range 2 * keepEntries {
-		m.Descriptors = append(m.Descriptors, &ratelimitpb.RateLimitDescriptor{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "k"}}})
+		m.Descriptors = append(m.Descriptors,
+			&ratelimitpb.RateLimitDescriptor{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "k"}}})
 	}
 	b, err := proto.Marshal(m)
 	if err != nil {
@@ -120,11 +121,13 @@ func TestReset_dropsOutsizedMemory(t *testing.T) {
 }
 
 func TestAppend(t *testing.T) {
-	meta, err := structpb.NewStruct(map[string]any{"domain": "edge", "descriptors": []any{map[string]any{"entries": []any{"k=v"}}}})
+	meta, err := structpb.NewStruct(map[string]any{"domain": "edge",
+		"descriptors": []any{map[string]any{"entries": []any{"k=v"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	long, longer := strings.Repeat("n", 120), strings.Repeat("n", 20_000) // the status or its limit too long for a length of one byte
+	long, longer := strings.Repeat("n", 120),
+		strings.Repeat("n", 20_000) // the status or its limit too long for a length of one byte
 	r := Response{
 		Overall: OverLimit,
 		Statuses: []Status{
@@ -157,21 +160,21 @@ func TestAppend(t *testing.T) {
 				DurationUntilReset: &durationpb.Duration{Seconds: 40},
 			},
 			{
-				Code:               pb.RateLimitResponse_OK,
-				CurrentLimit:       &pb.RateLimitResponse_RateLimit{RequestsPerUnit: math.MaxUint32, Unit: pb.RateLimitResponse_RateLimit_WEEK, Name: "per week"},
-				LimitRemaining:     300,
+				Code: pb.RateLimitResponse_OK,
+				CurrentLimit: &pb.RateLimitResponse_RateLimit{RequestsPerUnit: math.MaxUint32,
+					Unit: pb.RateLimitResponse_RateLimit_WEEK, Name: "per week"}, LimitRemaining: 300,
 				DurationUntilReset: &durationpb.Duration{Seconds: 604800},
 			},
 			{
-				Code:               pb.RateLimitResponse_OK,
-				CurrentLimit:       &pb.RateLimitResponse_RateLimit{RequestsPerUnit: 1, Unit: pb.RateLimitResponse_RateLimit_DAY, Name: long},
-				LimitRemaining:     300,
+				Code: pb.RateLimitResponse_OK,
+				CurrentLimit: &pb.RateLimitResponse_RateLimit{RequestsPerUnit: 1, Unit: pb.RateLimitResponse_RateLimit_DAY,
+					Name: long}, LimitRemaining: 300,
 				DurationUntilReset: &durationpb.Duration{Seconds: 604800},
 			},
 			{
-				Code:               pb.RateLimitResponse_OK,
-				CurrentLimit:       &pb.RateLimitResponse_RateLimit{RequestsPerUnit: 1, Unit: pb.RateLimitResponse_RateLimit_DAY, Name: longer},
-				DurationUntilReset: &durationpb.Duration{Seconds: 1},
+				Code: pb.RateLimitResponse_OK,
+				CurrentLimit: &pb.RateLimitResponse_RateLimit{RequestsPerUnit: 1, Unit: pb.RateLimitResponse_RateLimit_DAY,
+					Name: longer}, DurationUntilReset: &durationpb.Duration{Seconds: 1},
 			},
 		},
 		ResponseHeadersToAdd: []*corepb.HeaderValue{{Key: "RateLimit-Limit", Value: "5"}, {Key: "RateLimit-Remaining"}},

@@ -30,7 +30,8 @@ func TestAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 		x.Response.Overall = rls.OK
-		x.Response.Statuses = append(x.Response.Statuses, rls.Status{Code: rls.OK, HasLimit: true, PerUnit: 5, Unit: rls.Minute, Reset: 40})
+		x.Response.Statuses = append(x.Response.Statuses,
+			rls.Status{Code: rls.OK, HasLimit: true, PerUnit: 5, Unit: rls.Minute, Reset: 40})
 		out, err := c.Marshal(x)
 		if err != nil || out.Len() == 0 {
 			t.Fatal(err)
@@ -56,7 +57,8 @@ func (m mute) Value(key any) any {
 // TestTracingOff_Allocations: without tracing a call's context is asked for nothing, and the call allocates nothing
 // of ours.
 func TestTracingOff_Allocations(t *testing.T) {
-	r := newRig(t, service.Options{Clock: time.Now}, limits.Options{}, "- {key: k, rate_limit: {unit: year, requests_per_unit: 1000000}}")
+	r := newRig(t, service.Options{Clock: time.Now}, limits.Options{},
+		"- {key: k, rate_limit: {unit: year, requests_per_unit: 1000000}}")
 	d := &decisions{
 		service: r.service, log: discard, panics: r.stats.Counter("panics"),
 		requests: r.stats.Counter("requests"), took: r.stats.Timer("took"),

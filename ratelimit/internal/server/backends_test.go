@@ -22,7 +22,8 @@ type backend struct {
 	open func(t testing.TB) (counter.Store, func(t testing.TB, wanted []string) map[string]int64)
 }
 
-var backends = []backend{{"memory", openMemory}, {"redis", openRedis}, {"sentinel", openSentinel}, {"cluster", openCluster}}
+var backends = []backend{{"memory", openMemory}, {"redis", openRedis}, {"sentinel", openSentinel},
+	{"cluster", openCluster}}
 
 func openMemory(testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
 	m := memory.New(memory.Options{})
@@ -58,20 +59,22 @@ func openSentinel(t testing.TB) (counter.Store, func(testing.TB, []string) map[s
 	if err != nil {
 		t.Fatal(err)
 	}
-	return openKV(t, redis.Options{Type: redis.Sentinel, URL: set.URL()}), func(t testing.TB, _ []string) map[string]int64 {
-		return readKeys(t, rueidis.ClientOption{InitAddress: []string{master.Addr()}})
-	}
+	return openKV(t, redis.Options{Type: redis.Sentinel, URL: set.URL()}),
+		func(t testing.TB, _ []string) map[string]int64 {
+			return readKeys(t, rueidis.ClientOption{InitAddress: []string{master.Addr()}})
+		}
 }
 
 func openCluster(t testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
 	cluster := testdb.Cluster(t)
-	return openKV(t, redis.Options{Type: redis.InCluster, URL: cluster.URL()}), func(t testing.TB, _ []string) map[string]int64 {
-		all := map[string]int64{}
-		for _, master := range cluster.Nodes[:3] {
-			maps.Copy(all, readKeys(t, rueidis.ClientOption{InitAddress: []string{master.Addr()}}))
+	return openKV(t, redis.Options{Type: redis.InCluster, URL: cluster.URL()}),
+		func(t testing.TB, _ []string) map[string]int64 {
+			all := map[string]int64{}
+			for _, master := range cluster.Nodes[:3] {
+				maps.Copy(all, readKeys(t, rueidis.ClientOption{InitAddress: []string{master.Addr()}}))
+			}
+			return all
 		}
-		return all
-	}
 }
 
 func openKV(t testing.TB, o redis.Options) counter.Store {

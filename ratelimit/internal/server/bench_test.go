@@ -27,7 +27,8 @@ func BenchmarkCall(b *testing.B) {
 		"- {key: user, descriptors: [{key: plan, value: gold, descriptors: [{key: region, " + plenty + "}]}]}\n"
 	registry := stats.NewRegistry(stats.Options{})
 	registry.OnTime(func(stats.Series, time.Duration, float64) {})
-	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "bench.yaml", Text: []byte(text)}}, limits.Options{NearRatio: 0.8, Stats: registry})
+	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "bench.yaml", Text: []byte(text)}},
+		limits.Options{NearRatio: 0.8, Stats: registry})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -56,7 +56,8 @@ func newRig(t testing.TB, o service.Options, lo limits.Options, files ...string)
 		r.load(t, lo, files...)
 	}
 
-	g := NewGRPC(GRPCOptions{Service: r.service, Health: r.health, Stats: r.stats, Log: discard, MinPing: 5 * time.Second, Reflection: true})
+	g := NewGRPC(GRPCOptions{Service: r.service, Health: r.health, Stats: r.stats, Log: discard, MinPing: 5 * time.Second,
+		Reflection: true})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +70,8 @@ func newRig(t testing.TB, o service.Options, lo limits.Options, files ...string)
 			t.Error(err)
 		}
 	})
-	r.http = httptest.NewServer(NewHTTP(HTTPOptions{Service: r.service, Health: r.health, Stats: r.stats, Log: discard, BodyBytes: 1 << 20}))
+	r.http = httptest.NewServer(NewHTTP(HTTPOptions{Service: r.service, Health: r.health, Stats: r.stats, Log: discard,
+		BodyBytes: 1 << 20}))
 	t.Cleanup(r.http.Close)
 	r.conn, err = grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -61,7 +61,8 @@ const (
 // NewGRPC builds the server with the decision service, health and, if asked, reflection.
 func NewGRPC(o GRPCOptions) *grpc.Server {
 	handshakeFailed := failedHandshakes(o)
-	unary, stream, decide := []grpc.UnaryServerInterceptor{countMethods(o.Stats)}, []grpc.StreamServerInterceptor{o.Health.endStreams}, decisionDesc
+	unary, stream, decide := []grpc.UnaryServerInterceptor{countMethods(o.Stats)},
+		[]grpc.StreamServerInterceptor{o.Health.endStreams}, decisionDesc
 	if t := o.Tracing; t != nil {
 		unary, stream = append(unary, t.unary), append(stream, t.stream)
 		decide.Methods = []grpc.MethodDesc{{MethodName: "ShouldRateLimit", Handler: t.handler}}
@@ -75,8 +76,8 @@ func NewGRPC(o GRPCOptions) *grpc.Server {
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge: o.MaxAge, MaxConnectionAgeGrace: o.MaxAgeGrace, Time: o.KeepaliveTime, Timeout: o.KeepaliveTimeout,
 		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: max(1, o.MinPing-minPingSlack), PermitWithoutStream: true}),
-		grpc.ChainUnaryInterceptor(unary...),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: max(1, o.MinPing-minPingSlack),
+			PermitWithoutStream: true}), grpc.ChainUnaryInterceptor(unary...),
 		grpc.ChainStreamInterceptor(stream...),
 	}
 	if o.TLS != nil {

@@ -103,7 +103,8 @@ func (h *Health) EndStreams() { h.drain() }
 
 // endStreams ends every stream when EndStreams says so. A health stream minds its context; the handler
 // of another waits for its client, and finds out when its stream has ended.
-func (h *Health) endStreams(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (h *Health) endStreams(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	if info.FullMethod == healthWatching {
 		ctx, cancel := context.WithCancel(ss.Context())
 		defer cancel()

@@ -124,7 +124,8 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func writeReadError(w http.ResponseWriter, err error) {
 	if tooLong, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		writeError(w, http.StatusRequestEntityTooLarge, "RESOURCE_EXHAUSTED", "the body is longer than "+byteCount(tooLong.Limit))
+		writeError(w, http.StatusRequestEntityTooLarge, "RESOURCE_EXHAUSTED",
+			"the body is longer than "+byteCount(tooLong.Limit))
 		return
 	}
 	writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", "the body could not be read")

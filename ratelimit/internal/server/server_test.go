@@ -76,7 +76,8 @@ func asJSON(t testing.TB, text string) any {
 
 func TestJSON(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, service.Options{Headers: &decide.HeaderNames{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset"}}, limits.Options{},
+	r := newRig(t, service.Options{Headers: &decide.HeaderNames{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining",
+		Reset: "RateLimit-Reset"}}, limits.Options{},
 		short(`
 - {key: k, @2/m}
 - {key: zero, @0/m}
@@ -105,7 +106,8 @@ func TestJSON(t *testing.T) {
 		"statuses": [{"code": "OVER_LIMIT", "currentLimit": {"unit": "MINUTE"}, "durationUntilReset": "40s"}],
 		"responseHeadersToAdd": [{"key": "RateLimit-Limit", "value": "0"}, {"key": "RateLimit-Remaining", "value": "0"}, {"key": "RateLimit-Reset", "value": "40"}]}`)
 	// The longest window of all ends when no Duration can say.
-	f(descriptor("aeons"), 200, `{"overallCode": "OK", "statuses": [{"code": "OK", "currentLimit": {"requestsPerUnit": 2, "unit": "YEAR"}, "limitRemaining": 1, "durationUntilReset": "315576000000s"}],
+	f(descriptor("aeons"), 200,
+		`{"overallCode": "OK", "statuses": [{"code": "OK", "currentLimit": {"requestsPerUnit": 2, "unit": "YEAR"}, "limitRemaining": 1, "durationUntilReset": "315576000000s"}],
 		"responseHeadersToAdd": [{"key": "RateLimit-Limit", "value": "2"}, {"key": "RateLimit-Remaining", "value": "1"}, {"key": "RateLimit-Reset", "value": "315576000000"}]}`)
 	// Both spellings of names, numbers as text, null for absent, the newest field.
 	f(`{"domain": "d", "hits_addend": 2, "descriptors": [{"entries": [{"key": "k", "value": "v"}], "hitsAddend": "1", "limit": null, "is_negative_hits": false}]}`,
@@ -129,7 +131,8 @@ func TestJSON_refusals(t *testing.T) {
 			return
 		}
 		var reason struct{ Code, Message string }
-		if err := json.Unmarshal([]byte(got), &reason); err != nil || reason.Code != code || !strings.Contains(reason.Message, part) {
+		if err := json.Unmarshal([]byte(got), &reason); err != nil || reason.Code != code ||
+			!strings.Contains(reason.Message, part) {
 			t.Errorf("%s %.60s: body %q, want code %s and %q", method, body, got, code, part)
 		}
 	}
@@ -142,14 +145,16 @@ func TestJSON_refusals(t *testing.T) {
 	f("POST", `{"descriptors": [{}]}`, 400, "INVALID_ARGUMENT", "rate limit domain must not be empty")
 	f("POST", `{"domain": "d"}`, 400, "INVALID_ARGUMENT", "rate limit descriptor list must not be empty")
 	f("POST", `{"domain": "d", "descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}`, 400, "INVALID_ARGUMENT", "FORTNIGHT")
-	f("POST", `{"domain": "d", "descriptors": [{"limit": {"requestsPerUnit": 1}}]}`, 400, "INVALID_ARGUMENT", "limit has unit 0")
+	f("POST", `{"domain": "d", "descriptors": [{"limit": {"requestsPerUnit": 1}}]}`, 400, "INVALID_ARGUMENT",
+		"limit has unit 0")
 	f("POST", `{"domain": "`+strings.Repeat("x", 1<<20)+`"}`, 413, "RESOURCE_EXHAUSTED", "1048576")
 	f("GET", ``, 405, "UNIMPLEMENTED", "/json takes POST, not GET")
 	f("PUT", `{}`, 405, "UNIMPLEMENTED", "/json takes POST, not PUT")
 	if resp, _ := r.post(t, "GET", "/json", ""); resp.Header.Get("Allow") != "POST" {
 		t.Errorf("Allow: %q", resp.Header.Get("Allow"))
 	}
-	for path, why := range map[string]string{"/json/": "a trailing slash", "/debug/pprof/": "profiles on the public port", "/": "nothing"} {
+	for path, why := range map[string]string{"/json/": "a trailing slash", "/debug/pprof/": "profiles on the public port",
+		"/": "nothing"} {
 		resp, body := r.post(t, "POST", path, "{}")
 		if resp.StatusCode != 404 || body != `{"code":"NOT_FOUND","message":"there are /json and /healthcheck here"}`+"\n" {
 			t.Errorf("%s (%s) answers %d %q", path, why, resp.StatusCode, body)
@@ -170,7 +175,8 @@ func TestErrors(t *testing.T) {
 		if status.Code(err) != code || status.Convert(err).Message() != msg {
 			t.Errorf("gRPC: %v, want %s %q", err, code, msg)
 		}
-		body, _ := json.Marshal(map[string]any{"domain": in.Domain, "descriptors": []any{map[string]any{"entries": []any{map[string]string{"key": "k", "value": "v"}}}}})
+		body, _ := json.Marshal(map[string]any{"domain": in.Domain,
+			"descriptors": []any{map[string]any{"entries": []any{map[string]string{"key": "k", "value": "v"}}}}})
 		if len(in.Descriptors) == 0 {
 			body = []byte(`{"domain": "` + in.Domain + `"}`)
 		}
@@ -191,7 +197,8 @@ func TestErrors(t *testing.T) {
 	if got := r.ask(t, req("d", "(k,v)")); got.OverallCode != pb.RateLimitResponse_OK {
 		t.Errorf("after a panic: %v", got)
 	}
-	if got := r.counters("ratelimit.service.call.should_rate_limit."); got["panic"] != 2 || got["redis_error"] != 4 || got["service_error"] != 4 {
+	if got := r.counters("ratelimit.service.call.should_rate_limit."); got["panic"] != 2 ||
+		got["redis_error"] != 4 || got["service_error"] != 4 {
 		t.Errorf("statistics %v", got)
 	}
 }
@@ -217,15 +224,18 @@ func TestWire(t *testing.T) {
 	for range 3 {
 		r.ask(t, in)
 	}
-	if got := describe(r.ask(t, in)); !cmp.Equal(got, []string{"OVER_LIMIT", "OVER_LIMIT 0/2 MINUTE 40s", "OVER_LIMIT 0/2 MINUTE 40s", "OVER_LIMIT 0/2 MINUTE 40s"}) {
+	if got := describe(r.ask(t, in)); !cmp.Equal(got,
+		[]string{"OVER_LIMIT", "OVER_LIMIT 0/2 MINUTE 40s", "OVER_LIMIT 0/2 MINUTE 40s", "OVER_LIMIT 0/2 MINUTE 40s"}) {
 		t.Error(got)
 	}
 	var out rawMessage
-	err := r.conn.Invoke(t.Context(), "/"+serviceName+"/ShouldRateLimit", rawMessage("\xff\xff"), &out, grpc.ForceCodec(rawCodec{}))
+	err := r.conn.Invoke(t.Context(), "/"+serviceName+"/ShouldRateLimit", rawMessage("\xff\xff"), &out,
+		grpc.ForceCodec(rawCodec{}))
 	if status.Code(err) != codes.Internal {
 		t.Errorf("malformed protobuf: %v, want INTERNAL", err)
 	}
-	err = r.conn.Invoke(t.Context(), "/"+serviceName+"/ShouldRateLimit", rawMessage(make([]byte, 5<<20)), &out, grpc.ForceCodec(rawCodec{}))
+	err = r.conn.Invoke(t.Context(), "/"+serviceName+"/ShouldRateLimit", rawMessage(make([]byte, 5<<20)), &out,
+		grpc.ForceCodec(rawCodec{}))
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("5 MiB: %v, want RESOURCE_EXHAUSTED", err)
 	}
@@ -299,7 +309,8 @@ func TestHealth(t *testing.T) {
 	expect(healthpb.HealthCheckResponse_SERVING, 200, "OK")
 	r.health.Set(Running, false)
 	expect(healthpb.HealthCheckResponse_NOT_SERVING, 500, "")
-	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "nobody"}); status.Code(err) != codes.NotFound {
+	if _, err := client.Check(t.Context(),
+		&healthpb.HealthCheckRequest{Service: "nobody"}); status.Code(err) != codes.NotFound {
 		t.Errorf("unknown service: %v", err)
 	}
 	if got := r.counters("ratelimit_server.Check.total_requests"); got[""] != 13 {
@@ -374,7 +385,8 @@ func TestDebug(t *testing.T) {
 	r := newRig(t, service.Options{}, limits.Options{})
 	loader := service.NewLoader(r.service, limits.Options{NearRatio: 0.8}, discard, func(int) {})
 	r.http.Close()
-	r.http = httptest.NewServer(NewDebug(DebugOptions{Service: r.service, Loader: loader, Stats: r.stats, Log: discard, Version: "ratelimit v9"}))
+	r.http = httptest.NewServer(NewDebug(DebugOptions{Service: r.service, Loader: loader, Stats: r.stats, Log: discard,
+		Version: "ratelimit v9"}))
 	t.Cleanup(r.http.Close)
 	get := func(path string, status int, parts ...string) string {
 		t.Helper()
@@ -393,15 +405,18 @@ func TestDebug(t *testing.T) {
 		t.Errorf("/rlconfig before the first rules: %q", body)
 	}
 	get("/explain?domain=d&descriptor=k=v", 503, "no rate limit configuration loaded")
-	if err := loader.Load(context.Background(), []rulefile.File{{Name: "shop.yaml", Text: []byte("domain: d\ndescriptors: " + short(`[{key: k, @2/m}]`))}}); err != nil {
+	if err := loader.Load(context.Background(), []rulefile.File{{Name: "shop.yaml",
+		Text: []byte("domain: d\ndescriptors: " + short(`[{key: k, @2/m}]`))}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := loader.Load(context.Background(), []rulefile.File{{Name: "shop.yaml", Text: []byte("domian: d\n")}}); err == nil {
+	if err := loader.Load(context.Background(),
+		[]rulefile.File{{Name: "shop.yaml", Text: []byte("domian: d\n")}}); err == nil {
 		t.Fatal("a bad set was taken")
 	}
 	r.ask(t, req("d", "(k,v)"))
 
-	get("/", 200, "/debug/pprof/: ", "/debug/pprof/profile: ", "/debug/pprof/trace: ", "/explain: ", "/rlconfig: ", "/stats: ")
+	get("/", 200, "/debug/pprof/: ", "/debug/pprof/profile: ", "/debug/pprof/trace: ", "/explain: ", "/rlconfig: ",
+		"/stats: ")
 	for _, path := range []string{"/anything", "/stats/", "/xds", "/debug"} {
 		get(path, 404, `"NOT_FOUND"`, "/ lists the pages")
 	}
@@ -409,7 +424,8 @@ func TestDebug(t *testing.T) {
 		t.Helper()
 		resp, body := r.post(t, method, path, "")
 		if resp.StatusCode != status || resp.Header.Get("Allow") != allow || method == "HEAD" && body != "" {
-			t.Errorf("%s %s: %d, Allow %q, %q; want %d and %q", method, path, resp.StatusCode, resp.Header.Get("Allow"), body, status, allow)
+			t.Errorf("%s %s: %d, Allow %q, %q; want %d and %q", method, path, resp.StatusCode, resp.Header.Get("Allow"), body,
+				status, allow)
 		}
 	}
 	for _, path := range []string{"/", "/explain?domain=d&descriptor=k=v", "/rlconfig", "/stats"} {
@@ -418,15 +434,18 @@ func TestDebug(t *testing.T) {
 			method(m, path, 405, "GET, HEAD")
 		}
 	}
-	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1", "/debug/pprof/trace?seconds=0.01"} {
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1",
+		"/debug/pprof/trace?seconds=0.01"} {
 		method("DELETE", path, 405, "GET, HEAD, POST")
 	}
 	method("HEAD", "/debug/pprof/", 200, "")
 	method("POST", "/debug/pprof/goroutine", 200, "")
 	method("POST", "/anything", 404, "")
 	get("/?format=json", 200, `"ratelimit v9"`, `"/stats"`)
-	get("/rlconfig", 200, "# refused at 20", "and not in force:\n# shop.yaml:1:1: ", "\nd.k: unit=MINUTE requests_per_unit=2, shadow_mode: false, quota_mode: false\n")
-	get("/rlconfig?format=json", 200, `"generation": 1`, `"shop.yaml"`, `"error": "`, `domian`, `"error_at": "`, `"loaded_at": "`, `"rules": [`)
+	get("/rlconfig", 200, "# refused at 20", "and not in force:\n# shop.yaml:1:1: ",
+		"\nd.k: unit=MINUTE requests_per_unit=2, shadow_mode: false, quota_mode: false\n")
+	get("/rlconfig?format=json", 200, `"generation": 1`, `"shop.yaml"`, `"error": "`, `domian`, `"error_at": "`,
+		`"loaded_at": "`, `"rules": [`)
 	get("/stats", 200, "ratelimit.service.rate_limit.d.k.total_hits: 1\n", "ratelimit.service.config_load_error: 1\n",
 		"ratelimit.service.config_rejected: 1\n", "ratelimit.service.rate_limit.d.k.over_limit: 0\n")
 	get("/stats?format=json", 200, `"ratelimit.service.rate_limit.d.k.total_hits": 1`)
@@ -471,7 +490,8 @@ func TestUnixSocket(t *testing.T) {
 
 // FuzzJSON holds that no body makes the handler fail in any way but 200, 400 or 429.
 func FuzzJSON(f *testing.F) {
-	r := newRig(f, service.Options{}, limits.Options{}, short(`[{key: k, @2/m}, {key: w, value: "a*", @1/m, share_threshold: true}]`))
+	r := newRig(f, service.Options{}, limits.Options{},
+		short(`[{key: k, @2/m}, {key: w, value: "a*", @1/m, share_threshold: true}]`))
 	f.Add(`{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "v"}]}]}`)
 	f.Add(`{"domain": "d", "hitsAddend": 4294967295, "descriptors": [{"entries": [{"key": "w", "value": "ab"}], "hitsAddend": "9223372036854775807", "isNegativeHits": true}]}`)
 	f.Add(`{"domain": "x", "descriptors": [{"limit": {"requestsPerUnit": 1, "unit": 7}, "entries": []}, {}]}`)

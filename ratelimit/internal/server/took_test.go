@@ -46,7 +46,8 @@ func TestResponseTimes(t *testing.T) {
 		got := map[string]time.Duration{}
 		registry := stats.NewRegistry(stats.Options{})
 		registry.OnTime(func(s stats.Series, d time.Duration, _ float64) { mu.Lock(); got[s.Name] = d; mu.Unlock() })
-		rules, _, err := rulefile.Load(t.Context(), []rulefile.File{{Name: "d.yaml", Text: []byte("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 5}}]")}},
+		rules, _, err := rulefile.Load(t.Context(), []rulefile.File{{Name: "d.yaml",
+			Text: []byte("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 5}}]")}},
 			limits.Options{Stats: registry})
 		if err != nil {
 			t.Fatal(err)
@@ -81,7 +82,9 @@ func TestResponseTimes(t *testing.T) {
 			return maps.Equal(got, want)
 		}, func() string { return fmt.Sprint(got) })
 	}
-	f("(k,1)", nil, map[string]time.Duration{"call": 35 * time.Millisecond, "ratelimit.store.response_time": 30 * time.Millisecond})
-	f("(k,1)", errors.New("down"), map[string]time.Duration{"call": 35 * time.Millisecond, "ratelimit.store.response_time": 30 * time.Millisecond})
+	f("(k,1)", nil, map[string]time.Duration{"call": 35 * time.Millisecond,
+		"ratelimit.store.response_time": 30 * time.Millisecond})
+	f("(k,1)", errors.New("down"),
+		map[string]time.Duration{"call": 35 * time.Millisecond, "ratelimit.store.response_time": 30 * time.Millisecond})
 	f("(nothing,1)", nil, map[string]time.Duration{"call": 5 * time.Millisecond})
 }

@@ -36,7 +36,8 @@ func (t *Tracing) startGRPC(ctx context.Context, fullMethod string) (context.Con
 	ctx, span := t.Tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer))
 	if span.IsRecording() {
 		service, method, _ := strings.Cut(name, "/")
-		span.SetAttributes(attribute.String("rpc.system", "grpc"), attribute.String("rpc.service", service), attribute.String("rpc.method", method))
+		span.SetAttributes(attribute.String("rpc.system", "grpc"), attribute.String("rpc.service", service),
+			attribute.String("rpc.method", method))
 		if p, ok := peer.FromContext(ctx); ok {
 			span.SetAttributes(peerAttributes(p.Addr.String())...)
 		}
@@ -50,7 +51,8 @@ func endGRPC(span trace.Span, err error) {
 		s := status.Convert(err)
 		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(s.Code())))
 		switch s.Code() {
-		case grpccodes.Unknown, grpccodes.DeadlineExceeded, grpccodes.Unimplemented, grpccodes.Internal, grpccodes.Unavailable, grpccodes.DataLoss:
+		case grpccodes.Unknown, grpccodes.DeadlineExceeded, grpccodes.Unimplemented, grpccodes.Internal,
+			grpccodes.Unavailable, grpccodes.DataLoss:
 			span.SetStatus(codes.Error, s.Message())
 		}
 	}
@@ -58,21 +60,24 @@ func endGRPC(span trace.Span, err error) {
 }
 
 // handler is shouldRateLimit inside a span.
-func (t *Tracing) handler(srv any, ctx context.Context, decode func(any) error, i grpc.UnaryServerInterceptor) (answer any, err error) {
+func (t *Tracing) handler(srv any, ctx context.Context, decode func(any) error,
+	i grpc.UnaryServerInterceptor) (answer any, err error) {
 	ctx, span := t.startGRPC(ctx, "/"+serviceName+"/ShouldRateLimit")
 	defer func() { endGRPC(span, err) }()
 	return shouldRateLimit(srv, ctx, decode, i)
 }
 
 // unary is for the other services (health checks).
-func (t *Tracing) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (answer any, err error) {
+func (t *Tracing) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	next grpc.UnaryHandler) (answer any, err error) {
 	ctx, span := t.startGRPC(ctx, info.FullMethod)
 	defer func() { endGRPC(span, err) }()
 	return next(ctx, req)
 }
 
 // stream records how long a health watch or a reflection lasted.
-func (t *Tracing) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+func (t *Tracing) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo,
+	next grpc.StreamHandler) (err error) {
 	ctx, span := t.startGRPC(s.Context(), info.FullMethod)
 	defer func() { endGRPC(span, err) }()
 	return next(srv, tracedStream{s, ctx})

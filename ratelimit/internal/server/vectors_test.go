@@ -49,7 +49,8 @@ func TestVectors(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d/%d+%d", b.name, v.limit, v.before, v.hits), func(t *testing.T) {
 				t.Parallel()
 				store, _ := b.open(t)
-				r := newRig(t, service.Options{Store: store}, limits.Options{NearRatio: v.ratio}, short(fmt.Sprintf("[{key: k, @%d/m}]", v.limit)))
+				r := newRig(t, service.Options{Store: store}, limits.Options{NearRatio: v.ratio},
+					short(fmt.Sprintf("[{key: k, @%d/m}]", v.limit)))
 				r.ask(t, changed(descriptorHits(v.before), req("d", "(k,v)")))
 				before := r.counters("ratelimit.service.rate_limit.d.k.")
 				got := describe(r.ask(t, changed(descriptorHits(v.hits), req("d", "(k,v)"))))
@@ -58,7 +59,8 @@ func TestVectors(t *testing.T) {
 					t.Errorf("want (-), got (+):\n%s", d)
 				}
 				after := r.counters("ratelimit.service.rate_limit.d.k.")
-				for name, want := range map[string]int64{"total_hits": int64(v.hits), "over_limit": v.over, "near_limit": v.near, "within_limit": v.within} {
+				for name, want := range map[string]int64{"total_hits": int64(v.hits), "over_limit": v.over, "near_limit": v.near,
+					"within_limit": v.within} {
 					if got := after[name] - before[name]; got != want {
 						t.Errorf("%s grew by %d, want %d", name, got, want)
 					}

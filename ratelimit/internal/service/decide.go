@@ -172,7 +172,8 @@ func dropReplaced(rules []*limits.Rule) {
 // planHits builds the counter keys and sorts the limited descriptors into those that the over-limit
 // cache answers and those that go to the store.
 func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
-	c.plan, c.keys, c.batch.Hits, c.batch.Stop = c.plan[:0], c.keys[:0], c.batch.Hits[:0], counter.StopWhen(s.o.StopWhenOver)
+	c.plan, c.keys, c.batch.Hits, c.batch.Stop = c.plan[:0], c.keys[:0], c.batch.Hits[:0],
+		counter.StopWhen(s.o.StopWhenOver)
 	stopped := false
 	for i, rule := range c.rules {
 		if rule == nil || rule.Unlimited {

@@ -76,7 +76,9 @@ func (l *Loader) Load(ctx context.Context, files []rulefile.File) error {
 	for _, f := range files {
 		bytes += len(f.Text)
 	}
-	return l.load(ctx, bytes, func(o limits.Options) (*limits.Rules, []limits.Problem, error) { return rulefile.Load(ctx, files, o) })
+	return l.load(ctx, bytes, func(o limits.Options) (*limits.Rules, []limits.Problem, error) {
+		return rulefile.Load(ctx, files, o)
+	})
 }
 
 // LoadResources is Load for the resources of a control plane.
@@ -91,7 +93,8 @@ func (l *Loader) LoadResources(ctx context.Context, resources [][]byte) error {
 }
 
 // load puts what compile makes in force. bytes is how much there was to read.
-func (l *Loader) load(ctx context.Context, bytes int, compile func(limits.Options) (*limits.Rules, []limits.Problem, error)) error {
+func (l *Loader) load(ctx context.Context, bytes int,
+	compile func(limits.Options) (*limits.Rules, []limits.Problem, error)) error {
 	l.loading.Lock()
 	defer l.loading.Unlock()
 	start := time.Now()

@@ -62,7 +62,8 @@ func TestLoader_log(t *testing.T) {
 	if got := load(one); strings.Contains(got, "added=") {
 		t.Errorf("first load: %s", got)
 	}
-	if got := load(strings.Replace(one, ": 1}", ": 2}", 1)); !strings.Contains(got, `added=0 removed=0 changed=1 first="[~ d k: 1 per DAY -> 2 per DAY]"`) {
+	if got := load(strings.Replace(one, ": 1}", ": 2}", 1)); !strings.Contains(got,
+		`added=0 removed=0 changed=1 first="[~ d k: 1 per DAY -> 2 per DAY]"`) {
 		t.Errorf("reload: %s", got)
 	}
 	if got := load("domian: d\n"); !strings.Contains(got, "level=ERROR") {

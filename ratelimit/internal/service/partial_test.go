@@ -72,7 +72,8 @@ func TestPartialFailure(t *testing.T) {
 
 func TestPartialFailure_statistics(t *testing.T) {
 	var log bytes.Buffer
-	r := newRig(t, `[{key: k, @2}]`, Options{OnStoreFailure: limits.FailureError, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	r := newRig(t, `[{key: k, @2}]`,
+		Options{OnStoreFailure: limits.FailureError, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	r.SetStore(someFail{r.store.Store})
 	r.decide(t, call("d", "(k,a)|(k,a b)"))
 	r.decide(t, call("d", "(k,away)|(k,b)"))

@@ -28,7 +28,8 @@ const (
 )
 
 var reasons = []Reason{
-	Malformed, TooLong, NoDomain, NoDescriptors, DomainTooLong, TooManyDescriptors, TooManyEntries, TextTooLong, UnknownUnit, TooManyHits, BadKey,
+	Malformed, TooLong, NoDomain, NoDescriptors, DomainTooLong, TooManyDescriptors, TooManyEntries, TextTooLong,
+	UnknownUnit, TooManyHits, BadKey,
 }
 
 // refusalPause is how often one reason is logged at the most: a caller decides how often there is one.
@@ -63,7 +64,8 @@ func (f *refusals) note(reason Reason, why string, now time.Time) {
 	f.mu.Unlock()
 	if due {
 		f.log.Warn("a request is refused: at an Envoy with failure_mode_deny=false it passes unlimited; "+
-			"logged at most once a minute for each reason, counted in refused_"+string(reason), "reason", string(reason), "error", why)
+			"logged at most once a minute for each reason, counted in refused_"+string(reason), "reason", string(reason),
+			"error", why)
 	}
 }
 

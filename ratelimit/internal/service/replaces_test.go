@@ -29,7 +29,8 @@ func replacingRules(tb testing.TB, names int, lists [][]int) []*limits.Rule {
 		}
 		b.WriteString("]}}\n")
 	}
-	r, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "f.yaml", Text: []byte(b.String())}}, limits.Options{})
+	r, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "f.yaml", Text: []byte(b.String())}},
+		limits.Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}

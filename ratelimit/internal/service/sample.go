@@ -102,7 +102,8 @@ func describeAll(c *Call, rules *limits.Rules, answered bool) string {
 func ruleText(rule *limits.Rule, d *rls.Descriptor, rules *limits.Rules, name string) string {
 	switch domain := rules.Domain(name); {
 	case rule != nil && d.HasLimit:
-		return "by a limit of its own, " + strconv.FormatUint(uint64(d.Limit.PerUnit), 10) + "/" + strings.ToLower(d.Limit.Unit.String())
+		return "by a limit of its own, " + strconv.FormatUint(uint64(d.Limit.PerUnit), 10) +
+			"/" + strings.ToLower(d.Limit.Unit.String())
 	case rule != nil:
 		return "by " + rule.Path(name) + " (" + rule.At() + ")"
 	case domain == nil:

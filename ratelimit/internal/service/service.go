@@ -98,7 +98,8 @@ func New(o Options) *Service {
 	s.serviceError = o.Stats.Counter("ratelimit.service.call.should_rate_limit.service_error")
 	s.storeError = o.Stats.Counter("ratelimit.service.call.should_rate_limit.redis_error")
 	s.storeTook = o.Stats.Timer("ratelimit.store.response_time")
-	for mode, name := range map[limits.FailureMode]string{limits.FailureError: "error", limits.FailureAllow: "allow", limits.FailureDeny: "deny"} {
+	for mode, name := range map[limits.FailureMode]string{limits.FailureError: "error", limits.FailureAllow: "allow",
+		limits.FailureDeny: "deny"} {
 		s.failure[mode] = o.Stats.Counter("ratelimit.service.store_failure." + name)
 	}
 	s.trouble = newTroubles(o.Stats)

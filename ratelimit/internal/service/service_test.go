@@ -55,7 +55,8 @@ var rateLimit = regexp.MustCompile(`@(\d+)`)
 // newRig loads one domain named d from flow YAML, in which @5 is a limit of 5 per minute.
 func newRig(t testing.TB, yaml string, o Options) *rig {
 	t.Helper()
-	r := &rig{stats: stats.NewRegistry(stats.Options{}), store: &failing{Store: memory.New(memory.Options{})}, now: testNow}
+	r := &rig{stats: stats.NewRegistry(stats.Options{}), store: &failing{Store: memory.New(memory.Options{})},
+		now: testNow}
 	o.Stats, o.Store = r.stats, r.store
 	o.Clock = func() time.Time { return time.Unix(r.now, 0) }
 	o.Caps = Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10}
@@ -70,7 +71,8 @@ func (r *rig) load(t testing.TB, yaml string) {
 	if !strings.Contains(yaml, "domain:") {
 		yaml = "domain: d\ndescriptors: " + yaml
 	}
-	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(yaml)}}, limits.Options{NearRatio: 0.8, Stats: r.stats})
+	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(yaml)}},
+		limits.Options{NearRatio: 0.8, Stats: r.stats})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,11 +151,14 @@ func TestCheck(t *testing.T) {
 	f(func(r *rls.Request) { r.Domain, r.Descriptors = "", nil }, "rate limit domain must not be empty")
 	f(func(r *rls.Request) { r.Descriptors = nil }, "rate limit descriptor list must not be empty")
 	f(func(r *rls.Request) { r.Domain = "12345" }, "rate limit domain has 5 bytes, at most 4 are allowed")
-	f(func(r *rls.Request) { r.Descriptors = make([]rls.Descriptor, 3) }, "rate limit request has 3 descriptors, at most 2 are allowed")
-	f(func(r *rls.Request) { r.Descriptors[0].Entries = make([]rls.Entry, 3) }, "rate limit descriptor 0 has 3 entries, at most 2 are allowed")
+	f(func(r *rls.Request) { r.Descriptors = make([]rls.Descriptor, 3) },
+		"rate limit request has 3 descriptors, at most 2 are allowed")
+	f(func(r *rls.Request) { r.Descriptors[0].Entries = make([]rls.Entry, 3) },
+		"rate limit descriptor 0 has 3 entries, at most 2 are allowed")
 	f(func(r *rls.Request) { r.Descriptors[0].Entries[0].Value = "12345" },
 		"rate limit descriptor 0: entry 0 has a key of 1 and a value of 5 bytes, at most 4 each are allowed")
-	f(func(r *rls.Request) { r.Descriptors[0].HasLimit = true }, "rate limit descriptor 0: limit has unit 0, want 1 (SECOND) to 7 (WEEK)")
+	f(func(r *rls.Request) { r.Descriptors[0].HasLimit = true },
+		"rate limit descriptor 0: limit has unit 0, want 1 (SECOND) to 7 (WEEK)")
 	f(func(r *rls.Request) { r.Descriptors[0].HasLimit, r.Descriptors[0].Limit.Unit = true, 8 },
 		"rate limit descriptor 0: limit has unit 8, want 1 (SECOND) to 7 (WEEK)")
 	f(func(r *rls.Request) { r.Descriptors[0].HasHits, r.Descriptors[0].Hits = true, 1<<63 },
@@ -162,8 +167,9 @@ func TestCheck(t *testing.T) {
 		t.Error("a refused request reached the store")
 	}
 	r.wantCounters(t, "ratelimit.service.call.should_rate_limit.", map[string]int64{
-		"service_error": 10, "refused_no_domain": 2, "refused_no_descriptors": 1, "refused_domain_too_long": 1, "refused_too_many_descriptors": 1,
-		"refused_too_many_entries": 1, "refused_text_too_long": 1, "refused_unknown_unit": 2, "refused_too_many_hits": 1,
+		"service_error": 10, "refused_no_domain": 2, "refused_no_descriptors": 1, "refused_domain_too_long": 1,
+		"refused_too_many_descriptors": 1,
+		"refused_too_many_entries":     1, "refused_text_too_long": 1, "refused_unknown_unit": 2, "refused_too_many_hits": 1,
 	})
 }
 
@@ -279,7 +285,8 @@ func TestOverLimitCache(t *testing.T) {
 
 	// An override shares the counter; what is known is judged against the limit it brings.
 	wide := call("d", "(k,v)")
-	wide.Request.Descriptors[0].HasLimit, wide.Request.Descriptors[0].Limit = true, rls.Override{PerUnit: 10, Unit: rls.Minute}
+	wide.Request.Descriptors[0].HasLimit, wide.Request.Descriptors[0].Limit = true,
+		rls.Override{PerUnit: 10, Unit: rls.Minute}
 	r.expect(t, wide, "OK: OK 6/10")
 
 	// A refund forgets.
@@ -358,7 +365,8 @@ func TestStop_cacheKnowsWhatIsStored(t *testing.T) {
 }
 
 func TestStop_shadowStopsNobody(t *testing.T) {
-	r := newRig(t, `[{key: s, @0, shadow_mode: true}, {key: k, @5}]`, Options{StopWhenOver: true, OverLimit: overlimit.New(1 << 20)})
+	r := newRig(t, `[{key: s, @0, shadow_mode: true}, {key: k, @5}]`,
+		Options{StopWhenOver: true, OverLimit: overlimit.New(1 << 20)})
 	r.expect(t, call("d", "(s,1)|(k,1)"), "OK: OK 0/0 OK 4/5")
 	r.expect(t, call("d", "(s,1)|(k,1)"), "OK: OK 0/0 OK 3/5") // known to be over by now
 }
@@ -397,12 +405,14 @@ func TestStoreFailure_statistics(t *testing.T) {
 	for range 2 {
 		r.decide(t, call("d", "(k,known)"))
 	}
-	for _, err := range []error{counter.ErrUnavailable, counter.ErrTimeout, counter.ErrBusy, counter.ErrFull, counter.ErrOpen, errors.New("anything")} {
+	for _, err := range []error{counter.ErrUnavailable, counter.ErrTimeout, counter.ErrBusy, counter.ErrFull,
+		counter.ErrOpen, errors.New("anything")} {
 		r.store.err = fmt.Errorf("kvstore: %w", err)
 		// What the over-limit cache knows stays over, in every mode.
 		r.expect(t, call("d", "(k,new)|(k,known)"), "OVER_LIMIT: OK 0/1 OVER_LIMIT 0/1")
 	}
-	r.wantCounters(t, "ratelimit.service.store_error.", map[string]int64{"unavailable": 2, "timeout": 1, "pool_empty": 1, "full": 1, "breaker_open": 1})
+	r.wantCounters(t, "ratelimit.service.store_error.",
+		map[string]int64{"unavailable": 2, "timeout": 1, "pool_empty": 1, "full": 1, "breaker_open": 1})
 	r.wantCounters(t, "ratelimit.service.store_failure.", map[string]int64{"allow": 6})
 	r.wantCounters(t, "ratelimit.service.call.should_rate_limit.", map[string]int64{"redis_error": 6})
 	r.wantCounters(t, "ratelimit.service.rate_limit.d.k.", map[string]int64{
@@ -413,14 +423,16 @@ func TestGlobalShadow(t *testing.T) {
 	r := newRig(t, `[{key: k, @0}]`, Options{GlobalShadow: true})
 	r.expect(t, call("d", "(k,v)"), "OK: OVER_LIMIT 0/0")
 	r.wantCounters(t, "ratelimit.service.global_shadow", map[string]int64{"_mode": 1})
-	r.wantCounters(t, "ratelimit.service.rate_limit.d.k.", map[string]int64{"total_hits": 1, "over_limit": 1, "shadow_mode": 1})
+	r.wantCounters(t, "ratelimit.service.rate_limit.d.k.",
+		map[string]int64{"total_hits": 1, "over_limit": 1, "shadow_mode": 1})
 }
 
 func TestRuntimeValuedStatistics(t *testing.T) {
 	r := newRig(t, `[{key: k, detailed_metric: true, @5}]`, Options{})
 	r.decide(t, call("d", "(k,10.0.0.1)"))
 	override := call("d", "(who,ann)")
-	override.Request.Descriptors[0].HasLimit, override.Request.Descriptors[0].Limit = true, rls.Override{PerUnit: 5, Unit: rls.Day}
+	override.Request.Descriptors[0].HasLimit, override.Request.Descriptors[0].Limit = true,
+		rls.Override{PerUnit: 5, Unit: rls.Day}
 	r.decide(t, override)
 	r.wantCounters(t, "ratelimit.service.rate_limit.", map[string]int64{
 		"d.k_10_0_0_1.total_hits": 1, "d.k_10_0_0_1.within_limit": 1,
@@ -449,7 +461,8 @@ func TestBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, err := json.Marshal(x)
-	if err != nil || !bytes.Contains(text, []byte(`"value":"bad\\xffone"`)) || !bytes.Contains(text, []byte(`"counter_key":"d_agent_bad\\xffone_1699999980"`)) {
+	if err != nil || !bytes.Contains(text, []byte(`"value":"bad\\xffone"`)) ||
+		!bytes.Contains(text, []byte(`"counter_key":"d_agent_bad\\xffone_1699999980"`)) {
 		t.Errorf("explain: %v %s", err, text)
 	}
 	if !utf8.ValidString(x.Text()) {
@@ -485,8 +498,8 @@ func TestRefusals(t *testing.T) {
 	}
 	r.NoteRefused(Malformed, errors.New("why"))
 	for reason, want := range map[Reason]uint64{
-		NoDomain: 2, NoDescriptors: 2, DomainTooLong: 2, TooManyDescriptors: 2, TooManyEntries: 2, TextTooLong: 2, UnknownUnit: 2, TooManyHits: 2,
-		Malformed: 1, TooLong: 0,
+		NoDomain: 2, NoDescriptors: 2, DomainTooLong: 2, TooManyDescriptors: 2, TooManyEntries: 2, TextTooLong: 2,
+		UnknownUnit: 2, TooManyHits: 2, Malformed: 1, TooLong: 0,
 	} {
 		if got := r.stats.Counter("ratelimit.service.call.should_rate_limit.refused_" + string(reason)).Value(); got != want {
 			t.Errorf("refused_%s is %d, want %d", reason, got, want)
@@ -512,7 +525,8 @@ func TestMetadata(t *testing.T) {
 	for range 2 { // the second time shows that the first merge left the rules alone
 		r.decide(t, c)
 	}
-	merged := map[string]any{"team": "two", "tags": map[string]any{"x": 2.0, "y": 3.0}, "list": []any{2.0}} // a is over by now
+	merged := map[string]any{"team": "two", "tags": map[string]any{"x": 2.0, "y": 3.0},
+		"list": []any{2.0}} // a is over by now
 	want := map[string]any{
 		"domain": "d", "hitsAddend": 1.0,
 		"descriptors": []any{
@@ -534,7 +548,8 @@ func TestMetadata(t *testing.T) {
 	o := call("elsewhere", "(a,1)")
 	o.Request.Descriptors[0].HasLimit, o.Request.Descriptors[0].Limit = true, rls.Override{PerUnit: 5, Unit: rls.Day}
 	r.decide(t, o)
-	want = map[string]any{"domain": "elsewhere", "descriptors": []any{map[string]any{"entries": []any{"a=1"}, "limit": "requests_per_unit:5 unit:DAY"}}}
+	want = map[string]any{"domain": "elsewhere",
+		"descriptors": []any{map[string]any{"entries": []any{"a=1"}, "limit": "requests_per_unit:5 unit:DAY"}}}
 	if d := cmp.Diff(want, o.Response.Metadata.AsMap()); d != "" {
 		t.Errorf("override: want (-), got (+):\n%s", d)
 	}

@@ -32,7 +32,8 @@ func (s *Service) traced(ctx context.Context, c *Call) error {
 
 // TraceStore has each call of store recorded as a span that the decision's encloses. name is the
 // span's; count makes its attributes of the hits sent.
-func TraceStore(store counter.Store, tracer trace.Tracer, name string, count func([]counter.Hit) []attribute.KeyValue) counter.Store {
+func TraceStore(store counter.Store, tracer trace.Tracer, name string,
+	count func([]counter.Hit) []attribute.KeyValue) counter.Store {
 	return &tracedStore{store, tracer, name, count}
 }
 

@@ -92,7 +92,8 @@ func (w *world) count() int {
 // until waits for the set that want describes.
 func (w *world) until(want string) {
 	w.t.Helper()
-	await.True(w.t, "the set "+want, func() bool { return w.last() == want }, func() string { return "the last is " + w.last() })
+	await.True(w.t, "the set "+want, func() bool { return w.last() == want },
+		func() string { return "the last is " + w.last() })
 }
 
 func mkdir(t *testing.T, dir string) string {
@@ -179,7 +180,8 @@ func TestDirectory_appearsLater(t *testing.T) {
 	for _, watchRoot := range []bool{false, true} {
 		parent := t.TempDir()
 		w := start(t, parent+"/some/root", FilesOptions{WatchRoot: watchRoot, poll: 20 * time.Millisecond})
-		w.until("error: source: read the configuration directory: open " + parent + "/some/root/config: no such file or directory")
+		w.until("error: source: read the configuration directory: open " + parent +
+			"/some/root/config: no such file or directory")
 		write(t, parent+"/some/root/config/a.yaml", "1\n")
 		w.until(w.f.shown("a.yaml") + "=1")
 	}
@@ -322,7 +324,8 @@ func TestRefuseEmpty(t *testing.T) {
 	w := start(t, root, FilesOptions{RefuseEmpty: true})
 	w.until("a.yaml=1")
 	must(t, os.Remove(root+"/config/a.yaml"))
-	w.until("error: source: " + root + "/config holds no configuration files any more; the rules already loaded stay (RUNTIME_REFUSE_EMPTY)")
+	w.until("error: source: " + root +
+		"/config holds no configuration files any more; the rules already loaded stay (RUNTIME_REFUSE_EMPTY)")
 	write(t, root+"/config/a.yaml", "1\n")
 	w.until("a.yaml=1")
 }
@@ -349,7 +352,8 @@ func TestStatistics(t *testing.T) {
 	w.until("a.yaml=1 b.yml=1")
 	must(t, os.Symlink("nowhere", root+"/config/c.yaml"))
 	must(t, os.Symlink("nowhere", root+"/config/d.yaml"))
-	w.until("error: source: read " + root + "/config/c.yaml: lstat " + root + "/config/nowhere: no such file or directory\n" +
+	w.until("error: source: read " + root + "/config/c.yaml: lstat " + root +
+		"/config/nowhere: no such file or directory\n" +
 		"source: read " + root + "/config/d.yaml: lstat " + root + "/config/nowhere: no such file or directory")
 	got := map[string]int64{}
 	w.f.o.Stats.Each(func(name string, _ stats.Kind, v int64) { got[name] = v })
@@ -360,7 +364,8 @@ func TestStatistics(t *testing.T) {
 
 func TestReadDir(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"b.yaml", "a.yml", ".hidden.yaml", "notes.txt", "c.yaml.bak", "sub/d.yaml", "dir.yaml/e.yaml"} {
+	for _, name := range []string{"b.yaml", "a.yml", ".hidden.yaml", "notes.txt", "c.yaml.bak", "sub/d.yaml",
+		"dir.yaml/e.yaml"} {
 		write(t, filepath.Join(dir, name), name)
 	}
 	must(t, os.Symlink("b.yaml", dir+"/z.yaml"))
@@ -375,7 +380,8 @@ func TestReadDir(t *testing.T) {
 		for _, f := range files {
 			names += f.Name + " "
 		}
-		if names != wantFiles || strings.Join(skipped, " ") != wantSkipped || strings.Join(leftovers, " ") != ".#a.yml ._b.yaml" || len(errs) > 0 {
+		if names != wantFiles || strings.Join(skipped, " ") != wantSkipped ||
+			strings.Join(leftovers, " ") != ".#a.yml ._b.yaml" || len(errs) > 0 {
 			t.Errorf("read %q, skipped %q, leftovers %q, errors %v", names, skipped, leftovers, errs)
 		}
 	}
@@ -395,7 +401,8 @@ func TestShown(t *testing.T) {
 		}
 	}
 	f(FilesOptions{Root: "/srv", AppDirectory: "config", WatchRoot: true}, "config.basic.yaml", "/srv/config")
-	f(FilesOptions{Root: "/srv/", Subdirectory: "rl", AppDirectory: "a/b/", WatchRoot: true}, "a.b.basic.yaml", "/srv/rl/a/b")
+	f(FilesOptions{Root: "/srv/", Subdirectory: "rl", AppDirectory: "a/b/", WatchRoot: true}, "a.b.basic.yaml",
+		"/srv/rl/a/b")
 	f(FilesOptions{Root: "/srv", Subdirectory: "rl", AppDirectory: "config"}, "basic.yaml", "/srv/rl/config")
 	f(FilesOptions{Root: "/srv", WatchRoot: true}, "basic.yaml", "/srv")
 }
@@ -434,7 +441,8 @@ func TestFiles_leftovers(t *testing.T) {
 			t.Fatalf("%+v", set)
 		}
 	}
-	if got := log.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, "name=.#a.yaml") || !strings.Contains(got, "name=._a.yaml") {
+	if got := log.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "level=WARN") ||
+		!strings.Contains(got, "name=.#a.yaml") || !strings.Contains(got, "name=._a.yaml") {
 		t.Error(got)
 	}
 }

@@ -52,7 +52,8 @@ var ipv4Pattern = regexp.MustCompile(`[0-9]{1,3}(\.[0-9]{1,3}){3}`)
 // FuzzKey holds the hand-written scan against a regular expression, and that no byte survives
 // which could end a metric name or a line.
 func FuzzKey(f *testing.F) {
-	for _, s := range []string{"d.k_v", "1.2.3.4", "1234.5.6.7.8", "a\nb:1|c", "1.2.3.4567.8.9", "...1.1.1.1...", "10.0.0.1.10.0.0.1"} {
+	for _, s := range []string{"d.k_v", "1.2.3.4", "1234.5.6.7.8", "a\nb:1|c", "1.2.3.4567.8.9", "...1.1.1.1...",
+		"10.0.0.1.10.0.0.1"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, in string) {

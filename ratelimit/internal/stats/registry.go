@@ -270,5 +270,7 @@ func plainOwn(name string, own []Tag) string {
 	if len(own) == 0 {
 		return name
 	}
-	return name + suffixOf(slices.SortedFunc(slices.Values(own), func(a, b Tag) int { return strings.Compare(a.Name, b.Name) }))
+	return name + suffixOf(slices.SortedFunc(slices.Values(own), func(a, b Tag) int {
+		return strings.Compare(a.Name, b.Name)
+	}))
 }

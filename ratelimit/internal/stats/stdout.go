@@ -23,7 +23,8 @@ const lineBuffers = 4
 // NewLines writes to w from a goroutine of its own, so that a pipe nobody reads holds up neither
 // flusher nor shutdown. While w has not taken the last few flushes, Ready is false.
 func NewLines(w io.Writer) *Lines {
-	l := &Lines{now: time.Now, full: make(chan []byte, lineBuffers), empty: make(chan []byte, lineBuffers), closed: make(chan struct{})}
+	l := &Lines{now: time.Now, full: make(chan []byte, lineBuffers), empty: make(chan []byte, lineBuffers),
+		closed: make(chan struct{})}
 	for range lineBuffers {
 		l.empty <- nil
 	}

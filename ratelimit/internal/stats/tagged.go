@@ -44,7 +44,8 @@ func (t *Tagged) Gauge(m Series, value int64) bool {
 // Time implements Sink.
 func (t *Tagged) Time(m Series, d time.Duration, rate float64) bool {
 	name, tags := t.name(m)
-	return t.lines.Raw(name, strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 6, 64)+"|ms", float32(rate), tags...) == nil
+	return t.lines.Raw(name, strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 6, 64)+"|ms", float32(rate),
+		tags...) == nil
 }
 
 // name is what the first mogrifier that matches makes of a series. Tags of the series come first.

@@ -37,8 +37,10 @@ func TestMogrifier(t *testing.T) {
 		}
 	}
 	const rule = `^ratelimit\.service\.rate_limit\.([^.]+)\.(.+)\.([a-z_]+)$`
-	f(rule, "limits.$3", "dom:$1,rule:$2", "ratelimit.service.rate_limit.d.a.b.total_hits", "limits.total_hits dom:d rule:a.b")
-	f(rule, "limits.$3", "z:$2,dom:$1", "ratelimit.service.rate_limit.d.k_a,b.over_limit", "limits.over_limit z:k_a_b dom:d")
+	f(rule, "limits.$3", "dom:$1,rule:$2", "ratelimit.service.rate_limit.d.a.b.total_hits",
+		"limits.total_hits dom:d rule:a.b")
+	f(rule, "limits.$3", "z:$2,dom:$1", "ratelimit.service.rate_limit.d.k_a,b.over_limit",
+		"limits.over_limit z:k_a_b dom:d")
 	f(rule, "x", "", "ratelimit.service.config_load_success", "no match")
 	f(`load`, "$0.$1.$2", "", "config_load_success", "load.$1.$2")
 	f(`(a)|(b)`, "<$1><$2>", "t:x$2", "b", "<><b> t:xb")

@@ -47,7 +47,8 @@ func newTCP(addr string, log *slog.Logger) *tcp {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &tcp{
 		addr: addr, log: log, stop: stop,
-		wake: make(chan struct{}, 1), hurry: make(chan chan<- struct{}), closing: make(chan struct{}), done: make(chan struct{}),
+		wake: make(chan struct{}, 1), hurry: make(chan chan<- struct{}), closing: make(chan struct{}),
+		done: make(chan struct{}),
 	}
 	go s.run(ctx)
 	return s
@@ -151,7 +152,8 @@ func (s *tcp) run(ctx context.Context) {
 			return
 		}
 		if !told {
-			s.log.Warn("stats: statsd is not reachable; counts are kept, times are not", "address", s.addr, "retry", tcpReconnect, "error", err)
+			s.log.Warn("stats: statsd is not reachable; counts are kept, times are not", "address", s.addr,
+				"retry", tcpReconnect, "error", err)
 			told = true
 		}
 		select {

@@ -38,7 +38,8 @@ func newUDP(addr string, log *slog.Logger) *udp {
 				return
 			}
 			if !told {
-				log.Warn("stats: statsd's address does not resolve; counts are kept, times are not", "address", addr, "retry", udpRetry, "error", err)
+				log.Warn("stats: statsd's address does not resolve; counts are kept, times are not", "address", addr,
+					"retry", udpRetry, "error", err)
 			}
 			select {
 			case <-ctx.Done():

@@ -17,7 +17,8 @@ type RuleSeries struct {
 const RulePrefix = rulePrefix
 
 // RuleStats are the statistics of a rule by name, in a fixed order.
-var RuleStats = [...]string{"total_hits", "over_limit", "near_limit", "within_limit", "shadow_mode", "over_limit_with_local_cache"}
+var RuleStats = [...]string{"total_hits", "over_limit", "near_limit", "within_limit", "shadow_mode",
+	"over_limit_with_local_cache"}
 
 // Stat is the counter RuleStats[i].
 func (r *Rule) Stat(i int) *Counter { return r.counter(i) }

@@ -10,7 +10,8 @@ import (
 // RedisClient is another client of the server, for looking behind the store's back.
 func RedisClient(t testing.TB, addr string, db int) rueidis.Client {
 	t.Helper()
-	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, SelectDB: db, DisableCache: true, ForceSingleClient: true, PipelineMultiplex: -1})
+	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, SelectDB: db, DisableCache: true,
+		ForceSingleClient: true, PipelineMultiplex: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

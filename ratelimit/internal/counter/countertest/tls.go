@@ -36,7 +36,8 @@ func Trusting(t testing.TB, f certs.Files, skipName bool) func(host string) *tls
 func Localhost(addr string) string { return strings.Replace(addr, "127.0.0.1", "localhost", 1) }
 
 // RunTLS tries which servers a kind of store believes, and what it shows them. open connects to addr and counts once.
-func RunTLS(t *testing.T, server func(f TLSFiles, clientCA string) string, open func(addr string, config func(string) *tls.Config) error) {
+func RunTLS(t *testing.T, server func(f TLSFiles, clientCA string) string, open func(addr string,
+	config func(string) *tls.Config) error) {
 	ca, other := certtest.NewCA(t, "ca", time.Hour), certtest.NewCA(t, "other", time.Hour)
 	f := func(what, addr string, config func(string) *tls.Config, want string) {
 		t.Helper()
@@ -51,8 +52,10 @@ func RunTLS(t *testing.T, server func(f TLSFiles, clientCA string) string, open 
 	f("by its name", Localhost(addr), Trusting(t, believes, false), "")
 	f("by an address that it has no certificate for", addr, Trusting(t, believes, false), "127.0.0.1")
 	f("the same, any name", addr, Trusting(t, believes, true), "")
-	f("another authority", Localhost(addr), Trusting(t, certs.Files{CA: other.Write(t, t.TempDir())}, false), "unknown authority")
-	f("another authority, any name", Localhost(addr), Trusting(t, certs.Files{CA: other.Write(t, t.TempDir())}, true), "unknown authority")
+	f("another authority", Localhost(addr), Trusting(t, certs.Files{CA: other.Write(t, t.TempDir())}, false),
+		"unknown authority")
+	f("another authority, any name", Localhost(addr), Trusting(t, certs.Files{CA: other.Write(t, t.TempDir())}, true),
+		"unknown authority")
 
 	late := NewTLSFiles(t, ca, ca.IssueUntil(time.Now().Add(-time.Minute), "localhost"))
 	addr = server(late, "")
@@ -66,5 +69,6 @@ func RunTLS(t *testing.T, server func(f TLSFiles, clientCA string) string, open 
 	f("without the certificate that is asked for", Localhost(addr), Trusting(t, believes, false), refused)
 	f("with it", Localhost(addr), Trusting(t, certs.Files{CA: here.CA, Cert: ours.Cert, Key: ours.Key}, false), "")
 	theirs := NewTLSFiles(t, other, other.Issue("ratelimit"))
-	f("with one of another authority", Localhost(addr), Trusting(t, certs.Files{CA: here.CA, Cert: theirs.Cert, Key: theirs.Key}, false), refused)
+	f("with one of another authority", Localhost(addr),
+		Trusting(t, certs.Files{CA: here.CA, Cert: theirs.Cert, Key: theirs.Key}, false), refused)
 }

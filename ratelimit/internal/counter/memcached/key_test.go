@@ -70,7 +70,8 @@ func TestMemcacheExpiry(t *testing.T) {
 }
 
 func FuzzMemcacheTotal(f *testing.F) {
-	for _, s := range []string{"0", "17", "9  ", "18446744073709551615", "18446744073709551616", "-1", "x", "", " 1", "1\r\n"} {
+	for _, s := range []string{"0", "17", "9  ", "18446744073709551615", "18446744073709551616", "-1", "x", "", " 1",
+		"1\r\n"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, value []byte) {
@@ -104,7 +105,8 @@ func TestMemcache_longWindows(t *testing.T) {
 		settled(t, s)
 		// "me" tells the time to live in seconds, as a negative number.
 		var ttl int64
-		if _, err := fmt.Sscanf(metaDebug(t, server.Addr(), key), "exp=-%d", &ttl); err != nil || ttl < left-60 || ttl > left+5+300+1 {
+		if _, err := fmt.Sscanf(metaDebug(t, server.Addr(), key), "exp=-%d", &ttl); err != nil ||
+			ttl < left-60 || ttl > left+5+300+1 {
 			t.Errorf("%s lives for %d s (%v), want about %d", key, ttl, err, left+5)
 		}
 	}
@@ -142,7 +144,8 @@ func TestMemcache_badKey(t *testing.T) {
 	for _, stop := range []bool{false, true} {
 		good := fmt.Sprint("good", stop)
 		for round := range 3 {
-			req := counter.Request{Hits: []counter.Hit{h(good, 1), h("has space", 1), h(strings.Repeat("x", 251), 1), h(good, 1)}, Now: now(), Stop: counter.StopWhen(stop)}
+			req := counter.Request{Hits: []counter.Hit{h(good, 1), h("has space", 1), h(strings.Repeat("x", 251), 1),
+				h(good, 1)}, Now: now(), Stop: counter.StopWhen(stop)}
 			if err := s.Add(t.Context(), &req); !errors.Is(err, counter.ErrPartial) {
 				t.Fatalf("%v, want ErrPartial", err)
 			}
@@ -157,10 +160,12 @@ func TestMemcache_badKey(t *testing.T) {
 			}
 		}
 	}
-	if err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("a b", 1)}, Now: now()}); !errors.Is(err, counter.ErrPartial) {
+	if err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("a b", 1)}, Now: now()}); !errors.Is(err,
+		counter.ErrPartial) {
 		t.Errorf("%v", err)
 	}
-	if _, err := s.Peek(t.Context(), []byte("a b"), 60); err == nil || err.Error() != "the counter key holds white space or a control character, which memcached does not take" {
+	if _, err := s.Peek(t.Context(), []byte("a b"), 60); err == nil ||
+		err.Error() != "the counter key holds white space or a control character, which memcached does not take" {
 		t.Errorf("Peek: %v", err)
 	}
 }
@@ -185,7 +190,8 @@ func TestMemcache_foreignValue(t *testing.T) {
 	}
 	for range 2 * link.BreakerFailures {
 		req := counter.Request{Hits: []counter.Hit{h("good", 1), h("text", 1)}, Now: now()}
-		if err := s.Add(t.Context(), &req); !errors.Is(err, counter.ErrPartial) || req.Hits[0].Err != nil || !errors.Is(req.Hits[1].Err, counter.ErrUnavailable) {
+		if err := s.Add(t.Context(), &req); !errors.Is(err, counter.ErrPartial) ||
+			req.Hits[0].Err != nil || !errors.Is(req.Hits[1].Err, counter.ErrUnavailable) {
 			t.Fatalf("%v %v %v", err, req.Hits[0].Err, req.Hits[1].Err)
 		}
 	}

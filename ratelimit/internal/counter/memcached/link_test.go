@@ -39,7 +39,8 @@ func TestMemcacheLink(t *testing.T) {
 	if err := l.flush(); err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []string{"missing", "0", "missing", "12", "10", "0", "missing", "refused", "0", "missing", "0", fmt.Sprint(int64(math.MaxInt64)), "3"} {
+	for i, want := range []string{"missing", "0", "missing", "12", "10", "0", "missing", "refused", "0", "missing", "0",
+		fmt.Sprint(int64(math.MaxInt64)), "3"} {
 		r, err := l.reply()
 		if err != nil {
 			t.Fatal(err)
@@ -114,8 +115,10 @@ func TestNode_count(t *testing.T) {
 }
 
 func FuzzParseReply(f *testing.F) {
-	for _, s := range []string{"0\r\n", "17\r\n", "9  \r\n", "18446744073709551615\r\n", "18446744073709551616\r\n", "-1\r\n", "STORED\r\n", "NOT_STORED\r\n",
-		"NOT_FOUND\r\n", "ERROR\r\n", "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n", "SERVER_ERROR out of memory storing object\r\n", "\r\n", "1x\r\n", "HTTP/1.1 400 Bad Request\r\n"} {
+	for _, s := range []string{"0\r\n", "17\r\n", "9  \r\n", "18446744073709551615\r\n", "18446744073709551616\r\n",
+		"-1\r\n", "STORED\r\n", "NOT_STORED\r\n",
+		"NOT_FOUND\r\n", "ERROR\r\n", "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
+		"SERVER_ERROR out of memory storing object\r\n", "\r\n", "1x\r\n", "HTTP/1.1 400 Bad Request\r\n"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
@@ -123,7 +126,8 @@ func FuzzParseReply(f *testing.F) {
 		if r.total < 0 || r.missing && r.total > 0 || err != nil && r != (reply{}) {
 			t.Errorf("%q: %+v %v", line, r, err)
 		}
-		if err == nil && r.err == nil && !r.missing && !strings.HasPrefix(string(line), "STORED") && len(strings.Trim(string(line), "0123456789 \r\n")) > 0 {
+		if err == nil && r.err == nil && !r.missing && !strings.HasPrefix(string(line), "STORED") &&
+			len(strings.Trim(string(line), "0123456789 \r\n")) > 0 {
 			t.Errorf("%q is read as %d", line, r.total)
 		}
 	})

@@ -43,7 +43,8 @@ func TestMemcache_nodeKilled(t *testing.T) {
 	want := int64(1)
 	for round := range 20 {
 		want++
-		req := counter.Request{Hits: []counter.Hit{h(keys[0][0], 1), h(keys[1][0], 1), h(keys[2][0], 1)}, Now: now(), Stop: counter.StopWhen(round%2 == 1)}
+		req := counter.Request{Hits: []counter.Hit{h(keys[0][0], 1), h(keys[1][0], 1), h(keys[2][0], 1)}, Now: now(),
+			Stop: counter.StopWhen(round%2 == 1)}
 		for i := range req.Hits {
 			req.Hits[i].Limit = 1000
 		}
@@ -54,10 +55,12 @@ func TestMemcache_nodeKilled(t *testing.T) {
 			t.Errorf("the dead node's: %v", e)
 		}
 		if req.Hits[0].Err != nil || req.Hits[2].Err != nil || req.Hits[0].After != want || req.Hits[2].After != want {
-			t.Errorf("round %d: the others' %v %v, %d %d; want %d", round, req.Hits[0].Err, req.Hits[2].Err, req.Hits[0].After, req.Hits[2].After, want)
+			t.Errorf("round %d: the others' %v %v, %d %d; want %d", round, req.Hits[0].Err, req.Hits[2].Err, req.Hits[0].After,
+				req.Hits[2].After, want)
 		}
 	}
-	if err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h(keys[1][1], 1)}, Now: now()}); !errors.Is(err, counter.ErrOpen) {
+	if err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h(keys[1][1], 1)}, Now: now()}); !errors.Is(err,
+		counter.ErrOpen) {
 		t.Errorf("a request for the dead node alone: %v, want ErrOpen after so many failures", err)
 	}
 	if all, lost := s.Nodes(); all != 3 || lost != 1 {
@@ -125,22 +128,26 @@ func TestMemcache_stopped(t *testing.T) {
 		})
 	}()
 	req := counter.Request{Hits: []counter.Hit{h(key, 1), h(fine, 1)}, Now: now()}
-	if err := s.Add(ctx, &req); !errors.Is(err, counter.ErrPartial) || !errors.Is(req.Hits[0].Err, counter.ErrTimeout) || req.Hits[1].After != 1 {
+	if err := s.Add(ctx, &req); !errors.Is(err, counter.ErrPartial) || !errors.Is(req.Hits[0].Err, counter.ErrTimeout) ||
+		req.Hits[1].After != 1 {
 		t.Errorf("%v: %v, %d; want the other node's hit counted", err, req.Hits[0].Err, req.Hits[1].After)
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()}); !errors.Is(err, counter.ErrTimeout) {
+	if err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()}); !errors.Is(err,
+		counter.ErrTimeout) {
 		t.Errorf("its time was up: %v", err)
 	}
 	ctx, cancel = context.WithCancel(t.Context())
 	time.AfterFunc(20*time.Millisecond, cancel)
-	if err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()}); !errors.Is(err, counter.ErrTimeout) {
+	if err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()}); !errors.Is(err,
+		counter.ErrTimeout) {
 		t.Errorf("canceled: %v", err)
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), -time.Second)
 	defer cancel()
-	if err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()}); !errors.Is(err, counter.ErrTimeout) {
+	if err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()}); !errors.Is(err,
+		counter.ErrTimeout) {
 		t.Errorf("too late: %v", err)
 	}
 	o.Stall = 100 * time.Millisecond
@@ -149,7 +156,8 @@ func TestMemcache_stopped(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
-			if err := stalls.Add(context.Background(), &counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()}); errors.Is(err, counter.ErrOpen) {
+			if err := stalls.Add(context.Background(),
+				&counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()}); errors.Is(err, counter.ErrOpen) {
 				open.Add(1)
 			} else {
 				t.Error(err)
@@ -269,7 +277,8 @@ func TestMemcache_chaos(t *testing.T) {
 				sent[a].Add(1)
 				sent[b].Add(1)
 				ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-				req := counter.Request{Hits: []counter.Hit{limit(1<<40, h(fmt.Sprint("chaos", a), 1)), limit(1<<40, h(fmt.Sprint("chaos", b), 1))}, Now: now(), Stop: counter.StopWhen(i%4 == 0)}
+				req := counter.Request{Hits: []counter.Hit{limit(1<<40, h(fmt.Sprint("chaos", a), 1)),
+					limit(1<<40, h(fmt.Sprint("chaos", b), 1))}, Now: now(), Stop: counter.StopWhen(i%4 == 0)}
 				err := s.Add(ctx, &req)
 				cancel()
 				for j, key := range []int{a, b} {

@@ -102,8 +102,10 @@ func TestMemcache_shared(t *testing.T) {
 	if n := s.Dropped(); n != 0 {
 		t.Errorf("%d hits dropped", n)
 	}
-	if st := s.Stats(); st.Increment.Miss.Load() != 100 || st.Add.Success.Load() != 100 || st.Increment.Success.Load() != 100 || st.KeysFound.Load() != 100 {
-		t.Errorf("%d misses, %d adds, %d increments, %d found; want 100 of each", st.Increment.Miss.Load(), st.Add.Success.Load(), st.Increment.Success.Load(), st.KeysFound.Load())
+	if st := s.Stats(); st.Increment.Miss.Load() != 100 || st.Add.Success.Load() != 100 ||
+		st.Increment.Success.Load() != 100 || st.KeysFound.Load() != 100 {
+		t.Errorf("%d misses, %d adds, %d increments, %d found; want 100 of each", st.Increment.Miss.Load(),
+			st.Add.Success.Load(), st.Increment.Success.Load(), st.KeysFound.Load())
 	}
 }
 

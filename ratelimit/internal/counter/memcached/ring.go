@@ -99,7 +99,8 @@ func (s *Store) follow() {
 			s.mu.Unlock()
 			continue
 		}
-		s.o.Log.Warn("the memcached nodes have changed: most keys move, and their counters begin anew", "before", now, "now", addrs)
+		s.o.Log.Warn("the memcached nodes have changed: most keys move, and their counters begin anew", "before", now,
+			"now", addrs)
 		s.setNodes(addrs)
 	}
 }
@@ -142,7 +143,8 @@ func nodeList(records []*net.SRV) (addrs []string) {
 // parseSRV takes _service._proto.name apart.
 func parseSRV(s string) (service, proto, name string, err error) {
 	parts := strings.SplitN(s, ".", 3)
-	if len(parts) == 3 && len(parts[0]) > 1 && len(parts[1]) > 1 && parts[0][0] == '_' && parts[1][0] == '_' && parts[2] != "" {
+	if len(parts) == 3 && len(parts[0]) > 1 && len(parts[1]) > 1 && parts[0][0] == '_' &&
+		parts[1][0] == '_' && parts[2] != "" {
 		return parts[0][1:], parts[1][1:], parts[2], nil
 	}
 	return "", "", "", errors.New("not of the form _service._proto.name")

@@ -41,7 +41,8 @@ func TestMemcache_TLSnodes(t *testing.T) {
 	f := countertest.NewTLSFiles(t, ca, ca.Issue("localhost"))
 	var addrs []string
 	for range 2 {
-		addrs = append(addrs, countertest.Localhost(testdb.Memcached(t, localserver.MemcachedOptions{Cert: f.Cert, Key: f.Key}).Addr()))
+		addrs = append(addrs, countertest.Localhost(testdb.Memcached(t,
+			localserver.MemcachedOptions{Cert: f.Cert, Key: f.Key}).Addr()))
 	}
 	addrs = append(addrs, countertest.Localhost(testdb.Memcached(t, localserver.MemcachedOptions{}).Addr())) // in clear
 	o := Options{Nodes: addrs, Timeout: time.Second, TLS: countertest.Trusting(t, certs.Files{CA: f.CA}, false), Stall: -1}
@@ -49,7 +50,8 @@ func TestMemcache_TLSnodes(t *testing.T) {
 	for i := range 30 {
 		key := fmt.Sprint("k", i)
 		err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()})
-		if dead := s.ring.Load().pick(key).addr.text == addrs[2]; dead != (err != nil) && !errors.Is(err, counter.ErrTimeout) {
+		if dead := s.ring.Load().pick(key).addr.text == addrs[2]; dead != (err != nil) &&
+			!errors.Is(err, counter.ErrTimeout) {
 			t.Errorf("%s: %v", key, err)
 		}
 	}

@@ -58,7 +58,8 @@ func TestBatch_leftCallsAreNotSent(t *testing.T) {
 	freed := 0
 	b.build(&seenKeys{generation: 10}, 0, func(*call) { freed++ })
 	if len(b.ops) != 1 || b.ops[0].n != 2 || len(b.calls) != 2 || freed != 1 {
-		t.Errorf("%d commands for %d hits of %d calls, %d freed; want 1, 2, 2, 1", len(b.ops), b.ops[0].n, len(b.calls), freed)
+		t.Errorf("%d commands for %d hits of %d calls, %d freed; want 1, 2, 2, 1", len(b.ops), b.ops[0].n, len(b.calls),
+			freed)
 	}
 }
 

@@ -202,7 +202,8 @@ func TestKVStore_chaos(t *testing.T) {
 			awaitOpen(t, s)
 			begun := time.Now()
 			for range 1000 {
-				if err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("refused", 1)}, Now: now()}); err != counter.ErrOpen {
+				if err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("refused", 1)},
+					Now: now()}); err != counter.ErrOpen {
 					t.Fatalf("%v, want ErrOpen", err)
 				}
 			}

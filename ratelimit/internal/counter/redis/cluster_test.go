@@ -132,7 +132,8 @@ func TestCluster_reshard(t *testing.T) {
 					key, beside, far = tag+"stop", tag+"besidestop", stays+"stop"
 				}
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-				req := &counter.Request{Hits: []counter.Hit{limit(limitOf, h(key, 1)), limit(1<<40, h(beside, 1)), limit(1<<40, h(far, 1))}, Now: now(), Stop: counter.StopWhen(stop)}
+				req := &counter.Request{Hits: []counter.Hit{limit(limitOf, h(key, 1)), limit(1<<40, h(beside, 1)),
+					limit(1<<40, h(far, 1))}, Now: now(), Stop: counter.StopWhen(stop)}
 				err := s.Add(ctx, req)
 				cancel()
 				if calls.Add(1); err != nil {
@@ -231,7 +232,8 @@ func TestCluster_failover(t *testing.T) {
 	const nodeTimeout = time.Second
 	setTimeout := func(d time.Duration) {
 		for _, n := range cluster.Nodes {
-			if _, err := cluster.Do(t.Context(), n, "CONFIG", "SET", "cluster-node-timeout", strconv.FormatInt(d.Milliseconds(), 10)); err != nil {
+			if _, err := cluster.Do(t.Context(), n, "CONFIG", "SET", "cluster-node-timeout",
+				strconv.FormatInt(d.Milliseconds(), 10)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -266,7 +268,8 @@ func TestCluster_failover(t *testing.T) {
 		elected := time.Since(begun)
 		await.True(t, "normal answers", works)
 		took := time.Since(begun)
-		t.Logf("%s: another master after %v, all keys count after %v", how, elected.Round(time.Millisecond), took.Round(time.Millisecond))
+		t.Logf("%s: another master after %v, all keys count after %v", how, elected.Round(time.Millisecond),
+			took.Round(time.Millisecond))
 		if took > elected+15*time.Second { // 2 s is the promise; the rest is for a busy machine
 			t.Errorf("%s: normal answers %v after there was another master", how, took-elected)
 		}
@@ -282,7 +285,8 @@ func TestCluster_failover(t *testing.T) {
 	}
 	master, replica := cluster.Nodes[2], cluster.Nodes[5]
 	for rounds, end := 0, time.Now().Add(chaos.Time(t, 0)); rounds < 1 || time.Now().Before(end); rounds++ {
-		f("killed", master, replica, func() error { master.Kill(); return nil }, func() error { return master.Restart(t.Context()) })
+		f("killed", master, replica, func() error { master.Kill(); return nil },
+			func() error { return master.Restart(t.Context()) })
 		f("frozen", replica, master, replica.Stop, replica.Cont)
 	}
 	l.end()
@@ -365,7 +369,8 @@ func TestCluster_retire(t *testing.T) {
 					<-n.server.ctx.Done()
 				}
 			}
-			req := &counter.Request{Hits: []counter.Hit{h(tags[0], 1), h(tags[1], 1), h(tags[2], 1)}[:1+i%3], Now: now(), Stop: counter.StopWhen(stop)}
+			req := &counter.Request{Hits: []counter.Hit{h(tags[0], 1), h(tags[1], 1), h(tags[2], 1)}[:1+i%3], Now: now(),
+				Stop: counter.StopWhen(stop)}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			if err := s.Add(ctx, req); err != nil {
 				t.Errorf("round %d, stop %v: %v", i, stop, err)

@@ -48,7 +48,8 @@ func TestConnectKV(t *testing.T) {
 		t.Errorf("Peek %d, %v; %d connections", n, err, kv.ActiveConns())
 	}
 	kv.Close()
-	if text := log.String(); !strings.Contains(text, "does not answer yet") || !strings.Contains(text, "the key-value store answers") {
+	if text := log.String(); !strings.Contains(text, "does not answer yet") ||
+		!strings.Contains(text, "the key-value store answers") {
 		t.Errorf("log: %s", text)
 	}
 }

@@ -113,7 +113,8 @@ type target struct {
 
 // access is how connections to a store's servers are opened.
 func (o Options) access(t target, timeout time.Duration, stats *link.PoolStats) *access {
-	return &access{dialer: link.Dialer{TLS: o.TLS, Timeout: timeout, Stats: stats}, user: t.user, password: t.password, db: t.db}
+	return &access{dialer: link.Dialer{TLS: o.TLS, Timeout: timeout, Stats: stats}, user: t.user, password: t.password,
+		db: t.db}
 }
 
 // Check says what is wrong with URL, SocketType and Auth, without credentials; nil if nothing is.
@@ -180,7 +181,9 @@ func (o Options) several() bool {
 func (o Options) list() (t target, err error) {
 	kind := strings.ToLower(o.Type)
 	if strings.Contains(o.URL, "://") {
-		return t, fmt.Errorf("KVSTORE_URL: KVSTORE_TYPE=%s takes a list of host:port, not a URL; credentials go into KVSTORE_AUTH", kind)
+		return t,
+			fmt.Errorf("KVSTORE_URL: KVSTORE_TYPE=%s takes a list of host:port, not a URL; credentials go into KVSTORE_AUTH",
+				kind)
 	}
 	for item := range strings.SplitSeq(o.URL, ",") {
 		item = strings.TrimSpace(item)

@@ -22,14 +22,18 @@ func TestTarget(t *testing.T) {
 	f(Options{URL: "/run/redis.sock"}, target{at: link.Endpoint{Network: "unix", Addr: "/run/redis.sock"}})
 	f(Options{URL: "redis.sock", SocketType: "unix"}, target{at: link.Endpoint{Network: "unix", Addr: "redis.sock"}})
 	f(Options{URL: "redis://db.example"}, tcp("db.example:6379"))
-	f(Options{URL: "redis://:s%40crt@h:1/3"}, target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "s@crt", db: 3})
+	f(Options{URL: "redis://:s%40crt@h:1/3"},
+		target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "s@crt", db: 3})
 	f(Options{URL: "redis://u:p@h:1"}, target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p"})
-	f(Options{URL: "redis://h:1?username=u&password=p&db=7"}, target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p", db: 7})
-	f(Options{URL: "rediss://u:p@h/2"}, target{at: link.Endpoint{Network: "tcp", Addr: "h:6379"}, user: "u", password: "p", db: 2})
+	f(Options{URL: "redis://h:1?username=u&password=p&db=7"},
+		target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p", db: 7})
+	f(Options{URL: "rediss://u:p@h/2"},
+		target{at: link.Endpoint{Network: "tcp", Addr: "h:6379"}, user: "u", password: "p", db: 2})
 
 	// KVSTORE_AUTH is split at its first colon and wins over the URL.
 	f(Options{URL: "h:1", Auth: "p"}, target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "p"})
-	f(Options{URL: "h:1", Auth: "u:p:q"}, target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p:q"})
+	f(Options{URL: "h:1", Auth: "u:p:q"},
+		target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p:q"})
 	f(Options{URL: "redis://u:p@h:1", Auth: "q"}, target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "q"})
 }
 

@@ -152,28 +152,32 @@ func TestPool(t *testing.T) {
 	f("pool", Options{PoolSize: 4, OnEmpty: Wait}, 0, func(t *testing.T, errs []error, p *slowPool) {
 		all(t, errs, p, 4)
 	})
-	f("create", Options{PoolSize: 2, OnEmpty: Create, OnEmptyWait: 20 * time.Millisecond}, 0, func(t *testing.T, errs []error, p *slowPool) {
-		all(t, errs, p, 4)
-	})
-	f("create later", Options{PoolSize: 2, OnEmpty: Create, OnEmptyWait: 5 * time.Second}, 0, func(t *testing.T, errs []error, p *slowPool) {
-		all(t, errs, p, 2)
-	})
-	f("refuse", Options{PoolSize: 2, OnEmpty: Refuse, OnEmptyWait: 50 * time.Millisecond}, 0, func(t *testing.T, errs []error, p *slowPool) {
-		if ok, busy := count(errs, nil), count(errs, counter.ErrBusy); ok != 2 || busy != 18 {
-			t.Errorf("%d counted, %d refused; want 2 and 18", ok, busy)
-		}
-		if p.hits != 2 {
-			t.Errorf("%d hits were sent: the refused ones too", p.hits)
-		}
-	})
-	f("wait", Options{PoolSize: 2, OnEmpty: Wait, OnEmptyWait: time.Millisecond}, 500*time.Millisecond, func(t *testing.T, errs []error, p *slowPool) {
-		if n := count(errs, counter.ErrTimeout); n != 20 {
-			t.Errorf("%d timed out, want 20: %v", n, errs)
-		}
-		if p.hits != 2 {
-			t.Errorf("%d hits were sent, want those of 2: the others left before", p.hits)
-		}
-	})
+	f("create", Options{PoolSize: 2, OnEmpty: Create, OnEmptyWait: 20 * time.Millisecond}, 0,
+		func(t *testing.T, errs []error, p *slowPool) {
+			all(t, errs, p, 4)
+		})
+	f("create later", Options{PoolSize: 2, OnEmpty: Create, OnEmptyWait: 5 * time.Second}, 0,
+		func(t *testing.T, errs []error, p *slowPool) {
+			all(t, errs, p, 2)
+		})
+	f("refuse", Options{PoolSize: 2, OnEmpty: Refuse, OnEmptyWait: 50 * time.Millisecond}, 0,
+		func(t *testing.T, errs []error, p *slowPool) {
+			if ok, busy := count(errs, nil), count(errs, counter.ErrBusy); ok != 2 || busy != 18 {
+				t.Errorf("%d counted, %d refused; want 2 and 18", ok, busy)
+			}
+			if p.hits != 2 {
+				t.Errorf("%d hits were sent: the refused ones too", p.hits)
+			}
+		})
+	f("wait", Options{PoolSize: 2, OnEmpty: Wait, OnEmptyWait: time.Millisecond}, 500*time.Millisecond,
+		func(t *testing.T, errs []error, p *slowPool) {
+			if n := count(errs, counter.ErrTimeout); n != 20 {
+				t.Errorf("%d timed out, want 20: %v", n, errs)
+			}
+			if p.hits != 2 {
+				t.Errorf("%d hits were sent, want those of 2: the others left before", p.hits)
+			}
+		})
 }
 
 // An overflow connection closes when it has rested for 30 s; those of the pool stay.
@@ -325,7 +329,8 @@ func TestBreaker_slowPing(t *testing.T) {
 		time.Sleep(3 * time.Second) // one is under way by now
 		begun := time.Now()
 		errs := arrive(s, 1, 0, 5*time.Second)
-		if took := time.Since(begun); !errors.Is(errs[0], counter.ErrOpen) || took < 250*time.Millisecond || took > 300*time.Millisecond {
+		if took := time.Since(begun); !errors.Is(errs[0], counter.ErrOpen) ||
+			took < 250*time.Millisecond || took > 300*time.Millisecond {
 			t.Errorf("%v after %v, want ErrOpen after 250 ms", errs[0], took)
 		}
 	})

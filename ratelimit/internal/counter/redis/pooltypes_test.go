@@ -22,17 +22,20 @@ func TestPool_types(t *testing.T) {
 			o.PoolSize, o.Stall, o.Timeout = 2, -1, 20*time.Second
 			hold := func(args ...string) {
 				t.Helper()
-				if _, err := localserver.RedisCommand(context.Background(), server.Addr(), "", append([]string{"CLIENT"}, args...)...); err != nil {
+				if _, err := localserver.RedisCommand(context.Background(), server.Addr(), "",
+					append([]string{"CLIENT"}, args...)...); err != nil {
 					t.Fatal(err)
 				}
 			}
 			// held has 100 callers come 2 ms apart while the server holds up what they bring, and calls
 			// meanwhile. On a busy machine some share a batch.
-			held := func(o Options, within time.Duration, meanwhile func(s Store, before int64)) (errs []error, took []time.Duration) {
+			held := func(o Options, within time.Duration, meanwhile func(s Store,
+				before int64)) (errs []error, took []time.Duration) {
 				t.Helper()
 				s := openTest(t, o)
 				tags := tagsOfNodes() // all nodes of a cluster get their first connection
-				if err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h(key, 1), h(tags[0], 1), h(tags[1], 1), h(tags[2], 1)}, Now: now()}); err != nil {
+				if err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h(key, 1), h(tags[0], 1), h(tags[1], 1),
+					h(tags[2], 1)}, Now: now()}); err != nil {
 					t.Fatal(err)
 				}
 				before := s.ActiveConns()

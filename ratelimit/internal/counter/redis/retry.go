@@ -28,7 +28,8 @@ const (
 	retryUnsent                    // it never went out: there is no connection
 )
 
-var notNow, notTogether, notSent = notExecuted{reason: retryLater}, notExecuted{reason: retryApart}, notExecuted{reason: retryUnsent}
+var notNow, notTogether, notSent = notExecuted{reason: retryLater}, notExecuted{reason: retryApart},
+	notExecuted{reason: retryUnsent}
 
 // errUnsent is wrapped by the errors of a link that has sent nothing.
 var errUnsent = errors.New("not connected")

@@ -147,7 +147,8 @@ func TestRedo(t *testing.T) {
 	}
 
 	// Others are told at once.
-	for _, refuse := range []string{"OOM command not allowed when used memory > 'maxmemory'.", "MOVED 3999 127.0.0.1:1", "NOPERM no", "ERR"} {
+	for _, refuse := range []string{"OOM command not allowed when used memory > 'maxmemory'.", "MOVED 3999 127.0.0.1:1",
+		"NOPERM no", "ERR"} {
 		server.set(refuse, 1)
 		err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("known", 1)}, Now: now()})
 		if !errors.Is(err, counter.ErrUnavailable) || errors.Is(err, errLater) {
@@ -159,10 +160,12 @@ func TestRedo(t *testing.T) {
 	server.set("LOADING", 1<<30)
 	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Millisecond)
 	defer cancel()
-	if err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h("known", 1)}, Now: now()}); !errors.Is(err, counter.ErrUnavailable) && !errors.Is(err, counter.ErrTimeout) {
+	if err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h("known", 1)}, Now: now()}); !errors.Is(err,
+		counter.ErrUnavailable) && !errors.Is(err, counter.ErrTimeout) {
 		t.Errorf("%v, want ErrUnavailable or ErrTimeout", err)
 	}
-	if err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("known", 1)}, Now: now()}); !errors.Is(err, counter.ErrOpen) {
+	if err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("known", 1)}, Now: now()}); !errors.Is(err,
+		counter.ErrOpen) {
 		t.Errorf("%v, want ErrOpen", err)
 	}
 	if !s.Open() {
@@ -182,7 +185,8 @@ func TestKVStore_clientKill(t *testing.T) {
 	s := newTestStore(t, Options{URL: server.Addr(), Stall: -1, PoolSize: 2, OnEmpty: Wait})
 	kill := func() {
 		t.Helper()
-		if _, err := localserver.RedisCommand(t.Context(), server.Addr(), "", "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"); err != nil {
+		if _, err := localserver.RedisCommand(t.Context(), server.Addr(), "", "CLIENT", "KILL", "TYPE", "normal", "SKIPME",
+			"yes"); err != nil {
 			t.Fatal(err)
 		}
 	}

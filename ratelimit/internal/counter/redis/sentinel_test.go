@@ -54,7 +54,8 @@ func TestSentinel_failover(t *testing.T) {
 		})
 		elected := time.Now()
 		took := l.awaitOK(t, elected)
-		t.Logf("%s: another master after %v, answers %v later", how, elected.Sub(gone).Round(time.Millisecond), took.Round(time.Millisecond))
+		t.Logf("%s: another master after %v, answers %v later", how, elected.Sub(gone).Round(time.Millisecond),
+			took.Round(time.Millisecond))
 		if took > 15*time.Second { // 2 s is the promise; the rest is for a busy machine
 			t.Errorf("%s: normal answers only %v after there was another master", how, took)
 		}

@@ -31,7 +31,8 @@ func TestSlotOf(t *testing.T) {
 // The server's own opinion, on keys of any kind.
 func TestSlotOf_server(t *testing.T) {
 	kv := testdb.Cluster(t)
-	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{kv.Nodes[0].Addr()}, DisableCache: true, ForceSingleClient: true})
+	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{kv.Nodes[0].Addr()}, DisableCache: true,
+		ForceSingleClient: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,15 +85,17 @@ func TestSwitchedTo(t *testing.T) {
 // What servers say about themselves comes from outside: whatever it is, an address that is taken can be dialled.
 func FuzzRefusal(f *testing.F) {
 	for _, seed := range []string{
-		"MOVED 3999 127.0.0.1:6381", "ASK 3999 :6381", "MOVED", "ASK 1", "MOVED 1 ", "MOVED 1 ::1:5", "READONLY", "TRYAGAIN x",
-		"CROSSSLOT", "ERR Error compiling script (new function)", "ERR Script attempted to access a non local key in a cluster node",
-		"LOADING", "gate a 1 b 2", "",
+		"MOVED 3999 127.0.0.1:6381", "ASK 3999 :6381", "MOVED", "ASK 1", "MOVED 1 ", "MOVED 1 ::1:5", "READONLY",
+		"TRYAGAIN x",
+		"CROSSSLOT", "ERR Error compiling script (new function)",
+		"ERR Script attempted to access a non local key in a cluster node", "LOADING", "gate a 1 b 2", "",
 	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		l := &redisLink{role: clusterServer}
-		for _, o := range []*op{{}, {kind: opStop, stop: &stopOp{hits: make([]callHit, 2)}}, {kind: opStop, stop: &stopOp{hits: make([]callHit, 1)}}} {
+		for _, o := range []*op{{}, {kind: opStop, stop: &stopOp{hits: make([]callHit, 2)}},
+			{kind: opStop, stop: &stopOp{hits: make([]callHit, 1)}}} {
 			b := new(batch)
 			l.refusal(b, o, text)
 			if o.notExecuted == nil {

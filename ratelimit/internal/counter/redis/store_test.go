@@ -18,7 +18,8 @@ import (
 )
 
 func TestKVStore_auth(t *testing.T) {
-	tcp := testdb.Private(t, localserver.RedisOptions{Password: "se:cret", Users: map[string]string{"alice": "wonder:land"}})
+	tcp := testdb.Private(t, localserver.RedisOptions{Password: "se:cret",
+		Users: map[string]string{"alice": "wonder:land"}})
 	unix := testdb.Private(t, localserver.RedisOptions{Socket: true, Password: "secret"})
 	f := func(o Options) {
 		t.Helper()
@@ -142,7 +143,8 @@ func TestKVStore_ttl(t *testing.T) {
 	refundAll.N = 99
 	add(t, s, now(), refundAll)
 	ttl("day", 6403, 6405+299)
-	req := counter.Request{Hits: []counter.Hit{window("day", 86400, 6400), window("stop", 60, 40)}, Now: now(), Stop: counter.StopAll}
+	req := counter.Request{Hits: []counter.Hit{window("day", 86400, 6400), window("stop", 60, 40)}, Now: now(),
+		Stop: counter.StopAll}
 	if err := s.Add(t.Context(), &req); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +176,8 @@ func TestKVStore_ttl(t *testing.T) {
 func TestKVStore_ttlWithoutSET(t *testing.T) {
 	redis := testdb.Private(t, localserver.RedisOptions{})
 	peer := redisClient(t, redis.Addr(), 0)
-	if err := peer.Do(t.Context(), peer.B().Arbitrary("ACL", "SETUSER", "few", "on", ">pw", "~*", "-@all", "+ping", "+incrby", "+expire").Build()).Error(); err != nil {
+	if err := peer.Do(t.Context(), peer.B().Arbitrary("ACL", "SETUSER", "few", "on", ">pw", "~*", "-@all", "+ping",
+		"+incrby", "+expire").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
 	s := newTestStore(t, Options{URL: redis.Addr(), Auth: "few:pw"})
@@ -197,7 +200,8 @@ func TestKVStore_foreignValue(t *testing.T) {
 		for _, key := range []string{"text", "list"} {
 			for _, hit := range []counter.Hit{h(key, 1), h(key, 0), refund(h(key, 1))} {
 				for _, stop := range []bool{false, true} {
-					err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("good", 1), hit}, Now: now(), Stop: counter.StopWhen(stop)})
+					err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("good", 1), hit}, Now: now(),
+						Stop: counter.StopWhen(stop)})
 					if !errors.Is(err, counter.ErrUnavailable) || strings.Contains(err.Error(), "secret") {
 						t.Fatalf("%s %d stop=%v: %v, want ErrUnavailable", key, hit.N, stop, err)
 					}
@@ -237,12 +241,14 @@ func TestKVStore_deadline(t *testing.T) {
 	f(60 * time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(5*time.Millisecond, cancel)
-	if err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h("key", 1)}, Now: now()}); !errors.Is(err, counter.ErrTimeout) {
+	if err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h("key", 1)}, Now: now()}); !errors.Is(err,
+		counter.ErrTimeout) {
 		t.Errorf("canceled: %v, want ErrTimeout", err)
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), -time.Second)
 	defer cancel()
-	if err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h("key", 1)}, Now: now()}); !errors.Is(err, counter.ErrTimeout) {
+	if err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h("key", 1)}, Now: now()}); !errors.Is(err,
+		counter.ErrTimeout) {
 		t.Errorf("too late: %v, want ErrTimeout", err)
 	}
 	// Without a deadline the store's own time-out holds.

@@ -18,10 +18,12 @@ import (
 
 func TestKVStore_TLS(t *testing.T) {
 	countertest.RunTLS(t, func(f countertest.TLSFiles, clientCA string) string {
-		return testdb.Private(t, localserver.RedisOptions{Cert: f.Cert, Key: f.Key, ClientCA: clientCA, Password: "secret"}).Addr()
+		return testdb.Private(t, localserver.RedisOptions{Cert: f.Cert, Key: f.Key, ClientCA: clientCA,
+			Password: "secret"}).Addr()
 	}, func(addr string, config func(string) *tls.Config) error {
 		s, err := NewServer(t.Context(), Options{
-			URL: "rediss://:secret@" + addr, TLS: config, StartInitial: time.Nanosecond, StartMaxElapsed: time.Nanosecond, Timeout: patience, Stall: -1,
+			URL: "rediss://:secret@" + addr, TLS: config, StartInitial: time.Nanosecond, StartMaxElapsed: time.Nanosecond,
+			Timeout: patience, Stall: -1,
 		})
 		if err != nil {
 			return err
@@ -29,7 +31,8 @@ func TestKVStore_TLS(t *testing.T) {
 		defer s.Close()
 		return s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("a", 1)}, Now: now()})
 	})
-	if _, err := NewServer(t.Context(), Options{URL: "rediss://localhost:1"}); err == nil || !strings.Contains(err.Error(), "needs TLS") {
+	if _, err := NewServer(t.Context(), Options{URL: "rediss://localhost:1"}); err == nil ||
+		!strings.Contains(err.Error(), "needs TLS") {
 		t.Errorf("rediss:// without TLS: %v", err)
 	}
 }
@@ -41,7 +44,8 @@ func TestKVStore_TLSconformance(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{Cert: f.Cert, Key: f.Key, Users: map[string]string{"ann": "a:b"}})
 	countertest.Run(t, func(t *testing.T) counter.Store {
 		return newTestStore(t, Options{
-			URL: countertest.Localhost(server.Addr()), Auth: "ann:a:b", TLS: countertest.Trusting(t, certs.Files{CA: f.CA}, false), Timeout: patience, Stall: -1,
+			URL: countertest.Localhost(server.Addr()), Auth: "ann:a:b",
+			TLS: countertest.Trusting(t, certs.Files{CA: f.CA}, false), Timeout: patience, Stall: -1,
 		})
 	})
 }

@@ -38,7 +38,8 @@ func readDirectives(text string) (string, directives, *syntax) {
 				return text, d, nil
 			}
 			if fields[0] != "---" || content[0] != '-' {
-				return "", d, &syntax{limits.Pos{Line: line, Column: 1}, "a line --- must stand between directives and the document"}
+				return "", d, &syntax{limits.Pos{Line: line, Column: 1},
+					"a line --- must stand between directives and the document"}
 			}
 			return commented(text, found), d, nil
 		}

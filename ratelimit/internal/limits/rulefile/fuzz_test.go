@@ -56,7 +56,8 @@ func sameEntries(t *testing.T, text string, root *node) {
 		t.Fatalf("read item by item: %v, problems of the whole: %d", ok, r.wrong)
 	}
 	if ok {
-		if d := cmp.Diff(whole, streamed, cmp.AllowUnexported(limits.Document{}, limits.Entry{}, limits.Limit{}, limits.Replaced{}, limits.Pos{}), protocmp.Transform(), cmpopts.EquateEmpty()); d != "" {
+		if d := cmp.Diff(whole, streamed, cmp.AllowUnexported(limits.Document{}, limits.Entry{}, limits.Limit{},
+			limits.Replaced{}, limits.Pos{}), protocmp.Transform(), cmpopts.EquateEmpty()); d != "" {
 			t.Fatalf("(-whole +streamed):\n%s", d)
 		}
 	}

@@ -88,7 +88,8 @@ func (g *guardian) see(t *token.Token) string {
 			return starNeedsQuotes
 		}
 	case token.CollectEntryType:
-		if p := t.Prev; p != nil && (p.Type == token.CollectEntryType || p.Type == token.SequenceStartType || p.Type == token.MappingStartType) {
+		if p := t.Prev; p != nil && (p.Type == token.CollectEntryType || p.Type == token.SequenceStartType ||
+			p.Type == token.MappingStartType) {
 			return "not YAML: nothing stands before the comma"
 		}
 	case token.MappingValueType:
@@ -113,7 +114,8 @@ func (g *guardian) see(t *token.Token) string {
 // named says whether a name follows the star of an alias.
 func named(alias *token.Token) bool {
 	n := alias.Next
-	return n != nil && n.Position != nil && n.Position.Offset == alias.Position.Offset+1 && !strings.ContainsAny(n.Value[:min(len(n.Value), 1)], "*,]}")
+	return n != nil && n.Position != nil && n.Position.Offset == alias.Position.Offset+1 &&
+		!strings.ContainsAny(n.Value[:min(len(n.Value), 1)], "*,]}")
 }
 
 // end closes the maps right of a column.

@@ -66,7 +66,8 @@ func (r *reader) value(n *node, path string) *structpb.Value {
 	case intScalar:
 		i, negative, _ := yamlInt(n.text)
 		if !fits64(n.text) {
-			r.problem(n.pos, n.text, "%s is %s, which does not fit into 64 bits; put it in quotes to keep its digits", path, limits.OneLine(n.text))
+			r.problem(n.pos, n.text, "%s is %s, which does not fit into 64 bits; put it in quotes to keep its digits", path,
+				limits.OneLine(n.text))
 		}
 		f := float64(i)
 		if negative {

@@ -51,7 +51,8 @@ func (p *plainReader) key(at, colon int) *node {
 		n.text = p.intern(n.text)
 		return n
 	}
-	if strings.HasSuffix(strings.TrimRight(p.src[at:colon], " \t"), "<<") { // the library takes more than << itself for a merge key
+	if strings.HasSuffix(strings.TrimRight(p.src[at:colon], " \t"),
+		"<<") { // the library takes more than << itself for a merge key
 		return p.fail(at)
 	}
 	n := p.node(textNode, at)
@@ -180,12 +181,14 @@ func (p *plainReader) plainEnd(at int, flow bool) int {
 // begins there.
 func (p *plainReader) plainScan(at int, flow bool) (end, stop int) {
 	c := p.src[at]
-	if (c == '.' || c == '-') && at == p.begin && (strings.HasPrefix(p.src[at:], "...") || strings.HasPrefix(p.src[at:], "---")) {
+	if (c == '.' || c == '-') && at == p.begin &&
+		(strings.HasPrefix(p.src[at:], "...") || strings.HasPrefix(p.src[at:], "---")) {
 		return at, at // what looks like a document marker
 	}
 	if notPlain[c]&begins != 0 {
 		// Three indicators may begin a text that goes on at once.
-		if c != '-' && c != '?' && c != ':' || at+1 == p.to || blank(p.src[at+1]) || flow && notPlain[p.src[at+1]]&parts != 0 {
+		if c != '-' && c != '?' && c != ':' || at+1 == p.to || blank(p.src[at+1]) || flow &&
+			notPlain[p.src[at+1]]&parts != 0 {
 			return at, at
 		}
 	}

@@ -34,7 +34,8 @@ func TestReadPlain(t *testing.T) {
 		if root, why := readPlain(text, nil); root == nil {
 			t.Errorf("%q goes to the library for %s at %v", text, why.what, why.pos)
 		}
-		if doc, ok := streamDocument("f.yaml", text, limits.NewReport(context.Background(), false)); !ok || len(doc.Entries) == 0 {
+		if doc, ok := streamDocument("f.yaml", text, limits.NewReport(context.Background(), false)); !ok ||
+			len(doc.Entries) == 0 {
 			t.Errorf("%q is not read item by item: %+v", text, doc)
 		}
 	}

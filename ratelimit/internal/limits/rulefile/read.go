@@ -10,8 +10,9 @@ import (
 // The keys of each level. knownKeys is all of them, for "did you mean" and for the
 // difference between an unknown key and one in the wrong place.
 var (
-	rootKeys     = []string{"domain", "descriptors", "on_store_failure"}
-	entryKeys    = []string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata"}
+	rootKeys  = []string{"domain", "descriptors", "on_store_failure"}
+	entryKeys = []string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric",
+		"value_to_metric", "share_threshold", "metadata"}
 	limitKeys    = []string{"unit", "requests_per_unit", "unit_multiplier", "unlimited", "name", "replaces"}
 	replacesKeys = []string{"name"}
 	knownKeys    = append(append(append([]string{}, rootKeys...), entryKeys...), limitKeys...)
@@ -29,7 +30,8 @@ type reader struct {
 
 func (r *reader) problem(p limits.Pos, text, format string, args ...any) {
 	r.wrong++
-	r.report.Problem(limits.Place{File: r.file, Pos: p, Domain: r.domain, Path: strings.Join(r.path, ".")}, text, format, args...)
+	r.report.Problem(limits.Place{File: r.file, Pos: p, Domain: r.domain, Path: strings.Join(r.path, ".")}, text, format,
+		args...)
 }
 
 // readDocument reads the root of a file.
@@ -133,7 +135,8 @@ func (r *reader) failureMode(v *node) limits.FailureMode {
 	}
 	mode, err := limits.ParseFailureMode(s)
 	if err != nil || mode == limits.FailureUnset {
-		r.problem(v.pos, s, "on_store_failure %s is unknown; %s%s", limits.Quote(s), limits.Allow(limits.FailureWords()), limits.DidYouMean(s, limits.FailureWords()))
+		r.problem(v.pos, s, "on_store_failure %s is unknown; %s%s", limits.Quote(s), limits.Allow(limits.FailureWords()),
+			limits.DidYouMean(s, limits.FailureWords()))
 	}
 	return mode
 }
@@ -298,7 +301,8 @@ func (r *reader) eachKey(n *node, where string, allowed []string, f func(key str
 			ok = false
 		case firstOf(n.pairs, k.text) != i:
 			first := n.pairs[firstOf(n.pairs, k.text)].key.pos
-			r.problem(k.pos, k.text, "key %s stands twice in %s; the first is at line %d, column %d", k.text, where, first.Line, first.Column)
+			r.problem(k.pos, k.text, "key %s stands twice in %s; the first is at line %d, column %d", k.text, where, first.Line,
+				first.Column)
 			ok = false
 		default:
 			f(k.text, p.value)
@@ -384,12 +388,14 @@ func (r *reader) uint32(field string, v *node, lowest uint32) (uint32, bool) {
 			r.problem(v.pos, v.text, "%s must be a number without quotes, not the text %s", field, v.shown())
 			return 0, false
 		case negative && n != 0, n > math.MaxUint32, uint32(n) < lowest:
-			r.problem(v.pos, v.text, "%s is %s; allowed are whole numbers from %d to 4294967295", field, limits.OneLine(v.text), lowest)
+			r.problem(v.pos, v.text, "%s is %s; allowed are whole numbers from %d to 4294967295", field, limits.OneLine(v.text),
+				lowest)
 			return 0, false
 		default:
 			return uint32(n), true
 		}
 	}
-	r.problem(v.pos, v.shown(), "%s must be a whole number from %d to 4294967295, not %s (%s)", field, lowest, v.what(), v.shown())
+	r.problem(v.pos, v.shown(), "%s must be a whole number from %d to 4294967295, not %s (%s)", field, lowest, v.what(),
+		v.shown())
 	return 0, false
 }

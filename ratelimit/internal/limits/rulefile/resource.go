@@ -56,7 +56,8 @@ func readResource(index int, b []byte, rep *limits.Report) (doc limits.Document,
 	if err != nil {
 		// The library varies its spaces so that nobody relies on its texts.
 		reason := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
-		rep.Problem(limits.Place{File: fmt.Sprintf("resources[%d]", index)}, "", "not a RateLimitConfig: %s", firstLine(reason))
+		rep.Problem(limits.Place{File: fmt.Sprintf("resources[%d]", index)}, "", "not a RateLimitConfig: %s",
+			firstLine(reason))
 		return limits.Document{}, false
 	}
 	return doc, true
@@ -164,7 +165,8 @@ func (r *resourceReader) newerFields(e *limits.Entry, unknown []byte) {
 func (r *resourceReader) metadata(b []byte) *structpb.Struct {
 	out := new(structpb.Struct)
 	if err := decode(b, out, maxDepth); err != nil {
-		r.problem("", "metadata is not a google.protobuf.Struct: %s", firstLine(strings.ReplaceAll(err.Error(), "\u00a0", " ")))
+		r.problem("", "metadata is not a google.protobuf.Struct: %s",
+			firstLine(strings.ReplaceAll(err.Error(), "\u00a0", " ")))
 		return nil
 	}
 	r.object(out, "metadata")

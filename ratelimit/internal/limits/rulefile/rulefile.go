@@ -44,7 +44,8 @@ func readFile(f File, rep *limits.Report) (limits.Document, bool) {
 		return limits.Document{}, false
 	}
 	if len(f.Text) > MaxFileBytes {
-		return syntaxProblem(&syntax{limits.Pos{Line: 1, Column: 1}, fmt.Sprintf("the file has %d bytes, at most %d are read", len(f.Text), MaxFileBytes)})
+		return syntaxProblem(&syntax{limits.Pos{Line: 1, Column: 1},
+			fmt.Sprintf("the file has %d bytes, at most %d are read", len(f.Text), MaxFileBytes)})
 	}
 	text := strings.TrimPrefix(string(f.Text), "\ufeff") // a byte order mark
 	text, directives, bad := readDirectives(text)
@@ -59,7 +60,8 @@ func readFile(f File, rep *limits.Report) (limits.Document, bool) {
 		return syntaxProblem(bad)
 	}
 	if slow.what != "" {
-		rep.Warning(limits.Place{File: f.Name, Pos: slow.pos}, "", "%s here makes the whole file be read by the full YAML parser, which takes about ten times as long and as much memory", slow.what)
+		rep.Warning(limits.Place{File: f.Name, Pos: slow.pos}, "",
+			"%s here makes the whole file be read by the full YAML parser, which takes about ten times as long and as much memory", slow.what)
 	}
 	return readDocument(f.Name, root, rep), true
 }

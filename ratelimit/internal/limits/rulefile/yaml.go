@@ -351,7 +351,8 @@ func (b *builder) alias(n *ast.AliasNode) *node {
 	target, ok := b.anchors[name]
 	switch {
 	case !ok:
-		return b.fail(at, "alias *%s has no anchor &%s before it; %s", limits.OneLine(name), limits.OneLine(name), starNeedsQuotes)
+		return b.fail(at, "alias *%s has no anchor &%s before it; %s", limits.OneLine(name), limits.OneLine(name),
+			starNeedsQuotes)
 	case target == nil:
 		return b.fail(at, "alias *%s stands inside its own anchor", limits.OneLine(name))
 	}

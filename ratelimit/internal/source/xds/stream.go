@@ -158,7 +158,8 @@ func (c *Client) explain(err error) error {
 // judge has a response applied, and says what to answer and how long to wait first. Servers send a
 // set that was refused again as soon as they hear of it: what was refused already is not applied once
 // more, and refused at growing intervals.
-func (c *Client) judge(response *discoverypb.DiscoveryResponse, apply func(Set) error) (answer *reply, pause time.Duration) {
+func (c *Client) judge(response *discoverypb.DiscoveryResponse,
+	apply func(Set) error) (answer *reply, pause time.Duration) {
 	set := Set{Version: response.VersionInfo}
 	set.Resources, set.Err = c.payloads(response.Resources)
 	sum := digest(set)
@@ -206,7 +207,8 @@ func (c *Client) tellEmpty(set Set) {
 	case c.some:
 		c.o.Log.Warn("xds: NO RESOURCES ANY MORE: every limit is gone", "server", c.o.Target, "version", set.Version)
 	case !c.applied:
-		c.o.Log.Warn("xds: the control plane has no resources: nothing is limited", "server", c.o.Target, "version", set.Version)
+		c.o.Log.Warn("xds: the control plane has no resources: nothing is limited", "server", c.o.Target,
+			"version", set.Version)
 	}
 }
 

@@ -82,19 +82,25 @@ func TestClient_strange(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &anypb.Any{TypeUrl: rulefile.ResourceType, Value: good}
-	s.say <- &discoverypb.DiscoveryResponse{TypeUrl: "type.googleapis.com/other", VersionInfo: "x", Nonce: "x", Resources: []*anypb.Any{a}}
-	if got := answer(&discoverypb.DiscoveryResponse{TypeUrl: rulefile.ResourceType, VersionInfo: "1", Nonce: "n1", Resources: []*anypb.Any{a}}); got != `version "1" nonce "n1"` {
+	s.say <- &discoverypb.DiscoveryResponse{TypeUrl: "type.googleapis.com/other", VersionInfo: "x", Nonce: "x",
+		Resources: []*anypb.Any{a}}
+	if got := answer(&discoverypb.DiscoveryResponse{TypeUrl: rulefile.ResourceType, VersionInfo: "1", Nonce: "n1",
+		Resources: []*anypb.Any{a}}); got != `version "1" nonce "n1"` {
 		t.Errorf("a good one: %s", got)
 	}
-	got := answer(&discoverypb.DiscoveryResponse{TypeUrl: rulefile.ResourceType, VersionInfo: "2", Nonce: "n2", Resources: []*anypb.Any{a, {TypeUrl: "type.googleapis.com/other"}}})
-	if want := `version "1" nonce "n2" refused InvalidArgument: resources[1] is a "type.googleapis.com/other", want a "` + rulefile.ResourceType + `"`; got != want {
+	got := answer(&discoverypb.DiscoveryResponse{TypeUrl: rulefile.ResourceType, VersionInfo: "2", Nonce: "n2",
+		Resources: []*anypb.Any{a, {TypeUrl: "type.googleapis.com/other"}}})
+	if want := `version "1" nonce "n2" refused InvalidArgument: resources[1] is a "type.googleapis.com/other", want a "` +
+		rulefile.ResourceType + `"`; got != want {
 		t.Errorf("a resource of another type: %s", got)
 	}
 	// What is in force already is applied once more after a refusal, so that everybody knows it is good.
-	if got := answer(&discoverypb.DiscoveryResponse{TypeUrl: rulefile.ResourceType, VersionInfo: "3", Nonce: "n3", Resources: []*anypb.Any{a}}); got != `version "3" nonce "n3"` {
+	if got := answer(&discoverypb.DiscoveryResponse{TypeUrl: rulefile.ResourceType, VersionInfo: "3", Nonce: "n3",
+		Resources: []*anypb.Any{a}}); got != `version "3" nonce "n3"` {
 		t.Errorf("a good one again: %s", got)
 	}
-	if got, want := w.seen(), `1: a | 2: a error: resources[1] is a "type.googleapis.com/other", want a "`+rulefile.ResourceType+`" | 3: a`; got != want {
+	if got, want := w.seen(), `1: a | 2: a error: resources[1] is a "type.googleapis.com/other", want a "`+
+		rulefile.ResourceType+`" | 3: a`; got != want {
 		t.Errorf("sets %s\nwant %s", got, want)
 	}
 }

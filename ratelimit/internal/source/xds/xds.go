@@ -175,7 +175,8 @@ func (c *Client) Run(ctx context.Context, apply func(Set) error) error {
 		}
 		pause := c.after(reached, err)
 		c.disconnected(err, pause)
-		c.o.Log.Warn("xds: "+c.trouble(reached), "server", c.o.Target, "again_in", pause.Round(time.Millisecond), "error", err)
+		c.o.Log.Warn("xds: "+c.trouble(reached), "server", c.o.Target, "again_in", pause.Round(time.Millisecond),
+			"error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):

@@ -132,7 +132,8 @@ func TestClient(t *testing.T) {
 	t.Parallel()
 	p := xdstest.New(t)
 	p.Set("1", domain("a"))
-	w := start(t, p.Addr, Options{NodeID: "n1", NodeMetadata: map[string]string{"zone": "z=1"}, Headers: map[string]string{"x-key": "v:1", "x-bin": "\x00\x01"}, nackAgain: time.Millisecond})
+	w := start(t, p.Addr, Options{NodeID: "n1", NodeMetadata: map[string]string{"zone": "z=1"},
+		Headers: map[string]string{"x-key": "v:1", "x-bin": "\x00\x01"}, nackAgain: time.Millisecond})
 	steps := []struct {
 		version string
 		set     []*rlsconf.RateLimitConfig
@@ -141,9 +142,11 @@ func TestClient(t *testing.T) {
 	}{
 		{"1", []*rlsconf.RateLimitConfig{domain("a")}, "1: a", `version "1"`},
 		{"2", []*rlsconf.RateLimitConfig{domain("b"), domain("a")}, "2: a b", `version "2"`},
-		{"3", []*rlsconf.RateLimitConfig{domain("bad")}, "3: bad", `version "2" refused InvalidArgument: r: domain "bad": this is bad` + "\nr: and this too"},
+		{"3", []*rlsconf.RateLimitConfig{domain("bad")}, "3: bad",
+			`version "2" refused InvalidArgument: r: domain "bad": this is bad` + "\nr: and this too"},
 		{"4", []*rlsconf.RateLimitConfig{domain("c")}, "4: c", `version "4"`},
-		{"5", []*rlsconf.RateLimitConfig{domain("c")}, "", `version "5"`}, // the same under another version is not applied again
+		{"5", []*rlsconf.RateLimitConfig{domain("c")}, "", `version "5"`},
+		// the same under another version is not applied again
 		{"6", nil, "6:", `version "6"`},
 	}
 	if got := said(p.Request(0)); got != `version "" nonce ""` {
@@ -178,7 +181,8 @@ func TestClient(t *testing.T) {
 		w.until(applied...)
 	}
 	for _, r := range p.Requests() {
-		if r.Node.GetId() != "n1" || r.Node.GetMetadata().GetFields()["zone"].GetStringValue() != "z=1" || r.TypeUrl != rulefile.ResourceType || len(r.ResourceNames) != 0 {
+		if r.Node.GetId() != "n1" || r.Node.GetMetadata().GetFields()["zone"].GetStringValue() != "z=1" ||
+			r.TypeUrl != rulefile.ResourceType || len(r.ResourceNames) != 0 {
 			t.Errorf("a request says %v", r)
 		}
 	}
@@ -189,7 +193,8 @@ func TestClient(t *testing.T) {
 		t.Errorf("no warning: %s", &w.log)
 	}
 	s := w.c.State()
-	if !s.Connected || s.Version != "6" || s.Resources != 0 || s.NackedVersion != "3" || !strings.Contains(s.Text(), "this is bad\n  r: and this too") {
+	if !s.Connected || s.Version != "6" || s.Resources != 0 || s.NackedVersion != "3" ||
+		!strings.Contains(s.Text(), "this is bad\n  r: and this too") {
 		t.Errorf("state %+v\n%s", s, s.Text())
 	}
 	if n := w.stat("ratelimit.xds.nack"); n < 1 {

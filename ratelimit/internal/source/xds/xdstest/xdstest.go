@@ -45,7 +45,8 @@ func (everybody) ID(*corepb.Node) string { return "everybody" }
 // New makes a control plane that serves on a free port of 127.0.0.1 until the test ends.
 func New(t testing.TB, options ...grpc.ServerOption) *Plane {
 	t.Helper()
-	p := &Plane{t: t, cache: cache.NewSnapshotCache(false, everybody{}, nil), Addr: "127.0.0.1:0", more: make(chan struct{})}
+	p := &Plane{t: t, cache: cache.NewSnapshotCache(false, everybody{}, nil), Addr: "127.0.0.1:0",
+		more: make(chan struct{})}
 	p.Serve(options...)
 	t.Cleanup(p.Kill)
 	return p
