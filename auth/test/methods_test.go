@@ -35,7 +35,7 @@ func TestClientLibrary_methods(t *testing.T) {
 	_, section, _ := strings.Cut(document(t, "docs/api.md"), "\n## Client library\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	named := map[string]bool{}
-	for _, heading := range []string{"- Answered as disabled: ", "- Ask no server, or are the library's own: "} {
+	for _, heading := range []string{"- Answered as disabled: ", "- Call no server, or are the library's own: "} {
 		_, line, ok := strings.Cut(section, "\n"+heading)
 		if !ok {
 			t.Fatalf("docs/api.md has no item %q", heading)
