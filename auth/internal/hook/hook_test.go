@@ -237,6 +237,10 @@ func TestRetryAfter(t *testing.T) {
 	if e, _ := errors.AsType[*Error](err); e == nil || e.Status != 422 || e.Code != CodeTimeoutAfterRetry || len(r.ids) != 3 {
 		t.Errorf("%v after %d", err, len(r.ids))
 	}
+	// The outbox stores it with the message.
+	if want := "hook_timeout_after_retry: Failed to reach hook after maximum retries: asked to come again (status 503)"; err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
 }
 
 // An unreachable receiver is tried three times; a slow one ends the budget.

@@ -36,8 +36,8 @@ func sign(secrets [][]byte, id string, at time.Time, body []byte) string {
 	return strings.Join(all, " ")
 }
 
-// errRetry: the receiver wants the call repeated.
-var errRetry = errors.New("the receiver asks for a retry")
+// errRetry: the receiver wants the call repeated. Its text is stored in the outbox.
+var errRetry = errors.New("asked to come again")
 
 // post calls an HTTP endpoint, up to three times in five seconds. Each attempt has an id of its own.
 func (s *Set) post(ctx context.Context, t Target, body []byte) ([]byte, error) {
