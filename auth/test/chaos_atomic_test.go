@@ -22,7 +22,8 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 	t.Parallel()
 	pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
 	at := pg.PostgresURL("postgres")
-	tables := []string{"users", "identities", "sessions", "one_time_tokens", "flows", "outbox", "audit", "limits", "spent_id_tokens", "external_states"}
+	tables := []string{"users", "identities", "sessions", "one_time_tokens", "flows", "outbox", "audit", "limits",
+		"spent_id_tokens", "external_states"}
 	idp, err := fakeidp.Start(fakeidp.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +45,9 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 		ann, leaver := patient.signUp(t, person("ann")), patient.signUp(t, person("leaver"))
 		patient.want(t, 200, "POST", "/signup", "", body(person("bob")))
 		bob, _ := patient.mail(t, person("bob"))
-		patient.want(t, 200, "POST", "/signup", "", `{"email":"`+person("carol")+`","password":"correct horse","code_challenge":"`+challenge+`","code_challenge_method":"plain"}`)
+		patient.want(t, 200, "POST", "/signup", "",
+			`{"email":"`+person("carol")+`","password":"correct horse","code_challenge":"`+
+				challenge+`","code_challenge_method":"plain"}`)
 		carol, _ := patient.mail(t, person("carol"))
 		r, err := client.do("GET", patient.http+"/verify?"+after(carol, "/verify?"), "", "")
 		if err != nil || r.status != 303 {
@@ -57,8 +60,10 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 		user, _ := leaver.body["user"].(map[string]any)
 		requests[table] = []request{
 			{"sign-up", "POST", "/signup", "", body(person("new"))},
-			{"verification", "POST", "/verify", "", `{"type":"signup","token_hash":"` + tokenInLink.FindStringSubmatch(bob)[1] + `"}`},
-			{"exchange of a code", "POST", "/token?grant_type=pkce", "", `{"auth_code":"` + back.Query().Get("code") + `","code_verifier":"` + challenge + `"}`},
+			{"verification", "POST", "/verify", "",
+				`{"type":"signup","token_hash":"` + tokenInLink.FindStringSubmatch(bob)[1] + `"}`},
+			{"exchange of a code", "POST", "/token?grant_type=pkce", "",
+				`{"auth_code":"` + back.Query().Get("code") + `","code_verifier":"` + challenge + `"}`},
 			{"refresh", "POST", refreshPath, "", refreshing(ann.str("refresh_token"))},
 			{"sign-in", "POST", "/token?grant_type=password", "", body(person("ann"))},
 			{"recovery", "POST", "/recover", "", `{"email":"` + person("ann") + `"}`},
@@ -68,7 +73,9 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 			{"invitation", "POST", "/invite", admin, `{"email":"` + person("guest") + `"}`},
 			{"sign-in by a provider", "POST", "/token?grant_type=id_token", "", idTokenBody(idp, person("ext"))},
 			{"sign-in by a provider, linked", "POST", "/token?grant_type=id_token", "", idTokenBody(idp, person("ann"))},
-			{"the way to a provider", "GET", "/user/identities/authorize?provider=github&skip_http_redirect=true&code_challenge_method=plain&code_challenge=" + challenge, ann.str("access_token"), ""},
+			{"the way to a provider", "GET",
+				"/user/identities/authorize?provider=github&skip_http_redirect=true&code_challenge_method=plain&code_challenge=" +
+					challenge, ann.str("access_token"), ""},
 			{"deletion", "DELETE", "/admin/users/" + fmt.Sprint(user["id"]), admin, ""},
 		}
 	}

@@ -41,7 +41,8 @@ func TestKilledWhileStarting(t *testing.T) {
 // existing ones, and no client notices. One of them reads its settings again all the while.
 func TestReplicasCrowdedDatabase(t *testing.T) {
 	t.Parallel()
-	pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{Config: []string{"max_connections=24", "superuser_reserved_connections=3"}})
+	pg := testdb.PrivatePostgres(t,
+		localserver.PostgresOptions{Config: []string{"max_connections=24", "superuser_reserved_connections=3"}})
 	smtp := smtptest.Start(t, smtptest.Options{})
 	url := pg.PostgresURL("postgres")
 	// As in an installation the daemons aren't superusers, which some connections are reserved for.
@@ -51,7 +52,8 @@ func TestReplicasCrowdedDatabase(t *testing.T) {
 		}
 	}
 	own := strings.Replace(pg.PostgresURL("auth"), "postgres@", "auth@", 1)
-	env := append(environment(own, onSMTP(smtp)...), "AUTH_DB_MAX_POOL_SIZE=0", "AUTH_RATE_LIMIT_EMAIL_SENT=100000", "AUTH_RATE_LIMIT_REFRESH_PER_SESSION=0", "AUTH_API_MAX_REQUEST_DURATION=30s")
+	env := append(environment(own, onSMTP(smtp)...), "AUTH_DB_MAX_POOL_SIZE=0", "AUTH_RATE_LIMIT_EMAIL_SENT=100000",
+		"AUTH_RATE_LIMIT_REFRESH_PER_SESSION=0", "AUTH_API_MAX_REQUEST_DURATION=30s")
 	r := &replicas{t: t, url: own, env: env, client: newCaller(t, 60*time.Second)}
 	for range 3 {
 		r.all = append(r.all, start(t, env))
@@ -62,7 +64,8 @@ func TestReplicasCrowdedDatabase(t *testing.T) {
 		email := fmt.Sprintf("p%d@example.org", i)
 		r.all[i%3].want(t, 200, "POST", "/signup", "", `{"email":"`+email+`","password":"correct horse"}`)
 		await.True(t, "the mail", func() bool { return len(letters.to(t, email)) > 0 })
-		s, err := r.client.do("POST", r.all[(i+1)%3].http+"/verify", "", `{"type":"signup","token_hash":"`+letters.to(t, email)[0].token+`"}`)
+		s, err := r.client.do("POST", r.all[(i+1)%3].http+"/verify", "",
+			`{"type":"signup","token_hash":"`+letters.to(t, email)[0].token+`"}`)
 		if err != nil || s.status != 200 {
 			t.Fatal(err, s.text)
 		}

@@ -151,7 +151,8 @@ func (p *person) begin(r reply) {
 func (s *storm) signIn(ctx context.Context, p *person) bool {
 	p.access, p.tokens = "", nil
 	for i := len(p.passwords) - 1; i >= 0; i-- {
-		r, _, ok := s.ask(ctx, "password", "POST", "/token?grant_type=password", "", `{"email":"`+p.email+`","password":"`+p.passwords[i]+`"}`)
+		r, _, ok := s.ask(ctx, "password", "POST", "/token?grant_type=password", "",
+			`{"email":"`+p.email+`","password":"`+p.passwords[i]+`"}`)
 		if !ok {
 			return false
 		}
@@ -340,8 +341,10 @@ func TestStorm(t *testing.T) {
 	t.Parallel()
 	chance := chaos.Rand(t)
 	pg, smtp := testdb.PrivatePostgres(t, localserver.PostgresOptions{}), smtptest.Start(t, smtptest.Options{})
-	s := &storm{t: t, pg: pg, url: pg.PostgresURL("postgres"), client: newCaller(t, 10*time.Second), letters: newLetters(smtp), count: map[string]int{}}
-	s.env = append(environment(s.url, onSMTP(smtp)...), "AUTH_RATE_LIMIT_EMAIL_SENT=1000000", "AUTH_API_MAX_REQUEST_DURATION=2s",
+	s := &storm{t: t, pg: pg, url: pg.PostgresURL("postgres"), client: newCaller(t, 10*time.Second),
+		letters: newLetters(smtp), count: map[string]int{}}
+	s.env = append(environment(s.url, onSMTP(smtp)...), "AUTH_RATE_LIMIT_EMAIL_SENT=1000000",
+		"AUTH_API_MAX_REQUEST_DURATION=2s",
 		"AUTH_RATE_LIMIT_REFRESH_PER_SESSION=0", "AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=1h", "AUTH_DB_MAX_POOL_SIZE=8")
 	s.startDaemons(0, 1)
 
@@ -389,20 +392,27 @@ func TestStorm(t *testing.T) {
 // checkUsers: no user is half made, and each has the state that was acknowledged.
 func (s *storm) checkUsers() {
 	t := s.t
-	none(t, s.url, "users without identity", `select email from users u where not exists (select from identities where user_id = u.id)`)
-	none(t, s.url, "identities without user", `select email from identities i where not exists (select from users where id = i.user_id)`)
+	none(t, s.url, "users without identity",
+		`select email from users u where not exists (select from identities where user_id = u.id)`)
+	none(t, s.url, "identities without user",
+		`select email from identities i where not exists (select from users where id = i.user_id)`)
 	none(t, s.url, "addresses of two users", `select email from users group by email having count(*) > 1`)
 	none(t, s.url, "identities at odds with their user", `select u.email from users u join identities i on i.user_id = u.id
 		where i.email <> u.email or i.provider_id <> u.id::text or (i.identity_data->>'email_verified')::boolean <> (u.email_confirmed_at is not null)`)
-	none(t, s.url, "unconfirmed users without a pending sign-up", `select email from users u where email_confirmed_at is null
+	none(t, s.url, "unconfirmed users without a pending sign-up",
+		`select email from users u where email_confirmed_at is null
 		and not exists (select from one_time_tokens where user_id = u.id and kind = 'signup')`)
-	none(t, s.url, "unconfirmed users with password or session", `select email from users u where email_confirmed_at is null
+	none(t, s.url, "unconfirmed users with password or session",
+		`select email from users u where email_confirmed_at is null
 		and (password_hash <> '' or exists (select from sessions where user_id = u.id))`)
-	none(t, s.url, "confirmed users without password", `select email from users where email_confirmed_at is not null and password_hash = ''`)
+	none(t, s.url, "confirmed users without password",
+		`select email from users where email_confirmed_at is not null and password_hash = ''`)
 	none(t, s.url, "confirmed users with a sign-up left", `select email from users u where email_confirmed_at is not null
 		and exists (select from one_time_tokens where user_id = u.id and kind = 'signup')`)
-	none(t, s.url, "sessions without an audit row", `select s.id::text from sessions s where not exists (select from audit where session_id = s.id)`)
-	none(t, s.url, "ended sessions without reason", `select id::text from sessions where (ended_at is not null) <> (ended_reason <> '')`)
+	none(t, s.url, "sessions without an audit row",
+		`select s.id::text from sessions s where not exists (select from audit where session_id = s.id)`)
+	none(t, s.url, "ended sessions without reason",
+		`select id::text from sessions where (ended_at is not null) <> (ended_reason <> '')`)
 	confirmed := map[string]bool{}
 	for _, email := range rows[string](t, s.url, `select email from users where email_confirmed_at is not null`) {
 		confirmed[email] = true
@@ -417,10 +427,12 @@ func (s *storm) checkUsers() {
 // checkMails: each acknowledged mail has its row, each row was delivered, and what came twice is one mail.
 func (s *storm) checkMails(smtp *smtptest.Server) {
 	t := s.t
-	none(t, s.url, "messages that were not sent", `select id::text || ' ' || kind || ' ' || state || ' ' || error from outbox
+	none(t, s.url, "messages that were not sent",
+		`select id::text || ' ' || kind || ' ' || state || ' ' || error from outbox
 		where state <> 'sent' and error <> 'no longer wanted'`)
 	ordered := map[string]int{}
-	for _, key := range rows[string](t, s.url, `select u.email || ' ' || o.kind from outbox o join users u on u.id = o.user_id`) {
+	for _, key := range rows[string](t, s.url,
+		`select u.email || ' ' || o.kind from outbox o join users u on u.id = o.user_id`) {
 		ordered[key]++
 	}
 	for _, p := range s.all {

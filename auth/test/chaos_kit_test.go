@@ -68,7 +68,8 @@ const refreshPath = "/token?grant_type=refresh_token"
 
 // onSMTP has the daemon send its mails to a server of the test, which outlives it.
 func onSMTP(s *smtptest.Server) []string {
-	return []string{"AUTH_DEV_MAILBOX=false", "AUTH_SMTP_HOST=" + s.Host(), "AUTH_SMTP_PORT=" + strconv.Itoa(s.Port()), "AUTH_SMTP_ADMIN_EMAIL=auth@example.org"}
+	return []string{"AUTH_DEV_MAILBOX=false", "AUTH_SMTP_HOST=" + s.Host(), "AUTH_SMTP_PORT=" + strconv.Itoa(s.Port()),
+		"AUTH_SMTP_ADMIN_EMAIL=auth@example.org"}
 }
 
 // letters sorts what an SMTP server of a test has accepted.

@@ -97,10 +97,12 @@ func TestThroughPgBouncer(t *testing.T) {
 
 	// The pooler is gone for a while.
 	do(0, 200, "POST", "/signup", "", `{"email":"last@example.org","password":"correct horse"}`)
-	session := do(0, 200, "POST", "/verify", "", `{"type":"signup","token_hash":"`+code("last@example.org", "confirmation")+`"}`)
+	session := do(0, 200, "POST", "/verify", "",
+		`{"type":"signup","token_hash":"`+code("last@example.org", "confirmation")+`"}`)
 	bouncer.Kill()
 	for i := range daemons {
-		if r := do(i, 503, "POST", refreshPath, "", refreshing(session.str("refresh_token"))); r.header.Get("Retry-After") == "" {
+		if r := do(i, 503, "POST", refreshPath, "",
+			refreshing(session.str("refresh_token"))); r.header.Get("Retry-After") == "" {
 			t.Error("503 without Retry-After")
 		}
 	}
@@ -114,7 +116,8 @@ func TestThroughPgBouncer(t *testing.T) {
 	if n := rows[int](t, url, `select count(*) from users`)[0]; n != 9 {
 		t.Errorf("%d users, want 9", n)
 	}
-	none(t, url, "messages left", `select id::text || ' ' || state || ' ' || error from outbox where state <> 'sent' and error <> 'no longer wanted'`)
+	none(t, url, "messages left",
+		`select id::text || ' ' || state || ' ' || error from outbox where state <> 'sent' and error <> 'no longer wanted'`)
 	for _, d := range daemons {
 		for _, sign := range []string{"SQLSTATE 42P05", "SQLSTATE 26000", "prepared statement", `"status":500`} {
 			if strings.Contains(d.log.text(), sign) {

@@ -64,10 +64,12 @@ func TestRefreshWhileAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{Config: []string{"max_connections=20"}})
-			d := start(t, append(environment(pg.PostgresURL("postgres"), "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_API_MAX_REQUEST_DURATION=1s", "AUTH_DB_MAX_POOL_SIZE=4"), more...))
+			d := start(t, append(environment(pg.PostgresURL("postgres"), "AUTH_MAILER_AUTOCONFIRM=true",
+				"AUTH_API_MAX_REQUEST_DURATION=1s", "AUTH_DB_MAX_POOL_SIZE=4"), more...))
 			var tokens []string
 			for i := range 8 {
-				tokens = append(tokens, d.want(t, 200, "POST", "/signup", "", fmt.Sprintf(`{"email":"p%d@example.org","password":"correct horse"}`, i)).str("refresh_token"))
+				tokens = append(tokens, d.want(t, 200, "POST", "/signup", "",
+					fmt.Sprintf(`{"email":"p%d@example.org","password":"correct horse"}`, i)).str("refresh_token"))
 			}
 			client := newCaller(t, 30*time.Second)
 			back := away(t, pg)
@@ -97,7 +99,8 @@ func TestRefreshWhileAway(t *testing.T) {
 					return r.status == 200
 				})
 			}
-			if n := rows[int](t, pg.PostgresURL("postgres"), `select count(*) from sessions where ended_at is not null`)[0]; n > 0 {
+			if n := rows[int](t, pg.PostgresURL("postgres"),
+				`select count(*) from sessions where ended_at is not null`)[0]; n > 0 {
 				t.Errorf("%d sessions have ended", n)
 			}
 		})
@@ -118,7 +121,8 @@ func TestRefreshWhileAway(t *testing.T) {
 			conn, err := pgx.Connect(t.Context(), pg.PostgresURL("postgres"))
 			must(t, err)
 			defer conn.Close(t.Context())
-			for _, sql := range []string{`set default_transaction_read_only = off`, `alter system set default_transaction_read_only = ` + value, `select pg_reload_conf()`} {
+			for _, sql := range []string{`set default_transaction_read_only = off`,
+				`alter system set default_transaction_read_only = ` + value, `select pg_reload_conf()`} {
 				_, err = conn.Exec(t.Context(), sql)
 				must(t, err)
 			}

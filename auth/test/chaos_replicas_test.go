@@ -96,8 +96,8 @@ func TestReplicasLimits(t *testing.T) {
 	t.Parallel()
 	t.Run("budgets", func(t *testing.T) {
 		t.Parallel()
-		r := startReplicas(t, "AUTH_RATE_LIMIT_EMAIL_SENT=20", "AUTH_RATE_LIMIT_SMS_SENT=10", "AUTH_RATE_LIMIT_SMS_PER_NUMBER=3",
-			"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_EXTERNAL_PHONE_ENABLED=true")
+		r := startReplicas(t, "AUTH_RATE_LIMIT_EMAIL_SENT=20", "AUTH_RATE_LIMIT_SMS_SENT=10",
+			"AUTH_RATE_LIMIT_SMS_PER_NUMBER=3", "AUTH_SMS_MAX_FREQUENCY=0", "AUTH_EXTERNAL_PHONE_ENABLED=true")
 		f := func(name string, burst int, refusal, count string, body func(i int) string) {
 			t.Helper()
 			begun := time.Now()
@@ -128,7 +128,8 @@ func TestReplicasLimits(t *testing.T) {
 			t.Helper()
 			told := r.at(30, 30, path, func(int) string { return body })
 			// A sign-up hashes; one that finds the queue full is asked to come again, and finds the pause then.
-			if told["200"] != 1 || told[refusal] == 0 || told["200"]+told[refusal]+told["503 server_busy"]+told["503 service_unavailable"] != 30 {
+			if told["200"] != 1 || told[refusal] == 0 || told["200"]+told[refusal]+
+				told["503 server_busy"]+told["503 service_unavailable"] != 30 {
 				t.Errorf("%s %s: %v; want one 200, else %s", path, body, told, refusal)
 			}
 			if told := r.at(3, 1, path, func(int) string { return body }); told[refusal] != 3 {
@@ -146,14 +147,17 @@ func TestReplicasLimits(t *testing.T) {
 		r.all[0].signUp(t, "ann@example.org")
 		for _, email := range []string{"ann@example.org", "nobody@example.org"} { // known or not
 			begun := time.Now()
-			told := r.at(60, 3, "/token?grant_type=password", func(i int) string { return fmt.Sprintf(`{"email":"%s","password":"wrong %d"}`, email, i) })
+			told := r.at(60, 3, "/token?grant_type=password", func(i int) string {
+				return fmt.Sprintf(`{"email":"%s","password":"wrong %d"}`, email, i)
+			})
 			most := 20 + int(time.Since(begun).Minutes()) + 1 // one more comes each minute
 			if n := told["400 invalid_credentials"]; n < 20 || n > most || n+told["429 over_request_rate_limit"] != 60 {
 				t.Errorf("%s: %v; want 20 tries", email, told)
 			}
 		}
 		for _, d := range r.all {
-			a, err := call("POST", d.http+"/token?grant_type=password", "", `{"email":"ann@example.org","password":"correct horse"}`)
+			a, err := call("POST", d.http+"/token?grant_type=password", "",
+				`{"email":"ann@example.org","password":"correct horse"}`)
 			if err != nil || a.status != 429 {
 				t.Errorf("the right password after too many wrong ones: %v %d %s", err, a.status, a.text)
 			}
@@ -167,7 +171,8 @@ func TestReplicasKeys(t *testing.T) {
 	r := startReplicas(t, "AUTH_MAILER_AUTOCONFIRM=true")
 	sessions := make([]answer, 3)
 	for i, d := range r.all {
-		sessions[i] = d.want(t, 200, "POST", "/signup", "", fmt.Sprintf(`{"email":"p%d@example.org","password":"correct horse"}`, i))
+		sessions[i] = d.want(t, 200, "POST", "/signup", "",
+			fmt.Sprintf(`{"email":"p%d@example.org","password":"correct horse"}`, i))
 	}
 	look := func(d *instance, token string) int {
 		a, err := call("GET", d.http+"/user", token, "")
@@ -223,7 +228,9 @@ func TestReplicasKeys(t *testing.T) {
 	}
 
 	keys("revoke", first)
-	reaches("tokens of the revoked key are refused", func(d *instance) bool { return look(d, sessions[0].str("access_token")) == 403 })
+	reaches("tokens of the revoked key are refused", func(d *instance) bool {
+		return look(d, sessions[0].str("access_token")) == 403
+	})
 	reaches("the revoked key is gone", func(d *instance) bool { return !strings.Contains(keySet(d), first) })
 	// The session lives: its refresh token gives an access token that all accept.
 	for i, d := range r.all {
@@ -235,8 +242,11 @@ func TestReplicasKeys(t *testing.T) {
 		}
 	}
 	// Revoking the key that signs makes another at once.
-	fresh := r.all[0].want(t, 200, "POST", "/token?grant_type=password", "", `{"email":"p0@example.org","password":"correct horse"}`)
+	fresh := r.all[0].want(t, 200, "POST", "/token?grant_type=password", "",
+		`{"email":"p0@example.org","password":"correct horse"}`)
 	keys("revoke", next)
-	reaches("tokens of the key that signed are refused", func(d *instance) bool { return look(d, fresh.str("access_token")) == 403 })
+	reaches("tokens of the key that signed are refused", func(d *instance) bool {
+		return look(d, fresh.str("access_token")) == 403
+	})
 	reaches("another signs", func(d *instance) bool { kid := signer(d); return kid != "" && kid != first && kid != next })
 }

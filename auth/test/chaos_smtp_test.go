@@ -24,7 +24,8 @@ func TestMailServerAway(t *testing.T) {
 		for range many {
 			n++
 			begun := time.Now()
-			r, err := client.do("POST", d.http+"/signup", "", fmt.Sprintf(`{"email":"%s%d@example.org","password":"correct horse"}`, name, n))
+			r, err := client.do("POST", d.http+"/signup", "",
+				fmt.Sprintf(`{"email":"%s%d@example.org","password":"correct horse"}`, name, n))
 			if err != nil || r.status != 200 {
 				t.Errorf("%s: %v %d %s", name, err, r.status, r.text)
 			}
@@ -36,7 +37,9 @@ func TestMailServerAway(t *testing.T) {
 	tried := func(what, like string, many int) {
 		t.Helper()
 		await.True(t, what, func() bool {
-			return rows[int](t, url, `select count(*) from outbox o join users u on u.id = o.user_id where u.email like $1 || '%' and error <> ''`, like)[0] == many
+			return rows[int](t, url,
+				`select count(*) from outbox o join users u on u.id = o.user_id where u.email like $1 || '%' and error <> ''`,
+				like)[0] == many
 		})
 	}
 	// soon lets the pauses between tries pass: the first is 5 s, the next ones double. A message that is being sent
@@ -61,16 +64,19 @@ func TestMailServerAway(t *testing.T) {
 		signUps(t, "drop"+string(step), 3)
 		tried("tried in vain at "+string(step), "drop"+string(step), 3)
 	}
-	rows[int](t, url, `update outbox set due_at = now() + interval '1 hour' where state = 'pending' returning 1`) // none of them is to be refused
+	rows[int](t, url,
+		`update outbox set due_at = now() + interval '1 hour' where state = 'pending' returning 1`) // none of them is to be refused
 	smtp.Behave(smtptest.At(smtptest.Rcpt, smtptest.Action{Reply: "550 5.1.1 no such user"}))
 	signUps(t, "refused", 4)
 	await.True(t, "the refused are marked failed, and can be sent again until they expire", func() bool {
-		return rows[int](t, url, `select count(*) from outbox o join users u on u.id = o.user_id where u.email like 'refused%' and state = 'failed' and error like '%no such user%' and payload is not null`)[0] == 4
+		return rows[int](t, url,
+			`select count(*) from outbox o join users u on u.id = o.user_id where u.email like 'refused%' and state = 'failed' and error like '%no such user%' and payload is not null`)[0] == 4
 	})
 	smtp.Behave(smtptest.At(smtptest.Data, smtptest.Action{Hang: true}))
 	signUps(t, "hang", 12) // more than are sent side by side
 	await.True(t, "as many hang as are sent side by side", func() bool {
-		return rows[int](t, url, `select count(*) from outbox o join users u on u.id = o.user_id where u.email like 'hang%' and attempts > 0`)[0] >= 8
+		return rows[int](t, url,
+			`select count(*) from outbox o join users u on u.id = o.user_id where u.email like 'hang%' and attempts > 0`)[0] >= 8
 	})
 	smtp.Down()
 	smtp.Behave(nil)
@@ -83,7 +89,8 @@ func TestMailServerAway(t *testing.T) {
 	for _, m := range smtp.Mails() {
 		got[strings.Trim(m.To, "<>")]++
 	}
-	for _, row := range rows[string](t, url, `select o.state || ' ' || u.email from outbox o join users u on u.id = o.user_id`) {
+	for _, row := range rows[string](t, url,
+		`select o.state || ' ' || u.email from outbox o join users u on u.id = o.user_id`) {
 		state, email, _ := strings.Cut(row, " ")
 		want, times := "sent", 1
 		if strings.HasPrefix(email, "refused") {

@@ -24,7 +24,8 @@ func TestStopWithAllInFlight(t *testing.T) {
 	t.Parallel()
 	pg, smtp := testdb.PrivatePostgres(t, localserver.PostgresOptions{}), smtptest.Start(t, smtptest.Options{})
 	url := pg.PostgresURL("postgres")
-	env := append(environment(url, onSMTP(smtp)...), "AUTH_DRAIN_DELAY=3s", "AUTH_DRAIN_TIMEOUT=60s", "AUTH_API_MAX_REQUEST_DURATION=60s", "AUTH_DB_MAX_POOL_SIZE=40")
+	env := append(environment(url, onSMTP(smtp)...), "AUTH_DRAIN_DELAY=3s", "AUTH_DRAIN_TIMEOUT=60s",
+		"AUTH_API_MAX_REQUEST_DURATION=60s", "AUTH_DB_MAX_POOL_SIZE=40")
 	d := start(t, env)
 	client := newCaller(t, 60*time.Second)
 
@@ -35,7 +36,8 @@ func TestStopWithAllInFlight(t *testing.T) {
 		email := fmt.Sprintf("early%d@example.org", i)
 		d.want(t, 200, "POST", "/signup", "", `{"email":"`+email+`","password":"correct horse"}`)
 		await.True(t, "the mail", func() bool { return len(letters.to(t, email)) > 0 })
-		tokens = append(tokens, d.want(t, 200, "POST", "/verify", "", `{"type":"signup","token_hash":"`+letters.to(t, email)[0].token+`"}`).str("refresh_token"))
+		tokens = append(tokens, d.want(t, 200, "POST", "/verify", "",
+			`{"type":"signup","token_hash":"`+letters.to(t, email)[0].token+`"}`).str("refresh_token"))
 	}
 	smtp.Behave(smtptest.At(smtptest.Data, smtptest.Action{Hang: true}))
 	for i := range 14 {
@@ -120,7 +122,8 @@ func TestStopWithAllInFlight(t *testing.T) {
 	}
 
 	// What hung was cut off by our own end, which is no try; nothing is leased any more.
-	if bad := rows[string](t, url, `select id::text || ' ' || attempts || ' ' || (due_at - now()) from outbox where state = 'pending' and (attempts > 0 or due_at > now())`); len(bad) > 0 {
+	if bad := rows[string](t, url,
+		`select id::text || ' ' || attempts || ' ' || (due_at - now()) from outbox where state = 'pending' and (attempts > 0 or due_at > now())`); len(bad) > 0 {
 		t.Errorf("%d messages are still leased, such as %s", len(bad), bad[0])
 	}
 	if n := rows[int](t, url, `select count(*) from outbox where state = 'pending'`)[0]; n != 20 {

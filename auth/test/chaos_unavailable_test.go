@@ -22,7 +22,8 @@ func TestEndpointsWhileAway(t *testing.T) {
 			t.Parallel()
 			pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
 			url := pg.PostgresURL("postgres")
-			env := append(environment(url), "AUTH_API_MAX_REQUEST_DURATION=700ms", "AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true")
+			env := append(environment(url), "AUTH_API_MAX_REQUEST_DURATION=700ms", "AUTH_EXTERNAL_PHONE_ENABLED=true",
+				"AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true")
 			d := start(t, env)
 			session := d.signUp(t, "ann@example.org")
 			d.want(t, 200, "POST", "/signup", "", `{"email":"bob@example.org","password":"correct horse"}`)
@@ -53,7 +54,9 @@ func TestEndpointsWhileAway(t *testing.T) {
 				{"POST", "/signup", "", `{}`},
 				{"POST", "/token?grant_type=password", "", `{"email":"ann@example.org","password":"correct horse"}`},
 				{"POST", "/token?grant_type=password", "", `{"email":"nobody@example.org","password":"correct horse"}`},
-				{"POST", "/token?grant_type=pkce", "", `{"auth_code":"` + strings.Repeat("0f", 32) + `","code_verifier":"0123456789012345678901234567890123456789012345"}`},
+				{"POST", "/token?grant_type=pkce", "",
+					`{"auth_code":"` + strings.Repeat("0f", 32) +
+						`","code_verifier":"0123456789012345678901234567890123456789012345"}`},
 				{"POST", refreshPath, "", refreshing(session.str("refresh_token"))},
 				{"POST", "/verify", "", `{"type":"signup","token_hash":"` + tokenInLink.FindStringSubmatch(link)[1] + `"}`},
 				{"POST", "/verify", "", `{"type":"email","email":"bob@example.org","token":"123456"}`},
@@ -79,7 +82,8 @@ func TestEndpointsWhileAway(t *testing.T) {
 			for _, q := range refused { // at once: with a frozen database each takes all the time that it has
 				wg.Go(func() {
 					r, err := client.do(q.method, d.http+q.path, q.bearer, q.body)
-					if err != nil || r.status != 503 && r.status != 504 || r.status == 503 && r.header.Get("Retry-After") == "" || r.str("error_code") == "" {
+					if err != nil || r.status != 503 && r.status != 504 || r.status == 503 &&
+						r.header.Get("Retry-After") == "" || r.str("error_code") == "" {
 						t.Errorf("%s %s: %v %d %s, Retry-After %q", q.method, q.path, err, r.status, r.text, r.header.Get("Retry-After"))
 					}
 				})
@@ -87,7 +91,8 @@ func TestEndpointsWhileAway(t *testing.T) {
 			wg.Wait()
 			// A browser is led back to the application, without an error about its link.
 			if r := ask("GET", confirm, "", ""); r.status != 503 && r.status != 504 &&
-				(r.status != 303 || strings.Contains(r.header.Get("Location"), "otp_expired") || !strings.Contains(r.header.Get("Location"), "error=")) {
+				(r.status != 303 || strings.Contains(r.header.Get("Location"), "otp_expired") ||
+					!strings.Contains(r.header.Get("Location"), "error=")) {
 				t.Errorf("GET /verify: %d %s %s", r.status, r.header.Get("Location"), r.text)
 			}
 			await.True(t, "unready", func() bool { return ask("GET", "/readyz", "", "").status == 503 })
@@ -97,12 +102,15 @@ func TestEndpointsWhileAway(t *testing.T) {
 			await.True(t, "ready", func() bool { return ask("GET", "/readyz", "", "").status == 200 })
 
 			// Nothing of it has half happened: a killed one has done nothing, a frozen one all or nothing.
-			none(t, url, "users without identity", `select id::text from users u where not is_anonymous and not exists (select from identities where user_id = u.id)`)
-			none(t, url, "tokens without mail", `select t.kind || ' ' || t.address from one_time_tokens t where link_hash is not null
+			none(t, url, "users without identity",
+				`select id::text from users u where not is_anonymous and not exists (select from identities where user_id = u.id)`)
+			none(t, url, "tokens without mail",
+				`select t.kind || ' ' || t.address from one_time_tokens t where link_hash is not null
 				and not exists (select from outbox where user_id = t.user_id)`)
 			// A link that is presented again works or has worked.
 			r := ask("GET", confirm, "", "")
-			confirmed := rows[bool](t, url, `select email_confirmed_at is not null from users where email = 'bob@example.org'`)[0]
+			confirmed := rows[bool](t, url,
+				`select email_confirmed_at is not null from users where email = 'bob@example.org'`)[0]
 			if r.status != 303 || !confirmed {
 				t.Errorf("the link afterwards: %d %s, confirmed %v", r.status, r.header.Get("Location"), confirmed)
 			}

@@ -69,7 +69,8 @@ func TestSubcommands(t *testing.T) {
 	f(0, `^applied [1-9]\d* migrations\n$`, `^$`, "migrate")
 	f(0, `^applied 0 migrations\n$`, `^$`, "-config", "/dev/null", "migrate")
 	f(0, `^applied 0 migrations\n$`, `^$`, "migrate", "--config=/dev/null")
-	f(0, `(?s)ok    settings.*ok    database answers.*ok    database rights.*ok    database schema.*ok    signing keys`, `^$`, "check")
+	f(0, `(?s)ok    settings.*ok    database answers.*ok    database rights.*ok    database schema.*ok    signing keys`,
+		`^$`, "check")
 
 	f(0, `^KID +ALGORITHM +STATE`, `^$`, "keys", "list")
 	f(0, `\(ES256\) is published and signs from`, `^$`, "keys", "rotate")
@@ -91,15 +92,18 @@ func TestSubcommands(t *testing.T) {
 	f(1, `^$`, `ban duration`, "admin", "ban", "ann@example.org", "long")
 	f(0, `^deleted `, `^$`, "admin", "delete", "ann@example.org")
 	f(1, `^$`, `no user ann@example.org`, "admin", "get", "ann@example.org")
-	f(0, `"has_password": true`, `^$`, "admin", "create", "-confirm", "--", "cleo@example.org", "-correct-horse") // no flag
+	f(0, `"has_password": true`, `^$`, "admin", "create", "-confirm", "--", "cleo@example.org",
+		"-correct-horse") // no flag
 	f(1, `^$`, `ban duration`, "admin", "ban", "--", "cleo@example.org", "-5h")
-	f(0, `^claimed [0-9a-f-]{36}: a recovery mail waits for cleo@example.org\n$`, `^$`, "admin", "claim", "cleo@example.org")
+	f(0, `^claimed [0-9a-f-]{36}: a recovery mail waits for cleo@example.org\n$`, `^$`, "admin", "claim",
+		"cleo@example.org")
 	f(0, `"has_password": false`, `^$`, "admin", "get", "cleo@example.org")
 	f(1, `^$`, `no user nobody@example.org`, "admin", "claim", "nobody@example.org")
 	f(1, `^$`, `neither an e-mail address nor an id`, "admin", "get", "ann")
 	f(0, `^ID +CHANNEL`, `^$`, "mail", "list", "-state", "pending", "-n", "3")
 	f(1, `^$`, `is no id`, "mail", "resend", "x")
-	f(1, `^$`, `no message 00000000-0000-4000-8000-000000000000 can be sent`, "mail", "resend", "00000000-0000-4000-8000-000000000000")
+	f(1, `^$`, `no message 00000000-0000-4000-8000-000000000000 can be sent`, "mail", "resend",
+		"00000000-0000-4000-8000-000000000000")
 	f(0, `^allowed  http://localhost:3000/x`, `^$`, "redirect", "test", "http://localhost:3000/x")
 	f(1, `^refused  https://evil.test/ `, `1 of 1 are refused`, "redirect", "test", "https://evil.test/")
 	env = append(env, "AUTH_URI_ALLOW_LIST=https://example.com**")
@@ -111,10 +115,13 @@ func TestSubcommands(t *testing.T) {
 // check goes on after a failure, and names each; a password in a URL is in none of its lines.
 func TestCheckFails(t *testing.T) {
 	t.Parallel()
-	env := append(environment("postgres://someone:hunter2@127.0.0.1:1/none"), "AUTH_DEV_MAILBOX=false", "AUTH_SMTP_HOST=127.0.0.1", "AUTH_SMTP_PORT=1",
-		"AUTH_SMTP_ADMIN_EMAIL=auth@example.org", "AUTH_SMTP_USER=u", "AUTH_SMTP_PASS=hunter2", "AUTH_MAILER_TEMPLATES_INVITE=http://127.0.0.1:1/invite")
+	env := append(environment("postgres://someone:hunter2@127.0.0.1:1/none"), "AUTH_DEV_MAILBOX=false",
+		"AUTH_SMTP_HOST=127.0.0.1", "AUTH_SMTP_PORT=1",
+		"AUTH_SMTP_ADMIN_EMAIL=auth@example.org", "AUTH_SMTP_USER=u", "AUTH_SMTP_PASS=hunter2",
+		"AUTH_MAILER_TEMPLATES_INVITE=http://127.0.0.1:1/invite")
 	status, out, errs := command(t, env, "", "check")
-	for _, want := range []string{"ok    settings", "FAIL  database answers: DATABASE_URL: ", "FAIL  SMTP server: ", "FAIL  mail templates: "} {
+	for _, want := range []string{"ok    settings", "FAIL  database answers: DATABASE_URL: ", "FAIL  SMTP server: ",
+		"FAIL  mail templates: "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %s in\n%s", want, out)
 		}
@@ -135,10 +142,12 @@ func TestCheckFails(t *testing.T) {
 // All errors in settings are reported together, with exit status 1, whatever the command.
 func TestWrongSettings(t *testing.T) {
 	t.Parallel()
-	env := append(environment("postgres://localhost/none"), "PORT=many", "AUTH_JWT_EXP=-1", "AUTH_SITE_URL=", "AUTH_JWT_ALGORITM=RS256", "AUTH_SECRET_KEY=hunter2")
+	env := append(environment("postgres://localhost/none"), "PORT=many", "AUTH_JWT_EXP=-1", "AUTH_SITE_URL=",
+		"AUTH_JWT_ALGORITM=RS256", "AUTH_SECRET_KEY=hunter2")
 	for _, args := range [][]string{nil, {"serve"}, {"migrate"}, {"keys", "list"}} {
 		status, _, errs := command(t, env, "", args...)
-		for _, want := range []string{`3 mistakes`, `PORT="many"`, `AUTH_JWT_EXP="-1"`, `AUTH_SITE_URL: is required`, `did you mean AUTH_JWT_ALGORITHM?`} {
+		for _, want := range []string{`3 mistakes`, `PORT="many"`, `AUTH_JWT_EXP="-1"`, `AUTH_SITE_URL: is required`,
+			`did you mean AUTH_JWT_ALGORITHM?`} {
 			if status != 1 || !strings.Contains(errs, want) {
 				t.Errorf("%q: %d\n%s", args, status, errs)
 			}

@@ -43,20 +43,23 @@ func TestClientLibrary(t *testing.T) {
 			runClient(t, node, modules, script, algorithm, testdb.Postgres(t), nil, settings)
 		})
 	}
-	open := []string{"AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0",
-		"AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true"}
+	open := []string{"AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_EXTERNAL_PHONE_ENABLED=true",
+		"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true"}
 	f("RS256", "all.mjs", "RS256", append(open, "AUTH_JWT_ALGORITHM=")...) // unset: the default
 	f("HS256", "all.mjs", "HS256", append(open, "AUTH_JWT_ALGORITHM=HS256")...)
 	f("strict", "strict.mjs", "RS256", "AUTH_JWT_ALGORITHM=", "AUTH_SMTP_MAX_FREQUENCY=",
-		"AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION=true", "AUTH_PASSWORD_REQUIRED_CHARACTERS=abcdefghijklmnopqrstuvwxyz:0123456789",
+		"AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION=true",
+		"AUTH_PASSWORD_REQUIRED_CHARACTERS=abcdefghijklmnopqrstuvwxyz:0123456789",
 		"AUTH_RATE_LIMIT_HEADER=X-Client", "AUTH_RATE_LIMIT_TOKEN_REFRESH=3")
 	f("autoconfirm", "autoconfirm.mjs", "RS256", append(open, "AUTH_JWT_ALGORITHM=", "AUTH_MAILER_AUTOCONFIRM=true")...)
 	f("ES256", "claims.mjs", "ES256")
 	t.Run("captcha", func(t *testing.T) {
 		t.Parallel()
 		captchas := captchatest.Start(t)
-		runClient(t, node, modules, "captcha.mjs", "RS256", testdb.Postgres(t), nil, []string{"AUTH_JWT_ALGORITHM=", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true",
-			"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET=" + captchatest.Secret, "AUTH_SECURITY_CAPTCHA_URL=" + captchas.URL()})
+		runClient(t, node, modules, "captcha.mjs", "RS256", testdb.Postgres(t), nil,
+			[]string{"AUTH_JWT_ALGORITHM=", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true",
+				"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET=" + captchatest.Secret,
+				"AUTH_SECURITY_CAPTCHA_URL=" + captchas.URL()})
 	})
 	t.Run("outage", func(t *testing.T) {
 		t.Parallel()
@@ -68,13 +71,15 @@ func TestClientLibrary(t *testing.T) {
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 			}
 		})
-		runClient(t, node, modules, "outage.mjs", "RS256", pg.PostgresURL("postgres"), control, []string{"AUTH_JWT_ALGORITHM="})
+		runClient(t, node, modules, "outage.mjs", "RS256", pg.PostgresURL("postgres"), control,
+			[]string{"AUTH_JWT_ALGORITHM="})
 	})
 }
 
 // runClient starts a daemon, runs a script's cases against it and reports each as a subtest. control, if
 // not nil, answers the script's requests that are not for the daemon.
-func runClient(t *testing.T, node, modules, script, algorithm, database string, control http.Handler, settings []string) {
+func runClient(t *testing.T, node, modules, script, algorithm, database string, control http.Handler,
+	settings []string) {
 	var daemon atomic.Pointer[url.URL]
 	routes := http.NewServeMux()
 	routes.Handle("/auth/v1/", http.StripPrefix("/auth/v1", &httputil.ReverseProxy{
@@ -92,7 +97,8 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 	gateway := httptest.NewServer(routes)
 	defer gateway.Close()
 	env := append(environment(database, "AUTH_API_EXTERNAL_URL="+gateway.URL+"/auth/v1",
-		"AUTH_API_MAX_REQUEST_DURATION=60s", "AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=5m"), settings...) // slow machines are no failure
+		"AUTH_API_MAX_REQUEST_DURATION=60s", "AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=5m"),
+		settings...) // slow machines are no failure
 	env = append(env, providersAt(idp, gateway.URL+"/auth/v1/callback")...)
 	d := start(t, env)
 	at, err := url.Parse(d.http)
@@ -115,8 +121,8 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 	cmd := exec.CommandContext(ctx, node, "--test-reporter=./reporter.mjs", "--test-reporter-destination=stdout", script)
 	cmd.Dir = dir
 	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "AUTH_URL=" + gateway.URL + "/auth/v1", "MAILBOX=" + d.mailbox, "IDP=" + gateway.URL + "/idp", "ALGORITHM=" + algorithm,
-		"CAPTCHA_SOLVED=" + captchatest.Solved,
+		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "AUTH_URL=" + gateway.URL + "/auth/v1", "MAILBOX=" + d.mailbox,
+		"IDP=" + gateway.URL + "/idp", "ALGORITHM=" + algorithm, "CAPTCHA_SOLVED=" + captchatest.Solved,
 		"SERVICE_KEY=" + serviceKey("service_role"), "ANON_KEY=" + serviceKey("anon"),
 	}
 	var stdout, stderr bytes.Buffer
@@ -152,7 +158,8 @@ func providersAt(idp *fakeidp.Server, callback string) []string {
 	env := []string{"AUTH_SECURITY_MANUAL_LINKING_ENABLED=true"}
 	for _, name := range provider.Names() {
 		p := "AUTH_EXTERNAL_" + strings.ToUpper(name) + "_"
-		env = append(env, p+"ENABLED=true", p+"CLIENT_ID="+fakeidp.ClientID, p+"SECRET="+fakeidp.ClientSecret, p+"REDIRECT_URI="+callback, p+"URL="+idp.Base(name))
+		env = append(env, p+"ENABLED=true", p+"CLIENT_ID="+fakeidp.ClientID, p+"SECRET="+fakeidp.ClientSecret,
+			p+"REDIRECT_URI="+callback, p+"URL="+idp.Base(name))
 	}
 	return env
 }

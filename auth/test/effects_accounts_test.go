@@ -26,7 +26,8 @@ type tuned struct {
 func startTuned(t *testing.T, more ...string) *tuned {
 	t.Helper()
 	database := testdb.Postgres(t)
-	d := &tuned{database: database, instance: launch(t, t.TempDir(), environment(database, append([]string{"AUTH_JWT_ALGORITHM="}, more...)...))}
+	d := &tuned{database: database,
+		instance: launch(t, t.TempDir(), environment(database, append([]string{"AUTH_JWT_ALGORITHM="}, more...)...))}
 	d.awaitReady(t)
 	return d
 }
@@ -98,7 +99,8 @@ func tokenParts(t *testing.T, token string) (header, claims map[string]any) {
 func TestEffects_tokens(t *testing.T) {
 	t.Parallel()
 	d := startTuned(t)
-	d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_JWT_AUD=team", "AUTH_JWT_ISSUER=https://issuer.test", "AUTH_JWT_DEFAULT_GROUP_NAME=member",
+	d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_JWT_AUD=team", "AUTH_JWT_ISSUER=https://issuer.test",
+		"AUTH_JWT_DEFAULT_GROUP_NAME=member",
 		"AUTH_JWT_ALGORITHM=HS256", "AUTH_JWT_KEY_ID=k1", "AUTH_JWT_EXP=77", "AUTH_JWT_ADMIN_ROLES=root")
 	a := d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse))
 	header, claims := tokenParts(t, a.str("access_token"))
@@ -201,7 +203,8 @@ func TestEffects_sessions(t *testing.T) {
 	d.refuses(t, "mfa_totp_enroll_not_enabled", "POST", "/factors", access, `{"factor_type":"totp"}`)
 	d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_MFA_MAX_ENROLLED_FACTORS=1")
 	d.want(t, 200, "POST", "/factors", access, `{"factor_type":"totp","friendly_name":"a"}`)
-	if a, err := call("POST", d.http+"/factors", access, `{"factor_type":"totp","friendly_name":"b"}`); err != nil || a.status != 422 {
+	if a, err := call("POST", d.http+"/factors", access, `{"factor_type":"totp","friendly_name":"b"}`); err != nil ||
+		a.status != 422 {
 		t.Error(a.text, err)
 	}
 }
@@ -241,7 +244,8 @@ func TestEffects_waysIn(t *testing.T) {
 	if n := identities(); n != 0 {
 		t.Errorf("%d identities", n)
 	}
-	large := `{"email":"` + d.unusedAddress() + `","password":"correct horse","data":{"a":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}}`
+	large := `{"email":"` + d.unusedAddress() +
+		`","password":"correct horse","data":{"a":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}}`
 	d.with(t, "AUTH_METADATA_MAX_BYTES=30")
 	if a, err := call("POST", d.http+"/signup", "", large); err != nil || a.status < 400 {
 		t.Error(a.text, err)
@@ -286,13 +290,15 @@ func TestEffects_guesses(t *testing.T) {
 func TestEffects_http(t *testing.T) {
 	t.Parallel()
 	d := startTuned(t)
-	d.with(t, "AUTH_REQUEST_ID_HEADER=X-Trace", "AUTH_CORS_ALLOWED_HEADERS=x-mine", "AUTH_SECURITY_FORWARDED_FOR_ENABLED=true")
+	d.with(t, "AUTH_REQUEST_ID_HEADER=X-Trace", "AUTH_CORS_ALLOWED_HEADERS=x-mine",
+		"AUTH_SECURITY_FORWARDED_FOR_ENABLED=true")
 	if got := d.request(t, "GET", "/settings", "", "X-Trace", "seven").Header.Get("X-Trace"); got != "seven" {
 		t.Errorf("request id %q", got)
 	}
 	preflight := func(header string) string {
 		t.Helper()
-		return d.request(t, "OPTIONS", "/settings", "", "Origin", "https://a.test", "Access-Control-Request-Method", "GET", "Access-Control-Request-Headers", header).Header.Get("Access-Control-Allow-Headers")
+		return d.request(t, "OPTIONS", "/settings", "", "Origin", "https://a.test", "Access-Control-Request-Method", "GET",
+			"Access-Control-Request-Headers", header).Header.Get("Access-Control-Allow-Headers")
 	}
 	if preflight("x-mine") == "" || preflight("x-theirs") != "" {
 		t.Error("CORS does not follow AUTH_CORS_ALLOWED_HEADERS")
@@ -312,7 +318,8 @@ func TestEffects_http(t *testing.T) {
 		}
 		d.refuses(t, code, "POST", path, "", body)
 	}
-	twice("over_request_rate_limit", "AUTH_RATE_LIMIT_VERIFY=1", "/verify", `{"type":"signup","email":"a@example.org","token":"123456"}`)
+	twice("over_request_rate_limit", "AUTH_RATE_LIMIT_VERIFY=1", "/verify",
+		`{"type":"signup","email":"a@example.org","token":"123456"}`)
 	twice("over_request_rate_limit", "AUTH_RATE_LIMIT_OTP=1", "/recover", `{"email":"a@example.org"}`)
 	twice("over_request_rate_limit", "AUTH_RATE_LIMIT_ANONYMOUS_USERS=1", "/signup", `{}`)
 }
@@ -325,10 +332,12 @@ func TestEffects_mails(t *testing.T) {
 	}))
 	t.Cleanup(bodies.Close)
 	d := startTuned(t)
-	settings := []string{"AUTH_MAILER_OTP_LENGTH=8", "AUTH_MAILER_OTP_EXP=77", "AUTH_MAILER_EXTERNAL_HOSTS=links.test", "AUTH_URI_ALLOW_LIST=https://app.test/**",
+	settings := []string{"AUTH_MAILER_OTP_LENGTH=8", "AUTH_MAILER_OTP_EXP=77", "AUTH_MAILER_EXTERNAL_HOSTS=links.test",
+		"AUTH_URI_ALLOW_LIST=https://app.test/**",
 		"AUTH_MAILER_NOTIFICATIONS_PASSWORD_CHANGED_ENABLED=true"}
 	for _, kind := range strings.Fields("INVITE CONFIRMATION RECOVERY MAGIC_LINK EMAIL_CHANGE REAUTHENTICATION PASSWORD_CHANGED_NOTIFICATION") {
-		settings = append(settings, "AUTH_MAILER_SUBJECTS_"+kind+"=subject of "+kind, "AUTH_MAILER_TEMPLATES_"+kind+"="+bodies.URL+"/"+kind)
+		settings = append(settings, "AUTH_MAILER_SUBJECTS_"+kind+"=subject of "+kind,
+			"AUTH_MAILER_TEMPLATES_"+kind+"="+bodies.URL+"/"+kind)
 	}
 	for _, kind := range strings.Fields("INVITE CONFIRMATION RECOVERY EMAIL_CHANGE") {
 		settings = append(settings, "AUTH_MAILER_URLPATHS_"+kind+"=/path/"+strings.ToLower(kind))
@@ -364,11 +373,14 @@ func TestEffects_mails(t *testing.T) {
 	if len(m.Code) != 8 || !strings.HasSuffix(m.Link, "redirect_to=https://app.test/in") {
 		t.Errorf("%+v", m)
 	}
-	if life := rows[float64](t, d.database, `select extract(epoch from expires_at - created_at)::float8 from one_time_tokens where address = 'mia@example.org'`); len(life) != 1 || life[0] != 77 {
+	if life := rows[float64](t, d.database,
+		`select extract(epoch from expires_at - created_at)::float8 from one_time_tokens where address = 'mia@example.org'`); len(life) != 1 || life[0] != 77 {
 		t.Errorf("AUTH_MAILER_OTP_EXP=77: %v", life)
 	}
-	access := d.want(t, 200, "POST", "/verify", "", `{"type":"signup","email":"`+mia+`","token":"`+m.Code+`"}`).str("access_token")
-	d.request(t, "POST", "/recover", `{"email":"`+mia+`"}`, "Content-Type", "application/json", "X-Forwarded-Host", "links.test", "X-Forwarded-Proto", "https")
+	access := d.want(t, 200, "POST", "/verify", "",
+		`{"type":"signup","email":"`+mia+`","token":"`+m.Code+`"}`).str("access_token")
+	d.request(t, "POST", "/recover", `{"email":"`+mia+`"}`, "Content-Type", "application/json", "X-Forwarded-Host",
+		"links.test", "X-Forwarded-Proto", "https")
 	m = mail(mia, "RECOVERY")
 	path(m, "RECOVERY")
 	if u, err := url.Parse(m.Link); err != nil || u.Host != "links.test" {
@@ -390,7 +402,8 @@ func TestEffects_mails(t *testing.T) {
 func TestEffects_start(t *testing.T) {
 	t.Parallel()
 	database := testdb.Postgres(t)
-	d := start(t, environment("postgres://nobody@127.0.0.1:1/nothing", "AUTH_DB_DATABASE_URL="+database, "PORT=1", "AUTH_API_PORT=0", "LOG_LEVEL=error", "AUTH_LOG_LEVEL=info"))
+	d := start(t, environment("postgres://nobody@127.0.0.1:1/nothing", "AUTH_DB_DATABASE_URL="+database, "PORT=1",
+		"AUTH_API_PORT=0", "LOG_LEVEL=error", "AUTH_LOG_LEVEL=info"))
 	if strings.HasSuffix(d.http, ":1") {
 		t.Errorf("at %s", d.http)
 	}
@@ -411,13 +424,15 @@ func TestEffects_start(t *testing.T) {
 
 	for _, setting := range []string{"AUTH_DB_DRIVER=mysql", "AUTH_TRACING_EXPORTER=zipkin"} {
 		name, _, _ := strings.Cut(setting, "=")
-		if status, _, errs := command(t, environment(database, setting), "", "serve"); status != 1 || !strings.Contains(errs, name) {
+		if status, _, errs := command(t, environment(database, setting), "", "serve"); status != 1 ||
+			!strings.Contains(errs, name) {
 			t.Errorf("%s: %d %s", setting, status, errs)
 		}
 	}
 	const elsewhere = "https://localhost:4000/x"
 	_, strict, _ := command(t, environment(database), "", "redirect", "test", elsewhere)
-	_, loose, _ := command(t, environment(database, "AUTH_REDIRECT_ANY_PORT_AND_SCHEME=true"), "", "redirect", "test", elsewhere)
+	_, loose, _ := command(t, environment(database, "AUTH_REDIRECT_ANY_PORT_AND_SCHEME=true"), "", "redirect", "test",
+		elsewhere)
 	if strict == loose || strict == "" {
 		t.Errorf("%q and %q", strict, loose)
 	}

@@ -18,7 +18,8 @@ func TestEffects_browsers(t *testing.T) {
 		t.Helper()
 		d.with(t, append(providersAt(idp, backHere), more...)...)
 	}
-	for setting, want := range map[string]string{"": "bad_oauth_state", "AUTH_EXTERNAL_STATE_COOKIE=true": "bad_oauth_state", "AUTH_EXTERNAL_STATE_COOKIE=false": ""} {
+	for setting, want := range map[string]string{"": "bad_oauth_state",
+		"AUTH_EXTERNAL_STATE_COOKIE=true": "bad_oauth_state", "AUTH_EXTERNAL_STATE_COOKIE=false": ""} {
 		with(setting)
 		told := d.visit(t, idp, "github", d.someone(), true)
 		if told.Get("error_code") != want || (told.Get("access_token") != "") != (want == "") {
@@ -26,13 +27,15 @@ func TestEffects_browsers(t *testing.T) {
 		}
 	}
 
-	for setting, want := range map[string]int{"": 300, "AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION=10m": 600, "AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION=10s": 300} {
+	for setting, want := range map[string]int{"": 300, "AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION=10m": 600,
+		"AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION=10s": 300} {
 		with(setting)
 		_, cookies := d.begin(t, "github")
 		if len(cookies) != 1 || cookies[0].MaxAge != want {
 			t.Errorf("%s: cookies %v, want one for %d s", setting, cookies, want)
 		}
-		life := rows[float64](t, d.database, `select extract(epoch from expires_at - created_at)::float8 from external_states order by created_at desc limit 1`)
+		life := rows[float64](t, d.database,
+			`select extract(epoch from expires_at - created_at)::float8 from external_states order by created_at desc limit 1`)
 		if len(life) != 1 || life[0] != float64(want) {
 			t.Errorf("%s: a state lives %v s, want %d", setting, life, want)
 		}
@@ -41,7 +44,8 @@ func TestEffects_browsers(t *testing.T) {
 	// The interfaces of before have no flag for the address: their addresses count as proven.
 	for provider, way := range map[string]struct{ setting, oidc, legacy string }{
 		"linkedin": {"AUTH_EXTERNAL_LINKEDIN_MODE=", "scope=openid+email+profile", "scope=r_emailaddress+r_liteprofile"},
-		"slack":    {"AUTH_EXTERNAL_SLACK_MODE=", idp.Base("slack") + "/openid/connect/authorize?", idp.Base("slack") + "/oauth/authorize?"},
+		"slack": {"AUTH_EXTERNAL_SLACK_MODE=", idp.Base("slack") + "/openid/connect/authorize?",
+			idp.Base("slack") + "/oauth/authorize?"},
 	} {
 		for mode, want := range map[string]struct{ begin, code string }{
 			"":       {way.oidc, "provider_email_needs_verification"},
@@ -59,8 +63,9 @@ func TestEffects_browsers(t *testing.T) {
 	}
 
 	for setting, want := range map[string]string{
-		"": "provider_email_needs_verification", "AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS=false": "provider_email_needs_verification",
-		"AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS=true": "",
+		"": "provider_email_needs_verification",
+		"AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS=false": "provider_email_needs_verification",
+		"AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS=true":  "",
 	} {
 		with(setting)
 		u := d.someone()
@@ -68,7 +73,8 @@ func TestEffects_browsers(t *testing.T) {
 		d.comes(t, idp, want, "github", u)
 	}
 
-	for setting, want := range map[string]string{"": "provider_email_needs_verification", "AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS=example.com": "provider_email_needs_verification",
+	for setting, want := range map[string]string{"": "provider_email_needs_verification",
+		"AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS=example.com":             "provider_email_needs_verification",
 		"AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS=example.com,example.org": ""} {
 		with(setting)
 		d.comes(t, idp, want, "azure", d.someone())
@@ -90,7 +96,8 @@ func TestEffects_idTokens(t *testing.T) {
 		t.Helper()
 		d.with(t, append(providersAt(idp, backHere), more...)...)
 	}
-	for setting, want := range map[string]int{"": 400, "AUTH_EXTERNAL_ID_TOKEN_SINGLE_USE=true": 400, "AUTH_EXTERNAL_ID_TOKEN_SINGLE_USE=false": 200} {
+	for setting, want := range map[string]int{"": 400, "AUTH_EXTERNAL_ID_TOKEN_SINGLE_USE=true": 400,
+		"AUTH_EXTERNAL_ID_TOKEN_SINGLE_USE=false": 200} {
 		with(setting)
 		token := idp.IDToken("google", d.someone(), nil)
 		if a := d.native(t, "google", token); a.status != 200 {
@@ -100,9 +107,11 @@ func TestEffects_idTokens(t *testing.T) {
 			t.Errorf("%s, once more: %d %s", setting, a.status, a.text)
 		}
 	}
-	for setting, want := range map[string]int{"": 400, "AUTH_EXTERNAL_IOS_BUNDLE_ID=org.example.other": 400, "AUTH_EXTERNAL_IOS_BUNDLE_ID=org.example.app": 200} {
+	for setting, want := range map[string]int{"": 400, "AUTH_EXTERNAL_IOS_BUNDLE_ID=org.example.other": 400,
+		"AUTH_EXTERNAL_IOS_BUNDLE_ID=org.example.app": 200} {
 		with(setting)
-		if a := d.native(t, "apple", idp.IDToken("apple", d.someone(), map[string]any{"aud": "org.example.app"})); a.status != want {
+		if a := d.native(t, "apple", idp.IDToken("apple", d.someone(),
+			map[string]any{"aud": "org.example.app"})); a.status != want {
 			t.Errorf("%s: %d %s", setting, a.status, a.text)
 		}
 	}

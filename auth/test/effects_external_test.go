@@ -32,7 +32,8 @@ func startIDP(t *testing.T) *fakeidp.Server {
 // someone is a user that the daemon doesn't know yet, with a proven address.
 func (d *tuned) someone() fakeidp.User {
 	email := d.unusedAddress()
-	return fakeidp.User{ID: strconv.Itoa(1000000 + d.users), Login: "login", Name: "Some One", GivenName: "Some", FamilyName: "One", Email: email, Verified: true}
+	return fakeidp.User{ID: strconv.Itoa(1000000 + d.users), Login: "login", Name: "Some One", GivenName: "Some",
+		FamilyName: "One", Email: email, Verified: true}
 }
 
 // browse is one step of a browser: it follows no redirect. A form, if there is one, is posted.
@@ -136,7 +137,8 @@ func TestEffects_providers(t *testing.T) {
 		all = append(all, one{name, name, "AUTH_EXTERNAL_" + strings.ToUpper(name) + "_"})
 	}
 	base := append(providersAt(idp, backHere), "AUTH_EXTERNAL_OIDC_ACME_ISSUER="+idp.Base("oidc"),
-		"AUTH_EXTERNAL_OIDC_ACME_CLIENT_ID="+fakeidp.ClientID, "AUTH_EXTERNAL_OIDC_ACME_SECRET="+fakeidp.ClientSecret, "AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI="+backHere)
+		"AUTH_EXTERNAL_OIDC_ACME_CLIENT_ID="+fakeidp.ClientID, "AUTH_EXTERNAL_OIDC_ACME_SECRET="+fakeidp.ClientSecret,
+		"AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI="+backHere)
 	with := func(suffix string) (lines []string) {
 		lines = slices.Clone(base)
 		for _, p := range all {
@@ -222,13 +224,15 @@ func TestEffects_freeProviders(t *testing.T) {
 	const p = "AUTH_EXTERNAL_OIDC_ACME_"
 	with := func(more ...string) {
 		t.Helper()
-		d.with(t, append([]string{p + "ISSUER=" + idp.Base("oidc"), p + "CLIENT_ID=" + fakeidp.ClientID, p + "SECRET=" + fakeidp.ClientSecret, p + "REDIRECT_URI=" + backHere}, more...)...)
+		d.with(t, append([]string{p + "ISSUER=" + idp.Base("oidc"), p + "CLIENT_ID=" + fakeidp.ClientID,
+			p + "SECRET=" + fakeidp.ClientSecret, p + "REDIRECT_URI=" + backHere}, more...)...)
 	}
 	begins := func(at, id, back, scope string) {
 		t.Helper()
 		got, _ := d.begin(t, "acme")
 		q := got.Query()
-		if !strings.HasPrefix(got.String(), at+"/authorize?") || q.Get("client_id") != id || q.Get("redirect_uri") != back || q.Get("scope") != scope {
+		if !strings.HasPrefix(got.String(), at+"/authorize?") || q.Get("client_id") != id ||
+			q.Get("redirect_uri") != back || q.Get("scope") != scope {
 			t.Errorf("to %s, want %s for %s, back to %s, with %s", got, at, id, back, scope)
 		}
 	}

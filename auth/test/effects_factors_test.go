@@ -44,7 +44,9 @@ func TestEffects_factors(t *testing.T) {
 	for setting, want := range map[string]float64{"": 300, "AUTH_MFA_CHALLENGE_EXPIRY_DURATION=10m": 600} {
 		with(setting)
 		id := d.want(t, 200, "POST", challenge, access, "").str("id")
-		if life := rows[float64](t, d.database, `select extract(epoch from expires_at - created_at)::float8 from challenges where id = $1::text::uuid`, id); !slices.Equal(life, []float64{want}) {
+		if life := rows[float64](t, d.database,
+			`select extract(epoch from expires_at - created_at)::float8 from challenges where id = $1::text::uuid`,
+			id); !slices.Equal(life, []float64{want}) {
 			t.Errorf("%q: a challenge lives %v s, want %v", setting, life, want)
 		}
 	}
@@ -73,7 +75,8 @@ func TestEffects_phoneFactors(t *testing.T) {
 	with("AUTH_MFA_PHONE_MAX_FREQUENCY=1h") // longer than any machine is slow
 	access := d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse)).str("access_token")
 	const number = "4915112345678"
-	challenge := "/factors/" + d.want(t, 200, "POST", "/factors", access, `{"factor_type":"phone","phone":"+`+number+`"}`).str("id") + "/challenge"
+	challenge := "/factors/" + d.want(t, 200, "POST", "/factors", access,
+		`{"factor_type":"phone","phone":"+`+number+`"}`).str("id") + "/challenge"
 	sent := 0
 	code := func(form string) {
 		t.Helper()

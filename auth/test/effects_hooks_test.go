@@ -60,7 +60,8 @@ func startHooks(t *testing.T) *hooked {
 		io.WriteString(mac, r.Header.Get("webhook-id")+"."+r.Header.Get("webhook-timestamp")+".")
 		mac.Write(body)
 		q := question{point: strings.TrimPrefix(r.URL.Path, "/"), trace: r.Header.Get("traceparent")}
-		if r.Header.Get("webhook-signature") != "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)) || json.Unmarshal(body, &q.body) != nil {
+		if r.Header.Get("webhook-signature") != "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)) ||
+			json.Unmarshal(body, &q.body) != nil {
 			t.Errorf("an unsigned question: %v %s", r.Header, body)
 		}
 		if q.at("metadata.name") != q.point {
@@ -158,16 +159,19 @@ func execSQL(t *testing.T, url string, statements ...string) {
 func TestHooks_created(t *testing.T) {
 	t.Parallel()
 	h, url := startHooks(t), testdb.Postgres(t)
-	d := launch(t, t.TempDir(), environment(url, append(h.environ(hook.BeforeUserCreated, hook.AfterUserCreated, hook.SendEmail, hook.SendSMS),
-		"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0", "AUTH_DEV_MAILBOX=false",
-		"AUTH_RATE_LIMIT_SMS_PER_NUMBER=0", "AUTH_MAILER_NOTIFICATIONS_PASSWORD_CHANGED_ENABLED=true")...))
+	d := launch(t, t.TempDir(), environment(url,
+		append(h.environ(hook.BeforeUserCreated, hook.AfterUserCreated, hook.SendEmail, hook.SendSMS),
+			"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0",
+			"AUTH_DEV_MAILBOX=false",
+			"AUTH_RATE_LIMIT_SMS_PER_NUMBER=0", "AUTH_MAILER_NOTIFICATIONS_PASSWORD_CHANGED_ENABLED=true")...))
 	d.awaitReady(t)
 	users := func() int { return count(t, url, `select count(*) from users`) }
 
 	const form = `{"email":"ada@example.org","password":"a long enough one","data":{"name":"Ada"}}`
 	h.behave(onlyAt(hook.BeforeUserCreated, 200, `{"error":{"http_code":403,"message":"members only"}}`))
 	for _, body := range []string{form, `{}`, `{"phone":"+4915112345678","password":"a long enough one"}`} {
-		if a := d.want(t, 403, "POST", "/signup", "", body); a.str("msg") != "members only" || a.str("error_code") != hook.CodeRefused {
+		if a := d.want(t, 403, "POST", "/signup", "", body); a.str("msg") != "members only" ||
+			a.str("error_code") != hook.CodeRefused {
 			t.Error(a.text)
 		}
 	}
@@ -176,16 +180,19 @@ func TestHooks_created(t *testing.T) {
 	if a := d.want(t, 500, "POST", "/signup", "", form); a.str("msg") != "broken" {
 		t.Error(a.text)
 	}
-	if n := users(); n != 0 || count(t, url, `select (select count(*) from outbox) + (select count(*) from one_time_tokens) + (select count(*) from sessions) + (select count(*) from identities)`) != 0 {
+	if n := users(); n != 0 || count(t, url,
+		`select (select count(*) from outbox) + (select count(*) from one_time_tokens) + (select count(*) from sessions) + (select count(*) from identities)`) != 0 {
 		t.Errorf("the refused left %d users", n)
 	}
 
 	h.behave(nil)
 	a := d.want(t, 200, "POST", "/signup", "", form)
 	id := a.str("id")
-	await.True(t, "the mail and the news", func() bool { return len(h.of(hook.SendEmail)) == 1 && len(h.of(hook.AfterUserCreated)) == 1 })
+	await.True(t, "the mail and the news",
+		func() bool { return len(h.of(hook.SendEmail)) == 1 && len(h.of(hook.AfterUserCreated)) == 1 })
 	before := h.of(hook.BeforeUserCreated)
-	if q := before[len(before)-1]; q.at("user.id") != id || q.at("user.email") != "ada@example.org" || q.at("user.user_metadata.name") != "Ada" || q.at("metadata.ip_address") != "127.0.0.1" {
+	if q := before[len(before)-1]; q.at("user.id") != id || q.at("user.email") != "ada@example.org" ||
+		q.at("user.user_metadata.name") != "Ada" || q.at("metadata.ip_address") != "127.0.0.1" {
 		t.Errorf("before: %v", q.body)
 	}
 	if q := h.of(hook.AfterUserCreated)[0]; q.at("user.id") != id || q.at("metadata.ip_address") != "127.0.0.1" {
@@ -194,7 +201,8 @@ func TestHooks_created(t *testing.T) {
 	q := h.of(hook.SendEmail)[0]
 	token, _ := q.at("email_data.token").(string)
 	hash, _ := q.at("email_data.token_hash").(string)
-	if q.at("metadata.ip_address") != "127.0.0.1" || q.at("user.id") != id || q.at("user.user_metadata.name") != "Ada" || q.at("email_data.email_action_type") != "signup" || len(token) != 6 || len(hash) < 20 ||
+	if q.at("metadata.ip_address") != "127.0.0.1" || q.at("user.id") != id || q.at("user.user_metadata.name") != "Ada" ||
+		q.at("email_data.email_action_type") != "signup" || len(token) != 6 || len(hash) < 20 ||
 		q.at("email_data.site_url") != "http://localhost:9999" || q.at("email_data.redirect_to") != "http://localhost:3000" {
 		t.Errorf("mail: %v", q.body)
 	}
@@ -202,7 +210,8 @@ func TestHooks_created(t *testing.T) {
 	h.behave(onlyAt(hook.BeforeUserCreated, 200, `{"error":{"http_code":403,"message":"members only"}}`))
 	d.want(t, 403, "POST", "/signup", "", form)
 	h.behave(nil)
-	bearer := d.want(t, 200, "POST", "/verify", "", `{"type":"signup","email":"ada@example.org","token":"`+token+`"}`).str("access_token")
+	bearer := d.want(t, 200, "POST", "/verify", "",
+		`{"type":"signup","email":"ada@example.org","token":"`+token+`"}`).str("access_token")
 	d.want(t, 200, "PUT", "/user", bearer, `{"password":"another long one"}`)
 	await.True(t, "the notification", func() bool {
 		return slices.ContainsFunc(h.of(hook.SendEmail), func(q question) bool {
@@ -222,7 +231,8 @@ func TestHooks_created(t *testing.T) {
 	}
 	await.True(t, "the change", func() bool { return len(changes()) > 0 })
 	q = changes()[0]
-	if q.at("user.email") != "ada@example.org" || q.at("user.new_email") != "new@example.org" || q.at("metadata.ip_address") != "127.0.0.1" {
+	if q.at("user.email") != "ada@example.org" || q.at("user.new_email") != "new@example.org" ||
+		q.at("metadata.ip_address") != "127.0.0.1" {
 		t.Errorf("change: %v", q.body)
 	}
 	part := func(name string) string { v, _ := q.at("email_data." + name).(string); return v }
@@ -230,14 +240,18 @@ func TestHooks_created(t *testing.T) {
 		t.Errorf("change: %v", q.body)
 	}
 	d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","email":"ada@example.org","token":"`+part("token")+`"}`)
-	if a := d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","token_hash":"`+part("token_hash")+`"}`); !strings.Contains(a.text, `"email":"new@example.org"`) {
+	if a := d.want(t, 200, "POST", "/verify", "",
+		`{"type":"email_change","token_hash":"`+part("token_hash")+`"}`); !strings.Contains(a.text,
+		`"email":"new@example.org"`) {
 		t.Error(a.text)
 	}
-	bearer = d.want(t, 200, "POST", "/token?grant_type=password", "", `{"email":"new@example.org","password":"another long one"}`).str("access_token")
+	bearer = d.want(t, 200, "POST", "/token?grant_type=password", "",
+		`{"email":"new@example.org","password":"another long one"}`).str("access_token")
 	d.want(t, 200, "PUT", "/user", bearer, `{"email":"newer@example.org"}`)
 	await.True(t, "the second change", func() bool { return len(changes()) > 1 })
 	q = changes()[1]
-	d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","email":"newer@example.org","token":"`+part("token_new")+`"}`)
+	d.want(t, 200, "POST", "/verify", "",
+		`{"type":"email_change","email":"newer@example.org","token":"`+part("token_new")+`"}`)
 	d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","token_hash":"`+part("token_hash_new")+`"}`)
 	if n := len(changes()); n != 2 {
 		t.Errorf("%d questions about two changes", n)
@@ -247,7 +261,8 @@ func TestHooks_created(t *testing.T) {
 	await.True(t, "the SMS", func() bool { return len(h.of(hook.SendSMS)) == 1 })
 	q = h.of(hook.SendSMS)[0]
 	code, _ := q.at("sms.otp").(string)
-	if q.at("metadata.ip_address") != "127.0.0.1" || q.at("sms.phone") != "4915112345678" || q.at("user.phone") != "4915112345678" || q.at("sms.sms_type") == "mfa" {
+	if q.at("metadata.ip_address") != "127.0.0.1" || q.at("sms.phone") != "4915112345678" ||
+		q.at("user.phone") != "4915112345678" || q.at("sms.sms_type") == "mfa" {
 		t.Errorf("SMS: %v", q.body)
 	}
 	d.want(t, 200, "POST", "/verify", "", `{"type":"sms","phone":"+4915112345678","token":"`+code+`"}`)
@@ -260,12 +275,14 @@ func TestHooks_created(t *testing.T) {
 	h.behave(onlyAt(hook.SendSMS, 500, `{}`))
 	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345678"}`)
 	await.True(t, "it waits", func() bool {
-		return count(t, url, `select count(*) from outbox where state = 'pending' and channel = 'sms' and error like '%Unexpected status code returned from hook: 500%'`) == 1
+		return count(t, url,
+			`select count(*) from outbox where state = 'pending' and channel = 'sms' and error like '%Unexpected status code returned from hook: 500%'`) == 1
 	})
 	h.behave(onlyAt(hook.SendSMS, 200, `{"error":{"http_code":422,"message":"no such number"}}`))
 	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345678"}`)
 	await.True(t, "it is given up", func() bool {
-		return count(t, url, `select count(*) from outbox where state = 'failed' and channel = 'sms' and error like '%no such number%'`) >= 1
+		return count(t, url,
+			`select count(*) from outbox where state = 'failed' and channel = 'sms' and error like '%no such number%'`) >= 1
 	})
 	if n := users(); n != 3 || len(h.of(hook.AfterUserCreated)) != 3 {
 		t.Errorf("%d users, told of %d", n, len(h.of(hook.AfterUserCreated)))
@@ -277,7 +294,8 @@ func TestHooks_sendSync(t *testing.T) {
 	t.Parallel()
 	h, url := startHooks(t), testdb.Postgres(t)
 	d := launch(t, t.TempDir(), environment(url, append(h.environ(hook.SendEmail, hook.SendSMS),
-		"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0", "AUTH_HOOK_SEND_SYNC=true", "AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true", "AUTH_MFA_PHONE_MAX_FREQUENCY=0")...))
+		"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0", "AUTH_HOOK_SEND_SYNC=true",
+		"AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true", "AUTH_MFA_PHONE_MAX_FREQUENCY=0")...))
 	d.awaitReady(t)
 	d.want(t, 200, "POST", "/signup", "", `{"email":"ada@example.org","password":"a long enough one"}`)
 	sent := func() []question { return h.of(hook.SendEmail) }
@@ -285,7 +303,8 @@ func TestHooks_sendSync(t *testing.T) {
 		t.Fatalf("%v", q)
 	}
 	token, _ := sent()[0].at("email_data.token").(string)
-	bearer := d.want(t, 200, "POST", "/verify", "", `{"type":"signup","email":"ada@example.org","token":"`+token+`"}`).str("access_token")
+	bearer := d.want(t, 200, "POST", "/verify", "",
+		`{"type":"signup","email":"ada@example.org","token":"`+token+`"}`).str("access_token")
 	d.want(t, 200, "POST", "/recover", "", `{"email":"nobody@example.org"}`)
 	d.want(t, 200, "POST", "/recover", "", `{"email":"ada@example.org"}`)
 	d.want(t, 200, "GET", "/reauthenticate", bearer, "")
@@ -301,7 +320,8 @@ func TestHooks_sendSync(t *testing.T) {
 	d.want(t, 429, "POST", "/otp", "", `{"phone":"+4915112345678"}`)
 	d.want(t, 429, "POST", "/signup", "", `{"email":"eve@example.org","password":"a long enough one"}`)
 	d.want(t, 200, "POST", "/recover", "", `{"email":"nobody@example.org"}`)
-	factor := d.want(t, 200, "POST", "/factors", bearer, `{"factor_type":"phone","phone":"+4915112345679","friendly_name":"p"}`).str("id")
+	factor := d.want(t, 200, "POST", "/factors", bearer,
+		`{"factor_type":"phone","phone":"+4915112345679","friendly_name":"p"}`).str("id")
 	d.want(t, 429, "POST", "/factors/"+factor+"/challenge", bearer, "")
 	if q := h.of(hook.SendSMS); len(q) != 2 || q[1].at("sms.sms_type") != "mfa" {
 		t.Errorf("%v", q)
@@ -357,7 +377,8 @@ func TestHooks_signIn(t *testing.T) {
 	d.with(t, claims+"ENABLED=true", claims+"URI=pg-functions://postgres/public/broken")
 	sessions := func() int { return count(t, url, `select count(*) from sessions where ended_at is null`) }
 	had := sessions()
-	if b := d.want(t, 500, "POST", "/token?grant_type=password", "", form); b.str("msg") != "output claims do not conform to the expected schema" {
+	if b := d.want(t, 500, "POST", "/token?grant_type=password", "",
+		form); b.str("msg") != "output claims do not conform to the expected schema" {
 		t.Error(b.text)
 	}
 	d.want(t, 500, "POST", "/signup", "", `{"email":"eve@example.org","password":"a long enough one"}`)
@@ -378,18 +399,21 @@ func TestHooks_signIn(t *testing.T) {
 	d.want(t, 400, "POST", "/token?grant_type=password", "", wrong)
 	d.want(t, 400, "POST", "/token?grant_type=password", "", strings.Replace(form, "ada", "nobody", 1))
 	tries := h.of(hook.PasswordAttempt)
-	if len(tries) != 2 || tries[0].at("valid") != true || tries[1].at("valid") != false || tries[0].at("user_id") != a.body["user"].(map[string]any)["id"] {
+	if len(tries) != 2 || tries[0].at("valid") != true || tries[1].at("valid") != false ||
+		tries[0].at("user_id") != a.body["user"].(map[string]any)["id"] {
 		t.Errorf("%v", tries)
 	}
 	h.behave(onlyAt(hook.PasswordAttempt, 200, `{"decision":"reject","message":"ask support"}`))
 	for _, body := range []string{form, wrong} {
-		if b := d.want(t, 400, "POST", "/token?grant_type=password", "", body); b.str("error_code") != "invalid_credentials" || b.str("msg") != "ask support" {
+		if b := d.want(t, 400, "POST", "/token?grant_type=password", "",
+			body); b.str("error_code") != "invalid_credentials" || b.str("msg") != "ask support" {
 			t.Error(b.text)
 		}
 	}
 	d.want(t, 200, "GET", "/user", a.str("access_token"), "")
 	h.behave(onlyAt(hook.PasswordAttempt, 200, `{"decision":"reject","should_logout_user":true}`))
-	if b := d.want(t, 400, "POST", "/token?grant_type=password", "", form); b.str("msg") != "Further password verification attempts will be rejected." {
+	if b := d.want(t, 400, "POST", "/token?grant_type=password", "",
+		form); b.str("msg") != "Further password verification attempts will be rejected." {
 		t.Error(b.text)
 	}
 	d.want(t, 403, "GET", "/user", a.str("access_token"), "")
@@ -402,10 +426,12 @@ func TestHooks_signIn(t *testing.T) {
 	factor := "/factors/" + enrolled.str("id")
 	challenge := d.want(t, 200, "POST", factor+"/challenge", a.str("access_token"), "").str("id")
 	h.behave(onlyAt(hook.FactorAttempt, 200, `{"decision":"reject","message":"not from here"}`))
-	if b := d.want(t, 403, "POST", factor+"/verify", a.str("access_token"), `{"challenge_id":"`+challenge+`","code":"000000"}`); b.str("msg") != "not from here" {
+	if b := d.want(t, 403, "POST", factor+"/verify", a.str("access_token"),
+		`{"challenge_id":"`+challenge+`","code":"000000"}`); b.str("msg") != "not from here" {
 		t.Error(b.text)
 	}
-	if q := h.of(hook.FactorAttempt); len(q) != 1 || q[0].at("factor_id") != enrolled.str("id") || q[0].at("factor_type") != "totp" || q[0].at("valid") != false {
+	if q := h.of(hook.FactorAttempt); len(q) != 1 || q[0].at("factor_id") != enrolled.str("id") ||
+		q[0].at("factor_type") != "totp" || q[0].at("valid") != false {
 		t.Errorf("%v", q)
 	}
 }

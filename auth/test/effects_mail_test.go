@@ -103,8 +103,10 @@ func TestEffects_templates(t *testing.T) {
 	}
 
 	loads := begin("AUTH_MAILER_TEMPLATE_RELOADING_ENABLED=true", "AUTH_MAILER_TEMPLATE_MAX_AGE=1s")
-	idle := begin("AUTH_MAILER_TEMPLATE_RELOADING_ENABLED=true", "AUTH_MAILER_TEMPLATE_MAX_AGE=1s", "AUTH_MAILER_TEMPLATE_RELOADING_MAX_IDLE=1s")
-	short := begin("AUTH_MAILER_TEMPLATE_MAX_AGE=1s", "AUTH_MAILER_TEMPLATE_RETRY_INTERVAL=1s", "AUTH_MAILER_TEMPLATE_MAX_SIZE=4000")
+	idle := begin("AUTH_MAILER_TEMPLATE_RELOADING_ENABLED=true", "AUTH_MAILER_TEMPLATE_MAX_AGE=1s",
+		"AUTH_MAILER_TEMPLATE_RELOADING_MAX_IDLE=1s")
+	short := begin("AUTH_MAILER_TEMPLATE_MAX_AGE=1s", "AUTH_MAILER_TEMPLATE_RETRY_INTERVAL=1s",
+		"AUTH_MAILER_TEMPLATE_MAX_SIZE=4000")
 	long := begin("AUTH_MAILER_TEMPLATE_RETRY_INTERVAL=1h")
 	// What is not fresh is loaded for the idle one only in the second after a mail, in which it is fresh.
 	for _, d := range []tested{idle, short, long} {
@@ -119,7 +121,9 @@ func TestEffects_templates(t *testing.T) {
 	mailed(long, 1, "/invite", long.admin(t, "service_role"), "guest@example.org")
 
 	mailed(loads, 1, "/signup", "", "ann@example.org")
-	await.True(t, "the template is loaded again and again", func() bool { return loads.bodies.count("/CONFIRMATION") >= 3 })
+	await.True(t, "the template is loaded again and again", func() bool {
+		return loads.bodies.count("/CONFIRMATION") >= 3
+	})
 	for name, d := range map[string]tested{"idle": idle, "short": short, "long": long} {
 		if n := d.bodies.count("/CONFIRMATION"); n != 1 {
 			t.Errorf("%s: loaded %d times", name, n)
@@ -135,15 +139,17 @@ func TestEffects_templates(t *testing.T) {
 // How the daemon speaks to the mail server, and with which account.
 func TestEffects_smtp(t *testing.T) {
 	t.Parallel()
-	smtp := smtptest.Start(t, smtptest.Options{StartTLS: true, Mechanisms: []string{"SCRAM-SHA-256"}, User: "post", Pass: "stamps"})
+	smtp := smtptest.Start(t, smtptest.Options{StartTLS: true, Mechanisms: []string{"SCRAM-SHA-256"}, User: "post",
+		Pass: "stamps"})
 	dir, database := t.TempDir(), testdb.Postgres(t)
 	roots := filepath.Join(dir, "roots.pem")
 	if err := os.WriteFile(roots, []byte(smtp.PEM()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	writeSettings(t, dir, "AUTH_SMTP_ADMIN_EMAIL=auth@example.org", "AUTH_SMTP_TLS=none")
-	d := &tuned{database: database, instance: launch(t, dir, environment(database, "SSL_CERT_FILE="+roots, "AUTH_DEV_MAILBOX=false",
-		"AUTH_SMTP_HOST="+smtp.Host(), "AUTH_SMTP_PORT="+strconv.Itoa(smtp.Port())))}
+	d := &tuned{database: database,
+		instance: launch(t, dir, environment(database, "SSL_CERT_FILE="+roots, "AUTH_DEV_MAILBOX=false",
+			"AUTH_SMTP_HOST="+smtp.Host(), "AUTH_SMTP_PORT="+strconv.Itoa(smtp.Port())))}
 	d.awaitReady(t)
 	next := func() smtptest.Mail {
 		t.Helper()
@@ -154,15 +160,17 @@ func TestEffects_smtp(t *testing.T) {
 	}
 	m := next()
 	h := m.Message(t).Header
-	if m.From != "auth@example.org" || h.Get("From") != `"auth@example.org" <auth@example.org>` || h.Get("X-Kind") != "" || m.User != "" || m.Encrypted {
+	if m.From != "auth@example.org" || h.Get("From") != `"auth@example.org" <auth@example.org>` ||
+		h.Get("X-Kind") != "" || m.User != "" || m.Encrypted {
 		t.Errorf("from %s, user %q, encrypted %t, headers %v", m.From, m.User, m.Encrypted, h)
 	}
-	full := []string{"AUTH_SMTP_ADMIN_EMAIL=house@example.org", "AUTH_SMTP_SENDER_NAME=The House", "AUTH_SMTP_TLS=required",
-		`AUTH_SMTP_HEADERS='{"X-Kind":["a mail of $messageType"]}'`, "AUTH_SMTP_USER=post"}
+	full := []string{"AUTH_SMTP_ADMIN_EMAIL=house@example.org", "AUTH_SMTP_SENDER_NAME=The House",
+		"AUTH_SMTP_TLS=required", `AUTH_SMTP_HEADERS='{"X-Kind":["a mail of $messageType"]}'`, "AUTH_SMTP_USER=post"}
 	d.with(t, append(full, "AUTH_SMTP_PASS=stamps")...)
 	m = next()
 	h = m.Message(t).Header
-	if m.From != "house@example.org" || h.Get("From") != `"The House" <house@example.org>` || !strings.HasPrefix(h.Get("X-Kind"), "a mail of ") || m.User != "post" || !m.Encrypted {
+	if m.From != "house@example.org" || h.Get("From") != `"The House" <house@example.org>` ||
+		!strings.HasPrefix(h.Get("X-Kind"), "a mail of ") || m.User != "post" || !m.Encrypted {
 		t.Errorf("from %s, user %q, encrypted %t, headers %v", m.From, m.User, m.Encrypted, h)
 	}
 	d.with(t, append(full, "AUTH_SMTP_PASS=other")...)
@@ -183,7 +191,8 @@ func TestEffects_outboxAge(t *testing.T) {
 	for _, c := range []struct {
 		setting string
 		status  int
-	}{{"AUTH_READY_OUTBOX_AGE=1s", 503}, {"AUTH_READY_OUTBOX_AGE=0", 200}, {"AUTH_READY_OUTBOX_AGE=1s", 503}, {"AUTH_READY_OUTBOX_AGE=10m", 200}} {
+	}{{"AUTH_READY_OUTBOX_AGE=1s", 503}, {"AUTH_READY_OUTBOX_AGE=0", 200}, {"AUTH_READY_OUTBOX_AGE=1s", 503},
+		{"AUTH_READY_OUTBOX_AGE=10m", 200}} {
 		d.with(t, c.setting)
 		await.True(t, c.setting, func() bool {
 			a, err := call("GET", d.http+"/readyz", "", "")
@@ -202,7 +211,8 @@ func TestEffects_emailChange(t *testing.T) {
 	}{
 		{nil, true, true},
 		{[]string{"AUTH_MAILER_SECURE_EMAIL_CHANGE_ENABLED=false"}, false, true},
-		{[]string{"AUTH_MAILER_SECURE_EMAIL_CHANGE_ENABLED=false", "AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS=false"}, false, false},
+		{[]string{"AUTH_MAILER_SECURE_EMAIL_CHANGE_ENABLED=false", "AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS=false"}, false,
+			false},
 	} {
 		d.with(t, c.settings...)
 		from, to := d.unusedAddress(), d.unusedAddress()

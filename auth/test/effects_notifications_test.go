@@ -38,7 +38,8 @@ func read(t *testing.T, m smtptest.Mail) (to, subject, text string) {
 	return strings.Trim(m.To, "<>"), subject, strings.Join(strings.Fields(string(body)), " ")
 }
 
-var notices = []string{"PASSWORD_CHANGED", "EMAIL_CHANGED", "PHONE_CHANGED", "IDENTITY_LINKED", "IDENTITY_UNLINKED", "MFA_FACTOR_ENROLLED", "MFA_FACTOR_UNENROLLED"}
+var notices = []string{"PASSWORD_CHANGED", "EMAIL_CHANGED", "PHONE_CHANGED", "IDENTITY_LINKED", "IDENTITY_UNLINKED",
+	"MFA_FACTOR_ENROLLED", "MFA_FACTOR_UNENROLLED"}
 
 // Every change that a user may be notified of happens to one; each is notified where its flag is on, and only there,
 // in the operator's words where they are set and in the built-in ones elsewhere.
@@ -46,13 +47,20 @@ func TestNotifications(t *testing.T) {
 	t.Parallel()
 	type told struct{ kind, to, subject, text string }
 	all := []told{
-		{"PASSWORD_CHANGED", "ada@example.org", "Your password was changed", "The password of the account ada@example.org has just been changed."},
-		{"IDENTITY_LINKED", "ada@example.org", "A new sign-in method was linked to your account", "The account ada@example.org can now be signed in to with phone."},
-		{"PHONE_CHANGED", "ada@example.org", "Your phone number was changed", "The phone number of the account ada@example.org was changed from 4915100000007 to 4915100000008."},
-		{"IDENTITY_UNLINKED", "ada@example.org", "A sign-in method was removed from your account", "The account ada@example.org can no longer be signed in to with phone."},
-		{"MFA_FACTOR_ENROLLED", "ada@example.org", "A new verification method was added to your account", "The account ada@example.org has a new verification method: phone."},
-		{"MFA_FACTOR_UNENROLLED", "ada@example.org", "A verification method was removed from your account", "The account ada@example.org has lost a verification method: phone."},
-		{"EMAIL_CHANGED", "ada@example.org", "Your email address was changed", "The address of your account was changed from ada@example.org to new@example.org."},
+		{"PASSWORD_CHANGED", "ada@example.org", "Your password was changed",
+			"The password of the account ada@example.org has just been changed."},
+		{"IDENTITY_LINKED", "ada@example.org", "A new sign-in method was linked to your account",
+			"The account ada@example.org can now be signed in to with phone."},
+		{"PHONE_CHANGED", "ada@example.org", "Your phone number was changed",
+			"The phone number of the account ada@example.org was changed from 4915100000007 to 4915100000008."},
+		{"IDENTITY_UNLINKED", "ada@example.org", "A sign-in method was removed from your account",
+			"The account ada@example.org can no longer be signed in to with phone."},
+		{"MFA_FACTOR_ENROLLED", "ada@example.org", "A new verification method was added to your account",
+			"The account ada@example.org has a new verification method: phone."},
+		{"MFA_FACTOR_UNENROLLED", "ada@example.org", "A verification method was removed from your account",
+			"The account ada@example.org has lost a verification method: phone."},
+		{"EMAIL_CHANGED", "ada@example.org", "Your email address was changed",
+			"The address of your account was changed from ada@example.org to new@example.org."},
 	}
 	bodies := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, `<p>Our own words on `+r.URL.Path[1:]+` to {{ .Email }}.</p>`)
@@ -67,7 +75,8 @@ func TestNotifications(t *testing.T) {
 	} {
 		on := c.on
 		smtp := smtptest.Start(t, smtptest.Options{})
-		env := append(environment(testdb.Postgres(t), onSMTP(smtp)...), "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0",
+		env := append(environment(testdb.Postgres(t), onSMTP(smtp)...), "AUTH_MAILER_AUTOCONFIRM=true",
+			"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0",
 			"AUTH_SMS_TEST_OTP=4915100000007:424242,4915100000008:424242", "AUTH_SECURITY_MANUAL_LINKING_ENABLED=true",
 			"AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true", "AUTH_MFA_PHONE_MAX_FREQUENCY=0")
 		for _, kind := range on {
@@ -88,12 +97,14 @@ func TestNotifications(t *testing.T) {
 				await.True(t, kind, func() bool { return len(smtp.Mails()) == mails })
 			}
 		}
-		bearer := d.want(t, 200, "POST", "/signup", "", `{"email":"ada@example.org","password":"a long enough one"}`).str("access_token")
+		bearer := d.want(t, 200, "POST", "/signup", "",
+			`{"email":"ada@example.org","password":"a long enough one"}`).str("access_token")
 		d.want(t, 200, "PUT", "/user", bearer, `{"password":"another long one"}`)
 		arrives("PASSWORD_CHANGED")
 		for _, number := range []string{"4915100000007", "4915100000008"} {
 			d.want(t, 200, "PUT", "/user", bearer, `{"phone":"+`+number+`"}`)
-			bearer = d.want(t, 200, "POST", "/verify", "", `{"type":"phone_change","phone":"+`+number+`","token":"424242"}`).str("access_token")
+			bearer = d.want(t, 200, "POST", "/verify", "",
+				`{"type":"phone_change","phone":"+`+number+`","token":"424242"}`).str("access_token")
 			arrives(map[string]string{"4915100000007": "IDENTITY_LINKED", "4915100000008": "PHONE_CHANGED"}[number])
 		}
 		var phone string
@@ -104,9 +115,11 @@ func TestNotifications(t *testing.T) {
 		}
 		d.want(t, 200, "DELETE", "/user/identities/"+phone, bearer, "")
 		arrives("IDENTITY_UNLINKED")
-		factor := "/factors/" + d.want(t, 200, "POST", "/factors", bearer, `{"factor_type":"phone","phone":"+4915100000007","friendly_name":"p"}`).str("id")
+		factor := "/factors/" + d.want(t, 200, "POST", "/factors", bearer,
+			`{"factor_type":"phone","phone":"+4915100000007","friendly_name":"p"}`).str("id")
 		challenge := d.want(t, 200, "POST", factor+"/challenge", bearer, "").str("id")
-		bearer = d.want(t, 200, "POST", factor+"/verify", bearer, `{"challenge_id":"`+challenge+`","code":"424242"}`).str("access_token")
+		bearer = d.want(t, 200, "POST", factor+"/verify", bearer,
+			`{"challenge_id":"`+challenge+`","code":"424242"}`).str("access_token")
 		arrives("MFA_FACTOR_ENROLLED")
 		d.want(t, 200, "DELETE", factor, bearer, "")
 		arrives("MFA_FACTOR_UNENROLLED")
@@ -114,7 +127,8 @@ func TestNotifications(t *testing.T) {
 		mails++
 		await.True(t, "the mail to the new address", func() bool { return len(smtp.Mails()) == mails })
 		links := newLetters(smtp)
-		d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","token_hash":"`+links.to(t, "new@example.org")[0].token+`"}`)
+		d.want(t, 200, "POST", "/verify", "",
+			`{"type":"email_change","token_hash":"`+links.to(t, "new@example.org")[0].token+`"}`)
 		arrives("EMAIL_CHANGED")
 
 		var got []told
@@ -136,7 +150,8 @@ func TestNotifications(t *testing.T) {
 				}
 				want.subject, want.text = "our subject of "+want.kind+" for "+email, "Our own words on "+want.kind+" to "+email+"."
 			}
-			if i >= len(got) || got[i].to != want.to || got[i].subject != want.subject || !strings.Contains(got[i].text, want.text) {
+			if i >= len(got) || got[i].to != want.to || got[i].subject != want.subject ||
+				!strings.Contains(got[i].text, want.text) {
 				t.Errorf("%v: mail %d: %+v, want %+v", on, i, got, want)
 				break
 			}

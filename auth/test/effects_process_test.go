@@ -25,7 +25,8 @@ func TestEffects_process(t *testing.T) {
 	// started is where a daemon listens and the size of the heap at which its collector begins.
 	started := func(host, floor string) (netip.AddrPort, float64) {
 		t.Helper()
-		d := start(t, environment(database, "AUTH_API_HOST="+host, "AUTH_HEAP_FLOOR_BYTES="+floor, "AUTH_METRICS_ENABLED=true",
+		d := start(t, environment(database, "AUTH_API_HOST="+host, "AUTH_HEAP_FLOOR_BYTES="+floor,
+			"AUTH_METRICS_ENABLED=true",
 			"AUTH_METRICS_EXPORTER=prometheus", "OTEL_EXPORTER_PULL_HOST=127.0.0.1", "OTEL_EXPORTER_PULL_PORT=0"))
 		d.want(t, 200, "GET", "/health", "", "")
 		at, err := netip.ParseAddrPort(strings.TrimPrefix(d.http, "http://"))
@@ -101,7 +102,8 @@ func TestEffects_database(t *testing.T) {
 		if strings.Contains(database, "?") {
 			separator = "&"
 		}
-		return &pooled{name: name, instance: start(t, environment(database+separator+"application_name="+name, "GOMAXPROCS=1", "AUTH_DB_MAX_POOL_SIZE="+strconv.Itoa(size),
+		return &pooled{name: name, instance: start(t, environment(database+separator+"application_name="+name, "GOMAXPROCS=1",
+			"AUTH_DB_MAX_POOL_SIZE="+strconv.Itoa(size),
 			"AUTH_DB_CONN_MAX_IDLE_TIME="+idle, "AUTH_DB_CONN_MAX_LIFETIME="+life, "AUTH_DB_HEALTH_CHECK_PERIOD="+look,
 			"AUTH_DB_CLEANUP_ENABLED=false", "AUTH_DB_CLEANUP_INTERVAL=50ms", "AUTH_API_MAX_REQUEST_DURATION=2m"))}
 	}
@@ -127,7 +129,8 @@ func TestEffects_database(t *testing.T) {
 		for i := range size {
 			wg.Go(func() {
 				client := http.Client{Timeout: 2 * time.Minute}
-				resp, err := client.Post(d.http+"/token?grant_type=password", "application/json", strings.NewReader(credentials("nobody"+strconv.Itoa(i)+"@example.org", horse)))
+				resp, err := client.Post(d.http+"/token?grant_type=password", "application/json",
+					strings.NewReader(credentials("nobody"+strconv.Itoa(i)+"@example.org", horse)))
 				if err != nil {
 					t.Error(err)
 					return
@@ -138,7 +141,8 @@ func TestEffects_database(t *testing.T) {
 	}
 	for _, d := range daemons {
 		await.True(t, d.name+" has all its connections in use", func() bool {
-			d.had = rows[int](t, database, `select pid from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'`, d.name)
+			d.had = rows[int](t, database,
+				`select pid from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'`, d.name)
 			return len(d.had) == size
 		})
 	}
@@ -146,8 +150,12 @@ func TestEffects_database(t *testing.T) {
 		t.Fatal(err)
 	}
 	wg.Wait()
-	await.True(t, "AUTH_DB_CONN_MAX_IDLE_TIME=100ms closes what rests", func() bool { return rested.left(t, database) == atRest })
-	await.True(t, "AUTH_DB_CONN_MAX_LIFETIME=100ms closes what is old", func() bool { return old.left(t, database) < atRest })
+	await.True(t, "AUTH_DB_CONN_MAX_IDLE_TIME=100ms closes what rests", func() bool {
+		return rested.left(t, database) == atRest
+	})
+	await.True(t, "AUTH_DB_CONN_MAX_LIFETIME=100ms closes what is old", func() bool {
+		return old.left(t, database) < atRest
+	})
 	if n := long.left(t, database); n != size {
 		t.Errorf("an hour's rest and life: %d connections of %d are left", n, size)
 	}

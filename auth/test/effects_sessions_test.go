@@ -78,8 +78,10 @@ func TestEffects_sessionRules(t *testing.T) {
 	const auto = "AUTH_MAILER_AUTOCONFIRM=true"
 	for setting, want := range map[string]string{"": "", "AUTH_SESSIONS_TAGS=web,app": "web"} {
 		d.with(t, auto, setting)
-		_, claims := tokenParts(t, d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse)).str("access_token"))
-		if tags := rows[string](t, d.database, `select tag from sessions where id = $1::text::uuid`, claims["session_id"]); !slices.Equal(tags, []string{want}) {
+		_, claims := tokenParts(t, d.want(t, 200, "POST", "/signup", "",
+			credentials(d.unusedAddress(), horse)).str("access_token"))
+		if tags := rows[string](t, d.database, `select tag from sessions where id = $1::text::uuid`,
+			claims["session_id"]); !slices.Equal(tags, []string{want}) {
 			t.Errorf("%q: tags %q", setting, tags)
 		}
 	}
@@ -119,12 +121,14 @@ func TestEffects_sessionRules(t *testing.T) {
 func TestEffects_secrets(t *testing.T) {
 	t.Parallel()
 	database := testdb.Postgres(t)
-	d := &tuned{database: database, instance: launch(t, t.TempDir(), environment(database, "AUTH_JWT_ALGORITHM=", "AUTH_PASSWORD_HASH="))}
+	d := &tuned{database: database,
+		instance: launch(t, t.TempDir(), environment(database, "AUTH_JWT_ALGORITHM=", "AUTH_PASSWORD_HASH="))}
 	d.awaitReady(t)
 	const auto = "AUTH_MAILER_AUTOCONFIRM=true"
 	email := d.unusedAddress()
 	for i, hash := range []struct{ setting, begins string }{
-		{"AUTH_PASSWORD_HASH=bcrypt:4", "$2a$04$"}, {"AUTH_PASSWORD_HASH=bcrypt:5", "$2a$05$"}, {"AUTH_PASSWORD_HASH=argon2id:1024,1,1", "$argon2id$v=19$m=1024,t=1,p=1$"},
+		{"AUTH_PASSWORD_HASH=bcrypt:4", "$2a$04$"}, {"AUTH_PASSWORD_HASH=bcrypt:5", "$2a$05$"},
+		{"AUTH_PASSWORD_HASH=argon2id:1024,1,1", "$argon2id$v=19$m=1024,t=1,p=1$"},
 	} {
 		d.with(t, auto, hash.setting)
 		d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse))
@@ -132,7 +136,8 @@ func TestEffects_secrets(t *testing.T) {
 			d.want(t, 200, "POST", "/signup", "", credentials(email, horse))
 		}
 		d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(email, horse)) // hashed again by that
-		kept := rows[string](t, database, `select password_hash from users where email = $1 or created_at = (select max(created_at) from users)`, email)
+		kept := rows[string](t, database,
+			`select password_hash from users where email = $1 or created_at = (select max(created_at) from users)`, email)
 		for _, h := range kept {
 			if !strings.HasPrefix(h, hash.begins) {
 				t.Errorf("%s: %.30s", hash.setting, h)
@@ -151,7 +156,8 @@ func TestEffects_secrets(t *testing.T) {
 	signs := func(setting string) (kid string, published bool) {
 		t.Helper()
 		d.with(t, auto, "AUTH_PASSWORD_HASH=bcrypt:4", setting)
-		header, _ := tokenParts(t, d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse)).str("access_token"))
+		header, _ := tokenParts(t, d.want(t, 200, "POST", "/signup", "",
+			credentials(d.unusedAddress(), horse)).str("access_token"))
 		kid, _ = header["kid"].(string)
 		return kid, strings.Contains(d.want(t, 200, "GET", "/.well-known/jwks.json", "", "").text, key.ID())
 	}

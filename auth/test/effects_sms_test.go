@@ -18,8 +18,10 @@ func TestSMSGateway(t *testing.T) {
 	gateway, captchas := smstest.Start(t), captchatest.Start(t)
 	dir := t.TempDir()
 	writeSettings(t, dir, "AUTH_SMS_PROVIDER=twilio")
-	env := environment(testdb.Postgres(t), "AUTH_DEV_MAILBOX=false", "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_EXTERNAL_PHONE_ENABLED=true",
-		"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_RATE_LIMIT_SMS_PER_NUMBER=0", "AUTH_SMS_TEMPLATE=Use {{ .Code }} now", "AUTH_SMS_TEST_OTP=4915100000007:424242")
+	env := environment(testdb.Postgres(t), "AUTH_DEV_MAILBOX=false", "AUTH_MAILER_AUTOCONFIRM=true",
+		"AUTH_EXTERNAL_PHONE_ENABLED=true",
+		"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_RATE_LIMIT_SMS_PER_NUMBER=0", "AUTH_SMS_TEMPLATE=Use {{ .Code }} now",
+		"AUTH_SMS_TEST_OTP=4915100000007:424242")
 	d := launch(t, dir, env)
 	d.awaitReady(t)
 	d.log.await(t, "AUTH_SMS_PROVIDER=twilio needs AUTH_SMS_TWILIO_ACCOUNT_SID", nil)
@@ -40,7 +42,8 @@ func TestSMSGateway(t *testing.T) {
 		if got.Gateway != by || got.To != number || got.Channel != channel || len(code) != 6 {
 			t.Errorf("%+v", got)
 		}
-		if a := d.want(t, 200, "POST", "/verify", "", `{"type":"sms","phone":"+`+number+`","token":"`+code+`"}`); a.str("access_token") == "" {
+		if a := d.want(t, 200, "POST", "/verify", "",
+			`{"type":"sms","phone":"+`+number+`","token":"`+code+`"}`); a.str("access_token") == "" {
 			t.Error(a.text)
 		}
 		for _, hidden := range append(smstest.Secrets(), code, number) {
@@ -54,11 +57,13 @@ func TestSMSGateway(t *testing.T) {
 	signIn("twilio", "whatsapp", "")
 	d.with(t, append(gateway.Environ(), "AUTH_SMS_PROVIDER=messagebird")...)
 	signIn("messagebird", "sms", "")
-	if a := d.want(t, 400, "POST", "/otp", "", `{"phone":"+`+number+`","channel":"whatsapp"}`); a.str("error_code") != "validation_failed" {
+	if a := d.want(t, 400, "POST", "/otp", "",
+		`{"phone":"+`+number+`","channel":"whatsapp"}`); a.str("error_code") != "validation_failed" {
 		t.Error(a.text)
 	}
 
-	d.with(t, append(gateway.Environ(), "AUTH_SMS_PROVIDER=vonage", "AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET="+captchatest.Secret, "AUTH_SECURITY_CAPTCHA_URL="+captchas.URL())...)
+	d.with(t, append(gateway.Environ(), "AUTH_SMS_PROVIDER=vonage", "AUTH_SECURITY_CAPTCHA_ENABLED=true",
+		"AUTH_SECURITY_CAPTCHA_SECRET="+captchatest.Secret, "AUTH_SECURITY_CAPTCHA_URL="+captchas.URL())...)
 	if a := d.want(t, 400, "POST", "/otp", "", `{"phone":"+`+number+`"}`); a.str("error_code") != "captcha_failed" {
 		t.Error(a.text)
 	}
@@ -67,7 +72,8 @@ func TestSMSGateway(t *testing.T) {
 		t.Errorf("%+v", q)
 	}
 	if text := d.log.text(); strings.Contains(text, captchatest.Secret) || strings.Contains(text, captchatest.Solved) ||
-		!strings.Contains(text, "the captcha provider is somewhere else than usual") || !strings.Contains(text, "the SMS gateway is somewhere else than usual") {
+		!strings.Contains(text, "the captcha provider is somewhere else than usual") || !strings.Contains(text,
+		"the SMS gateway is somewhere else than usual") {
 		t.Error("the log")
 	}
 
@@ -81,7 +87,8 @@ func TestSMSGateway(t *testing.T) {
 		return stdout
 	}
 	solved := `{"phone":"+` + number + `","captcha_token":"` + captchatest.Solved + `"}`
-	gateway.Behave(smstest.Always(smstest.Answer{Body: `{"messages":[{"status":"7","error-text":"` + number + ` is barred"}]}`}))
+	gateway.Behave(smstest.Always(smstest.Answer{Body: `{"messages":[{"status":"7","error-text":"` +
+		number + ` is barred"}]}`}))
 	d.want(t, 200, "POST", "/otp", "", solved)
 	await.True(t, "it is given up", func() bool {
 		l := list()
@@ -98,11 +105,15 @@ func TestSMSGateway(t *testing.T) {
 
 	// What auth check says: the gateway, what the captcha provider thinks of the secret, and what is missing.
 	for environ, want := range map[string][]string{
-		"AUTH_SMS_PROVIDER=vonage": {"ok    SMS gateway: vonage at " + gateway.URL(), "ok    captcha: hcaptcha at " + captchas.URL()},
+		"AUTH_SMS_PROVIDER=vonage": {"ok    SMS gateway: vonage at " + gateway.URL(),
+			"ok    captcha: hcaptcha at " + captchas.URL()},
 		"AUTH_SMS_PROVIDER=vonage AUTH_SMS_VONAGE_FROM= AUTH_SECURITY_CAPTCHA_SECRET=wrong": {"warn  AUTH_SMS_PROVIDER=vonage needs AUTH_SMS_VONAGE_FROM: ",
-			"FAIL  captcha: hcaptcha at " + captchas.URL() + ": hcaptcha does not know AUTH_SECURITY_CAPTCHA_SECRET: invalid-input-secret"},
+			"FAIL  captcha: hcaptcha at " +
+				captchas.URL() + ": hcaptcha does not know AUTH_SECURITY_CAPTCHA_SECRET: invalid-input-secret"},
 	} {
-		all := slices.Concat(env, gateway.Environ(), []string{"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET=" + captchatest.Secret, "AUTH_SECURITY_CAPTCHA_URL=" + captchas.URL()}, strings.Fields(environ))
+		all := slices.Concat(env, gateway.Environ(),
+			[]string{"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET=" + captchatest.Secret,
+				"AUTH_SECURITY_CAPTCHA_URL=" + captchas.URL()}, strings.Fields(environ))
 		_, stdout, stderr := command(t, all, "", "check")
 		for _, w := range want {
 			if !strings.Contains(stdout, w) {
@@ -120,7 +131,8 @@ func TestSMS_effects(t *testing.T) {
 		return slices.Concat(gateway.Environ(), []string{"AUTH_SMS_PROVIDER=textlocal"}, lines)
 	}
 	writeSettings(t, dir, settings()...)
-	d := launch(t, dir, environment(database, "AUTH_DEV_MAILBOX=false", "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_EXTERNAL_PHONE_ENABLED=true"))
+	d := launch(t, dir, environment(database, "AUTH_DEV_MAILBOX=false", "AUTH_MAILER_AUTOCONFIRM=true",
+		"AUTH_EXTERNAL_PHONE_ENABLED=true"))
 	d.awaitReady(t)
 	otp := func(status int, number string) answer {
 		t.Helper()
@@ -141,14 +153,17 @@ func TestSMS_effects(t *testing.T) {
 	if text := sms("4915100000001"); len(text) != len("Your code is 123456") || !strings.HasPrefix(text, "Your code is ") {
 		t.Errorf("the default text: %q", text)
 	}
-	if a := otp(429, "4915100000001"); !strings.HasPrefix(a.str("msg"), "For security purposes, you can only request this after ") {
+	if a := otp(429, "4915100000001"); !strings.HasPrefix(a.str("msg"),
+		"For security purposes, you can only request this after ") {
 		t.Error(a.text)
 	}
-	d.with(t, settings("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_OTP_LENGTH=9", "AUTH_SMS_TEMPLATE={{.Code}}!", "AUTH_SMS_OTP_EXP=77")...)
+	d.with(t, settings("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_OTP_LENGTH=9", "AUTH_SMS_TEMPLATE={{.Code}}!",
+		"AUTH_SMS_OTP_EXP=77")...)
 	if text := sms("4915100000001"); len(text) != len("123456789!") {
 		t.Errorf("AUTH_SMS_OTP_LENGTH=9 and a template: %q", text)
 	}
-	if life := rows[float64](t, database, `select extract(epoch from expires_at - created_at)::float8 from one_time_tokens where address = '4915100000001' order by created_at desc limit 1`); life[0] != 77 {
+	if life := rows[float64](t, database,
+		`select extract(epoch from expires_at - created_at)::float8 from one_time_tokens where address = '4915100000001' order by created_at desc limit 1`); life[0] != 77 {
 		t.Errorf("AUTH_SMS_OTP_EXP=77: %v", life)
 	}
 
@@ -156,7 +171,8 @@ func TestSMS_effects(t *testing.T) {
 	n := len(gateway.Taken())
 	otp(200, "4915100000002")
 	d.want(t, 200, "POST", "/verify", "", `{"type":"sms","phone":"+4915100000002","token":"424242"}`)
-	d.with(t, settings("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_TEST_OTP=+4915100000002:424242", "AUTH_SMS_TEST_OTP_VALID_UNTIL=2020-01-01T00:00:00Z")...)
+	d.with(t, settings("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_TEST_OTP=+4915100000002:424242",
+		"AUTH_SMS_TEST_OTP_VALID_UNTIL=2020-01-01T00:00:00Z")...)
 	sms("4915100000002")
 	d.want(t, 403, "POST", "/verify", "", `{"type":"sms","phone":"+4915100000002","token":"424242"}`)
 	if taken := gateway.Taken(); len(taken) != n+1 {

@@ -30,7 +30,8 @@ func TestTracing(t *testing.T) {
 	t.Parallel()
 	c := otlptest.Start(t)
 	d := start(t, environment(testdb.Postgres(t), "AUTH_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+c.HTTP,
-		"OTEL_BSP_SCHEDULE_DELAY=20", "OTEL_RESOURCE_ATTRIBUTES=team=accounts,service.name=sign-in", "OTEL_EXPORTER_OTLP_HEADERS=x-token=a%20b"))
+		"OTEL_BSP_SCHEDULE_DELAY=20", "OTEL_RESOURCE_ATTRIBUTES=team=accounts,service.name=sign-in",
+		"OTEL_EXPORTER_OTLP_HEADERS=x-token=a%20b"))
 	g := d.signUp(t, "mia@example.org")
 	id := g.body["user"].(map[string]any)["id"].(string)
 	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -55,7 +56,8 @@ func TestTracing(t *testing.T) {
 	spans := c.Await(t, "GET "+userRoute, "GET /health", "POST /signup", "GET")
 	s := otlptest.Named(t, spans, "GET "+userRoute)
 	for name, want := range map[string]string{
-		"http.method": "GET", "http.route": userRoute, "http.route.params.user_id": id, "http.status_code": "403", "error.code": "not_admin",
+		"http.method": "GET", "http.route": userRoute, "http.route.params.user_id": id, "http.status_code": "403",
+		"error.code": "not_admin",
 	} {
 		if s.Attributes[name] != want {
 			t.Errorf("%s is %q, want %q", name, s.Attributes[name], want)
@@ -67,7 +69,8 @@ func TestTracing(t *testing.T) {
 	if r := s.Resource; r["auth.version"] == "" || r["team"] != "accounts" || r["service.name"] != "sign-in" {
 		t.Errorf("resource %v", r)
 	}
-	if s := otlptest.Named(t, spans, "GET"); s.Attributes["http.route"] != "" || s.Attributes["http.status_code"] != "404" {
+	if s := otlptest.Named(t, spans, "GET"); s.Attributes["http.route"] != "" ||
+		s.Attributes["http.status_code"] != "404" {
 		t.Errorf("%+v", s)
 	}
 	if err := d.Stop(20 * time.Second); err != nil {
@@ -86,24 +89,32 @@ func TestTracing(t *testing.T) {
 // its own. Metrics distinguish the calls by receiver, and by whether they were answered.
 func TestTracing_calls(t *testing.T) {
 	t.Parallel()
-	c, h, gateway, solved, idp, smtp, url := otlptest.Start(t), startHooks(t), smstest.Start(t), captchatest.Start(t), startIDP(t), smtptest.Start(t, smtptest.Options{}), testdb.Postgres(t)
+	c, h, gateway, solved, idp, smtp, url := otlptest.Start(t), startHooks(t), smstest.Start(t), captchatest.Start(t),
+		startIDP(t), smtptest.Start(t, smtptest.Options{}), testdb.Postgres(t)
 	execSQL(t, url, `create function claims(event jsonb) returns jsonb language sql as 'select event'`)
 	env := append(h.environ(hook.BeforeUserCreated, hook.AfterUserCreated), onSMTP(smtp)...)
 	env = append(append(env, gateway.Environ()...), "AUTH_SMS_PROVIDER=twilio", "AUTH_EXTERNAL_PHONE_ENABLED=true",
-		"AUTH_HOOK_CUSTOM_ACCESS_TOKEN_ENABLED=true", "AUTH_HOOK_CUSTOM_ACCESS_TOKEN_URI=pg-functions://postgres/public/claims",
-		"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET="+captchatest.Secret, "AUTH_SECURITY_CAPTCHA_URL="+solved.URL(),
-		"AUTH_EXTERNAL_GOOGLE_ENABLED=true", "AUTH_EXTERNAL_GOOGLE_CLIENT_ID=client-google", "AUTH_EXTERNAL_GOOGLE_SECRET=secret-google",
+		"AUTH_HOOK_CUSTOM_ACCESS_TOKEN_ENABLED=true",
+		"AUTH_HOOK_CUSTOM_ACCESS_TOKEN_URI=pg-functions://postgres/public/claims",
+		"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET="+captchatest.Secret,
+		"AUTH_SECURITY_CAPTCHA_URL="+solved.URL(),
+		"AUTH_EXTERNAL_GOOGLE_ENABLED=true", "AUTH_EXTERNAL_GOOGLE_CLIENT_ID=client-google",
+		"AUTH_EXTERNAL_GOOGLE_SECRET=secret-google",
 		"AUTH_EXTERNAL_GOOGLE_REDIRECT_URI=http://localhost:9999/callback", "AUTH_EXTERNAL_GOOGLE_URL="+idp.Base("google"),
-		"AUTH_TRACING_ENABLED=true", "AUTH_METRICS_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+c.HTTP, "OTEL_BSP_SCHEDULE_DELAY=20", "OTEL_METRIC_EXPORT_INTERVAL=50")
+		"AUTH_TRACING_ENABLED=true", "AUTH_METRICS_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+c.HTTP,
+		"OTEL_BSP_SCHEDULE_DELAY=20", "OTEL_METRIC_EXPORT_INTERVAL=50")
 	d := start(t, environment(url, env...))
 	const captcha = `,"gotrue_meta_security":{"captcha_token":"` + captchatest.Solved + `"}}`
 	d.want(t, 200, "POST", "/signup", "", `{"email":"mia@example.org","password":"a long enough one"`+captcha)
-	d.want(t, 400, "POST", "/token?grant_type=password", "", `{"email":"mia@example.org","password":"a long enough one"`+captcha) // not confirmed
+	d.want(t, 400, "POST", "/token?grant_type=password", "",
+		`{"email":"mia@example.org","password":"a long enough one"`+captcha) // not confirmed
 	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345678"`+captcha)
 	await.True(t, "the SMS", func() bool { return len(gateway.Taken()) == 1 })
-	d.want(t, 200, "POST", "/verify", "", `{"type":"sms","phone":"+4915112345678","token":"`+code(t, gateway.Taken()[0].Text)+`"}`)
+	d.want(t, 200, "POST", "/verify", "",
+		`{"type":"sms","phone":"+4915112345678","token":"`+code(t, gateway.Taken()[0].Text)+`"}`)
 	gateway.Behave(smstest.Always(smstest.Answer{Status: 500, Body: "{}"}))
-	if resp, err := http.DefaultTransport.RoundTrip(httptest.NewRequest("GET", d.http+"/authorize?provider=google", nil)); err != nil || resp.StatusCode != 302 {
+	if resp, err := http.DefaultTransport.RoundTrip(httptest.NewRequest("GET", d.http+"/authorize?provider=google",
+		nil)); err != nil || resp.StatusCode != 302 {
 		t.Fatal(resp, err)
 	}
 	below := map[string][]string{
@@ -125,7 +136,8 @@ func TestTracing_calls(t *testing.T) {
 			id = otlptest.Named(t, spans, parent).ID
 		}
 		for _, name := range children {
-			if !slices.ContainsFunc(spans, func(s otlptest.Span) bool { return s.Name == name && s.Parent == id && s.Kind == "client" }) {
+			if !slices.ContainsFunc(spans,
+				func(s otlptest.Span) bool { return s.Name == name && s.Parent == id && s.Kind == "client" }) {
 				t.Errorf("no span %s below %q", name, parent)
 			}
 		}
@@ -136,15 +148,18 @@ func TestTracing_calls(t *testing.T) {
 			t.Errorf("%s was told the trace %q, and the span is %+v", p, q.trace, s)
 		}
 	}
-	if s := otlptest.Named(t, spans, "sms twilio"); s.Attributes["http.method"] != "POST" || s.Attributes["http.status_code"] != "201" || "http://"+s.Attributes["server.address"] != gateway.URL() {
+	if s := otlptest.Named(t, spans, "sms twilio"); s.Attributes["http.method"] != "POST" ||
+		s.Attributes["http.status_code"] != "201" || "http://"+s.Attributes["server.address"] != gateway.URL() {
 		t.Errorf("%+v", s)
 	}
-	if s := otlptest.Named(t, spans, "batch"); s.Attributes["db.system"] != "postgresql" || !strings.Contains(s.Attributes["db.statement"], " from users ") {
+	if s := otlptest.Named(t, spans, "batch"); s.Attributes["db.system"] != "postgresql" ||
+		!strings.Contains(s.Attributes["db.statement"], " from users ") {
 		t.Errorf("%+v", s)
 	}
 	for _, s := range spans {
 		for name, value := range s.Attributes {
-			if strings.Contains(value, "example.org") || strings.Contains(value, "4915112345678") || strings.Contains(value, "hush") {
+			if strings.Contains(value, "example.org") || strings.Contains(value, "4915112345678") ||
+				strings.Contains(value, "hush") {
 				t.Errorf("%s: %s is %s", s.Name, name, value)
 			}
 		}
@@ -154,8 +169,8 @@ func TestTracing_calls(t *testing.T) {
 	}
 	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345679"`+captcha)
 	for to, outcome := range map[string]string{
-		"captcha hcaptcha": "answered", "hook before-user-created": "answered", "hook customize-access-token": "answered", "provider google": "answered",
-		"smtp": "answered", "hook after-user-created": "answered", "sms twilio": "failed",
+		"captcha hcaptcha": "answered", "hook before-user-created": "answered", "hook customize-access-token": "answered",
+		"provider google": "answered", "smtp": "answered", "hook after-user-created": "answered", "sms twilio": "failed",
 	} {
 		c.AwaitPoint(t, "auth.outward.call.duration", func(p otlptest.Point) bool {
 			return p.Attributes["to"] == to && p.Attributes["outcome"] == outcome && len(p.Attributes) == 2
@@ -178,8 +193,11 @@ func TestMetrics_push(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_HEADERS_FILE="+headers, "DEBUG=true"))
 	d.awaitReady(t)
 	d.want(t, 200, "GET", "/settings", "", "")
-	p := c.AwaitPoint(t, "auth.http.requests", func(p otlptest.Point) bool { return p.Attributes["http.route"] == "/settings" })
-	if p.Value != 1 || p.Protocol != "grpc" || p.Headers["x-token"] != "secret" || p.Resource["auth.version"] == "" || p.Resource["service.name"] != "auth" {
+	p := c.AwaitPoint(t, "auth.http.requests", func(p otlptest.Point) bool {
+		return p.Attributes["http.route"] == "/settings"
+	})
+	if p.Value != 1 || p.Protocol != "grpc" || p.Headers["x-token"] != "secret" ||
+		p.Resource["auth.version"] == "" || p.Resource["service.name"] != "auth" {
 		t.Errorf("%+v", p)
 	}
 	c.AwaitPoint(t, "go.goroutine.count", func(p otlptest.Point) bool { return p.Value > 0 })
@@ -190,8 +208,10 @@ func TestMetrics_push(t *testing.T) {
 func TestMetrics_pull(t *testing.T) {
 	t.Parallel()
 	h := startHooks(t)
-	d := start(t, environment(testdb.Postgres(t), append(h.environ(hook.AfterUserCreated, hook.SendEmail), "AUTH_HOOK_SEND_SYNC=true",
-		"AUTH_METRICS_ENABLED=true", "AUTH_METRICS_EXPORTER=prometheus", "OTEL_EXPORTER_PULL_HOST=127.0.0.1", "OTEL_EXPORTER_PULL_PORT=0")...))
+	d := start(t, environment(testdb.Postgres(t),
+		append(h.environ(hook.AfterUserCreated, hook.SendEmail), "AUTH_HOOK_SEND_SYNC=true",
+			"AUTH_METRICS_ENABLED=true", "AUTH_METRICS_EXPORTER=prometheus", "OTEL_EXPORTER_PULL_HOST=127.0.0.1",
+			"OTEL_EXPORTER_PULL_PORT=0")...))
 	var at struct{ HTTP string }
 	d.log.await(t, `"msg":"metrics"`, &at)
 	if !strings.HasPrefix(at.HTTP, "127.0.0.1:") {
@@ -229,7 +249,8 @@ func TestMetrics_pull(t *testing.T) {
 			t.Errorf("the page lacks %s", line)
 		}
 	}
-	if !regexp.MustCompile(`(?m)^auth_signing_key_age_seconds [\d.]+$`).MatchString(page) || !regexp.MustCompile(`(?m)^auth_password_hashes_total [3-9]$`).MatchString(page) {
+	if !regexp.MustCompile(`(?m)^auth_signing_key_age_seconds [\d.]+$`).MatchString(page) ||
+		!regexp.MustCompile(`(?m)^auth_password_hashes_total [3-9]$`).MatchString(page) {
 		t.Error(page)
 	}
 	if strings.Contains(page, "example.org") {

@@ -46,7 +46,8 @@ func startSite(t *testing.T, ratelimit string, daemons ...string) *site {
 	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.reached.Add(1)
 		// Many read X_User as X-User, as CGI has them both in one variable.
-		fmt.Fprintf(w, "user %q role %q aal %q", append(r.Header["X-User"], r.Header["X_user"]...), r.Header["X-User-Role"], r.Header["X-User-Aal"])
+		fmt.Fprintf(w, "user %q role %q aal %q", append(r.Header["X-User"], r.Header["X_user"]...), r.Header["X-User-Role"],
+			r.Header["X-User-Aal"])
 	}))
 	t.Cleanup(application.Close)
 
@@ -70,7 +71,8 @@ func startSite(t *testing.T, ratelimit string, daemons ...string) *site {
 
 // behindEnvoy is what a daemon of a test needs behind it.
 func behindEnvoy(database string, more ...string) []string {
-	return environment(database, append([]string{"AUTH_API_EXTERNAL_URL=" + publicURL, "AUTH_TRUSTED_PROXIES=127.0.0.1", "AUTH_REQUEST_ID_HEADER=X-Request-Id"}, more...)...)
+	return environment(database, append([]string{"AUTH_API_EXTERNAL_URL=" + publicURL, "AUTH_TRUSTED_PROXIES=127.0.0.1",
+		"AUTH_REQUEST_ID_HEADER=X-Request-Id"}, more...)...)
 }
 
 // ratelimitDaemon runs the other daemon with the example's rules and returns its gRPC address.
@@ -78,7 +80,8 @@ func ratelimitDaemon(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	program := filepath.Join(dir, "ratelimit")
-	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-trimpath", "-o", program, "gatehouse/ratelimit") // as make build does, so that all is cached
+	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-trimpath", "-o", program,
+		"gatehouse/ratelimit") // as make build does, so that all is cached
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build ratelimit: %v\n%s", err, out)
@@ -90,15 +93,18 @@ func ratelimitDaemon(t *testing.T) string {
 	if err := os.Mkdir(filepath.Join(dir, "config"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "config", "site.yaml"), []byte(strings.ReplaceAll(string(rules), "unit: minute", "unit: year")), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "config", "site.yaml"),
+		[]byte(strings.ReplaceAll(string(rules), "unit: minute", "unit: year")), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	log := newLines()
 	cmd := exec.Command(program)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = []string{
-		"RUNTIME_ROOT=" + dir, "RUNTIME_WATCH_ROOT=false", "BACKEND_TYPE=memory", "DISABLE_STATS=true", "LOG_LEVEL=info", "LOG_FORMAT=json",
-		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0", "LIMIT_RESPONSE_HEADERS_ENABLED=true",
+		"RUNTIME_ROOT=" + dir, "RUNTIME_WATCH_ROOT=false", "BACKEND_TYPE=memory", "DISABLE_STATS=true", "LOG_LEVEL=info",
+		"LOG_FORMAT=json",
+		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
+		"LIMIT_RESPONSE_HEADERS_ENABLED=true",
 	}
 	p, err := subprocess.Start(cmd)
 	if err != nil {
@@ -167,14 +173,17 @@ func TestEnvoy(t *testing.T) {
 
 	t.Run("the application knows who asks", func(t *testing.T) {
 		want := fmt.Sprintf(`user [%q] role ["authenticated"] aal ["aal1"]`, claims.Sub)
-		if got := s.want(t, 200, here, "/api/x", token, "", "X-User: eve", "X_User: eve", "X-User-Role: service_role"); got.text != want {
+		if got := s.want(t, 200, here, "/api/x", token, "", "X-User: eve", "X_User: eve",
+			"X-User-Role: service_role"); got.text != want {
 			t.Errorf("%s, want %s", got.text, want)
 		}
-		if got := s.want(t, 200, here, "/", "", "", "X-User: eve", "X_User: eve", "X-User-Aal: aal2"); got.text != "user [] role [] aal []" {
+		if got := s.want(t, 200, here, "/", "", "", "X-User: eve", "X_User: eve",
+			"X-User-Aal: aal2"); got.text != "user [] role [] aal []" {
 			t.Errorf("without a token: %s", got.text)
 		}
 		// A browser's preflight passes without a token, and has no user.
-		first, err := here.do("OPTIONS", "http://"+s.Addr+"/api/x", "", "", "Origin: http://localhost:3000", "Access-Control-Request-Method: GET", "X-User: eve", "X-User-Role: service_role")
+		first, err := here.do("OPTIONS", "http://"+s.Addr+"/api/x", "", "", "Origin: http://localhost:3000",
+			"Access-Control-Request-Method: GET", "X-User: eve", "X-User-Role: service_role")
 		if err != nil || first.status != 200 || first.text != "user [] role [] aal []" {
 			t.Errorf("a preflight: %v, %d %s", err, first.status, first.text)
 		}
@@ -185,7 +194,8 @@ func TestEnvoy(t *testing.T) {
 		foreign := start(t, environment(testdb.Postgres(t), "AUTH_API_EXTERNAL_URL="+publicURL)) // another key
 		reached := s.reached.Load()
 		for name, bearer := range map[string]string{
-			"no token": "", "service": service, "foreign key": foreign.signUp(t, "ann@example.org").str("access_token"), "broken": token[:len(token)-4] + "AAAA",
+			"no token": "", "service": service, "foreign key": foreign.signUp(t, "ann@example.org").str("access_token"),
+			"broken": token[:len(token)-4] + "AAAA",
 		} {
 			for _, path := range []string{"/api/x", "//api/x", "/auth/v1/../../api/x", "/x/%2e%2e/api/x"} {
 				a, err := s.ask(here, path, bearer, "")
@@ -197,14 +207,16 @@ func TestEnvoy(t *testing.T) {
 		if s.reached.Load() != reached {
 			t.Error("a request without a user's token reached the application")
 		}
-		for _, path := range []string{"/auth/v1/admin/users", "/auth/v1//admin/users", "/auth/v1/x/../admin/users", "/auth/v1/invite"} {
+		for _, path := range []string{"/auth/v1/admin/users", "/auth/v1//admin/users", "/auth/v1/x/../admin/users",
+			"/auth/v1/invite"} {
 			s.want(t, 404, here, path, service, "")
 		}
 	})
 	t.Run("the daemon sees clients, not Envoy", func(t *testing.T) {
 		var sessions []struct{ IP string }
 		a := s.want(t, 200, here, "/auth/v1/user/sessions", token, "", "X-Forwarded-For: 192.0.2.1")
-		if err := json.Unmarshal([]byte(a.text), &sessions); err != nil || len(sessions) != 1 || sessions[0].IP != "127.0.0.9" {
+		if err := json.Unmarshal([]byte(a.text), &sessions); err != nil || len(sessions) != 1 ||
+			sessions[0].IP != "127.0.0.9" {
 			t.Errorf("%v: %s", err, a.text)
 		}
 		id := a.header.Get("X-Request-Id")
@@ -215,14 +227,19 @@ func TestEnvoy(t *testing.T) {
 	})
 	t.Run("limits", func(t *testing.T) {
 		for i := range 10 {
-			s.want(t, 400, here, "/auth/v1/token?grant_type=password", "", fmt.Sprintf(`{"email":"eve%d@example.org","password":"wrong horse"}`, i))
+			s.want(t, 400, here, "/auth/v1/token?grant_type=password", "",
+				fmt.Sprintf(`{"email":"eve%d@example.org","password":"wrong horse"}`, i))
 		}
-		s.want(t, 429, here, "/auth/v1/token?grant_type=password", "", `{"email":"ann@example.org","password":"correct horse"}`)
-		for _, spelled := range []string{"?grant_type=passwor%64", "/?grant_type=password", "?grant%5Ftype=password", "?grant%5Ftype=password&grant_type=refresh_token"} {
+		s.want(t, 429, here, "/auth/v1/token?grant_type=password", "",
+			`{"email":"ann@example.org","password":"correct horse"}`)
+		for _, spelled := range []string{"?grant_type=passwor%64", "/?grant_type=password", "?grant%5Ftype=password",
+			"?grant%5Ftype=password&grant_type=refresh_token"} {
 			s.want(t, 429, here, "/auth/v1/token"+spelled, "", `{"email":"ann@example.org","password":"correct horse"}`)
 		}
-		again := s.want(t, 200, there, "/auth/v1/token?grant_type=password", "", `{"email":"ann@example.org","password":"correct horse"}`)
-		s.want(t, 200, here, "/auth/v1/token?grant_type=refresh_token", "", `{"refresh_token":"`+again.str("refresh_token")+`"}`)
+		again := s.want(t, 200, there, "/auth/v1/token?grant_type=password", "",
+			`{"email":"ann@example.org","password":"correct horse"}`)
+		s.want(t, 200, here, "/auth/v1/token?grant_type=refresh_token", "",
+			`{"refresh_token":"`+again.str("refresh_token")+`"}`)
 		for left := 28; left >= 0; left-- { // one was sent above; by another session of the same user
 			a := s.want(t, 200, there, "/api/x", again.str("access_token"), "")
 			if got := a.header.Get("RateLimit-Remaining"); got != fmt.Sprint(left) {
@@ -241,7 +258,8 @@ func TestEnvoy_restart(t *testing.T) {
 	var daemons [2]*instance
 	var envs [2][]string
 	for i, host := range []string{"127.0.0.1", "127.0.0.2"} {
-		envs[i] = behindEnvoy(database, "AUTH_API_HOST="+host, "AUTH_DRAIN_DELAY=4s", "AUTH_RATE_LIMIT_REFRESH_PER_SESSION=0", "AUTH_DB_MAX_POOL_SIZE=8")
+		envs[i] = behindEnvoy(database, "AUTH_API_HOST="+host, "AUTH_DRAIN_DELAY=4s", "AUTH_RATE_LIMIT_REFRESH_PER_SESSION=0",
+			"AUTH_DB_MAX_POOL_SIZE=8")
 		daemons[i] = start(t, envs[i])
 		envs[i] = append(envs[i], "PORT="+daemons[i].http[strings.LastIndexByte(daemons[i].http, ':')+1:])
 	}
@@ -274,7 +292,8 @@ func TestEnvoy_restart(t *testing.T) {
 				}
 				check(s.ask(c, "/auth/v1/user", access, ""))
 				check(s.ask(c, "/api/x", access, ""))
-				if next := check(s.ask(c, "/auth/v1/token?grant_type=refresh_token", "", `{"refresh_token":"`+refresh+`"}`)); next.status == 200 {
+				if next := check(s.ask(c, "/auth/v1/token?grant_type=refresh_token", "",
+					`{"refresh_token":"`+refresh+`"}`)); next.status == 200 {
 					access, refresh = next.str("access_token"), next.str("refresh_token")
 				}
 			}
@@ -307,7 +326,8 @@ func TestEnvoy_restart(t *testing.T) {
 // The compose file sets what the daemons know, and gives Envoy the names and ports that it looks for.
 func TestEnvoy_compose(t *testing.T) {
 	compose := envoytest.ReadCompose(t, "../example/compose.yaml",
-		"${JWT_SECRET:?openssl rand -hex 32}", strings.Repeat("a", 64), "${SECRET_KEY:?openssl rand -hex 32}", strings.Repeat("b", 64))
+		"${JWT_SECRET:?openssl rand -hex 32}", strings.Repeat("a", 64), "${SECRET_KEY:?openssl rand -hex 32}",
+		strings.Repeat("b", 64))
 	daemon := compose.Services["auth"]
 	c, _, _, report, err := config.Load(daemon.Environ(), os.DevNull, nil)
 	if err != nil || len(report.Warnings) > 0 {
@@ -316,15 +336,20 @@ func TestEnvoy_compose(t *testing.T) {
 	if at := compose.Services["envoy"].Networks["default"].Address; !slices.Equal(c.API.Proxies, []string{at}) {
 		t.Errorf("Envoy is at %s, AUTH_TRUSTED_PROXIES is %q", at, c.API.Proxies)
 	}
-	if grace, err := time.ParseDuration(daemon.StopGrace); err != nil || grace < c.API.DrainDelay+c.API.DrainTimeout+3*time.Second {
-		t.Errorf("stop_grace_period is %s, AUTH_DRAIN_DELAY %s, AUTH_DRAIN_TIMEOUT %s", daemon.StopGrace, c.API.DrainDelay, c.API.DrainTimeout)
+	if grace, err := time.ParseDuration(daemon.StopGrace); err != nil || grace < c.API.DrainDelay+
+		c.API.DrainTimeout+3*time.Second {
+		t.Errorf("stop_grace_period is %s, AUTH_DRAIN_DELAY %s, AUTH_DRAIN_TIMEOUT %s", daemon.StopGrace, c.API.DrainDelay,
+			c.API.DrainTimeout)
 	}
 	envoy := envoytest.Read(t, "../example/envoy.yaml")
-	every, err := time.ParseDuration(fmt.Sprint(envoytest.Map(t, envoy.Cluster(t, "auth"), "health_checks", 0)["interval"]))
+	every, err := time.ParseDuration(fmt.Sprint(envoytest.Map(t, envoy.Cluster(t, "auth"), "health_checks",
+		0)["interval"]))
 	if err != nil || c.API.DrainDelay < 3*every || daemon.Deploy.Replicas < 2 {
-		t.Errorf("%v: Envoy asks for health each %s, AUTH_DRAIN_DELAY is %s, of %d daemons", err, every, c.API.DrainDelay, daemon.Deploy.Replicas)
+		t.Errorf("%v: Envoy asks for health each %s, AUTH_DRAIN_DELAY is %s, of %d daemons", err, every, c.API.DrainDelay,
+			daemon.Deploy.Replicas)
 	}
-	if issuer := envoytest.Map(t, envoy.Filter(t, "envoy.filters.http.jwt_authn"), "providers", "auth")["issuer"]; issuer != c.JWT.Issuer || issuer != publicURL {
+	if issuer := envoytest.Map(t, envoy.Filter(t, "envoy.filters.http.jwt_authn"), "providers",
+		"auth")["issuer"]; issuer != c.JWT.Issuer || issuer != publicURL {
 		t.Errorf("Envoy wants the issuer %s, the daemon is %s", issuer, c.JWT.Issuer)
 	}
 	for name, want := range map[string]int{"auth": c.API.Port, "ratelimit": 8081, "application": 80} {

@@ -51,7 +51,8 @@ func TestHashingProcess(t *testing.T) {
 	if fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", child)); err == nil { // root's right
 		for _, fd := range fds {
 			to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", child, fd.Name()))
-			if n, _ := strconv.Atoi(fd.Name()); err == nil && (n > 2 && !strings.HasPrefix(to, "anon_inode:") && !strings.HasPrefix(to, "/sys/fs/cgroup/") || n <= 2 && !strings.HasPrefix(to, "pipe:")) {
+			if n, _ := strconv.Atoi(fd.Name()); err == nil && (n > 2 && !strings.HasPrefix(to, "anon_inode:") &&
+				!strings.HasPrefix(to, "/sys/fs/cgroup/") || n <= 2 && !strings.HasPrefix(to, "pipe:")) {
 				t.Errorf("its descriptor %s is %s", fd.Name(), to)
 			}
 		}

@@ -47,7 +47,8 @@ func TestKeysReachReplicas(t *testing.T) {
 		a, err := call("GET", d.http+"/user", session.str("access_token"), "")
 		return err == nil && a.status == 403 && a.str("error_code") == "bad_jwt"
 	})
-	session = replicas[1].want(t, 200, "POST", "/token?grant_type=refresh_token", "", `{"refresh_token":"`+session.str("refresh_token")+`"}`)
+	session = replicas[1].want(t, 200, "POST", "/token?grant_type=refresh_token", "",
+		`{"refresh_token":"`+session.str("refresh_token")+`"}`)
 	a.want(t, 200, "GET", "/user", session.str("access_token"), "")
 
 	next := strings.Fields(keys("rotate"))[0]
@@ -71,7 +72,8 @@ func TestBusyPort(t *testing.T) {
 		if status != 1 || !strings.Contains(errs, "auth: "+name+": ") || !strings.Contains(errs, "address already in use") {
 			t.Errorf("%s: %d %s", name, status, errs)
 		}
-		if b, err := os.ReadFile(log); err != nil || !strings.Contains(string(b), `"msg":"the daemon ends","error":"`+name+`: `) {
+		if b, err := os.ReadFile(log); err != nil ||
+			!strings.Contains(string(b), `"msg":"the daemon ends","error":"`+name+`: `) {
 			t.Errorf("%v %s", err, b)
 		}
 	}

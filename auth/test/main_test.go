@@ -49,9 +49,11 @@ type instance struct {
 func environment(url string, more ...string) []string {
 	return append([]string{
 		asProgram + "=1", "PATH=" + os.Getenv("PATH"),
-		"DATABASE_URL=" + url, "AUTH_DB_DRIVER=postgres", "AUTH_SITE_URL=http://localhost:3000", "AUTH_API_EXTERNAL_URL=http://localhost:9999",
+		"DATABASE_URL=" + url, "AUTH_DB_DRIVER=postgres", "AUTH_SITE_URL=http://localhost:3000",
+		"AUTH_API_EXTERNAL_URL=http://localhost:9999",
 		"AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef", "AUTH_JWT_ALGORITHM=ES256", "AUTH_API_HOST=127.0.0.1", "PORT=0",
-		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=0", "AUTH_PASSWORD_HASH=bcrypt:4", "AUTH_SMTP_MAX_FREQUENCY=0", "AUTH_RATE_LIMIT_EMAIL_SENT=1000",
+		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=0", "AUTH_PASSWORD_HASH=bcrypt:4", "AUTH_SMTP_MAX_FREQUENCY=0",
+		"AUTH_RATE_LIMIT_EMAIL_SENT=1000",
 	}, more...)
 }
 
@@ -114,7 +116,9 @@ func call(method, url, bearer, body string) (answer, error) {
 		r.Header.Set("Authorization", "Bearer "+bearer)
 	}
 	r.Header.Set("Content-Type", "application/json")
-	client := http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	resp, err := client.Do(r)
 	if err != nil {
 		return answer{}, err
@@ -184,16 +188,19 @@ func TestDaemon(t *testing.T) {
 	d.want(t, 200, "GET", "/health", "", "")
 	d.want(t, 200, "GET", "/readyz", "", "")
 	d.want(t, 200, "POST", "/signup", "", `{"email":"ann@example.org","password":"correct horse"}`)
-	if a := d.want(t, 400, "POST", "/token?grant_type=password", "", `{"email":"ann@example.org","password":"correct horse"}`); a.str("error_code") != "email_not_confirmed" {
+	if a := d.want(t, 400, "POST", "/token?grant_type=password", "",
+		`{"email":"ann@example.org","password":"correct horse"}`); a.str("error_code") != "email_not_confirmed" {
 		t.Error(a.text)
 	}
 	link, code := d.mail(t, "ann@example.org")
-	if !strings.HasPrefix(link, "http://localhost:9999/verify?token=") || !regexp.MustCompile(`^\d{6}$`).MatchString(code) {
+	if !strings.HasPrefix(link, "http://localhost:9999/verify?token=") ||
+		!regexp.MustCompile(`^\d{6}$`).MatchString(code) {
 		t.Errorf("link %s, code %s", link, code)
 	}
 	a := d.want(t, 303, "GET", strings.TrimPrefix(link, "http://localhost:9999"), "", "")
 	_ = a
-	session := d.want(t, 200, "POST", "/token?grant_type=password", "", `{"email":"ann@example.org","password":"correct horse"}`)
+	session := d.want(t, 200, "POST", "/token?grant_type=password", "",
+		`{"email":"ann@example.org","password":"correct horse"}`)
 	if u := d.want(t, 200, "GET", "/user", session.str("access_token"), ""); u.str("email") != "ann@example.org" {
 		t.Error(u.text)
 	}
@@ -205,13 +212,17 @@ func TestDaemon(t *testing.T) {
 	d = start(t, environment(url), "serve", "--skip-migrations")
 	replica := start(t, environment(url))
 	replica.want(t, 200, "GET", "/user", session.str("access_token"), "")
-	session = d.want(t, 200, "POST", "/token?grant_type=refresh_token", "", `{"refresh_token":"`+session.str("refresh_token")+`"}`)
-	session = replica.want(t, 200, "POST", "/token?grant_type=refresh_token", "", `{"refresh_token":"`+session.str("refresh_token")+`"}`)
+	session = d.want(t, 200, "POST", "/token?grant_type=refresh_token", "",
+		`{"refresh_token":"`+session.str("refresh_token")+`"}`)
+	session = replica.want(t, 200, "POST", "/token?grant_type=refresh_token", "",
+		`{"refresh_token":"`+session.str("refresh_token")+`"}`)
 	d.want(t, 204, "POST", "/logout?scope=global", session.str("access_token"), "")
-	if a := replica.want(t, 403, "GET", "/user", session.str("access_token"), ""); a.str("error_code") != "session_not_found" {
+	if a := replica.want(t, 403, "GET", "/user", session.str("access_token"),
+		""); a.str("error_code") != "session_not_found" {
 		t.Error(a.text)
 	}
-	for _, secret := range []string{"correct horse", session.str("access_token"), session.str("refresh_token"), code, "0123456789abcdef"} {
+	for _, secret := range []string{"correct horse", session.str("access_token"), session.str("refresh_token"), code,
+		"0123456789abcdef"} {
 		if strings.Contains(d.log.text()+replica.log.text(), secret) {
 			t.Errorf("a log holds %q", secret)
 		}
@@ -373,7 +384,8 @@ func TestOtherRootKey(t *testing.T) {
 	if status != 1 || !strings.Contains(errs, "AUTH_SECRET_KEY ") || !strings.Contains(errs, "AUTH_SECRET_KEYS_PREVIOUS") {
 		t.Errorf("%d %s", status, errs)
 	}
-	d = start(t, append(environment(url), "AUTH_SECRET_KEY=another", "AUTH_SECRET_KEYS_PREVIOUS=0123456789abcdef0123456789abcdef"))
+	d = start(t, append(environment(url), "AUTH_SECRET_KEY=another",
+		"AUTH_SECRET_KEYS_PREVIOUS=0123456789abcdef0123456789abcdef"))
 	d.want(t, 200, "GET", "/.well-known/jwks.json", "", "")
 }
 

@@ -23,9 +23,12 @@ import (
 
 // limitNames are the settings behind the limiters, without AUTH_RATE_LIMIT_.
 var limitNames = map[string]string{
-	"bySignup": "OTP", "byRecover": "OTP", "byResend": "OTP", "byMagicLink": "OTP", "byOTP": "OTP", "byUser": "OTP", "byReauthenticate": "OTP", "byEnroll": "OTP",
-	"byAnonymous": "ANONYMOUS_USERS", "byToken": "TOKEN_REFRESH", "byVerify": "VERIFY", "byAuthorize": "VERIFY", "byCallback": "VERIFY",
-	"byChallenge": "`AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY`", "byFactorVerify": "`AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY`",
+	"bySignup": "OTP", "byRecover": "OTP", "byResend": "OTP", "byMagicLink": "OTP", "byOTP": "OTP", "byUser": "OTP",
+	"byReauthenticate": "OTP", "byEnroll": "OTP",
+	"byAnonymous": "ANONYMOUS_USERS", "byToken": "TOKEN_REFRESH", "byVerify": "VERIFY", "byAuthorize": "VERIFY",
+	"byCallback":     "VERIFY",
+	"byChallenge":    "`AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY`",
+	"byFactorVerify": "`AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY`",
 }
 
 // TestDocs_routeColumns compares file, guard and limits of each route with the source of the handlers.
@@ -71,7 +74,8 @@ func TestDocs_routeColumns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guards := map[string]string{"noTimeout": "none", "s.open": "none", "s.limited": "none", "s.admin": "admin", "s.member": "user, not anonymous"}
+	guards := map[string]string{"noTimeout": "none", "s.open": "none", "s.limited": "none", "s.admin": "admin",
+		"s.member": "user, not anonymous"}
 	for _, m := range regexp.MustCompile(`mux\.Handle\("([^"]+)", ([\w.]+)\((?:([\w.]+), )?(?:s\.(captcha)\()?s\.(\w+)\)+`).FindAllStringSubmatch(string(source), -1) {
 		route, guard, before, captcha, handler := m[1], m[2], m[3], m[4], m[5]
 		h, ok := methods[handler]
@@ -80,7 +84,8 @@ func TestDocs_routeColumns(t *testing.T) {
 		}
 		name := guards[guard]
 		if guard == "s.user" {
-			name = map[string]string{"account.Full": "user", "account.ReadUser": "user, reading", "account.AnyAudience": "user"}[before]
+			name = map[string]string{"account.Full": "user", "account.ReadUser": "user, reading",
+				"account.AnyAudience": "user"}[before]
 		}
 		if captcha != "" {
 			name = captcha
@@ -112,7 +117,8 @@ func TestDocs_names(t *testing.T) {
 		for _, m := range regexp.MustCompile("\\[`(\\w+)`\\]\\(([\\w/.]+\\.go)\\)").FindAllStringSubmatch(text, -1) {
 			links++
 			file := filepath.Join(filepath.Dir(page), m[2])
-			if text, err := os.ReadFile(filepath.Join(daemonDir, file)); err != nil || !regexp.MustCompile(`\b`+m[1]+`\b`).Match(text) {
+			if text, err := os.ReadFile(filepath.Join(daemonDir, file)); err != nil ||
+				!regexp.MustCompile(`\b`+m[1]+`\b`).Match(text) {
 				t.Errorf("%s: %s does not have %s (%v)", page, file, m[1], err)
 			}
 		}
@@ -152,7 +158,8 @@ func TestDocs_states(t *testing.T) {
 			t.Errorf("%s: %s", what, d)
 		}
 	}
-	f("kinds", matches(t, "internal/store/tokens.go", `(?m)^\tKind\w+ +(?:Kind )?= "(\w+)"`), firstCells(t, "docs/tokens.md", "## One-time tokens"))
+	f("kinds", matches(t, "internal/store/tokens.go", `(?m)^\tKind\w+ +(?:Kind )?= "(\w+)"`),
+		firstCells(t, "docs/tokens.md", "## One-time tokens"))
 
 	// Not every reason that there is a name for is given by this version.
 	var given []string
@@ -172,7 +179,8 @@ func TestDocs_states(t *testing.T) {
 	slices.Sort(given)
 	f("reasons", slices.Compact(given), firstCells(t, "docs/accounts.md", "## Sessions"))
 
-	f("messages", matches(t, "../migrations/00004_outbox.sql", `'(pending|sent|failed|expired)'[,)]`), firstCells(t, "docs/mail.md", "## The outbox"))
+	f("messages", matches(t, "../migrations/00004_outbox.sql", `'(pending|sent|failed|expired)'[,)]`),
+		firstCells(t, "docs/mail.md", "## The outbox"))
 }
 
 // TestDocs_usage: the table lists the commands of the program's usage text.
@@ -201,9 +209,11 @@ func TestREADME_transcripts(t *testing.T) {
 	}
 	d := start(t, environment(testdb.Postgres(t), "AUTH_JWT_ALGORITHM=RS256"))
 	there := strings.NewReplacer("http://127.0.0.1:8082", d.http, "http://127.0.0.1:8083", d.mailbox)
-	back := strings.NewReplacer(d.http, "http://127.0.0.1:8082", d.mailbox, "http://127.0.0.1:8083", "http://localhost:9999", "http://127.0.0.1:8082")
+	back := strings.NewReplacer(d.http, "http://127.0.0.1:8082", d.mailbox, "http://127.0.0.1:8083",
+		"http://localhost:9999", "http://127.0.0.1:8082")
 	commands := 0
-	for _, block := range regexp.MustCompile("(?s)\n```console\n(.*?)```\n").FindAllStringSubmatch(document(t, "README.md"), -1) {
+	for _, block := range regexp.MustCompile("(?s)\n```console\n(.*?)```\n").FindAllStringSubmatch(document(t,
+		"README.md"), -1) {
 		for command := range strings.SplitSeq(strings.TrimPrefix(block[1], "$ "), "\n$ ") {
 			line, want, _ := strings.Cut(strings.TrimRight(command, "\n"), "\n")
 			cmd := exec.Command("sh", "-c", there.Replace(line))

@@ -86,16 +86,19 @@ func TestReload(t *testing.T) {
 	if a := d.want(t, 400, "GET", half, "", ""); a.str("msg") != "Unsupported provider: provider is not enabled" {
 		t.Error(a.text)
 	}
-	d.with(t, "AUTH_EXTERNAL_GITHUB_ENABLED=true", "AUTH_EXTERNAL_GITHUB_CLIENT_ID=x", "AUTH_EXTERNAL_GITHUB_SECRET=y", "AUTH_EXTERNAL_GITHUB_REDIRECT_URI=http://localhost:9999/callback",
+	d.with(t, "AUTH_EXTERNAL_GITHUB_ENABLED=true", "AUTH_EXTERNAL_GITHUB_CLIENT_ID=x", "AUTH_EXTERNAL_GITHUB_SECRET=y",
+		"AUTH_EXTERNAL_GITHUB_REDIRECT_URI=http://localhost:9999/callback",
 		"AUTH_DISABLE_SIGNUP=true", "AUTH_DB_MAX_POOL_SIZE=3", "LOG_LEVEL=debug", "AUTH_JWT_EXP=77")
 	d.log.await(t, `"name":"AUTH_DB_MAX_POOL_SIZE"`, nil)
 	if a := d.want(t, 200, "GET", "/settings", "", ""); a.body["disable_signup"] != true {
 		t.Error(a.text)
 	}
-	if a := d.want(t, 400, "GET", half, "", ""); a.str("msg") != "PKCE flow requires code_challenge_method and code_challenge" {
+	if a := d.want(t, 400, "GET", half, "",
+		""); a.str("msg") != "PKCE flow requires code_challenge_method and code_challenge" {
 		t.Error(a.text)
 	}
-	if a := d.want(t, 422, "POST", "/signup", "", `{"email":"ann@example.org","password":"correct horse"}`); a.str("error_code") != "signup_disabled" {
+	if a := d.want(t, 422, "POST", "/signup", "",
+		`{"email":"ann@example.org","password":"correct horse"}`); a.str("error_code") != "signup_disabled" {
 		t.Error(a.text)
 	}
 }
@@ -126,7 +129,8 @@ func TestReload_keys(t *testing.T) {
 	signsWith := func(alg string) {
 		t.Helper()
 		n++
-		access := d.want(t, 200, "POST", "/signup", "", credentials("user"+strconv.Itoa(n)+"@example.org", horse)).str("access_token")
+		access := d.want(t, 200, "POST", "/signup", "",
+			credentials("user"+strconv.Itoa(n)+"@example.org", horse)).str("access_token")
 		header, err := base64.RawURLEncoding.DecodeString(strings.Split(access, ".")[0])
 		if err != nil || !strings.Contains(string(header), `"alg":"`+alg+`"`) {
 			t.Errorf("%v %s, want %s", err, header, alg)

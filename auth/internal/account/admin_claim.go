@@ -36,7 +36,8 @@ func adminClaim(ctx context.Context, f *flow, by Actor, id uuid.UUID) error {
 			return unprocessable(CodeEmailNotConfirmed, "The user has no confirmed e-mail address to send the recovery to")
 		}
 		if msg, err = newMail(f, mailSpec{
-			kind: store.KindRecovery, mail: mail.Recovery, link: mail.LinkRecovery, to: u.Email, vars: mail.Vars{Email: u.Email, Data: u.UserMetadata},
+			kind: store.KindRecovery, mail: mail.Recovery, link: mail.LinkRecovery, to: u.Email,
+			vars: mail.Vars{Email: u.Email, Data: u.UserMetadata},
 		}); err != nil {
 			return err
 		}
@@ -61,10 +62,11 @@ func dropAccess(b *store.Batch, u store.User, now time.Time) {
 	none := time.Time{}
 	p := store.UserPatch{
 		ID: u.ID, Now: now, PasswordHash: ptr(""), Phone: ptr(""), PhoneConfirmedAt: &none, IsAnonymous: ptr(false),
-		NewEmail: ptr(""), NewPhone: ptr(""), CurrentEmailProven: ptr(false), NewEmailProven: ptr(false), RecoverySentAt: &now,
+		NewEmail: ptr(""), NewPhone: ptr(""), CurrentEmailProven: ptr(false), NewEmailProven: ptr(false),
+		RecoverySentAt:     &now,
 		ConfirmationSentAt: &none, EmailChangeSentAt: &none, PhoneChangeSentAt: &none, ReauthenticationSentAt: &none,
-		UserMetadata:            store.MetadataPatch{Delete: []string{"phone"}, Set: mustJSON(map[string]any{"phone_verified": false})},
-		ProvidersFromIdentities: true,
+		UserMetadata: store.MetadataPatch{Delete: []string{"phone"},
+			Set: mustJSON(map[string]any{"phone_verified": false})}, ProvidersFromIdentities: true,
 	}
 	own := ownIdentity(u.ID, "email", u.Email, nil, p)
 	if at := slices.IndexFunc(u.Identities, func(i store.Identity) bool { return i.Provider == "email" }); at >= 0 {

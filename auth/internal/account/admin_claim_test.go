@@ -33,8 +33,10 @@ func TestAdminClaim(t *testing.T) {
 
 	refused(t, h.AdminClaim(t.Context(), account.RequestInfo{}, service, g.User.ID), "")
 	u := h.user(g.User.ID)
-	if u.Email != "mia@example.org" || u.EmailConfirmedAt.IsZero() || u.PasswordHash != "" || u.Phone != "" || !u.PhoneConfirmedAt.IsZero() ||
-		u.NewEmail != "" || u.Factors != nil || fmt.Sprint(providers(u)) != "[email]" || metadata(t, u.UserMetadata)["phone"] != nil {
+	if u.Email != "mia@example.org" || u.EmailConfirmedAt.IsZero() || u.PasswordHash != "" ||
+		u.Phone != "" || !u.PhoneConfirmedAt.IsZero() ||
+		u.NewEmail != "" || u.Factors != nil || fmt.Sprint(providers(u)) != "[email]" ||
+		metadata(t, u.UserMetadata)["phone"] != nil {
 		t.Error(brief(u))
 	}
 	if h.trail() != trail+" user_modified" {
@@ -71,7 +73,8 @@ func TestAdminClaim_refused(t *testing.T) {
 	refused(t, h.AdminClaim(t.Context(), account.RequestInfo{}, service, list[0].ID), unconfirmed)
 	mia := h.confirmed("mia@example.org")
 	h.set(func(s *account.Settings) { s.Email.Configured = false })
-	refused(t, h.AdminClaim(t.Context(), account.RequestInfo{}, service, mia.User.ID), "unexpected_failure: Error sending recovery email")
+	refused(t, h.AdminClaim(t.Context(), account.RequestInfo{}, service, mia.User.ID),
+		"unexpected_failure: Error sending recovery email")
 	h.caller(mia)
 	h.set(func(s *account.Settings) { s.Email.Configured = true })
 	refused(t, h.AdminDelete(t.Context(), browser, service, mia.User.ID, true), "")

@@ -36,31 +36,52 @@ func TestAdminCreate_refusals(t *testing.T) {
 		return p
 	}
 	f(account.Attributes{}, account.Invalid, "validation_failed: Cannot create a user without either an email or phone")
-	f(account.Attributes{Email: ptr("a")}, account.Invalid, "validation_failed: Unable to validate email address: invalid format")
-	f(account.Attributes{Email: ptr("MIA@example.org"), Phone: ptr("0")}, account.Unprocessable, "email_exists: A user with this email address has already been registered")
-	f(account.Attributes{Phone: ptr("0")}, account.Invalid, "validation_failed: Invalid phone number format (E.164 required)")
-	f(account.Attributes{Phone: ptr("+49 1511")}, account.Unprocessable, "phone_exists: Phone number already registered by another user")
-	f(with(func(p *account.Attributes) { p.Password, p.PasswordHash = ptr("sesame"), ptr("x") }), account.Invalid, "validation_failed: Only a password or a password hash should be provided")
+	f(account.Attributes{Email: ptr("a")}, account.Invalid,
+		"validation_failed: Unable to validate email address: invalid format")
+	f(account.Attributes{Email: ptr("MIA@example.org"), Phone: ptr("0")}, account.Unprocessable,
+		"email_exists: A user with this email address has already been registered")
+	f(account.Attributes{Phone: ptr("0")}, account.Invalid,
+		"validation_failed: Invalid phone number format (E.164 required)")
+	f(account.Attributes{Phone: ptr("+49 1511")}, account.Unprocessable,
+		"phone_exists: Phone number already registered by another user")
+	f(with(func(p *account.Attributes) { p.Password, p.PasswordHash = ptr("sesame"), ptr("x") }), account.Invalid,
+		"validation_failed: Only a password or a password hash should be provided")
 	_, err := h.AdminCreate(t.Context(), browser, service, with(func(p *account.Attributes) {
 		p.PasswordHash = ptr("$argon2id$v=19$m=8,t=0,p=1$c2FsdHNhbHQ$aGFzaGhhc2g")
 	}))
-	if kindOf(err) != account.Invalid || !strings.HasPrefix(err.Error(), "validation_failed: The password hash cannot be used: ") {
+	if kindOf(err) != account.Invalid ||
+		!strings.HasPrefix(err.Error(), "validation_failed: The password hash cannot be used: ") {
 		t.Error(err)
 	}
 	long, short := strings.Repeat("x", 73), "short"
-	f(with(func(p *account.Attributes) { p.Password = &long }), account.Invalid, "validation_failed: Password cannot be longer than 72 characters", func(s *account.Settings) { s.Passwords.PolicyForAdmin = false })
-	f(with(func(p *account.Attributes) { p.Password = &short }), account.Unprocessable, "weak_password: Password should be at least 6 characters.")
-	f(with(func(p *account.Attributes) { p.ID = "x" }), account.Invalid, "validation_failed: ID must conform to the uuid v4 format")
-	f(with(func(p *account.Attributes) { p.ID = uuid.Nil.String() }), account.Invalid, "validation_failed: ID cannot be a nil uuid")
-	f(with(func(p *account.Attributes) { p.ID = mia.ID.String() }), account.Unprocessable, "validation_failed: A user with this ID already exists")
-	f(with(func(p *account.Attributes) { p.BanDuration = ptr("1d") }), account.Invalid, `validation_failed: invalid format for ban duration: time: unknown unit "d" in duration "1d"`)
-	f(with(func(p *account.Attributes) { p.BanDuration = ptr("-1h") }), account.Invalid, "validation_failed: invalid format for ban duration: it is negative")
-	f(with(func(p *account.Attributes) { p.AppMetadata = []byte(`1`) }), account.Invalid, "bad_json: Could not parse request body as JSON: metadata is not an object")
-	f(with(func(p *account.Attributes) { p.Password = &short }), 0, "", func(s *account.Settings) { s.Passwords.PolicyForAdmin = false })
+	f(with(func(p *account.Attributes) { p.Password = &long }), account.Invalid,
+		"validation_failed: Password cannot be longer than 72 characters", func(s *account.Settings) {
+			s.Passwords.PolicyForAdmin = false
+		})
+	f(with(func(p *account.Attributes) { p.Password = &short }), account.Unprocessable,
+		"weak_password: Password should be at least 6 characters.")
+	f(with(func(p *account.Attributes) { p.ID = "x" }), account.Invalid,
+		"validation_failed: ID must conform to the uuid v4 format")
+	f(with(func(p *account.Attributes) { p.ID = uuid.Nil.String() }), account.Invalid,
+		"validation_failed: ID cannot be a nil uuid")
+	f(with(func(p *account.Attributes) { p.ID = mia.ID.String() }), account.Unprocessable,
+		"validation_failed: A user with this ID already exists")
+	f(with(func(p *account.Attributes) { p.BanDuration = ptr("1d") }), account.Invalid,
+		`validation_failed: invalid format for ban duration: time: unknown unit "d" in duration "1d"`)
+	f(with(func(p *account.Attributes) { p.BanDuration = ptr("-1h") }), account.Invalid,
+		"validation_failed: invalid format for ban duration: it is negative")
+	f(with(func(p *account.Attributes) { p.AppMetadata = []byte(`1`) }), account.Invalid,
+		"bad_json: Could not parse request body as JSON: metadata is not an object")
+	f(with(func(p *account.Attributes) { p.Password = &short }), 0, "", func(s *account.Settings) {
+		s.Passwords.PolicyForAdmin = false
+	})
 	f(account.Attributes{Email: ptr("mia@example.org"), Aud: "other"}, 0, "")
-	f(with(func(p *account.Attributes) { p.Role = ptr(strings.Repeat("x", 256)) }), account.Invalid, "validation_failed: Role cannot be longer than 255 bytes")
-	f(with(func(p *account.Attributes) { p.Aud = strings.Repeat("x", 256) }), account.Invalid, "validation_failed: Audience cannot be longer than 255 bytes")
-	f(account.Attributes{Email: ptr("wide@example.org"), Role: ptr(strings.Repeat("x", 255)), Aud: strings.Repeat("y", 255)}, 0, "")
+	f(with(func(p *account.Attributes) { p.Role = ptr(strings.Repeat("x", 256)) }), account.Invalid,
+		"validation_failed: Role cannot be longer than 255 bytes")
+	f(with(func(p *account.Attributes) { p.Aud = strings.Repeat("x", 256) }), account.Invalid,
+		"validation_failed: Audience cannot be longer than 255 bytes")
+	f(account.Attributes{Email: ptr("wide@example.org"), Role: ptr(strings.Repeat("x", 255)),
+		Aud: strings.Repeat("y", 255)}, 0, "")
 	stranger := browser
 	stranger.Aud = strings.Repeat("y", 256)
 	_, err = h.Invite(t.Context(), stranger, service, account.Invitation{Email: "far@example.org"})
@@ -74,14 +95,19 @@ func TestAdminCreate(t *testing.T) {
 	h := open(t, func(s *account.Settings) { s.DisableSignup, s.Email.Enabled = true, true })
 	id := uuid.NewString()
 	u := h.create(account.Attributes{
-		ID: id, Email: ptr("Mia@example.org"), Phone: ptr("+491511"), Password: ptr("sesame"), EmailConfirm: ptr(true), PhoneConfirm: ptr(false),
-		UserMetadata: []byte(`{"nick":"x"}`), AppMetadata: []byte(`{"plan":"gold","provider":"ours"}`), Role: ptr("editor"), BanDuration: ptr("1h"),
+		ID: id, Email: ptr("Mia@example.org"), Phone: ptr("+491511"), Password: ptr("sesame"), EmailConfirm: ptr(true),
+		PhoneConfirm: ptr(false),
+		UserMetadata: []byte(`{"nick":"x"}`), AppMetadata: []byte(`{"plan":"gold","provider":"ours"}`), Role: ptr("editor"),
+		BanDuration: ptr("1h"),
 	})
 	got := h.user(u.ID)
-	if got.ID.String() != id || got.Role != "editor" || got.Email != "mia@example.org" || got.Phone != "491511" || got.EmailConfirmedAt != h.now || !got.PhoneConfirmedAt.IsZero() || got.BannedUntil != h.now.Add(time.Hour) || len(got.Identities) != 2 {
+	if got.ID.String() != id || got.Role != "editor" || got.Email != "mia@example.org" ||
+		got.Phone != "491511" || got.EmailConfirmedAt != h.now || !got.PhoneConfirmedAt.IsZero() ||
+		got.BannedUntil != h.now.Add(time.Hour) || len(got.Identities) != 2 {
 		t.Errorf("%+v", got)
 	}
-	if string(got.UserMetadata) != `{"nick": "x", "email_verified": true}` || string(got.AppMetadata) != `{"plan": "gold", "provider": "ours", "providers": ["email", "phone"]}` {
+	if string(got.UserMetadata) != `{"nick": "x", "email_verified": true}` ||
+		string(got.AppMetadata) != `{"plan": "gold", "provider": "ours", "providers": ["email", "phone"]}` {
 		t.Errorf("%s, %s", got.UserMetadata, got.AppMetadata)
 	}
 	for _, i := range got.Identities {
@@ -99,7 +125,8 @@ func TestAdminCreate(t *testing.T) {
 		t.Error("a password out of nowhere")
 	}
 	rows, _, err := h.AuditLog(t.Context(), store.AuditFilter{Action: "user_signedup", Limit: 10})
-	if err != nil || len(rows) != 2 || rows[1].ActorRole != "service_role" || rows[1].Actor != uuid.Nil || rows[1].IP != browser.IP || !strings.Contains(string(rows[1].Traits), id) {
+	if err != nil || len(rows) != 2 || rows[1].ActorRole != "service_role" ||
+		rows[1].Actor != uuid.Nil || rows[1].IP != browser.IP || !strings.Contains(string(rows[1].Traits), id) {
 		t.Errorf("%+v, %v", rows, err)
 	}
 }
@@ -118,17 +145,22 @@ func TestAdminUpdate(t *testing.T) {
 	f(account.Attributes{Email: ptr("a")}, "validation_failed: Unable to validate email address: invalid format")
 	f(account.Attributes{Phone: ptr("0")}, "validation_failed: Invalid phone number format (E.164 required)")
 	f(account.Attributes{Role: ptr(strings.Repeat("x", 256))}, "validation_failed: Role cannot be longer than 255 bytes")
-	f(account.Attributes{BanDuration: ptr("soon")}, `validation_failed: invalid format for ban duration: time: invalid duration "soon"`)
-	f(account.Attributes{Password: ptr(strings.Repeat("x", 73))}, "validation_failed: Password cannot be longer than 72 characters")
+	f(account.Attributes{BanDuration: ptr("soon")},
+		`validation_failed: invalid format for ban duration: time: invalid duration "soon"`)
+	f(account.Attributes{Password: ptr(strings.Repeat("x", 73))},
+		"validation_failed: Password cannot be longer than 72 characters")
 	f(account.Attributes{Password: ptr("short")}, "weak_password: Password should be at least 6 characters.")
-	f(account.Attributes{Email: ptr("tom@example.org")}, "email_exists: A user with this email address has already been registered")
+	f(account.Attributes{Email: ptr("tom@example.org")},
+		"email_exists: A user with this email address has already been registered")
 	h.create(account.Attributes{Phone: ptr("491511")})
 	f(account.Attributes{Phone: ptr("491511")}, "phone_exists: Phone number already registered by another user")
 	_, err := h.AdminUpdate(t.Context(), browser, service, uuid.New(), account.Attributes{})
 	refused(t, err, "user_not_found: User not found")
 
-	u := f(account.Attributes{Role: ptr("editor"), UserMetadata: []byte(`{"nick":"x","none":null}`), AppMetadata: []byte(`{"plan":"gold"}`)}, "")
-	if u.Role != "editor" || strings.Contains(string(u.UserMetadata), "none") || !strings.Contains(string(u.AppMetadata), "gold") || !strings.Contains(string(u.AppMetadata), "providers") {
+	u := f(account.Attributes{Role: ptr("editor"), UserMetadata: []byte(`{"nick":"x","none":null}`),
+		AppMetadata: []byte(`{"plan":"gold"}`)}, "")
+	if u.Role != "editor" || strings.Contains(string(u.UserMetadata), "none") ||
+		!strings.Contains(string(u.AppMetadata), "gold") || !strings.Contains(string(u.AppMetadata), "providers") {
 		t.Errorf("%+v", u)
 	}
 	u = f(account.Attributes{BanDuration: ptr("24h")}, "")
@@ -142,14 +174,17 @@ func TestAdminUpdate(t *testing.T) {
 	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
 	l := h.newest("recovery", "mia@example.org")
 	u = f(account.Attributes{Email: ptr("new@example.org")}, "")
-	if u.Email != "new@example.org" || u.EmailConfirmedAt != g.User.EmailConfirmedAt || len(u.Identities) != 1 || u.Identities[0].Email != "new@example.org" || !strings.Contains(string(u.Identities[0].Data), `"email_verified": true`) {
+	if u.Email != "new@example.org" || u.EmailConfirmedAt != g.User.EmailConfirmedAt ||
+		len(u.Identities) != 1 || u.Identities[0].Email != "new@example.org" ||
+		!strings.Contains(string(u.Identities[0].Data), `"email_verified": true`) {
 		t.Errorf("%+v", u)
 	}
 	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
 	refused(t, err, linkExpired)
 	h.pass(time.Second)
 	u = f(account.Attributes{Phone: ptr("491512"), PhoneConfirm: ptr(true), EmailConfirm: ptr(true)}, "")
-	if u.PhoneConfirmedAt != h.now || len(u.Identities) != 2 || !strings.Contains(string(u.Identities[0].Data), `"email_verified": true`) {
+	if u.PhoneConfirmedAt != h.now ||
+		len(u.Identities) != 2 || !strings.Contains(string(u.Identities[0].Data), `"email_verified": true`) {
 		t.Errorf("%+v", u)
 	}
 	f(account.Attributes{Password: ptr("another")}, "")
@@ -186,7 +221,8 @@ func TestAdminUpdate_endsSessions(t *testing.T) {
 		t.Helper()
 		g := h.confirmed(who)
 		if p.Phone != nil {
-			_, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{Phone: ptr("4915" + (*p.Phone)[4:])})
+			_, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID,
+				account.Attributes{Phone: ptr("4915" + (*p.Phone)[4:])})
 			refused(t, err, "")
 		}
 		if got := h.ended(g.User.ID); got != "" {
@@ -213,8 +249,10 @@ func TestAdminUpdate_endsSessions(t *testing.T) {
 	}
 	keep := func(s *account.Settings) { s.Email.ChangeEndsSessions = false }
 	f("a@example.org", account.Attributes{Email: ptr("a2@example.org")}, "email_changed")
-	f("b@example.org", account.Attributes{Email: ptr("b2@example.org"), EmailConfirm: ptr(true), Password: ptr("another")}, "password_changed")
-	f("c@example.org", account.Attributes{Email: ptr("C@example.org"), EmailConfirm: ptr(true), UserMetadata: []byte(`{"a":1}`)}, "")
+	f("b@example.org", account.Attributes{Email: ptr("b2@example.org"), EmailConfirm: ptr(true), Password: ptr("another")},
+		"password_changed")
+	f("c@example.org", account.Attributes{Email: ptr("C@example.org"), EmailConfirm: ptr(true),
+		UserMetadata: []byte(`{"a":1}`)}, "")
 	f("d@example.org", account.Attributes{Email: ptr("d2@example.org")}, "", keep)
 	f("e@example.org", account.Attributes{Phone: ptr("491611")}, "phone_changed")
 	f("f@example.org", account.Attributes{Phone: ptr("491612")}, "", keep)
@@ -222,7 +260,8 @@ func TestAdminUpdate_endsSessions(t *testing.T) {
 	// A first address takes the place of none.
 	g, err := h.SignUpAnonymous(t.Context(), browser, nil)
 	refused(t, err, "")
-	_, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{Email: ptr("h@example.org"), Phone: ptr("491613")})
+	_, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID,
+		account.Attributes{Email: ptr("h@example.org"), Phone: ptr("491613")})
 	refused(t, err, "")
 	if got := h.ended(g.User.ID); got != "" {
 		t.Errorf("a first address ended a session as %q", got)
@@ -252,7 +291,8 @@ func TestAuditLog_forgets(t *testing.T) {
 	ctx := t.Context()
 	made := h.create(account.Attributes{Email: ptr("mia@example.org"), Phone: ptr("491511")}).ID
 	shown("mia@example.org", "491511")
-	_, err := h.AdminUpdate(ctx, browser, service, made, account.Attributes{Email: ptr("new@example.org"), BanDuration: ptr("1h")})
+	_, err := h.AdminUpdate(ctx, browser, service, made,
+		account.Attributes{Email: ptr("new@example.org"), BanDuration: ptr("1h")})
 	refused(t, err, "")
 	shown("new@example.org", "491511")
 	u, err := h.Invite(ctx, browser, service, account.Invitation{Email: "mia@example.org"})
@@ -311,7 +351,8 @@ func TestAdminUpdate_confirms(t *testing.T) {
 	}
 	id := page[0].ID
 	u, err := h.AdminUpdate(t.Context(), browser, service, id, account.Attributes{EmailConfirm: ptr(true)})
-	if err != nil || u.EmailConfirmedAt.IsZero() || !strings.Contains(string(u.UserMetadata), `"nick": "two"`) || !strings.Contains(string(u.UserMetadata), `"email_verified": true`) {
+	if err != nil || u.EmailConfirmedAt.IsZero() || !strings.Contains(string(u.UserMetadata), `"nick": "two"`) ||
+		!strings.Contains(string(u.UserMetadata), `"email_verified": true`) {
 		t.Fatalf("%+v, %v", u, err)
 	}
 	refused(t, h.signIn("mia@example.org", "second one"), "")
@@ -334,14 +375,17 @@ func TestAdminDelete(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	g := h.confirmed("mia@example.org")
-	u, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{Phone: ptr("491511"), UserMetadata: []byte(`{"full_name":"Mia"}`)})
+	u, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID,
+		account.Attributes{Phone: ptr("491511"), UserMetadata: []byte(`{"full_name":"Mia"}`)})
 	refused(t, err, "")
 	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
 	l := h.newest("recovery", "mia@example.org")
 	for range 2 {
 		refused(t, h.AdminDelete(t.Context(), browser, service, u.ID, true), "")
 		got, err := h.AdminUser(t.Context(), u.ID)
-		if err != nil || got.DeletedAt != h.now || strings.Contains(got.Email, "mia") || got.Email == "" || len(got.Phone) != 15 || got.PasswordHash != "" || string(got.UserMetadata) != "{}" || string(got.AppMetadata) != "{}" || got.Identities[0].Email != "" {
+		if err != nil || got.DeletedAt != h.now || strings.Contains(got.Email, "mia") ||
+			got.Email == "" || len(got.Phone) != 15 || got.PasswordHash != "" ||
+			string(got.UserMetadata) != "{}" || string(got.AppMetadata) != "{}" || got.Identities[0].Email != "" {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}
@@ -384,7 +428,8 @@ func TestInvite(t *testing.T) {
 	}
 	invite("a", "", "validation_failed: Unable to validate email address: invalid format")
 	u := invite("Ann@example.org", `{"nick":"x"}`, "")
-	if u.InvitedAt != h.now || u.ConfirmationSentAt != h.now || string(u.UserMetadata) != `{"nick": "x"}` || len(u.Identities) != 1 || u.PasswordHash != "" {
+	if u.InvitedAt != h.now || u.ConfirmationSentAt != h.now || string(u.UserMetadata) != `{"nick": "x"}` ||
+		len(u.Identities) != 1 || u.PasswordHash != "" {
 		t.Errorf("%+v", u)
 	}
 	first := h.newest("invite", "ann@example.org")
@@ -400,7 +445,8 @@ func TestInvite(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	g := h.redeem("invite", l.Hash)
-	if string(g.User.UserMetadata) == "" || !strings.Contains(string(g.User.UserMetadata), `"nick": "x"`) || !strings.Contains(string(g.User.UserMetadata), `"email_verified": true`) {
+	if string(g.User.UserMetadata) == "" || !strings.Contains(string(g.User.UserMetadata), `"nick": "x"`) ||
+		!strings.Contains(string(g.User.UserMetadata), `"email_verified": true`) {
 		t.Errorf("%s", g.User.UserMetadata)
 	}
 	invite("ann@example.org", "", "email_exists: A user with this email address has already been registered")

@@ -25,7 +25,8 @@ type adminUpdateOp struct {
 // AdminUpdate changes a user on behalf of an administrator: addresses change at once, and no message is sent. A new
 // password ends all sessions of the user, and so does an address that replaces another: a session opened by the old one
 // must not stay. A ban keeps them.
-func (a *Accounts) AdminUpdate(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID, p Attributes) (store.User, error) {
+func (a *Accounts) AdminUpdate(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID,
+	p Attributes) (store.User, error) {
 	return adminUpdate(ctx, a.begin(req), by, id, p)
 }
 
@@ -145,8 +146,10 @@ func (op *adminUpdateOp) fill(b *store.Batch, old store.User, pending store.Toke
 		since                 time.Time
 		ended                 string
 	}{
-		{"email", old.Email, op.email, isTrue(op.p.EmailConfirm), &p.Email, &p.EmailConfirmedAt, old.EmailConfirmedAt, store.EndedEmailChanged},
-		{"phone", old.Phone, op.phone, isTrue(op.p.PhoneConfirm), &p.Phone, &p.PhoneConfirmedAt, old.PhoneConfirmedAt, store.EndedPhoneChanged},
+		{"email", old.Email, op.email, isTrue(op.p.EmailConfirm), &p.Email, &p.EmailConfirmedAt, old.EmailConfirmedAt,
+			store.EndedEmailChanged},
+		{"phone", old.Phone, op.phone, isTrue(op.p.PhoneConfirm), &p.Phone, &p.PhoneConfirmedAt, old.PhoneConfirmedAt,
+			store.EndedPhoneChanged},
 	} {
 		who := way.old
 		if way.wanted != "" && way.wanted != way.old {
@@ -164,7 +167,8 @@ func (op *adminUpdateOp) fill(b *store.Batch, old store.User, pending store.Toke
 		if !way.confirm { // the flags of the other address stay, and this one's is as it was
 			was := !way.since.IsZero()
 			i.Data = mustJSON(map[string]any{"sub": old.ID.String(), way.provider: who, way.provider + "_verified": was})
-			p.UserMetadata.Set = merge(mustJSON(map[string]any{way.provider: who, way.provider + "_verified": was}), p.UserMetadata.Set)
+			p.UserMetadata.Set = merge(mustJSON(map[string]any{way.provider: who, way.provider + "_verified": was}),
+				p.UserMetadata.Set)
 		}
 		b.PutIdentity(*i)
 		p.ProvidersFromIdentities = true

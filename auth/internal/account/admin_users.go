@@ -67,7 +67,8 @@ func adminDelete(ctx context.Context, f *flow, by Actor, id uuid.UUID, soft bool
 			b.DeleteUser(id)
 			b.CancelMessages(id, f.now)
 		case u.DeletedAt.IsZero():
-			b.EraseUser(store.EraseUser{ID: id, Now: f.now, Email: erasedAddress(f, id, u.Email), Phone: erasedAddress(f, id, u.Phone)[:15]})
+			b.EraseUser(store.EraseUser{ID: id, Now: f.now, Email: erasedAddress(f, id, u.Email),
+				Phone: erasedAddress(f, id, u.Phone)[:15]})
 			b.CancelMessages(id, f.now)
 		}
 		b.Audit(by.audit(f, store.ActionUserDeleted, "user_id", id.String()))

@@ -68,17 +68,19 @@ func knownAndUnknown(t *testing.T, pause time.Duration) {
 	t.Cleanup(func() { beside.Close(context.Background()) })
 	// written grows with each transaction that left a row behind: without one a commit costs nothing.
 	written := func() (last int64) {
-		err := beside.QueryRow(context.Background(), `select max(x::text::bigint) from (select xmin x from limits union all select xmin from users
+		err := beside.QueryRow(context.Background(),
+			`select max(x::text::bigint) from (select xmin x from limits union all select xmin from users
 			union all select xmin from one_time_tokens union all select xmin from outbox union all select xmin from audit) rows`).Scan(&last)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return last
 	}
-	db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 1, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := new(net.Dialer).DialContext(ctx, network, addr)
-		return &spied{Conn: c, mu: &mu, n: &n}, err
-	}})
+	db, err := store.Open(t.Context(),
+		store.Options{URL: url, MaxConns: 1, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return &spied{Conn: c, mu: &mu, n: &n}, err
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +136,8 @@ func knownAndUnknown(t *testing.T, pause time.Duration) {
 		return h.SendOTP(ctx, browser, account.OTP{Email: who, Challenge: s256(verifier)})
 	},
 		"confirmed@example.org", "pending@example.org", "nobody@example.org")
-	f("otp by phone", func(who string) error { return h.SendOTP(ctx, browser, account.OTP{Phone: who}) }, "491511", "491512", "491599")
+	f("otp by phone", func(who string) error { return h.SendOTP(ctx, browser, account.OTP{Phone: who}) }, "491511",
+		"491512", "491599")
 	f("magic link", func(who string) error { return h.MagicLink(ctx, browser, account.MagicLink{Email: who}) },
 		"confirmed@example.org", "pending@example.org", "new2@example.org")
 	for _, typ := range []string{"signup", "email_change"} {

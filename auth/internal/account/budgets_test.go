@@ -76,7 +76,8 @@ func TestBudgets_knownAndUnknown(t *testing.T) {
 // and one that is refused takes nothing.
 func TestBudgets_perClient(t *testing.T) {
 	t.Parallel()
-	const mails, texts = "over_email_send_rate_limit: email rate limit exceeded", "over_sms_send_rate_limit: SMS rate limit exceeded"
+	const mails, texts = "over_email_send_rate_limit: email rate limit exceeded",
+		"over_sms_send_rate_limit: SMS rate limit exceeded"
 	r := pair(t, func(s *account.Settings) {
 		s.SentPerClient = 0.5
 		s.Email.Sent, s.Phone.Sent = account.Rate{N: 20, Per: time.Hour}, account.Rate{N: 1, Per: time.Hour}
@@ -122,8 +123,8 @@ func TestIdentified(t *testing.T) {
 		t.Fatal(err)
 	}
 	for token, want := range map[string]bool{
-		mia.AccessToken: true, h.serviceToken("service_role"): true, h.serviceToken("anon"): false, anonymous.AccessToken: false,
-		"": false, mia.AccessToken + "x": false,
+		mia.AccessToken: true, h.serviceToken("service_role"): true, h.serviceToken("anon"): false,
+		anonymous.AccessToken: false, "": false, mia.AccessToken + "x": false,
 	} {
 		if got := h.Identified(token); got != want {
 			t.Errorf("%q: %v, want %v", token, got, want)

@@ -20,8 +20,8 @@ type Arrival struct {
 
 // Arrive is what follows when a provider has told who somebody is.
 func (a *Accounts) Arrive(ctx context.Context, req RequestInfo, p Arrival) (OAuthResult, error) {
-	op := oauthOp{f: *a.begin(req), profile: p.Profile, names: append([]string{p.Provider}, p.Aliases...), optional: p.Optional,
-		strict: !p.Native, challenge: p.Challenge, accepted: p.Accepted}
+	op := oauthOp{f: *a.begin(req), profile: p.Profile, names: append([]string{p.Provider}, p.Aliases...),
+		optional: p.Optional, strict: !p.Native, challenge: p.Challenge, accepted: p.Accepted}
 	if p.Invite != "" {
 		op.invite, _, _ = linkHash(p.Invite)
 	}

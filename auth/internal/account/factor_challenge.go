@@ -17,16 +17,19 @@ import (
 const kindFactor = "mfa"
 
 // ChallengeFactor creates a challenge for one of the user's own factors; a phone is sent a code.
-func (a *Accounts) ChallengeFactor(ctx context.Context, req RequestInfo, principal Principal, id uuid.UUID, channel string) (store.Challenge, store.Factor, error) {
+func (a *Accounts) ChallengeFactor(ctx context.Context, req RequestInfo, principal Principal, id uuid.UUID,
+	channel string) (store.Challenge, store.Factor, error) {
 	return challengeFactor(ctx, a.begin(req), principal, id, channel)
 }
 
-func challengeFactor(ctx context.Context, f *flow, principal Principal, id uuid.UUID, channel string) (store.Challenge, store.Factor, error) {
+func challengeFactor(ctx context.Context, f *flow, principal Principal, id uuid.UUID,
+	channel string) (store.Challenge, store.Factor, error) {
 	factor, err := f.settings.challengeable(principal, id)
 	if err != nil {
 		return store.Challenge{}, factor, err
 	}
-	ch := store.Challenge{ID: uuid.New(), Factor: factor.ID, IP: f.req.TrustedIP, CreatedAt: f.now, ExpiresAt: f.now.Add(f.settings.Factors.ChallengeLife)}
+	ch := store.Challenge{ID: uuid.New(), Factor: factor.ID, IP: f.req.TrustedIP, CreatedAt: f.now,
+		ExpiresAt: f.now.Add(f.settings.Factors.ChallengeLife)}
 	var q *quota
 	var m store.NewMessage
 	if factor.Kind == store.FactorPhone {
@@ -46,7 +49,8 @@ func challengeFactor(ctx context.Context, f *flow, principal Principal, id uuid.
 		m.User = principal.User.ID
 		b.InsertMessage(m)
 	}
-	b.Audit(f.audit(store.ActionChallengeCreated, principal.User.ID, principal.Session.ID, "factor_id", factor.ID.String(), "challenge_id", ch.ID.String()))
+	b.Audit(f.audit(store.ActionChallengeCreated, principal.User.ID, principal.Session.ID, "factor_id", factor.ID.String(),
+		"challenge_id", ch.ID.String()))
 	err = b.Send(ctx)
 	if q != nil {
 		err = q.refusalOf(err)
@@ -106,7 +110,8 @@ func factorQuota(ctx context.Context, f *flow, factor store.Factor, channel stri
 	q := smsQuota(f, "", factor.Phone)
 	q.pauses = nil
 	if f.settings.Factors.PhoneInterval > 0 {
-		q.pauses = []store.Limit{store.NewInterval(f.limitKey("factor", factor.ID.String()), f.settings.Factors.PhoneInterval)}
+		q.pauses = []store.Limit{store.NewInterval(f.limitKey("factor", factor.ID.String()),
+			f.settings.Factors.PhoneInterval)}
 	}
 	b := f.batch()
 	q.look(b)
@@ -134,5 +139,6 @@ func factorSMS(f *flow, factor store.Factor, ch *store.Challenge, channel string
 		text = f.settings.Factors.Text(code)
 	}
 	return f.settings.holdForSendNow(f.seal(mail.ChannelSMS, kindFactor,
-		mail.SMS{To: factor.Phone, Text: text, Token: code, Kind: kindFactor, Channel: channelOf(channel), IP: f.settings.hookIP(mail.ChannelSMS, f.req)}, ch.ExpiresAt)), nil
+		mail.SMS{To: factor.Phone, Text: text, Token: code, Kind: kindFactor, Channel: channelOf(channel),
+			IP: f.settings.hookIP(mail.ChannelSMS, f.req)}, ch.ExpiresAt)), nil
 }

@@ -36,17 +36,20 @@ type Enrolled struct {
 const maxFactorText = 255
 
 // EnrollFactor gives the user a factor, unverified.
-func (a *Accounts) EnrollFactor(ctx context.Context, req RequestInfo, principal Principal, p Enrolment) (Enrolled, error) {
+func (a *Accounts) EnrollFactor(ctx context.Context, req RequestInfo, principal Principal,
+	p Enrolment) (Enrolled, error) {
 	return enrollFactor(ctx, a.begin(req), principal, p)
 }
 
 func enrollFactor(ctx context.Context, f *flow, principal Principal, p Enrolment) (Enrolled, error) {
-	out := Enrolled{Factor: store.Factor{ID: uuid.New(), FriendlyName: storableText(p.FriendlyName), CreatedAt: f.now, UpdatedAt: f.now}}
+	out := Enrolled{Factor: store.Factor{ID: uuid.New(), FriendlyName: storableText(p.FriendlyName), CreatedAt: f.now,
+		UpdatedAt: f.now}}
 	if err := f.settings.checkEnrolment(p, &out); err != nil {
 		return Enrolled{}, err
 	}
 	if principal.Session.ID == uuid.Nil {
-		return Enrolled{}, &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "A valid session and a registered user are required to enroll a factor"}
+		return Enrolled{}, &Refusal{Kind: Failed, Code: CodeUnexpectedFailure,
+			Msg: "A valid session and a registered user are required to enroll a factor"}
 	}
 	var sealed []byte
 	if out.Factor.Kind == store.FactorTOTP {
@@ -72,7 +75,8 @@ func enrollFactor(ctx context.Context, f *flow, principal Principal, p Enrolment
 			b.DeleteFactors(u.ID, stale...)
 		}
 		b.InsertFactor(u.ID, out.Factor, sealed)
-		b.Audit(f.audit(store.ActionFactorInProgress, u.ID, v.ID, "factor_id", out.Factor.ID.String(), "factor_type", string(out.Factor.Kind)))
+		b.Audit(f.audit(store.ActionFactorInProgress, u.ID, v.ID, "factor_id", out.Factor.ID.String(), "factor_type",
+			string(out.Factor.Kind)))
 		return b.Send(ctx)
 	})
 	if errors.Is(err, store.ErrUserGone) {
@@ -122,14 +126,16 @@ func checkFactorText(name, issuer string) error {
 
 // makeRoom checks whether a user may have one more factor, and returns which unverified ones make room: those of the
 // same number, and the abandoned ones.
-func (s *Settings) makeRoom(factor store.Factor, u store.User, v store.Session, now time.Time) (stale []uuid.UUID, err error) {
+func (s *Settings) makeRoom(factor store.Factor, u store.User, v store.Session,
+	now time.Time) (stale []uuid.UUID, err error) {
 	verified := 0
 	var others []store.Factor
 	for _, o := range u.Factors {
 		sameNumber := factor.Phone != "" && o.Phone == factor.Phone
 		switch {
 		case o.Verified() && sameNumber:
-			return nil, unprocessable(CodeVerifiedFactorExists, "A verified phone factor already exists, unenroll the existing factor to continue")
+			return nil, unprocessable(CodeVerifiedFactorExists,
+				"A verified phone factor already exists, unenroll the existing factor to continue")
 		case o.Verified():
 			verified++
 		case sameNumber, o.LastChallengedAt.IsZero() && now.After(o.CreatedAt.Add(s.Factors.UnverifiedLife)):
@@ -150,12 +156,14 @@ func (s *Settings) makeRoom(factor store.Factor, u store.User, v store.Session, 
 }
 
 var (
-	errTooManyFactors = unprocessable(CodeTooManyFactors, "Maximum number of verified factors reached, unenroll to continue")
-	errEnrollLow      = denied(CodeInsufficientAAL, "AAL2 required to enroll a new factor")
+	errTooManyFactors = unprocessable(CodeTooManyFactors,
+		"Maximum number of verified factors reached, unenroll to continue")
+	errEnrollLow = denied(CodeInsufficientAAL, "AAL2 required to enroll a new factor")
 )
 
 func errFactorName(name string) error {
-	return unprocessable(CodeFactorNameConflict, fmt.Sprintf("A factor with the friendly name %q for this user already exists", name))
+	return unprocessable(CodeFactorNameConflict,
+		fmt.Sprintf("A factor with the friendly name %q for this user already exists", name))
 }
 
 // issuer returns what an authenticator app calls the site.

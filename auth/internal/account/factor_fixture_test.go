@@ -54,7 +54,8 @@ func (h *house) code(e account.Enrolled) string {
 
 func (h *house) answer(g account.Grant, e account.Enrolled, challenge uuid.UUID, code string) (account.Grant, error) {
 	h.t.Helper()
-	return h.VerifyFactor(h.t.Context(), browser, h.caller(g), account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
+	return h.VerifyFactor(h.t.Context(), browser, h.caller(g),
+		account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
 }
 
 // verified answers a new challenge with the right code.

@@ -25,7 +25,8 @@ func TestFactors_notices(t *testing.T) {
 	count := func() string {
 		n := map[string]int{}
 		for _, l := range h.letters() {
-			if strings.HasPrefix(l.Kind, "mfa_") && l.To == "mia@example.org" && l.Vars.Email == l.To && l.Vars.FactorType == "totp" {
+			if strings.HasPrefix(l.Kind, "mfa_") && l.To == "mia@example.org" &&
+				l.Vars.Email == l.To && l.Vars.FactorType == "totp" {
 				n[l.Kind]++
 			} else if strings.HasPrefix(l.Kind, "mfa_") {
 				t.Errorf("%+v", l)
@@ -73,7 +74,8 @@ func TestFactors_notices(t *testing.T) {
 	// Nobody to tell.
 	h.set(func(s *account.Settings) { s.Email.Sent.N = 1000 })
 	number := "4915112345678"
-	if _, err := h.AdminCreate(t.Context(), browser, by, account.Attributes{Phone: &number, PhoneConfirm: new(true), Password: new("sesame")}); err != nil {
+	if _, err := h.AdminCreate(t.Context(), browser, by,
+		account.Attributes{Phone: &number, PhoneConfirm: new(true), Password: new("sesame")}); err != nil {
 		t.Fatal(err)
 	}
 	p, err := h.SignInPassword(t.Context(), browser, account.Password{Phone: number, Password: "sesame"})
@@ -124,7 +126,8 @@ func TestFactors_atRest(t *testing.T) {
 	// Another root key, then without the one of before.
 	for _, root := range []*secret.Root{secret.NewRoot("a newer one", "root key"), secret.NewRoot("a newer one")} {
 		h.Accounts = account.New(account.Options{
-			DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(root.Keys(secret.Refresh)), Root: root, Passwords: workers(), Now: h.clock,
+			DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(root.Keys(secret.Refresh)), Root: root, Passwords: workers(),
+			Now: h.clock,
 		}, h.s)
 		g = h.verified(g, e)
 	}
@@ -150,14 +153,16 @@ func TestFactors_newPassword(t *testing.T) {
 	const gone = "mfa_factor_not_found: MFA factor with the provided challenge ID not found"
 	challenge := h.challenge(g, p)
 	code := h.newest("mfa", "4915112345678").Code
-	if _, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Password: new("sesame 2")}); err != nil {
+	if _, err := h.UpdateUser(t.Context(), browser, h.caller(g),
+		account.UserUpdate{Password: new("sesame 2")}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := h.answer(g, p, challenge, code)
 	refused(t, err, gone)
 	challenge = h.challenge(g, p)
 	code = h.newest("mfa", "4915112345678").Code
-	if _, err := h.AdminUpdate(t.Context(), browser, account.Actor{Role: "service_role"}, g.User.ID, account.Attributes{Password: new("sesame")}); err != nil {
+	if _, err := h.AdminUpdate(t.Context(), browser, account.Actor{Role: "service_role"}, g.User.ID,
+		account.Attributes{Password: new("sesame")}); err != nil {
 		t.Fatal(err)
 	}
 	g = h.signedIn("mia@example.org")
@@ -219,7 +224,8 @@ func TestFactors_putOut(t *testing.T) {
 	challenge, caller, code := h.challenge(g, e), h.caller(g), h.code(e)
 	refused(t, h.SignOut(t.Context(), browser, g.AccessToken, "global", true), "")
 	const gone = "session_not_found: Session from session_id claim in JWT does not exist"
-	_, err := h.VerifyFactor(t.Context(), browser, caller, account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
+	_, err := h.VerifyFactor(t.Context(), browser, caller,
+		account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
 	refused(t, err, gone)
 	_, err = h.EnrollFactor(t.Context(), browser, caller, account.Enrolment{Kind: "totp", FriendlyName: "x"})
 	refused(t, err, gone)
@@ -227,12 +233,15 @@ func TestFactors_putOut(t *testing.T) {
 	g = h.signedIn("mia@example.org")
 	caller = h.caller(g)
 	by := account.Actor{Role: "service_role"}
-	if _, err := h.AdminUpdate(t.Context(), browser, by, g.User.ID, account.Attributes{BanDuration: new("1h")}); err != nil {
+	if _, err := h.AdminUpdate(t.Context(), browser, by, g.User.ID,
+		account.Attributes{BanDuration: new("1h")}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = h.VerifyFactor(t.Context(), browser, caller, account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
+	_, err = h.VerifyFactor(t.Context(), browser, caller,
+		account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
 	refused(t, err, "user_banned: User is banned")
-	if _, err := h.AdminUpdate(t.Context(), browser, by, g.User.ID, account.Attributes{BanDuration: new("none")}); err != nil {
+	if _, err := h.AdminUpdate(t.Context(), browser, by, g.User.ID,
+		account.Attributes{BanDuration: new("none")}); err != nil {
 		t.Fatal(err)
 	}
 	// The factor went.
@@ -240,7 +249,8 @@ func TestFactors_putOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	const noFactor = "mfa_factor_not_found: Factor not found"
-	_, err = h.VerifyFactor(t.Context(), browser, caller, account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
+	_, err = h.VerifyFactor(t.Context(), browser, caller,
+		account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
 	refused(t, err, "mfa_factor_not_found: Factor not found")
 	_, _, err = h.ChallengeFactor(t.Context(), browser, caller, e.Factor.ID, "")
 	refused(t, err, noFactor)
@@ -278,7 +288,8 @@ func TestEnrollFactor_atOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
-			_, err := h.EnrollFactor(t.Context(), browser, caller, account.Enrolment{Kind: "totp", FriendlyName: fmt.Sprint(i % 8)})
+			_, err := h.EnrollFactor(t.Context(), browser, caller,
+				account.Enrolment{Kind: "totp", FriendlyName: fmt.Sprint(i % 8)})
 			if err != nil && kindOf(err) != account.Unprocessable {
 				t.Error(err)
 			}

@@ -42,7 +42,8 @@ func unenrollFactor(ctx context.Context, f *flow, principal Principal, id uuid.U
 			b.InsertMessage(m)
 			notified = 1
 		}
-		b.Audit(f.audit(store.ActionFactorUnenrolled, u.ID, v.ID, "factor_id", factor.ID.String(), "factor_type", string(factor.Kind)))
+		b.Audit(f.audit(store.ActionFactorUnenrolled, u.ID, v.ID, "factor_id", factor.ID.String(), "factor_type",
+			string(factor.Kind)))
 		return b.Send(ctx)
 	})
 	if err != nil {
@@ -60,7 +61,8 @@ func (a *Accounts) AdminFactors(ctx context.Context, user uuid.UUID) ([]store.Fa
 }
 
 // AdminDeleteFactor removes a factor from a user who has lost it. The user is notified.
-func (a *Accounts) AdminDeleteFactor(ctx context.Context, req RequestInfo, by Actor, user, id uuid.UUID) (store.Factor, error) {
+func (a *Accounts) AdminDeleteFactor(ctx context.Context, req RequestInfo, by Actor,
+	user, id uuid.UUID) (store.Factor, error) {
 	return adminDeleteFactor(ctx, a.begin(req), by, user, id)
 }
 
@@ -96,7 +98,8 @@ type FactorUpdate struct {
 
 // AdminUpdateFactor gives a factor another name or, if it is a phone, number; "" keeps. Codes that were sent to another
 // number become void.
-func (a *Accounts) AdminUpdateFactor(ctx context.Context, req RequestInfo, by Actor, user uuid.UUID, p FactorUpdate) (store.Factor, error) {
+func (a *Accounts) AdminUpdateFactor(ctx context.Context, req RequestInfo, by Actor, user uuid.UUID,
+	p FactorUpdate) (store.Factor, error) {
 	return adminUpdateFactor(ctx, a.begin(req), by, user, p)
 }
 
@@ -136,7 +139,8 @@ func adminUpdateFactor(ctx context.Context, f *flow, by Actor, user uuid.UUID, p
 }
 
 // onFactor runs do with a user locked and one of the user's factors.
-func onFactor(ctx context.Context, f *flow, user, id uuid.UUID, do func(*store.Tx, store.User, store.Factor) error) error {
+func onFactor(ctx context.Context, f *flow, user, id uuid.UUID, do func(*store.Tx, store.User,
+	store.Factor) error) error {
 	return f.inTx(ctx, func(tx *store.Tx) error {
 		u, err := tx.LockUser(ctx, user)
 		if errors.Is(err, store.ErrNotFound) {

@@ -46,7 +46,8 @@ type verifyFactorOp struct {
 // VerifyFactor answers a challenge. A right answer raises the session to aal2 with a new refresh token, and ends the
 // user's sessions below that. Wrong answers are counted under the lock on the user, so that parallel answers get no
 // more tries.
-func (a *Accounts) VerifyFactor(ctx context.Context, req RequestInfo, principal Principal, p FactorAnswer) (Grant, error) {
+func (a *Accounts) VerifyFactor(ctx context.Context, req RequestInfo, principal Principal,
+	p FactorAnswer) (Grant, error) {
 	return verifyFactor(ctx, a.begin(req), principal, p)
 }
 
@@ -58,7 +59,8 @@ func verifyFactor(ctx context.Context, f *flow, principal Principal, p FactorAns
 	if err != nil {
 		return Grant{}, err
 	}
-	op := verifyFactorOp{f: *f, principal: principal, factor: factor, challenge: p.Challenge, code: strings.TrimSpace(p.Code)}
+	op := verifyFactorOp{f: *f, principal: principal, factor: factor, challenge: p.Challenge,
+		code: strings.TrimSpace(p.Code)}
 	if op.code == "" {
 		return Grant{}, notValid("Code needs to be non-empty")
 	}
@@ -86,7 +88,8 @@ func (op *verifyFactorOp) run(ctx context.Context) error {
 	if err == nil && ask != nil && op.judged {
 		err = op.askHook(ctx, ask)
 	}
-	if err == nil && op.refusal == nil && op.f.settings.Hooks.Claims != nil { // without a token, the client keeps the session and the refresh token that it has
+	if err == nil && op.refusal == nil &&
+		op.f.settings.Hooks.Claims != nil { // without a token, the client keeps the session and the refresh token that it has
 		as := op.session
 		as.AAL, as.AMR = 2, withMethod(as.AMR, factorMethod(op.factor.Kind), op.f.now)
 		op.made, err = customClaimsOf(ctx, &op.f, op.user, as, "")
@@ -97,7 +100,9 @@ func (op *verifyFactorOp) run(ctx context.Context) error {
 	case op.refusal != nil || !apart:
 		return op.refusal
 	}
-	return op.locked(ctx, func(tx *store.Tx, u store.User, session store.Session) error { return op.raise(ctx, tx, u, session) })
+	return op.locked(ctx, func(tx *store.Tx, u store.User, session store.Session) error {
+		return op.raise(ctx, tx, u, session)
+	})
 }
 
 func (op *verifyFactorOp) locked(ctx context.Context, do func(*store.Tx, store.User, store.Session) error) error {
@@ -193,8 +198,8 @@ func (op *verifyFactorOp) check(at store.Attempt) (step int64, reseal []byte, ri
 	}
 	key, old, err := op.f.core.root.Open(secret.Factors, at.Secret, op.factor.ID[:])
 	if err != nil {
-		return 0, nil, false, &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "The key of this factor cannot be read",
-			Err: fmt.Errorf("account: factor %s: %w", op.factor.ID, err)}
+		return 0, nil, false, &Refusal{Kind: Failed, Code: CodeUnexpectedFailure,
+			Msg: "The key of this factor cannot be read", Err: fmt.Errorf("account: factor %s: %w", op.factor.ID, err)}
 	}
 	if old {
 		reseal = sealKey(&op.f, op.factor.ID, key)
@@ -220,8 +225,10 @@ func (op *verifyFactorOp) countMiss(ctx context.Context, tx *store.Tx) error {
 }
 
 // askHook asks the hook for the outcome of the attempt.
-func (op *verifyFactorOp) askHook(ctx context.Context, ask func(context.Context, FactorAttempt) (FactorVerdict, error)) error {
-	verdict, err := ask(ctx, FactorAttempt{User: op.principal.User.ID, Factor: op.factor.ID, Kind: op.factor.Kind, Valid: op.refusal == nil, IP: op.f.req.IP})
+func (op *verifyFactorOp) askHook(ctx context.Context, ask func(context.Context,
+	FactorAttempt) (FactorVerdict, error)) error {
+	verdict, err := ask(ctx, FactorAttempt{User: op.principal.User.ID, Factor: op.factor.ID, Kind: op.factor.Kind,
+		Valid: op.refusal == nil, IP: op.f.req.IP})
 	if err != nil || !verdict.Reject {
 		return err
 	}

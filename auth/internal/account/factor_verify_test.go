@@ -30,7 +30,8 @@ func TestVerifyFactor_manyGuesses(t *testing.T) {
 	for range 10 {
 		for _, ch := range challenges {
 			wg.Go(func() {
-				_, err := h.VerifyFactor(t.Context(), browser, caller, account.FactorAnswer{Factor: e.Factor.ID, Challenge: ch, Code: guess})
+				_, err := h.VerifyFactor(t.Context(), browser, caller,
+					account.FactorAnswer{Factor: e.Factor.ID, Challenge: ch, Code: guess})
 				r, ok := err.(*account.Refusal)
 				mu.Lock()
 				defer mu.Unlock()
@@ -45,7 +46,8 @@ func TestVerifyFactor_manyGuesses(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	if got["mfa_verification_failed"] != 10 || got["mfa_verification_failed"]+got["mfa_challenge_expired"]+got["over_request_rate_limit"] != 30 {
+	if got["mfa_verification_failed"] != 10 || got["mfa_verification_failed"]+
+		got["mfa_challenge_expired"]+got["over_request_rate_limit"] != 30 {
 		t.Error(got)
 	}
 	for ch, n := range byChallenge {
@@ -71,7 +73,8 @@ func TestVerifyFactor_atOnce(t *testing.T) {
 	var grants []account.Grant
 	for _, ch := range challenges {
 		wg.Go(func() {
-			got, err := h.VerifyFactor(t.Context(), browser, caller, account.FactorAnswer{Factor: e.Factor.ID, Challenge: ch, Code: code})
+			got, err := h.VerifyFactor(t.Context(), browser, caller,
+				account.FactorAnswer{Factor: e.Factor.ID, Challenge: ch, Code: code})
 			if err == nil {
 				mu.Lock()
 				grants = append(grants, got)
@@ -108,7 +111,8 @@ func TestVerifyFactor_oldRefreshTokens(t *testing.T) {
 		var up account.Grant
 		var upErr error
 		wg.Go(func() {
-			up, upErr = h.VerifyFactor(t.Context(), browser, caller, account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
+			up, upErr = h.VerifyFactor(t.Context(), browser, caller,
+				account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
 		})
 		var late account.Grant
 		wg.Go(func() { late, _ = h.Refresh(t.Context(), browser, first.RefreshToken) })
@@ -182,7 +186,8 @@ func TestVerifyFactor_keepsTheMark(t *testing.T) {
 		s.Email.SecureChange, s.Passwords.RequireCurrent = false, true
 	})
 	g := h.confirmed("mia@example.org")
-	if _, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Email: "new@example.org"}); err != nil {
+	if _, err := h.UpdateUser(t.Context(), browser, h.caller(g),
+		account.UserUpdate{Email: "new@example.org"}); err != nil {
 		t.Fatal(err)
 	}
 	g = h.redeem("email_change", h.newest("email_change", "new@example.org").Hash)

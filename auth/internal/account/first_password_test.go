@@ -18,13 +18,16 @@ func TestUpdateUser_firstAddressAndPassword(t *testing.T) {
 		signIn account.Password
 		prove  func() account.Verify
 	}{
-		{account.UserUpdate{Email: "mia@example.org"}, account.Resend{Type: "email_change", Email: "mia@example.org"}, account.Password{Email: "mia@example.org"},
+		{account.UserUpdate{Email: "mia@example.org"}, account.Resend{Type: "email_change", Email: "mia@example.org"},
+			account.Password{Email: "mia@example.org"},
 			func() account.Verify {
 				return account.Verify{Type: "email_change", TokenHash: h.newest("email_change", "mia@example.org").Hash}
 			}},
-		{account.UserUpdate{Phone: "4915100000001"}, account.Resend{Type: "phone_change", Phone: "4915100000001"}, account.Password{Phone: "4915100000001"},
+		{account.UserUpdate{Phone: "4915100000001"}, account.Resend{Type: "phone_change", Phone: "4915100000001"},
+			account.Password{Phone: "4915100000001"},
 			func() account.Verify {
-				return account.Verify{Type: "phone_change", Phone: "4915100000001", Token: h.newest("phone_change", "4915100000001").Code}
+				return account.Verify{Type: "phone_change", Phone: "4915100000001",
+					Token: h.newest("phone_change", "4915100000001").Code}
 			}},
 	} {
 		for _, again := range []bool{false, true} {

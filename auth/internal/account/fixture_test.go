@@ -44,7 +44,8 @@ type house struct {
 	s    account.Settings
 }
 
-var browser = account.RequestInfo{IP: "192.0.2.7", UserAgent: "browser", RedirectTo: "https://app.example.org/home", BaseURL: "https://auth.example.org"}
+var browser = account.RequestInfo{IP: "192.0.2.7", UserAgent: "browser", RedirectTo: "https://app.example.org/home",
+	BaseURL: "https://auth.example.org"}
 
 // settings are the daemon's defaults, with everything switched on that can be signed in with, and no
 // pauses between mails.
@@ -106,7 +107,8 @@ func openOn(t *testing.T, db *store.DB, change ...func(*account.Settings)) *hous
 	}
 	h.keys.Store(set)
 	h.Accounts = account.New(account.Options{
-		DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root, Passwords: workers(), Now: h.clock,
+		DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root, Passwords: workers(),
+		Now: h.clock,
 	}, h.s)
 	return h
 }

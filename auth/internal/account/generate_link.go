@@ -183,7 +183,8 @@ func (op *generateLinkOp) write(ctx context.Context) (Link, error) {
 		id = op.cand.addPending(&op.f, b, state, u)
 	case typ == "signup": // a pending sign-up keeps its password, unless this request has one
 		if waits.Address == op.cand.address {
-			msg.token.PasswordHash, msg.token.UserMetadata, msg.token.Identity = waits.PasswordHash, waits.UserMetadata, waits.Identity
+			msg.token.PasswordHash, msg.token.UserMetadata, msg.token.Identity = waits.PasswordHash, waits.UserMetadata,
+				waits.Identity
 		}
 		if op.cand.hash != "" {
 			msg.token.PasswordHash = op.cand.hash
@@ -212,7 +213,8 @@ func (op *generateLinkOp) write(ctx context.Context) (Link, error) {
 	if typ == "signup" { // the metadata is stored with the token
 		out.UserMetadata = withoutOwn(msg.token.UserMetadata)
 	}
-	return Link{User: out, ActionLink: msg.url, EmailOTP: msg.code, HashedToken: msg.tokenHash, VerificationType: typ, RedirectTo: op.f.req.RedirectTo}, nil
+	return Link{User: out, ActionLink: msg.url, EmailOTP: msg.code, HashedToken: msg.tokenHash, VerificationType: typ,
+		RedirectTo: op.f.req.RedirectTo}, nil
 }
 
 // beginPause begins the pause that a mail would have begun, unless it runs already. Nothing depends on it.

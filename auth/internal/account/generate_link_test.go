@@ -26,20 +26,29 @@ func TestGenerateLink_refusals(t *testing.T) {
 		}
 	}
 	const exists = "email_exists: A user with this email address has already been registered"
-	f(account.LinkRequest{Type: "signup", Email: "a"}, account.Invalid, "validation_failed: Unable to validate email address: invalid format")
+	f(account.LinkRequest{Type: "signup", Email: "a"}, account.Invalid,
+		"validation_failed: Unable to validate email address: invalid format")
 	for _, typ := range []string{"recovery", "email_change_current", "email_change_new"} {
-		f(account.LinkRequest{Type: typ, Email: "new@example.org"}, account.Missing, "user_not_found: User with this email not found")
+		f(account.LinkRequest{Type: typ, Email: "new@example.org"}, account.Missing,
+			"user_not_found: User with this email not found")
 	}
-	f(account.LinkRequest{Type: "signup", Email: "new@example.org"}, account.Invalid, "validation_failed: Signup requires a valid password")
-	f(account.LinkRequest{Type: "signup", Email: "new@example.org", Password: "short"}, account.Unprocessable, "weak_password: Password should be at least 6 characters.")
-	f(account.LinkRequest{Type: "x", Email: "mia@example.org"}, account.Invalid, "validation_failed: Invalid email action link type requested: x")
-	f(account.LinkRequest{Type: "x", Email: "new@example.org"}, account.Invalid, "validation_failed: Invalid email action link type requested: x")
+	f(account.LinkRequest{Type: "signup", Email: "new@example.org"}, account.Invalid,
+		"validation_failed: Signup requires a valid password")
+	f(account.LinkRequest{Type: "signup", Email: "new@example.org", Password: "short"}, account.Unprocessable,
+		"weak_password: Password should be at least 6 characters.")
+	f(account.LinkRequest{Type: "x", Email: "mia@example.org"}, account.Invalid,
+		"validation_failed: Invalid email action link type requested: x")
+	f(account.LinkRequest{Type: "x", Email: "new@example.org"}, account.Invalid,
+		"validation_failed: Invalid email action link type requested: x")
 	f(account.LinkRequest{Type: "signup", Email: "mia@example.org", Password: "sesame"}, account.Unprocessable, exists)
 	f(account.LinkRequest{Type: "invite", Email: "mia@example.org"}, account.Unprocessable, exists)
-	f(account.LinkRequest{Type: "email_change_new", Email: "mia@example.org"}, account.Invalid, "validation_failed: An email address is required")
-	f(account.LinkRequest{Type: "email_change_new", Email: "mia@example.org", NewEmail: "tom@example.org"}, account.Unprocessable, exists)
+	f(account.LinkRequest{Type: "email_change_new", Email: "mia@example.org"}, account.Invalid,
+		"validation_failed: An email address is required")
+	f(account.LinkRequest{Type: "email_change_new", Email: "mia@example.org", NewEmail: "tom@example.org"},
+		account.Unprocessable, exists)
 	h.set(func(s *account.Settings) { s.Email.SecureChange = false })
-	f(account.LinkRequest{Type: "email_change_current", Email: "mia@example.org", NewEmail: "x@example.org"}, account.Invalid, "validation_failed: Enable secure email change to generate link for current email")
+	f(account.LinkRequest{Type: "email_change_current", Email: "mia@example.org", NewEmail: "x@example.org"},
+		account.Invalid, "validation_failed: Enable secure email change to generate link for current email")
 }
 
 func TestGenerateLink(t *testing.T) {
@@ -52,7 +61,8 @@ func TestGenerateLink(t *testing.T) {
 		t.Helper()
 		h.pass(time.Second)
 		l, err := h.generate(p)
-		if err != nil || l.VerificationType != typ || !digitsOnly.MatchString(l.EmailOTP) || l.RedirectTo != browser.RedirectTo || l.User.Email != p.Email || len(l.User.Identities) != 1 ||
+		if err != nil || l.VerificationType != typ || !digitsOnly.MatchString(l.EmailOTP) ||
+			l.RedirectTo != browser.RedirectTo || l.User.Email != p.Email || len(l.User.Identities) != 1 ||
 			!strings.HasPrefix(l.ActionLink, "https://auth.example.org/verify?token="+l.HashedToken+"&type=") {
 			t.Fatalf("%+v, %v", l, err)
 		}
@@ -100,12 +110,14 @@ func TestGenerateLink(t *testing.T) {
 	h.redeem("recovery", l.HashedToken)
 	// The user's own next request meets the pause.
 	h.set(func(s *account.Settings) { s.Email.Configured = true })
-	if err := h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}); kindOf(err) != account.Limited || !strings.Contains(err.Error(), "For security purposes") {
+	if err := h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}); kindOf(err) != account.Limited ||
+		!strings.Contains(err.Error(), "For security purposes") {
 		t.Error(err)
 	}
 
 	// Both links of a change; hashed_token is that of the link.
-	current := ok(req{Type: "email_change_current", Email: "mia@example.org", NewEmail: "new@example.org"}, "email_change_current")
+	current := ok(req{Type: "email_change_current", Email: "mia@example.org", NewEmail: "new@example.org"},
+		"email_change_current")
 	next := ok(req{Type: "email_change_new", Email: "mia@example.org", NewEmail: "new@example.org"}, "email_change_new")
 	if next.User.NewEmail != "new@example.org" || !strings.Contains(next.ActionLink, "&type=email_change&") {
 		t.Errorf("%+v", next)

@@ -70,7 +70,8 @@ func openedSession(f *flow, o *sessionDraft) store.Session {
 
 // stored returns the session as it will be read back.
 func (o *sessionDraft) stored() store.Session {
-	return store.Session{ID: o.row.ID, UserID: o.row.User, CreatedAt: o.row.At, RefreshedAt: o.row.At, AAL: o.row.AAL, AMR: o.row.AMR, NotAfter: o.row.NotAfter}
+	return store.Session{ID: o.row.ID, UserID: o.row.User, CreatedAt: o.row.At, RefreshedAt: o.row.At, AAL: o.row.AAL,
+		AMR: o.row.AMR, NotAfter: o.row.NotAfter}
 }
 
 // claims returns those of a session's access token; u has its factors.
@@ -79,7 +80,8 @@ func (s *Settings) claims(u store.User, v store.Session, now time.Time) (token.C
 	if box := v.CreatedAt.Add(s.Sessions.Timebox); s.Sessions.Timebox > 0 && box.Before(expires) {
 		expires = box
 	}
-	if end := v.CreatedAt.Add(s.Sessions.AllowLowAAL); s.Sessions.AllowLowAAL > 0 && isBelowAAL2(u, v) && end.Before(expires) {
+	if end := v.CreatedAt.Add(s.Sessions.AllowLowAAL); s.Sessions.AllowLowAAL > 0 &&
+		isBelowAAL2(u, v) && end.Before(expires) {
 		expires = end
 	}
 	if !v.NotAfter.IsZero() && v.NotAfter.Before(expires) {
@@ -88,7 +90,8 @@ func (s *Settings) claims(u store.User, v store.Session, now time.Time) (token.C
 	// Clients take 0 for no session at all.
 	seconds := max(1, expires.Unix()-now.Unix())
 	claims := token.Claims{
-		Issuer: s.Issuer, Subject: u.ID.String(), Audience: u.Aud, ExpiresAt: now.Unix() + seconds, IssuedAt: now.Unix(), ID: token.NewID(),
+		Issuer: s.Issuer, Subject: u.ID.String(), Audience: u.Aud, ExpiresAt: now.Unix() + seconds, IssuedAt: now.Unix(),
+		ID:    token.NewID(),
 		Email: u.Email, Phone: u.Phone, AppMetadata: u.AppMetadata, UserMetadata: u.UserMetadata, Role: u.Role,
 		AAL: fmt.Sprintf("aal%d", v.AAL), SessionID: v.ID.String(), IsAnonymous: u.IsAnonymous,
 	}

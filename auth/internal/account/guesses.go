@@ -48,7 +48,8 @@ func (g *guesses) check(f *flow, tried store.Tried) error {
 
 // tooManyPasswords is the same answer for known and unknown addresses.
 func tooManyPasswords(wait time.Duration) *Refusal {
-	return limited(CodeOverRequestRate, "Too many wrong passwords for this address. Wait, or sign in with a link or a code.", wait)
+	return limited(CodeOverRequestRate,
+		"Too many wrong passwords for this address. Wait, or sign in with a link or a code.", wait)
 }
 
 // limitToCheck returns the bucket that a statement checks; without a key where tries are not limited.
@@ -121,7 +122,8 @@ func codeTries(f *flow, name, aud, who string) (store.Limit, store.Place) {
 // tooManyCodes is the answer to digits, right or wrong, for which there is no try left; err, if it is another error.
 func tooManyCodes(err error) error {
 	if over, ok := errors.AsType[*store.LimitError](err); ok {
-		return limited(CodeOverRequestRate, "Too many wrong codes for this address. Wait; links still work.", over.Limit.Refill/time.Duration(over.Limit.Size))
+		return limited(CodeOverRequestRate, "Too many wrong codes for this address. Wait; links still work.",
+			over.Limit.Refill/time.Duration(over.Limit.Size))
 	}
 	return err
 }

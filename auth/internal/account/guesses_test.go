@@ -147,12 +147,14 @@ func TestSignInPassword_changedMeanwhile(t *testing.T) {
 		}
 	})
 	f("another password", "invalid_credentials: Invalid login credentials", func(h *house, u store.User) {
-		if _, err := h.AdminUpdate(h.t.Context(), browser, service, u.ID, account.Attributes{Password: ptr("another")}); err != nil {
+		if _, err := h.AdminUpdate(h.t.Context(), browser, service, u.ID,
+			account.Attributes{Password: ptr("another")}); err != nil {
 			h.t.Error(err)
 		}
 	})
 	f("the same password", "", func(h *house, u store.User) {
-		if _, err := h.AdminUpdate(h.t.Context(), browser, service, u.ID, account.Attributes{Password: ptr("sesame")}); err != nil {
+		if _, err := h.AdminUpdate(h.t.Context(), browser, service, u.ID,
+			account.Attributes{Password: ptr("sesame")}); err != nil {
 			h.t.Error(err)
 		}
 	})
@@ -176,7 +178,8 @@ func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
 	h.confirmed("mia@example.org")
 	g := h.confirmedAgain("mia@example.org", "sesame")
 	change := func(h *house, current string) error {
-		_, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Password: ptr("another"), CurrentPassword: &current})
+		_, err := h.UpdateUser(t.Context(), browser, h.caller(g),
+			account.UserUpdate{Password: ptr("another"), CurrentPassword: &current})
 		return err
 	}
 	before := h.trail()
@@ -207,7 +210,8 @@ func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
 	}
 	nonce := h.newest("reauthenticate", "mia@example.org").Code
 	again := func(nonce, current string) error {
-		_, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Password: ptr("a third"), CurrentPassword: &current, Nonce: nonce})
+		_, err := h.UpdateUser(t.Context(), browser, h.caller(g),
+			account.UserUpdate{Password: ptr("a third"), CurrentPassword: &current, Nonce: nonce})
 		return err
 	}
 	refused(t, again(wrong(nonce), "wrong"), "reauthentication_not_valid: Nonce has expired or is invalid")
@@ -235,7 +239,8 @@ func TestUpdateUser_sameUnsent(t *testing.T) {
 		refused(t, change(account.UserUpdate{Password: &guess}), pause)
 	}
 	h.pass(time.Minute)
-	refused(t, change(account.UserUpdate{Password: ptr("sesame")}), "same_password: New password should be different from the old password.")
+	refused(t, change(account.UserUpdate{Password: ptr("sesame")}),
+		"same_password: New password should be different from the old password.")
 	refused(t, h.signIn("mia@example.org", "sesame"), "")
 }
 
@@ -250,12 +255,14 @@ func TestUpdateUser_currentPasswordHook(t *testing.T) {
 			return account.PasswordVerdict{Reject: true, Message: "not now"}, nil
 		}
 	})
-	for i, want := range []string{"invalid_credentials: not now", "invalid_credentials: not now", "invalid_credentials: not now", tooManyPasswords} {
+	for i, want := range []string{"invalid_credentials: not now", "invalid_credentials: not now",
+		"invalid_credentials: not now", tooManyPasswords} {
 		current := "wrong"
 		if i == 0 {
 			current = "sesame"
 		}
-		_, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Password: ptr("another"), CurrentPassword: &current})
+		_, err := h.UpdateUser(t.Context(), browser, h.caller(g),
+			account.UserUpdate{Password: ptr("another"), CurrentPassword: &current})
 		refused(t, err, want)
 	}
 }

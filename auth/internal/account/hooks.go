@@ -149,7 +149,8 @@ func customClaimsOf(ctx context.Context, f *flow, u store.User, v store.Session,
 	}
 	out, err := token.ParseCustom(string(made))
 	if err != nil {
-		return nil, &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "output claims do not conform to the expected schema", Err: err}
+		return nil, &Refusal{Kind: Failed, Code: CodeUnexpectedFailure,
+			Msg: "output claims do not conform to the expected schema", Err: err}
 	}
 	return &customClaims{text: made, expires: out.ExpiresAt}, nil
 }

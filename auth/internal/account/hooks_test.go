@@ -93,7 +93,8 @@ func hooked(t *testing.T, change ...func(*account.Settings)) (*house, *code) {
 	return h, c
 }
 
-var no = &account.Refusal{Kind: account.Failed, Status: 403, Code: account.CodeHookRefused, Msg: "members only", ByHook: true}
+var no = &account.Refusal{Kind: account.Failed, Status: 403, Code: account.CodeHookRefused, Msg: "members only",
+	ByHook: true}
 
 const saidNo = "hook_refused: members only"
 
@@ -128,14 +129,16 @@ func TestHooks_creation(t *testing.T) {
 			_, err := h.SignUp(h.t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame"})
 			return err
 		}, "before claims:password"},
-		"anonymous": {nil, func(h *house) error { _, err := h.SignUpAnonymous(h.t.Context(), browser, nil); return err }, "before claims:anonymous"},
+		"anonymous": {nil, func(h *house) error { _, err := h.SignUpAnonymous(h.t.Context(), browser, nil); return err },
+			"before claims:anonymous"},
 		"otp": {nil, func(h *house) error {
 			return h.SendOTP(h.t.Context(), browser, account.OTP{Email: "mia@example.org", CreateUser: true})
 		}, "before"},
 		"phone": {nil, func(h *house) error {
 			return h.SendOTP(h.t.Context(), browser, account.OTP{Phone: "+491512", CreateUser: true})
 		}, "before"},
-		"provider": {nil, func(h *house) error { _, err := h.arrive(person("github", "17", "*mia@example.org")); return err }, "before claims:oauth"},
+		"provider": {nil, func(h *house) error { _, err := h.arrive(person("github", "17", "*mia@example.org")); return err },
+			"before claims:oauth"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -147,7 +150,8 @@ func TestHooks_creation(t *testing.T) {
 			c.refuse(no)
 			refused(t, way.create(h), saidNo)
 			list, _, err := h.db.Users(t.Context(), store.UsersFilter{Limit: 10})
-			if messages, _ := h.db.Messages(t.Context(), "", 10); err != nil || len(list) != 0 || len(messages) != 0 || c.since() != "before" {
+			if messages, _ := h.db.Messages(t.Context(), "", 10); err != nil ||
+				len(list) != 0 || len(messages) != 0 || c.since() != "before" {
 				t.Fatalf("the refused left %v %v, %v", list, messages, err)
 			}
 			c.refuse(nil)
@@ -268,12 +272,14 @@ func TestHooks_password(t *testing.T) {
 	refused(t, h.signIn("mia@example.org", "wrong"), "invalid_credentials: ask support")
 	h.caller(g)
 	c.verdict = account.PasswordVerdict{Reject: true, SignOut: true}
-	refused(t, h.signIn("mia@example.org", "wrong"), "invalid_credentials: Further password verification attempts will be rejected.")
+	refused(t, h.signIn("mia@example.org", "wrong"),
+		"invalid_credentials: Further password verification attempts will be rejected.")
 	if got := h.ended(g.User.ID); got != store.EndedByVerdict {
 		t.Errorf("ended by %q", got)
 	}
 	c.since()
-	refused(t, h.signIn("mia@example.org", "sesame"), "over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with a link or a code.")
+	refused(t, h.signIn("mia@example.org", "sesame"),
+		"over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with a link or a code.")
 	refused(t, h.signIn("nobody@example.org", "sesame"), "invalid_credentials: Invalid login credentials")
 	if got := c.since(); got != "" {
 		t.Errorf("asked %s", got)

@@ -81,7 +81,8 @@ func newInvitation(f *flow, cand *signupCandidate, known store.User) (outgoing, 
 		data = known.UserMetadata
 	}
 	return newMail(f, mailSpec{
-		kind: store.KindInvite, mail: mail.Invite, link: mail.LinkInvite, to: cand.address, vars: mail.Vars{Email: cand.address, Data: data},
+		kind: store.KindInvite, mail: mail.Invite, link: mail.LinkInvite, to: cand.address,
+		vars: mail.Vars{Email: cand.address, Data: data},
 	})
 }
 

@@ -46,9 +46,11 @@ func TestUpdateUser_passwordMeanwhile(t *testing.T) {
 		refused(t, err, want)
 	}
 	f(early, account.UserUpdate{Password: ptr("open sesame")}, "")
-	f(late, account.UserUpdate{Password: ptr("open sesame")}, "same_password: New password should be different from the old password.")
+	f(late, account.UserUpdate{Password: ptr("open sesame")},
+		"same_password: New password should be different from the old password.")
 	f(late, account.UserUpdate{Password: ptr("another word")}, "")
 	h.set(func(s *account.Settings) { s.Passwords.RequireCurrent = true })
-	f(again, account.UserUpdate{Password: ptr("a third word"), CurrentPassword: ptr("open sesame")}, "current_password_invalid: Current password required when setting new password.")
+	f(again, account.UserUpdate{Password: ptr("a third word"), CurrentPassword: ptr("open sesame")},
+		"current_password_invalid: Current password required when setting new password.")
 	refused(t, h.signIn("mia@example.org", "another word"), "")
 }

@@ -95,7 +95,8 @@ func newSMS(f *flow, kind store.Kind, number, channel string) (outgoing, error) 
 	}
 	msg := outgoing{code: code, token: newToken(f, kind, number, code, f.settings.Phone.OTPLife)}
 	msg.message = f.settings.holdForSendNow(f.seal(mail.ChannelSMS, string(kind),
-		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: channelOf(channel), IP: f.settings.hookIP(mail.ChannelSMS, f.req)}, msg.token.ExpiresAt))
+		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: channelOf(channel),
+			IP: f.settings.hookIP(mail.ChannelSMS, f.req)}, msg.token.ExpiresAt))
 	return msg, nil
 }
 
@@ -172,7 +173,8 @@ const notificationLife = 24 * time.Hour
 // notification returns a mail that only informs.
 func notification(f *flow, kind mail.Kind, to string, v mail.Vars) store.NewMessage {
 	v.SiteURL = f.settings.SiteURL
-	return f.seal(mail.ChannelEmail, string(kind), mail.Payload{To: to, Kind: kind, Vars: v, IP: f.settings.hookIP(mail.ChannelEmail, f.req)}, f.now.Add(notificationLife))
+	return f.seal(mail.ChannelEmail, string(kind), mail.Payload{To: to, Kind: kind, Vars: v,
+		IP: f.settings.hookIP(mail.ChannelEmail, f.req)}, f.now.Add(notificationLife))
 }
 
 // Notifications count against the budget for mails; when it is used up, none is sent and the operation succeeds all the

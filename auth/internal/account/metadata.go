@@ -30,7 +30,8 @@ func metadata(data json.RawMessage) (json.RawMessage, error) {
 		err = errors.New("something follows the object")
 	}
 	if err != nil {
-		return nil, &Refusal{Kind: Invalid, Code: CodeBadJSON, Msg: "Could not parse request body as JSON: metadata is not an object", Err: err}
+		return nil, &Refusal{Kind: Invalid, Code: CodeBadJSON,
+			Msg: "Could not parse request body as JSON: metadata is not an object", Err: err}
 	}
 	if err := storable(members, 1); err != nil {
 		return nil, notValid("Metadata cannot be stored: " + err.Error())

@@ -43,7 +43,8 @@ func TestUserMetadata_ownMembers(t *testing.T) {
 			t.Fatal(err)
 		}
 		want("PUT /user "+data, u.UserMetadata, nicked)
-		if u, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{UserMetadata: json.RawMessage(data)}); err != nil {
+		if u, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID,
+			account.Attributes{UserMetadata: json.RawMessage(data)}); err != nil {
 			t.Fatal(err)
 		}
 		want("an administrator "+data, u.UserMetadata, nicked)
@@ -53,15 +54,18 @@ func TestUserMetadata_ownMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("anonymous", guest.User.UserMetadata, map[string]any{"nick": "mi"})
-	if _, err := h.SignUp(t.Context(), browser, account.SignUp{Phone: "+4917612345678", Password: "sesame", Data: json.RawMessage(forged)}); err != nil {
+	if _, err := h.SignUp(t.Context(), browser,
+		account.SignUp{Phone: "+4917612345678", Password: "sesame", Data: json.RawMessage(forged)}); err != nil {
 		t.Fatal(err)
 	}
-	v, err := h.Verify(t.Context(), browser, account.Verify{Type: "sms", Phone: "+4917612345678", Token: h.newest("signup", "4917612345678").Code})
+	v, err := h.Verify(t.Context(), browser,
+		account.Verify{Type: "sms", Phone: "+4917612345678", Token: h.newest("signup", "4917612345678").Code})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want("sign-up by phone", v.Grant.User.UserMetadata, map[string]any{"nick": "mi", "sub": v.Grant.User.ID.String(), "phone": "4917612345678",
-		"phone_verified": true, "email_verified": false})
+	want("sign-up by phone", v.Grant.User.UserMetadata,
+		map[string]any{"nick": "mi", "sub": v.Grant.User.ID.String(), "phone": "4917612345678",
+			"phone_verified": true, "email_verified": false})
 }
 
 // The limit holds for both objects together; what exceeds it already may only shrink.
@@ -84,7 +88,8 @@ func TestMetadata_limit(t *testing.T) {
 	}
 	admin := func(g account.Grant, user, app json.RawMessage, want string) {
 		t.Helper()
-		_, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{UserMetadata: user, AppMetadata: app})
+		_, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID,
+			account.Attributes{UserMetadata: user, AppMetadata: app})
 		refused(t, err, want)
 	}
 	update(large, object(501), over)
@@ -112,7 +117,8 @@ func TestMetadata_limit(t *testing.T) {
 		return h.SendOTP(t.Context(), browser, account.OTP{Email: "ida@example.org", CreateUser: true, Data: data})
 	}
 	create := func(data json.RawMessage) error {
-		_, err := h.AdminCreate(t.Context(), browser, service, account.Attributes{Email: ptr("eva@example.org"), UserMetadata: object(100), AppMetadata: data[:]})
+		_, err := h.AdminCreate(t.Context(), browser, service,
+			account.Attributes{Email: ptr("eva@example.org"), UserMetadata: object(100), AppMetadata: data[:]})
 		return err
 	}
 	invite := func(data json.RawMessage) error {
@@ -131,7 +137,8 @@ func TestMetadata_limit(t *testing.T) {
 	refused(t, invite(object(200)), "")
 
 	// A sign-up with data of its own for an invited address: confirming must not fail, and nothing grows.
-	if _, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "udo@example.org", Password: "sesame", Data: []byte(`{"b":"` + strings.Repeat("y", 100) + `"}`)}); err != nil {
+	if _, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "udo@example.org", Password: "sesame",
+		Data: []byte(`{"b":"` + strings.Repeat("y", 100) + `"}`)}); err != nil {
 		t.Fatal(err)
 	}
 	u := h.redeem("signup", h.newest("confirmation", "udo@example.org").Hash).User

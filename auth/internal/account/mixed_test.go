@@ -47,11 +47,13 @@ func TestMixed_parallel(t *testing.T) {
 			return err
 		},
 		func(i int) error {
-			_, err := h.AdminUpdate(t.Context(), browser, service, me.User.ID, account.Attributes{Role: ptr(fmt.Sprint("role", i))})
+			_, err := h.AdminUpdate(t.Context(), browser, service, me.User.ID,
+				account.Attributes{Role: ptr(fmt.Sprint("role", i))})
 			return err
 		},
 		func(int) error {
-			_, err := h.GenerateLink(t.Context(), browser, service, account.LinkRequest{Type: "recovery", Email: "mia@example.org"})
+			_, err := h.GenerateLink(t.Context(), browser, service,
+				account.LinkRequest{Type: "recovery", Email: "mia@example.org"})
 			return err
 		},
 	}

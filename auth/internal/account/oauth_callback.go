@@ -34,7 +34,8 @@ var errStateUnknown = invalid(CodeBadOAuthState, "OAuth state not found or expir
 // FinishOAuth handles a provider's answer, which the browser brings. cookie is the value of the cookie
 // StateCookie(state). A state is good for one callback, whatever its result. The provider is queried before a
 // transaction is begun.
-func (a *Accounts) FinishOAuth(ctx context.Context, req RequestInfo, callback url.Values, cookie string) (out OAuthResult, err error) {
+func (a *Accounts) FinishOAuth(ctx context.Context, req RequestInfo, callback url.Values,
+	cookie string) (out OAuthResult, err error) {
 	return finishOAuth(ctx, a.begin(req), callback, cookie)
 }
 
@@ -60,9 +61,11 @@ func finishOAuth(ctx context.Context, f *flow, callback url.Values, cookie strin
 	if err != nil {
 		return out, providerError(err)
 	}
-	op := oauthOp{f: *f, profile: profile, names: append([]string{profile.Provider}, via.Aliases()...), optional: via.EmailOptional(), strict: true,
+	op := oauthOp{f: *f, profile: profile, names: append([]string{profile.Provider}, via.Aliases()...),
+		optional: via.EmailOptional(), strict: true,
 		linkUser: st.LinkingUser, linkSession: st.LinkingSession, linkAAL: st.LinkingAAL, invite: st.InviteHash}
-	if st.LinkingUser != uuid.Nil && f.settings.External.LinkingPKCE && st.Challenge == "" { // begun before the setting was in force
+	if st.LinkingUser != uuid.Nil &&
+		f.settings.External.LinkingPKCE && st.Challenge == "" { // begun before the setting was in force
 		return out, errLinkingNeedsPKCE
 	}
 	if st.Challenge != "" {
@@ -144,8 +147,10 @@ func (op *oauthOp) issueFlow(user uuid.UUID) (store.Flow, []byte) {
 	code, hash := token.NewLinkToken()
 	op.code = code
 	pkce := store.Flow{
-		ID: uuid.New(), User: user, Method: methodOAuth, Challenge: op.challenge.Challenge, ChallengeMethod: op.challenge.Method,
-		IssuedAt: op.f.now, ExpiresAt: op.f.now.Add(op.f.settings.FlowLife), Provider: op.profile.Provider, AAL: op.level, AMR: op.methods,
+		ID: uuid.New(), User: user, Method: methodOAuth, Challenge: op.challenge.Challenge,
+		ChallengeMethod: op.challenge.Method,
+		IssuedAt:        op.f.now, ExpiresAt: op.f.now.Add(op.f.settings.FlowLife), Provider: op.profile.Provider,
+		AAL: op.level, AMR: op.methods,
 	}
 	if op.profile.Token != "" || op.profile.RefreshToken != "" {
 		text := mustJSON(providerTokens{op.profile.Token, op.profile.RefreshToken})
@@ -253,7 +258,8 @@ func idTokenError(err error) error {
 }
 
 // errSpent is the answer to an ID token that was used to sign in before.
-var errSpent = &OAuthError{Code: "invalid request", Description: "Bad ID token", Err: errors.New("account: the ID token was used before")}
+var errSpent = &OAuthError{Code: "invalid request", Description: "Bad ID token",
+	Err: errors.New("account: the ID token was used before")}
 
 // spendIDToken records an ID token in the transaction of its sign-in.
 func (op *oauthOp) spendIDToken(ctx context.Context, tx *store.Tx) error {

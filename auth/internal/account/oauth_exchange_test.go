@@ -46,7 +46,8 @@ func TestLinkByCode(t *testing.T) {
 
 	g, err := h.exchange(h.linkCode(mia, person("github", "17", "*else@example.org")), verifier)
 	u := h.user(mia.User.ID)
-	if err != nil || g.User.ID != u.ID || g.ProviderToken != "token of 17" || fmt.Sprint(providers(u)) != "[email github]" || h.caller(g).Claims.AMR[0].Method != "oauth" {
+	if err != nil || g.User.ID != u.ID || g.ProviderToken != "token of 17" ||
+		fmt.Sprint(providers(u)) != "[email github]" || h.caller(g).Claims.AMR[0].Method != "oauth" {
 		t.Fatal(brief(u), g.User.ID, g.ProviderToken, h.caller(g).Claims.AMR, err)
 	}
 	if !strings.HasSuffix(h.trail(), "identity_linked") {
@@ -54,7 +55,8 @@ func TestLinkByCode(t *testing.T) {
 	}
 	// The refusals of the exchange use the code up.
 	tom := h.confirmed("tom@example.org")
-	for g, want := range map[*account.Grant]string{&mia: "Identity is already linked", &tom: "Identity is already linked to another user"} {
+	for g, want := range map[*account.Grant]string{&mia: "Identity is already linked",
+		&tom: "Identity is already linked to another user"} {
 		code = h.linkCode(*g, person("github", "17", "*else@example.org"))
 		_, err = h.exchange(code, verifier)
 		refused(t, err, "identity_already_exists: "+want)
@@ -109,7 +111,8 @@ func TestLinkByCode_lookedAtAgain(t *testing.T) {
 	}, noFlow)
 	const low = "insufficient_aal: AAL2 session is required to link or unlink an identity when MFA is enabled."
 	f("low@example.org", func(g account.Grant) {
-		exec(t, url, `insert into factors (id, user_id, kind, created_at, updated_at, verified_at) values (gen_random_uuid(), $1, 'totp', now(), now(), now())`, g.User.ID)
+		exec(t, url,
+			`insert into factors (id, user_id, kind, created_at, updated_at, verified_at) values (gen_random_uuid(), $1, 'totp', now(), now(), now())`, g.User.ID)
 		raise(t, url, g.Session)
 	}, low)
 	// A level that the session had when the link was asked for is kept.
@@ -135,7 +138,8 @@ func TestLinkByCode_unverified(t *testing.T) {
 		t.Errorf("%d mails before the exchange", n)
 	}
 	_, err = h.exchange(code, verifier)
-	refused(t, err, "email_not_confirmed: Unverified email with github. A confirmation email has been sent to your github email")
+	refused(t, err,
+		"email_not_confirmed: Unverified email with github. A confirmation email has been sent to your github email")
 	if l := h.newest("email_change", "ann@example.org"); !strings.Contains(l.Link, "redirect_to="+browser.RedirectTo) {
 		t.Error(l.Link)
 	}

@@ -16,9 +16,11 @@ import (
 // verified, + verified, - neither.
 func person(via, subject string, addresses ...string) account.Arrival {
 	p := provider.Profile{Provider: via, Subject: subject, Token: "token of " + subject,
-		Data: map[string]any{"iss": "https://" + via + ".example", "sub": subject, "provider_id": subject, "name": "Mia " + via}}
+		Data: map[string]any{"iss": "https://" + via + ".example", "sub": subject, "provider_id": subject,
+			"name": "Mia " + via}}
 	for _, a := range addresses {
-		p.Emails = append(p.Emails, provider.Email{Address: a[1:], Verified: a[0] == '*' || a[0] == '+', Primary: a[0] == '*' || a[0] == '!'})
+		p.Emails = append(p.Emails, provider.Email{Address: a[1:], Verified: a[0] == '*' || a[0] == '+',
+			Primary: a[0] == '*' || a[0] == '!'})
 	}
 	return account.Arrival{Profile: p}
 }
@@ -44,8 +46,8 @@ func (h *house) enters(p account.Arrival) account.Grant {
 
 // brief is a user as a failure shows him.
 func brief(u store.User) string {
-	return fmt.Sprintf("%s %q %s confirmed %v phone %q password %t %v anonymous %t\n%s\n%s", u.ID, u.Email, u.Role, u.EmailConfirmedAt, u.Phone,
-		u.PasswordHash != "", providers(u), u.IsAnonymous, u.AppMetadata, u.UserMetadata)
+	return fmt.Sprintf("%s %q %s confirmed %v phone %q password %t %v anonymous %t\n%s\n%s", u.ID, u.Email, u.Role,
+		u.EmailConfirmedAt, u.Phone, u.PasswordHash != "", providers(u), u.IsAnonymous, u.AppMetadata, u.UserMetadata)
 }
 
 func providers(u store.User) (list []string) {
@@ -87,7 +89,8 @@ func dump(t *testing.T, url, table string) string {
 	}
 	defer c.Close(t.Context())
 	var text string
-	if err := c.QueryRow(t.Context(), `select coalesce(string_agg(x::text, ' '), '') from `+table+` x`).Scan(&text); err != nil {
+	if err := c.QueryRow(t.Context(),
+		`select coalesce(string_agg(x::text, ' '), '') from `+table+` x`).Scan(&text); err != nil {
 		t.Fatal(err)
 	}
 	return text

@@ -79,9 +79,11 @@ func (op *oauthOp) linkIdentity(ctx context.Context, tx *store.Tx) error {
 		return errLinkedElsewhere
 	}
 	op.level, op.methods = from.AAL, from.AMR
-	w := &oauthTx{f: &op.f, op: op, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: op.f.now, ProvidersFromIdentities: true}}
+	w := &oauthTx{f: &op.f, op: op, b: tx.Batch(), old: old,
+		patch: store.UserPatch{ID: old.ID, Now: op.f.now, ProvidersFromIdentities: true}}
 	w.findIdentity()
-	w.note(store.ActionIdentityLinked, "identity_id", w.identity.ID.String(), "provider", w.identity.Provider, "provider_id", w.identity.ProviderID)
+	w.note(store.ActionIdentityLinked, "identity_id", w.identity.ID.String(), "provider", w.identity.Provider,
+		"provider_id", w.identity.ProviderID)
 	if old.Email == "" {
 		if err := w.adoptEmail(found); err != nil {
 			return err
@@ -118,9 +120,12 @@ func (w *oauthTx) adoptEmail(found []store.Match) error {
 	wanted.NewEmail = best
 	msgs, err := newEmailChange(w.f, wanted, nil)
 	w.outgoing = msgs
-	w.patch.NewEmail, w.patch.EmailChangeSentAt, w.patch.CurrentEmailProven, w.patch.NewEmailProven = &best, &w.f.now, ptr(false), ptr(false)
+	w.patch.NewEmail, w.patch.EmailChangeSentAt, w.patch.CurrentEmailProven, w.patch.NewEmailProven = &best, &w.f.now,
+		ptr(false), ptr(false)
 	w.email.refuse = true
-	w.op.refusal = unprocessable(CodeEmailNotConfirmed, fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email", w.op.profile.Provider, w.op.profile.Provider))
+	w.op.refusal = unprocessable(CodeEmailNotConfirmed,
+		fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email", w.op.profile.Provider,
+			w.op.profile.Provider))
 	return err
 }
 

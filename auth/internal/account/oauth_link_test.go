@@ -42,7 +42,8 @@ func TestLink(t *testing.T) {
 	h.set(func(s *account.Settings) { s.DisableSignup = true }) // does not keep from linking
 	g := h.link(mia, person("github", "17", "!else@example.org"))
 	u := h.user(mia.User.ID)
-	if fmt.Sprint(providers(u)) != "[email github]" || u.Email != "mia@example.org" || string(u.UserMetadata) != string(before.UserMetadata) {
+	if fmt.Sprint(providers(u)) != "[email github]" || u.Email != "mia@example.org" ||
+		string(u.UserMetadata) != string(before.UserMetadata) {
 		t.Error(brief(u))
 	}
 	if g.User.ID != u.ID || g.Session == mia.Session || h.caller(g).Claims.AMR[0].Method != "oauth" {
@@ -106,7 +107,8 @@ func TestLink_keepsTheLevel(t *testing.T) {
 // raise lifts a session to aal2, as a verified factor does.
 func raise(t *testing.T, url string, session uuid.UUID) {
 	t.Helper()
-	exec(t, url, `update sessions set aal = 2, amr = '[{"method": "totp", "timestamp": 2}, {"method": "password", "timestamp": 1}]' where id = $1`, session)
+	exec(t, url,
+		`update sessions set aal = 2, amr = '[{"method": "totp", "timestamp": 2}, {"method": "password", "timestamp": 1}]' where id = $1`, session)
 }
 
 // What the caller was when he asked is looked at again when the browser comes back.
@@ -152,7 +154,8 @@ func TestLink_anonymous(t *testing.T) {
 	}
 	g := guest()
 	h.link(g, person("github", "17", "*mia@example.org"))
-	if u := h.user(g.User.ID); u.IsAnonymous || u.Email != "mia@example.org" || u.EmailConfirmedAt.IsZero() || !strings.Contains(string(u.AppMetadata), "github") {
+	if u := h.user(g.User.ID); u.IsAnonymous || u.Email != "mia@example.org" ||
+		u.EmailConfirmedAt.IsZero() || !strings.Contains(string(u.AppMetadata), "github") {
 		t.Error(brief(u))
 	}
 	_, err := h.tryLink(guest(), person("google", "g", "*mia@example.org"))
@@ -160,7 +163,8 @@ func TestLink_anonymous(t *testing.T) {
 
 	g = guest()
 	_, err = h.tryLink(g, person("github", "18", "!tom@example.org"))
-	refused(t, err, "email_not_confirmed: Unverified email with github. A confirmation email has been sent to your github email")
+	refused(t, err,
+		"email_not_confirmed: Unverified email with github. A confirmation email has been sent to your github email")
 	u := h.user(g.User.ID)
 	if !u.IsAnonymous || u.Email != "" || u.NewEmail != "tom@example.org" || len(u.Identities) != 1 {
 		t.Error(brief(u))
@@ -248,7 +252,8 @@ func TestUnlink(t *testing.T) {
 	h.pass(time.Second)
 	refused(t, h.unlink(mia, "email"), "")
 	u := h.user(mia.User.ID)
-	if fmt.Sprint(providers(u)) != "[github]" || u.Email != "mia@example.org" || u.EmailConfirmedAt.IsZero() || !strings.Contains(string(u.AppMetadata), `"provider": "github"`) {
+	if fmt.Sprint(providers(u)) != "[github]" || u.Email != "mia@example.org" ||
+		u.EmailConfirmedAt.IsZero() || !strings.Contains(string(u.AppMetadata), `"provider": "github"`) {
 		t.Error(brief(u))
 	}
 	if l := h.newest("identity_unlinked_notification", "mia@example.org"); l.Vars.Provider != "email" {
@@ -276,14 +281,16 @@ func TestUnlink_movesTheAddress(t *testing.T) {
 	l := h.newest("recovery", "mia@example.org")
 	refused(t, h.unlink(mia, "email"), "")
 	u := h.user(mia.User.ID)
-	if u.Email != "tom2@example.org" || u.EmailConfirmedAt.IsZero() || u.PasswordHash != "" || metadata(t, u.UserMetadata)["email_verified"] != true {
+	if u.Email != "tom2@example.org" || u.EmailConfirmedAt.IsZero() || u.PasswordHash != "" ||
+		metadata(t, u.UserMetadata)["email_verified"] != true {
 		t.Error(brief(u))
 	}
 	_, err := h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
 	refused(t, err, linkExpired)
 	refused(t, h.unlink(mia, "gitlab"), "")
 	u = h.user(mia.User.ID)
-	if m := metadata(t, u.UserMetadata); u.Email != "" || !u.EmailConfirmedAt.IsZero() || m["email_verified"] != false || m["email"] != nil {
+	if m := metadata(t, u.UserMetadata); u.Email != "" || !u.EmailConfirmedAt.IsZero() ||
+		m["email_verified"] != false || m["email"] != nil {
 		t.Error(brief(u))
 	}
 	// An unverified address leads nobody into the account, and keeps nobody from the address.
@@ -305,7 +312,8 @@ func TestUnlink_conflict(t *testing.T) {
 	mia := h.confirmed("mia@example.org")
 	h.confirmed("tom@example.org")
 	h.link(mia, person("github", "17", "*tom@example.org"))
-	refused(t, h.unlink(mia, "email"), "email_conflict_identity_not_deletable: Unable to unlink identity due to email conflict")
+	refused(t, h.unlink(mia, "email"),
+		"email_conflict_identity_not_deletable: Unable to unlink identity due to email conflict")
 }
 
 // MAILER_AUTOCONFIRM makes no address of a provider a proof.
@@ -354,7 +362,8 @@ func TestUnlink_phone(t *testing.T) {
 	h.link(g, person("github", "17", "*mia@example.org"))
 	refused(t, h.unlink(g, "phone"), "")
 	u := h.user(g.User.ID)
-	if u.Phone != "" || !u.PhoneConfirmedAt.IsZero() || u.Email != "mia@example.org" || fmt.Sprint(providers(u)) != "[github]" {
+	if u.Phone != "" || !u.PhoneConfirmedAt.IsZero() || u.Email != "mia@example.org" ||
+		fmt.Sprint(providers(u)) != "[github]" {
 		t.Error(brief(u))
 	}
 	if m := metadata(t, u.UserMetadata); m["phone_verified"] != false || m["phone"] != nil {

@@ -171,7 +171,8 @@ func reconcileEmail(d accountDecision, u store.User, a providerEmails, r emailRu
 		return emailOutcome{refuse: true}
 	}
 	if a.has(u.Email) || r.autoconfirm && d.resolution != userLinked && u.Email == a.best {
-		return emailOutcome{confirm: true, claim: d.resolution == userLinked || d.resolution == userKnown && u.PhoneConfirmedAt.IsZero()}
+		return emailOutcome{confirm: true,
+			claim: d.resolution == userLinked || d.resolution == userKnown && u.PhoneConfirmedAt.IsZero()}
 	}
 	return emailOutcome{confirmByMail: true, refuse: !r.allowUnverified}
 }
@@ -190,7 +191,8 @@ const maxProfile = 16 << 10
 // storableAddress reports whether a provider's address can be stored and compared; it need not be one by the rules of
 // this service.
 func storableAddress(s string) bool {
-	return s != "" && len(s) <= 255 && utf8.ValidString(s) && strings.Contains(s, "@") && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f })
+	return s != "" && len(s) <= 255 && utf8.ValidString(s) && strings.Contains(s, "@") &&
+		!strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f })
 }
 
 // nameKeys are the members that Apple sends on the first sign-in only.

@@ -23,21 +23,25 @@ func TestExternal_newUser(t *testing.T) {
 	h := open(t)
 	g := h.enters(person("github", "17", "-old@example.org", "*mia@example.org"))
 	u := h.user(g.User.ID)
-	if u.Email != "mia@example.org" || !u.EmailConfirmedAt.Equal(noon) || !u.LastSignInAt.Equal(noon) || u.PasswordHash != "" || u.Role != "authenticated" || u.IsAnonymous {
+	if u.Email != "mia@example.org" || !u.EmailConfirmedAt.Equal(noon) ||
+		!u.LastSignInAt.Equal(noon) || u.PasswordHash != "" || u.Role != "authenticated" || u.IsAnonymous {
 		t.Error(brief(u))
 	}
 	if string(u.AppMetadata) != `{"provider": "github", "providers": ["github"]}` {
 		t.Errorf("app_metadata %s", u.AppMetadata)
 	}
 	for _, m := range []map[string]any{metadata(t, u.UserMetadata), metadata(t, u.Identities[0].Data)} {
-		if m["sub"] != "17" || m["name"] != "Mia github" || m["email"] != "mia@example.org" || m["email_verified"] != true || m["phone_verified"] != false {
+		if m["sub"] != "17" || m["name"] != "Mia github" || m["email"] != "mia@example.org" ||
+			m["email_verified"] != true || m["phone_verified"] != false {
 			t.Errorf("%v", m)
 		}
 	}
-	if i := u.Identities[0]; len(u.Identities) != 1 || i.Provider != "github" || i.ProviderID != "17" || i.Email != "mia@example.org" {
+	if i := u.Identities[0]; len(u.Identities) != 1 || i.Provider != "github" ||
+		i.ProviderID != "17" || i.Email != "mia@example.org" {
 		t.Errorf("%+v", u.Identities)
 	}
-	if g.ProviderToken != "token of 17" || h.caller(g).Claims.AMR[0].Method != "oauth" || h.caller(g).Claims.AAL != "aal1" {
+	if g.ProviderToken != "token of 17" || h.caller(g).Claims.AMR[0].Method != "oauth" ||
+		h.caller(g).Claims.AAL != "aal1" {
 		t.Errorf("%+v", g)
 	}
 	if h.trail() != "user_signedup" || len(h.letters()) != 0 {
@@ -47,7 +51,8 @@ func TestExternal_newUser(t *testing.T) {
 	// Again: the same user, his data brought up to date, what he added kept.
 	h.pass(time.Minute)
 	caller := h.caller(g)
-	if _, err := h.UpdateUser(t.Context(), browser, caller, account.UserUpdate{Data: json.RawMessage(`{"nick":"mi"}`)}); err != nil {
+	if _, err := h.UpdateUser(t.Context(), browser, caller,
+		account.UserUpdate{Data: json.RawMessage(`{"nick":"mi"}`)}); err != nil {
 		t.Fatal(err)
 	}
 	p := person("github", "17", "*new@example.org")
@@ -55,10 +60,12 @@ func TestExternal_newUser(t *testing.T) {
 	again := h.enters(p)
 	u = h.user(again.User.ID)
 	m := metadata(t, u.UserMetadata)
-	if u.ID != g.User.ID || u.Email != "mia@example.org" || m["nick"] != "mi" || m["name"] != "Mia New" || len(u.Identities) != 1 {
+	if u.ID != g.User.ID || u.Email != "mia@example.org" || m["nick"] != "mi" ||
+		m["name"] != "Mia New" || len(u.Identities) != 1 {
 		t.Error(brief(u))
 	}
-	if i := u.Identities[0]; !i.LastSignInAt.Equal(noon.Add(time.Minute)) || i.Email != "new@example.org" || metadata(t, i.Data)["name"] != "Mia New" {
+	if i := u.Identities[0]; !i.LastSignInAt.Equal(noon.Add(time.Minute)) ||
+		i.Email != "new@example.org" || metadata(t, i.Data)["name"] != "Mia New" {
 		t.Errorf("%+v", i)
 	}
 	if h.trail() != "user_signedup user_modified login" {
@@ -73,13 +80,16 @@ func TestExternal_linksByVerifiedAddress(t *testing.T) {
 	h.pass(time.Second)                                                               // identities are sorted by age
 	g := h.enters(person("github", "17", "*primary@example.org", "+mia@example.org")) // a secondary one will do
 	u := h.user(g.User.ID)
-	if u.ID != old.User.ID || fmt.Sprint(providers(u)) != "[email github]" || u.PasswordHash == "" || u.Email != "mia@example.org" {
+	if u.ID != old.User.ID || fmt.Sprint(providers(u)) != "[email github]" ||
+		u.PasswordHash == "" || u.Email != "mia@example.org" {
 		t.Error(brief(u))
 	}
-	if !strings.Contains(string(u.AppMetadata), `"providers": ["email", "github"]`) || !strings.Contains(string(u.AppMetadata), `"provider": "email"`) {
+	if !strings.Contains(string(u.AppMetadata), `"providers": ["email", "github"]`) ||
+		!strings.Contains(string(u.AppMetadata), `"provider": "email"`) {
 		t.Errorf("%s", u.AppMetadata)
 	}
-	if l := h.newest("identity_linked_notification", "mia@example.org"); l.Vars.Provider != "github" || l.Vars.Email != "mia@example.org" {
+	if l := h.newest("identity_linked_notification", "mia@example.org"); l.Vars.Provider != "github" ||
+		l.Vars.Email != "mia@example.org" {
 		t.Errorf("%+v", l)
 	}
 	h.caller(old) // nobody was put out
@@ -107,7 +117,8 @@ func TestExternal_severalAccounts(t *testing.T) {
 	h.confirmed("mia@example.org")
 	h.confirmed("tom@example.org")
 	_, err := h.arrive(person("github", "17", "*mia@example.org", "+tom@example.org"))
-	refused(t, err, "unexpected_failure: Multiple accounts with the same email address in the same linking domain detected: default")
+	refused(t, err,
+		"unexpected_failure: Multiple accounts with the same email address in the same linking domain detected: default")
 }
 
 func TestExternal_noAddress(t *testing.T) {
@@ -141,10 +152,12 @@ func TestExternal_banned(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	g := h.enters(person("github", "17", "*mia@example.org"))
-	if _, err := h.AdminUpdate(t.Context(), browser, account.Actor{Role: "service_role"}, g.User.ID, account.Attributes{BanDuration: new("1h")}); err != nil {
+	if _, err := h.AdminUpdate(t.Context(), browser, account.Actor{Role: "service_role"}, g.User.ID,
+		account.Attributes{BanDuration: new("1h")}); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []account.Arrival{person("github", "17", "*mia@example.org"), person("google", "g", "*mia@example.org")} {
+	for _, p := range []account.Arrival{person("github", "17", "*mia@example.org"),
+		person("google", "g", "*mia@example.org")} {
 		_, err := h.arrive(p)
 		refused(t, err, "user_banned: User is banned")
 	}
@@ -265,7 +278,8 @@ func TestExternal_invitation(t *testing.T) {
 	by := account.Actor{Role: "service_role"}
 	invite := func(email string) letter {
 		t.Helper()
-		if _, err := h.Invite(t.Context(), browser, by, account.Invitation{Email: email, Data: json.RawMessage(`{"team":"red"}`)}); err != nil {
+		if _, err := h.Invite(t.Context(), browser, by,
+			account.Invitation{Email: email, Data: json.RawMessage(`{"team":"red"}`)}); err != nil {
 			t.Fatal(err)
 		}
 		return h.newest("invite", email)
@@ -283,7 +297,8 @@ func TestExternal_invitation(t *testing.T) {
 	g, err := accept(person("github", "17", "*other@example.org", "+mia@example.org"))
 	refused(t, err, "")
 	u := h.user(g.User.ID)
-	if fmt.Sprint(providers(u)) != "[github]" || u.EmailConfirmedAt.IsZero() || u.Email != "mia@example.org" || !strings.Contains(string(u.AppMetadata), `"provider": "github"`) {
+	if fmt.Sprint(providers(u)) != "[github]" || u.EmailConfirmedAt.IsZero() ||
+		u.Email != "mia@example.org" || !strings.Contains(string(u.AppMetadata), `"provider": "github"`) {
 		t.Error(brief(u))
 	}
 	if !strings.HasSuffix(h.trail(), "invite_accepted") {
@@ -320,7 +335,8 @@ func TestExternal_pkce(t *testing.T) {
 		t.Errorf("signed in before the code was exchanged: %+v", u)
 	}
 	rows := dump(t, url, "flows")
-	if strings.Contains(rows, "token of 17") || strings.Contains(rows, hex.EncodeToString([]byte("token of 17"))) || !strings.Contains(rows, "github") {
+	if strings.Contains(rows, "token of 17") || strings.Contains(rows, hex.EncodeToString([]byte("token of 17"))) ||
+		!strings.Contains(rows, "github") {
 		t.Errorf("the provider's tokens lie open: %s", rows)
 	}
 	g, err := h.exchange(out.Code, verifier)
@@ -328,7 +344,8 @@ func TestExternal_pkce(t *testing.T) {
 	if left := dump(t, url, `(select provider_tokens from flows where used_at is not null)`); left != "()" {
 		t.Errorf("the used flow keeps the provider's tokens: %s", left)
 	}
-	if g.ProviderToken != "token of 17" || g.ProviderRefreshToken != "refresh" || h.caller(g).Claims.AMR[0].Method != "oauth" {
+	if g.ProviderToken != "token of 17" || g.ProviderRefreshToken != "refresh" ||
+		h.caller(g).Claims.AMR[0].Method != "oauth" {
 		t.Errorf("%+v", g)
 	}
 	_, err = h.exchange(out.Code, verifier)
@@ -353,7 +370,8 @@ func TestExternal_idTokenOnce(t *testing.T) {
 	h.set(func(s *account.Settings) { s.DisableSignup = false })
 	h.enters(p)
 	_, err = h.arrive(p)
-	if oauth, ok := errors.AsType[*account.OAuthError](err); !ok || oauth.Code != "invalid request" || oauth.Description != "Bad ID token" {
+	if oauth, ok := errors.AsType[*account.OAuthError](err); !ok || oauth.Code != "invalid request" ||
+		oauth.Description != "Bad ID token" {
 		t.Errorf("%v", err)
 	}
 }

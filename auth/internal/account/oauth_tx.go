@@ -43,8 +43,8 @@ func (w *oauthTx) findIdentity() {
 		return
 	}
 	w.identity = store.Identity{
-		ID: uuid.New(), UserID: w.old.ID, Provider: w.op.profile.Provider, ProviderID: w.op.profile.Subject, Email: w.op.emails.matched(), Data: w.data,
-		LastSignInAt: w.f.now, CreatedAt: w.f.now, UpdatedAt: w.f.now,
+		ID: uuid.New(), UserID: w.old.ID, Provider: w.op.profile.Provider, ProviderID: w.op.profile.Subject,
+		Email: w.op.emails.matched(), Data: w.data, LastSignInAt: w.f.now, CreatedAt: w.f.now, UpdatedAt: w.f.now,
 	}
 }
 
@@ -56,7 +56,8 @@ func (w *oauthTx) reconcile(d accountDecision) error {
 	}
 	if w.email.confirm {
 		w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &w.f.now, ptr(false)
-		if w.data = merge(w.data, mustJSON(map[string]any{"email_verified": true})); w.email.adopt == "" && w.old.Email != "" {
+		if w.data = merge(w.data, mustJSON(map[string]any{"email_verified": true})); w.email.adopt == "" &&
+			w.old.Email != "" {
 			w.data = merge(w.data, mustJSON(map[string]any{"email": w.old.Email}))
 		}
 	}
@@ -66,10 +67,14 @@ func (w *oauthTx) reconcile(d accountDecision) error {
 			return err
 		}
 		if w.email.refuse {
-			w.op.refusal = unprocessable(CodeProviderEmailUnverified, fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email", w.op.profile.Provider, w.op.profile.Provider))
+			w.op.refusal = unprocessable(CodeProviderEmailUnverified,
+				fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email", w.op.profile.Provider,
+					w.op.profile.Provider))
 		}
 	case w.email.refuse:
-		w.op.refusal = unprocessable(CodeProviderEmailUnverified, fmt.Sprintf("Unverified email with %s. Verify the email with %s in order to sign in", w.op.profile.Provider, w.op.profile.Provider))
+		w.op.refusal = unprocessable(CodeProviderEmailUnverified,
+			fmt.Sprintf("Unverified email with %s. Verify the email with %s in order to sign in", w.op.profile.Provider,
+				w.op.profile.Provider))
 	}
 	return nil
 }
@@ -97,7 +102,8 @@ func (w *oauthTx) confirmation() error {
 // audit adds the rows about what happens, the most important first.
 func (w *oauthTx) audit(d accountDecision) {
 	if d.resolution == userLinked {
-		w.note(store.ActionIdentityLinked, "identity_id", w.identity.ID.String(), "provider", w.identity.Provider, "provider_id", w.identity.ProviderID)
+		w.note(store.ActionIdentityLinked, "identity_id", w.identity.ID.String(), "provider", w.identity.Provider,
+			"provider_id", w.identity.ProviderID)
 	}
 	switch {
 	case w.email.confirm || d.resolution == userCreated && !w.email.refuse:
@@ -116,7 +122,8 @@ func (w *oauthTx) note(action store.Action, pairs ...string) {
 // recordRefusal records a refused sign-in and stores nothing else: a user without address who owned the identity would
 // keep a later try, with a verified address, from its own account.
 func (w *oauthTx) recordRefusal(ctx context.Context, d accountDecision) error {
-	row := w.f.audit(store.ActionLoginFailed, w.old.ID, uuid.Nil, "reason", CodeProviderEmailUnverified, "provider", w.op.profile.Provider)
+	row := w.f.audit(store.ActionLoginFailed, w.old.ID, uuid.Nil, "reason", CodeProviderEmailUnverified, "provider",
+		w.op.profile.Provider)
 	if d.resolution == userCreated {
 		row.Actor = uuid.Nil
 	}
@@ -134,7 +141,8 @@ func (w *oauthTx) deleteAbandoned(owner uuid.UUID) {
 // insertUser adds a new user in its final state.
 func (w *oauthTx) insertUser() {
 	u := w.old
-	u.UserMetadata, u.EmailConfirmedAt = w.f.settings.withinLimit(store.User{}, store.MetadataPatch{Set: w.data}).Set, w.email.confirmedAt(w.f.now)
+	u.UserMetadata, u.EmailConfirmedAt = w.f.settings.withinLimit(store.User{}, store.MetadataPatch{Set: w.data}).Set,
+		w.email.confirmedAt(w.f.now)
 	if len(w.outgoing) > 0 {
 		u.ConfirmationSentAt = w.f.now
 	}
@@ -150,7 +158,8 @@ func (w *oauthTx) insertUser() {
 func (w *oauthTx) updateUser(d accountDecision) {
 	b, id := w.b, w.old.ID
 	if w.known {
-		b.RefreshIdentity(w.identity.ID, w.op.emails.matched(), identityData(&w.op.profile, &w.op.emails, w.identity.Data), w.f.now)
+		b.RefreshIdentity(w.identity.ID, w.op.emails.matched(), identityData(&w.op.profile, &w.op.emails, w.identity.Data),
+			w.f.now)
 	} else {
 		b.InsertIdentity(w.identity)
 		w.notifyLinked()

@@ -39,7 +39,8 @@ func TestExternal_unverified(t *testing.T) {
 	refused(t, err, confirmationSent)
 	g := h.redeem("signup", l.Hash)
 	u := h.user(g.User.ID)
-	if fmt.Sprint(providers(u)) != "[github]" || u.EmailConfirmedAt.IsZero() || metadata(t, u.UserMetadata)["sub"] != "17" || metadata(t, u.UserMetadata)["email_verified"] != true {
+	if fmt.Sprint(providers(u)) != "[github]" || u.EmailConfirmedAt.IsZero() ||
+		metadata(t, u.UserMetadata)["sub"] != "17" || metadata(t, u.UserMetadata)["email_verified"] != true {
 		t.Error(brief(u))
 	}
 	if h.enters(p).User.ID != u.ID {
@@ -93,7 +94,8 @@ func TestExternal_allowUnverified(t *testing.T) {
 	}
 	// He is in, and gives himself a password; whoever proves the address puts him out.
 	h.pass(time.Second)
-	if _, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Password: new("another sesame")}); err != nil {
+	if _, err := h.UpdateUser(t.Context(), browser, h.caller(g),
+		account.UserUpdate{Password: new("another sesame")}); err != nil {
 		t.Fatal(err)
 	}
 	victim := h.enters(person("google", "g", "*mia@example.org"))
@@ -168,7 +170,8 @@ func TestExternal_confirmsExactlyTheProvenAddress(t *testing.T) {
 		t.Error(brief(u))
 	}
 	// The attacker's door is shut: his identity is a stranger's now.
-	if u := h.enters(person("github", "17", "*attacker@example.org")).User; u.ID == victim.User.ID || u.Email != "attacker@example.org" {
+	if u := h.enters(person("github", "17", "*attacker@example.org")).User; u.ID == victim.User.ID ||
+		u.Email != "attacker@example.org" {
 		t.Error(brief(u))
 	}
 }
@@ -201,7 +204,8 @@ func TestExternal_mailOfAnotherSignUpDropsTheIdentity(t *testing.T) {
 		}
 		g := h.redeem(kind, l.Hash)
 		u := h.user(g.User.ID)
-		if u.ID != attacker.User.ID || fmt.Sprint(providers(u)) != "[email]" || u.EmailConfirmedAt.IsZero() || strings.Contains(string(u.UserMetadata), "github") || u.Factors != nil {
+		if u.ID != attacker.User.ID || fmt.Sprint(providers(u)) != "[email]" ||
+			u.EmailConfirmedAt.IsZero() || strings.Contains(string(u.UserMetadata), "github") || u.Factors != nil {
 			t.Error(by, brief(u))
 		}
 		ended(t, h, attacker)
@@ -227,11 +231,13 @@ func TestExternal_anotherMailOfTheSameSignIn(t *testing.T) {
 			refused(t, err, "")
 			hash = h.newest("confirmation", email).Hash
 		} else {
-			l, err := h.GenerateLink(t.Context(), browser, account.Actor{Role: "service_role"}, account.LinkRequest{Type: "signup", Email: email})
+			l, err := h.GenerateLink(t.Context(), browser, account.Actor{Role: "service_role"},
+				account.LinkRequest{Type: "signup", Email: email})
 			refused(t, err, "")
 			hash = l.HashedToken
 		}
-		if u := h.user(h.redeem("signup", hash).User.ID); fmt.Sprint(providers(u)) != "[github]" || u.EmailConfirmedAt.IsZero() {
+		if u := h.user(h.redeem("signup", hash).User.ID); fmt.Sprint(providers(u)) != "[github]" ||
+			u.EmailConfirmedAt.IsZero() {
 			t.Error(by, brief(u))
 		}
 	}
@@ -252,7 +258,8 @@ func TestExternal_triedBeforeVerified(t *testing.T) {
 		s.Hooks.AfterCreate = true
 	})
 	_, err := h.arrive(person("github", "17", "!mia@example.org"))
-	refused(t, err, "provider_email_needs_verification: Unverified email with github. Verify the email with github in order to sign in")
+	refused(t, err,
+		"provider_email_needs_verification: Unverified email with github. Verify the email with github in order to sign in")
 	if h.trail() != before+" login_failed" || countUsers(h) != 1 || len(h.letters()) != 1 {
 		t.Errorf("%d users, %d messages, %s", countUsers(h), len(h.letters()), h.trail())
 	}
@@ -270,8 +277,10 @@ func TestExternal_abandoned(t *testing.T) {
 	leave := func(subject, email string, more string) (id uuid.UUID) {
 		t.Helper()
 		id = uuid.New()
-		exec(t, url, `insert into users (id, aud, role, created_at, updated_at) values ($1, 'authenticated', 'authenticated', now(), now())`, id)
-		exec(t, url, `insert into identities (id, user_id, provider, provider_id, email, identity_data, created_at, updated_at)
+		exec(t, url,
+			`insert into users (id, aud, role, created_at, updated_at) values ($1, 'authenticated', 'authenticated', now(), now())`, id)
+		exec(t, url,
+			`insert into identities (id, user_id, provider, provider_id, email, identity_data, created_at, updated_at)
 			values (gen_random_uuid(), $1, 'github', $2, $3, '{}', now(), now())`, id, subject, email)
 		if more != "" {
 			exec(t, url, more, id)
@@ -309,7 +318,8 @@ func TestExternal_abandoned(t *testing.T) {
 	// Whoever was let in once, or is banned, is an account of its own.
 	const verify = "provider_email_needs_verification: Unverified email with github. Verify the email with github in order to sign in"
 	for want, more := range map[string]string{
-		verify: `update users set last_sign_in_at = now() where id = $1`, "user_banned: User is banned": `update users set banned_until = '2040-01-01' where id = $1`,
+		verify:                        `update users set last_sign_in_at = now() where id = $1`,
+		"user_banned: User is banned": `update users set banned_until = '2040-01-01' where id = $1`,
 	} {
 		id = leave(more, "", more)
 		_, err := h.arrive(person("github", more, "*mia@example.org"))
@@ -326,7 +336,8 @@ func TestExternal_preTakeover(t *testing.T) {
 	l := h.newest("confirmation", "victim@example.org")
 	g := h.enters(person("google", "g", "*victim@example.org"))
 	u := h.user(g.User.ID)
-	if fmt.Sprint(providers(u)) != "[google]" || u.PasswordHash != "" || strings.Contains(string(u.UserMetadata), "attacker") || countUsers(h) != 1 {
+	if fmt.Sprint(providers(u)) != "[google]" ||
+		u.PasswordHash != "" || strings.Contains(string(u.UserMetadata), "attacker") || countUsers(h) != 1 {
 		t.Error(brief(u))
 	}
 	refused(t, h.signIn("victim@example.org", "attacker's"), "invalid_credentials: Invalid login credentials")
@@ -336,7 +347,8 @@ func TestExternal_preTakeover(t *testing.T) {
 	// Nothing of an unconfirmed account survives: sessions, phone, password, identities.
 	role, email, phone, confirm := "authenticated", "second@example.org", "+491701234567", true
 	by := account.Actor{Role: "service_role"}
-	made, err := h.AdminCreate(t.Context(), browser, by, account.Attributes{Role: &role, Email: &email, Phone: &phone, PhoneConfirm: &confirm, Password: new("attacker's")})
+	made, err := h.AdminCreate(t.Context(), browser, by,
+		account.Attributes{Role: &role, Email: &email, Phone: &phone, PhoneConfirm: &confirm, Password: new("attacker's")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,7 +359,8 @@ func TestExternal_preTakeover(t *testing.T) {
 	old = h.verified(old, h.app(old, ""))
 	g = h.enters(person("google", "g2", "*second@example.org"))
 	u = h.user(g.User.ID)
-	if u.Factors != nil || u.ID != made.ID || u.Phone != "" || !u.PhoneConfirmedAt.IsZero() || u.PasswordHash != "" || fmt.Sprint(providers(u)) != "[google]" {
+	if u.Factors != nil || u.ID != made.ID || u.Phone != "" || !u.PhoneConfirmedAt.IsZero() ||
+		u.PasswordHash != "" || fmt.Sprint(providers(u)) != "[google]" {
 		t.Error(brief(u))
 	}
 	ended(t, h, old)
@@ -360,7 +373,8 @@ func TestExternal_unverifiedPrimary(t *testing.T) {
 	h := open(t)
 	h.confirmed("taken@example.org")
 	g := h.enters(person("github", "17", "!taken@example.org", "+mia@example.org"))
-	if u := h.user(g.User.ID); u.Email != "mia@example.org" || u.EmailConfirmedAt.IsZero() || u.Identities[0].Email != "mia@example.org" {
+	if u := h.user(g.User.ID); u.Email != "mia@example.org" || u.EmailConfirmedAt.IsZero() ||
+		u.Identities[0].Email != "mia@example.org" {
 		t.Error(brief(u))
 	}
 }

@@ -67,7 +67,8 @@ func (op *oauthOp) run(ctx context.Context) error {
 	for try := 1; ; try++ {
 		op.f.tick()
 		err := op.attempt(ctx)
-		again := errors.Is(err, errRaced) || errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrIdentityTaken) || errors.Is(err, store.ErrUserGone)
+		again := errors.Is(err, errRaced) || errors.Is(err, store.ErrEmailTaken) ||
+			errors.Is(err, store.ErrIdentityTaken) || errors.Is(err, store.ErrUserGone)
 		if _, over := errors.AsType[*store.LimitError](err); over && op.mailOptional {
 			op.quota, op.mailSkipped, again = nil, true, true
 		}
@@ -124,14 +125,16 @@ func (op *oauthOp) attempt(ctx context.Context) error {
 	} else if err != nil {
 		op.quota, op.mailSkipped = nil, true
 	}
-	if signIn && d.resolution == userCreated && !reconcileEmail(d, store.User{Email: d.email}, op.emails, op.rules()).refusesOutright() {
+	if signIn && d.resolution == userCreated &&
+		!reconcileEmail(d, store.User{Email: d.email}, op.emails, op.rules()).refusesOutright() {
 		if err := op.askCreation(ctx, d); err != nil {
 			return err
 		}
 	}
 	op.notify = canNotify(ctx, &op.f, op.f.settings.Email.NotifyIdentityLinked && (d.resolution == userLinked || !signIn))
 	return op.f.inTx(ctx, func(tx *store.Tx) error {
-		op.open, op.code, op.user, op.refusal, op.notified, op.sent, op.level, op.methods = sessionDraft{}, "", store.User{}, nil, 0, nil, 0, nil
+		op.open, op.code, op.user, op.refusal, op.notified, op.sent, op.level, op.methods = sessionDraft{}, "", store.User{},
+			nil, 0, nil, 0, nil
 		if op.quota != nil {
 			b := tx.Batch()
 			op.quota.take(b, op.f.now)
@@ -163,7 +166,8 @@ func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
 	if op.newUser == uuid.Nil {
 		op.newUser = uuid.New()
 	}
-	u := op.f.settings.externalUser(op.f.aud(), op.profile.Provider, d.email, identityData(&op.profile, &op.emails, nil), op.f.now)
+	u := op.f.settings.externalUser(op.f.aud(), op.profile.Provider, d.email, identityData(&op.profile, &op.emails, nil),
+		op.f.now)
 	u.ID = op.newUser
 	if err := checkCreation(ctx, &op.f, nil, u); err != nil {
 		return err
@@ -229,7 +233,8 @@ func (op *oauthOp) upsertUser(ctx context.Context, tx *store.Tx, d accountDecisi
 	if resolveAccount(found, op.emails) != d {
 		return errRaced
 	}
-	w := &oauthTx{f: &op.f, op: op, b: tx.Batch(), old: old, patch: store.UserPatch{Now: op.f.now, ProvidersFromIdentities: true}}
+	w := &oauthTx{f: &op.f, op: op, b: tx.Batch(), old: old,
+		patch: store.UserPatch{Now: op.f.now, ProvidersFromIdentities: true}}
 	w.findIdentity()
 	if d.resolution == userCreated {
 		w.old = op.f.settings.externalUser(op.f.aud(), op.profile.Provider, d.email, w.data, op.f.now)
@@ -306,7 +311,8 @@ func (op *oauthOp) acceptInvite(ctx context.Context, tx *store.Tx) error {
 		return err
 	}
 	op.emails.best = old.Email
-	w := &oauthTx{f: &op.f, op: op, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: op.f.now, ProvidersFromIdentities: true},
+	w := &oauthTx{f: &op.f, op: op, b: tx.Batch(), old: old,
+		patch: store.UserPatch{ID: old.ID, Now: op.f.now, ProvidersFromIdentities: true},
 		email: emailOutcome{confirm: true, claim: old.EmailConfirmedAt.IsZero()}}
 	w.findIdentity()
 	w.note(store.ActionInviteAccepted, "provider", op.profile.Provider)

@@ -190,7 +190,8 @@ func (op *otpOp) write(ctx context.Context) (outgoing, error) {
 	enqueueCreatedHook(f, b, created, id)
 	note := f.audit(store.ActionUserRecoveryRequested, id, uuid.Nil, "channel", cand.channel)
 	if signsUp {
-		note = f.audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", cand.provider, "channel", cand.channel)
+		note = f.audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", cand.provider, "channel",
+			cand.channel)
 	}
 	note.OnlyFor = id
 	b.Audit(note)

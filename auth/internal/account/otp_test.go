@@ -30,23 +30,34 @@ func TestSendOTP_refusals(t *testing.T) {
 		h.set(func(s *account.Settings) { *s = old })
 	}
 	mail := account.OTP{Email: "a@b", CreateUser: true}
-	f(account.OTP{Email: "a@b", Phone: "12"}, account.Invalid, "validation_failed: Only an email address or phone number should be provided")
-	f(account.OTP{Email: "a@b", Channel: "sms"}, account.Invalid, "validation_failed: Channel should only be specified with Phone OTP")
-	f(account.OTP{Email: "a@b", Challenge: account.Challenge{Method: "s256"}}, account.Invalid, "validation_failed: PKCE flow requires code_challenge_method and code_challenge")
+	f(account.OTP{Email: "a@b", Phone: "12"}, account.Invalid,
+		"validation_failed: Only an email address or phone number should be provided")
+	f(account.OTP{Email: "a@b", Channel: "sms"}, account.Invalid,
+		"validation_failed: Channel should only be specified with Phone OTP")
+	f(account.OTP{Email: "a@b", Challenge: account.Challenge{Method: "s256"}}, account.Invalid,
+		"validation_failed: PKCE flow requires code_challenge_method and code_challenge")
 	f(account.OTP{}, account.Invalid, "validation_failed: One of email or phone must be set")
 	f(account.OTP{Email: "a"}, account.Invalid, "validation_failed: Unable to validate email address: invalid format")
 	f(account.OTP{Email: "a@b"}, account.Unprocessable, "otp_disabled: Signups not allowed for otp")
 	f(account.OTP{Phone: "12"}, account.Unprocessable, "otp_disabled: Signups not allowed for otp")
 	f(account.OTP{Email: "a@b"}, 0, "", func(s *account.Settings) { s.HideUnknownOnOTP = true })
-	f(mail, account.Unprocessable, "signup_disabled: Signups not allowed for this instance", func(s *account.Settings) { s.DisableSignup = true })
-	f(mail, account.Unprocessable, "email_provider_disabled: Email logins are disabled", func(s *account.Settings) { s.Email.Enabled = false })
-	f(mail, account.Unprocessable, "email_provider_disabled: Login with magic link is disabled", func(s *account.Settings) { s.Email.MagicLink = false })
-	f(mail, account.Failed, "unexpected_failure: Error sending magic link email", func(s *account.Settings) { s.Email.Configured = false })
-	f(account.OTP{Phone: "12"}, account.Invalid, "phone_provider_disabled: Unsupported phone provider", func(s *account.Settings) { s.Phone.Enabled = false })
+	f(mail, account.Unprocessable, "signup_disabled: Signups not allowed for this instance",
+		func(s *account.Settings) { s.DisableSignup = true })
+	f(mail, account.Unprocessable, "email_provider_disabled: Email logins are disabled",
+		func(s *account.Settings) { s.Email.Enabled = false })
+	f(mail, account.Unprocessable, "email_provider_disabled: Login with magic link is disabled",
+		func(s *account.Settings) { s.Email.MagicLink = false })
+	f(mail, account.Failed, "unexpected_failure: Error sending magic link email",
+		func(s *account.Settings) { s.Email.Configured = false })
+	f(account.OTP{Phone: "12"}, account.Invalid, "phone_provider_disabled: Unsupported phone provider",
+		func(s *account.Settings) { s.Phone.Enabled = false })
 	f(account.OTP{Phone: "0"}, account.Invalid, "validation_failed: Invalid phone number format (E.164 required)")
-	f(account.OTP{Phone: "12", Channel: "whatsapp"}, account.Invalid, "validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider.")
-	f(account.OTP{Phone: "12", CreateUser: true}, account.Limited, "over_sms_send_rate_limit: SMS rate limit exceeded", func(s *account.Settings) { s.Phone.Sent.N = 0 })
-	refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{}), "validation_failed: Password recovery requires an email")
+	f(account.OTP{Phone: "12", Channel: "whatsapp"}, account.Invalid,
+		"validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider.")
+	f(account.OTP{Phone: "12", CreateUser: true}, account.Limited, "over_sms_send_rate_limit: SMS rate limit exceeded",
+		func(s *account.Settings) { s.Phone.Sent.N = 0 })
+	refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{}),
+		"validation_failed: Password recovery requires an email")
 	if h.trail() != "" || len(h.letters()) != 0 {
 		t.Errorf("refusals left %s", h.trail())
 	}
@@ -62,7 +73,8 @@ func TestSendOTP(t *testing.T) {
 		refused(t, h.SendOTP(t.Context(), browser, p), "")
 	}
 	send(account.OTP{Email: "MIA@example.org"})
-	if u := h.redeem("magiclink", h.newest("magic_link", "mia@example.org").Hash).User; u.ID != mia.ID || u.RecoverySentAt.IsZero() {
+	if u := h.redeem("magiclink", h.newest("magic_link", "mia@example.org").Hash).User; u.ID != mia.ID ||
+		u.RecoverySentAt.IsZero() {
 		t.Errorf("%+v", u)
 	}
 	// A new address becomes an account, without password, by a confirmation.
@@ -94,7 +106,8 @@ func TestSendOTP(t *testing.T) {
 	refused(t, err, "")
 	// The address of another provider's identity is not to be signed up with, and nobody is written to.
 	b := h.db.Batch()
-	b.PutIdentity(store.Identity{ID: uuid.New(), UserID: mia.ID, Provider: "github", ProviderID: "7", Email: "mia@work.example", Data: []byte(`{}`), CreatedAt: noon, UpdatedAt: noon})
+	b.PutIdentity(store.Identity{ID: uuid.New(), UserID: mia.ID, Provider: "github", ProviderID: "7",
+		Email: "mia@work.example", Data: []byte(`{}`), CreatedAt: noon, UpdatedAt: noon})
 	if err := b.Send(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -162,9 +175,12 @@ func TestRecover(t *testing.T) {
 	}
 	f(account.Recover{}, "validation_failed: Password recovery requires an email")
 	f(account.Recover{Email: "a"}, "validation_failed: Unable to validate email address: invalid format")
-	f(account.Recover{Email: "a@b", Challenge: account.Challenge{Method: "plain"}}, "validation_failed: PKCE flow requires code_challenge_method and code_challenge")
-	f(account.Recover{Email: "a@b"}, "email_provider_disabled: Email logins are disabled", func(s *account.Settings) { s.Email.Enabled = false })
-	f(account.Recover{Email: "a@b"}, "unexpected_failure: Error sending recovery email", func(s *account.Settings) { s.Email.Configured = false })
+	f(account.Recover{Email: "a@b", Challenge: account.Challenge{Method: "plain"}},
+		"validation_failed: PKCE flow requires code_challenge_method and code_challenge")
+	f(account.Recover{Email: "a@b"}, "email_provider_disabled: Email logins are disabled",
+		func(s *account.Settings) { s.Email.Enabled = false })
+	f(account.Recover{Email: "a@b"}, "unexpected_failure: Error sending recovery email",
+		func(s *account.Settings) { s.Email.Configured = false })
 	f(account.Recover{Email: "a@b"}, "")
 	if len(h.letters()) != 0 || h.trail() != "" {
 		t.Error("something was written for nobody")
@@ -176,7 +192,8 @@ func TestRecover(t *testing.T) {
 	f(account.Recover{Email: "mia@example.org"}, "")
 	_, err := h.verify(account.Verify{Type: "recovery", TokenHash: older.Hash})
 	refused(t, err, linkExpired)
-	if g := h.redeem("recovery", h.newest("recovery", "mia@example.org").Hash); g.User.ID != mia.User.ID || g.Type != "recovery" {
+	if g := h.redeem("recovery", h.newest("recovery", "mia@example.org").Hash); g.User.ID != mia.User.ID ||
+		g.Type != "recovery" {
 		t.Errorf("%+v", g)
 	}
 }
@@ -197,14 +214,18 @@ func TestResend(t *testing.T) {
 	const types = "validation_failed: Missing one of these types: signup, email_change, sms, phone_change"
 	f(account.Resend{}, types)
 	f(account.Resend{Type: "recovery", Email: "a@b"}, types)
-	f(account.Resend{Type: "signup", Challenge: account.Challenge{Method: "s256"}}, "validation_failed: PKCE flow requires code_challenge_method and code_challenge")
+	f(account.Resend{Type: "signup", Challenge: account.Challenge{Method: "s256"}},
+		"validation_failed: PKCE flow requires code_challenge_method and code_challenge")
 	f(account.Resend{Type: "signup", Phone: "12"}, "validation_failed: Type provided requires an email address")
 	f(account.Resend{Type: "sms", Email: "a@b"}, "validation_failed: Type provided requires a phone number")
-	f(account.Resend{Type: "signup", Email: "a@b", Phone: "12"}, "validation_failed: Only an email address or phone number should be provided.")
+	f(account.Resend{Type: "signup", Email: "a@b", Phone: "12"},
+		"validation_failed: Only an email address or phone number should be provided.")
 	f(account.Resend{Type: "email_change"}, "validation_failed: Missing email address or phone number")
 	f(account.Resend{Type: "email_change", Phone: "12"}, "validation_failed: Missing email address or phone number")
-	f(account.Resend{Type: "signup", Email: "a@b"}, "email_provider_disabled: Email logins are disabled", func(s *account.Settings) { s.Email.Enabled = false })
-	f(account.Resend{Type: "sms", Phone: "12"}, "phone_provider_disabled: Phone logins are disabled", func(s *account.Settings) { s.Phone.Enabled = false })
+	f(account.Resend{Type: "signup", Email: "a@b"}, "email_provider_disabled: Email logins are disabled",
+		func(s *account.Settings) { s.Email.Enabled = false })
+	f(account.Resend{Type: "sms", Phone: "12"}, "phone_provider_disabled: Phone logins are disabled",
+		func(s *account.Settings) { s.Phone.Enabled = false })
 	f(account.Resend{Type: "signup", Email: "a"}, "validation_failed: Unable to validate email address: invalid format")
 	f(account.Resend{Type: "sms", Phone: "0"}, "validation_failed: Invalid phone number format (E.164 required)")
 	f(account.Resend{Type: "signup", Email: "nobody@example.org"}, "")
@@ -216,7 +237,8 @@ func TestResend(t *testing.T) {
 		t.Error("a letter was sent although nothing waits")
 	}
 	// A pending sign-up is renewed with its password, data and PKCE flow.
-	_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "sesame", Data: []byte(`{"nick":"x"}`), Challenge: s256(verifier)})
+	_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "sesame",
+		Data: []byte(`{"nick":"x"}`), Challenge: s256(verifier)})
 	refused(t, err, "")
 	h.pass(2 * time.Minute)
 	id, err := h.Resend(t.Context(), browser, account.Resend{Type: "signup", Email: "tom@example.org"})

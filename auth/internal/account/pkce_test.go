@@ -31,7 +31,8 @@ func (h *house) exchange(code, verifier string) (account.Grant, error) {
 func TestExchangeCode(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame", Challenge: s256(verifier)})
+	_, err := h.SignUp(t.Context(), browser,
+		account.SignUp{Email: "mia@example.org", Password: "sesame", Challenge: s256(verifier)})
 	refused(t, err, "")
 	l := h.newest("confirmation", "mia@example.org")
 	if !strings.HasPrefix(l.Hash, "pkce_") {
@@ -113,7 +114,8 @@ func TestVerify_pkceDirectly(t *testing.T) {
 	h.confirmed("mia@example.org")
 	send := func() letter {
 		h.pass(time.Second)
-		refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{Email: "mia@example.org", Challenge: s256(verifier)}), "")
+		refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{Email: "mia@example.org", Challenge: s256(verifier)}),
+			"")
 		return h.newest("magic_link", "mia@example.org")
 	}
 	v, err := h.verify(account.Verify{Type: "email", Token: send().Code, Email: "mia@example.org"})
@@ -131,7 +133,8 @@ func TestExchangeCode_parallel(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	h.confirmed("mia@example.org")
-	refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{Email: "mia@example.org", Challenge: s256(verifier)}), "")
+	refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{Email: "mia@example.org", Challenge: s256(verifier)}),
+		"")
 	v, err := h.follow("magiclink", h.newest("magic_link", "mia@example.org"))
 	refused(t, err, "")
 	var got atomic.Int64

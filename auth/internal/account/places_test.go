@@ -60,7 +60,9 @@ func TestKnownPlaces_parallel(t *testing.T) {
 	r := pair(t)
 	r[0].confirmed("mia@example.org")
 	refused(t, r[0].signInFrom("192.0.2.7", "mia@example.org", "sesame"), "")
-	got := answers(60, func(i int) error { return r[i%2].signInFrom(fmt.Sprintf("192.0.2.%d", i), "mia@example.org", "wrong") })
+	got := answers(60, func(i int) error {
+		return r[i%2].signInFrom(fmt.Sprintf("192.0.2.%d", i), "mia@example.org", "wrong")
+	})
 	if got["invalid_credentials"] != 20 || got["over_request_rate_limit"] != 40 {
 		t.Errorf("%v, want 20 judged of 60", got)
 	}
@@ -133,7 +135,8 @@ func TestKnownPlaces_rows(t *testing.T) {
 	// A link is a sign-in too, and so is a number's code, but for a test number's.
 	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org"}), "")
 	link := h.newest("magic_link", "mia@example.org").Hash
-	if _, err := h.Verify(t.Context(), from("203.0.113.1"), account.Verify{Type: "magiclink", TokenHash: link}); err != nil {
+	if _, err := h.Verify(t.Context(), from("203.0.113.1"),
+		account.Verify{Type: "magiclink", TokenHash: link}); err != nil {
 		t.Fatal(err)
 	}
 	refused(t, h.signInFrom("203.0.113.2", "mia@example.org", "sesame"), "")
@@ -144,7 +147,8 @@ func TestKnownPlaces_rows(t *testing.T) {
 		if want == 1 {
 			code = h.newest("sms", number).Code
 		}
-		if _, err := h.Verify(t.Context(), from("203.0.113.1"), account.Verify{Type: "sms", Phone: number, Token: code}); err != nil {
+		if _, err := h.Verify(t.Context(), from("203.0.113.1"),
+			account.Verify{Type: "sms", Phone: number, Token: code}); err != nil {
 			t.Fatal(err)
 		}
 		f(u.ID, want)

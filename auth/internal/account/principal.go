@@ -112,7 +112,8 @@ func (k *core) verifyToken(c *token.Claims, bearer string, now time.Time) error 
 }
 
 // readPrincipal reads user and session; malformed is the error about the session's ID, if any.
-func (k *core) readPrincipal(ctx context.Context, user, session uuid.UUID, malformed error) (store.User, store.Session, error) {
+func (k *core) readPrincipal(ctx context.Context, user, session uuid.UUID,
+	malformed error) (store.User, store.Session, error) {
 	u, sess, err := k.db.Caller(ctx, user, session)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -158,7 +159,8 @@ func (a *Accounts) Identified(bearer string) bool {
 // rejected without the database. The error says that the answer is unknown.
 func (a *Accounts) IsAdmin(ctx context.Context, bearer string) (bool, error) {
 	var c token.Claims
-	if bearer == "" || a.core.verifyToken(&c, bearer, a.core.now()) != nil || !slices.Contains(a.live.Load().AdminRoles, c.Role) {
+	if bearer == "" || a.core.verifyToken(&c, bearer, a.core.now()) != nil ||
+		!slices.Contains(a.live.Load().AdminRoles, c.Role) {
 		return false, nil
 	}
 	_, err := a.AuthenticateAdmin(ctx, bearer)
@@ -236,7 +238,8 @@ var errPrincipalGone = denied(CodeUserNotFound, "User from sub claim in JWT does
 
 // lockPrincipal locks the user and reads the current user and session: since the request was authenticated, the session
 // may have ended or a factor may have been removed.
-func lockPrincipal(ctx context.Context, f *flow, tx *store.Tx, principal Principal, reads ...func(*store.Batch)) (store.User, store.Session, error) {
+func lockPrincipal(ctx context.Context, f *flow, tx *store.Tx, principal Principal,
+	reads ...func(*store.Batch)) (store.User, store.Session, error) {
 	var v store.Session
 	u, err := tx.LockUser(ctx, principal.User.ID)
 	if errors.Is(err, store.ErrNotFound) {

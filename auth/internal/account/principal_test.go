@@ -41,11 +41,13 @@ func TestAuthenticate(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := h.Authenticate(t.Context(), g.AccessToken+"x", "", account.Full)
-	if kindOf(err) != account.Denied || !strings.HasPrefix(err.Error(), "bad_jwt: invalid JWT: unable to parse or verify signature, ") {
+	if kindOf(err) != account.Denied ||
+		!strings.HasPrefix(err.Error(), "bad_jwt: invalid JWT: unable to parse or verify signature, ") {
 		t.Error(err)
 	}
 	f(h.serviceToken("service_role"), "", account.Full, "bad_jwt: invalid claim: missing sub claim")
-	f(with(func(c *token.Claims) { c.Subject = uuid.Nil.String() }), "", account.Full, "user_not_found: User from sub claim in JWT does not exist")
+	f(with(func(c *token.Claims) { c.Subject = uuid.Nil.String() }), "", account.Full,
+		"user_not_found: User from sub claim in JWT does not exist")
 	for _, sub := range []string{"mia", "{" + g.User.ID.String() + "}", "urn:uuid:" + g.User.ID.String()} {
 		text := with(func(c *token.Claims) { c.Subject = sub })
 		f(text, "", account.Full, "bad_jwt: invalid claim: sub claim must be a UUID")
@@ -56,7 +58,8 @@ func TestAuthenticate(t *testing.T) {
 	stranger := "user_not_found: User from sub claim in JWT does not exist"
 	f(with(func(c *token.Claims) { c.Subject = uuid.NewString() }), "", account.Full, stranger)
 	f(with(func(c *token.Claims) { c.Subject, c.SessionID = uuid.NewString(), "x" }), "", account.Full, stranger)
-	f(with(func(c *token.Claims) { c.SessionID = "x" }), "", account.Full, "bad_jwt: invalid claim: session_id claim must be a UUID")
+	f(with(func(c *token.Claims) { c.SessionID = "x" }), "", account.Full,
+		"bad_jwt: invalid claim: session_id claim must be a UUID")
 	gone := "session_not_found: Session from session_id claim in JWT does not exist"
 	f(with(func(c *token.Claims) { c.SessionID = uuid.NewString() }), "", account.Full, gone)
 	tom := h.confirmed("tom@example.org")
@@ -70,7 +73,8 @@ func TestAuthenticate(t *testing.T) {
 	f(g.AccessToken, "other", account.Full, "validation_failed: Token audience doesn't match request audience")
 	f(g.AccessToken, "other", account.AnyAudience, "")
 	f(with(func(c *token.Claims) { c.Audience, c.Role = "", "service_role" }), "other", account.Full, "")
-	f(with(func(c *token.Claims) { c.Audience = "" }), "", account.ReadUser, "validation_failed: Token audience doesn't match request audience")
+	f(with(func(c *token.Claims) { c.Audience = "" }), "", account.ReadUser,
+		"validation_failed: Token audience doesn't match request audience")
 
 	h.ban(g.User, "1h")
 	f(g.AccessToken, "", account.Full, "user_banned: User is banned")
@@ -127,11 +131,14 @@ func TestAuthenticateAdmin(t *testing.T) {
 	f(h.serviceToken("anon"), "not_admin: User not allowed")
 	f(g.AccessToken, "not_admin: User not allowed")
 	f(h.sign(c, admin), "")
-	if a, err := h.AuthenticateAdmin(t.Context(), h.sign(c, admin)); a != (account.Actor{ID: g.User.ID, Session: g.Session, Role: "supabase_admin"}) || err != nil {
+	if a, err := h.AuthenticateAdmin(t.Context(),
+		h.sign(c, admin)); a != (account.Actor{ID: g.User.ID, Session: g.Session, Role: "supabase_admin"}) || err != nil {
 		t.Errorf("%+v, %v", a, err)
 	}
-	f(h.sign(c, func(c *token.Claims) { admin(c); c.SessionID = uuid.NewString() }), "session_not_found: Session from session_id claim in JWT does not exist")
-	f(h.sign(c, func(c *token.Claims) { admin(c); c.Subject = uuid.NewString() }), "user_not_found: User from sub claim in JWT does not exist")
+	f(h.sign(c, func(c *token.Claims) { admin(c); c.SessionID = uuid.NewString() }),
+		"session_not_found: Session from session_id claim in JWT does not exist")
+	f(h.sign(c, func(c *token.Claims) { admin(c); c.Subject = uuid.NewString() }),
+		"user_not_found: User from sub claim in JWT does not exist")
 	h.ban(g.User, "1h")
 	f(h.sign(c, admin), "user_banned: User is banned")
 	h.ban(g.User, "none")

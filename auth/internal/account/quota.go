@@ -34,7 +34,8 @@ func mailQuota(f *flow, name string, pause time.Duration, aud string, addresses 
 	}
 	for _, to := range addresses {
 		if !f.settings.Email.isAuthorized(to) {
-			q.barred = invalid(CodeEmailNotAuthorized, fmt.Sprintf("Email address %q cannot be used as it is not authorized", to))
+			q.barred = invalid(CodeEmailNotAuthorized,
+				fmt.Sprintf("Email address %q cannot be used as it is not authorized", to))
 		}
 	}
 	q.budgets = []store.Limit{f.settings.Email.Sent.limit(f.limitKey("mail"))}
@@ -75,7 +76,8 @@ func smsQuota(f *flow, aud, number string) *quota {
 	}
 	if f.settings.Phone.PerPrefix.N > 0 {
 		// Numbers are rented in blocks: those that differ in their last four digits share a bucket.
-		q.budgets = append(q.budgets, f.settings.Phone.PerPrefix.limit(f.limitKey("sms prefix", number[:max(0, len(number)-4)])))
+		q.budgets = append(q.budgets, f.settings.Phone.PerPrefix.limit(f.limitKey("sms prefix",
+			number[:max(0, len(number)-4)])))
 	}
 	return q
 }

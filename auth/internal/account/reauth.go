@@ -44,7 +44,8 @@ func reauthenticate(ctx context.Context, f *flow, principal Principal) error {
 	var msg outgoing
 	if u.Email != "" {
 		msg, err = newMail(f, mailSpec{
-			kind: store.KindReauthentication, mail: mail.Reauthentication, to: u.Email, vars: mail.Vars{Email: u.Email, Data: u.UserMetadata},
+			kind: store.KindReauthentication, mail: mail.Reauthentication, to: u.Email,
+			vars: mail.Vars{Email: u.Email, Data: u.UserMetadata},
 		})
 	} else {
 		msg, err = newSMS(f, store.KindReauthentication, u.Phone, "")

@@ -34,7 +34,8 @@ func refresh(ctx context.Context, f *flow, text string) (Grant, error) {
 		return Grant{}, err
 	}
 	out, err := f.core.db.Refresh(ctx, store.Refresh{
-		Session: r.Session, SecretHash: r.SecretHash(), Counter: r.Counter, Now: f.now, UserAgent: f.req.UserAgent, IP: f.req.IP,
+		Session: r.Session, SecretHash: r.SecretHash(), Counter: r.Counter, Now: f.now, UserAgent: f.req.UserAgent,
+		IP:           f.req.IP,
 		CreatedAfter: ago(f.now, f.settings.Sessions.Timebox), ActiveAfter: ago(f.now, f.settings.Sessions.Inactivity),
 		LowAfter: ago(f.now, f.settings.Sessions.AllowLowAAL), SinglePerUser: f.settings.Sessions.SinglePerUser,
 		ServerNow: f.core.serverNow(),

@@ -35,7 +35,8 @@ func TestRefresh(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := h.caller(first)
-	if first.RefreshToken == g.RefreshToken || c.Session.ID != g.Session || c.Session.RefreshedAt != h.now || c.Session.UserAgent != "other" || c.Session.IP != "198.51.100.1" || len(first.User.Identities) != 1 {
+	if first.RefreshToken == g.RefreshToken || c.Session.ID != g.Session || c.Session.RefreshedAt != h.now ||
+		c.Session.UserAgent != "other" || c.Session.IP != "198.51.100.1" || len(first.User.Identities) != 1 {
 		t.Errorf("%+v", c.Session)
 	}
 	// The parent gives the child again, for 10 s from the rotation, however often.
@@ -102,7 +103,8 @@ func TestRefresh_refusals(t *testing.T) {
 		refused(t, err, want)
 	}
 	const malformed = "validation_failed: Refresh token is not valid"
-	for _, text := range []string{"", "x", g.RefreshToken + "A", g.RefreshToken[1:], strings.Replace(g.RefreshToken, g.RefreshToken[5:6], "!", 1), "ABCdefghijkl"} {
+	for _, text := range []string{"", "x", g.RefreshToken + "A", g.RefreshToken[1:],
+		strings.Replace(g.RefreshToken, g.RefreshToken[5:6], "!", 1), "ABCdefghijkl"} {
 		f(text, malformed)
 	}
 	f("abcdefghijkl", "refresh_token_not_found: Invalid Refresh Token: Refresh Token Not Found") // of the replaced service

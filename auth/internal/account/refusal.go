@@ -96,7 +96,8 @@ func failure(doing string, err error) error {
 	if busy, ok := errors.AsType[*password.Busy](err); ok {
 		return unavailable(err, busy.RetryAfter)
 	}
-	if errors.Is(err, store.ErrUnavailable) || errors.Is(err, password.ErrClosed) || errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, store.ErrUnavailable) || errors.Is(err, password.ErrClosed) ||
+		errors.Is(err, context.DeadlineExceeded) {
 		return unavailable(fmt.Errorf("account: %s: %w", doing, err), time.Second)
 	}
 	return fmt.Errorf("account: %s: %w", doing, err)

@@ -174,7 +174,8 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 	}
 	var msgs []outgoing
 	var err error
-	sent, note := store.ConfirmationSent, store.Audit{Action: store.ActionUserConfirmationRequested, Traits: traits("provider", "email")}
+	sent, note := store.ConfirmationSent,
+		store.Audit{Action: store.ActionUserConfirmationRequested, Traits: traits("provider", "email")}
 	switch op.p.Type {
 	case "signup":
 		msgs, err = op.renewConfirmation("email", pkce)

@@ -22,7 +22,8 @@ func TestSignInPassword(t *testing.T) {
 		refused(t, err, want)
 	}
 	const wrong = "invalid_credentials: Invalid login credentials"
-	f(account.Password{Email: "mia@example.org", Phone: "1", Password: "sesame"}, "validation_failed: Only an email address or phone number should be provided on login.")
+	f(account.Password{Email: "mia@example.org", Phone: "1", Password: "sesame"},
+		"validation_failed: Only an email address or phone number should be provided on login.")
 	f(account.Password{Password: "sesame"}, "validation_failed: missing email or phone")
 	f(account.Password{Email: "nobody@example.org", Password: "sesame"}, wrong)
 	f(account.Password{Email: "no address", Password: "sesame"}, wrong)
@@ -33,7 +34,8 @@ func TestSignInPassword(t *testing.T) {
 	f(account.Password{Email: "nobody@example.org", Password: strings.Repeat("\x00", 200)}, wrong)
 	f(account.Password{Email: "mia@example.org\x00", Password: "sesame"}, wrong)
 	f(account.Password{Email: "mia\xff@example.org", Password: "sesame"}, wrong)
-	_, err := h.SignInPassword(t.Context(), account.RequestInfo{Aud: "other"}, account.Password{Email: "mia@example.org", Password: "sesame"})
+	_, err := h.SignInPassword(t.Context(), account.RequestInfo{Aud: "other"},
+		account.Password{Email: "mia@example.org", Password: "sesame"})
 	refused(t, err, wrong)
 
 	h.pass(time.Minute)
@@ -41,11 +43,13 @@ func TestSignInPassword(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g.User.ID != mia.ID || g.User.LastSignInAt != h.now || len(g.User.Identities) != 1 || g.ExpiresIn != 3600 || g.ExpiresAt != h.now.Add(time.Hour).Truncate(time.Second) || g.Weak != nil {
+	if g.User.ID != mia.ID || g.User.LastSignInAt != h.now || len(g.User.Identities) != 1 ||
+		g.ExpiresIn != 3600 || g.ExpiresAt != h.now.Add(time.Hour).Truncate(time.Second) || g.Weak != nil {
 		t.Errorf("%+v", g)
 	}
 	c := h.caller(g)
-	if c.Session.UserAgent != "browser" || c.Session.IP != browser.IP || c.Claims.AAL != "aal1" || c.Claims.Role != "authenticated" || c.Claims.Issuer != h.s.Issuer || c.Claims.ID == "" {
+	if c.Session.UserAgent != "browser" || c.Session.IP != browser.IP || c.Claims.AAL != "aal1" ||
+		c.Claims.Role != "authenticated" || c.Claims.Issuer != h.s.Issuer || c.Claims.ID == "" {
 		t.Errorf("%+v", c)
 	}
 
@@ -112,7 +116,8 @@ func TestSignInPassword_tries(t *testing.T) {
 			refused(t, h.signIn(email, "wrong"), "invalid_credentials: Invalid login credentials")
 		}
 		err := h.signIn(email, "sesame")
-		refused(t, err, "over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with a link or a code.")
+		refused(t, err,
+			"over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with a link or a code.")
 		if r := err.(*account.Refusal); r.RetryAfter != time.Minute || r.Kind != account.Limited {
 			t.Errorf("%+v", r)
 		}
@@ -123,7 +128,8 @@ func TestSignInPassword_tries(t *testing.T) {
 	h.pass(time.Minute)
 	refused(t, h.signIn("mia@example.org", "sesame"), "")
 	refused(t, h.signIn("mia@example.org", "wrong"), "invalid_credentials: Invalid login credentials")
-	refused(t, h.signIn("mia@example.org", "sesame"), "over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with a link or a code.")
+	refused(t, h.signIn("mia@example.org", "sesame"),
+		"over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with a link or a code.")
 	h.set(func(s *account.Settings) { s.Passwords.TriesPerAccount = 0 })
 	refused(t, h.signIn("mia@example.org", "sesame"), "")
 }
@@ -154,7 +160,8 @@ func TestSignInPassword_Statements(t *testing.T) {
 // ban bans a user, or lets him in again.
 func (h *house) ban(u store.User, duration string) {
 	h.t.Helper()
-	if _, err := h.AdminUpdate(h.t.Context(), browser, service, u.ID, account.Attributes{BanDuration: &duration}); err != nil {
+	if _, err := h.AdminUpdate(h.t.Context(), browser, service, u.ID,
+		account.Attributes{BanDuration: &duration}); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -189,7 +196,8 @@ func TestSignInPassword_hideUnconfirmed(t *testing.T) {
 			_, err := h.SignInPassword(t.Context(), browser, who)
 			answers = append(answers, err.Error())
 		}
-		if !strings.HasPrefix(answers[4], "invalid_credentials") || !strings.HasPrefix(answers[5], "over_request_rate_limit") {
+		if !strings.HasPrefix(answers[4], "invalid_credentials") ||
+			!strings.HasPrefix(answers[5], "over_request_rate_limit") {
 			t.Errorf("%+v: %q", who, answers)
 		}
 		return answers

@@ -11,7 +11,8 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-var scopes = map[string]store.Scope{"": store.ScopeGlobal, "global": store.ScopeGlobal, "local": store.ScopeLocal, "others": store.ScopeOthers}
+var scopes = map[string]store.Scope{"": store.ScopeGlobal, "global": store.ScopeGlobal, "local": store.ScopeLocal,
+	"others": store.ScopeOthers}
 
 // SignOut ends sessions, in one statement. given says whether there was a scope at all: without one only the refresh
 // tokens are deleted. A valid token is accepted even if its session is gone or its user is banned: the caller wants to

@@ -43,10 +43,13 @@ func TestSignOut(t *testing.T) {
 	f("others", true, alive, out)
 
 	g := h.again("mia@example.org")
-	refused(t, h.SignOut(t.Context(), browser, g.AccessToken, "all", true), `validation_failed: Unsupported logout scope "all"`)
-	refused(t, h.SignOut(t.Context(), browser, "", "", true), "no_authorization: This endpoint requires a valid Bearer token")
+	refused(t, h.SignOut(t.Context(), browser, g.AccessToken, "all", true),
+		`validation_failed: Unsupported logout scope "all"`)
+	refused(t, h.SignOut(t.Context(), browser, "", "", true),
+		"no_authorization: This endpoint requires a valid Bearer token")
 	loose := h.sign(h.caller(g), func(c *token.Claims) { c.SessionID = "" })
-	refused(t, h.SignOut(t.Context(), browser, loose, "local", true), `validation_failed: Logout scope "local" needs a token with a session`)
+	refused(t, h.SignOut(t.Context(), browser, loose, "local", true),
+		`validation_failed: Logout scope "local" needs a token with a session`)
 	refused(t, h.SignOut(t.Context(), browser, loose, "", true), "")
 	_, err := h.Authenticate(t.Context(), g.AccessToken, "", account.ReadUser)
 	refused(t, err, gone)

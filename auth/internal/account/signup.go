@@ -27,7 +27,8 @@ func signUp(ctx context.Context, f *flow, p SignUp) (SignedUp, error) {
 	if err != nil {
 		return SignedUp{}, err
 	}
-	if cand.provider == "email" && f.settings.Email.Autoconfirm || cand.provider == "phone" && f.settings.Phone.Autoconfirm {
+	if cand.provider == "email" && f.settings.Email.Autoconfirm || cand.provider == "phone" &&
+		f.settings.Phone.Autoconfirm {
 		g, err := signUpConfirmed(ctx, f, cand, p.Password)
 		if err != nil {
 			return SignedUp{}, err
@@ -152,7 +153,8 @@ func (s *Settings) checkSignUpAudience(aud string) error {
 // about the address.
 func (s *Settings) checkMailSendable(what string) error {
 	if !s.Email.Configured {
-		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "Error sending " + what + " email", Err: errors.New("no mail server is configured")}
+		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "Error sending " + what + " email",
+			Err: errors.New("no mail server is configured")}
 	}
 	return nil
 }
@@ -264,7 +266,8 @@ func signUpConfirmed(ctx context.Context, f *flow, cand *signupCandidate, text s
 			}
 		}
 		state := cand.state(known)
-		if state == addressPending && (known.PasswordHash != "" || hasProvider(known) || !known.EmailConfirmedAt.IsZero() || !known.PhoneConfirmedAt.IsZero()) {
+		if state == addressPending && (known.PasswordHash != "" || hasProvider(known) ||
+			!known.EmailConfirmedAt.IsZero() || !known.PhoneConfirmedAt.IsZero()) {
 			state = addressTaken // created by an administrator, or confirmed by its other address
 		}
 		g, err := signUpAtOnce(ctx, f, cand, state, known)
@@ -283,7 +286,8 @@ func hasProvider(u store.User) bool {
 }
 
 // signUpAtOnce creates a confirmed account and its first session, in one batch.
-func signUpAtOnce(ctx context.Context, f *flow, cand *signupCandidate, state addressState, known store.User) (Grant, error) {
+func signUpAtOnce(ctx context.Context, f *flow, cand *signupCandidate, state addressState,
+	known store.User) (Grant, error) {
 	f.tick()
 	b := f.batch()
 	if state == addressTaken {
@@ -337,7 +341,8 @@ func signUpAtOnce(ctx context.Context, f *flow, cand *signupCandidate, state add
 
 // confirmPatch returns the patch that makes an unconfirmed account what u is.
 func confirmPatch(u store.User, now time.Time) store.UserPatch {
-	p := store.UserPatch{ID: u.ID, Now: now, PasswordHash: &u.PasswordHash, LastSignInAt: &now, ProvidersFromIdentities: true}
+	p := store.UserPatch{ID: u.ID, Now: now, PasswordHash: &u.PasswordHash, LastSignInAt: &now,
+		ProvidersFromIdentities: true}
 	if !u.EmailConfirmedAt.IsZero() {
 		p.EmailConfirmedAt = &now
 	}
@@ -377,8 +382,8 @@ func signUpAnonymous(ctx context.Context, f *flow, data json.RawMessage) (Grant,
 		return Grant{}, err
 	}
 	u := store.User{
-		ID: uuid.New(), Aud: f.aud(), Role: f.settings.Role, IsAnonymous: true, AppMetadata: json.RawMessage("{}"), UserMetadata: json.RawMessage("{}"),
-		CreatedAt: f.now, UpdatedAt: f.now, LastSignInAt: f.now,
+		ID: uuid.New(), Aud: f.aud(), Role: f.settings.Role, IsAnonymous: true, AppMetadata: json.RawMessage("{}"),
+		UserMetadata: json.RawMessage("{}"), CreatedAt: f.now, UpdatedAt: f.now, LastSignInAt: f.now,
 	}
 	if len(data) > 0 {
 		u.UserMetadata = data

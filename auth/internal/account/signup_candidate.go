@@ -130,8 +130,8 @@ func newConfirmation(f *flow, cand *signupCandidate, user uuid.UUID, pkce *store
 	}
 	if cand.provider == "email" {
 		msg, err = newMail(f, mailSpec{
-			kind: store.KindSignup, mail: mail.Confirmation, link: mail.LinkSignup, to: cand.address, flow: idOf(pkce), keep: keepPending,
-			vars: mail.Vars{Email: cand.address, Data: data},
+			kind: store.KindSignup, mail: mail.Confirmation, link: mail.LinkSignup, to: cand.address, flow: idOf(pkce),
+			keep: keepPending, vars: mail.Vars{Email: cand.address, Data: data},
 		})
 	} else {
 		msg, err = newSMS(f, store.KindSignup, cand.address, cand.channel)

@@ -40,7 +40,8 @@ func TestSignUp_deletedMeanwhile(t *testing.T) {
 				return nil
 			}
 		})
-		if _, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "open sesame"}); err != nil {
+		if _, err := h.SignUp(t.Context(), browser,
+			account.SignUp{Email: "mia@example.org", Password: "open sesame"}); err != nil {
 			t.Fatalf("soft %v: %v", soft, err)
 		}
 		g := h.redeem("signup", h.newest("confirmation", "mia@example.org").Hash)

@@ -37,33 +37,50 @@ func TestSignUp_refusals(t *testing.T) {
 	with := func(change func(*account.SignUp)) account.SignUp { p := ok; change(&p); return p }
 	f(ok, "signup_disabled: Signups not allowed for this instance", func(s *account.Settings) { s.DisableSignup = true })
 	f(account.SignUp{Email: "a@b"}, "validation_failed: Signup requires a valid password")
-	f(with(func(p *account.SignUp) { p.Password = strings.Repeat("x", 73) }), "validation_failed: Password cannot be longer than 72 characters")
+	f(with(func(p *account.SignUp) { p.Password = strings.Repeat("x", 73) }),
+		"validation_failed: Password cannot be longer than 72 characters")
 	f(with(func(p *account.SignUp) { p.Password = "short" }), "weak_password: Password should be at least 6 characters.")
-	f(with(func(p *account.SignUp) { p.Phone = "4915112345678" }), "validation_failed: Only an email address or phone number should be provided on signup.")
-	f(account.SignUp{Phone: "12345", Password: "sesame", Channel: "fax"}, "validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider.")
-	f(account.SignUp{Phone: "12345", Password: "sesame", Challenge: challenge}, "validation_failed: PKCE not supported for phone signups")
-	f(with(func(p *account.SignUp) { p.Challenge.Method = "s256" }), "validation_failed: PKCE flow requires code_challenge_method and code_challenge")
-	f(with(func(p *account.SignUp) { p.Challenge.Challenge = "c" }), "validation_failed: PKCE flow requires code_challenge_method and code_challenge")
-	f(with(func(p *account.SignUp) { p.Challenge = account.Challenge{Challenge: "c", Method: "s256"} }), "validation_failed: code challenge has to be between 43 and 128 characters")
+	f(with(func(p *account.SignUp) { p.Phone = "4915112345678" }),
+		"validation_failed: Only an email address or phone number should be provided on signup.")
+	f(account.SignUp{Phone: "12345", Password: "sesame", Channel: "fax"},
+		"validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider.")
+	f(account.SignUp{Phone: "12345", Password: "sesame", Challenge: challenge},
+		"validation_failed: PKCE not supported for phone signups")
+	f(with(func(p *account.SignUp) { p.Challenge.Method = "s256" }),
+		"validation_failed: PKCE flow requires code_challenge_method and code_challenge")
+	f(with(func(p *account.SignUp) { p.Challenge.Challenge = "c" }),
+		"validation_failed: PKCE flow requires code_challenge_method and code_challenge")
+	f(with(func(p *account.SignUp) { p.Challenge = account.Challenge{Challenge: "c", Method: "s256"} }),
+		"validation_failed: code challenge has to be between 43 and 128 characters")
 	f(with(func(p *account.SignUp) {
 		p.Challenge = account.Challenge{Challenge: strings.Repeat("c", 43) + "!", Method: "S256"}
 	}), "validation_failed: code challenge can only contain alphanumeric characters, hyphens, periods, underscores and tildes")
-	f(with(func(p *account.SignUp) { p.Challenge = challenge; p.Challenge.Method = "md5" }), "validation_failed: Invalid code_challenge_method")
+	f(with(func(p *account.SignUp) { p.Challenge = challenge; p.Challenge.Method = "md5" }),
+		"validation_failed: Invalid code_challenge_method")
 	f(ok, "email_provider_disabled: Email signups are disabled", func(s *account.Settings) { s.Email.Enabled = false })
-	f(account.SignUp{Email: "a", Password: "sesame"}, "validation_failed: Unable to validate email address: invalid format")
+	f(account.SignUp{Email: "a", Password: "sesame"},
+		"validation_failed: Unable to validate email address: invalid format")
 	f(account.SignUp{Password: "sesame"}, "validation_failed: An email address is required")
-	f(account.SignUp{Phone: "12345", Password: "sesame"}, "phone_provider_disabled: Phone signups are disabled", func(s *account.Settings) { s.Phone.Enabled = false })
+	f(account.SignUp{Phone: "12345", Password: "sesame"}, "phone_provider_disabled: Phone signups are disabled",
+		func(s *account.Settings) { s.Phone.Enabled = false })
 	f(account.SignUp{Phone: "0", Password: "sesame"}, "validation_failed: Invalid phone number format (E.164 required)")
-	f(with(func(p *account.SignUp) { p.Data = []byte(`[]`) }), "bad_json: Could not parse request body as JSON: metadata is not an object")
-	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":"\u0000"}`) }), "validation_failed: Metadata cannot be stored: a text holds the character U+0000")
-	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":1e999999}`) }), "validation_failed: Metadata cannot be stored: a number is too large or too small")
+	f(with(func(p *account.SignUp) { p.Data = []byte(`[]`) }),
+		"bad_json: Could not parse request body as JSON: metadata is not an object")
+	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":"\u0000"}`) }),
+		"validation_failed: Metadata cannot be stored: a text holds the character U+0000")
+	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":1e999999}`) }),
+		"validation_failed: Metadata cannot be stored: a number is too large or too small")
 	f(with(func(p *account.SignUp) {
 		p.Data = []byte(`{"a":` + strings.Repeat("[", 30) + strings.Repeat("]", 30) + `}`)
 	}), "validation_failed: Metadata cannot be stored: it is nested deeper than 24 levels")
-	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":"bcdef"}`) }), "validation_failed: Metadata cannot be larger than 8 bytes", func(s *account.Settings) { s.MetadataMaxBytes = 8 })
+	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":"bcdef"}`) }),
+		"validation_failed: Metadata cannot be larger than 8 bytes", func(s *account.Settings) { s.MetadataMaxBytes = 8 })
 	f(ok, "unexpected_failure: Error sending confirmation email", func(s *account.Settings) { s.Email.Configured = false })
-	f(account.SignUp{Phone: "12345", Password: "sesame"}, "sms_send_failed: Error sending confirmation OTP to provider: no SMS provider is configured", func(s *account.Settings) { s.Phone.Configured = false })
-	f(ok, `email_address_not_authorized: Email address "a@b" cannot be used as it is not authorized`, func(s *account.Settings) { s.Email.Authorized = []string{"c@d"} })
+	f(account.SignUp{Phone: "12345", Password: "sesame"},
+		"sms_send_failed: Error sending confirmation OTP to provider: no SMS provider is configured",
+		func(s *account.Settings) { s.Phone.Configured = false })
+	f(ok, `email_address_not_authorized: Email address "a@b" cannot be used as it is not authorized`,
+		func(s *account.Settings) { s.Email.Authorized = []string{"c@d"} })
 	f(ok, "over_email_send_rate_limit: email rate limit exceeded", func(s *account.Settings) { s.Email.Sent.N = 0 })
 	if got := h.trail() + " " + strings.Repeat("x", len(h.letters())); got != " " {
 		t.Errorf("a refused sign-up left %q", got)
@@ -80,7 +97,8 @@ func TestSignUp_faux(t *testing.T) {
 	h.confirmed("mia@example.org")
 	first := func(email string) store.User {
 		t.Helper()
-		got, err := h.SignUp(t.Context(), browser, account.SignUp{Email: email, Password: "another", Data: []byte(`{"nick":"x","email":"mine"}`)})
+		got, err := h.SignUp(t.Context(), browser,
+			account.SignUp{Email: email, Password: "another", Data: []byte(`{"nick":"x","email":"mine"}`)})
 		if err != nil || got.Grant != nil {
 			t.Fatal(got, err)
 		}
@@ -97,16 +115,19 @@ func TestSignUp_faux(t *testing.T) {
 	if diff := cmp.Diff(fresh, taken, ids); diff != "" {
 		t.Errorf("new and taken: %s", diff)
 	}
-	if again := first("mia@example.org"); again.ID != taken.ID || taken.ID.Version() != 4 || taken.ID == h.user(fresh.ID).ID {
+	if again := first("mia@example.org"); again.ID != taken.ID || taken.ID.Version() != 4 ||
+		taken.ID == h.user(fresh.ID).ID {
 		t.Errorf("faux ids %s and %s", taken.ID, again.ID)
 	}
 	var shown map[string]any
 	h.decode(taken.UserMetadata, &shown)
-	want := map[string]any{"sub": taken.ID.String(), "email": "mia@example.org", "email_verified": false, "phone_verified": false, "nick": "x"}
+	want := map[string]any{"sub": taken.ID.String(), "email": "mia@example.org", "email_verified": false,
+		"phone_verified": false, "nick": "x"}
 	if diff := cmp.Diff(want, shown); diff != "" {
 		t.Error(diff)
 	}
-	if string(taken.Identities[0].Data) != string(taken.UserMetadata) || taken.Identities[0].UserID != taken.ID || taken.Identities[0].ProviderID != taken.ID.String() {
+	if string(taken.Identities[0].Data) != string(taken.UserMetadata) || taken.Identities[0].UserID != taken.ID ||
+		taken.Identities[0].ProviderID != taken.ID.String() {
 		t.Errorf("the invented identity: %+v", taken.Identities[0])
 	}
 	h.set(func(s *account.Settings) { s.RevealExisting = true })
@@ -137,7 +158,8 @@ func TestSignUp_Statements(t *testing.T) {
 		up(account.SignUp{Phone: "4915112345678"})()
 		up(account.SignUp{Email: "other@example.org"})()
 	}
-	for _, p := range []account.SignUp{{Email: "new@example.org"}, {Email: "new@example.org"}, {Email: "mia@example.org"}, {Phone: "4915112345679"}, {Phone: "4915112345679"}} {
+	for _, p := range []account.SignUp{{Email: "new@example.org"}, {Email: "new@example.org"}, {Email: "mia@example.org"},
+		{Phone: "4915112345679"}, {Phone: "4915112345679"}} {
 		if n := trips.During(up(p)); n != 2 {
 			t.Errorf("sign-up of %s%s takes %d round trips, want 2", p.Email, p.Phone, n)
 		}
@@ -166,7 +188,8 @@ func TestSignUp_limits(t *testing.T) {
 		refused(t, up(email), wait)
 	}
 	h.pass(899*time.Second + time.Millisecond)
-	refused(t, up("mia@example.org"), "over_email_send_rate_limit: For security purposes, you can only request this after 1 seconds.")
+	refused(t, up("mia@example.org"),
+		"over_email_send_rate_limit: For security purposes, you can only request this after 1 seconds.")
 	h.pass(time.Second)
 	// The known address took its share too: one of three is left, and a bit.
 	refused(t, up("new@example.org"), "")
@@ -208,7 +231,8 @@ func TestSignUp_parallel(t *testing.T) {
 func TestSignUp_autoconfirm(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) { s.Email.Autoconfirm, s.Email.Configured = true, false })
-	got, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "Mia@Example.org", Password: "sesame", Data: []byte(`{"nick":"mi"}`)})
+	got, err := h.SignUp(t.Context(), browser,
+		account.SignUp{Email: "Mia@Example.org", Password: "sesame", Data: []byte(`{"nick":"mi"}`)})
 	if err != nil || got.Grant == nil {
 		t.Fatal(got, err)
 	}
@@ -250,7 +274,8 @@ func TestSignUpAnonymous(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := h.caller(g)
-	if !c.User.IsAnonymous || !c.Claims.IsAnonymous || c.Claims.AMR[0].Method != "anonymous" || len(c.User.Identities) != 0 || string(c.User.UserMetadata) != `{"a": 1}` {
+	if !c.User.IsAnonymous || !c.Claims.IsAnonymous || c.Claims.AMR[0].Method != "anonymous" ||
+		len(c.User.Identities) != 0 || string(c.User.UserMetadata) != `{"a": 1}` {
 		t.Errorf("%+v", c)
 	}
 	h.set(func(s *account.Settings) { s.DisableSignup = true })
@@ -280,12 +305,15 @@ func TestMetadata(t *testing.T) {
 		}
 		h.caller(g)
 	}
-	for _, data := range []string{"", "null", "{}", `{"a":"\ud800"}`, `{"\udc00":1}`, `{"a":1e308,"b":-1e308,"c":1e-300,"d":-0,"e":0e999999}`, `{"a":1,"a":2}`,
-		`{"":""}`, "{\"a\":\"\xff\"}", `{"a":` + strings.Repeat("9", 300) + `}`, `{"a":` + strings.Repeat(`{"a":`, 22) + "1" + strings.Repeat("}", 23),
+	for _, data := range []string{"", "null", "{}", `{"a":"\ud800"}`, `{"\udc00":1}`,
+		`{"a":1e308,"b":-1e308,"c":1e-300,"d":-0,"e":0e999999}`, `{"a":1,"a":2}`,
+		`{"":""}`, "{\"a\":\"\xff\"}", `{"a":` + strings.Repeat("9", 300) + `}`,
+		`{"a":` + strings.Repeat(`{"a":`, 22) + "1" + strings.Repeat("}", 23),
 		`{"a":"` + strings.Repeat("x", 1<<14) + `"}`, `{"a":"<script>&\u2028"}`} {
 		f(data, true)
 	}
-	for _, data := range []string{"[]", "1", `"x"`, "{", "{}{}", `{"a":"\u0000"}`, `{"\u0000":1}`, `{"a":[{"b":"\u0000"}]}`, `{"a":1e309}`, `{"a":1e-999999}`, `{"a":1E+99999999999999999999}`,
+	for _, data := range []string{"[]", "1", `"x"`, "{", "{}{}", `{"a":"\u0000"}`, `{"\u0000":1}`,
+		`{"a":[{"b":"\u0000"}]}`, `{"a":1e309}`, `{"a":1e-999999}`, `{"a":1E+99999999999999999999}`,
 		`{"a":` + strings.Repeat("9", 1001) + `}`, `{"a":` + strings.Repeat(`[`, 24) + strings.Repeat("]", 24) + "}"} {
 		f(data, false)
 	}
@@ -306,7 +334,8 @@ func TestSignUp_templates(t *testing.T) {
 			}
 		}
 	}
-	out, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame", Data: []byte(`{"nick":"x"}`)})
+	out, err := h.SignUp(t.Context(), browser,
+		account.SignUp{Email: "mia@example.org", Password: "sesame", Data: []byte(`{"nick":"x"}`)})
 	if err != nil {
 		t.Fatal(err)
 	}

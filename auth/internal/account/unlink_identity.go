@@ -91,7 +91,8 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
 	} else if moved, err = op.moveEmail(ctx, tx, &p, old, rest); err != nil {
 		return err
 	}
-	if gone.Provider == "email" && !slices.ContainsFunc(rest, func(i store.Identity) bool { return old.Email != "" && IdentityEmail(&i) == old.Email }) {
+	if gone.Provider == "email" &&
+		!slices.ContainsFunc(rest, func(i store.Identity) bool { return old.Email != "" && IdentityEmail(&i) == old.Email }) {
 		p.PasswordHash = ptr("") // it belonged to the address
 	}
 	b = tx.Batch()
@@ -104,7 +105,8 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
 		b.DeleteTokens(old.ID, store.KindSMS, store.KindPhoneChange)
 	}
 	if op.notify && old.Email != "" {
-		m := notification(&op.f, mail.IdentityUnlinked, old.Email, mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata})
+		m := notification(&op.f, mail.IdentityUnlinked, old.Email,
+			mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata})
 		m.User = old.ID
 		b.InsertMessage(m)
 		op.notified = 1
@@ -117,7 +119,8 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
 // moveEmail gives the user the verified address of a remaining identity, if none of them has the user's own. An address
 // that the provider has not verified is never given: its owner would enter an account that others can sign in to.
 // Without a verified one the user has none.
-func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPatch, old store.User, rest []store.Identity) (moved bool, err error) {
+func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPatch, old store.User,
+	rest []store.Identity) (moved bool, err error) {
 	var wanted []string
 	for _, i := range rest {
 		if e := IdentityEmail(&i); e == old.Email && e != "" {
@@ -144,8 +147,10 @@ func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *store.Tx, p *stor
 		email = IdentityEmail(&to)
 	}
 	none := time.Time{}
-	p.Email, p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = &email, ptr(""), ptr(""), ptr(false), ptr(false)
-	p.ConfirmationSentAt, p.RecoverySentAt, p.EmailChangeSentAt, p.PhoneChangeSentAt, p.ReauthenticationSentAt = &none, &none, &none, &none, &none
+	p.Email, p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = &email, ptr(""), ptr(""), ptr(false),
+		ptr(false)
+	p.ConfirmationSentAt, p.RecoverySentAt, p.EmailChangeSentAt, p.PhoneChangeSentAt, p.ReauthenticationSentAt = &none,
+		&none, &none, &none, &none
 	members := map[string]any{"email_verified": email != ""}
 	if email != "" {
 		members["email"] = email

@@ -46,7 +46,8 @@ type updateUserOp struct {
 // UpdateUser changes the user's own password, metadata, e-mail address or phone number, after the checks of
 // docs/api.md#checks-and-their-order. Addresses change when they are proven. Everything, the mails included, is one
 // transaction; the passwords are hashed before it.
-func (a *Accounts) UpdateUser(ctx context.Context, req RequestInfo, principal Principal, p UserUpdate) (store.User, error) {
+func (a *Accounts) UpdateUser(ctx context.Context, req RequestInfo, principal Principal,
+	p UserUpdate) (store.User, error) {
 	return updateUser(ctx, a.begin(req), principal, p)
 }
 
@@ -92,7 +93,8 @@ func (op *updateUserOp) commit(ctx context.Context) (out store.User, err error) 
 		return out, err
 	}
 	var refusal error
-	op.notify = canNotify(ctx, &op.f, op.hash != "" && op.f.settings.Email.NotifyPasswordChanged || op.phone != "" && op.f.settings.Email.NotifyPhoneChanged)
+	op.notify = canNotify(ctx, &op.f, op.hash != "" && op.f.settings.Email.NotifyPasswordChanged || op.phone != "" &&
+		op.f.settings.Email.NotifyPhoneChanged)
 	err = op.f.inTx(ctx, func(tx *store.Tx) (err error) {
 		op.notified, op.endedPauses, refusal = 0, nil, nil
 		out, err = op.write(ctx, tx)
@@ -206,7 +208,8 @@ func (op *updateUserOp) validate() (err error) {
 		return denied(CodeNotAdmin, "Updating app_metadata requires admin privileges")
 	}
 	if p.Password != nil && old.IsAnonymous && p.Email == "" && p.Phone == "" {
-		return unprocessable(CodeValidationFailed, "Updating password of an anonymous user without an email or phone is not allowed")
+		return unprocessable(CodeValidationFailed,
+			"Updating password of an anonymous user without an email or phone is not allowed")
 	}
 	if op.data, err = parsePatch(userMetadata(p.Data)); err != nil {
 		return err
@@ -313,7 +316,8 @@ func (op *updateUserOp) hashPasswords(ctx context.Context) (err error) {
 // needsNonce reports whether a new password needs a fresh proof of the address: not in young sessions.
 func (op *updateUserOp) needsNonce() bool {
 	v := op.principal.Session
-	young := op.f.settings.Passwords.NonceMaxAge > 0 && v.ID != uuid.Nil && op.f.now.Sub(v.CreatedAt) < op.f.settings.Passwords.NonceMaxAge
+	young := op.f.settings.Passwords.NonceMaxAge > 0 && v.ID != uuid.Nil &&
+		op.f.now.Sub(v.CreatedAt) < op.f.settings.Passwords.NonceMaxAge
 	return op.f.settings.Passwords.RequireNonce && !young
 }
 
@@ -406,7 +410,8 @@ func (op *updateUserOp) write(ctx context.Context, tx *store.Tx) (out store.User
 	if op.same {
 		return out, errSamePassword
 	}
-	ch := updateUserTx{f: &op.f, op: op, b: tx.Batch(), old: old, patch: store.UserPatch{ID: old.ID, Now: op.f.now, UserMetadata: op.data}}
+	ch := updateUserTx{f: &op.f, op: op, b: tx.Batch(), old: old,
+		patch: store.UserPatch{ID: old.ID, Now: op.f.now, UserMetadata: op.data}}
 	if op.nonceTry.Key != nil {
 		ch.b.Take(op.nonceTry, -1, op.f.now)
 	}
@@ -433,7 +438,8 @@ func (op *updateUserOp) write(ctx context.Context, tx *store.Tx) (out store.User
 // requireAAL2 refuses changes that would give the account to the holder of the first factor alone.
 func (op *updateUserOp) requireAAL2(now store.User, v store.Session) error {
 	if (op.p.Password != nil || op.email != "" || op.phone != "") && isBelowAAL2(now, v) {
-		return &Refusal{Kind: Unauthenticated, Code: CodeInsufficientAAL, Msg: "AAL2 session is required to update email or password when MFA is enabled."}
+		return &Refusal{Kind: Unauthenticated, Code: CodeInsufficientAAL,
+			Msg: "AAL2 session is required to update email or password when MFA is enabled."}
 	}
 	return nil
 }

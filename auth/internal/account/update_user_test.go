@@ -24,7 +24,8 @@ func TestUpdateUser_refusals(t *testing.T) {
 	tom := h.confirmed("tom@example.org").User
 	h.create(account.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true)})
 	b := h.db.Batch()
-	b.PutIdentity(store.Identity{ID: uuid.New(), UserID: tom.ID, Provider: "github", ProviderID: "7", Email: "tom@work.example", Data: []byte(`{}`), CreatedAt: noon, UpdatedAt: noon})
+	b.PutIdentity(store.Identity{ID: uuid.New(), UserID: tom.ID, Provider: "github", ProviderID: "7",
+		Email: "tom@work.example", Data: []byte(`{}`), CreatedAt: noon, UpdatedAt: noon})
 	if err := b.Send(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -45,30 +46,50 @@ func TestUpdateUser_refusals(t *testing.T) {
 	}
 	nonce := func(s *account.Settings) { s.Passwords.RequireNonce = true }
 	current := func(s *account.Settings) { s.Passwords.RequireCurrent = true }
-	f(g, account.UserUpdate{Email: "a"}, account.Invalid, "validation_failed: Unable to validate email address: invalid format")
-	f(g, account.UserUpdate{Phone: "0"}, account.Invalid, "validation_failed: Invalid phone number format (E.164 required)")
-	f(g, account.UserUpdate{Phone: "12", Channel: "fax"}, account.Invalid, "validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider.")
-	f(g, account.UserUpdate{Email: "a@b", Challenge: account.Challenge{Method: "s256"}}, account.Invalid, "validation_failed: PKCE flow requires code_challenge_method and code_challenge")
-	f(g, account.UserUpdate{Password: ptr(strings.Repeat("x", 73))}, account.Invalid, "validation_failed: Password cannot be longer than 72 characters")
-	f(g, account.UserUpdate{Password: ptr("")}, account.Unprocessable, "weak_password: Password should be at least 6 characters.")
-	f(g, account.UserUpdate{AppMetadata: []byte(`{"role":"admin"}`)}, account.Denied, "not_admin: Updating app_metadata requires admin privileges")
-	f(anonymous, account.UserUpdate{Password: ptr("sesame")}, account.Unprocessable, "validation_failed: Updating password of an anonymous user without an email or phone is not allowed")
+	f(g, account.UserUpdate{Email: "a"}, account.Invalid,
+		"validation_failed: Unable to validate email address: invalid format")
+	f(g, account.UserUpdate{Phone: "0"}, account.Invalid,
+		"validation_failed: Invalid phone number format (E.164 required)")
+	f(g, account.UserUpdate{Phone: "12", Channel: "fax"}, account.Invalid,
+		"validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider.")
+	f(g, account.UserUpdate{Email: "a@b", Challenge: account.Challenge{Method: "s256"}}, account.Invalid,
+		"validation_failed: PKCE flow requires code_challenge_method and code_challenge")
+	f(g, account.UserUpdate{Password: ptr(strings.Repeat("x", 73))}, account.Invalid,
+		"validation_failed: Password cannot be longer than 72 characters")
+	f(g, account.UserUpdate{Password: ptr("")}, account.Unprocessable,
+		"weak_password: Password should be at least 6 characters.")
+	f(g, account.UserUpdate{AppMetadata: []byte(`{"role":"admin"}`)}, account.Denied,
+		"not_admin: Updating app_metadata requires admin privileges")
+	f(anonymous, account.UserUpdate{Password: ptr("sesame")}, account.Unprocessable,
+		"validation_failed: Updating password of an anonymous user without an email or phone is not allowed")
 	exists := "email_exists: A user with this email address has already been registered"
 	f(g, account.UserUpdate{Email: "TOM@example.org"}, account.Unprocessable, exists)
 	f(g, account.UserUpdate{Email: "tom@work.example"}, account.Unprocessable, exists)
-	f(g, account.UserUpdate{Phone: "491511"}, account.Unprocessable, "phone_exists: A user with this phone number has already been registered")
-	f(g, account.UserUpdate{Password: ptr("another")}, account.Invalid, "reauthentication_needed: Password update requires reauthentication", nonce)
-	f(g, account.UserUpdate{Password: ptr("another"), Nonce: "123456"}, account.Unprocessable, "reauthentication_not_valid: Nonce has expired or is invalid", nonce, current)
-	f(g, account.UserUpdate{Data: []byte(`[]`)}, account.Invalid, "bad_json: Could not parse request body as JSON: metadata is not an object")
-	f(g, account.UserUpdate{Email: "new@example.org"}, account.Failed, "unexpected_failure: Error sending email change email", func(s *account.Settings) { s.Email.Configured = false })
-	f(g, account.UserUpdate{Phone: "491512"}, account.Unprocessable, "sms_send_failed: Error sending phone_change OTP to provider: no SMS provider is configured", func(s *account.Settings) { s.Phone.Configured = false })
-	f(g, account.UserUpdate{Password: ptr("sesame")}, account.Unprocessable, "same_password: New password should be different from the old password.")
+	f(g, account.UserUpdate{Phone: "491511"}, account.Unprocessable,
+		"phone_exists: A user with this phone number has already been registered")
+	f(g, account.UserUpdate{Password: ptr("another")}, account.Invalid,
+		"reauthentication_needed: Password update requires reauthentication", nonce)
+	f(g, account.UserUpdate{Password: ptr("another"), Nonce: "123456"}, account.Unprocessable,
+		"reauthentication_not_valid: Nonce has expired or is invalid", nonce, current)
+	f(g, account.UserUpdate{Data: []byte(`[]`)}, account.Invalid,
+		"bad_json: Could not parse request body as JSON: metadata is not an object")
+	f(g, account.UserUpdate{Email: "new@example.org"}, account.Failed,
+		"unexpected_failure: Error sending email change email", func(s *account.Settings) { s.Email.Configured = false })
+	f(g, account.UserUpdate{Phone: "491512"}, account.Unprocessable,
+		"sms_send_failed: Error sending phone_change OTP to provider: no SMS provider is configured",
+		func(s *account.Settings) { s.Phone.Configured = false })
+	f(g, account.UserUpdate{Password: ptr("sesame")}, account.Unprocessable,
+		"same_password: New password should be different from the old password.")
 	// The session came by mail: the current password is not asked for. It is after a sign-in with it.
-	f(g, account.UserUpdate{Password: ptr("sesame")}, account.Unprocessable, "same_password: New password should be different from the old password.", current)
+	f(g, account.UserUpdate{Password: ptr("sesame")}, account.Unprocessable,
+		"same_password: New password should be different from the old password.", current)
 	g = h.again("mia@example.org")
-	f(g, account.UserUpdate{Password: ptr("another")}, account.Invalid, "current_password_required: Current password required when setting new password.", current)
-	f(g, account.UserUpdate{Password: ptr("another"), CurrentPassword: ptr("wrong")}, account.Invalid, "current_password_invalid: Current password required when setting new password.", current)
-	f(g, account.UserUpdate{Email: "new@example.org", Password: ptr("another")}, account.Limited, "over_email_send_rate_limit: email rate limit exceeded", func(s *account.Settings) { s.Email.Sent.N = 0 })
+	f(g, account.UserUpdate{Password: ptr("another")}, account.Invalid,
+		"current_password_required: Current password required when setting new password.", current)
+	f(g, account.UserUpdate{Password: ptr("another"), CurrentPassword: ptr("wrong")}, account.Invalid,
+		"current_password_invalid: Current password required when setting new password.", current)
+	f(g, account.UserUpdate{Email: "new@example.org", Password: ptr("another")}, account.Limited,
+		"over_email_send_rate_limit: email rate limit exceeded", func(s *account.Settings) { s.Email.Sent.N = 0 })
 	refused(t, h.signIn("mia@example.org", "sesame"), "") // nothing of the last one happened
 	f(g, account.UserUpdate{Password: ptr("another"), CurrentPassword: ptr("sesame")}, 0, "", current)
 	refused(t, h.signIn("mia@example.org", "another"), "")
@@ -92,7 +113,8 @@ func TestUpdateUser_currentPasswordAfterChange(t *testing.T) {
 	f(g, required)
 	_, err := h.update(g, account.UserUpdate{Phone: "491511"})
 	refused(t, err, "")
-	v, err := h.verify(account.Verify{Type: "phone_change", Phone: "491511", Token: h.newest("phone_change", "491511").Code})
+	v, err := h.verify(account.Verify{Type: "phone_change", Phone: "491511",
+		Token: h.newest("phone_change", "491511").Code})
 	refused(t, err, "")
 	f(*v.Grant, required)
 	_, err = h.update(g, account.UserUpdate{Email: "new@example.org"})
@@ -120,10 +142,12 @@ func TestUpdateUser_password(t *testing.T) {
 	refused(t, err, "")
 	change := h.newest("email_change", "new@example.org")
 	u, err := h.update(mine, account.UserUpdate{Password: ptr("another"), Data: []byte(`{"nick":"x"}`)})
-	if err != nil || u.NewEmail != "" || !u.RecoverySentAt.IsZero() || !u.EmailChangeSentAt.IsZero() || !strings.Contains(string(u.UserMetadata), `"nick": "x"`) || len(u.Identities) != 1 {
+	if err != nil || u.NewEmail != "" || !u.RecoverySentAt.IsZero() || !u.EmailChangeSentAt.IsZero() ||
+		!strings.Contains(string(u.UserMetadata), `"nick": "x"`) || len(u.Identities) != 1 {
 		t.Errorf("%+v, %v", u, err)
 	}
-	for _, p := range []account.Verify{{Type: "recovery", TokenHash: l.Hash}, {Type: "email_change", TokenHash: change.Hash}} {
+	for _, p := range []account.Verify{{Type: "recovery", TokenHash: l.Hash},
+		{Type: "email_change", TokenHash: change.Hash}} {
 		_, err = h.verify(p)
 		refused(t, err, linkExpired)
 	}
@@ -132,7 +156,8 @@ func TestUpdateUser_password(t *testing.T) {
 	mine, err = h.refresh(mine.RefreshToken)
 	refused(t, err, "")
 	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "") // the pause is over
-	if m := h.newest("password_changed_notification", "mia@example.org"); m.Vars.Email != "mia@example.org" || m.Vars.SiteURL != h.s.SiteURL {
+	if m := h.newest("password_changed_notification", "mia@example.org"); m.Vars.Email != "mia@example.org" ||
+		m.Vars.SiteURL != h.s.SiteURL {
 		t.Errorf("%+v", m)
 	}
 	// Without budget nobody is told, and the password changes all the same.
@@ -167,7 +192,9 @@ func TestUpdateUser_data(t *testing.T) {
 	u, err := h.update(g, account.UserUpdate{Data: []byte(`{"a":{"b":1},"c":2}`)})
 	refused(t, err, "")
 	u, err = h.update(g, account.UserUpdate{Data: []byte(`{"a":null,"sub":null,"d":[]}`), Email: "MIA@example.org"})
-	if want := `{"c": 2, "d": [], "sub": "` + g.User.ID.String() + `", "email": "mia@example.org", "email_verified": true, "phone_verified": false}`; err != nil || string(u.UserMetadata) != want || u.NewEmail != "" {
+	if want := `{"c": 2, "d": [], "sub": "` +
+		g.User.ID.String() + `", "email": "mia@example.org", "email_verified": true, "phone_verified": false}`; err != nil ||
+		string(u.UserMetadata) != want || u.NewEmail != "" {
 		t.Errorf("%s, %v", u.UserMetadata, err)
 	}
 	_, err = h.update(g, account.UserUpdate{})
@@ -191,12 +218,14 @@ func TestUpdateUser_wrongNonceCostsNoMail(t *testing.T) {
 	code := h.newest("reauthenticate", "mia@example.org").Code
 	h.set(func(s *account.Settings) {
 		s.Email.Interval, s.Phone.Interval = time.Hour, time.Hour
-		s.Email.Sent, s.Phone.Sent, s.Phone.PerNumber = account.Rate{N: 1, Per: time.Hour}, account.Rate{N: 1, Per: time.Hour}, account.Rate{N: 1, Per: time.Hour}
+		s.Email.Sent, s.Phone.Sent, s.Phone.PerNumber = account.Rate{N: 1, Per: time.Hour},
+			account.Rate{N: 1, Per: time.Hour}, account.Rate{N: 1, Per: time.Hour}
 	})
 	h.pass(time.Minute) // the bucket of before is full again
 	f := func(nonce, want string) {
 		t.Helper()
-		_, err := h.update(g, account.UserUpdate{Password: ptr("another"), Nonce: nonce, Email: "new@example.org", Phone: "491511"})
+		_, err := h.update(g, account.UserUpdate{Password: ptr("another"), Nonce: nonce, Email: "new@example.org",
+			Phone: "491511"})
 		refused(t, err, want)
 	}
 	for range 4 {
@@ -317,13 +346,15 @@ func TestEmailChange(t *testing.T) {
 				v.Grant = &g
 			}
 			u := v.Grant.User
-			if v.Half || u.Email != "new@example.org" || u.NewEmail != "" || u.CurrentEmailProven || u.NewEmailProven || len(u.Identities) != 1 || u.Identities[0].Email != "new@example.org" {
+			if v.Half || u.Email != "new@example.org" || u.NewEmail != "" || u.CurrentEmailProven ||
+				u.NewEmailProven || len(u.Identities) != 1 || u.Identities[0].Email != "new@example.org" {
 				t.Errorf("%+v", v)
 			}
 		}
 		_, err = h.refresh(other.RefreshToken)
 		refused(t, err, notFound)
-		if m := h.newest("email_changed_notification", "mia@example.org"); m.Vars.OldEmail != "mia@example.org" || m.Vars.Email != "new@example.org" {
+		if m := h.newest("email_changed_notification", "mia@example.org"); m.Vars.OldEmail != "mia@example.org" ||
+			m.Vars.Email != "new@example.org" {
 			t.Errorf("%+v", m)
 		}
 		refused(t, h.signIn("new@example.org", "sesame"), "")
@@ -437,7 +468,8 @@ func TestAnonymous_becomesPermanent(t *testing.T) {
 		refused(t, err, "")
 		prove(h)
 		u := h.user(g.User.ID)
-		if u.IsAnonymous || len(u.Identities) != 1 || !strings.Contains(string(u.AppMetadata), u.Identities[0].Provider) || u.NewEmail+u.NewPhone != "" {
+		if u.IsAnonymous || len(u.Identities) != 1 || !strings.Contains(string(u.AppMetadata), u.Identities[0].Provider) ||
+			u.NewEmail+u.NewPhone != "" {
 			t.Errorf("%+v", u)
 		}
 		h.pass(time.Minute)
@@ -450,11 +482,13 @@ func TestAnonymous_becomesPermanent(t *testing.T) {
 		}
 	}
 	email := account.UserUpdate{Email: "mia@example.org", Password: ptr("sesame")}
-	f(email, func(*account.Settings) {}, func(h *house) { h.redeem("email_change", h.newest("email_change", "mia@example.org").Hash) })
+	f(email, func(*account.Settings) {},
+		func(h *house) { h.redeem("email_change", h.newest("email_change", "mia@example.org").Hash) })
 	f(email, func(s *account.Settings) { s.Email.Autoconfirm, s.Email.Configured = true, false }, func(*house) {})
 	phone := account.UserUpdate{Phone: "491511"}
 	f(phone, func(*account.Settings) {}, func(h *house) {
-		_, err := h.verify(account.Verify{Type: "phone_change", Phone: "491511", Token: h.newest("phone_change", "491511").Code})
+		_, err := h.verify(account.Verify{Type: "phone_change", Phone: "491511",
+			Token: h.newest("phone_change", "491511").Code})
 		refused(h.t, err, "")
 	})
 	f(phone, func(s *account.Settings) { s.Phone.Autoconfirm, s.Phone.Configured = true, false }, func(*house) {})
@@ -479,7 +513,8 @@ func TestPhoneChange(t *testing.T) {
 		refused(t, err, "")
 		l := h.newest("phone_change", to)
 		v, err := h.verify(account.Verify{Type: "phone_change", Phone: to, Token: l.Code})
-		if err != nil || v.Type != "phone_change" || v.User.Phone != to || v.User.NewPhone != "" || v.User.PhoneConfirmedAt.IsZero() || len(v.User.Identities) != 2 {
+		if err != nil || v.Type != "phone_change" || v.User.Phone != to || v.User.NewPhone != "" ||
+			v.User.PhoneConfirmedAt.IsZero() || len(v.User.Identities) != 2 {
 			t.Fatalf("%+v, %v", v, err)
 		}
 		return v
@@ -489,7 +524,8 @@ func TestPhoneChange(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	v := change("491512")
-	if m := h.newest("phone_changed_notification", "mia@example.org"); m.Vars.Phone != "491512" || m.Vars.OldPhone != "491511" || m.Kind != string(mail.PhoneChanged) {
+	if m := h.newest("phone_changed_notification", "mia@example.org"); m.Vars.Phone != "491512" ||
+		m.Vars.OldPhone != "491511" || m.Kind != string(mail.PhoneChanged) {
 		t.Errorf("%+v", m)
 	}
 	if !strings.Contains(string(v.User.AppMetadata), `["email", "phone"]`) {

@@ -84,7 +84,8 @@ func (ch *updateUserTx) email() error {
 	}
 	ch.outgoing = append(ch.outgoing, msgs...)
 	ch.void = append(ch.void, store.KindEmailChangeCurrent, store.KindEmailChangeNew)
-	p.NewEmail, p.EmailChangeSentAt, p.CurrentEmailProven, p.NewEmailProven = &ch.op.email, &ch.f.now, ptr(false), ptr(false)
+	p.NewEmail, p.EmailChangeSentAt, p.CurrentEmailProven, p.NewEmailProven = &ch.op.email, &ch.f.now, ptr(false),
+		ptr(false)
 	return err
 }
 
@@ -93,7 +94,8 @@ func (ch *updateUserTx) phone() error {
 	if ch.f.settings.Phone.Autoconfirm {
 		p.Phone, p.PhoneConfirmedAt, p.IsAnonymous = &ch.op.phone, &ch.f.now, ptr(false)
 		ch.proven("phone", ch.op.phone)
-		ch.notify(ch.f.settings.Email.NotifyPhoneChanged && ch.old.Phone != "", mail.PhoneChanged, mail.Vars{Phone: ch.op.phone, OldPhone: ch.old.Phone})
+		ch.notify(ch.f.settings.Email.NotifyPhoneChanged && ch.old.Phone != "", mail.PhoneChanged,
+			mail.Vars{Phone: ch.op.phone, OldPhone: ch.old.Phone})
 		return nil
 	}
 	msg, err := newSMS(ch.f, store.KindPhoneChange, ch.op.phone, ch.op.p.Channel)
@@ -124,7 +126,8 @@ func (ch *updateUserTx) fill() {
 	}
 	b.UpdateUser(ch.patch)
 	if ch.patch.PasswordHash != nil && ch.f.settings.Passwords.ChangeEndsSessions {
-		b.EndSessions(store.EndSessions{User: id, Except: ch.op.principal.Session.ID, Reason: store.EndedPasswordChanged, At: ch.f.now})
+		b.EndSessions(store.EndSessions{User: id, Except: ch.op.principal.Session.ID, Reason: store.EndedPasswordChanged,
+			At: ch.f.now})
 	}
 	if ch.voidAll {
 		b.DeleteTokens(id)

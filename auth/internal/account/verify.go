@@ -142,7 +142,8 @@ func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
 	var out Verified
 	var missed bool
 	e := &f.settings.Email
-	op.notify = canNotify(ctx, f, p.Type == typeEmailChange && e.NotifyEmailChanged || p.Type == "phone_change" && (e.NotifyPhoneChanged || e.NotifyIdentityLinked))
+	op.notify = canNotify(ctx, f, p.Type == typeEmailChange && e.NotifyEmailChanged || p.Type == "phone_change" &&
+		(e.NotifyPhoneChanged || e.NotifyIdentityLinked))
 	redeem := func() error {
 		return f.inTx(ctx, func(tx *store.Tx) (err error) {
 			missed, op.notified = false, 0
@@ -280,7 +281,8 @@ func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verifie
 
 // typedDigits returns the digits of a proof. Those of a test number are not counted.
 func (op *verifyOp) typedDigits(pf proof) store.Digits {
-	d := store.Digits{Aud: op.f.aud(), Address: pf.address, Kinds: pf.kinds, MACs: digitMACs(&op.f, pf.kinds, pf.address, pf.digits), Now: op.f.now}
+	d := store.Digits{Aud: op.f.aud(), Address: pf.address, Kinds: pf.kinds,
+		MACs: digitMACs(&op.f, pf.kinds, pf.address, pf.digits), Now: op.f.now}
 	if _, test := op.f.settings.Phone.testCode(pf.address, op.f.now); !test {
 		d.MaxMisses = maxMisses
 		d.Tries, d.Place = codeTries(&op.f, "codes", d.Aud, pf.address)

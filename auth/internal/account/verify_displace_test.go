@@ -43,13 +43,15 @@ func TestAddressChange_unconfirmedGivesWay(t *testing.T) {
 	refused(t, err, linkExpired)
 
 	// One with a phone number stays, without the address.
-	other, err := h.AdminCreate(t.Context(), browser, service, account.Attributes{Email: ptr("two@example.org"), Phone: ptr("4915100000001"), PhoneConfirm: ptr(true)})
+	other, err := h.AdminCreate(t.Context(), browser, service,
+		account.Attributes{Email: ptr("two@example.org"), Phone: ptr("4915100000001"), PhoneConfirm: ptr(true)})
 	refused(t, err, "")
 	_, err = h.update(g, account.UserUpdate{Email: "two@example.org"})
 	refused(t, err, "")
 	h.pass(time.Second)
 	g = h.redeem("email_change", h.newest("email_change", "two@example.org").Hash)
-	if u := h.user(other.ID); u.Email != "" || u.Phone != "4915100000001" || fmt.Sprint(providers(u)) != "[phone]" || metadata(t, u.UserMetadata)["email"] != nil {
+	if u := h.user(other.ID); u.Email != "" || u.Phone != "4915100000001" ||
+		fmt.Sprint(providers(u)) != "[phone]" || metadata(t, u.UserMetadata)["email"] != nil {
 		t.Error(brief(u))
 	}
 	// A number likewise.
@@ -59,7 +61,8 @@ func TestAddressChange_unconfirmedGivesWay(t *testing.T) {
 	_, err = h.update(g, account.UserUpdate{Phone: "4915100000002"})
 	refused(t, err, "")
 	h.pass(time.Second)
-	v, err := h.verify(account.Verify{Type: "phone_change", Phone: "4915100000002", Token: h.newest("phone_change", "4915100000002").Code})
+	v, err := h.verify(account.Verify{Type: "phone_change", Phone: "4915100000002",
+		Token: h.newest("phone_change", "4915100000002").Code})
 	if err != nil || v.Grant.User.ID != mia.User.ID || countUsers(h) != 2 {
 		t.Fatal(v, err, countUsers(h))
 	}
@@ -108,7 +111,8 @@ func TestAddressChange_unconfirmedMeanwhile(t *testing.T) {
 			break
 		}
 		time.Sleep(5 * time.Millisecond)
-		err := c.QueryRow(t.Context(), "select exists (select from pg_locks where not granted and transactionid = pg_current_xact_id()::xid)").Scan(&waits)
+		err := c.QueryRow(t.Context(),
+			"select exists (select from pg_locks where not granted and transactionid = pg_current_xact_id()::xid)").Scan(&waits)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +139,8 @@ func TestAdminUpdate_flags(t *testing.T) {
 		refused(t, err, "")
 		u := h.user(id)
 		meta, identity := metadata(t, u.UserMetadata), metadata(t, u.Identities[0].Data)
-		if u.EmailConfirmedAt.IsZero() == confirmed || meta["email_verified"] != confirmed || identity["email_verified"] != confirmed || meta["email"] != "new."+email {
+		if u.EmailConfirmedAt.IsZero() == confirmed || meta["email_verified"] != confirmed ||
+			identity["email_verified"] != confirmed || meta["email"] != "new."+email {
 			t.Errorf("confirmed %v, identity %v, metadata %v", u.EmailConfirmedAt, identity, meta)
 		}
 	}

@@ -18,7 +18,8 @@ func TestVerify_hashesForTokensOnly(t *testing.T) {
 	away := password.NewWorkers(password.Options{Workers: 1})
 	away.Close()
 	a := account.New(account.Options{
-		DB: h.db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root, Passwords: away, Now: h.clock,
+		DB: h.db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root, Passwords: away,
+		Now: h.clock,
 	}, h.s)
 	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org", CreateUser: true}), "")
 	l := h.newest("confirmation", "mia@example.org")
@@ -27,12 +28,14 @@ func TestVerify_hashesForTokensOnly(t *testing.T) {
 		_, err := a.Verify(t.Context(), browser, p)
 		refused(t, err, want)
 	}
-	const chosen, hashes = "my choice", "unexpected_failure: The service is temporarily unavailable, please retry after a moment."
+	const chosen, hashes = "my choice",
+		"unexpected_failure: The service is temporarily unavailable, please retry after a moment."
 	f(account.Verify{Type: "signup", TokenHash: l.Hash[1:] + "0", Password: chosen}, linkExpired)
 	f(account.Verify{Type: "recovery", TokenHash: l.Hash, Password: chosen}, linkExpired)
 	f(account.Verify{Type: "signup", TokenHash: "x", Password: chosen}, linkExpired)
 	f(account.Verify{Type: "signup", Email: "nobody@example.org", Token: l.Code, Password: chosen}, tokenExpired)
-	f(account.Verify{Type: "signup", TokenHash: "x", Password: "short"}, "weak_password: Password should be at least 6 characters.")
+	f(account.Verify{Type: "signup", TokenHash: "x", Password: "short"},
+		"weak_password: Password should be at least 6 characters.")
 	f(account.Verify{Type: "signup", TokenHash: l.Hash, Password: chosen}, hashes)
 	f(account.Verify{Type: "signup", Email: "mia@example.org", Token: l.Code, Password: chosen}, hashes)
 	for range 5 { // the misses void the digits

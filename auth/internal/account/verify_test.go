@@ -49,9 +49,12 @@ func TestVerify_refusals(t *testing.T) {
 	f(account.Verify{Token: "123456"}, account.Invalid, "validation_failed: Verify requires a verification type")
 	f(account.Verify{Type: "signup"}, account.Invalid, either)
 	f(account.Verify{Type: "signup", Token: "1", TokenHash: "2"}, account.Invalid, either)
-	f(account.Verify{Type: "signup", Token: "1", Email: "a@b", Phone: "12"}, account.Invalid, "validation_failed: Only an email address or phone number should be provided on verify")
-	f(account.Verify{Type: "signup", Token: "1", Email: "a"}, account.Unprocessable, "validation_failed: Invalid email format")
-	f(account.Verify{Type: "sms", Token: "1", Phone: "0"}, account.Invalid, "validation_failed: Invalid phone number format (E.164 required)")
+	f(account.Verify{Type: "signup", Token: "1", Email: "a@b", Phone: "12"}, account.Invalid,
+		"validation_failed: Only an email address or phone number should be provided on verify")
+	f(account.Verify{Type: "signup", Token: "1", Email: "a"}, account.Unprocessable,
+		"validation_failed: Invalid email format")
+	f(account.Verify{Type: "sms", Token: "1", Phone: "0"}, account.Invalid,
+		"validation_failed: Invalid phone number format (E.164 required)")
 	f(account.Verify{Type: "signup", TokenHash: hash, Email: "a@b"}, account.Invalid, only)
 	f(account.Verify{Type: "signup", TokenHash: hash, Phone: "12"}, account.Invalid, only)
 	f(account.Verify{Type: "signup", TokenHash: hash, RedirectTo: "x"}, account.Invalid, only)
@@ -66,7 +69,8 @@ func TestVerify_refusals(t *testing.T) {
 	f(account.Verify{Type: "sms", Token: "123456", Phone: "12"}, account.Denied, tokenExpired)
 	f(account.Verify{Type: "phone_change", Token: "123456", Phone: "12"}, account.Denied, tokenExpired)
 	f(account.Verify{Type: "x", Token: "123456", Email: "a@b"}, account.Denied, tokenExpired)
-	f(account.Verify{Type: "signup", Token: "123456", Email: "a@b", Password: "short"}, account.Unprocessable, "weak_password: Password should be at least 6 characters.")
+	f(account.Verify{Type: "signup", Token: "123456", Email: "a@b", Password: "short"}, account.Unprocessable,
+		"weak_password: Password should be at least 6 characters.")
 	if !strings.HasPrefix(h.trail(), "verification_failed verification_failed") {
 		t.Errorf("trail %s", h.trail())
 	}
@@ -134,7 +138,8 @@ func TestVerify_signup(t *testing.T) {
 	// Until then the newest one's password is compared, and nothing can be entered.
 	refused(t, h.signIn("mia@example.org", "first password"), "invalid_credentials: Invalid login credentials")
 	refused(t, h.signIn("mia@example.org", "second password"), "email_not_confirmed: Email not confirmed")
-	if !digitsOnly.MatchString(first.Code) || !strings.HasPrefix(first.Link, "https://auth.example.org/verify?token="+first.Hash+"&type=signup&redirect_to=https://app.example.org/home") {
+	if !digitsOnly.MatchString(first.Code) || !strings.HasPrefix(first.Link,
+		"https://auth.example.org/verify?token="+first.Hash+"&type=signup&redirect_to=https://app.example.org/home") {
 		t.Errorf("%+v", first)
 	}
 	v, err := h.verify(account.Verify{Type: "signup", Token: first.Code, Email: "MIA@example.org"})
@@ -143,10 +148,12 @@ func TestVerify_signup(t *testing.T) {
 	}
 	var meta map[string]any
 	h.decode(v.Grant.User.UserMetadata, &meta)
-	if meta["nick"] != "one" || meta["email_verified"] != true || meta["email"] != "mia@example.org" || meta["sub"] != v.User.ID.String() {
+	if meta["nick"] != "one" || meta["email_verified"] != true || meta["email"] != "mia@example.org" ||
+		meta["sub"] != v.User.ID.String() {
 		t.Errorf("metadata %v", meta)
 	}
-	if i := v.Grant.User.Identities; len(i) != 1 || !strings.Contains(string(i[0].Data), `"email_verified": true`) || !strings.Contains(string(i[0].Data), `"nick": "one"`) {
+	if i := v.Grant.User.Identities; len(i) != 1 || !strings.Contains(string(i[0].Data), `"email_verified": true`) ||
+		!strings.Contains(string(i[0].Data), `"nick": "one"`) {
 		t.Errorf("identities %s", i[0].Data)
 	}
 	if c := h.caller(*v.Grant); c.Claims.AMR[0].Method != "otp" {
@@ -284,7 +291,8 @@ func TestVerify_confirmsWithout(t *testing.T) {
 		h := open(t)
 		l := h.signUp("mia@example.org", "sesame", `{"nick":"x"}`)
 		g := h.redeem(typ, send(h))
-		if u := h.user(g.User.ID); u.PasswordHash != "" || u.EmailConfirmedAt.IsZero() || strings.Contains(string(u.UserMetadata), "nick") {
+		if u := h.user(g.User.ID); u.PasswordHash != "" || u.EmailConfirmedAt.IsZero() ||
+			strings.Contains(string(u.UserMetadata), "nick") {
 			t.Errorf("%+v", u)
 		}
 		refused(t, h.signIn("mia@example.org", "sesame"), "invalid_credentials: Invalid login credentials")
@@ -300,7 +308,8 @@ func TestVerify_confirmsWithout(t *testing.T) {
 		return h.newest("recovery", "mia@example.org").Hash
 	})
 	f("magiclink", func(h *house) string {
-		l, err := h.GenerateLink(t.Context(), browser, service, account.LinkRequest{Type: "magiclink", Email: "mia@example.org"})
+		l, err := h.GenerateLink(t.Context(), browser, service,
+			account.LinkRequest{Type: "magiclink", Email: "mia@example.org"})
 		refused(t, err, "")
 		return l.HashedToken
 	})
@@ -313,7 +322,8 @@ func TestVerify_password(t *testing.T) {
 	h := open(t)
 	_, err := h.Invite(t.Context(), browser, service, account.Invitation{Email: "ann@example.org"})
 	refused(t, err, "")
-	_, err = h.verify(account.Verify{Type: "invite", TokenHash: h.newest("invite", "ann@example.org").Hash, Password: "sesame"})
+	_, err = h.verify(account.Verify{Type: "invite", TokenHash: h.newest("invite", "ann@example.org").Hash,
+		Password: "sesame"})
 	refused(t, err, "")
 	refused(t, h.signIn("ann@example.org", "sesame"), "")
 	l := h.signUp("mia@example.org", "stranger", `{}`)
@@ -321,7 +331,8 @@ func TestVerify_password(t *testing.T) {
 	refused(t, err, "")
 	refused(t, h.signIn("mia@example.org", "sesame"), "")
 	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
-	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: h.newest("recovery", "mia@example.org").Hash, Password: "another"})
+	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: h.newest("recovery", "mia@example.org").Hash,
+		Password: "another"})
 	refused(t, err, "")
 	refused(t, h.signIn("mia@example.org", "another"), "invalid_credentials: Invalid login credentials")
 }
@@ -343,14 +354,16 @@ func TestVerify_banned(t *testing.T) {
 func TestVerify_sms(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	_, err := h.SignUp(t.Context(), browser, account.SignUp{Phone: "+49 151 1234", Password: "sesame", Data: []byte(`{"nick":"x"}`)})
+	_, err := h.SignUp(t.Context(), browser,
+		account.SignUp{Phone: "+49 151 1234", Password: "sesame", Data: []byte(`{"nick":"x"}`)})
 	refused(t, err, "")
 	l := h.newest("signup", "491511234")
 	if l.Text != "Your code is "+l.Code {
 		t.Errorf("%+v", l)
 	}
 	v, err := h.verify(account.Verify{Type: "sms", Token: l.Code, Phone: "+491511234"})
-	if err != nil || v.Type != "sms" || v.User.PhoneConfirmedAt.IsZero() || !strings.Contains(string(v.User.UserMetadata), `"phone_verified": true`) {
+	if err != nil || v.Type != "sms" || v.User.PhoneConfirmedAt.IsZero() ||
+		!strings.Contains(string(v.User.UserMetadata), `"phone_verified": true`) {
 		t.Fatalf("%+v, %v", v, err)
 	}
 	_, err = h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511234", Password: "sesame"})
@@ -370,12 +383,15 @@ func TestVerify_sms(t *testing.T) {
 func TestVerify_testNumber(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) {
-		s.Phone.TestCodes, s.Phone.Configured, s.Phone.Sent.N, s.Phone.Interval = map[string]string{"491511234": "424242"}, false, 0, time.Minute
+		s.Phone.TestCodes, s.Phone.Configured, s.Phone.Sent.N, s.Phone.Interval = map[string]string{"491511234": "424242"},
+			false, 0, time.Minute
 		s.Phone.TestUntil = noon.Add(48 * time.Hour)
 	})
 	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "+491511234", CreateUser: true}), "")
-	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "+491511234", CreateUser: true}), "over_sms_send_rate_limit: For security purposes, you can only request this after 60 seconds.")
-	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "+491511235", CreateUser: true}), "sms_send_failed: Error sending confirmation OTP to provider: no SMS provider is configured")
+	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "+491511234", CreateUser: true}),
+		"over_sms_send_rate_limit: For security purposes, you can only request this after 60 seconds.")
+	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "+491511235", CreateUser: true}),
+		"sms_send_failed: Error sending confirmation OTP to provider: no SMS provider is configured")
 	for range 7 {
 		_, err := h.verify(account.Verify{Type: "sms", Token: "000000", Phone: "491511234"})
 		refused(t, err, tokenExpired)
@@ -386,7 +402,8 @@ func TestVerify_testNumber(t *testing.T) {
 	_, err = h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511234"}) // nothing was sent since
 	refused(t, err, "")
 	for _, p := range []account.Verify{
-		{Type: "sms", Token: "424243", Phone: "491511234"}, {Type: "phone_change", Token: "424242", Phone: "491511234"}, {Type: "sms", Token: "424242", Phone: "491511235"},
+		{Type: "sms", Token: "424243", Phone: "491511234"}, {Type: "phone_change", Token: "424242", Phone: "491511234"},
+		{Type: "sms", Token: "424242", Phone: "491511235"},
 	} {
 		_, err = h.verify(p)
 		refused(t, err, tokenExpired)

@@ -134,8 +134,8 @@ func (w *verifyTx) putIdentity(provider, who string, data json.RawMessage) {
 
 func ownIdentity(user uuid.UUID, provider, who string, data json.RawMessage, p store.UserPatch) *store.Identity {
 	i := &store.Identity{
-		ID: uuid.New(), UserID: user, Provider: provider, ProviderID: user.String(), Data: profile(user, provider, who, true, data),
-		LastSignInAt: p.Now, CreatedAt: p.Now, UpdatedAt: p.Now,
+		ID: uuid.New(), UserID: user, Provider: provider, ProviderID: user.String(),
+		Data: profile(user, provider, who, true, data), LastSignInAt: p.Now, CreatedAt: p.Now, UpdatedAt: p.Now,
 	}
 	if provider == "email" {
 		i.Email = who
@@ -314,13 +314,15 @@ func (w *verifyTx) removeAddress(b *store.Batch, u store.User, provider string) 
 		return store.ActionUserDeleted
 	}
 	p := store.UserPatch{ID: u.ID, Now: w.f.now, ProvidersFromIdentities: true}
-	p.UserMetadata.Delete, p.UserMetadata.Set = []string{provider}, mustJSON(map[string]bool{provider + "_verified": false})
+	p.UserMetadata.Delete, p.UserMetadata.Set = []string{provider},
+		mustJSON(map[string]bool{provider + "_verified": false})
 	kinds := []store.Kind{store.KindSMS, store.KindPhoneChange}
 	if provider == "phone" {
 		p.Phone = ptr("")
 	} else {
 		p.Email, p.NewEmail, p.ConfirmationSentAt, p.RecoverySentAt = ptr(""), ptr(""), &time.Time{}, &time.Time{}
-		kinds = []store.Kind{store.KindInvite, store.KindRecovery, store.KindMagicLink, store.KindEmailChangeCurrent, store.KindEmailChangeNew}
+		kinds = []store.Kind{store.KindInvite, store.KindRecovery, store.KindMagicLink, store.KindEmailChangeCurrent,
+			store.KindEmailChangeNew}
 	}
 	for _, i := range u.Identities {
 		if i.Provider == provider {

@@ -52,7 +52,8 @@ func TestAddressChange_dropsTheOther(t *testing.T) {
 		t.Errorf("after a change of number the address %q still waits", u.NewEmail)
 	}
 	before = len(h.letters())
-	if _, err := h.Resend(t.Context(), browser, account.Resend{Type: "email_change", Email: "mia@example.com"}); err != nil {
+	if _, err := h.Resend(t.Context(), browser,
+		account.Resend{Type: "email_change", Email: "mia@example.com"}); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(h.letters()) - before; n != 0 {
@@ -102,7 +103,8 @@ func TestExchangeCode_newPassword(t *testing.T) {
 	code := func() string {
 		t.Helper()
 		h.pass(time.Second)
-		if err := h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org", Challenge: s256(verifier)}); err != nil {
+		if err := h.Recover(t.Context(), browser,
+			account.Recover{Email: "mia@example.org", Challenge: s256(verifier)}); err != nil {
 			t.Fatal(err)
 		}
 		v, err := h.follow("recovery", h.newest("recovery", "mia@example.org"))
@@ -119,7 +121,8 @@ func TestExchangeCode_newPassword(t *testing.T) {
 	refused(t, err, "flow_state_not_found: invalid flow state, no valid flow state found")
 
 	second := code()
-	if _, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{Password: ptr("sesame, open")}); err != nil {
+	if _, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID,
+		account.Attributes{Password: ptr("sesame, open")}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = h.exchange(second, verifier)

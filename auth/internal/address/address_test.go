@@ -45,7 +45,8 @@ func TestPhone(t *testing.T) {
 	f("+49 151 1234 5678", "4915112345678")
 	f("12", "12")
 	f("123456789012345", "123456789012345")
-	for _, bad := range []string{"", "+", "1", "0123", "+0123", "1234567890123456", "++12", "1+2", "12a", "1-2", "1\t2", "12\n", "１２３"} {
+	for _, bad := range []string{"", "+", "1", "0123", "+0123", "1234567890123456", "++12", "1+2", "12a", "1-2", "1\t2",
+		"12\n", "１２３"} {
 		f(bad, "")
 	}
 }
@@ -57,7 +58,8 @@ var (
 
 // The grammar of docs/accounts.md#addresses, written down a second time.
 func FuzzEmail(f *testing.F) {
-	for _, seed := range []string{"a@b", "Mia@Example.org", "a@b-", "a@@b", "a@b\n", "a@b.c.d", strings.Repeat("a", 255) + "@b"} {
+	for _, seed := range []string{"a@b", "Mia@Example.org", "a@b-", "a@@b", "a@b\n", "a@b.c.d",
+		strings.Repeat("a", 255) + "@b"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, in string) {

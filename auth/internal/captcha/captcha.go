@@ -72,7 +72,9 @@ func New(o Options) (*Verifier, error) {
 		Timeout: o.Timeout, MaxBytes: maxAnswer, Watch: o.Watch, Target: "captcha " + o.Provider,
 	})}
 	client := *v.http.Configured
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the secret goes to one address
+	client.CheckRedirect = func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	} // the secret goes to one address
 	v.client = &client
 	return v, nil
 }

@@ -40,7 +40,8 @@ func TestVerify(t *testing.T) {
 			t.Error(err)
 		}
 		err := v.Verify(t.Context(), "guess", "")
-		if r, ok := errors.AsType[*Refused](err); !ok || r.Reasons() != "invalid-input-response, timeout-or-duplicate" || r.Misconfigured() {
+		if r, ok := errors.AsType[*Refused](err); !ok || r.Reasons() != "invalid-input-response, timeout-or-duplicate" ||
+			r.Misconfigured() {
 			t.Error(err)
 		}
 	}
@@ -67,7 +68,8 @@ func TestVerify_answers(t *testing.T) {
 		t.Error(err)
 	}
 	for body, want := range map[string]string{
-		`{"success":false}`: "", `{"success":false,"error-codes":[]}`: "", `{"success":false,"error-codes":["a","b\u0000é"]}`: "a, b??",
+		`{"success":false}`: "", `{"success":false,"error-codes":[]}`: "",
+		`{"success":false,"error-codes":["a","b\u0000é"]}`:                     "a, b??",
 		`{"success":false,"error-codes":["` + strings.Repeat("x", 100) + `"]}`: strings.Repeat("x", 64),
 	} {
 		err := ask(captchatest.Answer{Body: body})
@@ -76,8 +78,10 @@ func TestVerify_answers(t *testing.T) {
 		}
 	}
 	for _, a := range []captchatest.Answer{
-		{Body: "<html>"}, {Body: ""}, {Body: "null"}, {Body: "{}"}, {Body: "true"}, {Body: `{"success":"true"}`}, {Body: `{"success":1}`}, {Drop: true},
-		{Body: `{"success":true,"x":"` + strings.Repeat("x", maxAnswer) + `"}`}, {Status: 307, Location: elsewhere.URL()}, {Hang: true},
+		{Body: "<html>"}, {Body: ""}, {Body: "null"}, {Body: "{}"}, {Body: "true"}, {Body: `{"success":"true"}`},
+		{Body: `{"success":1}`}, {Drop: true},
+		{Body: `{"success":true,"x":"` + strings.Repeat("x", maxAnswer) + `"}`}, {Status: 307, Location: elsewhere.URL()},
+		{Hang: true},
 	} {
 		if a.Hang {
 			v = verifier(t, s, func(o *Options) { o.Timeout = 50 * time.Millisecond })
@@ -86,7 +90,8 @@ func TestVerify_answers(t *testing.T) {
 		if _, refused := errors.AsType[*Refused](err); err == nil || refused {
 			t.Errorf("%.60v: %v", a, err)
 		}
-		if text := fmt.Sprint(err); strings.Contains(text, captchatest.Secret) || strings.Contains(text, captchatest.Solved) || strings.Contains(text, "siteverify") {
+		if text := fmt.Sprint(err); strings.Contains(text, captchatest.Secret) ||
+			strings.Contains(text, captchatest.Solved) || strings.Contains(text, "siteverify") {
 			t.Error(text)
 		}
 	}
@@ -118,10 +123,12 @@ func TestCheck(t *testing.T) {
 
 func TestNew(t *testing.T) {
 	t.Parallel()
-	if _, err := New(Options{Provider: "recaptcha", Secret: " "}); err == nil || strings.Count(err.Error(), "AUTH_SECURITY_CAPTCHA_") != 3 {
+	if _, err := New(Options{Provider: "recaptcha", Secret: " "}); err == nil ||
+		strings.Count(err.Error(), "AUTH_SECURITY_CAPTCHA_") != 3 {
 		t.Error(err)
 	}
-	for name, want := range map[string]string{"hcaptcha": "hcaptcha at https://hcaptcha.com/siteverify", "turnstile": "turnstile at https://challenges.cloudflare.com/turnstile/v0/siteverify"} {
+	for name, want := range map[string]string{"hcaptcha": "hcaptcha at https://hcaptcha.com/siteverify",
+		"turnstile": "turnstile at https://challenges.cloudflare.com/turnstile/v0/siteverify"} {
 		if v, err := New(Options{Provider: name, Secret: "x"}); err != nil || v.String() != want || v.Overridden() {
 			t.Errorf("%v %v", v, err)
 		}

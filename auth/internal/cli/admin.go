@@ -212,7 +212,8 @@ func (p *program) show(u store.User) error {
 		AppMetadata      json.RawMessage `json:"app_metadata,omitempty"`
 		UserMetadata     json.RawMessage `json:"user_metadata,omitempty"`
 	}{
-		u.ID, u.Aud, u.Role, u.Email, u.Phone, at(u.EmailConfirmedAt), at(u.PhoneConfirmedAt), at(u.InvitedAt), at(u.BannedUntil), at(u.DeletedAt),
+		u.ID, u.Aud, u.Role, u.Email, u.Phone, at(u.EmailConfirmedAt), at(u.PhoneConfirmedAt), at(u.InvitedAt),
+		at(u.BannedUntil), at(u.DeletedAt),
 		at(u.CreatedAt), at(u.LastSignInAt), u.IsAnonymous, u.PasswordHash != "", providers, u.AppMetadata, u.UserMetadata,
 	}, "", "  ")
 	if err != nil {

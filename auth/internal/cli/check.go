@@ -174,12 +174,13 @@ func (r *report) hooks(ctx context.Context, l config.Live, db *store.DB) {
 	defer set.Close()
 	for _, p := range set.Points() {
 		ctx, cancel := context.WithTimeout(ctx, checkPatience)
-		r.say("hook "+string(p)+": "+set.Where(p), set.Check(ctx, p, func(ctx context.Context, schema, function string) error {
-			if db == nil {
-				return errors.New("the database can't be queried")
-			}
-			return db.CheckFunction(ctx, schema, function)
-		}))
+		r.say("hook "+string(p)+": "+set.Where(p),
+			set.Check(ctx, p, func(ctx context.Context, schema, function string) error {
+				if db == nil {
+					return errors.New("the database can't be queried")
+				}
+				return db.CheckFunction(ctx, schema, function)
+			}))
 		cancel()
 	}
 }

@@ -36,7 +36,8 @@ func Main() int {
 		<-signals
 		os.Exit(exitFailed) // a second one means now
 	}()
-	return run(ctx, program{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr})
+	return run(ctx, program{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout,
+		stderr: os.Stderr})
 }
 
 // program is what a run of the program is given.
@@ -95,7 +96,8 @@ func run(ctx context.Context, p program) int {
 	if len(rest) > 0 {
 		command, rest = rest[0], rest[1:]
 	}
-	if text, group := usages[command]; group && len(rest) > 0 && slices.Contains([]string{"-h", "-help", "--help", "help"}, rest[0]) {
+	if text, group := usages[command]; group &&
+		len(rest) > 0 && slices.Contains([]string{"-h", "-help", "--help", "help"}, rest[0]) {
 		fmt.Fprint(p.stdout, text)
 		return exitOK
 	}

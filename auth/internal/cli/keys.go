@@ -68,7 +68,8 @@ func (p *program) keys(ctx context.Context, args []string) error {
 		}
 		fmt.Fprintf(p.stdout, "%s is revoked\n", args[0])
 		if fresh != nil {
-			fmt.Fprintf(p.stdout, "%s (%s) signs now; who caches keys may refuse its tokens for up to 20 minutes\n", fresh.KID, fresh.Algorithm)
+			fmt.Fprintf(p.stdout, "%s (%s) signs now; who caches keys may refuse its tokens for up to 20 minutes\n", fresh.KID,
+				fresh.Algorithm)
 		}
 		return nil
 	}
@@ -103,7 +104,8 @@ func (p *program) keysService(ctx context.Context, f *flag.FlagSet, args []strin
 	}
 	var set *token.Set
 	if c.JWT.AcceptHS256 {
-		set, err = token.NewSet(token.SetConfig{Secret: l.Keys.Secret, AcceptSecret: true, SignWithSecret: true, Issuer: c.JWT.Issuer})
+		set, err = token.NewSet(token.SetConfig{Secret: l.Keys.Secret, AcceptSecret: true, SignWithSecret: true,
+			Issuer: c.JWT.Issuer})
 	} else {
 		var r *rooms
 		if r, err = p.open(ctx); err != nil {

@@ -58,7 +58,8 @@ func (p *program) mail(ctx context.Context, args []string) error {
 		if m.User != uuid.Nil {
 			user = m.User.String()
 		}
-		t.row(m.ID.String(), m.Channel, m.Kind, m.State, strconv.Itoa(m.Attempts), clock(m.CreatedAt), clock(when), user, m.Error)
+		t.row(m.ID.String(), m.Channel, m.Kind, m.State, strconv.Itoa(m.Attempts), clock(m.CreatedAt), clock(when), user,
+			m.Error)
 	}
 	return t.Flush()
 }

@@ -67,7 +67,8 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 	r.keeper = keys.New(keys.Options{DB: db, Root: r.root, Log: log}, l.Keys)
 	r.hashes = password.NewWorkers(password.Options{Workers: 1, Params: l.Hash, Log: slog.New(slog.DiscardHandler)})
 	r.accounts = account.New(account.Options{
-		DB: db, Keys: r.keeper.Live(), Refresh: token.NewRefreshCodec(r.root.Keys(secret.Refresh)), Root: r.root, Passwords: r.hashes, Log: log,
+		DB: db, Keys: r.keeper.Live(), Refresh: token.NewRefreshCodec(r.root.Keys(secret.Refresh)), Root: r.root,
+		Passwords: r.hashes, Log: log,
 	}, l.Accounts)
 	return r, nil
 }

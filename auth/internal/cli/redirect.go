@@ -34,7 +34,8 @@ func (p *program) redirect(args []string) error {
 		fmt.Fprintf(p.stdout, "%s  %s  %s\n", verdict, u, why)
 	}
 	if refused > 0 {
-		return fmt.Errorf("%d of %d are refused; a request with such a redirect_to leads to %s", refused, len(urls), l.API.SiteURL)
+		return fmt.Errorf("%d of %d are refused; a request with such a redirect_to leads to %s", refused, len(urls),
+			l.API.SiteURL)
 	}
 	return nil
 }

@@ -32,7 +32,8 @@ func (c *Config) makeCaptcha(r *settings.Report) *captcha.Verifier {
 	if !c.Captcha.Enabled {
 		return nil
 	}
-	v, err := captcha.New(captcha.Options{Provider: c.Captcha.Provider, Secret: c.Captcha.Secret, URL: c.Captcha.URL, Timeout: c.Captcha.Timeout})
+	v, err := captcha.New(captcha.Options{Provider: c.Captcha.Provider, Secret: c.Captcha.Secret, URL: c.Captcha.URL,
+		Timeout: c.Captcha.Timeout})
 	for _, e := range parts(err) {
 		r.Clash("%v", e)
 	}

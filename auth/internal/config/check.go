@@ -22,7 +22,8 @@ func (c *Config) check(r *settings.Report) {
 	if err := store.CheckNamespace(c.DB.Namespace); err != nil {
 		r.Wrong("AUTH_DB_NAMESPACE", "%v", err)
 	}
-	for _, name := range []string{"AUTH_SESSIONS_TIMEBOX", "AUTH_SESSIONS_INACTIVITY_TIMEOUT", "AUTH_SESSIONS_ALLOW_LOW_AAL"} {
+	for _, name := range []string{"AUTH_SESSIONS_TIMEBOX", "AUTH_SESSIONS_INACTIVITY_TIMEOUT",
+		"AUTH_SESSIONS_ALLOW_LOW_AAL"} {
 		if d, err := settings.Seconds(r.Text(name)); r.IsSet(name) && err == nil && d == 0 {
 			r.Wrong(name, "must be more than 0")
 		}
@@ -110,7 +111,8 @@ func checkURL(r *settings.Report, name, text string) {
 		return // said already
 	}
 	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.ContainsAny(text, "?#") {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" ||
+		u.User != nil || strings.ContainsAny(text, "?#") {
 		r.Wrong(name, "must be http:// or https:// with a host, without user, query and fragment")
 		return
 	}
@@ -128,13 +130,15 @@ func (c *Config) checkOutward(r *settings.Report, name, text string) {
 	case c.External.AllowInsecure:
 		r.Warn("%s begins with http://: everybody on the way can read what it carries, credentials too", name)
 	default:
-		r.Wrong(name, "begins with http://, which everybody on the way can read and change; https://, or AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true")
+		r.Wrong(name,
+			"begins with http://, which everybody on the way can read and change; https://, or AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true")
 	}
 }
 
 func checkHeader(r *settings.Report, setting, name string) {
 	if strings.ContainsFunc(name, func(c rune) bool {
-		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", c))
+		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c &&
+			c <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", c))
 	}) {
 		r.Wrong(setting, "not a header name: letters, digits and - are")
 	}
@@ -155,7 +159,8 @@ func (c *Config) checkMail(r *settings.Report) {
 	case c.General.Email && !c.Mailer.Autoconfirm:
 		for _, name := range []string{"AUTH_SMTP_HOST", "AUTH_SMTP_ADMIN_EMAIL"} {
 			if !r.IsSet(name) {
-				r.Wrong(name, "is required, unless AUTH_EXTERNAL_EMAIL_ENABLED=false, AUTH_MAILER_AUTOCONFIRM=true, AUTH_HOOK_SEND_EMAIL_ENABLED=true or AUTH_DEV_MAILBOX=true")
+				r.Wrong(name,
+					"is required, unless AUTH_EXTERNAL_EMAIL_ENABLED=false, AUTH_MAILER_AUTOCONFIRM=true, AUTH_HOOK_SEND_EMAIL_ENABLED=true or AUTH_DEV_MAILBOX=true")
 			}
 		}
 	case c.General.Email:
@@ -178,7 +183,8 @@ func (c *Config) checkDev(r *settings.Report) {
 
 func loopbackHost(host string) bool {
 	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") || ip != nil && ip.IsLoopback()
+	return strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") || ip != nil &&
+		ip.IsLoopback()
 }
 
 // previousRoots are the items of AUTH_SECRET_KEYS_PREVIOUS.

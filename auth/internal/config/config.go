@@ -258,7 +258,8 @@ type devConfig struct {
 // Load reads the environment, and variables missing there from .env or file. The report holds the warnings; the error
 // lists all errors together, and the other results are not to be used then. With running, the config that the process
 // began with, settings that need a restart are taken from there, and stale names those that differ.
-func Load(environ []string, file string, running *Config) (c Config, l Live, stale []string, r *settings.Report, err error) {
+func Load(environ []string, file string,
+	running *Config) (c Config, l Live, stale []string, r *settings.Report, err error) {
 	all, err := withFile(environ, file)
 	if err != nil {
 		return c, l, nil, new(settings.Report), err

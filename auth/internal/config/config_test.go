@@ -42,8 +42,10 @@ func TestConfig_everyVariable(t *testing.T) {
 		t.Fatal(mistakes, warnings)
 	}
 	// Any of these identifies clients for the limits by address: without all of them there is a warning.
-	for setting, want := range map[string]int{"": 1, "AUTH_RATE_LIMIT_BY_PEER=true": 0, "AUTH_TRUSTED_PROXIES=10.0.0.0/8": 0, "AUTH_SECURITY_FORWARDED_FOR_ENABLED=true": 0} {
-		if _, _, warnings, _ := loadSettings(t, append(leastBut("AUTH_RATE_LIMIT_HEADER", ""), strings.Fields(setting)...)...); len(warnings) != want {
+	for setting, want := range map[string]int{"": 1, "AUTH_RATE_LIMIT_BY_PEER=true": 0,
+		"AUTH_TRUSTED_PROXIES=10.0.0.0/8": 0, "AUTH_SECURITY_FORWARDED_FOR_ENABLED=true": 0} {
+		if _, _, warnings, _ := loadSettings(t,
+			append(leastBut("AUTH_RATE_LIMIT_HEADER", ""), strings.Fields(setting)...)...); len(warnings) != want {
 			t.Errorf("with %q: warnings %q, want %d", setting, warnings, want)
 		}
 	}
@@ -62,12 +64,16 @@ func TestConfig_everyVariable(t *testing.T) {
 		seen[name] = true
 	}
 	f("AUTH_SITE_URL", "http://x.test/p", func(c *Config) { c.General.SiteURL = "http://x.test/p" })
-	f("AUTH_URI_ALLOW_LIST", "https://a.test/*, https://b.test/x", func(c *Config) { c.General.AllowList = []string{"https://a.test/*", "https://b.test/x"} })
+	f("AUTH_URI_ALLOW_LIST", "https://a.test/*, https://b.test/x", func(c *Config) {
+		c.General.AllowList = []string{"https://a.test/*", "https://b.test/x"}
+	})
 	f("AUTH_REDIRECT_ANY_PORT_AND_SCHEME", "true", func(c *Config) { c.General.AnyPort = true })
 	f("AUTH_DISABLE_SIGNUP", "T", func(c *Config) { c.General.DisableSignup = true })
 	f("AUTH_EXTERNAL_EMAIL_ENABLED", "0", func(c *Config) { c.General.Email = false })
 	f("AUTH_EXTERNAL_EMAIL_MAGIC_LINK_ENABLED", "false", func(c *Config) { c.General.MagicLink = false })
-	f("AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES", "a@b.test", func(c *Config) { c.General.Authorized = []string{"a@b.test"} })
+	f("AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES", "a@b.test", func(c *Config) {
+		c.General.Authorized = []string{"a@b.test"}
+	})
 	f("AUTH_EXTERNAL_PHONE_ENABLED", "1", func(c *Config) { c.General.Phone = true })
 	f("AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED", "true", func(c *Config) { c.General.Anonymous = true })
 	f("AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION", "10m", func(c *Config) { c.General.FlowLife = 10 * time.Minute })
@@ -96,7 +102,9 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_DB_CLEANUP_ENABLED", "false", func(c *Config) { c.DB.Cleanup = false })
 	f("AUTH_DB_CLEANUP_INTERVAL", "1h", func(c *Config) { c.DB.CleanupEvery = time.Hour })
 	f("AUTH_AUDIT_RETENTION", "720h", func(c *Config) { c.DB.AuditRetention = 720 * time.Hour })
-	f("AUTH_JWT_SECRET", "another secret that is long enough", func(c *Config) { c.JWT.Secret = "another secret that is long enough" })
+	f("AUTH_JWT_SECRET", "another secret that is long enough", func(c *Config) {
+		c.JWT.Secret = "another secret that is long enough"
+	})
 	f("AUTH_JWT_EXP", "60", func(c *Config) { c.JWT.Life = time.Minute })
 	f("AUTH_JWT_AUD", "a", func(c *Config) { c.JWT.Audience = "a" })
 	f("AUTH_JWT_ISSUER", "i", func(c *Config) { c.JWT.Issuer = "i" })
@@ -149,7 +157,9 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_SECURITY_FORWARDED_FOR_ENABLED", "true", func(c *Config) { c.Security.ForwardedFor = true })
 	f("AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION", "true", func(c *Config) { c.Security.RequireNonce = true })
 	f("AUTH_SECURITY_REAUTHENTICATION_MAX_AGE", "24h", func(c *Config) { c.Security.NonceMaxAge = 24 * time.Hour })
-	f("AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_CURRENT_PASSWORD", "true", func(c *Config) { c.Security.RequireCurrent = true })
+	f("AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_CURRENT_PASSWORD", "true", func(c *Config) {
+		c.Security.RequireCurrent = true
+	})
 	f("AUTH_SECURITY_REVEAL_EXISTING_USERS", "true", func(c *Config) { c.Security.RevealExisting = true })
 	f("AUTH_SECURITY_HIDE_UNKNOWN_ON_OTP", "true", func(c *Config) { c.Security.HideUnknown = true })
 	f("AUTH_SECURITY_HIDE_UNCONFIRMED", "true", func(c *Config) { c.Security.HideUnconfirmed = true })
@@ -234,7 +244,9 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_SECURITY_CAPTCHA_URL", "https://a.test/x", func(c *Config) { c.Captcha.URL = "https://a.test/x" })
 	f("AUTH_SMS_TEMPLATE", "{{.Code}}!", func(c *Config) { c.SMS.Template = "{{.Code}}!" })
 	f("AUTH_SMS_TEST_OTP", "+4912:123456", func(c *Config) { c.SMS.TestOTP = map[string]string{"+4912": "123456"} })
-	f("AUTH_SMS_TEST_OTP_VALID_UNTIL", "2031-03-05T07:00:00Z", func(c *Config) { c.SMS.TestOTPUntil = "2031-03-05T07:00:00Z" })
+	f("AUTH_SMS_TEST_OTP_VALID_UNTIL", "2031-03-05T07:00:00Z", func(c *Config) {
+		c.SMS.TestOTPUntil = "2031-03-05T07:00:00Z"
+	})
 	f("AUTH_RATE_LIMIT_CODES_PER_ACCOUNT", "0", func(c *Config) { c.Limits.Codes = 0 })
 	f("AUTH_RATE_LIMIT_SENT_PER_CLIENT", "0.25", func(c *Config) { c.Limits.SentPerClient = 0.25 })
 	f("AUTH_SECURITY_KNOWN_PLACES", "false", func(c *Config) { c.Security.KnownPlaces = false })
@@ -269,7 +281,9 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_EXTERNAL_ID_TOKEN_SINGLE_USE", "false", func(c *Config) { c.External.IDTokenOnce = false })
 	f("AUTH_SECURITY_MANUAL_LINKING_ENABLED", "true", func(c *Config) { c.External.ManualLinking = true })
 	f("AUTH_EXTERNAL_IOS_BUNDLE_ID", "test.app", func(c *Config) { c.External.IOSBundleID = "test.app" })
-	f("AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS", "a.test,b.test", func(c *Config) { c.External.AzureDomains = []string{"a.test", "b.test"} })
+	f("AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS", "a.test,b.test", func(c *Config) {
+		c.External.AzureDomains = []string{"a.test", "b.test"}
+	})
 	f("AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL", "60", func(c *Config) { c.External.DiscoveryTTL = time.Minute })
 	f("AUTH_INTERNAL_HTTP_TIMEOUT", "3s", func(c *Config) { c.External.Timeout = 3 * time.Second })
 	f("AUTH_EXTERNAL_ALLOW_INSECURE_URLS", "true", func(c *Config) { c.External.AllowInsecure = true })
@@ -281,7 +295,9 @@ func TestConfig_everyVariable(t *testing.T) {
 		prefix := "AUTH_EXTERNAL_" + strings.ToUpper(name) + "_"
 		f(prefix+"CLIENT_ID", "a,b", func(c *Config) { of(c).ClientID = []string{"a", "b"} })
 		f(prefix+"SECRET", "s", func(c *Config) { of(c).Secret = "s" })
-		f(prefix+"REDIRECT_URI", "https://auth.test/callback", func(c *Config) { of(c).RedirectURI = "https://auth.test/callback" })
+		f(prefix+"REDIRECT_URI", "https://auth.test/callback", func(c *Config) {
+			of(c).RedirectURI = "https://auth.test/callback"
+		})
 		f(prefix+"URL", "https://idp.test", func(c *Config) { of(c).URL = "https://idp.test" })
 		f(prefix+"EMAIL_OPTIONAL", "true", func(c *Config) { of(c).EmailOptional = true })
 		f(prefix+"SKIP_NONCE_CHECK", "true", func(c *Config) { of(c).SkipNonceCheck = true })
@@ -323,8 +339,8 @@ func TestConfig_mistakes(t *testing.T) {
 	_, _, _, got := loadSettings(t)
 	const smtp = ": is required, unless AUTH_EXTERNAL_EMAIL_ENABLED=false, AUTH_MAILER_AUTOCONFIRM=true, AUTH_HOOK_SEND_EMAIL_ENABLED=true or AUTH_DEV_MAILBOX=true"
 	if d := cmp.Diff([]string{
-		"AUTH_SITE_URL: is required", "AUTH_API_EXTERNAL_URL: is required", "AUTH_DB_DRIVER: is required", "AUTH_JWT_SECRET: is required",
-		"DATABASE_URL: is required", "AUTH_SMTP_HOST" + smtp, "AUTH_SMTP_ADMIN_EMAIL" + smtp,
+		"AUTH_SITE_URL: is required", "AUTH_API_EXTERNAL_URL: is required", "AUTH_DB_DRIVER: is required",
+		"AUTH_JWT_SECRET: is required", "DATABASE_URL: is required", "AUTH_SMTP_HOST" + smtp, "AUTH_SMTP_ADMIN_EMAIL" + smtp,
 	}, got); d != "" {
 		t.Error(d)
 	}
@@ -333,8 +349,10 @@ func TestConfig_mistakes(t *testing.T) {
 	f("AUTH_SITE_URL", "app.test", `AUTH_SITE_URL="app.test"`+badURL)
 	f("AUTH_SITE_URL", "ftp://app.test", `AUTH_SITE_URL="ftp://app.test"`+badURL)
 	f("AUTH_SITE_URL", "https://app.test#", `AUTH_SITE_URL="https://app.test#"`+badURL)
-	f("AUTH_SITE_URL", "https://app.test:99999", `AUTH_SITE_URL="https://app.test:99999": has a host, or a port, that no browser would take`)
-	f("AUTH_API_EXTERNAL_URL", "https://app.test:", `AUTH_API_EXTERNAL_URL="https://app.test:": has a host, or a port, that no browser would take`)
+	f("AUTH_SITE_URL", "https://app.test:99999",
+		`AUTH_SITE_URL="https://app.test:99999": has a host, or a port, that no browser would take`)
+	f("AUTH_API_EXTERNAL_URL", "https://app.test:",
+		`AUTH_API_EXTERNAL_URL="https://app.test:": has a host, or a port, that no browser would take`)
 	f("AUTH_PASSWORD_MIN_LENGTH", "73", `AUTH_PASSWORD_MIN_LENGTH="73": must be at most 72`)
 	f("AUTH_API_EXTERNAL_URL", "/path", `AUTH_API_EXTERNAL_URL="/path"`+badURL)
 	f("AUTH_API_EXTERNAL_URL", "https://a.test/?x", `AUTH_API_EXTERNAL_URL="https://a.test/?x"`+badURL)
@@ -346,26 +364,36 @@ func TestConfig_mistakes(t *testing.T) {
 	f("AUTH_JWT_ALGORITHM", "none", `AUTH_JWT_ALGORITHM="none": must be RS256, ES256, EdDSA or HS256`)
 	f("AUTH_SESSIONS_TIMEBOX", "0", `AUTH_SESSIONS_TIMEBOX="0": must be more than 0`)
 	f("AUTH_SESSIONS_ALLOW_LOW_AAL", "0", `AUTH_SESSIONS_ALLOW_LOW_AAL="0": must be more than 0`)
-	f("AUTH_MFA_PHONE_TEMPLATE", "{{.Cod}}", `AUTH_MFA_PHONE_TEMPLATE="{{.Cod}}": template: sms:1:2: executing "sms" at <.Cod>: can't evaluate field Cod in type struct { Code string }`)
+	f("AUTH_MFA_PHONE_TEMPLATE", "{{.Cod}}",
+		`AUTH_MFA_PHONE_TEMPLATE="{{.Cod}}": template: sms:1:2: executing "sms" at <.Cod>: can't evaluate field Cod in type struct { Code string }`)
 	f("AUTH_SESSIONS_INACTIVITY_TIMEOUT", "-1h", `AUTH_SESSIONS_INACTIVITY_TIMEOUT="-1h": must be at least 0s`)
-	f("AUTH_RATE_LIMIT_EMAIL_SENT", "many", `AUTH_RATE_LIMIT_EMAIL_SENT="many": wants a number, so many an hour, or 30/10m`)
+	f("AUTH_RATE_LIMIT_EMAIL_SENT", "many",
+		`AUTH_RATE_LIMIT_EMAIL_SENT="many": wants a number, so many an hour, or 30/10m`)
 	f("AUTH_RATE_LIMIT_SMS_SENT", "30/0", `AUTH_RATE_LIMIT_SMS_SENT="30/0": wants a number, so many an hour, or 30/10m`)
 	f("AUTH_RATE_LIMIT_HEADER", "X:Y", `AUTH_RATE_LIMIT_HEADER="X:Y": not a header name: letters, digits and - are`)
-	f("AUTH_TRUSTED_PROXIES", "10.0.0.0/33", `AUTH_TRUSTED_PROXIES="10.0.0.0/33": "10.0.0.0/33" is neither a network such as 10.0.0.0/8 nor an address`)
+	f("AUTH_TRUSTED_PROXIES", "10.0.0.0/33",
+		`AUTH_TRUSTED_PROXIES="10.0.0.0/33": "10.0.0.0/33" is neither a network such as 10.0.0.0/8 nor an address`)
 	f("LOG_LEVEL", "loud", `LOG_LEVEL="loud": must be panic, fatal, error, warn, warning, info, debug or trace`)
 	f("AUTH_SMTP_TLS", "true", `AUTH_SMTP_TLS="true": must be auto, opportunistic, required, implicit or none`)
 	f("AUTH_SMS_PROVIDER", "pigeon", `AUTH_SMS_PROVIDER="pigeon": must be twilio, messagebird, textlocal or vonage`)
-	f("AUTH_SMS_TEMPLATE", "{{.Cod}}", `AUTH_SMS_TEMPLATE="{{.Cod}}": template: sms:1:2: executing "sms" at <.Cod>: can't evaluate field Cod in type struct { Code string }`)
-	f("AUTH_SMS_TEST_OTP", "+4912:abc", `AUTH_SMS_TEST_OTP: wants number:code, the number with its country code, the code in digits`)
+	f("AUTH_SMS_TEMPLATE", "{{.Cod}}",
+		`AUTH_SMS_TEMPLATE="{{.Cod}}": template: sms:1:2: executing "sms" at <.Cod>: can't evaluate field Cod in type struct { Code string }`)
+	f("AUTH_SMS_TEST_OTP", "+4912:abc",
+		`AUTH_SMS_TEST_OTP: wants number:code, the number with its country code, the code in digits`)
 	f("AUTH_SMS_TEST_OTP", "+4912", `AUTH_SMS_TEST_OTP: not a list of name:value`)
-	f("AUTH_SMS_TEST_OTP_VALID_UNTIL", "tomorrow", `AUTH_SMS_TEST_OTP_VALID_UNTIL="tomorrow": not a time such as 2031-03-05T07:00:00Z`)
-	f("AUTH_DEV_MAILBOX", "true", "AUTH_DEV_MAILBOX=true shows every mail to everybody on this machine: it needs a loopback address in AUTH_API_EXTERNAL_URL, not auth.test")
-	f("GOTRUE_JWT_SECRET", "hunter2", "GOTRUE_JWT_SECRET and AUTH_JWT_SECRET are both set and differ: GOTRUE_JWT_SECRET is the old name of AUTH_JWT_SECRET, remove it")
+	f("AUTH_SMS_TEST_OTP_VALID_UNTIL", "tomorrow",
+		`AUTH_SMS_TEST_OTP_VALID_UNTIL="tomorrow": not a time such as 2031-03-05T07:00:00Z`)
+	f("AUTH_DEV_MAILBOX", "true",
+		"AUTH_DEV_MAILBOX=true shows every mail to everybody on this machine: it needs a loopback address in AUTH_API_EXTERNAL_URL, not auth.test")
+	f("GOTRUE_JWT_SECRET", "hunter2",
+		"GOTRUE_JWT_SECRET and AUTH_JWT_SECRET are both set and differ: GOTRUE_JWT_SECRET is the old name of AUTH_JWT_SECRET, remove it")
 	f("AUTH_JWT_SECRET_FILE", "/does/not/exist", "AUTH_JWT_SECRET and AUTH_JWT_SECRET_FILE are both set: keep one")
 	f("AUTH_SMTP_PASS_FILE", "/does/not/exist", "AUTH_SMTP_PASS_FILE: open /does/not/exist: no such file or directory")
 	f("AUTH_DISABLE_SIGNUP", "yes", `AUTH_DISABLE_SIGNUP="yes": not a yes or no: true, false, 1, 0`)
-	f("AUTH_SMS_PROVIDER", "twilio_verify", `AUTH_SMS_PROVIDER="twilio_verify": must be twilio, messagebird, textlocal or vonage`)
-	f("AUTH_SECURITY_CAPTCHA_ENABLED", "true", "AUTH_SECURITY_CAPTCHA_SECRET is required with AUTH_SECURITY_CAPTCHA_ENABLED=true")
+	f("AUTH_SMS_PROVIDER", "twilio_verify",
+		`AUTH_SMS_PROVIDER="twilio_verify": must be twilio, messagebird, textlocal or vonage`)
+	f("AUTH_SECURITY_CAPTCHA_ENABLED", "true",
+		"AUTH_SECURITY_CAPTCHA_SECRET is required with AUTH_SECURITY_CAPTCHA_ENABLED=true")
 	f("AUTH_SECURITY_CAPTCHA_TIMEOUT", "0", `AUTH_SECURITY_CAPTCHA_TIMEOUT="0": must be at least 1ms`)
 	// What is not in this version.
 	f("AUTH_EXTERNAL_GITHUB_ENABLED", "on", `AUTH_EXTERNAL_GITHUB_ENABLED="on": not a yes or no: true, false, 1, 0`)
@@ -378,20 +406,26 @@ func TestConfig_mistakes(t *testing.T) {
 			t.Errorf("%s: %s", environ, d)
 		}
 	}
-	g("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_PROVIDER=recaptcha", "AUTH_SECURITY_CAPTCHA_PROVIDER must be hcaptcha or turnstile")
+	g("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_PROVIDER=recaptcha",
+		"AUTH_SECURITY_CAPTCHA_PROVIDER must be hcaptcha or turnstile")
 	g("AUTH_SECURITY_CAPTCHA_PROVIDER=recaptcha AUTH_SECURITY_CAPTCHA_URL=x") // it is off
 	const clear = "begins with http://, which everybody on the way can read and change; https://, or AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true"
-	g("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_URL=http://a.test/verify", `AUTH_SECURITY_CAPTCHA_URL="http://a.test/verify": `+clear)
-	g("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_URL=https://a.test/?x", `AUTH_SECURITY_CAPTCHA_URL="https://a.test/?x"`+badURL)
+	g("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_URL=http://a.test/verify",
+		`AUTH_SECURITY_CAPTCHA_URL="http://a.test/verify": `+clear)
+	g("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_URL=https://a.test/?x",
+		`AUTH_SECURITY_CAPTCHA_URL="https://a.test/?x"`+badURL)
 	for _, name := range []string{"TWILIO", "MESSAGEBIRD", "TEXTLOCAL", "VONAGE"} {
 		provider := "AUTH_SMS_PROVIDER=" + strings.ToLower(name) + " AUTH_SMS_" + name + "_URL="
 		g(provider+"http://a.test", "AUTH_SMS_"+name+`_URL="http://a.test": `+clear)
 		g(provider+"a.test", "AUTH_SMS_"+name+`_URL="a.test"`+badURL)
 		g(provider + "http://127.0.0.1:8 ")
 	}
-	g("AUTH_JWT_ALGORITHM=HS256 AUTH_JWT_ACCEPT_HS256=false", "AUTH_JWT_ALGORITHM=HS256 signs with AUTH_JWT_SECRET, whose tokens AUTH_JWT_ACCEPT_HS256=false refuses")
-	g("AUTH_JWT_DEFAULT_GROUP_NAME=supabase_admin", "AUTH_JWT_DEFAULT_GROUP_NAME=supabase_admin is one of AUTH_JWT_ADMIN_ROLES: everybody who signs up would be an administrator")
-	g("AUTH_MAILER_AUTOCONFIRM=1 AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS=1", "AUTH_MAILER_AUTOCONFIRM and AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS cannot both be true")
+	g("AUTH_JWT_ALGORITHM=HS256 AUTH_JWT_ACCEPT_HS256=false",
+		"AUTH_JWT_ALGORITHM=HS256 signs with AUTH_JWT_SECRET, whose tokens AUTH_JWT_ACCEPT_HS256=false refuses")
+	g("AUTH_JWT_DEFAULT_GROUP_NAME=supabase_admin",
+		"AUTH_JWT_DEFAULT_GROUP_NAME=supabase_admin is one of AUTH_JWT_ADMIN_ROLES: everybody who signs up would be an administrator")
+	g("AUTH_MAILER_AUTOCONFIRM=1 AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS=1",
+		"AUTH_MAILER_AUTOCONFIRM and AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS cannot both be true")
 	_, _, _, got = loadSettings(t, leastBut("AUTH_JWT_KEYS", `[{"kty":"oct"}]`)...)
 	if len(got) == 0 || !strings.HasPrefix(got[0], "AUTH_JWT_KEYS: ") {
 		t.Errorf("AUTH_JWT_KEYS: %q", got)
@@ -401,7 +435,8 @@ func TestConfig_mistakes(t *testing.T) {
 		t.Errorf("AUTH_URI_ALLOW_LIST: %q", got)
 	}
 	_, _, _, _, err := Load(strings.Fields(least+"GOTRUE_DB_NAMESPACE=auth DB_NAMESPACE=x PORT=x"), os.DevNull, nil)
-	if err == nil || strings.Count(err.Error(), "AUTH_DB_NAMESPACE is put before every table's name") != 2 || !strings.Contains(err.Error(), "PORT=") {
+	if err == nil || strings.Count(err.Error(), "AUTH_DB_NAMESPACE is put before every table's name") != 2 ||
+		!strings.Contains(err.Error(), "PORT=") {
 		t.Error(err)
 	}
 }
@@ -417,32 +452,44 @@ func TestConfig_warnings(t *testing.T) {
 	f("AUTH_MFA_WEB_AUTHN_ENROLL_ENABLED=true AUTH_EXTERNAL_APPLE_ENABLED=false",
 		"no effect, since what they configure is not in this version: AUTH_MFA_WEB_AUTHN_ENROLL_ENABLED")
 	f("AUTH_TRACING_ENABLED=true AUTH_METRICS_ENABLED=true")
-	f("GOTRUE_TRACING_HOST=x AUTH_TRACING_TAGS=a:b", "GOTRUE_TRACING_HOST is an old name; it is called AUTH_TRACING_HOST now",
+	f("GOTRUE_TRACING_HOST=x AUTH_TRACING_TAGS=a:b",
+		"GOTRUE_TRACING_HOST is an old name; it is called AUTH_TRACING_HOST now",
 		"no effect, settings of the replaced service that are not needed here: AUTH_TRACING_HOST, AUTH_TRACING_TAGS")
 	f("AUTH_HOOK_SEND_SMS_ENABLED=false DEBUG=true OTEL_RESOURCE_ATTRIBUTES=a")
 	f("AUTH_OPERATOR_TOKEN=x AUTH_RELOADING_POLLER_ENABLED=1 AUTH_JWT_ADMIN_GROUP_NAME=admin",
 		"no effect, settings of the replaced service that are not needed here: AUTH_JWT_ADMIN_GROUP_NAME, AUTH_OPERATOR_TOKEN, AUTH_RELOADING_POLLER_ENABLED")
 	f("AUTH_JWT_EXPP=1", "AUTH_JWT_EXPP is no setting of this program and has no effect; did you mean AUTH_JWT_EXP?")
 	f("AUTH_COMPLETELY_DIFFERENT=1", "AUTH_COMPLETELY_DIFFERENT is no setting of this program and has no effect")
-	f("AUTH_SMS_TEST_OTP=4912:123456", "AUTH_SMS_TEST_OTP works for ever: anyone who knows a test number's code can sign in with it; set AUTH_SMS_TEST_OTP_VALID_UNTIL")
+	f("AUTH_SMS_TEST_OTP=4912:123456",
+		"AUTH_SMS_TEST_OTP works for ever: anyone who knows a test number's code can sign in with it; set AUTH_SMS_TEST_OTP_VALID_UNTIL")
 	const refused = ": until then every SMS is refused, but for test numbers"
-	f("AUTH_SMS_PROVIDER=twilio", "AUTH_SMS_PROVIDER=twilio needs AUTH_SMS_TWILIO_ACCOUNT_SID, AUTH_SMS_TWILIO_AUTH_TOKEN, AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID"+refused)
-	f("AUTH_SMS_PROVIDER=messagebird AUTH_SMS_MESSAGEBIRD_ACCESS_KEY=x", "AUTH_SMS_PROVIDER=messagebird needs AUTH_SMS_MESSAGEBIRD_ORIGINATOR"+refused)
-	f("AUTH_SMS_PROVIDER=textlocal AUTH_SMS_TEXTLOCAL_SENDER=x", "AUTH_SMS_PROVIDER=textlocal needs AUTH_SMS_TEXTLOCAL_API_KEY"+refused)
-	f("AUTH_SMS_PROVIDER=vonage AUTH_SMS_VONAGE_API_KEY=x", "AUTH_SMS_PROVIDER=vonage needs AUTH_SMS_VONAGE_API_SECRET, AUTH_SMS_VONAGE_FROM"+refused)
-	f("AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_PROVIDER is not set, and AUTH_EXTERNAL_PHONE_ENABLED=true: every SMS is refused, but for test numbers")
-	f("AUTH_SMS_TWILIO_VERIFY_AUTH_TOKEN=x", "no effect, settings of the replaced service that are not needed here: AUTH_SMS_TWILIO_VERIFY_AUTH_TOKEN")
-	f("GOTRUE_SECURITY_CAPTCHA_PROVIDER=turnstile", "GOTRUE_SECURITY_CAPTCHA_PROVIDER is an old name; it is called AUTH_SECURITY_CAPTCHA_PROVIDER now")
+	f("AUTH_SMS_PROVIDER=twilio",
+		"AUTH_SMS_PROVIDER=twilio needs AUTH_SMS_TWILIO_ACCOUNT_SID, AUTH_SMS_TWILIO_AUTH_TOKEN, AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID"+refused)
+	f("AUTH_SMS_PROVIDER=messagebird AUTH_SMS_MESSAGEBIRD_ACCESS_KEY=x",
+		"AUTH_SMS_PROVIDER=messagebird needs AUTH_SMS_MESSAGEBIRD_ORIGINATOR"+refused)
+	f("AUTH_SMS_PROVIDER=textlocal AUTH_SMS_TEXTLOCAL_SENDER=x",
+		"AUTH_SMS_PROVIDER=textlocal needs AUTH_SMS_TEXTLOCAL_API_KEY"+refused)
+	f("AUTH_SMS_PROVIDER=vonage AUTH_SMS_VONAGE_API_KEY=x",
+		"AUTH_SMS_PROVIDER=vonage needs AUTH_SMS_VONAGE_API_SECRET, AUTH_SMS_VONAGE_FROM"+refused)
+	f("AUTH_EXTERNAL_PHONE_ENABLED=true",
+		"AUTH_SMS_PROVIDER is not set, and AUTH_EXTERNAL_PHONE_ENABLED=true: every SMS is refused, but for test numbers")
+	f("AUTH_SMS_TWILIO_VERIFY_AUTH_TOKEN=x",
+		"no effect, settings of the replaced service that are not needed here: AUTH_SMS_TWILIO_VERIFY_AUTH_TOKEN")
+	f("GOTRUE_SECURITY_CAPTCHA_PROVIDER=turnstile",
+		"GOTRUE_SECURITY_CAPTCHA_PROVIDER is an old name; it is called AUTH_SECURITY_CAPTCHA_PROVIDER now")
 	f("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_URL=http://a.test AUTH_EXTERNAL_ALLOW_INSECURE_URLS=1",
 		"AUTH_SECURITY_CAPTCHA_URL begins with http://: everybody on the way can read what it carries, credentials too")
-	f("AUTH_JWT_ALGORITHM=EdDSA", "AUTH_JWT_ALGORITHM=EdDSA: the client library's getClaims cannot check such tokens in a browser")
+	f("AUTH_JWT_ALGORITHM=EdDSA",
+		"AUTH_JWT_ALGORITHM=EdDSA: the client library's getClaims cannot check such tokens in a browser")
 	f("AUTH_SECURITY_MANUAL_LINKING_ENABLED=true AUTH_SECURITY_LINKING_REQUIRE_PKCE=false",
 		"AUTH_SECURITY_LINKING_REQUIRE_PKCE=false: an attacker who gets a user to open a link of linkIdentity attaches that user's identity to the attacker's account")
 	f("AUTH_SECURITY_LINKING_REQUIRE_PKCE=false")
 	f("GOTRUE_JWT_EXP=60", "GOTRUE_JWT_EXP is an old name; it is called AUTH_JWT_EXP now")
 	f("REQUEST_ID_HEADER=X-Id", "REQUEST_ID_HEADER is an old name; it is called AUTH_REQUEST_ID_HEADER now")
-	f("GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED=true", "GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED is an old name; it is called AUTH_SECURITY_FORWARDED_FOR_ENABLED now")
-	f("AUTH_PASSWORD_HIBP_ENABLED=true", "AUTH_PASSWORD_HIBP_ENABLED is an old name; it is called AUTH_PASSWORD_COMMON_REFUSED now; a 10,000-word list is not HIBP: a password that leaked elsewhere is accepted unless it is on that list")
+	f("GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED=true",
+		"GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED is an old name; it is called AUTH_SECURITY_FORWARDED_FOR_ENABLED now")
+	f("AUTH_PASSWORD_HIBP_ENABLED=true",
+		"AUTH_PASSWORD_HIBP_ENABLED is an old name; it is called AUTH_PASSWORD_COMMON_REFUSED now; a 10,000-word list is not HIBP: a password that leaked elsewhere is accepted unless it is on that list")
 	const short = ": passwords of fewer than 8 characters are soon guessed; 8 is the least that is recommended"
 	for set, n := range map[string]string{"": "6", "7": "7", "3": "6"} { // less than 6 counts as 6
 		_, _, got, _ := loadSettings(t, leastBut("AUTH_PASSWORD_MIN_LENGTH", set)...)
@@ -451,21 +498,25 @@ func TestConfig_warnings(t *testing.T) {
 		}
 	}
 	_, _, header, _ := loadSettings(t, leastBut("AUTH_RATE_LIMIT_HEADER", "x-forwarded-for")...)
-	if len(header) != 1 || !strings.HasPrefix(header[0], "AUTH_RATE_LIMIT_HEADER=X-Forwarded-For: its first value is the client's own text") {
+	if len(header) != 1 || !strings.HasPrefix(header[0],
+		"AUTH_RATE_LIMIT_HEADER=X-Forwarded-For: its first value is the client's own text") {
 		t.Errorf("%q", header)
 	}
 	_, _, list, _ := loadSettings(t, leastBut("AUTH_URI_ALLOW_LIST", "https://example.com**,https://*.example.com/**")...)
-	if len(list) != 1 || !strings.HasPrefix(list[0], `AUTH_URI_ALLOW_LIST: "https://example.com**" of the redirect list also matches hosts that anyone can register`) {
+	if len(list) != 1 || !strings.HasPrefix(list[0],
+		`AUTH_URI_ALLOW_LIST: "https://example.com**" of the redirect list also matches hosts that anyone can register`) {
 		t.Errorf("%q", list)
 	}
 	_, _, got, _ := loadSettings(t, leastBut("AUTH_JWT_SECRET", "short")...)
-	if d := cmp.Diff([]string{"AUTH_JWT_SECRET has fewer than 32 bytes: such a secret can be guessed from one token"}, got); d != "" {
+	if d := cmp.Diff([]string{"AUTH_JWT_SECRET has fewer than 32 bytes: such a secret can be guessed from one token"},
+		got); d != "" {
 		t.Error(d)
 	}
 	const given = `AUTH_JWT_KEYS=[{"kty":"oct","kid":"a","alg":"HS256","key_ops":["sign"],"k":"c2hvcnQ"}]`
 	f(given, `AUTH_JWT_KEYS: the secret "a" has fewer than 32 bytes: such a secret can be guessed from one token`)
 	_, _, got, mistakes := loadSettings(t, append(leastBut("AUTH_JWT_KEY_ID", "a"), given)...)
-	if d := cmp.Diff([]string{"AUTH_JWT_KEY_ID=a is the kid of a key in AUTH_JWT_KEYS, too: it names AUTH_JWT_SECRET"}, mistakes); d != "" {
+	if d := cmp.Diff([]string{"AUTH_JWT_KEY_ID=a is the kid of a key in AUTH_JWT_KEYS, too: it names AUTH_JWT_SECRET"},
+		mistakes); d != "" {
 		t.Error(got, d)
 	}
 	_, _, got, mistakes = loadSettings(t, leastBut("AUTH_SMTP_HEADERS", "{")...)

@@ -95,7 +95,8 @@ func (p *dotenv) next() (key, value string, ok bool, err error) {
 		return "", "", false, nil
 	}
 	p.rest = p.rest[len(line)-len(trimmed):]
-	if after, found := strings.CutPrefix(trimmed, "export"); found && after != "" && (after[0] == ' ' || after[0] == '\t') {
+	if after, found := strings.CutPrefix(trimmed, "export"); found && after != "" &&
+		(after[0] == ' ' || after[0] == '\t') {
 		after = strings.TrimLeft(after, " \t")
 		p.rest = p.rest[len(trimmed)-len(after):]
 		trimmed = after

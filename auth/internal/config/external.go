@@ -90,7 +90,8 @@ type clientConfig struct {
 
 func (c clientConfig) client(mode string) provider.Client {
 	return provider.Client{
-		Enabled: c.Enabled, ClientIDs: c.ClientID, Secret: c.Secret, RedirectURI: c.RedirectURI, URL: c.URL, EmailOptional: c.EmailOptional,
+		Enabled: c.Enabled, ClientIDs: c.ClientID, Secret: c.Secret, RedirectURI: c.RedirectURI, URL: c.URL,
+		EmailOptional:  c.EmailOptional,
 		SkipNonceCheck: c.SkipNonceCheck, IDTokenOnly: c.IDTokenOnly, DistrustEmail: c.DistrustEmail, Mode: mode,
 	}
 }
@@ -121,8 +122,10 @@ type freeConfig struct {
 
 func (c freeConfig) client() provider.Client {
 	return provider.Client{
-		Enabled: c.Enabled, ClientIDs: c.ClientID, Secret: c.Secret, RedirectURI: c.RedirectURI, EmailOptional: c.EmailOptional,
-		SkipNonceCheck: c.SkipNonceCheck, IDTokenOnly: c.IDTokenOnly, DistrustEmail: c.DistrustEmail, Issuer: c.Issuer, Scopes: c.Scopes,
+		Enabled: c.Enabled, ClientIDs: c.ClientID, Secret: c.Secret, RedirectURI: c.RedirectURI,
+		EmailOptional:  c.EmailOptional,
+		SkipNonceCheck: c.SkipNonceCheck, IDTokenOnly: c.IDTokenOnly, DistrustEmail: c.DistrustEmail, Issuer: c.Issuer,
+		Scopes: c.Scopes,
 	}
 }
 
@@ -172,14 +175,18 @@ func (c *externalConfig) readFree(r *settings.Report) {
 func (c *externalConfig) providerSettings(r *settings.Report) provider.Settings {
 	s := provider.Settings{
 		Clients: map[string]provider.Client{
-			"apple": c.Apple.client(""), "azure": c.Azure.client(""), "bitbucket": c.Bitbucket.client(""), "discord": c.Discord.client(""),
-			"facebook": c.Facebook.client(""), "figma": c.Figma.client(""), "github": c.GitHub.client(""), "gitlab": c.GitLab.client(""),
-			"google": c.Google.client(""), "keycloak": c.Keycloak.client(""), "linkedin": c.LinkedIn.client(modeOf(c.LinkedInMode)), "notion": c.Notion.client(""),
-			"slack": c.Slack.client(modeOf(c.SlackMode)), "snapchat": c.Snapchat.client(""), "spotify": c.Spotify.client(""), "twitch": c.Twitch.client(""),
-			"twitter": c.Twitter.client(""), "workos": c.WorkOS.client(""),
+			"apple": c.Apple.client(""), "azure": c.Azure.client(""), "bitbucket": c.Bitbucket.client(""),
+			"discord":  c.Discord.client(""),
+			"facebook": c.Facebook.client(""), "figma": c.Figma.client(""), "github": c.GitHub.client(""),
+			"gitlab": c.GitLab.client(""),
+			"google": c.Google.client(""), "keycloak": c.Keycloak.client(""),
+			"linkedin": c.LinkedIn.client(modeOf(c.LinkedInMode)), "notion": c.Notion.client(""),
+			"slack": c.Slack.client(modeOf(c.SlackMode)), "snapchat": c.Snapchat.client(""), "spotify": c.Spotify.client(""),
+			"twitch": c.Twitch.client(""), "twitter": c.Twitter.client(""), "workos": c.WorkOS.client(""),
 		},
 		OIDC:        map[string]provider.Client{},
-		IOSBundleID: c.IOSBundleID, AzureVerifiedDomains: c.AzureDomains, DiscoveryTTL: c.DiscoveryTTL, Timeout: c.Timeout, AllowInsecure: c.AllowInsecure,
+		IOSBundleID: c.IOSBundleID, AzureVerifiedDomains: c.AzureDomains, DiscoveryTTL: c.DiscoveryTTL, Timeout: c.Timeout,
+		AllowInsecure: c.AllowInsecure,
 	}
 	for name, f := range c.Free {
 		s.OIDC[name] = f.client()
@@ -240,11 +247,13 @@ func (c *Config) warnCookies(r *settings.Report, s provider.Settings) {
 	}
 	warn := func(setting string, p provider.Client) {
 		u, err := url.Parse(p.RedirectURI)
-		if err != nil || !p.Enabled || p.IDTokenOnly || p.RedirectURI == "" || strings.EqualFold(u.Hostname(), ours.Hostname()) {
+		if err != nil || !p.Enabled || p.IDTokenOnly || p.RedirectURI == "" ||
+			strings.EqualFold(u.Hostname(), ours.Hostname()) {
 			return
 		}
 		r.Warn("%s leads to %s, and AUTH_API_EXTERNAL_URL is at %s: a browser brings the cookie that it got at one host to no other, and every sign-in fails; "+
-			"give both the same host, or set AUTH_EXTERNAL_STATE_COOKIE=false", setting, cmp.Or(u.Hostname(), p.RedirectURI), ours.Hostname())
+			"give both the same host, or set AUTH_EXTERNAL_STATE_COOKIE=false", setting, cmp.Or(u.Hostname(), p.RedirectURI),
+			ours.Hostname())
 	}
 	for _, name := range provider.Names() {
 		warn("AUTH_EXTERNAL_"+strings.ToUpper(name)+"_REDIRECT_URI", s.Clients[name])

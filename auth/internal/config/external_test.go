@@ -18,9 +18,12 @@ import (
 func clientsOf(c *Config) map[string]*clientConfig {
 	e := &c.External
 	return map[string]*clientConfig{
-		"apple": &e.Apple, "azure": &e.Azure, "bitbucket": &e.Bitbucket, "discord": &e.Discord, "facebook": &e.Facebook, "figma": &e.Figma,
-		"github": &e.GitHub, "gitlab": &e.GitLab, "google": &e.Google, "keycloak": &e.Keycloak, "linkedin": &e.LinkedIn, "notion": &e.Notion,
-		"slack": &e.Slack, "snapchat": &e.Snapchat, "spotify": &e.Spotify, "twitch": &e.Twitch, "twitter": &e.Twitter, "workos": &e.WorkOS,
+		"apple": &e.Apple, "azure": &e.Azure, "bitbucket": &e.Bitbucket, "discord": &e.Discord, "facebook": &e.Facebook,
+		"figma":  &e.Figma,
+		"github": &e.GitHub, "gitlab": &e.GitLab, "google": &e.Google, "keycloak": &e.Keycloak, "linkedin": &e.LinkedIn,
+		"notion": &e.Notion,
+		"slack":  &e.Slack, "snapchat": &e.Snapchat, "spotify": &e.Spotify, "twitch": &e.Twitch, "twitter": &e.Twitter,
+		"workos": &e.WorkOS,
 	}
 }
 
@@ -41,8 +44,9 @@ func TestConfig_external(t *testing.T) {
 		if name == "linkedin" || name == "slack" {
 			mode = "oidc"
 		}
-		want := provider.Client{Enabled: true, ClientIDs: []string{"id", "second"}, Secret: "s", RedirectURI: "https://auth.test/callback",
-			URL: "https://idp.test/" + name, Mode: mode}
+		want := provider.Client{Enabled: true, ClientIDs: []string{"id", "second"}, Secret: "s",
+			RedirectURI: "https://auth.test/callback",
+			URL:         "https://idp.test/" + name, Mode: mode}
 		if d := cmp.Diff(want, l.External.Clients[name]); d != "" {
 			t.Errorf("%s: %s", name, d)
 		}
@@ -55,11 +59,14 @@ func TestConfig_external(t *testing.T) {
 		}
 		set.Close()
 	}
-	_, l, _, _ := loadSettings(t, strings.Fields(least+`AUTH_EXTERNAL_IOS_BUNDLE_ID=b AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS=d.test AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL=2s
+	_, l, _, _ := loadSettings(t,
+		strings.Fields(least+
+			`AUTH_EXTERNAL_IOS_BUNDLE_ID=b AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS=d.test AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL=2s
 		AUTH_INTERNAL_HTTP_TIMEOUT=3s AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true AUTH_EXTERNAL_SLACK_MODE=legacy AUTH_EXTERNAL_GITHUB_EMAIL_OPTIONAL=1
 		AUTH_EXTERNAL_GITHUB_SKIP_NONCE_CHECK=1 AUTH_EXTERNAL_GITHUB_ID_TOKEN_ONLY=1 AUTH_EXTERNAL_GITHUB_DISTRUST_EMAIL=1`)...)
 	s := l.External
-	if s.IOSBundleID != "b" || s.AzureVerifiedDomains[0] != "d.test" || s.DiscoveryTTL != 2*time.Second || s.Timeout != 3*time.Second || !s.AllowInsecure || s.Clients["slack"].Mode != "legacy" {
+	if s.IOSBundleID != "b" || s.AzureVerifiedDomains[0] != "d.test" || s.DiscoveryTTL != 2*time.Second ||
+		s.Timeout != 3*time.Second || !s.AllowInsecure || s.Clients["slack"].Mode != "legacy" {
 		t.Errorf("%+v", s)
 	}
 	if g := s.Clients["github"]; !g.EmailOptional || !g.SkipNonceCheck || !g.IDTokenOnly || !g.DistrustEmail {
@@ -81,14 +88,18 @@ func TestConfig_externalMistakes(t *testing.T) {
 			}
 		}
 	}
-	f("AUTH_EXTERNAL_GITHUB_ENABLED=true", "AUTH_EXTERNAL_GITHUB_CLIENT_ID is required", "AUTH_EXTERNAL_GITHUB_SECRET is required", "AUTH_EXTERNAL_GITHUB_REDIRECT_URI is required")
+	f("AUTH_EXTERNAL_GITHUB_ENABLED=true", "AUTH_EXTERNAL_GITHUB_CLIENT_ID is required",
+		"AUTH_EXTERNAL_GITHUB_SECRET is required", "AUTH_EXTERNAL_GITHUB_REDIRECT_URI is required")
 	f("AUTH_EXTERNAL_GITHUB_ENABLED=true AUTH_EXTERNAL_GITHUB_CLIENT_ID=x AUTH_EXTERNAL_GITHUB_ID_TOKEN_ONLY=true")
 	f("AUTH_EXTERNAL_GITHUB_ENABLED=x", `AUTH_EXTERNAL_GITHUB_ENABLED="x": not a yes or no`)
 	f("AUTH_EXTERNAL_SLACK_MODE=both", `AUTH_EXTERNAL_SLACK_MODE="both": `)
 	f(enabled("github")+"AUTH_EXTERNAL_GITHUB_URL=http://idp.test", "AUTH_EXTERNAL_GITHUB_URL begins with http://")
-	f("AUTH_MAILER_AUTOCONFIRM=true AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS=true", "AUTH_MAILER_AUTOCONFIRM and AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS cannot both be true")
-	f("AUTH_EXTERNAL_OIDC_ACME_ISSUER=https://acme.test", "AUTH_EXTERNAL_OIDC_ACME_CLIENT_ID is required", "AUTH_EXTERNAL_OIDC_ACME_SECRET is required", "AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI is required")
-	f("AUTH_EXTERNAL_OIDC_ACME_EMAIL_OPTIONAL=x AUTH_EXTERNAL_OIDC_ACME_ENABLED=false", `AUTH_EXTERNAL_OIDC_ACME_EMAIL_OPTIONAL="x": not a yes or no`)
+	f("AUTH_MAILER_AUTOCONFIRM=true AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS=true",
+		"AUTH_MAILER_AUTOCONFIRM and AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS cannot both be true")
+	f("AUTH_EXTERNAL_OIDC_ACME_ISSUER=https://acme.test", "AUTH_EXTERNAL_OIDC_ACME_CLIENT_ID is required",
+		"AUTH_EXTERNAL_OIDC_ACME_SECRET is required", "AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI is required")
+	f("AUTH_EXTERNAL_OIDC_ACME_EMAIL_OPTIONAL=x AUTH_EXTERNAL_OIDC_ACME_ENABLED=false",
+		`AUTH_EXTERNAL_OIDC_ACME_EMAIL_OPTIONAL="x": not a yes or no`)
 	f("AUTH_EXTERNAL_OIDC_ACME_ISSUER=https://acme.test AUTH_EXTERNAL_OIDC_ACME_ENABLED=false")
 }
 
@@ -108,14 +119,18 @@ func TestConfig_externalWarnings(t *testing.T) {
 	f(other + "AUTH_EXTERNAL_GOOGLE_ENABLED=false")
 	acme := "AUTH_EXTERNAL_OIDC_ACME_ISSUER=https://acme.test AUTH_EXTERNAL_OIDC_ACME_CLIENT_ID=x AUTH_EXTERNAL_OIDC_ACME_SECRET=y AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI=https://other.test/callback "
 	f(acme, "AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI "+hosts)
-	f("AUTH_EXTERNAL_OIDC_ACME_ISSUR=https://acme.test", "AUTH_EXTERNAL_OIDC_ACME_ISSUR is no setting of this program and has no effect")
+	f("AUTH_EXTERNAL_OIDC_ACME_ISSUR=https://acme.test",
+		"AUTH_EXTERNAL_OIDC_ACME_ISSUR is no setting of this program and has no effect")
 	f(enabled("google")+"AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true AUTH_EXTERNAL_GOOGLE_URL=http://idp.test",
 		"AUTH_EXTERNAL_GOOGLE_URL begins with http://: everybody on the way can read and change what the provider says")
-	f("AUTH_EXTERNAL_REDIRECTURL=x", "no effect, settings of the replaced service that are not needed here: AUTH_EXTERNAL_REDIRECTURL")
+	f("AUTH_EXTERNAL_REDIRECTURL=x",
+		"no effect, settings of the replaced service that are not needed here: AUTH_EXTERNAL_REDIRECTURL")
 	f("AUTH_EXTERNAL_ZOOM_ENABLED=true AUTH_EXTERNAL_ZOOM_SECRET=s AUTH_EXTERNAL_KAKAO_ENABLED=false",
 		"AUTH_EXTERNAL_ZOOM_ENABLED has no effect: there is no provider zoom, and no sign-in with it is possible (AUTH_EXTERNAL_OIDC_<NAME>_ISSUER adds one that speaks OpenID Connect)")
-	f("AUTH_EXTERNAL_SLACK_OIDC_ENABLED=false", "AUTH_EXTERNAL_SLACK_OIDC_ENABLED is an old name; it is called AUTH_EXTERNAL_SLACK_ENABLED now")
-	f("GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID=x", "GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID is an old name; it is called AUTH_EXTERNAL_LINKEDIN_CLIENT_ID now")
+	f("AUTH_EXTERNAL_SLACK_OIDC_ENABLED=false",
+		"AUTH_EXTERNAL_SLACK_OIDC_ENABLED is an old name; it is called AUTH_EXTERNAL_SLACK_ENABLED now")
+	f("GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID=x",
+		"GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID is an old name; it is called AUTH_EXTERNAL_LINKEDIN_CLIENT_ID now")
 }
 
 // The replaced service's environments often have both, one of them off.
@@ -127,26 +142,35 @@ func TestConfig_twins(t *testing.T) {
 			t.Errorf("%s\nleaves %s, and takes %s", environ, rest, got)
 		}
 	}
-	const off, on = "GOTRUE_EXTERNAL_LINKEDIN_ENABLED=false GOTRUE_EXTERNAL_LINKEDIN_CLIENT_ID=a", "GOTRUE_EXTERNAL_LINKEDIN_OIDC_ENABLED=true GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID=b"
-	f(off+" AUTH_EXTERNAL_LINKEDIN_MODE=oidc "+on, "AUTH_EXTERNAL_LINKEDIN_MODE=oidc "+on, "GOTRUE_EXTERNAL_LINKEDIN_CLIENT_ID", "GOTRUE_EXTERNAL_LINKEDIN_ENABLED")
-	f("AUTH_EXTERNAL_SLACK_ENABLED=1 AUTH_EXTERNAL_SLACK_OIDC_ENABLED=0 AUTH_EXTERNAL_SLACK_OIDC_SECRET=s", "AUTH_EXTERNAL_SLACK_ENABLED=1", "AUTH_EXTERNAL_SLACK_OIDC_ENABLED", "AUTH_EXTERNAL_SLACK_OIDC_SECRET")
+	const off, on = "GOTRUE_EXTERNAL_LINKEDIN_ENABLED=false GOTRUE_EXTERNAL_LINKEDIN_CLIENT_ID=a",
+		"GOTRUE_EXTERNAL_LINKEDIN_OIDC_ENABLED=true GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID=b"
+	f(off+" AUTH_EXTERNAL_LINKEDIN_MODE=oidc "+on, "AUTH_EXTERNAL_LINKEDIN_MODE=oidc "+on,
+		"GOTRUE_EXTERNAL_LINKEDIN_CLIENT_ID", "GOTRUE_EXTERNAL_LINKEDIN_ENABLED")
+	f("AUTH_EXTERNAL_SLACK_ENABLED=1 AUTH_EXTERNAL_SLACK_OIDC_ENABLED=0 AUTH_EXTERNAL_SLACK_OIDC_SECRET=s",
+		"AUTH_EXTERNAL_SLACK_ENABLED=1", "AUTH_EXTERNAL_SLACK_OIDC_ENABLED", "AUTH_EXTERNAL_SLACK_OIDC_SECRET")
 	for _, same := range []string{ // both off, both on, one without a word, another provider, an empty word
 		off + " GOTRUE_EXTERNAL_LINKEDIN_OIDC_ENABLED=false GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID=b",
-		"AUTH_EXTERNAL_LINKEDIN_ENABLED=true " + on, "AUTH_EXTERNAL_LINKEDIN_CLIENT_ID=a " + on, "AUTH_EXTERNAL_SLACK_ENABLED=false " + on, "AUTH_EXTERNAL_LINKEDIN_ENABLED= " + on,
+		"AUTH_EXTERNAL_LINKEDIN_ENABLED=true " + on, "AUTH_EXTERNAL_LINKEDIN_CLIENT_ID=a " + on,
+		"AUTH_EXTERNAL_SLACK_ENABLED=false " + on, "AUTH_EXTERNAL_LINKEDIN_ENABLED= " + on,
 	} {
 		f(same, same)
 	}
-	c, _, _, r, err := Load(strings.Fields(least+enabled("linkedin_oidc")+"AUTH_EXTERNAL_LINKEDIN_ENABLED=false AUTH_EXTERNAL_LINKEDIN_SECRET=t"), "", nil)
+	c, _, _, r, err := Load(strings.Fields(least+enabled("linkedin_oidc")+
+		"AUTH_EXTERNAL_LINKEDIN_ENABLED=false AUTH_EXTERNAL_LINKEDIN_SECRET=t"), "", nil)
 	said := "no effect, since the other one of the same provider is on: AUTH_EXTERNAL_LINKEDIN_ENABLED, AUTH_EXTERNAL_LINKEDIN_SECRET"
-	if err != nil || !c.External.LinkedIn.Enabled || c.External.LinkedIn.Secret != "s" || !slices.Contains(r.Warnings, said) {
+	if err != nil || !c.External.LinkedIn.Enabled || c.External.LinkedIn.Secret != "s" ||
+		!slices.Contains(r.Warnings, said) {
 		t.Errorf("%v %q %v", c.External.LinkedIn.Enabled, r.Warnings, err)
 	}
 }
 
 func TestConfig_freeHidesSecrets(t *testing.T) {
-	_, _, warnings, mistakes := loadSettings(t, strings.Fields(least+`AUTH_EXTERNAL_OIDC_ACME_ISSUER=nonsense AUTH_EXTERNAL_OIDC_ACME_SECRET=hunter2 AUTH_EXTERNAL_OIDC_ACME_SECRET_FILE=/none
+	_, _, warnings, mistakes := loadSettings(t,
+		strings.Fields(least+
+			`AUTH_EXTERNAL_OIDC_ACME_ISSUER=nonsense AUTH_EXTERNAL_OIDC_ACME_SECRET=hunter2 AUTH_EXTERNAL_OIDC_ACME_SECRET_FILE=/none
 		AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI=x AUTH_EXTERNAL_OIDC_ACME_ENABLED=hunter`)...)
-	if text := strings.Join(append(warnings, mistakes...), "\n"); strings.Contains(text, "hunter2") || !strings.Contains(text, "AUTH_EXTERNAL_OIDC_ACME_SECRET_FILE") || strings.Contains(text, "OIDC_NAME") {
+	if text := strings.Join(append(warnings, mistakes...), "\n"); strings.Contains(text, "hunter2") ||
+		!strings.Contains(text, "AUTH_EXTERNAL_OIDC_ACME_SECRET_FILE") || strings.Contains(text, "OIDC_NAME") {
 		t.Error(text)
 	}
 }
@@ -156,16 +180,20 @@ func TestConfig_free(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("from the file\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, l, warnings, mistakes := loadSettings(t, strings.Fields(least+`AUTH_EXTERNAL_OIDC_ACME_ISSUER=https://acme.test AUTH_EXTERNAL_OIDC_ACME_CLIENT_ID=a,b
-		AUTH_EXTERNAL_OIDC_ACME_SECRET_FILE=`+secret+` AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI=https://auth.test/callback AUTH_EXTERNAL_OIDC_ACME_SCOPES=openid,groups
+	_, l, warnings, mistakes := loadSettings(t,
+		strings.Fields(least+`AUTH_EXTERNAL_OIDC_ACME_ISSUER=https://acme.test AUTH_EXTERNAL_OIDC_ACME_CLIENT_ID=a,b
+		AUTH_EXTERNAL_OIDC_ACME_SECRET_FILE=`+
+			secret+` AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI=https://auth.test/callback AUTH_EXTERNAL_OIDC_ACME_SCOPES=openid,groups
 		AUTH_EXTERNAL_OIDC_ACME_EMAIL_OPTIONAL=1 AUTH_EXTERNAL_OIDC_ACME_SKIP_NONCE_CHECK=1 AUTH_EXTERNAL_OIDC_ACME_ID_TOKEN_ONLY=1 AUTH_EXTERNAL_OIDC_ACME_DISTRUST_EMAIL=1
 		AUTH_EXTERNAL_OIDC_TWO_WORDS_ISSUER=https://two.test AUTH_EXTERNAL_OIDC_TWO_WORDS_ENABLED=false`)...)
 	if len(mistakes) > 0 || len(warnings) > 0 {
 		t.Fatal(mistakes, warnings)
 	}
 	want := map[string]provider.Client{
-		"acme": {Enabled: true, Issuer: "https://acme.test", ClientIDs: []string{"a", "b"}, Secret: "from the file", RedirectURI: "https://auth.test/callback",
-			Scopes: []string{"openid", "groups"}, EmailOptional: true, SkipNonceCheck: true, IDTokenOnly: true, DistrustEmail: true},
+		"acme": {Enabled: true, Issuer: "https://acme.test", ClientIDs: []string{"a", "b"}, Secret: "from the file",
+			RedirectURI: "https://auth.test/callback",
+			Scopes:      []string{"openid", "groups"}, EmailOptional: true, SkipNonceCheck: true, IDTokenOnly: true,
+			DistrustEmail: true},
 		"two_words": {Issuer: "https://two.test", Scopes: []string{"openid", "email", "profile"}},
 	}
 	if d := cmp.Diff(want, l.External.OIDC); d != "" || !slices.Equal(l.API.Shown.External, []string{"acme"}) {

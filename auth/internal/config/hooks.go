@@ -48,7 +48,8 @@ func (h *hooksConfig) stems() []stem {
 		{"AUTH_HOOK_CUSTOM_ACCESS_TOKEN", hook.CustomAccessToken, h.Claims},
 		{"AUTH_HOOK_MFA_VERIFICATION_ATTEMPT", hook.FactorAttempt, h.Factor},
 		{"AUTH_HOOK_PASSWORD_VERIFICATION_ATTEMPT", hook.PasswordAttempt, h.Password},
-		{"AUTH_HOOK_BEFORE_USER_CREATED", hook.BeforeUserCreated, h.Before}, {"AUTH_HOOK_AFTER_USER_CREATED", hook.AfterUserCreated, h.After},
+		{"AUTH_HOOK_BEFORE_USER_CREATED", hook.BeforeUserCreated, h.Before},
+		{"AUTH_HOOK_AFTER_USER_CREATED", hook.AfterUserCreated, h.After},
 	}
 }
 

@@ -70,7 +70,8 @@ func (c *Config) live(r *settings.Report) (l Live) {
 
 func (c *Config) accountSettings(r *settings.Report) account.Settings {
 	links, err := mail.NewLinks(mail.Paths{
-		Invite: c.Mailer.PathInvite, Confirmation: c.Mailer.PathConfirmation, Recovery: c.Mailer.PathRecovery, EmailChange: c.Mailer.PathEmailChange,
+		Invite: c.Mailer.PathInvite, Confirmation: c.Mailer.PathConfirmation, Recovery: c.Mailer.PathRecovery,
+		EmailChange: c.Mailer.PathEmailChange,
 	})
 	if err != nil {
 		r.Clash("%v", err)
@@ -81,10 +82,13 @@ func (c *Config) accountSettings(r *settings.Report) account.Settings {
 	}
 	return account.Settings{
 		SiteURL: c.General.SiteURL, BaseURL: c.API.ExternalURL,
-		Audience: c.JWT.Audience, Role: c.JWT.DefaultRole, Issuer: c.JWT.Issuer, AccessLife: c.JWT.Life, AdminRoles: c.JWT.AdminRoles, AdminRequireAAL2: c.JWT.AdminAAL2,
+		Audience: c.JWT.Audience, Role: c.JWT.DefaultRole, Issuer: c.JWT.Issuer, AccessLife: c.JWT.Life,
+		AdminRoles: c.JWT.AdminRoles, AdminRequireAAL2: c.JWT.AdminAAL2,
 		DisableSignup: c.General.DisableSignup, Anonymous: c.General.Anonymous,
-		RevealExisting: c.Security.RevealExisting, HideUnknownOnOTP: c.Security.HideUnknown, HideUnconfirmed: c.Security.HideUnconfirmed,
-		SentPerClient: c.Limits.SentPerClient, KnownPlaces: c.Security.KnownPlaces, CodesPerAccount: c.Limits.Codes, MetadataMaxBytes: c.Security.MetadataBytes, FlowLife: c.General.FlowLife,
+		RevealExisting: c.Security.RevealExisting, HideUnknownOnOTP: c.Security.HideUnknown,
+		HideUnconfirmed: c.Security.HideUnconfirmed,
+		SentPerClient:   c.Limits.SentPerClient, KnownPlaces: c.Security.KnownPlaces, CodesPerAccount: c.Limits.Codes,
+		MetadataMaxBytes: c.Security.MetadataBytes, FlowLife: c.General.FlowLife,
 		Email: account.EmailSettings{
 			Enabled: c.General.Email, MagicLink: c.General.MagicLink, Configured: c.mailed(), Autoconfirm: c.Mailer.Autoconfirm,
 			SecureChange: c.Mailer.SecureChange, ChangeEndsSessions: c.Security.EmailEnds,
@@ -100,13 +104,14 @@ func (c *Config) accountSettings(r *settings.Report) account.Settings {
 		Passwords: account.PasswordSettings{
 			Policy:         password.NewPolicy(c.Password.MinLength, c.Password.Required, c.Password.RefuseCommon),
 			PolicyForAdmin: c.Password.PolicyForAdmin, TriesPerAccount: c.Limits.Passwords,
-			RequireCurrent: c.Security.RequireCurrent, RequireNonce: c.Security.RequireNonce, NonceMaxAge: c.Security.NonceMaxAge,
-			ChangeEndsSessions: c.Security.PasswordEnds,
+			RequireCurrent: c.Security.RequireCurrent, RequireNonce: c.Security.RequireNonce,
+			NonceMaxAge: c.Security.NonceMaxAge, ChangeEndsSessions: c.Security.PasswordEnds,
 		},
 		Sessions: account.SessionSettings{
-			Timebox: c.Sessions.Timebox, Inactivity: c.Sessions.Inactivity, SinglePerUser: c.Sessions.SinglePerUser, Tags: c.Sessions.Tags,
-			Rotation: c.Sessions.Rotation, ReuseInterval: c.Sessions.ReuseInterval, RefreshBurst: c.Limits.Refreshes, MaxPerUser: c.Sessions.MaxPerUser,
-			AllowLowAAL: c.Sessions.AllowLowAAL,
+			Timebox: c.Sessions.Timebox, Inactivity: c.Sessions.Inactivity, SinglePerUser: c.Sessions.SinglePerUser,
+			Tags:     c.Sessions.Tags,
+			Rotation: c.Sessions.Rotation, ReuseInterval: c.Sessions.ReuseInterval, RefreshBurst: c.Limits.Refreshes,
+			MaxPerUser: c.Sessions.MaxPerUser, AllowLowAAL: c.Sessions.AllowLowAAL,
 		},
 		Factors: c.factorSettings(r),
 	}
@@ -127,13 +132,15 @@ func (c *Config) apiSettings(r *settings.Report) httpapi.Settings {
 	}
 	return httpapi.Settings{
 		SiteURL: c.General.SiteURL, Redirects: list, ExternalURL: c.API.ExternalURL, ExternalHosts: c.Mailer.Hosts,
-		Audience: c.JWT.Audience, RequestIDHeader: c.API.RequestID, CORSHeaders: c.API.CORSHeaders, MaxDuration: c.API.MaxDuration,
-		ForwardedFor: c.Security.ForwardedFor, TrustedProxies: parseProxies(r, c.API.Proxies),
+		Audience: c.JWT.Audience, RequestIDHeader: c.API.RequestID, CORSHeaders: c.API.CORSHeaders,
+		MaxDuration: c.API.MaxDuration, ForwardedFor: c.Security.ForwardedFor, TrustedProxies: parseProxies(r, c.API.Proxies),
 		LimitHeader: c.Limits.Header, LimitByPeer: c.Limits.ByPeer,
 		Captcha: c.makeCaptcha(r),
-		Limits:  httpapi.Limits{OTP: c.Limits.OTP, Verify: c.Limits.Verify, Token: c.Limits.Token, Anonymous: c.Limits.Anonymous, Factors: c.Factors.Limit},
+		Limits: httpapi.Limits{OTP: c.Limits.OTP, Verify: c.Limits.Verify, Token: c.Limits.Token,
+			Anonymous: c.Limits.Anonymous, Factors: c.Factors.Limit},
 		Shown: httpapi.Shown{
-			DisableSignup: c.General.DisableSignup, Email: c.General.Email, Phone: c.General.Phone, Anonymous: c.General.Anonymous,
+			DisableSignup: c.General.DisableSignup, Email: c.General.Email, Phone: c.General.Phone,
+			Anonymous:         c.General.Anonymous,
 			MailerAutoconfirm: c.Mailer.Autoconfirm, PhoneAutoconfirm: c.SMS.Autoconfirm, SMSProvider: c.SMS.Provider,
 		},
 	}
@@ -153,7 +160,8 @@ func (c *Config) keySettings(r *settings.Report) keys.Settings {
 		s.Given = given
 		for _, e := range given {
 			if e.Key.Weak() {
-				r.Warn("AUTH_JWT_KEYS: the secret %q has fewer than 32 bytes: such a secret can be guessed from one token", e.Key.ID())
+				r.Warn("AUTH_JWT_KEYS: the secret %q has fewer than 32 bytes: such a secret can be guessed from one token",
+					e.Key.ID())
 			}
 			if c.JWT.AcceptHS256 && e.Key.ID() == c.JWT.KeyID {
 				r.Clash("AUTH_JWT_KEY_ID=%s is the kid of a key in AUTH_JWT_KEYS, too: it names AUTH_JWT_SECRET", c.JWT.KeyID)
@@ -192,7 +200,8 @@ func (c *Config) makeSMTP(r *settings.Report) *mail.SMTP {
 		return nil // said already
 	}
 	s, err := mail.NewSMTP(mail.SMTPOptions{
-		Host: c.SMTP.Host, Port: c.SMTP.Port, Encryption: mail.Encryption(c.SMTP.TLS), User: c.SMTP.User, Pass: c.SMTP.Pass, From: c.SMTP.AdminEmail, SenderName: cmp.Or(c.SMTP.SenderName, c.SMTP.AdminEmail),
+		Host: c.SMTP.Host, Port: c.SMTP.Port, Encryption: mail.Encryption(c.SMTP.TLS), User: c.SMTP.User, Pass: c.SMTP.Pass,
+		From: c.SMTP.AdminEmail, SenderName: cmp.Or(c.SMTP.SenderName, c.SMTP.AdminEmail),
 		Hostname: u.Hostname(), Headers: headers,
 	})
 	for _, e := range parts(err) {

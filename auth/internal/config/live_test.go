@@ -33,18 +33,23 @@ func TestConfig_live(t *testing.T) {
 	}
 	f("", func(s account.Settings) bool {
 		return s.Email.ConfirmationInterval == 15*time.Minute && s.Email.Interval == time.Minute && s.Email.Configured &&
-			s.Email.Sent == account.Rate{N: 30, Per: time.Hour} && s.Issuer == "https://auth.test" && !s.Phone.Configured && s.FlowLife == 5*time.Minute
+			s.Email.Sent == account.Rate{N: 30, Per: time.Hour} && s.Issuer == "https://auth.test" &&
+			!s.Phone.Configured && s.FlowLife == 5*time.Minute
 	})
 	f("AUTH_MFA_CHALLENGE_EXPIRY_DURATION=60 AUTH_MFA_FACTOR_EXPIRY_DURATION=1 AUTH_MFA_PHONE_OTP_LENGTH=5 AUTH_MFA_PHONE_TEMPLATE=<{{.Code}}>", func(s account.Settings) bool {
 		f := s.Factors
-		return f.ChallengeLife == 300*time.Second && f.UnverifiedLife == 300*time.Second && f.OTPLength == 6 && f.Text("7") == "<7>" &&
-			f.TOTP == account.FactorSwitches{Enroll: true, Verify: true} && f.Phone == account.FactorSwitches{} && f.MaxEnrolled == 10 &&
+		return f.ChallengeLife == 300*time.Second && f.UnverifiedLife == 300*time.Second &&
+			f.OTPLength == 6 && f.Text("7") == "<7>" &&
+			f.TOTP == account.FactorSwitches{Enroll: true, Verify: true} && f.Phone == account.FactorSwitches{} &&
+			f.MaxEnrolled == 10 &&
 			f.MaxVerified == 10 && f.PhoneInterval == time.Minute && s.Sessions.AllowLowAAL == 0 && s.External.LinkingAAL2
 	})
 	f("AUTH_MFA_MAX_ENROLLED_FACTORS=3 AUTH_MFA_MAX_VERIFIED_FACTORS=2 AUTH_MFA_PHONE_OTP_LENGTH=8 AUTH_SESSIONS_ALLOW_LOW_AAL=5m AUTH_SECURITY_LINKING_REQUIRE_AAL2=0", func(s account.Settings) bool {
-		return s.Factors.MaxEnrolled == 3 && s.Factors.MaxVerified == 2 && s.Factors.OTPLength == 8 && s.Sessions.AllowLowAAL == 5*time.Minute && !s.External.LinkingAAL2
+		return s.Factors.MaxEnrolled == 3 && s.Factors.MaxVerified == 2 && s.Factors.OTPLength == 8 &&
+			s.Sessions.AllowLowAAL == 5*time.Minute && !s.External.LinkingAAL2
 	})
-	if _, l, _, _ := loadSettings(t, leastBut("AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY", "7")...); l.API.Limits.Factors != 7 {
+	if _, l, _, _ := loadSettings(t,
+		leastBut("AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY", "7")...); l.API.Limits.Factors != 7 {
 		t.Errorf("%+v", l.API.Limits)
 	}
 	f("AUTH_MFA_TOTP_ENROLL_ENABLED=0 AUTH_MFA_PHONE_VERIFY_ENABLED=1 AUTH_MFA_CHALLENGE_EXPIRY_DURATION=10m AUTH_MFA_FACTOR_EXPIRY_DURATION=20m AUTH_MFA_PHONE_MAX_FREQUENCY=5", func(s account.Settings) bool {
@@ -56,25 +61,31 @@ func TestConfig_live(t *testing.T) {
 		return s.External.AllowUnverified && !s.External.StateCookie && s.External.IDTokenOnce && !s.External.ManualLinking
 	})
 	f("AUTH_SMTP_MAX_FREQUENCY=0s AUTH_RATE_LIMIT_EMAIL_SENT=10/60", func(s account.Settings) bool {
-		return s.Email.ConfirmationInterval == 0 && s.Email.Interval == 0 && s.Email.Sent == account.Rate{N: 10, Per: time.Minute}
+		return s.Email.ConfirmationInterval == 0 && s.Email.Interval == 0 &&
+			s.Email.Sent == account.Rate{N: 10, Per: time.Minute}
 	})
-	f("AUTH_JWT_EXP=0 AUTH_MAILER_OTP_LENGTH=99 AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION=1", func(s account.Settings) bool {
-		return s.AccessLife == time.Hour && s.Email.OTPLength == 6 && s.FlowLife == 5*time.Minute
-	})
+	f("AUTH_JWT_EXP=0 AUTH_MAILER_OTP_LENGTH=99 AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION=1",
+		func(s account.Settings) bool {
+			return s.AccessLife == time.Hour && s.Email.OTPLength == 6 && s.FlowLife == 5*time.Minute
+		})
 	f("AUTH_SMS_PROVIDER=vonage", func(s account.Settings) bool { return !s.Phone.Configured })
 	f("AUTH_SMS_PROVIDER=vonage AUTH_SMS_VONAGE_API_KEY=k AUTH_SMS_VONAGE_API_SECRET=s AUTH_SMS_VONAGE_FROM=f AUTH_SMS_TEMPLATE=<{{.Code}}> AUTH_SMS_TEST_OTP=+4912345:000123", func(s account.Settings) bool {
-		return s.Phone.Configured && !s.Phone.WhatsApp && s.Phone.Text("7") == "<7>" && s.Phone.TestCodes["4912345"] == "000123"
+		return s.Phone.Configured && !s.Phone.WhatsApp && s.Phone.Text("7") == "<7>" &&
+			s.Phone.TestCodes["4912345"] == "000123"
 	})
 	// A server that offers no STARTTLS, or an attacker that hides the offer.
 	clear := smtptest.Start(t, smtptest.Options{})
 	for mode, want := range map[string]string{"auto": "<nil>", "required": "AUTH_SMTP_TLS=required"} {
-		_, l, _, _ := loadSettings(t, append(leastBut("AUTH_SMTP_HOST", clear.Host()), fmt.Sprint("AUTH_SMTP_PORT=", clear.Port()), "AUTH_SMTP_TLS="+mode)...)
+		_, l, _, _ := loadSettings(t, append(leastBut("AUTH_SMTP_HOST", clear.Host()),
+			fmt.Sprint("AUTH_SMTP_PORT=", clear.Port()), "AUTH_SMTP_TLS="+mode)...)
 		if err := l.SMTP.Check(t.Context()); !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("AUTH_SMTP_TLS=%s: %v", mode, err)
 		}
 	}
-	c, l, _, mistakes := loadSettings(t, append(leastBut("AUTH_API_EXTERNAL_URL", "http://localhost:9999"), "AUTH_DEV_MAILBOX=true", "AUTH_TRUSTED_PROXIES=10.1.2.3/8")...)
-	if len(mistakes) > 0 || l.SMTP != nil || !l.Accounts.Email.Configured || !l.Accounts.Phone.Configured || l.API.TrustedProxies[0].String() != "10.0.0.0/8" {
+	c, l, _, mistakes := loadSettings(t, append(leastBut("AUTH_API_EXTERNAL_URL", "http://localhost:9999"),
+		"AUTH_DEV_MAILBOX=true", "AUTH_TRUSTED_PROXIES=10.1.2.3/8")...)
+	if len(mistakes) > 0 || l.SMTP != nil || !l.Accounts.Email.Configured ||
+		!l.Accounts.Phone.Configured || l.API.TrustedProxies[0].String() != "10.0.0.0/8" {
 		t.Errorf("%v %+v", mistakes, l)
 	}
 	c.JWT.PreviousRoots = "one, two"
@@ -93,7 +104,8 @@ func TestConfig_liveIsComplete(t *testing.T) {
 		AUTH_JWT_SECRET=x AUTH_DEV_MAILBOX=true AUTH_SESSIONS_TIMEBOX=1 AUTH_SESSIONS_INACTIVITY_TIMEOUT=1 AUTH_SESSIONS_ALLOW_LOW_AAL=1 AUTH_SESSIONS_MAX_PER_USER=1 AUTH_SESSIONS_TAGS=a
 		AUTH_METADATA_MAX_BYTES=1 AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES=a@b.test AUTH_RATE_LIMIT_SMS_PER_PREFIX=1 AUTH_SECURITY_REAUTHENTICATION_MAX_AGE=1
 		AUTH_SMS_TEST_OTP=4912345:1 AUTH_SMS_TEST_OTP_VALID_UNTIL=2031-03-05T07:00:00Z AUTH_SMS_PROVIDER=vonage AUTH_MAILER_EXTERNAL_HOSTS=a.test AUTH_SECURITY_CAPTCHA_SECRET=x
-		AUTH_REQUEST_ID_HEADER=a AUTH_CORS_ALLOWED_HEADERS=a AUTH_TRUSTED_PROXIES=::1 AUTH_RATE_LIMIT_HEADER=a ` + enabled("github"))
+		AUTH_REQUEST_ID_HEADER=a AUTH_CORS_ALLOWED_HEADERS=a AUTH_TRUSTED_PROXIES=::1 AUTH_RATE_LIMIT_HEADER=a ` +
+		enabled("github"))
 	fields, err := settings.Fields(new(Config))
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +160,8 @@ func TestConfig_hidesSecrets(t *testing.T) {
 		if !f.Secret {
 			continue
 		}
-		_, _, warnings, mistakes := loadSettings(t, append(leastBut(f.Name, "x:hunter2\n["), "PORT=x", "GOTRUE_"+strings.TrimPrefix(f.Name, "AUTH_")+"=hunter3")...)
+		_, _, warnings, mistakes := loadSettings(t,
+			append(leastBut(f.Name, "x:hunter2\n["), "PORT=x", "GOTRUE_"+strings.TrimPrefix(f.Name, "AUTH_")+"=hunter3")...)
 		if text := strings.Join(append(warnings, mistakes...), "\n"); strings.Contains(text, "hunter") {
 			t.Errorf("%s:\n%s", f.Name, text)
 		}
@@ -166,13 +179,15 @@ func TestConfig_file(t *testing.T) {
 		}
 	}
 	write(secret, "from the file\n")
-	write(file, strings.Join(strings.Fields(least), "\n")+"\nAUTH_JWT_AUD='from .env'\nAUTH_JWT_EXP=60\nAUTH_SMTP_PASS_FILE="+secret)
+	write(file,
+		strings.Join(strings.Fields(least), "\n")+"\nAUTH_JWT_AUD='from .env'\nAUTH_JWT_EXP=60\nAUTH_SMTP_PASS_FILE="+secret)
 	c, _, _, _, err := Load([]string{"AUTH_JWT_EXP=70", "AUTH_JWT_AUD="}, file, nil)
 	if err != nil || c.JWT.Audience != "from .env" || c.JWT.Life != 70*time.Second || c.SMTP.Pass != "from the file" {
 		t.Errorf("%v %+v", err, c)
 	}
 	d, _, stale, _, err := Load([]string{"PORT=1", "AUTH_SECRET_KEY=x", "AUTH_JWT_AUD=x"}, file, &c)
-	if diff := cmp.Diff([]string{"PORT", "AUTH_SECRET_KEY"}, stale); err != nil || diff != "" || d.API.Port != 8081 || d.JWT.Audience != "x" {
+	if diff := cmp.Diff([]string{"PORT", "AUTH_SECRET_KEY"}, stale); err != nil ||
+		diff != "" || d.API.Port != 8081 || d.JWT.Audience != "x" {
 		t.Error(err, diff, d)
 	}
 }

@@ -80,8 +80,9 @@ type vonageConfig struct {
 // smsSettings are those of the gateway; with the dev mailbox there is none.
 func (c *Config) smsSettings() sms.Settings {
 	s := sms.Settings{
-		Provider:    c.SMS.Provider,
-		Twilio:      sms.Twilio{AccountSID: c.SMS.Twilio.AccountSID, AuthToken: c.SMS.Twilio.AuthToken, From: c.SMS.Twilio.Service, ContentSID: c.SMS.Twilio.ContentSID, URL: c.SMS.Twilio.URL},
+		Provider: c.SMS.Provider,
+		Twilio: sms.Twilio{AccountSID: c.SMS.Twilio.AccountSID, AuthToken: c.SMS.Twilio.AuthToken,
+			From: c.SMS.Twilio.Service, ContentSID: c.SMS.Twilio.ContentSID, URL: c.SMS.Twilio.URL},
 		MessageBird: sms.MessageBird(c.SMS.MessageBird),
 		Textlocal:   sms.Textlocal(c.SMS.Textlocal),
 		Vonage:      sms.Vonage(c.SMS.Vonage),
@@ -114,7 +115,8 @@ func (c *Config) checkSMS(r *settings.Report) {
 	case c.Dev.Mailbox && c.SMS.Provider != "":
 		r.Warn("AUTH_SMS_PROVIDER has no effect with AUTH_DEV_MAILBOX=true: nothing is sent")
 	case len(missing) > 0 && !c.Hooks.SendSMS.Enabled:
-		r.Warn("AUTH_SMS_PROVIDER=%s needs %s: until then every SMS is refused, but for test numbers", c.SMS.Provider, strings.Join(missing, ", "))
+		r.Warn("AUTH_SMS_PROVIDER=%s needs %s: until then every SMS is refused, but for test numbers",
+			c.SMS.Provider, strings.Join(missing, ", "))
 	case c.General.Phone && !c.texted():
 		r.Warn("AUTH_SMS_PROVIDER is not set, and AUTH_EXTERNAL_PHONE_ENABLED=true: every SMS is refused, but for test numbers")
 	}
@@ -126,8 +128,8 @@ func (c *Config) checkSMS(r *settings.Report) {
 func (c *Config) phoneSettings(r *settings.Report) account.PhoneSettings {
 	p := account.PhoneSettings{
 		Enabled: c.General.Phone, Configured: c.texted(),
-		WhatsApp: c.Dev.Mailbox || c.SMS.Provider == "twilio", AnyChannel: c.Hooks.SendSMS.Enabled, Autoconfirm: c.SMS.Autoconfirm,
-		OTPLife: c.SMS.OTPLife, OTPLength: c.SMS.OTPLength, Interval: c.SMS.MaxFrequency,
+		WhatsApp: c.Dev.Mailbox || c.SMS.Provider == "twilio", AnyChannel: c.Hooks.SendSMS.Enabled,
+		Autoconfirm: c.SMS.Autoconfirm, OTPLife: c.SMS.OTPLife, OTPLength: c.SMS.OTPLength, Interval: c.SMS.MaxFrequency,
 		Sent:      parseRate(r, "AUTH_RATE_LIMIT_SMS_SENT", c.Limits.SMS),
 		PerNumber: parseRate(r, "AUTH_RATE_LIMIT_SMS_PER_NUMBER", c.Limits.SMSPerNumber),
 		PerPrefix: parseRate(r, "AUTH_RATE_LIMIT_SMS_PER_PREFIX", c.Limits.SMSPerPrefix),

@@ -81,7 +81,8 @@ func TestCaptcha_settings(t *testing.T) {
 	verify := func(more ...string) error {
 		t.Helper()
 		_, l, _, mistakes := loadSettings(t, slices.Concat(strings.Fields(least), []string{
-			"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET=" + captchatest.Secret, "AUTH_SECURITY_CAPTCHA_URL=" + s.URL()}, more)...)
+			"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET=" + captchatest.Secret,
+			"AUTH_SECURITY_CAPTCHA_URL=" + s.URL()}, more)...)
 		if len(mistakes) > 0 {
 			t.Fatal(mistakes)
 		}
@@ -111,8 +112,10 @@ func TestCaptcha_settings(t *testing.T) {
 	s.Say(&captchatest.Answer{Hang: true})
 	f("captcha: hcaptcha: ", "AUTH_SECURITY_CAPTCHA_TIMEOUT=50ms")
 	f("captcha: turnstile: ", "AUTH_SECURITY_CAPTCHA_TIMEOUT=50ms", "AUTH_SECURITY_CAPTCHA_PROVIDER=turnstile")
-	for provider, want := range map[string]string{"hcaptcha": "hcaptcha at https://hcaptcha.com/siteverify", "turnstile": "turnstile at https://challenges.cloudflare.com/turnstile/v0/siteverify"} {
-		_, l, _, _ := loadSettings(t, append(strings.Fields(least), "AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET=x", "AUTH_SECURITY_CAPTCHA_PROVIDER="+provider)...)
+	for provider, want := range map[string]string{"hcaptcha": "hcaptcha at https://hcaptcha.com/siteverify",
+		"turnstile": "turnstile at https://challenges.cloudflare.com/turnstile/v0/siteverify"} {
+		_, l, _, _ := loadSettings(t, append(strings.Fields(least), "AUTH_SECURITY_CAPTCHA_ENABLED=true",
+			"AUTH_SECURITY_CAPTCHA_SECRET=x", "AUTH_SECURITY_CAPTCHA_PROVIDER="+provider)...)
 		if got := l.API.Captcha.String(); got != want {
 			t.Error(got)
 		}

@@ -54,17 +54,20 @@ func (d *daemon) makeAPI(l config.Live) (err error) {
 	d.watchCaptcha(&l)
 	codec := token.NewRefreshCodec(d.root.Keys(secret.Refresh))
 	d.accounts = account.New(account.Options{
-		DB: d.db, Keys: d.keeper.Live(), Refresh: codec, Root: d.root, Passwords: d.passwords, Wake: d.outbox.Wake, SignedIn: d.signedIn(), Log: d.log.Logger,
+		DB: d.db, Keys: d.keeper.Live(), Refresh: codec, Root: d.root, Passwords: d.passwords, Wake: d.outbox.Wake,
+		SignedIn: d.signedIn(), Log: d.log.Logger,
 	}, l.Accounts)
 	observer, err := d.observer()
 	if err != nil {
 		return err
 	}
 	d.api, err = httpapi.New(httpapi.Options{
-		Accounts: d.accounts, Keys: d.keeper.Live(), Refresh: codec, Version: buildinfo.Release(), Log: d.log.Logger, Observer: observer,
+		Accounts: d.accounts, Keys: d.keeper.Live(), Refresh: codec, Version: buildinfo.Release(), Log: d.log.Logger,
+		Observer: observer,
 		Checks: []httpapi.Check{
 			{Name: "stopping", Check: d.checkDraining}, {Name: "database", Check: d.db.Ping},
-			{Name: "migrations", Check: d.checkMigrations}, {Name: "keys", Check: d.checkKeys}, {Name: "outbox", Check: d.checkOutbox},
+			{Name: "migrations", Check: d.checkMigrations}, {Name: "keys", Check: d.checkKeys},
+			{Name: "outbox", Check: d.checkOutbox},
 		},
 	}, l.API)
 	return err

@@ -36,20 +36,23 @@ func TestFlatJSON(t *testing.T) {
 			t.Errorf("%s, the general handler says %s", have.Bytes(), want.Bytes())
 		}
 	}
-	f(true, slog.LevelInfo, "request", slog.String("route", "/user"), slog.Int("status", 200), slog.Duration("duration", 1234567))
+	f(true, slog.LevelInfo, "request", slog.String("route", "/user"), slog.Int("status", 200),
+		slog.Duration("duration", 1234567))
 	f(true, slog.LevelWarn, "a \"quoted\" line\n", slog.String("key \u00fc", "\x00\xff <b>&"), slog.Int64("n", -1<<63))
 	f(true, slog.LevelError, "", slog.String("url", "postgres://me:secret@db/me"))
 	f(true, slog.LevelInfo+1, "between the levels")
 	f(true, 12, "fatal")
 	f(false, slog.LevelInfo, "error", slog.Any("error", errors.New("dial postgres://me:secret@db/me: refused")))
 	f(false, slog.LevelInfo, "group", slog.Group("g", slog.Int("a", 1)))
-	f(false, slog.LevelDebug, "others", slog.Bool("b", true), slog.Float64("f", 1.5), slog.Time("t", at), slog.Any("list", []string{"a"}))
+	f(false, slog.LevelDebug, "others", slog.Bool("b", true), slog.Float64("f", 1.5), slog.Time("t", at),
+		slog.Any("list", []string{"a"}))
 
 	var out bytes.Buffer
 	l := NewLogger(&out, config.Log{Level: "info", Format: "json"})
 	l.With("who", "ann").WithGroup("g").Info("with", "a", 1)
 	var h map[string]any
-	if err := json.Unmarshal(out.Bytes(), &h); err != nil || h["who"] != "ann" || !reflect.DeepEqual(h["g"], map[string]any{"a": 1.0}) {
+	if err := json.Unmarshal(out.Bytes(), &h); err != nil || h["who"] != "ann" ||
+		!reflect.DeepEqual(h["g"], map[string]any{"a": 1.0}) {
 		t.Errorf("%s", &out)
 	}
 }
@@ -80,13 +83,16 @@ func TestLogHidesCredentials(t *testing.T) {
 		var text bytes.Buffer
 		l := NewLogger(&text, config.Log{Level: "warn", Format: format})
 		l.Info("not shown")
-		l.Warn("m", "url", "postgres://u:hunter2@h/d", "error", errors.New("dial smtp://a:hunter3@h: refused"), slog.Group("g", "at", "x://y@z"), "took", 1500*time.Microsecond)
+		l.Warn("m", "url", "postgres://u:hunter2@h/d", "error", errors.New("dial smtp://a:hunter3@h: refused"),
+			slog.Group("g", "at", "x://y@z"), "took", 1500*time.Microsecond)
 		l.level.Set(slog.LevelDebug)
 		l.Debug("shown")
-		if got := text.String(); strings.Contains(got, "hunter") || strings.Contains(got, "not shown") || !strings.Contains(got, "shown") || !strings.Contains(got, want) {
+		if got := text.String(); strings.Contains(got, "hunter") || strings.Contains(got, "not shown") ||
+			!strings.Contains(got, "shown") || !strings.Contains(got, want) {
 			t.Error(got)
 		}
 	}
-	f("json", `"level":"warn","msg":"m","url":"postgres://***@h/d","error":"dial smtp://***@h: refused","g":{"at":"x://***@z"},"took":"1.5ms"`)
+	f("json",
+		`"level":"warn","msg":"m","url":"postgres://***@h/d","error":"dial smtp://***@h: refused","g":{"at":"x://***@z"},"took":"1.5ms"`)
 	f("text", `level=warn msg=m url=postgres://***@h/d error="dial smtp://***@h: refused" g.at=x://***@z took=1.5ms`)
 }

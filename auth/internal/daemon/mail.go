@@ -48,10 +48,12 @@ func (d *daemon) makeMail(l config.Live) {
 	d.renderer.Apply(l.Mail)
 	d.smtp.p.Store(l.SMTP)
 	d.makeGateway(l.SMS)
-	senders := map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, watchedSMTP{&d.smtp, d.watch()}), mail.ChannelSMS: outbox.Texts(&d.sms)}
+	senders := map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, watchedSMTP{&d.smtp, d.watch()}),
+		mail.ChannelSMS: outbox.Texts(&d.sms)}
 	if d.config.Load().Dev.Mailbox {
 		d.box = mailbox.New(time.Now)
-		senders = map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, d.box), mail.ChannelSMS: outbox.Texts(d.box)}
+		senders = map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, d.box),
+			mail.ChannelSMS: outbox.Texts(d.box)}
 	}
 	senders = map[string]outbox.Sender{
 		mail.ChannelEmail: hookSender{d, hook.SendEmail, d.emailInput, senders[mail.ChannelEmail]},

@@ -194,7 +194,8 @@ func (d *daemon) openMailbox(ctx context.Context, wg *sync.WaitGroup, failed cha
 
 // timeouts bound a connection; a request that may take longer has longer to be answered.
 func timeouts(request time.Duration) httpx.Timeouts {
-	t := httpx.Timeouts{Header: 2 * time.Second, Read: 30 * time.Second, Write: max(time.Minute, request+30*time.Second), Idle: 2 * time.Minute}
+	t := httpx.Timeouts{Header: 2 * time.Second, Read: 30 * time.Second, Write: max(time.Minute, request+30*time.Second),
+		Idle: 2 * time.Minute}
 	if request == 0 {
 		t.Write = 0
 	}

@@ -51,7 +51,8 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 	}
 	telemetry.Diagnostics(d.log.Logger, level)
 	sure := []attribute.KeyValue{attribute.String("auth.version", buildinfo.Release())}
-	fallback := []attribute.KeyValue{attribute.String("service.name", "auth"), attribute.String("service.version", buildinfo.Release())}
+	fallback := []attribute.KeyValue{attribute.String("service.name", "auth"),
+		attribute.String("service.version", buildinfo.Release())}
 	var headers map[string]string
 	if c.Headers != "" && os.Getenv("OTEL_EXPORTER_OTLP_HEADERS") == "" { // they came from a file
 		headers, _ = telemetry.ParseHeaders(c.Headers) // checkTelemetry has seen those that are wrong
@@ -59,7 +60,8 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 	var err error
 	if c.Tracing {
 		d.observed.tracing, err = telemetry.StartTracing(ctx, telemetry.TracingOptions{
-			Protocol: c.Transport(), StandardSampler: true, Resource: sure, Default: fallback, Headers: headers, Log: d.log.Logger,
+			Protocol: c.Transport(), StandardSampler: true, Resource: sure, Default: fallback, Headers: headers,
+			Log: d.log.Logger,
 		})
 		if err != nil {
 			d.log.Error("tracing stays off", "error", err)
@@ -72,11 +74,14 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 		}
 		d.observed.metrics, err = metrics.Start(ctx, o)
 		if err == nil {
-			d.observed.calls, err = d.observed.metrics.Meter(scopeName).Float64Histogram("auth.outward.call.duration", metric.WithUnit("s"),
-				metric.WithDescription("Time of a call that leaves the daemon, by whom it was meant for."), metric.WithExplicitBucketBoundaries(.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10))
+			d.observed.calls, err = d.observed.metrics.Meter(scopeName).Float64Histogram("auth.outward.call.duration",
+				metric.WithUnit("s"),
+				metric.WithDescription("Time of a call that leaves the daemon, by whom it was meant for."),
+				metric.WithExplicitBucketBoundaries(.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10))
 		}
 		if err == nil {
-			d.observed.signIns, err = d.observed.metrics.Meter(scopeName).Int64Counter("auth.sign_ins", metric.WithUnit("{session}"), metric.WithDescription("Sessions opened, by the way in."))
+			d.observed.signIns, err = d.observed.metrics.Meter(scopeName).Int64Counter("auth.sign_ins",
+				metric.WithUnit("{session}"), metric.WithDescription("Sessions opened, by the way in."))
 		}
 		if err != nil {
 			d.observed.metrics, d.observed.signIns, d.observed.calls = nil, nil, nil

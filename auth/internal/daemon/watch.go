@@ -42,7 +42,8 @@ func (d *daemon) watch() outbound.Watch {
 				if failed {
 					outcome = "failed"
 				}
-				o.calls.Record(context.WithoutCancel(ctx), time.Since(began).Seconds(), metric.WithAttributes(attribute.String("to", c.Target), attribute.String("outcome", outcome)))
+				o.calls.Record(context.WithoutCancel(ctx), time.Since(began).Seconds(),
+					metric.WithAttributes(attribute.String("to", c.Target), attribute.String("outcome", outcome)))
 			}
 		}
 	}

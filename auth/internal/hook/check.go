@@ -9,7 +9,8 @@ import (
 
 // Points are the points that have a hook, in a fixed order.
 func (s *Set) Points() (on []Point) {
-	for _, p := range []Point{SendSMS, SendEmail, CustomAccessToken, FactorAttempt, PasswordAttempt, BeforeUserCreated, AfterUserCreated} {
+	for _, p := range []Point{SendSMS, SendEmail, CustomAccessToken, FactorAttempt, PasswordAttempt, BeforeUserCreated,
+		AfterUserCreated} {
 		if s.On(p) {
 			on = append(on, p)
 		}

@@ -110,7 +110,8 @@ func NewSet(o Options, targets map[Point]Target) *Set {
 	if o.Budget <= 0 {
 		o.Budget = budget
 	}
-	s := &Set{o: o, targets: targets, clients: outbound.New(outbound.Options{Timeout: o.Budget, MaxBytes: maxAnswer, Watch: o.Watch, Inject: o.Inject})}
+	s := &Set{o: o, targets: targets,
+		clients: outbound.New(outbound.Options{Timeout: o.Budget, MaxBytes: maxAnswer, Watch: o.Watch, Inject: o.Inject})}
 	s.clients.Configured.CheckRedirect = noRedirect // a call goes only to the host that was configured
 	return s
 }
@@ -241,5 +242,6 @@ func timeout(after time.Duration, err error) *Error {
 }
 
 func overSize() *Error {
-	return &Error{Status: 422, Code: CodeOverSize, Msg: fmt.Sprintf("Payload size exceeds size limit of %d bytes", maxAnswer)}
+	return &Error{Status: 422, Code: CodeOverSize,
+		Msg: fmt.Sprintf("Payload size exceeds size limit of %d bytes", maxAnswer)}
 }

@@ -26,7 +26,8 @@ func TestSignVector(t *testing.T) {
 	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	two := sign([][]byte{key, []byte("another")}, "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
+	two := sign([][]byte{key, []byte("another")}, "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0),
+		[]byte(`{"test": 2432232314}`))
 	if parts := strings.Split(two, " "); len(parts) != 2 || parts[0] != got || !strings.HasPrefix(parts[1], "v1,") {
 		t.Errorf("two secrets: %q: a single space parts two signatures", two)
 	}
@@ -40,14 +41,17 @@ const (
 func TestParse(t *testing.T) {
 	for _, c := range []struct{ uri, want string }{
 		{"https://hooks.example.org/auth?x=1", ""},
-		{"http://localhost:8000/a", ""}, {"http://127.0.0.1/", ""}, {"http://[::1]:1/", ""}, {"http://host.docker.internal/x", ""},
+		{"http://localhost:8000/a", ""}, {"http://127.0.0.1/", ""}, {"http://[::1]:1/", ""},
+		{"http://host.docker.internal/x", ""},
 		{"pg-functions://postgres/public/my_hook", ""}, {"pg-functions://x/_a/B1", ""},
 		{"http://hooks.example.org/", "http:// is for localhost"},
 		{"http://127.0.0.2/", "http:// is for localhost"},
-		{"ftp://x/y", "must begin with"}, {"", "must begin with"}, {"https:///x", "names no host"}, {"https://a b/", "is no URL"},
+		{"ftp://x/y", "must begin with"}, {"", "must begin with"}, {"https:///x", "names no host"},
+		{"https://a b/", "is no URL"},
 		{"pg-functions://postgres/public", "must be pg-functions"}, {"pg-functions:///public/f", "must be pg-functions"},
 		{"pg-functions://postgres/public/f/g", "must be pg-functions"}, {"pg-functions://postgres/1a/f", "the schema's name"},
-		{"pg-functions://postgres/public/f;drop", "the function's name"}, {"pg-functions://p/a/" + strings.Repeat("f", 64), "the function's name"},
+		{"pg-functions://postgres/public/f;drop", "the function's name"},
+		{"pg-functions://p/a/" + strings.Repeat("f", 64), "the function's name"},
 	} {
 		_, err := ParseURI(c.uri)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
@@ -56,7 +60,8 @@ func TestParse(t *testing.T) {
 	}
 	for text, want := range map[string]error{
 		secret1: nil, secret1 + "|" + secret2: nil,
-		"": errSecret, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw": errSecret, "v1,whsec_short": errSecret, secret1 + "|": errSecret,
+		"": errSecret, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw": errSecret, "v1,whsec_short": errSecret,
+		secret1 + "|":                         errSecret,
 		"v1,whsec_" + strings.Repeat("!", 40): errSecret, "v1,whsec_" + strings.Repeat("A", 92): errSecret,
 		"v1a,whsk_x;whpk_y": errAsymmetric,
 	} {
@@ -180,20 +185,30 @@ func TestAnswers(t *testing.T) {
 		{name: "empty", status: 200, kind: typ},
 		{name: "no content", status: 204},
 		{name: "error null", status: 200, kind: typ, body: `{"error":null,"yes":true}`, got: true},
-		{name: "error without words", status: 200, kind: typ, body: `{"error":{"http_code":403,"message":""},"yes":true}`, got: true},
-		{name: "refusal", status: 200, kind: typ, body: `{"error":{"http_code":403,"message":"not you"}}`, want: 403, code: CodeRefused, msg: "not you", refused: true},
-		{name: "refusal without code", status: 200, kind: typ, body: `{"error":{"message":"not you"}}`, want: 500, code: CodeFailed, msg: "not you", refused: true},
-		{name: "refusal with a good code", status: 200, kind: typ, body: `{"error":{"http_code":200,"message":"not you"}}`, want: 500, code: CodeFailed, msg: "not you", refused: true},
-		{name: "content type", status: 200, kind: "text/plain", body: `{}`, want: 400, code: CodeContentType, msg: "Invalid JSON response. Expected content-type application/json"},
+		{name: "error without words", status: 200, kind: typ, body: `{"error":{"http_code":403,"message":""},"yes":true}`,
+			got: true},
+		{name: "refusal", status: 200, kind: typ, body: `{"error":{"http_code":403,"message":"not you"}}`, want: 403,
+			code: CodeRefused, msg: "not you", refused: true},
+		{name: "refusal without code", status: 200, kind: typ, body: `{"error":{"message":"not you"}}`, want: 500,
+			code: CodeFailed, msg: "not you", refused: true},
+		{name: "refusal with a good code", status: 200, kind: typ, body: `{"error":{"http_code":200,"message":"not you"}}`,
+			want: 500, code: CodeFailed, msg: "not you", refused: true},
+		{name: "content type", status: 200, kind: "text/plain", body: `{}`, want: 400, code: CodeContentType,
+			msg: "Invalid JSON response. Expected content-type application/json"},
 		{name: "largest", status: 200, kind: typ, body: `{"yes":true}` + strings.Repeat(" ", maxAnswer-12), got: true},
-		{name: "larger", status: 200, kind: typ, body: `{"yes":true}` + strings.Repeat(" ", maxAnswer-11), want: 422, code: CodeOverSize, msg: "Payload size exceeds size limit of 204800 bytes"},
-		{name: "no JSON", status: 200, kind: typ, body: `{`, want: 500, code: CodeFailed, msg: "Error unmarshaling hook output"},
-		{name: "400", status: 400, kind: typ, body: `{"error":{"message":"x"}}`, want: 500, code: CodeFailed, msg: "Invalid payload sent to hook"},
+		{name: "larger", status: 200, kind: typ, body: `{"yes":true}` + strings.Repeat(" ", maxAnswer-11), want: 422,
+			code: CodeOverSize, msg: "Payload size exceeds size limit of 204800 bytes"},
+		{name: "no JSON", status: 200, kind: typ, body: `{`, want: 500, code: CodeFailed,
+			msg: "Error unmarshaling hook output"},
+		{name: "400", status: 400, kind: typ, body: `{"error":{"message":"x"}}`, want: 500, code: CodeFailed,
+			msg: "Invalid payload sent to hook"},
 		{name: "401", status: 401, want: 500, code: CodeFailed, msg: "Hook requires authorization token"},
 		{name: "404", status: 404, want: 500, code: CodeFailed, msg: "Unexpected status code returned from hook: 404"},
 		{name: "redirect", status: 302, want: 500, code: CodeFailed, msg: "Unexpected status code returned from hook: 302"},
-		{name: "429 without retry-after", status: 429, want: 500, code: CodeFailed, msg: "Service currently unavailable due to hook"},
-		{name: "503 without retry-after", status: 503, want: 500, code: CodeFailed, msg: "Service currently unavailable due to hook"},
+		{name: "429 without retry-after", status: 429, want: 500, code: CodeFailed,
+			msg: "Service currently unavailable due to hook"},
+		{name: "503 without retry-after", status: 503, want: 500, code: CodeFailed,
+			msg: "Service currently unavailable due to hook"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := receive(t, answer(c.status, c.kind, c.body))
@@ -234,7 +249,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 	r = receive(t, func(_ int, w http.ResponseWriter) { w.Header().Set("Retry-After", "1"); w.WriteHeader(503) })
 	err := r.set(t, SendSMS, Options{}).Call(context.Background(), SendSMS, "", nil, nil)
-	if e, _ := errors.AsType[*Error](err); e == nil || e.Status != 422 || e.Code != CodeTimeoutAfterRetry || len(r.ids) != 3 {
+	if e, _ := errors.AsType[*Error](err); e == nil || e.Status != 422 ||
+		e.Code != CodeTimeoutAfterRetry || len(r.ids) != 3 {
 		t.Errorf("%v after %d", err, len(r.ids))
 	}
 	// The outbox stores it with the message.
@@ -269,7 +285,8 @@ func TestUnreachable(t *testing.T) {
 	r := receive(t, func(int, http.ResponseWriter) { <-held })
 	err = r.set(t, SendSMS, Options{Budget: 50 * time.Millisecond}).Call(context.Background(), SendSMS, "", nil, nil)
 	close(held)
-	if e, _ := errors.AsType[*Error](err); e == nil || e.Status != 422 || e.Code != CodeTimeout || e.Msg != "Failed to reach hook within maximum time of 0.050000 seconds" {
+	if e, _ := errors.AsType[*Error](err); e == nil || e.Status != 422 ||
+		e.Code != CodeTimeout || e.Msg != "Failed to reach hook within maximum time of 0.050000 seconds" {
 		t.Error(err)
 	}
 }
@@ -281,10 +298,12 @@ func TestUnreachable_quiet(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer slow.Close()
-	for _, base := range []string{"http://user:hunter2@127.0.0.1:1", strings.Replace(slow.URL, "http://", "http://user:hunter2@", 1)} {
+	for _, base := range []string{"http://user:hunter2@127.0.0.1:1",
+		strings.Replace(slow.URL, "http://", "http://user:hunter2@", 1)} {
 		s := setOf(t, SendEmail, base+"/hook?key=hunter2", Options{Pause: time.Millisecond, Budget: 100 * time.Millisecond})
 		err := s.Call(t.Context(), SendEmail, "", nil, nil)
-		if text := fmt.Sprint(err); err == nil || strings.Contains(text, "hunter2") || !strings.Contains(text, "calling 127.0.0.1:") {
+		if text := fmt.Sprint(err); err == nil || strings.Contains(text, "hunter2") ||
+			!strings.Contains(text, "calling 127.0.0.1:") {
 			t.Error(err)
 		}
 	}
@@ -296,19 +315,23 @@ func TestFunctionAnswers(t *testing.T) {
 		err  error
 		code string
 	}{
-		{out: `{"yes":true}`}, {}, {err: ErrFunctionTime, code: CodeTimeout}, {err: errors.New("no such function"), code: CodeFailed},
-		{out: `"` + strings.Repeat("x", maxAnswer) + `"`, code: CodeOverSize}, {out: `{"error":{"http_code":409,"message":"no"}}`, code: CodeRefused},
+		{out: `{"yes":true}`}, {}, {err: ErrFunctionTime, code: CodeTimeout},
+		{err: errors.New("no such function"), code: CodeFailed},
+		{out: `"` + strings.Repeat("x", maxAnswer) + `"`, code: CodeOverSize},
+		{out: `{"error":{"http_code":409,"message":"no"}}`, code: CodeRefused},
 	} {
 		asked := ""
-		s := setOf(t, BeforeUserCreated, "pg-functions://postgres/public/f", Options{Functions: func(_ context.Context, schema, f string, in []byte) ([]byte, error) {
-			asked = schema + "." + f
-			if !json.Valid(in) {
-				t.Errorf("%s", in)
-			}
-			return []byte(c.out), c.err
-		}})
+		s := setOf(t, BeforeUserCreated, "pg-functions://postgres/public/f",
+			Options{Functions: func(_ context.Context, schema, f string, in []byte) ([]byte, error) {
+				asked = schema + "." + f
+				if !json.Valid(in) {
+					t.Errorf("%s", in)
+				}
+				return []byte(c.out), c.err
+			}})
 		err := s.Call(context.Background(), BeforeUserCreated, "", nil, nil)
-		if e, _ := errors.AsType[*Error](err); (e == nil) != (c.code == "") || e != nil && e.Code != c.code || asked != "public.f" {
+		if e, _ := errors.AsType[*Error](err); (e == nil) != (c.code == "") || e != nil &&
+			e.Code != c.code || asked != "public.f" {
 			t.Errorf("%.40s, %v: %v", c.out, c.err, err)
 		}
 	}

@@ -54,7 +54,8 @@ func (s *Set) post(ctx context.Context, t Target, body []byte) ([]byte, error) {
 		case within.Err() != nil || timedOut(err):
 			return nil, timeout(s.o.Budget, err)
 		case i == attempts:
-			return nil, &Error{Status: 422, Code: CodeTimeoutAfterRetry, Msg: "Failed to reach hook after maximum retries", Err: err}
+			return nil, &Error{Status: 422, Code: CodeTimeoutAfterRetry, Msg: "Failed to reach hook after maximum retries",
+				Err: err}
 		case errors.Is(err, errRetry):
 			continue
 		}
@@ -121,7 +122,8 @@ func read(resp *http.Response) ([]byte, error) {
 		return nil, failed(fmt.Sprintf("Unexpected status code returned from hook: %d", resp.StatusCode), nil)
 	}
 	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return nil, &Error{Status: 400, Code: CodeContentType, Msg: "Invalid JSON response. Expected content-type application/json"}
+		return nil, &Error{Status: 400, Code: CodeContentType,
+			Msg: "Invalid JSON response. Expected content-type application/json"}
 	}
 	out, err := io.ReadAll(resp.Body)
 	if errors.Is(err, outbound.ErrTooLarge) {

@@ -25,8 +25,10 @@ func TestEmailInput(t *testing.T) {
 			t.Errorf("%+v, %s, %v; want %+v", in["email_data"], ip, err, want)
 		}
 	}
-	f(mail.Payload{To: "old@example.org", IP: "192.0.2.1", Kind: mail.IdentityUnlinked, Vars: mail.Vars{Provider: "github"}}, emailData{OldEmail: "old@example.org", Provider: "github"})
-	f(mail.Payload{To: "now@example.org", Kind: mail.IdentityUnlinked, Vars: mail.Vars{Provider: "github"}}, emailData{Provider: "github"})
+	f(mail.Payload{To: "old@example.org", IP: "192.0.2.1", Kind: mail.IdentityUnlinked,
+		Vars: mail.Vars{Provider: "github"}}, emailData{OldEmail: "old@example.org", Provider: "github"})
+	f(mail.Payload{To: "now@example.org", Kind: mail.IdentityUnlinked, Vars: mail.Vars{Provider: "github"}},
+		emailData{Provider: "github"})
 	v := mail.Vars{NewEmail: "new@example.org", Token: "1", TokenHash: "a"}
 	f(mail.Payload{To: "now@example.org", Kind: mail.EmailChange, Vars: v}, emailData{Token: "1", TokenHashNew: "a"})
 	f(mail.Payload{To: "new@example.org", Kind: mail.EmailChange, Vars: v}, emailData{TokenNew: "1", TokenHash: "a"})

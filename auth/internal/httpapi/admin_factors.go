@@ -52,7 +52,8 @@ func (s *Server) putAdminFactor(c *call, by account.Actor) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	f, err := s.accounts.AdminUpdateFactor(c.ctx(), c.requestInfo(), by, user, account.FactorUpdate{Factor: factor, FriendlyName: in.FriendlyName, Phone: in.Phone})
+	f, err := s.accounts.AdminUpdateFactor(c.ctx(), c.requestInfo(), by, user,
+		account.FactorUpdate{Factor: factor, FriendlyName: in.FriendlyName, Phone: in.Phone})
 	if err != nil {
 		return err
 	}

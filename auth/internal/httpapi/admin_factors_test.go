@@ -19,19 +19,22 @@ func TestAdminFactors(t *testing.T) {
 	p := a.enrollPhone(mia, "phone", "4915112345678")
 	mia = a.verify(mia, e)
 	var list []factorJSON
-	if a.do("GET "+path, nil, admin).json(&list); len(list) != 2 || list[0].ID != e.ID || list[0].Status != "verified" || list[1].ID != p.ID || list[1].Status != "unverified" {
+	if a.do("GET "+path, nil, admin).json(&list); len(list) != 2 || list[0].ID != e.ID ||
+		list[0].Status != "verified" || list[1].ID != p.ID || list[1].Status != "unverified" {
 		t.Errorf("%+v", list)
 	}
 	var u userJSON
 	if a.do("GET /admin/users/"+mia.User.ID, nil, admin).json(&u); len(u.Factors) != 2 {
 		t.Errorf("%+v", u.Factors)
 	}
-	a.do("GET /admin/users?email=mia@example.org", nil, admin).is(200, `{"users":[{*"is_anonymous":false}],"aud":"authenticated"}`)
+	a.do("GET /admin/users?email=mia@example.org", nil,
+		admin).is(200, `{"users":[{*"is_anonymous":false}],"aud":"authenticated"}`)
 
 	type m = map[string]any
 	put := func(id string, body any) answer { t.Helper(); return a.do("PUT "+path+"/"+id, body, admin) }
 	var f factorJSON
-	if put(p.ID, m{"friendly_name": "mine", "phone": "+49 151 87654321"}).json(&f); f.FriendlyName != "mine" || f.Phone != "4915187654321" {
+	if put(p.ID, m{"friendly_name": "mine", "phone": "+49 151 87654321"}).json(&f); f.FriendlyName != "mine" ||
+		f.Phone != "4915187654321" {
 		t.Errorf("%+v", f)
 	}
 	if put(e.ID, m{"phone": "4915112345678"}).json(&f); f.FriendlyName != "app" || f.Phone != "" {
@@ -40,9 +43,11 @@ func TestAdminFactors(t *testing.T) {
 	put(p.ID, m{"phone": "x"}).refused(400, "validation_failed", "Invalid phone number format (E.164 required)")
 	put(p.ID, m{"friendly_name": strings.Repeat("x", 256)}).refused(400, "validation_failed", "*")
 	put(p.ID, "[").refused(400, "bad_json", "*")
-	put(p.ID, m{"friendly_name": "app"}).refused(422, "mfa_factor_name_conflict", `A factor with the friendly name "app" for this user already exists`)
+	put(p.ID, m{"friendly_name": "app"}).refused(422, "mfa_factor_name_conflict",
+		`A factor with the friendly name "app" for this user already exists`)
 	q := a.enrollPhone(mia, "third", "4915100000001")
-	put(q.ID, m{"phone": "4915187654321"}).refused(422, "mfa_verified_factor_exists", "The user has another phone factor with this number")
+	put(q.ID, m{"phone": "4915187654321"}).refused(422, "mfa_verified_factor_exists",
+		"The user has another phone factor with this number")
 
 	// A code that was sent to the number of before is of no use.
 	ch := a.challenge(mia, p.ID)

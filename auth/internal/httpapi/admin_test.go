@@ -15,7 +15,8 @@ func TestAdmin_users(t *testing.T) {
 	a := open(t)
 	admin := a.service()
 	for i := range 5 {
-		a.do("POST /admin/users", map[string]any{"email": fmt.Sprintf("u%d@example.org", i), "user_metadata": map[string]any{"full_name": fmt.Sprintf("Name %d_%%", i)}}, admin).is(200, "*")
+		a.do("POST /admin/users", map[string]any{"email": fmt.Sprintf("u%d@example.org", i),
+			"user_metadata": map[string]any{"full_name": fmt.Sprintf("Name %d_%%", i)}}, admin).is(200, "*")
 		a.pass(time.Second)
 	}
 	type list struct {
@@ -46,13 +47,16 @@ func TestAdmin_users(t *testing.T) {
 	}
 	f("?page=&per_page=", "u4 u3 u2 u1 u0", `</admin/users?page=1&per_page=>; rel="last"`, "5")
 	f("", "u4 u3 u2 u1 u0", `</admin/users?page=1>; rel="last"`, "5")
-	f("?page=2&per_page=2", "u2 u1", `</admin/users?page=3&per_page=2>; rel="next", </admin/users?page=3&per_page=2>; rel="last"`, "5")
+	f("?page=2&per_page=2", "u2 u1",
+		`</admin/users?page=3&per_page=2>; rel="next", </admin/users?page=3&per_page=2>; rel="last"`, "5")
 	f("?per_page=2&page=3", "u0", `</admin/users?page=3&per_page=2>; rel="last"`, "5")
 	f("?page=9&per_page=2", "", `</admin/users?page=3&per_page=2>; rel="last"`, "5")
-	f("?sort=created_at+asc&per_page=2&filter=a,b%3Bc", "", `</admin/users?page=0&filter=a%2Cb%3Bc&per_page=2&sort=created_at+asc>; rel="last"`, "0")
+	f("?sort=created_at+asc&per_page=2&filter=a,b%3Bc", "",
+		`</admin/users?page=0&filter=a%2Cb%3Bc&per_page=2&sort=created_at+asc>; rel="last"`, "0")
 	f("?sort=created_at+asc", "u0 u1 u2 u3 u4", `</admin/users?page=1&sort=created_at+asc>; rel="last"`, "5")
 	f("?sort=created_at+ASC", "u0 u1 u2 u3 u4", `</admin/users?page=1&sort=created_at+ASC>; rel="last"`, "5")
-	f("?sort=created_at&sort=created_at+asc&per_page=1", "u4", `</admin/users?page=2&per_page=1&sort=created_at&sort=created_at+asc>; rel="next", </admin/users?page=5&per_page=1&sort=created_at&sort=created_at+asc>; rel="last"`, "5")
+	f("?sort=created_at&sort=created_at+asc&per_page=1", "u4",
+		`</admin/users?page=2&per_page=1&sort=created_at&sort=created_at+asc>; rel="next", </admin/users?page=5&per_page=1&sort=created_at&sort=created_at+asc>; rel="last"`, "5")
 	f("?filter=NAME+3", "u3", `</admin/users?page=1&filter=NAME+3>; rel="last"`, "1")
 	f("?filter=_%25", "u4 u3 u2 u1 u0", `</admin/users?page=1&filter=_%25>; rel="last"`, "5")
 	f("?filter=%00u1@", "u1", `</admin/users?page=1&filter=%00u1%40>; rel="last"`, "1")
@@ -95,16 +99,19 @@ func TestAdmin_user(t *testing.T) {
 	type m = map[string]any
 	create := func(in m) answer { t.Helper(); return a.do("POST /admin/users", in, admin) }
 	var u userJSON
-	create(m{"email": "Mia@example.org", "phone": "+49 151 12345678", "password": sesame, "email_confirm": true, "phone_confirm": true,
+	create(m{"email": "Mia@example.org", "phone": "+49 151 12345678", "password": sesame, "email_confirm": true,
+		"phone_confirm": true,
 		"user_metadata": m{"a": 1}, "app_metadata": m{"plan": "x"}, "role": "editor", "ban_duration": "none"}).json(&u)
-	if u.Email != "mia@example.org" || u.Phone != "4915112345678" || u.Role != "editor" || u.AppMetadata["plan"] != "x" || u.AppMetadata["provider"] != "email" || u.ConfirmedAt == "" || len(u.Identities) != 2 {
+	if u.Email != "mia@example.org" || u.Phone != "4915112345678" || u.Role != "editor" || u.AppMetadata["plan"] != "x" ||
+		u.AppMetadata["provider"] != "email" || u.ConfirmedAt == "" || len(u.Identities) != 2 {
 		t.Errorf("user %+v", u)
 	}
 	id := uuid.NewString()
 	create(m{"email": "id@example.org", "id": id}).is(200, `{"id":"`+id+`",*`)
 	other := uuid.NewString()
 	a.do("POST /admin/users/"+other, m{"email": "path@example.org"}, admin).is(200, `{"id":"`+other+`",*`)
-	create(m{"email": "hash@example.org", "password_hash": "$2y$10$SXEz2HeT8PUIGQXo9yeUIem8KzNxgG0d7o/.eGj2rj8KbRgAuRVlq", "email_confirm": true}).is(200, "*")
+	create(m{"email": "hash@example.org", "password_hash": "$2y$10$SXEz2HeT8PUIGQXo9yeUIem8KzNxgG0d7o/.eGj2rj8KbRgAuRVlq",
+		"email_confirm": true}).is(200, "*")
 
 	r := func(status int, code, msg string, in m) {
 		t.Helper()
@@ -115,9 +122,11 @@ func TestAdmin_user(t *testing.T) {
 	r(422, "email_exists", "A user with this email address has already been registered", m{"email": "mia@example.org"})
 	r(400, "validation_failed", "Invalid phone number format (E.164 required)", m{"phone": "x"})
 	r(422, "phone_exists", "Phone number already registered by another user", m{"phone": "4915112345678"})
-	r(400, "validation_failed", "Only a password or a password hash should be provided", m{"email": "a@b", "password": sesame, "password_hash": "x"})
+	r(400, "validation_failed", "Only a password or a password hash should be provided",
+		m{"email": "a@b", "password": sesame, "password_hash": "x"})
 	r(400, "validation_failed", "*", m{"email": "a@b", "password_hash": "x"})
-	r(400, "validation_failed", "Password cannot be longer than 72 characters", m{"email": "a@b", "password": strings.Repeat("x", 73)})
+	r(400, "validation_failed", "Password cannot be longer than 72 characters",
+		m{"email": "a@b", "password": strings.Repeat("x", 73)})
 	r(422, "weak_password", "*", m{"email": "a@b", "password": "x"})
 	r(400, "validation_failed", "ID must conform to the uuid v4 format", m{"email": "a@b", "id": "x"})
 	r(400, "validation_failed", "ID cannot be a nil uuid", m{"email": "a@b", "id": uuid.Nil.String()})
@@ -126,15 +135,18 @@ func TestAdmin_user(t *testing.T) {
 	a.do("POST /admin/users/x", m{"email": "a@b"}, admin).refused(404, "validation_failed", "user_id must be an UUID")
 
 	a.do("GET /admin/users/x", nil, admin).refused(404, "validation_failed", "user_id must be an UUID")
-	a.do("GET /admin/users/"+strings.ReplaceAll(u.ID, "-", ""), nil, admin).refused(404, "validation_failed", "user_id must be an UUID")
+	a.do("GET /admin/users/"+strings.ReplaceAll(u.ID, "-", ""), nil, admin).refused(404, "validation_failed",
+		"user_id must be an UUID")
 	a.do("GET /admin/users/"+uuid.NewString(), nil, admin).refused(404, "user_not_found", "User not found")
 	a.do("GET /admin/users/"+strings.ToUpper(u.ID), nil, admin).is(200, `{"id":"`+u.ID+`",*`)
 
 	u0 := u.ID
 	put := func(id string, in any) answer { t.Helper(); return a.do("PUT /admin/users/"+id, in, admin) }
 	u = userJSON{}
-	put(u0, m{"email": "new@example.org", "user_metadata": m{"a": nil, "b": 2}, "ban_duration": "1h", "role": "reader"}).json(&u)
-	if u.Email != "new@example.org" || u.UserMetadata["a"] != nil || u.UserMetadata["b"] != 2.0 || u.BannedUntil == "" || u.Role != "reader" {
+	put(u0, m{"email": "new@example.org", "user_metadata": m{"a": nil, "b": 2}, "ban_duration": "1h",
+		"role": "reader"}).json(&u)
+	if u.Email != "new@example.org" || u.UserMetadata["a"] != nil || u.UserMetadata["b"] != 2.0 ||
+		u.BannedUntil == "" || u.Role != "reader" {
 		t.Errorf("user %+v", u)
 	}
 	put(u.ID, m{"email": "id@example.org"}).refused(422, "email_exists", "*")
@@ -172,8 +184,10 @@ func TestAdmin_links(t *testing.T) {
 		t.Errorf("link %s", l.Link)
 	}
 	var g grantJSON
-	a.do("POST /verify", m{"type": "invite", "token_hash": a.newest("guest@example.org").Hash, "password": "x"}).refused(422, "weak_password", "*")
-	a.do("POST /verify", m{"type": "invite", "token_hash": a.newest("guest@example.org").Hash, "password": sesame}).json(&g)
+	a.do("POST /verify", m{"type": "invite", "token_hash": a.newest("guest@example.org").Hash,
+		"password": "x"}).refused(422, "weak_password", "*")
+	a.do("POST /verify", m{"type": "invite", "token_hash": a.newest("guest@example.org").Hash,
+		"password": sesame}).json(&g)
 	a.do("POST /token?grant_type=password", m{"email": "guest@example.org", "password": sesame}).is(200, "*")
 	a.do("POST /invite", m{"email": "guest@example.org"}, admin).refused(422, "email_exists", "*")
 	a.do("POST /invite", m{"email": "x"}, admin).refused(400, "validation_failed", "*")
@@ -199,11 +213,14 @@ func TestAdmin_links(t *testing.T) {
 		t.Errorf("link %+v", l)
 	}
 	a.do("POST /verify", m{"type": "recovery", "email": "guest@example.org", "token": l.EmailOTP}).is(200, "*")
-	l = make("?redirect_to=myapp%3A%2F%2Fcallback", m{"type": "magiclink", "email": "guest@example.org", "redirect_to": "https://other.example.org/x"})
-	if l.RedirectTo != "https://other.example.org/x" || !strings.HasSuffix(l.ActionLink, "&redirect_to=https://other.example.org/x") {
+	l = make("?redirect_to=myapp%3A%2F%2Fcallback",
+		m{"type": "magiclink", "email": "guest@example.org", "redirect_to": "https://other.example.org/x"})
+	if l.RedirectTo != "https://other.example.org/x" ||
+		!strings.HasSuffix(l.ActionLink, "&redirect_to=https://other.example.org/x") {
 		t.Errorf("link %+v", l)
 	}
-	l = make("?redirect_to=myapp%3A%2F%2Fcallback", m{"type": "magiclink", "email": "guest@example.org", "redirect_to": "https://evil.example/x"})
+	l = make("?redirect_to=myapp%3A%2F%2Fcallback",
+		m{"type": "magiclink", "email": "guest@example.org", "redirect_to": "https://evil.example/x"})
 	if l.RedirectTo != "myapp://callback" {
 		t.Errorf("link %+v", l)
 	}
@@ -224,10 +241,12 @@ func TestAdmin_links(t *testing.T) {
 	r(400, "validation_failed", "*", m{"type": "recovery"})
 	r(404, "user_not_found", "User with this email not found", m{"type": "recovery", "email": "no@example.org"})
 	r(400, "validation_failed", "Signup requires a valid password", m{"type": "signup", "email": "no@example.org"})
-	r(400, "validation_failed", "Invalid email action link type requested: x", m{"type": "x", "email": "guest@example.org"})
+	r(400, "validation_failed", "Invalid email action link type requested: x",
+		m{"type": "x", "email": "guest@example.org"})
 	r(422, "email_exists", "*", m{"type": "invite", "email": "guest@example.org"})
 	a.apply(func(s *account.Settings, _ *Settings) { s.Email.SecureChange = false })
-	r(400, "validation_failed", "Enable secure email change to generate link for current email", m{"type": "email_change_current", "email": "guest@example.org", "new_email": "b@example.org"})
+	r(400, "validation_failed", "Enable secure email change to generate link for current email",
+		m{"type": "email_change_current", "email": "guest@example.org", "new_email": "b@example.org"})
 }
 
 func TestAdmin_audit(t *testing.T) {
@@ -249,11 +268,14 @@ func TestAdmin_audit(t *testing.T) {
 	}
 	var list []entry
 	got := a.do("GET /admin/audit?per_page=2", nil, a.service()).json(&list)
-	if len(list) != 2 || list[0].Payload.Action != "user_signedup" || list[0].Payload.ActorUsername != "service_role" || list[0].Payload.ActorID != uuid.Nil.String() ||
-		list[1].Payload.Action != "user_modified" || list[1].Payload.ActorUsername != "mia@example.org" || list[1].Payload.ActorName != "Mia M." || list[1].IP != "127.0.0.1" {
+	if len(list) != 2 || list[0].Payload.Action != "user_signedup" || list[0].Payload.ActorUsername != "service_role" ||
+		list[0].Payload.ActorID != uuid.Nil.String() ||
+		list[1].Payload.Action != "user_modified" || list[1].Payload.ActorUsername != "mia@example.org" ||
+		list[1].Payload.ActorName != "Mia M." || list[1].IP != "127.0.0.1" {
 		t.Errorf("entries %+v", list)
 	}
-	if !like(got.Header.Get("Link"), `</admin/audit?page=2&per_page=2>; rel="next", </admin/audit?page=*&per_page=2>; rel="last"`) {
+	if !like(got.Header.Get("Link"),
+		`</admin/audit?page=2&per_page=2>; rel="next", </admin/audit?page=*&per_page=2>; rel="last"`) {
 		t.Errorf("Link %s", got.Header.Get("Link"))
 	}
 	f := func(query, want string) {

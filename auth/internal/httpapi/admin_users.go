@@ -127,7 +127,9 @@ func (c *call) sort() (oldestFirst bool, err error) {
 		case "asc":
 			oldestFirst = oldestFirst || first
 		default:
-			return false, invalidRequest(fmt.Sprintf("Bad Sort Parameters: bad direction for sort '%s', only 'asc' and 'desc' allowed", cleanText(direction, 100)))
+			return false,
+				invalidRequest(fmt.Sprintf("Bad Sort Parameters: bad direction for sort '%s', only 'asc' and 'desc' allowed",
+					cleanText(direction, 100)))
 		}
 		first = false
 	}

@@ -121,7 +121,8 @@ func (s *Server) finish(c *call, began time.Time) {
 	}
 	now := time.Now()
 	attrs := make([]slog.Attr, 0, 12)
-	attrs = append(attrs, slog.String("method", method(c.r.Method)), slog.String("route", route(c.r.Pattern)), slog.Int("status", c.status),
+	attrs = append(attrs, slog.String("method", method(c.r.Method)), slog.String("route", route(c.r.Pattern)),
+		slog.Int("status", c.status),
 		slog.Duration("duration", now.Sub(began)), slog.String("request_id", c.id), slog.String("ip", c.ip()))
 	if c.user != uuid.Nil {
 		attrs = append(attrs, slog.String("user", c.user.String()))
@@ -135,7 +136,8 @@ func (s *Server) finish(c *call, began time.Time) {
 	if c.unlisted != "" {
 		attrs = append(attrs, slog.String("unlisted_host", c.unlisted))
 	}
-	record := slog.NewRecord(now, level, "request", 0) // LogAttrs would look for the line that calls it, which is always this one
+	record := slog.NewRecord(now, level, "request",
+		0) // LogAttrs would look for the line that calls it, which is always this one
 	record.AddAttrs(attrs...)
 	s.log.Handler().Handle(ctx, record) // LogAttrs ignores its error, too
 }
@@ -206,7 +208,8 @@ func (c *call) routeError() {
 	delete(h, "Location")
 	p := errNotFound
 	if c.refused == http.StatusMethodNotAllowed {
-		p = &problem{status: 405, code: account.CodeMethodNotAllowed, msg: fmt.Sprintf("This path does not know the method %.32s", c.r.Method)}
+		p = &problem{status: 405, code: account.CodeMethodNotAllowed,
+			msg: fmt.Sprintf("This path does not know the method %.32s", c.r.Method)}
 	}
 	c.routed = true
 	c.writeError(p)

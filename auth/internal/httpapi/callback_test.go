@@ -21,14 +21,18 @@ func TestCallback_stateOnce(t *testing.T) {
 	get("").astray("bad_oauth_callback", "OAuth state parameter missing")
 	get("state=x&code=y").astray("bad_oauth_state", "OAuth state parameter is invalid")
 	get("state=0f4e6c1a-1f6b-4d0b-8d8e-4a3f2f1b7c55&code=y").astray("bad_oauth_state", "OAuth state not found or expired")
-	landed(a.do("POST /callback", "state=x", header{"Content-Type", "application/x-www-form-urlencoded"})).astray("bad_oauth_state", "*")
-	landed(a.do("POST /callback", "%zz", header{"Content-Type", "application/x-www-form-urlencoded"})).astray("bad_oauth_callback", "OAuth state parameter missing")
+	landed(a.do("POST /callback", "state=x",
+		header{"Content-Type", "application/x-www-form-urlencoded"})).astray("bad_oauth_state", "*")
+	landed(a.do("POST /callback", "%zz",
+		header{"Content-Type", "application/x-www-form-urlencoded"})).astray("bad_oauth_callback",
+		"OAuth state parameter missing")
 
 	b := a.authorize("provider=github")
 	state := b.back.Params().Get("state")
 	a.do("HEAD /callback?state="+state, nil, b.cookies...).is(204, "")
 	a.do("GET /callback?state="+state+"&code=x", nil, append(b.cookies, header{"Sec-Purpose", "prefetch"})...).is(204, "")
-	landed(a.do("GET /callback?state="+state, nil, b.cookies...)).out("invalid_request", "bad_oauth_callback", "OAuth callback with missing authorization code missing")
+	landed(a.do("GET /callback?state="+state, nil, b.cookies...)).out("invalid_request", "bad_oauth_callback",
+		"OAuth callback with missing authorization code missing")
 	a.callback(b.back, b.cookies...).astray("bad_oauth_state", "OAuth state not found or expired")
 
 	b = a.authorize("provider=github")
@@ -45,7 +49,8 @@ func TestCallback_stateOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := landed(lost.do("GET /callback?"+u.RawQuery, nil))
-		if l.StatusCode != 303 || l.query.Get("error") != "temporarily_unavailable" || l.query.Get("error_code") != "unexpected_failure" {
+		if l.StatusCode != 303 || l.query.Get("error") != "temporarily_unavailable" ||
+			l.query.Get("error_code") != "unexpected_failure" {
 			t.Errorf("%d %s", l.StatusCode, l.Header.Get("Location"))
 		}
 	})
@@ -87,7 +92,8 @@ func TestCallback_log(t *testing.T) {
 	f("INFO", "status=302", fakeidp.Behaviour{})
 	f("INFO", "error_code=provider_refused", fakeidp.Behaviour{Deny: true})
 	f("WARN", "https://evil.example", fakeidp.Behaviour{ResponseIssuer: "https://evil.example"})
-	f("ERROR", "answers 500", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"/protocol/openid-connect/userinfo": fakeidp.ServerError}})
+	f("ERROR", "answers 500",
+		fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"/protocol/openid-connect/userinfo": fakeidp.ServerError}})
 }
 
 // A callback that another browser began opens no session: an attacker's code in a victim's browser.
@@ -95,7 +101,8 @@ func TestCallback_boundToTheBrowser(t *testing.T) {
 	a := openAbroad(t)
 	got := a.do("GET /authorize?provider=github", nil)
 	k := got.Cookies()[0]
-	if !strings.HasPrefix(k.Name, "__Host-gatehouse-state-") || !k.HttpOnly || !k.Secure || k.SameSite != http.SameSiteLaxMode || k.Path != "/" || k.MaxAge != 300 || k.Domain != "" {
+	if !strings.HasPrefix(k.Name, "__Host-gatehouse-state-") || !k.HttpOnly ||
+		!k.Secure || k.SameSite != http.SameSiteLaxMode || k.Path != "/" || k.MaxAge != 300 || k.Domain != "" {
 		t.Errorf("%+v", k)
 	}
 	const other = "OAuth state was not issued to this browser"
@@ -152,10 +159,13 @@ func TestAuthorize(t *testing.T) {
 	f("", "Unsupported provider: no provider is named")
 	f("provider=none", "Unsupported provider: Provider none could not be found")
 	f("provider=github&code_challenge=x", "PKCE flow requires code_challenge_method and code_challenge")
-	f("provider=github&code_challenge=x&code_challenge_method=s256", "code challenge has to be between 43 and 128 characters")
-	f("provider=github&code_challenge="+strings.Repeat("!", 43)+"&code_challenge_method=s256", "code challenge can only contain alphanumeric characters, hyphens, periods, underscores and tildes")
+	f("provider=github&code_challenge=x&code_challenge_method=s256",
+		"code challenge has to be between 43 and 128 characters")
+	f("provider=github&code_challenge="+strings.Repeat("!", 43)+"&code_challenge_method=s256",
+		"code challenge can only contain alphanumeric characters, hyphens, periods, underscores and tildes")
 	f("provider=github&code_challenge="+challenge+"&code_challenge_method=md5", "Invalid code_challenge_method")
-	a.do("GET /authorize?provider=github&invite_token=x&code_challenge=x", nil).refused(404, "user_not_found", "User identified by token not found")
+	a.do("GET /authorize?provider=github&invite_token=x&code_challenge=x",
+		nil).refused(404, "user_not_found", "User identified by token not found")
 	a.client("github", func(c *provider.Client) { c.Enabled = false })
 	f("provider=github", "Unsupported provider: provider is not enabled")
 	a.client("google", func(c *provider.Client) { c.IDTokenOnly, c.Secret = true, "" })
@@ -175,22 +185,26 @@ func TestAuthorize(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := u.Query()
-	if q.Get("prompt") != "consent" || q.Has("redirect_to") || q.Get("scope") != "read_user a b" || q.Get("client_id") != fakeidp.ClientID || len(q.Get("state")) != 36 {
+	if q.Get("prompt") != "consent" || q.Has("redirect_to") || q.Get("scope") != "read_user a b" ||
+		q.Get("client_id") != fakeidp.ClientID || len(q.Get("state")) != 36 {
 		t.Errorf("%s", u)
 	}
 	if l := a.signIn("provider=gitlab&redirect_to=" + url.QueryEscape("https://evil.example/")).in(); l.to != siteURL {
 		t.Errorf("led to %s", l.to)
 	}
-	if l := a.signIn("provider=gitlab&redirect_to=" + url.QueryEscape("https://other.example.org/"+strings.Repeat("x", 5000))).in(); l.to != siteURL {
+	if l := a.signIn("provider=gitlab&redirect_to=" +
+		url.QueryEscape("https://other.example.org/"+strings.Repeat("x", 5000))).in(); l.to != siteURL {
 		t.Errorf("led to %s", l.to)
 	}
-	if l := a.signIn("provider=gitlab", header{"Referer", "https://other.example.org/page"}).in(); l.to != "https://other.example.org/page" {
+	if l := a.signIn("provider=gitlab",
+		header{"Referer", "https://other.example.org/page"}).in(); l.to != "https://other.example.org/page" {
 		t.Errorf("led to %s", l.to)
 	}
 	// An error is encoded once.
 	a.idp.SetUser(person("1", ""))
 	l := a.signIn("provider=gitlab&redirect_to=" + url.QueryEscape("https://other.example.org/in?x=y#z"))
-	if l.out("server_error", "unexpected_failure", "*"); strings.Contains(l.Header.Get("Location"), "%25") || l.query.Get("x") != "y" {
+	if l.out("server_error", "unexpected_failure", "*"); strings.Contains(l.Header.Get("Location"), "%25") ||
+		l.query.Get("x") != "y" {
 		t.Errorf("%s", l.Header.Get("Location"))
 	}
 }

@@ -42,10 +42,12 @@ func (s *Server) verifyCaptcha(c *call) error {
 	}
 	refused, ok := errors.AsType[*captcha.Refused](err)
 	if !ok {
-		return &problem{status: 500, code: account.CodeUnexpectedFailure, msg: "captcha verification process failed", err: err}
+		return &problem{status: 500, code: account.CodeUnexpectedFailure, msg: "captcha verification process failed",
+			err: err}
 	}
 	if refused.Misconfigured() { // the visitor can do nothing about that
-		s.log.Error("the captcha provider refuses AUTH_SECURITY_CAPTCHA_SECRET: every captcha fails", "reasons", refused.Reasons())
+		s.log.Error("the captcha provider refuses AUTH_SECURITY_CAPTCHA_SECRET: every captcha fails",
+			"reasons", refused.Reasons())
 	}
 	return noCaptcha(refused.Reasons(), err)
 }

@@ -91,7 +91,8 @@ func TestCaptcha_where(t *testing.T) {
 	a.do("POST /token?grant_type=password", with(m{"email": "mia@example.org", "password": sesame})).json(&again)
 	asked++
 	a.do("POST /token?grant_type=refresh_token", m{"refresh_token": again.RefreshToken}).is(200, "*")
-	a.do("POST /token?grant_type=pkce", m{"auth_code": "x", "code_verifier": "y"}).refused(404, "flow_state_not_found", "*")
+	a.do("POST /token?grant_type=pkce", m{"auth_code": "x", "code_verifier": "y"}).refused(404, "flow_state_not_found",
+		"*")
 	a.do("POST /token?grant_type=id_token", m{"id_token": "x"}).is(400, `{"error":*`)
 	a.do("POST /verify", m{"type": "signup", "token_hash": strings.Repeat("0", 64)}).refused(403, "otp_expired", "*")
 	a.do("PUT /user", m{"data": m{"a": 1}}, bearer(again.AccessToken)).is(200, "*")
@@ -127,13 +128,16 @@ func TestCaptcha_token(t *testing.T) {
 	}
 	s.Say(&captchatest.Answer{Body: `{"success":true}`})
 	f(m{"email": "a@example.org", "captcha_token": "top"}, "top")
-	f(m{"email": "b@example.org", "captcha_token": "top", "gotrue_meta_security": m{"captcha_token": " nested\n"}}, "nested")
+	f(m{"email": "b@example.org", "captcha_token": "top", "gotrue_meta_security": m{"captcha_token": " nested\n"}},
+		"nested")
 	f(m{"email": "c@example.org", "captcha_token": "\ttop ", "gotrue_meta_security": m{"captcha_token": "  "}}, "top")
 	f(m{"email": "d@example.org", "captcha_token": "top", "gotrue_meta_security": nil}, "top")
-	for _, none := range []any{m{}, m{"captcha_token": nil}, m{"gotrue_meta_security": m{}}, m{"captcha_token": " ", "gotrue_meta_security": m{"captcha_token": nil}}} {
+	for _, none := range []any{m{}, m{"captcha_token": nil}, m{"gotrue_meta_security": m{}},
+		m{"captcha_token": " ", "gotrue_meta_security": m{"captcha_token": nil}}} {
 		a.do("POST /recover", none).refused(400, "captcha_failed", noToken)
 	}
-	for _, broken := range []any{"", "{", "[]", `{"captcha_token":7}`, `{"gotrue_meta_security":"x"}`, `{"captcha_token":"\u0000"}`} {
+	for _, broken := range []any{"", "{", "[]", `{"captcha_token":7}`, `{"gotrue_meta_security":"x"}`,
+		`{"captcha_token":"\u0000"}`} {
 		a.do("POST /recover", broken).refused(400, "bad_json", "Could not parse request body as JSON: *")
 	}
 	a.do("POST /signup", `{"x":"`+strings.Repeat("x", maxBody)+`"}`).refused(413, "request_entity_too_large", "*")
@@ -146,7 +150,8 @@ func TestCaptcha_errors(t *testing.T) {
 	guess := func() answer {
 		return a.do("POST /recover", m{"email": "mia@example.org", "captcha_token": "guess-hush"})
 	}
-	guess().refused(400, "captcha_failed", "captcha protection: request disallowed (invalid-input-response, timeout-or-duplicate)")
+	guess().refused(400, "captcha_failed",
+		"captcha protection: request disallowed (invalid-input-response, timeout-or-duplicate)")
 	a.do("POST /recover", m{"captcha_token": "x"}, header{"X-Supabase-Api-Version", "2024-01-01"}).
 		is(400, `{"code":"captcha_failed","message":"captcha protection: request disallowed (invalid-input-response, timeout-or-duplicate)"}`)
 	s.Say(&captchatest.Answer{Body: `{"success":false,"error-codes":["invalid-input-secret"]}`})
@@ -160,8 +165,10 @@ func TestCaptcha_errors(t *testing.T) {
 	}
 	a2, s2 := guarded(t, func(o *captcha.Options) { o.Timeout = 50 * time.Millisecond })
 	s2.Say(&captchatest.Answer{Hang: true})
-	a2.do("POST /token?grant_type=password", m{"captcha_token": "x"}).refused(500, "unexpected_failure", "captcha verification process failed")
-	for _, hidden := range []string{"guess-hush", captchatest.Secret, base64.StdEncoding.EncodeToString([]byte(captchatest.Secret))} {
+	a2.do("POST /token?grant_type=password", m{"captcha_token": "x"}).refused(500, "unexpected_failure",
+		"captcha verification process failed")
+	for _, hidden := range []string{"guess-hush", captchatest.Secret,
+		base64.StdEncoding.EncodeToString([]byte(captchatest.Secret))} {
 		if strings.Contains(a.log.String(), hidden) {
 			t.Errorf("the log holds %q", hidden)
 		}
@@ -195,13 +202,17 @@ func TestCaptcha_limits(t *testing.T) {
 		a.do("POST "+route, m{}).refused(429, "over_request_rate_limit", "*")
 	}
 	for i := range 3 {
-		a.do("POST /signup", m{"email": fmt.Sprint(i, "@example.org"), "password": sesame}).refused(400, "captcha_failed", noToken)
+		a.do("POST /signup", m{"email": fmt.Sprint(i, "@example.org"), "password": sesame}).refused(400, "captcha_failed",
+			noToken)
 		a.do("POST /token?grant_type=password", m{}).refused(400, "captcha_failed", noToken)
 	}
 	a.do("POST /signup", with(m{"email": "mia@example.org", "password": sesame})).is(200, "*")
-	a.do("POST /signup", with(m{"email": "mia@example.org", "password": sesame})).refused(429, "over_request_rate_limit", "*")
-	a.do("POST /token?grant_type=password", with(m{"email": "x@example.org", "password": sesame})).refused(400, "invalid_credentials", "*")
-	a.do("POST /token?grant_type=password", with(m{"email": "x@example.org", "password": sesame})).refused(429, "over_request_rate_limit", "*")
+	a.do("POST /signup", with(m{"email": "mia@example.org", "password": sesame})).refused(429, "over_request_rate_limit",
+		"*")
+	a.do("POST /token?grant_type=password", with(m{"email": "x@example.org", "password": sesame})).refused(400,
+		"invalid_credentials", "*")
+	a.do("POST /token?grant_type=password", with(m{"email": "x@example.org", "password": sesame})).refused(429,
+		"over_request_rate_limit", "*")
 	if n := len(s.Asked()); n != 4 {
 		t.Errorf("asked %d times", n)
 	}

@@ -166,7 +166,8 @@ func (s suite) Run() int {
 	}
 	// The answers that any route may give when a server is unreachable or a body too large are tested for some
 	// routes.
-	anywhere := []string{"413 request_entity_too_large", "500 unexpected_failure", "503 unexpected_failure", "504 request_timeout"}
+	anywhere := []string{"413 request_entity_too_large", "500 unexpected_failure", "503 unexpected_failure",
+		"504 request_timeout"}
 	for path, methods := range spec().doc.Paths {
 		for method, op := range methods {
 			for status, answer := range op.Responses {
@@ -246,7 +247,8 @@ func TestOpenAPI_listsTheCodes(t *testing.T) {
 	if d := cmp.Diff(codes, enum); d != "" {
 		t.Errorf("codes.go (-) and openapi.json (+):\n%s", d)
 	}
-	used := map[string]bool{"not_found": true, "method_not_allowed": true, "passkey_disabled": true, "feature_disabled": true} // of whole trees of paths
+	used := map[string]bool{"not_found": true, "method_not_allowed": true, "passkey_disabled": true,
+		"feature_disabled": true} // of whole trees of paths
 	for _, methods := range spec().doc.Paths {
 		for _, op := range methods {
 			for _, answer := range op.Responses {

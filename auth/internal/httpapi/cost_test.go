@@ -45,7 +45,8 @@ func TestStatements_perRequest(t *testing.T) {
 	})
 	f("sign-up", 2, func() {
 		n++
-		a.do("POST /signup", map[string]any{"email": strings.Repeat("x", n) + "@example.org", "password": sesame}).is(200, "*")
+		a.do("POST /signup", map[string]any{"email": strings.Repeat("x", n) + "@example.org", "password": sesame}).is(200,
+			"*")
 	})
 	f("sign-up of a known address", 2, func() {
 		a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).is(200, "*")
@@ -71,7 +72,8 @@ func (n *discardWriter) WriteHeader(status int)      { n.status = status }
 
 // What a request costs without net/http's own reading and writing.
 func BenchmarkServe(b *testing.B) {
-	for name, path := range map[string]string{"health": "/health", "settings": "/settings", "jwks": "/.well-known/jwks.json", "refused": "/user", "notfound": "/x"} {
+	for name, path := range map[string]string{"health": "/health", "settings": "/settings",
+		"jwks": "/.well-known/jwks.json", "refused": "/user", "notfound": "/x"} {
 		b.Run(name, func(b *testing.B) {
 			srv := benchServer(b)
 			r := httptest.NewRequest("GET", path, nil)

@@ -70,7 +70,8 @@ func (c *call) body() (text []byte, err error) {
 }
 
 func tooLarge() *problem {
-	return newProblem(413, account.CodeRequestEntityTooLarge, fmt.Sprintf("Request body too large (max %d bytes)", maxBody))
+	return newProblem(413, account.CodeRequestEntityTooLarge,
+		fmt.Sprintf("Request body too large (max %d bytes)", maxBody))
 }
 
 // decode reads the body, which must be a JSON object, into a struct. Unknown members are ignored, null

@@ -70,7 +70,8 @@ func TestDecode(t *testing.T) {
 // Whatever passes the checks must be JSON that PostgreSQL's jsonb takes too; here: no panic, and text
 // that was accepted decodes the same a second time.
 func FuzzDecode(f *testing.F) {
-	for _, seed := range []string{`{}`, `{"data":{"a":[1e9,"\u00e4\ud83d\ude00"]}}`, `{"data":"\u0000"}`, `{"email":"\ud800"}`, `[`, "\xff", `{"data":{"a":1e99999}}`} {
+	for _, seed := range []string{`{}`, `{"data":{"a":[1e9,"\u00e4\ud83d\ude00"]}}`, `{"data":"\u0000"}`,
+		`{"email":"\ud800"}`, `[`, "\xff", `{"data":{"a":1e99999}}`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -105,8 +106,10 @@ func TestBody_limits(t *testing.T) {
 		t.Fatal(len(fits))
 	}
 	a.do("POST /recover", fits).refused(400, "validation_failed", "*")
-	a.do("POST /recover", fits+" ").is(413, `{"code":413,"error_code":"request_entity_too_large","msg":"Request body too large (max 1048576 bytes)"}`)
-	a.do("POST /recover", struct{ Email string }{strings.Repeat("x", 2*maxBody)}).refused(413, "request_entity_too_large", "*")
+	a.do("POST /recover", fits+" ").is(413,
+		`{"code":413,"error_code":"request_entity_too_large","msg":"Request body too large (max 1048576 bytes)"}`)
+	a.do("POST /recover", struct{ Email string }{strings.Repeat("x", 2*maxBody)}).refused(413, "request_entity_too_large",
+		"*")
 	a.do("GET /settings", fits+" ").is(200, "*") // the body is not read
 	a.do("POST /recover", nil).refused(400, "bad_json", "*unexpected end of JSON input")
 }

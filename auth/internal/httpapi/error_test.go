@@ -21,7 +21,8 @@ func TestErrors_forms(t *testing.T) {
 		if e := got.Header.Get("X-Supabase-Api-Version"); e != echo {
 			t.Errorf("version %q is echoed as %q, want %q", version, e, echo)
 		}
-		if got.Header.Get("X-Sb-Error-Code") != "no_authorization" || got.Header.Get("Content-Type") != "application/json" || got.Header.Get("WWW-Authenticate") != "Bearer" {
+		if got.Header.Get("X-Sb-Error-Code") != "no_authorization" || got.Header.Get("Content-Type") != "application/json" ||
+			got.Header.Get("WWW-Authenticate") != "Bearer" {
 			t.Errorf("headers %v", got.Header)
 		}
 	}
@@ -36,11 +37,13 @@ func TestErrors_forms(t *testing.T) {
 	// 5xx carry the request's id in the old form, so that it can be found in the log.
 	a.db.Close()
 	in := map[string]any{"email": "mia@example.org", "password": "x"}
-	got := a.do("POST /token?grant_type=password", in).is(503, `{"code":503,"error_code":"unexpected_failure","msg":"*","error_id":"*"}`)
+	got := a.do("POST /token?grant_type=password",
+		in).is(503, `{"code":503,"error_code":"unexpected_failure","msg":"*","error_id":"*"}`)
 	if got.Header.Get("Retry-After") != "1" {
 		t.Errorf("headers %v", got.Header)
 	}
-	a.do("POST /token?grant_type=password", in, header{"X-Supabase-Api-Version", "2024-01-01"}).is(503, `{"code":"unexpected_failure","message":"*"}`)
+	a.do("POST /token?grant_type=password", in, header{"X-Supabase-Api-Version", "2024-01-01"}).is(503,
+		`{"code":"unexpected_failure","message":"*"}`)
 }
 
 func TestErrors_ofTheRouter(t *testing.T) {
@@ -49,12 +52,14 @@ func TestErrors_ofTheRouter(t *testing.T) {
 	a.do("GET /", nil).refused(404, "not_found", "*")
 	a.do("GET /admin//users", nil).refused(404, "not_found", "*")
 	a.do("GET /user/../health", nil).refused(404, "not_found", "*")
-	a.do("GET /settings/x", nil, header{"X-Supabase-Api-Version", "2024-01-01"}).is(404, `{"code":"not_found","message":"*"}`)
+	a.do("GET /settings/x", nil, header{"X-Supabase-Api-Version", "2024-01-01"}).is(404,
+		`{"code":"not_found","message":"*"}`)
 	got := a.do("DELETE /settings", nil).refused(405, "method_not_allowed", "*DELETE*")
 	if allow := got.Header.Get("Allow"); allow != "GET, HEAD" {
 		t.Errorf("Allow: %q", allow)
 	}
-	got = a.do("PUT /signup", "{}", header{"X-Supabase-Api-Version", "2024-01-01"}).is(405, `{"code":"method_not_allowed",*`)
+	got = a.do("PUT /signup", "{}", header{"X-Supabase-Api-Version", "2024-01-01"}).is(405,
+		`{"code":"method_not_allowed",*`)
 	if allow := got.Header.Get("Allow"); allow != "POST" {
 		t.Errorf("Allow: %q", allow)
 	}
@@ -79,14 +84,18 @@ func TestErrors_panicAndTimeout(t *testing.T) {
 	a.server.mux.Handle("GET /slow", a.server.open(func(c *call) error { <-c.ctx().Done(); return c.ctx().Err() }))
 	a.server.mux.Handle("GET /slowdb", a.server.open(func(c *call) error {
 		<-c.ctx().Done()
-		return &account.Refusal{Kind: account.Unavailable, Code: account.CodeUnexpectedFailure, Msg: "away", RetryAfter: time.Second}
+		return &account.Refusal{Kind: account.Unavailable, Code: account.CodeUnexpectedFailure, Msg: "away",
+			RetryAfter: time.Second}
 	}))
 	a.server.mux.Handle("GET /slowhash", a.server.open(func(c *call) error {
 		<-c.ctx().Done()
-		return &account.Refusal{Kind: account.Unavailable, Code: account.CodeUnexpectedFailure, Msg: "busy", RetryAfter: time.Second, Err: &password.Busy{RetryAfter: time.Second}}
+		return &account.Refusal{Kind: account.Unavailable, Code: account.CodeUnexpectedFailure, Msg: "busy",
+			RetryAfter: time.Second, Err: &password.Busy{RetryAfter: time.Second}}
 	}))
-	a.do("GET /panic", nil).is(500, `{"code":500,"error_code":"unexpected_failure","msg":"Internal Server Error","error_id":"*"}`)
-	a.do("GET /panic", nil, header{"X-Supabase-Api-Version", "2024-01-01"}).is(500, `{"code":"unexpected_failure","message":"Internal Server Error"}`)
+	a.do("GET /panic", nil).is(500,
+		`{"code":500,"error_code":"unexpected_failure","msg":"Internal Server Error","error_id":"*"}`)
+	a.do("GET /panic", nil, header{"X-Supabase-Api-Version", "2024-01-01"}).is(500,
+		`{"code":"unexpected_failure","message":"Internal Server Error"}`)
 	if log := a.log.String(); !strings.Contains(log, "at the disco") || !strings.Contains(log, "error_test.go") {
 		t.Errorf("no stack in the log: %s", log)
 	}
@@ -101,7 +110,8 @@ func TestErrors_panicAndTimeout(t *testing.T) {
 	}
 
 	a.apply(func(_ *account.Settings, s *Settings) { s.MaxDuration = 20 * time.Millisecond })
-	a.do("GET /slow", nil).is(504, `{"code":504,"error_code":"request_timeout","msg":"Processing this request timed out, please retry after a moment.","error_id":"*"}`)
+	a.do("GET /slow", nil).is(504,
+		`{"code":504,"error_code":"request_timeout","msg":"Processing this request timed out, please retry after a moment.","error_id":"*"}`)
 	a.do("GET /slowdb", nil).refused(504, "request_timeout", "*")
 	// A request that waited for a hashing worker gets the answer of a full queue.
 	a.do("GET /slowhash", nil).refused(503, "unexpected_failure", "busy")
@@ -137,7 +147,8 @@ func TestErrors_clientGone(t *testing.T) {
 	}
 	<-gone
 	a.http.Close() // waits for the handler
-	if log := a.log.String(); !strings.Contains(log, "level=INFO") || !strings.Contains(log, "error_code=client_gone") || strings.Contains(log, "level=ERROR") {
+	if log := a.log.String(); !strings.Contains(log, "level=INFO") || !strings.Contains(log, "error_code=client_gone") ||
+		strings.Contains(log, "level=ERROR") {
 		t.Errorf("log %s", log)
 	}
 }
@@ -147,7 +158,8 @@ func TestProblem_oauthForm(t *testing.T) {
 	a.server.mux.Handle("GET /oauth", a.server.open(func(*call) error {
 		return &problem{status: 500, code: "invalid_request", msg: `say "please"`, oauth: true}
 	}))
-	a.do("GET /oauth", nil, header{"X-Supabase-Api-Version", "2024-01-01"}).is(400, `{"error":"invalid_request","error_description":"say \"please\""}`)
+	a.do("GET /oauth", nil, header{"X-Supabase-Api-Version", "2024-01-01"}).is(400,
+		`{"error":"invalid_request","error_description":"say \"please\""}`)
 }
 
 // Each code of the API can be written, and kinds have the statuses that the contract gives them.
@@ -187,12 +199,14 @@ func TestLog_oneLineWithoutSecrets(t *testing.T) {
 	if strings.Count(line, "\n") != 1 {
 		t.Errorf("not one line: %q", line)
 	}
-	for _, want := range []string{"method=GET", "route=/user", "status=200", "request_id=trace-1", "ip=127.0.0.1", "user=" + g.User.ID, "duration="} {
+	for _, want := range []string{"method=GET", "route=/user", "status=200", "request_id=trace-1", "ip=127.0.0.1",
+		"user=" + g.User.ID, "duration="} {
 		if !strings.Contains(line, want) {
 			t.Errorf("%q is missing in %q", want, line)
 		}
 	}
-	a.do("POST /token?grant_type=password", map[string]any{"email": "mia@example.org", "password": "wrong guess"}).refused(400, "invalid_credentials", "*")
+	a.do("POST /token?grant_type=password",
+		map[string]any{"email": "mia@example.org", "password": "wrong guess"}).refused(400, "invalid_credentials", "*")
 	a.do("POST /token?grant_type=refresh_token", map[string]any{"refresh_token": g.RefreshToken}).is(200, "*")
 	for _, secret := range []string{"hunter2", "wrong guess", sesame, g.AccessToken, g.RefreshToken, "mia@example.org"} {
 		if strings.Contains(a.log.String(), secret) {
@@ -232,7 +246,8 @@ func TestCORS(t *testing.T) {
 	}
 	for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
 		h := preflight(method, "apikey,authorization,content-type,x-client-info,x-own,x-supabase-api-version")
-		if h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Allow-Methods") != method || h.Get("Access-Control-Allow-Headers") == "" || h.Get("Access-Control-Max-Age") != "600" {
+		if h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Allow-Methods") != method ||
+			h.Get("Access-Control-Allow-Headers") == "" || h.Get("Access-Control-Max-Age") != "600" {
 			t.Errorf("preflight %s: %v", method, h)
 		}
 		if h.Get("Access-Control-Allow-Credentials") != "" {
@@ -240,7 +255,8 @@ func TestCORS(t *testing.T) {
 		}
 	}
 	// As an operator types them: curl does not sort.
-	if h := preflight("POST", "Content-Type, Authorization, X-Client-Info, authorization"); h.Get("Access-Control-Allow-Headers") != "authorization,content-type,x-client-info" {
+	if h := preflight("POST",
+		"Content-Type, Authorization, X-Client-Info, authorization"); h.Get("Access-Control-Allow-Headers") != "authorization,content-type,x-client-info" {
 		t.Errorf("headers in another order are refused: %v", h)
 	}
 	if h := preflight("GET", "x-foreign"); h.Get("Access-Control-Allow-Headers") != "" {
@@ -250,7 +266,8 @@ func TestCORS(t *testing.T) {
 		t.Errorf("a foreign header among others is allowed: %v", h)
 	}
 	h := a.do("GET /user", nil, header{"Origin", "https://app.example.org"}).is(401, "*").Header
-	if h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Expose-Headers") != "X-Total-Count, Link, X-Supabase-Api-Version" {
+	if h.Get("Access-Control-Allow-Origin") != "*" ||
+		h.Get("Access-Control-Expose-Headers") != "X-Total-Count, Link, X-Supabase-Api-Version" {
 		t.Errorf("headers %v", h)
 	}
 }

@@ -49,9 +49,11 @@ func openAbroad(t *testing.T, changes ...change) *abroad {
 		t.Fatal(err)
 	}
 	t.Cleanup(idp.Close)
-	a := &abroad{idp: idp, providers: provider.Settings{Clients: map[string]provider.Client{}, OIDC: map[string]provider.Client{}}}
+	a := &abroad{idp: idp, providers: provider.Settings{Clients: map[string]provider.Client{},
+		OIDC: map[string]provider.Client{}}}
 	for _, id := range append(provider.Names(), "oidc") {
-		c := provider.Client{Enabled: true, ClientIDs: []string{fakeidp.ClientID}, Secret: fakeidp.ClientSecret, RedirectURI: externalURL + "/callback", URL: idp.Base(id)}
+		c := provider.Client{Enabled: true, ClientIDs: []string{fakeidp.ClientID}, Secret: fakeidp.ClientSecret,
+			RedirectURI: externalURL + "/callback", URL: idp.Base(id)}
 		if id == "oidc" {
 			c.Issuer, c.URL = c.URL, ""
 			a.providers.OIDC["local"] = c
@@ -144,7 +146,8 @@ type landing struct {
 func (a *abroad) callback(b fakeidp.Callback, cookies ...header) landing {
 	a.t.Helper()
 	if b.Form != nil {
-		return landed(a.do("POST /callback", b.Form.Encode(), append(cookies, header{"Content-Type", "application/x-www-form-urlencoded"})...))
+		return landed(a.do("POST /callback", b.Form.Encode(),
+			append(cookies, header{"Content-Type", "application/x-www-form-urlencoded"})...))
 	}
 	u, err := url.Parse(b.URL)
 	if err != nil || u.Path != "/callback" {
@@ -187,7 +190,8 @@ func (l landing) in() landing {
 // out is a landing with an error, the same in query and fragment.
 func (l landing) out(error, code, description string) landing {
 	l.t.Helper()
-	if l.StatusCode != http.StatusFound || l.query.Get("error") != error || l.query.Get("error_code") != code || !like(l.query.Get("error_description"), description) {
+	if l.StatusCode != http.StatusFound || l.query.Get("error") != error ||
+		l.query.Get("error_code") != code || !like(l.query.Get("error_description"), description) {
 		l.t.Errorf("%d %s\nwant %s %s %s", l.StatusCode, l.Header.Get("Location"), error, code, description)
 	}
 	for _, key := range []string{"error", "error_code", "error_description"} {
@@ -201,7 +205,8 @@ func (l landing) out(error, code, description string) landing {
 // astray is a landing on the site, with the error in the query alone.
 func (l landing) astray(code, description string) {
 	l.t.Helper()
-	if l.StatusCode != http.StatusSeeOther || l.to != siteURL || l.query.Get("error_code") != code || !like(l.query.Get("error_description"), description) || len(l.fragment) > 0 {
+	if l.StatusCode != http.StatusSeeOther || l.to != siteURL || l.query.Get("error_code") != code ||
+		!like(l.query.Get("error_description"), description) || len(l.fragment) > 0 {
 		l.t.Errorf("%d %s\nwant %s %s", l.StatusCode, l.Header.Get("Location"), code, description)
 	}
 }

@@ -27,18 +27,23 @@ func TestExternal_each(t *testing.T) {
 		a.idp.SetUser(person(fmt.Sprint(1000+i), email))
 		l := a.signIn("provider=" + name + "&redirect_to=" + url.QueryEscape("https://other.example.org/in?a=b#old"))
 		u := a.user(l)
-		if u.Email != email || u.AppMetadata["provider"] != name || len(u.Identities) != 1 || u.Identities[0]["provider"] != name {
+		if u.Email != email || u.AppMetadata["provider"] != name || len(u.Identities) != 1 ||
+			u.Identities[0]["provider"] != name {
 			t.Errorf("%s: %+v", name, u)
 		}
 		v := l.fragment
-		if l.to != "https://other.example.org/in" || l.query.Encode() != "a=b" || v.Get("token_type") != "bearer" || v.Get("expires_in") != "3600" ||
-			v.Get("expires_at") != fmt.Sprint(a.clock().Unix()+3600) || v.Get("provider") != name || v.Get("provider_token") == "" || v.Get("refresh_token") == "" || v.Has("sb") {
+		if l.to != "https://other.example.org/in" || l.query.Encode() != "a=b" ||
+			v.Get("token_type") != "bearer" || v.Get("expires_in") != "3600" ||
+			v.Get("expires_at") != fmt.Sprint(a.clock().Unix()+3600) || v.Get("provider") != name ||
+			v.Get("provider_token") == "" || v.Get("refresh_token") == "" || v.Has("sb") {
 			t.Errorf("%s: %s", name, l.Header.Get("Location"))
 		}
-		if keys := slices.Sorted(maps.Keys(v)); name == "github" && fmt.Sprint(keys) != "[access_token expires_at expires_in provider provider_refresh_token provider_token refresh_token token_type]" {
+		if keys := slices.Sorted(maps.Keys(v)); name == "github" &&
+			fmt.Sprint(keys) != "[access_token expires_at expires_in provider provider_refresh_token provider_token refresh_token token_type]" {
 			t.Errorf("%v", keys)
 		}
-		if claims := claimsOf(t, v.Get("access_token")); claims["aal"] != "aal1" || fmt.Sprint(claims["amr"].([]any)[0].(map[string]any)["method"]) != "oauth" {
+		if claims := claimsOf(t, v.Get("access_token")); claims["aal"] != "aal1" ||
+			fmt.Sprint(claims["amr"].([]any)[0].(map[string]any)["method"]) != "oauth" {
 			t.Errorf("%s: %v", name, claims)
 		}
 		// The second time the user is known.
@@ -70,17 +75,24 @@ var suites = map[string]struct {
 }{
 	"github": {
 		unverified: unverifiedFlag,
-		badProfile: map[string]fakeidp.Behaviour{"500": answers("/api/v3/user", fakeidp.ServerError), "no JSON": answers("/api/v3/user/emails", fakeidp.NotJSON)},
+		badProfile: map[string]fakeidp.Behaviour{"500": answers("/api/v3/user", fakeidp.ServerError),
+			"no JSON": answers("/api/v3/user/emails", fakeidp.NotJSON)},
 	},
-	"google":   {unverified: unverifiedFlag, badProfile: map[string]fakeidp.Behaviour{"forged": {Forged: true}, "another audience": claims("aud", "somebody-else")}},
-	"apple":    {badProfile: map[string]fakeidp.Behaviour{"no ID token": {NoIDToken: true}, "another issuer": claims("iss", "https://evil.example")}},
-	"keycloak": {unverified: unverifiedFlag, badProfile: map[string]fakeidp.Behaviour{"500": answers("/protocol/openid-connect/userinfo", fakeidp.ServerError), "no JSON": answers("/protocol/openid-connect/userinfo", fakeidp.NotJSON)}},
+	"google": {unverified: unverifiedFlag, badProfile: map[string]fakeidp.Behaviour{"forged": {Forged: true},
+		"another audience": claims("aud", "somebody-else")}},
+	"apple": {badProfile: map[string]fakeidp.Behaviour{"no ID token": {NoIDToken: true},
+		"another issuer": claims("iss", "https://evil.example")}},
+	"keycloak": {unverified: unverifiedFlag,
+		badProfile: map[string]fakeidp.Behaviour{"500": answers("/protocol/openid-connect/userinfo", fakeidp.ServerError),
+			"no JSON": answers("/protocol/openid-connect/userinfo", fakeidp.NotJSON)}},
 	"azure": {
 		unverified: func(_ *fakeidp.User, b *fakeidp.Behaviour) { *b = claims("xms_edov", nil) },
 		verified:   func(b *fakeidp.Behaviour) { *b = claims("xms_edov", true) },
-		badProfile: map[string]fakeidp.Behaviour{"no ID token": {NoIDToken: true}, "another issuer": claims("iss", "https://evil.example/v2.0")},
+		badProfile: map[string]fakeidp.Behaviour{"no ID token": {NoIDToken: true},
+			"another issuer": claims("iss", "https://evil.example/v2.0")},
 	},
-	"twitter": {badProfile: map[string]fakeidp.Behaviour{"500": answers("/1.1/account/verify_credentials.json", fakeidp.ServerError), "no JSON": answers("/1.1/account/verify_credentials.json", fakeidp.NotJSON)}},
+	"twitter": {badProfile: map[string]fakeidp.Behaviour{"500": answers("/1.1/account/verify_credentials.json",
+		fakeidp.ServerError), "no JSON": answers("/1.1/account/verify_credentials.json", fakeidp.NotJSON)}},
 }
 
 func unverifiedFlag(u *fakeidp.User, _ *fakeidp.Behaviour) { u.Verified = false }
@@ -169,20 +181,25 @@ func TestExternal_cases(t *testing.T) {
 			}
 			as("guest@example.org", honest)
 			token := invite("guest@example.org")
-			if u := a.user(a.signIn(go_ + token)); u.Email != "guest@example.org" || u.InvitedAt == "" || u.AppMetadata["provider"] != name {
+			if u := a.user(a.signIn(go_ + token)); u.Email != "guest@example.org" ||
+				u.InvitedAt == "" || u.AppMetadata["provider"] != name {
 				t.Errorf("%+v", u)
 			}
-			a.do("GET /authorize?"+go_+token, nil).refused(404, "user_not_found", "User identified by token not found") // used up
+			a.do("GET /authorize?"+go_+token, nil).refused(404, "user_not_found",
+				"User identified by token not found") // used up
 			as("another@example.org", honest)
-			a.signIn(go_+invite("guest2@example.org")).out("invalid_request", "validation_failed", "Invited email does not match emails from external provider")
+			a.signIn(go_+invite("guest2@example.org")).out("invalid_request", "validation_failed",
+				"Invited email does not match emails from external provider")
 			token = invite("guest3@example.org")
 			b := a.authorize(go_ + token)
-			a.do("POST /verify", map[string]any{"type": "invite", "token_hash": strings.TrimPrefix(token, "&invite_token=")}).is(200, "*")
+			a.do("POST /verify", map[string]any{"type": "invite",
+				"token_hash": strings.TrimPrefix(token, "&invite_token=")}).is(200, "*")
 			a.callback(b.back, b.cookies...).out("server_error", "invite_not_found", "Invite not found")
 
 			as("new@example.org", fakeidp.Behaviour{Deny: true})
 			l := a.signIn(go_)
-			if l.query.Get("error") != "access_denied" || l.query.Get("error_description") == "" || l.query.Has("error_code") || l.fragment.Get("error") != "access_denied" {
+			if l.query.Get("error") != "access_denied" || l.query.Get("error_description") == "" ||
+				l.query.Has("error_code") || l.fragment.Get("error") != "access_denied" {
 				t.Errorf("%s", l.Header.Get("Location"))
 			}
 			path := "token"
@@ -203,9 +220,11 @@ func TestExternal_cases(t *testing.T) {
 
 			person.Email, person.ID = "pkce@example.org", "4000"
 			a.idp.SetUser(person)
-			b = a.authorize(go_ + "&code_challenge=" + challenge + "&code_challenge_method=s256&redirect_to=" + url.QueryEscape("https://other.example.org/in?a=b&code=old"))
+			b = a.authorize(go_ + "&code_challenge=" + challenge + "&code_challenge_method=s256&redirect_to=" +
+				url.QueryEscape("https://other.example.org/in?a=b&code=old"))
 			l = a.callback(b.back, b.cookies...)
-			if l.to != "https://other.example.org/in" || len(l.fragment) > 0 || l.query.Get("a") != "b" || len(l.query["code"]) != 1 || l.query.Get("code") == "old" {
+			if l.to != "https://other.example.org/in" || len(l.fragment) > 0 ||
+				l.query.Get("a") != "b" || len(l.query["code"]) != 1 || l.query.Get("code") == "old" {
 				t.Fatalf("%s", l.Header.Get("Location"))
 			}
 			a.callback(b.back, b.cookies...).astray("flow_state_already_used", "State has already been used")
@@ -213,14 +232,16 @@ func TestExternal_cases(t *testing.T) {
 				grantJSON
 				ProviderToken string `json:"provider_token"`
 			}
-			a.do("POST /token?grant_type=pkce", map[string]any{"auth_code": l.query.Get("code"), "code_verifier": pkceVerifier}).json(&g)
+			a.do("POST /token?grant_type=pkce",
+				map[string]any{"auth_code": l.query.Get("code"), "code_verifier": pkceVerifier}).json(&g)
 			if g.User.Email != "pkce@example.org" || g.ProviderToken == "" {
 				t.Errorf("%+v", g)
 			}
 
 			as("mixed@example.org", honest)
 			first := a.user(a.signIn("provider=" + strings.ToUpper(name[:1]) + name[1:]))
-			if again := a.user(a.signIn(go_)); again.ID != first.ID || len(again.Identities) != 1 || again.Identities[0]["provider"] != name {
+			if again := a.user(a.signIn(go_)); again.ID != first.ID || len(again.Identities) != 1 ||
+				again.Identities[0]["provider"] != name {
 				t.Errorf("%+v", again)
 			}
 			if c := a.idp.Complaints(name); c != nil {
@@ -244,11 +265,13 @@ func TestExternal_hostile(t *testing.T) {
 		}
 	}
 	for i, text := range append(nasty, "\x00", "\xff\xfe", "https://other.example.org/\x00\xff\u00e9", "%00%ff") {
-		for _, field := range []string{"provider", "scopes", "redirect_to", "code_challenge", "code_challenge_method", "invite_token", "login_hint", "state"} {
+		for _, field := range []string{"provider", "scopes", "redirect_to", "code_challenge", "code_challenge_method",
+			"invite_token", "login_hint", "state"} {
 			q := url.Values{"provider": {"gitlab"}}
 			q.Set(field, text[:min(len(text), 8000)])
 			fine("GET /authorize", field, text, a.do("GET /authorize?"+q.Encode(), nil))
-			fine("GET /user/identities/authorize", field, text, a.do("GET /user/identities/authorize?"+q.Encode(), nil, bearer(g.AccessToken)))
+			fine("GET /user/identities/authorize", field, text,
+				a.do("GET /user/identities/authorize?"+q.Encode(), nil, bearer(g.AccessToken)))
 		}
 		state := a.authorize("provider=gitlab")
 		for _, field := range []string{"state", "code", "error", "error_description", "iss", "oauth_token", "user"} {
@@ -263,7 +286,8 @@ func TestExternal_hostile(t *testing.T) {
 		for _, field := range []string{"id_token", "provider", "access_token", "nonce", "client_id", "issuer"} {
 			in := map[string]any{"id_token": "x.y.z", "provider": "google"}
 			in[field] = strings.ToValidUTF8(text, "?")
-			fine("POST /token?grant_type=id_token", field, text, a.do("POST /token?grant_type=id_token", strings.ReplaceAll(jsonText(t, in), `\u0000`, ""), bearer(g.AccessToken)))
+			fine("POST /token?grant_type=id_token", field, text,
+				a.do("POST /token?grant_type=id_token", strings.ReplaceAll(jsonText(t, in), `\u0000`, ""), bearer(g.AccessToken)))
 		}
 		u := person(fmt.Sprint(7000+i), fmt.Sprintf("n%d@example.org", i))
 		u.Name, u.Login, u.Picture = text[:min(len(text), 20000)], text[:min(len(text), 20000)], text[:min(len(text), 20000)]

@@ -126,7 +126,8 @@ func (s *Server) postFactorVerify(c *call, principal account.Principal) error {
 	if in.ChallengeID != "" && (err != nil || len(in.ChallengeID) != 36) {
 		return invalidRequest("challenge_id must be an UUID")
 	}
-	g, err := s.accounts.VerifyFactor(c.ctx(), c.forwardedClient(), principal, account.FactorAnswer{Factor: id, Challenge: challenge, Code: in.Code})
+	g, err := s.accounts.VerifyFactor(c.ctx(), c.forwardedClient(), principal,
+		account.FactorAnswer{Factor: id, Challenge: challenge, Code: in.Code})
 	if err != nil {
 		return err
 	}

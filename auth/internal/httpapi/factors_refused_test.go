@@ -30,16 +30,19 @@ func TestFactors_enrollRefused(t *testing.T) {
 	f(m{"factor_type": "TOTP"}, 400, "validation_failed", "factor_type needs to be totp, phone, or webauthn")
 	f(m{"factor_type": "webauthn"}, 422, "mfa_webauthn_enroll_not_enabled", "MFA enroll is disabled for WebAuthn")
 	long := strings.Repeat("x", 256)
-	f(m{"factor_type": "totp", "friendly_name": long}, 400, "validation_failed", "friendly_name cannot be longer than 255 characters")
+	f(m{"factor_type": "totp", "friendly_name": long}, 400, "validation_failed",
+		"friendly_name cannot be longer than 255 characters")
 	f(m{"factor_type": "totp", "issuer": long}, 400, "validation_failed", "issuer cannot be longer than 255 characters")
-	f(m{"factor_type": "totp", "issuer": strings.Repeat("\u20ac", 255)}, 400, "validation_failed", "issuer is too long for a QR code")
+	f(m{"factor_type": "totp", "issuer": strings.Repeat("\u20ac", 255)}, 400, "validation_failed",
+		"issuer is too long for a QR code")
 	a.apply(func(s *account.Settings, _ *Settings) { s.Factors.TOTP.Enroll, s.Factors.Phone.Enroll = false, false })
 	f(m{"factor_type": "totp"}, 422, "mfa_totp_enroll_not_enabled", "MFA enroll is disabled for TOTP")
 	f(m{"factor_type": "phone"}, 422, "mfa_phone_enroll_not_enabled", "MFA enroll is disabled for Phone")
 	a.apply(func(s *account.Settings, _ *Settings) { s.Factors.TOTP.Enroll, s.Factors.Phone.Enroll = true, true })
 
 	first := a.enroll(g, "")
-	f(m{"factor_type": "totp"}, 422, "mfa_factor_name_conflict", `A factor with the friendly name "" for this user already exists`)
+	f(m{"factor_type": "totp"}, 422, "mfa_factor_name_conflict",
+		`A factor with the friendly name "" for this user already exists`)
 	// An unfinished one gives its name up, but not one that was challenged.
 	a.pass(5*time.Minute + time.Second)
 	first = a.enroll(g, "")
@@ -49,11 +52,13 @@ func TestFactors_enrollRefused(t *testing.T) {
 	ch := a.challenge(g, first.ID)
 	a.pass(5*time.Minute + time.Second)
 	f(m{"factor_type": "totp"}, 422, "mfa_factor_name_conflict", "*")
-	a.answerTo(g, first.ID, ch.ID, "123456").refused(422, "mfa_challenge_expired", "MFA challenge "+ch.ID+" has expired, verify against another challenge or create a new challenge.")
+	a.answerTo(g, first.ID, ch.ID, "123456").refused(422, "mfa_challenge_expired",
+		"MFA challenge "+ch.ID+" has expired, verify against another challenge or create a new challenge.")
 	a.answerTo(g, first.ID, ch.ID, "123456").refused(422, "mfa_factor_not_found", "*")
 	a.enroll(g, "two")
 	a.enroll(g, "three")
-	f(m{"factor_type": "totp", "friendly_name": "four"}, 422, "too_many_enrolled_mfa_factors", "Maximum number of verified factors reached, unenroll to continue")
+	f(m{"factor_type": "totp", "friendly_name": "four"}, 422, "too_many_enrolled_mfa_factors",
+		"Maximum number of verified factors reached, unenroll to continue")
 	g = a.verify(g, first) // removes the other two
 	if list := a.user(g).Factors; len(list) != 1 {
 		t.Errorf("%+v", list)
@@ -62,7 +67,8 @@ func TestFactors_enrollRefused(t *testing.T) {
 	third := a.enrollPhone(g, "third", "4915112345678") // another kind: it stays when the second is verified
 	g = a.verify(g, second)
 	f(m{"factor_type": "totp", "friendly_name": "x"}, 422, "too_many_enrolled_mfa_factors", "*")
-	a.answerTo(g, third.ID, a.challenge(g, third.ID).ID, a.newest("4915112345678").Code).refused(422, "too_many_enrolled_mfa_factors", "*")
+	a.answerTo(g, third.ID, a.challenge(g, third.ID).ID, a.newest("4915112345678").Code).refused(422,
+		"too_many_enrolled_mfa_factors", "*")
 
 	// Without a session nothing is enrolled, and nothing verified.
 	var claims token.Claims
@@ -75,7 +81,8 @@ func TestFactors_enrollRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	loose := grantJSON{AccessToken: string(text)}
-	a.do("POST /factors", m{"factor_type": "totp"}, bearer(loose.AccessToken)).refused(500, "unexpected_failure", "A valid session and a registered user are required to enroll a factor")
+	a.do("POST /factors", m{"factor_type": "totp"}, bearer(loose.AccessToken)).refused(500, "unexpected_failure",
+		"A valid session and a registered user are required to enroll a factor")
 	a.answerTo(loose, first.ID, uuid.NewString(), "123456").refused(403, "session_not_found", "*")
 }
 
@@ -94,20 +101,30 @@ func TestFactors_verifyRefused(t *testing.T) {
 	a.do("POST /factors/x/verify", m{}, me).refused(404, "validation_failed", "factor_id must be an UUID")
 	a.do("DELETE /factors/x", nil, me).refused(404, "validation_failed", "factor_id must be an UUID")
 	a.do("POST /factors/"+uuid.NewString()+"/challenge", nil, me).refused(404, "mfa_factor_not_found", "Factor not found")
-	a.do("POST /factors/"+uuid.NewString()+"/verify", m{"code": "1"}, me).refused(404, "mfa_factor_not_found", "Factor not found")
+	a.do("POST /factors/"+uuid.NewString()+"/verify", m{"code": "1"}, me).refused(404, "mfa_factor_not_found",
+		"Factor not found")
 	a.do(at+"/challenge", "[", me).refused(400, "bad_json", "*")
 	a.do(at+"/verify", "[", me).refused(400, "bad_json", "*")
-	a.do(at+"/challenge", m{"webauthn": m{"rpId": "x"}}, me).refused(422, "mfa_webauthn_verify_not_enabled", "MFA verification is disabled for WebAuthn")
-	a.do(at+"/verify", m{"webauthn": m{"type": "create"}}, me).refused(422, "mfa_webauthn_verify_not_enabled", "MFA verification is disabled for WebAuthn")
-	a.do(at+"/verify", m{"challenge_id": uuid.NewString()}, me).refused(400, "validation_failed", "Code needs to be non-empty")
-	a.do(at+"/verify", m{"challenge_id": "x", "code": "1"}, me).refused(400, "validation_failed", "challenge_id must be an UUID")
-	a.do(at+"/verify", m{"code": "123456"}, me).refused(422, "mfa_factor_not_found", "MFA factor with the provided challenge ID not found")
-	a.answerTo(g, e.ID, uuid.NewString(), "123456").refused(422, "mfa_factor_not_found", "MFA factor with the provided challenge ID not found")
+	a.do(at+"/challenge", m{"webauthn": m{"rpId": "x"}}, me).refused(422, "mfa_webauthn_verify_not_enabled",
+		"MFA verification is disabled for WebAuthn")
+	a.do(at+"/verify", m{"webauthn": m{"type": "create"}}, me).refused(422, "mfa_webauthn_verify_not_enabled",
+		"MFA verification is disabled for WebAuthn")
+	a.do(at+"/verify", m{"challenge_id": uuid.NewString()}, me).refused(400, "validation_failed",
+		"Code needs to be non-empty")
+	a.do(at+"/verify", m{"challenge_id": "x", "code": "1"}, me).refused(400, "validation_failed",
+		"challenge_id must be an UUID")
+	a.do(at+"/verify", m{"code": "123456"}, me).refused(422, "mfa_factor_not_found",
+		"MFA factor with the provided challenge ID not found")
+	a.answerTo(g, e.ID, uuid.NewString(), "123456").refused(422, "mfa_factor_not_found",
+		"MFA factor with the provided challenge ID not found")
 	a.apply(func(s *account.Settings, _ *Settings) { s.Factors.TOTP.Verify, s.Factors.Phone.Verify = false, false })
 	a.do(at+"/challenge", nil, me).refused(422, "mfa_totp_verify_not_enabled", "MFA verification is disabled for TOTP")
-	a.do(at+"/verify", m{"code": "1"}, me).refused(422, "mfa_totp_verify_not_enabled", "MFA verification is disabled for TOTP")
-	a.do("POST /factors/"+p.ID+"/challenge", nil, me).refused(422, "mfa_phone_verify_not_enabled", "MFA verification is disabled for Phone")
-	a.do("POST /factors/"+p.ID+"/verify", m{"code": "1"}, me).refused(422, "mfa_phone_verify_not_enabled", "MFA verification is disabled for Phone")
+	a.do(at+"/verify", m{"code": "1"}, me).refused(422, "mfa_totp_verify_not_enabled",
+		"MFA verification is disabled for TOTP")
+	a.do("POST /factors/"+p.ID+"/challenge", nil, me).refused(422, "mfa_phone_verify_not_enabled",
+		"MFA verification is disabled for Phone")
+	a.do("POST /factors/"+p.ID+"/verify", m{"code": "1"}, me).refused(422, "mfa_phone_verify_not_enabled",
+		"MFA verification is disabled for Phone")
 	a.apply(func(s *account.Settings, _ *Settings) { s.Factors.TOTP.Verify, s.Factors.Phone.Verify = true, true })
 
 	a.do("GET /factors/recovery-codes", nil, me).refused(404, "not_found", "There is nothing at this path")
@@ -124,7 +141,8 @@ func TestFactors_verifyRefused(t *testing.T) {
 	}
 	var up grantJSON
 	a.answerTo(g, e.ID, ch.ID, a.code(e, 1)).json(&up)
-	a.answerTo(up, e.ID, ch.ID, a.code(e, 1)).refused(422, "mfa_ip_address_mismatch", "Challenge and verify IP addresses mismatch.")
+	a.answerTo(up, e.ID, ch.ID, a.code(e, 1)).refused(422, "mfa_ip_address_mismatch",
+		"Challenge and verify IP addresses mismatch.")
 
 	// The number of a test has a fixed code, no SMS and no count of tries.
 	q := a.enrollPhone(up, "test", "+4915100000009")
@@ -179,11 +197,13 @@ func TestFactors_limits(t *testing.T) {
 		for range 30 {
 			a.do(path+what, map[string]any{"code": "1"}, me, from).refused(404, "mfa_factor_not_found", "*")
 		}
-		got := a.do(path+what, map[string]any{"code": "1"}, me, from).refused(429, "over_request_rate_limit", "Request rate limit reached")
+		got := a.do(path+what, map[string]any{"code": "1"}, me, from).refused(429, "over_request_rate_limit",
+			"Request rate limit reached")
 		if after := got.Header.Get("Retry-After"); after != "30" {
 			t.Errorf("%s: Retry-After %q", what, after)
 		}
-		a.do(path+what, map[string]any{"code": "1"}, me, header{"X-Real-Ip", "192.0.2.2"}).refused(404, "mfa_factor_not_found", "*")
+		a.do(path+what, map[string]any{"code": "1"}, me, header{"X-Real-Ip", "192.0.2.2"}).refused(404,
+			"mfa_factor_not_found", "*")
 		a.do(path+what, map[string]any{"code": "1"}, me).refused(404, "mfa_factor_not_found", "*")
 	}
 	a.apply(func(_ *account.Settings, s *Settings) { s.Limits.Factors = 0 })
@@ -204,7 +224,8 @@ func TestFactors_addresses(t *testing.T) {
 	})
 	a.answerTo(g, e.ID, ch.ID, "0", there).refused(422, "mfa_verification_failed", "*") // the challenge knows none
 	ch = a.challenge(g, e.ID, here)
-	a.answerTo(g, e.ID, ch.ID, a.code(e, 0), there).refused(422, "mfa_ip_address_mismatch", "Challenge and verify IP addresses mismatch.")
+	a.answerTo(g, e.ID, ch.ID, a.code(e, 0), there).refused(422, "mfa_ip_address_mismatch",
+		"Challenge and verify IP addresses mismatch.")
 	a.answerTo(g, e.ID, ch.ID, a.code(e, 0), here).is(200, "*")
 }
 
@@ -216,7 +237,8 @@ func TestFactors_replayIsRefused(t *testing.T) {
 	code, older := a.code(e, 0), a.code(e, -1)
 	a.answerTo(g, e.ID, a.challenge(g, e.ID).ID, code).json(&g)
 	for _, again := range []string{code, older} {
-		a.answerTo(g, e.ID, a.challenge(g, e.ID).ID, again).refused(422, "mfa_verification_failed", "Invalid TOTP code entered")
+		a.answerTo(g, e.ID, a.challenge(g, e.ID).ID, again).refused(422, "mfa_verification_failed",
+			"Invalid TOTP code entered")
 	}
 	a.answerTo(g, e.ID, a.challenge(g, e.ID).ID, a.code(e, 1)).is(200, "*")
 }
@@ -227,11 +249,13 @@ func TestFactors_othersAreUnknown(t *testing.T) {
 	mia, eve := a.member("mia@example.org"), a.member("eve@example.org")
 	e := a.enroll(mia, "")
 	ch := a.challenge(mia, e.ID)
-	a.do("POST /factors/"+e.ID+"/challenge", nil, bearer(eve.AccessToken)).refused(404, "mfa_factor_not_found", "Factor not found")
+	a.do("POST /factors/"+e.ID+"/challenge", nil, bearer(eve.AccessToken)).refused(404, "mfa_factor_not_found",
+		"Factor not found")
 	a.answerTo(eve, e.ID, ch.ID, a.code(e, 0)).refused(404, "mfa_factor_not_found", "Factor not found")
 	a.do("DELETE /factors/"+e.ID, nil, bearer(eve.AccessToken)).refused(404, "mfa_factor_not_found", "Factor not found")
 	for _, method := range []string{"PUT", "DELETE"} {
-		a.do(method+" /admin/users/"+eve.User.ID+"/factors/"+e.ID, map[string]any{}, a.service()).refused(404, "mfa_factor_not_found", "Factor not found")
+		a.do(method+" /admin/users/"+eve.User.ID+"/factors/"+e.ID, map[string]any{},
+			a.service()).refused(404, "mfa_factor_not_found", "Factor not found")
 	}
 	// A challenge of one's own factor doesn't open another user's.
 	own := a.enroll(eve, "")
@@ -249,9 +273,11 @@ func TestFactors_leftBehind(t *testing.T) {
 	mia := a.signIn("mia@example.org")
 	e := a.enrolled(mia)
 	eve = a.signIn("mia@example.org")
-	a.do("POST /factors/"+left.ID+"/challenge", nil, bearer(eve.AccessToken)).refused(403, "insufficient_aal", "AAL2 required to enroll a new factor")
+	a.do("POST /factors/"+left.ID+"/challenge", nil, bearer(eve.AccessToken)).refused(403, "insufficient_aal",
+		"AAL2 required to enroll a new factor")
 	a.answerTo(eve, left.ID, early.ID, code).refused(403, "insufficient_aal", "AAL2 required to enroll a new factor")
-	a.do("POST /factors", map[string]any{"factor_type": "totp", "friendly_name": "x"}, bearer(eve.AccessToken)).refused(403, "insufficient_aal", "AAL2 required to enroll a new factor")
+	a.do("POST /factors", map[string]any{"factor_type": "totp", "friendly_name": "x"},
+		bearer(eve.AccessToken)).refused(403, "insufficient_aal", "AAL2 required to enroll a new factor")
 	a.do("DELETE /factors/"+left.ID, nil, bearer(eve.AccessToken)).is(200, "*") // an unverified one may go
 	a.verify(eve, e)                                                            // she has the app after all
 }
@@ -278,13 +304,18 @@ func TestFactors_insufficientAAL(t *testing.T) {
 	put(low, m{"data": m{"a": 1}, "email": "mia@example.org"}).is(200, "*") // nothing that matters
 	const linking = "AAL2 session is required to link or unlink an identity when MFA is enabled."
 	identity := a.user(low).Identities[0]["identity_id"].(string)
-	a.do("GET /user/identities/authorize?provider=github&skip_http_redirect=true", nil, bearer(low.AccessToken)).refused(403, "insufficient_aal", linking)
+	a.do("GET /user/identities/authorize?provider=github&skip_http_redirect=true", nil,
+		bearer(low.AccessToken)).refused(403, "insufficient_aal", linking)
 	a.do("DELETE /user/identities/"+identity, nil, bearer(low.AccessToken)).refused(403, "insufficient_aal", linking)
-	a.do("POST /token?grant_type=id_token", m{"provider": "google", "id_token": "x", "link_identity": true}, bearer(low.AccessToken)).refused(403, "insufficient_aal", linking)
-	a.do("GET /user/identities/authorize?provider=github&skip_http_redirect=true", nil, bearer(high.AccessToken)).is(200, "*")
-	a.do("DELETE /user/identities/"+identity, nil, bearer(high.AccessToken)).refused(422, "single_identity_not_deletable", "*")
+	a.do("POST /token?grant_type=id_token", m{"provider": "google", "id_token": "x", "link_identity": true},
+		bearer(low.AccessToken)).refused(403, "insufficient_aal", linking)
+	a.do("GET /user/identities/authorize?provider=github&skip_http_redirect=true", nil,
+		bearer(high.AccessToken)).is(200, "*")
+	a.do("DELETE /user/identities/"+identity, nil, bearer(high.AccessToken)).refused(422, "single_identity_not_deletable",
+		"*")
 	a.apply(func(s *account.Settings, _ *Settings) { s.External.LinkingAAL2 = false })
-	a.do("GET /user/identities/authorize?provider=github&skip_http_redirect=true", nil, bearer(low.AccessToken)).is(200, "*")
+	a.do("GET /user/identities/authorize?provider=github&skip_http_redirect=true", nil,
+		bearer(low.AccessToken)).is(200, "*")
 }
 
 // A verdict to reject signs the user out everywhere; one that lets pass changes nothing.
@@ -308,7 +339,8 @@ func TestFactors_verdict(t *testing.T) {
 	if got := amrOf(t, g); got != "aal2 totp otp" {
 		t.Error(got)
 	}
-	if len(asked) != 2 || asked[0].Valid || !asked[1].Valid || asked[1].Factor.String() != e.ID || asked[1].User.String() != g.User.ID || asked[1].Kind != store.FactorTOTP {
+	if len(asked) != 2 || asked[0].Valid || !asked[1].Valid || asked[1].Factor.String() != e.ID ||
+		asked[1].User.String() != g.User.ID || asked[1].Kind != store.FactorTOTP {
 		t.Errorf("%+v", asked)
 	}
 	a.refresh(other).refused(400, "refresh_token_not_found", "*")
@@ -324,7 +356,8 @@ func TestFactors_verdict(t *testing.T) {
 	}
 	verdict.Message = ""
 	low = a.signIn("mia@example.org")
-	a.answerTo(low, e.ID, a.challenge(low, e.ID).ID, "0").refused(403, "mfa_verification_rejected", "Further MFA verification attempts will be rejected.")
+	a.answerTo(low, e.ID, a.challenge(low, e.ID).ID, "0").refused(403, "mfa_verification_rejected",
+		"Further MFA verification attempts will be rejected.")
 }
 
 // A session that lost its level while its browser was at a provider links nothing.
@@ -340,7 +373,8 @@ func TestFactors_levelLostMeanwhile(t *testing.T) {
 	github, apple := a.visit(a.linkURL(mia, "provider=github")), a.visit(a.linkURL(mia, "provider=apple"))
 	a.do("DELETE /factors/"+e.ID, nil, bearer(other.AccessToken)).is(200, "*")
 	for _, back := range []fakeidp.Callback{github, apple} { // by GET and by POST
-		a.callback(back).out("access_denied", "insufficient_aal", "AAL2 session is required to link or unlink an identity when MFA is enabled.")
+		a.callback(back).out("access_denied", "insufficient_aal",
+			"AAL2 session is required to link or unlink an identity when MFA is enabled.")
 	}
 	if n := len(a.api.user(mia).Identities); n != 1 {
 		t.Errorf("%d identities", n)

@@ -59,7 +59,8 @@ func (a *api) enroll(g grantJSON, name string) (e enrolledJSON) {
 
 func (a *api) enrollPhone(g grantJSON, name, phone string) (e enrolledJSON) {
 	a.t.Helper()
-	a.do("POST /factors", map[string]any{"factor_type": "phone", "friendly_name": name, "phone": phone}, bearer(g.AccessToken)).json(&e)
+	a.do("POST /factors", map[string]any{"factor_type": "phone", "friendly_name": name, "phone": phone},
+		bearer(g.AccessToken)).json(&e)
 	return e
 }
 
@@ -81,7 +82,8 @@ func (a *api) code(e enrolledJSON, steps int64) string {
 
 func (a *api) answerTo(g grantJSON, factor, challenge, code string, headers ...header) answer {
 	a.t.Helper()
-	return a.do("POST /factors/"+factor+"/verify", map[string]any{"challenge_id": challenge, "code": code}, append(headers, bearer(g.AccessToken))...)
+	return a.do("POST /factors/"+factor+"/verify", map[string]any{"challenge_id": challenge, "code": code},
+		append(headers, bearer(g.AccessToken))...)
 }
 
 // verify answers a new challenge of a TOTP factor.
@@ -135,7 +137,8 @@ func TestFactors_totp(t *testing.T) {
 	if e.Type != "totp" || e.FriendlyName != "phone" || e.TOTP.URI != uri || !strings.Contains(e.TOTP.QRCode, "<svg ") {
 		t.Errorf("%+v", e)
 	}
-	if f := a.user(g).Factors; len(f) != 1 || f[0].ID != e.ID || f[0].Status != "unverified" || f[0].FactorType != "totp" || f[0].FriendlyName != "phone" || f[0].LastChallengedAt != "" {
+	if f := a.user(g).Factors; len(f) != 1 || f[0].ID != e.ID || f[0].Status != "unverified" ||
+		f[0].FactorType != "totp" || f[0].FriendlyName != "phone" || f[0].LastChallengedAt != "" {
 		t.Errorf("%+v", f)
 	}
 	ch := a.challenge(g, e.ID)
@@ -145,7 +148,8 @@ func TestFactors_totp(t *testing.T) {
 	a.answerTo(g, e.ID, ch.ID, wrong(a.code(e, 0))).refused(422, "mfa_verification_failed", "Invalid TOTP code entered")
 	var up grantJSON
 	a.answerTo(g, e.ID, ch.ID, " "+a.code(e, 0)+" ").json(&up)
-	if amrOf(t, up) != "aal2 totp otp" || up.TokenType != "bearer" || len(up.User.Factors) != 1 || up.User.Factors[0].Status != "verified" || up.User.Factors[0].LastChallengedAt == "" {
+	if amrOf(t, up) != "aal2 totp otp" || up.TokenType != "bearer" || len(up.User.Factors) != 1 ||
+		up.User.Factors[0].Status != "verified" || up.User.Factors[0].LastChallengedAt == "" {
 		t.Errorf("%s %+v", amrOf(t, up), up)
 	}
 	if sessionOf(t, up.AccessToken) != sessionOf(t, g.AccessToken) {
@@ -179,12 +183,14 @@ func TestFactors_totp(t *testing.T) {
 	}
 	// Without the factor all of them are aal1 again.
 	low = a.signIn("mia@example.org")
-	a.do("DELETE /factors/"+e.ID, nil, bearer(low.AccessToken)).refused(422, "insufficient_aal", "AAL2 required to unenroll verified factor")
+	a.do("DELETE /factors/"+e.ID, nil, bearer(low.AccessToken)).refused(422, "insufficient_aal",
+		"AAL2 required to unenroll verified factor")
 	a.do("DELETE /factors/"+e.ID, nil, bearer(again.AccessToken)).is(200, `{"id":"`+e.ID+`"}`)
 	for _, g := range []grantJSON{again, next} {
 		var back grantJSON
 		a.refresh(g).json(&back)
-		if got := amrOf(t, back); strings.Contains(got, "totp") || !strings.HasPrefix(got, "aal1 ") || back.User.Factors != nil {
+		if got := amrOf(t, back); strings.Contains(got, "totp") || !strings.HasPrefix(got, "aal1 ") ||
+			back.User.Factors != nil {
 			t.Error(got, back.User.Factors)
 		}
 	}
@@ -223,17 +229,20 @@ func TestFactors_phone(t *testing.T) {
 	}
 	// The same number again takes the place of the unverified one, name and all.
 	e = a.enrollPhone(g, "mine", "4915112345678")
-	if f := a.user(g).Factors; len(f) != 1 || f[0].ID != e.ID || f[0].Phone != "4915112345678" || f[0].FactorType != "phone" {
+	if f := a.user(g).Factors; len(f) != 1 || f[0].ID != e.ID || f[0].Phone != "4915112345678" ||
+		f[0].FactorType != "phone" {
 		t.Errorf("%+v", f)
 	}
 	path := "POST /factors/" + e.ID + "/challenge"
-	a.do(path, map[string]any{"channel": "pigeon"}, bearer(g.AccessToken)).refused(400, "validation_failed", "Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider.")
+	a.do(path, map[string]any{"channel": "pigeon"}, bearer(g.AccessToken)).refused(400, "validation_failed",
+		"Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider.")
 	ch := a.challenge(g, e.ID)
 	sms := a.newest("4915112345678")
 	if sms.Kind != "mfa" || len(sms.Code) != 8 {
 		t.Errorf("%+v", sms)
 	}
-	a.do(path, map[string]any{"channel": "sms"}, bearer(g.AccessToken)).refused(429, "over_sms_send_rate_limit", "For security purposes, you can only request this after 60 seconds.")
+	a.do(path, map[string]any{"channel": "sms"}, bearer(g.AccessToken)).refused(429, "over_sms_send_rate_limit",
+		"For security purposes, you can only request this after 60 seconds.")
 	a.answerTo(g, e.ID, ch.ID, wrong(sms.Code)).refused(422, "mfa_verification_failed", "Invalid MFA Phone code entered")
 	var up grantJSON
 	a.answerTo(g, e.ID, ch.ID, sms.Code).json(&up)
@@ -241,7 +250,8 @@ func TestFactors_phone(t *testing.T) {
 		t.Error(got)
 	}
 	a.do("POST /factors", map[string]any{"factor_type": "phone", "phone": "+4915112345678"}, bearer(up.AccessToken)).
-		refused(422, "mfa_verified_factor_exists", "A verified phone factor already exists, unenroll the existing factor to continue")
+		refused(422, "mfa_verified_factor_exists",
+			"A verified phone factor already exists, unenroll the existing factor to continue")
 
 	// The code of one challenge is none of another.
 	a.pass(time.Minute)

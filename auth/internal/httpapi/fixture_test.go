@@ -75,12 +75,13 @@ func accountSettings() account.Settings {
 	many := account.Rate{N: 1000, Per: time.Hour}
 	return account.Settings{
 		SiteURL: siteURL, BaseURL: externalURL, Audience: "authenticated", Role: "authenticated", Issuer: externalURL,
-		AccessLife: time.Hour, AdminRoles: []string{"service_role", "supabase_admin"}, Anonymous: true, FlowLife: 5 * time.Minute,
+		AccessLife: time.Hour, AdminRoles: []string{"service_role", "supabase_admin"}, Anonymous: true,
+		FlowLife: 5 * time.Minute,
 		Email: account.EmailSettings{Enabled: true, MagicLink: true, Configured: true, SecureChange: true, OTPLife: time.Hour,
 			OTPLength: 6, Sent: many, Links: links},
 		Phone: account.PhoneSettings{Enabled: true, Configured: true, OTPLife: 5 * time.Minute, OTPLength: 6, Sent: many},
-		Passwords: account.PasswordSettings{Policy: password.NewPolicy(6, "", false), PolicyForAdmin: true, TriesPerAccount: 20,
-			ChangeEndsSessions: true},
+		Passwords: account.PasswordSettings{Policy: password.NewPolicy(6, "", false), PolicyForAdmin: true,
+			TriesPerAccount: 20, ChangeEndsSessions: true},
 		Sessions: account.SessionSettings{Rotation: true, ReuseInterval: 10 * time.Second, RefreshBurst: 60},
 		Factors: account.FactorSettings{
 			TOTP: account.FactorSwitches{Enroll: true, Verify: true}, Phone: account.FactorSwitches{Enroll: true, Verify: true},
@@ -106,7 +107,8 @@ func openOn(t testing.TB, db *store.DB, changes ...change) *api {
 	}
 	a.keys.Store(testKeys(t))
 	codec := token.NewRefreshCodec(a.root.Keys(secret.Refresh))
-	a.flows = account.New(account.Options{DB: a.db, Keys: a.keys, Refresh: codec, Root: a.root, Passwords: workers(), Now: a.clock}, a.account)
+	a.flows = account.New(account.Options{DB: a.db, Keys: a.keys, Refresh: codec, Root: a.root, Passwords: workers(),
+		Now: a.clock}, a.account)
 	var err error
 	a.server, err = New(Options{Accounts: a.flows, Keys: a.keys, Refresh: codec, Version: "1.2.3", Now: a.clock,
 		Log: slog.New(slog.NewTextHandler(a.log, nil))}, a.set)
@@ -130,7 +132,8 @@ func testKeys(t testing.TB) *token.Set {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := token.NewSet(token.SetConfig{Keys: []token.Entry{{Key: ec, State: token.Current}}, Secret: shared, AcceptSecret: true, Issuer: externalURL})
+	set, err := token.NewSet(token.SetConfig{Keys: []token.Entry{{Key: ec, State: token.Current}}, Secret: shared,
+		AcceptSecret: true, Issuer: externalURL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,8 +156,9 @@ func offline(t testing.TB) *Server {
 	keys.Store(testKeys(t))
 	codec := token.NewRefreshCodec(root.Keys(secret.Refresh))
 	flows := account.New(account.Options{Keys: keys, Refresh: codec, Root: root, Passwords: workers()}, accountSettings())
-	srv, err := New(Options{Accounts: flows, Keys: keys, Refresh: codec}, Settings{SiteURL: siteURL, Redirects: testRedirects(t),
-		ExternalURL: externalURL, Audience: "authenticated", MaxDuration: 10 * time.Second, Limits: DefaultLimits})
+	srv, err := New(Options{Accounts: flows, Keys: keys, Refresh: codec},
+		Settings{SiteURL: siteURL, Redirects: testRedirects(t),
+			ExternalURL: externalURL, Audience: "authenticated", MaxDuration: 10 * time.Second, Limits: DefaultLimits})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +257,8 @@ func (a answer) refused(status int, code, msg string) answer {
 	}
 	json.Unmarshal([]byte(a.body), &got)
 	if a.StatusCode != status || got.Code != status || got.ErrorCode != code || !like(got.Msg, msg) {
-		a.t.Errorf("%s %s: %d %s\nwant %d %s %q", a.Request.Method, a.Request.URL.Path, a.StatusCode, a.body, status, code, msg)
+		a.t.Errorf("%s %s: %d %s\nwant %d %s %q", a.Request.Method, a.Request.URL.Path, a.StatusCode, a.body, status, code,
+			msg)
 	}
 	return a
 }
@@ -354,7 +359,8 @@ func (a *api) newest(to string) sentMessage {
 // member signs a user up, confirms the address and returns the session.
 func (a *api) member(email string) (g grantJSON) {
 	a.t.Helper()
-	a.do("POST /signup", map[string]any{"email": email, "password": sesame, "data": map[string]any{"nick": "mi"}}).is(200, "*")
+	a.do("POST /signup", map[string]any{"email": email, "password": sesame, "data": map[string]any{"nick": "mi"}}).is(200,
+		"*")
 	a.do("POST /verify", map[string]any{"type": "signup", "token_hash": a.newest(email).Hash}).json(&g)
 	a.pass(time.Second)
 	return g

@@ -156,7 +156,9 @@ func (set *Settings) Check() error {
 func (s *Server) Apply(set Settings) {
 	l := &liveSettings{Settings: set, settings: settingsBody(set.Shown)}
 	l.idHeader = http.CanonicalHeaderKey(cmp.Or(set.RequestIDHeader, "X-Request-Id"))
-	l.handler = corsRules(set.CORSHeaders).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(l, w, r) }))
+	l.handler = corsRules(set.CORSHeaders).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.serve(l, w, r)
+	}))
 	s.live.Store(l)
 }
 
@@ -180,7 +182,8 @@ func canonicalPreflight(r *http.Request) *http.Request {
 	if len(given) == 0 {
 		return r
 	}
-	names := strings.FieldsFunc(strings.ToLower(strings.Join(given, ",")), func(c rune) bool { return c == ',' || c == ' ' || c == '\t' })
+	names := strings.FieldsFunc(strings.ToLower(strings.Join(given, ",")),
+		func(c rune) bool { return c == ',' || c == ' ' || c == '\t' })
 	slices.Sort(names)
 	r = r.Clone(r.Context()) // the request is the caller's
 	r.Header[asked] = []string{strings.Join(slices.Compact(names), ",")}

@@ -39,7 +39,8 @@ func TestIdentities(t *testing.T) {
 		t.Errorf("%v", github)
 	}
 	a.link(mia, "provider=github").out("server_error", "identity_already_exists", "Identity is already linked")
-	a.link(tom, "provider=github").out("server_error", "identity_already_exists", "Identity is already linked to another user")
+	a.link(tom, "provider=github").out("server_error", "identity_already_exists",
+		"Identity is already linked to another user")
 	// Without skip_http_redirect it is a redirect; the flow is bound to the user, so no cookie is needed.
 	a.idp.SetUser(person("2", "!other@example.org"))
 	got := a.do("GET /user/identities/authorize?provider=gitlab", nil, bearer(mia.AccessToken))
@@ -47,15 +48,18 @@ func TestIdentities(t *testing.T) {
 		t.Errorf("%d %v", got.StatusCode, got.Cookies())
 	}
 	a.callback(a.visit(got.Header.Get("Location"))).in()
-	if got := a.do("HEAD /user/identities/authorize?provider=gitlab", nil, bearer(mia.AccessToken)); got.StatusCode != 405 {
+	if got := a.do("HEAD /user/identities/authorize?provider=gitlab", nil,
+		bearer(mia.AccessToken)); got.StatusCode != 405 {
 		t.Errorf("HEAD: %d", got.StatusCode)
 	}
-	a.do("GET /user/identities/authorize?provider=none", nil, bearer(mia.AccessToken)).refused(400, "validation_failed", "Unsupported provider: *")
+	a.do("GET /user/identities/authorize?provider=none", nil, bearer(mia.AccessToken)).refused(400, "validation_failed",
+		"Unsupported provider: *")
 	// A code instead of a session.
 	a.idp.SetUser(person("3", "!third@example.org"))
 	l := a.link(mia, "provider=bitbucket&code_challenge="+challenge+"&code_challenge_method=S256")
 	var g grantJSON
-	a.do("POST /token?grant_type=pkce", map[string]any{"auth_code": l.query.Get("code"), "code_verifier": pkceVerifier}).json(&g)
+	a.do("POST /token?grant_type=pkce",
+		map[string]any{"auth_code": l.query.Get("code"), "code_verifier": pkceVerifier}).json(&g)
 	if g.User.ID != mia.User.ID || len(g.User.Identities) != 4 {
 		t.Errorf("%+v", g.User)
 	}
@@ -66,8 +70,10 @@ func TestIdentities(t *testing.T) {
 	}
 	drop(mia, "none").refused(404, "validation_failed", "identity_id must be an UUID")
 	drop(mia, mia.User.ID).refused(422, "identity_not_found", "Identity doesn't exist")
-	drop(tom, github["identity_id"].(string)).refused(422, "single_identity_not_deletable", "User must have at least 1 identity after unlinking")
-	drop(mia, mia.User.ID, header{"X-JWT-AUD", "other"}).refused(403, "unexpected_audience", "Token audience doesn't match request audience")
+	drop(tom, github["identity_id"].(string)).refused(422, "single_identity_not_deletable",
+		"User must have at least 1 identity after unlinking")
+	drop(mia, mia.User.ID, header{"X-JWT-AUD", "other"}).refused(403, "unexpected_audience",
+		"Token audience doesn't match request audience")
 	drop(mia, github["identity_id"].(string)).is(200, "{}")
 	// An address that the provider has not verified is not given: the user has none then.
 	a.idp.SetUser(person("4", "!tom@example.org"))
@@ -81,12 +87,14 @@ func TestIdentities(t *testing.T) {
 	a.idp.SetUser(person("5", "tom@example.org"))
 	bob := a.member("bob@example.org")
 	a.link(bob, "provider=github").in()
-	drop(bob, bob.User.Identities[0]["identity_id"].(string)).refused(422, "email_conflict_identity_not_deletable", "Unable to unlink identity due to email conflict")
+	drop(bob, bob.User.Identities[0]["identity_id"].(string)).refused(422, "email_conflict_identity_not_deletable",
+		"Unable to unlink identity due to email conflict")
 
 	a.settings(func(s *account.Settings) { s.External.ManualLinking = false })
 	const off = "Manual linking is disabled"
 	drop(mia, github["identity_id"].(string)).refused(404, "manual_linking_disabled", off)
-	a.do("GET /user/identities/authorize?provider=none", nil, bearer(mia.AccessToken)).refused(404, "manual_linking_disabled", off)
+	a.do("GET /user/identities/authorize?provider=none", nil, bearer(mia.AccessToken)).refused(404,
+		"manual_linking_disabled", off)
 	a.do("GET /user/identities/authorize?provider=none", nil).refused(401, "no_authorization", "*")
 }
 
@@ -119,7 +127,8 @@ func TestIdentities_anonymous(t *testing.T) {
 	a.idp.SetUser(person("1", "mia@example.org"))
 	a.link(guest(), "provider=github").out("invalid_request", "email_exists", "*")
 	a.idp.SetUser(person("2", "!tom@example.org"))
-	a.link(guest(), "provider=github").out("server_error", "email_not_confirmed", "Unverified email with github. A confirmation email has been sent to your github email")
+	a.link(guest(), "provider=github").out("server_error", "email_not_confirmed",
+		"Unverified email with github. A confirmation email has been sent to your github email")
 	a.idp.SetUser(person("3", "ann@example.org"))
 	g := guest()
 	if u := a.user(a.link(g, "provider=github")); u.ID != g.User.ID || u.IsAnonymous || u.Email != "ann@example.org" {
@@ -132,7 +141,8 @@ func TestIdentities_anonymous(t *testing.T) {
 		s.Email.Sent, s.Email.Authorized = account.Rate{N: 100, Per: time.Hour}, []string{"boss@example.org"}
 	})
 	a.signIn("provider=github").out("invalid_request", "email_address_not_authorized", "*")
-	native := map[string]any{"id_token": a.idp.IDToken("google", person("5", "!kim@example.org"), nil), "provider": "google"}
+	native := map[string]any{"id_token": a.idp.IDToken("google", person("5", "!kim@example.org"), nil),
+		"provider": "google"}
 	a.do("POST /token?grant_type=id_token", native).refused(400, "email_address_not_authorized", "*")
 }
 
@@ -144,14 +154,16 @@ func TestToken_idToken(t *testing.T) {
 	}
 	oauth := func(got answer, code, description string) {
 		t.Helper()
-		if got.StatusCode != 400 || !like(got.body, `{"error":"`+code+`","error_description":"`+description+`"}`) || got.Header.Get("X-Sb-Error-Code") != "" {
+		if got.StatusCode != 400 || !like(got.body, `{"error":"`+code+`","error_description":"`+description+`"}`) ||
+			got.Header.Get("X-Sb-Error-Code") != "" {
 			t.Errorf("%d %s, want %s %s", got.StatusCode, got.body, code, description)
 		}
 	}
 	oauth(native(map[string]any{}), "invalid request", "id_token required")
 	oauth(native(map[string]any{"id_token": "x"}), "invalid request", "provider or client_id and issuer required")
 	oauth(native(map[string]any{"id_token": "x", "provider": "google"}), "invalid request", "Bad ID token")
-	native(map[string]any{"id_token": "x", "provider": "github"}).refused(400, "validation_failed", `Custom OIDC provider "github" not allowed`)
+	native(map[string]any{"id_token": "x", "provider": "github"}).refused(400, "validation_failed",
+		`Custom OIDC provider "github" not allowed`)
 
 	mint := func(email string, claims map[string]any) string {
 		u := person("9"+email, email)
@@ -161,7 +173,8 @@ func TestToken_idToken(t *testing.T) {
 	text := mint("mia@example.org", nil)
 	got := native(map[string]any{"id_token": text, "provider": "google", "gotrue_meta_security": map[string]any{}})
 	got.json(&g)
-	if g.User.Email != "mia@example.org" || g.User.AppMetadata["provider"] != "google" || strings.Contains(got.body, "provider_token") {
+	if g.User.Email != "mia@example.org" || g.User.AppMetadata["provider"] != "google" ||
+		strings.Contains(got.body, "provider_token") {
 		t.Errorf("%s", got.body)
 	}
 	// Once. A leaked token is useless after its owner used it.
@@ -170,35 +183,46 @@ func TestToken_idToken(t *testing.T) {
 	native(map[string]any{"id_token": text, "provider": "google"}).is(200, "*")
 	a.settings(func(s *account.Settings) { s.External.IDTokenOnce = true })
 
-	oauth(native(map[string]any{"id_token": mint("n@example.org", map[string]any{"nonce": "x"}), "provider": "google"}), "invalid request",
-		"Passed nonce and nonce in id_token should either both exist or not.")
-	oauth(native(map[string]any{"id_token": mint("n@example.org", map[string]any{"nonce": "x"}), "provider": "google", "nonce": "y"}), "invalid nonce", "Nonces mismatch")
-	oauth(native(map[string]any{"id_token": mint("n@example.org", map[string]any{"aud": "other"}), "provider": "google"}), "invalid request", "Unacceptable audience in id_token: *")
+	oauth(native(map[string]any{"id_token": mint("n@example.org", map[string]any{"nonce": "x"}), "provider": "google"}),
+		"invalid request", "Passed nonce and nonce in id_token should either both exist or not.")
+	oauth(native(map[string]any{"id_token": mint("n@example.org", map[string]any{"nonce": "x"}), "provider": "google",
+		"nonce": "y"}), "invalid nonce", "Nonces mismatch")
+	oauth(native(map[string]any{"id_token": mint("n@example.org", map[string]any{"aud": "other"}), "provider": "google"}),
+		"invalid request", "Unacceptable audience in id_token: *")
 	a.idp.Behave("google", fakeidp.Behaviour{Forged: true})
-	oauth(native(map[string]any{"id_token": mint("n@example.org", nil), "provider": "google"}), "invalid request", "Bad ID token")
+	oauth(native(map[string]any{"id_token": mint("n@example.org", nil), "provider": "google"}), "invalid request",
+		"Bad ID token")
 	a.idp.Behave("google", fakeidp.Behaviour{})
-	for _, why := range []string{"invalid nonce: Nonces mismatch", "Bad ID token: account: the ID token was used before", "Bad ID token: token signature is invalid"} {
+	for _, why := range []string{"invalid nonce: Nonces mismatch", "Bad ID token: account: the ID token was used before",
+		"Bad ID token: token signature is invalid"} {
 		if !strings.Contains(a.log.String(), why) {
 			t.Errorf("the log says nothing of %q", why)
 		}
 	}
 
-	native(map[string]any{"id_token": mint("!open@example.org", nil), "provider": "google"}).refused(422, "provider_email_needs_verification", "Unverified email with google. *")
-	native(map[string]any{"id_token": mint("", nil), "provider": "google"}).refused(500, "unexpected_failure", "Error getting user email from external provider")
+	native(map[string]any{"id_token": mint("!open@example.org", nil), "provider": "google"}).refused(422,
+		"provider_email_needs_verification", "Unverified email with google. *")
+	native(map[string]any{"id_token": mint("", nil), "provider": "google"}).refused(500, "unexpected_failure",
+		"Error getting user email from external provider")
 	a.settings(func(s *account.Settings) { s.DisableSignup = true })
-	native(map[string]any{"id_token": mint("closed@example.org", nil), "provider": "google"}).refused(422, "signup_disabled", "Signups not allowed for this instance")
+	native(map[string]any{"id_token": mint("closed@example.org", nil), "provider": "google"}).refused(422,
+		"signup_disabled", "Signups not allowed for this instance")
 	a.do("PUT /admin/users/"+g.User.ID, map[string]any{"ban_duration": "1h"}, a.service()).is(200, "*")
 	a.pass(time.Second)
-	native(map[string]any{"id_token": mint("mia@example.org", map[string]any{"jti": "another"}), "provider": "google"}).refused(403, "user_banned", "User is banned")
+	native(map[string]any{"id_token": mint("mia@example.org", map[string]any{"jti": "another"}),
+		"provider": "google"}).refused(403, "user_banned", "User is banned")
 	a.settings(func(s *account.Settings) { s.DisableSignup, s.Email.Sent = false, account.Rate{N: 0, Per: time.Hour} })
-	native(map[string]any{"id_token": mint("!limit@example.org", nil), "provider": "google"}).refused(429, "over_email_send_rate_limit", "*")
+	native(map[string]any{"id_token": mint("!limit@example.org", nil), "provider": "google"}).refused(429,
+		"over_email_send_rate_limit", "*")
 	a.settings(func(s *account.Settings) { s.Email.Sent = account.Rate{N: 100, Per: time.Hour} })
 
 	// Linking.
 	linking := func(email string) map[string]any {
-		return map[string]any{"id_token": mint(email, map[string]any{"jti": email + time.Now().String()}), "provider": "google", "link_identity": true}
+		return map[string]any{"id_token": mint(email, map[string]any{"jti": email + time.Now().String()}),
+			"provider": "google", "link_identity": true}
 	}
-	oauth(native(linking("l@example.org")), "invalid request", "Linking requires a valid user access token in Authorization")
+	oauth(native(linking("l@example.org")), "invalid request",
+		"Linking requires a valid user access token in Authorization")
 	native(linking("l@example.org"), header{"Authorization", "Basic x"}).refused(401, "no_authorization", "*")
 	native(linking("l@example.org"), bearer("x")).refused(403, "bad_jwt", "*")
 	kim := a.member("kim@example.org")
@@ -207,7 +231,8 @@ func TestToken_idToken(t *testing.T) {
 	if linked.User.ID != kim.User.ID || len(linked.User.Identities) != 2 {
 		t.Errorf("%+v", linked.User)
 	}
-	native(linking("l@example.org"), bearer(kim.AccessToken)).refused(422, "identity_already_exists", "Identity is already linked")
+	native(linking("l@example.org"), bearer(kim.AccessToken)).refused(422, "identity_already_exists",
+		"Identity is already linked")
 	var guest grantJSON
 	a.do("POST /signup", map[string]any{}).json(&guest)
 	native(linking("kim@example.org"), bearer(guest.AccessToken)).refused(400, "email_exists", "*")
@@ -216,10 +241,12 @@ func TestToken_idToken(t *testing.T) {
 	a.do("POST /logout?scope=local", nil, bearer(gone.AccessToken)).is(204, "")
 	native(linking("g@example.org"), bearer(gone.AccessToken)).refused(403, "session_not_found", "*")
 	a.settings(func(s *account.Settings) { s.External.ManualLinking = false })
-	native(linking("m@example.org"), bearer(kim.AccessToken)).refused(404, "manual_linking_disabled", "Manual linking is disabled")
+	native(linking("m@example.org"), bearer(kim.AccessToken)).refused(404, "manual_linking_disabled",
+		"Manual linking is disabled")
 
 	a.client("google", func(c *provider.Client) { c.Enabled = false })
-	native(map[string]any{"id_token": "x", "provider": "google"}).refused(400, "provider_disabled", `Provider (issuer "*") is not enabled`)
+	native(map[string]any{"id_token": "x", "provider": "google"}).refused(400, "provider_disabled",
+		`Provider (issuer "*") is not enabled`)
 }
 
 // Linking by PKCE: the callback gives a code, which links nothing until it is exchanged.
@@ -249,8 +276,10 @@ func TestIdentities_byCode(t *testing.T) {
 	if g.User.ID != mia.User.ID || len(g.User.Identities) != 2 {
 		t.Errorf("%+v", g.User)
 	}
-	a.do("POST /token?grant_type=pkce", link(tom)).refused(422, "identity_already_exists", "Identity is already linked to another user")
-	a.do("POST /token?grant_type=pkce", link(tom), bearer(mia.AccessToken)).refused(403, "bad_jwt", "The access token is not of the user who asked for the linking")
+	a.do("POST /token?grant_type=pkce", link(tom)).refused(422, "identity_already_exists",
+		"Identity is already linked to another user")
+	a.do("POST /token?grant_type=pkce", link(tom), bearer(mia.AccessToken)).refused(403, "bad_jwt",
+		"The access token is not of the user who asked for the linking")
 }
 
 // The code of a linking is good from the moment that it is issued, however long the provider took to answer.

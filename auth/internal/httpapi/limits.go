@@ -153,7 +153,8 @@ func (s *Server) limit(c *call, by routeLimit) error {
 	if ok {
 		return nil
 	}
-	return &problem{status: 429, code: account.CodeOverRequestRate, msg: "Request rate limit reached", retryAfter: retryIn(wait)}
+	return &problem{status: 429, code: account.CodeOverRequestRate, msg: "Request rate limit reached",
+		retryAfter: retryIn(wait)}
 }
 
 // sender is the client of a route that sends mails or SMS without asking for a token: one that brings a good token all

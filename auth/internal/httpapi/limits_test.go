@@ -37,23 +37,28 @@ func TestClientIP(t *testing.T) {
 	f(none, "[2001:db8::1]:5", nil, "2001:db8::1", "")
 	f(none, "[::ffff:192.0.2.1]:5", nil, "192.0.2.1", "")
 	f(none, "@", nil, "", "") // a unix socket
-	f(none, "192.0.2.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9", "Auth-Forwarded-For": "198.51.100.8"}, "192.0.2.1", "")
+	f(none, "192.0.2.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9", "Auth-Forwarded-For": "198.51.100.8"},
+		"192.0.2.1", "")
 	f(byPeer, "192.0.2.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9"}, "192.0.2.1", "192.0.2.1")
 
-	f(believed, "192.0.2.1:5", map[string]string{"Auth-Forwarded-For": " 198.51.100.8 , 203.0.113.1"}, "198.51.100.8", "198.51.100.8")
+	f(believed, "192.0.2.1:5", map[string]string{"Auth-Forwarded-For": " 198.51.100.8 , 203.0.113.1"}, "198.51.100.8",
+		"198.51.100.8")
 	f(believed, "192.0.2.1:5", map[string]string{"Auth-Forwarded-For": "2001:DB8:0::8"}, "2001:db8::8", "2001:db8::/64")
 	f(believed, "192.0.2.1:5", map[string]string{"Auth-Forwarded-For": "nonsense"}, "192.0.2.1", "")
 	f(believed, "192.0.2.1:5", nil, "192.0.2.1", "")
 
 	f(behind, "192.0.2.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9"}, "192.0.2.1", "")
 	f(behind, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9"}, "198.51.100.9", "198.51.100.9")
-	f(behind, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "203.0.113.66, 198.51.100.9, 10.2.2.2"}, "198.51.100.9", "198.51.100.9")
+	f(behind, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "203.0.113.66, 198.51.100.9, 10.2.2.2"}, "198.51.100.9",
+		"198.51.100.9")
 	f(behind, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9, garbage"}, "10.1.1.1", "")
 	f(behind, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "10.3.3.3"}, "10.1.1.1", "")
 	f(behind, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9:4711"}, "198.51.100.9", "198.51.100.9")
 	f(behind, "[fd00::1]:5", map[string]string{"X-Forwarded-For": "2001:db8::9"}, "2001:db8::9", "2001:db8::/64")
-	f(behind, "[fd00::1]:5", map[string]string{"X-Forwarded-For": "2001:db8:0:0:ffff:1::"}, "2001:db8::ffff:1:0:0", "2001:db8::/64")
-	f(behind, "[fd00::1]:5", map[string]string{"X-Forwarded-For": "2001:db8:0:1::9"}, "2001:db8:0:1::9", "2001:db8:0:1::/64")
+	f(behind, "[fd00::1]:5", map[string]string{"X-Forwarded-For": "2001:db8:0:0:ffff:1::"}, "2001:db8::ffff:1:0:0",
+		"2001:db8::/64")
+	f(behind, "[fd00::1]:5", map[string]string{"X-Forwarded-For": "2001:db8:0:1::9"}, "2001:db8:0:1::9",
+		"2001:db8:0:1::/64")
 	f(byPeer, "[2001:db8:1:2:3:4:5:6%eth0]:5", nil, "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64")
 	f(byPeer, "[::ffff:192.0.2.1]:5", nil, "192.0.2.1", "192.0.2.1")
 	f(behind, "10.1.1.1:5", nil, "10.1.1.1", "")
@@ -64,14 +69,16 @@ func TestClientIP(t *testing.T) {
 	f(named, "192.0.2.1:5", map[string]string{"X-Real-Ip": "198.51.100.9:4711"}, "192.0.2.1", "198.51.100.9")
 	f(named, "192.0.2.1:5", nil, "192.0.2.1", "")
 	both := Settings{LimitHeader: "X-Real-Ip", LimitByPeer: true, TrustedProxies: proxies, ForwardedFor: true}
-	f(both, "10.1.1.1:5", map[string]string{"Auth-Forwarded-For": "192.0.2.3", "X-Real-Ip": "b", "X-Forwarded-For": "198.51.100.9"}, "192.0.2.3", "192.0.2.3")
+	f(both, "10.1.1.1:5", map[string]string{"Auth-Forwarded-For": "192.0.2.3", "X-Real-Ip": "b",
+		"X-Forwarded-For": "198.51.100.9"}, "192.0.2.3", "192.0.2.3")
 	f(both, "10.1.1.1:5", map[string]string{"X-Real-Ip": "b", "X-Forwarded-For": "198.51.100.9"}, "198.51.100.9", "b")
 	f(both, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9"}, "198.51.100.9", "198.51.100.9")
 	f(both, "192.0.2.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9"}, "192.0.2.1", "192.0.2.1")
 }
 
 func TestBaseURL(t *testing.T) {
-	s := Settings{ExternalURL: "https://auth.example.org/v1", ExternalHosts: []string{"alias.example.org", "alias.example.org:8443", "localhost:9999"}}
+	s := Settings{ExternalURL: "https://auth.example.org/v1",
+		ExternalHosts: []string{"alias.example.org", "alias.example.org:8443", "localhost:9999"}}
 	f := func(host, proto, want string) {
 		t.Helper()
 		r := httptest.NewRequest("GET", "http://evil.example/", nil)
@@ -205,11 +212,13 @@ func TestLimits_endpoints(t *testing.T) {
 				t.Errorf("%s is limited too early: %s", what, got.body)
 			}
 		}
-		got := a.do(what, body, append(headers, from)...).refused(429, "over_request_rate_limit", "Request rate limit reached")
+		got := a.do(what, body, append(headers, from)...).refused(429, "over_request_rate_limit",
+			"Request rate limit reached")
 		if got.Header.Get("Retry-After") == "" {
 			t.Error("no Retry-After")
 		}
-		if got := a.do(what, body, append(headers, header{"X-Real-Ip", fmt.Sprintf("198.51.100.%d", n)})...); got.StatusCode == 429 {
+		if got := a.do(what, body, append(headers,
+			header{"X-Real-Ip", fmt.Sprintf("198.51.100.%d", n)})...); got.StatusCode == 429 {
 			t.Errorf("%s: another address is limited too", what)
 		}
 	}

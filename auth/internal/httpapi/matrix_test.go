@@ -15,17 +15,21 @@ import (
 )
 
 // The callers of the matrix, in the order of its columns.
-var callers = []string{"nobody", "anon key", "anonymous", "user", "other user", "banned", "session ended", "expired", "foreign key", "service_role", "aal1 with factor", "admin at aal1"}
+var callers = []string{"nobody", "anon key", "anonymous", "user", "other user", "banned", "session ended", "expired",
+	"foreign key", "service_role", "aal1 with factor", "admin at aal1"}
 
 // everybody, users and admins are rows of statuses with the code of a failure.
 func everybody(answer string) []string { return slices.Repeat([]string{answer}, len(callers)) }
 
 func users(answer string) []string {
-	return []string{"401 no_authorization", "403 bad_jwt", answer, answer, answer, "403 user_banned", "403 session_not_found", "403 bad_jwt", "403 bad_jwt", "403 bad_jwt", answer, answer}
+	return []string{"401 no_authorization", "403 bad_jwt", answer, answer, answer, "403 user_banned",
+		"403 session_not_found", "403 bad_jwt", "403 bad_jwt", "403 bad_jwt", answer, answer}
 }
 
 func admins(answer string) []string {
-	return []string{"401 no_authorization", "403 not_admin", "403 not_admin", "403 not_admin", "403 not_admin", "403 user_banned", "403 session_not_found", "403 bad_jwt", "403 bad_jwt", answer, "403 not_admin", "403 insufficient_aal"}
+	return []string{"401 no_authorization", "403 not_admin", "403 not_admin", "403 not_admin", "403 not_admin",
+		"403 user_banned", "403 session_not_found", "403 bad_jwt", "403 bad_jwt", answer, "403 not_admin",
+		"403 insufficient_aal"}
 }
 
 // but replaces the answer for some callers.
@@ -56,53 +60,87 @@ func fixed(body any) func(*cell) any { return func(*cell) any { return body } }
 
 // A route that is not in this table fails the test.
 var matrix = map[string]row{
-	"GET /health":                           {want: everybody("200")},
-	"GET /livez":                            {want: everybody("200")},
-	"GET /readyz":                           {want: everybody("200")},
-	"GET /settings":                         {want: everybody("200")},
-	"GET /.well-known/jwks.json":            {want: everybody("200")},
-	"GET /openapi.json":                     {want: everybody("200")},
-	"POST /signup":                          {body: func(c *cell) any { return map[string]any{"email": c.address, "password": sesame} }, want: everybody("200")},
-	"POST /token":                           {query: "grant_type=password", body: func(c *cell) any { return map[string]any{"email": c.userMail, "password": sesame} }, want: everybody("200")},
-	"POST /verify":                          {body: fixed(map[string]any{"type": "signup", "token_hash": strings.Repeat("0", 64)}), want: everybody("403 otp_expired")},
-	"GET /verify":                           {query: "type=signup&token=" + strings.Repeat("0", 64), want: everybody("303")},
-	"POST /otp":                             {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: everybody("200")},
-	"POST /magiclink":                       {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: everybody("200")},
-	"POST /recover":                         {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: everybody("200")},
-	"POST /resend":                          {body: func(c *cell) any { return map[string]any{"email": c.address, "type": "signup"} }, want: everybody("200")},
-	"GET /user":                             {want: users("200")},
-	"PUT /user":                             {body: fixed(map[string]any{"data": map[string]any{"a": 1}}), want: users("200")},
-	"GET /reauthenticate":                   {want: but(users("200"), "anonymous: 400 validation_failed")},
-	"GET /user/sessions":                    {want: users("200")},
-	"DELETE /user/sessions/{id}":            {want: but(users("404 session_not_found"), "user: 204", "aal1 with factor: 204", "admin at aal1: 204")},
-	"GET /authorize":                        {query: "provider=github", want: everybody("302")},
-	"GET /callback":                         {want: everybody("303 bad_oauth_callback")},
-	"POST /callback":                        {want: everybody("303 bad_oauth_callback")},
-	"GET /user/identities/authorize":        {query: "provider=github&skip_http_redirect=true", want: but(users("200"), "aal1 with factor: 403 insufficient_aal", "admin at aal1: 403 insufficient_aal")},
-	"DELETE /user/identities/{identity_id}": {want: but(users("422 single_identity_not_deletable"), "aal1 with factor: 403 insufficient_aal", "admin at aal1: 403 insufficient_aal")},
-	"POST /sso":                             {body: fixed(map[string]any{"domain": "example.org"}), want: everybody("404 saml_provider_disabled")},
-	"POST /logout":                          {query: "scope=local", want: but(users("204"), "banned: 204", "session ended: 204")},
-	"POST /factors":                         {body: func(c *cell) any { return map[string]any{"factor_type": "totp", "friendly_name": c.address} }, want: but(users("200"), "anonymous: 403 no_authorization", "aal1 with factor: 403 insufficient_aal", "admin at aal1: 403 insufficient_aal")},
-	"POST /factors/{factor_id}/challenge":   {want: but(users("404 mfa_factor_not_found"), "anonymous: 403 no_authorization", "user: 200", "aal1 with factor: 200", "admin at aal1: 200")},
-	"POST /factors/{factor_id}/verify":      {body: fixed(map[string]any{"challenge_id": uuid.NewString(), "code": "123456"}), want: but(users("404 mfa_factor_not_found"), "anonymous: 403 no_authorization", "user: 422 mfa_factor_not_found", "aal1 with factor: 422 mfa_factor_not_found", "admin at aal1: 422 mfa_factor_not_found")},
-	"DELETE /factors/{factor_id}":           {want: but(users("404 mfa_factor_not_found"), "anonymous: 403 no_authorization", "user: 200", "aal1 with factor: 422 insufficient_aal", "admin at aal1: 422 insufficient_aal")},
-	"GET /admin/users/{user_id}/factors":    {want: admins("200")},
-	"PUT /admin/users/{user_id}/factors/{factor_id}":    {body: func(c *cell) any { return map[string]any{"friendly_name": c.address} }, want: admins("200")},
+	"GET /health":                {want: everybody("200")},
+	"GET /livez":                 {want: everybody("200")},
+	"GET /readyz":                {want: everybody("200")},
+	"GET /settings":              {want: everybody("200")},
+	"GET /.well-known/jwks.json": {want: everybody("200")},
+	"GET /openapi.json":          {want: everybody("200")},
+	"POST /signup": {body: func(c *cell) any {
+		return map[string]any{"email": c.address, "password": sesame}
+	}, want: everybody("200")},
+	"POST /token": {query: "grant_type=password",
+		body: func(c *cell) any { return map[string]any{"email": c.userMail, "password": sesame} }, want: everybody("200")},
+	"POST /verify": {body: fixed(map[string]any{"type": "signup",
+		"token_hash": strings.Repeat("0", 64)}), want: everybody("403 otp_expired")},
+	"GET /verify": {query: "type=signup&token=" + strings.Repeat("0", 64),
+		want: everybody("303")},
+	"POST /otp": {body: func(c *cell) any { return map[string]any{"email": c.address} },
+		want: everybody("200")},
+	"POST /magiclink": {body: func(c *cell) any {
+		return map[string]any{"email": c.address}
+	}, want: everybody("200")},
+	"POST /recover": {body: func(c *cell) any {
+		return map[string]any{"email": c.address}
+	}, want: everybody("200")},
+	"POST /resend": {body: func(c *cell) any {
+		return map[string]any{"email": c.address, "type": "signup"}
+	}, want: everybody("200")},
+	"GET /user": {want: users("200")},
+	"PUT /user": {body: fixed(map[string]any{"data": map[string]any{"a": 1}}),
+		want: users("200")},
+	"GET /reauthenticate": {want: but(users("200"), "anonymous: 400 validation_failed")},
+	"GET /user/sessions":  {want: users("200")},
+	"DELETE /user/sessions/{id}": {want: but(users("404 session_not_found"), "user: 204",
+		"aal1 with factor: 204", "admin at aal1: 204")},
+	"GET /authorize": {query: "provider=github", want: everybody("302")},
+	"GET /callback":  {want: everybody("303 bad_oauth_callback")},
+	"POST /callback": {want: everybody("303 bad_oauth_callback")},
+	"GET /user/identities/authorize": {query: "provider=github&skip_http_redirect=true",
+		want: but(users("200"), "aal1 with factor: 403 insufficient_aal", "admin at aal1: 403 insufficient_aal")},
+	"DELETE /user/identities/{identity_id}": {want: but(users("422 single_identity_not_deletable"),
+		"aal1 with factor: 403 insufficient_aal", "admin at aal1: 403 insufficient_aal")},
+	"POST /sso": {body: fixed(map[string]any{"domain": "example.org"}),
+		want: everybody("404 saml_provider_disabled")},
+	"POST /logout": {query: "scope=local",
+		want: but(users("204"), "banned: 204", "session ended: 204")},
+	"POST /factors": {body: func(c *cell) any {
+		return map[string]any{"factor_type": "totp", "friendly_name": c.address}
+	}, want: but(users("200"), "anonymous: 403 no_authorization", "aal1 with factor: 403 insufficient_aal",
+		"admin at aal1: 403 insufficient_aal")},
+	"POST /factors/{factor_id}/challenge": {want: but(users("404 mfa_factor_not_found"),
+		"anonymous: 403 no_authorization", "user: 200", "aal1 with factor: 200", "admin at aal1: 200")},
+	"POST /factors/{factor_id}/verify": {body: fixed(map[string]any{"challenge_id": uuid.NewString(),
+		"code": "123456"}), want: but(users("404 mfa_factor_not_found"), "anonymous: 403 no_authorization",
+		"user: 422 mfa_factor_not_found", "aal1 with factor: 422 mfa_factor_not_found",
+		"admin at aal1: 422 mfa_factor_not_found")},
+	"DELETE /factors/{factor_id}": {want: but(users("404 mfa_factor_not_found"),
+		"anonymous: 403 no_authorization", "user: 200", "aal1 with factor: 422 insufficient_aal",
+		"admin at aal1: 422 insufficient_aal")},
+	"GET /admin/users/{user_id}/factors": {want: admins("200")},
+	"PUT /admin/users/{user_id}/factors/{factor_id}": {body: func(c *cell) any {
+		return map[string]any{"friendly_name": c.address}
+	}, want: admins("200")},
 	"DELETE /admin/users/{user_id}/factors/{factor_id}": {want: admins("200")},
-	"POST /invite":                        {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("200")},
-	"POST /admin/generate_link":           {body: func(c *cell) any { return map[string]any{"type": "magiclink", "email": c.userMail} }, want: admins("200")},
-	"GET /admin/audit":                    {want: admins("200")},
-	"GET /admin/users":                    {want: admins("200")},
-	"POST /admin/users":                   {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("200")},
-	"GET /admin/users/{user_id}":          {want: admins("200")},
-	"POST /admin/users/{user_id}":         {body: func(c *cell) any { return map[string]any{"email": c.address} }, want: admins("422 validation_failed")},
+	"POST /invite": {body: func(c *cell) any { return map[string]any{"email": c.address} },
+		want: admins("200")},
+	"POST /admin/generate_link": {body: func(c *cell) any {
+		return map[string]any{"type": "magiclink", "email": c.userMail}
+	}, want: admins("200")},
+	"GET /admin/audit": {want: admins("200")},
+	"GET /admin/users": {want: admins("200")},
+	"POST /admin/users": {body: func(c *cell) any { return map[string]any{"email": c.address} },
+		want: admins("200")}, "GET /admin/users/{user_id}": {want: admins("200")},
+	"POST /admin/users/{user_id}": {body: func(c *cell) any { return map[string]any{"email": c.address} },
+		want: admins("422 validation_failed")},
 	"PUT /admin/users/{user_id}":          {body: fixed(map[string]any{"role": "editor"}), want: admins("200")},
 	"DELETE /admin/users/{user_id}":       {want: admins("200")},
 	"GET /admin/users/{user_id}/sessions": {want: admins("200")},
 }
 
 // destructive routes leave nothing for the next row.
-var destructive = map[string]bool{"DELETE /user/sessions/{id}": true, "POST /logout": true, "DELETE /admin/users/{user_id}": true, "DELETE /factors/{factor_id}": true,
+var destructive = map[string]bool{"DELETE /user/sessions/{id}": true, "POST /logout": true,
+	"DELETE /admin/users/{user_id}": true, "DELETE /factors/{factor_id}": true,
 	"DELETE /admin/users/{user_id}/factors/{factor_id}": true}
 
 // Every route, by every kind of caller.
@@ -116,7 +154,8 @@ func TestMatrix(t *testing.T) {
 		t.Fatalf("routes.go (-) and the matrix (+):\n%s", d)
 	}
 	a := open(t, func(s *account.Settings, _ *Settings) {
-		s.External = account.ExternalSettings{Providers: githubAlone(t), ManualLinking: true, LinkingAAL2: true, StateCookie: true}
+		s.External = account.ExternalSettings{Providers: githubAlone(t), ManualLinking: true, LinkingAAL2: true,
+			StateCookie: true}
 	})
 	foreign, err := token.Generate(token.ES256)
 	if err != nil {
@@ -144,7 +183,8 @@ func TestMatrix(t *testing.T) {
 			if strings.Contains(route, "{factor_id}") && c.factor == "" {
 				c.factor = a.enroll(c.user, "").ID
 			}
-			path := strings.NewReplacer("{factor_id}", c.factor, "{user_id}", c.user.User.ID, "{identity_id}", c.user.User.ID, "{id}", sessionOf(t, c.user.AccessToken)).Replace(route)
+			path := strings.NewReplacer("{factor_id}", c.factor, "{user_id}", c.user.User.ID, "{identity_id}", c.user.User.ID,
+				"{id}", sessionOf(t, c.user.AccessToken)).Replace(route)
 			if r.query != "" {
 				path += "?" + r.query
 			}

@@ -35,11 +35,13 @@ func NewObserver(tracer trace.Tracer, propagator propagation.TextMapPropagator, 
 		return o, nil
 	}
 	var err error
-	o.requests, err = meter.Int64Counter("auth.http.requests", metric.WithUnit("{request}"), metric.WithDescription("Requests answered."))
+	o.requests, err = meter.Int64Counter("auth.http.requests", metric.WithUnit("{request}"),
+		metric.WithDescription("Requests answered."))
 	if err != nil {
 		return nil, err
 	}
-	o.duration, err = meter.Float64Histogram("auth.http.request.duration", metric.WithUnit("s"), metric.WithDescription("Time from a request's head to its answer."),
+	o.duration, err = meter.Float64Histogram("auth.http.request.duration", metric.WithUnit("s"),
+		metric.WithDescription("Time from a request's head to its answer."),
 		metric.WithExplicitBucketBoundaries(.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10))
 	return o, err
 }
@@ -50,7 +52,8 @@ func (o *Observer) begin(c *call, r *http.Request) *http.Request {
 		return r
 	}
 	ctx := o.propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-	ctx, _ = o.tracer.Start(ctx, method(r.Method), trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(attribute.String("http.method", method(r.Method))))
+	ctx, _ = o.tracer.Start(ctx, method(r.Method), trace.WithSpanKind(trace.SpanKindServer),
+		trace.WithAttributes(attribute.String("http.method", method(r.Method))))
 	c.r = r.WithContext(ctx)
 	return c.r
 }
@@ -134,7 +137,8 @@ func (o *Observer) seriesOf(s series) *options {
 	about := []attribute.KeyValue{attribute.String("http.method", s.method), attribute.String("http.route", s.route)}
 	timed := attribute.NewSet(about...)
 	counted := attribute.NewSet(append(about, attribute.Int("http.status_code", s.status))...)
-	made := &options{counted: []metric.AddOption{metric.WithAttributeSet(counted)}, timed: []metric.RecordOption{metric.WithAttributeSet(timed)}}
+	made := &options{counted: []metric.AddOption{metric.WithAttributeSet(counted)},
+		timed: []metric.RecordOption{metric.WithAttributeSet(timed)}}
 	known, _ := o.series.LoadOrStore(s, made)
 	return known.(*options)
 }

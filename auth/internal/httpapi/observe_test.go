@@ -39,13 +39,19 @@ func TestObserver_spans(t *testing.T) {
 			t.Errorf("%s %s: %s", method, path, d)
 		}
 	}
-	f("GET", "/health", "GET /health", map[string]string{"http.method": "GET", "http.route": "/health", "http.status_code": "200"})
-	f("GET", "/health/", "GET /health", map[string]string{"http.method": "GET", "http.route": "/health", "http.status_code": "200"})
+	f("GET", "/health", "GET /health",
+		map[string]string{"http.method": "GET", "http.route": "/health", "http.status_code": "200"})
+	f("GET", "/health/", "GET /health",
+		map[string]string{"http.method": "GET", "http.route": "/health", "http.status_code": "200"})
 	f("GET", "/admin/users/"+id+"?apikey=secret", "GET /admin/users/{user_id}", map[string]string{
-		"http.method": "GET", "http.route": "/admin/users/{user_id}", "http.route.params.user_id": id, "http.status_code": "401"})
-	f("DELETE", "/admin/users/"+id+"/factors/ann@example.org", "DELETE /admin/users/{user_id}/factors/{factor_id}", map[string]string{
-		"http.method": "DELETE", "http.route": "/admin/users/{user_id}/factors/{factor_id}", "http.route.params.user_id": id, "http.status_code": "401"})
-	f("PATCH", "/passkeys/x", "PATCH /passkeys/", map[string]string{"http.method": "PATCH", "http.route": "/passkeys/", "http.status_code": "404"})
+		"http.method": "GET", "http.route": "/admin/users/{user_id}", "http.route.params.user_id": id,
+		"http.status_code": "401"})
+	f("DELETE", "/admin/users/"+id+"/factors/ann@example.org", "DELETE /admin/users/{user_id}/factors/{factor_id}",
+		map[string]string{
+			"http.method": "DELETE", "http.route": "/admin/users/{user_id}/factors/{factor_id}", "http.route.params.user_id": id,
+			"http.status_code": "401"})
+	f("PATCH", "/passkeys/x", "PATCH /passkeys/",
+		map[string]string{"http.method": "PATCH", "http.route": "/passkeys/", "http.status_code": "404"})
 	f("GET", "/secret", "GET", map[string]string{"http.method": "GET", "http.status_code": "404"})
 	f("DELETE", "/signup", "DELETE", map[string]string{"http.method": "DELETE", "http.status_code": "405"})
 	f("SESAME", "/signup", "_OTHER", map[string]string{"http.method": "_OTHER", "http.status_code": "405"})

@@ -24,7 +24,8 @@ func (s *Server) postOTP(c *call) error {
 		}
 	}
 	err := s.accounts.SendOTP(c.ctx(), s.sender(c), account.OTP{
-		Email: in.Email, Phone: in.Phone, CreateUser: create, Data: in.Data.message(), Channel: in.Channel, Challenge: in.challenge(),
+		Email: in.Email, Phone: in.Phone, CreateUser: create, Data: in.Data.message(), Channel: in.Channel,
+		Challenge: in.challenge(),
 	})
 	if err != nil {
 		return err
@@ -45,7 +46,8 @@ func (s *Server) postMagicLink(c *call) error {
 	if err := c.knownAud(); err != nil {
 		return err
 	}
-	if err := s.accounts.MagicLink(c.ctx(), s.sender(c), account.MagicLink{Email: in.Email, Data: in.Data.message(), Challenge: in.challenge()}); err != nil {
+	if err := s.accounts.MagicLink(c.ctx(), s.sender(c),
+		account.MagicLink{Email: in.Email, Data: in.Data.message(), Challenge: in.challenge()}); err != nil {
 		return err
 	}
 	return c.empty()
@@ -60,7 +62,8 @@ func (s *Server) postRecover(c *call) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	if err := s.accounts.Recover(c.ctx(), s.sender(c), account.Recover{Email: in.Email, Challenge: in.challenge()}); err != nil {
+	if err := s.accounts.Recover(c.ctx(), s.sender(c),
+		account.Recover{Email: in.Email, Challenge: in.challenge()}); err != nil {
 		return err
 	}
 	return c.empty()
@@ -77,7 +80,8 @@ func (s *Server) postResend(c *call) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	id, err := s.accounts.Resend(c.ctx(), s.sender(c), account.Resend{Type: in.Type, Email: in.Email, Phone: in.Phone, Challenge: in.challenge()})
+	id, err := s.accounts.Resend(c.ctx(), s.sender(c),
+		account.Resend{Type: in.Type, Email: in.Email, Phone: in.Phone, Challenge: in.challenge()})
 	if err != nil {
 		return err
 	}

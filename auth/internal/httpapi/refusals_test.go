@@ -42,7 +42,8 @@ func TestSending_limits(t *testing.T) {
 		t.Error("a refused mail leaves a user behind")
 	}
 
-	a.do("POST /admin/users", m{"phone": "4915100000002", "phone_confirm": true, "password": sesame}, a.service()).is(200, "*")
+	a.do("POST /admin/users", m{"phone": "4915100000002", "phone_confirm": true, "password": sesame},
+		a.service()).is(200, "*")
 	var byPhone grantJSON
 	a.do("POST /token?grant_type=password", m{"phone": "4915100000002", "password": sesame}).json(&byPhone)
 	sms := func(status int, code, msg string) {
@@ -54,7 +55,8 @@ func TestSending_limits(t *testing.T) {
 	}
 	a.apply(func(s *account.Settings, _ *Settings) { s.Phone.Sent.N = 0 })
 	sms(429, "over_sms_send_rate_limit", "SMS rate limit exceeded")
-	a.do("POST /resend", m{"type": "sms", "phone": "4915112345678"}).refused(429, "over_sms_send_rate_limit", "SMS rate limit exceeded")
+	a.do("POST /resend", m{"type": "sms", "phone": "4915112345678"}).refused(429, "over_sms_send_rate_limit",
+		"SMS rate limit exceeded")
 	a.apply(func(s *account.Settings, _ *Settings) { s.Phone.Configured = false })
 	sms(422, "sms_send_failed", "Error sending *")
 }
@@ -76,13 +78,18 @@ func TestTokens_claims(t *testing.T) {
 		}
 		return bearer(string(text))
 	}
-	users := []string{"GET /user", "PUT /user", "GET /reauthenticate", "GET /user/sessions", "DELETE /user/sessions/" + uuid.NewString(),
+	users := []string{"GET /user", "PUT /user", "GET /reauthenticate", "GET /user/sessions",
+		"DELETE /user/sessions/" + uuid.NewString(),
 		"GET /user/identities/authorize", "DELETE /user/identities/" + uuid.NewString(),
-		"POST /factors", "POST /factors/" + uuid.NewString() + "/challenge", "POST /factors/" + uuid.NewString() + "/verify", "DELETE /factors/" + uuid.NewString()}
+		"POST /factors", "POST /factors/" + uuid.NewString() + "/challenge", "POST /factors/" + uuid.NewString() + "/verify",
+		"DELETE /factors/" + uuid.NewString()}
 	id := uuid.NewString()
-	admins := []string{"POST /invite", "POST /admin/generate_link", "GET /admin/audit", "GET /admin/users", "POST /admin/users", "GET /admin/users/" + id,
-		"POST /admin/users/" + id, "PUT /admin/users/" + id, "DELETE /admin/users/" + id, "GET /admin/users/" + id + "/sessions",
-		"GET /admin/users/" + id + "/factors", "PUT /admin/users/" + id + "/factors/" + id, "DELETE /admin/users/" + id + "/factors/" + id}
+	admins := []string{"POST /invite", "POST /admin/generate_link", "GET /admin/audit", "GET /admin/users",
+		"POST /admin/users", "GET /admin/users/" + id,
+		"POST /admin/users/" + id, "PUT /admin/users/" + id, "DELETE /admin/users/" + id,
+		"GET /admin/users/" + id + "/sessions",
+		"GET /admin/users/" + id + "/factors", "PUT /admin/users/" + id + "/factors/" + id,
+		"DELETE /admin/users/" + id + "/factors/" + id}
 	f := func(routes []string, status int, code, msg string, change func(*token.Claims)) {
 		t.Helper()
 		for _, route := range routes {
@@ -130,22 +137,27 @@ func TestRefusals_others(t *testing.T) {
 
 	// A number that another user has, or takes before the proof.
 	a.do("POST /admin/users", m{"phone": "4915112345678", "phone_confirm": true}, admin).is(200, "*")
-	a.do("PUT /user", m{"phone": "4915112345678"}, me).refused(422, "phone_exists", "A user with this phone number has already been registered")
+	a.do("PUT /user", m{"phone": "4915112345678"}, me).refused(422, "phone_exists",
+		"A user with this phone number has already been registered")
 	a.do("PUT /user", m{"phone": "4915187654321"}, me).is(200, "*")
 	code := a.newest("4915187654321").Code
 	a.do("POST /admin/users", m{"phone": "4915187654321", "phone_confirm": true}, admin).is(200, "*")
-	a.do("POST /verify", m{"type": "phone_change", "phone": "4915187654321", "token": code}).refused(422, "phone_exists", "*")
+	a.do("POST /verify", m{"type": "phone_change", "phone": "4915187654321", "token": code}).refused(422, "phone_exists",
+		"*")
 
 	// Reauthentication wants a confirmed address.
 	var anon grantJSON
 	a.do("POST /signup", m{}).json(&anon)
 	a.do("PUT /admin/users/"+anon.User.ID, m{"email": "anon@example.org"}, admin).is(200, "*")
-	a.do("GET /reauthenticate", nil, bearer(anon.AccessToken)).refused(422, "email_not_confirmed", "Please verify your email first.")
+	a.do("GET /reauthenticate", nil, bearer(anon.AccessToken)).refused(422, "email_not_confirmed",
+		"Please verify your email first.")
 	a.do("POST /signup", m{}).json(&anon)
 	a.do("PUT /admin/users/"+anon.User.ID, m{"phone": "4915100000001"}, admin).is(200, "*")
-	a.do("GET /reauthenticate", nil, bearer(anon.AccessToken)).refused(422, "phone_not_confirmed", "Please verify your phone first.")
+	a.do("GET /reauthenticate", nil, bearer(anon.AccessToken)).refused(422, "phone_not_confirmed",
+		"Please verify your phone first.")
 
-	a.do("POST /admin/generate_link", m{"type": "signup", "email": "new@example.org", "password": "x"}, admin).refused(422, "weak_password", "*")
+	a.do("POST /admin/generate_link", m{"type": "signup", "email": "new@example.org", "password": "x"},
+		admin).refused(422, "weak_password", "*")
 	a.apply(func(s *account.Settings, _ *Settings) { s.DisableSignup = true })
 	a.do("POST /magiclink", m{"email": "new@example.org"}).refused(422, "signup_disabled", "*")
 

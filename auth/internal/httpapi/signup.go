@@ -35,7 +35,8 @@ func (s *Server) postSignup(c *call) error {
 		return c.grantView(&g)
 	}
 	out, err := s.accounts.SignUp(c.ctx(), s.sender(c), account.SignUp{
-		Email: in.Email, Phone: in.Phone, Password: in.Password, Data: in.Data.message(), Channel: in.Channel, Challenge: in.challenge(),
+		Email: in.Email, Phone: in.Phone, Password: in.Password, Data: in.Data.message(), Channel: in.Channel,
+		Challenge: in.challenge(),
 	})
 	if err != nil {
 		return err

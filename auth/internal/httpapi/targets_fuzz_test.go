@@ -15,7 +15,8 @@ func FuzzTargets(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, to := range []string{siteURL, "https://other.example.org/in?a=b&code=c#old", "https://other.example.org/a b\u00e9#x#y", "myapp://callback/x?y", "https://other.example.org/?%zz&;=#%"} {
+	for _, to := range []string{siteURL, "https://other.example.org/in?a=b&code=c#old",
+		"https://other.example.org/a b\u00e9#x#y", "myapp://callback/x?y", "https://other.example.org/?%zz&;=#%"} {
 		f.Add(to, "access_denied", "a & b = #c\r\nLocation: x")
 	}
 	f.Fuzz(func(t *testing.T, to, code, description string) {

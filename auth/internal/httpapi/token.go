@@ -86,7 +86,8 @@ func (s *Server) pkceGrant(c *call) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	g, err := s.accounts.ExchangeCode(c.ctx(), c.requestInfo(), account.CodeExchange{Code: in.AuthCode, Verifier: in.CodeVerifier, Bearer: c.bearer()})
+	g, err := s.accounts.ExchangeCode(c.ctx(), c.requestInfo(),
+		account.CodeExchange{Code: in.AuthCode, Verifier: in.CodeVerifier, Bearer: c.bearer()})
 	if err != nil {
 		return err
 	}
@@ -114,11 +115,13 @@ func (s *Server) idTokenGrant(c *call) error {
 		return err
 	}
 	p := account.IDToken{Request: provider.IDTokenRequest{
-		IDToken: in.IDToken, Provider: in.Provider, AccessToken: in.AccessToken, Nonce: in.Nonce, ClientID: in.ClientID, Issuer: in.Issuer,
+		IDToken: in.IDToken, Provider: in.Provider, AccessToken: in.AccessToken, Nonce: in.Nonce, ClientID: in.ClientID,
+		Issuer: in.Issuer,
 	}}
 	if in.LinkIdentity {
 		if len(c.r.Header["Authorization"]) == 0 {
-			return &problem{oauth: true, code: "invalid request", msg: "Linking requires a valid user access token in Authorization"}
+			return &problem{oauth: true, code: "invalid request",
+				msg: "Linking requires a valid user access token in Authorization"}
 		}
 		principal, err := s.accounts.Authenticate(c.ctx(), c.bearer(), c.aud(), account.Full)
 		if err != nil {

@@ -26,19 +26,24 @@ func TestToken_password(t *testing.T) {
 		a.do("POST /token?grant_type=password", in).refused(status, code, msg)
 	}
 	var g grantJSON
-	got := a.do("POST /token?grant_type=password", map[string]any{"email": "MIA@example.org", "password": sesame, "gotrue_meta_security": map[string]any{}}).json(&g)
-	got.is(200, `{"access_token":"*","token_type":"bearer","expires_in":3600,"expires_at":*,"refresh_token":"*","user":{"id":"*"*}}`)
+	got := a.do("POST /token?grant_type=password",
+		map[string]any{"email": "MIA@example.org", "password": sesame, "gotrue_meta_security": map[string]any{}}).json(&g)
+	got.is(200,
+		`{"access_token":"*","token_type":"bearer","expires_in":3600,"expires_at":*,"refresh_token":"*","user":{"id":"*"*}}`)
 	claims := claimsOf(t, g.AccessToken)
-	if claims["sub"] != g.User.ID || claims["aud"] != "authenticated" || claims["iss"] != externalURL || claims["aal"] != "aal1" {
+	if claims["sub"] != g.User.ID || claims["aud"] != "authenticated" || claims["iss"] != externalURL ||
+		claims["aal"] != "aal1" {
 		t.Errorf("claims %v", claims)
 	}
-	f(400, "validation_failed", "Only an email address or phone number should be provided on login.", "email", "a@b", "phone", "4915112345678", "password", "x")
+	f(400, "validation_failed", "Only an email address or phone number should be provided on login.", "email", "a@b",
+		"phone", "4915112345678", "password", "x")
 	f(400, "validation_failed", "missing email or phone", "password", "x")
 	f(400, "invalid_credentials", "Invalid login credentials", "email", "nobody@example.org", "password", "x")
 	f(400, "invalid_credentials", "Invalid login credentials", "email", "mia@example.org", "password", "x")
 	f(400, "invalid_credentials", "Invalid login credentials", "email", "not an address", "password", "x")
 	f(400, "invalid_credentials", "Invalid login credentials", "email", "mia@example.org")
-	a.do("POST /token?grant_type=password", map[string]any{"email": "mia@example.org", "password": sesame}, header{"X-JWT-AUD", "other"}).refused(400, "invalid_credentials", "*")
+	a.do("POST /token?grant_type=password", map[string]any{"email": "mia@example.org", "password": sesame},
+		header{"X-JWT-AUD", "other"}).refused(400, "invalid_credentials", "*")
 
 	a.do("POST /signup", map[string]any{"email": "tom@example.org", "password": sesame}).is(200, "*")
 	f(400, "email_not_confirmed", "Email not confirmed", "email", "tom@example.org", "password", sesame)
@@ -69,7 +74,8 @@ func TestToken_passwordTries(t *testing.T) {
 		for range 20 {
 			a.do("POST /token?grant_type=password", in).refused(400, "invalid_credentials", "*")
 		}
-		got := a.do("POST /token?grant_type=password", in).refused(429, "over_request_rate_limit", "Too many wrong passwords for this address. Wait, or sign in with a link or a code.")
+		got := a.do("POST /token?grant_type=password", in).refused(429, "over_request_rate_limit",
+			"Too many wrong passwords for this address. Wait, or sign in with a link or a code.")
 		if got.Header.Get("Retry-After") != "60" {
 			t.Errorf("Retry-After %q", got.Header.Get("Retry-After"))
 		}
@@ -83,7 +89,8 @@ func TestToken_knownPlace(t *testing.T) {
 	})
 	a.member("mia@example.org")
 	home, away := header{"X-Real-Ip", "192.0.2.7"}, header{"X-Real-Ip", "198.51.100.7"}
-	right, guess := map[string]any{"email": "mia@example.org", "password": sesame}, map[string]any{"email": "mia@example.org", "password": "guess"}
+	right, guess := map[string]any{"email": "mia@example.org", "password": sesame},
+		map[string]any{"email": "mia@example.org", "password": "guess"}
 	a.do("POST /token?grant_type=password", right, home).is(200, "*")
 	for range 20 {
 		a.do("POST /token?grant_type=password", guess, away).refused(400, "invalid_credentials", "*")
@@ -124,7 +131,8 @@ func TestToken_refresh(t *testing.T) {
 	a.pass(time.Minute)
 	refresh(g.RefreshToken).refused(400, "refresh_token_already_used", "Invalid Refresh Token: Already Used")
 	refresh(next.RefreshToken).refused(400, "refresh_token_not_found", "Invalid Refresh Token: Refresh Token Not Found")
-	a.do("GET /user", nil, bearer(next.AccessToken)).refused(403, "session_not_found", "Session from session_id claim in JWT does not exist")
+	a.do("GET /user", nil, bearer(next.AccessToken)).refused(403, "session_not_found",
+		"Session from session_id claim in JWT does not exist")
 
 	h := a.member("tom@example.org")
 	a.do("PUT /admin/users/"+h.User.ID, map[string]any{"ban_duration": "1h"}, a.service()).is(200, "*")
@@ -171,7 +179,8 @@ func TestToken_refreshParallel(t *testing.T) {
 func begin() (verifier string, fields map[string]any) {
 	verifier = strings.ReplaceAll(uuid.NewString()+uuid.NewString(), "-", "")
 	sum := sha256.Sum256([]byte(verifier))
-	return verifier, map[string]any{"code_challenge": base64.RawURLEncoding.EncodeToString(sum[:]), "code_challenge_method": "s256"}
+	return verifier, map[string]any{"code_challenge": base64.RawURLEncoding.EncodeToString(sum[:]),
+		"code_challenge_method": "s256"}
 }
 
 func TestToken_pkce(t *testing.T) {
@@ -185,7 +194,8 @@ func TestToken_pkce(t *testing.T) {
 	}
 	open := func(hash string) url.Values {
 		t.Helper()
-		got := a.do("GET /verify?type=signup&redirect_to=https%3A%2F%2Fother.example.org%2Fcb%3Fa%3Db%23top&token="+hash, nil).is(303, "*")
+		got := a.do("GET /verify?type=signup&redirect_to=https%3A%2F%2Fother.example.org%2Fcb%3Fa%3Db%23top&token="+hash,
+			nil).is(303, "*")
 		to, err := url.Parse(got.Header.Get("Location"))
 		if err != nil || to.Host != "other.example.org" {
 			t.Fatalf("Location %q", got.Header.Get("Location"))
@@ -200,8 +210,10 @@ func TestToken_pkce(t *testing.T) {
 		t.Helper()
 		return a.do("POST /token?grant_type=pkce", map[string]any{"auth_code": code, "code_verifier": verifier})
 	}
-	exchange("", verifier).refused(400, "validation_failed", "invalid request: both auth code and code verifier should be non-empty")
-	exchange(uuid.NewString(), verifier).refused(404, "flow_state_not_found", "invalid flow state, no valid flow state found")
+	exchange("", verifier).refused(400, "validation_failed",
+		"invalid request: both auth code and code verifier should be non-empty")
+	exchange(uuid.NewString(), verifier).refused(404, "flow_state_not_found",
+		"invalid flow state, no valid flow state found")
 	exchange("nonsense", verifier).refused(404, "flow_state_not_found", "*")
 	var g grantJSON
 	exchange(code, verifier).json(&g)
@@ -217,7 +229,8 @@ func TestToken_pkce(t *testing.T) {
 	a.do("POST /recover", in).is(200, "{}")
 	got := a.do("GET /verify?type=recovery&token="+a.newest("mia@example.org").Hash, nil).is(303, "*")
 	to, _ := url.Parse(got.Header.Get("Location"))
-	exchange(to.Query().Get("code"), verifier).refused(400, "bad_code_verifier", "code challenge does not match previously saved code verifier")
+	exchange(to.Query().Get("code"), verifier).refused(400, "bad_code_verifier",
+		"code challenge does not match previously saved code verifier")
 	exchange(to.Query().Get("code"), verifier).refused(404, "flow_state_not_found", "*")
 
 	// A code that lay about for more than five minutes.
@@ -228,10 +241,12 @@ func TestToken_pkce(t *testing.T) {
 	got = a.do("GET /verify?type=recovery&token="+a.newest("mia@example.org").Hash, nil).is(303, "*")
 	to, _ = url.Parse(got.Header.Get("Location"))
 	a.pass(301 * time.Second)
-	exchange(to.Query().Get("code"), verifier).refused(422, "flow_state_expired", "invalid flow state, flow state has expired")
+	exchange(to.Query().Get("code"), verifier).refused(422, "flow_state_expired",
+		"invalid flow state, flow state has expired")
 
 	// The link once more: an error in query and fragment.
-	if q := open(l.Hash); q.Get("error_code") != "otp_expired" || q.Get("error_description") != "Email link is invalid or has expired" || q.Get("error") != "access_denied" {
+	if q := open(l.Hash); q.Get("error_code") != "otp_expired" ||
+		q.Get("error_description") != "Email link is invalid or has expired" || q.Get("error") != "access_denied" {
 		t.Errorf("query %v", q)
 	}
 }

@@ -23,16 +23,25 @@ func TestVerify(t *testing.T) {
 	}
 	post().refused(400, "validation_failed", "Verify requires a verification type")
 	post("type", "signup").refused(400, "validation_failed", "Verify requires either a token or a token hash")
-	post("type", "signup", "token", "1", "token_hash", "2").refused(400, "validation_failed", "Verify requires either a token or a token hash")
-	post("type", "sms", "token", "123456", "phone", "x").refused(400, "validation_failed", "Invalid phone number format (E.164 required)")
+	post("type", "signup", "token", "1", "token_hash", "2").refused(400, "validation_failed",
+		"Verify requires either a token or a token hash")
+	post("type", "sms", "token", "123456", "phone", "x").refused(400, "validation_failed",
+		"Invalid phone number format (E.164 required)")
 	post("type", "signup", "token", "123456", "email", "x").refused(422, "validation_failed", "Invalid email format")
-	post("type", "signup", "token", "123456", "email", "a@b", "phone", "4915112345678").refused(400, "validation_failed", "Only an email address or phone number should be provided on verify")
-	post("type", "signup", "token_hash", "x", "email", "a@b").refused(400, "validation_failed", "Only the token_hash and type should be provided")
-	post("type", "signup", "token_hash", "x", "redirect_to", "a@b").refused(400, "validation_failed", "Only the token_hash and type should be provided")
-	post("type", "nonsense", "token_hash", strings.Repeat("0", 64)).refused(400, "validation_failed", "Invalid email verification type")
-	post("type", "signup", "token_hash", strings.Repeat("0", 64)).refused(403, "otp_expired", "Email link is invalid or has expired")
-	post("type", "signup", "token", "123456", "email", "nobody@example.org").refused(403, "otp_expired", "Token has expired or is invalid")
-	post("type", "sms", "token", "123456", "phone", "4915112345678").refused(403, "otp_expired", "Token has expired or is invalid")
+	post("type", "signup", "token", "123456", "email", "a@b", "phone", "4915112345678").refused(400, "validation_failed",
+		"Only an email address or phone number should be provided on verify")
+	post("type", "signup", "token_hash", "x", "email", "a@b").refused(400, "validation_failed",
+		"Only the token_hash and type should be provided")
+	post("type", "signup", "token_hash", "x", "redirect_to", "a@b").refused(400, "validation_failed",
+		"Only the token_hash and type should be provided")
+	post("type", "nonsense", "token_hash", strings.Repeat("0", 64)).refused(400, "validation_failed",
+		"Invalid email verification type")
+	post("type", "signup", "token_hash", strings.Repeat("0", 64)).refused(403, "otp_expired",
+		"Email link is invalid or has expired")
+	post("type", "signup", "token", "123456", "email", "nobody@example.org").refused(403, "otp_expired",
+		"Token has expired or is invalid")
+	post("type", "sms", "token", "123456", "phone", "4915112345678").refused(403, "otp_expired",
+		"Token has expired or is invalid")
 
 	// Digits, once; the session says what was verified.
 	a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).is(200, "*")
@@ -149,8 +158,10 @@ func TestVerify_emailChange(t *testing.T) {
 	g = a.member("fourth@example.org")
 	a.do("PUT /user", map[string]any{"email": "wanted@example.org"}, bearer(g.AccessToken)).is(200, "*")
 	link := a.newest("wanted@example.org")
-	a.do("POST /admin/users", map[string]any{"email": "wanted@example.org", "email_confirm": true}, a.service()).is(200, "*")
-	a.do("POST /verify", map[string]any{"type": "email_change", "token_hash": a.newest("fourth@example.org").Hash}).is(200, half)
+	a.do("POST /admin/users", map[string]any{"email": "wanted@example.org", "email_confirm": true},
+		a.service()).is(200, "*")
+	a.do("POST /verify", map[string]any{"type": "email_change", "token_hash": a.newest("fourth@example.org").Hash}).is(200,
+		half)
 	a.do("POST /verify", map[string]any{"type": "email_change", "token_hash": link.Hash}).refused(422, "email_exists", "*")
 }
 
@@ -177,21 +188,25 @@ func TestGetVerify(t *testing.T) {
 	f(dead, siteURL+expired)
 	f(dead+"&redirect_to=https%3A%2F%2Fother.example.org%2Fa%3Fb%3Dc%23d", "https://other.example.org/a?b=c"+expired)
 	f(dead+"&redirect_to=https%3A%2F%2Fevil.example%2F", siteURL+expired)
-	f(dead+"&redirect_to=https%3A%2F%2Fevil.example%2F", "https://other.example.org/ref"+expired, header{"Referer", "https://other.example.org/ref"})
+	f(dead+"&redirect_to=https%3A%2F%2Fevil.example%2F", "https://other.example.org/ref"+expired,
+		header{"Referer", "https://other.example.org/ref"})
 	f(dead, siteURL+expired, header{"Redirect_to", "https://other.example.org/"})
 	f(dead+"&redirect_to=https%3A%2F%2Fother.example.org%2F%C3%A4%20b", "https://other.example.org/%C3%A4%20b"+expired)
 	f(dead+"&redirect_to=https%3A%2F%2Fother.example.org%2F%0D%0ASet-Cookie:x", siteURL+expired)
 	f(dead+"&redirect_to=myapp%3A%2F%2Fcallback", "myapp://callback"+expired)
 	f("type=signup&token=x%00", siteURL+expired)
-	f("type=sms&token=1", siteURL+"#error=invalid_request&error_code=validation_failed&error_description=Invalid+email+verification+type&sb=")
+	f("type=sms&token=1",
+		siteURL+"#error=invalid_request&error_code=validation_failed&error_description=Invalid+email+verification+type&sb=")
 	pkce := strings.TrimPrefix(expired[:len(expired)-len("&sb=")], "#")
 	f("type=signup&token=pkce_"+strings.Repeat("0", 64), siteURL+"?"+pkce+expired)
-	f("type=email&token=pkce_"+strings.Repeat("0", 64)+"&redirect_to=https%3A%2F%2Fother.example.org%2Fa%3Fb%3Dc", "https://other.example.org/a?b=c&"+pkce+expired)
+	f("type=email&token=pkce_"+strings.Repeat("0", 64)+"&redirect_to=https%3A%2F%2Fother.example.org%2Fa%3Fb%3Dc",
+		"https://other.example.org/a?b=c&"+pkce+expired)
 
 	a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).is(200, "*")
 	hash := a.newest("mia@example.org").Hash
 	// A request that only looks consumes nothing.
-	for _, h := range []header{{"Purpose", "prefetch"}, {"X-Purpose", "preview"}, {"Sec-Purpose", "prefetch;prerender"}, {"Sec-Purpose", "Prefetch"}, {"X-Moz", "prefetch"}} {
+	for _, h := range []header{{"Purpose", "prefetch"}, {"X-Purpose", "preview"}, {"Sec-Purpose", "prefetch;prerender"},
+		{"Sec-Purpose", "Prefetch"}, {"X-Moz", "prefetch"}} {
 		got := a.do("GET /verify?type=signup&token="+hash, nil, h).is(204, "")
 		if got.Header.Get("Cache-Control") != "no-store" {
 			t.Errorf("headers %v", got.Header)
@@ -201,7 +216,8 @@ func TestGetVerify(t *testing.T) {
 	to := where("type=signup&token=" + hash + "&redirect_to=https%3A%2F%2Fother.example.org%2Fa%23b")
 	base, fragment, _ := strings.Cut(to, "#")
 	v, err := url.ParseQuery(fragment)
-	if err != nil || base != "https://other.example.org/a" || !like(fragment, "access_token=*&expires_at=*&expires_in=3600&refresh_token=*&sb=&token_type=bearer&type=signup") {
+	if err != nil || base != "https://other.example.org/a" ||
+		!like(fragment, "access_token=*&expires_at=*&expires_in=3600&refresh_token=*&sb=&token_type=bearer&type=signup") {
 		t.Errorf("Location %q", to)
 	}
 	a.do("GET /user", nil, bearer(v.Get("access_token"))).is(200, "*")
@@ -213,7 +229,8 @@ func TestGetVerify(t *testing.T) {
 	a.do("POST /recover", map[string]any{"email": "mia@example.org"}).is(200, "{}")
 	hash = a.newest("mia@example.org").Hash
 	a.db.Close()
-	if to := where("type=recovery&token=" + hash); !like(to, siteURL+"#error=temporarily_unavailable&error_code=unexpected_failure&error_description=*&sb=") {
+	if to := where("type=recovery&token=" + hash); !like(to,
+		siteURL+"#error=temporarily_unavailable&error_code=unexpected_failure&error_description=*&sb=") {
 		t.Errorf("without a database: %q", to)
 	}
 }
@@ -230,6 +247,7 @@ func TestRedirectTargets(t *testing.T) {
 	f(withQuery("https://a.test/?#f?g", url.Values{"code": {"1"}}), "https://a.test/?code=1#f?g")
 	f(withQuery("myapp://cb", url.Values{"code": {"1"}}), "myapp://cb?code=1")
 	f(withFragment("https://a.test/#x#y", url.Values{"k": {"a:b c"}}), "https://a.test/#k=a%3Ab+c")
-	f(failed("https://a.test/", newProblem(429, "over", ""), false), "https://a.test/#error_code=over&error_description=over&sb=")
+	f(failed("https://a.test/", newProblem(429, "over", ""), false),
+		"https://a.test/#error_code=over&error_description=over&sb=")
 	f(encodeHeader("https://a.test/ä b\r\n"), "https://a.test/%C3%A4%20b%0D%0A")
 }

@@ -57,7 +57,8 @@ func TestUserView(t *testing.T) {
 	// Everything at once, in the order of the field table.
 	full, at := u, u.CreatedAt
 	full.Phone, full.PhoneConfirmedAt, full.InvitedAt, full.RecoverySentAt = "4915112345678", at, at, at
-	full.NewEmail, full.EmailChangeSentAt, full.NewPhone, full.PhoneChangeSentAt = "new@example.org", at, "4915187654321", at
+	full.NewEmail, full.EmailChangeSentAt, full.NewPhone, full.PhoneChangeSentAt = "new@example.org", at, "4915187654321",
+		at
 	full.ReauthenticationSentAt, full.BannedUntil, full.DeletedAt = at, at, at
 	var keys []string
 	dec := json.NewDecoder(strings.NewReader(string(appendUser(nil, &full))))
@@ -103,15 +104,17 @@ func TestSettingsView(t *testing.T) {
 		t.Error(d)
 	}
 	want = `*"email":false,"phone":true,"anonymous_users":true},"disable_signup":true,"autoconfirm":true,"mailer_autoconfirm":true,"phone_autoconfirm":true,"sms_provider":"twilio",*`
-	if got := string(settingsBody(Shown{Phone: true, Anonymous: true, DisableSignup: true, MailerAutoconfirm: true, PhoneAutoconfirm: true, SMSProvider: "twilio"})); !like(got, want) {
+	if got := string(settingsBody(Shown{Phone: true, Anonymous: true, DisableSignup: true, MailerAutoconfirm: true,
+		PhoneAutoconfirm: true, SMSProvider: "twilio"})); !like(got, want) {
 		t.Error(got)
 	}
 }
 
 func TestGrantView_weak(t *testing.T) {
-	g := account.Grant{AccessToken: "a.b.c", RefreshToken: "r", ExpiresIn: 3600, ExpiresAt: time.Unix(1930464001, 0), User: mia(), Type: "recovery",
-		Weak: &password.Weak{Message: "too short", Reasons: []string{"length", "pwned"}}}
-	if got, want := string(appendGrant(nil, &g)), `{"access_token":"a.b.c","token_type":"bearer","expires_in":3600,"expires_at":1930464001,"refresh_token":"r","user":{"id":*},"type":"recovery","weak_password":{"message":"too short","reasons":["length","pwned"]}}`; !like(got, want) {
+	g := account.Grant{AccessToken: "a.b.c", RefreshToken: "r", ExpiresIn: 3600, ExpiresAt: time.Unix(1930464001, 0),
+		User: mia(), Type: "recovery", Weak: &password.Weak{Message: "too short", Reasons: []string{"length", "pwned"}}}
+	if got, want := string(appendGrant(nil, &g)),
+		`{"access_token":"a.b.c","token_type":"bearer","expires_in":3600,"expires_at":1930464001,"refresh_token":"r","user":{"id":*},"type":"recovery","weak_password":{"message":"too short","reasons":["length","pwned"]}}`; !like(got, want) {
 		t.Error(got)
 	}
 }
@@ -157,8 +160,10 @@ func BenchmarkUserView_encodingJSON(b *testing.B) {
 		CreatedAt, UpdatedAt                                    time.Time
 	}
 	i := u.Identities[0]
-	in := user{u.ID.String(), u.Aud, u.Role, u.Email, u.Phone, u.EmailConfirmedAt, u.ConfirmationSentAt, confirmedAt(&u), u.LastSignInAt, u.AppMetadata, u.UserMetadata,
-		[]identity{{i.ID.String(), i.ProviderID, i.UserID.String(), i.Provider, i.Email, i.Data, i.LastSignInAt, i.CreatedAt, i.UpdatedAt}}, u.CreatedAt, u.UpdatedAt}
+	in := user{u.ID.String(), u.Aud, u.Role, u.Email, u.Phone, u.EmailConfirmedAt, u.ConfirmationSentAt, confirmedAt(&u),
+		u.LastSignInAt, u.AppMetadata, u.UserMetadata,
+		[]identity{{i.ID.String(), i.ProviderID, i.UserID.String(), i.Provider, i.Email, i.Data, i.LastSignInAt, i.CreatedAt,
+			i.UpdatedAt}}, u.CreatedAt, u.UpdatedAt}
 	b.ReportAllocs()
 	for b.Loop() {
 		if text, err := json.Marshal(in); err != nil || len(text) < 500 {

@@ -43,7 +43,8 @@ func (k *Keeper) List(ctx context.Context) ([]Listed, error) {
 	}
 	states := k.states(s, rows)
 	for _, row := range rows {
-		l := Listed{KID: row.KID, Algorithm: row.Algorithm, State: "expired", CreatedAt: row.CreatedAt, SignsAt: row.SignsAt, RevokedAt: row.RevokedAt}
+		l := Listed{KID: row.KID, Algorithm: row.Algorithm, State: "expired", CreatedAt: row.CreatedAt, SignsAt: row.SignsAt,
+			RevokedAt: row.RevokedAt}
 		if state := states[row.KID]; state != 0 {
 			l.State = state.String()
 		}
@@ -90,7 +91,8 @@ func (k *Keeper) Rotate(ctx context.Context) (Listed, error) {
 	for _, row := range rows {
 		switch states[row.KID] {
 		case token.Next:
-			return Listed{}, fmt.Errorf("keys: key %q is published already and signs from %s", row.KID, row.SignsAt.UTC().Format(time.RFC3339))
+			return Listed{}, fmt.Errorf("keys: key %q is published already and signs from %s", row.KID,
+				row.SignsAt.UTC().Format(time.RFC3339))
 		case token.Current:
 			signsAt = k.time().Add(token.PublishAhead)
 		}
@@ -116,7 +118,8 @@ func (k *Keeper) Rotate(ctx context.Context) (Listed, error) {
 	if !signsAt.After(k.time()) {
 		state = token.Current
 	}
-	return Listed{KID: fresh.KID, Algorithm: fresh.Algorithm, State: state.String(), CreatedAt: fresh.CreatedAt, SignsAt: fresh.SignsAt}, nil
+	return Listed{KID: fresh.KID, Algorithm: fresh.Algorithm, State: state.String(), CreatedAt: fresh.CreatedAt,
+		SignsAt: fresh.SignsAt}, nil
 }
 
 // Revoke makes everything that a key signed worthless, within ten seconds on every replica. If it is the
@@ -143,7 +146,8 @@ func (k *Keeper) Revoke(ctx context.Context, kid string) (fresh *Listed, err err
 			return nil, err
 		}
 		batch.InsertSigningKey(row)
-		fresh = &Listed{KID: row.KID, Algorithm: row.Algorithm, State: token.Current.String(), CreatedAt: row.CreatedAt, SignsAt: row.SignsAt}
+		fresh = &Listed{KID: row.KID, Algorithm: row.Algorithm, State: token.Current.String(), CreatedAt: row.CreatedAt,
+			SignsAt: row.SignsAt}
 	}
 	batch.Audit(k.note(store.ActionKeyRevoked, kid))
 	if err := batch.Send(ctx); err != nil {

@@ -74,7 +74,8 @@ type Keeper struct {
 
 // New makes a Keeper that holds nothing yet.
 func New(o Options, s Settings) *Keeper {
-	k := &Keeper{db: o.DB, root: o.Root, now: o.Now, log: o.Log, settings: s, opened: map[string]*token.Key{}, troubled: map[string]bool{}}
+	k := &Keeper{db: o.DB, root: o.Root, now: o.Now, log: o.Log, settings: s, opened: map[string]*token.Key{},
+		troubled: map[string]bool{}}
 	if k.now == nil {
 		k.now = time.Now
 	}
@@ -320,7 +321,8 @@ func contentOf(entries []token.Entry) string {
 
 func newSet(s Settings, entries []token.Entry) (*token.Set, error) {
 	set, err := token.NewSet(token.SetConfig{
-		Keys: entries, Secret: s.Secret, AcceptSecret: s.AcceptSecret, SignWithSecret: s.Algorithm == token.HS256, Issuer: s.Issuer,
+		Keys: entries, Secret: s.Secret, AcceptSecret: s.AcceptSecret, SignWithSecret: s.Algorithm == token.HS256,
+		Issuer: s.Issuer,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("keys: %w", err)

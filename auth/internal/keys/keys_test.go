@@ -32,7 +32,8 @@ func (w *world) settings() Settings {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return Settings{Algorithm: token.ES256, Secret: key, AcceptSecret: true, Issuer: "https://auth.example.org", AccessLife: time.Hour}
+	return Settings{Algorithm: token.ES256, Secret: key, AcceptSecret: true, Issuer: "https://auth.example.org",
+		AccessLife: time.Hour}
 }
 
 func (w *world) replica(root *secret.Root, change func(*Settings)) *Keeper {
@@ -135,7 +136,8 @@ func TestRotate(t *testing.T) {
 	w.states(command, "ES256 current", "EdDSA next")
 	a.Poll(ctx)
 	b.Poll(ctx)
-	if a.Live().Load().Signer().Algorithm() != token.ES256 || !strings.Contains(string(a.Live().Load().JWKS()), fresh.KID) {
+	if a.Live().Load().Signer().Algorithm() != token.ES256 ||
+		!strings.Contains(string(a.Live().Load().JWKS()), fresh.KID) {
 		t.Error("the next key signs already, or is not published")
 	}
 
@@ -193,7 +195,8 @@ func TestRevoke(t *testing.T) {
 	}
 	w.states(a, "ES256 revoked", "ES256 current", "ES256 revoked")
 	log, _, err := w.db.AuditLog(ctx, store.AuditFilter{Limit: 10})
-	if err != nil || len(log) != 3 || log[0].Action != store.ActionKeyRevoked || log[1].Action != store.ActionKeyRotated || !strings.Contains(string(log[0].Traits), next.KID) {
+	if err != nil || len(log) != 3 || log[0].Action != store.ActionKeyRevoked ||
+		log[1].Action != store.ActionKeyRotated || !strings.Contains(string(log[0].Traits), next.KID) {
 		t.Errorf("audit log: %v %+v", err, log)
 	}
 	for _, kid := range []string{next.KID, "unknown", ""} {
@@ -209,9 +212,11 @@ func TestAnotherRootKey(t *testing.T) {
 	ctx := t.Context()
 	text := w.sign(w.started(root, nil))
 	stranger := secret.NewRoot("another root key")
-	for _, start := range []func(*Keeper) error{func(k *Keeper) error { return k.Start(ctx) }, func(k *Keeper) error { return k.Check(ctx) }} {
+	for _, start := range []func(*Keeper) error{func(k *Keeper) error { return k.Start(ctx) },
+		func(k *Keeper) error { return k.Check(ctx) }} {
 		err := start(w.replica(stranger, nil))
-		if err == nil || !strings.Contains(err.Error(), "AUTH_SECRET_KEY ") || !strings.Contains(err.Error(), "AUTH_SECRET_KEYS_PREVIOUS") {
+		if err == nil || !strings.Contains(err.Error(), "AUTH_SECRET_KEY ") ||
+			!strings.Contains(err.Error(), "AUTH_SECRET_KEYS_PREVIOUS") {
 			t.Errorf("with another root key: %v", err)
 		}
 	}
@@ -298,7 +303,8 @@ func TestStoreAway(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	var log bytes.Buffer
-	k := New(Options{DB: w.db, Root: root, Now: func() time.Time { return w.now }, Log: slog.New(slog.NewTextHandler(&log, nil))}, w.settings())
+	k := New(Options{DB: w.db, Root: root, Now: func() time.Time { return w.now },
+		Log: slog.New(slog.NewTextHandler(&log, nil))}, w.settings())
 	if err := k.Start(ctx); err != nil {
 		t.Fatal(err)
 	}

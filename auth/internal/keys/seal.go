@@ -28,8 +28,9 @@ func openRow(root *secret.Root, row store.SigningKey) (key *token.Key, old bool,
 	text, old, err := root.Open(secret.SigningKeys, row.Sealed, []byte(row.KID))
 	switch {
 	case errors.Is(err, secret.ErrOtherRoot):
-		return nil, false, fmt.Errorf("keys: signing key %q was sealed under another root key: AUTH_SECRET_KEY (default JWT_SECRET) is not the one it was made with, "+
-			"and AUTH_SECRET_KEYS_PREVIOUS does not hold that one", row.KID)
+		return nil, false,
+			fmt.Errorf("keys: signing key %q was sealed under another root key: AUTH_SECRET_KEY (default JWT_SECRET) is not the one it was made with, "+
+				"and AUTH_SECRET_KEYS_PREVIOUS does not hold that one", row.KID)
 	case err != nil:
 		return nil, false, fmt.Errorf("keys: signing key %q: %w", row.KID, err)
 	}

@@ -20,7 +20,8 @@ type Header struct {
 }
 
 // ours are the headers that make a mail what it is. (Reply-To and List-Unsubscribe, say, are not.)
-var ours = []string{"from", "to", "cc", "bcc", "subject", "date", "message-id", "mime-version", "sender", "return-path", "received", "auto-submitted"}
+var ours = []string{"from", "to", "cc", "bcc", "subject", "date", "message-id", "mime-version", "sender", "return-path",
+	"received", "auto-submitted"}
 
 // ParseHeaders reads SMTP_HEADERS: a JSON object of names and lists of values. On an error the caller warns and goes
 // on without them.

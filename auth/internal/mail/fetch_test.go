@@ -118,14 +118,17 @@ func TestTemplates(t *testing.T) {
 	c.Advance(10 * time.Minute)
 	s.serve("{{ .Data.name.first }}")
 	f("fails while rendering", builtIn, 1)
-	if text := log.String(); strings.Contains(text, "geheim") || strings.Contains(text, "Ada") || strings.Contains(text, "ada@") {
+	if text := log.String(); strings.Contains(text, "geheim") || strings.Contains(text, "Ada") ||
+		strings.Contains(text, "ada@") {
 		t.Errorf("the log tells too much:\n%s", text)
-	} else if !strings.Contains(text, "/t.html") || !strings.Contains(text, "more than 1000000 bytes") || !strings.Contains(text, "status 404") {
+	} else if !strings.Contains(text, "/t.html") || !strings.Contains(text, "more than 1000000 bytes") ||
+		!strings.Contains(text, "status 404") {
 		t.Errorf("the log tells too little:\n%s", text)
 	}
 
 	s.do(func(w http.ResponseWriter, q *http.Request) { fmt.Fprint(w, "<p>"+q.URL.Path+"</p>") })
-	if m := rendered(t, r, Recovery, everything()); !strings.Contains(m.HTML, "<p>/mails/recovery.html</p>") || m.Subject != "Reset your password" {
+	if m := rendered(t, r, Recovery, everything()); !strings.Contains(m.HTML, "<p>/mails/recovery.html</p>") ||
+		m.Subject != "Reset your password" {
 		t.Errorf("relative: %q %s", m.Subject, m.HTML)
 	}
 }
@@ -137,7 +140,8 @@ func TestTemplates_escaping(t *testing.T) {
 	r := NewRenderer(RendererOptions{Now: time.Now, Log: quiet()})
 	r.Apply(Settings{SiteURL: s.URL, Templates: map[Kind]string{Invite: "t"}})
 	m := rendered(t, r, Invite, Vars{
-		ConfirmationURL: "https://a.test/?a=1&b=ü", Data: []byte(`{"name": "\"><script>alert(1)</script>", "url": "javascript:alert(1)"}`),
+		ConfirmationURL: "https://a.test/?a=1&b=ü",
+		Data:            []byte(`{"name": "\"><script>alert(1)</script>", "url": "javascript:alert(1)"}`),
 	})
 	want := `<p title="&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;">&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;</p>` +
 		`<a href="https://a.test/?a=1&amp;b=%c3%bc">x</a><a href="#ZgotmplZ">y</a>`
@@ -240,7 +244,8 @@ func TestSettings_check(t *testing.T) {
 		Templates: map[Kind]string{Reauthentication: "http://", MagicLink: "httpx://a.test", Invite: "x.html"},
 	}.Check()
 	text := fmt.Sprint(err)
-	for _, want := range []string{"AUTH_MAILER_SUBJECTS_INVITE", "AUTH_MAILER_TEMPLATES_REAUTHENTICATION", "AUTH_MAILER_TEMPLATES_MAGIC_LINK"} {
+	for _, want := range []string{"AUTH_MAILER_SUBJECTS_INVITE", "AUTH_MAILER_TEMPLATES_REAUTHENTICATION",
+		"AUTH_MAILER_TEMPLATES_MAGIC_LINK"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s is missing in %s", want, text)
 		}
@@ -306,7 +311,8 @@ func TestTemplates_load(t *testing.T) {
 	}
 	s.fail(500)
 	err := r.Load(t.Context())
-	if text := fmt.Sprint(err); !strings.Contains(text, "AUTH_MAILER_TEMPLATES_INVITE: "+s.URL+"/t: the answer is status 500") ||
+	if text := fmt.Sprint(err); !strings.Contains(text,
+		"AUTH_MAILER_TEMPLATES_INVITE: "+s.URL+"/t: the answer is status 500") ||
 		!strings.Contains(text, "AUTH_MAILER_TEMPLATES_RECOVERY") || strings.Contains(text, "geheim") {
 		t.Error(text)
 	}

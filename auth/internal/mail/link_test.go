@@ -19,18 +19,29 @@ func TestLinks(t *testing.T) {
 	}
 	var unset Paths
 	const home = "https://app.acme.test/home"
-	f(unset, "http://auth.acme.test", "signup", "ab", home, "http://auth.acme.test/verify?token=ab&type=signup&redirect_to=https://app.acme.test/home")
-	f(unset, "http://auth.acme.test/", "signup", "ab", home, "http://auth.acme.test/verify?token=ab&type=signup&redirect_to=https://app.acme.test/home")
-	f(unset, "http://auth.acme.test/v1", "recovery", "ab", home, "http://auth.acme.test/v1/verify?token=ab&type=recovery&redirect_to=https://app.acme.test/home")
-	f(unset, "http://auth.acme.test/v1/?a=b#c", "invite", "ab", home, "http://auth.acme.test/v1/verify?token=ab&type=invite&redirect_to=https://app.acme.test/home")
+	f(unset, "http://auth.acme.test", "signup", "ab", home,
+		"http://auth.acme.test/verify?token=ab&type=signup&redirect_to=https://app.acme.test/home")
+	f(unset, "http://auth.acme.test/", "signup", "ab", home,
+		"http://auth.acme.test/verify?token=ab&type=signup&redirect_to=https://app.acme.test/home")
+	f(unset, "http://auth.acme.test/v1", "recovery", "ab", home,
+		"http://auth.acme.test/v1/verify?token=ab&type=recovery&redirect_to=https://app.acme.test/home")
+	f(unset, "http://auth.acme.test/v1/?a=b#c", "invite", "ab", home,
+		"http://auth.acme.test/v1/verify?token=ab&type=invite&redirect_to=https://app.acme.test/home")
 
-	set := Paths{Invite: "/welcome", Confirmation: "/verify", Recovery: "reset?x=1#y", EmailChange: "https://mail.acme.test/change?x=1"}
-	f(set, "http://auth.acme.test/v1", "signup", "pkce_ab", home, "http://auth.acme.test/verify?token=pkce_ab&type=signup&redirect_to=https://app.acme.test/home")
-	f(set, "http://auth.acme.test/v1", "invite", "ab", home, "http://auth.acme.test/welcome?token=ab&type=invite&redirect_to=https://app.acme.test/home")
-	f(set, "http://auth.acme.test/v1", "recovery", "ab", home, "http://auth.acme.test/reset?token=ab&type=recovery&redirect_to=https://app.acme.test/home")
-	f(set, "http://auth.acme.test/v1/", "magiclink", "ab", home, "http://auth.acme.test/v1/reset?token=ab&type=magiclink&redirect_to=https://app.acme.test/home")
-	f(set, "http://auth.acme.test/v1", "email_change", "ab", home, "https://mail.acme.test/change?token=ab&type=email_change&redirect_to=https://app.acme.test/home")
-	f(set, "http://auth.acme.test/v1", "signup", "a&b", "", "http://auth.acme.test/verify?token=a%26b&type=signup&redirect_to=")
+	set := Paths{Invite: "/welcome", Confirmation: "/verify", Recovery: "reset?x=1#y",
+		EmailChange: "https://mail.acme.test/change?x=1"}
+	f(set, "http://auth.acme.test/v1", "signup", "pkce_ab", home,
+		"http://auth.acme.test/verify?token=pkce_ab&type=signup&redirect_to=https://app.acme.test/home")
+	f(set, "http://auth.acme.test/v1", "invite", "ab", home,
+		"http://auth.acme.test/welcome?token=ab&type=invite&redirect_to=https://app.acme.test/home")
+	f(set, "http://auth.acme.test/v1", "recovery", "ab", home,
+		"http://auth.acme.test/reset?token=ab&type=recovery&redirect_to=https://app.acme.test/home")
+	f(set, "http://auth.acme.test/v1/", "magiclink", "ab", home,
+		"http://auth.acme.test/v1/reset?token=ab&type=magiclink&redirect_to=https://app.acme.test/home")
+	f(set, "http://auth.acme.test/v1", "email_change", "ab", home,
+		"https://mail.acme.test/change?token=ab&type=email_change&redirect_to=https://app.acme.test/home")
+	f(set, "http://auth.acme.test/v1", "signup", "a&b", "",
+		"http://auth.acme.test/verify?token=a%26b&type=signup&redirect_to=")
 }
 
 func TestLinks_bad(t *testing.T) {

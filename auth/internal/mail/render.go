@@ -64,7 +64,8 @@ func (s Settings) Check() error {
 			}
 		}
 		if location := s.Templates[kind]; location != "" {
-			if u, err := url.Parse(s.absolute(location)); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			if u, err := url.Parse(s.absolute(location)); err != nil || u.Host == "" || u.Scheme != "http" &&
+				u.Scheme != "https" {
 				bad = append(bad, fmt.Errorf("AUTH_MAILER_TEMPLATES_%s: %q is no URL", kind.Setting(), location))
 			}
 		}
@@ -133,7 +134,8 @@ func (r *Renderer) Apply(s Settings) {
 		if text := s.Subjects[kind]; text != "" {
 			parsed, err := parseSubject(text)
 			if err != nil {
-				r.log.Error("a mail's subject is no template; using the default", "setting", "AUTH_MAILER_SUBJECTS_"+kind.Setting(), "error", err)
+				r.log.Error("a mail's subject is no template; using the default", "setting", "AUTH_MAILER_SUBJECTS_"+kind.Setting(),
+					"error", err)
 			} else {
 				next.subjects[kind] = parsed
 			}
@@ -198,7 +200,8 @@ func (r *Renderer) body(ctx context.Context, t *texts, kind Kind, variables map[
 			if err == nil {
 				return text
 			}
-			r.log.Error("a mail's template can't be rendered; using the built-in body", "kind", kind, "template", remote.shown(), "error", templateMistake(err))
+			r.log.Error("a mail's template can't be rendered; using the built-in body", "kind", kind, "template", remote.shown(),
+				"error", templateMistake(err))
 		}
 	}
 	bodies, _ := builtInTexts()

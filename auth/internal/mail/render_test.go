@@ -64,7 +64,8 @@ func TestBuiltIn(t *testing.T) {
 	f(Confirmation, "CONFIRMATION", "Confirm your email address", link, email)
 	f(Recovery, "RECOVERY", "Reset your password", link, email)
 	f(MagicLink, "MAGIC_LINK", "Your sign-in link", link, email)
-	f(EmailChange, "EMAIL_CHANGE", "Confirm your new email address", link, "new@acme.test", everything().SiteURL, "only if that account is yours", "ignore")
+	f(EmailChange, "EMAIL_CHANGE", "Confirm your new email address", link, "new@acme.test", everything().SiteURL,
+		"only if that account is yours", "ignore")
 	// A mail that its recipient didn't request shows nothing that the requester chose, except the recipient's own
 	// address.
 	if m := rendered(t, r, EmailChange, everything()); strings.Contains(m.HTML+m.Text, email) {
@@ -72,7 +73,8 @@ func TestBuiltIn(t *testing.T) {
 	}
 	current := everything()
 	current.SendingTo = email
-	if m := rendered(t, r, EmailChange, current); !strings.Contains(m.Text, email) || !strings.Contains(m.Text, "new@acme.test") || !strings.Contains(m.Text, "ignore") {
+	if m := rendered(t, r, EmailChange, current); !strings.Contains(m.Text, email) ||
+		!strings.Contains(m.Text, "new@acme.test") || !strings.Contains(m.Text, "ignore") {
 		t.Errorf("the current address:\n%s", m.Text)
 	}
 	f(Reauthentication, "REAUTHENTICATION", "123456 is your verification code", "123456")
@@ -80,9 +82,12 @@ func TestBuiltIn(t *testing.T) {
 	f(EmailChanged, "EMAIL_CHANGED_NOTIFICATION", "Your email address was changed", email, "old@acme.test")
 	f(PhoneChanged, "PHONE_CHANGED_NOTIFICATION", "Your phone number was changed", email, "15550001", "15550002")
 	f(IdentityLinked, "IDENTITY_LINKED_NOTIFICATION", "A new sign-in method was linked to your account", email, "github")
-	f(IdentityUnlinked, "IDENTITY_UNLINKED_NOTIFICATION", "A sign-in method was removed from your account", email, "github")
-	f(FactorEnrolled, "MFA_FACTOR_ENROLLED_NOTIFICATION", "A new verification method was added to your account", email, "totp")
-	f(FactorUnenrolled, "MFA_FACTOR_UNENROLLED_NOTIFICATION", "A verification method was removed from your account", email, "totp")
+	f(IdentityUnlinked, "IDENTITY_UNLINKED_NOTIFICATION", "A sign-in method was removed from your account", email,
+		"github")
+	f(FactorEnrolled, "MFA_FACTOR_ENROLLED_NOTIFICATION", "A new verification method was added to your account", email,
+		"totp")
+	f(FactorUnenrolled, "MFA_FACTOR_UNENROLLED_NOTIFICATION", "A verification method was removed from your account", email,
+		"totp")
 	if seen != len(Kinds) || len(builtIns) != len(Kinds) {
 		t.Errorf("%d kinds tested, %d listed, %d built in", seen, len(Kinds), len(builtIns))
 	}
@@ -122,7 +127,8 @@ func TestSubject(t *testing.T) {
 func TestVariables(t *testing.T) {
 	f := func(data string) {
 		t.Helper()
-		if got, ok := (Vars{Data: json.RawMessage(data)}).variables()["Data"].(map[string]any); got == nil || !ok || len(got) > 0 {
+		if got, ok := (Vars{Data: json.RawMessage(data)}).variables()["Data"].(map[string]any); got == nil ||
+			!ok || len(got) > 0 {
 			t.Errorf("Data %s: %v", data, got)
 		}
 	}
@@ -179,7 +185,8 @@ func FuzzMail(f *testing.F) {
 	f.Add("{{ .Token }} {{ .Data.name }}", "123456", "Ada\r\nBcc: evil@x.test\r\n\r\nbody", "<script>")
 	f.Add("{{ .Email }}", "\u2028\u0085\v\f\x00", "=?utf-8?q?=0D=0ABcc:_a?=", "\r\n.\r\nMAIL FROM:<x>")
 	f.Add("plain", "   a    b   ", strings.Repeat("x ", 300), "--boundary--")
-	out, err := NewSMTP(SMTPOptions{Host: "x.test", From: "auth@acme.test", SenderName: "Acme", Hostname: "auth.acme.test"})
+	out, err := NewSMTP(SMTPOptions{Host: "x.test", From: "auth@acme.test", SenderName: "Acme",
+		Hostname: "auth.acme.test"})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -190,7 +197,8 @@ func FuzzMail(f *testing.F) {
 			t.Fatal(err)
 		}
 		r.Apply(Settings{Subjects: map[Kind]string{Confirmation: subject}})
-		m := rendered(t, r, Confirmation, Vars{Email: other, Token: token, SiteURL: other, ConfirmationURL: other, Data: data})
+		m := rendered(t, r, Confirmation,
+			Vars{Email: other, Token: token, SiteURL: other, ConfirmationURL: other, Data: data})
 		if strings.ContainsAny(m.Subject, "\r\n\x00\u2028\u2029\u0085") {
 			t.Fatalf("subject %q", m.Subject)
 		}

@@ -268,7 +268,8 @@ func (s *SMTP) auth(offered []string, encrypted bool) (smtp.Auth, error) {
 	case !secure && (has("PLAIN") || has("LOGIN")):
 		return nil, errors.New("smtp: AUTH: the server wants the password in clear; it offers no STARTTLS")
 	}
-	return nil, fmt.Errorf("smtp: AUTH: the server offers no mechanism that is known here: %s", oneLine(strings.Join(offered, " ")))
+	return nil, fmt.Errorf("smtp: AUTH: the server offers no mechanism that is known here: %s",
+		oneLine(strings.Join(offered, " ")))
 }
 
 // final makes a Refused of a 5xx answer about this recipient or this text. One to the sender's address

@@ -42,8 +42,8 @@ func sender(t *testing.T, s *smtptest.Server, change func(*SMTPOptions)) *SMTP {
 func aMail() Message {
 	return Message{
 		ID: uuid.MustParse("6b0d8f0e-0c3f-4f57-9d0a-2f6a4c1f0e11"), At: noon, Kind: MagicLink, To: "ada@acme.test",
-		Subject: "Grüße & more", HTML: "<p>Grüße: <a href=\"https://a.test/?x=1&amp;y=2\">link</a></p>\n.\n..dots\n", Text: "Grüße\n.\n",
-		Link: "https://a.test/?x=1&y=2", Code: "123456",
+		Subject: "Grüße & more", HTML: "<p>Grüße: <a href=\"https://a.test/?x=1&amp;y=2\">link</a></p>\n.\n..dots\n",
+		Text: "Grüße\n.\n", Link: "https://a.test/?x=1&y=2", Code: "123456",
 	}
 }
 
@@ -83,7 +83,8 @@ func TestSMTP_theMail(t *testing.T) {
 	f("Bcc", "")
 	f("User-Agent", "")
 	from, err := msg.Header.AddressList("From")
-	if err != nil || len(from) != 1 || from[0].Address != "auth@acme.test" || from[0].Name != `Acme, "Äuth" Bcc: x@y.test` {
+	if err != nil || len(from) != 1 || from[0].Address != "auth@acme.test" ||
+		from[0].Name != `Acme, "Äuth" Bcc: x@y.test` {
 		t.Errorf("From: %v, %v", from, err)
 	}
 
@@ -106,7 +107,8 @@ func TestSMTP_theMail(t *testing.T) {
 		}
 		parts = append(parts, p.Header.Get("Content-Type"), strings.ReplaceAll(string(text), "\r\n", "\n"))
 	}
-	if diff := cmp.Diff([]string{"text/plain; charset=UTF-8", aMail().Text, "text/html; charset=UTF-8", aMail().HTML}, parts); diff != "" {
+	if diff := cmp.Diff([]string{"text/plain; charset=UTF-8", aMail().Text, "text/html; charset=UTF-8", aMail().HTML},
+		parts); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -134,8 +136,10 @@ func TestSMTP_encryption(t *testing.T) {
 	// An attacker that hides the offer gets no mail to read, and the mail waits.
 	hidden := smtptest.Start(t, smtptest.Options{})
 	required := sender(t, hidden, func(o *SMTPOptions) { o.Encryption = Required })
-	for what, err := range map[string]error{"mail": required.Send(t.Context(), aMail()), "check": required.Check(t.Context())} {
-		if err == nil || !strings.Contains(err.Error(), "AUTH_SMTP_TLS=required") || isRefused(err) || len(hidden.Mails()) != 0 {
+	for what, err := range map[string]error{"mail": required.Send(t.Context(), aMail()),
+		"check": required.Check(t.Context())} {
+		if err == nil || !strings.Contains(err.Error(), "AUTH_SMTP_TLS=required") ||
+			isRefused(err) || len(hidden.Mails()) != 0 {
 			t.Errorf("%s: %v, %+v", what, err, hidden.Mails())
 		}
 	}
@@ -143,13 +147,16 @@ func TestSMTP_encryption(t *testing.T) {
 	// An untrusted certificate ends it: there is no way back to clear text.
 	s := smtptest.Start(t, smtptest.Options{StartTLS: true})
 	out := sender(t, s, func(o *SMTPOptions) { o.TLS = nil })
-	if err := out.Send(t.Context(), aMail()); err == nil || !strings.Contains(err.Error(), "certificate") || len(s.Mails()) != 0 {
+	if err := out.Send(t.Context(), aMail()); err == nil || !strings.Contains(err.Error(), "certificate") ||
+		len(s.Mails()) != 0 {
 		t.Errorf("sent over an unknown certificate: %v", err)
 	}
-	if o, err := NewSMTP(SMTPOptions{Host: "x.test", Port: 465, From: "a@b.test"}); err != nil || o.o.Encryption != Implicit {
+	if o, err := NewSMTP(SMTPOptions{Host: "x.test", Port: 465, From: "a@b.test"}); err != nil ||
+		o.o.Encryption != Implicit {
 		t.Errorf("port 465 without implicit TLS: %v", err)
 	}
-	if o, err := NewSMTP(SMTPOptions{Host: "x.test", From: "a@b.test"}); err != nil || o.o.Encryption != Opportunistic || o.o.Port != 587 {
+	if o, err := NewSMTP(SMTPOptions{Host: "x.test", From: "a@b.test"}); err != nil ||
+		o.o.Encryption != Opportunistic || o.o.Port != 587 {
 		t.Errorf("the default port: %+v, %v", o, err)
 	}
 }
@@ -237,7 +244,8 @@ func TestSMTP_trouble(t *testing.T) {
 	f(smtptest.Quit, reply("500 never"), "", false, 1)
 
 	s.Down()
-	if err := out.Send(t.Context(), aMail()); err == nil || isRefused(err) || !strings.Contains(err.Error(), "smtp: connect") {
+	if err := out.Send(t.Context(), aMail()); err == nil || isRefused(err) ||
+		!strings.Contains(err.Error(), "smtp: connect") {
 		t.Errorf("nobody listens: %v", err)
 	}
 	s.Up()
@@ -254,7 +262,8 @@ func TestSMTP_slow(t *testing.T) {
 			t.Errorf("%s: %v, want the time-out", at, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		if err := sender(t, s, func(o *SMTPOptions) { o.Timeout = time.Hour }).Send(ctx, aMail()); !errors.Is(err, context.DeadlineExceeded) {
+		if err := sender(t, s, func(o *SMTPOptions) { o.Timeout = time.Hour }).Send(ctx, aMail()); !errors.Is(err,
+			context.DeadlineExceeded) {
 			t.Errorf("%s: %v, want the caller's end", at, err)
 		}
 		cancel()

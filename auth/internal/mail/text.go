@@ -75,7 +75,8 @@ func (p *plain) tag(s string) string {
 		p.href, p.label = attribute(attributes, "href"), ""
 	case "/a":
 		p.endLink()
-	case "br", "/p", "/div", "/h1", "/h2", "/h3", "/h4", "/li", "/tr", "/ul", "/ol", "/table", "/title", "hr", "/blockquote":
+	case "br", "/p", "/div", "/h1", "/h2", "/h3", "/h4", "/li", "/tr", "/ul", "/ol", "/table", "/title", "hr",
+		"/blockquote":
 		p.newLine()
 	case "p", "div", "h1", "h2", "h3", "h4", "li", "tr", "ul", "ol", "table", "blockquote":
 		if p.line.Len() > 0 {

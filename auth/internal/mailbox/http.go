@@ -55,7 +55,8 @@ func (b *Box) Handler() http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
-		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
+		h.Set("Content-Security-Policy",
+			"default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
 		if !loopbackName(r.Host) {
 			http.Error(w, "the dev mailbox answers under loopback names only", http.StatusForbidden)
 			return
@@ -140,7 +141,8 @@ func (b *Box) getBody(w http.ResponseWriter, r *http.Request) {
 	if m == nil {
 		return
 	}
-	w.Header().Set("Content-Security-Policy", "sandbox allow-popups allow-popups-to-escape-sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src http: https: data:; frame-ancestors 'self'")
+	w.Header().Set("Content-Security-Policy",
+		"sandbox allow-popups allow-popups-to-escape-sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src http: https: data:; frame-ancestors 'self'")
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	io.WriteString(w, `<base target="_blank">`+m.HTML)
 }
@@ -179,7 +181,8 @@ func (b *Box) Serve(ctx context.Context, l net.Listener, log *slog.Logger) error
 	if a, ok := l.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {
 		return errors.New("the dev mailbox listens on loopback addresses only")
 	}
-	srv := httpx.NewServer(b.Handler(), httpx.Timeouts{Header: 10 * time.Second, Read: 30 * time.Second, Write: mostWait + 30*time.Second, Idle: time.Minute}, log)
+	srv := httpx.NewServer(b.Handler(), httpx.Timeouts{Header: 10 * time.Second, Read: 30 * time.Second,
+		Write: mostWait + 30*time.Second, Idle: time.Minute}, log)
 	srv.BaseContext = func(net.Listener) context.Context { return ctx } // ends the waits
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()

@@ -53,7 +53,8 @@ func TestHandler(t *testing.T) {
 	b := newBox()
 	first := put(t, b, "ada@acme.test", mail.Confirmation)
 	put(t, b, "bob@acme.test", mail.MagicLink)
-	if err := b.SendText(t.Context(), uuid.New(), mail.SMS{To: "15550001", Text: "Your code is 654321", Token: "654321", Kind: "sms", Channel: "sms"}); err != nil {
+	if err := b.SendText(t.Context(), uuid.New(),
+		mail.SMS{To: "15550001", Text: "Your code is 654321", Token: "654321", Kind: "sms", Channel: "sms"}); err != nil {
 		t.Fatal(err)
 	}
 	f := func(target string, status int, contentType string, holds ...string) {
@@ -71,8 +72,10 @@ func TestHandler(t *testing.T) {
 			}
 		}
 	}
-	f("/", 200, "text/html", `<a href="https://auth.test/verify?token=a&amp;type=b"`, "654321", "123456", "Hi &lt;b&gt;", "/messages/"+first.String()+"/html", "sandbox=")
-	f("/messages", 200, "application/json", `"link": "https://auth.test/verify?token=a&type=b"`, `"at": "2026-03-04T12:00:00Z"`)
+	f("/", 200, "text/html", `<a href="https://auth.test/verify?token=a&amp;type=b"`, "654321", "123456", "Hi &lt;b&gt;",
+		"/messages/"+first.String()+"/html", "sandbox=")
+	f("/messages", 200, "application/json", `"link": "https://auth.test/verify?token=a&type=b"`,
+		`"at": "2026-03-04T12:00:00Z"`)
 	f("/messages/"+first.String(), 200, "application/json", `"to": "ada@acme.test"`)
 	f("/messages/"+first.String()+"/html", 200, "text/html", "<p>Hi</p>")
 	f("/messages/"+uuid.NewString(), 404, "text/plain")
@@ -91,10 +94,13 @@ func TestHandler(t *testing.T) {
 	f("/else", 404, "text/plain")
 
 	var list []Message
-	if err := json.Unmarshal(get(t, b, "GET", "/messages", "127.0.0.1").Body.Bytes(), &list); err != nil || len(list) != 3 || list[2].ID != first || list[0].Channel != "sms" {
+	if err := json.Unmarshal(get(t, b, "GET", "/messages", "127.0.0.1").Body.Bytes(), &list); err != nil ||
+		len(list) != 3 || list[2].ID != first || list[0].Channel != "sms" {
 		t.Errorf("%v: %+v", err, list)
 	}
-	if csp := get(t, b, "GET", "/messages/"+first.String()+"/html", "[::1]:8083").Header().Get("Content-Security-Policy"); !strings.Contains(csp, "sandbox") || !strings.Contains(csp, "default-src 'none'") {
+	if csp := get(t, b, "GET", "/messages/"+first.String()+"/html",
+		"[::1]:8083").Header().Get("Content-Security-Policy"); !strings.Contains(csp, "sandbox") ||
+		!strings.Contains(csp, "default-src 'none'") {
 		t.Errorf("a mail's body may run: %s", csp)
 	}
 	if w := get(t, b, "DELETE", "/messages", "localhost"); w.Code != 204 || len(b.Messages(Filter{})) != 0 {
@@ -124,10 +130,13 @@ func TestHandler_host(t *testing.T) {
 		}
 		put(t, b, "ada@acme.test", mail.Confirmation)
 	}
-	for _, host := range []string{"localhost", "LOCALHOST:8083", "app.localhost:8083", "127.0.0.1:8083", "127.1.2.3", "[::1]:8083", "[::1]", "[::ffff:127.0.0.1]:1"} {
+	for _, host := range []string{"localhost", "LOCALHOST:8083", "app.localhost:8083", "127.0.0.1:8083", "127.1.2.3",
+		"[::1]:8083", "[::1]", "[::ffff:127.0.0.1]:1"} {
 		f(host, true)
 	}
-	for _, host := range []string{"", "evil.test", "evil.test:8083", "localhost.evil.test", "127.0.0.1.evil.test", "notlocalhost", "10.0.0.1:8083", "0.0.0.0:8083", "127.0.0.1:evil", "localhost:80:80", "[::2]:1", "2130706433", "localhost@evil.test"} {
+	for _, host := range []string{"", "evil.test", "evil.test:8083", "localhost.evil.test", "127.0.0.1.evil.test",
+		"notlocalhost", "10.0.0.1:8083", "0.0.0.0:8083", "127.0.0.1:evil", "localhost:80:80", "[::2]:1", "2130706433",
+		"localhost@evil.test"} {
 		f(host, false)
 	}
 }

@@ -36,7 +36,8 @@ func TestPublic(t *testing.T) {
 		"2001:db8::1", "2001:2::1", "3fff::1", "5f00::1", "4000::1")
 	// IPv4 inside IPv6 is judged as what it is.
 	f(true, "::ffff:93.184.216.34", "64:ff9b::93.184.216.34", "2002:5db8:d822::1", "2606:4700::5efe:1.1.1.1")
-	f(false, "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1", "::93.184.216.34", "64:ff9b::127.0.0.1", "64:ff9b::a9fe:a9fe",
+	f(false, "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1", "::93.184.216.34", "64:ff9b::127.0.0.1",
+		"64:ff9b::a9fe:a9fe",
 		"64:ff9b:1::1.1.1.1", "64:ff9b:1:ffff::7f00:1", "2002:7f00:1::1", "2002:a00:1::", "2002:c0a8:101::1",
 		"2001:0:4136:e378:8000:63bf:3fff:fdd2", "2606:4700::5efe:10.0.0.1", "2606:4700::200:5efe:127.0.0.1")
 	if Public(netip.Addr{}) {
@@ -278,7 +279,8 @@ func TestProxy(t *testing.T) {
 	f(c.Configured, "http://keys.acme.test/", nil, true)
 	f(c.Discovered, "http://keys.acme.test/", nil, true)
 	f(c.Discovered, "http://93.184.216.34/", nil, true)
-	for _, host := range []string{"10.0.0.1", "[::1]", "localhost", "LOCALHOST.", "x.localhost", "0x7f.1", "2130706433", "127.1"} {
+	for _, host := range []string{"10.0.0.1", "[::1]", "localhost", "LOCALHOST.", "x.localhost", "0x7f.1", "2130706433",
+		"127.1"} {
 		f(c.Discovered, "http://"+host+"/", ErrNotPublic, false)
 	}
 	broken := newClients(o, func(*http.Request) (*url.URL, error) { return nil, fmt.Errorf("no proxy") })

@@ -34,19 +34,20 @@ func TestWatch(t *testing.T) {
 	})
 	var told []string
 	type key struct{}
-	c := New(Options{Timeout: time.Minute, MaxBytes: 4096, Target: "somebody", Watch: func(ctx context.Context, c Call) (context.Context, func(int, error)) {
-		if c.Method != "GET" || c.Host != strings.TrimPrefix(s.URL, "http://") {
-			t.Errorf("%+v", c)
-		}
-		ended := false
-		return context.WithValue(ctx, key{}, true), func(status int, err error) {
-			if ended {
-				t.Error("ended twice")
+	c := New(Options{Timeout: time.Minute, MaxBytes: 4096, Target: "somebody",
+		Watch: func(ctx context.Context, c Call) (context.Context, func(int, error)) {
+			if c.Method != "GET" || c.Host != strings.TrimPrefix(s.URL, "http://") {
+				t.Errorf("%+v", c)
 			}
-			ended = true
-			told = append(told, fmt.Sprint(c.Target, " ", status, " ", err != nil))
-		}
-	}})
+			ended := false
+			return context.WithValue(ctx, key{}, true), func(status int, err error) {
+				if ended {
+					t.Error("ended twice")
+				}
+				ended = true
+				told = append(told, fmt.Sprint(c.Target, " ", status, " ", err != nil))
+			}
+		}})
 	f := func(ctx context.Context, path string, want ...string) {
 		t.Helper()
 		told = nil

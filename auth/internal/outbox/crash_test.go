@@ -43,7 +43,8 @@ func child() {
 	if err != nil {
 		panic(err)
 	}
-	out, err := mail.NewSMTP(mail.SMTPOptions{Host: host, Port: number, From: "auth@acme.test", Hostname: "auth.acme.test"})
+	out, err := mail.NewSMTP(mail.SMTPOptions{Host: host, Port: number, From: "auth@acme.test",
+		Hostname: "auth.acme.test"})
 	if err != nil {
 		panic(err)
 	}
@@ -63,7 +64,8 @@ func TestOutage(t *testing.T) {
 	for range 40 {
 		ids = append(ids, order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test")))
 	}
-	out, _ := start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
+	out, _ := start(t, outbox.Options{DB: db, Now: c.Now,
+		Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
 	failed := func(times int) {
 		await.True(t, "all have failed", func() bool {
 			list, err := db.Messages(t.Context(), "pending", 1000)
@@ -137,7 +139,8 @@ func TestChaos(t *testing.T) {
 	}
 	var replicas []*outbox.Outbox
 	for range 2 {
-		out, _ := start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
+		out, _ := start(t, outbox.Options{DB: db, Now: c.Now,
+			Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
 		replicas = append(replicas, out)
 	}
 	// The clock moves to the next try when nothing is being sent: no lease ends by itself.
@@ -205,7 +208,8 @@ func TestKilledSender(t *testing.T) {
 
 	c := new(clock)
 	c.Advance(59 * time.Second)
-	out, _ := start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
+	out, _ := start(t, outbox.Options{DB: db, Now: c.Now,
+		Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
 	if m := row(t, db, id); m.State != "pending" || m.Attempts != 1 {
 		t.Errorf("within the lease: %+v", m)
 	}

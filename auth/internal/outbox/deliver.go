@@ -38,7 +38,8 @@ func (c *channel) deliver(sending context.Context, m store.Message) {
 		})
 	case refused || m.Attempts >= mostTries:
 		c.failed.Add(1)
-		c.o.Log.Error("outbox: a message failed and is not retried", "message", m.ID, "channel", c.name, "kind", m.Kind, "attempts", m.Attempts, "error", err)
+		c.o.Log.Error("outbox: a message failed and is not retried", "message", m.ID, "channel", c.name, "kind", m.Kind,
+			"attempts", m.Attempts, "error", err)
 		c.note(sending, m, func(ctx context.Context) error { return c.o.DB.FailMessage(ctx, m.ID, now, words(err)) })
 	default:
 		c.tried.Add(1)
@@ -80,7 +81,8 @@ func (c *channel) finish(sending context.Context, m store.Message) {
 		}
 		select {
 		case <-sending.Done():
-			c.o.Log.Error("outbox: a message was sent but this can't be noted; it will be sent again", "message", m.ID, "kind", m.Kind)
+			c.o.Log.Error("outbox: a message was sent but this can't be noted; it will be sent again", "message", m.ID,
+				"kind", m.Kind)
 			return
 		case <-time.After(pollEvery):
 		}
@@ -124,7 +126,8 @@ func (o *Outbox) SendNow(ctx context.Context, message uuid.UUID) error {
 		}
 		if err = c.attempt(ctx, m); err != nil {
 			c.failed.Add(1)
-			o.o.Log.Error("outbox: a message failed and is not retried", "message", m.ID, "channel", c.name, "kind", m.Kind, "attempts", m.Attempts, "error", err)
+			o.o.Log.Error("outbox: a message failed and is not retried", "message", m.ID, "channel", c.name, "kind", m.Kind,
+				"attempts", m.Attempts, "error", err)
 			c.note(ctx, m, func(ctx context.Context) error { return o.o.DB.FailMessage(ctx, m.ID, o.o.now(), words(err)) })
 			return err
 		}

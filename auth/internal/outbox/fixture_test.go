@@ -58,7 +58,8 @@ func order(t testing.TB, db *store.DB, now time.Time, channel string, payload an
 func orderSealed(t testing.TB, db *store.DB, now time.Time, channel string, id uuid.UUID, sealed []byte) uuid.UUID {
 	t.Helper()
 	b := db.Batch()
-	b.InsertMessage(store.NewMessage{ID: id, Channel: channel, Kind: "magic_link", Payload: sealed, At: now, ExpiresAt: now.Add(time.Hour)})
+	b.InsertMessage(store.NewMessage{ID: id, Channel: channel, Kind: "magic_link", Payload: sealed, At: now,
+		ExpiresAt: now.Add(time.Hour)})
 	if err := b.Send(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +68,8 @@ func orderSealed(t testing.TB, db *store.DB, now time.Time, channel string, id u
 
 func aMail(to string) mail.Payload {
 	return mail.Payload{To: to, Kind: mail.MagicLink, Vars: mail.Vars{
-		SiteURL: "https://app.acme.test", Email: to, Token: "123456", ConfirmationURL: "https://auth.acme.test/verify?token=abc",
+		SiteURL: "https://app.acme.test", Email: to, Token: "123456",
+		ConfirmationURL: "https://auth.acme.test/verify?token=abc",
 	}}
 }
 
@@ -75,7 +77,8 @@ func aMail(to string) mail.Payload {
 func smtpSender(t testing.TB, s *smtptest.Server, timeout time.Duration) outbox.Sender {
 	t.Helper()
 	out, err := mail.NewSMTP(mail.SMTPOptions{
-		Host: s.Host(), Port: s.Port(), From: "auth@acme.test", Hostname: "auth.acme.test", TLS: s.ClientTLS(), Timeout: timeout,
+		Host: s.Host(), Port: s.Port(), From: "auth@acme.test", Hostname: "auth.acme.test", TLS: s.ClientTLS(),
+		Timeout: timeout,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -90,7 +90,8 @@ func New(o Options) *Outbox {
 	out := &Outbox{o: o}
 	for name, sender := range o.Senders {
 		out.channels = append(out.channels, &channel{
-			o: &out.o, name: name, sender: sender, wake: make(chan struct{}, 1), freed: make(chan struct{}, 1), held: map[uuid.UUID]bool{},
+			o: &out.o, name: name, sender: sender, wake: make(chan struct{}, 1), freed: make(chan struct{}, 1),
+			held: map[uuid.UUID]bool{},
 		})
 	}
 	return out

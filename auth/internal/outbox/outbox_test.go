@@ -34,7 +34,8 @@ func TestDelivery(t *testing.T) {
 	var mails, texts []uuid.UUID
 	for range 30 {
 		mails = append(mails, order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test")))
-		texts = append(texts, order(t, db, noon, mail.ChannelSMS, mail.SMS{To: "15550001", Text: "Your code is 123456", Token: "123456", Kind: "sms", Channel: "sms"}))
+		texts = append(texts, order(t, db, noon, mail.ChannelSMS,
+			mail.SMS{To: "15550001", Text: "Your code is 123456", Token: "123456", Kind: "sms", Channel: "sms"}))
 	}
 	out.Wake()
 	await.True(t, "all noted as sent", func() bool {
@@ -47,7 +48,8 @@ func TestDelivery(t *testing.T) {
 			t.Errorf("mail %s was taken %d times", id, n[messageID(id)])
 		}
 	}
-	if got := box.Messages(mailbox.Filter{Channel: "sms"}); len(got) != len(texts) || got[0].Code != "123456" || got[0].To != "15550001" {
+	if got := box.Messages(mailbox.Filter{Channel: "sms"}); len(got) != len(texts) ||
+		got[0].Code != "123456" || got[0].To != "15550001" {
 		t.Errorf("%d SMS: %+v", len(got), got)
 	}
 	msg := s.Mails()[0].Message(t)
@@ -88,7 +90,8 @@ func TestDelivery_bothHalves(t *testing.T) {
 	await.True(t, "sent", func() bool { return row(t, db, id).State == "sent" })
 	mu.Lock()
 	defer mu.Unlock()
-	if len(taken) != 3 || taken[0].To != "old@acme.test" || taken[1].ID != taken[0].ID || taken[2].To != "new@acme.test" || taken[2].ID != id || taken[0].ID == id {
+	if len(taken) != 3 || taken[0].To != "old@acme.test" || taken[1].ID != taken[0].ID ||
+		taken[2].To != "new@acme.test" || taken[2].ID != id || taken[0].ID == id {
 		t.Errorf("%+v", taken)
 	}
 }
@@ -112,7 +115,9 @@ func TestNoSender(t *testing.T) {
 	t.Parallel()
 	db, c := storetest.Open(t), new(clock)
 	box := mailbox.New(c.Now)
-	out, stop := start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(mail.NewRenderer(mail.RendererOptions{Now: c.Now, Log: quiet()}), box)}})
+	out, stop := start(t, outbox.Options{DB: db, Now: c.Now,
+		Senders: map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(mail.NewRenderer(mail.RendererOptions{Now: c.Now,
+			Log: quiet()}), box)}})
 	sms := order(t, db, noon, mail.ChannelSMS, mail.SMS{To: "1", Text: "x"})
 	order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test"))
 	out.Wake()
@@ -142,7 +147,8 @@ func TestResting(t *testing.T) {
 	box := mailbox.New(c.Now)
 	to := &resting{Box: box}
 	out, _ := start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{
-		mail.ChannelSMS: outbox.Texts(to), mail.ChannelEmail: outbox.Mails(mail.NewRenderer(mail.RendererOptions{Now: c.Now, Log: quiet()}), box),
+		mail.ChannelSMS:   outbox.Texts(to),
+		mail.ChannelEmail: outbox.Mails(mail.NewRenderer(mail.RendererOptions{Now: c.Now, Log: quiet()}), box),
 	}})
 	sms := order(t, db, noon, mail.ChannelSMS, mail.SMS{To: "1", Text: "x"})
 	order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test"))
@@ -163,7 +169,8 @@ func TestRetry(t *testing.T) {
 	t.Parallel()
 	db, c, s := storetest.Open(t), new(clock), smtptest.Start(t, smtptest.Options{})
 	var log logtest.Buffer
-	out, stop := start(t, outbox.Options{DB: db, Now: c.Now, Log: slog.New(slog.NewTextHandler(&log, nil)), Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
+	out, stop := start(t, outbox.Options{DB: db, Now: c.Now, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
 	s.Behave(smtptest.At(smtptest.Rcpt, smtptest.Action{Reply: "451 4.3.0 ada@acme.test: later 123456"}))
 	id := order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test"))
 	for try := 1; try <= 10; try++ {
@@ -210,20 +217,28 @@ func TestGivenUp(t *testing.T) {
 	t.Parallel()
 	db, c, s := storetest.Open(t), new(clock), smtptest.Start(t, smtptest.Options{})
 	out, _ := start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{
-		mail.ChannelEmail: smtpSender(t, s, 0), mail.ChannelSMS: senderFunc(func(context.Context, outbox.Item) error { panic("a bug") }),
+		mail.ChannelEmail: smtpSender(t, s, 0), mail.ChannelSMS: senderFunc(func(context.Context, outbox.Item) error {
+			panic("a bug")
+		}),
 	}})
 	f := func(id uuid.UUID, state, reason string) {
 		t.Helper()
 		out.Wake()
-		await.True(t, reason, func() bool { m := row(t, db, id); return m.State == state && strings.Contains(m.Error, reason) })
+		await.True(t, reason, func() bool {
+			m := row(t, db, id)
+			return m.State == state && strings.Contains(m.Error, reason)
+		})
 	}
 	id := uuid.New()
-	f(order(t, db, noon, mail.ChannelEmail, mail.Payload{To: "a@b.test", Kind: "unheard_of"}), "failed", `no kind "unheard_of"`)
+	f(order(t, db, noon, mail.ChannelEmail, mail.Payload{To: "a@b.test", Kind: "unheard_of"}), "failed",
+		`no kind "unheard_of"`)
 	f(order(t, db, noon, mail.ChannelEmail, 7), "failed", "the payload is no mail")
 	f(order(t, db, noon, mail.ChannelEmail, aMail("a b@c.test")), "failed", "no address")
-	f(orderSealed(t, db, noon, mail.ChannelEmail, uuid.New(), root.Seal(secret.Outbox, []byte("{}"), id[:])), "failed", "damaged or belong elsewhere")
+	f(orderSealed(t, db, noon, mail.ChannelEmail, uuid.New(), root.Seal(secret.Outbox, []byte("{}"), id[:])), "failed",
+		"damaged or belong elsewhere")
 	other := secret.NewRoot("another root key")
-	f(orderSealed(t, db, noon, mail.ChannelEmail, id, other.Seal(secret.Outbox, []byte("{}"), id[:])), "pending", "AUTH_SECRET_KEYS_PREVIOUS")
+	f(orderSealed(t, db, noon, mail.ChannelEmail, id, other.Seal(secret.Outbox, []byte("{}"), id[:])), "pending",
+		"AUTH_SECRET_KEYS_PREVIOUS")
 	f(order(t, db, noon, mail.ChannelSMS, mail.SMS{}), "pending", "a fault in the service")
 	s.Behave(smtptest.At(smtptest.Rcpt, smtptest.Action{Reply: "550 5.1.1 nobody here"}))
 	f(order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test")), "failed", "550 5.1.1 nobody here")
@@ -242,9 +257,10 @@ func TestDeadServer(t *testing.T) {
 	for range 10 {
 		ids = append(ids, order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test")))
 	}
-	out, stop := start(t, outbox.Options{DB: db, Now: c.Now, Parallel: 3, Grace: time.Millisecond, Senders: map[string]outbox.Sender{
-		mail.ChannelEmail: smtpSender(t, s, time.Hour), mail.ChannelSMS: outbox.Texts(box),
-	}})
+	out, stop := start(t, outbox.Options{DB: db, Now: c.Now, Parallel: 3, Grace: time.Millisecond,
+		Senders: map[string]outbox.Sender{
+			mail.ChannelEmail: smtpSender(t, s, time.Hour), mail.ChannelSMS: outbox.Texts(box),
+		}})
 	await.True(t, "three hang", func() bool { return s.Dialled() == 3 })
 	for i := range 20 {
 		order(t, db, noon, mail.ChannelSMS, mail.SMS{To: "1", Text: "x"})
@@ -271,7 +287,11 @@ func TestDrain(t *testing.T) {
 	db, c := storetest.Open(t), new(clock)
 	begun, end := make(chan bool), make(chan bool)
 	_, stop := start(t, outbox.Options{DB: db, Now: c.Now, Grace: time.Hour, Senders: map[string]outbox.Sender{
-		mail.ChannelEmail: senderFunc(func(ctx context.Context, _ outbox.Item) error { begun <- true; <-end; return ctx.Err() }),
+		mail.ChannelEmail: senderFunc(func(ctx context.Context, _ outbox.Item) error {
+			begun <- true
+			<-end
+			return ctx.Err()
+		}),
 	}})
 	id := order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test"))
 	<-begun
@@ -293,7 +313,8 @@ func TestReplicas(t *testing.T) {
 		ids = append(ids, order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test")))
 	}
 	for range 3 {
-		start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
+		start(t, outbox.Options{DB: db, Now: c.Now,
+			Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
 	}
 	await.True(t, "all noted as sent", func() bool {
 		list, err := db.Messages(t.Context(), "sent", 1000)
@@ -330,7 +351,8 @@ func TestUserGone(t *testing.T) {
 	b, user := db.Batch(), uuid.New()
 	b.InsertUser(store.User{ID: user, Aud: "authenticated", Role: "authenticated", CreatedAt: noon, UpdatedAt: noon})
 	id := uuid.New()
-	b.InsertMessage(store.NewMessage{ID: id, User: user, Channel: mail.ChannelEmail, Kind: "x", Payload: root.Seal(secret.Outbox, []byte("{}"), id[:]), At: noon, ExpiresAt: noon.Add(time.Hour)})
+	b.InsertMessage(store.NewMessage{ID: id, User: user, Channel: mail.ChannelEmail, Kind: "x",
+		Payload: root.Seal(secret.Outbox, []byte("{}"), id[:]), At: noon, ExpiresAt: noon.Add(time.Hour)})
 	b.CancelMessages(user, noon)
 	if err := b.Send(t.Context()); err != nil {
 		t.Fatal(err)

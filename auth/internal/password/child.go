@@ -71,7 +71,8 @@ func (c *child) running() (*process, *Workers, error) {
 	}
 	if err := closeOnExec(); err != nil {
 		c.inherited.Do(func() {
-			c.o.Log.Warn("password: the process for hashing may inherit descriptors that this one was started with", "error", err)
+			c.o.Log.Warn("password: the process for hashing may inherit descriptors that this one was started with",
+				"error", err)
 		})
 	}
 	p, err := startProcess(c.o.Child(), c.o.Workers, cmp.Or(c.o.patience, replyTimeout))

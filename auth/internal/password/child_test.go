@@ -93,7 +93,8 @@ func (j *journal) lines() []string {
 func withChild(t *testing.T, kind string, workers int) (*Workers, *journal) {
 	t.Helper()
 	j := &journal{}
-	w := NewWorkers(Options{Workers: workers, Params: cheap, Child: childOf(kind), Log: slog.New(slog.NewTextHandler(j, nil))})
+	w := NewWorkers(Options{Workers: workers, Params: cheap, Child: childOf(kind),
+		Log: slog.New(slog.NewTextHandler(j, nil))})
 	t.Cleanup(w.Close)
 	return w, j
 }
@@ -157,7 +158,8 @@ func TestChildKilled(t *testing.T) {
 		t.Error("no other process took its place")
 	}
 	lines := log.lines()
-	if len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "the process for hashing has ended") || !strings.Contains(lines[0], "signal: killed") {
+	if len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") ||
+		!strings.Contains(lines[0], "the process for hashing has ended") || !strings.Contains(lines[0], "signal: killed") {
 		t.Errorf("logged %q", lines)
 	}
 }
@@ -211,7 +213,8 @@ func TestChildThatDiesOfEverything(t *testing.T) {
 	w.child.mu.Lock()
 	w.child.resume = time.Now().Add(90 * time.Second)
 	w.child.mu.Unlock()
-	if _, err := w.Hash(context.Background(), "x"); !errors.As(err, &busy) || busy.RetryAfter <= time.Minute || busy.RetryAfter > 90*time.Second {
+	if _, err := w.Hash(context.Background(), "x"); !errors.As(err, &busy) ||
+		busy.RetryAfter <= time.Minute || busy.RetryAfter > 90*time.Second {
 		t.Errorf("%v; want a *Busy until the pause is over", err)
 	}
 	if n := len(log.lines()); n != 2 {
@@ -285,7 +288,8 @@ func TestChildThatDiesNowAndThen(t *testing.T) {
 
 func TestChildThatDoesNotAnswer(t *testing.T) {
 	for _, kind := range []string{"asleep", "liar"} {
-		w := NewWorkers(Options{Workers: 1, Params: cheap, Child: childOf(kind), Log: slog.New(slog.DiscardHandler), patience: 100 * time.Millisecond})
+		w := NewWorkers(Options{Workers: 1, Params: cheap, Child: childOf(kind), Log: slog.New(slog.DiscardHandler),
+			patience: 100 * time.Millisecond})
 		if _, err := w.Hash(context.Background(), "x"); !errors.Is(err, ErrBusy) {
 			t.Errorf("%s: %v, want ErrBusy", kind, err)
 		}
@@ -311,7 +315,8 @@ func TestNoChild(t *testing.T) {
 		right(t, w)
 		right(t, w)
 		lines := j.lines()
-		if last := lines[len(lines)-1]; len(lines) != refusals+1 || !strings.Contains(last, "threads of this one hash") || !strings.Contains(last, want) {
+		if last := lines[len(lines)-1]; len(lines) != refusals+1 || !strings.Contains(last, "threads of this one hash") ||
+			!strings.Contains(last, want) {
 			t.Errorf("%s: logged %q, want %s", name, lines, want)
 		}
 	}
@@ -428,7 +433,8 @@ func TestFrames(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if have, ok := back.decode(); !ok || back.number != 7 || have.kind != q.kind || have.text != q.text || string(have.password) != string(q.password) {
+		if have, ok := back.decode(); !ok || back.number != 7 || have.kind != q.kind ||
+			have.text != q.text || string(have.password) != string(q.password) {
 			t.Errorf("%v became %v", q, have)
 		}
 		for n := range wire {

@@ -111,7 +111,8 @@ func (p Params) dummy() string {
 	if p.argon {
 		return p.argonText(raw[:argonSaltBytes], raw[argonSaltBytes:])
 	}
-	return fmt.Sprintf("$2a$%02d$%s%s", p.bcryptCost(), bcrypt64.EncodeToString(raw[:16]), bcrypt64.EncodeToString(raw[16:39]))
+	return fmt.Sprintf("$2a$%02d$%s%s", p.bcryptCost(), bcrypt64.EncodeToString(raw[:16]),
+		bcrypt64.EncodeToString(raw[16:39]))
 }
 
 // NeedsRehash says whether a hash was made otherwise than these parameters make it. What it cannot read

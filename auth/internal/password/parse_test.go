@@ -22,7 +22,8 @@ func TestInvalidImports(t *testing.T) {
 			t.Errorf("%s: error %v", bad, err)
 		}
 	}
-	for _, new := range []string{"$2x$05", "$2$05$", "2a$05$C", "$2a$03", "$2a$16", "$2a$31", "$2a$5$C", "$2a$+5", "$2A$05"} {
+	for _, new := range []string{"$2x$05", "$2$05$", "2a$05$C", "$2a$03", "$2a$16", "$2a$31", "$2a$5$C", "$2a$+5",
+		"$2A$05"} {
 		f(bcryptVector, "$2a$05", new)
 	}
 	f(bcryptVector, "OeW", "Oe")
@@ -35,7 +36,8 @@ func TestInvalidImports(t *testing.T) {
 	f(argonVector, "$argon2id", "$argon2")
 	f(argonVector, "v=19", "v=16")
 	f(argonVector, "v=19$", "")
-	for _, new := range []string{"m=0", "m=7", "m=262145", "m=1048576", "m=0256", "m=+256", "m=", "m=99999999999999999999", "256", "M=256"} {
+	for _, new := range []string{"m=0", "m=7", "m=262145", "m=1048576", "m=0256", "m=+256", "m=", "m=99999999999999999999",
+		"256", "M=256"} {
 		f(argonVector, "m=256", new)
 	}
 	for _, new := range []string{"t=0", "t=21", "t=-1", "t= 2"} {
@@ -71,7 +73,8 @@ func TestInvalidImports(t *testing.T) {
 			f(firebaseVector, old, new)
 		}
 	}
-	if i := strings.Index(firebaseVector, ",sk="); ValidImport(firebaseVector[:i]+firebaseVector[strings.Index(firebaseVector, "==$"):]) == nil {
+	if i := strings.Index(firebaseVector,
+		",sk="); ValidImport(firebaseVector[:i]+firebaseVector[strings.Index(firebaseVector, "==$"):]) == nil {
 		t.Error("fbscrypt without signer key is accepted")
 	}
 	if err := ValidImport(strings.Replace(firebaseVector, "ss=Bw==,", "", 1)); err != nil {
@@ -93,7 +96,8 @@ func TestInvalidImports(t *testing.T) {
 	if err := ValidImport("$pbkdf2-sha256$i=310000,l=32$c2FsdHNhbHQ$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g"); err == nil || !strings.Contains(err.Error(), "pbkdf2-sha256 in the PHC format") {
 		t.Errorf("PBKDF2 in the PHC format: %v", err)
 	}
-	for _, bad := range []string{"", "$", "$$", "password", "{SSHA}x", "$1$salt$hash", "$6$salt$hash", argonVector + strings.Repeat("A", 1024)} {
+	for _, bad := range []string{"", "$", "$$", "password", "{SSHA}x", "$1$salt$hash", "$6$salt$hash",
+		argonVector + strings.Repeat("A", 1024)} {
 		if ValidImport(bad) == nil {
 			t.Errorf("%q is accepted", bad)
 		}
@@ -101,7 +105,8 @@ func TestInvalidImports(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{bcryptVector, argonVector, firebaseVector, pbkdf2Vector, "", "$", "$2a$", "$argon2id$v=19$m=8,t=1,p=1$$"} {
+	for _, seed := range []string{bcryptVector, argonVector, firebaseVector, pbkdf2Vector, "", "$", "$2a$",
+		"$argon2id$v=19$m=8,t=1,p=1$$"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -118,11 +123,13 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("%q: cost %d", text, h.cost)
 			}
 		case argonHash:
-			if h.memory > maxArgonMemory || h.time > maxArgonTime || h.time < 1 || h.threads < 1 || h.threads > maxArgonThreads || len(h.hash) < 16 {
+			if h.memory > maxArgonMemory || h.time > maxArgonTime || h.time < 1 ||
+				h.threads < 1 || h.threads > maxArgonThreads || len(h.hash) < 16 {
 				t.Errorf("%q: %+v", text, h)
 			}
 		case firebaseHash:
-			if h.n > maxScryptN || h.r > maxScryptR || h.p > maxScryptP || h.n < 1 || h.r < 1 || h.p < 1 || len(h.key) != len(h.mac) {
+			if h.n > maxScryptN || h.r > maxScryptR || h.p > maxScryptP || h.n < 1 ||
+				h.r < 1 || h.p < 1 || len(h.key) != len(h.mac) {
 				t.Errorf("%q: %+v", text, h)
 			}
 		case pbkdf2Hash:

@@ -33,7 +33,8 @@ func TestPolicy(t *testing.T) {
 	f(strict, "A1", []string{"length", "characters"}, both)
 	f(strict, "PASSWORD1", []string{"characters", "pwned"},
 		"Password should contain at least one character of each: abcdefghijklmnopqrstuvwxyz, 0123456789. Password is known to be weak and easy to guess, please choose a different one.")
-	f(strict, "Qwerty", []string{"length", "characters", "pwned"}, both+" Password is known to be weak and easy to guess, please choose a different one.")
+	f(strict, "Qwerty", []string{"length", "characters", "pwned"},
+		both+" Password is known to be weak and easy to guess, please choose a different one.")
 }
 
 func TestParseSets(t *testing.T) {
@@ -75,7 +76,8 @@ func TestCommon(t *testing.T) {
 			t.Errorf("%q is not common", yes)
 		}
 	}
-	for _, no := range []string{"", "12345", "sswor", "password\nqwerty", lines[0] + "\n" + lines[1], "correct horse battery staple", "\n"} {
+	for _, no := range []string{"", "12345", "sswor", "password\nqwerty", lines[0] + "\n" + lines[1],
+		"correct horse battery staple", "\n"} {
 		if isCommon(no) {
 			t.Errorf("%q is common", no)
 		}

@@ -143,9 +143,12 @@ func TestCPUQuota(t *testing.T) {
 	f(0, "proc/self/cgroup", "0::/\n")
 	f(0, "proc/self/cgroup", "0::/\n", "sys/fs/cgroup/cpu.max", "max 100000\n")
 	f(1.5, "proc/self/cgroup", "0::/\n", "sys/fs/cgroup/cpu.max", "150000 100000\n")
-	f(0.5, "proc/self/cgroup", "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max", "max 100000\n", "sys/fs/cgroup/a/cpu.max", "50000 100000\n", "sys/fs/cgroup/cpu.max", "200000 100000")
-	f(2, "proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/x\n", "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "200000\n", "sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n")
-	f(0, "proc/self/cgroup", "4:cpu,cpuacct:/x\n", "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n", "sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n")
+	f(0.5, "proc/self/cgroup", "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max", "max 100000\n", "sys/fs/cgroup/a/cpu.max",
+		"50000 100000\n", "sys/fs/cgroup/cpu.max", "200000 100000")
+	f(2, "proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/x\n", "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "200000\n",
+		"sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n")
+	f(0, "proc/self/cgroup", "4:cpu,cpuacct:/x\n", "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n",
+		"sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n")
 	if DefaultWorkers() < 1 {
 		t.Error("no workers")
 	}

@@ -159,7 +159,8 @@ func TestWaitingEndsWithContext(t *testing.T) {
 		defer cancel()
 		ran := false
 		start := time.Now()
-		if err := w.do(ctx, func() { ran = true }); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+		if err := w.do(ctx, func() { ran = true }); !errors.Is(err, context.DeadlineExceeded) ||
+			time.Since(start) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		if err := w.do(ctx, func() { ran = true }); !errors.Is(err, context.DeadlineExceeded) {
@@ -227,12 +228,14 @@ func TestManyAtOnce(t *testing.T) {
 
 func TestRefusedPriorityIsLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
-	w := NewWorkers(Options{Workers: 3, Params: cheap, Log: slog.New(slog.NewTextHandler(&log, nil)), lower: func() error { return errors.New("not allowed") }})
+	w := NewWorkers(Options{Workers: 3, Params: cheap, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		lower: func() error { return errors.New("not allowed") }})
 	if _, err := w.Hash(context.Background(), "sesame"); err != nil {
 		t.Errorf("at normal priority: %v", err)
 	}
 	w.Close()
-	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "hashing runs at normal priority") {
+	if n := strings.Count(log.String(), "\n"); n != 1 ||
+		!strings.Contains(log.String(), "hashing runs at normal priority") {
 		t.Errorf("logged %d lines:\n%s", n, &log)
 	}
 }

@@ -18,7 +18,8 @@ func TestApple(t *testing.T) {
 	}
 	signIn := func(user string) (Profile, error) {
 		t.Helper()
-		b, err := p.Begin(t.Context(), Start{State: "s", Scopes: "more", Params: url.Values{"prompt": {"none"}, "response_mode": {"query"}}})
+		b, err := p.Begin(t.Context(),
+			Start{State: "s", Scopes: "more", Params: url.Values{"prompt": {"none"}, "response_mode": {"query"}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,8 +34,10 @@ func TestApple(t *testing.T) {
 		return p.Finish(t.Context(), back.Form, b.Private)
 	}
 	for user, name := range map[string]any{
-		`{"name":{"firstName":"Ann","lastName":"Example"},"email":"victim@example.org"}`: "Ann Example", `{"name":{"firstName":"Ann"}}`: "Ann",
-		`{"name":{"lastName":" Example "}}`: "Example", `{"name":{}}`: nil, `{}`: nil, ``: nil, `{"name":"Ann"}`: nil, `{"name":{"firstName":7}}`: nil,
+		`{"name":{"firstName":"Ann","lastName":"Example"},"email":"victim@example.org"}`: "Ann Example",
+		`{"name":{"firstName":"Ann"}}`:      "Ann",
+		`{"name":{"lastName":" Example "}}`: "Example", `{"name":{}}`: nil, `{}`: nil, ``: nil, `{"name":"Ann"}`: nil,
+		`{"name":{"firstName":7}}`: nil,
 	} {
 		d, err := signIn(user)
 		if err != nil || d.Data["name"] != name || d.Data["full_name"] != name || shown(d.Emails) != "ann@example.org+!" {
@@ -46,7 +49,10 @@ func TestApple(t *testing.T) {
 		wantError(t, err, http.StatusInternalServerError, "unexpected_failure", noMe, "")
 	}
 	for v, want := range map[any]any{"true": true, "false": false, true: true, false: false, "x": false} {
-		f.Behave("apple", fakeidp.Behaviour{Claims: func(c map[string]any) { c["is_private_email"] = v; c["transfer_sub"] = "t" }})
+		f.Behave("apple", fakeidp.Behaviour{Claims: func(c map[string]any) {
+			c["is_private_email"] = v
+			c["transfer_sub"] = "t"
+		}})
 		d, err := signIn("")
 		custom, _ := d.Data["custom_claims"].(map[string]any)
 		if err != nil || custom["is_private_email"] != want || custom["transfer_sub"] != "t" {
@@ -55,7 +61,8 @@ func TestApple(t *testing.T) {
 	}
 	// Both of Apple's names, when it is Apple.
 	public := &Provider{row: rowOf("apple", "")}
-	for iss, want := range map[string]bool{"https://appleid.apple.com": true, "https://account.apple.com": true, "https://evil.example": false, "": false} {
+	for iss, want := range map[string]bool{"https://appleid.apple.com": true, "https://account.apple.com": true,
+		"https://evil.example": false, "": false} {
 		if public.trust().accepts(iss) != want {
 			t.Errorf("Apple's issuer %q: %v", iss, !want)
 		}

@@ -118,5 +118,6 @@ func azureProven(p *Provider, t *idToken, email string) bool {
 		}
 	}
 	_, domain, _ := strings.Cut(email, "@")
-	return p.trust().issuer != "" && slices.ContainsFunc(p.domains, func(d string) bool { return strings.EqualFold(d, domain) })
+	return p.trust().issuer != "" &&
+		slices.ContainsFunc(p.domains, func(d string) bool { return strings.EqualFold(d, domain) })
 }

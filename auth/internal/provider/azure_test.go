@@ -27,7 +27,8 @@ func TestAzureEmail(t *testing.T) {
 	}
 	check(nil, no)
 	check(map[string]any{"email_verified": true}, no)
-	check(map[string]any{"verified_primary_email": []string{"other@example.org"}, "verified_secondary_email": []string{"ANN@example.org"}}, yes)
+	check(map[string]any{"verified_primary_email": []string{"other@example.org"},
+		"verified_secondary_email": []string{"ANN@example.org"}}, yes)
 	check(map[string]any{"verified_primary_email": "ann@example.org"}, no)
 	s.AzureVerifiedDomains = []string{"Example.org"}
 	set = setOf(t, s) // the fake is one tenant
@@ -69,7 +70,8 @@ func TestAzureIssuers(t *testing.T) {
 	f(ms+mine, "https://sts.windows.net/"+mine+"/", true, true)
 	f(ms+mine, "https://sts.windows.net/"+mine+"/", false, false)
 	f(ms+mine, "https://sts.windows.net/"+other+"/", true, false)
-	f("https://shop.ciamlogin.com/"+mine, "https://"+mine+".ciamlogin.com/"+mine+"/v2.0", false, true) // if its document says so
+	f("https://shop.ciamlogin.com/"+mine, "https://"+mine+".ciamlogin.com/"+mine+"/v2.0", false,
+		true) // if its document says so
 	f("https://shop.ciamlogin.com/"+mine, ms+mine+"/v2.0", false, false)
 	f(ms+"example.onmicrosoft.com", ms+mine+"/v2.0", false, true) // if its document says so
 	f(ms+"example.onmicrosoft.com", "https://sts.windows.net/"+mine+"/", true, false)
@@ -86,7 +88,8 @@ func TestAzureIssuers(t *testing.T) {
 	s := Settings{}.withDefaults()
 	d := newDirectory(setOf(t, settingsOf(server)).own[0].http, s)
 	named := trust{issuer: base + "/v2.0", learn: form}
-	for iss, want := range map[string]bool{"https://login.test/" + mine + "/v2.0": true, "https://login.test/" + other + "/v2.0": false, "https://evil.example": false} {
+	for iss, want := range map[string]bool{"https://login.test/" + mine + "/v2.0": true,
+		"https://login.test/" + other + "/v2.0": false, "https://evil.example": false} {
 		_, err := d.verified(t.Context(), named, server.IDToken("azure", fakeidp.Ann, map[string]any{"iss": iss}))
 		if (err == nil) != want {
 			t.Errorf("issuer %s: %v", iss, err)

@@ -33,7 +33,8 @@ func TestReserved(t *testing.T) {
 	for _, name := range reserved {
 		names = append(names, strings.ToUpper(name), strings.ToUpper(name[:1])+name[1:])
 	}
-	params := url.Values{"prompt": {"consent", "second"}, "access_type": {"offline"}, "connection": {"c"}, "login_hint": {"a&b=c"}}
+	params := url.Values{"prompt": {"consent", "second"}, "access_type": {"offline"}, "connection": {"c"},
+		"login_hint": {"a&b=c"}}
 	for _, name := range names {
 		params[name] = []string{"evil"}
 	}
@@ -59,10 +60,13 @@ func TestScopes(t *testing.T) {
 	f := start(t)
 	set := setOf(t, settingsOf(f))
 	for name, want := range map[string]string{
-		"github": "user:email repo read:org", "google": "email profile repo read:org", "apple": "email name", "bitbucket": "account email",
-		"notion": "", "workos": "", "spotify": "user-read-email repo read:org", "local": "openid email profile repo read:org",
+		"github": "user:email repo read:org", "google": "email profile repo read:org", "apple": "email name",
+		"bitbucket": "account email",
+		"notion":    "", "workos": "", "spotify": "user-read-email repo read:org",
+		"local": "openid email profile repo read:org",
 	} {
-		q, _ := begin(t, set, name, Start{State: "s", Scopes: "repo,,read:org repo, ", Params: url.Values{"organization": {"o"}}})
+		q, _ := begin(t, set, name, Start{State: "s", Scopes: "repo,,read:org repo, ",
+			Params: url.Values{"organization": {"o"}}})
 		if q.Get("scope") != want {
 			t.Errorf("%s: scope %q, want %q", name, q.Get("scope"), want)
 		}
@@ -96,16 +100,20 @@ func TestWorkOSParameters(t *testing.T) {
 	f := start(t)
 	set := setOf(t, settingsOf(f))
 	for _, name := range []string{"connection", "organization"} {
-		if q, _ := begin(t, set, "workos", Start{State: "s", Params: url.Values{name: {"x"}}}); q.Get(name) != "x" || q.Has("scope") {
+		if q, _ := begin(t, set, "workos", Start{State: "s", Params: url.Values{name: {"x"}}}); q.Get(name) != "x" ||
+			q.Has("scope") {
 			t.Errorf("%v", q)
 		}
 	}
-	if q, _ := begin(t, set, "workos", Start{State: "s", Params: url.Values{"workos_provider": {"GoogleOAuth"}, "provider": {"workos"}}}); q.Get("provider") != "GoogleOAuth" || q.Has("workos_provider") {
+	if q, _ := begin(t, set, "workos",
+		Start{State: "s", Params: url.Values{"workos_provider": {"GoogleOAuth"},
+			"provider": {"workos"}}}); q.Get("provider") != "GoogleOAuth" || q.Has("workos_provider") {
 		t.Errorf("%v", q)
 	}
 	p, _ := set.Lookup("workos")
 	_, err := p.Begin(t.Context(), Start{State: "s", Params: url.Values{"provider": {"workos"}}})
-	wantError(t, err, http.StatusBadRequest, "validation_failed", "WorkOS needs one of the parameters connection, organization and workos_provider", "")
+	wantError(t, err, http.StatusBadRequest, "validation_failed",
+		"WorkOS needs one of the parameters connection, organization and workos_provider", "")
 }
 
 func TestCallbackErrors(t *testing.T) {
@@ -119,7 +127,8 @@ func TestCallbackErrors(t *testing.T) {
 	_, err = p.Finish(t.Context(), url.Values{"error": {"access_denied"}, "error_description": {"The user said no"}}, nil)
 	wantError(t, err, http.StatusBadRequest, "", "The user said no", "access_denied")
 	_, err = p.Finish(t.Context(), url.Values{"state": {"s"}}, nil)
-	wantError(t, err, http.StatusBadRequest, "bad_oauth_callback", "OAuth callback with missing authorization code missing", "")
+	wantError(t, err, http.StatusBadRequest, "bad_oauth_callback",
+		"OAuth callback with missing authorization code missing", "")
 	_, err = p.Finish(t.Context(), url.Values{"code": {"c"}}, []byte("not what Begin gave"))
 	wantError(t, err, http.StatusInternalServerError, "unexpected_failure", noCode, "")
 	if n := len(f.Requests("github", "")); n != 0 {

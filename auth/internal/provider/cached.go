@@ -23,7 +23,8 @@ type cached[V any] struct {
 // get returns the value. The first caller starts the look-up, in a goroutine that ends with the time limit and not
 // with that caller's request; the others wait for it. A value that can't be renewed, or not soon, stays in use; a
 // failure without one is remembered for failurePause.
-func (c *cached[V]) get(ctx context.Context, d *directory, what, of string, ttl time.Duration, fetch func(context.Context) (V, error)) (V, error) {
+func (c *cached[V]) get(ctx context.Context, d *directory, what, of string, ttl time.Duration,
+	fetch func(context.Context) (V, error)) (V, error) {
 	for {
 		c.mu.Lock()
 		now := d.now()
@@ -57,7 +58,8 @@ func (c *cached[V]) get(ctx context.Context, d *directory, what, of string, ttl 
 	}
 }
 
-func (c *cached[V]) load(ctx context.Context, d *directory, what, of string, ttl time.Duration, fetch func(context.Context) (V, error)) {
+func (c *cached[V]) load(ctx context.Context, d *directory, what, of string, ttl time.Duration,
+	fetch func(context.Context) (V, error)) {
 	ctx, cancel := context.WithTimeout(ctx, d.limit)
 	defer cancel()
 	v, err := fetch(ctx)

@@ -112,7 +112,8 @@ func (a *allowance) take(now time.Time) bool {
 }
 
 func newDirectory(c outbound.Clients, s Settings) *directory {
-	return &directory{clients: c, ttl: s.DiscoveryTTL, limit: s.Timeout, now: s.Now, log: s.Log, issuers: map[string]*issuer{}}
+	return &directory{clients: c, ttl: s.DiscoveryTTL, limit: s.Timeout, now: s.Now, log: s.Log,
+		issuers: map[string]*issuer{}}
 }
 
 func (d *directory) of(name string) *issuer {
@@ -145,9 +146,10 @@ func (d *directory) dropOldest() {
 
 // document is the issuer's discovery document.
 func (d *directory) document(ctx context.Context, t trust) (*document, error) {
-	return d.of(t.issuer).document.get(ctx, d, "discovery document", t.issuer, d.ttl, func(ctx context.Context) (*document, error) {
-		return d.fetchDocument(ctx, t)
-	})
+	return d.of(t.issuer).document.get(ctx, d, "discovery document", t.issuer, d.ttl,
+		func(ctx context.Context) (*document, error) {
+			return d.fetchDocument(ctx, t)
+		})
 }
 
 // keys are the issuer's keys, at most as old as the document may be; never older than since, if another fetch is
@@ -199,11 +201,13 @@ func readDocument(o jsonObject, t trust) (*document, error) {
 		return nil, fmt.Errorf("the discovery document is of the issuer %.200q, not of %s", issuer, t.issuer)
 	}
 	doc := &document{
-		issuer: issuer,
-		pkce:   contains(o, "code_challenge_methods_supported", "S256"), sendsIssuer: o.isTrue("authorization_response_iss_parameter_supported"),
+		issuer:      issuer,
+		pkce:        contains(o, "code_challenge_methods_supported", "S256"),
+		sendsIssuer: o.isTrue("authorization_response_iss_parameter_supported"),
 	}
 	for name, into := range map[string]*string{
-		"authorization_endpoint": &doc.authorize, "token_endpoint": &doc.token, "userinfo_endpoint": &doc.userinfo, "jwks_uri": &doc.keys,
+		"authorization_endpoint": &doc.authorize, "token_endpoint": &doc.token, "userinfo_endpoint": &doc.userinfo,
+		"jwks_uri": &doc.keys,
 	} {
 		text := o.textAt(name)
 		if text == "" {

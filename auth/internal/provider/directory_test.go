@@ -38,7 +38,8 @@ func directoryAt(t *testing.T, c *clock) *directory {
 // asked counts the fetches of both parts.
 func asked(f *fakeidp.Server, want string, t *testing.T) {
 	t.Helper()
-	got := fmt.Sprintf("%d documents, %d key sets", len(f.Requests("oidc", "/.well-known/")), len(f.Requests("oidc", "/keys")))
+	got := fmt.Sprintf("%d documents, %d key sets", len(f.Requests("oidc", "/.well-known/")),
+		len(f.Requests("oidc", "/keys")))
 	if got != want {
 		t.Errorf("asked for %s, want %s", got, want)
 	}
@@ -78,7 +79,8 @@ func TestDirectoryCaches(t *testing.T) {
 
 	// What can't be renewed stays in use, and is not fetched all the time.
 	c.advance(2 * time.Hour)
-	f.Behave("oidc", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"discovery": fakeidp.ServerError, "keys": fakeidp.NotJSON}})
+	f.Behave("oidc", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"discovery": fakeidp.ServerError,
+		"keys": fakeidp.NotJSON}})
 	for range 5 {
 		if err := check(); err != nil {
 			t.Error(err)
@@ -113,7 +115,8 @@ func TestDirectoryStalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.advance(2 * time.Hour)
-	f.Behave("oidc", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"discovery": fakeidp.Slow(time.Hour), "keys": fakeidp.Slow(time.Hour)}})
+	f.Behave("oidc", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"discovery": fakeidp.Slow(time.Hour),
+		"keys": fakeidp.Slow(time.Hour)}})
 	began := time.Now()
 	if _, err := d.verified(t.Context(), us, text); err != nil {
 		t.Errorf("while the provider stalls: %v", err)
@@ -266,7 +269,8 @@ func TestReadDocument(t *testing.T) {
 		return readDocument(o, us)
 	}
 	d, err := read(`{"issuer":"https://idp.example","jwks_uri":"https://keys.example/k","id_token_signing_alg_values_supported":["none","HS256","ES256","RS1","PS512"]}`)
-	if err != nil || strings.Join(d.algs, " ") != "ES256 PS512" || d.keys != "https://keys.example/k" || d.pkce || d.sendsIssuer {
+	if err != nil || strings.Join(d.algs, " ") != "ES256 PS512" || d.keys != "https://keys.example/k" ||
+		d.pkce || d.sendsIssuer {
 		t.Errorf("%+v %v", d, err)
 	}
 	if d, err = read(`{"issuer":"https://idp.example"}`); err != nil || strings.Join(d.algs, " ") != "RS256" {
@@ -276,9 +280,12 @@ func TestReadDocument(t *testing.T) {
 		t.Errorf("only symmetric ones: %+v %v", d, err)
 	}
 	for _, text := range []string{
-		`{}`, `{"issuer":"https://evil.example"}`, `{"issuer":"https://idp.example/"}`, `{"issuer":"HTTPS://idp.example"}`, `{"issuer":["https://idp.example"]}`,
-		`{"issuer":"https://idp.example","jwks_uri":"http://idp.example/k"}`, `{"issuer":"https://idp.example","token_endpoint":"file:///etc/passwd"}`,
-		`{"issuer":"https://idp.example","token_endpoint":"/token"}`, `{"issuer":"https://idp.example","authorization_endpoint":"javascript:alert(1)"}`,
+		`{}`, `{"issuer":"https://evil.example"}`, `{"issuer":"https://idp.example/"}`, `{"issuer":"HTTPS://idp.example"}`,
+		`{"issuer":["https://idp.example"]}`,
+		`{"issuer":"https://idp.example","jwks_uri":"http://idp.example/k"}`,
+		`{"issuer":"https://idp.example","token_endpoint":"file:///etc/passwd"}`,
+		`{"issuer":"https://idp.example","token_endpoint":"/token"}`,
+		`{"issuer":"https://idp.example","authorization_endpoint":"javascript:alert(1)"}`,
 		`{"issuer":"https://idp.example","userinfo_endpoint":"https://u:p@idp.example/"}`,
 	} {
 		if d, err := read(text); err == nil {

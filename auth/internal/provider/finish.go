@@ -28,7 +28,8 @@ func (p *Provider) Finish(ctx context.Context, callback url.Values, keep []byte)
 	ctx = p.calling(ctx)
 	kept, err := openPrivate(keep)
 	if err != nil {
-		return Profile{}, &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure", Message: "Unable to exchange external code", Err: errors.New("what Begin kept can't be read")}
+		return Profile{}, &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure",
+			Message: "Unable to exchange external code", Err: errors.New("what Begin kept can't be read")}
 	}
 	if code := callback.Get("error"); code != "" {
 		return Profile{}, &Error{Status: http.StatusBadRequest, OAuth: code, Message: callback.Get("error_description")}
@@ -68,7 +69,8 @@ func (p *Provider) Finish(ctx context.Context, callback url.Values, keep []byte)
 }
 
 func noExchange(err error) *Error {
-	return &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure", Message: "Unable to exchange external code", Err: withoutDescription(err)}
+	return &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure",
+		Message: "Unable to exchange external code", Err: withoutDescription(err)}
 }
 
 // checkIssuer refuses an answer that another provider gave (mix-up, RFC 9207): iss must be right where it

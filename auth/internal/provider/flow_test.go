@@ -22,7 +22,8 @@ const callback = "https://auth.test/callback"
 
 // clientOf is a dialect of the fake as a provider.
 func clientOf(f *fakeidp.Server, dialect string) Client {
-	return Client{Enabled: true, ClientIDs: []string{fakeidp.ClientID, "second-client"}, Secret: fakeidp.ClientSecret, RedirectURI: callback, URL: f.Base(dialect)}
+	return Client{Enabled: true, ClientIDs: []string{fakeidp.ClientID, "second-client"}, Secret: fakeidp.ClientSecret,
+		RedirectURI: callback, URL: f.Base(dialect)}
 }
 
 func settingsOf(f *fakeidp.Server) Settings {

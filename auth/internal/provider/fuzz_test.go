@@ -25,7 +25,8 @@ func (s cannedAnswer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
 		r.Body.Close()
 	}
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {s.kind}}, Body: io.NopCloser(strings.NewReader(s.body)), Request: r}, nil
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {s.kind}},
+		Body: io.NopCloser(strings.NewReader(s.body)), Request: r}, nil
 }
 
 // offline is a provider whose every call is answered so.
@@ -82,11 +83,13 @@ func hasNUL(v any) bool {
 func FuzzProfile(f *testing.F) {
 	for _, seed := range []string{
 		`{"id":7,"email":"a@b.example","verified":true,"name":"A","images":[{"width":1,"height":2,"url":"u"}],"avatar":"a_1","discriminator":"1"}`,
-		`[{"email":"a@b.example","verified":true,"primary":true}]`, `{"values":[{"email":"a@b.example","is_confirmed":true,"is_primary":true}]}`,
+		`[{"email":"a@b.example","verified":true,"primary":true}]`,
+		`{"values":[{"email":"a@b.example","is_confirmed":true,"is_primary":true}]}`,
 		`{"uuid":"{1}","id_str":"9","sub":"s","https://slack.com/user_id":"U","email_verified":true,"data":[{"id":"1"}],"ok":false}`,
 		`{"id":"x","firstName":{"localized":{"en_US":"A"},"preferredLocale":{"language":"en","country":"US"}},"elements":[{"handle~":{"emailAddress":"a@b.example"}}]}`,
 		`{"data":{"me":{"externalId":"e","displayName":"\u0000"}},"bot":{"owner":{"user":{"id":"n","person":{"email":"A@B.example"}}}}}`,
-		`{"id":1e3}`, `{"id":-1}`, `{"id":{}}`, `null`, `[`, `{"id":"\ud800","name":"\u0000\u0000"}`, strings.Repeat(`{"id":`, 200) + `1` + strings.Repeat(`}`, 200),
+		`{"id":1e3}`, `{"id":-1}`, `{"id":{}}`, `null`, `[`, `{"id":"\ud800","name":"\u0000\u0000"}`,
+		strings.Repeat(`{"id":`, 200) + `1` + strings.Repeat(`}`, 200),
 	} {
 		f.Add(seed)
 	}
@@ -109,16 +112,21 @@ func FuzzProfile(f *testing.F) {
 // FuzzToken gives any answer to the code exchange, as JSON and as a form.
 func FuzzToken(f *testing.F) {
 	for _, seed := range []string{
-		`{"access_token":"a","token_type":"bearer","expires_in":3600,"refresh_token":"r","id_token":"x.y.z"}`, `{"access_token":"a","expires_in":"3600","scope":["a"]}`,
-		`{"error":"bad_verification_code","access_token":"a"}`, `{"ok":false,"access_token":"a"}`, `access_token=a&expires_in=x&token_type=bearer`, `error=x&access_token=a`,
-		`{"access_token":"a","profile":{"id":"p","email":"a@b.example"}}`, `{"access_token":7}`, `{"access_token":""}`, `null`, `a=%zz`, `{"access_token":"a","expires_in":1e400}`,
+		`{"access_token":"a","token_type":"bearer","expires_in":3600,"refresh_token":"r","id_token":"x.y.z"}`,
+		`{"access_token":"a","expires_in":"3600","scope":["a"]}`,
+		`{"error":"bad_verification_code","access_token":"a"}`, `{"ok":false,"access_token":"a"}`,
+		`access_token=a&expires_in=x&token_type=bearer`, `error=x&access_token=a`,
+		`{"access_token":"a","profile":{"id":"p","email":"a@b.example"}}`, `{"access_token":7}`, `{"access_token":""}`,
+		`null`, `a=%zz`, `{"access_token":"a","expires_in":1e400}`,
 	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		for _, kind := range []string{"application/json", "application/x-www-form-urlencoded", "text/plain; charset=utf-8", ""} {
+		for _, kind := range []string{"application/json", "application/x-www-form-urlencoded", "text/plain; charset=utf-8",
+			""} {
 			p := offline(rowOf("workos", ""), kind, body)
-			tok, err := p.exchange(t.Context(), endpoints{token: "https://base.example/token", client: p.http.Configured}, "code", private{})
+			tok, err := p.exchange(t.Context(), endpoints{token: "https://base.example/token", client: p.http.Configured},
+				"code", private{})
 			if err != nil {
 				if text := withoutDescription(err).Error(); len(text) > 300 {
 					t.Errorf("an error of %d bytes from %q", len(text), body)
@@ -134,7 +142,8 @@ func FuzzToken(f *testing.F) {
 				sound(t, p, &d, body)
 			}
 		}
-		if form, err := tokenForm(body); err == nil && (form.Get("oauth_token") == "" || form.Get("oauth_token_secret") == "") {
+		if form, err := tokenForm(body); err == nil &&
+			(form.Get("oauth_token") == "" || form.Get("oauth_token_secret") == "") {
 			t.Errorf("a token without secret out of %q", body)
 		}
 	})
@@ -144,7 +153,8 @@ func FuzzToken(f *testing.F) {
 func FuzzClaims(f *testing.F) {
 	for _, seed := range []string{
 		`{"iss":"i","sub":"s","email":"A@b.example","email_verified":"true","name":"N","picture":"p","is_private_email":"true","auth_time":5}`,
-		`{"sub":"s","email":"a@b.example","xms_edov":1,"verified_primary_email":["a@b.example"],"groups":[{"a":[null]}]}`, `{"sub":"\u0000"}`, `{"sub":"s","name":{"a":1},"\u0000":"x"}`,
+		`{"sub":"s","email":"a@b.example","xms_edov":1,"verified_primary_email":["a@b.example"],"groups":[{"a":[null]}]}`,
+		`{"sub":"\u0000"}`, `{"sub":"s","name":{"a":1},"\u0000":"x"}`,
 	} {
 		f.Add(seed)
 	}
@@ -170,7 +180,8 @@ func FuzzClaims(f *testing.F) {
 
 // FuzzAppleUser puts anything into the form field that any client can write.
 func FuzzAppleUser(f *testing.F) {
-	for _, seed := range []string{`{"name":{"firstName":"A","lastName":"B"},"email":"a@b.example"}`, `{"name":[]}`, `{"name":{"firstName":"\u0000"}}`, `{`, ``, `{"NAME":{"FIRSTNAME":"A"}}`} {
+	for _, seed := range []string{`{"name":{"firstName":"A","lastName":"B"},"email":"a@b.example"}`, `{"name":[]}`,
+		`{"name":{"firstName":"\u0000"}}`, `{`, ``, `{"NAME":{"FIRSTNAME":"A"}}`} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, user string) {

@@ -16,8 +16,10 @@ import (
 func badAnswers() map[string]fakeidp.Answer {
 	return map[string]fakeidp.Answer{
 		"no JSON": fakeidp.NotJSON, "500": fakeidp.ServerError, "401": fakeidp.Unauthorized, "too large": fakeidp.Oversized,
-		"an array": fakeidp.JSON(`[1,2]`), "null": fakeidp.JSON(`null`), "half": fakeidp.JSON(`{"access_token":"a`), "more behind": fakeidp.JSON(`{"id":"1"} {}`),
-		"an empty object": fakeidp.JSON(`{}`), "a redirect elsewhere": fakeidp.Redirect(302, "http://127.0.0.1:1/"), "nothing": {},
+		"an array": fakeidp.JSON(`[1,2]`), "null": fakeidp.JSON(`null`), "half": fakeidp.JSON(`{"access_token":"a`),
+		"more behind":     fakeidp.JSON(`{"id":"1"} {}`),
+		"an empty object": fakeidp.JSON(`{}`), "a redirect elsewhere": fakeidp.Redirect(302, "http://127.0.0.1:1/"),
+		"nothing": {},
 	}
 }
 
@@ -67,7 +69,8 @@ func TestBadAnswers(t *testing.T) {
 			try("an error with status 200", s.token, fakeidp.FailedWith200, noCode)
 			try("not ok", s.token, fakeidp.NotOK, noCode)
 			try("not ok without a reason", s.token, fakeidp.JSON(`{"ok":false,"access_token":"a"}`), noCode)
-			try("an error in a form", s.token, fakeidp.Answer{Type: "application/x-www-form-urlencoded", Body: "error=bad&access_token=x"}, noCode)
+			try("an error in a form", s.token,
+				fakeidp.Answer{Type: "application/x-www-form-urlencoded", Body: "error=bad&access_token=x"}, noCode)
 			try("no access token", s.token, fakeidp.JSON(`{"token_type":"bearer"}`), noCode)
 			try("a redirect that keeps the body", s.token, fakeidp.Redirect(307, f.Base(s.dialect())+s.token), noCode)
 		})
@@ -83,7 +86,8 @@ func TestSlow(t *testing.T) {
 	set := setOf(t, s)
 	for path, name := range map[string]string{"token": "github", "/api/v3/user/emails": "github", "discovery": "local"} {
 		f.Reset()
-		f.Behave(spec{name: name}.dialect(), fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{path: fakeidp.Slow(5 * time.Minute)}})
+		f.Behave(spec{name: name}.dialect(),
+			fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{path: fakeidp.Slow(5 * time.Minute)}})
 		began := time.Now()
 		if _, err := flow(t, f, set, name, nil); err == nil { // which one fails first is the machine's affair
 			t.Errorf("a sign-in although %s stalls", path)
@@ -126,20 +130,33 @@ func TestHostileIDTokens(t *testing.T) {
 	}
 	hour := time.Now().Add(time.Hour).Unix()
 	bad := map[string]tamper{
-		"another issuer": claim("iss", "https://evil.example"), "no issuer": claim("iss", nil), "an issuer with a slash more": {Claims: func(c map[string]any) { c["iss"] = c["iss"].(string) + "/" }},
-		"another audience": claim("aud", "other-client"), "no audience": claim("aud", nil), "an audience of native tokens": claim("aud", "second-client"),
-		"several audiences, another azp": {Claims: func(c map[string]any) { c["aud"], c["azp"] = []string{fakeidp.ClientID, "other"}, "other" }},
-		"several audiences, no azp":      claim("aud", []string{fakeidp.ClientID, "other"}),
-		"expired":                        claim("exp", time.Now().Add(-time.Second).Unix()), "no exp": claim("exp", nil), "exp as text": claim("exp", "tomorrow"),
+		"another issuer": claim("iss", "https://evil.example"), "no issuer": claim("iss", nil),
+		"an issuer with a slash more": {Claims: func(c map[string]any) { c["iss"] = c["iss"].(string) + "/" }},
+		"another audience":            claim("aud", "other-client"), "no audience": claim("aud", nil),
+		"an audience of native tokens": claim("aud", "second-client"),
+		"several audiences, another azp": {Claims: func(c map[string]any) {
+			c["aud"], c["azp"] = []string{fakeidp.ClientID, "other"}, "other"
+		}},
+		"several audiences, no azp": claim("aud", []string{fakeidp.ClientID, "other"}),
+		"expired":                   claim("exp", time.Now().Add(-time.Second).Unix()), "no exp": claim("exp", nil),
+		"exp as text":     claim("exp", "tomorrow"),
 		"issued tomorrow": claim("iat", hour), "not before tomorrow": claim("nbf", hour),
-		"no subject": claim("sub", nil), "a number as subject": claim("sub", 7), "a subject with a line break": claim("sub", "a\nb"), "an endless subject": claim("sub", strings.Repeat("a", maxSubject+1)),
+		"no subject": claim("sub", nil), "a number as subject": claim("sub", 7),
+		"a subject with a line break": claim("sub", "a\nb"),
+		"an endless subject":          claim("sub", strings.Repeat("a", maxSubject+1)),
 		"another access token's hash": claim("at_hash", "AAAAAAAAAAAAAAAAAAAAAA"),
-		"no signature":                {Alg: "none"}, "the public key as secret": {Alg: "HS256"}, "a forged signature": {Forged: true},
-		"alg none over a good signature": head("alg", "none"), "alg HS256 over a good signature": head("alg", "HS256"), "alg in lower case": head("alg", "rs256"),
+		"no signature":                {Alg: "none"}, "the public key as secret": {Alg: "HS256"},
+		"a forged signature":             {Forged: true},
+		"alg none over a good signature": head("alg", "none"), "alg HS256 over a good signature": head("alg", "HS256"),
+		"alg in lower case":                     head("alg", "rs256"),
 		"a hash that the key was not asked for": head("alg", "RS512"), "PSS announced, PKCS 1 signed": head("alg", "PS256"),
-		"an unknown key": head("kid", "unknown"), "a key of another kind": head("kid", "EdDSA-0"), "the key for encryption": head("kid", "encryption"),
-		"a kid that is a path": head("kid", "../../../dev/null"), "crit": head("crit", []string{"exp"}), "b64": head("b64", false), "an access token": head("typ", "at+jwt"),
-		"no ID token": {NoIDToken: true}, "an ID token that is none": {Token: func(a map[string]any) { a["id_token"] = "x.y.z" }},
+		"an unknown key": head("kid", "unknown"), "a key of another kind": head("kid", "EdDSA-0"),
+		"the key for encryption": head("kid", "encryption"),
+		"a kid that is a path":   head("kid", "../../../dev/null"), "crit": head("crit", []string{"exp"}),
+		"b64": head("b64", false), "an access token": head("typ", "at+jwt"),
+		"no ID token": {NoIDToken: true}, "an ID token that is none": {Token: func(a map[string]any) {
+			a["id_token"] = "x.y.z"
+		}},
 		"an ID token of another type": {Token: func(a map[string]any) { a["id_token"] = map[string]any{} }},
 		"an endless ID token":         {Token: func(a map[string]any) { a["id_token"] = strings.Repeat("a", 70000) }},
 	}
@@ -167,7 +184,10 @@ func TestHostileIDTokens(t *testing.T) {
 			}
 			if name != "linkedin" { // which is sent none, and never repeats it
 				try("another nonce", claim("nonce", "other"))
-				try("no nonce, although they are known", tamper{Claims: func(c map[string]any) { c["nonce_supported"] = true; delete(c, "nonce") }})
+				try("no nonce, although they are known", tamper{Claims: func(c map[string]any) {
+					c["nonce_supported"] = true
+					delete(c, "nonce")
+				}})
 			}
 			if name == "local" { // the named ones may leave it out, unless they say that they would not
 				try("no nonce", claim("nonce", nil))
@@ -192,7 +212,9 @@ func TestHostileIDTokens(t *testing.T) {
 			if _, err := flow(t, f, set, name, nil); err != nil {
 				t.Errorf("the honest provider: %v", err)
 			}
-			f.Behave(dialect, tamper{Claims: func(c map[string]any) { c["aud"], c["azp"] = []string{"other", fakeidp.ClientID}, fakeidp.ClientID }})
+			f.Behave(dialect, tamper{Claims: func(c map[string]any) {
+				c["aud"], c["azp"] = []string{"other", fakeidp.ClientID}, fakeidp.ClientID
+			}})
 			if _, err := flow(t, f, set, name, nil); err != nil {
 				t.Errorf("several audiences and the right azp: %v", err)
 			}
@@ -205,7 +227,8 @@ func TestAlgorithms(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	set := setOf(t, settingsOf(f))
-	for _, alg := range []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"} {
+	for _, alg := range []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512",
+		"EdDSA"} {
 		f.Behave("oidc", fakeidp.Behaviour{Alg: alg})
 		if _, err := flow(t, f, set, "local", nil); err != nil {
 			t.Errorf("%s: %v", alg, err)
@@ -237,7 +260,8 @@ func TestMixUp(t *testing.T) {
 	}
 	f.Behave("oidc", fakeidp.Behaviour{ResponseIssuer: "-"})
 	_, err := flow(t, f, set, "local", nil)
-	wantError(t, err, http.StatusBadRequest, "bad_oauth_callback", "OAuth callback without the issuer that this provider sends", "")
+	wantError(t, err, http.StatusBadRequest, "bad_oauth_callback",
+		"OAuth callback without the issuer that this provider sends", "")
 	f.Behave("keycloak", fakeidp.Behaviour{ResponseIssuer: "-"})
 	if _, err := flow(t, f, set, "keycloak", nil); err != nil {
 		t.Errorf("no issuer, and none was promised: %v", err)
@@ -259,7 +283,8 @@ func TestPrivateAddresses(t *testing.T) {
 	}
 	t.Cleanup(inside.Close)
 	private := netip.MustParseAddr("127.0.0.2")
-	for name, path := range map[string]string{"jwks_uri": "/keys", "token_endpoint": "/token", "userinfo_endpoint": "/userinfo"} {
+	for name, path := range map[string]string{"jwks_uri": "/keys", "token_endpoint": "/token",
+		"userinfo_endpoint": "/userinfo"} {
 		for who, public := range map[string]func(netip.Addr) bool{
 			"public":  func(a netip.Addr) bool { return a != private },
 			"private": func(netip.Addr) bool { return false },

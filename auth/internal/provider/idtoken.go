@@ -44,7 +44,8 @@ func (p *Provider) verify(ctx context.Context, t trust, text string, w want) (*i
 		return nil, errHash
 	case id.Subject == "":
 		return nil, errSubject
-	case !slices.ContainsFunc(id.Audience, func(aud string) bool { return aud != "" && slices.Contains(w.audiences, aud) }):
+	case !slices.ContainsFunc(id.Audience,
+		func(aud string) bool { return aud != "" && slices.Contains(w.audiences, aud) }):
 		return nil, errAudience
 	case w.single && len(id.Audience) > 1 && !slices.Contains(w.audiences, id.AuthorizedParty):
 		return nil, errAudience
@@ -92,7 +93,8 @@ func (s *signIn) idProfile(ctx context.Context, t trust) (Profile, error) {
 		return Profile{}, fmt.Errorf("%s: no OIDC ID token present in response", s.name)
 	}
 	id, err := s.verify(ctx, t, text, want{
-		audiences: []string{s.clientID()}, single: true, nonce: s.keep.Nonce, demanded: s.demanded, access: s.token.AccessToken,
+		audiences: []string{s.clientID()}, single: true, nonce: s.keep.Nonce, demanded: s.demanded,
+		access: s.token.AccessToken,
 	})
 	if err != nil {
 		return Profile{}, fmt.Errorf("ID token: %w", err)

@@ -53,7 +53,8 @@ func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted
 		return Profile{}, nil, err
 	}
 	if !p.client.Enabled {
-		return Profile{}, nil, &Refused{Status: http.StatusBadRequest, Code: "provider_disabled", Message: fmt.Sprintf("Provider (issuer %q) is not enabled", issuer)}
+		return Profile{}, nil, &Refused{Status: http.StatusBadRequest, Code: "provider_disabled",
+			Message: fmt.Sprintf("Provider (issuer %q) is not enabled", issuer)}
 	}
 	audiences := p.client.ClientIDs
 	if p.id == "apple" && s.iosApp != "" {
@@ -63,11 +64,13 @@ func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted
 	var away *unreachableError
 	switch {
 	case errors.As(err, &away):
-		return Profile{}, nil, &Refused{Status: http.StatusInternalServerError, Code: "unexpected_failure", Message: "Error reaching the external provider", Err: withoutDescription(err)}
+		return Profile{}, nil, &Refused{Status: http.StatusInternalServerError, Code: "unexpected_failure",
+			Message: "Error reaching the external provider", Err: withoutDescription(err)}
 	case errors.Is(err, errSubject):
 		return refuseToken("invalid request", "Missing sub claim in id_token", err)
 	case errors.Is(err, errAudience):
-		return refuseToken("invalid request", "Unacceptable audience in id_token: ["+strings.Join(audiencesOf(r.IDToken), " ")+"]", err)
+		return refuseToken("invalid request",
+			"Unacceptable audience in id_token: ["+strings.Join(audiencesOf(r.IDToken), " ")+"]", err)
 	case err != nil:
 		return refuseToken("invalid request", "Bad ID token", err)
 	}
@@ -103,7 +106,8 @@ func audiencesOf(text string) []string {
 // checkNonce: the application gave the provider the hash of a nonce that it keeps, and gives us that one.
 func checkNonce(inToken, given string) error {
 	if (inToken == "") != (given == "") {
-		return &IDTokenError{Code: "invalid request", Description: "Passed nonce and nonce in id_token should either both exist or not."}
+		return &IDTokenError{Code: "invalid request",
+			Description: "Passed nonce and nonce in id_token should either both exist or not."}
 	}
 	sum := sha256.Sum256([]byte(given))
 	if inToken != "" && subtle.ConstantTimeCompare([]byte(hex.EncodeToString(sum[:])), []byte(inToken)) != 1 {

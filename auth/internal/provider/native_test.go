@@ -24,7 +24,8 @@ func hashed(nonce string) string {
 }
 
 // natives are the names of providers with native ID tokens and their dialects.
-var natives = map[string]string{"apple": "apple", "google": "google", "azure": "azure", "facebook": "facebook", "keycloak": "keycloak", "snapchat": "snapchat", "local": "oidc"}
+var natives = map[string]string{"apple": "apple", "google": "google", "azure": "azure", "facebook": "facebook",
+	"keycloak": "keycloak", "snapchat": "snapchat", "local": "oidc"}
 
 func TestNative(t *testing.T) {
 	t.Parallel()
@@ -50,7 +51,8 @@ func TestNative(t *testing.T) {
 			claims["nonce"] = "n" // its app hashes nothing
 		}
 		text := f.IDToken(dialect, fakeidp.Ann, claims)
-		d, accepted, err := set.IDToken(t.Context(), IDTokenRequest{IDToken: text, Provider: strings.ToUpper(name), Nonce: "n"})
+		d, accepted, err := set.IDToken(t.Context(),
+			IDTokenRequest{IDToken: text, Provider: strings.ToUpper(name), Nonce: "n"})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -68,7 +70,8 @@ func TestNative(t *testing.T) {
 		if shown(d.Emails) != email || d.Provider != name || d.Subject != "1234567" || d.Token != "" {
 			t.Errorf("%s: %+v", name, d)
 		}
-		if len(accepted.Key) != 32 || time.Until(accepted.Until) < 8*time.Minute || time.Until(accepted.Until) > 11*time.Minute {
+		if len(accepted.Key) != 32 || time.Until(accepted.Until) < 8*time.Minute ||
+			time.Until(accepted.Until) > 11*time.Minute {
 			t.Errorf("%s: accepted %x until %s", name, accepted.Key, accepted.Until)
 		}
 		// The same once more is the same; another is another.
@@ -76,7 +79,8 @@ func TestNative(t *testing.T) {
 		if err != nil || string(again.Key) != string(accepted.Key) {
 			t.Errorf("%s: the second time %v", name, err)
 		}
-		for what, change := range map[string]map[string]any{"another jti": {"jti": "token-2"}, "no jti": {"jti": nil}, "no jti, no nonce": {"jti": nil, "nonce": nil}} {
+		for what, change := range map[string]map[string]any{"another jti": {"jti": "token-2"}, "no jti": {"jti": nil},
+			"no jti, no nonce": {"jti": nil, "nonce": nil}} {
 			other := maps.Clone(claims)
 			maps.Copy(other, change)
 			r := IDTokenRequest{IDToken: f.IDToken(dialect, fakeidp.Ann, other), Provider: name, Nonce: "n"}
@@ -167,11 +171,15 @@ func TestNativeRefused(t *testing.T) {
 		return err
 	}
 	wantOAuth(t, ask(IDTokenRequest{Provider: "google"}), "invalid request", "id_token required")
-	wantOAuth(t, ask(IDTokenRequest{IDToken: "x", Issuer: "https://x.example"}), "invalid request", "provider or client_id and issuer required")
-	for _, name := range []string{"bitbucket", "discord", "figma", "github", "gitlab", "linkedin", "notion", "slack", "spotify", "twitch", "twitter", "workos", "Nobody", "https://evil.example"} {
-		wantRefused(t, ask(IDTokenRequest{IDToken: "x", Provider: name}), http.StatusBadRequest, "validation_failed", `Custom OIDC provider "`+name+`" not allowed`)
+	wantOAuth(t, ask(IDTokenRequest{IDToken: "x", Issuer: "https://x.example"}), "invalid request",
+		"provider or client_id and issuer required")
+	for _, name := range []string{"bitbucket", "discord", "figma", "github", "gitlab", "linkedin", "notion", "slack",
+		"spotify", "twitch", "twitter", "workos", "Nobody", "https://evil.example"} {
+		wantRefused(t, ask(IDTokenRequest{IDToken: "x", Provider: name}), http.StatusBadRequest, "validation_failed",
+			`Custom OIDC provider "`+name+`" not allowed`)
 	}
-	wantRefused(t, ask(IDTokenRequest{IDToken: "x", Issuer: "https://evil.example", ClientID: fakeidp.ClientID}), http.StatusBadRequest, "validation_failed", `Custom OIDC provider "https://evil.example" not allowed`)
+	wantRefused(t, ask(IDTokenRequest{IDToken: "x", Issuer: "https://evil.example", ClientID: fakeidp.ClientID}),
+		http.StatusBadRequest, "validation_failed", `Custom OIDC provider "https://evil.example" not allowed`)
 
 	honest := func(dialect string, claims map[string]any) string { return f.IDToken(dialect, fakeidp.Ann, claims) }
 	// By issuer instead of by name.
@@ -181,34 +189,50 @@ func TestNativeRefused(t *testing.T) {
 			t.Errorf("%+v: %v", r, err)
 		}
 	}
-	if err := ask(IDTokenRequest{Provider: "apple", IDToken: honest("apple", map[string]any{"aud": "org.example.app"})}); err != nil {
+	if err := ask(IDTokenRequest{Provider: "apple",
+		IDToken: honest("apple", map[string]any{"aud": "org.example.app"})}); err != nil {
 		t.Errorf("the app's bundle id as audience: %v", err)
 	}
-	wantOAuth(t, ask(IDTokenRequest{Provider: "google", IDToken: honest("google", map[string]any{"aud": []string{"org.example.app", "b"}})}), "invalid request", "Unacceptable audience in id_token: [org.example.app b]")
-	wantOAuth(t, ask(IDTokenRequest{Provider: "google", ClientID: "mine", IDToken: honest("google", map[string]any{"aud": "mine"})}), "invalid request", "Unacceptable audience in id_token: [mine]")
-	wantOAuth(t, ask(IDTokenRequest{Provider: "google", IDToken: honest("google", map[string]any{"sub": nil})}), "invalid request", "Missing sub claim in id_token")
-	if err := ask(IDTokenRequest{Provider: "google", AccessToken: "the access token", IDToken: honest("google", map[string]any{"at_hash": fakeidp.AccessHash("RS256", "the access token")})}); err != nil {
+	wantOAuth(t, ask(IDTokenRequest{Provider: "google",
+		IDToken: honest("google", map[string]any{"aud": []string{"org.example.app", "b"}})}), "invalid request",
+		"Unacceptable audience in id_token: [org.example.app b]")
+	wantOAuth(t, ask(IDTokenRequest{Provider: "google", ClientID: "mine",
+		IDToken: honest("google", map[string]any{"aud": "mine"})}), "invalid request",
+		"Unacceptable audience in id_token: [mine]")
+	wantOAuth(t, ask(IDTokenRequest{Provider: "google", IDToken: honest("google", map[string]any{"sub": nil})}),
+		"invalid request", "Missing sub claim in id_token")
+	if err := ask(IDTokenRequest{Provider: "google", AccessToken: "the access token",
+		IDToken: honest("google", map[string]any{"at_hash": fakeidp.AccessHash("RS256", "the access token")})}); err != nil {
 		t.Errorf("at_hash: %v", err)
 	}
-	wantOAuth(t, ask(IDTokenRequest{Provider: "google", AccessToken: "another", IDToken: honest("google", map[string]any{"at_hash": fakeidp.AccessHash("RS256", "the access token")})}), "invalid request", "Bad ID token")
+	wantOAuth(t, ask(IDTokenRequest{Provider: "google", AccessToken: "another",
+		IDToken: honest("google", map[string]any{"at_hash": fakeidp.AccessHash("RS256", "the access token")})}),
+		"invalid request", "Bad ID token")
 
 	const either = "Passed nonce and nonce in id_token should either both exist or not."
-	wantOAuth(t, ask(IDTokenRequest{Provider: "google", Nonce: "n", IDToken: honest("google", nil)}), "invalid request", either)
-	wantOAuth(t, ask(IDTokenRequest{Provider: "google", IDToken: honest("google", map[string]any{"nonce": hashed("n")})}), "invalid request", either)
-	wantOAuth(t, ask(IDTokenRequest{Provider: "google", Nonce: "n", IDToken: honest("google", map[string]any{"nonce": "n"})}), "invalid nonce", "Nonces mismatch")
-	wantOAuth(t, ask(IDTokenRequest{Provider: "google", Nonce: "n", IDToken: honest("google", map[string]any{"nonce": strings.ToUpper(hashed("n"))})}), "invalid nonce", "Nonces mismatch")
+	wantOAuth(t, ask(IDTokenRequest{Provider: "google", Nonce: "n", IDToken: honest("google", nil)}), "invalid request",
+		either)
+	wantOAuth(t, ask(IDTokenRequest{Provider: "google", IDToken: honest("google", map[string]any{"nonce": hashed("n")})}),
+		"invalid request", either)
+	wantOAuth(t, ask(IDTokenRequest{Provider: "google", Nonce: "n",
+		IDToken: honest("google", map[string]any{"nonce": "n"})}), "invalid nonce", "Nonces mismatch")
+	wantOAuth(t, ask(IDTokenRequest{Provider: "google", Nonce: "n", IDToken: honest("google",
+		map[string]any{"nonce": strings.ToUpper(hashed("n"))})}), "invalid nonce", "Nonces mismatch")
 	skip := s.Clients["google"]
 	skip.SkipNonceCheck = true
 	s.Clients["google"] = skip
-	if _, _, err := setOf(t, s).IDToken(t.Context(), IDTokenRequest{Provider: "google", Nonce: "n", IDToken: honest("google", map[string]any{"nonce": "x"})}); err != nil {
+	if _, _, err := setOf(t, s).IDToken(t.Context(), IDTokenRequest{Provider: "google", Nonce: "n",
+		IDToken: honest("google", map[string]any{"nonce": "x"})}); err != nil {
 		t.Errorf("SKIP_NONCE_CHECK: %v", err)
 	}
 
 	// Everything else that is wrong with a token is one answer.
 	bad := map[string]fakeidp.Behaviour{
-		"forged": {Forged: true}, "none": {Alg: "none"}, "HS256": {Alg: "HS256"}, "expired": {Claims: func(c map[string]any) { c["exp"] = time.Now().Unix() - 1 }},
-		"from tomorrow": {Claims: func(c map[string]any) { c["iat"] = time.Now().Add(6 * time.Minute).Unix() }}, "crit": {Header: func(h map[string]any) { h["crit"] = []string{"x"} }},
-		"not listed": {Alg: "ES256"}, "unknown kid": {Header: func(h map[string]any) { h["kid"] = "x" }},
+		"forged": {Forged: true}, "none": {Alg: "none"}, "HS256": {Alg: "HS256"},
+		"expired":       {Claims: func(c map[string]any) { c["exp"] = time.Now().Unix() - 1 }},
+		"from tomorrow": {Claims: func(c map[string]any) { c["iat"] = time.Now().Add(6 * time.Minute).Unix() }},
+		"crit":          {Header: func(h map[string]any) { h["crit"] = []string{"x"} }},
+		"not listed":    {Alg: "ES256"}, "unknown kid": {Header: func(h map[string]any) { h["kid"] = "x" }},
 	}
 	for name, dialect := range natives {
 		for what, b := range bad {
@@ -228,34 +252,44 @@ func TestNativeRefused(t *testing.T) {
 		f.Behave(dialect, fakeidp.Behaviour{})
 	}
 	f.Behave("google", fakeidp.Behaviour{Claims: func(c map[string]any) { c["iss"] = "https://accounts.google.com" }})
-	wantOAuth(t, ask(IDTokenRequest{Provider: "google", IDToken: honest("google", nil)}), "invalid request", "Bad ID token")
+	wantOAuth(t, ask(IDTokenRequest{Provider: "google", IDToken: honest("google", nil)}), "invalid request",
+		"Bad ID token")
 	f.Behave("google", fakeidp.Behaviour{})
 
 	// Apple and Azure look at the issuer first.
 	for name, label := range map[string]string{"apple": "Apple", "azure": "Azure"} {
-		for _, text := range map[string]string{"no token": "x", "two parts": "e30.e30", "no issuer": honest(name, map[string]any{"iss": nil})} {
-			wantRefused(t, ask(IDTokenRequest{Provider: name, IDToken: text}), http.StatusBadRequest, "validation_failed", "Unable to detect issuer in ID token for "+label+" provider")
+		for _, text := range map[string]string{"no token": "x", "two parts": "e30.e30",
+			"no issuer": honest(name, map[string]any{"iss": nil})} {
+			wantRefused(t, ask(IDTokenRequest{Provider: name, IDToken: text}), http.StatusBadRequest, "validation_failed",
+				"Unable to detect issuer in ID token for "+label+" provider")
 		}
-		for _, iss := range []string{"https://evil.example", "https://login.microsoftonline.com.evil.example/9188040d-6c67-4c5b-b112-36a304b66dad/v2.0", f.Base("google")} {
+		for _, iss := range []string{"https://evil.example",
+			"https://login.microsoftonline.com.evil.example/9188040d-6c67-4c5b-b112-36a304b66dad/v2.0", f.Base("google")} {
 			article := map[string]string{"apple": "an Apple", "azure": "an Azure"}[name]
-			wantRefused(t, ask(IDTokenRequest{Provider: name, IDToken: honest(name, map[string]any{"iss": iss})}), http.StatusBadRequest, "validation_failed", "Detected ID token issuer is not "+article+" ID token issuer")
+			wantRefused(t, ask(IDTokenRequest{Provider: name, IDToken: honest(name, map[string]any{"iss": iss})}),
+				http.StatusBadRequest, "validation_failed", "Detected ID token issuer is not "+article+" ID token issuer")
 		}
-		wantRefused(t, ask(IDTokenRequest{Provider: name, Issuer: "https://other.example", IDToken: honest(name, nil)}), http.StatusBadRequest, "validation_failed", "Provided issuer does not match ID token issuer")
+		wantRefused(t, ask(IDTokenRequest{Provider: name, Issuer: "https://other.example", IDToken: honest(name, nil)}),
+			http.StatusBadRequest, "validation_failed", "Provided issuer does not match ID token issuer")
 	}
 
 	// Off: refused before a token is parsed or a request made, except for Apple and Azure.
 	f.Reset()
 	off := setOf(t, Settings{})
-	for name, iss := range map[string]string{"google": "https://accounts.google.com", "facebook": "https://www.facebook.com", "snapchat": "https://accounts.snapchat.com/accounts/oauth2/token"} {
+	for name, iss := range map[string]string{"google": "https://accounts.google.com",
+		"facebook": "https://www.facebook.com", "snapchat": "https://accounts.snapchat.com/accounts/oauth2/token"} {
 		_, _, err := off.IDToken(t.Context(), IDTokenRequest{Provider: name, IDToken: "no token"})
 		wantRefused(t, err, http.StatusBadRequest, "provider_disabled", `Provider (issuer "`+iss+`") is not enabled`)
 	}
-	for name, iss := range map[string]string{"apple": "https://account.apple.com", "azure": "https://login.microsoftonline.com/9188040d-6c67-4c5b-b112-36a304b66dad/v2.0"} {
-		_, _, err := off.IDToken(t.Context(), IDTokenRequest{Provider: name, IDToken: honest(name, map[string]any{"iss": iss})})
+	for name, iss := range map[string]string{"apple": "https://account.apple.com",
+		"azure": "https://login.microsoftonline.com/9188040d-6c67-4c5b-b112-36a304b66dad/v2.0"} {
+		_, _, err := off.IDToken(t.Context(),
+			IDTokenRequest{Provider: name, IDToken: honest(name, map[string]any{"iss": iss})})
 		wantRefused(t, err, http.StatusBadRequest, "provider_disabled", `Provider (issuer "`+iss+`") is not enabled`)
 	}
 	_, _, err := off.IDToken(t.Context(), IDTokenRequest{Provider: "https://accounts.google.com", IDToken: "no token"})
-	wantRefused(t, err, http.StatusBadRequest, "provider_disabled", `Provider (issuer "https://accounts.google.com") is not enabled`)
+	wantRefused(t, err, http.StatusBadRequest, "provider_disabled",
+		`Provider (issuer "https://accounts.google.com") is not enabled`)
 }
 
 // TestNativeUnreachable: no fault of the token's, so it is not called bad.
@@ -267,7 +301,8 @@ func TestNativeUnreachable(t *testing.T) {
 		f.Behave("google", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{what: fakeidp.ServerError}})
 		f.Behave("facebook", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{what: fakeidp.ServerError}})
 		dialect := map[string]string{"discovery": "google", "keys": "facebook"}[what]
-		_, _, err := set.IDToken(t.Context(), IDTokenRequest{Provider: dialect, IDToken: f.IDToken(dialect, fakeidp.Ann, nil)})
+		_, _, err := set.IDToken(t.Context(),
+			IDTokenRequest{Provider: dialect, IDToken: f.IDToken(dialect, fakeidp.Ann, nil)})
 		wantRefused(t, err, http.StatusInternalServerError, "unexpected_failure", "Error reaching the external provider")
 	}
 }

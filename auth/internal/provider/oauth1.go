@@ -22,7 +22,8 @@ type credentials struct{ key, secret, token, tokenSecret string }
 
 // authorization is the Authorization header of a request for a URL, whose query is signed with it. more
 // are further protocol parameters (oauth_callback, oauth_verifier).
-func (c credentials) authorization(method string, u *url.URL, more map[string]string, nonce string, now time.Time) string {
+func (c credentials) authorization(method string, u *url.URL, more map[string]string, nonce string,
+	now time.Time) string {
 	params := map[string]string{
 		"oauth_consumer_key": c.key, "oauth_nonce": nonce, "oauth_signature_method": "HMAC-SHA1",
 		"oauth_timestamp": strconv.FormatInt(now.Unix(), 10), "oauth_version": "1.0",

@@ -50,7 +50,8 @@ func freeProfile(ctx context.Context, s *signIn) (Profile, error) {
 		return d, err
 	}
 	var more jsonObject
-	if err := getJSON(ctx, doc.client(s.http), doc.userinfo, http.Header{"Authorization": {"Bearer " + s.token.AccessToken}}, &more); err != nil {
+	if err := getJSON(ctx, doc.client(s.http), doc.userinfo,
+		http.Header{"Authorization": {"Bearer " + s.token.AccessToken}}, &more); err != nil {
 		return Profile{}, err
 	}
 	if more.textAt("sub") != d.Subject { // OpenID Connect Core 1.0, section 5.3.2

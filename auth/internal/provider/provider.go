@@ -129,7 +129,8 @@ func (s *Set) Names() (names []string) {
 // there is none.
 func (s *Set) Lookup(name string) (*Provider, error) {
 	unsupported := func(reason string) (*Provider, error) {
-		return nil, &Error{Status: http.StatusBadRequest, Code: "validation_failed", Message: "Unsupported provider: " + reason}
+		return nil, &Error{Status: http.StatusBadRequest, Code: "validation_failed",
+			Message: "Unsupported provider: " + reason}
 	}
 	name = strings.ToLower(name)
 	p := s.byName[name]

@@ -37,12 +37,14 @@ func TestNoEmail(t *testing.T) {
 	set := setOf(t, settingsOf(f))
 	nobody := fakeidp.User{ID: "9", Login: "quiet", Name: "Quiet"}
 	for _, name := range set.Names() {
-		if d := signInAs(t, f, set, name, nobody, fakeidp.Behaviour{}); len(d.Emails) != 0 || strings.Trim(d.Subject, "{}") != "9" {
+		if d := signInAs(t, f, set, name, nobody, fakeidp.Behaviour{}); len(d.Emails) != 0 ||
+			strings.Trim(d.Subject, "{}") != "9" {
 			t.Errorf("%s: %+v", name, d)
 		}
 	}
 	odd := nobody
-	for _, address := range []string{"not an address", "a@b@c", "<script>@x.example", strings.Repeat("a", 300) + "@x.example", "a\x00@x.example"} {
+	for _, address := range []string{"not an address", "a@b@c", "<script>@x.example",
+		strings.Repeat("a", 300) + "@x.example", "a\x00@x.example"} {
 		odd.Email, odd.Verified = address, true
 		for _, name := range []string{"github", "discord", "google", "local"} {
 			if d := signInAs(t, f, set, name, odd, fakeidp.Behaviour{}); len(d.Emails) != 0 {
@@ -59,21 +61,25 @@ func TestUnverified(t *testing.T) {
 	set := setOf(t, settingsOf(f))
 	u := fakeidp.Ann
 	u.Verified = false
-	for _, name := range []string{"azure", "bitbucket", "discord", "github", "gitlab", "google", "keycloak", "linkedin", "slack", "spotify", "local"} {
+	for _, name := range []string{"azure", "bitbucket", "discord", "github", "gitlab", "google", "keycloak", "linkedin",
+		"slack", "spotify", "local"} {
 		if d := signInAs(t, f, set, name, u, fakeidp.Behaviour{}); shown(d.Emails) != "ann@example.org!" {
 			t.Errorf("%s: %s", name, shown(d.Emails))
 		}
 	}
 	// A flag of another type than a JSON boolean proves nothing, except where the provider writes text.
-	for name, flag := range map[string]string{"discord": "verified", "keycloak": "email_verified", "slack": "email_verified", "local": "email_verified"} {
+	for name, flag := range map[string]string{"discord": "verified", "keycloak": "email_verified",
+		"slack": "email_verified", "local": "email_verified"} {
 		for _, v := range []any{"true", 1, "yes", []bool{true}} {
-			if d := signInAs(t, f, set, name, with(map[string]any{flag: v}), fakeidp.Behaviour{}); shown(d.Emails) != "ann@example.org!" {
+			if d := signInAs(t, f, set, name, with(map[string]any{flag: v}),
+				fakeidp.Behaviour{}); shown(d.Emails) != "ann@example.org!" {
 				t.Errorf("%s: %s = %v proves an address", name, flag, v)
 			}
 		}
 	}
 	for v, want := range map[string]string{"true": "ann@example.org+!", "false": "ann@example.org!"} {
-		if d := signInAs(t, f, set, "google", with(map[string]any{"email_verified": v}), fakeidp.Behaviour{}); shown(d.Emails) != want {
+		if d := signInAs(t, f, set, "google", with(map[string]any{"email_verified": v}),
+			fakeidp.Behaviour{}); shown(d.Emails) != want {
 			t.Errorf("google: email_verified as text: %s", shown(d.Emails))
 		}
 	}
@@ -101,7 +107,8 @@ func TestSeveralEmails(t *testing.T) {
 	f := start(t)
 	set := setOf(t, settingsOf(f))
 	u := fakeidp.Ann
-	u.Emails = []fakeidp.Email{{Address: "old@example.org", Verified: true}, {Address: "Ann@Example.org", Verified: true, Primary: true}, {Address: "new@example.org"}, {Address: ""}}
+	u.Emails = []fakeidp.Email{{Address: "old@example.org", Verified: true},
+		{Address: "Ann@Example.org", Verified: true, Primary: true}, {Address: "new@example.org"}, {Address: ""}}
 	for name, want := range map[string]string{
 		"github":    "old@example.org+ ann@example.org+! new@example.org",
 		"bitbucket": "old@example.org+ ann@example.org+! new@example.org",
@@ -127,11 +134,13 @@ func TestDiscordPicture(t *testing.T) {
 			t.Errorf("%v: %v %v", extra, d.Data["name"], d.Data["picture"])
 		}
 	}
-	check(map[string]any{"avatar": "8342729096ea3675442027381ff50dfe"}, "ann#0", cdn+"avatars/80351110224678912/8342729096ea3675442027381ff50dfe.png")
+	check(map[string]any{"avatar": "8342729096ea3675442027381ff50dfe"}, "ann#0",
+		cdn+"avatars/80351110224678912/8342729096ea3675442027381ff50dfe.png")
 	check(map[string]any{"avatar": "a_8342"}, "ann#0", cdn+"avatars/80351110224678912/a_8342.gif")
 	check(map[string]any{"avatar": nil, "discriminator": "1337"}, "ann#1337", cdn+"embed/avatars/2.png")
 	check(map[string]any{"avatar": "", "discriminator": "0005"}, "ann#0005", cdn+"embed/avatars/0.png")
-	check(map[string]any{"avatar": nil, "discriminator": "0"}, "ann#0", cdn+"embed/avatars/5.png") // 80351110224678912 >> 22 % 6
+	check(map[string]any{"avatar": nil, "discriminator": "0"}, "ann#0",
+		cdn+"embed/avatars/5.png") // 80351110224678912 >> 22 % 6
 	check(map[string]any{"avatar": nil, "discriminator": nil}, "ann#0", cdn+"embed/avatars/5.png")
 	check(map[string]any{"avatar": nil, "discriminator": "x"}, "ann#x", cdn+"embed/avatars/5.png")
 }
@@ -150,7 +159,8 @@ func TestPictures(t *testing.T) {
 	check("bitbucket", map[string]any{"links": nil, "avatar": old}, "https://old.example/1")
 	check("bitbucket", map[string]any{"links": nil}, nil)
 	image := func(u string, w, h any) map[string]any { return map[string]any{"url": u, "width": w, "height": h} }
-	check("spotify", map[string]any{"images": []any{image("a", 10, 10), image("b", 20, 5), image("c", 30, 30), image("d", 30, 30)}}, "c")
+	check("spotify", map[string]any{"images": []any{image("a", 10, 10), image("b", 20, 5), image("c", 30, 30),
+		image("d", 30, 30)}}, "c")
 	check("spotify", map[string]any{"images": []any{image("a", nil, nil), image("b", "9", 9)}}, "a")
 	check("spotify", map[string]any{"images": []any{"x", 1, nil}}, nil)
 	check("spotify", map[string]any{"images": nil}, nil)
@@ -163,12 +173,14 @@ func TestLinkedInUserinfo(t *testing.T) {
 	set := setOf(t, settingsOf(f))
 	told := signInAs(t, f, set, "linkedin", fakeidp.Ann, fakeidp.Behaviour{})
 	asked := signInAs(t, f, set, "linkedin", fakeidp.Ann, fakeidp.Behaviour{NoIDToken: true})
-	if told.Subject != asked.Subject || !slices.Equal(told.Emails, asked.Emails) || !reflect.DeepEqual(told.Data, asked.Data) {
+	if told.Subject != asked.Subject || !slices.Equal(told.Emails, asked.Emails) ||
+		!reflect.DeepEqual(told.Data, asked.Data) {
 		t.Errorf("the ID token says\n%+v, the profile endpoint\n%+v", told, asked)
 	}
 	unproven := fakeidp.Ann
 	unproven.Verified = false
-	if d := signInAs(t, f, set, "linkedin", unproven, fakeidp.Behaviour{NoIDToken: true}); len(d.Emails) != 1 || d.Emails[0].Verified {
+	if d := signInAs(t, f, set, "linkedin", unproven, fakeidp.Behaviour{NoIDToken: true}); len(d.Emails) != 1 ||
+		d.Emails[0].Verified {
 		t.Errorf("%+v", d.Emails)
 	}
 }
@@ -182,15 +194,19 @@ func TestLinkedInLegacy(t *testing.T) {
 	s.Clients["linkedin"] = c
 	set := setOf(t, s)
 	local := func(language, key string) map[string]any {
-		return map[string]any{"localized": map[string]any{key: "Ann"}, "preferredLocale": map[string]any{"language": language, "country": "DE"}}
+		return map[string]any{"localized": map[string]any{key: "Ann"},
+			"preferredLocale": map[string]any{"language": language, "country": "DE"}}
 	}
 	for _, v := range []struct {
 		extra map[string]any
 		name  any
 	}{
-		{map[string]any{"firstName": local("de", "de_DE")}, "Ann Example"}, {map[string]any{"firstName": local("de", "en_US")}, "Example"},
-		{map[string]any{"firstName": nil, "lastName": nil}, nil}, {map[string]any{"firstName": "Ann", "lastName": []any{}}, nil},
-		{map[string]any{"profilePicture": map[string]any{"displayImage~": map[string]any{"elements": []any{}}}}, "Ann Example"},
+		{map[string]any{"firstName": local("de", "de_DE")}, "Ann Example"},
+		{map[string]any{"firstName": local("de", "en_US")}, "Example"},
+		{map[string]any{"firstName": nil, "lastName": nil}, nil},
+		{map[string]any{"firstName": "Ann", "lastName": []any{}}, nil},
+		{map[string]any{"profilePicture": map[string]any{"displayImage~": map[string]any{"elements": []any{}}}},
+			"Ann Example"},
 		{map[string]any{"profilePicture": map[string]any{"displayImage~": map[string]any{"elements": []any{map[string]any{"identifiers": nil}}}}}, "Ann Example"},
 	} {
 		d := signInAs(t, f, set, "linkedin", with(v.extra), fakeidp.Behaviour{})
@@ -198,7 +214,8 @@ func TestLinkedInLegacy(t *testing.T) {
 			t.Errorf("%v: %v", v.extra, d.Data)
 		}
 	}
-	d := signInAs(t, f, set, "linkedin", fakeidp.Ann, fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"/v2/emailAddress": fakeidp.JSON(`{"elements":[]}`)}})
+	d := signInAs(t, f, set, "linkedin", fakeidp.Ann,
+		fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"/v2/emailAddress": fakeidp.JSON(`{"elements":[]}`)}})
 	if len(d.Emails) != 0 {
 		t.Errorf("an empty list of addresses: %v", d.Emails)
 	}
@@ -238,7 +255,8 @@ func TestGoogleUserinfo(t *testing.T) {
 	set := setOf(t, settingsOf(f))
 	d := signInAs(t, f, set, "google", with(map[string]any{"hd": "example.org"}), fakeidp.Behaviour{NoIDToken: true})
 	custom, _ := d.Data["custom_claims"].(map[string]any)
-	if d.Data["iss"] != f.Base("google")+"/userinfo/v2/me" || d.Data["sub"] != "1234567" || d.Data["avatar_url"] != pic || custom["hd"] != "example.org" || shown(d.Emails) != "ann@example.org+!" {
+	if d.Data["iss"] != f.Base("google")+"/userinfo/v2/me" || d.Data["sub"] != "1234567" ||
+		d.Data["avatar_url"] != pic || custom["hd"] != "example.org" || shown(d.Emails) != "ann@example.org+!" {
 		t.Errorf("%+v", d)
 	}
 }
@@ -247,9 +265,11 @@ func TestKeycloakClaims(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	set := setOf(t, settingsOf(f))
-	d := signInAs(t, f, set, "keycloak", with(map[string]any{"roles": []string{"a"}, "n": json.Number("9007199254740993"), "nul": "a\x00b", "deep": deep(200)}), fakeidp.Behaviour{})
+	d := signInAs(t, f, set, "keycloak", with(map[string]any{"roles": []string{"a"}, "n": json.Number("9007199254740993"),
+		"nul": "a\x00b", "deep": deep(200)}), fakeidp.Behaviour{})
 	text, err := json.Marshal(d.Data["custom_claims"])
-	if err != nil || strings.Contains(string(text), `\u0000`) || !strings.Contains(string(text), `"n":9007199254740993`) || !strings.Contains(string(text), `"nul":"ab"`) || strings.Count(string(text), "[") > 2*maxDepth {
+	if err != nil || strings.Contains(string(text), `\u0000`) || !strings.Contains(string(text), `"n":9007199254740993`) ||
+		!strings.Contains(string(text), `"nul":"ab"`) || strings.Count(string(text), "[") > 2*maxDepth {
 		t.Errorf("%s %v", text, err)
 	}
 }
@@ -272,7 +292,8 @@ func TestFreeUserinfo(t *testing.T) {
 	if shown(d.Emails) != "ann@example.org+!" || d.Data["name"] != "Ann Example" || d.Data["given_name"] != "Ann" {
 		t.Errorf("%+v", d)
 	}
-	f.Behave("oidc", fakeidp.Behaviour{Claims: quiet, Answers: map[string]fakeidp.Answer{"/userinfo": fakeidp.JSON(`{"sub":"other","email":"victim@example.org","email_verified":true}`)}})
+	f.Behave("oidc", fakeidp.Behaviour{Claims: quiet,
+		Answers: map[string]fakeidp.Answer{"/userinfo": fakeidp.JSON(`{"sub":"other","email":"victim@example.org","email_verified":true}`)}})
 	_, err := flow(t, f, set, "local", nil)
 	wantError(t, err, http.StatusInternalServerError, "unexpected_failure", noMe, "")
 }
@@ -281,7 +302,8 @@ func TestFreeUserinfo(t *testing.T) {
 func TestFreeStyle(t *testing.T) {
 	t.Parallel()
 	f := start(t)
-	for list, basic := range map[string]bool{"": true, "client_secret_basic": true, "client_secret_post": false, "client_secret_post client_secret_basic": true, "private_key_jwt": true} {
+	for list, basic := range map[string]bool{"": true, "client_secret_basic": true, "client_secret_post": false,
+		"client_secret_post client_secret_basic": true, "private_key_jwt": true} {
 		f.Reset()
 		f.Behave("oidc", fakeidp.Behaviour{Discovery: func(d map[string]any) {
 			if list != "" {
@@ -300,7 +322,8 @@ func TestFreeStyle(t *testing.T) {
 		}
 		_, _ = p.Finish(t.Context(), url.Values{"code": {"unknown"}, "iss": {f.Base("oidc")}}, b.Private)
 		seen := f.Requests("oidc", "/token")
-		if len(seen) != 1 || (seen[0].Header.Get("Authorization") != "") != basic || seen[0].Form.Has("client_secret") == basic {
+		if len(seen) != 1 || (seen[0].Header.Get("Authorization") != "") != basic ||
+			seen[0].Form.Has("client_secret") == basic {
 			t.Errorf("%s: %d requests, %v", list, len(seen), seen)
 		}
 	}
@@ -323,7 +346,9 @@ func TestGitHubForm(t *testing.T) {
 	if d.Token == "" || d.RefreshToken == "" || d.Subject != "1234567" {
 		t.Errorf("%+v", d)
 	}
-	d = signInAs(t, f, set, "github", fakeidp.Ann, fakeidp.Behaviour{Token: func(a map[string]any) { a["expires_in"] = "28800" }})
+	d = signInAs(t, f, set, "github", fakeidp.Ann, fakeidp.Behaviour{Token: func(a map[string]any) {
+		a["expires_in"] = "28800"
+	}})
 	if d.Token == "" {
 		t.Error("expires_in as text")
 	}
@@ -334,7 +359,8 @@ func TestTokenCalledText(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	set := setOf(t, settingsOf(f))
-	for _, kind := range []string{"text/plain; charset=utf-8", "application/x-www-form-urlencoded", "text/html", "application/json"} {
+	for _, kind := range []string{"text/plain; charset=utf-8", "application/x-www-form-urlencoded", "text/html",
+		"application/json"} {
 		for _, before := range []string{"", "\n  "} {
 			f.Behave("workos", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{
 				"token": {Type: kind, Body: before + `{"access_token":"a","profile":{"id":"p","email":"ann@example.org"}}`},

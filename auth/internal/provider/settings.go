@@ -136,7 +136,8 @@ func (s Settings) Check() (found []Problem) {
 			continue
 		}
 		if !freeName().MatchString(name) {
-			wrong(prefix+"ISSUER", "has the name %.40q, which is not a letter and up to 31 letters, digits and underscores", name)
+			wrong(prefix+"ISSUER", "has the name %.40q, which is not a letter and up to 31 letters, digits and underscores",
+				name)
 		} else if taken(name) {
 			wrong(prefix+"ISSUER", "has a name that is taken: %s", name)
 		}
@@ -172,10 +173,12 @@ func (c Client) checkClient(prefix string, wrong func(name, format string, args 
 		return
 	}
 	if c.Secret == "" {
-		wrong(prefix+"SECRET", "is required, since the provider is enabled (%sID_TOKEN_ONLY=true: not for sign-ins in a browser)", prefix)
+		wrong(prefix+"SECRET",
+			"is required, since the provider is enabled (%sID_TOKEN_ONLY=true: not for sign-ins in a browser)", prefix)
 	}
 	if c.RedirectURI == "" {
-		wrong(prefix+"REDIRECT_URI", "is required, since the provider is enabled (%sID_TOKEN_ONLY=true: not for sign-ins in a browser)", prefix)
+		wrong(prefix+"REDIRECT_URI",
+			"is required, since the provider is enabled (%sID_TOKEN_ONLY=true: not for sign-ins in a browser)", prefix)
 	} else if u, err := url.Parse(c.RedirectURI); err != nil || u.Scheme == "" || u.Host == "" || u.Fragment != "" {
 		wrong(prefix+"REDIRECT_URI", "is not an absolute URL without fragment, for example https://auth.example.com/callback")
 	}
@@ -190,7 +193,8 @@ func (s Settings) checkURL(name, text string, wrong, warn func(name, format stri
 	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.HasSuffix(text, "#"):
 		wrong(name, "has user, query or fragment; it is a base URL that paths are put behind")
 	case u.Scheme == "http" && !loopback(u.Hostname()) && !s.AllowInsecure:
-		wrong(name, "begins with http://, which everybody on the way can read and change; https://, or AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true")
+		wrong(name,
+			"begins with http://, which everybody on the way can read and change; https://, or AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true")
 	case u.Scheme == "http" && !loopback(u.Hostname()):
 		warn(name, "begins with http://: everybody on the way can read and change what the provider says")
 	}
@@ -209,7 +213,8 @@ func (s Settings) checkAzure(prefix string, c Client, wrong func(name, format st
 	tenant, _ := strings.CutPrefix(strings.TrimSuffix(c.URL, "/"), azureHost)
 	many := slices.Contains([]string{"", "common", "organizations", "consumers"}, tenant)
 	if len(s.AzureVerifiedDomains) > 0 && many {
-		wrong(prefix+"VERIFIED_DOMAINS", "is only for one tenant: any other could write such addresses into its accounts; %sURL names none", prefix)
+		wrong(prefix+"VERIFIED_DOMAINS",
+			"is only for one tenant: any other could write such addresses into its accounts; %sURL names none", prefix)
 	}
 }
 
@@ -221,7 +226,8 @@ func (s Settings) checkApple(prefix string, c Client, warn func(name, format str
 	case err != nil:
 		warn(prefix+"SECRET", "is no JWT: Apple takes only one that was made with its key")
 	case !now.Before(time.Unix(t.ExpiresAt, 0)):
-		warn(prefix+"SECRET", "has expired at %s: Apple refuses it; make another", time.Unix(t.ExpiresAt, 0).UTC().Format(time.RFC3339))
+		warn(prefix+"SECRET", "has expired at %s: Apple refuses it; make another",
+			time.Unix(t.ExpiresAt, 0).UTC().Format(time.RFC3339))
 	case time.Unix(t.ExpiresAt, 0).Sub(now) < 14*24*time.Hour:
 		warn(prefix+"SECRET", "expires at %s: make another before", time.Unix(t.ExpiresAt, 0).UTC().Format(time.RFC3339))
 	}

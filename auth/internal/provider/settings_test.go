@@ -58,18 +58,21 @@ func TestCheck(t *testing.T) {
 		}
 		f(one(id, change))
 		P := "AUTH_EXTERNAL_" + strings.ToUpper(id) + "_"
-		f(one(id, func(c *Client) { *c = Client{Enabled: true, URL: "https://x.example"} }), P+"CLIENT_ID is required", P+"SECRET is required", P+"REDIRECT_URI is required")
+		f(one(id, func(c *Client) { *c = Client{Enabled: true, URL: "https://x.example"} }), P+"CLIENT_ID is required",
+			P+"SECRET is required", P+"REDIRECT_URI is required")
 		f(one(id, func(c *Client) { change(c); c.Secret, c.RedirectURI, c.IDTokenOnly = "", "", true }))
 		f(one(id, func(c *Client) { *c = Client{} })) // off
 	}
 	f(one("keycloak", keep), "AUTH_EXTERNAL_KEYCLOAK_URL is required")
 	f(one("myspace", keep), "AUTH_EXTERNAL_MYSPACE_ENABLED is not one of apple, azure")
-	f(one("github", func(c *Client) { c.RedirectURI = "/callback" }), "AUTH_EXTERNAL_GITHUB_REDIRECT_URI is not an absolute URL")
+	f(one("github", func(c *Client) { c.RedirectURI = "/callback" }),
+		"AUTH_EXTERNAL_GITHUB_REDIRECT_URI is not an absolute URL")
 	f(one("github", func(c *Client) { c.ClientIDs = []string{""} }), "AUTH_EXTERNAL_GITHUB_CLIENT_ID is required")
 	for _, u := range []string{"github.example", "ftp://x.example", "https://", "https:x"} {
 		f(one("github", func(c *Client) { c.URL = u }), "AUTH_EXTERNAL_GITHUB_URL is not an absolute URL")
 	}
-	for _, u := range []string{"https://u:p@x.example", "https://x.example?a=b", "https://x.example/?", "https://x.example#f", "https://x.example/#"} {
+	for _, u := range []string{"https://u:p@x.example", "https://x.example?a=b", "https://x.example/?",
+		"https://x.example#f", "https://x.example/#"} {
 		f(one("github", func(c *Client) { c.URL = u }), "AUTH_EXTERNAL_GITHUB_URL has user, query or fragment")
 	}
 	f(one("github", func(c *Client) { c.URL = "http://x.example" }), "AUTH_EXTERNAL_GITHUB_URL begins with http://")
@@ -91,19 +94,23 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	f(domains("https://login.microsoftonline.com/11111111-2222-4333-8444-555555555555"))
-	for _, u := range []string{"", "https://login.microsoftonline.com/common/", "https://login.microsoftonline.com/organizations", "https://login.microsoftonline.com/consumers"} {
+	for _, u := range []string{"", "https://login.microsoftonline.com/common/",
+		"https://login.microsoftonline.com/organizations", "https://login.microsoftonline.com/consumers"} {
 		f(domains(u), "AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS is only for one tenant")
 	}
 	f(free("local", keep))
 	f(free("local", func(c *Client) { c.Issuer = "" }), "AUTH_EXTERNAL_OIDC_LOCAL_ISSUER is required")
-	f(free("local", func(c *Client) { c.Issuer = "http://idp.example" }), "AUTH_EXTERNAL_OIDC_LOCAL_ISSUER begins with http://")
+	f(free("local", func(c *Client) { c.Issuer = "http://idp.example" }),
+		"AUTH_EXTERNAL_OIDC_LOCAL_ISSUER begins with http://")
 	f(free("local", func(c *Client) { c.Secret = "" }), "AUTH_EXTERNAL_OIDC_LOCAL_SECRET is required")
 	for _, name := range []string{"github", "linkedin_oidc", "email", "phone"} {
 		f(free(name, keep), "AUTH_EXTERNAL_OIDC_"+strings.ToUpper(name)+"_ISSUER has a name that is taken")
 	}
 	f(free("a b", keep), "AUTH_EXTERNAL_OIDC_A B_ISSUER has the name")
-	f(func(s *Settings) { s.DiscoveryTTL, s.Timeout = -1, -1 }, "AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL", "AUTH_INTERNAL_HTTP_TIMEOUT")
-	if _, err := New(Settings{Clients: map[string]Client{"github": {Enabled: true}}}); err == nil || !strings.Contains(err.Error(), "AUTH_EXTERNAL_GITHUB_CLIENT_ID") {
+	f(func(s *Settings) { s.DiscoveryTTL, s.Timeout = -1, -1 }, "AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL",
+		"AUTH_INTERNAL_HTTP_TIMEOUT")
+	if _, err := New(Settings{Clients: map[string]Client{"github": {Enabled: true}}}); err == nil ||
+		!strings.Contains(err.Error(), "AUTH_EXTERNAL_GITHUB_CLIENT_ID") {
 		t.Errorf("New with wrong settings: %v", err)
 	}
 	s := Settings{Clients: map[string]Client{"github": good(), "gitlab": {URL: "https://off.example"}}}
@@ -122,7 +129,9 @@ func TestAppleSecret(t *testing.T) {
 		t.Helper()
 		c := good()
 		c.Secret = secret
-		found := Settings{Clients: map[string]Client{"apple": c}, Now: func() time.Time { return time.Unix(1_800_000_000, 0) }}.Check()
+		found := Settings{Clients: map[string]Client{"apple": c}, Now: func() time.Time {
+			return time.Unix(1_800_000_000, 0)
+		}}.Check()
 		got := ""
 		for _, p := range found {
 			got += p.Name + " " + p.Text
@@ -135,7 +144,8 @@ func TestAppleSecret(t *testing.T) {
 		}
 	}
 	until := func(exp int64) string {
-		return rawURL(`{"alg":"ES256","kid":"K"}`) + "." + rawURL(fmt.Sprintf(`{"iss":"TEAM","iat":1,"exp":%d,"aud":"https://appleid.apple.com","sub":"c"}`, exp)) + ".AAAA"
+		return rawURL(`{"alg":"ES256","kid":"K"}`) + "." +
+			rawURL(fmt.Sprintf(`{"iss":"TEAM","iat":1,"exp":%d,"aud":"https://appleid.apple.com","sub":"c"}`, exp)) + ".AAAA"
 	}
 	f(until(1_800_000_000+15*86400), "")
 	f(until(1_800_000_000+13*86400), "AUTH_EXTERNAL_APPLE_SECRET expires at 2027-01-28T08:00:00Z")
@@ -146,7 +156,8 @@ func TestAppleSecret(t *testing.T) {
 
 func TestLookup(t *testing.T) {
 	t.Parallel()
-	s := Settings{Clients: map[string]Client{"github": good(), "apple": good(), "google": good(), "figma": good()}, OIDC: map[string]Client{}}
+	s := Settings{Clients: map[string]Client{"github": good(), "apple": good(), "google": good(), "figma": good()},
+		OIDC: map[string]Client{}}
 	native := s.Clients["google"]
 	native.Secret, native.IDTokenOnly = "", true
 	s.Clients["google"] = native
@@ -162,7 +173,8 @@ func TestLookup(t *testing.T) {
 	if got := strings.Join(set.Names(), " "); got != "apple figma github google corp" {
 		t.Errorf("names: %s", got)
 	}
-	for name, want := range map[string]bool{"github": true, "GitHub": true, "corp": true, "CORP": true, "gitlab": false, "nobody": false, "": false, "linkedin_oidc": false} {
+	for name, want := range map[string]bool{"github": true, "GitHub": true, "corp": true, "CORP": true, "gitlab": false,
+		"nobody": false, "": false, "linkedin_oidc": false} {
 		if set.Enabled(name) != want {
 			t.Errorf("%s enabled: %v", name, !want)
 		}
@@ -198,7 +210,8 @@ func TestSecretIsNotPrinted(t *testing.T) {
 	}
 	var log strings.Builder
 	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "client", c, "provider", p, "settings", s)
-	for _, text := range []string{fmt.Sprintf("%v %+v %#v %s", c, c, c, c), fmt.Sprintf("%v %+v %#v %s", p, p, p, p), fmt.Sprintf("%v %+v", s, s), log.String()} {
+	for _, text := range []string{fmt.Sprintf("%v %+v %#v %s", c, c, c, c), fmt.Sprintf("%v %+v %#v %s", p, p, p, p),
+		fmt.Sprintf("%v %+v", s, s), log.String()} {
 		if strings.Contains(text, "hush") {
 			t.Errorf("the secret stands in %s", text)
 		}

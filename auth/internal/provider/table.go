@@ -50,8 +50,9 @@ type row struct {
 	proof      func(s *signIn, query map[string]string, header http.Header)          // what else the profile call carries
 	more       func(ctx context.Context, s *signIn, me jsonObject, d *Profile) error // after the fields were copied
 	read       func(ctx context.Context, s *signIn) (Profile, error)                 // instead of all of that
-	claim      func(p *Provider, t *idToken, d *Profile)                             // what an ID token's claims mean; nil: none are taken
-	trusts     func(p *Provider) trust                                               // whose ID tokens; nil: those of issuer
+	claim      func(p *Provider, t *idToken,
+		d *Profile) // what an ID token's claims mean; nil: none are taken
+	trusts func(p *Provider) trust // whose ID tokens; nil: those of issuer
 }
 
 // fields is where values go (one name or several with spaces between) and the paths they come from.
@@ -79,15 +80,17 @@ var table = []row{
 		formFields: appleFormFields, read: appleProfile, claim: appleClaims,
 	},
 	{
-		id: "azure", base: "https://login.microsoftonline.com/common", authorize: "/oauth2/v2.0/authorize", token: "/oauth2/v2.0/token",
-		scopes: []string{"openid"}, style: form, pkce: true, nonce: true,
+		id: "azure", base: "https://login.microsoftonline.com/common", authorize: "/oauth2/v2.0/authorize",
+		token: "/oauth2/v2.0/token", scopes: []string{"openid"}, style: form, pkce: true, nonce: true,
 		read: azureProfile, claim: azureClaims, trusts: azureTrust,
 	},
 	{
-		id: "bitbucket", authorize: "https://bitbucket.org/site/oauth2/authorize", token: "https://bitbucket.org/site/oauth2/access_token",
-		api: "https://api.bitbucket.org/2.0", profile: "/user",
+		id: "bitbucket", authorize: "https://bitbucket.org/site/oauth2/authorize",
+		token: "https://bitbucket.org/site/oauth2/access_token",
+		api:   "https://api.bitbucket.org/2.0", profile: "/user",
 		scopes: []string{"account", "email"}, style: basic, noScopes: true,
-		sub: "uuid", fields: fields{"name full_name": "display_name", "picture avatar_url": "links.avatar.href"}, more: bitbucketMore,
+		sub: "uuid", fields: fields{"name full_name": "display_name", "picture avatar_url": "links.avatar.href"},
+		more: bitbucketMore,
 	},
 	{
 		id: "discord", authorize: "https://discord.com/api/oauth2/authorize", token: "https://discord.com/api/oauth2/token",
@@ -97,11 +100,14 @@ var table = []row{
 		fields: fields{"full_name": "username"}, custom: fields{"global_name": "global_name"}, more: discordMore,
 	},
 	{
-		id: "facebook", authorize: "https://www.facebook.com/dialog/oauth", token: "https://graph.facebook.com/oauth/access_token",
-		api: "https://graph.facebook.com", profile: "/me?fields=email,first_name,last_name,name,picture", issuer: "https://www.facebook.com",
+		id: "facebook", authorize: "https://www.facebook.com/dialog/oauth",
+		token: "https://graph.facebook.com/oauth/access_token",
+		api:   "https://graph.facebook.com", profile: "/me?fields=email,first_name,last_name,name,picture",
+		issuer: "https://www.facebook.com",
 		scopes: []string{"email"}, style: form,
 		sub: "id", email: "email", verified: assumed, proof: facebookProof,
-		fields: fields{"nickname slug": "name", "picture avatar_url": "picture.data.url"}, more: facebookMore, claim: facebookClaims,
+		fields: fields{"nickname slug": "name", "picture avatar_url": "picture.data.url"}, more: facebookMore,
+		claim: facebookClaims,
 	},
 	{
 		id: "figma", authorize: "https://www.figma.com/oauth", token: "https://api.figma.com/v1/oauth/token",
@@ -111,14 +117,16 @@ var table = []row{
 		fields: fields{"name full_name": "handle", "avatar_url": "img_url"},
 	},
 	{
-		id: "github", authorize: "https://github.com/login/oauth/authorize", token: "https://github.com/login/oauth/access_token",
-		api: "https://api.github.com", apiAt: "/api/v3", profile: "/user",
+		id: "github", authorize: "https://github.com/login/oauth/authorize",
+		token: "https://github.com/login/oauth/access_token",
+		api:   "https://api.github.com", apiAt: "/api/v3", profile: "/user",
 		scopes: []string{"user:email"}, style: form, pkce: true,
-		sub: "id", fields: fields{"name full_name": "name", "preferred_username user_name": "login", "avatar_url": "avatar_url"}, more: githubMore,
+		sub: "id", fields: fields{"name full_name": "name", "preferred_username user_name": "login",
+			"avatar_url": "avatar_url"}, more: githubMore,
 	},
 	{
-		id: "gitlab", base: "https://gitlab.com", authorize: "/oauth/authorize", token: "/oauth/token", profile: "/api/v4/user",
-		scopes: []string{"read_user"}, style: form, pkce: true,
+		id: "gitlab", base: "https://gitlab.com", authorize: "/oauth/authorize", token: "/oauth/token",
+		profile: "/api/v4/user", scopes: []string{"read_user"}, style: form, pkce: true,
 		sub: "id", fields: fields{"name full_name": "name", "picture avatar_url": "avatar_url"}, more: gitlabMore,
 	},
 	{
@@ -128,7 +136,8 @@ var table = []row{
 		scopes: []string{"email", "profile"}, style: form, pkce: true, nonce: true,
 		read: googleProfile, claim: googleClaims,
 		sub: "id", email: "email", verified: "verified_email",
-		fields: fields{"name full_name": "name", "picture avatar_url": "picture"}, custom: fields{"hd": "hd"}, more: issuedByCall,
+		fields: fields{"name full_name": "name", "picture avatar_url": "picture"}, custom: fields{"hd": "hd"},
+		more: issuedByCall,
 	},
 	{
 		id: "keycloak", authorize: "/protocol/openid-connect/auth", token: "/protocol/openid-connect/token",
@@ -148,8 +157,9 @@ var table = []row{
 	{
 		id: "linkedin", mode: "legacy",
 		authorize: "https://api.linkedin.com/oauth/v2/authorization", token: "https://api.linkedin.com/oauth/v2/accessToken",
-		api: "https://api.linkedin.com", profile: "/v2/me?projection=(id,firstName,lastName,profilePicture(displayImage~:playableStreams))",
-		scopes: []string{"r_emailaddress", "r_liteprofile"}, style: form,
+		api:     "https://api.linkedin.com",
+		profile: "/v2/me?projection=(id,firstName,lastName,profilePicture(displayImage~:playableStreams))",
+		scopes:  []string{"r_emailaddress", "r_liteprofile"}, style: form,
 		sub: "id", more: linkedinMore,
 	},
 	{
@@ -174,9 +184,12 @@ var table = []row{
 		fields: fields{"name full_name": "name", "picture avatar_url": "picture"},
 	},
 	{
-		id: "snapchat", authorize: "https://accounts.snapchat.com/accounts/oauth2/auth", token: "https://accounts.snapchat.com/accounts/oauth2/token",
-		api: "https://kit.snapchat.com", profile: "/v1/me?query=" + snapchatQuery, issuer: "https://accounts.snapchat.com/accounts/oauth2/token",
-		scopes: []string{"https://auth.snapchat.com/oauth2/api/user.external_id", "https://auth.snapchat.com/oauth2/api/user.display_name",
+		id: "snapchat", authorize: "https://accounts.snapchat.com/accounts/oauth2/auth",
+		token: "https://accounts.snapchat.com/accounts/oauth2/token",
+		api:   "https://kit.snapchat.com", profile: "/v1/me?query=" + snapchatQuery,
+		issuer: "https://accounts.snapchat.com/accounts/oauth2/token",
+		scopes: []string{"https://auth.snapchat.com/oauth2/api/user.external_id",
+			"https://auth.snapchat.com/oauth2/api/user.display_name",
 			"https://auth.snapchat.com/oauth2/api/user.bitmoji.avatar"},
 		style: form,
 		sub:   "data.me.externalId", email: "data.me.email", verified: assumed,
@@ -195,19 +208,23 @@ var table = []row{
 		api: "https://api.twitch.tv", profile: "/helix/users", proof: twitchProof,
 		scopes: []string{"user:read:email"}, style: form,
 		sub: "data.0.id", email: "data.0.email", verified: assumed,
-		fields: fields{"name full_name": "data.0.login", "nickname slug": "data.0.display_name", "picture avatar_url": "data.0.profile_image_url"},
-		custom: fields{"broadcaster_type": "data.0.broadcaster_type", "description": "data.0.description", "type": "data.0.type",
-			"offline_image_url": "data.0.offline_image_url", "view_count": "data.0.view_count"},
+		fields: fields{"name full_name": "data.0.login", "nickname slug": "data.0.display_name",
+			"picture avatar_url": "data.0.profile_image_url"},
+		custom: fields{"broadcaster_type": "data.0.broadcaster_type", "description": "data.0.description",
+			"type": "data.0.type", "offline_image_url": "data.0.offline_image_url", "view_count": "data.0.view_count"},
 	},
 	{
-		id: "twitter", authorize: "https://api.twitter.com/oauth/authenticate", token: "https://api.twitter.com/oauth/access_token",
-		api: "https://api.twitter.com", profile: "/1.1/account/verify_credentials.json",
+		id: "twitter", authorize: "https://api.twitter.com/oauth/authenticate",
+		token: "https://api.twitter.com/oauth/access_token",
+		api:   "https://api.twitter.com", profile: "/1.1/account/verify_credentials.json",
 		oauth1: true, noScopes: true, noParams: true,
 		sub: "id_str", email: "email", verified: assumed,
-		fields: fields{"name full_name": "name", "preferred_username user_name": "screen_name", "picture avatar_url": "profile_image_url_https"}, more: issuedByCall,
+		fields: fields{"name full_name": "name", "preferred_username user_name": "screen_name",
+			"picture avatar_url": "profile_image_url_https"}, more: issuedByCall,
 	},
 	{
-		id: "workos", authorize: "https://api.workos.com/sso/authorize", token: "https://api.workos.com/sso/token", api: "https://api.workos.com",
+		id: "workos", authorize: "https://api.workos.com/sso/authorize", token: "https://api.workos.com/sso/token",
+		api:   "https://api.workos.com",
 		style: form, noScopes: true, begin: workosBegin, read: workosProfile,
 		sub: "id", email: "email", verified: assumed,
 		custom: fields{"connection_id": "connection_id", "organization_id": "organization_id"}, more: workosMore,
@@ -256,5 +273,6 @@ func freeRow(c Client) row {
 	if len(scopes) == 0 {
 		scopes = []string{"openid", "email", "profile"}
 	}
-	return row{issuer: c.Issuer, scopes: scopes, nonce: true, demanded: !c.SkipNonceCheck, read: freeProfile, claim: freeClaims}
+	return row{issuer: c.Issuer, scopes: scopes, nonce: true, demanded: !c.SkipNonceCheck, read: freeProfile,
+		claim: freeClaims}
 }

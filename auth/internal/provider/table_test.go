@@ -43,8 +43,10 @@ var specs = []spec{
 		emails: "ann@example.org+!",
 	},
 	{
-		name: "azure", authorize: "/oauth2/v2.0/authorize", query: "code_challenge=*&code_challenge_method=S256&nonce=*&scope=openid",
-		token: "/oauth2/v2.0/token", extra: []string{"code_verifier"}, calls: "/v2.0/.well-known/openid-configuration /discovery/v2.0/keys",
+		name: "azure", authorize: "/oauth2/v2.0/authorize",
+		query: "code_challenge=*&code_challenge_method=S256&nonce=*&scope=openid",
+		token: "/oauth2/v2.0/token", extra: []string{"code_verifier"},
+		calls: "/v2.0/.well-known/openid-configuration /discovery/v2.0/keys",
 		data: `{"iss":"BASE/v2.0","sub":"1234567","provider_id":"1234567","full_name":"Ann Example","preferred_username":"ann",
 			"custom_claims":{"email":"Ann@Example.org","family_name":"Example","given_name":"Ann","tid":"0f0e0d0c-0000-4000-8000-000000000001"}}`,
 		emails: "ann@example.org!",
@@ -56,7 +58,8 @@ var specs = []spec{
 		emails: "ann@example.org+!",
 	},
 	{
-		name: "discord", authorize: "/api/oauth2/authorize", query: "scope=email identify", token: "/api/oauth2/token", calls: "/api/users/@me",
+		name: "discord", authorize: "/api/oauth2/authorize", query: "scope=email identify", token: "/api/oauth2/token",
+		calls: "/api/users/@me",
 		data: `{"iss":"BASE/api","sub":"1234567","provider_id":"1234567","name":"ann#0","full_name":"ann","custom_claims":{"global_name":"Ann Example"},
 			"picture":"https://cdn.discordapp.com/avatars/1234567/a_0f0f.gif","avatar_url":"https://cdn.discordapp.com/avatars/1234567/a_0f0f.gif"}`,
 		emails: "ann@example.org+!",
@@ -68,12 +71,14 @@ var specs = []spec{
 		emails: "ann@example.org+!",
 	},
 	{
-		name: "figma", authorize: "/oauth", query: "scope=current_user:read", token: "/v1/oauth/token", basic: true, calls: "/v1/me",
+		name: "figma", authorize: "/oauth", query: "scope=current_user:read", token: "/v1/oauth/token", basic: true,
+		calls:  "/v1/me",
 		data:   `{"iss":"BASE","sub":"1234567","provider_id":"1234567","name":"Ann Example","full_name":"Ann Example","avatar_url":"PIC"}`,
 		emails: "ann@example.org+!",
 	},
 	{
-		name: "github", authorize: "/login/oauth/authorize", query: "code_challenge=*&code_challenge_method=S256&scope=user:email",
+		name: "github", authorize: "/login/oauth/authorize",
+		query: "code_challenge=*&code_challenge_method=S256&scope=user:email",
 		token: "/login/oauth/access_token", extra: []string{"code_verifier"}, calls: "/api/v3/user /api/v3/user/emails",
 		data: `{"iss":"BASE/api/v3","sub":"1234567","provider_id":"1234567","name":"Ann Example","full_name":"Ann Example","preferred_username":"ann","user_name":"ann",
 			"avatar_url":"PIC"}`,
@@ -86,28 +91,30 @@ var specs = []spec{
 		emails: "ann@example.org+!",
 	},
 	{
-		name: "google", authorize: "/o/oauth2/v2/auth", query: "code_challenge=*&code_challenge_method=S256&nonce=*&scope=email profile",
+		name: "google", authorize: "/o/oauth2/v2/auth",
+		query: "code_challenge=*&code_challenge_method=S256&nonce=*&scope=email profile",
 		token: "/token", extra: []string{"code_verifier"}, calls: "/.well-known/openid-configuration /keys",
 		data:   `{"iss":"BASE","sub":"1234567","provider_id":"1234567","name":"Ann Example","full_name":"Ann Example","picture":"PIC","avatar_url":"PIC"}`,
 		emails: "ann@example.org+!",
 	},
 	{
-		name: "keycloak", authorize: "/protocol/openid-connect/auth", query: "code_challenge=*&code_challenge_method=S256&scope=openid profile email",
+		name: "keycloak", authorize: "/protocol/openid-connect/auth",
+		query: "code_challenge=*&code_challenge_method=S256&scope=openid profile email",
 		token: "/protocol/openid-connect/token", extra: []string{"code_verifier"}, calls: "/protocol/openid-connect/userinfo",
 		data: `{"iss":"BASE","sub":"1234567","provider_id":"1234567","name":"Ann Example","full_name":"Ann Example",
 			"custom_claims":{"preferred_username":"ann"}}`,
 		emails: "ann@example.org+!",
 	},
 	{
-		name: "linkedin", authorize: "/oauth/v2/authorization", query: "scope=openid email profile", token: "/oauth/v2/accessToken",
-		calls: "/oauth/.well-known/openid-configuration /oauth/openid/jwks",
+		name: "linkedin", authorize: "/oauth/v2/authorization", query: "scope=openid email profile",
+		token: "/oauth/v2/accessToken", calls: "/oauth/.well-known/openid-configuration /oauth/openid/jwks",
 		data: `{"iss":"BASE/oauth","sub":"1234567","provider_id":"1234567","name":"Ann Example","full_name":"Ann Example","given_name":"Ann","family_name":"Example",
 			"locale":"en_US","picture":"PIC","avatar_url":"PIC"}`,
 		emails: "ann@example.org+!",
 	},
 	{
-		name: "linkedin", mode: "legacy", authorize: "/oauth/v2/authorization", query: "scope=r_emailaddress r_liteprofile", token: "/oauth/v2/accessToken",
-		calls:  "/v2/me /v2/emailAddress",
+		name: "linkedin", mode: "legacy", authorize: "/oauth/v2/authorization", query: "scope=r_emailaddress r_liteprofile",
+		token: "/oauth/v2/accessToken", calls: "/v2/me /v2/emailAddress",
 		data:   `{"iss":"BASE","sub":"1234567","provider_id":"1234567","name":"Ann Example","full_name":"Ann Example","picture":"PIC","avatar_url":"PIC"}`,
 		emails: "ann@example.org+!",
 	},
@@ -117,13 +124,15 @@ var specs = []spec{
 		emails: "ann@example.org+!",
 	},
 	{
-		name: "slack", authorize: "/openid/connect/authorize", query: "scope=profile email openid", token: "/api/openid.connect.token", calls: "/api/openid.connect.userInfo",
+		name: "slack", authorize: "/openid/connect/authorize", query: "scope=profile email openid",
+		token: "/api/openid.connect.token", calls: "/api/openid.connect.userInfo",
 		data: `{"iss":"BASE/api","sub":"1234567","provider_id":"1234567","name":"Ann Example","full_name":"Ann Example","picture":"PIC","avatar_url":"PIC",
 			"custom_claims":{"https://slack.com/team_id":"T0123"}}`,
 		emails: "ann@example.org+!",
 	},
 	{
-		name: "slack", mode: "legacy", authorize: "/oauth/authorize", query: "scope=profile email openid", token: "/api/oauth.access", calls: "/api/openid.connect.userInfo",
+		name: "slack", mode: "legacy", authorize: "/oauth/authorize", query: "scope=profile email openid",
+		token: "/api/oauth.access", calls: "/api/openid.connect.userInfo",
 		data: `{"iss":"BASE/api","sub":"1234567","provider_id":"1234567","name":"Ann Example","full_name":"Ann Example","picture":"PIC","avatar_url":"PIC",
 			"custom_claims":{"https://slack.com/team_id":"T0123"}}`,
 		emails: "ann@example.org+!",
@@ -137,12 +146,14 @@ var specs = []spec{
 		emails: "ann@example.org+!",
 	},
 	{
-		name: "spotify", authorize: "/authorize", query: "scope=user-read-email", token: "/api/token", basic: true, calls: "/me",
+		name: "spotify", authorize: "/authorize", query: "scope=user-read-email", token: "/api/token", basic: true,
+		calls:  "/me",
 		data:   `{"iss":"BASE","sub":"1234567","provider_id":"1234567","name":"Ann Example","full_name":"Ann Example","picture":"PIC","avatar_url":"PIC"}`,
 		emails: "ann@example.org!",
 	},
 	{
-		name: "twitch", authorize: "/oauth2/authorize", query: "scope=user:read:email", token: "/oauth2/token", calls: "/helix/users",
+		name: "twitch", authorize: "/oauth2/authorize", query: "scope=user:read:email", token: "/oauth2/token",
+		calls: "/helix/users",
 		data: `{"iss":"BASE","sub":"1234567","provider_id":"1234567","name":"ann","full_name":"ann","nickname":"Ann Example","slug":"Ann Example","picture":"PIC","avatar_url":"PIC",
 			"custom_claims":{"broadcaster_type":"partner","description":"plays","offline_image_url":"PIC?off","view_count":7}}`,
 		emails: "ann@example.org+!",
@@ -154,7 +165,8 @@ var specs = []spec{
 		emails: "ann@example.org+!", noMore: true,
 	},
 	{
-		name: "local", authorize: "/authorize", query: "code_challenge=*&code_challenge_method=S256&nonce=*&scope=openid email profile",
+		name: "local", authorize: "/authorize",
+		query: "code_challenge=*&code_challenge_method=S256&nonce=*&scope=openid email profile",
 		token: "/token", basic: true, extra: []string{"code_verifier"}, calls: "/.well-known/openid-configuration /keys",
 		data: `{"iss":"BASE","sub":"1234567","provider_id":"1234567","name":"Ann Example","full_name":"Ann Example","given_name":"Ann","family_name":"Example",
 			"preferred_username":"ann","picture":"PIC","avatar_url":"PIC","aud":"fake-client","iat":"*","exp":"*","custom_claims":{"groups":["staff"]}}`,
@@ -214,7 +226,8 @@ func (s spec) checkAuthorize(t *testing.T, f *fakeidp.Server) {
 	if len(seen) != 1 || seen[0].Path != s.authorize {
 		t.Fatalf("the browser came %d times, want once to %s", len(seen), s.authorize)
 	}
-	want := url.Values{"client_id": {fakeidp.ClientID}, "redirect_uri": {callback}, "response_type": {"code"}, "state": {"the state"}}
+	want := url.Values{"client_id": {fakeidp.ClientID}, "redirect_uri": {callback}, "response_type": {"code"},
+		"state": {"the state"}}
 	for pair := range strings.SplitSeq(s.query, "&") {
 		if name, value, _ := strings.Cut(pair, "="); name != "" {
 			want.Set(name, value)
@@ -247,7 +260,8 @@ func (s spec) checkExchange(t *testing.T, f *fakeidp.Server) {
 	if got := slices.Sorted(maps.Keys(r.Form)); !slices.Equal(got, want) {
 		t.Errorf("fields of the code exchange: %q, want %q", got, want)
 	}
-	if got := strings.HasPrefix(r.Header.Get("Authorization"), "Basic "); got != s.basic || !s.basic && r.Header.Get("Authorization") != "" {
+	if got := strings.HasPrefix(r.Header.Get("Authorization"), "Basic "); got != s.basic || !s.basic &&
+		r.Header.Get("Authorization") != "" {
 		t.Errorf("the code exchange has the header Authorization: %v, want %v", got, s.basic)
 	}
 	if r.Header.Get("Accept") != "application/json" {
@@ -270,7 +284,8 @@ func (s spec) checkProfile(t *testing.T, f *fakeidp.Server, p *Provider, d Profi
 	if got := shown(d.Emails); got != s.emails {
 		t.Errorf("emails %s, want %s", got, s.emails)
 	}
-	if d.Provider != s.name || d.Provider != p.Name() || d.Subject != d.Data["sub"] || d.Token == "" || (d.RefreshToken == "") != s.noMore {
+	if d.Provider != s.name || d.Provider != p.Name() || d.Subject != d.Data["sub"] ||
+		d.Token == "" || (d.RefreshToken == "") != s.noMore {
 		t.Errorf("provider %q, subject %q, token %q, refresh token %q", d.Provider, d.Subject, d.Token, d.RefreshToken)
 	}
 }
@@ -340,26 +355,44 @@ func TestPublicAddresses(t *testing.T) {
 			t.Errorf("%s: %s %s %s %s", name, at.authorize, at.token, call, p.trust().issuer)
 		}
 	}
-	f("apple", "https://appleid.apple.com/auth/authorize", "https://appleid.apple.com/auth/token", "", "https://appleid.apple.com")
-	f("azure", "https://login.microsoftonline.com/common/oauth2/v2.0/authorize", "https://login.microsoftonline.com/common/oauth2/v2.0/token", "", "")
-	f("bitbucket", "https://bitbucket.org/site/oauth2/authorize", "https://bitbucket.org/site/oauth2/access_token", "https://api.bitbucket.org/2.0/user", "")
-	f("discord", "https://discord.com/api/oauth2/authorize", "https://discord.com/api/oauth2/token", "https://discord.com/api/users/@me", "")
-	f("facebook", "https://www.facebook.com/dialog/oauth", "https://graph.facebook.com/oauth/access_token", "https://graph.facebook.com/me", "https://www.facebook.com")
+	f("apple", "https://appleid.apple.com/auth/authorize", "https://appleid.apple.com/auth/token", "",
+		"https://appleid.apple.com")
+	f("azure", "https://login.microsoftonline.com/common/oauth2/v2.0/authorize",
+		"https://login.microsoftonline.com/common/oauth2/v2.0/token", "", "")
+	f("bitbucket", "https://bitbucket.org/site/oauth2/authorize", "https://bitbucket.org/site/oauth2/access_token",
+		"https://api.bitbucket.org/2.0/user", "")
+	f("discord", "https://discord.com/api/oauth2/authorize", "https://discord.com/api/oauth2/token",
+		"https://discord.com/api/users/@me", "")
+	f("facebook", "https://www.facebook.com/dialog/oauth", "https://graph.facebook.com/oauth/access_token",
+		"https://graph.facebook.com/me", "https://www.facebook.com")
 	f("figma", "https://www.figma.com/oauth", "https://api.figma.com/v1/oauth/token", "https://api.figma.com/v1/me", "")
-	f("github", "https://github.com/login/oauth/authorize", "https://github.com/login/oauth/access_token", "https://api.github.com/user", "")
-	f("gitlab", "https://gitlab.com/oauth/authorize", "https://gitlab.com/oauth/token", "https://gitlab.com/api/v4/user", "")
-	f("google", "https://accounts.google.com/o/oauth2/v2/auth", "https://oauth2.googleapis.com/token", "https://www.googleapis.com/userinfo/v2/me", "https://accounts.google.com")
-	f("keycloak", "https://kc.example.org/realms/main/protocol/openid-connect/auth", "https://kc.example.org/realms/main/protocol/openid-connect/token",
+	f("github", "https://github.com/login/oauth/authorize", "https://github.com/login/oauth/access_token",
+		"https://api.github.com/user", "")
+	f("gitlab", "https://gitlab.com/oauth/authorize", "https://gitlab.com/oauth/token", "https://gitlab.com/api/v4/user",
+		"")
+	f("google", "https://accounts.google.com/o/oauth2/v2/auth", "https://oauth2.googleapis.com/token",
+		"https://www.googleapis.com/userinfo/v2/me", "https://accounts.google.com")
+	f("keycloak", "https://kc.example.org/realms/main/protocol/openid-connect/auth",
+		"https://kc.example.org/realms/main/protocol/openid-connect/token",
 		"https://kc.example.org/realms/main/protocol/openid-connect/userinfo", "https://kc.example.org/realms/main")
-	f("linkedin", "https://api.linkedin.com/oauth/v2/authorization", "https://api.linkedin.com/oauth/v2/accessToken", "https://api.linkedin.com/v2/userinfo", "https://www.linkedin.com/oauth")
-	f("notion", "https://api.notion.com/v1/oauth/authorize", "https://api.notion.com/v1/oauth/token", "https://api.notion.com/v1/users/me", "")
-	f("slack", "https://slack.com/openid/connect/authorize", "https://slack.com/api/openid.connect.token", "https://slack.com/api/openid.connect.userInfo", "")
-	f("snapchat", "https://accounts.snapchat.com/accounts/oauth2/auth", "https://accounts.snapchat.com/accounts/oauth2/token", "https://kit.snapchat.com/v1/me", "https://accounts.snapchat.com/accounts/oauth2/token")
-	f("spotify", "https://accounts.spotify.com/authorize", "https://accounts.spotify.com/api/token", "https://api.spotify.com/v1/me", "")
-	f("twitch", "https://id.twitch.tv/oauth2/authorize", "https://id.twitch.tv/oauth2/token", "https://api.twitch.tv/helix/users", "")
-	f("twitter", "https://api.twitter.com/oauth/authenticate", "https://api.twitter.com/oauth/access_token", "https://api.twitter.com/1.1/account/verify_credentials.json", "")
+	f("linkedin", "https://api.linkedin.com/oauth/v2/authorization", "https://api.linkedin.com/oauth/v2/accessToken",
+		"https://api.linkedin.com/v2/userinfo", "https://www.linkedin.com/oauth")
+	f("notion", "https://api.notion.com/v1/oauth/authorize", "https://api.notion.com/v1/oauth/token",
+		"https://api.notion.com/v1/users/me", "")
+	f("slack", "https://slack.com/openid/connect/authorize", "https://slack.com/api/openid.connect.token",
+		"https://slack.com/api/openid.connect.userInfo", "")
+	f("snapchat", "https://accounts.snapchat.com/accounts/oauth2/auth",
+		"https://accounts.snapchat.com/accounts/oauth2/token", "https://kit.snapchat.com/v1/me",
+		"https://accounts.snapchat.com/accounts/oauth2/token")
+	f("spotify", "https://accounts.spotify.com/authorize", "https://accounts.spotify.com/api/token",
+		"https://api.spotify.com/v1/me", "")
+	f("twitch", "https://id.twitch.tv/oauth2/authorize", "https://id.twitch.tv/oauth2/token",
+		"https://api.twitch.tv/helix/users", "")
+	f("twitter", "https://api.twitter.com/oauth/authenticate", "https://api.twitter.com/oauth/access_token",
+		"https://api.twitter.com/1.1/account/verify_credentials.json", "")
 	f("workos", "https://api.workos.com/sso/authorize", "https://api.workos.com/sso/token", "", "")
-	if got := strings.Join(set.Names(), " "); got != "apple azure bitbucket discord facebook figma github gitlab google keycloak linkedin notion slack snapchat spotify twitch twitter workos" {
+	if got := strings.Join(set.Names(),
+		" "); got != "apple azure bitbucket discord facebook figma github gitlab google keycloak linkedin notion slack snapchat spotify twitch twitter workos" {
 		t.Errorf("the eighteen: %s", got)
 	}
 	for _, r := range table {

@@ -29,13 +29,15 @@ func (p *Provider) beginOAuth1(ctx context.Context, r Start) (Begun, error) {
 			Message: "Error getting a request token from external provider", Err: withoutDescription(err)}
 	}
 	keep := private{Token: answer.Get("oauth_token"), Secret: answer.Get("oauth_token_secret")}
-	return Begun{URL: p.resolve(p.row.authorize) + "?oauth_token=" + url.QueryEscape(keep.Token), Private: keep.seal()}, nil
+	return Begun{URL: p.resolve(p.row.authorize) + "?oauth_token=" + url.QueryEscape(keep.Token), Private: keep.seal()},
+		nil
 }
 
 // finishOAuth1 takes only the answer to the request token that this flow was given.
 func (p *Provider) finishOAuth1(ctx context.Context, callback url.Values, kept private) (Profile, error) {
 	if callback.Get("denied") != "" {
-		return Profile{}, &Error{Status: http.StatusForbidden, OAuth: "access_denied", Message: "The sign-in was refused at " + p.name}
+		return Profile{}, &Error{Status: http.StatusForbidden, OAuth: "access_denied",
+			Message: "The sign-in was refused at " + p.name}
 	}
 	verifier := callback.Get("oauth_verifier")
 	if verifier == "" || callback.Get("oauth_token") == "" {
@@ -51,7 +53,8 @@ func (p *Provider) finishOAuth1(ctx context.Context, callback url.Values, kept p
 	}
 	c.token, c.tokenSecret = answer.Get("oauth_token"), answer.Get("oauth_token_secret")
 	var me jsonObject
-	body, err := p.signed(ctx, c, p.apiURL()+p.row.profile+"?include_email=true&include_entities=false&skip_status=true", nil)
+	body, err := p.signed(ctx, c, p.apiURL()+p.row.profile+"?include_email=true&include_entities=false&skip_status=true",
+		nil)
 	if err == nil {
 		me, err = decodeObject(body)
 	}
@@ -70,7 +73,8 @@ func (p *Provider) finishOAuth1(ctx context.Context, callback url.Values, kept p
 }
 
 // signedForm makes a signed call whose answer is a form with a token in it.
-func (p *Provider) signedForm(ctx context.Context, c credentials, ref string, more map[string]string) (url.Values, error) {
+func (p *Provider) signedForm(ctx context.Context, c credentials, ref string,
+	more map[string]string) (url.Values, error) {
 	body, err := p.signed(ctx, c, p.resolve(ref), more)
 	if err != nil {
 		return nil, err

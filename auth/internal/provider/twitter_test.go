@@ -18,8 +18,10 @@ import (
 func TestRFC5849(t *testing.T) {
 	u, _ := url.Parse("http://EXAMPLE.COM:80/request?b5=%3D%253D&a3=a&c%40=&a2=r%20b")
 	params := pairs{
-		{"b5", "=%3D"}, {"a3", "a"}, {"c@", ""}, {"a2", "r b"}, {"oauth_consumer_key", "9djdj82h48djs9d2"}, {"oauth_token", "kkk9d7dh3k39sjv7"},
-		{"oauth_signature_method", "HMAC-SHA1"}, {"oauth_timestamp", "137131201"}, {"oauth_nonce", "7d8f3e4a"}, {"c2", ""}, {"a3", "2 q"},
+		{"b5", "=%3D"}, {"a3", "a"}, {"c@", ""}, {"a2", "r b"}, {"oauth_consumer_key", "9djdj82h48djs9d2"},
+		{"oauth_token", "kkk9d7dh3k39sjv7"},
+		{"oauth_signature_method", "HMAC-SHA1"}, {"oauth_timestamp", "137131201"}, {"oauth_nonce", "7d8f3e4a"}, {"c2", ""},
+		{"a3", "2 q"},
 	}
 	const want = "POST&http%3A%2F%2Fexample.com%2Frequest&a2%3Dr%2520b%26a3%3D2%2520q%26a3%3Da%26b5%3D%253D%25253D%26c%2540%3D%26c2%3D%26" +
 		"oauth_consumer_key%3D9djdj82h48djs9d2%26oauth_nonce%3D7d8f3e4a%26oauth_signature_method%3DHMAC-SHA1%26oauth_timestamp%3D137131201%26oauth_token%3Dkkk9d7dh3k39sjv7"
@@ -33,7 +35,8 @@ func TestRFC5849(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all := append(pairs{{"oauth_consumer_key", "dpf43f3p2l4k3l03"}, {"oauth_signature_method", "HMAC-SHA1"}, {"oauth_timestamp", timestamp}, {"oauth_nonce", nonce}}, more...)
+		all := append(pairs{{"oauth_consumer_key", "dpf43f3p2l4k3l03"}, {"oauth_signature_method", "HMAC-SHA1"},
+			{"oauth_timestamp", timestamp}, {"oauth_nonce", nonce}}, more...)
 		for name, values := range u.Query() {
 			all = append(all, [2]string{name, values[0]})
 		}
@@ -45,9 +48,12 @@ func TestRFC5849(t *testing.T) {
 			t.Errorf("%s: signature %s, want %s", address, got, signature)
 		}
 	}
-	f("POST", "https://photos.example.net/initiate", "137131200", "wIjqoS", "", "", "74KNZJeDHnMBp0EMJ9ZHt/XKycU=", [2]string{"oauth_callback", "http://printer.example.com/ready"})
-	f("POST", "https://photos.example.net/token", "137131201", "walatlh", "hh5s93j4hdidpola", "hdhd0244k9j7ao03", "gKgrFCywp7rO0OXSjdot/IHF7IU=", [2]string{"oauth_verifier", "hfdp7dh39dks9884"})
-	f("GET", "http://photos.example.net/photos?file=vacation.jpg&size=original", "137131202", "chapoH", "nnch734d00sl2jdk", "pfkkdhi9sl3r4s00", "MdpQcU8iPSUjWoN/UDMsK2sui9I=")
+	f("POST", "https://photos.example.net/initiate", "137131200", "wIjqoS", "", "", "74KNZJeDHnMBp0EMJ9ZHt/XKycU=",
+		[2]string{"oauth_callback", "http://printer.example.com/ready"})
+	f("POST", "https://photos.example.net/token", "137131201", "walatlh", "hh5s93j4hdidpola", "hdhd0244k9j7ao03",
+		"gKgrFCywp7rO0OXSjdot/IHF7IU=", [2]string{"oauth_verifier", "hfdp7dh39dks9884"})
+	f("GET", "http://photos.example.net/photos?file=vacation.jpg&size=original", "137131202", "chapoH", "nnch734d00sl2jdk",
+		"pfkkdhi9sl3r4s00", "MdpQcU8iPSUjWoN/UDMsK2sui9I=")
 }
 
 func TestAuthorizationHeader(t *testing.T) {
@@ -74,7 +80,8 @@ func TestTwitter(t *testing.T) {
 	}
 	base := f.Base("twitter")
 	if diff := cmp.Diff(map[string]any{
-		"iss": base + "/1.1/account/verify_credentials.json", "sub": "1234567", "provider_id": "1234567", "name": "Ann Example", "full_name": "Ann Example",
+		"iss": base + "/1.1/account/verify_credentials.json", "sub": "1234567", "provider_id": "1234567",
+		"name": "Ann Example", "full_name": "Ann Example",
 		"preferred_username": "ann", "user_name": "ann", "picture": pic, "avatar_url": pic,
 	}, d.Data); diff != "" {
 		t.Error(diff)
@@ -107,19 +114,23 @@ func TestTwitter(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Reset()
-	wantError(t, finish(t, p, back, mine.Private), http.StatusBadRequest, "bad_oauth_callback", "OAuth callback with the request token of another sign-in", "")
-	wantError(t, finish(t, p, back, nil), http.StatusBadRequest, "bad_oauth_callback", "OAuth callback with the request token of another sign-in", "")
+	wantError(t, finish(t, p, back, mine.Private), http.StatusBadRequest, "bad_oauth_callback",
+		"OAuth callback with the request token of another sign-in", "")
+	wantError(t, finish(t, p, back, nil), http.StatusBadRequest, "bad_oauth_callback",
+		"OAuth callback with the request token of another sign-in", "")
 	if n := len(f.Requests("twitter", "")); n != 0 {
 		t.Errorf("%d requests went to the provider all the same", n)
 	}
-	wantError(t, finish(t, p, fakeidp.Callback{URL: callback + "?state=x&oauth_token=t"}, mine.Private), http.StatusBadRequest, "bad_oauth_callback", "OAuth callback with missing authorization code missing", "")
+	wantError(t, finish(t, p, fakeidp.Callback{URL: callback + "?state=x&oauth_token=t"}, mine.Private),
+		http.StatusBadRequest, "bad_oauth_callback", "OAuth callback with missing authorization code missing", "")
 
 	f.Behave("twitter", fakeidp.Behaviour{Deny: true})
 	_, err = flow(t, f, set, "twitter", nil)
 	wantError(t, err, http.StatusForbidden, "", "The sign-in was refused at twitter", "access_denied")
 
 	for path, want := range map[string]string{
-		"/oauth/request_token": "Error getting a request token from external provider", "/oauth/access_token": "Unable to exchange external code",
+		"/oauth/request_token":                 "Error getting a request token from external provider",
+		"/oauth/access_token":                  "Unable to exchange external code",
 		"/1.1/account/verify_credentials.json": "Error getting user profile from external provider",
 	} {
 		for name, a := range badAnswers() {
@@ -131,9 +142,11 @@ func TestTwitter(t *testing.T) {
 			wantError(t, err, http.StatusInternalServerError, "unexpected_failure", want, "")
 		}
 	}
-	f.Behave("twitter", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"/oauth/request_token": {Body: "oauth_token=a&oauth_token_secret=b&oauth_callback_confirmed=false"}}})
+	f.Behave("twitter",
+		fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"/oauth/request_token": {Body: "oauth_token=a&oauth_token_secret=b&oauth_callback_confirmed=false"}}})
 	_, err = flow(t, f, set, "twitter", nil)
-	wantError(t, err, http.StatusInternalServerError, "unexpected_failure", "Error getting a request token from external provider", "")
+	wantError(t, err, http.StatusInternalServerError, "unexpected_failure",
+		"Error getting a request token from external provider", "")
 
 	f.Reset()
 	f.SetUser(fakeidp.User{ID: "5", Login: "quiet"})
@@ -161,7 +174,8 @@ func wantError(t *testing.T, err error, status int, code, message, oauth string)
 	if !errors.As(err, &e) || e.Status != status || e.Code != code || e.Message != message || e.OAuth != oauth {
 		t.Errorf("error %#v, want %d %s %q %s", err, status, code, message, oauth)
 	}
-	if err != nil && (strings.Contains(err.Error(), fakeidp.ClientSecret) || strings.Contains(err.Error(), "proof=") || strings.Contains(err.Error(), "refresh-")) {
+	if err != nil && (strings.Contains(err.Error(), fakeidp.ClientSecret) ||
+		strings.Contains(err.Error(), "proof=") || strings.Contains(err.Error(), "refresh-")) {
 		t.Errorf("the error tells a secret: %v", err)
 	}
 }

@@ -38,7 +38,8 @@ func (r *rule) registrable() string {
 	if !strings.Contains(own, "*") {
 		return ""
 	}
-	if before, ok := strings.CutSuffix(host, "evil"); ok && before != "" && strings.HasSuffix(r.pattern, "**") { // it crosses labels
+	if before, ok := strings.CutSuffix(host, "evil"); ok && before != "" &&
+		strings.HasSuffix(r.pattern, "**") { // it crosses labels
 		return before + ".evil.test"
 	}
 	return host

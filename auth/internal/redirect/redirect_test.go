@@ -90,7 +90,8 @@ func TestAllowed_bypassAttempts(t *testing.T) {
 			t.Errorf("Allowed(%q), which leads to %s", target, where)
 		}
 		// Some lead to an allowed place by a spelling that isn't: refused, but no attempts.
-		if where != "nowhere" && !strings.HasPrefix(where, "https://app.acme.test/") && !strings.HasPrefix(where, "https://auth.acme.test/") {
+		if where != "nowhere" && !strings.HasPrefix(where, "https://app.acme.test/") &&
+			!strings.HasPrefix(where, "https://auth.acme.test/") {
 			attempts++
 		}
 	}
@@ -100,7 +101,9 @@ func TestAllowed_bypassAttempts(t *testing.T) {
 }
 
 func TestAllowed_goodTargets(t *testing.T) {
-	l := mustNew(t, testSite, testList+", com.acme.app:/oauth2redirect, myapp:///done, http://[::1]:*/cb, http://10.1.2.3:8080/**, https://eight.test:8443/x, https://nine.test/[a-c][!x]/{end}, https://ten.test/a\\*b, https://**.eleven.test/, https://*twelve.test/, exp+app://**, https://pre-*-suf.test/**")
+	l := mustNew(t, testSite,
+		testList+
+			", com.acme.app:/oauth2redirect, myapp:///done, http://[::1]:*/cb, http://10.1.2.3:8080/**, https://eight.test:8443/x, https://nine.test/[a-c][!x]/{end}, https://ten.test/a\\*b, https://**.eleven.test/, https://*twelve.test/, exp+app://**, https://pre-*-suf.test/**")
 	good := `https://app.acme.test/
 https://app.acme.test
 https://app.acme.test?x
@@ -276,7 +279,8 @@ func TestAllowed_siteDoesNotAlloc(t *testing.T) {
 
 func BenchmarkAllowed(b *testing.B) {
 	l := mustNew(b, testSite, testList)
-	for name, target := range map[string]string{"site": "https://app.acme.test/anything?x=1", "listed": "https://x.two.test/a/b", "last": "https://five.test/app/x"} {
+	for name, target := range map[string]string{"site": "https://app.acme.test/anything?x=1",
+		"listed": "https://x.two.test/a/b", "last": "https://five.test/app/x"} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -208,7 +208,8 @@ func cleanRunes(text string) bool {
 		return false
 	}
 	for _, r := range text {
-		if r < ' ' || r == '\\' || r == 0x7f || r > 0x7f && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Z, r)) {
+		if r < ' ' || r == '\\' || r == 0x7f || r > 0x7f &&
+			(unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Z, r)) {
 			return false
 		}
 	}

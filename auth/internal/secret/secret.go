@@ -33,7 +33,8 @@ const (
 	Factors        Purpose = "factors"         // seals TOTP keys
 )
 
-var purposes = [...]Purpose{SigningKeys, Outbox, ProviderTokens, Refresh, OTP, Limits, FauxUser, ExternalStates, Factors}
+var purposes = [...]Purpose{SigningKeys, Outbox, ProviderTokens, Refresh, OTP, Limits, FauxUser, ExternalStates,
+	Factors}
 
 // Root is the current and the previous root keys. It never changes and may be used by many goroutines.
 type Root struct {

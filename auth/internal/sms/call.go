@@ -50,7 +50,8 @@ func (a answer) aboutMessage() bool {
 }
 
 // call makes one. Its errors hold neither the query nor the path of the URL.
-func (g *Gateway) call(ctx context.Context, method, address string, form url.Values, header http.Header) (answer, error) {
+func (g *Gateway) call(ctx context.Context, method, address string, form url.Values,
+	header http.Header) (answer, error) {
 	r, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(form.Encode()))
 	if err != nil {
 		return answer{}, errors.New("its URL can't be read")
@@ -111,7 +112,8 @@ func hide(words string, m mail.SMS, secrets []string) string {
 		words = hideDigits(words, m.To[n-7:], "<recipient>") // as it is written within the country
 	}
 	words = hideDigits(words, m.Token, "<code>")
-	words = strings.Join(strings.FieldsFunc(words, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	words = strings.Join(strings.FieldsFunc(words,
+		func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 	if r := []rune(words); len(r) > 250 {
 		words = string(r[:249]) + "…"
 	}

@@ -40,7 +40,8 @@ func unauthorized(a answer) bool {
 
 // https://www.twilio.com/docs/iam/api/account
 func (t Twilio) account() account {
-	return account{method: http.MethodGet, path: "/2010-04-01/Accounts/" + url.PathEscape(t.AccountSID) + ".json", header: http.Header{"Authorization": {"Basic " + t.basic()}}}
+	return account{method: http.MethodGet, path: "/2010-04-01/Accounts/" + url.PathEscape(t.AccountSID) + ".json",
+		header: http.Header{"Authorization": {"Basic " + t.basic()}}}
 }
 
 func (t Twilio) credentials() []string {
@@ -51,7 +52,8 @@ func (t Twilio) denied(a answer) bool { return unauthorized(a) }
 
 // https://developers.messagebird.com/api/balance
 func (b MessageBird) account() account {
-	return account{method: http.MethodGet, path: "/balance", header: http.Header{"Authorization": {"AccessKey " + b.AccessKey}}}
+	return account{method: http.MethodGet, path: "/balance",
+		header: http.Header{"Authorization": {"AccessKey " + b.AccessKey}}}
 }
 
 func (b MessageBird) credentials() []string { return []string{"AUTH_SMS_MESSAGEBIRD_ACCESS_KEY"} }
@@ -77,7 +79,8 @@ func (l Textlocal) denied(a answer) bool {
 
 // https://developer.vonage.com/api/account, "Get Account Balance"
 func (v Vonage) account() account {
-	return account{method: http.MethodGet, path: "/account/get-balance", form: url.Values{"api_key": {v.APIKey}, "api_secret": {v.APISecret}}}
+	return account{method: http.MethodGet, path: "/account/get-balance",
+		form: url.Values{"api_key": {v.APIKey}, "api_secret": {v.APISecret}}}
 }
 
 func (v Vonage) credentials() []string {

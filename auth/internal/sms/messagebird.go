@@ -24,7 +24,8 @@ func (b MessageBird) base() string { return baseOr(b.URL, "https://rest.messageb
 func (b MessageBird) secrets() []string { return []string{b.AccessKey} }
 
 func (b MessageBird) request(m mail.SMS) (string, url.Values, http.Header, error) {
-	form := url.Values{"originator": {b.Originator}, "body": {m.Text}, "recipients": {m.To}, "type": {"sms"}, "datacoding": {"unicode"}}
+	form := url.Values{"originator": {b.Originator}, "body": {m.Text}, "recipients": {m.To}, "type": {"sms"},
+		"datacoding": {"unicode"}}
 	return "/messages", form, http.Header{"Authorization": {"AccessKey " + b.AccessKey}}, plainOnly(m)
 }
 

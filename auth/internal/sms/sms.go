@@ -113,7 +113,8 @@ func New(s Settings) *Gateway {
 	if s.Log == nil {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
-	g := &Gateway{name: s.Provider, vendor: v, log: s.Log, http: outbound.New(outbound.Options{Timeout: s.Timeout, MaxBytes: maxAnswer, Watch: s.Watch, Target: "sms " + s.Provider})}
+	g := &Gateway{name: s.Provider, vendor: v, log: s.Log, http: outbound.New(outbound.Options{Timeout: s.Timeout,
+		MaxBytes: maxAnswer, Watch: s.Watch, Target: "sms " + s.Provider})}
 	client := *g.http.Configured
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	g.client = &client

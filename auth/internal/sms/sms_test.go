@@ -66,7 +66,8 @@ func TestSend(t *testing.T) {
 			t.Error(g)
 		}
 	}
-	want := url.Values{"To": {"+4915112345678"}, "Channel": {"sms"}, "From": {smstest.From}, "Body": {"Your code is 987654"}}
+	want := url.Values{"To": {"+4915112345678"}, "Channel": {"sms"}, "From": {smstest.From},
+		"Body": {"Your code is 987654"}}
 	if d := cmp.Diff(want, s.Taken()[0].Form); d != "" {
 		t.Error(d)
 	}
@@ -74,7 +75,8 @@ func TestSend(t *testing.T) {
 	// A text beyond ASCII is said to be one where the gateway wants that.
 	m := message("sms")
 	m.Text = "Ihr Schlüssel: 987654"
-	if err := gateway(t, settings("vonage", s.URL())).SendText(t.Context(), uuid.New(), m); err != nil || s.Taken()[4].Form.Get("type") != "unicode" {
+	if err := gateway(t, settings("vonage", s.URL())).SendText(t.Context(), uuid.New(), m); err != nil ||
+		s.Taken()[4].Form.Get("type") != "unicode" {
 		t.Errorf("%v %v", err, s.Taken()[4])
 	}
 }
@@ -98,9 +100,11 @@ func TestSend_whatsApp(t *testing.T) {
 			t.Error(d)
 		}
 	}
-	check(url.Values{"To": {"whatsapp:+4915112345678"}, "Channel": {"whatsapp"}, "From": {smstest.From}, "Body": {"Your code is 987654"}})
+	check(url.Values{"To": {"whatsapp:+4915112345678"}, "Channel": {"whatsapp"}, "From": {smstest.From},
+		"Body": {"Your code is 987654"}})
 	set.Twilio.From = "+49 151 0000000"
-	check(url.Values{"To": {"whatsapp:+4915112345678"}, "Channel": {"whatsapp"}, "From": {"whatsapp:+49 151 0000000"}, "Body": {"Your code is 987654"}})
+	check(url.Values{"To": {"whatsapp:+4915112345678"}, "Channel": {"whatsapp"}, "From": {"whatsapp:+49 151 0000000"},
+		"Body": {"Your code is 987654"}})
 	set.Twilio.ContentSID = smstest.ContentSID
 	check(url.Values{"To": {"whatsapp:+4915112345678"}, "Channel": {"whatsapp"}, "From": {"whatsapp:+49 151 0000000"},
 		"ContentSid": {smstest.ContentSID}, "ContentVariables": {`{"1": "987654"}`}})
@@ -127,41 +131,64 @@ func TestSend_failures(t *testing.T) {
 		final   bool
 		want    string
 	}{
-		{"twilio", smstest.Answer{Status: 201, Body: `{"sid":"SM1","status":"failed","error_code":30006,"error_message":"Landline"}`}, final, "Landline 30006 for message SM1"},
-		{"twilio", smstest.Answer{Body: `{"sid":"SM1","status":"undelivered","error_code":"30001","error_message":"Queue overflow"}`}, retry, "Queue overflow 30001 for message SM1"},
-		{"twilio", smstest.Answer{Body: `{"sid":"SM1","status":"failed","error_code":null,"error_message":null}`}, final, " for message SM1"},
-		{"twilio", smstest.Answer{Status: 400, Body: `{"code":21211,"message":"The 'To' number +4915112345678 is not valid.","more_info":"https://www.twilio.com/docs/errors/21211","status":400}`}, final,
+		{"twilio", smstest.Answer{Status: 201,
+			Body: `{"sid":"SM1","status":"failed","error_code":30006,"error_message":"Landline"}`}, final,
+			"Landline 30006 for message SM1"},
+		{"twilio",
+			smstest.Answer{Body: `{"sid":"SM1","status":"undelivered","error_code":"30001","error_message":"Queue overflow"}`},
+			retry, "Queue overflow 30001 for message SM1"},
+		{"twilio", smstest.Answer{Body: `{"sid":"SM1","status":"failed","error_code":null,"error_message":null}`}, final,
+			" for message SM1"},
+		{"twilio", smstest.Answer{Status: 400,
+			Body: `{"code":21211,"message":"The 'To' number +4915112345678 is not valid.","more_info":"https://www.twilio.com/docs/errors/21211","status":400}`}, final,
 			"400: The 'To' number <recipient> is not valid. (code 21211) More information: https://www.twilio.com/docs/errors/21211"},
-		{"twilio", smstest.Answer{Status: 400, Body: `{"code":21606,"message":"bad From","status":400}`}, retry, "400: bad From (code 21606)"},
-		{"twilio", smstest.Answer{Status: 400, Body: `{}`}, retry, "400:  (code )"},
-		{"twilio", smstest.Answer{Status: 401, Body: `{"code":20003,"message":"Authenticate"}`}, retry, "401: Authenticate (code 20003)"},
-		{"twilio", smstest.Answer{Status: 404, Body: `{"code":20404,"message":"no such account"}`}, retry, "404: no such account (code 20404)"},
-		{"twilio", smstest.Answer{Status: 429, Body: `{"code":20429,"message":"Too Many Requests"}`}, retry, "429: Too Many Requests (code 20429)"},
-		{"twilio", smstest.Answer{Status: 500, Body: `{"code":20500,"message":"Internal"}`}, retry, "500: Internal (code 20500)"},
+		{"twilio", smstest.Answer{Status: 400, Body: `{"code":21606,"message":"bad From","status":400}`}, retry,
+			"400: bad From (code 21606)"}, {"twilio", smstest.Answer{Status: 400, Body: `{}`}, retry, "400:  (code )"},
+		{"twilio", smstest.Answer{Status: 401, Body: `{"code":20003,"message":"Authenticate"}`}, retry,
+			"401: Authenticate (code 20003)"},
+		{"twilio", smstest.Answer{Status: 404, Body: `{"code":20404,"message":"no such account"}`}, retry,
+			"404: no such account (code 20404)"},
+		{"twilio", smstest.Answer{Status: 429, Body: `{"code":20429,"message":"Too Many Requests"}`}, retry,
+			"429: Too Many Requests (code 20429)"},
+		{"twilio", smstest.Answer{Status: 500, Body: `{"code":20500,"message":"Internal"}`}, retry,
+			"500: Internal (code 20500)"},
 		{"twilio", smstest.Answer{Status: 202, Body: `{"sid":"SM1","status":"queued"}`}, retry, "202: "},
-		{"messagebird", smstest.Answer{Status: 401, Body: `{"errors":[{"code":2,"description":"Request not allowed (incorrect access_key)"}]}`}, retry, "401: Request not allowed (incorrect access_key) (code 2)"},
-		{"messagebird", smstest.Answer{Status: 422, Body: `{"errors":[{"code":25,"description":"Not enough balance"}]}`}, retry, "422: Not enough balance (code 25)"},
-		{"messagebird", smstest.Answer{Status: 422, Body: `{"errors":[{"code":10,"description":"4915112345678 is invalid"}]}`}, final, "422: <recipient> is invalid (code 10)"},
+		{"messagebird", smstest.Answer{Status: 401,
+			Body: `{"errors":[{"code":2,"description":"Request not allowed (incorrect access_key)"}]}`}, retry,
+			"401: Request not allowed (incorrect access_key) (code 2)"},
+		{"messagebird", smstest.Answer{Status: 422, Body: `{"errors":[{"code":25,"description":"Not enough balance"}]}`},
+			retry, "422: Not enough balance (code 25)"},
+		{"messagebird", smstest.Answer{Status: 422,
+			Body: `{"errors":[{"code":10,"description":"4915112345678 is invalid"}]}`}, final,
+			"422: <recipient> is invalid (code 10)"},
 		{"messagebird", smstest.Answer{Status: 400, Body: `{"errors":[]}`}, retry, "it answers 400"},
 		{"messagebird", smstest.Answer{Body: `{"id":"1","recipients":{"totalSentCount":0}}`}, retry, "total sent count is 0"},
 		{"messagebird", smstest.Answer{Body: `{"id":"1"}`}, retry, "total sent count is 0"},
 		{"messagebird", smstest.Answer{Status: 500, Body: `{"recipients":{"totalSentCount":1}}`}, retry, "it answers 500"},
 		{"textlocal", smstest.Answer{Body: `{"errors":[{"code":80,"message":"Invalid template"}],"status":"failure"}`}, final,
 			"Invalid template (code 80): AUTH_SMS_TEMPLATE is none of the texts that are registered with it"},
-		{"textlocal", smstest.Answer{Body: `{"errors":[{"code":3,"message":"Invalid login details"}],"status":"failure"}`}, retry, "Invalid login details (code 3)"},
-		{"textlocal", smstest.Answer{Body: `{"errors":[{"code":"32","message":"Invalid number format"}],"status":"failure"}`}, final, "Invalid number format (code 32)"},
+		{"textlocal", smstest.Answer{Body: `{"errors":[{"code":3,"message":"Invalid login details"}],"status":"failure"}`},
+			retry, "Invalid login details (code 3)"},
+		{"textlocal", smstest.Answer{Body: `{"errors":[{"code":"32","message":"Invalid number format"}],"status":"failure"}`},
+			final, "Invalid number format (code 32)"},
 		{"textlocal", smstest.Answer{Body: `{"errors":[],"status":"failure"}`}, retry, `status "failure"`},
-		{"textlocal", smstest.Answer{Status: 503, Body: `{"status":"success","messages":[{"id":"1"}]}`}, retry, "it answers 503"},
-		{"vonage", smstest.Answer{Body: `{"messages":[{"status":"4","error-text":"Bad Credentials"}]}`}, retry, "Bad Credentials (status: 4) for message"},
-		{"vonage", smstest.Answer{Body: `{"messages":[{"status":"1","error-text":"Throttled"}]}`}, retry, "Throttled (status: 1) for message"},
-		{"vonage", smstest.Answer{Body: `{"messages":[{"status":"7","error-text":"Number barred","message-id":"0A"}]}`}, final, "Number barred (status: 7) for message 0A"},
+		{"textlocal", smstest.Answer{Status: 503, Body: `{"status":"success","messages":[{"id":"1"}]}`}, retry,
+			"it answers 503"},
+		{"vonage", smstest.Answer{Body: `{"messages":[{"status":"4","error-text":"Bad Credentials"}]}`}, retry,
+			"Bad Credentials (status: 4) for message"},
+		{"vonage", smstest.Answer{Body: `{"messages":[{"status":"1","error-text":"Throttled"}]}`}, retry,
+			"Throttled (status: 1) for message"},
+		{"vonage", smstest.Answer{Body: `{"messages":[{"status":"7","error-text":"Number barred","message-id":"0A"}]}`},
+			final, "Number barred (status: 7) for message 0A"},
 		{"vonage", smstest.Answer{Body: `{"messages":[]}`}, retry, "Internal Error (it answers 200)"},
 		{"vonage", smstest.Answer{Status: 502, Body: `{"messages":[{"status":"0"}]}`}, retry, "it answers 502"},
 	} {
 		s.Behave(smstest.Always(c.answer))
 		err := gateway(t, settings(c.gateway, s.URL())).SendText(t.Context(), uuid.New(), message("sms"))
 		_, refused := errors.AsType[*mail.Refused](err)
-		if want := "sms: " + c.gateway + ": " + strings.TrimSpace(c.want); err == nil || !strings.HasPrefix(strings.Join(strings.Fields(err.Error()), " "), strings.Join(strings.Fields(want), " ")) || refused != c.final {
+		if want := "sms: " + c.gateway + ": " + strings.TrimSpace(c.want); err == nil ||
+			!strings.HasPrefix(strings.Join(strings.Fields(err.Error()), " "), strings.Join(strings.Fields(want), " ")) ||
+			refused != c.final {
 			t.Errorf("%s %+v: final %v, %v\nwant %v, %s", c.gateway, c.answer, refused, err, c.final, want)
 		}
 	}
@@ -176,8 +203,8 @@ func TestSend_hostile(t *testing.T) {
 	s, elsewhere := smstest.Start(t), smstest.Start(t)
 	for _, name := range providers {
 		for _, a := range []smstest.Answer{
-			{Body: "<html>Welcome</html>"}, {Body: ""}, {Body: "[]"}, {Body: `"x"`}, {Status: 400, Body: "<html>"}, {Status: 204}, {Drop: true},
-			{Body: `{"sid":"` + strings.Repeat("x", maxAnswer) + `"}`},
+			{Body: "<html>Welcome</html>"}, {Body: ""}, {Body: "[]"}, {Body: `"x"`}, {Status: 400, Body: "<html>"},
+			{Status: 204}, {Drop: true}, {Body: `{"sid":"` + strings.Repeat("x", maxAnswer) + `"}`},
 			{Status: 307, Location: elsewhere.URL() + "/send"}, {Status: 302, Location: "/messages", Body: "{}"}, {Hang: true},
 		} {
 			set := settings(name, s.URL())
@@ -211,7 +238,8 @@ func TestSend_hostile(t *testing.T) {
 func clean(t *testing.T, err error) {
 	t.Helper()
 	text := fmt.Sprint(err)
-	for _, s := range append(smstest.Secrets(), "987654", "4915112345678", "2345678", "/Accounts/", url.QueryEscape(smstest.TextlocalKey)) {
+	for _, s := range append(smstest.Secrets(), "987654", "4915112345678", "2345678", "/Accounts/",
+		url.QueryEscape(smstest.TextlocalKey)) {
 		if strings.Contains(text, s) {
 			t.Errorf("an error holds %q: %s", s, text)
 		}
@@ -227,11 +255,13 @@ func TestSend_secrets(t *testing.T) {
 	s := smstest.Start(t)
 	for i, name := range providers {
 		s.Behave(func(q smstest.Request) *smstest.Answer {
-			words, err := json.Marshal("no\r\n" + smstest.Secrets()[i] + q.Form.Encode() + " " + fmt.Sprint(q.Form) + " +49 (151) 123-456-78 01511/2345678 98-76-54")
+			words, err := json.Marshal("no\r\n" + smstest.Secrets()[i] + q.Form.Encode() +
+				" " + fmt.Sprint(q.Form) + " +49 (151) 123-456-78 01511/2345678 98-76-54")
 			if err != nil {
 				t.Error(err)
 			}
-			return &smstest.Answer{Status: 400, Body: fmt.Sprintf(`{"code":"1","message":%[1]s,"errors":[{"code":1,"message":%[1]s,"description":%[1]s}],"messages":[{"status":"1","error-text":%[1]s}]}`, words)}
+			return &smstest.Answer{Status: 400,
+				Body: fmt.Sprintf(`{"code":"1","message":%[1]s,"errors":[{"code":1,"message":%[1]s,"description":%[1]s}],"messages":[{"status":"1","error-text":%[1]s}]}`, words)}
 		})
 		err := gateway(t, settings(name, s.URL())).SendText(t.Context(), uuid.New(), message("sms"))
 		if err == nil || !strings.Contains(err.Error(), "no ") {
@@ -268,17 +298,20 @@ func TestCheck(t *testing.T) {
 			o := settings(provider, s.URL())
 			change(&o)
 			err := gateway(t, o).Check(t.Context())
-			if text := fmt.Sprint(err); want == "" && err != nil || !strings.Contains(text, want) || strings.Contains(text, "hush") {
+			if text := fmt.Sprint(err); want == "" && err != nil || !strings.Contains(text, want) ||
+				strings.Contains(text, "hush") {
 				t.Errorf("%s: %v, want %q", provider, err, want)
 			}
 		}
 		f(func(*Settings) {}, "")
 		wrong := func(o *Settings) {
-			o.Twilio.AuthToken, o.MessageBird.AccessKey, o.Textlocal.APIKey, o.Vonage.APISecret = "hush1", "hush2", "hush3", "hush4"
+			o.Twilio.AuthToken, o.MessageBird.AccessKey, o.Textlocal.APIKey, o.Vonage.APISecret = "hush1", "hush2", "hush3",
+				"hush4"
 		}
 		f(wrong, provider+" does not know AUTH_SMS_"+strings.ToUpper(provider)+"_")
 		away := func(o *Settings) {
-			o.Twilio.URL, o.MessageBird.URL, o.Textlocal.URL, o.Vonage.URL = "http://127.0.0.1:1", "http://127.0.0.1:1", "http://127.0.0.1:1", "http://127.0.0.1:1"
+			o.Twilio.URL, o.MessageBird.URL, o.Textlocal.URL, o.Vonage.URL = "http://127.0.0.1:1", "http://127.0.0.1:1",
+				"http://127.0.0.1:1", "http://127.0.0.1:1"
 		}
 		f(away, "calling 127.0.0.1:1: ")
 	}
@@ -306,8 +339,10 @@ func TestDoubts(t *testing.T) {
 		}
 	}
 	wrong := Settings{
-		Twilio:      Twilio{AccountSID: "SK0123456789abcdef0123456789abcdef", From: "MG0123", ContentSID: "MG0123456789abcdef0123456789abcdef"},
-		MessageBird: MessageBird{Originator: "Our Company Ltd"}, Textlocal: Textlocal{Sender: "Straße"}, Vonage: Vonage{From: "twelve chars"},
+		Twilio: Twilio{AccountSID: "SK0123456789abcdef0123456789abcdef", From: "MG0123",
+			ContentSID: "MG0123456789abcdef0123456789abcdef"},
+		MessageBird: MessageBird{Originator: "Our Company Ltd"}, Textlocal: Textlocal{Sender: "Straße"},
+		Vonage: Vonage{From: "twelve chars"},
 	}
 	for provider, want := range map[string]string{
 		"twilio": "AUTH_SMS_TWILIO_ACCOUNT_SID AUTH_SMS_TWILIO_CONTENT_SID", "messagebird": "AUTH_SMS_MESSAGEBIRD_ORIGINATOR",
@@ -340,8 +375,9 @@ func TestMissing(t *testing.T) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
-	for name, base := range map[string]string{"twilio": "https://api.twilio.com", "messagebird": "https://rest.messagebird.com",
-		"textlocal": "https://api.textlocal.in", "vonage": "https://rest.nexmo.com"} {
+	for name, base := range map[string]string{"twilio": "https://api.twilio.com",
+		"messagebird": "https://rest.messagebird.com",
+		"textlocal":   "https://api.textlocal.in", "vonage": "https://rest.nexmo.com"} {
 		set := settings(name, "")
 		set.MessageBird.URL = ""
 		if got := gateway(t, set).String(); got != name+" at "+base {
@@ -372,9 +408,11 @@ func TestSend_log(t *testing.T) {
 // FuzzRead: whatever a gateway answers is judged without a panic, and its words come out clean.
 func FuzzRead(f *testing.F) {
 	for _, body := range []string{
-		`{"sid":"SM1","status":"failed","error_code":30006,"error_message":"987654"}`, `{"code":21211,"message":"+49 151 123 45678","status":400}`,
+		`{"sid":"SM1","status":"failed","error_code":30006,"error_message":"987654"}`,
+		`{"code":21211,"message":"+49 151 123 45678","status":400}`,
 		`{"id":"1","recipients":{"totalSentCount":1},"errors":[{"code":null,"description":{}}]}`,
-		`{"errors":[{"code":80,"message":"textlocal/key+hush="}],"status":"failure"}`, `{"messages":[{"status":4,"error-text":"\u0000\n"}]}`, `[]`, ``, "\xff",
+		`{"errors":[{"code":80,"message":"textlocal/key+hush="}],"status":"failure"}`,
+		`{"messages":[{"status":4,"error-text":"\u0000\n"}]}`, `[]`, ``, "\xff",
 	} {
 		for _, status := range []int{200, 400, 500} {
 			f.Add(status, []byte(body))

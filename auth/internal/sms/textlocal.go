@@ -19,7 +19,8 @@ func (l Textlocal) base() string { return baseOr(l.URL, "https://api.textlocal.i
 func (l Textlocal) secrets() []string { return []string{l.APIKey} }
 
 func (l Textlocal) request(m mail.SMS) (string, url.Values, http.Header, error) {
-	return "/send", url.Values{"sender": {l.Sender}, "apikey": {l.APIKey}, "message": {m.Text}, "numbers": {m.To}}, nil, plainOnly(m)
+	return "/send", url.Values{"sender": {l.Sender}, "apikey": {l.APIKey}, "message": {m.Text}, "numbers": {m.To}}, nil,
+		plainOnly(m)
 }
 
 // textlocalMends are error codes that are about the account: key, credits, sender.

@@ -21,7 +21,8 @@ type Twilio struct {
 }
 
 func (t Twilio) missing() []string {
-	return lacking("AUTH_SMS_TWILIO_ACCOUNT_SID", t.AccountSID, "AUTH_SMS_TWILIO_AUTH_TOKEN", t.AuthToken, "AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID", t.From)
+	return lacking("AUTH_SMS_TWILIO_ACCOUNT_SID", t.AccountSID, "AUTH_SMS_TWILIO_AUTH_TOKEN", t.AuthToken,
+		"AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID", t.From)
 }
 
 func (t Twilio) base() string { return baseOr(t.URL, "https://api.twilio.com") }
@@ -48,7 +49,8 @@ func (t Twilio) request(m mail.SMS) (string, url.Values, http.Header, error) {
 	} else if err := plainOnly(m); err != nil {
 		return "", nil, nil, err
 	}
-	return "/2010-04-01/Accounts/" + url.PathEscape(t.AccountSID) + "/Messages.json", form, http.Header{"Authorization": {"Basic " + t.basic()}}, nil
+	return "/2010-04-01/Accounts/" + url.PathEscape(t.AccountSID) + "/Messages.json", form,
+		http.Header{"Authorization": {"Basic " + t.basic()}}, nil
 }
 
 // twilioMends are error codes of status 400 that are about the sender or the moment: credentials, From

@@ -11,7 +11,8 @@ import (
 type Vonage struct{ APIKey, APISecret, From, URL string }
 
 func (v Vonage) missing() []string {
-	return lacking("AUTH_SMS_VONAGE_API_KEY", v.APIKey, "AUTH_SMS_VONAGE_API_SECRET", v.APISecret, "AUTH_SMS_VONAGE_FROM", v.From)
+	return lacking("AUTH_SMS_VONAGE_API_KEY", v.APIKey, "AUTH_SMS_VONAGE_API_SECRET", v.APISecret, "AUTH_SMS_VONAGE_FROM",
+		v.From)
 }
 
 func (v Vonage) base() string { return baseOr(v.URL, "https://rest.nexmo.com") }
@@ -19,7 +20,8 @@ func (v Vonage) base() string { return baseOr(v.URL, "https://rest.nexmo.com") }
 func (v Vonage) secrets() []string { return []string{v.APISecret, v.APIKey} }
 
 func (v Vonage) request(m mail.SMS) (string, url.Values, http.Header, error) {
-	form := url.Values{"from": {v.From}, "to": {m.To}, "text": {m.Text}, "api_key": {v.APIKey}, "api_secret": {v.APISecret}}
+	form := url.Values{"from": {v.From}, "to": {m.To}, "text": {m.Text}, "api_key": {v.APIKey},
+		"api_secret": {v.APISecret}}
 	if !isASCII(m.Text) {
 		form.Set("type", "unicode")
 	}
@@ -28,7 +30,8 @@ func (v Vonage) request(m mail.SMS) (string, url.Values, http.Header, error) {
 
 // vonageFinal are statuses that are about the message: parameters, number, text, a network or a country
 // that it isn't sent to.
-var vonageFinal = map[text]bool{"2": true, "3": true, "6": true, "7": true, "12": true, "22": true, "29": true, "33": true}
+var vonageFinal = map[text]bool{"2": true, "3": true, "6": true, "7": true, "12": true, "22": true, "29": true,
+	"33": true}
 
 func (v Vonage) read(a answer) (string, *failure) {
 	var in struct {

@@ -193,7 +193,8 @@ func (db *DB) AuditLog(ctx context.Context, f AuditFilter) (page []AuditRow, tot
 	b := db.Batch()
 	b.rows("audit log", func(r pgx.Rows) error {
 		var a AuditRow
-		err := r.Scan(&a.ID, (*nullTime)(&a.At), &a.Action, (*nullUUID)(&a.Actor), (*nullUUID)(&a.Session), (*nullText)(&a.ActorRole), &a.IP, (*nullBytes)(&a.Traits),
+		err := r.Scan(&a.ID, (*nullTime)(&a.At), &a.Action, (*nullUUID)(&a.Actor), (*nullUUID)(&a.Session),
+			(*nullText)(&a.ActorRole), &a.IP, (*nullBytes)(&a.Traits),
 			(*nullText)(&a.ActorEmail), (*nullText)(&a.ActorPhone), (*nullText)(&a.ActorFullName))
 		page = append(page, a)
 		return err

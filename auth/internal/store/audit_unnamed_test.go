@@ -21,7 +21,8 @@ func TestAudit_unnamed(t *testing.T) {
 		dbs[i] = open(t, url, "")
 	}
 	failed := func(i int, now time.Time) {
-		db, a := dbs[i%2], store.Audit{At: now, Action: store.ActionVerificationFailed, IP: "192.0.2.1", Traits: []byte(`{"type": "sms"}`)}
+		db, a := dbs[i%2], store.Audit{At: now, Action: store.ActionVerificationFailed, IP: "192.0.2.1",
+			Traits: []byte(`{"type": "sms"}`)}
 		key := []byte(fmt.Sprint(i, now))
 		var err error
 		switch i % 3 {
@@ -34,8 +35,9 @@ func TestAudit_unnamed(t *testing.T) {
 			b.AuditSeldom(store.NewInterval(key, time.Minute), a)
 			err = b.Send(t.Context())
 		default:
-			err = db.FailedPassword(t.Context(), store.FailedPassword{Tries: store.Limit{Key: key, Size: 20, Refill: time.Hour}, Now: now,
-				Note: store.NewInterval(append(key, 'n'), time.Minute), Audit: a})
+			err = db.FailedPassword(t.Context(),
+				store.FailedPassword{Tries: store.Limit{Key: key, Size: 20, Refill: time.Hour}, Now: now,
+					Note: store.NewInterval(append(key, 'n'), time.Minute), Audit: a})
 		}
 		if err != nil {
 			t.Error(err)

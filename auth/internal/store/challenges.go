@@ -65,7 +65,8 @@ func (b *Batch) Attempt(dst *Attempt, factor, challenge uuid.UUID) {
 	*dst = Attempt{}
 	b.rows("attempt", func(r pgx.Rows) error {
 		c := &dst.Challenge
-		return r.Scan((*nullBytes)(&dst.Secret), &dst.LastStep, (*nullUUID)(&c.ID), (*nullUUID)(&c.Factor), (*nullText)(&c.IP), (*nullBytes)(&c.OTPMAC), (*nullInt)(&c.Misses),
+		return r.Scan((*nullBytes)(&dst.Secret), &dst.LastStep, (*nullUUID)(&c.ID), (*nullUUID)(&c.Factor),
+			(*nullText)(&c.IP), (*nullBytes)(&c.OTPMAC), (*nullInt)(&c.Misses),
 			(*nullTime)(&c.CreatedAt), (*nullTime)(&c.ExpiresAt), (*nullTime)(&c.VerifiedAt))
 	}, selectAttempt, factor, challenge)
 }

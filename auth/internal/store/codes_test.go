@@ -26,10 +26,14 @@ func TestCodes_endWithSessions(t *testing.T) {
 			return try(t, db, func(b *store.Batch) { b.EndSessions(store.EndSessions{User: u.ID, Reason: "x", At: at}) })
 		}, true},
 		{"other sessions", func(u store.User, s uuid.UUID, at time.Time) error {
-			return try(t, db, func(b *store.Batch) { b.EndSessions(store.EndSessions{User: u.ID, Except: s, Reason: "x", At: at}) })
+			return try(t, db, func(b *store.Batch) {
+				b.EndSessions(store.EndSessions{User: u.ID, Except: s, Reason: "x", At: at})
+			})
 		}, true},
 		{"one session", func(u store.User, s uuid.UUID, at time.Time) error {
-			return try(t, db, func(b *store.Batch) { b.EndSessions(store.EndSessions{User: u.ID, Only: s, Reason: "x", At: at}) })
+			return try(t, db, func(b *store.Batch) {
+				b.EndSessions(store.EndSessions{User: u.ID, Only: s, Reason: "x", At: at})
+			})
 		}, false},
 		{"a verified factor", func(u store.User, s uuid.UUID, at time.Time) error {
 			return try(t, db, func(b *store.Batch) { b.EndLowSessions(u.ID, s, at) })
@@ -45,7 +49,8 @@ func TestCodes_endWithSessions(t *testing.T) {
 		u := addUser(t, db, uuid.NewString()+"@example.org")
 		session := addSession(t, db, u, noon)
 		flow := func() store.Flow {
-			return store.Flow{ID: uuid.New(), User: u.ID, Method: "oauth", Challenge: "c", ChallengeMethod: "plain", IssuedAt: noon, CreatedAt: noon, ExpiresAt: noon.Add(time.Hour)}
+			return store.Flow{ID: uuid.New(), User: u.ID, Method: "oauth", Challenge: "c", ChallengeMethod: "plain",
+				IssuedAt: noon, CreatedAt: noon, ExpiresAt: noon.Add(time.Hour)}
 		}
 		issued, waits := flow(), flow()
 		send(t, db, func(b *store.Batch) {
@@ -103,7 +108,8 @@ func TestTakeFlow_keepsNoSecrets(t *testing.T) {
 	db := storetest.Open(t)
 	u := addUser(t, db, "mia@example.org")
 	send(t, db, func(b *store.Batch) {
-		b.InsertIssuedFlow(store.Flow{ID: uuid.New(), User: u.ID, Method: "oauth", Challenge: "c", ChallengeMethod: "plain", IssuedAt: noon, CreatedAt: noon,
+		b.InsertIssuedFlow(store.Flow{ID: uuid.New(), User: u.ID, Method: "oauth", Challenge: "c", ChallengeMethod: "plain",
+			IssuedAt: noon, CreatedAt: noon,
 			ExpiresAt: noon.Add(time.Hour), ProviderTokens: []byte("sealed"), Linked: []byte("sealed")}, digest("code"))
 	})
 	if f, err := take(t, db, "code"); err != nil || f.ProviderTokens == nil || f.Linked == nil {

@@ -39,9 +39,10 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`)
 
 // InsertExternalState begins a way to a provider.
 func (b *Batch) InsertExternalState(s ExternalState) {
-	b.exec("insert external state", insertExternalState, s.Hash, s.Provider, s.Aud, s.RedirectTo, s.Challenge, s.ChallengeMethod,
-		bytesOrNull(s.InviteHash), uuidOrNull(s.LinkingUser), uuidOrNull(s.LinkingSession), bytesOrNull(s.CookieHash), bytesOrNull(s.Private),
-		s.CreatedAt, s.ExpiresAt, s.LinkingAAL)
+	b.exec("insert external state", insertExternalState, s.Hash, s.Provider, s.Aud, s.RedirectTo, s.Challenge,
+		s.ChallengeMethod,
+		bytesOrNull(s.InviteHash), uuidOrNull(s.LinkingUser), uuidOrNull(s.LinkingSession), bytesOrNull(s.CookieHash),
+		bytesOrNull(s.Private), s.CreatedAt, s.ExpiresAt, s.LinkingAAL)
 }
 
 // Of two callbacks at once the second waits for the first and sees it in used_at.
@@ -61,7 +62,8 @@ from found f`)
 func (db *DB) UseExternalState(ctx context.Context, hash []byte, now time.Time) (ExternalState, error) {
 	var s ExternalState
 	err := db.queryRow(ctx, "use external state", func(r pgx.Row) error {
-		return r.Scan((*nullBytes)(&s.Hash), &s.Provider, &s.Aud, &s.RedirectTo, &s.Challenge, &s.ChallengeMethod, (*nullBytes)(&s.InviteHash),
+		return r.Scan((*nullBytes)(&s.Hash), &s.Provider, &s.Aud, &s.RedirectTo, &s.Challenge, &s.ChallengeMethod,
+			(*nullBytes)(&s.InviteHash),
 			(*nullUUID)(&s.LinkingUser), (*nullUUID)(&s.LinkingSession), (*nullBytes)(&s.CookieHash), (*nullBytes)(&s.Private),
 			(*nullTime)(&s.CreatedAt), (*nullTime)(&s.ExpiresAt), (*nullTime)(&s.UsedAt), (*nullInt)(&s.LinkingAAL))
 	}, useExternalState, hash, now)
@@ -107,7 +109,8 @@ from {users} u where u.aud = $3 and u.email = any($4) and u.email <> '' and u.de
 union all
 select i.user_id, 4, i.email
 from {identities} i join {users} u on u.id = i.user_id
-where i.email = any($4) and i.email <> '' and i.provider <> 'email' and u.aud = $3 and u.deleted_at is null and not (` + abandoned + `)
+where i.email = any($4) and i.email <> '' and i.provider <> 'email' and u.aud = $3 and u.deleted_at is null and not (` +
+	abandoned + `)
 order by 2, 1, 3`)
 
 // Matches reads the users that have this identity, under any of the provider's names, or one of the addresses.

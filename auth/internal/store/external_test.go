@@ -23,9 +23,10 @@ import (
 func newState(name string) store.ExternalState {
 	sum := sha256.Sum256([]byte(name))
 	return store.ExternalState{
-		Hash: sum[:], Provider: "github", Aud: "authenticated", RedirectTo: "https://app.example.org/", Challenge: "c", ChallengeMethod: "s256",
-		InviteHash: []byte("invite"), LinkingUser: uuid.New(), LinkingSession: uuid.New(), CookieHash: []byte("cookie"), Private: []byte("private"),
-		CreatedAt: noon, ExpiresAt: noon.Add(5 * time.Minute),
+		Hash: sum[:], Provider: "github", Aud: "authenticated", RedirectTo: "https://app.example.org/", Challenge: "c",
+		ChallengeMethod: "s256",
+		InviteHash:      []byte("invite"), LinkingUser: uuid.New(), LinkingSession: uuid.New(), CookieHash: []byte("cookie"),
+		Private: []byte("private"), CreatedAt: noon, ExpiresAt: noon.Add(5 * time.Minute),
 	}
 }
 
@@ -70,7 +71,8 @@ func TestUseExternalState(t *testing.T) {
 	if _, err := db.UseExternalState(t.Context(), []byte("none"), noon); !errors.Is(err, store.ErrNotFound) {
 		t.Error(err)
 	}
-	if out, err := db.Sweep(t.Context(), store.Sweep{Now: noon.Add(10 * time.Minute), Batch: 10}); err != nil || out.Removed != 2 {
+	if out, err := db.Sweep(t.Context(), store.Sweep{Now: noon.Add(10 * time.Minute), Batch: 10}); err != nil ||
+		out.Removed != 2 {
 		t.Errorf("%+v, %v", out, err)
 	}
 }
@@ -84,7 +86,8 @@ func TestMatches(t *testing.T) {
 	other.Aud = "other"
 	gone := newUser("gone@example.org")
 	identity := func(u store.User, provider, subject, email string) store.Identity {
-		return store.Identity{ID: uuid.New(), UserID: u.ID, Provider: provider, ProviderID: subject, Email: email, Data: json.RawMessage(`{"sub": "x"}`), CreatedAt: noon, UpdatedAt: noon}
+		return store.Identity{ID: uuid.New(), UserID: u.ID, Provider: provider, ProviderID: subject, Email: email,
+			Data: json.RawMessage(`{"sub": "x"}`), CreatedAt: noon, UpdatedAt: noon}
 	}
 	send(t, db, func(b *store.Batch) {
 		b.InsertUser(ann)
@@ -107,9 +110,11 @@ func TestMatches(t *testing.T) {
 	f([]string{"github"}, "17", nil, store.Match{User: tom.ID, How: store.BySubject})
 	f([]string{"slack", "slack_oidc"}, "18", nil, store.Match{User: tom.ID, How: store.BySubject})
 	f([]string{"google"}, "17", []string{"", "nobody@example.org"})
-	f([]string{"google"}, "17", []string{"mia@example.org"}, store.Match{User: mia.ID, How: store.ByConfirmed, Email: "mia@example.org"})
+	f([]string{"google"}, "17", []string{"mia@example.org"},
+		store.Match{User: mia.ID, How: store.ByConfirmed, Email: "mia@example.org"})
 	f([]string{"google"}, "17", []string{"ann@example.org", "second@example.org"},
-		store.Match{User: ann.ID, How: store.ByUnconfirmed, Email: "ann@example.org"}, store.Match{User: tom.ID, How: store.ByIdentity, Email: "second@example.org"})
+		store.Match{User: ann.ID, How: store.ByUnconfirmed, Email: "ann@example.org"},
+		store.Match{User: tom.ID, How: store.ByIdentity, Email: "second@example.org"})
 	f([]string{"github"}, "19", []string{"gone@example.org", "gone2@example.org", "x"})
 	var taken []string
 	send(t, db, func(b *store.Batch) {
@@ -143,7 +148,8 @@ func TestSpendIDToken(t *testing.T) {
 	if first.Load() != 1 {
 		t.Errorf("spent %d times", first.Load())
 	}
-	if out, err := db.Sweep(t.Context(), store.Sweep{Now: noon.Add(time.Second), Batch: 10}); err != nil || out.Removed != 1 {
+	if out, err := db.Sweep(t.Context(), store.Sweep{Now: noon.Add(time.Second), Batch: 10}); err != nil ||
+		out.Removed != 1 {
 		t.Errorf("%+v, %v", out, err)
 	}
 }
@@ -152,8 +158,10 @@ func TestInsertIssuedFlow(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	u := addUser(t, db, "mia@example.org")
-	want := store.Flow{ID: uuid.New(), User: u.ID, Method: "oauth", Challenge: "c", ChallengeMethod: "plain", IssuedAt: noon, CreatedAt: noon,
-		ExpiresAt: noon.Add(time.Minute), Provider: "github", ProviderTokens: []byte("sealed"), AAL: 2, AMR: json.RawMessage(`[{"method": "totp"}]`)}
+	want := store.Flow{ID: uuid.New(), User: u.ID, Method: "oauth", Challenge: "c", ChallengeMethod: "plain",
+		IssuedAt: noon, CreatedAt: noon,
+		ExpiresAt: noon.Add(time.Minute), Provider: "github", ProviderTokens: []byte("sealed"), AAL: 2,
+		AMR: json.RawMessage(`[{"method": "totp"}]`)}
 	send(t, db, func(b *store.Batch) { b.InsertIssuedFlow(want, []byte("code")) })
 	err := db.InTx(t.Context(), func(tx *store.Tx) error {
 		got, err := tx.TakeFlow(t.Context(), []byte("code"), uuid.New(), noon)
@@ -208,7 +216,8 @@ func TestMigrate_external(t *testing.T) {
 		b.Flow(&f, flow)
 		b.Tokens(&tokens, u, store.KindRecovery)
 	})
-	if f.ID != flow || f.Provider != "" || f.AAL != 0 || len(tokens) != 1 || tokens[0].ID != token || tokens[0].Identity != uuid.Nil {
+	if f.ID != flow || f.Provider != "" || f.AAL != 0 || len(tokens) != 1 ||
+		tokens[0].ID != token || tokens[0].Identity != uuid.Nil {
 		t.Errorf("%+v %+v", f, tokens)
 	}
 }

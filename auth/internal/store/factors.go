@@ -75,8 +75,8 @@ const factorColumns = `
     f.id, f.kind, f.friendly_name, f.phone, f.created_at, f.updated_at, f.verified_at, f.last_challenged_at`
 
 func factorTargets(f *Factor) []any {
-	return []any{(*nullUUID)(&f.ID), (*nullText)(&f.Kind), (*nullText)(&f.FriendlyName), (*nullText)(&f.Phone), (*nullTime)(&f.CreatedAt), (*nullTime)(&f.UpdatedAt),
-		(*nullTime)(&f.VerifiedAt), (*nullTime)(&f.LastChallengedAt)}
+	return []any{(*nullUUID)(&f.ID), (*nullText)(&f.Kind), (*nullText)(&f.FriendlyName), (*nullText)(&f.Phone),
+		(*nullTime)(&f.CreatedAt), (*nullTime)(&f.UpdatedAt), (*nullTime)(&f.VerifiedAt), (*nullTime)(&f.LastChallengedAt)}
 }
 
 var selectFactors = define(`
@@ -103,7 +103,8 @@ values ($1, $2, $3, $4, $5, $6, $7, $7)`)
 // InsertFactor adds an unverified factor; secret is sealed, nil for none. ErrFactorName and ErrFactorPhone:
 // the user has such a one.
 func (b *Batch) InsertFactor(user uuid.UUID, f Factor, secret []byte) {
-	b.exec("insert factor", insertFactor, f.ID, user, string(f.Kind), f.FriendlyName, f.Phone, bytesOrNull(secret), f.CreatedAt)
+	b.exec("insert factor", insertFactor, f.ID, user, string(f.Kind), f.FriendlyName, f.Phone, bytesOrNull(secret),
+		f.CreatedAt)
 }
 
 var renameFactor = define(`

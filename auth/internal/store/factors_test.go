@@ -14,7 +14,8 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 )
 
-func addFactor(t *testing.T, db *store.DB, u store.User, kind store.FactorKind, name string, at time.Time) store.Factor {
+func addFactor(t *testing.T, db *store.DB, u store.User, kind store.FactorKind, name string,
+	at time.Time) store.Factor {
 	t.Helper()
 	f := store.Factor{ID: uuid.New(), Kind: kind, FriendlyName: name, CreatedAt: at, UpdatedAt: at}
 	if kind == store.FactorPhone {
@@ -37,7 +38,8 @@ func TestFactors(t *testing.T) {
 	a := addFactor(t, db, u, store.FactorTOTP, "", noon)
 	b := addFactor(t, db, u, store.FactorPhone, "phone", noon.Add(time.Second))
 	addFactor(t, db, other, store.FactorTOTP, "", noon)
-	challenge := store.Challenge{ID: uuid.New(), Factor: a.ID, IP: "192.0.2.1", OTPMAC: []byte("mac"), CreatedAt: noon.Add(time.Minute), ExpiresAt: noon.Add(time.Hour)}
+	challenge := store.Challenge{ID: uuid.New(), Factor: a.ID, IP: "192.0.2.1", OTPMAC: []byte("mac"),
+		CreatedAt: noon.Add(time.Minute), ExpiresAt: noon.Add(time.Hour)}
 	send(t, db, func(b *store.Batch) {
 		b.InsertChallenge(u.ID, challenge)
 		b.MissChallenge(challenge.ID)
@@ -62,7 +64,8 @@ func TestFactors(t *testing.T) {
 		out, err := db.Refresh(ctx, store.Refresh{Session: session, SecretHash: secretOf, Now: noon, LowAfter: low})
 		f("Refresh", out.User.Factors, err)
 	}
-	got, err = db.OpenSession(ctx, store.OpenSession{Session: newSession(u, noon), Audit: store.Audit{At: noon, Action: store.ActionLogin}})
+	got, err = db.OpenSession(ctx,
+		store.OpenSession{Session: newSession(u, noon), Audit: store.Audit{At: noon, Action: store.ActionLogin}})
 	f("OpenSession", got.Factors, err)
 	var list []store.Factor
 	send(t, db, func(b *store.Batch) { b.Factors(&list, u.ID) })
@@ -99,7 +102,8 @@ func TestFactors(t *testing.T) {
 	// The oldest of many challenges goes.
 	for i := range 20 {
 		send(t, db, func(b *store.Batch) {
-			b.InsertChallenge(u.ID, store.Challenge{ID: uuid.New(), Factor: a.ID, CreatedAt: noon.Add(time.Duration(2+i) * time.Minute), ExpiresAt: noon.Add(time.Hour)})
+			b.InsertChallenge(u.ID, store.Challenge{ID: uuid.New(), Factor: a.ID,
+				CreatedAt: noon.Add(time.Duration(2+i) * time.Minute), ExpiresAt: noon.Add(time.Hour)})
 		})
 	}
 	send(t, db, func(b *store.Batch) { b.Attempt(&at, a.ID, challenge.ID) })
@@ -144,7 +148,8 @@ func TestLowerSessions(t *testing.T) {
 			b.InsertSession(n)
 			if s.factor != uuid.Nil {
 				var got store.Session
-				b.RaiseSession(&got, store.Raise{User: u.ID, Session: n.ID, SecretHash: secretOf, Factor: s.factor, AMR: n.AMR, Now: noon})
+				b.RaiseSession(&got, store.Raise{User: u.ID, Session: n.ID, SecretHash: secretOf, Factor: s.factor, AMR: n.AMR,
+					Now: noon})
 			}
 		})
 		return n.ID
@@ -172,17 +177,20 @@ func TestLowerSessions(t *testing.T) {
 		return s + "]"
 	}
 	f("its own", first, "totp", u, state{2, first.ID, list(totp, otp)}, state{1, uuid.Nil, list(otp)})
-	f("of another of its kind", first, "totp", u, state{2, second.ID, list(totp, otp)}, state{2, second.ID, list(totp, otp)})
-	f("besides another kind", first, "totp", u, state{2, phone.ID, list(mobile, totp, otp)}, state{2, phone.ID, list(mobile, otp)})
-	f("before another kind", phone, "mfa/phone", u, state{2, phone.ID, list(mobile, totp, otp)}, state{2, uuid.Nil, list(totp, otp)})
+	f("of another of its kind", first, "totp", u, state{2, second.ID, list(totp, otp)},
+		state{2, second.ID, list(totp, otp)})
+	f("besides another kind", first, "totp", u, state{2, phone.ID, list(mobile, totp, otp)},
+		state{2, phone.ID, list(mobile, otp)})
+	f("before another kind", phone, "mfa/phone", u, state{2, phone.ID, list(mobile, totp, otp)},
+		state{2, uuid.Nil, list(totp, otp)})
 	f("gone on in another session", first, "totp", u, state{2, uuid.Nil, list(otp, totp)}, state{1, uuid.Nil, list(otp)})
 	f("of aal1", first, "totp", u, state{1, uuid.Nil, list(otp)}, state{1, uuid.Nil, list(otp)})
 	f("of somebody else", first, "totp", other, state{2, first.ID, list(totp)}, state{2, first.ID, list(totp)})
 	f("nothing else", first, "totp", u, state{2, first.ID, list(totp)}, state{1, uuid.Nil, "[]"})
 
 	// A code that waits gives no level any more.
-	flow := store.Flow{ID: uuid.New(), User: u.ID, Method: "oauth", ChallengeMethod: "s256", IssuedAt: noon, CreatedAt: noon, ExpiresAt: noon.Add(time.Hour),
-		AAL: 2, AMR: json.RawMessage(list(totp))}
+	flow := store.Flow{ID: uuid.New(), User: u.ID, Method: "oauth", ChallengeMethod: "s256", IssuedAt: noon,
+		CreatedAt: noon, ExpiresAt: noon.Add(time.Hour), AAL: 2, AMR: json.RawMessage(list(totp))}
 	var got store.Flow
 	send(t, db, func(b *store.Batch) {
 		b.InsertIssuedFlow(flow, []byte("code"))
@@ -204,10 +212,13 @@ func TestRaiseSession(t *testing.T) {
 	secret := [32]byte{1}
 	var v, gone store.Session
 	send(t, db, func(b *store.Batch) {
-		b.RaiseSession(&v, store.Raise{User: u.ID, Session: high, SecretHash: secret, Factor: uuid.New(), AMR: json.RawMessage(`[]`), Now: noon})
-		b.RaiseSession(&v, store.Raise{User: u.ID, Session: id, SecretHash: secret, Factor: uuid.New(), AMR: json.RawMessage(`[]`), Now: noon.Add(time.Hour)})
+		b.RaiseSession(&v, store.Raise{User: u.ID, Session: high, SecretHash: secret, Factor: uuid.New(),
+			AMR: json.RawMessage(`[]`), Now: noon})
+		b.RaiseSession(&v, store.Raise{User: u.ID, Session: id, SecretHash: secret, Factor: uuid.New(),
+			AMR: json.RawMessage(`[]`), Now: noon.Add(time.Hour)})
 		b.EndLowSessions(u.ID, id, noon)
-		b.RaiseSession(&gone, store.Raise{User: u.ID, Session: low, SecretHash: secret, Factor: uuid.New(), AMR: json.RawMessage(`[]`), Now: noon})
+		b.RaiseSession(&gone, store.Raise{User: u.ID, Session: low, SecretHash: secret, Factor: uuid.New(),
+			AMR: json.RawMessage(`[]`), Now: noon})
 	})
 	if v.ID != id || v.AAL != 2 || v.Counter != 1 || !v.RefreshedAt.Equal(noon.Add(time.Hour)) || gone.ID != uuid.Nil {
 		t.Errorf("%+v, %+v", v, gone)
@@ -218,7 +229,8 @@ func TestRaiseSession(t *testing.T) {
 	if s := session(t, db, u, high); s.Ended() {
 		t.Errorf("%+v", s)
 	}
-	if _, err := db.Refresh(ctx, store.Refresh{Session: id, SecretHash: secretOf, Counter: 0, Now: noon}); !errors.Is(err, store.ErrNotFound) {
+	if _, err := db.Refresh(ctx, store.Refresh{Session: id, SecretHash: secretOf, Counter: 0, Now: noon}); !errors.Is(err,
+		store.ErrNotFound) {
 		t.Error(err)
 	}
 	out, err := db.Refresh(ctx, store.Refresh{Session: id, SecretHash: secret, Counter: 1, Now: noon})
@@ -235,7 +247,8 @@ func TestRefresh_low(t *testing.T) {
 	f := func(id uuid.UUID, after time.Time, want bool) {
 		t.Helper()
 		counter := session(t, db, u, id).Counter
-		out, err := db.Refresh(t.Context(), store.Refresh{Session: id, SecretHash: secretOf, Counter: counter, Now: noon, LowAfter: after})
+		out, err := db.Refresh(t.Context(),
+			store.Refresh{Session: id, SecretHash: secretOf, Counter: counter, Now: noon, LowAfter: after})
 		if err != nil || out.Rotated != want {
 			t.Errorf("rotated %v, %v; want %v", out.Rotated, err, want)
 		}
@@ -249,7 +262,8 @@ func TestRefresh_low(t *testing.T) {
 	f(id, noon.Add(time.Microsecond), false)
 	var v store.Session
 	send(t, db, func(b *store.Batch) {
-		b.RaiseSession(&v, store.Raise{User: u.ID, Session: id, SecretHash: secretOf, Factor: factor.ID, AMR: json.RawMessage(`[]`), Now: noon})
+		b.RaiseSession(&v, store.Raise{User: u.ID, Session: id, SecretHash: secretOf, Factor: factor.ID,
+			AMR: json.RawMessage(`[]`), Now: noon})
 	})
 	f(id, noon.Add(time.Hour), true)
 }
@@ -269,11 +283,13 @@ func TestSweep_factors(t *testing.T) {
 		b.InsertChallenge(u.ID, open)
 		b.InsertChallenge(u.ID, store.Challenge{ID: uuid.New(), Factor: old.ID, CreatedAt: noon, ExpiresAt: noon})
 	})
-	if out, err := db.Sweep(t.Context(), store.Sweep{Now: noon.Add(-24 * time.Hour), Batch: 100}); err != nil || out.Removed != 0 {
+	if out, err := db.Sweep(t.Context(), store.Sweep{Now: noon.Add(-24 * time.Hour), Batch: 100}); err != nil ||
+		out.Removed != 0 {
 		t.Errorf("without rules: %+v, %v", out, err)
 	}
 	before := noon.Add(-time.Minute)
-	out, err := db.Sweep(t.Context(), store.Sweep{Now: noon.Add(-24 * time.Hour), Challenges: before, Factors: before, Batch: 100})
+	out, err := db.Sweep(t.Context(),
+		store.Sweep{Now: noon.Add(-24 * time.Hour), Challenges: before, Factors: before, Batch: 100})
 	if err != nil || out.Removed != 2 {
 		t.Errorf("%+v, %v", out, err)
 	}
@@ -284,7 +300,8 @@ func TestSweep_factors(t *testing.T) {
 		x.Attempt(&a, verified.ID, expired.ID)
 		x.Attempt(&b, verified.ID, open.ID)
 	})
-	if len(list) != 2 || list[0].ID == old.ID || list[1].ID == old.ID || a.Challenge.ID != uuid.Nil || b.Challenge.ID != open.ID {
+	if len(list) != 2 || list[0].ID == old.ID || list[1].ID == old.ID || a.Challenge.ID != uuid.Nil ||
+		b.Challenge.ID != open.ID {
 		t.Errorf("%+v left, not %v; %+v %+v", list, young, a, b)
 	}
 }

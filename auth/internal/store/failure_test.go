@@ -81,7 +81,8 @@ func TestUnavailable(t *testing.T) {
 	all("running", nil)
 	server.Kill()
 	all("killed", store.ErrUnavailable)
-	if _, err := store.Open(t.Context(), store.Options{URL: server.PostgresURL("postgres")}); !errors.Is(err, store.ErrUnavailable) {
+	if _, err := store.Open(t.Context(), store.Options{URL: server.PostgresURL("postgres")}); !errors.Is(err,
+		store.ErrUnavailable) {
 		t.Errorf("opening: %v", err)
 	}
 	if err := server.Restart(t.Context()); err != nil {
@@ -106,7 +107,8 @@ func TestUnavailable(t *testing.T) {
 // With the server's connections used up callers wait for the existing ones, and none fails.
 func TestPool_full(t *testing.T) {
 	t.Parallel()
-	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{Config: []string{"max_connections=9", "superuser_reserved_connections=3"}})
+	server := testdb.PrivatePostgres(t,
+		localserver.PostgresOptions{Config: []string{"max_connections=9", "superuser_reserved_connections=3"}})
 	url := server.PostgresURL("postgres")
 	setup, err := pgx.Connect(t.Context(), url)
 	if err != nil {
@@ -158,7 +160,8 @@ func TestPool_full(t *testing.T) {
 func TestPool_rest(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t)
-	db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 100, MaxConnIdleTime: time.Millisecond, HealthCheckPeriod: time.Millisecond})
+	db, err := store.Open(t.Context(),
+		store.Options{URL: url, MaxConns: 100, MaxConnIdleTime: time.Millisecond, HealthCheckPeriod: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +260,8 @@ func TestOutOfTime(t *testing.T) {
 	other, observer := connect(), connect() // a transaction sees pg_stat_activity as it was when it first looked
 	connections := func() []int {
 		t.Helper()
-		rows, _ := observer.Query(t.Context(), "select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend' order by pid")
+		rows, _ := observer.Query(t.Context(),
+			"select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend' order by pid")
 		pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
 		if err != nil {
 			t.Fatal(err)
@@ -289,7 +293,8 @@ func TestOutOfTime(t *testing.T) {
 			t.Errorf("%s: the connections are %v, they were %v", name, now, before)
 		}
 		var waiting int
-		if err := observer.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'").Scan(&waiting); err != nil || waiting > 0 {
+		if err := observer.QueryRow(t.Context(),
+			"select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'").Scan(&waiting); err != nil || waiting > 0 {
 			t.Errorf("%s: %d statements of callers who were refused wait, %v", name, waiting, err)
 		}
 		if _, err := other.Exec(t.Context(), "rollback"); err != nil {
@@ -297,7 +302,9 @@ func TestOutOfTime(t *testing.T) {
 		}
 	}
 	var rows int
-	if err := other.QueryRow(t.Context(), "select (select count(*) from audit where at = $1) - (select count(*) from users) + 1", noon).Scan(&rows); err != nil || rows != 0 {
+	if err := other.QueryRow(t.Context(),
+		"select (select count(*) from audit where at = $1) - (select count(*) from users) + 1",
+		noon).Scan(&rows); err != nil || rows != 0 {
 		t.Errorf("%d rows, %v", rows, err)
 	}
 }
@@ -347,17 +354,18 @@ func TestOutOfTime_messageOnItsWay(t *testing.T) {
 	var hold atomic.Bool
 	dialled, free := make(chan struct{}, 1), make(chan struct{})
 	t.Cleanup(func() { close(free) })
-	db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 1, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if hold.CompareAndSwap(true, false) {
-			dialled <- struct{}{}
-			select {
-			case <-free:
-			case <-ctx.Done():
+	db, err := store.Open(t.Context(),
+		store.Options{URL: url, MaxConns: 1, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if hold.CompareAndSwap(true, false) {
+				dialled <- struct{}{}
+				select {
+				case <-free:
+				case <-ctx.Done():
+				}
+				return nil, errors.New("held")
 			}
-			return nil, errors.New("held")
-		}
-		return new(net.Dialer).DialContext(ctx, network, addr)
-	}})
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +392,8 @@ func TestOutOfTime_messageOnItsWay(t *testing.T) {
 	}()
 	await.True(t, "the statement waits for the lock", func() bool {
 		waiting := 0
-		if err := other.QueryRow(t.Context(), "select count(*) from pg_locks where not granted and relation = 'users'::regclass").Scan(&waiting); err != nil {
+		if err := other.QueryRow(t.Context(),
+			"select count(*) from pg_locks where not granted and relation = 'users'::regclass").Scan(&waiting); err != nil {
 			t.Fatal(err)
 		}
 		return waiting > 0

@@ -47,7 +47,8 @@ where $2::uuid is null or exists (select from {users} where id = $2 and deleted_
 
 // InsertFlow begins a flow; without effect when its user doesn't exist.
 func (b *Batch) InsertFlow(f Flow) {
-	b.exec("insert flow", insertFlow, f.ID, uuidOrNull(f.User), f.Method, f.Challenge, f.ChallengeMethod, f.CreatedAt, f.ExpiresAt)
+	b.exec("insert flow", insertFlow, f.ID, uuidOrNull(f.User), f.Method, f.Challenge, f.ChallengeMethod, f.CreatedAt,
+		f.ExpiresAt)
 }
 
 const flowColumns = `
@@ -66,8 +67,10 @@ func (b *Batch) Flow(dst *Flow, id uuid.UUID) {
 }
 
 func flowTargets(f *Flow) []any {
-	return []any{(*nullUUID)(&f.ID), (*nullUUID)(&f.User), &f.Method, &f.Challenge, &f.ChallengeMethod, (*nullTime)(&f.IssuedAt), (*nullTime)(&f.CreatedAt), (*nullTime)(&f.ExpiresAt),
-		&f.Provider, (*nullBytes)(&f.ProviderTokens), (*nullInt)(&f.AAL), (*nullBytes)(&f.AMR), (*nullBytes)(&f.Linked), (*nullUUID)(&f.LinkingSession), (*nullInt)(&f.LinkingAAL)}
+	return []any{(*nullUUID)(&f.ID), (*nullUUID)(&f.User), &f.Method, &f.Challenge, &f.ChallengeMethod,
+		(*nullTime)(&f.IssuedAt), (*nullTime)(&f.CreatedAt), (*nullTime)(&f.ExpiresAt),
+		&f.Provider, (*nullBytes)(&f.ProviderTokens), (*nullInt)(&f.AAL), (*nullBytes)(&f.AMR), (*nullBytes)(&f.Linked),
+		(*nullUUID)(&f.LinkingSession), (*nullInt)(&f.LinkingAAL)}
 }
 
 var insertIssuedFlow = define(`
@@ -77,8 +80,10 @@ values ($1, $2, $3, $4, $5, $6, $7, $7, $8, $9, $10, $11, $12, $13, $14, $15)`)
 
 // InsertIssuedFlow adds a flow that came from a provider, with its code.
 func (b *Batch) InsertIssuedFlow(f Flow, codeHash []byte) {
-	b.exec("insert issued flow", insertIssuedFlow, f.ID, f.User, f.Method, f.Challenge, f.ChallengeMethod, codeHash, f.IssuedAt, f.ExpiresAt,
-		f.Provider, bytesOrNull(f.ProviderTokens), f.AAL, bytesOrNull(f.AMR), bytesOrNull(f.Linked), uuidOrNull(f.LinkingSession), f.LinkingAAL)
+	b.exec("insert issued flow", insertIssuedFlow, f.ID, f.User, f.Method, f.Challenge, f.ChallengeMethod, codeHash,
+		f.IssuedAt, f.ExpiresAt,
+		f.Provider, bytesOrNull(f.ProviderTokens), f.AAL, bytesOrNull(f.AMR), bytesOrNull(f.Linked),
+		uuidOrNull(f.LinkingSession), f.LinkingAAL)
 }
 
 var issueCode = define(`

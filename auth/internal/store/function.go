@@ -21,10 +21,12 @@ const afterFunction = "reset all; reset session authorization; reset role; commi
 
 // CallFunction calls a function of the operator with one JSON parameter, in a transaction of its own with
 // a time limit for its statement. It returns the result as text: nil for null and void.
-func (db *DB) CallFunction(ctx context.Context, schema, function string, input []byte, limit time.Duration) (out []byte, err error) {
+func (db *DB) CallFunction(ctx context.Context, schema, function string, input []byte,
+	limit time.Duration) (out []byte, err error) {
 	call := functionCall(schema, function)
 	err = db.withConn(ctx, "function", func(c *pgx.Conn) error {
-		if err := execSimple(ctx, c, fmt.Sprintf("begin; set local statement_timeout = %d", limit.Milliseconds())); err != nil {
+		if err := execSimple(ctx, c, fmt.Sprintf("begin; set local statement_timeout = %d",
+			limit.Milliseconds())); err != nil {
 			return err
 		}
 		// Described again each time: the operator may replace the function while the daemon runs.
@@ -35,7 +37,8 @@ func (db *DB) CallFunction(ctx context.Context, schema, function string, input [
 		}
 		return execSimple(ctx, c, afterFunction)
 	})
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "57014" && ctx.Err() == nil { // query_canceled, and not for the caller's sake
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "57014" &&
+		ctx.Err() == nil { // query_canceled, and not for the caller's sake
 		return nil, fmt.Errorf("%w: %w", ErrFunctionTime, err)
 	}
 	return out, err

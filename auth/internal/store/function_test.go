@@ -54,11 +54,13 @@ func TestCallFunction(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
-	if _, err := db.CallFunction(short, "hooks", "slow", []byte(`{}`), time.Minute); errors.Is(err, store.ErrFunctionTime) || !errors.Is(err, store.ErrUnavailable) {
+	if _, err := db.CallFunction(short, "hooks", "slow", []byte(`{}`),
+		time.Minute); errors.Is(err, store.ErrFunctionTime) || !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("a caller whose own time was up: %v", err)
 	}
 	for _, f := range []string{"angry", "missing"} {
-		if _, err := call(f, time.Minute); err == nil || errors.Is(err, store.ErrFunctionTime) || errors.Is(err, store.ErrUnavailable) {
+		if _, err := call(f, time.Minute); err == nil || errors.Is(err, store.ErrFunctionTime) ||
+			errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("%s: %v", f, err)
 		}
 	}

@@ -25,7 +25,8 @@ const identityColumns = `
 
 func identityTargets(i *Identity) []any {
 	return []any{
-		(*nullUUID)(&i.ID), (*nullUUID)(&i.UserID), (*nullText)(&i.Provider), (*nullText)(&i.ProviderID), (*nullText)(&i.Email), (*nullBytes)(&i.Data),
+		(*nullUUID)(&i.ID), (*nullUUID)(&i.UserID), (*nullText)(&i.Provider), (*nullText)(&i.ProviderID),
+		(*nullText)(&i.Email), (*nullBytes)(&i.Data),
 		(*nullTime)(&i.LastSignInAt), (*nullTime)(&i.CreatedAt), (*nullTime)(&i.UpdatedAt),
 	}
 }
@@ -57,7 +58,8 @@ func (b *Batch) InsertIdentity(i Identity) {
 }
 
 func identityArgs(i Identity) []any {
-	return []any{i.ID, i.UserID, i.Provider, i.ProviderID, i.Email, []byte(i.Data), timeOrNull(i.LastSignInAt), i.CreatedAt, i.UpdatedAt}
+	return []any{i.ID, i.UserID, i.Provider, i.ProviderID, i.Email, []byte(i.Data), timeOrNull(i.LastSignInAt),
+		i.CreatedAt, i.UpdatedAt}
 }
 
 // The owner's row alone is brought up to date; another user's stays as it is.

@@ -24,7 +24,8 @@ func keysInto(list *[]SigningKey) func(pgx.Rows) error {
 	*list = nil
 	return func(r pgx.Rows) error {
 		var k SigningKey
-		err := r.Scan(&k.KID, &k.Algorithm, (*nullBytes)(&k.Sealed), (*nullTime)(&k.CreatedAt), (*nullTime)(&k.SignsAt), (*nullTime)(&k.RevokedAt))
+		err := r.Scan(&k.KID, &k.Algorithm, (*nullBytes)(&k.Sealed), (*nullTime)(&k.CreatedAt), (*nullTime)(&k.SignsAt),
+			(*nullTime)(&k.RevokedAt))
 		*list = append(*list, k)
 		return err
 	}

@@ -20,7 +20,8 @@ func TestFirstSigningKey(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range kept {
 		wg.Go(func() {
-			list, err := db.FirstSigningKey(t.Context(), store.SigningKey{KID: fmt.Sprint(i), Algorithm: "RS256", Sealed: []byte("sealed"), CreatedAt: noon, SignsAt: noon})
+			list, err := db.FirstSigningKey(t.Context(),
+				store.SigningKey{KID: fmt.Sprint(i), Algorithm: "RS256", Sealed: []byte("sealed"), CreatedAt: noon, SignsAt: noon})
 			if err != nil || len(list) != 1 {
 				t.Errorf("%d keys, %v", len(list), err)
 				return
@@ -41,7 +42,8 @@ func TestSigningKeys(t *testing.T) {
 	ctx := t.Context()
 	db := storetest.Open(t)
 	a := store.SigningKey{KID: "a", Algorithm: "RS256", Sealed: []byte("sealed"), CreatedAt: noon, SignsAt: noon}
-	b := store.SigningKey{KID: "b", Algorithm: "ES256", Sealed: []byte("sealed"), CreatedAt: noon, SignsAt: noon.Add(20 * time.Minute)}
+	b := store.SigningKey{KID: "b", Algorithm: "ES256", Sealed: []byte("sealed"), CreatedAt: noon,
+		SignsAt: noon.Add(20 * time.Minute)}
 	send(t, db, func(batch *store.Batch) {
 		batch.InsertSigningKey(a)
 		batch.InsertSigningKey(b)

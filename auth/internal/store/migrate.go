@@ -207,9 +207,11 @@ func checkVersions(there map[int]applied, files []migration) error {
 		m, ok := known[v]
 		switch {
 		case ok && !bytes.Equal(m.sum[:], a.sum):
-			return schemaError(a.name + " was applied with other content than this program has; an applied file must never change")
+			return schemaError(a.name +
+				" was applied with other content than this program has; an applied file must never change")
 		case !ok && a.breaks:
-			return schemaError("the schema is newer than this program and " + a.name + " says that older ones can't work with it")
+			return schemaError("the schema is newer than this program and " + a.name +
+				" says that older ones can't work with it")
 		}
 	}
 	return nil

@@ -126,9 +126,11 @@ func TestMigrate_refuses(t *testing.T) {
 	first := file("create table {users} (id int); insert into {users} values (1);")
 	apply(fstest.MapFS{"00001_a.sql": first}, 1, "")
 	apply(fstest.MapFS{"00001_a.sql": first}, 0, "")
-	apply(fstest.MapFS{"00001_a.sql": file("create table {users} (id bigint)")}, 0, "00001_a.sql was applied with other content")
+	apply(fstest.MapFS{"00001_a.sql": file("create table {users} (id bigint)")}, 0,
+		"00001_a.sql was applied with other content")
 	// A file that fails leaves nothing behind.
-	apply(fstest.MapFS{"00001_a.sql": first, "00002_b.sql": file("alter table {users} add n int; select nonsense;")}, 0, `migration 00002_b.sql`)
+	apply(fstest.MapFS{"00001_a.sql": first, "00002_b.sql": file("alter table {users} add n int; select nonsense;")}, 0,
+		`migration 00002_b.sql`)
 	// Outside of a transaction, statement by statement, and again after a kill between the two.
 	index := file("-- outside\ndrop index concurrently if exists {users_newest};\ncreate index concurrently {users_newest} on {users} (id);\n")
 	apply(fstest.MapFS{"00001_a.sql": first, "00002_b.sql": index}, 1, "")
@@ -203,7 +205,8 @@ func TestMigrate_waits(t *testing.T) {
 		_, err := db.Migrate(ctx)
 		done <- err
 	}()
-	await.True(t, "a log line of the lock", func() bool { return strings.Contains(log.String(), "a migration waits for a lock") }, log.String)
+	await.True(t, "a log line of the lock",
+		func() bool { return strings.Contains(log.String(), "a migration waits for a lock") }, log.String)
 	if _, err := other.Exec(ctx, "select pg_advisory_unlock($1)", db.MigrationLock()); err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +293,8 @@ func TestMigrate_beforeFactors(t *testing.T) {
 	u := addUser(t, db, "mia@example.org")
 	s := newSession(u, noon)
 	err = db.With(ctx, func(c *pgx.Conn) error { // as the program of then did
-		_, err := c.Exec(ctx, "insert into auth_sessions (id, user_id, created_at, secret_hash, refreshed_at, aal, amr) values ($1, $2, $3, '', $3, 2, '[]')", s.ID.String(), u.ID.String(), noon)
+		_, err := c.Exec(ctx,
+			"insert into auth_sessions (id, user_id, created_at, secret_hash, refreshed_at, aal, amr) values ($1, $2, $3, '', $3, 2, '[]')", s.ID.String(), u.ID.String(), noon)
 		return err
 	})
 	if err != nil {

@@ -30,7 +30,8 @@ var MessageStates = []string{"pending", "sent", "failed", "expired"}
 const messageColumns = `o.id, o.channel, o.kind, o.user_id, o.payload, o.state, o.attempts, o.created_at, o.due_at, o.expires_at, o.done_at, o.error`
 
 func messageTargets(m *Message) []any {
-	return []any{(*nullUUID)(&m.ID), &m.Channel, &m.Kind, (*nullUUID)(&m.User), (*nullBytes)(&m.Payload), &m.State, &m.Attempts,
+	return []any{(*nullUUID)(&m.ID), &m.Channel, &m.Kind, (*nullUUID)(&m.User), (*nullBytes)(&m.Payload), &m.State,
+		&m.Attempts,
 		(*nullTime)(&m.CreatedAt), (*nullTime)(&m.DueAt), (*nullTime)(&m.ExpiresAt), (*nullTime)(&m.DoneAt), &m.Error}
 }
 
@@ -61,7 +62,8 @@ where $4::uuid is null or exists (select from {users} where id = $4 and deleted_
 
 // InsertMessage puts a message into the outbox; without effect when its user doesn't exist, or was deleted.
 func (b *Batch) InsertMessage(m NewMessage) {
-	b.exec("insert message", insertMessage, m.ID, m.Channel, m.Kind, uuidOrNull(m.User), m.Payload, m.At, m.ExpiresAt, timeOrNull(m.DueAt))
+	b.exec("insert message", insertMessage, m.ID, m.Channel, m.Kind, uuidOrNull(m.User), m.Payload, m.At, m.ExpiresAt,
+		timeOrNull(m.DueAt))
 }
 
 var cancelMessages = define(`
@@ -198,7 +200,8 @@ returning ` + messageColumns)
 
 // ClaimMessagesOf is ClaimMessages for one channel. What no sender of this process can send waits for
 // one that can, without its attempts being counted.
-func (db *DB) ClaimMessagesOf(ctx context.Context, channel string, now time.Time, lease time.Duration, most int) ([]Message, error) {
+func (db *DB) ClaimMessagesOf(ctx context.Context, channel string, now time.Time, lease time.Duration,
+	most int) ([]Message, error) {
 	var claimed []Message
 	err := db.query(ctx, "claim messages", messagesInto(&claimed), claimMessagesOf, now, now.Add(lease), most, channel)
 	return claimed, err
@@ -211,7 +214,8 @@ returning ` + messageColumns)
 
 // ClaimMessage takes one message, due or not. ErrNotFound: there is none that waits.
 func (db *DB) ClaimMessage(ctx context.Context, message uuid.UUID, until time.Time) (m Message, err error) {
-	err = db.queryRow(ctx, "claim message", func(r pgx.Row) error { return r.Scan(messageTargets(&m)...) }, claimMessage, message, until)
+	err = db.queryRow(ctx, "claim message", func(r pgx.Row) error { return r.Scan(messageTargets(&m)...) }, claimMessage,
+		message, until)
 	return m, err
 }
 
@@ -250,7 +254,8 @@ func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]W
 // OldestDueOn is OldestDue for some channels: those that a process sends.
 func (db *DB) OldestDueOn(ctx context.Context, channels []string, now time.Time) (time.Duration, error) {
 	var since time.Time
-	err := db.queryRow(ctx, "oldest due", func(r pgx.Row) error { return r.Scan((*nullTime)(&since)) }, oldestDueOn, now, channels)
+	err := db.queryRow(ctx, "oldest due", func(r pgx.Row) error { return r.Scan((*nullTime)(&since)) }, oldestDueOn, now,
+		channels)
 	if err != nil || since.IsZero() {
 		return 0, err
 	}

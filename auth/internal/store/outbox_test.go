@@ -15,7 +15,8 @@ import (
 
 func addMessage(t *testing.T, db *store.DB, at time.Time) uuid.UUID {
 	t.Helper()
-	m := store.NewMessage{ID: uuid.New(), Channel: "email", Kind: "recovery", Payload: []byte("sealed"), At: at, ExpiresAt: at.Add(time.Hour)}
+	m := store.NewMessage{ID: uuid.New(), Channel: "email", Kind: "recovery", Payload: []byte("sealed"), At: at,
+		ExpiresAt: at.Add(time.Hour)}
 	send(t, db, func(b *store.Batch) { b.InsertMessage(m) })
 	return m.ID
 }
@@ -66,7 +67,8 @@ func TestOutbox(t *testing.T) {
 	must(db.FinishMessage(ctx, id, noon.Add(time.Minute)))
 	claimed(30*time.Minute, 0)
 	list, err := db.Messages(ctx, "sent", 10)
-	if err != nil || len(list) != 1 || list[0].Payload != nil || list[0].Attempts != 3 || list[0].DoneAt != noon.Add(time.Minute) {
+	if err != nil || len(list) != 1 || list[0].Payload != nil || list[0].Attempts != 3 ||
+		list[0].DoneAt != noon.Add(time.Minute) {
 		t.Errorf("list %+v, %v", list, err)
 	}
 	if err := db.ResendMessage(ctx, id, noon); !errors.Is(err, store.ErrNotFound) {
@@ -82,7 +84,8 @@ func TestOutbox(t *testing.T) {
 	}
 	u := addUser(t, db, "mia@example.org")
 	send(t, db, func(b *store.Batch) {
-		b.InsertMessage(store.NewMessage{ID: uuid.New(), User: u.ID, Channel: "sms", Kind: "otp", Payload: []byte("x"), At: noon, ExpiresAt: noon.Add(time.Hour)})
+		b.InsertMessage(store.NewMessage{ID: uuid.New(), User: u.ID, Channel: "sms", Kind: "otp", Payload: []byte("x"),
+			At: noon, ExpiresAt: noon.Add(time.Hour)})
 		b.CancelMessages(u.ID, noon)
 		b.DeleteUser(u.ID)
 	})
@@ -112,7 +115,8 @@ func TestResendMessage_failed(t *testing.T) {
 		t.Helper()
 		id := uuid.New()
 		send(t, db, func(b *store.Batch) {
-			b.InsertMessage(store.NewMessage{ID: id, User: u.ID, Channel: channel, Kind: kind, Payload: []byte("sealed"), At: at, ExpiresAt: noon.Add(time.Hour)})
+			b.InsertMessage(store.NewMessage{ID: id, User: u.ID, Channel: channel, Kind: kind, Payload: []byte("sealed"), At: at,
+				ExpiresAt: noon.Add(time.Hour)})
 		})
 		if err := db.FailMessage(ctx, id, noon, "no such mailbox"); err != nil {
 			t.Fatal(err)
@@ -132,7 +136,8 @@ func TestResendMessage_failed(t *testing.T) {
 	resend(older, noon, store.ErrNotFound) // a newer one has replaced its token
 	resend(recovery, noon, nil)
 	got := claim(t, db, noon)
-	if len(got) != 1 || got[0].ID != recovery || string(got[0].Payload) != "sealed" || got[0].Attempts != 1 || got[0].Error != "" || !got[0].DoneAt.IsZero() {
+	if len(got) != 1 || got[0].ID != recovery || string(got[0].Payload) != "sealed" ||
+		got[0].Attempts != 1 || got[0].Error != "" || !got[0].DoneAt.IsZero() {
 		t.Errorf("%+v", got)
 	}
 	if err := db.FailMessage(ctx, recovery, noon, "no such mailbox"); err != nil {
@@ -151,7 +156,8 @@ func TestResendMessage_failed(t *testing.T) {
 	payloads := func(want int) {
 		t.Helper()
 		n := 0
-		if err := db.Pool().QueryRow(ctx, "select count(*) from outbox where state = 'failed' and payload is not null").Scan(&n); err != nil || n != want {
+		if err := db.Pool().QueryRow(ctx,
+			"select count(*) from outbox where state = 'failed' and payload is not null").Scan(&n); err != nil || n != want {
 			t.Errorf("%d payloads of failed messages, want %d: %v", n, want, err)
 		}
 	}
@@ -169,7 +175,9 @@ func TestResendMessage_failed(t *testing.T) {
 	send(t, db, func(b *store.Batch) { b.CancelMessages(u.ID, noon) })
 	payloads(0)
 	list, err := db.Messages(ctx, "failed", 10)
-	if err != nil || !slices.ContainsFunc(list, func(m store.Message) bool { return m.ID == last && m.Error == "no such mailbox" }) {
+	if err != nil || !slices.ContainsFunc(list, func(m store.Message) bool {
+		return m.ID == last && m.Error == "no such mailbox"
+	}) {
 		t.Errorf("a failed message whose user is deleted: %+v, %v", list, err)
 	}
 }
@@ -218,7 +226,8 @@ func TestClaimMessagesOf(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	mail := addMessage(t, db, noon)
-	sms := store.NewMessage{ID: uuid.New(), Channel: "sms", Kind: "sms", Payload: []byte("sealed"), At: noon, ExpiresAt: noon.Add(time.Hour)}
+	sms := store.NewMessage{ID: uuid.New(), Channel: "sms", Kind: "sms", Payload: []byte("sealed"), At: noon,
+		ExpiresAt: noon.Add(time.Hour)}
 	send(t, db, func(b *store.Batch) { b.InsertMessage(sms) })
 	f := func(channel string, after time.Duration, want ...uuid.UUID) {
 		t.Helper()
@@ -226,7 +235,8 @@ func TestClaimMessagesOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(got) != len(want) || len(want) == 1 && (got[0].ID != want[0] || string(got[0].Payload) != "sealed" || got[0].Attempts != 1) {
+		if len(got) != len(want) || len(want) == 1 &&
+			(got[0].ID != want[0] || string(got[0].Payload) != "sealed" || got[0].Attempts != 1) {
 			t.Errorf("claimed of %s: %+v, want %v", channel, got, want)
 		}
 	}

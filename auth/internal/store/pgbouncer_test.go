@@ -30,7 +30,8 @@ func TestPgBouncer(t *testing.T) {
 	found := map[string]error{} // by trying
 	// load is how many of 80 lives failed.
 	load := func(url string) (failed int) {
-		db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 8, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		db, err := store.Open(t.Context(),
+			store.Options{URL: url, MaxConns: 8, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +98,8 @@ func TestPgBouncer_outOfTime(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
 	bouncer := testdb.PgBouncer(t, server, "default_pool_size = 2")
-	db, err := store.Open(t.Context(), store.Options{URL: bouncer.PostgresURL("postgres") + "&default_query_exec_mode=cache_describe", MaxConns: 8})
+	db, err := store.Open(t.Context(),
+		store.Options{URL: bouncer.PostgresURL("postgres") + "&default_query_exec_mode=cache_describe", MaxConns: 8})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +157,8 @@ func life(t *testing.T, db *store.DB) error {
 		return err
 	}
 	s := newSession(u, noon)
-	if _, err := db.OpenSession(ctx, store.OpenSession{Session: s, IfPassword: "hash", Audit: store.Audit{At: noon, Action: store.ActionLogin}}); err != nil {
+	if _, err := db.OpenSession(ctx, store.OpenSession{Session: s, IfPassword: "hash",
+		Audit: store.Audit{At: noon, Action: store.ActionLogin}}); err != nil {
 		return err
 	}
 	if _, err := db.Refresh(ctx, store.Refresh{Session: s.ID, SecretHash: secretOf, Now: noon}); err != nil {

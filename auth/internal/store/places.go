@@ -32,12 +32,14 @@ func rememberPlace(users, user, mac, now string) string {
 	return `
 placed as (
     insert into {known_places} as k (user_id, place, seen_at)
-    select p.id, ` + placeOf("p.id", mac) + `, ` + now + `::timestamptz from ` + users + ` p where ` + mac + `::bytea is not null
+    select p.id, ` + placeOf("p.id",
+		mac) + `, ` + now + `::timestamptz from ` + users + ` p where ` + mac + `::bytea is not null
     on conflict (user_id, place) do update set seen_at = excluded.seen_at where k.seen_at < excluded.seen_at - interval '1 day'
 ), forgotten as (
     delete from {known_places} k using ` + users + ` p
     where k.user_id = p.id and ` + mac + `::bytea is not null and k.place in (
-        select o.place from {known_places} o where o.user_id = ` + user + `::uuid and o.place <> ` + placeOf(user, mac) + `
+        select o.place from {known_places} o where o.user_id = ` + user + `::uuid and o.place <> ` + placeOf(user,
+		mac) + `
         order by o.seen_at desc, o.place offset ` + maxPlaces + ` - 1)
 )`
 }

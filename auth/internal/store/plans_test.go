@@ -124,7 +124,8 @@ func TestMissingRights(t *testing.T) {
 			t.Errorf("missing: %s", text)
 		}
 	}
-	as("x_", "SELECT on table x_users\n", "DELETE on table x_audit\n", "for migrations:\nCREATE on schema public\n", "ownership of table x_sessions")
+	as("x_", "SELECT on table x_users\n", "DELETE on table x_audit\n", "for migrations:\nCREATE on schema public\n",
+		"ownership of table x_sessions")
 	as("y_", "CREATE on schema public")
 	// A database user that may only read and write rows serves a schema that another one has migrated.
 	exec("grant select, insert, update, delete on all tables in schema public to plain")

@@ -58,7 +58,8 @@ func (db *DB) beforeConnect(ctx context.Context, _ *pgx.ConnConfig) error {
 	if ctx.Value(callerKey{}) == nil {
 		return errNoCaller
 	}
-	if time.Now().UnixNano() < db.serverFullUntil.Load() && db.pool.Stat().TotalConns() > db.pool.Stat().ConstructingConns() {
+	if time.Now().UnixNano() < db.serverFullUntil.Load() &&
+		db.pool.Stat().TotalConns() > db.pool.Stat().ConstructingConns() {
 		return errServerFull
 	}
 	return nil

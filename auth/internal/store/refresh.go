@@ -77,7 +77,8 @@ select ` + userColumns + `,` + identityColumns + `,
     s.id, s.user_id, s.created_at, coalesce(r.counter, s.counter), coalesce(r.refreshed_at, s.refreshed_at),
     s.user_agent, s.ip, s.aal, s.amr, s.tag, s.factor_id, s.not_after, s.ended_at, s.ended_reason,
     r.id is not null, newer.login,
-    (extract(epoch from coalesce($11::timestamptz, now()) - s.refreshed_at) * 1000000)::bigint,` + factorsOf("(select user_id from old)") + `
+    (extract(epoch from coalesce($11::timestamptz, now()) - s.refreshed_at) * 1000000)::bigint,` +
+		factorsOf("(select user_id from old)") + `
 from old s
 join {users} u on u.id = s.user_id
 cross join newer
@@ -99,7 +100,8 @@ func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 		var i Identity
 		var ago int64 // in microseconds
 		targets := append(append(userTargets(&out.User), identityTargets(&i)...), sessionTargets(&out.Session)...)
-		if err := scanRow(r, append(targets, &out.Rotated, &out.NewerLogin, &ago, (*factorList)(&out.User.Factors))); err != nil {
+		if err := scanRow(r, append(targets, &out.Rotated, &out.NewerLogin, &ago,
+			(*factorList)(&out.User.Factors))); err != nil {
 			return err
 		}
 		out.RotatedAgo = time.Duration(ago) * time.Microsecond

@@ -37,7 +37,8 @@ const sessionColumns = `
 
 func sessionTargets(s *Session) []any {
 	return []any{
-		(*nullUUID)(&s.ID), (*nullUUID)(&s.UserID), (*nullTime)(&s.CreatedAt), (*nullUint)(&s.Counter), (*nullTime)(&s.RefreshedAt), (*nullText)(&s.UserAgent), (*nullText)(&s.IP),
+		(*nullUUID)(&s.ID), (*nullUUID)(&s.UserID), (*nullTime)(&s.CreatedAt), (*nullUint)(&s.Counter),
+		(*nullTime)(&s.RefreshedAt), (*nullText)(&s.UserAgent), (*nullText)(&s.IP),
 		(*nullInt)(&s.AAL), (*nullBytes)(&s.AMR), (*nullText)(&s.Tag), (*nullUUID)(&s.FactorID),
 		(*nullTime)(&s.NotAfter), (*nullTime)(&s.EndedAt), (*nullText)(&s.EndedReason),
 	}
@@ -64,7 +65,8 @@ values ($1, (select id from {users} where id = $2 and deleted_at is null), $3, $
 
 // InsertSession opens a session; ErrUserGone when its user doesn't exist, or was deleted.
 func (b *Batch) InsertSession(s NewSession) {
-	b.exec("insert session", insertSession, s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag, timeOrNull(s.NotAfter), bytesOrNull(s.Place))
+	b.exec("insert session", insertSession, s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR),
+		s.Tag, timeOrNull(s.NotAfter), bytesOrNull(s.Place))
 }
 
 // Why a session ended. A sign-out without scope takes the refresh token only: see Session.Readable.
@@ -128,7 +130,8 @@ func (b *Batch) EndSessions(e EndSessions) {
 var eraseSessions = define(`
 update {sessions} set
     ended_at = case when ended_at is null or ended_reason = 'logout_tokens' then $2 else ended_at end,
-    ended_reason = case when ended_at is null or ended_reason = 'logout_tokens' then '` + EndedDeleted + `' else ended_reason end,
+    ended_reason = case when ended_at is null or ended_reason = 'logout_tokens' then '` +
+	EndedDeleted + `' else ended_reason end,
     user_agent = '', ip = ''
 where user_id = $1`)
 

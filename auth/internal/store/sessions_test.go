@@ -23,7 +23,8 @@ func TestCaller(t *testing.T) {
 	s.NotAfter, s.Tag = noon.Add(time.Hour), "web"
 	send(t, db, func(b *store.Batch) { b.InsertSession(s) })
 	u, got, err := db.Caller(t.Context(), mia.ID, s.ID)
-	want := store.Session{ID: s.ID, UserID: mia.ID, CreatedAt: noon, RefreshedAt: noon, UserAgent: "agent", IP: "192.0.2.1", AAL: 1,
+	want := store.Session{ID: s.ID, UserID: mia.ID, CreatedAt: noon, RefreshedAt: noon, UserAgent: "agent",
+		IP: "192.0.2.1", AAL: 1,
 		AMR: []byte(`[{"method": "password", "timestamp": 1930000000}]`), NotAfter: s.NotAfter, Tag: "web"}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("session (-want +got): %v\n%s", err, diff)
@@ -55,15 +56,18 @@ func TestRefresh_parallel(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				out, err := db.Refresh(t.Context(), store.Refresh{Session: id, SecretHash: secretOf, Counter: round, Now: noon.Add(time.Minute), ServerNow: noon.Add(time.Minute), UserAgent: "b", IP: "::1"})
+				out, err := db.Refresh(t.Context(), store.Refresh{Session: id, SecretHash: secretOf, Counter: round,
+					Now: noon.Add(time.Minute), ServerNow: noon.Add(time.Minute), UserAgent: "b", IP: "::1"})
 				if err != nil {
 					t.Error(err)
 				}
 				if out.Rotated {
 					rotated.Add(1)
 				}
-				if out.Session.Counter != round+1 || out.User.ID != u.ID || out.Session.RefreshedAt != noon.Add(time.Minute) || len(out.User.Identities) != 1 {
-					t.Errorf("round %d: counter %d, user %v, refreshed %v", round, out.Session.Counter, out.User.ID, out.Session.RefreshedAt)
+				if out.Session.Counter != round+1 || out.User.ID != u.ID || out.Session.RefreshedAt != noon.Add(time.Minute) ||
+					len(out.User.Identities) != 1 {
+					t.Errorf("round %d: counter %d, user %v, refreshed %v", round, out.Session.Counter, out.User.ID,
+						out.Session.RefreshedAt)
 				}
 			})
 		}
@@ -93,8 +97,10 @@ func TestRefresh_refused(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", doing, err)
 		}
-		if got.Rotated != want.Rotated || got.NewerLogin != want.NewerLogin || got.Session.Counter != want.Session.Counter || got.Session.Ended() != want.Session.Ended() {
-			t.Errorf("%s: rotated %v, newer login %v, counter %d, ended %v", doing, got.Rotated, got.NewerLogin, got.Session.Counter, got.Session.EndedAt)
+		if got.Rotated != want.Rotated || got.NewerLogin != want.NewerLogin ||
+			got.Session.Counter != want.Session.Counter || got.Session.Ended() != want.Session.Ended() {
+			t.Errorf("%s: rotated %v, newer login %v, counter %d, ended %v", doing, got.Rotated, got.NewerLogin,
+				got.Session.Counter, got.Session.EndedAt)
 		}
 		if got.User.ID != u.ID {
 			t.Errorf("%s: user %v", doing, got.User.ID)
@@ -117,9 +123,13 @@ func TestRefresh_refused(t *testing.T) {
 		b.EndSessions(store.EndSessions{User: u.ID, Reason: store.EndedLogout, At: noon})
 	})
 	f("within the time box", rotated, func(_ store.User, r *store.Refresh, _ *store.Batch) { r.CreatedAfter = noon })
-	f("past the time box", store.Refreshed{}, func(_ store.User, r *store.Refresh, _ *store.Batch) { r.CreatedAfter = noon.Add(1000) })
+	f("past the time box", store.Refreshed{}, func(_ store.User, r *store.Refresh, _ *store.Batch) {
+		r.CreatedAfter = noon.Add(1000)
+	})
 	f("active", rotated, func(_ store.User, r *store.Refresh, _ *store.Batch) { r.ActiveAfter = noon })
-	f("inactive", store.Refreshed{}, func(_ store.User, r *store.Refresh, _ *store.Batch) { r.ActiveAfter = noon.Add(1000) })
+	f("inactive", store.Refreshed{}, func(_ store.User, r *store.Refresh, _ *store.Batch) {
+		r.ActiveAfter = noon.Add(1000)
+	})
 	f("single, newer login", store.Refreshed{NewerLogin: true}, func(u store.User, r *store.Refresh, b *store.Batch) {
 		r.SinglePerUser = true
 		b.InsertSession(newSession(u, noon.Add(time.Minute)))
@@ -227,10 +237,12 @@ func TestEndSessions(t *testing.T) {
 	end(store.EndSessions{Reason: store.EndedPasswordChanged, Except: b})
 	end(store.EndSessions{Reason: store.EndedDeleted, Only: a})
 	all, err := db.Sessions(t.Context(), u.ID)
-	if err != nil || len(all) != 2 || all[0].ID != b || all[0].Ended() || all[1].EndedReason != store.EndedPasswordChanged {
+	if err != nil || len(all) != 2 || all[0].ID != b || all[0].Ended() ||
+		all[1].EndedReason != store.EndedPasswordChanged {
 		t.Errorf("sessions %+v, %v", all, err)
 	}
-	e := store.EndSession{User: u.ID, Session: b, Reason: store.EndedByUser, Audit: store.Audit{At: noon, Action: store.ActionSessionEnded, Actor: u.ID, Session: b}}
+	e := store.EndSession{User: u.ID, Session: b, Reason: store.EndedByUser,
+		Audit: store.Audit{At: noon, Action: store.ActionSessionEnded, Actor: u.ID, Session: b}}
 	for range 2 {
 		if err := db.EndSession(t.Context(), e); err != nil {
 			t.Error(err)
@@ -271,7 +283,8 @@ func TestEndSurplus(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	mia, tom := addUser(t, db, "mia@example.org"), addUser(t, db, "tom@example.org")
-	first, second, third := addSession(t, db, mia, noon), addSession(t, db, mia, noon.Add(time.Second)), addSession(t, db, mia, noon.Add(2*time.Second))
+	first, second, third := addSession(t, db, mia, noon), addSession(t, db, mia, noon.Add(time.Second)),
+		addSession(t, db, mia, noon.Add(2*time.Second))
 	other := addSession(t, db, tom, noon)
 	for range 2 {
 		send(t, db, func(b *store.Batch) { b.EnforceSessionLimit(mia.ID, 2, noon.Add(time.Minute)) })

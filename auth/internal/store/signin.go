@@ -35,7 +35,8 @@ type Tried struct {
 }
 
 func triedTargets(t *Tried) []any {
-	return []any{(*nullFloat)(&t.Tries.Tokens), (*nullTime)(&t.Tries.At), &t.PlaceKnown, (*nullFloat)(&t.PlaceTries.Tokens), (*nullTime)(&t.PlaceTries.At)}
+	return []any{(*nullFloat)(&t.Tries.Tokens), (*nullTime)(&t.Tries.At), &t.PlaceKnown,
+		(*nullFloat)(&t.PlaceTries.Tokens), (*nullTime)(&t.PlaceTries.At)}
 }
 
 var selectTried = define(`
@@ -71,7 +72,8 @@ func (db *DB) Credentials(ctx context.Context, f CredentialsFor, now time.Time) 
 	err := db.queryRow(ctx, "credentials", func(r pgx.Row) error {
 		targets := append(nullable(&c.User), (*nullText)(&c.PendingHash))
 		return r.Scan(append(targets, triedTargets(&c.Tried)...)...)
-	}, selectCredentials, f.Aud, f.Email, f.Phone, f.Tries.Key, now, bytesOrNull(f.Place.MAC), f.Place.Since, bytesOrNull(f.Place.Tries.Key))
+	}, selectCredentials, f.Aud, f.Email, f.Phone, f.Tries.Key, now, bytesOrNull(f.Place.MAC), f.Place.Since,
+		bytesOrNull(f.Place.Tries.Key))
 	return c, err
 }
 
@@ -104,7 +106,8 @@ type OpenSession struct {
 // bucketHoldsTry is whether the bucket in a row l of {limits} holds a try; size, rate and now are parameters.
 // The tolerance is for rounding only: a try that came back a moment ago counts.
 func bucketHoldsTry(size, rate, now string) string {
-	return "least(" + size + "::float8, l.tokens + greatest(0, extract(epoch from " + now + "::timestamptz - l.at)::float8) * " + rate + "::float8) >= 1 - 1e-9"
+	return "least(" + size + "::float8, l.tokens + greatest(0, extract(epoch from " +
+		now + "::timestamptz - l.at)::float8) * " + rate + "::float8) >= 1 - 1e-9"
 }
 
 // The conditions stand here again: between the look-up and now a hash was computed. The row is there in any
@@ -177,7 +180,8 @@ func (o OpenSession) result(u *User, holds bool, err error) error {
 
 func (o OpenSession) args() []any {
 	s := o.Session
-	args := []any{s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag, timeOrNull(s.NotAfter), o.IfPassword, o.Rehash}
+	args := []any{s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR), s.Tag,
+		timeOrNull(s.NotAfter), o.IfPassword, o.Rehash}
 	args = append(args, o.Audit.args()...)
 	return append(args, bytesOrNull(o.Tries.Key), o.Tries.Size, o.Tries.rate(), bytesOrNull(s.Place))
 }
@@ -215,7 +219,8 @@ select exists (select from taken), ` + roomColumns)
 // FailedPassword takes a try for a wrong password and notes it, in one statement. A LimitError: there was none,
 // so that the caller must not say that the password was wrong.
 func (db *DB) FailedPassword(ctx context.Context, f FailedPassword) error {
-	args := []any{f.Tries.Key, f.Tries.Size, f.Tries.rate(), f.Now, f.Tries.Refill.Seconds(), f.Note.Key, f.Note.Refill.Seconds()}
+	args := []any{f.Tries.Key, f.Tries.Size, f.Tries.rate(), f.Now, f.Tries.Refill.Seconds(), f.Note.Key,
+		f.Note.Refill.Seconds()}
 	e := db.admitAudit(f.Audit)
 	var taken, due, wrote bool
 	err := db.queryRow(ctx, "failed password", func(r pgx.Row) error { return r.Scan(&taken, &due, &wrote) }, failPassword,

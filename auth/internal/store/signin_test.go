@@ -64,12 +64,14 @@ func TestOpenSession(t *testing.T) {
 	f := func(o store.OpenSession, want error) {
 		t.Helper()
 		o.Session = newSession(u, noon)
-		o.Audit = store.Audit{At: noon, Action: store.ActionLogin, Actor: u.ID, Session: o.Session.ID, IP: "192.0.2.1", Traits: []byte(`{"provider": "email"}`)}
+		o.Audit = store.Audit{At: noon, Action: store.ActionLogin, Actor: u.ID, Session: o.Session.ID, IP: "192.0.2.1",
+			Traits: []byte(`{"provider": "email"}`)}
 		got, err := db.OpenSession(t.Context(), o)
 		if !errors.Is(err, want) {
 			t.Errorf("%v, want %v", err, want)
 		}
-		if err == nil && (got.LastSignInAt != noon || len(got.Identities) != 1 || session(t, db, u, o.Session.ID).ID != o.Session.ID) {
+		if err == nil && (got.LastSignInAt != noon || len(got.Identities) != 1 ||
+			session(t, db, u, o.Session.ID).ID != o.Session.ID) {
 			t.Errorf("opened for %+v", got)
 		}
 	}
@@ -89,7 +91,8 @@ func TestOpenSession(t *testing.T) {
 	if got := trail(t, db); !slices.Equal(got, []string{"login", "login", "login"}) {
 		t.Errorf("noted: %v", got)
 	}
-	if err := try(t, db, func(b *store.Batch) { b.InsertSession(newSession(newUser(""), noon)) }); !errors.Is(err, store.ErrUserGone) {
+	if err := try(t, db, func(b *store.Batch) { b.InsertSession(newSession(newUser(""), noon)) }); !errors.Is(err,
+		store.ErrUserGone) {
 		t.Errorf("session of nobody: %v", err)
 	}
 }
@@ -137,13 +140,15 @@ func TestOpenSession_emptyBucket(t *testing.T) {
 	db := storetest.Open(t)
 	u := addUser(t, db, "mia@example.org")
 	open := func() error {
-		_, err := db.OpenSession(t.Context(), store.OpenSession{Session: newSession(u, noon), IfPassword: "hash", Tries: tries,
-			Audit: store.Audit{At: noon, Action: store.ActionLogin, Actor: u.ID}})
+		_, err := db.OpenSession(t.Context(),
+			store.OpenSession{Session: newSession(u, noon), IfPassword: "hash", Tries: tries,
+				Audit: store.Audit{At: noon, Action: store.ActionLogin, Actor: u.ID}})
 		return err
 	}
 	refuse := func() error {
-		return db.RefusedPassword(t.Context(), store.FailedPassword{Tries: tries, Now: noon, Note: store.NewInterval([]byte("note"), time.Minute),
-			Audit: store.Audit{At: noon, Action: store.ActionLoginFailed, Actor: u.ID}})
+		return db.RefusedPassword(t.Context(),
+			store.FailedPassword{Tries: tries, Now: noon, Note: store.NewInterval([]byte("note"), time.Minute),
+				Audit: store.Audit{At: noon, Action: store.ActionLoginFailed, Actor: u.ID}})
 	}
 	send(t, db, func(b *store.Batch) { b.Take(tries, 19, noon) })
 	for range 2 { // which takes nothing
@@ -160,7 +165,8 @@ func TestOpenSession_emptyBucket(t *testing.T) {
 			t.Errorf("%v, want a LimitError", err)
 		}
 	}
-	if got := trail(t, db); !slices.Equal(got, []string{"login", "login_failed", "login"}) && !slices.Equal(got, []string{"login", "login", "login_failed"}) {
+	if got := trail(t, db); !slices.Equal(got, []string{"login", "login_failed", "login"}) &&
+		!slices.Equal(got, []string{"login", "login", "login_failed"}) {
 		t.Errorf("noted: %v", got)
 	}
 }

@@ -165,7 +165,8 @@ func (t *Tx) sweepByTime(ctx context.Context, s Sweep, out *Swept) error {
 func (t *Tx) sweepSessions(ctx context.Context, s Sweep, out *Swept) error {
 	var seen, gone int64
 	var last uuid.UUID
-	err := t.tx.QueryRow(ctx, t.db.sql[sweepSessions], s.Cursor, s.Batch, timeOrNull(s.EndedBefore), timeOrNull(s.CreatedBefore), timeOrNull(s.ActiveBefore)).
+	err := t.tx.QueryRow(ctx, t.db.sql[sweepSessions], s.Cursor, s.Batch, timeOrNull(s.EndedBefore),
+		timeOrNull(s.CreatedBefore), timeOrNull(s.ActiveBefore)).
 		Scan(&seen, &gone, (*nullUUID)(&last))
 	if out.Removed += gone; seen == int64(s.Batch) {
 		out.Cursor = last

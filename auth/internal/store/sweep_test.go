@@ -59,7 +59,8 @@ func TestSweep(t *testing.T) {
 	if err != nil || out.Removed != 3 || out.Busy || out.Cursor != uuid.Nil {
 		t.Errorf("without rules: %+v, %v", out, err)
 	}
-	rules := store.Sweep{Now: noon, Messages: noon.Add(-time.Hour), Audit: noon.Add(-time.Hour), Places: noon.Add(-time.Hour), EndedBefore: noon.Add(-time.Hour),
+	rules := store.Sweep{Now: noon, Messages: noon.Add(-time.Hour), Audit: noon.Add(-time.Hour),
+		Places: noon.Add(-time.Hour), EndedBefore: noon.Add(-time.Hour),
 		CreatedBefore: noon.Add(-24 * time.Hour), Anonymous: noon.Add(-time.Hour), Batch: 7}
 	var removed int64
 	for steps := 0; ; steps++ {
@@ -102,7 +103,8 @@ func TestAuditLog(t *testing.T) {
 	u := addUser(t, db, "mia@example.org")
 	s := uuid.New()
 	send(t, db, func(b *store.Batch) {
-		b.Audit(store.Audit{At: noon, Action: store.ActionLogin, Actor: u.ID, Session: s, IP: "192.0.2.1", Traits: []byte(`{"provider": "email"}`), OnlyFor: u.ID})
+		b.Audit(store.Audit{At: noon, Action: store.ActionLogin, Actor: u.ID, Session: s, IP: "192.0.2.1",
+			Traits: []byte(`{"provider": "email"}`), OnlyFor: u.ID})
 		b.Audit(store.Audit{At: noon.Add(1000), Action: store.ActionUserInvited, ActorRole: "service_role"})
 		b.Audit(store.Audit{At: noon.Add(2000), Action: store.ActionLogout, Actor: uuid.New()})
 	})
@@ -133,7 +135,8 @@ func TestAuditLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := rows[0]; r.Actor != u.ID || r.Session != s || r.IP != "192.0.2.1" || string(r.Traits) != `{"provider": "email"}` || r.ActorEmail != u.Email || r.Action.LogType() != "account" {
+	if r := rows[0]; r.Actor != u.ID || r.Session != s || r.IP != "192.0.2.1" ||
+		string(r.Traits) != `{"provider": "email"}` || r.ActorEmail != u.Email || r.Action.LogType() != "account" {
 		t.Errorf("row %+v", r)
 	}
 }

@@ -55,7 +55,9 @@ type NewToken struct {
 const tokenColumns = `t.id, t.user_id, t.kind, t.address, t.flow_id, t.identity_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at`
 
 func tokenTargets(t *Token) []any {
-	return []any{(*nullUUID)(&t.ID), (*nullUUID)(&t.User), (*nullText)(&t.Kind), &t.Address, (*nullUUID)(&t.Flow), (*nullUUID)(&t.Identity), &t.PasswordHash, (*nullBytes)(&t.UserMetadata), (*nullTime)(&t.CreatedAt), (*nullTime)(&t.ExpiresAt)}
+	return []any{(*nullUUID)(&t.ID), (*nullUUID)(&t.User), (*nullText)(&t.Kind), &t.Address, (*nullUUID)(&t.Flow),
+		(*nullUUID)(&t.Identity), &t.PasswordHash, (*nullBytes)(&t.UserMetadata), (*nullTime)(&t.CreatedAt),
+		(*nullTime)(&t.ExpiresAt)}
 }
 
 var insertToken = define(`
@@ -71,7 +73,8 @@ where $14 or exists (select from {users} where id = $2 and deleted_at is null)`)
 // InsertToken adds a token and drops the older ones of its kind. For a user that doesn't exist, or was deleted, it
 // costs the same and does nothing, so that the reply to an unknown address takes the same work.
 func (b *Batch) InsertToken(t NewToken) {
-	b.exec("insert token", insertToken, t.ID, t.User, string(t.Kind), t.Address, bytesOrNull(t.LinkHash), bytesOrNull(t.OTPMAC), uuidOrNull(t.Flow),
+	b.exec("insert token", insertToken, t.ID, t.User, string(t.Kind), t.Address, bytesOrNull(t.LinkHash),
+		bytesOrNull(t.OTPMAC), uuidOrNull(t.Flow),
 		t.PasswordHash, bytesOrNull(t.UserMetadata), t.CreatedAt, t.ExpiresAt, t.Keep, uuidOrNull(t.Identity), t.Required)
 }
 
@@ -146,11 +149,14 @@ func takeTry(known, now string, first int) string {
     select ` + known + ` as here
 ), taken as (
     insert into {limits} as l (key, tokens, at, full_at)
-    select case when here then ` + p(6) + `::bytea else ` + p(0) + `::bytea end, ` + p(1) + `::float8 - 1, ` + now + `::timestamptz, ` + now + `::timestamptz + ` + p(3) + `::float8 * interval '1 second'
+    select case when here then ` + p(6) + `::bytea else ` + p(0) + `::bytea end, ` +
+		p(1) + `::float8 - 1, ` + now + `::timestamptz, ` + now + `::timestamptz + ` + p(3) + `::float8 * interval '1 second'
     from known where ` + p(0) + `::bytea is not null
     on conflict (key) do update set
-        tokens = greatest(0, least(` + p(1) + `::float8, l.tokens + greatest(0, extract(epoch from ` + now + `::timestamptz - l.at)::float8) * ` + p(2) + `::float8) - 1),
-        at = greatest(l.at, ` + now + `), full_at = greatest(l.full_at, ` + now + `::timestamptz + ` + p(3) + `::float8 * interval '1 second')
+        tokens = greatest(0, least(` + p(1) + `::float8, l.tokens + greatest(0, extract(epoch from ` +
+		now + `::timestamptz - l.at)::float8) * ` + p(2) + `::float8) - 1),
+        at = greatest(l.at, ` + now + `), full_at = greatest(l.full_at, ` +
+		now + `::timestamptz + ` + p(3) + `::float8 * interval '1 second')
     where ` + bucketHoldsTry(p(1), p(2), now) + `
     returning 1
 ), guess as (
@@ -159,7 +165,8 @@ func takeTry(known, now string, first int) string {
 }
 
 func takeTryArgs(tries Limit, p Place) []any {
-	return []any{bytesOrNull(tries.Key), tries.Size, tries.rate(), tries.Refill.Seconds(), bytesOrNull(p.MAC), p.Since, bytesOrNull(p.Tries.Key)}
+	return []any{bytesOrNull(tries.Key), tries.Size, tries.rate(), tries.Refill.Seconds(), bytesOrNull(p.MAC), p.Since,
+		bytesOrNull(p.Tries.Key)}
 }
 
 // ownerKnows is whether a place is known of the user with an address.
@@ -255,8 +262,10 @@ and not exists (
 
 // DigitsWait says whether RedeemDigits would find a token, and counts nothing: never, where there is no try left.
 func (db *DB) DigitsWait(ctx context.Context, d Digits) (found bool, err error) {
-	err = db.queryRow(ctx, "digits", func(r pgx.Row) error { return r.Scan(&found) }, digitsWait, d.Aud, d.Address, kindArray(d.Kinds), d.MACs, d.Now,
-		bytesOrNull(d.Tries.Key), d.Tries.Size, d.Tries.rate(), bytesOrNull(d.Place.MAC), d.Place.Since, bytesOrNull(d.Place.Tries.Key))
+	err = db.queryRow(ctx, "digits", func(r pgx.Row) error { return r.Scan(&found) }, digitsWait, d.Aud, d.Address,
+		kindArray(d.Kinds), d.MACs, d.Now,
+		bytesOrNull(d.Tries.Key), d.Tries.Size, d.Tries.rate(), bytesOrNull(d.Place.MAC), d.Place.Since,
+		bytesOrNull(d.Place.Tries.Key))
 	return found, err
 }
 
@@ -348,10 +357,11 @@ func (b *Batch) Pending(dst *Pending, aud, address string, kinds ...Kind) {
 	b.rows("pending", func(r pgx.Rows) error {
 		t, f := &dst.Token, &dst.Flow
 		targets := append(userTargets(&dst.User),
-			(*nullUUID)(&t.ID), (*nullUUID)(&t.User), (*nullText)(&t.Kind), (*nullText)(&t.Address), (*nullUUID)(&t.Flow), (*nullUUID)(&t.Identity), (*nullText)(&t.PasswordHash),
+			(*nullUUID)(&t.ID), (*nullUUID)(&t.User), (*nullText)(&t.Kind), (*nullText)(&t.Address), (*nullUUID)(&t.Flow),
+			(*nullUUID)(&t.Identity), (*nullText)(&t.PasswordHash),
 			(*nullBytes)(&t.UserMetadata), (*nullTime)(&t.CreatedAt), (*nullTime)(&t.ExpiresAt),
-			(*nullUUID)(&f.ID), (*nullUUID)(&f.User), (*nullText)(&f.Method), (*nullText)(&f.Challenge), (*nullText)(&f.ChallengeMethod),
-			(*nullTime)(&f.IssuedAt), (*nullTime)(&f.CreatedAt), (*nullTime)(&f.ExpiresAt))
+			(*nullUUID)(&f.ID), (*nullUUID)(&f.User), (*nullText)(&f.Method), (*nullText)(&f.Challenge),
+			(*nullText)(&f.ChallengeMethod), (*nullTime)(&f.IssuedAt), (*nullTime)(&f.CreatedAt), (*nullTime)(&f.ExpiresAt))
 		return r.Scan(targets...)
 	}, selectPending, aud, address, kindArray(kinds))
 }

@@ -28,7 +28,8 @@ func newToken(u store.User, kind store.Kind, at time.Time) store.NewToken {
 }
 
 func digitsOf(n store.NewToken) store.Digits {
-	return store.Digits{Aud: "authenticated", Address: n.Address, Kinds: []store.Kind{n.Kind}, MACs: [][]byte{n.OTPMAC}, Now: noon, MaxMisses: 5}
+	return store.Digits{Aud: "authenticated", Address: n.Address, Kinds: []store.Kind{n.Kind}, MACs: [][]byte{n.OTPMAC},
+		Now: noon, MaxMisses: 5}
 }
 
 func redeem(t *testing.T, db *store.DB, f func(*store.Tx) (store.Token, error)) (got store.Token, err error) {
@@ -56,7 +57,9 @@ func TestRedeemLink(t *testing.T) {
 	send(t, db, func(b *store.Batch) { b.InsertToken(n) })
 	f := func(want error, now time.Time, hash []byte, kinds ...store.Kind) {
 		t.Helper()
-		got, err := redeem(t, db, func(tx *store.Tx) (store.Token, error) { return tx.RedeemLink(t.Context(), hash, kinds, now) })
+		got, err := redeem(t, db, func(tx *store.Tx) (store.Token, error) {
+			return tx.RedeemLink(t.Context(), hash, kinds, now)
+		})
 		if !errors.Is(err, want) {
 			t.Errorf("%v, want %v", err, want)
 		}
@@ -179,7 +182,8 @@ func TestRedeemNonce(t *testing.T) {
 	f := func(want error, user uuid.UUID, mac []byte) {
 		t.Helper()
 		_, err := redeem(t, db, func(tx *store.Tx) (store.Token, error) {
-			token, _, err := tx.RedeemNonce(t.Context(), store.Nonce{User: user, MACs: [][]byte{digest("x"), mac}, Now: noon, MaxMisses: 5})
+			token, _, err := tx.RedeemNonce(t.Context(),
+				store.Nonce{User: user, MACs: [][]byte{digest("x"), mac}, Now: noon, MaxMisses: 5})
 			return token, err
 		})
 		if !errors.Is(err, want) {
@@ -224,8 +228,10 @@ func TestInsertToken(t *testing.T) {
 	send(t, db, func(b *store.Batch) {
 		b.MarkSent(nobody.ID, store.RecoverySent, noon)
 		b.InsertToken(newToken(nobody, store.KindRecovery, noon))
-		b.InsertFlow(store.Flow{ID: uuid.New(), User: nobody.ID, Method: "recovery", ChallengeMethod: "s256", CreatedAt: noon, ExpiresAt: noon})
-		b.InsertMessage(store.NewMessage{ID: uuid.New(), User: nobody.ID, Channel: "email", Kind: "recovery", At: noon, ExpiresAt: noon.Add(time.Hour)})
+		b.InsertFlow(store.Flow{ID: uuid.New(), User: nobody.ID, Method: "recovery", ChallengeMethod: "s256", CreatedAt: noon,
+			ExpiresAt: noon})
+		b.InsertMessage(store.NewMessage{ID: uuid.New(), User: nobody.ID, Channel: "email", Kind: "recovery", At: noon,
+			ExpiresAt: noon.Add(time.Hour)})
 		b.Audit(store.Audit{At: noon, Action: store.ActionUserRecoveryRequested, Actor: nobody.ID, OnlyFor: nobody.ID})
 	})
 	if list, err := db.Messages(t.Context(), "", 10); len(list) != 0 || err != nil || len(trail(t, db)) != 0 {
@@ -239,7 +245,8 @@ func TestInsertToken(t *testing.T) {
 	count(store.KindRecovery, 1)
 	send(t, db, func(b *store.Batch) { b.DeleteTokens(u.ID) })
 	count(store.KindRecovery, 0)
-	if got, err := db.User(t.Context(), u.ID); err != nil || got.RecoverySentAt != noon.Add(1000) || !got.ConfirmationSentAt.IsZero() {
+	if got, err := db.User(t.Context(), u.ID); err != nil || got.RecoverySentAt != noon.Add(1000) ||
+		!got.ConfirmationSentAt.IsZero() {
 		t.Errorf("recovery sent at %v, confirmation at %v, %v", got.RecoverySentAt, got.ConfirmationSentAt, err)
 	}
 }
@@ -248,7 +255,8 @@ func TestFlow(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	u := addUser(t, db, "mia@example.org")
-	want := store.Flow{ID: uuid.New(), User: u.ID, Method: "recovery", Challenge: "c", ChallengeMethod: "plain", CreatedAt: noon, ExpiresAt: noon.Add(time.Hour)}
+	want := store.Flow{ID: uuid.New(), User: u.ID, Method: "recovery", Challenge: "c", ChallengeMethod: "plain",
+		CreatedAt: noon, ExpiresAt: noon.Add(time.Hour)}
 	send(t, db, func(b *store.Batch) {
 		b.InsertFlow(want)
 		b.IssueCode(want.ID, digest("code"), noon.Add(1000), u.ID)
@@ -286,9 +294,11 @@ func TestPending(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	mia, tom := addUser(t, db, "mia@example.org"), addUser(t, db, "tom@example.org")
-	older, newer, change := newToken(mia, store.KindSignup, noon), newToken(mia, store.KindSignup, noon.Add(time.Second)), newToken(tom, store.KindEmailChangeNew, noon)
+	older, newer, change := newToken(mia, store.KindSignup, noon), newToken(mia, store.KindSignup, noon.Add(time.Second)),
+		newToken(tom, store.KindEmailChangeNew, noon)
 	older.Keep, newer.Keep = 4, 4
-	flow := store.Flow{ID: uuid.New(), User: mia.ID, Method: "email/signup", Challenge: "c", ChallengeMethod: "plain", CreatedAt: noon, ExpiresAt: noon.Add(time.Hour)}
+	flow := store.Flow{ID: uuid.New(), User: mia.ID, Method: "email/signup", Challenge: "c", ChallengeMethod: "plain",
+		CreatedAt: noon, ExpiresAt: noon.Add(time.Hour)}
 	newer.Flow, newer.PasswordHash, newer.UserMetadata = flow.ID, "hash", []byte(`{"a": 1}`)
 	change.Address = "wanted@example.org"
 	send(t, db, func(b *store.Batch) {

@@ -69,7 +69,8 @@ func (t tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceBat
 	}
 	text := all.String()
 	return context.WithValue(t.start(ctx, "batch",
-		attribute.String("db.statement", text[:min(len(text), longestStatement)]), attribute.Int("db.operation.batch.size", d.Batch.Len())), spanKey{}, true)
+		attribute.String("db.statement", text[:min(len(text), longestStatement)]),
+		attribute.Int("db.operation.batch.size", d.Batch.Len())), spanKey{}, true)
 }
 
 // TraceBatchQuery implements pgx.BatchTracer.

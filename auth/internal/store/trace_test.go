@@ -70,11 +70,13 @@ func TestTracer(t *testing.T) {
 			if strings.Contains(a.Value.Emit(), "mia") {
 				t.Errorf("%s: %s is %s", s.Name, a.Key, a.Value.Emit())
 			}
-			if a.Key == "db.statement" && !strings.Contains(a.Value.Emit(), " from users ") && s.Name != "begin" && s.Name != "rollback" && !strings.Contains(a.Value.Emit(), `"nowhere"($1)`) {
+			if a.Key == "db.statement" && !strings.Contains(a.Value.Emit(), " from users ") &&
+				s.Name != "begin" && s.Name != "rollback" && !strings.Contains(a.Value.Emit(), `"nowhere"($1)`) {
 				t.Errorf("%s: %s", s.Name, a.Value.Emit())
 			}
 		}
-		if failed := s.Status.Code.String() == "Error"; failed != slices.ContainsFunc(s.Attributes, func(a attribute.KeyValue) bool { return strings.Contains(a.Value.Emit(), "nowhere") }) {
+		if failed := s.Status.Code.String() == "Error"; failed != slices.ContainsFunc(s.Attributes,
+			func(a attribute.KeyValue) bool { return strings.Contains(a.Value.Emit(), "nowhere") }) {
 			t.Errorf("%s: %v", s.Name, s.Status)
 		}
 	}

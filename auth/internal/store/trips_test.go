@@ -45,11 +45,13 @@ func TestStatements_roundTrips(t *testing.T) {
 		return err
 	})
 	f("open session", 1, func() error {
-		_, err := db.OpenSession(ctx, store.OpenSession{Session: newSession(u, noon), IfPassword: "hash", Audit: store.Audit{At: noon, Action: store.ActionLogin}})
+		_, err := db.OpenSession(ctx, store.OpenSession{Session: newSession(u, noon), IfPassword: "hash",
+			Audit: store.Audit{At: noon, Action: store.ActionLogin}})
 		return err
 	})
 	f("failed password", 1, func() error {
-		return db.FailedPassword(ctx, store.FailedPassword{Tries: tries, Now: noon, Note: store.NewInterval([]byte("n"), time.Minute), Audit: store.Audit{At: noon, Action: store.ActionLoginFailed}})
+		return db.FailedPassword(ctx, store.FailedPassword{Tries: tries, Now: noon,
+			Note: store.NewInterval([]byte("n"), time.Minute), Audit: store.Audit{At: noon, Action: store.ActionLoginFailed}})
 	})
 	f("sign out", 1, func() error {
 		_, err := db.SignOut(ctx, store.SignOut{User: u.ID, Session: s, Scope: store.ScopeTokens, Now: noon})
@@ -79,7 +81,8 @@ func TestStatements_roundTrips(t *testing.T) {
 		b.Take(store.Limit{Key: []byte("mail"), Size: 30, Refill: time.Hour}, 0, noon)
 		b.MarkSent(u.ID, store.RecoverySent, noon)
 		b.InsertToken(newToken(u, store.KindRecovery, noon))
-		b.InsertMessage(store.NewMessage{ID: uuid.New(), User: u.ID, Channel: "email", Kind: "recovery", Payload: []byte("x"), At: noon, ExpiresAt: noon})
+		b.InsertMessage(store.NewMessage{ID: uuid.New(), User: u.ID, Channel: "email", Kind: "recovery", Payload: []byte("x"),
+			At: noon, ExpiresAt: noon})
 		b.Audit(store.Audit{At: noon, Action: store.ActionUserRecoveryRequested, Actor: u.ID, OnlyFor: u.ID})
 		return b.Send(ctx)
 	})
@@ -94,7 +97,8 @@ func TestRefresh_hot(t *testing.T) {
 	s := addSession(t, db, u, noon)
 	const rounds = 200
 	for i := range uint64(rounds) {
-		out, err := db.Refresh(ctx, store.Refresh{Session: s, SecretHash: secretOf, Counter: i, Now: noon.Add(time.Duration(i) * time.Second), UserAgent: "agent", IP: "192.0.2.1"})
+		out, err := db.Refresh(ctx, store.Refresh{Session: s, SecretHash: secretOf, Counter: i,
+			Now: noon.Add(time.Duration(i) * time.Second), UserAgent: "agent", IP: "192.0.2.1"})
 		if err != nil || !out.Rotated {
 			t.Fatal(out.Rotated, err)
 		}

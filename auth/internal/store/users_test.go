@@ -34,8 +34,10 @@ func TestUser(t *testing.T) {
 		b.UserByEmail(&foreign, "other", "mia@example.org")
 		b.UserByEmail(&empty, "authenticated", "")
 	})
-	if byEmail.ID != want.ID || account.ID != want.ID || byPhone.ID != uuid.Nil || foreign.ID != uuid.Nil || empty.ID != uuid.Nil {
-		t.Errorf("by e-mail %v, account %v, by phone %v, foreign %v, empty %v", byEmail.ID, account.ID, byPhone.ID, foreign.ID, empty.ID)
+	if byEmail.ID != want.ID || account.ID != want.ID || byPhone.ID != uuid.Nil ||
+		foreign.ID != uuid.Nil || empty.ID != uuid.Nil {
+		t.Errorf("by e-mail %v, account %v, by phone %v, foreign %v, empty %v", byEmail.ID, account.ID, byPhone.ID,
+			foreign.ID, empty.ID)
 	}
 }
 
@@ -145,8 +147,8 @@ func TestUpdateUser(t *testing.T) {
 		want.UserMetadata = json.RawMessage(`{"x": 1}`)
 	})
 	f("providers", func(p *store.UserPatch, want *store.User) {
-		i := store.Identity{ID: uuid.New(), UserID: want.ID, Provider: "github", ProviderID: want.ID.String(), Data: json.RawMessage(`{}`),
-			CreatedAt: noon.Add(-time.Hour), UpdatedAt: noon}
+		i := store.Identity{ID: uuid.New(), UserID: want.ID, Provider: "github", ProviderID: want.ID.String(),
+			Data: json.RawMessage(`{}`), CreatedAt: noon.Add(-time.Hour), UpdatedAt: noon}
 		send(t, db, func(b *store.Batch) { b.InsertIdentity(i) })
 		p.ProvidersFromIdentities = true
 		want.Identities = append([]store.Identity{i}, want.Identities...)
@@ -193,7 +195,8 @@ func TestEraseUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Email != "digest" || got.Phone != "" || got.PasswordHash != "" || string(got.UserMetadata) != "{}" || got.DeletedAt != noon {
+	if got.Email != "digest" || got.Phone != "" || got.PasswordHash != "" ||
+		string(got.UserMetadata) != "{}" || got.DeletedAt != noon {
 		t.Errorf("left: %+v", got)
 	}
 	if i := got.Identities[0]; i.ProviderID == u.ID.String() || i.Email != "" || string(i.Data) != "{}" {
@@ -258,7 +261,8 @@ func TestUsers(t *testing.T) {
 		seen := map[uuid.UUID]bool{}
 		var after store.UsersCursor
 		for {
-			page, _, err := db.Users(t.Context(), store.UsersFilter{Aud: "authenticated", Limit: 1, After: after, OldestFirst: oldest})
+			page, _, err := db.Users(t.Context(),
+				store.UsersFilter{Aud: "authenticated", Limit: 1, After: after, OldestFirst: oldest})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -19,9 +19,10 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 // InsertUser adds a user without identities. ErrEmailTaken, ErrPhoneTaken and ErrIDTaken report a concurrent sign-up.
 func (b *Batch) InsertUser(u User) {
 	b.exec("insert user", insertUser,
-		u.ID, u.Aud, u.Role, u.Email, u.Phone, u.PasswordHash, u.IsAnonymous, objectOrEmpty(u.AppMetadata), objectOrEmpty(u.UserMetadata),
-		u.CreatedAt, u.UpdatedAt, timeOrNull(u.LastSignInAt), timeOrNull(u.EmailConfirmedAt), timeOrNull(u.PhoneConfirmedAt), timeOrNull(u.InvitedAt), timeOrNull(u.BannedUntil),
-		timeOrNull(u.ConfirmationSentAt), timeOrNull(u.RecoverySentAt))
+		u.ID, u.Aud, u.Role, u.Email, u.Phone, u.PasswordHash, u.IsAnonymous, objectOrEmpty(u.AppMetadata),
+		objectOrEmpty(u.UserMetadata),
+		u.CreatedAt, u.UpdatedAt, timeOrNull(u.LastSignInAt), timeOrNull(u.EmailConfirmedAt), timeOrNull(u.PhoneConfirmedAt),
+		timeOrNull(u.InvitedAt), timeOrNull(u.BannedUntil), timeOrNull(u.ConfirmationSentAt), timeOrNull(u.RecoverySentAt))
 }
 
 // objectOrEmpty is JSON text as an argument; {} for none.
@@ -136,7 +137,8 @@ where u.id = $1`)
 func (b *Batch) UpdateUser(p UserPatch) {
 	b.exec("update user", updateUser, p.ID, p.Now, p.Role, p.Email, p.Phone, p.PasswordHash, p.NewEmail, p.NewPhone,
 		p.CurrentEmailProven, p.NewEmailProven, p.IsAnonymous,
-		timeOrInfinity(p.EmailConfirmedAt), timeOrInfinity(p.PhoneConfirmedAt), timeOrInfinity(p.InvitedAt), timeOrInfinity(p.BannedUntil),
+		timeOrInfinity(p.EmailConfirmedAt), timeOrInfinity(p.PhoneConfirmedAt), timeOrInfinity(p.InvitedAt),
+		timeOrInfinity(p.BannedUntil),
 		timeOrInfinity(p.LastSignInAt), timeOrInfinity(p.ConfirmationSentAt), timeOrInfinity(p.RecoverySentAt),
 		timeOrInfinity(p.EmailChangeSentAt), timeOrInfinity(p.PhoneChangeSentAt), timeOrInfinity(p.ReauthenticationSentAt),
 		p.AppMetadata.Replace, p.ProvidersFromIdentities, bytesOrNull(p.AppMetadata.Set), stringArray(p.AppMetadata.Delete),

@@ -29,10 +29,12 @@ var foreignAlgorithms = map[string]struct {
 	hash     crypto.Hash
 	pss      bool
 }{
-	"RS256": {"RSA", "", crypto.SHA256, false}, "RS384": {"RSA", "", crypto.SHA384, false}, "RS512": {"RSA", "", crypto.SHA512, false},
-	"PS256": {"RSA", "", crypto.SHA256, true}, "PS384": {"RSA", "", crypto.SHA384, true}, "PS512": {"RSA", "", crypto.SHA512, true},
-	"ES256": {"EC", "P-256", crypto.SHA256, false}, "ES384": {"EC", "P-384", crypto.SHA384, false}, "ES512": {"EC", "P-521", crypto.SHA512, false},
-	"EdDSA": {"OKP", "Ed25519", crypto.SHA512, false},
+	"RS256": {"RSA", "", crypto.SHA256, false}, "RS384": {"RSA", "", crypto.SHA384, false},
+	"RS512": {"RSA", "", crypto.SHA512, false},
+	"PS256": {"RSA", "", crypto.SHA256, true}, "PS384": {"RSA", "", crypto.SHA384, true},
+	"PS512": {"RSA", "", crypto.SHA512, true},
+	"ES256": {"EC", "P-256", crypto.SHA256, false}, "ES384": {"EC", "P-384", crypto.SHA384, false},
+	"ES512": {"EC", "P-521", crypto.SHA512, false}, "EdDSA": {"OKP", "Ed25519", crypto.SHA512, false},
 }
 
 // ForeignAlgorithm says whether VerifyForeign knows a signature algorithm.
@@ -127,7 +129,8 @@ func (t *jwkText) foreignRSA() (*rsa.PublicKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	if bits := n.BitLen(); bits < minRSABits || bits > maxRSABits || n.Bit(0) == 0 || e.BitLen() < 17 || e.BitLen() > 31 || e.Bit(0) == 0 {
+	if bits := n.BitLen(); bits < minRSABits || bits > maxRSABits || n.Bit(0) == 0 ||
+		e.BitLen() < 17 || e.BitLen() > 31 || e.Bit(0) == 0 {
 		return nil, errors.New("the RSA numbers are out of bounds")
 	}
 	return &rsa.PublicKey{N: n, E: int(e.Int64())}, nil

@@ -35,7 +35,8 @@ func foreignPrivate(t testing.TB) map[string]any {
 	for _, alg := range []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"} {
 		keys[alg] = foreignRSAKey()
 	}
-	for alg, c := range map[string]elliptic.Curve{"ES256": elliptic.P256(), "ES384": elliptic.P384(), "ES512": elliptic.P521()} {
+	for alg, c := range map[string]elliptic.Curve{"ES256": elliptic.P256(), "ES384": elliptic.P384(),
+		"ES512": elliptic.P521()} {
 		k, err := ecdsa.GenerateKey(c, rand.Reader)
 		if err != nil {
 			t.Fatal(err)
@@ -62,9 +63,11 @@ func foreignJWK(t testing.TB, private any, members string) string {
 			t.Fatal(err)
 		}
 		half := len(point) / 2
-		return fmt.Sprintf(`{"kty":"EC","crv":%q,"x":%q,"y":%q%s}`, p.Params().Name, b64.EncodeToString(point[1:1+half]), b64.EncodeToString(point[1+half:]), members)
+		return fmt.Sprintf(`{"kty":"EC","crv":%q,"x":%q,"y":%q%s}`, p.Params().Name, b64.EncodeToString(point[1:1+half]),
+			b64.EncodeToString(point[1+half:]), members)
 	case ed25519.PrivateKey:
-		return fmt.Sprintf(`{"kty":"OKP","crv":"Ed25519","x":%q%s}`, b64.EncodeToString(p.Public().(ed25519.PublicKey)), members)
+		return fmt.Sprintf(`{"kty":"OKP","crv":"Ed25519","x":%q%s}`, b64.EncodeToString(p.Public().(ed25519.PublicKey)),
+			members)
 	}
 	t.Fatal("no such key")
 	return ""
@@ -79,15 +82,17 @@ func foreignSet(t testing.TB, jwks ...string) []ForeignKey {
 	return keys
 }
 
-var everyAlg = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS512", "none"}
+var everyAlg = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
+	"HS256", "HS512", "none"}
 
 // TestForeignPeer: what another library signs with any of the ten algorithms is read, with a key that names
 // the algorithm and with one that doesn't, and by no other.
 func TestForeignPeer(t *testing.T) {
 	private := foreignPrivate(t)
 	for alg, key := range private {
-		tok := jwt.NewWithClaims(jwt.GetSigningMethod(alg), jwt.MapClaims{"iss": "https://idp.test", "sub": "7", "aud": []string{"a", "b"}, "exp": testNow.Unix() + 60,
-			"iat": testNow.Unix(), "nonce": "n", "jti": "j", "azp": "a", "at_hash": "h"})
+		tok := jwt.NewWithClaims(jwt.GetSigningMethod(alg),
+			jwt.MapClaims{"iss": "https://idp.test", "sub": "7", "aud": []string{"a", "b"}, "exp": testNow.Unix() + 60,
+				"iat": testNow.Unix(), "nonce": "n", "jti": "j", "azp": "a", "at_hash": "h"})
 		tok.Header["kid"] = "k"
 		text, err := tok.SignedString(key)
 		if err != nil {
@@ -97,16 +102,20 @@ func TestForeignPeer(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", alg, err)
 		}
-		if f.Alg != alg || f.KeyID != "k" || f.Issuer != "https://idp.test" || f.Subject != "7" || strings.Join(f.Audience, " ") != "a b" || f.Nonce != "n" ||
-			f.ID != "j" || f.AuthorizedParty != "a" || f.AccessTokenHash != "h" || f.IssuedAt != testNow.Unix() || f.Timely(testNow) != nil {
+		if f.Alg != alg || f.KeyID != "k" || f.Issuer != "https://idp.test" ||
+			f.Subject != "7" || strings.Join(f.Audience, " ") != "a b" || f.Nonce != "n" ||
+			f.ID != "j" || f.AuthorizedParty != "a" || f.AccessTokenHash != "h" ||
+			f.IssuedAt != testNow.Unix() || f.Timely(testNow) != nil {
 			t.Errorf("%s: read as %+v", alg, f)
 		}
-		for _, members := range []string{`,"kid":"k"`, `,"kid":"k","use":"sig","alg":"` + alg + `"`, ``, `,"key_ops":["verify"],"x5c":["ignored"],"kid":"k"`} {
+		for _, members := range []string{`,"kid":"k"`, `,"kid":"k","use":"sig","alg":"` + alg + `"`, ``,
+			`,"key_ops":["verify"],"x5c":["ignored"],"kid":"k"`} {
 			if err := f.Signed(foreignSet(t, foreignJWK(t, key, members)), everyAlg); err != nil {
 				t.Errorf("%s, key%s: %v", alg, members, err)
 			}
 		}
-		if err := f.Signed(foreignSet(t, foreignJWK(t, key, `,"kid":"k"`)), []string{"none", "HS256"}); !errors.Is(err, ErrAlgorithm) {
+		if err := f.Signed(foreignSet(t, foreignJWK(t, key, `,"kid":"k"`)), []string{"none", "HS256"}); !errors.Is(err,
+			ErrAlgorithm) {
 			t.Errorf("%s although it isn't asked for: %v", alg, err)
 		}
 		// Every other kind of key, and the same one for another algorithm.
@@ -133,7 +142,8 @@ func TestForeignPeer(t *testing.T) {
 		for _, at := range []int{strings.IndexByte(text, '.') + 3, len(text) - 5} {
 			changed := []byte(text)
 			changed[at] ^= 1
-			if g, err := ParseForeign(string(changed)); err == nil && g.Signed(foreignSet(t, foreignJWK(t, key, ``)), everyAlg) == nil {
+			if g, err := ParseForeign(string(changed)); err == nil &&
+				g.Signed(foreignSet(t, foreignJWK(t, key, ``)), everyAlg) == nil {
 				t.Errorf("%s: a changed token is accepted", alg)
 			}
 		}
@@ -166,22 +176,27 @@ func TestForeignSignatureShapes(t *testing.T) {
 func TestForeignRefused(t *testing.T) {
 	f := func(header, claims string, want error) {
 		t.Helper()
-		if _, err := ParseForeign(b64.EncodeToString([]byte(header)) + "." + b64.EncodeToString([]byte(claims)) + ".AAAA"); !errors.Is(err, want) {
+		if _, err := ParseForeign(b64.EncodeToString([]byte(header)) + "." +
+			b64.EncodeToString([]byte(claims)) + ".AAAA"); !errors.Is(err, want) {
 			t.Errorf("%s %s: %v, want %v", header, claims, err, want)
 		}
 	}
 	const head = `{"alg":"RS256"}`
 	f(head, `{}`, nil)
 	f(`{"alg":"RS256","kid":"k","typ":"jwt","jku":"https://evil.example","jwk":{},"x5c":["x"],"x5t":"t"}`, `{}`, nil)
-	for _, h := range []string{`{"alg":"RS256","crit":["exp"]}`, `{"alg":"RS256","b64":true}`, `{"alg":"RS256","typ":"at+jwt"}`, `{"alg":"RS256","typ":7}`, `{"alg":["RS256"]}`,
-		`{"alg":"RS256","alg":"none"}`, `{"alg":"RS256","\u0061lg":"none"}`, `{"alg":"RS256","kid":1}`, `[]`, `{`, ``, `null`} {
+	for _, h := range []string{`{"alg":"RS256","crit":["exp"]}`, `{"alg":"RS256","b64":true}`,
+		`{"alg":"RS256","typ":"at+jwt"}`, `{"alg":"RS256","typ":7}`, `{"alg":["RS256"]}`,
+		`{"alg":"RS256","alg":"none"}`, `{"alg":"RS256","\u0061lg":"none"}`, `{"alg":"RS256","kid":1}`, `[]`, `{`, ``,
+		`null`} {
 		f(h, `{}`, ErrMalformed)
 	}
-	for _, c := range []string{`{"sub":1}`, `{"iss":null}`, `{"aud":1}`, `{"aud":["a",1]}`, `{"exp":"1"}`, `{"exp":-1}`, `{"exp":1e99}`, `{"nbf":true}`, `{"sub":"a","sub":"b"}`,
+	for _, c := range []string{`{"sub":1}`, `{"iss":null}`, `{"aud":1}`, `{"aud":["a",1]}`, `{"exp":"1"}`, `{"exp":-1}`,
+		`{"exp":1e99}`, `{"nbf":true}`, `{"sub":"a","sub":"b"}`,
 		`{"nonce":{}}`, `[]`, `null`, `{"a":1} x`, "{\"a\":\"\xff\"}"} {
 		f(head, c, ErrClaims)
 	}
-	for _, text := range []string{"", ".", "..", "a.b", "a.b.c.d", "e30.e30.!", "e30.e30.e", "e30.e30.AAAA\n", "e30=.e30.AAAA", strings.Repeat("a", 9000) + ".e30.AAAA"} {
+	for _, text := range []string{"", ".", "..", "a.b", "a.b.c.d", "e30.e30.!", "e30.e30.e", "e30.e30.AAAA\n",
+		"e30=.e30.AAAA", strings.Repeat("a", 9000) + ".e30.AAAA"} {
 		if _, err := ParseForeign(text); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%.40q: %v", text, err)
 		}
@@ -230,18 +245,24 @@ func TestForeignKeys(t *testing.T) {
 		t.Skip(err) // GODEBUG=rsa1024min
 	}
 	odd := []string{
-		`{"kty":"RSA","kid":"e","use":"enc","n":"AQAB","e":"AQAB"}`, `{"kty":"oct","kid":"s","k":"c2VjcmV0"}`, `{"kty":"EC","crv":"P-256","x":"AA","y":"AA"}`,
-		`{"kty":"EC","crv":"secp256k1","x":"` + strings.Repeat("A", 43) + `","y":"` + strings.Repeat("A", 43) + `"}`, `{"kty":"OKP","crv":"Ed448","x":"AA"}`,
-		`{"kty":"OKP","crv":"X25519","x":"` + strings.Repeat("A", 43) + `"}`, `{"kty":"RSA"}`, `{}`, `[]`, `7`, `"x"`, `{"kty":["RSA"]}`, `{"kty":"RSA","kty":"EC"}`,
-		foreignJWK(t, small, ""), strings.Replace(good, `"kid":"good"`, `"alg":"RS256"`, 1), strings.Replace(good, `"kid":"good"`, `"key_ops":["sign"]`, 1),
-		strings.Replace(good, `"kid":"good"`, `"alg":"HS256"`, 1), strings.Replace(good, `"kid":"good"`, `"kid":"`+strings.Repeat("k", 300)+`"`, 1),
+		`{"kty":"RSA","kid":"e","use":"enc","n":"AQAB","e":"AQAB"}`, `{"kty":"oct","kid":"s","k":"c2VjcmV0"}`,
+		`{"kty":"EC","crv":"P-256","x":"AA","y":"AA"}`,
+		`{"kty":"EC","crv":"secp256k1","x":"` + strings.Repeat("A", 43) + `","y":"` + strings.Repeat("A", 43) + `"}`,
+		`{"kty":"OKP","crv":"Ed448","x":"AA"}`,
+		`{"kty":"OKP","crv":"X25519","x":"` + strings.Repeat("A", 43) + `"}`, `{"kty":"RSA"}`, `{}`, `[]`, `7`, `"x"`,
+		`{"kty":["RSA"]}`, `{"kty":"RSA","kty":"EC"}`,
+		foreignJWK(t, small, ""), strings.Replace(good, `"kid":"good"`, `"alg":"RS256"`, 1),
+		strings.Replace(good, `"kid":"good"`, `"key_ops":["sign"]`, 1),
+		strings.Replace(good, `"kid":"good"`, `"alg":"HS256"`, 1),
+		strings.Replace(good, `"kid":"good"`, `"kid":"`+strings.Repeat("k", 300)+`"`, 1),
 		fmt.Sprintf(`{"kty":"RSA","n":%q,"e":"Aw"}`, b64.EncodeToString(foreignRSAKey().N.Bytes())),
 	}
 	keys := foreignSet(t, append(odd, good)...)
 	if len(keys) != 1 || keys[0].ID != "good" {
 		t.Errorf("keys %+v, want the good one alone", keys)
 	}
-	for _, text := range []string{``, `{}`, `[]`, `{"keys":{}}`, `{"keys":[}`, `{"keys":[]}x`, `{"keys":[` + strings.Repeat(`{},`, maxForeignKeys) + `{}]}`, `{"keys":[],"keys":[]}`} {
+	for _, text := range []string{``, `{}`, `[]`, `{"keys":{}}`, `{"keys":[}`, `{"keys":[]}x`,
+		`{"keys":[` + strings.Repeat(`{},`, maxForeignKeys) + `{}]}`, `{"keys":[],"keys":[]}`} {
 		if keys, err := ParseForeignKeys(text); err == nil {
 			t.Errorf("%.40s is a key set of %d", text, len(keys))
 		}
@@ -265,7 +286,8 @@ func FuzzForeign(f *testing.F) {
 	}
 	keys := foreignSet(f, jwks...)
 	f.Add("eyJhbGciOiJub25lIn0.e30.")
-	f.Add(b64.EncodeToString([]byte(`{"alg":"HS256","kid":"","typ":"JWT"}`)) + "." + b64.EncodeToString([]byte(`{"aud":["a","b"],"exp":1.5,"sub":"\u00e9"}`)) + ".AAAA")
+	f.Add(b64.EncodeToString([]byte(`{"alg":"HS256","kid":"","typ":"JWT"}`)) +
+		"." + b64.EncodeToString([]byte(`{"aud":["a","b"],"exp":1.5,"sub":"\u00e9"}`)) + ".AAAA")
 	f.Fuzz(func(t *testing.T, text string) {
 		tok, err := ParseForeign(text)
 		if err != nil {
@@ -276,7 +298,8 @@ func FuzzForeign(f *testing.F) {
 			Exp                  float64
 		}
 		if err := json.Unmarshal([]byte(tok.Payload), &want); err == nil && strings.ToLower(tok.Payload) == tok.Payload &&
-			(want.Sub != tok.Subject || want.Iss != tok.Issuer || want.Nonce != tok.Nonce || want.Jti != tok.ID || int64(want.Exp) != tok.ExpiresAt) {
+			(want.Sub != tok.Subject || want.Iss != tok.Issuer || want.Nonce != tok.Nonce ||
+				want.Jti != tok.ID || int64(want.Exp) != tok.ExpiresAt) {
 			t.Errorf("%s is read as %+v", tok.Payload, tok)
 		}
 		if err := tok.Signed(keys, everyAlg); err == nil && tok.ExpiresAt != 99 {

@@ -127,8 +127,10 @@ func (f *forgery) headers(k *Key, header, payload string) {
 	}
 	if k.id != "" {
 		kid := fmt.Sprintf(`"kid":"%s"`, k.id)
-		for _, other := range []string{`"kid":"unknown"`, `"kid":""`, `"kid":null`, `"kid":true`, `"kid":"../../dev/null"`, `"kid":"` + strings.ToUpper(k.id) + `"`,
-			`"kid":"` + k.id + ` "`, `"kid":"` + k.id + `\u0000"`, `"kid":"' or 1=1"`, `"kid":{}`, kid + "," + kid, `"Kid":"` + k.id + `"`, `"kid":"\ud800"`} {
+		for _, other := range []string{`"kid":"unknown"`, `"kid":""`, `"kid":null`, `"kid":true`, `"kid":"../../dev/null"`,
+			`"kid":"` + strings.ToUpper(k.id) + `"`,
+			`"kid":"` + k.id + ` "`, `"kid":"` + k.id + `\u0000"`, `"kid":"' or 1=1"`, `"kid":{}`, kid + "," + kid,
+			`"Kid":"` + k.id + `"`, `"kid":"\ud800"`} {
 			bad[other] = strings.Replace(header, kid, other, 1)
 		}
 		bad["kid escaped and twice"] = strings.Replace(header, kid, kid+`,"k\u0069d":"a1"`, 1)
@@ -139,8 +141,10 @@ func (f *forgery) headers(k *Key, header, payload string) {
 	if k.alg != HS256 {
 		bad["no kid"] = strings.Replace(header, fmt.Sprintf(`,"kid":"%s"`, k.id), "", 1)
 	}
-	for _, alg := range []string{"none", "None", "NONE", "nOnE", "", " ", "HS256", "RS256", "ES256", "EdDSA", "HS384", "HS512", "RS384", "RS512", "PS256", "ES384", "ES512", "ES256K",
-		"Ed25519", "ed448", strings.ToLower(k.alg.String()), k.alg.String() + " ", k.alg.String() + `\u0000`, "dir", "A256GCM"} {
+	for _, alg := range []string{"none", "None", "NONE", "nOnE", "", " ", "HS256", "RS256", "ES256", "EdDSA", "HS384",
+		"HS512", "RS384", "RS512", "PS256", "ES384", "ES512", "ES256K",
+		"Ed25519", "ed448", strings.ToLower(k.alg.String()), k.alg.String() + " ", k.alg.String() + `\u0000`, "dir",
+		"A256GCM"} {
 		if alg != k.alg.String() {
 			bad["alg "+alg] = strings.Replace(header, `"`+k.alg.String()+`"`, `"`+alg+`"`, 1)
 		}
@@ -148,8 +152,10 @@ func (f *forgery) headers(k *Key, header, payload string) {
 	for _, alg := range []string{"1", "null", "true", `["` + k.alg.String() + `"]`, "{}"} {
 		bad["alg raw "+alg] = strings.Replace(header, `"`+k.alg.String()+`"`, alg, 1)
 	}
-	for _, extra := range []string{`"jku":"https://evil.example/jwks"`, `"x5u":"https://evil.example/c"`, `"jwk":{"kty":"oct","k":"AA"}`, `"x5c":["AA"]`, `"x5t":"AA"`, `"x5t#S256":"AA"`,
-		`"crit":["exp"]`, `"crit":[]`, `"crit":["b64"],"b64":false`, `"b64":false`, `"zip":"DEF"`, `"enc":"A256GCM"`, `"cty":"JWT"`, `"epk":{}`, `"p2c":1000000000`, `"x":1`, `"":1`, `"iss":"a"`} {
+	for _, extra := range []string{`"jku":"https://evil.example/jwks"`, `"x5u":"https://evil.example/c"`,
+		`"jwk":{"kty":"oct","k":"AA"}`, `"x5c":["AA"]`, `"x5t":"AA"`, `"x5t#S256":"AA"`,
+		`"crit":["exp"]`, `"crit":[]`, `"crit":["b64"],"b64":false`, `"b64":false`, `"zip":"DEF"`, `"enc":"A256GCM"`,
+		`"cty":"JWT"`, `"epk":{}`, `"p2c":1000000000`, `"x":1`, `"":1`, `"iss":"a"`} {
 		bad["extra "+extra] = strings.Replace(header, "{", "{"+extra+",", 1)
 	}
 	for what, h := range bad {
@@ -169,27 +175,43 @@ func (f *forgery) claims(k *Key, header, payload string) {
 		return strings.Replace(payload, old, new, 1)
 	}
 	bad := []string{
-		replace(exp+",", ""), replace(`"exp"`, `"Exp"`), replace(exp, exp+","+exp), replace(exp, exp+`,"\u0065xp":9999999999`),
-		replace(iat, fmt.Sprintf(`"iat":%d`, now+31)), replace(iat, iat+fmt.Sprintf(`,"nbf":%d`, now+31)), replace(iat, iat+`,"nbf":"0"`), replace(iat, iat+`,"nbf":null`),
-		replace(iat, iat+`,"nbf":-1`), replace(iat, `"iat":"1"`), replace(iat, `"iat":1e9`), replace(iat, `"iat":-1`), replace(iat, `"iat":[1]`), replace(iat, `"iat":253402300800`),
-		replace(`"role":"authenticated"`, `"role":1`), replace(`"role":"authenticated"`, `"role":null`), replace(`"role":"authenticated"`, `"role":["service_role"]`),
-		replace(`"role":`, `"role":"service_role","role":`), replace(`"role":`, `"r\u006fle":"service_role","role":`), replace(`"role":"authenticated"`, `"role":"\ud800"`),
-		replace(`"sub":"7d0c3f0e-52a4-4a0e-9a52-0b6a3d1c9f10"`, `"sub":7`), replace(`"sub":"7d0c3f0e-52a4-4a0e-9a52-0b6a3d1c9f10"`, `"sub":{}`),
-		replace(`"sub":`, `"sub":"x","sub":`), replace(`"aud":"authenticated"`, `"aud":1`), replace(`"aud":"authenticated"`, `"aud":[1]`), replace(`"aud":"authenticated"`, `"aud":{"a":1}`),
-		replace(`"session_id":"`, `"session_id":1,"x":"`), replace(`"session_id":"`, `"session_id":"x","session_id":"`), replace(`"is_anonymous":false`, `"is_anonymous":"false"`),
-		replace(`"is_anonymous":false`, `"is_anonymous":0`), replace(`"amr":[`, `"amr":["a",1,`), replace(`"amr":[{`, `"amr":[{"method":1},{`), replace(`"amr":[{`, `"amr":[[],{`),
-		replace(`"amr":[{"method":"password",`, `"amr":[{"method":"password","method":"totp",`), replace(`"aal":"aal1"`, `"aal":2`), replace(`"email":"mia@example.org"`, `"email":null`),
-		replace(`"phone":""`, `"phone":49`), replace(`"iss":"https://auth.example.org"`, `"iss":1`), replace(`"jti":"`, `"jti":1,"y":"`),
-		replace(`"app_metadata":{"provider":"email","providers":["email"]}`, `"app_metadata":[]`), replace(`"app_metadata":{"provider":"email","providers":["email"]}`, `"app_metadata":"{}"`),
-		"", "{}x", "null", "[" + payload + "]", `"x"`, payload + payload, payload + ",", strings.TrimSuffix(payload, "}"), strings.Replace(payload, "}", ",}", 1), "\ufeff" + payload,
-		replace("Mia", "Mi\xe1"), replace("Mia", "Mi\n"), replace("Mia", `Mi\x`), replace("Mia", `Mi\u00g0`), strings.Replace(payload, "{", `{"x":`+strings.Repeat("[", 40)+strings.Repeat("]", 40)+",", 1),
-		strings.Replace(payload, "{", `{"x":01,`, 1), strings.Replace(payload, "{", `{"x":+1,`, 1), strings.Replace(payload, "{", `{"x":.5,`, 1), strings.Replace(payload, "{", `{"x":NaN,`, 1),
+		replace(exp+",", ""), replace(`"exp"`, `"Exp"`), replace(exp, exp+","+exp),
+		replace(exp, exp+`,"\u0065xp":9999999999`),
+		replace(iat, fmt.Sprintf(`"iat":%d`, now+31)), replace(iat, iat+fmt.Sprintf(`,"nbf":%d`, now+31)),
+		replace(iat, iat+`,"nbf":"0"`), replace(iat, iat+`,"nbf":null`),
+		replace(iat, iat+`,"nbf":-1`), replace(iat, `"iat":"1"`), replace(iat, `"iat":1e9`), replace(iat, `"iat":-1`),
+		replace(iat, `"iat":[1]`), replace(iat, `"iat":253402300800`),
+		replace(`"role":"authenticated"`, `"role":1`), replace(`"role":"authenticated"`, `"role":null`),
+		replace(`"role":"authenticated"`, `"role":["service_role"]`),
+		replace(`"role":`, `"role":"service_role","role":`), replace(`"role":`, `"r\u006fle":"service_role","role":`),
+		replace(`"role":"authenticated"`, `"role":"\ud800"`),
+		replace(`"sub":"7d0c3f0e-52a4-4a0e-9a52-0b6a3d1c9f10"`, `"sub":7`),
+		replace(`"sub":"7d0c3f0e-52a4-4a0e-9a52-0b6a3d1c9f10"`, `"sub":{}`),
+		replace(`"sub":`, `"sub":"x","sub":`), replace(`"aud":"authenticated"`, `"aud":1`),
+		replace(`"aud":"authenticated"`, `"aud":[1]`), replace(`"aud":"authenticated"`, `"aud":{"a":1}`),
+		replace(`"session_id":"`, `"session_id":1,"x":"`), replace(`"session_id":"`, `"session_id":"x","session_id":"`),
+		replace(`"is_anonymous":false`, `"is_anonymous":"false"`),
+		replace(`"is_anonymous":false`, `"is_anonymous":0`), replace(`"amr":[`, `"amr":["a",1,`),
+		replace(`"amr":[{`, `"amr":[{"method":1},{`), replace(`"amr":[{`, `"amr":[[],{`),
+		replace(`"amr":[{"method":"password",`, `"amr":[{"method":"password","method":"totp",`),
+		replace(`"aal":"aal1"`, `"aal":2`), replace(`"email":"mia@example.org"`, `"email":null`),
+		replace(`"phone":""`, `"phone":49`), replace(`"iss":"https://auth.example.org"`, `"iss":1`),
+		replace(`"jti":"`, `"jti":1,"y":"`),
+		replace(`"app_metadata":{"provider":"email","providers":["email"]}`, `"app_metadata":[]`),
+		replace(`"app_metadata":{"provider":"email","providers":["email"]}`, `"app_metadata":"{}"`),
+		"", "{}x", "null", "[" + payload + "]", `"x"`, payload + payload, payload + ",", strings.TrimSuffix(payload, "}"),
+		strings.Replace(payload, "}", ",}", 1), "\ufeff" + payload,
+		replace("Mia", "Mi\xe1"), replace("Mia", "Mi\n"), replace("Mia", `Mi\x`), replace("Mia", `Mi\u00g0`),
+		strings.Replace(payload, "{", `{"x":`+strings.Repeat("[", 40)+strings.Repeat("]", 40)+",", 1),
+		strings.Replace(payload, "{", `{"x":01,`, 1), strings.Replace(payload, "{", `{"x":+1,`, 1),
+		strings.Replace(payload, "{", `{"x":.5,`, 1), strings.Replace(payload, "{", `{"x":NaN,`, 1),
 		strings.Replace(payload, "{", `{x:1,`, 1), strings.Replace(payload, "{", `{"x":tru,`, 1),
 	}
 	for _, value := range []int64{1, now - 3600, now - 1, now, maxTime + 1} {
 		bad = append(bad, replace(exp, fmt.Sprintf(`"exp":%d`, value)))
 	}
-	for _, value := range []string{`"` + fmt.Sprint(now+60) + `"`, "null", "true", "[9999999999]", "{}", "-9999999999", "9e9", "1E10", "0", "99999999999999999999", "9223372036854775808", "9999999999.9e1"} {
+	for _, value := range []string{`"` + fmt.Sprint(now+60) + `"`, "null", "true", "[9999999999]", "{}", "-9999999999",
+		"9e9", "1E10", "0", "99999999999999999999", "9223372036854775808", "9999999999.9e1"} {
 		bad = append(bad, replace(exp, `"exp":`+value))
 	}
 	many := strings.Builder{}
@@ -198,7 +220,8 @@ func (f *forgery) claims(k *Key, header, payload string) {
 	}
 	bad = append(bad, strings.Replace(payload, "{", "{"+many.String(), 1))
 	if !k.Symmetric() {
-		bad = append(bad, replace(`"iss":"https://auth.example.org"`, `"iss":"https://auth.example.org/"`), replace(`"iss":"https://auth.example.org"`, `"iss":"https://evil.example"`))
+		bad = append(bad, replace(`"iss":"https://auth.example.org"`, `"iss":"https://auth.example.org/"`),
+			replace(`"iss":"https://auth.example.org"`, `"iss":"https://evil.example"`))
 	}
 	for i, p := range bad {
 		f.add(fmt.Sprintf("%s claims %d %.60s", k, i, p), signed(f.t, k, header, p))
@@ -213,20 +236,31 @@ func (f *forgery) structure(k *Key, good string) {
 		return base64.StdEncoding.EncodeToString(raw)
 	}
 	for what, text := range map[string]string{
-		"no signature": p[0] + "." + p[1], "empty signature": p[0] + "." + p[1] + ".", "no claims": p[0] + ".." + p[2], "no header": "." + p[1] + "." + p[2],
-		"four parts": good + "." + p[2], "four parts, empty": good + ".", "five parts": good + "..", "leading dot": "." + good, "header only": p[0], "swapped": p[1] + "." + p[0] + "." + p[2],
-		"Bearer": "Bearer " + good, "space before": " " + good, "space behind": good + " ", "LF behind": good + "\n", "CR LF behind": good + "\r\n", "tab": "\t" + good, "NUL": good + "\x00",
-		"LF in the signature": p[0] + "." + p[1] + "." + p[2][:5] + "\n" + p[2][5:], "CR in the claims": p[0] + "." + p[1][:9] + "\r" + p[1][9:] + "." + p[2],
-		"LF in the header": p[0][:3] + "\n" + p[0][3:] + "." + p[1] + "." + p[2], "padded": good + "=", "padded twice": good + "==", "claims padded": p[0] + "." + p[1] + "=." + p[2],
-		"header padded": p[0] + "=." + p[1] + "." + p[2], "standard alphabet": p[0] + "." + p[1] + "." + std(p[2]) + "/+", "percent": strings.ReplaceAll(good, ".", "%2E"),
-		"quoted": `"` + good + `"`, "JSON serialization": fmt.Sprintf(`{"payload":"%s","protected":"%s","signature":"%s"}`, p[1], p[0], p[2]), "too large": good + strings.Repeat("A", MaxSize),
-		"letter case": strings.ToUpper(p[0]) + "." + p[1] + "." + p[2], "a letter more in the header": p[0] + "A." + p[1] + "." + p[2], "a letter more in the claims": p[0] + "." + p[1] + "A." + p[2],
-		"a letter less in the claims": p[0] + "." + p[1][1:] + "." + p[2], "other dots": strings.ReplaceAll(good, ".", "\u2024"),
+		"no signature": p[0] + "." + p[1], "empty signature": p[0] + "." + p[1] + ".", "no claims": p[0] + ".." + p[2],
+		"no header":  "." + p[1] + "." + p[2],
+		"four parts": good + "." + p[2], "four parts, empty": good + ".", "five parts": good + "..",
+		"leading dot": "." + good, "header only": p[0], "swapped": p[1] + "." + p[0] + "." + p[2],
+		"Bearer": "Bearer " + good, "space before": " " + good, "space behind": good + " ", "LF behind": good + "\n",
+		"CR LF behind": good + "\r\n", "tab": "\t" + good, "NUL": good + "\x00",
+		"LF in the signature": p[0] + "." + p[1] + "." + p[2][:5] + "\n" + p[2][5:],
+		"CR in the claims":    p[0] + "." + p[1][:9] + "\r" + p[1][9:] + "." + p[2],
+		"LF in the header":    p[0][:3] + "\n" + p[0][3:] + "." + p[1] + "." + p[2], "padded": good + "=",
+		"padded twice": good + "==", "claims padded": p[0] + "." + p[1] + "=." + p[2],
+		"header padded": p[0] + "=." + p[1] + "." + p[2], "standard alphabet": p[0] + "." + p[1] + "." + std(p[2]) + "/+",
+		"percent": strings.ReplaceAll(good, ".", "%2E"),
+		"quoted":  `"` + good + `"`, "JSON serialization": fmt.Sprintf(`{"payload":"%s","protected":"%s","signature":"%s"}`,
+			p[1], p[0], p[2]), "too large": good + strings.Repeat("A", MaxSize),
+		"letter case":                 strings.ToUpper(p[0]) + "." + p[1] + "." + p[2],
+		"a letter more in the header": p[0] + "A." + p[1] + "." + p[2],
+		"a letter more in the claims": p[0] + "." + p[1] + "A." + p[2],
+		"a letter less in the claims": p[0] + "." + p[1][1:] + "." + p[2],
+		"other dots":                  strings.ReplaceAll(good, ".", "\u2024"),
 	} {
 		f.add(k.String()+" "+what, text)
 	}
 	raw, _ := decode64(p[1])
-	for old, new := range map[string]string{"authenticated": "service_role", "7d0c3f0e": "7d0c3f0f", "aal1": "aal2", "1930467600": "9930467600", "false": "true", "b1f3a7a2": "b1f3a7a3", "mia@": "eva@", "https": "http"} {
+	for old, new := range map[string]string{"authenticated": "service_role", "7d0c3f0e": "7d0c3f0f", "aal1": "aal2",
+		"1930467600": "9930467600", "false": "true", "b1f3a7a2": "b1f3a7a3", "mia@": "eva@", "https": "http"} {
 		changed := bytes.Replace(raw, []byte(old), []byte(new), 1)
 		f.add(k.String()+" unsigned change to "+new, p[0]+"."+b64.EncodeToString(changed)+"."+p[2])
 	}
@@ -322,7 +356,8 @@ func (f *forgery) keys(rs, es, ed, oct, secret, revoked *Key, payload string) {
 	}
 	f.add("revoked", signed(f.t, revoked, header(EdDSA, revoked.id), payload))
 	f.add("revoked in another's name", signed(f.t, revoked, header(EdDSA, ed.id), payload))
-	secrets := map[string][]byte{"one byte": {1}, "secret": []byte("secret"), "cut": testSecret[1:], "public JWK set": f.set.JWKS(), "newline behind": append(bytes.Clone(testSecret), '\n')}
+	secrets := map[string][]byte{"one byte": {1}, "secret": []byte("secret"), "cut": testSecret[1:],
+		"public JWK set": f.set.JWKS(), "newline behind": append(bytes.Clone(testSecret), '\n')}
 	for name, public := range map[string]any{"RSA": rs.rsa, "EC": es.ec, "Ed25519": ed.ed} {
 		der, err := x509.MarshalPKIXPublicKey(public)
 		if err != nil {
@@ -333,7 +368,8 @@ func (f *forgery) keys(rs, es, ed, oct, secret, revoked *Key, payload string) {
 		secrets[name+" PEM, trimmed"] = bytes.TrimSpace(secrets[name+" PEM"])
 	}
 	secrets["n"], secrets["n in base64"] = rs.rsa.N.Bytes(), []byte(b64.EncodeToString(rs.rsa.N.Bytes()))
-	secrets["RSA JWK"], secrets["EC JWK"], secrets["OKP JWK"], secrets["x"] = rs.PublicJWK(), es.PublicJWK(), ed.PublicJWK(), ed.ed
+	secrets["RSA JWK"], secrets["EC JWK"], secrets["OKP JWK"], secrets["x"] = rs.PublicJWK(), es.PublicJWK(),
+		ed.PublicJWK(), ed.ed
 	for name, s := range secrets {
 		k, err := NewSecret("x", s)
 		if err != nil {

@@ -14,7 +14,8 @@ import (
 func FuzzVerify(f *testing.F) {
 	rs, es, ed, oct := testKeys(f)
 	secret, _ := NewSecret("", testSecret)
-	set := mustSet(f, SetConfig{Keys: []Entry{{rs, Current}, {es, Next}, {ed, Previous}, {oct, Previous}}, Secret: secret, AcceptSecret: true})
+	set := mustSet(f, SetConfig{Keys: []Entry{{rs, Current}, {es, Next}, {ed, Previous}, {oct, Previous}}, Secret: secret,
+		AcceptSecret: true})
 	payload, _ := testClaims().appendTo(nil)
 	good := map[string]bool{} // without signature: ES256 has as many good ones as one likes
 	for _, k := range []*Key{rs, es, ed, oct, secret} {
@@ -39,7 +40,8 @@ func unsigned(text string) string { return text[:max(0, strings.LastIndexByte(te
 func FuzzClaims(f *testing.F) {
 	payload, _ := testClaims().appendTo(nil)
 	f.Add(string(payload))
-	for _, seed := range []string{`{}`, ` { "sub" : "\u00e9\ud83d\ude00\/" , "exp":1.5 } `, `{"aud":["a","b"],"amr":["x",{"method":"y","timestamp":3}]}`,
+	for _, seed := range []string{`{}`, ` { "sub" : "\u00e9\ud83d\ude00\/" , "exp":1.5 } `,
+		`{"aud":["a","b"],"amr":["x",{"method":"y","timestamp":3}]}`,
 		`{"sub":"a","sub":"b"}`, `{"x":[{"y":[1e5,-0.1,true,false,null]}]}`, `{"\u0073ub":"a"}`, `{"sub":"\ud800"}`} {
 		f.Add(seed)
 	}
@@ -52,7 +54,8 @@ func FuzzClaims(f *testing.F) {
 		if err := json.Unmarshal([]byte(text), &want); err != nil {
 			t.Fatalf("%q is taken, encoding/json says %v", text, err)
 		}
-		for name, have := range map[string]string{"sub": c.Subject, "iss": c.Issuer, "role": c.Role, "email": c.Email, "phone": c.Phone, "session_id": c.SessionID, "jti": c.ID, "aal": c.AAL} {
+		for name, have := range map[string]string{"sub": c.Subject, "iss": c.Issuer, "role": c.Role, "email": c.Email,
+			"phone": c.Phone, "session_id": c.SessionID, "jti": c.ID, "aal": c.AAL} {
 			if s, _ := want[name].(string); s != have {
 				t.Errorf("%q: %s is %q, encoding/json says %q", text, name, have, s)
 			}
@@ -72,7 +75,8 @@ func FuzzWrite(f *testing.F) {
 		c := Claims{Email: s, UserMetadata: json.RawMessage(raw)}
 		have, err := c.appendTo(nil)
 		if err != nil {
-			if json.Valid([]byte(raw)) && strings.HasPrefix(strings.TrimSpace(raw), "{") && strings.ToValidUTF8(raw, "") == raw && strings.Count(raw, "{")+strings.Count(raw, "[") < jsontext.MaxDepth {
+			if json.Valid([]byte(raw)) && strings.HasPrefix(strings.TrimSpace(raw), "{") &&
+				strings.ToValidUTF8(raw, "") == raw && strings.Count(raw, "{")+strings.Count(raw, "[") < jsontext.MaxDepth {
 				t.Errorf("metadata %q is refused: %v", raw, err)
 			}
 			return
@@ -90,7 +94,8 @@ func FuzzWrite(f *testing.F) {
 			compact.Reset()
 			compact.WriteString("{}")
 		}
-		if want := strings.ToValidUTF8(s, "\uFFFD"); back.Email != want && len([]rune(s)) == len([]rune(want)) || back.Role != "" || string(back.Meta) != compact.String() {
+		if want := strings.ToValidUTF8(s, "\uFFFD"); back.Email != want && len([]rune(s)) == len([]rune(want)) ||
+			back.Role != "" || string(back.Meta) != compact.String() {
 			t.Errorf("%q and %q are written as %s", s, raw, have)
 		}
 	})
@@ -98,7 +103,8 @@ func FuzzWrite(f *testing.F) {
 
 // FuzzParseJWK looks for keys that are taken but do not work, or change when written and read again.
 func FuzzParseJWK(f *testing.F) {
-	for _, seed := range []string{rfcRSA, rfcEC, rfcEd, rfcOct, rfcThumb, `{}`, `{"kty":"oct","kid":"x","alg":"HS256","k":"AA"}`} {
+	for _, seed := range []string{rfcRSA, rfcEC, rfcEd, rfcOct, rfcThumb, `{}`,
+		`{"kty":"oct","kid":"x","alg":"HS256","k":"AA"}`} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -135,7 +141,8 @@ func FuzzRefresh(f *testing.F) {
 	f.Add(keptRefresh[:75] + "\n")
 	f.Add(strings.Repeat("A", RefreshSize))
 	f.Fuzz(func(t *testing.T, text string) {
-		if r, err := c.Parse(text); err == nil && string(c.Append(nil, &r)) != text && string(testCodec("old").Append(nil, &r)) != text {
+		if r, err := c.Parse(text); err == nil && string(c.Append(nil, &r)) != text &&
+			string(testCodec("old").Append(nil, &r)) != text {
 			t.Errorf("%q is taken for %v", text, r)
 		}
 	})

@@ -76,7 +76,8 @@ func TestParseJWKRefuses(t *testing.T) {
 	f(rfcEC, `"x":"f83`, `"x":"AAf83`, "x is not 32 bytes")
 	f(rfcEC, `"d":"j`, `"d":"k`, "d does not belong")
 	f(rfcEC, "jpsQnnGQmL-YBIffH1136cspYG6-0iY7X1fCE9-E9LI", strings.Repeat("A", 43), "d does not belong")
-	f(rfcEC, "jpsQnnGQmL-YBIffH1136cspYG6-0iY7X1fCE9-E9LI", "_____wAAAAD__________7zm-q2nF56E87nKwvxjJVE", "d does not belong") // the order
+	f(rfcEC, "jpsQnnGQmL-YBIffH1136cspYG6-0iY7X1fCE9-E9LI", "_____wAAAAD__________7zm-q2nF56E87nKwvxjJVE",
+		"d does not belong") // the order
 	f(rfcEd, "Ed25519", "Ed448", "needs crv Ed25519")
 	f(rfcEd, "Ed25519", "X25519", "needs crv Ed25519")
 	f(rfcEd, `"d":"n`, `"d":"o`, "d does not belong")
@@ -166,7 +167,8 @@ func TestParseKeys(t *testing.T) {
 	refuse("["+rfcRSA+"]]", "not an array of JWKs")
 	refuse("["+rfcRSA+","+rfcEC+"]", "2 keys have sign in key_ops; exactly one must")
 	refuse("["+verifyOnly+"]", "0 keys have sign")
-	refuse("["+rfcRSA+","+verifyOnly+","+strings.Replace(rfcThumb, "2011-04-29", "a2", 1)+"]", `key 3 (kid "a2"): key 1 has the same kid`)
+	refuse("["+rfcRSA+","+verifyOnly+","+strings.Replace(rfcThumb, "2011-04-29", "a2", 1)+"]",
+		`key 3 (kid "a2"): key 1 has the same kid`)
 	refuse("["+strings.Replace(rfcRSA, `"alg"`, `"x"`, 1)+","+strings.Replace(verifyOnly, `"kid"`, `"x5u"`, 1)+",1]",
 		`key 1 (kid "a2"): alg is missing`, "key 2: kid is missing", "key 3: not valid JSON")
 }

@@ -104,7 +104,8 @@ func (k *Key) PrivateJWK() ([]byte, error) {
 	case ed25519.PrivateKey:
 		member("d", p.Seed())
 	case []byte:
-		out = append(jsontext.AppendString([]byte(`{"kty":"oct","kid":`), k.id), `,"alg":"HS256","use":"sig","key_ops":["sign","verify"]`...)
+		out = append(jsontext.AppendString([]byte(`{"kty":"oct","kid":`), k.id),
+			`,"alg":"HS256","use":"sig","key_ops":["sign","verify"]`...)
 		member("k", p)
 	}
 	return append(out, '}'), nil

@@ -34,8 +34,10 @@ func TestPeer(t *testing.T) {
 		options := []jwt.ParserOption{jwt.WithValidMethods([]string{k.alg.String()}), jwt.WithStrictDecoding(),
 			jwt.WithTimeFunc(func() time.Time { return testNow })}
 		claims := jwt.MapClaims{}
-		token, err := jwt.NewParser(options...).ParseWithClaims(string(text), claims, func(token *jwt.Token) (any, error) { return public, nil })
-		if err != nil || token.Header["kid"] != k.id || token.Header["typ"] != "JWT" || claims["sub"] != testClaims().Subject {
+		token, err := jwt.NewParser(options...).ParseWithClaims(string(text), claims,
+			func(token *jwt.Token) (any, error) { return public, nil })
+		if err != nil || token.Header["kid"] != k.id || token.Header["typ"] != "JWT" ||
+			claims["sub"] != testClaims().Subject {
 			t.Errorf("%s: the peer reads header %v, claims %v: %v", k, token.Header, claims, err)
 		}
 
@@ -51,7 +53,8 @@ func TestPeer(t *testing.T) {
 			t.Fatal(err)
 		}
 		var c Claims
-		if by, err := set.Verify(&c, signed, testNow); err != nil || by != k || c.Email != "mia@example.org" || c.AMR[0].Method != "password" {
+		if by, err := set.Verify(&c, signed, testNow); err != nil || by != k ||
+			c.Email != "mia@example.org" || c.AMR[0].Method != "password" {
 			t.Errorf("%s: the peer's token is read as %+v: %v", k, c, err)
 		}
 	}

@@ -68,7 +68,8 @@ func TestRefreshForged(t *testing.T) {
 		t.Errorf("tried %d", tried)
 	}
 	next := testRefresh().Next()
-	if r, err := c.Parse(string(c.Append(nil, &next))); err != nil || r.Counter != 8 || r.SecretHash() != testRefresh().SecretHash() {
+	if r, err := c.Parse(string(c.Append(nil, &next))); err != nil || r.Counter != 8 ||
+		r.SecretHash() != testRefresh().SecretHash() {
 		t.Errorf("next is %v, %v", r, err)
 	}
 	big := Refresh{Counter: 1 << 63}

@@ -43,5 +43,6 @@ func TestStatesAt(t *testing.T) {
 	f(10, "a revoked, b current, c next", Stored{a, at(0), at(10)}, Stored{b, at(20), never}, Stored{c, at(40), never})
 	f(10, "", Stored{a, at(0), at(10)}, Stored{b, at(20), at(10)})
 	// b was revoked and a signed again until c took over: a is kept from then.
-	f(140, "a previous, b revoked, c current", Stored{a, at(0), never}, Stored{b, at(20), at(30)}, Stored{c, at(100), never})
+	f(140, "a previous, b revoked, c current", Stored{a, at(0), never}, Stored{b, at(20), at(30)},
+		Stored{c, at(100), never})
 }

@@ -90,13 +90,15 @@ func TestClaimsText(t *testing.T) {
 			t.Error("not valid JSON")
 		}
 	}
-	f(testClaims(), `{"iss":"https://auth.example.org","sub":"7d0c3f0e-52a4-4a0e-9a52-0b6a3d1c9f10","aud":"authenticated",`+
-		`"exp":1930467600,"iat":1930464000,"jti":"sYg1V3Bq0k2mS8T4n6X0aQ","email":"mia@example.org","phone":"",`+
-		`"app_metadata":{"provider":"email","providers":["email"]},`+
-		`"user_metadata":{"name":"Mia \"von\" Ä  B","n":[1,2.5e3,null,true]},"role":"authenticated","aal":"aal1",`+
-		`"amr":[{"method":"password","timestamp":1930464000}],"session_id":"b1f3a7a2-7d34-4a0d-9f5e-0a4cc0ce6a11","is_anonymous":false}`)
+	f(testClaims(),
+		`{"iss":"https://auth.example.org","sub":"7d0c3f0e-52a4-4a0e-9a52-0b6a3d1c9f10","aud":"authenticated",`+
+			`"exp":1930467600,"iat":1930464000,"jti":"sYg1V3Bq0k2mS8T4n6X0aQ","email":"mia@example.org","phone":"",`+
+			`"app_metadata":{"provider":"email","providers":["email"]},`+
+			`"user_metadata":{"name":"Mia \"von\" Ä  B","n":[1,2.5e3,null,true]},"role":"authenticated","aal":"aal1",`+
+			`"amr":[{"method":"password","timestamp":1930464000}],"session_id":"b1f3a7a2-7d34-4a0d-9f5e-0a4cc0ce6a11","is_anonymous":false}`)
 	f(&Claims{Email: "a\"\\\n\x01\xff\u2028<é>", AMR: []AMR{{"totp", 2, ""}, {"sso/saml", 1, "p"}}, IsAnonymous: true},
-		`{"sub":"","aud":"","exp":0,"iat":0,"email":"a\"\\\n\u0001`+"\uFFFD\u2028"+`<é>","phone":"","app_metadata":{},"user_metadata":{},"role":"","aal":"",`+
+		`{"sub":"","aud":"","exp":0,"iat":0,"email":"a\"\\\n\u0001`+"\uFFFD\u2028"+
+			`<é>","phone":"","app_metadata":{},"user_metadata":{},"role":"","aal":"",`+
 			`"amr":[{"method":"totp","timestamp":2},{"method":"sso/saml","timestamp":1,"provider":"p"}],"session_id":"","is_anonymous":true}`)
 }
 
@@ -262,7 +264,8 @@ func TestNewSetRefuses(t *testing.T) {
 	f(SetConfig{Keys: []Entry{{secret, Current}}}, "has no kid")
 	f(SetConfig{Keys: []Entry{{rs, Current}}, Secret: named, AcceptSecret: true}, `both have the kid "a2"`)
 	f(SetConfig{Secret: secret, SignWithSecret: true}, "needs it to be accepted")
-	f(SetConfig{Keys: []Entry{{rs, Current}}, Secret: secret, AcceptSecret: true, SignWithSecret: true}, "is current although")
+	f(SetConfig{Keys: []Entry{{rs, Current}}, Secret: secret, AcceptSecret: true, SignWithSecret: true},
+		"is current although")
 	if _, err := NewSecret("", nil); err == nil {
 		t.Error("an empty secret became a key")
 	}

@@ -26,7 +26,8 @@ func SVG(text string) (string, error) {
 	size := (code.Size + 2*quiet) * module
 	var b strings.Builder
 	b.Grow(64 * code.Size * code.Size / 4)
-	fmt.Fprintf(&b, "<?xml version=\"1.0\"?>\n<svg width=\"%d\" height=\"%d\" xmlns=\"http://www.w3.org/2000/svg\">\n", size, size)
+	fmt.Fprintf(&b, "<?xml version=\"1.0\"?>\n<svg width=\"%d\" height=\"%d\" xmlns=\"http://www.w3.org/2000/svg\">\n",
+		size, size)
 	fmt.Fprintf(&b, "<rect x=\"0\" y=\"0\" width=\"%d\" height=\"%d\" style=\"fill:white;stroke:none\"/>\n", size, size)
 	for y := range code.Size {
 		for x := 0; x < code.Size; x++ {

@@ -16,7 +16,8 @@ import (
 func TestCode_rfc6238(t *testing.T) {
 	key := []byte("12345678901234567890")
 	for at, want := range map[int64]string{
-		59: "94287082", 1111111109: "07081804", 1111111111: "14050471", 1234567890: "89005924", 2000000000: "69279037", 20000000000: "65353130",
+		59: "94287082", 1111111109: "07081804", 1111111111: "14050471", 1234567890: "89005924", 2000000000: "69279037",
+		20000000000: "65353130",
 	} {
 		if got := Code(key, Step(time.Unix(at, 0))); got != want[2:] {
 			t.Errorf("at %d: %s, want %s", at, got, want[2:])
@@ -27,7 +28,8 @@ func TestCode_rfc6238(t *testing.T) {
 // RFC 4226 appendix D: the counters 0 to 9.
 func TestCode_rfc4226(t *testing.T) {
 	key := []byte("12345678901234567890")
-	for i, want := range []string{"755224", "287082", "359152", "969429", "338314", "254676", "287922", "162583", "399871", "520489"} {
+	for i, want := range []string{"755224", "287082", "359152", "969429", "338314", "254676", "287922", "162583", "399871",
+		"520489"} {
 		if got := Code(key, int64(i)); got != want {
 			t.Errorf("%d: %s, want %s", i, got, want)
 		}
@@ -88,13 +90,17 @@ func TestURI(t *testing.T) {
 			t.Errorf("%s\nwant %s", got, want)
 		}
 		u, err := url.Parse(got)
-		if err != nil || u.Path != "/"+issuer+":"+account || u.Query().Get("issuer") != issuer || u.Query().Get("secret") != secret {
+		if err != nil || u.Path != "/"+issuer+":"+account || u.Query().Get("issuer") != issuer ||
+			u.Query().Get("secret") != secret {
 			t.Errorf("%s reads as %+v, %v", got, u, err)
 		}
 	}
-	f("app.example.org", "mia@example.org", "otpauth://totp/app.example.org:mia@example.org?algorithm=SHA1&digits=6&issuer=app.example.org&period=30&secret="+secret)
+	f("app.example.org", "mia@example.org",
+		"otpauth://totp/app.example.org:mia@example.org?algorithm=SHA1&digits=6&issuer=app.example.org&period=30&secret="+
+			secret)
 	f("My App", "a b", "otpauth://totp/My%20App:a%20b?algorithm=SHA1&digits=6&issuer=My%20App&period=30&secret="+secret)
-	f("A&B=C:D+E/F", "mia+x@example.org?#", "otpauth://totp/A%26B%3DC%3AD%2BE%2FF:mia%2Bx@example.org%3F%23?algorithm=SHA1&digits=6&issuer=A%26B%3DC%3AD%2BE%2FF&period=30&secret="+secret)
+	f("A&B=C:D+E/F", "mia+x@example.org?#",
+		"otpauth://totp/A%26B%3DC%3AD%2BE%2FF:mia%2Bx@example.org%3F%23?algorithm=SHA1&digits=6&issuer=A%26B%3DC%3AD%2BE%2FF&period=30&secret="+secret)
 }
 
 // Whatever a site and a user are called, an app reads just that, and the secret.

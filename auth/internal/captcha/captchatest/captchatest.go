@@ -83,13 +83,15 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.t.Errorf("captchatest: "+format, args...)
 		w.WriteHeader(http.StatusTeapot)
 	}
-	if r.Method != "POST" || r.URL.Path != "/siteverify" || r.URL.RawQuery != "" || r.Header.Get("Content-Type") != "application/x-www-form-urlencoded" ||
+	if r.Method != "POST" || r.URL.Path != "/siteverify" || r.URL.RawQuery != "" ||
+		r.Header.Get("Content-Type") != "application/x-www-form-urlencoded" ||
 		r.Header["Authorization"] != nil || r.Header["Cookie"] != nil {
 		wrong("%s %s %v", r.Method, r.URL, r.Header)
 		return
 	}
 	for name, values := range r.PostForm {
-		if !slices.Contains([]string{"secret", "response", "remoteip"}, name) || len(values) != 1 || strings.TrimSpace(values[0]) != values[0] || values[0] == "" {
+		if !slices.Contains([]string{"secret", "response", "remoteip"}, name) ||
+			len(values) != 1 || strings.TrimSpace(values[0]) != values[0] || values[0] == "" {
 			wrong("%s is %q", name, values)
 			return
 		}

@@ -90,10 +90,14 @@ func (s *Server) URL() string { return s.http.URL }
 // Environ are the settings that lead a daemon to it, all but AUTH_SMS_PROVIDER.
 func (s *Server) Environ() []string {
 	return []string{
-		"AUTH_SMS_TWILIO_URL=" + s.URL(), "AUTH_SMS_TWILIO_ACCOUNT_SID=" + AccountSID, "AUTH_SMS_TWILIO_AUTH_TOKEN=" + AuthToken, "AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID=" + From,
-		"AUTH_SMS_MESSAGEBIRD_URL=" + s.URL(), "AUTH_SMS_MESSAGEBIRD_ACCESS_KEY=" + AccessKey, "AUTH_SMS_MESSAGEBIRD_ORIGINATOR=" + Originator,
-		"AUTH_SMS_TEXTLOCAL_URL=" + s.URL(), "AUTH_SMS_TEXTLOCAL_API_KEY=" + TextlocalKey, "AUTH_SMS_TEXTLOCAL_SENDER=" + TextlocalSender,
-		"AUTH_SMS_VONAGE_URL=" + s.URL(), "AUTH_SMS_VONAGE_API_KEY=" + VonageKey, "AUTH_SMS_VONAGE_API_SECRET=" + VonageSecret, "AUTH_SMS_VONAGE_FROM=" + VonageFrom,
+		"AUTH_SMS_TWILIO_URL=" + s.URL(), "AUTH_SMS_TWILIO_ACCOUNT_SID=" + AccountSID,
+		"AUTH_SMS_TWILIO_AUTH_TOKEN=" + AuthToken, "AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID=" + From,
+		"AUTH_SMS_MESSAGEBIRD_URL=" + s.URL(), "AUTH_SMS_MESSAGEBIRD_ACCESS_KEY=" + AccessKey,
+		"AUTH_SMS_MESSAGEBIRD_ORIGINATOR=" + Originator,
+		"AUTH_SMS_TEXTLOCAL_URL=" + s.URL(), "AUTH_SMS_TEXTLOCAL_API_KEY=" + TextlocalKey,
+		"AUTH_SMS_TEXTLOCAL_SENDER=" + TextlocalSender,
+		"AUTH_SMS_VONAGE_URL=" + s.URL(), "AUTH_SMS_VONAGE_API_KEY=" + VonageKey,
+		"AUTH_SMS_VONAGE_API_SECRET=" + VonageSecret, "AUTH_SMS_VONAGE_FROM=" + VonageFrom,
 	}
 }
 
@@ -127,13 +131,15 @@ func (s *Server) balance(w http.ResponseWriter, r *http.Request) bool {
 	var denied Answer
 	switch r.Method + " " + r.URL.Path {
 	case "GET /2010-04-01/Accounts/" + AccountSID + ".json":
-		right, denied = r.Header.Get("Authorization") == "Basic "+base64.StdEncoding.EncodeToString([]byte(AccountSID+":"+AuthToken)), deniedBy["twilio"]
+		right, denied = r.Header.Get("Authorization") == "Basic "+
+			base64.StdEncoding.EncodeToString([]byte(AccountSID+":"+AuthToken)), deniedBy["twilio"]
 	case "GET /balance":
 		right, denied = r.Header.Get("Authorization") == "AccessKey "+AccessKey, deniedBy["messagebird"]
 	case "POST /balance/":
 		right, denied = r.FormValue("apikey") == TextlocalKey, deniedBy["textlocal"]
 	case "GET /account/get-balance":
-		right, denied = r.FormValue("api_key") == VonageKey && r.FormValue("api_secret") == VonageSecret, Answer{Status: 401, Body: "{}"}
+		right, denied = r.FormValue("api_key") == VonageKey && r.FormValue("api_secret") == VonageSecret,
+			Answer{Status: 401, Body: "{}"}
 	default:
 		return false
 	}
@@ -224,7 +230,8 @@ func read(r *http.Request) (q Request, denied bool, err error) {
 		return q, denied, q.readTwilio()
 	case r.URL.Path == "/messages":
 		q.Gateway, denied = "messagebird", auth != "AccessKey "+AccessKey
-		err = q.fields(map[string]string{"originator": Originator, "type": "sms", "datacoding": "unicode"}, "body", "recipients")
+		err = q.fields(map[string]string{"originator": Originator, "type": "sms", "datacoding": "unicode"}, "body",
+			"recipients")
 		q.To, q.Text = q.Form.Get("recipients"), q.Form.Get("body")
 	case r.URL.Path == "/send":
 		q.Gateway, denied = "textlocal", q.Form.Get("apikey") != TextlocalKey
@@ -299,19 +306,24 @@ func number(s string) error {
 func took(q Request, n int) Answer {
 	switch q.Gateway {
 	case "twilio":
-		return Answer{Status: 201, Body: fmt.Sprintf(`{"sid":"SM%032d","status":"queued","error_code":null,"error_message":null}`, n)}
+		return Answer{Status: 201,
+			Body: fmt.Sprintf(`{"sid":"SM%032d","status":"queued","error_code":null,"error_message":null}`, n)}
 	case "messagebird":
 		return Answer{Status: 201, Body: fmt.Sprintf(`{"id":"%032d","recipients":{"totalCount":1,"totalSentCount":1}}`, n)}
 	case "textlocal":
-		return Answer{Body: fmt.Sprintf(`{"balance":1162,"messages":[{"id":"%d","recipient":%s}],"status":"success"}`, n, q.To)}
+		return Answer{Body: fmt.Sprintf(`{"balance":1162,"messages":[{"id":"%d","recipient":%s}],"status":"success"}`, n,
+			q.To)}
 	}
-	return Answer{Body: fmt.Sprintf(`{"message-count":"1","messages":[{"to":%q,"message-id":"%d","status":"0"}]}`, q.To, n)}
+	return Answer{Body: fmt.Sprintf(`{"message-count":"1","messages":[{"to":%q,"message-id":"%d","status":"0"}]}`, q.To,
+		n)}
 }
 
 // deniedBy are the answers to wrong credentials.
 var deniedBy = map[string]Answer{
-	"twilio":      {Status: 401, Body: `{"code":20003,"message":"Authenticate","more_info":"https://www.twilio.com/docs/errors/20003","status":401}`},
-	"messagebird": {Status: 401, Body: `{"errors":[{"code":2,"description":"Request not allowed (incorrect access_key)","parameter":"access_key"}]}`},
-	"textlocal":   {Body: `{"errors":[{"code":3,"message":"Invalid login details"}],"status":"failure"}`},
-	"vonage":      {Body: `{"message-count":"1","messages":[{"status":"4","error-text":"Bad Credentials"}]}`},
+	"twilio": {Status: 401,
+		Body: `{"code":20003,"message":"Authenticate","more_info":"https://www.twilio.com/docs/errors/20003","status":401}`},
+	"messagebird": {Status: 401,
+		Body: `{"errors":[{"code":2,"description":"Request not allowed (incorrect access_key)","parameter":"access_key"}]}`},
+	"textlocal": {Body: `{"errors":[{"code":3,"message":"Invalid login details"}],"status":"failure"}`},
+	"vonage":    {Body: `{"message-count":"1","messages":[{"status":"4","error-text":"Bad Credentials"}]}`},
 }
