@@ -254,7 +254,7 @@ func TestRetryAfter(t *testing.T) {
 		t.Errorf("%v after %d", err, len(r.ids))
 	}
 	// The outbox stores it with the message.
-	if want := "hook_timeout_after_retry: Failed to reach hook after maximum retries: asked to come again (status 503)"; err.Error() != want {
+	if want := "hook send-sms: hook_timeout_after_retry: Failed to reach hook after maximum retries: asked to come again (status 503)"; err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
