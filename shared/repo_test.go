@@ -27,7 +27,7 @@ var floors = map[string]int{
 	"ratelimit/internal/doctest": 0,
 	"ratelimit/internal/rls":     1, "ratelimit/internal/stats": 1, "ratelimit/internal/grpctls": 1,
 	"ratelimit/internal/overlimit": 1,
-	"ratelimit/internal/limits":    2, "ratelimit/internal/counter": 2, "ratelimit/internal/pull": 2,
+	"ratelimit/internal/limits":    2, "ratelimit/internal/counter": 2, "ratelimit/internal/promexport": 2,
 	"ratelimit/internal/limits/rulefile": 3, "ratelimit/internal/decide": 3,
 	"ratelimit/internal/counter/link": 3, "ratelimit/internal/counter/memory": 3,
 	"ratelimit/internal/counter/countertest": 3,

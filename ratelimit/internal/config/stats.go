@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/ratelimit/internal/pull"
+	"gatehouse/ratelimit/internal/promexport"
 	"gatehouse/ratelimit/internal/stats"
 	"gatehouse/shared/settings"
 )
@@ -53,15 +53,15 @@ type Stats struct {
 	// true: `ratelimit_service_response_time_seconds` holds milliseconds in spite of its name, as old dashboards may want; no effect with a mapping file.
 	Milliseconds bool `env:"PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS" envDefault:"false"`
 
-	mogrifiers []stats.Mogrifier // of Mogrifiers, after check
-	mapping    *pull.Mapping     // of MapperYAML, after check
+	mogrifiers []stats.Mogrifier   // of Mogrifiers, after check
+	mapping    *promexport.Mapping // of MapperYAML, after check
 }
 
 // Patterns are the mogrifiers that Mogrifiers names, in its order.
 func (s *Stats) Patterns() []stats.Mogrifier { return s.mogrifiers }
 
 // Mapping is what MapperYAML says; nil: the default mapping.
-func (s *Stats) Mapping() *pull.Mapping { return s.mapping }
+func (s *Stats) Mapping() *promexport.Mapping { return s.mapping }
 
 // mogrifierPrefix begins the variables of one mogrifier.
 const mogrifierPrefix = "TAGGED_STATSD_MOGRIFIER_"
@@ -134,7 +134,7 @@ func (s *Stats) checkPull(r *settings.Report) {
 	}
 	if s.MapperYAML != "" {
 		var err error
-		s.mapping, err = pull.LoadMapping(s.MapperYAML)
+		s.mapping, err = promexport.LoadMapping(s.MapperYAML)
 		if was := r.Spelled("PULLMETRICS_MAPPER_YAML"); errors.Is(err, fs.ErrNotExist) && was != "PULLMETRICS_MAPPER_YAML" {
 			// Manifests for the replaced service name a file of an optional ConfigMap.
 			r.Warn("%s=%q does not exist: the default mapping is used; PULLMETRICS_MAPPER_YAML refuses the start instead",
@@ -148,7 +148,7 @@ func (s *Stats) checkPull(r *settings.Report) {
 			"PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS"}, "without USE_PULLMETRICS=true")
 		return
 	}
-	if clash := pull.LabelClash(s.ExtraTags); clash != "" {
+	if clash := promexport.LabelClash(s.ExtraTags); clash != "" {
 		r.Wrong("EXTRA_TAGS", "%s", clash)
 	}
 	if s.Milliseconds && s.mapping != nil {

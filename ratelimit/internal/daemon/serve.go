@@ -17,7 +17,7 @@ import (
 
 	"gatehouse/ratelimit/internal/config"
 	"gatehouse/ratelimit/internal/counter"
-	"gatehouse/ratelimit/internal/pull"
+	"gatehouse/ratelimit/internal/promexport"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/source/xds"
@@ -149,7 +149,7 @@ type daemon struct {
 
 	tracing        *telemetry.Tracing // nil: off
 	traceListeners *server.Tracing    // the same
-	page           *pull.Page         // of pull metrics; nil: none
+	page           *promexport.Page   // of pull metrics; nil: none
 }
 
 // drain stops taking work in the order that balancers need: unhealthy first, then a pause for them to

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"sync"
 
-	"gatehouse/ratelimit/internal/pull"
+	"gatehouse/ratelimit/internal/promexport"
 	"gatehouse/ratelimit/internal/stats"
 	"gatehouse/shared/buildinfo"
 )
@@ -52,7 +52,7 @@ func (d *daemon) makePage() {
 	c := d.config.Stats
 	if c.Pull && !c.Disable {
 		build := buildinfo.Read()
-		d.page = pull.New(pull.Options{
+		d.page = promexport.New(promexport.Options{
 			Stats: d.stats, Mapping: c.Mapping(), Milliseconds: c.Milliseconds, Log: d.log,
 			Build: []stats.Tag{{Name: "goversion", Value: build.Go}, {Name: "revision", Value: build.Revision},
 				{Name: "version", Value: build.Version}},

@@ -1,4 +1,4 @@
-// Package pull serves the statistics to scrapers: Prometheus' text exposition format,
+// Package promexport serves the statistics to scrapers: Prometheus' text exposition format,
 // read from the live counters at each scrape.
 //
 // The default mapping gives the series of rules, methods and errors labels instead of names; a mapping
@@ -6,7 +6,7 @@
 // libraries. A scrape of the default mapping needs memory for the list of rules that were hit and for
 // one chunk of lines, whatever the number of series; it takes no lock that a request takes. Only one
 // scrape runs at a time.
-package pull
+package promexport
 
 import (
 	"bufio"

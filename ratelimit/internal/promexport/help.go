@@ -1,4 +1,4 @@
-package pull
+package promexport
 
 // help is the text of a metric that a mapping file made up.
 const help = "A statistic of ratelimit; its README says what it counts."

@@ -1,6 +1,6 @@
 //go:build !race
 
-package pull
+package promexport
 
 import (
 	"fmt"
