@@ -26,10 +26,10 @@ type lost struct {
 	value float64
 }
 
-// mapped shows everything but times as the file says. A counter that was never touched is not there, as
+// writeMapped shows everything but times as the file says. A counter that was never touched is not there, as
 // in a statsd exporter; a series with a ttl goes when it has not changed for that long, as far as
 // scrapes can tell.
-func (p *Page) mapped(w *writer) {
+func (p *Page) writeMapped(w *writer) {
 	all, alive := families{}, map[string]bool{}
 	p.round++
 	now := time.Now()
@@ -37,7 +37,7 @@ func (p *Page) mapped(w *writer) {
 		if k == counter && value == 0 {
 			return
 		}
-		s := p.meet(name, tags, k)
+		s := p.lookup(name, tags, k)
 		if s.value != value || s.since.IsZero() {
 			s.value, s.since = value, now
 		}
@@ -70,8 +70,8 @@ func (p *Page) mapped(w *writer) {
 	all.write(w)
 }
 
-// meet is what the file makes of a series.
-func (p *Page) meet(name string, tags []stats.Tag, k kind) *seen {
+// lookup is what the file makes of a series.
+func (p *Page) lookup(name string, tags []stats.Tag, k kind) *seen {
 	id := name
 	if len(tags) > len(p.extra) {
 		id += "\x00" + identity(tags)

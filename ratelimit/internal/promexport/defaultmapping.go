@@ -12,15 +12,15 @@ import (
 
 // The default mapping, the table of docs/statistics.md#pull-metrics. Rules are rules below; times are in times.go.
 
-// native shows everything but rules and times.
-func (p *Page) native(w *writer) {
+// writeDefault shows everything but rules and times.
+func (p *Page) writeDefault(w *writer) {
 	all := families{}
 	p.Stats.Named(func(s stats.Series, k stats.Kind, value float64) {
 		kind := counter
 		if k == stats.KindGauge {
 			kind = gauge
 		}
-		name, own := nativeName(s.Name, kind)
+		name, own := defaultName(s.Name, kind)
 		all.add(w, name, kind, helpOf(name), p.labels(s, own...), value)
 	})
 	all.write(w)
@@ -31,9 +31,9 @@ func (p *Page) labels(s stats.Series, own ...stats.Tag) []stats.Tag {
 	return with(labelsOf(s.Tags), own...)
 }
 
-// nativeName maps a counter's or gauge's name; what the table does not list keeps its name,
+// defaultName maps a counter's or gauge's name; what the table does not list keeps its name,
 // with `_` for whatever a metric's name may not have.
-func nativeName(name string, k kind) (string, []stats.Tag) {
+func defaultName(name string, k kind) (string, []stats.Tag) {
 	if k == counter {
 		if part, ok := strings.CutPrefix(name, "ratelimit.service.call.should_rate_limit."); ok &&
 			part != "" && !strings.Contains(part, ".") {

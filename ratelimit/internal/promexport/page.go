@@ -124,10 +124,10 @@ func (p *Page) write(w *bufio.Writer) error {
 	}
 	p.buildInfo(out)
 	if p.Mapping == nil {
-		p.native(out)
+		p.writeDefault(out)
 		p.rules(out)
 	} else {
-		p.mapped(out)
+		p.writeMapped(out)
 	}
 	p.times.write(out, p.Stats.Timers())
 	for _, f := range theirs {

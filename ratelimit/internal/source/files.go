@@ -73,7 +73,7 @@ type Files struct {
 	last    fingerprint // of what was handed over last
 	applied bool        // something was handed over
 	refused bool        // the set handed over last was not taken
-	told    string      // what tell said last
+	logged  string      // what logIgnored logged last
 
 	leftovers []string // those of the last reading, which have been reported
 }
@@ -155,7 +155,7 @@ func (f *Files) Reload() {
 func (f *Files) Run(ctx context.Context, apply func(Set) error) error {
 	w := f.newWatch()
 	defer w.close()
-	f.hand(f.read(), apply, true)
+	f.applyIfChanged(f.read(), apply, true)
 	for {
 		before := w.read
 		forced, ok := w.wait(ctx, f.reload)
@@ -174,7 +174,7 @@ func (f *Files) Run(ctx context.Context, apply func(Set) error) error {
 			w.refresh()
 			set = f.read()
 		}
-		f.hand(set, apply, forced || swapped || w.read != before)
+		f.applyIfChanged(set, apply, forced || swapped || w.read != before)
 	}
 }
 
@@ -186,7 +186,7 @@ func (f *Files) read() Set {
 		f.failures.Add(uint64(len(errs)))
 		return Set{Err: errors.Join(errs...)}
 	}
-	f.tell(strings.Join(skipped, " "))
+	f.logIgnored(strings.Join(skipped, " "))
 	for _, name := range leftovers {
 		if !slices.Contains(f.leftovers, name) {
 			f.o.Log.Warn("source: "+Leftover, "directory", f.dir, "name", name)
@@ -200,13 +200,13 @@ func (f *Files) read() Set {
 	return Set{Files: files}
 }
 
-// tell logs, once, what lies in the directory and is not read. Sub-directories are worth a warning:
+// logIgnored logs, once, what lies in the directory and is not read. Sub-directories are worth a warning:
 // the replaced service reads them.
-func (f *Files) tell(skipped string) {
-	if skipped == f.told {
+func (f *Files) logIgnored(skipped string) {
+	if skipped == f.logged {
 		return
 	}
-	if f.told = skipped; skipped == "" {
+	if f.logged = skipped; skipped == "" {
 		return
 	}
 	level := slog.LevelInfo
@@ -244,9 +244,9 @@ func unfinished(s Set) bool {
 	return false
 }
 
-// hand applies set unless it is what was handed over last and nobody touched it since: what was seen
+// applyIfChanged applies set unless it is what was handed over last and nobody touched it since: what was seen
 // may have been another file, or an event of what had been read already.
-func (f *Files) hand(set Set, apply func(Set) error, touched bool) {
+func (f *Files) applyIfChanged(set Set, apply func(Set) error, touched bool) {
 	if set.Err == nil && len(set.Files) == 0 {
 		had := len(f.last.files) > 0
 		switch {

@@ -22,21 +22,21 @@ type Point struct {
 	Protocol             string            // http or grpc
 }
 
-// figures is the metrics service; its method has the name of the trace service's.
-type figures struct {
+// metricsService is the metrics service; its method has the name of the trace service's.
+type metricsService struct {
 	metricscollector.UnimplementedMetricsServiceServer
 	c *Collector
 }
 
 // Export implements the OTLP metrics service.
-func (f figures) Export(ctx context.Context,
+func (s metricsService) Export(ctx context.Context,
 	r *metricscollector.ExportMetricsServiceRequest) (*metricscollector.ExportMetricsServiceResponse, error) {
 	headers := map[string]string{}
 	md, _ := metadata.FromIncomingContext(ctx)
 	for name, values := range md {
 		headers[name] = strings.Join(values, ",")
 	}
-	f.c.keepPoints(r, headers, "grpc")
+	s.c.keepPoints(r, headers, "grpc")
 	return &metricscollector.ExportMetricsServiceResponse{}, nil
 }
 

@@ -63,7 +63,7 @@ func Start(t testing.TB) *Collector {
 	}
 	g := grpc.NewServer()
 	collector.RegisterTraceServiceServer(g, c)
-	metricscollector.RegisterMetricsServiceServer(g, figures{c: c})
+	metricscollector.RegisterMetricsServiceServer(g, metricsService{c: c})
 	done := make(chan struct{})
 	go func() { defer close(done); g.Serve(l) }()
 	t.Cleanup(func() { g.Stop(); <-done })

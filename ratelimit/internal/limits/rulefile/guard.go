@@ -23,12 +23,12 @@ const (
 
 // guard refuses what would take the parser too deep or too long.
 func guard(tokens token.Tokens) *syntax {
-	var g guardian
+	var g complexityCheck
 	for _, t := range tokens {
 		if t.Position == nil {
 			continue
 		}
-		if message := g.see(t); message == secondDocument {
+		if message := g.visit(t); message == secondDocument {
 			return &syntax{positionOf(g.second), message}
 		} else if message != "" {
 			return &syntax{positionOf(t), message}
@@ -37,7 +37,7 @@ func guard(tokens token.Tokens) *syntax {
 	return nil
 }
 
-type guardian struct {
+type complexityCheck struct {
 	flow       int // brackets and braces that are open
 	line       int
 	marks      int // of this line
@@ -51,7 +51,7 @@ type guardian struct {
 // keyRun is a block map whose keys begin at a column.
 type keyRun struct{ column, keys int }
 
-func (g *guardian) see(t *token.Token) string {
+func (g *complexityCheck) visit(t *token.Token) string {
 	if t.Position.Line != g.line {
 		g.line, g.marks, g.colons = t.Position.Line, 0, 0
 	}
@@ -119,14 +119,14 @@ func named(alias *token.Token) bool {
 }
 
 // end closes the maps right of a column.
-func (g *guardian) end(column int) {
+func (g *complexityCheck) end(column int) {
 	for len(g.maps) > 0 && g.maps[len(g.maps)-1].column > column {
 		g.maps = g.maps[:len(g.maps)-1]
 	}
 }
 
 // key counts the key before a colon and returns how many its map has so far.
-func (g *guardian) key(colon *token.Token) int {
+func (g *complexityCheck) key(colon *token.Token) int {
 	column := colon.Position.Column
 	if k := colon.Prev; k != nil && k.Position != nil && k.Position.Line == colon.Position.Line {
 		column = k.Position.Column

@@ -23,7 +23,7 @@ const maxPlainDepth = 100
 // With each, the items of the descriptors at the root are handed to it one by one instead, until it
 // returns false, and their nodes are used again: 100,000 rules need 80 MB of nodes otherwise.
 func readPlain(text string, each func(item *node) bool) (*node, obstacle) {
-	p := plainReader{src: unixLines(text), each: each, seen: map[string]string{}}
+	p := plainReader{src: normalizeNewlines(text), each: each, seen: map[string]string{}}
 	p.next()
 	if !p.eof && p.marker("---") {
 		p.from = p.skipBlanks(p.from + 3)

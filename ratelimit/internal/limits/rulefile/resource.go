@@ -39,7 +39,7 @@ func LoadResources(ctx context.Context, resources [][]byte, o limits.Options) (*
 // readResource decodes one resource into the tree that files are read into.
 func readResource(index int, b []byte, rep *limits.Report) (doc limits.Document, ok bool) {
 	label := fmt.Sprintf("resources[%d]", index)
-	rest, descriptors := takeApart(b)
+	rest, descriptors := splitMessage(b)
 	var config rlsconf.RateLimitConfig
 	err := decode(rest, &config, maxDepth)
 	if err == nil && config.Name != "" {
@@ -66,10 +66,10 @@ func readResource(index int, b []byte, rep *limits.Report) (doc limits.Document,
 // fieldDescriptors is the number of the field of RateLimitConfig that holds nearly all of it.
 const fieldDescriptors = 3
 
-// takeApart parts an encoded RateLimitConfig into its descriptors, each encoded, and what else it has:
+// splitMessage parts an encoded RateLimitConfig into its descriptors, each encoded, and what else it has:
 // decoded as a whole, a large one would be held a second time in the library's messages, which take
 // ten times the bytes. Bytes that are no message come back as they are, for the library to say why.
-func takeApart(b []byte) (rest []byte, descriptors [][]byte) {
+func splitMessage(b []byte) (rest []byte, descriptors [][]byte) {
 	for left := b; len(left) > 0; {
 		number, kind, n := protowire.ConsumeTag(left)
 		if n < 0 {

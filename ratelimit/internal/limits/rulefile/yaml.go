@@ -39,7 +39,7 @@ func parseYAML(text string, d directives, rep *limits.Report) (root *node, slow 
 	if root != nil {
 		return root, obstacle{}, nil
 	}
-	if bad := badByte(text); bad != nil {
+	if bad := findInvalidByte(text); bad != nil {
 		return nil, obstacle{}, bad
 	}
 	type result struct {
@@ -59,16 +59,16 @@ func parseYAML(text string, d directives, rep *limits.Report) (root *node, slow 
 	}
 }
 
-// unixLines ends lines as YAML's model of a text does, whatever the file's own way is.
-func unixLines(text string) string {
+// normalizeNewlines ends lines as YAML's model of a text does, whatever the file's own way is.
+func normalizeNewlines(text string) string {
 	if !strings.Contains(text, "\r\n") {
 		return text
 	}
 	return strings.ReplaceAll(text, "\r\n", "\n")
 }
 
-// badByte finds the first byte that YAML does not allow. The library would read on with another.
-func badByte(text string) *syntax {
+// findInvalidByte finds the first byte that YAML does not allow. The library would read on with another.
+func findInvalidByte(text string) *syntax {
 	at := limits.Pos{Line: 1, Column: 1}
 	for i, r := range text {
 		switch {
@@ -93,7 +93,7 @@ func parseAnyYAML(text string, d directives) (root *node, bad *syntax) {
 			root, bad = nil, &syntax{limits.Pos{Line: 1, Column: 1}, fmt.Sprintf("this text can't be read as YAML (%v)", r)}
 		}
 	}()
-	text = unixLines(text) // it counts a line twice where CR LF follows a comment
+	text = normalizeNewlines(text) // it counts a line twice where CR LF follows a comment
 	root, bad = parseWithLibrary(text, d)
 	if bad != nil && strings.Contains(text, "\t") {
 		if spaced := spacesInFlow(text); spaced != text { // which it refuses before keys
