@@ -20,9 +20,9 @@ const (
 const NotFoundSuffix = ".domain_not_found"
 
 // dynamic leads from keys that hold runtime values, and from domains that no file has, to counters. It is bounded by
-// the number of keys, and apart from that by the number of domains: values of requests must not crowd out the
-// domains, which say that a configuration is wrong, nor domains the values. A request looks up under a shard's read lock; only a new key takes Registry.mu. Where
-// both locks are needed the shard's comes first.
+// the number of keys and, separately, by the number of domains: values of requests must not displace the domains,
+// which show that a configuration is wrong, nor domains the values. A request looks up under a shard's read lock;
+// only a new key takes Registry.mu. Where both locks are needed the shard's comes first.
 type dynamic struct {
 	r      *Registry
 	seed   maphash.Seed

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Sink is where figures go. Only the flusher calls it, and no method waits for a network or a
+// Sink receives the metrics. Only the flusher calls it, and no method waits for a network or a
 // pipe: a sink queues, bounded, and refuses what it has no room for.
 type Sink interface {
 	// Ready says that what is handed over now has a live way out. While it is false counters
@@ -33,13 +33,12 @@ const (
 	finalFlush = 2 * time.Second
 )
 
-// Run flushes into sink until ctx ends, then once more, and closes sink. It is called once, and
-// without a sink too (nil, DISABLE_STATS): idle keys expire here. Counters leave as the
-// difference to what the sink last took, only when it is not 0; gauges at every flush; timer
-// values as they come.
+// Run flushes into sink until ctx ends, then once more, and closes sink. It is called once, also without a sink (nil,
+// DISABLE_STATS): idle keys expire here. Counters leave as the difference to what the sink last took, only when it is
+// not 0; gauges at every flush; timer values as they come.
 //
 // A count is latched when the sink took it: lost is only what was in the kernel's or the
-// network's hands when a connection broke, a datagram nobody received, and what could not be
+// network's hands when a connection broke, a datagram that was not received, and what could not be
 // delivered before the program's end.
 func (r *Registry) Run(ctx context.Context, sink Sink, every time.Duration) {
 	r.delivered = time.Now()
@@ -119,8 +118,8 @@ func latch(sink Sink, s Series, last *uint64, v uint64) bool {
 	return true
 }
 
-// drain hands over the timers' samples, to the sink while it is ready and to whoever else takes them,
-// and has timers record only while somebody does.
+// drain hands over the timers' samples, to the sink while it is ready and to the function of OnTime, and has timers
+// record only while there is a receiver.
 func (r *Registry) drain(sink Sink) {
 	ready := sink != nil && sink.Ready()
 	r.timing.Store(ready || r.onTime != nil)

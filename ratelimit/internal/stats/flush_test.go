@@ -141,7 +141,7 @@ func TestRun_timesOfTheFirstRequests(t *testing.T) {
 	})
 }
 
-// Nobody listens: after the first drain times cost nothing.
+// Without a listener: after the first drain times cost nothing.
 func TestRun_noSinkTakesTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRegistry(Options{Log: quiet()})
@@ -195,7 +195,7 @@ func TestRun_withoutSinkKeysExpire(t *testing.T) {
 	})
 }
 
-// A sink that never comes (no statsd at the default address) must not keep for ever what nobody needs.
+// A sink that never comes (no statsd at the default address) must not keep unused series for ever.
 func TestRun_whileTheSinkIsAwayKeysExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRegistry(Options{DynamicIdle: time.Minute, Log: quiet()})

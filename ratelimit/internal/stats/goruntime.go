@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// GoRuntime adds the ratelimit.go.* series. The figures are read once per flush and
+// GoRuntime adds the ratelimit.go.* series. The metrics are read once per flush and
 // per Each, which stops the program for some tens of microseconds; nothing on the request path
 // reads them. `sys` and `lookups` are always 0, as dashboards made for the replaced service know them.
 func (r *Registry) GoRuntime() {

@@ -119,8 +119,7 @@ func appendKey(dst, key []byte) []byte {
 	return dst
 }
 
-// ipv4 tells where the three dots are of an address whose first group is b[i:i+run], and where
-// it ends; end 0 when there is none.
+// ipv4 finds the three dots of an address whose first group is b[i:i+run], and its end; end is 0 when there is none.
 func ipv4(b []byte, i, run int) (dots [3]int, end int) {
 	i += run
 	for g := range dots {

@@ -1,9 +1,9 @@
-// Package stats counts what the daemon does and hands the figures to a sink: statsd, plain or tagged,
+// Package stats counts what the daemon does and hands the metrics to a sink: statsd, plain or tagged,
 // over UDP or TCP, JSON lines, or nothing.
 //
-// It stands on the ground floor beside rls, since the rules resolve their counters when they are
-// compiled; it never knows requests, rules or listeners. Names are the replaced service's, which dashboards know.
-// A counter is one atomic number; nothing on the request path waits for a sink.
+// It is a base package like rls, since the rules resolve their counters when they are compiled; it knows nothing of
+// requests, rules or listeners. Names are the replaced service's, which dashboards know. A counter is one atomic
+// number; nothing on the request path waits for a sink.
 package stats
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Kind tells counters from gauges and timers.
+// Kind distinguishes counters, gauges and timers.
 type Kind uint8
 
 // The kinds of a series.
@@ -91,7 +91,7 @@ type Registry struct {
 	timers []*Timer
 	rules  map[string]*ruleSeries // by clean key
 	ruling []*ruleSeries
-	group  func(key string) string // of GroupRules; nil: nobody adds up
+	group  func(key string) string // of GroupRules; nil: no sums are kept
 	lost   map[string]*Rule        // by group
 	before []func()                // run ahead of each flush and each Each
 }

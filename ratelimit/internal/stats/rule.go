@@ -31,7 +31,7 @@ func (r *Rule) counter(i int) *Counter {
 	return &r.OverLimitWithLocalCache
 }
 
-// holders say who still needs a series. Guarded by Registry.mu.
+// holders are the rules that still need a series. Guarded by Registry.mu.
 type holders struct {
 	refs  int32 // dynamic keys that lead here
 	free  uint8 // flushes since neither held
@@ -93,8 +93,7 @@ func (r *Registry) Retain(inUse []*Rule) {
 	}
 }
 
-// forgetFlushes is how many flushes a series nobody needs is kept: a request that runs on may
-// hold it that long.
+// forgetFlushes is how many flushes an unused series is kept: a request that is still running may hold it that long.
 const forgetFlushes = 3
 
 // gone counts one more flush and says whether the series may be dropped.
@@ -107,8 +106,8 @@ func (h *holders) gone() bool {
 	return h.free > forgetFlushes
 }
 
-// forget drops what nobody needs any more. The flusher calls it after each flush. The lists are
-// replaced, not changed: somebody may be reading them.
+// forget drops unused series. The flusher calls it after each flush. The lists are
+// replaced, not changed: readers may hold them.
 func (r *Registry) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -124,8 +124,8 @@ func TestStatsdTCP_restart(t *testing.T) {
 	}
 }
 
-// TestStatsdTCP_lastTry: a statsd that is back when the process ends gets the last counts, though the
-// next try would come later.
+// TestStatsdTCP_lastTry: a statsd that is back when the process ends gets the last counts, before the next retry is
+// due.
 func TestStatsdTCP_lastTry(t *testing.T) {
 	t.Parallel()
 	ln := listen(t, "127.0.0.1:0")
@@ -282,7 +282,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestLines_blocked: a pipe nobody reads holds up nothing.
+// TestLines_blocked: a pipe without a reader blocks nothing.
 func TestLines_blocked(t *testing.T) {
 	out, w := io.Pipe()
 	s := NewLines(w)

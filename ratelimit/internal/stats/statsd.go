@@ -26,11 +26,11 @@ type Statsd struct {
 	lines statsd.StatSender
 }
 
-// NewStatsdTCP sends over one connection to addr, made in the background and made anew when it
-// breaks. A statsd that is away or does not read costs nothing but the differences kept.
+// NewStatsdTCP sends over one connection to addr, made in the background and again after it breaks. A statsd that is
+// unavailable or does not read costs nothing but the differences kept.
 func NewStatsdTCP(addr string, log *slog.Logger) *Statsd { return newStatsd(newTCP(addr, log)) }
 
-// NewStatsdUDP sends datagrams of at most 1432 bytes to addr. Nobody says whether they arrive.
+// NewStatsdUDP sends datagrams of at most 1432 bytes to addr. Their arrival is not confirmed.
 func NewStatsdUDP(addr string, log *slog.Logger) *Statsd { return newStatsd(newUDP(addr, log)) }
 
 func newStatsd(out transport) *Statsd {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Lines writes one JSON object per line: what USE_STATSD=false asks for.
+// Lines writes one JSON object per line, for USE_STATSD=false.
 type Lines struct {
 	now    func() time.Time
 	buf    []byte      // the flusher's own
@@ -20,8 +20,8 @@ type Lines struct {
 // lineBuffers is how many flushes may wait for the writer.
 const lineBuffers = 4
 
-// NewLines writes to w from a goroutine of its own, so that a pipe nobody reads holds up neither
-// flusher nor shutdown. While w has not taken the last few flushes, Ready is false.
+// NewLines writes to w from a goroutine of its own, so that a pipe without a reader blocks neither flusher nor
+// shutdown. While w has not taken the last few flushes, Ready is false.
 func NewLines(w io.Writer) *Lines {
 	l := &Lines{now: time.Now, full: make(chan []byte, lineBuffers), empty: make(chan []byte, lineBuffers),
 		closed: make(chan struct{})}

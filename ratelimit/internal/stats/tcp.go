@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Figures of the TCP transport: docs/statistics.md lists them.
+// Metrics of the TCP transport: docs/statistics.md lists them.
 const (
 	tcpDial      = 1500 * time.Millisecond
 	tcpReconnect = 3 * time.Second
@@ -34,13 +34,13 @@ type tcp struct {
 	log       *slog.Logger
 	connected atomic.Bool
 	wake      chan struct{}
-	hurry     chan chan<- struct{} // asks for a try now; answered when it has failed or stands
+	hurry     chan chan<- struct{} // requests a try now; answered when it has failed or succeeded
 	stop      context.CancelFunc   // ends dialling and waiting
 	closing   chan struct{}
 	done      chan struct{}
 
 	mu    sync.Mutex
-	queue []byte // whole lines that nobody writes yet
+	queue []byte // whole lines not being written yet
 }
 
 func newTCP(addr string, log *slog.Logger) *tcp {

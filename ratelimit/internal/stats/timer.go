@@ -13,7 +13,7 @@ const timerSlots = 512
 // second, fourth, eighth …, and says so by a sample rate.
 type Timer struct {
 	Series
-	on  *atomic.Bool // the registry's: somebody takes samples
+	on  *atomic.Bool // the registry's: samples are taken
 	cur atomic.Pointer[samples]
 
 	// Owned by the flusher. A buffer cools for one drain after it was swapped out, so that
@@ -21,7 +21,7 @@ type Timer struct {
 	cooling, spare *samples
 }
 
-// samples is one drain's worth. shift is fixed while observers see the buffer.
+// samples is what one drain takes. shift is fixed while observers see the buffer.
 type samples struct {
 	seen  atomic.Uint64
 	shift uint64
@@ -37,7 +37,7 @@ func newTimer(s Series, on *atomic.Bool) *Timer {
 // Enabled says whether Observe records anything now: a caller may spare itself the clock.
 func (t *Timer) Enabled() bool { return t.on.Load() }
 
-// Observe records one duration: one load when nobody listens, one atomic addition and at most
+// Observe records one duration: one load without a listener, one atomic addition and at most
 // one store otherwise (BenchmarkTimer). It never waits.
 func (t *Timer) Observe(d time.Duration) {
 	if !t.on.Load() {

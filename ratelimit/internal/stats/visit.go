@@ -58,10 +58,9 @@ func (r *Registry) Rules() []RuleSeries {
 	return append(hit, lost...)
 }
 
-// GroupRules is for somebody who adds up the rules of a group, whose name group makes of a key. Rules
-// that are forgotten would make such a sum smaller, and a counter that shrinks is read as one that
-// began anew: so what they had counted is kept for as long as the group has another rule. It must be
-// said before Run begins.
+// GroupRules is for callers that add up the rules of a group, whose name group makes of a key. Rules that are
+// forgotten would make such a sum smaller, and a counter that shrinks is read as a reset: so what they had counted is
+// kept for as long as the group has another rule. It must be called before Run.
 func (r *Registry) GroupRules(group func(key string) string) { r.group = group }
 
 // keepLost adds a rule that is forgotten to its group. r.mu is held.
@@ -81,7 +80,7 @@ func (r *Registry) keepLost(s *ruleSeries) {
 	}
 }
 
-// dropLost lets go of groups that have no rule any more: whoever comes next begins anew. r.mu is held.
+// dropLost drops the groups without a rule; a rule that joins one later starts from 0. r.mu is held.
 func (r *Registry) dropLost() {
 	if len(r.lost) == 0 {
 		return
@@ -135,8 +134,8 @@ func (r *Registry) Timers() []Series {
 // ExtraTags are EXTRA_TAGS, sorted and clean.
 func (r *Registry) ExtraTags() []Tag { return slices.Clone(r.extra) }
 
-// OnTime has f called with every timer value beside the sink, within two tenths of a second, from one
-// goroutine: rate is as in Sink.Time. It must be said before Run begins.
+// OnTime has f called with every timer value, in addition to the sink, within two tenths of a second, from one
+// goroutine: rate is as in Sink.Time. It must be called before Run.
 func (r *Registry) OnTime(f func(s Series, d time.Duration, rate float64)) {
 	r.onTime = f
 	r.timing.Store(true)
