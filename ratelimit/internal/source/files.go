@@ -1,8 +1,8 @@
-// Package source brings configuration from where it is kept: whole sets of files, one after the
-// other, each handed to one function.
+// Package source reads configuration from directories: whole sets of files, one after the other, each passed to one
+// function.
 //
 // It knows directories, symlinks and when they change. It does not know what the files mean,
-// whether a set was any good, or who uses it.
+// whether a set was valid, or what uses it.
 package source
 
 import (
@@ -78,7 +78,7 @@ type Files struct {
 	leftovers []string // those of the last reading, which have been reported
 }
 
-// fingerprint tells one set from another. It stands for the texts, which may be large and are of no use
+// fingerprint identifies a set. It stands for the texts, which may be large and are of no use
 // once they have been read.
 type fingerprint struct {
 	files []fileprint
@@ -200,7 +200,7 @@ func (f *Files) read() Set {
 	return Set{Files: files}
 }
 
-// logIgnored logs, once, what lies in the directory and is not read. Sub-directories are worth a warning:
+// logIgnored logs, once, what lies in the directory and is not read. Sub-directories get a warning:
 // the replaced service reads them.
 func (f *Files) logIgnored(skipped string) {
 	if skipped == f.logged {
@@ -230,8 +230,8 @@ func (f *Files) shown(base string) string {
 // root: without WatchRoot, and after a refused set, which people mend where it lies.
 func (f *Files) anyChange() bool { return !f.o.WatchRoot || f.refused }
 
-// unfinished says that somebody may still be writing: a file that is missing or blank, or whose
-// last line has no end. Taking such a one for finished costs an error that goes away by itself.
+// unfinished reports whether a file may still be being written: it is missing or blank, or its last line has no end.
+// Taking such a file for finished costs an error that the next reload corrects.
 func unfinished(s Set) bool {
 	if s.Err != nil {
 		return true
@@ -244,8 +244,8 @@ func unfinished(s Set) bool {
 	return false
 }
 
-// applyIfChanged applies set unless it is what was handed over last and nobody touched it since: what was seen
-// may have been another file, or an event of what had been read already.
+// applyIfChanged applies set unless it is what was applied last and no file was touched since: the event may have
+// been of another file, or of what had been read already.
 func (f *Files) applyIfChanged(set Set, apply func(Set) error, touched bool) {
 	if set.Err == nil && len(set.Files) == 0 {
 		had := len(f.last.files) > 0
@@ -269,7 +269,7 @@ func (f *Files) applyIfChanged(set Set, apply func(Set) error, touched bool) {
 	} else {
 		f.last = now
 	}
-	f.refused = apply(set) != nil || unread // the error is counted and shown by who gave it
+	f.refused = apply(set) != nil || unread // apply has counted and logged the error
 }
 
 // same says that b would change nothing after a.

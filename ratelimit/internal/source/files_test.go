@@ -209,7 +209,7 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
-// TestRootSwap: RUNTIME_ROOT is a symlink that is renamed into place, or made anew.
+// TestRootSwap: RUNTIME_ROOT is a symlink that is renamed into place, or made again.
 func TestRootSwap(t *testing.T) {
 	t.Parallel()
 	for _, slash := range []string{"", "/"} {
@@ -244,8 +244,8 @@ func TestRootSwap_changesInsideWait(t *testing.T) {
 	}
 }
 
-// TestReload_appliesTheSameAgain: SIGHUP does, and so does whoever touches a file, as in the replaced
-// service. What lies beside the files does not.
+// TestReload_appliesTheSameAgain: SIGHUP does, and so does touching a file, as in the replaced service. Other entries
+// of the directory do not.
 func TestReload_appliesTheSameAgain(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -407,7 +407,7 @@ func TestShown(t *testing.T) {
 	f(FilesOptions{Root: "/srv", WatchRoot: true}, "basic.yaml", "/srv")
 }
 
-// TestRootMode_correctedInPlace: whoever mends a refused set where it lies need not know about roots.
+// TestRootMode_correctedInPlace: a refused set may be corrected in place, without swapping the root.
 // Once a set is in force, edits in place count for nothing again.
 func TestRootMode_correctedInPlace(t *testing.T) {
 	t.Parallel()
@@ -428,7 +428,7 @@ func TestRootMode_correctedInPlace(t *testing.T) {
 	}
 }
 
-// Each leftover of an editor is worth one warning, once, and no error.
+// Each file that an editor left behind gets one warning, once, and no error.
 func TestFiles_leftovers(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a.yaml", "domain: a\n")

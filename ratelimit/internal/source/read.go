@@ -9,13 +9,12 @@ import (
 	"gatehouse/ratelimit/internal/limits/rulefile"
 )
 
-// ReadDir reads dir/*.yaml and *.yml, sorted by name, as Files does; a file is called by its base
-// name. Symlinks are followed, and what two of them lead to is read once.
+// ReadDir reads dir/*.yaml and *.yml, sorted by name, as Files does; a file is named by its base name. Symlinks are
+// followed, and what two of them lead to is read once.
 //
-// It also tells the names that it passed over, sub-directories with a slash, but not those that begin
-// with a dot: a Kubernetes volume is full of them. Every entry that cannot be read is an error of its
-// own beside the files that can. leftovers are what editors and file managers left behind, which is
-// never read, dot files or not.
+// It also returns the names that it skipped, sub-directories with a slash, but not those that begin with a dot: a
+// Kubernetes volume is full of them. Every entry that cannot be read is an error of its own, next to the files that
+// can. leftovers are what editors and file managers left behind, which is never read, dot files or not.
 func ReadDir(dir string, ignoreDotFiles bool) (files []rulefile.File, skipped, leftovers []string, errs []error) {
 	entries, err := os.ReadDir(dir) // sorted by name
 	if err != nil {
@@ -65,14 +64,14 @@ func leftover(name string) bool {
 	return strings.HasPrefix(name, ".#") || strings.HasPrefix(name, "._")
 }
 
-// Leftover says why a leftover was passed over.
+// Leftover is the reason that is logged for a skipped leftover.
 const Leftover = "not read: a leftover of an editor or file manager, not a file of rules"
 
 // maxFileBytes is far above any set of rules that people maintain.
 const maxFileBytes = 64 << 20
 
-// readFile tells what is in a regular file and what its path leads to; "" when it is no regular
-// file: a directory, or a pipe that would never end.
+// readFile returns the contents of a regular file and the path it resolves to; "" when it is no regular file: a
+// directory, or a pipe that would never end.
 func readFile(path string) (text []byte, real string, err error) {
 	if real, err = filepath.EvalSymlinks(path); err != nil {
 		return nil, "", err

@@ -16,14 +16,14 @@ import (
 // kubernetesData is the symlink that Kubernetes renames into place when it updates a volume.
 const kubernetesData = "..data"
 
-// watch tells when the files may have changed: by notifications at once, by looking every few
-// seconds where there are none.
+// watch reports when the files may have changed: at once by notifications, by polling every few seconds where there
+// are none.
 type watch struct {
 	f       *Files
 	w       *filewatch.Watcher
 	read    string // signature when the files were last read, or about to be
 	seen    string // the same, or a later one that a tick found
-	swapped bool   // the root, or Kubernetes' link, was made anew since
+	swapped bool   // the root, or Kubernetes' link, was replaced since
 	tick    *time.Ticker
 }
 

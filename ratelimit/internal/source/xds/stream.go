@@ -53,8 +53,8 @@ type stream struct {
 	discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 }
 
-// open starts the stream and asks for everything. A new stream tells the version that is in force
-// here, never one that was refused, and no nonce: those are another stream's.
+// open starts the stream and requests everything. A new stream sends the version that is in force here, never one
+// that was refused, and no nonce: those belong to another stream.
 func (c *Client) open(ctx context.Context, conn *grpc.ClientConn) (*stream, error) {
 	if len(c.headers) > 0 {
 		ctx = metadata.NewOutgoingContext(ctx, c.headers)
@@ -72,7 +72,7 @@ func (c *Client) open(ctx context.Context, conn *grpc.ClientConn) (*stream, erro
 	return s, nil
 }
 
-// ask sends a request: the first one, an ACK, or with a reason a NACK. io.EOF means that the stream
+// ask sends one request: the first one, an ACK, or with a reason a NACK. io.EOF means that the stream
 // has ended, for a reason that Recv knows.
 func (s *stream) ask(nonce string, refusal *statuspb.Status) error {
 	return s.Send(&discoverypb.DiscoveryRequest{
@@ -227,7 +227,7 @@ func digest(set Set) (sum [sha256.Size]byte) {
 	return sum
 }
 
-// maxReason bounds what a NACK says: a set may have a thousand mistakes, and servers log this.
+// maxReason bounds what a NACK says: a set may have a thousand errors, and servers log this.
 const maxReason = 16 << 10
 
 func shorten(reason string) string {

@@ -1,6 +1,6 @@
-// Package xds brings configuration from a control plane: whole sets of resources over one stream of
-// aggregated discovery, state of the world, each handed to one function whose verdict is the answer
-// that the control plane gets.
+// Package xds receives configuration from a control plane: whole sets of resources over one stream of aggregated
+// discovery, state of the world, each passed to one function, whose result is sent to the control plane as an ACK or
+// NACK.
 //
 // It knows streams, versions and when to try again. It does not know what the resources mean.
 package xds
@@ -25,7 +25,7 @@ import (
 // Set is one response: all the resources that there are.
 type Set struct {
 	Version string
-	// Resources are encoded messages of the type asked for; none is a valid set.
+	// Resources are encoded messages of the requested type; none is a valid set.
 	Resources [][]byte
 	// Err says what else the response holds; Resources means nothing then.
 	Err error
@@ -37,7 +37,7 @@ type Options struct {
 	Target string
 	// Type is the type URL of the resources.
 	Type string
-	// NodeID and NodeMetadata tell the control plane who asks.
+	// NodeID and NodeMetadata identify this client to the control plane.
 	NodeID       string
 	NodeMetadata map[string]string
 	// Headers go with each stream. Names are lower case.
@@ -63,9 +63,8 @@ type Options struct {
 }
 
 const (
-	// pingEvery is how long a stream may be silent before the control plane is asked whether it is
-	// still there, pingPatience how long it has to answer. A server that forbids such pings is asked
-	// half as often from then on, down to pingRarest.
+	// pingEvery is how long a stream may be silent before the control plane is pinged, pingPatience how long it has
+	// to answer. A server that forbids such pings is pinged half as often from then on, down to pingRarest.
 	pingEvery    = 30 * time.Second
 	pingPatience = 20 * time.Second
 	pingRarest   = 10 * time.Minute
@@ -153,7 +152,7 @@ func NewClient(o Options) *Client {
 	return c
 }
 
-// Reconnect leaves the present stream, or pause, and connects anew at once. It does not wait.
+// Reconnect leaves the present stream, or pause, and connects again at once. It does not wait.
 func (c *Client) Reconnect() {
 	select {
 	case c.again <- struct{}{}:
@@ -161,8 +160,8 @@ func (c *Client) Reconnect() {
 	}
 }
 
-// Run hands each set to apply until ctx ends; it then returns nil. apply runs in this goroutine. Its
-// error refuses the set: the control plane is told why, and the next thing it sends is the next set.
+// Run passes each set to apply until ctx ends; it then returns nil. apply runs in this goroutine. Its error refuses
+// the set: the control plane gets a NACK with the reason, and what it sends next is the next set.
 func (c *Client) Run(ctx context.Context, apply func(Set) error) error {
 	for ctx.Err() == nil {
 		reached, asked, err := c.visit(ctx, apply)
@@ -211,8 +210,8 @@ func (c *Client) after(reached bool, err error) time.Duration {
 	return c.pauses.streamBroke()
 }
 
-// visit dials, and follows the stream until it breaks or Reconnect asks for another (asked); reached
-// tells whether there was one.
+// visit dials, and follows the stream until it breaks or Reconnect requests another (asked); reached reports whether
+// there was one.
 func (c *Client) visit(ctx context.Context, apply func(Set) error) (reached, asked bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup

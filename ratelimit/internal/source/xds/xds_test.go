@@ -117,7 +117,7 @@ func domain(name string) *rlsconf.RateLimitConfig {
 	return &rlsconf.RateLimitConfig{Name: "r-" + name, Domain: name}
 }
 
-// said is what a request says besides who asks.
+// said is what a request holds besides the node.
 func said(r *discoverypb.DiscoveryRequest) string {
 	text := fmt.Sprintf("version %q nonce %q", r.VersionInfo, r.ResponseNonce)
 	if d := r.ErrorDetail; d != nil {
