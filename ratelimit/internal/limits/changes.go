@@ -106,7 +106,7 @@ func (c *Changes) note(mark, domain string, s *step, text string) {
 	}
 }
 
-// sameRule says whether two rules of one descriptor decide alike and look alike.
+// sameRule reports whether two rules of one descriptor decide the same way and print the same.
 func sameRule(a, b *Rule) bool {
 	return a.PerUnit == b.PerUnit && a.Unit == b.Unit && a.Multiplier == b.Multiplier && a.Name == b.Name &&
 		a.Unlimited == b.Unlimited && a.Shadow == b.Shadow && a.Quota == b.Quota &&

@@ -145,7 +145,7 @@ func (c *checker) entries(list []Entry) {
 	}
 }
 
-// flags judges the attributes beside key and value.
+// flags checks the attributes other than key and value.
 func (c *checker) flags(e *Entry) {
 	_, p := parseValue(e.Value)
 	if e.Share && p == nil {
@@ -227,7 +227,7 @@ func (c *checker) unlimited(e *Entry) {
 	}
 }
 
-// pairKey is what makes two siblings the same: key and value compared apart.
+// pairKey is what makes two siblings the same: key and value, compared separately.
 type pairKey struct {
 	key, value string
 	wild       bool

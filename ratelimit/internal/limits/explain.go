@@ -12,8 +12,8 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Explanation is the walk of one descriptor through the rules: what was asked at each level, what
-// was tried, what was chosen and why, and what that led to.
+// Explanation is the walk of one descriptor through the rules: the entry at each level, the rules tried, the one
+// chosen and why, and the outcome.
 type Explanation struct {
 	Domain  string      `json:"domain"`
 	Entries []EntryView `json:"entries"`
@@ -24,7 +24,7 @@ type Explanation struct {
 	Steps  []Step `json:"steps,omitempty"`
 	// Rule is the rule that decides, nil when there is no limit.
 	Rule *RuleView `json:"rule,omitempty"`
-	// CounterKey holds the window's start when ExplainAt was asked, else <window start>.
+	// CounterKey holds the window's start in the result of ExplainAt, else <window start>.
 	CounterKey string `json:"counter_key,omitempty"`
 	MetricKey  string `json:"metric_key,omitempty"`
 	// Notes say what else matters: limits that were passed by, rules that replace this one.
@@ -56,7 +56,7 @@ type EntryView rls.Entry
 func (e EntryView) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false) // whoever encodes the whole decides
+	enc.SetEscapeHTML(false) // the encoder of the whole decides
 	err := enc.Encode(struct {
 		Key   string `json:"key"`
 		Value string `json:"value"`
@@ -257,7 +257,7 @@ func (x *Explanation) fail(s *step, i int, entries []rls.Entry) {
 			keys, more = keys[:maxShown], ", …"
 		}
 		x.note("the keys at this level are: %s%s", strings.Join(keys, ", "), more)
-		// A frequent mistake: the rule is there, but the entries come in another order.
+		// A frequent error: the rule is there, but the entries come in another order.
 		if s.parent == nil && i == 0 && len(entries) > 1 && s.below.level(entries[len(entries)-1].Key) != nil {
 			x.note("the order of entries matters, and key %s stands at this level", Quote(entries[len(entries)-1].Key))
 		}

@@ -202,7 +202,7 @@ func TestExplain_reasons(t *testing.T) {
 	f("edge", "(file,/x)", NoMatch, `entry 1, ("file", "/x"): no entry with key "file" takes the value "/x"`)
 }
 
-// Entries in the wrong order are a frequent mistake.
+// Entries in the wrong order are a frequent error.
 func TestExplain_order(t *testing.T) {
 	r := mustLoad(t, Options{}, File{"edge.yaml", []byte(explained)})
 	x := r.Explain("edge", entriesOf(t, "(path,/a)(user,alice)"))

@@ -53,11 +53,11 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// checkReachable asks for an entry by its own texts. It is found unless an entry above it is not
+// checkReachable looks up an entry by its own texts. It is found unless an entry above it is not
 // chosen for its text, as with two ways to write one pattern.
 func checkReachable(t *testing.T, r *Rules, d *Domain, s *step) {
 	var entries []rls.Entry
-	covered := false // a pattern takes the empty text that an entry for any value is asked for with
+	covered := false // a pattern also matches the empty text used to look up an entry for any value
 	for up := s; up.parent != nil; up = up.parent {
 		value := up.value
 		for _, sibling := range up.parent.below.steps {

@@ -57,7 +57,7 @@ type Options struct {
 	// It takes three times as long.
 	Paced bool
 	// Stats resolves the counters of rules. Without it (check, explain) every rule gets
-	// counters of its own that nobody reads.
+	// unread counters of its own.
 	Stats *stats.Registry
 }
 

@@ -173,7 +173,7 @@ func TestFind_examples(t *testing.T) {
 	f("(a,x)(b,y)", "1 per MINUTE | d_a_x_b_y_1699999980 | d.a.b")
 }
 
-// Key and value are compared apart: (a, b_x) is not (a_b, x), and a star in a key is a star.
+// Key and value are compared separately: (a, b_x) is not (a_b, x), and a star in a key is a star.
 func TestFind_neverJoins(t *testing.T) {
 	r := mustLoad(t, Options{}, inDomain(strings.Join([]string{
 		"{key: a_b, " + perMinute("1") + "}", "{key: c, value: x_*, " + perMinute("1") + "}",

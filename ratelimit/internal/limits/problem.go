@@ -82,7 +82,7 @@ func NewReport(ctx context.Context, paced bool) *Report { return &Report{ctx: ct
 // Another is a report of the same load for what is read a second time if there is anything to report.
 func (r *Report) Another() *Report { return NewReport(r.ctx, false) }
 
-// Done is closed when nobody waits for the result of the load any more.
+// Done is closed when the result of the load is no longer wanted.
 func (r *Report) Done() <-chan struct{} { return r.ctx.Done() }
 
 // stepsPerPause is how many steps of a load, each a microsecond or so, are made between two pauses.
@@ -117,7 +117,7 @@ func (r *Report) pause() {
 	r.rested = time.Now()
 }
 
-// Stopped says that nobody waits for the result of the load any more.
+// Stopped reports whether the result of the load is no longer wanted.
 func (r *Report) Stopped() bool { return r.ctx.Err() != nil }
 
 // abandoned is the error of a load that was stopped.

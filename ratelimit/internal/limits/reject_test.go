@@ -138,7 +138,7 @@ func TestLoad_rejections(t *testing.T) {
 	f(head+"- key: a\n  rate_limit:\n    unit: 60\n    requests_per_unit: 1\n",
 		`f.yaml:5:11: domain "d", descriptor a: unit "60" is unknown; allowed are `+units)
 
-	// 13: unlimited beside a limit.
+	// 13: unlimited together with a limit.
 	f(head+"- key: a\n  rate_limit:\n    unlimited: true\n    unit: day\n    requests_per_unit: 5\n    unit_multiplier: 2\n",
 		`f.yaml:6:11: domain "d", descriptor a: unlimited: true takes no unit, but unit is "day"`,
 		`f.yaml:7:24: domain "d", descriptor a: unlimited: true takes no requests_per_unit, but it is 5`,

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// replaceGraph is which rule replaces which in one domain, to warn about what surely is a mistake: names
-// that no rule has, names that several rules have, and circles, in which all limits are dropped.
+// replaceGraph holds which rule replaces which in one domain, to warn about certain errors: names that no rule has,
+// names that several rules have, and circles, in which all limits are dropped.
 type replaceGraph struct {
 	*checker
-	rules     map[string]*Entry // by name, the first that has it
+	rules     map[string]*Entry // by name, the first rule of that name
 	replacing []replacingRule   // the rules with replaces
 }
 

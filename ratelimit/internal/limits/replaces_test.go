@@ -111,7 +111,7 @@ func TestReplaces_circles(t *testing.T) {
 		"rule0 replaces rule1 replaces rule2 replaces rule3 replaces rule4 replaces rule5 replaces rule6 replaces rule7 replaces rule8 replaces rule9 replaces rule0")
 	f(replacing(5000, next(5000, 1)),
 		"rule0 replaces rule1 replaces rule2 replaces rule3 replaces rule4 replaces rule5 replaces rule6 replaces rule7 replaces rule8 replaces rule9 and so on, 5000 rules in all")
-	// Each further way back to a rule is the same circle for whoever has to mend it.
+	// Each further way back to a rule is reported as the same circle.
 	f(replacing(300, func(i int) []string {
 		return []string{fmt.Sprintf("rule%d", (i+1)%300), "rule0", "rule7"}[:1+min(1, i)+i/200]
 	}),

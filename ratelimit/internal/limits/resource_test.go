@@ -157,7 +157,7 @@ func TestResources_unset(t *testing.T) {
 	}
 }
 
-// TestResources_rejected holds what is said about each mistake: resource, domain, descriptor.
+// TestResources_rejected holds what is reported for each error: resource, domain, descriptor.
 func TestResources_rejected(t *testing.T) {
 	f := func(list []*conf, want ...string) {
 		t.Helper()
@@ -200,7 +200,7 @@ func TestResources_rejected(t *testing.T) {
 		`r: domain "d", descriptor k: metadata.b is +Inf, which JSON can't hold`)
 	f([]*conf{{Name: "b", Domain: "d"}, {Name: "a", Domain: "d"}},
 		`b: domain "d": the domain is already configured in a; MERGE_DOMAIN_CONFIG=true lets files share one`)
-	// All mistakes of all resources at once.
+	// All errors of all resources are reported together.
 	f([]*conf{{Name: "b\n", Domain: "e", Descriptors: []*desc{{}}}, {Name: "a"}},
 		`"b\n": domain "e": descriptors[0] needs a key`, `a: domain is missing or empty`)
 

@@ -95,7 +95,7 @@ func replacedBits(ids []uint32) []uint64 {
 // ruleLevels are what each level of the way to a rule adds to its keys.
 type ruleLevels struct {
 	metric []metricPart // nil when the metric key is fixed
-	shared []string     // the pattern of each level with share_threshold; nil when no level has it
+	shared []string     // the pattern of each level with share_threshold; nil when no level sets it
 
 	replaced []uint64 // Replaces as bits, from the first number on; nil when the list is searched
 }
@@ -108,7 +108,7 @@ func (r *Rule) metric() []metricPart {
 	return r.levels.metric
 }
 
-// shared is the pattern of each level with share_threshold, nil when no level has it.
+// shared is the pattern of each level with share_threshold, nil when no level sets it.
 func (r *Rule) shared() []string {
 	if r.levels == nil {
 		return nil

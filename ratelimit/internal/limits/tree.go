@@ -21,7 +21,7 @@ type Document struct {
 	// FailurePos is where on_store_failure stands.
 	FailurePos Pos
 	Entries    []Entry
-	// Unreadable is set when reading found mistakes that would make others follow.
+	// Unreadable is set when reading found errors that would cause others.
 	Unreadable bool
 }
 

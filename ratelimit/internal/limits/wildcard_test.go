@@ -95,7 +95,7 @@ func manyStars(n int, value func(i int) string) File {
 	return File{"wild.yaml", []byte(b.String())}
 }
 
-// Patterns that begin alike are compared up to a bound, and the load says where it stopped; many that
+// Patterns with a common beginning are compared up to a bound, and the load reports where it stopped; many that
 // a value must be searched for are loaded with a warning of what they cost.
 func TestLoad_manyPatterns(t *testing.T) {
 	f := func(file File, want ...string) {

@@ -8,7 +8,7 @@ import (
 )
 
 // The library's parser recurses once per level of nesting and once per key of a block map, without
-// a bound, and takes time in the square of the keys of one map or of the mistakes on one line. A
+// a bound, and takes time in the square of the keys of one map or of the errors on one line. A
 // stack that overflows can't be recovered from, so guard looks at the tokens first. No rule file
 // comes near these numbers.
 const (

@@ -11,8 +11,8 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// metadata converts a free-form map to the Struct that dynamic metadata carries (row 18). Every
-// mistake in it is reported, not only the first.
+// metadata converts a free-form map to the Struct that dynamic metadata carries (row 18). Every error in it is
+// reported, not only the first.
 func (r *reader) metadata(n *node) *structpb.Struct {
 	if n.isNull() {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// kind is what a YAML node is, before anyone asks what it means.
+// kind is the syntactic kind of a YAML node.
 type kind uint8
 
 const (

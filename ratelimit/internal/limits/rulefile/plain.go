@@ -11,7 +11,7 @@ import (
 // and a reload has 100 ms (BenchmarkLoad). So the YAML that nearly all rule files are written in is
 // read here, ten times as fast and with a tenth of the memory: blocks of maps and lists, plain and
 // quoted scalars on one line, flow style over any number of lines, comments, any UTF-8 text. Anything
-// else (anchors, merge keys, tags, block scalars, scalars over several lines, every mistake) is left
+// else (anchors, merge keys, tags, block scalars, scalars over several lines, every error) is left
 // to the library, so that it alone decides what is valid. FuzzPlain holds the two to the same tree.
 
 // maxPlainDepth is where readPlain leaves nesting to the library and its bounds.
@@ -63,7 +63,7 @@ type plainReader struct {
 	obstacle obstacle
 
 	// Columns count characters. In a line where some take several bytes, the last count is kept:
-	// positions are asked for from left to right, and a line may hold a whole file.
+	// positions are queried from left to right, and a line may hold a whole file.
 	wide             bool
 	countedAt, count int
 
@@ -280,7 +280,7 @@ func (p *plainReader) mapping(indent, depth int) *node {
 	return n
 }
 
-// below reads what stands under a key or dash with nothing beside it: a block, or null. A list
+// below reads what follows a key or dash that ends its line: a block, or null. A list
 // under a key may have the key's indentation.
 func (p *plainReader) below(indent, at, depth int) *node {
 	null := p.node(textNode, at)

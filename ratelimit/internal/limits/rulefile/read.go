@@ -40,8 +40,8 @@ func readDocument(file string, root *node, rep *limits.Report) limits.Document {
 	return r.document(root)
 }
 
-// streamDocument reads a file of plain YAML without holding all its nodes at once. It gives up on
-// any other file and on the first problem, which readDocument can describe better.
+// streamDocument reads a file of plain YAML without holding all its nodes at once. It stops at any other file and at
+// the first problem, which readDocument can describe better.
 func streamDocument(file, text string, rep *limits.Report) (doc limits.Document, ok bool) {
 	r := &reader{file: file, report: rep.Another()}
 	var list entryChunks
@@ -63,7 +63,7 @@ func streamDocument(file, text string, rep *limits.Report) (doc limits.Document,
 }
 
 // entryChunks gathers entries in pieces. Appending to one slice would move 25 MB at once for 100,000
-// rules, during which a processor serves nobody.
+// rules, during which a processor serves no request.
 type entryChunks struct {
 	full [][]limits.Entry
 	last []limits.Entry

@@ -54,7 +54,7 @@ func readResource(index int, b []byte, rep *limits.Report) (doc limits.Document,
 		}
 	}
 	if err != nil {
-		// The library varies its spaces so that nobody relies on its texts.
+		// The library varies its spaces so that programs do not rely on its texts.
 		reason := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
 		rep.Problem(limits.Place{File: fmt.Sprintf("resources[%d]", index)}, "", "not a RateLimitConfig: %s",
 			firstLine(reason))
@@ -66,7 +66,7 @@ func readResource(index int, b []byte, rep *limits.Report) (doc limits.Document,
 // fieldDescriptors is the number of the field of RateLimitConfig that holds nearly all of it.
 const fieldDescriptors = 3
 
-// splitMessage parts an encoded RateLimitConfig into its descriptors, each encoded, and what else it has:
+// splitMessage splits an encoded RateLimitConfig into its descriptors, each encoded, and what else it has:
 // decoded as a whole, a large one would be held a second time in the library's messages, which take
 // ten times the bytes. Bytes that are no message come back as they are, for the library to say why.
 func splitMessage(b []byte) (rest []byte, descriptors [][]byte) {
@@ -211,8 +211,8 @@ func (r *resourceReader) problem(text, format string, args ...any) {
 // resourceUnits are the units by their number in a resource; 0 is not given.
 var resourceUnits = [...]string{"", "second", "minute", "hour", "day", "month", "year", "week"}
 
-// limitOf is the limit of an entry, nil without one. A number of requests can't be told from none, so
-// that 0 is taken for a limit that blocks everything, but not beside unlimited.
+// limitOf is the limit of an entry, nil without one. A number of 0 can't be distinguished from none, so it is taken
+// for a limit that blocks everything, except next to unlimited.
 func limitOf(p *rlsconf.RateLimitPolicy) *limits.Limit {
 	if p == nil {
 		return nil
