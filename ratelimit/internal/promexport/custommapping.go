@@ -20,7 +20,7 @@ type seen struct {
 }
 
 // lost is what names that are gone had counted in a series that other names are counted in too. Without
-// it the sum would shrink, and a counter that shrinks is read as one that began anew.
+// it the sum would shrink, and a counter that shrinks is read as a reset.
 type lost struct {
 	*seen // one of them
 	value float64

@@ -110,7 +110,7 @@ func (p *Page) rules(w *writer) {
 }
 
 // threeParts cuts a rule's key after its third part. An empty label is no label, so dots at the end
-// would tell apart what has the same labels.
+// would separate what has the same labels.
 func threeParts(key string) string {
 	dots := 0
 	for i := range len(key) {

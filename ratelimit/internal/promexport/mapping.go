@@ -93,7 +93,7 @@ func initFrom(m *mapper.MetricMapper, doc yaml.MapSlice, n int) error {
 	return load(m, string(b))
 }
 
-// load adds to the library's checks what it would panic over later.
+// load adds checks for what the library would panic over in use.
 func load(m *mapper.MetricMapper, text string) error {
 	if err := m.InitFromYAMLString(text); err != nil {
 		return err
@@ -120,8 +120,8 @@ var (
 	errBuckets = errors.New("buckets must rise")
 )
 
-// located puts the line before err. The library tells one for YAML's mistakes alone, so the first
-// mapping is looked for that cannot be loaded with those before it.
+// located puts the line before err. The library gives one for YAML's errors alone, so located looks for the first
+// mapping that cannot be loaded with those before it.
 func located(text string, doc yaml.MapSlice, err error) error {
 	list := 0
 	for _, item := range doc {

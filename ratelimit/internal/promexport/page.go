@@ -48,7 +48,7 @@ type Page struct {
 	times    times
 	conflict *stats.Counter
 
-	turn  chan struct{} // who holds it scrapes; guards what follows
+	turn  chan struct{} // held during a scrape; guards what follows
 	zip   *gzip.Writer
 	told  map[string]bool // names of conflicts that were logged
 	seen  map[string]*seen

@@ -25,7 +25,7 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// rig is a page over a registry that nobody flushes.
+// rig is a page over a registry without a flusher.
 func rig(t testing.TB, mapping string, extra map[string]string) (*stats.Registry, *Page) {
 	t.Helper()
 	r := stats.NewRegistry(stats.Options{ExtraTags: extra, Log: quiet})
@@ -40,7 +40,7 @@ func rig(t testing.TB, mapping string, extra map[string]string) (*stats.Registry
 	return r, New(o)
 }
 
-// scrape is the page without Go's and the process's figures and without comments.
+// scrape is the page without Go's and the process's metrics and without comments.
 func scrape(t testing.TB, p *Page) string {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -179,8 +179,8 @@ func run(t *testing.T, r *stats.Registry) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-// TestForgotten: when one of several rules that are shown as one series is forgotten, the series does not
-// shrink, by which its reader would take it for one that began anew; when all are, it goes.
+// TestForgotten: when one of several rules that are shown as one series is forgotten, the series does not shrink,
+// which its reader would take for a reset; when all are, it goes.
 func TestForgotten(t *testing.T) {
 	f := func(mapping, series string) {
 		t.Helper()
@@ -304,8 +304,8 @@ func (s *stuck) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestStuckReader: while somebody reads a page and does not go on, everything else does: known and new
-// counters, times, the flusher.
+// TestStuckReader: a reader that stops in the middle of a page blocks nothing else: known and new counters, times,
+// the flusher.
 func TestStuckReader(t *testing.T) {
 	r, p := rig(t, "", nil)
 	took := r.Timer("ratelimit_server.x.response_time")
@@ -330,7 +330,7 @@ func TestStuckReader(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	p.ServeHTTP(&discard{header: http.Header{}},
-		httptest.NewRequest("GET", "/metrics", nil).WithContext(ctx)) // gives up its turn
+		httptest.NewRequest("GET", "/metrics", nil).WithContext(ctx)) // frees its turn
 	close(w.release)
 	wg.Wait()
 	if text := scrape(t, p); !strings.Contains(text, `total_hits{domain="d",key1="new"} 1`) {

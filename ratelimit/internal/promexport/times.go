@@ -92,8 +92,8 @@ func (t *times) write(w *writer, timers []stats.Series) {
 	}
 }
 
-// families takes the present values. Nothing is written under the lock, which the flusher needs: whoever
-// reads the page may take his time.
+// families takes the present values. Nothing is written under the lock, which the flusher needs: a client may read
+// the page slowly.
 func (t *times) families(w *writer, timers []stats.Series) map[string]*dto.MetricFamily {
 	t.mu.Lock()
 	defer t.mu.Unlock()

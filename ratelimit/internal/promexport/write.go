@@ -21,7 +21,7 @@ const (
 	gauge
 	histogram
 	summary
-	taken // by Go's or the process's figures
+	taken // by Go's or the process's metrics
 )
 
 var types = map[kind]*dto.MetricType{
