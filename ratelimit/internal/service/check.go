@@ -7,7 +7,7 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// check refuses what no rule could make sense of, before any store is asked. The order and the first
+// check refuses malformed requests, before any store is called. The order and the first
 // three texts are those of the replaced service.
 func (s *Service) check(rules *limits.Rules, r *rls.Request) error {
 	switch {

@@ -17,7 +17,7 @@ import (
 type Call struct {
 	Request  rls.Request
 	Response rls.Response
-	// At is when the request arrived, Done when the store had answered, or At where it was not asked. Windows are
+	// At is when the request arrived, Done when the store had answered, or At where it was not called. Windows are
 	// chosen by the first and resets counted from the second, since a store may take its time.
 	At, Done time.Time
 
@@ -184,7 +184,7 @@ func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 		p := step{descriptor: i, hit: fromCache, end: start + rule.Window, hits: hitsOf(&c.Request, d)}
 		from := len(c.keys)
 		c.keys = rules.AppendKey(c.keys, rule, c.Request.Domain, d.Entries, start)
-		key := c.keys[from:len(c.keys):len(c.keys)] // growing c.keys later leaves it on the older array
+		key := c.keys[from:len(c.keys):len(c.keys)] // growing c.keys leaves it on the older array
 		if s.o.OverLimit != nil && s.knownOver(key, rule, p.hits, d.Negative) {
 			stopped = stopped || s.o.StopWhenOver && !rule.Shadow
 		} else {
@@ -214,7 +214,7 @@ func hitsOf(r *rls.Request, d *rls.Descriptor) uint64 {
 	return uint64(max(r.HitsAddend, 1))
 }
 
-// knownOver asks the over-limit cache. It judges the counter last seen against the limit in force,
+// knownOver consults the over-limit cache. It judges the counter last seen against the limit in force,
 // since overrides share counters; a refund drops what is known.
 func (s *Service) knownOver(key []byte, rule *limits.Rule, hits uint64, refund bool) bool {
 	if refund {

@@ -9,7 +9,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Kind says whose fault a refusal is; each listener has its own code for it.
+// Kind is the cause of a refusal; each listener has its own code for it.
 type Kind uint8
 
 // The kinds of refusals.

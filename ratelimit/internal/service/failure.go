@@ -39,8 +39,8 @@ func (s *Service) storeFailed(c *Call, domain *limits.Domain, err error) error {
 	return nil
 }
 
-// failedHit is the hit that an ErrPartial is told of by: the first whose key no store would take, since
-// asking again does not help it, else the first of all.
+// failedHit is the hit that represents an ErrPartial: the first whose key no store would take, since a retry does not
+// help it, else the first of all.
 func (c *Call) failedHit() (descriptor int, err error) {
 	for i := range c.plan {
 		p := &c.plan[i]
@@ -58,8 +58,8 @@ func (c *Call) failedHit() (descriptor int, err error) {
 	return descriptor, err
 }
 
-// judgeWithoutStore fills in what can be said without totals, or with some of them (partial), and counts
-// the hits: they were asked for, whatever became of them.
+// judgeWithoutStore fills in what follows without totals, or with some of them (partial), and counts the hits: they
+// were requested, whether or not they were counted in a store.
 func (s *Service) judgeWithoutStore(c *Call, now int64, mode limits.FailureMode, partial bool) {
 	s.judgeUnlimited(c)
 	for i := range c.plan {

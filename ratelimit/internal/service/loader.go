@@ -17,7 +17,7 @@ import (
 )
 
 // Loader turns sets of configuration files, or of a control plane's resources, into rules in force. All or nothing: a set with one
-// problem changes nothing but the statistics and what LoadState tells.
+// problem changes nothing but the statistics and the LoadState.
 type Loader struct {
 	service  *Service
 	options  limits.Options
@@ -26,7 +26,7 @@ type Loader struct {
 	bad      *stats.Counter
 	onLoaded func(domains int)
 
-	loading sync.Mutex // held by whoever changes state
+	loading sync.Mutex // held while state changes
 	state   atomic.Pointer[LoadState]
 }
 
@@ -122,7 +122,7 @@ func (l *Loader) load(ctx context.Context, bytes int,
 		l.log.Warn("configuration: " + w.String())
 	}
 	l.state.Store(&state)
-	l.good.Inc() // who sees it grow may look at the state
+	l.good.Inc() // last: a reader who sees the new count sees the new state
 	attributes := []any{"domains", state.Domains, "files", len(state.Files), "took", time.Since(start)}
 	if before != nil {
 		changes := rules.ChangesSince(before)
@@ -151,7 +151,7 @@ func (l *Loader) refused(err error) {
 	repeated := state.Error == err.Error()
 	state.Error, state.ErrorAt = err.Error(), time.Now()
 	l.state.Store(&state)
-	l.bad.Inc() // who sees it grow may look at the state
+	l.bad.Inc() // last: a reader who sees the new count sees the new state
 	keeping := "keeping the rules already loaded"
 	if state.Generation == 0 {
 		keeping = "there are no rules yet"
@@ -166,6 +166,6 @@ func (l *Loader) refused(err error) {
 	l.log.Error("configuration refused, "+keeping, "error", err)
 }
 
-// State is what is known about the configuration. It never waits for a load: a large one takes
-// seconds, and scrapes ask too.
+// State is what is known about the configuration. It never waits for a load: a large one takes seconds, and scrapes
+// call State too.
 func (l *Loader) State() LoadState { return *l.state.Load() }

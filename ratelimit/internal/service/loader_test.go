@@ -12,7 +12,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// TestLoader_whileLoading: a set that takes its time holds up nobody who asks how things are.
+// TestLoader_whileLoading: a slow load does not block the readers of the state.
 func TestLoader_whileLoading(t *testing.T) {
 	registry := stats.NewRegistry(stats.Options{})
 	l := NewLoader(New(Options{Stats: registry}), limits.Options{}, slog.New(slog.DiscardHandler), func(int) {})
@@ -48,7 +48,7 @@ func TestLoader_whileLoading(t *testing.T) {
 	}
 }
 
-// A reload's line says what changed; one mistake is logged once, however often it is read.
+// A reload's line says what changed; one error is logged once, however often it is read.
 func TestLoader_log(t *testing.T) {
 	var log strings.Builder
 	registry := stats.NewRegistry(stats.Options{})

@@ -14,8 +14,7 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// someFail is the in-process store, but for keys with a space, which it does not take, and keys of a
-// node that is away.
+// someFail is the in-process store, except for keys with a space, which it refuses, and keys of an unavailable node.
 type someFail struct{ *memory.Store }
 
 func (s someFail) Add(ctx context.Context, r *counter.Request) error {
@@ -62,7 +61,7 @@ func TestPartialFailure(t *testing.T) {
 	f(limits.FailureAllow, "(k,a b)|(k,a)", "OK: OK 0/2 OK 1/2", "OK: OK 0/2 OK 0/2", "OVER_LIMIT: OK 0/2 OVER_LIMIT 0/2")
 	f(limits.FailureDeny, "(k,a)|(k,a b)", "OVER_LIMIT: OK 1/2 OVER_LIMIT 0/2", "OVER_LIMIT: OK 0/2 OVER_LIMIT 0/2")
 
-	// The index is that of the descriptor, and a bad key goes before a node that is away.
+	// The index is that of the descriptor, and a bad key goes before an unavailable node.
 	f(limits.FailureError, "(free,x)|(none,x)|(k,away)|(k,a b)", "rate limit descriptor 3: the counter key holds a space")
 	f(limits.FailureError, "(k,away)|(k,a)", "rate limit store is unavailable")
 	f(limits.FailureAllow, "(k,away)|(k,a)", "OK: OK 0/2 OK 1/2")
@@ -86,7 +85,7 @@ func TestPartialFailure_statistics(t *testing.T) {
 	if !ok || refusal.Kind != Invalid {
 		t.Errorf("%v, want an Invalid refusal", refusal)
 	}
-	// It passes at Envoy, so it is counted and told like every other refusal; what a mode answers is none.
+	// It passes at Envoy, so it is counted and logged like every other refusal; an answer by a failure mode is none.
 	for range 2 {
 		r.Decide(t.Context(), call("d", "(k,a b)"))
 	}

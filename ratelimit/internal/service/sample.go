@@ -87,7 +87,7 @@ func describeAll(c *Call, rules *limits.Rules, answered bool) string {
 		}
 		d := &c.Request.Descriptors[i]
 		b = appendEntries(b, d.Entries)
-		if i >= len(c.rules) { // refused before the rules were asked
+		if i >= len(c.rules) { // refused before the rules were consulted
 			continue
 		}
 		if answered {

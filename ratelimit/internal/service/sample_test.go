@@ -85,7 +85,7 @@ func TestSample_isBounded(t *testing.T) {
 	}
 }
 
-// At most ten requests are logged in any second; the next one tells how many were not.
+// At most ten requests are logged in any second; the next one says how many were not.
 func TestSample_rate(t *testing.T) {
 	log, logger := debugLog(slog.LevelDebug)
 	r := newRig(t, `[{key: k, @1}]`, Options{Log: logger})

@@ -21,7 +21,7 @@ import (
 
 // Options are the settings that shape a decision. Every field is used as it is: defaults are config's.
 type Options struct {
-	// Store counts. It may come later, by SetStore, but before the first Decide.
+	// Store counts. It may be set by SetStore instead, before the first Decide.
 	Store counter.Store
 	// OverLimit remembers counters that are over their limit; nil is off.
 	OverLimit *overlimit.Cache
@@ -43,7 +43,7 @@ type Options struct {
 	// Caps refuse oversized requests.
 	Caps Caps
 
-	// Tracer records each decision as a span; nil is off, and then nothing asks the context for one.
+	// Tracer records each decision as a span; nil is off, and then no context is searched for one.
 	Tracer trace.Tracer
 	// TraceRequests puts the text of whole requests into those spans (TRACING_REQUEST_TEXT).
 	TraceRequests bool
@@ -51,7 +51,7 @@ type Options struct {
 	// Log takes refused requests, at most a line a minute and reason, and at debug level a sample of all; nil is
 	// nowhere.
 	Log *slog.Logger
-	// Clock tells the time; nil is time.Now.
+	// Clock returns the time; nil is time.Now.
 	Clock func() time.Time
 }
 

@@ -94,7 +94,7 @@ func call(domain, descriptors string) *Call {
 	return c
 }
 
-// decide asks and renders the answer: the overall code, then each descriptor's code and what remains.
+// decide decides a request and renders the answer: the overall code, then each descriptor's code and what remains.
 func (r *rig) decide(t testing.TB, c *Call) string {
 	t.Helper()
 	if err := r.Decide(t.Context(), c); err != nil {
@@ -230,7 +230,7 @@ func TestDecide_unknownDomain(t *testing.T) {
 	r.wantCounters(t, "ratelimit.service.rate_limit.", map[string]int64{"nobody.domain_not_found": 1})
 }
 
-// Unmatched descriptors of known domains are counted by domain, and only where it is asked for.
+// Unmatched descriptors of known domains are counted by domain, and only where that is configured.
 func TestNoMatch(t *testing.T) {
 	const rules = `[{key: k, value: a, @3}, {key: deep, descriptors: [{key: j, @3}]}, {key: open}]`
 	c := call("d", "(k,a)|(k,b)|(x,y)|(deep,1)|(k,a)(j,1)|(open,1)|(own,1)")
@@ -238,7 +238,7 @@ func TestNoMatch(t *testing.T) {
 	c.Request.Descriptors = append(c.Request.Descriptors, rls.Descriptor{}) // without entries
 	r := newRig(t, rules, Options{CountNoMatch: true})
 	r.expect(t, c, "OK: OK 2/3 OK OK OK OK OK OK 4/5 OK")
-	r.expect(t, call("nobody", "(k,b)"), "OK: OK") // domain_not_found has it
+	r.expect(t, call("nobody", "(k,b)"), "OK: OK") // domain_not_found counts it
 	r.wantCounters(t, stats.NoMatchPrefix, map[string]int64{"d": 5})
 	r.store.err = errors.New("down")
 	r.Decide(t.Context(), c) // the store has no part in it
@@ -252,7 +252,7 @@ func TestNoMatch(t *testing.T) {
 	r.wantCounters(t, stats.NoMatchPrefix, map[string]int64{})
 }
 
-// What the daemon's settings make of a verdict is said beside it.
+// What the daemon's settings make of a verdict is reported next to it.
 func TestExplain_modes(t *testing.T) {
 	r := newRig(t, `[{key: k, @3}]`, Options{DenyUnknown: true, GlobalShadow: true, GlobalQuota: true})
 	x, err := r.Explain(t.Context(), "nobody", []rls.Entry{{Key: "k", Value: "v"}})
