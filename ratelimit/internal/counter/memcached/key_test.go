@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bradfitz/gomemcache/memcache"
-
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/link"
 	"gatehouse/shared/localserver"
@@ -174,25 +172,39 @@ func TestMemcache_badKey(t *testing.T) {
 func TestMemcache_foreignValue(t *testing.T) {
 	server := testdb.Memcached(t, localserver.MemcachedOptions{})
 	s := newTestMemcache(t, patient3([]string{server.Addr()}))
-	peer := memcache.New(server.Addr())
-	defer peer.Close()
-	for key, value := range map[string]string{"text": "secret words", "padded": "10", "huge": "18446744073709551614"} {
-		if err := peer.Set(&memcache.Item{Key: key, Value: []byte(value)}); err != nil {
-			t.Fatal(err)
+	peer := newPeer(t, server.Addr())
+	for key, value := range map[string]string{
+		"text": "secret words", "empty": "",
+		"long": strings.Repeat("7", maxNumber+1), "item": strings.Repeat("x", 1000*1000),
+		"padded": "10", "huge": "18446744073709551614", "spaces": "11" + strings.Repeat(" ", 100),
+	} {
+		if got := peer.command(key, "set %s 5 0 %d\r\n%s", key, len(value), value); got != "STORED" {
+			t.Fatalf("%s: %s", key, got)
 		}
 	}
-	peer.Decrement("padded", 1)
+	if got := peer.command("padded", "decr padded 1"); got != "9" {
+		t.Fatal(got)
+	}
 	if got := add(t, s, now(), h("padded", 1)); got != 10 {
 		t.Errorf("padded: %d, want 10", got)
 	}
 	if got := add(t, s, now(), h("huge", 1)); got != math.MaxInt64 {
 		t.Errorf("huge: %d, want 2^63-1", got)
 	}
+	if got := add(t, s, now(), h("spaces", 1)); got != 12 {
+		t.Errorf("spaces: %d, want 12", got)
+	}
 	for range 2 * link.BreakerFailures {
-		req := counter.Request{Hits: []counter.Hit{h("good", 1), h("text", 1)}, Now: now()}
-		if err := s.Add(t.Context(), &req); !errors.Is(err, counter.ErrPartial) ||
-			req.Hits[0].Err != nil || !errors.Is(req.Hits[1].Err, counter.ErrUnavailable) {
-			t.Fatalf("%v %v %v", err, req.Hits[0].Err, req.Hits[1].Err)
+		hits := []counter.Hit{h("good", 1), h("text", 1), h("empty", 1), h("long", 1), h("item", 1)}
+		req := counter.Request{Hits: hits, Now: now()}
+		err := s.Add(t.Context(), &req)
+		if !errors.Is(err, counter.ErrPartial) || req.Hits[0].Err != nil {
+			t.Fatalf("%v, %v; want the good key's hit counted alone", err, req.Hits[0].Err)
+		}
+		for _, hit := range req.Hits[1:] {
+			if !errors.Is(hit.Err, counter.ErrUnavailable) {
+				t.Fatalf("%s: %v, want ErrUnavailable", hit.Key, hit.Err)
+			}
 		}
 	}
 	if got := add(t, s, now(), h("good", 1)); got != 2*link.BreakerFailures+1 {

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// connection speaks the increments of memcached's text protocol (protocol.txt, "Increment/Decrement" and
-// "Storage commands") with many commands in one write: the client library sends the next when the last is
-// answered, and at 20,000 counters a second each of those round trips is two system calls.
+// connection speaks memcached's text protocol (protocol.txt, "Increment/Decrement", "Storage commands" and "Retrieval
+// command"). Increments go many to a write: at 20,000 counters a second, a round trip for each would cost two system
+// calls for each.
 type connection struct {
 	conn net.Conn
 	in   *bufio.Reader

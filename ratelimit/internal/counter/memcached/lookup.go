@@ -3,8 +3,6 @@ package memcached
 import (
 	"runtime"
 
-	"github.com/bradfitz/gomemcache/memcache"
-
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/link"
 )
@@ -80,15 +78,14 @@ func (n *node) forget(l *lookup) {
 // work asks for what waits until nothing does.
 func (n *node) work() {
 	s := n.store
-	var batch []*lookup
-	var keys []string
+	var batch getBatch
 	watch := link.StallWatch{After: s.o.Stall, Stalled: n.stalled}
 	for {
 		// Whoever is ready to run goes first, so that their lookups come along; as pipeline.take.
 		runtime.Gosched()
 		runtime.Gosched()
 		s.mu.Lock()
-		if batch, keys = n.takeLookups(batch[:0], keys[:0]); len(batch) == 0 {
+		if n.takeLookups(&batch); len(batch.lookups) == 0 {
 			n.workers--
 			s.mu.Unlock()
 			return
@@ -98,7 +95,7 @@ func (n *node) work() {
 		if s.o.Stall > 0 {
 			watch.Start()
 		}
-		items, err := n.get(keys)
+		err := n.get(&batch)
 		if s.o.Stall > 0 {
 			watch.Stop()
 		}
@@ -109,83 +106,100 @@ func (n *node) work() {
 			err = link.Failure(err)
 		}
 		s.mu.Lock()
-		for _, l := range batch {
+		for _, l := range batch.lookups {
 			if err == nil {
-				l.read(items)
+				l.read(&batch)
 			}
 			l.finish(err)
 		}
 		s.mu.Unlock()
-		clear(batch)
+		batch.reset()
 	}
 }
 
-// takeLookups moves lookups from the queue into a batch, with the keys to ask for.
-func (n *node) takeLookups(batch []*lookup, keys []string) ([]*lookup, []string) {
-	taken := 0
+// getBatch is what a node is asked in one command: the lookups of many calls, and the totals of their keys.
+type getBatch struct {
+	lookups []*lookup
+	keys    []string // each once: many calls ask for a hot one
+	totals  []int64  // of the keys; see connection.get
+	index   map[string]int
+}
+
+func (b *getBatch) reset() {
+	clear(b.lookups)
+	clear(b.keys)
+	clear(b.index)
+	b.lookups, b.keys, b.totals = b.lookups[:0], b.keys[:0], b.totals[:0]
+}
+
+// add adds a key. The index is made for the second one: most batches of a quiet service have one.
+func (b *getBatch) add(key string) {
+	if len(b.keys) > 0 {
+		if b.index == nil {
+			b.index = map[string]int{}
+		}
+		if len(b.index) == 0 {
+			b.index[b.keys[0]] = 0
+		}
+		if _, twice := b.index[key]; twice {
+			return
+		}
+		b.index[key] = len(b.keys)
+	}
+	b.keys = append(b.keys, key)
+	b.totals = append(b.totals, unseen)
+}
+
+func (b *getBatch) total(key string) int64 {
+	if len(b.keys) == 1 {
+		return b.totals[0]
+	}
+	return b.totals[b.index[key]]
+}
+
+// takeLookups moves lookups from the queue into an empty batch, with the keys to ask for.
+func (n *node) takeLookups(b *getBatch) {
+	asked := 0 // keys that several calls ask for included
 	for _, l := range n.lookups {
-		if taken > 0 && len(keys)+len(l.counts) > maxLookupKeys {
+		if len(b.lookups) > 0 && asked+len(l.counts) > maxLookupKeys {
 			break
 		}
-		taken++
+		asked += len(l.counts)
 		for _, t := range l.counts {
 			l.shrunk = append(l.shrunk, t.shrunk)
-			keys = append(keys, t.key)
+			b.add(t.key)
 		}
 		n.out[l] = struct{}{}
-		batch = append(batch, l)
+		b.lookups = append(b.lookups, l)
 	}
-	rest := copy(n.lookups, n.lookups[taken:])
+	rest := copy(n.lookups, n.lookups[len(b.lookups):])
 	clear(n.lookups[rest:])
 	n.lookups = n.lookups[:rest]
-	return batch, unique(keys)
 }
 
-// unique drops keys that stand there twice: many calls ask for a hot one.
-func unique(keys []string) []string {
-	if len(keys) < 2 {
-		return keys
-	}
-	seen := make(map[string]struct{}, len(keys))
-	kept := keys[:0]
-	for _, k := range keys {
-		if _, twice := seen[k]; !twice {
-			seen[k] = struct{}{}
-			kept = append(kept, k)
-		}
-	}
-	return kept
-}
-
-// read takes the answers out of a lookup.
-func (l *lookup) read(items map[string]*memcache.Item) {
+// read takes the answers out of a lookup's batch.
+func (l *lookup) read(b *getBatch) {
 	if l.done {
 		return
 	}
 	for _, t := range l.counts {
-		seen := int64(0)
-		if item := items[t.key]; item != nil {
-			var err error
-			if seen, err = parseTotal(item.Value); err != nil {
-				seen = -1
-			}
-		}
-		l.seen = append(l.seen, seen)
+		l.seen = append(l.seen, b.total(t.key))
 	}
 }
 
-func (n *node) get(keys []string) (items map[string]*memcache.Item, err error) {
+func (n *node) get(b *getBatch) error {
 	st := &n.store.stats
-	st.KeysRequested.Add(uint64(len(keys)))
-	err = again(n.client, func() error {
-		items, err = n.client.GetMulti(keys)
+	st.KeysRequested.Add(uint64(len(b.keys)))
+	found := 0
+	err := n.withConn(func(c *connection) (err error) {
+		found, err = c.get(b.keys, b.totals)
 		return err
 	})
 	if err != nil {
 		st.Multiget.Error.Add(1)
-		return nil, err
+		return err
 	}
 	st.Multiget.Success.Add(1)
-	st.KeysFound.Add(uint64(len(items)))
-	return items, nil
+	st.KeysFound.Add(uint64(found))
+	return nil
 }

@@ -26,7 +26,7 @@ func TestMemcache_nodeKilled(t *testing.T) {
 	s := newTestMemcache(t, Options{Nodes: addrs, Timeout: 5 * time.Second, Stall: -1})
 	on := func(i int) (keys []string) {
 		for k := 0; len(keys) < 5; k++ {
-			if key := fmt.Sprint("k", k); s.ring.Load().pick(key).addr.text == addrs[i] {
+			if key := fmt.Sprint("k", k); s.ring.Load().pick(key).addr.Addr == addrs[i] {
 				keys = append(keys, key)
 			}
 		}
@@ -106,7 +106,7 @@ func TestMemcache_stopped(t *testing.T) {
 	var key, fine string
 	for i := 0; key == "" || fine == ""; i++ {
 		k := fmt.Sprint("k", i)
-		if s.ring.Load().pick(k).addr.text == server.Addr() {
+		if s.ring.Load().pick(k).addr.Addr == server.Addr() {
 			key = k
 		} else {
 			fine = k

@@ -3,15 +3,15 @@ package memcached
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/bradfitz/gomemcache/memcache"
-
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/countertest"
+	"gatehouse/ratelimit/internal/counter/link"
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -75,9 +75,7 @@ func settled(t testing.TB, s *Store) {
 func TestMemcache_shared(t *testing.T) {
 	_, addrs := threeNodes(t)
 	s := newTestMemcache(t, patient3(addrs))
-	peer := memcache.New(addrs...)
-	defer peer.Close()
-	peer.Timeout = patience
+	peer := newPeer(t, addrs...)
 	for i := range 100 {
 		key := fmt.Sprint("key_", i)
 		if got := add(t, s, now(), h(key, uint64(i+1))); got != int64(i+1) {
@@ -87,12 +85,11 @@ func TestMemcache_shared(t *testing.T) {
 	settled(t, s)
 	for i := range 100 {
 		key := fmt.Sprint("key_", i)
-		item, err := peer.Get(key)
-		if err != nil || string(item.Value) != fmt.Sprint(i+1) {
-			t.Fatalf("%s: %v %v, want %d", key, item, err, i+1)
+		if got := peer.get(key); got != fmt.Sprint(i+1) {
+			t.Fatalf("%s: %q, want %d", key, got, i+1)
 		}
-		if _, err := peer.Increment(key, 1000); err != nil {
-			t.Fatal(err)
+		if got, want := peer.command(key, "incr %s 1000", key), fmt.Sprint(i+1001); got != want {
+			t.Fatalf("%s: incr answers %q, want %s", key, got, want)
 		}
 		if got := add(t, s, now(), h(key, 1)); got != int64(i+1002) {
 			t.Errorf("%s: %d, want %d", key, got, i+1002)
@@ -138,25 +135,32 @@ func TestMemcache_twoProcesses(t *testing.T) {
 	}
 }
 
-// pick chooses as the library's own list does.
+// pick chooses as the library of the replaced service does: testdata/ring.txt was written with it.
 func TestRing(t *testing.T) {
-	addrs := []string{"10.0.0.1:11211", "10.0.0.2:11211", "10.0.0.1:11211", "10.0.0.3:1", "10.0.0.4:1"}
-	for n := 1; n <= len(addrs); n++ {
-		var list memcache.ServerList
-		if err := list.SetServers(addrs[:n]...); err != nil {
-			t.Fatal(err)
+	text, err := os.ReadFile("testdata/ring.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	digits := ""
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "#") {
+			digits += strings.TrimSpace(line)
 		}
+	}
+	addrs := []string{"10.0.0.1:11211", "10.0.0.2:11211", "10.0.0.1:11211", "10.0.0.3:1", "10.0.0.4:1"}
+	const keys = 1000
+	if len(digits) != len(addrs)*keys {
+		t.Fatalf("%d choices, want %d for each of %d lists", len(digits), keys, len(addrs))
+	}
+	for n := 1; n <= len(addrs); n++ {
 		var r ring
 		for _, a := range addrs[:n] {
-			r.nodes = append(r.nodes, &node{addr: nodeAddr{"tcp", a}})
+			r.nodes = append(r.nodes, &node{addr: link.Endpoint{Network: "tcp", Addr: a}})
 		}
-		for i := range 1000 {
+		for i := range keys {
 			key := strings.Repeat("k", i%250) + fmt.Sprint(i)
-			want, err := list.PickServer(key)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := r.pick(key).addr; got.String() != want.String() {
+			want := addrs[digits[(n-1)*keys+i]-'0']
+			if got := r.pick(key).addr.Addr; got != want {
 				t.Fatalf("%d nodes: %q is on %v, the library says %v", n, key, got, want)
 			}
 		}
@@ -233,4 +237,32 @@ func BenchmarkMemcache(b *testing.B) {
 			}
 		}
 	})
+}
+
+// A call with ten hits, alone: what one lookup costs from the call to the totals.
+func BenchmarkMemcache_tenHits(b *testing.B) {
+	server := testdb.Memcached(b, localserver.MemcachedOptions{})
+	s, err := New(b.Context(), patient3([]string{server.Addr()}))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	var hits [10]counter.Hit
+	for i := range hits {
+		hits[i] = h(fmt.Sprint("k", i), 1)
+	}
+	if err := s.Add(b.Context(), &counter.Request{Hits: hits[:], Now: now()}); err != nil {
+		b.Fatal(err)
+	}
+	settled(b, s)
+	for i := range hits {
+		hits[i].N = 0 // nothing is written
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		req := counter.Request{Hits: hits[:], Now: now()}
+		if err := s.Add(context.Background(), &req); err != nil || req.Hits[9].After != 1 {
+			b.Fatal(err, req.Hits[9].After)
+		}
+	}
 }

@@ -1,17 +1,10 @@
 package memcached
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
-
-	"github.com/bradfitz/gomemcache/memcache"
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/link"
@@ -20,14 +13,13 @@ import (
 // node is one memcached server. Fields are guarded by the store's mutex unless they say otherwise.
 type node struct {
 	store   *Store
-	addr    nodeAddr
+	addr    link.Endpoint // dialled by name, so that a name may move
 	breaker link.Breaker
 
-	client *memcache.Client // for lookups
-	link   *connection      // for increments, while there is one; the writer's own
-	quiet  *time.Timer      // closes it
-	batch  []pendingIncr    // the writer's own: what is under way
-	open   []*pendingIncr   // likewise, those not done
+	link  *connection    // for increments, while there is one; the writer's own
+	quiet *time.Timer    // closes it
+	batch []pendingIncr  // the writer's own: what is under way
+	open  []*pendingIncr // likewise, those not done
 
 	counts  map[string]*localCount
 	lookups []*lookup // waiting
@@ -40,77 +32,26 @@ type node struct {
 
 	connsMu sync.Mutex
 	conns   map[*nodeConn]struct{}
+	idle    []*connection // for lookups, in the order of their last use
 }
-
-// nodeAddr is a server as gomemcache wants it: dialled by name, so that a name may move.
-type nodeAddr struct{ network, text string }
-
-func (a nodeAddr) Network() string { return a.network }
-func (a nodeAddr) String() string  { return a.text }
-
-// oneNode is the selector of a client that knows one server.
-type oneNode struct{ addr net.Addr }
-
-func (o oneNode) PickServer(string) (net.Addr, error)    { return o.addr, nil }
-func (o oneNode) Each(f func(addr net.Addr) error) error { return f(o.addr) }
 
 func (s *Store) newNode(addr string) *node {
 	n := &node{
-		store: s, addr: nodeAddr{"tcp", addr}, breaker: link.Breaker{Stall: s.o.Stall},
+		store: s, addr: link.Endpoint{Network: "tcp", Addr: addr}, breaker: link.Breaker{Stall: s.o.Stall},
 		counts: map[string]*localCount{}, out: map[*lookup]struct{}{}, conns: map[*nodeConn]struct{}{},
 	}
 	if strings.Contains(addr, "/") {
-		n.addr.network = "unix"
+		n.addr.Network = "unix"
 	}
-	n.client = memcache.NewFromSelector(oneNode{n.addr})
-	n.client.Timeout, n.client.MaxIdleConns, n.client.DialContext = s.o.Timeout, s.o.MaxIdleConns, n.dial
 	n.quiet = time.AfterFunc(writerIdle, n.hangUpIdle)
 	return n
-}
-
-// dial opens a connection, and breaks off when the store closes.
-func (n *node) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(n.store.ctx, cancel)()
-	conn, err := n.store.dialer.Dial(ctx, link.Endpoint{Network: network, Addr: addr})
-	if err != nil {
-		return nil, err
-	}
-	c := &nodeConn{Conn: conn, node: n}
-	n.connsMu.Lock()
-	n.conns[c] = struct{}{}
-	n.connsMu.Unlock()
-	return c, nil
-}
-
-// nodeConn is a connection that the node can break off.
-type nodeConn struct {
-	net.Conn
-	node *node
-}
-
-func (c *nodeConn) Close() error {
-	c.node.connsMu.Lock()
-	delete(c.node.conns, c)
-	c.node.connsMu.Unlock()
-	return c.Conn.Close()
-}
-
-// breakOff closes all connections under whoever waits on them.
-func (n *node) breakOff() {
-	n.connsMu.Lock()
-	defer n.connsMu.Unlock()
-	for c := range n.conns {
-		c.Conn.Close()
-	}
 }
 
 // rest closes the connections that nobody uses; for good, if nobody uses the node afterwards. Nobody is
 // writing, and the store's mutex is held: a timer may be about to hang up, too.
 func (n *node) rest() {
 	n.quiet.Stop()
-	n.client.Close() // an error is that of a connection already broken
+	n.closeIdle()
 	n.hangUp()
 }
 
@@ -129,21 +70,6 @@ func (n *node) drop(t *localCount) {
 	if t.idle() {
 		delete(n.counts, t.key)
 	}
-}
-
-// again repeats an operation once when its connection turns out to have been closed by the other side
-// while it rested. A node that closes them has lost its counters, or has closed this one for being idle.
-func again(c *memcache.Client, f func() error) error {
-	err := f()
-	if closedByPeer(err) {
-		c.Close() // the others are as old
-		err = f()
-	}
-	return err
-}
-
-func closedByPeer(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // failed notes a failure of the node.
@@ -166,7 +92,7 @@ func (n *node) stalled() {
 // lost answers everybody who waits for the node, now that its breaker is open, and probes it from now on.
 func (n *node) lost(why string) {
 	s := n.store
-	s.o.Log.Error("a memcached node is lost; the failure mode answers for its keys until it is back", "node", n.addr.text,
+	s.o.Log.Error("a memcached node is lost; the failure mode answers for its keys until it is back", "node", n.addr.Addr,
 		"why", why)
 	s.mu.Lock()
 	for l := range n.out {
@@ -182,7 +108,7 @@ func (n *node) lost(why string) {
 	}
 	s.mu.Unlock()
 	n.breakOff()
-	n.client.Close() // those that rest are broken too
+	n.closeIdle() // those that rest are broken too
 	n.hangUpIdle()
 }
 
@@ -201,11 +127,11 @@ func (n *node) probe() {
 		if retired {
 			return
 		}
-		if again(n.client, n.client.Ping) != nil {
+		if n.withConn((*connection).version) != nil {
 			continue
 		}
 		n.breaker.Probed(true)
-		s.o.Log.Warn("a memcached node answers again", "node", n.addr.text)
+		s.o.Log.Warn("a memcached node answers again", "node", n.addr.Addr)
 		s.mu.Lock()
 		n.startWriter()
 		s.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 // ring says which node has a key. Nodes are in the order of the list; one listed twice gets twice the keys.
 type ring struct{ nodes []*node }
 
-// pick is gomemcache's own choice, and so the replaced service's: both find the same counters.
+// pick is the replaced service's choice, that of the library gomemcache: both find the same counters.
 func (r *ring) pick(key string) *node {
 	if len(r.nodes) == 1 {
 		return r.nodes[0]
@@ -34,7 +34,7 @@ func (s *Store) setNodes(addrs []string) {
 	defer s.mu.Unlock()
 	old := map[string]*node{}
 	for _, n := range s.nodes {
-		old[n.addr.text] = n
+		old[n.addr.Addr] = n
 		n.gone = true
 	}
 	r := &ring{}
@@ -91,7 +91,7 @@ func (s *Store) follow() {
 		}
 		var now []string
 		for _, n := range s.ring.Load().nodes {
-			now = append(now, n.addr.text)
+			now = append(now, n.addr.Addr)
 		}
 		if slices.Equal(addrs, now) {
 			s.mu.Lock()

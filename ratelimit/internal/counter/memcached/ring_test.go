@@ -27,7 +27,7 @@ func sortedNodes(addrs []string) (nodes []string) {
 
 func (s *Store) listed() (addrs []string) {
 	for _, n := range s.ring.Load().nodes {
-		addrs = append(addrs, n.addr.text)
+		addrs = append(addrs, n.addr.Addr)
 	}
 	return addrs
 }

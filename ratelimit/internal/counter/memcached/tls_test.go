@@ -50,7 +50,7 @@ func TestMemcache_TLSnodes(t *testing.T) {
 	for i := range 30 {
 		key := fmt.Sprint("k", i)
 		err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()})
-		if dead := s.ring.Load().pick(key).addr.text == addrs[2]; dead != (err != nil) &&
+		if dead := s.ring.Load().pick(key).addr.Addr == addrs[2]; dead != (err != nil) &&
 			!errors.Is(err, counter.ErrTimeout) {
 			t.Errorf("%s: %v", key, err)
 		}

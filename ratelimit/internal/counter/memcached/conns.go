@@ -1,0 +1,113 @@
+package memcached
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"time"
+)
+
+// nodeConn is a connection that the node can break off.
+type nodeConn struct {
+	net.Conn
+	node *node
+}
+
+func (c *nodeConn) Close() error {
+	c.node.connsMu.Lock()
+	delete(c.node.conns, c)
+	c.node.connsMu.Unlock()
+	return c.Conn.Close()
+}
+
+// dial opens a connection, and breaks off when the store closes.
+func (n *node) dial() (*connection, error) {
+	conn, err := n.store.dialer.Dial(n.store.ctx, n.addr)
+	if err != nil {
+		return nil, err
+	}
+	c := &nodeConn{Conn: conn, node: n}
+	n.connsMu.Lock()
+	n.conns[c] = struct{}{}
+	n.connsMu.Unlock()
+	return newConnection(c), nil
+}
+
+// breakOff closes all connections under whoever waits on them.
+func (n *node) breakOff() {
+	n.connsMu.Lock()
+	defer n.connsMu.Unlock()
+	for c := range n.conns {
+		c.Conn.Close()
+	}
+}
+
+// withConn lets f send and read over a connection that rests, or a new one. An error closes the connection: what the
+// node still says would be taken for the next answer. When the node turns out to have closed the connection, f is
+// called once more: the node has lost its counters, or has closed this one for being idle, and the others are as old.
+func (n *node) withConn(f func(*connection) error) error {
+	err := n.withConnOnce(f)
+	if closedByPeer(err) {
+		n.closeIdle()
+		err = n.withConnOnce(f)
+	}
+	return err
+}
+
+// withConnOnce bounds all of f by one time-out from now on. No caller waits longer than that, whatever its deadline;
+// a caller that leaves earlier doesn't end the exchange, which others share.
+func (n *node) withConnOnce(f func(*connection) error) error {
+	c, err := n.takeIdle()
+	if err != nil {
+		return err
+	}
+	c.begin(time.Now().Add(n.store.o.Timeout))
+	if err = f(c); err != nil {
+		c.conn.Close()
+		return err
+	}
+	n.putIdle(c)
+	return nil
+}
+
+// takeIdle returns the connection that was used last, or a new one.
+func (n *node) takeIdle() (*connection, error) {
+	n.connsMu.Lock()
+	if last := len(n.idle) - 1; last >= 0 {
+		c := n.idle[last]
+		n.idle[last], n.idle = nil, n.idle[:last]
+		n.connsMu.Unlock()
+		return c, nil
+	}
+	n.connsMu.Unlock()
+	return n.dial()
+}
+
+// putIdle keeps a connection for the next exchange; the probe's may be one too many.
+func (n *node) putIdle(c *connection) {
+	n.connsMu.Lock()
+	keep := len(n.idle) < n.store.o.MaxIdleConns
+	if keep {
+		n.idle = append(n.idle, c)
+	}
+	n.connsMu.Unlock()
+	if !keep {
+		c.conn.Close()
+	}
+}
+
+// closeIdle closes the connections that no exchange has.
+func (n *node) closeIdle() {
+	n.connsMu.Lock()
+	idle := n.idle
+	n.idle = nil
+	n.connsMu.Unlock()
+	for _, c := range idle {
+		c.conn.Close() // an error is that of a connection already broken
+	}
+}
+
+func closedByPeer(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}

@@ -1,0 +1,183 @@
+package memcached
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+)
+
+const (
+	// maxLine bounds a line of an answer. The longest well-formed one has a key of maxKey bytes and three numbers.
+	maxLine = 512
+	// maxNumber is the longest value that is read as a number: 20 digits, and the spaces that memcached leaves when
+	// a number becomes shorter.
+	maxNumber = 1 << 10
+	// maxValue is the longest value that is read past, since a counter of that name is another program's: the longest
+	// that memcached stores unless its option -I says otherwise.
+	maxValue = 1 << 20
+)
+
+// Totals of keys that have none.
+const (
+	unseen   = -2 // until the answer has ended
+	noNumber = -1 // the value is not a counter's
+)
+
+// errNotAnAnswer means that the other end speaks another protocol, is out of step, or refuses a sound command.
+var errNotAnAnswer = errors.New("not memcached's answer to a lookup")
+
+// get asks for the keys, each of which occurs once, in one command, and sets their totals: 0 where the node has
+// none. An error is the link's; the connection is then out of step with the node.
+//
+// The command is gets, as the replaced service sends it; the number of the version that comes with it is not used.
+func (l *connection) get(keys []string, totals []int64) (found int, err error) {
+	l.out = append(l.out, "gets"...)
+	for _, key := range keys {
+		l.out = append(append(l.out, ' '), key...)
+	}
+	l.out = append(l.out, "\r\n"...)
+	if err := l.flush(); err != nil {
+		return 0, err
+	}
+	return readTotals(l.in, keys, totals)
+}
+
+// version asks for the node's version, which every node that works has.
+func (l *connection) version() error {
+	l.out = append(l.out, "version\r\n"...)
+	if err := l.flush(); err != nil {
+		return err
+	}
+	line, err := readLine(l.in)
+	if err == nil && !bytes.HasPrefix(line, []byte("VERSION")) {
+		err = fmt.Errorf("memcached: %.200q, want VERSION", line)
+	}
+	return err
+}
+
+// readTotals reads the answer to a get: lines VALUE <key> <flags> <bytes> [<version>], each followed by the value and
+// CRLF, and END. A key without a value has a total of 0.
+func readTotals(in *bufio.Reader, keys []string, totals []int64) (found int, err error) {
+	for i := range totals {
+		totals[i] = unseen
+	}
+	for next := 0; ; found++ {
+		line, err := readLine(in)
+		if err != nil {
+			return 0, err
+		}
+		if string(line) == "END\r\n" {
+			break
+		}
+		key, size, err := parseValueLine(line)
+		if err != nil {
+			return 0, err
+		}
+		at := indexFrom(keys, next, key)
+		if at < 0 {
+			return 0, fmt.Errorf("%w: key %.200q was not requested", errNotAnAnswer, key)
+		}
+		if totals[at] != unseen {
+			return 0, fmt.Errorf("%w: key %.200q has two values", errNotAnAnswer, key)
+		}
+		if totals[at], err = readTotal(in, size); err != nil {
+			return 0, err
+		}
+		next = at + 1
+	}
+	for i, total := range totals {
+		if total == unseen {
+			totals[i] = 0
+		}
+	}
+	return found, nil
+}
+
+// readLine reads a line with its end. It is valid until the next read.
+func readLine(in *bufio.Reader) ([]byte, error) {
+	line, err := in.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) || len(line) > maxLine {
+		return nil, fmt.Errorf("%w: %.200q…, a line of more than %d bytes", errNotAnAnswer, line, maxLine)
+	}
+	return line, err
+}
+
+// parseValueLine takes the line before a value apart.
+func parseValueLine(line []byte) (key []byte, size int, err error) {
+	text, ended := bytes.CutSuffix(line, []byte("\r\n"))
+	if !ended {
+		return nil, 0, fmt.Errorf("%w: %.200q does not end in CRLF", errNotAnAnswer, line)
+	}
+	rest, isValue := bytes.CutPrefix(text, []byte("VALUE "))
+	if !isValue {
+		return nil, 0, fmt.Errorf("%w: %.200q, want VALUE or END", errNotAnAnswer, text)
+	}
+	key, rest, _ = bytes.Cut(rest, []byte(" "))
+	flags, rest, _ := bytes.Cut(rest, []byte(" "))
+	bytesText, version, versioned := bytes.Cut(rest, []byte(" "))
+	if _, err := strconv.ParseUint(string(flags), 10, 32); err != nil {
+		return nil, 0, fmt.Errorf("%w: %.200q: flags %.20q: want a number of at most 32 bits",
+			errNotAnAnswer, text, flags)
+	}
+	n, err := strconv.ParseUint(string(bytesText), 10, 64)
+	if err != nil || n > maxValue {
+		return nil, 0, fmt.Errorf("%w: %.200q: length %.20q: want a number of at most %d",
+			errNotAnAnswer, text, bytesText, maxValue)
+	}
+	if versioned {
+		if _, err := strconv.ParseUint(string(version), 10, 64); err != nil {
+			return nil, 0, fmt.Errorf("%w: %.200q: version %.20q: want a number of at most 64 bits",
+				errNotAnAnswer, text, version)
+		}
+	}
+	return key, int(n), nil
+}
+
+// indexFrom looks a key up, from next on: memcached answers in the order of the keys, a proxy may not.
+func indexFrom(keys []string, next int, key []byte) int {
+	for i := next; i < len(keys); i++ {
+		if keys[i] == string(key) {
+			return i
+		}
+	}
+	for i := range keys[:next] {
+		if keys[i] == string(key) {
+			return i
+		}
+	}
+	return -1
+}
+
+// readTotal reads a value of that many bytes, and the CRLF behind it.
+func readTotal(in *bufio.Reader, size int) (total int64, err error) {
+	total = noNumber
+	if size > maxNumber {
+		if _, err := in.Discard(size); err != nil {
+			return 0, cutShort(err)
+		}
+		size = 0
+	}
+	value, err := in.Peek(size + len("\r\n"))
+	if err != nil {
+		return 0, cutShort(err)
+	}
+	if end := value[size:]; string(end) != "\r\n" {
+		return 0, fmt.Errorf("%w: a value is followed by %q, want CRLF", errNotAnAnswer, end)
+	}
+	if n, err := parseTotal(value[:size]); err == nil {
+		total = n
+	}
+	_, err = in.Discard(len(value))
+	return total, err
+}
+
+// cutShort is the error of an answer that ends within a value.
+func cutShort(err error) error {
+	if err == io.EOF {
+		return fmt.Errorf("the answer ends within a value: %w", io.ErrUnexpectedEOF)
+	}
+	return err
+}
