@@ -71,7 +71,7 @@ type Listen struct {
 	GRPCMaxAge time.Duration `env:"GRPC_MAX_CONNECTION_AGE" envDefault:"24h" min:"0s"`
 	// What such a connection gets to finish its calls before it is cut; 0: for ever.
 	GRPCMaxAgeGrace time.Duration `env:"GRPC_MAX_CONNECTION_AGE_GRACE" envDefault:"1h" min:"0s"`
-	// How long a gRPC connection may be silent before the server asks whether the peer still lives.
+	// How long a gRPC connection may be silent before the server pings it.
 	GRPCKeepaliveTime time.Duration `env:"GRPC_KEEPALIVE_TIME" envDefault:"1m" min:"1s"`
 	// How long the peer has to answer before the connection is dropped.
 	GRPCKeepaliveTimeout time.Duration `env:"GRPC_KEEPALIVE_TIMEOUT" envDefault:"20s" min:"1s"`
@@ -135,8 +135,8 @@ type Answer struct {
 	ResetHeader string `env:"LIMIT_RESET_HEADER" envDefault:"RateLimit-Reset"`
 }
 
-// Load reads the environment. The report holds the warnings; the error lists every mistake, and the
-// config is of no use then.
+// Load reads the environment. The report holds the warnings; the error lists every error found, and the config is not
+// usable then.
 func Load(environ []string) (c Config, r *settings.Report, err error) {
 	r = settings.Load(&c, environ, settingNames)
 	c.check(r)

@@ -516,7 +516,7 @@ func TestConfig_kvstore(t *testing.T) {
 }
 
 // TestDocs_settings compares the tables of docs/settings.md with the struct: names and defaults, nothing missing,
-// nothing invented. The twins of the per-second store are one row.
+// nothing invented. The variables of the per-second store are one row.
 func TestDocs_settings(t *testing.T) {
 	got := map[string]string{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| (?:`([^`]*)`|) *\\|").FindAllStringSubmatch(doctest.Document(t, "../../docs/settings.md"), -1) {

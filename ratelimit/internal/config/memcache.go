@@ -56,7 +56,7 @@ func (t ClientTLS) check(r *settings.Report, prefix string, on bool, need string
 		prefix + "TLS_SKIP_HOSTNAME_VERIFICATION"}, "without "+need)
 }
 
-// checkMemcache judges the variables even where another backend is chosen: a mistake is one.
+// checkMemcache checks the variables even where another backend is chosen.
 func (c *Config) checkMemcache(r *settings.Report) {
 	m := c.MCache
 	for _, node := range m.HostPort {

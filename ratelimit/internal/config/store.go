@@ -18,7 +18,7 @@ type Counting struct {
 	JitterMax int64 `env:"EXPIRATION_JITTER_MAX_SECONDS" envDefault:"300"`
 	// Share of a limit from which on hits count as near_limit.
 	NearRatio float32 `env:"NEAR_LIMIT_RATIO" envDefault:"0.8" min:"0" max:"1"`
-	// Put before every key, verbatim: keeps deployments apart that share a store.
+	// Put before every key, verbatim: separates deployments that share a store.
 	KeyPrefix string `env:"CACHE_KEY_PREFIX"`
 	// plain: keys as the replaced service writes them, so that both can share a store; escaped: unambiguous ones.
 	KeyFormat string `env:"CACHE_KEY_FORMAT" envDefault:"plain" oneof:"plain escaped" fold:"true"`
@@ -30,7 +30,7 @@ type Counting struct {
 	Stall time.Duration `env:"STORE_STALL" envDefault:"250ms" min:"0s"`
 }
 
-// KVStore is one key-value store; KVSTORE_PERSECOND_ is its twin for limits per second.
+// KVStore is one key-value store; KVSTORE_PERSECOND_ is the same for limits per second.
 type KVStore struct {
 	// single: host:port, the path of a unix socket, or redis://[user:password@]host:port[/db] (rediss:// with TLS). sentinel: master,host:port[,host:port...]. cluster: host:port[,host:port...].
 	URL string `env:"URL" secret:"url"`
@@ -56,7 +56,8 @@ type KVStore struct {
 	PipelineWindow time.Duration `env:"PIPELINE_WINDOW" envDefault:"0s" min:"0s" max:"1s"`
 	// No effect; kept so that old environments start.
 	PipelineLimit int `env:"PIPELINE_LIMIT" envDefault:"0"`
-	// Cluster only: how many nodes one request asks at the same time. 1: one after another; 0: all, as far as POOL_SIZE goes; n: at most n.
+	// Cluster only: how many nodes one request queries at the same time. 1: one after another; 0: all, as far as
+	// POOL_SIZE goes; n: at most n.
 	Parallelism int `env:"CLUSTER_PIPELINE_PARALLELISM" envDefault:"1" min:"0"`
 }
 
@@ -73,7 +74,7 @@ type KVShared struct {
 	StartInitial time.Duration `env:"KVSTORE_STARTUP_INITIAL_INTERVAL" envDefault:"1s" min:"1ms"`
 	// Longest such pause.
 	StartMax time.Duration `env:"KVSTORE_STARTUP_MAX_INTERVAL" envDefault:"30s" min:"1ms"`
-	// Give up and exit after this; 0: never. No effect with KVSTORE_STARTUP_REQUIRED=false.
+	// Exit after this; 0: never. No effect with KVSTORE_STARTUP_REQUIRED=false.
 	StartMaxElapsed time.Duration `env:"KVSTORE_STARTUP_MAX_ELAPSED_TIME" envDefault:"0s" min:"0s"`
 }
 

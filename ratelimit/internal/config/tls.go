@@ -27,8 +27,8 @@ func (c TLS) Files() certs.Files { return certs.Files{Cert: c.Cert, Key: c.Key, 
 // noServerCA is set by manifests for the replaced service, which never read it either.
 const noServerCA = "GRPC_SERVER_TLS_CA_CERT"
 
-// checkTLS wants a listener with TLS that is protected as the environment asks, or none. The files of a
-// listener without TLS are for later: manifests mount them before they turn it on.
+// checkTLS requires a listener with TLS to be protected as the environment says. The files of a listener without TLS
+// are allowed: manifests mount them before they turn it on.
 func (c *Config) checkTLS(r *settings.Report) {
 	t := c.TLS
 	if r.IsSet(noServerCA) {

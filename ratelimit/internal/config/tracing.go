@@ -26,7 +26,7 @@ type Tracing struct {
 	Headers string `env:"OTEL_EXPORTER_OTLP_HEADERS" secret:"true"`
 }
 
-// checkTracing holds the standard variables to what the SDK understands: it would pass over a mistake.
+// checkTracing checks that the SDK understands the standard variables: it would ignore an error.
 func (c *Config) checkTracing(r *settings.Report) {
 	if !c.Tracing.Enabled {
 		return
