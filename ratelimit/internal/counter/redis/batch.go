@@ -14,7 +14,7 @@ const maxBatchHits = 2048
 type opKind uint8
 
 const (
-	opCount  opKind = iota // INCRBY, or GET when nobody adds anything
+	opCount  opKind = iota // INCRBY, or GET when nothing is added
 	opRefund               // a script: subtract, not below 0
 	opStop                 // a script: all of some hits of one call, or none
 )
@@ -36,7 +36,7 @@ type op struct {
 
 	base        int64        // the answer: total before the batch's hits; after a refund
 	err         error        // the store refused this command
-	notExecuted *notExecuted // it did not carry it out, but may do so later or elsewhere
+	notExecuted *notExecuted // not executed; a retry or another node may succeed
 
 	stop *stopOp // nil unless of that kind
 }
@@ -214,7 +214,7 @@ type opIndex struct {
 }
 
 type indexEntry struct {
-	op  int32  // its number plus 1; 0: nobody's place
+	op  int32  // its number plus 1; 0: a free place
 	tag uint32 // the other half of the hash
 }
 

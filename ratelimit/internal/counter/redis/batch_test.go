@@ -86,7 +86,7 @@ func TestOpIndex(t *testing.T) {
 			}
 		}
 	}
-	// Keys whose hashes are equal are told apart.
+	// Keys with equal hashes are distinguished.
 	x.reset(2)
 	*x.find(7, nil) = 1
 	second := x.find(7, func(op int32) bool { return op == 1 })
@@ -103,7 +103,7 @@ func TestMetSet(t *testing.T) {
 	m := seenKeys{generation: 100}
 	for i := range uint64(10_000) {
 		m.add(i<<1 | 1)
-		if !m.has(i<<1|1) || !m.has(1) { // what is asked for stays
+		if !m.has(i<<1|1) || !m.has(1) { // what is needed stays
 			t.Fatalf("after %d: not met", i)
 		}
 		if i > 40 && !m.has((i-40)<<1|1) {

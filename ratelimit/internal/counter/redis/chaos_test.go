@@ -85,7 +85,7 @@ func writeUntilKilled(t *testing.T, url string) {
 			}
 		}()
 	}
-	io.Copy(io.Discard, os.Stdin) // until whoever started us is gone
+	io.Copy(io.Discard, os.Stdin) // until our parent is gone
 }
 
 // immortal reports keys without an expiry and returns how many keys there are.
@@ -230,7 +230,7 @@ func TestKVStore_chaos(t *testing.T) {
 	immortal(t, peer)
 }
 
-// A store that is found dead while nobody asks, and found again, too.
+// A store that is found dead while idle, and found again, too.
 func TestKVStore_idle(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	s := newTestStore(t, Options{URL: server.Addr()})

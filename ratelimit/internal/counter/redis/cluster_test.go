@@ -103,8 +103,8 @@ func (r resharder) do(s *localserver.Server, args ...string) string {
 	return text
 }
 
-// A thousand slots change their master under load: no call fails, no total is told twice or left out,
-// nobody passes a limit who should not.
+// A thousand slots change their master under load: no call fails, no total is returned twice or left out, no hit
+// passes beyond a limit.
 func TestCluster_reshard(t *testing.T) {
 	cluster := testdb.Cluster(t)
 	s := openTest(t, Options{Type: InCluster, URL: cluster.URL(), Stall: -1, Parallelism: 2})
@@ -117,7 +117,7 @@ func TestCluster_reshard(t *testing.T) {
 	}
 	stays := tagsOfNodes()[2]
 	var mu sync.Mutex
-	seen := map[string]map[int64]bool{} // the totals told of each counter
+	seen := map[string]map[int64]bool{} // the totals returned for each counter
 	passed := map[string]int{}          // hits within the limit
 	var failed, calls atomic.Int64
 	var done atomic.Bool
@@ -128,7 +128,7 @@ func TestCluster_reshard(t *testing.T) {
 				tag := tags[i%len(tags)]
 				stop := i%3 == 0
 				key, beside, far := tag+"count", tag+"beside", stays
-				if stop { // counters of their own: what is given back makes totals that have been told before
+				if stop { // counters of their own: what is given back makes totals that were returned before
 					key, beside, far = tag+"stop", tag+"besidestop", stays+"stop"
 				}
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -200,7 +200,7 @@ func TestCluster_reshard(t *testing.T) {
 				t.Errorf("%s: %d hits passed the limit of %d", key, passed[key], limitOf)
 			}
 		}
-		// The counter beside one that stops has grown with what passed, and with nothing else.
+		// The counter next to one that stops has grown with what passed, and with nothing else.
 		if total, err := s.Peek(t.Context(), []byte(tag+"besidestop"), 60); err != nil || total != limitOf {
 			t.Errorf("%sbesidestop: %d, %v; want %d", tag, total, err, limitOf)
 		}
@@ -348,7 +348,7 @@ func TestCluster_partial(t *testing.T) {
 	}
 }
 
-// A node that is given up, since it has had no slot for a while, fails nobody who is about to use it.
+// A node that is retired, since it has had no slot for a while, fails no call that is about to use it.
 func TestCluster_retire(t *testing.T) {
 	s := openTest(t, Options{Type: InCluster, URL: testdb.Cluster(t).URL(), Stall: -1}).(*Cluster)
 	tags := tagsOfNodes()

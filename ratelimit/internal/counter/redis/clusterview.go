@@ -27,7 +27,7 @@ type slotRange struct {
 	master      string
 }
 
-// askAtOnce is how many nodes are asked at the same time: one that hangs must not keep us from the news.
+// askAtOnce is how many nodes are queried at the same time: one that hangs must not delay the view.
 const askAtOnce = 3
 
 // refresh takes over what a node says that finds the cluster in order.
@@ -87,7 +87,7 @@ func (c *Cluster) refreshFrom(ctx context.Context, peers []string) error {
 	return failure
 }
 
-// ask asks one node, over a connection of its own.
+// ask queries one node, over a connection of its own.
 func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
 	timeout := min(c.o.Timeout, time.Second)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -115,7 +115,7 @@ func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
 }
 
 // read takes the answer to CLUSTER SLOTS: of each range first, last, master, replicas; of each of
-// these host, port and more. A host that is missing is the one asked.
+// these host, port and more. A missing host is the queried one.
 func (v *view) read(ranges []rueidis.RedisMessage, asked string) error {
 	for i := range ranges {
 		fields, err := ranges[i].ToArray()
@@ -149,7 +149,7 @@ func (v *view) read(ranges []rueidis.RedisMessage, asked string) error {
 	return nil
 }
 
-// apply puts a view into force. A slot that nobody has waits for the next one.
+// apply puts a view into force. A slot without a master waits for the next one.
 func (c *Cluster) apply(v view) {
 	table := make([]*clusterNode, slots)
 	c.mu.Lock()
@@ -163,7 +163,7 @@ func (c *Cluster) apply(v view) {
 			table[i] = n
 		}
 	}
-	if c.down { // until now: nodes that were given up for that are worth asking
+	if c.down { // until now: probe the nodes given up as down
 		for _, n := range c.nodes {
 			n.server.wakeProbe()
 		}

@@ -18,7 +18,7 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// commandCounts asks a server how often each command was called since the last time.
+// commandCounts returns how often a server executed each command since the last time.
 func commandCounts(t *testing.T, peer rueidis.Client) map[string]int {
 	t.Helper()
 	info, err := peer.Do(t.Context(), peer.B().Info().Section("commandstats").Build()).ToString()

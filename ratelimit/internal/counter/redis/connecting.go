@@ -83,7 +83,7 @@ func (c *connecting) Close() {
 	}
 }
 
-// ActiveConns is 0 until the store has answered, as are the other figures.
+// ActiveConns is 0 until the store has answered, as are the other metrics.
 func (c *connecting) ActiveConns() int64 { return c.figure(Store.ActiveConns) }
 
 // TotalConns implements Store.

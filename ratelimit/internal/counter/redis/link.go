@@ -17,12 +17,12 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// connection is one connection to a store. One goroutine uses it at a time; only drop may be called beside it.
+// connection is one connection to a store. One goroutine uses it at a time; only drop may be called concurrently.
 type connection interface {
 	// send carries out a batch and fills in its answers. An error is one of the link: nothing is
 	// known about any command. A command that the store refuses has its own err.
 	send(b *batch) error
-	// ping asks for a sign of life.
+	// ping sends a PING and waits for its answer.
 	ping() error
 	// drop breaks the connection off, so that send returns at once. The next send makes a new one.
 	drop()
@@ -34,7 +34,7 @@ type connection interface {
 type redisLink struct {
 	ctx    context.Context // of the store: ends dials when it closes
 	access *access
-	where  func() link.Endpoint // the server, asked before each dial
+	where  func() link.Endpoint // the server, called before each dial
 	role   role
 
 	client  rueidis.Client // nil without a connection
@@ -91,7 +91,7 @@ func (l *redisLink) connect() error {
 	return nil
 }
 
-// disconnect gives up the connection, so that connect makes a new one.
+// disconnect drops the connection, so that connect makes a new one.
 func (l *redisLink) disconnect() {
 	l.drop() // else rueidis says goodbye to a server that may be silent
 	if l.client != nil {
@@ -100,7 +100,7 @@ func (l *redisLink) disconnect() {
 	}
 }
 
-// dial opens the connection; rueidis asks for it.
+// dial opens the connection; rueidis calls it.
 func (l *redisLink) dial(context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
@@ -162,7 +162,7 @@ func (l *redisLink) ping() error {
 	return l.role.check(replies[len(replies)-1])
 }
 
-// check says what is wrong with a server that answers. One that does not let us ask is taken as it is.
+// check reports what is wrong with a server that answers. One that forbids the query is accepted.
 func (as role) check(r rueidis.RedisResult) error {
 	switch as {
 	case masterServer:

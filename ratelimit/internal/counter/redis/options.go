@@ -60,13 +60,13 @@ type Options struct {
 	Type string
 	// SentinelAuth is KVSTORE_SENTINEL_AUTH, in the form of Auth, for the sentinels alone.
 	SentinelAuth string
-	// Parallelism is KVSTORE_CLUSTER_PIPELINE_PARALLELISM: how many nodes one request asks at the same
-	// time, at most PoolSize; 0: PoolSize.
+	// Parallelism is KVSTORE_CLUSTER_PIPELINE_PARALLELISM: how many nodes one request queries at the same time, at
+	// most PoolSize; 0: PoolSize.
 	Parallelism int
 	// Auth is KVSTORE_AUTH: password, or user:password. It wins over credentials in the URL.
 	Auth string
-	// TLS makes the config for the host that is dialled, a name or an address; nil: no TLS. It is asked
-	// for each connection, so that certificates may change. rediss:// in URL needs it.
+	// TLS makes the config for the host that is dialled, a name or an address; nil: no TLS. It is called for each
+	// connection, so that certificates may change. rediss:// in URL needs it.
 	TLS func(host string) *tls.Config
 	// PoolSize is how many batches may be in the store at once, each on a connection of its own (10).
 	// A second one is used only when the first is full or slow, so many cost no throughput.
@@ -205,7 +205,7 @@ func (o Options) list() (t target, err error) {
 	return t, nil
 }
 
-// WantsTLS says whether a KVSTORE_URL asks for TLS by itself: rediss://.
+// WantsTLS reports whether a KVSTORE_URL requires TLS by its scheme: rediss://.
 func WantsTLS(url string) bool {
 	scheme, _, ok := strings.Cut(url, "://")
 	return ok && strings.EqualFold(scheme, "rediss")

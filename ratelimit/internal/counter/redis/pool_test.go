@@ -11,7 +11,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// slowLink answers each batch when it is told to, or after a while; it counts those under way.
+// slowLink answers each batch when released, or after a while; it counts those under way.
 type slowLink struct {
 	pool   *slowPool
 	broken chan struct{}
@@ -217,7 +217,7 @@ func TestPipelineWindow(t *testing.T) {
 	})
 }
 
-// The breaker, and all who wait when it opens.
+// The breaker, and all callers that wait when it opens.
 func TestKVStore_breaker(t *testing.T) {
 	t.Run("stall", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -336,7 +336,7 @@ func TestBreaker_slowPing(t *testing.T) {
 	})
 }
 
-// A store that stands still, with no stall that opens the breaker: who has left is not kept in the queue.
+// A store that stands still, with no stall that opens the breaker: callers that have left are not kept in the queue.
 func TestQueue_forgetsWhoLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newSlowStore(t, Options{PoolSize: 1, OnEmpty: Wait, Stall: -1}, time.Minute)

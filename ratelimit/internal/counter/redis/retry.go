@@ -22,7 +22,7 @@ type retryReason uint8
 
 const (
 	retryMoved  retryReason = iota // another node of the cluster has the slot
-	retryAsk                       // another node may have the key, and is to be told ASKING
+	retryAsk                       // another node may have the key, and needs ASKING
 	retryLater                     // the server cannot at present: it loads, or is no master, or its cluster is down
 	retryApart                     // a script cannot reach all its keys here at present
 	retryUnsent                    // it never went out: there is no connection
@@ -95,7 +95,7 @@ func (l *remainder) take(c *call, req *counter.Request, at []int, from string) {
 	}
 }
 
-// later notes a hit of req that nobody can carry out at present.
+// later records a hit of req that no node can execute at present.
 func (l *remainder) later(req *counter.Request, h *counter.Hit, at int) {
 	l.add(req, h, at, retryLater)
 }
@@ -114,13 +114,13 @@ func (l *remainder) deliver(req *counter.Request) {
 	}
 }
 
-// retryPause is how long to wait before a server that cannot is asked again for the nth time.
+// retryPause is how long to wait before the nth retry on a server that cannot execute commands.
 func retryPause(n int) time.Duration { return min(5*time.Millisecond<<min(n, 4), 50*time.Millisecond) }
 
-// errLater is what a caller gets whose time is up while the server still cannot.
+// errLater is the error of a caller whose deadline comes while the server still cannot.
 var errLater = fmt.Errorf("%w: it refuses hits at present", counter.ErrUnavailable)
 
-// pause waits before a server is asked again. The error says that the caller's time would be up.
+// pause waits before a retry. The error says that the caller's deadline would be over.
 func pause(ctx context.Context, n int) error {
 	d := retryPause(n)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d+link.LeaveBefore {

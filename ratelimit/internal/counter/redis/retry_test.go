@@ -146,7 +146,7 @@ func TestRedo(t *testing.T) {
 		t.Error("two refusals at a time have opened the breaker")
 	}
 
-	// Others are told at once.
+	// Others fail at once.
 	for _, refuse := range []string{"OOM command not allowed when used memory > 'maxmemory'.", "MOVED 3999 127.0.0.1:1",
 		"NOPERM no", "ERR"} {
 		server.set(refuse, 1)
@@ -178,7 +178,7 @@ func TestRedo(t *testing.T) {
 	}
 }
 
-// Connections that the server ends while they rest cost nobody a hit, and those under way open no breaker.
+// Connections that the server ends while they rest lose no hit, and those under way open no breaker.
 func TestKVStore_clientKill(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	// Two connections cannot fail five times at two kills, whatever they are doing just then.

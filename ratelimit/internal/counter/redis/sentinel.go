@@ -17,12 +17,12 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// sentinels find the master of a Server. They are listened to, for +switch-master, and all asked every
+// sentinels find the master of a Server. They are subscribed to, for +switch-master, and all queried every
 // refreshEvery and whenever the server fails.
 //
-// rueidis' own client for sentinels was not taken: it follows one sentinel's word, each of its
-// connections has a subscription of its own, and it cannot say when the master changed, so nobody
-// would break off the batches that are still out at a frozen one.
+// rueidis' own client for sentinels was not taken: it follows one sentinel's word, each of its connections has a
+// subscription of its own, and it cannot say when the master changed, so nothing would break off the batches that are
+// still out at a frozen one.
 type sentinels struct {
 	name  string
 	addrs []string
@@ -33,7 +33,7 @@ type sentinels struct {
 	changed func() // called when it has
 	epoch   int64  // of the present master; of ask, which one goroutine calls at a time
 
-	kick chan struct{} // asks for a look
+	kick chan struct{} // triggers a query of all sentinels
 	wg   sync.WaitGroup
 }
 
@@ -50,7 +50,7 @@ func newSentinel(ctx context.Context, o Options) (*Server, error) {
 		name: t.master, addrs: t.addrs, log: s.o.Log, kick: make(chan struct{}, 1),
 		a: s.o.access(as, min(s.o.Timeout, time.Second), nil),
 	}
-	find.master.Store(&link.Endpoint{}) // nobody, until they have been asked
+	find.master.Store(&link.Endpoint{}) // no server, until they have been queried
 	find.changed = s.relocated
 	s.at(t, func() link.Endpoint { return *find.master.Load() }, masterServer)
 	if err := reach(ctx, s.o, find.ask); err != nil {
@@ -67,7 +67,7 @@ func newSentinel(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// trouble asks for a look.
+// trouble triggers a query.
 func (f *sentinels) trouble() {
 	select {
 	case f.kick <- struct{}{}:
@@ -75,7 +75,7 @@ func (f *sentinels) trouble() {
 	}
 }
 
-// watch asks the sentinels now and then, and often while the master is lost.
+// watch queries the sentinels every refreshEvery, and often while the master is lost.
 func (f *sentinels) watch(ctx context.Context, lost func() bool) {
 	defer f.wg.Wait()
 	timer := time.NewTimer(refreshEvery)
@@ -100,8 +100,8 @@ func (f *sentinels) watch(ctx context.Context, lost func() bool) {
 	}
 }
 
-// ask asks all sentinels who the master is. One that was cut off may not have heard of a fail-over: the
-// highest configuration epoch is right. It goes down only when they have all been told to forget.
+// ask queries all sentinels for the master. One that was cut off may not have heard of a fail-over: the
+// highest configuration epoch is right. It goes down only when they have all dropped the master.
 func (f *sentinels) ask(ctx context.Context) error {
 	type answer struct {
 		master link.Endpoint
@@ -134,14 +134,14 @@ func (f *sentinels) ask(ctx context.Context) error {
 		return failure
 	}
 	if best.epoch < f.epoch && failure != nil {
-		return nil // who knows better does not answer
+		return nil // a sentinel that knows better does not answer
 	}
 	f.epoch = best.epoch
 	f.set(best.master) // with the same epoch, in case a message of +switch-master was wrong
 	return nil
 }
 
-// set notes who the master is.
+// set records the master's address.
 func (f *sentinels) set(to link.Endpoint) {
 	old := f.master.Swap(&to)
 	if *old == to || *old == (link.Endpoint{}) {
@@ -151,8 +151,8 @@ func (f *sentinels) set(to link.Endpoint) {
 	f.changed()
 }
 
-// askOne asks one sentinel, over a connection of its own. The address is not taken from SENTINEL MASTER:
-// the sentinel that leads a fail-over tells the old one there, with the new epoch, until all replicas
+// askOne queries one sentinel, over a connection of its own. The address is not taken from SENTINEL MASTER:
+// the sentinel that leads a fail-over reports the old one there, with the new epoch, until all replicas
 // follow the new master.
 func (f *sentinels) askOne(ctx context.Context, addr string) (master link.Endpoint, epoch int64, err error) {
 	err = f.connected(ctx, addr, func(c rueidis.Client) error {
@@ -217,7 +217,7 @@ func (f *sentinels) connected(ctx context.Context, addr string, use func(rueidis
 // listen hears of fail-overs from one sentinel, or else from the next.
 func (f *sentinels) listen(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i = (i + 1) % len(f.addrs) {
-		f.subscribe(ctx, f.addrs[i]) // why it ended does not matter: f.watch asks too
+		f.subscribe(ctx, f.addrs[i]) // why it ended does not matter: f.watch queries too
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):

@@ -26,8 +26,8 @@ func TestSentinel(t *testing.T) {
 	})
 }
 
-// The master killed and frozen under load: normal answers as soon as there is another one, no READONLY for
-// anybody, nothing counted twice.
+// The master killed and frozen under load: normal answers as soon as there is another one, no READONLY for any
+// caller, nothing counted twice.
 func TestSentinel_failover(t *testing.T) {
 	set := testdb.Sentinels(t)
 	s := openTest(t, Options{Type: Sentinel, URL: set.URL(), Timeout: time.Second})
@@ -60,7 +60,7 @@ func TestSentinel_failover(t *testing.T) {
 			t.Errorf("%s: normal answers only %v after there was another master", how, took)
 		}
 		if rounds%2 == 0 {
-			// A killed master stays away for a round: back without its data, it might be elected.
+			// A killed master stays down for a round: back without its data, it might be elected.
 			if err := set.AwaitReplica(t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -60,7 +60,7 @@ func TestAbsolute(t *testing.T) {
 	f("node-3.example:7000", "h:1", "node-3.example:7000", true)
 	f("fe80::1:7000", "h:1", "[fe80::1]:7000", true) // Redis writes no brackets
 	f("[fe80::1]:7000", "h:1", "[fe80::1]:7000", true)
-	f(":7000", "10.0.0.9:1", "10.0.0.9:7000", true) // the host that was asked
+	f(":7000", "10.0.0.9:1", "10.0.0.9:7000", true) // the queried host
 	f("?:7000", "[::1]:1", "[::1]:7000", true)
 	for _, wrong := range []string{"", ":", "h", "h:", "h:x", "h:0", "h:99999"} {
 		f(wrong, "h:1", "", false)

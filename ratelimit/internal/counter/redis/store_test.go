@@ -63,7 +63,7 @@ func TestNewKVStore_waits(t *testing.T) {
 	server.Kill()
 	o := Options{URL: server.Addr(), StartInitial: time.Millisecond, StartMax: 20 * time.Millisecond}
 
-	// It gives up when it is told to.
+	// It stops when its context ends.
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
 	if _, err := NewServer(ctx, o); !errors.Is(err, context.DeadlineExceeded) {
@@ -128,7 +128,7 @@ func TestKVStore_ttl(t *testing.T) {
 	add(t, s, now(), window("day", 86400, 86000)) // the second hit changes nothing
 	ttl("day", 6404, 6405+299)
 
-	// A key that vanished under us gets its expiry with the hit that makes it anew.
+	// A key that vanished under us gets its expiry with the hit that creates it again.
 	peer.Do(t.Context(), peer.B().Del().Key("day").Build())
 	if got := add(t, s, now(), window("day", 86400, 6400)); got != 1 {
 		t.Errorf("total %d, want 1", got)
@@ -172,7 +172,8 @@ func TestKVStore_ttl(t *testing.T) {
 	}
 }
 
-// A user who may not SET, as the replaced service needed none, still leaves no key without an expiry.
+// A Redis user without permission for SET, which the replaced service did not need, still leaves no key without an
+// expiry.
 func TestKVStore_ttlWithoutSET(t *testing.T) {
 	redis := testdb.Private(t, localserver.RedisOptions{})
 	peer := redisClient(t, redis.Addr(), 0)
@@ -189,7 +190,7 @@ func TestKVStore_ttlWithoutSET(t *testing.T) {
 	}
 }
 
-// A counter that is no number fails those who ask for it, and nobody else.
+// A counter that is no number fails the calls for it, and no others.
 func TestKVStore_foreignValue(t *testing.T) {
 	kv := testdb.Redis(t)
 	peer := redisClient(t, kv.Addr, kv.DB)
