@@ -3,7 +3,7 @@ package counter
 import "context"
 
 // AddAcrossNodes carries out a request under Stop whose counters no one script reaches: it reads all, and
-// writes if none is over; each write minds its own limit once more. What another request counts in
+// writes if none is over; each write checks its own limit again. What another request counts in
 // between can make one write go over while the others have happened: that one then is OVER_LIMIT and
 // not written, and the others are given back; others see them counted
 // until then. add carries out hits wherever they belong.

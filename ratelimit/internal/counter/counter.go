@@ -62,7 +62,7 @@ type Hit struct {
 	N uint64
 	// Refund subtracts N instead, never below 0.
 	Refund bool
-	// Shadow hits stop nobody under Request.Stop.
+	// Shadow hits stop no other hit under Request.Stop.
 	Shadow bool
 	// PerSecond routes the hit to the per-second instance where one is configured: the unit is second.
 	PerSecond bool
@@ -127,7 +127,7 @@ var (
 	ErrPartial = errors.New("counter: no answer for some of the hits")
 )
 
-// KeyError is the Err of a hit whose key the store cannot hold, whenever it is asked.
+// KeyError is the Err of a hit whose key the store can never hold.
 type KeyError struct {
 	// Why completes "the counter key ...". It holds nothing of the key.
 	Why string

@@ -8,9 +8,9 @@ import (
 // PerSecondRouter sends hits of rules per second to a store of their own and all others to the main one
 // (KVSTORE_PERSECOND). A request with both is one batch to each, at the same time.
 //
-// Under Request.Stop a request with both is read in both stores first and written when nobody is over,
-// each write minding its own limit once more; see AddAcrossNodes. It fails as a whole when either store does.
-// Without, a store that fails fails its own hits alone, and so does a node of it: Add returns ErrPartial.
+// Under Request.Stop a request with both is read in both stores first and written when no hit is over, each write
+// checking its own limit again; see AddAcrossNodes. It fails as a whole when either store does. Without, a store that
+// fails fails its own hits alone, and so does a node of it: Add returns ErrPartial.
 type PerSecondRouter struct {
 	main, perSecond Store
 	pairs           sync.Pool // *pair
@@ -124,7 +124,7 @@ func (p *pair) runPerSecond(ctx context.Context, s Store) {
 	p.done <- struct{}{}
 }
 
-// Peek implements Store. A key does not say whose it is. Windows of whole minutes are the main store's,
+// Peek implements Store. A key does not say which store holds it. Windows of whole minutes are the main store's,
 // unless a rule counts 60 seconds as such: then the per-second store knows the key and the main one does not.
 func (t *PerSecondRouter) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
 	if window%60 != 0 {

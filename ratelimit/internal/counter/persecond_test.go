@@ -53,7 +53,7 @@ func openTwin(t *testing.T,
 	return twin, main, perSecond
 }
 
-// newTestTwin is a twin on two databases, and clients of these.
+// newTestTwin is a router on two databases, and clients of these.
 func newTestTwin(t *testing.T) (twin *counter.PerSecondRouter, main, perSecond rueidis.Client) {
 	t.Helper()
 	a, b := testdb.Redis(t), testdb.Redis(t)
@@ -146,7 +146,7 @@ func TestTwin_stop(t *testing.T) {
 	f([]counter.Hit{perSecond(limit(9, h("s", 0))), limit(3, h("m", 0))}, at(1), at(2))
 }
 
-// A store that is away fails only who needs it.
+// A store that is unavailable fails only the requests that need it.
 func TestTwin_oneFails(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	twin, main, second := openTwin(t, testdb.Redis(t).URL(), server.Addr())
@@ -254,7 +254,7 @@ func TestTwin_parallel(t *testing.T) {
 	}
 }
 
-// meeting is a store that answers when another one is asked too.
+// meeting is a store that answers once another one is called too.
 type meeting struct {
 	counter.Store
 	meet chan struct{}

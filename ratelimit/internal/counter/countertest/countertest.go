@@ -80,7 +80,7 @@ func Limit(n uint64, h counter.Hit) counter.Hit { h.Limit = n; return h }
 // Shadow is the hit of a rule in shadow mode.
 func Shadow(h counter.Hit) counter.Hit { h.Shadow = true; return h }
 
-// Result is what Add tells about one hit.
+// Result is what Add reports about one hit.
 type Result struct {
 	After  int64
 	Spared bool
@@ -188,7 +188,7 @@ func testStop(t *testing.T, s counter.Store) {
 	stands("sh", 1)
 	stands("ss", 1) // the refused counter does not grow
 
-	// Shadow hits over their limit stop nobody, and are not written either.
+	// Shadow hits over their limit stop no other hit, and are not written either.
 	f([]counter.Hit{shadow(limit(0, h("shadow", 1))), h("beside", 1)}, at(1), at(1))
 	stands("shadow", 0)
 	stands("beside", 1)

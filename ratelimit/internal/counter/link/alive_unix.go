@@ -29,7 +29,7 @@ func Alive(c net.Conn) bool {
 	err = raw.Control(func(fd uintptr) {
 		var b [1]byte
 		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		// Nobody has asked anything, so there is nothing to read; TLS 1.3 may send tickets at any time.
+		// No request is out, so there is nothing to read; TLS 1.3 may send tickets at any time.
 		live = err == syscall.EAGAIN || err == syscall.EINTR || err == nil && n > 0 && isTLS
 	})
 	return err == nil && live

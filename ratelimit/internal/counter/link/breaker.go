@@ -9,11 +9,11 @@ import (
 const (
 	// BreakerFailures in a row open the breaker.
 	BreakerFailures = 5
-	// ProbeEvery is how often an open breaker asks the store whether it is back.
+	// ProbeEvery is how often an open breaker probes the store.
 	ProbeEvery = 500 * time.Millisecond
 )
 
-// Breaker decides whether the store is worth asking. It knows only how the link fares: a caller's
+// Breaker decides whether to call the store. It knows only the state of the link: a caller's
 // deadline, or a command that the store refuses, says nothing about it. It has no clock of its own.
 type Breaker struct {
 	Stall time.Duration // negative: age never opens it

@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// PoolStats are the figures cx_active, cx_total and cx_local_close of a store's connections.
+// PoolStats are the metrics cx_active, cx_total and cx_local_close of a store's connections.
 type PoolStats struct{ Active, Total, LocalClose atomic.Int64 }
 
-// countedConn is a connection that shows in the pool's figures.
+// countedConn is a connection that is counted in the pool's metrics.
 type countedConn struct {
 	net.Conn
 	stats  *PoolStats

@@ -1,5 +1,5 @@
-// Package link is what connections to any store need: dialling, figures, the breaker, deadlines, and what tells a
-// store that does not answer from a process that does not run.
+// Package link is what connections to any store need: dialling, metrics, the breaker, deadlines, and what
+// distinguishes a store that does not answer from a process that does not run.
 package link
 
 import (

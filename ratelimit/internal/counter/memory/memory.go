@@ -34,10 +34,9 @@ type Options struct {
 // Store counts in this process: exactly, under any concurrency, within a bounded memory. Keys are
 // kept as 128-bit keyed hashes. It never waits and needs no closing.
 //
-// When MaxKeys counters are live, a new one replaces the one least used against its limit out of a
-// sample; counters at or over their limits are never dropped, and where the sample holds no other,
-// Add fails with ErrFull. Otherwise a caller who invents a million values would either free the
-// blocked ones or shut the rule for everybody.
+// When MaxKeys counters are live, a new one replaces the one least used against its limit out of a sample; counters
+// at or over their limits are never dropped, and where the sample holds no other, Add fails with ErrFull. Otherwise a
+// client that invents a million values would either free the blocked ones or block the rule for every client.
 type Store struct {
 	secret  siphash.Secret
 	shards  []shard
