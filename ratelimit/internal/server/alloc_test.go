@@ -15,8 +15,8 @@ import (
 	"gatehouse/ratelimit/internal/service"
 )
 
-// TestAllocations: decoding and encoding through the codec costs one allocation, the slice header
-// that grpc-go's interface asks for. The answer's bytes and the exchange come back from their pools.
+// TestAllocations: decoding and encoding through the codec costs one allocation, the slice header that grpc-go's
+// interface requires. The answer's bytes and the exchange come back from their pools.
 func TestAllocations(t *testing.T) {
 	wire, err := proto.Marshal(req("d", "(k,v)(j,w)|(k,x)"))
 	if err != nil {
@@ -43,7 +43,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// mute is a context that nobody may ask for a value.
+// mute is a context whose Value must not be called.
 type mute struct {
 	context.Context
 	t *testing.T
@@ -54,7 +54,7 @@ func (m mute) Value(key any) any {
 	return nil
 }
 
-// TestTracingOff_Allocations: without tracing a call's context is asked for nothing, and the call allocates nothing
+// TestTracingOff_Allocations: without tracing no value of a call's context is read, and the call allocates nothing
 // of ours.
 func TestTracingOff_Allocations(t *testing.T) {
 	r := newRig(t, service.Options{Clock: time.Now}, limits.Options{},

@@ -16,7 +16,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// BenchmarkCall is all that a decision costs beside grpc-go, on the in-process store: reading the request,
+// BenchmarkCall is all that a decision costs besides grpc-go, on the in-process store: reading the request,
 // deciding, encoding the answer, with timers on, for bench's scenarios of these names.
 func BenchmarkCall(b *testing.B) {
 	const plenty = "rate_limit: {unit: day, requests_per_unit: 4000000000}"

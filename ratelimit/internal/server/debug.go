@@ -174,7 +174,7 @@ func ParseDescriptor(text string) ([]rls.Entry, error) {
 	return entries, nil
 }
 
-// respond writes text, or v as JSON where ?format=json asks for it.
+// respond writes text, or v as JSON for ?format=json.
 func respond(w http.ResponseWriter, r *http.Request, text string, v any) {
 	if r.URL.Query().Get("format") != "json" {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -26,7 +26,7 @@ type GRPCOptions struct {
 	Health  *Health
 	Stats   *stats.Registry
 	Log     *slog.Logger
-	// MaxAge is the age at which a connection is told to go away (±10 %), MaxAgeGrace what it gets
+	// MaxAge is the age at which a connection gets a GOAWAY (±10 %), MaxAgeGrace what it gets
 	// to finish its calls; 0 means never.
 	MaxAge, MaxAgeGrace time.Duration
 	// KeepaliveTime is how long a connection may be silent before the server pings it, KeepaliveTimeout
@@ -99,8 +99,8 @@ func NewGRPC(o GRPCOptions) *grpc.Server {
 	return s
 }
 
-// failedHandshakes counts clients that are turned away, and says why at debug level: who may connect
-// may also write as many lines as he likes.
+// failedHandshakes counts rejected clients, and logs the reason at debug level: otherwise any client could fill the
+// log.
 func failedHandshakes(o GRPCOptions) func(net.Addr, error) {
 	count := o.Stats.Counter("ratelimit_server.tls.handshake_error")
 	return func(peer net.Addr, err error) {
@@ -149,7 +149,7 @@ func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grp
 }
 
 // decide turns refusals into gRPC statuses and a panic into INTERNAL.
-// After a panic the exchange is left to the collector: nobody knows its state.
+// After a panic the exchange is left to the collector: its state is unknown.
 func (d *decisions) decide(ctx context.Context, x *exchange, arrived time.Time) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -22,12 +22,12 @@ const (
 	StoreLink Component = iota
 	// Rules is having at least one domain, with HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED.
 	Rules
-	// Running is false until the listeners are open and from the moment the daemon was told to stop.
+	// Running is false until the listeners are open and from the moment a stop is requested.
 	Running
 	components
 )
 
-// Health is the daemon's state as balancers see it, over gRPC and HTTP alike.
+// Health is the daemon's state as balancers see it, over both gRPC and HTTP.
 type Health struct {
 	grpc *health.Server
 	// draining ends the streams, which would otherwise hold up a graceful stop for ever.
@@ -61,7 +61,7 @@ func (h *Health) Set(c Component, well bool) {
 	}
 }
 
-// Watch asks f about a component four times a second, for as long as the daemon runs.
+// Watch calls f for a component four times a second, for as long as the daemon runs.
 func (h *Health) Watch(c Component, f func() bool) {
 	last := f()
 	h.Set(c, last)

@@ -12,8 +12,8 @@ import (
 	"gatehouse/ratelimit/internal/service"
 )
 
-// Envoy pings idle connections every few seconds and must not be sent away; a client that pings
-// without measure is.
+// Envoy pings idle connections every few seconds and must stay connected; a client that pings too often is
+// disconnected.
 func TestPings(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, service.Options{}, limits.Options{}, short(`[{key: k, @2/m}]`))
@@ -62,7 +62,7 @@ func pinged(t *testing.T, addr string, every time.Duration) (goAway bool) {
 			if errors.Is(err, net.ErrClosed) {
 				t.Fatal(err)
 			}
-			return true // sent away and closed
+			return true // GOAWAY and closed
 		}
 		switch f := frame.(type) {
 		case *http2.GoAwayFrame:

@@ -33,7 +33,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		conn.Close() // whoever reads from it finds out
+		conn.Close() // the next read reports it
 		return c, nil
 	}
 	l.silent[c] = struct{}{}

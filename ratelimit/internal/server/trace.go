@@ -45,7 +45,7 @@ func (t *Tracing) startGRPC(ctx context.Context, fullMethod string) (context.Con
 	return ctx, span
 }
 
-// endGRPC ends it with the call's status. The caller's own mistakes are no errors of this server.
+// endGRPC ends it with the call's status. A client's errors are no errors of this server.
 func endGRPC(span trace.Span, err error) {
 	if span.IsRecording() {
 		s := status.Convert(err)
