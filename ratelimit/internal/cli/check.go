@@ -15,7 +15,7 @@ import (
 
 // check loads files, standard input and folders as one set, as the daemon would, and reports every
 // problem of every file: exit 0 when all is well, 1 when not. It ignores the daemon's environment
-// unless -settings asks for that to be checked too.
+// unless -settings is given, which checks it too.
 func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("ratelimit check", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -77,7 +77,7 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	return exitOK
 }
 
-// checkSettings tells every mistake of an environment, as a start would.
+// checkSettings reports every error of an environment, as a start would.
 func checkSettings(environ []string, w io.Writer) (c config.Config, ok bool) {
 	fmt.Fprintln(w, "checking settings...")
 	c, report, err := config.Load(environ)

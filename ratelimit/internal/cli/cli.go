@@ -15,7 +15,7 @@ import (
 	"gatehouse/shared/logging"
 )
 
-// Exit statuses. Bad usage has its own, so that scripts can tell it from a bad answer.
+// Exit statuses. Bad usage has its own, so that scripts can distinguish it from a bad answer.
 const (
 	exitOK     = 0
 	exitFailed = 1
@@ -34,7 +34,7 @@ type Program struct {
 // Main runs p with the arguments and the environment of this process until it is done or a signal ends it, and
 // returns the exit status.
 func (p Program) Main() int {
-	// Never undone: supervisors repeat themselves, and a second signal must not cut a stop in order.
+	// Never undone: supervisors repeat signals, and a second one must not cut a clean shutdown short.
 	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	return p.run(ctx, os.Args, os.Environ(), os.Stdout, os.Stderr)
 }

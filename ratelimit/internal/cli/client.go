@@ -18,7 +18,7 @@ import (
 	"gatehouse/shared/certs"
 )
 
-// client asks a running daemon once: exit 0 with an answer, whatever it says, 1 without
+// client queries a running daemon once: exit 0 with an answer, whatever it says, 1 without
 // one, 2 on bad flags.
 func client(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("ratelimit client", flag.ContinueOnError)

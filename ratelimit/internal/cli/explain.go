@@ -19,7 +19,7 @@ import (
 
 // explain prints each descriptor's walk through the rules of a folder, and what several of them are to
 // each other as one request: exit 0 when an entry decides one, 1 when none does, 2 on bad usage or
-// rules. It asks no daemon and counts nothing.
+// rules. It contacts no daemon and counts nothing.
 func explain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("ratelimit explain", flag.ContinueOnError)
 	flags.SetOutput(stderr)

@@ -23,7 +23,7 @@ import (
 // listeners are the open ports of the daemon.
 type listeners struct {
 	log    *slog.Logger
-	failed chan error // a listener ended without being told to
+	failed chan error // a listener ended unexpectedly
 	wg     sync.WaitGroup
 
 	grpc              *grpc.Server
@@ -48,7 +48,7 @@ func (d *daemon) openDebug(ctx context.Context, l *listeners) {
 		Service: d.service, Loader: d.loader, Stats: d.stats, Log: d.log, Version: buildinfo.Version("ratelimit"),
 		ControlPlane: d.controlPlaneState(),
 	}), httpx.Timeouts{Header: c.HTTPHeaderTimeout, Read: c.HTTPReadTimeout, Idle: c.HTTPIdleTimeout},
-		d.log) // no write bound: a profile takes as long as it was asked for
+		d.log) // no write bound: a profile takes as long as requested
 	l.serve(func() error { return l.debug.Serve(l.debugAt) })
 }
 

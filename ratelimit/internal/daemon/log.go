@@ -29,8 +29,8 @@ func newLogger(w io.Writer, level, format string) *slog.Logger {
 	return slog.New(t)
 }
 
-// Report tells why the daemon does not start, or ends: to people at a terminal as plain text, and with
-// LOG_FORMAT=json as a line of the log, whatever its level, since somebody's program reads it.
+// Report writes why the daemon does not start, or ends: as plain text, and with LOG_FORMAT=json as a line of the log,
+// whatever its level, since a program reads it.
 func Report(w io.Writer, environ []string, level slog.Level, text string) {
 	for _, e := range environ {
 		if format, ok := strings.CutPrefix(e, "LOG_FORMAT="); ok && strings.EqualFold(format, "json") {
@@ -131,7 +131,7 @@ func (h *textHandler) WithGroup(name string) slog.Handler {
 }
 
 // takeGRPCLog makes lines of our log from the errors that grpc-go writes by itself; it must run before
-// anything of gRPC does. Who asked grpc-go for more by its own variables gets what it makes of them.
+// anything of gRPC does. grpc-go's own logging variables take precedence.
 func takeGRPCLog(log *slog.Logger, environ []string) {
 	for _, e := range environ {
 		if strings.HasPrefix(e, "GRPC_GO_LOG_") {

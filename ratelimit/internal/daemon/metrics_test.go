@@ -93,7 +93,7 @@ func TestDocs_metrics(t *testing.T) {
 	}
 }
 
-// noStore has the figures of a store, all 0.
+// noStore has the metrics of a store, all 0.
 type noStore struct{ redis.Store }
 
 func (noStore) ActiveConns() int64 { return 0 }

@@ -146,8 +146,7 @@ func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, firs
 	}
 }
 
-// awaitRules waits for the first valid rules, and says so when that takes long; false: the daemon was told
-// to stop first.
+// awaitRules waits for the first valid rules, and logs when that takes long; false: a stop was requested first.
 func (d *daemon) awaitRules(ctx context.Context, loaded <-chan struct{}) bool {
 	patience := time.NewTimer(rulesPatience)
 	defer patience.Stop()

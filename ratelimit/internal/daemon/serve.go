@@ -1,5 +1,5 @@
-// Package daemon makes one program of the rooms: it opens stores, rules, statistics and listeners from the settings,
-// serves, and stops them in order.
+// Package daemon composes the packages into one program: it opens stores, rules, statistics and listeners from the
+// settings, serves, and shuts down cleanly.
 package daemon
 
 import (
@@ -36,11 +36,11 @@ type Options struct {
 }
 
 // Serve is the whole daemon: a straight line from settings to open listeners, a wait, and the same
-// line back. Ending ctx stops it in any phase; a stop in order returns nil.
+// line back. Ending ctx stops it in any phase; a clean shutdown returns nil.
 func Serve(ctx context.Context, o Options) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP) // never undone: it ends the daemon in no phase
-	signal.Ignore(syscall.SIGPIPE)     // nor does whoever reads its log, or its statistics, by going away
+	signal.Ignore(syscall.SIGPIPE)     // nor does a closed reader of its log or statistics
 	c, settings, err := config.Load(o.Environ)
 	if err != nil {
 		for _, w := range settings.Brief() { // a misspelled name is often why another setting is missing
@@ -124,7 +124,7 @@ func Serve(ctx context.Context, o Options) error {
 	}
 }
 
-// stopped is nil when err only says that the daemon was told to stop.
+// stopped is nil when err only says that a stop was requested.
 func stopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return nil

@@ -53,8 +53,8 @@ func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
 	return &storeWithCerts{m, closeCerts}, nil
 }
 
-// memcacheStats has the store's figures in the statistics: the first ones in the words of the replaced
-// service, which dashboards know.
+// memcacheStats adds the store's metrics to the statistics: the first ones under the names of the replaced service,
+// which dashboards know.
 func (d *daemon) memcacheStats(m *memcached.Store) {
 	st := m.Stats()
 	for name, codes := range map[string]map[string]func() uint64{

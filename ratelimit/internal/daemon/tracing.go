@@ -20,7 +20,7 @@ import (
 // tracingPatience is what the last spans get at the end of the process.
 const tracingPatience = 5 * time.Second
 
-// startTracing sets tracing up if it is asked for; stop sends what is left. Without it both tracing
+// startTracing sets tracing up if it is configured; stop sends what is left. Without it both tracing
 // fields of the daemon stay nil, and requests take the way they take without this file.
 func (d *daemon) startTracing(ctx context.Context) (stop func(), err error) {
 	c := d.config.Tracing

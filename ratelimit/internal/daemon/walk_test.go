@@ -98,7 +98,7 @@ type walk struct {
 	store   *walkStore
 }
 
-// walkStore notes the keys that it was asked about, and may be away.
+// walkStore records the keys of its calls, and may be unavailable.
 type walkStore struct {
 	counter.Store
 	keys []string
@@ -222,7 +222,7 @@ func (w *walk) request(cell string) (r rls.Request) {
 	return r
 }
 
-// counters words the counters that the last row asked the store about; … stands for the window's start.
+// counters formats the counters that the last row queried in the store; … stands for the window's start.
 func (w *walk) counters() string {
 	var words []string
 	for _, k := range w.store.keys {
