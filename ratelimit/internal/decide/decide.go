@@ -1,7 +1,7 @@
 // Package decide turns limits and totals into verdicts, headers and statistics deltas.
 //
-// It is pure: no clock, no I/O, no state. What a request asked and what the store answered come in
-// as values, what to say and what to count go out.
+// It is pure: no clock, no I/O, no state. The request and the store's totals come in as values, the response and what
+// to count go out.
 package decide
 
 import (
@@ -16,7 +16,7 @@ import (
 type Outcome struct {
 	// Rule is the limit in force; never nil, never unlimited.
 	Rule *limits.Rule
-	// Hits were asked for; Refund says they were given back instead.
+	// Hits were requested; Refund says they were given back instead.
 	Hits   uint64
 	Refund bool
 	// After is the counter after the hits. With Known it is not used.

@@ -1,4 +1,4 @@
-// Package dnstest is a DNS server for tests of what asks for SRV records.
+// Package dnstest is a DNS server for tests of SRV look-ups.
 package dnstest
 
 import (
@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// Server answers SRV questions over UDP with what it is told to.
+// Server answers SRV queries over UDP with the records it was given.
 type Server struct {
 	// Addr is host:port.
 	Addr string
@@ -23,7 +23,7 @@ type Server struct {
 	asked int
 }
 
-// Start runs a server until t ends. At first it names nobody.
+// Start runs a server until t ends. At first it has no record.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -86,14 +86,14 @@ func (d *Server) Say(rcode dnsmessage.RCode, addrs ...string) {
 	}
 }
 
-// Asked is how many questions there were.
+// Asked is how many queries there were.
 func (d *Server) Asked() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.asked
 }
 
-// Resolver asks the server at addr.
+// Resolver queries the server at addr.
 func Resolver(addr string) *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "udp", addr)

@@ -15,8 +15,8 @@ import (
 // Protocol is what ALPN settles on: gRPC is HTTP/2.
 const Protocol = "h2"
 
-// Server serves over a config of certs.Store.Server. failed is told of each handshake that came to
-// nothing: grpc-go itself is silent about them.
+// Server serves over a config of certs.Store.Server. failed is called for each failed handshake: grpc-go itself does
+// not report them.
 func Server(c *tls.Config, failed func(peer net.Addr, err error)) credentials.TransportCredentials {
 	return &server{credentials.NewTLS(c), failed}
 }
@@ -56,7 +56,7 @@ func (c client) ClientHandshake(ctx context.Context, authority string,
 	return credentials.NewTLS(c.store.Client(name, false)).ClientHandshake(ctx, authority, raw)
 }
 
-// ServerHandshake implements credentials.TransportCredentials; a client serves nobody.
+// ServerHandshake implements credentials.TransportCredentials; a client has no server side.
 func (c client) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("grpctls: the credentials of a client can't serve")
 }

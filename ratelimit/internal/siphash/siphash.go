@@ -1,5 +1,5 @@
 // Package siphash is SipHash-2-4 with 128 bits: a hash of keys that stands for them where they would be too large to
-// keep, and that nobody without the process's secret finds two keys for.
+// keep, for which two keys with one hash cannot be found without the process's secret.
 package siphash
 
 import (
@@ -8,9 +8,9 @@ import (
 	"math/bits"
 )
 
-// ID is the 128-bit keyed hash that stands for a counter key wherever the key itself would be too
-// large to keep. Two of a million keys share an id with a probability below 2^-88, and without
-// the process's secret nobody can look for such a pair.
+// ID is the 128-bit keyed hash that stands for a counter key wherever the key itself would be too large to keep. Two
+// of a million keys share an id with a probability below 2^-88, and without the process's secret such a pair cannot
+// be searched for.
 type ID struct{ A, B uint64 }
 
 // Secret keys the hash; every process and every store has its own.
