@@ -90,6 +90,9 @@ func launch(t testing.TB, rules string, env map[string]string) *process {
 		"GRPC_HOST": "127.0.0.1", "GRPC_PORT": "0", "HOST": "127.0.0.1", "PORT": "0", "DEBUG_HOST": "127.0.0.1",
 		"DEBUG_PORT": "0", "LOG_LEVEL": "info", "LOG_FORMAT": "json", "DISABLE_STATS": "true", "BACKEND_TYPE": "memory",
 	}
+	if server := os.Getenv("GRPC_SERVER"); server != "" { // make test runs what matters to a server on each
+		all["GRPC_SERVER"] = server
+	}
 	for name, value := range env {
 		all[name] = value
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -213,6 +214,24 @@ var _ = effect("GRPC_KEEPALIVE_MIN_TIME", func(t *testing.T) {
 	}
 	f("0s", false)
 	f("1h", true)
+})
+
+// Each server announces the limit; only the native one has statistics of what it refuses in HTTP/2.
+var _ = effect("GRPC_SERVER GRPC_MAX_CONCURRENT_STREAMS", func(t *testing.T) {
+	for server, native := range map[string]bool{"native": true, "grpc-go": false} {
+		p := start(t, anyLimit, map[string]string{"GRPC_SERVER": server, "GRPC_MAX_CONCURRENT_STREAMS": "7"})
+		settings := p.wire(t).until(t, http2.FrameSettings, any1)
+		if n, ok := settings.(*http2.SettingsFrame).Value(http2.SettingMaxConcurrentStreams); !ok || n != 7 {
+			t.Errorf("%s: SETTINGS_MAX_CONCURRENT_STREAMS is %d, want 7", server, n)
+		}
+		_, body := get(t, p.debug+"/stats")
+		if got := strings.Contains(body, "ratelimit_server.http2.refused"); got != native {
+			t.Errorf("%s: /stats has ratelimit_server.http2.refused: %v, want %v", server, got, native)
+		}
+		if code := decide1(t, p.dial(t), "k", "v").OverallCode; code != pb.RateLimitResponse_OK {
+			t.Errorf("%s: %v", server, code)
+		}
+	}
 })
 
 var _ = effect("GRPC_REFLECTION", func(t *testing.T) {

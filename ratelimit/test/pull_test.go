@@ -151,6 +151,7 @@ var specRows = []struct {
 	{`^ratelimit\.service\.call\.should_rate_limit\.([^.]+)$`, "ratelimit_service_should_rate_limit_error",
 		[]string{"err_type"}},
 	{`^ratelimit_server\.([^.]+)\.total_requests$`, "ratelimit_service_total_requests", []string{"grpc_method"}},
+	{`^ratelimit_server\.http2\.refused\.__reason=(.+)$`, "ratelimit_server_http2_refused", []string{"reason"}}, // a tag
 }
 
 // bySpec is the table: the metric, and labels as series writes them.

@@ -77,6 +77,10 @@ type Listen struct {
 	GRPCKeepaliveTimeout time.Duration `env:"GRPC_KEEPALIVE_TIMEOUT" envDefault:"20s" min:"1s"`
 	// Shortest pause between pings that a client may send, with streams or without; more often ends its connection.
 	GRPCMinPing time.Duration `env:"GRPC_KEEPALIVE_MIN_TIME" envDefault:"5s" min:"0s"`
+	// Server of gRPC: native decides on the goroutine that reads a connection; grpc-go is the library's, for comparison.
+	GRPCServer string `env:"GRPC_SERVER" envDefault:"native" oneof:"native grpc-go"`
+	// Calls that a gRPC connection may have open; more are refused (REFUSED_STREAM), and a client that knows waits.
+	GRPCMaxStreams int `env:"GRPC_MAX_CONCURRENT_STREAMS" envDefault:"1024" min:"1" max:"1000000"`
 	// true: the gRPC reflection service is served, for grpcurl and the like.
 	GRPCReflection bool `env:"GRPC_REFLECTION" envDefault:"false"`
 	// Longest body of /json, in bytes; beyond it 413.

@@ -87,6 +87,8 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("GRPC_KEEPALIVE_TIME=1h", func(c *Config) { c.Listen.GRPCKeepaliveTime = time.Hour })
 	f("GRPC_KEEPALIVE_TIMEOUT=1s", func(c *Config) { c.Listen.GRPCKeepaliveTimeout = time.Second })
 	f("GRPC_KEEPALIVE_MIN_TIME=1s", func(c *Config) { c.Listen.GRPCMinPing = time.Second })
+	f("GRPC_SERVER=grpc-go", func(c *Config) { c.Listen.GRPCServer = "grpc-go" })
+	f("GRPC_MAX_CONCURRENT_STREAMS=7", func(c *Config) { c.Listen.GRPCMaxStreams = 7 })
 	f("GRPC_REFLECTION=true", func(c *Config) { c.Listen.GRPCReflection = true })
 	f("HTTP_MAX_BODY_BYTES=7", func(c *Config) { c.Listen.HTTPMaxBody = 7 })
 	f("HTTP_READ_HEADER_TIMEOUT=1s", func(c *Config) { c.Listen.HTTPHeaderTimeout = time.Second })

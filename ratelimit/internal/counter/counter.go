@@ -25,6 +25,9 @@ type Store interface {
 	Close()
 }
 
+// Immediate marks a Store whose Add never waits: it may be called where others would wait for it.
+type Immediate interface{ Immediate() }
+
 // Request is the hits of one rate limit request.
 type Request struct {
 	Hits []Hit

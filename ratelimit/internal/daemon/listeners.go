@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"gatehouse/ratelimit/internal/config"
+	"gatehouse/ratelimit/internal/h2grpc"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/shared/buildinfo"
 	"gatehouse/shared/httpx"
@@ -26,7 +27,7 @@ type listeners struct {
 	failed chan error // a listener ended unexpectedly
 	wg     sync.WaitGroup
 
-	grpc              *grpc.Server
+	grpc              server.Front
 	http, debug, page *http.Server
 	grpcAt, httpAt    net.Listener
 	debugAt           net.Listener // nil: it could not be opened
@@ -93,7 +94,8 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 		l.grpcAt.Close()
 		return fmt.Errorf("HOST, PORT: %w", err)
 	}
-	l.grpc = server.NewGRPC(server.GRPCOptions{
+	l.grpc = server.NewFront(server.GRPCOptions{
+		Native: c.GRPCServer == "native", MaxStreams: c.GRPCMaxStreams,
 		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log,
 		MaxAge: c.GRPCMaxAge, MaxAgeGrace: c.GRPCMaxAgeGrace, Reflection: c.GRPCReflection,
 		KeepaliveTime: c.GRPCKeepaliveTime, KeepaliveTimeout: c.GRPCKeepaliveTimeout, MinPing: c.GRPCMinPing,
@@ -106,7 +108,7 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 	})
 	l.http = httpx.NewServer(httpx.Closing(api, d.draining.Load), httpx.Timeouts{Header: c.HTTPHeaderTimeout,
 		Read: c.HTTPReadTimeout, Write: c.HTTPWriteTimeout, Idle: c.HTTPIdleTimeout}, d.log)
-	l.serve(func() error { return l.grpc.Serve(server.Listener(l.grpcAt)) })
+	l.serve(func() error { return l.grpc.Serve(l.grpcAt) })
 	l.serve(func() error { return l.http.Serve(l.httpAt) })
 	return nil
 }
@@ -126,7 +128,7 @@ func withMode(octal string, listen func() (net.Listener, error)) (net.Listener, 
 
 func (l *listeners) serve(f func() error) {
 	l.wg.Go(func() {
-		if err := f(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
+		if err := f(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) && !errors.Is(err, h2grpc.ErrServerClosed) {
 			l.failed <- err
 		}
 	})
@@ -139,17 +141,7 @@ func (l *listeners) stop(patience time.Duration) (cut bool) {
 	defer cancel()
 	var wg sync.WaitGroup
 	var grpcCut, httpCut bool
-	wg.Go(func() {
-		done := make(chan struct{})
-		go func() { l.grpc.GracefulStop(); close(done) }()
-		select {
-		case <-done:
-		case <-ctx.Done():
-			grpcCut = true
-			l.grpc.Stop()
-			<-done
-		}
-	})
+	wg.Go(func() { grpcCut = l.grpc.Shutdown(ctx) != nil })
 	wg.Go(func() { httpCut = httpx.Stop(ctx, l.http) != nil })
 	wg.Wait()
 	return grpcCut || httpCut

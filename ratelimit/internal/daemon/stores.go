@@ -175,6 +175,15 @@ type storeWithCerts struct {
 	closeCerts func()
 }
 
+// Starter implements counter.Starting where the store does.
+func (s *storeWithCerts) Starter(req *counter.Request) counter.Starter {
+	if store, ok := s.Store.(counter.Starting); ok {
+		return store.Starter(req)
+	}
+	return nil
+}
+
+// Close implements counter.Store.
 func (s *storeWithCerts) Close() {
 	s.Store.Close()
 	s.closeCerts()

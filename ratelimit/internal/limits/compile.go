@@ -105,6 +105,7 @@ func (c *compiler) children(parent *step, entries []Entry, path []*step) {
 		*e = Entry{} // compiled: of a large set what was read and what it became must not both be held
 	}
 	parent.below = branchOf(steps)
+	c.rules.searched = max(c.rules.searched, parent.below.searched())
 }
 
 // limited is how many of the entries have a limit.
@@ -202,6 +203,22 @@ func branchOf(steps []step) *branch {
 		}
 	}
 	return b
+}
+
+// searched is how many patterns of one key, at most, a value has to be searched for.
+func (b *branch) searched() (most int) {
+	count := func(l *level) {
+		if l.wild != nil {
+			most = max(most, l.wild.patterns.searched())
+		}
+	}
+	count(&b.first)
+	if b.more != nil {
+		for i := range b.more.list {
+			count(&b.more.list[i])
+		}
+	}
+	return most
 }
 
 // fill compiles the entries of one key. The texts of patterns stand among the exact values too,

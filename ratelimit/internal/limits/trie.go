@@ -3,14 +3,17 @@ package limits
 import (
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/stats"
+	"time"
 )
 
 // Rules is a compiled configuration. It never changes: a reload makes a new one.
 type Rules struct {
-	o       Options
-	domains map[string]*Domain
-	sorted  []*Domain
-	handles []*stats.Rule
+	// searched is how many patterns with a text between two stars, at most, a value is searched for.
+	searched int
+	o        Options
+	domains  map[string]*Domain
+	sorted   []*Domain
+	handles  []*stats.Rule
 }
 
 // Domain returns the rules of a domain, nil for one that is not configured.
@@ -34,6 +37,12 @@ type Domain struct {
 
 	root  step
 	names []string // names[id-1] is the rule name with that number
+}
+
+// Cost estimates how long a request of so many bytes takes to be matched, at most: every byte is compared, and searched
+// for each of the patterns that its key may have to be searched for (BenchmarkFind, BenchmarkPatterns_inside).
+func (r *Rules) Cost(bytes int) time.Duration {
+	return time.Duration(bytes*5) + time.Duration(int64(bytes)*int64(r.searched)*int64(costInside)/(60<<10))
 }
 
 // step is one configured entry, as compiled. Find does not touch it: its part is in place.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"gatehouse/ratelimit/internal/rls"
 )
@@ -137,5 +138,25 @@ func BenchmarkPatterns_inside(b *testing.B) {
 	entries := []rls.Entry{{Key: "w", Value: strings.Repeat("/api/v1/orders?", 4<<10)}}
 	for b.Loop() {
 		d.Find(entries)
+	}
+}
+
+// The estimate follows what a request costs: with the length of its values, and with the patterns they are searched for.
+func TestRules_Cost(t *testing.T) {
+	plain := mustLoad(t, Options{}, File{"f.yaml", []byte("domain: d\ndescriptors: [{key: k, value: /a/*, " + perMinute("1") + "}]")})
+	var b strings.Builder
+	b.WriteString("domain: d\ndescriptors:\n- key: other\n- key: below\n  descriptors:\n")
+	for i := range 2000 {
+		fmt.Fprintf(&b, "  - {key: k, value: '*bot%d*', %s}\n", i, perMinute("1"))
+	}
+	searched := mustLoad(t, Options{}, File{"f.yaml", []byte(b.String())})
+	if got := plain.Cost(60 << 10); got > time.Millisecond {
+		t.Errorf("60 KiB without patterns to search for: %v, want less than a millisecond", got)
+	}
+	if got := searched.Cost(60 << 10); got < 10*time.Millisecond || got > 30*time.Millisecond {
+		t.Errorf("60 KiB and 2000 patterns: %v, want about 16 ms", got)
+	}
+	if got := searched.Cost(100); got > 100*time.Microsecond {
+		t.Errorf("100 bytes and 2000 patterns: %v, want some 26 µs", got)
 	}
 }

@@ -97,6 +97,7 @@ var helps = map[string]string{
 	"ratelimit_store_tls_files_rejected":                       "1 while newer certificate files of the store's connections are not usable.",
 	"ratelimit_tracing_spans_lost":                             "Spans that were dropped, or that the collector did not take.",
 	"ratelimit_tracing_spans_sent":                             "Spans that the collector took.",
+	"ratelimit_server_http2_refused":                           "gRPC connections and streams that the native server ended for what the peer did, by reason.",
 	"ratelimit_xds_ack":                                        "Sets of the control plane that were acknowledged.",
 	"ratelimit_xds_acked_at":                                   "When a set of the control plane was last acknowledged, in seconds since 1970; 0 before the first.",
 	"ratelimit_xds_awaiting_first_set":                         "1 until the control plane has sent a first set of rules that is in force.",

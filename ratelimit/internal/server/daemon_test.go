@@ -2,9 +2,11 @@ package server
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"gatehouse/ratelimit/internal/counter/memory"
+	"gatehouse/ratelimit/internal/h2grpc"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/service"
@@ -36,6 +39,9 @@ type rig struct {
 	http    *httptest.Server
 }
 
+// native is whether rigs have the native server; GRPC_SERVER=grpc-go runs the tests of this package on the other one.
+var native = os.Getenv("GRPC_SERVER") != "grpc-go"
+
 // newRig serves rules (YAML files, the part after "domain: d" if they don't name one) over gRPC and HTTP.
 func newRig(t testing.TB, o service.Options, lo limits.Options, files ...string) *rig {
 	t.Helper()
@@ -56,8 +62,8 @@ func newRig(t testing.TB, o service.Options, lo limits.Options, files ...string)
 		r.load(t, lo, files...)
 	}
 
-	g := NewGRPC(GRPCOptions{Service: r.service, Health: r.health, Stats: r.stats, Log: discard, MinPing: 5 * time.Second,
-		Reflection: true})
+	g := NewFront(GRPCOptions{Native: native, MaxStreams: 1024, Service: r.service, Health: r.health, Stats: r.stats, Log: discard,
+		MinPing: 5 * time.Second, Reflection: true})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -65,8 +71,10 @@ func newRig(t testing.TB, o service.Options, lo limits.Options, files ...string)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l) }()
 	t.Cleanup(func() {
-		g.Stop()
-		if err := <-served; err != nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel() // at once
+		g.Shutdown(ctx)
+		if err := <-served; err != nil && !errors.Is(err, h2grpc.ErrServerClosed) {
 			t.Error(err)
 		}
 	})

@@ -34,6 +34,10 @@ type GRPCOptions struct {
 	KeepaliveTime, KeepaliveTimeout time.Duration
 	// MinPing is the shortest time between keepalive pings that a client may send, streams or none.
 	MinPing time.Duration
+	// Native: decisions are served by package h2grpc, and only the other methods by grpc-go.
+	Native bool
+	// MaxStreams is how many calls of a connection may be open.
+	MaxStreams int
 	// Reflection serves the reflection service too.
 	Reflection bool
 	// TLS is the listener's config; nil: plain HTTP/2.
@@ -71,6 +75,7 @@ func NewGRPC(o GRPCOptions) *grpc.Server {
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.ConnectionTimeout(greeting),
 		grpc.NumStreamWorkers(streamWorkers),
+		grpc.MaxConcurrentStreams(uint32(o.MaxStreams)),
 		grpc.ReadBufferSize(bufferBytes), grpc.WriteBufferSize(bufferBytes),
 		grpc.StaticConnWindowSize(connWindow), grpc.StaticStreamWindowSize(streamWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{

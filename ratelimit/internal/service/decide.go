@@ -21,6 +21,7 @@ type Call struct {
 	// chosen by the first and resets counted from the second, since a store may take its time.
 	At, Done time.Time
 
+	domain    *limits.Domain // of the request; nil: unknown
 	rules     []*limits.Rule // per descriptor: the rule in force, nil for none
 	plan      []step         // per limited descriptor
 	overrides []limits.Rule  // backs rules of descriptors with a limit of their own
@@ -44,23 +45,69 @@ func (s *Service) Decide(ctx context.Context, c *Call) error { return s.DecideAt
 
 // DecideAt is Decide for a request that arrived at a time read with Now.
 func (s *Service) DecideAt(ctx context.Context, c *Call, arrived time.Time) error {
-	c.At, c.Done = arrived, arrived
-	if s.o.Tracer == nil && s.sampler == nil {
-		return s.decide(ctx, c)
-	}
-	var err error
 	if s.o.Tracer != nil {
-		err = s.traced(ctx, c)
-	} else {
-		err = s.decide(ctx, c)
+		c.At, c.Done = arrived, arrived
+		err := s.traced(ctx, c)
+		s.sample(c, err)
+		return err
 	}
-	if s.sampler != nil {
-		s.sampler.note(c, s.rules.Load(), err)
+	asks, err := s.Begin(c, arrived)
+	if !asks {
+		return err
 	}
+	return s.Ask(ctx, c)
+}
+
+// Begin decides as much of a request that arrived at a time read with Now as needs no store. asks: the store has to be
+// asked, and Ask completes the decision; else it is complete, or refused with err.
+func (s *Service) Begin(c *Call, arrived time.Time) (asks bool, err error) {
+	c.At, c.Done = arrived, arrived
+	if asks, err = s.begin(c); !asks {
+		s.sample(c, err)
+	}
+	return asks, err
+}
+
+// Ask completes what Begin has left to the store.
+func (s *Service) Ask(ctx context.Context, c *Call) error {
+	err := s.ask(ctx, c)
+	s.sample(c, err)
 	return err
 }
 
+// Cost estimates how long the decision of a request of so many bytes takes, at most, without the store.
+func (s *Service) Cost(bytes int) time.Duration {
+	if rules := s.rules.Load(); rules != nil {
+		return rules.Cost(bytes)
+	}
+	return 0
+}
+
+// Immediate reports whether the store answers without waiting for anything.
+func (s *Service) Immediate() bool {
+	store := s.store.Load()
+	if store == nil {
+		return false
+	}
+	_, ok := (*store).(counter.Immediate)
+	return ok
+}
+
+func (s *Service) sample(c *Call, err error) {
+	if s.sampler != nil {
+		s.sampler.note(c, s.rules.Load(), err)
+	}
+}
+
 func (s *Service) decide(ctx context.Context, c *Call) error {
+	asks, err := s.begin(c)
+	if !asks {
+		return err
+	}
+	return s.ask(ctx, c)
+}
+
+func (s *Service) begin(c *Call) (asks bool, err error) {
 	rules := s.rules.Load()
 	if err := s.check(rules, &c.Request); err != nil {
 		c.rules = c.rules[:0]
@@ -68,21 +115,46 @@ func (s *Service) decide(ctx context.Context, c *Call) error {
 		if r, ok := errors.AsType[*Refusal](err); ok && r.Kind == Invalid {
 			s.refusals.note(r.Reason, r.Msg, c.At)
 		}
-		return err
+		return false, err
 	}
 	domain := rules.Domain(c.Request.Domain)
 	if domain == nil && s.o.DenyUnknown {
 		s.denyAll(c)
-		return nil
+		return false, nil
 	}
+	c.domain = domain
 	s.match(c, rules, domain)
 	now := c.At.Unix()
 	s.planHits(c, rules, now)
 	if len(c.batch.Hits) > 0 {
 		c.batch.Now = now
-		if err := s.askStore(ctx, c); err != nil {
-			return s.storeFailed(c, domain, err)
-		}
+		return true, nil
+	}
+	s.judge(c, c.Done.Unix())
+	s.finish(c)
+	return false, nil
+}
+
+// Pending is what the store has to be asked after Begin, for one that is started; Complete takes its answer.
+func (s *Service) Pending(c *Call) (counter.Store, *counter.Request) {
+	return *s.store.Load(), &c.batch
+}
+
+// Complete is Ask for a call whose store has answered at a time read with Now.
+func (s *Service) Complete(c *Call, storeErr error, answered time.Time) error {
+	c.Done = answered
+	s.storeTook.Observe(answered.Sub(c.At))
+	err := s.settle(c, storeErr)
+	s.sample(c, err)
+	return err
+}
+
+func (s *Service) ask(ctx context.Context, c *Call) error { return s.settle(c, s.askStore(ctx, c)) }
+
+// settle turns the store's answer into the response.
+func (s *Service) settle(c *Call, storeErr error) error {
+	if storeErr != nil {
+		return s.storeFailed(c, c.domain, storeErr)
 	}
 	s.judge(c, c.Done.Unix())
 	s.finish(c)

@@ -82,6 +82,9 @@ func (m *Store) Peek(_ context.Context, key []byte, _ int64) (int64, error) {
 	return s.total(x), nil
 }
 
+// Immediate implements the interface of that name.
+func (*Store) Immediate() {}
+
 // Add implements Store. The only error is ErrFull; 0 allocations.
 func (m *Store) Add(_ context.Context, req *counter.Request) error {
 	if req.Stop != counter.StopNone {

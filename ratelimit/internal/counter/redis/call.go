@@ -24,8 +24,10 @@ type call struct {
 	leave   int64           // when the watchdog sends the caller away, on that clock
 	ctx     context.Context // of the caller, for the watchdog; nil: the caller watches it itself
 	state   atomic.Int32
-	err     error         // set between claim and ready
-	ready   chan struct{} // holds one
+	err     error            // set between claim and ready
+	ready   chan struct{}    // holds one
+	started *counter.Started // completed instead of ready; nil: a caller waits
+	resume  resumer          // of started
 }
 
 // callHit is what the batcher needs of a Hit, and its answer.
@@ -91,11 +93,3 @@ func (c *call) deliver(req *counter.Request) {
 
 // claim moves the call out of waiting; false if somebody else has.
 func (c *call) claim(to int32) bool { return c.state.CompareAndSwap(waiting, to) }
-
-// cancel answers a call whose batch is not back yet.
-func (c *call) cancel(err error) {
-	if c.claim(canceled) {
-		c.err = err
-		c.ready <- struct{}{}
-	}
-}

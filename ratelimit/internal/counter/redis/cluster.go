@@ -52,9 +52,10 @@ type Cluster struct {
 
 // clusterNode is one master.
 type clusterNode struct {
-	server *Server
-	addr   string
-	wanted time.Time // when it last had slots, or was named; guarded by Cluster.mu
+	server  *Server
+	cluster *Cluster
+	addr    string
+	wanted  time.Time // when it last had slots, or was named; guarded by Cluster.mu
 }
 
 // NewCluster returns when a node has said which slots are where. See NewServer.
@@ -85,7 +86,7 @@ func (c *Cluster) node(addr string) *clusterNode {
 	if n == nil {
 		o := c.o
 		o.Log = o.Log.With("node", addr)
-		n = &clusterNode{server: newServer(o), addr: addr}
+		n = &clusterNode{server: newServer(o), cluster: c, addr: addr}
 		n.server.stats, n.server.trouble = c.stats, c.trouble
 		n.server.at(c.t, func() link.Endpoint { return link.Endpoint{Network: "tcp", Addr: addr} }, clusterServer)
 		n.server.run(n.server.newLink(o.Timeout))
@@ -256,6 +257,11 @@ func (c *Cluster) addHits(ctx context.Context, req *counter.Request) error {
 	case undone == nil:
 		return err
 	}
+	return c.addElsewhere(ctx, req, n, undone)
+}
+
+// addElsewhere carries out what a node could not, where it can be.
+func (c *Cluster) addElsewhere(ctx context.Context, req *counter.Request, n *clusterNode, undone *call) error {
 	for i := range req.Hits {
 		req.Hits[i].Err = nil
 	}

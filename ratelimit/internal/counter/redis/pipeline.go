@@ -32,7 +32,8 @@ type pipeline struct {
 	work chan bool // true: a batch may be waiting; false: PING
 	// When it last took a batch, and when it last went idle; guarded by store.mu.
 	used, rested int64
-	took         int64 // how long the last batch was out, until take has noted it; of the goroutine
+	done         []*counter.Started // of the batch that has come back; of the goroutine
+	took         int64              // how long the last batch was out, until take has noted it; of the goroutine
 
 	mu    sync.Mutex
 	out   []*call // in the store now, for the breaker; nil when their answers are being handed out
@@ -135,19 +136,20 @@ func (l *pipeline) take() bool {
 	runtime.Gosched()
 	now := s.clock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer func() {
+		closed := s.closed
+		s.mu.Unlock()
+		if closed {
+			s.settle()
+		}
+	}()
 	if took := l.took; took > 0 {
 		s.trip += (took - s.trip) / 8
 		l.took = 0
 	}
-	hits, n := 0, 0
-	for n < len(s.queue) && (n == 0 || hits+len(s.queue[n].hits) <= maxBatchHits) {
-		hits += len(s.queue[n].hits)
-		n++
-	}
-	if n == 0 || s.closed {
+	if len(s.queue) == 0 || s.closed {
 		for _, c := range s.queue {
-			c.cancel(link.ErrClosed)
+			s.cancel(c, link.ErrClosed)
 		}
 		s.queue = s.queue[:0]
 		s.busy--
@@ -155,15 +157,47 @@ func (l *pipeline) take() bool {
 		s.idle = append(s.idle, l)
 		return false
 	}
-	l.batch.calls = append(l.batch.calls[:0], s.queue[:n]...)
-	rest := copy(s.queue, s.queue[n:])
-	clear(s.queue[rest:])
-	s.queue = s.queue[:rest]
+	l.batch.calls, s.queue = inTurns(l.batch.calls[:0], s.queue)
 	s.dispatched, l.used = now, now
 	l.mu.Lock()
 	l.out, l.since = l.batch.calls, now
 	l.mu.Unlock()
 	return true
+}
+
+// turn is how many requests of one connection go into a batch that has no room for all.
+const turn = 64
+
+// inTurns moves calls from the queue to a batch: all, or as many as fit, with at most turn requests of a connection, so
+// that one that sends thousands does not hold up the others.
+func inTurns(batch, queue []*call) (taken, rest []*call) {
+	hits := 0
+	for _, c := range queue {
+		hits += len(c.hits)
+	}
+	if hits <= maxBatchHits {
+		batch = append(batch, queue...)
+		clear(queue)
+		return batch, queue[:0]
+	}
+	hits = 0
+	of := map[uint64]int{}
+	kept := queue[:0]
+	for _, c := range queue {
+		from := uint64(0)
+		if c.started != nil {
+			from = c.started.From
+		}
+		if len(batch) > 0 && (hits+len(c.hits) > maxBatchHits || from != 0 && of[from] >= turn) {
+			kept = append(kept, c)
+			continue
+		}
+		of[from]++
+		hits += len(c.hits)
+		batch = append(batch, c)
+	}
+	clear(queue[len(kept):])
+	return batch, kept
 }
 
 // linger waits until the first call in the queue is PipelineWindow old.
@@ -222,8 +256,15 @@ func (l *pipeline) flush() {
 		if c.err = err; err == nil {
 			b.settle(c)
 		}
-		c.ready <- struct{}{}
+		if c.started == nil {
+			c.ready <- struct{}{}
+		} else if st := s.end(c); st != nil {
+			l.done = append(l.done, st)
+		}
 	}
+	complete(l.done)
+	clear(l.done)
+	l.done = l.done[:0]
 	if err != nil {
 		l.lost(failure)
 	}
@@ -319,7 +360,7 @@ func (s *Server) opened(why string) {
 	s.log(slog.LevelError, "the key-value store is lost; the failure mode answers until it is back", "why", why)
 	s.mu.Lock()
 	for _, c := range s.queue {
-		c.cancel(counter.ErrOpen)
+		s.cancel(c, counter.ErrOpen)
 	}
 	clear(s.queue)
 	s.queue = s.queue[:0]
@@ -329,14 +370,15 @@ func (s *Server) opened(why string) {
 }
 
 // breakOff answers the callers whose batches are out and ends the connections these are on. It is
-// repeated while the breaker is open, since a pipeline may have been about to dial.
+// repeated while the breaker is open, since a lane may have been about to dial.
 func (s *Server) breakOff() {
+	defer s.settle()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.pipelines {
 		l.mu.Lock()
 		for _, c := range l.out {
-			c.cancel(counter.ErrOpen)
+			s.cancel(c, counter.ErrOpen)
 		}
 		if l.out != nil {
 			l.link.drop()

@@ -43,7 +43,8 @@ type Server struct {
 	trip       int64       // a moving average of how long batches are out
 	asleep     bool        // the watchdog sleeps until it is called
 	closed     bool
-	probe      connection // of an open breaker, to be dropped by Close
+	canceled   []*counter.Started // answered by the breaker or the watchdog; settle completes them
+	probe      connection         // of an open breaker, to be dropped by Close
 
 	wake chan struct{}   // calls the watchdog
 	ctx  context.Context // ends with Close
@@ -298,6 +299,7 @@ func (s *Server) Close() {
 	}
 	s.mu.Unlock()
 	s.wg.Wait()
+	s.settle()
 }
 
 // ActiveConns is the number of connections open to the store now (cx_active).

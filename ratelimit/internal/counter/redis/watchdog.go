@@ -59,6 +59,7 @@ func (s *Server) watch() {
 			}
 		}
 		s.mu.Unlock()
+		s.settle()
 		timer.Reset(pause)
 	}
 }
@@ -88,7 +89,7 @@ func (s *Server) oldest(now int64, ran time.Duration) (oldest time.Duration) {
 func (s *Server) expireCallers(now int64) {
 	waits := s.queue[:0]
 	for _, c := range s.queue {
-		c.expire(now)
+		s.expire(c, now)
 		if c.state.Load() == waiting {
 			waits = append(waits, c)
 		} else {
@@ -102,19 +103,19 @@ func (s *Server) expireCallers(now int64) {
 			continue // a batch is being built: the next tick is soon enough
 		}
 		for _, c := range l.out {
-			c.expire(now)
+			s.expire(c, now)
 		}
 		l.mu.Unlock()
 	}
 }
 
-func (c *call) expire(now int64) {
+func (s *Server) expire(c *call, now int64) {
 	switch {
-	case c.ctx == nil:
+	case c.ctx == nil && c.started == nil:
 	case c.leave <= now:
-		c.cancel(counter.ErrTimeout)
-	case c.ctx.Err() != nil:
-		c.cancel(link.ContextError(c.ctx))
+		s.cancel(c, counter.ErrTimeout)
+	case c.ctx != nil && c.ctx.Err() != nil:
+		s.cancel(c, link.ContextError(c.ctx))
 	}
 }
 
@@ -135,7 +136,7 @@ func (s *Server) scaleUp(now int64) {
 	case Refuse:
 		n := 0
 		for n < len(s.queue) && now-s.queue[n].arrived >= int64(s.o.OnEmptyWait) {
-			s.queue[n].cancel(counter.ErrBusy)
+			s.cancel(s.queue[n], counter.ErrBusy)
 			n++
 		}
 		rest := copy(s.queue, s.queue[n:])

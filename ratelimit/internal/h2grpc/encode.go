@@ -1,0 +1,186 @@
+package h2grpc
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+)
+
+// Indexes of HPACK's static table (RFC 7541, appendix A).
+const (
+	staticStatus200   = 8
+	staticStatus204   = 9
+	staticStatus400   = 12
+	staticContentType = 31
+)
+
+const (
+	tableSize   = 4096 // of HPACK's dynamic table unless SETTINGS say otherwise
+	contentType = "application/grpc"
+	statusName  = "grpc-status"
+	messageName = "grpc-message"
+	// usualFields is the size of the two dynamic entries: the content type and status 0 (RFC 7541, section 4.1).
+	usualFields = len("content-type") + len(contentType) + 32 + len(statusName) + len("0") + 32
+)
+
+// encoder writes the header blocks of answers. Nearly all are alike, so it keeps just the two fields that they share in
+// the peer's dynamic table, and refers to them by their index; every other field is a literal that is not indexed.
+type encoder struct {
+	// max is the size of the dynamic table that the peer allows and we use.
+	max int
+	// update is a new max that the next block has to begin with; -1: none.
+	update int
+	// indexed: both usual fields are in the table: status 0 at index 62, the content type at 63.
+	indexed bool
+}
+
+func newEncoder() encoder { return encoder{max: tableSize, update: -1} }
+
+// resize takes the peer's SETTINGS_HEADER_TABLE_SIZE. A larger table than the default would not be used.
+func (e *encoder) resize(n int) {
+	if n >= e.max {
+		return
+	}
+	e.max, e.update = n, n
+	if n < usualFields {
+		e.indexed = false // evicted
+	}
+}
+
+// begin appends what a block begins with.
+func (e *encoder) begin(dst []byte) []byte {
+	if e.update >= 0 {
+		dst = appendInt(dst, 0x20, 5, uint64(e.update))
+		e.update = -1
+	}
+	return dst
+}
+
+// headers appends the block before an answer's message.
+func (e *encoder) headers(dst []byte) []byte {
+	dst = append(e.begin(dst), 0x80|staticStatus200)
+	if e.indexed {
+		return append(dst, 0x80|63)
+	}
+	if e.max >= usualFields {
+		// With incremental indexing. The trailers, which follow in the same write, put status 0 in front of it.
+		return appendText(append(dst, 0x40|staticContentType), contentType)
+	}
+	return appendField(dst, staticContentType, "", contentType)
+}
+
+// trailers appends the block behind an answer's message.
+func (e *encoder) trailers(dst []byte) []byte {
+	dst = e.begin(dst)
+	if e.indexed {
+		return append(dst, 0x80|62)
+	}
+	if e.max >= usualFields {
+		e.indexed = true
+		return appendText(appendText(append(dst, 0x40), statusName), "0")
+	}
+	return appendField(dst, 0, statusName, "0")
+}
+
+// refusal appends the only block of an answer without a message.
+func (e *encoder) refusal(dst []byte, r *refusal) []byte {
+	dst = e.begin(dst)
+	if r.status == 0 || r.status == http.StatusOK {
+		dst = append(dst, 0x80|staticStatus200)
+	} else {
+		dst = appendField(dst, staticStatus200, "", strconv.Itoa(r.status))
+	}
+	dst = appendField(dst, staticContentType, "", subtype(r.subtype))
+	dst = appendField(dst, 0, statusName, strconv.Itoa(int(r.code)))
+	dst = appendField(dst, 0, messageName, percentEncode(r.message))
+	if r.accepts != "" {
+		dst = appendField(dst, 0, "grpc-accept-encoding", r.accepts)
+	}
+	return dst
+}
+
+// block appends fields of another method's answer.
+func (e *encoder) block(dst []byte, status int, h http.Header) []byte {
+	dst = e.begin(dst)
+	if status != 0 {
+		dst = appendField(dst, staticStatus200, "", strconv.Itoa(status))
+	}
+	for name, values := range h {
+		for _, v := range values {
+			dst = appendField(dst, 0, strings.ToLower(name), v)
+		}
+	}
+	return dst
+}
+
+// subtype is the content type of an answer to a request of application/grpc+sub.
+func subtype(sub string) string {
+	if sub == "" {
+		return contentType
+	}
+	return contentType + "+" + sub
+}
+
+// refusal is an answer without a message.
+type refusal struct {
+	status  int // of HTTP; 0 is 200
+	code    codes.Code
+	message string
+	subtype string
+	accepts string // grpc-accept-encoding
+}
+
+// appendField appends a literal field without indexing. Its name is that of a static entry, or literal for index 0.
+func appendField(dst []byte, index uint64, name, value string) []byte {
+	dst = appendInt(dst, 0, 4, index)
+	if index == 0 {
+		dst = appendText(dst, name)
+	}
+	return appendText(dst, value)
+}
+
+func appendText(dst []byte, s string) []byte {
+	return append(appendInt(dst, 0, 7, uint64(len(s))), s...)
+}
+
+// appendInt appends n with a prefix of that many bits, the others being those of first (RFC 7541, section 5.1).
+func appendInt(dst []byte, first byte, bits uint, n uint64) []byte {
+	limit := uint64(1)<<bits - 1
+	if n < limit {
+		return append(dst, first|byte(n))
+	}
+	dst = append(dst, first|byte(limit))
+	for n -= limit; n >= 0x80; n >>= 7 {
+		dst = append(dst, byte(n)|0x80)
+	}
+	return append(dst, byte(n))
+}
+
+// percentEncode is the form of grpc-message: every byte but the printable ones of ASCII, and %, as %XX. What is not UTF-8
+// becomes U+FFFD.
+func percentEncode(s string) string {
+	plain := func(c byte) bool { return c >= ' ' && c <= '~' && c != '%' }
+	clean := true
+	for i := range len(s) {
+		clean = clean && plain(s[i])
+	}
+	if clean {
+		return s
+	}
+	const hex = "0123456789ABCDEF"
+	var b strings.Builder
+	for _, r := range s {
+		var text [utf8.UTFMax]byte
+		for _, c := range text[:utf8.EncodeRune(text[:], r)] {
+			if plain(c) {
+				b.WriteByte(c)
+			} else {
+				b.Write([]byte{'%', hex[c>>4], hex[c&15]})
+			}
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,347 @@
+package h2grpc
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+)
+
+const (
+	// maxBlock bounds a header block as it is sent, maxHeaderList as it is decoded: fields count 32 bytes beside their
+	// text (RFC 9113, section 6.5.2). maxContinuations bounds the frames of a block, since empty ones cost nothing.
+	maxBlock         = 64 << 10
+	maxHeaderList    = 64 << 10
+	maxContinuations = 32
+	// maxRemembered is how long a block may be that is remembered, rememberedBlocks how many are for a connection:
+	// among thousands of an Envoy's calls there are two different blocks.
+	maxRemembered    = 1 << 10
+	rememberedBlocks = 4
+)
+
+// header is what a request's header block says.
+type header struct {
+	// malformed: the block breaks HTTP/2's rules for requests, and the stream is reset.
+	malformed bool
+	// refusal is why the request gets no further; nil: it does.
+	refusal *refusal
+	// decides: the method is the one that the connection itself answers.
+	decides bool
+	subtype string
+	// timed: the request has a deadline, timeout after its arrival.
+	timed   bool
+	timeout time.Duration
+	length  int64 // content-length; -1: none
+	// fields are kept for other methods only.
+	fields []hpack.HeaderField
+}
+
+// headerReader decodes the header blocks of a connection, in their order.
+type headerReader struct {
+	path    string // of the method that the connection itself answers; empty: none
+	decoder *hpack.Decoder
+	fields  []hpack.HeaderField // of the block that is being decoded
+	size    int
+	// generation counts the changes of the dynamic table. A block that changes nothing and equals one decoded under the
+	// same table says the same.
+	generation int
+	remembered [rememberedBlocks]struct {
+		block      []byte
+		generation int
+		header     header
+	}
+	next int // the place of the next block to remember
+}
+
+func newHeaderReader(path string) *headerReader {
+	r := &headerReader{path: path}
+	r.decoder = hpack.NewDecoder(tableSize, func(f hpack.HeaderField) {
+		if r.size += int(f.Size()); r.size <= maxHeaderList {
+			r.fields = append(r.fields, f)
+		}
+	})
+	return r
+}
+
+// read decodes the block of a request.
+func (r *headerReader) read(block []byte) (header, *connError) {
+	for i := range r.remembered {
+		m := &r.remembered[i]
+		if m.generation == r.generation && len(m.block) > 0 && bytes.Equal(m.block, block) {
+			return m.header, nil
+		}
+	}
+	changes := changesTable(block)
+	if changes {
+		r.generation++
+	}
+	if err := r.decode(block); err != nil {
+		return header{}, err
+	}
+	h := r.judge()
+	if !changes && len(block) <= maxRemembered {
+		m := &r.remembered[r.next]
+		r.next = (r.next + 1) % rememberedBlocks
+		m.block, m.generation, m.header = append(m.block[:0], block...), r.generation, h
+	}
+	return h, nil
+}
+
+// trailers decodes the block at the end of a request, whose fields mean nothing here; ok is false where it has pseudo-header
+// fields.
+func (r *headerReader) trailers(block []byte) (ok bool, err *connError) {
+	r.generation++
+	if err := r.decode(block); err != nil {
+		return false, err
+	}
+	for _, f := range r.fields {
+		if f.IsPseudo() || !validName(f.Name) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func (r *headerReader) decode(block []byte) *connError {
+	clear(r.fields)
+	r.fields, r.size = r.fields[:0], 0
+	if _, err := r.decoder.Write(block); err != nil {
+		return &connError{codeCompression, reasonCompression, err.Error()}
+	}
+	if err := r.decoder.Close(); err != nil {
+		return &connError{codeCompression, reasonCompression, err.Error()}
+	}
+	return nil
+}
+
+// judge says what the fields of a request mean. Where several things are wrong, the order is grpc-go's.
+func (r *headerReader) judge() header {
+	h := header{length: -1}
+	if r.size > maxHeaderList {
+		h.refusal = &refusal{status: http.StatusRequestHeaderFieldsTooLarge, code: codes.ResourceExhausted, message: "the header list is too long"}
+		return h
+	}
+	var method, path, scheme, kind, encoding string
+	var authorities, hosts, pseudo int
+	regular, isGRPC := false, false
+	var bad *refusal
+	for _, f := range r.fields {
+		if f.IsPseudo() {
+			pseudo++
+			var into *string
+			switch f.Name {
+			case ":method":
+				into = &method
+			case ":path":
+				into = &path
+			case ":scheme":
+				into = &scheme
+			}
+			switch {
+			case regular:
+				h.malformed = true // RFC 9113, section 8.3: before the others
+			case f.Name == ":authority":
+				pseudo--
+				authorities++
+			case into == nil || *into != "" || f.Value == "":
+				h.malformed = true
+			default:
+				*into = f.Value
+			}
+			continue
+		}
+		regular = true
+		h.malformed = h.malformed || !validName(f.Name) || !validValue(f.Value)
+		switch f.Name {
+		case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
+			h.malformed = true
+		case "te":
+			h.malformed = h.malformed || f.Value != "trailers"
+		case "host":
+			hosts++
+		case "content-type":
+			if sub, ok := grpcSubtype(f.Value); ok {
+				isGRPC, h.subtype = true, sub
+			} else {
+				kind = f.Value
+			}
+		case "content-length":
+			n, err := strconv.ParseInt(f.Value, 10, 64)
+			h.malformed = h.malformed || err != nil || n < 0 || h.length >= 0 && n != h.length
+			h.length = n
+		case "grpc-encoding":
+			encoding = f.Value
+		case "grpc-timeout":
+			d, err := parseTimeout(f.Value)
+			if err != nil {
+				bad = &refusal{status: http.StatusBadRequest, code: codes.Internal, message: "malformed grpc-timeout: " + err.Error()}
+			}
+			h.timed, h.timeout = true, d
+		default:
+			if strings.HasSuffix(f.Name, "-bin") && !validBinary(f.Value) {
+				bad = &refusal{status: http.StatusBadRequest, code: codes.Internal, message: "malformed binary metadata in header " + strconv.Quote(f.Name)}
+			}
+		}
+	}
+	h.malformed = h.malformed || pseudo != 3
+	if h.malformed {
+		return h
+	}
+	h.decides = path == r.path && (encoding == "" || encoding == "identity")
+	refuse := func(status int, code codes.Code, format string, args ...any) {
+		if h.refusal == nil {
+			h.refusal = &refusal{status: status, code: code, message: fmt.Sprintf(format, args...), subtype: h.subtype}
+		}
+	}
+	switch {
+	case authorities > 1 || hosts > 1:
+		refuse(http.StatusBadRequest, codes.Internal, "num values of :authority: %v, num values of host: %v, both must only have 1 value as per HTTP/2 spec", authorities, hosts)
+	case !isGRPC:
+		refuse(http.StatusUnsupportedMediaType, codes.InvalidArgument, "invalid gRPC request content-type %q", kind)
+	case bad != nil:
+		bad.subtype = h.subtype
+		h.refusal = bad
+	case authorities+hosts == 0:
+		refuse(http.StatusBadRequest, codes.Internal, "no host or :authority header present")
+	case method != http.MethodPost:
+		refuse(http.StatusMethodNotAllowed, codes.Internal, "Received a HEADERS frame with :method %q which should be POST", method)
+	case h.timed && h.timeout <= 0:
+		h.refusal = &refusal{code: codes.DeadlineExceeded, message: "context deadline exceeded", subtype: h.subtype}
+	}
+	if h.refusal == nil && !h.decides {
+		h.fields = append([]hpack.HeaderField(nil), r.fields...)
+	}
+	return h
+}
+
+// grpcSubtype is what follows application/grpc in a content type; ok is false for any other type.
+func grpcSubtype(s string) (sub string, ok bool) {
+	s = strings.ToLower(s)
+	rest, ok := strings.CutPrefix(s, contentType)
+	if !ok || rest == "" {
+		return "", ok
+	}
+	return rest[1:], rest[0] == '+' || rest[0] == ';'
+}
+
+// validName: names are lower case, and tokens (RFC 9113, section 8.2.1).
+func validName(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		if c <= ' ' || c >= 0x7f || c >= 'A' && c <= 'Z' || strings.IndexByte("\"(),/:;<=>?@[\\]{}", c) >= 0 {
+			return false
+		}
+	}
+	return name != ""
+}
+
+func validValue(v string) bool {
+	for i := range len(v) {
+		if c := v[i]; c == 0 || c == '\r' || c == '\n' {
+			return false
+		}
+	}
+	return true
+}
+
+// validBinary: base64, with or without padding.
+func validBinary(v string) bool {
+	v = strings.TrimRight(v, "=")
+	for i := range len(v) {
+		c := v[i] | 0x20
+		if !(c >= 'a' && c <= 'z' || v[i] >= '0' && v[i] <= '9' || v[i] == '+' || v[i] == '/' || v[i] == ',') {
+			return false
+		}
+	}
+	return len(v)%4 != 1
+}
+
+var timeoutUnits = map[byte]time.Duration{
+	'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
+}
+
+// parseTimeout reads grpc-timeout: up to eight digits and a unit.
+func parseTimeout(s string) (time.Duration, error) {
+	if len(s) < 2 || len(s) > 9 {
+		return 0, fmt.Errorf("%q: want 1 to 8 digits and a unit", s)
+	}
+	unit, known := timeoutUnits[s[len(s)-1]]
+	if !known {
+		return 0, fmt.Errorf("%q: the unit is not one of H, M, S, m, u, n", s)
+	}
+	n, err := strconv.ParseUint(s[:len(s)-1], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q: want 1 to 8 digits and a unit", s)
+	}
+	if n > uint64(math.MaxInt64/unit) {
+		return math.MaxInt64, nil
+	}
+	return time.Duration(n) * unit, nil
+}
+
+// changesTable reports whether a block changes HPACK's dynamic table, by walking over its fields without decoding
+// them (RFC 7541, section 6). A block that makes no sense counts as one that does.
+func changesTable(b []byte) bool {
+	for len(b) > 0 {
+		first := b[0]
+		var index uint64
+		ok := true
+		switch {
+		case first >= 0x80: // indexed
+			_, b, ok = readInt(b, 7)
+			if !ok {
+				return true
+			}
+			continue
+		case first >= 0x20: // with incremental indexing, or a new size
+			return true
+		}
+		if index, b, ok = readInt(b, 4); !ok {
+			return true
+		}
+		if index == 0 {
+			if b, ok = skipText(b); !ok {
+				return true
+			}
+		}
+		if b, ok = skipText(b); !ok {
+			return true
+		}
+	}
+	return false
+}
+
+// readInt reads an integer with a prefix of that many bits (RFC 7541, section 5.1).
+func readInt(b []byte, bits uint) (n uint64, rest []byte, ok bool) {
+	limit := uint64(1)<<bits - 1
+	n = uint64(b[0]) & limit
+	if b = b[1:]; n < limit {
+		return n, b, true
+	}
+	for shift := uint(0); len(b) > 0 && shift < 28; shift += 7 {
+		c := b[0]
+		b = b[1:]
+		n += uint64(c&0x7f) << shift
+		if c < 0x80 {
+			return n, b, true
+		}
+	}
+	return 0, nil, false
+}
+
+func skipText(b []byte) (rest []byte, ok bool) {
+	if len(b) == 0 {
+		return nil, false
+	}
+	n, b, ok := readInt(b, 7)
+	if !ok || n > uint64(len(b)) {
+		return nil, false
+	}
+	return b[n:], true
+}

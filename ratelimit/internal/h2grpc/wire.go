@@ -1,0 +1,282 @@
+package h2grpc
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// wire moves the bytes of one connection. read has one caller at a time, and so have write and drain together.
+type wire interface {
+	// read waits until bytes have come and reads them into what room returns. room is called when there is
+	// something to read, so that an idle connection holds no buffer; giveBack returns it unused.
+	read(room func() []byte, giveBack func()) (int, error)
+	// write takes all of b, sends what goes without waiting, and reports whether nothing is left.
+	write(b []byte) (sent bool, err error)
+	// drain sends what write has left. It waits for the peer until the deadline.
+	drain(deadline time.Time) error
+	// left is how many bytes wait for drain.
+	left() int
+}
+
+// newWire is the wire of a connection that is set up: of TCP, a unix socket or TLS on one of them.
+func newWire(c net.Conn) wire {
+	if s, ok := c.(*sealedConn); ok {
+		return s.wire
+	}
+	if sc, ok := c.(syscall.Conn); ok {
+		if raw, err := sc.SyscallConn(); err == nil {
+			return newSocket(c, raw)
+		}
+	}
+	return &pipe{conn: c}
+}
+
+// socket reads and writes a file descriptor when it is ready, without a goroutine that waits.
+type socket struct {
+	conn net.Conn
+	raw  syscall.RawConn
+
+	// The callbacks of raw and what they work on: closures made for each call would be allocated.
+	readReady, writeReady func(fd uintptr) bool
+	room                  func() []byte
+	giveBack              func()
+	readN                 int
+	readErr               error
+	writing               []byte
+	writeN                int
+	writeErr              error
+
+	mu       sync.Mutex // of what follows: TLS writes from the reading side, too
+	rest     []byte     // not sent yet
+	draining bool
+}
+
+func newSocket(c net.Conn, raw syscall.RawConn) *socket {
+	s := &socket{conn: c, raw: raw}
+	s.readReady, s.writeReady = s.tryRead, s.tryWrite
+	return s
+}
+
+func (s *socket) tryRead(fd uintptr) bool {
+	b := s.room()
+	for {
+		s.readN, s.readErr = syscall.Read(int(fd), b)
+		switch s.readErr {
+		case syscall.EINTR:
+		case syscall.EAGAIN:
+			s.giveBack()
+			return false
+		default:
+			return true
+		}
+	}
+}
+
+// read implements wire.
+func (s *socket) read(room func() []byte, giveBack func()) (int, error) {
+	s.room, s.giveBack = room, giveBack
+	if err := s.raw.Read(s.readReady); err != nil {
+		return 0, err
+	}
+	if s.readErr == nil && s.readN == 0 {
+		return 0, io.EOF
+	}
+	return max(s.readN, 0), s.readErr
+}
+
+func (s *socket) tryWrite(fd uintptr) bool {
+	for {
+		s.writeN, s.writeErr = syscall.Write(int(fd), s.writing)
+		if s.writeErr != syscall.EINTR {
+			return true
+		}
+	}
+}
+
+// write implements wire.
+func (s *socket) write(b []byte) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining || len(s.rest) > 0 {
+		s.rest = append(s.rest, b...)
+		return false, nil
+	}
+	s.writing, s.writeN = b, 0
+	err := s.raw.Write(s.writeReady)
+	s.writing = nil
+	switch {
+	case err != nil:
+		return false, err
+	case s.writeErr == syscall.EAGAIN:
+		s.writeN = 0
+	case s.writeErr != nil:
+		return false, s.writeErr
+	}
+	s.rest = append(s.rest, b[s.writeN:]...)
+	return len(s.rest) == 0, nil
+}
+
+// drain implements wire.
+func (s *socket) drain(deadline time.Time) error {
+	if err := s.conn.SetWriteDeadline(deadline); err != nil {
+		return err
+	}
+	for {
+		s.mu.Lock()
+		b := s.rest
+		s.rest, s.draining = nil, len(b) > 0
+		s.mu.Unlock()
+		if len(b) == 0 {
+			return s.conn.SetWriteDeadline(time.Time{})
+		}
+		if _, err := s.conn.Write(b); err != nil {
+			return err
+		}
+	}
+}
+
+// left implements wire.
+func (s *socket) left() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.rest)
+}
+
+// pipe is the wire of a connection without a file descriptor, such as net.Pipe's: every write is drain's.
+type pipe struct {
+	conn net.Conn
+	mu   sync.Mutex
+	rest []byte
+}
+
+// read implements wire.
+func (p *pipe) read(room func() []byte, _ func()) (int, error) { return p.conn.Read(room()) }
+
+// write implements wire.
+func (p *pipe) write(b []byte) (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rest = append(p.rest, b...)
+	return false, nil
+}
+
+// drain implements wire.
+func (p *pipe) drain(deadline time.Time) error {
+	p.conn.SetWriteDeadline(deadline)
+	for {
+		p.mu.Lock()
+		b := p.rest
+		p.rest = nil
+		p.mu.Unlock()
+		if len(b) == 0 {
+			return nil
+		}
+		if _, err := p.conn.Write(b); err != nil {
+			return err
+		}
+	}
+}
+
+// left implements wire.
+func (p *pipe) left() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.rest)
+}
+
+// sealedConn is a TLS connection whose records go out without waiting. A tls.Conn cannot write a part of a record,
+// and is broken by a write that times out; so it writes into memory, which a wire sends.
+type sealedConn struct {
+	*tls.Conn
+	under *recordConn
+	wire  *sealed
+}
+
+// recordConn is what the tls.Conn stands on. Until the handshake is over, it writes to the network itself.
+type recordConn struct {
+	net.Conn
+	mu      sync.Mutex
+	settled bool
+	records []byte
+	spare   []byte // what records was before, for the next time
+}
+
+// Write implements net.Conn.
+func (c *recordConn) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.settled {
+		return c.Conn.Write(b)
+	}
+	c.records = append(c.records, b...)
+	return len(b), nil
+}
+
+// take is what was written since the last take. It is good until the next but one.
+func (c *recordConn) take() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b := c.records
+	c.records, c.spare = c.spare[:0], b
+	if cap(b) > 4*bufferBytes {
+		c.spare = nil
+	}
+	return b
+}
+
+// serveTLS does the handshake as a server.
+func serveTLS(raw net.Conn, config *tls.Config) (*sealedConn, error) {
+	under := &recordConn{Conn: raw}
+	c := &sealedConn{Conn: tls.Server(under, config), under: under}
+	if err := c.Handshake(); err != nil {
+		return nil, err
+	}
+	under.mu.Lock()
+	under.settled = true
+	under.mu.Unlock()
+	c.wire = &sealed{conn: c, wire: newWire(raw)}
+	return c, nil
+}
+
+type sealed struct {
+	conn *sealedConn
+	wire wire // of the records
+	mu   sync.Mutex
+}
+
+// read implements wire.
+func (s *sealed) read(room func() []byte, _ func()) (int, error) {
+	n, err := s.conn.Conn.Read(room())
+	if _, sendErr := s.send(); sendErr != nil && err == nil { // an answer to the peer's change of keys
+		err = sendErr
+	}
+	return n, err
+}
+
+// write implements wire.
+func (s *sealed) write(b []byte) (bool, error) {
+	if _, err := s.conn.Conn.Write(b); err != nil {
+		return false, err
+	}
+	return s.send()
+}
+
+func (s *sealed) send() (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.conn.under.take()
+	if len(b) == 0 {
+		return s.wire.left() == 0, nil
+	}
+	return s.wire.write(b)
+}
+
+// drain implements wire.
+func (s *sealed) drain(deadline time.Time) error { return s.wire.drain(deadline) }
+
+// left implements wire.
+func (s *sealed) left() int { return s.wire.left() }

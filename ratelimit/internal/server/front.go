@@ -1,0 +1,69 @@
+package server
+
+import (
+	"context"
+	"net"
+
+	"google.golang.org/grpc"
+
+	"gatehouse/ratelimit/internal/h2grpc"
+)
+
+// Front serves gRPC on a listener until Shutdown.
+type Front interface {
+	// Serve accepts connections. It returns nil, grpc.ErrServerStopped or h2grpc.ErrServerClosed after Shutdown.
+	Serve(net.Listener) error
+	// Shutdown takes no new calls, waits for those in flight until ctx ends, and cuts the rest: then its error is ctx's.
+	Shutdown(ctx context.Context) error
+}
+
+// NewFront is the server of GRPC_SERVER: the native one, or grpc-go.
+func NewFront(o GRPCOptions) Front {
+	g := NewGRPC(o)
+	if !o.Native {
+		return grpcGo{g}
+	}
+	path := "/" + serviceName + "/ShouldRateLimit"
+	if o.Tracing != nil { // a span is made on the goroutine of its call
+		path = ""
+	}
+	panics := o.Stats.Counter(panicStat)
+	native := h2grpc.New(h2grpc.Options{
+		Service: o.Service, Path: path, Other: g, Stats: o.Stats, TLS: o.TLS, HandshakeFailed: failedHandshakes(o),
+		Panicked:   func(p any) { reportPanic(o.Log, panics, p) },
+		MaxStreams: o.MaxStreams, MaxAge: o.MaxAge, MaxAgeGrace: o.MaxAgeGrace,
+		KeepaliveTime: o.KeepaliveTime, KeepaliveTimeout: o.KeepaliveTimeout, MinPing: max(1, o.MinPing-minPingSlack),
+	})
+	return &nativeFront{native, g}
+}
+
+// nativeFront serves decisions itself and leaves all other methods to grpc-go, on the same connections.
+type nativeFront struct {
+	*h2grpc.Server
+	others *grpc.Server
+}
+
+// Shutdown implements Front.
+func (f *nativeFront) Shutdown(ctx context.Context) error {
+	defer f.others.Stop() // its handlers have returned, or are cut
+	return f.Server.Shutdown(ctx)
+}
+
+type grpcGo struct{ *grpc.Server }
+
+// Serve implements Front.
+func (g grpcGo) Serve(l net.Listener) error { return g.Server.Serve(Listener(l)) }
+
+// Shutdown implements Front.
+func (g grpcGo) Shutdown(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() { g.GracefulStop(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		g.Stop()
+		<-done
+		return ctx.Err()
+	}
+}
