@@ -34,9 +34,10 @@ run: build # everything from nothing; Ctrl-C stops all of it
 test: build check # exactly what CI runs
 	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc
 	@.ci/envoy
+	@.ci/clients
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./...
 	GRPC_SERVER=grpc-go CGO_ENABLED=1 go test -race ./ratelimit/internal/server
-	GRPC_SERVER=grpc-go CGO_ENABLED=1 go test -race -run 'TestDaemon|TestForceStart|TestFailureModes|TestRedisGoesAway|TestSIGTERM|TestEnvoy|TestEffects/GRPC' ./ratelimit/test
+	GRPC_SERVER=grpc-go CGO_ENABLED=1 go test -race -run 'TestDaemon|TestForceStart|TestFailureModes|TestRedisGoesAway|TestSIGTERM|TestEnvoy|TestClients|TestEffects/GRPC' ./ratelimit/test
 	go test -run 'Alloc|Statements|Commands' ./... # built without race, where sync.Pool drops items on purpose
 
 test-short: # whatever needs no server
