@@ -250,16 +250,21 @@ func validValue(v string) bool {
 	return true
 }
 
-// validBinary: base64, with or without padding.
+// validBinary: base64, with padding or without, or several of those with commas between them.
 func validBinary(v string) bool {
-	v = strings.TrimRight(v, "=")
-	for i := range len(v) {
-		c := v[i] | 0x20
-		if !(c >= 'a' && c <= 'z' || v[i] >= '0' && v[i] <= '9' || v[i] == '+' || v[i] == '/' || v[i] == ',') {
+	for part := range strings.SplitSeq(v, ",") {
+		text := strings.TrimRight(part, "=")
+		if padding := len(part) - len(text); padding > 2 || padding > 0 && len(part)%4 != 0 || len(text)%4 == 1 {
 			return false
 		}
+		for i := range len(text) {
+			c := text[i] | 0x20
+			if !(c >= 'a' && c <= 'z' || text[i] >= '0' && text[i] <= '9' || text[i] == '+' || text[i] == '/') {
+				return false
+			}
+		}
 	}
-	return len(v)%4 != 1
+	return true
 }
 
 var timeoutUnits = map[byte]time.Duration{
