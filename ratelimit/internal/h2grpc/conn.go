@@ -39,11 +39,11 @@ type conn struct {
 	now      time.Time // of this read; arrived is the same by the clock of the service
 	arrived  time.Time
 	headers  *headerReader
-	block    block         // a header block in several frames
-	current  *stream       // whose HEADERS came last; not registered, since its DATA mostly comes next
-	maxID    atomic.Uint32 // of the streams that the client has opened
-	window   int           // what the client may still send
-	reset    [32]uint32    // streams that ended before the client knew it, the last ones
+	block    block      // a header block in several frames
+	current  *stream    // whose HEADERS came last; not registered, since its DATA mostly comes next
+	open     int        // registered streams, when this read began
+	window   int        // what the client may still send
+	reset    [32]uint32 // streams that ended before the client knew it, the last ones
 	resets   int
 	budget   budget
 	buffered int // bytes of unfinished messages
@@ -59,15 +59,46 @@ type conn struct {
 	age         time.Duration // at which the connection is to go; 0: never
 	lastRead    atomic.Int64  // Unix nanoseconds
 	settingsAck atomic.Bool
-	lastID      atomic.Uint32 // of a GOAWAY; above: ignored
+	ids         ids
+	lastID      atomic.Uint32 // of a GOAWAY, once that is decided; maxWindow before
+	reading     atomic.Bool   // the reader is at work, and may hold calls that the outbox doesn't know
 	drained     atomic.Bool   // the ping between the two GOAWAYs was answered
 
 	mu        sync.Mutex // of what follows: the steps of a connection's end
 	pinged    time.Time  // a keepalive ping is out
 	draining  time.Time  // the first GOAWAY was sent
 	leaving   bool       // the second GOAWAY was sent
+	over      bool       // the connection is being ended
 	why       string     // the connection is to go, in the GOAWAYs
 	closeOnce sync.Once
+}
+
+// ids are the two numbers that say which streams are served: the highest that the client has opened, and the last that
+// is served. Both are in one word, since the reader sets one and the watch the other.
+type ids struct{ word atomic.Uint64 }
+
+// opened is the highest stream that the client has opened.
+func (i *ids) opened() uint32 { return uint32(i.word.Load()) }
+
+// open notes a new stream, and reports whether it is served.
+func (i *ids) open(id uint32) bool {
+	for {
+		old := i.word.Load()
+		if i.word.CompareAndSwap(old, old>>32<<32|uint64(id)) {
+			return id <= uint32(old>>32)
+		}
+	}
+}
+
+// stop makes the highest stream so far the last that is served.
+func (i *ids) stop() (last uint32) {
+	for {
+		old := i.word.Load()
+		last = uint32(old)
+		if i.word.CompareAndSwap(old, uint64(last)<<32|uint64(last)) {
+			return last
+		}
+	}
 }
 
 // block is a header block that comes in several frames.
@@ -88,6 +119,7 @@ func newConn(s *Server, c net.Conn) *conn {
 		started: time.Now(), budget: newBudget(),
 	}
 	k.lastID.Store(maxWindow)
+	k.ids.word.Store(maxWindow << 32)
 	if s.o.MaxAge > 0 {
 		k.age = s.o.MaxAge*9/10 + rand.N(s.o.MaxAge/5+1)
 	}
@@ -120,18 +152,25 @@ func (c *conn) serve() {
 			}
 			return
 		}
+		c.reading.Store(true)
 		c.now, c.arrived = time.Now(), c.server.o.Service.Now()
 		c.lastRead.Store(c.now.UnixNano())
 		bad := c.feed(c.buf[:len(c.buf)+n])
 		c.giveBack()
 		c.hand()
+		c.reading.Store(false)
 		if bad != nil {
 			c.end(bad)
 			c.linger()
 			return
 		}
+		if c.lastID.Load() != maxWindow {
+			c.leaveIfDone()
+		}
 		c.out.flush()
-		if !c.out.waitRoom(c.server.o.MaxStreams) {
+		var ok bool
+		if c.open, ok = c.out.waitRoom(c.server.o.MaxStreams); !ok {
+			c.linger()
 			return
 		}
 	}
@@ -233,23 +272,25 @@ func (c *conn) frame(h frameHeader, payload []byte) *connError {
 	return c.spend() // of an unknown type
 }
 
-// hand passes on what one read has brought: answers to the outbox, calls to the store.
+// hand passes on what one read has brought, and takes back the streams that have ended.
 func (c *conn) hand() {
+	c.pass()
+	c.park()
+	c.dead = c.out.buried(c.dead[:0])
+	for _, s := range c.dead {
+		c.release(s)
+		free(s)
+	}
+	clear(c.dead)
+}
+
+// pass passes answers to the outbox and calls to the store.
+func (c *conn) pass() {
 	c.flushBundle()
 	if len(c.waiting) > 0 {
 		c.server.startAll(c, c.waiting)
 		clear(c.waiting)
 		c.waiting = c.waiting[:0]
-	}
-	c.dead = c.out.buried(c.dead[:0])
-	for _, s := range c.dead {
-		if s != c.current {
-			free(s)
-		}
-	}
-	clear(c.dead)
-	if c.lastID.Load() != maxWindow {
-		c.leaveIfDone()
 	}
 }
 
@@ -353,8 +394,9 @@ func (c *conn) wasReset(id uint32) bool {
 	return false
 }
 
-// abort resets a stream.
+// abort resets a stream. What was answered before goes out before.
 func (c *conn) abort(id uint32, code errCode) *connError {
+	c.pass()
 	if s := c.find(id); s != nil {
 		c.release(s)
 	}
@@ -373,7 +415,7 @@ func (c *conn) end(e *connError) {
 	c.out.mu.Lock()
 	if !c.out.closed {
 		c.out.grab()
-		c.out.buf = appendGoAway(c.out.buf, c.maxID.Load(), e.code, e.debug)
+		c.out.buf = appendGoAway(c.out.buf, min(c.ids.opened(), c.lastID.Load()), e.code, e.debug)
 		c.out.ending = true
 	}
 	c.out.mu.Unlock()
@@ -412,10 +454,14 @@ func (c *conn) close() {
 	})
 }
 
-// leaveIfDone ends a connection that takes no new streams and has none left.
+// leaveIfDone ends a connection that takes no new streams and has none left. While the reader is at work, that is the
+// reader's to do.
 func (c *conn) leaveIfDone() {
+	if c.reading.Load() {
+		return
+	}
 	c.out.mu.Lock()
-	done := len(c.out.streams) == 0 && c.out.inStore == 0
+	done := !c.out.closed && len(c.out.streams) == 0 && c.out.inStore == 0
 	if done {
 		c.out.ending = true
 	}

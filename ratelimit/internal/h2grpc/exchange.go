@@ -60,14 +60,12 @@ func (c *conn) startExchange(s *stream) *connError {
 	x := &exchange{conn: c, stream: s, wake: make(chan struct{}, 1), header: http.Header{}, eof: s.ended}
 	x.more.L = &x.mu
 	x.ctx, x.cancel = context.WithCancel(context.WithValue(c.server.ctx, http.LocalAddrContextKey, c.net.LocalAddr()))
-	request, err := x.request()
+	request := x.request()
 	s.exchange, s.open = x, !s.ended
-	if err != nil || !c.out.admit(s, c.server.o.MaxStreams) {
+	if !c.out.admit(s, c.server.o.MaxStreams) {
+		c.server.refused(reasonTooManyCalls)
 		limits.leave(c)
 		x.cancel()
-		if err != nil {
-			c.out.reset(s.id, codeProtocol)
-		}
 		c.forgetting(s.id)
 		return c.spend()
 	}
@@ -89,18 +87,14 @@ func (c *conn) startExchange(s *stream) *connError {
 }
 
 // request is what the header block asks for.
-func (x *exchange) request() (*http.Request, error) {
+func (x *exchange) request() *http.Request {
 	r := &http.Request{Proto: "HTTP/2.0", ProtoMajor: 2, Header: http.Header{}, Body: x, ContentLength: x.stream.header.length, RemoteAddr: x.conn.net.RemoteAddr().String()}
 	for _, f := range x.stream.header.fields {
 		switch f.Name {
 		case ":method":
 			r.Method = f.Value
 		case ":path":
-			at, err := url.ParseRequestURI(f.Value)
-			if err != nil {
-				return nil, err
-			}
-			r.URL, r.RequestURI = at, f.Value
+			r.URL, r.RequestURI = &url.URL{Path: f.Value}, f.Value // a method's name: nothing in it is escaped
 		case ":authority":
 			r.Host = f.Value
 		case ":scheme":
@@ -116,7 +110,7 @@ func (x *exchange) request() (*http.Request, error) {
 		state := sealed.ConnectionState()
 		r.TLS = &state
 	}
-	return r.WithContext(x.ctx), nil
+	return r.WithContext(x.ctx)
 }
 
 // receive takes a piece of the body, and the padding that came with it. The reader calls it.

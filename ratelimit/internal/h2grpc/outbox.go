@@ -36,6 +36,7 @@ type outbox struct {
 	frameSize int
 	streams   map[uint32]*stream // registered, by id
 	blocked   []*stream          // answers that wait for a window, in order
+	lost      int                // of blocked: streams that were reset
 	inStore   int                // calls that a store has not finished, those of reset streams among them
 	dead      []*stream          // registered ones that have ended, for the reader to reuse
 }
@@ -219,6 +220,9 @@ func (o *outbox) queue(s *stream) {
 
 // pump appends of the blocked answers what the windows allow now. The lock is held.
 func (o *outbox) pump() {
+	if o.closed || len(o.blocked) == 0 {
+		return
+	}
 	kept := o.blocked[:0]
 	for _, s := range o.blocked {
 		if !s.gone && o.pumpOne(s) {
@@ -229,7 +233,34 @@ func (o *outbox) pump() {
 		o.bury(s)
 	}
 	clear(o.blocked[len(kept):])
-	o.blocked = kept
+	o.blocked, o.lost = kept, 0
+}
+
+// cut ends a stream that was reset. The lock is held.
+func (o *outbox) cut(s *stream) {
+	if s.gone {
+		return
+	}
+	o.forget(s)
+	if !s.queued {
+		return
+	}
+	// A peer that opens no window and resets its calls must not make this list grow.
+	s.pending = nil
+	if o.lost++; o.lost < 64 || 2*o.lost < len(o.blocked) {
+		return
+	}
+	kept := o.blocked[:0]
+	for _, s := range o.blocked {
+		if !s.gone {
+			kept = append(kept, s)
+			continue
+		}
+		s.queued = false
+		o.bury(s)
+	}
+	clear(o.blocked[len(kept):])
+	o.blocked, o.lost = kept, 0
 }
 
 // pumpOne reports whether the stream still has to wait.
@@ -308,7 +339,11 @@ func (o *outbox) find(id uint32) *stream {
 func (o *outbox) buried(into []*stream) []*stream {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	into = append(into, o.dead...)
+	for _, s := range o.dead {
+		if s.buried = !s.inStore; s.buried { // else it was reset on its way to the store, which will be done with it
+			into = append(into, s)
+		}
+	}
 	clear(o.dead)
 	o.dead = o.dead[:0]
 	return into
@@ -339,7 +374,8 @@ func (o *outbox) forget(s *stream) {
 
 // bury lets the reader reuse a stream that has ended, once no list and no store has it any more. The lock is held.
 func (o *outbox) bury(s *stream) {
-	if s.gone && s.registered && !s.queued && !s.inStore && s.exchange == nil {
+	if s.gone && s.registered && !s.buried && !s.queued && !s.inStore && s.exchange == nil {
+		s.buried = true
 		o.dead = append(o.dead, s)
 	}
 }
@@ -349,7 +385,7 @@ func (o *outbox) reset(id uint32, code errCode) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if s := o.streams[id]; s != nil {
-		o.forget(s)
+		o.cut(s)
 	}
 	if !o.closed {
 		o.grab()
@@ -429,14 +465,21 @@ func (o *outbox) sentAll() {
 }
 
 // waitRoom waits until the peer has taken enough of its answers, and the store has finished enough calls, for more
-// to be read. It reports false when nothing more is sent.
-func (o *outbox) waitRoom(calls int) bool {
+// to be read. It returns how many streams are open; ok is false when nothing more is sent.
+func (o *outbox) waitRoom(calls int) (open int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for !o.closed && (len(o.buf)+o.waiting > fullOutbox || o.inStore >= calls) {
 		o.room.Wait()
 	}
-	return !o.closed
+	return len(o.streams), !o.closed
+}
+
+// open is how many streams are registered.
+func (o *outbox) open() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.streams)
 }
 
 // close ends the sending side, and all streams with it.
@@ -447,5 +490,6 @@ func (o *outbox) close() {
 	for _, s := range o.streams {
 		o.forget(s)
 	}
+	o.blocked = nil
 	o.room.Broadcast()
 }

@@ -54,22 +54,23 @@ func (c *conn) continuation(h frameHeader, payload []byte) *connError {
 
 // headersDone takes a whole header block: a new request's, or the trailers of one.
 func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
-	if id <= c.maxID.Load() {
+	if id <= c.ids.opened() {
 		return c.trailers(id, ends, block)
 	}
-	c.maxID.Store(id)
+	served := c.ids.open(id)
 	head, err := c.headers.read(block)
 	if err != nil {
 		return err
 	}
-	if id > c.lastID.Load() {
-		return c.spend() // it will be tried elsewhere: our GOAWAY said so
-	}
 	c.park()
-	if head.malformed {
-		c.out.reset(id, codeProtocol)
-		c.forgetting(id)
-		return c.spend()
+	switch {
+	case !served:
+		return c.spend() // it will be tried elsewhere: our GOAWAY said so
+	case head.malformed || ends && head.length > 0:
+		return c.turnAway(id, codeProtocol)
+	case c.open >= c.server.o.MaxStreams && c.out.open() >= c.server.o.MaxStreams:
+		c.server.refused(reasonTooManyCalls)
+		return c.turnAway(id, codeRefusedStream)
 	}
 	s := c.newStream(id)
 	s.header, s.ended = head, ends
@@ -84,6 +85,13 @@ func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 		c.current = s
 	}
 	return nil
+}
+
+// turnAway resets a stream that was not opened.
+func (c *conn) turnAway(id uint32, code errCode) *connError {
+	c.out.reset(id, code)
+	c.forgetting(id)
+	return c.spend()
 }
 
 // refuse answers a request that gets no further, whether it is complete or not.
@@ -105,7 +113,7 @@ func (c *conn) trailers(id uint32, ends bool, block []byte) *connError {
 	}
 	s := c.find(id)
 	switch {
-	case s == nil && c.wasReset(id):
+	case s == nil && (c.wasReset(id) || id > c.lastID.Load()):
 		return c.spend()
 	case s == nil:
 		return &connError{codeStreamClosed, reasonProtocol, "HEADERS on a closed stream"}
@@ -118,7 +126,7 @@ func (c *conn) trailers(id uint32, ends bool, block []byte) *connError {
 }
 
 func (c *conn) data(h frameHeader, payload []byte) *connError {
-	if h.stream == 0 || h.stream > c.maxID.Load() {
+	if h.stream%2 == 0 || h.stream > c.ids.opened() {
 		return protocolError("DATA on a stream that is not open")
 	}
 	if c.window -= len(payload); c.window < 0 {
@@ -135,7 +143,7 @@ func (c *conn) data(h frameHeader, payload []byte) *connError {
 	}
 	s := c.find(h.stream)
 	if s == nil {
-		if c.wasReset(h.stream) {
+		if c.wasReset(h.stream) || h.stream > c.lastID.Load() {
 			return c.spend()
 		}
 		return c.abort(h.stream, codeStreamClosed)
@@ -235,12 +243,15 @@ func (c *conn) windowUpdate(h frameHeader, payload []byte) *connError {
 		c.out.pump()
 		return c.spend()
 	}
-	if h.stream > c.maxID.Load() || h.stream%2 == 0 {
+	if h.stream > c.ids.opened() || h.stream%2 == 0 {
 		return protocolError("WINDOW_UPDATE on a stream that is not open")
 	}
 	c.park()
 	if n == 0 {
 		return c.abort(h.stream, codeProtocol)
+	}
+	if len(c.bundle.answers)+len(c.waiting)+len(c.costly) > 0 {
+		c.pass() // the stream may be among them
 	}
 	c.out.mu.Lock()
 	s := c.out.streams[h.stream]
@@ -266,7 +277,7 @@ func (c *conn) resetFrame(h frameHeader, payload []byte) *connError {
 	if len(payload) != 4 {
 		return frameSizeError("RST_STREAM")
 	}
-	if h.stream == 0 || h.stream > c.maxID.Load() || h.stream%2 == 0 {
+	if h.stream > c.ids.opened() || h.stream%2 == 0 {
 		return protocolError("RST_STREAM on a stream that is not open")
 	}
 	if s := c.current; s != nil && s.id == h.stream {
@@ -276,7 +287,7 @@ func (c *conn) resetFrame(h frameHeader, payload []byte) *connError {
 	} else if s := c.out.find(h.stream); s != nil {
 		c.release(s)
 		c.out.mu.Lock()
-		c.out.forget(s)
+		c.out.cut(s)
 		c.out.mu.Unlock()
 	}
 	return c.spend()
@@ -404,7 +415,7 @@ func (c *conn) priority(h frameHeader, payload []byte) *connError {
 
 // abortIdle resets a stream that may not have been opened: that is a connection error then.
 func (c *conn) abortIdle(id uint32, code errCode) *connError {
-	if id > c.maxID.Load() {
+	if id > c.ids.opened() || id%2 == 0 {
 		return &connError{code, reasonProtocol, "PRIORITY"}
 	}
 	return c.abort(id, code)

@@ -28,6 +28,7 @@ type stream struct {
 	credit     int64  // what WINDOW_UPDATEs gave beyond the initial window, less what was sent
 	pending    []byte // of an answer, waiting for a window
 	queued     bool   // in the outbox's list of those
+	buried     bool   // in the outbox's list of streams for the reader to reuse
 	exchange   *exchange
 }
 

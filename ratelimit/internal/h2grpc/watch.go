@@ -49,7 +49,10 @@ func (s *Server) tick(c *conn, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
+	case c.over:
+		return
 	case !c.settingsAck.Load() && now.Sub(c.started) > greeting+ackPatience:
+		c.over = true
 		s.refused(reasonSettings)
 		go c.endWith(codeSettingsTimeout, "SETTINGS were not acknowledged")
 		return
@@ -57,17 +60,20 @@ func (s *Server) tick(c *conn, now time.Time) {
 		c.beginDrain(now)
 	case !c.draining.IsZero() && !c.leaving && (c.drained.Load() || now.Sub(c.draining) > ackPatience):
 		c.leaving = true
-		last := c.maxID.Load()
+		last := c.ids.stop()
 		c.lastID.Store(last)
 		c.out.add(func(b []byte) []byte { return appendGoAway(b, last, codeNo, c.why) })
 		c.out.flush()
-		c.leaveIfDone()
 	case c.leaving && c.age > 0 && s.o.MaxAgeGrace > 0 && now.Sub(c.draining) > s.o.MaxAgeGrace:
+		c.over = true
 		go c.close()
 		return
 	}
 	s.keepalive(c, now)
 	c.out.expire(now, s)
+	if c.leaving {
+		c.leaveIfDone()
+	}
 }
 
 // keepalive pings a silent peer, and ends the connection of one that stays silent.
@@ -85,6 +91,7 @@ func (s *Server) keepalive(c *conn, now time.Time) {
 	case last.After(c.pinged):
 		c.pinged = time.Time{}
 	case now.Sub(c.pinged) > s.o.KeepaliveTimeout:
+		c.over = true
 		s.refused(reasonKeepalive)
 		go c.close()
 	}
@@ -136,7 +143,7 @@ func (c *conn) endWith(code errCode, debug string) {
 	c.out.mu.Lock()
 	if !c.out.closed {
 		c.out.grab()
-		c.out.buf = appendGoAway(c.out.buf, c.maxID.Load(), code, debug)
+		c.out.buf = appendGoAway(c.out.buf, min(c.ids.opened(), c.lastID.Load()), code, debug)
 		c.out.ending = true
 	}
 	c.out.mu.Unlock()

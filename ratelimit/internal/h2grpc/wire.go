@@ -242,6 +242,20 @@ func serveTLS(raw net.Conn, config *tls.Config) (*sealedConn, error) {
 	return c, nil
 }
 
+// CloseWrite tells the peer that nothing more is sent.
+func (c *sealedConn) CloseWrite() error {
+	if err := c.Conn.CloseWrite(); err != nil {
+		return err
+	}
+	if _, err := c.wire.send(); err != nil {
+		return err
+	}
+	if half, ok := c.under.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
 type sealed struct {
 	conn *sealedConn
 	wire wire // of the records
