@@ -170,7 +170,7 @@ func (c *conn) data(h frameHeader, payload []byte) *connError {
 		return c.endOfRequest(s, b)
 	}
 	kept := c.keepBody(s, b)
-	if r := s.tooLong(); r != nil {
+	if r := s.tooLong(s.body); r != nil {
 		c.refuse(s, r)
 		return nil
 	}

@@ -45,6 +45,8 @@ func (s *stream) message(b []byte) ([]byte, *refusal) {
 	}
 	n := messageLength(b)
 	switch rest := b[messageHeader:]; {
+	case n > maxMessage:
+		return nil, s.tooLong(b)
 	case n > len(rest):
 		return nil, s.refusal(codes.Internal, "unexpected EOF")
 	case b[0] == 1:
@@ -62,10 +64,10 @@ func messageLength(b []byte) int {
 	return int(uint32(b[1])<<24 | uint32(b[2])<<16 | uint32(b[3])<<8 | uint32(b[4]))
 }
 
-// tooLong is why a body that is still coming is refused before it is kept; nil: it is not.
-func (s *stream) tooLong() *refusal {
-	if len(s.body) >= messageHeader {
-		if n := messageLength(s.body); n > maxMessage {
+// tooLong is why a body that begins so is refused, before all of it is kept; nil: it is not.
+func (s *stream) tooLong(b []byte) *refusal {
+	if len(b) >= messageHeader {
+		if n := messageLength(b); n > maxMessage {
 			return s.refusal(codes.ResourceExhausted, fmt.Sprintf("grpc: received message larger than max (%d vs. %d)", n, maxMessage))
 		}
 	}
