@@ -279,7 +279,9 @@ func (c *conn) hand() {
 	c.dead = c.out.buried(c.dead[:0])
 	for _, s := range c.dead {
 		c.release(s)
-		free(s)
+		if s.exchange == nil { // else its handler may have it
+			free(s)
+		}
 	}
 	clear(c.dead)
 }
@@ -365,9 +367,15 @@ func (c *conn) park() {
 // keepBody keeps a piece of a message that is not complete; it reports false where there is too much of that.
 func (c *conn) keepBody(s *stream, b []byte) bool {
 	s.body = append(s.body, b...)
-	s.kept += len(b)
-	c.buffered += len(b)
-	return c.server.buffer(len(b)) && c.buffered <= maxBuffered
+	return c.account(s, len(b))
+}
+
+// account adds to what is kept of a stream's body, and reports false where that is too much. All that a call of another
+// method has sent counts: grpc-go's handlers queue it without a bound of their own.
+func (c *conn) account(s *stream, n int) bool {
+	s.kept += n
+	c.buffered += n
+	return c.server.buffer(n) && c.buffered <= maxBuffered
 }
 
 // release lets go of what is kept of a stream's message.

@@ -374,7 +374,7 @@ func (o *outbox) forget(s *stream) {
 
 // bury lets the reader reuse a stream that has ended, once no list and no store has it any more. The lock is held.
 func (o *outbox) bury(s *stream) {
-	if s.gone && s.registered && !s.buried && !s.queued && !s.inStore && s.exchange == nil {
+	if s.gone && s.registered && !s.buried && !s.queued && !s.inStore {
 		s.buried = true
 		o.dead = append(o.dead, s)
 	}

@@ -129,10 +129,7 @@ func (c *conn) data(h frameHeader, payload []byte) *connError {
 	if h.stream%2 == 0 || h.stream > c.ids.opened() {
 		return protocolError("DATA on a stream that is not open")
 	}
-	if c.window -= len(payload); c.window < 0 {
-		return &connError{codeFlowControl, reasonFlowControl, "more DATA than the connection's window"}
-	}
-	if c.window < connWindow/2 {
+	if c.window -= len(payload); c.window < connWindow/2 {
 		n := connWindow - c.window
 		c.window = connWindow
 		c.out.add(func(b []byte) []byte { return appendWindowUpdate(b, 0, n) })
@@ -160,6 +157,10 @@ func (c *conn) data(h frameHeader, payload []byte) *connError {
 	}
 	s.received += int64(len(b))
 	if s.exchange != nil {
+		if !c.account(s, len(b)) {
+			c.server.refused(reasonBuffered)
+			return c.abort(s.id, codeEnhanceYourCalm)
+		}
 		s.exchange.receive(b, len(payload)-len(b))
 		if h.has(flagEndStream) {
 			return c.endOfRequest(s, nil)
