@@ -3,6 +3,8 @@ package h2grpc_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +29,7 @@ import (
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/certs/certtest"
 )
 
 const (
@@ -503,3 +506,17 @@ func (s *slowStore) Peek(ctx context.Context, key []byte, window int64) (int64, 
 }
 
 func (s *slowStore) Close() {}
+
+// selfSigned is a server's config for localhost, and the roots of its certificate.
+func selfSigned(t testing.TB) (*tls.Config, *x509.CertPool) {
+	t.Helper()
+	ca := certtest.NewCA(t, "test", time.Hour)
+	pair := ca.Issue("localhost")
+	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca.PEM)
+	return &tls.Config{Certificates: []tls.Certificate{cert}}, roots
+}

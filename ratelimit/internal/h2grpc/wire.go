@@ -2,6 +2,7 @@ package h2grpc
 
 import (
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -216,6 +217,16 @@ func (c *recordConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// SetWriteDeadline implements net.Conn. Writing into memory needs no deadline: the wire's is its own.
+func (c *recordConn) SetWriteDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.settled {
+		return nil
+	}
+	return c.Conn.SetWriteDeadline(t)
+}
+
 // take is what was written since the last take. It is good until the next but one.
 func (c *recordConn) take() []byte {
 	c.mu.Lock()
@@ -234,6 +245,9 @@ func serveTLS(raw net.Conn, config *tls.Config) (*sealedConn, error) {
 	c := &sealedConn{Conn: tls.Server(under, config), under: under}
 	if err := c.Handshake(); err != nil {
 		return nil, err
+	}
+	if c.ConnectionState().NegotiatedProtocol != "h2" { // as grpc-go: RFC 9113, section 3.2
+		return nil, errors.New("the client did not ask for the protocol h2 by ALPN")
 	}
 	under.mu.Lock()
 	under.settled = true
