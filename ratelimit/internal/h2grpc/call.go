@@ -50,7 +50,7 @@ func (c *conn) decide(s *stream, message []byte) {
 	o := &c.server.o
 	if err := x.Request.Unmarshal(x.body); err != nil {
 		o.Service.NoteRefused(service.Malformed, err)
-		c.bundle.refuse(s, s.refusal(codes.Internal, "grpc: error unmarshalling request: "+err.Error()))
+		c.bundle.refuse(s, s.refusal(codes.Internal, "grpc: failed to unmarshal the received message: "+err.Error()))
 		x.release()
 		return
 	}

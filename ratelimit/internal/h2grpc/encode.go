@@ -33,8 +33,9 @@ type encoder struct {
 	max int
 	// update is a new max that the next block has to begin with; -1: none.
 	update int
-	// indexed: both usual fields are in the table: status 0 at index 62, the content type at 63.
-	indexed bool
+	// typed: the content type is in the table. indexed: both usual fields are, status 0 at index 62, the content type
+	// at 63.
+	typed, indexed bool
 }
 
 func newEncoder() encoder { return encoder{max: tableSize, update: -1} }
@@ -46,7 +47,7 @@ func (e *encoder) resize(n int) {
 	}
 	e.max, e.update = n, n
 	if n < usualFields {
-		e.indexed = false // evicted
+		e.typed, e.indexed = false, false // evicted
 	}
 }
 
@@ -60,13 +61,17 @@ func (e *encoder) begin(dst []byte) []byte {
 }
 
 // headers appends the block before an answer's message.
-func (e *encoder) headers(dst []byte) []byte {
+func (e *encoder) headers(dst []byte, sub string) []byte {
 	dst = append(e.begin(dst), 0x80|staticStatus200)
+	if sub != "" {
+		return appendField(dst, staticContentType, "", subtype(sub))
+	}
 	if e.indexed {
 		return append(dst, 0x80|63)
 	}
 	if e.max >= usualFields {
-		// With incremental indexing. The trailers, which follow in the same write, put status 0 in front of it.
+		// With incremental indexing. The trailers that come next, whosever they are, put status 0 in front of it.
+		e.typed = true
 		return appendText(append(dst, 0x40|staticContentType), contentType)
 	}
 	return appendField(dst, staticContentType, "", contentType)
@@ -78,7 +83,7 @@ func (e *encoder) trailers(dst []byte) []byte {
 	if e.indexed {
 		return append(dst, 0x80|62)
 	}
-	if e.max >= usualFields {
+	if e.typed {
 		e.indexed = true
 		return appendText(appendText(append(dst, 0x40), statusName), "0")
 	}

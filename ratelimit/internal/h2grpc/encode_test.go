@@ -23,7 +23,8 @@ func TestEncoder(t *testing.T) {
 		want   []hpack.HeaderField
 	}
 	steps := []step{
-		{func(e *encoder) []byte { return e.headers(nil) }, []hpack.HeaderField{field(":status", "200"), field("content-type", "application/grpc")}},
+		{func(e *encoder) []byte { return e.headers(nil, "") }, []hpack.HeaderField{field(":status", "200"), field("content-type", "application/grpc")}},
+		{func(e *encoder) []byte { return e.headers(nil, "proto") }, []hpack.HeaderField{field(":status", "200"), field("content-type", "application/grpc+proto")}},
 		{func(e *encoder) []byte { return e.trailers(nil) }, []hpack.HeaderField{field("grpc-status", "0")}},
 		{func(e *encoder) []byte {
 			return e.refusal(nil, &refusal{code: codes.Internal, message: "50 %", subtype: "proto"})
@@ -64,9 +65,9 @@ func TestEncoder(t *testing.T) {
 			}
 			i := random.IntN(len(steps))
 			switch i {
-			case 0:
+			case 0, 1:
 				open++
-			case 1:
+			case 2:
 				if open == 0 {
 					continue
 				}
@@ -100,8 +101,8 @@ func TestEncoder(t *testing.T) {
 // TestEncoder_short: what nearly all answers have costs two bytes and one.
 func TestEncoder_short(t *testing.T) {
 	e := newEncoder()
-	e.trailers(e.headers(nil))
-	if h, tr := e.headers(nil), e.trailers(nil); len(h) != 2 || len(tr) != 1 {
+	e.trailers(e.headers(nil, ""))
+	if h, tr := e.headers(nil, ""), e.trailers(nil); len(h) != 2 || len(tr) != 1 {
 		t.Errorf("headers %x, trailers %x", h, tr)
 	}
 }

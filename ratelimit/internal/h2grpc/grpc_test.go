@@ -180,8 +180,8 @@ func TestMessages_large(t *testing.T) {
 		}
 		id += 2
 	}
-	f(1<<20, "200, grpc-status 13, grpc: error unmarshalling request")
-	f(4<<20, "200, grpc-status 13, grpc: error unmarshalling request")
+	f(1<<20, "200, grpc-status 13, grpc: failed to unmarshal the received message")
+	f(4<<20, "200, grpc-status 13, grpc: failed to unmarshal the received message")
 	f(4<<20+1, "200, grpc-status 8, grpc: received message larger than max (4194305 vs. 4194304)")
 	if n := r.buffered(); n != 0 {
 		t.Errorf("%d bytes are still accounted for", n)
@@ -220,8 +220,9 @@ func TestHeaders(t *testing.T) {
 	f("415, grpc-status 3, invalid gRPC request content-type \"application/json\"", fields(field("content-type", "application/json")))
 	f("415, grpc-status 3, invalid gRPC request content-type \"application/grpcs\"", fields(field("content-type", "application/grpcs")))
 	f("405, grpc-status 13, Received a HEADERS frame with :method \"GET\" which should be POST", fields(field(":method", "GET")))
-	f("400, grpc-status 13, num values of :authority: 2, num values of host: 0, both must only have 1 value as per HTTP/2 spec",
-		append([]hpack.HeaderField{field(":authority", "other")}, fields()...))
+	f("400, grpc-status 13, num values of :authority: 1, num values of host: 2, both must only have 1 value as per HTTP/2 spec",
+		append(fields(field("host", "x")), field("host", "x")))
+	f("reset PROTOCOL_ERROR", append([]hpack.HeaderField{field(":authority", "other")}, fields()...))
 	f("400, grpc-status 13, malformed binary metadata in header \"x-bin\"", fields(field("x-bin", "!")))
 	f("ok", fields(field("x-bin", "AAEC")))
 	f("400, grpc-status 13, malformed grpc-timeout: \"5\": want 1 to 8 digits and a unit", fields(field("grpc-timeout", "5")))

@@ -146,7 +146,7 @@ func (r *headerReader) judge() header {
 			switch {
 			case regular:
 				h.malformed = true // RFC 9113, section 8.3: before the others
-			case f.Name == ":authority":
+			case f.Name == ":authority" && authorities == 0:
 				pseudo--
 				authorities++
 			case into == nil || *into != "" || f.Value == "":
@@ -200,7 +200,7 @@ func (r *headerReader) judge() header {
 		}
 	}
 	switch {
-	case authorities > 1 || hosts > 1:
+	case hosts > 1:
 		refuse(http.StatusBadRequest, codes.Internal, "num values of :authority: %v, num values of host: %v, both must only have 1 value as per HTTP/2 spec", authorities, hosts)
 	case !isGRPC:
 		refuse(http.StatusUnsupportedMediaType, codes.InvalidArgument, "invalid gRPC request content-type %q", kind)

@@ -185,7 +185,7 @@ func (r *response) String() string {
 
 // ok reports whether it is an answer with a message that allows the request.
 func (r *response) ok() bool {
-	if !r.ended || r.get(":status") != "200" || r.get("grpc-status") != "0" || r.get("content-type") != "application/grpc" || len(r.fields) != 2 || len(r.body) < 5 {
+	if !r.ended || r.get(":status") != "200" || r.get("grpc-status") != "0" || !strings.HasPrefix(r.get("content-type"), "application/grpc") || len(r.fields) != 2 || len(r.body) < 5 {
 		return false
 	}
 	var m pb.RateLimitResponse

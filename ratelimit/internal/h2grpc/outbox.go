@@ -133,7 +133,7 @@ func (o *outbox) reply(a *answer, message []byte) {
 	size := messageHeader + len(message)
 	whole := int64(size) <= min(o.window, o.initial+s.credit) && size <= o.frameSize && len(o.blocked) == 0
 	at := len(o.buf)
-	o.buf = o.encoder.headers(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders, s.id))
+	o.buf = o.encoder.headers(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders, s.id), s.header.subtype)
 	o.setLength(at)
 	if !whole {
 		s.pending = appendMessage(make([]byte, 0, size), message)

@@ -40,23 +40,33 @@ func (s *stream) message(b []byte) ([]byte, *refusal) {
 	if len(b) == 0 {
 		return nil, s.refusal(codes.Internal, "cardinality violation: received no request message from non-client-streaming RPC")
 	}
-	if len(b) < messageHeader {
-		return nil, s.refusal(codes.Internal, "unexpected EOF")
+	message, rest, r := s.cutMessage(b)
+	if r != nil || len(rest) == 0 {
+		return message, r
 	}
-	n := messageLength(b)
-	switch rest := b[messageHeader:]; {
+	if _, _, r := s.cutMessage(rest); r != nil {
+		return nil, r
+	}
+	return nil, s.refusal(codes.Internal, "cardinality violation: received multiple request messages for non-client-streaming RPC")
+}
+
+// cutMessage takes the first message off a body that is not empty.
+func (s *stream) cutMessage(b []byte) (message, rest []byte, r *refusal) {
+	if len(b) < messageHeader {
+		return nil, nil, s.refusal(codes.Internal, "unexpected EOF")
+	}
+	n, text := messageLength(b), b[messageHeader:]
+	switch {
 	case n > maxMessage:
-		return nil, s.tooLong(b)
-	case n > len(rest):
-		return nil, s.refusal(codes.Internal, "unexpected EOF")
+		return nil, nil, s.tooLong(b)
+	case n > len(text):
+		return nil, nil, s.refusal(codes.Internal, "unexpected EOF")
 	case b[0] == 1:
-		return nil, s.refusal(codes.Internal, "grpc: compressed flag set with identity or empty encoding")
+		return nil, nil, s.refusal(codes.Internal, "grpc: compressed flag set with identity or empty encoding")
 	case b[0] != 0:
-		return nil, s.refusal(codes.Internal, fmt.Sprintf("grpc: received unexpected payload format %d", b[0]))
-	case n < len(rest):
-		return nil, s.refusal(codes.Internal, "cardinality violation: received multiple request messages for non-client-streaming RPC")
+		return nil, nil, s.refusal(codes.Internal, fmt.Sprintf("grpc: received unexpected payload format %d", b[0]))
 	default:
-		return rest, nil
+		return text[:n], text[n:], nil
 	}
 }
 
