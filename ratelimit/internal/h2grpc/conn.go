@@ -348,6 +348,17 @@ func (c *conn) find(id uint32) *stream {
 	return c.out.find(id)
 }
 
+// findPassed is the registered stream of that id, or nil. The answer or call of one that this read has completed is passed
+// on before, since the outbox has to know of a stream that is waiting for a window, or for the store.
+func (c *conn) findPassed(id uint32) *stream {
+	s := c.out.find(id)
+	if s == nil && len(c.bundle.answers)+len(c.waiting)+len(c.costly) > 0 {
+		c.pass()
+		s = c.out.find(id)
+	}
+	return s
+}
+
 // park registers the stream whose DATA did not come next.
 func (c *conn) park() {
 	s := c.current

@@ -251,9 +251,7 @@ func (c *conn) windowUpdate(h frameHeader, payload []byte) *connError {
 	if n == 0 {
 		return c.abort(h.stream, codeProtocol)
 	}
-	if len(c.bundle.answers)+len(c.waiting)+len(c.costly) > 0 {
-		c.pass() // the stream may be among them
-	}
+	c.findPassed(h.stream)
 	c.out.mu.Lock()
 	s := c.out.streams[h.stream]
 	over := false
@@ -285,7 +283,7 @@ func (c *conn) resetFrame(h frameHeader, payload []byte) *connError {
 		c.current = nil
 		c.release(s)
 		free(s)
-	} else if s := c.out.find(h.stream); s != nil {
+	} else if s := c.findPassed(h.stream); s != nil {
 		c.release(s)
 		c.out.mu.Lock()
 		c.out.cut(s)
