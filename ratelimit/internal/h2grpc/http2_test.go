@@ -216,6 +216,11 @@ func TestStreamErrors(t *testing.T) {
 		}
 	}
 	f("DATA behind the end", http2.ErrCodeStreamClosed, func(p *peer) { p.call(1); p.data(1, false, []byte("x")) })
+	f("DATA behind the client's RST_STREAM", http2.ErrCodeStreamClosed, func(p *peer) {
+		p.headers(1, false, fields())
+		p.must(p.framer.WriteRSTStream(1, http2.ErrCodeCancel))
+		p.data(1, false, []byte("x"))
+	})
 	f("WINDOW_UPDATE by 0", http2.ErrCodeProtocol, func(p *peer) { p.headers(1, false, fields()); p.must(p.framer.WriteWindowUpdate(1, 0)) })
 	f("a window over 2^31-1", http2.ErrCodeFlowControl, func(p *peer) {
 		p.headers(1, false, fields())
@@ -273,6 +278,11 @@ func TestConnectionErrors(t *testing.T) {
 	f("HEADERS on a closed stream", http2.ErrCodeStreamClosed, "protocol", func(p *peer) { p.headers(1, true, fields()) })
 	f("HEADERS behind the end", http2.ErrCodeStreamClosed, "protocol", func(p *peer) {
 		p.headers(3, true, fields(field(":path", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")))
+		p.headers(3, true, fields())
+	})
+	f("HEADERS behind the client's RST_STREAM", http2.ErrCodeStreamClosed, "protocol", func(p *peer) {
+		p.headers(3, false, fields())
+		p.must(p.framer.WriteRSTStream(3, http2.ErrCodeCancel))
 		p.headers(3, true, fields())
 	})
 	f("another frame in a header block", protocol, "protocol", func(p *peer) {
