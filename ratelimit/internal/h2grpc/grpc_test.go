@@ -381,9 +381,9 @@ func TestOtherMethods_window(t *testing.T) {
 // has finished it.
 func TestReset(t *testing.T) {
 	t.Parallel()
-	store := newSlowStore()
-	r := newRig(t, func(o *rigOptions) { o.store = store })
 	for _, together := range []bool{true, false} {
+		store := newSlowStore()
+		r := newRig(t, func(o *rigOptions) { o.store = store })
 		p := r.dial(t)
 		send := func() {
 			p.call(1)
@@ -402,13 +402,7 @@ func TestReset(t *testing.T) {
 			send()
 		}
 		p.sync(1)
-		if together {
-			select {
-			case <-store.gate:
-			default:
-				time.AfterFunc(20*time.Millisecond, func() { close(store.gate) })
-			}
-		}
+		close(store.gate)
 		if got := p.response(5); !got.ok() {
 			t.Errorf("%v", got)
 		}
