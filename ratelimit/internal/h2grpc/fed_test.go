@@ -6,8 +6,9 @@ import (
 	"net/http"
 	"testing"
 
-	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
 )
@@ -29,10 +30,10 @@ func newTestServer(t testing.TB) *Server {
 	t.Helper()
 	registry := stats.NewRegistry(stats.Options{})
 	svc := service.New(service.Options{
-		Store: counter.NewMemory(counter.MemoryOptions{}), Stats: registry, Caps: service.Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10},
+		Store: memory.New(memory.Options{}), Stats: registry, Caps: service.Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10},
 	})
 	const rule = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 4000000000}}\n"
-	rules, _, err := limits.Load(context.Background(), []limits.File{{Name: "rules.yaml", Text: []byte(rule)}}, limits.Options{NearRatio: 0.8, Stats: registry})
+	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(rule)}}, limits.Options{NearRatio: 0.8, Stats: registry})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,8 +24,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/h2grpc"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
@@ -35,7 +37,7 @@ import (
 const (
 	service3 = "envoy.service.ratelimit.v3.RateLimitService"
 	callPath = "/" + service3 + "/ShouldRateLimit"
-	refusals = "ratelimit_server.http2.refused_"
+	refusals = "ratelimit_server.http2.refused.__reason="
 	patience = 20 * time.Second
 )
 
@@ -61,7 +63,7 @@ const rule = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, reques
 func newRig(t testing.TB, change func(o *rigOptions)) *rig {
 	t.Helper()
 	r := &rig{stats: stats.NewRegistry(stats.Options{}), health: server.NewHealth()}
-	o := rigOptions{network: "tcp", store: counter.NewMemory(counter.MemoryOptions{})}
+	o := rigOptions{network: "tcp", store: memory.New(memory.Options{})}
 	o.Native, o.MaxStreams, o.Reflection = true, 1024, true
 	o.Health, o.Stats, o.Log = r.health, r.stats, slog.New(slog.DiscardHandler)
 	if change != nil {
@@ -71,7 +73,7 @@ func newRig(t testing.TB, change func(o *rigOptions)) *rig {
 		Store: o.store, Stats: r.stats, Caps: service.Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10},
 	})
 	o.Service = r.service
-	rules, _, err := limits.Load(context.Background(), []limits.File{{Name: "rules.yaml", Text: []byte(rule)}}, limits.Options{NearRatio: 0.8, Stats: r.stats})
+	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(rule)}}, limits.Options{NearRatio: 0.8, Stats: r.stats})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -471,12 +473,12 @@ func rawRequest(domain, key, value string) []byte {
 
 // slowStore is the in-process store behind a gate, so that calls wait in it.
 type slowStore struct {
-	memory *counter.Memory
+	memory *memory.Store
 	gate   chan struct{} // closed: open
 }
 
 func newSlowStore() *slowStore {
-	return &slowStore{counter.NewMemory(counter.MemoryOptions{}), make(chan struct{})}
+	return &slowStore{memory.New(memory.Options{}), make(chan struct{})}
 }
 
 func (s *slowStore) Add(ctx context.Context, r *counter.Request) error {
