@@ -78,6 +78,7 @@ func (c *conn) startExchange(s *stream) *connError {
 		defer x.finish()
 		defer func() {
 			if p := recover(); p != nil {
+				c.out.reset(s.id, codeInternal)
 				c.server.o.Panicked(p)
 			}
 		}()

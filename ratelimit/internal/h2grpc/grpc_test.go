@@ -3,6 +3,7 @@ package h2grpc_test
 import (
 	"bytes"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -412,4 +413,72 @@ func TestReset(t *testing.T) {
 			t.Errorf("an answer to a reset stream: %v", p.responses[3])
 		}
 	}
+}
+
+// TestOtherMethods_long: a handler's long answer goes on as the client opens the connection's window alone, or the
+// stream's, and a handler whose client leaves is told.
+func TestOtherMethods_long(t *testing.T) {
+	t.Parallel()
+	const size = 1 << 20
+	results := make(chan error, 10)
+	r := newRig(t, func(o *rigOptions) {
+		o.other = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/grpc")
+			w.Header().Set("Trailer", "Grpc-Status")
+			for range size / 4096 {
+				if _, err := w.Write(make([]byte, 4096)); err != nil {
+					results <- err
+					return
+				}
+			}
+			w.Header().Set("Grpc-Status", "0")
+			results <- nil
+		})
+	})
+	f := func(opened uint32) {
+		t.Helper()
+		p := r.dial(t)
+		p.headers(1, true, fields(field(":path", "/other")))
+		p.must(p.framer.WriteWindowUpdate(1-opened, size))
+		for got := 65535; got < size; got += 50000 {
+			p.until("DATA", func() bool { return p.responses[1] != nil && len(p.responses[1].body) >= got })
+			p.must(p.framer.WriteWindowUpdate(opened, 50000))
+		}
+		got := p.response(1)
+		if len(got.body) != size || got.get("grpc-status") != "0" {
+			t.Errorf("%v", got)
+		}
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	f(0)
+	f(1)
+	p := r.dial(t)
+	p.headers(1, true, fields(field(":path", "/other")))
+	p.until("DATA", func() bool { return p.responses[1] != nil && len(p.responses[1].body) == 65535 })
+	p.must(p.framer.WriteRSTStream(1, http2.ErrCodeCancel))
+	if err := <-results; err == nil {
+		t.Error("a handler did not hear of its stream's end")
+	}
+	p.calls(3)
+}
+
+// TestOtherMethods_panic: the stream is reset, the connection goes on.
+func TestOtherMethods_panic(t *testing.T) {
+	t.Parallel()
+	panics := make(chan any, 1)
+	r := newRig(t, func(o *rigOptions) {
+		o.other = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh") })
+		o.panicked = func(p any) { panics <- p }
+	})
+	p := r.dial(t)
+	p.headers(1, true, fields(field(":path", "/other")))
+	if got := p.response(1); got.code != http2.ErrCodeInternal || !got.reset {
+		t.Errorf("%v", got)
+	}
+	if got := <-panics; got != "oh" {
+		t.Error(got)
+	}
+	p.calls(3)
 }

@@ -53,9 +53,10 @@ type rig struct {
 
 type rigOptions struct {
 	server.GRPCOptions
-	store   counter.Store
-	network string // tcp or unix
-	other   http.Handler
+	store    counter.Store
+	network  string // tcp or unix
+	other    http.Handler
+	panicked func(any)
 }
 
 const rule = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 4000000000}}\n"
@@ -82,7 +83,7 @@ func newRig(t testing.TB, change func(o *rigOptions)) *rig {
 	if r.front = server.NewFront(o.GRPCOptions); o.other != nil {
 		r.front = h2grpc.New(h2grpc.Options{
 			Service: r.service, Path: callPath, Other: o.other, Stats: r.stats, MaxStreams: o.MaxStreams, MinPing: 1,
-			Panicked: func(p any) { t.Error(p) },
+			Panicked: o.panicked,
 		})
 	}
 	at := "127.0.0.1:0"

@@ -406,3 +406,30 @@ func TestServe_closed(t *testing.T) {
 		t.Error("the listener is open")
 	}
 }
+
+// TestDrain_watch: a health watch ends with the server, and holds it up no longer.
+func TestDrain_watch(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	p := r.dial(t)
+	p.headers(1, false, fields(field(":path", "/grpc.health.v1.Health/Watch")))
+	p.data(1, true, checkHealth())
+	p.until("the first answer", func() bool { return p.responses[1] != nil && len(p.responses[1].body) > 0 })
+	done := r.shutdown(t, patience)
+	p.until("a ping", func() bool { return len(p.pings) == 1 })
+	p.must(p.framer.WritePing(true, p.pings[0]))
+	p.until("the second GOAWAY", func() bool { return len(p.goAway) == 2 })
+	if got := p.sync(1); got.ended || got.reset {
+		t.Errorf("%v", got)
+	}
+	r.health.EndStreams()
+	if got := p.response(1); !got.ended || got.get("grpc-status") == "" {
+		t.Errorf("%v", got)
+	}
+	if !p.eof() {
+		t.Error(p.err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

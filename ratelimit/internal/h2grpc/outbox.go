@@ -275,6 +275,9 @@ func (o *outbox) pumpOne(s *stream) (blocked bool) {
 		s.pending = s.pending[n:]
 		o.window -= n
 		s.credit -= n
+		if s.exchange != nil {
+			s.exchange.roomier()
+		}
 	}
 	s.pending = nil
 	if s.exchange != nil && !s.exchange.returned() {
