@@ -461,6 +461,7 @@ func TestOtherMethods_long(t *testing.T) {
 	if err := <-results; err == nil {
 		t.Error("a handler did not hear of its stream's end")
 	}
+	p.must(p.framer.WriteWindowUpdate(0, 1000))
 	p.calls(3)
 }
 
