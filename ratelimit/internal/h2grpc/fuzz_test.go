@@ -89,7 +89,9 @@ func comparable(m map[string]string, lost, unfinished map[uint32]bool) map[strin
 		delete(m, fmt.Sprintf("stream %d", id))
 	}
 	for id := range unfinished {
-		if name := fmt.Sprintf("stream %d", id); strings.Contains(m[name], `grpc-status "13"`) && strings.Contains(m[name], `:status "200"`) {
+		name := fmt.Sprintf("stream %d", id)
+		mistake := strings.Contains(m[name], `grpc-status "13"`) || strings.Contains(m[name], `grpc-status "8"`)
+		if mistake && strings.Contains(m[name], `:status "200"`) {
 			delete(m, name)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -289,6 +291,11 @@ func TestDeadline(t *testing.T) {
 	}
 	close(store.gate)
 	p.calls(3)
+	p.headers(5, false, fields(field("grpc-timeout", "99999999H")))
+	p.data(5, true, request())
+	if got := p.response(5); !got.ok() {
+		t.Errorf("%v", got)
+	}
 }
 
 func checkHealth() []byte {
@@ -482,4 +489,44 @@ func TestOtherMethods_panic(t *testing.T) {
 		t.Error(got)
 	}
 	p.calls(3)
+}
+
+// TestCostly: a call that takes long does not keep its neighbours' answers, and is answered itself.
+func TestCostly(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	p := r.dial(t)
+	many := &pb.RateLimitRequest{Domain: "d"}
+	for i := range 64 {
+		many.Descriptors = append(many.Descriptors, &ratelimitpb.RateLimitDescriptor{
+			Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "k", Value: fmt.Sprint(i)}},
+		})
+	}
+	b, err := proto.Marshal(many)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range uint32(20) {
+		first := 10*round + 1
+		p.batch(func() {
+			p.call(first)
+			p.headers(first+2, false, fields())
+			p.data(first+2, true, message(b))
+			p.call(first + 4)
+			p.headers(first+6, false, fields())
+			p.data(first+6, true, message(b))
+			p.call(first + 8)
+			p.must(p.framer.WriteRSTStream(first+6, http2.ErrCodeCancel))
+		})
+		for _, id := range []uint32{first, first + 4, first + 8} {
+			if got := p.response(id); !got.ok() {
+				t.Errorf("stream %d: %v", id, got)
+			}
+		}
+		var m pb.RateLimitResponse
+		got := p.response(first + 2)
+		if len(got.body) < 5 || proto.Unmarshal(got.body[5:], &m) != nil || len(m.Statuses) != 64 {
+			t.Errorf("%v", got)
+		}
+	}
 }

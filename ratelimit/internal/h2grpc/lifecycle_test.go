@@ -318,13 +318,19 @@ func TestTLS(t *testing.T) {
 func TestShutdown_load(t *testing.T) {
 	t.Parallel()
 	config, roots := selfSigned(t)
-	for name, secure := range map[string]bool{"plain": false, "TLS": true} {
+	for _, name := range []string{"plain", "TLS", "a store that is waited for"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			secure := name == "TLS"
 			for range 5 {
 				r := newRig(t, func(o *rigOptions) {
 					if secure {
 						o.TLS = config
+					}
+					if name != "plain" && !secure {
+						store := newSlowStore()
+						close(store.gate)
+						o.store = store
 					}
 				})
 				creds := insecure.NewCredentials()
