@@ -14,7 +14,11 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/redis/rueidis"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	"gatehouse/shared/await"
@@ -276,12 +280,19 @@ func TestSIGTERM_waitsForRequestsInFlight(t *testing.T) {
 	e := onRedis(redis.Addr())
 	e["STORE_STALL"] = "0"
 	p := start(t, `[{key: k, @1000000/y}]`, e)
-	c := p.dial(t)
+	var sent sentCalls
+	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStatsHandler(&sent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	c := pb.NewRateLimitServiceClient(conn)
 	decide1(t, c, "k", "v")
 	if err := redis.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	const calls = 50
+	sent.n.Store(0)
 	errs := make(chan error, calls)
 	for range calls {
 		go func() {
@@ -291,10 +302,11 @@ func TestSIGTERM_waitsForRequestsInFlight(t *testing.T) {
 			errs <- err
 		}()
 	}
-	await.True(t, "all calls are under way", func() bool {
-		_, body := get(t, p.debug+"/debug/pprof/goroutine?debug=2")
-		return strings.Count(body, "service.(*Service).DecideAt(") >= calls
-	})
+	await.True(t, "all calls are sent", func() bool { return sent.n.Load() >= calls })
+	// An answer to what the connection carries behind them says that the daemon has read them.
+	if _, err := healthpb.NewHealthClient(conn).Check(t.Context(), new(healthpb.HealthCheckRequest)); err != nil {
+		t.Fatal(err)
+	}
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -311,6 +323,25 @@ func TestSIGTERM_waitsForRequestsInFlight(t *testing.T) {
 		t.Errorf("stopping: %v", err)
 	}
 }
+
+// sentCalls counts the messages that a client has handed to its connection.
+type sentCalls struct{ n atomic.Int64 }
+
+// HandleRPC implements stats.Handler.
+func (s *sentCalls) HandleRPC(_ context.Context, e stats.RPCStats) {
+	if _, ok := e.(*stats.OutPayload); ok {
+		s.n.Add(1)
+	}
+}
+
+// TagRPC implements stats.Handler.
+func (*sentCalls) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// TagConn implements stats.Handler.
+func (*sentCalls) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn implements stats.Handler.
+func (*sentCalls) HandleConn(context.Context, stats.ConnStats) {}
 
 // Connections that never say what they want, or only half of it, hold up nobody's GOAWAY: neither
 // port scanners nor probes that keep their connection open.
