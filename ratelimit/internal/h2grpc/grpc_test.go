@@ -496,6 +496,7 @@ func TestCostly(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	p := r.dial(t)
+	p.must(p.framer.WriteWindowUpdate(0, 1<<20)) // for answers of two kilobytes each
 	many := &pb.RateLimitRequest{Domain: "d"}
 	for i := range 64 {
 		many.Descriptors = append(many.Descriptors, &ratelimitpb.RateLimitDescriptor{
