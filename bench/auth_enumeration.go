@@ -8,55 +8,55 @@ import (
 	"time"
 )
 
-// alike is a request whose answer must not tell whether somebody has an account, by its time either.
-type alike struct {
+// enumerationProbe is a request whose answer must not tell whether somebody has an account, by its time either.
+type enumerationProbe struct {
 	name, path string
 	body       string // %[1]s is the address, %[2]s a password that nobody has
 	status     int
 }
 
-var alikes = []alike{
+var enumerationProbes = []enumerationProbe{
 	{"refused sign-in", "/token?grant_type=password", `{"email":%[1]q,"password":%[2]q}`, 400},
 	{"sign-up, to be confirmed", "/signup", `{"email":%[1]q,"password":%[2]q}`, 200},
 	{"recovery", "/recover", `{"email":%[1]q}`, 200},
 }
 
 const (
-	alikeCalls = 300 // measured of each side in each round
-	alikeWarm  = 30
+	enumerationCalls = 300 // measured of each side in each round
+	enumerationWarm  = 30
 )
 
-// alikeRound is how long both sides took in one round, medians.
-type alikeRound struct{ known, unknown time.Duration }
+// enumerationRound is how long both sides took in one round, medians.
+type enumerationRound struct{ known, unknown time.Duration }
 
-// startAlike starts a daemon on the accounts of HS256 that confirms by mail. Its mails go to the dev
+// startEnumeration starts a daemon on the accounts of HS256 that confirms by mail. Its mails go to the dev
 // mailbox, and it may send as many as it likes, to each address in its time.
-func (s *authSuite) startAlike(ctx context.Context) (err error) {
-	settings := append(cheap("HS256"),
+func (s *authSuite) startEnumeration(ctx context.Context) (err error) {
+	settings := append(cheapHash("HS256"),
 		"AUTH_MAILER_AUTOCONFIRM=false", "AUTH_API_EXTERNAL_URL=http://127.0.0.1:9", "AUTH_SITE_URL=http://127.0.0.1:9",
 		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=0", "AUTH_RATE_LIMIT_EMAIL_SENT=1000000",
 	)
-	if s.targets["mailing"], err = s.lab.auth("mailing", s.db.server.PostgresURL("HS256"), settings...); err != nil {
+	if s.targets["mailing"], err = s.testbed.auth("mailing", s.db.server.PostgresURL("HS256"), settings...); err != nil {
 		return err
 	}
-	return s.lab.awaitHTTP(ctx, s.targets["mailing"], "/health", "")
+	return s.testbed.awaitHTTP(ctx, s.targets["mailing"], "/health", "")
 }
 
-// measureAlike asks each request for known and unknown addresses at the same time, over a connection each.
+// measureEnumeration asks each request for known and unknown addresses at the same time, over a connection each.
 // An address is used once for each, in as many rounds as there are accounts for.
-func (s *authSuite) measureAlike(round int) {
+func (s *authSuite) measureEnumeration(round int) {
 	known := s.crowd["HS256"]
-	known = known[round*(alikeCalls+alikeWarm)%(len(known)-alikeCalls-alikeWarm):]
-	for n, a := range alikes {
+	known = known[round*(enumerationCalls+enumerationWarm)%(len(known)-enumerationCalls-enumerationWarm):]
+	for n, a := range enumerationProbes {
 		var took [2]histogram
 		var asked [2]int
 		l := httpLoad{
-			addr: s.targets["mailing"].addr, conns: 2, warmCalls: 2 * alikeWarm, run: time.Minute,
+			addr: s.targets["mailing"].addr, conns: 2, warmCalls: 2 * enumerationWarm, run: time.Minute,
 			each: func(conn int, latency time.Duration) { took[conn].record(latency) },
 			traffic: traffic{
 				next: func(b []byte, conn int) ([]byte, bool) {
 					i := asked[conn]
-					if i == alikeCalls+alikeWarm {
+					if i == enumerationCalls+enumerationWarm {
 						return nil, false
 					}
 					asked[conn]++
@@ -78,16 +78,16 @@ func (s *authSuite) measureAlike(round int) {
 			s.refused = append(s.refused, fmt.Sprintf("round %d, %s: %v", round+1, a.name, err))
 			continue
 		}
-		s.alike[a.name] = append(s.alike[a.name], alikeRound{took[0].quantile(.5), took[1].quantile(.5)})
+		s.enumeration[a.name] = append(s.enumeration[a.name], enumerationRound{took[0].quantile(.5), took[1].quantile(.5)})
 	}
 }
 
-// alikeTable compares the medians of both sides.
-func (s *authSuite) alikeTable() {
+// enumerationTable compares the medians of both sides.
+func (s *authSuite) enumerationTable() {
 	rows := [][]string{{"medians, µs", "known address", "unknown address"}}
-	for _, a := range alikes {
+	for _, a := range enumerationProbes {
 		var known, unknown []float64
-		for _, r := range s.alike[a.name] {
+		for _, r := range s.enumeration[a.name] {
 			known, unknown = append(known, float64(r.known.Microseconds())), append(unknown, float64(r.unknown.Microseconds()))
 		}
 		if len(known) == 0 {
@@ -95,7 +95,7 @@ func (s *authSuite) alikeTable() {
 		}
 		rows = append(rows, []string{a.name, spreadOf(known).String(), spreadOf(unknown).String()})
 		s.report.atMost(1.05, " ×", a.name+": known and unknown address, the longer ÷ the shorter",
-			[]float64{apart(spreadOf(known).median, spreadOf(unknown).median)}, "of the medians above")
+			[]float64{quotient(spreadOf(known).median, spreadOf(unknown).median)}, "of the medians above")
 	}
 	if len(rows) > 1 {
 		s.report.linef("")
@@ -103,5 +103,5 @@ func (s *authSuite) alikeTable() {
 	}
 }
 
-// apart is the larger of two figures by the smaller.
-func apart(a, b float64) float64 { return max(a, b) / min(a, b) }
+// quotient is the larger of two figures by the smaller.
+func quotient(a, b float64) float64 { return max(a, b) / min(a, b) }

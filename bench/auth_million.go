@@ -32,12 +32,12 @@ func (s *authSuite) startMillion(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t, err := s.lab.auth(name, url, cheap("HS256")...)
+	t, err := s.testbed.auth(name, url, cheapHash("HS256")...)
 	if err != nil {
 		return err
 	}
 	s.targets[name] = t
-	if err := s.lab.awaitHTTP(ctx, t, "/health", ""); err != nil {
+	if err := s.testbed.awaitHTTP(ctx, t, "/health", ""); err != nil {
 		return err
 	}
 	hash, err := bcrypt.GenerateFromPassword([]byte(benchPassword), bcrypt.MinCost)
@@ -68,14 +68,14 @@ func (s *authSuite) startMillion(ctx context.Context) error {
 	for i := range crowd {
 		crowd[i].email = fmt.Sprintf("million-%07d@bench.example", 1+rand.IntN(millionUsers))
 	}
-	if s.crowd[name], err = admit(t, crowd); err != nil {
-		return fmt.Errorf("%w\n%s", err, s.lab.lastWords(t))
+	if s.crowd[name], err = signInAccounts(t, crowd); err != nil {
+		return fmt.Errorf("%w\n%s", err, s.testbed.logTail(t))
 	}
 	return nil
 }
 
-// admit signs accounts in, each once, and keeps their tokens.
-func admit(t *target, accounts []account) ([]account, error) {
+// signInAccounts signs accounts in, each once, and keeps their tokens.
+func signInAccounts(t *target, accounts []account) ([]account, error) {
 	signIn, kept := signingIn(authConns, accounts), make([]account, 0, len(accounts))
 	judge := signIn.judge
 	signIn.judge = func(conn, status int, answer []byte) bool {

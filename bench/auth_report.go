@@ -12,7 +12,7 @@ import (
 
 // header says what was measured on what.
 func (s *authSuite) header(ctx context.Context) error {
-	info, err := buildinfo.ReadFile(s.lab.authDaemon)
+	info, err := buildinfo.ReadFile(s.testbed.authDaemon)
 	if err != nil {
 		return fmt.Errorf("%w (make build makes it)", err)
 	}
@@ -61,7 +61,7 @@ func (s *authSuite) tables() {
 		s.report.table(rows)
 	}
 	s.floodTable()
-	s.alikeTable()
+	s.enumerationTable()
 	s.millionTable()
 	for _, why := range s.refused {
 		s.report.linef("no figures of %s", why)
@@ -160,8 +160,8 @@ func minus(of, less []float64) []float64 {
 	return values
 }
 
-// extras measures the budgets that aren't about a request: start, memory, the binary.
-func (s *authSuite) extras(ctx context.Context) error {
+// otherBudgets measures the budgets that aren't about a request: start, memory, the binary.
+func (s *authSuite) otherBudgets(ctx context.Context) error {
 	busy, err := readFamily(s.targets["HS256"].process.PID())
 	if err != nil {
 		return err
@@ -170,12 +170,12 @@ func (s *authSuite) extras(ctx context.Context) error {
 	var took, idle []float64
 	for range 2*s.rounds + 1 {
 		began := time.Now()
-		t, err := s.lab.auth("start", s.db.server.PostgresURL("ES256"), cheap("ES256")...)
+		t, err := s.testbed.auth("start", s.db.server.PostgresURL("ES256"), cheapHash("ES256")...)
 		if err != nil {
 			return err
 		}
 		// As in ratelimit's, the first answer that has done all that a request does.
-		if err := s.lab.awaitHTTP(ctx, t, "/user", s.crowd["ES256"][0].access); err != nil {
+		if err := s.testbed.awaitHTTP(ctx, t, "/user", s.crowd["ES256"][0].access); err != nil {
 			return err
 		}
 		took = append(took, float64(time.Since(began).Microseconds())/1000)
@@ -187,17 +187,17 @@ func (s *authSuite) extras(ctx context.Context) error {
 			}
 			idle = append(idle, float64(u.rss)/mib)
 		}
-		if err := s.lab.stop(t); err != nil {
-			return fmt.Errorf("start: %w\n%s", err, s.lab.lastWords(t))
+		if err := s.testbed.stop(t); err != nil {
+			return fmt.Errorf("start: %w\n%s", err, s.testbed.logTail(t))
 		}
 	}
 	s.report.atMost(40, " ms", "start to the first GET /user", took, "migrated before, key there")
 	s.report.atMost(24, " MiB", "RSS, idle", idle)
-	file, err := os.Stat(s.lab.authDaemon)
+	file, err := os.Stat(s.testbed.authDaemon)
 	if err != nil {
 		return err
 	}
-	info, err := buildinfo.ReadFile(s.lab.authDaemon)
+	info, err := buildinfo.ReadFile(s.testbed.authDaemon)
 	if err != nil {
 		return err
 	}

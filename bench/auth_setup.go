@@ -116,17 +116,17 @@ func (d *database) meter(ctx context.Context) (m meter, err error) {
 }
 
 // httpYardstick starts one that does one thing for each request.
-func (l *lab) httpYardstick(kind, database string) (*target, error) {
-	return l.self(kind, "http-yardstick", "-kind", kind, "-database", database)
+func (l *testbed) httpYardstick(kind, database string) (*target, error) {
+	return l.startSelf(kind, "http-yardstick", "-kind", kind, "-database", database)
 }
 
 // auth starts the daemon on a database with further settings of its own. It returns at once.
-func (l *lab) auth(name, database string, settings ...string) (*target, error) {
+func (l *testbed) auth(name, database string, settings ...string) (*target, error) {
 	return l.authOf(l.authDaemon, name, database, settings...)
 }
 
 // authOf does the same with another program.
-func (l *lab) authOf(program, name, database string, settings ...string) (*target, error) {
+func (l *testbed) authOf(program, name, database string, settings ...string) (*target, error) {
 	home := filepath.Join(l.dir, name) // also where it would look for a .env
 	if err := os.MkdirAll(home, 0o755); err != nil {
 		return nil, err
@@ -163,9 +163,9 @@ func (l *lab) authOf(program, name, database string, settings ...string) (*targe
 	return t, nil
 }
 
-// cheap are the settings of the daemons that everything but hashing is measured with: the hash would be
+// cheapHash returns the settings of the daemons that everything but hashing is measured with: the hash would be
 // all that one sees.
-func cheap(algorithm string) []string {
+func cheapHash(algorithm string) []string {
 	return []string{
 		"AUTH_JWT_ALGORITHM=" + algorithm, "AUTH_PASSWORD_HASH=bcrypt:4",
 		"AUTH_DB_MAX_POOL_SIZE=" + strconv.Itoa(authPool),
@@ -173,7 +173,7 @@ func cheap(algorithm string) []string {
 }
 
 // awaitHTTP returns when a GET with that bearer token, or with none, is answered 200.
-func (l *lab) awaitHTTP(ctx context.Context, t *target, path, bearer string) error {
+func (l *testbed) awaitHTTP(ctx context.Context, t *target, path, bearer string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -184,9 +184,9 @@ func (l *lab) awaitHTTP(ctx context.Context, t *target, path, bearer string) err
 		}
 		select {
 		case <-t.process.Ended():
-			return fmt.Errorf("%s ended while starting:\n%s", t.name, l.lastWords(t))
+			return fmt.Errorf("%s ended while starting:\n%s", t.name, l.logTail(t))
 		case <-ctx.Done():
-			return fmt.Errorf("%s doesn't answer: %w\n%s", t.name, err, l.lastWords(t))
+			return fmt.Errorf("%s doesn't answer: %w\n%s", t.name, err, l.logTail(t))
 		case <-time.After(200 * time.Microsecond):
 		}
 	}

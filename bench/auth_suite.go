@@ -12,22 +12,22 @@ import (
 
 // authSuite is the part of the measurement that is about auth.
 type authSuite struct {
-	rounds int
-	time   time.Duration // of each measurement, without warm-up
-	whole  bool          // start, memory and binary too
-	wanted func(scenario string) bool
-	lab    *lab
-	report *report
+	rounds  int
+	time    time.Duration // of each measurement, without warm-up
+	whole   bool          // start, memory and binary too
+	wanted  func(scenario string) bool
+	testbed *testbed
+	report  *report
 
 	db      *database
 	targets map[string]*target
-	// crowd are accounts by daemon; leaving those that sign out next, by daemon.
-	crowd   map[string][]account
-	leaving map[string]*[]account
-	samples map[authLine][]sample
-	refused []string
-	flood   []floodRound
-	alike   map[string][]alikeRound
+	// crowd are accounts by daemon; toSignOut those that sign out next, by daemon.
+	crowd       map[string][]account
+	toSignOut   map[string]*[]account
+	samples     map[authLine][]sample
+	refused     []string
+	flood       []floodRound
+	enumeration map[string][]enumerationRound
 
 	large        bool // fill a large database too: only when -only names it
 	million      map[string][]millionRound
@@ -91,9 +91,9 @@ var authDaemons = []struct {
 	settings []string
 	accounts int
 }{
-	{"HS256", cheap("HS256"), 2_000},
-	{"RS256", cheap("RS256"), 500},
-	{"ES256", cheap("ES256"), 500},
+	{"HS256", cheapHash("HS256"), 2_000},
+	{"RS256", cheapHash("RS256"), 500},
+	{"ES256", cheapHash("ES256"), 500},
 	{"default", nil, 64},
 }
 
@@ -116,7 +116,7 @@ func (s *authSuite) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	for _, e := range s.lab.editions() {
+	for _, e := range s.testbed.editions() {
 		if s.trips[e.suffix], err = s.countTrips(ctx, e); err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func (s *authSuite) run(ctx context.Context) (err error) {
 	s.tables()
 	s.compareEditions()
 	if s.whole {
-		if err := s.extras(ctx); err != nil {
+		if err := s.otherBudgets(ctx); err != nil {
 			return err
 		}
 	}
@@ -134,7 +134,7 @@ func (s *authSuite) run(ctx context.Context) (err error) {
 
 func (s *authSuite) stop() error {
 	for _, t := range s.targets {
-		if err := s.lab.stop(t); err != nil {
+		if err := s.testbed.stop(t); err != nil {
 			return fmt.Errorf("%s: %w", t.name, err)
 		}
 	}
@@ -143,20 +143,20 @@ func (s *authSuite) stop() error {
 
 // start brings up the yardsticks and the daemons, and signs their accounts up.
 func (s *authSuite) start(ctx context.Context) error {
-	s.targets, s.crowd, s.leaving = map[string]*target{}, map[string][]account{}, map[string]*[]account{}
-	s.samples, s.trips, s.alike = map[authLine][]sample{}, map[string]map[string]float64{}, map[string][]alikeRound{}
+	s.targets, s.crowd, s.toSignOut = map[string]*target{}, map[string][]account{}, map[string]*[]account{}
+	s.samples, s.trips, s.enumeration = map[authLine][]sample{}, map[string]map[string]float64{}, map[string][]enumerationRound{}
 	s.million = map[string][]millionRound{}
 	yardsticks, err := s.db.createYardstick(ctx)
 	if err != nil {
 		return err
 	}
 	for _, kind := range []string{"handler", "select", "update", "hash:4", "hash:10", "sign:RS256", "sign:ES256"} {
-		if s.targets[kind], err = s.lab.httpYardstick(kind, yardsticks); err != nil {
+		if s.targets[kind], err = s.testbed.httpYardstick(kind, yardsticks); err != nil {
 			return err
 		}
 	}
 	for _, d := range authDaemons {
-		for _, e := range s.lab.editions() {
+		for _, e := range s.testbed.editions() {
 			if err := s.startDaemon(ctx, e.auth, d.name+e.suffix, d.accounts, d.settings); err != nil {
 				return err
 			}
@@ -167,7 +167,7 @@ func (s *authSuite) start(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.startAlike(ctx)
+	return s.startEnumeration(ctx)
 }
 
 // startDaemon starts one on a database of its own, where it signs accounts up.
@@ -176,16 +176,16 @@ func (s *authSuite) startDaemon(ctx context.Context, program, name string, accou
 	if err != nil {
 		return err
 	}
-	t, err := s.lab.authOf(program, name, url, settings...)
+	t, err := s.testbed.authOf(program, name, url, settings...)
 	if err != nil {
 		return err
 	}
 	s.targets[name] = t
-	if err := s.lab.awaitHTTP(ctx, t, "/health", ""); err != nil {
+	if err := s.testbed.awaitHTTP(ctx, t, "/health", ""); err != nil {
 		return err
 	}
-	if s.crowd[name], err = enlist(t, "crowd", accounts); err != nil {
-		return fmt.Errorf("%w\n%s", err, s.lab.lastWords(t))
+	if s.crowd[name], err = signUpAccounts(t, "crowd", accounts); err != nil {
+		return fmt.Errorf("%w\n%s", err, s.testbed.logTail(t))
 	}
 	// Plans were made for empty tables.
 	return execSQL(ctx, url, "vacuum analyze")
@@ -218,7 +218,7 @@ func (s *authSuite) round(ctx context.Context, round int) error {
 		}
 	}
 	if s.wanted("alike") {
-		s.measureAlike(round)
+		s.measureEnumeration(round)
 	}
 	if s.wanted("flood") {
 		if err := s.measureFlood(ctx, round); err != nil {
@@ -249,13 +249,13 @@ func (s *authSuite) load(l authLine, round int) httpLoad {
 	case "password":
 		load.traffic = signingIn(authConns, crowd)
 	case "signup":
-		s.leaving[l.target] = &[]account{}
-		load.traffic = signingUp(fmt.Sprintf("round%d", round), s.leaving[l.target])
+		s.toSignOut[l.target] = &[]account{}
+		load.traffic = signingUp(fmt.Sprintf("round%d", round), s.toSignOut[l.target])
 		load.run = 2 * s.time // for enough who sign out afterwards
 	case "logout":
-		leaving := *s.leaving[l.target]
-		load.traffic = signingOut(authConns, leaving)
-		load.warm, load.warmCalls, load.run = 0, len(leaving)/10, time.Minute
+		toSignOut := *s.toSignOut[l.target]
+		load.traffic = signingOut(authConns, toSignOut)
+		load.warm, load.warmCalls, load.run = 0, len(toSignOut)/10, time.Minute
 	default: // a yardstick
 		load.traffic = getting("/yardstick")
 	}

@@ -185,9 +185,9 @@ func signingOut(conns int, accounts []account) traffic {
 	}
 }
 
-// enlist signs up n accounts, in the order of nothing in particular: neighbours in the table aren't asked
+// signUpAccounts signs up n accounts, in the order of nothing in particular: neighbours in the table aren't asked
 // for one after the other.
-func enlist(t *target, prefix string, n int) ([]account, error) {
+func signUpAccounts(t *target, prefix string, n int) ([]account, error) {
 	var accounts []account
 	l := httpLoad{addr: t.addr, traffic: signingUp(prefix, &accounts), conns: authConns, run: 5 * time.Minute, calls: n}
 	r, err := l.drive()

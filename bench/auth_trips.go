@@ -117,11 +117,11 @@ func (s *authSuite) countTrips(ctx context.Context, e edition) (map[string]float
 		return nil, err
 	}
 	defer counter.close()
-	t, err := s.lab.authOf(e.auth, "counted"+e.suffix, counter.url("HS256"+e.suffix), cheap("HS256")...)
+	t, err := s.testbed.authOf(e.auth, "counted"+e.suffix, counter.url("HS256"+e.suffix), cheapHash("HS256")...)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.lab.awaitHTTP(ctx, t, "/health", ""); err != nil {
+	if err := s.testbed.awaitHTTP(ctx, t, "/health", ""); err != nil {
 		return nil, err
 	}
 	crowd, counts := s.crowd["HS256"+e.suffix], map[string]float64{}
@@ -157,9 +157,9 @@ func (s *authSuite) countTrips(ctx context.Context, e edition) (map[string]float
 			err = errors.New(r.refusal)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("round trips of %s: %w\n%s", scenario.name, err, s.lab.lastWords(t))
+			return nil, fmt.Errorf("round trips of %s: %w\n%s", scenario.name, err, s.testbed.logTail(t))
 		}
 		counts[scenario.name] = float64(trips[1]) / float64(r.answered())
 	}
-	return counts, s.lab.stop(t)
+	return counts, s.testbed.stop(t)
 }

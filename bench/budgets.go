@@ -17,8 +17,8 @@ import (
 
 const mib = 1 << 20
 
-// extras measures the budgets that aren't about a call: start, memory, reload, the binary.
-func (s *suite) extras(ctx context.Context) error {
+// otherBudgets measures the budgets that aren't about a call: start, memory, reload, the binary.
+func (s *suite) otherBudgets(ctx context.Context) error {
 	fmt.Fprintln(os.Stderr, "start, memory, reload")
 	for _, f := range []func(context.Context) error{s.startTime, s.memory, s.reload, s.binary} {
 		if err := f(ctx); err != nil {
@@ -32,17 +32,17 @@ func (s *suite) extras(ctx context.Context) error {
 // fresh starts a daemon on its in-process store, hands it to use after its first decision, and ends it.
 func (s *suite) fresh(ctx context.Context, name string, rules []byte, use func(t *target, took time.Duration) error, settings ...string) error {
 	began := time.Now()
-	t, err := s.lab.ratelimit(name, rules, nil, settings...)
+	t, err := s.testbed.ratelimit(name, rules, nil, settings...)
 	if err != nil {
 		return err
 	}
-	if err := s.lab.await(ctx, t); err != nil {
+	if err := s.testbed.await(ctx, t); err != nil {
 		return err
 	}
 	if err := use(t, time.Since(began)); err != nil {
 		return err
 	}
-	return s.lab.stop(t)
+	return s.testbed.stop(t)
 }
 
 // startTime is from before the fork to the first decision on a socket.
@@ -97,11 +97,11 @@ func (s *suite) memory(ctx context.Context) error {
 
 // binary looks at the program itself.
 func (s *suite) binary(context.Context) error {
-	file, err := os.Stat(s.lab.daemon)
+	file, err := os.Stat(s.testbed.daemon)
 	if err != nil {
 		return err
 	}
-	info, err := buildinfo.ReadFile(s.lab.daemon)
+	info, err := buildinfo.ReadFile(s.testbed.daemon)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ const (
 )
 
 // editions are the programs under measurement and, with -against, the earlier ones.
-func (l *lab) editions() []edition {
+func (l *testbed) editions() []edition {
 	all := []edition{{"", l.daemon, l.authDaemon}}
 	if l.against != "" {
 		ratelimit, auth := filepath.Join(l.against, "ratelimit"), filepath.Join(l.against, "auth")
@@ -90,9 +90,9 @@ func inverse(figure func(sample) float64) func(sample) float64 {
 	}
 }
 
-// turned is the order of the editions in a round: each is first, second and last equally often, since what is
+// rotated is the order of the editions in a round: each is first, second and last equally often, since what is
 // measured before leaves a cache and a disk behind.
-func (l *lab) turned(round int) []edition {
+func (l *testbed) rotated(round int) []edition {
 	all := l.editions()
 	first := round % len(all)
 	return append(all[first:len(all):len(all)], all[:first]...)
@@ -101,7 +101,7 @@ func (l *lab) turned(round int) []edition {
 // withEditions puts a line's twins of the earlier programs next to it; yardsticks have none.
 func (s *suite) withEditions(g group, round int) (all group) {
 	for _, l := range g {
-		for _, e := range s.lab.turned(round) {
+		for _, e := range s.testbed.rotated(round) {
 			if e.suffix == "" || !isYardstick(l.target) {
 				all = append(all, line{scenario: l.scenario, target: l.target + e.suffix, open: l.open})
 			}
@@ -114,7 +114,7 @@ func isYardstick(target string) bool { return target == "plain" || target == "tu
 
 // compareEditions prints the rate limit daemon beside its earlier program.
 func (s *suite) compareEditions() {
-	if s.lab.against == "" {
+	if s.testbed.against == "" {
 		return
 	}
 	var all []comparison
@@ -139,7 +139,7 @@ func (s *suite) compareEditions() {
 			}
 		}
 	}
-	s.report.comparisonTable("ratelimit, against "+s.lab.against, all)
+	s.report.comparisonTable("ratelimit, against "+s.testbed.against, all)
 }
 
 func (l line) row() string {
@@ -152,7 +152,7 @@ func (l line) row() string {
 // withEditions does the same for auth.
 func (s *authSuite) withEditions(g []authLine, round int) (all []authLine) {
 	for _, l := range g {
-		for _, e := range s.lab.turned(round) {
+		for _, e := range s.testbed.rotated(round) {
 			if e.suffix == "" || s.crowd[l.target] != nil { // a yardstick has no accounts
 				all = append(all, authLine{l.scenario, l.target + e.suffix})
 			}
@@ -163,7 +163,7 @@ func (s *authSuite) withEditions(g []authLine, round int) (all []authLine) {
 
 // compareEditions prints the auth daemon beside its earlier program.
 func (s *authSuite) compareEditions() {
-	if s.lab.against == "" {
+	if s.testbed.against == "" {
 		return
 	}
 	var all []comparison
@@ -187,5 +187,5 @@ func (s *authSuite) compareEditions() {
 			}
 		}
 	}
-	s.report.comparisonTable("auth, against "+s.lab.against, all)
+	s.report.comparisonTable("auth, against "+s.testbed.against, all)
 }

@@ -48,7 +48,7 @@ func TestInverse(t *testing.T) {
 }
 
 func TestEditions(t *testing.T) {
-	s := &suite{lab: &lab{daemon: "bin/ratelimit", against: "old"}}
+	s := &suite{testbed: &testbed{daemon: "bin/ratelimit", against: "old"}}
 	for round, order := range [][]string{{"redis", "redis-before", "redis-again"}, {"redis-before", "redis-again", "redis"}, {"redis-again", "redis", "redis-before"}} {
 		got := s.withEditions(group{{scenario: "single", target: "tuned"}, {scenario: "single", target: "redis", open: true}}, round)
 		want := group{{scenario: "single", target: "tuned"}}

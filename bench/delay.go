@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// runBeside runs a command to its end, with further variables in its environment.
-func runBeside(ctx context.Context, args []string, env ...string) error {
+// runCommand runs a command to its end, with further variables in its environment.
+func runCommand(ctx context.Context, args []string, env ...string) error {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), env...)
@@ -26,8 +26,8 @@ func runBeside(ctx context.Context, args []string, env ...string) error {
 	return nil
 }
 
-// slowed is an address from which answers of addr come with a delay, until ctx ends; addr itself without one.
-func slowed(ctx context.Context, addr string, delay time.Duration) (string, error) {
+// delayed is an address from which answers of addr come with a delay, until ctx ends; addr itself without one.
+func delayed(ctx context.Context, addr string, delay time.Duration) (string, error) {
 	if delay <= 0 {
 		return addr, nil
 	}
@@ -36,13 +36,13 @@ func slowed(ctx context.Context, addr string, delay time.Duration) (string, erro
 		return "", err
 	}
 	context.AfterFunc(ctx, func() { listener.Close() })
-	go relayLate(listener, addr, delay)
+	go relayDelayed(listener, addr, delay)
 	return listener.Addr().String(), nil
 }
 
-// relayLate passes connections on to addr and answers back, each piece of them after a delay, until the
+// relayDelayed passes connections on to addr and answers back, each piece of them after a delay, until the
 // listener closes.
-func relayLate(listener net.Listener, addr string, delay time.Duration) {
+func relayDelayed(listener net.Listener, addr string, delay time.Duration) {
 	for {
 		client, err := listener.Accept()
 		if err != nil {
@@ -56,7 +56,7 @@ func relayLate(listener net.Listener, addr string, delay time.Duration) {
 			}
 			defer server.Close()
 			var answers sync.WaitGroup
-			answers.Go(func() { late(client, server, delay) })
+			answers.Go(func() { copyDelayed(client, server, delay) })
 			io.Copy(server, client)
 			server.(*net.TCPConn).CloseWrite() // its last answers still come
 			answers.Wait()
@@ -64,8 +64,8 @@ func relayLate(listener net.Listener, addr string, delay time.Duration) {
 	}
 }
 
-// late copies what comes, each piece a delay after it came.
-func late(to io.Writer, from io.Reader, delay time.Duration) {
+// copyDelayed copies what comes, each piece a delay after it came.
+func copyDelayed(to io.Writer, from io.Reader, delay time.Duration) {
 	type piece struct {
 		due  time.Time
 		data []byte

@@ -97,7 +97,7 @@ func (r *httpRunner) loop() error {
 		now := r.now()
 		switch {
 		case !r.measuring && now >= int64(r.warm) && r.warmed >= r.warmCalls:
-			if err := r.tell(); err != nil {
+			if err := r.notify(); err != nil {
 				return err
 			}
 			r.measuring, r.from = true, r.now()
@@ -106,7 +106,7 @@ func (r *httpRunner) loop() error {
 				return errors.New("nothing was left to ask after the warm-up")
 			}
 			r.result.elapsed = time.Duration(now - r.from)
-			if err := r.tell(); err != nil {
+			if err := r.notify(); err != nil {
 				return err
 			}
 			if r.result.answered() == 0 {
@@ -152,7 +152,7 @@ func (r *httpRunner) over(now int64) bool {
 	return r.measuring && (now >= r.from+int64(r.run) || r.calls > 0 && r.result.latency.n >= uint64(r.calls))
 }
 
-func (r *httpRunner) tell() error {
+func (r *httpRunner) notify() error {
 	if r.mark == nil {
 		return nil
 	}
@@ -200,7 +200,7 @@ func (r *httpRunner) exchange() error {
 	for i, c := range r.clients {
 		r.polled[i].Events = c.events()
 	}
-	if ready, err := wait(r.polled, r.patience()); !ready {
+	if ready, err := wait(r.polled, r.pollTimeout()); !ready {
 		return err
 	}
 	for i := range r.clients {
@@ -238,9 +238,9 @@ func (r *httpRunner) serve(conn int) error {
 	return nil
 }
 
-// patience is how long the loop may sleep, ns. A measured time that waits for answers is looked at when
+// pollTimeout is how long the loop may sleep, ns. A measured time that waits for answers is looked at when
 // one comes; a millisecond bounds what a stop from outside takes.
-func (r *httpRunner) patience() int64 {
+func (r *httpRunner) pollTimeout() int64 {
 	next := float64(r.now() + int64(time.Millisecond))
 	if r.rate > 0 && r.due < next {
 		next = r.due

@@ -107,10 +107,10 @@ func (r *runner) loop() error {
 		switch {
 		case !r.measuring && now >= int64(r.warm):
 			r.measuring, r.from = true, now
-			r.tell()
+			r.notify()
 		case r.measuring && r.over(now):
 			r.result.elapsed = time.Duration(now - r.from)
-			r.tell()
+			r.notify()
 			return r.verdict()
 		}
 		r.beginDue(now)
@@ -130,7 +130,7 @@ func (r *runner) over(now int64) bool {
 	return now >= r.from+int64(r.run) || r.calls > 0 && r.result.answered() >= r.calls
 }
 
-func (r *runner) tell() {
+func (r *runner) notify() {
 	if r.mark != nil {
 		r.mark()
 	}
@@ -178,7 +178,7 @@ func (r *runner) exchange() error {
 		}
 		r.polled[i].Events = c.events()
 	}
-	if ready, err := wait(r.polled, r.patience()); !ready {
+	if ready, err := wait(r.polled, r.pollTimeout()); !ready {
 		return err
 	}
 	now := r.now()
@@ -194,8 +194,8 @@ func (r *runner) exchange() error {
 	return nil
 }
 
-// patience is how long the loop may sleep, ns.
-func (r *runner) patience() int64 {
+// pollTimeout is how long the loop may sleep, ns.
+func (r *runner) pollTimeout() int64 {
 	next := float64(r.from + int64(r.run))
 	if !r.measuring {
 		next = float64(r.warm)

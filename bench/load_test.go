@@ -110,13 +110,13 @@ func TestOpenLoop(t *testing.T) {
 	}
 }
 
-// moody answers OVER_LIMIT and an error in turns.
-type moody struct {
+// flaky answers OVER_LIMIT and an error in turns.
+type flaky struct {
 	ratelimitv3.UnimplementedRateLimitServiceServer
 	turn chan bool
 }
 
-func (m moody) ShouldRateLimit(context.Context, *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+func (m flaky) ShouldRateLimit(context.Context, *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
 	fail := <-m.turn
 	m.turn <- !fail
 	if fail {
@@ -132,7 +132,7 @@ func TestVerdicts(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	m := moody{turn: make(chan bool, 1)}
+	m := flaky{turn: make(chan bool, 1)}
 	m.turn <- false
 	ratelimitv3.RegisterRateLimitServiceServer(server, m)
 	go server.Serve(listener)

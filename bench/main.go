@@ -112,7 +112,7 @@ func runHTTPLoad(args []string) error {
 	var err error
 	prefix := fmt.Sprintf("load%d", time.Now().UnixNano())
 	if *name == "user" || *name == "refresh" || *name == "password" {
-		if crowd, err = enlist(&target{name: *addr, addr: *addr}, prefix, *accounts); err != nil {
+		if crowd, err = signUpAccounts(&target{name: *addr, addr: *addr}, prefix, *accounts); err != nil {
 			return err
 		}
 	}

@@ -69,10 +69,10 @@ func (s *socket) events() int16 {
 
 func (s *socket) close() { unix.Close(s.fd) }
 
-// wait sleeps until a connection can be read or written, for at most patience nanoseconds. ready says
+// wait sleeps until a connection can be read or written, for at most pollTimeout nanoseconds. ready says
 // that one can.
-func wait(polled []unix.PollFd, patience int64) (ready bool, err error) {
-	timeout := unix.NsecToTimespec(patience)
+func wait(polled []unix.PollFd, pollTimeout int64) (ready bool, err error) {
+	timeout := unix.NsecToTimespec(pollTimeout)
 	n, err := unix.Ppoll(polled, &timeout, nil)
 	if err != nil && !errors.Is(err, unix.EINTR) {
 		return false, fmt.Errorf("wait for answers: %w", err)

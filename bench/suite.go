@@ -25,7 +25,7 @@ type suite struct {
 	noGoBench bool
 	short     bool
 
-	lab     *lab
+	testbed *testbed
 	redis   *localserver.Server
 	nodes   *localserver.Server // a memcached
 	cluster *localserver.Cluster
@@ -97,13 +97,13 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s.lab = &lab{dir: dir, daemon: *daemon, authDaemon: *authDaemon, against: *against}
-	s.lab.settings(*settings)
+	s.testbed = &testbed{dir: dir, daemon: *daemon, authDaemon: *authDaemon, against: *against}
+	s.testbed.settings(*settings)
 	if !*statsOff {
-		if s.lab.sink, err = startSink(); err != nil {
+		if s.testbed.sink, err = startSink(); err != nil {
 			return err
 		}
-		s.lab.statsd = s.lab.sink.addr()
+		s.testbed.statsd = s.testbed.sink.addr()
 	}
 	s.report = &report{out: out}
 	if *write {
@@ -116,7 +116,7 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	}
 	// A daemon that cannot end in order is a finding too, but the table is printed first.
 	err = s.run(ctx)
-	if failed := s.lab.close(); err == nil {
+	if failed := s.testbed.close(); err == nil {
 		err = failed
 	}
 	if s.redis != nil {
@@ -157,7 +157,7 @@ func (s *suite) run(ctx context.Context) error {
 	}
 	if s.wantsAny("auth", authScenarios) {
 		a := &authSuite{
-			rounds: s.rounds, time: s.time * 7 / 20, whole: s.asked("auth"), large: s.only != "" && s.asked("million"), lab: s.lab, report: s.report,
+			rounds: s.rounds, time: s.time * 7 / 20, whole: s.asked("auth"), large: s.only != "" && s.asked("million"), testbed: s.testbed, report: s.report,
 			wanted: func(scenario string) bool { return s.wanted("auth", scenario) },
 		}
 		if err := a.run(ctx); err != nil {
@@ -190,13 +190,13 @@ func (s *suite) ratelimit(ctx context.Context) error {
 	s.tables()
 	s.compareEditions()
 	if s.asked("ratelimit") {
-		if err := s.extras(ctx); err != nil {
+		if err := s.otherBudgets(ctx); err != nil {
 			return err
 		}
 	}
 	// Idle ones would wake up now and then beside what is measured next.
 	for _, t := range s.targets {
-		if err := s.lab.stop(t); err != nil {
+		if err := s.testbed.stop(t); err != nil {
 			return fmt.Errorf("%s: %w", t.name, err)
 		}
 	}
@@ -221,7 +221,7 @@ func (s *suite) start(ctx context.Context) error {
 	for _, y := range []struct{ kind, answer string }{
 		{"plain", "single"}, {"tuned", "single"}, {"tuned", "multi"}, {"tuned", "unmatched"},
 	} {
-		t, err := s.lab.yardstick(y.kind, y.answer)
+		t, err := s.testbed.yardstick(y.kind, y.answer)
 		if err != nil {
 			return err
 		}
@@ -241,13 +241,13 @@ func (s *suite) start(ctx context.Context) error {
 		{"cluster", s.cluster.Nodes[0], onCluster},
 		{"cluster at once", s.cluster.Nodes[0], append(onCluster, "KVSTORE_CLUSTER_PIPELINE_PARALLELISM=0")},
 	} {
-		for _, e := range s.lab.editions() {
+		for _, e := range s.testbed.editions() {
 			name := d.name + e.suffix
-			t, err := s.lab.ratelimitOf(e.ratelimit, name, ruleText(0, 1), d.store, d.settings...)
+			t, err := s.testbed.ratelimitOf(e.ratelimit, name, ruleText(0, 1), d.store, d.settings...)
 			if err != nil {
 				return err
 			}
-			if err := s.lab.await(ctx, t); err != nil {
+			if err := s.testbed.await(ctx, t); err != nil {
 				return err
 			}
 			if strings.HasPrefix(d.name, "cluster") {

@@ -31,8 +31,8 @@ type target struct {
 	rules   string                // its rules file
 }
 
-// lab starts targets and ends all of them. Its folder holds their rules and logs.
-type lab struct {
+// testbed starts targets and ends all of them. Its folder holds their rules and logs.
+type testbed struct {
 	dir     string
 	daemon  string   // path of bin/ratelimit
 	statsd  string   // host:port of our sink, "" for DISABLE_STATS
@@ -49,7 +49,7 @@ type lab struct {
 const grace = 15 * time.Second
 
 // close ends everything. An error is a daemon that did not end in order.
-func (l *lab) close() error {
+func (l *testbed) close() error {
 	var err error
 	for _, t := range l.started {
 		err = errors.Join(err, t.process.Stop(grace))
@@ -62,7 +62,7 @@ func (l *lab) close() error {
 
 // settings takes further settings of the daemons, NAME=value separated by spaces: AUTH_… are auth's, GO…
 // (those of the Go runtime) both's, the others ratelimit's.
-func (l *lab) settings(text string) {
+func (l *testbed) settings(text string) {
 	for _, setting := range strings.Fields(text) {
 		auth, runtime := strings.HasPrefix(setting, "AUTH_"), strings.HasPrefix(setting, "GO")
 		if auth || runtime {
@@ -75,7 +75,7 @@ func (l *lab) settings(text string) {
 }
 
 // stop ends one target before the others.
-func (l *lab) stop(t *target) error {
+func (l *testbed) stop(t *target) error {
 	l.started = remove(l.started, t)
 	return t.process.Stop(grace)
 }
@@ -91,12 +91,12 @@ func remove(from []*target, t *target) []*target {
 }
 
 // yardstick starts one that answers like the daemon does to a scenario.
-func (l *lab) yardstick(kind, answer string) (*target, error) {
-	return l.self(kind, "yardstick", "-kind", kind, "-answer", answer)
+func (l *testbed) yardstick(kind, answer string) (*target, error) {
+	return l.startSelf(kind, "yardstick", "-kind", kind, "-answer", answer)
 }
 
-// self starts this program once more, as a server that writes its address as the first line.
-func (l *lab) self(name string, args ...string) (*target, error) {
+// startSelf starts this program once more, as a server that writes its address as the first line.
+func (l *testbed) startSelf(name string, args ...string) (*target, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("yardstick: %w", err)
@@ -126,12 +126,12 @@ func (l *lab) self(name string, args ...string) (*target, error) {
 
 // ratelimit starts the daemon with rules and settings of its own, on the given store, a Redis unless the
 // settings say otherwise, or, with nil, on its in-process store. It returns at once; await waits for the first decision.
-func (l *lab) ratelimit(name string, rules []byte, store *localserver.Server, settings ...string) (*target, error) {
+func (l *testbed) ratelimit(name string, rules []byte, store *localserver.Server, settings ...string) (*target, error) {
 	return l.ratelimitOf(l.daemon, name, rules, store, settings...)
 }
 
 // ratelimitOf does the same with another program.
-func (l *lab) ratelimitOf(program, name string, rules []byte, store *localserver.Server, settings ...string) (*target, error) {
+func (l *testbed) ratelimitOf(program, name string, rules []byte, store *localserver.Server, settings ...string) (*target, error) {
 	home := filepath.Join(l.dir, name)
 	t := &target{name: name, rules: filepath.Join(home, "config", "bench.yaml")}
 	if err := os.MkdirAll(filepath.Dir(t.rules), 0o755); err != nil {
@@ -174,7 +174,7 @@ func (l *lab) ratelimitOf(program, name string, rules []byte, store *localserver
 	return t, nil
 }
 
-func (l *lab) statsSettings() []string {
+func (l *testbed) statsSettings() []string {
 	if l.statsd == "" {
 		return []string{"DISABLE_STATS=true"}
 	}
@@ -183,7 +183,7 @@ func (l *lab) statsSettings() []string {
 }
 
 // await returns after the target's first decision, asked for again and again.
-func (l *lab) await(ctx context.Context, t *target) error {
+func (l *testbed) await(ctx context.Context, t *target) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for {
@@ -193,16 +193,16 @@ func (l *lab) await(ctx context.Context, t *target) error {
 		}
 		select {
 		case <-t.process.Ended():
-			return fmt.Errorf("%s ended while starting:\n%s", t.name, l.lastWords(t))
+			return fmt.Errorf("%s ended while starting:\n%s", t.name, l.logTail(t))
 		case <-ctx.Done():
-			return fmt.Errorf("%s decides nothing: %w\n%s", t.name, err, l.lastWords(t))
+			return fmt.Errorf("%s decides nothing: %w\n%s", t.name, err, l.logTail(t))
 		case <-time.After(200 * time.Microsecond):
 		}
 	}
 }
 
-// lastWords is the end of a daemon's log.
-func (l *lab) lastWords(t *target) string {
+// logTail is the end of a daemon's log.
+func (l *testbed) logTail(t *target) string {
 	log, err := os.ReadFile(filepath.Join(l.dir, t.name, "log"))
 	if err != nil {
 		return err.Error()

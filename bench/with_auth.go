@@ -27,7 +27,7 @@ func runWithAuth(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	l := &lab{dir: dir, authDaemon: *program}
+	l := &testbed{dir: dir, authDaemon: *program}
 	l.settings(*settings)
 	db, err := startDatabase(ctx)
 	if err != nil {
@@ -46,9 +46,9 @@ func runWithAuth(ctx context.Context, args []string) (err error) {
 	if err := l.awaitHTTP(ctx, t, "/readyz", ""); err != nil {
 		return err
 	}
-	addr, err := slowed(ctx, t.addr, *delay)
+	addr, err := delayed(ctx, t.addr, *delay)
 	if err != nil {
 		return err
 	}
-	return runBeside(ctx, flags.Args(), "BASE_URL=http://"+addr, "ADDR="+addr, "DATABASE_URL="+url, "PID="+strconv.Itoa(t.process.PID()))
+	return runCommand(ctx, flags.Args(), "BASE_URL=http://"+addr, "ADDR="+addr, "DATABASE_URL="+url, "PID="+strconv.Itoa(t.process.PID()))
 }

@@ -34,7 +34,7 @@ func runWithRatelimit(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	l := &lab{dir: dir, daemon: *program}
+	l := &testbed{dir: dir, daemon: *program}
 	l.settings(*settings)
 	redis, err := localserver.Redis(ctx, localserver.RedisOptions{})
 	if err != nil {
@@ -49,13 +49,13 @@ func runWithRatelimit(ctx context.Context, args []string) (err error) {
 	if err := l.await(ctx, t); err != nil {
 		return err
 	}
-	addr, err := slowed(ctx, t.addr, *delay)
+	addr, err := delayed(ctx, t.addr, *delay)
 	if err != nil {
 		return err
 	}
-	http, err := slowed(ctx, t.http, *delay)
+	http, err := delayed(ctx, t.http, *delay)
 	if err != nil {
 		return err
 	}
-	return runBeside(ctx, flags.Args(), "BASE_URL=http://"+http, "ADDR="+addr, "PID="+strconv.Itoa(t.process.PID()))
+	return runCommand(ctx, flags.Args(), "BASE_URL=http://"+http, "ADDR="+addr, "PID="+strconv.Itoa(t.process.PID()))
 }
