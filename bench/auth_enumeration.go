@@ -50,10 +50,10 @@ func (s *authSuite) measureEnumeration(round int) {
 	for n, a := range enumerationProbes {
 		var took [2]histogram
 		var asked [2]int
-		l := httpLoad{
+		l := load{
 			addr: s.targets["mailing"].addr, conns: 2, warmCalls: 2 * enumerationWarm, run: time.Minute,
-			each: func(conn int, latency time.Duration) { took[conn].record(latency) },
-			traffic: traffic{
+			each: func(a answer) { took[a.conn].record(a.latency) },
+			traffic: httpTraffic{
 				next: func(b []byte, conn int) ([]byte, bool) {
 					i := asked[conn]
 					if i == enumerationCalls+enumerationWarm {

@@ -26,7 +26,7 @@ type floodRound struct {
 // as cores.
 func (s *authSuite) measureFlood(ctx context.Context, round int) error {
 	t, crowd := s.targets["default"], s.crowd["default"]
-	users := httpLoad{
+	users := load{
 		addr: t.addr, traffic: asUser(crowd), conns: authConns, rate: userRate,
 		warm: 300 * time.Millisecond, run: 4 * s.time,
 	}
@@ -38,7 +38,7 @@ func (s *authSuite) measureFlood(ctx context.Context, round int) error {
 	if err != nil {
 		return failed(err)
 	}
-	hashes, err := httpLoad{
+	hashes, err := load{
 		addr: s.targets["hash:10"].addr, traffic: getting("/yardstick"), conns: 2 * runtime.NumCPU(),
 		warm: 300 * time.Millisecond, run: 2 * s.time,
 	}.drive()
@@ -53,7 +53,7 @@ func (s *authSuite) measureFlood(ctx context.Context, round int) error {
 	signIns := make(chan ended, 1)
 	stop := make(chan struct{})
 	go func() {
-		r, err := httpLoad{
+		r, err := load{
 			addr: t.addr, traffic: signingIn(floodClients, crowd), conns: floodClients,
 			warm: 300 * time.Millisecond, run: time.Minute, stop: stop,
 		}.drive()

@@ -86,7 +86,7 @@ func signInAccounts(t *target, accounts []account) ([]account, error) {
 		kept = append(kept, a)
 		return true
 	}
-	r, err := httpLoad{addr: t.addr, traffic: signIn, conns: authConns, run: 5 * time.Minute, calls: len(accounts)}.drive()
+	r, err := load{addr: t.addr, traffic: signIn, conns: authConns, run: 5 * time.Minute, calls: len(accounts)}.drive()
 	if err == nil && r.failed > 0 {
 		err = fmt.Errorf("%d sign-ins failed: %s", r.failed, r.refusal)
 	}

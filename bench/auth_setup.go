@@ -174,22 +174,10 @@ func cheapHash(algorithm string) []string {
 
 // awaitHTTP returns when a GET with that bearer token, or with none, is answered 200.
 func (l *testbed) awaitHTTP(ctx context.Context, t *target, path, bearer string) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for {
-		err := get(ctx, &client, "http://"+t.addr+path, bearer)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-t.process.Ended():
-			return fmt.Errorf("%s ended while starting:\n%s", t.name, l.logTail(t))
-		case <-ctx.Done():
-			return fmt.Errorf("%s doesn't answer: %w\n%s", t.name, err, l.logTail(t))
-		case <-time.After(200 * time.Microsecond):
-		}
-	}
+	return l.retry(ctx, t, 30*time.Second, func(ctx context.Context) error {
+		return get(ctx, &client, "http://"+t.addr+path, bearer)
+	})
 }
 
 func get(ctx context.Context, client *http.Client, url, bearer string) error {

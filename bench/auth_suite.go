@@ -232,8 +232,8 @@ func (s *authSuite) round(ctx context.Context, round int) error {
 }
 
 // load is what a line's target is asked.
-func (s *authSuite) load(l authLine, round int) httpLoad {
-	load := httpLoad{addr: s.targets[l.target].addr, conns: authConns, warm: 200 * time.Millisecond, run: s.time}
+func (s *authSuite) load(l authLine, round int) load {
+	load := load{addr: s.targets[l.target].addr, conns: authConns, warm: 200 * time.Millisecond, run: s.time}
 	crowd := s.crowd[l.target]
 	switch l.scenario {
 	case "health":

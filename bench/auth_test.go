@@ -5,9 +5,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -193,7 +195,7 @@ func TestOnly(t *testing.T) {
 		s := &suite{only: only}
 		a := &authSuite{wanted: func(scenario string) bool { return s.wanted("auth", scenario) }}
 		got := ""
-		if s.wantsAny("ratelimit", ratelimitScenarios()) {
+		if s.wantsAny("ratelimit", slices.Collect(maps.Keys(scenarios))) {
 			got += "ratelimit"
 		}
 		for _, scenario := range []string{"single", "hot"} {

@@ -66,18 +66,18 @@ func (w *walk) next(conn, conns int, once bool) (int, bool) {
 }
 
 // getting asks for one path again and again.
-func getting(path string) traffic {
+func getting(path string) httpTraffic {
 	request := appendRequest(nil, "GET", path, "", nil)
-	return traffic{
+	return httpTraffic{
 		next:  func(b []byte, _ int) ([]byte, bool) { return append(b, request...), true },
 		judge: func(_, status int, _ []byte) bool { return status == 200 },
 	}
 }
 
 // asUser asks for GET /user as one account after the other.
-func asUser(accounts []account) traffic {
+func asUser(accounts []account) httpTraffic {
 	w, mail := newWalk(len(accounts)), []byte(`"email":"`)
-	return traffic{
+	return httpTraffic{
 		next: func(b []byte, conn int) ([]byte, bool) {
 			i, ok := w.next(conn, authConns, false)
 			if !ok {
@@ -90,11 +90,11 @@ func asUser(accounts []account) traffic {
 }
 
 // refreshing gives each account's refresh token for a new one, which it keeps.
-func refreshing(accounts []account) traffic {
+func refreshing(accounts []account) httpTraffic {
 	w := newWalk(len(accounts))
 	current := make([]int, authConns)
 	var body []byte
-	return traffic{
+	return httpTraffic{
 		next: func(b []byte, conn int) ([]byte, bool) {
 			i, ok := w.next(conn, authConns, false)
 			if !ok {
@@ -132,9 +132,9 @@ func field(answer []byte, name string) string {
 }
 
 // signingIn signs accounts in with their passwords, over so many connections.
-func signingIn(conns int, accounts []account) traffic {
+func signingIn(conns int, accounts []account) httpTraffic {
 	w := newWalk(len(accounts))
-	return traffic{
+	return httpTraffic{
 		next: func(b []byte, conn int) ([]byte, bool) {
 			i, ok := w.next(conn, conns, false)
 			if !ok {
@@ -148,10 +148,10 @@ func signingIn(conns int, accounts []account) traffic {
 }
 
 // signingUp makes new accounts, which kept gets; their addresses begin with prefix.
-func signingUp(prefix string, kept *[]account) traffic {
+func signingUp(prefix string, kept *[]account) httpTraffic {
 	n := 0
 	pending := make([]string, authConns)
-	return traffic{
+	return httpTraffic{
 		next: func(b []byte, conn int) ([]byte, bool) {
 			n++
 			pending[conn] = fmt.Sprintf("%s-%07d@bench.example", prefix, n)
@@ -171,9 +171,9 @@ func signingUp(prefix string, kept *[]account) traffic {
 }
 
 // signingOut ends each account's session, once.
-func signingOut(conns int, accounts []account) traffic {
+func signingOut(conns int, accounts []account) httpTraffic {
 	w := newWalk(len(accounts))
-	return traffic{
+	return httpTraffic{
 		next: func(b []byte, conn int) ([]byte, bool) {
 			i, ok := w.next(conn, conns, true)
 			if !ok {
@@ -189,7 +189,7 @@ func signingOut(conns int, accounts []account) traffic {
 // for one after the other.
 func signUpAccounts(t *target, prefix string, n int) ([]account, error) {
 	var accounts []account
-	l := httpLoad{addr: t.addr, traffic: signingUp(prefix, &accounts), conns: authConns, run: 5 * time.Minute, calls: n}
+	l := load{addr: t.addr, traffic: signingUp(prefix, &accounts), conns: authConns, run: 5 * time.Minute, calls: n}
 	r, err := l.drive()
 	if err == nil && r.failed > 0 {
 		err = fmt.Errorf("%d sign-ups failed: %s", r.failed, r.refusal)

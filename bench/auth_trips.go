@@ -129,20 +129,20 @@ func (s *authSuite) countTrips(ctx context.Context, e edition) (map[string]float
 	up := signingUp("counted", &newcomers)
 	for _, scenario := range []struct {
 		name    string
-		traffic func() traffic
+		traffic func() httpTraffic
 	}{
-		{"user", func() traffic { return asUser(crowd) }},
-		{"refresh", func() traffic { return refreshing(crowd) }},
-		{"password", func() traffic { return signingIn(authConns, crowd) }},
-		{"signup", func() traffic { return up }},
-		{"logout", func() traffic { return signingOut(1, newcomers) }},
+		{"user", func() httpTraffic { return asUser(crowd) }},
+		{"refresh", func() httpTraffic { return refreshing(crowd) }},
+		{"password", func() httpTraffic { return signingIn(authConns, crowd) }},
+		{"signup", func() httpTraffic { return up }},
+		{"logout", func() httpTraffic { return signingOut(1, newcomers) }},
 	} {
 		if !s.wanted(scenario.name) && (scenario.name != "signup" || !s.wanted("logout")) {
 			continue
 		}
 		var before int64
 		var trips []int64
-		l := httpLoad{addr: t.addr, traffic: scenario.traffic(), conns: 1, run: time.Minute, warmCalls: 100, calls: 300}
+		l := load{addr: t.addr, traffic: scenario.traffic(), conns: 1, run: time.Minute, warmCalls: 100, calls: 300}
 		if scenario.name == "logout" {
 			l.calls = 200 // of the 400 who signed up, each once
 		}

@@ -63,12 +63,12 @@ func (s *suite) startTime(ctx context.Context) error {
 
 // memory is the daemon's RSS in four situations, each in a process of its own.
 func (s *suite) memory(ctx context.Context) error {
-	single := load{scenario: scenarios["single"], conns: 4, streams: 64, run: 2 * s.time}
+	single := load{traffic: grpcTraffic{scenario: scenarios["single"], streams: 64}, conns: 4, run: 2 * s.time}
 	rss := func(name string, limit float64, rules []byte, l load, settings ...string) error {
 		return s.fresh(ctx, strings.ReplaceAll(name, " ", "-"), rules, func(t *target, _ time.Duration) error {
 			time.Sleep(500 * time.Millisecond) // what start-up left behind is collected
 			if l.run > 0 {
-				if _, err := measure(t, l); err != nil {
+				if _, err := measure(t, l, scenarios["single"]); err != nil {
 					return err
 				}
 			}
@@ -91,7 +91,7 @@ func (s *suite) memory(ctx context.Context) error {
 		return err
 	}
 	keys := single
-	keys.scenario, keys.calls, keys.run = scenarios["fill"], scenarios["fill"].keys, time.Minute
+	keys.traffic, keys.calls, keys.run = grpcTraffic{scenario: scenarios["fill"], streams: 64}, scenarios["fill"].keys, time.Minute
 	return rss("1M live keys", 200, ruleText(0, 1), keys, "MEMORY_MAX_KEYS=2000000")
 }
 

@@ -69,10 +69,10 @@ func TestHTTPLoop(t *testing.T) {
 	}))
 	defer server.Close()
 	request := appendRequest(nil, "POST", "/a?b=2", "abc", []byte(`{"a":1}`))
-	f := func(l httpLoad, answers int) {
+	f := func(l load, answers int) {
 		t.Helper()
 		l.addr, l.conns = server.Listener.Addr().String(), 4
-		l.traffic = traffic{
+		l.traffic = httpTraffic{
 			next:  func(b []byte, _ int) ([]byte, bool) { return append(b, request...), true },
 			judge: func(_, status int, body []byte) bool { return status == 200 && (len(body) == 2 || len(body) == 70_000) },
 		}
@@ -86,9 +86,9 @@ func TestHTTPLoop(t *testing.T) {
 			t.Errorf("%d as wanted, %d not, %d measured, %d marks in %v; want some of both, at least %d, 2", r.ok, r.failed, r.latency.n, marks, r.elapsed, answers)
 		}
 	}
-	f(httpLoad{run: time.Minute, calls: 300}, 300)
-	f(httpLoad{run: time.Minute, calls: 300, warmCalls: 50}, 300)
-	f(httpLoad{run: 300 * time.Millisecond, rate: 500}, 0)
+	f(load{run: time.Minute, calls: 300}, 300)
+	f(load{run: time.Minute, calls: 300, warmCalls: 50}, 300)
+	f(load{run: 300 * time.Millisecond, rate: 500}, 0)
 }
 
 // TestHTTPLoopRests ends when there is nothing left to ask.
@@ -96,7 +96,7 @@ func TestHTTPLoopRests(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
 	left := 20
-	l := httpLoad{addr: server.Listener.Addr().String(), conns: 4, run: time.Minute, traffic: traffic{
+	l := load{addr: server.Listener.Addr().String(), conns: 4, run: time.Minute, traffic: httpTraffic{
 		next: func(b []byte, _ int) ([]byte, bool) {
 			left--
 			return appendRequest(b, "GET", "/", "", nil), left >= 0
@@ -145,7 +145,7 @@ func TestHTTPYardsticks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := httpLoad{addr: strings.TrimSpace(line), traffic: getting("/yardstick"), conns: 2, run: time.Minute, calls: 20}
+		l := load{addr: strings.TrimSpace(line), traffic: getting("/yardstick"), conns: 2, run: time.Minute, calls: 20}
 		if r, err := l.drive(); err != nil || r.failed != 0 {
 			t.Errorf("%s: %+v, %v", kind, r, err)
 		}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -13,34 +14,52 @@ import (
 
 // load is one measurement: what to send where, how, and for how long.
 type load struct {
-	addr     string
-	scenario scenario
-	conns    int
-	// streams is how many calls each connection keeps in flight (closed loop). Latency then says
-	// little: a slow server is asked less often.
-	streams int
-	// rate, when not 0, makes it an open loop: calls begin at Poisson distributed times whether or
-	// not others have ended, rate a second over all connections. Latency counts from the time a call
-	// was due, so that a stall shows in all calls it delayed.
-	rate    float64
-	timeout string        // grpc-timeout of the calls, "" for none
-	warm    time.Duration // not measured
-	run     time.Duration
-	calls   int // ends the run after so many calls, if not 0
-	// stop, when set and closed, ends the run too.
-	stop <-chan struct{}
-	// mark is called at the beginning and at the end of the measured time.
-	mark func()
-	// each, when set, sees when every answer came and its latency.
-	each func(at time.Time, latency time.Duration)
+	addr    string
+	traffic traffic
+	conns   int
+	// rate, when not 0, makes it an open loop: requests begin at Poisson distributed times whether or
+	// not others have ended, rate a second over all connections. Latency counts from the time a request
+	// was due, so that a stall shows in all requests it delayed. Without a rate the loop is closed: each
+	// answer is followed by the next request, and a slow server is asked less often.
+	rate float64
+	// The warm-up, which is not measured, ends after warm, and after warmCalls answers.
+	warm      time.Duration
+	warmCalls int
+	run       time.Duration
+	calls     int             // ends the run after so many answers, good or bad, if not 0
+	stop      <-chan struct{} // ends the run when closed
+	mark      func() error    // called at the beginning and at the end of the measured time
+	// each, when set, sees every measured answer.
+	each func(answer)
 }
+
+// traffic is what a load sends: gRPC calls or HTTP/1.1 requests.
+type traffic interface {
+	drive(load) (*result, error)
+}
+
+// answer is on which connection and when an answer came, and how long it took.
+type answer struct {
+	conn    int
+	at      time.Time
+	latency time.Duration
+}
+
+// outcome is what an answer was.
+type outcome int
+
+const (
+	outcomeOK     outcome = iota
+	outcomeOver           // OVER_LIMIT
+	outcomeFailed         // refused, reset, or not what the load asked for
+)
 
 // result is what the measured part of a load came to.
 type result struct {
 	latency  histogram
 	elapsed  time.Duration
 	ok, over int
-	failed   int // refused, reset, or without a verdict
+	failed   int // those of the warm-up too
 	refusal  string
 }
 
@@ -48,194 +67,244 @@ func (r *result) answered() int { return r.ok + r.over }
 
 func (r *result) perSecond() float64 { return float64(r.answered()) / r.elapsed.Seconds() }
 
-// drive runs a load on one OS thread that does everything: it waits on all connections at once
-// and wakes when a call is due, to some ten microseconds (the Go runtime's timers are up to a
-// millisecond late on an idle machine, which would be most of the latency measured).
-func (l load) drive() (*result, error) {
-	r := &runner{load: l, encoder: newEncoder(l.scenario, 1), random: rand.New(rand.NewPCG(2, 3))}
-	defer r.close()
-	for range l.conns {
-		c, err := dial(l.addr, l.timeout)
-		if err != nil {
-			return nil, err
-		}
-		r.clients = append(r.clients, c)
-		r.polled = append(r.polled, unix.PollFd{Fd: int32(c.fd), Events: unix.POLLIN})
+// check refuses a run that measured something else than it was meant to.
+func (r *result) check() error {
+	if r.answered() == 0 {
+		return fmt.Errorf("no request was answered as it should be (%d failed, %q)", r.failed, r.refusal)
 	}
-	r.began = time.Now()
-	if err := onPunctualThread(r.loop); err != nil {
-		return nil, fmt.Errorf("%s at %s: %w", l.scenario.name, l.addr, err)
-	}
-	return &r.result, nil
+	return nil
 }
 
-// runner is a load under way.
+func (l load) drive() (*result, error) { return l.traffic.drive(l) }
+
+// exchange is a protocol's part of a load under way. The runner calls it on the load's thread.
+type exchange interface {
+	// dial makes connection number conn.
+	dial(conn int) (*socket, error)
+	// inFlight is how many requests a connection has at once in a closed loop.
+	inFlight() int
+	// begin sends a connection's next request, which was due at the given time.
+	begin(conn int, due int64) error
+	// beginDue sends a request of an open loop over a connection of its choice, or notes that it is due.
+	beginDue(due int64) error
+	// serve writes and reads what a connection is ready for, and reports each answer by runner.ended.
+	serve(conn int) error
+	// exhausted reports that no request is left for any connection.
+	exhausted() bool
+	// pending reports requests whose answers must be read before the load ends.
+	pending() bool
+}
+
+// runner is a load under way. One OS thread does everything: it waits on all connections at once and
+// wakes when a request is due, to some ten microseconds (the Go runtime's timers are up to a millisecond
+// late on an idle machine, which would be most of the latency measured).
 type runner struct {
 	load
-	began   time.Time
-	clients []*client
-	polled  []unix.PollFd
-	encoder *encoder
-	random  *rand.Rand
+	exchange exchange
+	began    time.Time
+	sockets  []*socket
+	polled   []unix.PollFd
+	random   *rand.Rand
 
-	due       float64 // open loop: when the next call begins, ns since began
-	turn      int     // open loop: the connection it begins on
-	begun     int
+	due       float64 // open loop: when the next request is due, ns since began
+	warmed    int     // answers before the measured time
 	measuring bool
+	draining  bool
 	from      int64
 	result    result
 }
 
-func (r *runner) close() {
-	for _, c := range r.clients {
-		c.close()
+func newRunner(l load) *runner {
+	return &runner{
+		load: l, random: rand.New(rand.NewPCG(2, 3)),
+		sockets: make([]*socket, l.conns), polled: make([]unix.PollFd, l.conns),
 	}
 }
 
+// drive connects and runs the load. It ends early when the exchange is exhausted.
+func (r *runner) drive() (*result, error) {
+	defer r.close()
+	for i := range r.sockets {
+		if err := r.connect(i); err != nil {
+			return nil, err
+		}
+	}
+	r.began = time.Now()
+	if err := onPunctualThread(r.loop); err != nil {
+		return nil, fmt.Errorf("%s: %w", r.addr, err)
+	}
+	return &r.result, nil
+}
+
+// connect makes connection number i, in place of one that broke if there was one.
+func (r *runner) connect(i int) error {
+	s, err := r.exchange.dial(i)
+	if err != nil {
+		return err
+	}
+	if before := r.sockets[i]; before != nil {
+		before.close()
+	}
+	r.sockets[i], r.polled[i] = s, unix.PollFd{Fd: int32(s.fd)}
+	return nil
+}
+
+func (r *runner) close() {
+	for _, s := range r.sockets {
+		if s != nil {
+			s.close()
+		}
+	}
+}
+
+// now is on the load's clock.
 func (r *runner) now() int64 { return int64(time.Since(r.began)) }
 
 func (r *runner) loop() error {
 	if r.rate == 0 {
-		for range r.streams {
-			for _, c := range r.clients {
-				r.begin(c, 0)
+		for range r.exchange.inFlight() {
+			for i := range r.sockets {
+				if err := r.exchange.begin(i, 0); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	for {
 		now := r.now()
 		switch {
-		case !r.measuring && now >= int64(r.warm):
-			r.measuring, r.from = true, now
-			r.notify()
-		case r.measuring && r.over(now):
-			r.result.elapsed = time.Duration(now - r.from)
-			r.notify()
-			return r.verdict()
+		case !r.measuring && now >= int64(r.warm) && r.warmed >= r.warmCalls:
+			if err := r.notify(); err != nil {
+				return err
+			}
+			r.measuring, r.from = true, r.now()
+		case r.over(now):
+			return r.end(now)
 		}
-		r.beginDue(now)
-		if err := r.exchange(); err != nil {
+		if err := r.beginDue(now); err != nil {
+			return err
+		}
+		if err := r.poll(); err != nil {
 			return err
 		}
 	}
 }
 
-// over says that the measured time has come to its end.
+// over reports that the measured time has come to its end.
 func (r *runner) over(now int64) bool {
 	select {
 	case <-r.stop: // never for nil
 		return true
 	default:
 	}
-	return now >= r.from+int64(r.run) || r.calls > 0 && r.result.answered() >= r.calls
+	return r.exchange.exhausted() ||
+		r.measuring && (now >= r.from+int64(r.run) || r.calls > 0 && r.result.latency.n >= uint64(r.calls))
 }
 
-func (r *runner) notify() {
-	if r.mark != nil {
-		r.mark()
+func (r *runner) end(now int64) error {
+	if !r.measuring {
+		return errors.New("nothing was left to send after the warm-up")
 	}
+	r.result.elapsed = time.Duration(now - r.from)
+	if err := r.notify(); err != nil {
+		return err
+	}
+	if err := r.result.check(); err != nil {
+		return err
+	}
+	return r.drain()
 }
 
-// verdict refuses a run that measured something else than it was meant to.
-func (r *runner) verdict() error {
-	if r.result.answered() == 0 {
-		return fmt.Errorf("no call was answered (%d failed, %q)", r.result.failed, r.result.refusal)
+// drain waits for pending answers without counting them.
+func (r *runner) drain() error {
+	r.draining = true
+	for deadline := time.Now().Add(10 * time.Second); r.exchange.pending(); {
+		if time.Now().After(deadline) {
+			return errors.New("requests in flight are not answered")
+		}
+		if err := r.poll(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// beginDue begins the calls of an open loop whose time has come.
-func (r *runner) beginDue(now int64) {
+func (r *runner) notify() error {
+	if r.mark == nil {
+		return nil
+	}
+	return r.mark()
+}
+
+// beginDue begins the requests of an open loop whose time has come.
+func (r *runner) beginDue(now int64) error {
 	if r.rate == 0 {
-		return
+		return nil
 	}
 	for r.due <= float64(now) {
-		r.begin(r.clients[r.turn], int64(r.due))
-		r.turn = (r.turn + 1) % len(r.clients)
-		r.due += r.random.ExpFloat64() / r.rate * 1e9
-	}
-}
-
-// begin starts a call that was due at the given time. In a closed loop calls may run out.
-func (r *runner) begin(c *client, due int64) {
-	if r.calls > 0 && r.rate == 0 && r.begun >= r.calls {
-		return
-	}
-	r.begun++
-	if c.full() { // a server that has stood still for so long answers nobody in time
-		r.result.failed++
-		r.result.refusal = "too many calls in flight"
-		return
-	}
-	c.begin(r.encoder.next(), due)
-}
-
-// exchange writes what has been begun, waits until something can be done, and reads.
-func (r *runner) exchange() error {
-	for i, c := range r.clients {
-		if err := c.flush(); err != nil {
+		if err := r.exchange.beginDue(int64(r.due)); err != nil {
 			return err
 		}
-		r.polled[i].Events = c.events()
+		r.due += r.random.ExpFloat64() / r.rate * 1e9
+	}
+	return nil
+}
+
+// poll writes what has been begun, waits until something can be done, and does it.
+func (r *runner) poll() error {
+	for i, s := range r.sockets {
+		if err := s.flush(); err != nil {
+			return err
+		}
+		r.polled[i].Events = s.events()
 	}
 	if ready, err := wait(r.polled, r.pollTimeout()); !ready {
 		return err
 	}
-	now := r.now()
-	for i, c := range r.clients {
-		if r.polled[i].Revents&^unix.POLLOUT == 0 {
+	for i := range r.polled {
+		if r.polled[i].Revents == 0 {
 			continue
 		}
-		if err := c.receive(func(done *call) { r.ended(c, done, now) }); err != nil {
+		if err := r.exchange.serve(i); err != nil {
 			return err
 		}
-		r.retry(c)
 	}
 	return nil
 }
 
-// pollTimeout is how long the loop may sleep, ns.
+// pollTimeout is how long the loop may sleep, ns. The millisecond bounds how late the end of the warm-up, the
+// end of the run and a stop from outside are noticed.
 func (r *runner) pollTimeout() int64 {
-	next := float64(r.from + int64(r.run))
-	if !r.measuring {
-		next = float64(r.warm)
-	}
-	if r.rate > 0 {
+	now := r.now()
+	next := float64(now + int64(time.Millisecond))
+	if r.rate > 0 && !r.draining {
 		next = min(next, r.due)
 	}
-	return max(0, int64(math.Ceil(next))-r.now())
+	return max(0, int64(math.Ceil(next))-now)
 }
 
-// ended counts an answer and, in a closed loop, begins the next call.
-func (r *runner) ended(c *client, done *call, now int64) {
-	if r.measuring {
-		switch {
-		case done.bad || done.overall == 0:
-			r.result.failed++
-			r.result.refusal = c.lastRefused
-		case done.overall == 2:
-			r.result.over++
-		default:
-			r.result.ok++
-		}
-		r.result.latency.record(time.Duration(now - done.begun))
-		if r.each != nil {
-			r.each(r.began.Add(time.Duration(now)), time.Duration(now-done.begun))
-		}
-	}
-	if r.rate == 0 {
-		r.begin(c, now)
-	}
-}
-
-// retry begins the calls for which the server had no window.
-func (r *runner) retry(c *client) {
-	if len(c.waiting) == 0 {
+// ended counts an answer that came at now to a request that was due at begun.
+func (r *runner) ended(conn int, begun, now int64, o outcome, refusal string) {
+	if r.draining {
 		return
 	}
-	waiting := c.waiting
-	c.waiting = nil
-	for _, due := range waiting {
-		c.begin(r.encoder.next(), due)
+	switch {
+	case o == outcomeFailed:
+		r.result.failed++ // in the warm-up too: it is no better there
+		r.result.refusal = refusal
+	case !r.measuring:
+	case o == outcomeOver:
+		r.result.over++
+	default:
+		r.result.ok++
+	}
+	if !r.measuring {
+		r.warmed++
+		return
+	}
+	took := time.Duration(now - begun)
+	r.result.latency.record(took)
+	if r.each != nil {
+		r.each(answer{conn, r.began.Add(time.Duration(now)), took})
 	}
 }

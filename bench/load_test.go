@@ -69,14 +69,14 @@ func TestYardsticks(t *testing.T) {
 
 // shortLoad is enough to meet every path and short enough for a test.
 func shortLoad(addr string) load {
-	return load{addr: addr, scenario: scenarios["single"], conns: 2, streams: 8, run: time.Minute, calls: 5_000}
+	return load{addr: addr, traffic: grpcTraffic{scenario: scenarios["single"], streams: 8}, conns: 2, run: time.Minute, calls: 5_000}
 }
 
 func TestClosedLoop(t *testing.T) {
 	f := func(l load) {
 		t.Helper()
 		marks := 0
-		l.mark = func() { marks++ }
+		l.mark = func() error { marks++; return nil }
 		r, err := l.drive()
 		if err != nil {
 			t.Fatal(err)
@@ -88,11 +88,11 @@ func TestClosedLoop(t *testing.T) {
 	}
 	l := shortLoad(startYardstick(t, "tuned", "multi"))
 	f(l)
-	l.timeout = "1S"
+	l.traffic = grpcTraffic{scenario: scenarios["single"], streams: 8, timeout: "1S"}
 	f(l)
 	// Default windows: the server measures the line with PINGs and gives window back in small pieces.
 	l = shortLoad(startYardstick(t, "plain", "single"))
-	l.scenario, l.streams = scenarios["multi"], 512
+	l.traffic = grpcTraffic{scenario: scenarios["multi"], streams: 512}
 	f(l)
 }
 

@@ -48,62 +48,44 @@ func run(ctx context.Context, args []string) error {
 	return runSuite(ctx, args, os.Stdout)
 }
 
-// runLoad sends one load to a server that somebody else has started and prints what came back.
+// runLoad sends one load to a server that is running already and prints what came back.
 func runLoad(args []string) error {
 	flags := flag.NewFlagSet("load", flag.ContinueOnError)
-	addr := flags.String("addr", "127.0.0.1:8081", "`address` of the gRPC listener, IPv4")
-	name := flags.String("scenario", "single", "single, multi, hot, overlimit, unmatched, nested, zipf or fill")
 	l := load{}
+	addr := flags.String("addr", "127.0.0.1:8081", "`address` of the gRPC listener, IPv4")
+	name := flags.String("scenario", "single", scenarioNames())
+	var calls grpcTraffic
 	flags.IntVar(&l.conns, "conns", 4, "connections")
-	flags.IntVar(&l.streams, "streams", 64, "calls in flight on each connection (closed loop)")
-	flags.Float64Var(&l.rate, "rate", 0, "calls a second at Poisson distributed times (open loop)")
-	flags.StringVar(&l.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
-	flags.DurationVar(&l.warm, "warm", 500*time.Millisecond, "time before measuring")
-	flags.DurationVar(&l.run, "time", 3*time.Second, "measured time")
-	pid := flags.Int("pid", 0, "process whose CPU time is measured")
+	flags.IntVar(&calls.streams, "streams", 64, "calls in flight on each connection (closed loop)")
+	flags.StringVar(&calls.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
+	pid := loadFlags(flags, &l, "calls")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	s, ok := scenarios[*name]
-	if !ok {
+	var ok bool
+	if calls.scenario, ok = scenarios[*name]; !ok {
 		return fmt.Errorf("no scenario %q", *name)
 	}
-	l.addr, l.scenario = *addr, s
-	var marks []usage
-	var failed error
-	l.mark = func() {
-		u, err := readUsage(*pid)
-		marks, failed = append(marks, u), err
-	}
-	r, err := l.drive()
+	l.addr, l.traffic = *addr, calls
+	r, cpu, err := driveWatched(l, *pid)
 	if err != nil {
 		return err
 	}
-	if failed != nil {
-		return failed
-	}
-	cpu := marks[1].cpu - marks[0].cpu
 	fmt.Printf("%.0f/s: %d OK, %d OVER_LIMIT, %d failed %s\n", r.perSecond(), r.ok, r.over, r.failed, r.refusal)
-	fmt.Printf("p50 %v p99 %v max %v\n", r.latency.quantile(.5), r.latency.quantile(.99), r.latency.max)
-	if *pid != 0 {
-		fmt.Printf("CPU %.2f µs a call\n", float64(cpu.Nanoseconds())/1e3/float64(r.answered()))
-	}
+	printLoad(r, cpu, "call")
 	return nil
 }
 
-// runHTTPLoad sends one scenario to an auth daemon, or to a yardstick, that somebody else has started, and
-// prints what came back. It signs up the accounts that it needs.
+// runHTTPLoad sends one scenario to an auth daemon, or to a yardstick, that is running already, and prints what
+// came back. It signs up the accounts that it needs.
 func runHTTPLoad(args []string) error {
 	flags := flag.NewFlagSet("http-load", flag.ContinueOnError)
+	l := load{}
 	addr := flags.String("addr", "127.0.0.1:8082", "`address` of the HTTP listener, IPv4")
 	name := flags.String("scenario", "user", "user, refresh, password, signup, or a path to GET")
-	l := httpLoad{}
 	flags.IntVar(&l.conns, "conns", authConns, "connections, at most 16")
-	flags.Float64Var(&l.rate, "rate", 0, "requests a second at Poisson distributed times (open loop)")
-	flags.DurationVar(&l.warm, "warm", 500*time.Millisecond, "time before measuring")
-	flags.DurationVar(&l.run, "time", 3*time.Second, "measured time")
 	accounts := flags.Int("accounts", 1_000, "accounts to sign up for user, refresh and password")
-	pid := flags.Int("pid", 0, "process whose CPU time is measured")
+	pid := loadFlags(flags, &l, "requests")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -128,23 +110,44 @@ func runHTTPLoad(args []string) error {
 	default:
 		l.traffic = getting(*name)
 	}
-	var cpu []time.Duration
-	l.mark = func() error {
-		u, err := readUsage(*pid)
-		if *pid != 0 {
-			u.cpu = exactCPU(*pid, u.cpu)
-		}
-		cpu = append(cpu, u.cpu)
-		return err
-	}
-	r, err := l.drive()
+	r, cpu, err := driveWatched(l, *pid)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("%.0f/s: %d as wanted, %d not %s\n", r.perSecond(), r.ok, r.failed, r.refusal)
-	fmt.Printf("p50 %v p99 %v max %v\n", r.latency.quantile(.5), r.latency.quantile(.99), r.latency.max)
-	if *pid != 0 {
-		fmt.Printf("CPU %.2f µs a request\n", float64((cpu[1]-cpu[0]).Nanoseconds())/1e3/float64(r.answered()))
-	}
+	printLoad(r, cpu, "request")
 	return nil
+}
+
+// loadFlags declares the flags that both kinds of load have, and returns that of the process to watch.
+func loadFlags(flags *flag.FlagSet, l *load, what string) (pid *int) {
+	flags.Float64Var(&l.rate, "rate", 0, what+" a second at Poisson distributed times (open loop)")
+	flags.DurationVar(&l.warm, "warm", 500*time.Millisecond, "time before measuring")
+	flags.DurationVar(&l.run, "time", 3*time.Second, "measured time")
+	return flags.Int("pid", 0, "process whose CPU time is measured")
+}
+
+// driveWatched runs a load and reads the CPU time that a process, if there is one, used meanwhile.
+func driveWatched(l load, pid int) (r *result, cpu time.Duration, err error) {
+	var marks []time.Duration
+	l.mark = func() error {
+		u, err := readUsage(pid)
+		if pid != 0 {
+			u.cpu = exactCPU(pid, u.cpu)
+		}
+		marks = append(marks, u.cpu)
+		return err
+	}
+	if r, err = l.drive(); err != nil {
+		return nil, 0, err
+	}
+	return r, marks[1] - marks[0], nil
+}
+
+// printLoad writes latencies and, where a process was watched, its CPU time for each call or request.
+func printLoad(r *result, cpu time.Duration, what string) {
+	fmt.Printf("p50 %v p99 %v max %v\n", r.latency.quantile(.5), r.latency.quantile(.99), r.latency.max)
+	if cpu != 0 {
+		fmt.Printf("CPU %.2f µs a %s\n", float64(cpu.Nanoseconds())/1e3/float64(r.answered()), what)
+	}
 }

@@ -38,12 +38,6 @@ type reloadBudget struct {
 	peak      float64 // MiB
 }
 
-// answer is when one answer of the background load came and how long it took.
-type answer struct {
-	at      time.Time
-	latency time.Duration
-}
-
 // span is the time in which one reload took place: from the signal to the first answer by new rules.
 type span struct{ from, to time.Time }
 
@@ -90,9 +84,9 @@ func (s *suite) reloadUnderLoad(ctx context.Context, c reloadCase) error {
 		enough := make(chan struct{})
 		go func() {
 			l := load{
-				addr: t.addr, scenario: scenarios["single"], conns: 4, rate: reloadRate, timeout: s.timeout,
+				addr: t.addr, traffic: grpcTraffic{scenario: scenarios["single"], timeout: s.timeout}, conns: 4, rate: reloadRate,
 				warm: 300 * time.Millisecond, run: time.Minute, stop: enough,
-				each: func(at time.Time, latency time.Duration) { answers = append(answers, answer{at, latency}) },
+				each: func(a answer) { answers = append(answers, a) },
 			}
 			_, err := l.drive()
 			ended <- err

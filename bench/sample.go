@@ -23,36 +23,36 @@ type sample struct {
 
 // measure runs a load against a target and reads both processes' CPU time around it. It refuses a
 // run in which other answers came than the scenario asks for: its figures would mean nothing.
-func measure(t *target, l load) (sample, error) {
+func measure(t *target, l load, s scenario) (sample, error) {
 	l.addr = t.addr
 	var own, store []usage
 	var commands []int
-	var failed error
-	l.mark = func() {
+	l.mark = func() error {
 		u, err := readUsage(t.process.PID())
-		own, failed = append(own, u), errors.Join(failed, err)
+		own = append(own, u)
 		var all usage
 		sum := 0
 		for _, server := range t.stores {
-			u, err := readUsage(server.PID())
-			n, err2 := processed(server)
-			all.cpu, sum, failed = all.cpu+u.cpu, sum+n, errors.Join(failed, err, err2)
+			u, err2 := readUsage(server.PID())
+			n, err3 := processed(server)
+			all.cpu, sum, err = all.cpu+u.cpu, sum+n, errors.Join(err, err2, err3)
 		}
 		store, commands = append(store, all), append(commands, sum)
+		return err
 	}
 	r, err := l.drive()
-	if err = errors.Join(err, failed); err != nil {
-		return sample{}, fmt.Errorf("%s: %w", t.name, err)
+	if err != nil {
+		return sample{}, fmt.Errorf("%s, %s: %w", t.name, s.name, err)
 	}
 	// A few calls may be over while the counter gets there, and in an open loop a standstill of the
 	// machine may cost some.
 	unexpected := r.over
-	if l.scenario.over && t.debug != "" {
+	if s.over && t.debug != "" {
 		unexpected = r.ok
 	}
 	if unexpected > 100 || r.failed*100 > r.answered() {
 		return sample{}, fmt.Errorf("%s, %s: %d OK, %d OVER_LIMIT, %d failed (%s)",
-			t.name, l.scenario.name, r.ok, r.over, r.failed, r.refusal)
+			t.name, s.name, r.ok, r.over, r.failed, r.refusal)
 	}
 	answered := float64(r.answered())
 	perCall := func(marks []usage) float64 {

@@ -5,7 +5,9 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -49,6 +51,9 @@ func init() {
 		scenarios[s.name] = s
 	}
 }
+
+// scenarioNames is the usage text of a flag that names a scenario.
+func scenarioNames() string { return strings.Join(slices.Sorted(maps.Keys(scenarios)), ", ") }
 
 // plenty is a limit that no run reaches.
 const plenty = "{unit: day, requests_per_unit: 4000000000}"

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -144,7 +145,7 @@ func (s *suite) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if s.wantsAny("ratelimit", ratelimitScenarios()) {
+	if s.wantsAny("ratelimit", slices.Collect(maps.Keys(scenarios))) {
 		if err := s.ratelimit(ctx); err != nil {
 			return err
 		}
@@ -280,13 +281,6 @@ func (s *suite) wantsAny(daemon string, scenarios []string) bool {
 	return s.asked(daemon) || slices.ContainsFunc(scenarios, s.asked)
 }
 
-func ratelimitScenarios() (names []string) {
-	for name := range scenarios {
-		names = append(names, name)
-	}
-	return names
-}
-
 // measureGroup measures each line once, forwards and backwards in turns.
 func (s *suite) measureGroup(ctx context.Context, g group, round int) error {
 	g = s.withEditions(g, round)
@@ -301,13 +295,13 @@ func (s *suite) measureGroup(ctx context.Context, g group, round int) error {
 			return err
 		}
 		l := load{
-			scenario: scenarios[of.scenario], conns: 4, streams: 64, timeout: s.timeout,
+			traffic: grpcTraffic{scenario: scenarios[of.scenario], streams: 64, timeout: s.timeout}, conns: 4,
 			warm: 300 * time.Millisecond, run: s.time,
 		}
 		if of.open {
 			l.rate = s.rate
 		}
-		measured, err := measure(s.target(of), l)
+		measured, err := measure(s.target(of), l, scenarios[of.scenario])
 		if err != nil {
 			// One bad run among a hundred is reported, not paid for with the other ninety-nine.
 			s.refused = append(s.refused, fmt.Sprintf("round %d: %v", round+1, err))

@@ -184,10 +184,18 @@ func (l *testbed) statsSettings() []string {
 
 // await returns after the target's first decision, asked for again and again.
 func (l *testbed) await(ctx context.Context, t *target) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	return l.retry(ctx, t, 20*time.Second, func(context.Context) error {
+		_, err := load{addr: t.addr, traffic: grpcTraffic{scenario: scenarios["unmatched"], streams: 1}, conns: 1, calls: 1, run: time.Second}.drive()
+		return err
+	})
+}
+
+// retry calls ask until it succeeds, the target ends, or the time is over.
+func (l *testbed) retry(ctx context.Context, t *target, within time.Duration, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {
-		_, err := load{addr: t.addr, scenario: scenarios["unmatched"], conns: 1, streams: 1, calls: 1, run: time.Second}.drive()
+		err := ask(ctx)
 		if err == nil {
 			return nil
 		}
@@ -195,7 +203,7 @@ func (l *testbed) await(ctx context.Context, t *target) error {
 		case <-t.process.Ended():
 			return fmt.Errorf("%s ended while starting:\n%s", t.name, l.logTail(t))
 		case <-ctx.Done():
-			return fmt.Errorf("%s decides nothing: %w\n%s", t.name, err, l.logTail(t))
+			return fmt.Errorf("%s does not answer: %w\n%s", t.name, err, l.logTail(t))
 		case <-time.After(200 * time.Microsecond):
 		}
 	}

@@ -1,0 +1,105 @@
+//go:build linux
+
+package main
+
+// grpcTraffic is calls of one scenario over HTTP/2.
+type grpcTraffic struct {
+	scenario scenario
+	// streams is how many calls each connection keeps in flight (closed loop).
+	streams int
+	timeout string // grpc-timeout of the calls, "" for none
+}
+
+// drive runs a load of calls.
+func (t grpcTraffic) drive(l load) (*result, error) {
+	r := newRunner(l)
+	r.exchange = &grpcExchange{runner: r, grpcTraffic: t, clients: make([]*client, l.conns), encoder: newEncoder(t.scenario, 1)}
+	return r.drive()
+}
+
+// grpcExchange is the calls of a load under way.
+type grpcExchange struct {
+	runner *runner
+	grpcTraffic
+	clients []*client
+	encoder *encoder
+
+	turn  int // open loop: the connection that the next call begins on
+	begun int
+}
+
+func (e *grpcExchange) dial(conn int) (*socket, error) {
+	c, err := dial(e.runner.addr, e.timeout)
+	if err != nil {
+		return nil, err
+	}
+	e.clients[conn] = c
+	return &c.socket, nil
+}
+
+func (e *grpcExchange) inFlight() int { return e.streams }
+
+// exhausted is never so: a closed loop that has begun its calls waits for their answers.
+func (*grpcExchange) exhausted() bool { return false }
+
+// pending is nothing: a call that the server still has takes nothing from the next load.
+func (*grpcExchange) pending() bool { return false }
+
+// begin starts a call. In a closed loop calls may run out.
+func (e *grpcExchange) begin(conn int, due int64) error {
+	if e.runner.calls > 0 && e.runner.rate == 0 && e.begun >= e.runner.calls {
+		return nil
+	}
+	e.begun++
+	c := e.clients[conn]
+	if c.full() { // a server that has stood still for so long answers no call in time
+		e.runner.result.failed++
+		e.runner.result.refusal = "too many calls in flight"
+		return nil
+	}
+	c.begin(e.encoder.next(), due)
+	return nil
+}
+
+// beginDue takes the connections in turns.
+func (e *grpcExchange) beginDue(due int64) error {
+	conn := e.turn
+	e.turn = (e.turn + 1) % len(e.clients)
+	return e.begin(conn, due)
+}
+
+func (e *grpcExchange) serve(conn int) error {
+	c, now := e.clients[conn], e.runner.now()
+	if err := c.receive(func(done *call) { e.ended(conn, done, now) }); err != nil {
+		return err
+	}
+	e.retry(c)
+	return nil
+}
+
+// ended reports an answer and, in a closed loop, begins the next call.
+func (e *grpcExchange) ended(conn int, done *call, now int64) {
+	o, refusal := outcomeOK, ""
+	switch {
+	case done.bad || done.overall == 0:
+		o, refusal = outcomeFailed, e.clients[conn].lastRefused
+	case done.overall == 2:
+		o = outcomeOver
+	}
+	e.runner.ended(conn, done.begun, now, o, refusal)
+	if e.runner.rate == 0 {
+		e.begin(conn, now)
+	}
+}
+
+// retry begins the calls for which the server had no window.
+func (e *grpcExchange) retry(c *client) {
+	if len(c.waiting) == 0 {
+		return
+	}
+	waiting := c.waiting
+	c.waiting = nil
+	for _, due := range waiting {
+		c.begin(e.encoder.next(), due)
+	}
+}
