@@ -20,7 +20,7 @@ const mib = 1 << 20
 // otherBudgets measures the budgets that aren't about a call: start, memory, reload, the binary.
 func (s *suite) otherBudgets(ctx context.Context) error {
 	fmt.Fprintln(os.Stderr, "start, memory, reload")
-	for _, f := range []func(context.Context) error{s.startTime, s.memory, s.reload, s.binary} {
+	for _, f := range []func(context.Context) error{s.startTime, s.memory, s.connections, s.allocations, s.reload, s.binary} {
 		if err := f(ctx); err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func (s *suite) startTime(ctx context.Context) error {
 	return nil
 }
 
-// memory is the daemon's RSS in four situations, each in a process of its own.
+// memory is the daemon's RSS in several situations, each in a process of its own.
 func (s *suite) memory(ctx context.Context) error {
 	single := load{traffic: grpcTraffic{scenario: scenarios["single"], streams: 64}, conns: 4, run: 2 * s.time}
 	rss := func(name string, limit float64, rules []byte, l load, settings ...string) error {
@@ -81,11 +81,22 @@ func (s *suite) memory(ctx context.Context) error {
 			return err
 		}, settings...)
 	}
-	if err := rss("idle", 25, ruleText(0, 1), load{}); err != nil {
-		return err
-	}
-	if err := rss("full load", 96, ruleText(0, 1), single); err != nil {
-		return err
+	onRedis := []string{"BACKEND_TYPE=kvstore", "KVSTORE_URL=" + s.redis.Addr()}
+	for _, r := range []struct {
+		name     string
+		limit    float64
+		load     load
+		settings []string
+	}{
+		{"idle", 20, load{}, nil},
+		{"full load", 48, single, nil},
+		{"full load, Redis", 48, single, onRedis},
+		{"idle" + libraryServer, 25, load{}, []string{"GRPC_SERVER=grpc-go"}},
+		{"full load" + libraryServer, 96, single, []string{"GRPC_SERVER=grpc-go"}},
+	} {
+		if err := rss(r.name, r.limit, ruleText(0, 1), r.load, r.settings...); err != nil {
+			return err
+		}
 	}
 	if err := rss("100k rules", 150, ruleText(100_000, 1), single); err != nil {
 		return err

@@ -103,7 +103,9 @@ func (s *suite) withEditions(g group, round int) (all group) {
 	for _, l := range g {
 		for _, e := range s.testbed.rotated(round) {
 			if e.suffix == "" || !isYardstick(l.target) {
-				all = append(all, line{scenario: l.scenario, target: l.target + e.suffix, open: l.open})
+				twin := l
+				twin.target += e.suffix
+				all = append(all, twin)
 			}
 		}
 	}
@@ -122,7 +124,9 @@ func (s *suite) compareEditions() {
 		for _, l := range g {
 			add := func(name string, figure func(sample) float64) {
 				of := func(suffix string) []float64 {
-					return of(s.samples[line{scenario: l.scenario, target: l.target + suffix, open: l.open}], figure)
+					twin := l
+					twin.target += suffix
+					return of(s.samples[twin], figure)
 				}
 				all = append(all, comparison{l.row(), name, of(""), of(beforeSuffix), of(againSuffix)})
 			}
@@ -142,11 +146,24 @@ func (s *suite) compareEditions() {
 	s.report.comparisonTable("ratelimit, against "+s.testbed.against, all)
 }
 
-func (l line) row() string {
+// row is a line's name, unlike that of every other.
+func (l line) row() string { return l.scenario + l.loop() + ", " + l.target }
+
+// loop says how a line's calls come, where they are not those of our own client in a closed loop.
+func (l line) loop() (how string) {
 	if l.open {
-		return l.scenario + ", open loop, " + l.target
+		how = ", open loop"
 	}
-	return l.scenario + ", " + l.target
+	if l.rate > 0 {
+		how += fmt.Sprintf(" at %.0f/s", l.rate)
+	}
+	switch l.via {
+	case viaGRPCGo:
+		how += ", grpc-go's client"
+	case viaEnvoy:
+		how += ", behind Envoy"
+	}
+	return how
 }
 
 // withEditions does the same for auth.

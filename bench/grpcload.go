@@ -8,12 +8,22 @@ type grpcTraffic struct {
 	// streams is how many calls each connection keeps in flight (closed loop).
 	streams int
 	timeout string // grpc-timeout of the calls, "" for none
+	// largeEvery, when not 0, makes each call of that number one of the scenario large. Those are begun and
+	// must be answered OK; latency and the count of answers are those of the others.
+	large      scenario
+	largeEvery int
+	// literalPath has :path in full in each header block, as Envoy sends it, and not by its number.
+	literalPath bool
 }
 
 // drive runs a load of calls.
 func (t grpcTraffic) drive(l load) (*result, error) {
 	r := newRunner(l)
-	r.exchange = &grpcExchange{runner: r, grpcTraffic: t, clients: make([]*client, l.conns), encoder: newEncoder(t.scenario, 1)}
+	e := &grpcExchange{runner: r, grpcTraffic: t, clients: make([]*client, l.conns), encoder: newEncoder(t.scenario, 1)}
+	if t.largeEvery > 0 {
+		e.largeEncoder = newEncoder(t.large, 1)
+	}
+	r.exchange = e
 	return r.drive()
 }
 
@@ -24,12 +34,13 @@ type grpcExchange struct {
 	clients []*client
 	encoder *encoder
 
-	turn  int // open loop: the connection that the next call begins on
-	begun int
+	largeEncoder *encoder
+	turn         int // open loop: the connection that the next call begins on
+	begun        int
 }
 
 func (e *grpcExchange) dial(conn int) (*socket, error) {
-	c, err := dial(e.runner.addr, e.timeout)
+	c, err := dial(e.runner.addr, e.timeout, e.literalPath)
 	if err != nil {
 		return nil, err
 	}
@@ -57,8 +68,16 @@ func (e *grpcExchange) begin(conn int, due int64) error {
 		e.runner.result.refusal = "too many calls in flight"
 		return nil
 	}
-	c.begin(e.encoder.next(), due)
+	e.send(c, due, e.largeEvery > 0 && e.begun%e.largeEvery == 0)
 	return nil
+}
+
+func (e *grpcExchange) send(c *client, due int64, large bool) {
+	encoder := e.encoder
+	if large {
+		encoder = e.largeEncoder
+	}
+	c.begin(encoder.next(), due, large)
 }
 
 // beginDue takes the connections in turns.
@@ -86,7 +105,9 @@ func (e *grpcExchange) ended(conn int, done *call, now int64) {
 	case done.overall == 2:
 		o = outcomeOver
 	}
-	e.runner.ended(conn, done.begun, now, o, refusal)
+	if !done.large || o != outcomeOK {
+		e.runner.ended(conn, done.begun, now, o, refusal)
+	}
 	if e.runner.rate == 0 {
 		e.begin(conn, now)
 	}
@@ -99,7 +120,7 @@ func (e *grpcExchange) retry(c *client) {
 	}
 	waiting := c.waiting
 	c.waiting = nil
-	for _, due := range waiting {
-		c.begin(e.encoder.next(), due)
+	for _, w := range waiting {
+		e.send(c, w.begun, w.large)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -72,9 +73,26 @@ func (c *httpClient) receive() (status int, body []byte, done bool, err error) {
 
 var (
 	endOfHead   = []byte("\r\n\r\n")
-	lengthField = []byte("\r\nContent-Length: ")
-	chunkField  = []byte("\r\nTransfer-Encoding: chunked\r\n")
+	lengthField = newHeadField("\r\nContent-Length: ")
+	chunkField  = newHeadField("\r\nTransfer-Encoding: chunked\r\n")
 )
+
+// headField is a header field as Go's server writes it and, in small letters, as Envoy does.
+type headField [2][]byte
+
+func newHeadField(text string) headField {
+	return headField{[]byte(text), []byte(strings.ToLower(text))}
+}
+
+// after returns what follows the field.
+func (f headField) after(head []byte) (rest []byte, found bool) {
+	for _, text := range f {
+		if _, rest, found = bytes.Cut(head, text); found {
+			return rest, true
+		}
+	}
+	return nil, false
+}
 
 // parse reads one answer. size is how long it is, 0 while something of it is missing.
 func (c *httpClient) parse(in []byte) (status int, body []byte, size int, err error) {
@@ -92,8 +110,8 @@ func (c *httpClient) parse(in []byte) (status int, body []byte, size int, err er
 	if status == 204 || status == 304 {
 		return status, nil, end + 4, nil
 	}
-	if at := bytes.Index(head, lengthField); at >= 0 {
-		text, _, _ := bytes.Cut(head[at+len(lengthField):], []byte("\r\n"))
+	if length, ok := lengthField.after(head); ok {
+		text, _, _ := bytes.Cut(length, []byte("\r\n"))
 		n, err := strconv.Atoi(string(text))
 		if err != nil || n < 0 {
 			return 0, nil, 0, fmt.Errorf("length of %q", head)
@@ -103,7 +121,7 @@ func (c *httpClient) parse(in []byte) (status int, body []byte, size int, err er
 		}
 		return status, rest[:n], end + 4 + n, nil
 	}
-	if !bytes.Contains(head, chunkField) {
+	if _, ok := chunkField.after(head); !ok {
 		return 0, nil, 0, fmt.Errorf("an answer without end: %q", head)
 	}
 	size, err = c.dechunk(rest)

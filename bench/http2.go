@@ -28,7 +28,7 @@ type client struct {
 	headers    []byte     // the block of the next call
 	laterBlock []byte     // of all calls after the first
 	window     int64      // bytes the server lets us send
-	waiting    []int64    // times of calls that wait for window
+	waiting    []call     // calls that wait for window
 	unreported int64      // response bytes for which the server has not got window back
 	calls      [4096]call // by stream id; far more than are ever in flight
 
@@ -46,6 +46,7 @@ type call struct {
 	begun   int64  // ns on the load's clock
 	overall byte   // RateLimitResponse.overall_code
 	bad     bool
+	large   bool // the load's other scenario
 }
 
 const (
@@ -59,7 +60,8 @@ const (
 )
 
 // dial connects to an IPv4 address on this machine. timeout becomes the calls' grpc-timeout, "" is none.
-func dial(addr, timeout string) (*client, error) {
+// literalPath writes out :path in each call, as Envoy does.
+func dial(addr, timeout string, literalPath bool) (*client, error) {
 	s, err := connect(addr)
 	if err != nil {
 		return nil, err
@@ -73,7 +75,7 @@ func dial(addr, timeout string) (*client, error) {
 			c.lastRefused = f.Value
 		}
 	})
-	c.headers, c.laterBlock = headerBlocks(addr, timeout)
+	c.headers, c.laterBlock = headerBlocks(addr, timeout, literalPath)
 	c.out = append(c.out, preface...)
 	c.out = appendFrame(c.out, frameSettings, 0, 0, nil)
 	c.out = appendFrame(c.out, frameWindow, 0, 0, binary.BigEndian.AppendUint32(nil, ourWin))
@@ -81,10 +83,10 @@ func dial(addr, timeout string) (*client, error) {
 }
 
 // headerBlocks are the request headers, once filling the server's table and ever after by number.
-func headerBlocks(authority, timeout string) (first, later []byte) {
+func headerBlocks(authority, timeout string, literalPath bool) (first, later []byte) {
 	fields := []hpack.HeaderField{
 		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"},
-		{Name: ":path", Value: fullPath}, {Name: ":authority", Value: authority},
+		{Name: ":path", Value: fullPath, Sensitive: literalPath}, {Name: ":authority", Value: authority},
 		{Name: "te", Value: "trailers"}, {Name: "content-type", Value: "application/grpc"},
 		{Name: "user-agent", Value: "gatehouse-bench"},
 	}
@@ -112,10 +114,10 @@ func appendFrame(to []byte, kind, flags byte, stream uint32, payload []byte) []b
 
 // begin adds a call to what flush will write. It reports false, and remembers the call's time in
 // c.waiting, when the server's window is too small for it.
-func (c *client) begin(message []byte, now int64) bool {
+func (c *client) begin(message []byte, now int64, large bool) bool {
 	size := int64(len(message) + 5)
 	if c.window < size {
-		c.waiting = append(c.waiting, now)
+		c.waiting = append(c.waiting, call{begun: now, large: large})
 		return false
 	}
 	c.window -= size
@@ -124,7 +126,7 @@ func (c *client) begin(message []byte, now int64) bool {
 		c.nextID += 2
 		slot = c.slot(c.nextID)
 	}
-	*slot = call{id: c.nextID, begun: now}
+	*slot = call{id: c.nextID, begun: now, large: large}
 	c.inFlight++
 	c.out = appendFrame(c.out, frameHeaders, flagEndHeaders, c.nextID, c.headers)
 	c.headers = c.laterBlock

@@ -37,6 +37,14 @@ func readUsage(pid int) (usage, error) {
 	return parseStat(stat)
 }
 
+// readExact is readUsage with the CPU time in nanoseconds: at 2,000 calls a second a step of 10 ms is that of a
+// hundred calls.
+func readExact(pid int) (usage, error) {
+	u, err := readUsage(pid)
+	u.cpu = exactCPU(pid, u.cpu)
+	return u, err
+}
+
 // readFamily is what a process and its children have used, the ended ones included: PostgreSQL has a
 // process for each connection. Memory that they share counts once for each.
 func readFamily(pid int) (usage, error) {

@@ -26,7 +26,17 @@ type budget struct {
 	measured spread
 	unit     string
 	limit    float64
+	atLeast  bool // limit is the least, not the most
 	note     string
+}
+
+// missed reports whether the median is on the wrong side of the limit, and by what share of it.
+func (b budget) missed() (by float64, missed bool) {
+	by = b.measured.median/b.limit - 1
+	if b.atLeast {
+		by = 1 - b.measured.median/b.limit
+	}
+	return by, by > 0
 }
 
 func (r *report) linef(format string, args ...any) { fmt.Fprintf(r.out, format+"\n", args...) }
@@ -36,6 +46,15 @@ func (r *report) atMost(limit float64, unit, what string, values []float64, note
 	if len(values) > 0 {
 		r.budgets = append(r.budgets, budget{
 			what: what, measured: spreadOf(values), unit: unit, limit: limit, note: strings.Join(note, " "),
+		})
+	}
+}
+
+// atLeast is atMost for figures of which more is better.
+func (r *report) atLeast(limit float64, unit, what string, values []float64, note ...string) {
+	if len(values) > 0 {
+		r.budgets = append(r.budgets, budget{
+			what: what, measured: spreadOf(values), unit: unit, limit: limit, atLeast: true, note: strings.Join(note, " "),
 		})
 	}
 }
@@ -57,12 +76,16 @@ func (r *report) printBudgets(title string) {
 	rows := [][]string{{title, "median", "min", "max", "budget", "", ""}}
 	for _, b := range r.budgets {
 		verdict := "met"
-		if b.measured.median > b.limit {
-			verdict = fmt.Sprintf("MISSED by %.0f %%", 100*(b.measured.median/b.limit-1))
+		if by, missed := b.missed(); missed {
+			verdict = fmt.Sprintf("MISSED by %.0f %%", 100*by)
+		}
+		sign := "≤ "
+		if b.atLeast {
+			sign = "≥ "
 		}
 		rows = append(rows, []string{
 			b.what, b.measured.format(b.measured.median) + b.unit, b.measured.format(b.measured.low),
-			b.measured.format(b.measured.high), "≤ " + fmt.Sprint(b.limit) + b.unit, verdict, b.note,
+			b.measured.format(b.measured.high), sign + fmt.Sprint(b.limit) + b.unit, verdict, b.note,
 		})
 	}
 	r.linef("")
@@ -142,6 +165,12 @@ func (s *suite) tables() {
 			if l.open {
 				loop = "open"
 			}
+			if l.rate > 0 {
+				loop += fmt.Sprintf(" %.0f/s", l.rate)
+			}
+			if l.via != "" {
+				loop += ", " + string(l.via)
+			}
 			if t := s.target(l); len(t.stores) > 0 {
 				store = spreadOf(of(samples, storeOf)).String()
 				commands = fmt.Sprintf("%.2f", spreadOf(of(samples, commandsOf)).median)
@@ -161,37 +190,112 @@ func (s *suite) tables() {
 		s.report.linef("no figures of %s", why)
 	}
 	s.report.linef("redis-benchmark -P 64 INCRBY: %v µs of Redis' CPU a command", spreadOf(s.incrby))
-	s.compare()
+	s.compareNative()
 	s.report.printBudgets("ratios, round by round")
+	s.compareLibrary()
+	s.report.printBudgets("GRPC_SERVER=grpc-go, round by round")
 }
 
-// compare fills in the budgets that are ratios between targets of the same round.
-func (s *suite) compare() {
-	figures := func(scenario, target string, open bool, figure func(sample) float64) []float64 {
-		return of(s.samples[line{scenario: scenario, target: target, open: open}], figure)
+// ratioBudget is the most, or the least, that a target's figure may be of the tuned yardstick's in the same round.
+type ratioBudget struct {
+	line   line
+	name   string
+	figure func(sample) float64
+	limit  float64
+	least  bool
+}
+
+// nativeBudgets are those of the daemon's own gRPC server.
+func nativeBudgets() (all []ratioBudget) {
+	cpu := func(limit float64, l line) { all = append(all, ratioBudget{l, "CPU", cpuOf, limit, false}) }
+	p99 := func(limit float64, l line) { all = append(all, ratioBudget{l, "p99", p99Of, limit, false}) }
+	rate := func(limit float64, l line) { all = append(all, ratioBudget{l, "calls/s", rateOf, limit, true}) }
+	closed := func(scenario, target string) line { return line{scenario: scenario, target: target} }
+	open := func(target string, rate float64) line {
+		return line{scenario: "single", target: target, open: true, rate: rate}
 	}
-	by := func(limit float64, scenario, target string, open bool, figure func(sample) float64, name string) {
-		loop := ""
-		if open {
-			loop = ", open loop"
+	cpu(.20, closed("single", "memory"))
+	rate(5, closed("single", "memory"))
+	cpu(.45, closed("single", "redis"))
+	rate(1.7, closed("single", "redis"))
+	cpu(.35, closed("multi", "memory"))
+	cpu(1.2, closed("multi", "redis"))
+	cpu(.17, closed("unmatched", "memory"))
+	cpu(.17, closed("unmatched", "redis"))
+	cpu(.17, closed("overlimit", "memory+cache"))
+	cpu(.17, closed("overlimit", "redis+cache"))
+	for _, at := range []struct{ rate, redis, redisP99 float64 }{{slowRate, 1.15, 1.5}, {0, 1, 1.25}, {fastRate, .9, 1}} {
+		cpu(.75, open("memory", at.rate))
+		p99(1, open("memory", at.rate))
+		cpu(at.redis, open("redis", at.rate))
+		p99(at.redisP99, open("redis", at.rate))
+	}
+	cpu(.35, line{scenario: "single", target: "memory", via: viaGRPCGo})
+	rate(1.7, line{scenario: "single", target: "memory", via: viaGRPCGo})
+	cpu(.70, line{scenario: "single", target: "memory", via: viaGRPCGo, open: true})
+	cpu(.40, line{scenario: "single", target: "memory", via: viaEnvoy})
+	cpu(.65, line{scenario: "single", target: "redis", via: viaEnvoy})
+	return all
+}
+
+// libraryBudgets are those of the daemon with GRPC_SERVER=grpc-go.
+func libraryBudgets() (all []ratioBudget) {
+	add := func(limit float64, scenario, store string, open bool, name string, figure func(sample) float64) {
+		all = append(all, ratioBudget{line{scenario: scenario, target: store + libraryServer, open: open}, name, figure, limit, false})
+	}
+	add(1.3, "single", "memory", false, "CPU", cpuOf)
+	add(1.55, "single", "redis", false, "CPU", cpuOf)
+	add(1.5, "multi", "memory", false, "CPU", cpuOf)
+	add(2.2, "multi", "redis", false, "CPU", cpuOf)
+	add(1.1, "unmatched", "memory", false, "CPU", cpuOf)
+	add(1.1, "unmatched", "redis", false, "CPU", cpuOf)
+	add(1.1, "single", "memory", true, "CPU", cpuOf)
+	add(1.3, "single", "memory", true, "p99", p99Of)
+	add(1.5, "single", "redis", true, "CPU", cpuOf)
+	add(4, "single", "redis", true, "p99", p99Of)
+	return all
+}
+
+// judge compares ratios between targets of the same round with their budgets.
+func (s *suite) judge(all []ratioBudget) {
+	for _, b := range all {
+		yardstick := b.line
+		yardstick.target = "tuned"
+		if b.line.scenario == "overlimit" { // the tuned server answers a refusal as fast as it answers anything
+			yardstick.scenario = "unmatched"
 		}
-		s.report.atMost(limit, " ×", fmt.Sprintf("%s%s, %s: %s ÷ tuned", scenario, loop, target, name),
-			ratios(figures(scenario, target, open, figure), figures(scenario, "tuned", open, figure)))
+		add := s.report.atMost
+		if b.least {
+			add = s.report.atLeast
+		}
+		add(b.limit, " ×", b.line.row()+": "+b.name+" ÷ "+strings.TrimSuffix("tuned, "+yardstick.scenario, ", "+b.line.scenario),
+			ratios(of(s.samples[b.line], b.figure), of(s.samples[yardstick], b.figure)))
 	}
-	by(1.3, "single", "memory", false, cpuOf, "CPU")
-	by(1.55, "single", "redis", false, cpuOf, "CPU")
-	s.report.atMost(2, " ×", "single, redis: Redis' CPU ÷ that of redis-benchmark",
-		ratios(figures("single", "redis", false, storeOf), s.incrby))
-	by(1.5, "multi", "memory", false, cpuOf, "CPU")
-	by(2.2, "multi", "redis", false, cpuOf, "CPU")
-	by(1.1, "unmatched", "memory", false, cpuOf, "CPU")
-	by(1.1, "unmatched", "redis", false, cpuOf, "CPU")
+}
+
+// compareNative compares the daemon's own gRPC server with its budgets.
+func (s *suite) compareNative() {
+	s.judge(nativeBudgets())
+	s.compareRedis("redis")
+	at := line{scenario: neighbours, target: "memory", open: true, rate: slowRate}
+	library := at
+	library.target += libraryServer
+	s.report.atMost(2, " ×", "64 descriptors with patterns on the connection: p99 of small calls ÷ that of grpc-go",
+		ratios(of(s.samples[at], p99Of), of(s.samples[library], p99Of)))
+}
+
+// compareLibrary does the same with GRPC_SERVER=grpc-go.
+func (s *suite) compareLibrary() {
+	s.judge(libraryBudgets())
+	s.compareRedis("redis" + libraryServer)
 	for _, store := range []string{"memory", "redis"} {
-		s.report.atMost(1.2, " ×", fmt.Sprintf("overlimit, %s+cache: CPU ÷ unmatched", store),
-			ratios(figures("overlimit", store+"+cache", false, cpuOf), figures("unmatched", store, false, cpuOf)))
+		s.report.atMost(1.2, " ×", fmt.Sprintf("overlimit, %s+cache%s: CPU ÷ unmatched", store, libraryServer),
+			ratios(of(s.samples[line{scenario: "overlimit", target: store + "+cache" + libraryServer}], cpuOf),
+				of(s.samples[line{scenario: "unmatched", target: store + libraryServer}], cpuOf)))
 	}
-	by(1.1, "single", "memory", true, cpuOf, "CPU")
-	by(1.3, "single", "memory", true, p99Of, "p99")
-	by(1.5, "single", "redis", true, cpuOf, "CPU")
-	by(4, "single", "redis", true, p99Of, "p99")
+}
+
+func (s *suite) compareRedis(target string) {
+	s.report.atMost(2, " ×", "single, "+target+": Redis' CPU ÷ that of redis-benchmark",
+		ratios(of(s.samples[line{scenario: "single", target: target}], storeOf), s.incrby))
 }

@@ -25,15 +25,18 @@ type sample struct {
 // run in which other answers came than the scenario asks for: its figures would mean nothing.
 func measure(t *target, l load, s scenario) (sample, error) {
 	l.addr = t.addr
+	if _, http := l.traffic.(httpTraffic); http {
+		l.addr = t.envoy.addr
+	}
 	var own, store []usage
 	var commands []int
 	l.mark = func() error {
-		u, err := readUsage(t.process.PID())
+		u, err := readExact(t.process.PID())
 		own = append(own, u)
 		var all usage
 		sum := 0
 		for _, server := range t.stores {
-			u, err2 := readUsage(server.PID())
+			u, err2 := readExact(server.PID())
 			n, err3 := processed(server)
 			all.cpu, sum, err = all.cpu+u.cpu, sum+n, errors.Join(err, err2, err3)
 		}
@@ -56,7 +59,7 @@ func measure(t *target, l load, s scenario) (sample, error) {
 	}
 	answered := float64(r.answered())
 	perCall := func(marks []usage) float64 {
-		return float64((marks[1].cpu - marks[0].cpu).Microseconds()) / answered
+		return float64(marks[1].cpu-marks[0].cpu) / 1e3 / answered
 	}
 	measured := sample{
 		cpu: perCall(own), rate: r.perSecond(),

@@ -46,6 +46,7 @@ func init() {
 		{name: "unmatched", request: "(nobody,key-#)", keys: 10_000},
 		{name: "nested", request: "(n1,a)(n2,b)(n3,c)(n4,d)(n5,key-#)", keys: 10_000},
 		{name: "zipf", request: "(account,acc-#)", keys: 1_000_000, zipf: true},
+		{name: "patterns", request: patternsRequest(), keys: 10_000},
 		{name: "fill", request: "(account,acc-#)", keys: 1_000_000},
 	} {
 		scenarios[s.name] = s
@@ -100,13 +101,37 @@ descriptors:
                     rate_limit: %[2]s
   - key: account
     rate_limit: %[2]s
-  - key: generation
+%[4]s  - key: generation
     rate_limit: {unit: day, requests_per_unit: %[3]d}
-`, domain, plenty, extraLimit)
+`, domain, plenty, extraLimit, patternRules())
 	for i := range extra {
 		fmt.Fprintf(&b, "  - key: path\n    value: /v1/items/%07d\n    rate_limit:\n      unit: hour\n      requests_per_unit: %d\n", i, extraLimit)
 	}
 	return []byte(b.String())
+}
+
+// patternCount is how many patterns the values of the scenario "patterns" are searched for, without being found
+// before the last.
+const patternCount = 100
+
+// patternsRequest is a request of 64 descriptors whose values are as long as they can be for a DATA frame.
+func patternsRequest() string {
+	const descriptor = "(searched,/files/"
+	var b strings.Builder
+	for i := range 64 {
+		fmt.Fprintf(&b, "%s%02d/%s/#/last)|", descriptor, i, strings.Repeat("path/", 24))
+	}
+	return strings.TrimSuffix(b.String(), "|")
+}
+
+// patternRules are the rules that match it.
+func patternRules() string {
+	var b strings.Builder
+	for i := range patternCount - 1 {
+		fmt.Fprintf(&b, "  - key: searched\n    value: '*/absent-%02d/*'\n    rate_limit: %s\n", i, plenty)
+	}
+	b.WriteString("  - key: searched\n    value: '/files/*'\n    rate_limit: " + plenty + "\n")
+	return b.String()
 }
 
 // encoder makes the requests of one scenario, one after the other, in the same memory.

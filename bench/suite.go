@@ -42,33 +42,69 @@ type suite struct {
 type line struct {
 	scenario, target string
 	open             bool
+	rate             float64 // of the open loop; 0 is the suite's
+	via              via
 }
+
+// via is what stands between the load and the target, "" for nothing.
+type via string
+
+const (
+	viaGRPCGo via = "grpc-client" // calls by grpc-go's client
+	viaEnvoy  via = "envoy"       // HTTP requests for which an Envoy asks the target
+)
 
 // group is measured target by target within each round, so that all of them meet the same weather.
 type group []line
 
+// libraryServer marks the targets whose gRPC server is grpc-go.
+const libraryServer = ", grpc-go"
+
+// daemonServers are a store's targets on either server.
+func daemonServers(stores ...string) (targets []string) {
+	for _, store := range stores {
+		targets = append(targets, store, store+libraryServer)
+	}
+	return targets
+}
+
 func groups() []group {
-	closed := func(scenario string, targets ...string) (g group) {
+	lines := func(like line, targets ...string) (g group) {
 		for _, t := range targets {
-			g = append(g, line{scenario: scenario, target: t})
+			like.target = t
+			g = append(g, like)
 		}
 		return g
 	}
+	closed := func(scenario string, targets ...string) group { return lines(line{scenario: scenario}, targets...) }
+	both := daemonServers("memory", "redis")
 	return []group{
-		closed("single", "plain", "tuned", "memory", "redis", "sentinel", "cluster", "memcache"),
-		closed("multi", "tuned", "memory", "redis", "sentinel", "cluster", "cluster at once", "memcache"),
-		append(closed("unmatched", "tuned", "memory", "redis"), closed("overlimit", "memory+cache", "redis+cache")...),
+		closed("single", append([]string{"plain", "tuned", "sentinel", "cluster", "memcache"}, both...)...),
+		closed("multi", append([]string{"tuned", "sentinel", "cluster", "cluster at once", "memcache"}, both...)...),
+		append(closed("unmatched", append([]string{"tuned"}, both...)...),
+			closed("overlimit", daemonServers("memory+cache", "redis+cache")...)...),
 		closed("hot", "memory", "redis"),
 		closed("nested", "memory", "redis"),
 		closed("zipf", "memory", "redis"),
-		{
-			{scenario: "single", target: "plain", open: true},
-			{scenario: "single", target: "tuned", open: true},
-			{scenario: "single", target: "memory", open: true},
-			{scenario: "single", target: "redis", open: true},
-		},
+		lines(line{scenario: "single", open: true}, append([]string{"plain", "tuned"}, both...)...),
+		lines(line{scenario: "single", open: true, rate: slowRate}, "tuned", "memory", "redis"),
+		lines(line{scenario: "single", open: true, rate: fastRate}, "tuned", "memory", "redis"),
+		lines(line{scenario: "single", via: viaGRPCGo}, "tuned", "memory"),
+		lines(line{scenario: "single", open: true, via: viaGRPCGo}, "tuned", "memory"),
+		lines(line{scenario: "single", via: viaEnvoy}, "tuned", "memory", "redis"),
+		lines(line{scenario: neighbours, open: true, rate: slowRate}, "memory", "memory"+libraryServer),
 	}
 }
+
+const (
+	slowRate, fastRate = 2_000, 30_000 // calls a second of the open loops beside that of -rate
+	// neighbours is small calls on one connection on which each largeEvery-th call has 64 descriptors that are
+	// searched for patterns.
+	neighbours = "neighbours"
+	largeEvery = 20
+	// envoyConns is how many requests an Envoy has in flight.
+	envoyConns = 16
+)
 
 // runSuite measures everything and prints what it came to.
 func runSuite(ctx context.Context, args []string, out io.Writer) error {
@@ -145,7 +181,7 @@ func (s *suite) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if s.wantsAny("ratelimit", slices.Collect(maps.Keys(scenarios))) {
+	if s.wantsAny("ratelimit", ratelimitNames()) {
 		if err := s.ratelimit(ctx); err != nil {
 			return err
 		}
@@ -197,6 +233,11 @@ func (s *suite) ratelimit(ctx context.Context) error {
 	}
 	// Idle ones would wake up now and then beside what is measured next.
 	for _, t := range s.targets {
+		if t.envoy != nil {
+			if err := s.testbed.stop(t.envoy); err != nil {
+				return fmt.Errorf("%s: %w", t.envoy.name, err)
+			}
+		}
 		if err := s.testbed.stop(t); err != nil {
 			return fmt.Errorf("%s: %w", t.name, err)
 		}
@@ -229,6 +270,7 @@ func (s *suite) start(ctx context.Context) error {
 		s.targets[y.kind+" "+y.answer] = t
 	}
 	onCluster := []string{"KVSTORE_TYPE=cluster", "KVSTORE_URL=" + s.cluster.URL()}
+	library := []string{"GRPC_SERVER=grpc-go"}
 	const cache = "LOCAL_CACHE_SIZE_IN_BYTES=16777216"
 	for _, d := range []struct {
 		name     string
@@ -236,6 +278,8 @@ func (s *suite) start(ctx context.Context) error {
 		settings []string
 	}{
 		{"memory", nil, nil}, {"redis", s.redis, nil},
+		{"memory" + libraryServer, nil, library}, {"redis" + libraryServer, s.redis, library},
+		{"memory+cache" + libraryServer, nil, append(library, cache)}, {"redis+cache" + libraryServer, s.redis, append(library, cache)},
 		{"memcache", s.nodes, []string{"BACKEND_TYPE=memcache", "MCACHE_HOST_PORT=" + s.nodes.Addr(), "KVSTORE_URL="}},
 		{"memory+cache", nil, []string{cache}}, {"redis+cache", s.redis, []string{cache}},
 		{"sentinel", s.trio.Servers[0], []string{"KVSTORE_TYPE=sentinel", "KVSTORE_URL=" + s.trio.URL()}},
@@ -257,7 +301,7 @@ func (s *suite) start(ctx context.Context) error {
 			s.targets[name] = t
 		}
 	}
-	return nil
+	return s.startEnvoys(ctx)
 }
 
 // target finds the process for a line; a yardstick is there once for each answer.
@@ -281,6 +325,11 @@ func (s *suite) wantsAny(daemon string, scenarios []string) bool {
 	return s.asked(daemon) || slices.ContainsFunc(scenarios, s.asked)
 }
 
+// ratelimitNames are what -only may name of the rate limit daemon.
+func ratelimitNames() []string {
+	return append(slices.Collect(maps.Keys(scenarios)), neighbours, string(viaGRPCGo), string(viaEnvoy))
+}
+
 // measureGroup measures each line once, forwards and backwards in turns.
 func (s *suite) measureGroup(ctx context.Context, g group, round int) error {
 	g = s.withEditions(g, round)
@@ -288,20 +337,15 @@ func (s *suite) measureGroup(ctx context.Context, g group, round int) error {
 		slices.Reverse(g)
 	}
 	for _, of := range g {
-		if !s.wanted("ratelimit", of.scenario) {
+		if !s.wantsLine(of) || of.via == viaEnvoy && s.target(of).envoy == nil {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		l := load{
-			traffic: grpcTraffic{scenario: scenarios[of.scenario], streams: 64, timeout: s.timeout}, conns: 4,
-			warm: 300 * time.Millisecond, run: s.time,
-		}
-		if of.open {
-			l.rate = s.rate
-		}
-		measured, err := measure(s.target(of), l, scenarios[of.scenario])
+		asked := scenarios[of.scenario]
+		asked.name = of.scenario
+		measured, err := measure(s.target(of), s.load(of), asked)
 		if err != nil {
 			// One bad run among a hundred is reported, not paid for with the other ninety-nine.
 			s.refused = append(s.refused, fmt.Sprintf("round %d: %v", round+1, err))
@@ -310,4 +354,34 @@ func (s *suite) measureGroup(ctx context.Context, g group, round int) error {
 		s.samples[of] = append(s.samples[of], measured)
 	}
 	return nil
+}
+
+// wantsLine reports whether a line is to be measured: its daemon, its scenario or what stands before it was named.
+func (s *suite) wantsLine(l line) bool {
+	return s.wanted("ratelimit", l.scenario) || l.via != "" && s.asked(string(l.via))
+}
+
+// load is what a line's target is asked.
+func (s *suite) load(l line) load {
+	calls := grpcTraffic{scenario: scenarios[l.scenario], streams: 64, timeout: s.timeout}
+	to := load{traffic: calls, conns: 4, warm: 300 * time.Millisecond, run: s.time}
+	if l.open {
+		to.rate = s.rate
+		if l.rate > 0 {
+			to.rate = l.rate
+		}
+		if to.rate < 5_000 {
+			to.run = 3 * s.time // a percentile of few calls says little
+		}
+	}
+	switch {
+	case l.via == viaGRPCGo:
+		to.traffic = clientTraffic{calls}
+	case l.via == viaEnvoy:
+		to.traffic, to.conns = throughEnvoy(scenarios[l.scenario]), envoyConns
+	case l.scenario == neighbours:
+		calls.scenario, calls.large, calls.largeEvery = scenarios["single"], scenarios["patterns"], largeEvery
+		to.traffic, to.conns = calls, 1
+	}
+	return to
 }

@@ -27,6 +27,7 @@ type target struct {
 	http    string // the daemon's HTTP listener
 	debug   string // its debug listener, "" for a yardstick
 	process *subprocess.Process
+	envoy   *target               // an Envoy that asks it, nil without one
 	stores  []*localserver.Server // the servers that count; none when it counts in process or not at all
 	rules   string                // its rules file
 }

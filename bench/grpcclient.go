@@ -1,0 +1,157 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+)
+
+// clientTraffic is calls as a program in Go makes them, by grpc-go's client and the generated types. It costs
+// more than the server does: what it shows is how the server fares with calls as they come from such a client.
+type clientTraffic struct{ calls grpcTraffic }
+
+// drive runs a load on goroutines, one for each call in flight; in an open loop as many of them wait for calls
+// that are due.
+func (t clientTraffic) drive(l load) (*result, error) {
+	c := &clientLoad{load: l, requests: clientRequests(t.calls.scenario)}
+	var stubs []ratelimitv3.RateLimitServiceClient
+	for range l.conns {
+		connection, err := grpc.NewClient(l.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return nil, err
+		}
+		defer connection.Close()
+		stubs = append(stubs, ratelimitv3.NewRateLimitServiceClient(connection))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c.began = time.Now()
+	if l.rate > 0 {
+		c.due = make(chan time.Time, 4096)
+	}
+	var workers sync.WaitGroup
+	for i := range l.conns * t.calls.streams {
+		workers.Go(func() { c.work(ctx, stubs[i%len(stubs)], uint64(i)) })
+	}
+	if l.rate > 0 {
+		workers.Go(func() { c.pace(ctx) })
+	}
+	err := c.measure()
+	cancel()
+	workers.Wait()
+	if err == nil {
+		err = c.result.check()
+	}
+	return &c.result, err
+}
+
+// clientLoad is such a load under way.
+type clientLoad struct {
+	load
+	requests []*ratelimitv3.RateLimitRequest
+	began    time.Time
+	due      chan time.Time // open loop: calls that no goroutine has taken yet
+
+	measuring atomic.Bool
+	mu        sync.Mutex
+	result    result
+}
+
+// clientRequests are requests of a scenario, made beforehand.
+func clientRequests(s scenario) []*ratelimitv3.RateLimitRequest {
+	e, all := newEncoder(s, 1), make([]*ratelimitv3.RateLimitRequest, 10_000)
+	for i := range all {
+		all[i] = new(ratelimitv3.RateLimitRequest)
+		if err := proto.Unmarshal(e.next(), all[i]); err != nil {
+			panic(err) // a constant of this program
+		}
+	}
+	return all
+}
+
+// measure opens and closes the measured time.
+func (c *clientLoad) measure() error {
+	time.Sleep(c.warm)
+	if c.mark != nil {
+		if err := c.mark(); err != nil {
+			return err
+		}
+	}
+	from := time.Now()
+	c.measuring.Store(true)
+	time.Sleep(c.run)
+	c.measuring.Store(false)
+	c.mu.Lock()
+	c.result.elapsed = time.Since(from)
+	c.mu.Unlock()
+	if c.mark != nil {
+		return c.mark()
+	}
+	return nil
+}
+
+// pace notes the calls of an open loop as they become due.
+func (c *clientLoad) pace(ctx context.Context) {
+	random, due := rand.New(rand.NewPCG(2, 3)), 0.0
+	_ = onPunctualThread(func() error {
+		for ctx.Err() == nil {
+			for now := float64(time.Since(c.began)); due <= now; due += random.ExpFloat64() / c.rate * 1e9 {
+				select {
+				case c.due <- c.began.Add(time.Duration(due)):
+				case <-ctx.Done():
+					return nil
+				}
+			}
+			pause := unix.NsecToTimespec(max(0, int64(math.Ceil(due))-int64(time.Since(c.began))))
+			if err := unix.Nanosleep(&pause, nil); err != nil && !errors.Is(err, unix.EINTR) {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// work makes calls one after the other until ctx ends.
+func (c *clientLoad) work(ctx context.Context, stub ratelimitv3.RateLimitServiceClient, seed uint64) {
+	random := rand.New(rand.NewPCG(seed, 1))
+	for ctx.Err() == nil {
+		begun := time.Now()
+		if c.due != nil {
+			select {
+			case begun = <-c.due:
+			case <-ctx.Done():
+				return
+			}
+		}
+		answer, err := stub.ShouldRateLimit(ctx, c.requests[random.IntN(len(c.requests))])
+		if c.measuring.Load() {
+			c.ended(time.Since(begun), answer.GetOverallCode(), err)
+		}
+	}
+}
+
+func (c *clientLoad) ended(took time.Duration, code ratelimitv3.RateLimitResponse_Code, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.result.latency.record(took)
+	switch {
+	case err != nil:
+		c.result.failed++
+		c.result.refusal = err.Error()
+	case code == ratelimitv3.RateLimitResponse_OVER_LIMIT:
+		c.result.over++
+	default:
+		c.result.ok++
+	}
+}
