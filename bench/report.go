@@ -73,6 +73,9 @@ func (r *report) table(rows [][]string) {
 
 // printBudgets writes the rows collected so far and forgets them.
 func (r *report) printBudgets(title string) {
+	if len(r.budgets) == 0 {
+		return
+	}
 	rows := [][]string{{title, "median", "min", "max", "budget", "", ""}}
 	for _, b := range r.budgets {
 		verdict := "met"

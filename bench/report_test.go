@@ -46,11 +46,15 @@ func TestBudgets(t *testing.T) {
 	r.atMost(1.25, " ×", "single", []float64{1.2, 1.1, 1.3})
 	r.atMost(40, " ms", "start", []float64{50}, "cold")
 	r.atMost(40, " ms", "never measured", nil)
+	r.atLeast(5, " ×", "rate", []float64{4})
+	r.atLeast(5, " ×", "higher rate", []float64{6})
 	r.printBudgets("budgets")
 	want := `
-budgets  median    min    max    budget
-single   1.20 ×    1.10   1.30   ≤ 1.25 ×  met
-start    50.00 ms  50.00  50.00  ≤ 40 ms   MISSED by 25 %  cold
+budgets      median    min    max    budget
+single       1.20 ×    1.10   1.30   ≤ 1.25 ×  met
+start        50.00 ms  50.00  50.00  ≤ 40 ms   MISSED by 25 %  cold
+rate         4.00 ×    4.00   4.00   ≥ 5 ×     MISSED by 20 %
+higher rate  6.00 ×    6.00   6.00   ≥ 5 ×     met
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
