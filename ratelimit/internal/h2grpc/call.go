@@ -50,24 +50,24 @@ func (c *conn) decide(s *stream, message []byte) {
 	o := &c.server.o
 	if err := x.Request.Unmarshal(x.body); err != nil {
 		o.Service.NoteRefused(service.Malformed, err)
-		c.bundle.refuse(s, s.refusal(codes.Internal, "grpc: failed to unmarshal the received message: "+err.Error()))
+		c.work.bundle.refuse(s, s.refusal(codes.Internal, "grpc: failed to unmarshal the received message: "+err.Error()))
 		x.release()
 		return
 	}
 	if o.Service.Cost(len(x.body)) > costly {
 		c.flushBundle()
-		c.costly = append(c.costly, x)
+		c.work.costly = append(c.work.costly, x)
 		return
 	}
 	asks, ended := c.server.begin(x, c.arrived)
 	switch {
 	case ended != nil:
-		c.bundle.refuse(s, ended)
+		c.work.bundle.refuse(s, ended)
 	case asks:
-		c.waiting = append(c.waiting, x)
+		c.work.waiting = append(c.work.waiting, x)
 		return
 	default:
-		c.bundle.reply(x)
+		c.work.bundle.reply(x)
 	}
 	x.release()
 }

@@ -46,12 +46,8 @@ type conn struct {
 	reset    [32]uint32 // streams that ended before the client knew it, the last ones
 	resets   int
 	budget   budget
-	buffered int // bytes of unfinished messages
-	bundle   bundle
-	waiting  []*Call            // of this read, for the store
-	costly   []*Call            // of this read, for goroutines of their own
-	handed   []*counter.Started // of one Start
-	dead     []*stream
+	buffered int   // bytes of unfinished messages
+	work     *work // of the read that is being taken; nil between reads
 	lastPing time.Time
 	strikes  int
 
@@ -100,6 +96,17 @@ func (i *ids) stop() (last uint32) {
 		}
 	}
 }
+
+// work is what one read brings. It is pooled, since a connection has none between reads.
+type work struct {
+	bundle  bundle
+	waiting []*Call            // for the store
+	costly  []*Call            // for goroutines of their own
+	handed  []*counter.Started // of one Start
+	dead    []*stream          // that have ended
+}
+
+var works = sync.Pool{New: func() any { return new(work) }}
 
 // block is a header block that comes in several frames.
 type block struct {
@@ -194,6 +201,7 @@ func (c *conn) giveBack() {
 
 // feed takes all complete frames of b, and keeps the rest.
 func (c *conn) feed(b []byte) *connError {
+	c.work = works.Get().(*work)
 	if c.greeted < len(preface) {
 		n := min(len(b), len(preface))
 		if string(b[:n]) != preface[:n] {
@@ -276,42 +284,44 @@ func (c *conn) frame(h frameHeader, payload []byte) *connError {
 func (c *conn) hand() {
 	c.pass()
 	c.park()
-	c.dead = c.out.buried(c.dead[:0])
-	for _, s := range c.dead {
+	c.work.dead = c.out.buried(c.work.dead[:0])
+	for _, s := range c.work.dead {
 		c.release(s)
 		if s.exchange == nil { // else its handler may have it
 			free(s)
 		}
 	}
-	clear(c.dead)
+	clear(c.work.dead)
+	works.Put(c.work)
+	c.work = nil
 }
 
 // pass passes answers to the outbox and calls to the store.
 func (c *conn) pass() {
 	c.flushBundle()
-	if len(c.waiting) > 0 {
-		c.server.startAll(c, c.waiting)
-		clear(c.waiting)
-		c.waiting = c.waiting[:0]
+	if len(c.work.waiting) > 0 {
+		c.server.startAll(c, c.work.waiting)
+		clear(c.work.waiting)
+		c.work.waiting = c.work.waiting[:0]
 	}
 }
 
 // flushBundle hands over the answers so far, before a call that takes long.
 func (c *conn) flushBundle() {
-	if len(c.bundle.answers) > 0 {
-		c.out.answer(&c.bundle, 0)
-		for i := range c.bundle.answers {
-			s := c.bundle.answers[i].stream
+	if len(c.work.bundle.answers) > 0 {
+		c.out.answer(&c.work.bundle, 0)
+		for i := range c.work.bundle.answers {
+			s := c.work.bundle.answers[i].stream
 			if !s.registered {
 				free(s)
 			}
 		}
-		c.bundle.reset()
+		c.work.bundle.reset()
 	}
-	if len(c.costly) > 0 {
+	if len(c.work.costly) > 0 {
 		c.out.flush()
-		n := c.out.handOver(c.costly, c.server.o.MaxStreams)
-		for i, x := range c.costly {
+		n := c.out.handOver(c.work.costly, c.server.o.MaxStreams)
+		for i, x := range c.work.costly {
 			if i < n {
 				c.server.askers.start(x)
 			} else {
@@ -319,8 +329,8 @@ func (c *conn) flushBundle() {
 				x.release()
 			}
 		}
-		clear(c.costly)
-		c.costly = c.costly[:0]
+		clear(c.work.costly)
+		c.work.costly = c.work.costly[:0]
 	}
 }
 
@@ -352,7 +362,7 @@ func (c *conn) find(id uint32) *stream {
 // on before, since the outbox has to know of a stream that is waiting for a window, or for the store.
 func (c *conn) findPassed(id uint32) *stream {
 	s := c.out.find(id)
-	if s == nil && len(c.bundle.answers)+len(c.waiting)+len(c.costly) > 0 {
+	if s == nil && len(c.work.bundle.answers)+len(c.work.waiting)+len(c.work.costly) > 0 {
 		c.pass()
 		s = c.out.find(id)
 	}

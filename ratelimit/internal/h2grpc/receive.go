@@ -96,7 +96,7 @@ func (c *conn) turnAway(id uint32, code errCode) *connError {
 
 // refuse answers a request that gets no further, whether it is complete or not.
 func (c *conn) refuse(s *stream, r *refusal) {
-	c.bundle.refuse(s, r)
+	c.work.bundle.refuse(s, r)
 	c.release(s)
 	if !s.ended {
 		c.forgetting(s.id)

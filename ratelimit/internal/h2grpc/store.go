@@ -24,22 +24,22 @@ func (s *Server) startAll(c *conn, calls []*Call) {
 			i++
 			continue
 		}
-		c.handed = append(c.handed[:0], &calls[i].started)
+		c.work.handed = append(c.work.handed[:0], &calls[i].started)
 		for i++; i < n && s.starter(calls[i], c.now) == to; i++ {
-			c.handed = append(c.handed, &calls[i].started)
+			c.work.handed = append(c.work.handed, &calls[i].started)
 		}
-		for _, st := range to.Start(c.handed) {
+		for _, st := range to.Start(c.work.handed) {
 			if x := st.Tag.(*Call); st.Err != nil {
-				s.finish(&c.bundle, x, st.Err)
+				s.finish(&c.work.bundle, x, st.Err)
 			} else {
 				s.askers.start(x)
 			}
 		}
 	}
-	clear(c.handed)
-	if n := len(c.bundle.answers); n > 0 {
-		c.out.answer(&c.bundle, n)
-		c.bundle.reset()
+	clear(c.work.handed)
+	if n := len(c.work.bundle.answers); n > 0 {
+		c.out.answer(&c.work.bundle, n)
+		c.work.bundle.reset()
 	}
 }
 
