@@ -44,7 +44,7 @@ func TestDocs_metrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.NewHTTP(server.HTTPOptions{Service: d.service, Health: d.health, Stats: d.stats, Log: log})
-	server.NewGRPC(server.GRPCOptions{Service: d.service, Health: d.health, Stats: d.stats, Log: log})
+	server.NewFront(server.GRPCOptions{Native: true, Service: d.service, Health: d.health, Stats: d.stats, Log: log})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	d.config.XDS.TLS, d.config.XDS.Cert, d.config.XDS.Key = true, cert, key
