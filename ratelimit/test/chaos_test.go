@@ -94,7 +94,7 @@ func onRedis(url string) map[string]string {
 	return map[string]string{"BACKEND_TYPE": "redis", "KVSTORE_URL": url, "STORE_STALL": "250ms"}
 }
 
-// traffic asks with a deadline from several goroutines until stop is called, and keeps count.
+// traffic sends requests with a deadline from several goroutines until stop is called, and keeps count.
 type traffic struct {
 	ok, failed atomic.Int64
 	slowest    atomic.Int64 // ns
@@ -134,7 +134,7 @@ func (l *traffic) once(c pb.RateLimitServiceClient, value string, deadline time.
 	l.mu.Lock()
 	l.errors[status.Code(err).String()+": "+status.Convert(err).Message()]++
 	l.mu.Unlock()
-	time.Sleep(time.Millisecond) // a dead store costs microseconds; the test need not ask that often
+	time.Sleep(time.Millisecond) // a dead store costs microseconds; the test need not call that often
 }
 
 func (l *traffic) stop() {
@@ -386,8 +386,8 @@ func TestSIGHUP_whileStopping(t *testing.T) {
 	}
 }
 
-// Under load, what a stopping daemon has taken it answers: a caller only ever hears that nobody
-// listens any more. Health says so first, for as long as DRAIN_DELAY.
+// Under load, a stopping daemon answers what it has accepted: a caller only ever sees that the listener is closed.
+// Health says so first, for as long as DRAIN_DELAY.
 func TestSIGTERM_underLoad(t *testing.T) {
 	t.Parallel()
 	p := start(t, `[{key: k, @1000000/y}]`, map[string]string{"DRAIN_DELAY": "2s"})
@@ -400,7 +400,7 @@ func TestSIGTERM_underLoad(t *testing.T) {
 				_, err := c.ShouldRateLimit(ctx, request("k", fmt.Sprint(i, n%10)))
 				cancel()
 				if err == nil {
-					time.Sleep(time.Millisecond) // health is asked too
+					time.Sleep(time.Millisecond) // health is queried too
 					continue
 				}
 				if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "connection refused") {

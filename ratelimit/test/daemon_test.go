@@ -194,7 +194,7 @@ func request(key, value string) *pb.RateLimitRequest {
 	}}
 }
 
-// decide1 asks once, within half a minute.
+// decide1 sends one request, within half a minute.
 func decide1(t testing.TB, c pb.RateLimitServiceClient, key, value string) *pb.RateLimitResponse {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -245,7 +245,7 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// The whole way of a newcomer: a limit, an edit, a mistake, SIGHUP, a stop.
+// The steps of a new user: a limit, an edit, an error, SIGHUP, a stop.
 func TestDaemon(t *testing.T) {
 	t.Parallel()
 	p := start(t, `[{key: k, @2/y}]`, nil)
@@ -293,7 +293,7 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
-// A stop in any phase of the start ends the process in order and soon.
+// A stop in any phase of the start ends the process cleanly and soon.
 func TestStopWhileStarting(t *testing.T) {
 	t.Parallel()
 	f := func(name, rules, waitFor string, env map[string]string) {
@@ -336,7 +336,7 @@ func TestSettings_allMistakesAtOnce(t *testing.T) {
 	}
 }
 
-// Without a file the daemon waits for rules, unless it is told to start without.
+// Without a file the daemon waits for rules, unless it is configured to start without.
 func TestForceStart(t *testing.T) {
 	t.Parallel()
 	p := start(t, `[{key: k, surprise: 1}]`,
@@ -356,7 +356,7 @@ func TestForceStart(t *testing.T) {
 	decide1(t, c, "k", "v")
 }
 
-// Who read the log and the statistics may go away; the daemon serves on, reloads and stops in order.
+// The readers of the log and the statistics may end; the daemon serves on, reloads and shuts down cleanly.
 func TestNobodyReads(t *testing.T) {
 	t.Parallel()
 	read, write, err := os.Pipe()

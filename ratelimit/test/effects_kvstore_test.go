@@ -278,7 +278,7 @@ var _ = both("POOL_ON_EMPTY_BEHAVIOR", func(t *testing.T, at place) {
 	if errs, _ := wait(); countCodes(errs, codes.OK) != 100 {
 		t.Errorf("CREATE: %v", errs)
 	}
-	// WAIT: nobody is refused before the deadline.
+	// WAIT: no call is refused before the deadline.
 	c, conns, unpause = at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "WAIT", "POOL_ON_EMPTY_WAIT_DURATION",
 		"50ms")
 	errs, took := callers(c, 8, time.Second)()
@@ -437,7 +437,7 @@ var _ = effect("KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION", func(t *testing.T) {
 	}
 })
 
-// absent is the environment for a store that nobody listens for, with settings of KVSTORE_STARTUP_.
+// absent is the environment for a store without a listener, with settings of KVSTORE_STARTUP_.
 func absent(more ...string) map[string]string {
 	env := on("single", "127.0.0.1:1")
 	for i := 0; i < len(more); i += 2 {

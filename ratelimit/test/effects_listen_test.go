@@ -63,7 +63,7 @@ var _ = effect("GRPC_UDS", func(t *testing.T) {
 	decide1(t, p.dial(t), "k", "v")
 })
 
-// Each listener is bound exclusively, and who finds another one there says by which settings. The debug
+// Each listener is bound exclusively, and the error of a busy port names its settings. The debug
 // port is one that the daemon can do without.
 func TestListeners_busy(t *testing.T) {
 	t.Parallel()
@@ -305,7 +305,7 @@ var _ = effect("HTTP_READ_TIMEOUT", func(t *testing.T) {
 	}
 })
 
-// A body that takes longer than the write time-out finds nobody who could answer any more.
+// A body that takes longer than the write time-out gets no answer any more.
 var _ = effect("HTTP_WRITE_TIMEOUT", func(t *testing.T) {
 	whole := []string{postHead + "2" + postBody + "{", "}"}
 	p := start(t, anyLimit, map[string]string{"HTTP_WRITE_TIMEOUT": "100ms", "HTTP_REQUEST_TIMEOUT": "50ms"})
@@ -348,7 +348,7 @@ var _ = effect("MAX_DESCRIPTORS MAX_ENTRIES MAX_TEXT_BYTES", func(t *testing.T) 
 		"a value of 3 bytes, at most 2 each are allowed")
 })
 
-// Told to stop, the daemon is unhealthy and serves on for as long as the delay is.
+// Asked to stop, the daemon is unhealthy and serves on for as long as the delay is.
 var _ = effect("DRAIN_DELAY", func(t *testing.T) {
 	p := start(t, anyLimit, map[string]string{"DRAIN_DELAY": "1h"})
 	c := p.dial(t)

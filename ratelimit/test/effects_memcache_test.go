@@ -39,7 +39,7 @@ func onMemcache(more ...string) map[string]string {
 	return env
 }
 
-// post asks /json for descriptors written k=v,k=v and returns the status and the answer.
+// post sends /json descriptors written k=v,k=v and returns the status and the answer.
 func post(t testing.TB, p *process, descriptors ...string) (int, string) {
 	t.Helper()
 	type entry struct {
@@ -136,7 +136,7 @@ var _ = effect("MCACHE_SRV", func(t *testing.T) {
 	decide1(t, p.dial(t), "k", "v")
 	asked := dns.Asked()
 
-	// A name that names nobody ends the start.
+	// A name without records ends the start.
 	dns.Say(dnsmessage.RCodeNameError)
 	late := launch(t, `[{key: k, @2/y}]`, env)
 	select {

@@ -22,7 +22,7 @@ func twin(main, perSecond string, more ...string) map[string]string {
 	return env
 }
 
-// each asks for one value of each rule, in one request, and holds that it was counted.
+// each sends one value of each rule, in one request, and checks that it was counted.
 func each(t testing.TB, p *process, value string) {
 	t.Helper()
 	if code, answer := post(t, p, "s="+value, "m="+value); code != 200 || strings.Count(answer, `"limitRemaining"`) != 2 {

@@ -35,7 +35,7 @@ func (p *process) rlconfig(t testing.TB) string {
 	return body
 }
 
-// post asks /json for domain d and reads the answer.
+// post sends a request for domain d to /json and reads the answer.
 func (p *process) post(t testing.TB, body string) (*http.Response, string) {
 	t.Helper()
 	client := http.Client{Timeout: 20 * time.Second}
@@ -170,7 +170,7 @@ var _ = effect("LOG_LEVEL", func(t *testing.T) {
 	for level, want := range map[string]string{"warning": `"level":"warning"`, "error": `"level":"error"`} {
 		p := launch(t, `[{key: k, surprise: 1}]`, map[string]string{"LOG_LEVEL": level, "KVSTORE_PIPELINE_LIMIT": "8"})
 		p.log.await(t, "configuration refused", nil)
-		p.write(t, `[{key: k, @1/y}]`) // which info would tell
+		p.write(t, `[{key: k, @1/y}]`) // which info would log
 		if err := p.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}

@@ -123,7 +123,7 @@ func (s *statsdServer) awaitLine(t *testing.T, network, line string) {
 	})
 }
 
-// awaitTime asks until a time is sent: none is before the connection stands.
+// awaitTime sends requests until a time is sent: none is before the connection stands.
 func (s *statsdServer) awaitTime(t *testing.T, p *process) {
 	t.Helper()
 	c := p.dial(t)

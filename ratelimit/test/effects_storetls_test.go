@@ -18,7 +18,7 @@ type storeTLS struct {
 	prefix string                                  // of the variables
 	plain  func(addr string) map[string]string     // the environment without TLS
 	server func(cert, key, clientCA string) string // starts a server that speaks TLS; its address
-	// waits: the daemon asks the store for a sign of life before it serves.
+	// waits: the daemon pings the store before it serves.
 	waits bool
 
 	*testing.T
@@ -177,7 +177,7 @@ var _ = effect("KVSTORE_PERSECOND_TLS", func(t *testing.T) {
 	if code, answer := post(t, p, "s=v", "m=v"); code != 200 {
 		t.Errorf("%d %s", code, answer)
 	}
-	// rediss:// asks for the same.
+	// rediss:// does the same.
 	env["KVSTORE_PERSECOND_TLS"], env["KVSTORE_PERSECOND_URL"] = "false", "rediss://"+addr
 	p = start(t, perSecondRules, env)
 	if code, answer := post(t, p, "s=v", "m=v"); code != 200 {

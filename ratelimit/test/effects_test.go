@@ -13,7 +13,7 @@ import (
 // This file holds that every variable has a test that shows its effect: what the daemon, a real
 // process, does otherwise when the variable is set. TestConfig_everyVariable only shows that it is read.
 //
-// A variable's test lies beside its kind, in effects_*_test.go or any other file of this package:
+// A variable's test is next to those of its kind, in effects_*_test.go or any other file of this package:
 //
 //	var _ = effect("DRAIN_DELAY", func(t *testing.T) { ... })
 //

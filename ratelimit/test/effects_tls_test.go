@@ -22,7 +22,7 @@ import (
 )
 
 // lock is a directory with a server's certificate, as a Kubernetes secret is mounted: tls.crt and
-// tls.key lead through ..data to a version of them, and ca.crt lies beside.
+// tls.key lead through ..data to a version of them, with ca.crt next to them.
 type lock struct {
 	t    testing.TB
 	dir  string
@@ -89,7 +89,7 @@ func (l *lock) client(pair *certtest.Pair) *tls.Config {
 	return c
 }
 
-// ask makes one decision over a connection of its own.
+// ask requests one decision over a connection of its own.
 func ask(address string, config *tls.Config) (*pb.RateLimitResponse, error) {
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
 	if err != nil {
@@ -144,7 +144,7 @@ var _ = effect("GRPC_SERVER_USE_TLS", func(t *testing.T) {
 	})
 })
 
-// A swapped certificate is used under load: whoever connects meanwhile gets the old one or the new one.
+// A swapped certificate is used under load: clients that connect meanwhile get the old one or the new one.
 var _ = effect("GRPC_SERVER_TLS_CERT", func(t *testing.T) {
 	l := newLock(t)
 	p := start(t, `[{key: k, @9/y}]`, l.env())
@@ -215,7 +215,7 @@ var _ = effect("GRPC_SERVER_TLS_KEY", func(t *testing.T) {
 			t.Errorf("with %s:\n%s", key, out)
 		}
 	}
-	// A wrong key that comes later changes nothing but what is told.
+	// A wrong key in a running daemon changes nothing but what is reported.
 	p := start(t, `[{key: k, @9/y}]`, l.env())
 	if _, body := get(t, p.debug+"/stats"); !strings.Contains(body,
 		"certs.load_attempts: 1\ncerts.load_failures: 0\ncerts.num_values: 2\n") {

@@ -32,7 +32,7 @@ func startTraced(t *testing.T, env map[string]string) (*process, *otlptest.Colle
 	return start(t, `[{key: k, @100/y}]`, all), c
 }
 
-// span asks once and returns the server span of it.
+// span sends one request and returns its server span.
 func span(t *testing.T, p *process, c *otlptest.Collector) otlptest.Span {
 	t.Helper()
 	decide1(t, p.dial(t), "k", "v")

@@ -49,8 +49,8 @@ func perYear(n uint32) *rlsconf.RateLimitConfig {
 	}}
 }
 
-// The whole way of rules from a control plane: the wait for the first set, an update, a mistake that
-// changes nothing, the server's absence, SIGHUP, and none any more.
+// The life of rules from a control plane: the wait for the first set, an update, an error that changes nothing, the
+// server's absence, SIGHUP, and none any more.
 var _ = effect("CONFIG_TYPE", func(t *testing.T) {
 	plane := xdstest.New(t)
 	p := launch(t, `[{key: k, @1/y}]`, follow(plane.Addr)) // the file is not read
@@ -136,7 +136,7 @@ var _ = effect("CONFIG_TYPE", func(t *testing.T) {
 	}
 })
 
-// Without a control plane a daemon waits and can be stopped, or serves without rules when told to.
+// Without a control plane a daemon waits and can be stopped, or serves without rules when configured to.
 func TestXDS_withoutServer(t *testing.T) {
 	t.Parallel()
 	p := launch(t, "", follow("127.0.0.1:1"))
@@ -444,7 +444,7 @@ var _ = effect("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", func(t *testing.T) {
 	p.log.await(t, "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES allows more", nil)
 	start(t, "", follow(plane.Addr, "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "4000"))
 	start(t, "", follow(plane.Addr))
-	// Unset is gRPC's 4 MiB; more is allowed where it is asked for.
+	// Unset is gRPC's 4 MiB; more is allowed where it is configured.
 	long = proto.CloneOf(long) // the plane may still be sending the other
 	long.Descriptors[1].Key = strings.Repeat("a", 5<<20)
 	plane.Set("2", long)
@@ -474,7 +474,7 @@ var _ = effect("CONFIG_GRPC_XDS_SERVER_USE_TLS", func(t *testing.T) {
 		l.path("ca.crt")))
 })
 
-// The roots are followed: those that come later are believed at the next dial.
+// The roots are followed: new ones are used from the next dial on.
 var _ = effect("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", func(t *testing.T) {
 	l := newLock(t)
 	roots := certtest.WriteFile(t, l.path("roots.crt"), certtest.NewCA(t, "other", time.Hour).PEM)

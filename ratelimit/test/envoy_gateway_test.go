@@ -17,7 +17,7 @@ import (
 	"gatehouse/shared/envoytest"
 )
 
-// This file starts an Envoy with the configuration of example/ and asks it.
+// This file starts an Envoy with the configuration of example/ and sends it requests.
 
 // exampleConfig is envoy.yaml, its limits per year.
 func exampleConfig(t *testing.T) envoytest.Config {
@@ -35,7 +35,7 @@ func exampleRules(t *testing.T) string {
 	return strings.ReplaceAll(string(text), "unit: minute", "unit: year")
 }
 
-// limitFilters are the two filters of the example that ask the daemon: the one of stage 0, that of stage 1.
+// limitFilters are the two filters of the example that call the daemon: the one of stage 0, that of stage 1.
 func limitFilters(t *testing.T, c envoytest.Config) (open, strict map[string]any) {
 	t.Helper()
 	return c.Filter(t, "envoy.filters.http.ratelimit"), c.Filter(t, "envoy.filters.http.ratelimit.strict")
@@ -49,7 +49,7 @@ func keepalive(t *testing.T, c envoytest.Config) map[string]any {
 	return envoytest.Map(t, options, "explicit_http_config", "http2_protocol_options", "connection_keepalive")
 }
 
-// patient has Envoy wait for whoever is slow.
+// patient has Envoy wait for slow servers.
 func patient(t *testing.T, c envoytest.Config) {
 	open, strict := limitFilters(t, c)
 	open["timeout"], strict["timeout"] = "30s", "30s"
@@ -135,7 +135,7 @@ func (g *gateway) ask(c *http.Client, path string, headers ...string) (answer, e
 	return got, nil
 }
 
-// want asks once and compares.
+// want sends one request and compares.
 func (g *gateway) want(t *testing.T, c *http.Client, want answer, path string, headers ...string) {
 	t.Helper()
 	if got, err := g.ask(c, path, headers...); err != nil || got != want {
@@ -143,7 +143,7 @@ func (g *gateway) want(t *testing.T, c *http.Client, want answer, path string, h
 	}
 }
 
-// answers asks until the answer has the daemon's headers.
+// answers sends requests until the answer has the daemon's headers.
 func (g *gateway) answers(t *testing.T, c *http.Client, path string, headers ...string) {
 	t.Helper()
 	await.True(t, path+" is limited", func() bool {

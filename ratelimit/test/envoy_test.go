@@ -45,7 +45,7 @@ func TestEnvoy(t *testing.T) {
 				t.Error("a request over the limit reached the upstream")
 			}
 		}
-		// What a client writes into x-forwarded-for makes nobody of it.
+		// A client cannot choose its address by x-forwarded-for.
 		g.want(t, here, answer{429, 3, 0}, "/login", "X-Forwarded-For: 192.0.2.1")
 		// Nor does another spelling of the path, which the upstream may take for the same; what has an escaped
 		// slash in it is refused.
@@ -102,7 +102,7 @@ func TestEnvoy(t *testing.T) {
 }
 
 // A byte that is no UTF-8 takes no request past its limit, nor past that of another descriptor, whether or not the
-// answer repeats what was asked.
+// answer repeats the request.
 func TestEnvoy_bytes(t *testing.T) {
 	t.Parallel()
 	envoytest.Program(t)
@@ -126,8 +126,8 @@ func TestEnvoy_bytes(t *testing.T) {
 	}
 }
 
-// Without a decision /api passes and /login does not, whether Redis or the daemon is gone, says nothing, or
-// refuses what it is asked.
+// Without a decision /api passes and /login does not, whether Redis or the daemon is gone, says nothing, or refuses
+// the request.
 func TestEnvoy_failure(t *testing.T) {
 	t.Parallel()
 	envoytest.Program(t)

@@ -231,7 +231,7 @@ func TestExample_withoutContainers(t *testing.T) {
 		}
 	}
 	log := new(subprocess.Lines)
-	// The shell stays, and ends what it started when it is told to end.
+	// The shell stays, and ends what it started when it is stopped.
 	cmd := exec.Command("sh", "-e", "-c", "trap 'trap - TERM; kill 0' TERM\n"+script+"wait\n")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = root, log, log
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "PWD=" + root, "ENVOY_BIN=" + envoy, "STORE_STALL=0",

@@ -68,7 +68,7 @@ func TestManifest_envoyGateway(t *testing.T) {
 	}
 	if got := p.warnings(); len(got) < len(want) {
 		t.Errorf("warnings %q", got)
-	} else if d := cmp.Diff(want, got[:len(want)]); d != "" { // what comes later says how long the rules take
+	} else if d := cmp.Diff(want, got[:len(want)]); d != "" { // the following lines say how long the rules take
 		t.Error(d)
 	}
 	if code, _ := get(t, p.http+"/healthcheck"); code != 200 { // the probes of startup and readiness

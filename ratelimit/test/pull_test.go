@@ -107,7 +107,7 @@ func TestPullMetrics_defaultMapping(t *testing.T) {
 		}
 	}
 
-	// What makes the comparison above worth something, in numbers.
+	// How much the comparison above covers, in numbers.
 	for id, n := range map[string]float64{
 		`ratelimit_service_rate_limit_total_hits{domain="d" key1="k"}`:                  7,
 		`ratelimit_service_rate_limit_over_limit{domain="d" key1="k"}`:                  2,

@@ -118,7 +118,7 @@ func TestDocs_fields(t *testing.T) {
 	}
 }
 
-// TestDocs_refusals asks what the table of errors lists and can be asked of a healthy daemon.
+// TestDocs_refusals provokes the errors of the table that a healthy daemon can give.
 func TestDocs_refusals(t *testing.T) {
 	text := doctest.Document(t, "docs/wire.md")
 	p := start(t, "[{key: k, @5/m}]", nil)
