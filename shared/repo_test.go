@@ -1,5 +1,5 @@
-// Package shared_test checks what holds for the repository as a whole: who may import whom, that
-// every package says what it is, and that the READMEs lead somewhere.
+// Package shared_test checks what holds for the repository as a whole: which package may import which, that every
+// package has a comment, and that the READMEs lead somewhere.
 package shared_test
 
 import (

@@ -9,7 +9,7 @@ import (
 // limit is for a test that hangs, not for one on a busy machine.
 const limit = time.Minute
 
-// True returns when cond holds. It asks again and again, at first every millisecond, and fails the test when what, the
+// True returns when cond holds. It polls, at first every millisecond, and fails the test when what, the
 // name of the condition, has not come within a minute; more then says what else is known.
 func True(t testing.TB, what string, cond func() bool, more ...func() string) {
 	t.Helper()

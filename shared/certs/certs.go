@@ -29,8 +29,8 @@ type Files struct {
 	Cert, Key string
 	// CA holds the roots that the peer's certificate must lead to.
 	CA string
-	// SystemRoots count beside those of CA. It is for clients: on a server it would let in
-	// whoever has a certificate of any public authority.
+	// SystemRoots count in addition to those of CA. It is for clients: on a server it would admit any client with a
+	// certificate of any public authority.
 	SystemRoots bool
 }
 
@@ -62,7 +62,7 @@ func (e *Error) Error() string {
 // Unwrap is the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Check reads the files as Open does and tells everything that is wrong: one *Error for each file.
+// Check reads the files as Open does and reports everything that is wrong: one *Error for each file.
 func (f Files) Check() []*Error {
 	_, errs := f.load()
 	return errs

@@ -31,7 +31,7 @@ func open(t *testing.T, f Files, log io.Writer) *Store {
 	return s
 }
 
-// shake runs a handshake over loopback and one byte each way, and tells what either end saw.
+// shake runs a handshake over loopback and one byte each way, and returns what either end saw.
 func shake(t *testing.T, server, client *tls.Config) (seen tls.ConnectionState, serverErr, clientErr error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -155,7 +155,7 @@ func TestServer_resumed(t *testing.T) {
 			t.Errorf("TLS %x: a session resumed under another name: %v", version, err)
 		}
 	}
-	// And roots that are gone let nobody resume.
+	// And without its root no session is resumed.
 	server := s.Server("")
 	client := &tls.Config{
 		RootCAs: ca.Pool(), ServerName: "server.test",
@@ -265,7 +265,7 @@ func TestReload(t *testing.T) {
 	link("..1", "..data")
 	link("..data/tls.crt", "tls.crt")
 	link("..data/tls.key", "tls.key")
-	link(dir, "outer") // a symlink on the way, which no directory's notifications tell of
+	link(dir, "outer") // a symlink on the way, which no directory's notifications report
 	cert, key := filepath.Join(dir, "outer", "tls.crt"), filepath.Join(dir, "outer", "tls.key")
 	var log logtest.Buffer
 	s := open(t, Files{Cert: cert, Key: key}, &log)

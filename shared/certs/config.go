@@ -39,7 +39,7 @@ func (s *Store) Server(clientName string, protocols ...string) *tls.Config {
 		MinVersion:         minVersion,
 		NextProtos:         protocols,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return current(), nil },
-		// For those who ask whether a config can serve at all.
+		// For callers that check whether a config can serve at all.
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.now.Load().pair, nil },
 	}
 }
@@ -78,10 +78,10 @@ func verify(cs tls.ConnectionState, roots *x509.CertPool, usage x509.ExtKeyUsage
 	return nil
 }
 
-// Client is the config of connections to one server. Each handshake shows this end's certificate, if
-// there is one and the server asks, and verifies the server's against the roots as the files are
-// then. serverName is the name or IP address that the server's certificate must be valid for, and
-// what the server is told (SNI). With skipName any name is good; the chain is verified all the same.
+// Client is the config of connections to one server. Each handshake shows this end's certificate, if there is one and
+// the server requests it, and verifies the server's against the roots as the files are then. serverName is the name
+// or IP address that the server's certificate must be valid for, and what the server is told (SNI). With skipName any
+// name is good; the chain is verified all the same.
 func (s *Store) Client(serverName string, skipName bool) *tls.Config {
 	return &tls.Config{
 		MinVersion: minVersion,

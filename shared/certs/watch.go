@@ -19,7 +19,7 @@ const (
 	lookEvery = 500 * time.Millisecond
 )
 
-// watch tells a Store when to read again.
+// watch signals a Store when to read again.
 type watch struct {
 	s    *Store
 	w    *filewatch.Watcher

@@ -25,7 +25,7 @@ type auth struct {
 	postgres      *localserver.Server
 	program       string
 	home          string          // its working directory: log, secret, the person's .env
-	provider      *fakeidp.Server // nobody has an account there
+	provider      *fakeidp.Server // it has no accounts
 	http, mailbox string          // host:port
 	env           []string
 	admin, anon   string // service tokens

@@ -1,5 +1,5 @@
 // Command devstack is behind make run: it starts the daemons from nothing, says what to try, and
-// stops everything it started when it is told to (Ctrl-C) or when one of them ends.
+// stops everything it started on Ctrl-C or when one of them ends.
 //
 // It is for one person at one machine: listeners are on loopback only, and users and counts are lost at
 // the end. What it writes lies in .run/, but for PostgreSQL's data, which it links to.
@@ -57,7 +57,7 @@ func run(ctx context.Context, bin, dir string, out io.Writer) error {
 	return errors.Join(err, users.stop(), limits.stop())
 }
 
-// orStopped is nil where the stack was told to stop while it started.
+// orStopped is nil where the stack was stopped while it started.
 func orStopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -68,7 +68,7 @@ func orStopped(ctx context.Context, err error) error {
 //go:embed rules.yaml
 var exampleRules []byte
 
-// writeRules makes the rules file, unless there is one: then somebody has edited it.
+// writeRules makes the rules file, unless there is one, which may have been edited.
 func writeRules(path string) (kept bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return false, err

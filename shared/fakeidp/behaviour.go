@@ -25,7 +25,7 @@ type Behaviour struct {
 	Forged bool
 	// NoIDToken leaves the ID token out of the token's answer.
 	NoIDToken bool
-	// FormToken answers the token as a form, as GitHub does when nobody asks for JSON.
+	// FormToken answers the token as a form, as GitHub does without an Accept header for JSON.
 	FormToken bool
 	// Token changes the token's answer.
 	Token func(map[string]any)

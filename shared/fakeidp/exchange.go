@@ -68,7 +68,7 @@ func (x *exchange) answer(status int, v any) {
 	json.NewEncoder(x.w).Encode(v)
 }
 
-// wrong answers a client's mistake and remembers it.
+// wrong answers a client's error and records it.
 func (x *exchange) wrong(status int, code, why string) {
 	x.complain(x.name, "%s: %s", x.path, why)
 	x.w.Header().Set("X-Complaint", why)
@@ -263,7 +263,7 @@ func (x *exchange) serveToken() {
 	x.answer(http.StatusOK, answer)
 }
 
-// mint is an ID token for somebody; claims are put over the usual ones, nil and "" remove them.
+// mint is an ID token for a user; claims are put over the usual ones, nil and "" remove them.
 func (x *exchange) mint(u User, claims map[string]any, access string, b Behaviour) string {
 	alg := b.Alg
 	if alg == "" {
@@ -290,7 +290,7 @@ func (x *exchange) mint(u User, claims map[string]any, access string, b Behaviou
 	return x.ring.sign(alg, c, b.Header, b.Forged)
 }
 
-// IDToken is a native ID token of a dialect for somebody, as its own sign-in on a telephone gives it; claims
+// IDToken is a native ID token of a dialect for a user, as its own sign-in on a telephone gives it; claims
 // are put over the usual ones. The dialect's Behaviour holds.
 func (s *Server) IDToken(dialect string, u User, claims map[string]any) string {
 	x := &exchange{Server: s, dialect: dialects[dialect], name: dialect}

@@ -36,14 +36,14 @@ const SignedIn = "/signed-in"
 //go:embed signedin.html
 var signedIn []byte
 
-// User is somebody with an account at the fake.
+// User is a user with an account at the fake.
 type User struct {
 	ID         string // digits: some providers write it as a number
 	Login      string
 	Name       string
 	GivenName  string
 	FamilyName string
-	Email      string // "": the provider tells none
+	Email      string // "": the provider gives none
 	Verified   bool
 	Picture    string
 	// Emails are for the dialects that list several; nil: the one above, primary.
@@ -98,7 +98,7 @@ type Server struct {
 	seen       map[string]bool // dialect and user, for what Apple tells once
 }
 
-// grant is what somebody agreed to.
+// grant is what a user agreed to.
 type grant struct {
 	dialect, clientID, redirect, nonce, challenge string
 	scopes                                        []string
@@ -112,7 +112,7 @@ type grant struct {
 type Options struct {
 	Addr string // "": a free port of 127.0.0.1
 	// Interactive shows a page "sign in as ..." instead of sending the browser back at once. There is also
-	// SignedIn, which stands for the application that somebody signs in to.
+	// SignedIn, which stands for the application that the user signs in to.
 	Interactive bool
 	People      []User // on that page; nil: Ann and Bob
 }
@@ -153,7 +153,7 @@ func (s *Server) Close() {
 // Base is the base URL of a dialect.
 func (s *Server) Base(dialect string) string { return s.URL + "/" + dialect }
 
-// SetUser says who signs in from now on, everywhere.
+// SetUser sets the user that signs in from now on, everywhere.
 func (s *Server) SetUser(u User) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -163,7 +163,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestPage: a person chooses who he is, and is sent back.
+// TestPage: a user chooses an identity, and is sent back.
 func TestPage(t *testing.T) {
 	s := start(t, Options{Interactive: true})
 	at := s.Base("gitlab") + "/oauth/authorize?" + url.Values{"client_id": {ClientID}, "redirect_uri": {back},

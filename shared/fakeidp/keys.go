@@ -80,7 +80,7 @@ func (s *Server) ReplaceKeys() {
 
 func (r *keyRing) kid(kind string) string { return fmt.Sprintf("%s-%d", kind, r.named) }
 
-// set is the published key set: besides the keys, one for encryption and one of a kind that nobody knows,
+// set is the published key set: besides the keys, one for encryption and one of an unknown kind,
 // which a client has to step over.
 func (r *keyRing) set() map[string]any {
 	r.mu.Lock()
@@ -102,7 +102,7 @@ func (r *keyRing) set() map[string]any {
 	return map[string]any{"keys": keys}
 }
 
-// sign makes a token. forged: with keys that are nobody's.
+// sign makes a token. forged: with keys that are not published.
 func (r *keyRing) sign(alg string, claims map[string]any, header func(map[string]any), forged bool) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -23,7 +23,7 @@ button,input{font:inherit;width:100%;box-sizing:border-box;padding:.6rem;margin:
 <form><input type="hidden" name="-as" value="-">{{template "q" .Query}}<button>Refuse</button></form>
 {{define "q"}}{{range $name, $v := .}}<input type="hidden" name="{{$name}}" value="{{$v}}">{{end}}{{end}}`))
 
-// choose is who signs in. When that is asked on a page first, ok is false; a user without ID refuses.
+// choose is the user that signs in. When a page asks for it first, ok is false; a user without ID refuses.
 func (x *exchange) choose() (u User, ok bool) {
 	if !x.interactive {
 		x.mu.Lock()

@@ -35,8 +35,8 @@ func New() (*Watcher, error) {
 	return &Watcher{w: w, Events: w.Events, Errors: w.Errors}, nil
 }
 
-// Follow watches these directories and no others. A directory that went away and came back is another one to the
-// system, and its name does not tell: Follow it again. One that cannot be watched is left out.
+// Follow watches these directories and no others. A directory that was removed and made again is another one to the
+// system, which its name does not show: Follow it again. One that cannot be watched is left out.
 func (w *Watcher) Follow(dirs ...string) {
 	if w.w == nil {
 		return
@@ -55,7 +55,7 @@ func (w *Watcher) Close() {
 	}
 }
 
-// Identity tells the file or directory at a path from another one, and for files one content from another.
+// Identity distinguishes the file or directory at a path from another one, and for files one content from another.
 func Identity(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package httpx is what both daemons do alike around net/http: binding listeners, bounding
+// Package httpx is what both daemons share around net/http: binding listeners, bounding
 // connections, ending them.
 //
 // It knows no route and no daemon.
@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Listen binds a TCP address exclusively, or a unix socket. A socket file that nobody listens on is
-// left over from an unclean exit and is removed first; one that answers is an error, as a busy port is.
+// Listen binds a TCP address exclusively, or a unix socket. A socket file without a listener is left over from an
+// unclean exit and is removed first; one that answers is an error, as a busy port is.
 func Listen(ctx context.Context, network, address string) (net.Listener, error) {
 	if network == "unix" {
 		if err := removeStale(address); err != nil {

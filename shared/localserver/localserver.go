@@ -42,13 +42,13 @@ type plan struct {
 	prepare func(dir string, port int) (args []string, err error)
 	// socket is the unix socket's name in dir; empty for TCP.
 	socket string
-	// ready asks the server once whether it works.
+	// ready checks once whether the server works.
 	ready func(ctx context.Context, network, addr string) error
 	// credential is who runs the program; nil: ourselves.
 	credential *syscall.Credential
-	// quit asks for an end in order; 0: SIGTERM.
+	// quit requests a clean shutdown; 0: SIGTERM.
 	quit syscall.Signal
-	// family finds the processes that belong to the server in dir beside its first one; nil: none.
+	// family finds the processes that belong to the server in dir besides its first one; nil: none.
 	family func(dir string) []int
 	// files says that the running server needs its folder.
 	files bool
@@ -61,7 +61,7 @@ type Server struct {
 	network, addr string
 	port          int
 
-	mu   sync.Mutex // guards cmd and done while the server is started anew
+	mu   sync.Mutex // guards cmd and done while the server is restarted
 	cmd  *exec.Cmd
 	done <-chan struct{} // closed when the present process has ended
 	log  *os.File
@@ -95,7 +95,7 @@ func start(ctx context.Context, p plan) (*Server, error) {
 	return nil, err
 }
 
-// freePort is a TCP port that nobody listened on a moment ago.
+// freePort is a TCP port that had no listener a moment ago.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -144,7 +144,7 @@ func (s *Server) run(ctx context.Context) error {
 	return nil
 }
 
-// await asks for readiness until the server answers, ends, or the time is up.
+// await checks for readiness until the server answers, ends, or the time is up.
 func (s *Server) await(ctx context.Context, done <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -256,7 +256,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	return s.run(ctx)
 }
 
-// Close ends the server in order, by force after five seconds, and removes its folder.
+// Close ends the server cleanly, by force after five seconds, and removes its folder.
 func (s *Server) Close() {
 	cmd, done := s.process()
 	cmd.Process.Signal(cmp.Or(s.plan.quit, syscall.SIGTERM))
@@ -272,9 +272,9 @@ func (s *Server) Close() {
 	os.RemoveAll(s.dir)
 }
 
-// Forget gives up the server's folder of a server that nobody closes because it ends with the
-// program: it is removed at once, or, where the server needs its files, when this process has
-// ended in whatever way. Not for Redis on a unix socket.
+// Forget gives up the server's folder of a server that is not closed because it ends with the program: it is removed
+// at once, or, where the server needs its files, when this process has ended in whatever way. Not for Redis on a unix
+// socket.
 func (s *Server) Forget() error {
 	if !s.plan.files {
 		return os.RemoveAll(s.dir)

@@ -1,5 +1,5 @@
-// Package settings reads a daemon's configuration from the environment into a struct and tells
-// ALL mistakes at once: the variable, its value (never a secret's), and what would be right.
+// Package settings reads a daemon's configuration from the environment into a struct and reports all errors together:
+// the variable, its value (never a secret's), and what would be right.
 //
 // Old names, secrets from files and misspelt names are dealt with first; an empty variable counts
 // as unset. Package settings reads no file but those that a NAME_FILE variable names, keeps
@@ -32,7 +32,7 @@ type Options struct {
 	Known []string
 	// Prefixes begin our names: others that begin so are probably misspelt.
 	Prefixes []string
-	// Foreign begin names that are somebody else's although Prefixes says otherwise.
+	// Foreign are prefixes of names that belong to other programs although they match Prefixes.
 	Foreign []string
 	// Seconds: a duration may also be a bare number, of seconds.
 	Seconds bool
@@ -49,7 +49,7 @@ type Alias struct {
 type Report struct {
 	// Warnings are all there are, one line each; see Brief for the log.
 	Warnings []string
-	// Mistakes keep the daemon from starting, one line each.
+	// Mistakes are the errors that keep the daemon from starting, one line each.
 	Mistakes []string
 
 	env    map[string]string // without empty ones, by new name
@@ -94,7 +94,7 @@ func Load(into any, environ []string, o Options) *Report {
 	return r
 }
 
-// Err is nil, or an error that lists every mistake on a line of its own.
+// Err is nil, or an error that lists each on a line of its own.
 func (r *Report) Err() error {
 	switch len(r.Mistakes) {
 	case 0:
@@ -132,12 +132,12 @@ func (r *Report) Names() []string {
 	return names
 }
 
-// Wrong adds a mistake about one variable: `NAME="value": text`.
+// Wrong adds an error about one variable: `NAME="value": text`.
 func (r *Report) Wrong(name, format string, args ...any) {
 	r.Mistakes = append(r.Mistakes, r.shown(name)+": "+fmt.Sprintf(format, args...))
 }
 
-// Clash adds a mistake that is no single variable's; the text names all of them.
+// Clash adds an error about several variables; the text names all of them.
 func (r *Report) Clash(format string, args ...any) {
 	r.Mistakes = append(r.Mistakes, fmt.Sprintf(format, args...))
 }

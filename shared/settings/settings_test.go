@@ -78,7 +78,7 @@ func TestLoad(t *testing.T) {
 	f("OLD_MODE=two MODE_OF_USE=two OLDER_MODE=two", func(s *sample) { s.Mode = "two" })
 }
 
-// TestLoad_mistakes holds the text of every mistake that one environment can have.
+// TestLoad_mistakes holds the text of every error that one environment can have.
 func TestLoad_mistakes(t *testing.T) {
 	f := func(environ string, want ...string) {
 		t.Helper()
@@ -203,7 +203,7 @@ func TestSecretFiles(t *testing.T) {
 	f(strings.Repeat("x", secretBytes+1), "settings: NAME: PATH is larger than 65536 bytes")
 }
 
-// Who goes through the names to say something of each says it of the variable that the operator wrote.
+// A message about a name is about the variable that the operator wrote.
 func TestNames(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(path, []byte("secret"), 0o600); err != nil {

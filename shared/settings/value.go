@@ -61,7 +61,7 @@ const (
 )
 
 // fill sets every field to its variable's value, else to its default; a field without either keeps what it has. A text
-// that cannot be read is a mistake and leaves zero.
+// that cannot be read is an error and leaves zero.
 func (r *Report) fill(into any, seconds bool) {
 	walk(reflect.ValueOf(into).Elem(), "", func(f Field, _ reflect.StructTag, field reflect.Value) {
 		p, ok := parsers[field.Type()]
@@ -85,7 +85,7 @@ func (r *Report) fill(into any, seconds bool) {
 	})
 }
 
-// unreadable adds the mistake that a text is no value of its field.
+// unreadable adds the error that a text is no value of its field.
 func (r *Report) unreadable(f Field, text, want string, err error) {
 	switch {
 	case want == "" && f.Secret:

@@ -14,7 +14,7 @@ import (
 type Lines struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer
-	more chan struct{} // closed and forgotten when something comes; nil while nobody waits
+	more chan struct{} // closed and forgotten when something comes; nil without a waiter
 }
 
 // Write never fails.
@@ -35,8 +35,8 @@ func (l *Lines) String() string {
 	return l.buf.String()
 }
 
-// Await waits for a whole line that contains part and, if v isn't nil, is JSON that v can hold. It gives up
-// when ended is closed (nil: never) and when the time is up.
+// Await waits for a whole line that contains part and, if v isn't nil, is JSON that v can hold. It stops when ended
+// is closed (nil: never) and when the time is up.
 func (l *Lines) Await(part string, v any, ended <-chan struct{}, limit time.Duration) error {
 	timeout := time.NewTimer(limit)
 	defer timeout.Stop()

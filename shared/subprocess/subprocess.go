@@ -1,5 +1,5 @@
-// Package subprocess runs programs of this repository beside the one that needs them (make run, bench,
-// tests): a child is stopped by its process id, in order, and ends with its owner however that ends.
+// Package subprocess runs programs of this repository next to the one that needs them (make run, bench, tests): a
+// child is stopped by its process id, cleanly, and ends with its owner however that ends.
 //
 // It doesn't know when a program is ready, and doesn't start it again. Outside Linux a child
 // outlives an owner that is killed.

@@ -15,7 +15,7 @@ const otlpPrefix = "OTEL_EXPORTER_OTLP_"
 // CheckEnvironment says what is wrong with the standard variables of an OTLP exporter, each line
 // with the variable's name and what would be right; the values of headers are never shown. signal is
 // TRACES or METRICS, protocol http or grpc, get reads a variable ("" for none). The SDK itself would
-// pass over a mistake and export to its default endpoint.
+// ignore an error and export to its default endpoint.
 func CheckEnvironment(signal, protocol string, get func(name string) string) (mistakes []string) {
 	for _, infix := range []string{"", signal + "_"} {
 		c := checker{prefix: otlpPrefix + infix, get: get}

@@ -132,7 +132,7 @@ func TestSampling(t *testing.T) {
 			n++
 		}
 	}
-	half.exporter.cancel() // nobody is there to take them
+	half.exporter.cancel() // there is no receiver
 	half.Stop(time.Second)
 	if n < 800 || n > 1200 {
 		t.Errorf("%d of 2000 are sampled, want half", n)

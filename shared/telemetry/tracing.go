@@ -1,6 +1,6 @@
 // Package telemetry sets up the OpenTelemetry SDK as both daemons use it: spans that are sampled,
 // gathered and exported over OTLP, what the SDK has to say about itself in the daemon's log, and an
-// end in bounded time. Package metrics below it does the same for figures.
+// end in bounded time. Package metrics below it does the same for metrics.
 //
 // A daemon with tracing on does this, and holds nil instead of a tracer with tracing off, so that its
 // request path has one comparison and no more:
@@ -108,7 +108,7 @@ func Propagator() propagation.TextMapPropagator {
 	)
 }
 
-// Tracer makes the spans of one instrumentation scope. Ask once and keep it: the look-up takes a lock.
+// Tracer makes the spans of one instrumentation scope. Call it once and keep the result: the look-up takes a lock.
 func (t *Tracing) Tracer(scope string) trace.Tracer { return t.provider.Tracer(scope) }
 
 // Spans is how many spans the collector took, and how many it did not. Those that found the queue
@@ -173,7 +173,7 @@ func Local(signal string) bool {
 	return true
 }
 
-// exporter counts spans, tells of an outage once, and lets go when Tracing stops. The SDK's batcher
+// exporter counts spans, logs an outage once, and stops when Tracing stops. The SDK's batcher
 // would report each failed batch on a line of its own.
 type exporter struct {
 	out      sdktrace.SpanExporter

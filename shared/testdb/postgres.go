@@ -13,7 +13,7 @@ import (
 	"gatehouse/shared/localserver"
 )
 
-// sharedPostgres is started by the first test that asks and ends with the test binary.
+// sharedPostgres is started by the first test that needs it and ends with the test binary.
 var sharedPostgres = sync.OnceValues(func() (*localserver.Server, error) {
 	s, err := localserver.Postgres(context.Background(), localserver.PostgresOptions{
 		// Parallel tests each have a pool of their own.
@@ -22,7 +22,7 @@ var sharedPostgres = sync.OnceValues(func() (*localserver.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, s.Forget() // nobody will close it
+	return s, s.Forget() // no caller closes it
 })
 
 var pgDatabases atomic.Int64

@@ -30,13 +30,13 @@ type KV struct {
 // URL is the form of KVSTORE_URL.
 func (kv KV) URL() string { return "redis://" + kv.Addr + "/" + strconv.Itoa(kv.DB) }
 
-// shared is started by the first test that asks and ends with the test binary, even if that panics.
+// shared is started by the first test that needs it and ends with the test binary, even if that panics.
 var shared = sync.OnceValues(func() (*localserver.Server, error) {
 	s, err := localserver.Redis(context.Background(), localserver.RedisOptions{})
 	if err != nil {
 		return nil, err
 	}
-	return s, s.Forget() // nobody will close it
+	return s, s.Forget() // no caller closes it
 })
 
 var databases atomic.Int64
@@ -60,8 +60,8 @@ func Private(t testing.TB, o localserver.RedisOptions) *localserver.Server {
 	return s
 }
 
-// Cluster returns a 3+3 Redis Cluster, started by the first test that asks and emptied for each. One
-// test has it at a time, until it ends.
+// Cluster returns a 3+3 Redis Cluster, started by the first test that needs it and emptied for each. One test uses it
+// at a time, until it ends.
 func Cluster(t testing.TB) *localserver.Cluster {
 	t.Helper()
 	skipShort(t)

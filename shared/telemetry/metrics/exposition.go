@@ -11,7 +11,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// This file writes gathered figures in the text format of Prometheus 0.0.4, with names as OpenTelemetry's
+// This file writes gathered metrics in the text format of Prometheus 0.0.4, with names as OpenTelemetry's
 // compatibility specification makes them: dots become underscores, the unit and for a counter _total
 // are put behind. The resource is the series target_info.
 

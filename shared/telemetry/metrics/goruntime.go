@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// GoRuntime adds figures of the Go runtime, under the names of OpenTelemetry's semantic conventions.
+// GoRuntime adds metrics of the Go runtime, under the names of OpenTelemetry's semantic conventions.
 // They are read once for each export or scrape, without stopping the program.
 func (m *Metrics) GoRuntime() error {
 	meter := m.Meter("go runtime")

@@ -1,5 +1,5 @@
-// Package metrics sets up the figures of the OpenTelemetry SDK: pushed over OTLP, or shown to who asks in
-// the text format of Prometheus. It is apart from telemetry so that a daemon that only traces links none of it.
+// Package metrics sets up the metrics of the OpenTelemetry SDK: pushed over OTLP, or served in the text format of
+// Prometheus. It is separate from telemetry so that a daemon that only traces links none of it.
 package metrics
 
 import (
@@ -24,7 +24,7 @@ import (
 
 // Options are a daemon's settings.
 type Options struct {
-	// Protocol is http or grpc: figures are pushed over OTLP, every OTEL_METRIC_EXPORT_INTERVAL
+	// Protocol is http or grpc: metrics are pushed over OTLP, every OTEL_METRIC_EXPORT_INTERVAL
 	// (60 s). "": nothing is pushed, Metrics is an http.Handler that shows them.
 	Protocol string
 	// Resource, Default, Headers and Log are as in telemetry.TracingOptions.
@@ -33,7 +33,7 @@ type Options struct {
 	Log               *slog.Logger
 }
 
-// Metrics gathers figures, and sends them or shows them. All methods are safe for concurrent use.
+// Metrics gathers metrics, and pushes or serves them. All methods are safe for concurrent use.
 type Metrics struct {
 	provider *sdkmetric.MeterProvider
 	exporter *metricExporter         // nil: shown
@@ -72,7 +72,7 @@ func Start(ctx context.Context, o Options) (*Metrics, error) {
 // Meter makes the instruments of one instrumentation scope.
 func (m *Metrics) Meter(scope string) metric.Meter { return m.provider.Meter(scope) }
 
-// ServeHTTP shows the figures in the text format of Prometheus (version 0.0.4), at any path that leads here.
+// ServeHTTP serves the metrics in the text format of Prometheus (version 0.0.4), at any path that leads here.
 func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.reader == nil {
 		http.Error(w, "the figures are pushed", http.StatusNotFound)
@@ -84,10 +84,10 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	w.Write(appendExposition(nil, &all)) // an error means that nobody is there any more
+	w.Write(appendExposition(nil, &all)) // an error means that the client is gone
 }
 
-// Stop sends the last figures and ends everything within the time given.
+// Stop sends the last values and ends everything within the time given.
 func (m *Metrics) Stop(patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -127,7 +127,7 @@ func newMetricExporter(ctx context.Context, o Options) (sdkmetric.Exporter, erro
 	return nil, fmt.Errorf("there is no protocol %q, only http and grpc", o.Protocol)
 }
 
-// metricExporter tells of an outage once, and lets go when Metrics stops.
+// metricExporter logs an outage once, and stops when Metrics stops.
 type metricExporter struct {
 	sdkmetric.Exporter
 	log      *slog.Logger

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// Point is one figure as it arrived: of a sum, a gauge, or a histogram, whose Value is the number of
+// Point is one data point as it arrived: of a sum, a gauge, or a histogram, whose Value is the number of
 // what was measured.
 type Point struct {
 	Name, Unit           string
@@ -67,7 +67,7 @@ func (c *Collector) keepPoints(r *metricscollector.ExportMetricsServiceRequest, 
 	}
 }
 
-// AwaitPoint returns the first figure of that name that fits, and fails the test after 20 seconds. A
+// AwaitPoint returns the first point of that name that fits, and fails the test after 20 seconds. A
 // sender exports each OTEL_METRIC_EXPORT_INTERVAL, a minute by default: set it shorter.
 func (c *Collector) AwaitPoint(t testing.TB, name string, fits func(Point) bool) Point {
 	t.Helper()

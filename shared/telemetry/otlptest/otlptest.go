@@ -1,4 +1,4 @@
-// Package otlptest is an OTLP collector for tests: it takes spans and figures over HTTP and gRPC, on free ports of
+// Package otlptest is an OTLP collector for tests: it takes spans and metrics over HTTP and gRPC, on free ports of
 // loopback, and keeps them.
 //
 // It knows protobuf only (no JSON), and no logs.
