@@ -149,8 +149,9 @@ func (c *conn) serve() {
 		return appendWindowUpdate(b, 0, connWindow-defaultWindow)
 	})
 	c.out.flush()
+	room, giveBack := c.room, c.giveBack // bound once: a method value is allocated
 	for {
-		n, err := c.wire.read(c.room, c.giveBack)
+		n, err := c.wire.read(room, giveBack)
 		if err != nil {
 			if c.greeted < len(preface) || !c.settled {
 				if errors.Is(err, os.ErrDeadlineExceeded) {
