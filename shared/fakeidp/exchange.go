@@ -180,8 +180,9 @@ func (x *exchange) serveAuthorize() {
 	http.Redirect(x.w, x.r, redirect.String(), http.StatusFound)
 }
 
-// serveToken exchanges a code, once.
-func (x *exchange) serveToken() {
+// clientKnown says whether the client of a token request is the one client, and authenticates in the dialect's style;
+// if not, it has answered.
+func (x *exchange) clientKnown() bool {
 	f := x.r.PostForm
 	id, secret, hasBasic := x.r.BasicAuth()
 	if hasBasic {
@@ -189,20 +190,30 @@ func (x *exchange) serveToken() {
 		secret, _ = url.QueryUnescape(secret)
 	}
 	switch {
-	case x.r.Method != http.MethodPost || x.r.URL.RawQuery != "":
-		x.wrong(http.StatusBadRequest, "invalid_request", "not a POST without a query")
-		return
 	case hasBasic != x.basic:
 		x.wrong(http.StatusUnauthorized, "invalid_client", "the client authenticates in the wrong style")
-		return
+		return false
 	case hasBasic && (f.Has("client_id") || f.Has("client_secret")):
 		x.wrong(http.StatusUnauthorized, "invalid_client", "the client authenticates in two styles at once")
-		return
+		return false
 	case !hasBasic:
 		id, secret = f.Get("client_id"), f.Get("client_secret")
 	}
 	if id != ClientID || secret != ClientSecret || x.name == "apple" && f.Get("secret") != ClientSecret {
 		x.wrong(http.StatusUnauthorized, "invalid_client", "id or secret of the client is wrong")
+		return false
+	}
+	return true
+}
+
+// serveToken exchanges a code, once.
+func (x *exchange) serveToken() {
+	f := x.r.PostForm
+	if x.r.Method != http.MethodPost || x.r.URL.RawQuery != "" {
+		x.wrong(http.StatusBadRequest, "invalid_request", "not a POST without a query")
+		return
+	}
+	if !x.clientKnown() {
 		return
 	}
 	if f.Get("grant_type") != "authorization_code" {
