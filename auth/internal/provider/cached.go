@@ -9,8 +9,11 @@ import (
 // staleTimeout is how long a caller waits for a new value while there is an old one.
 const staleTimeout = 2 * time.Second
 
-// cached is one value that is looked up again when it has become old. The zero value is empty.
+// cached is one value of an issuer that is looked up again when it has become old.
 type cached[V any] struct {
+	d        *directory
+	what, of string // what it is, of which issuer: for the log
+
 	mu      sync.Mutex
 	value   V
 	has     bool
@@ -23,11 +26,10 @@ type cached[V any] struct {
 // get returns the value. The first caller starts the look-up, in a goroutine that ends with the time limit and not
 // with that caller's request; the others wait for it. A value that can't be renewed, or not soon, stays in use; a
 // failure without one is remembered for failurePause.
-func (c *cached[V]) get(ctx context.Context, d *directory, what, of string, ttl time.Duration,
-	fetch func(context.Context) (V, error)) (V, error) {
+func (c *cached[V]) get(ctx context.Context, fetch func(context.Context) (V, error)) (V, error) {
 	for {
 		c.mu.Lock()
-		now := d.now()
+		now := c.d.now()
 		switch {
 		case c.has && (now.Before(c.until) || now.Before(c.retry)):
 			defer c.mu.Unlock()
@@ -40,7 +42,7 @@ func (c *cached[V]) get(ctx context.Context, d *directory, what, of string, ttl 
 		if wait == nil {
 			wait = make(chan struct{})
 			c.loading = wait
-			go c.load(context.WithoutCancel(ctx), d, what, of, ttl, fetch)
+			go c.load(context.WithoutCancel(ctx), fetch)
 		}
 		c.mu.Unlock()
 		var enough <-chan time.Time
@@ -58,9 +60,8 @@ func (c *cached[V]) get(ctx context.Context, d *directory, what, of string, ttl 
 	}
 }
 
-func (c *cached[V]) load(ctx context.Context, d *directory, what, of string, ttl time.Duration,
-	fetch func(context.Context) (V, error)) {
-	ctx, cancel := context.WithTimeout(ctx, d.limit)
+func (c *cached[V]) load(ctx context.Context, fetch func(context.Context) (V, error)) {
+	ctx, cancel := context.WithTimeout(ctx, c.d.limit)
 	defer cancel()
 	v, err := fetch(ctx)
 
@@ -68,14 +69,15 @@ func (c *cached[V]) load(ctx context.Context, d *directory, what, of string, ttl
 	defer c.mu.Unlock()
 	close(c.loading)
 	c.loading = nil
-	now := d.now()
+	now := c.d.now()
 	c.err = err
 	if err != nil {
 		c.retry = now.Add(failurePause)
-		d.log.Warn("an identity provider's "+what+" can't be fetched", "issuer", of, "error", err, "last_good_used", c.has)
+		c.d.log.Warn("an identity provider's "+c.what+" can't be fetched", "issuer", c.of, "error", err,
+			"last_good_used", c.has)
 		return
 	}
-	c.value, c.has, c.until, c.retry = v, true, now.Add(ttl), time.Time{}
+	c.value, c.has, c.until, c.retry = v, true, now.Add(c.d.ttl), time.Time{}
 }
 
 // known says whether there is a value, old or new.

@@ -124,7 +124,10 @@ func (d *directory) of(name string) *issuer {
 		if len(d.issuers) >= maxIssuers {
 			d.dropOldest()
 		}
-		i = &issuer{}
+		i = &issuer{
+			document: cached[*document]{d: d, what: "discovery document", of: name},
+			keys:     cached[keySet]{d: d, what: "key set", of: name},
+		}
 		d.issuers[name] = i
 	}
 	i.used = d.now()
@@ -146,10 +149,9 @@ func (d *directory) dropOldest() {
 
 // document is the issuer's discovery document.
 func (d *directory) document(ctx context.Context, t trust) (*document, error) {
-	return d.of(t.issuer).document.get(ctx, d, "discovery document", t.issuer, d.ttl,
-		func(ctx context.Context) (*document, error) {
-			return d.fetchDocument(ctx, t)
-		})
+	return d.of(t.issuer).document.get(ctx, func(ctx context.Context) (*document, error) {
+		return d.fetchDocument(ctx, t)
+	})
 }
 
 // keys are the issuer's keys, at most as old as the document may be; never older than since, if another fetch is
@@ -159,7 +161,7 @@ func (d *directory) keys(ctx context.Context, t trust) (keySet, error) {
 	if err != nil {
 		return keySet{}, err
 	}
-	return d.of(t.issuer).keys.get(ctx, d, "key set", t.issuer, d.ttl, func(ctx context.Context) (keySet, error) {
+	return d.of(t.issuer).keys.get(ctx, func(ctx context.Context) (keySet, error) {
 		return d.fetchKeys(ctx, doc)
 	})
 }
