@@ -45,7 +45,7 @@ func (p *Page) writeMapped(w *writer) {
 			return
 		}
 		alive[s.into] = true
-		all.add(w, s.name, k, s.help, s.labels, value*s.scale)
+		all.of(w, s.name, k, s.help).add(s.labels, value*s.scale)
 	}
 	p.Stats.Named(func(s stats.Series, k stats.Kind, value float64) {
 		kind := counter
@@ -62,7 +62,7 @@ func (p *Page) writeMapped(w *writer) {
 	p.forget()
 	for into, l := range p.lost {
 		if alive[into] {
-			all.add(w, l.name, counter, l.help, l.labels, l.value)
+			all.of(w, l.name, counter, l.help).add(l.labels, l.value)
 		} else {
 			delete(p.lost, into)
 		}

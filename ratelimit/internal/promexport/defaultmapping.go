@@ -21,7 +21,7 @@ func (p *Page) writeDefault(w *writer) {
 			kind = gauge
 		}
 		name, own := defaultName(s.Name, kind)
-		all.add(w, name, kind, helpOf(name), p.labels(s, own...), value)
+		all.of(w, name, kind, helpOf(name)).add(p.labels(s, own...), value)
 	})
 	all.write(w)
 }

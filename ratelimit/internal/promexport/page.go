@@ -151,7 +151,7 @@ func (p *Page) buildInfo(w *writer) {
 		return
 	}
 	all := families{}
-	all.add(w, buildInfo, gauge, helpOf(buildInfo), with(p.extra, slices.Clone(p.Build)...), 1)
+	all.of(w, buildInfo, gauge, helpOf(buildInfo)).add(with(p.extra, slices.Clone(p.Build)...), 1)
 	all.write(w)
 }
 

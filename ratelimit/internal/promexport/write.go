@@ -86,22 +86,30 @@ type sample struct {
 	value  float64
 }
 
-// add counts value to a series. labels become the families' own.
-func (fs families) add(w *writer, name string, k kind, help string, labels []stats.Tag, value float64) {
+// of is the family of a name; nil where the name is another type's.
+func (fs families) of(w *writer, name string, k kind, help string) *family {
 	if !w.claim(name, k) {
-		return
+		return nil
 	}
 	f := fs[name]
 	if f == nil {
 		f = &family{kind: k, help: help, samples: map[string]*sample{}}
 		fs[name] = f
 	}
+	return f
+}
+
+// add counts value to a series. labels become the family's own.
+func (f *family) add(labels []stats.Tag, value float64) {
+	if f == nil {
+		return
+	}
 	id := identity(labels)
 	s := f.samples[id]
 	switch {
 	case s == nil:
 		f.samples[id] = &sample{labels, value}
-	case k == gauge: // the newest word
+	case f.kind == gauge: // the newest word
 		s.value = value
 	default:
 		s.value += value
