@@ -41,27 +41,11 @@ func Serve(ctx context.Context, o Options) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP) // never undone: it ends the daemon in no phase
 	signal.Ignore(syscall.SIGPIPE)     // nor does a closed reader of its log or statistics
-	c, settings, err := config.Load(o.Environ)
+	d, err := newDaemon(o)
 	if err != nil {
-		for _, w := range settings.Brief() { // a misspelled name is often why another setting is missing
-			Report(o.Stderr, o.Environ, slog.LevelWarn, w)
-		}
 		return err
 	}
-	log := newLogger(o.Stderr, c.Process.LogLevel, c.Process.LogFormat)
-	takeGRPCLog(log, o.Environ)
-	for _, w := range settings.Brief() {
-		log.Warn(w)
-	}
-	memlimit.KeepHeapFloor(c.Process.HeapFloor)
-
-	d := &daemon{config: c, log: log, health: server.NewHealth(), hup: hup, resolver: o.Resolver}
-	d.stats = stats.NewRegistry(stats.Options{
-		MaxDynamicKeys: c.Stats.MaxDynamicKeys, MaxUnknownDomains: c.Stats.MaxUnknownDomains,
-		DynamicIdle: c.Stats.DynamicIdle, ExtraTags: c.Stats.ExtraTags, Log: log,
-	})
-	d.stats.GoRuntime()
-	d.makePage()
+	d.hup = hup
 	stopStats := d.flushStats(o.Stdout)
 	defer stopStats() // last of all, so that the final flush has everything
 	stopTracing, err := d.startTracing(ctx)
@@ -85,9 +69,9 @@ func Serve(ctx context.Context, o Options) error {
 	}()
 
 	// The debug port opens first, so that a store that does not answer and rules that are refused can be seen.
-	listeners := &listeners{log: log}
+	listeners := &listeners{log: d.log}
 	d.openDebug(ctx, listeners)
-	defer listeners.stopDebug(c.Process.DrainTimeout)
+	defer listeners.stopDebug(d.config.Process.DrainTimeout)
 	if err := d.openPage(ctx, listeners); err != nil {
 		return err
 	}
@@ -102,7 +86,7 @@ func Serve(ctx context.Context, o Options) error {
 		return stopped(ctx, err)
 	}
 	d.service.SetStore(d.traceStore(store))
-	if !c.Rules.ForceStart && !d.awaitRules(ctx, loaded) {
+	if !d.config.Rules.ForceStart && !d.awaitRules(ctx, loaded) {
 		return nil
 	}
 
@@ -111,7 +95,7 @@ func Serve(ctx context.Context, o Options) error {
 	}
 	defer d.remindOfRules(ctx, loaded, rulesPatience, time.Minute)()
 	d.health.Set(server.Running, true)
-	log.Info("ready", "version", buildinfo.Version("ratelimit"), "grpc", addrOf(listeners.grpcAt),
+	d.log.Info("ready", "version", buildinfo.Version("ratelimit"), "grpc", addrOf(listeners.grpcAt),
 		"http", addrOf(listeners.httpAt), "debug", addrOf(listeners.debugAt), "pullmetrics", addrOf(listeners.pageAt))
 
 	select {
@@ -122,6 +106,32 @@ func Serve(ctx context.Context, o Options) error {
 		d.drain(listeners)
 		return err
 	}
+}
+
+// newDaemon reads the settings and opens what needs nothing else: the log and the statistics.
+func newDaemon(o Options) (*daemon, error) {
+	c, settings, err := config.Load(o.Environ)
+	if err != nil {
+		for _, w := range settings.Brief() { // a misspelled name is often why another setting is missing
+			Report(o.Stderr, o.Environ, slog.LevelWarn, w)
+		}
+		return nil, err
+	}
+	log := newLogger(o.Stderr, c.Process.LogLevel, c.Process.LogFormat)
+	takeGRPCLog(log, o.Environ)
+	for _, w := range settings.Brief() {
+		log.Warn(w)
+	}
+	memlimit.KeepHeapFloor(c.Process.HeapFloor)
+
+	d := &daemon{config: c, log: log, health: server.NewHealth(), resolver: o.Resolver}
+	d.stats = stats.NewRegistry(stats.Options{
+		MaxDynamicKeys: c.Stats.MaxDynamicKeys, MaxUnknownDomains: c.Stats.MaxUnknownDomains,
+		DynamicIdle: c.Stats.DynamicIdle, ExtraTags: c.Stats.ExtraTags, Log: log,
+	})
+	d.stats.GoRuntime()
+	d.makePage()
+	return d, nil
 }
 
 // stopped is nil when err only says that a stop was requested.
