@@ -137,6 +137,9 @@ func newConn(s *Server, c net.Conn) *conn {
 // serve reads the connection until it ends.
 func (c *conn) serve() {
 	defer func() {
+		if p := recover(); p != nil { // ends this connection, and not the daemon
+			c.server.o.Panicked(p)
+		}
 		c.close()
 		c.giveBack()
 		c.server.buffer(-c.buffered)

@@ -57,6 +57,7 @@ type rigOptions struct {
 	network  string // tcp or unix
 	other    http.Handler
 	panicked func(any)
+	clock    func() time.Time
 }
 
 const rule = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 4000000000}}\n"
@@ -71,7 +72,7 @@ func newRig(t testing.TB, change func(o *rigOptions)) *rig {
 		change(&o)
 	}
 	r.service = service.New(service.Options{
-		Store: o.store, Stats: r.stats, Caps: service.Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10},
+		Store: o.store, Clock: o.clock, Stats: r.stats, Caps: service.Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10},
 	})
 	o.Service = r.service
 	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(rule)}}, limits.Options{NearRatio: 0.8, Stats: r.stats})

@@ -439,3 +439,26 @@ func TestDrain_watch(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A panic in the reader ends its connection, and not the daemon.
+func TestReader_panic(t *testing.T) {
+	t.Parallel()
+	var broken atomic.Bool
+	r := newRig(t, func(o *rigOptions) {
+		o.clock = func() time.Time {
+			if broken.Load() {
+				panic("no clock")
+			}
+			return time.Now()
+		}
+	})
+	p := r.dial(t)
+	p.sync(1)
+	broken.Store(true)
+	p.call(3)
+	if !p.eof() {
+		t.Error("the connection goes on")
+	}
+	broken.Store(false)
+	r.dial(t).sync(1)
+}
