@@ -120,100 +120,26 @@ func (r *headerReader) decode(block []byte) *connError {
 	return nil
 }
 
-// judge says what the fields of a request mean. Where several things are wrong, the order is grpc-go's.
+// judge says what the fields of a request mean.
 func (r *headerReader) judge() header {
-	h := header{length: -1}
 	if r.size > maxHeaderList {
-		h.refusal = &refusal{status: http.StatusRequestHeaderFieldsTooLarge, code: codes.ResourceExhausted, message: "the header list is too long"}
-		return h
+		return header{length: -1, refusal: &refusal{status: http.StatusRequestHeaderFieldsTooLarge, code: codes.ResourceExhausted,
+			message: "the header list is too long"}}
 	}
-	var method, path, scheme, kind, encoding string
-	var authorities, hosts, pseudo int
-	regular, isGRPC := false, false
-	var bad *refusal
+	q := request{header: header{length: -1}}
 	for _, f := range r.fields {
 		if f.IsPseudo() {
-			pseudo++
-			var into *string
-			switch f.Name {
-			case ":method":
-				into = &method
-			case ":path":
-				into = &path
-			case ":scheme":
-				into = &scheme
-			}
-			switch {
-			case regular:
-				h.malformed = true // RFC 9113, section 8.3: before the others
-			case f.Name == ":authority" && authorities == 0:
-				pseudo--
-				authorities++
-			case into == nil || *into != "" || f.Value == "":
-				h.malformed = true
-			default:
-				*into = f.Value
-			}
-			continue
-		}
-		regular = true
-		h.malformed = h.malformed || !validName(f.Name) || !validValue(f.Value)
-		switch f.Name {
-		case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
-			h.malformed = true
-		case "te":
-			h.malformed = h.malformed || f.Value != "trailers"
-		case "host":
-			hosts++
-		case "content-type":
-			if sub, ok := grpcSubtype(f.Value); ok {
-				isGRPC, h.subtype = true, sub
-			} else {
-				kind = f.Value
-			}
-		case "content-length":
-			n, err := strconv.ParseInt(f.Value, 10, 64)
-			h.malformed = h.malformed || err != nil || n < 0 || h.length >= 0 && n != h.length
-			h.length = n
-		case "grpc-encoding":
-			encoding = f.Value
-		case "grpc-timeout":
-			d, err := parseTimeout(f.Value)
-			if err != nil {
-				bad = &refusal{status: http.StatusBadRequest, code: codes.Internal, message: "malformed grpc-timeout: " + err.Error()}
-			}
-			h.timed, h.timeout = true, d
-		default:
-			if strings.HasSuffix(f.Name, "-bin") && !validBinary(f.Value) {
-				bad = &refusal{status: http.StatusBadRequest, code: codes.Internal, message: "malformed binary metadata in header " + strconv.Quote(f.Name)}
-			}
+			q.pseudoField(f)
+		} else {
+			q.regularField(f)
 		}
 	}
-	h.malformed = h.malformed || pseudo != 3
-	if h.malformed {
+	h := q.header
+	if h.malformed = h.malformed || q.pseudo != 3; h.malformed {
 		return h
 	}
-	h.decides = path == r.path && (encoding == "" || encoding == "identity")
-	refuse := func(status int, code codes.Code, format string, args ...any) {
-		if h.refusal == nil {
-			h.refusal = &refusal{status: status, code: code, message: fmt.Sprintf(format, args...), subtype: h.subtype}
-		}
-	}
-	switch {
-	case hosts > 1:
-		refuse(http.StatusBadRequest, codes.Internal, "num values of :authority: %v, num values of host: %v, both must only have 1 value as per HTTP/2 spec", authorities, hosts)
-	case !isGRPC:
-		refuse(http.StatusUnsupportedMediaType, codes.InvalidArgument, "invalid gRPC request content-type %q", kind)
-	case bad != nil:
-		bad.subtype = h.subtype
-		h.refusal = bad
-	case authorities+hosts == 0:
-		refuse(http.StatusBadRequest, codes.Internal, "no host or :authority header present")
-	case method != http.MethodPost:
-		refuse(http.StatusMethodNotAllowed, codes.Internal, "Received a HEADERS frame with :method %q which should be POST", method)
-	case h.timed && h.timeout <= 0:
-		h.refusal = &refusal{code: codes.DeadlineExceeded, message: "context deadline exceeded", subtype: h.subtype}
-	}
+	h.decides = q.path == r.path && (q.encoding == "" || q.encoding == "identity")
+	h.refusal = q.refused()
 	if h.refusal == nil && !h.decides {
 		h.fields = append([]hpack.HeaderField(nil), r.fields...)
 	}
