@@ -169,7 +169,7 @@ func TestDocs_states(t *testing.T) {
 				given = append(given, matches(t, path, `ended_reason = '(\w+)'`)...)
 				given = append(given, matches(t, path, `then '(logout_\w+)'`)...)
 				given = append(given, matches(t, path, `else '(logout)'`)...)
-				for _, name := range matches(t, path, `(?:store\.|\+ )(Ended[A-Z]\w+)`) {
+				for _, name := range matches(t, path, `(?:store\.|\+\s+)(Ended[A-Z]\w+)`) {
 					given = append(given, matches(t, "internal/store/sessions.go", `(?m)^\t`+name+` +=? *"(\w+)"`)...)
 				}
 			}

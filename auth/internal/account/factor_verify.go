@@ -18,8 +18,8 @@ import (
 	"gatehouse/auth/internal/totp"
 )
 
-// factorMisses is how many wrong answers a factor takes in an hour, from whatever clients; after that a right one is
-// refused too. maxMisses is how many a challenge takes.
+// factorMisses is how many wrong answers a factor takes at once, from whatever clients; one more comes back every 6
+// minutes. Beyond that a right one is refused too. A challenge takes maxMisses.
 const factorMisses = 10
 
 // verifyFactorOp is one call of VerifyFactor.

@@ -86,7 +86,7 @@ type dotenv struct {
 	line int
 }
 
-// next reads one line, more when a quoted value goes on over them. ok is false for blanks and comments.
+// next reads one line, or several where a quoted value spans them. ok is false for blanks and comments.
 func (p *dotenv) next() (key, value string, ok bool, err error) {
 	line, _, _ := strings.Cut(p.rest, "\n")
 	trimmed := strings.TrimLeft(line, " \t")

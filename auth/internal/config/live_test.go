@@ -120,7 +120,7 @@ func TestConfig_liveIsComplete(t *testing.T) {
 	if len(mistakes) > 0 {
 		t.Fatal(mistakes)
 	}
-	// Not together with another setting; made by the daemon; both tested by themselves.
+	// AllowUnverified excludes AUTH_MAILER_AUTOCONFIRM, and the daemon makes Providers: each has a test of its own.
 	l.Accounts.External.AllowUnverified, l.Accounts.External.Providers = true, new(provider.Set)
 	l.Accounts.Phone.AnyChannel = true // with a hook
 	l.Accounts.Hooks = account.Hooks{

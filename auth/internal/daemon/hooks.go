@@ -104,7 +104,8 @@ func refusal(err error) error {
 type hookSender struct {
 	d     *daemon
 	point hook.Point
-	// input makes a message's, without the user, and returns the client's address.
+	// input returns what the hook is sent about a message, but for member user, which Send adds, and the client's
+	// address.
 	input     func(m outbox.Item, u *store.User) (in map[string]any, ip string, err error)
 	otherwise outbox.Sender // nil: messages wait while there is no hook
 }

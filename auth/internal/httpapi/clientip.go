@@ -100,7 +100,7 @@ func (s *Server) limitKey(c *call) string {
 	return key
 }
 
-// limitKey is the Server's; missing: the header that says it was not there.
+// limitKey returns the key that limits by address count by; missing: LimitHeader is set and the request lacks it.
 func (c *call) limitKey() (key string, missing bool) {
 	l := &c.live.Settings
 	if ip, ok := authForwardedFor(l, c.r); ok {

@@ -33,7 +33,8 @@ type Options struct {
 	// MaxConns bounds the pool; 0: what the server has free when we start, less 5.
 	MaxConns int
 	// MaxConnLifetime and MaxConnIdleTime close connections by age and by rest; HealthCheckPeriod is
-	// how often they are looked at. 0: no age; 10 s of rest, and only beyond 4 for each core; 5 s.
+	// how often that is checked. 0 means no bound on age; 10 s of rest, for connections beyond 4 for each core; every
+	// 5 s.
 	MaxConnLifetime, MaxConnIdleTime, HealthCheckPeriod time.Duration
 	// Dial replaces the connecting of sockets; tests count with it what goes over them.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
