@@ -30,7 +30,8 @@ func Program(t testing.TB) string {
 	if path, err := exec.LookPath("envoy"); err == nil {
 		return path
 	}
-	found, _ := filepath.Glob("../.run/envoy/lib/python*/site-packages/envoy/_bin/envoy") // the pattern is well-formed
+	root := repository(t)
+	found, _ := filepath.Glob(filepath.Join(root, ".run/envoy/lib/python*/site-packages/envoy/_bin/envoy")) // the pattern is well-formed
 	if len(found) > 0 {
 		path, err := filepath.Abs(found[0])
 		if err != nil {
@@ -39,13 +40,32 @@ func Program(t testing.TB) string {
 		return path
 	}
 	missing := "no Envoy: name one by ENVOY_BIN, or have .ci/envoy fetch one"
-	if reason, err := os.ReadFile("../.run/envoy-missing"); err == nil {
+	if reason, err := os.ReadFile(filepath.Join(root, ".run/envoy-missing")); err == nil {
 		missing = "no Envoy: " + strings.TrimSpace(string(reason))
 	} else if os.Getenv("REQUIRE_SERVERS") == "1" {
 		t.Fatal(missing)
 	}
 	t.Skip(missing)
 	return ""
+}
+
+// repository is the folder that the tests' module lies in: tests run in that of their package, or of their daemon.
+func repository(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		above := filepath.Dir(dir)
+		if above == dir {
+			t.Fatal("there is no go.mod in this folder or above")
+		}
+		dir = above
+	}
 }
 
 // Valid has Envoy itself read a file as it stands, comments, aliases and all.

@@ -30,13 +30,17 @@ func Serve(in, out *os.File) error {
 		return ErrByHand
 	}
 	workers := max(1, int(binary.BigEndian.Uint16(hello[len(greeting):])))
+	err := lowProcess()
 	runtime.GOMAXPROCS(workers)
+	hide()
 	s := service{in: in, out: out}
 	ready := response{kind: saysReady}
-	if err := lowProcess(); err != nil {
+	if err == nil {
+		err = lowProcess() // once more: a thread that was being started during the first call may have kept its priority
+	}
+	if err != nil {
 		ready.text = err.Error()
 	}
-	hide()
 	if err := s.write(0, ready); err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ type Call struct {
 	body   []byte
 	// deadline is when the caller gives up; zero: never.
 	deadline time.Time
+	kept     int  // bytes of body that are accounted for, of a long one
 	begun    bool // what needs no store is decided
 	started  counter.Started
 }
@@ -28,6 +29,10 @@ var calls = sync.Pool{New: func() any { return new(Call) }}
 
 // release gives x back. Nothing of it may be used afterwards.
 func (x *Call) release() {
+	if x.kept > 0 {
+		x.conn.server.buffer(-x.kept)
+		x.kept = 0
+	}
 	x.Request.Reset()
 	x.Response.Reset()
 	if cap(x.body) > bufferBytes {
@@ -44,6 +49,15 @@ func (c *conn) decide(s *stream, message []byte) {
 	x := calls.Get().(*Call)
 	x.conn, x.stream = c, s
 	x.body = append(x.body[:0], message...)
+	if len(message) > bufferBytes {
+		x.kept = len(message)
+		if !c.server.buffer(x.kept) {
+			c.server.refused(reasonBuffered)
+			c.work.bundle.refuse(s, s.refusal(codes.ResourceExhausted, "too many long messages"))
+			x.release()
+			return
+		}
+	}
 	if s.header.timed {
 		x.deadline = c.now.Add(s.header.timeout)
 	}

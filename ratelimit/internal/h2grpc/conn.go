@@ -408,7 +408,7 @@ func (c *conn) release(s *stream) {
 	if s.kept > 0 {
 		c.buffered -= s.kept
 		c.server.buffer(-s.kept)
-		s.kept, s.body = 0, s.body[:0]
+		s.kept, s.body = 0, nil // the call has a copy
 	}
 }
 

@@ -29,6 +29,8 @@ const (
 type header struct {
 	// malformed: the block breaks HTTP/2's rules for requests, and the stream is reset.
 	malformed bool
+	// tooLong: the list of fields is; decoding one costs as much as a hundred frames.
+	tooLong bool
 	// refusal is why the request gets no further; nil: it does.
 	refusal *refusal
 	// decides: the method is the one that the connection itself answers.
@@ -123,7 +125,7 @@ func (r *headerReader) decode(block []byte) *connError {
 // judge says what the fields of a request mean.
 func (r *headerReader) judge() header {
 	if r.size > maxHeaderList {
-		return header{length: -1, refusal: &refusal{status: http.StatusRequestHeaderFieldsTooLarge, code: codes.ResourceExhausted,
+		return header{length: -1, tooLong: true, refusal: &refusal{status: http.StatusRequestHeaderFieldsTooLarge, code: codes.ResourceExhausted,
 			message: "the header list is too long"}}
 	}
 	q := request{header: header{length: -1}}

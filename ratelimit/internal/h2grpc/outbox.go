@@ -13,7 +13,7 @@ const (
 )
 
 // outbox is the sending side of a connection: what is to be sent, the peer's windows, and the streams that have no
-// answer yet. Its lock is the only one of a connection, and nothing waits while it is held.
+// answer yet. Its lock is the only one over them, and nothing waits while it is held.
 type outbox struct {
 	wire wire
 	// patience is how long the peer may take none of what is sent.

@@ -75,6 +75,10 @@ func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 	s := c.newStream(id)
 	s.header, s.ended = head, ends
 	switch {
+	case head.tooLong:
+		c.refuse(s, head.refusal)
+		c.budget.left -= longListCost
+		return c.spend()
 	case head.refusal != nil:
 		c.refuse(s, head.refusal)
 	case !head.decides:
@@ -97,6 +101,7 @@ func (c *conn) turnAway(id uint32, code errCode) *connError {
 // refuse answers a request that gets no further, whether it is complete or not.
 func (c *conn) refuse(s *stream, r *refusal) {
 	c.work.bundle.refuse(s, r)
+	s.refused = true
 	c.release(s)
 	if !s.ended {
 		c.forgetting(s.id)
@@ -117,6 +122,8 @@ func (c *conn) trailers(id uint32, ends bool, block []byte) *connError {
 		return c.spend()
 	case s == nil:
 		return &connError{codeStreamClosed, reasonProtocol, "HEADERS on a closed stream"}
+	case s.refused:
+		return c.spend()
 	case s.ended:
 		return &connError{codeStreamClosed, reasonProtocol, "HEADERS behind END_STREAM"}
 	case !ok || !ends:
@@ -144,6 +151,9 @@ func (c *conn) data(h frameHeader, payload []byte) *connError {
 			return c.spend()
 		}
 		return c.abort(h.stream, codeStreamClosed)
+	}
+	if s.refused {
+		return c.spend()
 	}
 	if s.ended {
 		return c.abort(s.id, codeStreamClosed)
@@ -430,6 +440,7 @@ const (
 	budgetMost      = 2000
 	budgetPerCall   = 4
 	budgetPerSecond = 200
+	longListCost    = 100 // of a list of fields that is too long: decoding one takes a millisecond
 )
 
 func newBudget() budget { return budget{left: budgetMost, filled: time.Now()} }

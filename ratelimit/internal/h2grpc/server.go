@@ -94,6 +94,9 @@ func New(o Options) *Server {
 	if o.MaxStreams <= 0 {
 		o.MaxStreams = defaultMaxStreams
 	}
+	if o.TLS != nil {
+		o.TLS = configFor(o.TLS) // once: the keys of session tickets belong to it
+	}
 	s := &Server{
 		o:         o,
 		requests:  o.Stats.Counter("ratelimit_server.ShouldRateLimit.total_requests"),
@@ -171,7 +174,7 @@ func (s *Server) serve(raw net.Conn) {
 	c := raw
 	if s.o.TLS != nil {
 		raw.SetDeadline(time.Now().Add(greeting))
-		sealed, err := serveTLS(raw, configFor(s.o.TLS))
+		sealed, err := serveTLS(raw, s.o.TLS)
 		if err != nil {
 			s.o.HandshakeFailed(raw.RemoteAddr(), err)
 			s.refused(reasonHandshake)

@@ -17,6 +17,7 @@ type stream struct {
 	// received counts the bytes of the body for content-length.
 	received int64
 	ended    bool // the client has sent all
+	refused  bool // answered early; what still comes is dropped
 	window   int  // what the client may still send
 	began    time.Time
 

@@ -11,6 +11,12 @@ import (
 // ErrMalformed is the answer to bytes that are no RateLimitRequest.
 var ErrMalformed = errors.New("rls: malformed RateLimitRequest")
 
+// Far above what MAX_DESCRIPTORS and MAX_ENTRIES may sensibly be.
+const (
+	maxDescriptors = 1 << 16
+	maxEntries     = 1 << 18
+)
+
 // A Request keeps its arena of entries between calls, unless one outsized message grew it.
 const keepEntries = 4096
 
@@ -19,9 +25,11 @@ const keepEntries = 4096
 // messages merge; but strings may hold any bytes. An Envoy passes on what a client put into a header, UTF-8 or
 // not, and with its default failure_mode_deny=false lets a request pass whose call is refused: refusing would be
 // a way around every limit. The strings of r point into b, which must not change while r is in use.
+//
+// It stops at maxDescriptors or maxEntries: four megabytes can hold millions, and what has so many is refused anyway.
 func (r *Request) Unmarshal(b []byte) error {
 	r.Reset()
-	for len(b) > 0 {
+	for len(b) > 0 && len(r.Descriptors) < maxDescriptors && len(r.entries) < maxEntries {
 		tag, n := varint(b)
 		if n == 0 {
 			return ErrMalformed

@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"bytes"
 	"math"
 	"strings"
 	"testing"
@@ -205,4 +206,12 @@ func TestUnit(t *testing.T) {
 	f(UnknownUnit, "UNKNOWN", 0)
 	f(8, "UNKNOWN", 0)
 	f(-1, "UNKNOWN", 0)
+}
+
+// A message of millions of empty descriptors is not decoded to its end.
+func TestUnmarshal_bounded(t *testing.T) {
+	var r Request
+	if err := r.Unmarshal(bytes.Repeat([]byte{2<<3 | 2, 0}, 2<<20)); err != nil || len(r.Descriptors) != maxDescriptors {
+		t.Errorf("%d descriptors (%v), want %d", len(r.Descriptors), err, maxDescriptors)
+	}
 }

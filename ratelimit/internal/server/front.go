@@ -17,16 +17,14 @@ type Front interface {
 	Shutdown(ctx context.Context) error
 }
 
-// NewFront is the server of GRPC_SERVER: the native one, or grpc-go.
+// NewFront is the server of GRPC_SERVER: the native one, or grpc-go. With tracing it is grpc-go, which has a goroutine
+// for each call and its span.
 func NewFront(o GRPCOptions) Front {
 	g := NewGRPC(o)
-	if !o.Native {
+	if !o.Native || o.Tracing != nil {
 		return grpcGo{g}
 	}
 	path := "/" + serviceName + "/ShouldRateLimit"
-	if o.Tracing != nil { // a span is made on the goroutine of its call
-		path = ""
-	}
 	panics := o.Stats.Counter(panicStat)
 	native := h2grpc.New(h2grpc.Options{
 		Service: o.Service, Path: path, Other: g, Stats: o.Stats, TLS: o.TLS, HandshakeFailed: failedHandshakes(o),
