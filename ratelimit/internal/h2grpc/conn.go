@@ -310,7 +310,7 @@ func (c *conn) pass() {
 	}
 }
 
-// flushBundle hands over the answers so far, before a call that takes long.
+// flushBundle hands over the answers so far, then starts the calls that take long.
 func (c *conn) flushBundle() {
 	if len(c.work.bundle.answers) > 0 {
 		c.out.answer(&c.work.bundle, 0)

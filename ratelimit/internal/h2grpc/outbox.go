@@ -16,9 +16,9 @@ const (
 // answer yet. Its lock is the only one over them, and nothing waits while it is held.
 type outbox struct {
 	wire wire
-	// patience is how long the peer may take none of what is sent.
+	// patience is how long the peer may take for what one write has left.
 	patience time.Duration
-	// broken is called once, without the lock, when nothing can be sent any more.
+	// broken is called without the lock when nothing can be sent any more; with nil, perhaps twice, when all is sent.
 	broken func(error)
 
 	mu      sync.Mutex
