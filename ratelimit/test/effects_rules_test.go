@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -259,3 +260,39 @@ var _ = effect("LIMIT_RESPONSE_HEADERS_ENABLED LIMIT_LIMIT_HEADER LIMIT_REMAININ
 			t.Errorf("renamed: %s", got)
 		}
 	})
+
+var _ = effect("LIMIT_RESPONSE_HEADERS_STYLE", func(t *testing.T) {
+	for style, want := range map[string]string{
+		"draft":  `RateLimit-Policy: "9-per-year";q=9;w=31536000, RateLimit: "9-per-year";r=8;`,
+		"legacy": "RateLimit-Limit: 9, RateLimit-Remaining: 8, RateLimit-Reset: ",
+	} {
+		p := start(t, `[{key: k, @9/y}]`, map[string]string{"LIMIT_RESPONSE_HEADERS_ENABLED": "true",
+			"LIMIT_RESPONSE_HEADERS_STYLE": style})
+		var all []string
+		for _, h := range decide1(t, p.dial(t), "k", "v").ResponseHeadersToAdd {
+			all = append(all, h.Key+": "+h.Value)
+		}
+		if got := strings.Join(all, ", "); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %s", style, got)
+		}
+		resp, _ := p.post(t, oneDescriptor)
+		if got := resp.Header.Get("RateLimit-Policy") != ""; got != (style == "draft") {
+			t.Errorf("%s: the answer of /json has a policy: %v", style, got)
+		}
+	}
+})
+
+var _ = effect("LIMIT_RETRY_AFTER_ENABLED", func(t *testing.T) {
+	for value, want := range map[string]bool{"true": true, "false": false} {
+		p := start(t, `[{key: k, @1/d}]`, map[string]string{"LIMIT_RETRY_AFTER_ENABLED": value})
+		decide1(t, p.dial(t), "k", "v")
+		if got := len(decide1(t, p.dial(t), "k", "v").ResponseHeadersToAdd) > 0; got != want {
+			t.Errorf("%s: the message has a header: %v", value, got)
+		}
+		resp, body := p.post(t, oneDescriptor)
+		wait, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+		if resp.StatusCode != 429 || (err == nil && 1 <= wait && wait <= 86400) != want {
+			t.Errorf("%s: %d, Retry-After %q, %s", value, resp.StatusCode, resp.Header.Get("Retry-After"), body)
+		}
+	}
+})

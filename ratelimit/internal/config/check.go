@@ -239,4 +239,18 @@ func (c *Config) checkHeaders(r *settings.Report) {
 		}
 		names[lower] = h.setting
 	}
+	switch {
+	case !c.Answer.Draft():
+		if setting := names["retry-after"]; setting != "" && c.Answer.Headers && c.Answer.RetryAfter {
+			r.Clash("%s and LIMIT_RETRY_AFTER_ENABLED both send Retry-After", setting)
+		}
+	case !c.Answer.Headers:
+		r.Warn("LIMIT_RESPONSE_HEADERS_STYLE=draft has no effect without LIMIT_RESPONSE_HEADERS_ENABLED=true")
+	default:
+		noEffect(r, []string{"LIMIT_LIMIT_HEADER", "LIMIT_REMAINING_HEADER", "LIMIT_RESET_HEADER"},
+			"with LIMIT_RESPONSE_HEADERS_STYLE=draft")
+	}
 }
+
+// Draft says whether the headers are those of the draft, where they are sent.
+func (a *Answer) Draft() bool { return a.HeadersStyle == "draft" }

@@ -129,8 +129,12 @@ type Answer struct {
 	DynamicMetadata bool `env:"RESPONSE_DYNAMIC_METADATA" envDefault:"false"`
 	// Requests for a domain without rules: allow, or deny (every status OVER_LIMIT).
 	UnknownDomain string `env:"UNKNOWN_DOMAIN" envDefault:"allow" oneof:"allow deny" fold:"true"`
-	// true: answers ask Envoy to add the three headers named below.
+	// true: answers ask Envoy to add headers that describe the limits, in LIMIT_RESPONSE_HEADERS_STYLE.
 	Headers bool `env:"LIMIT_RESPONSE_HEADERS_ENABLED" envDefault:"false"`
+	// legacy: the three headers named below; draft: RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11.
+	HeadersStyle string `env:"LIMIT_RESPONSE_HEADERS_STYLE" envDefault:"legacy" oneof:"legacy draft" fold:"true"`
+	// true: answers that are OVER_LIMIT carry Retry-After, with either style or with none.
+	RetryAfter bool `env:"LIMIT_RETRY_AFTER_ENABLED" envDefault:"false"`
 	// Header with the limit.
 	LimitHeader string `env:"LIMIT_LIMIT_HEADER" envDefault:"RateLimit-Limit"`
 	// Header with the hits that remain.

@@ -69,6 +69,9 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("RESPONSE_DYNAMIC_METADATA=true", func(c *Config) { c.Answer.DynamicMetadata = true })
 	f("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true", func(c *Config) { c.Process.HealthyWithConfig = true })
 	f("LIMIT_RESPONSE_HEADERS_ENABLED=true", func(c *Config) { c.Answer.Headers = true })
+	f("LIMIT_RESPONSE_HEADERS_STYLE=Draft LIMIT_RESPONSE_HEADERS_ENABLED=true",
+		func(c *Config) { c.Answer.HeadersStyle, c.Answer.Headers = "draft", true })
+	f("LIMIT_RETRY_AFTER_ENABLED=true", func(c *Config) { c.Answer.RetryAfter = true })
 	f("LIMIT_LIMIT_HEADER=X-A", func(c *Config) { c.Answer.LimitHeader = "X-A" })
 	f("LIMIT_REMAINING_HEADER=X-B", func(c *Config) { c.Answer.RemainingHeader = "X-B" })
 	f("LIMIT_RESET_HEADER=X-C", func(c *Config) { c.Answer.ResetHeader = "X-C" })
@@ -274,6 +277,10 @@ func TestConfig_mistakes(t *testing.T) {
 		`HTTP_WRITE_TIMEOUT=30s must be longer than HTTP_REQUEST_TIMEOUT=1m0s, or late answers are cut`)
 	f("LIMIT_RESET_HEADER=X:Reset", `LIMIT_RESET_HEADER="X:Reset": not a header name: letters, digits and - are`)
 	f("LIMIT_LIMIT_HEADER=ratelimit-reset", `LIMIT_LIMIT_HEADER and LIMIT_RESET_HEADER are both RateLimit-Reset`)
+	f("LIMIT_RESPONSE_HEADERS_STYLE=draft-11", `LIMIT_RESPONSE_HEADERS_STYLE="draft-11": must be legacy or draft`)
+	f("LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_RETRY_AFTER_ENABLED=true LIMIT_RESET_HEADER=retry-after",
+		`LIMIT_RESET_HEADER and LIMIT_RETRY_AFTER_ENABLED both send Retry-After`)
+	f("LIMIT_RETRY_AFTER_ENABLED=true LIMIT_RESET_HEADER=Retry-After")
 	f("GRPC_SERVER_USE_TLS=true",
 		`GRPC_SERVER_USE_TLS="true": needs GRPC_SERVER_TLS_CERT, which is not set`,
 		`GRPC_SERVER_USE_TLS="true": needs GRPC_SERVER_TLS_KEY, which is not set`)
@@ -416,6 +423,11 @@ func TestConfig_warnings(t *testing.T) {
 	f("KVSTORE_URL=h:1 KVSTORE_STARTUP_REQUIRED=false KVSTORE_STARTUP_MAX_ELAPSED_TIME=1m",
 		"KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the background have no end")
 	f(memory+"MCACHE_HOST_PORT=h:1", "MCACHE_HOST_PORT has no effect without BACKEND_TYPE=memcache")
+	f(memory+"LIMIT_RESPONSE_HEADERS_STYLE=draft",
+		"LIMIT_RESPONSE_HEADERS_STYLE=draft has no effect without LIMIT_RESPONSE_HEADERS_ENABLED=true")
+	f(memory+"LIMIT_RESPONSE_HEADERS_STYLE=draft LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_LIMIT_HEADER=a LIMIT_RESET_HEADER=b",
+		"LIMIT_LIMIT_HEADER and LIMIT_RESET_HEADER have no effect with LIMIT_RESPONSE_HEADERS_STYLE=draft")
+	f(memory + "LIMIT_RESPONSE_HEADERS_STYLE=draft LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_RETRY_AFTER_ENABLED=true")
 	f(memory+"GRPC_UDS_MODE=0660", "GRPC_UDS_MODE has no effect without GRPC_UDS")
 	f(memory+"GRPC_UDS=/s GRPC_PORT=1", "GRPC_HOST and GRPC_PORT have no effect: GRPC_UDS is set")
 	f(memory+"XDS_CLIENT_BACKOFF_JITTER=false", "XDS_CLIENT_BACKOFF_JITTER has no effect with CONFIG_TYPE=FILE")

@@ -15,11 +15,14 @@ func (d *daemon) makeService() {
 		Stats: d.stats, Log: d.log,
 		GlobalShadow: c.Answer.Shadow, GlobalQuota: c.Answer.Quota, StopWhenOver: c.Counting.StopWhenOver,
 		DenyUnknown: c.Answer.UnknownDomain == "deny", DynamicMetadata: c.Answer.DynamicMetadata, OnStoreFailure: mode,
-		CountNoMatch: c.Stats.NoMatch,
+		CountNoMatch: c.Stats.NoMatch, RetryAfter: c.Answer.RetryAfter,
 		Caps: service.Caps{Descriptors: c.Listen.MaxDescriptors, Entries: c.Listen.MaxEntries,
 			TextBytes: c.Listen.MaxTextBytes},
 	}
-	if c.Answer.Headers {
+	switch {
+	case c.Answer.Headers && c.Answer.Draft():
+		o.DraftHeaders = true
+	case c.Answer.Headers:
 		o.Headers = &decide.HeaderNames{Limit: c.Answer.LimitHeader, Remaining: c.Answer.RemainingHeader,
 			Reset: c.Answer.ResetHeader}
 	}

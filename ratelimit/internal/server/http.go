@@ -115,6 +115,9 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusInternalServerError, "INTERNAL", "internal error")
 		return
 	}
+	for _, h := range c.HTTPHeaders() {
+		w.Header().Set(h.Key, h.Value)
+	}
 	w.Header().Set("Content-Type", "application/json")
 	if c.Response.Overall == rls.OverLimit {
 		w.WriteHeader(http.StatusTooManyRequests)

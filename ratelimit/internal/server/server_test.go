@@ -118,6 +118,31 @@ func TestJSON(t *testing.T) {
 		"responseHeadersToAdd": [{"key": "RateLimit-Limit", "value": "2"}, {"key": "RateLimit-Remaining", "value": "2"}, {"key": "RateLimit-Reset", "value": "40"}]}`)
 }
 
+// Retry-After and the headers of the draft are fields of the HTTP answer too; those of LIMIT_*_HEADER are not.
+func TestJSON_headers(t *testing.T) {
+	t.Parallel()
+	f := func(o service.Options, body string, want http.Header) {
+		t.Helper()
+		o.RetryAfter = true
+		r := newRig(t, o, limits.Options{}, short(`[{key: k, @2/m}, {key: zero, @0/m}]`))
+		resp, _ := r.post(t, "POST", "/json", `{"domain": "d", "descriptors": [{"entries": [{"key": "`+body+`", "value": "v"}]}]}`)
+		for _, name := range []string{"Date", "Content-Length", "Content-Type"} {
+			resp.Header.Del(name)
+		}
+		if d := cmp.Diff(want, resp.Header); d != "" {
+			t.Errorf("want (-), got (+):\n%s", d)
+		}
+	}
+	draft := service.Options{DraftHeaders: true}
+	legacy := service.Options{Headers: &decide.HeaderNames{Limit: "A", Remaining: "B", Reset: "C"}}
+	f(draft, "k", http.Header{"Ratelimit-Policy": {`"2-per-minute";q=2;w=60`}, "Ratelimit": {`"2-per-minute";r=1;t=40`}})
+	f(draft, "zero", http.Header{"Ratelimit-Policy": {`"0-per-minute";q=0;w=60`}, "Ratelimit": {`"0-per-minute";r=0;t=40`},
+		"Retry-After": {"40"}})
+	f(draft, "nothing", http.Header{})
+	f(legacy, "k", http.Header{})
+	f(legacy, "zero", http.Header{"Retry-After": {"40"}})
+}
+
 func TestJSON_refusals(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, service.Options{}, limits.Options{}, short(`[{key: k, @2/m}]`))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strconv"
 	"time"
 
 	"gatehouse/ratelimit/internal/counter"
@@ -28,7 +29,15 @@ type Call struct {
 	keys      []byte         // all counter keys, back to back
 	batch     counter.Request
 	metric    []byte
+
+	unanswered []bool          // per descriptor: its answer follows a failure mode; empty where the store has answered
+	members    []decide.Member // for the draft headers
+	named      int             // how many of Response.Headers have names of LIMIT_*_HEADER; they come first
 }
+
+// HTTPHeaders are the headers of the response that are fields of HTTP by themselves: Retry-After and the draft's, not
+// the three named by LIMIT_*_HEADER.
+func (c *Call) HTTPHeaders() []rls.Header { return c.Response.Headers[c.named:] }
 
 // step is one limited descriptor on its way.
 type step struct {
@@ -108,6 +117,7 @@ func (s *Service) decide(ctx context.Context, c *Call) error {
 }
 
 func (s *Service) begin(c *Call) (asks bool, err error) {
+	c.unanswered, c.members = c.unanswered[:0], c.members[:0]
 	rules := s.rules.Load()
 	if err := s.check(rules, &c.Request); err != nil {
 		c.rules = c.rules[:0]
@@ -309,7 +319,20 @@ func (s *Service) judge(c *Call, now int64) {
 		}
 		delta := decide.Judge(o, s.o.GlobalShadow, &c.Response.Statuses[p.descriptor])
 		s.count(c, p.descriptor, &delta)
+		if s.o.DraftHeaders {
+			c.describe(p)
+		}
 	}
+}
+
+// describe adds a limit to the draft headers. Limits in shadow mode refuse nothing and are left out.
+func (c *Call) describe(p *step) {
+	rule, st := c.rules[p.descriptor], &c.Response.Statuses[p.descriptor]
+	if rule.Shadow || len(c.members) == decide.MaxMembers {
+		return
+	}
+	c.members = append(c.members,
+		decide.Member{Rule: rule, Window: rule.Window, Remaining: st.Remaining, Until: st.Reset})
 }
 
 // judgeUnlimited fills in the statuses of the descriptors that no counter decides.
@@ -368,12 +391,28 @@ func (s *Service) finish(c *Call) {
 		s.globalShadow.Inc()
 	}
 	c.Response.Headers, c.Response.Metadata = c.Response.Headers[:0], nil
-	if s.o.Headers != nil {
-		c.Response.Headers = decide.Headers(c.Response.Headers, *s.o.Headers, c.Response.Statuses, c.rules, s.o.GlobalQuota)
-	}
+	s.addHeaders(c)
 	if s.o.DynamicMetadata {
 		c.Response.Metadata = metadata(c)
 	}
+}
+
+// addHeaders adds the headers that are configured.
+func (s *Service) addHeaders(c *Call) {
+	headers := c.Response.Headers
+	if s.o.Headers != nil {
+		headers = decide.Headers(headers, *s.o.Headers, c.Response.Statuses, c.rules, s.o.GlobalQuota)
+	}
+	c.named = len(headers)
+	if s.o.DraftHeaders {
+		headers = decide.DraftHeaders(headers, c.members)
+	}
+	if s.o.RetryAfter && c.Response.Overall == rls.OverLimit {
+		if wait, ok := decide.RetryAfter(c.Response.Statuses, c.rules, c.unanswered, s.o.GlobalQuota); ok {
+			headers = append(headers, rls.Header{Key: "Retry-After", Value: strconv.FormatInt(wait, 10)})
+		}
+	}
+	c.Response.Headers = headers
 }
 
 // denyAll answers for an unknown domain under UNKNOWN_DOMAIN=deny.

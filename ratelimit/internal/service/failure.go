@@ -62,6 +62,9 @@ func (c *Call) failedHit() (descriptor int, err error) {
 // were requested, whether or not they were counted in a store.
 func (s *Service) judgeWithoutStore(c *Call, now int64, mode limits.FailureMode, partial bool) {
 	s.judgeUnlimited(c)
+	for range c.rules {
+		c.unanswered = append(c.unanswered, false)
+	}
 	for i := range c.plan {
 		p := &c.plan[i]
 		rule, st := c.rules[p.descriptor], &c.Response.Statuses[p.descriptor]
@@ -78,7 +81,11 @@ func (s *Service) judgeWithoutStore(c *Call, now int64, mode limits.FailureMode,
 			delta = decide.Judge(o, s.o.GlobalShadow, st)
 		} else {
 			delta = decide.Failed(o, mode, s.o.GlobalShadow, st)
+			c.unanswered[p.descriptor] = rule.PerUnit > 0 // a limit of 0 needs no answer
 		}
 		s.count(c, p.descriptor, &delta)
+		if s.o.DraftHeaders {
+			c.describe(p)
+		}
 	}
 }

@@ -37,8 +37,12 @@ type Options struct {
 
 	// OnStoreFailure is STORE_FAILURE_MODE, for domains that do not say otherwise.
 	OnStoreFailure limits.FailureMode
-	// Headers are the names of the limit headers; nil leaves headers out.
+	// Headers are the names of the three limit headers; nil leaves them out.
 	Headers *decide.HeaderNames
+	// DraftHeaders adds RateLimit-Policy and RateLimit (LIMIT_RESPONSE_HEADERS_STYLE=draft).
+	DraftHeaders bool
+	// RetryAfter adds Retry-After to answers that are over (LIMIT_RETRY_AFTER_ENABLED).
+	RetryAfter bool
 
 	// Caps refuse oversized requests.
 	Caps Caps

@@ -1,0 +1,103 @@
+package decide
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/rls"
+)
+
+// MaxMembers is how many limits of one request the draft headers describe: the first.
+const MaxMembers = 16
+
+// Member is what the draft headers say about one limit of a request.
+type Member struct {
+	Rule *limits.Rule
+	// Window is its length in seconds.
+	Window int64
+	// Remaining is its limit_remaining, and Until the seconds until one hit more than that would pass.
+	Remaining uint32
+	Until     int64
+}
+
+// DraftHeaders appends the RateLimit-Policy and RateLimit fields of draft-ietf-httpapi-ratelimit-headers-11, one
+// member per limit and in the order given; none for no members.
+//
+// Both fields are structured: lists of strings with parameters (RFC 9651, sections 3.1 and 3.3.3).
+func DraftHeaders(dst []rls.Header, members []Member) []rls.Header {
+	if len(members) == 0 {
+		return dst
+	}
+	var policyText, limitText [512]byte
+	var names [MaxMembers][]byte
+	policy, limit := policyText[:0], limitText[:0]
+	for i := range members[:min(len(members), MaxMembers)] {
+		m := &members[i]
+		if i > 0 {
+			policy, limit = append(policy, ", "...), append(limit, ", "...)
+		}
+		from := len(policy)
+		policy = appendMemberName(policy, m.Rule, names[:i])
+		names[i] = policy[from:len(policy):len(policy)] // growing policy leaves it on the older array
+		policy = append(policy, ";q="...)
+		policy = strconv.AppendUint(policy, uint64(m.Rule.PerUnit), 10)
+		if m.Window <= maxInteger {
+			policy = append(policy, ";w="...)
+			policy = strconv.AppendInt(policy, m.Window, 10)
+		}
+		limit = append(append(limit, names[i]...), ";r="...)
+		limit = strconv.AppendUint(limit, uint64(m.Remaining), 10)
+		limit = append(limit, ";t="...)
+		limit = strconv.AppendInt(limit, m.Until, 10)
+	}
+	return append(dst, rls.Header{Key: "RateLimit-Policy", Value: string(policy)},
+		rls.Header{Key: "RateLimit", Value: string(limit)})
+}
+
+// maxInteger is the largest Integer of RFC 9651.
+const maxInteger = 999_999_999_999_999
+
+// appendMemberName appends the quoted name of a limit that none of the members before it has: its own if that is
+// printable ASCII, else <limit>-per-<unit>; further ones of the same name end in #2, #3, ….
+func appendMemberName(dst []byte, rule *limits.Rule, taken [][]byte) []byte {
+	from := len(dst)
+	dst = append(dst, '"')
+	if rule.Name != "" && !strings.ContainsFunc(rule.Name, unprintable) {
+		for i := range len(rule.Name) {
+			if c := rule.Name[i]; c == '"' || c == '\\' {
+				dst = append(dst, '\\')
+			}
+			dst = append(dst, rule.Name[i])
+		}
+	} else {
+		dst = strconv.AppendUint(dst, uint64(rule.PerUnit), 10)
+		dst = append(dst, "-per-"...)
+		if rule.Multiplier > 1 {
+			dst = strconv.AppendUint(dst, uint64(rule.Multiplier), 10)
+			dst = append(dst, '-')
+		}
+		dst = append(dst, strings.ToLower(rule.Unit.String())...)
+	}
+	end := len(dst)
+	for n := 2; ; n++ {
+		dst = append(dst, '"')
+		if !has(taken, dst[from:]) {
+			return dst
+		}
+		dst = strconv.AppendInt(append(dst[:end], '#'), int64(n), 10)
+	}
+}
+
+func has(names [][]byte, name []byte) bool {
+	for _, n := range names {
+		if bytes.Equal(n, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// unprintable reports whether a String of RFC 9651 cannot hold c.
+func unprintable(c rune) bool { return c < ' ' || c > '~' }
