@@ -1,0 +1,65 @@
+package network
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Prefix is the addresses that have their first bits in common. It is comparable; of equal prefixes that are Masked
+// there is one value.
+type Prefix struct {
+	Addr
+	bits uint8
+}
+
+// Bits is the length of the prefix.
+func (p Prefix) Bits() int { return int(p.bits) }
+
+// All4 and All6 are all addresses of a family.
+var (
+	All4 = Prefix{}
+	All6 = Prefix{Addr: Addr{v6: true}}
+)
+
+// ParsePrefix reads an address and its length, such as 10.0.0.0/8, or a bare address, which is a prefix of full length.
+// Bits beyond the length stay: Masked is without them. mapped reports a prefix of IPv4-mapped addresses, for which the
+// result is the IPv4 one.
+func ParsePrefix(s string) (p Prefix, mapped, ok bool) {
+	address, length, sized := strings.Cut(s, "/")
+	if v, ok := parse4(address); ok {
+		p.Addr = addr4(v)
+	} else if p.Addr, ok = parse6(address); !ok {
+		return Prefix{}, false, false
+	}
+	n := p.Len()
+	if sized {
+		var err error
+		n, err = strconv.Atoi(length)
+		if err != nil || n < 0 || n > p.Len() || strconv.Itoa(n) != length {
+			return Prefix{}, false, false
+		}
+	}
+	if n >= 96 && p.isMapped() {
+		return Prefix{p.unmapped(), uint8(n - 96)}, true, true
+	}
+	p.bits = uint8(n)
+	return p, false, true
+}
+
+// First is the prefix of that length that contains the address.
+func (a Addr) First(n int) Prefix { return Prefix{a.first(n), uint8(n)} }
+
+// Masked is the prefix without the bits beyond its length.
+func (p Prefix) Masked() Prefix { return p.First(p.Bits()) }
+
+// AppendTo appends the prefix in canonical form; one of full length is written as its address.
+func (p Prefix) AppendTo(dst []byte) []byte {
+	dst = p.Addr.AppendTo(dst)
+	if p.Bits() == p.Len() {
+		return dst
+	}
+	dst = append(dst, '/')
+	return strconv.AppendUint(dst, uint64(p.bits), 10)
+}
+
+func (p Prefix) String() string { return string(p.AppendTo(nil)) }

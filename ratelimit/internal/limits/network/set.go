@@ -1,0 +1,172 @@
+package network
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+)
+
+// Set is a set of prefixes, each with its index in the list that the set was made of. It never changes.
+//
+// Each family has a path-compressed binary trie. A look-up goes down by the address's bits without comparing, to one
+// prefix, and from there up to the first that contains the address. All others that contain it are further up: going
+// down, they would have been passed by the same bits.
+type Set struct {
+	prefixes []member
+	nodes    []node
+	roots    [2]root // of IPv4 and of IPv6
+}
+
+// root is where a look-up begins. The bits that decide first choose among tops at once: every step down from node to
+// node is a read that waits for the one before (BenchmarkLongest, 10,000 prefixes: 124 ns without tops).
+type root struct {
+	tops  []int32 // as in node.next; by the bits from first on, as many as the length needs; empty: no prefix
+	first uint8   // 64 bits further it lies in the lower half of the address
+	shift uint8   // how far right the chosen bits have to go within their half
+}
+
+// member is one prefix.
+type member struct {
+	Prefix
+	shorter int32 // index of the longest shorter prefix that contains this one; -1 without
+}
+
+// node is a place where a bit decides. The prefixes below it have all bits before that in common.
+type node struct {
+	next [2]int32 // another node, or ^index of a prefix; where no prefix goes on, of the one that ends here
+	bit  uint8
+}
+
+// NewSet is the set of prefixes, which must be Masked. Of equal ones the first counts.
+func NewSet(prefixes []Prefix) *Set {
+	s := &Set{prefixes: make([]member, len(prefixes))}
+	var families [2][]int32
+	for i, p := range prefixes {
+		s.prefixes[i] = member{p, -1}
+		families[family(p.Addr)] = append(families[family(p.Addr)], int32(i))
+	}
+	s.nodes = make([]node, 0, len(prefixes))
+	for f, list := range families {
+		slices.SortStableFunc(list, func(i, j int32) int {
+			a, b := &s.prefixes[i], &s.prefixes[j]
+			return cmp.Or(cmp.Compare(a.hi, b.hi), cmp.Compare(a.lo, b.lo), cmp.Compare(a.bits, b.bits))
+		})
+		list = slices.CompactFunc(list, func(i, j int32) bool { return s.prefixes[i].Prefix == s.prefixes[j].Prefix })
+		if len(list) > 0 {
+			s.roots[f] = s.rootOf(s.build(list, -1), len(list))
+		}
+	}
+	return s
+}
+
+// rootOf makes the root of a trie of n prefixes.
+func (s *Set) rootOf(top int32, n int) root {
+	if top < 0 {
+		return root{tops: []int32{top}, shift: 63}
+	}
+	first := int(s.nodes[top].bit)
+	width := min(bits.Len(uint(n)), 64-first%64) // within one half
+	r := root{tops: make([]int32, 1<<width), first: uint8(first), shift: uint8(64 - first%64 - width)}
+	for chosen := range r.tops {
+		at := top
+		for at >= 0 && int(s.nodes[at].bit) < first+width {
+			x := &s.nodes[at]
+			at = x.next[chosen>>(first+width-1-int(x.bit))&1]
+		}
+		r.tops[chosen] = at
+	}
+	return r
+}
+
+func family(a Addr) int {
+	if a.v6 {
+		return 1
+	}
+	return 0
+}
+
+// build makes the trie of a sorted list, all of whose prefixes are contained in the one with the index shorter. Those
+// that contain others come before them in the list.
+func (s *Set) build(list []int32, shorter int32) int32 {
+	first, last := &s.prefixes[list[0]], &s.prefixes[list[len(list)-1]]
+	at := min(first.Bits(), common(first.Addr, last.Addr))
+	var next [2]int32
+	if first.Bits() == at { // it contains all the others
+		first.shorter, shorter = shorter, list[0]
+		next = [2]int32{^list[0], ^list[0]}
+		if list = list[1:]; len(list) == 0 {
+			return next[0]
+		}
+	}
+	n := len(s.nodes)
+	s.nodes = append(s.nodes, node{bit: uint8(at)})
+	ones, _ := slices.BinarySearchFunc(list, uint64(1), func(i int32, one uint64) int {
+		return cmp.Compare(s.prefixes[i].bit(uint8(at)), one)
+	})
+	if ones > 0 {
+		next[0] = s.build(list[:ones], shorter)
+	}
+	if ones < len(list) {
+		next[1] = s.build(list[ones:], shorter)
+	}
+	s.nodes[n].next = next
+	return int32(n)
+}
+
+// Longest is the index of the longest prefix that contains an address, -1 when none does.
+func (s *Set) Longest(a Addr) int { return s.longest(a, a.Len()) }
+
+// Containing is the index of the longest prefix of the set that contains p, -1 when none does.
+func (s *Set) Containing(p Prefix) int { return s.longest(p.Addr, p.Bits()) }
+
+// longest is the index of the longest prefix that contains the first n bits of an address.
+func (s *Set) longest(a Addr, n int) int {
+	r := &s.roots[0]
+	if a.v6 {
+		r = &s.roots[1]
+	}
+	if len(r.tops) == 0 {
+		return -1
+	}
+	w := a.hi
+	if r.first >= 64 {
+		w = a.lo
+	}
+	at := r.tops[w>>(r.shift&63)&uint64(len(r.tops)-1)]
+	for at >= 0 {
+		x := &s.nodes[at]
+		at = x.next[a.bit(x.bit)]
+	}
+	found := int(^at)
+	m := &s.prefixes[found]
+	for n = min(n, common(a, m.Addr)); m.Bits() > n; m = &s.prefixes[found] {
+		if found = int(m.shorter); found < 0 {
+			return -1
+		}
+	}
+	return found
+}
+
+// Shorter is the index of the longest shorter prefix that contains the one with index i, -1 without.
+func (s *Set) Shorter(i int) int { return int(s.prefixes[i].shorter) }
+
+// Contains reports whether some prefix contains the address.
+func (s *Set) Contains(a Addr) bool { return s.Longest(a) >= 0 }
+
+// Len is the number of prefixes in the list that the set was made of.
+func (s *Set) Len() int { return len(s.prefixes) }
+
+// Prefix is the prefix with index i.
+func (s *Set) Prefix(i int) Prefix { return s.prefixes[i].Prefix }
+
+// Nested is the most prefixes that contain one address.
+func (s *Set) Nested() (most int) {
+	for i := range s.prefixes {
+		n := 0
+		for at := i; at >= 0; at = s.Shorter(at) {
+			n++
+		}
+		most = max(most, n)
+	}
+	return most
+}
