@@ -32,4 +32,6 @@ var Names = []string{
 	"factors", "factors_name_key", "factors_phone_key", "factors_unverified",
 	"challenges", "challenges_factor", "challenges_expires",
 	"known_places", "known_places_seen",
+	"former_tokens", "former_tokens_session",
+	"moves", "moves_open",
 }

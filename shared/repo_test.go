@@ -46,6 +46,7 @@ var floors = map[string]int{
 	"auth/internal/totp": 0, "auth/internal/jsontext": 0, "auth/internal/outbound": 0, "auth/internal/mail/smtptest": 0,
 	"auth/internal/sms/smstest": 0, "auth/internal/captcha/captchatest": 0,
 	"auth/internal/token": 1, "auth/internal/mail": 1, "auth/internal/store": 1, "auth/internal/captcha": 1,
+	"auth/internal/former": 1, "auth/internal/former/formertest": 2,
 	"auth/internal/keys": 2, "auth/internal/mailbox": 2, "auth/internal/hook": 2, "auth/internal/provider": 2,
 	"auth/internal/sms": 2, "auth/internal/store/storetest": 2,
 	"auth/internal/outbox": 3, "auth/internal/account": 3,

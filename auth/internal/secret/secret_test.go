@@ -54,6 +54,8 @@ func TestKeysNeverChange(t *testing.T) {
 	f(r.Keys(Refresh)[0], "9ed2094139e3cd0566078dd9d3c0a9328c19bbcf02d90f632e52e6c9ac33a0ce")
 	f(r.MAC(OTP, "recovery", "mia@example.org", "048213"),
 		"130956520064bcd525a87e125fe14179fed92c8746d1d0fae5d6f9e7b2fbf9a7")
+	f(r.MAC(FormerRefresh, "lookup", "abcdefghijkl"),
+		"801c72a459802a55c29f03c6e1fa463a2b2e8fb29af9a477c1df7d6972f9bbe3")
 	sealed, _ := hex.DecodeString("01a135f5a41092dd45c0213eef85e2464873aea59b910d5d5faf2b228c91333a71edc1aacfbcd2a1ab")
 	plain, old, err := r.Open(SigningKeys, sealed, []byte("k1"))
 	if err != nil || old || string(plain) != "kept" {

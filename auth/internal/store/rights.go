@@ -18,13 +18,13 @@ with needed (name, granted, migrating) as (
     union all
     select word || ' on table ' || t, has_table_privilege(to_regclass(t), word), false
     from unnest(array['{users}', '{identities}', '{sessions}', '{one_time_tokens}', '{flows}', '{outbox}',
-                      '{audit}', '{limits}', '{signing_keys}', '{external_states}', '{spent_id_tokens}', '{factors}', '{challenges}', '{schema_migrations}']) t,
+                      '{audit}', '{limits}', '{signing_keys}', '{external_states}', '{spent_id_tokens}', '{factors}', '{challenges}', '{former_tokens}', '{moves}', '{schema_migrations}']) t,
          unnest(array['SELECT', 'INSERT', 'UPDATE', 'DELETE']) word
     where to_regclass(t) is not null
     union all
     select 'ownership of table ' || t, pg_has_role(c.relowner, 'usage'), true
     from unnest(array['{users}', '{identities}', '{sessions}', '{one_time_tokens}', '{flows}', '{outbox}',
-                      '{audit}', '{limits}', '{signing_keys}', '{external_states}', '{spent_id_tokens}', '{factors}', '{challenges}', '{schema_migrations}']) t
+                      '{audit}', '{limits}', '{signing_keys}', '{external_states}', '{spent_id_tokens}', '{factors}', '{challenges}', '{former_tokens}', '{moves}', '{schema_migrations}']) t
     join pg_class c on c.oid = to_regclass(t)
     union all
     select 'a server that takes writes', not pg_is_in_recovery() and current_setting('transaction_read_only') = 'off', false

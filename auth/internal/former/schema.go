@@ -1,0 +1,159 @@
+package former
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Querier is a connection or a transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// The versions of the schema that are known here, as schema_migrations numbers them.
+const (
+	Oldest = 20240427152123
+	Newest = 20260625000000
+)
+
+// Schema is what the catalogue says of the replaced service's schema. No right is needed to read it.
+type Schema struct {
+	Name   string
+	Tables map[string]Table
+}
+
+// Table is one of its tables.
+type Table struct {
+	// Heap: an ordinary table, whose rows have the xmin of the transaction that wrote them; not a view, a partitioned or a
+	// foreign table.
+	Heap bool
+	// Columns are in the order of the table.
+	Columns []string
+}
+
+const readSchema = `
+select c.relname::text, c.relkind = 'r' and coalesce(m.amname, '') = 'heap', coalesce(array_agg(a.attname::text order by a.attnum)
+    filter (where a.attname is not null), '{}')
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+left join pg_am m on m.oid = c.relam
+left join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+where n.nspname = $1 and c.relkind in ('r', 'p', 'v', 'm', 'f')
+group by c.oid, c.relname, c.relkind, m.amname`
+
+// ReadSchema reads the tables of a schema and their columns. A schema that does not exist has none.
+func ReadSchema(ctx context.Context, q Querier, name string) (*Schema, error) {
+	s := &Schema{Name: name, Tables: map[string]Table{}}
+	rows, err := q.Query(ctx, readSchema, name)
+	if err != nil {
+		return nil, fmt.Errorf("former: read the schema: %w", err)
+	}
+	var table string
+	var t Table
+	_, err = pgx.ForEachRow(rows, []any{&table, &t.Heap, &t.Columns}, func() error {
+		s.Tables[table] = Table{t.Heap, slices.Clone(t.Columns)}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("former: read the schema: %w", err)
+	}
+	return s, nil
+}
+
+// Has reports whether a table is there, with that column.
+func (s *Schema) Has(table, column string) bool {
+	return slices.Contains(s.Tables[table].Columns, column)
+}
+
+// Holds reports whether these are the tables of the replaced service.
+func (s *Schema) Holds() bool {
+	return s.Has("users", "raw_app_meta_data") && s.Has("identities", "user_id") && s.Has("sessions", "user_id") &&
+		s.Has("refresh_tokens", "token")
+}
+
+// Table is a table's name as it stands in SQL.
+func (s *Schema) Table(name string) string { return pgx.Identifier{s.Name, name}.Sanitize() }
+
+// Column is a column as it stands in a select list, with the alias of its table before it: null where the table lacks
+// it, since some came with later versions.
+func (s *Schema) Column(alias, table, column, typ string) string {
+	if !s.Has(table, column) {
+		return "null::" + typ
+	}
+	return fmt.Sprintf("%s.%s::%s", alias, pgx.Identifier{column}.Sanitize(), typ)
+}
+
+// ReadVersion reads the newest version that was applied to the schema; 0 for none.
+func (s *Schema) ReadVersion(ctx context.Context, q Querier) (int64, error) {
+	if !s.Has("schema_migrations", "version") {
+		return 0, nil
+	}
+	var text string
+	err := q.QueryRow(ctx, `select coalesce(max(version::text), '') from `+s.Table("schema_migrations")+
+		` where version::text ~ '^[0-9]{14}$'`).Scan(&text)
+	if err != nil {
+		return 0, fmt.Errorf("former: read the version: %w", err)
+	}
+	version, _ := strconv.ParseInt(text, 10, 64) // 14 digits, or none
+	return version, nil
+}
+
+// Carried are the tables whose rows come along, in the order in which they do, with the columns known here: those that
+// are carried and those that are left on purpose.
+var Carried = []string{"users", "identities", "mfa_factors", "sessions", "mfa_amr_claims", "refresh_tokens",
+	"one_time_tokens", "flow_state"}
+
+var known = map[string]string{
+	"users": `id instance_id aud role email encrypted_password email_confirmed_at invited_at confirmation_token
+		confirmation_sent_at recovery_token recovery_sent_at email_change_token_new email_change email_change_sent_at
+		last_sign_in_at raw_app_meta_data raw_user_meta_data is_super_admin created_at updated_at phone phone_confirmed_at
+		phone_change phone_change_token phone_change_sent_at confirmed_at email_change_token_current
+		email_change_confirm_status banned_until reauthentication_token reauthentication_sent_at is_sso_user deleted_at
+		is_anonymous`,
+	"identities": `id provider_id user_id identity_data provider last_sign_in_at created_at updated_at email`,
+	"mfa_factors": `id user_id friendly_name factor_type status created_at updated_at secret phone last_challenged_at
+		web_authn_credential web_authn_aaguid last_webauthn_challenge_data`,
+	"sessions": `id user_id created_at updated_at factor_id aal not_after refreshed_at user_agent ip tag oauth_client_id
+		refresh_token_hmac_key refresh_token_counter scopes`,
+	"mfa_amr_claims":  `id session_id created_at updated_at authentication_method`,
+	"refresh_tokens":  `id instance_id token user_id revoked created_at updated_at parent session_id`,
+	"one_time_tokens": `id user_id token_type token_hash relates_to created_at updated_at`,
+	"flow_state": `id user_id auth_code code_challenge_method code_challenge provider_type provider_access_token
+		provider_refresh_token created_at updated_at authentication_method auth_code_issued_at invite_token referrer
+		oauth_client_state_id linking_target_id email_optional`,
+}
+
+// left are the tables that are known and not carried, besides those whose names begin with one of leftPrefixes.
+var left = []string{"audit_log_entries", "mfa_challenges", "custom_oauth_providers", "instances", "schema_migrations"}
+
+var leftPrefixes = []string{"saml_", "sso_", "oauth_", "webauthn_"}
+
+// Unknown returns what a newer version of the schema has added: the columns of carried tables, as TABLE.COLUMN, and
+// whole tables, in order.
+func (s *Schema) Unknown() (columns, tables []string) {
+	for name, t := range s.Tables {
+		if fields, carried := known[name]; carried {
+			for _, column := range t.Columns {
+				if !slices.Contains(strings.Fields(fields), column) {
+					columns = append(columns, name+"."+column)
+				}
+			}
+			continue
+		}
+		known := slices.Contains(left, name) || slices.ContainsFunc(leftPrefixes, func(prefix string) bool {
+			return strings.HasPrefix(name, prefix)
+		})
+		if !known {
+			tables = append(tables, name)
+		}
+	}
+	slices.Sort(columns)
+	slices.Sort(tables)
+	return columns, tables
+}
