@@ -1,8 +1,10 @@
-// Package counter counts hits in fixed windows: in process, in a key-value store, or in memcached.
+// Package counter counts hits in fixed windows, sliding windows and token buckets: in process, in a key-value store, or
+// (fixed windows alone) in memcached.
 //
 // It knows keys, hits and windows; it never knows rules, gRPC or HTTP, nor any of the stores, which are packages of
-// their own. Every Store passes the one conformance test, countertest.Run. A window is part of its key, so no store looks at the clock to
-// begin one; Request.Now only says which counters are over and how long new ones live.
+// their own. Every Store passes the one conformance test, countertest.Run. A fixed window is part of its key, so no store
+// looks at the clock to begin one; Request.Now only says which counters are over and how long new ones live. Sliding
+// windows and token buckets go by the clock of the store.
 package counter
 
 import (
@@ -19,8 +21,11 @@ type Store interface {
 	// The keys belong to the caller again when Add returns; a store that still needs one then has
 	// made a copy.
 	Add(ctx context.Context, req *Request) error
-	// Peek reads the present total of one key without counting; 0 for a key that does not exist.
-	Peek(ctx context.Context, key []byte, window int64) (int64, error)
+	// Peek fills in the After and State of one hit without counting it: the counter as it stands, 0 for a key that does
+	// not exist. Of the hit it reads what names and judges the counter: Key, PerSecond, Window, Algorithm, Limit, Burst.
+	Peek(ctx context.Context, h *Hit) error
+	// Reset deletes the counter of a hit, which then stands at 0. It reads of the hit what Peek does.
+	Reset(ctx context.Context, h *Hit) error
 	// Close ends what the store started. No call may be in flight.
 	Close()
 }
@@ -69,19 +74,37 @@ type Hit struct {
 	Shadow bool
 	// PerSecond routes the hit to the per-second instance where one is configured: the unit is second.
 	PerSecond bool
+	// Undo makes a Refund take back a hit that another store of the same request refused: State is then the one that
+	// the hit had left. Fixed windows know no difference.
+	Undo bool
+	// Delete deletes the counter instead; only Reset sets it.
+	Delete bool
+	// Algorithm is how the counter turns hits into a decision.
+	Algorithm Algorithm
 	// Limit is the number the counter is judged against. The in-process store uses it when it
-	// must drop a counter; Stop uses it to decide.
+	// must drop a counter; Stop uses it to decide. Sliding windows and token buckets admit by it; it is then not 0.
 	Limit uint64
-	// Window is the length of the window and End its last instant (exclusive), both in seconds.
+	// Burst is the size of a token bucket.
+	Burst uint64
+	// Window is the length of the window and End its last instant (exclusive), both in seconds. Only fixed windows have
+	// an End.
 	Window, End int64
 
 	// After is the total after this hit; hits on the same key in one request count one after another.
 	// Sums saturate at 2^63-1. Under Stop, a hit that would go over its limit is not written, a
 	// Shadow one neither, and After is what the total would have been.
+	//
+	// Of sliding windows and token buckets it is how much of the capacity is used after this hit. Refused ones are not
+	// written, so it is then what would have been used.
 	After int64
 	// Spared says that Stop kept this hit from being written because another one is over;
 	// After is then the total without it.
 	Spared bool
+	// Refused says that a sliding window or a token bucket did not admit the hit, and has not counted it; or, of a look,
+	// that more is used than the capacity. Fixed windows leave it false.
+	Refused bool
+	// State is the counter of a sliding window or a token bucket after this hit; without it, if it was refused or Spared.
+	State State
 	// Err is why this hit has no answer. It means something only when Add has returned ErrPartial;
 	// nil is then a hit that was carried out like any other.
 	Err error
@@ -101,6 +124,22 @@ func (h *Hit) Apply(total int64) int64 {
 
 // Over says whether the total is above the limit the hit is judged against. Refunds are never over.
 func (h *Hit) Over(after int64) bool { return !h.Refund && uint64(after) > h.Limit }
+
+// IsOver says whether the hit's answer is that it goes over its limit.
+func (h *Hit) IsOver() bool {
+	if h.Algorithm != FixedWindow {
+		return h.Refused
+	}
+	return h.Over(h.After)
+}
+
+// TakeAnswer copies the answer of another hit, but for Err.
+func (h *Hit) TakeAnswer(from *Hit) {
+	h.After, h.Spared, h.Refused = from.After, from.Spared, from.Refused
+	if h.Algorithm != FixedWindow {
+		h.State = from.State
+	}
+}
 
 // Saturate is a + b, at most 2^63-1. Neither is negative.
 func Saturate(a, b int64) int64 {

@@ -103,7 +103,8 @@ func (t *PerSecondRouter) carry(ctx context.Context, req *Request) error {
 	for _, s := range sides {
 		for i, at := range s.at {
 			h, done := &req.Hits[at], &s.req.Hits[i]
-			h.After, h.Spared, h.Err = done.After, done.Spared, nil
+			h.TakeAnswer(done)
+			h.Err = nil
 			switch {
 			case s.err == nil:
 			case s.err != ErrPartial:
@@ -124,20 +125,18 @@ func (p *pair) runPerSecond(ctx context.Context, s Store) {
 	p.done <- struct{}{}
 }
 
-// Peek implements Store. A key does not say which store holds it. Windows of whole minutes are the main store's,
-// unless a rule counts 60 seconds as such: then the per-second store knows the key and the main one does not.
-func (t *PerSecondRouter) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
-	if window%60 != 0 {
-		return t.perSecond.Peek(ctx, key, window)
+// Peek implements Store.
+func (t *PerSecondRouter) Peek(ctx context.Context, h *Hit) error { return t.of(h).Peek(ctx, h) }
+
+// Reset implements Store.
+func (t *PerSecondRouter) Reset(ctx context.Context, h *Hit) error { return t.of(h).Reset(ctx, h) }
+
+// of is the store that has the hit's counter.
+func (t *PerSecondRouter) of(h *Hit) Store {
+	if h.PerSecond {
+		return t.perSecond
 	}
-	total, err := t.main.Peek(ctx, key, window)
-	if err != nil || total > 0 {
-		return total, err
-	}
-	if total, err := t.perSecond.Peek(ctx, key, window); err == nil {
-		return total, nil
-	}
-	return 0, nil // it is most likely the main store's, and new
+	return t.main
 }
 
 // Close implements Store.

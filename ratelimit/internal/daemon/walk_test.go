@@ -226,11 +226,11 @@ func (w *walk) request(cell string) (r rls.Request) {
 func (w *walk) counters() string {
 	var words []string
 	for _, k := range w.store.keys {
-		n, err := w.store.Peek(w.t.Context(), []byte(k), 0)
-		if err != nil {
+		h := counter.Hit{Key: []byte(k)}
+		if err := w.store.Peek(w.t.Context(), &h); err != nil {
 			w.t.Fatal(err)
 		}
-		words = append(words, fmt.Sprintf("`%s…` %d", strings.TrimRight(k, "0123456789"), n))
+		words = append(words, fmt.Sprintf("`%s…` %d", strings.TrimRight(k, "0123456789"), h.After))
 	}
 	if len(words) == 0 {
 		return "none asked"

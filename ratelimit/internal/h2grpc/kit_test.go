@@ -505,9 +505,9 @@ func (r *rig) native() native  { return r.front.(native) }
 func (r *rig) buffered() int64 { return r.native().Buffered() }
 func (r *rig) exchanges() int  { return r.native().Exchanges() }
 
-func (s *slowStore) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
-	return s.memory.Peek(ctx, key, window)
-}
+func (s *slowStore) Peek(ctx context.Context, h *counter.Hit) error { return s.memory.Peek(ctx, h) }
+
+func (s *slowStore) Reset(ctx context.Context, h *counter.Hit) error { return s.memory.Reset(ctx, h) }
 
 func (s *slowStore) Close() {}
 

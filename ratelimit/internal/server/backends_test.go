@@ -31,12 +31,12 @@ func openMemory(testing.TB) (counter.Store, func(testing.TB, []string) map[strin
 		t.Helper()
 		got := map[string]int64{}
 		for _, key := range wanted {
-			n, err := m.Peek(t.Context(), []byte(key), 0)
-			if err != nil {
+			h := counter.Hit{Key: []byte(key)}
+			if err := m.Peek(t.Context(), &h); err != nil {
 				t.Fatal(err)
 			}
-			if n != 0 {
-				got[key] = n
+			if h.After != 0 {
+				got[key] = h.After
 			}
 		}
 		if m.Len() != len(got) {

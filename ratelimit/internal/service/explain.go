@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/rls"
 )
@@ -46,13 +47,14 @@ func (s *Service) Explain(ctx context.Context, domain string, entries []rls.Entr
 		x.Counter.Error = "the store has not been reached yet"
 		return x, nil
 	}
-	key := rules.AppendKey(nil, rule, domain, entries, start)
-	if value, err := (*store).Peek(ctx, key, rule.Window); isBadKey(err) {
+	h := counter.Hit{Key: rules.AppendKey(nil, rule, domain, entries, start), PerSecond: rule.Unit == rls.Second,
+		Limit: uint64(rule.PerUnit), Window: rule.Window, End: start + rule.Window}
+	if err := (*store).Peek(ctx, &h); isBadKey(err) {
 		x.Counter.Error = err.Error()
 	} else if err != nil {
 		x.Counter.Error = storeRefusal(err).Msg
 	} else {
-		x.Counter.Value = &value
+		x.Counter.Value = &h.After
 	}
 	return x, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/countertest"
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/limits/rulefile"
@@ -341,7 +342,7 @@ func TestStop(t *testing.T) {
 				r.expect(t, call("d", both), "OVER_LIMIT: OK 1/2 OVER_LIMIT 0/1")
 			}
 			for key, want := range map[string]int64{"d_h_1_1699999200": 1, "d_n_v_s_1_1699920000": 1} {
-				if got, _ := r.store.Peek(t.Context(), []byte(key), 0); got != want {
+				if got, _ := countertest.Peek(t.Context(), r.store, key); got != want {
 					t.Errorf("%s = %d, want %d", key, got, want)
 				}
 			}

@@ -63,6 +63,13 @@ func Add(t *testing.T, s counter.Store, now int64, h counter.Hit) int64 {
 	return req.Hits[0].After
 }
 
+// Peek is the total of a fixed window.
+func Peek(ctx context.Context, s counter.Store, key string) (int64, error) {
+	h := counter.Hit{Key: []byte(key), Window: 60}
+	err := s.Peek(ctx, &h)
+	return h.After, err
+}
+
 // Now is the real clock: a store elsewhere forgets keys by it.
 func Now() int64 { return time.Now().Unix() }
 
@@ -148,12 +155,27 @@ func testHits(t *testing.T, s counter.Store) {
 	// Bytes of any kind, and any length.
 	f([]counter.Hit{h("", 1), h("\x00\r\n\xff", 2), h(string(make([]byte, 100_000)), 3)}, 1, 2, 3)
 
-	if got, err := s.Peek(t.Context(), []byte("b"), 60); got != 3 || err != nil {
+	if got, err := Peek(t.Context(), s, "b"); got != 3 || err != nil {
 		t.Errorf("Peek: %d %v, want 3", got, err)
 	}
-	if got, err := s.Peek(t.Context(), []byte("none"), 60); got != 0 || err != nil {
+	if got, err := Peek(t.Context(), s, "none"); got != 0 || err != nil {
 		t.Errorf("Peek at nothing: %d %v, want 0", got, err)
 	}
+
+	// A counter that was reset begins again, whatever was on its way to the store.
+	for _, n := range []uint64{3, 5} {
+		f([]counter.Hit{h("reset", n), h("stays", 1)}, int64(n), int64(n)/2)
+		for range 2 {
+			gone := h("reset", 1)
+			if err := s.Reset(t.Context(), &gone); err != nil {
+				t.Errorf("Reset: %v", err)
+			}
+			if got, err := Peek(t.Context(), s, "reset"); got != 0 || err != nil {
+				t.Errorf("Peek after Reset: %d %v, want 0", got, err)
+			}
+		}
+	}
+	f([]counter.Hit{h("reset", 1), h("reset", 1)}, 1, 2)
 }
 
 // The stop option: when a hit outside of shadow mode would go over, nothing is written.
@@ -174,7 +196,7 @@ func testStop(t *testing.T, s counter.Store) {
 	}
 	stands := func(key string, want int64) {
 		t.Helper()
-		if got, err := s.Peek(t.Context(), []byte(key), 60); got != want || err != nil {
+		if got, err := Peek(t.Context(), s, key); got != want || err != nil {
 			t.Errorf("%s stands at %d (%v), want %d", key, got, err, want)
 		}
 	}
@@ -263,7 +285,7 @@ func testConcurrentRefunds(t *testing.T, s counter.Store) {
 		})
 	}
 	wg.Wait()
-	if got, err := s.Peek(t.Context(), []byte("ebb"), 60); got != 0 || err != nil {
+	if got, err := Peek(t.Context(), s, "ebb"); got != 0 || err != nil {
 		t.Errorf("stands at %d (%v), want 0", got, err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/countertest"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
@@ -145,12 +146,12 @@ func TestNode_malformedAnswer(t *testing.T) {
 		}
 	}()
 	s := newTestMemcache(t, patient3([]string{l.Addr().String()}))
-	_, err = s.Peek(t.Context(), []byte("a"), 60)
+	_, err = countertest.Peek(t.Context(), s, "a")
 	const want = `not memcached's answer to a lookup: key "b" was not requested`
 	if !errors.Is(err, counter.ErrUnavailable) || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("%v, want ErrUnavailable for the key that was not requested", err)
 	}
-	if got, err := s.Peek(t.Context(), []byte("a"), 60); got != 7 || err != nil {
+	if got, err := countertest.Peek(t.Context(), s, "a"); got != 7 || err != nil {
 		t.Errorf("%d, %v; want 7 over a second connection", got, err)
 	}
 	if n := s.TotalConns(); n != 2 {
@@ -184,7 +185,7 @@ func TestNode_slowAnswer(t *testing.T) {
 	}()
 	const timeout = 100 * time.Millisecond
 	s := newTestMemcache(t, Options{Nodes: []string{l.Addr().String()}, Timeout: timeout, Stall: -1})
-	if _, err := s.Peek(t.Context(), []byte("a"), 60); !errors.Is(err, counter.ErrTimeout) {
+	if _, err := countertest.Peek(t.Context(), s, "a"); !errors.Is(err, counter.ErrTimeout) {
 		t.Errorf("%v, want ErrTimeout", err)
 	}
 	select {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/countertest"
 	"gatehouse/ratelimit/internal/counter/link"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -162,7 +163,7 @@ func TestMemcache_badKey(t *testing.T) {
 		counter.ErrPartial) {
 		t.Errorf("%v", err)
 	}
-	if _, err := s.Peek(t.Context(), []byte("a b"), 60); err == nil ||
+	if _, err := countertest.Peek(t.Context(), s, "a b"); err == nil ||
 		err.Error() != "the counter key holds white space or a control character, which memcached does not take" {
 		t.Errorf("Peek: %v", err)
 	}

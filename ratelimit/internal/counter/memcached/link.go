@@ -59,6 +59,11 @@ func (l *connection) add(key string, value int64, expiry int32) {
 	l.out = append(append(l.out, text...), "\r\n"...)
 }
 
+// remove deletes a counter.
+func (l *connection) remove(key string) {
+	l.out = append(append(append(l.out, "delete "...), key...), "\r\n"...)
+}
+
 // flush writes the batch. What the node says meanwhile fits into the sockets' buffers: at most maxIncrs
 // lines of two dozen bytes.
 func (l *connection) flush() error {
@@ -82,7 +87,7 @@ var errUnknownReply = errors.New("not memcached's answer to an increment")
 func parseReply(line []byte) (reply, error) {
 	text := bytes.TrimRight(line, " \r\n")
 	switch {
-	case string(text) == "STORED":
+	case string(text) == "STORED", string(text) == "DELETED":
 		return reply{}, nil
 	case string(text) == "NOT_FOUND", string(text) == "NOT_STORED":
 		return reply{missing: true}, nil

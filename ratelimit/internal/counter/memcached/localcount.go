@@ -28,6 +28,8 @@ type localCount struct {
 	ends int64
 
 	queued bool // in the node's queue
+	// resets wait until the counter has been deleted, which it is after what is pending has been written.
+	resets []chan<- error
 
 	// Of one request under Request.Stop: the total before it and as it would be.
 	was, would int64
@@ -66,6 +68,12 @@ func (t *localCount) arrived(total int64) {
 
 // idle says that nobody needs the local count.
 func (t *localCount) idle() bool { return t.pins == 0 && t.sent == 0 && t.pending == 0 && !t.queued }
+
+// deleted notes that the counter is gone: what a lookup saw before says nothing any more.
+func (t *localCount) deleted() {
+	t.shrunk++
+	t.base, t.sent = 0, 0
+}
 
 // hitsOf is how many hits a change of the counter stands for.
 func hitsOf(change int64) uint64 {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/countertest"
 	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
@@ -91,7 +92,7 @@ func TestMemcache_restarted(t *testing.T) {
 		t.Errorf("%d, want 1", got)
 	}
 	settled(t, s)
-	if got, err := s.Peek(t.Context(), []byte("a"), 60); got != 1 || err != nil || s.Dropped() != 0 {
+	if got, err := countertest.Peek(t.Context(), s, "a"); got != 1 || err != nil || s.Dropped() != 0 {
 		t.Errorf("stands at %d (%v), %d dropped", got, err, s.Dropped())
 	}
 }
@@ -210,7 +211,7 @@ func TestMemcache_queueFull(t *testing.T) {
 	}
 	var totals []int64
 	for i := range 10 {
-		n, err := s.Peek(t.Context(), []byte(fmt.Sprint("k", i)), 60)
+		n, err := countertest.Peek(t.Context(), s, fmt.Sprint("k", i))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -336,7 +337,7 @@ func TestMemcache_chaos(t *testing.T) {
 	})
 	for i := range sent {
 		await.True(t, "an answer", func() bool {
-			_, err := s.Peek(context.Background(), fmt.Appendf(nil, "chaos%d", i), 60)
+			_, err := countertest.Peek(context.Background(), s, fmt.Sprint("chaos", i))
 			return err == nil
 		})
 	}

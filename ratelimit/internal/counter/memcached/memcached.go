@@ -347,15 +347,18 @@ func (s *Store) enqueueIncr(t *localCount, h *counter.Hit, change, now int64) {
 }
 
 // Peek implements Store.
-func (s *Store) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
-	req := counter.Request{Hits: []counter.Hit{{Key: key, Window: window}}}
+func (s *Store) Peek(ctx context.Context, h *counter.Hit) error {
+	look := *h
+	look.N, look.Refund = 0, false
+	req := counter.Request{Hits: []counter.Hit{look}}
 	if err := s.Add(ctx, &req); err != nil {
 		if errors.Is(err, counter.ErrPartial) {
-			return 0, req.Hits[0].Err
+			return req.Hits[0].Err
 		}
-		return 0, err
+		return err
 	}
-	return req.Hits[0].After, nil
+	h.After = req.Hits[0].After
+	return nil
 }
 
 // Close implements Store. It waits for hits that are still to be written, for two time-outs.

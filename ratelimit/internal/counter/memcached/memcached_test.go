@@ -128,7 +128,7 @@ func TestMemcache_twoProcesses(t *testing.T) {
 	settled(t, b)
 	for _, s := range []*Store{a, b} {
 		for key, want := range map[string]int64{"hot": 2400, "other": 800} {
-			if got, err := s.Peek(t.Context(), []byte(key), 60); got != want || err != nil {
+			if got, err := countertest.Peek(t.Context(), s, key); got != want || err != nil {
 				t.Errorf("%s stands at %d (%v), want %d", key, got, err, want)
 			}
 		}
@@ -194,7 +194,7 @@ func TestMemcache_hotKey(t *testing.T) {
 	}
 	wg.Wait()
 	settled(t, s)
-	if got, _ := s.Peek(t.Context(), []byte("hot"), 60); got != 64 {
+	if got, _ := countertest.Peek(t.Context(), s, "hot"); got != 64 {
 		t.Errorf("stands at %d, want 64", got)
 	}
 	st := s.Stats()

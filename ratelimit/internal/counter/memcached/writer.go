@@ -38,10 +38,13 @@ type pendingIncr struct {
 	count        *localCount
 	change, ends int64
 	// add: the counter is to be made, with the change as its first value.
-	add   bool
-	done  bool
-	total int64
-	err   error
+	add bool
+	// resets want the counter deleted, after the change.
+	resets []chan<- error
+	remove bool // the counter is to be deleted now
+	done   bool
+	total  int64
+	err    error
 }
 
 func (t *pendingIncr) finish(total int64, err error) { t.done, t.total, t.err = true, total, err }
@@ -65,14 +68,21 @@ func (n *node) write() {
 		}
 		s.mu.Unlock()
 		n.increment(batch)
+		n.delete(batch)
 		s.mu.Lock()
 		for i := range batch {
 			b := &batch[i]
-			if b.err == nil {
-				b.count.arrived(b.total)
-			} else {
+			switch {
+			case b.err != nil:
 				s.dropped += hitsOf(b.change)
 				b.count.sent = 0
+			case b.resets != nil:
+				b.count.deleted()
+			default:
+				b.count.arrived(b.total)
+			}
+			for _, r := range b.resets {
+				r <- b.err
 			}
 			n.drop(b.count)
 		}
@@ -94,11 +104,12 @@ func (n *node) takeDue(batch []pendingIncr) []pendingIncr {
 		taken++
 		n.store.waiting--
 		t.queued = false
-		if t.sent, t.pending = t.pending, 0; t.sent == 0 {
+		if t.sent, t.pending = t.pending, 0; t.sent == 0 && t.resets == nil {
 			n.drop(t) // hits and refunds have cancelled out
 			continue
 		}
-		batch = append(batch, pendingIncr{count: t, change: t.sent, ends: t.ends})
+		batch = append(batch, pendingIncr{count: t, change: t.sent, ends: t.ends, resets: t.resets, done: t.sent == 0})
+		t.resets = nil
 	}
 	rest := copy(n.due, n.due[taken:])
 	clear(n.due[rest:])
@@ -146,6 +157,22 @@ func (n *node) increment(batch []pendingIncr) {
 		if !batch[i].done {
 			batch[i].finish(0, errors.New("a counter came and went"))
 		}
+	}
+}
+
+// delete deletes the counters that are to be reset, in one more round trip where there are any.
+func (n *node) delete(batch []pendingIncr) {
+	resets := false
+	for i := range batch {
+		b := &batch[i]
+		if b.remove = b.resets != nil && b.err == nil; b.remove {
+			b.change = 0 // is written
+		}
+		b.done = !b.remove
+		resets = resets || b.remove
+	}
+	if resets {
+		n.exchange(batch, func(t *pendingIncr, r reply) { t.finish(0, r.err) })
 	}
 }
 
@@ -199,7 +226,9 @@ func (n *node) send(open []*pendingIncr, hand func(reply)) (err error) {
 	now := time.Now()
 	n.link.begin(now.Add(n.store.o.Timeout))
 	for _, t := range open {
-		if t.add {
+		if t.remove {
+			n.link.remove(t.count.key)
+		} else if t.add {
 			expiry, _ := expiryOf(max(t.ends, now.Unix()+1), now.Unix())
 			n.link.add(t.count.key, t.change, expiry)
 		} else {

@@ -74,12 +74,26 @@ func (m *Store) Len() int { return int(m.keys.Load()) }
 func (m *Store) Close() {}
 
 // Peek implements Store.
-func (m *Store) Peek(_ context.Context, key []byte, _ int64) (int64, error) {
-	x := m.id(key)
+func (m *Store) Peek(_ context.Context, h *counter.Hit) error {
+	x := m.id(h.Key)
 	s := m.shard(x)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.total(x), nil
+	h.After = s.total(x)
+	return nil
+}
+
+// Reset implements Store.
+func (m *Store) Reset(_ context.Context, h *counter.Hit) error {
+	x := m.id(h.Key)
+	s := m.shard(x)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sl := s.find(x); sl != nil {
+		s.remove(s.index(sl))
+		m.keys.Add(-1)
+	}
+	return nil
 }
 
 // Immediate implements the interface of that name.

@@ -96,10 +96,10 @@ func TestMemory_full(t *testing.T) {
 	}
 	half := 0
 	for i := range 1000 {
-		if got, _ := m.Peek(t.Context(), fmt.Append(nil, "blocked", i), 60); got != 10 {
+		if got, _ := countertest.Peek(t.Context(), m, fmt.Sprint("blocked", i)); got != 10 {
 			t.Fatalf("blocked%d stands at %d: the flood has freed it", i, got)
 		}
-		if got, _ := m.Peek(t.Context(), fmt.Append(nil, "half", i), 60); got == 5 {
+		if got, _ := countertest.Peek(t.Context(), m, fmt.Sprint("half", i)); got == 5 {
 			half++
 		}
 	}

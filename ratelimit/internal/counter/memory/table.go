@@ -76,6 +76,17 @@ func (s *shard) find(x siphash.ID) *slot {
 	}
 }
 
+// index is the place of a slot that find has returned.
+func (s *shard) index(sl *slot) int {
+	i := s.home(sl.id)
+	for &s.slots[i] != sl {
+		if i++; i == len(s.slots) {
+			i = 0
+		}
+	}
+	return i
+}
+
 // place stores a counter that is not there yet; there must be room.
 func (s *shard) place(v slot) {
 	i := s.home(v.id)

@@ -17,6 +17,7 @@ const (
 	opCount  opKind = iota // INCRBY, or GET when nothing is added
 	opRefund               // a script: subtract, not below 0
 	opStop                 // a script: all of some hits of one call, or none
+	opDelete               // DEL
 )
 
 // op is one command of a batch, together with what has to go before it.
@@ -112,10 +113,13 @@ func (b *batch) addHit(c *call, h *callHit) {
 	key := unsafe.String(unsafe.SliceData(h.key), len(h.key))
 	at := b.index.find(h.hash, func(op int32) bool { return b.ops[op].key == key })
 	refund := h.refund && h.n > 0
-	if refund || *at == 0 || b.ops[*at-1].kind != opCount {
+	if refund || h.delete || *at == 0 || b.ops[*at-1].kind != opCount {
 		o := b.add()
 		o.hash, o.key, o.first, o.now = h.hash, key, h, c.now
-		if refund {
+		switch {
+		case h.delete:
+			o.kind = opDelete
+		case refund:
 			o.kind, o.n = opRefund, h.n
 		}
 		*at = int32(len(b.ops))
@@ -188,7 +192,7 @@ func (b *batch) settle(c *call) {
 		switch o.kind {
 		case opCount:
 			h.after = counter.Saturate(max(0, o.base), h.prefix)
-		case opRefund:
+		case opRefund, opDelete:
 			h.after = o.base
 		case opStop:
 			if c.err = o.settleStop(); c.err != nil {

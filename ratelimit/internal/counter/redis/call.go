@@ -40,6 +40,7 @@ type callHit struct {
 	refund      bool
 	shadow      bool
 	asking      bool
+	delete      bool // the counter, instead
 
 	// What follows is the batch's, and says nothing before: it may be left from another request.
 	op          int32 // the command that carries it
@@ -80,6 +81,7 @@ func (c *call) fill(req *counter.Request, asking []bool, hash func([]byte) uint6
 		to.key, to.hash, to.n = c.keys[start:], hash(h.Key), int64(min(h.N, math.MaxInt64))
 		to.limit, to.window, to.end = h.Limit, h.Window, h.End
 		to.refund, to.shadow, to.asking, to.notExecuted = h.Refund, h.Shadow, asking != nil && asking[i], nil
+		to.delete = h.Delete
 	}
 	c.state.Store(waiting)
 }
@@ -87,7 +89,8 @@ func (c *call) fill(req *counter.Request, asking []bool, hash func([]byte) uint6
 // deliver hands the answers over to the request.
 func (c *call) deliver(req *counter.Request) {
 	for i := range req.Hits {
-		req.Hits[i].After, req.Hits[i].Spared = c.hits[i].after, c.hits[i].spared
+		h, from := &req.Hits[i], &c.hits[i]
+		h.After, h.Spared = from.after, from.spared
 	}
 }
 

@@ -201,7 +201,7 @@ func TestCluster_reshard(t *testing.T) {
 			}
 		}
 		// The counter next to one that stops has grown with what passed, and with nothing else.
-		if total, err := s.Peek(t.Context(), []byte(tag+"besidestop"), 60); err != nil || total != limitOf {
+		if total, err := countertest.Peek(t.Context(), s, tag+"besidestop"); err != nil || total != limitOf {
 			t.Errorf("%sbesidestop: %d, %v; want %d", tag, total, err, limitOf)
 		}
 	}
@@ -290,7 +290,7 @@ func TestCluster_failover(t *testing.T) {
 		f("frozen", replica, master, replica.Stop, replica.Cont)
 	}
 	l.end()
-	total, err := s.Peek(t.Context(), []byte("hot"), 60)
+	total, err := countertest.Peek(t.Context(), s, "hot")
 	t.Logf("%d OK, %d failed, %d late, slowest %v, total %d; %v", l.ok.Load(), l.failed.Load(), l.late.Load(),
 		time.Duration(l.slowest.Load()), total, l.errors)
 	if err != nil || total > l.ok.Load()+l.failed.Load() {

@@ -67,11 +67,19 @@ func (c *connecting) Add(ctx context.Context, req *counter.Request) error {
 }
 
 // Peek implements Store.
-func (c *connecting) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
+func (c *connecting) Peek(ctx context.Context, h *counter.Hit) error {
 	if kv := c.kv.Load(); kv != nil {
-		return (*kv).Peek(ctx, key, window)
+		return (*kv).Peek(ctx, h)
 	}
-	return 0, counter.ErrOpen
+	return counter.ErrOpen
+}
+
+// Reset implements Store.
+func (c *connecting) Reset(ctx context.Context, h *counter.Hit) error {
+	if kv := c.kv.Load(); kv != nil {
+		return (*kv).Reset(ctx, h)
+	}
+	return counter.ErrOpen
 }
 
 // Close implements Store.

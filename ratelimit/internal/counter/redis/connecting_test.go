@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/countertest"
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -31,7 +32,7 @@ func TestConnectKV(t *testing.T) {
 	if err := kv.Add(t.Context(), &req); !errors.Is(err, counter.ErrOpen) {
 		t.Errorf("Add without a server: %v, want %v", err, counter.ErrOpen)
 	}
-	if _, err := kv.Peek(t.Context(), []byte("key"), 60); !errors.Is(err, counter.ErrOpen) {
+	if _, err := countertest.Peek(t.Context(), kv, "key"); !errors.Is(err, counter.ErrOpen) {
 		t.Errorf("Peek without a server: %v, want %v", err, counter.ErrOpen)
 	}
 	if !kv.Open() || kv.ActiveConns() != 0 || kv.TotalConns() != 0 || kv.LocalCloses() != 0 {
@@ -44,7 +45,7 @@ func TestConnectKV(t *testing.T) {
 	if err := kv.Add(t.Context(), &req); err != nil || req.Hits[0].After != 1 {
 		t.Errorf("total %d, %v", req.Hits[0].After, err)
 	}
-	if n, err := kv.Peek(t.Context(), []byte("key"), 60); n != 1 || err != nil || kv.ActiveConns() == 0 {
+	if n, err := countertest.Peek(t.Context(), kv, "key"); n != 1 || err != nil || kv.ActiveConns() == 0 {
 		t.Errorf("Peek %d, %v; %d connections", n, err, kv.ActiveConns())
 	}
 	kv.Close()

@@ -246,6 +246,8 @@ func (l *redisLink) append(b *batch, o *op) {
 		l.cmds = append(l.cmds, l.eval(o, "EVALSHA", l.stopper(o).sha))
 	case o.kind == opRefund:
 		l.cmds = append(l.cmds, l.eval(o, "EVALSHA", refundLua.sha))
+	case o.kind == opDelete:
+		l.cmds = append(l.cmds, build.Arbitrary("DEL", o.key).Build())
 	case o.n == 0:
 		l.cmds = append(l.cmds, build.Arbitrary("GET", o.key).Build())
 	default:
@@ -303,6 +305,8 @@ func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, er
 		err = o.readStop(r)
 	case o.kind == opRefund:
 		o.base, err = r.AsInt64()
+	case o.kind == opDelete:
+		_, err = r.ToInt64() // how many there were
 	case o.n == 0:
 		if o.base, err = r.AsInt64(); rueidis.IsRedisNil(err) {
 			o.base, err = 0, nil

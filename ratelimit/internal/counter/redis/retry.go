@@ -110,7 +110,7 @@ func (l *remainder) add(req *counter.Request, h *counter.Hit, at int, why retryR
 // deliver hands the answers over to the whole request.
 func (l *remainder) deliver(req *counter.Request) {
 	for i, at := range l.at {
-		req.Hits[at].After, req.Hits[at].Spared = l.req.Hits[i].After, l.req.Hits[i].Spared
+		req.Hits[at].TakeAnswer(&l.req.Hits[i])
 	}
 }
 

@@ -78,7 +78,7 @@ func TestSentinel_failover(t *testing.T) {
 		l.awaitOK(t, time.Now())
 	}
 	l.end()
-	total, err := s.Peek(t.Context(), []byte("hot"), 60)
+	total, err := countertest.Peek(t.Context(), s, "hot")
 	t.Logf("%d OK, %d failed, %d late, slowest %v, total %d; %v", l.ok.Load(), l.failed.Load(), l.late.Load(),
 		time.Duration(l.slowest.Load()), total, l.errors)
 	if err != nil || total > l.ok.Load()+l.failed.Load() {

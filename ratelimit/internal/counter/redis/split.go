@@ -102,7 +102,7 @@ func (c *Cluster) carry(ctx context.Context, s *split, req *counter.Request, lef
 			}
 		default:
 			for j, at := range p.at {
-				req.Hits[at].After, req.Hits[at].Spared = p.req.Hits[j].After, p.req.Hits[j].Spared
+				req.Hits[at].TakeAnswer(&p.req.Hits[j])
 			}
 			if undone != nil {
 				left.take(undone, &p.req, p.at, p.node.addr)

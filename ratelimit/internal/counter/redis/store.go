@@ -270,16 +270,30 @@ func (s *Server) recycle(c *call) {
 }
 
 // Peek implements Store.
-func (s *Server) Peek(ctx context.Context, key []byte, window int64) (int64, error) {
-	return peek(ctx, s, key, window)
+func (s *Server) Peek(ctx context.Context, h *counter.Hit) error { return peek(ctx, s, h) }
+
+// Reset implements Store. Keys that are known to have an expiry are forgotten before, so that the next hit gives the
+// key one again.
+func (s *Server) Reset(ctx context.Context, h *counter.Hit) error {
+	s.forgetKeys()
+	return reset(ctx, s, h)
 }
 
-func peek(ctx context.Context, s counter.Store, key []byte, window int64) (int64, error) {
-	req := counter.Request{Hits: []counter.Hit{{Key: key, Window: window}}}
+func peek(ctx context.Context, s counter.Store, h *counter.Hit) error {
+	look := *h
+	look.N, look.Refund, look.Undo, look.Delete = 0, false, false, false
+	req := counter.Request{Hits: []counter.Hit{look}}
 	if err := s.Add(ctx, &req); err != nil {
-		return 0, err
+		return err
 	}
-	return req.Hits[0].After, nil
+	h.TakeAnswer(&req.Hits[0])
+	return nil
+}
+
+func reset(ctx context.Context, s counter.Store, h *counter.Hit) error {
+	gone := *h
+	gone.N, gone.Refund, gone.Undo, gone.Delete = 0, false, false, true
+	return s.Add(ctx, &counter.Request{Hits: []counter.Hit{gone}})
 }
 
 // Close implements Store. Connections are broken off; no call may be in flight.

@@ -1,0 +1,352 @@
+package counter
+
+import (
+	"math"
+	"math/bits"
+	"strings"
+)
+
+// Algorithm is how a counter turns hits into a decision.
+type Algorithm uint8
+
+// The algorithms. A fixed window counts every hit, refused ones too, in a window that its key names. The other two count
+// only what they admit, by the clock of the store that holds the counter, under a key that names no window.
+const (
+	FixedWindow Algorithm = iota
+	SlidingWindow
+	TokenBucket
+)
+
+var algorithmNames = [...]string{FixedWindow: "fixed_window", SlidingWindow: "sliding_window", TokenBucket: "token_bucket"}
+
+// String is the name that rule files use.
+func (a Algorithm) String() string { return algorithmNames[a] }
+
+// ParseAlgorithm understands the names of String in any case.
+func ParseAlgorithm(name string) (a Algorithm, ok bool) {
+	for i, n := range algorithmNames {
+		if strings.EqualFold(n, name) {
+			return Algorithm(i), true
+		}
+	}
+	return 0, false
+}
+
+// AlgorithmNames are the names of String, in the order of the constants.
+func AlgorithmNames() []string { return algorithmNames[:] }
+
+// State is where a sliding window or a token bucket stands. The zero State is a counter without hits.
+type State struct {
+	// Now is the instant, in µs since the Unix epoch, on the clock of the store that holds the counter.
+	Now int64
+	// At is the number of a sliding window since the epoch. Of a token bucket it is the whole µs at which the bucket is
+	// full again if nothing more is taken.
+	At int64
+	// Current and Previous are the hits admitted in sliding window At and in the one before.
+	Current, Previous uint32
+	// Rest is how much later than At a token bucket is full again, in parts of a µs of which there are Limit.
+	Rest uint32
+}
+
+// Meter is what a sliding window or a token bucket is judged by: the part of a Hit that comes from its rule. Its methods
+// are pure, and exact in integers: a state never drifts, whatever the rate.
+type Meter struct {
+	Algorithm Algorithm
+	// Window is in seconds, at most 10 years; Limit and a token bucket's Burst have at most 32 bits, and Limit is not 0.
+	// The time in which an empty bucket fills is at most 10 years too.
+	Window       int64
+	Limit, Burst uint64
+}
+
+const (
+	// second is a second in µs. A window of w seconds has so many ticks of w µs.
+	second = 1_000_000
+	// maxWindow is 10 years, in seconds.
+	maxWindow = 10 * 365 * 86400
+)
+
+// Meter is the hit's.
+func (h *Hit) Meter() Meter {
+	return Meter{Algorithm: h.Algorithm, Window: h.Window, Limit: h.Limit, Burst: h.Burst}
+}
+
+// bounded brings numbers that the rules refuse into the range in which the arithmetic holds.
+func (m *Meter) bounded() (window int64, limit uint64) {
+	return min(max(m.Window, 1), maxWindow), min(max(m.Limit, 1), math.MaxUint32)
+}
+
+// Capacity is the most that may be used: Burst for a token bucket, else Limit.
+func (m *Meter) Capacity() uint64 {
+	if m.Algorithm != TokenBucket {
+		return min(m.Limit, math.MaxUint32)
+	}
+	if m.Limit == 0 {
+		return 0
+	}
+	return min(m.Burst, math.MaxUint32)
+}
+
+// Load brings a stored state to an instant of the store's clock. fromFuture says that the state was ahead of the clock,
+// which went back, or of a bucket that has become smaller since: it is brought down to what it can be now, so that no
+// counter refuses hits for longer than a full one does.
+func (m *Meter) Load(s State, now int64) (_ State, fromFuture bool) {
+	window, limit := m.bounded()
+	s.Now = now
+	if m.Algorithm == TokenBucket {
+		s.Rest = uint32(min(uint64(s.Rest), limit-1))
+		q, t := m.take(m.Capacity())
+		if s.At > now+q || s.At == now+q && s.Rest > t {
+			s.At, s.Rest, fromFuture = now+q, t, true
+		}
+		return s, fromFuture
+	}
+	i := now / (window * second)
+	switch {
+	case s.At == i:
+	case s.At == i-1:
+		s.Current, s.Previous = 0, s.Current
+	case s.At > i:
+		fromFuture = true
+	default:
+		s.Current, s.Previous = 0, 0
+	}
+	s.At = i
+	return s, fromFuture
+}
+
+// take is the time that n hits take from a bucket: whole µs, and what is left in parts of a µs of which there are Limit.
+func (m *Meter) take(n uint64) (q int64, t uint32) {
+	window, limit := m.bounded()
+	hi, lo := bits.Mul64(n, uint64(window*second))
+	if hi >= limit {
+		return maxWindow * second, 0
+	}
+	quo, rem := bits.Div64(hi, lo, limit)
+	return int64(min(quo, maxWindow*second)), uint32(rem)
+}
+
+// elapsed is how far into its window a sliding counter is, in µs, and the length of the window in seconds.
+func (m *Meter) elapsed(s *State) (e, window int64) {
+	window, _ = m.bounded()
+	return s.Now % (window * second), window
+}
+
+// weight is what the hits of the previous window count at present: spread evenly, so much as still lies within the last
+// Window, rounded up.
+func (m *Meter) weight(s *State) int64 {
+	if s.Previous == 0 {
+		return 0
+	}
+	e, window := m.elapsed(s)
+	return (int64(s.Previous)*(second-e/window) + second - 1) / second
+}
+
+// Used is how much of the capacity a state uses, rounded up.
+func (m *Meter) Used(s State) int64 {
+	if m.Algorithm != TokenBucket {
+		return int64(s.Current) + m.weight(&s)
+	}
+	if s.At < s.Now {
+		return 0
+	}
+	window, limit := m.bounded()
+	hi, lo := bits.Mul64(uint64(s.At-s.Now), limit)
+	lo, carry := bits.Add64(lo, uint64(s.Rest), 0)
+	hi += carry
+	w := uint64(window * second)
+	if hi >= w {
+		return math.MaxInt64
+	}
+	quo, rem := bits.Div64(hi, lo, w)
+	if rem > 0 {
+		quo++
+	}
+	return int64(min(quo, math.MaxInt64))
+}
+
+// Change is what a hit does to a counter.
+type Change struct {
+	// N is how many hits; 0 only looks.
+	N uint64
+	// Refund gives them back, never below 0.
+	Refund bool
+	// Undo takes back hits that the counter admitted a moment ago, in sliding window Window.
+	Undo   bool
+	Window int64
+}
+
+// Apply carries out a change on a state that Load returned. used is as Hit.After and refused as Hit.Refused.
+func (m *Meter) Apply(s State, c Change) (after State, used int64, refused bool) {
+	n := min(c.N, math.MaxInt64)
+	switch {
+	case n == 0:
+		used = m.Used(s)
+		return s, used, !c.Refund && uint64(used) > m.Capacity()
+	case c.Refund:
+		s = m.giveBack(s, n, c)
+		return s, m.Used(s), false
+	}
+	used = Saturate(m.Used(s), int64(n))
+	if uint64(used) > m.Capacity() {
+		return s, used, true
+	}
+	if m.Algorithm != TokenBucket {
+		s.Current += uint32(n)
+		return s, used, false
+	}
+	_, limit := m.bounded()
+	q, t := m.take(n)
+	if s.At < s.Now {
+		s.At, s.Rest = s.Now, 0
+	}
+	s.At += q
+	if rest := uint64(s.Rest) + uint64(t); rest < limit {
+		s.Rest = uint32(rest)
+	} else {
+		s.At, s.Rest = s.At+1, uint32(rest-limit)
+	}
+	return s, used, false
+}
+
+// giveBack is the state without n hits, n > 0.
+func (m *Meter) giveBack(s State, n uint64, c Change) State {
+	if m.Algorithm != TokenBucket {
+		of := &s.Current
+		if c.Undo && c.Window != s.At {
+			if of = &s.Previous; c.Window != s.At-1 {
+				return s
+			}
+		}
+		*of -= uint32(min(uint64(*of), n))
+		return s
+	}
+	if n >= m.Capacity() || s.At < s.Now { // full; and n × Window may have more bits than there are
+		if s.At >= s.Now {
+			s.At, s.Rest = s.Now, 0
+		}
+		return s
+	}
+	_, limit := m.bounded()
+	q, t := m.take(n)
+	s.At -= q
+	if s.Rest >= t {
+		s.Rest -= t
+	} else {
+		s.At, s.Rest = s.At-1, uint32(uint64(s.Rest)+limit-uint64(t))
+	}
+	if s.At < s.Now {
+		s.At, s.Rest = s.Now, 0
+	}
+	return s
+}
+
+// Empty says that the counter stands as one without hits does: a store need not keep it.
+func (m *Meter) Empty(s State) bool {
+	if m.Algorithm == TokenBucket {
+		return s.At < s.Now || s.At == s.Now && s.Rest == 0
+	}
+	return s.Current == 0 && s.Previous == 0
+}
+
+// TimeToEmpty is how many µs it takes until Empty, rounded up, if nothing else comes.
+func (m *Meter) TimeToEmpty(s State) int64 {
+	if m.Algorithm == TokenBucket {
+		left := s.At - s.Now
+		if s.Rest > 0 {
+			left++
+		}
+		return max(0, left)
+	}
+	e, window := m.elapsed(&s)
+	switch {
+	case s.Current > 0:
+		return 2*window*second - e
+	case s.Previous > 0:
+		return window*second - e
+	}
+	return 0
+}
+
+// Wait is how many µs it takes until n hits pass, rounded up, if nothing else comes: 0 when they pass at once. When
+// they can never pass, because there are more than the capacity, it is TimeToEmpty. For n = 0 it is the time until no
+// more is used than the capacity.
+func (m *Meter) Wait(s State, n uint64) int64 {
+	if n > m.Capacity() {
+		return m.TimeToEmpty(s)
+	}
+	if m.Algorithm == TokenBucket {
+		return m.waitForTokens(s, n)
+	}
+	e, window := m.elapsed(&s)
+	size := window * second
+	room := int64(m.Limit-n) - int64(s.Current) // beside what this window holds
+	if s.Previous > 0 && room >= 0 {
+		if ticks := room * second / int64(s.Previous); ticks >= 1 {
+			return max(0, (second-ticks)*window-e)
+		}
+	}
+	if room >= 0 {
+		if s.Previous == 0 {
+			return 0
+		}
+		return size - e
+	}
+	if ticks := int64(m.Limit-n) * second / int64(s.Current); ticks >= 1 { // in the next window
+		return size - e + (second-ticks)*window
+	}
+	return 2*size - e
+}
+
+func (m *Meter) waitForTokens(s State, n uint64) int64 {
+	_, limit := m.bounded()
+	if s.At < s.Now {
+		s.At, s.Rest = s.Now, 0
+	}
+	q, t := m.take(n)
+	all, rest := m.take(m.Capacity())
+	wait := s.At + q - s.Now - all
+	switch parts := int64(s.Rest) + int64(t) - int64(rest); {
+	case parts > int64(limit):
+		wait += 2
+	case parts > 0:
+		wait++
+	}
+	return max(0, wait)
+}
+
+// Judge carries out a hit of a sliding window or a token bucket on a state that Load returned, and fills in its answer.
+func (h *Hit) Judge(s State) {
+	m := h.Meter()
+	h.State, h.After, h.Refused = m.Apply(s, h.Change())
+	h.Spared = false
+}
+
+// Change is what the hit does to the counter of a sliding window or a token bucket.
+func (h *Hit) Change() Change {
+	return Change{N: h.N, Refund: h.Refund, Undo: h.Undo, Window: h.State.At}
+}
+
+// Wait is how many µs it takes from State.Now until n hits pass if nothing else comes; see Meter.Wait. The hit is one
+// of a sliding window or a token bucket, and has an answer.
+func (h *Hit) Wait(n uint64) int64 {
+	m := h.Meter()
+	return m.Wait(h.State, n)
+}
+
+// Empty is how many µs it takes from State.Now until nothing is used any more if nothing else comes.
+func (h *Hit) Empty() int64 {
+	m := h.Meter()
+	return m.TimeToEmpty(h.State)
+}
+
+// Used is how much of the capacity State uses.
+func (h *Hit) Used() int64 {
+	m := h.Meter()
+	return m.Used(h.State)
+}
+
+// Capacity is the most that may be used: Burst for a token bucket, else Limit.
+func (h *Hit) Capacity() uint64 {
+	m := h.Meter()
+	return m.Capacity()
+}
