@@ -109,8 +109,7 @@ func (c *Changes) note(mark, domain string, s *step, text string) {
 // sameRule reports whether two rules of one descriptor decide the same way and print the same.
 func sameRule(a, b *Rule) bool {
 	return a.PerUnit == b.PerUnit && a.Unit == b.Unit && a.Multiplier == b.Multiplier && a.Name == b.Name &&
-		a.Unlimited == b.Unlimited && a.Shadow == b.Shadow && a.Quota == b.Quota &&
-		a.step.detailed == b.step.detailed && a.step.share == b.step.share && a.step.valueToMetric == b.step.valueToMetric &&
+		a.Unlimited == b.Unlimited && a.Attributes == b.Attributes && a.step.PathAttributes == b.step.PathAttributes &&
 		proto.Equal(a.Metadata, b.Metadata)
 }
 

@@ -149,7 +149,7 @@ func (c *checker) entries(list []Entry) {
 func (c *checker) flags(e *Entry) {
 	_, p := parseValue(e.Value)
 	if e.Share && p == nil {
-		c.report.Problem(c.at(e, e.SharePos), e.Value, "share_threshold needs a value with a wildcard; %s has no *",
+		c.report.Problem(c.at(e, e.switchPos[shareThreshold]), e.Value, "share_threshold needs a value with a wildcard; %s has no *",
 			e.shownValue())
 	}
 	if strings.Contains(e.Key, "*") {
@@ -157,24 +157,18 @@ func (c *checker) flags(e *Entry) {
 			Quote(e.Key))
 	}
 	if e.Limit == nil {
-		for _, f := range []struct {
-			set  bool
-			pos  Pos
-			name string
-		}{{e.Shadow, e.ShadowPos, "shadow_mode"}, {e.Quota, e.QuotaPos, "quota_mode"},
-			{e.Detailed, e.DetailedPos, "detailed_metric"}} {
-			if f.set {
-				c.report.Warning(c.at(e, f.pos), f.name, "%s has no effect on a descriptor without rate_limit", f.name)
-			}
-		}
-		return
+		c.idle(e, "a descriptor without rate_limit", func(s *switchRow) bool { return s.needsLimit })
+	} else if e.Limit.Unlimited {
+		c.idle(e, "an unlimited rule", func(s *switchRow) bool { return s.needsCounting })
 	}
-	if e.Limit.Unlimited {
-		if e.Quota {
-			c.report.Warning(c.at(e, e.QuotaPos), "quota_mode", "quota_mode has no effect on an unlimited rule")
-		}
-		if e.Shadow {
-			c.report.Warning(c.at(e, e.ShadowPos), "shadow_mode", "shadow_mode has no effect on an unlimited rule")
+}
+
+// idle warns about switches that are on and have no effect on an entry of some kind.
+func (c *checker) idle(e *Entry, kind string, without func(*switchRow) bool) {
+	for i := range switches {
+		name := switches[i].name
+		if on, pos := e.Switch(name); *on && without(&switches[i]) {
+			c.report.Warning(c.at(e, *pos), name, "%s has no effect on %s", name, kind)
 		}
 	}
 }

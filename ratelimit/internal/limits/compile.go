@@ -90,7 +90,7 @@ func (c *compiler) children(parent *step, entries []Entry, path []*step) {
 		e, s := &entries[i], &steps[i]
 		*s = step{
 			key: c.key(e.Key), value: values[:len(e.Value)], file: e.File, pos: e.Pos, parent: parent,
-			shadow: e.Shadow, quota: e.Quota, detailed: e.Detailed, valueToMetric: e.ValueToMetric, share: e.Share,
+			Attributes: e.Attributes, PathAttributes: e.PathAttributes,
 		}
 		values = values[len(e.Value):]
 		_, s.pattern = parseValue(s.value)
@@ -133,7 +133,7 @@ func (c *compiler) rule(r *Rule, e *Entry, path []*step) {
 	l := e.Limit
 	*r = Rule{
 		Name: strings.Clone(l.Name), ID: c.ids[l.Name], Unlimited: l.Unlimited,
-		Shadow: e.Shadow, Quota: e.Quota, Metadata: e.Metadata, step: path[len(path)-1],
+		Attributes: e.Attributes, Metadata: e.Metadata, step: path[len(path)-1],
 	}
 	if !l.Unlimited {
 		r.PerUnit, r.Unit, r.Multiplier = l.PerUnit, unitOf(l.Unit), max(l.Multiplier, 1)
@@ -151,7 +151,7 @@ func (c *compiler) rule(r *Rule, e *Entry, path []*step) {
 	replaced := replacedBits(r.Replaces)
 	var shared []string
 	for i, s := range path {
-		if s.share {
+		if s.Share {
 			if shared == nil {
 				shared = make([]string, len(path))
 			}

@@ -94,21 +94,18 @@ type RuleView struct {
 	WindowSeconds   int64            `json:"window_seconds,omitempty"`
 	Name            string           `json:"name,omitempty"`
 	Replaces        []string         `json:"replaces,omitempty"`
-	ShadowMode      bool             `json:"shadow_mode,omitempty"`
-	QuotaMode       bool             `json:"quota_mode,omitempty"`
-	DetailedMetric  bool             `json:"detailed_metric,omitempty"`
-	Metadata        *structpb.Struct `json:"metadata,omitempty"`
-	File            string           `json:"file"`
-	Line            int              `json:"line,omitempty"`
-	Column          int              `json:"column,omitempty"`
+	Attributes
+	Metadata *structpb.Struct `json:"metadata,omitempty"`
+	File     string           `json:"file"`
+	Line     int              `json:"line,omitempty"`
+	Column   int              `json:"column,omitempty"`
 }
 
 // DescriptorView is one level of a rule's path, with the attributes that count on each level.
 type DescriptorView struct {
-	Key            string `json:"key"`
-	Value          string `json:"value,omitempty"`
-	ValueToMetric  bool   `json:"value_to_metric,omitempty"`
-	ShareThreshold bool   `json:"share_threshold,omitempty"`
+	Key   string `json:"key"`
+	Value string `json:"value,omitempty"`
+	PathAttributes
 }
 
 // View is the whole configuration for JSON: rules and whitelist entries, domains sorted.
@@ -130,11 +127,11 @@ func (s *step) view(d *Domain) RuleView {
 	v := RuleView{
 		Key:  string(s.appendKey(nil, d.Name)),
 		File: s.file, Line: int(s.pos.Line), Column: int(s.pos.Column),
-		ShadowMode: s.shadow, QuotaMode: s.quota, DetailedMetric: s.detailed,
-		Whitelist: s.rule == nil && s.below == nil,
+		Attributes: s.Attributes,
+		Whitelist:  s.rule == nil && s.below == nil,
 	}
 	for up := s; up.parent != nil; up = up.parent {
-		v.Descriptors = append(v.Descriptors, DescriptorView{up.key, up.value, up.valueToMetric, up.share})
+		v.Descriptors = append(v.Descriptors, DescriptorView{up.key, up.value, up.PathAttributes})
 	}
 	for i, j := 0, len(v.Descriptors)-1; i < j; i, j = i+1, j-1 {
 		v.Descriptors[i], v.Descriptors[j] = v.Descriptors[j], v.Descriptors[i]

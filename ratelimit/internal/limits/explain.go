@@ -296,11 +296,10 @@ func (x *Explanation) end(r *Rules, d *Domain, s *step, entries []rls.Entry) {
 
 // attributes notes what changes the meaning of a rule.
 func (x *Explanation) attributes(d *Domain, rule *Rule) {
-	if rule.Shadow && !rule.Unlimited {
-		x.note("shadow_mode: over the limit is counted but answered OK")
-	}
-	if rule.Quota && !rule.Unlimited {
-		x.note("quota_mode: the request is over only when all its quota descriptors are")
+	if !rule.Unlimited {
+		for _, note := range rule.notes() {
+			x.note("%s", note)
+		}
 	}
 	for i, pattern := range rule.shared() {
 		if pattern != "" {

@@ -201,7 +201,7 @@ func TestOverride(t *testing.T) {
 	r := mustLoad(t, Options{NearRatio: 0.8})
 	f := func(o rls.Override, descriptor, wantKey, wantMetric string) {
 		t.Helper()
-		rule := Rule{Shadow: true, Name: "left from the last request"}
+		rule := Rule{Attributes: Attributes{Shadow: true}, Name: "left from the last request"}
 		r.Override(&rule, o)
 		if rule.Shadow || rule.Name != "" || rule.Stats != nil || rule.Multiplier != 1 {
 			t.Errorf("an override has attributes: %+v", rule)

@@ -56,7 +56,7 @@ func (r *Rule) appendAnyMetricKey(dst []byte, domain string, entries []rls.Entry
 			path = append(path, s)
 		}
 		slices.Reverse(path)
-		_, fixed := metricParts(domain, path, r.step.detailed)
+		_, fixed := metricParts(domain, path, r.step.Detailed)
 		return append(dst, fixed...)
 	}
 	return r.AppendMetricKey(dst, domain, entries)
@@ -67,7 +67,7 @@ func (r *Rule) appendAnyMetricKey(dst []byte, domain string, entries []rls.Entry
 func metricParts(domain string, path []*step, detailed bool) (parts []metricPart, fixed string) {
 	shared := false
 	for _, s := range path {
-		shared = shared || s.share
+		shared = shared || s.Share
 	}
 	parts = make([]metricPart, len(path))
 	runtime := false
@@ -89,7 +89,7 @@ func metricParts(domain string, path []*step, detailed bool) (parts []metricPart
 func (s *step) metricPart(detailed, someShared bool) metricPart {
 	key := "." + s.key
 	switch {
-	case s.share:
+	case s.Share:
 		return metricPart{key + "_" + s.pattern.prefix, noValue}
 	case s.value != "" && s.pattern == nil:
 		// An exact entry is only reached with its own value.
@@ -98,11 +98,11 @@ func (s *step) metricPart(detailed, someShared bool) metricPart {
 		return metricPart{key, valueIfAny}
 	case detailed:
 		return metricPart{key, valueAlways}
-	case s.pattern != nil && s.valueToMetric:
+	case s.pattern != nil && s.ValueToMetric:
 		return metricPart{key, valueAlways}
 	case s.pattern != nil:
 		return metricPart{key + "_" + s.value, noValue}
-	case s.valueToMetric:
+	case s.ValueToMetric:
 		return metricPart{key, valueIfAny}
 	}
 	return metricPart{key, noValue}

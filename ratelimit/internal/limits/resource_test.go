@@ -133,7 +133,7 @@ func TestResources_newerFieldsTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	rule := r.View()[0].Rules[0]
-	if !rule.QuotaMode || rule.Metadata.Fields["a"].GetStringValue() != "a" ||
+	if !rule.Quota || rule.Metadata.Fields["a"].GetStringValue() != "a" ||
 		rule.Metadata.Fields["b"].GetStringValue() != "b" {
 		t.Errorf("%+v", rule)
 	}

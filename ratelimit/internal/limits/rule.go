@@ -27,9 +27,10 @@ type Rule struct {
 	// are the numbers of the names whose rules this one replaces, ascending.
 	ID uint32
 	// Unlimited rules count nothing; PerUnit, Unit and Window are 0.
-	Unlimited, Shadow, Quota bool
-	override                 bool
-	Replaces                 []uint32
+	Unlimited bool
+	Attributes
+	override bool
+	Replaces []uint32
 
 	// Metadata goes into dynamic metadata; nil when none is configured. Never write to it.
 	Metadata *structpb.Struct

@@ -34,8 +34,9 @@ type Entry struct {
 	Metadata   *structpb.Struct
 	Children   []Entry
 
-	Shadow, Quota, Detailed, ValueToMetric, Share bool
-	ShadowPos, QuotaPos, DetailedPos, SharePos    Pos
+	Attributes
+	PathAttributes
+	switchPos [len(switches)]Pos
 
 	// KeyUnreadable is set when a key stands there but could not be read; it has been reported.
 	KeyUnreadable bool

@@ -56,7 +56,8 @@ type step struct {
 	file       string
 	pos        Pos
 
-	shadow, quota, detailed, valueToMetric, share bool
+	Attributes
+	PathAttributes
 }
 
 // target is where an entry of a request leads. It holds what Find needs next, so that a level costs

@@ -10,9 +10,8 @@ import (
 // The keys of each level. knownKeys is all of them, for "did you mean" and for the
 // difference between an unknown key and one in the wrong place.
 var (
-	rootKeys  = []string{"domain", "descriptors", "on_store_failure"}
-	entryKeys = []string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric",
-		"value_to_metric", "share_threshold", "metadata"}
+	rootKeys     = []string{"domain", "descriptors", "on_store_failure"}
+	entryKeys    = append(append([]string{"key", "value", "rate_limit", "descriptors"}, limits.SwitchNames()...), "metadata")
 	limitKeys    = []string{"unit", "requests_per_unit", "unit_multiplier", "unlimited", "name", "replaces"}
 	replacesKeys = []string{"name"}
 	knownKeys    = append(append(append([]string{}, rootKeys...), entryKeys...), limitKeys...)
@@ -184,22 +183,12 @@ func (r *reader) entry(index int, n *node) limits.Entry {
 			e.Limit = r.limit(v)
 		case "descriptors":
 			e.Children = r.entries(v)
-		case "shadow_mode":
-			e.Shadow, _ = r.boolean(key, v)
-			e.ShadowPos = v.pos
-		case "quota_mode":
-			e.Quota, _ = r.boolean(key, v)
-			e.QuotaPos = v.pos
-		case "detailed_metric":
-			e.Detailed, _ = r.boolean(key, v)
-			e.DetailedPos = v.pos
-		case "value_to_metric":
-			e.ValueToMetric, _ = r.boolean(key, v)
-		case "share_threshold":
-			e.Share, _ = r.boolean(key, v)
-			e.SharePos = v.pos
 		case "metadata":
 			e.Metadata = r.metadata(v)
+		default:
+			value, pos := e.Switch(key)
+			*value, _ = r.boolean(key, v)
+			*pos = v.pos
 		}
 	})
 	r.path = r.path[:len(r.path)-1]

@@ -117,7 +117,7 @@ func (r *resourceReader) entries(list []*rlsconf.RateLimitDescriptor) []limits.E
 func (r *resourceReader) entry(index int, d *rlsconf.RateLimitDescriptor) limits.Entry {
 	e := limits.Entry{
 		File: r.file, Index: index, Key: d.Key, Value: d.Value, Limit: limitOf(d.RateLimit),
-		Shadow: d.ShadowMode, Detailed: d.DetailedMetric,
+		Attributes: limits.Attributes{Shadow: d.ShadowMode, Detailed: d.DetailedMetric},
 	}
 	r.path = append(r.path, e.Label())
 	r.newerFields(&e, d.ProtoReflect().GetUnknown())

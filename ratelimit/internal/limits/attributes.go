@@ -1,0 +1,91 @@
+package limits
+
+// The switches of an entry stand in two structs that the tree, compiled entries and views share. A further switch
+// is a field in one of them, with its name as the tag, a row in switches and a case in switchOf: compile copies the
+// structs whole, and what reads, checks, shows and explains rules walks switches.
+
+// Attributes are the switches that count where an entry decides a descriptor.
+type Attributes struct {
+	Shadow   bool `json:"shadow_mode,omitempty"`
+	Quota    bool `json:"quota_mode,omitempty"`
+	Detailed bool `json:"detailed_metric,omitempty"`
+}
+
+// PathAttributes are the switches that count on every way through an entry.
+type PathAttributes struct {
+	ValueToMetric bool `json:"value_to_metric,omitempty"`
+	Share         bool `json:"share_threshold,omitempty"`
+}
+
+// switchRow describes one switch.
+type switchRow struct {
+	name string
+	// needsLimit and needsCounting warn where the entry has no rate_limit, or an unlimited one.
+	needsLimit, needsCounting bool
+	// note is what explain says of a rule that counts and has the switch on; empty for none.
+	note string
+}
+
+const (
+	shadowMode = iota
+	quotaMode
+	detailedMetric
+	valueToMetric
+	shareThreshold
+)
+
+// switches are in the order in which messages list them.
+var switches = [...]switchRow{
+	shadowMode: {name: "shadow_mode", needsLimit: true, needsCounting: true,
+		note: "shadow_mode: over the limit is counted but answered OK"},
+	quotaMode: {name: "quota_mode", needsLimit: true, needsCounting: true,
+		note: "quota_mode: the request is over only when all its quota descriptors are"},
+	detailedMetric: {name: "detailed_metric", needsLimit: true},
+	valueToMetric:  {name: "value_to_metric"},
+	shareThreshold: {name: "share_threshold"},
+}
+
+// SwitchNames are the keys of an entry whose values are true or false.
+func SwitchNames() []string {
+	names := make([]string, len(switches))
+	for i := range switches {
+		names[i] = switches[i].name
+	}
+	return names
+}
+
+// Switch is a switch of the entry by its name, and where its position goes; nil for any other key.
+func (e *Entry) Switch(name string) (value *bool, pos *Pos) {
+	for i := range switches {
+		if switches[i].name == name {
+			return switchOf(&e.Attributes, &e.PathAttributes, i), &e.switchPos[i]
+		}
+	}
+	return nil, nil
+}
+
+// switchOf is the field of a switch.
+func switchOf(a *Attributes, p *PathAttributes, i int) *bool {
+	switch i {
+	case shadowMode:
+		return &a.Shadow
+	case quotaMode:
+		return &a.Quota
+	case detailedMetric:
+		return &a.Detailed
+	case valueToMetric:
+		return &p.ValueToMetric
+	}
+	return &p.Share
+}
+
+// notes are what explain says of the rule's switches.
+func (r *Rule) notes() (out []string) {
+	path := r.step.PathAttributes
+	for i := range switches {
+		if switches[i].note != "" && *switchOf(&r.Attributes, &path, i) {
+			out = append(out, switches[i].note)
+		}
+	}
+	return out
+}
