@@ -3,6 +3,7 @@ package settings
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -12,6 +13,8 @@ type Field struct {
 	// Secret values are never shown and may come from NAME_FILE; of URL ones only the
 	// credentials are hidden.
 	Secret, URL bool
+	// Index is where the field is, as reflect's FieldByIndex takes it.
+	Index []int
 
 	failed bool
 }
@@ -26,7 +29,7 @@ func Fields(of any) ([]Field, error) {
 	var all []Field
 	seen := map[string]bool{}
 	var err error
-	walk(v.Elem(), "", func(f Field, _ reflect.StructTag, _ reflect.Value) {
+	walk(v.Elem(), func(f Field, _ reflect.StructTag, _ reflect.Value) {
 		if seen[f.Name] {
 			err = fmt.Errorf("settings: two fields are named %s", f.Name)
 		}
@@ -37,18 +40,22 @@ func Fields(of any) ([]Field, error) {
 }
 
 // walk visits every field that has a variable, nested structs with their envPrefix.
-func walk(v reflect.Value, prefix string, visit func(Field, reflect.StructTag, reflect.Value)) {
+func walk(v reflect.Value, visit func(Field, reflect.StructTag, reflect.Value)) {
+	walkStruct(v, "", nil, visit)
+}
+
+func walkStruct(v reflect.Value, prefix string, index []int, visit func(Field, reflect.StructTag, reflect.Value)) {
 	for i := range v.NumField() {
 		sf := v.Type().Field(i)
 		name, _, _ := strings.Cut(sf.Tag.Get("env"), ",")
 		switch {
 		case sf.Type.Kind() == reflect.Struct:
-			walk(v.Field(i), prefix+sf.Tag.Get("envPrefix"), visit)
+			walkStruct(v.Field(i), prefix+sf.Tag.Get("envPrefix"), append(slices.Clip(index), i), visit)
 		case name != "" && name != "-":
 			secret := sf.Tag.Get("secret")
 			visit(Field{
 				Name: prefix + name, Default: sf.Tag.Get("envDefault"),
-				Secret: secret != "", URL: secret == "url",
+				Secret: secret != "", URL: secret == "url", Index: append(slices.Clip(index), i),
 			}, sf.Tag, v.Field(i))
 		}
 	}

@@ -35,11 +35,13 @@ type table struct {
 // Tables compares the tables of docs/settings.md, each between <!-- table of structName --> and
 // <!-- end of table -->, with the fields' tags and comments. What stands between the tables is written by hand. config
 // is the struct that holds the structs; flat are further ones. One of another package is called package.structName. A
-// struct that config holds twice has one table, under the prefix of the first. show is what a variable is called in a
-// table: variables with one name and one text share a row.
+// struct that config holds twice has one table, under the prefix of the first. A field with the tag `table` is the last
+// in the table that it names, in whichever struct it is. show is what a variable is called in a table: variables with
+// one name and one text share a row.
 func Tables(t *testing.T, show func(name string) string, config any, flat ...any) {
 	t.Helper()
 	tables := map[string]table{}
+	var order []string
 	add := func(of reflect.Type, prefix string) {
 		name := of.Name()
 		if of.PkgPath() != reflect.TypeOf(config).PkgPath() {
@@ -47,6 +49,7 @@ func Tables(t *testing.T, show func(name string) string, config any, flat ...any
 		}
 		if _, there := tables[name]; !there {
 			tables[name] = table{of, prefix}
+			order = append(order, name)
 		}
 	}
 	for _, v := range flat {
@@ -65,17 +68,30 @@ func Tables(t *testing.T, show func(name string) string, config any, flat ...any
 		t.Fatal(err)
 	}
 	comments, made := comments{}, map[string]bool{}
+	own, guests := map[string]string{}, map[string]string{}
+	for _, name := range order {
+		for _, r := range settingRows(t, tables[name], "", show, comments) {
+			if r.table == "" {
+				own[name] += r.text
+			} else {
+				guests[r.table] += r.text
+			}
+		}
+	}
+	for name := range guests {
+		if _, there := tables[name]; !there {
+			t.Errorf("a field has the tag table:%q, and there is no such table", name)
+		}
+	}
 	want := marked.ReplaceAllStringFunc(string(text), func(old string) string {
 		name := strings.Fields(old)[3]
-		from, there := tables[name]
-		if !there {
+		if _, there := tables[name]; !there {
 			t.Errorf("%s has a table of %s, which is not among the settings", page, name)
 			return old
 		}
 		made[name] = true
-		rows := settingRows(t, from, "", show, comments)
 		return "<!-- table of " + name + " -->\n| Name | Default | Meaning |\n|---|---|---|\n" +
-			strings.Join(rows, "") + "<!-- end of table -->"
+			own[name] + guests[name] + "<!-- end of table -->"
 	})
 	for name := range tables {
 		if !made[name] {
@@ -93,11 +109,14 @@ func Tables(t *testing.T, show func(name string) string, config any, flat ...any
 	}
 }
 
+// row is a line of a table: of the one that a tag names, or the struct's.
+type row struct{ table, text string }
+
 // settingRows are the rows of a struct's settings, with what is nested in it. outer is the comment of the field that
 // holds the struct: fields without one of their own take it.
-func settingRows(t *testing.T, from table, outer string, show func(string) string, comments comments) (rows []string) {
+func settingRows(t *testing.T, from table, outer string, show func(string) string, comments comments) (rows []row) {
 	t.Helper()
-	seen := map[string]bool{}
+	seen := map[row]bool{}
 	for f := range from.of.Fields() {
 		says := comments.of(t, from.of, f.Name)
 		if says == "" {
@@ -127,7 +146,7 @@ func settingRows(t *testing.T, from table, outer string, show func(string) strin
 		if f.Tag.Get("restart") == "true" {
 			says += " **R**"
 		}
-		rows = append(rows, "| `"+name+"` | "+value+" | "+says+" |\n")
+		rows = append(rows, row{f.Tag.Get("table"), "| `" + name + "` | " + value + " | " + says + " |\n"})
 	}
 	return rows
 }

@@ -16,20 +16,23 @@ type config struct {
 	Second roomtest.Settings `envPrefix:"B_"`
 	// Its own.
 	Own string `env:"OWN" envDefault:"x" restart:"true"`
+	// In another's table.
+	Guest string `env:"GUEST" table:"Other"`
 }
 
 // Rows of a struct of another package have its comments, and each use its prefix.
 func TestSettingRows(t *testing.T) {
 	got := settingRows(t, table{reflect.TypeFor[config](), "P_"}, "", func(name string) string { return "N_" + name },
 		comments{})
-	want := []string{
-		"| `N_P_A_ADDR` |  | The address of the first. |\n",
-		"| `N_P_A_SIZE` | `10` | How many there are. |\n",
-		"| `N_P_B_ADDR` |  | The address of the second. |\n",
-		"| `N_P_B_SIZE` | `10` | How many there are. |\n",
-		"| `N_P_OWN` | `x` | Its own. **R** |\n",
+	want := []row{
+		{"", "| `N_P_A_ADDR` |  | The address of the first. |\n"},
+		{"", "| `N_P_A_SIZE` | `10` | How many there are. |\n"},
+		{"", "| `N_P_B_ADDR` |  | The address of the second. |\n"},
+		{"", "| `N_P_B_SIZE` | `10` | How many there are. |\n"},
+		{"", "| `N_P_OWN` | `x` | Its own. **R** |\n"},
+		{"Other", "| `N_P_GUEST` |  | In another's table. |\n"},
 	}
-	if d := cmp.Diff(want, got); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(row{})); d != "" {
 		t.Error(d)
 	}
 }
