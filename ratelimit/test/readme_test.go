@@ -45,7 +45,8 @@ func TestDocs_length(t *testing.T) {
 
 func loadRules(b doctest.Block) (*limits.Rules, error) {
 	rules, warnings, err := rulefile.Load(context.Background(),
-		[]rulefile.File{{Name: "readme.yaml", Text: []byte(b.Text)}}, limits.Options{NearRatio: 0.8})
+		[]rulefile.File{{Name: "readme.yaml", Text: []byte(b.Text)}},
+		limits.Options{Settings: limits.Settings{NearRatio: 0.8}})
 	if err == nil && len(warnings) > 0 {
 		err = fmt.Errorf("warnings: %v", warnings)
 	}

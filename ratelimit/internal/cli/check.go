@@ -11,6 +11,7 @@ import (
 	"gatehouse/ratelimit/internal/config"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/limits/rulefile"
+	"gatehouse/ratelimit/internal/source"
 )
 
 // check loads files, standard input and folders as one set, as the daemon would, and reports every
@@ -31,21 +32,21 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	if err := flags.Parse(args); err != nil {
 		return flagExit(err)
 	}
-	var rules config.Rules
+	var files source.Settings
 	if *withSettings {
 		c, ok := checkSettings(environ, stdout)
 		if !ok {
 			return exitFailed
 		}
-		rules = c.Rules
-		*merge = *merge || rules.MergeDomains
+		files = c.Rules.Files
+		*merge = *merge || c.Counting.Limits.MergeDomains
 		switch {
 		case *dir != "" || flags.NArg() > 0:
-		case rules.Type == config.TypeXDS:
-			fmt.Fprintf(stdout, "rules come from the control plane at %s and are not checked here\n", c.XDS.Server)
+		case c.Rules.Type == config.TypeXDS:
+			fmt.Fprintf(stdout, "rules come from the control plane at %s and are not checked here\n", c.XDS.Client.Target)
 			return exitOK
 		default:
-			*dir = filepath.Join(rules.Root, rules.Subdirectory, rules.AppDirectory)
+			*dir = filepath.Join(files.Root, files.Subdirectory, files.AppDirectory)
 		}
 	}
 	paths := flags.Args()
@@ -62,8 +63,9 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	}
 
 	fmt.Fprintln(stdout, "checking rate limit configs...")
-	files, ok := readRules(paths, rules.IgnoreDotFiles, stdout)
-	_, warnings, err := rulefile.Load(ctx, files, limits.Options{NearRatio: 0.8, MergeDomains: *merge})
+	texts, ok := readRules(paths, files.IgnoreDotFiles, stdout)
+	_, warnings, err := rulefile.Load(ctx, texts,
+		limits.Options{Settings: limits.Settings{NearRatio: 0.8, MergeDomains: *merge}})
 	for _, w := range warnings {
 		fmt.Fprintf(stdout, "warning: %s\n", w)
 	}

@@ -57,7 +57,8 @@ func explain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	rules, _, err := rulefile.Load(ctx, files,
-		limits.Options{NearRatio: 0.8, MergeDomains: *merge, KeyPrefix: *prefix, EscapedKeys: *escaped})
+		limits.Options{Settings: limits.Settings{NearRatio: 0.8, MergeDomains: *merge, KeyPrefix: *prefix},
+			EscapedKeys: *escaped})
 	if err != nil {
 		reportProblems(stderr, err)
 		return exitUsage

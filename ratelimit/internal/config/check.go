@@ -80,9 +80,9 @@ func (c *Config) check(r *settings.Report) {
 	c.checkHeaders(r)
 	c.checkTracing(r)
 	c.checkStats(r)
-	if k := c.KVShared; k.StartInitial > k.StartMax {
-		r.Clash("KVSTORE_STARTUP_INITIAL_INTERVAL=%s is longer than KVSTORE_STARTUP_MAX_INTERVAL=%s", k.StartInitial,
-			k.StartMax)
+	if k := c.KVShared; k.Start.Initial > k.Start.Max {
+		r.Clash("KVSTORE_STARTUP_INITIAL_INTERVAL=%s is longer than KVSTORE_STARTUP_MAX_INTERVAL=%s", k.Start.Initial,
+			k.Start.Max)
 	}
 }
 
@@ -125,7 +125,7 @@ func (c *Config) checkKVStores(r *settings.Report) {
 	switch {
 	case shared.PerSecond && !used:
 		r.Warn("KVSTORE_PERSECOND has no effect with BACKEND_TYPE=%s", c.Counting.Backend)
-	case shared.PerSecond && c.PerSecond.URL == "":
+	case shared.PerSecond && c.PerSecond.Store.URL == "":
 		r.Wrong("KVSTORE_PERSECOND", "needs KVSTORE_PERSECOND_URL, which is not set")
 	case shared.PerSecond:
 		c.checkKVStore(r, "KVSTORE_PERSECOND_", c.PerSecond)
@@ -135,7 +135,7 @@ func (c *Config) checkKVStores(r *settings.Report) {
 		})
 		noEffect(r, idle, "without KVSTORE_PERSECOND=true")
 	}
-	if used && !shared.StartRequired && shared.StartMaxElapsed > 0 {
+	if used && !shared.StartRequired && shared.Start.MaxElapsed > 0 {
 		r.Warn("KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the background have no end")
 	}
 	if used {
@@ -148,26 +148,26 @@ func (c *Config) checkKVStores(r *settings.Report) {
 
 // checkKVStore judges one store; prefix is that of its settings.
 func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
-	if err := c.KVStoreOptions(k).Check(); err != nil {
+	if err := k.Store.Check(); err != nil {
 		r.Clash("%s", strings.ReplaceAll(err.Error(), "KVSTORE_", prefix))
 	}
-	if k.WantsTLS() && !strings.Contains(k.URL, "://") &&
-		(k.SocketType == "unix" && k.Type == redis.Single || strings.HasPrefix(k.URL, "/")) {
+	if k.WantsTLS() && !strings.Contains(k.Store.URL, "://") &&
+		(k.Store.SocketType == "unix" && k.Store.Type == redis.Single || strings.HasPrefix(k.Store.URL, "/")) {
 		r.Clash("%sTLS=true needs host:port in %[1]sURL, not the path of a unix socket", prefix)
 	}
-	if k.PipelineWindow >= k.Timeout && k.Timeout > 0 {
+	if k.Store.PipelineWindow >= k.Store.Timeout && k.Store.Timeout > 0 {
 		r.Clash("%sPIPELINE_WINDOW=%s must be shorter than %[1]sTIMEOUT=%[3]s, or no hit is counted in time", prefix,
-			k.PipelineWindow, k.Timeout)
+			k.Store.PipelineWindow, k.Store.Timeout)
 	}
-	if k.Type != redis.Single && k.SocketType == "unix" {
-		r.Warn("%sSOCKET_TYPE=unix has no effect with %[1]sTYPE=%s, which is always tcp", prefix, k.Type)
+	if k.Store.Type != redis.Single && k.Store.SocketType == "unix" {
+		r.Warn("%sSOCKET_TYPE=unix has no effect with %[1]sTYPE=%s, which is always tcp", prefix, k.Store.Type)
 	}
-	if k.SentinelAuth != "" && k.Type != redis.Sentinel {
-		r.Warn("%sSENTINEL_AUTH has no effect with %[1]sTYPE=%s", prefix, k.Type)
+	if k.Store.SentinelAuth != "" && k.Store.Type != redis.Sentinel {
+		r.Warn("%sSENTINEL_AUTH has no effect with %[1]sTYPE=%s", prefix, k.Store.Type)
 	}
-	if r.IsSet(prefix+"POOL_ON_EMPTY_WAIT_DURATION") && k.OnEmpty != "WAIT" && k.OnEmptyWait >= k.Timeout {
+	if r.IsSet(prefix+"POOL_ON_EMPTY_WAIT_DURATION") && k.OnEmpty != "WAIT" && k.OnEmptyWait >= k.Store.Timeout {
 		r.Warn("%sPOOL_ON_EMPTY_WAIT_DURATION=%s is not shorter than %[1]sTIMEOUT=%[3]s: calls end before %s acts",
-			prefix, k.OnEmptyWait, k.Timeout, k.OnEmpty)
+			prefix, k.OnEmptyWait, k.Store.Timeout, k.OnEmpty)
 	}
 }
 
@@ -202,9 +202,9 @@ func (c *Config) checkListeners(r *settings.Report) {
 			}
 		}
 	}
-	if l.HTTPWriteTimeout <= l.HTTPRequestTimeout {
+	if l.HTTP.WriteTimeout <= l.HTTP.Timeout {
 		r.Clash("HTTP_WRITE_TIMEOUT=%s must be longer than HTTP_REQUEST_TIMEOUT=%s, or late answers are cut",
-			l.HTTPWriteTimeout, l.HTTPRequestTimeout)
+			l.HTTP.WriteTimeout, l.HTTP.Timeout)
 	}
 }
 
@@ -223,9 +223,9 @@ func anyHost(h string) bool {
 func (c *Config) checkHeaders(r *settings.Report) {
 	names := map[string]string{}
 	for _, h := range []struct{ setting, name string }{
-		{"LIMIT_LIMIT_HEADER", c.Answer.LimitHeader},
-		{"LIMIT_REMAINING_HEADER", c.Answer.RemainingHeader},
-		{"LIMIT_RESET_HEADER", c.Answer.ResetHeader},
+		{"LIMIT_LIMIT_HEADER", c.Answer.HeaderNames.Limit},
+		{"LIMIT_REMAINING_HEADER", c.Answer.HeaderNames.Remaining},
+		{"LIMIT_RESET_HEADER", c.Answer.HeaderNames.Reset},
 	} {
 		if strings.ContainsFunc(h.name, func(c rune) bool {
 			return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c &&
@@ -241,7 +241,7 @@ func (c *Config) checkHeaders(r *settings.Report) {
 	}
 	switch {
 	case !c.Answer.Draft():
-		if setting := names["retry-after"]; setting != "" && c.Answer.Headers && c.Answer.RetryAfter {
+		if setting := names["retry-after"]; setting != "" && c.Answer.Headers && c.Answer.Service.RetryAfter {
 			r.Clash("%s and LIMIT_RETRY_AFTER_ENABLED both send Retry-After", setting)
 		}
 	case !c.Answer.Headers:

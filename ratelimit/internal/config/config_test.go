@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,10 +14,11 @@ import (
 	"gatehouse/ratelimit/internal/doctest"
 	"gatehouse/shared/certs/certtest"
 	"gatehouse/shared/settings"
+	"gatehouse/shared/settings/settingstest"
 )
 
-// memory is the least environment that starts without a warning.
-const memory = "BACKEND_TYPE=memory "
+// least is the least environment that starts without a warning.
+const least = "BACKEND_TYPE=memory "
 
 func loadSettings(t *testing.T, environ string) (Config, []string, []string) {
 	t.Helper()
@@ -31,211 +33,57 @@ var made = cmpopts.IgnoreUnexported(Stats{})
 
 // TestConfig_everyVariable sets each variable and holds that exactly its field changes.
 func TestConfig_everyVariable(t *testing.T) {
-	defaults, _, mistakes := loadSettings(t, memory)
-	if len(mistakes) > 0 {
-		t.Fatal(mistakes)
+	load := func(environ ...string) (Config, error) {
+		c, _, mistakes := loadSettings(t, least+strings.Join(environ, " "))
+		if len(mistakes) > 0 {
+			return c, fmt.Errorf("%q", mistakes)
+		}
+		return c, nil
+	}
+	defaults, err := load()
+	if err != nil {
+		t.Fatal(err)
 	}
 	seen := map[string]bool{}
 	f := func(environ string, want func(*Config)) {
 		t.Helper()
-		got, _, mistakes := loadSettings(t, memory+environ)
+		got, err := load(environ)
 		expected := defaults
 		want(&expected)
-		if d := cmp.Diff(expected, got, made); d != "" || len(mistakes) > 0 {
-			t.Errorf("%s: %v %s", environ, mistakes, d)
+		if d := cmp.Diff(expected, got, made); d != "" || err != nil {
+			t.Errorf("%s: %v %s", environ, err, d)
 		}
-		if cmp.Equal(defaults, got, made) && !strings.Contains(environ, "=FILE") &&
-			!strings.Contains(environ, "TYPE=single") {
+		if cmp.Equal(defaults, got, made) {
 			t.Errorf("%s changes nothing", environ)
 		}
 		name, _, _ := strings.Cut(environ, "=")
 		seen[name] = true
 	}
-	// 2.2
-	f("CONFIG_TYPE=FILE", func(c *Config) {})
-	f("CONFIG_TYPE=GRPC_XDS_SOTW", func(c *Config) { c.Rules.Type = TypeXDS })
-	f("FORCE_START_WITHOUT_INITIAL_CONFIG=1", func(c *Config) { c.Rules.ForceStart = true })
-	f("RUNTIME_ROOT=/r", func(c *Config) { c.Rules.Root = "/r" })
-	f("RUNTIME_SUBDIRECTORY=s", func(c *Config) { c.Rules.Subdirectory = "s" })
-	f("RUNTIME_APPDIRECTORY=a", func(c *Config) { c.Rules.AppDirectory = "a" })
-	f("RUNTIME_IGNOREDOTFILES=t", func(c *Config) { c.Rules.IgnoreDotFiles = true })
-	f("RUNTIME_WATCH_ROOT=F", func(c *Config) { c.Rules.WatchRoot = false })
-	f("RUNTIME_REFUSE_EMPTY=true", func(c *Config) { c.Rules.RefuseEmpty = true })
-	f("MERGE_DOMAIN_CONFIG=TRUE", func(c *Config) { c.Rules.MergeDomains = true })
-	f("LOG_LEVEL=debug", func(c *Config) { c.Process.LogLevel = "DEBUG" })
-	f("LOG_FORMAT=json", func(c *Config) { c.Process.LogFormat = "json" })
-	f("SHADOW_MODE=true", func(c *Config) { c.Answer.Shadow = true })
-	f("QUOTA_MODE=true", func(c *Config) { c.Answer.Quota = true })
-	f("RESPONSE_DYNAMIC_METADATA=true", func(c *Config) { c.Answer.DynamicMetadata = true })
-	f("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true", func(c *Config) { c.Process.HealthyWithConfig = true })
-	f("LIMIT_RESPONSE_HEADERS_ENABLED=true", func(c *Config) { c.Answer.Headers = true })
-	f("LIMIT_RESPONSE_HEADERS_STYLE=Draft LIMIT_RESPONSE_HEADERS_ENABLED=true",
-		func(c *Config) { c.Answer.HeadersStyle, c.Answer.Headers = "draft", true })
-	f("LIMIT_RETRY_AFTER_ENABLED=true", func(c *Config) { c.Answer.RetryAfter = true })
-	f("LIMIT_LIMIT_HEADER=X-A", func(c *Config) { c.Answer.LimitHeader = "X-A" })
-	f("LIMIT_REMAINING_HEADER=X-B", func(c *Config) { c.Answer.RemainingHeader = "X-B" })
-	f("LIMIT_RESET_HEADER=X-C", func(c *Config) { c.Answer.ResetHeader = "X-C" })
-	f("UNKNOWN_DOMAIN=deny", func(c *Config) { c.Answer.UnknownDomain = "deny" })
-	// 2.3
-	f("HOST=h", func(c *Config) { c.Listen.Host = "h" })
 	f("PORT=0x10", func(c *Config) { c.Listen.Port = 16 })
-	f("GRPC_HOST=h", func(c *Config) { c.Listen.GRPCHost = "h" })
-	f("GRPC_PORT=010", func(c *Config) { c.Listen.GRPCPort = 8 })
-	f("GRPC_UDS=/s", func(c *Config) { c.Listen.GRPCUDS = "/s" })
 	f("GRPC_UDS_MODE=660", func(c *Config) { c.Listen.GRPCUDSMode = "660" })
-	f("DEBUG_HOST=h", func(c *Config) { c.Listen.DebugHost = "h" })
-	f("DEBUG_PORT=0", func(c *Config) { c.Listen.DebugPort = 0 })
-	f("GRPC_MAX_CONNECTION_AGE=1h30m", func(c *Config) { c.Listen.GRPCMaxAge = 90 * time.Minute })
-	f("GRPC_MAX_CONNECTION_AGE_GRACE=0", func(c *Config) { c.Listen.GRPCMaxAgeGrace = 0 })
-	f("GRPC_KEEPALIVE_TIME=1h", func(c *Config) { c.Listen.GRPCKeepaliveTime = time.Hour })
-	f("GRPC_KEEPALIVE_TIMEOUT=1s", func(c *Config) { c.Listen.GRPCKeepaliveTimeout = time.Second })
-	f("GRPC_KEEPALIVE_MIN_TIME=1s", func(c *Config) { c.Listen.GRPCMinPing = time.Second })
-	f("GRPC_SERVER=grpc-go", func(c *Config) { c.Listen.GRPCServer = "grpc-go" })
-	f("GRPC_MAX_CONCURRENT_STREAMS=7", func(c *Config) { c.Listen.GRPCMaxStreams = 7 })
-	f("GRPC_REFLECTION=true", func(c *Config) { c.Listen.GRPCReflection = true })
-	f("HTTP_MAX_BODY_BYTES=7", func(c *Config) { c.Listen.HTTPMaxBody = 7 })
-	f("HTTP_READ_HEADER_TIMEOUT=1s", func(c *Config) { c.Listen.HTTPHeaderTimeout = time.Second })
-	f("HTTP_READ_TIMEOUT=1s", func(c *Config) { c.Listen.HTTPReadTimeout = time.Second })
-	f("HTTP_REQUEST_TIMEOUT=1s", func(c *Config) { c.Listen.HTTPRequestTimeout = time.Second })
-	f("HTTP_WRITE_TIMEOUT=1m", func(c *Config) { c.Listen.HTTPWriteTimeout = time.Minute })
-	f("HTTP_IDLE_TIMEOUT=1s", func(c *Config) { c.Listen.HTTPIdleTimeout = time.Second })
 	ca := certtest.NewCA(t, "ca", time.Hour)
 	dir := t.TempDir()
 	cert, key := ca.Issue("a.test").Write(t, dir)
 	tls := "GRPC_SERVER_USE_TLS=1 GRPC_SERVER_TLS_CERT=" + cert + " GRPC_SERVER_TLS_KEY=" + key
 	withTLS := func(c *Config) { c.TLS.On, c.TLS.Cert, c.TLS.Key = true, cert, key }
 	f(tls, withTLS)
-	f("GRPC_SERVER_TLS_CERT=/c", func(c *Config) { c.TLS.Cert = "/c" })
-	f("GRPC_SERVER_TLS_KEY=/k", func(c *Config) { c.TLS.Key = "/k" })
 	f("GRPC_CLIENT_TLS_CACERT="+cert+" "+tls, func(c *Config) { withTLS(c); c.TLS.ClientCA = cert })
 	f("GRPC_CLIENT_TLS_SAN=a.b GRPC_CLIENT_TLS_CACERT="+cert+" "+tls, func(c *Config) {
 		withTLS(c)
 		c.TLS.ClientCA, c.TLS.ClientSAN = cert, "a.b"
 	})
-	f("MAX_DESCRIPTORS=1", func(c *Config) { c.Listen.MaxDescriptors = 1 })
-	f("MAX_ENTRIES=1", func(c *Config) { c.Listen.MaxEntries = 1 })
-	f("MAX_TEXT_BYTES=1", func(c *Config) { c.Listen.MaxTextBytes = 1 })
-	f("DRAIN_DELAY=5s", func(c *Config) { c.Process.DrainDelay = 5 * time.Second })
-	f("DRAIN_TIMEOUT=0", func(c *Config) { c.Process.DrainTimeout = 0 })
-	f("HEAP_FLOOR_BYTES=0", func(c *Config) { c.Process.HeapFloor = 0 })
-	// 2.8
-	f("CONFIG_GRPC_XDS_NODE_ID=n", func(c *Config) { c.XDS.NodeID = "n" })
-	f("CONFIG_GRPC_XDS_NODE_METADATA=a=b", func(c *Config) { c.XDS.NodeMetadata = "a=b" })
-	f("CONFIG_GRPC_XDS_SERVER_URL=h:1", func(c *Config) { c.XDS.Server = "h:1" })
-	f("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL=1s", func(c *Config) { c.XDS.ConnectRetry = time.Second })
-	f("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=A:b:c,d:e", func(c *Config) {
-		c.XDS.Headers = map[string]string{"A": "b:c", "d": "e"}
-	})
-	f("CONFIG_GRPC_XDS_SERVER_USE_TLS=true", func(c *Config) { c.XDS.TLS = true })
-	f("CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/c", func(c *Config) { c.XDS.Cert = "/c" })
-	f("CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/k", func(c *Config) { c.XDS.Key = "/k" })
-	f("CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/ca", func(c *Config) { c.XDS.CA = "/ca" })
-	f("CONFIG_GRPC_XDS_SERVER_TLS_SAN=a.b", func(c *Config) { c.XDS.SAN = "a.b" })
-	f("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=1s", func(c *Config) { c.XDS.BackoffInitial = time.Second })
-	f("XDS_CLIENT_BACKOFF_MAX_INTERVAL=1h", func(c *Config) { c.XDS.BackoffMax = time.Hour })
-	f("XDS_CLIENT_BACKOFF_RANDOM_FACTOR=0.25", func(c *Config) { c.XDS.RandomFactor = 0.25 })
-	f("XDS_CLIENT_BACKOFF_JITTER=false", func(c *Config) { c.XDS.Jitter = false })
-	f("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=1", func(c *Config) { c.XDS.MaxMessage = 1 })
-	// 2.4
 	f("BACKEND_TYPE=kvstore KVSTORE_URL=h:1",
-		func(c *Config) { c.Counting.Backend, c.KVStore.URL = BackendKVStore, "h:1" })
-	f("MEMORY_MAX_KEYS=5", func(c *Config) { c.Counting.MemoryMaxKeys = 5 })
-	f("LOCAL_CACHE_SIZE_IN_BYTES=1", func(c *Config) { c.Counting.LocalCache = 1 })
-	f("EXPIRATION_JITTER_MAX_SECONDS=-1", func(c *Config) { c.Counting.JitterMax = -1 })
-	f("NEAR_LIMIT_RATIO=0.57", func(c *Config) { c.Counting.NearRatio = 0.57 })
-	f("CACHE_KEY_PREFIX=p", func(c *Config) { c.Counting.KeyPrefix = "p" })
-	f("CACHE_KEY_FORMAT=Escaped", func(c *Config) { c.Counting.KeyFormat = "escaped" })
-	f("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true", func(c *Config) { c.Counting.StopWhenOver = true })
-	f("STORE_FAILURE_MODE=deny", func(c *Config) { c.Counting.FailureMode = "deny" })
-	f("STORE_STALL=0", func(c *Config) { c.Counting.Stall = 0 })
-	// 2.5, both stores
-	for _, s := range []struct {
-		prefix string
-		of     func(*Config) *KVStore
-	}{
-		{"KVSTORE_", func(c *Config) *KVStore { return &c.KVStore }},
-		{"KVSTORE_PERSECOND_", func(c *Config) *KVStore { return &c.PerSecond }},
-	} {
-		g := func(environ string, want func(*KVStore)) {
-			t.Helper()
-			f(s.prefix+environ, func(c *Config) { want(s.of(c)) })
-		}
-		g("URL=h:2", func(k *KVStore) { k.URL = "h:2" })
-		g("SOCKET_TYPE=TCP", func(k *KVStore) { k.SocketType = "tcp" })
-		g("TYPE=single", func(k *KVStore) {})
-		g("AUTH=u:p", func(k *KVStore) { k.Auth = "u:p" })
-		g("SENTINEL_AUTH=u:p", func(k *KVStore) { k.SentinelAuth = "u:p" })
-		g("POOL_SIZE=3", func(k *KVStore) { k.PoolSize = 3 })
-		g("TIMEOUT=1s", func(k *KVStore) { k.Timeout = time.Second })
-		g("POOL_ON_EMPTY_BEHAVIOR=wait", func(k *KVStore) { k.OnEmpty = "WAIT" })
-		g("POOL_ON_EMPTY_WAIT_DURATION=2s", func(k *KVStore) { k.OnEmptyWait = 2 * time.Second })
-		g("PIPELINE_WINDOW=150us", func(k *KVStore) { k.PipelineWindow = 150 * time.Microsecond })
-		g("PIPELINE_LIMIT=8", func(k *KVStore) { k.PipelineLimit = 8 })
-		g("TLS=true", func(k *KVStore) { k.TLS = true })
-		g("CLUSTER_PIPELINE_PARALLELISM=0", func(k *KVStore) { k.Parallelism = 0 })
-	}
-	f("KVSTORE_PERSECOND=true", func(c *Config) { c.KVShared.PerSecond = true })
-	f("KVSTORE_TLS_CLIENT_CERT=/c", func(c *Config) { c.KVShared.Files.Cert = "/c" })
-	f("KVSTORE_TLS_CLIENT_KEY=/k", func(c *Config) { c.KVShared.Files.Key = "/k" })
-	f("KVSTORE_TLS_CACERT=/a", func(c *Config) { c.KVShared.Files.CA = "/a" })
-	f("KVSTORE_TLS_SKIP_HOSTNAME_VERIFICATION=true", func(c *Config) { c.KVShared.Files.SkipName = true })
-	f("KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION=true", func(c *Config) { c.KVShared.HealthByConnection = true })
-	f("KVSTORE_STARTUP_REQUIRED=false", func(c *Config) { c.KVShared.StartRequired = false })
-	f("KVSTORE_STARTUP_INITIAL_INTERVAL=2s", func(c *Config) { c.KVShared.StartInitial = 2 * time.Second })
-	f("KVSTORE_STARTUP_MAX_INTERVAL=3s", func(c *Config) { c.KVShared.StartMax = 3 * time.Second })
-	f("KVSTORE_STARTUP_MAX_ELAPSED_TIME=4s", func(c *Config) { c.KVShared.StartMaxElapsed = 4 * time.Second })
-	// 2.6
-	f("MCACHE_HOST_PORT=a:1,/s", func(c *Config) { c.MCache.HostPort = []string{"a:1", "/s"} })
-	f("MCACHE_SRV=_m._tcp.x", func(c *Config) { c.MCache.SRV = "_m._tcp.x" })
-	f("MCACHE_SRV_REFRESH=5m", func(c *Config) { c.MCache.SRVRefresh = 5 * time.Minute })
-	f("MCACHE_MAX_IDLE_CONNS=-1", func(c *Config) { c.MCache.MaxIdleConns = -1 })
-	f("MCACHE_TIMEOUT=1s", func(c *Config) { c.MCache.Timeout = time.Second })
-	f("MCACHE_QUEUE_SIZE=1", func(c *Config) { c.MCache.QueueSize = 1 })
-	f("MCACHE_TLS=true", func(c *Config) { c.MCache.TLS = true })
-	f("MCACHE_TLS_CLIENT_CERT=/c", func(c *Config) { c.MCache.Files.Cert = "/c" })
-	f("MCACHE_TLS_CLIENT_KEY=/k", func(c *Config) { c.MCache.Files.Key = "/k" })
-	f("MCACHE_TLS_CACERT=/a", func(c *Config) { c.MCache.Files.CA = "/a" })
-	f("MCACHE_TLS_SKIP_HOSTNAME_VERIFICATION=true", func(c *Config) { c.MCache.Files.SkipName = true })
-	// 2.7
-	f("DISABLE_STATS=true", func(c *Config) { c.Stats.Disable = true })
-	f("USE_STATSD=false", func(c *Config) { c.Stats.Statsd = false })
-	f("STATSD_HOST=h", func(c *Config) { c.Stats.Host = "h" })
-	f("STATSD_PORT=1", func(c *Config) { c.Stats.Port = 1 })
-	f("STATSD_PROTOCOL=UDP", func(c *Config) { c.Stats.Protocol = "udp" })
-	f("STATS_FLUSH_INTERVAL=1s", func(c *Config) { c.Stats.FlushInterval = time.Second })
-	f("EXTRA_TAGS=a:b,c:d:e", func(c *Config) { c.Stats.ExtraTags = map[string]string{"a": "b", "c": "d:e"} })
-	f("STATS_MAX_DYNAMIC_KEYS=1", func(c *Config) { c.Stats.MaxDynamicKeys = 1 })
-	f("STATS_MAX_UNKNOWN_DOMAINS=1", func(c *Config) { c.Stats.MaxUnknownDomains = 1 })
-	f("STATS_NO_MATCH=true", func(c *Config) { c.Stats.NoMatch = true })
-	f("STATS_DYNAMIC_IDLE=1h", func(c *Config) { c.Stats.DynamicIdle = time.Hour })
-
+		func(c *Config) { c.Counting.Backend, c.KVStore.Store.URL = BackendKVStore, "h:1" })
+	f("MCACHE_HOST_PORT=a:1,/s", func(c *Config) { c.MCache.Store.Nodes = []string{"a:1", "/s"} })
+	f("MCACHE_SRV=_m._tcp.x", func(c *Config) { c.MCache.Store.SRV = "_m._tcp.x" })
 	f("USE_TAGGED_STATSD=true", func(c *Config) { c.Stats.Tagged, c.Stats.Statsd, c.Stats.Protocol = true, false, "udp" })
 	f("TAGGED_STATSD_MOGRIFIERS=a,b TAGGED_STATSD_MOGRIFIER_A_PATTERN=x TAGGED_STATSD_MOGRIFIER_A_NAME=n TAGGED_STATSD_MOGRIFIER_B_PATTERN=y TAGGED_STATSD_MOGRIFIER_B_NAME=n",
 		func(c *Config) { c.Stats.Mogrifiers = []string{"a", "b"} })
 	f("USE_PULLMETRICS=true", func(c *Config) { c.Stats.Pull, c.Stats.Statsd = true, false })
 	f("PULLMETRICS_ADDR=127.0.0.1:1", func(c *Config) { c.Stats.PullAddr = "127.0.0.1:1" })
-	f("PULLMETRICS_PATH=/m", func(c *Config) { c.Stats.PullPath = "/m" })
 	f("PULLMETRICS_MAPPER_YAML=/dev/null", func(c *Config) { c.Stats.MapperYAML = "/dev/null" })
-	f("PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS=true", func(c *Config) { c.Stats.Milliseconds = true })
-	// 2.8
-	f("TRACING_ENABLED=true", func(c *Config) { c.Tracing.Enabled = true })
-	f("TRACING_EXPORTER_PROTOCOL=grpc", func(c *Config) { c.Tracing.Protocol = "grpc" })
-	f("TRACING_SERVICE_NAME=n", func(c *Config) { c.Tracing.ServiceName = "n" })
-	f("TRACING_SERVICE_NAMESPACE=n", func(c *Config) { c.Tracing.ServiceNamespace = "n" })
-	f("TRACING_SERVICE_INSTANCE_ID=n", func(c *Config) { c.Tracing.ServiceInstanceID = "n" })
-	f("TRACING_SAMPLING_RATE=0.25", func(c *Config) { c.Tracing.SamplingRate = 0.25 })
-	f("TRACING_REQUEST_TEXT=true", func(c *Config) { c.Tracing.RequestText = true })
-	f("OTEL_EXPORTER_OTLP_HEADERS=a=b", func(c *Config) { c.Tracing.Headers = "a=b" })
 
-	fields, err := settings.Fields(new(Config))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, field := range fields {
-		if !seen[field.Name] {
-			t.Errorf("%s is not tested", field.Name)
-		}
-	}
+	settingstest.Mapping(t, load, seen, made)
 }
 
 func TestConfig_mistakes(t *testing.T) {
@@ -404,7 +252,7 @@ func TestConfig_warnings(t *testing.T) {
 		}
 	}
 	f("", "neither BACKEND_TYPE nor KVSTORE_URL is set: counting in this process; counts are per process and end with it")
-	f(memory)
+	f(least)
 	f("KVSTORE_URL=h:1")
 	f("KVSTORE_URL=m,b:2 KVSTORE_TYPE=Sentinel KVSTORE_SOCKET_TYPE=unix",
 		"KVSTORE_SOCKET_TYPE=unix has no effect with KVSTORE_TYPE=sentinel, which is always tcp")
@@ -414,68 +262,69 @@ func TestConfig_warnings(t *testing.T) {
 	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 KVSTORE_URL=h:1 MCACHE_TLS_CACERT=/a MCACHE_SRV_REFRESH=1s",
 		"KVSTORE_URL has no effect with BACKEND_TYPE=memcache", "MCACHE_SRV_REFRESH has no effect without MCACHE_SRV",
 		"MCACHE_TLS_CACERT has no effect without MCACHE_TLS=true")
-	f(memory+"KVSTORE_TLS=true KVSTORE_TLS_CACERT=/a KVSTORE_TLS_CLIENT_CERT=/c",
+	f(least+"KVSTORE_TLS=true KVSTORE_TLS_CACERT=/a KVSTORE_TLS_CLIENT_CERT=/c",
 		"KVSTORE_TLS_CLIENT_CERT and KVSTORE_TLS_CACERT have no effect without BACKEND_TYPE=redis")
-	f(memory+"KVSTORE_PERSECOND=true", "KVSTORE_PERSECOND has no effect with BACKEND_TYPE=memory")
+	f(least+"KVSTORE_PERSECOND=true", "KVSTORE_PERSECOND has no effect with BACKEND_TYPE=memory")
 	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND_URL=h:1 KVSTORE_TLS_CACERT=/a",
 		"KVSTORE_PERSECOND_URL has no effect without KVSTORE_PERSECOND=true",
 		"KVSTORE_TLS_CACERT has no effect without KVSTORE_TLS=true")
 	f("KVSTORE_URL=h:1 KVSTORE_STARTUP_REQUIRED=false KVSTORE_STARTUP_MAX_ELAPSED_TIME=1m",
 		"KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the background have no end")
-	f(memory+"MCACHE_HOST_PORT=h:1", "MCACHE_HOST_PORT has no effect without BACKEND_TYPE=memcache")
-	f(memory+"LIMIT_RESPONSE_HEADERS_STYLE=draft",
+	f(least+"MCACHE_HOST_PORT=h:1", "MCACHE_HOST_PORT has no effect without BACKEND_TYPE=memcache")
+	f(least+"LIMIT_RESPONSE_HEADERS_STYLE=draft",
 		"LIMIT_RESPONSE_HEADERS_STYLE=draft has no effect without LIMIT_RESPONSE_HEADERS_ENABLED=true")
-	f(memory+"LIMIT_RESPONSE_HEADERS_STYLE=draft LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_LIMIT_HEADER=a LIMIT_RESET_HEADER=b",
+	f(least+
+		"LIMIT_RESPONSE_HEADERS_STYLE=draft LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_LIMIT_HEADER=a LIMIT_RESET_HEADER=b",
 		"LIMIT_LIMIT_HEADER and LIMIT_RESET_HEADER have no effect with LIMIT_RESPONSE_HEADERS_STYLE=draft")
-	f(memory + "LIMIT_RESPONSE_HEADERS_STYLE=draft LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_RETRY_AFTER_ENABLED=true")
-	f(memory+"GRPC_UDS_MODE=0660", "GRPC_UDS_MODE has no effect without GRPC_UDS")
-	f(memory+"GRPC_UDS=/s GRPC_PORT=1", "GRPC_HOST and GRPC_PORT have no effect: GRPC_UDS is set")
-	f(memory+"XDS_CLIENT_BACKOFF_JITTER=false", "XDS_CLIENT_BACKOFF_JITTER has no effect with CONFIG_TYPE=FILE")
-	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW RUNTIME_ROOT=/r", "RUNTIME_ROOT has no effect with CONFIG_TYPE=GRPC_XDS_SOTW")
-	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW FORCE_START_WITHOUT_INITIAL_CONFIG=1",
+	f(least + "LIMIT_RESPONSE_HEADERS_STYLE=draft LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_RETRY_AFTER_ENABLED=true")
+	f(least+"GRPC_UDS_MODE=0660", "GRPC_UDS_MODE has no effect without GRPC_UDS")
+	f(least+"GRPC_UDS=/s GRPC_PORT=1", "GRPC_HOST and GRPC_PORT have no effect: GRPC_UDS is set")
+	f(least+"XDS_CLIENT_BACKOFF_JITTER=false", "XDS_CLIENT_BACKOFF_JITTER has no effect with CONFIG_TYPE=FILE")
+	f(least+"CONFIG_TYPE=GRPC_XDS_SOTW RUNTIME_ROOT=/r", "RUNTIME_ROOT has no effect with CONFIG_TYPE=GRPC_XDS_SOTW")
+	f(least+"CONFIG_TYPE=GRPC_XDS_SOTW FORCE_START_WITHOUT_INITIAL_CONFIG=1",
 		"FORCE_START_WITHOUT_INITIAL_CONFIG=true without HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true: until the first rules the daemon is healthy and every decision is UNAVAILABLE")
-	f(memory + "CONFIG_TYPE=GRPC_XDS_SOTW FORCE_START_WITHOUT_INITIAL_CONFIG=1 HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=1")
-	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_NODE_METADATA=a=b,c",
+	f(least + "CONFIG_TYPE=GRPC_XDS_SOTW FORCE_START_WITHOUT_INITIAL_CONFIG=1 HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=1")
+	f(least+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_NODE_METADATA=a=b,c",
 		`CONFIG_GRPC_XDS_NODE_METADATA: ["c"] is no key=value and is left out`)
-	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2",
+	f(least+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2",
 		"XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2 counts as 1: it is the share of a pause that jitter adds or takes")
-	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s",
+	f(least+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s",
 		"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s, which counts once a set was accepted")
-	f(memory+"GRPC_SERVER_TLS_CERT=/c", "GRPC_SERVER_TLS_CERT has no effect without GRPC_SERVER_USE_TLS=true")
-	f(memory+"GRPC_CLIENT_TLS_CACERT=/ca GRPC_CLIENT_TLS_SAN=a.test",
+	f(least+"GRPC_SERVER_TLS_CERT=/c", "GRPC_SERVER_TLS_CERT has no effect without GRPC_SERVER_USE_TLS=true")
+	f(least+"GRPC_CLIENT_TLS_CACERT=/ca GRPC_CLIENT_TLS_SAN=a.test",
 		"GRPC_CLIENT_TLS_CACERT and GRPC_CLIENT_TLS_SAN have no effect without GRPC_SERVER_USE_TLS=true: without TLS no client needs a certificate")
-	f(memory+"GRPC_SERVER_TLS_CA_CERT=/ca",
+	f(least+"GRPC_SERVER_TLS_CA_CERT=/ca",
 		"GRPC_SERVER_TLS_CA_CERT has no effect, as it has none in envoyproxy/ratelimit; GRPC_CLIENT_TLS_CACERT is the file of roots that clients' certificates must lead to")
-	f(memory+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/ca",
+	f(least+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/ca",
 		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT has no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
-	f(memory+
+	f(least+
 		"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_TLS_SAN=a CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/c CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/k",
 		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT, CONFIG_GRPC_XDS_CLIENT_TLS_KEY and CONFIG_GRPC_XDS_SERVER_TLS_SAN have no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
-	f(memory+"USE_TAGGED_STATSD=1 USE_PULLMETRICS=1",
+	f(least+"USE_TAGGED_STATSD=1 USE_PULLMETRICS=1",
 		"USE_TAGGED_STATSD and USE_PULLMETRICS are both true: both get every statistic")
-	f(memory+"USE_PULLMETRICS=1 PROMETHEUS_MAPPER_YAML=/does/not/exist",
+	f(least+"USE_PULLMETRICS=1 PROMETHEUS_MAPPER_YAML=/does/not/exist",
 		"PROMETHEUS_MAPPER_YAML is an old name; it is called PULLMETRICS_MAPPER_YAML now",
 		`PROMETHEUS_MAPPER_YAML="/does/not/exist" does not exist: the default mapping is used; PULLMETRICS_MAPPER_YAML refuses the start instead`)
-	f(memory+"REDIS_SOCKETTYPE=tcp",
+	f(least+"REDIS_SOCKETTYPE=tcp",
 		"REDIS_SOCKETTYPE is no setting of this program and has no effect; did you mean REDIS_SOCKET_TYPE, the old name of KVSTORE_SOCKET_TYPE?")
-	f(memory+"USE_PROMETEUS=true",
+	f(least+"USE_PROMETEUS=true",
 		"USE_PROMETEUS is no setting of this program and has no effect; did you mean USE_PROMETHEUS, the old name of USE_PULLMETRICS?")
-	f(memory+"REDIS_AUTH_FILES=/x",
+	f(least+"REDIS_AUTH_FILES=/x",
 		"REDIS_AUTH_FILES is no setting of this program and has no effect; did you mean REDIS_AUTH_FILE, the old name of KVSTORE_AUTH_FILE?")
-	f(memory+"KVSTORE_PIPELINE_LIMIT=8",
+	f(least+"KVSTORE_PIPELINE_LIMIT=8",
 		"KVSTORE_PIPELINE_LIMIT has no effect and will go; KVSTORE_PIPELINE_WINDOW is what gathers hits")
 	f("KVSTORE_URL=h:1 KVSTORE_TIMEOUT=1s KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s",
 		"KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s is not shorter than KVSTORE_TIMEOUT=1s: calls end before CREATE acts")
-	f(memory+"DOG_STATSD_MOGRIFIERS_A_PATTERN=x",
+	f(least+"DOG_STATSD_MOGRIFIERS_A_PATTERN=x",
 		"DOG_STATSD_MOGRIFIERS_A_PATTERN is an old name; it is called TAGGED_STATSD_MOGRIFIER_A_PATTERN now",
 		"TAGGED_STATSD_MOGRIFIER_A_PATTERN has no effect: TAGGED_STATSD_MOGRIFIERS names no mogrifier that has it")
-	f(memory+"USE_PULLMETRICS=true DISABLE_STATS=true",
+	f(least+"USE_PULLMETRICS=true DISABLE_STATS=true",
 		"DISABLE_STATS=true wins over the other sinks: none of them gets anything")
-	f(memory+"PULLMETRICS_PATH=/m", "PULLMETRICS_PATH has no effect without USE_PULLMETRICS=true")
-	f(memory+"USE_PULLMETRICS=1 PULLMETRICS_MAPPER_YAML=/dev/null PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS=1",
+	f(least+"PULLMETRICS_PATH=/m", "PULLMETRICS_PATH has no effect without USE_PULLMETRICS=true")
+	f(least+"USE_PULLMETRICS=1 PULLMETRICS_MAPPER_YAML=/dev/null PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS=1",
 		"PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS has no effect: PULLMETRICS_MAPPER_YAML says what becomes of times")
-	f(memory+"LOG_LEVELL=x", "LOG_LEVELL is no setting of this program and has no effect; did you mean LOG_LEVEL?")
-	f(memory + "GRPC_GO_LOG_SEVERITY_LEVEL=info HTTP_PROXY=x REDIS_PORT=tcp://1:2 REDIS_SERVICE_HOST=1")
+	f(least+"LOG_LEVELL=x", "LOG_LEVELL is no setting of this program and has no effect; did you mean LOG_LEVEL?")
+	f(least + "GRPC_GO_LOG_SEVERITY_LEVEL=info HTTP_PROXY=x REDIS_PORT=tcp://1:2 REDIS_SERVICE_HOST=1")
 }
 
 // TestConfig_oldNames goes through the replaced service's names: each is accepted, with a warning.
@@ -491,7 +340,7 @@ func TestConfig_oldNames(t *testing.T) {
 			if strings.HasSuffix(now, "_") {
 				to = now + strings.TrimPrefix(old, prefix+"_")
 			}
-			_, warnings, _ := loadSettings(t, memory+old+"=1")
+			_, warnings, _ := loadSettings(t, least+old+"=1")
 			if want := old + " is an old name; it is called " + to + " now"; !slices.Contains(warnings, want) {
 				t.Errorf("%s: %q", old, warnings)
 			}
@@ -524,7 +373,7 @@ func TestConfig_kvstore(t *testing.T) {
 	c, _, _ := loadSettings(t,
 		"KVSTORE_URL=h:1 STORE_STALL=0 KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=0 KVSTORE_POOL_ON_EMPTY_BEHAVIOR=error")
 	if o := c.KVStoreOptions(c.KVStore); o.Stall >= 0 || o.OnEmptyWait != time.Nanosecond ||
-		o.OnEmpty != 1 || o.URL != "h:1" {
+		o.OnEmpty != 1 || o.Settings.URL != "h:1" {
 		t.Errorf("%+v", o)
 	}
 }

@@ -28,16 +28,7 @@ type Stats struct {
 	Protocol string `env:"STATSD_PROTOCOL" envDefault:"tcp" oneof:"tcp udp" fold:"true"`
 	// Pause between flushes of counters and gauges; times go out within a second.
 	FlushInterval time.Duration `env:"STATS_FLUSH_INTERVAL" envDefault:"10s" min:"1ms"`
-	// name:value,name:value put on every metric: `.__name=value` in plain statsd, tags in tagged statsd, labels in pull metrics.
-	ExtraTags map[string]string `env:"EXTRA_TAGS"`
-	// Series whose names hold values of requests (detailed_metric, value_to_metric, overrides); beyond it they share one series named _overflow.
-	MaxDynamicKeys int `env:"STATS_MAX_DYNAMIC_KEYS" envDefault:"10000" min:"1"`
-	// Series of domains without rules (domain_not_found); beyond it they share one of the domain _overflow.
-	MaxUnknownDomains int `env:"STATS_MAX_UNKNOWN_DOMAINS" envDefault:"1000" min:"1"`
-	// A series of either kind is forgotten after this long without a hit.
-	DynamicIdle time.Duration `env:"STATS_DYNAMIC_IDLE" envDefault:"10m" min:"1s"`
-	// true: `ratelimit.service.no_match.<domain>` counts descriptors that no entry of a known domain takes: these are not limited.
-	NoMatch bool `env:"STATS_NO_MATCH" envDefault:"false"`
+	Registry      stats.Settings
 	// true: statsd with tags behind the value, as DogStatsD reads it.
 	Tagged bool `env:"USE_TAGGED_STATSD" envDefault:"false"`
 	// Names of the mogrifiers, in the order in which they are tried. Each has TAGGED_STATSD_MOGRIFIER_<name>_PATTERN, _NAME and _TAGS.
@@ -50,8 +41,7 @@ type Stats struct {
 	PullPath string `env:"PULLMETRICS_PATH" envDefault:"/metrics"`
 	// A mapping file of the statsd exporter's format in place of the default mapping.
 	MapperYAML string `env:"PULLMETRICS_MAPPER_YAML"`
-	// true: `ratelimit_service_response_time_seconds` holds milliseconds in spite of its name, as old dashboards may want; no effect with a mapping file.
-	Milliseconds bool `env:"PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS" envDefault:"false"`
+	Page       promexport.Settings
 
 	mogrifiers []stats.Mogrifier   // of Mogrifiers, after check
 	mapping    *promexport.Mapping // of MapperYAML, after check
@@ -148,10 +138,10 @@ func (s *Stats) checkPull(r *settings.Report) {
 			"PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS"}, "without USE_PULLMETRICS=true")
 		return
 	}
-	if clash := promexport.LabelClash(s.ExtraTags); clash != "" {
+	if clash := promexport.LabelClash(s.Registry.ExtraTags); clash != "" {
 		r.Wrong("EXTRA_TAGS", "%s", clash)
 	}
-	if s.Milliseconds && s.mapping != nil {
+	if s.Page.Milliseconds && s.mapping != nil {
 		r.Warn("PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS has no effect: PULLMETRICS_MAPPER_YAML says what becomes of times")
 	}
 }

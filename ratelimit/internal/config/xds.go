@@ -14,14 +14,9 @@ import (
 
 // XDS is the control plane that CONFIG_TYPE=GRPC_XDS_SOTW takes rules from.
 type XDS struct {
-	// Id of this node, sent to the control plane.
-	NodeID string `env:"CONFIG_GRPC_XDS_NODE_ID" envDefault:"default"`
-	// key=value,key=value sent with it, as texts.
+	Client xds.Settings
+	// key=value,key=value sent to it with CONFIG_GRPC_XDS_NODE_ID, as texts.
 	NodeMetadata string `env:"CONFIG_GRPC_XDS_NODE_METADATA"`
-	// host:port of the control plane, or another target that gRPC knows.
-	Server string `env:"CONFIG_GRPC_XDS_SERVER_URL" envDefault:"localhost:18000"`
-	// Pause between tries until a first set is accepted. Later: pause after a dial that failed, doubling up to XDS_CLIENT_BACKOFF_MAX_INTERVAL.
-	ConnectRetry time.Duration `env:"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" envDefault:"3s" min:"1ms"`
 	// name:value,name:value sent as headers of each stream. A secret: never shown; _HEADERS_FILE reads it from a file.
 	Headers map[string]string `env:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" secret:"true"`
 	// true: TLS to the control plane.
@@ -32,18 +27,10 @@ type XDS struct {
 	Key string `env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY"`
 	// PEM file with roots for the server's certificate, in addition to the system's; followed.
 	CA string `env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT"`
-	// Name that the server's certificate must be valid for, instead of the host of the address.
-	SAN string `env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN"`
-	// Pause after a stream that broke, once a set was accepted; it doubles with each, and begins again after a set that was accepted.
-	BackoffInitial time.Duration `env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" envDefault:"10s" min:"1ms"`
-	// Longest pause of either kind, once a set was accepted.
-	BackoffMax time.Duration `env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" envDefault:"60s" min:"1ms"`
 	// Share of a pause that jitter adds or takes at most: 0.5 makes 10s anything from 5s to 15s.
 	RandomFactor float64 `env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" envDefault:"0.5" min:"0"`
 	// true: pauses are jittered, so that replicas do not come back all at once.
 	Jitter bool `env:"XDS_CLIENT_BACKOFF_JITTER" envDefault:"true"`
-	// Longest response, in bytes; 0: 4194304. A longer one breaks the stream.
-	MaxMessage int `env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" envDefault:"0" min:"0"`
 }
 
 // TypeXDS is the CONFIG_TYPE that reads no files.
@@ -57,11 +44,7 @@ func (c XDS) Files() certs.Files {
 // Options is the settings in the xds package's words.
 func (c XDS) Options() xds.Options {
 	metadata, _ := pairs(c.NodeMetadata)
-	o := xds.Options{
-		Target: c.Server, Type: rulefile.ResourceType, NodeID: c.NodeID, NodeMetadata: metadata, Headers: map[string]string{},
-		ServerName: c.SAN, MaxMessage: c.MaxMessage,
-		DialRetry: c.ConnectRetry, StreamRetry: c.BackoffInitial, MaxRetry: c.BackoffMax,
-	}
+	o := xds.Options{Settings: c.Client, Type: rulefile.ResourceType, NodeMetadata: metadata, Headers: map[string]string{}}
 	for name, value := range c.Headers {
 		o.Headers[strings.ToLower(name)] = value
 	}
@@ -105,7 +88,7 @@ func (c *Config) checkSource(r *settings.Report) {
 
 func (c *Config) checkXDS(r *settings.Report) {
 	x := c.XDS
-	if strings.HasPrefix(x.Server, "http://") || strings.HasPrefix(x.Server, "https://") {
+	if strings.HasPrefix(x.Client.Target, "http://") || strings.HasPrefix(x.Client.Target, "https://") {
 		r.Wrong("CONFIG_GRPC_XDS_SERVER_URL",
 			"a gRPC target is host:port without http; CONFIG_GRPC_XDS_SERVER_USE_TLS=true turns TLS on")
 	}
@@ -135,11 +118,11 @@ func (c *Config) checkXDS(r *settings.Report) {
 	for _, pause := range []struct {
 		name string
 		d    time.Duration
-	}{{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", x.ConnectRetry},
-		{"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", x.BackoffInitial}} {
-		if pause.d > x.BackoffMax {
+	}{{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", x.Client.DialRetry},
+		{"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", x.Client.StreamRetry}} {
+		if pause.d > x.Client.MaxRetry {
 			r.Warn("%s=%s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=%s, which counts once a set was accepted",
-				pause.name, pause.d, x.BackoffMax)
+				pause.name, pause.d, x.Client.MaxRetry)
 		}
 	}
 	if x.TLS {

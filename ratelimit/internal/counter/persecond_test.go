@@ -50,7 +50,8 @@ func openTwin(t *testing.T,
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	open := func(url string) *redis.Server {
-		s, err := redis.NewServer(t.Context(), redis.Options{URL: url, Timeout: patience, Stall: -1})
+		s, err := redis.NewServer(t.Context(),
+			redis.Options{Settings: redis.Settings{URL: url, Timeout: patience}, Stall: -1})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -48,8 +48,7 @@ func (d *daemon) openDebug(ctx context.Context, l *listeners) {
 	l.debug = httpx.NewServer(server.NewDebug(server.DebugOptions{
 		Service: d.service, Loader: d.loader, Stats: d.stats, Log: d.log, Version: buildinfo.Version("ratelimit"),
 		ControlPlane: d.controlPlaneState(),
-	}), httpx.Timeouts{Header: c.HTTPHeaderTimeout, Read: c.HTTPReadTimeout, Idle: c.HTTPIdleTimeout},
-		d.log) // no write bound: a profile takes as long as requested
+	}), c.HTTP.Timeouts(0), d.log) // no write bound: a profile takes as long as requested
 	l.serve(func() error { return l.debug.Serve(l.debugAt) })
 }
 
@@ -69,9 +68,7 @@ func (d *daemon) openPage(ctx context.Context, l *listeners) (err error) {
 		}
 		d.page.ServeHTTP(w, r)
 	})
-	l.page = httpx.NewServer(page, httpx.Timeouts{
-		Header: c.Listen.HTTPHeaderTimeout, Read: c.Listen.HTTPReadTimeout, Write: scrapeTimeout,
-		Idle: c.Listen.HTTPIdleTimeout}, d.log)
+	l.page = httpx.NewServer(page, c.Listen.HTTP.Timeouts(scrapeTimeout), d.log)
 	l.serve(func() error { return l.page.Serve(l.pageAt) })
 	return nil
 }
@@ -95,19 +92,13 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 		return fmt.Errorf("HOST, PORT: %w", err)
 	}
 	l.grpc = server.NewFront(server.GRPCOptions{
-		Native: c.GRPCServer == "native", MaxStreams: c.GRPCMaxStreams,
-		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log,
-		MaxAge: c.GRPCMaxAge, MaxAgeGrace: c.GRPCMaxAgeGrace, Reflection: c.GRPCReflection,
-		KeepaliveTime: c.GRPCKeepaliveTime, KeepaliveTimeout: c.GRPCKeepaliveTimeout, MinPing: c.GRPCMinPing,
-		TLS:     d.tls,
-		Tracing: d.traceListeners,
+		GRPCSettings: c.GRPC, Native: c.GRPCServer == "native",
+		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log, TLS: d.tls, Tracing: d.traceListeners,
 	})
 	api := server.NewHTTP(server.HTTPOptions{
-		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log, BodyBytes: c.HTTPMaxBody,
-		Timeout: c.HTTPRequestTimeout, Tracing: d.traceListeners,
+		HTTPSettings: c.HTTP, Service: d.service, Health: d.health, Stats: d.stats, Log: d.log, Tracing: d.traceListeners,
 	})
-	l.http = httpx.NewServer(httpx.Closing(api, d.draining.Load), httpx.Timeouts{Header: c.HTTPHeaderTimeout,
-		Read: c.HTTPReadTimeout, Write: c.HTTPWriteTimeout, Idle: c.HTTPIdleTimeout}, d.log)
+	l.http = httpx.NewServer(httpx.Closing(api, d.draining.Load), c.HTTP.Timeouts(c.HTTP.WriteTimeout), d.log)
 	l.serve(func() error { return l.grpc.Serve(l.grpcAt) })
 	l.serve(func() error { return l.http.Serve(l.httpAt) })
 	return nil
@@ -128,7 +119,8 @@ func withMode(octal string, listen func() (net.Listener, error)) (net.Listener, 
 
 func (l *listeners) serve(f func() error) {
 	l.wg.Go(func() {
-		if err := f(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) && !errors.Is(err, h2grpc.ErrServerClosed) {
+		if err := f(); err != nil && !errors.Is(err, http.ErrServerClosed) &&
+			!errors.Is(err, grpc.ErrServerStopped) && !errors.Is(err, h2grpc.ErrServerClosed) {
 			l.failed <- err
 		}
 	})

@@ -57,7 +57,7 @@ func TestDocs_metrics(t *testing.T) {
 		stop()
 	}
 	there := map[string]bool{}
-	d.config.MCache.HostPort = []string{"localhost:1"} // memcached is not connected to at start
+	d.config.MCache.Store.Nodes = []string{"localhost:1"} // memcached is not connected to at start
 	d.config.MCache.TLS, d.config.MCache.Files.Cert, d.config.MCache.Files.Key = true, cert, key
 	nodes, err := d.openMemcache(t.Context())
 	if err != nil {

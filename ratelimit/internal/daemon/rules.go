@@ -46,11 +46,7 @@ func (d *daemon) source(good func()) (follow func(context.Context), again func()
 	if d.config.Rules.Type == config.TypeXDS {
 		return d.controlPlane(good)
 	}
-	c := d.config.Rules
-	files := source.NewFiles(source.FilesOptions{
-		Root: c.Root, Subdirectory: c.Subdirectory, AppDirectory: c.AppDirectory,
-		WatchRoot: c.WatchRoot, IgnoreDotFiles: c.IgnoreDotFiles, RefuseEmpty: c.RefuseEmpty, Stats: d.stats, Log: d.log,
-	})
+	files := source.NewFiles(source.FilesOptions{Settings: d.config.Rules.Files, Stats: d.stats, Log: d.log})
 	follow = func(ctx context.Context) {
 		files.Run(ctx, func(set source.Set) error {
 			return d.take(set.Err, func() error { return d.loader.Load(ctx, set.Files) }, good)

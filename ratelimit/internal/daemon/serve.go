@@ -125,10 +125,7 @@ func newDaemon(o Options) (*daemon, error) {
 	memlimit.KeepHeapFloor(c.Process.HeapFloor)
 
 	d := &daemon{config: c, log: log, health: server.NewHealth(), resolver: o.Resolver}
-	d.stats = stats.NewRegistry(stats.Options{
-		MaxDynamicKeys: c.Stats.MaxDynamicKeys, MaxUnknownDomains: c.Stats.MaxUnknownDomains,
-		DynamicIdle: c.Stats.DynamicIdle, ExtraTags: c.Stats.ExtraTags, Log: log,
-	})
+	d.stats = stats.NewRegistry(stats.Options{Settings: c.Stats.Registry, Log: log})
 	d.stats.GoRuntime()
 	d.makePage()
 	return d, nil

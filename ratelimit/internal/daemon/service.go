@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"gatehouse/ratelimit/internal/decide"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/server"
@@ -12,19 +11,14 @@ func (d *daemon) makeService() {
 	c := d.config
 	mode, _ := limits.ParseFailureMode(c.Counting.FailureMode) // one of the three, as its tag says
 	o := service.Options{
-		Stats: d.stats, Log: d.log,
-		GlobalShadow: c.Answer.Shadow, GlobalQuota: c.Answer.Quota, StopWhenOver: c.Counting.StopWhenOver,
-		DenyUnknown: c.Answer.UnknownDomain == "deny", DynamicMetadata: c.Answer.DynamicMetadata, OnStoreFailure: mode,
-		CountNoMatch: c.Stats.NoMatch, RetryAfter: c.Answer.RetryAfter,
-		Caps: service.Caps{Descriptors: c.Listen.MaxDescriptors, Entries: c.Listen.MaxEntries,
-			TextBytes: c.Listen.MaxTextBytes},
+		Settings: c.Answer.Service, Caps: c.Listen.Caps, Stats: d.stats, Log: d.log,
+		DenyUnknown: c.Answer.UnknownDomain == "deny", OnStoreFailure: mode,
 	}
 	switch {
 	case c.Answer.Headers && c.Answer.Draft():
 		o.DraftHeaders = true
 	case c.Answer.Headers:
-		o.Headers = &decide.HeaderNames{Limit: c.Answer.LimitHeader, Remaining: c.Answer.RemainingHeader,
-			Reset: c.Answer.ResetHeader}
+		o.Headers = &c.Answer.HeaderNames
 	}
 	if d.tracing != nil {
 		o.Tracer, o.TraceRequests = d.tracing.Tracer("ratelimit"), c.Tracing.RequestText
@@ -39,8 +33,7 @@ func (d *daemon) makeService() {
 		d.health.Set(server.Rules, false)
 	}
 	d.loader = service.NewLoader(d.service, limits.Options{
-		KeyPrefix: c.Counting.KeyPrefix, EscapedKeys: c.Counting.KeyFormat == "escaped",
-		NearRatio: c.Counting.NearRatio, MergeDomains: c.Rules.MergeDomains,
+		Settings: c.Counting.Limits, EscapedKeys: c.Counting.KeyFormat == "escaped",
 	}, d.log, func(domains int) {
 		if c.Process.HealthyWithConfig {
 			d.health.Set(server.Rules, domains > 0)

@@ -53,7 +53,7 @@ func (d *daemon) makePage() {
 	if c.Pull && !c.Disable {
 		build := buildinfo.Read()
 		d.page = promexport.New(promexport.Options{
-			Stats: d.stats, Mapping: c.Mapping(), Milliseconds: c.Milliseconds, Log: d.log,
+			Stats: d.stats, Settings: c.Page, Mapping: c.Mapping(), Log: d.log,
 			Build: []stats.Tag{{Name: "goversion", Value: build.Go}, {Name: "revision", Value: build.Revision},
 				{Name: "version", Value: build.Version}},
 		})

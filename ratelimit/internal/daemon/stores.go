@@ -18,7 +18,7 @@ import (
 func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
 	if d.config.Counting.Backend == config.BackendMemory {
 		evicted := d.stats.Counter("ratelimit.memory.evicted")
-		m := memory.New(memory.Options{MaxKeys: d.config.Counting.MemoryMaxKeys, Evicted: evicted.Inc})
+		m := memory.New(memory.Options{Settings: d.config.Counting.Memory, Evicted: evicted.Inc})
 		d.stats.GaugeFunc("ratelimit.memory.keys", func() int64 { return int64(m.Len()) })
 		return m, nil
 	}
@@ -44,7 +44,7 @@ func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
 		if closeCerts != nil {
 			closeCerts()
 		}
-		return nil, fmt.Errorf("MCACHE_SRV=%s: %w", o.SRV, err)
+		return nil, fmt.Errorf("MCACHE_SRV=%s: %w", o.Settings.SRV, err)
 	}
 	d.memcacheStats(m)
 	if closeCerts == nil {
@@ -150,7 +150,7 @@ func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore,
 	}
 	kv, err := open(ctx, o)
 	if err != nil {
-		return nil, fmt.Errorf("%s=%s: %w", setting, redis.MaskURL(k.URL), err)
+		return nil, fmt.Errorf("%s=%s: %w", setting, redis.MaskURL(k.Store.URL), err)
 	}
 	return kv, nil
 }

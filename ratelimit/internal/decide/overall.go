@@ -38,8 +38,15 @@ func inQuotaMode(rule *limits.Rule, globalQuota bool) bool {
 	return !rule.Unlimited && (globalQuota || rule.Quota)
 }
 
-// HeaderNames are the three header names of LIMIT_*_HEADER.
-type HeaderNames struct{ Limit, Remaining, Reset string }
+// HeaderNames are those of the three headers.
+type HeaderNames struct {
+	// Header with the limit.
+	Limit string `env:"LIMIT_LIMIT_HEADER" envDefault:"RateLimit-Limit"`
+	// Header with the hits that remain.
+	Remaining string `env:"LIMIT_REMAINING_HEADER" envDefault:"RateLimit-Remaining"`
+	// Header with the seconds to the end of the window.
+	Reset string `env:"LIMIT_RESET_HEADER" envDefault:"RateLimit-Reset"`
+}
 
 // Headers appends the three headers that describe the tightest limit: the last
 // descriptor over its limit and not in quota mode, else the first with the least remaining.

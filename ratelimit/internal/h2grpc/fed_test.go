@@ -30,10 +30,12 @@ func newTestServer(t testing.TB) *Server {
 	t.Helper()
 	registry := stats.NewRegistry(stats.Options{})
 	svc := service.New(service.Options{
-		Store: memory.New(memory.Options{}), Stats: registry, Caps: service.Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10},
+		Store: memory.New(memory.Options{}), Stats: registry,
+		Caps: service.Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10},
 	})
 	const rule = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 4000000000}}\n"
-	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(rule)}}, limits.Options{NearRatio: 0.8, Stats: registry})
+	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(rule)}},
+		limits.Options{Settings: limits.Settings{NearRatio: 0.8}, Stats: registry})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,10 +72,12 @@ func newRig(t testing.TB, change func(o *rigOptions)) *rig {
 		change(&o)
 	}
 	r.service = service.New(service.Options{
-		Store: o.store, Clock: o.clock, Stats: r.stats, Caps: service.Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10},
+		Store: o.store, Clock: o.clock, Stats: r.stats,
+		Caps: service.Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10},
 	})
 	o.Service = r.service
-	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(rule)}}, limits.Options{NearRatio: 0.8, Stats: r.stats})
+	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(rule)}},
+		limits.Options{Settings: limits.Settings{NearRatio: 0.8}, Stats: r.stats})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +191,8 @@ func (r *response) String() string {
 
 // ok reports whether it is an answer with a message that allows the request.
 func (r *response) ok() bool {
-	if !r.ended || r.get(":status") != "200" || r.get("grpc-status") != "0" || !strings.HasPrefix(r.get("content-type"), "application/grpc") || len(r.fields) != 2 || len(r.body) < 5 {
+	if !r.ended || r.get(":status") != "200" || r.get("grpc-status") != "0" ||
+		!strings.HasPrefix(r.get("content-type"), "application/grpc") || len(r.fields) != 2 || len(r.body) < 5 {
 		return false
 	}
 	var m pb.RateLimitResponse
@@ -228,7 +231,8 @@ func (r *rig) dialRaw(t testing.TB) *peer {
 func newPeer(t testing.TB, conn net.Conn) *peer {
 	t.Cleanup(func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(patience))
-	p := &peer{t: t, conn: conn, settings: map[http2.SettingID]uint32{}, responses: map[uint32]*response{}, windows: map[uint32]uint32{}}
+	p := &peer{t: t, conn: conn, settings: map[http2.SettingID]uint32{}, responses: map[uint32]*response{},
+		windows: map[uint32]uint32{}}
 	p.framer = http2.NewFramer(conn, conn)
 	p.framer.AllowIllegalWrites = true
 	p.framer.SetMaxReadFrameSize(1<<24 - 1)
@@ -330,7 +334,8 @@ func (p *peer) next() bool {
 			p.pings = append(p.pings, f.Data)
 		}
 	case *http2.GoAwayFrame:
-		p.goAway = append(p.goAway, http2.GoAwayFrame{FrameHeader: f.FrameHeader, LastStreamID: f.LastStreamID, ErrCode: f.ErrCode})
+		p.goAway = append(p.goAway, http2.GoAwayFrame{FrameHeader: f.FrameHeader, LastStreamID: f.LastStreamID,
+			ErrCode: f.ErrCode})
 		p.why = append(p.why, string(f.DebugData()))
 	case *http2.WindowUpdateFrame:
 		p.windows[id] += f.Increment
@@ -353,7 +358,8 @@ func (p *peer) until(what string, f func() bool) {
 // response waits until a stream has ended.
 func (p *peer) response(id uint32) *response {
 	p.t.Helper()
-	p.until(fmt.Sprintf("the answer on stream %d", id), func() bool { return p.responses[id] != nil && (p.responses[id].ended || p.responses[id].reset) })
+	p.until(fmt.Sprintf("the answer on stream %d", id),
+		func() bool { return p.responses[id] != nil && (p.responses[id].ended || p.responses[id].reset) })
 	return p.responses[id]
 }
 
@@ -431,7 +437,8 @@ func (p *peer) encode(fields []hpack.HeaderField) []byte {
 // headers sends HEADERS.
 func (p *peer) headers(id uint32, end bool, fields []hpack.HeaderField) {
 	p.t.Helper()
-	p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.encode(fields), EndHeaders: true, EndStream: end}))
+	p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.encode(fields), EndHeaders: true,
+		EndStream: end}))
 }
 
 func (p *peer) data(id uint32, end bool, b []byte) {

@@ -34,7 +34,7 @@ func TestRulesAreSmall_Alloc(t *testing.T) {
 	}
 	before := heap()
 	registry := stats.NewRegistry(stats.Options{})
-	r, _, err := Load(context.Background(), files, Options{NearRatio: 0.8, Stats: registry})
+	r, _, err := Load(context.Background(), files, Options{Settings: Settings{NearRatio: 0.8}, Stats: registry})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,8 @@ func TestFindAndKeys_Alloc(t *testing.T) {
 		"{key: p, value: /a/*/b*c, value_to_metric: true, " + l + "}, {key: s, value: s/*, share_threshold: true, " +
 		l + "}, {key: any, " + l + "}"
 	for _, escaped := range []bool{false, true} {
-		r := mustLoad(t, Options{NearRatio: 0.8, KeyPrefix: "x:", EscapedKeys: escaped}, inDomain(list), manyWildcards(200))
+		r := mustLoad(t, Options{Settings: Settings{NearRatio: 0.8, KeyPrefix: "x:"}, EscapedKeys: escaped}, inDomain(list),
+			manyWildcards(200))
 		buf := make([]byte, 0, 512)
 		for _, descriptor := range []string{"(user,u1)(path,/a b)", "(p,/a/x/bxc)", "(s,s/1)", "(any,thing)",
 			"(w,/api/v77/x)"} {

@@ -82,7 +82,7 @@ func BenchmarkLoad(b *testing.B) {
 			b.SetBytes(int64(len(f.Text)))
 			b.ReportAllocs()
 			for b.Loop() {
-				mustLoad(b, Options{NearRatio: 0.8, Stats: reg}, f)
+				mustLoad(b, Options{Settings: Settings{NearRatio: 0.8}, Stats: reg}, f)
 			}
 		})
 	}
@@ -96,7 +96,7 @@ func BenchmarkMemory(b *testing.B) {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		reg := stats.NewRegistry(stats.Options{})
-		r := mustLoad(b, Options{NearRatio: 0.8, Stats: reg}, f)
+		r := mustLoad(b, Options{Settings: Settings{NearRatio: 0.8}, Stats: reg}, f)
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		b.ReportMetric(float64(int64(after.HeapAlloc)-int64(before.HeapAlloc))/(1<<20), "MiB")
@@ -110,7 +110,7 @@ var twoEntries = []rls.Entry{{Key: "user", Value: "u7"}, {Key: "path", Value: "/
 func BenchmarkFind(b *testing.B) {
 	for _, n := range []int{2, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			r := mustLoad(b, Options{NearRatio: 0.8}, manyRules(max(n, 16)))
+			r := mustLoad(b, Options{Settings: Settings{NearRatio: 0.8}}, manyRules(max(n, 16)))
 			// Many users, so that the trie does not sit in the processor's cache by itself.
 			asked := make([][]rls.Entry, 1<<12)
 			for i := range asked {
@@ -130,7 +130,7 @@ func BenchmarkFind(b *testing.B) {
 func BenchmarkAppendKey(b *testing.B) {
 	for _, escaped := range []bool{false, true} {
 		b.Run(map[bool]string{false: "default", true: "escaped"}[escaped], func(b *testing.B) {
-			r := mustLoad(b, Options{NearRatio: 0.8, EscapedKeys: escaped}, manyRules(100))
+			r := mustLoad(b, Options{Settings: Settings{NearRatio: 0.8}, EscapedKeys: escaped}, manyRules(100))
 			rule := r.Domain("edge").Find(twoEntries)
 			var key []byte
 			for b.Loop() {

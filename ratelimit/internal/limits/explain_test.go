@@ -71,7 +71,7 @@ func TestExplain_bytes(t *testing.T) {
 }
 
 func TestExplain_text(t *testing.T) {
-	r := mustLoad(t, Options{NearRatio: 0.8}, File{"edge.yaml", []byte(explained)})
+	r := mustLoad(t, Options{Settings: Settings{NearRatio: 0.8}}, File{"edge.yaml", []byte(explained)})
 	f := func(descriptor, want string) {
 		t.Helper()
 		x := r.ExplainAt("edge", entriesOf(t, descriptor), 1700000000)
@@ -344,7 +344,7 @@ descriptors:
 
 // Outcome says of every descriptor what Explain does, and Path and At where the rule stands.
 func TestOutcome(t *testing.T) {
-	r := mustLoad(t, Options{NearRatio: 0.8}, File{"edge.yaml", []byte(explained)},
+	r := mustLoad(t, Options{Settings: Settings{NearRatio: 0.8}}, File{"edge.yaml", []byte(explained)},
 		File{"empty.yaml", []byte("domain: empty")})
 	f := func(domain, descriptor string, want Outcome, unmatched bool) {
 		t.Helper()

@@ -28,7 +28,7 @@ func FuzzLoad(f *testing.F) {
 		if len(text) > 1<<14 {
 			return
 		}
-		r, _, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}}, Options{NearRatio: 0.8})
+		r, _, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}}, Options{Settings: Settings{NearRatio: 0.8}})
 		if err != nil {
 			refusal, ok := errors.AsType[*Rejection](err)
 			if !ok || r != nil || len(refusal.Problems) == 0 {

@@ -47,12 +47,20 @@ func ParseFailureMode(s string) (FailureMode, error) {
 	return FailureUnset, fmt.Errorf("limits: failure mode %q is not one of error, allow, deny", s)
 }
 
-// Options are the settings that rules are compiled with.
+// Settings shape what rules are compiled to.
+type Settings struct {
+	// true: several files may add top-level entries to one domain; false: a second file of a domain is refused.
+	MergeDomains bool `env:"MERGE_DOMAIN_CONFIG" envDefault:"false" table:"Rules"`
+	// Share of a limit from which on hits count as near_limit.
+	NearRatio float32 `env:"NEAR_LIMIT_RATIO" envDefault:"0.8" min:"0" max:"1"`
+	// Put before every key, verbatim: separates deployments that share a store.
+	KeyPrefix string `env:"CACHE_KEY_PREFIX"`
+}
+
+// Options are what rules are compiled with.
 type Options struct {
-	KeyPrefix    string  // CACHE_KEY_PREFIX, put before every counter key as it is
-	EscapedKeys  bool    // CACHE_KEY_FORMAT=escaped
-	NearRatio    float32 // NEAR_LIMIT_RATIO, 0 to 1
-	MergeDomains bool    // MERGE_DOMAIN_CONFIG
+	Settings
+	EscapedKeys bool // CACHE_KEY_FORMAT=escaped
 	// Paced makes a load sleep more than it works, so that requests which are decided meanwhile keep the processor.
 	// It takes three times as long.
 	Paced bool

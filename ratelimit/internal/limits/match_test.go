@@ -57,7 +57,10 @@ func walk(t testing.TB, r *Rules, descriptor string) string {
 // Which entry decides, and under which counter and metric key.
 func TestFind_examples(t *testing.T) {
 	var r *Rules
-	given := func(list string) { t.Helper(); r = mustLoad(t, Options{NearRatio: 0.8}, inDomain(list)) }
+	given := func(list string) {
+		t.Helper()
+		r = mustLoad(t, Options{Settings: Settings{NearRatio: 0.8}}, inDomain(list))
+	}
 	f := func(descriptor, want string) {
 		t.Helper()
 		if got := walk(t, r, descriptor); got != want {
@@ -198,7 +201,7 @@ func TestFind_neverJoins(t *testing.T) {
 
 // Overrides have keys and metric keys of their own.
 func TestOverride(t *testing.T) {
-	r := mustLoad(t, Options{NearRatio: 0.8})
+	r := mustLoad(t, Options{Settings: Settings{NearRatio: 0.8}})
 	f := func(o rls.Override, descriptor, wantKey, wantMetric string) {
 		t.Helper()
 		rule := Rule{Attributes: Attributes{Shadow: true}, Name: "left from the last request"}

@@ -235,7 +235,7 @@ func TestLoad_allProblems(t *testing.T) {
 
 // Files of one domain merge at the top level only.
 func TestLoad_merge(t *testing.T) {
-	o := Options{MergeDomains: true}
+	o := Options{Settings: Settings{MergeDomains: true}}
 	a := File{"a.yaml", []byte("domain: d\non_store_failure: deny\ndescriptors:\n- key: a\n  value: x*\n")}
 	refused(t, o, []File{a, {"b.yaml", []byte("domain: d\non_store_failure: allow\n")}},
 		`b.yaml:2:19: domain "d": on_store_failure is allow here and deny in a.yaml:2:19; files of one domain must agree`)

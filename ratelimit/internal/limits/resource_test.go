@@ -56,11 +56,13 @@ func newer(t testing.TB, d *desc, quota bool, metadata map[string]any) *desc {
 func TestResources_asYAML(t *testing.T) {
 	f := func(c *conf, yaml string) {
 		t.Helper()
-		want, wantWarnings, err := Load(context.Background(), []File{{"r.yaml", []byte(yaml)}}, Options{NearRatio: 0.8})
+		want, wantWarnings, err := Load(context.Background(), []File{{"r.yaml", []byte(yaml)}},
+			Options{Settings: Settings{NearRatio: 0.8}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, warnings, err := LoadResources(context.Background(), [][]byte{encode(t, c)}, Options{NearRatio: 0.8})
+		got, warnings, err := LoadResources(context.Background(), [][]byte{encode(t, c)},
+			Options{Settings: Settings{NearRatio: 0.8}})
 		if err != nil {
 			t.Error(err)
 			return
@@ -232,7 +234,7 @@ func TestResources_merged(t *testing.T) {
 	a := encode(t, &conf{Name: "a", Domain: "d", Descriptors: []*desc{{Key: "k", Value: "a*", RateLimit: minute}}})
 	b := encode(t, &conf{Name: "b", Domain: "d", Descriptors: []*desc{{Key: "k", Value: "*a", RateLimit: minute}}})
 	for _, order := range [][][]byte{{a, b}, {b, a}} {
-		r, _, err := LoadResources(context.Background(), order, Options{MergeDomains: true})
+		r, _, err := LoadResources(context.Background(), order, Options{Settings: Settings{MergeDomains: true}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -263,8 +265,9 @@ func FuzzResource(f *testing.F) {
 		if len(b) > 1<<14 {
 			return
 		}
-		r, warnings, err := LoadResources(context.Background(), [][]byte{b}, Options{NearRatio: 0.8})
-		again, warnings2, err2 := LoadResources(context.Background(), [][]byte{b}, Options{NearRatio: 0.8})
+		r, warnings, err := LoadResources(context.Background(), [][]byte{b}, Options{Settings: Settings{NearRatio: 0.8}})
+		again, warnings2, err2 := LoadResources(context.Background(), [][]byte{b},
+			Options{Settings: Settings{NearRatio: 0.8}})
 		if fmt.Sprint(err) != fmt.Sprint(err2) || fmt.Sprint(warnings) != fmt.Sprint(warnings2) {
 			t.Fatalf("read twice: %v %v\n%v %v", err, warnings, err2, warnings2)
 		}

@@ -26,15 +26,19 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
+// Settings of a Page.
+type Settings struct {
+	// true: `ratelimit_service_response_time_seconds` holds milliseconds in spite of its name, as old dashboards may want; no effect with a mapping file.
+	Milliseconds bool `env:"PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS" envDefault:"false"`
+}
+
 // Options of a Page. Stats is required.
 type Options struct {
+	Settings
 	// Stats is what is shown. New must be called before its Run.
 	Stats *stats.Registry
 	// Mapping replaces the default one; nil leaves that.
 	Mapping *Mapping
-	// Milliseconds leaves the methods' response times in milliseconds although their metric is named seconds
-	// (PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS). It has no effect with Mapping.
-	Milliseconds bool
 	// Build are the labels of ratelimit_build_info, which is 1; without any it is not shown.
 	Build []stats.Tag
 	Log   *slog.Logger

@@ -28,7 +28,7 @@ var quiet = slog.New(slog.DiscardHandler)
 // rig is a page over a registry without a flusher.
 func rig(t testing.TB, mapping string, extra map[string]string) (*stats.Registry, *Page) {
 	t.Helper()
-	r := stats.NewRegistry(stats.Options{ExtraTags: extra, Log: quiet})
+	r := stats.NewRegistry(stats.Options{Settings: stats.Settings{ExtraTags: extra}, Log: quiet})
 	o := Options{Stats: r, Log: quiet}
 	if mapping != "" {
 		m, err := parseMapping(mapping)
@@ -146,7 +146,8 @@ same_name{az="b"} 15
 
 // TestBuildInfo: which program it is stands on each page, and tags of the same names stay off it.
 func TestBuildInfo(t *testing.T) {
-	r := stats.NewRegistry(stats.Options{ExtraTags: map[string]string{"az": "b", "version": "blue"}, Log: quiet})
+	r := stats.NewRegistry(stats.Options{Settings: stats.Settings{ExtraTags: map[string]string{"az": "b",
+		"version": "blue"}}, Log: quiet})
 	build := []stats.Tag{{Name: "version", Value: "1.2.3"}, {Name: "goversion", Value: "go1"}}
 	mapping, err := parseMapping("mappings: [{match: a.*, name: x}]")
 	if err != nil {
@@ -184,7 +185,7 @@ func run(t *testing.T, r *stats.Registry) {
 func TestForgotten(t *testing.T) {
 	f := func(mapping, series string) {
 		t.Helper()
-		r := stats.NewRegistry(stats.Options{DynamicIdle: time.Millisecond, Log: quiet})
+		r := stats.NewRegistry(stats.Options{Settings: stats.Settings{DynamicIdle: time.Millisecond}, Log: quiet})
 		o := Options{Stats: r, Log: quiet}
 		if mapping != "" {
 			var err error

@@ -53,7 +53,7 @@ ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"} 4
 // go on meaning what they say.
 func TestTimes_milliseconds(t *testing.T) {
 	r := stats.NewRegistry(stats.Options{Log: quiet})
-	p := New(Options{Stats: r, Milliseconds: true, Log: quiet})
+	p := New(Options{Stats: r, Settings: Settings{Milliseconds: true}, Log: quiet})
 	r.Timer("ratelimit_server.x.response_time").Observe(250 * time.Millisecond)
 	r.Timer("ratelimit.store.response_time").Observe(250 * time.Millisecond)
 	run(t, r)

@@ -48,9 +48,10 @@ func openMemory(testing.TB) (counter.Store, func(testing.TB, []string) map[strin
 
 func openRedis(t testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
 	db := testdb.Redis(t)
-	return openKV(t, redis.Options{URL: db.URL()}), func(t testing.TB, _ []string) map[string]int64 {
-		return readKeys(t, rueidis.ClientOption{InitAddress: []string{db.Addr}, SelectDB: db.DB})
-	}
+	return openKV(t, redis.Options{Settings: redis.Settings{URL: db.URL()}}),
+		func(t testing.TB, _ []string) map[string]int64 {
+			return readKeys(t, rueidis.ClientOption{InitAddress: []string{db.Addr}, SelectDB: db.DB})
+		}
 }
 
 func openSentinel(t testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
@@ -59,7 +60,7 @@ func openSentinel(t testing.TB) (counter.Store, func(testing.TB, []string) map[s
 	if err != nil {
 		t.Fatal(err)
 	}
-	return openKV(t, redis.Options{Type: redis.Sentinel, URL: set.URL()}),
+	return openKV(t, redis.Options{Settings: redis.Settings{Type: redis.Sentinel, URL: set.URL()}}),
 		func(t testing.TB, _ []string) map[string]int64 {
 			return readKeys(t, rueidis.ClientOption{InitAddress: []string{master.Addr()}})
 		}
@@ -67,7 +68,7 @@ func openSentinel(t testing.TB) (counter.Store, func(testing.TB, []string) map[s
 
 func openCluster(t testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
 	cluster := testdb.Cluster(t)
-	return openKV(t, redis.Options{Type: redis.InCluster, URL: cluster.URL()}),
+	return openKV(t, redis.Options{Settings: redis.Settings{Type: redis.InCluster, URL: cluster.URL()}}),
 		func(t testing.TB, _ []string) map[string]int64 {
 			all := map[string]int64{}
 			for _, master := range cluster.Nodes[:3] {
@@ -78,7 +79,7 @@ func openCluster(t testing.TB) (counter.Store, func(testing.TB, []string) map[st
 }
 
 func openKV(t testing.TB, o redis.Options) counter.Store {
-	o.Timeout, o.Stall = 5*time.Second, -1
+	o.Settings.Timeout, o.Stall = 5*time.Second, -1
 	kv, err := redis.Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ func BenchmarkCall(b *testing.B) {
 	registry := stats.NewRegistry(stats.Options{})
 	registry.OnTime(func(stats.Series, time.Duration, float64) {})
 	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "bench.yaml", Text: []byte(text)}},
-		limits.Options{NearRatio: 0.8, Stats: registry})
+		limits.Options{Settings: limits.Settings{NearRatio: 0.8}, Stats: registry})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -62,8 +62,8 @@ func newRig(t testing.TB, o service.Options, lo limits.Options, files ...string)
 		r.load(t, lo, files...)
 	}
 
-	g := NewFront(GRPCOptions{Native: native, MaxStreams: 1024, Service: r.service, Health: r.health, Stats: r.stats, Log: discard,
-		MinPing: 5 * time.Second, Reflection: true})
+	g := NewFront(GRPCOptions{Native: native, GRPCSettings: GRPCSettings{MaxStreams: 1024, MinPing: 5 * time.Second,
+		Reflection: true}, Service: r.service, Health: r.health, Stats: r.stats, Log: discard})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func newRig(t testing.TB, o service.Options, lo limits.Options, files ...string)
 		}
 	})
 	r.http = httptest.NewServer(NewHTTP(HTTPOptions{Service: r.service, Health: r.health, Stats: r.stats, Log: discard,
-		BodyBytes: 1 << 20}))
+		HTTPSettings: HTTPSettings{BodyBytes: 1 << 20}}))
 	t.Cleanup(r.http.Close)
 	r.conn, err = grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

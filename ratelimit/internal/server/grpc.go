@@ -20,26 +20,33 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// GRPCOptions shape the gRPC listener.
+// GRPCSettings shape the gRPC listener.
+type GRPCSettings struct {
+	// Age at which a gRPC connection gets GOAWAY, plus or minus 10 %, so that balancing evens out; 0: never.
+	MaxAge time.Duration `env:"GRPC_MAX_CONNECTION_AGE" envDefault:"24h" min:"0s"`
+	// What such a connection gets to finish its calls before it is cut; 0: for ever.
+	MaxAgeGrace time.Duration `env:"GRPC_MAX_CONNECTION_AGE_GRACE" envDefault:"1h" min:"0s"`
+	// How long a gRPC connection may be silent before the server pings it.
+	KeepaliveTime time.Duration `env:"GRPC_KEEPALIVE_TIME" envDefault:"1m" min:"1s"` // 0: grpc-go's 2 h
+	// How long the peer has to answer before the connection is dropped.
+	KeepaliveTimeout time.Duration `env:"GRPC_KEEPALIVE_TIMEOUT" envDefault:"20s" min:"1s"` // 0: grpc-go's 20 s
+	// Shortest pause between pings that a client may send, with streams or without; more often ends its connection.
+	MinPing time.Duration `env:"GRPC_KEEPALIVE_MIN_TIME" envDefault:"5s" min:"0s"`
+	// Calls that a gRPC connection may have open; more are refused (REFUSED_STREAM), and a client that knows waits.
+	MaxStreams int `env:"GRPC_MAX_CONCURRENT_STREAMS" envDefault:"1024" min:"1" max:"1000000"`
+	// true: the gRPC reflection service is served, for grpcurl and the like.
+	Reflection bool `env:"GRPC_REFLECTION" envDefault:"false"`
+}
+
+// GRPCOptions are what the gRPC listener takes.
 type GRPCOptions struct {
+	GRPCSettings
 	Service *service.Service
 	Health  *Health
 	Stats   *stats.Registry
 	Log     *slog.Logger
-	// MaxAge is the age at which a connection gets a GOAWAY (±10 %), MaxAgeGrace what it gets
-	// to finish its calls; 0 means never.
-	MaxAge, MaxAgeGrace time.Duration
-	// KeepaliveTime is how long a connection may be silent before the server pings it, KeepaliveTimeout
-	// how long the peer has to answer; 0 leaves grpc-go's 2 h and 20 s.
-	KeepaliveTime, KeepaliveTimeout time.Duration
-	// MinPing is the shortest time between keepalive pings that a client may send, streams or none.
-	MinPing time.Duration
 	// Native: decisions are served by package h2grpc, and only the other methods by grpc-go.
 	Native bool
-	// MaxStreams is how many calls of a connection may be open.
-	MaxStreams int
-	// Reflection serves the reflection service too.
-	Reflection bool
 	// TLS is the listener's config; nil: plain HTTP/2.
 	TLS *tls.Config
 	// Tracing records each call; nil is off.

@@ -22,18 +22,37 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/httpx"
 )
 
-// HTTPOptions shape the HTTP listener.
+// HTTPSettings shape the HTTP listener. Those that bound reading and idling hold for the other HTTP listeners too.
+type HTTPSettings struct {
+	// Longest body of /json, in bytes; beyond it 413.
+	BodyBytes int64 `env:"HTTP_MAX_BODY_BYTES" envDefault:"1048576" min:"1"`
+	// Time a client has to send the header of an HTTP request.
+	HeaderTimeout time.Duration `env:"HTTP_READ_HEADER_TIMEOUT" envDefault:"5s" min:"1ms"`
+	// Time a client has to send a whole HTTP request.
+	ReadTimeout time.Duration `env:"HTTP_READ_TIMEOUT" envDefault:"15s" min:"1ms"`
+	// Time a decision over HTTP may take: HTTP callers bring no deadline. The store's failure mode answers then.
+	Timeout time.Duration `env:"HTTP_REQUEST_TIMEOUT" envDefault:"10s" min:"1ms"` // 0: left to the store
+	// Time from the end of an HTTP request's header to the end of its answer. Longer than HTTP_REQUEST_TIMEOUT.
+	WriteTimeout time.Duration `env:"HTTP_WRITE_TIMEOUT" envDefault:"30s" min:"1ms"`
+	// How long a kept-alive HTTP connection may rest between requests.
+	IdleTimeout time.Duration `env:"HTTP_IDLE_TIMEOUT" envDefault:"2m" min:"1ms"`
+}
+
+// Timeouts bound a listener's connections; write is that of its answers, 0 none.
+func (s HTTPSettings) Timeouts(write time.Duration) httpx.Timeouts {
+	return httpx.Timeouts{Header: s.HeaderTimeout, Read: s.ReadTimeout, Write: write, Idle: s.IdleTimeout}
+}
+
+// HTTPOptions are what the HTTP listener takes.
 type HTTPOptions struct {
+	HTTPSettings
 	Service *service.Service
 	Health  *Health
 	Stats   *stats.Registry
 	Log     *slog.Logger
-	// BodyBytes is the longest body of /json.
-	BodyBytes int64
-	// Timeout bounds a decision, since HTTP callers bring no deadline; 0 leaves it to the store.
-	Timeout time.Duration
 	// Tracing records each decision; nil is off.
 	Tracing *Tracing
 }

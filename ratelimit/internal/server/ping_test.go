@@ -23,7 +23,8 @@ func TestPings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := NewGRPC(GRPCOptions{Service: r.service, Health: NewHealth(), Stats: r.stats, Log: discard, MinPing: minPing})
+		g := NewGRPC(GRPCOptions{Service: r.service, Health: NewHealth(), Stats: r.stats, Log: discard,
+			GRPCSettings: GRPCSettings{MinPing: minPing}})
 		go g.Serve(l)
 		defer g.Stop()
 		if got := pinged(t, l.Addr().String(), every); got != wantGoAway {

@@ -17,7 +17,8 @@ import (
 // none fails, and no caller sees an older set after a newer one.
 func TestReloadsUnderTraffic(t *testing.T) {
 	r := newRig(t, service.Options{Clock: time.Now}, limits.Options{})
-	loader := service.NewLoader(r.service, limits.Options{NearRatio: 0.8}, discard, func(int) {})
+	loader := service.NewLoader(r.service, limits.Options{Settings: limits.Settings{NearRatio: 0.8}}, discard,
+		func(int) {})
 	load := func(generation int) {
 		yaml := fmt.Sprintf(`domain: d
 descriptors:

@@ -125,7 +125,8 @@ func TestJSON_headers(t *testing.T) {
 		t.Helper()
 		o.RetryAfter = true
 		r := newRig(t, o, limits.Options{}, short(`[{key: k, @2/m}, {key: zero, @0/m}]`))
-		resp, _ := r.post(t, "POST", "/json", `{"domain": "d", "descriptors": [{"entries": [{"key": "`+body+`", "value": "v"}]}]}`)
+		resp, _ := r.post(t, "POST", "/json",
+			`{"domain": "d", "descriptors": [{"entries": [{"key": "`+body+`", "value": "v"}]}]}`)
 		for _, name := range []string{"Date", "Content-Length", "Content-Type"} {
 			resp.Header.Del(name)
 		}
@@ -408,7 +409,8 @@ func TestReflection(t *testing.T) {
 func TestDebug(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, service.Options{}, limits.Options{})
-	loader := service.NewLoader(r.service, limits.Options{NearRatio: 0.8}, discard, func(int) {})
+	loader := service.NewLoader(r.service, limits.Options{Settings: limits.Settings{NearRatio: 0.8}}, discard,
+		func(int) {})
 	r.http.Close()
 	r.http = httptest.NewServer(NewDebug(DebugOptions{Service: r.service, Loader: loader, Stats: r.stats, Log: discard,
 		Version: "ratelimit v9"}))
@@ -521,7 +523,8 @@ func FuzzJSON(f *testing.F) {
 	f.Add(`{"domain": "d", "hitsAddend": 4294967295, "descriptors": [{"entries": [{"key": "w", "value": "ab"}], "hitsAddend": "9223372036854775807", "isNegativeHits": true}]}`)
 	f.Add(`{"domain": "x", "descriptors": [{"limit": {"requestsPerUnit": 1, "unit": 7}, "entries": []}, {}]}`)
 	f.Add(`[]`)
-	h := NewHTTP(HTTPOptions{Service: r.service, Health: r.health, Stats: r.stats, Log: discard, BodyBytes: 1 << 16})
+	h := NewHTTP(HTTPOptions{Service: r.service, Health: r.health, Stats: r.stats, Log: discard,
+		HTTPSettings: HTTPSettings{BodyBytes: 1 << 16}})
 	f.Fuzz(func(t *testing.T, body string) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("POST", "/json", strings.NewReader(body)))

@@ -42,7 +42,7 @@ const headerRules = `
 - {key: b, rate_limit: {unit: minute, requests_per_unit: 1, replaces: [{name: a}]}}`
 
 func TestHeaders_draft(t *testing.T) {
-	r := newRig(t, headerRules, Options{DraftHeaders: true, RetryAfter: true})
+	r := newRig(t, headerRules, Options{DraftHeaders: true, Settings: Settings{RetryAfter: true}})
 	r.wantHeaders(t, call("d", "(k,1)"), `RateLimit-Policy: "2-per-minute";q=2;w=60`, `RateLimit: "2-per-minute";r=1;t=40`)
 	r.wantHeaders(t, call("d", "(k,2)|(none,x)|(h,1)|(free,1)|(shadow,1)|(k,3)"),
 		`RateLimit-Policy: "2-per-minute";q=2;w=60, "hourly";q=1;w=3600, "2-per-minute#2";q=2;w=60`,
@@ -52,11 +52,13 @@ func TestHeaders_draft(t *testing.T) {
 		`RateLimit: "2-per-minute";r=0;t=40, "hourly";r=0;t=2800`, `Retry-After: 2800`)
 	// Shadow and unlimited limits, replaced ones, and no limit at all.
 	r.wantHeaders(t, call("d", "(shadow,1)|(free,1)"))
-	r.wantHeaders(t, call("d", "(a,1)|(b,1)"), `RateLimit-Policy: "1-per-minute";q=1;w=60`, `RateLimit: "1-per-minute";r=0;t=40`)
+	r.wantHeaders(t, call("d", "(a,1)|(b,1)"), `RateLimit-Policy: "1-per-minute";q=1;w=60`,
+		`RateLimit: "1-per-minute";r=0;t=40`)
 	r.wantHeaders(t, call("d", "(none,1)"))
 	r.wantHeaders(t, call("elsewhere", "(k,1)"))
 	// Of 20 limits, 16.
-	if got := r.headers(t, call("d", strings.Repeat("(k,9)|", 19)+"(k,9)")); strings.Count(got, "q=2") != decide.MaxMembers {
+	if got := r.headers(t, call("d", strings.Repeat("(k,9)|", 19)+"(k,9)")); strings.Count(got,
+		"q=2") != decide.MaxMembers {
 		t.Error(got)
 	}
 }
@@ -68,7 +70,7 @@ func TestHeaders_retryAfter(t *testing.T) {
 		}
 		return call("d", text)
 	}
-	r := newRig(t, headerRules, Options{RetryAfter: true})
+	r := newRig(t, headerRules, Options{Settings: Settings{RetryAfter: true}})
 	r.wantHeaders(t, call("d", "(k,1)"))
 	r.wantHeaders(t, over(r, "(k,2)|(h,2)|(shadow,2)"), "Retry-After: 2800")
 	r.wantHeaders(t, over(r, "(quota,1)|(quotah,1)"), "Retry-After: 40")
@@ -77,18 +79,19 @@ func TestHeaders_retryAfter(t *testing.T) {
 	r.wantHeaders(t, call("d", "(quota,1)|(quotah,new)"))
 
 	// Legacy headers stand before it.
-	r = newRig(t, headerRules, Options{RetryAfter: true, Headers: &decide.HeaderNames{Limit: "L", Remaining: "R", Reset: "T"}})
+	r = newRig(t, headerRules, Options{Settings: Settings{RetryAfter: true},
+		Headers: &decide.HeaderNames{Limit: "L", Remaining: "R", Reset: "T"}})
 	c := over(r, "(k,1)")
 	r.wantHeaders(t, c, "L: 2", "R: 0", "T: 40", "Retry-After: 40")
 	if h := c.HTTPHeaders(); len(h) != 1 || h[0].Key != "Retry-After" {
 		t.Errorf("HTTPHeaders: %v", h)
 	}
 
-	r = newRig(t, headerRules, Options{RetryAfter: true, GlobalShadow: true})
+	r = newRig(t, headerRules, Options{Settings: Settings{RetryAfter: true, GlobalShadow: true}})
 	r.wantHeaders(t, over(r, "(k,1)"))
-	r = newRig(t, headerRules, Options{RetryAfter: true, DenyUnknown: true})
+	r = newRig(t, headerRules, Options{Settings: Settings{RetryAfter: true}, DenyUnknown: true})
 	r.wantHeaders(t, call("elsewhere", "(k,1)"))
-	r = newRig(t, headerRules, Options{RetryAfter: true, OverLimit: overlimit.New(1 << 20)})
+	r = newRig(t, headerRules, Options{Settings: Settings{RetryAfter: true}, OverLimit: overlimit.New(1 << 20)})
 	r.wantHeaders(t, over(r, "(k,1)"), "Retry-After: 40") // known from the cache
 }
 
@@ -99,7 +102,7 @@ func TestHeaders_failure(t *testing.T) {
 		limits.FailureAllow: {`RateLimit-Policy: "2-per-minute";q=2;w=60`, `RateLimit: "2-per-minute";r=0;t=40`},
 		limits.FailureDeny:  {`RateLimit-Policy: "2-per-minute";q=2;w=60`, `RateLimit: "2-per-minute";r=0;t=40`},
 	} {
-		r := newRig(t, headerRules, Options{DraftHeaders: true, RetryAfter: true, OnStoreFailure: mode})
+		r := newRig(t, headerRules, Options{DraftHeaders: true, Settings: Settings{RetryAfter: true}, OnStoreFailure: mode})
 		r.store.err = counter.ErrOpen
 		r.wantHeaders(t, call("d", "(k,1)"), want...)
 		r.wantHeaders(t, call("d", "(h,1)|(zero,1)"), `RateLimit-Policy: "hourly";q=1;w=3600, "0-per-minute";q=0;w=60`,

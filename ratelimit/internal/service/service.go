@@ -15,13 +15,29 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/decide"
 	"gatehouse/ratelimit/internal/limits"
-	"gatehouse/ratelimit/internal/observe"
 	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Options are the settings that shape a decision. Every field is used as it is: defaults are config's.
+// Settings shape a decision.
+type Settings struct {
+	// true: every answer is OK; what would have been refused is counted.
+	GlobalShadow bool `env:"SHADOW_MODE" envDefault:"false"`
+	// true: every rule is in quota mode: a request is over its limit only when all its descriptors are.
+	GlobalQuota bool `env:"QUOTA_MODE" envDefault:"false"`
+	// true: answers carry dynamic_metadata.
+	DynamicMetadata bool `env:"RESPONSE_DYNAMIC_METADATA" envDefault:"false"`
+	// true: answers that are OVER_LIMIT carry Retry-After, with either style of LIMIT_RESPONSE_HEADERS_STYLE or with none.
+	RetryAfter bool `env:"LIMIT_RETRY_AFTER_ENABLED" envDefault:"false"`
+	// true: when one descriptor of a request is over its limit, no counter of that request grows.
+	StopWhenOver bool `env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" envDefault:"false" table:"Counting"`
+	// true: `ratelimit.service.no_match.<domain>` counts descriptors that no entry of a known domain takes: these are not limited.
+	CountNoMatch bool `env:"STATS_NO_MATCH" envDefault:"false" table:"Stats"`
+}
+
+// Options are what New takes. Every field is used as it is.
 type Options struct {
+	Settings
 	// Store counts. It may be set by SetStore instead, before the first Decide.
 	Store counter.Store
 	// OverLimit remembers counters that are over their limit; nil is off.
@@ -29,27 +45,17 @@ type Options struct {
 	// Stats receives the service's counters; required.
 	Stats *stats.Registry
 
-	GlobalShadow    bool // SHADOW_MODE
-	GlobalQuota     bool // QUOTA_MODE
-	StopWhenOver    bool // STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
-	DenyUnknown     bool // UNKNOWN_DOMAIN=deny
-	DynamicMetadata bool // RESPONSE_DYNAMIC_METADATA
-	CountNoMatch    bool // STATS_NO_MATCH
-
+	// DenyUnknown answers OVER_LIMIT for a domain without rules (UNKNOWN_DOMAIN=deny).
+	DenyUnknown bool
 	// OnStoreFailure is STORE_FAILURE_MODE, for domains that do not say otherwise.
 	OnStoreFailure limits.FailureMode
 	// Headers are the names of the three limit headers; nil leaves them out.
 	Headers *decide.HeaderNames
 	// DraftHeaders adds RateLimit-Policy and RateLimit (LIMIT_RESPONSE_HEADERS_STYLE=draft).
 	DraftHeaders bool
-	// RetryAfter adds Retry-After to answers that are over (LIMIT_RETRY_AFTER_ENABLED).
-	RetryAfter bool
 
 	// Caps refuse oversized requests.
 	Caps Caps
-
-	// Observe keeps decisions for operators, DEBUG_RECENT_SIZE and DEBUG_TOP_KEYS.
-	Observe observe.Options
 
 	// Tracer records each decision as a span; nil is off, and then no context is searched for one.
 	Tracer trace.Tracer
@@ -63,9 +69,15 @@ type Options struct {
 	Clock func() time.Time
 }
 
-// Caps bound what one request may hold: MAX_DESCRIPTORS, MAX_ENTRIES (of a descriptor) and
-// MAX_TEXT_BYTES (of a domain, key or value).
-type Caps struct{ Descriptors, Entries, TextBytes int }
+// Caps bound what one request may hold.
+type Caps struct {
+	// Descriptors of one request; more are refused with INVALID_ARGUMENT or 400.
+	Descriptors int `env:"MAX_DESCRIPTORS" envDefault:"256" min:"1"`
+	// Entries of one descriptor; more are refused.
+	Entries int `env:"MAX_ENTRIES" envDefault:"64" min:"1"`
+	// Bytes of one domain, key or value; more are refused. Envoy's headers hold at most 60 KiB.
+	TextBytes int `env:"MAX_TEXT_BYTES" envDefault:"65536" min:"1"`
+}
 
 // Service decides. It is safe for concurrent use.
 type Service struct {
@@ -82,14 +94,10 @@ type Service struct {
 	trouble                                troubles
 	refusals                               *refusals
 	sampler                                *sampler // nil: off
-	observer                               observe.Observer
 }
 
 // Now is the service's clock.
 func (s *Service) Now() time.Time { return s.clock() }
-
-// Observer shows decisions to operators.
-func (s *Service) Observer() *observe.Observer { return &s.observer }
 
 // SetStore gives the service its store. The debug port may explain rules before that.
 func (s *Service) SetStore(store counter.Store) { s.store.Store(&store) }
@@ -116,7 +124,6 @@ func New(o Options) *Service {
 	}
 	s.trouble = newTroubles(o.Stats)
 	s.sampler = newSampler(o.Log)
-	s.observer.Keep(o.Observe)
 	s.refusals = newRefusals(o.Stats, cmp.Or(o.Log, slog.New(slog.DiscardHandler)))
 	return s
 }

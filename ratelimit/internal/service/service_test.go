@@ -73,7 +73,7 @@ func (r *rig) load(t testing.TB, yaml string) {
 		yaml = "domain: d\ndescriptors: " + yaml
 	}
 	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(yaml)}},
-		limits.Options{NearRatio: 0.8, Stats: r.stats})
+		limits.Options{Settings: limits.Settings{NearRatio: 0.8}, Stats: r.stats})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestNoMatch(t *testing.T) {
 	c := call("d", "(k,a)|(k,b)|(x,y)|(deep,1)|(k,a)(j,1)|(open,1)|(own,1)")
 	c.Request.Descriptors[6].HasLimit, c.Request.Descriptors[6].Limit = true, rls.Override{PerUnit: 5, Unit: rls.Day}
 	c.Request.Descriptors = append(c.Request.Descriptors, rls.Descriptor{}) // without entries
-	r := newRig(t, rules, Options{CountNoMatch: true})
+	r := newRig(t, rules, Options{Settings: Settings{CountNoMatch: true}})
 	r.expect(t, c, "OK: OK 2/3 OK OK OK OK OK OK 4/5 OK")
 	r.expect(t, call("nobody", "(k,b)"), "OK: OK") // domain_not_found counts it
 	r.wantCounters(t, stats.NoMatchPrefix, map[string]int64{"d": 5})
@@ -255,7 +255,7 @@ func TestNoMatch(t *testing.T) {
 
 // What the daemon's settings make of a verdict is reported next to it.
 func TestExplain_modes(t *testing.T) {
-	r := newRig(t, `[{key: k, @3}]`, Options{DenyUnknown: true, GlobalShadow: true, GlobalQuota: true})
+	r := newRig(t, `[{key: k, @3}]`, Options{DenyUnknown: true, Settings: Settings{GlobalShadow: true, GlobalQuota: true}})
 	x, err := r.Explain(t.Context(), "nobody", []rls.Entry{{Key: "k", Value: "v"}})
 	if err != nil {
 		t.Fatal(err)
@@ -331,7 +331,7 @@ const stopRules = `
 func TestStop(t *testing.T) {
 	for _, cache := range []bool{false, true} {
 		t.Run(fmt.Sprint("cache ", cache), func(t *testing.T) {
-			o := Options{StopWhenOver: true}
+			o := Options{Settings: Settings{StopWhenOver: true}}
 			if cache {
 				o.OverLimit = overlimit.New(1 << 20)
 			}
@@ -357,7 +357,7 @@ func TestStop(t *testing.T) {
 }
 
 func TestStop_cacheKnowsWhatIsStored(t *testing.T) {
-	r := newRig(t, `[{key: k, @10}]`, Options{StopWhenOver: true, OverLimit: overlimit.New(1 << 20)})
+	r := newRig(t, `[{key: k, @10}]`, Options{Settings: Settings{StopWhenOver: true}, OverLimit: overlimit.New(1 << 20)})
 	many := call("d", "(k,v)")
 	many.Request.HitsAddend = 8
 	r.expect(t, many, "OK: OK 2/10")
@@ -367,7 +367,7 @@ func TestStop_cacheKnowsWhatIsStored(t *testing.T) {
 
 func TestStop_shadowStopsNobody(t *testing.T) {
 	r := newRig(t, `[{key: s, @0, shadow_mode: true}, {key: k, @5}]`,
-		Options{StopWhenOver: true, OverLimit: overlimit.New(1 << 20)})
+		Options{Settings: Settings{StopWhenOver: true}, OverLimit: overlimit.New(1 << 20)})
 	r.expect(t, call("d", "(s,1)|(k,1)"), "OK: OK 0/0 OK 4/5")
 	r.expect(t, call("d", "(s,1)|(k,1)"), "OK: OK 0/0 OK 3/5") // known to be over by now
 }
@@ -421,7 +421,7 @@ func TestStoreFailure_statistics(t *testing.T) {
 }
 
 func TestGlobalShadow(t *testing.T) {
-	r := newRig(t, `[{key: k, @0}]`, Options{GlobalShadow: true})
+	r := newRig(t, `[{key: k, @0}]`, Options{Settings: Settings{GlobalShadow: true}})
 	r.expect(t, call("d", "(k,v)"), "OK: OVER_LIMIT 0/0")
 	r.wantCounters(t, "ratelimit.service.global_shadow", map[string]int64{"_mode": 1})
 	r.wantCounters(t, "ratelimit.service.rate_limit.d.k.",
@@ -442,7 +442,8 @@ func TestRuntimeValuedStatistics(t *testing.T) {
 
 // Bytes that are no UTF-8 are matched and counted as they are, and leave as \xNN in what must be UTF-8.
 func TestBytes(t *testing.T) {
-	r := newRig(t, "[{key: agent, @1, value_to_metric: true}, {key: valid, @1}]", Options{DynamicMetadata: true})
+	r := newRig(t, "[{key: agent, @1, value_to_metric: true}, {key: valid, @1}]",
+		Options{Settings: Settings{DynamicMetadata: true}})
 	c := call("d", "(agent,bad\xffone)|(valid,x)")
 	r.expect(t, c, "OK: OK 0/1 OK 0/1")
 	r.expect(t, c, "OVER_LIMIT: OVER_LIMIT 0/1 OVER_LIMIT 0/1")
@@ -519,7 +520,8 @@ func TestRefusals(t *testing.T) {
 func TestMetadata(t *testing.T) {
 	r := newRig(t, `
 - {key: a, @1, metadata: {team: one, tags: {x: 1}, list: [1]}}
-- {key: b, @5, metadata: {team: two, tags: {x: 2, y: 3}, list: [2]}}`, Options{DynamicMetadata: true})
+- {key: b, @5, metadata: {team: two, tags: {x: 2, y: 3}, list: [2]}}`,
+		Options{Settings: Settings{DynamicMetadata: true}})
 	c := call("d", "(a,1)|(b,1)")
 	c.Request.HitsAddend = 1
 	c.Request.Descriptors[1].HasHits, c.Request.Descriptors[1].Hits = true, 0

@@ -30,18 +30,26 @@ type Set struct {
 	Err error
 }
 
-// FilesOptions say where the files are and what makes them be read again.
+// Settings say where the files are and what makes them be read again.
+type Settings struct {
+	// Rules are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY/*.yaml and *.yml.
+	Root string `env:"RUNTIME_ROOT" envDefault:"/srv/runtime_data/current"`
+	// Directory below RUNTIME_ROOT; may be empty.
+	Subdirectory string `env:"RUNTIME_SUBDIRECTORY"`
+	// Directory below that; `.` for that itself.
+	AppDirectory string `env:"RUNTIME_APPDIRECTORY" envDefault:"config"`
+	// true: files and directories whose names begin with a dot are not read.
+	IgnoreDotFiles bool `env:"RUNTIME_IGNOREDOTFILES" envDefault:"false"`
+	// true: RUNTIME_ROOT is a symlink and a swap of it reloads; false: any change in the directory does.
+	WatchRoot bool `env:"RUNTIME_WATCH_ROOT" envDefault:"true"` // it also reloads at a Kubernetes swap inside the directory
+	// true: a reload that finds no file at all is refused; false: it removes every limit, with a loud warning.
+	RefuseEmpty bool `env:"RUNTIME_REFUSE_EMPTY" envDefault:"false"`
+}
+
+// FilesOptions are what NewFiles needs.
 type FilesOptions struct {
-	// Files are Root/Subdirectory/AppDirectory/*.yaml and *.yml.
-	Root, Subdirectory, AppDirectory string
-	// IgnoreDotFiles leaves out names that begin with a dot.
-	IgnoreDotFiles bool
-	// WatchRoot: a swap of the symlink Root reloads, and a Kubernetes swap inside the directory.
-	// Otherwise any change in the directory does.
-	WatchRoot bool
-	// RefuseEmpty makes a set without files an error when there were some before.
-	RefuseEmpty bool
-	Stats       *stats.Registry
+	Settings
+	Stats *stats.Registry
 	// Log may be nil.
 	Log *slog.Logger
 

@@ -153,7 +153,7 @@ func TestDirectory_replacedInRootMode(t *testing.T) {
 	root := t.TempDir()
 	write(t, root+"/config/a.yaml", "1\n")
 	write(t, root+"/next/a.yaml", "2\n")
-	w := start(t, root, FilesOptions{WatchRoot: true, poll: 20 * time.Millisecond})
+	w := start(t, root, FilesOptions{Settings: Settings{WatchRoot: true}, poll: 20 * time.Millisecond})
 	w.until("config.a.yaml=1")
 	must(t, os.Rename(root+"/config", root+"/old"))
 	must(t, os.Rename(root+"/next", root+"/config"))
@@ -179,7 +179,8 @@ func TestDirectory_appearsLater(t *testing.T) {
 	t.Parallel()
 	for _, watchRoot := range []bool{false, true} {
 		parent := t.TempDir()
-		w := start(t, parent+"/some/root", FilesOptions{WatchRoot: watchRoot, poll: 20 * time.Millisecond})
+		w := start(t, parent+"/some/root",
+			FilesOptions{Settings: Settings{WatchRoot: watchRoot}, poll: 20 * time.Millisecond})
 		w.until("error: source: read the configuration directory: open " + parent +
 			"/some/root/config: no such file or directory")
 		write(t, parent+"/some/root/config/a.yaml", "1\n")
@@ -200,7 +201,7 @@ func TestKubernetes(t *testing.T) {
 		}
 		swap("1", "1\n")
 		must(t, os.Symlink("..data/a.yaml", dir+"/a.yaml"))
-		w := start(t, root, FilesOptions{WatchRoot: watchRoot})
+		w := start(t, root, FilesOptions{Settings: Settings{WatchRoot: watchRoot}})
 		w.until(w.f.shown("a.yaml") + "=1")
 		swap("2", "2\n")
 		w.until(w.f.shown("a.yaml") + "=2")
@@ -218,7 +219,7 @@ func TestRootSwap(t *testing.T) {
 			write(t, parent+"/v"+v+"/config/a.yaml", v+"\n")
 		}
 		must(t, os.Symlink("v1", parent+"/current"))
-		w := start(t, parent+"/current"+slash, FilesOptions{WatchRoot: true})
+		w := start(t, parent+"/current"+slash, FilesOptions{Settings: Settings{WatchRoot: true}})
 		w.until("config.a.yaml=1")
 		must(t, os.Symlink("v2", parent+"/next"))
 		must(t, os.Rename(parent+"/next", parent+"/current"))
@@ -234,7 +235,7 @@ func TestRootSwap_changesInsideWait(t *testing.T) {
 	t.Parallel()
 	parent := t.TempDir()
 	write(t, parent+"/current/config/a.yaml", "1\n")
-	w := start(t, parent+"/current", FilesOptions{WatchRoot: true})
+	w := start(t, parent+"/current", FilesOptions{Settings: Settings{WatchRoot: true}})
 	w.until("config.a.yaml=1")
 	write(t, parent+"/current/config/a.yaml", "2\n")
 	w.f.Reload()
@@ -310,7 +311,7 @@ func TestRootSwap_toTheSame(t *testing.T) {
 	top := t.TempDir()
 	write(t, top+"/v1/config/a.yaml", "1\n")
 	must(t, os.Symlink("v1", top+"/current"))
-	w := start(t, top+"/current", FilesOptions{WatchRoot: true})
+	w := start(t, top+"/current", FilesOptions{Settings: Settings{WatchRoot: true}})
 	w.until("config.a.yaml=1")
 	must(t, os.Symlink("v1", top+"/next"))
 	must(t, os.Rename(top+"/next", top+"/current"))
@@ -321,7 +322,7 @@ func TestRefuseEmpty(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	write(t, root+"/config/a.yaml", "1\n")
-	w := start(t, root, FilesOptions{RefuseEmpty: true})
+	w := start(t, root, FilesOptions{Settings: Settings{RefuseEmpty: true}})
 	w.until("a.yaml=1")
 	must(t, os.Remove(root+"/config/a.yaml"))
 	w.until("error: source: " + root +
@@ -400,11 +401,13 @@ func TestShown(t *testing.T) {
 			t.Errorf("%q in %q, want %q in %q", got, x.Dir(), want, wantDir)
 		}
 	}
-	f(FilesOptions{Root: "/srv", AppDirectory: "config", WatchRoot: true}, "config.basic.yaml", "/srv/config")
-	f(FilesOptions{Root: "/srv/", Subdirectory: "rl", AppDirectory: "a/b/", WatchRoot: true}, "a.b.basic.yaml",
-		"/srv/rl/a/b")
-	f(FilesOptions{Root: "/srv", Subdirectory: "rl", AppDirectory: "config"}, "basic.yaml", "/srv/rl/config")
-	f(FilesOptions{Root: "/srv", WatchRoot: true}, "basic.yaml", "/srv")
+	f(FilesOptions{Settings: Settings{Root: "/srv", AppDirectory: "config", WatchRoot: true}}, "config.basic.yaml",
+		"/srv/config")
+	f(FilesOptions{Settings: Settings{Root: "/srv/", Subdirectory: "rl", AppDirectory: "a/b/", WatchRoot: true}},
+		"a.b.basic.yaml", "/srv/rl/a/b")
+	f(FilesOptions{Settings: Settings{Root: "/srv", Subdirectory: "rl", AppDirectory: "config"}}, "basic.yaml",
+		"/srv/rl/config")
+	f(FilesOptions{Settings: Settings{Root: "/srv", WatchRoot: true}}, "basic.yaml", "/srv")
 }
 
 // TestRootMode_correctedInPlace: a refused set may be corrected in place, without swapping the root.
@@ -414,7 +417,7 @@ func TestRootMode_correctedInPlace(t *testing.T) {
 	parent := t.TempDir()
 	write(t, parent+"/v1/config/a.yaml", "mistake\n")
 	must(t, os.Symlink("v1", parent+"/current"))
-	w := start(t, parent+"/current", FilesOptions{WatchRoot: true})
+	w := start(t, parent+"/current", FilesOptions{Settings: Settings{WatchRoot: true}})
 	w.until("config.a.yaml=mistake")
 	write(t, parent+"/v1/config/a.yaml", "good\n")
 	w.until("config.a.yaml=good")
@@ -435,7 +438,7 @@ func TestFiles_leftovers(t *testing.T) {
 	must(t, os.Symlink("ann@host.1234:5", dir+"/.#a.yaml"))
 	write(t, dir+"/._a.yaml", "\x00\x05\x16\x07")
 	var log strings.Builder
-	f := NewFiles(FilesOptions{Root: dir, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	f := NewFiles(FilesOptions{Settings: Settings{Root: dir}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	for range 2 {
 		if set := f.read(); set.Err != nil || len(set.Files) != 1 {
 			t.Fatalf("%+v", set)

@@ -26,7 +26,7 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 	f("Timer.Observe, off", func() { timer.Observe(time.Millisecond) })
 	r.timing.Store(true)
 	f("Timer.Observe", func() { timer.Observe(time.Millisecond) })
-	full := NewRegistry(Options{MaxDynamicKeys: 1})
+	full := NewRegistry(Options{Settings: Settings{MaxDynamicKeys: 1}})
 	full.DynamicRule(key)
 	f("DynamicRule, overflow", func() { full.DynamicRule(unknown).TotalHits.Inc() })
 }

@@ -65,7 +65,7 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := NewRegistry(Options{ExtraTags: map[string]string{"ver": "1.2"}, Log: quiet()})
+		r := NewRegistry(Options{Settings: Settings{ExtraTags: map[string]string{"ver": "1.2"}}, Log: quiet()})
 		sink := &recorder{on: true}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -181,7 +181,7 @@ func TestEmit_aRefusedCountIsKept(t *testing.T) {
 
 func TestRun_withoutSinkKeysExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := NewRegistry(Options{DynamicIdle: time.Minute})
+		r := NewRegistry(Options{Settings: Settings{DynamicIdle: time.Minute}})
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { r.Run(ctx, nil, 10*time.Second) })
@@ -198,7 +198,7 @@ func TestRun_withoutSinkKeysExpire(t *testing.T) {
 // A sink that never comes (no statsd at the default address) must not keep unused series for ever.
 func TestRun_whileTheSinkIsAwayKeysExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := NewRegistry(Options{DynamicIdle: time.Minute, Log: quiet()})
+		r := NewRegistry(Options{Settings: Settings{DynamicIdle: time.Minute}, Log: quiet()})
 		sink := &recorder{}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup

@@ -32,7 +32,8 @@ func TestAppendKey(t *testing.T) {
 }
 
 func TestTags(t *testing.T) {
-	r := NewRegistry(Options{ExtraTags: map[string]string{"ver": "1.2:3|4", "az": "b", "": "x", "none": "", "k\n": "v\n"}})
+	r := NewRegistry(Options{Settings: Settings{ExtraTags: map[string]string{"ver": "1.2:3|4", "az": "b", "": "x",
+		"none": "", "k\n": "v\n"}}})
 	f := func(own []Tag, want string) {
 		t.Helper()
 		if d := cmp.Diff(want, r.seriesOf("n", own).Plain()); d != "" {

@@ -45,18 +45,21 @@ func (c *Counter) Inc() { c.n.Add(1) }
 // Value is the total since the program started.
 func (c *Counter) Value() uint64 { return c.n.Load() }
 
+// Settings of a Registry; a 0 means the default.
+type Settings struct {
+	// name:value,name:value put on every metric: `.__name=value` in plain statsd, tags in tagged statsd, labels in pull metrics.
+	ExtraTags map[string]string `env:"EXTRA_TAGS"`
+	// Series whose names hold values of requests (detailed_metric, value_to_metric, overrides); beyond it they share one series named _overflow.
+	MaxDynamicKeys int `env:"STATS_MAX_DYNAMIC_KEYS" envDefault:"10000" min:"1"`
+	// Series of domains without rules (domain_not_found); beyond it they share one of the domain _overflow.
+	MaxUnknownDomains int `env:"STATS_MAX_UNKNOWN_DOMAINS" envDefault:"1000" min:"1"`
+	// A series of either kind is forgotten after this long without a hit.
+	DynamicIdle time.Duration `env:"STATS_DYNAMIC_IDLE" envDefault:"10m" min:"1s"`
+}
+
 // Options of a Registry. The zero value is ready.
 type Options struct {
-	// MaxDynamicKeys bounds the series whose names hold runtime values; what comes beyond is
-	// counted in one overflow series. 0 means DefaultMaxDynamicKeys.
-	MaxDynamicKeys int
-	// MaxUnknownDomains bounds the series of domains without rules likewise. 0 means DefaultMaxUnknownDomains.
-	MaxUnknownDomains int
-	// DynamicIdle is how long such a series may stay unchanged before it is forgotten.
-	// 0 means DefaultDynamicIdle.
-	DynamicIdle time.Duration
-	// ExtraTags go on every metric (EXTRA_TAGS).
-	ExtraTags map[string]string
+	Settings
 	// Log takes what an operator should know about the sink; nil means slog.Default().
 	Log *slog.Logger
 }

@@ -21,7 +21,7 @@ func dump(r *Registry, prefix string) string {
 }
 
 func TestEach(t *testing.T) {
-	r := NewRegistry(Options{ExtraTags: map[string]string{"ver": "1.2"}})
+	r := NewRegistry(Options{Settings: Settings{ExtraTags: map[string]string{"ver": "1.2"}}})
 	r.Counter("ratelimit.x", Tag{"code", "success"}).Add(2)
 	r.Counter("ratelimit.x", Tag{"code", "success"}).Inc()
 	r.Counter("ratelimit.a")
@@ -118,7 +118,7 @@ func TestNoMatch(t *testing.T) {
 }
 
 func TestDynamic_isBounded(t *testing.T) {
-	r := NewRegistry(Options{MaxDynamicKeys: 2, MaxUnknownDomains: 1})
+	r := NewRegistry(Options{Settings: Settings{MaxDynamicKeys: 2, MaxUnknownDomains: 1}})
 	known := r.DynamicRule([]byte("d.k_0"))
 	r.DynamicRule([]byte("d.k_1"))
 	r.DomainNotFound("x")
@@ -156,7 +156,7 @@ func TestDynamic_longKeysOverflow(t *testing.T) {
 }
 
 func TestDynamic_idleKeysExpire(t *testing.T) {
-	r := NewRegistry(Options{MaxDynamicKeys: 2, DynamicIdle: time.Minute})
+	r := NewRegistry(Options{Settings: Settings{MaxDynamicKeys: 2, DynamicIdle: time.Minute}})
 	busy := r.DynamicRule([]byte("d.busy"))
 	r.DynamicRule([]byte("d.idle"))
 	now := time.Unix(1700000000, 0)
@@ -178,7 +178,7 @@ func TestDynamic_idleKeysExpire(t *testing.T) {
 }
 
 func TestRegistry_concurrently(t *testing.T) {
-	r := NewRegistry(Options{MaxDynamicKeys: 50, DynamicIdle: time.Nanosecond})
+	r := NewRegistry(Options{Settings: Settings{MaxDynamicKeys: 50, DynamicIdle: time.Nanosecond}})
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {

@@ -35,7 +35,7 @@ func listen(t *testing.T, addr string) net.Listener {
 }
 
 func fill(s Sink) {
-	m := NewRegistry(Options{ExtraTags: map[string]string{"k": "v"}}).seriesOf("n", nil)
+	m := NewRegistry(Options{Settings: Settings{ExtraTags: map[string]string{"k": "v"}}}).seriesOf("n", nil)
 	s.Count(m, 3)
 	s.Gauge(m, 5)
 	s.Gauge(m, -5)

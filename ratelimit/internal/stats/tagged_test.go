@@ -55,7 +55,7 @@ func TestMogrifier(t *testing.T) {
 // fillTagged hands over one of each kind.
 func fillTagged(t *testing.T, s Sink) {
 	t.Helper()
-	r := NewRegistry(Options{ExtraTags: map[string]string{"ver": "1.2", "az": "b"}})
+	r := NewRegistry(Options{Settings: Settings{ExtraTags: map[string]string{"ver": "1.2", "az": "b"}}})
 	rule := Series{Name: rulePrefix + "d.a.b.total_hits", Tags: r.extra, suffix: r.extraSuffix}
 	s.Count(rule, 3)
 	s.Count(r.seriesOf("ratelimit.memcache.add", []Tag{{"code", "error"}}), 1)

@@ -62,7 +62,7 @@ func (n *node) withConnOnce(f func(*connection) error) error {
 	if err != nil {
 		return err
 	}
-	c.begin(time.Now().Add(n.store.o.Timeout))
+	c.begin(time.Now().Add(n.store.o.Settings.Timeout))
 	if err = f(c); err != nil {
 		c.conn.Close()
 		return err
@@ -87,7 +87,7 @@ func (n *node) takeIdle() (*connection, error) {
 // putIdle keeps a connection for the next exchange; the probe's may be one too many.
 func (n *node) putIdle(c *connection) {
 	n.connsMu.Lock()
-	keep := len(n.idle) < n.store.o.MaxIdleConns
+	keep := len(n.idle) < n.store.o.Settings.MaxIdleConns
 	if keep {
 		n.idle = append(n.idle, c)
 	}

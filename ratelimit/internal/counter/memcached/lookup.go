@@ -58,7 +58,7 @@ func (l *lookup) finish(err error) {
 // enqueue puts a lookup into the queue and sees to it that a worker takes it.
 func (n *node) enqueue(l *lookup) {
 	n.lookups = append(n.lookups, l)
-	if n.workers < n.store.o.MaxIdleConns {
+	if n.workers < n.store.o.Settings.MaxIdleConns {
 		n.workers++
 		n.store.wg.Go(n.work)
 	}

@@ -24,7 +24,7 @@ import (
 // counters begin at 0.
 func TestMemcache_nodeKilled(t *testing.T) {
 	servers, addrs := threeNodes(t)
-	s := newTestMemcache(t, Options{Nodes: addrs, Timeout: 5 * time.Second, Stall: -1})
+	s := newTestMemcache(t, Options{Settings: Settings{Nodes: addrs, Timeout: 5 * time.Second}, Stall: -1})
 	on := func(i int) (keys []string) {
 		for k := 0; len(keys) < 5; k++ {
 			if key := fmt.Sprint("k", k); s.ring.Load().pick(key).addr.Addr == addrs[i] {
@@ -102,7 +102,7 @@ func TestMemcache_restarted(t *testing.T) {
 func TestMemcache_stopped(t *testing.T) {
 	server := testdb.Memcached(t, localserver.MemcachedOptions{})
 	other := testdb.Memcached(t, localserver.MemcachedOptions{})
-	o := Options{Nodes: []string{server.Addr(), other.Addr()}, Timeout: patience, Stall: -1}
+	o := Options{Settings: Settings{Nodes: []string{server.Addr(), other.Addr()}, Timeout: patience}, Stall: -1}
 	s := newTestMemcache(t, o)
 	var key, fine string
 	for i := 0; key == "" || fine == ""; i++ {
@@ -190,7 +190,7 @@ func TestMemcache_stopped(t *testing.T) {
 func TestMemcache_queueFull(t *testing.T) {
 	server := testdb.Memcached(t, localserver.MemcachedOptions{})
 	o := patient3([]string{server.Addr()})
-	o.QueueSize = 3
+	o.Settings.QueueSize = 3
 	s := newTestMemcache(t, o)
 	var hits []counter.Hit
 	for i := range 10 {
@@ -261,7 +261,8 @@ func TestMemcache_closeTells(t *testing.T) {
 // totals never pass what was sent, and afterwards nothing is left behind.
 func TestMemcache_chaos(t *testing.T) {
 	servers, addrs := threeNodes(t)
-	s := newTestMemcache(t, Options{Nodes: addrs, Timeout: 200 * time.Millisecond, Stall: 50 * time.Millisecond})
+	s := newTestMemcache(t, Options{Settings: Settings{Nodes: addrs, Timeout: 200 * time.Millisecond},
+		Stall: 50 * time.Millisecond})
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	var sent [8]atomic.Int64 // by key

@@ -19,26 +19,29 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
+// Settings say where the nodes are and what they may cost. A 0 means the default, but for Refresh.
+type Settings struct {
+	// host:port,host:port…, or paths of unix sockets. A key's node follows from their number and order: every instance must list the same.
+	Nodes []string `env:"HOST_PORT"`
+	// _service._proto.name of DNS SRV records that name the nodes, instead of MCACHE_HOST_PORT.
+	SRV string `env:"SRV"`
+	// Pause between look-ups of MCACHE_SRV; one that fails changes nothing. 0: only at start.
+	Refresh time.Duration `env:"SRV_REFRESH" envDefault:"0s" min:"0s"`
+	// Connections to a node that stay open for look-ups, and how many of these are under way at once; less than 1 means 2.
+	MaxIdleConns int `env:"MAX_IDLE_CONNS" envDefault:"2"`
+	// Bounds connecting, each operation, and calls without a deadline.
+	Timeout time.Duration `env:"TIMEOUT" envDefault:"500ms" min:"1ms"`
+	// Counters whose hits may wait to be written; beyond it hits are answered, dropped and counted.
+	QueueSize int `env:"QUEUE_SIZE" envDefault:"10000" min:"1"`
+}
+
 // Options configures New. Zero values mean the defaults given.
 type Options struct {
-	// Nodes is MCACHE_HOST_PORT: host:port, or the path of a unix socket. A key's node follows from
-	// their number and order, so all instances must list the same.
-	Nodes []string
-	// SRV is MCACHE_SRV, _service._proto.name: looked up instead of Nodes, again each Refresh (0: never).
-	SRV     string
-	Refresh time.Duration
-	// Resolver answers SRV; nil: the system's.
+	Settings Settings
+	// Resolver answers Settings.SRV; nil: the system's.
 	Resolver *net.Resolver
-	// MaxIdleConns is how many connections to a node stay open at rest, and how many lookups are under
-	// way there at once (2).
-	MaxIdleConns int
 	// TLS is as of redis.Options.
 	TLS func(host string) *tls.Config
-	// Timeout bounds connecting, each operation, and callers without a deadline (500 ms).
-	Timeout time.Duration
-	// QueueSize is how many counters may wait for their hits to be written (10,000). Beyond it hits are
-	// answered and dropped.
-	QueueSize int
 	// HashKeys stores keys that memcached would refuse under their hash; else they are a KeyError.
 	HashKeys bool
 	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS, as for redis.Options.
@@ -50,14 +53,14 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.MaxIdleConns < 1 {
-		o.MaxIdleConns = 2
+	if o.Settings.MaxIdleConns < 1 {
+		o.Settings.MaxIdleConns = 2
 	}
 	if o.Resolver == nil {
 		o.Resolver = net.DefaultResolver
 	}
-	o.Timeout = cmp.Or(o.Timeout, 500*time.Millisecond)
-	o.QueueSize = cmp.Or(o.QueueSize, 10_000)
+	o.Settings.Timeout = cmp.Or(o.Settings.Timeout, 500*time.Millisecond)
+	o.Settings.QueueSize = cmp.Or(o.Settings.QueueSize, 10_000)
 	o.Stall = cmp.Or(o.Stall, 250*time.Millisecond)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -105,9 +108,9 @@ type Stats struct {
 // New looks up the nodes, if SRV names them, and returns without connecting to any.
 func New(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{o: o.withDefaults(), begun: time.Now()}
-	s.dialer = link.Dialer{TLS: o.TLS, Timeout: s.o.Timeout, Stats: &s.conns}
-	nodes := o.Nodes
-	if o.SRV != "" {
+	s.dialer = link.Dialer{TLS: o.TLS, Timeout: s.o.Settings.Timeout, Stats: &s.conns}
+	nodes := o.Settings.Nodes
+	if o.Settings.SRV != "" {
 		var err error
 		if nodes, err = s.resolve(ctx); err != nil {
 			return nil, err
@@ -118,7 +121,7 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.setNodes(nodes)
-	if o.SRV != "" && o.Refresh > 0 {
+	if o.Settings.SRV != "" && o.Settings.Refresh > 0 {
 		s.wg.Go(s.follow)
 	}
 	return s, nil
@@ -145,7 +148,7 @@ func (s *Store) Add(ctx context.Context, req *counter.Request) error {
 	if len(req.Hits) == 0 {
 		return nil
 	}
-	stay := s.o.Timeout
+	stay := s.o.Settings.Timeout
 	if deadline, ok := ctx.Deadline(); ok {
 		remaining := time.Until(deadline)
 		stay = min(stay, remaining-min(link.LeaveBefore, remaining/4))
@@ -331,7 +334,7 @@ func (s *Store) enqueueIncr(t *localCount, h *counter.Hit, change, now int64) {
 		return
 	}
 	if !t.queued {
-		if s.waiting >= s.o.QueueSize {
+		if s.waiting >= s.o.Settings.QueueSize {
 			s.dropped += hitsOf(change)
 			return
 		}
@@ -370,7 +373,7 @@ func (s *Store) Close() {
 	}
 	s.closed = true
 	s.mu.Unlock()
-	for end := time.Now().Add(2 * s.o.Timeout); s.writesPending() && time.Now().Before(end); {
+	for end := time.Now().Add(2 * s.o.Settings.Timeout); s.writesPending() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	s.stop()

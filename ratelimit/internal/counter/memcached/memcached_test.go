@@ -41,7 +41,7 @@ var (
 const patience = countertest.Patience
 
 func patient3(addrs []string) Options {
-	return Options{Nodes: addrs, Timeout: patience, Stall: -1}
+	return Options{Settings: Settings{Nodes: addrs, Timeout: patience}, Stall: -1}
 }
 
 func TestMemcache(t *testing.T) {
@@ -49,8 +49,8 @@ func TestMemcache(t *testing.T) {
 	o := patient3(addrs)
 	o.HashKeys = true // some of the test's keys are none that memcached takes
 	countertest.Run(t, func(t *testing.T) counter.Store { return newTestMemcache(t, o) })
-	o.Nodes = []string{testdb.Memcached(t, localserver.MemcachedOptions{}).Addr()}
-	o.MaxIdleConns = 1
+	o.Settings.Nodes = []string{testdb.Memcached(t, localserver.MemcachedOptions{}).Addr()}
+	o.Settings.MaxIdleConns = 1
 	s := newTestMemcache(t, o)
 	t.Run("one node", func(t *testing.T) { countertest.Concurrent(t, s) })
 }
@@ -171,7 +171,7 @@ func TestRing(t *testing.T) {
 func TestMemcache_hotKey(t *testing.T) {
 	server := testdb.Memcached(t, localserver.MemcachedOptions{})
 	o := patient3([]string{server.Addr()})
-	o.MaxIdleConns = 3
+	o.Settings.MaxIdleConns = 3
 	s := newTestMemcache(t, o)
 	if err := server.Stop(); err != nil { // all arrive before the first is answered
 		t.Fatal(err)

@@ -19,7 +19,7 @@ func (s *Store) Reset(ctx context.Context, h *counter.Hit) error {
 	if err := s.queueReset(key, done); err != nil {
 		return err
 	}
-	timer := time.NewTimer(s.o.Timeout)
+	timer := time.NewTimer(s.o.Settings.Timeout)
 	defer timer.Stop()
 	select {
 	case err := <-done:

@@ -73,7 +73,7 @@ func (s *Store) retire() {
 // follow looks the nodes up again from time to time. What cannot be looked up, or names nobody, changes
 // nothing.
 func (s *Store) follow() {
-	tick := time.NewTicker(s.o.Refresh)
+	tick := time.NewTicker(s.o.Settings.Refresh)
 	defer tick.Stop()
 	for {
 		select {
@@ -111,7 +111,7 @@ const resolveTimeout = 5 * time.Second
 // resolve looks SRV up. The list is sorted as text, so that all instances have the same order; priority
 // and weight mean nothing.
 func (s *Store) resolve(ctx context.Context) ([]string, error) {
-	service, proto, name, err := parseSRV(s.o.SRV)
+	service, proto, name, err := parseSRV(s.o.Settings.SRV)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (s *Store) resolve(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	if len(records) == 0 {
-		return nil, fmt.Errorf("%s names no nodes", s.o.SRV)
+		return nil, fmt.Errorf("%s names no nodes", s.o.Settings.SRV)
 	}
 	return nodeList(records), nil
 }

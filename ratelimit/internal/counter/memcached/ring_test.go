@@ -36,8 +36,8 @@ func TestMemcache_SRV(t *testing.T) {
 	servers, addrs := threeNodes(t)
 	dns := dnstest.Start(t)
 	o := Options{
-		SRV: "_memcache._tcp.nodes.test.", Refresh: 10 * time.Millisecond, Resolver: dnstest.Resolver(dns.Addr),
-		Timeout: patience, Stall: -1,
+		Settings: Settings{SRV: "_memcache._tcp.nodes.test.", Refresh: 10 * time.Millisecond, Timeout: patience},
+		Resolver: dnstest.Resolver(dns.Addr), Stall: -1,
 	}
 	dns.Say(dnsmessage.RCodeServerFailure)
 	if s, err := New(t.Context(), o); err == nil {
@@ -105,8 +105,8 @@ func TestMemcache_SRVonce(t *testing.T) {
 	_, addrs := threeNodes(t)
 	dns := dnstest.Start(t)
 	dns.Say(dnsmessage.RCodeSuccess, addrs...)
-	s := newTestMemcache(t, Options{SRV: "_memcache._tcp.nodes.test.", Resolver: dnstest.Resolver(dns.Addr),
-		Timeout: patience, Stall: -1})
+	s := newTestMemcache(t, Options{Settings: Settings{SRV: "_memcache._tcp.nodes.test.", Timeout: patience},
+		Resolver: dnstest.Resolver(dns.Addr), Stall: -1})
 	asked := dns.Asked()
 	add(t, s, now(), h("a", 1))
 	settled(t, s)

@@ -19,7 +19,8 @@ func TestMemcache_TLS(t *testing.T) {
 	countertest.RunTLS(t, func(f countertest.TLSFiles, clientCA string) string {
 		return testdb.Memcached(t, localserver.MemcachedOptions{Cert: f.Cert, Key: f.Key, ClientCA: clientCA}).Addr()
 	}, func(addr string, config func(string) *tls.Config) error {
-		s, err := New(t.Context(), Options{Nodes: []string{addr}, TLS: config, Timeout: patience, Stall: -1})
+		s, err := New(t.Context(), Options{Settings: Settings{Nodes: []string{addr}, Timeout: patience}, TLS: config,
+			Stall: -1})
 		if err != nil {
 			return err
 		}
@@ -45,7 +46,8 @@ func TestMemcache_TLSnodes(t *testing.T) {
 			localserver.MemcachedOptions{Cert: f.Cert, Key: f.Key}).Addr()))
 	}
 	addrs = append(addrs, countertest.Localhost(testdb.Memcached(t, localserver.MemcachedOptions{}).Addr())) // in clear
-	o := Options{Nodes: addrs, Timeout: time.Second, TLS: countertest.Trusting(t, certs.Files{CA: f.CA}, false), Stall: -1}
+	o := Options{Settings: Settings{Nodes: addrs, Timeout: time.Second},
+		TLS: countertest.Trusting(t, certs.Files{CA: f.CA}, false), Stall: -1}
 	s := newTestMemcache(t, o)
 	for i := range 30 {
 		key := fmt.Sprint("k", i)

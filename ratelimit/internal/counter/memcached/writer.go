@@ -224,7 +224,7 @@ func (n *node) send(open []*pendingIncr, hand func(reply)) (err error) {
 		}
 	}()
 	now := time.Now()
-	n.link.begin(now.Add(n.store.o.Timeout))
+	n.link.begin(now.Add(n.store.o.Settings.Timeout))
 	for _, t := range open {
 		if t.remove {
 			n.link.remove(t.count.key)

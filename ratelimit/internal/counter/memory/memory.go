@@ -22,10 +22,15 @@ const maxShards = 256
 // minShardKeys keeps shards large enough to find something to evict in each.
 const minShardKeys = 1024
 
+// Settings bound the store.
+type Settings struct {
+	// Counters that the memory backend holds at most; then those least used against their limits are dropped, never one at its limit.
+	MaxKeys int `env:"MEMORY_MAX_KEYS" envDefault:"1000000" min:"1"` // 0: DefaultMaxKeys
+}
+
 // Options configures New.
 type Options struct {
-	// MaxKeys is how many counters are kept at most (MEMORY_MAX_KEYS); 0 means DefaultMaxKeys.
-	MaxKeys int
+	Settings Settings
 	// Evicted is called for each live counter dropped because the store was full, with a lock held:
 	// it must be quick. May be nil.
 	Evicted func()
@@ -49,19 +54,19 @@ type Store struct {
 
 // New returns an empty store.
 func New(o Options) *Store {
-	if o.MaxKeys <= 0 {
-		o.MaxKeys = DefaultMaxKeys
+	if o.Settings.MaxKeys <= 0 {
+		o.Settings.MaxKeys = DefaultMaxKeys
 	}
 	if o.Evicted == nil {
 		o.Evicted = func() {}
 	}
-	n := min(maxShards, max(1, o.MaxKeys/minShardKeys))
+	n := min(maxShards, max(1, o.Settings.MaxKeys/minShardKeys))
 	n = 1 << (bits.Len(uint(n)) - 1)
 	return &Store{
 		secret:  siphash.NewSecret(),
 		shards:  make([]shard, n),
 		mask:    uint64(n - 1),
-		max:     int64(o.MaxKeys),
+		max:     int64(o.Settings.MaxKeys),
 		evicted: o.Evicted,
 		stops:   sync.Pool{New: func() any { return new(stopScratch) }},
 	}

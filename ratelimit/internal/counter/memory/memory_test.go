@@ -77,7 +77,7 @@ func TestMemory_model(t *testing.T) {
 
 func TestMemory_full(t *testing.T) {
 	evicted := 0
-	m := New(Options{MaxKeys: 5000, Evicted: func() { evicted++ }})
+	m := New(Options{Settings: Settings{MaxKeys: 5000}, Evicted: func() { evicted++ }})
 	const end = noon + 60
 	for i := range 1000 { // blocked ones
 		add(t, m, noon, hit(fmt.Sprint("blocked", i), 10, 10, end))
@@ -108,7 +108,7 @@ func TestMemory_full(t *testing.T) {
 	}
 
 	// Full of blocked counters: nothing can be evicted.
-	m = New(Options{MaxKeys: 100})
+	m = New(Options{Settings: Settings{MaxKeys: 100}})
 	for i := range 100 {
 		add(t, m, noon, hit(fmt.Sprint("blocked", i), 10, 10, end))
 	}

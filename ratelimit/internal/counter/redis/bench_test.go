@@ -90,7 +90,7 @@ func BenchmarkKVStore(b *testing.B) {
 	for _, goroutines := range []int{1, 16, 256} {
 		for _, hits := range []int{1, 4} {
 			b.Run(fmt.Sprintf("goroutines=%d/hits=%d", goroutines, hits), func(b *testing.B) {
-				s := newTestStore(b, Options{URL: kv.URL()})
+				s := newTestStore(b, Options{Settings: Settings{URL: kv.URL()}})
 				drive(b, s, goroutines, hits)
 			})
 		}

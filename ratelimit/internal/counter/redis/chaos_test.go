@@ -65,7 +65,7 @@ func TestKVStore_killedWriter(t *testing.T) {
 
 // writeUntilKilled makes new counters as fast as it can, in all the ways there are.
 func writeUntilKilled(t *testing.T, url string) {
-	s, err := NewServer(t.Context(), Options{URL: url, JitterMax: 300})
+	s, err := NewServer(t.Context(), Options{Settings: Settings{URL: url}, JitterMax: 300})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func awaitOpen(t *testing.T, s *Server) {
 // Redis killed and stopped under load: answers stay in time, and all is well soon after its return.
 func TestKVStore_chaos(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
-	s := newTestStore(t, Options{URL: server.Addr(), Timeout: time.Second})
+	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr(), Timeout: time.Second}})
 	const deadline = 400 * time.Millisecond
 	l := startLoad(s, 64, deadline, 0)
 	l.awaitOK(t, time.Now())
@@ -233,7 +233,7 @@ func TestKVStore_chaos(t *testing.T) {
 // A store that is found dead while idle, and found again, too.
 func TestKVStore_idle(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
-	s := newTestStore(t, Options{URL: server.Addr()})
+	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr()}})
 	add(t, s, now(), h("key", 1))
 	conns := func(want int64) {
 		t.Helper()

@@ -60,14 +60,14 @@ type clusterNode struct {
 
 // NewCluster returns when a node has said which slots are where. See NewServer.
 func NewCluster(ctx context.Context, o Options) (*Cluster, error) {
-	t, err := o.target()
+	t, err := o.Settings.target()
 	if err != nil {
 		return nil, err
 	}
 	o = o.withDefaults()
 	c := &Cluster{
 		o: o, t: t, stats: new(link.PoolStats), nodes: map[string]*clusterNode{}, peers: t.addrs,
-		width:  min(cmp.Or(o.Parallelism, o.PoolSize), o.PoolSize),
+		width:  min(cmp.Or(o.Settings.Parallelism, o.Settings.PoolSize), o.Settings.PoolSize),
 		splits: sync.Pool{New: func() any { return new(split) }},
 		kick:   make(chan struct{}, 1),
 	}
@@ -89,7 +89,7 @@ func (c *Cluster) node(addr string) *clusterNode {
 		n = &clusterNode{server: newServer(o), cluster: c, addr: addr}
 		n.server.stats, n.server.trouble = c.stats, c.trouble
 		n.server.at(c.t, func() link.Endpoint { return link.Endpoint{Network: "tcp", Addr: addr} }, clusterServer)
-		n.server.run(n.server.newLink(o.Timeout))
+		n.server.run(n.server.newLink(o.Settings.Timeout))
 		c.nodes[addr] = n
 	}
 	n.wanted = time.Now()
@@ -338,7 +338,7 @@ const maxRedirects = 4
 
 // addLater carries out what was redirected, or could not be carried out when it was asked.
 func (c *Cluster) addLater(ctx context.Context, req *counter.Request, left *remainder, out *counter.Outcome) {
-	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.o.Settings.Timeout)
 	defer cancel()
 	s := c.splits.Get().(*split)
 	defer c.splits.Put(s)

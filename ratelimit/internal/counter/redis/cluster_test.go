@@ -29,7 +29,8 @@ func TestCluster(t *testing.T) {
 				t.Fatal(err)
 			}
 			countertest.Run(t, func(t *testing.T) counter.Store {
-				return openTest(t, Options{Type: InCluster, URL: cluster.Nodes[0].Addr(), Parallelism: parallelism, Stall: -1})
+				return openTest(t,
+					Options{Settings: Settings{Type: InCluster, URL: cluster.Nodes[0].Addr(), Parallelism: parallelism}, Stall: -1})
 			})
 		})
 	}
@@ -107,7 +108,7 @@ func (r resharder) do(s *localserver.Server, args ...string) string {
 // passes beyond a limit.
 func TestCluster_reshard(t *testing.T) {
 	cluster := testdb.Cluster(t)
-	s := openTest(t, Options{Type: InCluster, URL: cluster.URL(), Stall: -1, Parallelism: 2})
+	s := openTest(t, Options{Settings: Settings{Type: InCluster, URL: cluster.URL(), Parallelism: 2}, Stall: -1})
 	from, to := cluster.Nodes[0], cluster.Nodes[1]
 	const limitOf = 200
 
@@ -239,7 +240,7 @@ func TestCluster_failover(t *testing.T) {
 		}
 	}
 	setTimeout(nodeTimeout)
-	s := openTest(t, Options{Type: InCluster, URL: cluster.URL(), Timeout: time.Second})
+	s := openTest(t, Options{Settings: Settings{Type: InCluster, URL: cluster.URL(), Timeout: time.Second}})
 	const deadline = 400 * time.Millisecond
 	l := startLoad(s, 32, deadline, time.Millisecond)
 	l.awaitOK(t, time.Now())
@@ -314,7 +315,8 @@ func TestCluster_partial(t *testing.T) {
 		if err := cluster.Flush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		s := openTest(t, Options{Type: InCluster, URL: cluster.URL(), Parallelism: parallelism, Stall: -1}).(*Cluster)
+		s := openTest(t, Options{Settings: Settings{Type: InCluster, URL: cluster.URL(), Parallelism: parallelism},
+			Stall: -1}).(*Cluster)
 		tags := tagsOfNodes()
 		hits := func() []counter.Hit { return []counter.Hit{h(tags[0]+"p", 1), h(tags[1]+"p", 1), h(tags[0]+"q", 2)} }
 		lost := s.slots[slotOf([]byte(tags[1]))].Load()
@@ -350,7 +352,7 @@ func TestCluster_partial(t *testing.T) {
 
 // A node that is retired, since it has had no slot for a while, fails no call that is about to use it.
 func TestCluster_retire(t *testing.T) {
-	s := openTest(t, Options{Type: InCluster, URL: testdb.Cluster(t).URL(), Stall: -1}).(*Cluster)
+	s := openTest(t, Options{Settings: Settings{Type: InCluster, URL: testdb.Cluster(t).URL()}, Stall: -1}).(*Cluster)
 	tags := tagsOfNodes()
 	for i := range 5 {
 		for _, stop := range []bool{false, true} {

@@ -89,7 +89,7 @@ func (c *Cluster) refreshFrom(ctx context.Context, peers []string) error {
 
 // ask queries one node, over a connection of its own.
 func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
-	timeout := min(c.o.Timeout, time.Second)
+	timeout := min(c.o.Settings.Timeout, time.Second)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	a := c.o.access(c.t, timeout, nil)

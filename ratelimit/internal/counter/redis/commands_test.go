@@ -44,7 +44,7 @@ func commandCounts(t *testing.T, peer rueidis.Client) map[string]int {
 func TestCommands(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	peer := redisClient(t, server.Addr(), 0)
-	s := newTestStore(t, Options{URL: server.Addr()})
+	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr()}})
 	// f carries out the requests one after another and compares the commands they cost.
 	f := func(want string, requests ...counter.Request) {
 		t.Helper()
@@ -119,7 +119,7 @@ func TestCommands_cluster(t *testing.T) {
 			masters = append(masters, redisClient(t, n.Addr(), 0))
 		}
 	}
-	s := openTest(t, Options{Type: InCluster, URL: cluster.URL(), Stall: -1})
+	s := openTest(t, Options{Settings: Settings{Type: InCluster, URL: cluster.URL()}, Stall: -1})
 	counts := func() map[string]int {
 		sum := map[string]int{}
 		for _, m := range masters {
@@ -209,7 +209,7 @@ func TestClusterAlloc(t *testing.T) {
 
 // A whole batch through rueidis: at most 5.
 func TestKVStoreAlloc_batch(t *testing.T) {
-	s := newTestStore(t, Options{URL: testdb.Redis(t).URL()})
+	s := newTestStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, hits := range []int{1, 10, 200} {

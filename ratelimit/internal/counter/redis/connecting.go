@@ -22,14 +22,14 @@ type connecting struct {
 // Connect returns a store that need not be there yet. It tries to reach it in the background for as
 // long as it is not closed, with the pauses that Open makes. The error is one of the options alone.
 func Connect(o Options) (Store, error) {
-	if err := o.Check(); err != nil {
+	if err := o.Settings.Check(); err != nil {
 		return nil, err
 	}
-	if WantsTLS(o.URL) && o.TLS == nil {
+	if WantsTLS(o.Settings.URL) && o.TLS == nil {
 		return nil, errNeedsTLS
 	}
 	o = o.withDefaults()
-	o.StartMaxElapsed = 0
+	o.Start.MaxElapsed = 0
 	ctx, stop := context.WithCancel(context.Background())
 	c := &connecting{stop: stop}
 	c.wg.Go(func() { c.connect(ctx, o) })
@@ -47,7 +47,7 @@ func (c *connecting) connect(ctx context.Context, o Options) {
 		return
 	}
 	level := slog.LevelInfo
-	if time.Since(begun) >= o.StartInitial { // a try has failed, and a warning said so
+	if time.Since(begun) >= o.Start.Initial { // a try has failed, and a warning said so
 		level = slog.LevelWarn
 	}
 	o.Log.Log(ctx, level, "the key-value store answers", "after", time.Since(begun).Round(time.Millisecond))

@@ -22,8 +22,9 @@ func TestConnectKV(t *testing.T) {
 	server.Kill()
 	var log bytes.Buffer
 	kv, err := Connect(Options{
-		URL: server.Addr(), StartInitial: time.Millisecond, StartMax: 20 * time.Millisecond, StartMaxElapsed: time.Nanosecond,
-		Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Settings: Settings{URL: server.Addr()},
+		Start:    StartSettings{Initial: time.Millisecond, Max: 20 * time.Millisecond, MaxElapsed: time.Nanosecond},
+		Log:      slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -58,14 +59,15 @@ func TestConnectKV(t *testing.T) {
 // What no wait can mend is an error at once, and Close ends a store that never came.
 func TestConnectKV_ends(t *testing.T) {
 	t.Parallel()
-	for _, o := range []Options{{URL: "nowhere"}, {URL: "rediss://h:1"}, {URL: "m", Type: Sentinel}} {
+	for _, o := range []Options{{Settings: Settings{URL: "nowhere"}}, {Settings: Settings{URL: "rediss://h:1"}},
+		{Settings: Settings{URL: "m", Type: Sentinel}}} {
 		if kv, err := Connect(o); err == nil {
 			kv.Close()
-			t.Errorf("%s: no error", o.URL)
+			t.Errorf("%s: no error", o.Settings.URL)
 		}
 	}
 	for kind, url := range map[string]string{Single: "127.0.0.1:1", Sentinel: "m,127.0.0.1:1", InCluster: "127.0.0.1:1"} {
-		kv, err := Connect(Options{URL: url, Type: kind, StartInitial: time.Hour})
+		kv, err := Connect(Options{Settings: Settings{URL: url, Type: kind}, Start: StartSettings{Initial: time.Hour}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,6 +31,6 @@ func newTestStore(t testing.TB, o Options) *Server {
 
 func TestKVStore(t *testing.T) {
 	countertest.Run(t, func(t *testing.T) counter.Store {
-		return newTestStore(t, Options{URL: testdb.Redis(t).URL(), Stall: -1})
+		return newTestStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1})
 	})
 }

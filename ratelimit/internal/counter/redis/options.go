@@ -48,54 +48,64 @@ func ParseOnEmpty(s string) (OnEmpty, error) {
 	return 0, fmt.Errorf("%q is none of CREATE, ERROR, WAIT", s)
 }
 
+// Settings are those of one store. A 0 means the default, but for PipelineWindow and Parallelism.
+type Settings struct {
+	// single: host:port, the path of a unix socket, or redis://[user:password@]host:port[/db] (rediss:// with TLS). sentinel: master,host:port[,host:port...]. cluster: host:port[,host:port...].
+	URL string `env:"URL" secret:"url"`
+	// tcp or unix; unset: what the URL looks like. sentinel and cluster are always tcp.
+	SocketType string `env:"SOCKET_TYPE" oneof:"tcp unix" fold:"true"`
+	// single: one server. sentinel: the master that sentinels name, followed when it changes. cluster: a Redis Cluster.
+	Type string `env:"TYPE" envDefault:"single" oneof:"single sentinel cluster" fold:"true"`
+	// password or user:password; wins over credentials in the URL. _AUTH_FILE reads it from a file.
+	Auth string `env:"AUTH" secret:"true"`
+	// password or user:password of the sentinels, which KVSTORE_AUTH is not for. _SENTINEL_AUTH_FILE reads it from a file.
+	SentinelAuth string `env:"SENTINEL_AUTH" secret:"true"`
+	// Batches that may be in the store, or in one node of a cluster, at once, each on a connection of its own. A further one is used only when the others are busy.
+	PoolSize int `env:"POOL_SIZE" envDefault:"10" min:"1"`
+	// Bounds connecting, writing, reading, and calls without a deadline.
+	Timeout time.Duration `env:"TIMEOUT" envDefault:"10s" min:"1ms"`
+	// How long the first hits of a batch wait for others; 0: not at all, yet what arrives while a batch is under way goes together in the next. At most 1s, and shorter than TIMEOUT.
+	PipelineWindow time.Duration `env:"PIPELINE_WINDOW" envDefault:"0s" min:"0s" max:"1s"`
+	// Cluster only: how many nodes one request queries at the same time. 1: one after another; 0: all, as far as
+	// POOL_SIZE goes; n: at most n.
+	Parallelism int `env:"CLUSTER_PIPELINE_PARALLELISM" envDefault:"1" min:"0"`
+}
+
+// StartSettings bound the tries to reach a store at start. A 0 means the default.
+type StartSettings struct {
+	// First pause between tries to reach the store at start; it doubles.
+	Initial time.Duration `env:"KVSTORE_STARTUP_INITIAL_INTERVAL" envDefault:"1s" min:"1ms"`
+	// Longest such pause.
+	Max time.Duration `env:"KVSTORE_STARTUP_MAX_INTERVAL" envDefault:"30s" min:"1ms"`
+	// Exit after this; 0: never. No effect with KVSTORE_STARTUP_REQUIRED=false.
+	MaxElapsed time.Duration `env:"KVSTORE_STARTUP_MAX_ELAPSED_TIME" envDefault:"0s" min:"0s"`
+}
+
 // Options configures NewServer. Zero values mean the defaults given, where there is one.
 type Options struct {
-	// URL is KVSTORE_URL. Type single: host:port, a path, or redis://[user[:password]@]host:port[/db],
-	// or rediss:// likewise, with the query parameters username, password and db. Type sentinel:
-	// master,host:port[,host:port...]. Type cluster: host:port[,host:port...].
-	URL string
-	// SocketType is KVSTORE_SOCKET_TYPE: tcp, unix, or empty for what the URL looks like.
-	SocketType string
-	// Type is KVSTORE_TYPE: single, sentinel or cluster; empty: single.
-	Type string
-	// SentinelAuth is KVSTORE_SENTINEL_AUTH, in the form of Auth, for the sentinels alone.
-	SentinelAuth string
-	// Parallelism is KVSTORE_CLUSTER_PIPELINE_PARALLELISM: how many nodes one request queries at the same time, at
-	// most PoolSize; 0: PoolSize.
-	Parallelism int
-	// Auth is KVSTORE_AUTH: password, or user:password. It wins over credentials in the URL.
-	Auth string
+	Settings Settings
+	Start    StartSettings
 	// TLS makes the config for the host that is dialled, a name or an address; nil: no TLS. It is called for each
-	// connection, so that certificates may change. rediss:// in URL needs it.
+	// connection, so that certificates may change. rediss:// in Settings.URL needs it.
 	TLS func(host string) *tls.Config
-	// PoolSize is how many batches may be in the store at once, each on a connection of its own (10).
-	// A second one is used only when the first is full or slow, so many cost no throughput.
-	PoolSize int
 	// OnEmpty applies when all are taken and OnEmptyWait (1 s) has passed.
 	OnEmpty     OnEmpty
 	OnEmptyWait time.Duration
-	// Timeout bounds connecting, writing, reading, and callers without a deadline (10 s).
-	Timeout time.Duration
-	// PipelineWindow is how long the first hits of a batch wait for others; 0: not at all.
-	PipelineWindow time.Duration
 	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS; 0 or negative: no jitter. A tenth of the window bounds it too.
 	JitterMax int64
 	// Stall is STORE_STALL: the age of a batch at which the store counts as dead (250 ms); negative: never.
 	Stall time.Duration
-	// StartInitial and StartMax bound the pause between tries to reach the store at start (1 s, 30 s),
-	// StartMaxElapsed ends them; 0: never.
-	StartInitial, StartMax, StartMaxElapsed time.Duration
 	// Log gets a line when the store is lost or found. Never credentials. May be nil.
 	Log *slog.Logger
 }
 
 func (o Options) withDefaults() Options {
-	o.PoolSize = max(1, cmp.Or(o.PoolSize, 10))
+	o.Settings.PoolSize = max(1, cmp.Or(o.Settings.PoolSize, 10))
 	o.OnEmptyWait = cmp.Or(o.OnEmptyWait, time.Second)
-	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
+	o.Settings.Timeout = cmp.Or(o.Settings.Timeout, 10*time.Second)
 	o.Stall = cmp.Or(o.Stall, 250*time.Millisecond)
-	o.StartInitial = cmp.Or(o.StartInitial, time.Second)
-	o.StartMax = max(cmp.Or(o.StartMax, 30*time.Second), o.StartInitial)
+	o.Start.Initial = cmp.Or(o.Start.Initial, time.Second)
+	o.Start.Max = max(cmp.Or(o.Start.Max, 30*time.Second), o.Start.Initial)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -118,47 +128,47 @@ func (o Options) access(t target, timeout time.Duration, stats *link.PoolStats) 
 }
 
 // Check says what is wrong with URL, SocketType and Auth, without credentials; nil if nothing is.
-func (o Options) Check() error {
-	_, err := o.target()
+func (s Settings) Check() error {
+	_, err := s.target()
 	return err
 }
 
 // target reads URL, SocketType and Auth. Its errors name the settings and hold no credentials: a part
 // of the URL that cannot be read may be one.
-func (o Options) target() (t target, err error) {
-	switch socket := strings.ToLower(o.SocketType); {
+func (s Settings) target() (t target, err error) {
+	switch socket := strings.ToLower(s.SocketType); {
 	case socket != "" && socket != "tcp" && socket != "unix":
-		return t, fmt.Errorf("KVSTORE_SOCKET_TYPE: %q is neither tcp nor unix", o.SocketType)
-	case o.URL == "":
+		return t, fmt.Errorf("KVSTORE_SOCKET_TYPE: %q is neither tcp nor unix", s.SocketType)
+	case s.URL == "":
 		return t, errors.New("KVSTORE_URL: missing")
-	case o.Type != "" && !strings.EqualFold(o.Type, Single) && !o.several():
-		return t, fmt.Errorf("KVSTORE_TYPE: %q is none of single, sentinel, cluster", o.Type)
-	case o.several():
-		if t, err = o.list(); err != nil {
+	case s.Type != "" && !strings.EqualFold(s.Type, Single) && !s.several():
+		return t, fmt.Errorf("KVSTORE_TYPE: %q is none of single, sentinel, cluster", s.Type)
+	case s.several():
+		if t, err = s.list(); err != nil {
 			return target{}, err
 		}
-	case strings.Contains(o.URL, "://"):
+	case strings.Contains(s.URL, "://"):
 		if socket == "unix" {
 			return t, errors.New("KVSTORE_SOCKET_TYPE: unix needs a path in KVSTORE_URL, not a URL")
 		}
-		if t, err = parseURL(o.URL); err != nil {
+		if t, err = parseURL(s.URL); err != nil {
 			return target{}, err
 		}
-	case socket == "unix", socket == "" && strings.HasPrefix(o.URL, "/"):
-		t.at = link.Endpoint{Network: "unix", Addr: o.URL}
-	case strings.HasPrefix(o.URL, "/"):
+	case socket == "unix", socket == "" && strings.HasPrefix(s.URL, "/"):
+		t.at = link.Endpoint{Network: "unix", Addr: s.URL}
+	case strings.HasPrefix(s.URL, "/"):
 		return t, errors.New("KVSTORE_SOCKET_TYPE: tcp needs host:port in KVSTORE_URL, not a path")
-	case strings.Contains(o.URL, ","):
+	case strings.Contains(s.URL, ","):
 		return t, errors.New("KVSTORE_URL: KVSTORE_TYPE=single takes one address, not a list")
 	default:
-		host, port, err := net.SplitHostPort(o.URL)
+		host, port, err := net.SplitHostPort(s.URL)
 		if err != nil || !link.IsPort(port) {
 			return t, errors.New("KVSTORE_URL: neither host:port nor a path nor redis://host:port")
 		}
 		t.at = link.Endpoint{Network: "tcp", Addr: net.JoinHostPort(host, port)}
 	}
-	if o.Auth != "" {
-		t.user, t.password = credentials(o.Auth)
+	if s.Auth != "" {
+		t.user, t.password = credentials(s.Auth)
 	}
 	return t, nil
 }
@@ -172,20 +182,20 @@ func credentials(auth string) (user, password string) {
 }
 
 // several says that the URL is a list.
-func (o Options) several() bool {
-	t := strings.ToLower(o.Type)
+func (s Settings) several() bool {
+	t := strings.ToLower(s.Type)
 	return t == Sentinel || t == InCluster
 }
 
 // list reads the URL of types sentinel and cluster.
-func (o Options) list() (t target, err error) {
-	kind := strings.ToLower(o.Type)
-	if strings.Contains(o.URL, "://") {
+func (s Settings) list() (t target, err error) {
+	kind := strings.ToLower(s.Type)
+	if strings.Contains(s.URL, "://") {
 		return t,
 			fmt.Errorf("KVSTORE_URL: KVSTORE_TYPE=%s takes a list of host:port, not a URL; credentials go into KVSTORE_AUTH",
 				kind)
 	}
-	for item := range strings.SplitSeq(o.URL, ",") {
+	for item := range strings.SplitSeq(s.URL, ",") {
 		item = strings.TrimSpace(item)
 		if kind == Sentinel && t.master == "" {
 			if t.master = item; item == "" {

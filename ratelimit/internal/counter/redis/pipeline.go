@@ -20,7 +20,9 @@ const minSpacing = int64(500 * time.Microsecond)
 // spacing is how long after the last batch another one sets out beside it: half a round trip, so that
 // usually two are under way and hits wait for half of one at most. A store that slows down suddenly
 // gets more of them, up to PoolSize. s.mu is held.
-func (s *Server) spacing() int64 { return max(minSpacing, s.trip/2, 2*int64(s.o.PipelineWindow)) }
+func (s *Server) spacing() int64 {
+	return max(minSpacing, s.trip/2, 2*int64(s.o.Settings.PipelineWindow))
+}
 
 // pipeline is one connection and the goroutine that flushes over it, one batch at a time.
 type pipeline struct {
@@ -78,8 +80,8 @@ func (s *Server) dispatch(now int64) bool {
 	case n > 0:
 		l = s.idle[n-1]
 		s.idle = s.idle[:n-1]
-	case len(s.pipelines) < s.o.PoolSize:
-		l = s.newPipeline(s.newLink(s.o.Timeout), false)
+	case len(s.pipelines) < s.o.Settings.PoolSize:
+		l = s.newPipeline(s.newLink(s.o.Settings.Timeout), false)
 	default:
 		return false
 	}
@@ -126,7 +128,7 @@ func (l *pipeline) run() {
 // take moves calls from the queue into the batch. False: there is none; the pipeline is idle.
 func (l *pipeline) take() bool {
 	s := l.store
-	if s.o.PipelineWindow > 0 {
+	if s.o.Settings.PipelineWindow > 0 {
 		l.linger()
 	}
 	// Whoever is ready to run goes first: connections that have requests to read, then the handlers
@@ -213,7 +215,7 @@ func (l *pipeline) linger() {
 		return
 	}
 	select {
-	case <-time.After(s.o.PipelineWindow - time.Duration(s.clock()-first)):
+	case <-time.After(s.o.Settings.PipelineWindow - time.Duration(s.clock()-first)):
 	case <-s.ctx.Done():
 	}
 }

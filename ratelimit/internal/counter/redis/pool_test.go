@@ -149,18 +149,18 @@ func TestPool(t *testing.T) {
 			t.Errorf("%d of %d counted, %d batches at once; want all and %d", n, len(errs), p.most, most)
 		}
 	}
-	f("pool", Options{PoolSize: 4, OnEmpty: Wait}, 0, func(t *testing.T, errs []error, p *slowPool) {
+	f("pool", Options{Settings: Settings{PoolSize: 4}, OnEmpty: Wait}, 0, func(t *testing.T, errs []error, p *slowPool) {
 		all(t, errs, p, 4)
 	})
-	f("create", Options{PoolSize: 2, OnEmpty: Create, OnEmptyWait: 20 * time.Millisecond}, 0,
+	f("create", Options{Settings: Settings{PoolSize: 2}, OnEmpty: Create, OnEmptyWait: 20 * time.Millisecond}, 0,
 		func(t *testing.T, errs []error, p *slowPool) {
 			all(t, errs, p, 4)
 		})
-	f("create later", Options{PoolSize: 2, OnEmpty: Create, OnEmptyWait: 5 * time.Second}, 0,
+	f("create later", Options{Settings: Settings{PoolSize: 2}, OnEmpty: Create, OnEmptyWait: 5 * time.Second}, 0,
 		func(t *testing.T, errs []error, p *slowPool) {
 			all(t, errs, p, 2)
 		})
-	f("refuse", Options{PoolSize: 2, OnEmpty: Refuse, OnEmptyWait: 50 * time.Millisecond}, 0,
+	f("refuse", Options{Settings: Settings{PoolSize: 2}, OnEmpty: Refuse, OnEmptyWait: 50 * time.Millisecond}, 0,
 		func(t *testing.T, errs []error, p *slowPool) {
 			if ok, busy := count(errs, nil), count(errs, counter.ErrBusy); ok != 2 || busy != 18 {
 				t.Errorf("%d counted, %d refused; want 2 and 18", ok, busy)
@@ -169,7 +169,7 @@ func TestPool(t *testing.T) {
 				t.Errorf("%d hits were sent: the refused ones too", p.hits)
 			}
 		})
-	f("wait", Options{PoolSize: 2, OnEmpty: Wait, OnEmptyWait: time.Millisecond}, 500*time.Millisecond,
+	f("wait", Options{Settings: Settings{PoolSize: 2}, OnEmpty: Wait, OnEmptyWait: time.Millisecond}, 500*time.Millisecond,
 		func(t *testing.T, errs []error, p *slowPool) {
 			if n := count(errs, counter.ErrTimeout); n != 20 {
 				t.Errorf("%d timed out, want 20: %v", n, errs)
@@ -183,7 +183,8 @@ func TestPool(t *testing.T) {
 // An overflow connection closes when it has rested for 30 s; those of the pool stay.
 func TestPool_overflowCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, p := newSlowStore(t, Options{PoolSize: 1, OnEmptyWait: 10 * time.Millisecond, Stall: -1}, 100*time.Millisecond)
+		s, p := newSlowStore(t, Options{Settings: Settings{PoolSize: 1}, OnEmptyWait: 10 * time.Millisecond, Stall: -1},
+			100*time.Millisecond)
 		defer s.Close()
 		arrive(s, 5, 10*time.Millisecond, 0)
 		if p.links != 2 {
@@ -204,7 +205,7 @@ func TestPool_overflowCloses(t *testing.T) {
 
 func TestPipelineWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, p := newSlowStore(t, Options{PipelineWindow: 5 * time.Millisecond}, 100*time.Microsecond)
+		s, p := newSlowStore(t, Options{Settings: Settings{PipelineWindow: 5 * time.Millisecond}}, 100*time.Microsecond)
 		defer s.Close()
 		begun := time.Now()
 		arrive(s, 10, time.Millisecond, 0)
@@ -221,7 +222,7 @@ func TestPipelineWindow(t *testing.T) {
 func TestKVStore_breaker(t *testing.T) {
 	t.Run("stall", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s, p := newSlowStore(t, Options{PoolSize: 2}, time.Hour)
+			s, p := newSlowStore(t, Options{Settings: Settings{PoolSize: 2}}, time.Hour)
 			defer s.Close()
 			begun := time.Now()
 			errs := arrive(s, 20, time.Millisecond, time.Minute)
@@ -280,7 +281,7 @@ func TestKVStore_leave(t *testing.T) {
 	f := func(deadline, least, most time.Duration) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
-			s, _ := newSlowStore(t, Options{Stall: -1, PoolSize: 1, OnEmpty: Wait}, 10*time.Second)
+			s, _ := newSlowStore(t, Options{Stall: -1, Settings: Settings{PoolSize: 1}, OnEmpty: Wait}, 10*time.Second)
 			defer s.Close()
 			for _, where := range []string{"in the store", "in the queue"} {
 				ctx, cancel := context.WithTimeout(context.Background(), deadline)
@@ -312,7 +313,7 @@ func TestKVStore_leave(t *testing.T) {
 // was slow. Hits that wait behind it are.
 func TestBreaker_slowPing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, p := newSlowStore(t, Options{PoolSize: 1, Stall: 250 * time.Millisecond}, time.Millisecond)
+		s, p := newSlowStore(t, Options{Settings: Settings{PoolSize: 1}, Stall: 250 * time.Millisecond}, time.Millisecond)
 		defer s.Close()
 		p.mu.Lock()
 		p.pings = 400 * time.Millisecond
@@ -339,7 +340,7 @@ func TestBreaker_slowPing(t *testing.T) {
 // A store that stands still, with no stall that opens the breaker: callers that have left are not kept in the queue.
 func TestQueue_forgetsWhoLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := newSlowStore(t, Options{PoolSize: 1, OnEmpty: Wait, Stall: -1}, time.Minute)
+		s, _ := newSlowStore(t, Options{Settings: Settings{PoolSize: 1}, OnEmpty: Wait, Stall: -1}, time.Minute)
 		defer s.Close()
 		if errs := arrive(s, 1000, 0, 100*time.Millisecond); count(errs, counter.ErrTimeout) != 1000 {
 			t.Fatalf("%d timed out", count(errs, counter.ErrTimeout))

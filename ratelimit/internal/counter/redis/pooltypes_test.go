@@ -18,8 +18,8 @@ import (
 // and answers a PING all the same.
 func TestPool_types(t *testing.T) {
 	f := func(o Options, server *localserver.Server, key string) {
-		t.Run(o.Type, func(t *testing.T) {
-			o.PoolSize, o.Stall, o.Timeout = 2, -1, 20*time.Second
+		t.Run(o.Settings.Type, func(t *testing.T) {
+			o.Settings.PoolSize, o.Stall, o.Settings.Timeout = 2, -1, 20*time.Second
 			hold := func(args ...string) {
 				t.Helper()
 				if _, err := localserver.RedisCommand(context.Background(), server.Addr(), "",
@@ -105,14 +105,14 @@ func TestPool_types(t *testing.T) {
 		})
 	}
 	single := testdb.Private(t, localserver.RedisOptions{})
-	f(Options{Type: Single, URL: single.Addr()}, single, "key")
+	f(Options{Settings: Settings{Type: Single, URL: single.Addr()}}, single, "key")
 	set := testdb.Sentinels(t)
 	master, err := set.Master(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	f(Options{Type: Sentinel, URL: set.URL()}, master, "key")
+	f(Options{Settings: Settings{Type: Sentinel, URL: set.URL()}}, master, "key")
 	cluster := testdb.Cluster(t)
 	tag := tagsOfNodes()[1]
-	f(Options{Type: InCluster, URL: cluster.URL()}, cluster.Nodes[1], fmt.Sprint(tag, "key"))
+	f(Options{Settings: Settings{Type: InCluster, URL: cluster.URL()}}, cluster.Nodes[1], fmt.Sprint(tag, "key"))
 }

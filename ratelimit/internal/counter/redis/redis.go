@@ -24,7 +24,7 @@ type Store interface {
 // Open connects to a store of the type that the options name. It tries again with exponential backoff
 // until the store answers, ctx ends or StartMaxElapsed is over.
 func Open(ctx context.Context, o Options) (kv Store, err error) {
-	switch strings.ToLower(o.Type) {
+	switch strings.ToLower(o.Settings.Type) {
 	case Sentinel:
 		kv, err = newSentinel(ctx, o)
 	case InCluster:

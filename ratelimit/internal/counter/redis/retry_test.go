@@ -120,7 +120,7 @@ func (f *fakeRedis) set(refuse string, times int) {
 // Answers that say that nothing was counted: the hit goes out again, and counts once.
 func TestRedo(t *testing.T) {
 	server := newFakeRedis(t)
-	s := newTestStore(t, Options{URL: server.addr, Stall: -1, PoolSize: 1, OnEmpty: Wait})
+	s := newTestStore(t, Options{Settings: Settings{URL: server.addr, PoolSize: 1}, Stall: -1, OnEmpty: Wait})
 	add(t, s, now(), h("known", 1)) // so that no SET goes before
 	want := int64(1)
 	f := func(refuse string, again bool) {
@@ -183,7 +183,7 @@ func TestRedo(t *testing.T) {
 func TestKVStore_clientKill(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	// Two connections cannot fail five times at two kills, whatever they are doing just then.
-	s := newTestStore(t, Options{URL: server.Addr(), Stall: -1, PoolSize: 2, OnEmpty: Wait})
+	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr(), PoolSize: 2}, Stall: -1, OnEmpty: Wait})
 	kill := func() {
 		t.Helper()
 		if _, err := localserver.RedisCommand(t.Context(), server.Addr(), "", "CLIENT", "KILL", "TYPE", "normal", "SKIPME",

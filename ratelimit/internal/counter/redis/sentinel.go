@@ -39,16 +39,16 @@ type sentinels struct {
 
 // newSentinel is a Server whose server the sentinels name.
 func newSentinel(ctx context.Context, o Options) (*Server, error) {
-	t, err := o.target()
+	t, err := o.Settings.target()
 	if err != nil {
 		return nil, err
 	}
 	s := newServer(o)
 	as := target{}
-	as.user, as.password = credentials(o.SentinelAuth)
+	as.user, as.password = credentials(o.Settings.SentinelAuth)
 	find := &sentinels{
 		name: t.master, addrs: t.addrs, log: s.o.Log, kick: make(chan struct{}, 1),
-		a: s.o.access(as, min(s.o.Timeout, time.Second), nil),
+		a: s.o.access(as, min(s.o.Settings.Timeout, time.Second), nil),
 	}
 	find.master.Store(&link.Endpoint{}) // no server, until they have been queried
 	find.changed = s.relocated

@@ -22,7 +22,7 @@ func openTest(t testing.TB, o Options) Store {
 func TestSentinel(t *testing.T) {
 	set := testdb.Sentinels(t)
 	countertest.Run(t, func(t *testing.T) counter.Store {
-		return openTest(t, Options{Type: Sentinel, URL: set.URL(), Stall: -1})
+		return openTest(t, Options{Settings: Settings{Type: Sentinel, URL: set.URL()}, Stall: -1})
 	})
 }
 
@@ -30,7 +30,7 @@ func TestSentinel(t *testing.T) {
 // caller, nothing counted twice.
 func TestSentinel_failover(t *testing.T) {
 	set := testdb.Sentinels(t)
-	s := openTest(t, Options{Type: Sentinel, URL: set.URL(), Timeout: time.Second})
+	s := openTest(t, Options{Settings: Settings{Type: Sentinel, URL: set.URL(), Timeout: time.Second}})
 	const deadline = 400 * time.Millisecond
 	l := startLoad(s, 32, deadline, time.Millisecond)
 	l.awaitOK(t, time.Now())

@@ -29,7 +29,7 @@ func (s *Server) start(calls []*counter.Started, resume resumer) []*counter.Star
 	open := s.breaker.IsOpen()
 	for _, st := range calls {
 		st.Err, st.Own = nil, nil
-		stay := s.o.Timeout
+		stay := s.o.Settings.Timeout
 		if !st.Deadline.IsZero() {
 			stay = min(stay, st.Deadline.Sub(s.begun)-time.Duration(now)-link.LeaveBefore)
 		}

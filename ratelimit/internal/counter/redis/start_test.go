@@ -32,14 +32,14 @@ func TestStarter(t *testing.T) {
 		})
 	}
 	f("single", func(t *testing.T) counter.Store {
-		return newTestStore(t, Options{URL: testdb.Redis(t).URL(), Stall: -1})
+		return newTestStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1})
 	})
 	cluster := testdb.Cluster(t)
 	f("cluster", func(t *testing.T) counter.Store {
 		if err := cluster.Flush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		return openTest(t, Options{Type: InCluster, URL: cluster.Nodes[0].Addr(), Stall: -1})
+		return openTest(t, Options{Settings: Settings{Type: InCluster, URL: cluster.Nodes[0].Addr()}, Stall: -1})
 	})
 }
 
@@ -89,7 +89,7 @@ func started(o counter.Owner, n int, deadline time.Time) []*counter.Started {
 func TestStarter_silentStore(t *testing.T) {
 	t.Parallel()
 	server := testdb.Private(t, localserver.RedisOptions{})
-	s, err := NewServer(t.Context(), Options{URL: server.Addr(), Timeout: time.Minute, Stall: -1})
+	s, err := NewServer(t.Context(), Options{Settings: Settings{URL: server.Addr(), Timeout: time.Minute}, Stall: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,8 @@ func TestStarter_silentStore(t *testing.T) {
 	c := newCollector()
 	soon := started(c, 20, time.Now().Add(100*time.Millisecond))
 	late := started(c, 20, time.Time{})
-	if n := len(s.Start(append([]*counter.Started(nil), soon...))) + len(s.Start(append([]*counter.Started(nil), late...))); n != 0 {
+	if n := len(s.Start(append([]*counter.Started(nil), soon...))) + len(s.Start(append([]*counter.Started(nil),
+		late...))); n != 0 {
 		t.Fatalf("%d were refused", n)
 	}
 	c.wait(t, len(soon))
@@ -124,7 +125,7 @@ func TestStarter_silentStore(t *testing.T) {
 // What is due at once is left to Add, which has a timer of its own.
 func TestStarter_soon(t *testing.T) {
 	t.Parallel()
-	s := newTestStore(t, Options{URL: testdb.Redis(t).URL(), Stall: -1})
+	s := newTestStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1})
 	refused := s.Start(started(newCollector(), 2, time.Now().Add(5*time.Millisecond)))
 	if len(refused) != 2 || refused[0].Err != nil || refused[1].Err != nil {
 		t.Errorf("%d refused, want 2 without an error", len(refused))
@@ -134,7 +135,7 @@ func TestStarter_soon(t *testing.T) {
 // A peer with thousands of requests does not have whole batches to itself.
 func TestStarter_turns(t *testing.T) {
 	t.Parallel()
-	s := newTestStore(t, Options{URL: testdb.Redis(t).URL(), Stall: -1})
+	s := newTestStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1})
 	c := newCollector()
 	greedy, other := started(c, 2*maxBatchHits, time.Time{}), started(c, 1, time.Time{})
 	for _, st := range greedy {
@@ -160,10 +161,11 @@ func TestStarter_turns(t *testing.T) {
 // A request is started with a context's end in mind, too.
 func TestStarter_context(t *testing.T) {
 	t.Parallel()
-	s := &countertest.Starting{Store: newTestStore(t, Options{URL: testdb.Redis(t).URL(), Stall: -1})}
+	s := &countertest.Starting{Store: newTestStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1})}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := s.Add(ctx, &counter.Request{Now: now(), Hits: []counter.Hit{h("context", 1)}}); err != nil || s.Started.Load() != 1 {
+	if err := s.Add(ctx, &counter.Request{Now: now(), Hits: []counter.Hit{h("context", 1)}}); err != nil ||
+		s.Started.Load() != 1 {
 		t.Errorf("%v, %d started", err, s.Started.Load())
 	}
 }

@@ -58,11 +58,11 @@ var errNeedsTLS = errors.New("rediss:// needs TLS")
 // NewServer connects to the store and returns when it has answered a PING. Until then it tries again
 // with exponential backoff, until ctx ends or StartMaxElapsed is over.
 func NewServer(ctx context.Context, o Options) (*Server, error) {
-	t, err := o.target()
+	t, err := o.Settings.target()
 	if err != nil {
 		return nil, err
 	}
-	if WantsTLS(o.URL) && o.TLS == nil {
+	if WantsTLS(o.Settings.URL) && o.TLS == nil {
 		return nil, errNeedsTLS
 	}
 	s := newServer(o)
@@ -82,7 +82,7 @@ func (s *Server) at(t target, where func() link.Endpoint, as role) {
 
 // open waits until the server has given a sign of life, and starts.
 func (s *Server) open(ctx context.Context) error {
-	first := s.newLink(s.o.Timeout)
+	first := s.newLink(s.o.Settings.Timeout)
 	err := reach(ctx, s.o, func(ctx context.Context) error {
 		defer context.AfterFunc(ctx, first.drop)()
 		return first.ping()
@@ -125,8 +125,8 @@ func (s *Server) run(first connection) {
 // reach tries until there is no error. The pause is a random one between StartInitial and a step that
 // doubles up to StartMax.
 func reach(ctx context.Context, o Options, try func(context.Context) error) error {
-	step := o.StartInitial
-	for begun := time.Now(); ; step = min(2*step, o.StartMax) {
+	step := o.Start.Initial
+	for begun := time.Now(); ; step = min(2*step, o.Start.Max) {
 		err := try(ctx)
 		if err == nil {
 			return nil
@@ -134,9 +134,9 @@ func reach(ctx context.Context, o Options, try func(context.Context) error) erro
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		pause := o.StartInitial + rand.N(step-o.StartInitial+1)
-		if o.StartMaxElapsed > 0 && time.Since(begun)+pause > o.StartMaxElapsed {
-			return fmt.Errorf("%w: gave up after %s: %w", counter.ErrUnavailable, o.StartMaxElapsed, err)
+		pause := o.Start.Initial + rand.N(step-o.Start.Initial+1)
+		if o.Start.MaxElapsed > 0 && time.Since(begun)+pause > o.Start.MaxElapsed {
+			return fmt.Errorf("%w: gave up after %s: %w", counter.ErrUnavailable, o.Start.MaxElapsed, err)
 		}
 		o.Log.Warn("the key-value store does not answer yet", "error", err, "next try in", pause.Round(time.Millisecond))
 		select {
@@ -165,7 +165,7 @@ func (s *Server) Add(ctx context.Context, req *counter.Request) error {
 
 // addLater carries out what the server could not when it was asked, as soon as it can.
 func (s *Server) addLater(ctx context.Context, req *counter.Request, undone *call) error {
-	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.o.Settings.Timeout)
 	defer cancel()
 	var left remainder
 	left.take(undone, req, nil, "")
@@ -196,7 +196,7 @@ func (s *Server) begin(ctx context.Context, req *counter.Request, asking []bool)
 	if s.breaker.IsOpen() {
 		return nil, counter.ErrOpen
 	}
-	now, stay := s.clock(), s.o.Timeout
+	now, stay := s.clock(), s.o.Settings.Timeout
 	if deadline, ok := ctx.Deadline(); ok {
 		remaining := deadline.Sub(s.begun) - time.Duration(now)
 		stay = min(stay, remaining-min(link.LeaveBefore, remaining/4))

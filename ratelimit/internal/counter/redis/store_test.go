@@ -28,19 +28,19 @@ func TestKVStore_auth(t *testing.T) {
 			t.Errorf("total %d", got)
 		}
 	}
-	f(Options{URL: "redis://:se%3Acret@" + tcp.Addr()})
-	f(Options{URL: "redis://default:se%3Acret@" + tcp.Addr() + "/5"})
-	f(Options{URL: "redis://" + tcp.Addr() + "/5?username=alice&password=wonder:land"})
-	f(Options{URL: tcp.Addr(), Auth: "alice:wonder:land"})
-	f(Options{URL: "redis://alice:wrong@" + tcp.Addr(), Auth: "default:se:cret"})
-	f(Options{URL: unix.Addr(), Auth: "secret"})
-	f(Options{URL: unix.Addr(), Auth: "default:secret", SocketType: "unix"})
+	f(Options{Settings: Settings{URL: "redis://:se%3Acret@" + tcp.Addr()}})
+	f(Options{Settings: Settings{URL: "redis://default:se%3Acret@" + tcp.Addr() + "/5"}})
+	f(Options{Settings: Settings{URL: "redis://" + tcp.Addr() + "/5?username=alice&password=wonder:land"}})
+	f(Options{Settings: Settings{URL: tcp.Addr(), Auth: "alice:wonder:land"}})
+	f(Options{Settings: Settings{URL: "redis://alice:wrong@" + tcp.Addr(), Auth: "default:se:cret"}})
+	f(Options{Settings: Settings{URL: unix.Addr(), Auth: "secret"}})
+	f(Options{Settings: Settings{URL: unix.Addr(), Auth: "default:secret", SocketType: "unix"}})
 
 	refused := func(o Options) {
 		t.Helper()
 		var log bytes.Buffer
 		o.Log = slog.New(slog.NewTextHandler(&log, nil))
-		o.StartInitial, o.StartMax, o.StartMaxElapsed = time.Millisecond, 5*time.Millisecond, 50*time.Millisecond
+		o.Start.Initial, o.Start.Max, o.Start.MaxElapsed = time.Millisecond, 5*time.Millisecond, 50*time.Millisecond
 		_, err := NewServer(t.Context(), o)
 		if !errors.Is(err, counter.ErrUnavailable) {
 			t.Errorf("%v, want ErrUnavailable", err)
@@ -53,15 +53,16 @@ func TestKVStore_auth(t *testing.T) {
 			t.Errorf("said %s: that is the password", said)
 		}
 	}
-	refused(Options{URL: tcp.Addr(), Auth: "guess"})
-	refused(Options{URL: tcp.Addr(), Auth: "alice:guess"})
-	refused(Options{URL: tcp.Addr()})
+	refused(Options{Settings: Settings{URL: tcp.Addr(), Auth: "guess"}})
+	refused(Options{Settings: Settings{URL: tcp.Addr(), Auth: "alice:guess"}})
+	refused(Options{Settings: Settings{URL: tcp.Addr()}})
 }
 
 func TestNewKVStore_waits(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	server.Kill()
-	o := Options{URL: server.Addr(), StartInitial: time.Millisecond, StartMax: 20 * time.Millisecond}
+	o := Options{Settings: Settings{URL: server.Addr()},
+		Start: StartSettings{Initial: time.Millisecond, Max: 20 * time.Millisecond}}
 
 	// It stops when its context ends.
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
@@ -69,12 +70,12 @@ func TestNewKVStore_waits(t *testing.T) {
 	if _, err := NewServer(ctx, o); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want the context's error", err)
 	}
-	o.StartMaxElapsed = 30 * time.Millisecond
+	o.Start.MaxElapsed = 30 * time.Millisecond
 	if _, err := NewServer(t.Context(), o); !errors.Is(err, counter.ErrUnavailable) {
 		t.Errorf("%v, want ErrUnavailable", err)
 	}
 	// And comes up when the store does.
-	o.StartMaxElapsed = 0
+	o.Start.MaxElapsed = 0
 	var s *Server
 	var wg sync.WaitGroup
 	wg.Go(func() { s = newTestStore(t, o) })
@@ -96,7 +97,8 @@ func TestNewKVStore_silentServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
 	begun := time.Now()
-	if _, err := NewServer(ctx, Options{URL: server.Addr()}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := NewServer(ctx, Options{Settings: Settings{URL: server.Addr()}}); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("%v, want the context's error", err)
 	}
 	if took := time.Since(begun); took > 15*time.Second {
@@ -108,7 +110,7 @@ func TestNewKVStore_silentServer(t *testing.T) {
 func TestKVStore_ttl(t *testing.T) {
 	kv := testdb.Redis(t)
 	peer := redisClient(t, kv.Addr, kv.DB)
-	s := newTestStore(t, Options{URL: kv.URL(), JitterMax: 300})
+	s := newTestStore(t, Options{Settings: Settings{URL: kv.URL()}, JitterMax: 300})
 	ttl := func(key string, least, most int64) {
 		t.Helper()
 		got, err := peer.Do(t.Context(), peer.B().Ttl().Key(key).Build()).AsInt64()
@@ -181,7 +183,7 @@ func TestKVStore_ttlWithoutSET(t *testing.T) {
 		"+incrby", "+expire").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
-	s := newTestStore(t, Options{URL: redis.Addr(), Auth: "few:pw"})
+	s := newTestStore(t, Options{Settings: Settings{URL: redis.Addr(), Auth: "few:pw"}})
 	for range 2 {
 		add(t, s, now(), counter.Hit{Key: []byte("key"), N: 1, Limit: 10, Window: 60, End: now() + 40})
 	}
@@ -194,7 +196,7 @@ func TestKVStore_ttlWithoutSET(t *testing.T) {
 func TestKVStore_foreignValue(t *testing.T) {
 	kv := testdb.Redis(t)
 	peer := redisClient(t, kv.Addr, kv.DB)
-	s := newTestStore(t, Options{URL: kv.URL()})
+	s := newTestStore(t, Options{Settings: Settings{URL: kv.URL()}})
 	peer.Do(t.Context(), peer.B().Set().Key("text").Value("secret words").Build())
 	peer.Do(t.Context(), peer.B().Lpush().Key("list").Element("x").Build())
 	for range 2 * link.BreakerFailures {
@@ -221,7 +223,7 @@ func TestKVStore_foreignValue(t *testing.T) {
 // Callers leave before their deadline, whatever the store does.
 func TestKVStore_deadline(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
-	s := newTestStore(t, Options{URL: server.Addr(), Stall: -1, Timeout: 100 * time.Millisecond})
+	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr(), Timeout: 100 * time.Millisecond}, Stall: -1})
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}

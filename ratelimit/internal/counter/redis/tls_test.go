@@ -22,8 +22,8 @@ func TestKVStore_TLS(t *testing.T) {
 			Password: "secret"}).Addr()
 	}, func(addr string, config func(string) *tls.Config) error {
 		s, err := NewServer(t.Context(), Options{
-			URL: "rediss://:secret@" + addr, TLS: config, StartInitial: time.Nanosecond, StartMaxElapsed: time.Nanosecond,
-			Timeout: patience, Stall: -1,
+			Settings: Settings{URL: "rediss://:secret@" + addr, Timeout: patience}, TLS: config,
+			Start: StartSettings{Initial: time.Nanosecond, MaxElapsed: time.Nanosecond}, Stall: -1,
 		})
 		if err != nil {
 			return err
@@ -31,7 +31,7 @@ func TestKVStore_TLS(t *testing.T) {
 		defer s.Close()
 		return s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("a", 1)}, Now: now()})
 	})
-	if _, err := NewServer(t.Context(), Options{URL: "rediss://localhost:1"}); err == nil ||
+	if _, err := NewServer(t.Context(), Options{Settings: Settings{URL: "rediss://localhost:1"}}); err == nil ||
 		!strings.Contains(err.Error(), "needs TLS") {
 		t.Errorf("rediss:// without TLS: %v", err)
 	}
@@ -44,8 +44,8 @@ func TestKVStore_TLSconformance(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{Cert: f.Cert, Key: f.Key, Users: map[string]string{"ann": "a:b"}})
 	countertest.Run(t, func(t *testing.T) counter.Store {
 		return newTestStore(t, Options{
-			URL: countertest.Localhost(server.Addr()), Auth: "ann:a:b",
-			TLS: countertest.Trusting(t, certs.Files{CA: f.CA}, false), Timeout: patience, Stall: -1,
+			Settings: Settings{URL: countertest.Localhost(server.Addr()), Auth: "ann:a:b", Timeout: patience},
+			TLS:      countertest.Trusting(t, certs.Files{CA: f.CA}, false), Stall: -1,
 		})
 	})
 }
@@ -59,7 +59,7 @@ func TestKVStore_TLSrotates(t *testing.T) {
 	cert, key := ca.Issue("one").Write(t, dir)
 	root := ca.Write(t, dir)
 	s := newTestStore(t, Options{
-		URL: countertest.Localhost(server.Addr()), Timeout: patience, Stall: -1,
+		Settings: Settings{URL: countertest.Localhost(server.Addr()), Timeout: patience}, Stall: -1,
 		TLS: countertest.Trusting(t, certs.Files{CA: root, Cert: cert, Key: key}, false),
 	})
 	add(t, s, now(), h("a", 1))
@@ -91,7 +91,7 @@ func TestSentinel_TLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testTopologyTLS(t, Options{Type: Sentinel, URL: url, Auth: "servers", SentinelAuth: "watchers"}, f)
+	testTopologyTLS(t, Options{Settings: Settings{Type: Sentinel, URL: url, Auth: "servers", SentinelAuth: "watchers"}}, f)
 }
 
 func TestCluster_TLS(t *testing.T) {
@@ -104,12 +104,12 @@ func TestCluster_TLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testTopologyTLS(t, Options{Type: InCluster, URL: url, Auth: "nodes"}, f)
+	testTopologyTLS(t, Options{Settings: Settings{Type: InCluster, URL: url, Auth: "nodes"}}, f)
 }
 
 // testTopologyTLS counts over TLS, and holds that nothing does without it or with another authority.
 func testTopologyTLS(t *testing.T, o Options, f countertest.TLSFiles) {
-	o.Timeout, o.Stall = patience, -1
+	o.Settings.Timeout, o.Stall = patience, -1
 	o.TLS = countertest.Trusting(t, certs.Files{CA: f.CA}, false)
 	s, err := Open(t.Context(), o)
 	if err != nil {
@@ -123,7 +123,7 @@ func testTopologyTLS(t *testing.T, o Options, f countertest.TLSFiles) {
 			t.Fatalf("%s: %v %+v", key, err, req.Hits)
 		}
 	}
-	o.StartInitial, o.StartMaxElapsed, o.Timeout = time.Nanosecond, time.Nanosecond, 5*time.Second
+	o.Start.Initial, o.Start.MaxElapsed, o.Settings.Timeout = time.Nanosecond, time.Nanosecond, 5*time.Second
 	o.TLS = countertest.Trusting(t, certs.Files{CA: certtest.NewCA(t, "other", time.Hour).Write(t, t.TempDir())}, false)
 	if s, err := Open(t.Context(), o); err == nil {
 		s.Close()

@@ -125,13 +125,13 @@ func (s *Server) scaleUp(now int64) {
 		return
 	}
 	age := now - s.queue[0].arrived
-	if age < minSpacing+int64(s.o.PipelineWindow) || s.dispatch(now) || age < int64(s.o.OnEmptyWait) {
+	if age < minSpacing+int64(s.o.Settings.PipelineWindow) || s.dispatch(now) || age < int64(s.o.OnEmptyWait) {
 		return
 	}
 	switch s.o.OnEmpty {
 	case Create:
-		if len(s.pipelines) < 2*s.o.PoolSize {
-			s.send(s.newPipeline(s.newLink(s.o.Timeout), true), true, now)
+		if len(s.pipelines) < 2*s.o.Settings.PoolSize {
+			s.send(s.newPipeline(s.newLink(s.o.Settings.Timeout), true), true, now)
 		}
 	case Refuse:
 		n := 0
@@ -181,7 +181,7 @@ func (s *Server) forget(gone *pipeline) {
 // startProbe asks a store that was lost whether it is back, on a connection of its own with a short
 // time-out.
 func (s *Server) startProbe() {
-	l := s.newLink(min(probeTimeout, s.o.Timeout))
+	l := s.newLink(min(probeTimeout, s.o.Settings.Timeout))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

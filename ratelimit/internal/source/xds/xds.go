@@ -31,26 +31,35 @@ type Set struct {
 	Err error
 }
 
-// Options say where the control plane is and how to speak to it.
+// Settings say where the control plane is and how long to wait for it.
+type Settings struct {
+	// Id of this node, sent to the control plane.
+	NodeID string `env:"CONFIG_GRPC_XDS_NODE_ID" envDefault:"default"`
+	// host:port of the control plane, or another target that gRPC knows.
+	Target string `env:"CONFIG_GRPC_XDS_SERVER_URL" envDefault:"localhost:18000"`
+	// Pause between tries until a first set is accepted. Later: pause after a dial that failed, doubling up to XDS_CLIENT_BACKOFF_MAX_INTERVAL.
+	DialRetry time.Duration `env:"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" envDefault:"3s" min:"1ms"`
+	// Name that the server's certificate must be valid for, instead of the host of the address.
+	ServerName string `env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN"` // and the authority of the stream
+	// Pause after a stream that broke, once a set was accepted; it doubles with each, and begins again after a set that was accepted.
+	StreamRetry time.Duration `env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" envDefault:"10s" min:"1ms"`
+	// Longest pause of either kind, once a set was accepted.
+	MaxRetry time.Duration `env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" envDefault:"60s" min:"1ms"`
+	// Longest response, in bytes; 0: 4194304. A longer one breaks the stream.
+	MaxMessage int `env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" envDefault:"0" min:"0"`
+}
+
+// Options are what NewClient takes.
 type Options struct {
-	// Target is what gRPC dials: host:port, or with a scheme that it knows.
-	Target string
+	Settings
 	// Type is the type URL of the resources.
 	Type string
-	// NodeID and NodeMetadata identify this client to the control plane.
-	NodeID       string
+	// NodeMetadata identifies this client to the control plane, as NodeID does.
 	NodeMetadata map[string]string
 	// Headers go with each stream. Names are lower case.
 	Headers map[string]string
-	// Certs turns TLS on. ServerName is what the server must prove to be, and the authority of the
-	// stream; empty: the host of Target.
-	Certs      *certs.Store
-	ServerName string
-	// MaxMessage is the longest response in bytes; 0 is gRPC's default, 4 MiB.
-	MaxMessage int
-	// DialRetry is the pause after a failed dial, StreamRetry after a broken stream. Each doubles, up to
-	// MaxRetry, until a response is accepted. Before the first is, every pause is DialRetry.
-	DialRetry, StreamRetry, MaxRetry time.Duration
+	// Certs turns TLS on.
+	Certs *certs.Store
 	// Jitter is the share of each pause after the first accepted response by which it is made longer or
 	// shorter at random, 0 to 1.
 	Jitter float64

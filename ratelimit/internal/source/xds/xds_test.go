@@ -132,7 +132,7 @@ func TestClient(t *testing.T) {
 	t.Parallel()
 	p := xdstest.New(t)
 	p.Set("1", domain("a"))
-	w := start(t, p.Addr, Options{NodeID: "n1", NodeMetadata: map[string]string{"zone": "z=1"},
+	w := start(t, p.Addr, Options{Settings: Settings{NodeID: "n1"}, NodeMetadata: map[string]string{"zone": "z=1"},
 		Headers: map[string]string{"x-key": "v:1", "x-bin": "\x00\x01"}, nackAgain: time.Millisecond})
 	steps := []struct {
 		version string
@@ -264,7 +264,7 @@ func TestClient_oversized(t *testing.T) {
 	t.Parallel()
 	p := xdstest.New(t)
 	p.Set("1", domain("a"))
-	w := start(t, p.Addr, Options{MaxMessage: 1000})
+	w := start(t, p.Addr, Options{Settings: Settings{MaxMessage: 1000}})
 	w.until("1: a")
 	p.Set("2", domain(strings.Repeat("x", 1000)))
 	w.await("the stream breaks again and again", func() bool { return w.stat("ratelimit.xds.stream_failure") > 2 })
@@ -284,7 +284,7 @@ func TestClient_reconnect(t *testing.T) {
 	p := xdstest.New(t)
 	p.Set("1", domain("a"))
 	p.Kill()
-	w := start(t, p.Addr, Options{DialRetry: time.Hour, StreamRetry: time.Hour, MaxRetry: time.Hour})
+	w := start(t, p.Addr, Options{Settings: Settings{DialRetry: time.Hour, StreamRetry: time.Hour, MaxRetry: time.Hour}})
 	w.await("the dial fails", func() bool { return w.stat("ratelimit.xds.connect_failure") == 1 })
 	p.Serve()
 	w.c.Reconnect()
