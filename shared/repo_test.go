@@ -30,7 +30,7 @@ var floors = map[string]int{
 	"ratelimit/internal/overlimit":      1, "ratelimit/internal/counter": 1,
 	"ratelimit/internal/limits": 2, "ratelimit/internal/promexport": 2,
 	"ratelimit/internal/limits/rulefile": 3, "ratelimit/internal/decide": 3,
-	"ratelimit/internal/counter/link": 3, "ratelimit/internal/counter/memory": 3,
+	"ratelimit/internal/observe": 3, "ratelimit/internal/counter/link": 3, "ratelimit/internal/counter/memory": 3,
 	"ratelimit/internal/counter/countertest": 3,
 	"ratelimit/internal/counter/redis":       4, "ratelimit/internal/counter/memcached": 4,
 	"ratelimit/internal/source": 4, "ratelimit/internal/source/xds": 4, "ratelimit/internal/source/xds/xdstest": 4,

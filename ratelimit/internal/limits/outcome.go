@@ -52,3 +52,11 @@ func (r *Rule) At() string {
 	}
 	return r.step.at()
 }
+
+// AppendPath appends Path to dst.
+func (r *Rule) AppendPath(dst []byte, domain string) []byte {
+	if r.step == nil {
+		return dst
+	}
+	return r.step.appendKey(dst, domain)
+}

@@ -13,6 +13,7 @@ import (
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/observe"
 	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/rls"
 )
@@ -50,8 +51,19 @@ func TestNoMatch_Allocations(t *testing.T) {
 	testAllocations(t, Options{Settings: Settings{CountNoMatch: true}})
 }
 
-func testAllocations(t *testing.T, o Options) {
+// TestObserve_Allocations: nor do requests that no tap takes, nor DEBUG_TOP_KEYS.
+func TestObserve_Allocations(t *testing.T) {
+	testAllocations(t, Options{Observe: observe.Options{TopKeys: 10}}, observe.Filter{Domain: "e"},
+		observe.Filter{Key: "absent"}, observe.Filter{Unmatched: true, Key: "absent"}, observe.Filter{Sample: 1e-18})
+}
+
+func testAllocations(t *testing.T, o Options, filters ...observe.Filter) {
 	r := newRig(t, manyRules(1000), o)
+	for _, f := range filters {
+		if _, err := r.Observer().Listen(f); err != nil {
+			t.Fatal(err)
+		}
+	}
 	r.Service.clock = New(Options{Stats: r.stats}).clock // the real one: the rig's allocates
 	var c Call
 	out := make([]byte, 0, 1024)
@@ -100,6 +112,39 @@ func BenchmarkMatchKeyDecide(b *testing.B) {
 				r.finish(&c)
 				if c.Response.Overall != rls.OK || !c.Response.Statuses[0].HasLimit {
 					b.Fatalf("%+v", c.Response)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkShow is what a decision pays for those who may watch: nobody, a tap that does not take it, one that does and
+// has its rate, and both lists.
+func BenchmarkShow(b *testing.B) {
+	taps := map[string][]observe.Filter{"refuses": {{Domain: "e"}}, "rate 100": {{Sample: 1, Rate: 100}}}
+	for _, name := range []string{"nobody", "refuses", "rate 100", "recent and top"} {
+		b.Run(name, func(b *testing.B) {
+			var o Options
+			if name == "recent and top" {
+				o.Observe = observe.Options{RecentSize: 1000, TopKeys: 1000}
+			}
+			r := newRig(b, manyRules(1000), o)
+			for _, f := range taps[name] {
+				if _, err := r.Observer().Listen(f); err != nil {
+					b.Fatal(err)
+				}
+			}
+			var c Call
+			if err := c.Request.Unmarshal(wire(b, "tenant", "t250", "path", "/x")); err != nil {
+				b.Fatal(err)
+			}
+			if err := r.Decide(b.Context(), &c); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if r.watched() {
+					r.show(&c, nil)
 				}
 			}
 		})

@@ -10,6 +10,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/decide"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/observe"
 	"gatehouse/ratelimit/internal/rls"
 )
 
@@ -28,7 +29,7 @@ type Call struct {
 	overrides []limits.Rule  // backs rules of descriptors with a limit of their own
 	keys      []byte         // all counter keys, back to back
 	batch     counter.Request
-	metric    []byte
+	scratch   []byte // of count and show
 
 	unanswered []bool          // per descriptor: its answer follows a failure mode; empty where the store has answered
 	members    []decide.Member // for the draft headers
@@ -57,7 +58,9 @@ func (s *Service) DecideAt(ctx context.Context, c *Call, arrived time.Time) erro
 	if s.o.Tracer != nil {
 		c.At, c.Done = arrived, arrived
 		err := s.traced(ctx, c)
-		s.sample(c, err)
+		if s.watched() {
+			s.show(c, err)
+		}
 		return err
 	}
 	asks, err := s.Begin(c, arrived)
@@ -72,7 +75,9 @@ func (s *Service) DecideAt(ctx context.Context, c *Call, arrived time.Time) erro
 func (s *Service) Begin(c *Call, arrived time.Time) (asks bool, err error) {
 	c.At, c.Done = arrived, arrived
 	if asks, err = s.begin(c); !asks {
-		s.sample(c, err)
+		if s.watched() {
+			s.show(c, err)
+		}
 	}
 	return asks, err
 }
@@ -80,7 +85,9 @@ func (s *Service) Begin(c *Call, arrived time.Time) (asks bool, err error) {
 // Ask completes what Begin has left to the store.
 func (s *Service) Ask(ctx context.Context, c *Call) error {
 	err := s.ask(ctx, c)
-	s.sample(c, err)
+	if s.watched() {
+		s.show(c, err)
+	}
 	return err
 }
 
@@ -102,9 +109,20 @@ func (s *Service) Immediate() bool {
 	return ok
 }
 
-func (s *Service) sample(c *Call, err error) {
+// watched says whether decided and refused requests go to the log of requests or to an operator. It is inlined: without
+// either, a request pays for a look at two pointers.
+func (s *Service) watched() bool { return s.sampler != nil || s.observer.Watching() != nil }
+
+// show shows a request to both.
+func (s *Service) show(c *Call, err error) {
+	rules := s.rules.Load()
 	if s.sampler != nil {
-		s.sampler.note(c, s.rules.Load(), err)
+		s.sampler.note(c, rules, err)
+	}
+	if w := s.observer.Watching(); w != nil && err == nil {
+		d := observe.Decision{At: c.At, Request: &c.Request, Response: &c.Response, Set: rules, Domain: c.domain,
+			Rules: c.rules}
+		c.scratch = w.Note(&d, c.scratch)
 	}
 }
 
@@ -128,11 +146,11 @@ func (s *Service) begin(c *Call) (asks bool, err error) {
 		return false, err
 	}
 	domain := rules.Domain(c.Request.Domain)
+	c.domain = domain
 	if domain == nil && s.o.DenyUnknown {
 		s.denyAll(c)
 		return false, nil
 	}
-	c.domain = domain
 	s.match(c, rules, domain)
 	now := c.At.Unix()
 	s.planHits(c, rules, now)
@@ -155,7 +173,9 @@ func (s *Service) Complete(c *Call, storeErr error, answered time.Time) error {
 	c.Done = answered
 	s.storeTook.Observe(answered.Sub(c.At))
 	err := s.settle(c, storeErr)
-	s.sample(c, err)
+	if s.watched() {
+		s.show(c, err)
+	}
 	return err
 }
 
@@ -377,8 +397,8 @@ func (s *Service) count(c *Call, descriptor int, d *decide.Delta) {
 	rule := c.rules[descriptor]
 	handle := rule.Stats
 	if handle == nil {
-		c.metric = rule.AppendMetricKey(c.metric[:0], c.Request.Domain, c.Request.Descriptors[descriptor].Entries)
-		handle = s.o.Stats.DynamicRule(c.metric)
+		c.scratch = rule.AppendMetricKey(c.scratch[:0], c.Request.Domain, c.Request.Descriptors[descriptor].Entries)
+		handle = s.o.Stats.DynamicRule(c.scratch)
 	}
 	d.AddTo(handle)
 }

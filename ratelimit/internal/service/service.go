@@ -15,6 +15,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/decide"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/observe"
 	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/stats"
 )
@@ -57,6 +58,9 @@ type Options struct {
 	// Caps refuse oversized requests.
 	Caps Caps
 
+	// Observe keeps decisions for operators, DEBUG_RECENT_SIZE and DEBUG_TOP_KEYS.
+	Observe observe.Options
+
 	// Tracer records each decision as a span; nil is off, and then no context is searched for one.
 	Tracer trace.Tracer
 	// TraceRequests puts the text of whole requests into those spans (TRACING_REQUEST_TEXT).
@@ -94,10 +98,14 @@ type Service struct {
 	trouble                                troubles
 	refusals                               *refusals
 	sampler                                *sampler // nil: off
+	observer                               observe.Observer
 }
 
 // Now is the service's clock.
 func (s *Service) Now() time.Time { return s.clock() }
+
+// Observer shows decisions to operators.
+func (s *Service) Observer() *observe.Observer { return &s.observer }
 
 // SetStore gives the service its store. The debug port may explain rules before that.
 func (s *Service) SetStore(store counter.Store) { s.store.Store(&store) }
@@ -124,6 +132,7 @@ func New(o Options) *Service {
 	}
 	s.trouble = newTroubles(o.Stats)
 	s.sampler = newSampler(o.Log)
+	s.observer.Keep(o.Observe)
 	s.refusals = newRefusals(o.Stats, cmp.Or(o.Log, slog.New(slog.DiscardHandler)))
 	return s
 }

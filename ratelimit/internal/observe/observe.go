@@ -1,0 +1,171 @@
+// Package observe shows decisions to operators: the tap streams them as they are made, recent keeps the last refused and
+// unmatched descriptors, top counts the keys with most hits.
+//
+// It looks at decisions that are already made. It knows neither stores nor HTTP, and changes no answer: a listener that
+// does not read loses events, and no request waits for one.
+package observe
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/rls"
+)
+
+// Options turn on what is kept without a listener.
+type Options struct {
+	RecentSize int // DEBUG_RECENT_SIZE: descriptors kept in each of the two lists; 0 is off
+	TopKeys    int // DEBUG_TOP_KEYS: keys counted in each minute; 0 is off
+}
+
+// MaxListeners is how many taps may be open at a time.
+const MaxListeners = 4
+
+// ErrTooManyListeners refuses a further tap.
+var ErrTooManyListeners = errors.New("4 taps are open, which is the most there may be")
+
+// ErrClosed refuses a tap of a daemon that stops.
+var ErrClosed = errors.New("the daemon is stopping")
+
+// Observer hands decisions to those who look at them. The zero value has nobody.
+type Observer struct {
+	// watching is nil while nothing is on, so that a decision then costs one atomic load.
+	watching atomic.Pointer[Watchers]
+	recent   *Recent // nil: off
+	top      *Top    // nil: off
+
+	mu        sync.Mutex
+	listeners []*Listener
+	closed    bool
+}
+
+// Keep turns on what is kept without a listener. It is called before the first decision.
+func (o *Observer) Keep(options Options) {
+	o.recent, o.top = newRecent(options.RecentSize), newTop(options.TopKeys)
+	o.publish()
+}
+
+// Watching is whoever wants to see decisions, nil for none.
+func (o *Observer) Watching() *Watchers { return o.watching.Load() }
+
+// Recent is nil when it is off.
+func (o *Observer) Recent() *Recent { return o.recent }
+
+// Top is nil when it is off.
+func (o *Observer) Top() *Top { return o.top }
+
+// Listen opens a tap. The error is ErrTooManyListeners or ErrClosed. Close it after use.
+func (o *Observer) Listen(f Filter) (*Listener, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.closed:
+		return nil, ErrClosed
+	case len(o.listeners) == MaxListeners:
+		return nil, ErrTooManyListeners
+	}
+	l := newListener(f)
+	l.close = func() { o.remove(l) }
+	o.listeners = append(o.listeners, l)
+	o.publish()
+	return l, nil
+}
+
+func (o *Observer) remove(l *Listener) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.listeners = slices.DeleteFunc(o.listeners, func(other *Listener) bool { return other == l })
+	o.publish()
+}
+
+// publish puts the present watchers in force. Requests read them without a lock, so each change makes a new value.
+func (o *Observer) publish() {
+	if len(o.listeners) == 0 && o.recent == nil && o.top == nil {
+		o.watching.Store(nil)
+		return
+	}
+	o.watching.Store(&Watchers{listeners: slices.Clone(o.listeners), recent: o.recent, top: o.top})
+}
+
+// Close ends all taps, and refuses further ones.
+func (o *Observer) Close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = true
+	for _, l := range o.listeners {
+		l.end()
+	}
+}
+
+// Watchers are those who want to see decisions.
+type Watchers struct {
+	listeners []*Listener
+	recent    *Recent
+	top       *Top
+}
+
+// Decision is a decided request. All of it belongs to the request and is read before Note returns.
+type Decision struct {
+	// At is when the request arrived.
+	At       time.Time
+	Request  *rls.Request
+	Response *rls.Response
+	// Set is the rules in force, Domain those of the request's domain, nil for one that is not configured.
+	Set    *limits.Rules
+	Domain *limits.Domain
+	// Rules holds the rule of each descriptor, nil where none decides.
+	Rules []*limits.Rule
+}
+
+// Note shows a decision to all watchers. buf is scratch space, returned as it has grown.
+func (w *Watchers) Note(d *Decision, buf []byte) []byte {
+	for _, l := range w.listeners {
+		l.note(d)
+	}
+	if w.recent != nil {
+		w.recent.note(d)
+	}
+	if w.top != nil {
+		buf = w.top.note(d, buf)
+	}
+	return buf
+}
+
+// Outcomes beside those of limits.
+const (
+	decided  limits.Outcome = ""
+	replaced limits.Outcome = "replaced" // the rule of another descriptor replaces this one's
+)
+
+// outcome says why no rule decides descriptor i; decided where one does.
+func (d *Decision) outcome(i int) limits.Outcome {
+	if d.Rules[i] != nil {
+		return decided
+	}
+	if d.Domain == nil {
+		return limits.UnknownDomain
+	}
+	if o := d.Domain.Outcome(d.Request.Descriptors[i].Entries); o != limits.Limited && o != limits.Unlimited {
+		return o
+	}
+	return replaced
+}
+
+// unmatched says whether the configuration has no answer for a descriptor of this outcome: an unknown domain has none
+// either.
+func unmatched(o limits.Outcome) bool { return o.Unmatched() || o == limits.UnknownDomain }
+
+// hits is how many hits descriptor i takes, 0 of a refund.
+func (d *Decision) hits(i int) uint64 {
+	switch descriptor := &d.Request.Descriptors[i]; {
+	case descriptor.Negative:
+		return 0
+	case descriptor.HasHits:
+		return descriptor.Hits
+	}
+	return uint64(max(d.Request.HitsAddend, 1))
+}

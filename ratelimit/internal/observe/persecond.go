@@ -1,0 +1,28 @@
+package observe
+
+import "sync/atomic"
+
+// perSecond admits a number of events in each second of the clock. It never waits.
+type perSecond struct {
+	state atomic.Uint64 // the second in the upper half, how many it has had in the lower
+}
+
+// take says whether an event of this second, Unix time, is one of the first most. A second earlier than the last counts
+// as that one: decisions of several processors arrive a little out of order.
+func (p *perSecond) take(second int64, most uint32) bool {
+	for {
+		before := p.state.Load()
+		now, taken := uint32(second), uint32(before)
+		if last := uint32(before >> 32); last == now || last == now+1 {
+			now = last
+		} else {
+			taken = 0
+		}
+		if taken >= most {
+			return false
+		}
+		if p.state.CompareAndSwap(before, uint64(now)<<32|uint64(taken+1)) {
+			return true
+		}
+	}
+}

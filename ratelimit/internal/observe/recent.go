@@ -1,0 +1,129 @@
+package observe
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/rls"
+)
+
+const (
+	recentPerSecond = 100     // descriptors that a list takes
+	maxRecentText   = 2 << 10 // bytes of a descriptor's texts after which no further entry is copied
+)
+
+// Recent keeps the last descriptors that were refused, and the last that no rule matched.
+type Recent struct{ refused, unmatched list }
+
+// newRecent returns nil, which is off, for a size of 0.
+func newRecent(size int) *Recent {
+	if size == 0 {
+		return nil
+	}
+	return &Recent{list{last: make([]*RecentDescriptor, size)}, list{last: make([]*RecentDescriptor, size)}}
+}
+
+// RecentDescriptor is one descriptor of a decision.
+type RecentDescriptor struct {
+	At      time.Time `json:"at"`
+	Domain  string    `json:"domain"`
+	Entries []Entry   `json:"entries"`
+	// Rule refused it; File is where that stands.
+	Rule  string  `json:"rule,omitempty"`
+	File  string  `json:"file,omitempty"`
+	Limit *uint32 `json:"limit,omitempty"`
+	Reset *int64  `json:"reset,omitempty"`
+	// Outcome says why no rule matched.
+	Outcome limits.Outcome `json:"outcome,omitempty"`
+	// NearestKey is a configured key that the request may have meant. Whoever knows the rules fills it in.
+	NearestKey string `json:"nearest_key,omitempty"`
+	// Cut says that texts are shorter here than in the request.
+	Cut bool `json:"cut,omitempty"`
+}
+
+// list is a ring of descriptors.
+type list struct {
+	rate    perSecond
+	skipped atomic.Uint64
+
+	mu   sync.Mutex
+	last []*RecentDescriptor
+	next int // index of the one that is overwritten next
+}
+
+// note keeps the refused and the unmatched descriptors of a decision.
+func (r *Recent) note(d *Decision) {
+	for i := range d.Request.Descriptors {
+		outcome := decided
+		if d.Rules[i] == nil {
+			outcome = d.outcome(i)
+		}
+		switch {
+		case d.Response.Statuses[i].Code == rls.OverLimit:
+			r.refused.add(d, i, outcome)
+		case unmatched(outcome):
+			r.unmatched.add(d, i, outcome)
+		}
+	}
+}
+
+func (l *list) add(d *Decision, i int, outcome limits.Outcome) {
+	if !l.rate.take(d.At.Unix(), recentPerSecond) {
+		l.skipped.Add(1)
+		return
+	}
+	r := &RecentDescriptor{At: d.At.UTC(), Outcome: outcome}
+	r.Domain = text(d.Request.Domain, &r.Cut)
+	size, in := 0, d.Request.Descriptors[i].Entries
+	for _, e := range in {
+		if size > maxRecentText {
+			r.Cut = true
+			break
+		}
+		size += min(len(e.Key), maxText) + min(len(e.Value), maxText)
+		r.Entries = append(r.Entries, Entry{text(e.Key, &r.Cut), text(e.Value, &r.Cut)})
+	}
+	if rule := d.Rules[i]; rule != nil {
+		r.Rule, r.File = text(rule.Path(d.Request.Domain), &r.Cut), rule.At()
+	}
+	if status := d.Response.Statuses[i]; status.HasLimit {
+		r.Limit, r.Reset = &status.PerUnit, &status.Reset
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last[l.next] = r
+	l.next = (l.next + 1) % len(l.last)
+}
+
+// RecentList is what one of the lists holds, newest first.
+type RecentList struct {
+	// Skipped counts descriptors that were too many in their second.
+	Skipped     uint64             `json:"skipped"`
+	Descriptors []RecentDescriptor `json:"descriptors"`
+}
+
+// Refused are the last refused descriptors of a domain, of all for "".
+func (r *Recent) Refused(domain string) RecentList { return r.refused.read(domain) }
+
+// Unmatched are the last unmatched descriptors of a domain, of all for "".
+func (r *Recent) Unmatched(domain string) RecentList { return r.unmatched.read(domain) }
+
+func (l *list) read(domain string) RecentList {
+	l.mu.Lock()
+	all, next := append([]*RecentDescriptor(nil), l.last...), l.next
+	l.mu.Unlock()
+	out := RecentList{Skipped: l.skipped.Load(), Descriptors: []RecentDescriptor{}}
+	shown := text(domain, new(bool))
+	for i := range all {
+		r := all[(next-1-i+2*len(all))%len(all)]
+		if r == nil {
+			break
+		}
+		if domain == "" || r.Domain == shown {
+			out.Descriptors = append(out.Descriptors, *r)
+		}
+	}
+	return out
+}

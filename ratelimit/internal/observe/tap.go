@@ -1,0 +1,124 @@
+package observe
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+
+	"gatehouse/ratelimit/internal/rls"
+)
+
+// Bounds of what waits for a listener.
+const (
+	maxQueued = 1024    // events
+	maxWaits  = 1 << 20 // bytes
+)
+
+// Filter says which decisions a listener sees. The zero value of each of the first four fields takes all.
+type Filter struct {
+	Domain    string   // of the request
+	Key       string   // some entry has it
+	Code      rls.Code // of the request as a whole
+	Unmatched bool     // some descriptor has no answer in the configuration
+	// Sample is the share of them, above 0 and at most 1.
+	Sample float64
+	// Rate is how many a second, at most.
+	Rate int
+}
+
+// takes says whether the filter is for this decision. It allocates nothing.
+func (f *Filter) takes(d *Decision) bool {
+	switch {
+	case f.Domain != "" && f.Domain != d.Request.Domain,
+		f.Code != rls.UnknownCode && f.Code != d.Response.Overall,
+		f.Key != "" && !d.hasKey(f.Key),
+		f.Unmatched && !d.hasUnmatched():
+		return false
+	}
+	return f.Sample >= 1 || rand.Float64() < f.Sample
+}
+
+func (d *Decision) hasKey(key string) bool {
+	for i := range d.Request.Descriptors {
+		for j := range d.Request.Descriptors[i].Entries {
+			if d.Request.Descriptors[i].Entries[j].Key == key {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (d *Decision) hasUnmatched() bool {
+	for i := range d.Request.Descriptors {
+		if d.Rules[i] == nil && unmatched(d.outcome(i)) {
+			return true
+		}
+	}
+	return false
+}
+
+// Listener receives decisions as lines of JSON. What it does not take in time is dropped.
+type Listener struct {
+	filter Filter
+	rate   perSecond
+
+	queue   chan []byte
+	waits   atomic.Int64 // bytes in queue
+	dropped atomic.Uint64
+
+	ended chan struct{}
+	once  sync.Once
+	close func()
+}
+
+func newListener(f Filter) *Listener {
+	return &Listener{filter: f, queue: make(chan []byte, maxQueued), ended: make(chan struct{})}
+}
+
+// note queues a decision that the filter takes, or drops it.
+func (l *Listener) note(d *Decision) {
+	if !l.filter.takes(d) {
+		return
+	}
+	if !l.rate.take(d.At.Unix(), uint32(l.filter.Rate)) || d.size() > maxEvent ||
+		l.waits.Load() > maxWaits-maxEvent || len(l.queue) == cap(l.queue) {
+		l.dropped.Add(1)
+		return
+	}
+	line := d.event(l.filter.Sample).line()
+	if line == nil || l.waits.Add(int64(len(line))) > maxWaits {
+		l.waits.Add(-int64(len(line)))
+		l.dropped.Add(1)
+		return
+	}
+	select {
+	case l.queue <- line:
+	default: // another request has just taken the last place
+		l.waits.Add(-int64(len(line)))
+		l.dropped.Add(1)
+	}
+}
+
+// Lines delivers the events. Call Took with each.
+func (l *Listener) Lines() <-chan []byte { return l.queue }
+
+// Took makes room for further events.
+func (l *Listener) Took(line []byte) { l.waits.Add(-int64(len(line))) }
+
+// Dropped is how many events that the filter takes were dropped since the last call: beyond the rate, too long, or with
+// no room left.
+func (l *Listener) Dropped() uint64 {
+	if l.dropped.Load() == 0 {
+		return 0
+	}
+	return l.dropped.Swap(0)
+}
+
+// Ended is closed when the daemon stops.
+func (l *Listener) Ended() <-chan struct{} { return l.ended }
+
+func (l *Listener) end() { l.once.Do(func() { close(l.ended) }) }
+
+// Close ends the tap.
+func (l *Listener) Close() { l.close() }

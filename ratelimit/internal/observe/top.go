@@ -1,0 +1,271 @@
+package observe
+
+import (
+	"cmp"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"time"
+	"unicode/utf8"
+)
+
+// Top counts the hits of the keys with most of them, minute by minute, in a number of slots that does not grow with
+// the keys (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams, 2005).
+type Top struct {
+	seed maphash.Seed
+	size int
+
+	mu      sync.Mutex
+	present *minute // being counted
+	last    *minute // the one before, which no one writes to; nil: it had no hits
+}
+
+// newTop returns nil, which is off, for no keys.
+func newTop(keys int) *Top {
+	if keys == 0 {
+		return nil
+	}
+	return &Top{seed: maphash.MakeSeed(), size: keys, present: newMinute(keys)}
+}
+
+// note counts the hits of a decision. A descriptor counts once, by the counter key of its rule without the window;
+// limits that share a counter thereby share a place.
+func (t *Top) note(d *Decision, buf []byte) []byte {
+	now := d.At.Unix() / 60
+	for i, rule := range d.Rules {
+		hits := d.hits(i)
+		if rule == nil || rule.Unlimited || hits == 0 {
+			continue
+		}
+		buf = d.Set.AppendKey(buf[:0], rule, d.Request.Domain, d.Request.Descriptors[i].Entries, 0)
+		id := maphash.Bytes(t.seed, buf)
+		t.mu.Lock()
+		t.turn(now)
+		if s := t.present.add(id, hits); s != nil {
+			s.describe(d, i)
+		}
+		t.mu.Unlock()
+	}
+	return buf
+}
+
+// turn begins a new minute when the present one is over. A clock that goes back stays in the present one.
+func (t *Top) turn(now int64) {
+	if now <= t.present.at {
+		return
+	}
+	spare := t.last
+	t.last = nil
+	if t.present.at == now-1 {
+		t.last, t.present = t.present, nil
+	}
+	switch {
+	case t.present != nil: // it lies further back, and nobody can be reading it
+	case spare != nil && spare.readers == 0:
+		t.present = spare
+	default:
+		t.present = newMinute(t.size)
+	}
+	t.present.reset(now)
+}
+
+// TopKey is one key with its hits in a minute.
+type TopKey struct {
+	Domain  string  `json:"domain"`
+	Entries []Entry `json:"entries"`
+	Rule    string  `json:"rule,omitempty"` // of the first descriptor that came with the key; none: a limit of its own
+	Hits    uint64  `json:"hits"`
+	// Error is how much too high Hits may be.
+	Error uint64 `json:"error"`
+	Cut   bool   `json:"cut,omitempty"`
+}
+
+// Read returns the keys of the last whole minute, those with most hits first, and when that minute began. A domain of
+// "" takes all.
+func (t *Top) Read(now time.Time, domain string) (from time.Time, keys []TopKey) {
+	whole := now.Unix() / 60
+	t.mu.Lock()
+	t.turn(whole)
+	from = time.Unix((t.present.at-1)*60, 0).UTC()
+	m := t.last
+	if m == nil {
+		t.mu.Unlock()
+		return from, nil
+	}
+	m.readers++
+	t.mu.Unlock()
+	var wanted slot
+	wanted.append(domain, ruleText)
+	shown := wanted.key().Domain // as cut as those of the slots
+	for i := range m.slots {
+		if k := m.slots[i].key(); domain == "" || k.Domain == shown {
+			keys = append(keys, k)
+		}
+	}
+	t.mu.Lock()
+	m.readers--
+	t.mu.Unlock()
+	slices.SortStableFunc(keys, func(a, b TopKey) int { return cmp.Compare(b.Hits, a.Hits) })
+	return from, keys
+}
+
+// minute is the slots of one minute.
+type minute struct {
+	at      int64 // Unix time / 60
+	readers int   // who forbid that it is used again
+	slots   []slot
+	heap    []int32 // indexes of slots; that with the fewest hits is first
+	index   index
+}
+
+func newMinute(keys int) *minute {
+	return &minute{slots: make([]slot, 0, keys), heap: make([]int32, 0, keys), index: newIndex(keys)}
+}
+
+func (m *minute) reset(at int64) {
+	clear(m.index)
+	m.at, m.slots, m.heap = at, m.slots[:0], m.heap[:0]
+}
+
+// add counts hits of a key. It returns the key's slot if that is new and has to be described: where none is free, the
+// key takes the place of the one with the fewest hits, and with it those hits, as its possible error.
+func (m *minute) add(id uint64, hits uint64) *slot {
+	at := m.index.find(id, m.slots)
+	if i := m.index[at]; i != 0 {
+		s := &m.slots[i-1]
+		s.hits = saturate(s.hits, hits)
+		m.down(int(s.place))
+		return nil
+	}
+	if n := len(m.slots); n < cap(m.slots) {
+		m.slots = m.slots[:n+1]
+		s := &m.slots[n]
+		s.id, s.hits, s.err = id, hits, 0
+		m.heap = append(m.heap, int32(n))
+		m.index[at] = int32(n + 1)
+		m.up(n)
+		return s
+	}
+	i := m.heap[0]
+	s := &m.slots[i]
+	m.index.remove(s.id, m.slots)
+	s.id, s.err, s.hits = id, s.hits, saturate(s.hits, hits)
+	m.index[m.index.find(id, m.slots)] = i + 1
+	m.down(0)
+	return s
+}
+
+func saturate(a, b uint64) uint64 {
+	if sum := a + b; sum >= a {
+		return sum
+	}
+	return ^uint64(0)
+}
+
+// up moves the slot at a place of the heap before those with more hits, down behind those with fewer.
+func (m *minute) up(at int) {
+	moving := m.heap[at]
+	for at > 0 {
+		above := (at - 1) / 2
+		if m.slots[m.heap[above]].hits <= m.slots[moving].hits {
+			break
+		}
+		m.put(at, m.heap[above])
+		at = above
+	}
+	m.put(at, moving)
+}
+
+func (m *minute) down(at int) {
+	moving := m.heap[at]
+	for {
+		below := 2*at + 1
+		if below >= len(m.heap) {
+			break
+		}
+		if right := below + 1; right < len(m.heap) && m.slots[m.heap[right]].hits < m.slots[m.heap[below]].hits {
+			below = right
+		}
+		if m.slots[m.heap[below]].hits >= m.slots[moving].hits {
+			break
+		}
+		m.put(at, m.heap[below])
+		at = below
+	}
+	m.put(at, moving)
+}
+
+func (m *minute) put(at int, slot int32) {
+	m.heap[at] = slot
+	m.slots[slot].place = int32(at)
+}
+
+// A slot holds its key's texts in place, so that a key takes at most 512 bytes in both minutes (TestTop_memory) and a
+// new one allocates nothing. The rule's path comes last and has ruleText bytes at least.
+const (
+	slotText = 152
+	ruleText = 48
+)
+
+// slot is one key of a minute.
+type slot struct {
+	id        uint64
+	hits, err uint64
+	place     int32 // in the heap
+	entries   uint8 // how many are in text
+	cut       bool
+	used      uint8
+	// text is the domain, then keys and values, then the rule's path below the domain, each with its length before it.
+	text [slotText]byte
+}
+
+// describe copies the texts of descriptor i.
+func (s *slot) describe(d *Decision, i int) {
+	s.entries, s.cut, s.used = 0, false, 0
+	s.append(d.Request.Domain, ruleText)
+	for _, e := range d.Request.Descriptors[i].Entries {
+		if int(s.used)+3 > slotText-ruleText {
+			s.cut = true
+			break
+		}
+		s.append(e.Key, ruleText+1)
+		s.append(e.Value, ruleText)
+		s.entries++
+	}
+	var path [slotText]byte
+	s.append(string(d.Rules[i].AppendPath(path[:0], "")), 0)
+}
+
+// append adds a text, cut to what leaves so many bytes.
+func (s *slot) append(text string, leave int) {
+	n := min(len(text), slotText-leave-int(s.used)-1)
+	if n < len(text) {
+		s.cut = true
+		for least := n - utf8.UTFMax; n > max(least, 0) && !utf8.RuneStart(text[n]); {
+			n--
+		}
+	}
+	s.text[s.used] = byte(n)
+	copy(s.text[s.used+1:], text[:n])
+	s.used += uint8(n) + 1
+}
+
+// key is the slot for people.
+func (s *slot) key() TopKey {
+	k := TopKey{Hits: s.hits, Error: s.err, Cut: s.cut, Entries: make([]Entry, s.entries)}
+	rest := s.text[:]
+	next := func() string {
+		n := int(rest[0])
+		out := text(string(rest[1:1+n]), new(bool))
+		rest = rest[1+n:]
+		return out
+	}
+	k.Domain = next()
+	for i := range k.Entries {
+		k.Entries[i] = Entry{next(), next()}
+	}
+	if k.Rule = next(); k.Rule != "" {
+		k.Rule = k.Domain + k.Rule
+	}
+	return k
+}
