@@ -270,7 +270,7 @@ func (s *suite) start(ctx context.Context) error {
 		s.targets[y.kind+" "+y.answer] = t
 	}
 	onCluster := []string{"KVSTORE_TYPE=cluster", "KVSTORE_URL=" + s.cluster.URL()}
-	library := []string{"GRPC_SERVER=grpc-go"}
+	library := []string{"GRPC_SERVER=grpc-go", "HEAP_FLOOR_BYTES=67108864"}
 	const cache = "LOCAL_CACHE_SIZE_IN_BYTES=16777216"
 	for _, d := range []struct {
 		name     string
