@@ -115,7 +115,7 @@ func sameRule(a, b *Rule) bool {
 
 // replacedBy is the names that a rule replaces, sorted.
 func (d *Domain) replacedBy(r *Rule) (names []string) {
-	for _, id := range r.Replaces {
+	for _, id := range r.replaces() {
 		names = append(names, d.names[id-1])
 	}
 	slices.Sort(names)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/stats"
 )
@@ -70,9 +71,12 @@ func (c *compiler) key(s string) string {
 func (c *compiler) names(entries []Entry) {
 	for i := range entries {
 		e := &entries[i]
-		if e.Limit != nil && e.Limit.Name != "" && c.ids[e.Limit.Name] == 0 {
-			c.d.names = append(c.d.names, strings.Clone(e.Limit.Name))
-			c.ids[e.Limit.Name] = uint32(len(c.d.names))
+		for i := range e.limits() {
+			l := e.limit(i)
+			if l.Name != "" && c.ids[l.Name] == 0 {
+				c.d.names = append(c.d.names, strings.Clone(l.Name))
+				c.ids[l.Name] = uint32(len(c.d.names))
+			}
 		}
 		c.names(e.Children)
 	}
@@ -97,7 +101,7 @@ func (c *compiler) children(parent *step, entries []Entry, path []*step) {
 		path := append(path, s)
 		if e.Limit != nil {
 			s.rule, rules = &rules[0], rules[1:]
-			c.rule(s.rule, e, path)
+			c.entry(s.rule, e, path)
 		}
 		if len(e.Children) > 0 {
 			c.children(s, e.Children, path)
@@ -128,28 +132,86 @@ func values(entries []Entry) string {
 	return strings.Clone(b.String()) // without the room to grow
 }
 
-// rule compiles the limit of the entry at the end of path into r.
-func (c *compiler) rule(r *Rule, e *Entry, path []*step) {
-	l := e.Limit
-	*r = Rule{
-		Name: strings.Clone(l.Name), ID: c.ids[l.Name], Unlimited: l.Unlimited,
-		Attributes: e.Attributes, Metadata: e.Metadata, step: path[len(path)-1],
+// entry compiles the limits of the entry at the end of path: the first into r, the others into r.Further.
+func (c *compiler) entry(r *Rule, e *Entry, path []*step) {
+	metric, fixed := metricParts(c.d.Name, path, e.Detailed)
+	base := Rule{Attributes: e.Attributes, Metadata: e.Metadata, step: path[len(path)-1]}
+	if metric == nil {
+		base.Stats = c.handle(fixed)
 	}
-	if !l.Unlimited {
-		r.PerUnit, r.Unit, r.Multiplier = l.PerUnit, unitOf(l.Unit), max(l.Multiplier, 1)
-		r.Window = r.Unit.Seconds() * int64(r.Multiplier)
-		r.Near = near(r.PerUnit, c.rules.o.NearRatio)
+	shared := sharedBy(path)
+	*r = base
+	first := ruleLevels{metric: metric, shared: shared}
+	if e.List == nil {
+		c.limit(r, e.Limit, first, false)
+		return
 	}
+	further := make([]Rule, len(e.List.Items)-1)
+	labels, fixedSeen := map[string]bool{}, false
+	for i := range e.List.Items {
+		if i > 0 {
+			r.Further = append(r.Further, &further[i-1])
+			further[i-1] = base
+		}
+		rule, levels := r, first
+		if i > 0 {
+			rule = r.Further[i-1]
+		}
+		levels.list = &listLimit{label: e.List.Items[i].label(labels)}
+		if metric == nil {
+			levels.list.stats = c.limitHandle(fixed, levels.list.label)
+		}
+		c.limit(rule, &e.List.Items[i], levels, fixedSeen)
+		fixedSeen = fixedSeen || rule.tag == 0
+	}
+}
+
+// limit compiles one limit into r, which has what it takes from the entry. fixedSeen is as of tagOf.
+func (c *compiler) limit(r *Rule, l *Limit, levels ruleLevels, fixedSeen bool) {
+	r.Name, r.ID, r.Unlimited = strings.Clone(l.Name), c.ids[l.Name], l.Unlimited
 	for _, x := range l.Replaces {
 		if id := c.ids[x.Name]; id != 0 {
-			r.Replaces = append(r.Replaces, id)
+			levels.replaces = append(levels.replaces, id)
 			c.d.HasReplaces = true
 		}
 	}
-	slices.Sort(r.Replaces)
-	r.Replaces = slices.Compact(r.Replaces)
-	replaced := replacedBits(r.Replaces)
-	var shared []string
+	slices.Sort(levels.replaces)
+	levels.replaces = slices.Compact(levels.replaces)
+	levels.replaced = replacedBits(levels.replaces)
+	if !l.Unlimited {
+		c.window(r, l, &levels)
+		r.tag = tagOf(r.Algorithm, levels.calendar != nil, fixedSeen)
+	}
+	if !levels.empty() {
+		kept := levels // few rules have any
+		r.levels = &kept
+	}
+}
+
+// window compiles what a limit counts and how.
+func (c *compiler) window(r *Rule, l *Limit, levels *ruleLevels) {
+	r.PerUnit, r.Unit, r.Multiplier = l.PerUnit, unitOf(l.Unit), max(l.Multiplier, 1)
+	r.Window = r.Unit.Seconds() * int64(r.Multiplier)
+	o := l.options()
+	r.Algorithm = o.algorithm()
+	if o.HasShadow {
+		r.Shadow = o.Shadow
+	}
+	most := r.PerUnit
+	if r.Algorithm == counter.TokenBucket {
+		r.Burst = l.burst()
+		most = r.Burst
+	}
+	r.Near = near(most, c.rules.o.NearRatio)
+	if o.Calendar != "" {
+		zone, _ := c.report.zone(o.Calendar) // check has loaded it
+		levels.calendar = &calendarWindow{name: strings.Clone(o.Calendar), zone: zone,
+			unit: calendarUnits[r.Unit]}
+	}
+}
+
+// sharedBy is the pattern of each level of a path with share_threshold, nil when no level sets it.
+func sharedBy(path []*step) (shared []string) {
 	for i, s := range path {
 		if s.Share {
 			if shared == nil {
@@ -158,13 +220,7 @@ func (c *compiler) rule(r *Rule, e *Entry, path []*step) {
 			shared[i] = s.value
 		}
 	}
-	metric, fixed := metricParts(c.d.Name, path, e.Detailed)
-	if metric == nil {
-		r.Stats = c.handle(fixed)
-	}
-	if metric != nil || shared != nil || replaced != nil {
-		r.levels = &ruleLevels{metric, shared, replaced}
-	}
+	return shared
 }
 
 func (c *compiler) handle(key string) *stats.Rule {
@@ -172,6 +228,15 @@ func (c *compiler) handle(key string) *stats.Rule {
 		return new(stats.Rule)
 	}
 	h := c.rules.o.Stats.Rule(key)
+	c.rules.handles = append(c.rules.handles, h)
+	return h
+}
+
+func (c *compiler) limitHandle(key, label string) *stats.Rule {
+	if c.rules.o.Stats == nil {
+		return new(stats.Rule)
+	}
+	h := c.rules.o.Stats.Limit(key, label)
 	c.rules.handles = append(c.rules.handles, h)
 	return h
 }

@@ -142,7 +142,7 @@ func (s *step) view(d *Domain) RuleView {
 		if !r.Unlimited {
 			v.Unit, v.UnitMultiplier = r.Unit.String(), r.Multiplier
 		}
-		for _, id := range r.Replaces {
+		for _, id := range r.replaces() {
 			v.Replaces = append(v.Replaces, d.names[id-1])
 		}
 	}

@@ -306,7 +306,7 @@ func (x *Explanation) attributes(d *Domain, rule *Rule) {
 			x.note("share_threshold: all values that match %s at entry %d share one counter", Quote(pattern), i+1)
 		}
 	}
-	for _, id := range rule.Replaces {
+	for _, id := range rule.replaces() {
 		x.note("replaces the rules named %s when they match another descriptor of the same request", Quote(d.names[id-1]))
 	}
 	if rule.ID == 0 || rule.Unlimited {

@@ -3,11 +3,12 @@ package limits
 import (
 	"strconv"
 
+	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// AppendKey appends the counter key of a rule for one window to dst. It allocates
-// nothing when dst has room.
+// AppendKey appends the counter key of a rule for the window that begins at windowStart to dst. It allocates nothing
+// when dst has room.
 //
 // The default layout is <prefix><domain>_<key>_<value>…_<windowStart>, texts as they came, so that
 // old and new instances can share a store; different entries may give one key.
@@ -18,6 +19,11 @@ import (
 // descriptors, units or shared patterns have a key in common, memcache takes it if it is short
 // enough, and a value can't choose the node of a cluster with a hash tag. The prefix stands there
 // as configured.
+//
+// Counters of another kind than a fixed window's have keys that no fixed window has, so that no counter is read in
+// the wrong form. A tag says the kind: r for sliding windows and b for token buckets, whose keys name no window
+// (…_~rm1, escaped …|rm1), c for calendar windows (…_<windowStart>~cM1, escaped …|cM1|<windowStart>) and, in the
+// default layout alone, f for the second and further fixed windows of one list (…_<windowStart>~fm1).
 func (r *Rules) AppendKey(dst []byte, rule *Rule, domain string, entries []rls.Entry, windowStart int64) []byte {
 	dst = append(dst, r.o.KeyPrefix...)
 	if r.o.EscapedKeys {
@@ -36,8 +42,42 @@ func (r *Rules) AppendKey(dst []byte, rule *Rule, domain string, entries []rls.E
 		}
 	}
 	dst = append(dst, '_')
-	return strconv.AppendInt(dst, windowStart, 10)
+	if !rule.windowless() {
+		dst = strconv.AppendInt(dst, windowStart, 10)
+	}
+	if rule.tag != 0 {
+		dst = append(dst, '~', rule.tag)
+		dst = rule.appendUnit(dst)
+	}
+	return dst
 }
+
+// Tags of keys.
+const (
+	tagFurther  = 'f'
+	tagCalendar = 'c'
+	tagSliding  = 'r'
+	tagBucket   = 'b'
+)
+
+// tagOf is the tag of a limit, 0 for a plain fixed window. fixedSeen says that a limit before it in its list has such a
+// window.
+func tagOf(a counter.Algorithm, calendar, fixedSeen bool) byte {
+	switch {
+	case a == counter.SlidingWindow:
+		return tagSliding
+	case a == counter.TokenBucket:
+		return tagBucket
+	case calendar:
+		return tagCalendar
+	case fixedSeen:
+		return tagFurther
+	}
+	return 0
+}
+
+// windowless reports whether the rule's keys name no window.
+func (r *Rule) windowless() bool { return r.tag == tagSliding || r.tag == tagBucket }
 
 // unitLetters stand for the units in escaped keys, by number.
 const unitLetters = "?smhdMyw"
@@ -56,14 +96,26 @@ func appendEscapedKey(dst []byte, rule *Rule, domain string, entries []rls.Entry
 			dst = appendEscaped(dst, entries[i].Value)
 		}
 	}
-	letter := unitLetters[0]
-	if u := rule.Unit; u > 0 && int(u) < len(unitLetters) {
-		letter = unitLetters[u]
+	dst = append(dst, '|')
+	if rule.tag != 0 && rule.tag != tagFurther { // the fixed windows of a list differ in unit or multiplier
+		dst = append(dst, rule.tag)
 	}
-	dst = append(dst, '|', letter)
-	dst = strconv.AppendUint(dst, uint64(rule.Multiplier), 10)
+	dst = rule.appendUnit(dst)
+	if rule.windowless() {
+		return dst
+	}
 	dst = append(dst, '|')
 	return strconv.AppendInt(dst, windowStart, 10)
+}
+
+// appendUnit appends the letter of the rule's unit and the multiplier.
+func (r *Rule) appendUnit(dst []byte) []byte {
+	letter := unitLetters[0]
+	if u := r.Unit; u > 0 && int(u) < len(unitLetters) {
+		letter = unitLetters[u]
+	}
+	dst = append(dst, letter)
+	return strconv.AppendUint(dst, uint64(r.Multiplier), 10)
 }
 
 // escapes marks the bytes that escaped keys write in hexadecimal.

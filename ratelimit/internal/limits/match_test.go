@@ -242,8 +242,8 @@ func TestReplaces_numbers(t *testing.T) {
 	if a.ID == 0 || a.ID != b.ID || c.ID == a.ID || c.ID == 0 || x.ID != 0 {
 		t.Errorf("numbers: a %d, b %d, c %d, x %d", a.ID, b.ID, c.ID, x.ID)
 	}
-	if len(c.Replaces) != 1 || c.Replaces[0] != a.ID || !d.HasReplaces {
-		t.Errorf("c replaces %v, want [%d]", c.Replaces, a.ID)
+	if len(c.replaces()) != 1 || c.replaces()[0] != a.ID || !d.HasReplaces {
+		t.Errorf("c replaces %v, want [%d]", c.replaces(), a.ID)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"gatehouse/ratelimit/internal/limits/calendar"
 )
 
 // Problem is one thing wrong with, or odd about, the configuration: where it is, what stands there
@@ -72,12 +74,26 @@ type Report struct {
 
 	ctx    context.Context
 	steps  int
-	paced  bool      // Options.Paced
-	rested time.Time // when the last rest ended; zero before the first pause
+	zones  map[string]*time.Location // loaded for calendars; nil entries are no zones
+	paced  bool                      // Options.Paced
+	rested time.Time                 // when the last rest ended; zero before the first pause
 }
 
 // NewReport is the report of a load that ends with ctx. paced is as of Options.
 func NewReport(ctx context.Context, paced bool) *Report { return &Report{ctx: ctx, paced: paced} }
+
+// zone is a time zone of the configuration, each loaded once a load; ok is false for names of none.
+func (r *Report) zone(name string) (zone *time.Location, ok bool) {
+	zone, known := r.zones[name]
+	if !known {
+		zone, _ = calendar.Zone(name)
+		if r.zones == nil {
+			r.zones = map[string]*time.Location{}
+		}
+		r.zones[name] = zone
+	}
+	return zone, zone != nil
+}
 
 // Another is a report of the same load for what is read a second time if there is anything to report.
 func (r *Report) Another() *Report { return NewReport(r.ctx, false) }

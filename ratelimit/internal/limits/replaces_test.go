@@ -134,7 +134,7 @@ func TestRule_ReplacesID(t *testing.T) {
 			slices.Sort(ids)
 			ids = slices.Compact(ids)
 		}
-		r := Rule{Replaces: ids, levels: &ruleLevels{replaced: replacedBits(ids)}}
+		r := Rule{levels: &ruleLevels{replaces: ids, replaced: replacedBits(ids)}}
 		for id := range c.span + 200 {
 			if got, want := r.ReplacesID(id), slices.Contains(ids, id); got != want {
 				t.Fatalf("%d of %d: id %d: %v, want %v", c.length, c.span, id, got, want)

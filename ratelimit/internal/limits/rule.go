@@ -6,11 +6,12 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Rule is one rate_limit with the attributes of its entry, or a caller's own limit. Compiled rules
+// Rule is one limit with the attributes of its entry, or a caller's own limit. Compiled rules
 // are read by many requests at once and never written to. There may be 100,000 of them.
 type Rule struct {
 	PerUnit    uint32
@@ -19,26 +20,34 @@ type Rule struct {
 	// Near is the number of hits up to which statistics call a counter far from its limit: T of
 	// docs/statistics.md#what-a-hit-counts-as.
 	Near uint32
-	// Window is unit times multiplier in seconds; 0 only for an override with an unknown unit.
+	// Window is unit times multiplier in seconds; 0 only for an override with an unknown unit. Those of rules with
+	// a calendar have no fixed length: Span says the present one.
 	Window int64
 	Name   string
 
-	// ID numbers the Name within the domain, 0 without one; rules of one name share it. Replaces
-	// are the numbers of the names whose rules this one replaces, ascending.
+	// ID numbers the Name within the domain, 0 without one; rules of one name share it.
 	ID uint32
+	// Burst is the size of a token bucket, 0 for other algorithms.
+	Burst     uint32
+	Algorithm counter.Algorithm
 	// Unlimited rules count nothing; PerUnit, Unit and Window are 0.
 	Unlimited bool
+	// Attributes are the entry's, but for Shadow of an item of rate_limits, which may be its own.
 	Attributes
 	override bool
-	Replaces []uint32
+	tag      byte // what parts its counter keys from those of other kinds: see AppendKey; 0 for none
 
 	// Metadata goes into dynamic metadata; nil when none is configured. Never write to it.
 	Metadata *structpb.Struct
 	// Stats is nil when the metric key holds values of the request: AppendMetricKey names it.
 	Stats *stats.Rule
 
+	// Further are the limits of a rate_limits list after the first, which is the rule that Find returns. Each is a
+	// whole rule, with the Stats and Metadata of the first.
+	Further []*Rule
+
 	step   *step
-	levels *ruleLevels // nil when Stats is not, no level shares its counter and Replaces is short
+	levels *ruleLevels // nil for most rules
 }
 
 // ReplacesID says whether the rule replaces those of a name.
@@ -50,18 +59,19 @@ func (r *Rule) ReplacesID(id uint32) bool {
 
 // MarkReplaced sets replaced[i] where the rule replaces those of the name ids[i].
 func (r *Rule) MarkReplaced(ids []uint32, replaced []bool) {
-	if len(r.Replaces) == 0 {
+	replaces := r.replaces()
+	if len(replaces) == 0 {
 		return
 	}
-	if r.levels == nil || r.levels.replaced == nil {
+	if r.levels.replaced == nil {
 		for i, id := range ids {
-			if _, found := slices.BinarySearch(r.Replaces, id); found {
+			if _, found := slices.BinarySearch(replaces, id); found {
 				replaced[i] = true
 			}
 		}
 		return
 	}
-	bits, first := r.levels.replaced, r.Replaces[0]
+	bits, first := r.levels.replaced, replaces[0]
 	for i, id := range ids {
 		at := id - first // below the first it wraps around, beyond all bits
 		if at/64 < uint32(len(bits)) && bits[at/64]>>(at%64)&1 != 0 {
@@ -93,12 +103,32 @@ func replacedBits(ids []uint32) []uint64 {
 	return bits
 }
 
-// ruleLevels are what each level of the way to a rule adds to its keys.
+// ruleLevels are what few rules have: what each level of the way to a rule adds to its keys, and rare options.
 type ruleLevels struct {
 	metric []metricPart // nil when the metric key is fixed
 	shared []string     // the pattern of each level with share_threshold; nil when no level sets it
 
-	replaced []uint64 // Replaces as bits, from the first number on; nil when the list is searched
+	replaces []uint32 // the numbers of the names whose rules this one replaces, ascending
+	replaced []uint64 // the same as bits, from the first number on; nil when the list is searched
+
+	calendar *calendarWindow // nil without calendar
+	list     *listLimit      // nil but for the limits of rate_limits
+}
+
+// empty reports whether there is nothing that a rule would hold the struct for.
+func (l *ruleLevels) empty() bool {
+	return l.metric == nil && l.shared == nil && l.replaces == nil && l.calendar == nil && l.list == nil
+}
+
+// Replacing reports whether the rule replaces others.
+func (r *Rule) Replacing() bool { return r.levels != nil && len(r.levels.replaces) > 0 }
+
+// replaces are the numbers of the names whose rules this one replaces, ascending.
+func (r *Rule) replaces() []uint32 {
+	if r.levels == nil {
+		return nil
+	}
+	return r.levels.replaces
 }
 
 // metric is what each level adds to the metric key, nil when that is fixed.

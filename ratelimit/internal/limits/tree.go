@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"gatehouse/ratelimit/internal/counter"
 )
 
 // The tree that rulefile produces and check.go judges. Positions of xDS resources are zero. Texts are as written,
@@ -30,7 +32,8 @@ type Entry struct {
 	Pos        Pos
 	Key, Value string
 	ValuePos   Pos
-	Limit      *Limit
+	Limit      *Limit     // the first of List where that is set
+	List       *LimitList // rate_limits; nil for an entry without
 	Metadata   *structpb.Struct
 	Children   []Entry
 
@@ -44,7 +47,13 @@ type Entry struct {
 	File          string // where it stands, which differs between merged files
 }
 
-// Limit is a rate_limit block.
+// LimitList is a rate_limits list.
+type LimitList struct {
+	Pos   Pos
+	Items []Limit
+}
+
+// Limit is a rate_limit block, or an item of rate_limits.
 type Limit struct {
 	Pos           Pos
 	Unit          string
@@ -60,6 +69,63 @@ type Limit struct {
 	PerUnitPos    Pos
 	MultiplierPos Pos
 	NamePos       Pos
+	Options       *LimitOptions // nil for most
+}
+
+// LimitOptions are what few limits say. Texts are empty and positions zero where they do not.
+type LimitOptions struct {
+	Algorithm    string
+	Burst        uint32 // 0: not given
+	HasCalendar  bool
+	Calendar     string
+	Shadow       bool // of an item of rate_limits
+	HasShadow    bool
+	AlgorithmPos Pos
+	BurstPos     Pos
+	CalendarPos  Pos
+}
+
+// noOptions are the options of a limit that says none. Never write to them.
+var noOptions LimitOptions
+
+func (l *Limit) options() *LimitOptions {
+	if l.Options == nil {
+		return &noOptions
+	}
+	return l.Options
+}
+
+// algorithm is the limit's, the default for one that is not given or unknown.
+func (o *LimitOptions) algorithm() counter.Algorithm {
+	a, _ := counter.ParseAlgorithm(o.Algorithm)
+	return a
+}
+
+// burst is the size of the limit's bucket.
+func (l *Limit) burst() uint32 {
+	if b := l.options().Burst; b != 0 {
+		return b
+	}
+	return l.PerUnit
+}
+
+// limits is how many limits the entry has.
+func (e *Entry) limits() int {
+	switch {
+	case e.List != nil:
+		return len(e.List.Items)
+	case e.Limit != nil:
+		return 1
+	}
+	return 0
+}
+
+// limit is one of the entry's limits.
+func (e *Entry) limit(i int) *Limit {
+	if e.List != nil {
+		return &e.List.Items[i]
+	}
+	return e.Limit
 }
 
 // Replaced is one item of replaces.

@@ -1,9 +1,10 @@
 package limits
 
 import (
+	"time"
+
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/stats"
-	"time"
 )
 
 // Rules is a compiled configuration. It never changes: a reload makes a new one.

@@ -218,7 +218,7 @@ func (s *Service) match(c *Call, rules *limits.Rules, domain *limits.Domain) {
 			s.o.Stats.DomainNotFound(c.Request.Domain).Inc()
 		default:
 			rule = domain.Find(d.Entries)
-			replaces = replaces || rule != nil && len(rule.Replaces) > 0
+			replaces = replaces || rule != nil && rule.Replacing()
 			if rule == nil && s.o.CountNoMatch {
 				s.unmatched(domain, d.Entries)
 			}

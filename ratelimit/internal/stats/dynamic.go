@@ -30,6 +30,7 @@ type dynamic struct {
 
 	keys, unknown   room
 	overflowRule    *Rule
+	overflowLimit   atomic.Pointer[Rule] // made when it is first needed
 	overflowUnknown *Counter
 }
 
@@ -61,9 +62,15 @@ func (m *room) take() bool {
 
 type shard struct {
 	sync.RWMutex
-	rules   map[string]*dynamicRule
+	rules   [2]map[string]*dynamicRule // by ruleKeys and limitKeys
 	domains map[string]*dynamicDomain
 }
+
+// Kinds of keys that lead to a Rule.
+const (
+	ruleKeys = iota
+	limitKeys
+)
 
 type dynamicRule struct {
 	*ruleSeries
@@ -94,16 +101,14 @@ func (d *dynamic) open(r *Registry, maxKeys, maxDomains int) {
 	d.r, d.seed = r, maphash.MakeSeed()
 	d.keys.max, d.unknown.max = int64(maxKeys), int64(maxDomains)
 	for i := range d.shards {
-		d.shards[i].rules = map[string]*dynamicRule{}
+		for kind := range d.shards[i].rules {
+			d.shards[i].rules[kind] = map[string]*dynamicRule{}
+		}
 		d.shards[i].domains = map[string]*dynamicDomain{}
 	}
 	d.keys.overflow = r.Counter("ratelimit.stats.dynamic_keys_overflow")
 	d.unknown.overflow = r.Counter("ratelimit.stats.unknown_domains_overflow")
-	r.mu.Lock()
-	s := r.ruleLocked("_overflow")
-	s.refs++ // for ever
-	r.mu.Unlock()
-	d.overflowRule = &s.Rule
+	d.overflowRule = &d.hold("_overflow").Rule // for ever
 	d.overflowUnknown = r.Counter(rulePrefix + "_overflow" + NotFoundSuffix)
 	r.GaugeFunc("ratelimit.stats.dynamic_keys", d.keys.n.Load)
 	r.GaugeFunc("ratelimit.stats.unknown_domains", d.unknown.n.Load)
@@ -113,37 +118,63 @@ func (d *dynamic) open(r *Registry, maxKeys, maxDomains int) {
 // and no allocation; the key stays the caller's. When the table is full, all new keys share one
 // Rule named "_overflow", and ratelimit.stats.dynamic_keys_overflow counts them. A handle is for
 // the request at hand: it is forgotten some flushes after its last use.
-func (r *Registry) DynamicRule(key []byte) *Rule {
-	d := &r.dyn
+func (r *Registry) DynamicRule(key []byte) *Rule { return r.dyn.find(key, ruleKeys) }
+
+func (d *dynamic) find(key []byte, kind int) *Rule {
 	sh := &d.shards[maphash.Bytes(d.seed, key)%dynamicShards]
 	sh.RLock()
-	s := sh.rules[string(key)]
+	s := sh.rules[kind][string(key)]
 	sh.RUnlock()
 	if s != nil {
 		return &s.Rule
 	}
 	if d.keys.full(len(key)) {
-		return d.overflowRule
+		return d.overflowOf(kind)
 	}
-	return d.addRule(sh, key)
+	return d.addRule(sh, key, kind)
 }
 
-func (d *dynamic) addRule(sh *shard, key []byte) *Rule {
+func (d *dynamic) addRule(sh *shard, key []byte, kind int) *Rule {
 	sh.Lock()
 	defer sh.Unlock()
-	if s := sh.rules[string(key)]; s != nil {
+	if s := sh.rules[kind][string(key)]; s != nil {
 		return &s.Rule
 	}
 	if !d.keys.take() {
-		return d.overflowRule
+		return d.overflowOf(kind)
 	}
 	// Two keys may be one name once cleaned, or the name of a rule without runtime values.
-	d.r.mu.Lock()
-	s := d.r.ruleLocked(string(appendKey(nil, key)))
-	s.refs++
-	d.r.mu.Unlock()
-	sh.rules[string(key)] = &dynamicRule{ruleSeries: s}
+	var clean string
+	if kind == limitKeys {
+		clean = cleanLimit(key)
+	} else {
+		clean = string(appendKey(nil, key))
+	}
+	s := d.hold(clean)
+	sh.rules[kind][string(key)] = &dynamicRule{ruleSeries: s}
 	return &s.Rule
+}
+
+// hold is the series of a clean key, which stays until it is released.
+func (d *dynamic) hold(clean string) *ruleSeries {
+	d.r.mu.Lock()
+	defer d.r.mu.Unlock()
+	s := d.r.ruleLocked(clean)
+	s.refs++
+	return s
+}
+
+// overflowOf is what new keys share when the table is full.
+func (d *dynamic) overflowOf(kind int) *Rule {
+	if kind == ruleKeys {
+		return d.overflowRule
+	}
+	if have := d.overflowLimit.Load(); have != nil {
+		return have
+	}
+	made := &d.hold(string(AppendLabel([]byte("_overflow"), "_overflow"))).Rule // kept for ever, as of rules
+	d.overflowLimit.Store(made)
+	return made
 }
 
 // DomainNotFound returns the counter of descriptors in a domain that no file has; domain stays the caller's. When there
@@ -189,10 +220,12 @@ func (d *dynamic) expire(now time.Time, idle time.Duration) {
 	for i := range d.shards {
 		sh := &d.shards[i]
 		sh.Lock()
-		for k, s := range sh.rules {
-			if s.over(s.sum(), now, idle) {
-				delete(sh.rules, k)
-				d.release(&d.keys, &s.holders)
+		for _, rules := range sh.rules {
+			for k, s := range rules {
+				if s.over(s.sum(), now, idle) {
+					delete(rules, k)
+					d.release(&d.keys, &s.holders)
+				}
 			}
 		}
 		for k, s := range sh.domains {

@@ -93,7 +93,7 @@ func (r *Registry) emit(sink Sink) bool {
 		all = latch(sink, s.Series, &s.last, s.value()) && all
 	}
 	for _, s := range ruling {
-		for i, stat := range ruleStats {
+		for i := range ruleStats {
 			v := s.counter(i).Value()
 			if v == 0 || s.last != nil && v == s.last[i] {
 				continue
@@ -101,7 +101,7 @@ func (r *Registry) emit(sink Sink) bool {
 			if s.last == nil {
 				s.last = new([len(ruleStats)]uint64)
 			}
-			name := Series{Name: rulePrefix + s.key + stat, Tags: r.extra, suffix: r.extraSuffix}
+			name := Series{Name: s.statName(i), Tags: r.extra, suffix: r.extraSuffix}
 			all = latch(sink, name, &s.last[i], v) && all
 		}
 	}

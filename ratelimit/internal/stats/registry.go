@@ -249,8 +249,10 @@ func (r *Registry) Each(f func(name string, kind Kind, value int64)) {
 		}
 	}
 	for _, s := range ruling {
-		for i, stat := range ruleStats {
-			rows = append(rows, row{rulePrefix + s.key + stat, KindCounter, int64(s.counter(i).Value())})
+		for i := range ruleStats {
+			if name := s.statName(i); name != "" {
+				rows = append(rows, row{name, KindCounter, int64(s.counter(i).Value())})
+			}
 		}
 	}
 	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.name, b.name) })

@@ -35,23 +35,28 @@ func (r *Rule) Hit() bool {
 
 // Rules are the rules that were hit, in no order: 24 bytes each, and the counters are live. After
 // GroupRules there are also the groups themselves, with what their forgotten rules had counted.
-func (r *Registry) Rules() []RuleSeries {
+func (r *Registry) Rules() []RuleSeries { return r.hit(false) }
+
+// hit are the rules that were hit, or the limits of lists.
+func (r *Registry) hit(limits bool) []RuleSeries {
 	r.mu.Lock()
 	ruling := r.ruling
 	lost := make([]RuleSeries, 0, len(r.lost))
 	for group, rule := range r.lost {
-		lost = append(lost, RuleSeries{group, rule})
+		if _, _, limit := cutLabel(group); limit == limits {
+			lost = append(lost, RuleSeries{group, rule})
+		}
 	}
 	r.mu.Unlock()
 	n := 0
 	for _, s := range ruling {
-		if s.Hit() {
+		if s.isLimit() == limits && s.Hit() {
 			n++
 		}
 	}
 	hit := make([]RuleSeries, 0, n+len(lost))
 	for _, s := range ruling {
-		if len(hit) < n && s.Hit() {
+		if len(hit) < n && s.isLimit() == limits && s.Hit() {
 			hit = append(hit, RuleSeries{s.key, &s.Rule})
 		}
 	}
@@ -68,7 +73,7 @@ func (r *Registry) keepLost(s *ruleSeries) {
 	if r.group == nil || !s.Hit() {
 		return
 	}
-	name := r.group(s.key)
+	name := r.groupOf(s)
 	if r.lost[name] == nil {
 		if r.lost == nil {
 			r.lost = map[string]*Rule{}
@@ -87,7 +92,7 @@ func (r *Registry) dropLost() {
 	}
 	alive := make(map[string]bool, len(r.lost))
 	for _, s := range r.ruling {
-		if name := r.group(s.key); r.lost[name] != nil {
+		if name := r.groupOf(s); r.lost[name] != nil {
 			alive[name] = true
 		}
 	}

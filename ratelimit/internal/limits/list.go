@@ -1,0 +1,53 @@
+package limits
+
+import (
+	"fmt"
+	"strings"
+
+	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// listLimit is what belongs to one limit of a rate_limits list.
+type listLimit struct {
+	label string      // of its statistics
+	stats *stats.Rule // nil when the metric key holds values of the request
+}
+
+// LimitStats is the counters of one limit of a rate_limits list, of which those of stats.LimitStats are shown. It is
+// nil for a limit that stands alone, and when the metric key holds values of the request: AppendLimitKey names it then.
+func (r *Rule) LimitStats() *stats.Rule {
+	if r.levels == nil || r.levels.list == nil {
+		return nil
+	}
+	return r.levels.list.stats
+}
+
+// Listed reports whether the rule is one limit of a rate_limits list.
+func (r *Rule) Listed() bool { return r.levels != nil && r.levels.list != nil }
+
+// AppendLimitKey appends what stats.Registry.DynamicLimit takes: the metric key, as of AppendMetricKey, and the label of
+// a limit of a rate_limits list.
+func (r *Rule) AppendLimitKey(dst []byte, domain string, entries []rls.Entry) []byte {
+	dst = r.AppendMetricKey(dst, domain, entries)
+	return stats.AppendLabel(dst, r.levels.list.label)
+}
+
+// label names the limit in statistics: by its name, else by what it allows. A label that is taken gets a number.
+func (l *Limit) label(taken map[string]bool) string {
+	text := l.Name
+	switch {
+	case text != "":
+	case l.Multiplier > 1:
+		text = fmt.Sprintf("%d_per_%d_%s", l.PerUnit, l.Multiplier, strings.ToLower(l.Unit))
+	default:
+		text = fmt.Sprintf("%d_per_%s", l.PerUnit, strings.ToLower(l.Unit))
+	}
+	text = stats.CleanLabel(text)
+	label := text
+	for n := 2; taken[label]; n++ {
+		label = fmt.Sprintf("%s_%d", text, n)
+	}
+	taken[label] = true
+	return label
+}

@@ -1,0 +1,55 @@
+package limits
+
+import (
+	"sync/atomic"
+	"time"
+
+	"gatehouse/ratelimit/internal/limits/calendar"
+	"gatehouse/ratelimit/internal/rls"
+)
+
+// calendarWindow finds the windows of a rule with calendar. Finding one takes microseconds, so the present one is
+// kept: it is the same for hours, and for all requests.
+type calendarWindow struct {
+	name    string // as configured
+	zone    *time.Location
+	unit    calendar.Unit
+	present atomic.Pointer[span]
+}
+
+// calendarUnits are the units that windows of a calendar have, 0 for the others.
+var calendarUnits = [...]calendar.Unit{
+	rls.Day: calendar.Day, rls.Week: calendar.Week, rls.Month: calendar.Month, rls.Year: calendar.Year,
+}
+
+// span is one window in Unix seconds, end exclusive.
+type span struct{ start, end int64 }
+
+func (c *calendarWindow) at(now int64) span {
+	if s := c.present.Load(); s != nil && s.start <= now && now < s.end {
+		return *s
+	}
+	s := new(span)
+	s.start, s.end = calendar.Window(c.zone, c.unit, now)
+	c.present.Store(s)
+	return *s
+}
+
+// Span is the window of the rule that now, in Unix seconds, lies in; end is exclusive. Sliding windows and token
+// buckets, whose keys name no window, have those of a fixed window. r.Window must not be 0.
+func (r *Rule) Span(now int64) (start, end int64) {
+	if r.levels != nil && r.levels.calendar != nil {
+		s := r.levels.calendar.at(now)
+		return s.start, s.end
+	}
+	start = now - now%r.Window
+	return start, start + r.Window
+}
+
+// Calendar is the name of the rule's time zone, empty without calendar.
+func (r *Rule) Calendar() string {
+	if r.levels == nil || r.levels.calendar == nil {
+		return ""
+	}
+	return r.levels.calendar.name
+}

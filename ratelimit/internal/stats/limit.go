@@ -1,0 +1,91 @@
+package stats
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+)
+
+// Each limit of several on one entry has counters beside those of the entry's rule: a Rule of which only LimitStats are
+// shown. Its key is that of the rule with the limit's label behind a byte that no clean key holds.
+
+// LimitPrefix begins the names of all statistics of the limits of lists.
+const LimitPrefix = "ratelimit.service.limit."
+
+// LimitStats are the statistics of such a limit, in the order of RuleStats.
+var LimitStats = []string{"over_limit", "near_limit", "shadow_mode"}
+
+const labelMark = 0
+
+// AppendLabel appends the label of a limit to the key of its rule, for DynamicLimit.
+func AppendLabel(dst []byte, label string) []byte { return append(append(dst, labelMark), label...) }
+
+// CleanLabel is a label as it stands in a metric's name: cleaned as keys are, and without dots, which would part it.
+func CleanLabel(label string) string {
+	return strings.ReplaceAll(string(appendKey(nil, []byte(label))), ".", "_")
+}
+
+// cutLabel splits a series' key into the rule's key and the label; ok is false for a rule's own.
+func cutLabel(key string) (rule, label string, ok bool) {
+	return strings.Cut(key, string(rune(labelMark)))
+}
+
+// Limit returns the counters of one limit of several, by the key of its rule, cleaned here, and its label, which is
+// clean. Handles live as those of Rule do.
+func (r *Registry) Limit(key, label string) *Rule {
+	clean := string(AppendLabel(appendKey(nil, []byte(key)), label))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.ruleLocked(clean)
+	s.fixed = true
+	return &s.Rule
+}
+
+// DynamicLimit is DynamicRule for a key that ends in a label, as AppendLabel appends it.
+func (r *Registry) DynamicLimit(key []byte) *Rule { return r.dyn.find(key, limitKeys) }
+
+// cleanLimit is the clean key of a key with a label.
+func cleanLimit(key []byte) string {
+	at := bytes.LastIndexByte(key, labelMark) // values of requests may hold the mark, labels do not
+	return string(append(appendKey(nil, key[:at]), key[at:]...))
+}
+
+// isLimit reports whether the series is of a limit of a list.
+func (s *ruleSeries) isLimit() bool { return strings.IndexByte(s.key, labelMark) >= 0 }
+
+// statName is the name of a statistic, RuleStats[i]; empty where it is not shown.
+func (s *ruleSeries) statName(i int) string {
+	key, label, limit := cutLabel(s.key)
+	switch {
+	case !limit:
+		return rulePrefix + key + ruleStats[i]
+	case slices.Contains(LimitStats, RuleStats[i]):
+		return LimitPrefix + key + "." + label + ruleStats[i]
+	}
+	return ""
+}
+
+// LimitSeries is the counters of one limit of a list with the key of its rule and its label, both clean.
+type LimitSeries struct {
+	Key, Label string
+	*Rule
+}
+
+// Limits are the limits of lists that were hit, and after GroupRules the groups, as of Rules.
+func (r *Registry) Limits() []LimitSeries {
+	var out []LimitSeries
+	for _, s := range r.hit(true) {
+		key, label, _ := cutLabel(s.Key)
+		out = append(out, LimitSeries{key, label, s.Rule})
+	}
+	return out
+}
+
+// groupOf is the group of a series; limits are grouped by their rule's group and their label.
+func (r *Registry) groupOf(s *ruleSeries) string {
+	key, label, limit := cutLabel(s.key)
+	if !limit {
+		return r.group(key)
+	}
+	return string(AppendLabel([]byte(r.group(key)), label))
+}
