@@ -3,6 +3,7 @@
 package settingstest
 
 import (
+	stdcmp "cmp"
 	"errors"
 	"flag"
 	"go/ast"
@@ -26,37 +27,40 @@ var pages = []string{"docs/settings.md", "../../docs/settings.md"}
 
 var marked = regexp.MustCompile(`(?s)<!-- table of ([\w.]+) -->\n.*?<!-- end of table -->`)
 
-// table is one struct of settings and the prefix of its variables.
+// table is one struct of settings, the prefix of its variables, and which table is theirs: "" is the struct's own.
 type table struct {
 	of     reflect.Type
 	prefix string
+	in     string
 }
 
-// Tables compares the tables of docs/settings.md, each between <!-- table of structName --> and
-// <!-- end of table -->, with the fields' tags and comments. What stands between the tables is written by hand. config
-// is the struct that holds the structs; flat are further ones. One of another package is called package.structName. A
-// struct that config holds twice has one table, under the prefix of the first. A field with the tag `table` is the last
-// in the table that it names, in whichever struct it is. show is what a variable is called in a table: variables with
-// one name and one text share a row.
+// Tables compares the tables of docs/settings.md, each between <!-- table of Name --> and <!-- end of table -->, with the
+// fields' tags and comments. What stands between the tables is written by hand. The rows of a field of config, a struct,
+// are in the table of the field's name, and those of a struct of flat in that of the struct's; a struct that config holds
+// twice is only in the first one's. A nested field, or struct, with the tag `table` is in the table that this names,
+// behind that one's own rows. show is what a variable is called in a table: variables with one name and one text share a
+// row.
 func Tables(t *testing.T, show func(name string) string, config any, flat ...any) {
 	t.Helper()
-	tables := map[string]table{}
-	var order []string
-	add := func(of reflect.Type, prefix string) {
-		name := of.Name()
-		if of.PkgPath() != reflect.TypeOf(config).PkgPath() {
-			name = of.String()
-		}
-		if _, there := tables[name]; !there {
-			tables[name] = table{of, prefix}
-			order = append(order, name)
+	comments, own, guests := comments{}, map[string]string{}, map[string]string{}
+	add := func(name string, of reflect.Type, prefix string) {
+		for _, r := range settingRows(t, table{of, prefix, ""}, "", show, comments) {
+			if r.table == "" || r.table == name {
+				own[name] += r.text
+			} else {
+				guests[r.table] += r.text
+			}
 		}
 	}
 	for _, v := range flat {
-		add(reflect.TypeOf(v), "")
+		add(reflect.TypeOf(v).Name(), reflect.TypeOf(v), "")
 	}
+	seen := map[reflect.Type]bool{}
 	for f := range reflect.TypeOf(config).Fields() {
-		add(f.Type, f.Tag.Get("envPrefix"))
+		if !seen[f.Type] {
+			add(f.Name, f.Type, f.Tag.Get("envPrefix"))
+		}
+		seen[f.Type] = true
 	}
 	page := pages[0]
 	text, err := os.ReadFile(page)
@@ -67,35 +71,22 @@ func Tables(t *testing.T, show func(name string) string, config any, flat ...any
 	if err != nil {
 		t.Fatal(err)
 	}
-	comments, made := comments{}, map[string]bool{}
-	own, guests := map[string]string{}, map[string]string{}
-	for _, name := range order {
-		for _, r := range settingRows(t, tables[name], "", show, comments) {
-			if r.table == "" {
-				own[name] += r.text
-			} else {
-				guests[r.table] += r.text
-			}
-		}
-	}
-	for name := range guests {
-		if _, there := tables[name]; !there {
-			t.Errorf("a field has the tag table:%q, and there is no such table", name)
-		}
-	}
+	made := map[string]bool{}
 	want := marked.ReplaceAllStringFunc(string(text), func(old string) string {
 		name := strings.Fields(old)[3]
-		if _, there := tables[name]; !there {
-			t.Errorf("%s has a table of %s, which is not among the settings", page, name)
+		if own[name]+guests[name] == "" {
+			t.Errorf("%s has a table of %s, of which there are no settings", page, name)
 			return old
 		}
 		made[name] = true
 		return "<!-- table of " + name + " -->\n| Name | Default | Meaning |\n|---|---|---|\n" +
 			own[name] + guests[name] + "<!-- end of table -->"
 	})
-	for name := range tables {
-		if !made[name] {
-			t.Errorf("%s has no table of %s", page, name)
+	for _, rows := range []map[string]string{own, guests} {
+		for name := range rows {
+			if !made[name] {
+				t.Errorf("%s has no table of %s", page, name)
+			}
 		}
 	}
 	if d := cmp.Diff(want, string(text)); d != "" {
@@ -122,8 +113,9 @@ func settingRows(t *testing.T, from table, outer string, show func(string) strin
 		if says == "" {
 			says = outer
 		}
+		in := stdcmp.Or(f.Tag.Get("table"), from.in)
 		if f.Type.Kind() == reflect.Struct {
-			for _, row := range settingRows(t, table{f.Type, from.prefix + f.Tag.Get("envPrefix")}, says, show, comments) {
+			for _, row := range settingRows(t, table{f.Type, from.prefix + f.Tag.Get("envPrefix"), in}, says, show, comments) {
 				if !seen[row] {
 					rows = append(rows, row)
 				}
@@ -146,7 +138,7 @@ func settingRows(t *testing.T, from table, outer string, show func(string) strin
 		if f.Tag.Get("restart") == "true" {
 			says += " **R**"
 		}
-		rows = append(rows, row{f.Tag.Get("table"), "| `" + name + "` | " + value + " | " + says + " |\n"})
+		rows = append(rows, row{in, "| `" + name + "` | " + value + " | " + says + " |\n"})
 	}
 	return rows
 }
