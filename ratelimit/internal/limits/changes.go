@@ -13,6 +13,7 @@ type Changes struct {
 	First []string
 
 	before, after *Domain // being compared
+	differing     int     // entries above that match other values
 }
 
 const maxChanges = 10
@@ -79,6 +80,10 @@ func (c *Changes) pair(domain string, before, after *step) {
 	if after != nil {
 		is, below[1] = after.rule, after.children()
 	}
+	if before != nil && after != nil && !sameMatch(before, after) {
+		c.differing++
+		defer func() { c.differing-- }()
+	}
 	switch {
 	case was == nil && is == nil:
 	case was == nil:
@@ -87,7 +92,7 @@ func (c *Changes) pair(domain string, before, after *step) {
 	case is == nil:
 		c.Removed++
 		c.note("-", domain, before, was.limitText())
-	case !sameRule(was, is) || !slices.Equal(c.before.replacedBy(was), c.after.replacedBy(is)):
+	case c.differing > 0 || !sameRule(was, is) || !slices.Equal(c.before.replacedBy(was), c.after.replacedBy(is)):
 		c.Changed++
 		text := is.limitText()
 		if old := was.limitText(); old != text {

@@ -56,6 +56,7 @@ func check(docs []Document, merge bool, rep *Report) []domainTree {
 	for i := range out {
 		c := checker{domain: out[i].name, report: rep}
 		c.siblings(out[i].entries)
+		c.multiplied(out[i].entries)
 		c.names(out[i].entries)
 	}
 	return out
@@ -135,6 +136,9 @@ func (c *checker) entries(list []Entry) {
 			c.report.Problem(c.at(nil, e.Pos), "", "descriptors[%d] needs a key", i)
 		}
 		c.flags(e)
+		if e.Match != nil {
+			c.match(e)
+		}
 		if e.Limit != nil {
 			c.limit(e)
 		}
@@ -148,7 +152,7 @@ func (c *checker) entries(list []Entry) {
 // flags checks the attributes other than key and value.
 func (c *checker) flags(e *Entry) {
 	_, p := parseValue(e.Value)
-	if e.Share && p == nil {
+	if e.Share && p == nil && e.Match == nil {
 		c.report.Problem(c.at(e, e.switchPos[shareThreshold]), e.Value, "share_threshold needs a value with a wildcard; %s has no *",
 			e.shownValue())
 	}
@@ -229,17 +233,27 @@ type pairKey struct {
 
 // siblings finds entries of one list with equal key and value, and wildcards that never get a turn.
 func (c *checker) siblings(list []Entry) {
-	if len(list) < 2 {
+	if len(list) < 2 && (len(list) == 0 || list[0].Match == nil) {
 		return
 	}
-	seen := make(map[pairKey]*Entry, len(list))
+	seen := make(map[pairKey]taken, len(list))
 	var wild map[string][]*Entry
+	networks, keyTexts := false, false
 	for i := range list {
 		e := &list[i]
 		if !c.report.Step() {
 			return
 		}
 		if e.Key == "" {
+			continue
+		}
+		if e.Match != nil {
+			if e.Match.Unreadable {
+				continue
+			}
+			networks = networks || e.hasNetworks()
+			keyTexts = keyTexts || e.Share
+			c.valuesTaken(e, seen)
 			continue
 		}
 		text, p := parseValue(e.Value)
@@ -251,12 +265,18 @@ func (c *checker) siblings(list []Entry) {
 			}
 			wild[e.Key] = append(wild[e.Key], e)
 		}
-		if first := seen[k]; first != nil {
+		if first, known := seen[k]; known {
 			c.report.Problem(c.at(e, e.Pos), e.Label(),
-				"this descriptor is already configured in %s; key and value may stand once in a list", whereEntry(first, first.Pos))
+				"this descriptor is already configured in %s; key and value may stand once in a list", first)
 			continue
 		}
-		seen[k] = e
+		seen[k] = taken{e, e.Pos}
+	}
+	if networks {
+		c.prefixesTaken(list)
+	}
+	if keyTexts {
+		c.keyTexts(list)
 	}
 	for i := range list { // in file order, so that messages are too
 		if group := wild[list[i].Key]; len(group) > 1 && group[0] == &list[i] {

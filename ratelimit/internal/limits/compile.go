@@ -40,7 +40,7 @@ func compile(domains []domainTree, o Options, rep *Report) *Rules {
 			d: &Domain{Name: strings.Clone(t.name), OnStoreFailure: t.failure, Files: t.files}}
 		c.names(t.entries)
 		if len(t.entries) > 0 {
-			c.children(&c.d.root, t.entries, nil)
+			c.children(&c.d.root, t.entries, nil, true)
 		}
 		r.domains[c.d.Name] = c.d
 		r.sorted = append(r.sorted, c.d)
@@ -82,54 +82,103 @@ func (c *compiler) names(entries []Entry) {
 	}
 }
 
-// children compiles the entries below one step, and empties them. path leads to it and is reused by
-// the callers.
-func (c *compiler) children(parent *step, entries []Entry, path []*step) {
+// children compiles the entries below one step, and empties them if they are not compiled again. path leads to it and is
+// reused by the callers.
+func (c *compiler) children(parent *step, entries []Entry, path []*step, last bool) {
 	// One allocation for all siblings.
-	steps, rules, values := make([]step, len(entries)), make([]Rule, limited(entries)), values(entries)
+	m := c.materials(entries)
+	steps := m.steps
 	for i := range entries {
-		if !c.report.Step() {
-			return
+		e := &entries[i]
+		n := e.steps()
+		for j := range n {
+			if !c.report.Step() {
+				return
+			}
+			c.step(&m, parent, e, j, path, last && j == n-1)
 		}
-		e, s := &entries[i], &steps[i]
-		*s = step{
-			key: c.key(e.Key), value: values[:len(e.Value)], file: e.File, pos: e.Pos, parent: parent,
-			Attributes: e.Attributes, PathAttributes: e.PathAttributes,
+		if last {
+			*e = Entry{} // compiled: of a large set what was read and what it became must not both be held
 		}
-		values = values[len(e.Value):]
-		_, s.pattern = parseValue(s.value)
-		path := append(path, s)
-		if e.Limit != nil {
-			s.rule, rules = &rules[0], rules[1:]
-			c.entry(s.rule, e, path)
-		}
-		if len(e.Children) > 0 {
-			c.children(s, e.Children, path)
-		}
-		*e = Entry{} // compiled: of a large set what was read and what it became must not both be held
 	}
 	parent.below = branchOf(steps)
 	c.rules.searched = max(c.rules.searched, parent.below.searched())
+	c.rules.lookups = max(c.rules.lookups, parent.below.lookups())
 }
 
-// limited is how many of the entries have a limit.
-func limited(entries []Entry) (n int) {
+// step compiles the i-th step of an entry.
+func (c *compiler) step(m *materials, parent *step, e *Entry, i int, path []*step, last bool) {
+	s := m.step(len(e.valueOf(i)))
+	s.key, s.file, s.pos, s.parent = c.key(e.Key), e.File, e.Pos, parent
+	s.Attributes, s.PathAttributes = e.Attributes, e.PathAttributes
+	if s.match = e.compiledMatch(); s.match == nil {
+		_, s.pattern = parseValue(s.value)
+	}
+	further := 0
+	if s.Share && s.match != nil && s.match.networks != nil {
+		further = len(s.match.networks.cidr) - 1
+	}
+	for j := range further { // steps of their own, since their rules have keys of their own
+		if j == 0 {
+			s.match.further = make([]step, further)
+		}
+		x := &s.match.further[j]
+		*x = *s
+		x.match = s.match.only(j + 1)
+	}
+	for j := range further {
+		c.below(m, &s.match.further[j], e, path, false)
+	}
+	c.below(m, s, e, path, last)
+}
+
+// below compiles the rule of a step and what is nested in it.
+func (c *compiler) below(m *materials, s *step, e *Entry, path []*step, last bool) {
+	path = append(path, s)
+	if e.Limit != nil {
+		s.rule = m.rule()
+		c.entry(s.rule, e, path)
+	}
+	if len(e.Children) > 0 {
+		c.children(s, e.Children, path, last)
+	}
+}
+
+// materials are what the steps of one list of entries are made of, all allocated at once.
+type materials struct {
+	steps  []step
+	rules  []Rule
+	values string // of all steps: those of entries point into the text of a whole file
+}
+
+func (c *compiler) materials(entries []Entry) (m materials) {
+	var b strings.Builder
+	steps, rules := 0, 0
 	for i := range entries {
-		if entries[i].Limit != nil {
-			n++
+		e := &entries[i]
+		steps += e.steps()
+		if e.Limit != nil {
+			rules += e.copies()
+		}
+		for j := range e.steps() {
+			b.WriteString(e.valueOf(j))
 		}
 	}
-	return n
+	return materials{make([]step, steps), make([]Rule, rules), strings.Clone(b.String())} // without the room to grow
 }
 
-// values is a copy of the values of all entries, one after the other: theirs point into the text of a
-// whole file.
-func values(entries []Entry) string {
-	var b strings.Builder
-	for i := range entries {
-		b.WriteString(entries[i].Value)
-	}
-	return strings.Clone(b.String()) // without the room to grow
+// step is the next step, with a value of so many bytes.
+func (m *materials) step(bytes int) *step {
+	s := &m.steps[0]
+	s.value = m.values[:bytes]
+	m.steps, m.values = m.steps[1:], m.values[bytes:]
+	return s
+}
+
+func (m *materials) rule() *Rule {
+	r := &m.rules[0]
+	m.rules = m.rules[1:]
+	return r
 }
 
 // entry compiles the limits of the entry at the end of path: the first into r, the others into r.Further.
@@ -139,9 +188,8 @@ func (c *compiler) entry(r *Rule, e *Entry, path []*step) {
 	if metric == nil {
 		base.Stats = c.handle(fixed)
 	}
-	shared := sharedBy(path)
 	*r = base
-	first := ruleLevels{metric: metric, shared: shared}
+	first := ruleLevels{metric: metric, keys: keysOf(path)}
 	if e.List == nil {
 		c.limit(r, e.Limit, first, false)
 		return
@@ -210,17 +258,17 @@ func (c *compiler) window(r *Rule, l *Limit, levels *ruleLevels) {
 	}
 }
 
-// sharedBy is the pattern of each level of a path with share_threshold, nil when no level sets it.
-func sharedBy(path []*step) (shared []string) {
+// keysOf is what each level of a path puts in counter keys, nil when that is the value on all levels.
+func keysOf(path []*step) (keys []keyPart) {
 	for i, s := range path {
-		if s.Share {
-			if shared == nil {
-				shared = make([]string, len(path))
+		if k := s.keyPart(); k != (keyPart{}) {
+			if keys == nil {
+				keys = make([]keyPart, len(path))
 			}
-			shared[i] = s.value
+			keys[i] = k
 		}
 	}
-	return shared
+	return keys
 }
 
 func (c *compiler) handle(key string) *stats.Rule {
@@ -286,14 +334,28 @@ func (b *branch) searched() (most int) {
 	return most
 }
 
+// lookups is how many sets of prefixes, at most, an address is looked up in at one level.
+func (b *branch) lookups() int {
+	most := b.first.networks.lookups()
+	if b.more != nil {
+		for i := range b.more.list {
+			most = max(most, b.more.list[i].networks.lookups())
+		}
+	}
+	return most
+}
+
 // fill compiles the entries of one key. The texts of patterns stand among the exact values too,
 // since a value that is literally the pattern matches exactly.
 func (l *level) fill(key string, steps []*step) {
 	l.key = key
+	l.networks = networksOf(steps)
 	var wild []*step
 	exact := 0
 	for _, s := range steps {
 		switch {
+		case s.match != nil:
+			exact += len(s.match.values)
 		case s.value == "":
 			l.anyVal = s.target()
 		case s.pattern != nil:
@@ -307,7 +369,12 @@ func (l *level) fill(key string, steps []*step) {
 		l.many = make(map[string]target, exact)
 	}
 	for _, s := range steps {
-		if s.value != "" && s.pattern == nil {
+		switch {
+		case s.match != nil:
+			for _, value := range s.match.values {
+				l.addExact(value, s)
+			}
+		case s.value != "" && s.pattern == nil:
 			l.addExact(s.literal(), s)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"unicode"
 
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"gatehouse/ratelimit/internal/limits/network"
 )
 
 // WriteText writes one line per rule: domains sorted, rules in configuration order.
@@ -105,7 +107,24 @@ type RuleView struct {
 type DescriptorView struct {
 	Key   string `json:"key"`
 	Value string `json:"value,omitempty"`
+	MatchView
 	PathAttributes
+}
+
+// MatchView is what an entry has instead of one value. Values is set where they share a counter only: others are rules of
+// their own.
+type MatchView struct {
+	Values       []string          `json:"values,omitempty"`
+	Group        string            `json:"group,omitempty"`
+	CIDR         []string          `json:"cidr,omitempty"`
+	NotCIDR      []string          `json:"not_cidr,omitempty"`
+	PrefixLength *PrefixLengthView `json:"prefix_length,omitempty"`
+}
+
+// PrefixLengthView is the lengths that addresses are cut to, where they are not whole.
+type PrefixLengthView struct {
+	V4 uint8 `json:"v4,omitempty"`
+	V6 uint8 `json:"v6,omitempty"`
 }
 
 // View is the whole configuration for JSON: rules and whitelist entries, domains sorted.
@@ -131,7 +150,7 @@ func (s *step) view(d *Domain) RuleView {
 		Whitelist:  s.rule == nil && s.below == nil,
 	}
 	for up := s; up.parent != nil; up = up.parent {
-		v.Descriptors = append(v.Descriptors, DescriptorView{up.key, up.value, up.PathAttributes})
+		v.Descriptors = append(v.Descriptors, up.descriptor())
 	}
 	for i, j := 0, len(v.Descriptors)-1; i < j; i, j = i+1, j-1 {
 		v.Descriptors[i], v.Descriptors[j] = v.Descriptors[j], v.Descriptors[i]
@@ -147,6 +166,43 @@ func (s *step) view(d *Domain) RuleView {
 		}
 	}
 	return v
+}
+
+// descriptor is the view of the step's level.
+func (s *step) descriptor() DescriptorView {
+	v := DescriptorView{Key: s.key, Value: s.value, PathAttributes: s.PathAttributes}
+	l := s.match
+	if l == nil {
+		return v
+	}
+	v.Value, v.Values = "", l.values
+	n := l.networks
+	if n == nil {
+		v.Group = s.value
+		return v
+	}
+	if !n.implied {
+		v.CIDR = prefixTexts(n.cidr)
+	}
+	v.NotCIDR = prefixTexts(n.notCIDR)
+	var cut PrefixLengthView
+	if l.key.v4 < 32 {
+		cut.V4 = l.key.v4
+	}
+	if l.key.v6 < 128 {
+		cut.V6 = l.key.v6
+	}
+	if cut != (PrefixLengthView{}) {
+		v.PrefixLength = &cut
+	}
+	return v
+}
+
+func prefixTexts(list []network.Prefix) (out []string) {
+	for _, p := range list {
+		out = append(out, p.String())
+	}
+	return out
 }
 
 // limitText is the limit in words: 5 per MINUTE, 5 per 10 × MINUTE, unlimited.

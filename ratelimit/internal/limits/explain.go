@@ -77,17 +77,22 @@ type Step struct {
 
 // Try is one candidate of a level.
 type Try struct {
-	Kind string `json:"kind"` // exact, wildcard or any value
+	Kind string `json:"kind"` // exact, network, wildcard or any value
 	// Count is set where this stands for so many that do not match.
 	Count   int    `json:"count,omitempty"`
 	Value   string `json:"value,omitempty"`
 	At      string `json:"at,omitempty"`
 	Matched bool   `json:"matched"`
+	// TakenOutBy is the prefix of the entry's not_cidr that contains the address as well.
+	TakenOutBy string `json:"taken_out_by,omitempty"`
+	// NoAddress is set for networks where the value is no IP address.
+	NoAddress bool `json:"no_address,omitempty"`
 }
 
 // Kinds of candidates, in the order of precedence.
 const (
 	kindExact    = "exact"
+	kindNetwork  = "network"
 	kindWildcard = "wildcard"
 	kindAny      = "any value"
 )
@@ -175,12 +180,14 @@ func (x *Explanation) level(s *step, d *Domain, e rls.Entry) *step {
 		st.Why = "the value is the very text of the pattern, which counts as exact"
 	case l.exact(e.Value).step == chosen:
 		st.Why = "exact value"
+	case chosen.match != nil:
+		st.Why = l.networkWhy(st.Tried)
 	case chosen.pattern != nil && len(l.wild.targets) > 1:
-		st.Why = "first wildcard in configuration order that matches; no exact value does"
+		st.Why = "first wildcard in configuration order that matches; no exact value" + l.orNetwork(" or") + " does"
 	case chosen.pattern != nil:
-		st.Why = "wildcard matches; no exact value does"
+		st.Why = "wildcard matches; no exact value" + l.orNetwork(" or") + " does"
 	default:
-		st.Why = "entry for any value; no exact value or wildcard matches"
+		st.Why = "entry for any value; no exact value" + l.orNetwork(",") + " or wildcard matches"
 	}
 	return chosen
 }
@@ -188,11 +195,18 @@ func (x *Explanation) level(s *step, d *Domain, e rls.Entry) *step {
 // tried lists the candidates of a level in the order they are looked at, up to the chosen one.
 func (l *level) tried(value string, chosen *step) []Try {
 	if exact := l.exact(value).step; exact != nil {
+		if exact.pattern == nil && exact.match != nil {
+			return []Try{{Kind: kindExact, Value: value, At: exact.at(), Matched: true}}
+		}
 		return []Try{{Kind: kindExact, Value: exact.value, At: exact.at(), Matched: true}}
 	}
 	var out []Try
 	if n := l.exactCount(); n > 0 {
 		out = append(out, Try{Kind: kindExact, Count: n})
+	}
+	out = append(out, l.triedNetworks(value)...)
+	if chosen != nil && chosen.match != nil {
+		return out
 	}
 	wild := l.wildSteps()
 	for i, w := range wild {
@@ -301,9 +315,9 @@ func (x *Explanation) attributes(d *Domain, rule *Rule) {
 			x.note("%s", note)
 		}
 	}
-	for i, pattern := range rule.shared() {
-		if pattern != "" {
-			x.note("share_threshold: all values that match %s at entry %d share one counter", Quote(pattern), i+1)
+	for i, s := range rule.path() {
+		if text := s.keyPart().text; text != "" {
+			x.note("share_threshold: all values %s %s at entry %d share one counter", s.relation(), Quote(text), i+1)
 		}
 	}
 	for _, id := range rule.replaces() {
@@ -325,7 +339,7 @@ func (x *Explanation) backtracking(d *Domain, path []*step, entries []rls.Entry)
 	s := &d.root
 	for i, chosen := range path {
 		l := s.below.level(entries[i].Key)
-		for _, other := range append(l.wildSteps(), l.anyVal.step) {
+		for _, other := range append(append(l.networkSteps(entries[i].Value), l.wildSteps()...), l.anyVal.step) {
 			if other == nil || other == chosen || other.pattern != nil && !other.pattern.match(entries[i].Value) {
 				continue
 			}

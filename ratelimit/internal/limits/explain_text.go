@@ -24,7 +24,12 @@ func (x *Explanation) Text() string {
 				mark = "+"
 			}
 			line := "   " + mark + " " + t.Kind
-			if t.Count > 0 {
+			switch {
+			case t.NoAddress:
+				line += fmt.Sprintf(" (%d, but the value is no IP address)", t.Count)
+			case t.Kind == kindNetwork && t.Count > 0:
+				line += fmt.Sprintf(" (%d that do not contain the address)", t.Count)
+			case t.Count > 0:
 				line += fmt.Sprintf(" (%d with other values)", t.Count)
 			}
 			if t.Value != "" {
@@ -32,6 +37,9 @@ func (x *Explanation) Text() string {
 			}
 			if t.At != "" {
 				line += "  " + t.At
+			}
+			if t.TakenOutBy != "" {
+				line += ", taken out by not_cidr " + t.TakenOutBy
 			}
 			b.WriteString(line + "\n")
 		}

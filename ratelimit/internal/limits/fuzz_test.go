@@ -63,9 +63,15 @@ func checkReachable(t *testing.T, r *Rules, d *Domain, s *step) {
 		for _, sibling := range up.parent.below.steps {
 			covered = covered || value == "" && sibling.key == up.key && sibling.pattern != nil && sibling.pattern.match("")
 		}
-		if up.pattern == nil {
+		switch {
+		case up.match != nil && up.match.networks != nil:
+			value = up.match.networks.cidr[0].Addr.String()
+			covered = true // by a longer prefix, an exact value, or not_cidr
+		case up.match != nil:
+			value = up.match.values[0]
+		case up.pattern == nil:
 			value = up.literal()
-		} else if up.pattern.escaped {
+		case up.pattern.escaped:
 			return
 		}
 		entries = append([]rls.Entry{{Key: up.key, Value: value}}, entries...)
@@ -140,6 +146,8 @@ var ruleSeeds = []string{
 	"domain: d\ndescriptors: [{key: a, value: 'x*', share_threshold: yes, rate_limit: {unit: day, requests_per_unit: 1, unit_multiplier: 3, name: n, replaces: [{name: m}]}}]\n",
 	"domain: d\non_store_failure: deny\ndescriptors:\n- key: a\n  metadata: {x: [1, 2.5, null, yes, {y: z}]}\n  rate_limit: {unlimited: true}\n  descriptors:\n  - {key: b, detailed_metric: true, rate_limit: {unit: Week, requests_per_unit: 0x10}}\n",
 	"domain: d\ndescriptors:\n- &x {key: a, value: b, rate_limit: {unit: hour, requests_per_unit: 1_000}}\n- <<: *x\n  key: c\n- {key: 'a\\*', quota_mode: true}\n",
+	"domain: d\ndescriptors:\n- {key: a, values: [x, 'y\\*', 1.5], rate_limit: {unit: day, requests_per_unit: 1}, descriptors: [{key: b, values: [p, q], share_threshold: true, group: g}]}\n",
+	"domain: d\ndescriptors:\n- key: ip\n  cidr:\n  - 10.0.0.0/8\n  - '2001:db8::/32'\n  not_cidr: [10.1.0.0/16]\n  prefix_length: {v4: 24, v6: 64}\n  rate_limit: {unit: day, requests_per_unit: 1}\n- {key: ip, cidr: ['::/0', 1.2.3.4], share_threshold: yes}\n- {key: ip, not_cidr: [0.0.0.0/1]}\n",
 	"domain: d\ndescriptors:\n- key: a\n  value: 'b\\**'\n- key: a\n  value: 'b\\*'\n- key: a\n  value: '*'\n- key: a\n",
 }
 

@@ -14,7 +14,8 @@ import (
 // old and new instances can share a store; different entries may give one key.
 //
 // The escaped layout is <prefix><domain>|<key>=<value>|…|<unit><multiplier>|<windowStart>. The unit
-// is one letter (s m h d w M y). A pattern of share_threshold follows ~ instead of =. Bytes up to
+// is one letter (s m h d w M y). What stands for several values (a pattern or prefix of share_threshold, a group) and
+// the canonical text of an address that a network matched follow ~ instead of =. Bytes up to
 // 0x20, 0x7f and any of % | = ~ { } are written as % and two hexadecimal digits, so no two
 // descriptors, units or shared patterns have a key in common, memcache takes it if it is short
 // enough, and a value can't choose the node of a cluster with a hash tag. The prefix stands there
@@ -30,15 +31,18 @@ func (r *Rules) AppendKey(dst []byte, rule *Rule, domain string, entries []rls.E
 		return appendEscapedKey(dst, rule, domain, entries, windowStart)
 	}
 	dst = append(dst, domain...)
-	shared := rule.shared()
+	keys := rule.keys()
 	for i := range entries {
 		dst = append(dst, '_')
 		dst = append(dst, entries[i].Key...)
 		dst = append(dst, '_')
-		if i < len(shared) && shared[i] != "" {
-			dst = append(dst, shared[i]...)
-		} else {
+		switch {
+		case i >= len(keys) || keys[i].isValue():
 			dst = append(dst, entries[i].Value...)
+		case keys[i].text != "":
+			dst = append(dst, keys[i].text...)
+		default:
+			dst = keys[i].appendAddress(dst, entries[i].Value)
 		}
 	}
 	dst = append(dst, '_')
@@ -84,16 +88,20 @@ const unitLetters = "?smhdMyw"
 
 func appendEscapedKey(dst []byte, rule *Rule, domain string, entries []rls.Entry, windowStart int64) []byte {
 	dst = appendEscaped(dst, domain)
-	shared := rule.shared()
+	keys := rule.keys()
 	for i := range entries {
 		dst = append(dst, '|')
 		dst = appendEscaped(dst, entries[i].Key)
-		if i < len(shared) && shared[i] != "" {
-			dst = append(dst, '~')
-			dst = appendEscaped(dst, shared[i])
-		} else {
+		switch {
+		case i >= len(keys) || keys[i].isValue():
 			dst = append(dst, '=')
 			dst = appendEscaped(dst, entries[i].Value)
+		case keys[i].text != "":
+			dst = append(dst, '~')
+			dst = appendEscaped(dst, keys[i].text)
+		default:
+			dst = append(dst, '~')
+			dst = keys[i].appendAddress(dst, entries[i].Value) // none of its bytes needs an escape
 		}
 	}
 	dst = append(dst, '|')

@@ -22,7 +22,7 @@ func TestAppendKey(t *testing.T) {
 	minute := &Rule{Unit: rls.Minute, Multiplier: 1}
 	f(Options{}, minute, "(k,v)", "d_k_v_1699999980")
 	f(Options{Settings: Settings{KeyPrefix: "pre:"}}, minute, "(k,v)(,)", "pre:d_k_v___1699999980")
-	f(Options{}, &Rule{Unit: rls.Minute, Multiplier: 1, levels: &ruleLevels{shared: []string{"", "x*"}}}, "(a,b)(c,xyz)",
+	f(Options{}, &Rule{Unit: rls.Minute, Multiplier: 1, levels: &ruleLevels{keys: []keyPart{{}, {text: "x*"}}}}, "(a,b)(c,xyz)",
 		"d_a_b_c_x*_1699999980")
 
 	o := Options{Settings: Settings{KeyPrefix: "pre:"}, EscapedKeys: true}
@@ -30,7 +30,7 @@ func TestAppendKey(t *testing.T) {
 	f(o, minute, "(a,x_b_y)", "pre:d|a=x_b_y|m1|1699999980")
 	f(o, minute, "(a,x)(b,y)", "pre:d|a=x|b=y|m1|1699999980")
 	f(o, &Rule{Unit: rls.Hour, Multiplier: 12}, "(a=b,c|d)(,)", "pre:d|a%3Db=c%7Cd|=|h12|1699999980")
-	f(o, &Rule{Unit: rls.Month, Multiplier: 1, levels: &ruleLevels{shared: []string{"x*"}}}, "(k,xyz)",
+	f(o, &Rule{Unit: rls.Month, Multiplier: 1, levels: &ruleLevels{keys: []keyPart{{text: "x*"}}}}, "(k,xyz)",
 		"pre:d|k~x*|M1|1699999980")
 	f(o, minute, "(k, \x00%{tag}\x7fé\n)", "pre:d|k=%20%00%25%7Btag%7D%7Fé%0A|m1|1699999980")
 }
@@ -92,7 +92,7 @@ func FuzzEscapedKey(f *testing.F) {
 		rule := &Rule{Unit: rls.Unit(unit%7 + 1), Multiplier: multiplier}
 		shared := make([]string, 2)
 		if pattern != "" {
-			shared[1], rule.levels = pattern, &ruleLevels{shared: []string{"", pattern}}
+			shared[1], rule.levels = pattern, &ruleLevels{keys: []keyPart{{}, {text: pattern}}}
 		}
 		key := string(r.AppendKey(nil, rule, domain, entries, start))
 		for i := range len(key) {

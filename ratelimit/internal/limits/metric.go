@@ -17,9 +17,10 @@ type metricPart struct {
 type runtimeValue uint8
 
 const (
-	noValue     runtimeValue = iota
-	valueIfAny               // _value, or nothing when it is empty
-	valueAlways              // _value, also when it is empty
+	noValue       runtimeValue = iota
+	valueIfAny                 // _value, or nothing when it is empty
+	valueAlways                // _value, also when it is empty
+	addressAlways              // _address, as it stands in counter keys
 )
 
 // AppendMetricKey appends the metric key of a rule whose Stats is nil, before sanitising. For an
@@ -30,6 +31,13 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []rls.Entry) [
 	for i := range entries {
 		e := &entries[i]
 		with := valueIfAny
+		if i < len(parts) && parts[i].with == addressAlways {
+			dst = append(append(dst, parts[i].text...), '_')
+			from := len(dst)
+			dst = r.keys()[i].appendAddress(dst, e.Value)
+			metricAddress(dst[from:])
+			continue
+		}
 		if r.override {
 			dst = append(dst, '.')
 			dst = append(dst, e.Key...)
@@ -51,15 +59,19 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []rls.Entry) [
 // appendAnyMetricKey is AppendMetricKey for rules with a fixed key too.
 func (r *Rule) appendAnyMetricKey(dst []byte, domain string, entries []rls.Entry) []byte {
 	if r.metric() == nil && r.step != nil {
-		var path []*step
-		for s := r.step; s.parent != nil; s = s.parent {
-			path = append(path, s)
-		}
-		slices.Reverse(path)
-		_, fixed := metricParts(domain, path, r.step.Detailed)
+		_, fixed := metricParts(domain, r.path(), r.step.Detailed)
 		return append(dst, fixed...)
 	}
 	return r.AppendMetricKey(dst, domain, entries)
+}
+
+// path is the steps that lead to the rule, its own the last.
+func (r *Rule) path() (path []*step) {
+	for s := r.step; s.parent != nil; s = s.parent {
+		path = append(path, s)
+	}
+	slices.Reverse(path)
+	return path
 }
 
 // metricParts lays out the metric key of a rule at the end of path. fixed is the whole key when no
@@ -89,6 +101,8 @@ func metricParts(domain string, path []*step, detailed bool) (parts []metricPart
 func (s *step) metricPart(detailed, someShared bool) metricPart {
 	key := "." + s.key
 	switch {
+	case s.match != nil:
+		return s.matchMetricPart(detailed)
 	case s.Share:
 		return metricPart{key + "_" + s.pattern.prefix, noValue}
 	case s.value != "" && s.pattern == nil:

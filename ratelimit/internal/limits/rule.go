@@ -106,7 +106,7 @@ func replacedBits(ids []uint32) []uint64 {
 // ruleLevels are what few rules have: what each level of the way to a rule adds to its keys, and rare options.
 type ruleLevels struct {
 	metric []metricPart // nil when the metric key is fixed
-	shared []string     // the pattern of each level with share_threshold; nil when no level sets it
+	keys   []keyPart    // what each level puts in counter keys; nil when that is the value on all levels
 
 	replaces []uint32 // the numbers of the names whose rules this one replaces, ascending
 	replaced []uint64 // the same as bits, from the first number on; nil when the list is searched
@@ -117,7 +117,7 @@ type ruleLevels struct {
 
 // empty reports whether there is nothing that a rule would hold the struct for.
 func (l *ruleLevels) empty() bool {
-	return l.metric == nil && l.shared == nil && l.replaces == nil && l.calendar == nil && l.list == nil
+	return l.metric == nil && l.keys == nil && l.replaces == nil && l.calendar == nil && l.list == nil
 }
 
 // Replacing reports whether the rule replaces others.
@@ -139,12 +139,12 @@ func (r *Rule) metric() []metricPart {
 	return r.levels.metric
 }
 
-// shared is the pattern of each level with share_threshold, nil when no level sets it.
-func (r *Rule) shared() []string {
+// keys is what each level puts in counter keys, nil when that is the value on all levels.
+func (r *Rule) keys() []keyPart {
 	if r.levels == nil {
 		return nil
 	}
-	return r.levels.shared
+	return r.levels.keys
 }
 
 // Override fills dst, a scratch rule, for a limit that the caller brings along. All

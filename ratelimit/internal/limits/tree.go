@@ -32,6 +32,7 @@ type Entry struct {
 	Pos        Pos
 	Key, Value string
 	ValuePos   Pos
+	Match      *Match     // instead of a value; nil for none
 	Limit      *Limit     // the first of List where that is set
 	List       *LimitList // rate_limits; nil for an entry without
 	Metadata   *structpb.Struct
@@ -135,7 +136,7 @@ type Replaced struct {
 }
 
 // Label is the part of a dotted path that stands for the entry.
-func (e *Entry) Label() string { return Label(e.Index, e.Key, e.Value) }
+func (e *Entry) Label() string { return Label(e.Index, e.Key, e.shown()) }
 
 // Label is as of Entry.Label, for an entry that is not read yet.
 func Label(index int, key, value string) string {

@@ -11,10 +11,12 @@ import (
 type Rules struct {
 	// searched is how many patterns with a text between two stars, at most, a value is searched for.
 	searched int
-	o        Options
-	domains  map[string]*Domain
-	sorted   []*Domain
-	handles  []*stats.Rule
+	// lookups is how many sets of prefixes, at most, an address is looked up in.
+	lookups int
+	o       Options
+	domains map[string]*Domain
+	sorted  []*Domain
+	handles []*stats.Rule
 }
 
 // Domain returns the rules of a domain, nil for one that is not configured.
@@ -53,7 +55,8 @@ type step struct {
 
 	parent     *step // nil only for a domain's root
 	key, value string
-	pattern    *pattern // nil unless value has a wildcard
+	pattern    *pattern   // nil unless value has a wildcard
+	match      *stepMatch // nil for an entry with one value
 	file       string
 	pos        Pos
 
@@ -89,6 +92,8 @@ type level struct {
 	many   map[string]target // exact values, when there are many
 	few    []choice          // exact values, scanned
 	wild   *wildcards        // nil without
+	// networks are the entries with cidr or not_cidr; nil without.
+	networks *networks
 }
 
 type choice struct {
@@ -145,11 +150,16 @@ func (b *branch) level(key string) *level {
 	return nil
 }
 
-// choose picks the entry for a value: exact, else the first wildcard that matches, else the entry
-// for any value. What is chosen stays chosen, wherever it leads: no entry that was passed over gets a turn.
+// choose picks the entry for a value: exact, else the longest network, else the first wildcard that matches, else the
+// entry for any value. What is chosen stays chosen, wherever it leads: no entry that was passed over gets a turn.
 func (l *level) choose(value string) target {
 	if to := l.exact(value); to.step != nil {
 		return to
+	}
+	if l.networks != nil {
+		if to := l.networks.find(value); to.step != nil {
+			return to
+		}
 	}
 	if l.wild != nil {
 		if i := l.wild.first(value); i < len(l.wild.targets) {

@@ -1,7 +1,8 @@
 package rulefile
 
 import (
-	"math"
+	"cmp"
+	"slices"
 	"strings"
 
 	"gatehouse/ratelimit/internal/limits"
@@ -10,11 +11,12 @@ import (
 // The keys of each level. knownKeys is all of them, for "did you mean" and for the
 // difference between an unknown key and one in the wrong place.
 var (
-	rootKeys     = []string{"domain", "descriptors", "on_store_failure"}
-	entryKeys    = append(append([]string{"key", "value", "rate_limit", "descriptors"}, limits.SwitchNames()...), "metadata")
+	rootKeys  = []string{"domain", "descriptors", "on_store_failure"}
+	entryKeys = slices.Concat([]string{"key", "value"}, listKeys, []string{"rate_limit", "descriptors"},
+		limits.SwitchNames(), []string{"metadata"})
 	limitKeys    = []string{"unit", "requests_per_unit", "unit_multiplier", "unlimited", "name", "replaces"}
 	replacesKeys = []string{"name"}
-	knownKeys    = append(append(append([]string{}, rootKeys...), entryKeys...), limitKeys...)
+	knownKeys    = slices.Concat(rootKeys, entryKeys, limitKeys, lengthKeys)
 )
 
 // reader turns the nodes of one file into a document and reports what does not fit by its
@@ -185,20 +187,28 @@ func (r *reader) entry(index int, n *node) limits.Entry {
 			e.Children = r.entries(v)
 		case "metadata":
 			e.Metadata = r.metadata(v)
+		case "values", "cidr", "not_cidr", "prefix_length", "group":
+			r.listField(&e, key, v)
 		default:
 			value, pos := e.Switch(key)
 			*value, _ = r.boolean(key, v)
 			*pos = v.pos
 		}
 	})
+	if e.Match != nil && r.excluded(n) {
+		e.Match.Unreadable = true
+	}
 	r.path = r.path[:len(r.path)-1]
 	return e
 }
 
 // entryLabel names an entry in messages before it is read: key_value, or its index without a key.
 func entryLabel(index int, n *node) string {
-	var key, value string
+	var key, value, list, group string
 	for _, p := range n.pairs {
+		if items := p.value.pairs; p.value.kind == listNode && len(items) > 0 {
+			list = listLabel(p.key.text, items[0].value.text, len(items), list)
+		}
 		if p.value.kind != textNode || p.value.isNull() {
 			continue
 		}
@@ -207,9 +217,14 @@ func entryLabel(index int, n *node) string {
 			key = p.value.text
 		case "value":
 			value = p.value.text
+		case "group":
+			group = p.value.text
 		}
 	}
-	return limits.Label(index, key, value)
+	if group != "" && list != "" {
+		list = group
+	}
+	return limits.Label(index, key, cmp.Or(value, list))
 }
 
 func (r *reader) limit(n *node) *limits.Limit {
@@ -361,8 +376,8 @@ func (r *reader) boolean(field string, v *node) (value, ok bool) {
 	return false, false
 }
 
-// uint32 reads a whole number from lowest to 4294967295.
-func (r *reader) uint32(field string, v *node, lowest uint32) (uint32, bool) {
+// number reads a whole number from lowest to highest.
+func (r *reader) number(field string, v *node, lowest, highest uint32) (uint32, bool) {
 	if v.isNull() {
 		return 0, true
 	}
@@ -376,15 +391,15 @@ func (r *reader) uint32(field string, v *node, lowest uint32) (uint32, bool) {
 		case !v.plain:
 			r.problem(v.pos, v.text, "%s must be a number without quotes, not the text %s", field, v.shown())
 			return 0, false
-		case negative && n != 0, n > math.MaxUint32, uint32(n) < lowest:
-			r.problem(v.pos, v.text, "%s is %s; allowed are whole numbers from %d to 4294967295", field, limits.OneLine(v.text),
-				lowest)
+		case negative && n != 0, n > uint64(highest), uint32(n) < lowest:
+			r.problem(v.pos, v.text, "%s is %s; allowed are whole numbers from %d to %d", field, limits.OneLine(v.text), lowest,
+				highest)
 			return 0, false
 		default:
 			return uint32(n), true
 		}
 	}
-	r.problem(v.pos, v.shown(), "%s must be a whole number from %d to 4294967295, not %s (%s)", field, lowest, v.what(),
+	r.problem(v.pos, v.shown(), "%s must be a whole number from %d to %d, not %s (%s)", field, lowest, highest, v.what(),
 		v.shown())
 	return 0, false
 }

@@ -1,0 +1,337 @@
+package limits
+
+import (
+	"fmt"
+	"math"
+
+	"gatehouse/ratelimit/internal/limits/network"
+)
+
+// match checks what an entry has instead of one value.
+func (c *checker) match(e *Entry) {
+	l := e.Match
+	if l.Unreadable {
+		return
+	}
+	c.values(e)
+	c.group(e)
+	l.cidr = c.prefixes(e, "cidr", l.CIDR)
+	l.notCIDR = c.prefixes(e, "not_cidr", l.NotCIDR)
+	if len(l.CIDR) == 0 && len(l.NotCIDR) > 0 {
+		l.cidr = []network.Prefix{network.All4, network.All6}
+	}
+	c.prefixLength(e)
+	if len(l.cidr) == max(len(l.CIDR), 1) && len(l.notCIDR) == len(l.NotCIDR) && len(l.CIDR) > 0 {
+		c.exceptions(e)
+	}
+}
+
+func (c *checker) values(e *Entry) {
+	first := make(map[string]int, len(e.Match.Values))
+	for i, v := range e.Match.Values {
+		text, pattern := parseValue(v.Text)
+		at := c.at(e, v.Pos)
+		switch before, twice := first[text]; {
+		case pattern != nil:
+			c.report.Problem(at, v.Text, `values[%d] %s has a wildcard; write \* for a star, or an entry with value: %s`, i,
+				Quote(v.Text), OneLine(v.Text))
+		case v.Text == "":
+			c.report.Problem(at, "", "values[%d] is empty; an entry without value takes any value", i)
+		case twice:
+			c.report.Problem(at, v.Text, "values[%d] %s stands twice; the first is values[%d]", i, Quote(v.Text), before)
+		default:
+			first[text] = i
+		}
+	}
+}
+
+func (c *checker) group(e *Entry) {
+	switch l := e.Match; {
+	case e.hasValues() && e.Share && l.Group == "":
+		c.report.Problem(c.at(e, e.switchPos[shareThreshold]), "share_threshold",
+			"values with share_threshold need group, the text that stands for them in keys")
+	case l.Group != "" && !(e.hasValues() && e.Share):
+		c.report.Problem(c.at(e, l.GroupPos), l.Group, "group needs values with share_threshold")
+	}
+}
+
+// prefixes reads the texts of a list. Those that are refused are missing in the result.
+func (c *checker) prefixes(e *Entry, list string, items []Item) []network.Prefix {
+	if len(items) == 0 {
+		return nil
+	}
+	out := make([]network.Prefix, 0, len(items))
+	first := make(map[network.Prefix]Pos, len(items))
+	for i, item := range items {
+		if !c.report.Step() {
+			return out
+		}
+		at := c.at(e, item.Pos)
+		p, mapped, ok := network.ParsePrefix(item.Text)
+		switch before, twice := first[p]; {
+		case !ok:
+			c.report.Problem(at, item.Text,
+				"%s[%d] %s is no IP prefix; write an address and its length, such as 10.0.0.0/8 or 2001:db8::/32", list, i,
+				Quote(item.Text))
+		case mapped:
+			c.report.Problem(at, item.Text, "%s[%d] %s is an IPv4 prefix; write %s", list, i, item.Text, p.Masked())
+		case p != p.Masked():
+			c.report.Problem(at, item.Text, "%s[%d] %s has bits beyond its length; write %s", list, i, item.Text, p.Masked())
+		case twice:
+			c.prefixTwice(at, p, where(Place{File: e.File, Pos: before}))
+		default:
+			first[p] = item.Pos
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (c *checker) prefixTwice(at Place, p network.Prefix, first string) {
+	c.report.Problem(at, p.String(), "prefix %v is already configured in %s; a prefix may stand once in a list", p, first)
+}
+
+func (c *checker) prefixLength(e *Entry) {
+	l := e.Match
+	if !l.HasPrefixLength {
+		return
+	}
+	at := c.at(e, l.PrefixLengthPos)
+	switch {
+	case !e.hasNetworks():
+		c.report.Problem(at, "prefix_length", "prefix_length needs cidr or not_cidr")
+		return
+	case e.Share:
+		c.report.Problem(at, "prefix_length", "prefix_length and share_threshold exclude each other")
+		return
+	}
+	for i, item := range l.CIDR {
+		p, _, ok := network.ParsePrefix(item.Text)
+		if !ok {
+			continue
+		}
+		field, length, pos := "v4", &l.V4, l.V4Pos
+		if p.Is6() {
+			field, length, pos = "v6", &l.V6, l.V6Pos
+		}
+		if *length != 0 && int(*length) < p.Bits() {
+			c.report.Problem(c.at(e, pos), field, "prefix_length.%s is %d, which is wider than cidr[%d] %s", field, *length, i,
+				item.Text)
+			*length = 0 // once for each
+		}
+	}
+}
+
+// exceptions warns about prefixes of not_cidr and cidr that have no effect for each other.
+func (c *checker) exceptions(e *Entry) {
+	l := e.Match
+	if len(l.notCIDR) == 0 {
+		return
+	}
+	in, except := network.NewSet(l.cidr), network.NewSet(l.notCIDR)
+	used := make([]bool, len(l.notCIDR))
+	for i, p := range l.cidr {
+		by := except.Containing(p)
+		if by < 0 {
+			continue
+		}
+		c.report.Warning(c.at(e, l.CIDR[i].Pos), l.CIDR[i].Text, "cidr[%d] %s never matches: not_cidr[%d] takes all of it", i,
+			l.CIDR[i].Text, by)
+		for ; by >= 0 && !used[by]; by = except.Shorter(by) {
+			used[by] = true
+		}
+	}
+	for i, p := range l.notCIDR {
+		if !used[i] && in.Containing(p) < 0 {
+			c.report.Warning(c.at(e, l.NotCIDR[i].Pos), l.NotCIDR[i].Text,
+				"not_cidr[%d] %s has no effect: no prefix of cidr contains it", i, l.NotCIDR[i].Text)
+		}
+	}
+}
+
+// valuesTaken finds values of a list that a sibling has, too.
+func (c *checker) valuesTaken(e *Entry, seen map[pairKey]taken) {
+	for i, v := range e.Match.Values {
+		text, _ := parseValue(v.Text)
+		k := pairKey{e.Key, text, false}
+		if first, known := seen[k]; !known {
+			seen[k] = taken{e, v.Pos}
+		} else if first.entry != e { // else it has been reported
+			c.report.Problem(c.at(e, v.Pos), v.Text,
+				"values[%d] %s is already configured in %s; key and value may stand once in a list", i, Quote(v.Text), first)
+		}
+	}
+}
+
+// taken is where an entry has a value.
+type taken struct {
+	entry *Entry
+	pos   Pos
+}
+
+func (t taken) String() string { return whereEntry(t.entry, t.pos) }
+
+// prefixKey is what makes two prefixes of siblings the same.
+type prefixKey struct {
+	key    string
+	prefix network.Prefix
+}
+
+// prefixesTaken finds prefixes that several siblings of one key have.
+func (c *checker) prefixesTaken(list []Entry) {
+	seen := map[prefixKey]taken{}
+	for i := range list {
+		e := &list[i]
+		if !e.hasNetworks() {
+			continue
+		}
+		for j, p := range e.Match.cidr {
+			if !c.report.Step() {
+				return
+			}
+			pos := e.Match.NotCIDRPos
+			if len(e.Match.CIDR) == len(e.Match.cidr) {
+				pos = e.Match.CIDR[j].Pos
+			}
+			k := prefixKey{e.Key, p}
+			if first, known := seen[k]; known {
+				c.prefixTwice(c.at(e, pos), p, first.String())
+			} else {
+				seen[k] = taken{e, pos}
+			}
+		}
+	}
+}
+
+// keyText is a text that stands in counter keys in place of a value, or is one.
+type keyText struct {
+	taken
+	text, name string // the name is such as value or values[3]
+	kind       string
+}
+
+const (
+	aGroup   = "the group"
+	aValue   = "the value"
+	aPattern = "the pattern"
+	aPrefix  = "the prefix"
+	anAddr   = "an address"
+)
+
+// keyTexts are the texts of an entry.
+func (e *Entry) keyTexts() (out []keyText) {
+	add := func(text, name, kind string, pos Pos) { out = append(out, keyText{taken{e, pos}, text, name, kind}) }
+	switch l := e.Match; {
+	case e.hasValues():
+		if l.Group != "" {
+			add(l.Group, "group", aGroup, l.GroupPos)
+		}
+		for i, v := range l.Values {
+			text, _ := parseValue(v.Text)
+			add(text, fmt.Sprintf("values[%d]", i), aValue, v.Pos)
+		}
+	case e.hasNetworks() && e.Share:
+		for i, p := range l.cidr {
+			if len(l.CIDR) == len(l.cidr) {
+				add(p.String(), fmt.Sprintf("cidr[%d]", i), aPrefix, l.CIDR[i].Pos)
+			} else {
+				add(p.String(), "prefix", aPrefix, l.NotCIDRPos)
+			}
+		}
+	case e.Match == nil && e.Value != "":
+		if text, pattern := parseValue(e.Value); pattern == nil {
+			add(text, "value", aValue, e.Pos)
+		} else {
+			add(e.Value, "value", aPattern, e.Pos)
+		}
+	}
+	return out
+}
+
+// keyTexts finds siblings of one key of whose texts two are equal and of different kinds: they would share a counter.
+func (c *checker) keyTexts(list []Entry) {
+	first, byAddress := map[pairKey]keyText{}, map[string]taken{}
+	for i := range list {
+		e := &list[i]
+		if !c.report.Step() {
+			return
+		}
+		if e.hasNetworks() && !e.Share && byAddress[e.Key].entry == nil {
+			byAddress[e.Key] = taken{e, e.Pos}
+		}
+		for _, t := range e.keyTexts() {
+			k := pairKey{key: e.Key, value: t.text}
+			switch before, known := first[k]; {
+			case !known:
+				first[k] = t
+			case t.kind == aGroup, before.kind == aGroup, t.kind != before.kind && (t.kind == aPrefix || before.kind == aPrefix):
+				c.textTaken(t, before.kind, before.taken)
+			}
+		}
+	}
+	for _, t := range first {
+		if _, _, address := network.ParsePrefix(t.text); address && t.kind == aGroup && byAddress[t.entry.Key].entry != nil {
+			c.textTaken(t, anAddr, byAddress[t.entry.Key])
+		}
+	}
+}
+
+func (c *checker) textTaken(t keyText, kind string, by taken) {
+	c.report.Problem(c.at(t.entry, t.pos), t.text,
+		"%s %s is also %s of %s; groups, values, patterns and prefixes of one key must differ", t.name, Quote(t.text), kind, by)
+}
+
+// made counts the steps that lists make of the entries and of what is below them, and finds the list that makes most.
+// Entries that neither have a list nor are below one do not count.
+func (c *checker) made(entries []Entry, below bool) (n int, most mostMade) {
+	for i := range entries {
+		e := &entries[i]
+		if !c.report.Step() {
+			return n, most
+		}
+		lists := e.hasValues() && !e.Share || e.hasNetworks() && e.Share
+		c.path = append(c.path, e)
+		steps, at := c.made(e.Children, below || lists)
+		c.path = c.path[:len(c.path)-1]
+		if below || lists {
+			steps = times(e.copies(), plus(steps, 1))
+		}
+		switch {
+		case e.hasValues() && lists:
+			at = mostMade{steps, "values", c.at(e, e.Match.ValuesPos)}
+		case lists:
+			at = mostMade{steps, "prefixes", c.at(e, e.Match.CIDRPos)}
+		}
+		if n = plus(n, steps); at.steps > most.steps {
+			most = at
+		}
+	}
+	return n, most
+}
+
+// mostMade is the list that makes the most steps.
+type mostMade struct {
+	steps int
+	what  string
+	at    Place
+}
+
+// manySteps is where counting them ends.
+const manySteps = math.MaxInt32
+
+func plus(a, b int) int { return min(a+b, manySteps) }
+
+func times(a, b int) int {
+	if b > manySteps/max(a, 1) {
+		return manySteps
+	}
+	return a * b
+}
+
+// multiplied refuses lists that make too much of a domain.
+func (c *checker) multiplied(entries []Entry) {
+	if n, most := c.made(entries, false); n > maxMade {
+		c.report.Problem(most.at, fmt.Sprint(n), "%s of nested entries make %d rules; at most %d per domain are allowed",
+			most.what, n, maxMade)
+	}
+}

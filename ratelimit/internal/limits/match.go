@@ -1,0 +1,349 @@
+package limits
+
+import (
+	"slices"
+	"strings"
+
+	"gatehouse/ratelimit/internal/limits/network"
+)
+
+// Match is what an entry has instead of one value: a list of values, or networks.
+type Match struct {
+	Values, CIDR, NotCIDR          []Item
+	ValuesPos, CIDRPos, NotCIDRPos Pos
+	Group                          string
+	GroupPos                       Pos
+	// PrefixLength is prefix_length, V4 and V6 its fields; they are 0 where they are not given.
+	V4, V6                        uint8
+	HasPrefixLength               bool
+	PrefixLengthPos, V4Pos, V6Pos Pos
+	Unreadable                    bool // a list was refused, so what is missing is not reported too
+
+	cidr, notCIDR []network.Prefix // what check made of the texts; cidr is never empty for networks
+
+	networks *networkList // compiled, once for all values of an entry above
+}
+
+// Item is a text in a list of the configuration.
+type Item struct {
+	Text string
+	Pos  Pos
+}
+
+// What the lists of one entry may hold, and what they may make of a domain.
+const (
+	MaxValues   = 1000
+	MaxPrefixes = 10_000
+	maxMade     = 100_000 // steps that lists make
+)
+
+// hasValues reports whether the entry has a list of values.
+func (e *Entry) hasValues() bool { return e.Match != nil && len(e.Match.Values) > 0 }
+
+// hasNetworks reports whether the entry matches addresses by their networks.
+func (e *Entry) hasNetworks() bool {
+	return e.Match != nil && len(e.Match.CIDR)+len(e.Match.NotCIDR) > 0
+}
+
+// shown is the value, or what stands for the lists in labels and paths.
+func (e *Entry) shown() string {
+	switch {
+	case e.hasValues() && e.Match.Group != "":
+		return e.Match.Group
+	case e.hasValues():
+		return ShownList("", e.Match.Values[0].Text, len(e.Match.Values))
+	case e.hasNetworks() && len(e.Match.CIDR) > 0:
+		return ShownList("", e.Match.CIDR[0].Text, len(e.Match.CIDR))
+	case e.hasNetworks():
+		return ShownList("not ", e.Match.NotCIDR[0].Text, len(e.Match.NotCIDR))
+	}
+	return e.Value
+}
+
+// ShownList is a list of n texts by its first.
+func ShownList(not, first string, n int) string {
+	more := ""
+	if n > 1 {
+		more = ",…"
+	}
+	return "{" + not + first + more + "}"
+}
+
+// steps is how many steps are compiled of the entry in its list: one for each value, unless they share one.
+func (e *Entry) steps() int {
+	if e.hasValues() && !e.Share {
+		return len(e.Match.Values)
+	}
+	return 1
+}
+
+// copies is how many steps are compiled of the entry in all: with share_threshold, one for each prefix.
+func (e *Entry) copies() int {
+	if e.hasNetworks() && e.Share {
+		return len(e.Match.cidr)
+	}
+	return e.steps()
+}
+
+// valueOf is the value of the i-th of the entry's steps.
+func (e *Entry) valueOf(i int) string {
+	if e.hasValues() && !e.Share {
+		return e.Match.Values[i].Text
+	}
+	return e.shown()
+}
+
+// stepMatch is what a step has that stands for a list of values with one counter, or for networks.
+type stepMatch struct {
+	values   []string // what a group stands for
+	networks *networkList
+	key      keyPart
+	further  []step // with share_threshold: the steps of the prefixes behind the first
+}
+
+// networkList is the networks of one entry.
+type networkList struct {
+	cidr, notCIDR []network.Prefix
+	implied       bool         // cidr was not written: all addresses
+	except        *network.Set // notCIDR, nil without
+	// level is set in the first entry of its key that has networks.
+	level *levelSet
+}
+
+// levelSet is the prefixes of all entries of one key, and which of the entries each belongs to.
+type levelSet struct {
+	set    *network.Set
+	owners []int32
+}
+
+// keyPart is what stands in counter keys in place of the value of one level. The zero keyPart is the value.
+type keyPart struct {
+	text   string // the same for all values
+	v4, v6 uint8  // of networks: the length that addresses are cut to
+}
+
+func (k keyPart) isValue() bool { return k == keyPart{} }
+
+// keyPart is what the step puts in counter keys.
+func (s *step) keyPart() keyPart {
+	switch {
+	case s.match != nil:
+		return s.match.key
+	case s.Share:
+		return keyPart{text: s.value}
+	}
+	return keyPart{}
+}
+
+// appendAddress appends the text that counter keys have in place of an address.
+func (k keyPart) appendAddress(dst []byte, value string) []byte {
+	a, ok := network.ParseAddr(value)
+	if !ok {
+		return append(dst, value...) // not a value that Find gave this rule for
+	}
+	if a.Is6() {
+		return a.First(int(k.v6)).AppendTo(dst)
+	}
+	return a.First(int(k.v4)).AppendTo(dst)
+}
+
+// compiledMatch are those of the entry's step, nil for an entry whose steps have one value each.
+func (e *Entry) compiledMatch() *stepMatch {
+	switch {
+	case e.hasValues() && e.Share:
+		l := &stepMatch{values: make([]string, len(e.Match.Values)), key: keyPart{text: strings.Clone(e.Match.Group)}}
+		for i, v := range e.Match.Values {
+			text, _ := parseValue(v.Text)
+			l.values[i] = strings.Clone(text)
+		}
+		return l
+	case e.hasNetworks():
+		n := e.Match.networks
+		if n == nil {
+			n = &networkList{cidr: e.Match.cidr, notCIDR: e.Match.notCIDR, implied: len(e.Match.CIDR) == 0}
+			if len(n.notCIDR) > 0 {
+				n.except = network.NewSet(n.notCIDR)
+			}
+			e.Match.networks = n
+		}
+		l := &stepMatch{networks: n}
+		if e.Share {
+			l.key.text = n.cidr[0].String()
+			return l
+		}
+		l.key.v4, l.key.v6 = 32, 128
+		if e.Match.V4 != 0 {
+			l.key.v4 = e.Match.V4
+		}
+		if e.Match.V6 != 0 {
+			l.key.v6 = e.Match.V6
+		}
+		return l
+	}
+	return nil
+}
+
+// only are the lists for the prefix with index i, with share_threshold.
+func (l *stepMatch) only(i int) *stepMatch {
+	own := *l
+	own.key.text, own.further = l.networks.cidr[i].String(), nil
+	return &own
+}
+
+// sameMatch reports whether two steps of one key and value stand for the same values or networks.
+func sameMatch(a, b *step) bool {
+	if a.match == nil || b.match == nil {
+		return a.match == b.match
+	}
+	m, n := a.match.networks, b.match.networks
+	if m == nil || n == nil {
+		return m == n && slices.Equal(a.match.values, b.match.values)
+	}
+	return slices.Equal(m.cidr, n.cidr) && slices.Equal(m.notCIDR, n.notCIDR) && a.match.key == b.match.key
+}
+
+// networks are the entries of a level with cidr or not_cidr.
+type networks struct {
+	*levelSet
+	entries []networkEntry
+}
+
+type networkEntry struct {
+	target target
+	except *network.Set // nil without not_cidr
+}
+
+// networksOf compiles the steps of a level that have networks; nil without any.
+func networksOf(steps []*step) *networks {
+	var n networks
+	var first *networkList
+	for _, s := range steps {
+		if s.match == nil || s.match.networks == nil {
+			continue
+		}
+		if first == nil {
+			first = s.match.networks
+		}
+		n.add(s)
+		for i := range s.match.further {
+			n.add(&s.match.further[i])
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	if first.level == nil {
+		first.level = levelSetOf(steps)
+	}
+	n.levelSet = first.level
+	return &n
+}
+
+func (n *networks) add(s *step) {
+	n.entries = append(n.entries, networkEntry{s.target(), s.match.networks.except})
+}
+
+// levelSetOf gathers prefixes in the order in which networksOf does their entries.
+func levelSetOf(steps []*step) *levelSet {
+	var l levelSet
+	var prefixes []network.Prefix
+	entry := int32(-1)
+	for _, s := range steps {
+		if s.match == nil || s.match.networks == nil {
+			continue
+		}
+		for i, p := range s.match.networks.cidr {
+			if i == 0 || s.Share { // each prefix has an entry of its own
+				entry++
+			}
+			prefixes = append(prefixes, p)
+			l.owners = append(l.owners, entry)
+		}
+	}
+	l.set = network.NewSet(prefixes)
+	return &l
+}
+
+// find is the entry with the longest prefix that contains the address whose not_cidr does not contain it. There is none
+// for a value that is no address.
+func (n *networks) find(value string) target {
+	a, ok := network.ParseAddr(value)
+	if !ok {
+		return target{}
+	}
+	for i := n.set.Longest(a); i >= 0; i = n.set.Shorter(i) {
+		e := &n.entries[n.owners[i]]
+		if e.except == nil || !e.except.Contains(a) {
+			return e.target
+		}
+	}
+	return target{}
+}
+
+// networkTry is a prefix that contains an address.
+type networkTry struct {
+	prefix   network.Prefix
+	step     *step
+	takenOut string // the prefix of not_cidr that contains it too, empty without
+}
+
+// tries are all prefixes that contain the address, the longest first. address is false for a value that is none.
+func (n *networks) tries(value string) (out []networkTry, address bool) {
+	a, ok := network.ParseAddr(value)
+	if !ok {
+		return nil, false
+	}
+	for i := n.set.Longest(a); i >= 0; i = n.set.Shorter(i) {
+		e := &n.entries[n.owners[i]]
+		t := networkTry{prefix: n.set.Prefix(i), step: e.target.step}
+		if e.except != nil {
+			if x := e.except.Longest(a); x >= 0 {
+				t.takenOut = e.except.Prefix(x).String()
+			}
+		}
+		out = append(out, t)
+	}
+	return out, true
+}
+
+// lookups is how many sets of prefixes, at most, one address is looked up in.
+func (n *networks) lookups() int {
+	if n == nil {
+		return 0
+	}
+	for i := range n.entries {
+		if n.entries[i].except != nil {
+			return 1 + n.set.Nested()
+		}
+	}
+	return 1
+}
+
+// matchMetricPart is what networks and groups add to a metric key. It is the first prefix, whichever matched, unless the
+// requests' values are wanted.
+func (s *step) matchMetricPart(detailed bool) metricPart {
+	l, n, key := s.match, s.match.networks, "."+s.key
+	switch {
+	case n == nil:
+		return metricPart{key + "_" + l.key.text, noValue}
+	case !detailed && !s.ValueToMetric:
+		first := n.cidr[0]
+		if n.implied {
+			first = n.notCIDR[0]
+		}
+		return metricPart{key + "_" + string(metricAddress([]byte(first.String()))), noValue}
+	case l.key.text != "":
+		return metricPart{key + "_" + string(metricAddress([]byte(l.key.text))), noValue}
+	}
+	return metricPart{key, addressAlways}
+}
+
+// metricAddress is an address or prefix without what separates the parts of metric names.
+func metricAddress(text []byte) []byte {
+	for i, c := range text {
+		if c == '.' || c == ':' {
+			text[i] = '_'
+		}
+	}
+	return text
+}

@@ -1,0 +1,144 @@
+package rulefile
+
+import (
+	"math"
+	"strings"
+
+	"gatehouse/ratelimit/internal/limits"
+)
+
+// listKeys are the keys of an entry that stand instead of a value, or with those.
+var listKeys = []string{"values", "cidr", "not_cidr", "prefix_length", "group"}
+
+// listField reads one of listKeys.
+func (r *reader) listField(e *limits.Entry, key string, v *node) {
+	if e.Match == nil {
+		if v.isNull() && (key == "group" || key == "prefix_length") {
+			return // as if it were not there
+		}
+		e.Match = &limits.Match{}
+	}
+	l, before := e.Match, r.wrong
+	switch key {
+	case "values":
+		l.Values, l.ValuesPos = r.texts(key, "list values", limits.MaxValues, v), v.pos
+	case "cidr":
+		l.CIDR, l.CIDRPos = r.texts(key, "list prefixes", limits.MaxPrefixes, v), v.pos
+	case "not_cidr":
+		l.NotCIDR, l.NotCIDRPos = r.texts(key, "list prefixes", limits.MaxPrefixes, v), v.pos
+	case "prefix_length":
+		l.PrefixLengthPos = v.pos
+		r.prefixLength(l, v)
+	case "group":
+		l.Group, _ = r.text(key, v)
+		l.GroupPos = v.pos
+	}
+	l.Unreadable = l.Unreadable || r.wrong > before
+}
+
+// texts reads a list of texts that may not be empty. Its nulls are empty texts, which are refused by what they mean.
+func (r *reader) texts(field, instead string, most int, list *node) []limits.Item {
+	switch {
+	case list.isNull():
+		r.problem(list.pos, list.shown(), "%s: null is empty; leave the line out, or %s", field, instead)
+		return nil
+	case list.kind == textNode:
+		r.problem(list.pos, list.shown(), "%s must be a list: [%s]", field, list.shown())
+		return nil
+	case list.kind != listNode:
+		r.problem(list.pos, list.shown(), "%s must be a list, not %s", field, list.what())
+		return nil
+	case len(list.pairs) == 0:
+		r.problem(list.pos, field, "%s is empty; leave it out, or %s", field, instead)
+		return nil
+	case len(list.pairs) > most:
+		r.problem(list.pos, field, "%s has %d items, at most %d are allowed", field, len(list.pairs), most)
+		return nil
+	}
+	out := make([]limits.Item, 0, len(list.pairs))
+	for i, p := range list.pairs {
+		item := p.value
+		switch {
+		case !r.report.Step():
+			return out
+		case item.kind == mapNode && strings.HasSuffix(field, "cidr"):
+			r.problem(item.pos, item.shown(), "%s[%d] must be a prefix, not a map; quote addresses that end in a colon", field, i)
+		case item.kind != textNode:
+			r.problem(item.pos, item.shown(), "%s[%d] must be a text, not %s", field, i, item.what())
+		case item.isNull():
+			out = append(out, limits.Item{Pos: item.pos})
+		default:
+			out = append(out, limits.Item{Text: item.text, Pos: item.pos})
+		}
+	}
+	return out
+}
+
+func (r *reader) prefixLength(l *limits.Match, n *node) {
+	if n.isNull() {
+		return
+	}
+	l.HasPrefixLength = true
+	if n.kind != mapNode {
+		r.problem(n.pos, n.shown(), "prefix_length must be a map with v4 or v6, not %s", n.whatText())
+		return
+	}
+	r.eachKey(n, "prefix_length", lengthKeys, func(key string, v *node) {
+		if key == "v4" {
+			length, _ := r.number("prefix_length.v4", v, 1, 32)
+			l.V4, l.V4Pos = uint8(length), v.pos
+			return
+		}
+		length, _ := r.number("prefix_length.v6", v, 1, 128)
+		l.V6, l.V6Pos = uint8(length), v.pos
+	})
+}
+
+var lengthKeys = []string{"v4", "v6"}
+
+// exclusive are the pairs of keys of an entry of which one may stand.
+var exclusive = [][2]string{{"value", "values"}, {"value", "cidr"}, {"value", "not_cidr"}, {"values", "cidr"},
+	{"values", "not_cidr"}}
+
+// excluded reports keys of an entry that exclude each other.
+func (r *reader) excluded(n *node) (wrong bool) {
+	for _, keys := range exclusive {
+		first, second := keyNode(n, keys[0]), keyNode(n, keys[1])
+		if first == nil || second == nil {
+			continue
+		}
+		if second.pos.Line < first.pos.Line || second.pos.Line == first.pos.Line && second.pos.Column < first.pos.Column {
+			first, second = second, first
+		}
+		r.problem(second.pos, second.text, "%s and %s exclude each other; the first is at line %d, column %d", keys[0], keys[1],
+			first.pos.Line, first.pos.Column)
+		wrong = true
+	}
+	return wrong
+}
+
+// keyNode is a key of a map that is not null there; nil without it.
+func keyNode(n *node, key string) *node {
+	for _, p := range n.pairs {
+		if p.key.text == key && !(key == "value" && p.value.isNull()) {
+			return p.key
+		}
+	}
+	return nil
+}
+
+// listLabel is what stands for the lists of an entry in its label, another of which gave before.
+func listLabel(field, first string, n int, before string) string {
+	switch {
+	case field == "values" || field == "cidr":
+		return limits.ShownList("", first, n)
+	case field == "not_cidr" && before == "":
+		return limits.ShownList("not ", first, n)
+	}
+	return before
+}
+
+// uint32 reads a whole number from lowest to 4294967295.
+func (r *reader) uint32(field string, v *node, lowest uint32) (uint32, bool) {
+	return r.number(field, v, lowest, math.MaxUint32)
+}
