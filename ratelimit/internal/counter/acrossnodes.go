@@ -11,7 +11,9 @@ func AddAcrossNodes(ctx context.Context, req *Request, add func(context.Context,
 	looks := Request{Hits: make([]Hit, len(req.Hits)), Now: req.Now}
 	for i := range req.Hits {
 		looks.Hits[i] = req.Hits[i]
-		looks.Hits[i].N, looks.Hits[i].Refund = 0, false
+		h := &looks.Hits[i]
+		h.BringDown = h.BringsDown()
+		h.N, h.Refund = 0, false
 	}
 	if err := add(ctx, &looks); err != nil {
 		return err
@@ -23,7 +25,7 @@ func AddAcrossNodes(ctx context.Context, req *Request, add func(context.Context,
 	var at []int
 	for i := range req.Hits {
 		h := &req.Hits[i]
-		if h.N > 0 && !h.Over(h.After) {
+		if h.N > 0 && !h.IsOver() {
 			writes.Hits, at = append(writes.Hits, *h), append(at, i)
 		}
 	}
@@ -36,13 +38,21 @@ func AddAcrossNodes(ctx context.Context, req *Request, add func(context.Context,
 	held := false
 	for i, at := range at {
 		h := &req.Hits[at]
-		h.After = writes.Hits[i].After
-		held = held || h.Over(h.After) && !h.Shadow
+		h.takeTotal(&writes.Hits[i])
+		held = held || h.IsOver() && !h.Shadow
 	}
 	if held {
 		giveBack(ctx, req, at, add)
 	}
 	return nil
+}
+
+// takeTotal copies what another hit says of the counter.
+func (h *Hit) takeTotal(from *Hit) {
+	h.After = from.After
+	if h.Algorithm != FixedWindow {
+		h.Refused, h.State = from.Refused, from.State
+	}
 }
 
 // giveBack undoes the hits at those places that were written though another one went over. It does so
@@ -51,8 +61,8 @@ func giveBack(ctx context.Context, req *Request, written []int, add func(context
 	back := Request{Now: req.Now}
 	var at []int
 	for _, i := range written {
-		if h := req.Hits[i]; !h.Refund && !h.Over(h.After) {
-			h.Refund = true
+		if h := req.Hits[i]; !h.Refund && !h.IsOver() {
+			h.Refund, h.Undo = true, true
 			back.Hits, at = append(back.Hits, h), append(at, i)
 		}
 	}
@@ -61,10 +71,11 @@ func giveBack(ctx context.Context, req *Request, written []int, add func(context
 	}
 	for i, at := range at {
 		h := &req.Hits[at]
-		h.After, h.Spared = back.Hits[i].After, true
+		h.takeTotal(&back.Hits[i])
+		h.Spared = true
 		for j := range back.Hits[i+1:] { // the same key later in this request: without that, too
 			if later := &back.Hits[i+1+j]; string(later.Key) == string(h.Key) {
-				h.After = later.After
+				h.takeTotal(later)
 			}
 		}
 	}
@@ -76,6 +87,18 @@ func judgeStop(hits, looks []Hit) (held bool) {
 	would := make([]int64, len(hits)) // the total after each hit, without those that go over
 	for i := range hits {
 		h := &hits[i]
+		if h.Algorithm != FixedWindow {
+			before := looks[i].State
+			for j := i - 1; j >= 0; j-- {
+				if string(hits[j].Key) == string(h.Key) {
+					before = hits[j].State
+					break
+				}
+			}
+			h.Judge(before)
+			held = held || h.Refused && !h.Shadow
+			continue
+		}
 		before := looks[i].After
 		for j := i - 1; j >= 0; j-- { // the same key earlier in this request
 			if string(hits[j].Key) == string(h.Key) {
@@ -90,9 +113,14 @@ func judgeStop(hits, looks []Hit) (held bool) {
 		}
 	}
 	for i := range hits {
-		if h := &hits[i]; held && !h.Over(h.After) {
+		h := &hits[i]
+		if !held {
+			break
+		}
+		if !h.IsOver() {
 			h.After, h.Spared = looks[i].After, true
 		}
+		h.State = looks[i].State
 	}
 	return held
 }

@@ -94,7 +94,7 @@ func (m *Meter) Load(s State, now int64) (_ State, fromFuture bool) {
 	s.Now = now
 	if m.Algorithm == TokenBucket {
 		s.Rest = uint32(min(uint64(s.Rest), limit-1))
-		q, t := m.take(m.Capacity())
+		q, t := m.Take(m.Capacity())
 		if s.At > now+q || s.At == now+q && s.Rest > t {
 			s.At, s.Rest, fromFuture = now+q, t, true
 		}
@@ -114,8 +114,8 @@ func (m *Meter) Load(s State, now int64) (_ State, fromFuture bool) {
 	return s, fromFuture
 }
 
-// take is the time that n hits take from a bucket: whole µs, and what is left in parts of a µs of which there are Limit.
-func (m *Meter) take(n uint64) (q int64, t uint32) {
+// Take is the time that n hits take from a bucket: whole µs, and what is left in parts of a µs of which there are Limit.
+func (m *Meter) Take(n uint64) (q int64, t uint32) {
 	window, limit := m.bounded()
 	hi, lo := bits.Mul64(n, uint64(window*second))
 	if hi >= limit {
@@ -195,7 +195,7 @@ func (m *Meter) Apply(s State, c Change) (after State, used int64, refused bool)
 		return s, used, false
 	}
 	_, limit := m.bounded()
-	q, t := m.take(n)
+	q, t := m.Take(n)
 	if s.At < s.Now {
 		s.At, s.Rest = s.Now, 0
 	}
@@ -227,7 +227,7 @@ func (m *Meter) giveBack(s State, n uint64, c Change) State {
 		return s
 	}
 	_, limit := m.bounded()
-	q, t := m.take(n)
+	q, t := m.Take(n)
 	s.At -= q
 	if s.Rest >= t {
 		s.Rest -= t
@@ -302,8 +302,8 @@ func (m *Meter) waitForTokens(s State, n uint64) int64 {
 	if s.At < s.Now {
 		s.At, s.Rest = s.Now, 0
 	}
-	q, t := m.take(n)
-	all, rest := m.take(m.Capacity())
+	q, t := m.Take(n)
+	all, rest := m.Take(m.Capacity())
 	wait := s.At + q - s.Now - all
 	switch parts := int64(s.Rest) + int64(t) - int64(rest); {
 	case parts > int64(limit):
@@ -319,6 +319,12 @@ func (h *Hit) Judge(s State) {
 	m := h.Meter()
 	h.State, h.After, h.Refused = m.Apply(s, h.Change())
 	h.Spared = false
+}
+
+// BringsDown says that the hit has a State from the future written as it is judged, even when it is refused. Looks do
+// not, nor do refunds and hits that can never pass.
+func (h *Hit) BringsDown() bool {
+	return h.BringDown || h.N > 0 && !h.Refund && h.Algorithm != FixedWindow && h.N <= h.Capacity()
 }
 
 // Change is what the hit does to the counter of a sliding window or a token bucket.

@@ -77,6 +77,8 @@ type Hit struct {
 	// Undo makes a Refund take back a hit that another store of the same request refused: State is then the one that
 	// the hit had left. Fixed windows know no difference.
 	Undo bool
+	// BringDown makes a look write a State from the future as it is judged, which only hits do otherwise.
+	BringDown bool
 	// Delete deletes the counter instead; only Reset sets it.
 	Delete bool
 	// Algorithm is how the counter turns hits into a decision.

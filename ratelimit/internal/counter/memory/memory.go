@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/siphash"
@@ -34,6 +35,8 @@ type Options struct {
 	// Evicted is called for each live counter dropped because the store was full, with a lock held:
 	// it must be quick. May be nil.
 	Evicted func()
+	// Clock is the time in µs since the Unix epoch, for sliding windows and token buckets; nil is the wall clock.
+	Clock func() int64
 }
 
 // Store counts in this process: exactly, under any concurrency, within a bounded memory. Keys are
@@ -49,6 +52,7 @@ type Store struct {
 	max     int64
 	keys    atomic.Int64 // counters stored, in all shards
 	evicted func()
+	clock   func() int64
 	stops   sync.Pool // *stopScratch
 }
 
@@ -60,6 +64,9 @@ func New(o Options) *Store {
 	if o.Evicted == nil {
 		o.Evicted = func() {}
 	}
+	if o.Clock == nil {
+		o.Clock = wallClock
+	}
 	n := min(maxShards, max(1, o.Settings.MaxKeys/minShardKeys))
 	n = 1 << (bits.Len(uint(n)) - 1)
 	return &Store{
@@ -68,9 +75,13 @@ func New(o Options) *Store {
 		mask:    uint64(n - 1),
 		max:     int64(o.Settings.MaxKeys),
 		evicted: o.Evicted,
+		clock:   o.Clock,
 		stops:   sync.Pool{New: func() any { return new(stopScratch) }},
 	}
 }
+
+// wallClock may go back; what that does to counters is bounded by counter.Meter.Load.
+func wallClock() int64 { return time.Now().UnixMicro() }
 
 // Len is the number of counters held, those of ended windows that no sweep has met yet included.
 func (m *Store) Len() int { return int(m.keys.Load()) }
@@ -82,6 +93,13 @@ func (m *Store) Close() {}
 func (m *Store) Peek(_ context.Context, h *counter.Hit) error {
 	x := m.id(h.Key)
 	s := m.shard(x)
+	if h.Algorithm != counter.FixedWindow {
+		instant := m.clock()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.peek(x, h, instant)
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h.After = s.total(x)
@@ -94,8 +112,14 @@ func (m *Store) Reset(_ context.Context, h *counter.Hit) error {
 	s := m.shard(x)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sl := s.find(x); sl != nil {
-		s.remove(s.index(sl))
+	there := false
+	switch {
+	case h.Algorithm == counter.FixedWindow:
+		there = s.fixed.delete(x)
+	case s.meters != nil:
+		there = s.meters.delete(x)
+	}
+	if there {
 		m.keys.Add(-1)
 	}
 	return nil
@@ -106,13 +130,35 @@ func (*Store) Immediate() {}
 
 // Add implements Store. The only error is ErrFull; 0 allocations.
 func (m *Store) Add(_ context.Context, req *counter.Request) error {
-	if req.Stop != counter.StopNone {
+	switch req.Stop {
+	case counter.StopAll:
 		return m.addOrStop(req)
+	case counter.StopEach:
+		for i := range req.Hits {
+			one := counter.Request{Hits: req.Hits[i : i+1], Now: req.Now}
+			if err := m.addOrStop(&one); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
+	instant := int64(0) // of the clock, read once
 	for i := range req.Hits {
 		h := &req.Hits[i]
 		x := m.id(h.Key)
 		s := m.shard(x)
+		if h.Algorithm != counter.FixedWindow {
+			if instant == 0 {
+				instant = m.clock()
+			}
+			s.mu.Lock()
+			ok := m.judge(s, x, h, req.Now, instant)
+			s.mu.Unlock()
+			if !ok {
+				return counter.ErrFull
+			}
+			continue
+		}
 		s.mu.Lock()
 		after, ok := m.add(s, x, h, req.Now)
 		s.mu.Unlock()
@@ -134,40 +180,41 @@ func (m *Store) id(key []byte) siphash.ID {
 // shard takes the low bits of A; the place inside the shard comes from the high ones.
 func (m *Store) shard(x siphash.ID) *shard { return &m.shards[x.A&m.mask] }
 
-func (s *shard) total(x siphash.ID) int64 {
-	if sl := s.find(x); sl != nil {
-		return sl.count
-	}
-	return 0
-}
-
 // add carries out one hit; the shard's lock is held. False: there is no room.
 func (m *Store) add(s *shard, x siphash.ID, h *counter.Hit, now int64) (after int64, ok bool) {
 	limit, end := uint32(min(h.Limit, math.MaxUint32)), uint32(min(max(h.End, 0), math.MaxUint32))
-	if sl := s.find(x); sl != nil {
-		sl.count = h.Apply(sl.count)
+	if sl := s.fixed.find(x); sl != nil {
+		v := &sl.v
+		v.count = h.Apply(v.count)
 		if h.N > 0 {
 			// Rules of different units can share a key of the default layout: the longest wins.
-			sl.limit, sl.end = limit, max(sl.end, end)
+			v.limit, v.end = limit, max(v.end, end)
 		}
-		return sl.count, true
+		return v.count, true
 	}
 	if h.N == 0 || h.Refund {
 		return 0, true
 	}
 	m.keys.Add(-int64(s.sweep(now)))
-	if m.keys.Add(1) > m.max {
-		m.keys.Add(-1)
-		live, ok := s.evict(now)
-		if !ok {
-			return 0, false
-		}
-		if live {
-			m.evicted()
-		}
+	if !m.reserve(s, now) {
+		return 0, false
 	}
-	s.makeRoom()
+	s.fixed.makeRoom()
 	after = h.Apply(0)
-	s.place(slot{id: x, count: after, limit: limit, end: end})
+	s.fixed.place(slot[total]{id: x, v: total{count: after, limit: limit, end: end}})
 	return after, true
+}
+
+// reserve counts one more counter, for which another one goes where the store is full; the shard's lock is held. False:
+// none may go.
+func (m *Store) reserve(s *shard, now int64) bool {
+	if m.keys.Add(1) <= m.max {
+		return true
+	}
+	m.keys.Add(-1)
+	live, ok := s.evict(now, m.clock)
+	if live {
+		m.evicted()
+	}
+	return ok
 }

@@ -24,6 +24,10 @@ func TestMemory(t *testing.T) {
 	countertest.Run(t, func(*testing.T) counter.Store { return New(Options{}) })
 }
 
+func TestMemory_meters(t *testing.T) {
+	countertest.RunMeters(t, func(_ *testing.T, clock func() int64) counter.Store { return New(Options{Clock: clock}) })
+}
+
 func TestMemory_sweep(t *testing.T) {
 	m := New(Options{})
 	for i := range 10_000 {
@@ -45,7 +49,7 @@ func TestMemory_sweep(t *testing.T) {
 	// A flood that has passed gives its memory back.
 	slots := func() (n int) {
 		for i := range m.shards {
-			n += len(m.shards[i].slots)
+			n += len(m.shards[i].fixed.slots)
 		}
 		return n
 	}
@@ -134,8 +138,11 @@ func TestShard_size(t *testing.T) {
 	if n := unsafe.Sizeof(shard{}); n != 64 {
 		t.Errorf("a shard has %d bytes, not those of a cache line", n)
 	}
-	if n := unsafe.Sizeof(slot{}); n != 32 {
-		t.Errorf("a slot has %d bytes, want 32", n)
+	if n := unsafe.Sizeof(slot[total]{}); n != 32 {
+		t.Errorf("a slot of a fixed window has %d bytes, want 32", n)
+	}
+	if n := unsafe.Sizeof(slot[meter]{}); n != 48 {
+		t.Errorf("a slot of a sliding window or a token bucket has %d bytes, want 48", n)
 	}
 }
 

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"math/bits"
+	"slices"
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/siphash"
@@ -12,7 +13,9 @@ type stopScratch struct {
 	ids []siphash.ID
 	// was is each counter before the request, then each as it would be after the hit.
 	was, would []int64
-	locked     [maxShards / 64]uint64
+	// wasAt and wouldBe are the same of sliding windows and token buckets; empty where the request has none.
+	wasAt, wouldBe []counter.State
+	locked         [maxShards / 64]uint64
 }
 
 // addOrStop carries out a request under Request.Stop. All its shards stay locked from the first look
@@ -22,10 +25,17 @@ func (m *Store) addOrStop(req *counter.Request) error {
 	c := m.stops.Get().(*stopScratch)
 	defer m.stops.Put(c)
 	c.ids, c.was, c.would = c.ids[:0], c.was[:0], c.would[:0]
+	c.wasAt, c.wouldBe = c.wasAt[:0], c.wouldBe[:0]
 	clear(c.locked[:])
+	instant := int64(0)
 	for i := range req.Hits {
 		x := m.id(req.Hits[i].Key)
 		c.ids = append(c.ids, x)
+		if instant == 0 && req.Hits[i].Algorithm != counter.FixedWindow {
+			instant = m.clock()
+			c.wasAt = slices.Grow(c.wasAt, len(req.Hits))[:len(req.Hits)]
+			c.wouldBe = slices.Grow(c.wouldBe, len(req.Hits))[:len(req.Hits)]
+		}
 		s := x.A & m.mask
 		c.locked[s/64] |= 1 << (s % 64)
 	}
@@ -35,6 +45,12 @@ func (m *Store) addOrStop(req *counter.Request) error {
 	stopped := false
 	for i := range req.Hits {
 		h := &req.Hits[i]
+		if h.Algorithm != counter.FixedWindow {
+			m.foresee(c, req.Hits, i, instant)
+			stopped = stopped || h.Refused && !h.Shadow
+			c.was, c.would = append(c.was, 0), append(c.would, 0)
+			continue
+		}
 		was := m.shard(c.ids[i]).total(c.ids[i])
 		before := was
 		for j := i - 1; j >= 0; j-- { // the same key earlier in this request
@@ -54,6 +70,10 @@ func (m *Store) addOrStop(req *counter.Request) error {
 	for i := range req.Hits {
 		h := &req.Hits[i]
 		switch {
+		case h.Algorithm != counter.FixedWindow:
+			if !m.settle(c, req, i, stopped, instant) {
+				return counter.ErrFull
+			}
 		case h.Over(h.After):
 		case stopped:
 			h.After, h.Spared = c.was[i], true
@@ -64,6 +84,41 @@ func (m *Store) addOrStop(req *counter.Request) error {
 		}
 	}
 	return nil
+}
+
+// foresee fills in what would become of hit i, of a sliding window or a token bucket, if the request were written.
+func (m *Store) foresee(c *stopScratch, hits []counter.Hit, i int, instant int64) {
+	h, x := &hits[i], c.ids[i]
+	was, _, _ := m.shard(x).stored(x, h, instant)
+	before := was
+	for j := i - 1; j >= 0; j-- { // the same key earlier in this request
+		if c.ids[j] == x && hits[j].Algorithm == h.Algorithm {
+			before = c.wouldBe[j]
+			break
+		}
+	}
+	h.Judge(before)
+	c.wasAt[i], c.wouldBe[i] = was, h.State
+}
+
+// settle writes hit i, of a sliding window or a token bucket, or spares it. False: there is no room.
+func (m *Store) settle(c *stopScratch, req *counter.Request, i int, stopped bool, instant int64) (ok bool) {
+	h, x := &req.Hits[i], c.ids[i]
+	s := m.shard(x)
+	if !stopped {
+		return m.judge(s, x, h, req.Now, instant)
+	}
+	state, sl, fromFuture := s.stored(x, h, instant)
+	if !h.Refused {
+		meter := h.Meter()
+		h.After, h.Spared = meter.Used(c.wasAt[i]), true
+	}
+	h.State = c.wasAt[i]
+	if !fromFuture || !h.BringsDown() {
+		return true
+	}
+	h.State = state
+	return m.write(s, sl, x, h, req.Now, instant)
 }
 
 // each calls f with the number of every shard of the request, in ascending order.

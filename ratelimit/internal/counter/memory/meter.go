@@ -1,0 +1,148 @@
+package memory
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/siphash"
+)
+
+// meter is a sliding window or a token bucket: with its id 48 bytes.
+type meter struct {
+	at                int64
+	current, previous uint32 // current is a bucket's Rest
+	// What it was last judged by.
+	window, limit, burst uint32
+	algorithm            counter.Algorithm
+}
+
+func newMeter(h *counter.Hit) meter {
+	v := meter{at: h.State.At, current: h.State.Current, previous: h.State.Previous, algorithm: h.Algorithm,
+		window: uint32(min(max(h.Window, 0), math.MaxUint32)),
+		limit:  uint32(min(h.Limit, math.MaxUint32)), burst: uint32(min(h.Burst, math.MaxUint32))}
+	if h.Algorithm == counter.TokenBucket {
+		v.current = h.State.Rest
+	}
+	return v
+}
+
+// state is what is stored for the algorithm; a counter of another one begins anew.
+func (v *meter) state(a counter.Algorithm) counter.State {
+	switch {
+	case a != v.algorithm:
+		return counter.State{}
+	case a == counter.TokenBucket:
+		return counter.State{At: v.at, Rest: v.current}
+	}
+	return counter.State{At: v.at, Current: v.current, Previous: v.previous}
+}
+
+// used is how much is used at an instant, and of what capacity; dead: nothing is, and nothing would be lost with it.
+func (v *meter) used(now int64) (used int64, capacity uint64, dead bool) {
+	m := counter.Meter{Algorithm: v.algorithm, Window: int64(v.window), Limit: uint64(v.limit), Burst: uint64(v.burst)}
+	s, _ := m.Load(v.state(v.algorithm), now)
+	return m.Used(s), m.Capacity(), m.Empty(s)
+}
+
+// meterTable is the second table of a shard.
+type meterTable = table[meter]
+
+// sweepMeters is sweep for sliding windows and token buckets; now is in µs.
+func sweepMeters(t *meterTable, now int64) (dropped int) {
+	for range min(sweepPerInsert, len(t.slots)) {
+		sl := t.next()
+		if sl.used() {
+			if _, _, dead := sl.v.used(now); dead {
+				t.remove(t.cursor)
+				dropped++
+				continue
+			}
+		}
+		t.cursor++
+	}
+	return dropped
+}
+
+// leastUsedMeter is leastUsed for sliding windows and token buckets; now is in µs.
+func leastUsedMeter(t *meterTable, now int64) (victim int, least float64, dead bool) {
+	victim, least = -1, math.Inf(1)
+	if t.n == 0 {
+		return victim, least, false
+	}
+	for seen, tries := 0, 0; seen < sampled && tries < 8*sampled; tries++ {
+		i := rand.IntN(len(t.slots))
+		sl := &t.slots[i]
+		if !sl.used() {
+			continue
+		}
+		used, capacity, dead := sl.v.used(now)
+		if dead {
+			return i, 0, true
+		}
+		if share := float64(used) / float64(capacity); uint64(used) < capacity && share < least {
+			victim, least = i, share
+		}
+		seen++
+	}
+	return victim, least, false
+}
+
+// stored is the state of a counter, brought to now, in µs; slot is nil for one that is not there. The shard's lock is held.
+func (s *shard) stored(x siphash.ID, h *counter.Hit, now int64) (state counter.State, sl *slot[meter], fromFuture bool) {
+	if s.meters != nil {
+		if sl = s.meters.find(x); sl != nil {
+			state = sl.v.state(h.Algorithm)
+		}
+	}
+	m := h.Meter()
+	state, fromFuture = m.Load(state, now)
+	return state, sl, fromFuture
+}
+
+// judge carries out one hit of a sliding window or a token bucket at an instant of the clock; the shard's lock is held.
+// False: there is no room.
+func (m *Store) judge(s *shard, x siphash.ID, h *counter.Hit, now, instant int64) (ok bool) {
+	state, sl, fromFuture := s.stored(x, h, instant)
+	h.Judge(state)
+	if h.State == state && !(fromFuture && h.BringsDown()) {
+		return true
+	}
+	return m.write(s, sl, x, h, now, instant)
+}
+
+// write stores h.State; sl is the counter's slot, if it has one. False: there is no room.
+func (m *Store) write(s *shard, sl *slot[meter], x siphash.ID, h *counter.Hit, now, instant int64) (ok bool) {
+	mt := h.Meter()
+	empty := mt.Empty(h.State)
+	switch {
+	case sl != nil && empty:
+		s.meters.delete(x)
+		m.keys.Add(-1)
+		return true
+	case sl != nil:
+		sl.v = newMeter(h)
+		return true
+	case empty:
+		return true
+	}
+	if s.meters == nil {
+		s.meters = new(meterTable)
+	}
+	m.keys.Add(-int64(sweepMeters(s.meters, instant)))
+	if !m.reserve(s, now) {
+		return false
+	}
+	s.meters.makeRoom()
+	s.meters.place(slot[meter]{id: x, v: newMeter(h)})
+	return true
+}
+
+// peek fills in the answer of a look.
+func (s *shard) peek(x siphash.ID, h *counter.Hit, instant int64) {
+	look := *h
+	look.N, look.Refund = 0, false
+	state, _, _ := s.stored(x, h, instant)
+	look.Judge(state)
+	h.TakeAnswer(&look)
+}
