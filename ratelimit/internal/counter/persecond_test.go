@@ -80,6 +80,31 @@ func TestTwin(t *testing.T) {
 	countertest.Run(t, func(*testing.T) counter.Store { return mixed{twin} })
 }
 
+// Sliding windows and token buckets of one request may be in two stores.
+func TestTwin_meters(t *testing.T) {
+	t.Run("memory", func(t *testing.T) {
+		countertest.RunMeters(t, func(_ *testing.T, clock func() int64) counter.Store {
+			o := memory.Options{Clock: clock}
+			return mixed{counter.NewPerSecondRouter(memory.New(o), memory.New(o))}
+		})
+	})
+	t.Run("redis", func(t *testing.T) {
+		countertest.RunMeters(t, func(t *testing.T, clock func() int64) counter.Store {
+			open := func() *redis.Server {
+				s, err := redis.NewServer(t.Context(), redis.Options{
+					Settings: redis.Settings{URL: testdb.Redis(t).URL(), Timeout: patience}, Stall: -1, Clock: clock})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}
+			twin := counter.NewPerSecondRouter(open(), open())
+			t.Cleanup(twin.Close)
+			return mixed{twin}
+		})
+	})
+}
+
 // What the tests of all stores share, by the names of this package's tests.
 var (
 	now, h, limit, shadow = countertest.Now, countertest.Hit, countertest.Limit, countertest.Shadow

@@ -18,6 +18,7 @@ const (
 	opRefund               // a script: subtract, not below 0
 	opStop                 // a script: all of some hits of one call, or none
 	opDelete               // DEL
+	opMeter                // a script: runs of hits on a sliding window or a token bucket
 )
 
 // op is one command of a batch, together with what has to go before it.
@@ -39,7 +40,8 @@ type op struct {
 	err         error        // the store refused this command
 	notExecuted *notExecuted // not executed; a retry or another node may succeed
 
-	stop *stopOp // nil unless of that kind
+	stop  *stopOp // nil unless of that kind
+	meter int32   // the place in the batch's meters, of an opMeter
 }
 
 // stopOp is what only an opStop has.
@@ -47,12 +49,16 @@ type stopOp struct {
 	hits []callHit
 	was  []string // the totals before
 	held bool     // nothing was written, since a hit would go over
+	// meters: some of the hits are on sliding windows or token buckets. now is then the server's instant.
+	meters bool
+	now    int64
 }
 
 // batch is calls on their way to the store, reused for the next ones.
 type batch struct {
 	calls  []*call
 	ops    []op
+	meters []meterOp
 	index  opIndex
 	jitter int64
 	// refusal is the first word of an answer that says something about the server and not about the
@@ -63,7 +69,7 @@ type batch struct {
 // build turns the calls that are still waited for into commands: one for each key, however many hit it,
 // but hits never pass a script on the same key. Calls whose callers have left are dropped.
 func (b *batch) build(met *seenKeys, jitter int64, free func(*call)) {
-	b.ops, b.refusal, b.jitter = b.ops[:0], "", jitter
+	b.ops, b.meters, b.refusal, b.jitter = b.ops[:0], b.meters[:0], "", jitter
 	kept, hits := b.calls[:0], 0
 	for _, c := range b.calls {
 		if c.state.Load() != waiting {
@@ -81,7 +87,11 @@ func (b *batch) build(met *seenKeys, jitter int64, free func(*call)) {
 		switch c.stop {
 		case counter.StopEach:
 			for i := range c.hits {
-				b.addStop(c, c.hits[i:i+1])
+				if h := &c.hits[i]; h.isMeter() {
+					b.addHit(c, h) // which its limit stops anyway
+				} else {
+					b.addStop(c, c.hits[i:i+1])
+				}
 			}
 			continue
 		case counter.StopAll:
@@ -110,6 +120,10 @@ func (b *batch) add() *op {
 }
 
 func (b *batch) addHit(c *call, h *callHit) {
+	if h.isMeter() && !h.delete {
+		b.addMeter(c, h)
+		return
+	}
 	key := unsafe.String(unsafe.SliceData(h.key), len(h.key))
 	at := b.index.find(h.hash, func(op int32) bool { return b.ops[op].key == key })
 	refund := h.refund && h.n > 0
@@ -140,6 +154,7 @@ func (b *batch) addStop(c *call, hits []callHit) {
 		h := &hits[i]
 		h.op = int32(len(b.ops)) - 1
 		h.prefix = h.ttl(c.now, b.jitter)
+		o.stop.meters = o.stop.meters || h.isMeter()
 		o.asking = o.asking || h.asking
 		// Later hits on this key need a command of their own, behind this one.
 		key := unsafe.String(unsafe.SliceData(h.key), len(h.key))
@@ -184,16 +199,16 @@ func (b *batch) settle(c *call) {
 			c.err = o.err
 			return
 		}
-		h.spared = false
 		if h.notExecuted = o.notExecuted; h.notExecuted != nil {
 			c.undone++
 			continue
 		}
 		switch o.kind {
 		case opCount:
-			h.after = counter.Saturate(max(0, o.base), h.prefix)
+			h.after, h.spared = counter.Saturate(max(0, o.base), h.prefix), false
 		case opRefund, opDelete:
-			h.after = o.base
+			h.after, h.spared = o.base, false
+		case opMeter: // replay has
 		case opStop:
 			if c.err = o.settleStop(); c.err != nil {
 				return

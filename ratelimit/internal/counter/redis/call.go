@@ -41,12 +41,19 @@ type callHit struct {
 	shadow      bool
 	asking      bool
 	delete      bool // the counter, instead
+	undo        bool
+	bringDown   bool
+	algorithm   counter.Algorithm
+	burst       uint64
+	// state is the counter's after the hit, of sliding windows and token buckets; of an undo it is the one to undo.
+	state counter.State
 
 	// What follows is the batch's, and says nothing before: it may be left from another request.
 	op          int32 // the command that carries it
 	prefix      int64 // the command's hits up to and including this one
 	after       int64
 	spared      bool
+	refused     bool
 	notExecuted *notExecuted // why it was not carried out; nil: it was
 }
 
@@ -81,7 +88,10 @@ func (c *call) fill(req *counter.Request, asking []bool, hash func([]byte) uint6
 		to.key, to.hash, to.n = c.keys[start:], hash(h.Key), int64(min(h.N, math.MaxInt64))
 		to.limit, to.window, to.end = h.Limit, h.Window, h.End
 		to.refund, to.shadow, to.asking, to.notExecuted = h.Refund, h.Shadow, asking != nil && asking[i], nil
-		to.delete = h.Delete
+		to.delete, to.undo, to.bringDown, to.algorithm, to.burst = h.Delete, h.Undo, h.BringDown, h.Algorithm, h.Burst
+		if h.Undo {
+			to.state = h.State
+		}
 	}
 	c.state.Store(waiting)
 }
@@ -91,6 +101,9 @@ func (c *call) deliver(req *counter.Request) {
 	for i := range req.Hits {
 		h, from := &req.Hits[i], &c.hits[i]
 		h.After, h.Spared = from.after, from.spared
+		if h.Algorithm != counter.FixedWindow {
+			h.Refused, h.State = from.refused, from.state
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ type access struct {
 	dialer         link.Dialer
 	user, password string
 	db             int
+	clock          func() int64 // as Options.Clock
 }
 
 // client makes rueidis speak to one server over one connection, which dial opens, again after each loss.

@@ -243,9 +243,11 @@ func (l *redisLink) append(b *batch, o *op) {
 	l.ask(o)
 	switch {
 	case o.kind == opStop:
-		l.cmds = append(l.cmds, l.eval(o, "EVALSHA", l.stopper(o).sha))
+		l.cmds = append(l.cmds, l.eval(b, o, "EVALSHA", l.stopper(o).sha))
+	case o.kind == opMeter:
+		l.cmds = append(l.cmds, l.evalMeter(b, o, "EVALSHA", b.meters[o.meter].script().pick(l.access.clock).sha))
 	case o.kind == opRefund:
-		l.cmds = append(l.cmds, l.eval(o, "EVALSHA", refundLua.sha))
+		l.cmds = append(l.cmds, l.eval(b, o, "EVALSHA", refundLua.sha))
 	case o.kind == opDelete:
 		l.cmds = append(l.cmds, build.Arbitrary("DEL", o.key).Build())
 	case o.n == 0:
@@ -269,30 +271,44 @@ func (l *redisLink) ask(o *op) {
 
 // stopper is the script for an opStop.
 func (l *redisLink) stopper(o *op) *script {
-	if l.role == clusterServer && len(o.stop.hits) > 1 {
+	across := l.role == clusterServer && len(o.stop.hits) > 1
+	switch {
+	case across && o.stop.meters:
+		return stopMetersClusterScript.pick(l.access.clock)
+	case across:
 		return stopClusterLua
+	case o.stop.meters:
+		return stopMetersScript.pick(l.access.clock)
 	}
 	return stopLua
 }
 
 // eval is the script's call, by its SHA-1 or by its text.
-func (l *redisLink) eval(o *op, how, script string) rueidis.Completed {
+func (l *redisLink) eval(b *batch, o *op, how, script string) rueidis.Completed {
 	build := l.client.B()
 	if o.kind == opRefund {
 		return build.Arbitrary(how, script, "1", o.key).Args(strconv.FormatInt(o.n, 10)).Build()
 	}
-	if l.stopper(o) == stopClusterLua {
-		args := o.stopArgs()
+	args := o.stopArgs(b.jitter)
+	if l.role == clusterServer && len(o.stop.hits) > 1 {
 		for i := range o.stop.hits[1:] {
 			args = append(args, string(o.stop.hits[1+i].key))
 		}
-		return build.Arbitrary(how, script, "1", string(o.stop.hits[0].key)).Args(args...).Build()
+		return build.Arbitrary(how, script, "1", string(o.stop.hits[0].key)).Args(l.timed(o, args)...).Build()
 	}
 	c := build.Arbitrary(how, script, strconv.Itoa(len(o.stop.hits)))
 	for i := range o.stop.hits {
 		c = c.Args(string(o.stop.hits[i].key))
 	}
-	return c.Args(o.stopArgs()...).Build()
+	return c.Args(l.timed(o, args)...).Build()
+}
+
+// timed adds the instant where the script takes it as an argument.
+func (l *redisLink) timed(o *op, args []string) []string {
+	if o.stop.meters && l.access.clock != nil {
+		args = append(args, l.decimal(l.access.clock()))
+	}
+	return args
 }
 
 // read takes one command's answer. again: it must be sent in another form, or is followed by an EXPIRE.
@@ -303,6 +319,8 @@ func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, er
 	switch {
 	case o.kind == opStop:
 		err = o.readStop(r)
+	case o.kind == opMeter:
+		err = b.meters[o.meter].read(r)
 	case o.kind == opRefund:
 		o.base, err = r.AsInt64()
 	case o.kind == opDelete:
@@ -349,6 +367,12 @@ func (o *op) readStop(r rueidis.RedisResult) error {
 			o.stop.held = held == 1
 			continue
 		}
+		if i == 1 && o.stop.meters {
+			if o.stop.now, err = out[1].AsInt64(); err != nil {
+				return err
+			}
+			continue
+		}
 		total, err := out[i].ToString()
 		if err != nil {
 			return err
@@ -363,14 +387,23 @@ func (o *op) readStop(r rueidis.RedisResult) error {
 func (l *redisLink) sendAgain(b *batch) error {
 	l.cmds = l.cmds[:0]
 	build := l.client.B()
+	var told [counter.TokenBucket + 1]bool
 	for _, i := range l.again {
 		o := &b.ops[i]
 		l.ask(o)
 		switch {
 		case o.kind == opStop:
-			l.cmds = append(l.cmds, l.eval(o, "EVAL", l.stopper(o).text))
+			l.cmds = append(l.cmds, l.eval(b, o, "EVAL", l.stopper(o).text))
+		case o.kind == opMeter:
+			// The first of a batch gives the server the script's text.
+			how, script := "EVALSHA", b.meters[o.meter].script().pick(l.access.clock)
+			text := script.sha
+			if first := b.meters[o.meter].meter.Algorithm; !told[first] {
+				how, text, told[first] = "EVAL", script.text, true
+			}
+			l.cmds = append(l.cmds, l.evalMeter(b, o, how, text))
 		case o.kind == opRefund:
-			l.cmds = append(l.cmds, l.eval(o, "EVAL", refundLua.text))
+			l.cmds = append(l.cmds, l.eval(b, o, "EVAL", refundLua.text))
 		case o.overflowed:
 			// SETRANGE keeps the expiry, unlike SET.
 			l.cmds = append(l.cmds, build.Arbitrary("GET").Args(o.key).Build())

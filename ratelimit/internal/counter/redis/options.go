@@ -95,6 +95,9 @@ type Options struct {
 	JitterMax int64
 	// Stall is STORE_STALL: the age of a batch at which the store counts as dead (250 ms); negative: never.
 	Stall time.Duration
+	// Clock is what sliding windows and token buckets go by instead of the server's clock, in µs since the Unix epoch. It
+	// is for tests, which compare answers at instants of their own; nil: the server's, which all processes share.
+	Clock func() int64
 	// Log gets a line when the store is lost or found. Never credentials. May be nil.
 	Log *slog.Logger
 }
@@ -124,7 +127,7 @@ type target struct {
 // access is how connections to a store's servers are opened.
 func (o Options) access(t target, timeout time.Duration, stats *link.PoolStats) *access {
 	return &access{dialer: link.Dialer{TLS: o.TLS, Timeout: timeout, Stats: stats}, user: t.user, password: t.password,
-		db: t.db}
+		db: t.db, clock: o.Clock}
 }
 
 // Check says what is wrong with URL, SocketType and Auth, without credentials; nil if nothing is.

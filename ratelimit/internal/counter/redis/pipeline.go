@@ -246,6 +246,9 @@ func (l *pipeline) flush() {
 		err = link.Failure(err)
 	}
 
+	if err == nil && len(b.meters) > 0 {
+		b.replay()
+	}
 	l.mu.Lock()
 	l.out = nil
 	l.mu.Unlock()

@@ -77,55 +77,77 @@ const stopClusterScript = `#!lua flags=allow-cross-slot-keys
 local KEYS = {KEYS[1]}
 for i = #ARGV - (#ARGV - 4) / 5 + 1, #ARGV do KEYS[#KEYS+1] = ARGV[i] end` + stopScript
 
-// stopArgs is ARGV of stopScript.
-func (o *op) stopArgs() []string {
+// stopArgs is ARGV of stopScript, or of stopMetersLua.
+func (o *op) stopArgs(jitter int64) []string {
+	if o.stop.meters {
+		return o.meterStopArgs(jitter)
+	}
 	args := make([]string, 0, 5*len(o.stop.hits))
 	for i := range o.stop.hits {
 		h := &o.stop.hits[i]
-		kind := "hit"
-		switch {
-		case h.refund:
-			kind = "refund"
-		case h.shadow:
-			kind = "shadow"
-		}
 		args = append(args, strconv.FormatInt(h.n, 10), strconv.FormatUint(h.limit, 10),
-			strconv.FormatInt(h.prefix, 10), kind)
+			strconv.FormatInt(h.prefix, 10), h.stopKind())
 	}
 	return args
 }
 
+// stopKind is what the stop scripts call the hit.
+func (h *callHit) stopKind() string {
+	switch {
+	case h.refund:
+		return "refund"
+	case h.shadow:
+		return "shadow"
+	}
+	return "hit"
+}
+
 // settleStop replays the script's decision on the totals it found, as memory's addOrStop does.
 func (o *op) settleStop() error {
+	if o.stop.meters {
+		return o.settleMeterStop()
+	}
 	hits := o.stop.hits
 	if len(o.stop.was) != len(hits) {
 		return fmt.Errorf("%w: the script answered %d totals for %d hits", counter.ErrUnavailable, len(o.stop.was), len(hits))
 	}
 	for i := range hits {
 		h := &hits[i]
-		was, err := strconv.ParseInt(o.stop.was[i], 10, 64)
-		if err != nil {
-			return fmt.Errorf("%w: the script answered no number", counter.ErrUnavailable)
-		}
-		before := was
-		for j := i - 1; j >= 0; j-- { // the same key earlier in this request
+		var earlier *callHit // on the same key in this request
+		for j := i - 1; j >= 0; j-- {
 			if string(hits[j].key) == string(h.key) {
-				before = hits[j].prefix
+				earlier = &hits[j]
 				break
 			}
 		}
-		switch {
-		case h.refund:
-			h.after = max(0, before-h.n)
-		default:
-			h.after = counter.Saturate(max(0, before), h.n)
+		if err := h.settleTotal(o.stop.was[i], earlier, o.stop.held); err != nil {
+			return err
 		}
-		h.prefix, h.spared = h.after, false // prefix: the total the next hit on this key starts from
-		if !h.refund && uint64(h.after) > h.limit {
-			h.prefix = before
-		} else if o.stop.held {
-			h.after, h.spared = was, true
-		}
+	}
+	return nil
+}
+
+// settleTotal works out the answer of a fixed window's hit. was is the counter before the request, and earlier the last
+// hit before on the same key.
+func (h *callHit) settleTotal(text string, earlier *callHit, held bool) error {
+	was, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return fmt.Errorf("%w: the script answered no number", counter.ErrUnavailable)
+	}
+	before := was
+	if earlier != nil {
+		before = earlier.prefix
+	}
+	if h.refund {
+		h.after = max(0, before-h.n)
+	} else {
+		h.after = counter.Saturate(max(0, before), h.n)
+	}
+	h.prefix, h.spared = h.after, false // prefix: the total the next hit on this key starts from
+	if !h.refund && uint64(h.after) > h.limit {
+		h.prefix = before
+	} else if held {
+		h.after, h.spared = was, true
 	}
 	return nil
 }

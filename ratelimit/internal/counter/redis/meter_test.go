@@ -1,0 +1,43 @@
+package redis
+
+import (
+	"testing"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/countertest"
+	"gatehouse/shared/testdb"
+)
+
+// Sliding windows and token buckets on every kind of store, asked by Add and through the Starter.
+func TestMeters(t *testing.T) {
+	f := func(name string, open func(t *testing.T, clock func() int64) counter.Store) {
+		t.Run(name, func(t *testing.T) { countertest.RunMeters(t, open) })
+		t.Run(name+", started", func(t *testing.T) {
+			var s *countertest.Starting
+			countertest.RunMeters(t, func(t *testing.T, clock func() int64) counter.Store {
+				s = &countertest.Starting{Store: open(t, clock)}
+				return s
+			})
+			if s.Started.Load() == 0 {
+				t.Error("no request was started")
+			}
+		})
+	}
+	f("single", func(t *testing.T, clock func() int64) counter.Store {
+		return newTestStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1, Clock: clock})
+	})
+	set := testdb.Sentinels(t)
+	f("sentinel", func(t *testing.T, clock func() int64) counter.Store {
+		if err := set.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return openTest(t, Options{Settings: Settings{Type: Sentinel, URL: set.URL()}, Stall: -1, Clock: clock})
+	})
+	cluster := testdb.Cluster(t)
+	f("cluster", func(t *testing.T, clock func() int64) counter.Store {
+		if err := cluster.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return openTest(t, Options{Settings: Settings{Type: InCluster, URL: cluster.URL()}, Stall: -1, Clock: clock})
+	})
+}

@@ -1,0 +1,339 @@
+package redis
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/redis/rueidis"
+
+	"gatehouse/ratelimit/internal/counter"
+)
+
+// meterOp is what only an opMeter has: one call of a script for the hits on a sliding window or a token bucket. It is
+// used again by later batches.
+type meterOp struct {
+	meter  counter.Meter
+	jitter int64 // in ms
+	runs   []meterRun
+	// state is the counter as it stands, at the instant of the answer, before the hit that replay comes to next.
+	state counter.State
+}
+
+// meterRun is equal hits, or refunds, one after another.
+type meterRun struct {
+	count int64
+	kind  string
+	x, y  int64 // as the script takes them
+}
+
+// Kinds of runs.
+const (
+	runHits   = "h"
+	runRefund = "g"
+	runUndo   = "u"
+)
+
+// maxRefund is the most that one refund gives back: more than a window ever holds.
+const maxRefund = 1 << 32
+
+func (h *callHit) isMeter() bool { return h.algorithm != counter.FixedWindow }
+
+func (h *callHit) meter() counter.Meter {
+	return counter.Meter{Algorithm: h.algorithm, Window: h.window, Limit: h.limit, Burst: h.burst}
+}
+
+// addMeter adds a hit on a sliding window or a token bucket to the call of its key's script. Hits that are judged by
+// other numbers get a call of their own, behind.
+func (b *batch) addMeter(c *call, h *callHit) {
+	key := unsafe.String(unsafe.SliceData(h.key), len(h.key))
+	at := b.index.find(h.hash, func(op int32) bool { return b.ops[op].key == key })
+	meter := h.meter()
+	if *at == 0 || !b.takes(&b.ops[*at-1], meter) {
+		o := b.add()
+		o.kind, o.hash, o.key, o.first, o.now = opMeter, h.hash, key, h, c.now
+		o.meter = b.newMeterOp(meter)
+		*at = int32(len(b.ops))
+	}
+	h.op = *at - 1
+	o := &b.ops[h.op]
+	o.asking = o.asking || h.asking
+	b.meters[o.meter].add(h)
+}
+
+// takes says that hits judged by the meter may go along with the command. Sliding windows have a limit with each run.
+func (b *batch) takes(o *op, meter counter.Meter) bool {
+	if o.kind != opMeter {
+		return false
+	}
+	of := b.meters[o.meter].meter
+	if meter.Algorithm == counter.SlidingWindow {
+		return of.Algorithm == counter.SlidingWindow && of.Window == meter.Window
+	}
+	return of == meter
+}
+
+// newMeterOp is the place of one more meterOp, with the memory of one before.
+func (b *batch) newMeterOp(meter counter.Meter) int32 {
+	if len(b.meters) < cap(b.meters) {
+		b.meters = b.meters[:len(b.meters)+1]
+	} else {
+		b.meters = append(b.meters, meterOp{})
+	}
+	m := &b.meters[len(b.meters)-1]
+	m.meter, m.runs, m.state = meter, m.runs[:0], counter.State{}
+	m.jitter = jitterOf(meter, b.jitter)
+	return int32(len(b.meters) - 1)
+}
+
+// jitterOf is a random time by which a sliding window outlives its end, in ms: docs/windows.md#jitter. Token buckets end
+// at different times anyway.
+func jitterOf(m counter.Meter, most int64) int64 {
+	if j := min(most, m.Window/10); j > 0 && m.Algorithm == counter.SlidingWindow {
+		return rand.Int64N(j * 1000)
+	}
+	return 0
+}
+
+// add notes a hit for the script, but for looks and for hits that can never pass: these change nothing.
+func (m *meterOp) add(h *callHit) {
+	meter := h.meter()
+	run := meterRun{count: 1, kind: runHits, x: h.n, y: int64(h.limit)}
+	most := meter.Capacity()
+	switch {
+	case h.n == 0 && !h.bringDown:
+		return
+	case h.n == 0: // a run of none
+		run.count, run.x = 0, 1
+	case h.refund:
+		run.kind, run.x, run.y = runRefund, min(h.n, maxRefund), 0
+		if h.undo {
+			run.kind, run.y = runUndo, h.state.At
+		}
+	case uint64(h.n) > most:
+		return
+	}
+	if meter.Algorithm == counter.TokenBucket {
+		q, t := meter.Take(min(uint64(run.x), most))
+		run.x, run.y = q, int64(t)
+		if run.kind == runUndo {
+			run.kind = runRefund
+		}
+	}
+	if last := len(m.runs) - 1; last >= 0 {
+		of := m.runs[last]
+		of.count = run.count
+		if of == run && run.count > 0 {
+			m.runs[last].count++
+			return
+		}
+	}
+	m.runs = append(m.runs, run)
+}
+
+// script is the one for the command's counter.
+func (m *meterOp) script() meterScript {
+	if m.meter.Algorithm == counter.TokenBucket {
+		return bucketScript
+	}
+	return slidingScript
+}
+
+// pick is the script, or the one that takes the instant as an argument.
+func (s meterScript) pick(clock func() int64) *script {
+	if clock != nil {
+		return s.timed
+	}
+	return s.script
+}
+
+// evalMeter is the call of the script, by its SHA-1 or by its text.
+func (l *redisLink) evalMeter(b *batch, o *op, how string, script string) rueidis.Completed {
+	m := &b.meters[o.meter]
+	c := l.client.B().Arbitrary(how, script, "1", o.key)
+	if m.meter.Algorithm == counter.TokenBucket {
+		q, t := m.meter.Take(m.meter.Capacity())
+		c = c.Args(l.decimal(q), l.decimal(int64(t)), l.decimal(int64(max(1, m.meter.Limit))))
+	} else {
+		c = c.Args(l.decimal(m.meter.Window), l.decimal(m.jitter))
+	}
+	for _, r := range m.runs {
+		c = c.Args(l.decimal(r.count), r.kind, l.decimal(r.x), l.decimal(r.y))
+	}
+	if l.access.clock != nil {
+		c = c.Args(l.decimal(l.access.clock()))
+	}
+	return c.Build()
+}
+
+// errNonsense is the error of an answer that no script of ours gives.
+var errNonsense = fmt.Errorf("%w: a script answered nonsense", counter.ErrUnavailable)
+
+// read takes the answer: the instant and the counter before the runs.
+func (m *meterOp) read(r rueidis.RedisResult) error {
+	fields, err := r.ToArray()
+	if err != nil {
+		return err
+	}
+	var n [4]int64
+	want := 4
+	if m.meter.Algorithm == counter.TokenBucket {
+		want = 3
+	}
+	if len(fields) != want {
+		return errNonsense
+	}
+	for i := range fields {
+		if n[i], err = fields[i].ToInt64(); err != nil {
+			return err
+		}
+	}
+	m.state, err = stateOf(m.meter.Algorithm, n[0], n[1:want])
+	return err
+}
+
+// stateOf is the state of which a script answers the numbers.
+func stateOf(a counter.Algorithm, now int64, n []int64) (s counter.State, err error) {
+	for i, v := range n {
+		if v < 0 || i > 0 && v > math.MaxUint32 {
+			return s, errNonsense
+		}
+	}
+	if s.Now, s.At = now, n[0]; now <= 0 {
+		return s, errNonsense
+	}
+	if a == counter.TokenBucket {
+		s.Rest = uint32(n[1])
+	} else {
+		s.Current, s.Previous = uint32(n[1]), uint32(n[2])
+	}
+	return s, nil
+}
+
+// replay works out what became of each hit on a sliding window or a token bucket, in the order in which they went into
+// the batch: callers that have left are counted like the others.
+func (b *batch) replay() {
+	for _, c := range b.calls {
+		if c.stop == counter.StopAll {
+			continue
+		}
+		for i := range c.hits {
+			h := &c.hits[i]
+			if !h.isMeter() || h.delete {
+				continue
+			}
+			if o := &b.ops[h.op]; o.err == nil && o.notExecuted == nil {
+				m := &b.meters[o.meter]
+				h.judge(m.state)
+				m.state = h.state
+			}
+		}
+	}
+}
+
+// judge carries out the hit as counter.Hit.Judge does.
+func (h *callHit) judge(s counter.State) {
+	meter := h.meter()
+	h.state, h.after, h.refused = meter.Apply(s, counter.Change{N: uint64(h.n), Refund: h.refund, Undo: h.undo,
+		Window: h.state.At})
+	h.spared = false
+}
+
+// meterStopArgs is ARGV of the script for a request under counter.StopAll that has sliding windows or token buckets.
+func (o *op) meterStopArgs(jitter int64) []string {
+	decimal := func(n int64) string { return strconv.FormatInt(n, 10) }
+	args := make([]string, 0, 9*len(o.stop.hits)+1)
+	for i := range o.stop.hits {
+		h := &o.stop.hits[i]
+		kind := h.stopKind()
+		switch meter := h.meter(); h.algorithm {
+		case counter.SlidingWindow:
+			args = append(args, "r", kind, decimal(h.n), decimal(int64(meter.Capacity())), decimal(h.window),
+				decimal(jitterOf(meter, jitter)), "0", "0")
+		case counter.TokenBucket:
+			most := meter.Capacity()
+			q, t := meter.Take(min(uint64(h.n), most))
+			full, rest := meter.Take(most)
+			size := "1"
+			switch {
+			case h.n == 0:
+				size = "0"
+			case uint64(h.n) > most:
+				size = "2"
+			}
+			args = append(args, "b", kind, decimal(q), decimal(int64(t)), decimal(int64(max(1, h.limit))), decimal(full),
+				decimal(int64(rest)), size)
+		default:
+			args = append(args, "f", kind, decimal(h.n), strconv.FormatUint(h.limit, 10), decimal(h.prefix), "0", "0", "0")
+		}
+	}
+	return args
+}
+
+// settleMeterStop replays the decision of the script for requests with sliding windows or token buckets.
+func (o *op) settleMeterStop() error {
+	hits := o.stop.hits
+	if len(o.stop.was) != len(hits) {
+		return errNonsense
+	}
+	was := make([]counter.State, len(hits))
+	for i := range hits {
+		h := &hits[i]
+		var earlier *callHit // on the same key in this request
+		for j := i - 1; j >= 0 && earlier == nil; j-- {
+			if string(hits[j].key) == string(h.key) {
+				earlier = &hits[j]
+			}
+		}
+		if !h.isMeter() {
+			if err := h.settleTotal(o.stop.was[i], earlier, o.stop.held); err != nil {
+				return err
+			}
+			continue
+		}
+		before, err := parseState(h.algorithm, o.stop.now, o.stop.was[i])
+		if err != nil {
+			return err
+		}
+		if was[i] = before; earlier != nil {
+			before = earlier.state
+		}
+		h.judge(before)
+	}
+	if o.stop.held {
+		for i := range hits {
+			h := &hits[i]
+			if !h.isMeter() {
+				continue
+			}
+			if h.state = was[i]; !h.refused {
+				meter := h.meter()
+				h.after, h.spared = meter.Used(was[i]), true
+			}
+		}
+	}
+	return nil
+}
+
+// parseState reads a state as a script formats it.
+func parseState(a counter.Algorithm, now int64, text string) (s counter.State, err error) {
+	var n [3]int64
+	want := 3
+	if a == counter.TokenBucket {
+		want = 2
+	}
+	for i := range want {
+		word, rest, _ := strings.Cut(text, " ")
+		if n[i], err = strconv.ParseInt(word, 10, 64); err != nil {
+			return s, errNonsense
+		}
+		text = rest
+	}
+	if text != "" {
+		return s, errNonsense
+	}
+	return stateOf(a, now, n[:want])
+}
