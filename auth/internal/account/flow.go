@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,7 +16,7 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// core is what all flows share. After New only the rotations change.
+// core is what all flows share. After New only the rotations and the takeover change.
 type core struct {
 	db        *store.DB
 	keys      *token.Live
@@ -28,6 +29,7 @@ type core struct {
 	fakeClock bool
 	log       *slog.Logger
 	rotations rotationLimiter
+	takeover  atomic.Pointer[takeover] // nil: none was closed in this database
 }
 
 // now returns the time as PostgreSQL keeps it.

@@ -127,13 +127,21 @@ func invitationHash(ctx context.Context, f *flow, inviteToken string) ([]byte, e
 	if inviteToken == "" {
 		return nil, nil
 	}
-	hash, _, ok := linkHash(inviteToken)
+	hash, isFormer, ok := invitationLink(f, inviteToken)
 	var who uuid.UUID
 	if ok {
+		if isFormer {
+			if err := takeFormerLinkTry(ctx, f); err != nil {
+				return nil, err
+			}
+		}
 		b := f.batch()
 		b.Invitation(&who, hash, f.now)
 		if err := b.Send(ctx); err != nil {
 			return nil, failure("invitation", err)
+		}
+		if isFormer && who != uuid.Nil {
+			giveBackFormerLinkTry(ctx, f)
 		}
 	}
 	if who == uuid.Nil {

@@ -21,7 +21,7 @@ func (a *Accounts) Refresh(ctx context.Context, req RequestInfo, text string) (G
 func refresh(ctx context.Context, f *flow, text string) (Grant, error) {
 	r, err := f.core.codec.Parse(text)
 	switch {
-	case errors.Is(err, token.ErrRefreshForm):
+	case errors.Is(err, token.ErrRefreshForm) && !isFormerForm(f, text):
 		return Grant{}, notValid("Refresh token is not valid")
 	case err != nil:
 		return Grant{}, errRefreshNotFound

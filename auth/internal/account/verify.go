@@ -65,6 +65,7 @@ var (
 type proof struct {
 	kinds   []store.Kind
 	link    []byte
+	former  bool // the link has the other service's form
 	pkce    bool
 	address string
 	digits  string
@@ -106,11 +107,13 @@ func linkProof(typ, text string) (proof, error) {
 	if kinds == nil {
 		return proof{}, notValid("Invalid email verification type")
 	}
-	hash, pkce, ok := linkHash(text)
-	if !ok {
-		hash = nil
+	pf := proof{kinds: kinds, missed: errLinkExpired}
+	if hash, pkce, ok := linkHash(text); ok {
+		pf.link, pf.pkce = hash, pkce
+	} else if hash, pkce, ok := formerLink(text); ok {
+		pf.link, pf.pkce, pf.former, pf.kinds = hash, pkce, true, byFormerLink[typ]
 	}
-	return proof{kinds: kinds, link: hash, pkce: pkce, missed: errLinkExpired}, nil
+	return pf, nil
 }
 
 // Verify redeems a link or digits. In one transaction it consumes the token and does what the token was
@@ -124,7 +127,20 @@ func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
 	if err != nil {
 		return Verified{}, err
 	}
+	if pf.former && !f.carriesLinks() {
+		pf.link = nil
+	}
 	op := verifyOp{f: *f, p: p}
+	if pf.former && pf.link != nil {
+		if err := takeFormerLinkTry(ctx, f); err != nil {
+			return Verified{}, err
+		}
+		defer func() {
+			if op.found {
+				giveBackFormerLinkTry(ctx, f)
+			}
+		}()
+	}
 	if p.Password != "" {
 		if err := f.settings.checkPassword(p.Password); err != nil {
 			return Verified{}, err
@@ -146,7 +162,7 @@ func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
 		(e.NotifyPhoneChanged || e.NotifyIdentityLinked))
 	redeem := func() error {
 		return f.inTx(ctx, func(tx *store.Tx) (err error) {
-			missed, op.notified = false, 0
+			missed, op.notified, op.found = false, 0, false
 			out, err = op.redeem(ctx, tx, pf)
 			if errors.Is(err, store.ErrNotFound) {
 				missed = true
@@ -211,6 +227,8 @@ type verifyOp struct {
 	open     sessionDraft
 	// displace: an unconfirmed account has the address that is proven.
 	displace bool
+	// found: the token exists, whatever became of it.
+	found bool
 }
 
 // redeem consumes the token. ErrNotFound: there is none.
@@ -234,6 +252,7 @@ func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verifie
 	if err != nil {
 		return Verified{}, err
 	}
+	op.found = true
 	if pf.link != nil && pf.pkce != (t.Flow != uuid.Nil) {
 		return Verified{}, pf.missed // not the text that was sent; the transaction is undone, and the link stays
 	}
@@ -252,6 +271,9 @@ func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verifie
 		w.b.Take(try, -1, op.f.now)
 	}
 	out := Verified{Type: typeOf(t)}
+	if pf.former {
+		out.Type = formerType(op.p.Type, t.Kind)
+	}
 	if out.Half, err = w.apply(); err != nil {
 		return Verified{}, err
 	}

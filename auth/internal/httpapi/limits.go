@@ -92,6 +92,19 @@ func (l *limiter) init() {
 
 // take takes one from the key's bucket; if there is none, wait says when there will be.
 func (l *limiter) take(key string, r rate, now time.Time) (wait time.Duration, ok bool) {
+	return l.draw(key, r, now, 1, 1)
+}
+
+// look is take without taking.
+func (l *limiter) look(key string, r rate, now time.Time) (wait time.Duration, ok bool) {
+	return l.draw(key, r, now, 1, 0)
+}
+
+// charge takes one from a bucket that may be empty: what was requested together owes the rest, at most a burst.
+func (l *limiter) charge(key string, r rate, now time.Time) { l.draw(key, r, now, -r.burst, 1) }
+
+// draw takes cost from the key's bucket if it holds needed.
+func (l *limiter) draw(key string, r rate, now time.Time, needed, cost float64) (wait time.Duration, ok bool) {
 	if len(key) > 64 {
 		sum := sha256.Sum256([]byte(key))
 		key = string(sum[:])
@@ -109,8 +122,8 @@ func (l *limiter) take(key string, r rate, now time.Time) (wait time.Duration, o
 	}
 	b.left = r.leftOf(b, now)
 	b.at = now
-	if b.left >= 1 {
-		b.left--
+	if b.left >= needed {
+		b.left = max(b.left-cost, -r.burst)
 		s.buckets[key] = b
 		return 0, true
 	}
@@ -155,6 +168,26 @@ func (s *Server) limit(c *call, by routeLimit) error {
 	}
 	return &problem{status: 429, code: account.CodeOverRequestRate, msg: "Request rate limit reached",
 		retryAfter: retryIn(wait)}
+}
+
+// overLimit returns how long the client has to wait for its next request; 0: it may send one now. Nothing is taken.
+func (s *Server) overLimit(c *call, by routeLimit) time.Duration {
+	key := s.limitKey(c)
+	if key == "" {
+		return 0
+	}
+	wait, ok := s.limiters[by].look(key, c.live.Limits.rate(by), s.now())
+	if ok {
+		return 0
+	}
+	return max(wait, time.Nanosecond)
+}
+
+// count takes one request from the client's allowance, whatever is left of it.
+func (s *Server) count(c *call, by routeLimit) {
+	if key := s.limitKey(c); key != "" {
+		s.limiters[by].charge(key, c.live.Limits.rate(by), s.now())
+	}
 }
 
 // sender is the client of a route that sends mails or SMS without asking for a token: one that brings a good token all

@@ -58,7 +58,12 @@ func (s *Server) refreshGrant(c *call) error {
 	}
 	err := c.decode(&in)
 	if err == nil {
-		_, err = s.refresh.Parse(in.RefreshToken)
+		if _, err = s.refresh.Parse(in.RefreshToken); err != nil && s.accounts.IsFormer(in.RefreshToken) {
+			in.RefreshToken, err = s.ownToken(c, in.RefreshToken)
+			if err != nil {
+				return err
+			}
+		}
 	}
 	if err != nil {
 		if err := s.limit(c, byToken); err != nil {
@@ -73,6 +78,21 @@ func (s *Server) refreshGrant(c *call) error {
 		return err
 	}
 	return c.grantView(&g)
+}
+
+// ownToken returns the refresh token here that one of another service stands for. One that is found is not counted
+// against the address, and an address over its limit is told to retry: at a 429 the client library would sign the user
+// out because of a neighbour's bad tokens.
+func (s *Server) ownToken(c *call, text string) (string, error) {
+	if wait := s.overLimit(c, byToken); wait > 0 {
+		return "", &problem{status: 503, code: account.CodeUnexpectedFailure, retryAfter: retryIn(wait),
+			msg: "The service is temporarily unavailable, please retry after a moment."}
+	}
+	own, err := s.accounts.OwnToken(c.ctx(), text)
+	if r, ok := errors.AsType[*account.Refusal](err); ok && r.Code == account.CodeRefreshTokenNotFound {
+		s.count(c, byToken)
+	}
+	return own, err
 }
 
 func (s *Server) pkceGrant(c *call) error {

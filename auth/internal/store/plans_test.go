@@ -46,7 +46,7 @@ func TestStatements_plans(t *testing.T) {
 		`analyze`,
 		`set plan_cache_mode = force_generic_plan`,
 	}
-	mayScan := regexp.MustCompile(`count\(\*\)|ilike|full_at <|skip locked|order by o.created_at desc, o.id|has_table_privilege|from signing_keys|update signing_keys|delete from signing_keys`)
+	mayScan := regexp.MustCompile(`count\(\*\)|ilike|full_at <|skip locked|order by o.created_at desc, o.id|has_table_privilege|from moves|from signing_keys|update signing_keys|delete from signing_keys`)
 	err := db.With(ctx, func(c *pgx.Conn) error {
 		for _, sql := range fill {
 			if _, err := c.Exec(ctx, sql); err != nil {

@@ -290,6 +290,11 @@ func encrypt(plain string, id uuid.UUID, key, nonce []byte) string {
 		encode(aead.Seal(nil, nonce, []byte(plain), nil)), encode(nonce))
 }
 
+// Version2 returns a refresh token of that form, whose session may be any.
+func Version2(session uuid.UUID, counter uint64, key []byte) string {
+	return former.NewVersion2(session, counter, key)
+}
+
 // keyText is how a session's key is stored.
 func keyText(key []byte) string { return base64.RawURLEncoding.EncodeToString(key) }
 
@@ -298,8 +303,8 @@ func LinkToken(address, code string) string {
 	return fmt.Sprintf("%x", sha256.Sum224([]byte(address+code)))
 }
 
-// challenge is the S256 challenge of a verifier.
-func challenge(verifier string) string {
+// Challenge is the S256 challenge of a verifier.
+func Challenge(verifier string) string {
 	sum := sha256.Sum256([]byte(verifier))
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }

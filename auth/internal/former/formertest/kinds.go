@@ -74,11 +74,16 @@ func (d *draft) set(r row) {
 }
 
 func (d *draft) password(text string) {
-	hash, err := bcrypt.GenerateFromPassword([]byte(text), bcrypt.MinCost)
+	d.Password, d.row["encrypted_password"] = text, Hash(text)
+}
+
+// Hash is a password's hash as the service makes it, but cheap.
+func Hash(password string) string {
+	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
 	if err != nil {
 		panic(err)
 	}
-	d.Password, d.row["encrypted_password"] = text, string(hash)
+	return string(hash)
 }
 
 // hashed sets a hash that was made elsewhere.
@@ -244,7 +249,7 @@ func (w *writer) link(d *draft, typ, address string, sent time.Time, method stri
 	if method != "" {
 		l.Token, l.Verifier = former.PKCEPrefix+l.Token, text(base64url, 32, "verifier "+d.Name)+"-verifier-of-a-flow"
 		flow := row{"id": id("flow %d", d.Kind), "user_id": d.ID, "code_challenge_method": "s256", "auth_code": id("code").String(),
-			"code_challenge": challenge(l.Verifier), "provider_type": "email", "authentication_method": method, "created_at": sent,
+			"code_challenge": Challenge(l.Verifier), "provider_type": "email", "authentication_method": method, "created_at": sent,
 			"updated_at": sent}
 		d.after = append(d.after, func() { w.insert("flow_state", flow) })
 	}
@@ -366,7 +371,7 @@ func (w *writer) kinds() {
 	})
 	w.user(26, "deleted", func(d *draft) {
 		d.Email, d.Password, d.identities = "", "", nil
-		d.set(row{"email": challenge(d.ID.String()), "encrypted_password": "", "deleted_at": ago(day), "phone": "",
+		d.set(row{"email": Challenge(d.ID.String()), "encrypted_password": "", "deleted_at": ago(day), "phone": "",
 			"raw_user_meta_data": []byte(`{}`), "raw_app_meta_data": []byte(`{}`)})
 	})
 	w.user(27, "editor", func(d *draft) {

@@ -1,0 +1,57 @@
+package formertest
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/secret"
+)
+
+// Carry writes users of the source with their live sessions into the daemon's tables, as a takeover leaves them, and a
+// takeover that is closed: for tests of what refreshes and links do afterwards. exec runs a statement there.
+func Carry(t testing.TB, exec func(sql string, args ...any), root *secret.Root, s *Source, linksUntil time.Time) {
+	t.Helper()
+	for _, u := range s.Users {
+		for i, v := range u.Sessions {
+			if v.Left {
+				continue
+			}
+			if i == 0 {
+				exec(`insert into users (id, aud, created_at, updated_at, role, email, phone, email_confirmed_at)
+					values ($1, 'authenticated', $2, $2, 'authenticated', $3, $4, $2)`, u.ID, s.Now, u.Email, u.Phone)
+			}
+			token, ok := former.ParseToken(v.Token)
+			if !ok {
+				t.Fatalf("kind %d: %s is no token", u.Kind, v.Token)
+			}
+			amr, err := json.Marshal(v.AMR)
+			if err != nil {
+				t.Fatal(err)
+			}
+			hash := token.SecretHash(root)
+			exec(`insert into sessions (id, user_id, created_at, secret_hash, refreshed_at, aal, amr) values ($1, $2, $3, $4, $5, $6, $7)`,
+				v.ID, u.ID, s.Now.Add(-2*day), hash[:], s.Now.Add(-time.Hour), v.AAL, amr)
+			if token.Version == 1 {
+				exec(`insert into former_tokens (token_mac, session_id) values ($1, $2)`, token.MAC(root), v.ID)
+			}
+		}
+	}
+	var until any
+	if !linksUntil.IsZero() {
+		until = linksUntil
+	}
+	exec(`insert into moves (id, kind, source, state, steps, started_at, closed_at)
+		values ($1, 'takeover', 'localhost:5432/app auth', 'closed', jsonb_build_object('links_until', $2::timestamptz), $3, $3)`,
+		uuid.New(), until, s.Now.Add(-time.Minute))
+}
+
+// CarryLink writes a link of the source's form into the daemon's tables: as a token of that kind, of a user who is there.
+func CarryLink(exec func(sql string, args ...any), user uuid.UUID, kind, address, text string, expires time.Time) {
+	hash, _ := former.LinkHash(text)
+	exec(`insert into one_time_tokens (id, user_id, kind, address, link_hash, created_at, expires_at) values ($1, $2, $3, $4, $5, $6, $7)`,
+		uuid.New(), user, kind, address, hash[:], expires.Add(-time.Hour), expires)
+}

@@ -1,0 +1,67 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Takeover is how far users were taken over from another service's tables.
+type Takeover struct {
+	// Source is HOST:PORT/DATABASE SCHEMA; "": there is no takeover, or none any more.
+	Source string
+	// Open: the tables belong to the takeover, and no other program may change them.
+	Open bool
+	// StartedAt is the time of the first run, ClosedAt that of the last one; zero while it is open.
+	StartedAt, ClosedAt time.Time
+	// LinksUntil is when the last mailed link that was carried over expires; zero without any.
+	LinksUntil time.Time
+}
+
+// The table has a row for each takeover that was closed, usually one.
+var selectTakeover = define(`
+select source, state = 'open', started_at, closed_at, (steps->>'links_until')::timestamptz
+from {moves} where kind = 'takeover'
+order by state = 'open' desc, started_at desc limit 1`)
+
+// Takeover reads the takeover that is open, or else the last one that was closed.
+func (db *DB) Takeover(ctx context.Context) (m Takeover, err error) {
+	err = db.query(ctx, "takeover", func(r pgx.Rows) error {
+		return r.Scan(&m.Source, &m.Open, (*nullTime)(&m.StartedAt), (*nullTime)(&m.ClosedAt), (*nullTime)(&m.LinksUntil))
+	}, selectTakeover)
+	return m, err
+}
+
+// SessionSecret is what proves that a refresh token is of a session.
+type SessionSecret struct {
+	Session uuid.UUID
+	// Hash is SHA-256 of the session's secret.
+	Hash []byte
+}
+
+var selectSecret = define(`
+select id, secret_hash from {sessions} where id = $1`)
+
+// SecretOfSession reads the hash of a session's secret, ended or not; ErrNotFound.
+func (db *DB) SecretOfSession(ctx context.Context, id uuid.UUID) (s SessionSecret, err error) {
+	err = db.queryRow(ctx, "secret of session", s.scan(), selectSecret, id)
+	return s, err
+}
+
+var selectSecretOfToken = define(`
+select s.id, s.secret_hash from {former_tokens} f join {sessions} s on s.id = f.session_id
+where f.token_mac = any($1::bytea[])
+limit 1`)
+
+// SecretOfFormerToken reads the hash of the session's secret that a former refresh token with one of these MACs stands
+// for; ErrNotFound.
+func (db *DB) SecretOfFormerToken(ctx context.Context, macs [][]byte) (s SessionSecret, err error) {
+	err = db.queryRow(ctx, "secret of former token", s.scan(), selectSecretOfToken, macs)
+	return s, err
+}
+
+func (s *SessionSecret) scan() func(pgx.Row) error {
+	return func(r pgx.Row) error { return r.Scan((*nullUUID)(&s.Session), &s.Hash) }
+}
