@@ -58,7 +58,7 @@ func (p *program) admin(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	r, err := p.open(ctx)
+	r, err := p.openAlone(ctx)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (p *program) adminCreate(ctx context.Context, f *flag.FlagSet, aud *string,
 	if len(args) > 2 {
 		*role = args[2]
 	}
-	r, err := p.open(ctx)
+	r, err := p.openAlone(ctx)
 	if err != nil {
 		return err
 	}

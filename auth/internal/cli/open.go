@@ -73,6 +73,19 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 	return r, nil
 }
 
+// openAlone is open for a command that reads or changes users, which may not run beside a takeover.
+func (p *program) openAlone(ctx context.Context) (*rooms, error) {
+	r, err := p.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := daemon.CheckTakeover(ctx, r.db); err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
 func (r *rooms) close() {
 	r.hashes.Close()
 	r.db.Close()

@@ -30,6 +30,9 @@ func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err err
 			d.log.Info("all tables are new and empty: if there should be users in them, DATABASE_URL or AUTH_DB_NAMESPACE is another than before")
 		}
 	}
+	if err == nil {
+		d.takeover, err = CheckTakeover(ctx, d.db)
+	}
 	if err != nil {
 		d.db.Close()
 	}

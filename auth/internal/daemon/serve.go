@@ -51,6 +51,7 @@ type daemon struct {
 	providers atomic.Pointer[provider.Set] // replaced likewise
 	hooks     atomic.Pointer[hook.Set]     // replaced likewise; nil: none
 	observed  observation
+	takeover  store.Takeover // as it was at the start
 	draining  atomic.Bool
 	migrated  atomic.Bool
 }
@@ -110,6 +111,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	if err := d.makeAPI(l); err != nil {
 		return err
 	}
+	d.useTakeover(d.takeover)
 	if err := d.measure(); err != nil {
 		return err
 	}
@@ -122,7 +124,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	defer wg.Wait()
 	defer endBackground()
 
-	failed := make(chan error, 2)
+	failed := make(chan error, 3)
 	at, err := d.openMailbox(background, &wg, failed)
 	if err != nil {
 		return err
@@ -138,6 +140,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 		}
 	})
 	d.runBackground(background, &wg, o)
+	wg.Go(func() { d.watchTakeover(background, takeoverEvery, failed) })
 	d.log.Info("ready", "version", buildinfo.Version("auth"), "http", listener.Addr().String(), "mailbox", at)
 
 	select {

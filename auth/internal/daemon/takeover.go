@@ -1,0 +1,59 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"gatehouse/auth/internal/store"
+)
+
+// takeoverEvery is how often a running daemon looks whether a takeover has begun or was closed.
+const takeoverEvery = time.Minute
+
+// CheckTakeover is an error while a takeover is open: nothing else may change the tables until it is closed, since what
+// the other service has wins.
+func CheckTakeover(ctx context.Context, db *store.DB) (store.Takeover, error) {
+	m, err := db.Takeover(ctx)
+	if err == nil && m.Open {
+		schema := m.Source[strings.LastIndexByte(m.Source, ' ')+1:]
+		err = takeoverError(fmt.Sprintf(
+			"a takeover from schema %q is open since %s: auth takeover ends it, auth takeover -abandon empties the tables",
+			schema, m.StartedAt.Format(time.RFC3339)))
+	}
+	return m, err
+}
+
+// takeoverError says that a takeover is open.
+type takeoverError string
+
+func (e takeoverError) Error() string { return string(e) }
+
+// useTakeover tells the accounts of a takeover that was closed.
+func (d *daemon) useTakeover(m store.Takeover) {
+	if !m.ClosedAt.IsZero() {
+		d.accounts.TookOver(m.LinksUntil)
+	}
+}
+
+// watchTakeover stops the daemon when a takeover begins while it runs, through failed, and takes over what one has left
+// that began and was closed between two looks. A database that does not answer is looked at again.
+func (d *daemon) watchTakeover(ctx context.Context, every time.Duration, failed chan<- error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(every):
+		}
+		m, err := CheckTakeover(ctx, d.db)
+		if _, open := err.(takeoverError); open {
+			d.log.Error(err.Error())
+			failed <- err
+			return
+		}
+		if err == nil {
+			d.useTakeover(m)
+		}
+	}
+}
