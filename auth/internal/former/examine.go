@@ -1,0 +1,231 @@
+package former
+
+import (
+	"context"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Counts are those of users and of what hangs on them.
+type Counts struct {
+	// Instances, SAML and Wallets are users that a takeover leaves out, or that can't sign in after it.
+	Instances, SAML, Wallets int64
+	// SecurityKeys are verified factors, Passkeys rows of webauthn_credentials.
+	SecurityKeys, Passkeys int64
+	// OAuthSessions are sessions of OAuthClients, as far as those exist.
+	OAuthSessions, OAuthClients int64
+	// Super are users marked is_super_admin, Admins users with one of the roles.
+	Super, Admins int64
+}
+
+const countUsers = `
+select
+    count(*) filter (where u.instance_id <> ` + zeroID + `),
+    count(*) filter (where u.is_sso_user and u.deleted_at is null),
+    count(*) filter (where coalesce(u.email, '') = '' and coalesce(u.phone, '') = '' and not u.is_anonymous
+        and exists (select from {S}.identities i where i.user_id = u.id and i.provider = 'web3')
+        and not exists (select from {S}.identities i where i.user_id = u.id and i.provider <> 'web3')),
+    count(*) filter (where u.is_super_admin), count(*) filter (where u.role = any($1))
+from {S}.users u`
+
+const countFactors = `
+select count(*) from {S}.mfa_factors f join {S}.users u on u.id = f.user_id
+where f.factor_type::text = 'webauthn' and f.status::text = 'verified'`
+
+const countOAuth = `
+select count(*), count(distinct c.id) from {S}.sessions s join {S}.oauth_clients c on c.id = s.oauth_client_id
+where c.deleted_at is null`
+
+// Count counts what a takeover has to say something about; roles are those of administrators here.
+func (s *Source) Count(ctx context.Context, roles []string) (c Counts, err error) {
+	err = s.row(ctx, countUsers, []any{&c.Instances, &c.SAML, &c.Wallets, &c.Super, &c.Admins}, roles)
+	if err == nil {
+		err = s.row(ctx, countFactors, []any{&c.SecurityKeys})
+	}
+	if err == nil && len(s.Catalog.Tables["webauthn_credentials"].Columns) > 0 {
+		err = s.row(ctx, "select count(*) from {S}.webauthn_credentials", []any{&c.Passkeys})
+	}
+	if err == nil && s.Catalog.Has("sessions", "oauth_client_id") && s.Catalog.Has("oauth_clients", "deleted_at") {
+		err = s.row(ctx, countOAuth, []any{&c.OAuthSessions, &c.OAuthClients})
+	}
+	return c, err
+}
+
+// Share is how many of something there are, and how many of them a takeover leaves out by reason.
+type Share struct {
+	There int64
+	Left  map[string]int64
+}
+
+const ownerReason = `case when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID + ` then 'instances'
+    when u.id = any($1) then 'duplicates' when u.deleted_at > '-infinity' then 'deleted' else '' end`
+
+const pendingUsers = `not u.is_anonymous and u.deleted_at is null and u.email_confirmed_at is null and u.phone_confirmed_at is null
+    and u.invited_at is null and u.encrypted_password <> '' and u.confirmation_sent_at is not null and not ` + isExternal
+
+// Pending counts users who never confirmed their sign-up, and passwords: of the users in losers none is carried, and an
+// invited user brings no password.
+func (s *Source) Pending(ctx context.Context, losers []uuid.UUID) (pending, passwords Share, err error) {
+	share := func(sql string) (v Share, err error) {
+		v.Left = map[string]int64{}
+		err = s.rows(ctx, sql, func(r pgx.Rows) error {
+			var reason string
+			var n int64
+			err := r.Scan(&reason, &n)
+			if v.There += n; reason != "" {
+				v.Left[reason] += n
+			}
+			return err
+		}, ids(losers))
+		return v, err
+	}
+	if pending, err = share(`select ` + ownerReason + `, count(*) from {S}.users u where ` + pendingUsers + ` group by 1`); err != nil {
+		return pending, passwords, err
+	}
+	passwords, err = share(`select case when r <> '' then r when invited then 'invited' else '' end, count(*)
+		from (select ` + ownerReason + `, u.invited_at is not null and u.email_confirmed_at is null and u.phone_confirmed_at is null
+		      from {S}.users u where u.encrypted_password <> '') v (r, invited) group by 1`)
+	return pending, passwords, err
+}
+
+// plainBcrypt are hashes that are known to be good without being read: nearly all.
+const plainBcrypt = `^\$2[aby]\$(0[4-9]|1[0-5])\$[./A-Za-z0-9]{52}[.CGKOSWaeimquy26]$`
+
+// OddPasswords reads the passwords of users who are carried with one, but for hashes that are plainly bcrypt's.
+func (s *Source) OddPasswords(ctx context.Context, each func(user uuid.UUID, password string) error) error {
+	return s.rows(ctx, `
+select u.id, u.encrypted_password from {S}.users u
+where u.encrypted_password <> '' and u.encrypted_password !~ '`+plainBcrypt+`' and u.deleted_at is null and `+userReason+` = ''
+    and not (u.invited_at is not null and u.email_confirmed_at is null and u.phone_confirmed_at is null)
+order by u.id`, func(r pgx.Rows) error {
+		var user uuid.UUID
+		var password string
+		if err := r.Scan(uid(&user), &password); err != nil {
+			return err
+		}
+		return each(user, password)
+	})
+}
+
+// SealedSessions reads the session keys that may be encrypted, of sessions that are carried otherwise.
+func (s *Source) SealedSessions(ctx context.Context, each func(session uuid.UUID, key string) error) error {
+	return s.rows(ctx, `
+select s.id, {s.refresh_token_hmac_key} from {S}.sessions s join {S}.users u on u.id = s.user_id
+where {s.refresh_token_hmac_key} like '{%' and {s.refresh_token_counter} >= 0 and `+sessionReason+` = ''
+order by s.id`, func(r pgx.Rows) error {
+		var session uuid.UUID
+		var key string
+		if err := r.Scan(uid(&session), &key); err != nil {
+			return err
+		}
+		return each(session, key)
+	})
+}
+
+// addressed are the users whom an address finds: neither deleted nor of SAML nor of another instance.
+const addressed = `u.deleted_at is null and ` + userReason + ` = ''`
+
+// OddAddresses reads the addresses (email) or numbers (phone) that are perhaps not in the form in which they are stored
+// here: what is neither upper case nor beyond ASCII stays as it is.
+func (s *Source) OddAddresses(ctx context.Context, column string, each func(user uuid.UUID, aud, address string) error) error {
+	odd := `u.email ~ '[A-Z]' or u.email ~ '[^\x01-\x7f]'`
+	if column == "phone" {
+		odd = `u.phone ~ '[+ ]'`
+	}
+	return s.rows(ctx, `select u.id, u.aud, u.`+column+` from {S}.users u where (`+odd+`) and `+addressed,
+		addresses(each))
+}
+
+// WithAddress reads the users who have one of the addresses.
+func (s *Source) WithAddress(ctx context.Context, column string, list []string, each func(user uuid.UUID, aud, address string) error) error {
+	return s.rows(ctx, `select u.id, u.aud, u.`+column+` from {S}.users u where u.`+column+` = any($1) and `+addressed,
+		addresses(each), list)
+}
+
+func addresses(each func(user uuid.UUID, aud, address string) error) func(pgx.Rows) error {
+	return func(r pgx.Rows) error {
+		var user uuid.UUID
+		var aud, address string
+		if err := r.Scan(uid(&user), str(&aud), str(&address)); err != nil {
+			return err
+		}
+		return each(user, aud, address)
+	}
+}
+
+// Latest returns the users by their last sign-in, then by age, then by id, the last first.
+func (s *Source) Latest(ctx context.Context, users []uuid.UUID) (sorted []uuid.UUID, err error) {
+	err = s.rows(ctx, `select u.id from {S}.users u where u.id = any($1)
+order by u.last_sign_in_at desc nulls last, u.created_at desc nulls last, u.id desc`, func(r pgx.Rows) error {
+		var user uuid.UUID
+		err := r.Scan(uid(&user))
+		sorted = append(sorted, user)
+		return err
+	}, ids(users))
+	return sorted, err
+}
+
+// ProviderCounts are how many identities each provider has.
+func (s *Source) ProviderCounts(ctx context.Context) (counts map[string]int64, err error) {
+	counts = map[string]int64{}
+	err = s.rows(ctx, `select i.provider, count(*) from {S}.identities i join {S}.users u on u.id = i.user_id
+where `+identityReason+` = '' group by 1`, func(r pgx.Rows) error {
+		var name string
+		var n int64
+		err := r.Scan(&name, &n)
+		counts[name] = n
+		return err
+	})
+	return counts, err
+}
+
+// Clients are the connections of the schema's owner that are not a takeover's, by the address that they come from.
+func (s *Source) Clients(ctx context.Context) (hosts map[string]int64, err error) {
+	hosts = map[string]int64{}
+	err = s.rows(ctx, `select coalesce(host(client_addr), 'this machine'), count(*) from pg_stat_activity
+where usename = $1 and datname = current_database() and application_name <> $2 and pid <> pg_backend_pid()
+    and backend_type = 'client backend'
+group by 1`, func(r pgx.Rows) error {
+		var host string
+		var n int64
+		err := r.Scan(&host, &n)
+		hosts[host] = n
+		return err
+	}, s.Catalog.Owner, ApplicationName)
+	return hosts, err
+}
+
+// Writer returns a process that holds a lock for writing on a carried table; prepared: it is a prepared transaction.
+// Autovacuum has no user.
+func (s *Source) Writer(ctx context.Context) (pid int, found bool, err error) {
+	var list []uint32
+	for _, name := range Carried {
+		if t := s.Catalog.state[name]; t.oid != 0 {
+			list = append(list, t.oid)
+		}
+	}
+	err = s.rows(ctx, `select coalesce(l.pid, 0) from pg_locks l left join pg_stat_activity a on a.pid = l.pid
+where l.locktype = 'relation' and l.relation = any($1)
+    and l.database = (select oid from pg_database where datname = current_database())
+    and l.granted and l.mode in ('RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock',
+        'ExclusiveLock', 'AccessExclusiveLock')
+    and (l.pid is null or a.usesysid is not null)
+limit 1`, func(r pgx.Rows) error {
+		found = true
+		return r.Scan(&pid)
+	}, list)
+	return pid, found, err
+}
+
+// Name is a name of one or two parts as it stands in SQL, without quotes where it needs none.
+func Name(parts ...string) string {
+	q := pgx.Identifier(parts).Sanitize()
+	for _, p := range parts {
+		if strings.Trim(p, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || p == "" || p[0] <= '9' {
+			return q
+		}
+	}
+	return strings.Join(parts, ".")
+}

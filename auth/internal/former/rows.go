@@ -1,0 +1,345 @@
+package former
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Limits of a batch: rows, and bytes of their texts.
+const (
+	BatchRows  = 5000
+	BatchBytes = 16 << 20
+)
+
+// Select says which rows a read returns: those after a cursor, or those of these ids.
+type Select struct {
+	After uuid.UUID
+	IDs   []uuid.UUID // not nil: only these
+	// Rows bounds a read by a cursor; 0: BatchRows.
+	Rows int
+}
+
+// User is a row of users. A zero time is null, or minus infinity.
+type User struct {
+	ID                                 uuid.UUID
+	Aud, Role, Email, Phone            string
+	Password                           string
+	AppMetadata, UserMetadata          []byte
+	NewEmail, NewPhone                 string
+	ConfirmStatus                      int
+	CurrentTokenGone, NewTokenGone     bool // the change's tokens are empty
+	Anonymous                          bool
+	CreatedAt, UpdatedAt, LastSignInAt time.Time
+	EmailConfirmedAt, PhoneConfirmedAt time.Time
+	InvitedAt, BannedUntil, DeletedAt  time.Time
+	ConfirmationSentAt, RecoverySentAt time.Time
+	EmailChangeSentAt                  time.Time
+	PhoneChangeSentAt                  time.Time
+	ReauthenticationSentAt             time.Time
+	// External: there is an identity of another kind than email and phone.
+	External bool
+	// Reason is why the user is not carried; "": it is, unless it is one of two with one address.
+	Reason string
+}
+
+// Pending reports whether the user is a sign-up that was never confirmed: the password and the data become valid with
+// the address. An unconfirmed user to whom nothing was sent was made by an administrator.
+func (u *User) Pending() bool {
+	return !u.Anonymous && u.DeletedAt.IsZero() && u.EmailConfirmedAt.IsZero() && u.PhoneConfirmedAt.IsZero() &&
+		u.InvitedAt.IsZero() && u.Password != "" && !u.ConfirmationSentAt.IsZero() && !u.External
+}
+
+// Why a user is not carried. Rows of such a user have the same reason.
+const (
+	ReasonSAML      = "saml"
+	ReasonInstances = "instances"
+	ReasonDeleted   = "deleted"
+)
+
+const zeroID = "'00000000-0000-0000-0000-000000000000'"
+
+const userReason = `case when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID + ` then 'instances' else '' end`
+
+// ownedReason is that of a row of a user, which may be deleted.
+const ownedReason = `when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID + ` then 'instances'
+    when u.deleted_at > '-infinity' then 'deleted'`
+
+const isExternal = `exists (select from {S}.identities e where e.user_id = u.id and e.provider not in ('email', 'phone'))`
+
+const selectUsers = `
+select u.id, u.aud, u.role, u.email, u.phone, u.encrypted_password, u.raw_app_meta_data::text, u.raw_user_meta_data::text,
+    u.email_change, u.phone_change, coalesce(u.email_change_confirm_status, 0),
+    coalesce(u.email_change_token_current, '') = '', coalesce(u.email_change_token_new, '') = '', u.is_anonymous,
+    u.created_at, u.updated_at, u.last_sign_in_at, u.email_confirmed_at, u.phone_confirmed_at, u.invited_at, u.banned_until,
+    u.deleted_at, u.confirmation_sent_at, u.recovery_sent_at, u.email_change_sent_at, u.phone_change_sent_at,
+    u.reauthentication_sent_at, ` + isExternal + `, ` + userReason + `
+from {S}.users u
+where `
+
+// where is the condition of a read, and its arguments.
+func (w Select) where(alias string) (sql string, args []any) {
+	if w.IDs != nil {
+		return alias + ".id = any($1) order by " + alias + ".id", []any{ids(w.IDs)}
+	}
+	n := w.Rows
+	if n == 0 {
+		n = BatchRows
+	}
+	return alias + ".id > $1 order by " + alias + ".id limit $2", []any{ids([]uuid.UUID{w.After})[0], n}
+}
+
+// Users reads users by their ids.
+func (s *Source) Users(ctx context.Context, w Select, each func(*User) error) error {
+	where, args := w.where("u")
+	return s.rows(ctx, selectUsers+where, func(r pgx.Rows) error {
+		var u User
+		var app, user string
+		err := r.Scan(uid(&u.ID), str(&u.Aud), str(&u.Role), str(&u.Email), str(&u.Phone), str(&u.Password), str(&app), str(&user),
+			str(&u.NewEmail), str(&u.NewPhone), &u.ConfirmStatus, &u.CurrentTokenGone, &u.NewTokenGone, &u.Anonymous,
+			at(&u.CreatedAt), at(&u.UpdatedAt), at(&u.LastSignInAt), at(&u.EmailConfirmedAt), at(&u.PhoneConfirmedAt),
+			at(&u.InvitedAt), at(&u.BannedUntil), at(&u.DeletedAt), at(&u.ConfirmationSentAt), at(&u.RecoverySentAt),
+			at(&u.EmailChangeSentAt), at(&u.PhoneChangeSentAt), at(&u.ReauthenticationSentAt), &u.External, &u.Reason)
+		if err != nil {
+			return err
+		}
+		u.AppMetadata, u.UserMetadata = []byte(app), []byte(user)
+		return each(&u)
+	}, args...)
+}
+
+// Identity is a row of identities.
+type Identity struct {
+	ID, UserID                         uuid.UUID
+	Provider, ProviderID               string
+	Data                               []byte
+	LastSignInAt, CreatedAt, UpdatedAt time.Time
+	UserCreatedAt, UserUpdatedAt       time.Time
+	Reason                             string
+}
+
+const identityReason = `case ` + ownedReason + ` when i.provider = 'web3' then 'web3' when i.provider like 'sso:%' then 'saml' else '' end`
+
+const selectIdentities = `
+select i.id, i.user_id, i.provider, i.provider_id, i.identity_data::text, i.last_sign_in_at, i.created_at, i.updated_at,
+    u.created_at, u.updated_at, ` + identityReason + `
+from {S}.identities i join {S}.users u on u.id = i.user_id
+where `
+
+// Identities reads identities by their ids.
+func (s *Source) Identities(ctx context.Context, w Select, each func(*Identity) error) error {
+	where, args := w.where("i")
+	return s.identities(ctx, where, each, args...)
+}
+
+// IdentitiesOf reads those of users.
+func (s *Source) IdentitiesOf(ctx context.Context, users []uuid.UUID, each func(*Identity) error) error {
+	return s.identities(ctx, "i.user_id = any($1) order by i.id", each, ids(users))
+}
+
+func (s *Source) identities(ctx context.Context, where string, each func(*Identity) error, args ...any) error {
+	return s.rows(ctx, selectIdentities+where, func(r pgx.Rows) error {
+		var i Identity
+		var data string
+		err := r.Scan(uid(&i.ID), uid(&i.UserID), str(&i.Provider), str(&i.ProviderID), str(&data), at(&i.LastSignInAt),
+			at(&i.CreatedAt), at(&i.UpdatedAt), at(&i.UserCreatedAt), at(&i.UserUpdatedAt), &i.Reason)
+		if err != nil {
+			return err
+		}
+		i.Data = []byte(data)
+		return each(&i)
+	}, args...)
+}
+
+// CustomProviders are the names custom:NAME that identities have.
+func (s *Source) CustomProviders(ctx context.Context) (names []string, err error) {
+	err = s.rows(ctx, `select distinct i.provider from {S}.identities i where i.provider like 'custom:%'`, func(r pgx.Rows) error {
+		var name string
+		err := r.Scan(&name)
+		names = append(names, name)
+		return err
+	})
+	return names, err
+}
+
+// Factor is a row of mfa_factors.
+type Factor struct {
+	ID, UserID                             uuid.UUID
+	Kind, Name, Phone, Secret              string
+	CreatedAt, UpdatedAt, LastChallengedAt time.Time
+	Reason                                 string
+}
+
+const factorReason = `case ` + ownedReason + ` when f.status::text <> 'verified' then 'unverified'
+    when f.factor_type::text = 'webauthn' then 'webauthn' when f.factor_type::text not in ('totp', 'phone') then 'unknown' else '' end`
+
+const selectFactors = `
+select f.id, f.user_id, f.factor_type::text, f.friendly_name, {f.phone}, f.secret, f.created_at, f.updated_at, {f.last_challenged_at},
+    ` + factorReason + `
+from {S}.mfa_factors f join {S}.users u on u.id = f.user_id
+where `
+
+// FactorOwners are the ids of users who have factors, after a cursor, in order.
+func (s *Source) FactorOwners(ctx context.Context, after uuid.UUID, n int) (users []uuid.UUID, err error) {
+	err = s.rows(ctx, `select distinct f.user_id from {S}.mfa_factors f where f.user_id > $1 order by f.user_id limit $2`,
+		func(r pgx.Rows) error {
+			var u uuid.UUID
+			err := r.Scan(uid(&u))
+			users = append(users, u)
+			return err
+		}, ids([]uuid.UUID{after})[0], n)
+	return users, err
+}
+
+// FactorsOf reads the factors of users, a user's together and by age.
+func (s *Source) FactorsOf(ctx context.Context, users []uuid.UUID, each func(*Factor) error) error {
+	return s.factors(ctx, "f.user_id = any($1) order by f.user_id, f.created_at, f.id", each, ids(users))
+}
+
+// EachFactor reads the TOTP and phone factors that are verified.
+func (s *Source) EachFactor(ctx context.Context, each func(*Factor) error) error {
+	return s.factors(ctx, factorReason+" = '' order by f.user_id, f.created_at, f.id", each)
+}
+
+func (s *Source) factors(ctx context.Context, where string, each func(*Factor) error, args ...any) error {
+	return s.rows(ctx, selectFactors+where, func(r pgx.Rows) error {
+		var f Factor
+		err := r.Scan(uid(&f.ID), uid(&f.UserID), &f.Kind, str(&f.Name), str(&f.Phone), str(&f.Secret), at(&f.CreatedAt),
+			at(&f.UpdatedAt), at(&f.LastChallengedAt), &f.Reason)
+		if err != nil {
+			return err
+		}
+		return each(&f)
+	}, args...)
+}
+
+// Session is a row of sessions with what refers to it.
+type Session struct {
+	ID, UserID, FactorID             uuid.UUID
+	CreatedAt, RefreshedAt, NotAfter time.Time
+	AAL                              int
+	UserAgent, IP, Tag               string
+	// Token is the live one's text, for version 1; TokenAt when it was written. Key and Counter make that of version 2.
+	Token   string
+	TokenAt time.Time
+	Key     string
+	Counter int64
+	Version int // 0: no live token
+	AMR     []Claim
+	Reason  string
+}
+
+// Claim is a method that a session was authenticated with.
+type Claim struct {
+	Method string    `json:"method"`
+	At     time.Time `json:"at"`
+}
+
+// NoToken is the reason of a session without a live token.
+const NoToken = "without a live token"
+
+// versionOf is the version of a session's live token by its own columns and by tok, the text of version 1, as
+// Session.live has it. A key that is not encrypted is 32 bytes in base64url.
+const versionOf = `case
+    when {s.refresh_token_hmac_key} is not null and {s.refresh_token_counter} is not null then
+        case when {s.refresh_token_counter} >= 0 and ({s.refresh_token_hmac_key} like '{%'
+            or {s.refresh_token_hmac_key} ~ '^[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]$') then 2 else 0 end
+    when tok ~ '^([a-z0-9]{12}|[A-Za-z0-9_-]{22})$' then 1 else 0 end`
+
+// sessionReason is what a session's own row and user say.
+const sessionReason = `case ` + ownedReason + ` when {s.oauth_client_id} is not null then 'oauth'
+    when s.not_after <= now() then 'expired' else '' end`
+
+const selectSessions = `
+select s.id, s.user_id, s.factor_id, s.created_at, s.refreshed_at at time zone 'UTC', s.not_after,
+    case s.aal::text when 'aal2' then 2 when 'aal3' then 3 else 1 end, s.user_agent, host(s.ip), s.tag,
+    {s.refresh_token_hmac_key} is not null and {s.refresh_token_counter} is not null, {s.refresh_token_hmac_key},
+    coalesce({s.refresh_token_counter}, 0), ` + sessionReason + `
+from {S}.sessions s join {S}.users u on u.id = s.user_id
+where `
+
+// The index there is on (session_id, revoked).
+const selectTokens = `
+select t.session_id, t.id, t.token, t.updated_at from {S}.refresh_tokens t where t.session_id = any($1) and not t.revoked
+union all
+select t.session_id, t.id, t.token, t.updated_at from {S}.refresh_tokens t where t.session_id = any($1) and t.revoked is null`
+
+const selectClaims = `
+select a.session_id, a.authentication_method, a.updated_at from {S}.mfa_amr_claims a where a.session_id = any($1)`
+
+// Sessions reads sessions by their ids, with their live tokens and methods.
+func (s *Source) Sessions(ctx context.Context, w Select) (list []*Session, err error) {
+	where, args := w.where("s")
+	err = s.read(ctx, func(c *pgx.Conn) error {
+		byID := map[uuid.UUID]*Session{}
+		var all []uuid.UUID
+		err := s.query(ctx, c, selectSessions+where, func(r pgx.Rows) error {
+			v := new(Session)
+			var second bool
+			err := r.Scan(uid(&v.ID), uid(&v.UserID), uid(&v.FactorID), at(&v.CreatedAt), at(&v.RefreshedAt), at(&v.NotAfter),
+				&v.AAL, str(&v.UserAgent), str(&v.IP), str(&v.Tag), &second, str(&v.Key), &v.Counter, &v.Reason)
+			if second {
+				v.Version = 2
+			}
+			list, all = append(list, v), append(all, v.ID)
+			byID[v.ID] = v
+			return err
+		}, args...)
+		if err != nil || len(all) == 0 {
+			return err
+		}
+		newest := map[uuid.UUID]int64{}
+		err = s.query(ctx, c, selectTokens, func(r pgx.Rows) error {
+			var session uuid.UUID
+			var number int64
+			var token string
+			var written time.Time
+			if err := r.Scan(uid(&session), &number, str(&token), at(&written)); err != nil {
+				return err
+			}
+			if n, seen := newest[session]; !seen || number > n {
+				newest[session] = number
+				v := byID[session]
+				v.Token, v.TokenAt = token, written
+			}
+			return nil
+		}, ids(all))
+		if err != nil {
+			return err
+		}
+		return s.query(ctx, c, selectClaims, func(r pgx.Rows) error {
+			var session uuid.UUID
+			var claim Claim
+			err := r.Scan(uid(&session), &claim.Method, at(&claim.At))
+			if v := byID[session]; v != nil {
+				v.AMR = append(v.AMR, claim)
+			}
+			return err
+		}, ids(all))
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range list {
+		v.settle()
+	}
+	return list, nil
+}
+
+// settle decides which token is live, if any.
+func (v *Session) settle() {
+	if v.Version == 2 {
+		_, readable := SessionKey(v.Key)
+		if _, sealed := ParseEncrypted(v.Key); v.Counter < 0 || !readable && !sealed {
+			v.Version = 0
+		}
+		v.Token, v.TokenAt = "", time.Time{}
+	} else if t, ok := ParseToken(v.Token); ok && t.Version == 1 {
+		v.Version = 1
+	}
+	if v.Version == 0 && v.Reason == "" {
+		v.Reason = NoToken
+	}
+}

@@ -1,0 +1,216 @@
+package former
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// ApplicationName is what a takeover's connections are called in pg_stat_activity.
+const ApplicationName = "auth takeover"
+
+// Source reads the tables of the replaced service. It writes nothing there and locks nothing: each of its reads is a
+// READ ONLY transaction of its own, whose settings end with it, so that a pooler in transaction mode may stand between.
+// Its methods may be called from several goroutines.
+type Source struct {
+	// Schema is where the tables are.
+	Schema string
+
+	pool *pgxpool.Pool
+	fill *strings.Replacer // of the names in braces
+	// Catalog is what Inspect has found.
+	Catalog Catalog
+}
+
+// sourceConns: one reads ids while another one reads the rows of those that changed.
+const sourceConns = 3
+
+// OpenSource connects to the database at url.
+func OpenSource(ctx context.Context, url, schema string) (*Source, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("former: %w", err) // pgx hides the password
+	}
+	c := config.ConnConfig
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = 5 * time.Second
+	}
+	c.RuntimeParams["application_name"] = ApplicationName
+	// A named statement would stay on a server connection that the next client of a pooler uses.
+	c.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	config.MaxConns, config.MinConns, config.MinIdleConns = sourceConns, 0, 0
+	s := &Source{Schema: schema}
+	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return nil, fmt.Errorf("former: %w", err)
+	}
+	if err := s.pool.Ping(ctx); err != nil {
+		s.pool.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close closes the connections.
+func (s *Source) Close() { s.pool.Close() }
+
+// Place is HOST:PORT/DATABASE SCHEMA, without a user or a password.
+func (s *Source) Place() string { return s.Host() + " " + s.Schema }
+
+// Host is HOST:PORT/DATABASE.
+func (s *Source) Host() string {
+	c := s.pool.Config().ConnConfig
+	return fmt.Sprintf("%s:%d/%s", c.Host, c.Port, c.Database)
+}
+
+// beginRead goes as one message. Each setting ends with the transaction.
+const beginRead = `begin isolation level repeatable read read only;
+set local row_security = off;
+set local statement_timeout = 0;
+set local idle_in_transaction_session_timeout = 0;
+set local time zone 'UTC'`
+
+// read runs f in a transaction of its own.
+func (s *Source) read(ctx context.Context, f func(*pgx.Conn) error) error {
+	c, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Release()
+	if _, err := c.Exec(ctx, beginRead, pgx.QueryExecModeSimpleProtocol); err != nil {
+		return err
+	}
+	if err := f(c.Conn()); err != nil {
+		// A connection that can't be rolled back is closed when it is released, since it is in a transaction.
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		c.Exec(undo, "rollback", pgx.QueryExecModeSimpleProtocol)
+		return err
+	}
+	_, err = c.Exec(ctx, "commit", pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+// ErrEnough ends the reading of rows without an error.
+var ErrEnough = errors.New("former: enough rows")
+
+// rows runs a query and passes each row on, until one is enough (ErrEnough).
+func (s *Source) rows(ctx context.Context, sql string, each func(pgx.Rows) error, args ...any) error {
+	return s.read(ctx, func(c *pgx.Conn) error { return s.query(ctx, c, sql, each, args...) })
+}
+
+// query is rows within a transaction.
+func (s *Source) query(ctx context.Context, c *pgx.Conn, sql string, each func(pgx.Rows) error, args ...any) error {
+	rows, err := c.Query(ctx, s.fill.Replace(sql), args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := each(rows); err == ErrEnough {
+			break
+		} else if err != nil {
+			return err
+		}
+	}
+	rows.Close() // reads and drops what is left
+	return rows.Err()
+}
+
+// row runs a query of one row.
+func (s *Source) row(ctx context.Context, sql string, into []any, args ...any) error {
+	return s.read(ctx, func(c *pgx.Conn) error {
+		return c.QueryRow(ctx, s.fill.Replace(sql), args...).Scan(into...)
+	})
+}
+
+// prepareNames fills in the schema, and null for what an older version lacks.
+func (s *Source) prepareNames() {
+	pairs := []string{"{S}", pgx.Identifier{s.Schema}.Sanitize()}
+	optional := func(table, alias, column, kind string) {
+		value := alias + "." + column
+		if !s.Catalog.Has(table, column) {
+			value = "null::" + kind
+		}
+		pairs = append(pairs, "{"+alias+"."+column+"}", value)
+	}
+	optional("sessions", "s", "oauth_client_id", "uuid")
+	optional("sessions", "s", "refresh_token_hmac_key", "text")
+	optional("sessions", "s", "refresh_token_counter", "bigint")
+	optional("mfa_factors", "f", "phone", "text")
+	optional("mfa_factors", "f", "last_challenged_at", "timestamptz")
+	s.fill = strings.NewReplacer(pairs...)
+}
+
+// Floor is a transaction there: rows written by it and later ones count as changed.
+type Floor int64
+
+// Snapshot is the oldest transaction there that may still be running, and the next one to come.
+func (s *Source) Snapshot(ctx context.Context) (oldest, next Floor, err error) {
+	err = s.row(ctx, `select txid_snapshot_xmin(t), txid_snapshot_xmax(t) from txid_current_snapshot() t`,
+		[]any{&oldest, &next})
+	return oldest, next, err
+}
+
+// scanTime takes a time there; null and minus infinity are zero. An infinite time is read as none by the service here,
+// so that a ban for ever would be over: it becomes the end of the year 9999, like every later one.
+type scanTime time.Time
+
+var endOfTime = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+
+// ScanTimestamptz implements pgtype.TimestamptzScanner.
+func (t *scanTime) ScanTimestamptz(v pgtype.Timestamptz) error {
+	switch {
+	case !v.Valid || v.InfinityModifier == pgtype.NegativeInfinity:
+		*t = scanTime{}
+	case v.InfinityModifier == pgtype.Infinity || v.Time.After(endOfTime):
+		*t = scanTime(endOfTime)
+	default:
+		*t = scanTime(v.Time.UTC())
+	}
+	return nil
+}
+
+// text takes null as "".
+type text string
+
+// ScanText implements pgtype.TextScanner.
+func (t *text) ScanText(v pgtype.Text) error {
+	*t = text(v.String)
+	return nil
+}
+
+// id takes null as the zero id.
+type id uuid.UUID
+
+// ScanUUID implements pgtype.UUIDScanner.
+func (i *id) ScanUUID(v pgtype.UUID) error {
+	*i = id(v.Bytes)
+	return nil
+}
+
+func at(t *time.Time) any  { return (*scanTime)(t) }
+func str(t *string) any    { return (*text)(t) }
+func uid(u *uuid.UUID) any { return (*id)(u) }
+
+// ids are an argument of type uuid[].
+func ids(list []uuid.UUID) []pgtype.UUID {
+	out := make([]pgtype.UUID, len(list))
+	for i, u := range list {
+		out[i] = pgtype.UUID{Bytes: u, Valid: true}
+	}
+	return out
+}
+
+// IsMissing reports whether err says that a right is missing.
+func IsMissing(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == "42501"
+}

@@ -1,0 +1,249 @@
+package former
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Target is where the users are now.
+type Target struct {
+	// Users is the table there as SQL writes it, such as gatehouse.users.
+	Users string
+	// Role owns it, as SQL writes the name.
+	Role string
+	// Same: it is in the source's database. Foreign keys and triggers can only refer to tables of their own database.
+	Same bool
+}
+
+// Advice is what an application that uses the schema's tables should do. Nothing of it is ever run by this program.
+type Advice struct {
+	// Suggestions and WayBack are statements of SQL and comments, one a line; the latter undoes the former.
+	Suggestions, WayBack []string
+	// Objects are the names of what the suggestions are about, and of what can only be looked at.
+	Objects []string
+}
+
+// foreignKey is one of the application on a table of the schema.
+type foreignKey struct {
+	table, owner, name, target string
+	columns, refers            []string
+	update, delete             string
+	setColumns                 []string
+	deferrable, deferred       bool
+	validated, full            bool
+}
+
+const selectKeys = `
+select format('%I.%I', n.nspname, t.relname), format('%I', pg_get_userbyid(t.relowner)), format('%I', c.conname), u.relname::text,
+    array(select format('%I', a.attname) from unnest(c.conkey) with ordinality k (n, i) join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.n order by k.i),
+    array(select a.attname::text from unnest(c.confkey) with ordinality k (n, i) join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.n order by k.i),
+    c.confupdtype::text, c.confdeltype::text, c.condeferrable, c.condeferred, c.convalidated, c.confmatchtype = 'f',
+    array(select format('%I', a.attname) from jsonb_array_elements_text(case when jsonb_typeof(to_jsonb(c)->'confdelsetcols') = 'array'
+        then to_jsonb(c)->'confdelsetcols' else '[]' end) k (n) join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.n::int)
+from pg_constraint c
+join pg_class t on t.oid = c.conrelid
+join pg_namespace n on n.oid = t.relnamespace
+join pg_class u on u.oid = c.confrelid
+join pg_namespace s on s.oid = u.relnamespace
+where c.contype = 'f' and s.nspname = $1 and n.nspname <> $1 and c.conparentid = 0 and u.relname in ('users', 'sessions', 'identities')
+order by 1, 3`
+
+var actions = map[string]string{"r": "restrict", "c": "cascade", "n": "set null", "d": "set default"}
+
+// rules are the key's actions and when it is checked.
+func (k *foreignKey) rules() string {
+	var b strings.Builder
+	if k.full {
+		b.WriteString(" match full")
+	}
+	if a := actions[k.update]; a != "" {
+		b.WriteString(" on update " + a)
+	}
+	if a := actions[k.delete]; a != "" {
+		b.WriteString(" on delete " + a)
+		if len(k.setColumns) > 0 {
+			b.WriteString(" (" + strings.Join(k.setColumns, ", ") + ")")
+		}
+	}
+	if k.deferrable {
+		b.WriteString(" deferrable")
+		if k.deferred {
+			b.WriteString(" initially deferred")
+		}
+	}
+	return b.String()
+}
+
+// move makes the key refer to another table.
+func (k *foreignKey) move(users string) string {
+	return fmt.Sprintf("alter table %s drop constraint %s, add constraint %s foreign key (%s) references %s (id)%s not valid;", k.table,
+		k.name, k.name, strings.Join(k.columns, ", "), users, k.rules())
+}
+
+func (k *foreignKey) validate() string {
+	return fmt.Sprintf("alter table %s validate constraint %s;", k.table, k.name)
+}
+
+// Advise reads the catalogue for what refers to the tables.
+func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
+	there := Name(s.Schema, "users")
+	var validateThere, validateHere, revoke []string
+	err = s.read(ctx, func(c *pgx.Conn) error {
+		var keys []foreignKey
+		rows, err := c.Query(ctx, selectKeys, s.Schema)
+		if err != nil {
+			return err
+		}
+		var k foreignKey
+		_, err = pgx.ForEachRow(rows, []any{&k.table, &k.owner, &k.name, &k.target, &k.columns, &k.refers, &k.update, &k.delete,
+			&k.deferrable, &k.deferred, &k.validated, &k.full, &k.setColumns}, func() error {
+			one := k
+			one.columns, one.refers, one.setColumns = slices.Clone(k.columns), slices.Clone(k.refers), slices.Clone(k.setColumns)
+			keys = append(keys, one)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, k := range keys {
+			a.Objects = append(a.Objects, fmt.Sprintf("foreign key %s of %s refers to %s.%s", k.name, k.table, s.Schema, k.target))
+			if k.target != "users" || !slices.Equal(k.refers, []string{"id"}) || !to.Same {
+				a.Suggestions = append(a.Suggestions, fmt.Sprintf("-- foreign key %s of %s refers to %s.%s", k.name, k.table, s.Schema, k.target))
+				continue
+			}
+			column := k.columns[0]
+			a.Suggestions = append(a.Suggestions,
+				fmt.Sprintf("-- rows of users who were left out: select * from %s t where t.%s is not null and not exists (select from %s u where u.id = t.%s);",
+					k.table, column, to.Users, column))
+			if k.owner != to.Role {
+				a.Suggestions = append(a.Suggestions, fmt.Sprintf("grant references on %s to %s;", to.Users, k.owner))
+				revoke = append(revoke, fmt.Sprintf("revoke references on %s from %s;", to.Users, k.owner))
+			}
+			a.Suggestions, a.WayBack = append(a.Suggestions, k.move(to.Users)), append(a.WayBack, k.move(there))
+			if k.validated {
+				validateHere, validateThere = append(validateHere, k.validate()), append(validateThere, k.validate())
+			}
+		}
+		return s.triggers(ctx, c, to, &a)
+	})
+	if err == nil {
+		err = s.readers(ctx, &a)
+	}
+	if err != nil {
+		return a, err
+	}
+	if !to.Same && len(a.Objects) > 0 {
+		a.Suggestions = append(a.Suggestions, "-- they cannot refer to another database")
+	}
+	a.Suggestions = append(append(a.Suggestions, renamed), validateHere...)
+	slices.Sort(revoke)
+	a.WayBack = append(append(a.WayBack, validateThere...), slices.Compact(revoke)...)
+	return a, nil
+}
+
+const selectTriggers = `
+select format('%I', t.tgname), c.relname::text, pg_get_triggerdef(t.oid), t.tgenabled::text
+from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = $1 and not t.tgisinternal order by 2, 1`
+
+// renamed are columns that are called otherwise here.
+const renamed = "-- columns that are called otherwise here: raw_user_meta_data is user_metadata, raw_app_meta_data is app_metadata, " +
+	"encrypted_password is password_hash, email_change is new_email, phone_change is new_phone, confirmed_at is " +
+	"least(email_confirmed_at, phone_confirmed_at); email and phone are '' instead of null"
+
+func (s *Source) triggers(ctx context.Context, c *pgx.Conn, to Target, a *Advice) error {
+	rows, err := c.Query(ctx, selectTriggers, s.Schema)
+	if err != nil {
+		return err
+	}
+	var name, table, definition, enabled string
+	_, err = pgx.ForEachRow(rows, []any{&name, &table, &definition, &enabled}, func() error {
+		a.Objects = append(a.Objects, fmt.Sprintf("trigger %s on %s.%s", name, s.Schema, table))
+		here := to.Users
+		if table != "users" {
+			here = strings.TrimSuffix(strings.TrimSuffix(to.Users, "users"), `users"`)
+			if strings.HasSuffix(to.Users, `"`) {
+				here += table + `"`
+			} else {
+				here += table
+			}
+		}
+		on := " ON " + pgx.Identifier{s.Schema, table}.Sanitize() + " "
+		plain := " ON " + Name(s.Schema, table) + " "
+		moved := strings.Replace(strings.Replace(definition, plain, " ON "+here+" ", 1), on, " ON "+here+" ", 1)
+		if !to.Same || moved == definition || strings.HasPrefix(table, "mfa_") || table == "refresh_tokens" {
+			a.Suggestions = append(a.Suggestions, fmt.Sprintf("-- trigger %s on %s.%s: %s", name, s.Schema, table, definition))
+			return nil
+		}
+		a.Suggestions = append(a.Suggestions, moved+";")
+		a.WayBack = append(a.WayBack, fmt.Sprintf("drop trigger %s on %s;", name, here))
+		return nil
+	})
+	return err
+}
+
+const selectReaders = `
+with names (n) as (values ($1::text || '.users'), (format('%I', $1::text) || '.users'))
+select distinct kind, name from (
+    select 'view ' as kind, format('%I.%I', n.nspname, c.relname) as name, pg_get_viewdef(c.oid) as text
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where c.relkind in ('v', 'm') and n.nspname not in ('pg_catalog', 'information_schema', $1)
+    union all
+    select 'function ', format('%I.%I', n.nspname, p.proname), p.prosrc
+    from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+    where n.nspname not in ('pg_catalog', 'information_schema', $1)
+    union all
+    select 'policy ', format('%I on %I.%I', p.polname, n.nspname, c.relname),
+        coalesce(pg_get_expr(p.polqual, p.polrelid), '') || ' ' || coalesce(pg_get_expr(p.polwithcheck, p.polrelid), '')
+    from pg_policy p join pg_class c on c.oid = p.polrelid join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname <> $1
+) d join names on position(names.n in d.text) > 0
+order by 1, 2`
+
+const selectHelpers = `
+select count(*) from pg_policy p, lateral (select coalesce(pg_get_expr(p.polqual, p.polrelid), '') || ' '
+    || coalesce(pg_get_expr(p.polwithcheck, p.polrelid), '')) d (text)
+where exists (select from unnest(array['uid', 'role', 'email', 'jwt']) f
+    where position($1::text || '.' || f || '(' in d.text) > 0 or position(format('%I', $1::text) || '.' || f || '(' in d.text) > 0)`
+
+const haveHelpers = `
+select count(*) from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+where n.nspname = $1 and p.proname in ('uid', 'role', 'email', 'jwt')`
+
+// readers lists what names the tables in its text: nothing can be said about how it should read.
+func (s *Source) readers(ctx context.Context, a *Advice) error {
+	err := s.rows(ctx, selectReaders, func(r pgx.Rows) error {
+		var kind, name string
+		err := r.Scan(&kind, &name)
+		line := kind + name + " reads " + s.Schema + ".users"
+		a.Objects, a.Suggestions = append(a.Objects, line), append(a.Suggestions, "-- "+line)
+		return err
+	}, s.Schema)
+	if err != nil {
+		return err
+	}
+	var helpers, policies int64
+	if err := s.row(ctx, haveHelpers, []any{&helpers}, s.Schema); err != nil || helpers == 0 {
+		return err
+	}
+	if err := s.row(ctx, selectHelpers, []any{&policies}, s.Schema); err != nil {
+		return err
+	}
+	line := fmt.Sprintf("keep schema %s: these functions are used by %d policies", s.Schema, policies)
+	a.Objects = append(a.Objects, line)
+	a.Suggestions = append(a.Suggestions, "-- "+line)
+	return nil
+}
+
+// Retire are the statements that make the live tokens of the schema worthless, once the way back isn't wanted any more.
+func (s *Source) Retire() []string {
+	lines := []string{"update " + Name(s.Schema, "refresh_tokens") + " set revoked = true;"}
+	if s.Catalog.Has("sessions", "refresh_token_hmac_key") {
+		lines[0] += " update " + Name(s.Schema, "sessions") + " set refresh_token_hmac_key = null;"
+	}
+	return append([]string{"-- when nobody wants back any more, and not later than 30 days: live tokens lie there in clear"}, lines...)
+}
