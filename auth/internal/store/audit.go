@@ -47,6 +47,7 @@ const (
 	ActionChallengeCreated
 	ActionVerificationAttempted
 	ActionUserRoleChanged
+	ActionUsersCarried
 )
 
 // actions are each action's name and log type.
@@ -83,6 +84,7 @@ var actions = map[Action][2]string{
 	ActionChallengeCreated:            {"challenge_created", "factor"},
 	ActionVerificationAttempted:       {"verification_attempted", "factor"},
 	ActionUserRoleChanged:             {"user_role_changed", "team"},
+	ActionUsersCarried:                {"users_carried", "team"},
 }
 
 // String is the action's name in the API.

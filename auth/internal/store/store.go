@@ -30,6 +30,8 @@ type Options struct {
 	URL string
 	// Namespace is put before every table's name (DB_NAMESPACE).
 	Namespace string
+	// Name is what the connections are called in pg_stat_activity, unless URL has a name; "": auth.
+	Name string
 	// MaxConns bounds the pool; 0: what the server has free when we start, less 5.
 	MaxConns int
 	// MaxConnLifetime and MaxConnIdleTime close connections by age and by rest; HealthCheckPeriod is
@@ -89,7 +91,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		config.ConnConfig.ConnectTimeout = 5 * time.Second
 	}
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
-		config.ConnConfig.RuntimeParams["application_name"] = "auth"
+		config.ConnConfig.RuntimeParams["application_name"] = cmp.Or(o.Name, "auth")
 	}
 	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		config.ConnConfig.DescriptionCacheCapacity = 0 // nothing reads this cache, and it takes 27 KB of each connection

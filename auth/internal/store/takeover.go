@@ -1,0 +1,313 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Move is a takeover of another service's users.
+type Move struct {
+	ID, Owner uuid.UUID
+	// Source is HOST:PORT/DATABASE SCHEMA; Mark tells its tables from others of that name.
+	Source, Mark string
+	Closed       bool
+	// Floor is the transaction of the source since which the next pass looks for changes, PassFloor that of the pass that
+	// is under way; nil: none.
+	Floor, PassFloor *int64
+	Steps            json.RawMessage
+	StartedAt        time.Time
+	ClosedAt         time.Time // zero while it is open
+}
+
+// ErrMoveLost: another process goes on with the takeover, or has closed or abandoned it.
+var ErrMoveLost = errors.New("another process goes on with this takeover")
+
+var selectMoves = define(`
+select id, owner, source, coalesce(source_mark, ''), state = 'closed', floor, pass_floor, steps, started_at, closed_at
+from {moves} where kind = 'takeover'
+order by state = 'open' desc, started_at desc`)
+
+// Moves reads the takeovers, an open one first.
+func (db *DB) Moves(ctx context.Context) (list []Move, err error) {
+	err = db.query(ctx, "moves", func(r pgx.Rows) error {
+		var m Move
+		err := r.Scan((*nullUUID)(&m.ID), (*nullUUID)(&m.Owner), &m.Source, &m.Mark, &m.Closed, &m.Floor, &m.PassFloor,
+			(*nullBytes)(&m.Steps), (*nullTime)(&m.StartedAt), (*nullTime)(&m.ClosedAt))
+		list = append(list, m)
+		return err
+	}, selectMoves)
+	return list, err
+}
+
+var openMove = define(`
+insert into {moves} (id, kind, source, state, owner, source_mark, steps, started_at)
+values ($1, 'takeover', $2, 'open', $3, $4, $5, $6)
+on conflict (kind) where state = 'open' and kind = 'takeover' do nothing`)
+
+var ownMove = define(`
+update {moves} set owner = $2 where id = $1 and state = 'open'`)
+
+// OpenMove begins a takeover, unless one is open already.
+func (db *DB) OpenMove(ctx context.Context, m Move) (opened bool, err error) {
+	n, err := db.exec(ctx, "open move", openMove, m.ID, m.Source, m.Owner, m.Mark, []byte(m.Steps), m.StartedAt)
+	return n == 1, err
+}
+
+// OwnMove makes a process the one that works on an open takeover: the batch of any other one fails from then on.
+func (db *DB) OwnMove(ctx context.Context, id, owner uuid.UUID) error {
+	n, err := db.exec(ctx, "own move", ownMove, id, owner)
+	if err == nil && n == 0 {
+		err = ErrMoveLost
+	}
+	return err
+}
+
+// Carrier writes rows that come from another service, in one transaction of the process that owns the takeover.
+type Carrier struct {
+	t *Tx
+}
+
+const carrySettings = `set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0`
+
+var lockMove = define(`
+select from {moves} where id = $1 and owner = $2 and state = 'open' for update`)
+
+var saveMove = define(`
+update {moves} set steps = $3, floor = $4, pass_floor = $5 where id = $1 and owner = $2`)
+
+// Carry runs f and saves what it leaves in m, all or nothing. ErrMoveLost: another process owns the takeover.
+func (db *DB) Carry(ctx context.Context, m *Move, f func(*Carrier) error) error {
+	return db.withConn(ctx, "carry", func(c *pgx.Conn) error {
+		return db.inTx(ctx, c, func(t *Tx) error {
+			if _, err := t.tx.Exec(ctx, carrySettings, pgx.QueryExecModeSimpleProtocol); err != nil {
+				return err
+			}
+			tag, err := t.exec(ctx, lockMove, m.ID, m.Owner)
+			if err != nil {
+				return err
+			}
+			if tag == 0 {
+				return ErrMoveLost
+			}
+			if err := f(&Carrier{t}); err != nil {
+				return err
+			}
+			_, err = t.exec(ctx, saveMove, m.ID, m.Owner, []byte(m.Steps), m.Floor, m.PassFloor)
+			return err
+		})
+	})
+}
+
+func (t *Tx) exec(ctx context.Context, s statement, args ...any) (int64, error) {
+	tag, err := t.tx.Exec(ctx, t.db.sql[s], encodeUUIDs(args)...)
+	return tag.RowsAffected(), err
+}
+
+var closeMove = define(`
+update {moves} set state = 'closed', closed_at = $3, owner = null where id = $1 and owner = $2 and state = 'open'`)
+
+// Close ends the takeover and notes it, within the transaction. traits are the audit row's.
+func (c *Carrier) Close(ctx context.Context, m *Move, at time.Time, traits json.RawMessage) error {
+	b := c.t.Batch()
+	b.exec("close move", closeMove, m.ID, m.Owner, at)
+	b.exec("audit", insertAudit, append(Audit{At: at, Action: ActionUsersCarried, ActorRole: "auth takeover", Traits: traits}.args(), nil)...)
+	return b.Send(ctx)
+}
+
+// readOnly runs a query of its own, without a time limit.
+func (db *DB) readOnly(ctx context.Context, s statement, each func(pgx.Rows) error, args ...any) error {
+	return db.withConn(ctx, "read", func(c *pgx.Conn) error {
+		tx, err := c.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+		if err != nil {
+			return err
+		}
+		defer func() {
+			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelGrace)
+			defer cancel()
+			tx.Rollback(undo)
+		}()
+		if _, err := tx.Exec(ctx, carrySettings, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, db.sql[s], encodeUUIDs(args)...)
+		if err != nil {
+			return err
+		}
+		return eachRow(rows, each)
+	})
+}
+
+// CarriedTable is a table whose rows a takeover brings.
+type CarriedTable int
+
+// The tables that are compared with the source by their ids.
+const (
+	CarriedUsers CarriedTable = iota
+	CarriedIdentities
+	CarriedFactors
+	CarriedSessions
+)
+
+var selectCarriedIDs = [...]statement{
+	define(`select id, id from {users} order by id`),
+	define(`select id, user_id from {identities} order by id`),
+	define(`select id, user_id from {factors} order by id`),
+	define(`select id, user_id from {sessions} order by id`),
+}
+
+// CarriedIDs reads all ids of a table and their users', in order.
+func (db *DB) CarriedIDs(ctx context.Context, table CarriedTable, each func(id, user uuid.UUID) error) error {
+	return db.readOnly(ctx, selectCarriedIDs[table], func(r pgx.Rows) error {
+		var id, user uuid.UUID
+		if err := r.Scan((*nullUUID)(&id), (*nullUUID)(&user)); err != nil {
+			return err
+		}
+		return each(id, user)
+	})
+}
+
+var deleteCarried = [...]statement{
+	define(`delete from {users} where id = any($1)`),
+	define(`delete from {identities} where id = any($1)`),
+	// A name depends on those of the user's other factors.
+	define(`delete from {factors} where user_id in (select user_id from {factors} where id = any($1))`),
+	define(`delete from {sessions} where id = any($1)`),
+}
+
+// Delete removes rows; of factors, all those of the same users.
+func (c *Carrier) Delete(ctx context.Context, table CarriedTable, ids []uuid.UUID) (int64, error) {
+	return c.t.exec(ctx, deleteCarried[table], ids)
+}
+
+var blankUsers = define(`
+update {users} set email = '', phone = '' where id = any($1) and (email <> '' or phone <> '')`)
+
+// BlankUsers takes users' addresses, which others may have now. They are given again when the users are written.
+func (c *Carrier) BlankUsers(ctx context.Context, ids []uuid.UUID) error {
+	_, err := c.t.exec(ctx, blankUsers, ids)
+	return err
+}
+
+var detachFactors = define(`
+update {sessions} s set factor_id = null
+where s.factor_id is not null and not exists (select from {factors} f where f.id = s.factor_id)`)
+
+// DetachFactors makes sessions forget factors that are no more.
+func (c *Carrier) DetachFactors(ctx context.Context) error {
+	_, err := c.t.exec(ctx, detachFactors)
+	return err
+}
+
+var countCarried = define(`select count(*) from {users}`)
+
+// CountUsers counts the users.
+func (db *DB) CountUsers(ctx context.Context) (n int64, err error) {
+	err = db.readOnly(ctx, countCarried, func(r pgx.Rows) error { return r.Scan(&n) })
+	return n, err
+}
+
+var analyzeCarried = []string{"{users}", "{identities}", "{factors}", "{sessions}", "{former_tokens}", "{one_time_tokens}"}
+
+// AnalyzeCarried renews the planner's statistics after many rows have come.
+func (db *DB) AnalyzeCarried(ctx context.Context) error {
+	return db.withConn(ctx, "analyze", func(c *pgx.Conn) error {
+		for _, name := range analyzeCarried {
+			if _, err := c.Exec(ctx, db.fill("analyze "+name), pgx.QueryExecModeSimpleProtocol); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+var selectCarriedUsers = define(`
+select ` + userColumns + `,` + identityColumns + `, null::text
+from {users} u left join {identities} i on i.user_id = u.id
+where u.id = any($1) order by u.id`)
+
+// CarriedUsers reads users by their ids, with identities and without factors.
+func (db *DB) CarriedUsers(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]*User, error) {
+	found := map[uuid.UUID]*User{}
+	err := db.readOnly(ctx, selectCarriedUsers, func(r pgx.Rows) error {
+		u := new(User)
+		var i Identity
+		if err := r.Scan(append(append(userTargets(u), identityTargets(&i)...), (*factorList)(&u.Factors))...); err != nil {
+			return err
+		}
+		if found[u.ID] == nil {
+			found[u.ID] = u
+		}
+		if i.ID != uuid.Nil {
+			found[u.ID].Identities = append(found[u.ID].Identities, i)
+		}
+		return nil
+	}, ids)
+	return found, err
+}
+
+// CarriedFactor is a verified second factor. Secret is sealed; nil for none.
+type CarriedFactor struct {
+	Factor
+	UserID uuid.UUID
+	Secret []byte
+}
+
+var selectCarriedFactors = define(`
+select ` + factorColumns + `, f.user_id, f.secret from {factors} f where f.user_id = any($1) order by f.user_id, f.created_at, f.id`)
+
+// CarriedFactors reads the factors of users.
+func (db *DB) CarriedFactors(ctx context.Context, users []uuid.UUID) (list []CarriedFactor, err error) {
+	err = db.readOnly(ctx, selectCarriedFactors, func(r pgx.Rows) error {
+		var f CarriedFactor
+		err := r.Scan(append(factorTargets(&f.Factor), (*nullUUID)(&f.UserID), (*nullBytes)(&f.Secret))...)
+		list = append(list, f)
+		return err
+	}, users)
+	return list, err
+}
+
+// CarriedSession is a session of the other service. Its refresh token there is the first one here.
+type CarriedSession struct {
+	Session
+	SecretHash [32]byte
+	// TokenMAC finds the session by a token that doesn't name it; nil: the token does.
+	TokenMAC []byte
+}
+
+var selectCarriedSessions = define(`
+select ` + sessionColumns + `, s.secret_hash, t.token_mac
+from {sessions} s left join {former_tokens} t on t.session_id = s.id where s.id = any($1)`)
+
+// CarriedSessions reads sessions by their ids.
+func (db *DB) CarriedSessions(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]CarriedSession, error) {
+	found := map[uuid.UUID]CarriedSession{}
+	err := db.readOnly(ctx, selectCarriedSessions, func(r pgx.Rows) error {
+		var s CarriedSession
+		var hash []byte
+		err := r.Scan(append(sessionTargets(&s.Session), (*nullBytes)(&hash), (*nullBytes)(&s.TokenMAC))...)
+		copy(s.SecretHash[:], hash)
+		found[s.ID] = s
+		return err
+	}, ids)
+	return found, err
+}
+
+// SameJSON reports whether two texts of jsonb columns mean the same.
+func SameJSON(a, b []byte) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	var x, y any
+	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
+		return false
+	}
+	p, err := json.Marshal(x)
+	q, err2 := json.Marshal(y)
+	return err == nil && err2 == nil && bytes.Equal(p, q)
+}

@@ -1,0 +1,330 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// The columns that are carried, in the order in which their rows are copied.
+var (
+	carriedUser = strings.Fields(`id aud role email phone password_hash is_anonymous app_metadata user_metadata created_at updated_at
+		last_sign_in_at email_confirmed_at phone_confirmed_at invited_at banned_until deleted_at confirmation_sent_at
+		recovery_sent_at email_change_sent_at phone_change_sent_at reauthentication_sent_at new_email new_phone
+		current_email_proven new_email_proven`)
+	carriedIdentity = strings.Fields(`id user_id provider provider_id email identity_data last_sign_in_at created_at updated_at`)
+	carriedFactor   = strings.Fields(`id user_id kind friendly_name phone secret last_step created_at updated_at verified_at
+		last_challenged_at`)
+	carriedSession = strings.Fields(`id user_id created_at secret_hash counter refreshed_at user_agent ip aal amr tag factor_id
+		not_after`)
+	carriedToken = strings.Fields(`id user_id kind address link_hash flow_id identity_id password_hash user_metadata created_at
+		expires_at`)
+	carriedFlow = strings.Fields(`id user_id method challenge challenge_method created_at expires_at`)
+)
+
+func columns(alias string, names []string) string {
+	return alias + strings.Join(names, ", "+alias)
+}
+
+// assign is the part behind "do update set": every column but the id.
+func assign(names []string) string {
+	var parts []string
+	for _, n := range names[1:] {
+		parts = append(parts, n+" = excluded."+n)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// stage makes a temporary table like the columns of a table. It ends with the transaction, and so does its name: a
+// pooler's next client doesn't see it.
+func stage(name, table string, names []string) string {
+	return "create temporary table " + name + " on commit drop as select " + strings.Join(names, ", ") + " from {" + table +
+		"} with no data"
+}
+
+var (
+	stageUsers      = define(stage("carried_users", "users", carriedUser))
+	stageIdentities = define(stage("carried_identities", "identities", carriedIdentity))
+	stageFactors    = define(stage("carried_factors", "factors", carriedFactor))
+	stageSessions   = define(stage("carried_sessions", "sessions", carriedSession))
+	stageFormer     = define(stage("carried_former", "former_tokens", []string{"token_mac", "session_id"}))
+	stageTokens     = define(stage("carried_tokens", "one_time_tokens", carriedToken))
+	stageFlows      = define(stage("carried_flows", "flows", carriedFlow))
+)
+
+// copyRows makes the temporary table and fills it.
+func (c *Carrier) copyRows(ctx context.Context, staging statement, name string, names []string, n int,
+	row func(i int) []any) error {
+	if _, err := c.t.tx.Exec(ctx, c.t.db.sql[staging]); err != nil {
+		return err
+	}
+	_, err := c.t.tx.CopyFrom(ctx, pgx.Identifier{"pg_temp", name}, names,
+		pgx.CopyFromSlice(n, func(i int) ([]any, error) { return encodeUUIDs(row(i)), nil }))
+	return err
+}
+
+// jsonOrNull is JSON text as a copied value.
+func jsonOrNull(b json.RawMessage) any {
+	if len(b) == 0 {
+		return nil
+	}
+	return []byte(b)
+}
+
+func userValues(u *User) []any {
+	return []any{u.ID, u.Aud, u.Role, u.Email, u.Phone, u.PasswordHash, u.IsAnonymous, jsonOrNull(u.AppMetadata),
+		jsonOrNull(u.UserMetadata), u.CreatedAt, u.UpdatedAt, timeOrNull(u.LastSignInAt), timeOrNull(u.EmailConfirmedAt),
+		timeOrNull(u.PhoneConfirmedAt), timeOrNull(u.InvitedAt), timeOrNull(u.BannedUntil), timeOrNull(u.DeletedAt),
+		timeOrNull(u.ConfirmationSentAt), timeOrNull(u.RecoverySentAt), timeOrNull(u.EmailChangeSentAt),
+		timeOrNull(u.PhoneChangeSentAt), timeOrNull(u.ReauthenticationSentAt), u.NewEmail, u.NewPhone, u.CurrentEmailProven,
+		u.NewEmailProven}
+}
+
+// CarriedUser is a user with the sign-up that waits, if one does.
+type CarriedUser struct {
+	User
+	Pending *Token
+}
+
+// Written is what a batch of rows has become.
+type Written struct {
+	// Added rows are new here, Updated ones were here, Removed ones had to go: another user holds the address. The other rows
+	// are left for the next run, Removed ones among them.
+	Added, Updated, Removed int64
+}
+
+var insertCarriedUsers = define(`
+insert into {users} (` + columns("", carriedUser) + `)
+select ` + columns("c.", carriedUser) + ` from carried_users c
+on conflict do nothing
+returning true, id`)
+
+// Of two users with one address the one that is here stays, and of two new ones the one with the smaller id.
+var removeTakenUsers = define(`
+with taken as (
+    delete from carried_users c where exists (
+        select from {users} u where u.id <> c.id and (
+            c.email <> '' and u.aud = c.aud and u.email = c.email or c.phone <> '' and u.aud = c.aud and u.phone = c.phone))
+    or exists (
+        select from carried_users o where o.id < c.id and (
+            c.email <> '' and o.aud = c.aud and o.email = c.email or c.phone <> '' and o.aud = c.aud and o.phone = c.phone))
+    returning c.id
+)
+delete from {users} u using taken t where u.id = t.id`)
+
+var upsertCarriedUsers = define(`
+insert into {users} (` + columns("", carriedUser) + `)
+select ` + columns("c.", carriedUser) + ` from carried_users c
+on conflict (id) do update set ` + assign(carriedUser) + `
+returning xmax = 0, id`)
+
+// A user's sign-up is written together with the user, and anew when that changes.
+var deletePendingTokens = define(`
+delete from {one_time_tokens} t using carried_users c where t.user_id = c.id and t.link_hash is null`)
+
+var insertCarriedTokens = define(`
+insert into {one_time_tokens} (` + columns("", carriedToken) + `)
+select ` + columns("c.", carriedToken) + ` from carried_tokens c join {users} u on u.id = c.user_id
+on conflict do nothing`)
+
+// Users writes users with the sign-ups that wait. Fresh: none of them is here yet, which is faster.
+func (c *Carrier) Users(ctx context.Context, list []CarriedUser, fresh bool) (w Written, err error) {
+	if err := c.copyRows(ctx, stageUsers, "carried_users", carriedUser, len(list), func(i int) []any {
+		return userValues(&list[i].User)
+	}); err != nil {
+		return w, err
+	}
+	write := insertCarriedUsers
+	if !fresh {
+		write = upsertCarriedUsers
+		if w.Removed, err = c.t.exec(ctx, removeTakenUsers); err != nil {
+			return w, err
+		}
+		if _, err := c.t.exec(ctx, deletePendingTokens); err != nil {
+			return w, err
+		}
+	}
+	written := map[uuid.UUID]bool{}
+	rows, err := c.t.tx.Query(ctx, c.t.db.sql[write])
+	if err != nil {
+		return w, err
+	}
+	if err := eachRow(rows, func(r pgx.Rows) error {
+		var added bool
+		var id uuid.UUID
+		if err := r.Scan(&added, (*nullUUID)(&id)); err != nil {
+			return err
+		}
+		if written[id] = true; added {
+			w.Added++
+		} else {
+			w.Updated++
+		}
+		return nil
+	}); err != nil {
+		return w, err
+	}
+	var tokens []NewToken
+	for i := range list {
+		if t := list[i].Pending; t != nil && written[list[i].ID] {
+			tokens = append(tokens, NewToken{Token: *t})
+		}
+	}
+	return w, c.tokens(ctx, tokens)
+}
+
+func (c *Carrier) tokens(ctx context.Context, tokens []NewToken) error {
+	if len(tokens) == 0 {
+		return nil
+	}
+	err := c.copyRows(ctx, stageTokens, "carried_tokens", carriedToken, len(tokens), func(i int) []any {
+		t := &tokens[i]
+		return []any{t.ID, t.User, string(t.Kind), t.Address, bytesOrNull(t.LinkHash), uuidOrNull(t.Flow), uuidOrNull(t.Identity),
+			t.PasswordHash, jsonOrNull(t.UserMetadata), t.CreatedAt, t.ExpiresAt}
+	})
+	if err == nil {
+		_, err = c.t.exec(ctx, insertCarriedTokens)
+	}
+	return err
+}
+
+var insertCarriedIdentities = define(`
+insert into {identities} (` + columns("", carriedIdentity) + `)
+select ` + columns("c.", carriedIdentity) + ` from carried_identities c join {users} u on u.id = c.user_id
+on conflict do nothing`)
+
+// Identities writes identities whose users are here. Changed ones were deleted before.
+func (c *Carrier) Identities(ctx context.Context, list []Identity) (w Written, err error) {
+	err = c.copyRows(ctx, stageIdentities, "carried_identities", carriedIdentity, len(list), func(n int) []any {
+		i := &list[n]
+		return []any{i.ID, i.UserID, i.Provider, i.ProviderID, i.Email, []byte(i.Data), timeOrNull(i.LastSignInAt), i.CreatedAt,
+			i.UpdatedAt}
+	})
+	if err == nil {
+		w.Added, err = c.t.exec(ctx, insertCarriedIdentities)
+	}
+	return w, err
+}
+
+var insertCarriedFactors = define(`
+insert into {factors} (` + columns("", carriedFactor) + `)
+select ` + columns("c.", carriedFactor) + ` from carried_factors c join {users} u on u.id = c.user_id
+on conflict do nothing`)
+
+// Factors writes factors whose users are here. Changed ones were deleted before.
+func (c *Carrier) Factors(ctx context.Context, list []CarriedFactor) (w Written, err error) {
+	err = c.copyRows(ctx, stageFactors, "carried_factors", carriedFactor, len(list), func(i int) []any {
+		f := &list[i]
+		return []any{f.ID, f.UserID, string(f.Kind), f.FriendlyName, f.Phone, bytesOrNull(f.Secret), int64(0), f.CreatedAt, f.UpdatedAt,
+			f.VerifiedAt, timeOrNull(f.LastChallengedAt)}
+	})
+	if err == nil {
+		w.Added, err = c.t.exec(ctx, insertCarriedFactors)
+	}
+	return w, err
+}
+
+// A factor that did not come leaves the session at its level.
+var upsertCarriedSessions = define(`
+insert into {sessions} (` + columns("", carriedSession) + `)
+select ` + strings.Replace(columns("c.", carriedSession), "c.factor_id", "f.id", 1) + `
+from carried_sessions c join {users} u on u.id = c.user_id left join {factors} f on f.id = c.factor_id
+on conflict (id) do update set ` + assign(carriedSession) + `
+returning xmax = 0`)
+
+var deleteCarriedFormer = define(`
+delete from {former_tokens} t using carried_sessions c where t.session_id = c.id`)
+
+var insertCarriedFormer = define(`
+insert into {former_tokens} (token_mac, session_id)
+select c.token_mac, c.session_id from carried_former c join {sessions} s on s.id = c.session_id
+on conflict (token_mac) do update set session_id = excluded.session_id`)
+
+// Sessions writes sessions whose users are here, with what finds them by their tokens.
+func (c *Carrier) Sessions(ctx context.Context, list []CarriedSession, fresh bool) (w Written, err error) {
+	if err := c.copyRows(ctx, stageSessions, "carried_sessions", carriedSession, len(list), func(i int) []any {
+		s := &list[i]
+		return []any{s.ID, s.UserID, s.CreatedAt, s.SecretHash[:], int64(0), s.RefreshedAt, s.UserAgent, s.IP, int16(s.AAL), []byte(s.AMR),
+			s.Tag, uuidOrNull(s.FactorID), timeOrNull(s.NotAfter)}
+	}); err != nil {
+		return w, err
+	}
+	rows, err := c.t.tx.Query(ctx, c.t.db.sql[upsertCarriedSessions])
+	if err != nil {
+		return w, err
+	}
+	if err := eachRow(rows, func(r pgx.Rows) error {
+		var added bool
+		err := r.Scan(&added)
+		if added {
+			w.Added++
+		} else {
+			w.Updated++
+		}
+		return err
+	}); err != nil {
+		return w, err
+	}
+	if !fresh {
+		if _, err := c.t.exec(ctx, deleteCarriedFormer); err != nil {
+			return w, err
+		}
+	}
+	var former [][]any
+	for i := range list {
+		if s := &list[i]; s.TokenMAC != nil {
+			former = append(former, []any{s.TokenMAC, pgtype.UUID{Bytes: s.ID, Valid: true}})
+		}
+	}
+	if len(former) == 0 {
+		return w, nil
+	}
+	if err := c.copyRows(ctx, stageFormer, "carried_former", []string{"token_mac", "session_id"}, len(former), func(i int) []any {
+		return former[i]
+	}); err != nil {
+		return w, err
+	}
+	_, err = c.t.exec(ctx, insertCarriedFormer)
+	return w, err
+}
+
+var deleteCarriedLinks = define(`
+delete from {one_time_tokens} where link_hash is not null`)
+
+var deleteCarriedFlows = define(`
+delete from {flows}`)
+
+// DeleteLinks removes all links and the flows that they continue: the last run brings them anew.
+func (c *Carrier) DeleteLinks(ctx context.Context) error {
+	if _, err := c.t.exec(ctx, deleteCarriedLinks); err != nil {
+		return err
+	}
+	_, err := c.t.exec(ctx, deleteCarriedFlows)
+	return err
+}
+
+var insertCarriedFlows = define(`
+insert into {flows} (` + columns("", carriedFlow) + `)
+select ` + columns("c.", carriedFlow) + ` from carried_flows c join {users} u on u.id = c.user_id
+on conflict (id) do nothing`)
+
+// Links writes links and the flows that they continue.
+func (c *Carrier) Links(ctx context.Context, tokens []NewToken, flows []Flow) error {
+	if len(flows) > 0 {
+		err := c.copyRows(ctx, stageFlows, "carried_flows", carriedFlow, len(flows), func(i int) []any {
+			f := &flows[i]
+			return []any{f.ID, f.User, f.Method, f.Challenge, f.ChallengeMethod, f.CreatedAt, f.ExpiresAt}
+		})
+		if err == nil {
+			_, err = c.t.exec(ctx, insertCarriedFlows)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return c.tokens(ctx, tokens)
+}
