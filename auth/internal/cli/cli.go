@@ -56,6 +56,7 @@ const usage = `usage: auth [-config FILE] [COMMAND]
        auth keys service [-role ROLE] [-exp 10y]
        auth admin create|get|ban|unban|delete|claim   users (-h for more)
        auth mail list|resend ID            the outbox
+       auth takeover [-ahead|-dry-run|-abandon]   bring the users of the replaced service along (-h for more)
        auth redirect test URL...           whether redirect_to may lead there, and why
        auth version
 Settings come from the environment and from .env or FILE; the environment wins.
@@ -66,6 +67,9 @@ var usages = map[string]string{"keys": keysUsage, "admin": adminUsage, "mail": m
 
 // errUsage ends a command with exit status 2; its text was written already.
 var errUsage = errors.New("usage")
+
+// errSaid ends a command with exit status 1; why was written already.
+var errSaid = errors.New("said")
 
 // run is the whole program. It returns the exit status when ctx has ended or the command is done.
 func run(ctx context.Context, p program) int {
@@ -115,6 +119,8 @@ func run(ctx context.Context, p program) int {
 		err = p.admin(ctx, rest)
 	case "mail":
 		err = p.mail(ctx, rest)
+	case "takeover":
+		err = p.takeover(ctx, rest)
 	case "redirect":
 		err = p.redirect(rest)
 	case hashing:
@@ -136,6 +142,8 @@ func run(ctx context.Context, p program) int {
 		return exitOK
 	case errors.Is(err, errUsage):
 		return exitUsage
+	case errors.Is(err, errSaid):
+		return exitFailed
 	}
 	fmt.Fprintln(p.stderr, "auth:", logging.HideCredentials(err.Error()))
 	return exitFailed

@@ -39,6 +39,7 @@ func (c *Config) check(r *settings.Report) {
 	c.checkDev(r)
 	c.checkExternal(r)
 	c.checkTelemetry(r)
+	c.checkTakeover(r)
 	c.checkUnsupported(r)
 	if role := c.JWT.DefaultRole; slices.Contains(c.JWT.AdminRoles, role) {
 		r.Clash("AUTH_JWT_DEFAULT_GROUP_NAME=%s is one of AUTH_JWT_ADMIN_ROLES: everybody who signs up would be an administrator", role)

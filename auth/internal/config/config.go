@@ -30,6 +30,7 @@ type Config struct {
 	Log       Log
 	Dev       devConfig
 	Telemetry telemetryConfig
+	Takeover  takeoverConfig
 }
 
 // generalConfig is which ways to sign in are open, and where links may lead.

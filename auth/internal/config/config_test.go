@@ -98,6 +98,10 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_DB_MAX_POOL_SIZE", "7", func(c *Config) { c.DB.MaxPool = 7 })
 	f("AUTH_DB_CONN_MAX_LIFETIME", "1h", func(c *Config) { c.DB.ConnLife = time.Hour })
 	f("AUTH_DB_CONN_MAX_IDLE_TIME", "60", func(c *Config) { c.DB.ConnIdle = time.Minute })
+	f("AUTH_TAKEOVER_SOURCE_URL", "postgres://elsewhere/app", func(c *Config) { c.Takeover.SourceURL = "postgres://elsewhere/app" })
+	f("AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS", "k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8", func(c *Config) {
+		c.Takeover.DecryptionKeys = "k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
+	})
 	f("AUTH_DB_HEALTH_CHECK_PERIOD", "1s", func(c *Config) { c.DB.HealthCheck = time.Second })
 	f("AUTH_DB_CLEANUP_ENABLED", "false", func(c *Config) { c.DB.Cleanup = false })
 	f("AUTH_DB_CLEANUP_INTERVAL", "1h", func(c *Config) { c.DB.CleanupEvery = time.Hour })

@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"gatehouse/auth/internal/config"
+	"gatehouse/auth/internal/daemon"
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/takeover"
+)
+
+const takeoverHelp = `usage: auth takeover [-from SCHEMA] [-ahead | -dry-run | -abandon] [-leave-out KIND,...] [-json] [-yes]
+
+Brings the users of the replaced service along: users, identities, verified second factors, live sessions, links in mails
+that are still good, and sign-ups that wait. It reads the tables there and never writes to them. Run it with -ahead while
+the service there is in use, as often as you like; stop the service; then run it without a flag: that run carries what has
+changed since, compares both sides and closes the takeover. A run that was stopped goes on where it was when the same
+command is given again. Until the takeover is closed, auth serve and auth admin refuse to start.
+
+The tables there are those of AUTH_TAKEOVER_SOURCE_URL, by default of DATABASE_URL.
+AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS opens columns that the service there has encrypted.
+
+  -from SCHEMA
+        schema of the tables there (default: DB_NAMESPACE, else auth)
+  -ahead
+        copy now, close later; may be repeated
+  -dry-run
+        write nothing; the same report, and all refusals at once
+  -abandon
+        empty the tables here and forget the open takeover
+  -leave-out KIND,...
+        accept these losses: instances, duplicates, passwords, saml, web3, webauthn, passkeys, oauth
+  -json
+        the report as one JSON object
+  -yes
+        -abandon without a question, as it is needed without a terminal
+
+Exit status: 0 done; 1 refused, failed, stopped, or a difference was found; 2 bad usage.
+`
+
+// takeoverMemory is what the garbage collector keeps the command within: batches hold up to 16 MiB of text.
+const takeoverMemory = 96 << 20
+
+// takeover is the command of that name.
+func (p *program) takeover(ctx context.Context, args []string) error {
+	f := flag.NewFlagSet("takeover", flag.ContinueOnError)
+	from := f.String("from", "", "schema of the tables there")
+	ahead := f.Bool("ahead", false, "copy now, close later; may be repeated")
+	dry := f.Bool("dry-run", false, "write nothing")
+	abandon := f.Bool("abandon", false, "empty the tables here and forget the open takeover")
+	leaveOut := f.String("leave-out", "", "accepted losses: "+strings.Join(takeover.Kinds, ", "))
+	asJSON := f.Bool("json", false, "the report as one JSON object")
+	yes := f.Bool("yes", false, "-abandon without a question")
+	if len(args) > 0 && slices.Contains([]string{"-h", "-help", "--help", "help"}, args[0]) {
+		fmt.Fprint(p.stdout, takeoverHelp)
+		return nil
+	}
+	if _, err := p.parse(f, args, "[-from SCHEMA] [-ahead | -dry-run | -abandon] [-leave-out KIND,...] [-json] [-yes]", 0, 0); err != nil {
+		return err
+	}
+	o := takeover.Options{JSON: *asJSON, Out: p.stdout, Log: p.stderr, Terminal: terminal(p.stderr)}
+	modes := 0
+	for mode, on := range map[takeover.Mode]bool{takeover.Ahead: *ahead, takeover.DryRun: *dry, takeover.Abandon: *abandon} {
+		if on {
+			o.Mode, modes = mode, modes+1
+		}
+	}
+	if modes > 1 {
+		return p.misused(f, "-ahead, -dry-run and -abandon exclude each other")
+	}
+	for kind := range strings.SplitSeq(*leaveOut, ",") {
+		if kind = strings.TrimSpace(kind); kind == "" {
+			continue
+		}
+		if !slices.Contains(takeover.Kinds, kind) {
+			return p.misused(f, "-leave-out %q: want %s", kind, strings.Join(takeover.Kinds, ", "))
+		}
+		o.LeaveOut = append(o.LeaveOut, kind)
+	}
+	c, l, r, err := p.read()
+	if err != nil {
+		for _, w := range r.Brief() {
+			fmt.Fprintln(p.stderr, "auth: warning:", w)
+		}
+		return err
+	}
+	if o.Settings, err = c.TakeoverSettings(l, r); err != nil {
+		return err
+	}
+	if *from == "" {
+		*from = config.FormerSchema(p.environ, p.file)
+	}
+	if *abandon && !*yes {
+		if err := p.confirmAbandon(); err != nil {
+			return err
+		}
+	}
+	debug.SetMemoryLimit(takeoverMemory)
+	debug.SetGCPercent(50)
+	return p.runTakeover(ctx, o, &c, *from)
+}
+
+// runTakeover opens both databases for a run.
+func (p *program) runTakeover(ctx context.Context, o takeover.Options, c *config.Config, schema string) error {
+	log := daemon.NewLogger(p.stderr, config.Log{Level: "warn", Format: "text"}).Logger
+	here := c.StoreOptions(log)
+	here.Name = former.ApplicationName
+	here.MaxConns = 4
+	var err error
+	if o.DB, err = daemon.OpenStore(ctx, here, 0); err != nil {
+		return err
+	}
+	defer o.DB.Close()
+	source := c.Takeover.SourceURL
+	if source == "" {
+		source = c.DB.URL
+	}
+	if o.Source, err = former.OpenSource(ctx, source, schema); err != nil {
+		return fmt.Errorf("AUTH_TAKEOVER_SOURCE_URL: %w", err)
+	}
+	defer o.Source.Close()
+	o.Logger = slog.New(slog.DiscardHandler)
+	switch err := takeover.Run(ctx, o); {
+	case errors.Is(err, takeover.ErrRefused):
+		return errSaid
+	case errors.Is(err, takeover.ErrStopped):
+		fmt.Fprintln(p.stderr, err)
+		return errSaid
+	case err != nil:
+		return fmt.Errorf("takeover: %w", err)
+	}
+	return nil
+}
+
+// confirmAbandon asks on a terminal, and wants -yes elsewhere.
+func (p *program) confirmAbandon() error {
+	in, ok := p.stdin.(*os.File)
+	if !ok || !terminal(in) {
+		return errors.New("takeover: -abandon deletes all users here: without a terminal it needs -yes")
+	}
+	fmt.Fprint(p.stderr, "This deletes all users here. The tables there stay as they are. Type abandon to go on: ")
+	line, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if strings.TrimSpace(line) != "abandon" {
+		return errors.New("takeover: nothing was changed")
+	}
+	return nil
+}
+
+// terminal reports whether a person reads it.
+func terminal(f any) bool {
+	file, ok := f.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := file.Stat()
+	null, err2 := os.Stat(os.DevNull)
+	return err == nil && err2 == nil && info.Mode()&os.ModeCharDevice != 0 && !os.SameFile(info, null)
+}

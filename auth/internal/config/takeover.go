@@ -1,0 +1,67 @@
+package config
+
+import (
+	"strings"
+	"time"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/takeover"
+	"gatehouse/shared/settings"
+)
+
+// takeoverConfig is what auth takeover reads besides.
+type takeoverConfig struct {
+	// Connection string of the database that auth takeover reads, where it is another one; unset: DATABASE_URL.
+	SourceURL string `env:"AUTH_TAKEOVER_SOURCE_URL" secret:"url" restart:"true"`
+	// Keys of the columns that the replaced service has encrypted, as `ID:KEY,ID:KEY`; only auth takeover reads them.
+	DecryptionKeys string `env:"AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS" secret:"true" restart:"true"`
+}
+
+// formerLinkLife is how long a mailed link of the replaced service lives without a setting.
+const formerLinkLife = 24 * time.Hour
+
+// TakeoverSettings are what a takeover makes rows with; r is the report of Load.
+func (c *Config) TakeoverSettings(l Live, r *settings.Report) (takeover.Settings, error) {
+	s := takeover.Settings{
+		Audience: l.Accounts.Audience, Role: l.Accounts.Role, AdminRoles: l.Accounts.AdminRoles, Namespace: c.DB.Namespace,
+		LinkLife: formerLinkLife, OTPLife: c.Mailer.OTPLife, Root: c.Root(),
+		Providers: map[string]bool{"email": c.General.Email, "phone": c.General.Phone}, Free: map[string]bool{},
+	}
+	const otp = "AUTH_MAILER_OTP_EXP"
+	if r.IsSet(otp) && r.Spelled(otp) != otp { // the name of the replaced service means its value there
+		s.LinkLife = c.Mailer.OTPLife
+	}
+	for _, name := range provider.Names() {
+		s.Providers[name] = l.External.Clients[name].Enabled
+	}
+	for name, client := range l.External.OIDC {
+		s.Free[name] = client.Enabled
+	}
+	var err error
+	s.Keys, err = former.ParseKeys(c.Takeover.DecryptionKeys)
+	return s, err
+}
+
+// checkTakeover reads the keys, so that a mistake is reported with all others.
+func (c *Config) checkTakeover(r *settings.Report) {
+	if _, err := former.ParseKeys(c.Takeover.DecryptionKeys); err != nil {
+		r.Wrong("AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS", "%v", err)
+	}
+}
+
+// FormerSchema is the schema of the replaced service by its own settings, the default of auth takeover -from.
+func FormerSchema(environ []string, file string) string {
+	all, err := withFile(environ, file)
+	if err != nil {
+		return "auth" // Load has the error
+	}
+	for _, want := range schemaNames {
+		for _, e := range all {
+			if name, value, _ := strings.Cut(e, "="); name == want && value != "" {
+				return value
+			}
+		}
+	}
+	return "auth"
+}

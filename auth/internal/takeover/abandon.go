@@ -1,0 +1,60 @@
+package takeover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/store"
+)
+
+// abandon empties the tables of an open takeover. The source isn't needed for it.
+func (r *run) abandon(ctx context.Context) error {
+	f := &findings{r: r}
+	n, err := r.DB.Pending(ctx)
+	if err != nil {
+		return err
+	}
+	if n > 0 {
+		f.refuse("the database lacks %d migrations: auth migrate applies them", n)
+		return f.told()
+	}
+	list, err := r.DB.Moves(ctx)
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 || list[0].Closed {
+		f.refuse("no takeover is open")
+		return f.told()
+	}
+	if err := f.foreignKeys(ctx); err != nil {
+		return err
+	}
+	if err := f.told(); err != nil {
+		return err
+	}
+	if err := r.DB.AbandonMove(ctx, list[0].ID); err != nil {
+		if errors.Is(err, store.ErrMoveLost) {
+			return store.ErrMoveLost
+		}
+		return err
+	}
+	fmt.Fprintf(r.Out, "abandoned the takeover from %s: the tables here are empty\n", list[0].Source)
+	return nil
+}
+
+// moveBack is the statement that makes a foreign key of the application refer to the tables there again.
+func (r *run) moveBack(k store.ForeignKey) string {
+	drop := "alter table " + k.QuotedTable + " drop constraint " + k.Name
+	_, rest, found := strings.Cut(k.Definition, " REFERENCES ")
+	columns := strings.TrimSuffix(strings.TrimPrefix(k.Definition[:len(k.Definition)-len(rest)], "FOREIGN KEY "), " REFERENCES ")
+	end := strings.Index(rest, ")")
+	open := strings.LastIndex(rest[:max(end, 0)], "(")
+	if !found || open < 0 || k.Target != "users" || r.Source == nil {
+		return drop + ";"
+	}
+	return drop + ", add constraint " + k.Name + " foreign key " + columns + " references " +
+		former.Name(r.Source.Schema, k.Target) + " " + rest[open:] + ";"
+}

@@ -1,0 +1,480 @@
+package takeover
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/address"
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/store"
+)
+
+// findings are the refusals of a run, in the order in which they are looked for.
+type findings struct {
+	r        *run
+	refusals []string
+}
+
+func (f *findings) refuse(format string, args ...any) {
+	f.refusals = append(f.refusals, fmt.Sprintf(format, args...))
+}
+
+func (f *findings) warn(format string, args ...any) {
+	f.r.warnings = append(f.r.warnings, fmt.Sprintf(format, args...))
+}
+
+// accept is refuse, unless the operator accepts losses of that kind.
+func (f *findings) accept(kind string, n int64, format string, args ...any) {
+	if n > 0 && !f.r.leaves(kind) {
+		f.refuse(format, args...)
+	}
+}
+
+// told writes the warnings and refusals.
+func (f *findings) told() error {
+	for _, text := range f.r.warnings {
+		fmt.Fprintln(f.r.Log, "takeover: warning:", text)
+	}
+	for _, text := range f.refusals {
+		fmt.Fprintln(f.r.Log, "takeover:", text)
+	}
+	if len(f.refusals) > 0 {
+		return ErrRefused
+	}
+	return nil
+}
+
+// check looks for everything that a run is refused for, before anything is written.
+func (r *run) check(ctx context.Context) error {
+	f := &findings{r: r}
+	if err := r.Source.Inspect(ctx); err != nil {
+		return fmt.Errorf("the source: %w", hideValues(err))
+	}
+	c := &r.Source.Catalog
+	if !c.Holds() {
+		f.refuse("schema %q does not hold the tables of the replaced service (looked for users.raw_app_meta_data, identities, sessions, refresh_tokens)", r.Source.Schema)
+		return f.told()
+	}
+	if err := f.version(ctx); err != nil {
+		return err
+	}
+	ready, err := f.here(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range c.Unreadable {
+		f.refuse("role %s may not read %s.%s: grant usage on schema %s to %s; grant select on all tables in schema %s to %s;", c.Role,
+			r.Source.Schema, name, r.Source.Schema, c.Role, r.Source.Schema, c.Role)
+	}
+	for _, name := range c.Hidden {
+		f.refuse("row-level security hides rows of %s.%s from role %s: connect as the tables' owner, or as a role with BYPASSRLS",
+			r.Source.Schema, name, c.Role)
+	}
+	if len(c.Unreadable)+len(c.Hidden) > 0 {
+		return f.told()
+	}
+	oldest, next, err := r.Source.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	r.floor = oldest
+	if ready && r.move.ID != uuid.Nil {
+		f.mark(next)
+	}
+	f.kinds()
+	if err := f.contents(ctx); err != nil {
+		return err
+	}
+	if r.Mode == Last {
+		hosts, err := r.Source.Clients(ctx)
+		if err != nil {
+			return err
+		}
+		for _, host := range slices.Sorted(maps.Keys(hosts)) {
+			f.warn("role %s has %d connections from %s to the schema there: is the service stopped?", c.Owner, hosts[host], host)
+		}
+	}
+	return f.told()
+}
+
+// version judges which releases of the service made the tables.
+func (f *findings) version(ctx context.Context) error {
+	c := &f.r.Source.Catalog
+	readable := !slices.Contains(c.Unreadable, "schema_migrations") && !slices.Contains(c.Hidden, "schema_migrations")
+	if readable && c.Version < former.Oldest || len(c.Tables["one_time_tokens"].Columns) == 0 {
+		f.refuse("schema %q is at version %d, and %d or newer is needed: start a newer release of the replaced service on it once", f.r.Source.Schema, c.Version, former.Oldest)
+	}
+	if c.Version <= former.Newest || len(c.Unreadable)+len(c.Hidden) > 0 {
+		return nil
+	}
+	columns, _ := c.Unknown()
+	names, rows, err := f.r.Source.UnknownRows(ctx)
+	if err != nil {
+		return err
+	}
+	var left []string
+	if len(columns) > 0 {
+		left = append(left, "the columns "+strings.Join(columns, ", "))
+	}
+	if len(names) > 0 {
+		for i := range names {
+			names[i] = fmt.Sprintf("%s (%d rows)", names[i], rows[i])
+		}
+		left = append(left, "the tables "+strings.Join(names, ", "))
+	}
+	if len(left) == 0 {
+		left = []string{"nothing that was found"}
+	}
+	f.warn("schema %q is newer (%d) than this program knows: left alone are %s", f.r.Source.Schema, c.Version, strings.Join(left, ", "))
+	return nil
+}
+
+// here judges our own tables. ready: they can be queried.
+func (f *findings) here(ctx context.Context) (ready bool, err error) {
+	r := f.r
+	place, err := r.DB.Location(ctx)
+	if err != nil {
+		return false, err
+	}
+	r.result.location = place
+	c := &r.Source.Catalog
+	same := place.Cluster == c.Cluster && place.Database == c.DatabaseID
+	if same && place.Schema == r.Source.Schema && r.Settings.Namespace == "" {
+		f.refuse(`schema %q holds the tables of the service that this one replaces; they are neither read nor changed. Give this program a schema of its own (create schema gatehouse authorization %s; search_path=gatehouse in DATABASE_URL) and carry the users over: auth takeover -from %s`,
+			place.Schema, place.Role, place.Schema)
+		return false, nil
+	}
+	r.result.sameDatabase = same
+	n, err := r.DB.Pending(ctx)
+	if err != nil {
+		return false, err
+	}
+	if n > 0 {
+		f.refuse("the database lacks %d migrations: auth migrate applies them", n)
+		return false, nil
+	}
+	if err := f.foreignKeys(ctx); err != nil {
+		return false, err
+	}
+	return true, f.moves(ctx)
+}
+
+// foreignKeys refuses while rows of the application hang on users here: deleting users would take them along.
+func (f *findings) foreignKeys(ctx context.Context) error {
+	keys, err := f.r.DB.ForeignKeys(ctx)
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		f.refuse("%s refers to %s here already, and its rows would go with users that are deleted here: move the key back first: %s", k.Table,
+			k.Target, f.r.moveBack(k))
+	}
+	return nil
+}
+
+// moves looks for takeovers that are open or closed, and for users whom none has brought.
+func (f *findings) moves(ctx context.Context) error {
+	r := f.r
+	list, err := r.DB.Moves(ctx)
+	if err != nil {
+		return err
+	}
+	users, err := r.DB.CountUsers(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case len(list) > 0 && list[0].Closed:
+		f.refuse("the takeover from %s was closed at %s", list[0].Source, stamp(list[0].ClosedAt))
+	case len(list) > 0:
+		m := list[0]
+		if m.Source != r.Source.Place() && m.Mark != r.Source.Catalog.Mark {
+			f.refuse("a takeover from %s is open since %s: auth takeover -abandon empties the tables", m.Source, stamp(m.StartedAt))
+			return nil
+		}
+		if err := r.resume(m); err != nil {
+			return err
+		}
+		if n := users - (r.steps.Written - r.steps.Deleted); n > 0 {
+			f.refuse("%d users signed up here while the takeover was open: auth takeover -abandon empties the tables", n)
+		}
+	case users > 0:
+		f.refuse("this service has %d users already: a takeover needs empty tables", users)
+	}
+	return nil
+}
+
+// maxAge is how many transactions may have passed since the floor: at twice that, numbers come again.
+const maxAge = 1_000_000_000
+
+// mark makes sure that a floor still means something there.
+func (f *findings) mark(next former.Floor) {
+	m := &f.r.move
+	floor := m.Floor
+	if floor == nil {
+		floor = m.PassFloor
+	}
+	if m.Mark != f.r.Source.Catalog.Mark || floor != nil && (int64(next) < *floor || int64(next)-*floor > maxAge) {
+		f.refuse("the tables there are not those of the first run: auth takeover -abandon, then begin anew")
+	}
+}
+
+// kinds refuses runs that the tables there don't allow.
+func (f *findings) kinds() {
+	c := &f.r.Source.Catalog
+	if names := c.NotHeaps(); len(names) > 0 && (f.r.Mode == Ahead || f.r.move.Floor != nil) {
+		f.refuse("%s.%s is no ordinary table, and does not tell which of its rows have changed: run this without -ahead", f.r.Source.Schema,
+			strings.Join(names, ", "+f.r.Source.Schema+"."))
+	}
+	if c.Recovery && f.r.Mode == Last {
+		f.refuse("the database there is in recovery, and the last run would miss what is not replayed yet: connect to its primary (-ahead and -dry-run may read here)")
+	}
+}
+
+// contents judges the rows.
+func (f *findings) contents(ctx context.Context) error {
+	r := f.r
+	if err := f.encrypted(ctx); err != nil {
+		return err
+	}
+	counts, err := r.Source.Count(ctx, r.Settings.AdminRoles)
+	if err != nil {
+		return err
+	}
+	r.counts = counts
+	f.accept("instances", counts.Instances, "%d users belong to other instances", counts.Instances)
+	if err := f.duplicates(ctx); err != nil {
+		return err
+	}
+	f.accept("saml", counts.SAML, "%d users sign in by SAML only", counts.SAML)
+	f.accept("web3", counts.Wallets, "%d users sign in by a wallet only", counts.Wallets)
+	f.accept("webauthn", counts.SecurityKeys, "%d verified security keys: their owners would fall back to one factor", counts.SecurityKeys)
+	f.accept("passkeys", counts.Passkeys, "%d passkeys", counts.Passkeys)
+	f.accept("oauth", counts.OAuthSessions+counts.OAuthClients, "%d sessions of %d OAuth clients", counts.OAuthSessions, counts.OAuthClients)
+	if counts.Super > 0 {
+		f.warn("%d users have is_super_admin, which means nothing here; %d users have a role of AUTH_JWT_ADMIN_ROLES", counts.Super, counts.Admins)
+	}
+	return f.providers(ctx)
+}
+
+// providers warns of identities that open nothing until their provider is on.
+func (f *findings) providers(ctx context.Context) error {
+	r := f.r
+	names, err := r.Source.CustomProviders(ctx)
+	if err != nil {
+		return err
+	}
+	r.m.custom = customProviders(names, r.Settings.Providers)
+	counts, err := r.Source.ProviderCounts(ctx)
+	if err != nil {
+		return err
+	}
+	for _, there := range slices.Sorted(maps.Keys(counts)) {
+		name := r.m.provider(there)
+		on := r.Settings.Providers[strings.TrimSuffix(name, "_oidc")] || r.Settings.Providers[name] || r.Settings.Free[name]
+		text := "it"
+		if renamed, ok := r.m.custom[there]; ok {
+			text = "AUTH_EXTERNAL_OIDC_" + strings.ToUpper(renamed) + "_ISSUER"
+		}
+		if !on {
+			f.warn("%d identities of provider %s, which is off here: nobody signs in with them until %s is on", counts[there], there, text)
+		}
+	}
+	return nil
+}
+
+// sealedBy counts what is encrypted under one key.
+type sealedBy struct{ passwords, factors, sessions int64 }
+
+// encrypted opens every encrypted column, and reads every password and factor that isn't plainly good.
+func (f *findings) encrypted(ctx context.Context) error {
+	r := f.r
+	missing := map[string]*sealedBy{}
+	type broken struct {
+		what string
+		n    int64
+	}
+	failed := map[string]*broken{}
+	open := func(text string, id uuid.UUID, what string, add func(*sealedBy)) (string, bool) {
+		e, sealed := former.ParseEncrypted(text)
+		if !sealed {
+			return text, true
+		}
+		plain, err := e.Open(r.Settings.Keys, id)
+		switch {
+		case errors.Is(err, former.ErrNoKey):
+			if missing[e.KeyID] == nil {
+				missing[e.KeyID] = new(sealedBy)
+			}
+			add(missing[e.KeyID])
+		case err != nil:
+			if failed[e.KeyID] == nil {
+				failed[e.KeyID] = &broken{what: what}
+			} else {
+				failed[e.KeyID].n++
+			}
+		}
+		return plain, err == nil
+	}
+	var first uuid.UUID
+	err := r.Source.OddPasswords(ctx, func(user uuid.UUID, text string) error {
+		hash, ok := open(text, user, fmt.Sprintf("user %s's password", user), func(s *sealedBy) { s.passwords++ })
+		if ok && password.ValidImport(hash) != nil {
+			if r.refused++; r.refused == 1 {
+				first = user
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		err = f.factors(ctx, open)
+	}
+	if err == nil {
+		err = r.Source.SealedSessions(ctx, func(session uuid.UUID, text string) error {
+			key, ok := open(text, session, fmt.Sprintf("session %s's key", session), func(s *sealedBy) { s.sessions++ })
+			if _, plain := former.SessionKey(key); ok && !plain {
+				r.badSessions[session] = true
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return err
+	}
+	for _, key := range slices.Sorted(maps.Keys(missing)) {
+		m := missing[key]
+		f.refuse("%d passwords, %d authenticator keys and %d session keys are encrypted under key %q, which AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS does not have", m.passwords, m.factors, m.sessions, key)
+	}
+	for _, key := range slices.Sorted(maps.Keys(failed)) {
+		f.refuse("key %q does not open %s (and %d more)", key, failed[key].what, failed[key].n)
+	}
+	f.accept("passwords", r.refused, "%d passwords are in a form or of a cost that is not read here (first user %s)", r.refused, first)
+	return nil
+}
+
+// factors finds the factors that don't come: unreadable ones, and a second one of the same number.
+func (f *findings) factors(ctx context.Context, open func(string, uuid.UUID, string, func(*sealedBy)) (string, bool)) error {
+	r := f.r
+	var user uuid.UUID
+	numbers := map[string]bool{}
+	var unreadable []string
+	err := r.Source.EachFactor(ctx, func(v *former.Factor) error {
+		if v.UserID != user {
+			user, numbers = v.UserID, map[string]bool{}
+		}
+		if v.Kind == string(store.FactorPhone) {
+			number := phone(v.Phone)
+			if numbers[number] && number != "" {
+				r.dropped[v.ID] = "same number"
+			}
+			numbers[number] = true
+			return nil
+		}
+		text, ok := open(v.Secret, v.ID, fmt.Sprintf("factor %s's key", v.ID), func(s *sealedBy) { s.factors++ })
+		if _, readable := former.TOTPKey(text); ok && !readable {
+			r.dropped[v.ID] = "unreadable"
+			unreadable = append(unreadable, v.ID.String())
+		}
+		return nil
+	})
+	if n := len(unreadable); n > 0 {
+		f.warn("%d authenticators have no key that can be read, and are left out: %s", n, strings.Join(unreadable[:min(n, 20)], ", "))
+	}
+	return err
+}
+
+// duplicates finds users who differ in the spelling of an address or number only. Of such users the one who signed in
+// last comes.
+func (f *findings) duplicates(ctx context.Context) error {
+	r := f.r
+	var pairs []string
+	var groups int64
+	for _, column := range []string{"email", "phone"} {
+		fold := address.Fold
+		if column == "phone" {
+			fold = phone
+		}
+		same, err := r.namesakes(ctx, column, fold)
+		if err != nil {
+			return err
+		}
+		for _, users := range same {
+			sorted, err := r.Source.Latest(ctx, users)
+			if err != nil {
+				return err
+			}
+			if groups++; len(pairs) < 20 {
+				pairs = append(pairs, joinIDs(sorted))
+			}
+			for _, loser := range sorted[1:] {
+				r.losers[loser] = true
+			}
+		}
+	}
+	f.accept("duplicates", groups, "%d addresses stand twice when written in lower case: %s", groups, strings.Join(pairs, ", "))
+	return nil
+}
+
+func joinIDs(list []uuid.UUID) string {
+	var b strings.Builder
+	for i, id := range list {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(id.String())
+	}
+	return b.String()
+}
+
+// namesakes are the groups of users who have one address here. PostgreSQL's lower case depends on the database's
+// collation, so it only chooses what may fold.
+func (r *run) namesakes(ctx context.Context, column string, fold func(string) string) (groups [][]uuid.UUID, err error) {
+	type key struct{ aud, address string }
+	byKey := map[key]map[uuid.UUID]bool{}
+	add := func(user uuid.UUID, aud, text string) error {
+		if aud == "" {
+			aud = r.Settings.Audience
+		}
+		k := key{aud, fold(text)}
+		if byKey[k] == nil {
+			byKey[k] = map[uuid.UUID]bool{}
+		}
+		byKey[k][user] = true
+		return nil
+	}
+	if err := r.Source.OddAddresses(ctx, column, add); err != nil {
+		return nil, err
+	}
+	var list []string
+	for k := range byKey {
+		list = append(list, k.address)
+	}
+	slices.Sort(list)
+	list = slices.Compact(list)
+	for len(list) > 0 {
+		part := list[:min(len(list), former.BatchRows)]
+		list = list[len(part):]
+		if err := r.Source.WithAddress(ctx, column, part, add); err != nil {
+			return nil, err
+		}
+	}
+	for _, users := range byKey {
+		if len(users) > 1 {
+			groups = append(groups, slices.SortedFunc(maps.Keys(users), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }))
+		}
+	}
+	slices.SortFunc(groups, func(a, b []uuid.UUID) int { return strings.Compare(joinIDs(a), joinIDs(b)) })
+	return groups, nil
+}
+
+// stamp is a time for people.
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

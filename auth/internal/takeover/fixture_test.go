@@ -1,0 +1,216 @@
+package takeover_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/former/formertest"
+	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/auth/internal/takeover"
+)
+
+// losses are what the fixture needs to be left out.
+var losses = []string{"passwords", "saml", "web3", "webauthn", "oauth"}
+
+// move is a filled source, and our empty tables, in two schemas of one database.
+type move struct {
+	*formertest.Source
+	url       string // of ours
+	sourceURL string
+	namespace string
+	options   func(*takeover.Options)
+}
+
+func newMove(t *testing.T, release formertest.Release) *move {
+	t.Helper()
+	url := storetest.URL(t)
+	return &move{Source: formertest.Fill(t, url, "auth", release, time.Now()), url: url, sourceURL: url}
+}
+
+// settings are those of every test.
+func settings(t testing.TB) takeover.Settings {
+	t.Helper()
+	keys, err := former.ParseKeys(formertest.Keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	on := map[string]bool{"email": true, "phone": true}
+	for _, name := range provider.Names() {
+		on[name] = true
+	}
+	return takeover.Settings{Audience: "authenticated", Role: "authenticated", AdminRoles: []string{"service_role"},
+		LinkLife: 24 * time.Hour, OTPLife: time.Hour, Providers: on, Root: secret.NewRoot("root secret for the test of derivation"),
+		Keys: keys}
+}
+
+// output is what a run has written.
+type output struct {
+	out, log string
+	err      error
+}
+
+// run is one run of the command, in this process.
+func (m *move) run(t *testing.T, mode takeover.Mode, change ...func(*takeover.Options)) output {
+	t.Helper()
+	ctx := t.Context()
+	db, err := store.Open(ctx, store.Options{URL: m.url, Namespace: m.namespace, MaxConns: 4, Name: former.ApplicationName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	source, err := former.OpenSource(ctx, m.sourceURL, m.Schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer source.Close()
+	var out, log bytes.Buffer
+	o := takeover.Options{Mode: mode, Source: source, DB: db, Settings: settings(t), LeaveOut: losses, Out: &out, Log: &log}
+	o.Settings.Namespace = m.namespace
+	for _, f := range change {
+		f(&o)
+	}
+	err = takeover.Run(ctx, o)
+	o.Source.Close()
+	got := output{out.String(), log.String(), err}
+	m.private(t, got)
+	return got
+}
+
+// must is run, and fails the test when it does.
+func (m *move) must(t *testing.T, mode takeover.Mode, change ...func(*takeover.Options)) output {
+	t.Helper()
+	o := m.run(t, mode, change...)
+	if o.err != nil {
+		t.Fatalf("%v\n%s\n%s", o.err, o.log, o.out)
+	}
+	return o
+}
+
+// refused is run, which must say that text.
+func (m *move) refused(t *testing.T, mode takeover.Mode, want string, change ...func(*takeover.Options)) output {
+	t.Helper()
+	o := m.run(t, mode, change...)
+	text := o.log
+	if o.err != nil && !errors.Is(o.err, takeover.ErrRefused) {
+		text += o.err.Error() + "\n"
+	}
+	if o.err == nil || !slices.Contains(strings.Split(text, "\n"), want) {
+		t.Errorf("%v\n%s\nwant %s", o.err, text, want)
+	}
+	return o
+}
+
+// private fails the test if anything that was written shows an address, token, key or hash.
+func (m *move) private(t *testing.T, o output) {
+	t.Helper()
+	text := o.out + o.log
+	if o.err != nil {
+		text += o.err.Error()
+	}
+	for _, secret := range m.Private() {
+		if secret != "password" && strings.Contains(text, secret) { // which is one of the fixture's
+			t.Errorf("the output shows %q:\n%s", secret, text)
+		}
+	}
+}
+
+func (m *move) there(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	formertest.Exec(t, m.sourceURL, sql, args...)
+}
+
+// dump is every row of our tables, without what is random or of the run's time.
+func (m *move) dump(t testing.TB) map[string][]string {
+	t.Helper()
+	return dump(t, m.url, map[string]string{
+		m.namespace + "users": "", m.namespace + "identities": "", m.namespace + "sessions": "", m.namespace + "former_tokens": "",
+		m.namespace + "factors": "secret", m.namespace + "one_time_tokens": "id expires_at", m.namespace + "flows": "expires_at",
+		m.namespace + "challenges": "", m.namespace + "outbox": "", m.namespace + "limits": "",
+	}, m.Now)
+}
+
+// dump reads tables, but for some columns.
+func dump(t testing.TB, url string, tables map[string]string, now time.Time) map[string][]string {
+	t.Helper()
+	ctx := context.Background()
+	c, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(ctx)
+	all := map[string][]string{}
+	for name, without := range tables {
+		rows, err := c.Query(ctx, fmt.Sprintf("select (to_jsonb(t) - $1::text[])::text from %s t", name), strings.Fields(without))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(list)
+		all[name] = list
+	}
+	return all
+}
+
+// same compares dumps. Rows of kind 35, whose times are null there, have those of the takeover's start.
+func same(t *testing.T, got, want map[string][]string) {
+	t.Helper()
+	for name := range want {
+		a, b := masked(got[name]), masked(want[name])
+		for _, row := range a {
+			if !slices.Contains(b, row) {
+				t.Errorf("%s: not expected: %s", name, row)
+			}
+		}
+		for _, row := range b {
+			if !slices.Contains(a, row) {
+				t.Errorf("%s: missing: %s", name, row)
+			}
+		}
+		if len(a) != len(b) {
+			t.Errorf("%s: %d rows, want %d", name, len(a), len(b))
+		}
+	}
+}
+
+// recent are the times of this minute or so.
+func masked(rows []string) (out []string) {
+	this := regexp.MustCompile(`"(created_at|updated_at)": "` + time.Now().UTC().Format("2006-01-02T15") + `:[0-9:.]+\+00:00"`)
+	for _, r := range rows {
+		if strings.Contains(r, `"aud": `) {
+			r = this.ReplaceAllString(r, `"$1": "now"`)
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// one reads one value.
+func one[T any](t testing.TB, url, sql string, args ...any) (v T) {
+	t.Helper()
+	ctx := context.Background()
+	c, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(ctx)
+	if err := c.QueryRow(ctx, sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}

@@ -1,0 +1,222 @@
+package takeover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/store"
+)
+
+// laterPass carries what has changed since the floor. It may run twice, and one that was stopped begins again.
+func (r *run) laterPass(ctx context.Context) error {
+	since := former.Floor(*r.move.Floor)
+	r.result.since = &since
+	oldest := int64(r.floor)
+	r.move.PassFloor = &oldest
+	r.steps.Pass, r.steps.PassAt = "later", r.begun
+	if err := r.carry(ctx, "begin", nothing); err != nil {
+		return err
+	}
+	for _, t := range tables {
+		if err := r.laterTable(ctx, t, since); err != nil {
+			return err
+		}
+	}
+	if err := r.carry(ctx, "sessions", func(ctx context.Context, c *store.Carrier) error { return c.DetachFactors(ctx) }); err != nil {
+		return err
+	}
+	return r.endPass(ctx)
+}
+
+// laterTable removes the rows that no longer belong here, and frees what others may have now: addresses, names, provider
+// ids. Then it writes those that have changed or are missing.
+func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error {
+	r.progress.start(t.name, r.Source.Catalog.About(t.there))
+	var gone, freed, changed []uuid.UUID
+	overflow := false
+	flush := func(least int) error {
+		if len(gone) < least && len(freed) < least {
+			return nil
+		}
+		err := r.carry(ctx, t.name, func(ctx context.Context, c *store.Carrier) error {
+			n, err := c.Delete(ctx, t.here, gone)
+			if err == nil && t.here == store.CarriedUsers {
+				r.steps.Deleted += n
+				if len(freed) > 0 {
+					err = c.BlankUsers(ctx, freed)
+				}
+			}
+			return err
+		})
+		gone, freed = gone[:0], freed[:0]
+		return err
+	}
+	wanted := func(p *pair) bool { return p.wanted() && (p.here == nil || p.there.Changed) }
+	err := r.merge(ctx, t, &since, true, func(p pair) error {
+		r.progress.add(1)
+		switch {
+		case p.here != nil && !p.wanted():
+			gone = append(gone, p.id)
+		case p.here != nil && p.there.Changed && t.here == store.CarriedUsers:
+			freed = append(freed, p.id)
+		case p.here != nil && p.there.Changed && t.here != store.CarriedSessions: // of which nothing can be another's
+			gone = append(gone, p.id)
+		}
+		if wanted(&p) {
+			if overflow = overflow || len(changed) == r.Hooks.Kept; !overflow {
+				changed = append(changed, p.id)
+			}
+		}
+		return flush(former.BatchRows)
+	})
+	if err == nil && len(gone)+len(freed) > 0 {
+		err = flush(0)
+	}
+	if err != nil {
+		return err
+	}
+	// Removing a factor has removed the user's others.
+	if again := overflow || t.here == store.CarriedFactors; again {
+		return r.writeMissing(ctx, t, since, wanted)
+	}
+	return r.writeChanged(ctx, t, changed)
+}
+
+// writeMissing finds the changed and missing rows once more, and writes them while it reads.
+func (r *run) writeMissing(ctx context.Context, t table, since former.Floor, wanted func(*pair) bool) error {
+	var part []uuid.UUID
+	flush := func() error {
+		if len(part) == 0 {
+			return nil
+		}
+		err := r.writeChanged(ctx, t, part)
+		part = part[:0]
+		return err
+	}
+	err := r.merge(ctx, t, &since, true, func(p pair) error {
+		if t.here == store.CarriedFactors {
+			if p.wanted() && p.here == nil {
+				part = append(part, p.there.User)
+			}
+		} else if wanted(&p) {
+			part = append(part, p.id)
+		}
+		if len(part) < former.BatchRows {
+			return nil
+		}
+		return flush()
+	})
+	if err != nil {
+		return err
+	}
+	return flush()
+}
+
+// writeChanged writes rows by their ids; factors by their users'.
+func (r *run) writeChanged(ctx context.Context, t table, list []uuid.UUID) error {
+	return r.pipe(ctx, t.name, func(ctx context.Context, pass func(batch) error) error {
+		if t.here != store.CarriedFactors {
+			return r.readChanged(ctx, t, list, pass)
+		}
+		b, err := r.factorsOf(ctx, list)
+		if err != nil || b.rows == 0 {
+			return err
+		}
+		return pass(b)
+	}, func(batch) {})
+}
+
+// links replaces all links: they live shortly, and carry no cursor.
+func (r *run) links(ctx context.Context) error {
+	r.progress.start("links", r.Source.Catalog.About("one_time_tokens"))
+	r.steps.LinksUntil = time.Time{}
+	r.result.links = tally{Left: map[string]int64{}}
+	return r.pipe(ctx, "links", func(ctx context.Context, pass func(batch) error) error {
+		if err := pass(batch{write: func(ctx context.Context, c *store.Carrier) error { return c.DeleteLinks(ctx) }}); err != nil {
+			return err
+		}
+		return r.readLinks(ctx, pass)
+	}, func(batch) {})
+}
+
+// readLinks reads the links, maps them and counts them.
+func (r *run) readLinks(ctx context.Context, pass func(batch) error) error {
+	var cursor uuid.UUID
+	for {
+		list, err := r.Source.Links(ctx, cursor)
+		if err != nil || len(list) == 0 {
+			return err
+		}
+		var tokens []store.NewToken
+		var flows []store.Flow
+		var until time.Time
+		for _, l := range list {
+			cursor = l.ID
+			r.result.links.There++
+			t, flow, reason, err := r.m.link(l)
+			if err != nil {
+				return err
+			}
+			if reason == "" && r.losers[l.UserID] {
+				reason = leftUser
+			}
+			if reason != "" {
+				r.result.links.Left[reason]++
+				continue
+			}
+			r.result.links.Carried++
+			if tokens = append(tokens, t); flow != nil {
+				flows = append(flows, *flow)
+			}
+			if t.ExpiresAt.After(until) {
+				until = t.ExpiresAt
+			}
+		}
+		b := batch{rows: len(list), cursor: cursor, write: func(ctx context.Context, c *store.Carrier) error {
+			if until.After(r.steps.LinksUntil) {
+				r.steps.LinksUntil = until
+			}
+			return c.Links(ctx, tokens, flows)
+		}}
+		if err := pass(b); err != nil {
+			return err
+		}
+	}
+}
+
+// awaitWriters waits until no transaction there can still write: its rows would be older than the last look and come
+// after it.
+func (r *run) awaitWriters(ctx context.Context) error {
+	deadline := time.Now().Add(r.Hooks.LockWait)
+	for {
+		pid, found, err := r.Source.Writer(ctx)
+		if err != nil || !found {
+			return err
+		}
+		if time.Now().After(deadline) {
+			if pid == 0 {
+				return errors.New("a transaction there is still open (a prepared one)")
+			}
+			return fmt.Errorf("a transaction there is still open (pid %d)", pid)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// lastLook makes sure that nothing was written there since this run began.
+func (r *run) lastLook(ctx context.Context) error {
+	n, err := r.Source.Changed(ctx, r.floor)
+	if err == nil && n > 0 {
+		err = fmt.Errorf("the service there still writes (%d rows): stop it and run this again", n)
+	}
+	return err
+}

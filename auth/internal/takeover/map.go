@@ -1,0 +1,384 @@
+package takeover
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/address"
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+)
+
+// pendingLife is how long a sign-up that was never confirmed waits here.
+const pendingLife = 30 * 24 * time.Hour
+
+// mapper makes our rows of theirs. It depends on nothing but its fields, so that a row that is mapped anew is the same.
+type mapper struct {
+	Settings
+	// begun is when the takeover began, which stands in for times that are missing; now bounds those that lie ahead.
+	begun, now time.Time
+	// withoutPasswords: passwords in an unknown form are dropped.
+	withoutPasswords bool
+	// custom are our names of providers called custom:NAME there.
+	custom map[string]string
+}
+
+// past bounds a time by now.
+func (m *mapper) past(t time.Time) time.Time {
+	if t.After(m.now) {
+		return m.now
+	}
+	return t
+}
+
+func orTime(a, b time.Time) time.Time {
+	if a.IsZero() {
+		return b
+	}
+	return a
+}
+
+// object is a column that should hold an object; plain is false where it held something else.
+func object(text []byte) (o json.RawMessage, plain bool) {
+	if len(text) == 0 || text[0] != '{' {
+		return json.RawMessage("{}"), len(text) == 0 || string(text) == "null"
+	}
+	return text, true
+}
+
+// unlock opens a column if it is encrypted.
+func (m *mapper) unlock(text string, id uuid.UUID) (string, error) {
+	e, sealed := former.ParseEncrypted(text)
+	if !sealed {
+		return text, nil
+	}
+	return e.Open(m.Keys, id)
+}
+
+func phone(number string) string { return address.FoldPhone(number) }
+
+// user maps a user, and the sign-up that waits if the user is one.
+func (m *mapper) user(u *former.User) (store.CarriedUser, error) {
+	gone := !u.DeletedAt.IsZero()
+	created := m.past(orTime(u.CreatedAt, m.begun))
+	c := store.CarriedUser{User: store.User{
+		ID: u.ID, Aud: cmp.Or(u.Aud, m.Audience), Role: cmp.Or(u.Role, m.Role), IsAnonymous: u.Anonymous,
+		CreatedAt: created, UpdatedAt: m.past(orTime(u.UpdatedAt, created)), LastSignInAt: u.LastSignInAt,
+		EmailConfirmedAt: u.EmailConfirmedAt, PhoneConfirmedAt: u.PhoneConfirmedAt, InvitedAt: u.InvitedAt,
+		BannedUntil: u.BannedUntil, DeletedAt: u.DeletedAt, ConfirmationSentAt: u.ConfirmationSentAt,
+		RecoverySentAt: u.RecoverySentAt, EmailChangeSentAt: u.EmailChangeSentAt, PhoneChangeSentAt: u.PhoneChangeSentAt,
+		ReauthenticationSentAt: u.ReauthenticationSentAt,
+		AppMetadata:            json.RawMessage("{}"), UserMetadata: json.RawMessage("{}"),
+	}}
+	if gone {
+		return c, nil
+	}
+	c.Email, c.Phone = address.Fold(u.Email), phone(u.Phone)
+	c.NewEmail, c.NewPhone = address.Fold(u.NewEmail), phone(u.NewPhone)
+	if c.NewEmail != "" && u.ConfirmStatus == 1 {
+		c.CurrentEmailProven, c.NewEmailProven = u.CurrentTokenGone, u.NewTokenGone
+	}
+	c.AppMetadata, _ = object(u.AppMetadata)
+	hash, err := m.password(u)
+	if err != nil {
+		return c, err
+	}
+	if !u.Pending() {
+		c.UserMetadata, _ = object(u.UserMetadata)
+		c.PasswordHash = hash
+		return c, nil
+	}
+	c.Pending = m.pending(u, &c.User, hash)
+	return c, nil
+}
+
+// password is the hash that the user brings; "" for none.
+func (m *mapper) password(u *former.User) (string, error) {
+	if u.Password == "" || !u.DeletedAt.IsZero() || invited(u) {
+		return "", nil
+	}
+	hash, err := m.unlock(u.Password, u.ID)
+	if err != nil {
+		return "", fmt.Errorf("user %s: the password does not open", u.ID)
+	}
+	if password.ValidImport(hash) == nil {
+		return hash, nil
+	}
+	if m.withoutPasswords {
+		return "", nil
+	}
+	return "", fmt.Errorf("user %s: the password is in a form or of a cost that is not read here", u.ID)
+}
+
+func invited(u *former.User) bool {
+	return !u.InvitedAt.IsZero() && u.EmailConfirmedAt.IsZero() && u.PhoneConfirmedAt.IsZero()
+}
+
+// pending is the sign-up that waits. It is a little older than the link that the service mailed with it.
+func (m *mapper) pending(u *former.User, c *store.User, hash string) *store.Token {
+	return &store.Token{
+		ID: uuid.New(), User: u.ID, Kind: store.KindSignup, Address: cmp.Or(c.Email, c.Phone), PasswordHash: hash,
+		UserMetadata: signupData(u.UserMetadata), CreatedAt: u.ConfirmationSentAt.Add(-time.Microsecond),
+		ExpiresAt: m.begun.Add(pendingLife),
+	}
+}
+
+// signupData is what a user gave at sign-up, without what the service added.
+func signupData(text []byte) json.RawMessage {
+	o, _ := object(text)
+	var all map[string]json.RawMessage
+	if json.Unmarshal(o, &all) != nil {
+		return json.RawMessage("{}")
+	}
+	for _, name := range []string{"sub", "email", "email_verified", "phone_verified", "phone"} {
+		delete(all, name)
+	}
+	b, err := json.Marshal(all)
+	if err != nil {
+		panic(err) // it was read just now
+	}
+	return b
+}
+
+// identity maps an identity.
+func (m *mapper) identity(i *former.Identity) store.Identity {
+	created := orTime(i.CreatedAt, m.past(orTime(i.UserCreatedAt, m.begun)))
+	updated := orTime(i.UpdatedAt, m.past(orTime(i.UserUpdatedAt, created)))
+	data, _ := object(i.Data)
+	return store.Identity{
+		ID: i.ID, UserID: i.UserID, Provider: m.provider(i.Provider), ProviderID: i.ProviderID, Email: provenEmail(i.Provider, data),
+		Data: data, LastSignInAt: i.LastSignInAt, CreatedAt: created, UpdatedAt: updated,
+	}
+}
+
+func (m *mapper) provider(name string) string { return cmp.Or(m.custom[name], name) }
+
+// provenEmail is the address that the provider vouches for.
+func provenEmail(provider string, data json.RawMessage) string {
+	var d struct {
+		Email    any `json:"email"`
+		Verified any `json:"email_verified"`
+	}
+	if json.Unmarshal(data, &d) != nil || provider != "email" && d.Verified != true {
+		return ""
+	}
+	email, _ := d.Email.(string)
+	return address.Fold(email)
+}
+
+// customProviders are our names of providers that are called custom:NAME there: those under which
+// AUTH_EXTERNAL_OIDC_<NAME>_* configures one. Two that would have one name, or that of a provider of ours, keep theirs.
+func customProviders(names []string, ours map[string]bool) map[string]string {
+	short := func(name string) string {
+		return strings.ToLower(strings.NewReplacer("-", "_", ":", "_").Replace(strings.TrimPrefix(name, "custom:")))
+	}
+	uses, renamed := map[string]int{}, map[string]string{}
+	for _, name := range names {
+		uses[short(name)]++
+	}
+	for _, name := range names {
+		s := short(name)
+		if _, taken := ours[s]; !taken && s != "" && uses[s] == 1 {
+			renamed[name] = s
+		}
+	}
+	return renamed
+}
+
+// factors maps the factors of one user, which come by age. dropped are those that don't come.
+func (m *mapper) factors(list []*former.Factor, dropped map[uuid.UUID]string) []store.CarriedFactor {
+	var out []store.CarriedFactor
+	own, taken := map[string]bool{}, map[string]bool{}
+	for _, f := range list {
+		own[f.Name] = true
+	}
+	for _, f := range list {
+		if f.Reason != "" || dropped[f.ID] != "" {
+			continue
+		}
+		base := f.Name
+		if strings.TrimSpace(base) == "" {
+			base = ""
+		}
+		name := base
+		for n := 2; taken[name] || n > 2 && own[name]; n++ { // one that is made up is no other factor's own
+			name = strings.TrimLeft(fmt.Sprintf("%s %d", base, n), " ")
+		}
+		taken[name] = true
+		key, err := m.totpKey(f)
+		if err != nil || f.Kind == string(store.FactorTOTP) && key == nil {
+			continue
+		}
+		c := store.CarriedFactor{UserID: f.UserID, Factor: store.Factor{
+			ID: f.ID, Kind: store.FactorKind(f.Kind), FriendlyName: name, CreatedAt: f.CreatedAt, UpdatedAt: f.UpdatedAt,
+			VerifiedAt: f.UpdatedAt, LastChallengedAt: f.LastChallengedAt,
+		}}
+		if c.Kind == store.FactorPhone {
+			c.Phone = phone(f.Phone)
+		} else {
+			c.Secret = m.Root.Seal(secret.Factors, key, f.ID[:])
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// totpKey is a TOTP factor's key; nil where it is missing or can't be read.
+func (m *mapper) totpKey(f *former.Factor) ([]byte, error) {
+	if f.Kind != string(store.FactorTOTP) {
+		return nil, nil
+	}
+	text, err := m.unlock(f.Secret, f.ID)
+	if err != nil {
+		return nil, err
+	}
+	key, _ := former.TOTPKey(text)
+	return key, nil
+}
+
+// session maps a session with a live token; ok is false if an encrypted key turns out to be none.
+func (m *mapper) session(s *former.Session) (c store.CarriedSession, ok bool, err error) {
+	text := s.Token
+	if s.Version == 2 {
+		plain, err := m.unlock(s.Key, s.ID)
+		if err != nil {
+			return c, false, fmt.Errorf("session %s: the key does not open", s.ID)
+		}
+		key, ok := former.SessionKey(plain)
+		if !ok {
+			return c, false, nil
+		}
+		text = former.NewVersion2(s.ID, uint64(s.Counter), key)
+	}
+	t, ok := former.ParseToken(text)
+	if !ok {
+		return c, false, nil
+	}
+	created := orTime(s.CreatedAt, orTime(s.RefreshedAt, m.begun))
+	refreshed := created
+	for _, at := range []time.Time{s.RefreshedAt, s.TokenAt} {
+		if at.After(refreshed) {
+			refreshed = at
+		}
+	}
+	c = store.CarriedSession{SecretHash: t.SecretHash(m.Root), Session: store.Session{
+		ID: s.ID, UserID: s.UserID, CreatedAt: created, RefreshedAt: m.past(refreshed), UserAgent: s.UserAgent, IP: s.IP, AAL: s.AAL,
+		AMR: amr(s.AMR), Tag: s.Tag, FactorID: s.FactorID, NotAfter: s.NotAfter,
+	}}
+	if t.Version == 1 {
+		c.TokenMAC = t.MAC(m.Root)
+	}
+	return c, true, nil
+}
+
+// amr is the claim: newest first, then by method.
+func amr(claims []former.Claim) json.RawMessage {
+	type method struct {
+		Method    string `json:"method"`
+		Timestamp int64  `json:"timestamp"`
+	}
+	list := make([]method, len(claims))
+	for i, c := range claims {
+		list[i] = method{c.Method, c.At.Unix()}
+	}
+	slices.SortFunc(list, func(a, b method) int {
+		return cmp.Or(cmp.Compare(b.Timestamp, a.Timestamp), strings.Compare(a.Method, b.Method))
+	})
+	b, err := json.Marshal(list)
+	if err != nil {
+		panic(err) // texts and numbers
+	}
+	return b
+}
+
+// Why a link is not carried.
+const (
+	leftExpired = "expired"
+	leftCodes   = "codes only"
+	leftUser    = "user left out"
+	leftFlow    = "without its PKCE flow"
+	leftUsed    = "no longer valid"
+)
+
+// flowMethods are the methods there of flows that a kind of link continues.
+var flowMethods = map[string][]string{
+	"confirmation_token":         {"email/signup", "magiclink", "invite"},
+	"recovery_token":             {"recovery", "magiclink"},
+	"email_change_token_current": {"email_change"},
+	"email_change_token_new":     {"email_change"},
+}
+
+// link maps a mailed link, and the flow that it continues. reason is why it is not carried.
+func (m *mapper) link(l *former.MailedLink) (t store.NewToken, flow *store.Flow, reason string, err error) {
+	u := l.User
+	if u == nil || u.Reason != "" || !u.DeletedAt.IsZero() {
+		return t, nil, leftUser, nil
+	}
+	email, unconfirmed := address.Fold(u.Email), u.EmailConfirmedAt.IsZero()
+	t.Token = store.Token{ID: uuid.New(), User: u.ID, Address: email, Identity: l.Identity}
+	bounded := true
+	switch {
+	case email == "" || l.Type == "phone_change_token" || l.Type == "reauthentication_token":
+		return t, nil, leftCodes, nil
+	case l.Type == "confirmation_token" && !unconfirmed:
+		return t, nil, leftUsed, nil
+	case l.Type == "confirmation_token":
+		bounded = false
+		t.CreatedAt, t.Kind = u.ConfirmationSentAt, store.KindSignup
+		if !u.InvitedAt.IsZero() {
+			t.Kind = store.KindInvite
+		} else if u.Pending() {
+			if t.PasswordHash, err = m.password(u); err != nil {
+				return t, nil, "", err
+			}
+			t.UserMetadata = signupData(u.UserMetadata)
+		}
+	case l.Type == "recovery_token":
+		t.CreatedAt, t.Kind = u.RecoverySentAt, store.KindRecovery
+	case l.Type == "email_change_token_current":
+		t.CreatedAt, t.Kind = u.EmailChangeSentAt, store.KindEmailChangeCurrent
+	case l.Type == "email_change_token_new":
+		t.CreatedAt, t.Kind, t.Address = u.EmailChangeSentAt, store.KindEmailChangeNew, address.Fold(u.NewEmail)
+	default:
+		return t, nil, leftCodes, nil
+	}
+	if t.CreatedAt.IsZero() || t.Address == "" {
+		return t, nil, leftUsed, nil
+	}
+	if l.RelatesTo != t.Address { // a code that went to the number
+		return t, nil, leftCodes, nil
+	}
+	text, continues := strings.CutPrefix(l.Token, former.PKCEPrefix)
+	hash, ok := former.LinkHash(text)
+	if !ok {
+		return t, nil, leftCodes, nil
+	}
+	t.LinkHash = bytes.Clone(hash[:])
+	t.ExpiresAt = t.CreatedAt.Add(m.LinkLife)
+	if last := m.now.Add(m.OTPLife); bounded && t.ExpiresAt.After(last) {
+		t.ExpiresAt = last
+	}
+	if !t.ExpiresAt.After(m.now) {
+		return t, nil, leftExpired, nil
+	}
+	if !continues {
+		return t, nil, "", nil
+	}
+	for _, f := range l.Flows {
+		if slices.Contains(flowMethods[l.Type], f.Method) && (f.ChallengeMethod == "s256" || f.ChallengeMethod == "plain") {
+			t.Flow = f.ID
+			return t, &store.Flow{ID: f.ID, User: u.ID, Method: f.Method, Challenge: f.Challenge, ChallengeMethod: f.ChallengeMethod,
+				CreatedAt: orTime(f.CreatedAt, t.CreatedAt), ExpiresAt: t.ExpiresAt.Add(5 * time.Minute)}, "", nil
+		}
+	}
+	return t, nil, leftFlow, nil
+}

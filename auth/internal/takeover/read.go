@@ -1,0 +1,204 @@
+package takeover
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/store"
+)
+
+// size gathers what a batch holds, and says when it is full.
+type size struct{ rows, bytes int }
+
+func (s *size) add(bytes int) error {
+	s.rows++
+	if s.bytes += bytes; s.bytes >= former.BatchBytes {
+		return former.ErrEnough
+	}
+	return nil
+}
+
+// next bounds the read behind a batch that was cut: what the server sends beyond it is thrown away.
+func (s *size) next(rows int) int {
+	if s.bytes >= former.BatchBytes {
+		return max(2*s.rows, 1)
+	}
+	return min(2*rows, former.BatchRows)
+}
+
+// readAll reads a table from a cursor to its end.
+func (r *run) readAll(ctx context.Context, t table, cursor uuid.UUID, pass func(batch) error) error {
+	if t.there == former.Factors {
+		return r.readFactors(ctx, cursor, pass)
+	}
+	for rows := former.BatchRows; ; {
+		b, s, err := r.readBatch(ctx, t, former.Select{After: cursor, Rows: rows}, true)
+		if err != nil || s.rows == 0 {
+			return err
+		}
+		if err := pass(b); err != nil {
+			return err
+		}
+		cursor, rows = b.cursor, s.next(rows)
+	}
+}
+
+// readChanged reads rows by their ids, in batches.
+func (r *run) readChanged(ctx context.Context, t table, list []uuid.UUID, pass func(batch) error) error {
+	for len(list) > 0 {
+		part := list[:min(len(list), former.BatchRows)]
+		b, s, err := r.readBatch(ctx, t, former.Select{IDs: part}, false)
+		if err != nil {
+			return err
+		}
+		if s.bytes >= former.BatchBytes && s.rows < len(part) { // cut: the rest comes next
+			last := 0
+			for i, id := range part {
+				if id == b.cursor {
+					last = i
+				}
+			}
+			part = part[:last+1]
+		}
+		list = list[len(part):]
+		if s.rows == 0 {
+			continue
+		}
+		if err := pass(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readBatch reads one batch, and maps it. fresh: none of its rows is here.
+func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh bool) (b batch, s size, err error) {
+	switch t.there {
+	case former.Users:
+		var list []store.CarriedUser
+		err = r.Source.Users(ctx, w, func(u *former.User) error {
+			b.cursor = u.ID
+			if u.Reason == "" && !r.losers[u.ID] {
+				c, err := r.m.user(u)
+				if err != nil {
+					return err
+				}
+				list = append(list, c)
+			}
+			return s.add(len(u.AppMetadata) + len(u.UserMetadata) + len(u.Password) + 300)
+		})
+		b.write = func(ctx context.Context, c *store.Carrier) error { return r.writeUsers(ctx, c, list, fresh) }
+	case former.Identities:
+		var list []store.Identity
+		err = r.Source.Identities(ctx, w, func(i *former.Identity) error {
+			b.cursor = i.ID
+			if i.Reason == "" && !r.losers[i.UserID] {
+				list = append(list, r.m.identity(i))
+			}
+			return s.add(len(i.Data) + 200)
+		})
+		b.write = func(ctx context.Context, c *store.Carrier) error {
+			if len(list) == 0 {
+				return nil
+			}
+			_, err := c.Identities(ctx, list)
+			return err
+		}
+	case former.Sessions:
+		var found []*former.Session
+		var list []store.CarriedSession
+		if found, err = r.Source.Sessions(ctx, w); err != nil {
+			return b, s, err
+		}
+		for _, v := range found {
+			b.cursor = v.ID
+			s.rows++
+			if v.Reason != "" || r.losers[v.UserID] {
+				continue
+			}
+			c, ok, err := r.m.session(v)
+			if err != nil {
+				return b, s, err
+			}
+			if ok {
+				list = append(list, c)
+			}
+		}
+		b.write = func(ctx context.Context, c *store.Carrier) error {
+			if len(list) == 0 {
+				return nil
+			}
+			_, err := c.Sessions(ctx, list, fresh)
+			return err
+		}
+	}
+	b.rows = s.rows
+	return b, s, err
+}
+
+// factorOwners is how many users' factors are one batch.
+const factorOwners = 2000
+
+// readFactors reads the factors of users behind a cursor.
+func (r *run) readFactors(ctx context.Context, cursor uuid.UUID, pass func(batch) error) error {
+	for {
+		owners, err := r.Source.FactorOwners(ctx, cursor, factorOwners)
+		if err != nil || len(owners) == 0 {
+			return err
+		}
+		cursor = owners[len(owners)-1]
+		b, err := r.factorsOf(ctx, owners)
+		if err != nil {
+			return err
+		}
+		if b.cursor = cursor; b.rows == 0 {
+			continue
+		}
+		if err := pass(b); err != nil {
+			return err
+		}
+	}
+}
+
+// factorsOf reads all factors of users, since the names of one user's depend on each other.
+func (r *run) factorsOf(ctx context.Context, owners []uuid.UUID) (b batch, err error) {
+	var list []store.CarriedFactor
+	var one []*former.Factor
+	flush := func() {
+		list = append(list, r.m.factors(one, r.dropped)...)
+		one = nil
+	}
+	err = r.Source.FactorsOf(ctx, owners, func(f *former.Factor) error {
+		b.rows++
+		if r.losers[f.UserID] {
+			return nil
+		}
+		if len(one) > 0 && one[0].UserID != f.UserID {
+			flush()
+		}
+		one = append(one, f)
+		return nil
+	})
+	flush()
+	b.write = func(ctx context.Context, c *store.Carrier) error {
+		if len(list) == 0 {
+			return nil
+		}
+		_, err := c.Factors(ctx, list)
+		return err
+	}
+	return b, err
+}
+
+// writeUsers writes users and counts them.
+func (r *run) writeUsers(ctx context.Context, c *store.Carrier, list []store.CarriedUser, fresh bool) error {
+	if len(list) == 0 {
+		return nil
+	}
+	w, err := c.Users(ctx, list, fresh)
+	r.steps.Written += w.Added
+	r.steps.Deleted += w.Removed
+	return err
+}

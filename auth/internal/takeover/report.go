@@ -1,0 +1,294 @@
+package takeover
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/store"
+)
+
+// result is what a run has found out for its report.
+type result struct {
+	location     store.Location
+	sameDatabase bool
+	tables       map[string]*tally
+	links        tally
+	versions     [3]int64
+	pending      tally
+	passwords    tally
+	// since is the floor of a later run.
+	since                       *former.Floor
+	sampleUsers, sampleSessions int
+	closed                      time.Time
+	// outlook is what a dry run says of the last run.
+	outlook string
+}
+
+// state is how the takeover stands after the run.
+func (r *run) state() string {
+	switch {
+	case r.Mode == DryRun:
+		return "dry run"
+	case !r.result.closed.IsZero():
+		return "closed"
+	}
+	return "open"
+}
+
+// report counts what only concerns the report, and writes it.
+func (r *run) report(ctx context.Context) error {
+	if err := r.countPending(ctx); err != nil {
+		return err
+	}
+	there := r.result.location
+	advice, err := r.Source.Advise(ctx, former.Target{Users: former.Name(there.Schema, r.Settings.Namespace+"users"),
+		Role: former.Name(there.Role), Same: r.result.sameDatabase})
+	if err != nil {
+		return err
+	}
+	r.progress.clear()
+	if r.JSON {
+		return r.reportJSON(advice)
+	}
+	w := r.Out
+	if r.Mode == DryRun {
+		fmt.Fprintln(w, "dry run: nothing was written")
+	}
+	fmt.Fprintf(w, "takeover from schema %s (version %d) of %s into schema %s\n", r.Source.Schema, r.Source.Catalog.Version, r.Source.Host(),
+		there.Schema)
+	r.reportTables()
+	r.reportEnd()
+	for _, text := range r.warnings {
+		fmt.Fprintln(w, "warning:", text)
+	}
+	if r.result.closed.IsZero() {
+		if len(advice.Objects) > 0 {
+			fmt.Fprintln(w, "of the application, for the run that closes:")
+			for _, name := range advice.Objects {
+				fmt.Fprintln(w, " ", name)
+			}
+		}
+		return nil
+	}
+	fmt.Fprintln(w, "-- suggestions:")
+	for _, line := range append(advice.Suggestions, r.Source.Retire()...) {
+		fmt.Fprintln(w, line)
+	}
+	fmt.Fprintln(w, "-- way back:")
+	for _, line := range r.wayBack(advice) {
+		fmt.Fprintln(w, line)
+	}
+	return nil
+}
+
+// wayBack are the statements with what to do around them.
+func (r *run) wayBack(a former.Advice) []string {
+	lines := []string{"-- 503 at the proxy, stop this service, list the users created since " + stamp(r.result.closed) + ", then run:"}
+	lines = append(lines, a.WayBack...)
+	return append(lines, "-- then start the service there, and add the new users by POST /admin/users there")
+}
+
+// row is a line of the table.
+type row struct {
+	name string
+	tally
+}
+
+func (r *run) rows() []row {
+	t := r.result.tables
+	version := func(n int) tally {
+		return tally{There: r.result.versions[n], Carried: r.result.versions[n], Left: map[string]int64{}}
+	}
+	rows := []row{{"users", *t["users"]}, {"  pending", r.result.pending}, {"  passwords", r.result.passwords},
+		{"identities", *t["identities"]}, {"factors", *t["factors"]}, {"sessions", *t["sessions"]},
+		{"  version 1", version(1)}, {"  version 2", version(2)}}
+	if r.Mode != Ahead {
+		rows = append(rows, row{"links", r.result.links})
+	}
+	return rows
+}
+
+func (t *tally) leftOut() (n int64) {
+	for _, v := range t.Left {
+		n += v
+	}
+	return n
+}
+
+// reasons are the kinds of what was left out, the most frequent first.
+func (t *tally) reasons() string {
+	names := slices.Sorted(maps.Keys(t.Left))
+	slices.SortStableFunc(names, func(a, b string) int { return int(t.Left[b] - t.Left[a]) })
+	var parts []string
+	for _, name := range names {
+		if t.Left[name] > 0 {
+			parts = append(parts, name+" "+count(t.Left[name]))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (r *run) reportTables() {
+	fmt.Fprintf(r.Out, "%-14s %9s %9s %9s\n", "", "there", "carried", "left out")
+	for _, one := range r.rows() {
+		line := fmt.Sprintf("%-14s %9s %9s %9s   %s", one.name, count(one.There), count(one.Carried), count(one.leftOut()), one.reasons())
+		fmt.Fprintln(r.Out, strings.TrimRight(line, " "))
+	}
+}
+
+func (r *run) reportEnd() {
+	took := time.Since(r.begun).Round(time.Second)
+	first := time.Duration(r.steps.Seconds * float64(time.Second)).Round(time.Second)
+	switch {
+	case r.Mode == DryRun:
+		if r.result.outlook != "" {
+			fmt.Fprintln(r.Out, r.result.outlook)
+		}
+	case r.result.closed.IsZero():
+		fmt.Fprintf(r.Out, "open since %s, after %v; the first run took %v; auth takeover carries what changes until then, and closes it\n",
+			stamp(r.move.StartedAt), took, first)
+	default:
+		fmt.Fprintf(r.Out, "verified: the same ids on both sides; %s users and %s sessions compared, 0 differ\n",
+			count(int64(r.result.sampleUsers)), count(int64(r.result.sampleSessions)))
+		fmt.Fprintf(r.Out, "closed %s after %v; the first run took %v\n", stamp(r.result.closed), took, first)
+	}
+}
+
+func (r *run) reportJSON(a former.Advice) error {
+	tables := map[string]tally{}
+	for _, one := range r.rows() {
+		tables[strings.TrimSpace(one.name)] = one.tally
+	}
+	list := func(lines []string) []string { return append([]string{}, lines...) }
+	out := struct {
+		Source      string           `json:"source"`
+		Version     int64            `json:"version"`
+		Schema      string           `json:"schema"`
+		DryRun      bool             `json:"dry_run"`
+		State       string           `json:"state"`
+		Tables      map[string]tally `json:"tables"`
+		Warnings    []string         `json:"warnings"`
+		Suggestions []string         `json:"suggestions"`
+		WayBack     []string         `json:"way_back"`
+		Sample      struct {
+			Users    int `json:"users"`
+			Sessions int `json:"sessions"`
+			Differ   int `json:"differ"`
+		} `json:"sample"`
+		Seconds float64 `json:"seconds"`
+	}{
+		Source: r.Source.Place(), Version: r.Source.Catalog.Version, Schema: r.result.location.Schema, DryRun: r.Mode == DryRun,
+		State: r.state(), Tables: tables, Warnings: list(r.warnings), Suggestions: list(a.Objects), WayBack: []string{},
+		Seconds: time.Since(r.begun).Seconds(),
+	}
+	out.Sample.Users, out.Sample.Sessions = r.result.sampleUsers, r.result.sampleSessions
+	if !r.result.closed.IsZero() {
+		out.Suggestions, out.WayBack = append(list(a.Suggestions), r.Source.Retire()...), r.wayBack(a)
+	}
+	text, err := json.Marshal(out)
+	if err == nil {
+		_, err = fmt.Fprintf(r.Out, "%s\n", text)
+	}
+	return err
+}
+
+// countPending counts the users who wait for their confirmation, and the passwords.
+func (r *run) countPending(ctx context.Context) error {
+	losers := slices.Collect(maps.Keys(r.losers))
+	pending, passwords, err := r.Source.Pending(ctx, losers)
+	if err != nil {
+		return err
+	}
+	if r.refused > 0 {
+		passwords.Left["passwords"] += r.refused
+	}
+	for _, v := range []struct {
+		from former.Share
+		to   *tally
+	}{{pending, &r.result.pending}, {passwords, &r.result.passwords}} {
+		*v.to = tally{There: v.from.There, Left: v.from.Left}
+		v.to.Carried = v.to.There - v.to.leftOut()
+	}
+	return nil
+}
+
+// dryRun reads, maps, opens and derives everything, and writes nothing.
+func (r *run) dryRun(ctx context.Context) error {
+	if r.move.Floor != nil {
+		return r.dryLater(ctx)
+	}
+	drop := func(batch) error { return ctx.Err() }
+	for _, t := range tables {
+		r.progress.start(t.name, r.Source.Catalog.About(t.there))
+		if err := r.readAll(ctx, t, [16]byte{}, func(b batch) error {
+			r.progress.add(int64(b.rows))
+			return drop(b)
+		}); err != nil {
+			return err
+		}
+	}
+	return r.dryReport(ctx)
+}
+
+// dryReport counts what would come.
+func (r *run) dryReport(ctx context.Context) error {
+	r.result.links = tally{Left: map[string]int64{}}
+	if err := r.readLinks(ctx, func(batch) error { return ctx.Err() }); err != nil {
+		return err
+	}
+	r.result.tables = map[string]*tally{}
+	for _, t := range tables {
+		counts := &tally{Left: map[string]int64{}}
+		r.result.tables[t.name] = counts
+		if err := r.merge(ctx, t, nil, false, func(p pair) error {
+			if counts.There++; p.reason != "" {
+				counts.Left[p.reason]++
+				return nil
+			}
+			if counts.Carried++; t.here == store.CarriedSessions {
+				r.result.versions[p.there.Version]++
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return r.report(ctx)
+}
+
+// dryLater counts what has changed since the first run: the last run looks at everything as this one does, and writes
+// that.
+func (r *run) dryLater(ctx context.Context) error {
+	n, err := r.Source.Changed(ctx, former.Floor(*r.move.Floor))
+	if err != nil {
+		return err
+	}
+	looked := time.Now()
+	if err := r.countOnly(ctx); err != nil {
+		return err
+	}
+	// The last run reads the ids twice to three times, and writes at the first run's rate.
+	estimate := 3 * time.Since(looked).Seconds()
+	if r.steps.Rows > 0 {
+		estimate += float64(n) * r.steps.Seconds / float64(r.steps.Rows)
+	}
+	r.result.outlook = fmt.Sprintf("changed since %s: about %s rows; the last run will take about %v", stamp(r.steps.LookedAt), count(n),
+		max(time.Second, time.Duration(estimate*float64(time.Second)).Round(time.Second)))
+	return r.dryReport(ctx)
+}
+
+// countOnly reads the ids there once, for the time that it takes.
+func (r *run) countOnly(ctx context.Context) error {
+	for _, t := range tables {
+		if err := r.merge(ctx, t, nil, true, func(pair) error { return nil }); err != nil {
+			return err
+		}
+	}
+	return nil
+}

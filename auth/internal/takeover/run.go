@@ -1,0 +1,324 @@
+package takeover
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/store"
+)
+
+// changedKept is how many ids of changed rows a later pass keeps in memory, 8 MiB; beyond that it reads them again.
+const changedKept = 1 << 19
+
+// run is one run of the command.
+type run struct {
+	Options
+	m        *mapper
+	begun    time.Time // of this run
+	progress *progress
+
+	move  store.Move
+	steps steps
+	// floor is the oldest transaction there that was running when this run began.
+	floor former.Floor
+
+	warnings []string
+	counts   former.Counts
+	// losers are users who have an address that another one keeps, dropped factors and badSessions sessions that only their
+	// contents rule out.
+	losers      map[uuid.UUID]bool
+	dropped     map[uuid.UUID]string
+	badSessions map[uuid.UUID]bool
+	// refused is how many passwords are left out.
+	refused int64
+
+	result result
+}
+
+// steps is what a move remembers between batches and runs.
+type steps struct {
+	// Pass is first until every row has been looked at once; then it is later while a pass is under way.
+	Pass string `json:"pass,omitempty"`
+	// Step and Cursor are how far the first pass is.
+	Step   string    `json:"step,omitempty"`
+	Cursor uuid.UUID `json:"cursor"`
+	// Written and Deleted count users: what is here besides signed up here.
+	Written int64 `json:"written"`
+	Deleted int64 `json:"deleted"`
+	// Rows and Seconds are those of the first pass.
+	Rows    int64   `json:"rows"`
+	Seconds float64 `json:"seconds"`
+	// LookedAt is when the pass began whose floor is the takeover's.
+	LookedAt time.Time `json:"looked_at,omitzero"`
+	PassAt   time.Time `json:"pass_at,omitzero"`
+	// LinksUntil is when the last carried link expires.
+	LinksUntil time.Time `json:"links_until,omitzero"`
+}
+
+func newRun(o Options) *run {
+	if o.Hooks.LockWait == 0 {
+		o.Hooks.LockWait = 10 * time.Second
+	}
+	if o.Hooks.Kept == 0 {
+		o.Hooks.Kept = changedKept
+	}
+	r := &run{Options: o, begun: time.Now().UTC().Truncate(time.Microsecond),
+		progress: &progress{out: o.Log, terminal: o.Terminal},
+		losers:   map[uuid.UUID]bool{}, dropped: map[uuid.UUID]string{}, badSessions: map[uuid.UUID]bool{}}
+	r.m = &mapper{Settings: o.Settings, begun: r.begun, now: r.begun, withoutPasswords: slices.Contains(o.LeaveOut, "passwords")}
+	return r
+}
+
+func (r *run) leaves(kind string) bool { return slices.Contains(r.LeaveOut, kind) }
+
+func (r *run) run(ctx context.Context) error {
+	defer r.progress.clear()
+	if r.Mode == Abandon {
+		return r.abandon(ctx)
+	}
+	if err := r.check(ctx); err != nil {
+		return err
+	}
+	if r.Mode == DryRun {
+		return r.dryRun(ctx)
+	}
+	if err := r.open(ctx); err != nil {
+		return err
+	}
+	fresh := r.steps.Pass == "" && r.move.Floor == nil
+	if r.move.Floor == nil {
+		if err := r.firstPass(ctx); err != nil {
+			return err
+		}
+	}
+	if !fresh {
+		if err := r.laterPass(ctx); err != nil {
+			return err
+		}
+	}
+	if r.Mode == Ahead {
+		if err := r.compare(ctx, false); err != nil {
+			return err
+		}
+		return r.report(ctx)
+	}
+	return r.finish(ctx)
+}
+
+// finish is the end of the last run.
+func (r *run) finish(ctx context.Context) error {
+	if err := r.links(ctx); err != nil {
+		return err
+	}
+	if err := r.awaitWriters(ctx); err != nil {
+		return err
+	}
+	if err := r.lastLook(ctx); err != nil {
+		return err
+	}
+	if err := r.compare(ctx, true); err != nil {
+		return err
+	}
+	if err := r.lastLook(ctx); err != nil { // once more, since comparing takes a while
+		return err
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	r.result.closed = time.Now().UTC().Truncate(time.Microsecond)
+	traits, err := json.Marshal(map[string]int64{"users": r.result.tables["users"].Carried, "sessions": r.result.tables["sessions"].Carried})
+	if err != nil {
+		return err
+	}
+	if err := r.carry(ctx, "close", func(ctx context.Context, c *store.Carrier) error {
+		return c.Close(ctx, &r.move, r.result.closed, traits)
+	}); err != nil {
+		return err
+	}
+	return r.report(ctx)
+}
+
+// open makes this process the takeover's owner.
+func (r *run) open(ctx context.Context) error {
+	owner := uuid.New()
+	if r.move.ID == uuid.Nil {
+		m := store.Move{ID: uuid.New(), Owner: owner, Source: r.Source.Place(), Mark: r.Source.Catalog.Mark, StartedAt: r.begun,
+			Steps: json.RawMessage("{}")}
+		opened, err := r.DB.OpenMove(ctx, m)
+		if err != nil {
+			return err
+		}
+		if !opened {
+			return errors.New("another process has just begun a takeover: run this again")
+		}
+		r.move = m
+		return nil
+	}
+	r.move.Owner = owner
+	if err := r.DB.OwnMove(ctx, r.move.ID, owner); err != nil {
+		return err
+	}
+	// The process before may have committed a batch meanwhile.
+	list, err := r.DB.Moves(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range list {
+		if m.ID == r.move.ID && m.Owner == owner {
+			return r.resume(m)
+		}
+	}
+	return store.ErrMoveLost
+}
+
+// resume takes over what a move remembers.
+func (r *run) resume(m store.Move) error {
+	r.move = m
+	r.steps = steps{}
+	if err := json.Unmarshal(m.Steps, &r.steps); err != nil {
+		return fmt.Errorf("read the state of the takeover: %w", err)
+	}
+	r.m.begun = m.StartedAt
+	return nil
+}
+
+// carry runs one transaction here, with the state that f leaves. A batch that has begun is finished when the context
+// ends.
+func (r *run) carry(ctx context.Context, step string, f func(context.Context, *store.Carrier) error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	ctx = context.WithoutCancel(ctx)
+	err := r.DB.Carry(ctx, &r.move, func(c *store.Carrier) error {
+		if err := f(ctx, c); err != nil {
+			return err
+		}
+		if r.Hooks.Writing != nil {
+			r.Hooks.Writing(step)
+		}
+		text, err := json.Marshal(r.steps)
+		r.move.Steps = text
+		return err
+	})
+	if err == nil && r.Hooks.Batch != nil {
+		r.Hooks.Batch(step)
+	}
+	if errors.Is(err, store.ErrMoveLost) {
+		return store.ErrMoveLost
+	}
+	return err
+}
+
+// batch is a unit of reading and writing.
+type batch struct {
+	rows   int
+	cursor uuid.UUID
+	write  func(context.Context, *store.Carrier) error
+}
+
+// pipe reads and writes side by side: while one batch is written the next one is read.
+func (r *run) pipe(ctx context.Context, step string, read func(ctx context.Context, pass func(batch) error) error,
+	done func(batch)) error {
+	next, stop := stream1(ctx, read)
+	defer stop()
+	for {
+		b, ok, err := next()
+		if err != nil || !ok {
+			return err
+		}
+		if err := r.carry(ctx, step, func(ctx context.Context, c *store.Carrier) error {
+			if err := b.write(ctx, c); err != nil {
+				return err
+			}
+			done(b)
+			return nil
+		}); err != nil {
+			return err
+		}
+		r.progress.add(int64(b.rows))
+	}
+}
+
+// firstPass copies every row, from where an earlier run has stopped.
+func (r *run) firstPass(ctx context.Context) error {
+	if r.steps.Pass == "" {
+		oldest := int64(r.floor)
+		r.move.PassFloor = &oldest
+		r.steps = steps{Pass: "first", Step: tables[0].name, PassAt: r.begun}
+		if err := r.carry(ctx, "begin", nothing); err != nil {
+			return err
+		}
+	}
+	timer := time.Now()
+	for i, t := range tables {
+		if r.steps.Step != t.name {
+			continue
+		}
+		r.progress.start(t.name, r.Source.Catalog.About(t.there))
+		err := r.pipe(ctx, t.name, func(ctx context.Context, pass func(batch) error) error {
+			return r.readAll(ctx, t, r.steps.Cursor, pass)
+		}, func(b batch) {
+			r.steps.Cursor = b.cursor
+			r.steps.Rows += int64(b.rows)
+			r.steps.Seconds += time.Since(timer).Seconds()
+			timer = time.Now()
+		})
+		if err != nil {
+			return err
+		}
+		r.steps.Cursor = uuid.Nil
+		if r.steps.Step = ""; i+1 < len(tables) {
+			r.steps.Step = tables[i+1].name
+		}
+	}
+	if err := r.endPass(ctx); err != nil {
+		return err
+	}
+	return r.DB.AnalyzeCarried(ctx)
+}
+
+func nothing(context.Context, *store.Carrier) error { return nil }
+
+// endPass makes the pass's floor the one of the next.
+func (r *run) endPass(ctx context.Context) error {
+	r.move.Floor, r.move.PassFloor = r.move.PassFloor, nil
+	r.steps.Pass, r.steps.LookedAt, r.steps.PassAt = "", r.steps.PassAt, time.Time{}
+	return r.carry(ctx, "end", nothing)
+}
+
+// stream1 is stream for batches: one is read while another one is written.
+func stream1(ctx context.Context, read func(context.Context, func(batch) error) error) (func() (batch, bool, error), func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	batches := make(chan batch)
+	done := make(chan error, 1)
+	go func() {
+		defer close(batches)
+		done <- read(ctx, func(b batch) error {
+			select {
+			case batches <- b:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	next := func() (batch, bool, error) {
+		b, ok := <-batches
+		if !ok {
+			return batch{}, false, <-done
+		}
+		return b, true, nil
+	}
+	return next, func() {
+		cancel()
+		for range batches {
+		}
+	}
+}

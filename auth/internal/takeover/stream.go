@@ -1,0 +1,163 @@
+package takeover
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/store"
+)
+
+// chunk is how many rows a stream passes on at once.
+const chunk = 512
+
+// stream runs read in a goroutine and returns its rows one by one. stop ends it, and must be called.
+func stream[T any](ctx context.Context, read func(context.Context, func(T) error) error) (next func() (v T, ok bool, err error), stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	chunks := make(chan []T)
+	done := make(chan error, 1)
+	go func() {
+		defer close(chunks)
+		var rows []T
+		send := func() error {
+			select {
+			case chunks <- rows:
+				rows = make([]T, 0, chunk)
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		err := read(ctx, func(v T) error {
+			if rows = append(rows, v); len(rows) < chunk {
+				return nil
+			}
+			return send()
+		})
+		if err == nil && len(rows) > 0 {
+			err = send()
+		}
+		done <- err
+	}()
+	var have []T
+	var ended bool
+	var failed error
+	next = func() (v T, ok bool, err error) {
+		for len(have) == 0 {
+			if ended {
+				return v, false, failed
+			}
+			if have, ok = <-chunks; !ok {
+				ended, failed = true, <-done
+			}
+		}
+		v, have = have[0], have[1:]
+		return v, true, nil
+	}
+	stop = func() {
+		cancel()
+		for range chunks { // until the reader has given its connection back
+		}
+	}
+	return next, stop
+}
+
+// table is one whose rows are compared by their ids.
+type table struct {
+	here  store.CarriedTable
+	there string
+	name  string // in the report
+	one   string
+}
+
+var tables = []table{
+	{store.CarriedUsers, former.Users, "users", "user"},
+	{store.CarriedIdentities, former.Identities, "identities", "identity"},
+	{store.CarriedFactors, former.Factors, "factors", "factor"},
+	{store.CarriedSessions, former.Sessions, "sessions", "session"},
+}
+
+// owned is a row here.
+type owned struct{ id, user uuid.UUID }
+
+// pair is an id with its row there, here, or both.
+type pair struct {
+	id    uuid.UUID
+	there *former.Entry // nil: no such row
+	here  *owned        // nil: no such row
+	// reason is why the row there is not carried.
+	reason string
+}
+
+// wanted: the row belongs here.
+func (p *pair) wanted() bool { return p.there != nil && p.reason == "" }
+
+// merge reads a table on both sides in order of ids and visits each id once. Without here it reads the source alone.
+func (r *run) merge(ctx context.Context, t table, floor *former.Floor, here bool, visit func(pair) error) error {
+	theirs, stop := stream(ctx, func(ctx context.Context, each func(former.Entry) error) error {
+		return r.Source.Entries(ctx, t.there, floor, each)
+	})
+	defer stop()
+	ours, stopOurs := stream(ctx, func(ctx context.Context, each func(owned) error) error {
+		if !here {
+			return nil
+		}
+		return r.DB.CarriedIDs(ctx, t.here, func(id, user uuid.UUID) error { return each(owned{id, user}) })
+	})
+	defer stopOurs()
+	a, okA, err := theirs()
+	if err != nil {
+		return err
+	}
+	b, okB, err := ours()
+	if err != nil {
+		return err
+	}
+	for okA || okB {
+		order := 0
+		switch {
+		case !okB:
+			order = -1
+		case !okA:
+			order = 1
+		default:
+			order = bytes.Compare(a.ID[:], b.id[:])
+		}
+		var p pair
+		if order <= 0 {
+			entry := a
+			p.id, p.there, p.reason = a.ID, &entry, r.reason(t, a)
+			if a, okA, err = theirs(); err != nil {
+				return err
+			}
+		}
+		if order >= 0 {
+			row := b
+			p.id, p.here = b.id, &row
+			if b, okB, err = ours(); err != nil {
+				return err
+			}
+		}
+		if err := visit(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reason is why a row is not carried: what the source says of it, and what only reading all of them has shown.
+func (r *run) reason(t table, e former.Entry) string {
+	switch {
+	case e.Reason != "":
+		return e.Reason
+	case r.losers[e.User]:
+		return "duplicates"
+	case t.there == former.Factors:
+		return r.dropped[e.ID]
+	case t.there == former.Sessions && r.badSessions[e.ID]:
+		return former.NoToken
+	}
+	return ""
+}

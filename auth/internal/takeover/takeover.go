@@ -1,0 +1,90 @@
+// Package takeover carries the users of the replaced service over: what auth takeover does.
+//
+// It reads the tables there through package former and writes ours through package store, in batches, each of which is
+// one transaction here. It decides what comes and what becomes of it, what is refused before anything is written, and
+// when a takeover is closed; it knows no SQL, no flags and no settings by their names. What it tells people holds no
+// address, hash, token or key.
+package takeover
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+)
+
+// Mode is what a run is for.
+type Mode int
+
+// The modes: Last closes the takeover, Ahead copies for a later run, DryRun writes nothing, Abandon empties the tables.
+const (
+	Last Mode = iota
+	Ahead
+	DryRun
+	Abandon
+)
+
+// Kinds are the losses that an operator may accept (-leave-out).
+var Kinds = []string{"instances", "duplicates", "passwords", "saml", "web3", "webauthn", "passkeys", "oauth"}
+
+// Settings are those of the service that users come to, as far as rows depend on them.
+type Settings struct {
+	Audience, Role string // JWT_AUD and JWT_DEFAULT_GROUP_NAME, where a user has none
+	AdminRoles     []string
+	// LinkLife is how long mailed links live there, OTPLife how long here.
+	LinkLife, OTPLife time.Duration
+	// Providers are ours by their names, true where one is on; email and phone are among them. Free are those that the
+	// operator has named, likewise.
+	Providers, Free map[string]bool
+	Root            *secret.Root
+	Keys            former.Keys // of encrypted columns there
+	Namespace       string
+}
+
+// Options are those of one run.
+type Options struct {
+	Mode     Mode
+	Source   *former.Source
+	DB       *store.DB
+	Settings Settings
+	LeaveOut []string
+	JSON     bool
+	// Out gets the report, Log refusals, warnings and progress. Terminal: the progress is one line that is written again.
+	Out, Log io.Writer
+	Terminal bool
+	// Logger gets what is wrong in the background; nil: nowhere.
+	Logger *slog.Logger
+
+	Hooks Hooks
+}
+
+// Hooks are points that tests enter. An installation has none: no setting, flag or variable sets them.
+type Hooks struct {
+	// Batch runs after each batch was committed, and Writing within the transaction of one, with the step's name.
+	Batch, Writing func(step string)
+	// LockWait is for how long the last look waits for transactions there; 0: 10 s.
+	LockWait time.Duration
+	// Kept is how many ids of changed rows are kept in memory; 0: changedKept.
+	Kept int
+}
+
+// ErrRefused: refusals were written to Log. ErrStopped: the context ended, and the same command goes on.
+var (
+	ErrRefused = errors.New("takeover refused")
+	ErrStopped = errors.New("stopped: the same command goes on from here")
+)
+
+// Run does what the mode says.
+func Run(ctx context.Context, o Options) error {
+	r := newRun(o)
+	err := r.run(ctx)
+	if ctx.Err() != nil && err != nil && !errors.Is(err, ErrRefused) {
+		return ErrStopped
+	}
+	return hideValues(err)
+}

@@ -1,0 +1,317 @@
+package takeover
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+)
+
+// sampleSize is how many users and sessions are compared column by column.
+const sampleSize = 1000
+
+// tally is what became of one kind of row.
+type tally struct {
+	There   int64            `json:"there"`
+	Carried int64            `json:"carried"`
+	Left    map[string]int64 `json:"left_out"`
+}
+
+// leftForNext is the reason of a row that the next run of -ahead brings.
+const leftForNext = "left for the next run"
+
+// reservoir is a random sample of ids of unknown number.
+type reservoir struct {
+	size, seen int
+	ids        []uuid.UUID
+}
+
+func (v *reservoir) add(id uuid.UUID) {
+	v.seen++
+	if len(v.ids) < v.size {
+		v.ids = append(v.ids, id)
+	} else if i := rand.IntN(v.seen); i < v.size {
+		v.ids[i] = id
+	}
+}
+
+// compare reads the ids on both sides once more and counts them. With verify a difference is an error, and a sample of
+// users and sessions is compared with rows that are mapped anew.
+func (r *run) compare(ctx context.Context, verify bool) error {
+	r.result.tables = map[string]*tally{}
+	var since *former.Floor
+	half := sampleSize
+	if r.result.since != nil { // a later run: half of the users that it has changed
+		since, half = r.result.since, sampleSize/2
+	}
+	users, fresh, sessions := reservoir{size: sampleSize}, reservoir{size: half}, reservoir{size: sampleSize}
+	for _, t := range tables {
+		r.progress.start("comparing "+t.name, r.Source.Catalog.About(t.there))
+		counts := &tally{Left: map[string]int64{}}
+		r.result.tables[t.name] = counts
+		err := r.merge(ctx, t, since, true, func(p pair) error {
+			r.progress.add(1)
+			switch {
+			case p.there == nil:
+				if verify {
+					return fmt.Errorf("%s %s: it is here and no longer there", t.one, p.id)
+				}
+				return nil
+			case p.reason != "":
+				counts.There++
+				counts.Left[p.reason]++
+				if verify && p.here != nil {
+					return fmt.Errorf("%s %s: it is here and should be left out (%s)", t.one, p.id, p.reason)
+				}
+				return nil
+			}
+			if counts.There++; p.here == nil {
+				if verify {
+					return fmt.Errorf("%s %s: it is missing here", t.one, p.id)
+				}
+				counts.Left[leftForNext]++
+				return nil
+			}
+			counts.Carried++
+			switch t.here {
+			case store.CarriedUsers:
+				if users.add(p.id); p.there.Changed {
+					fresh.add(p.id)
+				}
+			case store.CarriedSessions:
+				r.result.versions[p.there.Version]++
+				sessions.add(p.id)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if !verify {
+		return nil
+	}
+	if err := r.compareUsers(ctx, sampled(fresh.ids, users.ids)); err != nil {
+		return err
+	}
+	return r.compareSessions(ctx, sessions.ids)
+}
+
+// sampled are the changed users and others, up to the sample's size.
+func sampled(changed, others []uuid.UUID) []uuid.UUID {
+	seen := map[uuid.UUID]bool{}
+	var list []uuid.UUID
+	for _, id := range append(changed, others...) {
+		if !seen[id] && len(list) < sampleSize {
+			seen[id] = true
+			list = append(list, id)
+		}
+	}
+	return list
+}
+
+// compareStep is how many users are compared at once: their metadata may be large.
+const compareStep = 100
+
+func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID) error {
+	for len(ids) > 0 {
+		part := ids[:min(len(ids), compareStep)]
+		ids = ids[len(part):]
+		here, err := r.DB.CarriedUsers(ctx, part)
+		if err != nil {
+			return err
+		}
+		factors, err := r.DB.CarriedFactors(ctx, part)
+		if err != nil {
+			return err
+		}
+		if err := r.Source.Users(ctx, former.Select{IDs: part}, func(u *former.User) error {
+			c, err := r.m.user(u)
+			if err != nil {
+				return err
+			}
+			r.result.sampleUsers++
+			if column := differsUser(r.m.now, &c.User, here[u.ID]); column != "" {
+				return fmt.Errorf("user %s: column %s differs", u.ID, column)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		if err := r.Source.IdentitiesOf(ctx, part, func(i *former.Identity) error {
+			if r.reason(tables[1], former.Entry{ID: i.ID, User: i.UserID, Reason: i.Reason}) != "" {
+				return nil
+			}
+			if column := differsIdentity(r.m.now, r.m.identity(i), here[i.UserID]); column != "" {
+				return fmt.Errorf("user %s: column %s of identity %s differs", i.UserID, column, i.ID)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		if err := r.compareFactors(ctx, part, factors); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, here []store.CarriedFactor) error {
+	byUser := map[uuid.UUID][]*former.Factor{}
+	if err := r.Source.FactorsOf(ctx, users, func(f *former.Factor) error {
+		byUser[f.UserID] = append(byUser[f.UserID], f)
+		return nil
+	}); err != nil {
+		return err
+	}
+	byID := map[uuid.UUID]store.CarriedFactor{}
+	for _, f := range here {
+		byID[f.ID] = f
+	}
+	for user, list := range byUser {
+		for _, want := range r.m.factors(list, r.dropped) {
+			have, there := byID[want.ID]
+			a, b := want.Factor, have.Factor
+			column := ""
+			switch {
+			case !there || want.UserID != have.UserID:
+				column = "id"
+			case a.FriendlyName != b.FriendlyName:
+				column = "friendly_name"
+			case a.Kind != b.Kind || a.Phone != b.Phone:
+				column = "phone"
+			case !a.CreatedAt.Equal(b.CreatedAt) || !a.VerifiedAt.Equal(b.VerifiedAt) || !a.LastChallengedAt.Equal(b.LastChallengedAt):
+				column = "verified_at"
+			case !r.sameKey(want, have):
+				column = "secret"
+			}
+			if column != "" {
+				return fmt.Errorf("user %s: column %s of factor %s differs", user, column, want.ID)
+			}
+		}
+	}
+	return nil
+}
+
+// sameKey compares what was sealed.
+func (r *run) sameKey(a, b store.CarriedFactor) bool {
+	if a.Secret == nil || b.Secret == nil {
+		return a.Secret == nil && b.Secret == nil
+	}
+	x, _, err := r.Settings.Root.Open(secret.Factors, a.Secret, a.ID[:])
+	y, _, err2 := r.Settings.Root.Open(secret.Factors, b.Secret, b.ID[:])
+	return err == nil && err2 == nil && bytes.Equal(x, y)
+}
+
+// difference gathers the first column that differs.
+type difference struct {
+	column string
+	// now bounds times: one that lies ahead there was bounded by the time of the run that wrote it.
+	now time.Time
+}
+
+func (d *difference) time(name string, want, have time.Time) {
+	d.check(name, want.Equal(have) || want.Equal(d.now))
+}
+
+func (d *difference) check(name string, same bool) {
+	if !same && d.column == "" {
+		d.column = name
+	}
+}
+
+func differsUser(now time.Time, want, have *store.User) string {
+	if have == nil {
+		return "id"
+	}
+	d := difference{now: now}
+	d.check("aud", want.Aud == have.Aud)
+	d.check("role", want.Role == have.Role)
+	d.check("email", want.Email == have.Email)
+	d.check("phone", want.Phone == have.Phone)
+	d.check("password_hash", want.PasswordHash == have.PasswordHash)
+	d.check("is_anonymous", want.IsAnonymous == have.IsAnonymous)
+	d.check("app_metadata", store.SameJSON(want.AppMetadata, have.AppMetadata))
+	d.check("user_metadata", store.SameJSON(want.UserMetadata, have.UserMetadata))
+	d.check("new_email", want.NewEmail == have.NewEmail)
+	d.check("new_phone", want.NewPhone == have.NewPhone)
+	d.check("current_email_proven", want.CurrentEmailProven == have.CurrentEmailProven)
+	d.check("new_email_proven", want.NewEmailProven == have.NewEmailProven)
+	d.time("created_at", want.CreatedAt, have.CreatedAt)
+	d.time("updated_at", want.UpdatedAt, have.UpdatedAt)
+	d.time("last_sign_in_at", want.LastSignInAt, have.LastSignInAt)
+	d.time("email_confirmed_at", want.EmailConfirmedAt, have.EmailConfirmedAt)
+	d.time("phone_confirmed_at", want.PhoneConfirmedAt, have.PhoneConfirmedAt)
+	d.time("invited_at", want.InvitedAt, have.InvitedAt)
+	d.time("banned_until", want.BannedUntil, have.BannedUntil)
+	d.time("deleted_at", want.DeletedAt, have.DeletedAt)
+	d.time("confirmation_sent_at", want.ConfirmationSentAt, have.ConfirmationSentAt)
+	d.time("recovery_sent_at", want.RecoverySentAt, have.RecoverySentAt)
+	d.time("email_change_sent_at", want.EmailChangeSentAt, have.EmailChangeSentAt)
+	d.time("phone_change_sent_at", want.PhoneChangeSentAt, have.PhoneChangeSentAt)
+	d.time("reauthentication_sent_at", want.ReauthenticationSentAt, have.ReauthenticationSentAt)
+	return d.column
+}
+
+func differsIdentity(now time.Time, want store.Identity, user *store.User) string {
+	if user == nil {
+		return "user_id"
+	}
+	for _, have := range user.Identities {
+		if have.ID != want.ID {
+			continue
+		}
+		d := difference{now: now}
+		d.check("provider", want.Provider == have.Provider)
+		d.check("provider_id", want.ProviderID == have.ProviderID)
+		d.check("email", want.Email == have.Email)
+		d.check("identity_data", store.SameJSON(want.Data, have.Data))
+		d.time("last_sign_in_at", want.LastSignInAt, have.LastSignInAt)
+		d.time("created_at", want.CreatedAt, have.CreatedAt)
+		d.time("updated_at", want.UpdatedAt, have.UpdatedAt)
+		return d.column
+	}
+	return "id"
+}
+
+// compareSessions derives each session's former token once more.
+func (r *run) compareSessions(ctx context.Context, ids []uuid.UUID) error {
+	here, err := r.DB.CarriedSessions(ctx, ids)
+	if err != nil {
+		return err
+	}
+	there, err := r.Source.Sessions(ctx, former.Select{IDs: ids})
+	if err != nil {
+		return err
+	}
+	for _, s := range there {
+		want, ok, err := r.m.session(s)
+		if err != nil {
+			return err
+		}
+		have, found := here[s.ID]
+		var d difference
+		d.check("id", ok && found)
+		d.check("user_id", want.UserID == have.UserID)
+		d.check("secret_hash", want.SecretHash == have.SecretHash)
+		d.check("token_mac", bytes.Equal(want.TokenMAC, have.TokenMAC))
+		d.check("amr", store.SameJSON(want.AMR, have.AMR))
+		d.check("aal", want.AAL == have.AAL)
+		if d.column != "" {
+			return fmt.Errorf("session %s: column %s differs", s.ID, d.column)
+		}
+		r.result.sampleSessions++
+	}
+	if r.result.sampleSessions != len(ids) {
+		return errors.New("the sessions there changed while they were compared: is the service stopped?")
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package test
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/auth/internal/former/formertest"
+	"gatehouse/shared/testdb"
+)
+
+// The command line of a takeover: bad usage, help, refusals, and what -abandon asks for.
+func TestTakeover_commands(t *testing.T) {
+	t.Parallel()
+	url := testdb.Postgres(t)
+	env := environment(url)
+	f := func(status int, wantOut, wantErr string, args ...string) string {
+		t.Helper()
+		got, out, errs := command(t, env, "abandon\n", append([]string{"takeover"}, args...)...)
+		if got != status || !regexp.MustCompile(wantOut).MatchString(out) || !regexp.MustCompile(wantErr).MatchString(errs) {
+			t.Errorf("%q: %d\n%s\n%s\nwant %d, %s, %s", args, got, out, errs, status, wantOut, wantErr)
+		}
+		return out
+	}
+	f(0, `^usage: auth takeover \[-from SCHEMA\]`, `^$`, "-h")
+	f(2, `^$`, `^auth: takeover: -ahead, -dry-run and -abandon exclude each other\n`, "-ahead", "-dry-run")
+	f(2, `^$`, `^auth: takeover: -leave-out "all": want instances, duplicates, `, "-leave-out", "saml,all")
+	f(2, `^$`, `usage: auth takeover \[-from`, "now")
+	f(1, `^$`, `^auth: takeover: -abandon deletes all users here: without a terminal it needs -yes\n$`, "-abandon")
+	f(1, `^$`, `^takeover: schema "auth" does not hold the tables of the replaced service \(looked for users\.raw_app_meta_data, identities, sessions, refresh_tokens\)\n$`)
+	formertest.CreateSchema(t, url, "auth", formertest.Newest)
+	f(1, `^$`, `^takeover: the database lacks \d+ migrations: auth migrate applies them\n$`, "-dry-run")
+	if status, _, errs := command(t, env, "", "migrate"); status != 0 {
+		t.Fatal(errs)
+	}
+	f(1, `^$`, `^takeover: no takeover is open\n$`, "-abandon", "-yes")
+	out := f(0, `^dry run: nothing was written\ntakeover from schema auth \(version 20260625000000\) of .*/\w+ into schema public\n`, `^$`, "-dry-run")
+	if !strings.Contains(out, "\nusers                  0         0         0\n") {
+		t.Error(out)
+	}
+	f(0, `open since .*; auth takeover carries what changes until then`, `^$`, "-ahead")
+	f(0, `^abandoned the takeover from .* auth: the tables here are empty\n$`, `^$`, "-abandon", "-yes")
+	f(0, `closed 2`, ``)
+	f(1, `^$`, `^takeover: the takeover from .* auth was closed at 2.*Z\n$`)
+
+	// The names of the replaced service choose the schema.
+	env = append(environment(testdb.Postgres(t)), "AUTH_DB_NAMESPACE=gh_")
+	if status, _, errs := command(t, env, "", "migrate"); status != 0 {
+		t.Fatal(errs)
+	}
+	f(1, `^$`, `schema "other" does not hold`, "-from", "other")
+}
+
+// A takeover from another database, whose columns are encrypted. AUTH_TAKEOVER_SOURCE_URL and
+// AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS are needed for that; the latter also by its old name.
+func TestTakeover_elsewhere(t *testing.T) {
+	t.Parallel()
+	source := formertest.Fill(t, testdb.Postgres(t), "auth", formertest.Newest, time.Now())
+	env := environment(testdb.Postgres(t), "AUTH_TAKEOVER_SOURCE_URL="+source.URL)
+	if status, _, errs := command(t, env, "", "migrate"); status != 0 {
+		t.Fatal(errs)
+	}
+	leave := []string{"takeover", "-json", "-leave-out", "passwords,saml,web3,webauthn,oauth"}
+	status, out, errs := command(t, env, "", leave...)
+	want := `takeover: 1 passwords, 1 authenticator keys and 1 session keys are encrypted under key "k1", which AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS does not have` + "\n"
+	if status != 1 || out != "" || !strings.Contains(errs, want) {
+		t.Errorf("without the key: %d %s%s", status, out, errs)
+	}
+	status, out, errs = command(t, append(env, "AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS=k1"), "", leave...)
+	if status != 1 || !strings.Contains(errs, "AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS: key 1: want ID:KEY") {
+		t.Errorf("with a malformed key: %d %s%s", status, out, errs)
+	}
+	env = append(env, "GOTRUE_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS="+formertest.Keys)
+	status, out, errs = command(t, env, "", leave...)
+	var report struct {
+		Source, State string
+		Version       int64
+		DryRun        bool `json:"dry_run"`
+		Tables        map[string]struct {
+			There, Carried int
+			Left           map[string]int `json:"left_out"`
+		}
+		Warnings, Suggestions []string
+		WayBack               []string `json:"way_back"`
+		Sample                struct{ Users, Sessions, Differ int }
+	}
+	if err := json.Unmarshal([]byte(out), &report); status != 0 || err != nil {
+		t.Fatalf("%d %v %s%s", status, err, out, errs)
+	}
+	users := report.Tables["users"]
+	if report.State != "closed" || report.DryRun || report.Version != 20260625000000 || users.There != len(source.Users) ||
+		users.Carried != users.There-1 || users.Left["saml"] != 1 || report.Sample.Users != users.Carried ||
+		!strings.HasSuffix(report.Source, " auth") || len(report.WayBack) == 0 {
+		t.Errorf("%+v", report)
+	}
+	for _, text := range source.Private() {
+		if text != "password" && strings.Contains(out+errs, text) {
+			t.Errorf("the output shows %q", text)
+		}
+	}
+}
