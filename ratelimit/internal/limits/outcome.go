@@ -31,6 +31,29 @@ func (d *Domain) Outcome(entries []rls.Entry) Outcome {
 	return Limited
 }
 
+// maxNearestKeys is how many keys NearestKey compares: a page may call it for each of thousands of descriptors.
+const maxNearestKeys = 1000
+
+// NearestKey is the configured key that is spelled nearly like the one at which the walk of a descriptor ends; empty
+// where it does not end at a key that is unknown, or none is near.
+func (d *Domain) NearestKey(entries []rls.Entry) string {
+	s := &d.root
+	for i := range entries {
+		if s.below == nil {
+			return ""
+		}
+		l := s.below.level(entries[i].Key)
+		if l == nil {
+			compared := 0
+			return nearestWord(entries[i].Key, s.keys(), &compared, maxNearestKeys)
+		}
+		if s = l.choose(entries[i].Value).step; s == nil {
+			return ""
+		}
+	}
+	return ""
+}
+
 // Unmatched says whether the configuration has no answer for the descriptor: there is no limit, and no entry that
 // says so on purpose.
 func (o Outcome) Unmatched() bool {

@@ -239,8 +239,17 @@ func (r *Report) suggest(word string, known []string) string {
 	return nearest(word, known, &r.compared, maxCompared)
 }
 
-// nearest compares word with known ones until compared reaches a bound.
+// nearest is the tail of a message about an unknown word, nothing when no known one is near.
 func nearest(word string, known []string, compared *int, atMost int) string {
+	best := nearestWord(word, known, compared, atMost)
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %s?", OneLine(best))
+}
+
+// nearestWord compares word with known ones until compared reaches a bound.
+func nearestWord(word string, known []string, compared *int, atMost int) string {
 	if len(word) > maxNear {
 		return ""
 	}
@@ -258,10 +267,7 @@ func nearest(word string, known []string, compared *int, atMost int) string {
 			best, bestDistance = k, d
 		}
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf("; did you mean %s?", OneLine(best))
+	return best
 }
 
 // maxNear bounds the words that others are looked for to.

@@ -24,6 +24,8 @@ type DebugOptions struct {
 	Log     *slog.Logger
 	// Version is the line that ratelimit version prints.
 	Version string
+	// Token is DEBUG_TOKEN, which opens the guarded pages; empty: they are for this host, to read.
+	Token string
 	// ControlPlane is how the connection to it is, for people and for JSON; nil without one.
 	ControlPlane func() (text string, v any)
 }
@@ -38,33 +40,42 @@ var debugPages = []page{
 	{"/debug/pprof/", "profiles of the running program: heap, goroutine, ..."},
 	{"/debug/pprof/profile", "CPU profile, ?seconds=30"},
 	{"/debug/pprof/trace", "execution trace, ?seconds=1"},
+	{"/counters", "guarded; counters of a descriptor: ?domain=D&descriptor=k=v,k2=v2; DELETE resets them"},
 	{"/explain", "which rule decides: ?domain=D&descriptor=k=v,k2=v2, without counting"},
+	{"/recent", "guarded; the last refused and the last unmatched descriptors, DEBUG_RECENT_SIZE: ?domain=D"},
 	{"/rlconfig", "the rules in force, and what was refused since; more with ?format=json"},
 	{"/stats", "every counter and gauge"},
+	{"/tap", "guarded; decisions as they are made: ?domain=D&key=K&code=OVER_LIMIT&unmatched=true&seconds=60"},
+	{"/top", "guarded; the keys with most hits in the last minute, DEBUG_TOP_KEYS: ?domain=D"},
 }
 
 // xdsPage is there with a control plane only.
 var xdsPage = page{"/xds", "the control plane: connected or not, the version in force, what was refused last"}
 
 // NewDebug is the handler of the debug listener. Every page but the profiles answers as JSON too, with
-// ?format=json. There is no authentication: bind it where only operators come.
+// ?format=json. What shows values of requests, or writes, is behind a guard; the other pages are open: bind it where only
+// operators come.
 func NewDebug(o DebugOptions) http.Handler {
 	d := &debugPort{o}
 	mux := http.NewServeMux()
 	// Tools that fetch profiles may POST.
 	profile := func(path string, h http.HandlerFunc) {
-		mux.HandleFunc(path, only(h, http.MethodGet, http.MethodHead, http.MethodPost))
+		mux.HandleFunc(path, only(h, append(readMethods, http.MethodPost)...))
 	}
 	profile("/debug/pprof/", pprof.Index)
 	profile("/debug/pprof/profile", pprof.Profile)
 	profile("/debug/pprof/trace", pprof.Trace)
-	page := func(path string, h http.HandlerFunc) { mux.HandleFunc(path, only(h, http.MethodGet, http.MethodHead)) }
+	page := func(path string, h http.HandlerFunc) { mux.HandleFunc(path, only(h, readMethods...)) }
 	page("/explain", d.explain)
 	page("/rlconfig", d.rlconfig)
 	page("/stats", d.stats)
 	if o.ControlPlane != nil {
 		page(xdsPage.Path, d.xds)
 	}
+	guarded := guard{o.Token}
+	mux.HandleFunc("/tap", guarded.page(d.tap, readMethods...))
+	mux.HandleFunc("/recent", guarded.page(d.recent, readMethods...))
+	mux.HandleFunc("/top", guarded.page(d.top, readMethods...))
 	page("/{$}", d.index)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, http.StatusNotFound, "NOT_FOUND", "there is no such page; / lists the pages")

@@ -1,0 +1,100 @@
+package server
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"gatehouse/ratelimit/internal/observe"
+)
+
+// recent shows the last refused and the last unmatched descriptors.
+func (d *debugPort) recent(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	if err := known(q, "domain", "format"); err != nil {
+		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", err.Error())
+		return
+	}
+	refused, unmatched, on := d.Service.Recent(q.Get("domain"))
+	if !on {
+		writeError(w, http.StatusNotFound, "NOT_FOUND", "off: DEBUG_RECENT_SIZE is 0")
+		return
+	}
+	var b bytes.Buffer
+	writeRecent(&b, "refused", refused)
+	writeRecent(&b, "unmatched", unmatched)
+	respond(w, r, b.String(), struct {
+		Refused   observe.RecentList `json:"refused"`
+		Unmatched observe.RecentList `json:"unmatched"`
+	}{refused, unmatched})
+}
+
+func writeRecent(b *bytes.Buffer, title string, l observe.RecentList) {
+	fmt.Fprintf(b, "# %s, newest first; %d skipped\n", title, l.Skipped)
+	for _, r := range l.Descriptors {
+		fmt.Fprintf(b, "%s %s %s", r.At.Format(time.RFC3339), shown(r.Domain), shownEntries(r.Entries))
+		if r.Rule != "" {
+			fmt.Fprintf(b, " by %s (%s)", shown(r.Rule), r.File)
+		}
+		if r.Limit != nil {
+			fmt.Fprintf(b, " limit %d, reset in %d s", *r.Limit, *r.Reset)
+		}
+		if r.Outcome != "" {
+			fmt.Fprintf(b, " %s", r.Outcome)
+		}
+		if r.NearestKey != "" {
+			fmt.Fprintf(b, ", nearest key %s", shown(r.NearestKey))
+		}
+		b.WriteString("\n")
+	}
+}
+
+// top shows the keys with most hits in the last whole minute.
+func (d *debugPort) top(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	if err := known(q, "domain", "format"); err != nil {
+		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", err.Error())
+		return
+	}
+	top := d.Service.Observer().Top()
+	if top == nil {
+		writeError(w, http.StatusNotFound, "NOT_FOUND", "off: DEBUG_TOP_KEYS is 0")
+		return
+	}
+	from, keys := top.Read(d.Service.Now(), q.Get("domain"))
+	if keys == nil {
+		keys = []observe.TopKey{}
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# hits from %s, for a minute; at most so much too high; key; rule\n", from.Format(time.RFC3339))
+	for _, k := range keys {
+		fmt.Fprintf(&b, "%d %d %s %s %s\n", k.Hits, k.Error, shown(k.Domain), shownEntries(k.Entries), shown(k.Rule))
+	}
+	respond(w, r, b.String(), struct {
+		From time.Time        `json:"from"`
+		Keys []observe.TopKey `json:"keys"`
+	}{from, keys})
+}
+
+func shownEntries(entries []observe.Entry) string {
+	if len(entries) == 0 {
+		return "(no entries)"
+	}
+	var parts []string
+	for _, e := range entries {
+		parts = append(parts, shown(e.Key)+"="+shown(e.Value))
+	}
+	return strings.Join(parts, ",")
+}
+
+// shown is a text of a request, quoted where its end could not be seen or it would do something to a terminal.
+func shown(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return strings.ContainsRune(` ,="\`, r) || !unicode.IsPrint(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
+}

@@ -1,0 +1,190 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gatehouse/ratelimit/internal/observe"
+	"gatehouse/ratelimit/internal/rls"
+)
+
+const (
+	// tapPatience is how long a reader of /tap may take nothing.
+	tapPatience = 5 * time.Second
+	// tapReport is how often dropped events are reported.
+	tapReport = time.Second
+)
+
+// tap streams decisions as lines of JSON.
+func (d *debugPort) tap(w http.ResponseWriter, r *http.Request) {
+	filter, lasts, err := tapQuery(r.URL.Query())
+	if err != nil {
+		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	if r.Method == http.MethodHead {
+		return
+	}
+	listener, err := d.Service.Observer().Listen(filter)
+	switch {
+	case errors.Is(err, observe.ErrTooManyListeners):
+		writeError(w, http.StatusServiceUnavailable, "RESOURCE_EXHAUSTED", err.Error())
+		return
+	case err != nil:
+		writeError(w, http.StatusServiceUnavailable, "UNAVAILABLE", err.Error())
+		return
+	}
+	defer listener.Close()
+	w.Header().Set("Connection", "close") // its deadlines are no other request's
+	s := stream{w, http.NewResponseController(w)}
+	s.control.SetReadDeadline(time.Time{}) // HTTP_READ_TIMEOUT would end it
+	s.send(listener, r, lasts)
+}
+
+// stream is the answer of one tap.
+type stream struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+}
+
+// send delivers events until the time is up, the reader is gone, or the daemon stops.
+func (s stream) send(l *observe.Listener, r *http.Request, lasts time.Duration) {
+	end, report := time.NewTimer(lasts), time.NewTicker(tapReport)
+	defer end.Stop()
+	defer report.Stop()
+	if s.flush() != nil { // the header at once
+		return
+	}
+	for {
+		select {
+		case line := <-l.Lines():
+			if s.lines(l, line) != nil {
+				return
+			}
+		case <-report.C:
+			if s.dropped(l) != nil {
+				return
+			}
+		case <-end.C:
+			s.rest(l)
+			return
+		case <-l.Ended():
+			s.rest(l)
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// lines writes a line, and those that wait behind it.
+func (s stream) lines(l *observe.Listener, line []byte) error {
+	for {
+		s.control.SetWriteDeadline(time.Now().Add(tapPatience))
+		_, err := s.w.Write(line)
+		l.Took(line)
+		if err != nil {
+			return err
+		}
+		select {
+		case line = <-l.Lines():
+		default:
+			return s.flush()
+		}
+	}
+}
+
+// rest writes what waits when the tap ends, as much as is there now.
+func (s stream) rest(l *observe.Listener) {
+	for range len(l.Lines()) {
+		line := <-l.Lines()
+		s.control.SetWriteDeadline(time.Now().Add(tapPatience))
+		if _, err := s.w.Write(line); err != nil {
+			return
+		}
+	}
+	s.dropped(l)
+}
+
+func (s stream) dropped(l *observe.Listener) error {
+	n := l.Dropped()
+	if n == 0 {
+		return nil
+	}
+	s.control.SetWriteDeadline(time.Now().Add(tapPatience))
+	if _, err := fmt.Fprintf(s.w, `{"dropped":%d}`+"\n", n); err != nil {
+		return err
+	}
+	return s.flush()
+}
+
+func (s stream) flush() error {
+	s.control.SetWriteDeadline(time.Now().Add(tapPatience))
+	return s.control.Flush()
+}
+
+// tapQuery reads the parameters of /tap.
+func tapQuery(q url.Values) (f observe.Filter, lasts time.Duration, err error) {
+	if err := known(q, "domain", "key", "code", "unmatched", "rate", "sample", "seconds"); err != nil {
+		return f, 0, err
+	}
+	f = observe.Filter{Domain: q.Get("domain"), Key: q.Get("key"), Sample: 1, Rate: 100}
+	switch code := q.Get("code"); code {
+	case "":
+	case rls.OK.String():
+		f.Code = rls.OK
+	case rls.OverLimit.String():
+		f.Code = rls.OverLimit
+	default:
+		return f, 0, fmt.Errorf("code is %q; want OK or OVER_LIMIT", code)
+	}
+	if text := q.Get("unmatched"); text != "" {
+		if f.Unmatched, err = strconv.ParseBool(text); err != nil {
+			return f, 0, fmt.Errorf("unmatched is %q; want true or false", text)
+		}
+	}
+	if text := q.Get("sample"); text != "" {
+		if f.Sample, err = strconv.ParseFloat(text, 64); err != nil || !(f.Sample > 0 && f.Sample <= 1) {
+			return f, 0, fmt.Errorf("sample is %q; want a number above 0, at most 1", text)
+		}
+	}
+	if f.Rate, err = number(q, "rate", 100, 10_000); err != nil {
+		return f, 0, err
+	}
+	seconds, err := number(q, "seconds", 60, 3600)
+	return f, time.Duration(seconds) * time.Second, err
+}
+
+// number reads a whole number from 1 on.
+func number(q url.Values, name string, otherwise, most int) (int, error) {
+	text := q.Get(name)
+	if text == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most {
+		return 0, fmt.Errorf("%s is %q; want a whole number from 1 to %d", name, text, most)
+	}
+	return n, nil
+}
+
+// known refuses parameters that a page has not, and those that stand twice: a filter with a misspelled name would be
+// none.
+func known(q url.Values, names ...string) error {
+	for name, values := range q {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("there is no parameter %q; there are %s", name, strings.Join(names, ", "))
+		}
+		if len(values) > 1 {
+			return fmt.Errorf("%s stands twice", name)
+		}
+	}
+	return nil
+}
