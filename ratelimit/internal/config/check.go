@@ -195,6 +195,7 @@ func (c *Config) checkListeners(r *settings.Report) {
 			r.Warn("GRPC_UDS_MODE has no effect without GRPC_UDS")
 		}
 	}
+	checkDebugToken(r, l.Debug.Token)
 	for i, a := range all {
 		for _, b := range all[i+1:] {
 			if a.port == b.port && a.port != 0 && (a.host == b.host || anyHost(a.host) || anyHost(b.host)) {
@@ -205,6 +206,20 @@ func (c *Config) checkListeners(r *settings.Report) {
 	if l.HTTP.WriteTimeout <= l.HTTP.Timeout {
 		r.Clash("HTTP_WRITE_TIMEOUT=%s must be longer than HTTP_REQUEST_TIMEOUT=%s, or late answers are cut",
 			l.HTTP.WriteTimeout, l.HTTP.Timeout)
+	}
+}
+
+// minDebugToken is how many bytes a DEBUG_TOKEN has at least, so that it cannot be guessed.
+const minDebugToken = 16
+
+// checkDebugToken refuses a token that is short, or that no header can hold.
+func checkDebugToken(r *settings.Report, token string) {
+	switch {
+	case token == "":
+	case len(token) < minDebugToken:
+		r.Wrong("DEBUG_TOKEN", "too short; want at least %d bytes, such as those of openssl rand -hex 16", minDebugToken)
+	case strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c >= 0x7f }):
+		r.Wrong("DEBUG_TOKEN", "holds a byte that is no letter, digit or sign of ASCII, such as a space or a line's end")
 	}
 }
 

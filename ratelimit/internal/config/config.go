@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gatehouse/ratelimit/internal/decide"
+	"gatehouse/ratelimit/internal/observe"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/source"
@@ -54,10 +55,12 @@ type Listen struct {
 	GRPCUDS string `env:"GRPC_UDS"`
 	// Mode of that socket, in octal: 0660 lets owner and group connect; unset: what the umask leaves.
 	GRPCUDSMode string `env:"GRPC_UDS_MODE"`
-	// Address of the debug listener: profiles, rules, statistics, unauthenticated. Give 127.0.0.1 where the network is not trusted.
+	// Address of the debug listener: profiles, rules, statistics, unauthenticated but for DEBUG_TOKEN. Give 127.0.0.1 where the network is not trusted.
 	DebugHost string `env:"DEBUG_HOST" envDefault:"0.0.0.0"`
 	// Its port; 0 takes a free one.
 	DebugPort int `env:"DEBUG_PORT" envDefault:"6070" min:"0" max:"65535"`
+	Debug     server.DebugSettings
+	Observe   observe.Settings
 	GRPC      server.GRPCSettings
 	// Server of gRPC: native decides on the goroutine that reads a connection; grpc-go is the library's, for comparison.
 	GRPCServer string `env:"GRPC_SERVER" envDefault:"native" oneof:"native grpc-go"`

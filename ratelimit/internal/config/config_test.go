@@ -61,6 +61,7 @@ func TestConfig_everyVariable(t *testing.T) {
 	}
 	f("PORT=0x10", func(c *Config) { c.Listen.Port = 16 })
 	f("GRPC_UDS_MODE=660", func(c *Config) { c.Listen.GRPCUDSMode = "660" })
+	f("DEBUG_TOKEN=0123456789abcdef", func(c *Config) { c.Listen.Debug.Token = "0123456789abcdef" })
 	ca := certtest.NewCA(t, "ca", time.Hour)
 	dir := t.TempDir()
 	cert, key := ca.Issue("a.test").Write(t, dir)
@@ -121,6 +122,12 @@ func TestConfig_mistakes(t *testing.T) {
 	f("PORT=8081 HOST=127.0.0.1 GRPC_HOST=127.0.0.2")
 	f("DEBUG_PORT=8080 DEBUG_HOST=127.0.0.1", `PORT and DEBUG_PORT are both 8080`)
 	f("GRPC_UDS=/s GRPC_UDS_MODE=1777", `GRPC_UDS_MODE="1777": not a file mode in octal, such as 0660`)
+	f("DEBUG_TOKEN=0123456789abcde",
+		"DEBUG_TOKEN: too short; want at least 16 bytes, such as those of openssl rand -hex 16")
+	f("DEBUG_TOKEN=0123456789abcdefü",
+		"DEBUG_TOKEN: holds a byte that is no letter, digit or sign of ASCII, such as a space or a line's end")
+	f("DEBUG_RECENT_SIZE=10001", `DEBUG_RECENT_SIZE="10001": must be at most 10000`)
+	f("DEBUG_TOP_KEYS=-1", `DEBUG_TOP_KEYS="-1": must be at least 0`)
 	f("HTTP_REQUEST_TIMEOUT=1m",
 		`HTTP_WRITE_TIMEOUT=30s must be longer than HTTP_REQUEST_TIMEOUT=1m0s, or late answers are cut`)
 	f("LIMIT_RESET_HEADER=X:Reset", `LIMIT_RESET_HEADER="X:Reset": not a header name: letters, digits and - are`)

@@ -46,9 +46,10 @@ func (d *daemon) openDebug(ctx context.Context, l *listeners) {
 	}
 	l.debugAt = at
 	l.debug = httpx.NewServer(server.NewDebug(server.DebugOptions{
-		Service: d.service, Loader: d.loader, Stats: d.stats, Log: d.log, Version: buildinfo.Version("ratelimit"),
-		ControlPlane: d.controlPlaneState(),
+		DebugSettings: c.Debug, Service: d.service, Loader: d.loader, Stats: d.stats, Log: d.log,
+		Version: buildinfo.Version("ratelimit"), ControlPlane: d.controlPlaneState(),
 	}), c.HTTP.Timeouts(0), d.log) // no write bound: a profile takes as long as requested
+	l.debug.RegisterOnShutdown(d.service.Observer().Close)
 	l.serve(func() error { return l.debug.Serve(l.debugAt) })
 }
 

@@ -12,7 +12,7 @@ func (d *daemon) makeService() {
 	mode, _ := limits.ParseFailureMode(c.Counting.FailureMode) // one of the three, as its tag says
 	o := service.Options{
 		Settings: c.Answer.Service, Caps: c.Listen.Caps, Stats: d.stats, Log: d.log,
-		DenyUnknown: c.Answer.UnknownDomain == "deny", OnStoreFailure: mode,
+		Observe: c.Listen.Observe, DenyUnknown: c.Answer.UnknownDomain == "deny", OnStoreFailure: mode,
 	}
 	switch {
 	case c.Answer.Headers && c.Answer.Draft():

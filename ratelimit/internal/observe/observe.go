@@ -16,10 +16,12 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Options turn on what is kept without a listener.
-type Options struct {
-	RecentSize int // DEBUG_RECENT_SIZE: descriptors kept in each of the two lists; 0 is off
-	TopKeys    int // DEBUG_TOP_KEYS: keys counted in each minute; 0 is off
+// Settings turn on what is kept without a listener. The comments are the documentation of the variables.
+type Settings struct {
+	// Descriptors that /recent keeps: so many refused and so many unmatched ones, with values of requests; 0: off.
+	RecentSize int `env:"DEBUG_RECENT_SIZE" envDefault:"0" min:"0" max:"10000"`
+	// Keys that /top counts in each minute, 512 bytes each; 0: off.
+	TopKeys int `env:"DEBUG_TOP_KEYS" envDefault:"0" min:"0" max:"10000"`
 }
 
 // MaxListeners is how many taps may be open at a time.
@@ -44,8 +46,8 @@ type Observer struct {
 }
 
 // Keep turns on what is kept without a listener. It is called before the first decision.
-func (o *Observer) Keep(options Options) {
-	o.recent, o.top = newRecent(options.RecentSize), newTop(options.TopKeys)
+func (o *Observer) Keep(s Settings) {
+	o.recent, o.top = newRecent(s.RecentSize), newTop(s.TopKeys)
 	o.publish()
 }
 

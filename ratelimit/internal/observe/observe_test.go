@@ -71,9 +71,9 @@ func (d *Decision) over(i int) *Decision {
 	return d
 }
 
-func newObserver(options Options) *Observer {
+func newObserver(s Settings) *Observer {
 	o := new(Observer)
-	o.Keep(options)
+	o.Keep(s)
 	return o
 }
 
@@ -104,7 +104,7 @@ func lines(l *Listener) (out []string) {
 }
 
 func TestTap_lines(t *testing.T) {
-	rules, o := testRules(t), newObserver(Options{})
+	rules, o := testRules(t), newObserver(Settings{})
 	l := listen(t, o, all)
 	f := func(d *Decision, want string) {
 		t.Helper()
@@ -155,7 +155,7 @@ func TestTap_lines(t *testing.T) {
 
 // TestTap_aliases: a request's bytes are used again as soon as it is answered.
 func TestTap_aliases(t *testing.T) {
-	rules, o := testRules(t), newObserver(Options{RecentSize: 2, TopKeys: 2})
+	rules, o := testRules(t), newObserver(Settings{RecentSize: 2, TopKeys: 2})
 	l := listen(t, o, all)
 	d := decision(t, rules, "shop", "user=ann|nothing=here").over(0)
 	wire := []byte("ann")
@@ -183,7 +183,7 @@ func TestTap_aliases(t *testing.T) {
 }
 
 func TestTap_filters(t *testing.T) {
-	rules, o := testRules(t), newObserver(Options{})
+	rules, o := testRules(t), newObserver(Settings{})
 	decisions := []*Decision{
 		decision(t, rules, "shop", "user=ann"),
 		decision(t, rules, "shop", "user=bob").over(0),
@@ -236,7 +236,7 @@ func TestTap_filters(t *testing.T) {
 
 // TestTap_stalled: without a reader the queue has its bounds, and what does not fit is counted.
 func TestTap_stalled(t *testing.T) {
-	rules, o := testRules(t), newObserver(Options{})
+	rules, o := testRules(t), newObserver(Settings{})
 	l := listen(t, o, all)
 	d := decision(t, rules, "shop", "user=ann")
 	var callers sync.WaitGroup
@@ -284,7 +284,7 @@ func TestTap_stalled(t *testing.T) {
 }
 
 func TestTap_rate(t *testing.T) {
-	rules, o := testRules(t), newObserver(Options{})
+	rules, o := testRules(t), newObserver(Settings{})
 	l := listen(t, o, Filter{Sample: 1, Rate: 3})
 	d := decision(t, rules, "shop", "user=ann")
 	f := func(second int, want int, dropped uint64) {
@@ -309,7 +309,7 @@ func TestTap_rate(t *testing.T) {
 }
 
 func TestListeners(t *testing.T) {
-	o := newObserver(Options{})
+	o := newObserver(Settings{})
 	if o.Watching() != nil {
 		t.Error("somebody watches from the start")
 	}
@@ -350,7 +350,7 @@ func TestListeners(t *testing.T) {
 
 // TestListeners_race: listeners come and go while requests are decided.
 func TestListeners_race(t *testing.T) {
-	rules, o := testRules(t), newObserver(Options{RecentSize: 10, TopKeys: 10})
+	rules, o := testRules(t), newObserver(Settings{RecentSize: 10, TopKeys: 10})
 	done := make(chan struct{})
 	var requests sync.WaitGroup
 	for i := range 4 {
@@ -382,7 +382,7 @@ func TestListeners_race(t *testing.T) {
 }
 
 func TestRecent(t *testing.T) {
-	rules, o := testRules(t), newObserver(Options{RecentSize: 3})
+	rules, o := testRules(t), newObserver(Settings{RecentSize: 3})
 	at := func(second int, d *Decision) *Decision {
 		d.At = testNow.Add(time.Duration(second) * time.Second)
 		return d
@@ -417,7 +417,7 @@ func TestRecent(t *testing.T) {
 
 // TestRecent_bounds: a flood costs no more than 100 copies a second, and a descriptor has its bounds.
 func TestRecent_bounds(t *testing.T) {
-	rules, o := testRules(t), newObserver(Options{RecentSize: 1000})
+	rules, o := testRules(t), newObserver(Settings{RecentSize: 1000})
 	d := decision(t, rules, "shop", "user=ann|nothing=here").over(0)
 	for range 2 {
 		for range 150 {

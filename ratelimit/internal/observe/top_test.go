@@ -17,7 +17,7 @@ import (
 )
 
 func TestTop(t *testing.T) {
-	rules, o := testRules(t), newObserver(Options{TopKeys: 8})
+	rules, o := testRules(t), newObserver(Settings{TopKeys: 8})
 	note := func(second int, descriptors string, hits uint32) {
 		t.Helper()
 		d := decision(t, rules, "shop", descriptors)
@@ -71,7 +71,7 @@ func TestTop(t *testing.T) {
 
 // TestTop_reading: a minute that is being read is not counted into.
 func TestTop_reading(t *testing.T) {
-	rules, o := testRules(t), newObserver(Options{TopKeys: 2})
+	rules, o := testRules(t), newObserver(Settings{TopKeys: 2})
 	d := decision(t, rules, "shop", "user=ann")
 	o.Watching().Note(d, nil)
 	top := o.Top()

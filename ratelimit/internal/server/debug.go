@@ -16,16 +16,21 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
+// DebugSettings are the plain settings of the debug listener. The comments are the documentation of the variables.
+type DebugSettings struct {
+	// Opens the guarded pages of the debug port, which has no TLS, as a bearer token of 16 bytes or more; unset: they are for this host alone, to read. _TOKEN_FILE reads it from a file.
+	Token string `env:"DEBUG_TOKEN" secret:"true"`
+}
+
 // DebugOptions shape the debug listener.
 type DebugOptions struct {
+	DebugSettings
 	Service *service.Service
 	Loader  *service.Loader
 	Stats   *stats.Registry
 	Log     *slog.Logger
 	// Version is the line that ratelimit version prints.
 	Version string
-	// Token is DEBUG_TOKEN, which opens the guarded pages; empty: they are for this host, to read.
-	Token string
 	// ControlPlane is how the connection to it is, for people and for JSON; nil without one.
 	ControlPlane func() (text string, v any)
 }
@@ -40,7 +45,6 @@ var debugPages = []page{
 	{"/debug/pprof/", "profiles of the running program: heap, goroutine, ..."},
 	{"/debug/pprof/profile", "CPU profile, ?seconds=30"},
 	{"/debug/pprof/trace", "execution trace, ?seconds=1"},
-	{"/counters", "guarded; counters of a descriptor: ?domain=D&descriptor=k=v,k2=v2; DELETE resets them"},
 	{"/explain", "which rule decides: ?domain=D&descriptor=k=v,k2=v2, without counting"},
 	{"/recent", "guarded; the last refused and the last unmatched descriptors, DEBUG_RECENT_SIZE: ?domain=D"},
 	{"/rlconfig", "the rules in force, and what was refused since; more with ?format=json"},

@@ -53,7 +53,7 @@ func TestNoMatch_Allocations(t *testing.T) {
 
 // TestObserve_Allocations: nor do requests that no tap takes, nor DEBUG_TOP_KEYS.
 func TestObserve_Allocations(t *testing.T) {
-	testAllocations(t, Options{Observe: observe.Options{TopKeys: 10}}, observe.Filter{Domain: "e"},
+	testAllocations(t, Options{Observe: observe.Settings{TopKeys: 10}}, observe.Filter{Domain: "e"},
 		observe.Filter{Key: "absent"}, observe.Filter{Unmatched: true, Key: "absent"}, observe.Filter{Sample: 1e-18})
 }
 
@@ -126,7 +126,7 @@ func BenchmarkShow(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			var o Options
 			if name == "recent and top" {
-				o.Observe = observe.Options{RecentSize: 1000, TopKeys: 1000}
+				o.Observe = observe.Settings{RecentSize: 1000, TopKeys: 1000}
 			}
 			r := newRig(b, manyRules(1000), o)
 			for _, f := range taps[name] {

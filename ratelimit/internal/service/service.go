@@ -58,8 +58,8 @@ type Options struct {
 	// Caps refuse oversized requests.
 	Caps Caps
 
-	// Observe keeps decisions for operators, DEBUG_RECENT_SIZE and DEBUG_TOP_KEYS.
-	Observe observe.Options
+	// Observe keeps decisions for operators.
+	Observe observe.Settings
 
 	// Tracer records each decision as a span; nil is off, and then no context is searched for one.
 	Tracer trace.Tracer

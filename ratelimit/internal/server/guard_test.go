@@ -1,0 +1,147 @@
+package server
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const testToken = "0123456789abcdef"
+
+// TestGuard holds every row of the guard: who is let in, and what others are answered.
+func TestGuard(t *testing.T) {
+	serve := func(token, method, peer, host string, header http.Header) *http.Response {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(method, "/page", nil)
+		r.RemoteAddr, r.Host = peer, host
+		for name, values := range header {
+			r.Header[name] = values
+		}
+		guard{token}.page(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("secret")) },
+			append(readMethods, http.MethodDelete)...)(w, r)
+		return w.Result()
+	}
+	f := func(token, method, peer, host, header string, status int, message string) {
+		t.Helper()
+		h := http.Header{}
+		for line := range strings.SplitSeq(header, "\n") {
+			if name, value, ok := strings.Cut(line, ": "); ok {
+				h.Add(name, value)
+			}
+		}
+		resp := serve(token, method, peer, host, h)
+		var body struct{ Code, Message string }
+		json.NewDecoder(resp.Body).Decode(&body)
+		if resp.StatusCode != status || body.Message != message {
+			t.Errorf("%s from %s to %s with %q, token %q: %d %q, want %d %q", method, peer, host, header, token,
+				resp.StatusCode, body.Message, status, message)
+		}
+		want := map[int][2]string{200: {}, 401: {"UNAUTHENTICATED", "Bearer"}, 403: {"PERMISSION_DENIED"},
+			405: {"UNIMPLEMENTED"}}[status]
+		if got := [2]string{body.Code, resp.Header.Get("WWW-Authenticate")}; got != want {
+			t.Errorf("%d: code and WWW-Authenticate are %q, want %q", status, got, want)
+		}
+		if resp.Header.Get("X-Content-Type-Options") != "nosniff" || resp.Header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%d without its headers: %v", status, resp.Header)
+		}
+	}
+	const (
+		local, here, foreign = "127.0.0.1:50000", "127.0.0.1:6070", "10.0.0.7:50000"
+		only                 = "only from this host, or with DEBUG_TOKEN"
+		bearer               = "Authorization: Bearer " + testToken
+		needs                = "needs the header Authorization: Bearer with DEBUG_TOKEN"
+		origin               = "not for web pages: the request has the header Origin"
+		name                 = "Host must be an IP address or localhost"
+	)
+	// Without a token: this host reads.
+	for _, method := range []string{"GET", "HEAD"} {
+		for _, peer := range []string{local, "127.9.8.7:1", "[::1]:50000", "[::ffff:127.0.0.1]:50000"} {
+			f("", method, peer, here, "", 200, "")
+			f("", method, peer, here, bearer, 200, "")
+		}
+	}
+	f("", "DELETE", local, here, "", 403, "needs DEBUG_TOKEN")
+	f("", "DELETE", local, here, bearer, 403, "needs DEBUG_TOKEN")
+	for _, peer := range []string{foreign, "[2001:db8::1]:50000", "[::ffff:10.0.0.7]:50000", "128.0.0.1:1", "@", ""} {
+		f("", "GET", peer, here, "", 403, only)
+		f("", "GET", peer, here, bearer, 403, only)
+		f("", "DELETE", peer, here, "", 403, only)
+	}
+	for _, header := range []string{"X-Forwarded-For: 127.0.0.1", "Forwarded: for=127.0.0.1", "Via: 1.1 proxy",
+		"X-Forwarded-For: ", "x-forwarded-for: 10.0.0.7"} {
+		f("", "GET", local, here, header, 403, only)
+		f("", "DELETE", local, here, header, 403, only)
+	}
+	for _, host := range []string{"127.0.0.1", "localhost", "LocalHost:6070", "[::1]:6070", "[::1]", "10.1.2.3:6070", "::1"} {
+		f("", "GET", local, host, "", 200, "")
+	}
+	for _, host := range []string{"evil.example", "evil.example:6070", "localhost.evil.example", "127.0.0.1.evil.example", "",
+		"localhost.", "[::1", "[localhost]:1:2"} {
+		if host == "[::1" { // read as its address
+			continue
+		}
+		f("", "GET", local, host, "", 403, name)
+	}
+	// With one: whoever has it, from anywhere.
+	for _, peer := range []string{local, foreign, "[2001:db8::1]:50000"} {
+		for _, method := range []string{"GET", "HEAD", "DELETE"} {
+			for _, host := range []string{here, "ratelimit.internal:6070"} {
+				f(testToken, method, peer, host, bearer, 200, "")
+				f(testToken, method, peer, host, "", 401, needs)
+				f(testToken, method, peer, host, bearer+"\nX-Forwarded-For: 10.0.0.7\nVia: 1.1 proxy", 200, "")
+				f(testToken, method, peer, host, bearer+"\nOrigin: http://evil.example", 403, origin)
+			}
+		}
+	}
+	for _, header := range []string{"Authorization: Bearer ", "Authorization: Bearer", "Authorization: Bearer " + testToken + "x",
+		"Authorization: Bearer " + testToken[:15], "Authorization: Basic " + testToken, "Authorization: " + testToken,
+		"Authorization: Bearer  " + testToken, bearer + "\n" + bearer, "Cookie: " + testToken, "Token: " + testToken} {
+		f(testToken, "GET", local, here, header, 401, needs)
+		f(testToken, "DELETE", foreign, here, header, 401, needs)
+	}
+	f(testToken, "GET", local, here, "Authorization: bearer "+testToken, 200, "") // RFC 9110, 11.1
+	// Web pages.
+	for _, token := range []string{"", testToken} {
+		for _, method := range []string{"GET", "DELETE"} {
+			f(token, method, local, here, bearer+"\nOrigin: null", 403, origin)
+			f(token, method, local, here, bearer+"\nOrigin: ", 403, origin)
+			for _, site := range []string{"cross-site", "same-site", "weird"} {
+				f(token, method, local, here, bearer+"\nSec-Fetch-Site: "+site, 403,
+					"not for web pages: the request has the header Sec-Fetch-Site: "+site)
+			}
+		}
+		f(token, "GET", local, here, bearer+"\nSec-Fetch-Site: none", 200, "")
+		f(token, "GET", local, here, bearer+"\nSec-Fetch-Site: same-origin", 200, "")
+		f(token, "GET", local, here, bearer+"\nSec-Fetch-Site: none\nSec-Fetch-Site: cross-site", 403,
+			"not for web pages: the request has the header Sec-Fetch-Site: cross-site")
+	}
+	// Other methods, of those who may come in.
+	for _, method := range []string{"POST", "PUT", "OPTIONS"} {
+		f(testToken, method, local, here, bearer, 405, "this page takes GET, HEAD, DELETE")
+		f(testToken, method, local, here, "", 401, needs)
+	}
+}
+
+// TestGuard_pages: these pages are guarded, and no other.
+func TestGuard_pages(t *testing.T) {
+	t.Parallel()
+	r := newDebugRig(t, DebugSettings{Token: testToken})
+	for _, path := range []string{"/tap", "/recent", "/top"} {
+		if resp, _ := r.post(t, "GET", path, ""); resp.StatusCode != 401 {
+			t.Errorf("%s: %d, want 401", path, resp.StatusCode)
+		}
+	}
+	for _, p := range debugPages {
+		if strings.HasPrefix(p.Path, "/debug/pprof/") {
+			continue // each takes its time
+		}
+		if guarded := slices.Contains([]string{"/tap", "/recent", "/top", "/counters"}, p.Path); guarded != strings.HasPrefix(p.Help, "guarded; ") {
+			t.Errorf("the index says of %s: %s", p.Path, p.Help)
+		} else if resp, _ := r.post(t, "HEAD", p.Path, ""); !guarded && resp.StatusCode == 401 {
+			t.Errorf("%s is guarded", p.Path)
+		}
+	}
+}
