@@ -7,6 +7,7 @@ package decide
 import (
 	"math"
 
+	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/stats"
@@ -19,15 +20,28 @@ type Outcome struct {
 	// Hits were requested; Refund says they were given back instead.
 	Hits   uint64
 	Refund bool
-	// After is the counter after the hits. With Known it is not used.
+	// After is the counter after the hits, or where they were refused and not counted, what it would be. With Known it
+	// is not used.
 	After uint64
 	// Known says that the over-limit cache answered: over, and nothing was counted.
 	Known bool
 	// Spared says that the hits were not written because another descriptor is over.
 	Spared bool
-	// Reset is the time to the end of the window in seconds.
+	// Reset is the time in seconds to the end of a fixed window; of the other algorithms until the counter is empty, or
+	// when it is over, until the hits would pass.
 	Reset int64
 }
+
+// Capacity is the most that the counter of a rule may hold without being over: its limit, or the size of a token bucket.
+func Capacity(r *limits.Rule) uint64 {
+	if r.Algorithm == counter.TokenBucket && r.PerUnit > 0 {
+		return uint64(r.Burst)
+	}
+	return uint64(r.PerUnit)
+}
+
+// Over says whether the hits go over the limit, in shadow mode or not.
+func (o *Outcome) Over() bool { return o.Known || o.After > Capacity(o.Rule) }
 
 // Delta is what one descriptor adds to the statistics of its rule: docs/statistics.md#what-a-hit-counts-as.
 type Delta struct{ Total, Over, Near, Within, Shadow, OverCached uint64 }
@@ -35,7 +49,7 @@ type Delta struct{ Total, Over, Near, Within, Shadow, OverCached uint64 }
 // Judge decides one limited descriptor: over when the total with its hits is above the limit. globalShadow is
 // SHADOW_MODE: it leaves the descriptor's code alone (Overall turns the answer) but counts as a shadow hit.
 func Judge(o Outcome, globalShadow bool, st *rls.Status) Delta {
-	limit := uint64(o.Rule.PerUnit)
+	limit := Capacity(o.Rule)
 	*st = limited(o.Rule, o.Reset)
 	var d Delta
 	if !o.Refund {
@@ -91,6 +105,13 @@ func (d *Delta) AddTo(r *stats.Rule) {
 	r.OverLimit.Add(d.Over)
 	r.ShadowMode.Add(d.Shadow)
 	r.OverLimitWithLocalCache.Add(d.OverCached)
+}
+
+// AddToLimit counts d for one limit of a list.
+func (d *Delta) AddToLimit(r *stats.Rule) {
+	r.NearLimit.Add(d.Near)
+	r.OverLimit.Add(d.Over)
+	r.ShadowMode.Add(d.Shadow)
 }
 
 // Unlimited is the status of a descriptor whose rule is unlimited.

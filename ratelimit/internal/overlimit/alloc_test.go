@@ -17,6 +17,8 @@ func TestOverLimitAlloc(t *testing.T) {
 		o.Get(long)
 		o.Get(short[:2])
 		o.Set(long, 1, 1000)
+		o.SetWait(short[:3], Wait{Pass: 1}, 1000)
+		o.GetWait(short[:3])
 	}); n != 0 {
 		t.Errorf("%v allocations, want 0", n)
 	}

@@ -54,6 +54,43 @@ func (o *Cache) Set(key []byte, value int64, ttl int) {
 	o.cache.Set(o.key(key, &long), buf[:], ttl) // fits by construction, so it cannot fail
 }
 
+// Wait is what is known of a sliding window or a token bucket that is over its limit: until when it admits not even one
+// hit. Both times are in µs, counted from where the caller likes.
+type Wait struct {
+	// Pass is when one hit passes, and Until when the store has to be asked again, at most a second before.
+	Pass, Until int64
+	// Limit and Capacity are those it was judged by; judged by others it is another counter.
+	Limit, Capacity uint32
+}
+
+// GetWait returns what is known for the key of a sliding window or a token bucket. 0 allocations.
+func (o *Cache) GetWait(key []byte) (w Wait, ok bool) {
+	var long [16]byte
+	var buf [24]byte
+	v, err := o.cache.GetWithBuf(o.key(key, &long), buf[:])
+	if err != nil || len(v) != len(buf) {
+		return Wait{}, false
+	}
+	return Wait{
+		Pass: int64(binary.LittleEndian.Uint64(v)), Until: int64(binary.LittleEndian.Uint64(v[8:])),
+		Limit: binary.LittleEndian.Uint32(v[16:]), Capacity: binary.LittleEndian.Uint32(v[20:]),
+	}, true
+}
+
+// SetWait remembers a sliding window or a token bucket for ttl seconds. Its key is never one that Set gets.
+func (o *Cache) SetWait(key []byte, w Wait, ttl int) {
+	if ttl <= 0 {
+		return // freecache would keep it for ever
+	}
+	var long [16]byte
+	var buf [24]byte
+	binary.LittleEndian.PutUint64(buf[:], uint64(w.Pass))
+	binary.LittleEndian.PutUint64(buf[8:], uint64(w.Until))
+	binary.LittleEndian.PutUint32(buf[16:], w.Limit)
+	binary.LittleEndian.PutUint32(buf[20:], w.Capacity)
+	o.cache.Set(o.key(key, &long), buf[:], ttl)
+}
+
 // Delete forgets a counter: it has been refunded.
 func (o *Cache) Delete(key []byte) {
 	var long [16]byte

@@ -49,6 +49,35 @@ func TestOverLimit(t *testing.T) {
 	f("a", 0, false)
 }
 
+// What is kept of sliding windows and token buckets, beside what is kept of fixed ones.
+func TestOverLimit_wait(t *testing.T) {
+	clock := fakeClock(noon)
+	o := newCache(0, &clock)
+	long := strings.Repeat("x", 500)
+	a, b := Wait{Pass: 1_500_000, Until: 1_000_000, Limit: 10, Capacity: 20}, Wait{Pass: 1 << 62, Until: 1, Limit: 1<<32 - 1}
+	o.SetWait([]byte("a"), a, 2)
+	o.SetWait([]byte(long), b, 40)
+	o.SetWait([]byte("never"), a, 0)
+	o.Set([]byte("fixed"), 7, 40)
+	f := func(key string, want Wait, wantOK bool) {
+		t.Helper()
+		if got, ok := o.GetWait([]byte(key)); got != want || ok != wantOK {
+			t.Errorf("%.20q: %+v %v, want %+v %v", key, got, ok, want, wantOK)
+		}
+	}
+	f("a", a, true)
+	f(long, b, true)
+	f("never", Wait{}, false)
+	f("fixed", Wait{}, false)
+	if _, ok := o.Get([]byte("a")); ok {
+		t.Error("a wait was read as a counter")
+	}
+	clock = noon + 2
+	f("a", Wait{}, false)
+	o.Delete([]byte(long))
+	f(long, Wait{}, false)
+}
+
 func BenchmarkOverLimit(b *testing.B) {
 	o := New(1 << 20)
 	key := []byte("bench_user_000001_1700000000")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"strconv"
 	"time"
 
 	"gatehouse/ratelimit/internal/counter"
@@ -24,8 +23,8 @@ type Call struct {
 	At, Done time.Time
 
 	domain    *limits.Domain // of the request; nil: unknown
-	rules     []*limits.Rule // per descriptor: the rule in force, nil for none
-	plan      []step         // per limited descriptor
+	rules     []*limits.Rule // per descriptor: the rule in force, of a list the limit that decides; nil for none
+	plan      []step         // per limit, in the order of the descriptors and then of their lists
 	overrides []limits.Rule  // backs rules of descriptors with a limit of their own
 	keys      []byte         // all counter keys, back to back
 	batch     counter.Request
@@ -36,19 +35,22 @@ type Call struct {
 	named      int             // how many of Response.Headers have names of LIMIT_*_HEADER; they come first
 }
 
-// HTTPHeaders are the headers of the response that are fields of HTTP by themselves: Retry-After and the draft's, not
-// the three named by LIMIT_*_HEADER.
-func (c *Call) HTTPHeaders() []rls.Header { return c.Response.Headers[c.named:] }
-
-// step is one limited descriptor on its way.
+// step is one limit of a descriptor on its way. Mostly it is the only one; the limits of a list follow each other.
 type step struct {
+	rule       *limits.Rule
 	descriptor int
-	hit        int // index into batch.Hits, or fromCache
-	end        int64
+	hit        int // index into batch.Hits, fromCache or withoutStore
 	hits       uint64
+	// window is the length of the window in seconds, and end the end of a fixed one.
+	window, end int64
+	// reset is what is known of the reset before the store is asked, in seconds. Fixed windows have end.
+	reset int64
 }
 
-const fromCache = -1
+const (
+	fromCache    = -1 // the over-limit cache knows it
+	withoutStore = -2 // a limit of 0 that counts nothing: see planHits
+)
 
 // Decide fills c.Response for c.Request. Its error is a *Refusal, and then nothing was answered.
 func (s *Service) Decide(ctx context.Context, c *Call) error { return s.DecideAt(ctx, c, s.clock()) }
@@ -204,9 +206,9 @@ func (s *Service) askStore(ctx context.Context, c *Call) error {
 	return err
 }
 
-// match finds the rule of each descriptor, its own limit before any rule, and drops the replaced ones.
+// match finds the limits of each descriptor, its own before those of any rule, and drops the replaced ones.
 func (s *Service) match(c *Call, rules *limits.Rules, domain *limits.Domain) {
-	c.rules, c.overrides = c.rules[:0], c.overrides[:0]
+	c.rules, c.plan, c.overrides = c.rules[:0], c.plan[:0], c.overrides[:0]
 	replaces := false
 	for i := range c.Request.Descriptors {
 		d := &c.Request.Descriptors[i]
@@ -218,15 +220,26 @@ func (s *Service) match(c *Call, rules *limits.Rules, domain *limits.Domain) {
 			s.o.Stats.DomainNotFound(c.Request.Domain).Inc()
 		default:
 			rule = domain.Find(d.Entries)
-			replaces = replaces || rule != nil && rule.Replacing()
 			if rule == nil && s.o.CountNoMatch {
 				s.unmatched(domain, d.Entries)
 			}
 		}
 		c.rules = append(c.rules, rule)
+		if rule == nil {
+			continue
+		}
+		replaces = replaces || rule.Replacing()
+		if rule.Unlimited {
+			continue
+		}
+		c.plan = append(c.plan, step{rule: rule, descriptor: i})
+		for _, further := range rule.Further {
+			replaces = replaces || further.Replacing()
+			c.plan = append(c.plan, step{rule: further, descriptor: i})
+		}
 	}
 	if replaces {
-		dropReplaced(c.rules)
+		c.dropReplaced()
 	}
 }
 
@@ -242,63 +255,81 @@ func (c *Call) override(rules *limits.Rules, o rls.Override) *limits.Rule {
 	return rule
 }
 
-// dropReplaced takes the limit from every rule that another matched rule replaces, whether or not
-// that one is itself replaced. Unlimited rules replace but are not replaced. Asking each rule about
-// all names at once keeps 256 lists of 10,000 names far below a millisecond.
-func dropReplaced(rules []*limits.Rule) {
+// dropReplaced drops each limit that another matched rule or limit replaces, whether or not that one is itself
+// replaced. Unlimited rules replace but are not replaced. Asking each rule about all names at once keeps 256 lists of
+// 10,000 names far below a millisecond.
+func (c *Call) dropReplaced() {
 	var fewIDs [16]uint32
 	var fewMarks [16]bool
 	ids, replaced := fewIDs[:0], fewMarks[:]
-	for _, r := range rules {
-		id := uint32(0) // which no name has
-		if r != nil && !r.Unlimited {
-			id = r.ID
-		}
-		ids = append(ids, id)
+	for i := range c.plan {
+		ids = append(ids, c.plan[i].rule.ID) // 0, which no name has, without one
 	}
 	if len(ids) > len(replaced) {
 		replaced = make([]bool, len(ids))
 	}
-	for _, r := range rules {
-		if r != nil {
-			r.MarkReplaced(ids, replaced)
-		}
+	for i := range c.plan {
+		c.plan[i].rule.MarkReplaced(ids, replaced)
 	}
-	for i := range rules {
-		if replaced[i] {
-			rules[i] = nil
-		}
-	}
-}
-
-// planHits builds the counter keys and sorts the limited descriptors into those that the over-limit
-// cache answers and those that go to the store.
-func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
-	c.plan, c.keys, c.batch.Hits, c.batch.Stop = c.plan[:0], c.keys[:0], c.batch.Hits[:0],
-		counter.StopWhen(s.o.StopWhenOver)
-	stopped := false
 	for i, rule := range c.rules {
-		if rule == nil || rule.Unlimited {
+		if rule == nil {
 			continue
 		}
-		d := &c.Request.Descriptors[i]
-		start := now - now%rule.Window
-		p := step{descriptor: i, hit: fromCache, end: start + rule.Window, hits: hitsOf(&c.Request, d)}
+		if rule.Unlimited {
+			rule.MarkReplaced(ids, replaced)
+			continue
+		}
+		c.rules[i] = nil // until one of its limits is kept
+	}
+	kept := c.plan[:0]
+	for i, p := range c.plan {
+		if replaced[i] {
+			continue
+		}
+		kept = append(kept, p)
+		if c.rules[p.descriptor] == nil {
+			c.rules[p.descriptor] = p.rule
+		}
+	}
+	c.plan = kept
+}
+
+// planHits builds the counter keys and sorts the limits into those that are known without the store and those that it
+// is asked about.
+func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
+	c.keys, c.batch.Hits, c.batch.Stop = c.keys[:0], c.batch.Hits[:0], counter.StopWhen(s.o.StopWhenOver)
+	stopped := false
+	for i := range c.plan {
+		p := &c.plan[i]
+		rule, d := p.rule, &c.Request.Descriptors[p.descriptor]
+		p.hits = hitsOf(&c.Request, d)
+		start := int64(0)
+		if rule.Algorithm == counter.FixedWindow {
+			start, p.end = rule.Span(now)
+			p.window = p.end - start
+		} else {
+			p.window, p.reset = rule.Window, rule.Window
+		}
+		if rule.PerUnit == 0 && rule.Algorithm != counter.FixedWindow { // counts what it admits, which is nothing
+			p.hit = withoutStore
+			stopped = stopped || s.o.StopWhenOver && !rule.Shadow && !d.Negative && p.hits > 0
+			continue
+		}
 		from := len(c.keys)
 		c.keys = rules.AppendKey(c.keys, rule, c.Request.Domain, d.Entries, start)
 		key := c.keys[from:len(c.keys):len(c.keys)] // growing c.keys leaves it on the older array
-		if s.o.OverLimit != nil && s.knownOver(key, rule, p.hits, d.Negative) {
+		if s.o.OverLimit != nil && s.knownOver(c, p, key, d.Negative) {
+			p.hit = fromCache
 			stopped = stopped || s.o.StopWhenOver && !rule.Shadow
-		} else {
-			p.hit = len(c.batch.Hits)
-			c.batch.Hits = append(c.batch.Hits, counter.Hit{
-				Key: key, N: p.hits, Refund: d.Negative, Shadow: rule.Shadow, PerSecond: rule.Unit == rls.Second,
-				Limit: uint64(rule.PerUnit), Window: rule.Window, End: p.end,
-			})
+			continue
 		}
-		c.plan = append(c.plan, p)
+		p.hit = len(c.batch.Hits)
+		c.batch.Hits = append(c.batch.Hits, counter.Hit{
+			Key: key, N: p.hits, Refund: d.Negative, Shadow: rule.Shadow, PerSecond: rule.Unit == rls.Second,
+			Algorithm: rule.Algorithm, Limit: uint64(rule.PerUnit), Burst: uint64(rule.Burst), Window: p.window, End: p.end,
+		})
 	}
-	if stopped { // the others are only looked at: the over-limit cache knows one that is over
+	if stopped { // the others are only looked at: one is known to be over
 		c.batch.Stop = counter.StopNone
 		for i := range c.batch.Hits {
 			if !c.batch.Hits[i].Refund {
@@ -316,43 +347,23 @@ func hitsOf(r *rls.Request, d *rls.Descriptor) uint64 {
 	return uint64(max(r.HitsAddend, 1))
 }
 
-// knownOver consults the over-limit cache. It judges the counter last seen against the limit in force,
-// since overrides share counters; a refund drops what is known.
-func (s *Service) knownOver(key []byte, rule *limits.Rule, hits uint64, refund bool) bool {
-	if refund {
-		s.o.OverLimit.Delete(key)
-		return false
-	}
-	seen, ok := s.o.OverLimit.Get(key)
-	return ok && addSaturating(uint64(seen), hits) > uint64(rule.PerUnit)
-}
-
 // judge turns totals into statuses and statistics.
 func (s *Service) judge(c *Call, now int64) {
 	s.judgeUnlimited(c)
-	for i := range c.plan {
-		p := &c.plan[i]
-		rule := c.rules[p.descriptor]
-		o := decide.Outcome{Rule: rule, Hits: p.hits, Known: p.hit == fromCache, Reset: max(1, p.end-now)}
-		if p.hit != fromCache {
-			s.outcome(&o, &c.batch.Hits[p.hit], p, now)
+	for rest := c.plan; len(rest) > 0; {
+		var list []step
+		if list, rest = cutDescriptor(rest); isList(list) {
+			s.judgeList(c, list, now)
+			continue
 		}
-		delta := decide.Judge(o, s.o.GlobalShadow, &c.Response.Statuses[p.descriptor])
+		p := &list[0]
+		st := &c.Response.Statuses[p.descriptor]
+		delta := decide.Judge(s.outcome(c, p, now), s.o.GlobalShadow, st)
 		s.count(c, p.descriptor, &delta)
 		if s.o.DraftHeaders {
-			c.describe(p)
+			c.describe(p, st, true)
 		}
 	}
-}
-
-// describe adds a limit to the draft headers. Limits in shadow mode refuse nothing and are left out.
-func (c *Call) describe(p *step) {
-	rule, st := c.rules[p.descriptor], &c.Response.Statuses[p.descriptor]
-	if rule.Shadow || len(c.members) == decide.MaxMembers {
-		return
-	}
-	c.members = append(c.members,
-		decide.Member{Rule: rule, Window: rule.Window, Remaining: st.Remaining, Until: st.Reset})
 }
 
 // judgeUnlimited fills in the statuses of the descriptors that no counter decides.
@@ -371,26 +382,62 @@ func (s *Service) judgeUnlimited(c *Call) {
 	}
 }
 
-// outcome reads the store's answer, and remembers a counter that is over its limit.
-func (s *Service) outcome(o *decide.Outcome, h *counter.Hit, p *step, now int64) {
-	o.Refund, o.Spared, o.After = h.Refund, h.Spared, uint64(h.After)
-	limit := uint64(o.Rule.PerUnit)
-	if !h.Refund && h.N != p.hits { // stopped by the over-limit cache: After was only looked at
+// outcome is what became of a limit's hits.
+func (s *Service) outcome(c *Call, p *step, now int64) decide.Outcome {
+	o := p.unanswered(c, now)
+	switch p.hit {
+	case withoutStore:
+		if !o.Refund {
+			o.After = p.hits
+		}
+	case fromCache:
+		o.Known = true
+	default:
+		s.answered(&o, c, p, now)
+	}
+	return o
+}
+
+// unanswered is the outcome of a limit's hits without an answer of the store.
+func (p *step) unanswered(c *Call, now int64) decide.Outcome {
+	o := decide.Outcome{Rule: p.rule, Hits: p.hits, Refund: c.Request.Descriptors[p.descriptor].Negative, Reset: p.reset}
+	if p.rule.Algorithm == counter.FixedWindow {
+		o.Reset = max(1, p.end-now)
+	}
+	return o
+}
+
+// answered adds the store's answer, and remembers a counter that is over its limit.
+func (s *Service) answered(o *decide.Outcome, c *Call, p *step, now int64) {
+	h := &c.batch.Hits[p.hit]
+	o.Spared, o.After = h.Spared, uint64(h.After)
+	if !h.Refund && h.N != p.hits { // only looked at, since another limit is known to be over
 		o.Spared = true
-		if would := addSaturating(o.After, p.hits); would > limit {
+		if would := addSaturating(o.After, p.hits); would > decide.Capacity(p.rule) {
 			o.Spared, o.After = false, would
 		}
-		return
+	} else if s.o.OverLimit != nil && o.Over() && !o.Spared && !o.Refund {
+		s.rememberOver(c, p, h, now)
 	}
-	if s.o.OverLimit == nil || o.After <= limit || o.Spared || h.Refund || p.end <= now {
-		return
+	if p.rule.Algorithm != counter.FixedWindow {
+		o.Reset = resetOf(h, o)
 	}
-	seen := h.After
-	if s.o.StopWhenOver { // the refused hits were not written
-		seen -= int64(min(p.hits, uint64(seen)))
-	}
-	s.o.OverLimit.Set(h.Key, seen, int(p.end-now))
 }
+
+// resetOf is the reset of a sliding window or a token bucket: until it is empty, or when it is over, until the same
+// hits pass.
+func resetOf(h *counter.Hit, o *decide.Outcome) int64 {
+	switch {
+	case !o.Over():
+		return seconds(h.Empty())
+	case o.Refund: // is answered like a look
+		return seconds(h.Wait(0))
+	}
+	return seconds(h.Wait(o.Hits))
+}
+
+// seconds is a time in µs in whole seconds, rounded up, at least 1.
+func seconds(micros int64) int64 { return max(1, (micros+999_999)/1_000_000) }
 
 // count adds a descriptor's statistics to its rule, or to the runtime value's own series.
 func (s *Service) count(c *Call, descriptor int, d *decide.Delta) {
@@ -415,24 +462,6 @@ func (s *Service) finish(c *Call) {
 	if s.o.DynamicMetadata {
 		c.Response.Metadata = metadata(c)
 	}
-}
-
-// addHeaders adds the headers that are configured.
-func (s *Service) addHeaders(c *Call) {
-	headers := c.Response.Headers
-	if s.o.Headers != nil {
-		headers = decide.Headers(headers, *s.o.Headers, c.Response.Statuses, c.rules, s.o.GlobalQuota)
-	}
-	c.named = len(headers)
-	if s.o.DraftHeaders {
-		headers = decide.DraftHeaders(headers, c.members)
-	}
-	if s.o.RetryAfter && c.Response.Overall == rls.OverLimit {
-		if wait, ok := decide.RetryAfter(c.Response.Statuses, c.rules, c.unanswered, s.o.GlobalQuota); ok {
-			headers = append(headers, rls.Header{Key: "Retry-After", Value: strconv.FormatInt(wait, 10)})
-		}
-	}
-	c.Response.Headers = headers
 }
 
 // denyAll answers for an unknown domain under UNKNOWN_DOMAIN=deny.

@@ -65,27 +65,55 @@ func (s *Service) judgeWithoutStore(c *Call, now int64, mode limits.FailureMode,
 	for range c.rules {
 		c.unanswered = append(c.unanswered, false)
 	}
-	for i := range c.plan {
-		p := &c.plan[i]
-		rule, st := c.rules[p.descriptor], &c.Response.Statuses[p.descriptor]
-		o := decide.Outcome{
-			Rule: rule, Hits: p.hits, Refund: c.Request.Descriptors[p.descriptor].Negative,
-			Known: p.hit == fromCache, Reset: max(1, p.end-now),
+	for rest := c.plan; len(rest) > 0; {
+		var list []step
+		list, rest = cutDescriptor(rest)
+		s.judgeListWithoutStore(c, list, now, mode, partial)
+	}
+}
+
+// judgeListWithoutStore judges the limits of a descriptor that have an answer. If one of them refuses, or all have one,
+// that is the answer. Else it is the failure mode's, with the first limit that is not in shadow mode.
+func (s *Service) judgeListWithoutStore(c *Call, list []step, now int64, mode limits.FailureMode, partial bool) {
+	descriptor := list[0].descriptor
+	var tightest decide.Verdict
+	first, judged, missing := &list[0], false, false
+	for i := range list {
+		p := &list[i]
+		if first.rule.Shadow && !p.rule.Shadow {
+			first = p
 		}
-		var delta decide.Delta
-		answered := partial && !o.Known && c.batch.Hits[p.hit].Err == nil
-		if answered {
-			s.outcome(&o, &c.batch.Hits[p.hit], p, now)
+		v, known := s.verdictWithoutStore(c, p, now, mode, partial)
+		s.judged(c, p, &v, known)
+		if !known {
+			missing = true
+			continue
 		}
-		if answered || o.Known {
-			delta = decide.Judge(o, s.o.GlobalShadow, st)
-		} else {
-			delta = decide.Failed(o, mode, s.o.GlobalShadow, st)
-			c.unanswered[p.descriptor] = rule.PerUnit > 0 // a limit of 0 needs no answer
-		}
-		s.count(c, p.descriptor, &delta)
-		if s.o.DraftHeaders {
-			c.describe(p)
+		if !judged || v.TighterThan(&tightest) {
+			tightest, judged, c.rules[descriptor] = v, true, p.rule
 		}
 	}
+	if missing && !(judged && tightest.Refuses()) {
+		tightest, c.rules[descriptor], c.unanswered[descriptor] = failed(c, first, now, mode, s.o.GlobalShadow), first.rule, true
+	}
+	s.decided(c, descriptor, &tightest)
+}
+
+// verdictWithoutStore judges one limit where not all have an answer. known says that it has one, or needs none, as a
+// limit of 0.
+func (s *Service) verdictWithoutStore(c *Call, p *step, now int64, mode limits.FailureMode, partial bool) (
+	v decide.Verdict, known bool) {
+	if p.hit < 0 || partial && c.batch.Hits[p.hit].Err == nil {
+		return decide.JudgeLimit(s.outcome(c, p, now), s.o.GlobalShadow), true
+	}
+	v = failed(c, p, now, mode, s.o.GlobalShadow)
+	v.Over = p.rule.PerUnit == 0
+	return v, v.Over
+}
+
+// failed is what the failure mode makes of a limit.
+func failed(c *Call, p *step, now int64, mode limits.FailureMode, globalShadow bool) (v decide.Verdict) {
+	v.Shadow = p.rule.Shadow
+	v.Delta = decide.Failed(p.unanswered(c, now), mode, globalShadow, &v.Status)
+	return v
 }

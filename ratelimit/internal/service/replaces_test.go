@@ -41,6 +41,16 @@ func replacingRules(tb testing.TB, names int, lists [][]int) []*limits.Rule {
 	return matched
 }
 
+// dropReplaced is what a call keeps of the rules that its descriptors match.
+func dropReplaced(matched []*limits.Rule) []*limits.Rule {
+	c := Call{rules: matched}
+	for i, r := range matched {
+		c.plan = append(c.plan, step{rule: r, descriptor: i})
+	}
+	c.dropReplaced()
+	return c.rules
+}
+
 // A rule is dropped when any matched rule names it, however long the lists are.
 func TestDropReplaced(t *testing.T) {
 	for range 30 {
@@ -53,7 +63,7 @@ func TestDropReplaced(t *testing.T) {
 		}
 		matched := replacingRules(t, names, lists)
 		before := slices.Clone(matched)
-		dropReplaced(matched)
+		matched = dropReplaced(matched)
 		for i, r := range matched {
 			replaced := false
 			for by, list := range lists {

@@ -91,6 +91,7 @@ type Service struct {
 	// noMatch counts unmatched descriptors by domain; nil without CountNoMatch, and before the first rules.
 	noMatch atomic.Pointer[map[string]*stats.Counter]
 	clock   func() time.Time
+	began   time.Time
 
 	globalShadow, serviceError, storeError *stats.Counter
 	storeTook                              *stats.Timer
@@ -119,6 +120,7 @@ func New(o Options) *Service {
 	if s.clock == nil {
 		s.clock = time.Now
 	}
+	s.began = s.clock()
 	if o.Store != nil {
 		s.SetStore(o.Store)
 	}

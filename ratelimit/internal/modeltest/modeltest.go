@@ -1,0 +1,230 @@
+// Package modeltest is what limits are meant to do, written as simply as possible: fractions of any size instead of
+// integers that fit, waits found by search instead of by formulas, one request after the other. Tests compare the daemon
+// with it, and draw from it what each algorithm admits.
+package modeltest
+
+import (
+	"math/big"
+	"sort"
+
+	"gatehouse/ratelimit/internal/counter"
+)
+
+// Limit is one limit.
+type Limit struct {
+	// Key names its counter, that of a fixed window without the window.
+	Key       string
+	Algorithm counter.Algorithm
+	PerUnit   int64
+	Window    int64 // seconds
+	Burst     int64 // the size of a token bucket
+	Shadow    bool
+}
+
+// Ask is what one descriptor of a request asks of its limits: N hits, or to have them back.
+type Ask struct {
+	Limits []Limit
+	N      int64
+	Refund bool
+}
+
+// Status is the answer to one descriptor.
+type Status struct {
+	Over      bool
+	Limit     int // the place in Ask.Limits of the one that decides
+	Remaining int64
+	Reset     int64 // seconds
+}
+
+// Model holds counters. The zero Model has none. Time must not go back.
+type Model struct {
+	// Stop is STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
+	Stop     bool
+	counters map[string]state
+}
+
+// state is a counter: the hits of each window, or when a token bucket is full again, in µs.
+type state struct {
+	hits map[int64]int64
+	full *big.Rat
+}
+
+const second = 1_000_000 // in µs
+
+func (l *Limit) capacity() int64 {
+	if l.Algorithm == counter.TokenBucket && l.PerUnit > 0 {
+		return l.Burst
+	}
+	return l.PerUnit
+}
+
+// perHit is the time one hit takes from a token bucket, in µs.
+func (l *Limit) perHit() *big.Rat { return big.NewRat(l.Window*second, l.PerUnit) }
+
+// used is how much of the capacity s uses at an instant.
+func (l *Limit) used(s state, now int64) int64 {
+	size := l.Window * second
+	i := now / size
+	switch l.Algorithm {
+	case counter.FixedWindow:
+		return s.hits[i]
+	case counter.SlidingWindow:
+		// A window has a million ticks. The last window's hits weigh as much as of its ticks lie within one window of now.
+		ticks := now % size / l.Window
+		return s.hits[i] + ceil(big.NewRat(s.hits[i-1]*(second-ticks), second))
+	}
+	if s.full == nil {
+		return 0
+	}
+	left := new(big.Rat).Sub(s.full, big.NewRat(now, 1))
+	if left.Sign() <= 0 || l.PerUnit == 0 {
+		return 0
+	}
+	return ceil(left.Quo(left, l.perHit()))
+}
+
+// add is s after n hits.
+func (l *Limit) add(s state, now, n int64) state {
+	if l.Algorithm != counter.TokenBucket {
+		i := now / (l.Window * second)
+		out := state{hits: map[int64]int64{}}
+		for window, hits := range s.hits {
+			out.hits[window] = hits
+		}
+		out.hits[i] = max(0, out.hits[i]+n)
+		return out
+	}
+	full := big.NewRat(now, 1)
+	if s.full != nil && s.full.Cmp(full) > 0 {
+		full.Set(s.full)
+	}
+	full.Add(full, new(big.Rat).Mul(big.NewRat(n, 1), l.perHit()))
+	return state{full: full}
+}
+
+// wait is how many µs it takes until n hits pass. What can never pass waits for an empty counter.
+func (l *Limit) wait(s state, now, n int64) int64 {
+	room := max(0, l.capacity()-n)
+	longest := 2 * l.Window * second
+	if l.Algorithm == counter.TokenBucket && l.PerUnit > 0 {
+		longest = ceil(new(big.Rat).Mul(big.NewRat(l.Burst, 1), l.perHit())) + 1
+	}
+	return int64(sort.Search(int(longest), func(t int) bool { return l.used(s, now+int64(t)) <= room }))
+}
+
+// verdict is what one limit says.
+type verdict struct {
+	over, shadow bool
+	remaining    int64
+	reset        int64
+}
+
+// answer is what the limit says when it is over or not and its counter holds s.
+func (l *Limit) answer(s state, now, n int64, over bool) verdict {
+	v := verdict{over: over, shadow: l.Shadow}
+	if !over {
+		v.remaining = l.capacity() - l.used(s, now)
+		n = l.capacity() // an OK tells when the counter is empty
+	}
+	switch {
+	case l.Algorithm == counter.FixedWindow:
+		v.reset = l.Window - now/second%l.Window
+	case l.PerUnit == 0:
+		v.reset = l.Window
+	default:
+		v.reset = seconds(l.wait(s, now, n))
+	}
+	return v
+}
+
+// Request answers one request at an instant in µs.
+func (m *Model) Request(now int64, asks []Ask) []Status {
+	was := m.counters
+	next := map[string]state{} // what becomes of the counters if nothing stops the request
+	for key, s := range was {
+		next[key] = s
+	}
+	stopped := false
+	verdicts := make([][]verdict, len(asks))
+	for i, a := range asks {
+		for _, l := range a.Limits {
+			n := a.N
+			over := l.used(next[l.Key], now)+n > l.capacity()
+			next[l.Key] = l.after(next[l.Key], now, n, a.Refund, m.Stop)
+			if a.Refund { // is answered like a look behind it
+				n = 0
+				over = l.used(next[l.Key], now) > l.capacity()
+			}
+			stopped = stopped || m.Stop && over && !a.Refund && !l.Shadow
+			verdicts[i] = append(verdicts[i], l.answer(next[l.Key], now, n, over))
+		}
+	}
+	if !stopped {
+		m.counters = next
+	}
+	statuses := make([]Status, len(asks))
+	for i, a := range asks {
+		for j, l := range a.Limits {
+			if v := &verdicts[i][j]; stopped { // the counters are shown as they are
+				over := v.over && !a.Refund || l.used(was[l.Key], now) > l.capacity()
+				*v = l.answer(was[l.Key], now, a.N, over)
+			}
+		}
+		statuses[i] = tightest(verdicts[i])
+	}
+	return statuses
+}
+
+// after is a counter after hits: with stop no limit counts what it refuses.
+func (l *Limit) after(s state, now, n int64, refund, stop bool) state {
+	switch {
+	case n == 0 || l.PerUnit == 0 && l.Algorithm != counter.FixedWindow:
+		return s
+	case refund && l.Algorithm == counter.TokenBucket:
+		if l.used(s, now) == 0 {
+			return s
+		}
+		after := l.add(s, now, -n)
+		if after.full.Cmp(big.NewRat(now, 1)) < 0 {
+			after.full.SetInt64(now)
+		}
+		return after
+	case refund:
+		return l.add(s, now, -n)
+	case (stop || l.Algorithm != counter.FixedWindow) && l.used(s, now)+n > l.capacity():
+		return s
+	}
+	return l.add(s, now, n)
+}
+
+// tightest chooses the limit that decides a descriptor.
+func tightest(list []verdict) Status {
+	order := make([]int, len(list))
+	for i := range order {
+		order[i] = i
+	}
+	sort.SliceStable(order, func(i, j int) bool {
+		a, b := list[order[i]], list[order[j]]
+		switch {
+		case a.shadow != b.shadow:
+			return !a.shadow
+		case a.over != b.over:
+			return a.over
+		case !a.over && a.remaining != b.remaining:
+			return a.remaining < b.remaining
+		}
+		return a.reset > b.reset
+	})
+	v := list[order[0]]
+	return Status{Over: v.over && !v.shadow, Limit: order[0], Remaining: v.remaining, Reset: v.reset}
+}
+
+func seconds(micros int64) int64 { return max(1, ceil(big.NewRat(micros, second))) }
+
+func ceil(x *big.Rat) int64 {
+	q, r := new(big.Int).QuoRem(x.Num(), x.Denom(), new(big.Int))
+	if r.Sign() > 0 {
+		q.Add(q, big.NewInt(1))
+	}
+	return q.Int64()
+}
