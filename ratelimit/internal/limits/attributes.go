@@ -1,5 +1,7 @@
 package limits
 
+import "iter"
+
 // The switches of an entry stand in two structs that the tree, compiled entries and views share. A further switch
 // is a field in one of them, with its name as the tag, a row in switches and a case in switchOf: compile copies the
 // structs whole, and what reads, checks, shows and explains rules walks switches.
@@ -79,13 +81,14 @@ func switchOf(a *Attributes, p *PathAttributes, i int) *bool {
 	return &p.Share
 }
 
-// notes are what explain says of the rule's switches.
-func (r *Rule) notes() (out []string) {
-	path := r.step.PathAttributes
-	for i := range switches {
-		if switches[i].note != "" && *switchOf(&r.Attributes, &path, i) {
-			out = append(out, switches[i].note)
+// notes are what explain says of the rule's switches, by their numbers.
+func (r *Rule) notes() iter.Seq2[int, string] {
+	return func(yield func(int, string) bool) {
+		path := r.step.PathAttributes
+		for i := range switches {
+			if on := *switchOf(&r.Attributes, &path, i); on && switches[i].note != "" && !yield(i, switches[i].note) {
+				return
+			}
 		}
 	}
-	return out
 }

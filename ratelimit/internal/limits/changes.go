@@ -88,14 +88,14 @@ func (c *Changes) pair(domain string, before, after *step) {
 	case was == nil && is == nil:
 	case was == nil:
 		c.Added++
-		c.note("+", domain, after, is.limitText())
+		c.note("+", domain, after, is.limitsText())
 	case is == nil:
 		c.Removed++
-		c.note("-", domain, before, was.limitText())
-	case c.differing > 0 || !sameRule(was, is) || !slices.Equal(c.before.replacedBy(was), c.after.replacedBy(is)):
+		c.note("-", domain, before, was.limitsText())
+	case c.differing > 0 || !c.sameLimits(was, is):
 		c.Changed++
-		text := is.limitText()
-		if old := was.limitText(); old != text {
+		text := is.limitsText()
+		if old := was.limitsText(); old != text {
 			text = old + " -> " + text
 		}
 		c.note("~", domain, after, text)
@@ -111,10 +111,21 @@ func (c *Changes) note(mark, domain string, s *step, text string) {
 	}
 }
 
+// sameLimits reports whether all limits of two rules of one descriptor are the same.
+func (c *Changes) sameLimits(was, is *Rule) bool {
+	if was.Listed() != is.Listed() || len(was.Further) != len(is.Further) {
+		return false
+	}
+	same := func(a, b *Rule) bool {
+		return sameRule(a, b) && slices.Equal(c.before.replacedBy(a), c.after.replacedBy(b))
+	}
+	return same(was, is) && slices.EqualFunc(was.Further, is.Further, same)
+}
+
 // sameRule reports whether two rules of one descriptor decide the same way and print the same.
 func sameRule(a, b *Rule) bool {
 	return a.PerUnit == b.PerUnit && a.Unit == b.Unit && a.Multiplier == b.Multiplier && a.Name == b.Name &&
-		a.Unlimited == b.Unlimited && a.Attributes == b.Attributes && a.step.PathAttributes == b.step.PathAttributes &&
+		a.Algorithm == b.Algorithm && a.Burst == b.Burst && a.Calendar() == b.Calendar() && a.Unlimited == b.Unlimited && a.Attributes == b.Attributes && a.step.PathAttributes == b.step.PathAttributes &&
 		proto.Equal(a.Metadata, b.Metadata)
 }
 

@@ -19,13 +19,13 @@ type domainTree struct {
 
 // check judges what documents mean, whose form reader has judged, and joins those of one domain. What
 // it returns may be compiled only when the report holds no problem.
-func check(docs []Document, merge bool, rep *Report) []domainTree {
+func check(docs []Document, o Options, rep *Report) []domainTree {
 	var out []domainTree
 	index := map[string]int{}
 	for i := range docs {
 		doc := &docs[i]
 		at := Place{File: doc.File, Pos: doc.Pos}
-		c := checker{file: doc.File, domain: doc.Domain, report: rep}
+		c := checker{file: doc.File, domain: doc.Domain, memcached: o.Memcached, report: rep}
 		c.entries(doc.Entries)
 		if doc.Domain == "" {
 			if !doc.Unreadable {
@@ -45,7 +45,7 @@ func check(docs []Document, merge bool, rep *Report) []domainTree {
 			continue
 		}
 		d := &out[n]
-		if !merge {
+		if !o.MergeDomains {
 			rep.Problem(at, doc.Domain, "the domain is already configured in %s; MERGE_DOMAIN_CONFIG=true lets files share one",
 				where(d.first))
 			c.siblings(doc.Entries)
@@ -99,10 +99,11 @@ func whereEntry(e *Entry, p Pos) string {
 
 // checker walks the entries of one domain.
 type checker struct {
-	file   string // of the document; entries of merged domains know their own
-	domain string
-	path   []*Entry
-	report *Report
+	file      string // of the document; entries of merged domains know their own
+	domain    string
+	memcached bool // Options.Memcached
+	path      []*Entry
+	report    *Report
 }
 
 func (c *checker) at(e *Entry, p Pos) Place {
@@ -140,7 +141,7 @@ func (c *checker) entries(list []Entry) {
 			c.match(e)
 		}
 		if e.Limit != nil {
-			c.limit(e)
+			c.limits(e)
 		}
 		c.path = append(c.path, e)
 		c.entries(e.Children)
@@ -184,8 +185,12 @@ func (e *Entry) shownValue() string {
 	return Quote(e.Value)
 }
 
-func (c *checker) limit(e *Entry) {
-	l := e.Limit
+// limit checks one limit of an entry; where names it in messages.
+func (c *checker) limit(e *Entry, l *Limit, where string) {
+	orUnlimited := " or unlimited: true"
+	if e.List != nil {
+		orUnlimited = ""
+	}
 	if l.Unlimited {
 		c.unlimited(e)
 	} else {
@@ -194,10 +199,13 @@ func (c *checker) limit(e *Entry) {
 			c.report.Problem(c.at(e, l.UnitPos), l.Unit, "unit %s is unknown; %s%s", Quote(l.Unit), Allow(unitNames),
 				DidYouMean(l.Unit, unitNames))
 		case !l.HasUnit && !l.Unreadable:
-			c.report.Problem(c.at(e, l.Pos), "", "rate_limit needs a unit (%s) or unlimited: true", OrList(unitNames))
+			c.report.Problem(c.at(e, l.Pos), "", "%s needs a unit (%s)%s", where, OrList(unitNames), orUnlimited)
 		}
 		if !l.HasPerUnit && !l.Unreadable {
-			c.report.Problem(c.at(e, l.Pos), "", "rate_limit needs requests_per_unit (0 blocks everything) or unlimited: true")
+			c.report.Problem(c.at(e, l.Pos), "", "%s needs requests_per_unit (0 blocks everything)%s", where, orUnlimited)
+		}
+		if l.Options != nil {
+			c.options(e, l)
 		}
 	}
 	for i, x := range l.Replaces {
@@ -222,6 +230,18 @@ func (c *checker) unlimited(e *Entry) {
 	if l.Multiplier != 0 {
 		c.report.Problem(c.at(e, l.MultiplierPos), fmt.Sprint(l.Multiplier),
 			"unlimited: true takes no unit_multiplier, but it is %d", l.Multiplier)
+	}
+	o := l.options()
+	if o.HasAlgorithm {
+		c.report.Problem(c.at(e, o.AlgorithmPos), o.Algorithm, "unlimited: true takes no algorithm, but it is %s",
+			Quote(o.Algorithm))
+	}
+	if o.Burst != 0 {
+		c.report.Problem(c.at(e, o.BurstPos), fmt.Sprint(o.Burst), "unlimited: true takes no burst, but it is %d", o.Burst)
+	}
+	if o.HasCalendar {
+		c.report.Problem(c.at(e, o.CalendarPos), o.Calendar, "unlimited: true takes no calendar, but it is %s",
+			Quote(o.Calendar))
 	}
 }
 
@@ -347,7 +367,7 @@ func (c *checker) costly(group []*Entry, ix *patterns) {
 
 // names looks at the names of a domain's rules and at which rule replaces which.
 func (c *checker) names(list []Entry) {
-	g := replaceGraph{checker: c, rules: map[string]*Entry{}}
+	g := replaceGraph{checker: c, rules: map[string]namedLimit{}}
 	g.collect(list)
 	if !c.report.Stopped() {
 		g.warn()

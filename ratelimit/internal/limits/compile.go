@@ -205,7 +205,7 @@ func (c *compiler) entry(r *Rule, e *Entry, path []*step) {
 		if i > 0 {
 			rule = r.Further[i-1]
 		}
-		levels.list = &listLimit{label: e.List.Items[i].label(labels)}
+		levels.list = &listLimit{index: uint8(i), label: e.List.Items[i].label(labels)}
 		if metric == nil {
 			levels.list.stats = c.limitHandle(fixed, levels.list.label)
 		}

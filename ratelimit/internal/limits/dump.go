@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/limits/network"
 )
 
@@ -20,31 +21,57 @@ func (r *Rules) WriteText(w io.Writer) error {
 	var line []byte
 	for _, d := range r.sorted {
 		d.root.each(func(s *step) {
-			rule := s.rule
-			if rule == nil {
-				return
+			for rule := range s.rule.Limits() {
+				line = rule.appendLine(line[:0], d.Name)
+				b.Write(line)
 			}
-			line = s.appendKey(line[:0], d.Name)
-			if bytes.ContainsFunc(line, unicode.IsControl) { // else a key could pretend to be a further rule
-				line = strconv.AppendQuote(nil, string(line))
-			}
-			line = append(line, ": unit="...)
-			line = append(line, rule.Unit.String()...)
-			line = append(line, " requests_per_unit="...)
-			line = strconv.AppendUint(line, uint64(rule.PerUnit), 10)
-			line = append(line, ", shadow_mode: "...)
-			line = strconv.AppendBool(line, rule.Shadow)
-			line = append(line, ", quota_mode: "...)
-			line = strconv.AppendBool(line, rule.Quota)
-			if rule.Multiplier > 1 {
-				line = append(line, ", unit_multiplier: "...)
-				line = strconv.AppendUint(line, uint64(rule.Multiplier), 10)
-			}
-			line = append(line, '\n')
-			b.Write(line)
 		})
 	}
 	return b.Flush()
+}
+
+// appendLine appends the rule's line of WriteText.
+func (r *Rule) appendLine(line []byte, domain string) []byte {
+	line = r.appendPath(line, domain)
+	if bytes.ContainsFunc(line, unicode.IsControl) { // else a key could pretend to be a further rule
+		line = strconv.AppendQuote(nil, string(line))
+	}
+	line = append(line, ": unit="...)
+	line = append(line, r.Unit.String()...)
+	line = append(line, " requests_per_unit="...)
+	line = strconv.AppendUint(line, uint64(r.PerUnit), 10)
+	line = append(line, ", shadow_mode: "...)
+	line = strconv.AppendBool(line, r.Shadow)
+	line = append(line, ", quota_mode: "...)
+	line = strconv.AppendBool(line, r.Quota)
+	if r.Multiplier > 1 {
+		line = append(line, ", unit_multiplier: "...)
+		line = strconv.AppendUint(line, uint64(r.Multiplier), 10)
+	}
+	if r.Algorithm != counter.FixedWindow {
+		line = append(line, ", algorithm: "...)
+		line = append(line, r.Algorithm.String()...)
+	}
+	if r.Burst > 0 {
+		line = append(line, ", burst: "...)
+		line = strconv.AppendUint(line, uint64(r.Burst), 10)
+	}
+	if zone := r.Calendar(); zone != "" {
+		line = append(line, ", calendar: "...)
+		line = append(line, zone...)
+	}
+	return append(line, '\n')
+}
+
+// appendPath appends the dotted path of the rule's entry with the rule's place in the entry's list, if it stands in one.
+func (r *Rule) appendPath(dst []byte, domain string) []byte {
+	dst = r.step.appendKey(dst, domain)
+	if r.Listed() {
+		dst = append(dst, '[')
+		dst = strconv.AppendUint(dst, uint64(r.levels.list.index), 10)
+		dst = append(dst, ']')
+	}
+	return dst
 }
 
 // each calls f for every entry below s, in configuration order, parents before children.
@@ -94,6 +121,9 @@ type RuleView struct {
 	UnitMultiplier  uint32           `json:"unit_multiplier,omitempty"`
 	RequestsPerUnit uint32           `json:"requests_per_unit"`
 	WindowSeconds   int64            `json:"window_seconds,omitempty"`
+	Algorithm       string           `json:"algorithm,omitempty"`
+	Burst           uint32           `json:"burst,omitempty"`
+	Calendar        string           `json:"calendar,omitempty"`
 	Name            string           `json:"name,omitempty"`
 	Replaces        []string         `json:"replaces,omitempty"`
 	Attributes
@@ -133,8 +163,11 @@ func (r *Rules) View() []DomainView {
 	for _, d := range r.sorted {
 		v := DomainView{Domain: d.Name, OnStoreFailure: d.OnStoreFailure.String(), Files: d.Files, Rules: []RuleView{}}
 		d.root.each(func(s *step) {
-			if s.rule != nil || s.below == nil {
+			if s.rule == nil && s.below == nil {
 				v.Rules = append(v.Rules, s.view(d))
+			}
+			for rule := range s.rule.Limits() {
+				v.Rules = append(v.Rules, rule.view(d))
 			}
 		})
 		out = append(out, v)
@@ -155,15 +188,26 @@ func (s *step) view(d *Domain) RuleView {
 	for i, j := 0, len(v.Descriptors)-1; i < j; i, j = i+1, j-1 {
 		v.Descriptors[i], v.Descriptors[j] = v.Descriptors[j], v.Descriptors[i]
 	}
-	if r := s.rule; r != nil {
-		v.Unlimited, v.RequestsPerUnit, v.WindowSeconds = r.Unlimited, r.PerUnit, r.Window
-		v.Name, v.Metadata = r.Name, r.Metadata
-		if !r.Unlimited {
-			v.Unit, v.UnitMultiplier = r.Unit.String(), r.Multiplier
-		}
-		for _, id := range r.replaces() {
-			v.Replaces = append(v.Replaces, d.names[id-1])
-		}
+	return v
+}
+
+// view is the rule with all attributes of its entry.
+func (r *Rule) view(d *Domain) RuleView {
+	v := r.step.view(d)
+	v.Key, v.Attributes = string(r.appendPath(nil, d.Name)), r.Attributes
+	v.Unlimited, v.RequestsPerUnit, v.WindowSeconds = r.Unlimited, r.PerUnit, r.Window
+	v.Name, v.Metadata = r.Name, r.Metadata
+	if !r.Unlimited {
+		v.Unit, v.UnitMultiplier = r.Unit.String(), r.Multiplier
+	}
+	if r.Algorithm != counter.FixedWindow {
+		v.Algorithm, v.Burst = r.Algorithm.String(), r.Burst
+	}
+	if v.Calendar = r.Calendar(); v.Calendar != "" {
+		v.WindowSeconds = 0 // their lengths differ
+	}
+	for _, id := range r.replaces() {
+		v.Replaces = append(v.Replaces, d.names[id-1])
 	}
 	return v
 }
@@ -205,8 +249,8 @@ func prefixTexts(list []network.Prefix) (out []string) {
 	return out
 }
 
-// limitText is the limit in words: 5 per MINUTE, 5 per 10 × MINUTE, unlimited.
-func (r *Rule) limitText() string {
+// windowText is the limit in words without algorithm: 5 per MINUTE, 5 per 10 × MINUTE, unlimited.
+func (r *Rule) windowText() string {
 	switch {
 	case r.Unlimited:
 		return "unlimited"
@@ -214,4 +258,34 @@ func (r *Rule) limitText() string {
 		return fmt.Sprintf("%d per %d × %s", r.PerUnit, r.Multiplier, r.Unit)
 	}
 	return fmt.Sprintf("%d per %s", r.PerUnit, r.Unit)
+}
+
+// limitText is the limit in words: 5 per SECOND (token_bucket, burst 20).
+func (r *Rule) limitText() string {
+	if how := r.how(); how != "" {
+		return r.windowText() + " (" + how + ")"
+	}
+	return r.windowText()
+}
+
+// how is what the limit has beyond a fixed window, in words; empty for none.
+func (r *Rule) how() string {
+	switch {
+	case r.Algorithm == counter.SlidingWindow:
+		return r.Algorithm.String()
+	case r.Algorithm == counter.TokenBucket:
+		return fmt.Sprintf("%s, burst %d", r.Algorithm, r.Burst)
+	case r.Calendar() != "":
+		return "calendar " + OneLine(r.Calendar())
+	}
+	return ""
+}
+
+// limitsText is all limits of the rule's entry in words: 10 per SECOND (token_bucket, burst 20) and 1000 per HOUR.
+func (r *Rule) limitsText() string {
+	text := r.limitText()
+	for _, further := range r.Further {
+		text += " and " + further.limitText()
+	}
+	return text
 }

@@ -22,11 +22,15 @@ type Explanation struct {
 	// Reason is a sentence for people.
 	Reason string `json:"reason"`
 	Steps  []Step `json:"steps,omitempty"`
-	// Rule is the rule that decides, nil when there is no limit.
+	// Rule is the rule that decides, nil when there is no limit; of a rate_limits list, the first limit.
 	Rule *RuleView `json:"rule,omitempty"`
+	// Limits are all limits of a rate_limits list, the first too; nil for a limit that stands alone.
+	Limits []LimitExplanation `json:"limits,omitempty"`
 	// CounterKey holds the window's start in the result of ExplainAt, else <window start>.
 	CounterKey string `json:"counter_key,omitempty"`
-	MetricKey  string `json:"metric_key,omitempty"`
+	// Window is the present window of a rule with calendar, in local time, in the result of ExplainAt.
+	Window    string `json:"window,omitempty"`
+	MetricKey string `json:"metric_key,omitempty"`
 	// Notes say what else matters: limits that were passed by, rules that replace this one.
 	Notes []string `json:"notes,omitempty"`
 
@@ -128,10 +132,35 @@ func (r *Rules) Explain(domain string, entries []rls.Entry) Explanation {
 // ExplainAt is Explain with the counter key of the window that now, in Unix seconds, lies in.
 func (r *Rules) ExplainAt(domain string, entries []rls.Entry, now int64) Explanation {
 	x := r.Explain(domain, entries)
-	if rule := x.Decides; rule != nil && rule.Window > 0 {
-		x.CounterKey = printable.Text(string(r.AppendKey(nil, rule, domain, entries, now-now%rule.Window)))
+	rule := x.Decides
+	if rule == nil || rule.Unlimited {
+		return x
+	}
+	x.CounterKey, x.Window = r.keyAt(rule, domain, entries, now), rule.calendarText(now)
+	for i := range x.Limits {
+		l := &x.Limits[i]
+		l.CounterKey, l.Window = r.keyAt(l.Decides, domain, entries, now), l.Decides.calendarText(now)
 	}
 	return x
+}
+
+// keyAt is the counter key of a rule at an instant.
+func (r *Rules) keyAt(rule *Rule, domain string, entries []rls.Entry, now int64) string {
+	start, _ := rule.Span(now)
+	return printable.Text(string(r.AppendKey(nil, rule, domain, entries, start)))
+}
+
+// keyOfAny is the counter key of a rule for any window.
+func (r *Rules) keyOfAny(rule *Rule, domain string, entries []rls.Entry) string {
+	key := printable.Text(string(r.AppendKey(nil, rule, domain, entries, 0)))
+	if rule.windowless() {
+		return key
+	}
+	tag := ""
+	if !r.o.EscapedKeys {
+		tag = string(rule.appendTag(nil))
+	}
+	return key[:len(key)-len(tag)-1] + "<window start>" + tag
 }
 
 // walk fills in the steps. It returns the step that the last entry leads to, or nil after saying
@@ -297,22 +326,36 @@ func (x *Explanation) end(r *Rules, d *Domain, s *step, entries []rls.Entry) {
 		x.Outcome = Unlimited
 	}
 	x.Decides = rule
-	v := s.view(d)
+	v := rule.view(d)
 	x.Rule = &v
-	x.Reason = fmt.Sprintf("%s (%s) decides: %s", s.path(), s.at(), rule.limitText())
+	x.Reason = fmt.Sprintf("%s (%s) decides: %s", s.path(), s.at(), rule.limitsText())
+	if rule.Listed() {
+		for limit := range rule.Limits() {
+			x.Limits = append(x.Limits, LimitExplanation{RuleView: limit.view(d), Decides: limit,
+				CounterKey: r.keyOfAny(limit, d.Name, entries)})
+		}
+	}
 	if !rule.Unlimited {
-		x.CounterKey = printable.Text(string(r.AppendKey(nil, rule, d.Name, entries, 0)))
-		x.CounterKey = x.CounterKey[:len(x.CounterKey)-1] + "<window start>"
+		x.CounterKey = r.keyOfAny(rule, d.Name, entries)
 		x.MetricKey = printable.Text(string(rule.appendAnyMetricKey(nil, d.Name, entries)))
 	}
-	x.attributes(d, rule)
+	if !rule.Listed() {
+		x.attributes(d, rule, "")
+	}
+	for i := range x.Limits {
+		x.attributes(d, x.Limits[i].Decides, fmt.Sprintf("limit %d: ", i+1))
+	}
 }
 
-// attributes notes what changes the meaning of a rule.
-func (x *Explanation) attributes(d *Domain, rule *Rule) {
+// attributes notes what changes the meaning of a rule; of begins what belongs to one limit of a list.
+func (x *Explanation) attributes(d *Domain, rule *Rule, of string) {
 	if !rule.Unlimited {
-		for _, note := range rule.notes() {
-			x.note("%s", note)
+		for i, note := range rule.notes() {
+			if i != shadowMode {
+				x.note("%s", note)
+			} else {
+				x.note("%s%s", of, note)
+			}
 		}
 	}
 	for i, s := range rule.path() {
@@ -321,15 +364,16 @@ func (x *Explanation) attributes(d *Domain, rule *Rule) {
 		}
 	}
 	for _, id := range rule.replaces() {
-		x.note("replaces the rules named %s when they match another descriptor of the same request", Quote(d.names[id-1]))
+		x.note("%sreplaces the rules named %s when they match another descriptor of the same request", of,
+			Quote(d.names[id-1]))
 	}
 	if rule.ID == 0 || rule.Unlimited {
 		return
 	}
 	d.root.each(func(s *step) {
-		if s.rule != nil && s.rule.ReplacesID(rule.ID) {
-			x.note("dropped when another descriptor of the same request matches %s (%s), which replaces %s", s.path(), s.at(),
-				Quote(rule.Name))
+		if s.rule.anyReplaces(rule.ID) {
+			x.note("%sdropped when another descriptor of the same request matches %s (%s), which replaces %s", of, s.path(),
+				s.at(), Quote(rule.Name))
 		}
 	})
 }
@@ -353,8 +397,9 @@ func (x *Explanation) backtracking(d *Domain, path []*step, entries []rls.Entry)
 }
 
 func (x *Explanation) note(format string, args ...any) {
-	if len(x.Notes) < maxShown {
-		x.Notes = append(x.Notes, fmt.Sprintf(format, args...))
+	text := fmt.Sprintf(format, args...)
+	if len(x.Notes) < maxShown && !slices.Contains(x.Notes, text) { // the limits of a list may have notes in common
+		x.Notes = append(x.Notes, text)
 	}
 }
 

@@ -27,9 +27,11 @@ type RequestView struct {
 
 // ReplacedView is a descriptor whose rule is replaced by those of others.
 type ReplacedView struct {
-	Descriptor int    `json:"descriptor"`
-	Name       string `json:"name"`
-	By         []int  `json:"by"`
+	Descriptor int `json:"descriptor"`
+	// Limit is the number of the limit in its rate_limits list, from 1, where the others may stay.
+	Limit int    `json:"limit,omitempty"`
+	Name  string `json:"name"`
+	By    []int  `json:"by"`
 }
 
 // ExplainRequest is ExplainAt for all descriptors of a request together.
@@ -43,8 +45,19 @@ func (r *Rules) ExplainRequest(domain string, descriptors [][]rls.Entry, now int
 		if rule == nil {
 			continue
 		}
-		if by := x.replacing(rule); len(by) > 0 {
-			x.Request.Replaced = append(x.Request.Replaced, ReplacedView{Descriptor: i + 1, Name: rule.Name, By: by})
+		left, n := false, 0
+		for limit := range rule.Limits() {
+			n++
+			by := x.replacing(limit)
+			if left = left || len(by) == 0; len(by) > 0 {
+				r := ReplacedView{Descriptor: i + 1, Name: limit.Name, By: by}
+				if limit.Listed() {
+					r.Limit = n
+				}
+				x.Request.Replaced = append(x.Request.Replaced, r)
+			}
+		}
+		if !left {
 			continue
 		}
 		x.Request.Left = append(x.Request.Left, i+1)
@@ -61,7 +74,7 @@ func (x *RequestExplanation) replacing(rule *Rule) (by []int) {
 		return nil
 	}
 	for i := range x.Descriptors {
-		if other := x.Descriptors[i].Decides; other != nil && other.ReplacesID(rule.ID) {
+		if x.Descriptors[i].Decides.anyReplaces(rule.ID) {
 			by = append(by, i+1)
 		}
 	}
@@ -88,7 +101,11 @@ func (x *RequestExplanation) Text() string {
 	}
 	b.WriteString("\nrequest\n")
 	for _, r := range x.Request.Replaced {
-		fmt.Fprintf(&b, "%-11s descriptor %d loses its limit: the rule of %s replaces %s\n", "replaced", r.Descriptor,
+		what := "its limit"
+		if r.Limit > 0 {
+			what = fmt.Sprintf("limit %d", r.Limit)
+		}
+		fmt.Fprintf(&b, "%-11s descriptor %d loses %s: the rule of %s replaces %s\n", "replaced", r.Descriptor, what,
 			numbered(r.By), Quote(r.Name))
 	}
 	if len(x.Request.QuotaAlternatives) > 0 {
@@ -99,9 +116,24 @@ func (x *RequestExplanation) Text() string {
 		fmt.Fprintf(&b, "%-11s no limit: the request is OK\n", "left")
 	}
 	for _, n := range x.Request.Left {
-		fmt.Fprintf(&b, "%-11s descriptor %d: %s\n", "left", n, x.Descriptors[n-1].summary())
+		fmt.Fprintf(&b, "%-11s descriptor %d: %s\n", "left", n, x.leftOf(n))
 	}
 	return b.String()
+}
+
+// leftOf is what is left of the limits of descriptor n.
+func (x *RequestExplanation) leftOf(n int) string {
+	d := &x.Descriptors[n-1]
+	var texts []string
+	for i := range d.Limits {
+		if limit := d.Limits[i].Decides; len(x.replacing(limit)) == 0 {
+			texts = append(texts, limit.limitText())
+		}
+	}
+	if len(texts) == 0 {
+		return d.summary()
+	}
+	return strings.Join(texts, " and ")
 }
 
 // numbered is "descriptor 1" or "descriptors 1, 2 or 3".

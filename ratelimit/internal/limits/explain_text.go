@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/printable"
 )
 
@@ -50,9 +51,18 @@ func (x *Explanation) Text() string {
 		}
 	}
 	fmt.Fprintf(&b, "\n%-11s %s\n", "result", x.summary())
+	if x.Decides != nil && len(x.Limits) == 0 && x.Decides.Algorithm != counter.FixedWindow {
+		fmt.Fprintf(&b, "%-11s %s\n", "algorithm", x.Decides.how())
+	}
 	fmt.Fprintf(&b, "%-11s %s\n", "reason", visible(x.Reason))
-	if x.CounterKey != "" {
+	for i := range x.Limits {
+		x.Limits[i].text(&b, i+1)
+	}
+	if x.CounterKey != "" && len(x.Limits) == 0 {
 		fmt.Fprintf(&b, "%-11s %s\n", "counter key", visible(x.CounterKey))
+		if x.Window != "" {
+			fmt.Fprintf(&b, "%-11s %s\n", "window", x.Window)
+		}
 	}
 	if x.MetricKey != "" {
 		fmt.Fprintf(&b, "%-11s %s\n", "metric key", visible(x.MetricKey))
@@ -66,7 +76,10 @@ func (x *Explanation) Text() string {
 func (x *Explanation) summary() string {
 	switch x.Outcome {
 	case Limited:
-		return x.Decides.limitText()
+		if len(x.Limits) == 0 {
+			return x.Decides.windowText()
+		}
+		return x.Decides.limitsText()
 	case Unlimited:
 		return "unlimited: always OK, nothing is counted"
 	}

@@ -49,11 +49,15 @@ func (r *Rules) AppendKey(dst []byte, rule *Rule, domain string, entries []rls.E
 	if !rule.windowless() {
 		dst = strconv.AppendInt(dst, windowStart, 10)
 	}
-	if rule.tag != 0 {
-		dst = append(dst, '~', rule.tag)
-		dst = rule.appendUnit(dst)
+	return rule.appendTag(dst)
+}
+
+// appendTag appends what ends a key in the default layout, nothing for a plain fixed window.
+func (r *Rule) appendTag(dst []byte) []byte {
+	if r.tag == 0 {
+		return dst
 	}
-	return dst
+	return r.appendUnit(append(dst, '~', r.tag))
 }
 
 // Tags of keys.

@@ -61,6 +61,8 @@ type Settings struct {
 type Options struct {
 	Settings
 	EscapedKeys bool // CACHE_KEY_FORMAT=escaped
+	// Memcached refuses algorithms other than fixed_window: BACKEND_TYPE=memcache.
+	Memcached bool
 	// Paced makes a load sleep more than it works, so that requests which are decided meanwhile keep the processor.
 	// It takes three times as long.
 	Paced bool
@@ -75,7 +77,7 @@ const MuchText = 1 << 20
 
 // Compile judges and compiles what was read from so many bytes.
 func Compile(bytes int, docs []Document, o Options, rep *Report) (*Rules, []Problem, error) {
-	domains := check(docs, o.MergeDomains, rep)
+	domains := check(docs, o, rep)
 	if rep.Stopped() {
 		return nil, nil, rep.abandoned()
 	}

@@ -2,6 +2,7 @@ package limits
 
 import (
 	"fmt"
+	"iter"
 	"strings"
 
 	"gatehouse/ratelimit/internal/rls"
@@ -10,8 +11,33 @@ import (
 
 // listLimit is what belongs to one limit of a rate_limits list.
 type listLimit struct {
+	index uint8       // in the list, from 0
 	label string      // of its statistics
 	stats *stats.Rule // nil when the metric key holds values of the request
+}
+
+// Limits are the rule and those of Further, in order; none of nil.
+func (r *Rule) Limits() iter.Seq[*Rule] {
+	return func(yield func(*Rule) bool) {
+		if r == nil || !yield(r) {
+			return
+		}
+		for _, further := range r.Further {
+			if !yield(further) {
+				return
+			}
+		}
+	}
+}
+
+// anyReplaces reports whether one of the rule's limits replaces those of a name; not of nil.
+func (r *Rule) anyReplaces(id uint32) bool {
+	for limit := range r.Limits() {
+		if limit.ReplacesID(id) {
+			return true
+		}
+	}
+	return false
 }
 
 // LimitStats is the counters of one limit of a rate_limits list, of which those of stats.LimitStats are shown. It is

@@ -16,8 +16,8 @@ func TestLoad_rejections(t *testing.T) {
 		refused(t, Options{}, []File{{"f.yaml", []byte(text)}}, want...)
 	}
 	const head = "domain: d\ndescriptors:\n"
-	const entryKeyList = "key, value, values, cidr, not_cidr, prefix_length, group, rate_limit, descriptors, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold or metadata"
-	const limitKeyList = "unit, requests_per_unit, unit_multiplier, unlimited, name or replaces"
+	const entryKeyList = "key, value, values, cidr, not_cidr, prefix_length, group, rate_limit, rate_limits, descriptors, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold or metadata"
+	const limitKeyList = "unit, requests_per_unit, unit_multiplier, algorithm, burst, calendar, unlimited, name or replaces"
 	const units = "second, minute, hour, day, week, month or year"
 
 	// 1: not YAML, or no map at the root.
@@ -225,7 +225,7 @@ func TestLoad_allProblems(t *testing.T) {
 		{"a.yaml", []byte("domain: d\n")},
 	},
 		`b.yaml:1:9: domain "d": the domain is already configured in a.yaml:1:9; MERGE_DOMAIN_CONFIG=true lets files share one`,
-		`b.yaml:3:3: domain "d", descriptor descriptors[0]: unknown key "kee" in a descriptor; allowed are key, value, values, cidr, not_cidr, prefix_length, group, rate_limit, descriptors, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold or metadata; did you mean key?`,
+		`b.yaml:3:3: domain "d", descriptor descriptors[0]: unknown key "kee" in a descriptor; allowed are key, value, values, cidr, not_cidr, prefix_length, group, rate_limit, rate_limits, descriptors, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold or metadata; did you mean key?`,
 		`b.yaml:3:3: domain "d": descriptors[0] needs a key`,
 		`b.yaml:5:22: domain "d", descriptor b: unit "dya" is unknown; allowed are second, minute, hour, day, week, month or year; did you mean day?`,
 		`b.yaml:5:46: domain "d", descriptor b: requests_per_unit is -5; allowed are whole numbers from 0 to 4294967295`,

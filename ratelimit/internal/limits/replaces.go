@@ -11,13 +11,18 @@ import (
 // names that several rules have, and circles, in which all limits are dropped.
 type replaceGraph struct {
 	*checker
-	rules     map[string]*Entry // by name, the first rule of that name
-	replacing []replacingRule   // the rules with replaces
+	rules     map[string]namedLimit // by name, the first rule of that name
+	replacing []replacingRule       // the rules with replaces
+}
+
+type namedLimit struct {
+	*Limit
+	entry *Entry
 }
 
 type replacingRule struct {
-	*Entry
-	path string
+	*Limit
+	file, path string
 }
 
 // collect walks all entries, warning about names that stand twice.
@@ -27,15 +32,16 @@ func (g *replaceGraph) collect(list []Entry) {
 			return
 		}
 		e := &list[i]
-		if l := e.Limit; l != nil {
-			if first := g.rules[l.Name]; l.Name != "" && first != nil {
+		for n := range e.limits() {
+			l := e.limit(n)
+			if first, known := g.rules[l.Name]; l.Name != "" && known {
 				g.report.Warning(g.at(e, l.NamePos), l.Name, "the rule in %s has the name %s too; what replaces one replaces both",
-					whereEntry(first, first.Limit.NamePos), Quote(l.Name))
+					whereEntry(first.entry, first.NamePos), Quote(l.Name))
 			} else if l.Name != "" {
-				g.rules[l.Name] = e
+				g.rules[l.Name] = namedLimit{l, e}
 			}
 			if len(l.Replaces) > 0 {
-				g.replacing = append(g.replacing, replacingRule{e, g.dotted(e)})
+				g.replacing = append(g.replacing, replacingRule{l, e.File, g.dotted(e)})
 			}
 		}
 		g.path = append(g.path, e)
@@ -50,12 +56,12 @@ func (g *replaceGraph) warn() {
 	}
 	names := slices.Sorted(maps.Keys(g.rules))
 	for _, r := range g.replacing {
-		for _, x := range r.Limit.Replaces {
+		for _, x := range r.Replaces {
 			if !g.report.Step() {
 				return
 			}
-			if x.Name != "" && g.rules[x.Name] == nil {
-				g.report.Warning(Place{File: r.File, Pos: x.Pos, Domain: g.domain, Path: r.path}, x.Name,
+			if x.Name != "" && g.rules[x.Name].Limit == nil {
+				g.report.Warning(Place{File: r.file, Pos: x.Pos, Domain: g.domain, Path: r.path}, x.Name,
 					"no rule of this domain has the name %s%s", Quote(x.Name), g.report.suggest(x.Name, names))
 			}
 		}
@@ -78,7 +84,7 @@ func (g *replaceGraph) circles(names []string) {
 		}
 		reported[group] = true
 		circle, closing := w.circle(int32(n), groups)
-		at := Place{File: closing.rule.File, Pos: closing.pos, Domain: g.domain, Path: closing.rule.path}
+		at := Place{File: closing.rule.file, Pos: closing.pos, Domain: g.domain, Path: closing.rule.path}
 		g.report.Warning(at, names[n],
 			"rules replace each other in a circle (%s); a request that matches them all has no limit left",
 			g.shownCircle(names, circle))
@@ -111,7 +117,7 @@ func newNameGraph(names []string, replacing []replacingRule) *nameGraph {
 		w.number[name] = int32(i)
 	}
 	for _, r := range replacing {
-		if n, ok := w.number[r.Limit.Name]; ok {
+		if n, ok := w.number[r.Name]; ok {
 			w.rules[n] = append(w.rules[n], r)
 		}
 	}
@@ -130,8 +136,8 @@ type edge struct {
 func (w *nameGraph) edgeAt(n int32, cursor *[2]int) (e edge, ok bool) {
 	for rules := w.rules[n]; cursor[0] < len(rules); cursor[0], cursor[1] = cursor[0]+1, 0 {
 		r := rules[cursor[0]]
-		for cursor[1] < len(r.Limit.Replaces) {
-			x := &r.Limit.Replaces[cursor[1]]
+		for cursor[1] < len(r.Replaces) {
+			x := &r.Replaces[cursor[1]]
 			cursor[1]++
 			if to, known := w.number[x.Name]; known && to != n {
 				return edge{to, r, x.Pos}, true

@@ -75,6 +75,7 @@ type Limit struct {
 
 // LimitOptions are what few limits say. Texts are empty and positions zero where they do not.
 type LimitOptions struct {
+	HasAlgorithm bool
 	Algorithm    string
 	Burst        uint32 // 0: not given
 	HasCalendar  bool

@@ -103,24 +103,29 @@ var exclusive = [][2]string{{"value", "values"}, {"value", "cidr"}, {"value", "n
 // excluded reports keys of an entry that exclude each other.
 func (r *reader) excluded(n *node) (wrong bool) {
 	for _, keys := range exclusive {
-		first, second := keyNode(n, keys[0]), keyNode(n, keys[1])
-		if first == nil || second == nil {
-			continue
-		}
-		if second.pos.Line < first.pos.Line || second.pos.Line == first.pos.Line && second.pos.Column < first.pos.Column {
-			first, second = second, first
-		}
-		r.problem(second.pos, second.text, "%s and %s exclude each other; the first is at line %d, column %d", keys[0], keys[1],
-			first.pos.Line, first.pos.Column)
-		wrong = true
+		wrong = r.exclude(n, keys[0], keys[1]) || wrong
 	}
 	return wrong
+}
+
+// exclude reports two keys of an entry of which only one may stand there.
+func (r *reader) exclude(n *node, a, b string) bool {
+	first, second := keyNode(n, a), keyNode(n, b)
+	if first == nil || second == nil {
+		return false
+	}
+	if second.pos.Line < first.pos.Line || second.pos.Line == first.pos.Line && second.pos.Column < first.pos.Column {
+		first, second = second, first
+	}
+	r.problem(second.pos, second.text, "%s and %s exclude each other; the first is at line %d, column %d", a, b,
+		first.pos.Line, first.pos.Column)
+	return true
 }
 
 // keyNode is a key of a map that is not null there; nil without it.
 func keyNode(n *node, key string) *node {
 	for _, p := range n.pairs {
-		if p.key.text == key && !(key == "value" && p.value.isNull()) {
+		if p.key.text == key && !((key == "value" || key == "rate_limit") && p.value.isNull()) {
 			return p.key
 		}
 	}

@@ -12,9 +12,12 @@ import (
 // difference between an unknown key and one in the wrong place.
 var (
 	rootKeys  = []string{"domain", "descriptors", "on_store_failure"}
-	entryKeys = slices.Concat([]string{"key", "value"}, listKeys, []string{"rate_limit", "descriptors"},
+	entryKeys = slices.Concat([]string{"key", "value"}, listKeys, []string{"rate_limit", "rate_limits", "descriptors"},
 		limits.SwitchNames(), []string{"metadata"})
-	limitKeys    = []string{"unit", "requests_per_unit", "unit_multiplier", "unlimited", "name", "replaces"}
+	limitKeys = []string{"unit", "requests_per_unit", "unit_multiplier", "algorithm", "burst", "calendar", "unlimited",
+		"name", "replaces"}
+	itemKeys = []string{"unit", "requests_per_unit", "unit_multiplier", "algorithm", "burst", "calendar", "shadow_mode",
+		"name", "replaces"}
 	replacesKeys = []string{"name"}
 	knownKeys    = slices.Concat(rootKeys, entryKeys, limitKeys, lengthKeys)
 )
@@ -173,6 +176,7 @@ func (r *reader) item(list []limits.Entry, index int, item *node) []limits.Entry
 func (r *reader) entry(index int, n *node) limits.Entry {
 	e := limits.Entry{File: r.file, Index: index, Pos: n.pos}
 	r.path = append(r.path, entryLabel(index, n))
+	r.exclude(n, "rate_limit", "rate_limits")
 	r.eachKey(n, "a descriptor", entryKeys, func(key string, v *node) {
 		switch key {
 		case "key":
@@ -183,6 +187,10 @@ func (r *reader) entry(index int, n *node) limits.Entry {
 			e.ValuePos = v.pos
 		case "rate_limit":
 			e.Limit = r.limit(v)
+		case "rate_limits":
+			if e.List = r.limitList(v); e.List != nil {
+				e.Limit = &e.List.Items[0]
+			}
 		case "descriptors":
 			e.Children = r.entries(v)
 		case "metadata":
@@ -225,42 +233,6 @@ func entryLabel(index int, n *node) string {
 		list = group
 	}
 	return limits.Label(index, key, cmp.Or(value, list))
-}
-
-func (r *reader) limit(n *node) *limits.Limit {
-	if n.isNull() {
-		return nil
-	}
-	l := &limits.Limit{Pos: n.pos}
-	if n.kind != mapNode {
-		r.problem(n.pos, n.shown(), "rate_limit must be a map with %s, not %s", limits.OrList(limitKeys), n.whatText())
-		l.Unreadable = true
-		return l
-	}
-	ok := r.eachKey(n, "rate_limit", limitKeys, func(key string, v *node) {
-		var ok bool
-		switch key {
-		case "unit":
-			l.Unit, ok = r.text(key, v)
-			l.HasUnit, l.UnitPos = ok && !v.isNull(), v.pos
-		case "requests_per_unit":
-			l.PerUnit, ok = r.uint32(key, v, 0)
-			l.HasPerUnit, l.PerUnitPos = ok && !v.isNull(), v.pos
-		case "unit_multiplier":
-			l.Multiplier, ok = r.uint32(key, v, 1)
-			l.MultiplierPos = v.pos
-		case "unlimited":
-			l.Unlimited, ok = r.boolean(key, v)
-		case "name":
-			l.Name, ok = r.text(key, v)
-			l.NamePos = v.pos
-		case "replaces":
-			l.Replaces, ok = r.replaces(v), true
-		}
-		l.Unreadable = l.Unreadable || !ok
-	})
-	l.Unreadable = l.Unreadable || !ok
-	return l
 }
 
 func (r *reader) replaces(list *node) []limits.Replaced {
@@ -316,6 +288,10 @@ func (r *reader) eachKey(n *node, where string, allowed []string, f func(key str
 }
 
 func (r *reader) wrongKey(k *node, where string, allowed []string) {
+	if k.text == "unlimited" && strings.HasPrefix(where, "rate_limits[") {
+		r.problem(k.pos, k.text, "unlimited has no meaning in rate_limits; write rate_limit: {unlimited: true}")
+		return
+	}
 	if contains(knownKeys, k.text) {
 		r.problem(k.pos, k.text, "key %s has no meaning in %s; %s", k.text, where, limits.Allow(allowed))
 		return
