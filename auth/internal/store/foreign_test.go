@@ -1,0 +1,51 @@
+package store_test
+
+import (
+	"strings"
+	"testing"
+
+	"gatehouse/auth/internal/former/formertest"
+	"gatehouse/auth/internal/store"
+	"gatehouse/shared/testdb"
+)
+
+func TestForeignTables(t *testing.T) {
+	t.Parallel()
+	url := testdb.Postgres(t)
+	in := func(schema string) string {
+		sep := "?"
+		if strings.Contains(url, "?") {
+			sep = "&"
+		}
+		return url + sep + "search_path=" + schema
+	}
+	f := func(schema, namespace string, want store.ForeignTables) {
+		t.Helper()
+		got, err := open(t, in(schema), namespace).ForeignTables(t.Context())
+		if err != nil || got != want {
+			t.Errorf("%s %s: %+v, %v; want %+v", schema, namespace, got, err, want)
+		}
+	}
+	formertest.CreateSchema(t, url, "auth", formertest.Newest)
+	formertest.CreateSchema(t, url, "older", formertest.Oldest)
+	formertest.Exec(t, url, `create schema gatehouse; create schema rails; create table rails.schema_migrations (version text);
+		create schema hidden; create table hidden.users (instance_id int, raw_app_meta_data int)`)
+	f("auth", "", store.ForeignTables{Schema: "auth", Former: true, Migrations: true})
+	f("older", "", store.ForeignTables{Schema: "older", Former: true, Migrations: true})
+	f("auth", "gh_", store.ForeignTables{Schema: "auth"})
+	f("rails", "", store.ForeignTables{Schema: "rails", Migrations: true})
+	f("rails", "gh_", store.ForeignTables{Schema: "rails"})
+	f("gatehouse,auth", "", store.ForeignTables{Schema: "gatehouse"})
+	f("hidden", "", store.ForeignTables{Schema: "hidden", Former: true})
+	f("nowhere", "", store.ForeignTables{})
+	for _, namespace := range []string{"", "gh_"} {
+		if _, err := open(t, in("gatehouse"), namespace).Migrate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f("gatehouse", namespace, store.ForeignTables{Schema: "gatehouse"})
+	}
+	if _, err := open(t, in("auth"), "gh_").Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f("auth", "gh_", store.ForeignTables{Schema: "auth"})
+}
