@@ -88,10 +88,10 @@ func judgeStop(hits, looks []Hit) (held bool) {
 	for i := range hits {
 		h := &hits[i]
 		if h.Algorithm != FixedWindow {
-			before := looks[i].State
+			before := &looks[i].State
 			for j := i - 1; j >= 0; j-- {
 				if string(hits[j].Key) == string(h.Key) {
-					before = hits[j].State
+					before = &hits[j].State
 					break
 				}
 			}

@@ -89,7 +89,9 @@ func (m *Meter) Capacity() uint64 {
 // Load brings a stored state to an instant of the store's clock. fromFuture says that the state was ahead of the clock,
 // which went back, or of a bucket that has become smaller since: it is brought down to what it can be now, so that no
 // counter refuses hits for longer than a full one does.
-func (m *Meter) Load(s State, now int64) (_ State, fromFuture bool) {
+//
+// States are changed in place: copying one that has just been written costs more than the arithmetic.
+func (m *Meter) Load(s *State, now int64) (fromFuture bool) {
 	window, limit := m.bounded()
 	s.Now = now
 	if m.Algorithm == TokenBucket {
@@ -98,11 +100,12 @@ func (m *Meter) Load(s State, now int64) (_ State, fromFuture bool) {
 		if s.At > now+q || s.At == now+q && s.Rest > t {
 			s.At, s.Rest, fromFuture = now+q, t, true
 		}
-		return s, fromFuture
+		return fromFuture
 	}
 	i := now / (window * second)
 	switch {
 	case s.At == i:
+		return false
 	case s.At == i-1:
 		s.Current, s.Previous = 0, s.Current
 	case s.At > i:
@@ -111,12 +114,15 @@ func (m *Meter) Load(s State, now int64) (_ State, fromFuture bool) {
 		s.Current, s.Previous = 0, 0
 	}
 	s.At = i
-	return s, fromFuture
+	return fromFuture
 }
 
 // Take is the time that n hits take from a bucket: whole µs, and what is left in parts of a µs of which there are Limit.
 func (m *Meter) Take(n uint64) (q int64, t uint32) {
 	window, limit := m.bounded()
+	if n == limit { // as often as not: a burst that is the limit
+		return window * second, 0
+	}
 	hi, lo := bits.Mul64(n, uint64(window*second))
 	if hi >= limit {
 		return maxWindow * second, 0
@@ -142,9 +148,9 @@ func (m *Meter) weight(s *State) int64 {
 }
 
 // Used is how much of the capacity a state uses, rounded up.
-func (m *Meter) Used(s State) int64 {
+func (m *Meter) Used(s *State) int64 {
 	if m.Algorithm != TokenBucket {
-		return int64(s.Current) + m.weight(&s)
+		return int64(s.Current) + m.weight(s)
 	}
 	if s.At < s.Now {
 		return 0
@@ -175,24 +181,25 @@ type Change struct {
 	Window int64
 }
 
-// Apply carries out a change on a state that Load returned. used is as Hit.After and refused as Hit.Refused.
-func (m *Meter) Apply(s State, c Change) (after State, used int64, refused bool) {
+// Apply carries out a change on a state that Load has brought to the present. used is as Hit.After and refused as
+// Hit.Refused.
+func (m *Meter) Apply(s *State, c Change) (used int64, refused, changed bool) {
 	n := min(c.N, math.MaxInt64)
 	switch {
 	case n == 0:
 		used = m.Used(s)
-		return s, used, !c.Refund && uint64(used) > m.Capacity()
+		return used, !c.Refund && uint64(used) > m.Capacity(), false
 	case c.Refund:
-		s = m.giveBack(s, n, c)
-		return s, m.Used(s), false
+		changed = m.giveBack(s, n, &c)
+		return m.Used(s), false, changed
 	}
 	used = Saturate(m.Used(s), int64(n))
 	if uint64(used) > m.Capacity() {
-		return s, used, true
+		return used, true, false
 	}
 	if m.Algorithm != TokenBucket {
 		s.Current += uint32(n)
-		return s, used, false
+		return used, false, true
 	}
 	_, limit := m.bounded()
 	q, t := m.Take(n)
@@ -205,26 +212,28 @@ func (m *Meter) Apply(s State, c Change) (after State, used int64, refused bool)
 	} else {
 		s.At, s.Rest = s.At+1, uint32(rest-limit)
 	}
-	return s, used, false
+	return used, false, true
 }
 
-// giveBack is the state without n hits, n > 0.
-func (m *Meter) giveBack(s State, n uint64, c Change) State {
+// giveBack takes n hits, n > 0, out of a state. False: there were none.
+func (m *Meter) giveBack(s *State, n uint64, c *Change) (changed bool) {
 	if m.Algorithm != TokenBucket {
 		of := &s.Current
 		if c.Undo && c.Window != s.At {
 			if of = &s.Previous; c.Window != s.At-1 {
-				return s
+				return false
 			}
 		}
+		changed = *of > 0
 		*of -= uint32(min(uint64(*of), n))
-		return s
+		return changed
 	}
-	if n >= m.Capacity() || s.At < s.Now { // full; and n × Window may have more bits than there are
-		if s.At >= s.Now {
-			s.At, s.Rest = s.Now, 0
-		}
-		return s
+	if m.Empty(s) {
+		return false
+	}
+	if n >= m.Capacity() { // n × Window may have more bits than there are
+		s.At, s.Rest = s.Now, 0
+		return true
 	}
 	_, limit := m.bounded()
 	q, t := m.Take(n)
@@ -237,11 +246,11 @@ func (m *Meter) giveBack(s State, n uint64, c Change) State {
 	if s.At < s.Now {
 		s.At, s.Rest = s.Now, 0
 	}
-	return s
+	return true
 }
 
 // Empty says that the counter stands as one without hits does: a store need not keep it.
-func (m *Meter) Empty(s State) bool {
+func (m *Meter) Empty(s *State) bool {
 	if m.Algorithm == TokenBucket {
 		return s.At < s.Now || s.At == s.Now && s.Rest == 0
 	}
@@ -249,7 +258,7 @@ func (m *Meter) Empty(s State) bool {
 }
 
 // TimeToEmpty is how many µs it takes until Empty, rounded up, if nothing else comes.
-func (m *Meter) TimeToEmpty(s State) int64 {
+func (m *Meter) TimeToEmpty(s *State) int64 {
 	if m.Algorithm == TokenBucket {
 		left := s.At - s.Now
 		if s.Rest > 0 {
@@ -257,7 +266,7 @@ func (m *Meter) TimeToEmpty(s State) int64 {
 		}
 		return max(0, left)
 	}
-	e, window := m.elapsed(&s)
+	e, window := m.elapsed(s)
 	switch {
 	case s.Current > 0:
 		return 2*window*second - e
@@ -270,14 +279,14 @@ func (m *Meter) TimeToEmpty(s State) int64 {
 // Wait is how many µs it takes until n hits pass, rounded up, if nothing else comes: 0 when they pass at once. When
 // they can never pass, because there are more than the capacity, it is TimeToEmpty. For n = 0 it is the time until no
 // more is used than the capacity.
-func (m *Meter) Wait(s State, n uint64) int64 {
+func (m *Meter) Wait(s *State, n uint64) int64 {
 	if n > m.Capacity() {
 		return m.TimeToEmpty(s)
 	}
 	if m.Algorithm == TokenBucket {
 		return m.waitForTokens(s, n)
 	}
-	e, window := m.elapsed(&s)
+	e, window := m.elapsed(s)
 	size := window * second
 	room := int64(m.Limit-n) - int64(s.Current) // beside what this window holds
 	if s.Previous > 0 && room >= 0 {
@@ -297,15 +306,16 @@ func (m *Meter) Wait(s State, n uint64) int64 {
 	return 2*size - e
 }
 
-func (m *Meter) waitForTokens(s State, n uint64) int64 {
+func (m *Meter) waitForTokens(s *State, n uint64) int64 {
 	_, limit := m.bounded()
-	if s.At < s.Now {
-		s.At, s.Rest = s.Now, 0
+	at, left := s.At, s.Rest
+	if at < s.Now {
+		at, left = s.Now, 0
 	}
 	q, t := m.Take(n)
 	all, rest := m.Take(m.Capacity())
-	wait := s.At + q - s.Now - all
-	switch parts := int64(s.Rest) + int64(t) - int64(rest); {
+	wait := at + q - s.Now - all
+	switch parts := int64(left) + int64(t) - int64(rest); {
 	case parts > int64(limit):
 		wait += 2
 	case parts > 0:
@@ -314,11 +324,20 @@ func (m *Meter) waitForTokens(s State, n uint64) int64 {
 	return max(0, wait)
 }
 
-// Judge carries out a hit of a sliding window or a token bucket on a state that Load returned, and fills in its answer.
-func (h *Hit) Judge(s State) {
+// Judge carries out a hit of a sliding window or a token bucket on a state that Load has brought to the present, and
+// fills in its answer. changed says that the state afterwards, State, is another one.
+func (h *Hit) Judge(s *State) (changed bool) {
+	c := h.Change()
+	h.State = *s
+	return h.JudgeChange(c)
+}
+
+// JudgeChange is Judge on State itself; c is what Change returned before State was set.
+func (h *Hit) JudgeChange(c Change) (changed bool) {
 	m := h.Meter()
-	h.State, h.After, h.Refused = m.Apply(s, h.Change())
+	h.After, h.Refused, changed = m.Apply(&h.State, c)
 	h.Spared = false
+	return changed
 }
 
 // BringsDown says that the hit has a State from the future written as it is judged, even when it is refused. Looks do
@@ -336,19 +355,19 @@ func (h *Hit) Change() Change {
 // of a sliding window or a token bucket, and has an answer.
 func (h *Hit) Wait(n uint64) int64 {
 	m := h.Meter()
-	return m.Wait(h.State, n)
+	return m.Wait(&h.State, n)
 }
 
 // Empty is how many µs it takes from State.Now until nothing is used any more if nothing else comes.
 func (h *Hit) Empty() int64 {
 	m := h.Meter()
-	return m.TimeToEmpty(h.State)
+	return m.TimeToEmpty(&h.State)
 }
 
 // Used is how much of the capacity State uses.
 func (h *Hit) Used() int64 {
 	m := h.Meter()
-	return m.Used(h.State)
+	return m.Used(&h.State)
 }
 
 // Capacity is the most that may be used: Burst for a token bucket, else Limit.

@@ -41,10 +41,9 @@ func answer(h *counter.Hit) string {
 // one carries out a hit on a counter kept in state, as a store does.
 func one(state *counter.State, now int64, h *counter.Hit) {
 	m := h.Meter()
-	was := *state
-	s, fromFuture := m.Load(was, now)
-	h.Judge(s)
-	if !h.Refused && h.N > 0 || fromFuture && !h.Refund && h.N > 0 && h.N <= m.Capacity() {
+	s := *state
+	fromFuture := m.Load(&s, now)
+	if h.Judge(&s) || fromFuture && h.BringsDown() {
 		*state = h.State
 	}
 }

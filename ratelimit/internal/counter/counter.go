@@ -36,8 +36,9 @@ type Immediate interface{ Immediate() }
 // Request is the hits of one rate limit request.
 type Request struct {
 	Hits []Hit
-	// Now is the time of the request, Unix seconds.
-	Now int64
+	// Now is the time of the request, Unix seconds. Instant is the same in µs where the caller knows it: it saves the
+	// in-process store a look at the clock, which its sliding windows and token buckets go by.
+	Now, Instant int64
 	// Stop says what a hit that would go over its Limit keeps from being written.
 	Stop Stop
 }

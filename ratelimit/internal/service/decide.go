@@ -157,7 +157,7 @@ func (s *Service) begin(c *Call) (asks bool, err error) {
 	now := c.At.Unix()
 	s.planHits(c, rules, now)
 	if len(c.batch.Hits) > 0 {
-		c.batch.Now = now
+		c.batch.Now, c.batch.Instant = now, c.At.UnixMicro()
 		return true, nil
 	}
 	s.judge(c, c.Done.Unix())

@@ -52,8 +52,8 @@ type Store struct {
 	max     int64
 	keys    atomic.Int64 // counters stored, in all shards
 	evicted func()
-	clock   func() int64
-	stops   sync.Pool // *stopScratch
+	clock   func() int64 // nil: the wall clock
+	stops   sync.Pool    // *stopScratch
 }
 
 // New returns an empty store.
@@ -63,9 +63,6 @@ func New(o Options) *Store {
 	}
 	if o.Evicted == nil {
 		o.Evicted = func() {}
-	}
-	if o.Clock == nil {
-		o.Clock = wallClock
 	}
 	n := min(maxShards, max(1, o.Settings.MaxKeys/minShardKeys))
 	n = 1 << (bits.Len(uint(n)) - 1)
@@ -80,8 +77,16 @@ func New(o Options) *Store {
 	}
 }
 
-// wallClock may go back; what that does to counters is bounded by counter.Meter.Load.
-func wallClock() int64 { return time.Now().UnixMicro() }
+// instant is the time in µs. The wall clock may go back; what that does to counters is bounded by counter.Meter.Load.
+func (m *Store) instant(known int64) int64 {
+	switch {
+	case m.clock != nil:
+		return m.clock()
+	case known != 0:
+		return known
+	}
+	return time.Now().UnixMicro()
+}
 
 // Len is the number of counters held, those of ended windows that no sweep has met yet included.
 func (m *Store) Len() int { return int(m.keys.Load()) }
@@ -94,7 +99,7 @@ func (m *Store) Peek(_ context.Context, h *counter.Hit) error {
 	x := m.id(h.Key)
 	s := m.shard(x)
 	if h.Algorithm != counter.FixedWindow {
-		instant := m.clock()
+		instant := m.instant(0)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.peek(x, h, instant)
@@ -149,7 +154,7 @@ func (m *Store) Add(_ context.Context, req *counter.Request) error {
 		s := m.shard(x)
 		if h.Algorithm != counter.FixedWindow {
 			if instant == 0 {
-				instant = m.clock()
+				instant = m.instant(req.Instant)
 			}
 			s.mu.Lock()
 			ok := m.judge(s, x, h, req.Now, instant)
@@ -212,7 +217,7 @@ func (m *Store) reserve(s *shard, now int64) bool {
 		return true
 	}
 	m.keys.Add(-1)
-	live, ok := s.evict(now, m.clock)
+	live, ok := s.evict(now, m.instant)
 	if live {
 		m.evicted()
 	}

@@ -146,6 +146,31 @@ func TestShard_size(t *testing.T) {
 	}
 }
 
+// BenchmarkAlgorithms is one hit on a counter that is there, of each algorithm.
+func BenchmarkAlgorithms(b *testing.B) {
+	for _, algorithm := range []counter.Algorithm{counter.FixedWindow, counter.SlidingWindow, counter.TokenBucket} {
+		for _, limit := range []uint64{1 << 30, 1} {
+			b.Run(fmt.Sprintf("%s/limit=%d", algorithm, limit), func(b *testing.B) {
+				m := New(Options{})
+				b.ReportAllocs()
+				keys := make([][]byte, 10_000)
+				for i := range keys {
+					keys[i] = fmt.Appendf(nil, "bench_user_%06d_path_/api_%d", i, noon)
+				}
+				r := rand.New(rand.NewPCG(1, 1))
+				req := counter.Request{Hits: make([]counter.Hit, 1), Now: noon, Instant: noon * 1_000_000}
+				for b.Loop() {
+					req.Hits[0] = counter.Hit{Key: keys[r.IntN(len(keys))], N: 1, Algorithm: algorithm, Limit: limit, Burst: limit,
+						Window: 3600, End: noon + 60}
+					if m.Add(context.Background(), &req) != nil || req.Hits[0].After < 1 {
+						b.Fatal("not counted")
+					}
+				}
+			})
+		}
+	}
+}
+
 func BenchmarkMemory(b *testing.B) {
 	for _, hits := range []int{1, 4} {
 		b.Run(fmt.Sprintf("hits=%d", hits), func(b *testing.B) {
@@ -168,5 +193,97 @@ func BenchmarkMemory(b *testing.B) {
 				}
 			})
 		})
+	}
+}
+
+// A request that comes late to a counter's lock is judged at the instant of those before it: at the edge of a window it
+// would otherwise take the counter back into the one that has ended.
+func TestMemory_late(t *testing.T) {
+	m := New(Options{})
+	const edge = 1_700_000_040_000_000
+	f := func(instant int64, n uint64, want string) {
+		t.Helper()
+		req := counter.Request{Hits: []counter.Hit{countertest.Sliding("k", n, 10)}, Now: noon, Instant: instant}
+		if err := m.Add(t.Context(), &req); err != nil {
+			t.Fatal(err)
+		}
+		if got := countertest.Answer(&req.Hits[0]); got != want {
+			t.Errorf("%d µs after the edge: %s, want %s", instant-edge, got, want)
+		}
+	}
+	f(edge-10, 9, "9")
+	f(edge+10, 1, "10")
+	f(edge-5, 1, "11 over")
+	f(edge+20, 1, "11 over")
+	f(edge-30_000_000, 1, "7") // half a minute is no delay: the clock has gone back
+}
+
+// Both tables are bounded together, and of both the counter least used goes first.
+func TestMemory_fullOfMeters(t *testing.T) {
+	evicted, instant := 0, int64(noon*1_000_000)
+	m := New(Options{Settings: Settings{MaxKeys: 1000}, Evicted: func() { evicted++ }, Clock: func() int64 { return instant }})
+	try := func(h counter.Hit) error {
+		return m.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h}, Now: instant / 1_000_000})
+	}
+	must := func(h counter.Hit) {
+		t.Helper()
+		if err := try(h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 50 { // blocked ones
+		must(hit(fmt.Sprint("fixed", i), 10, 10, noon+60))
+		must(countertest.Sliding(fmt.Sprint("sliding", i), 10, 10))
+		must(countertest.Bucket(fmt.Sprint("bucket", i), 10, 10, 10))
+	}
+	for i := range 10_000 { // an inventor of values
+		key := fmt.Sprint("invented", i)
+		switch i % 3 {
+		case 0:
+			must(hit(key, 1, 10, noon+60))
+		case 1:
+			must(countertest.Sliding(key, 1, 10))
+		case 2:
+			must(countertest.Bucket(key, 1, 10, 10))
+		}
+		if m.Len() > 1000 {
+			t.Fatalf("%d counters are stored, allowed are 1000", m.Len())
+		}
+	}
+	if evicted != 10_150-1000 {
+		t.Errorf("%d evictions counted, want 9150", evicted)
+	}
+	for i := range 50 {
+		for _, h := range []counter.Hit{hit(fmt.Sprint("fixed", i), 0, 10, 0), countertest.Sliding(fmt.Sprint("sliding", i), 0, 10),
+			countertest.Bucket(fmt.Sprint("bucket", i), 0, 10, 10)} {
+			if m.Peek(t.Context(), &h); h.After != 10 {
+				t.Fatalf("%s stands at %d: the flood has freed it", h.Key, h.After)
+			}
+		}
+	}
+
+	// Full of blocked counters: nothing can be evicted.
+	m = New(Options{Settings: Settings{MaxKeys: 99}, Evicted: func() { evicted++ }, Clock: func() int64 { return instant }})
+	for i := range 33 {
+		must(hit(fmt.Sprint("fixed", i), 10, 10, noon+60))
+		must(countertest.Sliding(fmt.Sprint("sliding", i), 10, 10))
+		must(countertest.Bucket(fmt.Sprint("bucket", i), 10, 10, 10))
+	}
+	if err := try(countertest.Sliding("one more", 1, 10)); err != counter.ErrFull {
+		t.Errorf("a sliding window in a full store: %v, want ErrFull", err)
+	}
+	if err := m.Add(t.Context(), &counter.Request{Hits: []counter.Hit{countertest.Bucket("one more", 1, 10, 10)},
+		Now: noon, Stop: counter.StopAll}); err != counter.ErrFull {
+		t.Errorf("a token bucket in a full store, with the stop option: %v, want ErrFull", err)
+	}
+	must(countertest.Sliding("never stored", 0, 10))
+	// What is empty again makes room, and is no eviction.
+	evicted = 0
+	instant += 120_000_000
+	for i := range 50 {
+		must(countertest.Sliding(fmt.Sprint("later", i), 1, 10))
+	}
+	if evicted != 0 || m.Len() > 99 {
+		t.Errorf("%d evictions, %d counters", evicted, m.Len())
 	}
 }

@@ -27,29 +27,49 @@ func newMeter(h *counter.Hit) meter {
 	return v
 }
 
-// state is what is stored for the algorithm; a counter of another one begins anew.
-func (v *meter) state(a counter.Algorithm) counter.State {
+// state puts what is stored for the algorithm into s; a counter of another one begins anew.
+func (v *meter) state(s *counter.State, a counter.Algorithm) {
 	switch {
 	case a != v.algorithm:
-		return counter.State{}
+		*s = counter.State{}
 	case a == counter.TokenBucket:
-		return counter.State{At: v.at, Rest: v.current}
+		s.At, s.Rest, s.Current, s.Previous = v.at, v.current, 0, 0
+	default:
+		s.At, s.Current, s.Previous, s.Rest = v.at, v.current, v.previous, 0
 	}
-	return counter.State{At: v.at, Current: v.current, Previous: v.previous}
 }
 
 // used is how much is used at an instant, and of what capacity; dead: nothing is, and nothing would be lost with it.
 func (v *meter) used(now int64) (used int64, capacity uint64, dead bool) {
 	m := counter.Meter{Algorithm: v.algorithm, Window: int64(v.window), Limit: uint64(v.limit), Burst: uint64(v.burst)}
-	s, _ := m.Load(v.state(v.algorithm), now)
-	return m.Used(s), m.Capacity(), m.Empty(s)
+	var s counter.State
+	v.state(&s, v.algorithm)
+	m.Load(&s, now)
+	return m.Used(&s), m.Capacity(), m.Empty(&s)
 }
 
-// meterTable is the second table of a shard.
-type meterTable = table[meter]
+// meters is the second table of a shard.
+type meters struct {
+	table[meter]
+	last int64 // the instant that the shard's counters have seen
+}
+
+// late is how much later than it has read the clock a request may come to the shard's lock, in µs. Until then it is
+// judged at the instant of those that were before it: else a request from just before the edge of a sliding window
+// would take the counter back into the window that has ended.
+const late = 20_000
+
+// at is the instant at which the shard's counters are judged for a request that has read the clock.
+func (t *meters) at(instant int64) int64 {
+	if instant < t.last && t.last-instant <= late {
+		return t.last
+	}
+	t.last = instant
+	return instant
+}
 
 // sweepMeters is sweep for sliding windows and token buckets; now is in µs.
-func sweepMeters(t *meterTable, now int64) (dropped int) {
+func sweepMeters(t *meters, now int64) (dropped int) {
 	for range min(sweepPerInsert, len(t.slots)) {
 		sl := t.next()
 		if sl.used() {
@@ -65,7 +85,7 @@ func sweepMeters(t *meterTable, now int64) (dropped int) {
 }
 
 // leastUsedMeter is leastUsed for sliding windows and token buckets; now is in µs.
-func leastUsedMeter(t *meterTable, now int64) (victim int, least float64, dead bool) {
+func leastUsedMeter(t *meters, now int64) (victim int, least float64, dead bool) {
 	victim, least = -1, math.Inf(1)
 	if t.n == 0 {
 		return victim, least, false
@@ -88,24 +108,27 @@ func leastUsedMeter(t *meterTable, now int64) (victim int, least float64, dead b
 	return victim, least, false
 }
 
-// stored is the state of a counter, brought to now, in µs; slot is nil for one that is not there. The shard's lock is held.
-func (s *shard) stored(x siphash.ID, h *counter.Hit, now int64) (state counter.State, sl *slot[meter], fromFuture bool) {
+// load puts the counter as it stands into h.State; slot is nil for one that is not there. The shard's lock is held.
+func (s *shard) load(x siphash.ID, h *counter.Hit, instant int64) (sl *slot[meter], fromFuture bool) {
 	if s.meters != nil {
-		if sl = s.meters.find(x); sl != nil {
-			state = sl.v.state(h.Algorithm)
-		}
+		instant = s.meters.at(instant)
+		sl = s.meters.find(x)
+	}
+	if sl != nil {
+		sl.v.state(&h.State, h.Algorithm)
+	} else {
+		h.State = counter.State{}
 	}
 	m := h.Meter()
-	state, fromFuture = m.Load(state, now)
-	return state, sl, fromFuture
+	return sl, m.Load(&h.State, instant)
 }
 
 // judge carries out one hit of a sliding window or a token bucket at an instant of the clock; the shard's lock is held.
 // False: there is no room.
 func (m *Store) judge(s *shard, x siphash.ID, h *counter.Hit, now, instant int64) (ok bool) {
-	state, sl, fromFuture := s.stored(x, h, instant)
-	h.Judge(state)
-	if h.State == state && !(fromFuture && h.BringsDown()) {
+	change := h.Change()
+	sl, fromFuture := s.load(x, h, instant)
+	if !h.JudgeChange(change) && !(fromFuture && h.BringsDown()) {
 		return true
 	}
 	return m.write(s, sl, x, h, now, instant)
@@ -114,7 +137,7 @@ func (m *Store) judge(s *shard, x siphash.ID, h *counter.Hit, now, instant int64
 // write stores h.State; sl is the counter's slot, if it has one. False: there is no room.
 func (m *Store) write(s *shard, sl *slot[meter], x siphash.ID, h *counter.Hit, now, instant int64) (ok bool) {
 	mt := h.Meter()
-	empty := mt.Empty(h.State)
+	empty := mt.Empty(&h.State)
 	switch {
 	case sl != nil && empty:
 		s.meters.delete(x)
@@ -127,7 +150,7 @@ func (m *Store) write(s *shard, sl *slot[meter], x siphash.ID, h *counter.Hit, n
 		return true
 	}
 	if s.meters == nil {
-		s.meters = new(meterTable)
+		s.meters = &meters{last: instant}
 	}
 	m.keys.Add(-int64(sweepMeters(s.meters, instant)))
 	if !m.reserve(s, now) {
@@ -140,9 +163,6 @@ func (m *Store) write(s *shard, sl *slot[meter], x siphash.ID, h *counter.Hit, n
 
 // peek fills in the answer of a look.
 func (s *shard) peek(x siphash.ID, h *counter.Hit, instant int64) {
-	look := *h
-	look.N, look.Refund = 0, false
-	state, _, _ := s.stored(x, h, instant)
-	look.Judge(state)
-	h.TakeAnswer(&look)
+	s.load(x, h, instant)
+	h.JudgeChange(counter.Change{})
 }

@@ -28,7 +28,7 @@ func (t *total) full() bool { return t.count >= int64(t.limit) }
 type shard struct {
 	mu     sync.Mutex
 	fixed  table[total]
-	meters *meterTable // nil until the first sliding window or token bucket
+	meters *meters // nil until the first sliding window or token bucket
 }
 
 func (s *shard) total(x siphash.ID) int64 {
@@ -79,10 +79,10 @@ func (s *shard) leastUsed(now int64) (victim int, least float64, dead bool) {
 
 // evict drops one counter to make room for another: one that is over if the samples hold any, else the one least used
 // against its limit, never one at or over it. live says that it still counted. clock is for counters that go by it.
-func (s *shard) evict(now int64, clock func() int64) (live, ok bool) {
+func (s *shard) evict(now int64, clock func(int64) int64) (live, ok bool) {
 	i, least, dead := s.leastUsed(now)
 	if s.meters != nil && !dead {
-		j, used, over := leastUsedMeter(s.meters, clock())
+		j, used, over := leastUsedMeter(s.meters, clock(0))
 		if over || j >= 0 && used < least {
 			s.meters.remove(j)
 			return !over, true

@@ -32,7 +32,7 @@ func (m *Store) addOrStop(req *counter.Request) error {
 		x := m.id(req.Hits[i].Key)
 		c.ids = append(c.ids, x)
 		if instant == 0 && req.Hits[i].Algorithm != counter.FixedWindow {
-			instant = m.clock()
+			instant = m.instant(req.Instant)
 			c.wasAt = slices.Grow(c.wasAt, len(req.Hits))[:len(req.Hits)]
 			c.wouldBe = slices.Grow(c.wouldBe, len(req.Hits))[:len(req.Hits)]
 		}
@@ -89,7 +89,8 @@ func (m *Store) addOrStop(req *counter.Request) error {
 // foresee fills in what would become of hit i, of a sliding window or a token bucket, if the request were written.
 func (m *Store) foresee(c *stopScratch, hits []counter.Hit, i int, instant int64) {
 	h, x := &hits[i], c.ids[i]
-	was, _, _ := m.shard(x).stored(x, h, instant)
+	m.shard(x).load(x, h, instant)
+	was := h.State
 	before := was
 	for j := i - 1; j >= 0; j-- { // the same key earlier in this request
 		if c.ids[j] == x && hits[j].Algorithm == h.Algorithm {
@@ -97,7 +98,7 @@ func (m *Store) foresee(c *stopScratch, hits []counter.Hit, i int, instant int64
 			break
 		}
 	}
-	h.Judge(before)
+	h.Judge(&before)
 	c.wasAt[i], c.wouldBe[i] = was, h.State
 }
 
@@ -108,16 +109,13 @@ func (m *Store) settle(c *stopScratch, req *counter.Request, i int, stopped bool
 	if !stopped {
 		return m.judge(s, x, h, req.Now, instant)
 	}
-	state, sl, fromFuture := s.stored(x, h, instant)
+	sl, fromFuture := s.load(x, h, instant)
 	if !h.Refused {
-		meter := h.Meter()
-		h.After, h.Spared = meter.Used(c.wasAt[i]), true
+		h.After, h.Spared = h.Used(), true
 	}
-	h.State = c.wasAt[i]
 	if !fromFuture || !h.BringsDown() {
 		return true
 	}
-	h.State = state
 	return m.write(s, sl, x, h, req.Now, instant)
 }
 

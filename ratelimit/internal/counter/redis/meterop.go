@@ -227,7 +227,7 @@ func (b *batch) replay() {
 			}
 			if o := &b.ops[h.op]; o.err == nil && o.notExecuted == nil {
 				m := &b.meters[o.meter]
-				h.judge(m.state)
+				h.judge(&m.state)
 				m.state = h.state
 			}
 		}
@@ -235,10 +235,10 @@ func (b *batch) replay() {
 }
 
 // judge carries out the hit as counter.Hit.Judge does.
-func (h *callHit) judge(s counter.State) {
-	meter := h.meter()
-	h.state, h.after, h.refused = meter.Apply(s, counter.Change{N: uint64(h.n), Refund: h.refund, Undo: h.undo,
-		Window: h.state.At})
+func (h *callHit) judge(s *counter.State) {
+	meter, change := h.meter(), counter.Change{N: uint64(h.n), Refund: h.refund, Undo: h.undo, Window: h.state.At}
+	h.state = *s
+	h.after, h.refused, _ = meter.Apply(&h.state, change)
 	h.spared = false
 }
 
@@ -301,7 +301,7 @@ func (o *op) settleMeterStop() error {
 		if was[i] = before; earlier != nil {
 			before = earlier.state
 		}
-		h.judge(before)
+		h.judge(&before)
 	}
 	if o.stop.held {
 		for i := range hits {
@@ -311,7 +311,7 @@ func (o *op) settleMeterStop() error {
 			}
 			if h.state = was[i]; !h.refused {
 				meter := h.meter()
-				h.after, h.spared = meter.Used(was[i]), true
+				h.after, h.spared = meter.Used(&was[i]), true
 			}
 		}
 	}
