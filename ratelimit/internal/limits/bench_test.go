@@ -64,6 +64,44 @@ func richRules(n int) File {
 	return f
 }
 
+// valuesRules is n rules in lists of 1,000 values.
+func valuesRules(n int) File {
+	var b strings.Builder
+	b.WriteString("domain: edge\ndescriptors:\n")
+	for i := range n {
+		if i%1000 == 0 {
+			fmt.Fprintf(&b, "  - key: user\n    rate_limit: {unit: minute, requests_per_unit: %d}\n    values:\n", 10+i)
+		}
+		fmt.Fprintf(&b, "    - u%d\n", i)
+	}
+	return File{"edge.yaml", []byte(b.String())}
+}
+
+// cidrRules is n prefixes in lists of 10,000, with a counter for each prefix or for each address.
+func cidrRules(n int, shared bool) File {
+	var b strings.Builder
+	b.WriteString("domain: edge\ndescriptors:\n")
+	for i := range n {
+		if i%10_000 == 0 {
+			fmt.Fprintf(&b, "  - key: ip\n    share_threshold: %v\n    rate_limit: {unit: minute, requests_per_unit: %d}\n    cidr:\n",
+				shared, 10+i)
+		}
+		fmt.Fprintf(&b, "    - %d.%d.%d.0/%d\n", 1+i%223, i/223%256, i*7%256, 24+i%8)
+	}
+	return File{"edge.yaml", []byte(b.String())}
+}
+
+// networkRules is n entries with a prefix each, or with a value like it.
+func networkRules(n int, field string) File {
+	var b strings.Builder
+	b.WriteString("domain: edge\ndescriptors:\n")
+	for i := range n {
+		fmt.Fprintf(&b, "  - key: ip\n    "+field+"\n    rate_limit:\n      unit: minute\n      requests_per_unit: %d\n",
+			1+i%223, i/223%256, i*7%256, 24+i%8, 10+i)
+	}
+	return File{"edge.yaml", []byte(b.String())}
+}
+
 func mustLoad(tb testing.TB, o Options, files ...File) *Rules {
 	tb.Helper()
 	r, _, err := Load(context.Background(), files, o)
@@ -76,6 +114,9 @@ func mustLoad(tb testing.TB, o Options, files ...File) *Rules {
 func BenchmarkLoad(b *testing.B) {
 	for name, f := range map[string]File{"100": manyRules(100), "10000": manyRules(10_000),
 		"10000braces": flowRules(10_000), "10000lines": lineRules(10_000), "10000wider": widerRules(10_000),
+		"10000values": valuesRules(10_000), "10000prefixes": cidrRules(10_000, false),
+		"10000prefixesShared": cidrRules(10_000, true), "10000networks": networkRules(10_000, "cidr: [%d.%d.%d.0/%d]"),
+		"10000exact": networkRules(10_000, "value: %d.%d.%d.0/%d"),
 		"100000wider": widerRules(100_000), "10000library": richRules(10_000)} {
 		b.Run(name, func(b *testing.B) {
 			reg := stats.NewRegistry(stats.Options{})
@@ -195,5 +236,50 @@ func BenchmarkLevel(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkNetworks looks values up in a level of 10,000 prefixes, next to the same level with exact values only.
+func BenchmarkNetworks(b *testing.B) {
+	const n = 10_000
+	var exact, networks strings.Builder
+	values := make([]string, n)
+	for i := range values {
+		values[i] = fmt.Sprintf("%d.%d.%d.0", 1+i%223, i/223%256, rand.IntN(256))
+		fmt.Fprintf(&exact, "{key: ip, value: %s, %s}, ", values[i], perMinute("1"))
+		fmt.Fprintf(&networks, "%s/%d, ", values[i], 24+i%8)
+	}
+	rules := map[string]*Rules{
+		"exact":    mustLoad(b, Options{}, inDomain(exact.String()+"{key: ip, "+perMinute("1")+"}")),
+		"networks": mustLoad(b, Options{}, inDomain("{key: ip, cidr: ["+networks.String()+"], "+perMinute("1")+"}, {key: ip, "+perMinute("1")+"}")),
+		"both": mustLoad(b, Options{}, inDomain(exact.String()+"{key: ip, cidr: ["+networks.String()+"], "+perMinute("1")+
+			"}, {key: ip, "+perMinute("1")+"}")),
+	}
+	asked := make([][]rls.Entry, 1<<12)
+	other := make([][]rls.Entry, 1<<12)
+	for i := range asked {
+		asked[i] = []rls.Entry{{Key: "ip", Value: values[rand.IntN(n)]}}
+		other[i] = []rls.Entry{{Key: "ip", Value: fmt.Sprintf("user-%d", i)}}
+	}
+	for name, r := range rules {
+		for kind, asked := range map[string][][]rls.Entry{"address": asked, "other": other} {
+			b.Run(name+"/"+kind, func(b *testing.B) {
+				d := r.Domain("d")
+				for i := 0; b.Loop(); i++ {
+					if d.Find(asked[i&(len(asked)-1)]) == nil {
+						b.Fatal("no rule found")
+					}
+				}
+			})
+		}
+	}
+	for name, r := range rules {
+		b.Run("key/"+name, func(b *testing.B) {
+			d, key := r.Domain("d"), make([]byte, 0, 100)
+			for i := 0; b.Loop(); i++ {
+				e := asked[i&(len(asked)-1)]
+				key = r.AppendKey(key[:0], d.Find(e), "d", e, 1699999980)
+			}
+		})
 	}
 }

@@ -61,7 +61,10 @@ func (c *checker) prefixes(e *Entry, list string, items []Item) []network.Prefix
 		return nil
 	}
 	out := make([]network.Prefix, 0, len(items))
-	first := make(map[network.Prefix]Pos, len(items))
+	var first map[network.Prefix]Pos
+	if len(items) > 1 {
+		first = make(map[network.Prefix]Pos, len(items))
+	}
 	for i, item := range items {
 		if !c.report.Step() {
 			return out
@@ -80,7 +83,9 @@ func (c *checker) prefixes(e *Entry, list string, items []Item) []network.Prefix
 		case twice:
 			c.prefixTwice(at, p, where(Place{File: e.File, Pos: before}))
 		default:
-			first[p] = item.Pos
+			if first != nil {
+				first[p] = item.Pos
+			}
 			out = append(out, p)
 		}
 	}
@@ -179,7 +184,10 @@ type prefixKey struct {
 
 // prefixesTaken finds prefixes that several siblings of one key have.
 func (c *checker) prefixesTaken(list []Entry) {
-	seen := map[prefixKey]taken{}
+	if len(list) == 1 {
+		return
+	}
+	seen := make(map[prefixKey]taken, len(list))
 	for i := range list {
 		e := &list[i]
 		if !e.hasNetworks() {

@@ -19,9 +19,9 @@ type Match struct {
 	PrefixLengthPos, V4Pos, V6Pos Pos
 	Unreadable                    bool // a list was refused, so what is missing is not reported too
 
+	shown         string           // once it has been asked for
 	cidr, notCIDR []network.Prefix // what check made of the texts; cidr is never empty for networks
-
-	networks *networkList // compiled, once for all values of an entry above
+	networks      *networkList     // compiled, once for all values of an entry above
 }
 
 // Item is a text in a list of the configuration.
@@ -47,17 +47,23 @@ func (e *Entry) hasNetworks() bool {
 
 // shown is the value, or what stands for the lists in labels and paths.
 func (e *Entry) shown() string {
+	m := e.Match
 	switch {
-	case e.hasValues() && e.Match.Group != "":
-		return e.Match.Group
-	case e.hasValues():
-		return ShownList("", e.Match.Values[0].Text, len(e.Match.Values))
-	case e.hasNetworks() && len(e.Match.CIDR) > 0:
-		return ShownList("", e.Match.CIDR[0].Text, len(e.Match.CIDR))
-	case e.hasNetworks():
-		return ShownList("not ", e.Match.NotCIDR[0].Text, len(e.Match.NotCIDR))
+	case m == nil:
+		return e.Value
+	case m.shown != "":
+	case len(m.Values) > 0 && m.Group != "":
+		m.shown = m.Group
+	case len(m.Values) > 0:
+		m.shown = ShownList("", m.Values[0].Text, len(m.Values))
+	case len(m.CIDR) > 0:
+		m.shown = ShownList("", m.CIDR[0].Text, len(m.CIDR))
+	case len(m.NotCIDR) > 0:
+		m.shown = ShownList("not ", m.NotCIDR[0].Text, len(m.NotCIDR))
+	default:
+		return e.Value
 	}
-	return e.Value
+	return m.shown
 }
 
 // ShownList is a list of n texts by its first.
@@ -322,28 +328,33 @@ func (n *networks) lookups() int {
 // matchMetricPart is what networks and groups add to a metric key. It is the first prefix, whichever matched, unless the
 // requests' values are wanted.
 func (s *step) matchMetricPart(detailed bool) metricPart {
-	l, n, key := s.match, s.match.networks, "."+s.key
-	switch {
-	case n == nil:
-		return metricPart{key + "_" + l.key.text, noValue}
-	case !detailed && !s.ValueToMetric:
-		first := n.cidr[0]
-		if n.implied {
-			first = n.notCIDR[0]
-		}
-		return metricPart{key + "_" + string(metricAddress([]byte(first.String()))), noValue}
-	case l.key.text != "":
-		return metricPart{key + "_" + string(metricAddress([]byte(l.key.text))), noValue}
+	n := s.match.networks
+	part := make([]byte, 0, 64)
+	part = append(append(part, '.'), s.key...)
+	if n != nil && (detailed || s.ValueToMetric) && s.match.key.text == "" {
+		return metricPart{string(part), addressAlways}
 	}
-	return metricPart{key, addressAlways}
+	part = append(part, '_')
+	from := len(part)
+	switch {
+	case n == nil, detailed, s.ValueToMetric:
+		part = append(part, s.match.key.text...)
+	case n.implied:
+		part = n.notCIDR[0].AppendTo(part)
+	default:
+		part = n.cidr[0].AppendTo(part)
+	}
+	if n != nil {
+		metricAddress(part[from:])
+	}
+	return metricPart{string(part), noValue}
 }
 
-// metricAddress is an address or prefix without what separates the parts of metric names.
-func metricAddress(text []byte) []byte {
+// metricAddress takes out of an address or prefix what separates the parts of metric names.
+func metricAddress(text []byte) {
 	for i, c := range text {
 		if c == '.' || c == ':' {
 			text[i] = '_'
 		}
 	}
-	return text
 }

@@ -98,11 +98,18 @@ func (n *node) scalar() scalar {
 	return scalarOf(n.text)
 }
 
-func (n *node) isNull() bool { return n.kind == textNode && n.scalar() == nullScalar }
+func (n *node) isNull() bool { return n.kind == textNode && n.plain && isNullText(n.text) }
 
-func scalarOf(s string) scalar {
+func isNullText(s string) bool {
 	switch s {
 	case "", "~", "null", "Null", "NULL":
+		return true
+	}
+	return false
+}
+
+func scalarOf(s string) scalar {
+	if isNullText(s) {
 		return nullScalar
 	}
 	if _, ok := yamlBool(s); ok {
