@@ -116,7 +116,7 @@ func BenchmarkLoad(b *testing.B) {
 		"10000braces": flowRules(10_000), "10000lines": lineRules(10_000), "10000wider": widerRules(10_000),
 		"10000values": valuesRules(10_000), "10000prefixes": cidrRules(10_000, false),
 		"10000prefixesShared": cidrRules(10_000, true), "10000networks": networkRules(10_000, "cidr: [%d.%d.%d.0/%d]"),
-		"10000exact": networkRules(10_000, "value: %d.%d.%d.0/%d"),
+		"10000exact":  networkRules(10_000, "value: %d.%d.%d.0/%d"),
 		"100000wider": widerRules(100_000), "10000library": richRules(10_000)} {
 		b.Run(name, func(b *testing.B) {
 			reg := stats.NewRegistry(stats.Options{})
