@@ -32,6 +32,8 @@ type Options struct {
 	Wake func()
 	// SignedIn is called with the amr method of each session that was opened; nil: not at all.
 	SignedIn func(method string)
+	// Unsent is called for each message that is owed and that nothing can send, with its channel and why; nil: not at all.
+	Unsent func(channel, reason string)
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 	// Log gets what is not part of an answer; nil: discarded.
@@ -48,10 +50,14 @@ type Accounts struct {
 func New(o Options, s Settings) *Accounts {
 	a := &Accounts{core: core{
 		db: o.DB, keys: o.Keys, codec: o.Refresh, root: o.Root, passwords: hashing{o.Passwords},
-		wake: o.Wake, signedIn: o.SignedIn, clock: o.Now, fakeClock: o.Now != nil, log: o.Log,
+		wake: o.Wake, signedIn: o.SignedIn, unsent: o.Unsent,
+		clock: o.Now, fakeClock: o.Now != nil, log: o.Log,
 	}}
 	if a.core.wake == nil {
 		a.core.wake = func() {}
+	}
+	if a.core.unsent == nil {
+		a.core.unsent = func(string, string) {}
 	}
 	if a.core.clock == nil {
 		a.core.clock = time.Now

@@ -1,9 +1,11 @@
 package account_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"regexp"
 	"slices"
 	"strings"
@@ -42,6 +44,9 @@ type house struct {
 	mu   sync.Mutex
 	now  time.Time
 	s    account.Settings
+
+	log    bytes.Buffer // read it while no request is under way
+	unsent []string     // channel and reason
 }
 
 var browser = account.RequestInfo{IP: "192.0.2.7", UserAgent: "browser", RedirectTo: "https://app.example.org/home",
@@ -108,7 +113,12 @@ func openOn(t *testing.T, db *store.DB, change ...func(*account.Settings)) *hous
 	h.keys.Store(set)
 	h.Accounts = account.New(account.Options{
 		DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root, Passwords: workers(),
-		Now: h.clock,
+		Now: h.clock, Log: slog.New(slog.NewTextHandler(&h.log, nil)),
+		Unsent: func(channel, reason string) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.unsent = append(h.unsent, channel+" "+reason)
+		},
 	}, h.s)
 	return h
 }

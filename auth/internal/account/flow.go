@@ -25,6 +25,7 @@ type core struct {
 	passwords hashing
 	wake      func()
 	signedIn  func(method string)
+	unsent    func(channel, reason string)
 	clock     func() time.Time
 	fakeClock bool
 	log       *slog.Logger

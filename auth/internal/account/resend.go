@@ -52,6 +52,9 @@ func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 	f, what, aud := &op.f, resendable[op.p.Type], op.f.aud()
 	if what.phone {
 		if checkSMSSendable(f, what.name, op.address) != nil { // answered as if nothing were pending for any number
+			f.core.unsent("sms", "unconfigured")
+			f.core.log.Warn("a message was asked for again, and AUTH_SMS_PROVIDER is not set or lacks its credentials",
+				"type", op.p.Type)
 			return uuid.New(), nil
 		}
 		op.q = smsQuota(f, aud, op.address)

@@ -1,8 +1,11 @@
 package account_test
 
 import (
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
 )
@@ -72,5 +75,53 @@ func TestResend_capOfTheOther(t *testing.T) {
 	}
 	if n != 3 {
 		t.Errorf("%d codes under a cap of 3", n)
+	}
+}
+
+// Without a gateway a resend is answered like any other, for numbers that wait and for unknown ones: it writes nothing,
+// begins no pause, and shows in the log, without the number, and in a metric.
+func TestResend_unconfigured(t *testing.T) {
+	h := open(t, func(s *account.Settings) {
+		s.Phone.TestCodes = map[string]string{"491511": "123456"}
+		s.Phone.Interval = time.Hour
+	})
+	const waits, unknown = "4915112345678", "4915112345679"
+	if _, err := h.SignUp(t.Context(), browser, account.SignUp{Phone: waits, Password: "sesame open"}); err != nil {
+		t.Fatal(err)
+	}
+	h.pass(2 * time.Hour)
+	h.set(func(s *account.Settings) { s.Phone.Configured = false })
+	letters, trail := len(h.letters()), len(h.trail())
+	asks := 0
+	for _, typ := range []string{"sms", "phone_change"} {
+		for _, number := range []string{waits, unknown, waits, unknown} {
+			if id, err := h.Resend(t.Context(), browser, account.Resend{Type: typ, Phone: number}); err != nil || id == uuid.Nil {
+				t.Errorf("%s for %s: got %v, %v, want an ID", typ, number, id, err)
+			}
+			asks++
+		}
+	}
+	if got, want := len(h.unsent), asks; got != want || h.unsent[0] != "sms unconfigured" {
+		t.Errorf("got %d unsent messages (%v), want %d of sms unconfigured", got, h.unsent, want)
+	}
+	if l := h.log.String(); strings.Count(l, "level=WARN") != asks || strings.Contains(l, waits) || strings.Contains(l, unknown) {
+		t.Errorf("got the log\n%swant %d warnings without a number", l, asks)
+	}
+	if got := len(h.letters()); got != letters {
+		t.Errorf("got %d messages, want none beside the %d of before", got, letters)
+	}
+	if got := len(h.trail()); got != trail {
+		t.Errorf("got %d audit rows, want the %d of before", got, trail)
+	}
+	h.set(func(s *account.Settings) { s.Phone.Configured = true })
+	if _, err := h.Resend(t.Context(), browser, account.Resend{Type: "sms", Phone: waits}); err != nil {
+		t.Errorf("with the gateway back: got %v, want no pause", err)
+	}
+	h.set(func(s *account.Settings) { s.Phone.Configured = false })
+	if _, err := h.Resend(t.Context(), browser, account.Resend{Type: "sms", Phone: "491511"}); err != nil {
+		t.Errorf("a test number: %v", err)
+	}
+	if got := len(h.unsent); got != asks {
+		t.Errorf("a test number: got %d unsent messages, want %d", got, asks)
 	}
 }

@@ -55,7 +55,7 @@ func (d *daemon) makeAPI(l config.Live) (err error) {
 	codec := token.NewRefreshCodec(d.root.Keys(secret.Refresh))
 	d.accounts = account.New(account.Options{
 		DB: d.db, Keys: d.keeper.Live(), Refresh: codec, Root: d.root, Passwords: d.passwords, Wake: d.outbox.Wake,
-		SignedIn: d.signedIn(), Log: d.log.Logger,
+		SignedIn: d.signedIn(), Unsent: d.unsent(), Log: d.log.Logger,
 	}, l.Accounts)
 	observer, err := d.observer()
 	if err != nil {

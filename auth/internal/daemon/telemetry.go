@@ -26,6 +26,7 @@ type observation struct {
 	tracing *telemetry.Tracing
 	metrics *metrics.Metrics
 	signIns metric.Int64Counter
+	unsent  metric.Int64Counter
 	calls   metric.Float64Histogram // that leave the daemon
 	page    *http.Server            // of metrics that are pulled
 }
@@ -83,7 +84,13 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 			d.observed.signIns, err = d.observed.metrics.Meter(scopeName).Int64Counter("auth.sign_ins",
 				metric.WithUnit("{session}"), metric.WithDescription("Sessions opened, by the way in."))
 		}
+		if err == nil {
+			d.observed.unsent, err = d.observed.metrics.Meter(scopeName).Int64Counter("auth.messages.unsent",
+				metric.WithUnit("{message}"),
+				metric.WithDescription("Messages that were asked for and that nothing can send, by channel and reason."))
+		}
 		if err != nil {
+			d.observed.unsent = nil
 			d.observed.metrics, d.observed.signIns, d.observed.calls = nil, nil, nil
 			d.log.Error("metrics stay off", "error", err)
 		}
@@ -116,6 +123,18 @@ func (d *daemon) signedIn() func(method string) {
 	}
 	return func(method string) {
 		n.Add(context.Background(), 1, metric.WithAttributes(attribute.String("method", method)))
+	}
+}
+
+// unsent counts messages that nothing can send; nil without metrics.
+func (d *daemon) unsent() func(channel, reason string) {
+	n := d.observed.unsent
+	if n == nil {
+		return nil
+	}
+	return func(channel, reason string) {
+		n.Add(context.Background(), 1,
+			metric.WithAttributes(attribute.String("channel", channel), attribute.String("reason", reason)))
 	}
 }
 
