@@ -25,7 +25,8 @@ import (
 
 func open(t *testing.T, url, namespace string) *store.DB {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Options{URL: url, Namespace: namespace, MaxConns: 8})
+	db, err := store.Open(t.Context(),
+		store.Options{URL: url, Settings: store.Settings{Namespace: namespace, MaxConns: 8}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +188,8 @@ func TestMigrate_waits(t *testing.T) {
 	ctx := t.Context()
 	url := testdb.Postgres(t)
 	var log logtest.Buffer
-	db, err := store.Open(ctx, store.Options{URL: url, MaxConns: 2, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	db, err := store.Open(ctx, store.Options{URL: url, Settings: store.Settings{MaxConns: 2},
+		Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
