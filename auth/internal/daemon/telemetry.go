@@ -132,10 +132,12 @@ func (d *daemon) unsent() func(channel, reason string) {
 	if n == nil {
 		return nil
 	}
-	return func(channel, reason string) {
-		n.Add(context.Background(), 1,
+	add := func(more int64, channel, reason string) {
+		n.Add(context.Background(), more,
 			metric.WithAttributes(attribute.String("channel", channel), attribute.String("reason", reason)))
 	}
+	add(0, "sms", "unconfigured") // a rate needs to have seen it at 0
+	return func(channel, reason string) { add(1, channel, reason) }
 }
 
 // measure adds the metrics that are computed when they are read.
