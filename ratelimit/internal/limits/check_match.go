@@ -289,7 +289,8 @@ func (c *checker) textTaken(t keyText, kind string, by taken) {
 		"%s %s is also %s of %s; groups, values, patterns and prefixes of one key must differ", t.name, Quote(t.text), kind, by)
 }
 
-// made counts the steps that lists make of the entries and of what is below them, and finds the list that makes most.
+// made counts the limits, or entries without, that lists make of the entries and of what is below them, and finds the
+// list that makes most.
 // Entries that neither have a list nor are below one do not count.
 func (c *checker) made(entries []Entry, below bool) (n int, most mostMade) {
 	for i := range entries {
@@ -302,7 +303,11 @@ func (c *checker) made(entries []Entry, below bool) (n int, most mostMade) {
 		steps, at := c.made(e.Children, below || lists)
 		c.path = c.path[:len(c.path)-1]
 		if below || lists {
-			steps = times(e.copies(), plus(steps, 1))
+			own := 1
+			if e.List != nil {
+				own = len(e.List.Items)
+			}
+			steps = times(e.copies(), plus(steps, own))
 		}
 		switch {
 		case e.hasValues() && lists:

@@ -183,7 +183,11 @@ func (s *step) view(d *Domain) RuleView {
 		Whitelist:  s.rule == nil && s.below == nil,
 	}
 	for up := s; up.parent != nil; up = up.parent {
-		v.Descriptors = append(v.Descriptors, up.descriptor())
+		most := maxAbove
+		if up == s {
+			most = MaxPrefixes
+		}
+		v.Descriptors = append(v.Descriptors, up.descriptor(most))
 	}
 	for i, j := 0, len(v.Descriptors)-1; i < j; i, j = i+1, j-1 {
 		v.Descriptors[i], v.Descriptors[j] = v.Descriptors[j], v.Descriptors[i]
@@ -212,41 +216,52 @@ func (r *Rule) view(d *Domain) RuleView {
 	return v
 }
 
-// descriptor is the view of the step's level.
-func (s *step) descriptor() DescriptorView {
+// maxAbove is how many values and prefixes of an entry each rule below it repeats. There may be 10,000 of either.
+const maxAbove = 100
+
+// descriptor is the view of the step's level, with so many values and prefixes at most.
+func (s *step) descriptor(most int) DescriptorView {
 	v := DescriptorView{Key: s.key, Value: s.value, PathAttributes: s.PathAttributes}
 	l := s.match
 	if l == nil {
 		return v
 	}
-	v.Value, v.Values = "", l.values
+	v.Value, v.Values = "", cut(l.values, most)
 	n := l.networks
 	if n == nil {
 		v.Group = s.value
 		return v
 	}
 	if !n.implied {
-		v.CIDR = prefixTexts(n.cidr)
+		v.CIDR = prefixTexts(n.cidr, most)
 	}
-	v.NotCIDR = prefixTexts(n.notCIDR)
-	var cut PrefixLengthView
-	if l.key.v4 < 32 {
-		cut.V4 = l.key.v4
+	v.NotCIDR = prefixTexts(n.notCIDR, most)
+	var length PrefixLengthView
+	if !s.Share && l.key.v4 < 32 {
+		length.V4 = l.key.v4
 	}
-	if l.key.v6 < 128 {
-		cut.V6 = l.key.v6
+	if !s.Share && l.key.v6 < 128 {
+		length.V6 = l.key.v6
 	}
-	if cut != (PrefixLengthView{}) {
-		v.PrefixLength = &cut
+	if length != (PrefixLengthView{}) {
+		v.PrefixLength = &length
 	}
 	return v
 }
 
-func prefixTexts(list []network.Prefix) (out []string) {
-	for _, p := range list {
-		out = append(out, p.String())
+func prefixTexts(list []network.Prefix, most int) (out []string) {
+	for i := range min(len(list), most+1) {
+		out = append(out, list[i].String())
 	}
-	return out
+	return cut(out, most)
+}
+
+// cut is a list of at most so many texts, the last of which stands for those that are left out.
+func cut(list []string, most int) []string {
+	if len(list) <= most {
+		return list
+	}
+	return append(list[:most-1:most-1], "…")
 }
 
 // windowText is the limit in words without algorithm: 5 per MINUTE, 5 per 10 × MINUTE, unlimited.

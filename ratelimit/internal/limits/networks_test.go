@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -320,6 +321,21 @@ func TestMatch_view(t *testing.T) {
 	}
 }
 
+// Rules below an entry repeat a part of its lists only.
+func TestMatch_viewBelow(t *testing.T) {
+	var prefixes strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&prefixes, "10.%d.0.0/16, ", i)
+	}
+	r := mustLoad(t, Options{}, inDomain("{key: ip, cidr: ["+prefixes.String()+"], "+perMinute("1")+", descriptors: [{key: k, "+
+		perMinute("2")+"}]}"))
+	rules := r.View()[0].Rules
+	own, above := rules[0].Descriptors[0].CIDR, rules[1].Descriptors[0].CIDR
+	if len(own) != 200 || len(above) != 100 || above[98] != "10.98.0.0/16" || above[99] != "…" {
+		t.Errorf("%d prefixes, below %d: %v", len(own), len(above), above)
+	}
+}
+
 // What a reload's log line counts of lists that changed.
 func TestMatch_changes(t *testing.T) {
 	f := func(before, after string, want ...string) {
@@ -499,6 +515,10 @@ func TestMatch_multiplied(t *testing.T) {
 		`f.yaml:4:11: domain "d", descriptor a_{v0,…}: values of nested entries make 110011 rules; at most 100000 per domain are allowed`)
 	f("- key: ip\n  share_threshold: true\n  cidr: ["+prefixes.String()+"]\n  descriptors:\n  - {key: a, "+values(10)+"}\n",
 		`f.yaml:5:9: domain "d", descriptor ip_{10.0.0.0/16,…}: prefixes of nested entries make 110000 rules; at most 100000 per domain are allowed`)
+	const limit = "{unit: day, requests_per_unit: 1}"
+	f("- key: a\n  "+values(1000)+"\n  descriptors:\n  - key: b\n    "+values(40)+"\n    rate_limits: ["+limit+
+		", {unit: hour, requests_per_unit: 1}, {unit: week, requests_per_unit: 1}]\n",
+		`f.yaml:4:11: domain "d", descriptor a_{v0,…}: values of nested entries make 121000 rules; at most 100000 per domain are allowed`)
 	f("- key: a\n  " + values(1000) + "\n  descriptors: [{key: ip, cidr: [" + prefixes.String() + "]}]\n") // one entry each
 }
 
@@ -655,4 +675,59 @@ note        share_threshold: all values of group "g" at entry 1 share one counte
 		`{"kind":"network","value":"10.0.0.0/8","at":"f.yaml:4:4","matched":true}]`; err != nil || string(b) != want {
 		t.Errorf("%s, want %s", b, want)
 	}
+}
+
+// The estimate of a request's cost grows with the networks that an address is looked up in.
+func TestCost_networks(t *testing.T) {
+	cost := func(list string) time.Duration { return mustLoad(t, Options{}, inDomain(list)).Cost(60 << 10) }
+	none := cost("{key: ip, value: 10.0.0.0/8}")
+	one := cost("{key: a, descriptors: [{key: b, cidr: [10.0.0.0/8, 10.1.0.0/16]}]}")
+	more := cost("{key: a}, {key: ip, cidr: [10.0.0.0/8, 10.1.0.0/16], not_cidr: [10.2.0.0/16]}")
+	if one < none+time.Millisecond || one > 10*none || more <= 2*one {
+		t.Errorf("none %v, one %v, more %v", none, one, more)
+	}
+}
+
+// No two ways to count share a key in the escaped layout: exact values, patterns, groups, prefixes and addresses.
+func TestEscapedKeys_match(t *testing.T) {
+	r := mustLoad(t, Options{EscapedKeys: true}, inDomain("{key: ip, value: 10.1.2.3, "+perMinute("1")+
+		"}, {key: ip, value: 2*, share_threshold: true, "+perMinute("2")+
+		"}, {key: ip, values: [x, 'ip~10.1.2.4', '10.0.0.0/8'], "+perMinute("3")+
+		"}, {key: ip, values: [g1, g2], share_threshold: true, group: 'g=~|', "+perMinute("4")+
+		"}, {key: ip, cidr: [10.0.0.0/8], not_cidr: [10.2.0.0/16], "+perMinute("5")+
+		"}, {key: ip, cidr: [10.2.0.0/15, '::/0'], share_threshold: true, "+perMinute("6")+"}, {key: ip, "+perMinute("7")+"}"))
+	counters := map[string]string{} // the rule of each key
+	for _, value := range []string{"10.1.2.3", "::ffff:10.1.2.3", "10.1.2.4", "::FFFF:10.1.2.4", "10.2.0.0/15", "10.2.0.1",
+		"10.3.0.1", "x", "ip~10.1.2.4", "10.0.0.0/8", "g1", "g2", "g=~|", "::/0", "::1", "0::1", "2*", "20", "2~", "~10.1.2.4", "=x"} {
+		entries := []rls.Entry{{Key: "ip", Value: value}}
+		rule := r.Domain("d").Find(entries)
+		key := string(r.AppendKey(nil, rule, "d", entries, 0))
+		if before, taken := counters[key]; taken && before != rule.Path("d") {
+			t.Errorf("%s: %s of %s is the key of %s as well", value, key, rule.Path("d"), before)
+		}
+		counters[key] = rule.Path("d")
+	}
+	if len(counters) != 15 {
+		t.Errorf("%d counters: %v", len(counters), counters)
+	}
+}
+
+// The limits of a list each count by the network.
+func TestMatch_severalLimits(t *testing.T) {
+	r := mustLoad(t, Options{}, inDomain("{key: ip, cidr: [10.0.0.0/8, 11.0.0.0/8], share_threshold: true, "+
+		"rate_limits: [{unit: second, requests_per_unit: 1}, {unit: minute, requests_per_unit: 5, algorithm: token_bucket}]}, "+
+		"{key: v, values: [a, b], rate_limits: [{unit: hour, requests_per_unit: 1}, {unit: minute, requests_per_unit: 5}]}"))
+	f := func(descriptor string, want ...string) {
+		t.Helper()
+		entries := entriesOf(t, descriptor)
+		rule := r.Domain("d").Find(entries)
+		for i, rule := range append([]*Rule{rule}, rule.Further...) {
+			if got := string(r.AppendKey(nil, rule, "d", entries, 1699999980)); got != want[i] {
+				t.Errorf("%s: limit %d counts in %s, want %s", descriptor, i+1, got, want[i])
+			}
+		}
+	}
+	f("(ip,10.1.2.3)", "d_ip_10.0.0.0/8_1699999980", "d_ip_10.0.0.0/8_~bm1")
+	f("(ip,11.1.2.3)", "d_ip_11.0.0.0/8_1699999980", "d_ip_11.0.0.0/8_~bm1")
+	f("(v,b)", "d_v_b_1699999980", "d_v_b_1699999980~fm1")
 }
