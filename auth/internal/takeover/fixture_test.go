@@ -66,7 +66,7 @@ type output struct {
 func (m *move) run(t *testing.T, mode takeover.Mode, change ...func(*takeover.Options)) output {
 	t.Helper()
 	ctx := t.Context()
-	db, err := store.Open(ctx, store.Options{URL: m.url, Settings: store.Settings{Namespace: m.namespace, MaxConns: 4}, Name: former.ApplicationName})
+	db, err := store.Open(ctx, store.Options{URL: m.url, Namespace: m.namespace, MaxConns: 4, Name: former.ApplicationName})
 	if err != nil {
 		t.Fatal(err)
 	}

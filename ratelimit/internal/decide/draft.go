@@ -47,6 +47,10 @@ func DraftHeaders(dst []rls.Header, members []Member) []rls.Header {
 			policy = append(policy, ";w="...)
 			policy = strconv.AppendInt(policy, m.Window, 10)
 		}
+		if burst := Capacity(m.Rule); burst != uint64(m.Rule.PerUnit) {
+			policy = append(policy, ";gatehouse-burst="...)
+			policy = strconv.AppendUint(policy, burst, 10)
+		}
 		limit = append(append(limit, names[i]...), ";r="...)
 		limit = strconv.AppendUint(limit, uint64(m.Remaining), 10)
 		limit = append(limit, ";t="...)

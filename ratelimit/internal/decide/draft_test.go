@@ -41,6 +41,13 @@ func TestDraftHeaders(t *testing.T) {
 	// Nor an integer of more than 15 digits.
 	f(`"1-per-4294967295-year";q=1`, `"1-per-4294967295-year";r=0;t=7`, member("", 1, rls.Year, math.MaxUint32))
 
+	// A bucket of another size than its limit says so.
+	burst := Member{Rule: bucket(10, 20), Window: 60, Remaining: 19, Until: 1}
+	burst.Rule.Name = ""
+	f(`"10-per-minute";q=10;w=60;gatehouse-burst=20`, `"10-per-minute";r=19;t=1`, burst)
+	burst.Rule.Burst = 10
+	f(`"10-per-minute";q=10;w=60`, `"10-per-minute";r=19;t=1`, burst)
+
 	if got := DraftHeaders(nil, nil); got != nil {
 		t.Errorf("no member: %v", got)
 	}

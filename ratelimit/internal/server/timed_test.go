@@ -1,0 +1,124 @@
+package server
+
+import (
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/memory"
+	"gatehouse/ratelimit/internal/counter/redis"
+	"gatehouse/shared/testdb"
+)
+
+// testClock is the time of a daemon and of its store, as a test sets it.
+type testClock struct{ micros atomic.Int64 }
+
+func (c *testClock) set(micros int64) { c.micros.Store(micros) }
+
+// now is in µs since the Unix epoch.
+func (c *testClock) now() int64 { return c.micros.Load() }
+
+func (c *testClock) time() time.Time { return time.UnixMicro(c.now()) }
+
+// timedBackend is a kind of store whose time a test sets.
+type timedBackend struct {
+	name string
+	open func(t testing.TB, c *testClock) timedStore
+}
+
+// timedStore is an empty store, with what reads it behind its back.
+type timedStore struct {
+	counter.Store
+	clock *testClock
+	nodes []rueidis.Client // none in process
+	// another opens a further daemon's store on the same counters; nil where there can be none.
+	another func(t testing.TB, c *testClock) counter.Store
+}
+
+var timedBackends = []timedBackend{
+	{"memory", func(_ testing.TB, c *testClock) timedStore {
+		return timedStore{clock: c, Store: memory.New(memory.Options{Clock: c.now})}
+	}},
+	{"redis", func(t testing.TB, c *testClock) timedStore {
+		db := testdb.Redis(t)
+		return openTimed(t, c, redis.Options{Settings: redis.Settings{URL: db.URL()}},
+			rueidis.ClientOption{InitAddress: []string{db.Addr}, SelectDB: db.DB})
+	}},
+	{"cluster", func(t testing.TB, c *testClock) timedStore {
+		cluster := testdb.Cluster(t)
+		var nodes []rueidis.ClientOption
+		for _, master := range cluster.Nodes[:3] {
+			nodes = append(nodes, rueidis.ClientOption{InitAddress: []string{master.Addr()}})
+		}
+		return openTimed(t, c, redis.Options{Settings: redis.Settings{Type: redis.InCluster, URL: cluster.URL()}}, nodes...)
+	}},
+}
+
+func openTimed(t testing.TB, c *testClock, o redis.Options, nodes ...rueidis.ClientOption) timedStore {
+	t.Helper()
+	open := func(t testing.TB, c *testClock) counter.Store {
+		o := o
+		o.Clock = c.now
+		return openKV(t, o)
+	}
+	s := timedStore{clock: c, Store: open(t, c), another: open}
+	for _, n := range nodes {
+		n.DisableCache, n.ForceSingleClient = true, true
+		client, err := rueidis.NewClient(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(client.Close)
+		s.nodes = append(s.nodes, client)
+	}
+	return s
+}
+
+// empty drops all counters.
+func (s *timedStore) empty(t testing.TB) {
+	t.Helper()
+	if s.nodes == nil {
+		s.Store = memory.New(memory.Options{Clock: s.clock.now})
+	}
+	for _, node := range s.nodes {
+		if err := node.Do(t.Context(), node.B().Flushdb().Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// keep takes the expiry off all keys, each of which must have one: the test's time is not the server's.
+func (s *timedStore) keep(t testing.TB) (keys map[string]string) {
+	t.Helper()
+	keys = map[string]string{}
+	for _, node := range s.nodes {
+		names, err := node.Do(t.Context(), node.B().Keys().Pattern("*").Build()).AsStrSlice()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range names {
+			if err := node.Do(t.Context(), node.B().Persist().Key(key).Build()).Error(); err != nil {
+				t.Fatal(err)
+			}
+			value, err := node.Do(t.Context(), node.B().Get().Key(key).Build()).ToString()
+			if err != nil {
+				t.Fatal(err)
+			}
+			keys[key] = value
+		}
+	}
+	return keys
+}
+
+// raw is what Redis holds for a sliding window or a token bucket.
+func raw(h *counter.Hit) string {
+	text := strconv.FormatInt(h.State.At, 10) + " "
+	if h.Algorithm == counter.TokenBucket {
+		return text + strconv.FormatUint(uint64(h.State.Rest), 10)
+	}
+	return text + strconv.FormatUint(uint64(h.State.Current), 10) + " " + strconv.FormatUint(uint64(h.State.Previous), 10)
+}
