@@ -64,13 +64,8 @@ type OwnLimit struct {
 
 // text copies a text of a request, cut where it is long.
 func text(s string, cut *bool) string {
-	if len(s) > maxText {
-		n := maxText
-		for n > maxText-utf8.UTFMax && !utf8.RuneStart(s[n]) {
-			n--
-		}
-		s, *cut = s[:n], true
-	}
+	s, shorter := printable.Cut(s, maxText)
+	*cut = *cut || shorter
 	if utf8.ValidString(s) {
 		return strings.Clone(s)
 	}

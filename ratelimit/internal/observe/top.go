@@ -6,7 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
-	"unicode/utf8"
+
+	"gatehouse/ratelimit/internal/printable"
 )
 
 // Top counts the hits of the keys with most of them, minute by minute, in a number of slots that does not grow with
@@ -238,15 +239,10 @@ func (s *slot) describe(d *Decision, i int) {
 
 // append adds a text, cut to what leaves so many bytes.
 func (s *slot) append(text string, leave int) {
-	n := min(len(text), slotText-leave-int(s.used)-1)
-	if n < len(text) {
-		s.cut = true
-		for least := n - utf8.UTFMax; n > max(least, 0) && !utf8.RuneStart(text[n]); {
-			n--
-		}
-	}
+	text, shorter := printable.Cut(text, slotText-leave-int(s.used)-1)
+	s.cut = s.cut || shorter
+	n := copy(s.text[s.used+1:], text)
 	s.text[s.used] = byte(n)
-	copy(s.text[s.used+1:], text[:n])
 	s.used += uint8(n) + 1
 }
 

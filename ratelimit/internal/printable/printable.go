@@ -27,3 +27,15 @@ func Append(dst []byte, s string) []byte {
 	}
 	return dst
 }
+
+// Cut is s, or as many whole runes of it as fit into so many bytes.
+func Cut(s string, most int) (text string, cut bool) {
+	if len(s) <= most {
+		return s, false
+	}
+	n := most
+	for least := max(0, most-utf8.UTFMax); n > least && !utf8.RuneStart(s[n]); {
+		n--
+	}
+	return s[:n], true
+}

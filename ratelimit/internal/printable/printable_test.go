@@ -33,3 +33,21 @@ func FuzzText(f *testing.F) {
 		}
 	})
 }
+
+func TestCut(t *testing.T) {
+	f := func(s string, most int, want string) {
+		t.Helper()
+		if got, cut := Cut(s, most); got != want || cut != (s != want) {
+			t.Errorf("Cut(%q, %d) = %q %v, want %q", s, most, got, cut, want)
+		}
+	}
+	f("", 0, "")
+	f("abc", 3, "abc")
+	f("abc", 2, "ab")
+	f("abc", 0, "")
+	f("aü", 2, "a")
+	f("a€", 3, "a")
+	f("a\U0001f600", 4, "a")
+	f("ü", 1, "")
+	f("\xbf\xbf\xbf\xbf\xbf\xbf\xbf", 6, "\xbf\xbf") // no rune begins there
+}

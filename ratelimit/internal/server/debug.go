@@ -45,6 +45,7 @@ var debugPages = []page{
 	{"/debug/pprof/", "profiles of the running program: heap, goroutine, ..."},
 	{"/debug/pprof/profile", "CPU profile, ?seconds=30"},
 	{"/debug/pprof/trace", "execution trace, ?seconds=1"},
+	{"/counters", "guarded; the counters of a descriptor: ?domain=D&descriptor=k=v,k2=v2; DELETE resets them"},
 	{"/explain", "which rule decides: ?domain=D&descriptor=k=v,k2=v2, without counting"},
 	{"/recent", "guarded; the last refused and the last unmatched descriptors, DEBUG_RECENT_SIZE: ?domain=D"},
 	{"/rlconfig", "the rules in force, and what was refused since; more with ?format=json"},
@@ -77,6 +78,7 @@ func NewDebug(o DebugOptions) http.Handler {
 		page(xdsPage.Path, d.xds)
 	}
 	guarded := guard{o.Token}
+	mux.HandleFunc("/counters", guarded.page(d.counters, append(readMethods, http.MethodDelete)...))
 	mux.HandleFunc("/tap", guarded.page(d.tap, readMethods...))
 	mux.HandleFunc("/recent", guarded.page(d.recent, readMethods...))
 	mux.HandleFunc("/top", guarded.page(d.top, readMethods...))

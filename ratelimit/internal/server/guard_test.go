@@ -11,6 +11,8 @@ import (
 
 const testToken = "0123456789abcdef"
 
+var withToken = DebugOptions{DebugSettings: DebugSettings{Token: testToken}}
+
 // TestGuard holds every row of the guard: who is let in, and what others are answered.
 func TestGuard(t *testing.T) {
 	serve := func(token, method, peer, host string, header http.Header) *http.Response {
@@ -128,8 +130,8 @@ func TestGuard(t *testing.T) {
 // TestGuard_pages: these pages are guarded, and no other.
 func TestGuard_pages(t *testing.T) {
 	t.Parallel()
-	r := newDebugRig(t, DebugSettings{Token: testToken})
-	for _, path := range []string{"/tap", "/recent", "/top"} {
+	r := newDebugRig(t, withToken)
+	for _, path := range []string{"/tap", "/recent", "/top", "/counters"} {
 		if resp, _ := r.post(t, "GET", path, ""); resp.StatusCode != 401 {
 			t.Errorf("%s: %d, want 401", path, resp.StatusCode)
 		}

@@ -36,9 +36,9 @@ func (d *debugPort) recent(w http.ResponseWriter, r *http.Request) {
 func writeRecent(b *bytes.Buffer, title string, l observe.RecentList) {
 	fmt.Fprintf(b, "# %s, newest first; %d skipped\n", title, l.Skipped)
 	for _, r := range l.Descriptors {
-		fmt.Fprintf(b, "%s %s %s", r.At.Format(time.RFC3339), shown(r.Domain), shownEntries(r.Entries))
+		fmt.Fprintf(b, "%s %s %s", r.At.Format(time.RFC3339), Visible(r.Domain), shownEntries(r.Entries))
 		if r.Rule != "" {
-			fmt.Fprintf(b, " by %s (%s)", shown(r.Rule), r.File)
+			fmt.Fprintf(b, " by %s (%s)", Visible(r.Rule), r.File)
 		}
 		if r.Limit != nil {
 			fmt.Fprintf(b, " limit %d, reset in %d s", *r.Limit, *r.Reset)
@@ -47,7 +47,7 @@ func writeRecent(b *bytes.Buffer, title string, l observe.RecentList) {
 			fmt.Fprintf(b, " %s", r.Outcome)
 		}
 		if r.NearestKey != "" {
-			fmt.Fprintf(b, ", nearest key %s", shown(r.NearestKey))
+			fmt.Fprintf(b, ", nearest key %s", Visible(r.NearestKey))
 		}
 		b.WriteString("\n")
 	}
@@ -72,7 +72,7 @@ func (d *debugPort) top(w http.ResponseWriter, r *http.Request) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# hits from %s, for a minute; at most so much too high; key; rule\n", from.Format(time.RFC3339))
 	for _, k := range keys {
-		fmt.Fprintf(&b, "%d %d %s %s %s\n", k.Hits, k.Error, shown(k.Domain), shownEntries(k.Entries), shown(k.Rule))
+		fmt.Fprintf(&b, "%d %d %s %s %s\n", k.Hits, k.Error, Visible(k.Domain), shownEntries(k.Entries), Visible(k.Rule))
 	}
 	respond(w, r, b.String(), struct {
 		From time.Time        `json:"from"`
@@ -86,13 +86,13 @@ func shownEntries(entries []observe.Entry) string {
 	}
 	var parts []string
 	for _, e := range entries {
-		parts = append(parts, shown(e.Key)+"="+shown(e.Value))
+		parts = append(parts, Visible(e.Key)+"="+Visible(e.Value))
 	}
 	return strings.Join(parts, ",")
 }
 
-// shown is a text of a request, quoted where its end could not be seen or it would do something to a terminal.
-func shown(s string) string {
+// Visible is a text of a request, quoted where its end could not be seen or it would do something to a terminal.
+func Visible(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return strings.ContainsRune(` ,="\`, r) || !unicode.IsPrint(r) }) {
 		return strconv.Quote(s)
 	}

@@ -44,14 +44,27 @@ func (f *faulty) Add(ctx context.Context, r *counter.Request) error {
 	return f.Store.Add(ctx, r)
 }
 
+func (f *faulty) Peek(ctx context.Context, h *counter.Hit) error {
+	if f.do != nil {
+		return f.do(ctx)
+	}
+	return f.Store.Peek(ctx, h)
+}
+
 func newFaulty() *faulty { return &faulty{Store: memory.New(memory.Options{})} }
 
 func (r *rig) post(t testing.TB, method, path, body string) (*http.Response, string) {
+	t.Helper()
+	return r.postWith(t, method, path, body, http.Header{})
+}
+
+func (r *rig) postWith(t testing.TB, method, path, body string, header http.Header) (*http.Response, string) {
 	t.Helper()
 	in, err := http.NewRequestWithContext(t.Context(), method, r.http.URL+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
+	in.Header = header
 	resp, err := r.http.Client().Do(in)
 	if err != nil {
 		t.Fatal(err)

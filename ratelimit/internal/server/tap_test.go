@@ -21,10 +21,13 @@ import (
 	"gatehouse/shared/await"
 )
 
-const tapRules = `[{key: k, @2/m}, {key: path, @1000/m}, {key: free, value: lunch}]`
+const tapRules = `[{key: k, @2/m}, {key: path, @1000/m}, {key: free, value: lunch},
+  {key: pair, rate_limits: [{unit: day, requests_per_unit: 10}, {unit: hour, requests_per_unit: 10}]},
+  {key: meters, rate_limits: [{unit: day, requests_per_unit: 10}, {unit: hour, requests_per_unit: 10},
+    {unit: hour, requests_per_unit: 10, algorithm: sliding_window}, {unit: hour, requests_per_unit: 10, algorithm: token_bucket}]}]`
 
 // newDebugRig is a rig whose HTTP listener is the debug port.
-func newDebugRig(t testing.TB, s DebugSettings, o ...service.Options) *rig {
+func newDebugRig(t testing.TB, d DebugOptions, o ...service.Options) *rig {
 	t.Helper()
 	r := newRig(t, append(o, service.Options{})[0], limits.Options{})
 	loader := service.NewLoader(r.service, limits.Options{Settings: limits.Settings{NearRatio: 0.8}}, discard, func(int) {})
@@ -33,8 +36,11 @@ func newDebugRig(t testing.TB, s DebugSettings, o ...service.Options) *rig {
 		t.Fatal(err)
 	}
 	r.http.Close()
-	r.http = httptest.NewUnstartedServer(NewDebug(DebugOptions{DebugSettings: s, Service: r.service, Loader: loader,
-		Stats: r.stats, Log: discard}))
+	d.Service, d.Loader, d.Stats = r.service, loader, r.stats
+	if d.Log == nil {
+		d.Log = discard
+	}
+	r.http = httptest.NewUnstartedServer(NewDebug(d))
 	r.http.Config.ReadTimeout = 200 * time.Millisecond
 	r.http.Config.RegisterOnShutdown(r.service.Observer().Close)
 	r.http.Start()
@@ -78,7 +84,7 @@ func next(t testing.TB, lines *bufio.Scanner) string {
 
 func TestTap(t *testing.T) {
 	t.Parallel()
-	r := newDebugRig(t, DebugSettings{})
+	r := newDebugRig(t, DebugOptions{})
 	_, all := r.tap(t, "")
 	_, over := r.tap(t, "code=OVER_LIMIT&domain=d&key=k")
 	_, unmatched := r.tap(t, "unmatched=1&seconds=3600&sample=1&rate=10000")
@@ -105,7 +111,7 @@ func TestTap(t *testing.T) {
 
 func TestTap_ends(t *testing.T) {
 	t.Parallel()
-	r := newDebugRig(t, DebugSettings{})
+	r := newDebugRig(t, DebugOptions{})
 	idle := func() bool { return r.service.Observer().Watching() == nil }
 	// After its time.
 	_, lines := r.tap(t, "seconds=1")
@@ -138,7 +144,7 @@ func TestTap_ends(t *testing.T) {
 
 func TestTap_refusals(t *testing.T) {
 	t.Parallel()
-	r := newDebugRig(t, DebugSettings{})
+	r := newDebugRig(t, DebugOptions{})
 	f := func(query, want string) {
 		t.Helper()
 		resp, body := r.post(t, "GET", "/tap?"+query, "")
@@ -177,7 +183,7 @@ func TestTap_refusals(t *testing.T) {
 // TestTap_stalled: a reader that takes nothing is cut off, and until then no request waits for it.
 func TestTap_stalled(t *testing.T) {
 	t.Parallel()
-	r := newDebugRig(t, DebugSettings{})
+	r := newDebugRig(t, DebugOptions{})
 	_, other := r.tap(t, "rate=10000")
 	var otherSaw, otherMissed int
 	done := make(chan struct{})
@@ -256,7 +262,7 @@ func TestTap_stalled(t *testing.T) {
 
 func TestRecentAndTop(t *testing.T) {
 	t.Parallel()
-	off := newDebugRig(t, DebugSettings{})
+	off := newDebugRig(t, DebugOptions{})
 	for path, want := range map[string]string{"/recent": "off: DEBUG_RECENT_SIZE is 0", "/top": "off: DEBUG_TOP_KEYS is 0"} {
 		if resp, body := off.post(t, "GET", path, ""); resp.StatusCode != 404 || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, body)
@@ -264,7 +270,7 @@ func TestRecentAndTop(t *testing.T) {
 	}
 
 	now := time.Unix(exampleNow, 0)
-	r := newDebugRig(t, DebugSettings{}, service.Options{Observe: observe.Settings{RecentSize: 5, TopKeys: 5},
+	r := newDebugRig(t, DebugOptions{}, service.Options{Observe: observe.Settings{RecentSize: 5, TopKeys: 5},
 		Clock: func() time.Time { return now }})
 	r.ask(t, req("d", "(k,a b)"))
 	r.ask(t, req("d", "(k,a b)"))

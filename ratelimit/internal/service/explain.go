@@ -3,6 +3,8 @@ package service
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/limits"
@@ -12,18 +14,28 @@ import (
 // Explanation is a descriptor's walk through the rules in force, with its counter as it stands.
 type Explanation struct {
 	limits.Explanation
-	// Counter is nil where no counter decides.
+	// Counter is nil where no counter decides, and of several limits that of the first.
 	Counter *CounterView `json:"counter,omitempty"`
 }
 
 // CounterView is the present state of one counter.
 type CounterView struct {
-	// Value is nil when the store gave no answer; Error says why.
+	// Value is how much is used, nil when the store gave no answer; Error says why.
 	Value *int64 `json:"value,omitempty"`
 	Limit uint32 `json:"limit"`
-	// Reset is how long the window still lasts, in seconds.
+	// Reset is how long the window still lasts, in seconds; of other algorithms, what an answer that only looks has.
 	Reset int64  `json:"reset"`
 	Error string `json:"error,omitempty"`
+
+	// Algorithm is that of a sliding window or a token bucket, as are the fields below.
+	Algorithm string `json:"algorithm,omitempty"`
+	// Current and Previous are the hits in the present sliding window and the one before.
+	Current  *uint32 `json:"current,omitempty"`
+	Previous *uint32 `json:"previous,omitempty"`
+	// FullAt is when a token bucket is full again; nil for one that is.
+	FullAt *time.Time `json:"full_at,omitempty"`
+
+	text string
 }
 
 // Explain says which rule decides a descriptor and how its counter stands, without counting.
@@ -33,30 +45,73 @@ func (s *Service) Explain(ctx context.Context, domain string, entries []rls.Entr
 	if rules == nil {
 		return nil, ErrNoRules
 	}
-	now := s.clock().Unix()
-	x := &Explanation{Explanation: rules.ExplainAt(domain, entries, now)}
+	x := &Explanation{Explanation: rules.ExplainAt(domain, entries, s.clock().Unix())}
 	s.noteModes(x)
 	rule := x.Decides
 	if rule == nil || rule.Unlimited {
 		return x, nil
 	}
-	start := now - now%rule.Window
-	x.Counter = &CounterView{Limit: rule.PerUnit, Reset: start + rule.Window - now}
-	store := s.store.Load()
-	if store == nil {
-		x.Counter.Error = "the store has not been reached yet"
-		return x, nil
+	meters := s.meters(rules, rule, domain, entries)
+	for i := range meters {
+		v := s.view(ctx, &meters[i])
+		if i == 0 {
+			x.Counter = v // as Rule and CounterKey are the first's
+		}
+		if i < len(x.Limits) {
+			x.Limits[i].Counter, x.Limits[i].CounterNow = v, v.text
+		}
 	}
-	h := counter.Hit{Key: rules.AppendKey(nil, rule, domain, entries, start), PerSecond: rule.Unit == rls.Second,
-		Limit: uint64(rule.PerUnit), Window: rule.Window, End: start + rule.Window}
-	if err := (*store).Peek(ctx, &h); isBadKey(err) {
-		x.Counter.Error = err.Error()
-	} else if err != nil {
-		x.Counter.Error = storeRefusal(err).Msg
-	} else {
-		x.Counter.Value = &h.After
+	if len(x.Limits) > 1 && !slices.ContainsFunc(x.Limits, func(l limits.LimitExplanation) bool {
+		return l.Counter.(*CounterView).Value == nil
+	}) {
+		x.Limits[tightest(meters)].Tightest = true
 	}
 	return x, nil
+}
+
+// view reads a counter.
+func (s *Service) view(ctx context.Context, m *meter) *CounterView {
+	err := s.read(ctx, m)
+	v := &CounterView{Limit: m.rule.PerUnit, Reset: m.reset}
+	switch {
+	case err == errNoStore:
+		v.Error = "the store has not been reached yet"
+	case isBadKey(err):
+		v.Error = err.Error()
+	case err != nil:
+		v.Error = storeRefusal(err).Msg
+	default:
+		v.fill(m)
+		return v
+	}
+	v.text = v.Error
+	return v
+}
+
+// fill takes over what the store has answered.
+func (v *CounterView) fill(m *meter) {
+	used, state := m.hit.After, m.hit.State
+	v.Value = &used
+	if m.rule.Algorithm != counter.FixedWindow {
+		v.Algorithm = m.rule.Algorithm.String()
+	}
+	switch m.rule.Algorithm {
+	case counter.SlidingWindow:
+		v.Current, v.Previous = &state.Current, &state.Previous
+		v.text = fmt.Sprintf("%d of %d used: %d in this window, %d in the last one count as %d", used, v.Limit, state.Current,
+			state.Previous, used-int64(state.Current))
+	case counter.TokenBucket:
+		v.text = fmt.Sprintf("%d of %d left", m.remaining(), m.rule.Burst)
+		if used == 0 {
+			v.text += ", full"
+			break
+		}
+		full := time.UnixMicro(state.At).UTC()
+		v.FullAt = &full
+		v.text += fmt.Sprintf(", full in %d s", seconds(m.hit.Empty()))
+	default:
+		v.text = fmt.Sprintf("%d of %d, window ends in %d s", used, v.Limit, v.Reset)
+	}
 }
 
 // noteModes adds what the daemon's settings make of the verdict, which the rules know nothing of.
@@ -75,12 +130,8 @@ func (s *Service) noteModes(x *Explanation) {
 // Text is the explanation for people.
 func (x *Explanation) Text() string {
 	text := x.Explanation.Text()
-	switch c := x.Counter; {
-	case c == nil:
-	case c.Value == nil:
-		text += fmt.Sprintf("counter now: %s\n", c.Error)
-	default:
-		text += fmt.Sprintf("counter now: %d of %d, window ends in %d s\n", *c.Value, c.Limit, c.Reset)
+	if x.Counter != nil && len(x.Limits) == 0 {
+		text += "counter now: " + x.Counter.text + "\n"
 	}
 	return text
 }

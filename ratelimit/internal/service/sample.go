@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/printable"
@@ -135,18 +134,14 @@ func appendEntries(b []byte, entries []rls.Entry) []byte {
 
 // appendText appends a text of a request: cut where it is long, quoted where its end could not be seen.
 func appendText(b []byte, s string) []byte {
-	cut := ""
-	if len(s) > maxSampleText {
-		n := maxSampleText
-		for n > maxSampleText-utf8.UTFMax && !utf8.RuneStart(s[n]) {
-			n--
-		}
-		s, cut = s[:n], "…"
-	}
+	s, cut := printable.Cut(s, maxSampleText)
 	if strings.ContainsFunc(s, func(r rune) bool { return strings.ContainsRune(` ,;="\`, r) || unicode.IsControl(r) }) {
 		b = strconv.AppendQuote(b, s)
 	} else {
 		b = printable.Append(b, s)
 	}
-	return append(b, cut...)
+	if cut {
+		b = append(b, "…"...)
+	}
+	return b
 }

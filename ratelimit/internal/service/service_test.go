@@ -41,6 +41,23 @@ type failing struct {
 	*memory.Store
 	err   error
 	calls int
+
+	peek       error // of Peek
+	failResets int   // which Reset fails, counted down; 0: none
+}
+
+func (f *failing) Peek(ctx context.Context, h *counter.Hit) error {
+	if f.peek != nil {
+		return f.peek
+	}
+	return f.Store.Peek(ctx, h)
+}
+
+func (f *failing) Reset(ctx context.Context, h *counter.Hit) error {
+	if f.failResets--; f.failResets == 0 {
+		return counter.ErrUnavailable
+	}
+	return f.Store.Reset(ctx, h)
 }
 
 func (f *failing) Add(ctx context.Context, r *counter.Request) error {

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"gatehouse/ratelimit/internal/server"
+	"gatehouse/shared/settings"
+)
+
+// defaultDebugURL is the debug port of a daemon on this host.
+const defaultDebugURL = "http://127.0.0.1:6070"
+
+// debugPort asks the guarded pages of a daemon's debug port.
+type debugPort struct {
+	base  *url.URL
+	token string
+	http  *http.Client
+}
+
+// openDebugPort takes the token from DEBUG_TOKEN or DEBUG_TOKEN_FILE.
+func openDebugPort(base string, environ []string) (*debugPort, error) {
+	u, err := url.Parse(base)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("-debug_url %q: want http://host:port", base)
+	}
+	var s struct{ Debug server.DebugSettings }
+	if err := settings.Load(&s, environ, settings.Options{}).Err(); err != nil {
+		return nil, err
+	}
+	return &debugPort{u, s.Debug.Token, &http.Client{
+		// No proxy: it would see the token, and the daemon would not take the request for one from this host.
+		Transport:     &http.Transport{ResponseHeaderTimeout: 30 * time.Second},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// refusal is an answer that is not 200.
+type refusal struct {
+	status  int
+	message string
+}
+
+func (r *refusal) Error() string { return fmt.Sprintf("%d %s", r.status, r.message) }
+
+// ask sends a request; the caller closes the answer's body. The error may be a *refusal.
+func (d *debugPort) ask(ctx context.Context, method, page string, q url.Values) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, d.base.JoinPath(page).String()+"?"+q.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	if d.token != "" {
+		r.Header.Set("Authorization", "Bearer "+d.token)
+	}
+	resp, err := d.http.Do(r)
+	if err != nil {
+		var failed *url.Error
+		if errors.As(err, &failed) {
+			err = failed.Err // it would name the URL, with what is asked for
+		}
+		return nil, fmt.Errorf("%s: %w", d.base, err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	var said struct{ Message string }
+	if json.Unmarshal(body, &said) != nil || said.Message == "" {
+		said.Message = strings.TrimSpace(string(body))
+	}
+	return nil, &refusal{resp.StatusCode, said.Message}
+}
+
+// failed reports an error of ask, and returns the exit status.
+func failed(command string, err error, stderr io.Writer) int {
+	fmt.Fprintf(stderr, "ratelimit %s: %v\n", command, err)
+	if r, ok := errors.AsType[*refusal](err); ok && r.status == http.StatusBadRequest {
+		return exitUsage
+	}
+	return exitFailed
+}

@@ -1,0 +1,130 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"gatehouse/ratelimit/internal/printable"
+	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/ratelimit/internal/service"
+)
+
+// counters shows the counters of a descriptor; DELETE resets them, and leaves a line in the log.
+func (d *debugPort) counters(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	descriptor, err := counterQuery(q)
+	if err != nil {
+		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", err.Error())
+		return
+	}
+	domain := q.Get("domain")
+	var report *service.CounterReport
+	if r.Method == http.MethodDelete {
+		report, err = d.Service.ResetCounters(r.Context(), domain, descriptor)
+		d.logReset(r, domain, descriptor, report, err)
+	} else {
+		report, err = d.Service.Counters(r.Context(), domain, descriptor)
+	}
+	if err != nil {
+		writeCounterError(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.Encode(report)
+}
+
+func writeCounterError(w http.ResponseWriter, err error) {
+	if none, ok := errors.AsType[*service.NoLimitError](err); ok {
+		writeError(w, http.StatusNotFound, "NOT_FOUND", printable.Text(none.Error()))
+		return
+	}
+	if err == service.ErrNoRules {
+		writeError(w, http.StatusServiceUnavailable, "UNAVAILABLE", err.Error())
+		return
+	}
+	writeRefusal(w, err)
+}
+
+// logReset is the audit: who has reset what. It holds values of requests.
+func (d *debugPort) logReset(r *http.Request, domain string, descriptor *rls.Descriptor, report *service.CounterReport,
+	err error) {
+	if report.Deleted == 0 {
+		return
+	}
+	var used []string
+	for _, l := range report.Limits {
+		used = append(used, strconv.FormatInt(l.Used, 10))
+	}
+	attributes := []any{slog.String("by", r.RemoteAddr), slog.String("domain", cut(domain)),
+		slog.String("descriptor", cut(descriptorText(descriptor.Entries))), slog.String("rule", cut(report.Limits[0].Rule)),
+		slog.String("used", strings.Join(used, ","))}
+	if err != nil { // of a list, so that others are deleted
+		attributes = append(attributes, slog.String("error", err.Error()))
+	}
+	d.Log.Warn("counters reset", attributes...)
+}
+
+// descriptorText is the descriptor as descriptor= takes it.
+func descriptorText(entries []rls.Entry) string {
+	var pairs []string
+	for _, e := range entries {
+		pairs = append(pairs, e.Key+"="+e.Value)
+	}
+	return strings.Join(pairs, ",")
+}
+
+// maxLogged is how many bytes of a text of a request one line of the log holds.
+const maxLogged = 256
+
+// cut is a text of a request for the log.
+func cut(s string) string {
+	s, shorter := printable.Cut(s, maxLogged)
+	if shorter {
+		s += "…"
+	}
+	return printable.Text(s)
+}
+
+// counterQuery reads the parameters of /counters.
+func counterQuery(q url.Values) (*rls.Descriptor, error) {
+	if err := known(q, "domain", "descriptor", "descriptor_json", "limit"); err != nil {
+		return nil, err
+	}
+	text, asJSON := q.Get("descriptor"), q.Get("descriptor_json")
+	switch {
+	case q.Get("domain") == "":
+		return nil, errors.New("domain is missing: /counters?domain=D&descriptor=k=v,k2=v2")
+	case (text == "") == (asJSON == ""):
+		return nil, errors.New("one of descriptor=k=v,k2=v2 and descriptor_json={…} is needed")
+	}
+	var d rls.Descriptor
+	var err error
+	if text != "" {
+		d.Entries, err = ParseDescriptor(text)
+	} else {
+		d, err = ParseDescriptorJSON(asJSON)
+	}
+	if err != nil {
+		return nil, errors.New("descriptor: " + err.Error())
+	}
+	if limit := q.Get("limit"); limit != "" {
+		if d.HasLimit {
+			return nil, errors.New("limit stands twice: descriptor_json has one too")
+		}
+		if d.Limit, err = ParseLimit(limit); err != nil {
+			return nil, errors.New("limit: " + err.Error())
+		}
+		d.HasLimit = true
+	}
+	if d.HasLimit && d.Limit.Unit.Seconds() == 0 {
+		return nil, errors.New("limit: its unit is unknown")
+	}
+	return &d, nil
+}

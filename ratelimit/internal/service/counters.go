@@ -1,0 +1,181 @@
+package service
+
+import (
+	"context"
+	"fmt"
+
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/decide"
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/printable"
+	"gatehouse/ratelimit/internal/rls"
+)
+
+// CounterReport is the counters of one descriptor, as /counters shows them.
+type CounterReport struct {
+	Domain string         `json:"domain"`
+	Limits []LimitCounter `json:"limits"`
+	// Deleted is how many counters a reset has deleted; Limits are as they stood before.
+	Deleted int    `json:"deleted,omitempty"`
+	Note    string `json:"note,omitempty"`
+}
+
+// LimitCounter is one limit of a descriptor with its counter.
+type LimitCounter struct {
+	// Rule is the dotted path of the entry, and File where it stands; neither of a limit that the request brings along.
+	Rule      string `json:"rule,omitempty"`
+	File      string `json:"file,omitempty"`
+	Key       string `json:"key"`
+	Algorithm string `json:"algorithm"`
+	Limit     uint32 `json:"limit"`
+	Burst     uint32 `json:"burst,omitempty"`
+	Used      int64  `json:"used"`
+	Remaining int64  `json:"remaining"`
+	Reset     int64  `json:"reset"`
+}
+
+// NoLimitError says why no counter decides a descriptor.
+type NoLimitError struct{ Why string }
+
+func (e *NoLimitError) Error() string { return "no counter decides this descriptor: " + e.Why }
+
+// Counters returns the counters of a descriptor as they stand. The error is a *NoLimitError or a *Refusal.
+func (s *Service) Counters(ctx context.Context, domain string, d *rls.Descriptor) (*CounterReport, error) {
+	report, _, err := s.counters(ctx, domain, d)
+	return report, err
+}
+
+// ResetCounters deletes them. With an error the report still says how many are deleted already.
+func (s *Service) ResetCounters(ctx context.Context, domain string, d *rls.Descriptor) (*CounterReport, error) {
+	report, meters, err := s.counters(ctx, domain, d)
+	if err != nil {
+		return report, err
+	}
+	for i := range meters {
+		m := &meters[i]
+		if m.withoutStore() {
+			continue
+		}
+		if err := (*s.store.Load()).Reset(ctx, &m.hit); err != nil {
+			return report, meterRefusal(err)
+		}
+		report.Deleted++
+		if s.o.OverLimit != nil {
+			s.o.OverLimit.Delete(m.hit.Key)
+		}
+	}
+	if s.o.OverLimit != nil {
+		report.Note = "other instances may refuse from their over-limit cache until the reset"
+	}
+	return report, nil
+}
+
+func (s *Service) counters(ctx context.Context, domain string, d *rls.Descriptor) (*CounterReport, []meter, error) {
+	report := &CounterReport{Domain: printable.Text(domain)}
+	rules := s.rules.Load()
+	if rules == nil {
+		return report, nil, ErrNoRules
+	}
+	rule := new(limits.Rule)
+	if d.HasLimit {
+		rules.Override(rule, d.Limit)
+	} else if x := rules.Explain(domain, d.Entries); x.Decides == nil || x.Decides.Unlimited {
+		return report, nil, &NoLimitError{x.Reason}
+	} else {
+		rule = x.Decides
+	}
+	meters := s.meters(rules, rule, domain, d.Entries)
+	for i := range meters {
+		m := &meters[i]
+		if err := s.read(ctx, m); err != nil {
+			return report, nil, meterRefusal(err)
+		}
+		report.Limits = append(report.Limits, LimitCounter{
+			Rule: printable.Text(m.rule.Path(domain)), File: m.rule.At(), Key: printable.Text(string(m.hit.Key)),
+			Algorithm: m.rule.Algorithm.String(), Limit: m.rule.PerUnit, Burst: m.rule.Burst,
+			Used: m.hit.After, Remaining: m.remaining(), Reset: m.reset,
+		})
+	}
+	return report, meters, nil
+}
+
+// meterRefusal is the refusal for an error of read or Reset.
+func meterRefusal(err error) error {
+	if isBadKey(err) {
+		return invalid(BadKey, "%s", err)
+	}
+	return storeRefusal(err)
+}
+
+// meter is one limit with its counter.
+type meter struct {
+	rule  *limits.Rule
+	hit   counter.Hit
+	reset int64 // in seconds, as an answer that only looks would have it
+}
+
+// meters are the counters of a rule and of the further limits of its list, not yet read.
+func (s *Service) meters(rules *limits.Rules, first *limits.Rule, domain string, entries []rls.Entry) []meter {
+	now := s.clock().Unix()
+	all := make([]meter, 0, 1+len(first.Further))
+	for rule := range first.Limits() {
+		m := meter{rule: rule, reset: rule.Window}
+		start := int64(0)
+		if rule.Algorithm == counter.FixedWindow {
+			start, m.hit.End = rule.Span(now)
+			m.hit.Window, m.reset = m.hit.End-start, m.hit.End-now
+		} else {
+			m.hit.Window = rule.Window
+		}
+		m.hit.Key = rules.AppendKey(nil, rule, domain, entries, start)
+		m.hit.Algorithm, m.hit.PerSecond = rule.Algorithm, rule.Unit == rls.Second
+		m.hit.Limit, m.hit.Burst = uint64(rule.PerUnit), uint64(rule.Burst)
+		all = append(all, m)
+	}
+	return all
+}
+
+// withoutStore says whether the limit has no counter: it admits nothing, and counts what it admits.
+func (m *meter) withoutStore() bool {
+	return m.rule.PerUnit == 0 && m.rule.Algorithm != counter.FixedWindow
+}
+
+// errNoStore is the error of read before the store was reached.
+var errNoStore = fmt.Errorf("%w: it has not been reached yet", counter.ErrUnavailable)
+
+// read has the store fill in the hit.
+func (s *Service) read(ctx context.Context, m *meter) error {
+	if m.withoutStore() {
+		return nil
+	}
+	store := s.store.Load()
+	if store == nil {
+		return errNoStore
+	}
+	if err := (*store).Peek(ctx, &m.hit); err != nil {
+		return err
+	}
+	if m.rule.Algorithm != counter.FixedWindow {
+		o := m.look()
+		m.reset = resetOf(&m.hit, &o)
+	}
+	return nil
+}
+
+// look is the outcome of a request that takes no hit.
+func (m *meter) look() decide.Outcome {
+	return decide.Outcome{Rule: m.rule, After: uint64(m.hit.After), Reset: m.reset}
+}
+
+func (m *meter) remaining() int64 { return max(0, int64(decide.Capacity(m.rule))-m.hit.After) }
+
+// tightest is the index of the limit that decides at present.
+func tightest(meters []meter) int {
+	chosen, at := decide.Verdict{}, 0
+	for i := range meters {
+		if v := decide.JudgeLimit(meters[i].look(), false); i == 0 || v.TighterThan(&chosen) {
+			chosen, at = v, i
+		}
+	}
+	return at
+}
