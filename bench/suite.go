@@ -192,6 +192,11 @@ func (s *suite) run(ctx context.Context) error {
 		}
 		s.report.printBudgets("reloads")
 	}
+	if s.only != "" && s.wantsAny("takeovers", takeoverNames()) {
+		if err := s.takeovers(ctx); err != nil {
+			return err
+		}
+	}
 	if s.wantsAny("auth", authScenarios) {
 		a := &authSuite{
 			rounds: s.rounds, time: s.time * 7 / 20, whole: s.asked("auth"), large: s.only != "" && s.asked("million"), testbed: s.testbed, report: s.report,

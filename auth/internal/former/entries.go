@@ -95,18 +95,28 @@ func (s *Source) Entries(ctx context.Context, name string, floor *Floor, each fu
 	})
 }
 
-// Changed is how many rows of the carried tables were written since the floor.
-func (s *Source) Changed(ctx context.Context, floor Floor) (n int64, err error) {
-	for alias, name := range aliases {
+// Changes are the rows of the carried tables that were written since a floor: how many, and a sum over them that is
+// another one when one of them is written once more.
+type Changes struct {
+	Rows int64
+	Sum  string
+}
+
+// Changed looks for them.
+func (s *Source) Changed(ctx context.Context, floor Floor) (c Changes, err error) {
+	for _, alias := range []string{"u", "i", "f", "s", "t", "a", "o"} {
+		name := aliases[alias]
 		if !s.Catalog.Tables[name].Heap {
 			continue
 		}
-		var one int64
-		sql := s.since("select count(*) from {S}."+name+" "+alias+" where {changed "+alias+"}", &floor)
-		if err := s.row(ctx, sql, []any{&one}); err != nil {
-			return 0, err
+		var rows int64
+		var sum string
+		sql := s.since("select count(*), coalesce(sum(hashtext("+alias+".id::text || ' ' || "+alias+".xmin::text)::bigint), 0)::text from {S}."+
+			name+" "+alias+" where {changed "+alias+"}", &floor)
+		if err := s.row(ctx, sql, []any{&rows, &sum}); err != nil {
+			return c, err
 		}
-		n += one
+		c.Rows, c.Sum = c.Rows+rows, c.Sum+" "+sum
 	}
-	return n, nil
+	return c, nil
 }

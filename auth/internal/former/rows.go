@@ -269,12 +269,13 @@ select t.session_id, t.id, t.token, t.updated_at from {S}.refresh_tokens t where
 const selectClaims = `
 select a.session_id, a.authentication_method, a.updated_at from {S}.mfa_amr_claims a where a.session_id = any($1)`
 
-// Sessions reads sessions by their ids, with their live tokens and methods.
+// Sessions reads sessions by their ids, with their live tokens and methods, up to BatchBytes.
 func (s *Source) Sessions(ctx context.Context, w Select) (list []*Session, err error) {
 	where, args := w.where("s")
 	err = s.read(ctx, func(c *pgx.Conn) error {
 		byID := map[uuid.UUID]*Session{}
 		var all []uuid.UUID
+		size := 0
 		err := s.query(ctx, c, selectSessions+where, func(r pgx.Rows) error {
 			v := new(Session)
 			var second bool
@@ -283,9 +284,15 @@ func (s *Source) Sessions(ctx context.Context, w Select) (list []*Session, err e
 			if second {
 				v.Version = 2
 			}
+			if err != nil {
+				return err
+			}
 			list, all = append(list, v), append(all, v.ID)
 			byID[v.ID] = v
-			return err
+			if size += len(v.UserAgent) + len(v.Tag) + 300; size >= BatchBytes {
+				return ErrEnough
+			}
+			return nil
 		}, args...)
 		if err != nil || len(all) == 0 {
 			return err

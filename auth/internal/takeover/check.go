@@ -86,7 +86,11 @@ func (r *run) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.floor = oldest
+	if r.floor = oldest; r.Mode == Last {
+		if r.before, err = r.Source.Changed(ctx, oldest); err != nil {
+			return err
+		}
+	}
 	if ready && r.move.ID != uuid.Nil {
 		f.mark(next)
 	}

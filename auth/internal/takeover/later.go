@@ -72,7 +72,7 @@ func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error
 				changed = append(changed, p.id)
 			}
 		}
-		return flush(former.BatchRows)
+		return flush(r.Hooks.Rows)
 	})
 	if err == nil && len(gone)+len(freed) > 0 {
 		err = flush(0)
@@ -106,7 +106,7 @@ func (r *run) writeMissing(ctx context.Context, t table, since former.Floor, wan
 		} else if wanted(&p) {
 			part = append(part, p.id)
 		}
-		if len(part) < former.BatchRows {
+		if len(part) < r.Hooks.Rows {
 			return nil
 		}
 		return flush()
@@ -212,11 +212,12 @@ func (r *run) awaitWriters(ctx context.Context) error {
 	}
 }
 
-// lastLook makes sure that nothing was written there since this run began.
+// lastLook makes sure that nothing was written there since this run began. The floor may be older than that, held back by
+// a transaction of another application: what was there already is no news.
 func (r *run) lastLook(ctx context.Context) error {
-	n, err := r.Source.Changed(ctx, r.floor)
-	if err == nil && n > 0 {
-		err = fmt.Errorf("the service there still writes (%d rows): stop it and run this again", n)
+	now, err := r.Source.Changed(ctx, r.floor)
+	if err == nil && now != r.before {
+		err = fmt.Errorf("the service there still writes (%d rows): stop it and run this again", max(1, now.Rows-r.before.Rows))
 	}
 	return err
 }

@@ -21,11 +21,11 @@ func (s *size) add(bytes int) error {
 }
 
 // next bounds the read behind a batch that was cut: what the server sends beyond it is thrown away.
-func (s *size) next(rows int) int {
+func (s *size) next(rows, most int) int {
 	if s.bytes >= former.BatchBytes {
-		return max(2*s.rows, 1)
+		return min(2*s.rows, most)
 	}
-	return min(2*rows, former.BatchRows)
+	return min(2*rows, most)
 }
 
 // readAll reads a table from a cursor to its end.
@@ -33,7 +33,7 @@ func (r *run) readAll(ctx context.Context, t table, cursor uuid.UUID, pass func(
 	if t.there == former.Factors {
 		return r.readFactors(ctx, cursor, pass)
 	}
-	for rows := former.BatchRows; ; {
+	for rows := r.Hooks.Rows; ; {
 		b, s, err := r.readBatch(ctx, t, former.Select{After: cursor, Rows: rows}, true)
 		if err != nil || s.rows == 0 {
 			return err
@@ -41,14 +41,14 @@ func (r *run) readAll(ctx context.Context, t table, cursor uuid.UUID, pass func(
 		if err := pass(b); err != nil {
 			return err
 		}
-		cursor, rows = b.cursor, s.next(rows)
+		cursor, rows = b.cursor, s.next(rows, r.Hooks.Rows)
 	}
 }
 
 // readChanged reads rows by their ids, in batches.
 func (r *run) readChanged(ctx context.Context, t table, list []uuid.UUID, pass func(batch) error) error {
 	for len(list) > 0 {
-		part := list[:min(len(list), former.BatchRows)]
+		part := list[:min(len(list), r.Hooks.Rows)]
 		b, s, err := r.readBatch(ctx, t, former.Select{IDs: part}, false)
 		if err != nil {
 			return err
@@ -114,7 +114,7 @@ func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh boo
 		}
 		for _, v := range found {
 			b.cursor = v.ID
-			s.rows++
+			s.add(len(v.UserAgent) + len(v.Tag) + 300)
 			if v.Reason != "" || r.losers[v.UserID] {
 				continue
 			}
@@ -138,13 +138,10 @@ func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh boo
 	return b, s, err
 }
 
-// factorOwners is how many users' factors are one batch.
-const factorOwners = 2000
-
 // readFactors reads the factors of users behind a cursor.
 func (r *run) readFactors(ctx context.Context, cursor uuid.UUID, pass func(batch) error) error {
 	for {
-		owners, err := r.Source.FactorOwners(ctx, cursor, factorOwners)
+		owners, err := r.Source.FactorOwners(ctx, cursor, r.Hooks.Rows)
 		if err != nil || len(owners) == 0 {
 			return err
 		}

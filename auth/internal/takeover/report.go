@@ -265,10 +265,11 @@ func (r *run) dryReport(ctx context.Context) error {
 // dryLater counts what has changed since the first run: the last run looks at everything as this one does, and writes
 // that.
 func (r *run) dryLater(ctx context.Context) error {
-	n, err := r.Source.Changed(ctx, former.Floor(*r.move.Floor))
+	changes, err := r.Source.Changed(ctx, former.Floor(*r.move.Floor))
 	if err != nil {
 		return err
 	}
+	n := changes.Rows
 	looked := time.Now()
 	if err := r.countOnly(ctx); err != nil {
 		return err

@@ -26,8 +26,10 @@ type run struct {
 
 	move  store.Move
 	steps steps
-	// floor is the oldest transaction there that was running when this run began.
-	floor former.Floor
+	// floor is the oldest transaction there that was running when this run began; before is what was written since then
+	// when the last run began.
+	floor  former.Floor
+	before former.Changes
 
 	warnings []string
 	counts   former.Counts
@@ -65,6 +67,9 @@ type steps struct {
 func newRun(o Options) *run {
 	if o.Hooks.LockWait == 0 {
 		o.Hooks.LockWait = 10 * time.Second
+	}
+	if o.Hooks.Rows == 0 {
+		o.Hooks.Rows = former.BatchRows
 	}
 	if o.Hooks.Kept == 0 {
 		o.Hooks.Kept = changedKept

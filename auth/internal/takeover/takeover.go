@@ -69,8 +69,9 @@ type Hooks struct {
 	Batch, Writing func(step string)
 	// LockWait is for how long the last look waits for transactions there; 0: 10 s.
 	LockWait time.Duration
-	// Kept is how many ids of changed rows are kept in memory; 0: changedKept.
-	Kept int
+	// Rows is how many rows a batch has; 0: former.BatchRows. Kept is how many ids of changed rows are kept in memory; 0:
+	// changedKept.
+	Rows, Kept int
 }
 
 // ErrRefused: refusals were written to Log. ErrStopped: the context ended, and the same command goes on.

@@ -401,7 +401,7 @@ func (w *writer) kinds() {
 	w.user(32, "wallet", func(d *draft) {
 		d.noEmail()
 		d.external("web3", map[string]any{"sub": "web3:ethereum:0x00", "address": "0x00"})
-		w.session(d, sessionDraft{methods: []string{"web3"}, left: true})
+		w.session(d, sessionDraft{methods: []string{"web3"}})
 	})
 	w.user(33, "mixed", func(d *draft) { d.row["email"] = "Mixed33@Example.ORG" })
 	w.user(34, "plus", func(d *draft) {
