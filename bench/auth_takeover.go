@@ -79,6 +79,10 @@ func (s *suite) takeover(ctx context.Context, db *database, c takeoverCase) (flo
 		return 0, err
 	}
 	run := func(args ...string) (took time.Duration, peak float64, err error) {
+		before, err := db.meter(ctx)
+		if err != nil {
+			return 0, 0, err
+		}
 		program, err := filepath.Abs(s.testbed.authDaemon)
 		if err != nil {
 			return 0, 0, err
@@ -94,7 +98,15 @@ func (s *suite) takeover(ctx context.Context, db *database, c takeoverCase) (flo
 			return 0, 0, fmt.Errorf("auth %s: %w\n%s", strings.Join(args, " "), err, out)
 		}
 		usage := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-		return time.Since(began), float64(usage.Maxrss) / 1024, nil
+		took = time.Since(began)
+		after, err := db.meter(ctx)
+		if err != nil {
+			return 0, 0, err
+		}
+		cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+		s.report.linef("%s: auth %s took %v, %v of CPU and %v of PostgreSQL's", c.name, strings.Join(args, " "), took.Round(time.Millisecond),
+			cpu.Round(time.Millisecond), (after.cpu - before.cpu).Round(time.Millisecond))
+		return took, float64(usage.Maxrss) / 1024, nil
 	}
 	if _, _, err := run("migrate"); err != nil {
 		return 0, err

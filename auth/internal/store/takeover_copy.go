@@ -103,15 +103,17 @@ select ` + columns("c.", carriedUser) + ` from carried_users c
 on conflict do nothing
 returning true, id`)
 
-// Of two users with one address the one that is here stays, and of two new ones the one with the smaller id.
+// Of two users with one address the one that is here stays, and of two new ones the one with the smaller id. The
+// conditions are apart from each other so that the partial indexes serve them.
 var removeTakenUsers = define(`
 with taken as (
-    delete from carried_users c where exists (
-        select from {users} u where u.id <> c.id and (
-            c.email <> '' and u.aud = c.aud and u.email = c.email or c.phone <> '' and u.aud = c.aud and u.phone = c.phone))
-    or exists (
-        select from carried_users o where o.id < c.id and (
-            c.email <> '' and o.aud = c.aud and o.email = c.email or c.phone <> '' and o.aud = c.aud and o.phone = c.phone))
+    delete from carried_users c
+    where c.email <> '' and (
+            exists (select from {users} u where u.aud = c.aud and u.email = c.email and u.email <> '' and u.id <> c.id)
+            or exists (select from carried_users o where o.aud = c.aud and o.email = c.email and o.id < c.id))
+        or c.phone <> '' and (
+            exists (select from {users} u where u.aud = c.aud and u.phone = c.phone and u.phone <> '' and u.id <> c.id)
+            or exists (select from carried_users o where o.aud = c.aud and o.phone = c.phone and o.id < c.id))
     returning c.id
 )
 delete from {users} u using taken t where u.id = t.id`)
