@@ -1,6 +1,8 @@
 package account_test
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"slices"
@@ -469,4 +471,42 @@ func TestFormer_pending(t *testing.T) {
 		t.Fatalf("%+v, %v", v, err)
 	}
 	refused(t, h.signIn(u.Email, u.Password), "")
+}
+
+// An access token that the other service signed with the shared secret is good until it expires, since its session is
+// here.
+func TestFormer_accessToken(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	s := h.moveIn(time.Time{})
+	sign := func(kind int, expires time.Time) string {
+		u := s.User(kind)
+		v := u.Sessions[0]
+		claims, err := json.Marshal(map[string]any{
+			"iss": "https://there.example.org/auth/v1", "sub": u.ID, "aud": "authenticated", "exp": expires.Unix(),
+			"iat": h.now.Add(-time.Minute).Unix(), "email": u.Email, "phone": "", "role": "authenticated", "aal": "aal1",
+			"app_metadata": map[string]any{"provider": "email"}, "user_metadata": map[string]any{}, "amr": v.AMR,
+			"session_id": v.ID, "is_anonymous": false,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		encode := base64.RawURLEncoding.EncodeToString
+		text := encode([]byte(`{"alg":"HS256","typ":"JWT"}`)) + "." + encode(claims)
+		mac := hmac.New(sha256.New, []byte("a shared secret of at least 32 bytes"))
+		mac.Write([]byte(text))
+		return text + "." + encode(mac.Sum(nil))
+	}
+	for _, kind := range []int{1, 39} {
+		p, err := h.Authenticate(t.Context(), sign(kind, h.now.Add(time.Minute)), "", account.Full)
+		if err != nil || p.User.ID != s.User(kind).ID || p.Session.ID != s.User(kind).Sessions[0].ID {
+			t.Errorf("kind %d: %+v, %v", kind, p.Session, err)
+		}
+	}
+	if _, err := h.Authenticate(t.Context(), sign(1, h.now.Add(-time.Second)), "", account.Full); err == nil {
+		t.Error("an expired one is good")
+	}
+	h.exec("delete from sessions where user_id = $1", s.User(39).ID)
+	_, err := h.Authenticate(t.Context(), sign(39, h.now.Add(time.Minute)), "", account.Full)
+	refused(t, err, "session_not_found: Session from session_id claim in JWT does not exist")
 }
