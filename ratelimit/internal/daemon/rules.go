@@ -80,7 +80,7 @@ func (d *daemon) controlPlane(good func()) (follow func(context.Context), again 
 		})
 	}
 	again = func() {
-		d.log.Info("SIGHUP: connecting to the control plane anew")
+		d.log.Info("SIGHUP: connecting to the control plane again")
 		client.Reconnect()
 	}
 	return follow, again, nil
