@@ -118,7 +118,7 @@ func (p *Page) write(w *bufio.Writer) error {
 	out := &writer{w: w, page: p, kinds: map[string]kind{}}
 	theirs, err := p.own.Gather()
 	if err != nil {
-		return fmt.Errorf("go and process figures: %w", err)
+		return fmt.Errorf("go and process metrics: %w", err)
 	}
 	for _, f := range theirs {
 		out.kinds[f.GetName()] = taken
