@@ -518,7 +518,7 @@ var _ = effect("KVSTORE_STARTUP_MAX_ELAPSED_TIME", func(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("it has not given up")
 	}
-	if text := p.log.text(); !strings.Contains(text, "gave up after 200ms") ||
+	if text := p.log.text(); !strings.Contains(text, "not reached within 200ms") ||
 		!strings.Contains(text, "KVSTORE_URL=127.0.0.1:1") {
 		t.Errorf("its last words: %s", text)
 	}

@@ -136,7 +136,7 @@ func reach(ctx context.Context, o Options, try func(context.Context) error) erro
 		}
 		pause := o.Start.Initial + rand.N(step-o.Start.Initial+1)
 		if o.Start.MaxElapsed > 0 && time.Since(begun)+pause > o.Start.MaxElapsed {
-			return fmt.Errorf("%w: gave up after %s: %w", counter.ErrUnavailable, o.Start.MaxElapsed, err)
+			return fmt.Errorf("%w: not reached within %s: %w", counter.ErrUnavailable, o.Start.MaxElapsed, err)
 		}
 		o.Log.Warn("the key-value store does not answer yet", "error", err, "next try in", pause.Round(time.Millisecond))
 		select {
