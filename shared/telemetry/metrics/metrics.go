@@ -80,7 +80,7 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var all metricdata.ResourceMetrics
 	if err := m.reader.Collect(r.Context(), &all); err != nil {
-		m.log.Warn("metrics: some figures could not be read", "error", err)
+		m.log.Warn("metrics: some metrics could not be read", "error", err)
 	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
@@ -97,7 +97,7 @@ func (m *Metrics) Stop(patience time.Duration) error {
 	}
 	m.exporter.cancel() // what still waits for the collector
 	if errors.Is(err, context.DeadlineExceeded) || err == nil && m.exporter.away.Load() {
-		return errors.New("metrics: the collector did not take the last figures")
+		return errors.New("metrics: the collector did not accept the last metrics")
 	}
 	return err
 }
@@ -149,9 +149,9 @@ func (e *metricExporter) Export(ctx context.Context, all *metricdata.ResourceMet
 	err := e.Exporter.Export(ctx, all)
 	switch was := e.away.Swap(err != nil); {
 	case err != nil && !was:
-		e.log.Warn("metrics: the collector takes no figures", "protocol", e.protocol, "error", err)
+		e.log.Warn("metrics: the collector accepts no metrics", "protocol", e.protocol, "error", err)
 	case err == nil && was:
-		e.log.Info("metrics: the collector takes figures again")
+		e.log.Info("metrics: the collector accepts metrics again")
 	}
 	return nil
 }

@@ -130,9 +130,9 @@ func TestMetrics_outage(t *testing.T) {
 		}
 	}
 	if m.Stop(10*time.Second) == nil {
-		t.Error("Stop does not say that the last figures were lost")
+		t.Error("Stop does not say that the last metrics were lost")
 	}
-	if n := strings.Count(text.String(), "takes no figures"); n != 1 {
+	if n := strings.Count(text.String(), "accepts no metrics"); n != 1 {
 		t.Errorf("%d warnings:\n%s", n, text.String())
 	}
 }
