@@ -103,7 +103,7 @@ func (r *Report) Err() error {
 	case 1:
 		return fmt.Errorf("settings: %s", r.Mistakes[0])
 	}
-	return fmt.Errorf("settings: %d mistakes:\n  %s", len(r.Mistakes), strings.Join(r.Mistakes, "\n  "))
+	return fmt.Errorf("settings: %d errors:\n  %s", len(r.Mistakes), strings.Join(r.Mistakes, "\n  "))
 }
 
 // IsSet says whether the operator gave the variable a value, by whatever name.

@@ -168,7 +168,7 @@ func TestReport_hidesSecrets(t *testing.T) {
 		t.Error(d)
 	}
 	text := r.Err().Error()
-	if want := "settings: 2 mistakes:\n  STORE_AUTH: no good\n  STORE_URL=\"redis://***@h:1/0\": no good"; text != want {
+	if want := "settings: 2 errors:\n  STORE_AUTH: no good\n  STORE_URL=\"redis://***@h:1/0\": no good"; text != want {
 		t.Errorf("got %q", text)
 	}
 }

@@ -24,7 +24,7 @@ func TestReport(t *testing.T) {
 	}
 	f([]string{"BACKEND_TYPE=memory", "PORT=x", "DEBUG_PORT=-1", "LOG_LEVLE=info"},
 		"ratelimit: warning: LOG_LEVLE is no setting of this program and has no effect; did you mean LOG_LEVEL?\n",
-		"ratelimit: settings: 2 mistakes:\n",
+		"ratelimit: settings: 2 errors:\n",
 		"  PORT=\"x\": not a whole number, such as 10 or 0x10\n",
 		"  DEBUG_PORT=\"-1\": must be at least 0")
 	f([]string{"BACKEND_TYPE=memory", "PORT=x", "LOG_FORMAT=Json", "LOG_LEVEL=panic", "LOG_LEVLE=info"},
