@@ -394,7 +394,7 @@ func (s *Store) Close() {
 	lost = s.dropped - lost
 	s.mu.Unlock()
 	if lost > 0 {
-		s.o.Log.Warn("hits were not told to memcached before the end", "hits", lost)
+		s.o.Log.Warn("hits were not written to memcached before the shutdown", "hits", lost)
 	}
 }
 
