@@ -99,7 +99,7 @@ func (s *Store) follow() {
 			s.mu.Unlock()
 			continue
 		}
-		s.o.Log.Warn("the memcached nodes have changed: most keys move, and their counters begin anew", "before", now,
+		s.o.Log.Warn("the memcached nodes have changed: most keys move, and their counters begin again", "before", now,
 			"now", addrs)
 		s.setNodes(addrs)
 	}
