@@ -510,6 +510,19 @@ func TestPrograms(t *testing.T) {
 	}
 	at := map[string]string{"RUNTIME_ROOT": filepath.Dir(p.rules), "RUNTIME_APPDIRECTORY": filepath.Base(p.rules)}
 	g(0, at, "all settings ok", "loading config directory: "+p.rules+"\n", "all rate limit configs ok")
+	bucket := filepath.Join(bad, "bucket")
+	if err := os.MkdirAll(filepath.Join(bucket, "rules"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bucket, "rules", "a.yaml"), []byte("domain: d\ndescriptors: [{key: k, rate_limit: "+
+		"{unit: day, requests_per_unit: 1, algorithm: token_bucket}}]\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	f(0, []string{"check", filepath.Join(bucket, "rules")})
+	g(0, map[string]string{"RUNTIME_ROOT": bucket, "RUNTIME_APPDIRECTORY": "rules"})
+	g(1, map[string]string{"RUNTIME_ROOT": bucket, "RUNTIME_APPDIRECTORY": "rules", "BACKEND_TYPE": "memcache",
+		"MCACHE_HOST_PORT": "127.0.0.1:1"}, `descriptor k: algorithm token_bucket cannot be counted in memcached, which cannot `+
+		`read, decide and write in one step; use fixed_window or a Redis store`)
 	at["GRPC_SERVER_USE_TLS"], at["GRPC_SERVER_TLS_CERT"], at["GRPC_SERVER_TLS_KEY"] = "true", "/none.crt", "/none.key"
 	g(1, at, `GRPC_SERVER_TLS_CERT="/none.crt": open /none.crt: no such file`,
 		`GRPC_SERVER_TLS_KEY="/none.key": open /none.key: no such file`)

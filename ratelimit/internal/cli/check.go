@@ -33,6 +33,7 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 		return flagExit(err)
 	}
 	var files source.Settings
+	var memcached bool
 	if *withSettings {
 		c, ok := checkSettings(environ, stdout)
 		if !ok {
@@ -40,6 +41,7 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 		}
 		files = c.Rules.Files
 		*merge = *merge || c.Counting.Limits.MergeDomains
+		memcached = c.Counting.Backend == config.BackendMemcache
 		switch {
 		case *dir != "" || flags.NArg() > 0:
 		case c.Rules.Type == config.TypeXDS:
@@ -65,7 +67,7 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	fmt.Fprintln(stdout, "checking rate limit configs...")
 	texts, ok := readRules(paths, files.IgnoreDotFiles, stdout)
 	_, warnings, err := rulefile.Load(ctx, texts,
-		limits.Options{Settings: limits.Settings{NearRatio: 0.8, MergeDomains: *merge}})
+		limits.Options{Settings: limits.Settings{NearRatio: 0.8, MergeDomains: *merge}, Memcached: memcached})
 	for _, w := range warnings {
 		fmt.Fprintf(stdout, "warning: %s\n", w)
 	}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"gatehouse/ratelimit/internal/config"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/server"
@@ -34,6 +35,7 @@ func (d *daemon) makeService() {
 	}
 	d.loader = service.NewLoader(d.service, limits.Options{
 		Settings: c.Counting.Limits, EscapedKeys: c.Counting.KeyFormat == "escaped",
+		Memcached: c.Counting.Backend == config.BackendMemcache,
 	}, d.log, func(domains int) {
 		if c.Process.HealthyWithConfig {
 			d.health.Set(server.Rules, domains > 0)

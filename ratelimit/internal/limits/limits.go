@@ -9,6 +9,7 @@ package limits
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 
@@ -92,5 +93,6 @@ func Compile(bytes int, docs []Document, o Options, rep *Report) (*Rules, []Prob
 	if rep.Stopped() {
 		return nil, nil, rep.abandoned()
 	}
+	rules.zones = slices.Sorted(maps.Keys(rep.zones))
 	return rules, rep.warnings, nil
 }

@@ -17,6 +17,7 @@ type Rules struct {
 	domains map[string]*Domain
 	sorted  []*Domain
 	handles []*stats.Rule
+	zones   []string // of calendars, sorted
 }
 
 // Domain returns the rules of a domain, nil for one that is not configured.
@@ -27,6 +28,9 @@ func (r *Rules) Domains() []*Domain { return r.sorted }
 
 // StatsHandles returns the counters of all rules whose metric key is fixed, for Registry.Retain.
 func (r *Rules) StatsHandles() []*stats.Rule { return r.handles }
+
+// Zones returns the time zones that calendars use, sorted. The slice belongs to the Rules.
+func (r *Rules) Zones() []string { return r.zones }
 
 // Domain is the rules of one domain.
 type Domain struct {

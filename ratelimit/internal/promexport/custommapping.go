@@ -1,6 +1,7 @@
 package promexport
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/statsd_exporter/pkg/mapper"
@@ -57,6 +58,13 @@ func (p *Page) writeMapped(w *writer) {
 	for _, r := range p.Stats.Rules() {
 		for i, stat := range stats.RuleStats {
 			show(stats.RulePrefix+r.Key+"."+stat, p.extra, counter, float64(r.Stat(i).Value()))
+		}
+	}
+	for _, l := range p.Stats.Limits() {
+		for i, stat := range stats.RuleStats {
+			if slices.Contains(stats.LimitStats, stat) {
+				show(stats.LimitPrefix+l.Key+"."+l.Label+"."+stat, p.extra, counter, float64(l.Stat(i).Value()))
+			}
 		}
 	}
 	p.forget()

@@ -109,6 +109,28 @@ func (p *Page) rules(w *writer) {
 	}
 }
 
+// limits shows the limits of lists that were hit, by the labels of their rules and their own; shadow_mode from its
+// first hit.
+func (p *Page) limits(w *writer) {
+	all := families{}
+	for _, l := range p.Stats.Limits() {
+		var labels []stats.Tag
+		for i, part := range strings.SplitN(threeParts(l.Key), ".", 3) {
+			if part != "" || i == 1 {
+				labels = append(labels, stats.Tag{Name: partNames[i], Value: part})
+			}
+		}
+		labels = append(labels, stats.Tag{Name: "limit", Value: l.Label})
+		for i, stat := range stats.RuleStats {
+			if value := l.Stat(i).Value(); slices.Contains(stats.LimitStats, stat) && (value != 0 || stat != "shadow_mode") {
+				name := "ratelimit_service_limit_" + stat
+				all.of(w, name, counter, helpOf(name)).add(with(p.extra, slices.Clone(labels)...), float64(value))
+			}
+		}
+	}
+	all.write(w)
+}
+
 // threeParts cuts a rule's key after its third part. An empty label is no label, so dots at the end
 // would separate what has the same labels.
 func threeParts(key string) string {

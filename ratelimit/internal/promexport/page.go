@@ -130,6 +130,7 @@ func (p *Page) write(w *bufio.Writer) error {
 	if p.Mapping == nil {
 		p.writeDefault(out)
 		p.rules(out)
+		p.limits(out)
 	} else {
 		p.writeMapped(out)
 	}

@@ -93,6 +93,38 @@ ratelimit_service_rate_limit_total_hits{domain="d",key1="q_\"\\é",_9_x="1_2",az
 		linesOf(scrape(t, p), "shadow_mode"))
 }
 
+// TestLimits: the limits of lists have the labels of their rules and one of their own, and what is forgotten stays in
+// the sum.
+func TestLimits(t *testing.T) {
+	r, p := rig(t, "", map[string]string{"az": "b"})
+	r.Limit("d.k", "5_per_hour").OverLimit.Add(1)
+	r.Limit("d.k", "x").NearLimit.Add(2)
+	r.Limit("d.k.j.deep", "x").OverLimit.Add(4)
+	r.DynamicLimit(stats.AppendLabel([]byte("d.k.j.other:\x00"), "x")).ShadowMode.Add(8)
+	r.Limit("d", "never")
+	want := `
+ratelimit_service_limit_near_limit{az="b",domain="d",key1="k",key2="j",limit="x"} 0
+ratelimit_service_limit_near_limit{az="b",domain="d",key1="k",limit="5_per_hour"} 0
+ratelimit_service_limit_near_limit{az="b",domain="d",key1="k",limit="x"} 2
+ratelimit_service_limit_over_limit{az="b",domain="d",key1="k",key2="j",limit="x"} 4
+ratelimit_service_limit_over_limit{az="b",domain="d",key1="k",limit="5_per_hour"} 1
+ratelimit_service_limit_over_limit{az="b",domain="d",key1="k",limit="x"} 0
+ratelimit_service_limit_shadow_mode{az="b",domain="d",key1="k",key2="j",limit="x"} 8
+`
+	compare(t, want, linesOf(scrape(t, p), "_service_limit_"))
+	if got := linesOf(scrape(t, p), `rate_limit_total_hits{`); got != "" {
+		t.Errorf("limits of lists are shown as rules: %s", got)
+	}
+}
+
+// TestMapped_limits: a mapping file sees them under their own names.
+func TestMapped_limits(t *testing.T) {
+	r, p := rig(t, "mappings: [{match: ratelimit.service.limit.*.*.*.over_limit, name: over, labels: {rule: $2, limit: $3}}]", nil)
+	r.Limit("d.k", "x").OverLimit.Add(3)
+	r.Limit("d.k", "x").NearLimit.Add(2)
+	compare(t, "over{limit=\"x\",rule=\"k\"} 3\nratelimit_service_limit_d_k_x_near_limit 2", scrape(t, p))
+}
+
 func linesOf(text, part string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {

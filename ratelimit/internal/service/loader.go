@@ -7,11 +7,13 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/calendar"
 	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/stats"
 )
@@ -132,6 +134,9 @@ func (l *Loader) load(ctx context.Context, bytes int,
 		}
 	}
 	l.log.Info("configuration loaded", attributes...)
+	if zones := rules.Zones(); len(zones) > 0 {
+		l.log.Info("time zone data of calendars", "source", zoneSources(zones), "zones", zones)
+	}
 	l.onLoaded(state.Domains)
 	if bytes >= limits.MuchText {
 		debug.FreeOSMemory()
@@ -169,3 +174,13 @@ func (l *Loader) refused(err error) {
 // State is what is known about the configuration. It never waits for a load: a large one takes seconds, and scrapes
 // call State too.
 func (l *Loader) State() LoadState { return *l.state.Load() }
+
+// zoneSources says where the data of time zones come from: replicas must have the same.
+func zoneSources(zones []string) string {
+	var sources []string
+	for _, zone := range zones {
+		sources = append(sources, calendar.Source(zone))
+	}
+	slices.Sort(sources)
+	return strings.Join(slices.Compact(sources), ", ")
+}
