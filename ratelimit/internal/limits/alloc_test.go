@@ -77,6 +77,17 @@ func TestFindAndKeys_Alloc(t *testing.T) {
 				t.Errorf("%s allocates %v times, want 0", descriptor, n)
 			}
 		}
+		limited := mustLoad(t, Options{Settings: Settings{NearRatio: 0.8}, EscapedKeys: escaped}, File{"shop.yaml", []byte(listed)})
+		tenant := entriesOf(t, "(tenant,acme)")
+		if n := testing.AllocsPerRun(100, func() {
+			for limit := range limited.Domain("shop").Find(tenant).Limits() {
+				start, _ := limit.Span(1700000000)
+				buf = limited.AppendKey(buf[:0], limit, "shop", tenant, start)
+				buf = limit.AppendLimitKey(buf[:0], "shop", tenant)
+			}
+		}); n != 0 {
+			t.Errorf("a list of limits allocates %v times, want 0", n)
+		}
 		var rule Rule
 		entries := entriesOf(t, "(a,b)(c,d)")
 		if n := testing.AllocsPerRun(100, func() {

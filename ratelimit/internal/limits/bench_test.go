@@ -57,6 +57,32 @@ func lineRules(n int) File {
 	return File{"edge.yaml", []byte(b.String())}
 }
 
+// limitRules is lineRules with other limits.
+func limitRules(n int, limit string) File {
+	var b strings.Builder
+	b.WriteString("domain: edge\ndescriptors:\n")
+	for i := range n {
+		fmt.Fprintf(&b, "  - {key: user, value: u%d, "+limit+"}\n", i, 10+i)
+	}
+	return File{"edge.yaml", []byte(b.String())}
+}
+
+// BenchmarkSpan is what a window costs: a calendar's beside a fixed one.
+func BenchmarkSpan(b *testing.B) {
+	for name, limit := range map[string]string{"fixed": "", "calendar": ", calendar: Europe/Berlin"} {
+		b.Run(name, func(b *testing.B) {
+			rule := mustLoad(b, Options{}, inDomain("{key: k, rate_limit: {unit: day, requests_per_unit: 1"+limit+"}}")).
+				Domain("d").Find([]rls.Entry{{Key: "k", Value: "v"}})
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, end := rule.Span(1700000000); end <= 1700000000 {
+					b.Fatal("the window is over")
+				}
+			}
+		})
+	}
+}
+
 // richRules is written so that the library must read it.
 func richRules(n int) File {
 	f := manyRules(n)
@@ -114,7 +140,11 @@ func mustLoad(tb testing.TB, o Options, files ...File) *Rules {
 func BenchmarkLoad(b *testing.B) {
 	for name, f := range map[string]File{"100": manyRules(100), "10000": manyRules(10_000),
 		"10000braces": flowRules(10_000), "10000lines": lineRules(10_000), "10000wider": widerRules(10_000),
-		"10000values": valuesRules(10_000), "10000prefixes": cidrRules(10_000, false),
+		"10000sliding":  limitRules(10_000, "rate_limit: {unit: minute, requests_per_unit: %d, algorithm: sliding_window}"),
+		"10000bucket":   limitRules(10_000, "rate_limit: {unit: minute, requests_per_unit: %d, algorithm: token_bucket, burst: 50000}"),
+		"10000calendar": limitRules(10_000, "rate_limit: {unit: month, requests_per_unit: %d, calendar: Europe/Berlin}"),
+		"10000lists":    limitRules(10_000, "rate_limits: [{unit: minute, requests_per_unit: %d}, {unit: hour, requests_per_unit: 100000}]"),
+		"10000values":   valuesRules(10_000), "10000prefixes": cidrRules(10_000, false),
 		"10000prefixesShared": cidrRules(10_000, true), "10000networks": networkRules(10_000, "cidr: [%d.%d.%d.0/%d]"),
 		"10000exact":  networkRules(10_000, "value: %d.%d.%d.0/%d"),
 		"100000wider": widerRules(100_000), "10000library": richRules(10_000)} {

@@ -81,9 +81,19 @@ func checkReachable(t *testing.T, r *Rules, d *Domain, s *step) {
 	if x.Decides != rule || x.Reason == "" || x.Text() == "" {
 		t.Fatalf("explain and find differ for %v: %s", entries, x.Text())
 	}
-	if rule != nil {
-		r.AppendKey(nil, rule, d.Name, entries, 0)
-		rule.AppendMetricKey(nil, d.Name, entries)
+	for limit := range rule.Limits() {
+		if limit.Unlimited {
+			continue
+		}
+		start, end := limit.Span(1700000000)
+		if start > 1700000000 || end <= 1700000000 || limit.PerUnit > 0 && limit.Burst == 0 && limit.tag == tagBucket {
+			t.Fatalf("%s: the window is %d to %d, the burst %d", limit.limitText(), start, end, limit.Burst)
+		}
+		r.AppendKey(nil, limit, d.Name, entries, start)
+		limit.AppendMetricKey(nil, d.Name, entries)
+		if limit.Listed() {
+			limit.AppendLimitKey(nil, d.Name, entries)
+		}
 	}
 	if rule != s.rule && !covered && !strings.Contains(s.path(), "*") {
 		t.Fatalf("%s is not found by its own texts", s.path())
@@ -143,6 +153,9 @@ func unescapeStars(value string) string {
 }
 
 var ruleSeeds = []string{
+	listed,
+	"domain: d\ndescriptors:\n- {key: a, values: [x, y], rate_limits: [{unit: day, requests_per_unit: 0, algorithm: Sliding_Window}, {unit: year, requests_per_unit: 2, calendar: UTC, shadow_mode: on}]}\n- {key: b, rate_limit: {unit: day, requests_per_unit: 1, algorithm: token_bucket, burst: 3650}}\n",
+	"domain: d\ndescriptors:\n- {key: a, rate_limit: {unlimited: true, burst: 3, calendar: '', algorithm: ~}, rate_limits: [5]}\n- {key: b, rate_limits: }\n- {key: c, rate_limits: [{unlimited: true, replaces: [{name: c}]}, {unit: month, calendar: X}]}\n",
 	"domain: d\ndescriptors: [{key: a, value: 'x*', share_threshold: yes, rate_limit: {unit: day, requests_per_unit: 1, unit_multiplier: 3, name: n, replaces: [{name: m}]}}]\n",
 	"domain: d\non_store_failure: deny\ndescriptors:\n- key: a\n  metadata: {x: [1, 2.5, null, yes, {y: z}]}\n  rate_limit: {unlimited: true}\n  descriptors:\n  - {key: b, detailed_metric: true, rate_limit: {unit: Week, requests_per_unit: 0x10}}\n",
 	"domain: d\ndescriptors:\n- &x {key: a, value: b, rate_limit: {unit: hour, requests_per_unit: 1_000}}\n- <<: *x\n  key: c\n- {key: 'a\\*', quota_mode: true}\n",
